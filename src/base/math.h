@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "base/error.h"
+
+namespace trireme {
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+constexpr std::int64_t round_up(std::int64_t a, std::int64_t multiple) {
+  return ceil_div(a, multiple) * multiple;
+}
+
+/// a / b where b divides a; anything else is a defect of the caller.
+inline std::int64_t div_exact(std::int64_t a, std::int64_t b) {
+  expect(b != 0 && a % b == 0, "{} does not divide {}", b, a);
+  return a / b;
+}
+
+/// The same value in a narrower integer type; a value that does not fit is a defect of the caller.
+template <class To, class From>
+To narrow(From value) {
+  expect(std::in_range<To>(value), "{} does not fit its type", value);
+  return static_cast<To>(value);
+}
+
+/// out = a * b; false where the product of two non-negative numbers does not fit 64 bits.
+[[nodiscard]] inline bool multiply_checked(std::int64_t a, std::int64_t b, std::int64_t* out) {
+  return !__builtin_mul_overflow(a, b, out);
+}
+
+/// Piece `index` of `count` items cut into `pieces` that differ by at most one; the first are larger.
+struct Piece {
+  std::int64_t begin, size;
+};
+constexpr Piece even_piece(std::int64_t count, std::int64_t pieces, std::int64_t index) {
+  const std::int64_t base = count / pieces, extra = count % pieces;
+  const std::int64_t begin = index * base + (index < extra ? index : extra);
+  return {begin, base + (index < extra ? 1 : 0)};
+}
+
+}  // namespace trireme

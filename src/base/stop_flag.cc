@@ -1,0 +1,39 @@
+#include "base/stop_flag.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+
+namespace trireme {
+
+namespace {
+std::atomic<int> first_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
+
+extern "C" void on_stop_signal(int number) {
+  int none = 0;
+  if (first_signal.compare_exchange_strong(none, number)) return;
+  // Only calls that are safe in a handler from here on; the number has at most two digits.
+  char text[] = "train: exit 1xx (a second signal)\n";
+  const int code = 128 + number;
+  text[13] = static_cast<char>('0' + code / 10 % 10);
+  text[14] = static_cast<char>('0' + code % 10);
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text, std::strlen(text));
+  ::_exit(code);
+}
+}  // namespace
+
+void install_stop_handlers() {
+  struct sigaction action {};
+  action.sa_handler = on_stop_signal;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (const int number : {SIGTERM, SIGINT, SIGUSR1}) ::sigaction(number, &action, nullptr);
+}
+
+int stop_signal() noexcept { return first_signal.load(); }
+
+}  // namespace trireme

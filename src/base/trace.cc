@@ -1,0 +1,37 @@
+#include "base/trace.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace trireme {
+
+std::string_view name_of(Phase phase) {
+  static constexpr std::string_view kNames[] = {"start",      "data",       "forward",    "backward_input",
+                                                "backward_weight", "communication", "optimizer",
+                                                "evaluation", "checkpoint", "idle"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(Phase::kCount));
+  return kNames[static_cast<int>(phase)];
+}
+
+Trace::Trace(std::size_t spans_max) : ring_(spans_max) {}
+
+void Trace::record(const SpanRecord& span) noexcept {
+  ring_[recorded_++ % ring_.size()] = span;
+  totals_ns_[static_cast<int>(span.phase)] += span.end_ns - span.begin_ns;
+}
+
+std::int64_t Trace::take_total_ns(Phase phase) noexcept {
+  return std::exchange(totals_ns_[static_cast<int>(phase)], 0);
+}
+
+std::vector<SpanRecord> Trace::take_spans() {
+  std::vector<SpanRecord> spans;
+  const std::size_t lost_before = recorded_ > ring_.size() ? recorded_ - ring_.size() : 0;
+  for (std::size_t i = std::max(taken_, lost_before); i < recorded_; ++i) {
+    spans.push_back(ring_[i % ring_.size()]);
+  }
+  taken_ = recorded_;
+  return spans;
+}
+
+}  // namespace trireme

@@ -1,0 +1,7 @@
+#!/bin/sh
+# mpirun.sh RANKS PROGRAM [ARGUMENTS]: one thread a rank, also as root and on fewer cores than ranks.
+ranks=$1
+shift
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_btl_vader_single_copy_mechanism=none OMP_NUM_THREADS=1
+exec mpirun --oversubscribe --bind-to none -n "$ranks" "$@"
