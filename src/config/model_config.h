@@ -33,6 +33,7 @@ struct RopeConfig {
   double attention_factor = 0;              ///< yarn; 0 = derived from factor, mscale and mscale_all_dim
   double mscale = 0, mscale_all_dim = 0;    ///< yarn
   bool truncate = true;                     ///< yarn: whole correction dims
+  friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
 struct ModelConfig {
@@ -60,6 +61,7 @@ struct ModelConfig {
   [[nodiscard]] std::int64_t kv_size() const { return kv_heads * head_dim; }
   /// Stored [in, out] as GPT-2's Conv1D, else [out, in].
   [[nodiscard]] bool weights_in_out() const { return family == Family::kGpt2; }
+  friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
 std::string_view name_of(Family family);  ///< the model_type: "llama", "qwen2", "qwen3", "gpt2"

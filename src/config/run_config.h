@@ -1,0 +1,192 @@
+#pragma once
+// What a run is asked to do: the config file as plain data. Member names are the JSON names, section by
+// section; an empty optional is "not given", and what then holds is in fields.cc (the documented default) or
+// comes from the mesh, the model or the data (plan/resolve).
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/json.h"
+#include "config/model_config.h"
+
+namespace trireme {
+
+enum class DeviceChoice : std::uint8_t { kAuto, kCpu, kCuda, kCudaHost };
+enum class CudaGraph : std::uint8_t { kAuto, kOff };
+enum class ResumeKind : std::uint8_t { kAuto, kNever, kMust, kStep, kDirectory };
+enum class SampleOrderKind : std::uint8_t { kShuffled, kMegatron, kSequential };
+enum class AttentionBackend : std::uint8_t { kOwn, kCudnn };
+enum class OptimizerKind : std::uint8_t { kAdamW };
+enum class LrScheduleKind : std::uint8_t { kCosine, kLinear, kConstant, kWsd };
+enum class DecayShape : std::uint8_t { kLinear, kSqrt, kCosine };
+enum class ComputePrecision : std::uint8_t { kFp32, kBf16, kFp8 };
+enum class ContextMethod : std::uint8_t { kRing, kAllGather, kUlysses };
+enum class ReductionOrder : std::uint8_t { kRank, kLibrary };
+enum class Recompute : std::uint8_t { kNone, kSelective, kFull };
+enum class WhenBusy : std::uint8_t { kWait, kSkip };
+
+/// Where to go on from. `step` for kStep, `directory` for kDirectory.
+struct ResumeChoice {
+  ResumeKind kind = ResumeKind::kAuto;
+  std::int64_t step = 0;
+  std::string directory;
+  friend bool operator==(const ResumeChoice&, const ResumeChoice&) = default;
+};
+
+/// One corpus or a weighted blend of them; a single PREFIX is a blend of one with weight 1.
+struct DataSource {
+  bool synthetic = false;
+  std::vector<std::pair<double, std::string>> blend;  ///< weight > 0 as given, not normalised; PREFIX
+  friend bool operator==(const DataSource&, const DataSource&) = default;
+};
+
+struct RunConfig {
+  struct Run {
+    std::string directory;
+    std::optional<std::int64_t> steps;  ///< exactly one of steps, tokens, epochs
+    std::optional<std::int64_t> tokens;
+    std::optional<double> epochs;
+    std::int64_t seed = 1234;
+    DeviceChoice device = DeviceChoice::kAuto;
+    CudaGraph cuda_graph = CudaGraph::kAuto;
+    bool check_collectives = false;
+    std::int64_t threads_per_rank = 0;  ///< 0: the rank's share of the affinity mask or the cgroup quota
+    bool deterministic = true;
+    ResumeChoice resume;
+    std::optional<std::int64_t> exit_at_step;
+    std::optional<double> exit_after_minutes;
+    double hang_timeout_seconds = 0;  ///< 0: max(60, 5 x the slowest of the last 20 steps)
+    std::optional<double> peak_tflops;
+    friend bool operator==(const Run&, const Run&) = default;
+  } run;
+
+  /// "model" as merged from files and overrides: null, a string or an object.
+  Json model_json;
+  /// Filled by the loader from model_json (and the file it names); without layers where the config has no
+  /// "model" and it comes from init.weights.
+  ModelConfig model;
+
+  struct Init {
+    std::string weights = "random";  ///< "random", a Hugging Face directory or a checkpoint
+    friend bool operator==(const Init&, const Init&) = default;
+  } init;
+
+  std::string tokenizer = "byte";  ///< "byte" or the path of a tokenizer.json
+
+  struct Data {
+    DataSource train;
+    std::optional<DataSource> validation;
+    std::optional<std::string> split;  ///< "969,30,1", in place of validation
+    std::int64_t sequence_length = 0;
+    std::optional<std::int64_t> seed;  ///< run.seed
+    SampleOrderKind order = SampleOrderKind::kShuffled;
+    bool document_mask = false;
+    bool mask_eod_loss = false;
+    std::optional<std::string> cache_directory;  ///< beside the data, or in run.directory where that is read-only
+    std::int64_t scan_bytes = 0;  ///< 0: chosen and printed
+    friend bool operator==(const Data&, const Data&) = default;
+  } data;
+
+  struct ModelBackend {
+    AttentionBackend attention = AttentionBackend::kOwn;
+    friend bool operator==(const ModelBackend&, const ModelBackend&) = default;
+  } model_backend;
+
+  struct Batch {
+    std::optional<std::int64_t> global;
+    std::optional<std::int64_t> micro;
+    std::optional<std::int64_t> accumulation;
+    friend bool operator==(const Batch&, const Batch&) = default;
+  } batch;
+
+  struct Optimizer {
+    OptimizerKind kind = OptimizerKind::kAdamW;
+    double lr = 0;
+    std::array<double, 2> betas = {0.9, 0.95};
+    double eps = 1e-8;
+    double weight_decay = 0.1;
+    double clip_grad_norm = 1.0;  ///< 0: off
+    DType state = DType::kF32;
+    friend bool operator==(const Optimizer&, const Optimizer&) = default;
+  } optimizer;
+
+  struct LrSchedule {
+    LrScheduleKind kind = LrScheduleKind::kCosine;
+    std::int64_t warmup_steps = 0;
+    double min_lr = 0;
+    std::optional<std::int64_t> decay_end_step;  ///< cosine, linear: run.steps
+    std::optional<std::int64_t> decay_steps;     ///< wsd: a tenth of run.steps
+    DecayShape decay_shape = DecayShape::kLinear;
+    friend bool operator==(const LrSchedule&, const LrSchedule&) = default;
+  } lr_schedule;
+
+  struct Precision {
+    std::optional<ComputePrecision> compute;  ///< bf16 on cuda, fp32 on cpu
+    DType master = DType::kF32;
+    DType accumulate = DType::kF32;
+    DType wire = DType::kF32;
+    friend bool operator==(const Precision&, const Precision&) = default;
+  } precision;
+
+  struct Parallel {
+    std::int64_t tensor = 1;
+    std::optional<bool> sequence_parallel;  ///< true when tensor > 1
+    std::int64_t context = 1;
+    ContextMethod context_method = ContextMethod::kRing;
+    std::int64_t pipeline = 1;
+    std::string pipeline_schedule = "1f1b";      ///< a kind or the path of a plan file
+    std::optional<std::int64_t> virtual_stages;  ///< 1; 2 for interleaved and the V kinds
+    std::vector<std::int64_t> pipeline_layers;   ///< empty: balanced
+    std::optional<std::array<double, 4>> pipeline_times;
+    std::optional<double> pipeline_memory_limit;
+    std::optional<std::int64_t> pipeline_group_size;
+    bool speculative_step = false;
+    std::int64_t expert = 1;
+    std::optional<std::int64_t> data;  ///< world / the other extents
+    std::int64_t zero_stage = 0;
+    std::optional<std::int64_t> zero_group;  ///< data x context
+    std::optional<ReductionOrder> reduction_order;  ///< rank on cpu, library on cuda
+    Recompute recompute = Recompute::kNone;
+    friend bool operator==(const Parallel&, const Parallel&) = default;
+  } parallel;
+
+  struct Checkpoint {
+    std::int64_t interval_steps = 1000;
+    double interval_minutes = 0;
+    std::int64_t keep_last = 3;  ///< 0: all
+    std::int64_t keep_every_steps = 0;
+    bool async = true;
+    WhenBusy when_busy = WhenBusy::kWait;
+    std::int64_t staging_bytes = 0;  ///< 0: chosen and printed
+    std::int64_t min_free_bytes = 0;
+    std::optional<std::string> directory;  ///< run.directory/checkpoints
+    friend bool operator==(const Checkpoint&, const Checkpoint&) = default;
+  } checkpoint;
+
+  struct Evaluation {
+    std::int64_t interval_steps = 0;  ///< 0: at the end only
+    std::int64_t batches = 20;
+    friend bool operator==(const Evaluation&, const Evaluation&) = default;
+  } evaluation;
+
+  struct Log {
+    std::int64_t interval_steps = 10;
+    bool tensorboard = true;
+    std::optional<std::array<std::int64_t, 2>> trace_steps;  ///< first and last step, both included
+    friend bool operator==(const Log&, const Log&) = default;
+  } log;
+
+  [[nodiscard]] bool has_model() const { return model.layers > 0; }
+  [[nodiscard]] std::int64_t data_seed() const { return data.seed.value_or(run.seed); }
+  [[nodiscard]] std::string checkpoint_directory() const {
+    return checkpoint.directory.value_or(run.directory + "/checkpoints");
+  }
+  friend bool operator==(const RunConfig&, const RunConfig&) = default;
+};
+
+}  // namespace trireme
