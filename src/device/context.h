@@ -1,0 +1,43 @@
+#pragma once
+// What an op needs besides its operands: where to run, with how many threads, and a scratch area.
+// Passed explicitly everywhere; one for each rank.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cpu_info.h"
+#include "device/device.h"
+#include "device/host_memory.h"
+
+namespace trireme {
+
+/// The part of a Context that crosses into op tables: plain data, so that files compiled for one
+/// instruction set see no library type.
+struct Exec {
+  int threads = 1;
+  void* stream = nullptr;  ///< cudaStream_t; null on the CPU
+};
+
+class Context {
+ public:
+  /// `threads` >= 1 and an instruction set that this CPU has.
+  Context(Device device, int threads, Isa isa);
+
+  [[nodiscard]] Device device() const { return device_; }
+  [[nodiscard]] Isa isa() const { return isa_; }
+  [[nodiscard]] int threads() const { return exec_.threads; }
+  [[nodiscard]] const Exec& exec() const { return exec_; }
+
+  /// At least `bytes`, aligned to 64, valid until the next call: an op uses it within one call only.
+  /// Grows on demand, so that after the first step of a shape it allocates nothing.
+  std::byte* scratch(std::size_t bytes);
+  [[nodiscard]] std::size_t scratch_bytes() const { return scratch_.size(); }
+
+ private:
+  Device device_;
+  Isa isa_;
+  Exec exec_;
+  HostBuffer scratch_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,91 @@
+#include "device/cpu_info.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "base/error.h"
+
+namespace trireme {
+
+std::string_view name_of(Isa isa) { return isa == Isa::kAvx512 ? "AVX-512" : "AVX2"; }
+
+Isa detect_isa() {
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
+    throw EnvironmentError(
+        "this CPU ({}) lacks AVX2 or FMA (the CPU ops are built on them). "
+        "Use an x86-64 CPU of 2013 (Intel Haswell, AMD Excavator) or later.",
+        cpu_model_name());
+  }
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return avx512 ? Isa::kAvx512 : Isa::kAvx2;
+}
+
+std::string cpu_model_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    const auto begin = line.find_first_not_of(" \t:", line.find(':'));
+    return begin == std::string::npos ? "unknown CPU" : line.substr(begin);
+  }
+  return "unknown CPU";
+}
+
+namespace {
+
+/// The first word of a small file, or an empty string.
+std::string first_word(const char* path) {
+  std::string word;
+  std::ifstream(path) >> word;
+  return word;
+}
+
+/// CPUs granted by the cgroup's quota (version 2, then 1); infinity where there is none.
+double cgroup_cpu_quota() {
+  double quota = 0, period = 0;
+  if (std::ifstream("/sys/fs/cgroup/cpu.max") >> quota >> period && period > 0) return quota / period;
+  if (std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") >> quota && quota > 0 &&
+      std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_period_us") >> period && period > 0) {
+    return quota / period;
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
+}  // namespace
+
+int usable_cpu_count() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  int count = 1;
+  if (::sched_getaffinity(0, sizeof mask, &mask) == 0) count = CPU_COUNT(&mask);
+  const double quota = cgroup_cpu_quota();
+  if (quota < count) count = static_cast<int>(std::ceil(quota));
+  return std::max(1, count);
+}
+
+std::int64_t memory_bytes_available() {
+  const std::int64_t physical =
+      static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    std::istringstream word(first_word(path));
+    std::int64_t limit = 0;
+    if (word >> limit && limit > 0) return std::min(limit, physical);
+  }
+  return physical;
+}
+
+std::int64_t peak_resident_bytes() {
+  struct rusage usage {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace trireme

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace trireme {
+
+/// Instruction sets that the CPU ops are compiled for, in ascending order.
+enum class Isa : std::uint8_t {
+  kAvx2,    ///< with FMA and F16C
+  kAvx512,  ///< F, BW, DQ, VL
+};
+std::string_view name_of(Isa isa);
+
+/// The best of the sets that this CPU and its operating system offer.
+/// Throws EnvironmentError below AVX2 with FMA and F16C: what is missing and which CPUs have it.
+Isa detect_isa();
+
+/// "AMD EPYC 7763" as /proc/cpuinfo names it.
+std::string cpu_model_name();
+
+/// Threads that this process may use: the affinity mask, cut to the cgroup's CPU quota; at least 1.
+int usable_cpu_count();
+
+/// Bytes of physical memory, cut to the cgroup's limit.
+std::int64_t memory_bytes_available();
+
+/// Highest resident set of this process so far, in bytes.
+std::int64_t peak_resident_bytes();
+
+}  // namespace trireme
