@@ -1,0 +1,36 @@
+#pragma once
+// AdamW (Loshchilov, Hutter 2019) as torch.optim.AdamW computes it, over many tensors in one call.
+
+#include <span>
+
+#include "device/context.h"
+#include "tensor/tensor_view.h"
+
+namespace trireme {
+
+/// What changes from step to step, read when the op runs.
+struct AdamWScalars {
+  double lr = 0;
+  double bias_correction1 = 1, bias_correction2 = 1;  ///< 1 - beta^t, t = applied updates, this one included
+  float gradient_scale = 1;                           ///< the clip coefficient
+};
+
+/// One tensor (or a rank's rows of it), all views of one count.
+///   parameter, gradient, exp_avg, exp_avg_sq  f32;  form: bf16 copy of the new value, optional
+struct AdamWTensor {
+  TensorView parameter, form, exp_avg, exp_avg_sq;
+  ConstTensorView gradient;
+  double weight_decay = 0;
+};
+
+struct AdamWConstants {
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+};
+
+/// g = gradient * gradient_scale;  p -= lr wd p;  m += (1-b1)(g - m);  v = b2 v + (1-b2) g^2;
+/// p -= (lr / bias_correction1) m / (sqrt(v) / sqrt(bias_correction2) + eps)
+/// Elementwise in f32 with scalars prepared in double; the same bits for any split of a tensor. Deterministic.
+void adamw_update(Context& context, std::span<const AdamWTensor> tensors, const AdamWConstants& constants,
+                  const AdamWScalars& scalars);
+
+}  // namespace trireme

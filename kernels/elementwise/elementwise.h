@@ -1,0 +1,22 @@
+#pragma once
+
+#include "device/context.h"
+#include "tensor/tensor_view.h"
+
+namespace trireme {
+
+/// destination = source, converted between f32 and bf16 (nearest even); a plain copy for equal types.
+void cast(Context& context, TensorView destination, ConstTensorView source);
+
+/// All bytes zero.
+void clear(Context& context, TensorView destination);
+
+/// destination += source, f32 += f32|bf16.
+void accumulate(Context& context, TensorView destination, ConstTensorView source);
+
+/// sum[n] += sum_t x[t,n]: the gradient of a bias.   sum [N] f32;  x [T, N] f32|bf16
+/// Deterministic for any number of threads: columns are shared out, tokens added in ascending order in f32 over
+/// blocks of 64, the blocks in order.
+void column_sum(Context& context, TensorView sum_N, ConstTensorView x_TN);
+
+}  // namespace trireme

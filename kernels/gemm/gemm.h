@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+#include "device/context.h"
+#include "tensor/tensor_view.h"
+
+namespace trireme {
+
+enum class Transpose : std::uint8_t { kNo, kYes };
+enum class Accumulate : std::uint8_t { kNo, kYes };
+
+/// C = op(A) op(B) (+ bias on each row) or C += op(A) op(B).
+///
+///   c     [M, N]  f32, or bf16 (then a, b are bf16 and nothing is accumulated)
+///   a     [M, K], or [K, M] with transpose_a      f32|bf16
+///   b     [K, N], or [N, K] with transpose_b      as a
+///   bias  [N]     as b; not with accumulate
+/// Sums in f32; a bf16 result is rounded once, after the bias. No operand aliases c. M, N or K may be 0.
+/// Deterministic for a given shape, number of threads and CPU.
+struct Gemm {
+  TensorView c_MN;
+  ConstTensorView a, b;
+  Transpose transpose_a = Transpose::kNo, transpose_b = Transpose::kNo;
+  Accumulate accumulate = Accumulate::kNo;
+  ConstTensorView bias_N = {};
+};
+void gemm(Context& context, const Gemm& args);
+
+}  // namespace trireme

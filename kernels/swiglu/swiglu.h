@@ -1,0 +1,18 @@
+#pragma once
+
+#include "device/context.h"
+#include "tensor/tensor_view.h"
+
+namespace trireme {
+
+/// act[t,f] = g sigmoid(g) u,  g = gate_up[t, f], u = gate_up[t, F + f]
+///
+///   act [T, F];  gate_up [T, 2F]   f32|bf16, one type
+/// Arithmetic in f32, one rounding. Deterministic; an element has the same bits at any place.
+void swiglu_forward(Context& context, TensorView act_TF, ConstTensorView gate_up_T2F);
+
+/// dgate = dact u s (1 + g (1 - s)),  dup = dact g s,  s = sigmoid(g)
+/// dgate_up [T, 2F] may be gate_up.
+void swiglu_backward(Context& context, TensorView dgate_up_T2F, ConstTensorView dact_TF, ConstTensorView gate_up_T2F);
+
+}  // namespace trireme
