@@ -1,0 +1,82 @@
+"""The model cases: odd sizes on purpose, each small enough that its golden is a few hundred KB."""
+
+from transformers import GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
+
+VOCAB = 307
+TOKENS = 37
+BATCH = 3
+SPECIAL = {"bos_token_id": 305, "eos_token_id": 306}
+
+
+def _llama_like(kind, **keys):
+    base = dict(vocab_size=VOCAB, num_hidden_layers=2, max_position_embeddings=256, **SPECIAL)
+    return kind(**{**base, **keys})
+
+
+def _gpt2(**keys):
+    base = dict(vocab_size=VOCAB, n_layer=2, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0,
+                attn_pdrop=0.0, **SPECIAL)
+    return GPT2Config(**{**base, **keys})
+
+
+def _narrow(rope, **keys):
+    return dict(hidden_size=36, intermediate_size=40, num_attention_heads=3, num_key_value_heads=1,
+                head_dim=24, rope_parameters=rope, **keys)
+
+
+def cases():
+    """name -> config. The name of a case says what it alone covers."""
+    return {
+        # 6:2 heads of 12 (72 != hidden 48), untied, some targets masked
+        "llama_gqa": _llama_like(
+            LlamaConfig, hidden_size=48, intermediate_size=40, num_attention_heads=6,
+            num_key_value_heads=2, head_dim=12, rms_norm_eps=1e-5),
+        # every bias there is, 3:3 heads of 24 (72 != hidden 48), tied
+        "llama_bias_tied": _llama_like(
+            LlamaConfig, hidden_size=48, intermediate_size=40, num_attention_heads=3,
+            num_key_value_heads=3, head_dim=24, attention_bias=True, mlp_bias=True,
+            tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 500000.0}),
+        "llama_rope_linear": _llama_like(
+            LlamaConfig, tie_word_embeddings=True,
+            **_narrow({"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0})),
+        # original 64: wavelengths below 16 stay, above 64 are divided, two lie between
+        "llama_rope_llama3": _llama_like(
+            LlamaConfig, tie_word_embeddings=True,
+            **_narrow({"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0,
+                       "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                       "original_max_position_embeddings": 64})),
+        "llama_rope_yarn": _llama_like(
+            LlamaConfig, tie_word_embeddings=True, **{
+                **_narrow({"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+                           "original_max_position_embeddings": 16}),
+                "max_position_embeddings": 64}),
+        # yarn with every option: fractional correction dims, mscale quotient, own betas
+        "qwen3_rope_yarn_options": _llama_like(
+            Qwen3Config, tie_word_embeddings=True, **{
+                **_narrow({"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+                           "original_max_position_embeddings": 16, "beta_fast": 2.0,
+                           "beta_slow": 0.25, "mscale": 1.0, "mscale_all_dim": 0.5,
+                           "truncate": False}),
+                "max_position_embeddings": 64}),
+        # 3 heads of 24 = hidden 72, one kv head, q/k/v biases, no head_dim key of its own
+        "qwen2": _llama_like(
+            Qwen2Config, hidden_size=72, intermediate_size=40, num_attention_heads=3,
+            num_key_value_heads=1, tie_word_embeddings=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+        # 6:2 heads of 24 (144 != hidden 48), q/k norm
+        "qwen3_gqa": _llama_like(
+            Qwen3Config, hidden_size=48, intermediate_size=40, num_attention_heads=6,
+            num_key_value_heads=2, head_dim=24, tie_word_embeddings=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+        # q/k norm together with attention biases, untied
+        "qwen3_bias_untied": _llama_like(
+            Qwen3Config, attention_bias=True,
+            **_narrow({"rope_type": "default", "rope_theta": 10000.0})),
+        # 3 heads of 24, tied (the family's usual form), n_inner apart from 4 x hidden
+        "gpt2": _gpt2(n_embd=72, n_head=3, n_inner=50),
+        # untied head, n_inner absent (= 4 x hidden), other epsilon
+        "gpt2_untied": _gpt2(n_embd=36, n_head=3, tie_word_embeddings=False, layer_norm_epsilon=1e-3),
+    }
+
+
+MASKED_CASES = {"llama_gqa", "gpt2_untied"}
