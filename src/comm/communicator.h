@@ -1,0 +1,75 @@
+#pragma once
+// Moves bytes between ranks and sums them; knows nothing of tensors' meaning. A communicator is one group of ranks; large
+// transfers run beside the computation on the channel they were made for, small ones block.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme {
+
+/// A transfer under way. `wait` must be called once; its buffers belong to the transfer until then.
+class [[nodiscard]] Pending {
+ public:
+  Pending() = default;
+  explicit Pending(std::function<void()> wait) : wait_(std::move(wait)) {}
+  /// Blocks until the transfer is done; throws what the transfer met. Harmless on a default object.
+  void wait();
+
+ private:
+  std::function<void()> wait_;
+};
+
+/// What a channel has moved so far, for `train plan`'s figures and the metrics.
+struct TrafficCounters {
+  std::int64_t bytes_sent = 0;
+  std::int64_t transfers = 0;
+  std::int64_t exposed_ns = 0;  ///< time that callers spent in `wait` and in blocking calls
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+
+  // Blocking; every rank of the group calls them in the same order.
+  virtual void barrier() = 0;
+  virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
+  /// all = the `mine` of rank 0, of rank 1, ...; equal sizes.
+  virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
+  /// Strings of different lengths, from every rank to every rank.
+  virtual std::vector<std::string> all_gather_text(std::string_view mine) = 0;
+
+  // Beside the computation. Starts in the same order on every rank of the group; they run in that order.
+  /// values = the sum over ranks, added in rank order 0, 1, 2, ... whatever the piece sizes:
+  /// pieces to their owners, a local sum, pieces back (the bytes of a ring all-reduce).
+  virtual Pending start_all_reduce(std::span<float> values) = 0;
+
+  /// A group with the ranks of equal `color`, ordered by rank; every rank of this group calls it.
+  virtual std::unique_ptr<Communicator> split(int color) = 0;
+  /// The same ranks on a channel of their own, so that its transfers do not queue behind others. Collective.
+  virtual std::unique_ptr<Communicator> channel(std::string_view name) = 0;
+
+  [[nodiscard]] virtual TrafficCounters counters() const = 0;
+
+  // Small blocking reductions, made of all_gather: the result is the same on every rank, in rank order.
+  void sum(std::span<double> values);
+  void sum(std::span<std::int64_t> values);
+  void maximum(std::span<std::int64_t> values);
+  std::string broadcast_text(std::string_view text, int root);
+};
+
+/// One rank: transfers are nothing, reductions are the identity.
+std::unique_ptr<Communicator> make_self_communicator();
+
+/// Runs `work` on every rank; where it threw on any, every rank throws the error of the lowest such rank (same exit
+/// code, its text prefixed by the rank where more than one rank runs and it is not common to all). Collective.
+void run_together(Communicator& world, const std::function<void()>& work);
+
+}  // namespace trireme
