@@ -10,7 +10,7 @@ import json
 import pathlib
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from transformers.utils.logging import disable_progress_bar
 
@@ -65,6 +65,19 @@ def make_state(case, config):
     assert all(name == "lm_head.weight" and config.tie_word_embeddings for name in missing), missing
     model.tie_weights()
     return model, {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def load_case(case):
+    """Config and fp32 weights of a committed case. Not under strict_double(): it would widen the read."""
+    from transformers import AutoConfig
+
+    folder = HERE / "model" / case
+    config = AutoConfig.from_pretrained(folder)
+    state = load_file(folder / "model.safetensors")
+    if config.tie_word_embeddings:
+        gpt2 = config.model_type == "gpt2"
+        state["lm_head.weight"] = state["transformer.wte.weight" if gpt2 else "model.embed_tokens.weight"]
+    return config, state
 
 
 def loss_and_gradients(model, ids, targets, **inputs):

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Writes training/: 20 AdamW steps in float64, and document_mask/: attention held inside documents.
+
+usage: make_training_golden.py [--output DIR]
+"""
+
+import argparse
+import pathlib
+
+import numpy
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+from cases import BATCH, TOKENS
+from make_model_golden import (HERE, fp32_errors, generator, load_case, loss_and_gradients,
+                               random_ids, write_expected, write_json)
+from strict_double import build_double, strict_double
+from token_file import write_token_file
+
+STEPS, WARMUP = 20, 5
+RECIPE = {
+    "lr": 1e-3, "min_lr": 1e-4, "warmup_steps": WARMUP, "steps": STEPS, "betas": [0.9, 0.95],
+    "eps": 1e-8, "weight_decay": 0.1, "global_batch": BATCH,
+    "sequence_length": TOKENS,
+}
+# gpt2 clips at every step; at 2.4 llama_gqa clips at some and not at others.
+CLIP = {"llama_gqa": 2.4, "gpt2": 1.0}
+# case -> the tensors whose final values are kept whole
+TRAINED = {
+    "llama_gqa": ("model.norm.weight", "model.layers.0.input_layernorm.weight",
+                  "model.layers.1.self_attn.k_proj.weight"),
+    "gpt2": ("transformer.ln_f.bias", "transformer.h.0.mlp.c_fc.bias", "transformer.wpe.weight"),
+}
+MASKED = {"llama_rope_llama3": "rotary positions", "gpt2_untied": "learned positions"}
+
+
+def learning_rate(k):
+    """The k-th update, k = 1, 2, ...: warm-up reaches the peak at k = W, the cosine ends at k = D."""
+    if k <= WARMUP:
+        return RECIPE["lr"] * k / WARMUP
+    t = (k - WARMUP) / (STEPS - WARMUP)
+    f = (1 + numpy.cos(numpy.pi * t)) / 2
+    return float(RECIPE["min_lr"] + (RECIPE["lr"] - RECIPE["min_lr"]) * f)
+
+
+def training_stream(case):
+    """20 global batches of consecutive windows of one stream, cut into documents of uneven length."""
+    count = STEPS * BATCH * TOKENS + 1
+    # Half of the places hold one of 8 ids: something to learn within 20 steps.
+    ids = random_ids("training", case, count=1, length=count)[0]
+    common = torch.rand(count, generator=generator("common", case)) < 0.5
+    ids[common] = ids[common] % 8
+    lengths = [1, 36, 37, 38, 75, 200, 5, 111]
+    cuts = numpy.cumsum(lengths)
+    return ids, numpy.split(ids.numpy(), cuts)
+
+
+def train(model, ids, clip):
+    groups = [{"params": [p for p in model.parameters() if p.dim() >= 2],
+               "weight_decay": RECIPE["weight_decay"]},
+              {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=0.0, betas=tuple(RECIPE["betas"]), eps=RECIPE["eps"])
+    losses, norms, rates = [], [], []
+    for k in range(1, STEPS + 1):
+        rates.append(learning_rate(k))
+        for group in optimizer.param_groups:
+            group["lr"] = rates[-1]
+        start = (k - 1) * BATCH * TOKENS
+        count = BATCH * TOKENS
+        inputs = ids[start:start + count].view(BATCH, TOKENS)
+        targets = ids[start + 1:start + 1 + count].view(BATCH, TOKENS)
+        _, loss, _ = loss_and_gradients(model, inputs, targets)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        losses.append(loss)
+        norms.append(norm.item())
+    return losses, norms, rates, dict(model.named_parameters())
+
+
+def make_training(root, case):
+    folder = root / case
+    folder.mkdir(parents=True, exist_ok=True)
+    config, state = load_case(case)
+    ids, documents = training_stream(case)
+    with strict_double():
+        losses, norms, rates, parameters = train(build_double(config, state), ids, CLIP[case])
+    write_token_file(folder / "tokens", documents)
+    write_json(folder / "expected.json", {
+        "model": case, **RECIPE, "clip_grad_norm": CLIP[case], "losses": losses, "grad_norms": norms, "learning_rates": rates,
+        "final_norms": {n: p.detach().norm().item() for n, p in parameters.items()}})
+    kept = {name: parameters[name].detach().contiguous() for name in TRAINED[case]}
+    save_file(kept, folder / "final.safetensors")
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    model.load_state_dict(state)
+    fp32_losses, _, _, _ = train(model, ids, CLIP[case])
+    worst = max(abs(a - b) / b for a, b in zip(fp32_losses, losses))
+    clipped = sum(norm > CLIP[case] for norm in norms)
+    print(f"{case}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, {clipped} of {STEPS} steps clip, "
+          f"norms {min(norms):.2f} to {max(norms):.2f}; fp32 losses off by {worst:.1e}")
+
+
+def document_batch(case):
+    """Rows cut at uneven places: a document of one token, one cut by the window's end, one whole row."""
+    ids = random_ids("documents", case, length=TOKENS + 1)
+    starts = [[0, 1, 8, 22], [0], [0, 13, 14, 15, 36]]
+    return ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), starts
+
+
+def document_inputs(starts):
+    """Position within the document, and the additive mask: 0 where both stand in one document."""
+    positions = torch.empty(BATCH, TOKENS, dtype=torch.long)
+    documents = torch.empty(BATCH, TOKENS, dtype=torch.long)
+    for row, row_starts in enumerate(starts):
+        for document, (start, end) in enumerate(zip(row_starts, row_starts[1:] + [TOKENS])):
+            positions[row, start:end] = torch.arange(end - start)
+            documents[row, start:end] = document
+    same = documents[:, :, None] == documents[:, None, :]
+    causal = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
+    return positions, (same & causal)[:, None]
+
+
+def additive(allowed, dtype):
+    mask = torch.zeros(allowed.shape, dtype=dtype)
+    return mask.masked_fill(~allowed, torch.finfo(dtype).min)
+
+
+def make_document_mask(root, case):
+    folder = root / case
+    folder.mkdir(parents=True, exist_ok=True)
+    config, state = load_case(case)
+    ids, targets, starts = document_batch(case)
+    positions, allowed = document_inputs(starts)
+    with strict_double():
+        model = build_double(config, state)
+        inputs = {"position_ids": positions, "attention_mask": additive(allowed, torch.float64)}
+        logits, loss, gradients = loss_and_gradients(model, ids, targets, **inputs)
+        # The same thing said differently: every document run on its own.
+        for row, row_starts in enumerate(starts):
+            for start, end in zip(row_starts, row_starts[1:] + [TOKENS]):
+                alone = model(input_ids=ids[row:row + 1, start:end], use_cache=False).logits[0]
+                assert (alone - logits[row, start:end]).abs().max() < 1e-12
+    write_json(folder / "batch.json", {
+        "model": case, "input_ids": ids.tolist(), "targets": targets.tolist(),
+        "document_starts": starts, "position_ids": positions.tolist()})
+    write_expected(folder, logits, loss, gradients, state)
+    inputs["attention_mask"] = additive(allowed, torch.float32)
+    fp32_loss, worst = fp32_errors(config, state, ids, targets, gradients, **inputs)
+    print(f"document mask, {case}: loss {loss:.15f}, fp32 off by {abs(fp32_loss - loss) / loss:.1e}; "
+          f"worst gradient at {worst[0]:.2f} of the tolerance ({worst[1]})")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=pathlib.Path, default=HERE)
+    arguments = parser.parse_args()
+    for case in TRAINED:
+        make_training(arguments.output / "training", case)
+    for case in MASKED:
+        make_document_mask(arguments.output / "document_mask", case)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
