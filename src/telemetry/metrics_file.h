@@ -1,0 +1,45 @@
+#pragma once
+// metrics.jsonl: one JSON object per line, written by rank 0, the primary record of a run; plots, TensorBoard and the
+// console say nothing that is not in it.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string_view>
+
+#include "telemetry/append_file.h"
+#include "telemetry/metrics_lines.h"
+
+namespace trireme {
+
+class MetricsFile {
+ public:
+  /// Opens or creates the file. `resume_step` N (0 for a fresh start): lines of a step beyond N, a torn last line and
+  /// lines that are no JSON object are dropped first (by atomic replacement), so that every step stands once; lines
+  /// without a step stay. Throws DataError.
+  MetricsFile(const std::filesystem::path& path, std::int64_t resume_step);
+
+  /// Buffers one line: {"kind": ..., ...}.
+  template <class Line>
+  void append(const Line& line) {
+    file_.append(to_json(line).dump() + "\n");
+  }
+
+  /// At each log interval. False where the file system refused; that is warned of once and training goes on.
+  bool flush() noexcept { return file_.flush(); }
+  /// Before a checkpoint commits: to the disk.
+  bool sync() noexcept { return file_.sync(); }
+
+  [[nodiscard]] std::int64_t failed_flushes() const noexcept { return file_.failed_flushes(); }
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return file_.path(); }
+
+ private:
+  AppendFile file_;
+};
+
+/// Calls `visit(line, object)` for each whole line from byte `offset` on that is a JSON object, in order; `line` has no
+/// newline and lives as long as the call. Returns the offset behind the last whole line. Throws DataError.
+std::uint64_t for_each_metrics_line(const std::filesystem::path& path, std::uint64_t offset,
+                                    const std::function<void(std::string_view line, const Json& object)>& visit);
+
+}  // namespace trireme

@@ -1,0 +1,99 @@
+#include "telemetry/metrics_lines.h"
+
+namespace trireme {
+
+namespace {
+
+template <class T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
+
+}  // namespace
+
+std::string_view name_of(EndReason reason) {
+  switch (reason) {
+    case EndReason::kSteps: return "steps";
+    case EndReason::kExitAtStep: return "exit_at_step";
+    case EndReason::kTime: return "time";
+    case EndReason::kSignal: return "signal";
+    case EndReason::kStopFile: return "stop_file";
+    case EndReason::kDiverged: return "diverged";
+    case EndReason::kError: return "error";
+  }
+  return "?";
+}
+
+Json to_json(const StartLine& line) {
+  return Json::Object{{"kind", "start"},
+                      {"version", line.version},
+                      {"world", line.world},
+                      {"mesh", line.mesh},
+                      {"parameters", line.parameters},
+                      {"model_flops_per_token", line.model_flops_per_token},
+                      {"peak_tflops", or_null(line.peak_tflops)},
+                      {"config", line.config}};
+}
+
+Json to_json(const StepLine& line) {
+  Json exposed = Json::object();
+  for (const auto& [axis, seconds] : line.time.communication_exposed) exposed[axis] = seconds;
+  Json time = Json::Object{{"forward_backward", line.time.forward_backward},
+                           {"communication_exposed", std::move(exposed)},
+                           {"data_wait", line.time.data_wait},
+                           {"optimizer", line.time.optimizer}};
+  return Json::Object{{"kind", "step"},
+                      {"step", line.step},
+                      {"loss", line.loss},
+                      {"grad_norm", line.grad_norm},
+                      {"lr", line.lr},
+                      {"consumed_samples", line.consumed_samples},
+                      {"consumed_tokens", line.consumed_tokens},
+                      {"step_seconds", line.step_seconds},
+                      {"tokens_per_second", line.tokens_per_second},
+                      {"tflops_per_second", line.tflops_per_second},
+                      {"mfu", or_null(line.mfu)},
+                      {"memory_bytes", line.memory_bytes},
+                      {"time", std::move(time)}};
+}
+
+Json to_json(const EvaluationLine& line) {
+  return Json::Object{{"kind", "evaluation"},
+                      {"step", line.step},
+                      {"loss", line.loss},
+                      {"perplexity", line.perplexity},
+                      {"tokens", line.tokens}};
+}
+
+Json to_json(const CheckpointLine& line) {
+  return Json::Object{{"kind", "checkpoint"},
+                      {"step", line.step},
+                      {"path", line.path},
+                      {"bytes", line.bytes},
+                      {"stall_seconds", line.stall_seconds},
+                      {"save_seconds", line.save_seconds},
+                      {"error", or_null(line.error)}};
+}
+
+Json to_json(const SkipLine& line) {
+  return Json::Object{{"kind", "skip"},
+                      {"step", line.step},
+                      {"reason", line.reason},
+                      {"rank", line.rank},
+                      {"tensor", line.tensor}};
+}
+
+Json to_json(const ResumeLine& line) {
+  return Json::Object{{"kind", "resume"}, {"step", line.step}, {"path", line.path}};
+}
+
+Json to_json(const EndLine& line) {
+  return Json::Object{{"kind", "end"},
+                      {"step", line.step},
+                      {"reason", name_of(line.reason)},
+                      {"failed_saves", line.failed_saves},
+                      {"bubble_measured", or_null(line.bubble_measured)},
+                      {"bubble_simulated", or_null(line.bubble_simulated)}};
+}
+
+}  // namespace trireme

@@ -1,0 +1,98 @@
+#pragma once
+// The lines of metrics.jsonl as plain data: member names are the JSON names, "kind" is the name of the struct.
+// A NaN or infinity becomes null, and so does an empty optional.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+
+namespace trireme {
+
+/// Once for each start of the program.
+struct StartLine {
+  std::string version;
+  std::int64_t world = 1;
+  Json mesh;  ///< {axis: extent}
+  std::int64_t parameters = 0;
+  std::int64_t model_flops_per_token = 0;
+  std::optional<double> peak_tflops;  ///< all ranks together; empty where unknown
+  Json config;                        ///< resolved
+};
+
+/// Seconds of one step on rank 0.
+struct StepTime {
+  double forward_backward = 0;
+  std::vector<std::pair<std::string, double>> communication_exposed;  ///< by axis
+  double data_wait = 0;
+  double optimizer = 0;
+};
+
+/// Once for each update, skipped ones included.
+struct StepLine {
+  std::int64_t step = 0;
+  double loss = 0;
+  double grad_norm = 0;  ///< before clipping
+  double lr = 0;
+  std::int64_t consumed_samples = 0;
+  std::int64_t consumed_tokens = 0;
+  double step_seconds = 0;  ///< without evaluation and the stall of a save
+  double tokens_per_second = 0;
+  double tflops_per_second = 0;  ///< all ranks
+  std::optional<double> mfu;     ///< 0 to 1
+  std::int64_t memory_bytes = 0;  ///< largest rank
+  StepTime time;
+};
+
+struct EvaluationLine {
+  std::int64_t step = 0;
+  double loss = 0;
+  double perplexity = 0;
+  std::int64_t tokens = 0;  ///< that the loss is the mean of
+};
+
+struct CheckpointLine {
+  std::int64_t step = 0;
+  std::string path;
+  std::int64_t bytes = 0;
+  double stall_seconds = 0;  ///< that training waited
+  double save_seconds = 0;
+  std::optional<std::string> error;  ///< empty when saved
+};
+
+struct SkipLine {
+  std::int64_t step = 0;
+  std::string reason;
+  std::int64_t rank = 0;
+  std::string tensor;  ///< of the first non-finite value
+};
+
+struct ResumeLine {
+  std::int64_t step = 0;
+  std::string path;
+};
+
+enum class EndReason : std::uint8_t { kSteps, kExitAtStep, kTime, kSignal, kStopFile, kDiverged, kError };
+/// "steps", "exit_at_step", "time", "signal", "stop_file", "diverged", "error"
+std::string_view name_of(EndReason reason);
+
+struct EndLine {
+  std::int64_t step = 0;
+  EndReason reason = EndReason::kSteps;
+  std::int64_t failed_saves = 0;
+  std::optional<double> bubble_measured, bubble_simulated;  ///< empty without a pipeline
+};
+
+Json to_json(const StartLine& line);
+Json to_json(const StepLine& line);
+Json to_json(const EvaluationLine& line);
+Json to_json(const CheckpointLine& line);
+Json to_json(const SkipLine& line);
+Json to_json(const ResumeLine& line);
+Json to_json(const EndLine& line);
+
+}  // namespace trireme
