@@ -7,16 +7,10 @@
 
 #include "device/cpu_info.h"
 #include "device/device.h"
+#include "device/exec.h"
 #include "device/host_memory.h"
 
 namespace trireme {
-
-/// The part of a Context that crosses into op tables: plain data, so that files compiled for one
-/// instruction set see no library type.
-struct Exec {
-  int threads = 1;
-  void* stream = nullptr;  ///< cudaStream_t; null on the CPU
-};
 
 class Context {
  public:
