@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 
 namespace trireme {
 
@@ -32,7 +33,8 @@ class TreeBuilder : public nlohmann::json_sax<Parser> {
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
     key_ = std::move(name);
-    if (stack_.back().value.find(key_) != nullptr) {
+    stack_.back().repeated = stands_already();
+    if (stack_.back().repeated) {
       if (rules_.duplicates == nullptr) fail(fmt::format("the key \"{}\" stands twice in one object", path(key_)));
       rules_.duplicates->push_back(path(key_));
     }
@@ -53,6 +55,8 @@ class TreeBuilder : public nlohmann::json_sax<Parser> {
   struct Frame {
     Json value;
     std::string key;  // under which it will be added to its parent
+    std::unordered_set<std::string> names;  // of a large object
+    bool repeated = false;                  // the last name stood before
   };
 
   bool add(Json value) {
@@ -60,16 +64,29 @@ class TreeBuilder : public nlohmann::json_sax<Parser> {
       root_ = std::move(value);
     } else if (stack_.back().value.is_array()) {
       stack_.back().value.push_back(std::move(value));
-    } else {
+    } else if (stack_.back().repeated) {
       stack_.back().value[key_] = std::move(value);
+    } else {
+      stack_.back().value.as_object().emplace_back(key_, std::move(value));
     }
     return true;
+  }
+  /// A vocabulary is an object of 100,000 members: beyond a few, names are looked up in a set.
+  bool stands_already() {
+    Frame& frame = stack_.back();
+    const Json::Object& members = frame.value.as_object();
+    constexpr std::size_t kLinearMax = 16;
+    if (members.size() < kLinearMax) return frame.value.find(key_) != nullptr;
+    if (frame.names.empty()) {
+      for (const Json::Member& member : members) frame.names.insert(member.first);
+    }
+    return !frame.names.insert(key_).second;
   }
   bool open(Json empty) {
     if (static_cast<int>(stack_.size()) >= rules_.depth_max) {
       fail(fmt::format("nested deeper than {} levels", rules_.depth_max));
     }
-    stack_.push_back({std::move(empty), key_});
+    stack_.push_back({std::move(empty), key_, {}});
     return true;
   }
   bool close() {
