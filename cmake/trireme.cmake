@@ -16,7 +16,8 @@ endif()
 
 # trireme_library(<folder> [libraries of lower levels and third-party targets ...])
 function(trireme_library name)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc
+       ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*/*.cc)
   if(NOT sources)
     file(TOUCH ${CMAKE_BINARY_DIR}/empty.cc)
     set(sources ${CMAKE_BINARY_DIR}/empty.cc)

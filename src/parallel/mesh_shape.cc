@@ -1,0 +1,62 @@
+#include "parallel/mesh_shape.h"
+
+#include "base/error.h"
+
+namespace trireme {
+
+std::string_view name_of(Axis axis) {
+  static constexpr std::string_view kNames[kAxisCount] = {"pipeline", "data", "context", "tensor"};
+  return kNames[static_cast<int>(axis)];
+}
+
+MeshShape::MeshShape(std::array<int, kAxisCount> extents) : extents_(extents) {
+  for (const int extent : extents_) expect(extent >= 1, "a mesh axis of extent {}", extent);
+}
+
+int MeshShape::size() const {
+  int product = 1;
+  for (const int extent : extents_) product *= extent;
+  return product;
+}
+
+MeshCoordinate MeshShape::coordinate_of(int rank) const {
+  expect(rank >= 0 && rank < size(), "rank {} of a mesh of {}", rank, size());
+  MeshCoordinate coordinate{};
+  for (int axis = kAxisCount - 1; axis >= 0; --axis) {
+    coordinate[axis] = rank % extents_[axis];
+    rank /= extents_[axis];
+  }
+  return coordinate;
+}
+
+int MeshShape::rank_of(const MeshCoordinate& coordinate) const {
+  int rank = 0;
+  for (int axis = 0; axis < kAxisCount; ++axis) {
+    expect(coordinate[axis] >= 0 && coordinate[axis] < extents_[axis], "coordinate {} on the {} axis of extent {}",
+           coordinate[axis], name_of(static_cast<Axis>(axis)), extents_[axis]);
+    rank = rank * extents_[axis] + coordinate[axis];
+  }
+  return rank;
+}
+
+std::vector<int> MeshShape::group(Axis axis, int rank) const {
+  MeshCoordinate coordinate = coordinate_of(rank);
+  std::vector<int> ranks;
+  for (int i = 0; i < extent(axis); ++i) {
+    coordinate[static_cast<int>(axis)] = i;
+    ranks.push_back(rank_of(coordinate));
+  }
+  return ranks;
+}
+
+int MeshShape::group_color(Axis axis, int rank) const { return group(axis, rank).front(); }
+
+std::string MeshShape::text() const {
+  std::string text;
+  for (int axis = 0; axis < kAxisCount; ++axis) {
+    text += fmt::format("{}{} {}", axis == 0 ? "" : " x ", name_of(static_cast<Axis>(axis)), extents_[axis]);
+  }
+  return text;
+}
+
+}  // namespace trireme
