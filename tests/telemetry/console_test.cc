@@ -1,0 +1,94 @@
+#include "telemetry/console.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace trireme {
+namespace {
+
+StepLine example() {
+  StepLine line;
+  line.step = 120;
+  line.loss = 3.45123;
+  line.grad_norm = 0.9821;
+  line.lr = 3e-4;
+  line.tokens_per_second = 12345;
+  line.mfu = 0.3816;
+  line.memory_bytes = 1320702443;
+  return line;
+}
+
+TEST(Console, a_step_reads_like_this) {
+  EXPECT_EQ(step_text(example(), 5000, 3725),
+            "step  120/5000 | loss 3.4512 | grad norm 0.982 | lr 3.00e-04 | 12.3k tokens/s | MFU 38.2% | "
+            "memory 1.23 GiB | 1h02m left");
+}
+
+TEST(Console, what_is_unknown_is_left_out_or_marked) {
+  StepLine line = example();
+  line.mfu.reset();
+  line.loss = std::numeric_limits<double>::quiet_NaN();
+  line.grad_norm = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(step_text(line, 5000, -1),
+            "step  120/5000 | loss nan | grad norm inf | lr 3.00e-04 | 12.3k tokens/s | memory 1.23 GiB | ? left");
+}
+
+TEST(Console, an_evaluation_names_the_validation_loss) {
+  EXPECT_EQ(evaluation_text({120, 3.4012, 30.0002, 1'050'000}, 5000),
+            "step  120/5000 | validation loss 3.4012 | perplexity 30 | 1.05M tokens");
+}
+
+TEST(Console, tables_align_their_columns) {
+  const ParameterGroup groups[] = {{"embedding", 1, 65536}, {"attention", 16, 131072}, {"norms", 9, 0}};
+  EXPECT_EQ(parameters_text(groups),
+            "  parameters  tensors  elements   share\n"
+            "  embedding         1    65,536   33.3%\n"
+            "  attention        16   131,072   66.7%\n"
+            "  norms             9         0    0.0%\n"
+            "  total            26   196,608  100.0%\n");
+}
+
+TEST(Console, a_table_counts_characters_rather_than_bytes) {
+  const std::string header[] = {"a", "b"};
+  const std::vector<std::string> rows[] = {{"µµ", "x"}, {"abc", "y"}};
+  const Align columns[] = {Align::kLeft, Align::kLeft};
+  EXPECT_EQ(table_text(header, rows, columns), "  a    b\n  µµ   x\n  abc  y\n");
+}
+
+TEST(Console, memory_ends_with_the_share_of_the_device) {
+  const MemoryItem items[] = {{"parameters", 1 << 30}, {"activations", 1 << 20}};
+  EXPECT_EQ(memory_text(items, std::int64_t{2} << 30),
+            "  memory          bytes\n"
+            "  parameters   1.00 GiB\n"
+            "  activations  1.00 MiB\n"
+            "  total        1.00 GiB\n"
+            "  50.0% of the 2.00 GiB that this rank may use\n");
+  EXPECT_EQ(memory_text(items, 0).find('%'), std::string::npos);
+}
+
+TEST(Console, the_batch_shows_how_it_is_made) {
+  BatchArithmetic batch{2, 2, 2, 128, 1000, 16000};
+  EXPECT_EQ(batch_text(batch),
+            "  batch     8 global = 2 micro x 2 accumulation x 2 data ranks\n"
+            "  tokens    1,024 a step = 8 samples x 128\n"
+            "  training  1,000 steps, 1.02M tokens, 0.50 epochs of 16,000 windows\n");
+  batch.windows = 0;
+  EXPECT_EQ(batch_text(batch).find("epochs"), std::string::npos);
+}
+
+TEST(Console, many_ranks_are_shown_by_host) {
+  std::vector<RankPlace> places;
+  for (std::int64_t rank = 0; rank < 72; ++rank) places.push_back({rank, rank < 40 ? "alpha" : "beta", "0-3", 4, "CPU"});
+  EXPECT_EQ(places_text(places),
+            "   rank  host   cores  threads  device\n"
+            "   0-39  alpha               4  CPU\n"
+            "  40-71  beta                4  CPU\n");
+  EXPECT_EQ(places_text(std::span(places).first(1)),
+            "  rank  host   cores  threads  device\n"
+            "     0  alpha  0-3          4  CPU\n");
+}
+
+}  // namespace
+}  // namespace trireme
