@@ -38,6 +38,46 @@ TEST(Golden, every_model_case_is_whole) {
   }
 }
 
+TEST(Golden, document_masks_restart_positions_at_every_document) {
+  for (const char* name : {"llama_rope_llama3", "gpt2_untied"}) {
+    SCOPED_TRACE(name);
+    const DocumentMaskGolden golden = read_document_mask_golden(name);
+    const ModelGolden plain = read_model_golden(name);
+    EXPECT_EQ(golden.directory, plain.directory);
+    EXPECT_EQ(golden.gradients.size(), plain.gradients.size());
+    ASSERT_EQ(golden.document_starts.size(), 3u);
+    ASSERT_EQ(golden.position_ids.size(), golden.input_ids.size());
+    for (std::size_t row = 0; row < 3; ++row) {
+      EXPECT_EQ(golden.document_starts[row].front(), 0);
+      for (const std::int64_t start : golden.document_starts[row]) {
+        EXPECT_EQ(golden.position_ids[row * 37 + static_cast<std::size_t>(start)], 0);
+      }
+    }
+  }
+}
+
+TEST(Golden, training_generation_and_order_are_whole) {
+  for (const char* name : {"llama_gqa", "gpt2"}) {
+    SCOPED_TRACE(name);
+    const std::string folder = std::string("training/") + name;
+    const Json recipe = read_golden_json(folder + "/expected.json");
+    EXPECT_EQ(flat_reals(*recipe.find("losses")).size(), 20u);
+    EXPECT_EQ(flat_reals(*recipe.find("grad_norms")).size(), 20u);
+    EXPECT_EQ(flat_reals(*recipe.find("learning_rates")).back(), recipe.find("min_lr")->as_double());
+    EXPECT_EQ(read_tensors(golden_path(folder) / "final.safetensors").size(), 3u);
+    EXPECT_TRUE(std::filesystem::exists(golden_path(folder) / "tokens.idx"));
+  }
+  const Json greedy = read_golden_json("generation/greedy.json");
+  EXPECT_EQ(greedy.as_array().size(), golden_model_cases().size());
+  for (const Json& entry : greedy.as_array()) {
+    EXPECT_EQ(flat_integers(*entry.find("ids")).size(), 24u);
+    EXPECT_EQ(flat_integers(*entry.find("ids_until_end")).back(),
+              entry.find("end_token")->as_integer());
+  }
+  EXPECT_GE(read_golden_json("generation/filters.json").find("settings")->as_array().size(), 15u);
+  EXPECT_GE(read_golden_json("megatron/order.json").as_array().size(), 20u);
+}
+
 TEST(Golden, the_reader_widens_fp32_exactly_and_cuts_columns) {
   TemporaryDirectory directory;
   const std::string header =

@@ -70,6 +70,22 @@ void flatten(const Json& value, std::vector<T>& flat, Leaf leaf) {
   for (const Json& element : value.as_array()) flatten(element, flat, leaf);
 }
 
+ModelGolden read_batch_golden(const std::string& folder, const Json& batch,
+                              std::string_view model_case) {
+  ModelGolden golden;
+  golden.directory = golden_path("model") / model_case;
+  golden.input_ids = flat_integers(member(batch, "input_ids"));
+  golden.targets = flat_integers(member(batch, "targets"));
+  golden.batch = static_cast<std::int64_t>(member(batch, "input_ids").as_array().size());
+  golden.tokens = static_cast<std::int64_t>(golden.input_ids.size()) / golden.batch;
+  const Json expected = read_golden_json(folder + "/expected.json");
+  golden.loss = member(expected, "loss").as_double();
+  golden.gradient_norm = member(expected, "gradient_norm").as_double();
+  golden.gradients = read_tensors(golden_path(folder) / "expected.safetensors");
+  golden.logits = golden.gradients.extract("logits").mapped();
+  return golden;
+}
+
 }  // namespace
 
 double GoldenTensor::norm() const {
@@ -138,19 +154,18 @@ std::vector<std::string> golden_model_cases() {
 }
 
 ModelGolden read_model_golden(std::string_view model_case) {
-  const std::string relative = "model/" + std::string(model_case);
-  ModelGolden golden;
-  golden.directory = golden_path(relative);
-  const Json batch = read_golden_json(relative + "/batch.json");
-  golden.input_ids = flat_integers(member(batch, "input_ids"));
-  golden.targets = flat_integers(member(batch, "targets"));
-  golden.batch = static_cast<std::int64_t>(member(batch, "input_ids").as_array().size());
-  golden.tokens = static_cast<std::int64_t>(golden.input_ids.size()) / golden.batch;
-  const Json expected = read_golden_json(relative + "/expected.json");
-  golden.loss = member(expected, "loss").as_double();
-  golden.gradient_norm = member(expected, "gradient_norm").as_double();
-  golden.gradients = read_tensors(golden.directory / "expected.safetensors");
-  golden.logits = golden.gradients.extract("logits").mapped();
+  const std::string folder = "model/" + std::string(model_case);
+  return read_batch_golden(folder, read_golden_json(folder + "/batch.json"), model_case);
+}
+
+DocumentMaskGolden read_document_mask_golden(std::string_view model_case) {
+  const std::string folder = "document_mask/" + std::string(model_case);
+  const Json batch = read_golden_json(folder + "/batch.json");
+  DocumentMaskGolden golden{read_batch_golden(folder, batch, model_case), {}, {}};
+  for (const Json& row : member(batch, "document_starts").as_array()) {
+    golden.document_starts.push_back(flat_integers(row));
+  }
+  golden.position_ids = flat_integers(member(batch, "position_ids"));
   return golden;
 }
 

@@ -52,6 +52,14 @@ struct ModelGolden {
 };
 ModelGolden read_model_golden(std::string_view model_case);
 
+/// tests/golden/document_mask/CASE: the same with attention held inside documents. `directory` is that
+/// of the model. Positions restart at each document's start and at the start of a row.
+struct DocumentMaskGolden : ModelGolden {
+  std::vector<std::vector<std::int64_t>> document_starts;  ///< by row, ascending from 0
+  std::vector<std::int64_t> position_ids;                  ///< batch x tokens
+};
+DocumentMaskGolden read_document_mask_golden(std::string_view model_case);
+
 /// || actual - expected || / (5e-6 || expected || + 1e-9 all_norm): at most 1 is "the same gradient".
 /// Sizes must be equal. NaN anywhere gives infinity.
 double gradient_error(std::span<const double> actual, std::span<const double> expected,
