@@ -1,0 +1,86 @@
+#pragma once
+// One vector type for all CPU ops: F32 has 8 lanes in files compiled for AVX2 and 16 for AVX-512, everything else is
+// the same, so that an op is written once. A file that includes this is compiled once for each instruction set with
+// TRIREME_ISA naming the namespace; it includes nothing else but its table and base/dtype.h and uses no std:: template
+// (the linker keeps one copy of each, perhaps the AVX-512 one).
+//
+//   F32::load(p), x.store(p)              all lanes, from float or BFloat16 (widened; rounded to nearest even)
+//   F32::load(p, lanes), x.store(p, lanes)  lanes = Full{} or Tail(n): the first n lanes, others read as 0, not written
+//   + - * / sqrt                          IEEE, one rounding;  fma(a,b,c) = a b + c;  fnma(a,b,c) = c - a b
+//   min(a, b), max(a, b)                  b where either is NaN
+//   < <= == is_nan -> Mask; & | any; select(mask or lanes, yes, no)
+//   reduce_add, reduce_max                halves folded onto each other, a fixed tree
+//   pow2(n)                               2^n for integers -127 < n < 128;  exponent_of, mantissa_of: of normal x > 0
+//   F64                                   half as many lanes
+
+#if defined(TRIREME_SIMD_HEADER)  // tests put an emulation here (tests/kernels/support/simd_wide.h)
+#include TRIREME_SIMD_HEADER
+#elif defined(__AVX512F__)
+#include "kernels/common/simd_avx512.h"
+namespace trireme::TRIREME_ISA {
+using namespace v16;
+}
+#else
+#include "kernels/common/simd_avx2.h"
+namespace trireme::TRIREME_ISA {
+using namespace v8;
+}
+#endif
+
+namespace trireme::TRIREME_ISA {
+
+/// Calls body(c, lanes) for each vector of [begin, end): Full for whole ones, then a Tail. The arithmetic of both is
+/// the same, so an element's bits do not depend on where it stands.
+template <class Body>
+TRIREME_INLINE void for_each_vector(std::int64_t begin, std::int64_t end, const Body& body) {
+  std::int64_t c = begin;
+  for (; c + F32::kWidth <= end; c += F32::kWidth) body(c, Full{});
+  if (c < end) body(c, Tail(end - c));
+}
+
+/// e^x within 1.5 ulp; inf above 88.72, gradual underflow to 0 below -103.97, NaN for NaN.
+/// x = n log 2 + r, |r| <= log(2)/2; e^r by a minimax polynomial of degree 6; 2^n in two factors.
+TRIREME_INLINE F32 exp(F32 x) {
+  x = max(F32::broadcast(-105.0F), min(F32::broadcast(90.0F), x));
+  const F32 n = round(x * F32::broadcast(1.44269504F));
+  F32 r = fnma(n, F32::broadcast(0x1.62e400p-1F), x);  // n * high part is exact
+  r = fnma(n, F32::broadcast(0x1.7f7d1cp-20F), r);
+  F32 q = F32::broadcast(0x1.6a2358p-10F);
+  q = fma(q, r, F32::broadcast(0x1.123a6ap-7F));
+  q = fma(q, r, F32::broadcast(0x1.5558f4p-5F));
+  q = fma(q, r, F32::broadcast(0x1.555490p-3F));
+  q = fma(q, r, F32::broadcast(0x1.fffffcp-2F));
+  const F32 p = fma(q, r * r, r) + F32::broadcast(1.0F);
+  const F32 half = floor(n * F32::broadcast(0.5F));
+  return p * pow2(half) * pow2(n - half);
+}
+
+/// 1 / (1 + e^-x). tanh(x) = 2 sigmoid(2x) - 1, and GELU's 0.5 (1 + tanh u) = sigmoid(2u) without cancellation.
+TRIREME_INLINE F32 sigmoid(F32 x) {
+  const F32 one = F32::broadcast(1.0F);
+  return one / (one + exp(-x));
+}
+
+/// log x within 1.5 ulp for normal x > 0; -inf for 0, inf for inf, NaN for NaN or x < 0. Subnormals count as 0.
+/// x = 2^n m, m in [sqrt(1/2), sqrt 2); log m = 2 atanh((m-1)/(m+1)) by its series.
+TRIREME_INLINE F32 log(F32 x) {
+  const F32 one = F32::broadcast(1.0F);
+  F32 n = exponent_of(x), m = mantissa_of(x);
+  const Mask high = F32::broadcast(1.41421356F) < m;
+  m = select(high, m * F32::broadcast(0.5F), m);
+  n = select(high, n + one, n);
+  const F32 f = m - one, s = f / (f + F32::broadcast(2.0F)), z = s * s;
+  F32 q = F32::broadcast(2.0F / 9);
+  q = fma(q, z, F32::broadcast(2.0F / 7));
+  q = fma(q, z, F32::broadcast(2.0F / 5));
+  q = fma(q, z, F32::broadcast(2.0F / 3));
+  const F32 half_square = F32::broadcast(0.5F) * f * f;
+  const F32 low = fma(n, F32::broadcast(0x1.7f7d1cp-20F), s * fma(q, z, half_square));
+  F32 y = fma(n, F32::broadcast(0x1.62e400p-1F), f - (half_square - low));
+  y = select(F32::broadcast(__builtin_inff()) <= x, x, y);
+  y = select(x < F32::broadcast(0x1p-126F), F32::broadcast(-__builtin_inff()), y);
+  const Mask invalid = (x < F32::zero()) | is_nan(x);
+  return select(invalid, F32::broadcast(__builtin_nanf("")), y);
+}
+
+}  // namespace trireme::TRIREME_ISA

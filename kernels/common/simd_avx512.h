@@ -1,0 +1,140 @@
+#pragma once
+// Sixteen f32 lanes in one AVX-512 register (F, BW, DQ, VL). Included by simd.h alone, which says what each name
+// means.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+#define TRIREME_INLINE __attribute__((always_inline)) inline
+
+namespace trireme::TRIREME_ISA::v16 {
+
+struct Full {};
+
+struct Tail {
+  __mmask16 lanes;
+  TRIREME_INLINE explicit Tail(std::int64_t n)
+      : lanes(static_cast<__mmask16>(n >= 16 ? 0xffffU : (1U << n) - 1U)) {}
+};
+
+struct Mask {
+  __mmask16 v;
+};
+TRIREME_INLINE Mask operator&(Mask a, Mask b) { return {static_cast<__mmask16>(a.v & b.v)}; }
+TRIREME_INLINE Mask operator|(Mask a, Mask b) { return {static_cast<__mmask16>(a.v | b.v)}; }
+TRIREME_INLINE bool any(Mask a) { return a.v != 0; }
+
+TRIREME_INLINE __m512 widen(__m256i halves) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+/// The same integer steps as to_bfloat16 in base/dtype.h; AVX512_BF16 flushes denormals and is not used.
+TRIREME_INLINE __m256i narrow(__m512 x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i upper = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+  const __m512i rounded =
+      _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  const __m512i quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan, rounded, quiet));
+}
+
+struct F32 {
+  static constexpr int kWidth = 16;
+  __m512 v;
+
+  static TRIREME_INLINE F32 zero() { return {_mm512_setzero_ps()}; }
+  static TRIREME_INLINE F32 broadcast(float x) { return {_mm512_set1_ps(x)}; }
+  static TRIREME_INLINE F32 iota() {
+    return {_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)};
+  }
+
+  static TRIREME_INLINE F32 load(const float* p, Full = {}) { return {_mm512_loadu_ps(p)}; }
+  static TRIREME_INLINE F32 load(const float* p, Tail t) { return {_mm512_maskz_loadu_ps(t.lanes, p)}; }
+  static TRIREME_INLINE F32 load(const BFloat16* p, Full = {}) {
+    return {widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+  }
+  static TRIREME_INLINE F32 load(const BFloat16* p, Tail t) {
+    return {widen(_mm256_maskz_loadu_epi16(t.lanes, p))};
+  }
+
+  TRIREME_INLINE void store(float* p, Full = {}) const { _mm512_storeu_ps(p, v); }
+  TRIREME_INLINE void store(float* p, Tail t) const { _mm512_mask_storeu_ps(p, t.lanes, v); }
+  TRIREME_INLINE void store(BFloat16* p, Full = {}) const {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(v));
+  }
+  TRIREME_INLINE void store(BFloat16* p, Tail t) const { _mm256_mask_storeu_epi16(p, t.lanes, narrow(v)); }
+};
+
+TRIREME_INLINE F32 operator+(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
+TRIREME_INLINE F32 operator-(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+TRIREME_INLINE F32 operator*(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+TRIREME_INLINE F32 operator/(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
+TRIREME_INLINE F32 operator-(F32 a) { return {_mm512_xor_ps(a.v, _mm512_set1_ps(-0.0F))}; }
+TRIREME_INLINE F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+TRIREME_INLINE F32 fnma(F32 a, F32 b, F32 c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
+TRIREME_INLINE F32 min(F32 a, F32 b) { return {_mm512_min_ps(a.v, b.v)}; }
+TRIREME_INLINE F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
+TRIREME_INLINE F32 sqrt(F32 a) { return {_mm512_sqrt_ps(a.v)}; }
+TRIREME_INLINE F32 abs(F32 a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0F), a.v)}; }
+TRIREME_INLINE F32 round(F32 a) {
+  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+TRIREME_INLINE F32 floor(F32 a) {
+  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+}
+
+TRIREME_INLINE Mask operator<(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
+TRIREME_INLINE Mask operator<=(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LE_OQ)}; }
+TRIREME_INLINE Mask operator==(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)}; }
+TRIREME_INLINE Mask is_nan(F32 a) { return {_mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q)}; }
+TRIREME_INLINE F32 select(Mask m, F32 yes, F32 no) { return {_mm512_mask_blend_ps(m.v, no.v, yes.v)}; }
+TRIREME_INLINE F32 select(Full, F32 yes, F32) { return yes; }
+TRIREME_INLINE F32 select(Tail t, F32 yes, F32 no) { return {_mm512_mask_blend_ps(t.lanes, no.v, yes.v)}; }
+
+TRIREME_INLINE float reduce_add(F32 a) {
+  const __m256 x8 = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+  const __m128 x4 = _mm_add_ps(_mm256_castps256_ps128(x8), _mm256_extractf128_ps(x8, 1));
+  const __m128 x2 = _mm_add_ps(x4, _mm_movehl_ps(x4, x4));
+  return _mm_cvtss_f32(_mm_add_ss(x2, _mm_shuffle_ps(x2, x2, 1)));
+}
+TRIREME_INLINE float reduce_max(F32 a) {
+  const __m256 x8 = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+  const __m128 x4 = _mm_max_ps(_mm256_castps256_ps128(x8), _mm256_extractf128_ps(x8, 1));
+  const __m128 x2 = _mm_max_ps(x4, _mm_movehl_ps(x4, x4));
+  return _mm_cvtss_f32(_mm_max_ss(x2, _mm_shuffle_ps(x2, x2, 1)));
+}
+
+TRIREME_INLINE F32 pow2(F32 n) {
+  const __m512i biased = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(biased, 23))};
+}
+TRIREME_INLINE F32 exponent_of(F32 a) {
+  const __m512i biased = _mm512_srli_epi32(_mm512_castps_si512(a.v), 23);
+  return {_mm512_cvtepi32_ps(_mm512_sub_epi32(biased, _mm512_set1_epi32(127)))};
+}
+TRIREME_INLINE F32 mantissa_of(F32 a) {
+  const __m512i fraction = _mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x007fffff));
+  return {_mm512_castsi512_ps(_mm512_or_si512(fraction, _mm512_set1_epi32(0x3f800000)))};
+}
+
+struct F64 {
+  static constexpr int kWidth = 8;
+  __m512d v;
+
+  static TRIREME_INLINE F64 zero() { return {_mm512_setzero_pd()}; }
+  static TRIREME_INLINE F64 broadcast(double x) { return {_mm512_set1_pd(x)}; }
+  static TRIREME_INLINE F64 load(const float* p) { return {_mm512_cvtps_pd(_mm256_loadu_ps(p))}; }
+  static TRIREME_INLINE F64 load(const double* p) { return {_mm512_loadu_pd(p)}; }
+  TRIREME_INLINE void store(double* p) const { _mm512_storeu_pd(p, v); }
+};
+TRIREME_INLINE F64 operator+(F64 a, F64 b) { return {_mm512_add_pd(a.v, b.v)}; }
+TRIREME_INLINE F64 operator-(F64 a, F64 b) { return {_mm512_sub_pd(a.v, b.v)}; }
+TRIREME_INLINE F64 operator*(F64 a, F64 b) { return {_mm512_mul_pd(a.v, b.v)}; }
+TRIREME_INLINE F64 fma(F64 a, F64 b, F64 c) { return {_mm512_fmadd_pd(a.v, b.v, c.v)}; }
+
+}  // namespace trireme::TRIREME_ISA::v16

@@ -1,0 +1,55 @@
+#include "kernels/elementwise/elementwise.h"
+
+#include "kernels/common/check_args.h"
+#include "kernels/common/dispatch.h"
+#include "kernels/elementwise/elementwise_table.h"
+
+namespace trireme {
+namespace {
+
+const ElementwiseKernels& table(const Context& context) {
+  return choose_table("elementwise", context, avx2::elementwise_cpu, avx512::elementwise_cpu);
+}
+
+}  // namespace
+
+void cast(Context& context, TensorView destination, ConstTensorView source) {
+  const ArgumentChecker check("cast");
+  check.tensor("source", source, source.dtype, destination.shape);
+  if (destination.dtype != source.dtype) {
+    check.floating("destination", destination.dtype);
+    check.floating("source", source.dtype);
+  }
+  check.tensor("destination", destination, destination.dtype, destination.shape);
+  check.disjoint("destination", destination, "source", source);
+  if (source.count() == 0) return;
+  table(context).cast({context.exec(), destination.data, source.data, destination.count(), destination.dtype,
+                       source.dtype});
+}
+
+void clear(Context& context, TensorView destination) {
+  ArgumentChecker("clear").tensor("destination", destination, destination.dtype, destination.shape);
+  if (destination.count() == 0) return;
+  table(context).clear({context.exec(), destination.data, destination.bytes()});
+}
+
+void accumulate(Context& context, TensorView destination, ConstTensorView source) {
+  const ArgumentChecker check("accumulate");
+  check.floating("source", source.dtype);
+  check.tensor("destination", destination, DType::kF32, destination.shape);
+  check.tensor("source", source, source.dtype, destination.shape);
+  check.same_or_disjoint("destination", destination, "source", source);
+  table(context).accumulate({context.exec(), destination.as<float>(), source.data, destination.count(), source.dtype});
+}
+
+void column_sum(Context& context, TensorView sum_N, ConstTensorView x_TN) {
+  const ArgumentChecker check("column_sum");
+  check.rank("x", x_TN, 2);
+  check.floating("x", x_TN.dtype);
+  check.tensor("x", x_TN, x_TN.dtype, x_TN.shape);
+  check.tensor("sum", sum_N, DType::kF32, {x_TN.shape[1]});
+  check.disjoint("sum", sum_N, "x", x_TN);
+  table(context).column_sum({context.exec(), sum_N.as<float>(), x_TN.data, x_TN.shape[0], x_TN.shape[1], x_TN.dtype});
+}
+
+}  // namespace trireme

@@ -1,0 +1,101 @@
+#include "kernels/common/parallel.h"
+#include "kernels/common/simd.h"
+#include "kernels/elementwise/elementwise_table.h"
+
+namespace trireme::TRIREME_ISA {
+namespace {
+
+template <class To, class From>
+void cast_elements(const CastArgs& args) {
+  To* destination = static_cast<To*>(args.destination);
+  const From* source = static_cast<const From*>(args.source);
+  parallel_ranges(args.exec, args.count, 1, [&](std::int64_t begin, std::int64_t end) {
+    for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
+      F32::load(source + i, lanes).store(destination + i, lanes);
+    });
+  });
+}
+
+/// Bytes, not numbers: a NaN keeps its payload.
+void copy_bytes(const CastArgs& args) {
+  char* destination = static_cast<char*>(args.destination);
+  const char* source = static_cast<const char*>(args.source);
+  const auto size = static_cast<std::int64_t>(size_of(args.source_type));
+  parallel_ranges(args.exec, args.count * size, 1, [&](std::int64_t begin, std::int64_t end) {
+    __builtin_memcpy(destination + begin, source + begin, static_cast<std::size_t>(end - begin));
+  });
+}
+
+void cast(const CastArgs& args) {
+  if (args.destination_type == args.source_type) return copy_bytes(args);
+  if (args.destination_type == DType::kBF16) return cast_elements<BFloat16, float>(args);
+  cast_elements<float, BFloat16>(args);
+}
+
+void clear(const ClearArgs& args) {
+  char* destination = static_cast<char*>(args.destination);
+  parallel_ranges(args.exec, static_cast<std::int64_t>(args.bytes), 1, [&](std::int64_t begin, std::int64_t end) {
+    __builtin_memset(destination + begin, 0, static_cast<std::size_t>(end - begin));
+  });
+}
+
+template <class T>
+void accumulate_elements(const AccumulateArgs& args) {
+  const T* source = static_cast<const T*>(args.source);
+  parallel_ranges(args.exec, args.count, 1, [&](std::int64_t begin, std::int64_t end) {
+    for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
+      (F32::load(args.destination + i, lanes) + F32::load(source + i, lanes)).store(args.destination + i, lanes);
+    });
+  });
+}
+
+void accumulate(const AccumulateArgs& args) {
+  if (args.source_type == DType::kF32) return accumulate_elements<float>(args);
+  accumulate_elements<BFloat16>(args);
+}
+
+constexpr std::int64_t kTokensPerBlock = 64;
+
+/// Sums kVectors whole vectors of columns, or one partial one, in registers. Blocks keep the error near that of a sum
+/// of 64: a running f32 sum over thousands of tokens would lose more.
+template <int kVectors, class T, class Lanes>
+void sum_columns(const ColumnSumArgs& args, std::int64_t column, Lanes lanes) {
+  const T* x = static_cast<const T*>(args.x) + column;
+  F32 total[kVectors];
+  for (int v = 0; v < kVectors; ++v) total[v] = F32::load(args.sum + column + v * F32::kWidth, lanes);
+  for (std::int64_t first = 0; first < args.tokens; first += kTokensPerBlock) {
+    const std::int64_t end = first + kTokensPerBlock < args.tokens ? first + kTokensPerBlock : args.tokens;
+    F32 block[kVectors];
+    for (int v = 0; v < kVectors; ++v) block[v] = F32::zero();
+    for (std::int64_t t = first; t < end; ++t) {
+      const T* row = x + t * args.columns;
+      for (int v = 0; v < kVectors; ++v) block[v] = block[v] + F32::load(row + v * F32::kWidth, lanes);
+    }
+    for (int v = 0; v < kVectors; ++v) total[v] = total[v] + block[v];
+  }
+  for (int v = 0; v < kVectors; ++v) total[v].store(args.sum + column + v * F32::kWidth, lanes);
+}
+
+template <class T>
+void column_sum_of(const ColumnSumArgs& args) {
+  // Whole cache lines of columns to a thread, so that no two threads write one line.
+  constexpr std::int64_t kColumnsPerUnit = 64;
+  const std::int64_t units = (args.columns + kColumnsPerUnit - 1) / kColumnsPerUnit;
+  parallel_ranges(args.exec, units, args.tokens * kColumnsPerUnit, [&](std::int64_t first, std::int64_t last) {
+    std::int64_t column = first * kColumnsPerUnit;
+    const std::int64_t end = last * kColumnsPerUnit < args.columns ? last * kColumnsPerUnit : args.columns;
+    for (; column + 8 * F32::kWidth <= end; column += 8 * F32::kWidth) sum_columns<8, T>(args, column, Full{});
+    for_each_vector(column, end, [&](std::int64_t c, auto lanes) { sum_columns<1, T>(args, c, lanes); });
+  });
+}
+
+void column_sum(const ColumnSumArgs& args) {
+  if (args.x_type == DType::kF32) return column_sum_of<float>(args);
+  column_sum_of<BFloat16>(args);
+}
+
+}  // namespace
+
+const ElementwiseKernels elementwise_cpu = {cast, clear, accumulate, column_sum};
+
+}  // namespace trireme::TRIREME_ISA

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "device/exec.h"
+
+namespace trireme {
+
+struct CastArgs {
+  Exec exec;
+  void* destination;
+  const void* source;
+  std::int64_t count;
+  DType destination_type, source_type;
+};
+
+struct ClearArgs {
+  Exec exec;
+  void* destination;
+  std::size_t bytes;
+};
+
+struct AccumulateArgs {
+  Exec exec;
+  float* destination;
+  const void* source;
+  std::int64_t count;
+  DType source_type;
+};
+
+struct ColumnSumArgs {
+  Exec exec;
+  float* sum;
+  const void* x;
+  std::int64_t tokens, columns;
+  DType x_type;
+};
+
+struct ElementwiseKernels {
+  void (*cast)(const CastArgs&);
+  void (*clear)(const ClearArgs&);
+  void (*accumulate)(const AccumulateArgs&);
+  void (*column_sum)(const ColumnSumArgs&);
+};
+namespace avx2 {
+extern const ElementwiseKernels elementwise_cpu;
+}
+namespace avx512 {
+extern const ElementwiseKernels elementwise_cpu;
+}
+
+}  // namespace trireme

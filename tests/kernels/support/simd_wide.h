@@ -1,0 +1,108 @@
+#pragma once
+// Sixteen lanes made of two AVX2 registers, so that width-16 loops and tails run on a CPU without AVX-512. In place of
+// simd_avx512.h for the test executables only; reductions follow the same tree, so results have the same bits.
+
+#include "kernels/common/simd_avx2.h"
+
+namespace trireme::TRIREME_ISA::wide {
+
+using v8::Full;
+using Half = v8::F32;
+
+struct Tail {
+  v8::Tail low, high;
+  TRIREME_INLINE explicit Tail(std::int64_t n) : low(n < 8 ? n : 8), high(n < 8 ? 0 : n - 8) {}
+};
+
+struct Mask {
+  v8::Mask low, high;
+};
+TRIREME_INLINE Mask operator&(Mask a, Mask b) { return {a.low & b.low, a.high & b.high}; }
+TRIREME_INLINE Mask operator|(Mask a, Mask b) { return {a.low | b.low, a.high | b.high}; }
+TRIREME_INLINE bool any(Mask a) { return any(a.low) || any(a.high); }
+
+struct F32 {
+  static constexpr int kWidth = 16;
+  Half low, high;
+
+  static TRIREME_INLINE F32 zero() { return {Half::zero(), Half::zero()}; }
+  static TRIREME_INLINE F32 broadcast(float x) { return {Half::broadcast(x), Half::broadcast(x)}; }
+  static TRIREME_INLINE F32 iota() { return {Half::iota(), Half::iota() + Half::broadcast(8)}; }
+
+  template <class T>
+  static TRIREME_INLINE F32 load(const T* p, Full = {}) {
+    return {Half::load(p), Half::load(p + 8)};
+  }
+  template <class T>
+  static TRIREME_INLINE F32 load(const T* p, Tail t) {
+    return {Half::load(p, t.low), Half::load(p + 8, t.high)};
+  }
+  template <class T>
+  TRIREME_INLINE void store(T* p, Full = {}) const {
+    low.store(p);
+    high.store(p + 8);
+  }
+  template <class T>
+  TRIREME_INLINE void store(T* p, Tail t) const {
+    low.store(p, t.low);
+    high.store(p + 8, t.high);
+  }
+};
+
+TRIREME_INLINE F32 operator+(F32 a, F32 b) { return {a.low + b.low, a.high + b.high}; }
+TRIREME_INLINE F32 operator-(F32 a, F32 b) { return {a.low - b.low, a.high - b.high}; }
+TRIREME_INLINE F32 operator*(F32 a, F32 b) { return {a.low * b.low, a.high * b.high}; }
+TRIREME_INLINE F32 operator/(F32 a, F32 b) { return {a.low / b.low, a.high / b.high}; }
+TRIREME_INLINE F32 operator-(F32 a) { return {-a.low, -a.high}; }
+TRIREME_INLINE F32 fma(F32 a, F32 b, F32 c) { return {fma(a.low, b.low, c.low), fma(a.high, b.high, c.high)}; }
+TRIREME_INLINE F32 fnma(F32 a, F32 b, F32 c) { return {fnma(a.low, b.low, c.low), fnma(a.high, b.high, c.high)}; }
+TRIREME_INLINE F32 min(F32 a, F32 b) { return {min(a.low, b.low), min(a.high, b.high)}; }
+TRIREME_INLINE F32 max(F32 a, F32 b) { return {max(a.low, b.low), max(a.high, b.high)}; }
+TRIREME_INLINE F32 sqrt(F32 a) { return {sqrt(a.low), sqrt(a.high)}; }
+TRIREME_INLINE F32 abs(F32 a) { return {abs(a.low), abs(a.high)}; }
+TRIREME_INLINE F32 round(F32 a) { return {round(a.low), round(a.high)}; }
+TRIREME_INLINE F32 floor(F32 a) { return {floor(a.low), floor(a.high)}; }
+
+TRIREME_INLINE Mask operator<(F32 a, F32 b) { return {a.low < b.low, a.high < b.high}; }
+TRIREME_INLINE Mask operator<=(F32 a, F32 b) { return {a.low <= b.low, a.high <= b.high}; }
+TRIREME_INLINE Mask operator==(F32 a, F32 b) { return {a.low == b.low, a.high == b.high}; }
+TRIREME_INLINE Mask is_nan(F32 a) { return {is_nan(a.low), is_nan(a.high)}; }
+TRIREME_INLINE F32 select(Mask m, F32 yes, F32 no) {
+  return {select(m.low, yes.low, no.low), select(m.high, yes.high, no.high)};
+}
+TRIREME_INLINE F32 select(Full, F32 yes, F32) { return yes; }
+TRIREME_INLINE F32 select(Tail t, F32 yes, F32 no) {
+  return {select(t.low, yes.low, no.low), select(t.high, yes.high, no.high)};
+}
+
+TRIREME_INLINE float reduce_add(F32 a) { return reduce_add(a.low + a.high); }
+TRIREME_INLINE float reduce_max(F32 a) { return reduce_max(max(a.low, a.high)); }
+TRIREME_INLINE F32 pow2(F32 n) { return {pow2(n.low), pow2(n.high)}; }
+TRIREME_INLINE F32 exponent_of(F32 a) { return {exponent_of(a.low), exponent_of(a.high)}; }
+TRIREME_INLINE F32 mantissa_of(F32 a) { return {mantissa_of(a.low), mantissa_of(a.high)}; }
+
+struct F64 {
+  static constexpr int kWidth = 8;
+  v8::F64 low, high;
+
+  static TRIREME_INLINE F64 zero() { return {v8::F64::zero(), v8::F64::zero()}; }
+  static TRIREME_INLINE F64 broadcast(double x) { return {v8::F64::broadcast(x), v8::F64::broadcast(x)}; }
+  template <class T>
+  static TRIREME_INLINE F64 load(const T* p) {
+    return {v8::F64::load(p), v8::F64::load(p + 4)};
+  }
+  TRIREME_INLINE void store(double* p) const {
+    low.store(p);
+    high.store(p + 4);
+  }
+};
+TRIREME_INLINE F64 operator+(F64 a, F64 b) { return {a.low + b.low, a.high + b.high}; }
+TRIREME_INLINE F64 operator-(F64 a, F64 b) { return {a.low - b.low, a.high - b.high}; }
+TRIREME_INLINE F64 operator*(F64 a, F64 b) { return {a.low * b.low, a.high * b.high}; }
+TRIREME_INLINE F64 fma(F64 a, F64 b, F64 c) { return {fma(a.low, b.low, c.low), fma(a.high, b.high, c.high)}; }
+
+}  // namespace trireme::TRIREME_ISA::wide
+
+namespace trireme::TRIREME_ISA {
+using namespace wide;
+}
