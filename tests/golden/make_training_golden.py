@@ -5,6 +5,7 @@ usage: make_training_golden.py [--output DIR]
 """
 
 import argparse
+import json
 import pathlib
 
 import numpy
@@ -78,6 +79,20 @@ def train(model, ids, clip):
     return losses, norms, rates, dict(model.named_parameters())
 
 
+def run_config(case):
+    """The same training as a config of the program, for a working directory at the root of the tree."""
+    return {
+        "run": {"directory": f"runs/golden-{case}", "steps": STEPS, "resume": "never"},
+        "init": {"weights": f"tests/golden/model/{case}"},
+        "data": {"train": f"tests/golden/training/{case}/tokens", "sequence_length": TOKENS,
+                 "order": "sequential"},
+        "batch": {"global": BATCH},
+        "optimizer": {"lr": RECIPE["lr"], "betas": RECIPE["betas"], "eps": RECIPE["eps"],
+                      "weight_decay": RECIPE["weight_decay"], "clip_grad_norm": CLIP[case]},
+        "lr_schedule": {"kind": "cosine", "warmup_steps": WARMUP, "min_lr": RECIPE["min_lr"]},
+    }
+
+
 def make_training(root, case):
     folder = root / case
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,6 +104,7 @@ def make_training(root, case):
     write_json(folder / "expected.json", {
         "model": case, **RECIPE, "clip_grad_norm": CLIP[case], "losses": losses, "grad_norms": norms, "learning_rates": rates,
         "final_norms": {n: p.detach().norm().item() for n, p in parameters.items()}})
+    (folder / "config.json").write_text(json.dumps(run_config(case), indent=2) + "\n")
     kept = {name: parameters[name].detach().contiguous() for name in TRAINED[case]}
     save_file(kept, folder / "final.safetensors")
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()

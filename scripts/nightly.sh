@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Live comparisons with the systems whose numbers we promise: PyTorch, transformers, megatron-core.
+# The committed golden files make the ordinary tests free of Python; this remakes and rechecks them.
+#
+# usage: scripts/nightly.sh [TRAIN]     TRAIN: the binary (build/cpu-release/train)
+#
+# Makes its own virtual environment in build/nightly-python; PYTHON names the interpreter for it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+train=$(realpath -m "${1:-build/cpu-release/train}")
+environment=$PWD/build/nightly-python
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+failed=0
+
+section() { printf '\n== %s\n' "$1"; }
+check() { "$@" || { failed=1; printf 'nightly: FAILED: %s\n' "$*" >&2; }; }
+
+section "Python"
+if ! cmp -s tests/golden/requirements.txt "$environment/requirements.txt"; then
+  rm -rf "$environment"
+  "${PYTHON:-python3}" -m venv "$environment"
+  "$environment/bin/pip" install --quiet --requirement tests/golden/requirements.txt
+  cp tests/golden/requirements.txt "$environment/"
+fi
+python=$environment/bin/python
+export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error PYTHONDONTWRITEBYTECODE=1
+
+section "Golden files made afresh"
+golden=tests/golden
+check "$python" $golden/make_model_golden.py --output "$scratch/golden/model"
+check "$python" $golden/make_training_golden.py --output "$scratch/golden"
+check "$python" $golden/make_generation_golden.py --output "$scratch/golden/generation"
+check "$python" $golden/make_megatron_golden.py --output "$scratch/golden/megatron"
+check "$python" $golden/compare.py "$scratch/golden"
+
+if [[ ! -x $train ]]; then
+  printf 'nightly: no binary at %s; build it or name it\n' "$train" >&2
+  exit 3
+fi
+
+section "Training equals PyTorch"
+check "$python" scripts/check_training.py "$train"
+check "$python" scripts/check_training.py "$train" --set batch.micro=1
+
+section "Import, export, transformers"
+# One update too small to move any weight: what is exported must be what was imported.
+for model in $golden/model/*/; do
+  name=$(basename "$model")
+  printf -- '-- %s\n' "$name"
+  cat > "$scratch/$name.json" <<JSON
+{"run": {"directory": "$scratch/$name", "steps": 1},
+ "init": {"weights": "$model"},
+ "data": {"train": "$golden/training/gpt2/tokens", "sequence_length": 37, "order": "sequential"},
+ "batch": {"global": 1},
+ "optimizer": {"lr": 1e-30}}
+JSON
+  if ! "$train" "$scratch/$name.json" > "$scratch/$name.log" 2>&1; then
+    failed=1
+    tail -n 5 "$scratch/$name.log" >&2
+    continue
+  fi
+  check "$train" export --checkpoint "$scratch/$name" --output "$scratch/$name-hf" --dtype fp32
+  check "$python" scripts/check_export.py "$scratch/$name-hf" --source "$model" \
+    --checkpoint "$(ls -d "$scratch/$name"/checkpoints/step-* | tail -n 1)" --train "$train"
+done
+
+exit "$failed"
