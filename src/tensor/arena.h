@@ -1,36 +1,28 @@
 #pragma once
-// Memory that is settled before step 0: a user declares named tensors, then everything is mapped at once.
+// Memory that is settled before step 0: a function lays out tensors twice, first on nothing to learn the size, then on the
+// memory. So the plan's figure and the allocation are one piece of code.
 
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "device/host_memory.h"
+#include "base/math.h"
 #include "tensor/tensor_view.h"
 
 namespace trireme {
 
-/// Declare, `allocate()` once, then use the views. Tensors are aligned to 64 bytes and zero at first.
-class Arena {
+class ArenaCursor {
  public:
-  using Handle = std::size_t;
-  /// Before `allocate`. The name is for the memory table.
-  Handle declare(std::string name, DType dtype, Shape shape);
-  void allocate();
-  /// After `allocate`.
-  [[nodiscard]] TensorView view(Handle handle) const;
+  /// Without memory it only measures: the views it gives are empty.
+  explicit ArenaCursor(std::byte* memory = nullptr) : memory_(memory) {}
+
+  /// The next tensor, aligned to 64 bytes.
+  TensorView take(DType dtype, Shape shape) {
+    TensorView view(memory_ == nullptr ? nullptr : memory_ + bytes_, dtype, shape);
+    bytes_ += static_cast<std::size_t>(round_up(static_cast<std::int64_t>(view.bytes()), 64));
+    return view;
+  }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
  private:
-  struct Entry {
-    std::string name;
-    DType dtype;
-    Shape shape;
-    std::size_t offset;
-  };
-  std::vector<Entry> entries_;
+  std::byte* memory_;
   std::size_t bytes_ = 0;
-  HostBuffer memory_;
 };
 
 }  // namespace trireme

@@ -1,0 +1,303 @@
+#include "model/block.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/gelu/gelu.h"
+#include "kernels/rope/rope.h"
+#include "kernels/swiglu/swiglu.h"
+
+namespace trireme {
+
+namespace {
+
+std::int64_t qkv_columns(const ModelConfig& config) { return config.q_size() + 2 * config.kv_size(); }
+
+std::int64_t up_columns(const ModelConfig& config) {
+  return config.activation == Activation::kSwiGlu ? 2 * config.ffn : config.ffn;
+}
+
+/// The q, k and v columns of a fused row.
+template <class Byte>
+struct QkvHeads {
+  BasicHeadsView<Byte> q, k, v;
+};
+template <class Byte>
+QkvHeads<Byte> split_heads(const BasicTensorView<Byte>& qkv_TX, const ModelConfig& config) {
+  return {heads_of(qkv_TX, 0, config.heads, config.head_dim),
+          heads_of(qkv_TX, config.q_size(), config.kv_heads, config.head_dim),
+          heads_of(qkv_TX, config.q_size() + config.kv_size(), config.kv_heads, config.head_dim)};
+}
+
+/// q and k as attention reads them: rotated, beside the unrotated ones where those are still needed.
+QkvHeads<std::byte> attention_heads(const BlockActivations& acts, const ModelConfig& config) {
+  QkvHeads<std::byte> heads = split_heads(acts.qkv_TX, config);
+  if (config.qk_norm) {
+    heads.q = heads_of(acts.qk_TX, 0, config.heads, config.head_dim);
+    heads.k = heads_of(acts.qk_TX, config.q_size(), config.kv_heads, config.head_dim);
+  }
+  return heads;
+}
+
+float attention_scale(const ModelConfig& config) { return 1 / std::sqrt(static_cast<float>(config.head_dim)); }
+
+void rotate(const BlockPass& pass, HeadsView out, ConstHeadsView in, const NormWeights& norm, TensorView rstd_TH) {
+  RopeForward args;
+  args.out = out;
+  args.in = in;
+  args.positions_T = pass.positions;
+  args.cos_sin_PD = pass.cos_sin;
+  args.weight_D = norm.weight;
+  args.rstd_TH = rstd_TH;
+  args.eps = pass.config.norm_eps;
+  rope_forward(pass.context, args);
+}
+
+void rotate_back(const BlockPass& pass, HeadsView gradient, ConstHeadsView in, const NormWeights& norm,
+                 ConstTensorView rstd_TH, TensorView dweight_D) {
+  RopeBackward args;
+  args.din = gradient;
+  args.dout = gradient;
+  args.in = in;
+  args.positions_T = pass.positions;
+  args.cos_sin_PD = pass.cos_sin;
+  args.weight_D = norm.weight;
+  args.rstd_TH = rstd_TH;
+  args.dweight_D = dweight_D;
+  rope_backward(pass.context, args);
+}
+
+/// Appends the tokens' keys and values to the cache and returns what attention then sees.
+QkvHeads<std::byte> extend_cache(const BlockPass& pass, const QkvHeads<std::byte>& heads, const KvCache& cache) {
+  const std::int64_t first = pass.mask.q.front().first, count = heads.k.tokens;
+  const std::size_t row_bytes = static_cast<std::size_t>(pass.config.kv_size()) * size_of(heads.k.dtype);
+  const auto append = [&](const TensorView& all, const HeadsView& part) {
+    for (std::int64_t t = 0; t < count; ++t) {
+      std::memcpy(all.rows(first + t, 1).data, part.rows(t, 1).data, row_bytes);
+    }
+    return heads_of(all.rows(0, first + count), 0, pass.config.kv_heads, pass.config.head_dim);
+  };
+  return {heads.q, append(cache.k, heads.k), append(cache.v, heads.v)};
+}
+
+void attend(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts, const KvCache* cache) {
+  const ModelConfig& config = pass.config;
+  QkvHeads<std::byte> heads = attention_heads(acts, config);
+  if (config.position == PositionKind::kRope) {
+    const QkvHeads<std::byte> raw = split_heads(acts.qkv_TX, config);
+    rotate(pass, heads.q, raw.q, weights.q_norm, acts.rstd_q_TH);
+    rotate(pass, heads.k, raw.k, weights.k_norm, acts.rstd_k_TH);
+  }
+  AttentionForward args;
+  args.mask = pass.mask;
+  PositionRange cached{0, 0};
+  if (cache != nullptr) {
+    heads = extend_cache(pass, heads, *cache);
+    cached.count = heads.k.tokens;
+    args.mask.kv = {&cached, 1};
+  }
+  args.o = heads_of(acts.attended_TX, 0, config.heads, config.head_dim);
+  args.lse_TH = acts.lse_TH;
+  args.q = heads.q;
+  args.k = heads.k;
+  args.v = heads.v;
+  args.scale = attention_scale(config);
+  attention_forward(pass.context, args);
+}
+
+}  // namespace
+
+NormWeights weights_of(const ParamStore::Lease& lease, const NormParams& params) {
+  NormWeights weights;
+  if (params.weight != kNoParam) weights.weight = lease.weight(params.weight);
+  if (params.bias != kNoParam) weights.bias = lease.weight(params.bias);
+  return weights;
+}
+
+BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& params, const ModelConfig& config) {
+  return {weights_of(lease, params.attention_norm), weights_of(lease, params.mlp_norm),
+          weights_of(lease, params.q_norm),         weights_of(lease, params.k_norm),
+          weights_of(lease, params.qkv, config),    weights_of(lease, params.out, config),
+          weights_of(lease, params.up, config),     weights_of(lease, params.down, config)};
+}
+
+BlockActivations lay_out_activations(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens, DType compute) {
+  const auto f32 = [&](std::int64_t columns) { return arena.take(DType::kF32, {tokens, columns}); };
+  const auto row = [&] { return arena.take(DType::kF32, {tokens}); };
+  const auto wide = [&](std::int64_t columns) { return arena.take(compute, {tokens, columns}); };
+  const bool layer_norm = config.norm == NormKind::kLayer;
+  BlockActivations acts;
+  acts.s1_TC = wide(config.hidden);
+  acts.n1_TC = wide(config.hidden);
+  if (layer_norm) acts.mean1_T = row();
+  acts.rstd1_T = row();
+  acts.qkv_TX = wide(qkv_columns(config));
+  if (config.qk_norm) {
+    acts.qk_TX = wide(config.q_size() + config.kv_size());
+    acts.rstd_q_TH = f32(config.heads);
+    acts.rstd_k_TH = f32(config.kv_heads);
+  }
+  acts.attended_TX = wide(config.q_size());
+  acts.lse_TH = f32(config.heads);
+  acts.s2_TC = wide(config.hidden);
+  acts.n2_TC = wide(config.hidden);
+  if (layer_norm) acts.mean2_T = row();
+  acts.rstd2_T = row();
+  acts.up_TU = wide(up_columns(config));
+  acts.act_TF = wide(config.ffn);
+  return acts;
+}
+
+BlockGradients lay_out_gradients(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens, DType compute) {
+  const auto wide = [&](std::int64_t columns) { return arena.take(compute, {tokens, columns}); };
+  return {wide(config.hidden), wide(up_columns(config)), wide(config.hidden), wide(qkv_columns(config))};
+}
+
+BlockScratch lay_out_scratch(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens, DType compute) {
+  const auto wide = [&](std::int64_t columns) { return arena.take(compute, {tokens, columns}); };
+  BlockScratch scratch;
+  scratch.dact_TF = wide(config.ffn);
+  scratch.dn_TC = wide(config.hidden);
+  scratch.dattended_TX = wide(config.q_size());
+  scratch.delta_TH = arena.take(DType::kF32, {tokens, config.heads});
+  if (compute != DType::kF32) scratch.dqkv_f32_TX = arena.take(DType::kF32, {tokens, qkv_columns(config)});
+  return scratch;
+}
+
+void block_forward(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
+                   TensorView branch_TC, ConstTensorView stream_TC, const KvCache* cache) {
+  Context& context = pass.context;
+  NormForward norm;
+  norm.op = norm_op(pass.config);
+  norm.eps = pass.config.norm_eps;
+  norm.y_TC = acts.n1_TC;
+  norm.mean_T = acts.mean1_T;
+  norm.rstd_T = acts.rstd1_T;
+  norm.weight_C = weights.attention_norm.weight;
+  norm.bias_C = weights.attention_norm.bias;
+  norm.x_TC = acts.s1_TC;
+  if (stream_TC.given()) {
+    norm.x_TC = branch_TC;
+    norm.residual_TC = stream_TC;
+    norm.sum_TC = acts.s1_TC;
+  }
+  norm_forward(context, norm);
+  linear_forward(context, acts.qkv_TX, acts.n1_TC, weights.qkv);
+  attend(pass, weights, acts, cache);
+  linear_forward(context, branch_TC, acts.attended_TX, weights.out);
+
+  norm.y_TC = acts.n2_TC;
+  norm.mean_T = acts.mean2_T;
+  norm.rstd_T = acts.rstd2_T;
+  norm.weight_C = weights.mlp_norm.weight;
+  norm.bias_C = weights.mlp_norm.bias;
+  norm.x_TC = branch_TC;
+  norm.residual_TC = acts.s1_TC;
+  norm.sum_TC = acts.s2_TC;
+  norm_forward(context, norm);
+  linear_forward(context, acts.up_TU, acts.n2_TC, weights.up);
+  if (pass.config.activation == Activation::kSwiGlu) {
+    swiglu_forward(context, acts.act_TF, acts.up_TU);
+  } else {
+    gelu_forward(context, acts.act_TF, acts.up_TU);
+  }
+  linear_forward(context, branch_TC, acts.act_TF, weights.down);
+}
+
+namespace {
+
+void attend_backward(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
+                     const BlockGradients& gradients, const BlockScratch& scratch, const ParamStore& store,
+                     const BlockParams& params) {
+  const ModelConfig& config = pass.config;
+  Context& context = pass.context;
+  const ConstHeadsView d_o = heads_of(scratch.dattended_TX, 0, config.heads, config.head_dim);
+  attention_delta(context, scratch.delta_TH, d_o, heads_of(acts.attended_TX, 0, config.heads, config.head_dim));
+
+  const bool rounded = scratch.dqkv_f32_TX.given();
+  const TensorView sums_TX = rounded ? scratch.dqkv_f32_TX : gradients.dqkv_TX;
+  clear(context, sums_TX);
+  const QkvHeads<std::byte> sums = split_heads(sums_TX, config);
+  const QkvHeads<std::byte> heads = attention_heads(acts, config);
+  AttentionBackward args;
+  args.dq = sums.q;
+  args.dk = sums.k;
+  args.dv = sums.v;
+  args.d_o = d_o;
+  args.q = heads.q;
+  args.k = heads.k;
+  args.v = heads.v;
+  args.lse_TH = acts.lse_TH;
+  args.delta_TH = scratch.delta_TH;
+  args.mask = pass.mask;
+  args.scale = attention_scale(config);
+  attention_backward(context, args);
+  // The gradient of the rotated heads is rounded where an op for bf16 heads would store it.
+  if (rounded) cast(context, gradients.dqkv_TX, sums_TX);
+
+  if (config.position == PositionKind::kRope) {
+    const QkvHeads<std::byte> gradient = split_heads(gradients.dqkv_TX, config);
+    const QkvHeads<std::byte> raw = split_heads(acts.qkv_TX, config);
+    const auto dweight = [&](const NormParams& norm) {
+      return norm.weight == kNoParam ? TensorView() : store.gradient(norm.weight);
+    };
+    rotate_back(pass, gradient.q, raw.q, weights.q_norm, acts.rstd_q_TH, dweight(params.q_norm));
+    rotate_back(pass, gradient.k, raw.k, weights.k_norm, acts.rstd_k_TH, dweight(params.k_norm));
+  }
+}
+
+}  // namespace
+
+void block_backward_input(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
+                          const BlockGradients& gradients, const BlockScratch& scratch, const ParamStore& store,
+                          const BlockParams& params, TensorView ds1_TC) {
+  Context& context = pass.context;
+  const auto gradient = [&](ParamIndex index) { return index == kNoParam ? TensorView() : store.gradient(index); };
+
+  linear_backward_input(context, scratch.dact_TF, gradients.dy_TC, weights.down);
+  if (pass.config.activation == Activation::kSwiGlu) {
+    swiglu_backward(context, gradients.dup_TU, scratch.dact_TF, acts.up_TU);
+  } else {
+    gelu_backward(context, gradients.dup_TU, scratch.dact_TF, acts.up_TU);
+  }
+  linear_backward_input(context, scratch.dn_TC, gradients.dup_TU, weights.up);
+  NormBackward norm;
+  norm.op = norm_op(pass.config);
+  norm.dx_TC = gradients.ds2_TC;
+  norm.dweight_C = gradient(params.mlp_norm.weight);
+  norm.dbias_C = gradient(params.mlp_norm.bias);
+  norm.dy_TC = scratch.dn_TC;
+  norm.dresidual_TC = gradients.dy_TC;
+  norm.s_TC = acts.s2_TC;
+  norm.weight_C = weights.mlp_norm.weight;
+  norm.mean_T = acts.mean2_T;
+  norm.rstd_T = acts.rstd2_T;
+  norm_backward(context, norm);
+
+  linear_backward_input(context, scratch.dattended_TX, gradients.ds2_TC, weights.out);
+  attend_backward(pass, weights, acts, gradients, scratch, store, params);
+  linear_backward_input(context, scratch.dn_TC, gradients.dqkv_TX, weights.qkv);
+  norm.dx_TC = ds1_TC;
+  norm.dweight_C = gradient(params.attention_norm.weight);
+  norm.dbias_C = gradient(params.attention_norm.bias);
+  norm.dresidual_TC = gradients.ds2_TC;
+  norm.s_TC = acts.s1_TC;
+  norm.weight_C = weights.attention_norm.weight;
+  norm.mean_T = acts.mean1_T;
+  norm.rstd_T = acts.rstd1_T;
+  norm_backward(context, norm);
+}
+
+void block_backward_weight(const BlockPass& pass, const BlockActivations& acts, const BlockGradients& gradients,
+                           const ParamStore& store, const BlockParams& params) {
+  const auto add = [&](const LinearParams& linear, ConstTensorView dy, ConstTensorView x) {
+    linear_backward_weight(pass.context, gradients_of(store, linear, pass.config), dy, x);
+  };
+  add(params.down, gradients.dy_TC, acts.act_TF);
+  add(params.up, gradients.dup_TU, acts.n2_TC);
+  add(params.out, gradients.ds2_TC, acts.attended_TX);
+  add(params.qkv, gradients.dqkv_TX, acts.n1_TC);
+}
+
+}  // namespace trireme

@@ -1,0 +1,103 @@
+#include "model/decoder.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/embedding/embedding.h"
+#include "kernels/gemm/gemm.h"
+#include "model/rope_table.h"
+
+namespace trireme {
+
+Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams& params, const ParamStore& store,
+                 std::int64_t capacity, std::int64_t chunk)
+    : context_(context), config_(config), params_(params), store_(store), capacity_(capacity),
+      chunk_(std::min(chunk, capacity)), logits_(DType::kF32, {1, config.vocab_size}),
+      positions_(DType::kI32, {capacity}), final_n_(store.compute(), {1, config.hidden}),
+      final_s_(store.compute(), {1, config.hidden}), final_mean_(DType::kF32, {1}), final_rstd_(DType::kF32, {1}) {
+  if (config.position == PositionKind::kRope) rope_table_ = make_rope_table(config.rope, config.head_dim, capacity);
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    k_.emplace_back(store.compute(), Shape{capacity, config.kv_size()});
+    v_.emplace_back(store.compute(), Shape{capacity, config.kv_size()});
+  }
+  auto* positions = positions_.view().as<std::int32_t>();
+  for (std::int64_t i = 0; i < capacity; ++i) positions[i] = static_cast<std::int32_t>(i);
+}
+
+std::span<const float> Decoder::feed(std::span<const std::int32_t> ids) {
+  expect(!ids.empty() && length_ + static_cast<std::int64_t>(ids.size()) <= capacity_,
+         "{} tokens fed to a decoder of {} that holds {}", ids.size(), capacity_, length_);
+  while (!ids.empty()) {
+    const auto count = std::min(ids.size(), static_cast<std::size_t>(chunk_));
+    feed_chunk(ids.first(count));
+    ids = ids.subspan(count);
+  }
+  return {logits_.view().as<float>(), static_cast<std::size_t>(config_.vocab_size)};
+}
+
+void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
+  const auto tokens = static_cast<std::int64_t>(ids.size());
+  // Laid out for just these tokens: two layers' activations in turns, and the branch between layers.
+  struct Pass {
+    std::array<BlockActivations, 2> acts;
+    TensorView branch;
+  };
+  const auto lay_out = [&](ArenaCursor& arena) {
+    const DType compute = store_.compute();
+    return Pass{{lay_out_activations(arena, config_, tokens, compute), lay_out_activations(arena, config_, tokens, compute)},
+                arena.take(compute, {tokens, config_.hidden})};
+  };
+  ArenaCursor measure;
+  lay_out(measure);
+  const HostBuffer memory(measure.bytes());
+  ArenaCursor arena(memory.data());
+  const auto [acts, branch] = lay_out(arena);
+
+  PositionRange range{length_, tokens};
+  AttentionMask mask;
+  mask.q = {&range, 1};
+  const ConstTensorView positions = positions_.view().rows(length_, tokens);
+  const BlockPass pass{context_, config_, rope_table_.view(), positions, mask};
+
+  const ParamStore::Lease embedding_lease = store_.acquire(0);
+  EmbeddingForward embedding;
+  embedding.out_TC = acts[0].s1_TC;
+  embedding.ids_T = view_of(ids.data(), {tokens});
+  embedding.table_VC = embedding_lease.weight(params_.embedding);
+  if (params_.position_embedding != kNoParam) {
+    embedding.positions_T = positions;
+    embedding.position_table_PC = embedding_lease.weight(params_.position_embedding);
+  }
+  embedding_forward(context_, embedding);
+  ConstTensorView stream;
+  for (std::size_t layer = 0; layer < params_.blocks.size(); ++layer) {
+    const ParamStore::Lease lease = store_.acquire(static_cast<int>(layer) + 1);
+    const KvCache cache{k_[layer].view(), v_[layer].view()};
+    block_forward(pass, weights_of(lease, params_.blocks[layer], config_), acts[layer % 2], branch, stream, &cache);
+    stream = acts[layer % 2].s2_TC;
+  }
+  length_ += tokens;
+
+  const ParamStore::Lease lease = store_.acquire(static_cast<int>(params_.blocks.size()) + 1);
+  const NormWeights weights = weights_of(lease, params_.final_norm);
+  NormForward norm;
+  norm.op = norm_op(config_);
+  norm.eps = config_.norm_eps;
+  norm.y_TC = final_n_.view();
+  norm.sum_TC = final_s_.view();
+  if (config_.norm == NormKind::kLayer) norm.mean_T = final_mean_.view();
+  norm.rstd_T = final_rstd_.view();
+  norm.x_TC = branch.rows(tokens - 1, 1);
+  norm.residual_TC = stream.rows(tokens - 1, 1);
+  norm.weight_C = weights.weight;
+  norm.bias_C = weights.bias;
+  norm_forward(context_, norm);
+  Gemm product;
+  product.c_MN = logits_.view();
+  product.a = final_n_.view();
+  product.b = lease.weight(params_.head);
+  product.transpose_b = Transpose::kYes;
+  gemm(context_, product);
+}
+
+}  // namespace trireme

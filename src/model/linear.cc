@@ -1,0 +1,55 @@
+#include "model/linear.h"
+
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/gemm/gemm.h"
+
+namespace trireme {
+
+LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params, const ModelConfig& config) {
+  LinearWeights weights;
+  weights.weight = lease.weight(params.weight);
+  if (params.bias.given()) weights.bias = lease.weight(params.bias);
+  weights.in_out = config.weights_in_out();
+  return weights;
+}
+
+LinearGradients gradients_of(const ParamStore& store, const LinearParams& params, const ModelConfig& config) {
+  LinearGradients gradients;
+  gradients.weight = store.gradient(params.weight);
+  if (params.bias.given()) gradients.bias = store.gradient(params.bias);
+  gradients.in_out = config.weights_in_out();
+  return gradients;
+}
+
+void linear_forward(Context& context, TensorView y_TN, ConstTensorView x_TK, const LinearWeights& weights) {
+  Gemm args;
+  args.c_MN = y_TN;
+  args.a = x_TK;
+  args.b = weights.weight;
+  args.transpose_b = weights.in_out ? Transpose::kNo : Transpose::kYes;
+  args.bias_N = weights.bias;
+  gemm(context, args);
+}
+
+void linear_backward_input(Context& context, TensorView dx_TK, ConstTensorView dy_TN, const LinearWeights& weights) {
+  Gemm args;
+  args.c_MN = dx_TK;
+  args.a = dy_TN;
+  args.b = weights.weight;
+  args.transpose_b = weights.in_out ? Transpose::kYes : Transpose::kNo;
+  gemm(context, args);
+}
+
+void linear_backward_weight(Context& context, const LinearGradients& gradients, ConstTensorView dy_TN,
+                            ConstTensorView x_TK) {
+  Gemm args;
+  args.c_MN = gradients.weight;
+  args.a = gradients.in_out ? x_TK : dy_TN;
+  args.b = gradients.in_out ? dy_TN : x_TK;
+  args.transpose_a = Transpose::kYes;
+  args.accumulate = Accumulate::kYes;
+  gemm(context, args);
+  if (gradients.bias.given()) column_sum(context, gradients.bias, dy_TN);
+}
+
+}  // namespace trireme

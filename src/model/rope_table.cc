@@ -1,0 +1,82 @@
+#include "model/rope_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+namespace trireme {
+
+namespace {
+
+float llama3_frequency(const RopeConfig& rope, float frequency) {
+  const double original = static_cast<double>(rope.original_max_positions);
+  const double wavelength = 2 * std::numbers::pi / frequency;
+  if (wavelength < original / rope.high_freq_factor) return frequency;
+  if (wavelength > original / rope.low_freq_factor) return static_cast<float>(frequency / rope.factor);
+  const double smooth =
+      (original / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+  return static_cast<float>((1 - smooth) * frequency / rope.factor + smooth * frequency);
+}
+
+/// The dim whose wave turns `turns` times over the original context.
+double yarn_correction_dim(const RopeConfig& rope, std::int64_t head_dim, double turns) {
+  return static_cast<double>(head_dim) *
+         std::log(static_cast<double>(rope.original_max_positions) / (turns * 2 * std::numbers::pi)) /
+         (2 * std::log(rope.theta));
+}
+
+/// Peng et al. 2023: slow waves are interpolated, fast ones kept, those between mixed by a ramp.
+float yarn_frequency(const RopeConfig& rope, std::int64_t head_dim, std::int64_t j, float frequency) {
+  double low = yarn_correction_dim(rope, head_dim, rope.beta_fast);
+  double high = yarn_correction_dim(rope, head_dim, rope.beta_slow);
+  if (rope.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(head_dim - 1));
+  if (low == high) high += 0.001;
+  const double ramp = std::clamp((static_cast<double>(j) - low) / (high - low), 0.0, 1.0);
+  return static_cast<float>(frequency / rope.factor * ramp + frequency * (1 - ramp));
+}
+
+double yarn_attention_factor(const RopeConfig& rope) {
+  if (rope.attention_factor > 0) return rope.attention_factor;
+  const auto scale = [&](double mscale) {
+    return rope.factor <= 1 ? 1.0 : 0.1 * mscale * std::log(rope.factor) + 1.0;
+  };
+  if (rope.mscale > 0 && rope.mscale_all_dim > 0) return scale(rope.mscale) / scale(rope.mscale_all_dim);
+  return scale(1);
+}
+
+}  // namespace
+
+Buffer make_rope_table(const RopeConfig& rope, std::int64_t head_dim, std::int64_t positions) {
+  const std::int64_t half = head_dim / 2;
+  std::vector<float> frequencies;
+  for (std::int64_t j = 0; j < half; ++j) {
+    const float exponent = static_cast<float>(2 * j) / static_cast<float>(head_dim);
+    float frequency = 1 / static_cast<float>(std::pow(rope.theta, static_cast<double>(exponent)));
+    switch (rope.kind) {
+      case RopeKind::kDefault: break;
+      case RopeKind::kLinear: frequency = static_cast<float>(frequency / rope.factor); break;
+      case RopeKind::kLlama3: frequency = llama3_frequency(rope, frequency); break;
+      case RopeKind::kYarn: frequency = yarn_frequency(rope, head_dim, j, frequency); break;
+    }
+    frequencies.push_back(frequency);
+  }
+  const double factor = rope.kind == RopeKind::kYarn ? yarn_attention_factor(rope) : 1.0;
+  Buffer table(DType::kF32, {positions, head_dim});
+  float* row = table.view().as<float>();
+  for (std::int64_t position = 0; position < positions; ++position, row += head_dim) {
+    for (std::int64_t j = 0; j < half; ++j) {
+      const float angle = static_cast<float>(position) * frequencies[j];
+      row[j] = static_cast<float>(std::cos(static_cast<double>(angle)) * factor);
+      row[half + j] = static_cast<float>(std::sin(static_cast<double>(angle)) * factor);
+    }
+  }
+  return table;
+}
+
+}  // namespace trireme

@@ -1,0 +1,89 @@
+#pragma once
+// The layers that one rank runs, with the buffers of their passes. The only place that holds weight leases.
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "device/host_memory.h"
+#include "model/block.h"
+#include "model/head.h"
+#include "pipeline/stage_program.h"
+
+namespace trireme {
+
+enum class StagePurpose : std::uint8_t {
+  kEvaluation,     ///< forward only: the activations of two layers suffice
+  kTraining,       ///< backward layer by layer (BW)
+  kTrainingSplit,  ///< B and W apart: each layer keeps what W needs
+};
+
+struct StageShape {
+  std::int64_t sequences = 1, tokens = 1;  ///< of a micro-batch
+  int in_flight = 1;                       ///< micro-batches between their F and their last backward action
+  StagePurpose purpose = StagePurpose::kTraining;
+};
+
+class Stage final : public StageProgram {
+ public:
+  /// References must outlive the stage. Everything is allocated here.
+  Stage(Context& context, const ModelConfig& config, const ModelParams& params, ParamStore& store,
+        const StageShape& shape);
+
+  /// Bytes that the buffers of such a stage take.
+  static std::int64_t buffer_bytes(const ModelConfig& config, const StageShape& shape, DType compute);
+
+  /// The micro-batches that the actions of the next step speak of, and how many targets the whole global batch counts.
+  /// `gradients_ready(block)` is called when a block's gradients are final on this rank.
+  void begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count,
+                  const std::function<void(int)>& gradients_ready);
+  void forward(int chunk, int micro_batch) override;
+  void backward_input(int chunk, int micro_batch) override;
+  void backward_weight(int chunk, int micro_batch, Pass pass) override;
+  void backward(int chunk, int micro_batch, Pass pass) override;
+  /// Sum of the token losses of the forwards since begin_step, micro-batches in the order they ran.
+  [[nodiscard]] double loss_sum() const { return loss_sum_; }
+
+  /// Sum of the token losses, no gradients. Not between a forward and its backward.
+  double evaluate(const MicroBatch& micro_batch);
+
+ private:
+  struct Slot {  // what one micro-batch in flight keeps
+    std::vector<BlockActivations> blocks;
+    TensorView final_s_TC, final_n_TC, final_mean_T, final_rstd_T;
+    TensorView dn_TC;
+  };
+  struct Buffers {
+    std::vector<Slot> slots;
+    std::vector<BlockGradients> gradients;
+    BlockScratch scratch;
+    HeadBuffers head;
+    TensorView branch_TC;
+  };
+  static Buffers lay_out(ArenaCursor& arena, const ModelConfig& config, const StageShape& shape, DType compute);
+
+  [[nodiscard]] BlockPass pass_of(const MicroBatch& micro_batch);
+  [[nodiscard]] const BlockActivations& acts_of(const Slot& slot, std::size_t layer) const;
+  [[nodiscard]] const BlockGradients& gradients_of_layer(int micro_batch, std::int64_t layer) const;
+  Slot& slot_of(int micro_batch);
+  double run_forward(const MicroBatch& micro_batch, Slot& slot, const HeadTraining* training);
+  void backward_head(int micro_batch);
+  void backward_embedding(int micro_batch);
+  void ready(int block) const;
+
+  Context& context_;
+  const ModelConfig& config_;
+  const ModelParams& params_;
+  ParamStore& store_;
+  StageShape shape_;
+  HostBuffer memory_;
+  Buffers buffers_;
+  Buffer rope_table_;
+  PositionRange range_;  // of the tokens of a sequence; masks point to it
+  std::span<const MicroBatch> micro_batches_;
+  std::int64_t target_count_ = 0;
+  std::function<void(int)> gradients_ready_;
+  double loss_sum_ = 0;
+};
+
+}  // namespace trireme
