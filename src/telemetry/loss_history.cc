@@ -1,0 +1,61 @@
+#include "telemetry/loss_history.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "telemetry/metrics_file.h"
+
+namespace trireme {
+
+namespace {
+
+double real_or_nan(const Json& line, std::string_view key) {
+  const Json* value = line.find(key);
+  return value != nullptr && value->is_number() ? value->as_double() : std::numeric_limits<double>::quiet_NaN();
+}
+
+}  // namespace
+
+void LossHistory::refresh() {
+  if (std::filesystem::file_size(path_) < offset_) *this = LossHistory(path_);
+  offset_ = for_each_metrics_line(path_, offset_, [this](std::string_view, const Json& line) { add(line); });
+}
+
+void LossHistory::add(const Json& line) {
+  const Json* kind = line.find("kind");
+  const Json* step = line.find("step");
+  if (kind == nullptr || !kind->is_string() || step == nullptr || !step->is_integer()) return;
+  const std::int64_t number = step->as_integer();
+  if (kind->as_string() == "step") {
+    if (!steps_.empty() && number <= steps_.back()) return;
+    steps_.push_back(number);
+    training_.push_back({real_or_nan(line, "consumed_tokens"), real_or_nan(line, "loss")});
+  } else if (kind->as_string() == "evaluation") {
+    evaluations_.push_back({number, real_or_nan(line, "loss")});
+  } else if (kind->as_string() == "resume") {
+    restarts_.push_back(number);
+  } else if (kind->as_string() == "skip") {
+    skips_.push_back(number);
+  }
+}
+
+double LossHistory::tokens_at(std::int64_t step) const {
+  const auto after = std::upper_bound(steps_.begin(), steps_.end(), step);
+  if (after == steps_.begin()) return 0;
+  const double tokens = training_[static_cast<std::size_t>(after - steps_.begin()) - 1].tokens;
+  return tokens >= 0 ? tokens : 0;
+}
+
+LossCurves LossHistory::curves() const {
+  LossCurves curves;
+  for (const LossPoint& point : training_) {
+    if (point.tokens >= 0) curves.training.push_back(point);
+  }
+  for (const auto& [step, loss] : evaluations_) curves.validation.push_back({tokens_at(step), loss});
+  for (const std::int64_t step : restarts_) curves.restarts.push_back(tokens_at(step));
+  for (const std::int64_t step : skips_) curves.skips.push_back(tokens_at(step));
+  return curves;
+}
+
+}  // namespace trireme

@@ -1,0 +1,46 @@
+#pragma once
+// What metrics.jsonl says about the loss, over the whole life of a run, restarts included.
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "base/json.h"
+
+namespace trireme {
+
+struct LossPoint {
+  double tokens;
+  double loss;  ///< NaN where the step had none
+};
+
+struct LossCurves {
+  std::vector<LossPoint> training, validation;  ///< in order of tokens
+  std::vector<double> restarts;                 ///< tokens at each
+  std::vector<double> skips;                    ///< tokens of each skipped step
+};
+
+class LossHistory {
+ public:
+  explicit LossHistory(std::filesystem::path metrics_path) : path_(std::move(metrics_path)) {}
+  /// Reads the lines added since the last call; everything again where the file became shorter. Throws DataError.
+  void refresh();
+  [[nodiscard]] LossCurves curves() const;
+
+ private:
+  struct StepPoint {
+    std::int64_t step;
+    double value;
+  };
+  void add(const Json& line);
+  [[nodiscard]] double tokens_at(std::int64_t step) const;
+
+  std::filesystem::path path_;
+  std::uint64_t offset_ = 0;
+  std::vector<std::int64_t> steps_;  // ascending
+  std::vector<LossPoint> training_;  // of each of steps_
+  std::vector<StepPoint> evaluations_;
+  std::vector<std::int64_t> restarts_, skips_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,370 @@
+#include "telemetry/loss_plot.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <limits>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "telemetry/plot_axis.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr double kWidth = 760, kHeight = 440;
+constexpr double kLeft = 74, kRight = 738, kTop = 44, kBottom = 386;
+constexpr double kLogFactorTokens = 1000, kLogFactorLoss = 100;
+constexpr double kMeanPixels = 3;  // width of a bin of the mean line
+constexpr std::string_view kTrainingColour = "#1f4e9c", kEachStepColour = "#a9c1e8", kValidationColour = "#d9591a";
+constexpr std::string_view kRestartColour = "#6b6b6b", kSkipColour = "#c1121f";
+
+struct Pixel {
+  double x, y;
+};
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      default:
+        // XML 1.0 has no way to write other control characters.
+        if (static_cast<unsigned char>(c) >= 0x20) out += c;
+    }
+  }
+  return out;
+}
+
+std::vector<double> finite_losses(const std::vector<LossPoint>& points) {
+  std::vector<double> losses;
+  for (const LossPoint& point : points) {
+    if (std::isfinite(point.loss)) losses.push_back(point.loss);
+  }
+  return losses;
+}
+
+double quantile(std::vector<double> values, double q) {
+  const auto nth = values.begin() + static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), nth, values.end());
+  return *nth;
+}
+
+struct Range {
+  double low, high;
+};
+
+/// What the loss axis shows: everything, but for spikes that would press the curve into a line.
+Range loss_range(const LossCurves& curves) {
+  const std::vector<double> training = finite_losses(curves.training);
+  std::vector<double> all = finite_losses(curves.validation);
+  all.insert(all.end(), training.begin(), training.end());
+  if (all.empty()) return {0, 1};
+  Range range{*std::min_element(all.begin(), all.end()), *std::max_element(all.begin(), all.end())};
+  if (training.size() >= 20) {
+    const double start = quantile({training.begin(), training.begin() + 10}, 0.5);
+    const double bulk = quantile(training, 0.99);
+    const double limit = std::max(start, bulk + (bulk - range.low));
+    range.high = std::min(range.high, std::max(limit, range.low));
+  }
+  return range;
+}
+
+Axis tokens_axis(const LossCurves& curves) {
+  double low = std::numeric_limits<double>::infinity(), high = 0;
+  for (const auto* points : {&curves.training, &curves.validation}) {
+    for (const LossPoint& point : *points) {
+      if (point.tokens > 0) low = std::min(low, point.tokens);
+      high = std::max(high, point.tokens);
+    }
+  }
+  if (high >= kLogFactorTokens * low) return {low, high, AxisScale::kLog, kLeft, kRight};
+  return {0, high > 0 ? high : 1000, AxisScale::kLinear, kLeft, kRight};
+}
+
+Axis loss_axis(const LossCurves& curves) {
+  Range range = loss_range(curves);
+  // Below a part in a hundred the labels would be longer than their column; the curve is then as good as flat.
+  const double least = 0.01 * std::max(std::abs(range.low), std::abs(range.high));
+  if (range.high - range.low < least) {
+    const double middle = range.low + (range.high - range.low) / 2;
+    range = {middle - least / 2, middle + least / 2};
+  }
+  if (range.low > 0 && range.high >= kLogFactorLoss * range.low) {
+    const double margin = std::pow(range.high / range.low, 0.04);
+    return {range.low / margin, range.high * margin, AxisScale::kLog, kBottom, kTop};
+  }
+  // Margins at both ends, but never a negative tick under a loss that cannot be negative.
+  const double margin = 0.05 * (range.high - range.low);
+  const double low = range.low >= 0 ? std::max(0.0, range.low - margin) : range.low - margin;
+  return {low, range.high + margin, AxisScale::kLinear, kBottom, kTop};
+}
+
+class SvgPainter {
+ public:
+  explicit SvgPainter(std::string_view title);
+  void axes(const Axis& tokens, const Axis& loss);
+  void line(const std::vector<Pixel>& points, std::string_view colour, double width);
+  void circle(Pixel at, double radius, std::string_view colour);
+  void vertical(double x, double y0, double y1, std::string_view style);
+  void triangle(Pixel top, std::string_view colour);
+  void text(Pixel at, std::string_view style, std::string_view content);
+  void box(Pixel corner, Pixel size, std::string_view style);
+  std::string finish() { return out_ + "</g>\n</svg>\n"; }
+
+ private:
+  std::string out_;
+};
+
+SvgPainter::SvgPainter(std::string_view title) {
+  out_ = fmt::format(
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" role=\"img\">\n"
+      "<title>{2}</title>\n<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n"
+      "<g font-family=\"Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif\" font-size=\"13\" "
+      "fill=\"#222222\">\n",
+      kWidth, kHeight, escaped(title));
+  text({kLeft, 26}, "font-size=\"15\" font-weight=\"bold\"", title);
+}
+
+void SvgPainter::text(Pixel at, std::string_view style, std::string_view content) {
+  out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", at.x, at.y, style, escaped(content));
+}
+
+void SvgPainter::vertical(double x, double y0, double y1, std::string_view style) {
+  out_ += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" {3}/>\n", x, y0, y1, style);
+}
+
+void SvgPainter::box(Pixel corner, Pixel size, std::string_view style) {
+  out_ += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" {}/>\n", corner.x, corner.y,
+                      size.x, size.y, style);
+}
+
+void SvgPainter::circle(Pixel at, double radius, std::string_view colour) {
+  out_ += fmt::format(
+      "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" fill=\"#ffffff\" stroke=\"{}\" stroke-width=\"1.6\"/>\n", at.x,
+      at.y, radius, colour);
+}
+
+void SvgPainter::triangle(Pixel top, std::string_view colour) {
+  out_ += fmt::format("<path d=\"M{:.1f} {:.1f}l4 7h-8z\" fill=\"{}\"/>\n", top.x, top.y, colour);
+}
+
+void SvgPainter::line(const std::vector<Pixel>& points, std::string_view colour, double width) {
+  if (points.size() < 2) return;
+  out_ += fmt::format(
+      "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-linejoin=\"round\" stroke-linecap=\"round\" "
+      "points=\"",
+      colour, width);
+  for (const Pixel& point : points) out_ += fmt::format("{:.1f},{:.1f} ", point.x, point.y);
+  out_.back() = '"';
+  out_ += "/>\n";
+}
+
+void SvgPainter::axes(const Axis& tokens, const Axis& loss) {
+  constexpr std::string_view kGrid = "stroke=\"#e4e4e4\" stroke-width=\"1\"";
+  for (const Tick& tick : tokens.ticks(7, TickLabels::kCount)) {
+    const double x = tokens.pixel(tick.value);
+    vertical(x, kTop, kBottom, kGrid);
+    vertical(x, kBottom, kBottom + 4, "stroke=\"#222222\"");
+    text({x, kBottom + 19}, "text-anchor=\"middle\"", tick.label);
+  }
+  for (const Tick& tick : loss.ticks(6, TickLabels::kDecimal)) {
+    const double y = loss.pixel(tick.value);
+    out_ += fmt::format("<path d=\"M{} {:.1f}H{}\" {}/>\n", kLeft, y, kRight, kGrid);
+    out_ += fmt::format("<path d=\"M{} {:.1f}h-4\" stroke=\"#222222\"/>\n", kLeft, y);
+    text({kLeft - 8, y + 4.5}, "text-anchor=\"end\"", tick.label);
+  }
+  out_ += fmt::format("<path d=\"M{0} {1}V{2}H{3}\" fill=\"none\" stroke=\"#222222\" stroke-width=\"1.2\"/>\n", kLeft,
+                      kTop, kBottom, kRight);
+  text({(kLeft + kRight) / 2, kHeight - 14}, "text-anchor=\"middle\"", "tokens");
+  text({18, (kTop + kBottom) / 2},
+       fmt::format("text-anchor=\"middle\" transform=\"rotate(-90 18 {})\"", (kTop + kBottom) / 2),
+       "loss (nats per token)");
+}
+
+/// The runs of finite points, as pixels. Where several fall into one pixel column, the first, the lowest, the highest
+/// and the last stay, in their order.
+std::vector<std::vector<Pixel>> thinned(const std::vector<LossPoint>& points, const Axis& tokens, const Axis& loss) {
+  std::vector<std::vector<Pixel>> lines(1);
+  std::vector<Pixel> column;
+  const auto close_column = [&] {
+    const auto above = [](const Pixel& a, const Pixel& b) { return a.y < b.y; };
+    const auto [low, high] = std::minmax_element(column.begin(), column.end(), above);
+    for (auto point = column.begin(); point != column.end(); ++point) {
+      if (point == column.begin() || point == low || point == high || point + 1 == column.end()) {
+        lines.back().push_back(*point);
+      }
+    }
+    column.clear();
+  };
+  for (const LossPoint& point : points) {
+    if (!std::isfinite(point.loss)) {
+      close_column();
+      if (!lines.back().empty()) lines.emplace_back();
+      continue;
+    }
+    const Pixel pixel{tokens.pixel(point.tokens), loss.pixel(point.loss)};
+    if (!column.empty() && std::floor(pixel.x) != std::floor(column.front().x)) close_column();
+    column.push_back(pixel);
+  }
+  close_column();
+  return lines;
+}
+
+/// Means of the finite points in bins of `kMeanPixels`.
+std::vector<Pixel> mean_line(const std::vector<LossPoint>& points, const Axis& tokens, const Axis& loss) {
+  std::vector<Pixel> means;
+  double bin = -1, count = 0;
+  for (const LossPoint& point : points) {
+    if (!std::isfinite(point.loss)) continue;
+    const Pixel pixel{tokens.pixel(point.tokens), loss.pixel(point.loss)};
+    if (means.empty() || std::floor(pixel.x / kMeanPixels) != bin) {
+      bin = std::floor(pixel.x / kMeanPixels);
+      means.push_back(pixel);
+      count = 1;
+      continue;
+    }
+    ++count;
+    means.back().x += (pixel.x - means.back().x) / count;
+    means.back().y += (pixel.y - means.back().y) / count;
+  }
+  return means;
+}
+
+std::string with_last(std::string_view name, const std::vector<LossPoint>& points) {
+  for (auto point = points.rbegin(); point != points.rend(); ++point) {
+    if (std::isfinite(point->loss)) return fmt::format("{} {:.4g}", name, point->loss);
+  }
+  return std::string(name);
+}
+
+void draw_training(SvgPainter& svg, const LossCurves& curves, const Axis& tokens, const Axis& loss, bool dense) {
+  const std::vector<Pixel> means = mean_line(curves.training, tokens, loss);
+  for (const auto& line : thinned(curves.training, tokens, loss)) {
+    if (dense) {
+      svg.line(line, kEachStepColour, 1);
+    } else {
+      svg.line(line, kTrainingColour, 1.8);
+    }
+    if (line.size() == 1) svg.circle(line.front(), 2, kTrainingColour);
+  }
+  if (dense) svg.line(means, kTrainingColour, 1.8);
+  double marked = -kWidth;
+  for (const LossPoint& point : curves.training) {
+    const double x = tokens.pixel(point.tokens);
+    if (!(point.loss > loss.high()) || x - marked < 6) continue;
+    svg.triangle({x, kTop}, kTrainingColour);
+    marked = x;
+  }
+}
+
+void draw_validation(SvgPainter& svg, const LossCurves& curves, const Axis& tokens, const Axis& loss) {
+  std::vector<Pixel> points;
+  for (const LossPoint& point : curves.validation) {
+    if (std::isfinite(point.loss)) points.push_back({tokens.pixel(point.tokens), loss.pixel(point.loss)});
+  }
+  svg.line(points, kValidationColour, 1.6);
+  // Markers that would cover each other hide the line: leave some out, never the last.
+  double marked = -kWidth;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    if (i + 1 < points.size() && points[i].x - marked < 7) continue;
+    svg.circle(points[i], 3.2, kValidationColour);
+    marked = points[i].x;
+  }
+}
+
+void draw_legend(SvgPainter& svg, const LossCurves& curves, bool dense) {
+  struct Entry {
+    std::string text;
+    void (*sample)(SvgPainter& svg, Pixel at);
+  };
+  std::vector<Entry> entries;
+  if (!curves.training.empty()) {
+    entries.push_back({with_last("training", curves.training), [](SvgPainter& painter, Pixel at) {
+                         painter.line({at, {at.x + 24, at.y}}, kTrainingColour, 2.2);
+                       }});
+  }
+  if (dense) {
+    entries.push_back({"each step", [](SvgPainter& painter, Pixel at) {
+                         painter.line({at, {at.x + 24, at.y}}, kEachStepColour, 5);
+                       }});
+  }
+  if (!curves.validation.empty()) {
+    entries.push_back({with_last("validation", curves.validation), [](SvgPainter& painter, Pixel at) {
+                         painter.line({at, {at.x + 24, at.y}}, kValidationColour, 1.6);
+                         painter.circle({at.x + 12, at.y}, 3.2, kValidationColour);
+                       }});
+  }
+  if (!curves.restarts.empty()) {
+    entries.push_back({"restart", [](SvgPainter& painter, Pixel at) {
+                         painter.vertical(at.x + 12, at.y - 8, at.y + 8,
+                                          fmt::format("stroke=\"{}\" stroke-dasharray=\"4 3\"", kRestartColour));
+                       }});
+  }
+  if (!curves.skips.empty()) {
+    entries.push_back({"skipped step", [](SvgPainter& painter, Pixel at) {
+                         painter.vertical(at.x + 12, at.y - 6, at.y + 6,
+                                          fmt::format("stroke=\"{}\" stroke-width=\"2\"", kSkipColour));
+                       }});
+  }
+  if (entries.empty()) return;
+  constexpr double kLineHeight = 20, kLetterWidth = 7.6, kSampleWidth = 42;
+  std::size_t letters = 0;
+  for (const Entry& entry : entries) letters = std::max(letters, entry.text.size());
+  const Pixel size{kSampleWidth + 12 + kLetterWidth * static_cast<double>(letters),
+                   12 + kLineHeight * static_cast<double>(entries.size())};
+  const Pixel corner{kRight - size.x - 8, kTop + 8};
+  svg.box(corner, size, "rx=\"3\" fill=\"#ffffff\" fill-opacity=\"0.94\" stroke=\"#d0d0d0\"");
+  double y = corner.y + 6 + kLineHeight / 2;
+  for (const Entry& entry : entries) {
+    entry.sample(svg, {corner.x + 10, y});
+    svg.text({corner.x + kSampleWidth, y + 4.5}, "", entry.text);
+    y += kLineHeight;
+  }
+}
+
+}  // namespace
+
+std::string loss_svg(const LossCurves& curves, std::string_view title) {
+  const Axis tokens = tokens_axis(curves), loss = loss_axis(curves);
+  const bool dense =
+      static_cast<double>(curves.training.size()) > 1.5 * static_cast<double>(mean_line(curves.training, tokens, loss).size());
+  SvgPainter svg(title);
+  svg.axes(tokens, loss);
+  for (const double restart : curves.restarts) {
+    svg.vertical(tokens.pixel(restart), kTop, kBottom,
+                 fmt::format("stroke=\"{}\" stroke-width=\"1.2\" stroke-dasharray=\"4 3\"", kRestartColour));
+  }
+  draw_training(svg, curves, tokens, loss, dense);
+  draw_validation(svg, curves, tokens, loss);
+  for (const double skip : curves.skips) {
+    svg.vertical(tokens.pixel(skip), kBottom - 9, kBottom,
+                 fmt::format("stroke=\"{}\" stroke-width=\"1.6\"", kSkipColour));
+  }
+  if (curves.training.empty() && curves.validation.empty()) {
+    svg.text({(kLeft + kRight) / 2, (kTop + kBottom) / 2}, "text-anchor=\"middle\" fill=\"#777777\"", "no steps yet");
+  }
+  draw_legend(svg, curves, dense);
+  return svg.finish();
+}
+
+bool LossPlot::redraw() noexcept {
+  try {
+    history_.refresh();
+    write_file_atomically(svg_path_, loss_svg(history_.curves(), title_));
+    return true;
+  } catch (const std::exception& fault) {
+    if (!warned_) log_warning("{} (the plot is not redrawn; training goes on)", fault.what());
+    warned_ = true;
+    return false;
+  }
+}
+
+}  // namespace trireme

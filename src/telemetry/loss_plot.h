@@ -1,0 +1,32 @@
+#pragma once
+// loss.svg: training and validation loss over tokens as one would put it in a paper.
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "telemetry/loss_history.h"
+
+namespace trireme {
+
+/// A whole SVG document, 760 x 440, white background. Tokens run on a logarithmic axis from a factor of 1000 on, the
+/// loss from a factor of 100 on where it is positive. A line of more points than pixels keeps its extremes in every
+/// pixel column, with the mean drawn over it; rare spikes far beyond the curve are cut at the frame and marked there.
+std::string loss_svg(const LossCurves& curves, std::string_view title);
+
+class LossPlot {
+ public:
+  LossPlot(std::filesystem::path metrics_path, std::filesystem::path svg_path, std::string title)
+      : history_(std::move(metrics_path)), svg_path_(std::move(svg_path)), title_(std::move(title)) {}
+  /// Reads on in the metrics (flush them first) and replaces the file atomically. A failure is warned of once and
+  /// gives false: a plot never ends a run.
+  bool redraw() noexcept;
+
+ private:
+  LossHistory history_;
+  std::filesystem::path svg_path_;
+  std::string title_;
+  bool warned_ = false;
+};
+
+}  // namespace trireme
