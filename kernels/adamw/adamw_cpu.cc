@@ -1,0 +1,75 @@
+#include "kernels/adamw/adamw_table.h"
+#include "kernels/common/parallel.h"
+#include "kernels/common/simd.h"
+
+namespace trireme::TRIREME_ISA {
+namespace {
+
+constexpr std::int64_t kElementsPerUnit = 64;  // whole cache lines to a thread where tensors begin on one
+constexpr std::int64_t kWorkPerElement = 4;
+
+struct Constants {
+  F32 gradient_scale, one_minus_beta1, beta2, one_minus_beta2, step_size, inverse_sqrt_correction2, eps;
+};
+
+template <bool kForm>
+void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t begin, std::int64_t end) {
+  const F32 lr_decay = F32::broadcast(tensor.lr_decay);
+  for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
+    const F32 g = F32::load(tensor.gradient + i, lanes) * c.gradient_scale;
+    const F32 p_old = F32::load(tensor.parameter + i, lanes), m_old = F32::load(tensor.exp_avg + i, lanes);
+    const F32 m = fma(c.one_minus_beta1, g - m_old, m_old);
+    const F32 v = fma(c.beta2, F32::load(tensor.exp_avg_sq + i, lanes), c.one_minus_beta2 * g * g);
+    const F32 denominator = fma(sqrt(v), c.inverse_sqrt_correction2, c.eps);
+    const F32 p = fnma(c.step_size, m / denominator, fnma(lr_decay, p_old, p_old));
+    m.store(tensor.exp_avg + i, lanes);
+    v.store(tensor.exp_avg_sq + i, lanes);
+    p.store(tensor.parameter + i, lanes);
+    if constexpr (kForm) p.store(tensor.form + i, lanes);
+  });
+}
+
+/// The first tensor that ends after element `begin`.
+std::int64_t first_tensor(const AdamWArgs& args, std::int64_t begin) {
+  std::int64_t low = 0, high = args.tensor_count - 1;
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    if (args.tensors[middle].begin + args.tensors[middle].count > begin) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+void update(const AdamWArgs& args) {
+  const Constants constants = {
+      F32::broadcast(args.gradient_scale),  F32::broadcast(args.one_minus_beta1),
+      F32::broadcast(args.beta2),           F32::broadcast(args.one_minus_beta2),
+      F32::broadcast(args.step_size),       F32::broadcast(args.inverse_sqrt_correction2),
+      F32::broadcast(args.eps)};
+  const std::int64_t units = (args.element_count + kElementsPerUnit - 1) / kElementsPerUnit;
+  parallel_ranges(args.exec, units, kElementsPerUnit * kWorkPerElement, [&](std::int64_t first, std::int64_t last) {
+    const std::int64_t begin = first * kElementsPerUnit;
+    const std::int64_t end =
+        last * kElementsPerUnit < args.element_count ? last * kElementsPerUnit : args.element_count;
+    for (std::int64_t t = first_tensor(args, begin); t < args.tensor_count; ++t) {
+      const AdamWTensorArgs& tensor = args.tensors[t];
+      if (tensor.begin >= end) break;
+      const std::int64_t from = begin > tensor.begin ? begin - tensor.begin : 0;
+      const std::int64_t to = end - tensor.begin < tensor.count ? end - tensor.begin : tensor.count;
+      if (tensor.form != nullptr) {
+        update_part<true>(tensor, constants, from, to);
+      } else {
+        update_part<false>(tensor, constants, from, to);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+const AdamWKernels adamw_cpu = {update};
+
+}  // namespace trireme::TRIREME_ISA

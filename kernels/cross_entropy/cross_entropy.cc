@@ -1,0 +1,66 @@
+#include "kernels/cross_entropy/cross_entropy.h"
+
+#include "kernels/common/check_args.h"
+#include "kernels/common/dispatch.h"
+#include "kernels/cross_entropy/cross_entropy_table.h"
+
+namespace trireme {
+namespace {
+
+const CrossEntropyKernels& table(const Context& context) {
+  return choose_table("cross_entropy", context, avx2::cross_entropy_cpu, avx512::cross_entropy_cpu);
+}
+
+CrossEntropyRows rows_of(const ArgumentChecker& check, const ConstTensorView& logits_TV, const VocabularyPart& part) {
+  check.rank("logits", logits_TV, 2);
+  check.tensor("logits", logits_TV, DType::kF32, logits_TV.shape);
+  check.that(part.first >= 0 && part.valid >= 0 && part.valid <= logits_TV.shape[1], "part",
+             "the valid columns must be among those of the logits");
+  return {logits_TV.shape[0], logits_TV.shape[1], part.valid, part.first};
+}
+
+}  // namespace
+
+void cross_entropy_statistics(Context& context, const CrossEntropyStatistics& args) {
+  const ArgumentChecker check("cross_entropy_statistics");
+  const CrossEntropyRows rows = rows_of(check, args.logits_TV, args.part);
+  const Shape shape_T{rows.tokens};
+  check.tensor("targets", args.targets_T, DType::kI32, shape_T);
+  check.tensor("maximum", args.maximum_T, DType::kF32, shape_T);
+  check.tensor("sum", args.sum_T, DType::kF32, shape_T);
+  check.tensor("target_logit", args.target_logit_T, DType::kF32, shape_T);
+  check.disjoint("maximum", args.maximum_T, "logits", args.logits_TV);
+  check.disjoint("sum", args.sum_T, "logits", args.logits_TV);
+  check.disjoint("target_logit", args.target_logit_T, "logits", args.logits_TV);
+  table(context).statistics({context.exec(), rows, args.maximum_T.as<float>(), args.sum_T.as<float>(),
+                             args.target_logit_T.as<float>(), args.logits_TV.as<float>(),
+                             args.targets_T.as<std::int32_t>()});
+}
+
+void cross_entropy_finish(Context& context, const CrossEntropyFinish& args) {
+  const ArgumentChecker check("cross_entropy_finish");
+  const std::int64_t tokens = args.targets_T.count();
+  const Shape shape_T{tokens};
+  check.tensor("targets", args.targets_T, DType::kI32, shape_T);
+  check.tensor("maximum", args.maximum_T, DType::kF32, shape_T);
+  check.tensor("sum", args.sum_T, DType::kF32, shape_T);
+  check.that(args.loss_T.given() || args.dlogits_TV.given() || tokens == 0, "loss",
+             "neither the loss nor the gradient is given");
+  if (args.loss_T.given()) {
+    check.tensor("loss", args.loss_T, DType::kF32, shape_T);
+    check.tensor("target_logit", args.target_logit_T, DType::kF32, shape_T);
+    table(context).loss({context.exec(), tokens, args.loss_T.as<float>(), args.maximum_T.as<float>(),
+                         args.sum_T.as<float>(), args.target_logit_T.as<float>(), args.targets_T.as<std::int32_t>()});
+  }
+  if (!args.dlogits_TV.given()) return;
+  const CrossEntropyRows rows = rows_of(check, args.logits_TV, args.part);
+  check.floating("dlogits", args.dlogits_TV.dtype);
+  check.tensor("logits", args.logits_TV, DType::kF32, {tokens, rows.columns});
+  check.tensor("dlogits", args.dlogits_TV, args.dlogits_TV.dtype, {tokens, rows.columns});
+  check.same_or_disjoint("dlogits", args.dlogits_TV, "logits", args.logits_TV);
+  table(context).gradient({context.exec(), rows, args.dlogits_TV.data, args.logits_TV.as<float>(),
+                           args.maximum_T.as<float>(), args.sum_T.as<float>(), args.targets_T.as<std::int32_t>(),
+                           args.scale, args.dlogits_TV.dtype});
+}
+
+}  // namespace trireme

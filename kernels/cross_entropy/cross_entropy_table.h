@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "device/exec.h"
+
+namespace trireme {
+
+/// Rows of `columns` logits, of which the first `valid` are vocabulary entries vocabulary_first, + 1, ...
+struct CrossEntropyRows {
+  std::int64_t tokens, columns, valid, vocabulary_first;
+};
+
+struct CrossEntropyStatisticsArgs {
+  Exec exec;
+  CrossEntropyRows rows;
+  float *maximum, *sum, *target_logit;
+  const float* logits;
+  const std::int32_t* targets;
+};
+
+struct CrossEntropyLossArgs {
+  Exec exec;
+  std::int64_t tokens;
+  float* loss;
+  const float *maximum, *sum, *target_logit;
+  const std::int32_t* targets;
+};
+
+struct CrossEntropyGradientArgs {
+  Exec exec;
+  CrossEntropyRows rows;
+  void* dlogits;
+  const float *logits, *maximum, *sum;
+  const std::int32_t* targets;
+  float scale;
+  DType dlogits_type;
+};
+
+struct CrossEntropyKernels {
+  void (*statistics)(const CrossEntropyStatisticsArgs&);
+  void (*loss)(const CrossEntropyLossArgs&);
+  void (*gradient)(const CrossEntropyGradientArgs&);
+};
+namespace avx2 {
+extern const CrossEntropyKernels cross_entropy_cpu;
+}
+namespace avx512 {
+extern const CrossEntropyKernels cross_entropy_cpu;
+}
+
+}  // namespace trireme

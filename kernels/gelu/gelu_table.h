@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "device/exec.h"
+
+namespace trireme {
+
+struct GeluForwardArgs {
+  Exec exec;
+  void* act;
+  const void* x;
+  std::int64_t count;
+  DType type;
+};
+
+struct GeluBackwardArgs {
+  Exec exec;
+  void* dx;
+  const void *dact, *x;
+  std::int64_t count;
+  DType type;
+};
+
+struct GeluKernels {
+  void (*forward)(const GeluForwardArgs&);
+  void (*backward)(const GeluBackwardArgs&);
+};
+namespace avx2 {
+extern const GeluKernels gelu_cpu;
+}
+namespace avx512 {
+extern const GeluKernels gelu_cpu;
+}
+
+}  // namespace trireme

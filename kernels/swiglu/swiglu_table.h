@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "device/exec.h"
+
+namespace trireme {
+
+struct SwigluForwardArgs {
+  Exec exec;
+  void* act;
+  const void* gate_up;
+  std::int64_t tokens, ffn;
+  DType type;
+};
+
+struct SwigluBackwardArgs {
+  Exec exec;
+  void* dgate_up;
+  const void *dact, *gate_up;
+  std::int64_t tokens, ffn;
+  DType type;
+};
+
+struct SwigluKernels {
+  void (*forward)(const SwigluForwardArgs&);
+  void (*backward)(const SwigluBackwardArgs&);
+};
+namespace avx2 {
+extern const SwigluKernels swiglu_cpu;
+}
+namespace avx512 {
+extern const SwigluKernels swiglu_cpu;
+}
+
+}  // namespace trireme
