@@ -1,0 +1,126 @@
+#include "kernels/elementwise/elementwise.h"
+
+#include "kernels/elementwise_reference.h"
+#include "kernels/support/op_test.h"
+
+namespace trireme {
+namespace {
+
+constexpr std::int64_t kCounts[] = {1, 7, 8, 9, 15, 16, 17, 31, 33, 1000};
+
+class Elementwise : public OpTest {};
+TRIREME_FOR_ALL_ISAS(Elementwise);
+
+TEST_P(Elementwise, cast_rounds_to_nearest_even_and_widens_exactly) {
+  Context context = cpu_context(GetParam());
+  // 1 + 2^-8 lies half-way between two bf16 numbers, 1 + 3 * 2^-8 too: both go to the even one.
+  const TestTensor x = TestTensor::of(DType::kF32, {4}, {1 + 0x1p-8, 1 + 3 * 0x1p-8, -3.5, 1 + 0x1.01p-8});
+  TestTensor y(DType::kBF16, {4}), back(DType::kF32, {4});
+  cast(context, y, x);
+  EXPECT_EQ(y.values(), (std::vector<double>{1, 1 + 0x1p-6, -3.5, 1 + 0x1p-7}));
+  cast(context, back, y);
+  EXPECT_EQ(back.values(), y.values());
+}
+
+TEST_P(Elementwise, cast_to_the_same_type_copies_bits) {
+  Context context = cpu_context(GetParam(), 2);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI32}) {
+    const TestTensor x = TestTensor::random(dtype, {3, 70001}, 1, 100);
+    TestTensor y(dtype, {3, 70001});
+    cast(context, y, x);
+    EXPECT_EQ(y.bits(), x.bits());
+  }
+}
+
+TEST_P(Elementwise, accumulate_equals_the_reference_at_odd_sizes_for_any_thread_count) {
+  for (const int threads : {1, 2, 3}) {
+    Context context = cpu_context(GetParam(), threads);
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const std::int64_t count : {1, 7, 8, 9, 31, 33, 1000, 100001}) {
+        const TestTensor x = TestTensor::random(dtype, {count}, 1);
+        TestTensor y = TestTensor::random(DType::kF32, {count}, 2);
+        const auto expected = reference::accumulate(y.values(), x.values());
+        accumulate(context, y, x);
+        expect_close(y.values(), expected, tolerance_of(DType::kF32), "accumulate");
+      }
+    }
+  }
+}
+
+TEST_P(Elementwise, an_element_has_the_same_bits_at_any_offset_and_length) {
+  Context context = cpu_context(GetParam());
+  const TestTensor x = TestTensor::random(DType::kBF16, {70}, 1);
+  TestTensor whole = TestTensor::random(DType::kF32, {70}, 2);
+  const TestTensor before = whole;
+  accumulate(context, whole, x);
+  for (std::int64_t begin = 0; begin < 40; ++begin) {
+    for (const std::int64_t count : {1, 7, 8, 9, 17, 30}) {
+      TestTensor part = before;
+      accumulate(context, part.view().rows(begin, count), x.view().rows(begin, count));
+      const auto at = static_cast<std::size_t>(begin) * 4, size = static_cast<std::size_t>(count) * 4;
+      ASSERT_EQ(part.bits().substr(at, size), whole.bits().substr(at, size));
+    }
+  }
+}
+
+TEST_P(Elementwise, clear_zeroes_all_bytes_and_no_others) {
+  for (const int threads : {1, 3}) {
+    Context context = cpu_context(GetParam(), threads);
+    for (const std::int64_t count : kCounts) {
+      TestTensor x = TestTensor::random(DType::kBF16, {count, 37}, 1);
+      clear(context, x);
+      EXPECT_EQ(x.bits(), TestTensor(DType::kBF16, {count, 37}).bits());
+    }
+  }
+}
+
+TEST_P(Elementwise, column_sum_equals_the_reference_and_has_the_same_bits_for_any_thread_count) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const std::int64_t tokens : {0, 1, 3, 64, 65, 200}) {
+      for (const std::int64_t columns : {1, 7, 8, 9, 31, 33, 64, 300, 1000}) {
+        const TestTensor x = TestTensor::random(dtype, {tokens, columns}, 1);
+        const TestTensor before = TestTensor::random(DType::kF32, {columns}, 2);
+        std::string bits;
+        for (const int threads : {1, 2, 3}) {
+          Context context = cpu_context(GetParam(), threads);
+          TestTensor sum = before;
+          column_sum(context, sum, x);
+          expect_close(sum.values(), reference::column_sum(before.values(), x.values()), {1e-6, 1e-6}, "column_sum");
+          if (threads == 1) bits = sum.bits();
+          EXPECT_EQ(sum.bits(), bits);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Elementwise, a_tensor_may_be_added_to_itself) {
+  Context context = cpu_context(GetParam());
+  TestTensor x = TestTensor::of(DType::kF32, {3}, {1, -2, 4});
+  accumulate(context, x, x);
+  EXPECT_EQ(x.values(), (std::vector<double>{2, -4, 8}));
+}
+
+TEST_P(Elementwise, nothing_is_done_for_empty_tensors) {
+  Context context = cpu_context(GetParam());
+  cast(context, TensorView(nullptr, DType::kBF16, {0, 4}), ConstTensorView(nullptr, DType::kF32, {0, 4}));
+  clear(context, TensorView(nullptr, DType::kBF16, {0}));
+  accumulate(context, TensorView(nullptr, DType::kF32, {0}), ConstTensorView(nullptr, DType::kF32, {0}));
+}
+
+TEST_P(Elementwise, wrong_operands_are_refused_by_name) {
+  Context context = cpu_context(GetParam());
+  TestTensor a(DType::kF32, {4}), b(DType::kF32, {5}), h(DType::kBF16, {4}), ids(DType::kI32, {4}),
+      x(DType::kF32, {3, 4});
+  expect_refused([&] { cast(context, a, b); }, "cast.source: expected [4] fp32, found [5] fp32");
+  expect_refused([&] { cast(context, h, ids); }, "cast.source: expected fp32 or bf16, found int32");
+  expect_refused([&] { accumulate(context, h, a); }, "accumulate.destination: expected [4] fp32, found [4] bf16");
+  expect_refused([&] { accumulate(context, a, {}); }, "accumulate.source: expected [4] fp32, found nothing");
+  expect_refused([&] { accumulate(context, b.view().rows(0, 4), b.view().rows(1, 4)); },
+                 "accumulate.destination: shares part of its memory with source");
+  expect_refused([&] { column_sum(context, b, x); }, "column_sum.sum: expected [4] fp32, found [5] fp32");
+  expect_refused([&] { column_sum(context, a, b); }, "column_sum.x: expected 2 dims, found [5] fp32");
+}
+
+}  // namespace
+}  // namespace trireme

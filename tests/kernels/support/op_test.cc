@@ -1,0 +1,139 @@
+#include "kernels/support/op_test.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/random.h"
+
+namespace trireme {
+namespace {
+
+constexpr std::size_t kGuardBytes = 128;
+constexpr std::byte kGuard{0xa5};
+
+}  // namespace
+
+std::vector<Isa> isas_to_test() {
+#ifdef TRIREME_WIDE_TESTS
+  return {Isa::kAvx512};
+#else
+  if (detect_isa() == Isa::kAvx512) return {Isa::kAvx2, Isa::kAvx512};
+  return {Isa::kAvx2};
+#endif
+}
+
+std::string isa_test_name(const testing::TestParamInfo<Isa>& info) {
+  return info.param == Isa::kAvx512 ? "avx512" : "avx2";
+}
+
+Context cpu_context(Isa isa, int threads) { return Context(Device{DeviceKind::kCpu, 0}, threads, isa); }
+
+TestTensor::TestTensor(DType dtype, Shape shape, int offset)
+    : dtype_(dtype), shape_(shape), offset_bytes_(kGuardBytes + static_cast<std::size_t>(offset) * size_of(dtype)),
+      memory_(offset_bytes_ + static_cast<std::size_t>(shape.count()) * size_of(dtype) + kGuardBytes, kGuard) {
+  std::memset(data(), 0, view().bytes());
+}
+
+TestTensor::~TestTensor() {
+  if (memory_.empty()) return;  // moved from
+  const auto is_guard = [](std::byte b) { return b == kGuard; };
+  const auto begin = memory_.begin() + static_cast<std::ptrdiff_t>(offset_bytes_);
+  EXPECT_TRUE(std::all_of(memory_.begin(), begin, is_guard)) << "written before a tensor " << shape_.text();
+  EXPECT_TRUE(std::all_of(begin + static_cast<std::ptrdiff_t>(view().bytes()), memory_.end(), is_guard))
+      << "written behind a tensor " << shape_.text();
+}
+
+TestTensor TestTensor::random(DType dtype, Shape shape, std::uint64_t seed, double scale) {
+  TestTensor tensor(dtype, shape);
+  for (std::int64_t i = 0; i < shape.count(); ++i) {
+    tensor.set(i, normal(seed, static_cast<std::uint64_t>(i)) * scale);
+  }
+  return tensor;
+}
+
+TestTensor TestTensor::of(DType dtype, Shape shape, const std::vector<double>& values) {
+  TestTensor tensor(dtype, shape);
+  expect(static_cast<std::int64_t>(values.size()) == shape.count(), "{} values for {}", values.size(), shape.text());
+  for (std::size_t i = 0; i < values.size(); ++i) tensor.set(static_cast<std::int64_t>(i), values[i]);
+  return tensor;
+}
+
+std::byte* TestTensor::data() const { return const_cast<std::byte*>(memory_.data()) + offset_bytes_; }
+TensorView TestTensor::view() { return {memory_.empty() ? nullptr : data(), dtype_, shape_}; }
+ConstTensorView TestTensor::view() const { return {memory_.empty() ? nullptr : data(), dtype_, shape_}; }
+
+std::vector<double> TestTensor::values() const {
+  std::vector<double> values(static_cast<std::size_t>(shape_.count()));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    switch (dtype_) {
+      case DType::kF32: values[i] = view().as<float>()[i]; break;
+      case DType::kBF16: values[i] = to_float(view().as<BFloat16>()[i]); break;
+      case DType::kF64: values[i] = view().as<double>()[i]; break;
+      case DType::kI32: values[i] = view().as<std::int32_t>()[i]; break;
+    }
+  }
+  return values;
+}
+
+void TestTensor::set(std::int64_t index, double value) {
+  switch (dtype_) {
+    case DType::kF32: view().as<float>()[index] = static_cast<float>(value); break;
+    case DType::kBF16: view().as<BFloat16>()[index] = to_bfloat16(static_cast<float>(value)); break;
+    case DType::kF64: view().as<double>()[index] = value; break;
+    case DType::kI32: view().as<std::int32_t>()[index] = static_cast<std::int32_t>(value); break;
+  }
+}
+
+std::string TestTensor::bits() const { return {reinterpret_cast<const char*>(data()), view().bytes()}; }
+
+Tolerance tolerance_of(DType dtype) {
+  // Half a unit of bf16's 8 bits, and what f32 arithmetic may add to push a value over the edge.
+  if (dtype == DType::kBF16) return {1.01 / 256, 1e-6};
+  return {1e-6, 1e-6};
+}
+
+void expect_close(const std::vector<double>& actual, const std::vector<double>& expected, Tolerance tolerance,
+                  const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  double largest = 0;
+  for (const double value : expected) {
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  }
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    if (!std::isfinite(expected[i])) {
+      const bool same = std::isnan(expected[i]) ? std::isnan(actual[i]) : actual[i] == expected[i];
+      ASSERT_TRUE(same) << what << "[" << i << "]: expected " << expected[i] << ", found " << actual[i];
+      continue;
+    }
+    const double bound = tolerance.relative * std::abs(expected[i]) + tolerance.of_largest * largest;
+    ASSERT_LE(std::abs(actual[i] - expected[i]), bound)
+        << what << "[" << i << "]: expected " << expected[i] << ", found " << actual[i];
+  }
+}
+
+std::vector<double> finite_differences(std::vector<double> at,
+                                       const std::function<double(const std::vector<double>&)>& loss, double step) {
+  std::vector<double> gradient(at.size());
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    const double value = at[i];
+    at[i] = value + step;
+    const double above = loss(at);
+    at[i] = value - step;
+    gradient[i] = (above - loss(at)) / (2 * step);
+    at[i] = value;
+  }
+  return gradient;
+}
+
+void expect_refused(const std::function<void()>& call, const std::string& message) {
+  try {
+    call();
+    FAIL() << "not refused; expected: " << message;
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find(message), std::string::npos)
+        << "expected: " << message << "\nfound: " << error.what();
+  }
+}
+
+}  // namespace trireme

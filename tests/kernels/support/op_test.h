@@ -1,0 +1,81 @@
+#pragma once
+// What the tests of ops share: tensors with random values, comparison with a reference in double, all instruction sets.
+//
+//   class NormTest : public OpTest {};
+//   TRIREME_FOR_ALL_ISAS(NormTest);
+//   TEST_P(NormTest, output_equals_the_reference) { Context context = cpu_context(GetParam(), 2); ... }
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "device/context.h"
+#include "tensor/tensor_view.h"
+
+namespace trireme {
+
+/// The instruction sets to test: what the CPU has; in kernels_wide_tests the AVX-512 tables are emulated on AVX2.
+std::vector<Isa> isas_to_test();
+std::string isa_test_name(const testing::TestParamInfo<Isa>& info);
+Context cpu_context(Isa isa, int threads = 1);
+
+class OpTest : public testing::TestWithParam<Isa> {};
+#define TRIREME_FOR_ALL_ISAS(suite) \
+  INSTANTIATE_TEST_SUITE_P(Isas, suite, testing::ValuesIn(isas_to_test()), isa_test_name)
+
+/// Owns elements between guard bytes, at an address that is aligned to the element only: an op that writes outside is
+/// found by the destructor. Copyable.
+class TestTensor {
+ public:
+  /// Zeros, `offset` elements behind an aligned address.
+  TestTensor(DType dtype, Shape shape, int offset = 1);
+  /// Approximately N(0, scale^2), rounded to the type; the same values for the same seed and shape.
+  static TestTensor random(DType dtype, Shape shape, std::uint64_t seed, double scale = 1);
+  static TestTensor of(DType dtype, Shape shape, const std::vector<double>& values);
+  TestTensor(const TestTensor&) = default;
+  TestTensor(TestTensor&&) = default;
+  TestTensor& operator=(const TestTensor&) = default;
+  TestTensor& operator=(TestTensor&&) = default;
+  ~TestTensor();
+
+  [[nodiscard]] TensorView view();
+  [[nodiscard]] ConstTensorView view() const;
+  operator TensorView() { return view(); }             // NOLINT: stands for its view in op arguments
+  operator ConstTensorView() const { return view(); }  // NOLINT
+  [[nodiscard]] DType dtype() const { return dtype_; }
+  [[nodiscard]] const Shape& shape() const { return shape_; }
+  [[nodiscard]] std::vector<double> values() const;
+  void set(std::int64_t index, double value);
+  /// The elements' bytes, to compare bits.
+  [[nodiscard]] std::string bits() const;
+
+ private:
+  [[nodiscard]] std::byte* data() const;
+  DType dtype_;
+  Shape shape_;
+  std::size_t offset_bytes_;
+  std::vector<std::byte> memory_;
+};
+
+/// Every element within `relative` of the expected one, or of the largest expected one times `of_largest`.
+struct Tolerance {
+  double relative;
+  double of_largest = 0;
+};
+/// f32 results of f32 arithmetic; one rounding to bf16 on top of it.
+Tolerance tolerance_of(DType dtype);
+void expect_close(const std::vector<double>& actual, const std::vector<double>& expected, Tolerance tolerance,
+                  const std::string& what);
+
+/// The central difference of `loss` for each element of `at`, in double.
+std::vector<double> finite_differences(std::vector<double> at,
+                                       const std::function<double(const std::vector<double>&)>& loss,
+                                       double step = 1e-5);
+
+/// `call` throws InternalError whose text contains `message`.
+void expect_refused(const std::function<void()>& call, const std::string& message);
+
+}  // namespace trireme
