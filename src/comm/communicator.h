@@ -1,6 +1,7 @@
 #pragma once
-// Moves bytes between ranks and sums them; knows nothing of tensors' meaning. A communicator is one group of ranks; large
-// transfers run beside the computation on the channel they were made for, small ones block.
+// Moves bytes between ranks and sums them; knows nothing of tensors' meaning. A communicator is one
+// group of ranks; large transfers run beside the computation on the channel they were made for,
+// small ones block.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/error.h"
 
 namespace trireme {
 
@@ -46,30 +49,48 @@ class Communicator {
   /// Strings of different lengths, from every rank to every rank.
   virtual std::vector<std::string> all_gather_text(std::string_view mine) = 0;
 
-  // Beside the computation. Starts in the same order on every rank of the group; they run in that order.
+  // Beside the computation. Starts in the same order on every rank of the group; they run in that
+  // order.
   /// values = the sum over ranks, added in rank order 0, 1, 2, ... whatever the piece sizes:
   /// pieces to their owners, a local sum, pieces back (the bytes of a ring all-reduce).
   virtual Pending start_all_reduce(std::span<float> values) = 0;
 
   /// A group with the ranks of equal `color`, ordered by rank; every rank of this group calls it.
   virtual std::unique_ptr<Communicator> split(int color) = 0;
-  /// The same ranks on a channel of their own, so that its transfers do not queue behind others. Collective.
+  /// The same ranks on a channel of their own, so that its transfers do not queue behind others.
+  /// Collective.
   virtual std::unique_ptr<Communicator> channel(std::string_view name) = 0;
 
   [[nodiscard]] virtual TrafficCounters counters() const = 0;
 
-  // Small blocking reductions, made of all_gather: the result is the same on every rank, in rank order.
+  // Small blocking reductions, made of all_gather: the result is the same on every rank, in rank
+  // order.
   void sum(std::span<double> values);
   void sum(std::span<std::int64_t> values);
   void maximum(std::span<std::int64_t> values);
   std::string broadcast_text(std::string_view text, int root);
+
+ private:
+  template <class T, class Combine>
+  void reduce(std::span<T> values, const Combine& combine);
+  std::vector<std::byte> gathered_;  // grows to the largest reduction, then stays
 };
 
 /// One rank: transfers are nothing, reductions are the identity.
 std::unique_ptr<Communicator> make_self_communicator();
 
-/// Runs `work` on every rank; where it threw on any, every rank throws the error of the lowest such rank (same exit
-/// code, its text prefixed by the rank where more than one rank runs and it is not common to all). Collective.
+/// What run_together throws: every rank of the group throws the same. Rank 0 alone reports it and
+/// nobody needs to be aborted; any other error is one rank's own, which has to report it and to end
+/// the others (Launch::abort).
+class SharedError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Runs `work` on every rank; where it threw on any, every rank throws a SharedError with that of
+/// the lowest such rank (same exit code, its text prefixed by the rank where it is not common to
+/// all). On one rank the error passes unchanged. Collective; `work` itself may hold collectives
+/// only where all ranks reach them or none.
 void run_together(Communicator& world, const std::function<void()>& work);
 
 }  // namespace trireme

@@ -2,33 +2,52 @@
 // How this process was started: alone, or as one of several ranks by mpirun or srun.
 
 #include <memory>
+#include <string>
 
 #include "comm/communicator.h"
+#include "comm/flight_recorder.h"
 
 namespace trireme {
 
-/// Owns MPI from initialisation to finalisation. Alone (no launcher's variable says otherwise) MPI is never touched.
+class MpiEngine;
+
+/// Owns MPI from initialisation to finalisation. Alone (no launcher's variable says otherwise) MPI
+/// is never touched. Outlives every communicator made from it. Catch errors inside its scope:
+/// destroyed by unwinding it does not finalize, because the other ranks may never come to do the
+/// same; end them with `abort`.
 class Launch {
  public:
-  /// Throws EnvironmentError where the launcher's variables name more ranks than MPI sees (srun without pmix, a foreign
-  /// mpiexec), with what to type instead.
+  /// Throws EnvironmentError where the launcher's variables name more ranks than MPI sees (srun
+  /// without pmix, a foreign mpiexec), with what to type instead.
   Launch();
   ~Launch();
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
 
   [[nodiscard]] Communicator& world() const { return *world_; }
+  /// The ranks of this host, ordered as in the world.
+  [[nodiscard]] Communicator& host() const { return *host_; }
   /// Rank and number of ranks on this host.
-  [[nodiscard]] int local_rank() const { return local_rank_; }
-  [[nodiscard]] int local_size() const { return local_size_; }
+  [[nodiscard]] int local_rank() const { return host_->rank(); }
+  [[nodiscard]] int local_size() const { return host_->size(); }
+  [[nodiscard]] const std::string& host_name() const { return host_name_; }
+  /// Every collective and transfer of this process; empty for ever where it is alone.
+  [[nodiscard]] const FlightRecorder& flight_recorder() const { return recorder_; }
 
-  /// Ends every rank of the job with `code`; does not return. Safe from any thread and during unwinding.
+  /// Ends every rank of the job with `code`; does not return, and takes at most 5 s on this rank.
+  /// Safe from any thread and during unwinding.
   [[noreturn]] void abort(int code) noexcept;
 
  private:
-  std::unique_ptr<Communicator> world_;
-  int local_rank_ = 0, local_size_ = 1;
-  bool mpi_ = false;
+  void start_mpi();
+
+  FlightRecorder recorder_;
+  std::string host_name_;
+  std::shared_ptr<MpiEngine> engine_;  // null: alone
+  std::unique_ptr<Communicator> world_, host_;
 };
+
+/// "Open MPI v4.1.4": the library of this build.
+std::string mpi_library_name();
 
 }  // namespace trireme

@@ -1,0 +1,88 @@
+// Runs GoogleTest on all ranks of an mpirun. Rank 0 prints; another rank prints only its failures.
+// The exit code is that of the worst rank; a rank that throws outside of a test ends the others.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "comm/launch.h"
+#include "support/mpi_test.h"
+
+namespace trireme {
+namespace {
+
+Launch* the_launch = nullptr;
+
+/// In place of GoogleTest's printer on ranks other than 0.
+class FailurePrinter final : public testing::EmptyTestEventListener {
+ public:
+  explicit FailurePrinter(int rank) : rank_(rank) {}
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    std::fprintf(stderr, "rank %d: %s.%s: %s:%d\n%s\n", rank_,
+                 test == nullptr ? "" : test->test_suite_name(),
+                 test == nullptr ? "" : test->name(),
+                 result.file_name() == nullptr ? "" : result.file_name(), result.line_number(),
+                 result.message());
+  }
+
+ private:
+  int rank_;
+};
+
+/// A test fails on all ranks or on none. One that a rank leaves half-way (ASSERT) ends the job: the
+/// others may be waiting for it in a collective.
+class FailTogether final : public testing::EmptyTestEventListener {
+ public:
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (result.fatally_failed()) the_launch->abort(1);
+  }
+  void OnTestEnd(const testing::TestInfo& info) override {
+    std::array<std::int64_t, 1> failed{info.result()->Failed() ? 1 : 0};
+    the_launch->world().maximum(failed);
+    if (failed[0] != 0 && !info.result()->Failed()) {
+      ADD_FAILURE_AT(info.file(), info.line()) << "failed on another rank";
+    }
+  }
+};
+
+int run(Launch& launch) {
+  auto& listeners = testing::UnitTest::GetInstance()->listeners();
+  if (launch.world().rank() != 0) {
+    delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new FailurePrinter(launch.world().rank()));
+  }
+  listeners.Append(new FailTogether);
+  std::array<std::int64_t, 1> result{RUN_ALL_TESTS()};
+  launch.world().maximum(result);
+  return static_cast<int>(result[0]);
+}
+
+}  // namespace
+
+Launch& test_launch() { return *the_launch; }
+Communicator& test_world() { return the_launch->world(); }
+
+}  // namespace trireme
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  testing::GTEST_FLAG(catch_exceptions) =
+      false;  // to the handler below, while the others may wait in a collective
+  trireme::Launch launch;
+  trireme::the_launch = &launch;
+  try {
+    return trireme::run(launch);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "rank %d: %s\n", launch.world().rank(), error.what());
+    launch.abort(1);
+  }
+}

@@ -1,0 +1,95 @@
+#include "comm/communicator.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "base/math.h"
+
+namespace trireme {
+
+void Pending::wait() {
+  // Cleared first: the transfer's slot belongs to somebody else once its wait returns.
+  if (const auto wait = std::exchange(wait_, nullptr)) wait();
+}
+
+template <class T, class Combine>
+void Communicator::reduce(std::span<T> values, const Combine& combine) {
+  if (size() == 1) return;
+  const std::size_t bytes = values.size_bytes();
+  gathered_.resize(std::max(gathered_.size(), bytes * static_cast<std::size_t>(size())));
+  const std::span<std::byte> all =
+      std::span(gathered_).first(bytes * static_cast<std::size_t>(size()));
+  all_gather(std::as_bytes(values), all);
+  for (int rank = 0; rank < size(); ++rank) {
+    const std::byte* theirs = all.data() + static_cast<std::size_t>(rank) * bytes;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      T value;
+      std::memcpy(&value, theirs + i * sizeof(T), sizeof(T));
+      values[i] = rank == 0 ? value : combine(values[i], value);
+    }
+  }
+}
+
+void Communicator::sum(std::span<double> values) {
+  reduce(values, [](double a, double b) { return a + b; });
+}
+
+void Communicator::sum(std::span<std::int64_t> values) {
+  // Wraps instead of overflowing: words of an exact sum may be anything.
+  reduce(values, [](std::int64_t a, std::int64_t b) {
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+  });
+}
+
+void Communicator::maximum(std::span<std::int64_t> values) {
+  reduce(values, [](std::int64_t a, std::int64_t b) { return std::max(a, b); });
+}
+
+std::string Communicator::broadcast_text(std::string_view text, int root) {
+  std::int64_t size_bytes = static_cast<std::int64_t>(text.size());
+  broadcast(std::as_writable_bytes(std::span(&size_bytes, 1)), root);
+  std::string received(rank() == root ? text : std::string_view());
+  received.resize(static_cast<std::size_t>(size_bytes));
+  broadcast(std::as_writable_bytes(std::span(received)), root);
+  return received;
+}
+
+namespace {
+/// "2 the text" of what `work` threw, "" where it threw nothing.
+std::string outcome_of(const std::function<void()>& work) {
+  const auto outcome = [](ExitCode code, const char* text) {
+    return fmt::format("{} {}", static_cast<int>(code), text);
+  };
+  try {
+    work();
+    return "";
+  } catch (const Error& error) {
+    return outcome(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return outcome(ExitCode::kEnvironment,
+                   "out of memory (host). Use fewer ranks on this host or a smaller batch.");
+  } catch (const std::exception& error) {
+    return outcome(ExitCode::kInternal, error.what());
+  }
+}
+}  // namespace
+
+void run_together(Communicator& world, const std::function<void()>& work) {
+  if (world.size() == 1) return work();
+  const std::vector<std::string> outcomes = world.all_gather_text(outcome_of(work));
+  const auto first = std::find_if(outcomes.begin(), outcomes.end(),
+                                  [](const auto& each) { return !each.empty(); });
+  if (first == outcomes.end()) return;
+  const bool common = std::all_of(outcomes.begin(), outcomes.end(),
+                                  [&](const auto& each) { return each == *first; });
+  int code = 0;
+  std::from_chars(first->data(), first->data() + first->size(), code);
+  const std::string text = first->substr(first->find(' ') + 1);
+  throw SharedError(static_cast<ExitCode>(code),
+                    common ? text : fmt::format("rank {}: {}", first - outcomes.begin(), text));
+}
+
+}  // namespace trireme

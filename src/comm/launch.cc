@@ -1,0 +1,121 @@
+#include "comm/launch.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <string_view>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "comm/launch_variables.h"
+#include "comm/mpi_communicator.h"
+
+namespace trireme {
+
+namespace {
+#ifdef OPEN_MPI
+constexpr bool kNeedsPmix = true;
+#else
+constexpr bool kNeedsPmix = false;
+#endif
+
+std::string this_host() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
+}
+
+[[noreturn]] void refuse(const LaunchVariables& variables, int seen) {
+  throw EnvironmentError(
+      "{} says that this is one of {} ranks, but MPI sees {} (each would train alone and overwrite "
+      "the others' files). "
+      "Type `srun --mpi=pmix -n {} train ...`, or use the mpirun of this build's MPI ({}): "
+      "`mpirun -n {} train ...` or `scripts/run.sh -n {} ...`.",
+      variables.source, variables.ranks, seen, variables.ranks, mpi_library_name(), variables.ranks,
+      variables.ranks);
+}
+}  // namespace
+
+std::string mpi_library_name() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS) return "unknown MPI";
+  const std::string_view name(text.data(), static_cast<std::size_t>(length));
+  return std::string(name.substr(0, name.find_first_of(",\n")));
+}
+
+Launch::Launch() : host_name_(this_host()) {
+  const LaunchVariables variables =
+      read_launch_variables([](const char* name) { return std::getenv(name); });
+  if (variables.ranks == 1) {
+    world_ = make_self_communicator();
+    host_ = make_self_communicator();
+    return;
+  }
+  // Open MPI without PMIx ends the process inside of MPI_Init, so this comes first.
+  if (kNeedsPmix && !variables.pmix) refuse(variables, 1);
+  start_mpi();
+  if (world_->size() < variables.ranks) {
+    const int seen = world_->size();
+    world_.reset();
+    host_.reset();
+    engine_.reset();
+    MPI_Finalize();
+    refuse(variables, seen);
+  }
+  set_log_rank(world_->rank());
+}
+
+void Launch::start_mpi() {
+  int provided = MPI_THREAD_SINGLE;
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  if (provided < MPI_THREAD_SERIALIZED) {
+    throw EnvironmentError(
+        "{} allows only one thread to communicate (transfers run beside the computation in a "
+        "second). "
+        "Use an MPI built with thread support.",
+        mpi_library_name());
+  }
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  MPI_Comm raw = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &raw),
+            "MPI_Comm_split_type");
+  const MpiComm host(raw);
+  engine_ = std::make_shared<MpiEngine>(recorder_);
+  world_ = std::make_unique<MpiCommunicator>(engine_, MPI_COMM_WORLD, "world");
+  host_ = std::make_unique<MpiCommunicator>(engine_, host.get(), "host");
+}
+
+Launch::~Launch() {
+  if (!engine_) return;
+  host_.reset();
+  world_.reset();
+  engine_.reset();
+  if (std::uncaught_exceptions() == 0) MPI_Finalize();
+}
+
+void Launch::abort(int code) noexcept {
+  std::fflush(nullptr);
+  if (engine_) {
+    try {
+      // MPI_Abort waits for the launcher, which may be gone.
+      std::thread([code] {
+        std::this_thread::sleep_for(std::chrono::seconds(5));
+        ::_exit(code);
+      }).detach();
+      // The lock would be enough where MPI allows one thread at a time; a thread stuck inside MPI
+      // must not stop this.
+      const std::unique_lock lock(engine_->mutex(), std::chrono::seconds(1));
+      MPI_Abort(MPI_COMM_WORLD, code);
+    } catch (...) {
+    }
+  }
+  ::_exit(code);
+}
+
+}  // namespace trireme

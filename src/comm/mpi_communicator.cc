@@ -1,0 +1,195 @@
+#include "comm/mpi_communicator.h"
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <utility>
+
+#include "base/math.h"
+#include "base/trace.h"
+
+namespace trireme {
+
+namespace {
+constexpr std::size_t kBroadcastBytes = std::size_t{64}
+                                        << 20;  // of one MPI call: its counts are 32 bits
+
+/// About 256 KiB for each rank's piece, 512 KiB to 16 MiB in all.
+std::size_t default_segment_bytes(int ranks) {
+  return std::min(static_cast<std::size_t>(ranks) << 18, std::size_t{16} << 20);
+}
+
+MpiComm duplicate(MPI_Comm group) {
+  MPI_Comm copy = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(group, &copy), "MPI_Comm_dup");
+  MpiComm owned(copy);
+  check_mpi(MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  return owned;
+}
+}  // namespace
+
+/// Counts what it moves and the time until its end.
+class MpiCommunicator::Blocking {
+ public:
+  Blocking(MpiCommunicator& owner, const char* operation, std::size_t bytes)
+      : owner_(owner),
+        begin_ns_(steady_now_ns()),
+        sequence_(owner.engine_->recorder().begin(operation, static_cast<std::int64_t>(bytes),
+                                                  owner.name_)) {
+    ++owner.counters_.transfers;
+  }
+  ~Blocking() {
+    owner_.engine_->recorder().end(sequence_);
+    owner_.counters_.exposed_ns += steady_now_ns() - begin_ns_;
+  }
+  Blocking(const Blocking&) = delete;
+  Blocking& operator=(const Blocking&) = delete;
+
+  void sent(std::size_t bytes) { owner_.counters_.bytes_sent += static_cast<std::int64_t>(bytes); }
+
+  /// `start(&request)` makes one non-blocking MPI call.
+  template <class Start>
+  void run(const char* operation, const Start& start) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    {
+      const std::lock_guard lock(owner_.engine_->mutex());
+      check_mpi(start(&request), operation);
+    }
+    owner_.engine_->complete(request, operation);
+  }
+
+ private:
+  MpiCommunicator& owner_;
+  std::int64_t begin_ns_, sequence_;
+};
+
+MpiCommunicator::MpiCommunicator(std::shared_ptr<MpiEngine> engine, MPI_Comm group,
+                                 std::string name, std::size_t segment_bytes)
+    : engine_(std::move(engine)), name_(std::move(name)), segment_bytes_(segment_bytes) {
+  const std::lock_guard lock(engine_->mutex());
+  check_mpi(MPI_Comm_rank(group, &rank_), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(group, &size_), "MPI_Comm_size");
+  blocking_ = duplicate(group);
+  transfers_ = duplicate(group);
+}
+
+MpiCommunicator::~MpiCommunicator() {
+  const bool busy = reduce_ && reduce_->busy();
+  reduce_.reset();
+  const std::lock_guard lock(engine_->mutex());
+  // Freeing is collective, and other ranks may never come here once an error unwinds this one: then
+  // both leak.
+  if (!busy && std::uncaught_exceptions() == 0) return;
+  static_cast<void>(blocking_.release());
+  static_cast<void>(transfers_.release());
+}
+
+void MpiCommunicator::barrier() {
+  Blocking call(*this, "barrier", 0);
+  call.run("MPI_Ibarrier",
+           [&](MPI_Request* request) { return MPI_Ibarrier(blocking_.get(), request); });
+}
+
+void MpiCommunicator::broadcast(std::span<std::byte> bytes, int root) {
+  expect(root >= 0 && root < size_, "broadcast from rank {} of {}", root, size_);
+  Blocking call(*this, "broadcast", bytes.size());
+  if (rank_ == root) call.sent(bytes.size() * static_cast<std::size_t>(size_ - 1));
+  for (std::size_t begin = 0; begin < bytes.size(); begin += kBroadcastBytes) {
+    const std::span<std::byte> part =
+        bytes.subspan(begin, std::min(kBroadcastBytes, bytes.size() - begin));
+    call.run("MPI_Ibcast", [&](MPI_Request* request) {
+      return MPI_Ibcast(part.data(), narrow<int>(part.size()), MPI_BYTE, root, blocking_.get(),
+                        request);
+    });
+  }
+}
+
+void MpiCommunicator::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+  expect(all.size() == mine.size() * static_cast<std::size_t>(size_),
+         "all_gather of {} bytes from each of {} ranks into {}", mine.size(), size_, all.size());
+  Blocking call(*this, "all_gather", mine.size());
+  call.sent(mine.size() * static_cast<std::size_t>(size_ - 1));
+  const int count = narrow<int>(mine.size());
+  call.run("MPI_Iallgather", [&](MPI_Request* request) {
+    return MPI_Iallgather(mine.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE,
+                          blocking_.get(), request);
+  });
+}
+
+std::vector<std::string> MpiCommunicator::all_gather_text(std::string_view mine) {
+  const int count = narrow<int>(mine.size());
+  std::vector<int> counts(static_cast<std::size_t>(size_)), begins(counts.size());
+  all_gather(std::as_bytes(std::span(&count, 1)), std::as_writable_bytes(std::span(counts)));
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    begins[i] = narrow<int>(total);
+    total += counts[i];
+  }
+  std::string joined(static_cast<std::size_t>(total), '\0');
+  {
+    Blocking call(*this, "all_gather_text", mine.size());
+    call.sent(mine.size() * static_cast<std::size_t>(size_ - 1));
+    call.run("MPI_Iallgatherv", [&](MPI_Request* request) {
+      return MPI_Iallgatherv(mine.data(), count, MPI_BYTE, joined.data(), counts.data(),
+                             begins.data(), MPI_BYTE, blocking_.get(), request);
+    });
+  }
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    texts.push_back(
+        joined.substr(static_cast<std::size_t>(begins[i]), static_cast<std::size_t>(counts[i])));
+  }
+  return texts;
+}
+
+Pending MpiCommunicator::start_all_reduce(std::span<float> values) {
+  ++counters_.transfers;
+  if (size_ == 1) return {};
+  if (!reduce_) {
+    const std::size_t bytes = segment_bytes_ == 0 ? default_segment_bytes(size_) : segment_bytes_;
+    reduce_ = std::make_unique<ReduceChannel>(*engine_, transfers_.get(), name_, bytes);
+  }
+  // Everything but this rank's piece goes out once as it is, and this rank's piece to everybody as
+  // a sum.
+  const auto ranks = static_cast<std::size_t>(size_);
+  counters_.bytes_sent += static_cast<std::int64_t>(values.size_bytes() / ranks * (ranks - 1) * 2);
+  ReduceChannel::Transfer* transfer = reduce_->start(values);
+  const auto wait = [this, transfer] {
+    const std::int64_t begin_ns = steady_now_ns();
+    reduce_->wait(transfer);
+    counters_.exposed_ns += steady_now_ns() - begin_ns;
+  };
+  static_assert(sizeof wait <= 2 * sizeof(void*), "what std::function holds without allocating");
+  return Pending(wait);
+}
+
+std::unique_ptr<Communicator> MpiCommunicator::split(int color) {
+  expect(color >= 0, "a group of color {}", color);
+  // The calls below block under the lock; after the barrier they wait for nothing but each other.
+  barrier();
+  MpiComm group;
+  {
+    const std::lock_guard lock(engine_->mutex());
+    MPI_Comm raw = MPI_COMM_NULL;
+    check_mpi(MPI_Comm_split(blocking_.get(), color, rank_, &raw), "MPI_Comm_split");
+    group = MpiComm(raw);
+  }
+  auto made = std::make_unique<MpiCommunicator>(engine_, group.get(),
+                                                fmt::format("{}/{}", name_, color), segment_bytes_);
+  const std::lock_guard lock(engine_->mutex());
+  group.reset();
+  return made;
+}
+
+std::unique_ptr<Communicator> MpiCommunicator::channel(std::string_view name) {
+  return channel_with_segments(name, segment_bytes_);
+}
+
+std::unique_ptr<Communicator> MpiCommunicator::channel_with_segments(std::string_view name,
+                                                                     std::size_t segment_bytes) {
+  barrier();
+  return std::make_unique<MpiCommunicator>(engine_, blocking_.get(), std::string(name),
+                                           segment_bytes);
+}
+
+}  // namespace trireme

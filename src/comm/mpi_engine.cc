@@ -1,0 +1,87 @@
+#include "comm/mpi_engine.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+
+#include "comm/backoff.h"
+
+namespace trireme {
+
+MpiEngine::MpiEngine(FlightRecorder& recorder) : recorder_(recorder) {
+  // Signals belong to the threads of the program proper.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+MpiEngine::~MpiEngine() {
+  {
+    const std::lock_guard lock(wake_mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void MpiEngine::complete(MPI_Request request, const char* operation) {
+  Backoff backoff;
+  for (int done = 0; done == 0;) {
+    {
+      const std::lock_guard lock(mutex_);
+      check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), operation);
+    }
+    if (done == 0) backoff.pause();
+  }
+}
+
+void MpiEngine::attach(Progress& queue) {
+  const std::lock_guard lock(queues_mutex_);
+  queues_.push_back(&queue);
+}
+
+void MpiEngine::detach(Progress& queue) {
+  const std::lock_guard lock(queues_mutex_);
+  std::erase(queues_, &queue);
+}
+
+void MpiEngine::add_work() {
+  if (work_.fetch_add(1) != 0) return;
+  {
+    const std::lock_guard lock(wake_mutex_);
+  }  // so that the thread is not between its check and its sleep
+  wake_.notify_one();
+}
+
+void MpiEngine::run() {
+  pthread_setname_np(pthread_self(), "comm");
+  // The kernel rounds short sleeps up by 50 us otherwise: several times what a small transfer
+  // takes.
+  ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+  Backoff backoff;
+  while (!stop_) {
+    if (work_ == 0) {
+      std::unique_lock lock(wake_mutex_);
+      wake_.wait(lock, [this] { return stop_ || work_ > 0; });
+      backoff.reset();
+    }
+    if (advance_all()) {
+      backoff.reset();
+    } else {
+      backoff.pause();
+    }
+  }
+}
+
+bool MpiEngine::advance_all() {
+  const std::lock_guard lock(queues_mutex_);
+  bool moved = false;
+  for (Progress* queue : queues_) moved = queue->advance() || moved;
+  return moved;
+}
+
+}  // namespace trireme
