@@ -1,0 +1,31 @@
+#include "tokenizer/tokenizer.h"
+
+#include "tokenizer/byte_tokenizer.h"
+#include "tokenizer/tokenizer_json.h"
+
+namespace trireme {
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
+  std::vector<std::int32_t> ids;
+  encode(text, ids);
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, SpecialTokens special) const {
+  std::string text;
+  for (const std::int32_t id : ids) {
+    if (special == SpecialTokens::kSkip && is_special(id)) continue;
+    text += token_text(id);
+  }
+  return text;
+}
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& name) {
+  if (name == "byte") return std::make_unique<ByteTokenizer>();
+  std::filesystem::path path = name;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) path /= "tokenizer.json";
+  return load_tokenizer_json(path);
+}
+
+}  // namespace trireme
