@@ -1,6 +1,8 @@
 #pragma once
 // The only header that names MPI, for the .cc files of this folder alone.
 
+#define OMPI_SKIP_MPICXX 1  // the C++ bindings that MPI dropped in 2012
+#define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 
 #include <string>
