@@ -1,0 +1,28 @@
+#pragma once
+// The next token from logits: temperature, then top-k, then top-p, as transformers' logits warpers do.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace trireme {
+
+struct SamplingOptions {
+  double temperature = 1;  ///< 0: the largest logit, the lowest id on ties
+  std::int64_t top_k = 0;  ///< 0: off; ties with the k-th stay
+  double top_p = 1;        ///< 1: off; the smallest set of most likely tokens that reaches p
+  std::uint64_t seed = 1234;
+};
+
+struct Candidate {
+  std::int32_t id;
+  double probability;
+};
+
+/// What remains after the filters, in order of ids, probabilities normalised. temperature > 0.
+std::vector<Candidate> filter_candidates(std::span<const float> logits, const SamplingOptions& options);
+
+/// One token; `position` numbers the draws of a sequence, so that a draw depends on (seed, position) only.
+std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, std::uint64_t position);
+
+}  // namespace trireme

@@ -1,0 +1,40 @@
+#include <gtest/gtest.h>
+
+#include "generate/generator.h"
+#include "support/model_fixture.h"
+
+namespace trireme {
+namespace {
+
+std::vector<std::int32_t> narrow_ids(const Json& array) {
+  const auto ids = flat_integers(array);
+  return {ids.begin(), ids.end()};
+}
+
+TEST(Greedy, ids_equal_those_of_transformers_for_every_family) {
+  const Json golden = read_golden_json("generation/greedy.json");
+  ASSERT_GE(golden.as_array().size(), 4U);
+  for (const Json& entry : golden.as_array()) {
+    const std::string name = entry.find("model")->as_string();
+    SCOPED_TRACE(name);
+    const auto directory = golden_path("model/" + name);
+    ModelFixture model(load_model_config(directory), {1, 1, 1, StagePurpose::kEvaluation});
+    model.load(directory / "model.safetensors");
+    const auto prompt = narrow_ids(*entry.find("prompt"));
+    SamplingOptions options;
+    options.temperature = 0;
+    const auto continuation = [&](std::int64_t end_token) {
+      Decoder decoder(model.context, model.config, model.params, model.store,
+                      static_cast<std::int64_t>(prompt.size()) + 24, 4);
+      std::vector<std::int32_t> ids;
+      generate(decoder, prompt, 24, end_token, options, [&](std::int32_t id) { ids.push_back(id); });
+      return ids;
+    };
+
+    EXPECT_EQ(continuation(-1), narrow_ids(*entry.find("ids")));
+    EXPECT_EQ(continuation(entry.find("end_token")->as_integer()), narrow_ids(*entry.find("ids_until_end")));
+  }
+}
+
+}  // namespace
+}  // namespace trireme

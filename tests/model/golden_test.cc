@@ -1,0 +1,121 @@
+// The model against transformers in float64, tensor by tensor.
+
+#include <gtest/gtest.h>
+
+#include "model/decoder.h"
+#include "support/model_fixture.h"
+
+namespace trireme {
+namespace {
+
+/// Gradients of every parameter; in GPT-2's fused bias the key part is zero in theory, so it is compared as a whole.
+void expect_gradients(const ModelFixture& model, const ModelGolden& golden) {
+  ASSERT_EQ(model.params.metas.size(), golden.gradients.size());
+  for (ParamIndex index = 0; index < static_cast<int>(model.params.metas.size()); ++index) {
+    const std::string& name = model.params.metas[static_cast<std::size_t>(index)].name;
+    ASSERT_TRUE(golden.gradients.contains(name)) << name;
+    EXPECT_LE(gradient_error(model.gradient(index), golden.gradients.at(name).values, golden.gradient_norm), 1) << name;
+  }
+}
+
+class ModelGoldenCase : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(all, ModelGoldenCase, testing::ValuesIn(golden_model_cases()));
+
+TEST_P(ModelGoldenCase, loss_and_gradients_equal_float64) {
+  const ModelGolden golden = read_model_golden(GetParam());
+  const OwnedBatch batch(golden.batch, golden.tokens, golden.input_ids, golden.targets);
+  for (const int threads : {1, 3}) {
+    ModelFixture model(load_model_config(golden.directory), {golden.batch, golden.tokens}, DType::kF32, threads);
+    model.load(golden.directory / "model.safetensors");
+
+    const double loss = model.run({&batch.view, 1});
+
+    EXPECT_NEAR(loss, golden.loss, 1e-6 * golden.loss);
+    expect_gradients(model, golden);
+    EXPECT_NEAR(model.stage.evaluate(batch.view) / static_cast<double>(batch.view.target_count), loss, 1e-12);
+  }
+}
+
+TEST_P(ModelGoldenCase, b_and_w_apart_give_the_bits_of_bw) {
+  const ModelGolden golden = read_model_golden(GetParam());
+  const OwnedBatch batch(golden.batch, golden.tokens, golden.input_ids, golden.targets);
+  const std::vector<MicroBatch> batches(3, batch.view);
+  ModelFixture fused(load_model_config(golden.directory), {golden.batch, golden.tokens});
+  ModelFixture split(load_model_config(golden.directory),
+                     {golden.batch, golden.tokens, 3, StagePurpose::kTrainingSplit});
+  fused.load(golden.directory / "model.safetensors");
+  split.load(golden.directory / "model.safetensors");
+  // W as late as it may be: three micro-batches in flight.
+  Plan plan;
+  plan.ranks.emplace_back();
+  for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackwardInput, ActionKind::kBackwardWeight}) {
+    for (int i = 0; i < 3; ++i) plan.ranks[0].push_back({kind, 0, i});
+  }
+
+  const double fused_loss = fused.run(batches);
+  const double split_loss = split.run(batches, plan);
+
+  EXPECT_EQ(fused_loss, split_loss);
+  for (ParamIndex index = 0; index < static_cast<int>(fused.params.metas.size()); ++index) {
+    const auto a = fused.gradient(index), b = split.gradient(index);
+    EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin())) << fused.params.metas[static_cast<std::size_t>(index)].name;
+  }
+}
+
+TEST_P(ModelGoldenCase, logits_with_a_cache_equal_float64) {
+  const ModelGolden golden = read_model_golden(GetParam());
+  ModelFixture model(load_model_config(golden.directory), {1, 1, 1, StagePurpose::kEvaluation});
+  model.load(golden.directory / "model.safetensors");
+  const std::int64_t vocab = model.config.vocab_size;
+  for (std::int64_t row = 0; row < golden.batch; ++row) {
+    std::vector<std::int32_t> ids(golden.input_ids.begin() + row * golden.tokens,
+                                  golden.input_ids.begin() + (row + 1) * golden.tokens);
+    Decoder decoder(model.context, model.config, model.params, model.store, golden.tokens, 8);
+    const std::span<const std::int32_t> all(ids);
+    // A prompt in chunks of 8, then one token at a time.
+    for (const std::int64_t last : {golden.tokens - 2, golden.tokens - 1}) {
+      const auto logits = last == golden.tokens - 2 ? decoder.feed(all.first(static_cast<std::size_t>(last) + 1))
+                                                    : decoder.feed(all.subspan(static_cast<std::size_t>(last), 1));
+      const std::int64_t from = (row * 2 + last - (golden.tokens - 2)) * vocab;
+      const std::span<const double> expected(golden.logits.values.data() + from, static_cast<std::size_t>(vocab));
+      EXPECT_LE(relative_error_max(logits, expected), 5e-6) << "row " << row << ", position " << last;
+    }
+  }
+}
+
+TEST_P(ModelGoldenCase, bf16_stays_near_float64) {
+  const ModelGolden golden = read_model_golden(GetParam());
+  const OwnedBatch batch(golden.batch, golden.tokens, golden.input_ids, golden.targets);
+  ModelFixture model(load_model_config(golden.directory), {golden.batch, golden.tokens}, DType::kBF16);
+  model.load(golden.directory / "model.safetensors");
+
+  const double loss = model.run({&batch.view, 1});
+
+  EXPECT_NEAR(loss, golden.loss, 1e-2 * golden.loss);
+  double difference = 0;
+  for (ParamIndex index = 0; index < static_cast<int>(model.params.metas.size()); ++index) {
+    const auto& expected = golden.gradients.at(model.params.metas[static_cast<std::size_t>(index)].name).values;
+    const auto actual = model.gradient(index);
+    for (std::size_t i = 0; i < expected.size(); ++i) difference += std::pow(actual[i] - expected[i], 2);
+  }
+  EXPECT_LE(std::sqrt(difference), 0.04 * golden.gradient_norm);
+}
+
+class DocumentMaskCase : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(all, DocumentMaskCase, testing::Values("llama_rope_llama3", "gpt2_untied"));
+
+TEST_P(DocumentMaskCase, loss_and_gradients_equal_float64) {
+  const DocumentMaskGolden golden = read_document_mask_golden(GetParam());
+  OwnedBatch batch(golden.batch, golden.tokens, golden.input_ids, golden.targets);
+  batch.set_documents(golden.document_starts);
+  ModelFixture model(load_model_config(golden.directory), {golden.batch, golden.tokens});
+  model.load(golden.directory / "model.safetensors");
+
+  const double loss = model.run({&batch.view, 1});
+
+  EXPECT_NEAR(loss, golden.loss, 1e-6 * golden.loss);
+  expect_gradients(model, golden);
+}
+
+}  // namespace
+}  // namespace trireme

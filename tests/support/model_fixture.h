@@ -1,0 +1,108 @@
+#pragma once
+// A model with its parameters and buffers on one rank, as tests of the model and of training use it.
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/trace.h"
+#include "config/model_parse.h"
+#include "model/stage.h"
+#include "pipeline/executor.h"
+#include "support/golden.h"
+
+namespace trireme {
+
+/// Token ids and targets of one micro-batch with the memory behind the views. A target of -100 or -1 is not counted.
+struct OwnedBatch {
+  std::vector<std::int32_t> ids, targets, positions, first_key;
+  MicroBatch view;
+
+  OwnedBatch(std::int64_t sequences, std::int64_t tokens, std::span<const std::int64_t> input_ids,
+             std::span<const std::int64_t> target_ids) {
+    ids.assign(input_ids.begin(), input_ids.end());
+    for (const std::int64_t target : target_ids) targets.push_back(target < 0 ? -1 : static_cast<std::int32_t>(target));
+    for (std::int64_t i = 0; i < sequences * tokens; ++i) positions.push_back(static_cast<std::int32_t>(i % tokens));
+    view.sequences = sequences;
+    view.tokens = tokens;
+    for (const std::int32_t target : targets) view.target_count += target >= 0;
+    refresh();
+  }
+  OwnedBatch(const OwnedBatch&) = delete;
+  OwnedBatch& operator=(const OwnedBatch&) = delete;
+
+  /// Documents begin at `starts` of each row; positions restart there.
+  void set_documents(const std::vector<std::vector<std::int64_t>>& starts) {
+    first_key.assign(ids.size(), 0);
+    for (std::size_t row = 0; row < starts.size(); ++row) {
+      std::int32_t begin = 0;
+      std::size_t next = 0;
+      for (std::int64_t t = 0; t < view.tokens; ++t) {
+        if (next < starts[row].size() && starts[row][next] == t) {
+          begin = static_cast<std::int32_t>(t);
+          ++next;
+        }
+        const std::size_t at = row * static_cast<std::size_t>(view.tokens) + static_cast<std::size_t>(t);
+        first_key[at] = begin;
+        positions[at] = static_cast<std::int32_t>(t) - begin;
+      }
+    }
+    refresh();
+  }
+
+ private:
+  void refresh() {
+    const Shape flat{static_cast<std::int64_t>(ids.size())};
+    view.input_ids = view_of<const std::int32_t>(ids.data(), flat);
+    view.targets = view_of<const std::int32_t>(targets.data(), flat);
+    view.positions = view_of<const std::int32_t>(positions.data(), flat);
+    if (!first_key.empty()) view.first_key = view_of<const std::int32_t>(first_key.data(), flat);
+  }
+};
+
+struct ModelFixture {
+  ModelConfig config;
+  ModelParams params;
+  Context context;
+  ParamStore store;
+  Stage stage;
+  Trace trace;
+
+  ModelFixture(ModelConfig model, const StageShape& shape, DType compute = DType::kF32, int threads = 1)
+      : config(std::move(model)), params(declare_params(config)), context({}, threads, detect_isa()),
+        store(params.metas, compute,
+              shape.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference : StorePurpose::kTraining),
+        stage(context, config, params, store, shape) {}
+
+  /// Copies the tensors of a Hugging Face file by name; throws where one is missing.
+  void load(const std::filesystem::path& safetensors) {
+    const GoldenTensors tensors = read_tensors(safetensors);
+    for (ParamIndex index = 0; index < static_cast<int>(params.metas.size()); ++index) {
+      const auto found = tensors.find(params.metas[static_cast<std::size_t>(index)].name);
+      expect(found != tensors.end(), "no tensor {}", params.metas[static_cast<std::size_t>(index)].name);
+      const TensorView value = store.value(index);
+      expect(static_cast<std::int64_t>(found->second.values.size()) == value.count(), "{}: another size",
+             found->first);
+      std::copy(found->second.values.begin(), found->second.values.end(), value.as<float>());
+    }
+    store.refresh_forms(context);
+  }
+
+  /// One step's forward and backward over all micro-batches; returns the loss.
+  double run(std::span<const MicroBatch> batches, const Plan& plan) {
+    std::int64_t targets = 0;
+    for (const MicroBatch& batch : batches) targets += batch.target_count;
+    store.clear_gradients(context);
+    stage.begin_step(batches, targets, {});
+    execute(plan, 0, stage, trace);
+    return stage.loss_sum() / static_cast<double>(targets);
+  }
+  double run(std::span<const MicroBatch> batches) { return run(batches, make_1f1b(1, static_cast<int>(batches.size()))); }
+
+  [[nodiscard]] std::span<const float> gradient(ParamIndex index) const {
+    const TensorView view = store.gradient(index);
+    return {view.as<float>(), static_cast<std::size_t>(view.count())};
+  }
+};
+
+}  // namespace trireme
