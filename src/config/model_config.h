@@ -54,7 +54,7 @@ struct ModelConfig {
   double init_std = 0.02;
   std::int64_t bos_token = -1, end_token = -1;  ///< -1: none
 
-  /// Every key as given (aliases resolved, defaults not added): what export writes back.
+  /// The keys under the family's own names, every default written out, keys without effect kept.
   Json source;
 
   [[nodiscard]] std::int64_t q_size() const { return heads * head_dim; }

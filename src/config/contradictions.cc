@@ -1,0 +1,122 @@
+#include "config/contradictions.h"
+
+#include "config/fields.h"
+
+namespace trireme {
+
+namespace {
+
+class Checker {
+ public:
+  Checker(const Json& given, LoadedConfig& loaded) : given_(given), loaded_(loaded) {}
+
+  /// Written in a file or on the command line, legal or not.
+  [[nodiscard]] bool has(std::string_view path) const { return value(path) != nullptr; }
+
+  void report(std::string path, std::string legal, std::string message) {
+    const Json* found = value(path);
+    loaded_.problems.push_back({std::move(path), found == nullptr ? "nothing" : shown(*found),
+                                std::move(legal), "", std::move(message)});
+  }
+
+  void run() {
+    check_length();
+    check_data();
+    check_batch();
+    check_schedule();
+    check_trace();
+    if (!has("model") && loaded_.config.init.weights == "random") {
+      report("model", "Hugging Face config keys, or the path of a config.json or of its directory",
+             "is required unless init.weights names weights to start from");
+    }
+  }
+
+ private:
+  [[nodiscard]] const Json* value(std::string_view path) const {
+    const auto dot = path.find('.');
+    if (dot == std::string_view::npos) return given_.find(path);
+    const Json* section = given_.find(path.substr(0, dot));
+    return section == nullptr ? nullptr : section->find(path.substr(dot + 1));
+  }
+
+  void check_length() {
+    const int count = (has("run.steps") ? 1 : 0) + (has("run.tokens") ? 1 : 0) + (has("run.epochs") ? 1 : 0);
+    if (count == 0) report("run.steps", "one of run.steps, run.tokens, run.epochs", "is required");
+    if (count < 2) return;
+    for (const char* path : {"run.epochs", "run.tokens", "run.steps"}) {
+      if (!has(path)) continue;
+      report(path, "one of run.steps, run.tokens, run.epochs", "contradicts the other length of the run");
+      return;
+    }
+  }
+
+  void check_data() {
+    if (!has("data.split")) return;
+    if (has("data.validation")) {
+      report("data.split", "data.split or data.validation", "stands in place of data.validation");
+    }
+    if (loaded_.config.data.train.synthetic) {
+      report("data.split", "leave it out", "splits documents, and synthetic data has none");
+    }
+    if (loaded_.config.data.split && !is_split(*loaded_.config.data.split)) {
+      report("data.split", R"(up to three numbers with commas, the first above 0: "969,30,1")",
+             "is no list of shares");
+    }
+  }
+
+  static bool is_split(const std::string& text) {
+    int parts = 0;
+    bool first_positive = false;
+    for (std::size_t at = 0; at <= text.size(); ++parts) {
+      const std::size_t end = std::min(text.find(',', at), text.size());
+      const std::string part = text.substr(at, end - at);
+      if (part.empty() || part.find_first_not_of("0123456789.") != std::string::npos) return false;
+      if (part.find('.') != part.rfind('.') || part.front() == '.' || part.back() == '.') return false;
+      if (parts == 0) first_positive = part.find_first_of("123456789") != std::string::npos;
+      at = end + 1;
+    }
+    return parts <= 3 && first_positive;
+  }
+
+  void check_batch() {
+    if (!has("batch.micro") && !has("batch.global")) {
+      report("batch.micro", "batch.micro or batch.global, or both", "is required");
+    }
+  }
+
+  void check_schedule() {
+    const auto& schedule = loaded_.config.lr_schedule;
+    const bool wsd = schedule.kind == LrScheduleKind::kWsd;
+    if (has("lr_schedule.decay_end_step") && (wsd || schedule.kind == LrScheduleKind::kConstant)) {
+      report("lr_schedule.decay_end_step", "leave it out, or kind \"cosine\" or \"linear\"",
+             "has no meaning for this kind of schedule");
+    }
+    if (has("lr_schedule.decay_steps") && !wsd) {
+      report("lr_schedule.decay_steps", "leave it out, or kind \"wsd\"", "has no meaning for this kind of schedule");
+    }
+    if (schedule.decay_shape != DecayShape::kLinear && !wsd) {
+      report("lr_schedule.decay_shape", "leave it out, or kind \"wsd\"", "has no meaning for this kind of schedule");
+    }
+    const double lr = loaded_.config.optimizer.lr;
+    if (schedule.min_lr > lr && has("optimizer.lr")) {
+      report("lr_schedule.min_lr", fmt::format("a number from 0 to optimizer.lr = {}", lr),
+             "is above optimizer.lr, so that the rate would rise");
+    }
+  }
+
+  void check_trace() {
+    const auto& steps = loaded_.config.log.trace_steps;
+    if (steps && (*steps)[0] > (*steps)[1]) {
+      report("log.trace_steps", "[first, last] with first <= last", "ends before it begins");
+    }
+  }
+
+  const Json& given_;
+  LoadedConfig& loaded_;
+};
+
+}  // namespace
+
+void check_contradictions(const Json& given, LoadedConfig& loaded) { Checker(given, loaded).run(); }
+
+}  // namespace trireme

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "config/parse.h"
+
+namespace trireme {
+
+/// Keys that exclude or need each other, whatever the mesh and the model are. `given` is the merged JSON.
+void check_contradictions(const Json& given, LoadedConfig& loaded);
+
+}  // namespace trireme

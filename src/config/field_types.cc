@@ -1,0 +1,197 @@
+#include "config/field_types.h"
+
+#include <algorithm>
+
+namespace trireme {
+
+namespace {
+
+/// "3" for 3.0, the shortest digits otherwise.
+std::string bound_text(double bound) {
+  if (bound == std::floor(bound) && std::abs(bound) < 1e15) return fmt::format("{}", static_cast<std::int64_t>(bound));
+  return fmt::format("{}", bound);
+}
+
+Json bound_json(double bound) {
+  if (bound == std::floor(bound) && std::abs(bound) < 1e15) return static_cast<std::int64_t>(bound);
+  return bound;
+}
+
+}  // namespace
+
+bool in_range(double value, const FieldRow& row) {
+  // A comparison with an absent (NaN) bound is false.
+  return !(value < row.minimum || value <= row.above || value > row.maximum || value >= row.below);
+}
+
+std::string legal_range(std::string_view noun, const FieldRow& row) {
+  std::string text(noun);
+  const bool from = !std::isnan(row.minimum), to = !std::isnan(row.maximum);
+  if (from && to) return fmt::format("{} from {} to {}", noun, bound_text(row.minimum), bound_text(row.maximum));
+  if (from) text += fmt::format(" of at least {}", bound_text(row.minimum));
+  if (!std::isnan(row.above)) text += fmt::format(" above {}", bound_text(row.above));
+  if (to) text += fmt::format(" up to {}", bound_text(row.maximum));
+  if (!std::isnan(row.below)) text += fmt::format(" and below {}", bound_text(row.below));
+  return text;
+}
+
+void add_range(Json& schema, const FieldRow& row) {
+  if (!std::isnan(row.minimum)) schema["minimum"] = bound_json(row.minimum);
+  if (!std::isnan(row.above)) schema["exclusiveMinimum"] = bound_json(row.above);
+  if (!std::isnan(row.maximum)) schema["maximum"] = bound_json(row.maximum);
+  if (!std::isnan(row.below)) schema["exclusiveMaximum"] = bound_json(row.below);
+}
+
+std::string legal_words(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) text += i + 1 == words.size() ? " or " : ", ";
+    text += '"' + words[i] + '"';
+  }
+  return text;
+}
+
+bool is_text(const Json& value) {
+  if (!value.is_string() || value.as_string().empty()) return false;
+  return std::none_of(value.as_string().begin(), value.as_string().end(),
+                      [](char c) { return static_cast<unsigned char>(c) < 0x20; });
+}
+
+Json typed_schema(const char* type) { return Json::Object{{"type", type}}; }
+
+Json text_schema() {
+  return Json::Object{{"type", "string"}, {"pattern", "^[^\\u0000-\\u001f]+$"}};
+}
+
+Json list_schema(Json items, std::size_t count) {
+  const auto size = static_cast<std::int64_t>(count);
+  return Json::Object{{"type", "array"}, {"items", std::move(items)}, {"minItems", size}, {"maxItems", size}};
+}
+
+// ---- run.resume
+
+namespace {
+constexpr std::string_view kResumeWords[] = {"auto", "never", "must"};
+}
+
+std::vector<std::string> Codec<ResumeChoice>::words(const FieldRow&) {
+  return {std::begin(kResumeWords), std::end(kResumeWords)};
+}
+
+Json Codec<ResumeChoice>::schema(const FieldRow& row) {
+  return Json::Object{{"anyOf", Json::Array{text_schema(), Codec<std::int64_t>::schema(row)}}};
+}
+
+std::string Codec<ResumeChoice>::legal(const FieldRow& row) {
+  return R"("auto", "never", "must", a directory, or a step: )" + Codec<std::int64_t>::legal(row);
+}
+
+bool Codec<ResumeChoice>::assign(const Json& json, const FieldRow& row, ResumeChoice& out) {
+  std::int64_t step = 0;
+  if (Codec<std::int64_t>::assign(json, row, step)) {
+    out = {ResumeKind::kStep, step, ""};
+    return true;
+  }
+  if (!is_text(json)) return false;
+  for (std::size_t i = 0; i < std::size(kResumeWords); ++i) {
+    if (json.as_string() == kResumeWords[i]) {
+      out = {static_cast<ResumeKind>(i), 0, ""};
+      return true;
+    }
+  }
+  out = {ResumeKind::kDirectory, 0, json.as_string()};
+  return true;
+}
+
+Json Codec<ResumeChoice>::read(const ResumeChoice& value) {
+  if (value.kind == ResumeKind::kStep) return value.step;
+  if (value.kind == ResumeKind::kDirectory) return value.directory;
+  return kResumeWords[static_cast<std::size_t>(value.kind)];
+}
+
+// ---- data.train, data.validation
+
+std::vector<std::string> Codec<DataSource>::words(const FieldRow&) { return {"synthetic"}; }
+
+Json Codec<DataSource>::schema(const FieldRow&) {
+  const Json weight = Json::Object{{"type", "number"}, {"exclusiveMinimum", 0}};
+  Json prefix = text_schema();
+  prefix["not"] = Json::Object{{"const", "synthetic"}};
+  Json pair = Json::Object{{"type", "array"},
+                           {"items", Json::Array{weight, prefix}},
+                           {"additionalItems", false},
+                           {"minItems", 2}};
+  Json blend = Json::Object{{"type", "array"}, {"items", std::move(pair)}, {"minItems", 1}};
+  return Json::Object{{"anyOf", Json::Array{text_schema(), std::move(blend)}}};
+}
+
+std::string Codec<DataSource>::legal(const FieldRow&) {
+  return R"("synthetic", a PREFIX of PREFIX.bin and PREFIX.idx, or [[weight above 0, PREFIX], ...])";
+}
+
+bool Codec<DataSource>::assign(const Json& json, const FieldRow&, DataSource& out) {
+  DataSource source;
+  if (is_text(json)) {
+    source.synthetic = json.as_string() == "synthetic";
+    if (!source.synthetic) source.blend.emplace_back(1.0, json.as_string());
+    out = std::move(source);
+    return true;
+  }
+  if (!json.is_array() || json.as_array().empty()) return false;
+  for (const Json& item : json.as_array()) {
+    if (!item.is_array() || item.as_array().size() != 2) return false;
+    const auto weight = finite_number(item.as_array()[0]);
+    const Json& prefix = item.as_array()[1];
+    if (!weight || *weight <= 0 || !is_text(prefix) || prefix.as_string() == "synthetic") return false;
+    source.blend.emplace_back(*weight, prefix.as_string());
+  }
+  if (source.blend.size() == 1) source.blend[0].first = 1;  // a share of itself, however it was written
+  out = std::move(source);
+  return true;
+}
+
+Json Codec<DataSource>::read(const DataSource& value) {
+  if (value.synthetic) return "synthetic";
+  if (value.blend.empty()) return {};
+  if (value.blend.size() == 1) return value.blend[0].second;
+  Json list = Json::array();
+  for (const auto& [weight, prefix] : value.blend) list.push_back(Json::Array{weight, prefix});
+  return list;
+}
+
+// ---- parallel.pipeline_layers
+
+std::vector<std::string> Codec<std::vector<std::int64_t>>::words(const FieldRow&) { return {"balanced"}; }
+
+Json Codec<std::vector<std::int64_t>>::schema(const FieldRow& row) {
+  Json list = Json::Object{{"type", "array"}, {"items", Codec<std::int64_t>::schema(row)}, {"minItems", 1}};
+  return Json::Object{{"anyOf", Json::Array{Json::Object{{"const", "balanced"}}, std::move(list)}}};
+}
+
+std::string Codec<std::vector<std::int64_t>>::legal(const FieldRow& row) {
+  return R"("balanced" or a list, each )" + Codec<std::int64_t>::legal(row);
+}
+
+bool Codec<std::vector<std::int64_t>>::assign(const Json& json, const FieldRow& row,
+                                              std::vector<std::int64_t>& out) {
+  std::vector<std::int64_t> values;
+  if (json.is_array()) {
+    if (json.as_array().empty()) return false;
+    for (const Json& item : json.as_array()) {
+      if (!Codec<std::int64_t>::assign(item, row, values.emplace_back())) return false;
+    }
+  } else if (!json.is_string() || json.as_string() != "balanced") {
+    return false;
+  }
+  out = std::move(values);
+  return true;
+}
+
+Json Codec<std::vector<std::int64_t>>::read(const std::vector<std::int64_t>& values) {
+  if (values.empty()) return "balanced";
+  Json list = Json::array();
+  for (const std::int64_t value : values) list.push_back(value);
+  return list;
+}
+
+}  // namespace trireme

@@ -1,0 +1,62 @@
+#pragma once
+// The one list of config fields. Parsing, the JSON Schema, help, configs/README.md and the config.json of a
+// run are all made from it; a new key is one row in field_table.cc and one member of RunConfig.
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "config/run_config.h"
+
+namespace trireme {
+
+enum class Presence : std::uint8_t { kOptional, kRequired };
+
+/// Names of the same thing elsewhere, "" where there is none; several are separated by a blank.
+struct PeerNames {
+  std::string_view megatron = "", deepspeed = "", transformers = "", torchtitan = "";
+};
+
+/// What a row says about its field.
+struct FieldRow {
+  std::string_view text;               ///< one line, without unit, range and default
+  std::string_view unit = "";          ///< "steps", "tokens/s"
+  std::string_view default_text = "";  ///< where the default is not a constant: "run.seed"
+  std::string_view example = "";       ///< JSON text
+  double minimum = std::numeric_limits<double>::quiet_NaN();  ///< of a number, or of each in a list
+  double above = std::numeric_limits<double>::quiet_NaN();    ///< as minimum, itself excluded
+  double maximum = std::numeric_limits<double>::quiet_NaN();
+  double below = std::numeric_limits<double>::quiet_NaN();
+  Presence presence = Presence::kOptional;
+  std::vector<std::string_view> values = {};  ///< where fewer than all of a type are legal
+  PeerNames peers = {};
+};
+
+struct Field {
+  std::string path;  ///< "optimizer.lr"; equal to the member of RunConfig
+  FieldRow row;
+  std::string legal;                ///< "a number above 0", for people
+  Json schema;                      ///< draft-07, without description and default
+  std::vector<std::string> values;  ///< of an enumeration or of a text with reserved words
+  /// Writes the member; false (member untouched) where the value is not legal.
+  std::function<bool(const Json&, RunConfig&)> assign;
+  /// The member as JSON; null where it is not given.
+  std::function<Json(const RunConfig&)> read;
+
+  [[nodiscard]] std::string_view section() const;  ///< "optimizer"; "" for a field of the top level
+  [[nodiscard]] std::string_view key() const;      ///< "lr"
+};
+
+/// All fields but "model", in the order of INTERFACE and of config.json.
+const std::vector<Field>& fields();
+
+/// nullptr where there is none.
+const Field* find_field(std::string_view path);
+
+/// Sections in order of first use: "run", "init", "data", ...
+const std::vector<std::string>& sections();
+
+}  // namespace trireme

@@ -1,0 +1,83 @@
+#include "config/json_numbers.h"
+
+#include <cmath>
+#include <cstdlib>
+
+namespace trireme {
+
+namespace {
+
+// A control character cannot stand in a JSON string as typed, and no text field takes one.
+constexpr std::string_view kMark = "\x01number ";
+constexpr std::string_view kMarkEscaped = "\\u0001number ";
+
+bool overflows(const std::string& digits) { return std::isinf(std::strtod(digits.c_str(), nullptr)); }
+
+/// Length of the string literal or comment that begins at `at`, 0 where none does.
+std::size_t opaque_length(std::string_view text, std::size_t at) {
+  if (text[at] == '"') {
+    std::size_t end = at + 1;
+    while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
+    return std::min(end + 1, text.size()) - at;
+  }
+  if (text.substr(at, 2) == "//") return std::min(text.find('\n', at), text.size()) - at;
+  if (text.substr(at, 2) == "/*") {
+    const std::size_t end = text.find("*/", at + 2);
+    return (end == std::string_view::npos ? text.size() : end + 2) - at;
+  }
+  return 0;
+}
+
+std::string mark_overflows(std::string_view text) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t length = opaque_length(text, at);
+    if (length == 0) {
+      const std::size_t end = text.find_first_not_of("0123456789+-.eE", at);
+      length = (end == std::string_view::npos ? text.size() : end) - at;
+      const std::string digits(text.substr(at, length));
+      if (length > 2 && digits.find_first_of("0123456789") != std::string::npos && overflows(digits)) {
+        out.append("\"").append(kMarkEscaped).append(digits).append("\"");
+        at += length;
+        continue;
+      }
+    }
+    length = std::max<std::size_t>(length, 1);
+    out += text.substr(at, length);
+    at += length;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> exact_integer(const Json& value) {
+  if (value.is_integer()) return value.as_integer();
+  if (!value.is_number()) return std::nullopt;
+  constexpr double kLargest = 9007199254740992.0;  // 2^53
+  const double real = value.as_double();
+  if (!(std::abs(real) <= kLargest) || real != std::floor(real)) return std::nullopt;
+  return static_cast<std::int64_t>(real);
+}
+
+std::optional<double> finite_number(const Json& value) {
+  if (!value.is_number() || !std::isfinite(value.as_double())) return std::nullopt;
+  return value.as_double();
+}
+
+Json parse_json_noting_overflow(std::string_view text, std::string_view source, const JsonRules& rules) {
+  try {
+    return parse_json(text, source, rules);
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).find("overflow") == std::string_view::npos) throw;
+  }
+  if (rules.duplicates != nullptr) rules.duplicates->clear();
+  return parse_json(mark_overflows(text), source, rules);
+}
+
+std::optional<std::string> overflowed_number(const Json& value) {
+  if (!value.is_string() || !value.as_string().starts_with(kMark)) return std::nullopt;
+  return value.as_string().substr(kMark.size());
+}
+
+}  // namespace trireme

@@ -1,0 +1,94 @@
+#include "config/model_config.h"
+
+#include "config/model_keys.h"
+#include "config/model_parse.h"
+#include "config/rope_parse.h"
+
+namespace trireme {
+
+namespace {
+
+/// null, the number, or the list given of which it is the first.
+Json token_json(const ModelConfig& model, std::string_view key, std::int64_t id) {
+  if (id < 0) return {};
+  const Json* given = model.source.find(key);
+  if (given != nullptr && given->is_array() && !given->as_array().empty() && given->as_array()[0] == Json(id)) {
+    return *given;
+  }
+  return id;
+}
+
+void add_llama_like(Json& json, const ModelConfig& model) {
+  json["hidden_size"] = model.hidden;
+  json["intermediate_size"] = model.ffn;
+  json["num_hidden_layers"] = model.layers;
+  json["num_attention_heads"] = model.heads;
+  json["num_key_value_heads"] = model.kv_heads;
+  json["head_dim"] = model.head_dim;
+  json["hidden_act"] = "silu";
+  json["max_position_embeddings"] = model.max_positions;
+  json["rms_norm_eps"] = model.norm_eps;
+  if (model.family != Family::kQwen2) json["attention_bias"] = model.qkv_bias;
+  if (model.family == Family::kLlama) json["mlp_bias"] = model.mlp_bias;
+  // transformers 5 reads rope_parameters, transformers 4 the other two.
+  const Json rope = rope_parameters_json(model.rope);
+  json["rope_parameters"] = rope;
+  json["rope_theta"] = model.rope.theta;
+  json["rope_scaling"] = model.rope.kind == RopeKind::kDefault ? Json() : rope;
+}
+
+void add_gpt2(Json& json, const ModelConfig& model) {
+  json["n_embd"] = model.hidden;
+  json["n_inner"] = model.ffn;
+  json["n_layer"] = model.layers;
+  json["n_head"] = model.heads;
+  json["n_positions"] = model.max_positions;
+  json["layer_norm_epsilon"] = model.norm_eps;
+  json["activation_function"] = "gelu_new";
+}
+
+}  // namespace
+
+std::string_view name_of(Family family) {
+  switch (family) {
+    case Family::kLlama: return "llama";
+    case Family::kQwen2: return "qwen2";
+    case Family::kQwen3: return "qwen3";
+    case Family::kGpt2: return "gpt2";
+  }
+  return "";
+}
+
+Json model_keys_json(const ModelConfig& model) {
+  Json json = Json::object();
+  json["model_type"] = name_of(model.family);
+  json["vocab_size"] = model.vocab_size;
+  model.family == Family::kGpt2 ? add_gpt2(json, model) : add_llama_like(json, model);
+  json["tie_word_embeddings"] = model.tied_embeddings;
+  json["initializer_range"] = model.init_std;
+  json["bos_token_id"] = token_json(model, "bos_token_id", model.bos_token);
+  json["eos_token_id"] = token_json(model, "eos_token_id", model.end_token);
+  if (!model.source.is_object()) return json;
+  for (const auto& [name, value] : model.source.as_object()) {
+    const ModelKey* key = find_model_key(model.family, name);
+    if (key != nullptr && json.find(name) == nullptr) json[name] = value;
+  }
+  return json;
+}
+
+Json hf_config_json(const ModelConfig& model, DType dtype) {
+  static constexpr std::string_view kClasses[] = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
+                                                  "GPT2LMHeadModel"};
+  Json json = Json::object();
+  json["architectures"] = Json::Array{Json(kClasses[static_cast<std::size_t>(model.family)])};
+  const Json keys = model_keys_json(model);
+  for (const auto& [name, value] : keys.as_object()) {
+    if (name != "architectures" && name != "_name_or_path" && name != "transformers_version") json[name] = value;
+  }
+  const std::string_view type = dtype == DType::kBF16 ? "bfloat16" : "float32";
+  json["dtype"] = type;
+  json["torch_dtype"] = type;
+  return json;
+}
+
+}  // namespace trireme

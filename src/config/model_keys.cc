@@ -1,0 +1,204 @@
+#include "config/model_keys.h"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "config/aliases.h"
+#include "config/problem.h"
+
+namespace trireme {
+
+namespace {
+
+using enum KeyUse;
+
+constexpr ModelKey kCommon[] = {
+    {"model_type", kRead},
+    {"vocab_size", kRead},
+    {"initializer_range", kRead},
+    {"tie_word_embeddings", kRead},
+    {"bos_token_id", kRead},
+    {"eos_token_id", kRead},
+    {"add_cross_attention", kFixed, "[false]"},
+    {"is_encoder_decoder", kFixed, "[false]"},
+    {"pruned_heads", kFixed, "[{}]"},
+    {"quantization_config", kFixed, "[]"},
+    {"tie_encoder_decoder", kFixed, "[false]"},
+    // What a file carries beside the architecture: bookkeeping, numerics of inference, generation, labels.
+    {"_attn_implementation", kPass},
+    {"_attn_implementation_autoset", kPass},
+    {"_name_or_path", kPass},
+    {"architectures", kPass},
+    {"attn_implementation", kPass},
+    {"bad_words_ids", kPass},
+    {"begin_suppress_tokens", kPass},
+    {"chunk_size_feed_forward", kPass},
+    {"cross_attention_hidden_size", kPass},
+    {"decoder_start_token_id", kPass},
+    {"diversity_penalty", kPass},
+    {"do_sample", kPass},
+    {"dtype", kPass},
+    {"early_stopping", kPass},
+    {"encoder_no_repeat_ngram_size", kPass},
+    {"exponential_decay_length_penalty", kPass},
+    {"finetuning_task", kPass},
+    {"forced_bos_token_id", kPass},
+    {"forced_eos_token_id", kPass},
+    {"gradient_checkpointing", kPass},
+    {"id2label", kPass},
+    {"is_decoder", kPass},
+    {"label2id", kPass},
+    {"length_penalty", kPass},
+    {"max_length", kPass},
+    {"min_length", kPass},
+    {"no_repeat_ngram_size", kPass},
+    {"num_beam_groups", kPass},
+    {"num_beams", kPass},
+    {"num_labels", kPass},
+    {"num_return_sequences", kPass},
+    {"output_attentions", kPass},
+    {"output_hidden_states", kPass},
+    {"output_scores", kPass},
+    {"pad_token_id", kPass},
+    {"prefix", kPass},
+    {"problem_type", kPass},
+    {"remove_invalid_values", kPass},
+    {"repetition_penalty", kPass},
+    {"return_dict", kPass},
+    {"return_dict_in_generate", kPass},
+    {"sep_token_id", kPass},
+    {"suppress_tokens", kPass},
+    {"task_specific_params", kPass},
+    {"temperature", kPass},
+    {"tf_legacy_loss", kPass},
+    {"tokenizer_class", kPass},
+    {"top_k", kPass},
+    {"top_p", kPass},
+    {"torch_dtype", kPass},
+    {"torchscript", kPass},
+    {"transformers_version", kPass},
+    {"typical_p", kPass},
+    {"use_bfloat16", kPass},
+    {"use_cache", kPass},
+};
+
+constexpr ModelKey kLlamaLike[] = {
+    {"hidden_size", kRead},
+    {"intermediate_size", kRead},
+    {"num_hidden_layers", kRead},
+    {"num_attention_heads", kRead},
+    {"num_key_value_heads", kRead},
+    {"head_dim", kRead},
+    {"max_position_embeddings", kRead},
+    {"rms_norm_eps", kRead},
+    {"rope_theta", kRead},
+    {"rope_scaling", kRead},
+    {"rope_parameters", kRead},
+    {"hidden_act", kFixed, R"(["silu", "swish"])"},
+    {"partial_rotary_factor", kFixed, "[1]"},
+    {"attention_dropout", kDropout},
+};
+
+constexpr ModelKey kLlama[] = {
+    {"attention_bias", kRead},
+    {"mlp_bias", kRead},
+    {"pretraining_tp", kFixed, "[1]"},
+    {"rope_interleaved", kFixed, "[false]"},
+};
+
+// Sliding windows are active by three keys together: model_parse looks at them.
+constexpr ModelKey kSliding[] = {
+    {"layer_types", kRead},
+    {"max_window_layers", kRead},
+    {"sliding_window", kRead},
+    {"use_sliding_window", kRead},
+    {"use_mrope", kFixed, "[false]"},
+};
+
+constexpr ModelKey kQwen3[] = {{"attention_bias", kRead}};
+
+constexpr ModelKey kGpt2[] = {
+    {"n_embd", kRead},
+    {"n_head", kRead},
+    {"n_inner", kRead},
+    {"n_layer", kRead},
+    {"n_positions", kRead},
+    {"layer_norm_epsilon", kRead},
+    {"activation_function", kFixed, R"(["gelu_new", "gelu_pytorch_tanh"])"},
+    {"scale_attn_by_inverse_layer_idx", kFixed, "[false]"},
+    {"scale_attn_weights", kFixed, "[true]"},
+    {"attn_pdrop", kDropout},
+    {"embd_pdrop", kDropout},
+    {"resid_pdrop", kDropout},
+    {"n_ctx", kPass},
+    {"reorder_and_upcast_attn", kPass},
+    {"summary_activation", kPass},
+    {"summary_first_dropout", kPass},
+    {"summary_proj_to_labels", kPass},
+    {"summary_type", kPass},
+    {"summary_use_proj", kPass},
+};
+
+struct Renamed {
+  std::string_view other, own;
+};
+constexpr Renamed kGpt2Names[] = {
+    {"hidden_act", "activation_function"}, {"hidden_size", "n_embd"},
+    {"intermediate_size", "n_inner"},      {"layer_norm_eps", "layer_norm_epsilon"},
+    {"max_position_embeddings", "n_positions"}, {"num_attention_heads", "n_head"},
+    {"num_hidden_layers", "n_layer"},
+};
+
+std::vector<std::span<const ModelKey>> tables(Family family) {
+  switch (family) {
+    case Family::kLlama: return {kCommon, kLlamaLike, kLlama};
+    case Family::kQwen2: return {kCommon, kLlamaLike, kSliding};
+    case Family::kQwen3: return {kCommon, kLlamaLike, kSliding, kQwen3};
+    case Family::kGpt2: return {kCommon, kGpt2};
+  }
+  return {};
+}
+
+}  // namespace
+
+const ModelKey* find_model_key(Family family, std::string_view name) {
+  for (const auto table : tables(family)) {
+    for (const ModelKey& key : table) {
+      if (key.name == name) return &key;
+    }
+  }
+  return nullptr;
+}
+
+std::string_view own_name(Family family, std::string_view name) {
+  if (family != Family::kGpt2) return name;
+  for (const auto& [other, own] : kGpt2Names) {
+    if (other == name) return own;
+  }
+  return name;
+}
+
+std::string nearest_model_key(Family family, std::string_view name) {
+  if (const auto alias = key_aliases().find(name); alias != key_aliases().end()) {
+    constexpr std::string_view kPrefix = "model.";
+    const std::string_view path = alias->second;
+    if (path.starts_with(kPrefix)) return std::string(own_name(family, path.substr(kPrefix.size())));
+  }
+  std::vector<std::string> names;
+  for (const auto table : tables(family)) {
+    for (const ModelKey& key : table) {
+      if (key.use != kPass) names.emplace_back(key.name);
+    }
+  }
+  return nearest_word(name, names).value_or("");
+}
+
+std::optional<Family> family_of(std::string_view model_type) {
+  for (const Family family : {Family::kLlama, Family::kQwen2, Family::kQwen3, Family::kGpt2}) {
+    if (name_of(family) == model_type) return family;
+  }
+  return std::nullopt;
+}
+
+}  // namespace trireme

@@ -1,0 +1,338 @@
+#include "config/model_parse.h"
+
+#include <algorithm>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "config/json_numbers.h"
+#include "config/key_reader.h"
+#include "config/model_keys.h"
+#include "config/rope_parse.h"
+
+namespace trireme {
+
+namespace {
+
+// Limits far beyond any model, within which no product of two sizes and the layers leaves 64 bits.
+constexpr KeyReader::Integers kLayers = {1, 4096};
+constexpr KeyReader::Integers kWidth = {1, std::int64_t{1} << 20};
+constexpr KeyReader::Integers kFfn = {1, std::int64_t{1} << 23};
+constexpr KeyReader::Integers kHeads = {1, 1 << 16};
+constexpr KeyReader::Integers kHeadDim = {1, 1 << 14};
+constexpr KeyReader::Integers kVocabulary = {1, 1 << 24};
+constexpr KeyReader::Integers kPositions = {1, std::int64_t{1} << 40};
+constexpr KeyReader::Integers kToken = {0, (1 << 24) - 1};
+
+/// What transformers 5 takes for a missing key.
+struct Defaults {
+  std::int64_t vocab_size, hidden, ffn, layers, heads, positions;
+  double norm_eps;
+  bool tied;
+  std::int64_t bos, eos;
+};
+
+Defaults defaults_of(Family family) {
+  switch (family) {
+    case Family::kLlama: return {32000, 4096, 11008, 32, 32, 2048, 1e-6, false, 1, 2};
+    case Family::kQwen2:
+    case Family::kQwen3: return {151936, 4096, 22016, 32, 32, 32768, 1e-6, false, -1, -1};
+    case Family::kGpt2: return {50257, 768, 0, 12, 12, 1024, 1e-5, true, 50256, 50256};
+  }
+  return {};
+}
+
+class ModelReader {
+ public:
+  ModelReader(const Json& keys, const KeyOrigin& origin) : keys_(keys), origin_(origin), reader_(keys_, "model.", origin) {}
+
+  ModelConfig read() {
+    ModelConfig model;
+    const auto family = read_family();
+    if (!family) return model;
+    model.family = *family;
+    default_ = defaults_of(model.family);
+    const std::size_t faults = origin_.problems.size();
+    resolve_names(model.family);
+    check_keys(model.family);
+    read_common(model);
+    model.family == Family::kGpt2 ? read_gpt2(model) : read_llama_like(model);
+    if (origin_.problems.size() == faults) check_heads(model);
+    if (origin_.problems.size() > faults) return {};
+    model.source = keys_;
+    model.source = model_keys_json(model);
+    return model;
+  }
+
+ private:
+  std::optional<Family> read_family() {
+    constexpr const char* kLegal = R"("llama", "qwen2", "qwen3" or "gpt2")";
+    const auto type = reader_.text("model_type");
+    if (!type) {
+      if (reader_.find("model_type") == nullptr) reader_.report("model_type", kLegal, "", "is required");
+      return std::nullopt;
+    }
+    const auto family = family_of(*type);
+    if (!family) reader_.report("model_type", kLegal, "", "not in this version");
+    return family;
+  }
+
+  /// Every key under the family's own name. Both names of one thing must agree.
+  void resolve_names(Family family) {
+    Json renamed = Json::object();
+    for (const auto& [name, value] : keys_.as_object()) {
+      const std::string_view own = own_name(family, name);
+      const Json* other = own == name ? nullptr : keys_.find(own);
+      if (other == nullptr) {
+        renamed[own] = value;
+      } else if (!(*other == value)) {
+        reader_.report(name, fmt::format("the same as {}", own), shown(*other), fmt::format("contradicts {}", own));
+      }
+    }
+    keys_ = std::move(renamed);
+  }
+
+  void check_keys(Family family) {
+    std::string dropout;
+    for (const auto& [name, value] : keys_.as_object()) {
+      const ModelKey* key = find_model_key(family, name);
+      if (key == nullptr) {
+        reader_.unknown(name, nearest_model_key(family, name));
+      } else if (key->use == KeyUse::kFixed) {
+        check_inactive(*key, value);
+      } else if (key->use == KeyUse::kDropout) {
+        const auto rate = reader_.real(name, {0, 1});
+        if (rate.value_or(0) > 0) dropout += fmt::format("{}{} {}", dropout.empty() ? "" : ", ", name, *rate);
+      }
+    }
+    if (!dropout.empty()) origin_.notes.push_back(fmt::format("model: dropout is not applied ({})", dropout));
+  }
+
+  void check_inactive(const ModelKey& key, const Json& value) {
+    if (value.is_null()) return;
+    const Json list = parse_json(key.inactive, key.name);
+    const auto same = [&](const Json& other) {
+      return other == value || (other.is_number() && value.is_number() && other.as_double() == value.as_double());
+    };
+    if (std::any_of(list.as_array().begin(), list.as_array().end(), same)) return;
+    std::string legal = "null";
+    for (const Json& item : list.as_array()) legal = &item == &list.as_array()[0] ? item.dump() : legal + ", " + item.dump();
+    reader_.report(key.name, legal, "", "not in this version");
+  }
+
+  void read_common(ModelConfig& model) {
+    model.vocab_size = reader_.integer("vocab_size", kVocabulary).value_or(default_.vocab_size);
+    model.init_std = reader_.real("initializer_range", {0, 1}).value_or(0.02);
+    model.tied_embeddings = reader_.boolean("tie_word_embeddings").value_or(default_.tied);
+    model.bos_token = token("bos_token_id", default_.bos);
+    model.end_token = token("eos_token_id", default_.eos);
+  }
+
+  /// A missing key is the default, null is none; of a list of end tokens the first ends a document.
+  std::int64_t token(std::string_view key, std::int64_t otherwise) {
+    const Json* value = keys_.find(key);
+    if (value == nullptr) return otherwise;
+    if (value->is_null()) return -1;
+    if (value->is_array() && !value->as_array().empty()) {
+      for (const Json& item : value->as_array()) {
+        const auto id = exact_integer(item);
+        if (!id || *id < kToken.from || *id > kToken.to) {
+          reader_.report(key, "token ids from 0 up", "", "is no list of token ids");
+          return -1;
+        }
+      }
+      return *exact_integer(value->as_array()[0]);
+    }
+    if (exact_integer(*value) == -1) return -1;
+    return reader_.integer(key, kToken).value_or(otherwise);
+  }
+
+  void read_llama_like(ModelConfig& model) {
+    const bool llama = model.family == Family::kLlama;
+    model.hidden = reader_.integer("hidden_size", kWidth).value_or(default_.hidden);
+    model.ffn = reader_.integer("intermediate_size", kFfn).value_or(default_.ffn);
+    model.layers = reader_.integer("num_hidden_layers", kLayers).value_or(default_.layers);
+    model.heads = reader_.integer("num_attention_heads", kHeads).value_or(default_.heads);
+    // Missing, llama takes as many as heads, the qwens 32; null is as many as heads everywhere.
+    const bool kv_missing = keys_.find("num_key_value_heads") == nullptr;
+    model.kv_heads =
+        reader_.integer("num_key_value_heads", kHeads).value_or(kv_missing && !llama ? 32 : model.heads);
+    model.head_dim = reader_.integer("head_dim", kHeadDim).value_or(0);
+    if (model.head_dim == 0 && model.family == Family::kQwen3 && keys_.find("head_dim") == nullptr) {
+      model.head_dim = 128;
+    }
+    derive_head_dim(model, "num_attention_heads", "hidden_size");
+    model.max_positions = reader_.integer("max_position_embeddings", kPositions).value_or(default_.positions);
+    model.norm_eps = reader_.real("rms_norm_eps", {0, 1}).value_or(default_.norm_eps);
+    model.qkv_bias = model.family == Family::kQwen2;
+    if (model.family != Family::kQwen2) {
+      model.qkv_bias = model.attention_out_bias = reader_.boolean("attention_bias").value_or(false);
+    }
+    if (llama) model.mlp_bias = reader_.boolean("mlp_bias").value_or(false);
+    model.qk_norm = model.family == Family::kQwen3;
+    model.rope = read_rope(reader_, origin_, model.max_positions);
+    if (!llama) check_sliding(model.layers);
+  }
+
+  void read_gpt2(ModelConfig& model) {
+    model.hidden = reader_.integer("n_embd", kWidth).value_or(default_.hidden);
+    model.ffn = reader_.integer("n_inner", kFfn).value_or(4 * model.hidden);
+    model.layers = reader_.integer("n_layer", kLayers).value_or(default_.layers);
+    model.heads = model.kv_heads = reader_.integer("n_head", kHeads).value_or(default_.heads);
+    derive_head_dim(model, "n_head", "n_embd");
+    model.max_positions = reader_.integer("n_positions", kPositions).value_or(default_.positions);
+    model.norm = NormKind::kLayer;
+    model.norm_eps = reader_.real("layer_norm_epsilon", {0, 1}).value_or(default_.norm_eps);
+    model.activation = Activation::kGeluTanh;
+    model.position = PositionKind::kLearned;
+    model.qkv_bias = model.attention_out_bias = model.mlp_bias = true;
+  }
+
+  void derive_head_dim(ModelConfig& model, std::string_view heads_key, std::string_view hidden_key) {
+    if (model.head_dim != 0) return;
+    if (model.hidden % model.heads == 0) {
+      model.head_dim = model.hidden / model.heads;
+      return;
+    }
+    const std::int64_t below = std::max<std::int64_t>(model.hidden - model.hidden % model.heads, model.heads);
+    reader_.report(heads_key, fmt::format("a divisor of {} = {}", hidden_key, model.hidden),
+                   fmt::format("{} = {} or {}", hidden_key, below, below + model.heads),
+                   fmt::format("{} heads do not divide {} = {} (each head has whole dims)", model.heads, hidden_key,
+                               model.hidden));
+  }
+
+  void check_heads(const ModelConfig& model) {
+    if (model.heads % model.kv_heads != 0) {
+      std::int64_t nearest = std::min(model.kv_heads, model.heads);
+      while (model.heads % nearest != 0) --nearest;
+      const bool missing = reader_.find("num_key_value_heads") == nullptr;
+      reader_.report("num_key_value_heads", fmt::format("a divisor of num_attention_heads = {}", model.heads),
+                     std::to_string(nearest),
+                     fmt::format("{} key/value heads{} do not divide {} heads", model.kv_heads,
+                                 missing ? " (what transformers takes for the missing key)" : "", model.heads));
+    }
+    if (model.position == PositionKind::kRope && model.head_dim % 2 != 0) {
+      reader_.report("head_dim", "an even number", std::to_string(model.head_dim + 1),
+                     fmt::format("is {}, and rotary embedding turns pairs of dims", model.head_dim));
+    }
+    for (const char* key : {"bos_token_id", "eos_token_id"}) {
+      const std::int64_t id = key[0] == 'b' ? model.bos_token : model.end_token;
+      if (id >= model.vocab_size && reader_.find(key) != nullptr) {
+        origin_.notes.push_back(fmt::format("model.{}: {} is beyond the vocabulary of {}", key, id, model.vocab_size));
+      }
+    }
+  }
+
+  void check_sliding(std::int64_t layers) {
+    const bool use = reader_.boolean("use_sliding_window").value_or(false);
+    const Json* window = keys_.find("sliding_window");
+    const std::int64_t full = reader_.integer("max_window_layers", {0, 1 << 20}).value_or(28);
+    const Json* types = reader_.find("layer_types");
+    const bool has_window = window == nullptr || !window->is_null();  // a missing one is 4096
+    if (use && has_window && types == nullptr && full < layers) {
+      reader_.report("use_sliding_window", "false", "false", "not in this version");
+    }
+    if (types == nullptr) return;
+    const bool legal = types->is_array() && std::all_of(types->as_array().begin(), types->as_array().end(), [](const Json& type) {
+      return type.is_string() && type.as_string() == "full_attention";
+    });
+    if (!legal) {
+      reader_.report("layer_types", R"(a list of "full_attention")", "", "not in this version");
+    } else if (static_cast<std::int64_t>(types->as_array().size()) != layers) {
+      reader_.report("layer_types", fmt::format("one entry for each of the {} layers", layers), "",
+                     fmt::format("has {} entries", types->as_array().size()));
+    }
+  }
+
+  Json keys_;
+  const KeyOrigin& origin_;
+  KeyReader reader_;
+  Defaults default_ = {};
+};
+
+std::filesystem::path config_file(const std::filesystem::path& path) {
+  return std::filesystem::is_directory(path) ? path / "config.json" : path;
+}
+
+Json read_keys(const std::filesystem::path& file) {
+  std::vector<std::string> duplicates;
+  Json keys = parse_json_noting_overflow(read_file(file), file.string(),
+                                         {.code = ExitCode::kConfig, .comments = true, .duplicates = &duplicates});
+  if (!duplicates.empty()) {
+    throw ConfigError("{}: the key \"{}\" stands twice (only one of the two can hold)", file.string(), duplicates[0]);
+  }
+  if (!keys.is_object()) throw ConfigError("{}: holds {} where a model's keys belong", file.string(), keys.kind_name());
+  return keys;
+}
+
+void override_keys(Json& keys, const Json& over) {
+  for (const auto& [name, value] : over.as_object()) {
+    Json& target = keys[name];
+    if (target.is_object() && value.is_object()) {
+      override_keys(target, value);
+    } else {
+      target = value;
+    }
+  }
+}
+
+/// The same name for one thing in both, so that an override meets what it overrides.
+void take_own_names(Json& keys, Json& over) {
+  const Json* type = over.find("model_type") != nullptr ? over.find("model_type") : keys.find("model_type");
+  if (type == nullptr || !type->is_string()) return;
+  const auto family = family_of(type->as_string());
+  if (!family) return;
+  for (auto& [name, value] : over.as_object()) {
+    const std::string own(own_name(*family, name));
+    if (keys.find(name) == nullptr || keys.find(own) != nullptr) {
+      if (over.find(own) == nullptr) name = own;
+    }
+  }
+}
+
+}  // namespace
+
+ModelConfig read_model(const Json& model, std::vector<Problem>& problems, std::vector<std::string>& notes) {
+  const Json* path = model.find("path");
+  if (path == nullptr && model.is_string()) path = &model;
+  KeyOrigin origin = {problems, notes, "", {}};
+  if (path == nullptr && model.is_object()) return ModelReader(model, origin).read();
+  if (path == nullptr || !path->is_string() || path->as_string().empty() || overflowed_number(*path)) {
+    problems.push_back({path == &model || path == nullptr ? "model" : "model.path",
+                        shown(path == nullptr ? model : *path),
+                        "keys of a Hugging Face config, or the path of a config.json or of its directory", "",
+                        "has no legal form"});
+    return {};
+  }
+  const std::filesystem::path file = config_file(path->as_string());
+  Json keys = read_keys(file);
+  origin.file = file.string();
+  if (model.is_object()) {
+    Json over = model;
+    over.erase("path");
+    take_own_names(keys, over);
+    for (const auto& member : over.as_object()) origin.typed.push_back(member.first);
+    override_keys(keys, over);
+  }
+  return ModelReader(keys, origin).read();
+}
+
+ModelConfig model_of_weights(const std::string& weights, std::vector<Problem>& problems,
+                             std::vector<std::string>& notes) {
+  std::error_code error;
+  if (weights == "random" || !std::filesystem::is_directory(weights, error)) return {};
+  const std::filesystem::path file = std::filesystem::path(weights) / "config.json";
+  // A run's folder holds a config.json too, that of the run.
+  if (!std::filesystem::exists(file, error) || read_keys(file).find("run") != nullptr) return {};
+  return read_model(file.string(), problems, notes);
+}
+
+ModelConfig load_model_config(const std::filesystem::path& path) {
+  std::vector<Problem> problems;
+  std::vector<std::string> notes;
+  ModelConfig model = read_model(path.string(), problems, notes);
+  throw_problems(problems);
+  for (const std::string& note : notes) log_warning_text(note);
+  return model;
+}
+
+}  // namespace trireme

@@ -1,0 +1,41 @@
+#pragma once
+// One fault of a config, and how a list of them is told. Faults are collected, not thrown one by one: a
+// person who waited in a queue wants to hear all of them.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace trireme {
+
+struct Problem {
+  std::string path;     ///< "optimizer.lr"; "" for the config as a whole
+  std::string found;    ///< the value as JSON, "nothing" where it is missing
+  std::string legal;    ///< what may stand there
+  std::string nearest;  ///< the nearest legal key or value; empty where none comes to mind
+  std::string message;  ///< what is wrong and why it matters, without the above
+};
+
+/// "optimizer.lr: must be a number. Found \"x\"; legal: a number above 0; nearest: 0.001." on one line.
+std::string format_problem(const Problem& problem);
+
+/// A heading and one line for each problem.
+std::string format_problems(const std::vector<Problem>& problems);
+
+/// Throws ConfigError with all of them; returns where there are none.
+void throw_problems(const std::vector<Problem>& problems);
+
+/// [{path, found, legal, nearest, message}], as `plan --json` prints it.
+Json problems_json(const std::vector<Problem>& problems);
+
+/// A value as it is shown to people: JSON on one line, cut after 60 characters.
+std::string shown(const Json& value);
+
+/// The candidate with the smallest edit distance (case, '-' and '_' count for nothing), where that is
+/// less than half of the word.
+std::optional<std::string> nearest_word(std::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace trireme

@@ -1,0 +1,21 @@
+#pragma once
+// What the field table says, for machines (JSON Schema draft-07, for editors) and for people (Markdown).
+
+#include <string>
+
+#include "base/json.h"
+#include "config/fields.h"
+
+namespace trireme {
+
+/// The schema of a config file: type, range, default, examples, and in each description the names that
+/// Megatron, DeepSpeed, transformers and torchtitan use.
+Json config_schema();
+
+/// configs/README.md. A test compares it with the committed file.
+std::string config_reference_markdown();
+
+/// "Learning rate after the warm-up. A number of at least 0; ...; Megatron: --lr; ..." for help and schema.
+std::string describe(const Field& field);
+
+}  // namespace trireme

@@ -1,0 +1,77 @@
+#include "config/unbuilt.h"
+
+#include <algorithm>
+
+#include "config/fields.h"
+
+namespace trireme {
+
+const std::vector<Unbuilt>& unbuilt_features() {
+  static const std::vector<Unbuilt> list = {
+      {"run.check_collectives", {"false"}},
+      {"model_backend.attention", {R"("own")"}},
+      {"precision.compute", {R"("fp32")", R"("bf16")"}},
+      {"precision.wire", {R"("fp32")"}},
+      {"parallel.tensor", {"1"}},
+      {"parallel.context", {"1"}},
+      {"parallel.context_method", {R"("ring")"}},
+      {"parallel.pipeline", {"1"}},
+      {"parallel.pipeline_schedule", {R"("1f1b")"}},
+      {"parallel.virtual_stages", {"1"}},
+      {"parallel.pipeline_layers", {R"("balanced")"}},
+      {"parallel.pipeline_times", {}},
+      {"parallel.pipeline_memory_limit", {}},
+      {"parallel.pipeline_group_size", {"1"}},
+      {"parallel.speculative_step", {"false"}},
+      {"parallel.expert", {"1"}},
+      {"parallel.zero_stage", {"0"}},
+      {"parallel.zero_group", {}},
+      {"parallel.reduction_order", {R"("rank")"}},
+      {"parallel.recompute", {R"("none")"}},
+      {"checkpoint.async", {"false"}},
+      {"checkpoint.when_busy", {R"("wait")"}},
+      {"checkpoint.staging_bytes", {"0"}},
+  };
+  return list;
+}
+
+void check_unbuilt(const Json& given, std::vector<Problem>& problems) {
+  for (const Unbuilt& feature : unbuilt_features()) {
+    const Field* field = find_field(feature.path);
+    expect(field != nullptr, "{} is no field", feature.path);
+    const Json* section = given.find(field->section());
+    const Json* value = section == nullptr ? nullptr : section->find(field->key());
+    RunConfig wanted;
+    if (value == nullptr || !field->assign(*value, wanted)) continue;  // not given, or a fault already
+    std::string legal;
+    const bool built = std::any_of(feature.built.begin(), feature.built.end(), [&](std::string_view text) {
+      RunConfig works;
+      field->assign(parse_json(text, feature.path), works);
+      legal.append(legal.empty() ? "" : ", ").append(text);
+      return field->read(works) == field->read(wanted);
+    });
+    if (built) continue;
+    if (feature.built.empty()) legal = "leave it out";
+    problems.push_back({field->path, shown(*value), legal,
+                        feature.built.empty() ? "" : std::string(feature.built.back()),
+                        "not in this version"});
+  }
+}
+
+void fall_back_to_built(const Json& given, RunConfig& config, std::vector<std::string>& notes) {
+  const Json* checkpoint = given.find("checkpoint");
+  if (checkpoint == nullptr || checkpoint->find("async") == nullptr) {
+    config.checkpoint.async = false;
+    notes.emplace_back("checkpoint.async: true is not in this version, so training waits for each save");
+  }
+}
+
+void require_device_built(DeviceChoice device) {
+  if (device == DeviceChoice::kAuto || device == DeviceChoice::kCpu) return;
+  throw EnvironmentError(
+      "run.device is \"{}\" but this build has only the CPU backend (no step could run). "
+      "Use \"cpu\" or \"auto\"",
+      device == DeviceChoice::kCuda ? "cuda" : "cuda-host");
+}
+
+}  // namespace trireme
