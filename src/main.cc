@@ -1,1 +1,13 @@
-int main() { return 0; }
+#include <string>
+#include <vector>
+
+#include "base/stop_flag.h"
+#include "checkpoint/hdf5_file.h"
+#include "commands/commands.h"
+
+int main(int argc, char** argv) {
+  trireme::initialise_hdf5();  // before anything else of HDF5
+  trireme::install_stop_handlers();
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  return trireme::run_command_line(arguments);
+}
