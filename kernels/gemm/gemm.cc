@@ -1,0 +1,75 @@
+#include "kernels/gemm/gemm.h"
+
+#include "kernels/common/check_args.h"
+#include "kernels/common/dispatch.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/gemm/gemm_internal.h"
+
+namespace trireme {
+namespace gemm_internal {
+
+const GemmKernels& kernels(const Context& context) {
+  return choose_table("gemm", context, avx2::gemm_cpu, avx512::gemm_cpu);
+}
+
+void fill_with_bias(Context& context, TensorView c_MN, ConstTensorView bias_N) {
+  const std::int64_t n = c_MN.shape[1];
+  kernels(context).copy_panel(
+      {context.exec(), c_MN.data, bias_N.data, c_MN.shape[0], n, n, 0, c_MN.dtype, bias_N.dtype});
+}
+
+}  // namespace gemm_internal
+
+namespace {
+
+using gemm_internal::Sizes;
+
+Sizes check(const Gemm& args) {
+  const ArgumentChecker check("gemm");
+  check.rank("a", args.a, 2);
+  check.rank("b", args.b, 2);
+  check.floating("a", args.a.dtype);
+  const bool ta = args.transpose_a == Transpose::kYes, tb = args.transpose_b == Transpose::kYes;
+  const Sizes s{args.a.shape[ta ? 1 : 0], args.b.shape[tb ? 0 : 1], args.a.shape[ta ? 0 : 1]};
+  check.tensor("a", args.a, args.a.dtype, args.a.shape);
+  check.tensor("b", args.b, args.a.dtype, tb ? Shape{s.n, s.k} : Shape{s.k, s.n});
+  const bool narrow = args.c_MN.dtype == DType::kBF16 && args.a.dtype == DType::kBF16;
+  check.tensor("c", args.c_MN, narrow ? DType::kBF16 : DType::kF32, {s.m, s.n});
+  check.optional("bias", args.bias_N, args.b.dtype, {s.n});
+  if (args.accumulate == Accumulate::kYes) {
+    check.that(!narrow, "c", "a bf16 result accumulates nothing");
+    check.absent("bias", args.bias_N, "with accumulate");
+  }
+  check.disjoint("c", args.c_MN, "a", args.a);
+  check.disjoint("c", args.c_MN, "b", args.b);
+  check.disjoint("c", args.c_MN, "bias", args.bias_N);
+  return s;
+}
+
+void gemm_f32(Context& context, const Gemm& args, Sizes s) {
+  float beta = args.accumulate == Accumulate::kYes ? 1.0F : 0.0F;
+  if (args.bias_N.given()) {
+    gemm_internal::fill_with_bias(context, args.c_MN, args.bias_N);
+    beta = 1.0F;
+  }
+  gemm_internal::sgemm(context.threads(),
+                       {s, args.a.as<float>(), args.b.as<float>(), args.c_MN.as<float>(), args.a.shape[1],
+                        args.b.shape[1], s.n, args.transpose_a, args.transpose_b, beta});
+}
+
+}  // namespace
+
+void gemm(Context& context, const Gemm& args) {
+  const Sizes s = check(args);
+  if (s.m == 0 || s.n == 0) return;
+  if (s.k == 0) {
+    if (args.bias_N.given()) return gemm_internal::fill_with_bias(context, args.c_MN, args.bias_N);
+    if (args.accumulate == Accumulate::kNo) clear(context, args.c_MN);
+    return;
+  }
+  if (args.a.dtype == DType::kF32) return gemm_f32(context, args, s);
+  if (gemm_internal::has_native_bf16(context)) return gemm_internal::gemm_by_primitive(context, args, s);
+  gemm_internal::gemm_by_panels(context, args, s);
+}
+
+}  // namespace trireme

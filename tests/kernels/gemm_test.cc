@@ -1,0 +1,188 @@
+#include "kernels/gemm/gemm.h"
+
+#include <array>
+#include <cmath>
+
+#include "kernels/gemm/gemm_internal.h"
+#include "kernels/gemm_reference.h"
+#include "kernels/support/op_test.h"
+
+namespace trireme {
+namespace {
+
+class GemmOp : public OpTest {};
+TRIREME_FOR_ALL_ISAS(GemmOp);
+
+struct Operands {
+  reference::GemmCase sizes;
+  TestTensor a, b, bias, before;
+  Gemm args;
+
+  Operands(reference::GemmCase s, DType type, DType c_type)
+      : sizes(s), a(TestTensor::random(type, s.transpose_a ? Shape{s.k, s.m} : Shape{s.m, s.k}, 1)),
+        b(TestTensor::random(type, s.transpose_b ? Shape{s.n, s.k} : Shape{s.k, s.n}, 2)),
+        bias(TestTensor::random(type, {s.n}, 3)), before(TestTensor::random(c_type, {s.m, s.n}, 4)) {
+    args.a = a;
+    args.b = b;
+    args.transpose_a = s.transpose_a ? Transpose::kYes : Transpose::kNo;
+    args.transpose_b = s.transpose_b ? Transpose::kYes : Transpose::kNo;
+  }
+  std::vector<double> expected(const std::vector<double>& start) const {
+    return reference::gemm(sizes, start, a.values(), b.values());
+  }
+  std::vector<double> bias_rows() const {
+    std::vector<double> rows;
+    for (std::int64_t i = 0; i < sizes.m; ++i) {
+      const auto row = bias.values();
+      rows.insert(rows.end(), row.begin(), row.end());
+    }
+    return rows;
+  }
+};
+
+/// Sums of k products of size 1: the error grows with sqrt(k).
+Tolerance tolerance(DType c_type) {
+  return c_type == DType::kBF16 ? Tolerance{1.01 / 256, 1e-5} : Tolerance{1e-6, 2e-6};
+}
+
+using Multiply = void (*)(Context&, const Gemm&, gemm_internal::Sizes);
+
+void expect_all_forms_equal_the_reference(Context& context, DType type, DType c_type, Multiply multiply) {
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 1, 1}, {3, 7, 5}, {17, 33, 65}, {64, 9, 130}}) {
+    for (const int transposes : {0, 1, 2, 3}) {
+      const Operands x({m, n, k, (transposes & 1) != 0, (transposes & 2) != 0}, type, c_type);
+      const std::vector<double> zero(static_cast<std::size_t>(m * n));
+      Gemm args = x.args;
+      TestTensor c = x.before;
+      args.c_MN = c;
+      multiply(context, args, {m, n, k});
+      expect_close(c.values(), x.expected(zero), tolerance(c_type), "product");
+      args.bias_N = x.bias;
+      multiply(context, args, {m, n, k});
+      expect_close(c.values(), x.expected(x.bias_rows()), tolerance(c_type), "product with bias");
+      if (c_type == DType::kBF16) continue;
+      c = x.before;
+      args.c_MN = c;
+      args.bias_N = {};
+      args.accumulate = Accumulate::kYes;
+      multiply(context, args, {m, n, k});
+      expect_close(c.values(), x.expected(x.before.values()), tolerance(c_type), "accumulated product");
+    }
+  }
+}
+
+void multiply_by_op(Context& context, const Gemm& args, gemm_internal::Sizes) { gemm(context, args); }
+
+TEST_P(GemmOp, values_by_hand) {
+  Context context = cpu_context(GetParam());
+  const TestTensor a = TestTensor::of(DType::kF32, {2, 3}, {1, 2, 3, 4, 5, 6});
+  const TestTensor b = TestTensor::of(DType::kF32, {3, 2}, {1, 0, 0, 1, 1, 1});
+  const TestTensor bias = TestTensor::of(DType::kF32, {2}, {10, 20});
+  TestTensor c(DType::kF32, {2, 2});
+  gemm(context, {.c_MN = c, .a = a, .b = b, .bias_N = bias});
+  EXPECT_EQ(c.values(), (std::vector<double>{14, 25, 20, 31}));
+}
+
+TEST_P(GemmOp, every_form_equals_the_reference_for_any_thread_count) {
+  for (const int threads : {1, 2, 3}) {
+    Context context = cpu_context(GetParam(), threads);
+    expect_all_forms_equal_the_reference(context, DType::kF32, DType::kF32, multiply_by_op);
+    expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kF32, multiply_by_op);
+    expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kBF16, multiply_by_op);
+  }
+}
+
+TEST_P(GemmOp, every_way_equals_the_reference) {
+  Context context = cpu_context(GetParam(), 2);
+  expect_all_forms_equal_the_reference(context, DType::kF32, DType::kF32, gemm_internal::gemm_by_primitive);
+  expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kBF16, gemm_internal::gemm_by_panels);
+  if (!gemm_internal::has_native_bf16(context)) return;
+  expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kF32, gemm_internal::gemm_by_primitive);
+  expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kBF16, gemm_internal::gemm_by_primitive);
+}
+
+TEST_P(GemmOp, bf16_operands_larger_than_a_panel_are_cut_in_every_direction) {
+  Context context = cpu_context(GetParam(), 2);
+  for (const int transposes : {0, 3}) {
+    const bool transposed = transposes != 0;
+    // One dim beyond its block at a time, and K beyond with two blocks of rows.
+    for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{2, 3, 4100}, {2, 1030, 3}, {520, 2, 3}, {515, 2, 4099}}) {
+      const Operands x({m, n, k, transposed, transposed}, DType::kBF16, DType::kBF16);
+      Gemm args = x.args;
+      TestTensor c(DType::kBF16, {m, n});
+      args.c_MN = c;
+      args.bias_N = x.bias;
+      gemm_internal::gemm_by_panels(context, args, {m, n, k});
+      expect_close(c.values(), x.expected(x.bias_rows()), {1.01 / 256, 1e-5}, "panels");
+    }
+  }
+}
+
+TEST_P(GemmOp, two_runs_give_the_same_bits) {
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    Context context = cpu_context(GetParam(), 2);
+    const Operands x({33, 65, 100}, type, DType::kF32);
+    Gemm args = x.args;
+    TestTensor c(DType::kF32, {33, 65}), again(DType::kF32, {33, 65});
+    args.c_MN = c;
+    gemm(context, args);
+    args.c_MN = again;
+    gemm(context, args);
+    EXPECT_EQ(c.bits(), again.bits());
+  }
+}
+
+TEST_P(GemmOp, an_empty_sum_clears_or_leaves_or_gives_the_bias) {
+  Context context = cpu_context(GetParam());
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    const TestTensor a(type, {2, 0}), b(type, {0, 3}), bias = TestTensor::of(type, {3}, {1, 2, 3});
+    TestTensor c = TestTensor::of(DType::kF32, {2, 3}, {9, 9, 9, 9, 9, 9});
+    gemm(context, {.c_MN = c, .a = a, .b = b, .accumulate = Accumulate::kYes});
+    EXPECT_EQ(c.values(), std::vector<double>(6, 9.0));
+    gemm(context, {.c_MN = c, .a = a, .b = b, .bias_N = bias});
+    EXPECT_EQ(c.values(), (std::vector<double>{1, 2, 3, 1, 2, 3}));
+    gemm(context, {.c_MN = c, .a = a, .b = b});
+    EXPECT_EQ(c.values(), std::vector<double>(6, 0.0));
+  }
+}
+
+TEST_P(GemmOp, no_rows_or_columns_is_no_work) {
+  Context context = cpu_context(GetParam());
+  TestTensor none(DType::kF32, {0, 3}), narrow(DType::kF32, {3, 0});
+  gemm(context, {.c_MN = none, .a = TensorView(nullptr, DType::kF32, {0, 2}), .b = TestTensor(DType::kF32, {2, 3})});
+  gemm(context, {.c_MN = narrow, .a = TestTensor(DType::kF32, {3, 2}), .b = TensorView(nullptr, DType::kF32, {2, 0})});
+}
+
+TEST_P(GemmOp, what_stood_in_c_has_no_influence_without_accumulate) {
+  Context context = cpu_context(GetParam());
+  const Operands x({3, 4, 5}, DType::kF32, DType::kF32);
+  TestTensor c = TestTensor::of(DType::kF32, {3, 4}, std::vector<double>(12, std::nan("")));
+  Gemm args = x.args;
+  args.c_MN = c;
+  gemm(context, args);
+  expect_close(c.values(), x.expected(std::vector<double>(12)), tolerance(DType::kF32), "product");
+}
+
+TEST_P(GemmOp, wrong_operands_are_refused_by_name) {
+  Context context = cpu_context(GetParam());
+  TestTensor c(DType::kF32, {2, 3}), h(DType::kBF16, {2, 3});
+  const TestTensor a(DType::kF32, {2, 4}), b(DType::kF32, {4, 3}), bias(DType::kF32, {4}), vector(DType::kF32, {4});
+  expect_refused([&] { gemm(context, {.c_MN = c, .a = a, .b = a}); }, "gemm.b: expected [4, 4] fp32, found [2, 4] fp32");
+  expect_refused([&] { gemm(context, {.c_MN = h, .a = a, .b = b}); }, "gemm.c: expected [2, 3] fp32, found [2, 3] bf16");
+  expect_refused([&] { gemm(context, {.c_MN = c, .a = vector, .b = b}); }, "gemm.a: expected 2 dims, found [4] fp32");
+  expect_refused([&] { gemm(context, {.c_MN = c, .a = a, .b = b, .bias_N = bias}); },
+                 "gemm.bias: expected [3] fp32, found [4] fp32");
+  const TestTensor row(DType::kF32, {3});
+  expect_refused(
+      [&] { gemm(context, {.c_MN = c, .a = a, .b = b, .accumulate = Accumulate::kYes, .bias_N = row}); },
+      "gemm.bias: expected nothing with accumulate");
+  TestTensor s(DType::kF32, {4, 4});
+  expect_refused([&] { gemm(context, {.c_MN = s, .a = s, .b = TestTensor(DType::kF32, {4, 4})}); },
+                 "gemm.c: shares memory with a");
+  const TestTensor ha(DType::kBF16, {2, 4}), hb(DType::kBF16, {4, 3});
+  expect_refused([&] { gemm(context, {.c_MN = h, .a = ha, .b = hb, .accumulate = Accumulate::kYes}); },
+                 "gemm.c: a bf16 result accumulates nothing");
+}
+
+}  // namespace
+}  // namespace trireme
