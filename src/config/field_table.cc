@@ -12,7 +12,8 @@ template <class Access>
 Field make_field(std::string path, Access access, FieldRow row) {
   using T = std::remove_reference_t<decltype(access(std::declval<RunConfig&>()))>;
   using C = Codec<T>;
-  if constexpr (std::is_same_v<T, std::int64_t> || std::is_same_v<T, std::optional<std::int64_t>>) {
+  if constexpr (std::is_same_v<T, std::int64_t> || std::is_same_v<T, std::optional<std::int64_t>> ||
+                std::is_same_v<T, ResumeChoice>) {
     if (std::isnan(row.maximum)) row.maximum = kCountMax;
     if (std::isnan(row.minimum)) row.minimum = 0;
   }

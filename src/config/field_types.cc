@@ -26,7 +26,8 @@ bool in_range(double value, const FieldRow& row) {
 
 std::string legal_range(std::string_view noun, const FieldRow& row) {
   std::string text(noun);
-  const bool from = !std::isnan(row.minimum), to = !std::isnan(row.maximum);
+  // The largest integer of all is no limit that anybody meets.
+  const bool from = !std::isnan(row.minimum), to = !std::isnan(row.maximum) && row.maximum < 9e15;
   if (from && to) return fmt::format("{} from {} to {}", noun, bound_text(row.minimum), bound_text(row.maximum));
   if (from) text += fmt::format(" of at least {}", bound_text(row.minimum));
   if (!std::isnan(row.above)) text += fmt::format(" above {}", bound_text(row.above));

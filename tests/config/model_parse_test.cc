@@ -1,0 +1,275 @@
+#include "config/model_parse.h"
+
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "config/model_keys.h"
+#include "support.h"
+
+namespace trireme {
+namespace {
+
+struct Read {
+  ModelConfig model;
+  std::vector<Problem> problems;
+  std::vector<std::string> notes;
+};
+
+Read read(const Json& json) {
+  Read result;
+  result.model = read_model(json, result.problems, result.notes);
+  return result;
+}
+
+Read read_text(std::string_view text) { return read(parse_json(text, "model")); }
+
+ModelConfig legal(std::string_view text) {
+  const Read result = read_text(text);
+  EXPECT_TRUE(result.problems.empty()) << text << ": " << format_problems(result.problems);
+  return result.model;
+}
+
+Problem fault(std::string_view text) {
+  const Read result = read_text(text);
+  EXPECT_EQ(result.problems.size(), 1U) << text << ": " << format_problems(result.problems);
+  EXPECT_EQ(result.model.layers, 0);
+  return result.problems.empty() ? Problem{} : result.problems[0];
+}
+
+/// A small llama with more keys.
+std::string llama(std::string_view more) {
+  return R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,"num_hidden_layers":2,)"
+         R"("intermediate_size":128,"vocab_size":257)" + std::string(more.empty() ? "" : ",") + std::string(more) + "}";
+}
+
+// Made by tests/golden/config/make_models.py: configs as transformers reads them.
+TEST(ModelParse, reads_what_transformers_reads) {
+  const Json golden = parse_json(read_file(std::filesystem::path(TRIREME_GOLDEN) / "config/models.json"), "models.json");
+  ASSERT_GE(golden.as_array().size(), 20U);
+  for (const Json& item : golden.as_array()) {
+    const Json& keys = *item.find("keys");
+    const Read result = read(keys);
+    ASSERT_TRUE(result.problems.empty()) << keys.dump() << format_problems(result.problems);
+    const ModelConfig& m = result.model;
+    const Json& wanted = *item.find("model");
+    const auto integer = [&](const char* key) { return wanted.find(key)->as_integer(); };
+    EXPECT_EQ(m.layers, integer("layers")) << keys.dump();
+    EXPECT_EQ(m.hidden, integer("hidden")) << keys.dump();
+    EXPECT_EQ(m.ffn, integer("ffn")) << keys.dump();
+    EXPECT_EQ(m.heads, integer("heads")) << keys.dump();
+    EXPECT_EQ(m.kv_heads, integer("kv_heads")) << keys.dump();
+    EXPECT_EQ(m.head_dim, integer("head_dim")) << keys.dump();
+    EXPECT_EQ(m.vocab_size, integer("vocab_size")) << keys.dump();
+    EXPECT_EQ(m.max_positions, integer("max_positions")) << keys.dump();
+    EXPECT_EQ(m.norm_eps, wanted.find("norm_eps")->as_double()) << keys.dump();
+    EXPECT_EQ(m.init_std, wanted.find("init_std")->as_double()) << keys.dump();
+    EXPECT_EQ(m.tied_embeddings, wanted.find("tied_embeddings")->as_bool()) << keys.dump();
+    EXPECT_EQ(m.qkv_bias, wanted.find("qkv_bias")->as_bool()) << keys.dump();
+    EXPECT_EQ(m.attention_out_bias, wanted.find("attention_out_bias")->as_bool()) << keys.dump();
+    EXPECT_EQ(m.mlp_bias, wanted.find("mlp_bias")->as_bool()) << keys.dump();
+    EXPECT_EQ(m.bos_token, integer("bos_token")) << keys.dump();
+    EXPECT_EQ(m.end_token, integer("end_token")) << keys.dump();
+    if (const Json* rope = wanted.find("rope")) {
+      EXPECT_EQ(m.rope.theta, rope->find("rope_theta")->as_double()) << keys.dump();
+      const Json ours = *model_keys_json(m).find("rope_parameters");
+      for (const auto& [name, value] : rope->as_object()) {
+        ASSERT_NE(ours.find(name), nullptr) << keys.dump() << name;
+        const bool same = value.is_number() ? ours.find(name)->as_double() == value.as_double() : *ours.find(name) == value;
+        EXPECT_TRUE(same) << keys.dump() << name;
+      }
+    }
+  }
+}
+
+TEST(ModelParse, what_a_family_always_has) {
+  const ModelConfig gpt2 = legal(R"({"model_type":"gpt2"})");
+  EXPECT_EQ(gpt2.norm, NormKind::kLayer);
+  EXPECT_EQ(gpt2.activation, Activation::kGeluTanh);
+  EXPECT_EQ(gpt2.position, PositionKind::kLearned);
+  EXPECT_TRUE(gpt2.weights_in_out());
+  const ModelConfig qwen3 = legal(R"({"model_type":"qwen3"})");
+  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_EQ(qwen3.norm, NormKind::kRms);
+  EXPECT_FALSE(legal(llama("")).qk_norm);
+}
+
+TEST(ModelParse, gpt2_takes_family_names_and_aliases) {
+  const ModelConfig a = legal(R"({"model_type":"gpt2","n_embd":48,"n_layer":3,"n_head":2,"n_positions":77,"n_inner":96})");
+  const ModelConfig b = legal(R"({"model_type":"gpt2","hidden_size":48,"num_hidden_layers":3,"num_attention_heads":2,
+                                  "max_position_embeddings":77,"intermediate_size":96})");
+  EXPECT_EQ(a, b);
+  EXPECT_EQ(a.ffn, 96);
+  EXPECT_EQ(legal(R"({"model_type":"gpt2","n_embd":48,"n_head":2,"hidden_size":48,"n_inner":null})").ffn, 192);
+  EXPECT_EQ(fault(R"({"model_type":"gpt2","n_embd":48,"n_head":2,"hidden_size":64})").path, "model.hidden_size");
+}
+
+TEST(ModelParse, a_model_of_another_kind_is_refused_by_name) {
+  for (const char* type : {"mixtral", "qwen3_moe", "bert"}) {
+    const Problem problem = fault(fmt::format(R"({{"model_type":"{}"}})", type));
+    EXPECT_EQ(problem.path, "model.model_type");
+    EXPECT_EQ(problem.message, "not in this version");
+  }
+  EXPECT_EQ(fault("{}").path, "model.model_type");
+  EXPECT_EQ(fault(R"({"model_type":3})").path, "model.model_type");
+}
+
+TEST(ModelParse, rope_is_read_in_both_spellings) {
+  const ModelConfig now = legal(llama(R"("rope_parameters":{"rope_type":"default","rope_theta":500000.0})"));
+  const ModelConfig then = legal(llama(R"("rope_theta":500000.0,"rope_scaling":null)"));
+  EXPECT_EQ(now.rope, then.rope);
+  EXPECT_EQ(now.rope.theta, 500000.0);
+  // An exporter that left null behind.
+  EXPECT_EQ(legal(llama(R"("rope_theta":null,"rope_parameters":{"rope_theta":5e5})")).rope.theta, 5e5);
+  const ModelConfig both = legal(llama(R"("rope_theta":5e5,"rope_scaling":{"type":"linear","factor":2},
+                                          "rope_parameters":{"rope_type":"linear","factor":2.0,"rope_theta":5e5})"));
+  EXPECT_EQ(both.rope.kind, RopeKind::kLinear);
+  EXPECT_EQ(both.rope.factor, 2);
+}
+
+TEST(ModelParse, contradicting_spellings_of_rope_are_refused) {
+  EXPECT_EQ(fault(llama(R"("rope_theta":1e4,"rope_parameters":{"rope_theta":5e5})")).path, "model.rope_theta");
+  EXPECT_EQ(fault(llama(R"("rope_scaling":{"type":"linear","factor":2},
+                           "rope_parameters":{"rope_type":"linear","factor":3})")).path, "model.rope_scaling");
+  EXPECT_EQ(fault(llama(R"("rope_scaling":{"type":"linear","rope_type":"yarn","factor":2})")).path,
+            "model.rope_scaling.type");
+}
+
+TEST(ModelParse, rope_of_a_kind_we_lack_or_with_missing_numbers_is_refused) {
+  EXPECT_EQ(fault(llama(R"("rope_scaling":{"type":"dynamic","factor":2})")).message, "not in this version");
+  EXPECT_EQ(fault(llama(R"("rope_scaling":{"rope_type":"linear"})")).path, "model.rope_scaling.factor");
+  EXPECT_EQ(fault(llama(R"("rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4})")).path,
+            "model.rope_scaling.high_freq_factor");
+  EXPECT_EQ(fault(llama(R"("rope_parameters":{"full_attention":{"rope_theta":1e4}})")).message, "not in this version");
+  EXPECT_EQ(fault(llama(R"("rope_parameters":{"partial_rotary_factor":0.5})")).path,
+            "model.rope_parameters.partial_rotary_factor");
+  EXPECT_EQ(fault(llama(R"("rope_scaling":{"rope_type":"linear","facter":2,"factor":2})")).nearest, "factor");
+  EXPECT_EQ(fault(llama(R"("rope_theta":0)")).path, "model.rope_theta");
+  EXPECT_EQ(fault(llama(R"("rope_scaling":"linear")")).path, "model.rope_scaling");
+}
+
+TEST(ModelParse, a_feature_that_we_lack_is_refused_only_when_active) {
+  const std::string qwen = R"({"model_type":"qwen2","num_hidden_layers":4,)";
+  EXPECT_EQ(fault(qwen + R"("use_sliding_window":true,"max_window_layers":2})").path, "model.use_sliding_window");
+  legal(qwen + R"("use_sliding_window":true,"max_window_layers":4})");
+  legal(qwen + R"("use_sliding_window":true,"sliding_window":null,"max_window_layers":2})");
+  legal(qwen + R"("use_sliding_window":false,"sliding_window":4096,"max_window_layers":2})");
+  legal(qwen + R"("layer_types":["full_attention","full_attention","full_attention","full_attention"]})");
+  EXPECT_EQ(fault(qwen + R"("layer_types":["full_attention"]})").path, "model.layer_types");
+  EXPECT_EQ(fault(qwen + R"("layer_types":["sliding_attention"]})").path, "model.layer_types");
+  for (const char* key : {R"("pretraining_tp":2)", R"("hidden_act":"gelu")", R"("quantization_config":{"bits":4})",
+                          R"("partial_rotary_factor":0.5)", R"("add_cross_attention":true)"}) {
+    EXPECT_EQ(fault(llama(key)).message, "not in this version") << key;
+  }
+  legal(llama(R"("pretraining_tp":1,"hidden_act":"silu","quantization_config":null,"partial_rotary_factor":1.0)"));
+  const auto gpt2 = [](const char* key) { return fmt::format(R"({{"model_type":"gpt2",{}}})", key); };
+  for (const char* key : {R"("scale_attn_by_inverse_layer_idx":true)", R"("scale_attn_weights":false)",
+                          R"("activation_function":"relu")"}) {
+    EXPECT_EQ(fault(gpt2(key)).message, "not in this version") << key;
+  }
+  legal(gpt2(R"("activation_function":"gelu_pytorch_tanh","reorder_and_upcast_attn":true)"));
+}
+
+TEST(ModelParse, dropout_is_told_in_one_line) {
+  const Read result = read_text(R"({"model_type":"gpt2","attn_pdrop":0.1,"resid_pdrop":0.2,"embd_pdrop":0.0})");
+  EXPECT_TRUE(result.problems.empty());
+  EXPECT_EQ(result.notes, std::vector<std::string>{"model: dropout is not applied (attn_pdrop 0.1, resid_pdrop 0.2)"});
+}
+
+TEST(ModelParse, sizes_that_do_not_fit_together_are_refused_with_the_numbers) {
+  const Problem heads = fault(R"({"model_type":"llama","hidden_size":64,"num_attention_heads":3})");
+  EXPECT_EQ(heads.path, "model.num_attention_heads");
+  EXPECT_EQ(heads.nearest, "hidden_size = 63 or 66");
+  legal(R"({"model_type":"llama","hidden_size":64,"num_attention_heads":3,"head_dim":24})");
+  const Problem kv = fault(llama(R"("num_key_value_heads":3)"));
+  EXPECT_EQ(kv.path, "model.num_key_value_heads");
+  EXPECT_EQ(kv.nearest, "2");
+  EXPECT_EQ(fault(R"({"model_type":"qwen2","num_attention_heads":8})").path, "model.num_key_value_heads");
+  EXPECT_EQ(legal(R"({"model_type":"qwen2","num_attention_heads":8,"num_key_value_heads":null})").kv_heads, 8);
+  EXPECT_EQ(fault(llama(R"("head_dim":15)")).path, "model.head_dim");
+}
+
+TEST(ModelParse, sizes_out_of_range_and_of_the_wrong_type_are_all_reported) {
+  const Read result = read_text(R"({"model_type":"llama","hidden_size":0,"num_hidden_layers":5000,"vocab_size":16777217,
+    "intermediate_size":"128","num_attention_heads":true,"max_position_embeddings":-1,"rms_norm_eps":"x",
+    "tie_word_embeddings":1,"head_dim":1.5,"num_key_value_heads":9223372036854775807,"eos_token_id":-5})");
+  EXPECT_EQ(result.problems.size(), 11U) << format_problems(result.problems);
+}
+
+TEST(ModelParse, an_unknown_key_is_a_problem_inline_and_a_note_from_a_file) {
+  EXPECT_EQ(fault(llama(R"("hiden_act":"silu")")).nearest, "hidden_act");
+  const TemporaryDirectory folder;
+  folder.write("config.json", llama(R"("my_key":1)"));
+  const Read from_folder = read(folder.path().string());
+  EXPECT_TRUE(from_folder.problems.empty());
+  ASSERT_EQ(from_folder.notes.size(), 1U);
+  EXPECT_NE(from_folder.notes[0].find("my_key"), std::string::npos);
+  const Read overridden = read(Json::Object{{"path", (folder / "config.json").string()}, {"other_key", 1}});
+  EXPECT_EQ(paths_of(overridden.problems), std::vector<std::string>{"model.other_key"});
+}
+
+TEST(ModelParse, keys_beside_a_path_override_the_file) {
+  const TemporaryDirectory folder;
+  folder.write("config.json", R"({"model_type":"gpt2","n_layer":5,"n_embd":64,"n_head":4})");
+  const Read result = read(Json::Object{{"path", folder.path().string()}, {"n_layer", 2}, {"hidden_size", 32}});
+  EXPECT_TRUE(result.problems.empty()) << format_problems(result.problems);
+  EXPECT_EQ(result.model.layers, 2);
+  EXPECT_EQ(result.model.hidden, 32);
+  EXPECT_EQ(result.model.heads, 4);
+}
+
+TEST(ModelParse, a_fault_of_a_file_names_it) {
+  const TemporaryDirectory folder;
+  const auto file = folder.write("m.json", R"({"model_type":"gpt2","n_layer":0})");
+  const Read result = read(file.string());
+  ASSERT_EQ(result.problems.size(), 1U);
+  EXPECT_NE(result.problems[0].message.find("m.json"), std::string::npos);
+  EXPECT_THROW(read((folder / "none.json").string()), DataError);
+  EXPECT_THROW(read(folder.write("twice.json", R"({"n_layer":1,"n_layer":2})").string()), ConfigError);
+  EXPECT_THROW(read(folder.write("list.json", "[]").string()), ConfigError);
+}
+
+TEST(ModelParse, of_several_end_tokens_the_first_ends_a_document) {
+  const ModelConfig model = legal(llama(R"("eos_token_id":[7,9],"bos_token_id":null)"));
+  EXPECT_EQ(model.end_token, 7);
+  EXPECT_EQ(model.bos_token, -1);
+  EXPECT_EQ(model_keys_json(model).find("eos_token_id")->dump(), "[7,9]");
+  EXPECT_EQ(fault(llama(R"("eos_token_id":[7,"x"])")).path, "model.eos_token_id");
+}
+
+TEST(ModelParse, a_config_takes_its_model_from_hugging_face_weights) {
+  const TemporaryDirectory folder;
+  folder.write("config.json", R"({"model_type":"gpt2","n_layer":5})");
+  const LoadedConfig loaded = load_with({"model=null", "init.weights=" + folder.path().string()});
+  EXPECT_TRUE(loaded.problems.empty()) << format_problems(loaded.problems);
+  EXPECT_EQ(loaded.config.model.layers, 5);
+  EXPECT_EQ(only_problem(load_with({"model=null"})).path, "model");
+  EXPECT_FALSE(load_with({"model=null", "init.weights=/no/such"}).config.has_model());
+}
+
+TEST(ModelKeys, written_out_they_give_the_same_model) {
+  for (const std::string& text :
+       {llama(""), llama(R"("rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,
+                            "original_max_position_embeddings":512},"use_cache":false,"attention_bias":true)"),
+        llama(R"("rope_scaling":{"type":"yarn","factor":4,"mscale":0.7,"mscale_all_dim":1.0,"truncate":false})"),
+        std::string(R"({"model_type":"qwen2"})"), std::string(R"({"model_type":"qwen3","tie_word_embeddings":true})"),
+        std::string(R"({"model_type":"gpt2","resid_pdrop":0.1,"n_ctx":1024})")}) {
+    const ModelConfig model = legal(text);
+    EXPECT_EQ(legal(model_keys_json(model).dump()), model) << text;
+    EXPECT_EQ(model_keys_json(model), model.source);
+    ModelConfig from_export = legal(hf_config_json(model, DType::kBF16).dump());
+    from_export.source = model.source;  // that of the export also has architectures and dtype
+    EXPECT_EQ(from_export, model) << text;
+  }
+}
+
+TEST(HfConfig, says_class_and_type) {
+  const Json json = hf_config_json(legal(R"({"model_type":"qwen3"})"), DType::kBF16);
+  EXPECT_EQ(json.find("architectures")->dump(), R"(["Qwen3ForCausalLM"])");
+  EXPECT_EQ(*json.find("dtype"), Json("bfloat16"));
+  EXPECT_EQ(*json.find("torch_dtype"), Json("bfloat16"));
+  EXPECT_EQ(json.find("rope_scaling")->is_null(), true);
+  EXPECT_EQ(*json.find("rope_parameters")->find("rope_theta"), Json(10000.0));
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,67 @@
+"""Writes models.json: Hugging Face configs and what transformers reads in them (made with transformers 5)."""
+
+import json
+import pathlib
+
+from transformers import AutoConfig
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 8192}
+CASES = [
+    {"model_type": "llama"},
+    {"model_type": "qwen2"},
+    {"model_type": "qwen3"},
+    {"model_type": "gpt2"},
+    {"model_type": "llama", "num_key_value_heads": 8, "rope_theta": 500000.0, "vocab_size": 128256,
+     "max_position_embeddings": 131072, "rope_scaling": LLAMA3, "rms_norm_eps": 1e-5, "tie_word_embeddings": True},
+    {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
+    {"model_type": "llama", "num_attention_heads": 8},
+    {"model_type": "llama", "num_attention_heads": 8, "head_dim": 24, "num_key_value_heads": None},
+    {"model_type": "llama", "rope_parameters": {"rope_type": "linear", "factor": 2.5, "rope_theta": 12345.0}},
+    {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 3}},
+    {"model_type": "llama", "rope_theta": None, "rope_parameters": {"rope_theta": 70000.0, "rope_type": "default"}},
+    {"model_type": "llama", "eos_token_id": [5, 6], "bos_token_id": None, "initializer_range": 0.01},
+    {"model_type": "qwen2", "rope_theta": 1000000.0, "num_attention_heads": 28, "num_key_value_heads": 4,
+     "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "use_sliding_window": False,
+     "sliding_window": 131072, "max_window_layers": 28, "bos_token_id": 151643, "eos_token_id": 151645},
+    {"model_type": "qwen2", "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}},
+    {"model_type": "qwen2", "num_attention_heads": 8, "num_key_value_heads": None},
+    {"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8,
+     "attention_bias": True, "tie_word_embeddings": True},
+    {"model_type": "qwen3", "head_dim": 64, "rope_parameters": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 16,
+                                                               "rope_theta": 1000000.0}},
+    {"model_type": "gpt2", "n_embd": 1024, "n_head": 16, "n_layer": 24, "n_positions": 2048, "n_inner": 3000},
+    {"model_type": "gpt2", "hidden_size": 96, "num_attention_heads": 3, "num_hidden_layers": 2,
+     "max_position_embeddings": 64, "layer_norm_epsilon": 1e-6, "tie_word_embeddings": False},
+    {"model_type": "gpt2", "vocab_size": 307, "bos_token_id": None, "eos_token_id": 3},
+]
+
+
+def token(value):
+    if isinstance(value, list):
+        value = value[0]
+    return -1 if value is None else value
+
+
+def read(keys):
+    c = AutoConfig.for_model(**json.loads(json.dumps(keys)))
+    gpt2, llama, qwen2 = (c.model_type == name for name in ("gpt2", "llama", "qwen2"))
+    model = {
+        "layers": c.num_hidden_layers, "hidden": c.hidden_size, "heads": c.num_attention_heads,
+        "ffn": (c.n_inner or 4 * c.n_embd) if gpt2 else c.intermediate_size,
+        "kv_heads": c.num_attention_heads if gpt2 else c.num_key_value_heads,
+        "head_dim": getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads,
+        "vocab_size": c.vocab_size, "max_positions": c.max_position_embeddings,
+        "norm_eps": c.layer_norm_epsilon if gpt2 else c.rms_norm_eps, "init_std": c.initializer_range,
+        "tied_embeddings": c.tie_word_embeddings, "qkv_bias": gpt2 or qwen2 or c.attention_bias,
+        "attention_out_bias": gpt2 or (not qwen2 and c.attention_bias), "mlp_bias": gpt2 or (llama and c.mlp_bias),
+        "bos_token": token(c.bos_token_id), "end_token": token(c.eos_token_id),
+    }
+    if not gpt2:
+        model["rope"] = {k: v for k, v in c.rope_parameters.items() if k != "type"}
+    return {"keys": keys, "model": model}
+
+
+here = pathlib.Path(__file__).parent
+lines = ",\n".join(json.dumps(read(keys)) for keys in CASES)
+(here / "models.json").write_text(f"[\n{lines}\n]\n")
