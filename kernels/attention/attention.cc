@@ -1,0 +1,272 @@
+#include "kernels/attention/attention.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/math.h"
+#include "kernels/attention/attention_table.h"
+#include "kernels/common/check_args.h"
+#include "kernels/common/dispatch.h"
+
+namespace trireme {
+namespace {
+
+constexpr std::int64_t kHeadDimMax = 256;
+/// Up to this many queries go one by one (a key/value cache) rather than in tiles.
+constexpr std::int64_t kFewQueries = 4;
+/// Below this many (query, key) pairs times head size another thread costs more than it saves.
+constexpr std::int64_t kWorkPerThreadMin = 32768;
+
+const AttentionKernels& table(const Context& context) {
+  return choose_table("attention", context, avx2::attention_cpu, avx512::attention_cpu);
+}
+
+std::int64_t token_count(const ArgumentChecker& check, const char* name, std::span<const PositionRange> ranges) {
+  std::int64_t count = 0;
+  for (const PositionRange& range : ranges) {
+    const bool fits = range.first >= 0 && range.count >= 0 &&
+                      range.first <= std::numeric_limits<std::int32_t>::max() - range.count;
+    check.that(fits, name, "a range is negative or ends beyond 2^31 - 1");
+    count += range.count;
+  }
+  return count;
+}
+
+/// What all calls share; fills sizes and checks q, k, v and the mask.
+AttentionShape check_common(const ArgumentChecker& check, const ConstHeadsView& q, const ConstHeadsView& k,
+                            const ConstHeadsView& v, const AttentionMask& mask) {
+  check.floating("q", q.dtype);
+  check.that(mask.sequences >= 0, "mask.sequences", "negative");
+  check.that(q.head_dim > 0 && q.head_dim <= kHeadDimMax && q.head_dim % 2 == 0, "q",
+             "the head size must be even and from 2 to 256");
+  check.that(q.heads > 0 && k.heads > 0 && q.heads % k.heads == 0, "k",
+             "the number of query heads must be a multiple of the number of key heads");
+  const AttentionShape shape = {mask.sequences, token_count(check, "mask.q", mask.q),
+                                token_count(check, "mask.kv", mask.kv), q.heads, k.heads, q.head_dim, q.dtype};
+  const std::int64_t q_rows = shape.sequences * shape.q_tokens, kv_rows = shape.sequences * shape.kv_tokens;
+  check.heads("q", q, q.dtype, {q_rows, shape.heads, shape.head_dim});
+  check.heads("k", k, q.dtype, {kv_rows, shape.kv_heads, shape.head_dim});
+  check.heads("v", v, q.dtype, {kv_rows, shape.kv_heads, shape.head_dim});
+  check.optional("mask.first_key", mask.first_key_T, DType::kI32, {q_rows});
+  return shape;
+}
+
+AttentionHeads<const void> plain(const ConstHeadsView& view) { return {view.data, view.token_stride}; }
+AttentionHeads<void> plain(const HeadsView& view) { return {view.data, view.token_stride}; }
+AttentionHeads<float> plain_f32(const HeadsView& view) {
+  return {reinterpret_cast<float*>(view.data), view.token_stride};
+}
+
+/// The parts of a call's scratch area, each aligned to 64 bytes.
+class ScratchPlan {
+ public:
+  std::size_t take(std::int64_t bytes) {
+    const std::size_t offset = bytes_;
+    bytes_ += static_cast<std::size_t>(round_up(bytes, 64));
+    return offset;
+  }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::size_t bytes_ = 0;
+};
+
+std::int64_t block_count(std::span<const PositionRange> ranges) {
+  std::int64_t count = 0;
+  for (const PositionRange& range : ranges) count += ceil_div(range.count, kAttentionBlock);
+  return count;
+}
+
+void write_key_blocks(std::span<const PositionRange> ranges, AttentionKeyBlock* blocks) {
+  std::int64_t index = 0;
+  for (const PositionRange& range : ranges) {
+    for (std::int64_t i = 0; i < range.count; i += kAttentionBlock) {
+      const std::int64_t count = std::min(kAttentionBlock, range.count - i);
+      *blocks++ = {index, count, range.first + i};
+      index += count;
+    }
+  }
+}
+
+void write_positions(std::span<const PositionRange> ranges, std::int64_t* positions) {
+  for (const PositionRange& range : ranges) {
+    for (std::int64_t i = 0; i < range.count; ++i) *positions++ = range.first + i;
+  }
+}
+
+/// Tiles (64 queries x 64 keys) count 4 where all pairs are visible, 3 where some are, 0 where none is. Documents are
+/// not looked at: they only make work less.
+std::int64_t tile_cost(std::int64_t lowest_position, std::int64_t highest_position, const AttentionKeyBlock& block) {
+  if (highest_position < block.position) return 0;
+  return lowest_position >= block.position + block.count - 1 ? 4 : 3;
+}
+
+enum class CostOf : std::uint8_t { kQueryBlocks, kKeyBlocks };
+
+/// costs[i] = the cost of the blocks of a group before block i.
+void write_costs(const AttentionShape& shape, const AttentionVisibility& visibility, CostOf of, std::int64_t* costs) {
+  const std::int64_t query_blocks = ceil_div(shape.q_tokens, kAttentionBlock);
+  const std::int64_t blocks = of == CostOf::kQueryBlocks ? query_blocks : visibility.key_block_count;
+  std::fill_n(costs, blocks + 1, 1);  // an item is never free
+  for (std::int64_t i = 0; i < query_blocks; ++i) {
+    const std::int64_t query = i * kAttentionBlock, count = std::min(kAttentionBlock, shape.q_tokens - query);
+    const std::int64_t* positions = visibility.q_position + query;
+    const auto [lowest, highest] = std::minmax_element(positions, positions + count);
+    for (std::int64_t j = 0; j < visibility.key_block_count; ++j) {
+      const std::int64_t cost = tile_cost(*lowest, *highest, visibility.key_blocks[j]);
+      costs[(of == CostOf::kQueryBlocks ? i : j) + 1] += cost;
+    }
+  }
+  costs[0] = 0;
+  for (std::int64_t i = 0; i < blocks; ++i) costs[i + 1] += costs[i];
+}
+
+/// Cuts groups * blocks items, in order, into pieces of nearly equal cost.
+void write_starts(std::int64_t groups, std::int64_t blocks, const std::int64_t* costs, int pieces,
+                  AttentionItem* starts) {
+  const std::int64_t group_cost = costs[blocks];
+  for (int piece = 0; piece <= pieces; ++piece) {
+    const std::int64_t cost = groups * group_cost * piece / pieces;
+    const std::int64_t group = cost / group_cost;
+    // The boundary nearest to the share; that of the group's end is the next group's start.
+    const std::int64_t rest = cost - group * group_cost;
+    const std::int64_t* after = std::lower_bound(costs, costs + blocks + 1, rest);
+    std::int64_t block = after - costs;
+    if (block > 0 && rest - costs[block - 1] < costs[block] - rest) --block;
+    starts[piece] = block == blocks ? AttentionItem{group + 1, 0} : AttentionItem{group, block};
+  }
+}
+
+int piece_count(const Context& context, std::int64_t items, std::int64_t work) {
+  const std::int64_t by_work = std::max<std::int64_t>(1, work / kWorkPerThreadMin);
+  return static_cast<int>(std::min({static_cast<std::int64_t>(context.threads()), items, by_work}));
+}
+
+/// Where the parts of the scratch area stand that both directions have.
+struct CommonPlan {
+  std::size_t positions, key_blocks, costs, starts;
+};
+CommonPlan plan_common(ScratchPlan& plan, const AttentionShape& shape, std::int64_t key_blocks, std::int64_t blocks,
+                       int pieces) {
+  return {plan.take(shape.q_tokens * 8), plan.take(key_blocks * static_cast<std::int64_t>(sizeof(AttentionKeyBlock))),
+          plan.take((blocks + 1) * 8), plan.take((pieces + 1) * static_cast<std::int64_t>(sizeof(AttentionItem)))};
+}
+
+AttentionVisibility write_visibility(std::byte* scratch, const CommonPlan& plan, const AttentionMask& mask) {
+  auto* positions = reinterpret_cast<std::int64_t*>(scratch + plan.positions);
+  auto* key_blocks = reinterpret_cast<AttentionKeyBlock*>(scratch + plan.key_blocks);
+  write_positions(mask.q, positions);
+  write_key_blocks(mask.kv, key_blocks);
+  return {positions, key_blocks, block_count(mask.kv),
+          mask.first_key_T.given() ? mask.first_key_T.as<std::int32_t>() : nullptr};
+}
+
+AttentionShape check_forward(const AttentionForward& args) {
+  const ArgumentChecker check("attention_forward");
+  const AttentionShape shape = check_common(check, args.q, args.k, args.v, args.mask);
+  const std::int64_t rows = shape.sequences * shape.q_tokens;
+  check.heads("o", args.o, shape.type, {rows, shape.heads, shape.head_dim});
+  check.tensor("lse", args.lse_TH, DType::kF32, {rows, shape.heads});
+  return shape;
+}
+
+AttentionShape check_backward(const AttentionBackward& args) {
+  const ArgumentChecker check("attention_backward");
+  const AttentionShape shape = check_common(check, args.q, args.k, args.v, args.mask);
+  const std::int64_t q_rows = shape.sequences * shape.q_tokens, kv_rows = shape.sequences * shape.kv_tokens;
+  check.heads("d_o", args.d_o, shape.type, {q_rows, shape.heads, shape.head_dim});
+  check.heads("dq", args.dq, DType::kF32, {q_rows, shape.heads, shape.head_dim});
+  check.heads("dk", args.dk, DType::kF32, {kv_rows, shape.kv_heads, shape.head_dim});
+  check.heads("dv", args.dv, DType::kF32, {kv_rows, shape.kv_heads, shape.head_dim});
+  check.tensor("lse", args.lse_TH, DType::kF32, {q_rows, shape.heads});
+  check.tensor("delta", args.delta_TH, DType::kF32, {q_rows, shape.heads});
+  return shape;
+}
+
+}  // namespace
+
+void attention_forward(Context& context, const AttentionForward& args) {
+  const AttentionShape shape = check_forward(args);
+  const std::int64_t groups = shape.sequences * shape.heads;
+  if (groups * shape.q_tokens == 0) return;
+  const bool few = shape.q_tokens <= kFewQueries;
+  const std::int64_t key_blocks = block_count(args.mask.kv);
+  const std::int64_t blocks = few ? shape.q_tokens : ceil_div(shape.q_tokens, kAttentionBlock);
+  const int pieces =
+      piece_count(context, groups * blocks, groups * shape.q_tokens * shape.kv_tokens * shape.head_dim);
+  const AttentionKernels& kernels = table(context);
+  const std::int64_t piece_bytes = kernels.forward_scratch(shape);
+
+  ScratchPlan plan;
+  const CommonPlan common = plan_common(plan, shape, key_blocks, blocks, pieces);
+  const std::size_t tiles = plan.take(piece_bytes * pieces);
+  std::byte* scratch = context.scratch(plan.bytes());
+  const AttentionVisibility visibility = write_visibility(scratch, common, args.mask);
+  auto* costs = reinterpret_cast<std::int64_t*>(scratch + common.costs);
+  auto* starts = reinterpret_cast<AttentionItem*>(scratch + common.starts);
+  if (few) {
+    for (std::int64_t i = 0; i <= blocks; ++i) costs[i] = i;
+  } else {
+    write_costs(shape, visibility, CostOf::kQueryBlocks, costs);
+  }
+  write_starts(groups, blocks, costs, pieces, starts);
+  (few ? kernels.forward_few : kernels.forward)(
+      {shape, visibility, plain(args.o), args.lse_TH.as<float>(), plain(args.q), plain(args.k), plain(args.v),
+       args.scale, starts, pieces, scratch + tiles});
+}
+
+void attention_backward(Context& context, const AttentionBackward& args) {
+  const AttentionShape shape = check_backward(args);
+  const std::int64_t groups = shape.sequences * shape.kv_heads, key_blocks = block_count(args.mask.kv);
+  if (groups * shape.q_tokens == 0 || key_blocks == 0) return;
+  const std::int64_t work = shape.sequences * shape.heads * shape.q_tokens * shape.kv_tokens * shape.head_dim;
+  const int pieces = piece_count(context, groups * key_blocks, work);
+  const AttentionKernels& kernels = table(context);
+  const std::int64_t piece_bytes = kernels.backward_scratch(shape);
+  // No piece begins inside a group where the groups divide evenly.
+  const bool shared = groups % pieces != 0;
+  const std::int64_t partial_bytes =
+      shared ? pieces * (shape.heads / shape.kv_heads) * shape.q_tokens * shape.head_dim * 4 : 0;
+
+  ScratchPlan plan;
+  const CommonPlan common = plan_common(plan, shape, key_blocks, key_blocks, pieces);
+  const std::size_t tiles = plan.take(piece_bytes * pieces), partial = plan.take(partial_bytes);
+  std::byte* scratch = context.scratch(plan.bytes());
+  const AttentionVisibility visibility = write_visibility(scratch, common, args.mask);
+  auto* costs = reinterpret_cast<std::int64_t*>(scratch + common.costs);
+  auto* starts = reinterpret_cast<AttentionItem*>(scratch + common.starts);
+  write_costs(shape, visibility, CostOf::kKeyBlocks, costs);
+  write_starts(groups, key_blocks, costs, pieces, starts);
+  kernels.backward({shape, visibility, plain_f32(args.dq), plain_f32(args.dk), plain_f32(args.dv), plain(args.d_o),
+                    plain(args.q), plain(args.k), plain(args.v), args.lse_TH.as<float>(), args.delta_TH.as<float>(),
+                    args.scale, starts, pieces, scratch + tiles,
+                    shared ? reinterpret_cast<float*>(scratch + partial) : nullptr});
+}
+
+void attention_merge(Context& context, HeadsView o, TensorView lse_TH, ConstHeadsView o2, ConstTensorView lse2_TH) {
+  const ArgumentChecker check("attention_merge");
+  check.floating("o", o.dtype);
+  check.heads("o", o, o.dtype, {o.tokens, o.heads, o.head_dim});
+  check.heads("o2", o2, o.dtype, {o.tokens, o.heads, o.head_dim});
+  check.tensor("lse", lse_TH, DType::kF32, {o.tokens, o.heads});
+  check.tensor("lse2", lse2_TH, DType::kF32, {o.tokens, o.heads});
+  AttentionRowsArgs rows{context.exec(), o.tokens, o.heads, o.head_dim, o.dtype, plain(o), plain(o2), {}, nullptr,
+                         nullptr, nullptr};
+  rows.lse = lse_TH.as<float>();
+  rows.lse2 = lse2_TH.as<float>();
+  table(context).merge(rows);
+}
+
+void attention_delta(Context& context, TensorView delta_TH, ConstHeadsView d_o, ConstHeadsView o) {
+  const ArgumentChecker check("attention_delta");
+  check.floating("o", o.dtype);
+  check.heads("o", o, o.dtype, {o.tokens, o.heads, o.head_dim});
+  check.heads("d_o", d_o, o.dtype, {o.tokens, o.heads, o.head_dim});
+  check.tensor("delta", delta_TH, DType::kF32, {o.tokens, o.heads});
+  AttentionRowsArgs rows{context.exec(), o.tokens, o.heads, o.head_dim, o.dtype, {}, plain(o), plain(d_o), nullptr,
+                         nullptr, nullptr};
+  rows.delta = delta_TH.as<float>();
+  table(context).delta(rows);
+}
+
+}  // namespace trireme

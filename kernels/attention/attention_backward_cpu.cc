@@ -1,0 +1,353 @@
+// Backward: a thread owns a block of keys of one key head and goes over all queries that see it, so that dk and dv of
+// the block stay with it. Lanes are keys: P[query][key] and dS are then at once the broadcast operand of dv, dk (by
+// columns) and dq (by rows), and only k and v, the outer of the two loops, are ever transposed.
+
+#include "kernels/attention/attention_cpu.h"
+#include "kernels/attention/attention_tile.h"
+#include "kernels/common/parallel.h"
+
+namespace trireme::TRIREME_ISA {
+namespace {
+
+constexpr std::int64_t kScoreStride = kAttentionBlock + 16;  // an odd number of cache lines
+/// Where some queries see only a part of a block, queries go by strips of this many, each with its own part.
+constexpr std::int64_t kStrip = 16;
+constexpr std::int64_t kStripsMax = kAttentionBlock / kStrip;
+
+struct BackwardTiles {
+  std::int64_t stride, depth;
+  float* k;                      // [64][stride]
+  float *k_panels, *v_panels;    // [panel][depth][kPanel]
+  float *q, *d_o;                // [64][stride]
+  float *p, *ds;                 // [64][kScoreStride]
+  float *dq, *dk, *dv;           // [64][stride]
+  float* rows;                   // [64][stride]
+  float *lse, *delta;            // [64]; lse in powers of 2
+  float *low, *high;             // [64]
+};
+
+BackwardTiles backward_tiles(TileMemory& memory, std::int64_t head_dim) {
+  BackwardTiles t;
+  t.stride = tile_stride(head_dim);
+  t.depth = panel_depth(head_dim);
+  const std::int64_t tile = kAttentionBlock * t.stride;
+  t.k = memory.take(tile);
+  t.k_panels = memory.take(kAttentionBlock * t.depth);
+  t.v_panels = memory.take(kAttentionBlock * t.depth);
+  t.q = memory.take(tile);
+  t.d_o = memory.take(tile);
+  t.p = memory.take(kAttentionBlock * kScoreStride);
+  t.ds = memory.take(kAttentionBlock * kScoreStride);
+  t.dq = memory.take(tile);
+  t.dk = memory.take(tile);
+  t.dv = memory.take(tile);
+  t.rows = memory.take(tile);
+  t.lse = memory.take(kAttentionBlock);
+  t.delta = memory.take(kAttentionBlock);
+  t.low = memory.take(kAttentionBlock);
+  t.high = memory.take(kAttentionBlock);
+  return t;
+}
+
+/// Queries [begin, end) of a query block and the keys that they see, in whole panels.
+struct Strip {
+  std::int64_t begin, end;
+  KeySpan panels;
+};
+
+/// What the queries of a block see of a key block.
+struct StripList {
+  Strip strips[kStripsMax];
+  int count = 0;
+  bool whole = true, empty = true;
+};
+
+/// Rows of `tile` added to f32 rows of the caller.
+TRIREME_INLINE void add_rows(float* to, std::int64_t to_stride, const float* tile, std::int64_t stride,
+                             std::int64_t rows, std::int64_t head_dim) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for_each_vector(0, head_dim, [&](std::int64_t d, auto lanes) {
+      float* element = to + r * to_stride + d;
+      (F32::load(element, lanes) + F32::load(tile + r * stride + d, lanes)).store(element, lanes);
+    });
+  }
+}
+
+template <class T>
+struct BackwardBlock {
+  const AttentionBackwardArgs& args;
+  const BackwardTiles& t;
+  AttentionKeyBlock keys;
+  std::int64_t sequence, kv_head;
+
+  [[nodiscard]] std::int64_t dim() const { return args.shape.head_dim; }
+
+  void load_keys() const {
+    const std::int64_t row = sequence * args.shape.kv_tokens + keys.index, column = kv_head * dim();
+    const T* k = static_cast<const T*>(args.k.data) + row * args.k.stride + column;
+    const T* v = static_cast<const T*>(args.v.data) + row * args.v.stride + column;
+    const std::int64_t tile = kAttentionBlock * t.stride;
+    if (keys.count < kAttentionBlock) {
+      clear_tile(t.k, tile);
+      clear_tile(t.rows, tile);
+    }
+    copy_rows({t.k, t.stride, args.k.stride, keys.count, dim(), 1.0F}, k);
+    copy_rows({t.rows, t.stride, args.v.stride, keys.count, dim(), 1.0F}, v);
+    for (std::int64_t i = 0; i < kAttentionBlock; i += kPanel) {
+      transpose_panel(t.k_panels + i * t.depth, t.k + i * t.stride, t.stride, dim());
+      transpose_panel(t.v_panels + i * t.depth, t.rows + i * t.stride, t.stride, dim());
+    }
+    clear_tile(t.dk, tile);
+    clear_tile(t.dv, tile);
+  }
+
+  void store_keys() const {
+    const std::int64_t row = sequence * args.shape.kv_tokens + keys.index, column = kv_head * dim();
+    add_rows(args.dk.data + row * args.dk.stride + column, args.dk.stride, t.dk, t.stride, keys.count, dim());
+    add_rows(args.dv.data + row * args.dv.stride + column, args.dv.stride, t.dv, t.stride, keys.count, dim());
+  }
+
+  [[nodiscard]] StripList strips(std::int64_t query, std::int64_t count) const {
+    StripList list;
+    for (std::int64_t begin = 0; begin < count; begin += kStrip) {
+      const std::int64_t end = begin + kStrip < count ? begin + kStrip : count;
+      const BlockView view = view_block(args.visibility, keys, sequence * args.shape.q_tokens, query + begin,
+                                        end - begin, t.low + begin, t.high + begin);
+      list.whole = list.whole && view.whole;
+      list.empty = list.empty && view.hull.empty();
+      list.strips[list.count++] = {begin, end, {view.hull.low / kPanel, (view.hull.high + kPanel - 1) / kPanel}};
+    }
+    // Lanes behind the last key must be masked, too.
+    list.whole = list.whole && keys.count % kPanel == 0;
+    if (list.whole) {
+      list.count = 1;
+      list.strips[0] = {0, count, {0, keys.count / kPanel}};
+    }
+    return list;
+  }
+
+  void load_queries(std::int64_t head, std::int64_t query, std::int64_t count) const {
+    const std::int64_t row = sequence * args.shape.q_tokens + query, column = head * dim();
+    const T* q = static_cast<const T*>(args.q.data) + row * args.q.stride + column;
+    const T* d_o = static_cast<const T*>(args.d_o.data) + row * args.d_o.stride + column;
+    copy_rows({t.q, t.stride, args.q.stride, count, dim(), 1.0F}, q);
+    copy_rows({t.d_o, t.stride, args.d_o.stride, count, dim(), 1.0F}, d_o);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t at = (row + i) * args.shape.heads + head;
+      t.lse[i] = args.lse[at] * kLog2E;
+      t.delta[i] = args.delta[at];
+    }
+  }
+
+  /// P and dS of a strip's panels from the products that stand there.
+  template <bool kMasked>
+  void probabilities(const Strip& strip) const {
+    const F32 score_scale = F32::broadcast(args.scale * kLog2E), scale = F32::broadcast(args.scale);
+    for (std::int64_t i = strip.begin; i < strip.end; ++i) {
+      const F32 lse = F32::broadcast(t.lse[i]), delta = F32::broadcast(t.delta[i]);
+      const F32 low = F32::broadcast(t.low[i]), high = F32::broadcast(t.high[i]);
+      for (std::int64_t j = strip.panels.low * kPanel; j < strip.panels.high * kPanel; j += F32::kWidth) {
+        float* p_at = t.p + i * kScoreStride + j;
+        float* ds_at = t.ds + i * kScoreStride + j;
+        F32 p = exp2(fma(F32::load(p_at), score_scale, -lse));
+        F32 ds = p * (F32::load(ds_at) - delta) * scale;
+        if constexpr (kMasked) {
+          const F32 index = F32::iota() + F32::broadcast(static_cast<float>(j));
+          const Mask seen = (low <= index) & (index < high);
+          p = select(seen, p, F32::zero());
+          ds = select(seen, ds, F32::zero());
+        }
+        p.store(p_at);
+        ds.store(ds_at);
+      }
+    }
+  }
+
+  /// P and dS of one panel are 0 for a strip that does not see it.
+  void clear_panel(const Strip& strip, std::int64_t panel) const {
+    for (std::int64_t i = strip.begin; i < strip.end; ++i) {
+      clear_tile(t.p + i * kScoreStride + panel * kPanel, kPanel);
+      clear_tile(t.ds + i * kScoreStride + panel * kPanel, kPanel);
+    }
+  }
+
+  void scores(const Strip& strip, bool whole) const {
+    for (std::int64_t panel = 0; panel * kPanel < kAttentionBlock; ++panel) {
+      if (panel < strip.panels.low || panel >= strip.panels.high) {
+        if (!whole) clear_panel(strip, panel);
+        continue;
+      }
+      Product product{};
+      product.a = t.q + strip.begin * t.stride;
+      product.a_stride = t.stride;
+      product.b = t.k_panels + panel * kPanel * t.depth;
+      product.b_stride = kPanel;
+      product.c = t.p + strip.begin * kScoreStride + panel * kPanel;
+      product.c_stride = kScoreStride;
+      product.rows = strip.end - strip.begin;
+      product.columns = kPanel;
+      product.depth = dim();
+      multiply<OperandA::kRows>(product);
+      product.a = t.d_o + strip.begin * t.stride;
+      product.b = t.v_panels + panel * kPanel * t.depth;
+      product.c = t.ds + strip.begin * kScoreStride + panel * kPanel;
+      multiply<OperandA::kRows>(product);
+    }
+    if (whole) {
+      probabilities<false>(strip);
+    } else {
+      probabilities<true>(strip);
+    }
+  }
+
+  /// dv += P^T dO, dk += dS^T q for keys [key, key + count) over queries [begin, end).
+  void add_key_gradients(std::int64_t key, std::int64_t count, std::int64_t begin, std::int64_t end) const {
+    Product product{};
+    product.a = t.p + begin * kScoreStride + key;
+    product.a_stride = kScoreStride;
+    product.b = t.d_o + begin * t.stride;
+    product.b_stride = t.stride;
+    product.c = t.dv + key * t.stride;
+    product.c_stride = t.stride;
+    product.rows = count;
+    product.columns = whole_vectors(dim());
+    product.depth = end - begin;
+    product.store = Store::kAdd;
+    multiply<OperandA::kColumns>(product);
+    product.a = t.ds + begin * kScoreStride + key;
+    product.b = t.q + begin * t.stride;
+    product.c = t.dk + key * t.stride;
+    multiply<OperandA::kColumns>(product);
+  }
+
+  void key_gradients(const StripList& list) const {
+    if (list.whole) return add_key_gradients(0, keys.count, 0, list.strips[0].end);
+    for (std::int64_t panel = 0; panel * kPanel < keys.count; ++panel) {
+      int first = 0, last = list.count;
+      const auto sees = [&](int i) { return list.strips[i].panels.low <= panel && panel < list.strips[i].panels.high; };
+      while (first < last && !sees(first)) ++first;
+      while (first < last && !sees(last - 1)) --last;
+      if (first == last) continue;
+      const std::int64_t left = keys.count - panel * kPanel;
+      add_key_gradients(panel * kPanel, left < kPanel ? left : kPanel, list.strips[first].begin,
+                        list.strips[last - 1].end);
+    }
+  }
+
+  /// dq += dS k;  `dq` is the row of the block's first query.
+  void query_gradients(const Strip& strip, float* dq, std::int64_t dq_stride) const {
+    const std::int64_t low = strip.panels.low * kPanel;
+    const std::int64_t high = strip.panels.high * kPanel < keys.count ? strip.panels.high * kPanel : keys.count;
+    if (low >= high) return;
+    Product product{};
+    product.a = t.ds + strip.begin * kScoreStride + low;
+    product.a_stride = kScoreStride;
+    product.b = t.k + low * t.stride;
+    product.b_stride = t.stride;
+    product.c = t.dq;
+    product.c_stride = t.stride;
+    product.rows = strip.end - strip.begin;
+    product.columns = whole_vectors(dim());
+    product.depth = high - low;
+    multiply<OperandA::kRows>(product);
+    add_rows(dq + strip.begin * dq_stride, dq_stride, t.dq, t.stride, product.rows, dim());
+  }
+
+  void visit_queries(std::int64_t head, std::int64_t query, float* dq, std::int64_t dq_stride) const {
+    const std::int64_t left = args.shape.q_tokens - query;
+    const std::int64_t count = left < kAttentionBlock ? left : kAttentionBlock;
+    const StripList list = strips(query, count);
+    if (list.empty) return;
+    load_queries(head, query, count);
+    for (int i = 0; i < list.count; ++i) scores(list.strips[i], list.whole);
+    key_gradients(list);
+    for (int i = 0; i < list.count; ++i) query_gradients(list.strips[i], dq, dq_stride);
+  }
+
+  /// `partial`: where dq of this piece goes, or null to add it to the caller's.
+  void run(float* partial) const {
+    load_keys();
+    const std::int64_t heads = args.shape.heads / args.shape.kv_heads, queries = args.shape.q_tokens;
+    for (std::int64_t i = 0; i < heads; ++i) {
+      const std::int64_t head = kv_head * heads + i;
+      for (std::int64_t query = 0; query < queries; query += kAttentionBlock) {
+        if (partial != nullptr) {
+          visit_queries(head, query, partial + (i * queries + query) * dim(), dim());
+          continue;
+        }
+        float* dq = args.dq.data + (sequence * queries + query) * args.dq.stride + head * dim();
+        visit_queries(head, query, dq, args.dq.stride);
+      }
+    }
+    store_keys();
+  }
+};
+
+std::int64_t partial_count(const AttentionShape& shape) {
+  return shape.heads / shape.kv_heads * shape.q_tokens * shape.head_dim;
+}
+
+/// A piece that begins inside a group shares its queries with the pieces before it.
+bool shares_first_group(const AttentionBackwardArgs& args, int piece) {
+  const AttentionItem first = args.starts[piece], last = args.starts[piece + 1];
+  const bool empty = first.group == last.group && first.block == last.block;
+  return first.block > 0 && !empty;
+}
+
+template <class T>
+void backward_piece(const AttentionBackwardArgs& args, int piece) {
+  const AttentionShape& shape = args.shape;
+  TileMemory memory(args.scratch + piece * attention_backward_scratch(shape));
+  const BackwardTiles tiles = backward_tiles(memory, shape.head_dim);
+  float* partial = nullptr;
+  if (shares_first_group(args, piece)) {
+    partial = args.partial + piece * partial_count(shape);
+    clear_tile(partial, partial_count(shape));
+  }
+  const std::int64_t blocks = args.visibility.key_block_count;
+  const AttentionItem first = args.starts[piece], last = args.starts[piece + 1];
+  for (std::int64_t item = first.group * blocks + first.block; item < last.group * blocks + last.block; ++item) {
+    const std::int64_t group = item / blocks;
+    const BackwardBlock<T> block = {args, tiles, args.visibility.key_blocks[item % blocks], group / shape.kv_heads,
+                                    group % shape.kv_heads};
+    block.run(group == first.group ? partial : nullptr);
+  }
+}
+
+/// dq += the pieces' own sums, piece by piece; rows are shared out.
+void add_partials(const AttentionBackwardArgs& args) {
+  const AttentionShape& shape = args.shape;
+  const std::int64_t heads = shape.heads / shape.kv_heads, queries = shape.q_tokens;
+  parallel_pieces(args.pieces, queries, [&](int, std::int64_t begin, std::int64_t end) {
+    for (int piece = 0; piece < args.pieces; ++piece) {
+      if (!shares_first_group(args, piece)) continue;
+      const std::int64_t group = args.starts[piece].group;
+      const std::int64_t sequence = group / shape.kv_heads, kv_head = group % shape.kv_heads;
+      const float* partial = args.partial + piece * partial_count(shape);
+      for (std::int64_t i = 0; i < heads; ++i) {
+        float* dq = args.dq.data + (sequence * queries + begin) * args.dq.stride +
+                    (kv_head * heads + i) * shape.head_dim;
+        add_rows(dq, args.dq.stride, partial + (i * queries + begin) * shape.head_dim, shape.head_dim, end - begin,
+                 shape.head_dim);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+std::int64_t attention_backward_scratch(const AttentionShape& shape) {
+  TileMemory memory(nullptr);
+  backward_tiles(memory, shape.head_dim);
+  return memory.bytes();
+}
+
+void attention_backward(const AttentionBackwardArgs& args) {
+  parallel_pieces(args.pieces, args.pieces, [&](int piece, std::int64_t, std::int64_t) {
+    if (args.shape.type == DType::kF32) return backward_piece<float>(args, piece);
+    backward_piece<BFloat16>(args, piece);
+  });
+  if (args.partial != nullptr) add_partials(args);
+}
+
+}  // namespace trireme::TRIREME_ISA

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "device/exec.h"
+
+namespace trireme {
+
+/// Queries and keys are taken in blocks of this many tokens: their tiles stay in the first two caches.
+inline constexpr std::int64_t kAttentionBlock = 64;
+
+/// Keys [index, index + count) of a sequence stand at position, position + 1, ...; a block never spans two ranges.
+/// The boundaries depend on the ranges alone, and so do the sums over keys.
+struct AttentionKeyBlock {
+  std::int64_t index, count, position;
+};
+
+struct AttentionShape {
+  std::int64_t sequences, q_tokens, kv_tokens, heads, kv_heads, head_dim;
+  DType type;
+};
+
+struct AttentionVisibility {
+  const std::int64_t* q_position;  ///< [Tq]
+  const AttentionKeyBlock* key_blocks;
+  std::int64_t key_block_count;
+  const std::int32_t* first_key;  ///< [B * Tq], or null
+};
+
+/// Where the work of a thread begins: a block of queries (forward) or keys (backward) of a group; a group is a
+/// (sequence, head), of query heads forward and of key heads backward.
+struct AttentionItem {
+  std::int64_t group, block;
+};
+
+template <class Data>
+struct AttentionHeads {
+  Data* data;
+  std::int64_t stride;  ///< from token to token, in elements
+};
+
+struct AttentionForwardArgs {
+  AttentionShape shape;
+  AttentionVisibility visibility;
+  AttentionHeads<void> o;
+  float* lse;
+  AttentionHeads<const void> q, k, v;
+  float scale;
+  const AttentionItem* starts;  ///< of each piece, and the end
+  int pieces;
+  std::byte* scratch;
+};
+
+struct AttentionBackwardArgs {
+  AttentionShape shape;
+  AttentionVisibility visibility;
+  AttentionHeads<float> dq, dk, dv;
+  AttentionHeads<const void> d_o, q, k, v;
+  const float *lse, *delta;
+  float scale;
+  const AttentionItem* starts;
+  int pieces;
+  std::byte* scratch;
+  float* partial;  ///< pieces * [H/G, Tq, D], for groups of which several pieces have keys; null where there are none
+};
+
+struct AttentionRowsArgs {
+  Exec exec;
+  std::int64_t tokens, heads, head_dim;
+  DType type;
+  AttentionHeads<void> o;  ///< merge only
+  AttentionHeads<const void> o2, d_o;
+  float *lse, *delta;
+  const float* lse2;
+};
+
+struct AttentionKernels {
+  /// Bytes of scratch for each piece, multiples of 64.
+  std::int64_t (*forward_scratch)(const AttentionShape&);
+  std::int64_t (*backward_scratch)(const AttentionShape&);
+  void (*forward)(const AttentionForwardArgs&);
+  /// For a few queries (a key/value cache): items are single queries, in place of blocks.
+  void (*forward_few)(const AttentionForwardArgs&);
+  void (*backward)(const AttentionBackwardArgs&);
+  void (*merge)(const AttentionRowsArgs&);
+  void (*delta)(const AttentionRowsArgs&);
+};
+namespace avx2 {
+extern const AttentionKernels attention_cpu;
+}
+namespace avx512 {
+extern const AttentionKernels attention_cpu;
+}
+
+}  // namespace trireme
