@@ -1,0 +1,50 @@
+#pragma once
+// How far a long piece of work is: a bar on a terminal, otherwise a plain line on standard error every 10 s.
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+namespace trireme {
+
+/// `--progress` and `--color`: auto is yes where standard error is a terminal, NO_COLOR is unset and no launcher
+/// (mpirun, srun) is present.
+enum class Show { kAuto, kAlways, kNever };
+
+/// Throws ConfigError naming `option` where `text` is not auto, always or never.
+Show parse_show(std::string_view text, std::string_view option);
+
+/// What `show` comes to for this process.
+bool shows_on_terminal(Show show);
+
+enum class ProgressUnit { kBytes, kItems };
+
+/// One thread constructs and destroys; any may add. The bar is gone when the object is. Writes nothing where
+/// the work ends within the first second (bar) or 10 s (lines), or where `show` is kNever.
+class Progress {
+ public:
+  /// `total` 0: unknown.
+  Progress(std::string label, std::int64_t total, ProgressUnit unit, Show show = Show::kAuto);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void add(std::int64_t amount);
+
+ private:
+  void draw(double seconds);
+  [[nodiscard]] std::string amounts(double seconds) const;
+
+  const std::string label_;
+  const std::int64_t total_;
+  const ProgressUnit unit_;
+  enum class Form { kBar, kLines, kSilent } form_;
+  const std::int64_t begin_ns_;
+  std::atomic<std::int64_t> done_{0}, next_ns_;
+  std::mutex drawing_;
+  bool drawn_ = false;
+};
+
+}  // namespace trireme

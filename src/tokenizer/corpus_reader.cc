@@ -1,0 +1,105 @@
+#include "tokenizer/corpus_reader.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/error.h"
+
+namespace trireme {
+
+namespace {
+constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
+constexpr std::string_view kStandardInput = "standard input";
+}  // namespace
+
+CorpusReader::CorpusReader(std::vector<std::string> inputs, CorpusFormat format, SplitPosition split_position)
+    : inputs_(std::move(inputs)), format_(format), split_position_(std::move(split_position)) {
+  bool all_regular = true;
+  for (const std::string& input : inputs_) {
+    if (input == "-") {
+      all_regular = false;
+      continue;
+    }
+    struct stat status {};
+    if (::stat(input.c_str(), &status) != 0) throw DataError("{}: cannot open: {}", input, errno_text(errno));
+    if (S_ISDIR(status.st_mode)) throw DataError("{}: is a folder. Name the files in it", input);
+    all_regular = all_regular && S_ISREG(status.st_mode);
+    total_bytes_ += status.st_size;
+  }
+  if (!all_regular) total_bytes_ = 0;
+}
+
+bool CorpusReader::open_next() {
+  if (next_input_ == inputs_.size()) return false;
+  const std::string& input = inputs_[next_input_++];
+  if (input == "-") {
+    source_ = kStandardInput;
+    file_ = FileDescriptor(::dup(STDIN_FILENO));
+    if (!file_) throw DataError("{}: cannot read: {}", source_, errno_text(errno));
+  } else {
+    source_ = input;
+    file_ = open_file(input, O_RDONLY);
+  }
+  pending_.clear();
+  line_ = 1;
+  open_ = true;
+  at_end_ = false;
+  return true;
+}
+
+void CorpusReader::read_more() {
+  const std::size_t before = pending_.size();
+  pending_.resize(before + kBlockBytes);
+  std::size_t done = 0;
+  while (done < kBlockBytes) {
+    const ssize_t count = ::read(file_.get(), pending_.data() + before + done, kBlockBytes - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw DataError("{}: cannot read: {}", source_, errno_text(errno));
+    if (count == 0) {
+      at_end_ = true;
+      break;
+    }
+    done += static_cast<std::size_t>(count);
+  }
+  pending_.resize(before + done);
+}
+
+std::size_t CorpusReader::cut_position(std::size_t searched) const {
+  if (format_ == CorpusFormat::kDocuments) {
+    return split_position_(pending_, std::max(searched, kBlockBytes / 2));
+  }
+  const std::size_t line_feed = std::string_view(pending_).substr(searched).rfind('\n');
+  return line_feed == std::string_view::npos ? line_feed : searched + line_feed + 1;
+}
+
+bool CorpusReader::next(CorpusBlock& block) {
+  if (!open_ && !open_next()) return false;
+  std::size_t cut = std::string_view::npos, searched = 0;
+  while (!at_end_) {
+    read_more();
+    if (at_end_) break;
+    cut = cut_position(searched);
+    if (cut != std::string_view::npos) break;
+    // The last bytes are searched again: a place may need what comes after it.
+    searched = pending_.size() - std::min<std::size_t>(pending_.size(), 4);
+  }
+  block.source = source_;
+  block.first_line = line_;
+  block.ends_document = cut == std::string_view::npos;
+  if (block.ends_document) {
+    block.text = std::move(pending_);
+    pending_.clear();
+    open_ = false;
+    return true;
+  }
+  block.text = pending_.substr(0, cut);
+  pending_.erase(0, cut);
+  if (format_ == CorpusFormat::kJsonLines) line_ += std::count(block.text.begin(), block.text.end(), '\n');
+  return true;
+}
+
+}  // namespace trireme

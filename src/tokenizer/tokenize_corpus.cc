@@ -1,0 +1,190 @@
+#include "tokenizer/tokenize_corpus.h"
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "base/json.h"
+#include "tokenizer/corpus_reader.h"
+
+namespace trireme {
+
+namespace {
+
+struct Task {
+  CorpusBlock block;
+  std::vector<std::int32_t> ids;
+  std::vector<std::size_t> ends;  // of documents in `ids`
+  std::exception_ptr error;
+  bool done = false;
+};
+
+Json parse_line(std::string_view line, const std::string& place) {
+  try {
+    return parse_json(line, "");
+  } catch (const Error& fault) {
+    // The parser counts lines of what it is given, which is one.
+    std::string_view what = fault.what();
+    constexpr std::string_view kPlace = ": line 1, ";
+    if (what.starts_with(kPlace)) what.remove_prefix(kPlace.size());
+    throw DataError("{}: {}", place, what);
+  }
+}
+
+std::string text_of_line(std::string_view line, const std::string& key, const std::string& place) {
+  const Json object = parse_line(line, place);
+  const Json* text = object.find(key);
+  if (!object.is_object()) throw DataError("{}: {} stands where an object is needed", place, object.kind_name());
+  if (text == nullptr) {
+    std::string others;
+    for (const auto& [name, value] : object.as_object()) {
+      others += fmt::format("{}\"{}\"", others.empty() ? "" : ", ", name);
+      if (others.size() > 200) break;
+    }
+    throw DataError("{}: has no member \"{}\" (it has {}). --jsonl names the one with the text", place, key,
+                    others.empty() ? "none" : others);
+  }
+  if (!text->is_string()) throw DataError("{}: \"{}\" is {}, not a string", place, key, text->kind_name());
+  return text->as_string();
+}
+
+void encode_lines(const Tokenizer& tokenizer, const std::string& key, Task& task) {
+  std::string_view rest = task.block.text;
+  for (std::int64_t line = task.block.first_line; !rest.empty(); ++line) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    const std::string_view content = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (content.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const std::string place = fmt::format("{}: line {}", task.block.source, line);
+    tokenizer.encode(text_of_line(content, key, place), task.ids);
+    task.ends.push_back(task.ids.size());
+  }
+}
+
+void encode(const Tokenizer& tokenizer, const std::optional<std::string>& json_key, Task& task) {
+  if (json_key) {
+    encode_lines(tokenizer, *json_key, task);
+    return;
+  }
+  tokenizer.encode(task.block.text, task.ids);
+  if (task.block.ends_document) task.ends.push_back(task.ids.size());
+}
+
+/// Threads that encode blocks; the owner hands them out and takes them back in the same order.
+class Workers {
+ public:
+  Workers(const Tokenizer& tokenizer, const std::optional<std::string>& json_key, int count) {
+    for (int i = 0; i < count; ++i) {
+      threads_.emplace_back([this, &tokenizer, &json_key] {
+        while (const std::shared_ptr<Task> task = take()) {
+          try {
+            encode(tokenizer, json_key, *task);
+          } catch (...) {
+            task->error = std::current_exception();
+          }
+          const std::lock_guard lock(mutex_);
+          task->done = true;
+          finished_.notify_one();
+        }
+      });
+    }
+  }
+  ~Workers() {
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.clear();
+      ended_ = true;
+    }
+    offered_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  void offer(CorpusBlock block) {
+    auto task = std::make_shared<Task>();
+    task->block = std::move(block);
+    const std::lock_guard lock(mutex_);
+    in_order_.push_back(task);
+    waiting_.push_back(std::move(task));
+    offered_.notify_one();
+  }
+  [[nodiscard]] std::size_t in_flight() const { return in_order_.size(); }
+  /// The oldest block, encoded. Rethrows its fault.
+  std::shared_ptr<Task> take_finished() {
+    std::unique_lock lock(mutex_);
+    const std::shared_ptr<Task> task = in_order_.front();
+    finished_.wait(lock, [&] { return task->done; });
+    in_order_.pop_front();
+    if (task->error) std::rethrow_exception(task->error);
+    return task;
+  }
+
+ private:
+  std::shared_ptr<Task> take() {
+    std::unique_lock lock(mutex_);
+    offered_.wait(lock, [&] { return ended_ || !waiting_.empty(); });
+    if (ended_) return nullptr;
+    std::shared_ptr<Task> task = std::move(waiting_.front());
+    waiting_.pop_front();
+    return task;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable offered_, finished_;
+  std::deque<std::shared_ptr<Task>> waiting_, in_order_;
+  bool ended_ = false;
+  std::vector<std::thread> threads_;
+};
+
+void write(const Task& task, std::optional<std::int32_t> end_token, IndexedWriter& writer) {
+  const std::span<const std::int32_t> ids = task.ids;
+  std::size_t begin = 0;
+  for (const std::size_t end : task.ends) {
+    writer.append(ids.subspan(begin, end - begin));
+    if (end_token && writer.open_document_tokens() > 0) writer.append({&*end_token, 1});
+    writer.end_document();
+    begin = end;
+  }
+  writer.append(ids.subspan(begin));
+}
+
+}  // namespace
+
+void tokenize_corpus(const Tokenizer& tokenizer, const TokenizeOptions& options, IndexedWriter& writer) {
+  CorpusReader reader(options.inputs, options.json_key ? CorpusFormat::kJsonLines : CorpusFormat::kDocuments,
+                      [&](std::string_view text, std::size_t from) { return tokenizer.split_position(text, from); });
+  Progress progress("tokenize", reader.total_bytes(), ProgressUnit::kBytes, options.progress);
+  Workers workers(tokenizer, options.json_key, options.workers);
+  const auto in_flight_max = static_cast<std::size_t>(2 * options.workers + 1);
+  const auto write_oldest = [&] {
+    const std::shared_ptr<Task> task = workers.take_finished();
+    write(*task, options.end_token, writer);
+    progress.add(static_cast<std::int64_t>(task->block.text.size()));
+  };
+  CorpusBlock block;
+  while (reader.next(block)) {
+    workers.offer(std::move(block));
+    while (workers.in_flight() >= in_flight_max) write_oldest();
+  }
+  while (workers.in_flight() > 0) write_oldest();
+  if (writer.totals().documents == 0) {
+    throw DataError("{}: no text in {} (there is nothing to train on)", options.inputs.front(),
+                    options.inputs.size() == 1 ? "it" : fmt::format("it and {} more", options.inputs.size() - 1));
+  }
+}
+
+Json describe_tokenizer(const Tokenizer& tokenizer, std::optional<std::int32_t> end_token) {
+  Json about = Json::object();
+  about["tokenizer"] = Json(tokenizer.source());
+  about["tokenizer_kind"] = Json(tokenizer.source() == "byte" ? "byte" : "bpe");
+  about["tokenizer_hash"] = Json(tokenizer.hash());
+  about["vocab_size"] = Json(std::int64_t{tokenizer.vocab_size()});
+  about["end_token"] = end_token ? Json(std::int64_t{*end_token}) : Json();
+  return about;
+}
+
+}  // namespace trireme

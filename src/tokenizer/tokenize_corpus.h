@@ -1,0 +1,31 @@
+#pragma once
+// Files of text to one indexed token file, over worker threads, with the same bytes for any number of them.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/progress.h"
+#include "tokenizer/indexed_writer.h"
+#include "tokenizer/tokenizer.h"
+
+namespace trireme {
+
+struct TokenizeOptions {
+  std::vector<std::string> inputs;  ///< paths; "-" is standard input
+  /// One document per line of JSON, under this key; else one per file. Blank lines are passed over.
+  std::optional<std::string> json_key;
+  std::optional<std::int32_t> end_token;  ///< closes each document
+  int workers = 1;
+  Show progress = Show::kAuto;
+};
+
+/// Appends the documents in order of the inputs. A document without text is counted as empty, not written. Throws
+/// DataError for a missing or unreadable file, a faulty line (file and line named), or where no document has text.
+void tokenize_corpus(const Tokenizer& tokenizer, const TokenizeOptions& options, IndexedWriter& writer);
+
+/// What PREFIX.json says of the tokenizer: kind, path, hash, vocab_size, end_token (or null).
+Json describe_tokenizer(const Tokenizer& tokenizer, std::optional<std::int32_t> end_token);
+
+}  // namespace trireme
