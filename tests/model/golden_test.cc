@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "model/decoder.h"
 #include "support/model_fixture.h"
 

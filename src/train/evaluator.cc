@@ -1,0 +1,21 @@
+#include "train/evaluator.h"
+
+#include <algorithm>
+
+namespace trireme {
+
+EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches) {
+  const Span span(runtime.trace, Phase::kEvaluation);
+  double loss_sum = 0;
+  std::int64_t tokens = 0;
+  for (std::int64_t i = 0; i < batches.count(); ++i) {
+    const MicroBatch& batch = batches.at(i);
+    loss_sum += runtime.stage.evaluate(batch);
+    tokens += batch.target_count;
+  }
+  runtime.data->sum(std::span(&loss_sum, 1));
+  runtime.data->sum(std::span(&tokens, 1));
+  return {loss_sum / static_cast<double>(std::max<std::int64_t>(1, tokens)), tokens};
+}
+
+}  // namespace trireme

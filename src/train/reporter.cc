@@ -1,0 +1,79 @@
+#include "train/reporter.h"
+
+#include <filesystem>
+
+#include "base/log.h"
+#include "telemetry/console.h"
+
+namespace trireme {
+
+namespace {
+std::filesystem::path in_run(const RunConfig& config, const char* name) {
+  return std::filesystem::path(config.run.directory) / name;
+}
+}  // namespace
+
+Reporter::Reporter(const RunConfig& config, std::int64_t resume_step, std::int64_t steps_total, std::int64_t world)
+    : log_interval_(config.log.interval_steps), steps_total_(steps_total), first_step_(resume_step),
+      metrics_(in_run(config, "metrics.jsonl"), resume_step),
+      plot_(in_run(config, "metrics.jsonl"), in_run(config, "loss.svg"),
+            std::filesystem::path(config.run.directory).filename().string()) {
+  if (config.log.tensorboard) tensorboard_.emplace(in_run(config, "tensorboard"), resume_step, world);
+}
+
+void Reporter::start(const StartLine& line) {
+  metrics_.append(line);
+  metrics_.flush();
+}
+
+void Reporter::resume(const ResumeLine& line) { metrics_.append(line); }
+
+void Reporter::step(const StepLine& line) {
+  metrics_.append(line);
+  if (tensorboard_) tensorboard_->append(line);
+  seconds_ += line.step_seconds;
+  ++steps_;
+  // The first line soon, so that a person sees life.
+  const bool due = line.step % log_interval_ == 0 || line.step == steps_total_ || line.step == first_step_ + 1;
+  if (!due) return;
+  const double left = seconds_ / static_cast<double>(steps_) * static_cast<double>(steps_total_ - line.step);
+  log_info_text(step_text(line, steps_total_, left));
+  metrics_.flush();
+  if (tensorboard_) tensorboard_->flush();
+}
+
+void Reporter::skip(const SkipLine& line) {
+  metrics_.append(line);
+  metrics_.flush();
+  log_warning("step {} skipped: {} (first in {}, rank {})", line.step, line.reason, line.tensor, line.rank);
+}
+
+void Reporter::evaluation(const EvaluationLine& line) {
+  metrics_.append(line);
+  metrics_.flush();
+  if (tensorboard_) {
+    tensorboard_->append(line);
+    tensorboard_->flush();
+  }
+  log_info_text(evaluation_text(line, steps_total_));
+  plot_.redraw();
+}
+
+void Reporter::checkpoint(const CheckpointLine& line) {
+  metrics_.append(line);
+  metrics_.flush();
+  if (line.error) {
+    log_warning("step {} was not saved: {} (training goes on; the last saved step stands)", line.step, *line.error);
+  } else {
+    log_info("saved step {} to {} in {:.2f} s", line.step, line.path, line.save_seconds);
+  }
+}
+
+void Reporter::end(const EndLine& line) {
+  metrics_.append(line);
+  metrics_.sync();
+  if (tensorboard_) tensorboard_->flush();
+  plot_.redraw();
+}
+
+}  // namespace trireme

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+#include "config/run_config.h"
+#include "telemetry/loss_plot.h"
+#include "telemetry/metrics_file.h"
+#include "telemetry/tensorboard.h"
+
+namespace trireme {
+
+/// Everything a run says of its progress: metrics.jsonl, TensorBoard, loss.svg and the console. Rank 0 has one.
+class Reporter {
+ public:
+  /// `resume_step`: where the run goes on from, 0 for a fresh start. Throws DataError where the files cannot be opened.
+  Reporter(const RunConfig& config, std::int64_t resume_step, std::int64_t steps_total, std::int64_t world);
+
+  void start(const StartLine& line);
+  void resume(const ResumeLine& line);
+  /// Console and flush at each log interval and at the last step.
+  void step(const StepLine& line);
+  void skip(const SkipLine& line);
+  void evaluation(const EvaluationLine& line);
+  /// The metrics must be on disk before the checkpoint that they lead to commits.
+  void before_commit() { metrics_.sync(); }
+  void checkpoint(const CheckpointLine& line);
+  void end(const EndLine& line);
+
+ private:
+  std::int64_t log_interval_, steps_total_, first_step_;
+  MetricsFile metrics_;
+  std::optional<TensorBoardWriter> tensorboard_;
+  LossPlot plot_;
+  double seconds_ = 0;  // of the steps reported so far
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace trireme

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+
+#include "config/run_config.h"
+#include "telemetry/metrics_lines.h"
+
+namespace trireme {
+
+/// Whether this rank sees a reason to stop, asked once a step. The reasons of all ranks are merged (the largest wins), so
+/// that all stop behind the same step.
+class Stopping {
+ public:
+  /// In ascending order of precedence.
+  enum class Reason : std::uint8_t { kNone, kStopFile, kTime, kSignal };
+
+  /// Only `leader` (rank 0) looks at the clock and for the file run.directory/stop.
+  Stopping(const RunConfig& config, bool leader);
+  [[nodiscard]] Reason look() const;
+  /// Removes the stop file; on the leader.
+  void remove_stop_file() const;
+
+ private:
+  bool leader_;
+  std::filesystem::path stop_file_;
+  std::optional<std::chrono::steady_clock::time_point> deadline_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,221 @@
+#include "train/trainer.h"
+
+#include <cmath>
+
+#include "base/log.h"
+#include "device/cpu_info.h"
+#include "optim/lr_schedule.h"
+#include "train/evaluator.h"
+#include "train/watchdog.h"
+
+namespace trireme {
+
+using Clock = std::chrono::steady_clock;
+
+namespace {
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+}  // namespace
+
+Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, Progress progress)
+    : runtime_(runtime), inputs_(std::move(inputs)), progress_(progress), step_(runtime),
+      stopping_(runtime.config, runtime.world().rank() == 0), saved_step_(progress.step > 0 ? progress.step : -1),
+      last_save_(Clock::now()) {}
+
+ExitCode Trainer::run() {
+  const RunConfig::Run& run = runtime_.config.run;
+  inputs_.loader->seek(progress_.consumed_samples);
+  {
+    const Span span(runtime_.trace, Phase::kData);
+    batch_ = inputs_.loader->next();
+  }
+  target_count_ = batch_.target_count;
+  runtime_.data->sum(std::span(&target_count_, 1));
+  while (!finished()) {
+    run_step();
+    const std::int64_t interval = runtime_.config.evaluation.interval_steps;
+    if (finished() || (interval > 0 && progress_.step % interval == 0)) evaluate();
+    const bool exit_now = run.exit_at_step && progress_.step == *run.exit_at_step;
+    if (save_due() || finished() || exit_now || stop_ != Stopping::Reason::kNone) save();
+    if (finished()) break;
+    if (stop_ == Stopping::Reason::kSignal) return end(EndReason::kSignal, ExitCode::kRequeue);
+    if (stop_ == Stopping::Reason::kTime) return end(EndReason::kTime, ExitCode::kRequeue);
+    if (stop_ == Stopping::Reason::kStopFile) {
+      if (runtime_.world().rank() == 0) stopping_.remove_stop_file();
+      return end(EndReason::kStopFile, ExitCode::kOk);
+    }
+    if (exit_now) return end(EndReason::kExitAtStep, ExitCode::kOk);
+  }
+  return end(EndReason::kSteps, ExitCode::kOk);
+}
+
+void Trainer::run_step() {
+  const Clock::time_point begin = Clock::now();
+  const std::int64_t k = progress_.step + 1;
+  const StepBatch batch = batch_;
+  step_.forward_backward(batch.micro_batches, target_count_);
+  const double norm = step_.gradient_norm();
+  const double lr =
+      learning_rate(runtime_.config.lr_schedule, runtime_.config.optimizer.lr, inputs_.steps, k);
+
+  double loss_sum = step_.loss_sum();
+  runtime_.data->sum(std::span(&loss_sum, 1));
+  const double loss = loss_sum / static_cast<double>(std::max<std::int64_t>(1, target_count_));
+  const bool finite = std::isfinite(loss) && std::isfinite(norm);
+  std::optional<SkipLine> skip;
+  if (finite) {
+    step_.update(lr, norm);
+    progress_.skipped_in_a_row = 0;
+  } else {
+    skip = find_skip(loss, batch.micro_batches);
+    ++progress_.skipped_in_a_row;
+  }
+  progress_.step = k;
+  progress_.consumed_samples += inputs_.global_batch;
+  {
+    const Span span(runtime_.trace, Phase::kData);
+    batch_ = inputs_.loader->next();
+  }
+  exchange_reports();
+  const double seconds = seconds_since(begin);
+  if (inputs_.watchdog != nullptr) inputs_.watchdog->step_finished(k, seconds);
+  report_step(loss, norm, lr, seconds);
+  if (skip && inputs_.reporter != nullptr) inputs_.reporter->skip(*skip);
+  if (progress_.skipped_in_a_row >= kSkipsMax) {
+    end(EndReason::kDiverged, ExitCode::kDiverged);
+    throw SharedError(
+        ExitCode::kDiverged,
+        fmt::format("{} steps in a row were not finite (the last: {}, first in {} on rank {}, step {}). Lower optimizer.lr, "
+                    "lengthen lr_schedule.warmup_steps, or go back to an older checkpoint with run.resume.",
+                    kSkipsMax, skip->reason, skip->tensor, skip->rank, k));
+  }
+}
+
+SkipLine Trainer::find_skip(double loss, std::span<const MicroBatch> micro_batches) {
+  SkipLine skip;
+  skip.step = progress_.step + 1;
+  skip.reason = std::isfinite(loss) ? "non-finite gradient" : "non-finite loss";
+  const std::string tensor = step_.find_non_finite(micro_batches, target_count_);
+  const std::vector<std::string> tensors = runtime_.data->all_gather_text(tensor);
+  for (std::size_t rank = 0; rank < tensors.size(); ++rank) {
+    if (tensors[rank].empty()) continue;
+    skip.rank = static_cast<std::int64_t>(rank);
+    skip.tensor = tensors[rank];
+    return skip;
+  }
+  skip.tensor = "the sum over ranks";  // each part is finite, their sum is not
+  return skip;
+}
+
+void Trainer::exchange_reports() {
+  RankReport mine;
+  mine.next_target_count = batch_.target_count;
+  mine.stop_reason = static_cast<std::int64_t>(stopping_.look());
+  mine.memory_bytes = peak_resident_bytes();
+  reports_.resize(static_cast<std::size_t>(runtime_.world().size()));
+  runtime_.world().all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(reports_)));
+  target_count_ = 0;
+  std::int64_t stop = 0;
+  for (const RankReport& report : reports_) {
+    target_count_ += report.next_target_count;
+    stop = std::max(stop, report.stop_reason);
+    memory_bytes_ = std::max(memory_bytes_, report.memory_bytes);
+  }
+  stop_ = static_cast<Stopping::Reason>(stop);
+}
+
+StepTime Trainer::take_step_time() {
+  Trace& trace = runtime_.trace;
+  const auto seconds = [&](Phase phase) { return static_cast<double>(trace.take_total_ns(phase)) * 1e-9; };
+  StepTime time;
+  time.forward_backward =
+      seconds(Phase::kForward) + seconds(Phase::kBackwardInput) + seconds(Phase::kBackwardWeight);
+  time.communication_exposed = {{"data", seconds(Phase::kCommunication)}};
+  time.data_wait = seconds(Phase::kData);
+  time.optimizer = seconds(Phase::kOptimizer);
+  return time;
+}
+
+void Trainer::report_step(double loss, double norm, double lr, double seconds) {
+  StepLine line;
+  line.time = take_step_time();
+  if (inputs_.reporter == nullptr) return;
+  const auto tokens = static_cast<double>(inputs_.global_batch * inputs_.sequence_length);
+  line.step = progress_.step;
+  line.loss = loss;
+  line.grad_norm = norm;
+  line.lr = lr;
+  line.consumed_samples = progress_.consumed_samples;
+  line.consumed_tokens = progress_.consumed_samples * inputs_.sequence_length;
+  line.step_seconds = seconds;
+  line.tokens_per_second = tokens / seconds;
+  line.tflops_per_second = tokens * static_cast<double>(inputs_.flops_per_token) / seconds * 1e-12;
+  if (inputs_.peak_tflops) line.mfu = line.tflops_per_second / *inputs_.peak_tflops;
+  line.memory_bytes = memory_bytes_;
+  inputs_.reporter->step(line);
+}
+
+void Trainer::evaluate() {
+  if (inputs_.validation == nullptr || evaluated_step_ == progress_.step) return;
+  evaluated_step_ = progress_.step;
+  const EvaluationResult result = trireme::evaluate(runtime_, *inputs_.validation);
+  if (inputs_.reporter == nullptr) return;
+  inputs_.reporter->evaluation({progress_.step, result.loss, result.perplexity(), result.tokens});
+}
+
+bool Trainer::save_due() {
+  const RunConfig::Checkpoint& config = runtime_.config.checkpoint;
+  bool due = config.interval_steps > 0 && progress_.step % config.interval_steps == 0;
+  if (config.interval_minutes > 0) {
+    std::int64_t late = seconds_since(last_save_) >= config.interval_minutes * 60;  // rank 0's clock decides
+    runtime_.world().broadcast(std::as_writable_bytes(std::span(&late, 1)), 0);
+    due = due || late != 0;
+  }
+  return due;
+}
+
+void Trainer::save() {
+  if (saved_step_ == progress_.step) return;
+  const Span span(runtime_.trace, Phase::kCheckpoint);
+  const Clock::time_point begin = Clock::now();
+  if (inputs_.reporter != nullptr) inputs_.reporter->before_commit();
+  State state = runtime_.state();
+  state.scalars["applied_updates"] = runtime_.optimizer->applied_updates();
+  state.scalars["skipped_in_a_row"] = progress_.skipped_in_a_row;
+  state.scalars["global_batch"] = inputs_.global_batch;
+  SaveRequest request = inputs_.save;
+  request.step = progress_.step;
+  request.consumed_samples = progress_.consumed_samples;
+  request.state = &state;
+  const SaveResult result = save_checkpoint(request, runtime_.world());
+  last_save_failed_ = !result.saved();
+  failed_saves_ += last_save_failed_;
+  last_save_ = Clock::now();
+  if (result.saved()) saved_step_ = progress_.step;
+  if (!result.warning.empty()) log_warning("{}", result.warning);
+  if (inputs_.reporter == nullptr) return;
+  CheckpointLine line;
+  line.step = progress_.step;
+  line.path = result.path.string();
+  line.bytes = result.bytes;
+  line.stall_seconds = line.save_seconds = seconds_since(begin);
+  if (!result.saved()) line.error = result.error;
+  inputs_.reporter->checkpoint(line);
+}
+
+ExitCode Trainer::end(EndReason reason, ExitCode code) {
+  if (inputs_.reporter != nullptr) {
+    EndLine line;
+    line.step = progress_.step;
+    line.reason = reason;
+    line.failed_saves = failed_saves_;
+    inputs_.reporter->end(line);
+  }
+  if (last_save_failed_) {
+    throw SharedError(ExitCode::kData,
+                      "the last save of the run failed (its steps are lost when the program ends). Make room or mend the "
+                      "folder, then start the run again: it goes on from the newest saved step.");
+  }
+  return code;
+}
+
+}  // namespace trireme

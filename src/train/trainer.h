@@ -1,0 +1,85 @@
+#pragma once
+// The training loop: data, forward and backward, sum over ranks, norm, update; evaluation, saving and stopping at step
+// boundaries, decided by all ranks together.
+
+#include <chrono>
+#include <optional>
+#include <vector>
+
+#include "checkpoint/writer.h"
+#include "dataset/evaluation_batches.h"
+#include "dataset/loader.h"
+#include "train/reporter.h"
+#include "train/step.h"
+#include "train/stopping.h"
+
+namespace trireme {
+
+class Watchdog;
+
+/// What the loop is given besides the runtime.
+struct TrainerInputs {
+  std::int64_t steps = 0;           ///< of the whole run
+  std::int64_t global_batch = 1;    ///< samples of a step
+  std::int64_t sequence_length = 1;
+  std::int64_t flops_per_token = 0;
+  std::optional<double> peak_tflops;  ///< of all ranks together
+  SaveRequest save;                 ///< everything but step, position and state
+  Loader* loader = nullptr;
+  EvaluationBatches* validation = nullptr;  ///< null: none
+  Reporter* reporter = nullptr;             ///< on rank 0
+  Watchdog* watchdog = nullptr;             ///< null: none
+};
+
+/// Where the loop stands; saved and restored.
+struct Progress {
+  std::int64_t step = 0;              ///< updates done, skipped ones included
+  std::int64_t consumed_samples = 0;
+  std::int64_t skipped_in_a_row = 0;
+};
+
+class Trainer {
+ public:
+  /// A step whose loss or gradient is not finite is skipped; so many in a row end the run.
+  static constexpr std::int64_t kSkipsMax = 10;
+
+  Trainer(Runtime& runtime, TrainerInputs inputs, Progress progress);
+  /// To the end of the run or a reason to stop. Throws DivergedError, and DataError where the last save failed.
+  ExitCode run();
+
+ private:
+  /// What each rank tells the others once a step; plain bytes on the wire.
+  struct RankReport {
+    std::int64_t next_target_count = 0;
+    std::int64_t stop_reason = 0;
+    std::int64_t memory_bytes = 0;
+  };
+
+  void run_step();
+  void exchange_reports();
+  void report_step(double loss, double norm, double lr, double seconds);
+  SkipLine find_skip(double loss, std::span<const MicroBatch> micro_batches);
+  void evaluate();
+  void save();
+  [[nodiscard]] bool save_due();  // collective
+  [[nodiscard]] bool finished() const { return progress_.step >= inputs_.steps; }
+  ExitCode end(EndReason reason, ExitCode code);
+  StepTime take_step_time();
+
+  Runtime& runtime_;
+  TrainerInputs inputs_;
+  Progress progress_;
+  Step step_;
+  Stopping stopping_;
+  StepBatch batch_;                  // of the step that comes next
+  std::int64_t target_count_ = 0;    // of its global batch
+  Stopping::Reason stop_ = Stopping::Reason::kNone;
+  std::int64_t memory_bytes_ = 0;
+  std::vector<RankReport> reports_;
+  std::int64_t saved_step_ = -1, evaluated_step_ = -1;
+  std::int64_t failed_saves_ = 0;
+  bool last_save_failed_ = false;
+  std::chrono::steady_clock::time_point last_save_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,126 @@
+#include "parallel/param_store.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/hash.h"
+
+namespace trireme {
+namespace {
+
+std::vector<ParamMeta> some_params() {
+  const ParamInit normal{InitKind::kNormal, 0.02F};
+  std::vector<ParamMeta> params(5);
+  params[0] = {"embed", {7, 6}, normal, true, 0, Fuse::kNo, true};
+  params[1] = {"q", {5, 6}, normal, true, 1, Fuse::kNo, false};
+  params[2] = {"k", {3, 6}, normal, true, 1, Fuse::kWithPrevious, false};
+  params[3] = {"norm", {6}, {InitKind::kOnes, 0}, false, 1, Fuse::kNo, false};
+  params[4] = {"bias", {9}, {}, false, 2, Fuse::kNo, false};
+  return params;
+}
+
+TEST(ParamStore, a_fused_range_is_the_rows_of_its_parameters) {
+  ParamStore store(some_params(), DType::kF32, StorePurpose::kTraining);
+  store.initialise(1);
+  const auto lease = store.acquire(1);
+  const ConstTensorView fused = lease.weight(ParamRange{1, 2});
+  EXPECT_EQ(fused.shape, (Shape{8, 6}));
+  EXPECT_EQ(fused.as<float>()[5 * 6], store.value(2).as<float>()[0]);
+  EXPECT_THROW((void)lease.weight(ParamRange{2, 3}), InternalError);
+}
+
+TEST(ParamStore, initial_values_depend_on_seed_name_and_element_alone) {
+  ParamStore a(some_params(), DType::kF32, StorePurpose::kInference);
+  ParamStore b({some_params()[2]}, DType::kF32, StorePurpose::kInference);  // elsewhere in memory, alone
+  a.initialise(7);
+  b.initialise(7);
+  for (int i = 0; i < 18; ++i) EXPECT_EQ(a.value(2).as<float>()[i], b.value(0).as<float>()[i]);
+  EXPECT_NE(a.value(1).as<float>()[0], a.value(2).as<float>()[0]);
+  EXPECT_EQ(a.value(3).as<float>()[5], 1.0F);
+  EXPECT_EQ(a.value(4).as<float>()[8], 0.0F);
+}
+
+// The bits of a normal initialisation are promised for every machine and version of this format.
+TEST(ParamStore, initial_bits_are_those_of_the_first_version) {
+  ParamStore store(some_params(), DType::kF32, StorePurpose::kInference);
+  store.initialise(1234);
+  const TensorView embed = store.value(0);
+  EXPECT_EQ(xxh3_128_hex(std::span<const std::byte>(embed.data, embed.bytes())), "GOLDEN_HASH");
+}
+
+TEST(ParamStore, a_normal_parameter_has_its_standard_deviation) {
+  ParamMeta meta{"w", {300, 200}, {InitKind::kNormal, 0.5F}, true, 0, Fuse::kNo, false};
+  ParamStore store({meta}, DType::kF32, StorePurpose::kInference);
+  store.initialise(3);
+  double sum = 0, squares = 0;
+  for (int i = 0; i < 60000; ++i) {
+    const double value = store.value(0).as<float>()[i];
+    sum += value;
+    squares += value * value;
+  }
+  EXPECT_NEAR(sum / 60000, 0, 0.01);
+  EXPECT_NEAR(std::sqrt(squares / 60000), 0.5, 0.005);
+}
+
+TEST(ParamStore, the_second_gradient_of_a_tied_parameter_is_added_once) {
+  ParamStore store(some_params(), DType::kF32, StorePurpose::kTraining);
+  Context context({}, 1, detect_isa());
+  store.gradient(0).as<float>()[3] = 2;
+  store.gradient({0, 0}, Home::kSecond).as<float>()[3] = 5;
+  store.add_tied_gradients(context);
+  EXPECT_EQ(store.gradient(0).as<float>()[3], 7);
+  EXPECT_THROW((void)store.gradient({1, 1}, Home::kSecond), InternalError);
+  store.clear_gradients(context);
+  EXPECT_EQ(store.gradient(0).as<float>()[3], 0);
+  EXPECT_EQ(store.gradient({0, 0}, Home::kSecond).as<float>()[3], 0);
+}
+
+TEST(ParamStore, blocks_cover_every_gradient_once) {
+  ParamStore store(some_params(), DType::kF32, StorePurpose::kTraining);
+  ASSERT_EQ(store.block_count(), 3);
+  for (int block = 0; block < 3; ++block) {
+    for (float& value : store.block_gradients(block)) value += static_cast<float>(block + 1);
+  }
+  for (ParamIndex i = 0; i < 5; ++i) {
+    const TensorView gradient = store.gradient(i);
+    for (std::int64_t j = 0; j < gradient.count(); ++j) {
+      EXPECT_EQ(gradient.as<float>()[j], static_cast<float>(store.params()[static_cast<std::size_t>(i)].block + 1));
+    }
+  }
+}
+
+TEST(ParamStore, forms_are_rounded_values_and_what_leases_give) {
+  ParamStore store(some_params(), DType::kBF16, StorePurpose::kInference);
+  Context context({}, 1, detect_isa());
+  store.initialise(1);
+  store.refresh_forms(context);
+  const auto weight = store.acquire(1).weight(1);
+  ASSERT_EQ(weight.dtype, DType::kBF16);
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_EQ(weight.as<BFloat16>()[i].bits, to_bfloat16(store.value(1).as<float>()[i]).bits);
+  }
+}
+
+TEST(ParamStore, bytes_are_known_without_a_store) {
+  const auto bytes = ParamStore::bytes_of(some_params(), DType::kBF16, StorePurpose::kTraining);
+  // Groups on 16 elements: 48 + 48 + 16 + 16.
+  EXPECT_EQ(bytes.parameters, 128 * 6);
+  EXPECT_EQ(bytes.gradients, 128 * 4 + 42 * 4);
+  EXPECT_EQ(bytes.optimizer, 128 * 8);
+}
+
+TEST(ParamStore, state_names_every_tensor_once) {
+  ParamStore store(some_params(), DType::kF32, StorePurpose::kTraining);
+  const State state = store.state(1, 4);
+  ASSERT_EQ(state.tensors.size(), 15U);
+  EXPECT_EQ(state.tensors[0].name, "parameters/embed");
+  EXPECT_EQ(state.tensors[5].name, "optimizer/embed/exp_avg");
+  EXPECT_EQ(state.tensors[6].name, "optimizer/embed/exp_avg_sq");
+  EXPECT_EQ(state.tensors[6].data, store.exp_avg_sq(0).data);
+  EXPECT_EQ(state.tensors[0].replica, 1);
+  EXPECT_EQ(state.tensors[0].box.shape, (Shape{7, 6}));
+}
+
+}  // namespace
+}  // namespace trireme

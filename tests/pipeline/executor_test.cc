@@ -1,0 +1,57 @@
+#include "pipeline/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace trireme {
+namespace {
+
+/// Writes down what it is asked to do.
+class Recorder final : public StageProgram {
+ public:
+  void forward(int, int micro_batch) override { note("F", micro_batch, Pass::kOneOfSeveral); }
+  void backward_input(int, int micro_batch) override { note("B", micro_batch, Pass::kOneOfSeveral); }
+  void backward_weight(int, int micro_batch, Pass pass) override { note("W", micro_batch, pass); }
+  void backward(int, int micro_batch, Pass pass) override { note("BW", micro_batch, pass); }
+  std::string text;
+
+ private:
+  void note(const char* name, int micro_batch, Pass pass) {
+    text += std::string(text.empty() ? "" : " ") + name + std::to_string(micro_batch) +
+            (pass == Pass::kLast ? "!" : "");
+  }
+};
+
+std::string run(const Plan& plan, int rank) {
+  Recorder recorder;
+  Trace trace(64);
+  execute(plan, rank, recorder, trace);
+  EXPECT_EQ(trace.take_spans().size(), plan.ranks[static_cast<std::size_t>(rank)].size());
+  return recorder.text;
+}
+
+TEST(Executor, one_stage_runs_a_micro_batch_at_a_time_and_marks_the_last) {
+  EXPECT_EQ(run(make_1f1b(1, 3), 0), "F0 BW0 F1 BW1 F2 BW2!");
+}
+
+TEST(Executor, stages_of_1f1b_run_ahead_by_their_distance_from_the_end) {
+  const Plan plan = make_1f1b(4, 6);
+  EXPECT_EQ(run(plan, 0), "F0 F1 F2 F3 BW0 F4 BW1 F5 BW2 BW3 BW4 BW5!");
+  EXPECT_EQ(run(plan, 3), "F0 BW0 F1 BW1 F2 BW2 F3 BW3 F4 BW4 F5 BW5!");
+}
+
+TEST(Executor, fewer_micro_batches_than_stages_all_run_ahead) {
+  EXPECT_EQ(run(make_1f1b(4, 2), 0), "F0 F1 BW0 BW1!");
+}
+
+TEST(Executor, the_last_weight_action_is_last_also_when_w_is_late) {
+  Plan plan;
+  plan.ranks = {{{ActionKind::kForward, 0, 0}, {ActionKind::kForward, 0, 1}, {ActionKind::kBackwardInput, 0, 0},
+                 {ActionKind::kBackwardInput, 0, 1}, {ActionKind::kBackwardWeight, 0, 0},
+                 {ActionKind::kBackwardWeight, 0, 1}}};
+  EXPECT_EQ(run(plan, 0), "F0 F1 B0 B1 W0 W1!");
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,75 @@
+// Twenty AdamW steps with clipping and a cosine schedule against PyTorch in float64.
+
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
+#include "support/model_fixture.h"
+
+namespace trireme {
+namespace {
+
+class GoldenTraining : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(all, GoldenTraining, testing::Values("llama_gqa", "gpt2"));
+
+/// The uint16 tokens of a .bin file.
+std::vector<std::int64_t> read_tokens(const std::filesystem::path& path) {
+  const std::string bytes = read_file(path);
+  std::vector<std::int64_t> tokens;
+  for (std::size_t i = 0; i + 1 < bytes.size(); i += 2) {
+    tokens.push_back(static_cast<unsigned char>(bytes[i]) | static_cast<unsigned char>(bytes[i + 1]) << 8);
+  }
+  return tokens;
+}
+
+TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
+  const std::string folder = "training/" + GetParam();
+  const Json golden = read_golden_json(folder + "/expected.json");
+  const std::int64_t tokens = golden.find("sequence_length")->as_integer();
+  const std::int64_t batch_size = golden.find("global_batch")->as_integer();
+  const std::int64_t steps = golden.find("steps")->as_integer();
+  const auto losses = flat_reals(*golden.find("losses")), norms = flat_reals(*golden.find("grad_norms"));
+  const std::vector<std::int64_t> stream = read_tokens(golden_path(folder + "/tokens.bin"));
+  const auto model_directory = golden_path("model/" + golden.find("model")->as_string());
+  ModelFixture model(load_model_config(model_directory), {1, tokens});
+  model.load(model_directory / "model.safetensors");
+  RunConfig::Optimizer config;
+  config.lr = golden.find("lr")->as_double();
+  config.weight_decay = golden.find("weight_decay")->as_double();
+  config.clip_grad_norm = golden.find("clip_grad_norm")->as_double();
+  RunConfig::LrSchedule schedule;
+  schedule.warmup_steps = golden.find("warmup_steps")->as_integer();
+  schedule.min_lr = golden.find("min_lr")->as_double();
+  Optimizer optimizer(config, model.store);
+
+  for (std::int64_t step = 0; step < steps; ++step) {
+    std::vector<std::unique_ptr<OwnedBatch>> owned;
+    std::vector<MicroBatch> batches;
+    for (std::int64_t sample = step * batch_size; sample < (step + 1) * batch_size; ++sample) {
+      const std::span<const std::int64_t> window(stream.data() + sample * tokens, static_cast<std::size_t>(tokens) + 1);
+      owned.push_back(std::make_unique<OwnedBatch>(1, tokens, window.first(window.size() - 1), window.subspan(1)));
+      batches.push_back(owned.back()->view);
+    }
+    const double loss = model.run(batches);
+    const double norm = gradient_norm(model.context, model.store);
+    const double lr = learning_rate(schedule, config.lr, steps, step + 1);
+    optimizer.step(model.context, lr, clip_coefficient(norm, config.clip_grad_norm));
+
+    EXPECT_NEAR(loss, losses[static_cast<std::size_t>(step)], 1e-5 * losses[static_cast<std::size_t>(step)]) << step;
+    EXPECT_NEAR(norm, norms[static_cast<std::size_t>(step)], 1e-4 * norms[static_cast<std::size_t>(step)]) << step;
+  }
+  const GoldenTensors final = read_tensors(golden_path(folder + "/final.safetensors"));
+  ASSERT_EQ(final.size(), 3U);
+  for (ParamIndex index = 0; index < static_cast<int>(model.params.metas.size()); ++index) {
+    const auto expected = final.find(model.params.metas[static_cast<std::size_t>(index)].name);
+    if (expected == final.end()) continue;
+    const TensorView value = model.store.value(index);
+    EXPECT_LE(relative_error_max({value.as<float>(), static_cast<std::size_t>(value.count())}, expected->second.values),
+              2e-4)
+        << expected->first;
+  }
+}
+
+}  // namespace
+}  // namespace trireme
