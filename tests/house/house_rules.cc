@@ -1,0 +1,281 @@
+#include "house/house_rules.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cctype>
+#include <functional>
+#include <map>
+#include <optional>
+
+namespace trireme::house {
+
+namespace {
+
+constexpr int kColumnsMax = 120, kLinesMax = 600;
+
+const std::map<std::string_view, int> kLevels = {
+    {"base", 0},     {"config", 1},   {"tokenizer", 1}, {"device", 1},    {"tensor", 2},     {"comm", 3},
+    {"kernels", 3},  {"parallel", 4}, {"pipeline", 5},  {"model", 6},     {"optim", 6},      {"dataset", 6},
+    {"plan", 7},     {"generate", 7}, {"train", 8},     {"commands", 9},  {"checkpoint", 6}, {"telemetry", 6}};
+
+/// Ops built on another op, as their headers say.
+const std::map<std::string_view, std::set<std::string_view>> kOpsOfOps = {{"attention", {"gemm"}},
+                                                                          {"cross_entropy", {"gemm"}},
+                                                                          {"gemm", {"elementwise"}}};
+
+/// Chooses the instruction set by taking over a namespace as a whole.
+constexpr std::string_view kSimdHeader = "kernels/common/simd.h";
+
+struct HeavyHeader {
+  std::string_view prefix, folder;
+};
+constexpr HeavyHeader kHeavyHeaders[] = {
+    {"nlohmann/", "src/base/"}, {"spdlog/", "src/base/"},     {"xxhash", "src/base/"},      {"CLI/", "src/commands/"},
+    {"dnnl", "kernels/"},       {"oneapi/", "kernels/"},      {"mpi", "src/comm/"},         {"hdf5", "src/checkpoint/"},
+    {"H5", "src/checkpoint/"},  {"hwloc", "src/device/"},     {"pcre2", "src/tokenizer/"},  {"utf8proc", "src/tokenizer/"}};
+
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    lines.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t");
+  return first == std::string_view::npos ? "" : text.substr(first);
+}
+
+struct Include {
+  std::string_view target;
+  bool quoted;
+};
+
+std::optional<Include> include_of(std::string_view line) {
+  line = trimmed(line);
+  if (!line.starts_with('#')) return std::nullopt;
+  line = trimmed(line.substr(1));
+  if (!line.starts_with("include")) return std::nullopt;
+  line = trimmed(line.substr(7));
+  if (line.empty() || (line[0] != '"' && line[0] != '<')) return std::nullopt;  // by way of a macro
+  const bool quoted = line[0] == '"';
+  line.remove_prefix(1);
+  return Include{line.substr(0, line.find(quoted ? '"' : '>')), quoted};
+}
+
+void for_each_include(const SourceFile& file, const std::function<void(int line, const Include&)>& visit) {
+  const auto lines = lines_of(file.text);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (const auto include = include_of(lines[i])) visit(static_cast<int>(i) + 1, *include);
+  }
+}
+
+std::string_view first_part(std::string_view path) { return path.substr(0, path.find('/')); }
+
+/// "base" of "src/base/error.h", "kernels" of everything there, "" of src/main.cc.
+std::string_view folder_of(std::string_view path) {
+  if (path.starts_with("src/")) path.remove_prefix(4);
+  return path.find('/') == std::string_view::npos ? "" : first_part(path);
+}
+
+std::string_view op_of(std::string_view path) { return first_part(path.substr(std::string_view("kernels/").size())); }
+
+bool is_word_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+/// Calls `visit(at)` for each place where `word` stands whole in `line`, whatever its case.
+void for_each_word(std::string_view line, std::string_view word, const std::function<void(std::size_t at)>& visit) {
+  const auto same = [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; };
+  for (auto at = line.begin();; ++at) {
+    at = std::search(at, line.end(), word.begin(), word.end(), same);
+    if (at == line.end()) return;
+    const auto begin = static_cast<std::size_t>(at - line.begin()), end = begin + word.size();
+    const bool whole = (begin == 0 || !is_word_character(line[begin - 1])) &&
+                       (end == line.size() || !is_word_character(line[end]));
+    if (whole) visit(begin);
+  }
+}
+
+std::size_t columns_of(std::string_view line) {
+  return static_cast<std::size_t>(
+      std::count_if(line.begin(), line.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+bool is_header(std::string_view path) { return path.ends_with(".h") || path.ends_with(".cuh"); }
+
+const HeavyHeader* heavy_header(const Include& include) {
+  if (include.quoted) return nullptr;
+  const auto found = std::find_if(std::begin(kHeavyHeaders), std::end(kHeavyHeaders), [&](const HeavyHeader& heavy) {
+    return include.target.starts_with(heavy.prefix);
+  });
+  return found == std::end(kHeavyHeaders) ? nullptr : found;
+}
+
+std::string op_layer_problem(const SourceFile& file, std::string_view target) {
+  const std::string_view from = op_of(file.path), to = op_of(target);
+  if (from == to || to == "common") return "";
+  const auto known = kOpsOfOps.find(from);
+  if (known != kOpsOfOps.end() && known->second.count(to) > 0) return "";
+  return fmt::format("the op {} includes the op {} (ops do not know each other). Name the pair in kOpsOfOps where one "
+                     "is built on the other", from, to);
+}
+
+std::string layer_problem(const SourceFile& file, std::string_view target) {
+  const std::string_view from = folder_of(file.path), to = folder_of(target);
+  if (kLevels.count(to) == 0) {
+    return fmt::format("\"{}\" does not begin with a folder of src or with kernels/ (includes are written from the root)",
+                       target);
+  }
+  if (from.empty()) return "";  // main.cc may include anything
+  if (from == "kernels" && to == "kernels") return op_layer_problem(file, target);
+  if (from == to || kLevels.at(to) < kLevels.at(from)) return "";
+  return fmt::format("{} (level {}) includes {} (level {}): only lower levels may be included", from, kLevels.at(from), to,
+                     kLevels.at(to));
+}
+
+}  // namespace
+
+bool is_source(std::string_view path) {
+  return is_header(path) || path.ends_with(".cc") || path.ends_with(".cu");
+}
+
+Faults layer_faults(const SourceFile& file) {
+  const std::string_view folder = folder_of(file.path);
+  if (!folder.empty() && kLevels.count(folder) == 0) {
+    return {{file.path, 0, fmt::format("the folder {} has no level in tests/house/house_rules.cc", folder)}};
+  }
+  Faults faults;
+  for_each_include(file, [&](int line, const Include& include) {
+    if (!include.quoted) return;
+    const std::string problem = layer_problem(file, include.target);
+    if (!problem.empty()) faults.push_back({file.path, line, problem});
+  });
+  return faults;
+}
+
+Faults heavy_header_faults(std::span<const SourceFile> tree) {
+  Faults faults;
+  std::map<std::string, std::set<const HeavyHeader*>> reached;  // by path of a file
+  const auto check = [&](const SourceFile& file, int line, const HeavyHeader& heavy, std::string_view through) {
+    if (!reached[file.path].insert(&heavy).second) return false;
+    if (!file.path.starts_with(heavy.folder)) {
+      faults.push_back({file.path, line, fmt::format("reaches <{}...> through {} (only files of {} may)", heavy.prefix,
+                                                     through, heavy.folder)});
+    }
+    return true;
+  };
+  for (const SourceFile& file : tree) {
+    for_each_include(file, [&](int line, const Include& include) {
+      const HeavyHeader* heavy = heavy_header(include);
+      if (heavy == nullptr) return;
+      check(file, line, *heavy, include.target);
+      if (is_header(file.path) && !file.path.ends_with("_handles.h")) {
+        faults.push_back({file.path, line, fmt::format("a header includes <{}>; a .cc file should", include.target)});
+      }
+    });
+  }
+  for (bool grew = true; grew;) {
+    grew = false;
+    for (const SourceFile& file : tree) {
+      for_each_include(file, [&](int line, const Include& include) {
+        if (!include.quoted) return;
+        for (const std::string& path : {"src/" + std::string(include.target), std::string(include.target)}) {
+          const auto found = reached.find(path);
+          if (found == reached.end()) continue;
+          const auto through = found->second;
+          for (const HeavyHeader* heavy : through) grew |= check(file, line, *heavy, path);
+        }
+      });
+    }
+  }
+  return faults;
+}
+
+Faults model_word_faults(const SourceFile& file) {
+  Faults faults;
+  if (!file.path.starts_with("src/model/")) return faults;
+  const auto lines = lines_of(file.text);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    for (const std::string_view word : {"rank", "world", "mpi", "nccl", "all_reduce"}) {
+      for_each_word(lines[i], word, [&](std::size_t at) {
+        const std::string_view before = lines[i].substr(0, at);
+        const bool is_member = before.ends_with('.') || before.ends_with("->");
+        if (word == "rank" && is_member && lines[i].substr(at).starts_with("rank()")) return;
+        faults.push_back({file.path, static_cast<int>(i) + 1,
+                          fmt::format("the word \"{}\" (the model is written as if for one device)", word)});
+      });
+    }
+  }
+  return faults;
+}
+
+Faults style_faults(const SourceFile& file) {
+  Faults faults;
+  const auto lines = lines_of(file.text);
+  const bool generated = file.text.starts_with("// Made by ");
+  if (is_header(file.path) && !file.text.starts_with("#pragma once\n")) {
+    faults.push_back({file.path, 1, "a header begins with #pragma once"});
+  }
+  if (!generated && lines.size() > kLinesMax) {
+    faults.push_back({file.path, 0, fmt::format("{} lines, more than {}", lines.size(), kLinesMax)});
+  }
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const int line = static_cast<int>(i) + 1;
+    if (!generated && columns_of(lines[i]) > kColumnsMax) {
+      faults.push_back({file.path, line, fmt::format("{} columns, more than {}", columns_of(lines[i]), kColumnsMax)});
+    }
+    if (is_header(file.path) && file.path != kSimdHeader && trimmed(lines[i]).starts_with("using namespace")) {
+      faults.push_back({file.path, line, "using namespace in a header"});
+    }
+    for_each_word(lines[i], "todo", [&](std::size_t at) {
+      if (!lines[i].substr(at + 4).starts_with('(')) faults.push_back({file.path, line, "a to-do without a name"});
+    });
+  }
+  return faults;
+}
+
+Faults op_faults(std::string_view kernels_cmake, const std::set<std::string>& paths) {
+  constexpr std::string_view kCMake = "kernels/CMakeLists.txt", kListBegin = "set(ops ";
+  const std::size_t begin = kernels_cmake.find(kListBegin);
+  if (begin == std::string_view::npos) return {{std::string(kCMake), 0, "no list set(ops ...)"}};
+  std::string_view list = kernels_cmake.substr(begin + kListBegin.size());
+  list = list.substr(0, list.find(')'));
+  const auto any = [&](const std::string& prefix, std::string_view suffix) {
+    return std::any_of(paths.begin(), paths.end(), [&](const std::string& path) {
+      return path.starts_with(prefix) && path.ends_with(suffix);
+    });
+  };
+  Faults faults;
+  while (!(list = list.substr(std::min(list.find_first_not_of(" \n"), list.size()))).empty()) {
+    const std::string op(list.substr(0, list.find_first_of(" \n")));
+    list.remove_prefix(op.size());
+    const std::string stem = "kernels/" + op + "/" + op;
+    const auto missing = [&](std::string_view what) {
+      faults.push_back({std::string(kCMake), 0, fmt::format("the op {} has no {}", op, what)});
+    };
+    if (paths.count(stem + ".h") == 0) missing("contract " + stem + ".h");
+    if (!any(stem, "_cpu.cc") && !any(stem, "_onednn.cc")) missing("CPU source " + stem + "*_cpu.cc");
+    if (!any("tests/kernels/" + op, "_test.cc")) missing("test tests/kernels/" + op + "*_test.cc");
+  }
+  return faults;
+}
+
+Faults machine_path_faults(const SourceFile& file) {
+  // In pieces, so that this file does not name them.
+  static const std::string kForbidden[] = {std::string("../") + "shared", std::string("/wo") + "rk/",
+                                           std::string("/ro") + "ot/"};
+  Faults faults;
+  const auto lines = lines_of(file.text);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    for (const std::string& word : kForbidden) {
+      if (lines[i].find(word) == std::string_view::npos) continue;
+      faults.push_back({file.path, static_cast<int>(i) + 1, "names \"" + word + "\", a folder of one machine"});
+    }
+  }
+  return faults;
+}
+
+}  // namespace trireme::house

@@ -1,0 +1,49 @@
+#pragma once
+// The layer and style rules of src/README.md as functions over text, so that each can be shown to fail.
+
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme::house {
+
+struct SourceFile {
+  std::string path;  ///< from the root, "src/base/error.h"
+  std::string text;
+};
+
+struct Fault {
+  std::string path;
+  int line;  ///< from 1; 0: the file as a whole
+  std::string problem;
+};
+using Faults = std::vector<Fault>;
+
+/// Quoted includes reach only folders of a lower level (never a sibling) or the file's own; an op's folder reaches
+/// kernels/common, its own folder and the ops that `kOpsOfOps` names.
+Faults layer_faults(const SourceFile& file);
+
+/// Headers of heavy libraries are named in .cc files (or a private *_handles.h) of their one folder, and no file
+/// elsewhere reaches them through any chain of includes.
+Faults heavy_header_faults(std::span<const SourceFile> tree);
+
+/// src/model is written as if for one device: none of the words rank, world, mpi, nccl, all_reduce. `shape.rank()`,
+/// the number of dims, is another word.
+Faults model_word_faults(const SourceFile& file);
+
+/// Headers: #pragma once, no `using namespace`. All: no bare to-do mark, at most 120 columns and 600 lines
+/// (generated files, "// Made by", apart).
+Faults style_faults(const SourceFile& file);
+
+/// Every op that kernels/CMakeLists.txt lists has <op>.h, a CPU source <op>*_cpu.cc or <op>_onednn.cc, and a test
+/// tests/kernels/<op>*_test.cc.
+Faults op_faults(std::string_view kernels_cmake, const std::set<std::string>& paths);
+
+/// No file names a folder of the machine that it was written on.
+Faults machine_path_faults(const SourceFile& file);
+
+bool is_source(std::string_view path);  ///< C++ or CUDA
+
+}  // namespace trireme::house
