@@ -22,9 +22,7 @@ std::size_t width_of(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
-std::string percent(double part, double whole) {
-  return whole > 0 ? fmt::format("{:.1f}%", 100 * part / whole) : "";
-}
+std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}%", 100 * part / whole) : ""; }
 
 }  // namespace
 
@@ -107,14 +105,15 @@ std::string batch_text(const BatchArithmetic& batch) {
   const std::int64_t tokens = global * batch.sequence_length;
   std::string text = fmt::format("  batch     {} global = {} micro x {} accumulation x {} data ranks\n", global,
                                  batch.micro, batch.accumulation, batch.data_ranks);
-  text += fmt::format("  tokens    {} a step = {} samples x {}\n", format_integer(tokens), global,
-                      batch.sequence_length);
+  text +=
+      fmt::format("  tokens    {} a step = {} samples x {}\n", format_integer(tokens), global, batch.sequence_length);
   text += fmt::format("  training  {} steps, {} tokens", format_integer(batch.steps),
                       format_count(static_cast<double>(batch.steps) * static_cast<double>(tokens)));
   if (batch.windows > 0) {
-    text += fmt::format(", {:.2f} epochs of {} windows",
-                        static_cast<double>(batch.steps) * static_cast<double>(global) / static_cast<double>(batch.windows),
-                        format_integer(batch.windows));
+    text +=
+        fmt::format(", {:.2f} epochs of {} windows",
+                    static_cast<double>(batch.steps) * static_cast<double>(global) / static_cast<double>(batch.windows),
+                    format_integer(batch.windows));
   }
   return text + "\n";
 }
@@ -123,8 +122,8 @@ std::string places_text(std::span<const RankPlace> places) {
   std::vector<std::vector<std::string>> rows;
   if (places.size() <= kPlacesMax) {
     for (const RankPlace& place : places) {
-      rows.push_back({fmt::format("{}", place.rank), place.host, place.cores, fmt::format("{}", place.threads),
-                      place.device});
+      rows.push_back(
+          {fmt::format("{}", place.rank), place.host, place.cores, fmt::format("{}", place.threads), place.device});
     }
   } else {
     for (std::size_t begin = 0, end = 0; begin < places.size(); begin = end) {

@@ -51,7 +51,7 @@ std::string batch_text(const BatchArithmetic& batch);
 struct RankPlace {
   std::int64_t rank = 0;
   std::string host;
-  std::string cores;   ///< "0-7"
+  std::string cores;  ///< "0-7"
   std::int64_t threads = 1;
   std::string device;  ///< "CPU, AVX-512" or "GPU 3, NVIDIA H200"
 };

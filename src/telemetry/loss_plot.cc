@@ -334,8 +334,8 @@ void draw_legend(SvgPainter& svg, const LossCurves& curves, bool dense) {
 
 std::string loss_svg(const LossCurves& curves, std::string_view title) {
   const Axis tokens = tokens_axis(curves), loss = loss_axis(curves);
-  const bool dense =
-      static_cast<double>(curves.training.size()) > 1.5 * static_cast<double>(mean_line(curves.training, tokens, loss).size());
+  const bool dense = static_cast<double>(curves.training.size()) >
+                     1.5 * static_cast<double>(mean_line(curves.training, tokens, loss).size());
   SvgPainter svg(title);
   svg.axes(tokens, loss);
   for (const double restart : curves.restarts) {

@@ -76,11 +76,8 @@ Json to_json(const CheckpointLine& line) {
 }
 
 Json to_json(const SkipLine& line) {
-  return Json::Object{{"kind", "skip"},
-                      {"step", line.step},
-                      {"reason", line.reason},
-                      {"rank", line.rank},
-                      {"tensor", line.tensor}};
+  return Json::Object{
+      {"kind", "skip"}, {"step", line.step}, {"reason", line.reason}, {"rank", line.rank}, {"tensor", line.tensor}};
 }
 
 Json to_json(const ResumeLine& line) {

@@ -42,8 +42,8 @@ struct StepLine {
   std::int64_t consumed_tokens = 0;
   double step_seconds = 0;  ///< without evaluation and the stall of a save
   double tokens_per_second = 0;
-  double tflops_per_second = 0;  ///< all ranks
-  std::optional<double> mfu;     ///< 0 to 1
+  double tflops_per_second = 0;   ///< all ranks
+  std::optional<double> mfu;      ///< 0 to 1
   std::int64_t memory_bytes = 0;  ///< largest rank
   StepTime time;
 };

@@ -59,8 +59,8 @@ Axis::Axis(double low, double high, AxisScale scale, double first, double last)
 
 double Axis::pixel(double value) const {
   const double inside = std::clamp(value, low_, high_);
-  const double part = scale_ == AxisScale::kLog ? std::log(inside / low_) / std::log(high_ / low_)
-                                                : (inside - low_) / (high_ - low_);
+  const double part =
+      scale_ == AxisScale::kLog ? std::log(inside / low_) / std::log(high_ / low_) : (inside - low_) / (high_ - low_);
   return first_ + part * (last_ - first_);
 }
 

@@ -47,9 +47,9 @@ std::string trace_json(std::span<const RankTrace> ranks) {
       add(name_event("thread_name", rank.rank, t, rank.tracks[t].name));
       for (const SpanRecord& span : rank.tracks[t].spans) {
         const std::int64_t begin = span.begin_ns + rank.clock_offset_ns - origin;
-        std::string event = fmt::format(R"({{"ph":"X","name":"{}","pid":{},"tid":{},"ts":{},"dur":{})",
-                                        name_of(span.phase), rank.rank, t, microseconds(begin),
-                                        microseconds(std::max<std::int64_t>(0, span.end_ns - span.begin_ns)));
+        std::string event =
+            fmt::format(R"({{"ph":"X","name":"{}","pid":{},"tid":{},"ts":{},"dur":{})", name_of(span.phase), rank.rank,
+                        t, microseconds(begin), microseconds(std::max<std::int64_t>(0, span.end_ns - span.begin_ns)));
         if (span.detail >= 0) event += fmt::format(R"(,"args":{{"detail":{}}})", span.detail);
         add(event + "}");
       }

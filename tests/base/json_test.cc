@@ -34,7 +34,8 @@ TEST(Json, numbers_keep_whether_they_are_integers) {
 }
 
 TEST(Json, an_integer_beyond_64_bits_is_a_real) {
-  for (const char* text : {"9223372036854775808", "18446744073709551615", "18446744073709551616", "12345678901234567890123"}) {
+  for (const char* text :
+       {"9223372036854775808", "18446744073709551615", "18446744073709551616", "12345678901234567890123"}) {
     const Json value = parsed(text);
     EXPECT_FALSE(value.is_integer()) << text;
     EXPECT_EQ(value.as_double(), std::strtod(text, nullptr)) << text;
@@ -50,15 +51,40 @@ TEST(Json, a_number_too_large_for_a_real_is_a_fault) {
 }
 
 TEST(Json, what_is_no_json_is_refused) {
-  for (const char* text : {"", " ", "{", "[1,]", "{\"a\":1,}", "{a:1}", "'a'", "01", "+1", ".5", "1.", "0x1", "NaN",
-                           "Infinity", "-Infinity", "nul", "1 2", "{} {}", "\"\t\"", "\"\\x\"", "\"\\ud800\"",
-                           "\"\\udc00\\ud800\"", "// c\n1", "\"", "[1 2]", "{\"a\" 1}", "\xef\xbb\xbf"}) {
+  for (const char* text : {"",
+                           " ",
+                           "{",
+                           "[1,]",
+                           "{\"a\":1,}",
+                           "{a:1}",
+                           "'a'",
+                           "01",
+                           "+1",
+                           ".5",
+                           "1.",
+                           "0x1",
+                           "NaN",
+                           "Infinity",
+                           "-Infinity",
+                           "nul",
+                           "1 2",
+                           "{} {}",
+                           "\"\t\"",
+                           "\"\\x\"",
+                           "\"\\ud800\"",
+                           "\"\\udc00\\ud800\"",
+                           "// c\n1",
+                           "\"",
+                           "[1 2]",
+                           "{\"a\" 1}",
+                           "\xef\xbb\xbf"}) {
     EXPECT_NE(fault_of(text), "") << text;
   }
 }
 
 TEST(Json, text_that_is_no_utf8_is_refused) {
-  for (const char* text : {"\"\xff\"", "\"\xc3\"", "\"\xc0\xaf\"", "\"\xed\xa0\x80\"", "\"\xf5\x80\x80\x80\"", "\"\xe2\x82\""}) {
+  for (const char* text :
+       {"\"\xff\"", "\"\xc3\"", "\"\xc0\xaf\"", "\"\xed\xa0\x80\"", "\"\xf5\x80\x80\x80\"", "\"\xe2\x82\""}) {
     EXPECT_NE(fault_of(text), "") << text;
   }
   EXPECT_EQ(parsed("\"\xc3\xa9 \\u00e9 \\ud83d\\ude00\"").as_string(), "\xc3\xa9 \xc3\xa9 \xf0\x9f\x98\x80");
@@ -120,8 +146,20 @@ TEST(Json, a_large_object_finds_its_names_and_its_duplicates) {
 }
 
 TEST(Json, every_real_reads_back_to_the_same_bits) {
-  std::vector<double> values = {0.0, -0.0, 5e-324, -5e-324, 2.2250738585072014e-308, 2.225073858507201e-308,
-                                1.7976931348623157e308, 0.1, 1.0 / 3, 1e22, 1e23, 123456789012345680.0, 3.0, -1e16};
+  std::vector<double> values = {0.0,
+                                -0.0,
+                                5e-324,
+                                -5e-324,
+                                2.2250738585072014e-308,
+                                2.225073858507201e-308,
+                                1.7976931348623157e308,
+                                0.1,
+                                1.0 / 3,
+                                1e22,
+                                1e23,
+                                123456789012345680.0,
+                                3.0,
+                                -1e16};
   for (std::uint64_t i = 0; i < 20'000; ++i) {
     const auto words = philox(77, i, 0);
     values.push_back(std::bit_cast<double>(std::uint64_t{words[0]} << 32 | words[1]));

@@ -39,7 +39,8 @@ TEST(StopFlagDeathTest, a_second_signal_ends_the_process_with_128_plus_its_numbe
           ::raise(second);
           ::_exit(0);
         },
-        testing::ExitedWithCode(128 + second), "^train: exit " + std::to_string(128 + second) + " \\(a second signal\\)\n$");
+        testing::ExitedWithCode(128 + second),
+        "^train: exit " + std::to_string(128 + second) + " \\(a second signal\\)\n$");
   }
 }
 

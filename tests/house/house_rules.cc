@@ -15,14 +15,13 @@ namespace {
 constexpr int kColumnsMax = 120, kLinesMax = 600;
 
 const std::map<std::string_view, int> kLevels = {
-    {"base", 0},     {"config", 1},   {"tokenizer", 1}, {"device", 1},    {"tensor", 2},     {"comm", 3},
-    {"kernels", 3},  {"parallel", 4}, {"pipeline", 5},  {"model", 6},     {"optim", 6},      {"dataset", 6},
-    {"plan", 7},     {"generate", 7}, {"train", 8},     {"commands", 9},  {"checkpoint", 6}, {"telemetry", 6}};
+    {"base", 0},    {"config", 1},   {"tokenizer", 1}, {"device", 1},   {"tensor", 2},     {"comm", 3},
+    {"kernels", 3}, {"parallel", 4}, {"pipeline", 5},  {"model", 6},    {"optim", 6},      {"dataset", 6},
+    {"plan", 7},    {"generate", 7}, {"train", 8},     {"commands", 9}, {"checkpoint", 6}, {"telemetry", 6}};
 
 /// Ops built on another op, as their headers say.
-const std::map<std::string_view, std::set<std::string_view>> kOpsOfOps = {{"attention", {"gemm"}},
-                                                                          {"cross_entropy", {"gemm"}},
-                                                                          {"gemm", {"elementwise"}}};
+const std::map<std::string_view, std::set<std::string_view>> kOpsOfOps = {
+    {"attention", {"gemm"}}, {"cross_entropy", {"gemm"}}, {"gemm", {"elementwise"}}};
 
 /// Chooses the instruction set by taking over a namespace as a whole.
 constexpr std::string_view kSimdHeader = "kernels/common/simd.h";
@@ -31,9 +30,9 @@ struct HeavyHeader {
   std::string_view prefix, folder;
 };
 constexpr HeavyHeader kHeavyHeaders[] = {
-    {"nlohmann/", "src/base/"}, {"spdlog/", "src/base/"},     {"xxhash", "src/base/"},      {"CLI/", "src/commands/"},
-    {"dnnl", "kernels/"},       {"oneapi/", "kernels/"},      {"mpi", "src/comm/"},         {"hdf5", "src/checkpoint/"},
-    {"H5", "src/checkpoint/"},  {"hwloc", "src/device/"},     {"pcre2", "src/tokenizer/"},  {"utf8proc", "src/tokenizer/"}};
+    {"nlohmann/", "src/base/"}, {"spdlog/", "src/base/"}, {"xxhash", "src/base/"},     {"CLI/", "src/commands/"},
+    {"dnnl", "kernels/"},       {"oneapi/", "kernels/"},  {"mpi", "src/comm/"},        {"hdf5", "src/checkpoint/"},
+    {"H5", "src/checkpoint/"},  {"hwloc", "src/device/"}, {"pcre2", "src/tokenizer/"}, {"utf8proc", "src/tokenizer/"}};
 
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
@@ -93,8 +92,8 @@ void for_each_word(std::string_view line, std::string_view word, const std::func
     at = std::search(at, line.end(), word.begin(), word.end(), same);
     if (at == line.end()) return;
     const auto begin = static_cast<std::size_t>(at - line.begin()), end = begin + word.size();
-    const bool whole = (begin == 0 || !is_word_character(line[begin - 1])) &&
-                       (end == line.size() || !is_word_character(line[end]));
+    const bool whole =
+        (begin == 0 || !is_word_character(line[begin - 1])) && (end == line.size() || !is_word_character(line[end]));
     if (whole) visit(begin);
   }
 }
@@ -108,9 +107,8 @@ bool is_header(std::string_view path) { return path.ends_with(".h") || path.ends
 
 const HeavyHeader* heavy_header(const Include& include) {
   if (include.quoted) return nullptr;
-  const auto found = std::find_if(std::begin(kHeavyHeaders), std::end(kHeavyHeaders), [&](const HeavyHeader& heavy) {
-    return include.target.starts_with(heavy.prefix);
-  });
+  const auto found = std::find_if(std::begin(kHeavyHeaders), std::end(kHeavyHeaders),
+                                  [&](const HeavyHeader& heavy) { return include.target.starts_with(heavy.prefix); });
   return found == std::end(kHeavyHeaders) ? nullptr : found;
 }
 
@@ -119,28 +117,28 @@ std::string op_layer_problem(const SourceFile& file, std::string_view target) {
   if (from == to || to == "common") return "";
   const auto known = kOpsOfOps.find(from);
   if (known != kOpsOfOps.end() && known->second.count(to) > 0) return "";
-  return fmt::format("the op {} includes the op {} (ops do not know each other). Name the pair in kOpsOfOps where one "
-                     "is built on the other", from, to);
+  return fmt::format(
+      "the op {} includes the op {} (ops do not know each other). Name the pair in kOpsOfOps where one "
+      "is built on the other",
+      from, to);
 }
 
 std::string layer_problem(const SourceFile& file, std::string_view target) {
   const std::string_view from = folder_of(file.path), to = folder_of(target);
   if (kLevels.count(to) == 0) {
-    return fmt::format("\"{}\" does not begin with a folder of src or with kernels/ (includes are written from the root)",
-                       target);
+    return fmt::format(
+        "\"{}\" does not begin with a folder of src or with kernels/ (includes are written from the root)", target);
   }
   if (from.empty()) return "";  // main.cc may include anything
   if (from == "kernels" && to == "kernels") return op_layer_problem(file, target);
   if (from == to || kLevels.at(to) < kLevels.at(from)) return "";
-  return fmt::format("{} (level {}) includes {} (level {}): only lower levels may be included", from, kLevels.at(from), to,
-                     kLevels.at(to));
+  return fmt::format("{} (level {}) includes {} (level {}): only lower levels may be included", from, kLevels.at(from),
+                     to, kLevels.at(to));
 }
 
 }  // namespace
 
-bool is_source(std::string_view path) {
-  return is_header(path) || path.ends_with(".cc") || path.ends_with(".cu");
-}
+bool is_source(std::string_view path) { return is_header(path) || path.ends_with(".cc") || path.ends_with(".cu"); }
 
 Faults layer_faults(const SourceFile& file) {
   const std::string_view folder = folder_of(file.path);
@@ -162,8 +160,9 @@ Faults heavy_header_faults(std::span<const SourceFile> tree) {
   const auto check = [&](const SourceFile& file, int line, const HeavyHeader& heavy, std::string_view through) {
     if (!reached[file.path].insert(&heavy).second) return false;
     if (!file.path.starts_with(heavy.folder)) {
-      faults.push_back({file.path, line, fmt::format("reaches <{}...> through {} (only files of {} may)", heavy.prefix,
-                                                     through, heavy.folder)});
+      faults.push_back(
+          {file.path, line,
+           fmt::format("reaches <{}...> through {} (only files of {} may)", heavy.prefix, through, heavy.folder)});
     }
     return true;
   };
@@ -244,9 +243,8 @@ Faults op_faults(std::string_view kernels_cmake, const std::set<std::string>& pa
   std::string_view list = kernels_cmake.substr(begin + kListBegin.size());
   list = list.substr(0, list.find(')'));
   const auto any = [&](const std::string& prefix, std::string_view suffix) {
-    return std::any_of(paths.begin(), paths.end(), [&](const std::string& path) {
-      return path.starts_with(prefix) && path.ends_with(suffix);
-    });
+    return std::any_of(paths.begin(), paths.end(),
+                       [&](const std::string& path) { return path.starts_with(prefix) && path.ends_with(suffix); });
   };
   Faults faults;
   while (!(list = list.substr(std::min(list.find_first_not_of(" \n"), list.size()))).empty()) {

@@ -86,7 +86,9 @@ TEST(HeavyHeaderRule, no_chain_of_includes_leads_out_of_the_folder) {
 }
 
 TEST(ModelWordRule, whole_words_of_any_case_are_found) {
-  const auto faults = [](std::string path, std::string text) { return count(model_word_faults({std::move(path), std::move(text)})); };
+  const auto faults = [](std::string path, std::string text) {
+    return count(model_word_faults({std::move(path), std::move(text)}));
+  };
   EXPECT_EQ(faults("src/model/x.cc", "int rank = 0;"), 1U);
   EXPECT_EQ(faults("src/model/x.cc", "// MPI and NCCL\n"), 2U);
   EXPECT_EQ(faults("src/model/x.cc", "all_reduce(x); hello(World)"), 2U);
@@ -97,7 +99,9 @@ TEST(ModelWordRule, whole_words_of_any_case_are_found) {
 }
 
 TEST(StyleRule, each_fault_is_found) {
-  const auto faults = [](std::string path, std::string text) { return count(style_faults({std::move(path), std::move(text)})); };
+  const auto faults = [](std::string path, std::string text) {
+    return count(style_faults({std::move(path), std::move(text)}));
+  };
   EXPECT_EQ(faults("src/a/x.h", "#pragma once\nint x;\n"), 0U);
   EXPECT_EQ(faults("src/a/x.h", "int x;\n"), 1U);
   EXPECT_EQ(faults("src/a/x.h", ""), 1U);
@@ -118,9 +122,9 @@ TEST(StyleRule, each_fault_is_found) {
 
 TEST(OpRule, a_listed_op_needs_contract_source_and_test) {
   const std::string cmake = "# x\nset(ops embedding\n    gemm)\n";
-  std::set<std::string> paths = {"kernels/embedding/embedding.h", "kernels/embedding/embedding_cpu.cc",
-                                 "kernels/gemm/gemm.h",           "kernels/gemm/gemm_onednn.cc",
-                                 "tests/kernels/embedding_test.cc", "tests/kernels/gemm_test.cc"};
+  std::set<std::string> paths = {
+      "kernels/embedding/embedding.h", "kernels/embedding/embedding_cpu.cc", "kernels/gemm/gemm.h",
+      "kernels/gemm/gemm_onednn.cc",   "tests/kernels/embedding_test.cc",    "tests/kernels/gemm_test.cc"};
   EXPECT_EQ(count(op_faults(cmake, paths)), 0U);
   for (const std::string& path : paths) {
     auto without = paths;

@@ -42,9 +42,7 @@ void expect_none(const Faults& faults) {
   }
 }
 
-TEST(Tree, is_found) {
-  EXPECT_GT(std::count_if(tree().begin(), tree().end(), is_program), 50);
-}
+TEST(Tree, is_found) { EXPECT_GT(std::count_if(tree().begin(), tree().end(), is_program), 50); }
 
 TEST(Tree, a_folder_includes_only_lower_levels) {
   for (const SourceFile& file : tree()) {

@@ -80,7 +80,8 @@ TEST(Console, the_batch_shows_how_it_is_made) {
 
 TEST(Console, many_ranks_are_shown_by_host) {
   std::vector<RankPlace> places;
-  for (std::int64_t rank = 0; rank < 72; ++rank) places.push_back({rank, rank < 40 ? "alpha" : "beta", "0-3", 4, "CPU"});
+  for (std::int64_t rank = 0; rank < 72; ++rank)
+    places.push_back({rank, rank < 40 ? "alpha" : "beta", "0-3", 4, "CPU"});
   EXPECT_EQ(places_text(places),
             "   rank  host   cores  threads  device\n"
             "   0-39  alpha               4  CPU\n"

@@ -27,8 +27,8 @@ testing::AssertionResult is_well_formed(std::string_view xml) {
   int roots = 0;
   for (std::size_t at = 0; at < xml.size();) {
     if (xml[at] != '<') {
-      if (xml[at] == '&' && xml.substr(at, 5) != "&amp;" && xml.substr(at, 4) != "&lt;" && xml.substr(at, 4) != "&gt;" &&
-          xml.substr(at, 6) != "&quot;") {
+      if (xml[at] == '&' && xml.substr(at, 5) != "&amp;" && xml.substr(at, 4) != "&lt;" &&
+          xml.substr(at, 4) != "&gt;" && xml.substr(at, 6) != "&quot;") {
         return testing::AssertionFailure() << "bare & at " << at;
       }
       if (static_cast<unsigned char>(xml[at]) < 0x20 && xml[at] != '\n') {
@@ -61,7 +61,8 @@ testing::AssertionResult is_well_formed(std::string_view xml) {
 
 LossCurves curves_of(std::initializer_list<double> losses) {
   LossCurves curves;
-  for (const double loss : losses) curves.training.push_back({8192.0 * static_cast<double>(curves.training.size() + 1), loss});
+  for (const double loss : losses)
+    curves.training.push_back({8192.0 * static_cast<double>(curves.training.size() + 1), loss});
   return curves;
 }
 
@@ -74,8 +75,8 @@ TEST(LossPlot, the_checker_of_these_tests_finds_faults) {
 
 TEST(LossPlot, any_number_of_points_gives_a_valid_document) {
   for (const auto& curves : {curves_of({}), curves_of({10.8}), curves_of({10.8, 10.2}), curves_of({kNaN}),
-                             curves_of({kNaN, kNaN, 3.0, kNaN, 2.0, 1.0}), curves_of({0.0, 0.0}), curves_of({-1.0, 1.0}),
-                             curves_of({1e300, -1e300, 1e-300}), curves_of({3.0, 3.0, 3.0})}) {
+                             curves_of({kNaN, kNaN, 3.0, kNaN, 2.0, 1.0}), curves_of({0.0, 0.0}),
+                             curves_of({-1.0, 1.0}), curves_of({1e300, -1e300, 1e-300}), curves_of({3.0, 3.0, 3.0})}) {
     const std::string svg = loss_svg(curves, "a run");
     EXPECT_TRUE(is_well_formed(svg)) << svg;
     EXPECT_EQ(count(svg, "nan") + count(svg, "inf"), 0U) << svg;
@@ -124,7 +125,8 @@ TEST(LossPlot, a_missing_loss_interrupts_the_line) {
 
 TEST(LossPlot, many_points_are_thinned_but_keep_their_extremes) {
   LossCurves curves;
-  for (std::uint64_t i = 1; i <= 60000; ++i) curves.training.push_back({8192.0 * static_cast<double>(i), 3 + 0.01 * normal(5, i)});
+  for (std::uint64_t i = 1; i <= 60000; ++i)
+    curves.training.push_back({8192.0 * static_cast<double>(i), 3 + 0.01 * normal(5, i)});
   curves.training[40000].loss = 2.5;  // one dip in one column must stay
   const std::string with_dip = loss_svg(curves, "");
   curves.training[40000].loss = 3;
@@ -205,10 +207,11 @@ TEST(LossHistory, refreshing_adds_only_what_is_new) {
 
 TEST(LossHistory, strange_lines_do_no_harm) {
   const TemporaryDirectory folder;
-  folder.write("metrics.jsonl",
-               "{\"kind\":7,\"step\":1}\n{\"kind\":\"step\",\"step\":\"x\"}\n{\"kind\":\"step\",\"step\":5}\n"
-               "{\"kind\":\"step\",\"step\":6,\"consumed_tokens\":-3,\"loss\":\"a\"}\n{\"kind\":\"resume\",\"step\":-9}\n"
-               "{\"kind\":\"evaluation\",\"step\":6}\n");
+  folder.write(
+      "metrics.jsonl",
+      "{\"kind\":7,\"step\":1}\n{\"kind\":\"step\",\"step\":\"x\"}\n{\"kind\":\"step\",\"step\":5}\n"
+      "{\"kind\":\"step\",\"step\":6,\"consumed_tokens\":-3,\"loss\":\"a\"}\n{\"kind\":\"resume\",\"step\":-9}\n"
+      "{\"kind\":\"evaluation\",\"step\":6}\n");
   LossHistory history(folder / "metrics.jsonl");
   history.refresh();
   EXPECT_TRUE(history.curves().training.empty());

@@ -63,8 +63,8 @@ class FileSizeLimit {
 using Keys = std::vector<std::string>;
 
 TEST(MetricsFile, every_line_has_the_documented_fields_in_order) {
-  EXPECT_EQ(keys_of(to_json(StartLine{})), (Keys{"kind", "version", "world", "mesh", "parameters",
-                                                  "model_flops_per_token", "peak_tflops", "config"}));
+  EXPECT_EQ(keys_of(to_json(StartLine{})),
+            (Keys{"kind", "version", "world", "mesh", "parameters", "model_flops_per_token", "peak_tflops", "config"}));
   const Json step = to_json(StepLine{});
   EXPECT_EQ(keys_of(step),
             (Keys{"kind", "step", "loss", "grad_norm", "lr", "consumed_samples", "consumed_tokens", "step_seconds",
@@ -91,11 +91,12 @@ TEST(MetricsFile, a_step_line_is_exactly_this_text) {
   line.memory_bytes = 1 << 20;
   line.time.communication_exposed = {{"data", 0.125}};
 
-  EXPECT_EQ(to_json(line).dump(),
-            R"({"kind":"step","step":7,"loss":0.1,"grad_norm":1.0,"lr":3e-04,"consumed_samples":56,)"
-            R"("consumed_tokens":7168,"step_seconds":0.5,"tokens_per_second":2048.0,"tflops_per_second":0.0,"mfu":0.25,)"
-            R"("memory_bytes":1048576,"time":{"forward_backward":0.0,"communication_exposed":{"data":0.125},)"
-            R"("data_wait":0.0,"optimizer":0.0}})");
+  EXPECT_EQ(
+      to_json(line).dump(),
+      R"({"kind":"step","step":7,"loss":0.1,"grad_norm":1.0,"lr":3e-04,"consumed_samples":56,)"
+      R"("consumed_tokens":7168,"step_seconds":0.5,"tokens_per_second":2048.0,"tflops_per_second":0.0,"mfu":0.25,)"
+      R"("memory_bytes":1048576,"time":{"forward_backward":0.0,"communication_exposed":{"data":0.125},)"
+      R"("data_wait":0.0,"optimizer":0.0}})");
 }
 
 TEST(MetricsFile, non_finite_and_unknown_values_are_null) {
@@ -116,13 +117,15 @@ TEST(MetricsFile, losses_read_back_to_the_same_bits) {
   for (std::uint64_t i = 0; i < 500; ++i) losses.push_back(std::exp(20.0 * normal(11, i)));
   {
     MetricsFile metrics(folder / "metrics.jsonl", 0);
-    for (std::size_t i = 0; i < losses.size(); ++i) metrics.append(step_line(static_cast<std::int64_t>(i) + 1, losses[i]));
+    for (std::size_t i = 0; i < losses.size(); ++i)
+      metrics.append(step_line(static_cast<std::int64_t>(i) + 1, losses[i]));
   }
 
   const auto lines = lines_of(folder / "metrics.jsonl");
   ASSERT_EQ(lines.size(), losses.size());
   for (std::size_t i = 0; i < losses.size(); ++i) {
-    EXPECT_EQ(std::bit_cast<std::uint64_t>(lines[i].find("loss")->as_double()), std::bit_cast<std::uint64_t>(losses[i]));
+    EXPECT_EQ(std::bit_cast<std::uint64_t>(lines[i].find("loss")->as_double()),
+              std::bit_cast<std::uint64_t>(losses[i]));
   }
 }
 
@@ -175,8 +178,8 @@ TEST(MetricsFile, a_torn_last_line_is_dropped_even_where_it_parses) {
 
 TEST(MetricsFile, lines_that_are_no_objects_are_dropped_wherever_they_stand) {
   const TemporaryDirectory folder;
-  folder.write("metrics.jsonl", std::string("\n[1]\n{\"a\":1,\"a\":2}\n") + std::string(7, '\0') +
-                                    "\n{\"step\":\"x\"}\n{\"step\":1}\n");
+  folder.write("metrics.jsonl",
+               std::string("\n[1]\n{\"a\":1,\"a\":2}\n") + std::string(7, '\0') + "\n{\"step\":\"x\"}\n{\"step\":1}\n");
   const MetricsFile metrics(folder / "metrics.jsonl", 5);
   EXPECT_EQ(read_file(metrics.path()), "{\"step\":\"x\"}\n{\"step\":1}\n");
 }

@@ -27,7 +27,8 @@ TEST(PlotAxis, linear_ticks_are_round) {
 TEST(PlotAxis, logarithmic_ticks_are_powers_of_ten) {
   EXPECT_EQ(labels(Axis(3e5, 2.6e10, AxisScale::kLog, 0, 1), 7, TickLabels::kCount), "1M 10M 100M 1B 10B ");
   EXPECT_EQ(labels(Axis(0.9, 110, AxisScale::kLog, 0, 1), 7, TickLabels::kDecimal), "1 2 5 10 20 50 100 ");
-  EXPECT_EQ(labels(Axis(1e-14, 10, AxisScale::kLog, 0, 1), 6, TickLabels::kDecimal), "1e-14 1e-11 1e-08 1e-05 0.01 10 ");
+  EXPECT_EQ(labels(Axis(1e-14, 10, AxisScale::kLog, 0, 1), 6, TickLabels::kDecimal),
+            "1e-14 1e-11 1e-08 1e-05 0.01 10 ");
 }
 
 TEST(PlotAxis, values_outside_fall_on_the_ends) {

@@ -55,15 +55,16 @@ TEST(TensorBoard, crc32c_gives_the_published_check_values) {
   EXPECT_EQ(crc32c(""), 0U);
 }
 
-// The bytes below were read back by TensorBoard 2.21's EventAccumulator and equal what its RecordWriter makes of the same events.
+// The bytes below were read back by TensorBoard 2.21's EventAccumulator and equal what its RecordWriter makes of the
+// same events.
 TEST(TensorBoard, records_have_exactly_these_bytes) {
   EXPECT_EQ(hex_of(file_version_record(1.5)),
             "1800000000000000a37f4b2209000000000000f83f1a0d627261696e2e4576656e743a322a28646c");
-  EXPECT_EQ(hex_of(scalars_record(1.5, 300, {{"lm loss", 2.5F}, {"grad-norm", -1.0F}})),
-            "300000000000000095f5d05f09000000000000f83f10ac022a220a0e0a076c6d206c6f737315000020400a100a09677261642d6e6f72"
-            "6d15000080bfa9bfbdc4");
-  EXPECT_EQ(hex_of(session_start_record(1.5, 11)),
-            "0f000000000000006d532b0909000000000000f83f100b3a020801b2012ff1");
+  EXPECT_EQ(
+      hex_of(scalars_record(1.5, 300, {{"lm loss", 2.5F}, {"grad-norm", -1.0F}})),
+      "300000000000000095f5d05f09000000000000f83f10ac022a220a0e0a076c6d206c6f737315000020400a100a09677261642d6e6f72"
+      "6d15000080bfa9bfbdc4");
+  EXPECT_EQ(hex_of(session_start_record(1.5, 11)), "0f000000000000006d532b0909000000000000f83f100b3a020801b2012ff1");
 }
 
 TEST(TensorBoard, a_run_writes_megatron_tags) {
