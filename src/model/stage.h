@@ -1,5 +1,5 @@
 #pragma once
-// The layers that one rank runs, with the buffers of their passes. The only place that holds weight leases.
+// The layers of one stage, with the buffers of their passes. The only place that holds weight leases.
 
 #include <functional>
 #include <span>
@@ -34,7 +34,7 @@ class Stage final : public StageProgram {
   static std::int64_t buffer_bytes(const ModelConfig& config, const StageShape& shape, DType compute);
 
   /// The micro-batches that the actions of the next step speak of, and how many targets the whole global batch counts.
-  /// `gradients_ready(block)` is called when a block's gradients are final on this rank.
+  /// `gradients_ready(block)` is called when a block's gradients are final here.
   void begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count,
                   const std::function<void(int)>& gradients_ready);
   void forward(int chunk, int micro_batch) override;
