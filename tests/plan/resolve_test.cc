@@ -1,0 +1,209 @@
+#include "plan/resolve.h"
+
+#include <gtest/gtest.h>
+
+#include "config/model_parse.h"
+#include "config/parse.h"
+
+namespace trireme {
+namespace {
+
+RunConfig small_config() {
+  RunConfig config;
+  config.run.directory = "r";
+  config.run.steps = 10;
+  config.data.train.synthetic = true;
+  config.data.sequence_length = 32;
+  config.batch.micro = 2;
+  config.optimizer.lr = 1e-3;
+  std::vector<Problem> problems;
+  std::vector<std::string> notes;
+  config.model = read_model(parse_json(R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,
+      "num_hidden_layers":2,"intermediate_size":128,"vocab_size":257,"max_position_embeddings":64})", "model"),
+                            problems, notes);
+  EXPECT_TRUE(problems.empty());
+  config.model_json = config.model.source;
+  return config;
+}
+
+struct Outcome {
+  ResolvedRun run;
+  std::vector<Problem> problems;
+  std::vector<std::string> notes;
+};
+
+Outcome resolve(const RunConfig& config, const ResolveInput& input) {
+  Outcome outcome;
+  outcome.run = resolve_run(config, input, outcome.problems, outcome.notes);
+  return outcome;
+}
+
+Problem only_problem(const Outcome& outcome) {
+  EXPECT_EQ(outcome.problems.size(), 1U) << format_problems(outcome.problems);
+  return outcome.problems.empty() ? Problem{} : outcome.problems[0];
+}
+
+struct BatchCase {
+  RunConfig::Batch given;
+  std::int64_t data;
+  ResolvedBatch expected;
+};
+
+class LegalBatch : public testing::TestWithParam<BatchCase> {};
+
+TEST_P(LegalBatch, two_give_the_third) {
+  std::vector<Problem> problems;
+  EXPECT_EQ(resolve_batch(GetParam().given, GetParam().data, problems), GetParam().expected);
+  EXPECT_TRUE(problems.empty()) << format_problems(problems);
+}
+
+constexpr auto kNone = std::nullopt;
+INSTANTIATE_TEST_SUITE_P(Batch, LegalBatch,
+                         testing::Values(BatchCase{{kNone, 4, kNone}, 1, {4, 4, 1, 1}},
+                                         BatchCase{{kNone, 4, kNone}, 3, {12, 4, 1, 3}},
+                                         BatchCase{{12, kNone, kNone}, 3, {12, 1, 4, 3}},
+                                         BatchCase{{24, 4, kNone}, 3, {24, 4, 2, 3}},
+                                         BatchCase{{24, kNone, 2}, 3, {24, 4, 2, 3}},
+                                         BatchCase{{kNone, 4, 2}, 3, {24, 4, 2, 3}},
+                                         BatchCase{{24, 4, 2}, 3, {24, 4, 2, 3}}));
+
+TEST(Batch, numbers_that_do_not_divide_are_refused_with_the_nearest_legal_ones) {
+  std::vector<Problem> problems;
+  resolve_batch({16, 4, kNone}, 3, problems);
+  resolve_batch({5, kNone, kNone}, 3, problems);
+  resolve_batch({2, kNone, kNone}, 3, problems);
+  resolve_batch({20, kNone, 4}, 2, problems);
+  resolve_batch({25, 4, 2}, 3, problems);
+  ASSERT_EQ(problems.size(), 5U);
+  for (const Problem& problem : problems) EXPECT_EQ(problem.path, "batch.global");
+  EXPECT_EQ(problems[0].nearest, "12 or 24");
+  EXPECT_EQ(problems[1].nearest, "3 or 6");
+  EXPECT_EQ(problems[2].nearest, "3");
+  EXPECT_EQ(problems[3].nearest, "16 or 24");
+  EXPECT_EQ(problems[4].nearest, "24");
+  EXPECT_NE(problems[0].legal.find("4 x 3 = 12"), std::string::npos);
+}
+
+TEST(Batch, a_product_beyond_counting_is_refused) {
+  std::vector<Problem> problems;
+  resolve_batch({kNone, 1000000000, 1000000000}, 1000000, problems);
+  ASSERT_EQ(problems.size(), 1U);
+  EXPECT_EQ(problems[0].path, "batch");
+}
+
+TEST(Steps, come_from_steps_tokens_or_epochs) {
+  RunConfig config = small_config();
+  std::vector<Problem> problems;
+  EXPECT_EQ(resolve_steps(config, 4, kNone, problems), 10);
+  config.run.steps.reset();
+  config.run.tokens = 4 * 32 * 5;
+  EXPECT_EQ(resolve_steps(config, 4, kNone, problems), 5);
+  config.run.tokens = 4 * 32 * 5 + 1;
+  EXPECT_EQ(resolve_steps(config, 4, kNone, problems), 6);
+  config.run.tokens.reset();
+  config.run.epochs = 1.5;
+  EXPECT_EQ(resolve_steps(config, 4, 11, problems), 4);
+  EXPECT_EQ(resolve_steps(config, 400, 11, problems), 1);
+  EXPECT_EQ(resolve_steps(config, 4, kNone, problems), 0);
+  EXPECT_TRUE(problems.empty());
+  config.run.epochs = 1e300;
+  EXPECT_EQ(resolve_steps(config, 4, 11, problems), 0);
+  EXPECT_EQ(problems.size(), 1U);
+}
+
+TEST(Resolve, the_mesh_fills_the_world_with_data_ranks) {
+  const Outcome outcome = resolve(small_config(), {.world = 6});
+  EXPECT_TRUE(outcome.problems.empty());
+  EXPECT_EQ(outcome.run.mesh.extent(Axis::kData), 6);
+  EXPECT_EQ(outcome.run.mesh.size(), 6);
+  EXPECT_EQ(outcome.run.batch, (ResolvedBatch{12, 2, 1, 6}));
+  EXPECT_EQ(outcome.run.steps, 10);
+}
+
+TEST(Resolve, extents_that_do_not_divide_the_world_are_refused) {
+  RunConfig config = small_config();
+  config.parallel.tensor = 2;
+  config.parallel.pipeline = 2;
+  const Problem problem = only_problem(resolve(config, {.world = 6}));
+  EXPECT_EQ(problem.path, "parallel");
+  EXPECT_EQ(problem.nearest, "4 or 8 ranks");
+  EXPECT_EQ(resolve(config, {.world = 8}).run.mesh.extent(Axis::kData), 2);
+  EXPECT_EQ(default_world(config), 4);
+}
+
+TEST(Resolve, a_data_extent_must_be_what_is_left) {
+  RunConfig config = small_config();
+  config.parallel.data = 4;
+  EXPECT_EQ(default_world(config), 4);
+  EXPECT_TRUE(resolve(config, {.world = 4}).problems.empty());
+  const Problem problem = only_problem(resolve(config, {.world = 3}));
+  EXPECT_EQ(problem.path, "parallel.data");
+  EXPECT_EQ(problem.nearest, "3");
+}
+
+TEST(Resolve, learned_positions_bound_the_sequence_and_rotary_ones_warn) {
+  RunConfig config = small_config();
+  config.data.sequence_length = 65;
+  const Outcome rope = resolve(config, {});
+  EXPECT_TRUE(rope.problems.empty());
+  EXPECT_EQ(rope.notes.size(), 1U);
+  config.model.position = PositionKind::kLearned;
+  const Problem problem = only_problem(resolve(config, {}));
+  EXPECT_EQ(problem.path, "data.sequence_length");
+  EXPECT_EQ(problem.nearest, "64");
+}
+
+TEST(Resolve, a_schedule_that_cannot_be_is_refused) {
+  RunConfig config = small_config();
+  config.lr_schedule.warmup_steps = 8;
+  config.lr_schedule.decay_end_step = 5;
+  EXPECT_EQ(only_problem(resolve(config, {})).path, "lr_schedule.decay_end_step");
+  config.lr_schedule = {};
+  config.lr_schedule.kind = LrScheduleKind::kWsd;
+  config.lr_schedule.decay_steps = 11;
+  EXPECT_EQ(only_problem(resolve(config, {})).path, "lr_schedule.decay_steps");
+  config.lr_schedule.decay_steps = 5;
+  config.lr_schedule.warmup_steps = 8;
+  EXPECT_EQ(resolve(config, {}).notes.size(), 1U);
+  config.lr_schedule.warmup_steps = 5;
+  EXPECT_TRUE(resolve(config, {}).notes.empty());
+  config.lr_schedule.warmup_steps = 100;
+  EXPECT_EQ(resolve(config, {}).notes.size(), 1U);
+}
+
+TEST(Resolve, sections_with_faults_are_left_alone) {
+  RunConfig config = small_config();
+  config.batch = {5, 2, kNone};
+  std::vector<Problem> problems = {{"batch.micro", "x", "y", "", "z"}};
+  std::vector<std::string> notes;
+  resolve_run(config, {}, problems, notes);
+  EXPECT_EQ(problems.size(), 1U);
+  problems = {{"run.seed", "x", "y", "", "z"}};
+  resolve_run(config, {}, problems, notes);
+  EXPECT_EQ(problems.size(), 2U);
+}
+
+TEST(Resolve, what_is_written_out_resolves_to_the_same_run) {
+  for (const LrScheduleKind kind : {LrScheduleKind::kCosine, LrScheduleKind::kWsd, LrScheduleKind::kConstant}) {
+    RunConfig config = small_config();
+    config.checkpoint.async = false;
+    config.lr_schedule.kind = kind;
+    config.lr_schedule.warmup_steps = 9;
+    const Outcome first = resolve(config, {.world = 2});
+    const RunConfig written = with_defaults_written(config, first.run, ComputePrecision::kFp32);
+    EXPECT_EQ(written.batch.global, 4);
+    EXPECT_EQ(written.data.seed, 1234);
+    const LoadedConfig again = parse_run_config(resolved_json(written));
+    ASSERT_TRUE(again.problems.empty()) << format_problems(again.problems);
+    const Outcome second = resolve(again.config, {.world = 2});
+    EXPECT_TRUE(second.problems.empty()) << format_problems(second.problems);
+    EXPECT_EQ(second.run.batch, first.run.batch);
+    EXPECT_EQ(resolved_json(with_defaults_written(again.config, second.run, ComputePrecision::kFp32)),
+              resolved_json(written));
+    // On other ranks the global batch stays.
+    EXPECT_EQ(resolve(again.config, {.world = 1}).run.batch, (ResolvedBatch{4, 2, 2, 1}));
+  }
+}
+
+}  // namespace
+}  // namespace trireme
