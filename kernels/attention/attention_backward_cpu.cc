@@ -187,11 +187,11 @@ struct BackwardBlock {
       product.rows = strip.end - strip.begin;
       product.columns = kPanel;
       product.depth = dim();
-      multiply<OperandA::kRows>(product);
+      multiply<OperandA::kRows, Store::kSet>(product);
       product.a = t.d_o + strip.begin * t.stride;
       product.b = t.v_panels + panel * kPanel * t.depth;
       product.c = t.ds + strip.begin * kScoreStride + panel * kPanel;
-      multiply<OperandA::kRows>(product);
+      multiply<OperandA::kRows, Store::kSet>(product);
     }
     if (whole) {
       probabilities<false>(strip);
@@ -212,12 +212,11 @@ struct BackwardBlock {
     product.rows = count;
     product.columns = whole_vectors(dim());
     product.depth = end - begin;
-    product.store = Store::kAdd;
-    multiply<OperandA::kColumns>(product);
+    multiply<OperandA::kColumns, Store::kAdd>(product);
     product.a = t.ds + begin * kScoreStride + key;
     product.b = t.q + begin * t.stride;
     product.c = t.dk + key * t.stride;
-    multiply<OperandA::kColumns>(product);
+    multiply<OperandA::kColumns, Store::kAdd>(product);
   }
 
   void key_gradients(const StripList& list) const {
@@ -249,7 +248,7 @@ struct BackwardBlock {
     product.rows = strip.end - strip.begin;
     product.columns = whole_vectors(dim());
     product.depth = high - low;
-    multiply<OperandA::kRows>(product);
+    multiply<OperandA::kRows, Store::kSet>(product);
     add_rows(dq + strip.begin * dq_stride, dq_stride, t.dq, t.stride, product.rows, dim());
   }
 

@@ -95,7 +95,7 @@ void attend_panel(const ForwardTiles& t, std::int64_t panel, std::int64_t querie
   scores.rows = keys;
   scores.columns = kPanel;
   scores.depth = head_dim;
-  multiply<OperandA::kRows>(scores);
+  multiply<OperandA::kRows, Store::kSet>(scores);
 
   if (view.whole) {
     softmax_panel<false>(t, panel, span);
@@ -113,9 +113,8 @@ void attend_panel(const ForwardTiles& t, std::int64_t panel, std::int64_t querie
   output.rows = queries;
   output.columns = whole_vectors(head_dim);
   output.depth = keys;
-  output.store = Store::kScaleAndAdd;
   output.row_scale = t.rescale;
-  multiply<OperandA::kColumns>(output);
+  multiply<OperandA::kColumns, Store::kScaleAndAdd>(output);
 }
 
 template <class T>

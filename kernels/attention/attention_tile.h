@@ -113,11 +113,10 @@ struct Product {
   float* c;
   std::int64_t c_stride;
   std::int64_t rows, columns, depth;  ///< columns: a multiple of the vector width
-  Store store = Store::kSet;
-  const float* row_scale = nullptr;
+  const float* row_scale;             ///< of kScaleAndAdd
 };
 
-template <OperandA kA, int kRows, int kVectors>
+template <OperandA kA, Store kStore, int kRows, int kVectors>
 void multiply_registers(const Product& x, std::int64_t row, std::int64_t column) {
   F32 sum[kRows][kVectors];
 #pragma GCC unroll 8
@@ -141,45 +140,48 @@ void multiply_registers(const Product& x, std::int64_t row, std::int64_t column)
     a += kA == OperandA::kRows ? 1 : a_stride;
     b += b_stride;
   }
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
     float* c = x.c + (row + r) * x.c_stride + column;
-    const F32 scale = F32::broadcast(x.store == Store::kScaleAndAdd ? x.row_scale[row + r] : 1.0F);
+    const F32 scale = F32::broadcast(kStore == Store::kScaleAndAdd ? x.row_scale[row + r] : 1.0F);
+#pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
       F32 value = sum[r][v];
-      if (x.store != Store::kSet) value = fma(F32::load(c + v * F32::kWidth), scale, value);
+      if constexpr (kStore == Store::kAdd) value = F32::load(c + v * F32::kWidth) + value;
+      if constexpr (kStore == Store::kScaleAndAdd) value = fma(F32::load(c + v * F32::kWidth), scale, value);
       value.store(c + v * F32::kWidth);
     }
   }
 }
 
-template <OperandA kA, int kVectors>
+template <OperandA kA, Store kStore, int kVectors>
 TRIREME_INLINE void multiply_rest(const Product& x, std::int64_t row, std::int64_t column) {
   switch (x.rows - row) {
-    case 1: return multiply_registers<kA, 1, kVectors>(x, row, column);
-    case 2: return multiply_registers<kA, 2, kVectors>(x, row, column);
-    case 3: return multiply_registers<kA, 3, kVectors>(x, row, column);
-    case 4: return multiply_registers<kA, 4, kVectors>(x, row, column);
-    case 5: return multiply_registers<kA, 5, kVectors>(x, row, column);
-    case 6: return multiply_registers<kA, 6, kVectors>(x, row, column);
-    case 7: return multiply_registers<kA, 7, kVectors>(x, row, column);
+    case 1: return multiply_registers<kA, kStore, 1, kVectors>(x, row, column);
+    case 2: return multiply_registers<kA, kStore, 2, kVectors>(x, row, column);
+    case 3: return multiply_registers<kA, kStore, 3, kVectors>(x, row, column);
+    case 4: return multiply_registers<kA, kStore, 4, kVectors>(x, row, column);
+    case 5: return multiply_registers<kA, kStore, 5, kVectors>(x, row, column);
+    case 6: return multiply_registers<kA, kStore, 6, kVectors>(x, row, column);
+    case 7: return multiply_registers<kA, kStore, 7, kVectors>(x, row, column);
     default: return;
   }
 }
 
-template <OperandA kA, int kVectors>
+template <OperandA kA, Store kStore, int kVectors>
 TRIREME_INLINE void multiply_columns(const Product& x, std::int64_t column) {
   std::int64_t row = 0;
   for (; row + kRowsInRegisters <= x.rows; row += kRowsInRegisters) {
-    multiply_registers<kA, kRowsInRegisters, kVectors>(x, row, column);
+    multiply_registers<kA, kStore, kRowsInRegisters, kVectors>(x, row, column);
   }
-  multiply_rest<kA, kVectors>(x, row, column);
+  multiply_rest<kA, kStore, kVectors>(x, row, column);
 }
 
-template <OperandA kA>
+template <OperandA kA, Store kStore>
 void multiply(const Product& x) {
   std::int64_t column = 0;
-  for (; column + kPanel <= x.columns; column += kPanel) multiply_columns<kA, 2>(x, column);
-  if (column < x.columns) multiply_columns<kA, 1>(x, column);
+  for (; column + kPanel <= x.columns; column += kPanel) multiply_columns<kA, kStore, 2>(x, column);
+  if (column < x.columns) multiply_columns<kA, kStore, 1>(x, column);
 }
 
 /// Keys [low, high) of a block.
