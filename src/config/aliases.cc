@@ -16,8 +16,8 @@ struct Alias {
   std::string_view name, path;
 };
 
-// Spellings that no column of the field table holds: sections of other systems, nanoGPT's and llm.c's
-// names, abbreviations, and what people write from memory.
+// Spellings that no column of the field table holds: sections of other systems, nanoGPT's and
+// llm.c's names, abbreviations, and what people write from memory.
 constexpr Alias kMore[] = {
     {"activation_checkpoint", "parallel.recompute"},
     {"adam_beta_1", "optimizer.betas"},
@@ -136,7 +136,8 @@ constexpr Alias kMore[] = {
 std::string normalised(std::string_view name) {
   while (name.starts_with('-')) name.remove_prefix(1);
   std::string out(name);
-  for (char& c : out) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (char& c : out)
+    c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return out;
 }
 
@@ -169,7 +170,8 @@ const std::map<std::string, std::string, std::less<>>& key_aliases() {
     for (const auto& [name, path] : kMore) map.emplace(name, path);
     for (const Field& field : fields()) {
       const PeerNames& peers = field.row.peers;
-      for (const auto names : {peers.megatron, peers.deepspeed, peers.transformers, peers.torchtitan}) {
+      for (const auto names :
+           {peers.megatron, peers.deepspeed, peers.transformers, peers.torchtitan}) {
         add_names(map, names, field.path);
       }
     }
@@ -193,7 +195,8 @@ std::string nearest_key(std::string_view path) {
     keys.emplace_back(field.key());
     if (field.section() == section) of_section.emplace_back(field.key());
   }
-  if (const auto key = nearest_word(last_part(wanted), of_section)) return fmt::format("{}.{}", section, *key);
+  if (const auto key = nearest_word(last_part(wanted), of_section))
+    return fmt::format("{}.{}", section, *key);
   if (wanted.find('.') == std::string::npos) {
     std::vector<std::string> top = sections();
     top.insert(top.end(), {"model", "tokenizer"});

@@ -1,5 +1,6 @@
 #pragma once
-// What an unknown key was probably meant to be: our name of what other systems call so, or the nearest key.
+// What an unknown key was probably meant to be: our name of what other systems call so, or the
+// nearest key.
 
 #include <map>
 #include <string>
@@ -7,12 +8,12 @@
 
 namespace trireme {
 
-/// Other systems' names, lower case with '_', without leading dashes -> path of ours. From the peer columns
-/// of the field table and a list of further common spellings.
+/// Other systems' names, lower case with '_', without leading dashes -> path of ours. From the peer
+/// columns of the field table and a list of further common spellings.
 const std::map<std::string, std::string, std::less<>>& key_aliases();
 
-/// The path nearest to an unknown key, given with its path ("optimizer.learning_rate") or as a command-line
-/// option ("--micro-batch-size"); empty where nothing is near.
+/// The path nearest to an unknown key, given with its path ("optimizer.learning_rate") or as a
+/// command-line option ("--micro-batch-size"); empty where nothing is near.
 std::string nearest_key(std::string_view path);
 
 }  // namespace trireme

@@ -40,12 +40,14 @@ class Checker {
   }
 
   void check_length() {
-    const int count = (has("run.steps") ? 1 : 0) + (has("run.tokens") ? 1 : 0) + (has("run.epochs") ? 1 : 0);
+    const int count =
+        (has("run.steps") ? 1 : 0) + (has("run.tokens") ? 1 : 0) + (has("run.epochs") ? 1 : 0);
     if (count == 0) report("run.steps", "one of run.steps, run.tokens, run.epochs", "is required");
     if (count < 2) return;
     for (const char* path : {"run.epochs", "run.tokens", "run.steps"}) {
       if (!has(path)) continue;
-      report(path, "one of run.steps, run.tokens, run.epochs", "contradicts the other length of the run");
+      report(path, "one of run.steps, run.tokens, run.epochs",
+             "contradicts the other length of the run");
       return;
     }
   }
@@ -71,7 +73,8 @@ class Checker {
       const std::size_t end = std::min(text.find(',', at), text.size());
       const std::string part = text.substr(at, end - at);
       if (part.empty() || part.find_first_not_of("0123456789.") != std::string::npos) return false;
-      if (part.find('.') != part.rfind('.') || part.front() == '.' || part.back() == '.') return false;
+      if (part.find('.') != part.rfind('.') || part.front() == '.' || part.back() == '.')
+        return false;
       if (parts == 0) first_positive = part.find_first_of("123456789") != std::string::npos;
       at = end + 1;
     }
@@ -92,10 +95,12 @@ class Checker {
              "has no meaning for this kind of schedule");
     }
     if (has("lr_schedule.decay_steps") && !wsd) {
-      report("lr_schedule.decay_steps", "leave it out, or kind \"wsd\"", "has no meaning for this kind of schedule");
+      report("lr_schedule.decay_steps", "leave it out, or kind \"wsd\"",
+             "has no meaning for this kind of schedule");
     }
     if (schedule.decay_shape != DecayShape::kLinear && !wsd) {
-      report("lr_schedule.decay_shape", "leave it out, or kind \"wsd\"", "has no meaning for this kind of schedule");
+      report("lr_schedule.decay_shape", "leave it out, or kind \"wsd\"",
+             "has no meaning for this kind of schedule");
     }
     const double lr = loaded_.config.optimizer.lr;
     if (schedule.min_lr > lr && has("optimizer.lr")) {

@@ -25,91 +25,141 @@ Field make_field(std::string path, Access access, FieldRow row) {
   field.assign = [access, row](const Json& json, RunConfig& config) {
     return C::assign(json, row, access(config));
   };
-  field.read = [access](const RunConfig& config) { return C::read(access(const_cast<RunConfig&>(config))); };
+  field.read = [access](const RunConfig& config) {
+    return C::read(access(const_cast<RunConfig&>(config)));
+  };
   field.row = std::move(row);
   return field;
 }
 
 // The JSON name is the member's name, so that the two cannot differ.
-#define FIELD(member, ...) \
-  list.push_back(make_field(#member, [](RunConfig& c) -> auto& { return c.member; }, FieldRow{__VA_ARGS__}))
+#define FIELD(member, ...)   \
+  list.push_back(make_field( \
+      #member, [](RunConfig & c) -> auto& { return c.member; }, FieldRow{__VA_ARGS__}))
 
 using enum Presence;
 
 void add_run(std::vector<Field>& list) {
-  FIELD(run.directory, .text = "Folder of everything the run writes; made where it is missing", .example = "\"runs/first\"",
-        .presence = kRequired,
+  FIELD(run.directory, .text = "Folder of everything the run writes; made where it is missing",
+        .example = "\"runs/first\"", .presence = kRequired,
         .peers = {"--save", "", "output_dir", "job.dump_folder"});
-  FIELD(run.steps, .text = "Updates to make; exactly one of steps, tokens, epochs", .unit = "steps", .default_text = "none",
-        .example = "1000", .minimum = 1,
+  FIELD(run.steps, .text = "Updates to make; exactly one of steps, tokens, epochs", .unit = "steps",
+        .default_text = "none", .example = "1000", .minimum = 1,
         .peers = {"--train-iters", "", "max_steps", "training.steps"});
-  FIELD(run.tokens, .text = "Train on this many tokens: ceil(tokens / (batch.global x data.sequence_length)) steps",
+  FIELD(run.tokens,
+        .text =
+            "Train on this many tokens: ceil(tokens / (batch.global x data.sequence_length)) steps",
         .unit = "tokens", .default_text = "none", .example = "1000000000", .minimum = 1);
-  FIELD(run.epochs, .text = "Train on the data this many times: floor(epochs x windows / batch.global) steps, at least 1",
+  FIELD(run.epochs,
+        .text =
+            "Train on the data this many times: floor(epochs x windows / batch.global) steps, at "
+            "least 1",
         .unit = "passes over the data", .default_text = "none", .example = "1", .above = 0,
         .peers = {"", "", "num_train_epochs", ""});
   FIELD(run.seed, .text = "Of initial values, and of the data order unless data.seed is given",
         .peers = {"--seed", "", "seed", "debug.seed"});
-  FIELD(run.device, .text = "What computes; auto takes a GPU where there is one; cuda-host runs the CUDA sources on the CPU (test builds)",
+  FIELD(run.device,
+        .text =
+            "What computes; auto takes a GPU where there is one; cuda-host runs the CUDA sources "
+            "on the CPU (test builds)",
         .peers = {"", "", "use_cpu", ""});
   FIELD(run.cuda_graph, .text = "Replay a step as one CUDA graph where that is possible",
         .peers = {"--enable-cuda-graph --cuda-graph-impl", "", "", ""});
-  FIELD(run.check_collectives, .text = "Compare order and size of every collective over the ranks, to name the two that differ");
-  FIELD(run.threads_per_rank, .text = "CPU threads of a rank; 0: its share of the affinity mask or cgroup quota",
+  FIELD(
+      run.check_collectives,
+      .text =
+          "Compare order and size of every collective over the ranks, to name the two that differ");
+  FIELD(run.threads_per_rank,
+        .text = "CPU threads of a rank; 0: its share of the affinity mask or cgroup quota",
         .unit = "threads", .maximum = 4096);
-  FIELD(run.deterministic, .text = "Equal runs give equal bits; false allows faster backward kernels",
+  FIELD(run.deterministic,
+        .text = "Equal runs give equal bits; false allows faster backward kernels",
         .peers = {"--deterministic-mode", "", "full_determinism", "debug.deterministic"});
-  FIELD(run.resume, .text = "Go on from the newest checkpoint that verifies (auto), only from one (must), never, from that step, or from a directory",
+  FIELD(run.resume,
+        .text =
+            "Go on from the newest checkpoint that verifies (auto), only from one (must), never, "
+            "from that step, or from a directory",
         .peers = {"--load --ckpt-step", "", "resume_from_checkpoint", "checkpoint.load_step"});
-  FIELD(run.exit_at_step, .text = "Save after this step and exit 0", .unit = "steps", .default_text = "none", .example = "500",
-        .minimum = 1, .peers = {"--exit-interval", "", "", ""});
-  FIELD(run.exit_after_minutes, .text = "Save after this time and exit 75, to be queued again", .unit = "minutes",
-        .default_text = "none", .example = "230", .above = 0, .maximum = 1e7,
+  FIELD(run.exit_at_step, .text = "Save after this step and exit 0", .unit = "steps",
+        .default_text = "none", .example = "500", .minimum = 1,
+        .peers = {"--exit-interval", "", "", ""});
+  FIELD(run.exit_after_minutes, .text = "Save after this time and exit 75, to be queued again",
+        .unit = "minutes", .default_text = "none", .example = "230", .above = 0, .maximum = 1e7,
         .peers = {"--exit-duration-in-mins", "", "", ""});
-  FIELD(run.hang_timeout_seconds, .text = "A step without progress for this long ends the job with 124; 0: max(60, 5 x the slowest of the last 20 steps)",
-        .unit = "seconds", .minimum = 0, .maximum = 1e7,
-        .peers = {"--distributed-timeout-minutes", "", "ddp_timeout", "comm.train_timeout_seconds"});
-  FIELD(run.peak_tflops, .text = "Peak of one device, for MFU", .unit = "TFLOP/s", .default_text = "by device, where known",
-        .example = "989", .above = 0, .maximum = 1e9);
-  FIELD(init.weights, .text = "Initial weights: drawn at random, a Hugging Face directory, or a checkpoint (weights only)",
+  FIELD(
+      run.hang_timeout_seconds,
+      .text =
+          "A step without progress for this long ends the job with 124; 0: max(60, 5 x the slowest "
+          "of the last 20 steps)",
+      .unit = "seconds", .minimum = 0, .maximum = 1e7,
+      .peers = {"--distributed-timeout-minutes", "", "ddp_timeout", "comm.train_timeout_seconds"});
+  FIELD(run.peak_tflops, .text = "Peak of one device, for MFU", .unit = "TFLOP/s",
+        .default_text = "by device, where known", .example = "989", .above = 0, .maximum = 1e9);
+  FIELD(init.weights,
+        .text =
+            "Initial weights: drawn at random, a Hugging Face directory, or a checkpoint (weights "
+            "only)",
         .values = {"random"},
-        .peers = {"--pretrained-checkpoint --finetune", "", "model_name_or_path", "checkpoint.initial_load_path"});
-  FIELD(tokenizer, .text = "byte (ids 0-255, 256 ends a document) or a tokenizer.json", .values = {"byte"},
-        .peers = {"--tokenizer-model --tokenizer-type", "", "tokenizer_name", "model.hf_assets_path"});
+        .peers = {"--pretrained-checkpoint --finetune", "", "model_name_or_path",
+                  "checkpoint.initial_load_path"});
+  FIELD(tokenizer, .text = "byte (ids 0-255, 256 ends a document) or a tokenizer.json",
+        .values = {"byte"},
+        .peers = {"--tokenizer-model --tokenizer-type", "", "tokenizer_name",
+                  "model.hf_assets_path"});
 }
 
 void add_data(std::vector<Field>& list) {
-  FIELD(data.train, .text = "Tokens to train on: PREFIX of PREFIX.bin and PREFIX.idx, a weighted blend, or synthetic",
-        .example = "[[0.7, \"data/web\"], [0.3, \"data/code\"]]", .presence = kRequired,
-        .peers = {"--data-path --train-data-path", "", "train_file", "training.dataset training.dataset_path"});
-  FIELD(data.validation, .text = "Tokens to evaluate on, in the same form", .default_text = "none", .example = "\"data/valid\"",
+  FIELD(
+      data.train,
+      .text =
+          "Tokens to train on: PREFIX of PREFIX.bin and PREFIX.idx, a weighted blend, or synthetic",
+      .example = "[[0.7, \"data/web\"], [0.3, \"data/code\"]]", .presence = kRequired,
+      .peers = {"--data-path --train-data-path", "", "train_file",
+                "training.dataset training.dataset_path"});
+  FIELD(data.validation, .text = "Tokens to evaluate on, in the same form", .default_text = "none",
+        .example = "\"data/valid\"",
         .peers = {"--valid-data-path", "", "validation_file", "validation.dataset"});
-  FIELD(data.split, .text = "Shares of the documents for training, validation and test, in place of data.validation",
-        .default_text = "none", .example = "\"969,30,1\"", .peers = {"--split", "", "", ""});
-  FIELD(data.sequence_length, .text = "Tokens of one sample", .unit = "tokens", .example = "1024", .minimum = 1,
-        .maximum = 1 << 24, .presence = kRequired,
+  FIELD(
+      data.split,
+      .text =
+          "Shares of the documents for training, validation and test, in place of data.validation",
+      .default_text = "none", .example = "\"969,30,1\"", .peers = {"--split", "", "", ""});
+  FIELD(data.sequence_length, .text = "Tokens of one sample", .unit = "tokens", .example = "1024",
+        .minimum = 1, .maximum = 1 << 24, .presence = kRequired,
         .peers = {"--seq-length", "", "block_size max_seq_length", "training.seq_len"});
-  FIELD(data.seed, .text = "Of the data order", .default_text = "run.seed", .peers = {"", "", "data_seed", ""});
-  FIELD(data.order, .text = "shuffled: a longer run never changes what an earlier step saw; megatron: megatron-core's order, index for index; sequential: as stored",
+  FIELD(data.seed, .text = "Of the data order", .default_text = "run.seed",
+        .peers = {"", "", "data_seed", ""});
+  FIELD(data.order,
+        .text =
+            "shuffled: a longer run never changes what an earlier step saw; megatron: "
+            "megatron-core's order, index for index; sequential: as stored",
         .peers = {"--dataloader-type", "", "", ""});
-  FIELD(data.document_mask, .text = "Attention stays inside a document and positions restart with it",
+  FIELD(data.document_mask,
+        .text = "Attention stays inside a document and positions restart with it",
         .peers = {"--reset-attention-mask --reset-position-ids", "", "", "model.attn_mask_type"});
-  FIELD(data.mask_eod_loss, .text = "No loss where the input is the end token", .peers = {"--eod-mask-loss", "", "", ""});
-  FIELD(data.cache_directory, .text = "Folder of sample indices", .default_text = "beside the data, or run.directory",
-        .example = "\"/tmp/indices\"", .peers = {"--data-cache-path", "", "", ""});
-  FIELD(data.scan_bytes, .text = "Foreign files are searched for token ids beyond the vocabulary up to this size, larger ones as they are read; 0: chosen and printed",
+  FIELD(data.mask_eod_loss, .text = "No loss where the input is the end token",
+        .peers = {"--eod-mask-loss", "", "", ""});
+  FIELD(data.cache_directory, .text = "Folder of sample indices",
+        .default_text = "beside the data, or run.directory", .example = "\"/tmp/indices\"",
+        .peers = {"--data-cache-path", "", "", ""});
+  FIELD(data.scan_bytes,
+        .text =
+            "Foreign files are searched for token ids beyond the vocabulary up to this size, "
+            "larger ones as they are read; 0: chosen and printed",
         .unit = "bytes");
   FIELD(model_backend.attention, .text = "Whose attention kernel",
-        .peers = {"--attention-backend --use-flash-attn", "", "attn_implementation", "model.attn_type"});
-  FIELD(batch.global, .text = "Samples of one update: micro x accumulation x data", .unit = "samples", .default_text = "derived",
-        .example = "64", .minimum = 1, .maximum = 1e9,
+        .peers = {"--attention-backend --use-flash-attn", "", "attn_implementation",
+                  "model.attn_type"});
+  FIELD(batch.global, .text = "Samples of one update: micro x accumulation x data",
+        .unit = "samples", .default_text = "derived", .example = "64", .minimum = 1, .maximum = 1e9,
         .peers = {"--global-batch-size", "train_batch_size", "", "training.global_batch_size"});
-  FIELD(batch.micro, .text = "Samples that one rank takes at a time", .unit = "samples", .default_text = "derived", .example = "4",
-        .minimum = 1, .maximum = 1e9,
-        .peers = {"--micro-batch-size", "train_micro_batch_size_per_gpu", "per_device_train_batch_size",
-                  "training.local_batch_size"});
-  FIELD(batch.accumulation, .text = "Micro-batches that one rank adds up before an update", .unit = "micro-batches",
-        .default_text = "derived", .example = "2", .minimum = 1, .maximum = 1e9,
+  FIELD(batch.micro, .text = "Samples that one rank takes at a time", .unit = "samples",
+        .default_text = "derived", .example = "4", .minimum = 1, .maximum = 1e9,
+        .peers = {"--micro-batch-size", "train_micro_batch_size_per_gpu",
+                  "per_device_train_batch_size", "training.local_batch_size"});
+  FIELD(batch.accumulation, .text = "Micro-batches that one rank adds up before an update",
+        .unit = "micro-batches", .default_text = "derived", .example = "2", .minimum = 1,
+        .maximum = 1e9,
         .peers = {"", "gradient_accumulation_steps", "gradient_accumulation_steps", ""});
 }
 
@@ -124,112 +174,157 @@ void add_training(std::vector<Field>& list) {
                   "optimizer.beta1 optimizer.beta2"});
   FIELD(optimizer.eps, .text = "Added outside the root", .minimum = 0,
         .peers = {"--adam-eps", "optimizer.params.eps", "adam_epsilon", "optimizer.eps"});
-  FIELD(optimizer.weight_decay, .text = "Decoupled decay of tensors with two or more dims", .minimum = 0,
-        .peers = {"--weight-decay", "optimizer.params.weight_decay", "weight_decay", "optimizer.weight_decay"});
-  FIELD(optimizer.clip_grad_norm, .text = "Largest norm of the whole gradient; 0: no clipping", .minimum = 0, .maximum = 1e30,
+  FIELD(optimizer.weight_decay, .text = "Decoupled decay of tensors with two or more dims",
+        .minimum = 0,
+        .peers = {"--weight-decay", "optimizer.params.weight_decay", "weight_decay",
+                  "optimizer.weight_decay"});
+  FIELD(optimizer.clip_grad_norm, .text = "Largest norm of the whole gradient; 0: no clipping",
+        .minimum = 0, .maximum = 1e30,
         .peers = {"--clip-grad", "gradient_clipping", "max_grad_norm", "training.max_norm"});
   FIELD(optimizer.state, .text = "Type of the moments", .values = {"fp32"},
         .peers = {"--exp-avg-dtype --exp-avg-sq-dtype", "", "", ""});
   FIELD(lr_schedule.kind, .text = "Course of the learning rate after the warm-up",
-        .peers = {"--lr-decay-style", "scheduler.type", "lr_scheduler_type", "lr_scheduler.decay_type"});
-  FIELD(lr_schedule.warmup_steps, .text = "Update k <= warmup_steps uses lr x k / warmup_steps", .unit = "steps",
-        .peers = {"--lr-warmup-iters", "scheduler.params.warmup_num_steps", "warmup_steps", "lr_scheduler.warmup_steps"});
+        .peers = {"--lr-decay-style", "scheduler.type", "lr_scheduler_type",
+                  "lr_scheduler.decay_type"});
+  FIELD(lr_schedule.warmup_steps, .text = "Update k <= warmup_steps uses lr x k / warmup_steps",
+        .unit = "steps",
+        .peers = {"--lr-warmup-iters", "scheduler.params.warmup_num_steps", "warmup_steps",
+                  "lr_scheduler.warmup_steps"});
   FIELD(lr_schedule.min_lr, .text = "Where the decay ends, as an absolute rate", .minimum = 0,
-        .peers = {"--min-lr", "scheduler.params.warmup_min_lr", "min_lr", "lr_scheduler.min_lr_factor"});
-  FIELD(lr_schedule.decay_end_step, .text = "Last step of the decay (cosine, linear)", .unit = "steps",
-        .default_text = "run.steps", .example = "1000", .minimum = 1,
+        .peers = {"--min-lr", "scheduler.params.warmup_min_lr", "min_lr",
+                  "lr_scheduler.min_lr_factor"});
+  FIELD(lr_schedule.decay_end_step, .text = "Last step of the decay (cosine, linear)",
+        .unit = "steps", .default_text = "run.steps", .example = "1000", .minimum = 1,
         .peers = {"--lr-decay-iters", "scheduler.params.total_num_steps", "", ""});
-  FIELD(lr_schedule.decay_steps, .text = "Length of the decay at the end of the run (wsd)", .unit = "steps",
-        .default_text = "a tenth of run.steps", .example = "100", .minimum = 1,
+  FIELD(lr_schedule.decay_steps, .text = "Length of the decay at the end of the run (wsd)",
+        .unit = "steps", .default_text = "a tenth of run.steps", .example = "100", .minimum = 1,
         .peers = {"--lr-wsd-decay-iters", "", "num_decay_steps", "lr_scheduler.decay_ratio"});
   FIELD(lr_schedule.decay_shape, .text = "Shape of that decay (wsd)",
         .peers = {"--lr-wsd-decay-style", "", "decay_type", ""});
-  FIELD(precision.compute, .text = "Type of activations and products; fp32 means no TF32", .default_text = "bf16 on cuda, fp32 on cpu",
+  FIELD(precision.compute, .text = "Type of activations and products; fp32 means no TF32",
+        .default_text = "bf16 on cuda, fp32 on cpu",
         .peers = {"--bf16 --fp16 --fp8-format", "bf16.enabled fp16.enabled", "bf16 fp16",
                   "training.mixed_precision_param"});
-  FIELD(precision.master, .text = "Type of the weights that the optimizer updates", .values = {"fp32"},
-        .peers = {"--main-params-dtype", "", "", ""});
+  FIELD(precision.master, .text = "Type of the weights that the optimizer updates",
+        .values = {"fp32"}, .peers = {"--main-params-dtype", "", "", ""});
   FIELD(precision.accumulate, .text = "Type in which gradients are added up", .values = {"fp32"},
-        .peers = {"--accumulate-allreduce-grads-in-fp32 --main-grads-dtype", "data_types.grad_accum_dtype", "", ""});
-  FIELD(precision.wire, .text = "Type in which gradients travel between ranks; sums are fp32 either way", .values = {"fp32", "bf16"},
-        .peers = {"--grad-reduce-in-bf16", "communication_data_type", "", "training.mixed_precision_reduce"});
+        .peers = {"--accumulate-allreduce-grads-in-fp32 --main-grads-dtype",
+                  "data_types.grad_accum_dtype", "", ""});
+  FIELD(precision.wire,
+        .text = "Type in which gradients travel between ranks; sums are fp32 either way",
+        .values = {"fp32", "bf16"},
+        .peers = {"--grad-reduce-in-bf16", "communication_data_type", "",
+                  "training.mixed_precision_reduce"});
 }
 
 void add_parallel(std::vector<Field>& list) {
-  FIELD(parallel.tensor, .text = "Ranks that share each matrix", .unit = "ranks", .minimum = 1, .maximum = 1 << 20,
-        .peers = {"--tensor-model-parallel-size", "tensor_parallel.autotp_size", "", "parallelism.tensor_parallel_degree"});
-  FIELD(parallel.sequence_parallel, .text = "Activations between the matrices are cut along the sequence on the tensor axis",
-        .default_text = "true when parallel.tensor > 1", .peers = {"--sequence-parallel", "", "", ""});
-  FIELD(parallel.context, .text = "Ranks that share each sequence", .unit = "ranks", .minimum = 1, .maximum = 1 << 20,
-        .peers = {"--context-parallel-size", "sequence_parallel_size", "", "parallelism.context_parallel_degree"});
+  FIELD(parallel.tensor, .text = "Ranks that share each matrix", .unit = "ranks", .minimum = 1,
+        .maximum = 1 << 20,
+        .peers = {"--tensor-model-parallel-size", "tensor_parallel.autotp_size", "",
+                  "parallelism.tensor_parallel_degree"});
+  FIELD(parallel.sequence_parallel,
+        .text = "Activations between the matrices are cut along the sequence on the tensor axis",
+        .default_text = "true when parallel.tensor > 1",
+        .peers = {"--sequence-parallel", "", "", ""});
+  FIELD(parallel.context, .text = "Ranks that share each sequence", .unit = "ranks", .minimum = 1,
+        .maximum = 1 << 20,
+        .peers = {"--context-parallel-size", "sequence_parallel_size", "",
+                  "parallelism.context_parallel_degree"});
   FIELD(parallel.context_method, .text = "How keys and values meet all queries",
         .peers = {"--cp-comm-type", "", "", "parallelism.context_parallel_rotate_method"});
-  FIELD(parallel.pipeline, .text = "Ranks that share the layers", .unit = "ranks", .minimum = 1, .maximum = 1 << 20,
-        .peers = {"--pipeline-model-parallel-size", "pipeline.stages", "", "parallelism.pipeline_parallel_degree"});
+  FIELD(parallel.pipeline, .text = "Ranks that share the layers", .unit = "ranks", .minimum = 1,
+        .maximum = 1 << 20,
+        .peers = {"--pipeline-model-parallel-size", "pipeline.stages", "",
+                  "parallelism.pipeline_parallel_degree"});
   FIELD(parallel.pipeline_schedule, .text = "Order of forward and backward over the stages",
-        .values = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-auto", "zb-v", "v-half", "v-min", "dualpipe-v"},
+        .values = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-auto", "zb-v", "v-half",
+                   "v-min", "dualpipe-v"},
         .peers = {"", "", "", "parallelism.pipeline_parallel_schedule"});
   FIELD(parallel.virtual_stages, .text = "Stages of one rank", .unit = "stages",
-        .default_text = "1; 2 for interleaved and the V kinds", .example = "2", .minimum = 1, .maximum = 4096,
-        .peers = {"--num-virtual-stages-per-pipeline-rank", "", "", ""});
-  FIELD(parallel.pipeline_layers, .text = "Layers of each virtual stage, in order of the model", .minimum = 0, .maximum = 4096,
-        .peers = {"--pipeline-model-parallel-layout --decoder-first-pipeline-num-layers", "pipeline.partition", "",
-                  "parallelism.module_fqns_per_model_part"});
-  FIELD(parallel.pipeline_times, .text = "Times of F, B, W on a virtual stage and of a transfer C, for schedules that use them",
-        .default_text = "plan's cost model", .example = "[1.0, 1.0, 1.0, 0.0]", .minimum = 0, .maximum = 1e12);
-  FIELD(parallel.pipeline_memory_limit, .text = "Full-stage activations that a rank may hold", .unit = "activations",
-        .default_text = "by schedule", .example = "4", .above = 0, .maximum = 1e6);
-  FIELD(parallel.pipeline_group_size, .text = "Micro-batches of a group in the interleaved schedule", .unit = "micro-batches",
+        .default_text = "1; 2 for interleaved and the V kinds", .example = "2", .minimum = 1,
+        .maximum = 4096, .peers = {"--num-virtual-stages-per-pipeline-rank", "", "", ""});
+  FIELD(parallel.pipeline_layers, .text = "Layers of each virtual stage, in order of the model",
+        .minimum = 0, .maximum = 4096,
+        .peers = {"--pipeline-model-parallel-layout --decoder-first-pipeline-num-layers",
+                  "pipeline.partition", "", "parallelism.module_fqns_per_model_part"});
+  FIELD(parallel.pipeline_times,
+        .text =
+            "Times of F, B, W on a virtual stage and of a transfer C, for schedules that use them",
+        .default_text = "plan's cost model", .example = "[1.0, 1.0, 1.0, 0.0]", .minimum = 0,
+        .maximum = 1e12);
+  FIELD(parallel.pipeline_memory_limit, .text = "Full-stage activations that a rank may hold",
+        .unit = "activations", .default_text = "by schedule", .example = "4", .above = 0,
+        .maximum = 1e6);
+  FIELD(parallel.pipeline_group_size,
+        .text = "Micro-batches of a group in the interleaved schedule", .unit = "micro-batches",
         .default_text = "parallel.pipeline", .example = "4", .minimum = 1, .maximum = 1 << 20,
         .peers = {"--microbatch-group-size-per-virtual-pipeline-stage", "", "", ""});
-  FIELD(parallel.speculative_step, .text = "Step before the gradient norm is known, and undo the step when it says so",
+  FIELD(parallel.speculative_step,
+        .text = "Step before the gradient norm is known, and undo the step when it says so",
         .peers = {"--enable-optimizer-post-validation", "", "", ""});
-  FIELD(parallel.expert, .text = "Ranks that share the experts", .unit = "ranks", .minimum = 1, .maximum = 1 << 20,
-        .peers = {"--expert-model-parallel-size", "moe.ep_size", "", "parallelism.expert_parallel_degree"});
-  FIELD(parallel.data, .text = "Ranks with samples of their own", .unit = "ranks", .default_text = "world / the other extents",
-        .example = "8", .minimum = 1, .maximum = 1 << 20,
-        .peers = {"", "", "", "parallelism.data_parallel_replicate_degree"});
-  FIELD(parallel.zero_stage, .text = "What data ranks share: 1 optimizer state, 2 gradients too, 3 parameters too", .maximum = 3,
-        .peers = {"--use-distributed-optimizer --data-parallel-sharding-strategy", "zero_optimization.stage", "fsdp", ""});
-  FIELD(parallel.zero_group, .text = "Ranks that hold one full copy; divides data x context", .unit = "ranks",
-        .default_text = "data x context", .example = "8", .minimum = 1, .maximum = 1 << 20,
-        .peers = {"--num-distributed-optimizer-instances", "zero_hpz_partition_size mics_shard_size", "",
-                  "parallelism.data_parallel_shard_degree"});
+  FIELD(parallel.expert, .text = "Ranks that share the experts", .unit = "ranks", .minimum = 1,
+        .maximum = 1 << 20,
+        .peers = {"--expert-model-parallel-size", "moe.ep_size", "",
+                  "parallelism.expert_parallel_degree"});
+  FIELD(parallel.data, .text = "Ranks with samples of their own", .unit = "ranks",
+        .default_text = "world / the other extents", .example = "8", .minimum = 1,
+        .maximum = 1 << 20, .peers = {"", "", "", "parallelism.data_parallel_replicate_degree"});
+  FIELD(parallel.zero_stage,
+        .text = "What data ranks share: 1 optimizer state, 2 gradients too, 3 parameters too",
+        .maximum = 3,
+        .peers = {"--use-distributed-optimizer --data-parallel-sharding-strategy",
+                  "zero_optimization.stage", "fsdp", ""});
+  FIELD(
+      parallel.zero_group, .text = "Ranks that hold one full copy; divides data x context",
+      .unit = "ranks", .default_text = "data x context", .example = "8", .minimum = 1,
+      .maximum = 1 << 20,
+      .peers = {"--num-distributed-optimizer-instances", "zero_hpz_partition_size mics_shard_size",
+                "", "parallelism.data_parallel_shard_degree"});
   FIELD(parallel.reduction_order, .text = "Sums over ranks run in rank order, or in the library's",
         .default_text = "rank on cpu, library on cuda");
-  FIELD(parallel.recompute, .text = "What backward computes again instead of keeping it; selective: norm outputs, activation products, rotated q and k",
-        .peers = {"--recompute-granularity --recompute-activations", "activation_checkpointing", "gradient_checkpointing",
-                  "activation_checkpoint.mode"});
+  FIELD(parallel.recompute,
+        .text =
+            "What backward computes again instead of keeping it; selective: norm outputs, "
+            "activation products, rotated q and k",
+        .peers = {"--recompute-granularity --recompute-activations", "activation_checkpointing",
+                  "gradient_checkpointing", "activation_checkpoint.mode"});
 }
 
 void add_output(std::vector<Field>& list) {
-  FIELD(checkpoint.interval_steps, .text = "Save every so many steps; 0: only at the end", .unit = "steps",
-        .peers = {"--save-interval", "", "save_steps", "checkpoint.interval"});
-  FIELD(checkpoint.interval_minutes, .text = "Save also after so much time; 0: never for that reason", .unit = "minutes",
+  FIELD(checkpoint.interval_steps, .text = "Save every so many steps; 0: only at the end",
+        .unit = "steps", .peers = {"--save-interval", "", "save_steps", "checkpoint.interval"});
+  FIELD(checkpoint.interval_minutes,
+        .text = "Save also after so much time; 0: never for that reason", .unit = "minutes",
         .minimum = 0, .maximum = 1e7);
-  FIELD(checkpoint.keep_last, .text = "Older ones are removed once a new one is safe; 0: keep all", .unit = "checkpoints",
-        .maximum = 1e6,
+  FIELD(checkpoint.keep_last, .text = "Older ones are removed once a new one is safe; 0: keep all",
+        .unit = "checkpoints", .maximum = 1e6,
         .peers = {"--most-recent-k", "", "save_total_limit", "checkpoint.keep_latest_k"});
-  FIELD(checkpoint.keep_every_steps, .text = "Those at multiples of this stay for ever; 0: none", .unit = "steps",
-        .peers = {"--save-retain-interval", "", "", ""});
+  FIELD(checkpoint.keep_every_steps, .text = "Those at multiples of this stay for ever; 0: none",
+        .unit = "steps", .peers = {"--save-retain-interval", "", "", ""});
   FIELD(checkpoint.async, .text = "Write while training goes on",
         .peers = {"--async-save", "", "", "checkpoint.async_mode"});
-  FIELD(checkpoint.when_busy, .text = "When the last save is still being written: wait for it or skip this one");
-  FIELD(checkpoint.staging_bytes, .text = "Host memory for a save under way; 0: chosen and printed", .unit = "bytes");
-  FIELD(checkpoint.min_free_bytes, .text = "A save that would leave less on the disk is refused; 0: chosen and printed", .unit = "bytes");
-  FIELD(checkpoint.directory, .text = "Folder of the checkpoints", .default_text = "run.directory/checkpoints",
-        .example = "\"/scratch/checkpoints\"", .peers = {"", "", "", "checkpoint.folder"});
-  FIELD(evaluation.interval_steps, .text = "Evaluate every so many steps; 0: at the end only", .unit = "steps",
-        .peers = {"--eval-interval", "", "eval_steps", "validation.freq"});
-  FIELD(evaluation.batches, .text = "Global batches of one evaluation", .unit = "batches", .minimum = 1,
-        .maximum = 1e9,
-        .peers = {"--eval-iters", "", "", "validation.steps"});
-  FIELD(log.interval_steps, .text = "A line on the console every so many steps", .unit = "steps", .minimum = 1,
+  FIELD(checkpoint.when_busy,
+        .text = "When the last save is still being written: wait for it or skip this one");
+  FIELD(checkpoint.staging_bytes, .text = "Host memory for a save under way; 0: chosen and printed",
+        .unit = "bytes");
+  FIELD(checkpoint.min_free_bytes,
+        .text = "A save that would leave less on the disk is refused; 0: chosen and printed",
+        .unit = "bytes");
+  FIELD(checkpoint.directory, .text = "Folder of the checkpoints",
+        .default_text = "run.directory/checkpoints", .example = "\"/scratch/checkpoints\"",
+        .peers = {"", "", "", "checkpoint.folder"});
+  FIELD(evaluation.interval_steps, .text = "Evaluate every so many steps; 0: at the end only",
+        .unit = "steps", .peers = {"--eval-interval", "", "eval_steps", "validation.freq"});
+  FIELD(evaluation.batches, .text = "Global batches of one evaluation", .unit = "batches",
+        .minimum = 1, .maximum = 1e9, .peers = {"--eval-iters", "", "", "validation.steps"});
+  FIELD(log.interval_steps, .text = "A line on the console every so many steps", .unit = "steps",
+        .minimum = 1,
         .peers = {"--log-interval", "steps_per_print", "logging_steps", "metrics.log_freq"});
   FIELD(log.tensorboard, .text = "Write TensorBoard event files",
-        .peers = {"--tensorboard-dir", "tensorboard.enabled", "report_to", "metrics.enable_tensorboard"});
-  FIELD(log.trace_steps, .text = "First and last step of a trace.json", .unit = "steps", .default_text = "none",
-        .example = "[10, 12]", .minimum = 1, .maximum = 1e12,
+        .peers = {"--tensorboard-dir", "tensorboard.enabled", "report_to",
+                  "metrics.enable_tensorboard"});
+  FIELD(log.trace_steps, .text = "First and last step of a trace.json", .unit = "steps",
+        .default_text = "none", .example = "[10, 12]", .minimum = 1, .maximum = 1e12,
         .peers = {"--profile-step-start --profile-step-end", "", "", "profiling.profile_freq"});
 }
 

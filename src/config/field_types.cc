@@ -8,7 +8,8 @@ namespace {
 
 /// "3" for 3.0, the shortest digits otherwise.
 std::string bound_text(double bound) {
-  if (bound == std::floor(bound) && std::abs(bound) < 1e15) return fmt::format("{}", static_cast<std::int64_t>(bound));
+  if (bound == std::floor(bound) && std::abs(bound) < 1e15)
+    return fmt::format("{}", static_cast<std::int64_t>(bound));
   return fmt::format("{}", bound);
 }
 
@@ -28,7 +29,8 @@ std::string legal_range(std::string_view noun, const FieldRow& row) {
   std::string text(noun);
   // The largest integer of all is no limit that anybody meets.
   const bool from = !std::isnan(row.minimum), to = !std::isnan(row.maximum) && row.maximum < 9e15;
-  if (from && to) return fmt::format("{} from {} to {}", noun, bound_text(row.minimum), bound_text(row.maximum));
+  if (from && to)
+    return fmt::format("{} from {} to {}", noun, bound_text(row.minimum), bound_text(row.maximum));
   if (from) text += fmt::format(" of at least {}", bound_text(row.minimum));
   if (!std::isnan(row.above)) text += fmt::format(" above {}", bound_text(row.above));
   if (to) text += fmt::format(" up to {}", bound_text(row.maximum));
@@ -66,7 +68,8 @@ Json text_schema() {
 
 Json list_schema(Json items, std::size_t count) {
   const auto size = static_cast<std::int64_t>(count);
-  return Json::Object{{"type", "array"}, {"items", std::move(items)}, {"minItems", size}, {"maxItems", size}};
+  return Json::Object{
+      {"type", "array"}, {"items", std::move(items)}, {"minItems", size}, {"maxItems", size}};
 }
 
 // ---- run.resume
@@ -143,10 +146,11 @@ bool Codec<DataSource>::assign(const Json& json, const FieldRow&, DataSource& ou
     if (!item.is_array() || item.as_array().size() != 2) return false;
     const auto weight = finite_number(item.as_array()[0]);
     const Json& prefix = item.as_array()[1];
-    if (!weight || *weight <= 0 || !is_text(prefix) || prefix.as_string() == "synthetic") return false;
+    if (!weight || *weight <= 0 || !is_text(prefix) || prefix.as_string() == "synthetic")
+      return false;
     source.blend.emplace_back(*weight, prefix.as_string());
   }
-  if (source.blend.size() == 1) source.blend[0].first = 1;  // a share of itself, however it was written
+  source.weighted = true;
   out = std::move(source);
   return true;
 }
@@ -154,7 +158,7 @@ bool Codec<DataSource>::assign(const Json& json, const FieldRow&, DataSource& ou
 Json Codec<DataSource>::read(const DataSource& value) {
   if (value.synthetic) return "synthetic";
   if (value.blend.empty()) return {};
-  if (value.blend.size() == 1) return value.blend[0].second;
+  if (!value.weighted) return value.blend.front().second;
   Json list = Json::array();
   for (const auto& [weight, prefix] : value.blend) list.push_back(Json::Array{weight, prefix});
   return list;
@@ -162,10 +166,13 @@ Json Codec<DataSource>::read(const DataSource& value) {
 
 // ---- parallel.pipeline_layers
 
-std::vector<std::string> Codec<std::vector<std::int64_t>>::words(const FieldRow&) { return {"balanced"}; }
+std::vector<std::string> Codec<std::vector<std::int64_t>>::words(const FieldRow&) {
+  return {"balanced"};
+}
 
 Json Codec<std::vector<std::int64_t>>::schema(const FieldRow& row) {
-  Json list = Json::Object{{"type", "array"}, {"items", Codec<std::int64_t>::schema(row)}, {"minItems", 1}};
+  Json list =
+      Json::Object{{"type", "array"}, {"items", Codec<std::int64_t>::schema(row)}, {"minItems", 1}};
   return Json::Object{{"anyOf", Json::Array{Json::Object{{"const", "balanced"}}, std::move(list)}}};
 }
 

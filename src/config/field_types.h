@@ -159,7 +159,8 @@ struct Codec<std::string> {
   }
   static Json schema(const FieldRow&) { return text_schema(); }
   static std::string legal(const FieldRow& row) {
-    return row.values.empty() ? "a string that is not empty" : legal_words(words(row)) + " or a path";
+    return row.values.empty() ? "a string that is not empty"
+                              : legal_words(words(row)) + " or a path";
   }
   static bool assign(const Json& json, const FieldRow&, std::string& out) {
     if (is_text(json)) out = json.as_string();
@@ -179,7 +180,9 @@ struct Codec<std::optional<T>> {
     out = std::move(value);
     return true;
   }
-  static Json read(const std::optional<T>& value) { return value ? Codec<T>::read(*value) : Json(); }
+  static Json read(const std::optional<T>& value) {
+    return value ? Codec<T>::read(*value) : Json();
+  }
 };
 
 template <class T, std::size_t kCount>
@@ -206,14 +209,14 @@ struct Codec<std::array<T, kCount>> {
 };
 
 // Members with a form of their own; defined in field_types.cc.
-#define TRIREME_DECLARE_CODEC(Type)                                   \
-  template <>                                                         \
-  struct Codec<Type> {                                                \
-    static std::vector<std::string> words(const FieldRow& row);       \
-    static Json schema(const FieldRow& row);                          \
-    static std::string legal(const FieldRow& row);                    \
+#define TRIREME_DECLARE_CODEC(Type)                                       \
+  template <>                                                             \
+  struct Codec<Type> {                                                    \
+    static std::vector<std::string> words(const FieldRow& row);           \
+    static Json schema(const FieldRow& row);                              \
+    static std::string legal(const FieldRow& row);                        \
     static bool assign(const Json& json, const FieldRow& row, Type& out); \
-    static Json read(const Type& value);                              \
+    static Json read(const Type& value);                                  \
   }
 TRIREME_DECLARE_CODEC(ResumeChoice);
 TRIREME_DECLARE_CODEC(DataSource);

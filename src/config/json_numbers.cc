@@ -11,7 +11,9 @@ namespace {
 constexpr std::string_view kMark = "\x01number ";
 constexpr std::string_view kMarkEscaped = "\\u0001number ";
 
-bool overflows(const std::string& digits) { return std::isinf(std::strtod(digits.c_str(), nullptr)); }
+bool overflows(const std::string& digits) {
+  return std::isinf(std::strtod(digits.c_str(), nullptr));
+}
 
 /// Length of the string literal or comment that begins at `at`, 0 where none does.
 std::size_t opaque_length(std::string_view text, std::size_t at) {
@@ -36,7 +38,8 @@ std::string mark_overflows(std::string_view text) {
       const std::size_t end = text.find_first_not_of("0123456789+-.eE", at);
       length = (end == std::string_view::npos ? text.size() : end) - at;
       const std::string digits(text.substr(at, length));
-      if (length > 2 && digits.find_first_of("0123456789") != std::string::npos && overflows(digits)) {
+      if (length > 2 && digits.find_first_of("0123456789") != std::string::npos &&
+          overflows(digits)) {
         out.append("\"").append(kMarkEscaped).append(digits).append("\"");
         at += length;
         continue;
@@ -65,7 +68,8 @@ std::optional<double> finite_number(const Json& value) {
   return value.as_double();
 }
 
-Json parse_json_noting_overflow(std::string_view text, std::string_view source, const JsonRules& rules) {
+Json parse_json_noting_overflow(std::string_view text, std::string_view source,
+                                const JsonRules& rules) {
   try {
     return parse_json(text, source, rules);
   } catch (const Error& error) {

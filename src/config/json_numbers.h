@@ -10,16 +10,18 @@
 
 namespace trireme {
 
-/// An integer as JSON Schema means it: 3, 3.0 and 3e2, not 3.5, "3" or true; reals up to 2^53 only, above
-/// which they no longer name one integer.
+/// An integer as JSON Schema means it: 3, 3.0 and 3e2, not 3.5, "3" or true; reals up to 2^53 only,
+/// above which they no longer name one integer.
 std::optional<std::int64_t> exact_integer(const Json& value);
 
 /// A finite number.
 std::optional<double> finite_number(const Json& value);
 
-/// As base's parse_json, except that a number too large for a double (1e400) becomes a marked value that no
-/// field takes, instead of ending the parse: it is then reported with its path, beside all other faults.
-Json parse_json_noting_overflow(std::string_view text, std::string_view source, const JsonRules& rules);
+/// As base's parse_json, except that a number too large for a double (1e400) becomes a marked value
+/// that no field takes, instead of ending the parse: it is then reported with its path, beside all
+/// other faults.
+Json parse_json_noting_overflow(std::string_view text, std::string_view source,
+                                const JsonRules& rules);
 
 /// The digits of such a marked value.
 std::optional<std::string> overflowed_number(const Json& value);

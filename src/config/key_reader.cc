@@ -15,11 +15,14 @@ const Json* KeyReader::find(std::string_view key) const {
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
-void KeyReader::report(std::string_view key, std::string legal, std::string nearest, std::string message) {
+void KeyReader::report(std::string_view key, std::string legal, std::string nearest,
+                       std::string message) {
   const Json* value = keys_.find(key);
-  if (const std::string file = origin_.file_of(key); !file.empty()) message += fmt::format(" (in {})", file);
-  origin_.problems.push_back({prefix_ + std::string(key), value == nullptr ? "nothing" : shown(*value),
-                              std::move(legal), std::move(nearest), std::move(message)});
+  if (const std::string file = origin_.file_of(key); !file.empty())
+    message += fmt::format(" (in {})", file);
+  origin_.problems.push_back({prefix_ + std::string(key),
+                              value == nullptr ? "nothing" : shown(*value), std::move(legal),
+                              std::move(nearest), std::move(message)});
 }
 
 void KeyReader::unknown(std::string_view key, std::string nearest) {
@@ -27,7 +30,8 @@ void KeyReader::unknown(std::string_view key, std::string nearest) {
   if (file.empty()) {
     report(key, "a key of transformers for this model_type", std::move(nearest), "unknown key");
   } else {
-    origin_.notes.push_back(fmt::format("{}: the key {}{} is unknown and not applied", file, prefix_, key));
+    origin_.notes.push_back(
+        fmt::format("{}: the key {}{} is unknown and not applied", file, prefix_, key));
   }
 }
 
@@ -49,7 +53,9 @@ std::optional<double> KeyReader::real(std::string_view key, Reals range) {
   const auto number = finite_number(*value);
   const bool above = number && (range.from_excluded ? *number > range.from : *number >= range.from);
   if (above && *number <= range.to) return number;
-  report(key, fmt::format("a number {} {} up to {}", range.from_excluded ? "above" : "from", range.from, range.to),
+  report(key,
+         fmt::format("a number {} {} up to {}", range.from_excluded ? "above" : "from", range.from,
+                     range.to),
          "", number ? "is out of range" : "is no number");
   return std::nullopt;
 }

@@ -23,7 +23,8 @@ void merge(Json& base, const Json& over, Nulls nulls) {
 
 /// A "model" that is a path and then gets keys is that file with the keys overridden.
 void merge_model(Json& base, const Json& over) {
-  if (base.is_string() && over.is_object() && over.find("path") == nullptr && over.find("model_type") == nullptr) {
+  if (base.is_string() && over.is_object() && over.find("path") == nullptr &&
+      over.find("model_type") == nullptr) {
     base = Json::Object{{"path", base.as_string()}};
   }
   merge(base, over, Nulls::kKeep);
@@ -47,8 +48,8 @@ void merge_config(Json& base, const Json& over) {
 void apply_override(Json& config, std::string_view text, std::vector<Problem>& problems) {
   const auto equals = text.find('=');
   const std::string_view path = text.substr(0, equals);
-  if (equals == std::string_view::npos || path.empty() || path.front() == '.' || path.back() == '.' ||
-      path.find("..") != std::string_view::npos) {
+  if (equals == std::string_view::npos || path.empty() || path.front() == '.' ||
+      path.back() == '.' || path.find("..") != std::string_view::npos) {
     problems.push_back({"--set", shown(Json(text)), "key.path=value", "", "names no key"});
     return;
   }
@@ -61,12 +62,14 @@ void apply_override(Json& config, std::string_view text, std::vector<Problem>& p
     value = Json(value_text);
   }
   for (const std::string& key : duplicates) {
-    problems.push_back({fmt::format("{}.{}", path, key), "twice", "once", "", "the key stands twice in --set"});
+    problems.push_back(
+        {fmt::format("{}.{}", path, key), "twice", "once", "", "the key stands twice in --set"});
   }
   std::string_view rest = path;
   while (true) {  // wrap from the innermost key outwards
     const auto dot = rest.rfind('.');
-    value = Json::Object{{std::string(dot == std::string_view::npos ? rest : rest.substr(dot + 1)), value}};
+    value = Json::Object{
+        {std::string(dot == std::string_view::npos ? rest : rest.substr(dot + 1)), value}};
     if (dot == std::string_view::npos) break;
     rest = rest.substr(0, dot);
   }

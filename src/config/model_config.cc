@@ -12,7 +12,8 @@ namespace {
 Json token_json(const ModelConfig& model, std::string_view key, std::int64_t id) {
   if (id < 0) return {};
   const Json* given = model.source.find(key);
-  if (given != nullptr && given->is_array() && !given->as_array().empty() && given->as_array()[0] == Json(id)) {
+  if (given != nullptr && given->is_array() && !given->as_array().empty() &&
+      given->as_array()[0] == Json(id)) {
     return *given;
   }
   return id;
@@ -51,10 +52,14 @@ void add_gpt2(Json& json, const ModelConfig& model) {
 
 std::string_view name_of(Family family) {
   switch (family) {
-    case Family::kLlama: return "llama";
-    case Family::kQwen2: return "qwen2";
-    case Family::kQwen3: return "qwen3";
-    case Family::kGpt2: return "gpt2";
+    case Family::kLlama:
+      return "llama";
+    case Family::kQwen2:
+      return "qwen2";
+    case Family::kQwen3:
+      return "qwen3";
+    case Family::kGpt2:
+      return "gpt2";
   }
   return "";
 }
@@ -77,13 +82,14 @@ Json model_keys_json(const ModelConfig& model) {
 }
 
 Json hf_config_json(const ModelConfig& model, DType dtype) {
-  static constexpr std::string_view kClasses[] = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
-                                                  "GPT2LMHeadModel"};
+  static constexpr std::string_view kClasses[] = {"LlamaForCausalLM", "Qwen2ForCausalLM",
+                                                  "Qwen3ForCausalLM", "GPT2LMHeadModel"};
   Json json = Json::object();
   json["architectures"] = Json::Array{Json(kClasses[static_cast<std::size_t>(model.family)])};
   const Json keys = model_keys_json(model);
   for (const auto& [name, value] : keys.as_object()) {
-    if (name != "architectures" && name != "_name_or_path" && name != "transformers_version") json[name] = value;
+    if (name != "architectures" && name != "_name_or_path" && name != "transformers_version")
+      json[name] = value;
   }
   const std::string_view type = dtype == DType::kBF16 ? "bfloat16" : "float32";
   json["dtype"] = type;

@@ -1,6 +1,6 @@
 #pragma once
-// The architecture of a model, free of its family: what the model code reads. Made from the keys of a
-// Hugging Face config.json; defaults are those of transformers for the family.
+// The architecture of a model, free of its family: what the model code reads. Made from the keys of
+// a Hugging Face config.json; defaults are those of transformers for the family.
 
 #include <cstdint>
 #include <filesystem>
@@ -30,9 +30,9 @@ struct RopeConfig {
   double high_freq_factor = 4;              ///< llama3
   std::int64_t original_max_positions = 0;  ///< llama3, yarn
   double beta_fast = 32, beta_slow = 1;     ///< yarn
-  double attention_factor = 0;              ///< yarn; 0 = derived from factor, mscale and mscale_all_dim
-  double mscale = 0, mscale_all_dim = 0;    ///< yarn
-  bool truncate = true;                     ///< yarn: whole correction dims
+  double attention_factor = 0;  ///< yarn; 0 = derived from factor, mscale and mscale_all_dim
+  double mscale = 0, mscale_all_dim = 0;  ///< yarn
+  bool truncate = true;                   ///< yarn: whole correction dims
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
@@ -46,7 +46,7 @@ struct ModelConfig {
   Activation activation = Activation::kSwiGlu;
   PositionKind position = PositionKind::kRope;
   RopeConfig rope;
-  bool qkv_bias = false;         ///< on q, k and v
+  bool qkv_bias = false;  ///< on q, k and v
   bool attention_out_bias = false;
   bool mlp_bias = false;         ///< on every projection of the MLP
   bool qk_norm = false;          ///< RMS norm of each q and k head before RoPE

@@ -25,7 +25,8 @@ constexpr ModelKey kCommon[] = {
     {"pruned_heads", kFixed, "[{}]"},
     {"quantization_config", kFixed, "[]"},
     {"tie_encoder_decoder", kFixed, "[false]"},
-    // What a file carries beside the architecture: bookkeeping, numerics of inference, generation, labels.
+    // What a file carries beside the architecture: bookkeeping, numerics of inference, generation,
+    // labels.
     {"_attn_implementation", kPass},
     {"_attn_implementation_autoset", kPass},
     {"_name_or_path", kPass},
@@ -109,11 +110,8 @@ constexpr ModelKey kLlama[] = {
 
 // Sliding windows are active by three keys together: model_parse looks at them.
 constexpr ModelKey kSliding[] = {
-    {"layer_types", kRead},
-    {"max_window_layers", kRead},
-    {"sliding_window", kRead},
-    {"use_sliding_window", kRead},
-    {"use_mrope", kFixed, "[false]"},
+    {"layer_types", kRead},        {"max_window_layers", kRead},     {"sliding_window", kRead},
+    {"use_sliding_window", kRead}, {"use_mrope", kFixed, "[false]"},
 };
 
 constexpr ModelKey kQwen3[] = {{"attention_bias", kRead}};
@@ -144,18 +142,22 @@ struct Renamed {
   std::string_view other, own;
 };
 constexpr Renamed kGpt2Names[] = {
-    {"hidden_act", "activation_function"}, {"hidden_size", "n_embd"},
-    {"intermediate_size", "n_inner"},      {"layer_norm_eps", "layer_norm_epsilon"},
+    {"hidden_act", "activation_function"},      {"hidden_size", "n_embd"},
+    {"intermediate_size", "n_inner"},           {"layer_norm_eps", "layer_norm_epsilon"},
     {"max_position_embeddings", "n_positions"}, {"num_attention_heads", "n_head"},
     {"num_hidden_layers", "n_layer"},
 };
 
 std::vector<std::span<const ModelKey>> tables(Family family) {
   switch (family) {
-    case Family::kLlama: return {kCommon, kLlamaLike, kLlama};
-    case Family::kQwen2: return {kCommon, kLlamaLike, kSliding};
-    case Family::kQwen3: return {kCommon, kLlamaLike, kSliding, kQwen3};
-    case Family::kGpt2: return {kCommon, kGpt2};
+    case Family::kLlama:
+      return {kCommon, kLlamaLike, kLlama};
+    case Family::kQwen2:
+      return {kCommon, kLlamaLike, kSliding};
+    case Family::kQwen3:
+      return {kCommon, kLlamaLike, kSliding, kQwen3};
+    case Family::kGpt2:
+      return {kCommon, kGpt2};
   }
   return {};
 }
@@ -183,7 +185,8 @@ std::string nearest_model_key(Family family, std::string_view name) {
   if (const auto alias = key_aliases().find(name); alias != key_aliases().end()) {
     constexpr std::string_view kPrefix = "model.";
     const std::string_view path = alias->second;
-    if (path.starts_with(kPrefix)) return std::string(own_name(family, path.substr(kPrefix.size())));
+    if (path.starts_with(kPrefix))
+      return std::string(own_name(family, path.substr(kPrefix.size())));
   }
   std::vector<std::string> names;
   for (const auto table : tables(family)) {

@@ -20,13 +20,15 @@ enum class KeyUse : std::uint8_t {
 struct ModelKey {
   std::string_view name;
   KeyUse use;
-  std::string_view inactive = "";  ///< JSON array of the values that switch the feature off; null always does
+  std::string_view inactive =
+      "";  ///< JSON array of the values that switch the feature off; null always does
 };
 
 /// nullptr where the family does not know the key.
 const ModelKey* find_model_key(Family family, std::string_view name);
 
-/// The family's own name of a key that it also takes under another ("hidden_size" of gpt2 is "n_embd").
+/// The family's own name of a key that it also takes under another ("hidden_size" of gpt2 is
+/// "n_embd").
 std::string_view own_name(Family family, std::string_view name);
 
 /// The nearest key of the family to an unknown one; "" where nothing is near.

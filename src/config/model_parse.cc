@@ -33,17 +33,21 @@ struct Defaults {
 
 Defaults defaults_of(Family family) {
   switch (family) {
-    case Family::kLlama: return {32000, 4096, 11008, 32, 32, 2048, 1e-6, false, 1, 2};
+    case Family::kLlama:
+      return {32000, 4096, 11008, 32, 32, 2048, 1e-6, false, 1, 2};
     case Family::kQwen2:
-    case Family::kQwen3: return {151936, 4096, 22016, 32, 32, 32768, 1e-6, false, -1, -1};
-    case Family::kGpt2: return {50257, 768, 0, 12, 12, 1024, 1e-5, true, 50256, 50256};
+    case Family::kQwen3:
+      return {151936, 4096, 22016, 32, 32, 32768, 1e-6, false, -1, -1};
+    case Family::kGpt2:
+      return {50257, 768, 0, 12, 12, 1024, 1e-5, true, 50256, 50256};
   }
   return {};
 }
 
 class ModelReader {
  public:
-  ModelReader(const Json& keys, const KeyOrigin& origin) : keys_(keys), origin_(origin), reader_(keys_, "model.", origin) {}
+  ModelReader(const Json& keys, const KeyOrigin& origin)
+      : keys_(keys), origin_(origin), reader_(keys_, "model.", origin) {}
 
   ModelConfig read() {
     ModelConfig model;
@@ -68,7 +72,8 @@ class ModelReader {
     constexpr const char* kLegal = R"("llama", "qwen2", "qwen3" or "gpt2")";
     const auto type = reader_.text("model_type");
     if (!type) {
-      if (reader_.find("model_type") == nullptr) reader_.report("model_type", kLegal, "", "is required");
+      if (reader_.find("model_type") == nullptr)
+        reader_.report("model_type", kLegal, "", "is required");
       return std::nullopt;
     }
     const auto family = family_of(*type);
@@ -85,7 +90,8 @@ class ModelReader {
       if (other == nullptr) {
         renamed[own] = value;
       } else if (!(*other == value)) {
-        reader_.report(name, fmt::format("the same as {}", own), shown(*other), fmt::format("contradicts {}", own));
+        reader_.report(name, fmt::format("the same as {}", own), shown(*other),
+                       fmt::format("contradicts {}", own));
       }
     }
     keys_ = std::move(renamed);
@@ -101,21 +107,25 @@ class ModelReader {
         check_inactive(*key, value);
       } else if (key->use == KeyUse::kDropout) {
         const auto rate = reader_.real(name, {0, 1});
-        if (rate.value_or(0) > 0) dropout += fmt::format("{}{} {}", dropout.empty() ? "" : ", ", name, *rate);
+        if (rate.value_or(0) > 0)
+          dropout += fmt::format("{}{} {}", dropout.empty() ? "" : ", ", name, *rate);
       }
     }
-    if (!dropout.empty()) origin_.notes.push_back(fmt::format("model: dropout is not applied ({})", dropout));
+    if (!dropout.empty())
+      origin_.notes.push_back(fmt::format("model: dropout is not applied ({})", dropout));
   }
 
   void check_inactive(const ModelKey& key, const Json& value) {
     if (value.is_null()) return;
     const Json list = parse_json(key.inactive, key.name);
     const auto same = [&](const Json& other) {
-      return other == value || (other.is_number() && value.is_number() && other.as_double() == value.as_double());
+      return other == value ||
+             (other.is_number() && value.is_number() && other.as_double() == value.as_double());
     };
     if (std::any_of(list.as_array().begin(), list.as_array().end(), same)) return;
     std::string legal = "null";
-    for (const Json& item : list.as_array()) legal = &item == &list.as_array()[0] ? item.dump() : legal + ", " + item.dump();
+    for (const Json& item : list.as_array())
+      legal = &item == &list.as_array()[0] ? item.dump() : legal + ", " + item.dump();
     reader_.report(key.name, legal, "", "not in this version");
   }
 
@@ -154,14 +164,16 @@ class ModelReader {
     model.heads = reader_.integer("num_attention_heads", kHeads).value_or(default_.heads);
     // Missing, llama takes as many as heads, the qwens 32; null is as many as heads everywhere.
     const bool kv_missing = keys_.find("num_key_value_heads") == nullptr;
-    model.kv_heads =
-        reader_.integer("num_key_value_heads", kHeads).value_or(kv_missing && !llama ? 32 : model.heads);
+    model.kv_heads = reader_.integer("num_key_value_heads", kHeads)
+                         .value_or(kv_missing && !llama ? 32 : model.heads);
     model.head_dim = reader_.integer("head_dim", kHeadDim).value_or(0);
-    if (model.head_dim == 0 && model.family == Family::kQwen3 && keys_.find("head_dim") == nullptr) {
+    if (model.head_dim == 0 && model.family == Family::kQwen3 &&
+        keys_.find("head_dim") == nullptr) {
       model.head_dim = 128;
     }
     derive_head_dim(model, "num_attention_heads", "hidden_size");
-    model.max_positions = reader_.integer("max_position_embeddings", kPositions).value_or(default_.positions);
+    model.max_positions =
+        reader_.integer("max_position_embeddings", kPositions).value_or(default_.positions);
     model.norm_eps = reader_.real("rms_norm_eps", {0, 1}).value_or(default_.norm_eps);
     model.qkv_bias = model.family == Family::kQwen2;
     if (model.family != Family::kQwen2) {
@@ -187,17 +199,19 @@ class ModelReader {
     model.qkv_bias = model.attention_out_bias = model.mlp_bias = true;
   }
 
-  void derive_head_dim(ModelConfig& model, std::string_view heads_key, std::string_view hidden_key) {
+  void derive_head_dim(ModelConfig& model, std::string_view heads_key,
+                       std::string_view hidden_key) {
     if (model.head_dim != 0) return;
     if (model.hidden % model.heads == 0) {
       model.head_dim = model.hidden / model.heads;
       return;
     }
-    const std::int64_t below = std::max<std::int64_t>(model.hidden - model.hidden % model.heads, model.heads);
+    const std::int64_t below =
+        std::max<std::int64_t>(model.hidden - model.hidden % model.heads, model.heads);
     reader_.report(heads_key, fmt::format("a divisor of {} = {}", hidden_key, model.hidden),
                    fmt::format("{} = {} or {}", hidden_key, below, below + model.heads),
-                   fmt::format("{} heads do not divide {} = {} (each head has whole dims)", model.heads, hidden_key,
-                               model.hidden));
+                   fmt::format("{} heads do not divide {} = {} (each head has whole dims)",
+                               model.heads, hidden_key, model.hidden));
   }
 
   void check_heads(const ModelConfig& model) {
@@ -205,19 +219,23 @@ class ModelReader {
       std::int64_t nearest = std::min(model.kv_heads, model.heads);
       while (model.heads % nearest != 0) --nearest;
       const bool missing = reader_.find("num_key_value_heads") == nullptr;
-      reader_.report("num_key_value_heads", fmt::format("a divisor of num_attention_heads = {}", model.heads),
+      reader_.report("num_key_value_heads",
+                     fmt::format("a divisor of num_attention_heads = {}", model.heads),
                      std::to_string(nearest),
                      fmt::format("{} key/value heads{} do not divide {} heads", model.kv_heads,
-                                 missing ? " (what transformers takes for the missing key)" : "", model.heads));
+                                 missing ? " (what transformers takes for the missing key)" : "",
+                                 model.heads));
     }
     if (model.position == PositionKind::kRope && model.head_dim % 2 != 0) {
-      reader_.report("head_dim", "an even number", std::to_string(model.head_dim + 1),
-                     fmt::format("is {}, and rotary embedding turns pairs of dims", model.head_dim));
+      reader_.report(
+          "head_dim", "an even number", std::to_string(model.head_dim + 1),
+          fmt::format("is {}, and rotary embedding turns pairs of dims", model.head_dim));
     }
     for (const char* key : {"bos_token_id", "eos_token_id"}) {
       const std::int64_t id = key[0] == 'b' ? model.bos_token : model.end_token;
       if (id >= model.vocab_size && reader_.find(key) != nullptr) {
-        origin_.notes.push_back(fmt::format("model.{}: {} is beyond the vocabulary of {}", key, id, model.vocab_size));
+        origin_.notes.push_back(
+            fmt::format("model.{}: {} is beyond the vocabulary of {}", key, id, model.vocab_size));
       }
     }
   }
@@ -232,9 +250,11 @@ class ModelReader {
       reader_.report("use_sliding_window", "false", "false", "not in this version");
     }
     if (types == nullptr) return;
-    const bool legal = types->is_array() && std::all_of(types->as_array().begin(), types->as_array().end(), [](const Json& type) {
-      return type.is_string() && type.as_string() == "full_attention";
-    });
+    const bool legal =
+        types->is_array() &&
+        std::all_of(types->as_array().begin(), types->as_array().end(), [](const Json& type) {
+          return type.is_string() && type.as_string() == "full_attention";
+        });
     if (!legal) {
       reader_.report("layer_types", R"(a list of "full_attention")", "", "not in this version");
     } else if (static_cast<std::int64_t>(types->as_array().size()) != layers) {
@@ -255,12 +275,15 @@ std::filesystem::path config_file(const std::filesystem::path& path) {
 
 Json read_keys(const std::filesystem::path& file) {
   std::vector<std::string> duplicates;
-  Json keys = parse_json_noting_overflow(read_file(file), file.string(),
-                                         {.code = ExitCode::kConfig, .comments = true, .duplicates = &duplicates});
+  Json keys = parse_json_noting_overflow(
+      read_file(file), file.string(),
+      {.code = ExitCode::kConfig, .comments = true, .duplicates = &duplicates});
   if (!duplicates.empty()) {
-    throw ConfigError("{}: the key \"{}\" stands twice (only one of the two can hold)", file.string(), duplicates[0]);
+    throw ConfigError("{}: the key \"{}\" stands twice (only one of the two can hold)",
+                      file.string(), duplicates[0]);
   }
-  if (!keys.is_object()) throw ConfigError("{}: holds {} where a model's keys belong", file.string(), keys.kind_name());
+  if (!keys.is_object())
+    throw ConfigError("{}: holds {} where a model's keys belong", file.string(), keys.kind_name());
   return keys;
 }
 
@@ -277,7 +300,8 @@ void override_keys(Json& keys, const Json& over) {
 
 /// The same name for one thing in both, so that an override meets what it overrides.
 void take_own_names(Json& keys, Json& over) {
-  const Json* type = over.find("model_type") != nullptr ? over.find("model_type") : keys.find("model_type");
+  const Json* type =
+      over.find("model_type") != nullptr ? over.find("model_type") : keys.find("model_type");
   if (type == nullptr || !type->is_string()) return;
   const auto family = family_of(type->as_string());
   if (!family) return;
@@ -291,16 +315,19 @@ void take_own_names(Json& keys, Json& over) {
 
 }  // namespace
 
-ModelConfig read_model(const Json& model, std::vector<Problem>& problems, std::vector<std::string>& notes) {
+ModelConfig read_model(const Json& model, std::vector<Problem>& problems,
+                       std::vector<std::string>& notes) {
   const Json* path = model.find("path");
   if (path == nullptr && model.is_string()) path = &model;
   KeyOrigin origin = {problems, notes, "", {}};
   if (path == nullptr && model.is_object()) return ModelReader(model, origin).read();
-  if (path == nullptr || !path->is_string() || path->as_string().empty() || overflowed_number(*path)) {
-    problems.push_back({path == &model || path == nullptr ? "model" : "model.path",
-                        shown(path == nullptr ? model : *path),
-                        "keys of a Hugging Face config, or the path of a config.json or of its directory", "",
-                        "has no legal form"});
+  if (path == nullptr || !path->is_string() || path->as_string().empty() ||
+      overflowed_number(*path)) {
+    problems.push_back(
+        {path == &model || path == nullptr ? "model" : "model.path",
+         shown(path == nullptr ? model : *path),
+         "keys of a Hugging Face config, or the path of a config.json or of its directory", "",
+         "has no legal form"});
     return {};
   }
   const std::filesystem::path file = config_file(path->as_string());

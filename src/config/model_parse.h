@@ -1,10 +1,11 @@
 #pragma once
-// A ModelConfig from Hugging Face config keys. Families llama, qwen2, qwen3, gpt2; a missing key takes the
-// default of transformers 5 for the model_type; null is "missing" except where transformers gives it a
-// meaning of its own (num_key_value_heads, head_dim, n_inner, token ids).
+// A ModelConfig from Hugging Face config keys. Families llama, qwen2, qwen3, gpt2; a missing key
+// takes the default of transformers 5 for the model_type; null is "missing" except where
+// transformers gives it a meaning of its own (num_key_value_heads, head_dim, n_inner, token ids).
 //
-// Keys that do not change training are let pass; a feature that this program lacks is refused only when it
-// is active. An unknown key is a problem where a person typed it and a note where a file holds it.
+// Keys that do not change training are let pass; a feature that this program lacks is refused only
+// when it is active. An unknown key is a problem where a person typed it and a note where a file
+// holds it.
 
 #include <filesystem>
 #include <string>
@@ -16,25 +17,26 @@
 
 namespace trireme {
 
-/// The value of "model": keys, a path of a config.json or its directory, or {"path": P, key: override}.
-/// A model without layers where there are problems. Throws DataError where a file cannot be read,
-/// ConfigError where it is not JSON.
-ModelConfig read_model(const Json& model, std::vector<Problem>& problems, std::vector<std::string>& notes);
+/// The value of "model": keys, a path of a config.json or its directory, or {"path": P, key:
+/// override}. A model without layers where there are problems. Throws DataError where a file cannot
+/// be read, ConfigError where it is not JSON.
+ModelConfig read_model(const Json& model, std::vector<Problem>& problems,
+                       std::vector<std::string>& notes);
 
-/// The config.json beside Hugging Face weights; a model without layers where `weights` is "random" or holds
-/// no config.json (a checkpoint: its manifest knows the model).
+/// The config.json beside Hugging Face weights; a model without layers where `weights` is "random"
+/// or holds no config.json (a checkpoint: its manifest knows the model).
 ModelConfig model_of_weights(const std::string& weights, std::vector<Problem>& problems,
                              std::vector<std::string>& notes);
 
 /// read_model of a path, notes logged as warnings, ConfigError listing all problems.
 ModelConfig load_model_config(const std::filesystem::path& path);
 
-/// The keys of the family with every default written out, rope in both spellings. Reading them gives an
-/// equal model. Keys of `model.source` that the program lets pass stay.
+/// The keys of the family with every default written out, rope in both spellings. Reading them
+/// gives an equal model. Keys of `model.source` that the program lets pass stay.
 Json model_keys_json(const ModelConfig& model);
 
-/// The config.json of an export: model_keys_json with architectures, model_type, dtype and torch_dtype.
-/// transformers 4 and 5 make the same model of it.
+/// The config.json of an export: model_keys_json with architectures, model_type, dtype and
+/// torch_dtype. transformers 4 and 5 make the same model of it.
 Json hf_config_json(const ModelConfig& model, DType dtype);
 
 }  // namespace trireme

@@ -53,9 +53,11 @@ std::string fault_of(const Field& field, const Json& value) {
   const bool number = wanted == "integer" || wanted == "number";
   if (overflowed_number(value)) return "is more than a number can hold";
   if (number && value.is_number()) {
-    return wanted == "integer" && !exact_integer(value) ? "must be a whole number" : "is out of range";
+    return wanted == "integer" && !exact_integer(value) ? "must be a whole number"
+                                                        : "is out of range";
   }
-  if (wanted == "string" && value.is_string()) return field.values.empty() ? "is no text" : "is no known choice";
+  if (wanted == "string" && value.is_string())
+    return field.values.empty() ? "is no text" : "is no known choice";
   if (wanted == "array" && value.is_array()) return "has elements that are not legal";
   if (wanted.empty()) return "has no legal form";
   return fmt::format("is {} where {} {} belongs", value.kind_name(),
@@ -111,8 +113,8 @@ void read_fields(const Json& given, LoadedConfig& loaded) {
         loaded.problems.push_back({field.path, "nothing", field.legal, "", "is required"});
       }
     } else if (!field.assign(*value, loaded.config)) {
-      loaded.problems.push_back(
-          {field.path, shown(*value), field.legal, nearest_value(field, *value), fault_of(field, *value)});
+      loaded.problems.push_back({field.path, shown(*value), field.legal,
+                                 nearest_value(field, *value), fault_of(field, *value)});
     }
   }
 }
@@ -122,7 +124,8 @@ Json read_one(const std::filesystem::path& file, std::vector<Problem>& problems)
   const std::string text = read_file(file);
   std::vector<std::string> duplicates;
   Json json = parse_json_noting_overflow(
-      text, file.string(), {.code = ExitCode::kConfig, .comments = true, .duplicates = &duplicates});
+      text, file.string(),
+      {.code = ExitCode::kConfig, .comments = true, .duplicates = &duplicates});
   for (const std::string& key : duplicates) {
     problems.push_back({key, "twice", "once", "", "the key stands twice in " + file.string()});
   }
@@ -140,7 +143,8 @@ void parse_into(const Json& given, LoadedConfig& loaded) {
   if (model != nullptr && !model->is_null()) {
     loaded.config.model = read_model(*model, loaded.problems, loaded.notes);
   } else {
-    loaded.config.model = model_of_weights(loaded.config.init.weights, loaded.problems, loaded.notes);
+    loaded.config.model =
+        model_of_weights(loaded.config.init.weights, loaded.problems, loaded.notes);
   }
   if (loaded.config.has_model()) loaded.config.model_json = loaded.config.model.source;
   check_contradictions(given, loaded);

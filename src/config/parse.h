@@ -1,6 +1,6 @@
 #pragma once
-// From files and overrides to a RunConfig, by the field table. Form and range only: what needs the world
-// size, the mesh, the model's sizes or the data is checked by plan/resolve.
+// From files and overrides to a RunConfig, by the field table. Form and range only: what needs the
+// world size, the mesh, the model's sizes or the data is checked by plan/resolve.
 
 #include <filesystem>
 #include <string>
@@ -22,8 +22,8 @@ struct LoadedConfig {
   std::vector<std::string> notes;  ///< one line each for stderr: what is not applied or falls back
 };
 
-/// Throws DataError where a file cannot be read, ConfigError (file, line, column) where it is not JSON;
-/// everything else becomes a problem. Relative paths are those of the working directory.
+/// Throws DataError where a file cannot be read, ConfigError (file, line, column) where it is not
+/// JSON; everything else becomes a problem. Relative paths are those of the working directory.
 LoadedConfig read_run_config(const ConfigInput& input);
 
 /// The same from merged JSON, e.g. a config.json sent by rank 0.
@@ -32,8 +32,8 @@ LoadedConfig parse_run_config(const Json& merged);
 /// read_run_config, notes logged as information, ConfigError listing all problems.
 RunConfig load_run_config(const ConfigInput& input);
 
-/// Every default written out, the model as inline keys; unset options with a derived default are left out.
-/// parse_run_config of it gives an equal config.
+/// Every default written out, the model as inline keys; unset options with a derived default are
+/// left out. parse_run_config of it gives an equal config.
 Json resolved_json(const RunConfig& config);
 
 }  // namespace trireme

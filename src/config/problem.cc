@@ -53,14 +53,16 @@ std::string format_problem(const Problem& problem) {
   add("nearest: ", problem.nearest);
   if (!facts.empty()) line += facts + ".";
   // One problem is one line, whatever a hostile key holds.
-  std::replace_if(line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
+  std::replace_if(
+      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
   return line;
 }
 
 std::string format_problems(const std::vector<Problem>& problems) {
-  std::string text = problems.size() == 1 ? std::string("the config has a fault (nothing was started):")
-                                          : fmt::format("the config has {} faults (nothing was started):",
-                                                        problems.size());
+  std::string text =
+      problems.size() == 1
+          ? std::string("the config has a fault (nothing was started):")
+          : fmt::format("the config has {} faults (nothing was started):", problems.size());
   for (const Problem& problem : problems) text += "\n  " + format_problem(problem);
   return text;
 }
@@ -87,11 +89,13 @@ std::string shown(const Json& value) {
   std::string text = value.dump();
   if (text.size() <= kLengthMax) return text;
   std::size_t end = kLengthMax;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;  // whole UTF-8 characters
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U)
+    --end;  // whole UTF-8 characters
   return text.substr(0, end) + "...";
 }
 
-std::optional<std::string> nearest_word(std::string_view word, const std::vector<std::string>& candidates) {
+std::optional<std::string> nearest_word(std::string_view word,
+                                        const std::vector<std::string>& candidates) {
   const std::string wanted = plain(word);
   const std::string* best = nullptr;
   std::size_t best_distance = wanted.size() / 2 + 1;

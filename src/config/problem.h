@@ -1,6 +1,6 @@
 #pragma once
-// One fault of a config, and how a list of them is told. Faults are collected, not thrown one by one: a
-// person who waited in a queue wants to hear all of them.
+// One fault of a config, and how a list of them is told. Faults are collected, not thrown one by
+// one: a person who waited in a queue wants to hear all of them.
 
 #include <optional>
 #include <string>
@@ -19,7 +19,8 @@ struct Problem {
   std::string message;  ///< what is wrong and why it matters, without the above
 };
 
-/// "optimizer.lr: must be a number. Found \"x\"; legal: a number above 0; nearest: 0.001." on one line.
+/// "optimizer.lr: must be a number. Found \"x\"; legal: a number above 0; nearest: 0.001." on one
+/// line.
 std::string format_problem(const Problem& problem);
 
 /// A heading and one line for each problem.
@@ -34,8 +35,9 @@ Json problems_json(const std::vector<Problem>& problems);
 /// A value as it is shown to people: JSON on one line, cut after 60 characters.
 std::string shown(const Json& value);
 
-/// The candidate with the smallest edit distance (case, '-' and '_' count for nothing), where that is
-/// less than half of the word.
-std::optional<std::string> nearest_word(std::string_view word, const std::vector<std::string>& candidates);
+/// The candidate with the smallest edit distance (case, '-' and '_' count for nothing), where that
+/// is less than half of the word.
+std::optional<std::string> nearest_word(std::string_view word,
+                                        const std::vector<std::string>& candidates);
 
 }  // namespace trireme

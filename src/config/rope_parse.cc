@@ -14,16 +14,21 @@ constexpr KeyReader::Reals kPositive = {0, 1e12, true};
 constexpr double kThetaDefault = 10000;
 
 constexpr std::array<std::string_view, 14> kKeys = {
-    "rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "low_freq_factor", "high_freq_factor",
-    "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim",
-    "truncate"};
+    "rope_type",        "type",
+    "rope_theta",       "partial_rotary_factor",
+    "factor",           "low_freq_factor",
+    "high_freq_factor", "original_max_position_embeddings",
+    "beta_fast",        "beta_slow",
+    "attention_factor", "mscale",
+    "mscale_all_dim",   "truncate"};
 
 /// One dictionary, rope_parameters or rope_scaling.
 class RopeReader {
  public:
   RopeReader(const Json& dictionary, const std::string& name, const KeyOrigin& origin,
              std::int64_t max_positions)
-      : dictionary_(dictionary), reader_(dictionary, "model." + name + ".", origin),
+      : dictionary_(dictionary),
+        reader_(dictionary, "model." + name + ".", origin),
         max_positions_(max_positions) {}
 
   RopeConfig read(double theta) {
@@ -39,13 +44,21 @@ class RopeReader {
       }
     }
     const auto partial = reader_.real("partial_rotary_factor", kPositive);
-    if (partial && *partial != 1) reader_.report("partial_rotary_factor", "1", "1", "not in this version");
+    if (partial && *partial != 1)
+      reader_.report("partial_rotary_factor", "1", "1", "not in this version");
     if (!read_kind(rope)) return rope;
     switch (rope.kind) {
-      case RopeKind::kDefault: break;
-      case RopeKind::kLinear: rope.factor = required("factor"); break;
-      case RopeKind::kLlama3: read_llama3(rope); break;
-      case RopeKind::kYarn: read_yarn(rope); break;
+      case RopeKind::kDefault:
+        break;
+      case RopeKind::kLinear:
+        rope.factor = required("factor");
+        break;
+      case RopeKind::kLlama3:
+        read_llama3(rope);
+        break;
+      case RopeKind::kYarn:
+        read_yarn(rope);
+        break;
     }
     return rope;
   }
@@ -63,18 +76,21 @@ class RopeReader {
       rope.kind = static_cast<RopeKind>(i);
       return true;
     }
-    reader_.report(new_name ? "rope_type" : "type", R"("default", "linear", "llama3" or "yarn")", "", "not in this version");
+    reader_.report(new_name ? "rope_type" : "type", R"("default", "linear", "llama3" or "yarn")",
+                   "", "not in this version");
     return false;
   }
 
   double required(std::string_view key) {
     if (const auto value = reader_.real(key, kPositive)) return *value;
-    if (reader_.find(key) == nullptr) reader_.report(key, "a number above 0", "", "is required for this rope_type");
+    if (reader_.find(key) == nullptr)
+      reader_.report(key, "a number above 0", "", "is required for this rope_type");
     return 1;
   }
 
   std::int64_t original_positions() {
-    return reader_.integer("original_max_position_embeddings", {1, std::int64_t{1} << 40}).value_or(max_positions_);
+    return reader_.integer("original_max_position_embeddings", {1, std::int64_t{1} << 40})
+        .value_or(max_positions_);
   }
 
   void read_llama3(RopeConfig& rope) {
@@ -83,16 +99,18 @@ class RopeReader {
     rope.high_freq_factor = required("high_freq_factor");
     rope.original_max_positions = original_positions();
     if (rope.high_freq_factor <= rope.low_freq_factor) {
-      reader_.report("high_freq_factor", fmt::format("a number above low_freq_factor = {}", rope.low_freq_factor),
-                     "", "must be above low_freq_factor");
+      reader_.report("high_freq_factor",
+                     fmt::format("a number above low_freq_factor = {}", rope.low_freq_factor), "",
+                     "must be above low_freq_factor");
     }
   }
 
   void read_yarn(RopeConfig& rope) {
     rope.original_max_positions = original_positions();
-    rope.factor = reader_.real("factor", kPositive)
-                      .value_or(static_cast<double>(max_positions_) /
-                                static_cast<double>(std::max<std::int64_t>(rope.original_max_positions, 1)));
+    rope.factor =
+        reader_.real("factor", kPositive)
+            .value_or(static_cast<double>(max_positions_) /
+                      static_cast<double>(std::max<std::int64_t>(rope.original_max_positions, 1)));
     // transformers takes 0 for absent in these four.
     const auto non_zero = [&](std::string_view key, double otherwise) {
       const double value = reader_.real(key, {0, 1e12}).value_or(0);
@@ -104,7 +122,8 @@ class RopeReader {
     rope.mscale = non_zero("mscale", 0);
     rope.mscale_all_dim = non_zero("mscale_all_dim", 0);
     rope.truncate = reader_.boolean("truncate").value_or(true);
-    if (rope.theta == 1) reader_.report("rope_theta", "a number other than 1", "10000", "makes yarn divide by zero");
+    if (rope.theta == 1)
+      reader_.report("rope_theta", "a number other than 1", "10000", "makes yarn divide by zero");
   }
 
   const Json& dictionary_;
@@ -128,8 +147,8 @@ RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, std::int64_t ma
   const auto agree = [&](KeyReader from) {
     const auto value = from.real("rope_theta", kPositive);
     if (value && theta && *value != *theta) {
-      from.report("rope_theta", fmt::format("{}, as the other spelling says", *theta), fmt::format("{}", *theta),
-                  "contradicts the other spelling");
+      from.report("rope_theta", fmt::format("{}, as the other spelling says", *theta),
+                  fmt::format("{}", *theta), "contradicts the other spelling");
     }
     if (!theta) theta = value;
   };
@@ -139,7 +158,8 @@ RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, std::int64_t ma
     inside.typed.clear();
     return inside;
   };
-  if (parameters != nullptr) agree({*parameters, "model.rope_parameters.", origin_in("rope_parameters")});
+  if (parameters != nullptr)
+    agree({*parameters, "model.rope_parameters.", origin_in("rope_parameters")});
   agree(reader);
   if (scaling != nullptr) agree({*scaling, "model.rope_scaling.", origin_in("rope_scaling")});
 
@@ -147,11 +167,13 @@ RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, std::int64_t ma
   RopeConfig rope;
   rope.theta = base;
   if (scaling != nullptr) {
-    rope = RopeReader(*scaling, "rope_scaling", origin_in("rope_scaling"), max_positions).read(base);
+    rope =
+        RopeReader(*scaling, "rope_scaling", origin_in("rope_scaling"), max_positions).read(base);
   }
   if (parameters == nullptr) return rope;
   const RopeConfig other =
-      RopeReader(*parameters, "rope_parameters", origin_in("rope_parameters"), max_positions).read(base);
+      RopeReader(*parameters, "rope_parameters", origin_in("rope_parameters"), max_positions)
+          .read(base);
   if (scaling != nullptr && !(other == rope)) {
     reader.report("rope_scaling", shown(*parameters), "", "contradicts rope_parameters");
   }

@@ -5,8 +5,8 @@
 
 namespace trireme {
 
-/// Rotary embedding from rope_parameters (transformers 5), or rope_theta and rope_scaling (transformers 4),
-/// or both where they agree. `reader` reads the model's keys, found at `origin`.
+/// Rotary embedding from rope_parameters (transformers 5), or rope_theta and rope_scaling
+/// (transformers 4), or both where they agree. `reader` reads the model's keys, found at `origin`.
 RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, std::int64_t max_positions);
 
 /// The dictionary for rope_parameters ("rope_type", "rope_theta", ...).

@@ -1,7 +1,7 @@
 #pragma once
-// What a run is asked to do: the config file as plain data. Member names are the JSON names, section by
-// section; an empty optional is "not given", and what then holds is in fields.cc (the documented default) or
-// comes from the mesh, the model or the data (plan/resolve).
+// What a run is asked to do: the config file as plain data. Member names are the JSON names,
+// section by section; an empty optional is "not given", and what then holds is in fields.cc (the
+// documented default) or comes from the mesh, the model or the data (plan/resolve).
 
 #include <array>
 #include <cstdint>
@@ -41,7 +41,11 @@ struct ResumeChoice {
 /// One corpus or a weighted blend of them; a single PREFIX is a blend of one with weight 1.
 struct DataSource {
   bool synthetic = false;
-  std::vector<std::pair<double, std::string>> blend;  ///< weight > 0 as given, not normalised; PREFIX
+  std::vector<std::pair<double, std::string>>
+      blend;  ///< weight > 0 as given, not normalised; PREFIX
+  /// Written as a list. megatron-core asks a lone weighted corpus for other samples than a bare one
+  /// under "split".
+  bool weighted = false;
   friend bool operator==(const DataSource&, const DataSource&) = default;
 };
 
@@ -55,7 +59,8 @@ struct RunConfig {
     DeviceChoice device = DeviceChoice::kAuto;
     CudaGraph cuda_graph = CudaGraph::kAuto;
     bool check_collectives = false;
-    std::int64_t threads_per_rank = 0;  ///< 0: the rank's share of the affinity mask or the cgroup quota
+    std::int64_t threads_per_rank =
+        0;  ///< 0: the rank's share of the affinity mask or the cgroup quota
     bool deterministic = true;
     ResumeChoice resume;
     std::optional<std::int64_t> exit_at_step;
@@ -67,8 +72,8 @@ struct RunConfig {
 
   /// "model" as merged from files and overrides: null, a string or an object.
   Json model_json;
-  /// Filled by the loader from model_json (and the file it names); without layers where the config has no
-  /// "model" and it comes from init.weights.
+  /// Filled by the loader from model_json (and the file it names); without layers where the config
+  /// has no "model" and it comes from init.weights.
   ModelConfig model;
 
   struct Init {
@@ -87,7 +92,8 @@ struct RunConfig {
     SampleOrderKind order = SampleOrderKind::kShuffled;
     bool document_mask = false;
     bool mask_eod_loss = false;
-    std::optional<std::string> cache_directory;  ///< beside the data, or in run.directory where that is read-only
+    std::optional<std::string>
+        cache_directory;          ///< beside the data, or in run.directory where that is read-only
     std::int64_t scan_bytes = 0;  ///< 0: chosen and printed
     friend bool operator==(const Data&, const Data&) = default;
   } data;
@@ -149,7 +155,7 @@ struct RunConfig {
     std::int64_t expert = 1;
     std::optional<std::int64_t> data;  ///< world / the other extents
     std::int64_t zero_stage = 0;
-    std::optional<std::int64_t> zero_group;  ///< data x context
+    std::optional<std::int64_t> zero_group;         ///< data x context
     std::optional<ReductionOrder> reduction_order;  ///< rank on cpu, library on cuda
     Recompute recompute = Recompute::kNone;
     friend bool operator==(const Parallel&, const Parallel&) = default;

@@ -35,20 +35,22 @@ Json property(const Field& field) {
 Json model_property() {
   return Json::Object{
       {"description",
-       "Keys of a Hugging Face config (model_type llama, qwen2, qwen3 or gpt2; a missing key takes transformers' "
-       "default), or the path of a config.json or of its directory, or {\"path\": P, key: override}. "
+       "Keys of a Hugging Face config (model_type llama, qwen2, qwen3 or gpt2; a missing key takes "
+       "transformers' "
+       "default), or the path of a config.json or of its directory, or {\"path\": P, key: "
+       "override}. "
        "Taken from init.weights where it is left out. Megatron: --num-layers --hidden-size ...; "
        "transformers: config_name; torchtitan: model.flavor"},
       {"type", Json::Array{"object", "string"}},
       {"minLength", 1},
-      {"anyOf", Json::Array{Json::Object{{"type", "string"}}, required({"model_type"}), required({"path"})}},
-      {"examples", Json::Array{"configs/models/llama.json",
-                               Json::Object{{"model_type", "llama"},
-                                            {"hidden_size", 256},
-                                            {"num_hidden_layers", 4},
-                                            {"num_attention_heads", 4},
-                                            {"intermediate_size", 688},
-                                            {"vocab_size", 257}}}}};
+      {"anyOf",
+       Json::Array{Json::Object{{"type", "string"}}, required({"model_type"}), required({"path"})}},
+      {"examples", Json::Array{"configs/models/llama.json", Json::Object{{"model_type", "llama"},
+                                                                         {"hidden_size", 256},
+                                                                         {"num_hidden_layers", 4},
+                                                                         {"num_attention_heads", 4},
+                                                                         {"intermediate_size", 688},
+                                                                         {"vocab_size", 257}}}}};
 }
 
 /// Rules between keys of one section that need neither mesh nor model.
@@ -57,7 +59,8 @@ void add_rules(std::string_view section, Json& json) {
     json["oneOf"] = Json::Array{required({"steps"}), required({"tokens"}), required({"epochs"})};
   } else if (section == "data") {
     json["not"] = required({"split", "validation"});
-    json["properties"]["split"]["pattern"] = R"(^(?=[0-9.]*[1-9])[0-9]+(\.[0-9]+)?(,[0-9]+(\.[0-9]+)?){0,2}$)";
+    json["properties"]["split"]["pattern"] =
+        R"(^(?=[0-9.]*[1-9])[0-9]+(\.[0-9]+)?(,[0-9]+(\.[0-9]+)?){0,2}$)";
   } else if (section == "batch") {
     json["anyOf"] = Json::Array{required({"micro"}), required({"global"})};
   }
@@ -70,7 +73,8 @@ Json section_schema(const std::string& section) {
     properties[field.key()] = property(field);
     if (field.row.presence == Presence::kRequired) needed.push_back(field.key());
   }
-  Json json = Json::Object{{"type", "object"}, {"additionalProperties", false}, {"properties", properties}};
+  Json json =
+      Json::Object{{"type", "object"}, {"additionalProperties", false}, {"properties", properties}};
   if (!needed.as_array().empty()) json["required"] = needed;
   add_rules(section, json);
   return json;
@@ -93,28 +97,34 @@ std::string describe(const Field& field) {
   if (!field.row.unit.empty()) text += fmt::format(" Unit: {}.", field.row.unit);
   if (!field.row.default_text.empty()) text += fmt::format(" Default: {}.", field.row.default_text);
   const auto& unbuilt = unbuilt_features();
-  const auto found = std::find_if(unbuilt.begin(), unbuilt.end(),
-                                  [&](const Unbuilt& feature) { return feature.path == field.path; });
+  const auto found = std::find_if(unbuilt.begin(), unbuilt.end(), [&](const Unbuilt& feature) {
+    return feature.path == field.path;
+  });
   if (found != unbuilt.end()) {
     std::string works;
-    for (const auto value : found->built) works += fmt::format("{}{}", works.empty() ? "" : " or ", value);
-    text += found->built.empty() ? " Not in this version." : fmt::format(" This version: only {}.", works);
+    for (const auto value : found->built)
+      works += fmt::format("{}{}", works.empty() ? "" : " or ", value);
+    text += found->built.empty() ? " Not in this version."
+                                 : fmt::format(" This version: only {}.", works);
   }
   const PeerNames& peers = field.row.peers;
-  const std::pair<std::string_view, std::string_view> names[] = {{"Megatron", peers.megatron},
-                                                                 {"DeepSpeed", peers.deepspeed},
-                                                                 {"transformers", peers.transformers},
-                                                                 {"torchtitan", peers.torchtitan}};
+  const std::pair<std::string_view, std::string_view> names[] = {
+      {"Megatron", peers.megatron},
+      {"DeepSpeed", peers.deepspeed},
+      {"transformers", peers.transformers},
+      {"torchtitan", peers.torchtitan}};
   std::string elsewhere;
   for (const auto& [system, name] : names) {
-    if (!name.empty()) elsewhere += fmt::format("{}{}: {}", elsewhere.empty() ? " " : "; ", system, name);
+    if (!name.empty())
+      elsewhere += fmt::format("{}{}: {}", elsewhere.empty() ? " " : "; ", system, name);
   }
   return text + elsewhere;
 }
 
 Json config_schema() {
   Json properties = Json::object();
-  properties["$schema"] = Json::Object{{"description", "Of this file, for editors"}, {"type", "string"}};
+  properties["$schema"] =
+      Json::Object{{"description", "Of this file, for editors"}, {"type", "string"}};
   for (const Field& field : fields()) {
     const std::string section(field.section());
     if (field.path == "init.weights") properties["model"] = model_property();
@@ -137,29 +147,34 @@ Json config_schema() {
 
 std::string config_reference_markdown() {
   const auto cell = [](std::string text) {
-    for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.insert(at, "\\");
+    for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
+      text.insert(at, "\\");
     return text;
   };
   std::string out =
       "# Configs\n\n"
-      "Generated from the field table (`src/config/field_table.cc`); a test fails when it is stale, and writes it when\n"
+      "Generated from the field table (`src/config/field_table.cc`); a test fails when it is "
+      "stale, and writes it when\n"
       "`TRIREME_WRITE_REFERENCE=1` is set.\n\n"
-      "`train A.json B.json --set key.path=value`: later wins, objects merge, arrays replace, null removes. `//` comments are\n"
-      "allowed. Paths are relative to the working directory. `model` holds the keys of a Hugging Face config, or the path of a\n"
+      "`train A.json B.json --set key.path=value`: later wins, objects merge, arrays replace, null "
+      "removes. `//` comments are\n"
+      "allowed. Paths are relative to the working directory. `model` holds the keys of a Hugging "
+      "Face config, or the path of a\n"
       "config.json or of its directory, or `{\"path\": P, key: override}`.\n";
   std::string section = "-";
   for (const Field& field : fields()) {
     if (field.section() != section) {
       section = std::string(field.section());
-      out += section.empty() ? std::string("\n## At the top level\n\n") : fmt::format("\n## {}\n\n", section);
+      out += section.empty() ? std::string("\n## At the top level\n\n")
+                             : fmt::format("\n## {}\n\n", section);
       out += "| key | value | default | meaning |\n|---|---|---|---|\n";
     }
     const Json value = default_of(field);
     std::string initial = field.row.presence == Presence::kRequired ? "**required**"
-                          : value.is_null()                       ? std::string(field.row.default_text)
-                                                                  : fmt::format("`{}`", value.dump());
-    out += fmt::format("| `{}` | {} | {} | {} |\n", field.key(), cell(field.legal), cell(std::move(initial)),
-                       cell(describe(field)));
+                          : value.is_null() ? std::string(field.row.default_text)
+                                            : fmt::format("`{}`", value.dump());
+    out += fmt::format("| `{}` | {} | {} | {} |\n", field.key(), cell(field.legal),
+                       cell(std::move(initial)), cell(describe(field)));
   }
   return out;
 }

@@ -42,14 +42,16 @@ void check_unbuilt(const Json& given, std::vector<Problem>& problems) {
     const Json* section = given.find(field->section());
     const Json* value = section == nullptr ? nullptr : section->find(field->key());
     RunConfig wanted;
-    if (value == nullptr || !field->assign(*value, wanted)) continue;  // not given, or a fault already
+    if (value == nullptr || !field->assign(*value, wanted))
+      continue;  // not given, or a fault already
     std::string legal;
-    const bool built = std::any_of(feature.built.begin(), feature.built.end(), [&](std::string_view text) {
-      RunConfig works;
-      field->assign(parse_json(text, feature.path), works);
-      legal.append(legal.empty() ? "" : ", ").append(text);
-      return field->read(works) == field->read(wanted);
-    });
+    const bool built =
+        std::any_of(feature.built.begin(), feature.built.end(), [&](std::string_view text) {
+          RunConfig works;
+          field->assign(parse_json(text, feature.path), works);
+          legal.append(legal.empty() ? "" : ", ").append(text);
+          return field->read(works) == field->read(wanted);
+        });
     if (built) continue;
     if (feature.built.empty()) legal = "leave it out";
     problems.push_back({field->path, shown(*value), legal,
@@ -62,7 +64,8 @@ void fall_back_to_built(const Json& given, RunConfig& config, std::vector<std::s
   const Json* checkpoint = given.find("checkpoint");
   if (checkpoint == nullptr || checkpoint->find("async") == nullptr) {
     config.checkpoint.async = false;
-    notes.emplace_back("checkpoint.async: true is not in this version, so training waits for each save");
+    notes.emplace_back(
+        "checkpoint.async: true is not in this version, so training waits for each save");
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// What the contract names and this version does not do. The list in unbuilt.cc is all there is to change
-// when a feature arrives.
+// What the contract names and this version does not do. The list in unbuilt.cc is all there is to
+// change when a feature arrives.
 
 #include <string>
 #include <string_view>
@@ -18,14 +18,15 @@ struct Unbuilt {
 };
 const std::vector<Unbuilt>& unbuilt_features();
 
-/// Appends a problem for each key of `given` (the merged file, sections as objects) that asks for one.
+/// Appends a problem for each key of `given` (the merged file, sections as objects) that asks for
+/// one.
 void check_unbuilt(const Json& given, std::vector<Problem>& problems);
 
 /// Defaults that are not built are set to what works; one line for each is appended to `notes`.
 void fall_back_to_built(const Json& given, RunConfig& config, std::vector<std::string>& notes);
 
-/// Throws EnvironmentError where this build has no backend for the device. Asked by whoever starts work:
-/// a plan for another machine is none of it.
+/// Throws EnvironmentError where this build has no backend for the device. Asked by whoever starts
+/// work: a plan for another machine is none of it.
 void require_device_built(DeviceChoice device);
 
 }  // namespace trireme

@@ -8,17 +8,19 @@ namespace trireme {
 
 namespace {
 
-/// Input ids, targets, positions and document begins of each token; the loader builds a step while one runs.
+/// Input ids, targets, positions and document begins of each token; the loader builds a step while
+/// one runs.
 constexpr std::int64_t kLoaderBytesPerToken = 4 * std::int64_t{sizeof(std::int32_t)};
 constexpr std::int64_t kLoaderSteps = 2;
 
 }  // namespace
 
-RankMemory estimate_memory(const ModelConfig& model, const ResolvedBatch& batch, std::int64_t sequence_length,
-                           DType compute, StagePurpose purpose) {
+RankMemory estimate_memory(const ModelConfig& model, const ResolvedBatch& batch,
+                           std::int64_t sequence_length, DType compute, StagePurpose purpose) {
   const bool training = purpose != StagePurpose::kEvaluation;
-  const auto store = ParamStore::bytes_of(declare_params(model).metas, compute,
-                                          training ? StorePurpose::kTraining : StorePurpose::kInference);
+  const auto store =
+      ParamStore::bytes_of(declare_params(model).metas, compute,
+                           training ? StorePurpose::kTraining : StorePurpose::kInference);
   StageShape shape;
   shape.sequences = batch.micro;
   shape.tokens = sequence_length;
@@ -36,7 +38,9 @@ RankMemory estimate_memory(const ModelConfig& model, const ResolvedBatch& batch,
   return memory;
 }
 
-std::int64_t checkpoint_bytes(const ModelConfig& model) { return 3 * 4 * count_parameters(model).total; }
+std::int64_t checkpoint_bytes(const ModelConfig& model) {
+  return 3 * 4 * count_parameters(model).total;
+}
 
 std::int64_t gradient_traffic_bytes(const ModelConfig& model, std::int64_t data_ranks) {
   const std::int64_t bytes = 4 * count_parameters(model).total;

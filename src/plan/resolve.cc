@@ -9,9 +9,12 @@ namespace trireme {
 
 namespace {
 
-constexpr std::int64_t kLarge = std::int64_t{1} << 50;  ///< tokens of a step, beyond which arithmetic is not sound
+constexpr std::int64_t kLarge = std::int64_t{1}
+                                << 50;  ///< tokens of a step, beyond which arithmetic is not sound
 
-std::string given(const std::optional<std::int64_t>& value) { return value ? std::to_string(*value) : "nothing"; }
+std::string given(const std::optional<std::int64_t>& value) {
+  return value ? std::to_string(*value) : "nothing";
+}
 
 /// "12 or 18": the multiples of `unit` around a value that is none.
 std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
@@ -21,17 +24,19 @@ std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
 
 bool has_problem_in(const std::vector<Problem>& problems, std::string_view section) {
   return std::any_of(problems.begin(), problems.end(), [&](const Problem& problem) {
-    return problem.path == section || (problem.path.starts_with(section) && problem.path[section.size()] == '.');
+    return problem.path == section ||
+           (problem.path.starts_with(section) && problem.path[section.size()] == '.');
   });
 }
 
 /// global / (what each data rank takes at a time), or a fault.
-std::int64_t quotient(std::int64_t global, std::int64_t part, std::string_view part_name, std::int64_t data_ranks,
-                      std::vector<Problem>& problems) {
+std::int64_t quotient(std::int64_t global, std::int64_t part, std::string_view part_name,
+                      std::int64_t data_ranks, std::vector<Problem>& problems) {
   const std::int64_t unit = part * data_ranks;
   if (global % unit == 0) return global / unit;
   problems.push_back({"batch.global", std::to_string(global),
-                      fmt::format("a multiple of {} x data ranks = {} x {} = {}", part_name, part, data_ranks, unit),
+                      fmt::format("a multiple of {} x data ranks = {} x {} = {}", part_name, part,
+                                  data_ranks, unit),
                       nearest_multiples(global, unit), "is not micro x accumulation x data ranks"});
   return 1;
 }
@@ -40,7 +45,11 @@ class Resolver {
  public:
   Resolver(const RunConfig& config, const ResolveInput& input, std::vector<Problem>& problems,
            std::vector<std::string>& notes)
-      : config_(config), input_(input), problems_(problems), notes_(notes), faults_before_(problems) {}
+      : config_(config),
+        input_(input),
+        problems_(problems),
+        notes_(notes),
+        faults_before_(problems) {}
 
   ResolvedRun run() {
     ResolvedRun result;
@@ -56,15 +65,18 @@ class Resolver {
     if (result.steps > 0 && clean({"lr_schedule"})) check_schedule(result.steps);
     if (config_.has_model() && clean({"data", "model"})) check_model();
     if (config_.evaluation.interval_steps > 0 && !config_.data.validation && !config_.data.split) {
-      notes_.emplace_back("evaluation.interval_steps has no effect: neither data.validation nor data.split is given");
+      notes_.emplace_back(
+          "evaluation.interval_steps has no effect: neither data.validation nor data.split is "
+          "given");
     }
     return result;
   }
 
  private:
   [[nodiscard]] bool clean(std::initializer_list<std::string_view> sections) const {
-    return std::none_of(sections.begin(), sections.end(),
-                        [&](std::string_view section) { return has_problem_in(faults_before_, section); });
+    return std::none_of(sections.begin(), sections.end(), [&](std::string_view section) {
+      return has_problem_in(faults_before_, section);
+    });
   }
 
   /// The data extent, or nothing where the extents do not fit the world.
@@ -73,50 +85,60 @@ class Resolver {
     const std::int64_t rest = p.tensor * p.context * p.pipeline;
     if (input_.world % rest != 0) {
       problems_.push_back(
-          {"parallel", fmt::format("{} ranks", input_.world), fmt::format("a multiple of {} ranks", rest),
+          {"parallel", fmt::format("{} ranks", input_.world),
+           fmt::format("a multiple of {} ranks", rest),
            nearest_multiples(input_.world, rest) + " ranks",
-           fmt::format("tensor {} x context {} x pipeline {} = {} does not divide the number of ranks", p.tensor,
-                       p.context, p.pipeline, rest)});
+           fmt::format(
+               "tensor {} x context {} x pipeline {} = {} does not divide the number of ranks",
+               p.tensor, p.context, p.pipeline, rest)});
       return std::nullopt;
     }
     const std::int64_t data = input_.world / rest;
     if (p.data && *p.data != data) {
-      problems_.push_back({"parallel.data", std::to_string(*p.data),
-                           fmt::format("{} = {} ranks / ({} x {} x {}), or leave it out", data, input_.world, p.tensor,
-                                       p.context, p.pipeline),
-                           std::to_string(data),
-                           fmt::format("does not match the {} ranks that were started", input_.world)});
+      problems_.push_back(
+          {"parallel.data", std::to_string(*p.data),
+           fmt::format("{} = {} ranks / ({} x {} x {}), or leave it out", data, input_.world,
+                       p.tensor, p.context, p.pipeline),
+           std::to_string(data),
+           fmt::format("does not match the {} ranks that were started", input_.world)});
       return std::nullopt;
     }
     const auto extent = [](std::int64_t value) { return narrow<int>(value); };
-    result.mesh = MeshShape({extent(p.pipeline), extent(data), extent(p.context), extent(p.tensor)});
+    result.mesh =
+        MeshShape({extent(p.pipeline), extent(data), extent(p.context), extent(p.tensor)});
     return data;
   }
 
   void check_schedule(std::int64_t steps) {
     const auto& schedule = config_.lr_schedule;
     const std::int64_t warmup = schedule.warmup_steps;
-    const auto report = [&](const char* path, std::int64_t found, std::string legal, std::int64_t nearest,
-                            std::string message) {
-      problems_.push_back({path, std::to_string(found), std::move(legal), std::to_string(nearest), std::move(message)});
+    const auto report = [&](const char* path, std::int64_t found, std::string legal,
+                            std::int64_t nearest, std::string message) {
+      problems_.push_back({path, std::to_string(found), std::move(legal), std::to_string(nearest),
+                           std::move(message)});
     };
     if (schedule.decay_end_step && *schedule.decay_end_step < warmup) {
       report("lr_schedule.decay_end_step", *schedule.decay_end_step,
-             fmt::format("at least lr_schedule.warmup_steps = {}", warmup), warmup, "ends before the warm-up does");
+             fmt::format("at least lr_schedule.warmup_steps = {}", warmup), warmup,
+             "ends before the warm-up does");
     }
     if (schedule.decay_steps && *schedule.decay_steps > steps) {
-      report("lr_schedule.decay_steps", *schedule.decay_steps, fmt::format("up to the {} steps of the run", steps),
+      report("lr_schedule.decay_steps", *schedule.decay_steps,
+             fmt::format("up to the {} steps of the run", steps),
              std::max<std::int64_t>(1, steps - warmup), "is longer than the run");
     }
     const std::int64_t decay = schedule.decay_steps.value_or(std::max<std::int64_t>(1, steps / 10));
-    if (schedule.kind == LrScheduleKind::kWsd && decay <= steps && warmup < steps && decay > steps - warmup) {
-      notes_.push_back(fmt::format("lr_schedule: the decay over the last {} steps begins before the warm-up of {} ends",
-                                   decay, warmup));
+    if (schedule.kind == LrScheduleKind::kWsd && decay <= steps && warmup < steps &&
+        decay > steps - warmup) {
+      notes_.push_back(fmt::format(
+          "lr_schedule: the decay over the last {} steps begins before the warm-up of {} ends",
+          decay, warmup));
     }
     if (warmup > steps) {
-      notes_.push_back(fmt::format("lr_schedule.warmup_steps = {} is longer than the run of {} steps: the learning "
-                                   "rate never reaches optimizer.lr",
-                                   warmup, steps));
+      notes_.push_back(fmt::format(
+          "lr_schedule.warmup_steps = {} is longer than the run of {} steps: the learning "
+          "rate never reaches optimizer.lr",
+          warmup, steps));
     }
   }
 
@@ -125,18 +147,22 @@ class Resolver {
     const std::int64_t tokens = config_.data.sequence_length;
     if (tokens > model.max_positions) {
       if (model.position == PositionKind::kLearned) {
-        problems_.push_back({"data.sequence_length", std::to_string(tokens),
-                             fmt::format("1 to {}, the positions that the model has learned embeddings for",
-                                         model.max_positions),
-                             std::to_string(model.max_positions), "is longer than the model's positions"});
+        problems_.push_back(
+            {"data.sequence_length", std::to_string(tokens),
+             fmt::format("1 to {}, the positions that the model has learned embeddings for",
+                         model.max_positions),
+             std::to_string(model.max_positions), "is longer than the model's positions"});
       } else {
-        notes_.push_back(fmt::format("data.sequence_length = {} is longer than the model's max_position_embeddings = {}",
-                                     tokens, model.max_positions));
+        notes_.push_back(fmt::format(
+            "data.sequence_length = {} is longer than the model's max_position_embeddings = {}",
+            tokens, model.max_positions));
       }
     }
     if (input_.vocabulary && *input_.vocabulary > model.vocab_size) {
-      notes_.push_back(fmt::format("the tokenizer has {} ids and the model a vocabulary of {}: data with larger ids is "
-                                   "refused", *input_.vocabulary, model.vocab_size));
+      notes_.push_back(fmt::format(
+          "the tokenizer has {} ids and the model a vocabulary of {}: data with larger ids is "
+          "refused",
+          *input_.vocabulary, model.vocab_size));
     }
   }
 
@@ -154,7 +180,8 @@ std::int64_t default_world(const RunConfig& config) {
   return p.tensor * p.context * p.pipeline * p.data.value_or(1);
 }
 
-ResolvedBatch resolve_batch(const RunConfig::Batch& batch, std::int64_t data_ranks, std::vector<Problem>& problems) {
+ResolvedBatch resolve_batch(const RunConfig::Batch& batch, std::int64_t data_ranks,
+                            std::vector<Problem>& problems) {
   ResolvedBatch out;
   out.data_ranks = data_ranks;
   const std::size_t faults = problems.size();
@@ -170,61 +197,68 @@ ResolvedBatch resolve_batch(const RunConfig::Batch& batch, std::int64_t data_ran
     out.accumulation = accumulation.value_or(1);
   }
   std::int64_t product = 0;
-  if (!multiply_checked(out.micro, out.accumulation, &product) || !multiply_checked(product, data_ranks, &product) ||
-      product > kLarge) {
-    problems.push_back({"batch", fmt::format("{} x {} x {}", out.micro, out.accumulation, data_ranks),
-                        fmt::format("a product up to {}", kLarge), "", "has more samples than can be counted"});
+  if (!multiply_checked(out.micro, out.accumulation, &product) ||
+      !multiply_checked(product, data_ranks, &product) || product > kLarge) {
+    problems.push_back(
+        {"batch", fmt::format("{} x {} x {}", out.micro, out.accumulation, data_ranks),
+         fmt::format("a product up to {}", kLarge), "", "has more samples than can be counted"});
     return {1, 1, 1, data_ranks};
   }
   out.global = product;
   if (problems.size() == faults && global && *global != product) {
     problems.push_back({"batch.global", given(global),
-                        fmt::format("micro x accumulation x data ranks = {} x {} x {} = {}", out.micro,
-                                    out.accumulation, data_ranks, product),
+                        fmt::format("micro x accumulation x data ranks = {} x {} x {} = {}",
+                                    out.micro, out.accumulation, data_ranks, product),
                         std::to_string(product), "contradicts the other two"});
   }
   return out;
 }
 
-std::int64_t resolve_steps(const RunConfig& config, std::int64_t global, std::optional<std::int64_t> windows,
-                           std::vector<Problem>& problems) {
+std::int64_t resolve_steps(const RunConfig& config, std::int64_t global,
+                           std::optional<std::int64_t> windows, std::vector<Problem>& problems) {
   const auto& run = config.run;
   if (run.steps) return *run.steps;
   if (run.tokens) {
     std::int64_t per_step = 0;
     if (!multiply_checked(global, config.data.sequence_length, &per_step) || per_step > kLarge) {
       problems.push_back({"batch.global", std::to_string(global),
-                          fmt::format("up to {} tokens in a step", kLarge), "", "makes steps that cannot be counted"});
+                          fmt::format("up to {} tokens in a step", kLarge), "",
+                          "makes steps that cannot be counted"});
       return 0;
     }
     return ceil_div(*run.tokens, per_step);
   }
   if (!run.epochs || !windows) return 0;
-  const double steps = std::floor(*run.epochs * static_cast<double>(*windows) / static_cast<double>(global));
+  const double steps =
+      std::floor(*run.epochs * static_cast<double>(*windows) / static_cast<double>(global));
   if (steps > static_cast<double>(kLarge)) {
-    problems.push_back({"run.epochs", fmt::format("{}", *run.epochs), fmt::format("up to {} steps", kLarge), "",
+    problems.push_back({"run.epochs", fmt::format("{}", *run.epochs),
+                        fmt::format("up to {} steps", kLarge), "",
                         "is more steps than can be counted"});
     return 0;
   }
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
 }
 
-ResolvedRun resolve_run(const RunConfig& config, const ResolveInput& input, std::vector<Problem>& problems,
-                        std::vector<std::string>& notes) {
+ResolvedRun resolve_run(const RunConfig& config, const ResolveInput& input,
+                        std::vector<Problem>& problems, std::vector<std::string>& notes) {
   expect(input.world >= 1, "a world of {} ranks", input.world);
   return Resolver(config, input, problems, notes).run();
 }
 
-RunConfig with_defaults_written(const RunConfig& config, const ResolvedRun& run, ComputePrecision compute) {
+RunConfig with_defaults_written(const RunConfig& config, const ResolvedRun& run,
+                                ComputePrecision compute) {
   RunConfig out = config;
   out.batch.global = run.batch.global;
   out.batch.micro = run.batch.micro;
   out.data.seed = config.data_seed();
-  const bool decays = config.lr_schedule.kind == LrScheduleKind::kCosine || config.lr_schedule.kind == LrScheduleKind::kLinear;
+  const bool decays = config.lr_schedule.kind == LrScheduleKind::kCosine ||
+                      config.lr_schedule.kind == LrScheduleKind::kLinear;
   if (run.steps > 0 && decays && !config.lr_schedule.decay_end_step) {
     out.lr_schedule.decay_end_step = std::max(run.steps, config.lr_schedule.warmup_steps);
   }
-  if (run.steps > 0 && config.lr_schedule.kind == LrScheduleKind::kWsd && !config.lr_schedule.decay_steps) {
+  if (run.steps > 0 && config.lr_schedule.kind == LrScheduleKind::kWsd &&
+      !config.lr_schedule.decay_steps) {
     out.lr_schedule.decay_steps = std::max<std::int64_t>(1, run.steps / 10);
   }
   out.precision.compute = config.precision.compute.value_or(compute);

@@ -1,6 +1,7 @@
 #pragma once
-// What a config means on a given number of ranks: mesh, batch arithmetic, number of steps. Every rule that needs
-// more than the config's own form is checked here, before any rank starts work. Pure: the same on every rank.
+// What a config means on a given number of ranks: mesh, batch arithmetic, number of steps. Every
+// rule that needs more than the config's own form is checked here, before any rank starts work.
+// Pure: the same on every rank.
 
 #include <cstdint>
 #include <optional>
@@ -21,7 +22,8 @@ struct ResolvedBatch {
 
 struct ResolveInput {
   std::int64_t world = 1;
-  std::optional<std::int64_t> windows = {};     ///< of the training data in one pass; needed for run.epochs
+  std::optional<std::int64_t> windows =
+      {};  ///< of the training data in one pass; needed for run.epochs
   std::optional<std::int64_t> vocabulary = {};  ///< of the tokenizer, where it is known
 };
 
@@ -31,26 +33,32 @@ struct ResolvedRun {
   std::int64_t steps = 0;  ///< 0 where run.epochs is given and the windows are not known
 };
 
-/// tensor x context x pipeline x (data or 1): what a plan assumes where nobody says how many ranks there are.
+/// tensor x context x pipeline x (data or 1): what a plan assumes where nobody says how many ranks
+/// there are.
 std::int64_t default_world(const RunConfig& config);
 
-/// Batch arithmetic alone. Two of global, micro, accumulation give the third; micro alone: accumulation 1; global
-/// alone: micro 1; all three must agree. Faults name the numbers, the rule and the nearest legal values.
-ResolvedBatch resolve_batch(const RunConfig::Batch& batch, std::int64_t data_ranks, std::vector<Problem>& problems);
+/// Batch arithmetic alone. Two of global, micro, accumulation give the third; micro alone:
+/// accumulation 1; global alone: micro 1; all three must agree. Faults name the numbers, the rule
+/// and the nearest legal values.
+ResolvedBatch resolve_batch(const RunConfig::Batch& batch, std::int64_t data_ranks,
+                            std::vector<Problem>& problems);
 
-/// Steps of the run: run.steps; ceil(tokens / (global T)); floor(epochs windows / global), at least 1.
-std::int64_t resolve_steps(const RunConfig& config, std::int64_t global, std::optional<std::int64_t> windows,
-                           std::vector<Problem>& problems);
+/// Steps of the run: run.steps; ceil(tokens / (global T)); floor(epochs windows / global), at
+/// least 1.
+std::int64_t resolve_steps(const RunConfig& config, std::int64_t global,
+                           std::optional<std::int64_t> windows, std::vector<Problem>& problems);
 
-/// All of it, with the rules between schedule, model, data and batch. Appends faults to `problems` and lines for
-/// stderr to `notes`. Looks only at sections in which `problems` holds nothing yet, so that it may follow a parse
-/// that found faults: everything is then told at once.
-ResolvedRun resolve_run(const RunConfig& config, const ResolveInput& input, std::vector<Problem>& problems,
-                        std::vector<std::string>& notes);
+/// All of it, with the rules between schedule, model, data and batch. Appends faults to `problems`
+/// and lines for stderr to `notes`. Looks only at sections in which `problems` holds nothing yet,
+/// so that it may follow a parse that found faults: everything is then told at once.
+ResolvedRun resolve_run(const RunConfig& config, const ResolveInput& input,
+                        std::vector<Problem>& problems, std::vector<std::string>& notes);
 
-/// The config with derived defaults written out (batch, data seed, end of the decay, precision, order of sums), for
-/// config.json. What follows from the mesh (parallel.data, batch.accumulation) or from run.directory stays out unless
-/// it was given: the file then trains the same on another number of ranks.
-RunConfig with_defaults_written(const RunConfig& config, const ResolvedRun& run, ComputePrecision compute);
+/// The config with derived defaults written out (batch, data seed, end of the decay, precision,
+/// order of sums), for config.json. What follows from the mesh (parallel.data, batch.accumulation)
+/// or from run.directory stays out unless it was given: the file then trains the same on another
+/// number of ranks.
+RunConfig with_defaults_written(const RunConfig& config, const ResolvedRun& run,
+                                ComputePrecision compute);
 
 }  // namespace trireme

@@ -39,12 +39,14 @@ Problem fault(std::string_view text) {
 /// A small llama with more keys.
 std::string llama(std::string_view more) {
   return R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,"num_hidden_layers":2,)"
-         R"("intermediate_size":128,"vocab_size":257)" + std::string(more.empty() ? "" : ",") + std::string(more) + "}";
+         R"("intermediate_size":128,"vocab_size":257)" +
+         std::string(more.empty() ? "" : ",") + std::string(more) + "}";
 }
 
 // Made by tests/golden/config/make_models.py: configs as transformers reads them.
 TEST(ModelParse, reads_what_transformers_reads) {
-  const Json golden = parse_json(read_file(std::filesystem::path(TRIREME_GOLDEN) / "config/models.json"), "models.json");
+  const Json golden = parse_json(
+      read_file(std::filesystem::path(TRIREME_GOLDEN) / "config/models.json"), "models.json");
   ASSERT_GE(golden.as_array().size(), 20U);
   for (const Json& item : golden.as_array()) {
     const Json& keys = *item.find("keys");
@@ -74,7 +76,8 @@ TEST(ModelParse, reads_what_transformers_reads) {
       const Json ours = *model_keys_json(m).find("rope_parameters");
       for (const auto& [name, value] : rope->as_object()) {
         ASSERT_NE(ours.find(name), nullptr) << keys.dump() << name;
-        const bool same = value.is_number() ? ours.find(name)->as_double() == value.as_double() : *ours.find(name) == value;
+        const bool same = value.is_number() ? ours.find(name)->as_double() == value.as_double()
+                                            : *ours.find(name) == value;
         EXPECT_TRUE(same) << keys.dump() << name;
       }
     }
@@ -94,13 +97,18 @@ TEST(ModelParse, what_a_family_always_has) {
 }
 
 TEST(ModelParse, gpt2_takes_family_names_and_aliases) {
-  const ModelConfig a = legal(R"({"model_type":"gpt2","n_embd":48,"n_layer":3,"n_head":2,"n_positions":77,"n_inner":96})");
-  const ModelConfig b = legal(R"({"model_type":"gpt2","hidden_size":48,"num_hidden_layers":3,"num_attention_heads":2,
+  const ModelConfig a = legal(
+      R"({"model_type":"gpt2","n_embd":48,"n_layer":3,"n_head":2,"n_positions":77,"n_inner":96})");
+  const ModelConfig b =
+      legal(R"({"model_type":"gpt2","hidden_size":48,"num_hidden_layers":3,"num_attention_heads":2,
                                   "max_position_embeddings":77,"intermediate_size":96})");
   EXPECT_EQ(a, b);
   EXPECT_EQ(a.ffn, 96);
-  EXPECT_EQ(legal(R"({"model_type":"gpt2","n_embd":48,"n_head":2,"hidden_size":48,"n_inner":null})").ffn, 192);
-  EXPECT_EQ(fault(R"({"model_type":"gpt2","n_embd":48,"n_head":2,"hidden_size":64})").path, "model.hidden_size");
+  EXPECT_EQ(
+      legal(R"({"model_type":"gpt2","n_embd":48,"n_head":2,"hidden_size":48,"n_inner":null})").ffn,
+      192);
+  EXPECT_EQ(fault(R"({"model_type":"gpt2","n_embd":48,"n_head":2,"hidden_size":64})").path,
+            "model.hidden_size");
 }
 
 TEST(ModelParse, a_model_of_another_kind_is_refused_by_name) {
@@ -114,65 +122,87 @@ TEST(ModelParse, a_model_of_another_kind_is_refused_by_name) {
 }
 
 TEST(ModelParse, rope_is_read_in_both_spellings) {
-  const ModelConfig now = legal(llama(R"("rope_parameters":{"rope_type":"default","rope_theta":500000.0})"));
+  const ModelConfig now =
+      legal(llama(R"("rope_parameters":{"rope_type":"default","rope_theta":500000.0})"));
   const ModelConfig then = legal(llama(R"("rope_theta":500000.0,"rope_scaling":null)"));
   EXPECT_EQ(now.rope, then.rope);
   EXPECT_EQ(now.rope.theta, 500000.0);
   // An exporter that left null behind.
-  EXPECT_EQ(legal(llama(R"("rope_theta":null,"rope_parameters":{"rope_theta":5e5})")).rope.theta, 5e5);
-  const ModelConfig both = legal(llama(R"("rope_theta":5e5,"rope_scaling":{"type":"linear","factor":2},
+  EXPECT_EQ(legal(llama(R"("rope_theta":null,"rope_parameters":{"rope_theta":5e5})")).rope.theta,
+            5e5);
+  const ModelConfig both =
+      legal(llama(R"("rope_theta":5e5,"rope_scaling":{"type":"linear","factor":2},
                                           "rope_parameters":{"rope_type":"linear","factor":2.0,"rope_theta":5e5})"));
   EXPECT_EQ(both.rope.kind, RopeKind::kLinear);
   EXPECT_EQ(both.rope.factor, 2);
 }
 
 TEST(ModelParse, contradicting_spellings_of_rope_are_refused) {
-  EXPECT_EQ(fault(llama(R"("rope_theta":1e4,"rope_parameters":{"rope_theta":5e5})")).path, "model.rope_theta");
+  EXPECT_EQ(fault(llama(R"("rope_theta":1e4,"rope_parameters":{"rope_theta":5e5})")).path,
+            "model.rope_theta");
   EXPECT_EQ(fault(llama(R"("rope_scaling":{"type":"linear","factor":2},
-                           "rope_parameters":{"rope_type":"linear","factor":3})")).path, "model.rope_scaling");
+                           "rope_parameters":{"rope_type":"linear","factor":3})"))
+                .path,
+            "model.rope_scaling");
   EXPECT_EQ(fault(llama(R"("rope_scaling":{"type":"linear","rope_type":"yarn","factor":2})")).path,
             "model.rope_scaling.type");
 }
 
 TEST(ModelParse, rope_of_a_kind_we_lack_or_with_missing_numbers_is_refused) {
-  EXPECT_EQ(fault(llama(R"("rope_scaling":{"type":"dynamic","factor":2})")).message, "not in this version");
-  EXPECT_EQ(fault(llama(R"("rope_scaling":{"rope_type":"linear"})")).path, "model.rope_scaling.factor");
-  EXPECT_EQ(fault(llama(R"("rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4})")).path,
-            "model.rope_scaling.high_freq_factor");
-  EXPECT_EQ(fault(llama(R"("rope_parameters":{"full_attention":{"rope_theta":1e4}})")).message, "not in this version");
+  EXPECT_EQ(fault(llama(R"("rope_scaling":{"type":"dynamic","factor":2})")).message,
+            "not in this version");
+  EXPECT_EQ(fault(llama(R"("rope_scaling":{"rope_type":"linear"})")).path,
+            "model.rope_scaling.factor");
+  EXPECT_EQ(
+      fault(
+          llama(
+              R"("rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4})"))
+          .path,
+      "model.rope_scaling.high_freq_factor");
+  EXPECT_EQ(fault(llama(R"("rope_parameters":{"full_attention":{"rope_theta":1e4}})")).message,
+            "not in this version");
   EXPECT_EQ(fault(llama(R"("rope_parameters":{"partial_rotary_factor":0.5})")).path,
             "model.rope_parameters.partial_rotary_factor");
-  EXPECT_EQ(fault(llama(R"("rope_scaling":{"rope_type":"linear","facter":2,"factor":2})")).nearest, "factor");
+  EXPECT_EQ(fault(llama(R"("rope_scaling":{"rope_type":"linear","facter":2,"factor":2})")).nearest,
+            "factor");
   EXPECT_EQ(fault(llama(R"("rope_theta":0)")).path, "model.rope_theta");
   EXPECT_EQ(fault(llama(R"("rope_scaling":"linear")")).path, "model.rope_scaling");
 }
 
 TEST(ModelParse, a_feature_that_we_lack_is_refused_only_when_active) {
   const std::string qwen = R"({"model_type":"qwen2","num_hidden_layers":4,)";
-  EXPECT_EQ(fault(qwen + R"("use_sliding_window":true,"max_window_layers":2})").path, "model.use_sliding_window");
+  EXPECT_EQ(fault(qwen + R"("use_sliding_window":true,"max_window_layers":2})").path,
+            "model.use_sliding_window");
   legal(qwen + R"("use_sliding_window":true,"max_window_layers":4})");
   legal(qwen + R"("use_sliding_window":true,"sliding_window":null,"max_window_layers":2})");
   legal(qwen + R"("use_sliding_window":false,"sliding_window":4096,"max_window_layers":2})");
-  legal(qwen + R"("layer_types":["full_attention","full_attention","full_attention","full_attention"]})");
+  legal(qwen +
+        R"("layer_types":["full_attention","full_attention","full_attention","full_attention"]})");
   EXPECT_EQ(fault(qwen + R"("layer_types":["full_attention"]})").path, "model.layer_types");
   EXPECT_EQ(fault(qwen + R"("layer_types":["sliding_attention"]})").path, "model.layer_types");
-  for (const char* key : {R"("pretraining_tp":2)", R"("hidden_act":"gelu")", R"("quantization_config":{"bits":4})",
-                          R"("partial_rotary_factor":0.5)", R"("add_cross_attention":true)"}) {
+  for (const char* key :
+       {R"("pretraining_tp":2)", R"("hidden_act":"gelu")", R"("quantization_config":{"bits":4})",
+        R"("partial_rotary_factor":0.5)", R"("add_cross_attention":true)"}) {
     EXPECT_EQ(fault(llama(key)).message, "not in this version") << key;
   }
-  legal(llama(R"("pretraining_tp":1,"hidden_act":"silu","quantization_config":null,"partial_rotary_factor":1.0)"));
-  const auto gpt2 = [](const char* key) { return fmt::format(R"({{"model_type":"gpt2",{}}})", key); };
-  for (const char* key : {R"("scale_attn_by_inverse_layer_idx":true)", R"("scale_attn_weights":false)",
-                          R"("activation_function":"relu")"}) {
+  legal(llama(
+      R"("pretraining_tp":1,"hidden_act":"silu","quantization_config":null,"partial_rotary_factor":1.0)"));
+  const auto gpt2 = [](const char* key) {
+    return fmt::format(R"({{"model_type":"gpt2",{}}})", key);
+  };
+  for (const char* key : {R"("scale_attn_by_inverse_layer_idx":true)",
+                          R"("scale_attn_weights":false)", R"("activation_function":"relu")"}) {
     EXPECT_EQ(fault(gpt2(key)).message, "not in this version") << key;
   }
   legal(gpt2(R"("activation_function":"gelu_pytorch_tanh","reorder_and_upcast_attn":true)"));
 }
 
 TEST(ModelParse, dropout_is_told_in_one_line) {
-  const Read result = read_text(R"({"model_type":"gpt2","attn_pdrop":0.1,"resid_pdrop":0.2,"embd_pdrop":0.0})");
+  const Read result =
+      read_text(R"({"model_type":"gpt2","attn_pdrop":0.1,"resid_pdrop":0.2,"embd_pdrop":0.0})");
   EXPECT_TRUE(result.problems.empty());
-  EXPECT_EQ(result.notes, std::vector<std::string>{"model: dropout is not applied (attn_pdrop 0.1, resid_pdrop 0.2)"});
+  EXPECT_EQ(result.notes, std::vector<std::string>{
+                              "model: dropout is not applied (attn_pdrop 0.1, resid_pdrop 0.2)"});
 }
 
 TEST(ModelParse, sizes_that_do_not_fit_together_are_refused_with_the_numbers) {
@@ -183,13 +213,17 @@ TEST(ModelParse, sizes_that_do_not_fit_together_are_refused_with_the_numbers) {
   const Problem kv = fault(llama(R"("num_key_value_heads":3)"));
   EXPECT_EQ(kv.path, "model.num_key_value_heads");
   EXPECT_EQ(kv.nearest, "2");
-  EXPECT_EQ(fault(R"({"model_type":"qwen2","num_attention_heads":8})").path, "model.num_key_value_heads");
-  EXPECT_EQ(legal(R"({"model_type":"qwen2","num_attention_heads":8,"num_key_value_heads":null})").kv_heads, 8);
+  EXPECT_EQ(fault(R"({"model_type":"qwen2","num_attention_heads":8})").path,
+            "model.num_key_value_heads");
+  EXPECT_EQ(legal(R"({"model_type":"qwen2","num_attention_heads":8,"num_key_value_heads":null})")
+                .kv_heads,
+            8);
   EXPECT_EQ(fault(llama(R"("head_dim":15)")).path, "model.head_dim");
 }
 
 TEST(ModelParse, sizes_out_of_range_and_of_the_wrong_type_are_all_reported) {
-  const Read result = read_text(R"({"model_type":"llama","hidden_size":0,"num_hidden_layers":5000,"vocab_size":16777217,
+  const Read result = read_text(
+      R"({"model_type":"llama","hidden_size":0,"num_hidden_layers":5000,"vocab_size":16777217,
     "intermediate_size":"128","num_attention_heads":true,"max_position_embeddings":-1,"rms_norm_eps":"x",
     "tie_word_embeddings":1,"head_dim":1.5,"num_key_value_heads":9223372036854775807,"eos_token_id":-5})");
   EXPECT_EQ(result.problems.size(), 11U) << format_problems(result.problems);
@@ -203,14 +237,16 @@ TEST(ModelParse, an_unknown_key_is_a_problem_inline_and_a_note_from_a_file) {
   EXPECT_TRUE(from_folder.problems.empty());
   ASSERT_EQ(from_folder.notes.size(), 1U);
   EXPECT_NE(from_folder.notes[0].find("my_key"), std::string::npos);
-  const Read overridden = read(Json::Object{{"path", (folder / "config.json").string()}, {"other_key", 1}});
+  const Read overridden =
+      read(Json::Object{{"path", (folder / "config.json").string()}, {"other_key", 1}});
   EXPECT_EQ(paths_of(overridden.problems), std::vector<std::string>{"model.other_key"});
 }
 
 TEST(ModelParse, keys_beside_a_path_override_the_file) {
   const TemporaryDirectory folder;
   folder.write("config.json", R"({"model_type":"gpt2","n_layer":5,"n_embd":64,"n_head":4})");
-  const Read result = read(Json::Object{{"path", folder.path().string()}, {"n_layer", 2}, {"hidden_size", 32}});
+  const Read result =
+      read(Json::Object{{"path", folder.path().string()}, {"n_layer", 2}, {"hidden_size", 32}});
   EXPECT_TRUE(result.problems.empty()) << format_problems(result.problems);
   EXPECT_EQ(result.model.layers, 2);
   EXPECT_EQ(result.model.hidden, 32);
@@ -224,7 +260,8 @@ TEST(ModelParse, a_fault_of_a_file_names_it) {
   ASSERT_EQ(result.problems.size(), 1U);
   EXPECT_NE(result.problems[0].message.find("m.json"), std::string::npos);
   EXPECT_THROW(read((folder / "none.json").string()), DataError);
-  EXPECT_THROW(read(folder.write("twice.json", R"({"n_layer":1,"n_layer":2})").string()), ConfigError);
+  EXPECT_THROW(read(folder.write("twice.json", R"({"n_layer":1,"n_layer":2})").string()),
+               ConfigError);
   EXPECT_THROW(read(folder.write("list.json", "[]").string()), ConfigError);
 }
 
@@ -247,12 +284,17 @@ TEST(ModelParse, a_config_takes_its_model_from_hugging_face_weights) {
 }
 
 TEST(ModelKeys, written_out_they_give_the_same_model) {
-  for (const std::string& text :
-       {llama(""), llama(R"("rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,
+  for (
+      const std::string& text :
+      {llama(""),
+       llama(
+           R"("rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,
                             "original_max_position_embeddings":512},"use_cache":false,"attention_bias":true)"),
-        llama(R"("rope_scaling":{"type":"yarn","factor":4,"mscale":0.7,"mscale_all_dim":1.0,"truncate":false})"),
-        std::string(R"({"model_type":"qwen2"})"), std::string(R"({"model_type":"qwen3","tie_word_embeddings":true})"),
-        std::string(R"({"model_type":"gpt2","resid_pdrop":0.1,"n_ctx":1024})")}) {
+       llama(
+           R"("rope_scaling":{"type":"yarn","factor":4,"mscale":0.7,"mscale_all_dim":1.0,"truncate":false})"),
+       std::string(R"({"model_type":"qwen2"})"),
+       std::string(R"({"model_type":"qwen3","tie_word_embeddings":true})"),
+       std::string(R"({"model_type":"gpt2","resid_pdrop":0.1,"n_ctx":1024})")}) {
     const ModelConfig model = legal(text);
     EXPECT_EQ(legal(model_keys_json(model).dump()), model) << text;
     EXPECT_EQ(model_keys_json(model), model.source);

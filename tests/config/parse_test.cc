@@ -13,7 +13,9 @@
 namespace trireme {
 namespace {
 
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 
 TEST(Parse, the_smallest_config_has_every_default_of_the_contract) {
   const LoadedConfig loaded = load_with({});
@@ -44,17 +46,17 @@ TEST(Parse, the_smallest_config_has_every_default_of_the_contract) {
 
 TEST(Parse, what_is_required_is_named_all_at_once) {
   const auto paths = paths_of(parse_text("{}").problems);
-  for (const char* path : {"run.directory", "data.train", "data.sequence_length", "optimizer.lr", "run.steps",
-                           "batch.micro", "model"}) {
+  for (const char* path : {"run.directory", "data.train", "data.sequence_length", "optimizer.lr",
+                           "run.steps", "batch.micro", "model"}) {
     EXPECT_NE(std::find(paths.begin(), paths.end(), path), paths.end()) << path;
   }
   EXPECT_EQ(paths.size(), 7U);
 }
 
 TEST(Parse, faults_of_every_kind_are_reported_at_once) {
-  const LoadedConfig loaded = load_with({"run.steps=3.7", "run.seed=\"3\"", "data.sequence_length=true",
-                                         "optimizer.learning_rate=1", "run.device=gpu", "parallel.zero_stage=9",
-                                         "model.hidden_size=1.5", "model.num_layer=3"});
+  const LoadedConfig loaded = load_with(
+      {"run.steps=3.7", "run.seed=\"3\"", "data.sequence_length=true", "optimizer.learning_rate=1",
+       "run.device=gpu", "parallel.zero_stage=9", "model.hidden_size=1.5", "model.num_layer=3"});
   const auto paths = paths_of(loaded.problems);
   EXPECT_EQ(paths.size(), 8U) << format_problems(loaded.problems);
   EXPECT_THROW(throw_problems(loaded.problems), ConfigError);
@@ -90,7 +92,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"run.steps=1e300", "run.steps", "1e+300", "an integer", "9007199254740991"},
         Wrong{"run.steps=-4", "run.steps", "-4", "an integer", "1"},
         Wrong{"run.steps=0", "run.steps", "0", "an integer", "1"},
-        Wrong{"run.steps=99999999999999999999", "run.steps", "1e+20", "an integer", "9007199254740991"},
+        Wrong{"run.steps=99999999999999999999", "run.steps", "1e+20", "an integer",
+              "9007199254740991"},
         Wrong{"run.steps=[1]", "run.steps", "[1]", "an integer", ""},
         Wrong{"run.steps={\"a\": 1}", "run.steps", "{\"a\":1}", "an integer", ""},
         Wrong{"run.directory=3", "run.directory", "3", "a string", ""},
@@ -111,8 +114,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"precision.master=bf16", "precision.master", "\"bf16\"", "\"fp32\"", ""},
         Wrong{"parallel.zero_stage=4", "parallel.zero_stage", "4", "an integer from 0 to 3", "3"},
         Wrong{"log.trace_steps=[5, 2]", "log.trace_steps", "[5,2]", "first <= last", ""},
-        Wrong{"log=3", "log", "3", "an object", ""},
-        Wrong{"model=3", "model", "3", "path", ""}),
+        Wrong{"log=3", "log", "3", "an object", ""}, Wrong{"model=3", "model", "3", "path", ""}),
     [](const auto& value) { return std::to_string(value.index); });
 
 TEST(Parse, a_number_beyond_a_double_in_a_file_is_reported_with_its_path) {
@@ -122,9 +124,11 @@ TEST(Parse, a_number_beyond_a_double_in_a_file_is_reported_with_its_path) {
   json["tokenizer"] = "MARK";
   json["optimizer"]["betas"] = "x";
   std::string text = json.dump();
-  for (std::size_t at; (at = text.find("\"MARK\"")) != std::string::npos;) text.replace(at, 6, "-1e400");
+  for (std::size_t at; (at = text.find("\"MARK\"")) != std::string::npos;)
+    text.replace(at, 6, "-1e400");
   const LoadedConfig loaded = read_run_config({{folder.write("c.json", text)}, {}});
-  ASSERT_EQ(paths_of(loaded.problems), (std::vector<std::string>{"run.steps", "tokenizer", "optimizer.betas"}))
+  ASSERT_EQ(paths_of(loaded.problems),
+            (std::vector<std::string>{"run.steps", "tokenizer", "optimizer.betas"}))
       << format_problems(loaded.problems);
   EXPECT_EQ(loaded.problems[0].found, "-1e400");
   EXPECT_EQ(loaded.problems[1].found, "-1e400");
@@ -152,19 +156,21 @@ TEST_P(UnknownKey, is_answered_with_the_key_that_was_meant) {
 
 INSTANTIATE_TEST_SUITE_P(
     Parse, UnknownKey,
-    testing::Values(Meant{"train_micro_batch_size_per_gpu", "batch.micro"},
-                    Meant{"batch.train_micro_batch_size_per_gpu", "batch.micro"},
-                    Meant{"gradient_accumulation_steps", "batch.accumulation"},
-                    Meant{"learning_rate", "optimizer.lr"}, Meant{"optimizer.learning_rate", "optimizer.lr"},
-                    Meant{"tensor_model_parallel_size", "parallel.tensor"},
-                    Meant{"parallel.tensor_model_parallel_size", "parallel.tensor"},
-                    Meant{"parallel.tensor_parallel_degree", "parallel.tensor"},
-                    Meant{"zero_optimization", "parallel.zero_stage"}, Meant{"run.max_steps", "run.steps"},
-                    Meant{"run.step", "run.steps"}, Meant{"run.sed", "run.seed"}, Meant{"optimiser", "optimizer"},
-                    Meant{"data.seq_length", "data.sequence_length"}, Meant{"batch.mirco", "batch.micro"},
-                    Meant{"run.lr", "optimizer.lr"}, Meant{"sequence_length", "data.sequence_length"},
-                    Meant{"model.num_layers", "num_hidden_layers"}, Meant{"model.n_embd", "hidden_size"},
-                    Meant{"model.hiden_size", "hidden_size"}, Meant{"run.qqqqqqq", ""}),
+    testing::Values(
+        Meant{"train_micro_batch_size_per_gpu", "batch.micro"},
+        Meant{"batch.train_micro_batch_size_per_gpu", "batch.micro"},
+        Meant{"gradient_accumulation_steps", "batch.accumulation"},
+        Meant{"learning_rate", "optimizer.lr"}, Meant{"optimizer.learning_rate", "optimizer.lr"},
+        Meant{"tensor_model_parallel_size", "parallel.tensor"},
+        Meant{"parallel.tensor_model_parallel_size", "parallel.tensor"},
+        Meant{"parallel.tensor_parallel_degree", "parallel.tensor"},
+        Meant{"zero_optimization", "parallel.zero_stage"}, Meant{"run.max_steps", "run.steps"},
+        Meant{"run.step", "run.steps"}, Meant{"run.sed", "run.seed"},
+        Meant{"optimiser", "optimizer"}, Meant{"data.seq_length", "data.sequence_length"},
+        Meant{"batch.mirco", "batch.micro"}, Meant{"run.lr", "optimizer.lr"},
+        Meant{"sequence_length", "data.sequence_length"},
+        Meant{"model.num_layers", "num_hidden_layers"}, Meant{"model.n_embd", "hidden_size"},
+        Meant{"model.hiden_size", "hidden_size"}, Meant{"run.qqqqqqq", ""}),
     [](const auto& value) { return std::to_string(value.index); });
 
 TEST(Aliases, command_line_spellings_are_understood) {
@@ -176,13 +182,15 @@ TEST(Aliases, command_line_spellings_are_understood) {
 TEST(Aliases, every_alias_leads_to_a_key_that_exists) {
   for (const auto& [name, path] : key_aliases()) {
     const bool section = std::find(sections().begin(), sections().end(), path) != sections().end();
-    EXPECT_TRUE(section || path.starts_with("model.") || find_field(path) != nullptr) << name << " -> " << path;
+    EXPECT_TRUE(section || path.starts_with("model.") || find_field(path) != nullptr)
+        << name << " -> " << path;
   }
 }
 
 TEST(Parse, a_duplicate_key_is_reported_beside_other_faults) {
   const TemporaryDirectory folder;
-  const auto file = folder.write("c.json", R"({"run": {"steps": 1, "steps": 2}, "run": {"seed": 1.5}})");
+  const auto file =
+      folder.write("c.json", R"({"run": {"steps": 1, "steps": 2}, "run": {"seed": 1.5}})");
   const LoadedConfig loaded = read_run_config({{file}, {}});
   const auto paths = paths_of(loaded.problems);
   EXPECT_EQ(paths[0], "run.steps");
@@ -210,8 +218,12 @@ TEST(Parse, a_missing_file_is_a_fault_of_the_file_system) {
 
 TEST(Parse, a_file_that_holds_no_object_is_refused) {
   const TemporaryDirectory folder;
-  EXPECT_EQ(read_run_config({{folder.write("a.json", "[1]")}, {}}).problems[0].message.ends_with("holds no object"), true);
-  for (const std::string& text : {std::string(), std::string(100000, '['), std::string("{\"a\": \"\xff\"}")}) {
+  EXPECT_EQ(read_run_config({{folder.write("a.json", "[1]")}, {}})
+                .problems[0]
+                .message.ends_with("holds no object"),
+            true);
+  for (const std::string& text :
+       {std::string(), std::string(100000, '['), std::string("{\"a\": \"\xff\"}")}) {
     try {
       read_run_config({{folder.write("b.json", text)}, {}});
       ADD_FAILURE() << text.substr(0, 10);
@@ -242,7 +254,8 @@ TEST(Parse, later_files_win_objects_merge_arrays_replace_and_null_removes) {
 TEST(Parse, an_override_is_json_where_it_parses_and_text_otherwise) {
   EXPECT_EQ(load_with({"run.directory=a=b c"}).config.run.directory, "a=b c");
   EXPECT_EQ(load_with({"run.directory=\"7\""}).config.run.directory, "7");
-  EXPECT_EQ(load_with({"data.validation=[[1, \"x\"]]"}).config.data.validation->blend[0].second, "x");
+  EXPECT_EQ(load_with({"data.validation=[[1, \"x\"]]"}).config.data.validation->blend[0].second,
+            "x");
   EXPECT_EQ(load_with({"run={\"seed\": 3}"}).config.run.seed, 3);
   EXPECT_EQ(load_with({"run.seed=null"}).config.run.seed, 1234);
   EXPECT_EQ(load_with({"model.num_hidden_layers=3"}).config.model.layers, 3);
@@ -254,38 +267,51 @@ TEST(Parse, an_override_is_json_where_it_parses_and_text_otherwise) {
 
 TEST(Parse, contradictions_are_refused) {
   EXPECT_EQ(only_problem(load_with({"run.tokens=5"})).path, "run.tokens");
-  EXPECT_EQ(only_problem(load_with({"data.train=p", "data.validation=q", "data.split=9,1"})).path, "data.split");
+  EXPECT_EQ(only_problem(load_with({"data.train=p", "data.validation=q", "data.split=9,1"})).path,
+            "data.split");
   EXPECT_EQ(only_problem(load_with({"data.split=9,1"})).path, "data.split");
   EXPECT_EQ(only_problem(load_with({"batch.micro=null"})).path, "batch.micro");
   EXPECT_EQ(only_problem(load_with({"lr_schedule.min_lr=1"})).path, "lr_schedule.min_lr");
   EXPECT_EQ(only_problem(load_with({"lr_schedule.decay_steps=1"})).path, "lr_schedule.decay_steps");
   EXPECT_EQ(only_problem(load_with({"lr_schedule.kind=wsd", "lr_schedule.decay_end_step=1"})).path,
             "lr_schedule.decay_end_step");
-  EXPECT_EQ(only_problem(load_with({"lr_schedule.decay_shape=sqrt"})).path, "lr_schedule.decay_shape");
-  EXPECT_TRUE(load_with({"lr_schedule.kind=wsd", "lr_schedule.decay_shape=sqrt", "lr_schedule.decay_steps=3"}).problems.empty());
+  EXPECT_EQ(only_problem(load_with({"lr_schedule.decay_shape=sqrt"})).path,
+            "lr_schedule.decay_shape");
+  EXPECT_TRUE(load_with({"lr_schedule.kind=wsd", "lr_schedule.decay_shape=sqrt",
+                         "lr_schedule.decay_steps=3"})
+                  .problems.empty());
 }
 
 TEST(Parse, a_split_is_up_to_three_shares) {
   for (const char* good : {"969,30,1", "1", "0.9,0.1", "99,1,0"}) {
-    EXPECT_TRUE(load_with({"data.train=p", std::string("data.split=\"") + good + '"'}).problems.empty()) << good;
+    EXPECT_TRUE(
+        load_with({"data.train=p", std::string("data.split=\"") + good + '"'}).problems.empty())
+        << good;
   }
-  for (const char* bad : {"0,1", "1,2,3,4", "1,,2", "-1,2", "a", "1;2", ",", "1,", "1e3", ".5,.5", "1.2.3"}) {
-    EXPECT_EQ(only_problem(load_with({"data.train=p", std::string("data.split=\"") + bad + '"'})).path, "data.split") << bad;
+  for (const char* bad :
+       {"0,1", "1,2,3,4", "1,,2", "-1,2", "a", "1;2", ",", "1,", "1e3", ".5,.5", "1.2.3"}) {
+    EXPECT_EQ(
+        only_problem(load_with({"data.train=p", std::string("data.split=\"") + bad + '"'})).path,
+        "data.split")
+        << bad;
   }
 }
 
 TEST(Parse, resume_takes_a_word_a_step_or_a_directory) {
   EXPECT_EQ(load_with({"run.resume=must"}).config.run.resume.kind, ResumeKind::kMust);
-  EXPECT_EQ(load_with({"run.resume=12"}).config.run.resume, (ResumeChoice{ResumeKind::kStep, 12, ""}));
-  EXPECT_EQ(load_with({"run.resume=old/run"}).config.run.resume, (ResumeChoice{ResumeKind::kDirectory, 0, "old/run"}));
+  EXPECT_EQ(load_with({"run.resume=12"}).config.run.resume,
+            (ResumeChoice{ResumeKind::kStep, 12, ""}));
+  EXPECT_EQ(load_with({"run.resume=old/run"}).config.run.resume,
+            (ResumeChoice{ResumeKind::kDirectory, 0, "old/run"}));
 }
 
 TEST(Unbuilt, what_this_version_lacks_is_refused_when_asked_for) {
   for (const char* text :
-       {"parallel.tensor=2", "parallel.context=2", "parallel.pipeline=2", "parallel.expert=2", "parallel.zero_stage=1",
-        "precision.compute=fp8", "parallel.recompute=full", "parallel.speculative_step=true",
-        "model_backend.attention=cudnn", "parallel.zero_group=1", "parallel.pipeline_schedule=zb-v",
-        "parallel.pipeline_schedule=plan.json", "checkpoint.async=true", "parallel.context_method=ulysses"}) {
+       {"parallel.tensor=2", "parallel.context=2", "parallel.pipeline=2", "parallel.expert=2",
+        "parallel.zero_stage=1", "precision.compute=fp8", "parallel.recompute=full",
+        "parallel.speculative_step=true", "model_backend.attention=cudnn", "parallel.zero_group=1",
+        "parallel.pipeline_schedule=zb-v", "parallel.pipeline_schedule=plan.json",
+        "checkpoint.async=true", "parallel.context_method=ulysses"}) {
     const Problem problem = only_problem(load_with({text}));
     EXPECT_EQ(problem.message, "not in this version") << text;
     EXPECT_EQ(problem.path, std::string(text).substr(0, std::string(text).find('='))) << text;
@@ -293,8 +319,9 @@ TEST(Unbuilt, what_this_version_lacks_is_refused_when_asked_for) {
 }
 
 TEST(Unbuilt, an_inactive_value_may_be_written) {
-  for (const char* text : {"parallel.tensor=1", "parallel.zero_stage=0", "precision.compute=bf16", "parallel.sequence_parallel=true",
-                           "parallel.pipeline_schedule=1f1b", "checkpoint.async=false", "parallel.data=1"}) {
+  for (const char* text : {"parallel.tensor=1", "parallel.zero_stage=0", "precision.compute=bf16",
+                           "parallel.sequence_parallel=true", "parallel.pipeline_schedule=1f1b",
+                           "checkpoint.async=false", "parallel.data=1"}) {
     EXPECT_TRUE(load_with({text}).problems.empty()) << text;
   }
 }
@@ -347,7 +374,8 @@ TEST(Resolved, every_field_with_a_constant_default_is_written_out) {
 /// A legal value of the field, drawn.
 Json random_value(const Field& field, std::mt19937& random) {
   const auto real = [&] { return std::uniform_real_distribution<double>(0, 1)(random); };
-  if (const Json* words = field.schema.find("enum")) return words->as_array()[random() % words->as_array().size()];
+  if (const Json* words = field.schema.find("enum"))
+    return words->as_array()[random() % words->as_array().size()];
   if (field.path == "data.split") return "98,2";
   if (field.path == "data.train" || field.path == "data.validation") {
     return Json::Array{Json::Array{real() + 0.1, "a"}, Json::Array{3, "b"}};
@@ -371,9 +399,12 @@ TEST(Resolved, training_it_again_gives_itself_for_random_configs) {
     for (int k = 0; k < 6; ++k) {
       const Field& field = fields()[random() % fields().size()];
       const Json value = random_value(field, random);
-      Json& place = field.section().empty() ? json[field.key()] : json[field.section()][field.key()];
-      if (!value.is_null()) place = value;
-      else if (place.is_null() && !field.section().empty()) json[field.section()].erase(field.key());
+      Json& place =
+          field.section().empty() ? json[field.key()] : json[field.section()][field.key()];
+      if (!value.is_null())
+        place = value;
+      else if (place.is_null() && !field.section().empty())
+        json[field.section()].erase(field.key());
     }
     const LoadedConfig loaded = parse_run_config(json);
     if (!loaded.problems.empty()) continue;  // a contradiction or a feature that is not built
@@ -384,15 +415,30 @@ TEST(Resolved, training_it_again_gives_itself_for_random_configs) {
 }
 
 TEST(Parse, hostile_values_of_every_field_are_problems_and_never_exceptions) {
-  const char* hostile[] = {"null", "true", "-1", "3.7", "1e308", "\"\"", "\"x\"", "[]", "[[]]", "{}", "[null]",
-                           "{\"a\":{\"b\":[]}}", "9223372036854775807", "\"\\u0000\"", "[[1,2],[3]]"};
+  const char* hostile[] = {"null",
+                           "true",
+                           "-1",
+                           "3.7",
+                           "1e308",
+                           "\"\"",
+                           "\"x\"",
+                           "[]",
+                           "[[]]",
+                           "{}",
+                           "[null]",
+                           "{\"a\":{\"b\":[]}}",
+                           "9223372036854775807",
+                           "\"\\u0000\"",
+                           "[[1,2],[3]]"};
   for (const Field& field : fields()) {
     for (const char* text : hostile) {
       Json json = smallest_config();
-      (field.section().empty() ? json[field.key()] : json[field.section()][field.key()]) = parse_json(text, "hostile");
+      (field.section().empty() ? json[field.key()] : json[field.section()][field.key()]) =
+          parse_json(text, "hostile");
       const LoadedConfig loaded = parse_run_config(json);
       for (const Problem& problem : loaded.problems) {
-        EXPECT_FALSE(problem.path.empty() || problem.legal.empty() || problem.message.empty()) << field.path << text;
+        EXPECT_FALSE(problem.path.empty() || problem.legal.empty() || problem.message.empty())
+            << field.path << text;
         EXPECT_EQ(format_problem(problem).find('\n'), std::string::npos);
       }
     }

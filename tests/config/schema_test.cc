@@ -67,9 +67,11 @@ TEST(Schema, is_draft_07_and_closed_at_every_level) {
   EXPECT_EQ(at(schema, "$schema"), Json("http://json-schema.org/draft-07/schema#"));
   EXPECT_EQ(at(schema, "additionalProperties"), Json(false));
   for (const std::string& section : sections()) {
-    EXPECT_EQ(at(at(at(schema, "properties"), section), "additionalProperties"), Json(false)) << section;
+    EXPECT_EQ(at(at(at(schema, "properties"), section), "additionalProperties"), Json(false))
+        << section;
   }
-  EXPECT_EQ(at(schema, "properties").as_object().size(), sections().size() + 3);  // tokenizer, model, $schema
+  EXPECT_EQ(at(schema, "properties").as_object().size(),
+            sections().size() + 3);  // tokenizer, model, $schema
 }
 
 TEST(Schema, says_of_each_field_what_it_is) {
@@ -77,11 +79,12 @@ TEST(Schema, says_of_each_field_what_it_is) {
     const Json property = property_of(field);
     const std::string& text = at(property, "description").as_string();
     EXPECT_TRUE(text.starts_with(field.row.text)) << field.path;
-    for (const auto name : {field.row.peers.megatron, field.row.peers.deepspeed, field.row.peers.transformers,
-                            field.row.peers.torchtitan}) {
+    for (const auto name : {field.row.peers.megatron, field.row.peers.deepspeed,
+                            field.row.peers.transformers, field.row.peers.torchtitan}) {
       EXPECT_NE(text.find(name), std::string::npos) << field.path;
     }
-    const bool constant = field.row.presence == Presence::kOptional && field.row.default_text.empty();
+    const bool constant =
+        field.row.presence == Presence::kOptional && field.row.default_text.empty();
     EXPECT_EQ(property.find("default") != nullptr, constant) << field.path;
   }
 }
@@ -112,7 +115,8 @@ bool accepts(const Json& schema, const Json& value) {
     if (!value.is_array()) return false;
     const auto size = static_cast<std::int64_t>(value.as_array().size());
     if (size < at(schema, "minItems").as_integer()) return false;
-    if (schema.find("maxItems") != nullptr && size > at(schema, "maxItems").as_integer()) return false;
+    if (schema.find("maxItems") != nullptr && size > at(schema, "maxItems").as_integer())
+      return false;
     if (at(schema, "items").is_array()) return false;
     for (const Json& item : value.as_array()) {
       if (!accepts(at(schema, "items"), item)) return false;
@@ -123,7 +127,8 @@ bool accepts(const Json& schema, const Json& value) {
     if (!value.is_string() || value.as_string().empty() || value.as_string()[0] < ' ') return false;
     const Json* words = schema.find("enum");
     if (words == nullptr) return true;
-    return std::find(words->as_array().begin(), words->as_array().end(), value) != words->as_array().end();
+    return std::find(words->as_array().begin(), words->as_array().end(), value) !=
+           words->as_array().end();
   }
   if (!value.is_number()) return false;
   const double number = value.as_double();
@@ -138,14 +143,40 @@ bool accepts(const Json& schema, const Json& value) {
 }
 
 TEST(Schema, accepts_of_each_field_exactly_what_the_parser_accepts) {
-  const char* values[] = {"true", "0", "1", "2", "3", "-1", "3.0", "3.7", "1e3", "1e300", "0.5", "0.999", "\"auto\"",
-                          "\"3\"", "\"\"", "\"fp32\"", "\"bf16\"", "\"x\"", "[]", "[1,2]", "[0.1,0.2]", "[0.5,1.0]",
-                          "[1,2,3,4]", "[1.5,2]", "{}", "\"balanced\"", "9007199254740991", "9007199254740992"};
+  const char* values[] = {"true",
+                          "0",
+                          "1",
+                          "2",
+                          "3",
+                          "-1",
+                          "3.0",
+                          "3.7",
+                          "1e3",
+                          "1e300",
+                          "0.5",
+                          "0.999",
+                          "\"auto\"",
+                          "\"3\"",
+                          "\"\"",
+                          "\"fp32\"",
+                          "\"bf16\"",
+                          "\"x\"",
+                          "[]",
+                          "[1,2]",
+                          "[0.1,0.2]",
+                          "[0.5,1.0]",
+                          "[1,2,3,4]",
+                          "[1.5,2]",
+                          "{}",
+                          "\"balanced\"",
+                          "9007199254740991",
+                          "9007199254740992"};
   for (const Field& field : fields()) {
     for (const char* text : values) {
       const Json value = parse_json(text, "value");
       RunConfig scratch;
-      EXPECT_EQ(accepts(property_of(field), value), field.assign(value, scratch)) << field.path << " " << text;
+      EXPECT_EQ(accepts(property_of(field), value), field.assign(value, scratch))
+          << field.path << " " << text;
     }
   }
 }
@@ -154,7 +185,8 @@ TEST(Reference, the_committed_one_is_that_of_the_field_table) {
   const std::filesystem::path file = std::filesystem::path(TRIREME_CONFIGS) / "README.md";
   const std::string fresh = config_reference_markdown();
   if (std::getenv("TRIREME_WRITE_REFERENCE") != nullptr) write_file_atomically(file, fresh);
-  EXPECT_TRUE(read_file(file) == fresh) << "set TRIREME_WRITE_REFERENCE=1 and run this test again to write it";
+  EXPECT_TRUE(read_file(file) == fresh)
+      << "set TRIREME_WRITE_REFERENCE=1 and run this test again to write it";
 }
 
 TEST(Reference, names_every_field) {

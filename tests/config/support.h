@@ -20,7 +20,8 @@ inline Json smallest_config() {
     "data": {"train": "synthetic", "sequence_length": 32},
     "batch": {"micro": 2},
     "optimizer": {"lr": 0.001}
-  })", "smallest");
+  })",
+                    "smallest");
 }
 
 /// The smallest config with overrides, each "key.path=value".
@@ -41,6 +42,8 @@ inline Problem only_problem(const LoadedConfig& loaded) {
   return loaded.problems.empty() ? Problem{} : loaded.problems[0];
 }
 
-inline LoadedConfig parse_text(std::string_view text) { return parse_run_config(parse_json(text, "test")); }
+inline LoadedConfig parse_text(std::string_view text) {
+  return parse_run_config(parse_json(text, "test"));
+}
 
 }  // namespace trireme

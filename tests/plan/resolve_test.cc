@@ -18,9 +18,11 @@ RunConfig small_config() {
   config.optimizer.lr = 1e-3;
   std::vector<Problem> problems;
   std::vector<std::string> notes;
-  config.model = read_model(parse_json(R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,
-      "num_hidden_layers":2,"intermediate_size":128,"vocab_size":257,"max_position_embeddings":64})", "model"),
-                            problems, notes);
+  config.model =
+      read_model(parse_json(R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,
+      "num_hidden_layers":2,"intermediate_size":128,"vocab_size":257,"max_position_embeddings":64})",
+                            "model"),
+                 problems, notes);
   EXPECT_TRUE(problems.empty());
   config.model_json = config.model.source;
   return config;
@@ -184,7 +186,8 @@ TEST(Resolve, sections_with_faults_are_left_alone) {
 }
 
 TEST(Resolve, what_is_written_out_resolves_to_the_same_run) {
-  for (const LrScheduleKind kind : {LrScheduleKind::kCosine, LrScheduleKind::kWsd, LrScheduleKind::kConstant}) {
+  for (const LrScheduleKind kind :
+       {LrScheduleKind::kCosine, LrScheduleKind::kWsd, LrScheduleKind::kConstant}) {
     RunConfig config = small_config();
     config.checkpoint.async = false;
     config.lr_schedule.kind = kind;
@@ -198,8 +201,9 @@ TEST(Resolve, what_is_written_out_resolves_to_the_same_run) {
     const Outcome second = resolve(again.config, {.world = 2});
     EXPECT_TRUE(second.problems.empty()) << format_problems(second.problems);
     EXPECT_EQ(second.run.batch, first.run.batch);
-    EXPECT_EQ(resolved_json(with_defaults_written(again.config, second.run, ComputePrecision::kFp32)),
-              resolved_json(written));
+    EXPECT_EQ(
+        resolved_json(with_defaults_written(again.config, second.run, ComputePrecision::kFp32)),
+        resolved_json(written));
     // On other ranks the global batch stays.
     EXPECT_EQ(resolve(again.config, {.world = 1}).run.batch, (ResolvedBatch{4, 2, 2, 1}));
   }
