@@ -216,6 +216,7 @@ Faults style_faults(const SourceFile& file) {
   Faults faults;
   const auto lines = lines_of(file.text);
   const bool generated = file.text.starts_with("// Made by ");
+  const bool may_not_use_namespaces = is_header(file.path) && file.path.find(kSimdHeaders) == std::string::npos;
   if (is_header(file.path) && !file.text.starts_with("#pragma once\n")) {
     faults.push_back({file.path, 1, "a header begins with #pragma once"});
   }
@@ -227,7 +228,7 @@ Faults style_faults(const SourceFile& file) {
     if (!generated && columns_of(lines[i]) > kColumnsMax) {
       faults.push_back({file.path, line, fmt::format("{} columns, more than {}", columns_of(lines[i]), kColumnsMax)});
     }
-    if (is_header(file.path) && file.path.find(kSimdHeaders) == std::string::npos && trimmed(lines[i]).starts_with("using namespace")) {
+    if (may_not_use_namespaces && trimmed(lines[i]).starts_with("using namespace")) {
       faults.push_back({file.path, line, "using namespace in a header"});
     }
     const std::size_t mark = lines[i].find(kToDo);
