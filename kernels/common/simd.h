@@ -38,6 +38,30 @@ TRIREME_INLINE void for_each_vector(std::int64_t begin, std::int64_t end, const 
   if (c < end) body(c, Tail(end - c));
 }
 
+/// The sum of body(c, lanes) over [begin, end), in a tree that depends on the length alone; body may return anything in
+/// the lanes that a Tail leaves out. Four running sums hide the latency of the additions and shorten each.
+template <class Body>
+TRIREME_INLINE float sum_over(std::int64_t begin, std::int64_t end, const Body& body) {
+  constexpr std::int64_t kSums = 4;
+  F32 sums[kSums] = {F32::zero(), F32::zero(), F32::zero(), F32::zero()};
+  std::int64_t c = begin;
+  for (; c + kSums * F32::kWidth <= end; c += kSums * F32::kWidth) {
+    for (std::int64_t i = 0; i < kSums; ++i) sums[i] = sums[i] + body(c + i * F32::kWidth, Full{});
+  }
+  for_each_vector(c, end, [&](std::int64_t at, auto lanes) {
+    sums[0] = sums[0] + select(lanes, body(at, lanes), F32::zero());
+  });
+  return reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+/// What is read back after x was stored as T: rounded for bf16, x itself for f32.
+TRIREME_INLINE F32 as_stored(F32 x, const float*) { return x; }
+TRIREME_INLINE F32 as_stored(F32 x, const BFloat16*) {
+  alignas(64) BFloat16 stored[F32::kWidth];
+  x.store(stored);
+  return F32::load(stored);
+}
+
 /// e^x within 1.5 ulp; inf above 88.72, gradual underflow to 0 below -103.97, NaN for NaN.
 /// x = n log 2 + r, |r| <= log(2)/2; e^r by a minimax polynomial of degree 6; 2^n in two factors.
 TRIREME_INLINE F32 exp(F32 x) {

@@ -1,0 +1,143 @@
+#include "kernels/norm/norm_table.h"
+
+#include "kernels/common/parallel.h"
+#include "kernels/common/partial_sums.h"
+#include "kernels/common/simd.h"
+
+namespace trireme::TRIREME_ISA {
+namespace {
+
+enum class Kind { kRms, kLayer };
+
+template <class T>
+const T* row_of(const void* matrix, std::int64_t row, std::int64_t channels) {
+  return matrix == nullptr ? nullptr : static_cast<const T*>(matrix) + row * channels;
+}
+template <class T>
+T* row_of(void* matrix, std::int64_t row, std::int64_t channels) {
+  return matrix == nullptr ? nullptr : static_cast<T*>(matrix) + row * channels;
+}
+
+/// In double: it is one number for a row, and eps may be far below an f32's resolution of the mean.
+float inverse_root(float sum_of_squares, std::int64_t channels, double eps) {
+  return static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(sum_of_squares) / static_cast<double>(channels) + eps));
+}
+
+template <Kind kKind, class T>
+void forward_row(const NormForwardArgs& args, std::int64_t t) {
+  const std::int64_t n = args.channels;
+  const T* s = row_of<T>(args.x, t, n);
+  if (args.residual != nullptr) {
+    const T* residual = row_of<T>(args.residual, t, n);
+    T* sum = row_of<T>(args.sum, t, n);
+    for_each_vector(0, n, [&](std::int64_t c, auto lanes) {
+      (F32::load(s + c, lanes) + F32::load(residual + c, lanes)).store(sum + c, lanes);
+    });
+    s = sum;  // as it was rounded
+  }
+  float mean = 0;
+  if constexpr (kKind == Kind::kLayer) {
+    mean = sum_over(0, n, [&](std::int64_t c, auto lanes) { return F32::load(s + c, lanes); }) / static_cast<float>(n);
+    args.mean[t] = mean;
+  }
+  const F32 shift = F32::broadcast(mean);
+  const float squares = sum_over(0, n, [&](std::int64_t c, auto lanes) {
+    const F32 x = F32::load(s + c, lanes) - shift;
+    return x * x;
+  });
+  const float rstd = inverse_root(squares, n, args.eps);
+  args.rstd[t] = rstd;
+  const F32 scale = F32::broadcast(rstd);
+  const T* weight = static_cast<const T*>(args.weight);
+  const T* bias = static_cast<const T*>(args.bias);
+  T* y = row_of<T>(args.y, t, n);
+  for_each_vector(0, n, [&](std::int64_t c, auto lanes) {
+    F32 out = (F32::load(s + c, lanes) - shift) * scale * F32::load(weight + c, lanes);
+    if (kKind == Kind::kLayer && bias != nullptr) out = out + F32::load(bias + c, lanes);
+    out.store(y + c, lanes);
+  });
+}
+
+template <Kind kKind>
+void forward(const NormForwardArgs& args) {
+  parallel_ranges(args.exec, args.tokens, 4 * args.channels, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      if (args.dtype == DType::kF32) {
+        forward_row<kKind, float>(args, t);
+      } else {
+        forward_row<kKind, BFloat16>(args, t);
+      }
+    }
+  });
+}
+
+/// The sums of a piece; a null pointer where the gradient is not wanted.
+struct WeightSums {
+  PartialSum weight, bias;
+  bool has_weight, has_bias;
+};
+
+template <Kind kKind, class T>
+void backward_row(const NormBackwardArgs& args, std::int64_t t, const WeightSums& sums) {
+  const std::int64_t n = args.channels;
+  const T *dy = row_of<T>(args.dy, t, n), *s = row_of<T>(args.s, t, n);
+  const T* dresidual = row_of<T>(args.dresidual, t, n);
+  const T* weight = static_cast<const T*>(args.weight);
+  T* dx = row_of<T>(args.dx, t, n);
+  const F32 rstd = F32::broadcast(args.rstd[t]);
+  const F32 shift = F32::broadcast(kKind == Kind::kLayer ? args.mean[t] : 0.0F);
+  const auto normalised = [&](std::int64_t c, auto lanes) { return (F32::load(s + c, lanes) - shift) * rstd; };
+  const auto gradient = [&](std::int64_t c, auto lanes) { return F32::load(dy + c, lanes) * F32::load(weight + c, lanes); };
+
+  const float count = static_cast<float>(n);
+  const F32 mean_gn = F32::broadcast(sum_over(0, n, [&](std::int64_t c, auto lanes) {
+    return gradient(c, lanes) * normalised(c, lanes);
+  }) / count);
+  const F32 mean_g = F32::broadcast(kKind == Kind::kLayer ? sum_over(0, n, gradient) / count : 0.0F);
+  for_each_vector(0, n, [&](std::int64_t c, auto lanes) {
+    const F32 d = F32::load(dy + c, lanes), x = normalised(c, lanes);
+    if (sums.has_weight) sums.weight.add(c, lanes, d * x);
+    if (kKind == Kind::kLayer && sums.has_bias) sums.bias.add(c, lanes, d);
+    F32 out = fnma(x, mean_gn, d * F32::load(weight + c, lanes));
+    if (kKind == Kind::kLayer) out = out - mean_g;
+    out = out * rstd;
+    if (dresidual != nullptr) out = out + F32::load(dresidual + c, lanes);
+    out.store(dx + c, lanes);
+  });
+}
+
+int pieces_of(const NormBackwardArgs& args) { return piece_count(args.exec.threads, args.tokens, 8 * args.channels); }
+
+std::int64_t backward_scratch_floats(const NormBackwardArgs& args) {
+  return 2 * pieces_of(args) * PartialSum::floats(args.channels);
+}
+
+template <Kind kKind>
+void backward(const NormBackwardArgs& args) {
+  const int pieces = pieces_of(args);
+  float* weight_memory = args.partial_sums;
+  float* bias_memory = weight_memory + pieces * PartialSum::floats(args.channels);
+  parallel_pieces(pieces, args.tokens, [&](int piece, std::int64_t begin, std::int64_t end) {
+    const WeightSums sums{PartialSum::of_piece(weight_memory, piece, args.channels),
+                          PartialSum::of_piece(bias_memory, piece, args.channels), args.dweight != nullptr,
+                          args.dbias != nullptr};
+    for (std::int64_t t = begin; t < end; ++t) {
+      if (args.dtype == DType::kF32) {
+        backward_row<kKind, float>(args, t, sums);
+      } else {
+        backward_row<kKind, BFloat16>(args, t, sums);
+      }
+      if (sums.has_weight) sums.weight.finish_row(t - begin, t + 1 == end);
+      if (sums.has_bias) sums.bias.finish_row(t - begin, t + 1 == end);
+    }
+  });
+  if (args.dweight != nullptr) add_pieces(args.dweight, weight_memory, pieces, args.channels);
+  if (args.dbias != nullptr) add_pieces(args.dbias, bias_memory, pieces, args.channels);
+}
+
+}  // namespace
+
+const NormKernels norm_cpu = {forward<Kind::kRms>, forward<Kind::kLayer>, backward<Kind::kRms>,
+                              backward<Kind::kLayer>, backward_scratch_floats};
+
+}  // namespace trireme::TRIREME_ISA

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "device/exec.h"
+
+namespace trireme {
+
+/// Pointers of operands that are not given are null; `dtype` is that of y, x, residual, sum, weight and bias.
+struct NormForwardArgs {
+  Exec exec;
+  void *y, *sum;
+  float *mean, *rstd;
+  const void *x, *residual, *weight, *bias;
+  std::int64_t tokens, channels;
+  double eps;
+  DType dtype;
+};
+
+struct NormBackwardArgs {
+  Exec exec;
+  void* dx;
+  float *dweight, *dbias;
+  const void *dy, *dresidual, *s, *weight;
+  const float *mean, *rstd;  ///< mean null for RMS
+  float* partial_sums;       ///< norm_backward_scratch_floats
+  std::int64_t tokens, channels;
+  DType dtype;
+};
+
+struct NormKernels {
+  void (*rms_forward)(const NormForwardArgs&);
+  void (*layer_forward)(const NormForwardArgs&);
+  void (*rms_backward)(const NormBackwardArgs&);
+  void (*layer_backward)(const NormBackwardArgs&);
+  /// How many floats of scratch a backward pass wants; dweight and dbias may be null.
+  std::int64_t (*backward_scratch_floats)(const NormBackwardArgs&);
+};
+namespace avx2 {
+extern const NormKernels norm_cpu;
+}
+namespace avx512 {
+extern const NormKernels norm_cpu;
+}
+
+}  // namespace trireme

@@ -1,0 +1,271 @@
+#include "kernels/norm/norm.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "kernels/norm_reference.h"
+#include "kernels/support/op_test.h"
+
+namespace trireme {
+namespace {
+
+constexpr std::int64_t kChannels[] = {1, 7, 8, 9, 31, 33, 1000};
+constexpr std::int64_t kTokens[] = {1, 3, 65};
+
+class Norm : public OpTest {};
+TRIREME_FOR_ALL_ISAS(Norm);
+
+/// Operands of both passes, weights away from 1 and biases from 0.
+struct Operands {
+  NormOp op;
+  TestTensor x, residual, weight, bias, dy, y, sum, mean, rstd, dx, dweight, dbias;
+
+  Operands(NormOp op_, DType type, std::int64_t tokens, std::int64_t channels)
+      : op(op_), x(TestTensor::random(type, {tokens, channels}, 1, 2)),
+        residual(TestTensor::random(type, {tokens, channels}, 2)), weight(TestTensor::random(type, {channels}, 3)),
+        bias(TestTensor::random(type, {channels}, 4)), dy(TestTensor::random(type, {tokens, channels}, 5)),
+        y(type, {tokens, channels}), sum(type, {tokens, channels}), mean(DType::kF32, {tokens}),
+        rstd(DType::kF32, {tokens}), dx(type, {tokens, channels}),
+        dweight(TestTensor::random(DType::kF32, {channels}, 6)),
+        dbias(TestTensor::random(DType::kF32, {channels}, 7)) {}
+
+  NormForward forward() {
+    NormForward args;
+    args.op = op;
+    args.eps = 1e-3;
+    args.y_TC = y;
+    args.sum_TC = sum;
+    args.mean_T = mean;
+    args.rstd_T = rstd;
+    args.x_TC = x;
+    args.residual_TC = residual;
+    args.weight_C = weight;
+    if (op == NormOp::kLayer) args.bias_C = bias;
+    return args;
+  }
+  NormBackward backward() {
+    NormBackward args;
+    args.op = op;
+    args.dx_TC = dx;
+    args.dweight_C = dweight;
+    if (op == NormOp::kLayer) args.dbias_C = dbias;
+    args.dy_TC = dy;
+    args.dresidual_TC = residual;
+    args.s_TC = sum;
+    args.weight_C = weight;
+    args.mean_T = mean;
+    args.rstd_T = rstd;
+    return args;
+  }
+  reference::NormCase reference_case() const {
+    return {op, 1e-3, sum.values(), weight.values(), op == NormOp::kLayer ? bias.values() : std::vector<double>()};
+  }
+};
+
+std::vector<double> add(std::vector<double> a, const std::vector<double>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
+TEST_P(Norm, values_by_hand) {
+  Context context = cpu_context(GetParam());
+  const TestTensor x = TestTensor::of(DType::kF32, {1, 2}, {3, 5}), weight = TestTensor::of(DType::kF32, {2}, {2, 10}),
+                   bias = TestTensor::of(DType::kF32, {2}, {100, 200});
+  TestTensor y(DType::kF32, {1, 2}), mean(DType::kF32, {1}), rstd(DType::kF32, {1});
+  NormForward args;
+  args.op = NormOp::kLayer;
+  args.eps = 3;  // variance 1, so that rstd is 1/2
+  args.y_TC = y;
+  args.mean_T = mean;
+  args.rstd_T = rstd;
+  args.x_TC = x;
+  args.weight_C = weight;
+  args.bias_C = bias;
+  norm_forward(context, args);
+  EXPECT_EQ(y.values(), (std::vector<double>{99, 205}));
+  EXPECT_EQ(mean.values(), std::vector<double>{4});
+  EXPECT_EQ(rstd.values(), std::vector<double>{0.5});
+  args.op = NormOp::kRms;
+  args.eps = 8;  // mean square 17, so that rstd is 1/5
+  args.bias_C = {};
+  norm_forward(context, args);
+  expect_close(y.values(), {1.2, 10}, {1e-6}, "rms");
+}
+
+TEST_P(Norm, both_passes_equal_the_reference_for_odd_sizes_and_any_thread_count) {
+  for (const int threads : {1, 2, 3}) {
+    Context context = cpu_context(GetParam(), threads);
+    for (const NormOp op : {NormOp::kRms, NormOp::kLayer}) {
+      for (const DType type : {DType::kF32, DType::kBF16}) {
+        for (const std::int64_t channels : kChannels) {
+          for (const std::int64_t tokens : kTokens) {
+            Operands x(op, type, tokens, channels);
+            norm_forward(context, x.forward());
+            expect_close(x.sum.values(), add(x.x.values(), x.residual.values()), tolerance_of(type), "sum");
+            const auto expected = reference::norm_forward(x.reference_case());
+            expect_close(x.y.values(), expected.y, tolerance_of(type), "y");
+            expect_close(x.rstd.values(), expected.rstd, {1e-6}, "rstd");
+            if (op == NormOp::kLayer) expect_close(x.mean.values(), expected.mean, {1e-6, 1e-6}, "mean");
+
+            const auto dweight = x.dweight.values(), dbias = x.dbias.values();
+            norm_backward(context, x.backward());
+            const auto gradients = reference::norm_backward(x.reference_case(), x.dy.values());
+            // With one channel a layer norm's gradient is zero up to cancellation: a scale from dy is needed.
+            const Tolerance loose{type == DType::kBF16 ? 1.01 / 256 : 2e-6, 3e-6};
+            expect_close(x.dx.values(), add(gradients.ds, x.residual.values()), loose, "dx");
+            expect_close(x.dweight.values(), add(dweight, gradients.dweight), {2e-6, 3e-6}, "dweight");
+            if (op == NormOp::kLayer) {
+              expect_close(x.dbias.values(), add(dbias, gradients.dbias), {2e-6, 3e-6}, "dbias");
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Norm, reference_gradients_are_finite_differences) {
+  for (const NormOp op : {NormOp::kRms, NormOp::kLayer}) {
+    Operands x(op, DType::kF32, 2, 5);
+    x.sum = x.x;
+    reference::NormCase c = x.reference_case();
+    const auto dy = x.dy.values();
+    const auto loss = [&](const reference::NormCase& at) {
+      const auto y = reference::norm_forward(at).y;
+      return std::inner_product(y.begin(), y.end(), dy.begin(), 0.0);
+    };
+    const auto gradients = reference::norm_backward(c, dy);
+    const auto with = [&](std::vector<double> reference::NormCase::*member) {
+      return finite_differences(c.*member, [&](const std::vector<double>& values) {
+        reference::NormCase moved = c;
+        moved.*member = values;
+        return loss(moved);
+      });
+    };
+    expect_close(gradients.ds, with(&reference::NormCase::s), {1e-6, 1e-7}, "ds");
+    expect_close(gradients.dweight, with(&reference::NormCase::weight), {1e-6, 1e-7}, "dweight");
+    if (op == NormOp::kLayer) expect_close(gradients.dbias, with(&reference::NormCase::bias), {1e-6, 1e-7}, "dbias");
+  }
+}
+
+TEST_P(Norm, allowed_aliases_change_no_bit) {
+  Context context = cpu_context(GetParam(), 2);
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    Operands apart(NormOp::kLayer, type, 9, 33);
+    norm_forward(context, apart.forward());
+    for (const bool into_x : {true, false}) {
+      Operands x(NormOp::kLayer, type, 9, 33);
+      NormForward args = x.forward();
+      TestTensor& sum = into_x ? x.x : x.residual;
+      args.sum_TC = sum;
+      norm_forward(context, args);
+      EXPECT_EQ(x.y.bits(), apart.y.bits());
+      EXPECT_EQ(sum.bits(), apart.sum.bits());
+    }
+    Operands copy = apart;
+    norm_backward(context, apart.backward());
+    for (const bool into_dy : {true, false}) {
+      Operands x = copy;
+      NormBackward args = x.backward();
+      TestTensor& dx = into_dy ? x.dy : x.residual;
+      args.dx_TC = dx;
+      norm_backward(context, args);
+      EXPECT_EQ(dx.bits(), apart.dx.bits());
+      EXPECT_EQ(x.dweight.bits(), apart.dweight.bits());
+    }
+  }
+}
+
+TEST_P(Norm, fused_residual_equals_an_add_and_a_norm_in_bits) {
+  Context context = cpu_context(GetParam());
+  Operands fused(NormOp::kRms, DType::kBF16, 5, 37);
+  norm_forward(context, fused.forward());
+  Operands apart = fused;
+  NormForward args = apart.forward();
+  args.x_TC = apart.sum;
+  args.residual_TC = {};
+  args.sum_TC = {};
+  norm_forward(context, args);
+  EXPECT_EQ(apart.y.bits(), fused.y.bits());
+}
+
+TEST_P(Norm, two_runs_give_the_same_bits_and_a_token_does_not_depend_on_its_neighbours) {
+  Context context = cpu_context(GetParam(), 3);
+  Operands x(NormOp::kLayer, DType::kF32, 1300, 40), again(NormOp::kLayer, DType::kF32, 1300, 40);
+  norm_forward(context, x.forward());
+  norm_backward(context, x.backward());
+  norm_forward(context, again.forward());
+  norm_backward(context, again.backward());
+  EXPECT_EQ(x.dweight.bits(), again.dweight.bits());
+  EXPECT_EQ(x.dx.bits(), again.dx.bits());
+
+  Context single = cpu_context(GetParam(), 1);
+  Operands other(NormOp::kLayer, DType::kF32, 1300, 40);
+  norm_forward(single, other.forward());
+  norm_backward(single, other.backward());
+  EXPECT_EQ(x.y.bits(), other.y.bits());
+  EXPECT_EQ(x.dx.bits(), other.dx.bits());
+}
+
+TEST_P(Norm, gradients_that_are_not_wanted_may_be_left_out) {
+  Context context = cpu_context(GetParam(), 2);
+  Operands x(NormOp::kLayer, DType::kF32, 3, 20);
+  norm_forward(context, x.forward());
+  NormBackward args = x.backward();
+  norm_backward(context, args);
+  const std::string bits = x.dx.bits();
+  args.dweight_C = {};
+  args.dbias_C = {};
+  norm_backward(context, args);
+  EXPECT_EQ(x.dx.bits(), bits);
+}
+
+TEST_P(Norm, a_large_mean_does_not_spoil_the_variance) {
+  Context context = cpu_context(GetParam());
+  Operands x(NormOp::kLayer, DType::kF32, 1, 512);
+  for (int i = 0; i < 512; ++i) x.x.set(i, 4096 + (i % 2 == 0 ? 0.5 : -0.5));
+  NormForward args = x.forward();
+  args.eps = 0;
+  args.residual_TC = {};
+  args.sum_TC = {};
+  norm_forward(context, args);
+  expect_close(x.rstd.values(), {2}, {1e-6}, "rstd");
+}
+
+TEST_P(Norm, nan_stays_in_its_token) {
+  Context context = cpu_context(GetParam());
+  Operands x(NormOp::kRms, DType::kF32, 2, 20);
+  x.x.set(3, std::nan(""));
+  norm_forward(context, x.forward());
+  const auto y = x.y.values();
+  for (std::size_t i = 0; i < 20; ++i) {
+    EXPECT_TRUE(std::isnan(y[i]));
+    EXPECT_TRUE(std::isfinite(y[20 + i]));
+  }
+}
+
+TEST_P(Norm, wrong_operands_are_refused_by_name) {
+  Context context = cpu_context(GetParam());
+  Operands x(NormOp::kLayer, DType::kF32, 2, 64);
+  const TestTensor narrow(DType::kF32, {63}), half(DType::kBF16, {64});
+  const auto refuse = [&](auto change, const std::string& message) {
+    NormForward args = x.forward();
+    change(args);
+    expect_refused([&] { norm_forward(context, args); }, message);
+  };
+  refuse([&](NormForward& a) { a.weight_C = narrow; }, "norm_forward.weight: expected [64] fp32, found [63] fp32");
+  refuse([&](NormForward& a) { a.bias_C = half; }, "norm_forward.bias: expected [64] fp32, found [64] bf16");
+  refuse([&](NormForward& a) { a.mean_T = {}; }, "norm_forward.mean: expected [2] fp32, found nothing");
+  refuse([&](NormForward& a) { a.op = NormOp::kRms; }, "norm_forward.bias: expected nothing with an RMS norm");
+  refuse([&](NormForward& a) { a.residual_TC = {}; }, "norm_forward.sum: expected nothing without residual");
+  refuse([&](NormForward& a) { a.y_TC = x.x; }, "norm_forward.y: shares memory with x");
+  NormBackward args = x.backward();
+  args.rstd_T = {};
+  expect_refused([&] { norm_backward(context, args); }, "norm_backward.rstd: expected [2] fp32, found nothing");
+  args = x.backward();
+  args.dx_TC = x.sum;
+  expect_refused([&] { norm_backward(context, args); }, "norm_backward.dx: shares memory with s");
+}
+
+}  // namespace
+}  // namespace trireme
