@@ -8,6 +8,13 @@ namespace trireme {
 
 namespace {
 
+/// A token id that nobody gave and that is the family's default stays out: whoever knows the
+/// tokenizer may then put the tokenizer's own in its place.
+bool says_token(const ModelConfig& model, std::string_view key, std::int64_t id,
+                std::int64_t otherwise) {
+  return model.source.find(key) != nullptr || id != otherwise;
+}
+
 /// null, the number, or the list given of which it is the first.
 Json token_json(const ModelConfig& model, std::string_view key, std::int64_t id) {
   if (id < 0) return {};
@@ -71,8 +78,13 @@ Json model_keys_json(const ModelConfig& model) {
   model.family == Family::kGpt2 ? add_gpt2(json, model) : add_llama_like(json, model);
   json["tie_word_embeddings"] = model.tied_embeddings;
   json["initializer_range"] = model.init_std;
-  json["bos_token_id"] = token_json(model, "bos_token_id", model.bos_token);
-  json["eos_token_id"] = token_json(model, "eos_token_id", model.end_token);
+  const TokenDefaults tokens = default_tokens(model.family);
+  if (says_token(model, "bos_token_id", model.bos_token, tokens.bos)) {
+    json["bos_token_id"] = token_json(model, "bos_token_id", model.bos_token);
+  }
+  if (says_token(model, "eos_token_id", model.end_token, tokens.eos)) {
+    json["eos_token_id"] = token_json(model, "eos_token_id", model.end_token);
+  }
   if (!model.source.is_object()) return json;
   for (const auto& [name, value] : model.source.as_object()) {
     const ModelKey* key = find_model_key(model.family, name);
@@ -91,6 +103,8 @@ Json hf_config_json(const ModelConfig& model, DType dtype) {
     if (name != "architectures" && name != "_name_or_path" && name != "transformers_version")
       json[name] = value;
   }
+  json["bos_token_id"] = token_json(model, "bos_token_id", model.bos_token);
+  json["eos_token_id"] = token_json(model, "eos_token_id", model.end_token);
   const std::string_view type = dtype == DType::kBF16 ? "bfloat16" : "float32";
   json["dtype"] = type;
   json["torch_dtype"] = type;

@@ -54,7 +54,8 @@ struct ModelConfig {
   double init_std = 0.02;
   std::int64_t bos_token = -1, end_token = -1;  ///< -1: none
 
-  /// The keys under the family's own names, every default written out, keys without effect kept.
+  /// The keys under the family's own names, every default written out (but token ids that nobody
+  /// gave), keys without effect kept.
   Json source;
 
   [[nodiscard]] std::int64_t q_size() const { return heads * head_dim; }

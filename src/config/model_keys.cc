@@ -164,6 +164,19 @@ std::vector<std::span<const ModelKey>> tables(Family family) {
 
 }  // namespace
 
+TokenDefaults default_tokens(Family family) {
+  switch (family) {
+    case Family::kLlama:
+      return {1, 2};
+    case Family::kGpt2:
+      return {50256, 50256};
+    case Family::kQwen2:
+    case Family::kQwen3:
+      break;
+  }
+  return {-1, -1};
+}
+
 const ModelKey* find_model_key(Family family, std::string_view name) {
   for (const auto table : tables(family)) {
     for (const ModelKey& key : table) {

@@ -24,6 +24,12 @@ struct ModelKey {
       "";  ///< JSON array of the values that switch the feature off; null always does
 };
 
+/// What transformers 5 takes for a missing key; -1: none.
+struct TokenDefaults {
+  std::int64_t bos, eos;
+};
+TokenDefaults default_tokens(Family family);
+
 /// nullptr where the family does not know the key.
 const ModelKey* find_model_key(Family family, std::string_view name);
 

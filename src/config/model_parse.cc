@@ -28,18 +28,17 @@ struct Defaults {
   std::int64_t vocab_size, hidden, ffn, layers, heads, positions;
   double norm_eps;
   bool tied;
-  std::int64_t bos, eos;
 };
 
 Defaults defaults_of(Family family) {
   switch (family) {
     case Family::kLlama:
-      return {32000, 4096, 11008, 32, 32, 2048, 1e-6, false, 1, 2};
+      return {32000, 4096, 11008, 32, 32, 2048, 1e-6, false};
     case Family::kQwen2:
     case Family::kQwen3:
-      return {151936, 4096, 22016, 32, 32, 32768, 1e-6, false, -1, -1};
+      return {151936, 4096, 22016, 32, 32, 32768, 1e-6, false};
     case Family::kGpt2:
-      return {50257, 768, 0, 12, 12, 1024, 1e-5, true, 50256, 50256};
+      return {50257, 768, 0, 12, 12, 1024, 1e-5, true};
   }
   return {};
 }
@@ -133,8 +132,8 @@ class ModelReader {
     model.vocab_size = reader_.integer("vocab_size", kVocabulary).value_or(default_.vocab_size);
     model.init_std = reader_.real("initializer_range", {0, 1}).value_or(0.02);
     model.tied_embeddings = reader_.boolean("tie_word_embeddings").value_or(default_.tied);
-    model.bos_token = token("bos_token_id", default_.bos);
-    model.end_token = token("eos_token_id", default_.eos);
+    model.bos_token = token("bos_token_id", default_tokens(model.family).bos);
+    model.end_token = token("eos_token_id", default_tokens(model.family).eos);
   }
 
   /// A missing key is the default, null is none; of a list of end tokens the first ends a document.

@@ -298,10 +298,22 @@ TEST(ModelKeys, written_out_they_give_the_same_model) {
     const ModelConfig model = legal(text);
     EXPECT_EQ(legal(model_keys_json(model).dump()), model) << text;
     EXPECT_EQ(model_keys_json(model), model.source);
+    // An export says also class, type and token ids.
     ModelConfig from_export = legal(hf_config_json(model, DType::kBF16).dump());
-    from_export.source = model.source;  // that of the export also has architectures and dtype
+    from_export.source = model.source;
     EXPECT_EQ(from_export, model) << text;
   }
+}
+
+TEST(ModelKeys, token_ids_that_nobody_gave_stay_out_and_stand_in_an_export) {
+  const ModelConfig model = legal(llama(""));
+  EXPECT_EQ(model.end_token, 2);
+  EXPECT_EQ(model.source.find("eos_token_id"), nullptr);
+  EXPECT_EQ(*hf_config_json(model, DType::kF32).find("eos_token_id"), Json(2));
+  ModelConfig changed = model;
+  changed.end_token = 256;
+  EXPECT_EQ(*model_keys_json(changed).find("eos_token_id"), Json(256));
+  EXPECT_TRUE(legal(llama(R"("eos_token_id":null)")).source.find("eos_token_id")->is_null());
 }
 
 TEST(HfConfig, says_class_and_type) {
