@@ -1,0 +1,85 @@
+#include "dataset/batch_builder.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace trireme {
+
+BatchRules make_batch_rules(const RunConfig::Data& data, std::int64_t end_token, std::int64_t vocab_size) {
+  if (data.mask_eod_loss && end_token < 0) {
+    throw ConfigError("data.mask_eod_loss: true, but the tokenizer has no end token (no input could be masked). "
+                      "Set it to false or name a tokenizer with an end token");
+  }
+  return {end_token, vocab_size, data.document_mask, data.mask_eod_loss};
+}
+
+BatchBuilder::BatchBuilder(std::shared_ptr<const SampleSource> source, const BatchRules& rules,
+                           std::int64_t sequences)
+    : source_(std::move(source)), rules_(rules), sequences_(sequences), length_(source_->length()),
+      input_ids_(DType::kI32, Shape{sequences * length_}), targets_(DType::kI32, Shape{sequences * length_}),
+      positions_(DType::kI32, Shape{sequences * length_}), tokens_(length_ + 1) {
+  if (rules.document_mask) {
+    first_key_ = Buffer(DType::kI32, Shape{sequences * length_});
+    document_begin_.resize(length_ + 1);
+    micro_batch_.first_key = first_key_.view();
+  }
+  micro_batch_.sequences = sequences;
+  micro_batch_.tokens = length_;
+  micro_batch_.input_ids = input_ids_.view();
+  micro_batch_.targets = targets_.view();
+  micro_batch_.positions = positions_.view();
+  for (std::int64_t row = 0; row < sequences; ++row) {
+    auto* positions = positions_.view().as<std::int32_t>() + row * length_;
+    for (std::int64_t i = 0; i < length_; ++i) positions[i] = static_cast<std::int32_t>(i);
+  }
+}
+
+void BatchBuilder::build(std::span<const std::int64_t> samples) {
+  expect(static_cast<std::int64_t>(samples.size()) == sequences_, "{} samples for {} rows", samples.size(), sequences_);
+  micro_batch_.target_count = 0;
+  for (std::int64_t row = 0; row < sequences_; ++row) build_row(row, samples[row]);
+}
+
+void BatchBuilder::build_row(std::int64_t row, std::int64_t sample) {
+  const std::int64_t begin = row * length_;
+  auto* input_ids = input_ids_.view().as<std::int32_t>() + begin;
+  auto* targets = targets_.view().as<std::int32_t>() + begin;
+  if (sample < 0) {
+    std::fill(tokens_.begin(), tokens_.end(), 0);
+    std::fill(document_begin_.begin(), document_begin_.end(), 0);
+  } else {
+    source_->read(sample, {tokens_, document_begin_});
+    check_ids(sample);
+  }
+  std::copy_n(tokens_.begin(), length_, input_ids);
+  std::copy_n(tokens_.begin() + 1, length_, targets);
+  if (sample < 0) {
+    std::fill_n(targets, length_, -1);
+  } else if (rules_.mask_eod_loss) {
+    for (std::int64_t i = 0; i < length_; ++i) {
+      if (input_ids[i] == rules_.end_token) targets[i] = -1;
+    }
+  }
+  micro_batch_.target_count += length_ - std::count(targets, targets + length_, -1);
+  if (!rules_.document_mask) return;
+  auto* first_key = first_key_.view().as<std::int32_t>() + begin;
+  auto* positions = positions_.view().as<std::int32_t>() + begin;
+  for (std::int64_t i = 0; i < length_; ++i) {
+    first_key[i] = document_begin_[i];
+    positions[i] = static_cast<std::int32_t>(i) - document_begin_[i];
+  }
+}
+
+void BatchBuilder::check_ids(std::int64_t sample) const {
+  std::uint32_t largest = 0;  // as unsigned, so that a negative id is the largest
+  for (const std::int32_t id : tokens_) largest = std::max(largest, static_cast<std::uint32_t>(id));
+  if (largest < static_cast<std::uint64_t>(rules_.vocab_size)) return;
+  const auto outside = [&](std::int32_t id) { return id < 0 || id >= rules_.vocab_size; };
+  const auto index = std::find_if(tokens_.begin(), tokens_.end(), outside) - tokens_.begin();
+  throw DataError("{} is outside the vocabulary of {} (the data were made with another tokenizer than the "
+                  "model's). Tokenize them again, or set the model's vocab_size", source_->describe(sample, index),
+                  rules_.vocab_size);
+}
+
+}  // namespace trireme

@@ -1,0 +1,132 @@
+#include "dataset/loader.h"
+
+#include <array>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+#include "dataset/batch_builder.h"
+
+namespace trireme {
+namespace {
+/// The memory of one step.
+struct Step {
+  std::vector<BatchBuilder> builders;  // one for each micro-batch
+  std::vector<MicroBatch> micro_batches;
+  std::int64_t target_count = 0;
+  std::exception_ptr fault;
+};
+}  // namespace
+
+struct Loader::State {
+  State(std::shared_ptr<const SampleSource> source, const BatchRules& rules, const BatchShape& batch_shape);
+  ~State();
+  void run();
+  void build(Step& step, std::int64_t first_sample);
+  void wait_for_idle(std::unique_lock<std::mutex>& lock);
+
+  BatchShape shape;
+  std::vector<std::int64_t> samples;  // of one micro-batch; the thread's
+  std::array<Step, 2> steps;
+
+  // Guarded by `mutex`. Step `building` is the thread's while `wanted`, else it is built and waits.
+  std::mutex mutex;
+  std::condition_variable changed;
+  int building = 0;
+  bool wanted = true, ended = false;
+  std::int64_t next_sample = 0;  // where the step that is built, or being built, begins
+  std::thread thread;            // last: it uses all of the above
+};
+
+Loader::State::State(std::shared_ptr<const SampleSource> source, const BatchRules& rules,
+                     const BatchShape& batch_shape)
+    : shape(batch_shape), samples(batch_shape.micro) {
+  expect(shape.global == shape.micro * shape.accumulation * shape.data_ranks, "a global batch of {} as {} x {} x {}",
+         shape.global, shape.micro, shape.accumulation, shape.data_ranks);
+  expect(shape.data_rank >= 0 && shape.data_rank < shape.data_ranks, "data rank {} of {}", shape.data_rank,
+         shape.data_ranks);
+  expect(shape.tokens == source->length(), "samples of {} tokens from a source of {}", shape.tokens,
+         source->length());
+  for (Step& step : steps) {
+    for (std::int64_t i = 0; i < shape.accumulation; ++i) step.builders.emplace_back(source, rules, shape.micro);
+    step.micro_batches.resize(shape.accumulation);
+  }
+  thread = std::thread([this] { run(); });
+}
+
+Loader::State::~State() {
+  {
+    const std::lock_guard lock(mutex);
+    ended = true;
+  }
+  changed.notify_all();
+  thread.join();
+}
+
+void Loader::State::run() {
+  std::unique_lock lock(mutex);
+  for (;;) {
+    changed.wait(lock, [this] { return wanted || ended; });
+    if (ended) return;
+    Step& step = steps[building];
+    const std::int64_t first_sample = next_sample;
+    lock.unlock();
+    build(step, first_sample);
+    lock.lock();
+    wanted = false;
+    changed.notify_all();
+  }
+}
+
+void Loader::State::build(Step& step, std::int64_t first_sample) {
+  step.fault = nullptr;
+  step.target_count = 0;
+  try {
+    for (std::int64_t m = 0; m < shape.accumulation; ++m) {
+      const std::int64_t first = first_sample + (m * shape.data_ranks + shape.data_rank) * shape.micro;
+      for (std::int64_t row = 0; row < shape.micro; ++row) samples[row] = first + row;
+      step.builders[m].build(samples);
+      step.micro_batches[m] = step.builders[m].micro_batch();
+      step.target_count += step.micro_batches[m].target_count;
+    }
+  } catch (...) {
+    step.fault = std::current_exception();
+  }
+}
+
+void Loader::State::wait_for_idle(std::unique_lock<std::mutex>& lock) {
+  changed.wait(lock, [this] { return !wanted; });
+}
+
+Loader::Loader(std::shared_ptr<const SampleSource> source, const RunConfig::Data& data, const BatchShape& shape,
+               std::int64_t end_token, std::int64_t vocab_size)
+    : state_(std::make_unique<State>(std::move(source), make_batch_rules(data, end_token, vocab_size), shape)) {}
+
+Loader::~Loader() = default;
+
+void Loader::seek(std::int64_t consumed_samples) {
+  expect(consumed_samples >= 0, "sample {}", consumed_samples);
+  std::unique_lock lock(state_->mutex);
+  if (state_->next_sample == consumed_samples) return;  // it is what is being built
+  state_->wait_for_idle(lock);
+  state_->next_sample = consumed_samples;
+  state_->wanted = true;
+  state_->changed.notify_all();
+}
+
+StepBatch Loader::next() {
+  std::unique_lock lock(state_->mutex);
+  state_->wait_for_idle(lock);
+  const Step& step = state_->steps[state_->building];
+  // A step that could not be built stays, so that a second call says the same.
+  if (step.fault != nullptr) std::rethrow_exception(step.fault);
+  state_->building = 1 - state_->building;
+  state_->next_sample += state_->shape.global;
+  state_->wanted = true;
+  state_->changed.notify_all();
+  return {step.micro_batches, step.target_count};
+}
+
+}  // namespace trireme
