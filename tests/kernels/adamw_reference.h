@@ -1,0 +1,16 @@
+#pragma once
+// The formula of kernels/adamw/adamw.h as a scalar loop in double.
+
+#include <vector>
+
+#include "kernels/adamw/adamw.h"
+
+namespace trireme::reference {
+
+struct AdamWState {
+  std::vector<double> parameter, exp_avg, exp_avg_sq;
+};
+void adamw_update(AdamWState& state, const std::vector<double>& gradient, double weight_decay,
+                  const AdamWConstants& constants, const AdamWScalars& scalars);
+
+}  // namespace trireme::reference

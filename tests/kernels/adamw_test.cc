@@ -1,0 +1,142 @@
+#include "kernels/adamw/adamw.h"
+
+#include <cmath>
+
+#include "kernels/adamw_reference.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/support/op_test.h"
+
+namespace trireme {
+namespace {
+
+class AdamW : public OpTest {};
+TRIREME_FOR_ALL_ISAS(AdamW);
+
+/// One parameter with its state.
+struct State {
+  TestTensor parameter, gradient, exp_avg, exp_avg_sq, form;
+  double weight_decay;
+
+  State(std::int64_t count, std::uint64_t seed, double decay)
+      : parameter(TestTensor::random(DType::kF32, {count}, seed)),
+        gradient(TestTensor::random(DType::kF32, {count}, seed + 100, 0.1)), exp_avg(DType::kF32, {count}),
+        exp_avg_sq(DType::kF32, {count}), form(DType::kBF16, {count}), weight_decay(decay) {}
+  [[nodiscard]] AdamWTensor tensor(bool with_form) {
+    return {parameter, with_form ? form.view() : TensorView(), exp_avg, exp_avg_sq, gradient, weight_decay};
+  }
+  [[nodiscard]] std::string bits() const { return parameter.bits() + exp_avg.bits() + exp_avg_sq.bits(); }
+};
+
+AdamWScalars scalars_at(int t, const AdamWConstants& constants) {
+  return {1e-2 / t, 1 - std::pow(constants.beta1, t), 1 - std::pow(constants.beta2, t), 0.5F};
+}
+
+TEST_P(AdamW, the_first_step_by_hand) {
+  Context context = cpu_context(GetParam());
+  // m / c1 = g and v / c2 = g^2: without decay the step is lr * sign(g), but for eps.
+  State state(2, 1, 0);
+  state.parameter = TestTensor::of(DType::kF32, {2}, {1, 1});
+  state.gradient = TestTensor::of(DType::kF32, {2}, {4, -0.25});
+  const AdamWTensor tensor = state.tensor(false);
+  adamw_update(context, {&tensor, 1}, {0.9, 0.95, 0}, {0.125, 0.1, 0.05, 1});
+  expect_close(state.parameter.values(), {0.875, 1.125}, {1e-6}, "parameter");
+  expect_close(state.exp_avg.values(), {0.4, -0.025}, {1e-6}, "exp_avg");
+  expect_close(state.exp_avg_sq.values(), {0.8, 0.003125}, {1e-6}, "exp_avg_sq");
+}
+
+TEST_P(AdamW, ten_steps_equal_the_reference) {
+  for (const AdamWConstants& constants : {AdamWConstants{}, AdamWConstants{0.9, 0.999, 1e-6}, AdamWConstants{0, 0, 1e-8}}) {
+    Context context = cpu_context(GetParam(), 2);
+    State state(1003, 1, 0.1);
+    reference::AdamWState expected{state.parameter.values(), state.exp_avg.values(), state.exp_avg_sq.values()};
+    for (int t = 1; t <= 10; ++t) {
+      state.gradient = TestTensor::random(DType::kF32, {1003}, static_cast<std::uint64_t>(t), 0.1);
+      const AdamWTensor tensor = state.tensor(false);
+      adamw_update(context, {&tensor, 1}, constants, scalars_at(t, constants));
+      reference::adamw_update(expected, state.gradient.values(), 0.1, constants, scalars_at(t, constants));
+    }
+    expect_close(state.parameter.values(), expected.parameter, {1e-6, 1e-6}, "parameter");
+    expect_close(state.exp_avg.values(), expected.exp_avg, {1e-6, 1e-6}, "exp_avg");
+    expect_close(state.exp_avg_sq.values(), expected.exp_avg_sq, {1e-6, 1e-6}, "exp_avg_sq");
+  }
+}
+
+TEST_P(AdamW, many_tensors_have_the_bits_of_each_alone_for_any_thread_count) {
+  const std::vector<std::int64_t> counts = {1, 7, 0, 64, 3, 9000, 0, 15, 70001, 2};
+  const AdamWConstants constants;
+  const auto states_of = [&] {
+    std::vector<State> states;
+    for (std::size_t i = 0; i < counts.size(); ++i) states.emplace_back(counts[i], i, i % 2 == 0 ? 0.1 : 0);
+    return states;
+  };
+  auto alone = states_of();
+  Context single = cpu_context(GetParam());
+  for (State& state : alone) {
+    const AdamWTensor tensor = state.tensor(true);
+    adamw_update(single, {&tensor, 1}, constants, scalars_at(3, constants));
+  }
+  for (const int threads : {1, 2, 3, 7}) {
+    Context context = cpu_context(GetParam(), threads);
+    auto together = states_of();
+    std::vector<AdamWTensor> tensors;
+    for (std::size_t i = 0; i < counts.size(); ++i) tensors.push_back(together[i].tensor(i % 3 == 0));
+    adamw_update(context, tensors, constants, scalars_at(3, constants));
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      EXPECT_EQ(together[i].bits(), alone[i].bits());
+      const TestTensor untouched(DType::kBF16, {counts[i]});
+      EXPECT_EQ(together[i].form.bits(), i % 3 == 0 ? alone[i].form.bits() : untouched.bits());
+    }
+  }
+}
+
+TEST_P(AdamW, rows_of_a_tensor_updated_apart_have_the_same_bits) {
+  Context context = cpu_context(GetParam());
+  const AdamWConstants constants;
+  State whole(101, 5, 0.1), cut = whole;
+  const AdamWTensor tensor = whole.tensor(false);
+  adamw_update(context, {&tensor, 1}, constants, scalars_at(1, constants));
+  std::vector<AdamWTensor> rows;
+  for (const auto& [begin, count] : {std::pair<std::int64_t, std::int64_t>{0, 13}, {13, 1}, {14, 87}}) {
+    const auto part = [begin = begin, count = count](TestTensor& x) { return x.view().rows(begin, count); };
+    rows.push_back({part(cut.parameter), {}, part(cut.exp_avg), part(cut.exp_avg_sq), part(cut.gradient), 0.1});
+  }
+  adamw_update(context, rows, constants, scalars_at(1, constants));
+  EXPECT_EQ(cut.bits(), whole.bits());
+}
+
+TEST_P(AdamW, the_form_is_the_new_value_rounded_once) {
+  Context context = cpu_context(GetParam());
+  State state(100, 1, 0.1);
+  TestTensor rounded(DType::kBF16, {100});
+  const AdamWTensor tensor = state.tensor(true);
+  adamw_update(context, {&tensor, 1}, {}, scalars_at(1, {}));
+  cast(context, rounded, state.parameter);
+  EXPECT_EQ(state.form.bits(), rounded.bits());
+}
+
+TEST_P(AdamW, no_tensors_are_no_work) {
+  Context context = cpu_context(GetParam());
+  adamw_update(context, {}, {}, {});
+}
+
+TEST_P(AdamW, wrong_operands_are_refused_by_name) {
+  Context context = cpu_context(GetParam());
+  State state(4, 1, 0);
+  TestTensor five(DType::kF32, {5}), half(DType::kBF16, {4});
+  const auto update = [&](const AdamWTensor& tensor, const AdamWScalars& scalars = {}) {
+    adamw_update(context, {&tensor, 1}, {}, scalars);
+  };
+  AdamWTensor bad = state.tensor(true);
+  bad.gradient = half.view();
+  expect_refused([&] { update(bad); }, "adamw_update.gradient: expected [4] fp32, found [4] bf16");
+  bad = state.tensor(true);
+  bad.exp_avg = five.view();
+  expect_refused([&] { update(bad); }, "adamw_update.exp_avg: expected [4] fp32, found [5] fp32");
+  bad = state.tensor(true);
+  bad.form = state.parameter.view();
+  expect_refused([&] { update(bad); }, "adamw_update.form: expected [4] bf16");
+  expect_refused([&] { update(state.tensor(true), {1e-3, 0, 0, 1}); }, "the bias corrections must be positive");
+}
+
+}  // namespace
+}  // namespace trireme
