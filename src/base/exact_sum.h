@@ -19,13 +19,14 @@ class ExactSum {
   [[nodiscard]] double value() const noexcept;
   [[nodiscard]] bool non_finite() const noexcept { return words_[kWords - 1] != 0; }
 
-  /// For reductions: element-wise integer addition of two of these is `add`. The last word counts non-finite values.
-  [[nodiscard]] std::array<std::int64_t, kWords>& words() noexcept { return words_; }
+  /// For reductions: element-wise integer addition of the words of up to 2^20 sums is `add` of them all. Each call puts
+  /// the words in order first, below 2^32 each. The last word counts non-finite values.
+  [[nodiscard]] std::array<std::int64_t, kWords>& words() noexcept;
 
  private:
   void carry() noexcept;
   std::array<std::int64_t, kWords> words_{};
-  std::int32_t additions_ = 0;
+  std::int32_t additions_ = 0;  ///< since the last carry
 };
 
 }  // namespace trireme
