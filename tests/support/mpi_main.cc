@@ -24,18 +24,20 @@ Launch* the_launch = nullptr;
 class FailurePrinter final : public testing::EmptyTestEventListener {
  public:
   explicit FailurePrinter(int rank) : rank_(rank) {}
+  void OnTestStart(const testing::TestInfo& info) override {
+    test_ = std::string(info.test_suite_name()) + "." + info.name();
+  }
+  // Asking GoogleTest for the current test here would wait for a lock that the caller holds.
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    std::fprintf(stderr, "rank %d: %s.%s: %s:%d\n%s\n", rank_,
-                 test == nullptr ? "" : test->test_suite_name(),
-                 test == nullptr ? "" : test->name(),
+    std::fprintf(stderr, "rank %d: %s: %s:%d\n%s\n", rank_, test_.c_str(),
                  result.file_name() == nullptr ? "" : result.file_name(), result.line_number(),
                  result.message());
   }
 
  private:
   int rank_;
+  std::string test_;
 };
 
 /// A test fails on all ranks or on none. One that a rank leaves half-way (ASSERT) ends the job: the
