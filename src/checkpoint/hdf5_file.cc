@@ -1,0 +1,393 @@
+#include "checkpoint/hdf5_file.h"
+
+#include <fcntl.h>
+#include <hdf5.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/unique_handle.h"
+
+namespace trireme {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "memory is written as it is");
+
+// One traits type for each kind, so that a dataset cannot be closed as a file.
+template <herr_t (*kClose)(hid_t)>
+struct Hdf5Traits {
+  using Raw = hid_t;
+  static Raw null() noexcept { return H5I_INVALID_HID; }
+  static herr_t close(Raw raw) noexcept { return kClose(raw); }
+  static void destroy(Raw raw) noexcept { kClose(raw); }
+};
+using FileTraits = Hdf5Traits<H5Fclose>;
+using DatasetTraits = Hdf5Traits<H5Dclose>;
+using SpaceTraits = Hdf5Traits<H5Sclose>;
+using TypeTraits = Hdf5Traits<H5Tclose>;
+using PropertiesTraits = Hdf5Traits<H5Pclose>;
+using File = UniqueHandle<FileTraits>;
+using Dataset = UniqueHandle<DatasetTraits>;
+using Space = UniqueHandle<SpaceTraits>;
+using Type = UniqueHandle<TypeTraits>;
+using Properties = UniqueHandle<PropertiesTraits>;
+
+herr_t keep_innermost(unsigned, const H5E_error2_t* entry, void* text) {
+  auto& kept = *static_cast<std::string*>(text);
+  if (kept.empty() && entry->desc != nullptr) kept = entry->desc;
+  return 0;
+}
+
+/// The innermost entry of the library's error stack; the system's reason alone where that entry
+/// quotes one.
+std::string library_reason() {
+  std::string text;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_innermost, &text);
+  static constexpr std::string_view kQuote = "error message = '";
+  if (const auto begin = text.find(kQuote); begin != std::string::npos) {
+    const auto end = text.find('\'', begin + kQuote.size());
+    text = text.substr(begin + kQuote.size(), end - begin - kQuote.size());
+  }
+  return text.empty() ? "the HDF5 library gives no reason" : text;
+}
+
+/// What is being done to which file, for the messages.
+struct Place {
+  const std::filesystem::path& path;
+  std::string_view dataset = "";
+
+  [[noreturn]] void fail(std::string_view what, std::string_view reason) const {
+    throw DataError("{}{}{}: {}: {}", path.string(), dataset.empty() ? "" : ": ", dataset, what,
+                    reason);
+  }
+  void check(herr_t status, std::string_view what) const {
+    if (status < 0) fail(what, library_reason());
+  }
+  template <class Handle>
+  [[nodiscard]] Handle made(hid_t raw, std::string_view what) const {
+    if (raw < 0) fail(what, library_reason());
+    return Handle(raw);
+  }
+  template <class Traits>
+  void close(UniqueHandle<Traits>& handle, std::string_view what) const {
+    check(Traits::close(handle.release()), what);
+  }
+};
+
+Type type_of(DType dtype, const Place& at) {
+  const auto copy = [&](hid_t standard) {
+    return at.made<Type>(H5Tcopy(standard), "cannot make a type");
+  };
+  switch (dtype) {
+    case DType::kF32:
+      return copy(H5T_IEEE_F32LE);
+    case DType::kF64:
+      return copy(H5T_IEEE_F64LE);
+    case DType::kI32:
+      return copy(H5T_STD_I32LE);
+    case DType::kBF16:
+      break;
+  }
+  Type type = copy(H5T_IEEE_F32LE);
+  at.check(H5Tset_fields(type.get(), 15, 7, 8, 0, 7), "cannot make a type");
+  at.check(H5Tset_precision(type.get(), 16), "cannot make a type");
+  at.check(H5Tset_size(type.get(), 2), "cannot make a type");
+  at.check(H5Tset_ebias(type.get(), 127), "cannot make a type");
+  return type;
+}
+
+using Sizes = std::array<hsize_t, Shape::kRankMax>;
+
+Sizes sizes_of(const Shape& shape) {
+  Sizes sizes{};
+  for (int dim = 0; dim < shape.rank(); ++dim)
+    sizes[static_cast<std::size_t>(dim)] = static_cast<hsize_t>(shape[dim]);
+  return sizes;
+}
+
+Space space_of(const Shape& shape, const Place& at) {
+  const Sizes sizes = sizes_of(shape);
+  const hid_t raw = shape.rank() == 0 ? H5Screate(H5S_SCALAR)
+                                      : H5Screate_simple(shape.rank(), sizes.data(), nullptr);
+  return at.made<Space>(raw, "cannot make a dataspace");
+}
+
+void select(const Space& space, const Box& box, const Place& at) {
+  if (box.shape.rank() == 0) return;  // a scalar is always selected whole
+  const Sizes start = sizes_of(box.offset), count = sizes_of(box.shape);
+  at.check(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, count.data(),
+                               nullptr),
+           "cannot select a box");
+}
+
+Properties file_access(const Place& at) {
+  Properties access = at.made<Properties>(H5Pcreate(H5P_FILE_ACCESS), "cannot make properties");
+  at.check(H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG), "cannot set the closing degree");
+  // One writer and finished files only: a lock protects nothing here, and some network file systems
+  // refuse it.
+  at.check(H5Pset_file_locking(access.get(), false, true), "cannot switch file locking off");
+  return access;
+}
+
+/// NaN, so that what is missing is seen; integers have none.
+void set_fill(const Properties& creation, const Type& type, DType dtype, const Place& at) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const double wide_nan = std::numeric_limits<double>::quiet_NaN();
+  const BFloat16 narrow_nan = to_bfloat16(nan);
+  const std::int32_t zero = 0;
+  const void* value = dtype == DType::kF64    ? static_cast<const void*>(&wide_nan)
+                      : dtype == DType::kBF16 ? static_cast<const void*>(&narrow_nan)
+                      : dtype == DType::kI32  ? static_cast<const void*>(&zero)
+                                              : static_cast<const void*>(&nan);
+  at.check(H5Pset_fill_value(creation.get(), type.get(), value), "cannot set the fill value");
+}
+
+/// The library expands "%b" in the names of a virtual source.
+std::string escaped(const std::string& name) {
+  std::string out;
+  for (const char c : name) out += c == '%' ? "%%" : std::string(1, c);
+  return out;
+}
+
+}  // namespace
+
+void initialise_hdf5() {
+  static const bool done = [] {
+    H5dont_atexit();
+    H5open();
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+    std::signal(SIGXFSZ, SIG_IGN);
+    return true;
+  }();
+  (void)done;
+}
+
+std::string hdf5_version() {
+  unsigned major = 0, minor = 0, release = 0;
+  initialise_hdf5();
+  H5get_libversion(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
+struct Hdf5Writer::Handles {
+  std::filesystem::path path;
+  File file;
+  Properties links;     // makes the groups on the way to a dataset
+  Properties creation;  // contiguous, no fill
+  int descriptor = -1;  // the library's own
+
+  /// The file must not survive a failure. Its name goes first, and what the library still wants to
+  /// write lands in memory: on a full disk its close would fail again and keep the file open for
+  /// the life of the process.
+  void abandon() noexcept {
+    ::unlink(path.c_str());
+    if (descriptor >= 0) {
+      const int sink = ::memfd_create("abandoned", MFD_CLOEXEC);
+      if (sink >= 0) {
+        ::dup3(sink, descriptor, O_CLOEXEC);
+        ::close(sink);
+      }
+    }
+    descriptor = -1;
+  }
+  ~Handles() {
+    if (file) abandon();
+  }
+};
+
+Hdf5Writer::Hdf5Writer(std::filesystem::path path) : handles_(std::make_unique<Handles>()) {
+  initialise_hdf5();
+  handles_->path = std::move(path);
+  const Place at{handles_->path};
+  const Properties access = file_access(at);
+  at.check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110),
+           "cannot set the format version");
+  at.check(H5Pset_alignment(access.get(), 4096, 4096), "cannot set the alignment");
+  handles_->file = at.made<File>(
+      H5Fcreate(handles_->path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), "cannot create");
+  void* descriptor = nullptr;
+  if (H5Fget_vfd_handle(handles_->file.get(), H5P_DEFAULT, &descriptor) >= 0 &&
+      descriptor != nullptr) {
+    handles_->descriptor = *static_cast<int*>(descriptor);
+  }
+  handles_->links = at.made<Properties>(H5Pcreate(H5P_LINK_CREATE), "cannot make properties");
+  at.check(H5Pset_create_intermediate_group(handles_->links.get(), 1), "cannot make properties");
+  handles_->creation = at.made<Properties>(H5Pcreate(H5P_DATASET_CREATE), "cannot make properties");
+  at.check(H5Pset_layout(handles_->creation.get(), H5D_CONTIGUOUS), "cannot set the layout");
+  at.check(H5Pset_fill_time(handles_->creation.get(), H5D_FILL_TIME_NEVER),
+           "cannot set the fill time");
+}
+
+Hdf5Writer::~Hdf5Writer() = default;
+
+void Hdf5Writer::write(const std::string& dataset, DType dtype, const Shape& shape,
+                       std::span<const std::byte> bytes) {
+  expect(bytes.size() == static_cast<std::size_t>(shape.count()) * size_of(dtype),
+         "{}: {} bytes for {}", dataset, bytes.size(), shape.text());
+  const Place at{handles_->path, dataset};
+  const Type type = type_of(dtype, at);
+  const Space space = space_of(shape, at);
+  Dataset made =
+      at.made<Dataset>(H5Dcreate2(handles_->file.get(), dataset.c_str(), type.get(), space.get(),
+                                  handles_->links.get(), handles_->creation.get(), H5P_DEFAULT),
+                       "cannot create the dataset");
+  at.check(H5Dwrite(made.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()),
+           "cannot write");
+  at.close(made, "cannot write");
+}
+
+void Hdf5Writer::write_virtual(const std::string& dataset, DType dtype, const Shape& shape,
+                               std::span<const VirtualPart> parts) {
+  const Place at{handles_->path, dataset};
+  const Type type = type_of(dtype, at);
+  const Space space = space_of(shape, at);
+  const Properties creation =
+      at.made<Properties>(H5Pcreate(H5P_DATASET_CREATE), "cannot make properties");
+  set_fill(creation, type, dtype, at);
+  for (const VirtualPart& part : parts) {
+    const Space source = space_of(part.box.shape, at);
+    select(space, part.box, at);
+    at.check(H5Pset_virtual(creation.get(), space.get(), escaped(part.file).c_str(),
+                            escaped(part.dataset).c_str(), source.get()),
+             "cannot map a part");
+  }
+  Dataset made =
+      at.made<Dataset>(H5Dcreate2(handles_->file.get(), dataset.c_str(), type.get(), space.get(),
+                                  handles_->links.get(), creation.get(), H5P_DEFAULT),
+                       "cannot create the dataset");
+  at.close(made, "cannot write");
+}
+
+void Hdf5Writer::finish() {
+  const Place at{handles_->path};
+  if (H5Fclose(handles_->file.get()) < 0) {
+    const std::string reason = library_reason();
+    handles_->abandon();
+    handles_->file.reset();
+    at.fail("cannot close", reason);
+  }
+  (void)handles_->file.release();
+  handles_->descriptor = -1;
+  try {
+    sync_path(handles_->path);  // the library never calls fsync
+  } catch (...) {
+    ::unlink(handles_->path.c_str());
+    throw;
+  }
+}
+
+struct Hdf5Reader::Handles {
+  std::filesystem::path path;
+  std::uint64_t file_bytes = 0;
+  File file;
+  std::string name;
+  Dataset dataset;
+  Type type;
+  Space space;
+};
+
+namespace {
+
+/// The superblock, read by hand: the library's parser of the older formats crashes and hangs on
+/// damaged files, that of this one checks sums. Returns the size of the file.
+std::uint64_t check_superblock(const Place& at) {
+  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
+  constexpr char kVersion = 3, kClosed = 0;
+  const FileDescriptor file = open_file(at.path, O_RDONLY);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) at.fail("cannot read its size", errno_text(errno));
+  if (!S_ISREG(status.st_mode)) at.fail("cannot open", "not a regular file");
+  char start[12] = {};
+  const ssize_t count = ::pread(file.get(), start, sizeof start, 0);
+  if (count < 0) at.fail("cannot read", errno_text(errno));
+  if (count < static_cast<ssize_t>(sizeof start) ||
+      std::string_view(start, kSignature.size()) != kSignature) {
+    at.fail("cannot open", "not an HDF5 file");
+  }
+  if (start[8] != kVersion)
+    at.fail("cannot open", "an HDF5 format that this program does not write");
+  if (start[11] != kClosed) at.fail("cannot open", "its writer did not close it");
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+/// Every link on the way to the dataset is a hard one: soft and external links can lead anywhere.
+void check_links(const File& file, const std::string& dataset, const Place& at) {
+  for (std::size_t end = dataset.find('/');; end = dataset.find('/', end + 1)) {
+    H5L_info_t info{};
+    if (H5Lget_info(file.get(), dataset.substr(0, end).c_str(), &info, H5P_DEFAULT) < 0) {
+      at.fail("cannot open the dataset", "it is not in this file");
+    }
+    if (info.type != H5L_TYPE_HARD)
+      at.fail("cannot open the dataset", "a link that is not a hard one leads to it");
+    if (end == std::string::npos) return;
+  }
+}
+
+}  // namespace
+
+Hdf5Reader::Hdf5Reader(std::filesystem::path path) : handles_(std::make_unique<Handles>()) {
+  initialise_hdf5();
+  handles_->path = std::move(path);
+  const Place at{handles_->path};
+  handles_->file_bytes = check_superblock(at);
+  handles_->file = at.made<File>(
+      H5Fopen(handles_->path.c_str(), H5F_ACC_RDONLY, file_access(at).get()), "cannot open");
+}
+
+Hdf5Reader::~Hdf5Reader() = default;
+
+void Hdf5Reader::open(const std::string& dataset, DType dtype, const Shape& shape) {
+  Handles& mine = *handles_;
+  mine.name = dataset;
+  const Place at{mine.path, mine.name};
+  check_links(mine.file, dataset, at);
+  mine.dataset = at.made<Dataset>(H5Dopen2(mine.file.get(), dataset.c_str(), H5P_DEFAULT),
+                                  "cannot open the dataset");
+  const Properties creation =
+      at.made<Properties>(H5Dget_create_plist(mine.dataset.get()), "cannot read the layout");
+  if (H5Pget_layout(creation.get()) != H5D_CONTIGUOUS)
+    at.fail("refused", "its layout is not contiguous");
+  if (H5Pget_external_count(creation.get()) != 0) at.fail("refused", "its data lie in other files");
+  if (H5Pget_nfilters(creation.get()) != 0) at.fail("refused", "it has filters");
+  mine.type = type_of(dtype, at);
+  const Type stored = at.made<Type>(H5Dget_type(mine.dataset.get()), "cannot read the type");
+  if (H5Tequal(stored.get(), mine.type.get()) <= 0)
+    at.fail("refused", fmt::format("it is not {}", name_of(dtype)));
+  mine.space = at.made<Space>(H5Dget_space(mine.dataset.get()), "cannot read the shape");
+  Sizes sizes{};
+  const int rank = H5Sget_simple_extent_ndims(mine.space.get());
+  if (rank != shape.rank() ||
+      H5Sget_simple_extent_dims(mine.space.get(), sizes.data(), nullptr) != rank ||
+      sizes != sizes_of(shape)) {
+    at.fail("refused", fmt::format("its shape is not {}", shape.text()));
+  }
+  // Data that were never written read as zeros without an error.
+  const auto bytes = static_cast<std::uint64_t>(shape.count()) * size_of(dtype);
+  const haddr_t begin = H5Dget_offset(mine.dataset.get());
+  if (bytes > 0 && (begin == HADDR_UNDEF || H5Dget_storage_size(mine.dataset.get()) != bytes ||
+                    begin > mine.file_bytes || bytes > mine.file_bytes - begin)) {
+    at.fail("refused", "its data are not all in this file");
+  }
+}
+
+void Hdf5Reader::read(const Box& box, std::byte* out) const {
+  const Place at{handles_->path, handles_->name};
+  const Space memory = space_of(box.shape, at);
+  select(handles_->space, box, at);
+  at.check(H5Dread(handles_->dataset.get(), handles_->type.get(), memory.get(),
+                   handles_->space.get(), H5P_DEFAULT, out),
+           "cannot read");
+}
+
+}  // namespace trireme

@@ -1,0 +1,84 @@
+#pragma once
+// HDF5 files as a checkpoint uses them: written once by one rank, read only; hdf5_file.cc is the
+// only file that includes hdf5.h. The rules and the measurements behind them: a file is either
+// whole or refuses to open (bounds V110); the library never runs at exit (H5dont_atexit); a file
+// whose writing failed is unlinked before its handles are closed, because a later close can succeed
+// and leave a wrong file that opens. HDF5 has one global lock and these classes no lock of their
+// own: one thread at a time.
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+
+namespace trireme {
+
+/// Called before anything else touches HDF5, first thing in main; again is harmless. Nothing of
+/// HDF5 then runs at exit, and its own error printing is silent. A file-size limit (SIGXFSZ)
+/// becomes a failed write instead of a death.
+void initialise_hdf5();
+
+/// "1.10.8"
+std::string hdf5_version();
+
+/// Writes one new file. Every method throws DataError naming file, dataset and the system's reason;
+/// after that, and where `finish` was never reached, the file is removed.
+class Hdf5Writer {
+ public:
+  /// The file must not exist.
+  explicit Hdf5Writer(std::filesystem::path path);
+  ~Hdf5Writer();
+  Hdf5Writer(const Hdf5Writer&) = delete;
+  Hdf5Writer& operator=(const Hdf5Writer&) = delete;
+
+  /// A contiguous little-endian dataset; groups on the way to "a/b/c" are made. bf16 is HDF5's own
+  /// 16-bit float with 8 exponent bits.
+  void write(const std::string& dataset, DType dtype, const Shape& shape,
+             std::span<const std::byte> bytes);
+
+  /// A box of a virtual dataset and where it comes from; `file` is relative to this file.
+  struct VirtualPart {
+    std::string file, dataset;
+    Box box;
+  };
+  /// A dataset made of others; what is missing reads as NaN (0 for integers).
+  void write_virtual(const std::string& dataset, DType dtype, const Shape& shape,
+                     std::span<const VirtualPart> parts);
+
+  /// Closes, checks every step, and makes the file durable.
+  void finish();
+
+ private:
+  struct Handles;
+  std::unique_ptr<Handles> handles_;
+};
+
+/// Reads one file. Throws DataError naming file and dataset.
+class Hdf5Reader {
+ public:
+  /// Refuses what this program does not write: superblocks older than V110's, files not closed by
+  /// their writer.
+  explicit Hdf5Reader(std::filesystem::path path);
+  ~Hdf5Reader();
+  Hdf5Reader(const Hdf5Reader&) = delete;
+  Hdf5Reader& operator=(const Hdf5Reader&) = delete;
+
+  /// Chooses the dataset that `read` reads. Refuses links that are not hard, layouts that are not
+  /// contiguous (virtual ones too), filters, external storage, other types and shapes, and data
+  /// that were never written or lie outside the file. Allocates nothing of the dataset's size.
+  void open(const std::string& dataset, DType dtype, const Shape& shape);
+
+  /// Fills `out` with a box of the chosen dataset (offsets within the dataset), row-major.
+  void read(const Box& box, std::byte* out) const;
+
+ private:
+  struct Handles;
+  std::unique_ptr<Handles> handles_;
+};
+
+}  // namespace trireme

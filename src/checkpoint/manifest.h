@@ -1,0 +1,87 @@
+#pragma once
+// manifest.json: what a checkpoint holds and where, with the hash of every piece. Reading is
+// strict: a manifest that passes has shapes that fit memory arithmetic, and boxes that cover every
+// tensor exactly once.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/json.h"
+#include "base/shape.h"
+
+namespace trireme {
+
+inline constexpr std::int64_t kManifestFormatVersion = 1;
+inline constexpr std::string_view kManifestName = "manifest.json";
+
+/// One stored box of a tensor.
+struct ManifestShard {
+  std::string file;     ///< a plain name in the checkpoint's folder
+  std::string dataset;  ///< its path in that HDF5 file
+  Box box;              ///< which part of the tensor; the dataset has box.shape
+  std::string hash;     ///< XXH3-128, 32 hex digits, of its little-endian row-major bytes
+  friend bool operator==(const ManifestShard&, const ManifestShard&) = default;
+};
+
+struct ManifestTensor {
+  std::string name;
+  DType dtype = DType::kF32;
+  Shape shape;
+  std::vector<ManifestShard> shards;  ///< sorted by offset
+  friend bool operator==(const ManifestTensor&, const ManifestTensor&) = default;
+};
+
+/// A small file kept beside the shards (tokenizer.json, kernel_choices.json).
+struct ManifestFile {
+  std::string file;
+  std::int64_t bytes = 0;
+  std::string hash;
+  friend bool operator==(const ManifestFile&, const ManifestFile&) = default;
+};
+
+struct Manifest {
+  std::int64_t step = 0, consumed_samples = 0, zero_stage = 0;
+  Json mesh = Json::object();       ///< extents by axis
+  Json model = Json::object();      ///< Hugging Face config keys
+  Json tokenizer = Json::object();  ///< {path, hash}
+  Json scalars = Json::object();    ///< State::scalars
+  Json versions = Json::object();   ///< of the program and its libraries
+  std::vector<ManifestFile> files;
+  std::vector<ManifestTensor> tensors;  ///< sorted by name
+
+  [[nodiscard]] const ManifestTensor* find(std::string_view name) const;
+  [[nodiscard]] const ManifestFile* find_file(std::string_view file) const;
+  /// Payload of all tensors.
+  [[nodiscard]] std::int64_t bytes() const;
+  friend bool operator==(const Manifest&, const Manifest&) = default;
+};
+
+/// The text of the file. Its member manifest_xxh3_128 is the hash of the compact text of all
+/// others, so that a changed number is found as a changed weight is.
+std::string manifest_text(const Manifest& manifest);
+
+/// Throws DataError naming `source` and the member: wrong types, sizes, boxes outside of the shape,
+/// overlaps, holes, file names that leave the folder, another format version, a hash that does not
+/// match. A manifest without manifest_xxh3_128 (made by another tool) is accepted.
+Manifest parse_manifest(std::string_view text, std::string_view source);
+
+/// FOLDER/manifest.json, with check_folder_name.
+Manifest read_manifest(const std::filesystem::path& folder);
+
+/// Throws DataError where a folder named step-N holds another step; other names say nothing.
+void check_folder_name(const std::filesystem::path& folder, const Manifest& manifest);
+
+/// Throws DataError unless the shards of every tensor cover it exactly once (what parse_manifest
+/// ends with).
+void check_coverage(const Manifest& manifest, std::string_view source);
+
+/// "step-00000100"
+std::string step_folder_name(std::int64_t step);
+/// The step of such a name, -1 for any other.
+std::int64_t step_of_folder_name(std::string_view name);
+
+}  // namespace trireme

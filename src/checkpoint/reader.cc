@@ -1,0 +1,326 @@
+#include "checkpoint/reader.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "checkpoint/shard_reader.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr std::string_view kParametersPrefix = "parameters/";
+
+/// One stored shard and the tensor it belongs to.
+struct StoredShard {
+  const ManifestTensor* tensor;
+  const ManifestShard* shard;
+};
+
+std::vector<StoredShard> shards_by_file(const Manifest& manifest) {
+  std::vector<StoredShard> shards;
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    for (const ManifestShard& shard : tensor.shards) shards.push_back({&tensor, &shard});
+  }
+  std::stable_sort(shards.begin(), shards.end(), [](const StoredShard& a, const StoredShard& b) {
+    return a.shard->file < b.shard->file;
+  });
+  return shards;
+}
+
+/// "" where every file that the manifest names is there.
+std::string missing_file(const std::filesystem::path& folder, const Manifest& manifest) {
+  std::set<std::string> names;
+  for (const ManifestFile& file : manifest.files) names.insert(file.file);
+  for (const StoredShard& stored : shards_by_file(manifest)) names.insert(stored.shard->file);
+  for (const std::string& name : names) {
+    std::error_code code;
+    if (!std::filesystem::is_regular_file(folder / name, code)) {
+      return fmt::format("{}: is missing", (folder / name).string());
+    }
+  }
+  return "";
+}
+
+void verify_file(const std::filesystem::path& folder, const ManifestFile& file) {
+  const std::filesystem::path path = folder / file.file;
+  const std::string content = read_file(path);
+  if (static_cast<std::int64_t>(content.size()) != file.bytes ||
+      xxh3_128_hex(content) != file.hash) {
+    throw DataError("{}: does not match its hash (it was changed or damaged)", path.string());
+  }
+}
+
+/// The first fault that any rank finds, "" where there is none. Collective.
+std::string first_fault(const std::filesystem::path& folder, Communicator& world) {
+  std::string mine;
+  try {
+    const ShardSelection share{static_cast<std::size_t>(world.rank()),
+                               static_cast<std::size_t>(world.size())};
+    const auto faults = verify_checkpoint(folder, share);
+    if (!faults.empty()) mine = faults.front().sentence();
+    if (faults.size() > 1) mine += fmt::format(" (and {} more)", faults.size() - 1);
+  } catch (const std::exception& error) {
+    mine = error.what();
+  }
+  for (const std::string& fault : world.all_gather_text(mine)) {
+    if (!fault.empty()) return fault;
+  }
+  return "";
+}
+
+bool has_step_folders(const std::filesystem::path& directory) {
+  std::error_code code;
+  for (std::filesystem::directory_iterator at(directory, code), end; !code && at != end;
+       at.increment(code)) {
+    if (step_of_folder_name(at->path().filename().string()) >= 0) return true;
+  }
+  return false;
+}
+
+/// The folder of checkpoints that an argument means; empty where it means none.
+std::filesystem::path checkpoints_folder(const std::filesystem::path& argument) {
+  if (has_step_folders(argument)) return argument;
+  std::error_code code;
+  if (std::filesystem::is_directory(argument / "checkpoints", code))
+    return argument / "checkpoints";
+  // A run that keeps its checkpoints elsewhere says so in its resolved config.
+  if (!std::filesystem::is_regular_file(argument / "config.json", code)) return {};
+  try {
+    const std::filesystem::path config = argument / "config.json";
+    const Json json = parse_json(read_file(config), config.string());
+    const Json* section = json.find("checkpoint");
+    const Json* directory = section == nullptr ? nullptr : section->find("directory");
+    if (directory != nullptr && directory->is_string() &&
+        has_step_folders(directory->as_string())) {
+      return directory->as_string();
+    }
+  } catch (const DataError&) {
+    // Not a run's config: the argument means no checkpoint.
+  }
+  return {};
+}
+
+std::string join(const std::vector<std::string>& names) {
+  constexpr std::size_t kNamesMax = 20;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kNamesMax); ++i)
+    text += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > kNamesMax) text += fmt::format(" and {} more", names.size() - kNamesMax);
+  return text;
+}
+
+/// The names that any rank's state holds. Collective.
+std::set<std::string> names_of_all_ranks(const State& state, Communicator& world) {
+  Json mine = Json::array();
+  for (const StateTensor& tensor : state.tensors) mine.push_back(tensor.name);
+  std::set<std::string> names;
+  for (const std::string& theirs : world.all_gather_text(mine.dump())) {
+    const Json parsed = parse_json(theirs, "names of a rank");
+    for (const Json& name : parsed.as_array()) names.insert(name.as_string());
+  }
+  return names;
+}
+
+void check_names(const std::set<std::string>& wanted, const Manifest& manifest, LoadScope scope,
+                 const std::string& source) {
+  std::vector<std::string> missing, surplus;
+  for (const std::string& name : wanted) {
+    if (manifest.find(name) == nullptr) missing.push_back(name);
+  }
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    const bool in_scope =
+        scope == LoadScope::kEverything || tensor.name.starts_with(kParametersPrefix);
+    if (in_scope && !wanted.contains(tensor.name)) surplus.push_back(tensor.name);
+  }
+  if (missing.empty() && surplus.empty()) return;
+  const auto listed = [](std::string_view what, const std::vector<std::string>& names) {
+    return names.empty() ? "" : fmt::format(" {}: {}.", what, join(names));
+  };
+  throw DataError("{}: does not hold this model's state.{}{}", source, listed("Missing", missing),
+                  listed("Not in the model", surplus));
+}
+
+void check_tensor(const StateTensor& wanted, const ManifestTensor& stored,
+                  const std::string& source) {
+  if (stored.dtype != wanted.dtype || stored.shape != wanted.global_shape) {
+    throw DataError("{}: {} is {} {}, the model has {} {}", source, wanted.name,
+                    name_of(stored.dtype), stored.shape.text(), name_of(wanted.dtype),
+                    wanted.global_shape.text());
+  }
+  expect(lies_inside(wanted.box, wanted.global_shape), "{}: a box outside of {}", wanted.name,
+         wanted.global_shape.text());
+}
+
+void load_boxes(const std::filesystem::path& folder, const Manifest& manifest, State& state) {
+  const std::string source = (folder / kManifestName).string();
+  std::map<std::string_view, std::vector<BoxBuffer>>
+      targets;  // one tensor may stand in several boxes
+  for (const StateTensor& tensor : state.tensors) {
+    const ManifestTensor* stored = manifest.find(tensor.name);
+    expect(stored != nullptr, "{} was found before", tensor.name);
+    check_tensor(tensor, *stored, source);
+    targets[tensor.name].push_back({tensor.data, tensor.box});
+  }
+  ShardReader reader(folder);
+  for (const StoredShard& stored : shards_by_file(manifest)) {
+    const auto wanted = targets.find(stored.tensor->name);
+    if (wanted == targets.end()) continue;
+    std::vector<BoxBuffer> met;
+    for (const BoxBuffer& target : wanted->second) {
+      if (intersect(stored.shard->box, target.box).shape.count() > 0) met.push_back(target);
+    }
+    if (!met.empty()) reader.read(*stored.tensor, *stored.shard, met);
+  }
+}
+
+}  // namespace
+
+std::string CheckpointFault::sentence() const {
+  const bool named = tensor.empty() || text.find(tensor) != std::string::npos;
+  return named ? text : fmt::format("{} (of tensor {})", text, tensor);
+}
+
+std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& directory) {
+  std::vector<CheckpointInfo> found;
+  std::error_code code;
+  for (std::filesystem::directory_iterator at(directory, code), end; !code && at != end;
+       at.increment(code)) {
+    CheckpointInfo info;
+    info.path = at->path();
+    info.step = step_of_folder_name(info.path.filename().string());
+    if (info.step < 0) continue;
+    try {
+      info.manifest = read_manifest(info.path);
+      info.problem = missing_file(info.path, info.manifest);
+    } catch (const std::exception& error) {
+      info.problem = error.what();
+    }
+    found.push_back(std::move(info));
+  }
+  if (code && code != std::errc::no_such_file_or_directory) {
+    throw DataError("{}: cannot list: {}", directory.string(), code.message());
+  }
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.step > b.step; });
+  return found;
+}
+
+std::vector<CheckpointFault> verify_checkpoint(const std::filesystem::path& folder,
+                                               ShardSelection selection) {
+  const Manifest manifest = read_manifest(folder);
+  std::vector<CheckpointFault> faults;
+  const auto attempt = [&](const std::string& file, const std::string& tensor, const auto& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      faults.push_back({file, tensor, error.what()});
+    }
+  };
+  ShardReader reader(folder);
+  const std::vector<StoredShard> shards = shards_by_file(manifest);
+  for (std::size_t i = selection.first; i < shards.size(); i += selection.stride) {
+    const auto& [tensor, shard] = shards[i];
+    attempt(shard->file, tensor->name, [&] { reader.read(*tensor, *shard, {}); });
+  }
+  for (std::size_t i = selection.first; i < manifest.files.size(); i += selection.stride) {
+    attempt(manifest.files[i].file, "", [&] { verify_file(folder, manifest.files[i]); });
+  }
+  return faults;
+}
+
+NewestCheckpoint find_newest_valid(const std::filesystem::path& directory, Communicator& world) {
+  Json steps = Json::array();
+  NewestCheckpoint newest;
+  run_together(world, [&] {
+    if (world.rank() != 0) return;
+    for (const CheckpointInfo& info : list_checkpoints(directory)) {
+      Json entry = Json::array();
+      entry.push_back(info.path.string());
+      entry.push_back(info.problem);
+      steps.push_back(std::move(entry));
+    }
+  });
+  steps = parse_json(world.broadcast_text(steps.dump(), 0), "list of checkpoints");
+  for (const Json& entry : steps.as_array()) {
+    const std::filesystem::path path = entry.as_array()[0].as_string();
+    std::string fault = entry.as_array()[1].as_string();
+    if (fault.empty()) fault = first_fault(path, world);
+    if (fault.empty()) {
+      newest.path = path;
+      break;
+    }
+    newest.rejected.push_back({path, std::move(fault)});
+  }
+  return newest;
+}
+
+void require_valid(const std::filesystem::path& folder, Communicator& world) {
+  const std::string fault = first_fault(folder, world);
+  if (!fault.empty()) throw DataError("{}", fault);
+}
+
+bool looks_like_checkpoint(const std::filesystem::path& argument) {
+  std::error_code code;
+  return std::filesystem::exists(argument / kManifestName, code) ||
+         !checkpoints_folder(argument).empty();
+}
+
+std::filesystem::path resolve_checkpoint_argument(const std::filesystem::path& argument,
+                                                  Communicator& world) {
+  std::string folder;
+  run_together(world, [&] {
+    if (world.rank() != 0) return;
+    std::error_code code;
+    if (!std::filesystem::exists(argument, code))
+      throw DataError("{}: there is no such folder", argument.string());
+    if (std::filesystem::exists(argument / kManifestName, code)) return;
+    folder = checkpoints_folder(argument).string();
+    if (folder.empty()) {
+      throw DataError(
+          "{}: holds no checkpoint. Give a step folder, a checkpoints folder or a run's folder",
+          argument.string());
+    }
+  });
+  folder = world.broadcast_text(folder, 0);
+  if (folder.empty()) return argument;
+  const NewestCheckpoint newest = find_newest_valid(folder, world);
+  for (const Rejected& rejected : newest.rejected) {
+    log_warning("{} is not used: {}", rejected.path.string(), rejected.reason);
+  }
+  if (newest.path.empty()) throw DataError("{}: holds no checkpoint that verifies", folder);
+  return newest.path;
+}
+
+Manifest load_state(const std::filesystem::path& folder, State& state, Communicator& world,
+                    LoadScope scope) {
+  std::string text;
+  const std::filesystem::path path = folder / kManifestName;
+  run_together(world, [&] {
+    if (world.rank() == 0) text = read_file(path);
+  });
+  text = world.broadcast_text(text, 0);
+  const std::set<std::string> wanted = names_of_all_ranks(state, world);
+  Manifest manifest;
+  run_together(world, [&] {
+    manifest = parse_manifest(text, path.string());
+    check_folder_name(folder, manifest);
+    check_names(wanted, manifest, scope, path.string());
+    load_boxes(folder, manifest, state);
+  });
+  state.scalars = manifest.scalars;
+  return manifest;
+}
+
+void read_tensor(const std::filesystem::path& folder, const ManifestTensor& tensor,
+                 std::byte* out) {
+  ShardReader reader(folder);
+  for (const ManifestShard& shard : tensor.shards)
+    reader.read(tensor, shard, {{out, whole(tensor.shape)}});
+}
+
+}  // namespace trireme

@@ -1,0 +1,88 @@
+#pragma once
+// Finding, verifying and loading checkpoints. Nothing is trusted: the newest that verifies is used,
+// whatever else lies beside it, and every byte that enters a tensor has passed its hash.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+#include "comm/communicator.h"
+#include "parallel/state.h"
+
+namespace trireme {
+
+/// A folder step-N below a folder of checkpoints.
+struct CheckpointInfo {
+  std::filesystem::path path;
+  std::int64_t step = 0;
+  std::string problem;  ///< why its manifest or its list of files is no good; "" where they are
+  Manifest manifest;    ///< where there is no problem
+};
+
+/// All of them, the newest first; none where the folder does not exist. Reads manifests and file
+/// sizes, no tensors.
+std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& directory);
+
+/// A fault of a checkpoint. `tensor` is "" where a whole file is meant.
+struct CheckpointFault {
+  std::string file, tensor, text;
+  [[nodiscard]] std::string sentence() const;
+};
+
+/// Which of the shards to verify: numbers first, first + stride, ... Ranks share the work.
+struct ShardSelection {
+  std::size_t first = 0, stride = 1;
+};
+
+/// Reads every selected shard and extra file and compares hashes; all faults, not only the first.
+/// Throws DataError where the manifest itself is no good.
+std::vector<CheckpointFault> verify_checkpoint(const std::filesystem::path& folder,
+                                               ShardSelection selection = {});
+
+struct Rejected {
+  std::filesystem::path path;
+  std::string reason;
+};
+
+struct NewestCheckpoint {
+  std::filesystem::path path;      ///< empty: there is none
+  std::vector<Rejected> rejected;  ///< the newer ones
+};
+
+/// The newest checkpoint below `directory` whose every hash holds. Collective: the ranks share the
+/// reading.
+NewestCheckpoint find_newest_valid(const std::filesystem::path& directory, Communicator& world);
+
+/// Throws DataError with the first fault unless every hash of this step folder holds. Collective.
+void require_valid(const std::filesystem::path& folder, Communicator& world);
+
+/// What `--checkpoint DIR` means: a step folder (itself, not verified), a folder of checkpoints or
+/// a run's (the newest that verifies; newer ones rejected are logged as warnings). Throws DataError
+/// where there is none. Collective.
+std::filesystem::path resolve_checkpoint_argument(const std::filesystem::path& argument,
+                                                  Communicator& world);
+
+/// True where resolve_checkpoint_argument would look for a checkpoint: a manifest, step folders or
+/// a run is there.
+bool looks_like_checkpoint(const std::filesystem::path& argument);
+
+enum class LoadScope : std::uint8_t {
+  kEverything,  ///< the state names exactly the tensors of the checkpoint
+  kParameters,  ///< the state names exactly its parameters; its optimizer's tensors are left alone
+};
+
+/// Fills every tensor of `state` with its box of the checkpoint's tensor, and the scalars; returns
+/// the manifest. Reads only the shards that meet these boxes, each verified whole. Another number
+/// of ranks than that which saved is the ordinary case. Throws DataError on every rank: tensors
+/// missing or left over (all ranks' names together), other types or shapes, a shard that does not
+/// match its hash. After an error the contents of `state` mean nothing. Collective.
+Manifest load_state(const std::filesystem::path& folder, State& state, Communicator& world,
+                    LoadScope scope = LoadScope::kEverything);
+
+/// Reads whole tensors of one checkpoint, verified: what export does, one at a time.
+void read_tensor(const std::filesystem::path& folder, const ManifestTensor& tensor, std::byte* out);
+
+}  // namespace trireme

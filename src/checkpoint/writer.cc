@@ -1,0 +1,273 @@
+#include "checkpoint/writer.h"
+
+#include <fcntl.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <map>
+#include <optional>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/human_format.h"
+#include "checkpoint/boxes.h"
+#include "checkpoint/hdf5_file.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/virtual_view.h"
+
+namespace trireme {
+
+namespace {
+
+/// A box that this rank writes.
+struct OwnShard {
+  const StateTensor* tensor;
+  Box box;
+  std::span<const std::byte> bytes;
+};
+
+std::vector<OwnShard> own_shards(const SaveRequest& request) {
+  std::vector<OwnShard> shards;
+  for (const StateTensor& tensor : request.state->tensors) {
+    const auto element_bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
+    const Box share =
+        share_of_replica({tensor.name, tensor.box, element_bytes, tensor.replica, tensor.replicas});
+    for (const Box& box : cut_box(share, request.shard_bytes_max / element_bytes)) {
+      const std::optional<std::int64_t> begin = contiguous_offset(tensor.box, box);
+      expect(begin.has_value(), "{}: a shard that is not contiguous", tensor.name);
+      shards.push_back({&tensor,
+                        box,
+                        {tensor.data + *begin * element_bytes,
+                         static_cast<std::size_t>(box.shape.count() * element_bytes)}});
+    }
+  }
+  return shards;
+}
+
+std::int64_t bytes_of(const std::vector<OwnShard>& shards) {
+  std::int64_t bytes = 0;
+  for (const OwnShard& shard : shards) bytes += static_cast<std::int64_t>(shard.bytes.size());
+  return bytes;
+}
+
+void check_free_space(const SaveRequest& request, std::int64_t payload_bytes) {
+  struct statvfs status {};
+  if (::statvfs(request.directory.c_str(), &status) != 0) {
+    throw DataError("{}: cannot read the free space: {}", request.directory.string(),
+                    errno_text(errno));
+  }
+  const double free = static_cast<double>(status.f_bavail) * static_cast<double>(status.f_frsize);
+  const double needed =
+      1.1 * static_cast<double>(payload_bytes) + static_cast<double>(request.min_free_bytes);
+  if (free < needed) {
+    throw DataError("{}: {} free, saving needs {}. Free space, or lower checkpoint.keep_last",
+                    request.directory.string(), format_bytes(static_cast<std::int64_t>(free)),
+                    format_bytes(static_cast<std::int64_t>(needed)));
+  }
+}
+
+/// Rank 0: the temporary folder, empty.
+std::filesystem::path make_temporary_folder(const SaveRequest& request,
+                                            std::int64_t payload_bytes) {
+  std::error_code code;
+  std::filesystem::create_directories(request.directory, code);
+  if (code)
+    throw DataError("{}: cannot make this folder: {}", request.directory.string(), code.message());
+  check_free_space(request, payload_bytes);
+  std::filesystem::path folder =
+      request.directory / fmt::format("{}.tmp-{}", step_folder_name(request.step), unique_suffix());
+  std::filesystem::create_directory(folder, code);
+  if (code) throw DataError("{}: cannot make this folder: {}", folder.string(), code.message());
+  return folder;
+}
+
+std::string rank_file_name(int rank) { return fmt::format("rank-{:05d}.h5", rank); }
+
+Json json_of(const Shape& shape) {
+  Json sizes = Json::array();
+  for (const std::int64_t size : shape.sizes()) sizes.push_back(size);
+  return sizes;
+}
+
+Shape shape_of(const Json& json) {
+  Shape shape;
+  std::vector<std::int64_t> sizes;
+  for (const Json& size : json.as_array()) sizes.push_back(size.as_integer());
+  return Shape(std::span<const std::int64_t>(sizes));
+}
+
+/// This rank's entries for the manifest: [name, dtype, shape] then, where something is stored,
+/// [offset, shape, hash].
+Json describe(const StateTensor& tensor) {
+  Json entry = Json::array();
+  entry.push_back(tensor.name);
+  entry.push_back(static_cast<int>(tensor.dtype));
+  entry.push_back(json_of(tensor.global_shape));
+  return entry;
+}
+
+/// Writes this rank's file (none where it owns nothing) and returns its entries as text.
+std::string write_rank_file(const std::filesystem::path& folder, const SaveRequest& request,
+                            int rank) {
+  Json entries = Json::array();
+  for (const StateTensor& tensor : request.state->tensors) {
+    if (tensor.replica == 0)
+      entries.push_back(describe(tensor));  // also what nobody writes: a hole is then seen
+  }
+  const std::vector<OwnShard> shards = own_shards(request);
+  if (shards.empty()) return entries.dump();
+  Hdf5Writer file(folder / rank_file_name(rank));
+  for (const OwnShard& shard : shards) {
+    file.write(dataset_name(shard.tensor->name, shard.box), shard.tensor->dtype, shard.box.shape,
+               shard.bytes);
+    Json entry = describe(*shard.tensor);
+    entry.push_back(json_of(shard.box.offset));
+    entry.push_back(json_of(shard.box.shape));
+    entry.push_back(xxh3_128_hex(shard.bytes));
+    entries.push_back(std::move(entry));
+  }
+  file.finish();
+  return entries.dump();
+}
+
+/// Adds the entries of one rank.
+void add_entries(std::map<std::string, ManifestTensor>& tensors, const Json& entries, int rank) {
+  for (const Json& json : entries.as_array()) {
+    const Json::Array& entry = json.as_array();
+    const std::string& name = entry[0].as_string();
+    const auto dtype = static_cast<DType>(entry[1].as_integer());
+    const Shape shape = shape_of(entry[2]);
+    ManifestTensor& tensor =
+        tensors.try_emplace(name, ManifestTensor{name, dtype, shape, {}}).first->second;
+    expect(tensor.dtype == dtype && tensor.shape == shape,
+           "{}: rank {} has {} {}, a lower rank {} {}", name, rank, name_of(dtype), shape.text(),
+           name_of(tensor.dtype), tensor.shape.text());
+    if (entry.size() == 3) continue;
+    const Box box{shape_of(entry[3]), shape_of(entry[4])};
+    tensor.shards.push_back(
+        {rank_file_name(rank), dataset_name(name, box), box, entry[5].as_string()});
+  }
+}
+
+Manifest make_manifest(const SaveRequest& request,
+                       const std::vector<std::string>& entries_of_ranks) {
+  std::map<std::string, ManifestTensor> tensors;
+  for (std::size_t rank = 0; rank < entries_of_ranks.size(); ++rank) {
+    add_entries(tensors, parse_json(entries_of_ranks[rank], "entries of a rank"),
+                static_cast<int>(rank));
+  }
+  Manifest manifest;
+  manifest.step = request.step;
+  manifest.consumed_samples = request.consumed_samples;
+  manifest.zero_stage = request.zero_stage;
+  manifest.mesh = request.mesh;
+  manifest.model = request.model;
+  manifest.tokenizer = request.tokenizer;
+  manifest.scalars = request.state->scalars;
+  manifest.versions = request.versions;
+  for (const ExtraFile& file : request.files) {
+    manifest.files.push_back(
+        {file.name, static_cast<std::int64_t>(file.content.size()), xxh3_128_hex(file.content)});
+  }
+  for (auto& [name, tensor] : tensors) {
+    std::sort(tensor.shards.begin(), tensor.shards.end(),
+              [](const ManifestShard& a, const ManifestShard& b) {
+                const auto x = a.box.offset.sizes(), y = b.box.offset.sizes();
+                return std::lexicographical_compare(x.begin(), x.end(), y.begin(), y.end());
+              });
+    manifest.tensors.push_back(std::move(tensor));
+  }
+  return manifest;
+}
+
+/// Gives the finished folder its name. What stood under it before goes away afterwards.
+void commit(const std::filesystem::path& folder, const std::filesystem::path& final_path) {
+  std::error_code code;
+  const auto standing = std::filesystem::symlink_status(final_path, code);
+  if (std::filesystem::is_directory(standing)) {
+    if (::renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) {
+      sync_path(final_path.parent_path());
+      std::filesystem::remove_all(folder, code);  // what remains is a leftover of a known name
+      return;
+    }
+    remove_folder(final_path);  // a file system without the exchange
+  } else if (std::filesystem::exists(standing)) {
+    throw DataError("{}: is in the way and not a folder. Move it away", final_path.string());
+  }
+  if (::rename(folder.c_str(), final_path.c_str()) != 0) {
+    throw DataError("{}: cannot rename to {}: {}", folder.string(), final_path.string(),
+                    errno_text(errno));
+  }
+}
+
+/// Rank 0: everything after the ranks' files.
+void finish_checkpoint(const SaveRequest& request, const std::filesystem::path& folder,
+                       const std::vector<std::string>& entries_of_ranks) {
+  const Manifest manifest = make_manifest(request, entries_of_ranks);
+  const std::filesystem::path manifest_path = folder / kManifestName;
+  const std::string text = manifest_text(manifest);
+  (void)parse_manifest(text,
+                       manifest_path.string());  // refuses to commit what a reader would refuse
+  for (const ExtraFile& file : request.files)
+    write_file_atomically(folder / file.name, file.content);
+  write_virtual_view(folder, manifest);
+  write_file_atomically(manifest_path, text);
+  sync_path(folder);
+  commit(folder, request.directory / step_folder_name(request.step));
+  sync_path(request.directory);
+}
+
+void save_or_throw(const SaveRequest& request, Communicator& world, SaveResult& result) {
+  std::array<std::int64_t, 1> bytes{0};
+  std::filesystem::path folder;
+  run_together(world, [&] { bytes[0] = bytes_of(own_shards(request)); });
+  world.sum(bytes);
+  run_together(world, [&] {
+    if (world.rank() == 0) folder = make_temporary_folder(request, bytes[0]);
+  });
+  folder = world.broadcast_text(folder.string(), 0);
+  try {
+    std::string entries;
+    run_together(world, [&] { entries = write_rank_file(folder, request, world.rank()); });
+    const std::vector<std::string> entries_of_ranks = world.all_gather_text(entries);
+    run_together(world, [&] {
+      if (world.rank() == 0) finish_checkpoint(request, folder, entries_of_ranks);
+    });
+  } catch (...) {
+    // Every rank is past its last write here: the error came out of a collective.
+    std::error_code ignored;
+    if (world.rank() == 0) std::filesystem::remove_all(folder, ignored);
+    throw;
+  }
+  result.bytes = bytes[0];
+}
+
+}  // namespace
+
+std::string dataset_name(const std::string& tensor, const Box& box) {
+  std::string name = tensor + "/at";
+  for (const std::int64_t offset : box.offset.sizes()) name += fmt::format("-{}", offset);
+  return name;
+}
+
+SaveResult save_checkpoint(const SaveRequest& request, Communicator& world) {
+  expect(request.state != nullptr && request.step >= 0, "a save without state");
+  SaveResult result;
+  result.path = request.directory / step_folder_name(request.step);
+  try {
+    save_or_throw(request, world, result);
+  } catch (const std::exception& error) {
+    result.error = error.what();
+    return result;
+  }
+  if (world.rank() == 0)
+    result.warning = remove_old_checkpoints(request.directory, request.step, request.retention);
+  result.warning = world.broadcast_text(result.warning, 0);
+  return result;
+}
+
+}  // namespace trireme
