@@ -1,0 +1,63 @@
+#pragma once
+// When a job counts as hung, and whose fault it is: the arithmetic of the watchdog, without threads
+// or clocks.
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/trace.h"
+#include "comm/heartbeat.h"
+
+namespace trireme {
+
+/// How long a rank may stand still.
+class Patience {
+ public:
+  static constexpr double kStepSecondsMin = 60;  ///< of a step, where the config gives 0
+  static constexpr double kSlowSeconds =
+      600;  ///< of the first steps, load, save and evaluation, where it gives 0
+  static constexpr std::int64_t kFirstSteps = 5;  ///< of this process
+  static constexpr double kSlowFactor =
+      10;  ///< load, save and evaluation get so many times the config's value,
+  static constexpr double kSlowSecondsMin = 60;  ///< but no less than this
+
+  /// `hang_timeout_seconds` as in the config: 0 = max(60, 5 x the slowest of the last 20 steps). A
+  /// value given there holds from the first step on.
+  explicit Patience(double hang_timeout_seconds) : given_seconds_(hang_timeout_seconds) {}
+  void step_finished(double seconds);
+  [[nodiscard]] double limit_seconds(Phase phase) const;
+
+ private:
+  double given_seconds_;
+  std::int64_t steps_ = 0;
+  std::deque<double> recent_;
+};
+
+/// A rank of this host as the watchdog of another sees it.
+struct RankSight {
+  Beat beat;
+  char process_state = '?';  ///< of /proc/PID/stat; 'T' stopped, 'Z' dead; '-' no such process
+};
+/// 'R', 'S', 'D', 'T', ...; '-' where there is no such process.
+char process_state_of(std::int32_t pid);
+/// Stopped, dead or gone.
+bool out_of_action(char process_state);
+
+enum class LocalView : std::uint8_t { kWholeJob, kOneHostOfSeveral };
+
+struct HangReport {
+  bool culprit_found = false;
+  std::string text;    ///< several lines, each ended
+  std::string reason;  ///< for "train: exit 124 (...)"
+};
+
+/// Names the ranks that are stopped or gone; else those outside of the collective that others wait
+/// in; else those at the lowest step and collective. `now_ns` on the clock of the beats.
+HangReport describe_hang(std::span<const RankSight> ranks, std::string_view host,
+                         std::int64_t now_ns, double limit_seconds, LocalView view);
+
+}  // namespace trireme

@@ -1,0 +1,118 @@
+#include "train/hang.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace trireme {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+
+RankSight sight(int rank, std::int64_t sequence, int running) {
+  RankSight made;
+  made.process_state = 'S';
+  made.beat.pid = 1000 + rank;
+  made.beat.rank = rank;
+  made.beat.step = 7;
+  made.beat.progress_ns = 10 * kSecond;
+  made.beat.transfer_sequence = sequence;
+  made.beat.transfer_bytes = 4096;
+  made.beat.transfer_running = running;
+  made.beat.phase = static_cast<std::int32_t>(Phase::kCommunication);
+  std::string_view("all_reduce").copy(made.beat.operation.data(), 23);
+  std::string_view("data.reduce").copy(made.beat.channel.data(), 23);
+  return made;
+}
+
+HangReport describe(std::vector<RankSight> ranks, LocalView view = LocalView::kWholeJob) {
+  return describe_hang(ranks, "host-a", 75 * kSecond, 60, view);
+}
+
+TEST(Patience, gives_the_first_steps_load_save_and_evaluation_ten_minutes) {
+  Patience patience(0);
+  for (int step = 0; step < 5; ++step) {
+    EXPECT_EQ(patience.limit_seconds(Phase::kForward), 600) << step;
+    patience.step_finished(1);
+  }
+  EXPECT_EQ(patience.limit_seconds(Phase::kForward), 60);
+  EXPECT_EQ(patience.limit_seconds(Phase::kCheckpoint), 600);
+  EXPECT_EQ(patience.limit_seconds(Phase::kEvaluation), 600);
+}
+
+TEST(Patience, waits_five_times_the_slowest_of_the_last_20_steps) {
+  Patience patience(0);
+  patience.step_finished(200);
+  for (int step = 0; step < 19; ++step) patience.step_finished(13);
+  EXPECT_EQ(patience.limit_seconds(Phase::kForward), 1000);
+  EXPECT_EQ(patience.limit_seconds(Phase::kCheckpoint), 1000);
+  patience.step_finished(13);
+  EXPECT_EQ(patience.limit_seconds(Phase::kForward), 65);
+}
+
+TEST(Patience, takes_the_configs_value_from_the_first_step_on) {
+  Patience patience(9);
+  EXPECT_EQ(patience.limit_seconds(Phase::kForward), 9);
+  EXPECT_EQ(patience.limit_seconds(Phase::kStart), 90) << "loading";
+  EXPECT_EQ(patience.limit_seconds(Phase::kCheckpoint), 90);
+  patience.step_finished(100);
+  EXPECT_EQ(patience.limit_seconds(Phase::kStart), 9) << "between steps";
+  EXPECT_EQ(Patience(2).limit_seconds(Phase::kCheckpoint), 60);
+}
+
+TEST(DescribeHang, names_a_stopped_rank_with_its_phase) {
+  std::vector<RankSight> ranks{sight(0, 12, 1), sight(1, 11, 0), sight(2, 12, 1)};
+  ranks[1].process_state = 'T';
+  ranks[1].beat.phase = static_cast<std::int32_t>(Phase::kBackwardInput);
+
+  const HangReport report = describe(ranks);
+
+  EXPECT_TRUE(report.culprit_found);
+  EXPECT_EQ(report.reason,
+            "no progress on host-a for 65 s: rank 1 (stopped (SIGSTOP or a debugger); step 7, "
+            "phase backward_input)");
+  EXPECT_NE(
+      report.text.find(
+          "rank 0 on host-a, pid 1000, alive: step 7, phase communication, in all_reduce #12 on "
+          "data.reduce, 4.00 KiB; last progress 65.0 s ago\n"),
+      std::string::npos)
+      << report.text;
+  EXPECT_NE(report.text.find("run.hang_timeout_seconds"), std::string::npos);
+}
+
+TEST(DescribeHang, names_the_rank_outside_of_the_collective) {
+  const HangReport report = describe({sight(0, 12, 1), sight(1, 12, 1), sight(2, 11, 0)});
+  EXPECT_NE(report.reason.find("rank 2 (alive"), std::string::npos) << report.reason;
+  EXPECT_EQ(report.reason.find("rank 0"), std::string::npos) << report.reason;
+}
+
+TEST(DescribeHang, names_the_rank_in_the_lowest_collective) {
+  const HangReport report = describe({sight(0, 11, 1), sight(1, 12, 1)});
+  EXPECT_NE(report.reason.find("rank 0 (alive"), std::string::npos) << report.reason;
+  EXPECT_EQ(report.reason.find("rank 1"), std::string::npos) << report.reason;
+}
+
+TEST(DescribeHang, names_nobody_where_all_stand_at_one_place) {
+  EXPECT_FALSE(describe({sight(0, 12, 1), sight(1, 12, 1)}).culprit_found);
+  const HangReport report =
+      describe({sight(0, 12, 1), sight(1, 12, 1)}, LocalView::kOneHostOfSeveral);
+  EXPECT_NE(report.reason.find("look at the other hosts"), std::string::npos) << report.reason;
+}
+
+TEST(DescribeHang, names_the_only_rank_there_is) {
+  RankSight alone = sight(0, 0, 0);
+  alone.beat.phase = static_cast<std::int32_t>(Phase::kData);
+  const HangReport report = describe({alone});
+  EXPECT_NE(report.reason.find("rank 0 (alive; step 7, phase data)"), std::string::npos)
+      << report.reason;
+  EXPECT_NE(report.text.find("no collective so far"), std::string::npos);
+}
+
+TEST(ProcessState, tells_living_from_gone) {
+  EXPECT_FALSE(out_of_action(process_state_of(::getpid())));
+  EXPECT_EQ(process_state_of(0x7ffffff0), '-');
+  EXPECT_TRUE(out_of_action('-'));
+  EXPECT_TRUE(out_of_action('T'));
+}
+
+}  // namespace
+}  // namespace trireme
