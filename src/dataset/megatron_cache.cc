@@ -54,23 +54,19 @@ class FolderLock {
 std::unique_ptr<MegatronIndex> MegatronIndex::load(const fs::path& path, const std::string& key) {
   std::error_code ignored;
   if (!fs::is_regular_file(path, ignored)) return nullptr;
-  const auto damaged = [&]() -> std::unique_ptr<MegatronIndex> {
-    log_warning("{}: is damaged and is built again", path.string());
-    return nullptr;
-  };
   auto index = std::make_unique<MegatronIndex>();
   index->mapped_ = MappedFile(path);
   const std::span<const std::byte> bytes = index->mapped_.bytes();
   Header header;
-  if (bytes.size() < sizeof(header)) return damaged();
+  if (bytes.size() < sizeof(header)) return nullptr;
   std::memcpy(&header, bytes.data(), sizeof(header));
-  if (std::memcmp(header.magic, kMagic, sizeof(header.magic)) != 0) return damaged();
-  if (std::string_view(header.key, sizeof(header.key)) != key) return damaged();
+  if (std::memcmp(header.magic, kMagic, sizeof(header.magic)) != 0) return nullptr;
+  if (std::string_view(header.key, sizeof(header.key)) != key) return nullptr;
   const std::uint64_t limit = bytes.size();  // no count that passes can overflow the sum below
-  if (header.documents > limit || header.samples > limit) return damaged();
+  if (header.documents > limit || header.samples > limit) return nullptr;
   const std::uint64_t bounds = header.samples + 1;
-  if (payload(index->mapped_).size() != bounds * 12 + header.documents * 4 + header.samples * 4) return damaged();
-  if (std::string_view(header.hash, sizeof(header.hash)) != xxh3_128_hex(payload(index->mapped_))) return damaged();
+  if (payload(index->mapped_).size() != bounds * 12 + header.documents * 4 + header.samples * 4) return nullptr;
+  if (std::string_view(header.hash, sizeof(header.hash)) != xxh3_128_hex(payload(index->mapped_))) return nullptr;
 
   const std::byte* at = bytes.data() + sizeof(header);
   const auto take = [&at]<class T>(std::span<const T>& array, std::uint64_t count) {
@@ -132,6 +128,9 @@ std::unique_ptr<MegatronIndex> cached_megatron_index(const IndexedFile& file, co
       const FolderLock lock(folder / (name + ".lock"));
       // Another run may have built it while this one waited.
       if (auto index = MegatronIndex::load(folder / name, key)) return index;
+      if (fs::exists(folder / name, ignored)) {
+        log_warning("{}: is damaged and is built again", (folder / name).string());
+      }
       if (built == nullptr) built = std::make_unique<MegatronIndex>(MegatronIndex::build(file, request));
       built->store(folder / name, key);
       ::unlink((folder / (name + ".lock")).c_str());

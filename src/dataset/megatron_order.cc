@@ -8,16 +8,20 @@
 
 #include "base/error.h"
 #include "base/math.h"
+#include "base/progress.h"
 #include "dataset/blend.h"
 
 namespace trireme {
 namespace {
 
+constexpr std::int64_t kProgressItems = std::int64_t{1} << 20;
+
 /// numpy's RandomState.shuffle of a one-dimensional array: Fisher-Yates from the back, each index a masked 32-bit word
 /// drawn again until it is small enough.
 template <class T>
-void shuffle(std::span<T> values, std::mt19937& random) {
+void shuffle(std::span<T> values, std::mt19937& random, Progress& progress) {
   for (std::size_t i = values.size(); i-- > 1;) {
+    if (i % kProgressItems == 0) progress.add(kProgressItems);
     const auto mask = static_cast<std::uint32_t>((std::uint64_t{1} << std::bit_width(i)) - 1);
     std::uint32_t j;
     do {
@@ -55,7 +59,8 @@ EpochPlan plan_epochs(std::int64_t tokens_per_epoch, const MegatronRequest& requ
   return plan;
 }
 
-std::vector<std::int32_t> build_document_index(SequenceRange range, const EpochPlan& plan, std::mt19937& random) {
+std::vector<std::int32_t> build_document_index(SequenceRange range, const EpochPlan& plan, std::mt19937& random,
+                                               Progress& progress) {
   const std::int64_t count = range.end - range.begin;
   std::vector<std::int32_t> index(static_cast<std::size_t>(count * plan.epochs));
   for (std::size_t i = 0; i < index.size(); ++i) {
@@ -63,18 +68,18 @@ std::vector<std::int32_t> build_document_index(SequenceRange range, const EpochP
   }
   const std::span<std::int32_t> all(index);
   const std::size_t first = plan.last_apart ? index.size() - static_cast<std::size_t>(count) : index.size();
-  shuffle(all.first(first), random);
-  shuffle(all.subspan(first), random);
+  shuffle(all.first(first), random, progress);
+  shuffle(all.subspan(first), random, progress);
   return index;
 }
 
-std::vector<std::uint32_t> build_shuffle_index(const EpochPlan& plan, std::mt19937& random) {
+std::vector<std::uint32_t> build_shuffle_index(const EpochPlan& plan, std::mt19937& random, Progress& progress) {
   std::vector<std::uint32_t> index(static_cast<std::size_t>(plan.samples));
   for (std::size_t i = 0; i < index.size(); ++i) index[i] = static_cast<std::uint32_t>(i);
   const std::span<std::uint32_t> all(index);
   const auto first = static_cast<std::size_t>(plan.shuffled_first);
-  shuffle(all.first(first), random);
-  shuffle(all.subspan(first), random);
+  shuffle(all.first(first), random, progress);
+  shuffle(all.subspan(first), random, progress);
   return index;
 }
 
@@ -93,7 +98,8 @@ MegatronIndex MegatronIndex::build(const IndexedFile& file, const MegatronReques
   }
   MegatronIndex index;
   std::mt19937 random(request.seed);
-  index.own_documents_ = build_document_index(request.range, plan, random);
+  Progress progress("ordering " + file.prefix(), count * plan.epochs + 2 * plan.samples, ProgressUnit::kItems);
+  index.own_documents_ = build_document_index(request.range, plan, random, progress);
   index.own_positions_.reserve(static_cast<std::size_t>(plan.samples) + 1);
   index.own_offsets_.reserve(static_cast<std::size_t>(plan.samples) + 1);
   std::int64_t position = 0, offset = 0;
@@ -111,8 +117,9 @@ MegatronIndex MegatronIndex::build(const IndexedFile& file, const MegatronReques
     offset += missing - 1;
     index.own_positions_.push_back(position);
     index.own_offsets_.push_back(static_cast<std::int32_t>(offset));
+    if ((sample + 1) % kProgressItems == 0) progress.add(kProgressItems);
   }
-  index.own_shuffle_ = build_shuffle_index(plan, random);
+  index.own_shuffle_ = build_shuffle_index(plan, random, progress);
   index.document_index = index.own_documents_;
   index.sample_position = index.own_positions_;
   index.sample_offset = index.own_offsets_;

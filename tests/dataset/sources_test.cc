@@ -1,0 +1,173 @@
+#include "dataset/sources.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "base/error.h"
+#include "dataset/loader.h"
+#include "token_fixture.h"
+
+namespace trireme {
+namespace {
+
+std::vector<std::int32_t> tokens_of(const SampleSource& source, std::int64_t sample) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(source.length()) + 1);
+  source.read(sample, {tokens, {}});
+  return tokens;
+}
+
+SourceRequest request_of(std::int64_t samples, std::int64_t vocab_size = 1000) {
+  SourceRequest request;
+  request.total_samples = samples;
+  request.vocab_size = vocab_size;
+  return request;
+}
+
+std::string message_of(const std::function<void()>& work, ExitCode code) {
+  try {
+    work();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing thrown";
+  return "";
+}
+
+class SourcesTest : public ::testing::Test {
+ protected:
+  SourcesTest() {
+    config_.run.directory = (folder_ / "run").string();
+    config_.data.sequence_length = 4;
+    config_.data.train.blend = {{1.0, write("a", {10, 20, 11})}};
+  }
+  std::string write(const std::string& name, const std::vector<std::int64_t>& lengths) const {
+    return token_file(counting_documents(lengths)).write(folder_, name);
+  }
+  TemporaryDirectory folder_;
+  RunConfig config_;
+};
+
+TEST_F(SourcesTest, facts_count_one_epoch_of_all_sources) {
+  config_.data.train.blend.emplace_back(2.0, write("b", {13}));
+  const DataFacts facts = training_facts(config_);
+  EXPECT_EQ(facts.documents, 4);
+  EXPECT_EQ(facts.tokens, 54);
+  EXPECT_EQ(facts.windows, 10 + 3);
+  EXPECT_FALSE(facts.synthetic);
+  config_.data.train = {};
+  config_.data.train.synthetic = true;
+  EXPECT_TRUE(training_facts(config_).synthetic);
+}
+
+TEST_F(SourcesTest, a_longer_run_never_changes_earlier_samples) {
+  config_.data.train.blend.emplace_back(0.7, write("b", {13, 9}));
+  for (const SampleOrderKind order : {SampleOrderKind::kShuffled, SampleOrderKind::kSequential}) {
+    config_.data.order = order;
+    const auto shorter = make_training_source(config_, request_of(20)), longer = make_training_source(config_, request_of(2000));
+    for (std::int64_t s = 0; s < 60; ++s) EXPECT_EQ(tokens_of(*shorter, s), tokens_of(*longer, s));
+  }
+}
+
+TEST_F(SourcesTest, blends_follow_the_greedy_rule) {
+  config_.data.order = SampleOrderKind::kSequential;
+  config_.data.train.blend = {{2.0, write("a", {41})}, {1.0, write("b", {9})}};
+  const auto source = make_training_source(config_, request_of(8));
+  // w = (2/3, 1/3): a b a a b a a b; b has two windows and goes around.
+  std::vector<std::string> names;
+  std::vector<std::int32_t> first;
+  for (std::int64_t s = 0; s < 8; ++s) {
+    names.push_back(source->source_name(s).substr(source->source_name(s).size() - 1));
+    first.push_back(tokens_of(*source, s)[0]);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"a", "b", "a", "a", "b", "a", "a", "b"}));
+  EXPECT_EQ(first, (std::vector<std::int32_t>{0, 0, 4, 8, 4, 12, 16, 0}));
+}
+
+TEST_F(SourcesTest, a_split_cuts_the_documents_between_training_and_validation) {
+  config_.data.order = SampleOrderKind::kSequential;
+  config_.data.train.blend = {{1.0, write("a", {10, 20, 11, 9})}};
+  config_.data.split = "2,1,1";
+  EXPECT_EQ(training_facts(config_).documents, 2);
+  EXPECT_EQ(training_facts(config_).tokens, 30);
+  const auto validation = make_validation_source(config_, request_of(0));
+  EXPECT_EQ(validation->count(), 2);
+  EXPECT_EQ(tokens_of(*validation, 0)[0], 30);
+  EXPECT_EQ(tokens_of(*validation, 1)[0], 34);
+  config_.data.split = "1,0,1";
+  EXPECT_NE(message_of([&] { make_validation_source(config_, request_of(0)); }, ExitCode::kConfig).find("data.split"),
+            std::string::npos);
+}
+
+TEST_F(SourcesTest, validation_is_read_in_order_whatever_the_order_of_training) {
+  EXPECT_EQ(make_validation_source(config_, request_of(0)), nullptr);
+  config_.data.validation = DataSource();
+  config_.data.validation->blend = {{1.0, write("v", {21})}};
+  for (const auto order : {SampleOrderKind::kShuffled, SampleOrderKind::kSequential, SampleOrderKind::kMegatron}) {
+    config_.data.order = order;
+    const auto source = make_validation_source(config_, request_of(0));
+    ASSERT_EQ(source->count(), 5);
+    for (std::int64_t s = 0; s < 5; ++s) EXPECT_EQ(tokens_of(*source, s)[0], 4 * s);
+  }
+}
+
+TEST_F(SourcesTest, an_empty_or_short_corpus_is_the_configs_fault) {
+  config_.data.train.blend = {{1.0, write("none", {})}};
+  EXPECT_NE(message_of([&] { training_facts(config_); }, ExitCode::kConfig).find("none.bin"), std::string::npos);
+  config_.data.train.blend = {{1.0, write("short", {2, 2})}};
+  EXPECT_NE(message_of([&] { training_facts(config_); }, ExitCode::kConfig).find("short.bin"), std::string::npos);
+  message_of([&] { make_training_source(config_, request_of(5)); }, ExitCode::kConfig);
+  // megatron-core goes around a short corpus; only an empty one has no samples
+  config_.data.order = SampleOrderKind::kMegatron;
+  EXPECT_EQ(training_facts(config_).windows, 0);
+  EXPECT_EQ(make_training_source(config_, request_of(5))->count(), 5);
+  config_.data.train.blend = {{1.0, write("none", {0, 0})}};
+  message_of([&] { make_training_source(config_, request_of(5)); }, ExitCode::kConfig);
+}
+
+TEST_F(SourcesTest, ids_beyond_the_vocabulary_are_found_before_the_start) {
+  const auto open = [&](std::int64_t vocab_size) {
+    return make_training_source(config_, request_of(5, vocab_size));
+  };
+  EXPECT_NO_THROW(open(41));  // ids 0 ... 40
+  EXPECT_NE(message_of([&] { open(40); }, ExitCode::kData).find("a.bin: document 2, position 10: token id 40"),
+            std::string::npos);
+  // PREFIX.json is believed where it describes the file.
+  folder_.write("a.json", R"({"documents": 3, "tokens": 41, "largest_id": 39})");
+  EXPECT_NO_THROW(open(40));
+  folder_.write("a.json", R"({"documents": 3, "tokens": 41, "largest_id": 40})");
+  message_of([&] { open(40); }, ExitCode::kData);
+}
+
+TEST_F(SourcesTest, files_beyond_the_scan_are_checked_as_they_are_read) {
+  config_.data.order = SampleOrderKind::kSequential;
+  config_.data.scan_bytes = 41 * 4 - 1;
+  const auto source = make_training_source(config_, request_of(5, 40));
+  Loader loader(source, config_.data, {9, 9, 1, 0, 1, 4}, -1, 40);
+  EXPECT_NO_THROW(loader.next());
+  EXPECT_NE(message_of([&] { loader.next(); }, ExitCode::kData).find("document 2, position 10"), std::string::npos);
+  config_.data.scan_bytes = 41 * 4;
+  message_of([&] { make_training_source(config_, request_of(5, 40)); }, ExitCode::kData);
+  SourceRequest follower = request_of(5, 40);
+  follower.check = TokenCheck::kOnRead;
+  EXPECT_NO_THROW(make_training_source(config_, follower));
+}
+
+TEST_F(SourcesTest, ids_of_another_part_of_the_split_do_not_count) {
+  config_.data.split = "2,1";
+  EXPECT_NO_THROW(make_training_source(config_, request_of(5, 30)));  // the third document holds 30 ... 40
+  message_of([&] { make_validation_source(config_, request_of(5, 30)); }, ExitCode::kData);
+}
+
+TEST_F(SourcesTest, synthetic_training_and_validation_differ) {
+  config_.data.train = {};
+  config_.data.train.synthetic = true;
+  config_.data.validation = config_.data.train;
+  const auto training = make_training_source(config_, request_of(5)), validation = make_validation_source(config_, request_of(5));
+  EXPECT_NE(tokens_of(*training, 0), tokens_of(*validation, 0));
+  EXPECT_EQ(training->source_name(0), "synthetic");
+}
+
+}  // namespace
+}  // namespace trireme
