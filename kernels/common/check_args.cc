@@ -41,6 +41,15 @@ void ArgumentChecker::floating(const char* name, DType dtype) const {
   throw InternalError("{}.{}: expected fp32 or bf16, found {}", op_, name, name_of(dtype));
 }
 
+void ArgumentChecker::indices(const char* name, const ConstTensorView& view, std::int64_t count) const {
+  if (!view.given()) return;
+  const std::int32_t* values = view.as<std::int32_t>();
+  for (std::int64_t i = 0; i < view.count(); ++i) {
+    if (values[i] >= 0 && values[i] < count) continue;
+    throw InternalError("{}.{}[{}]: expected 0 to {}, found {}", op_, name, i, count - 1, values[i]);
+  }
+}
+
 void ArgumentChecker::heads(const char* name, const ConstHeadsView& view, DType dtype, const HeadsShape& shape) const {
   const bool fits = view.tokens == shape.tokens && view.heads == shape.heads && view.head_dim == shape.head_dim &&
                     view.dtype == dtype && view.token_stride >= view.heads * view.head_dim &&

@@ -15,7 +15,7 @@ namespace trireme {
 struct EmbeddingForward {
   TensorView out_TC;
   ConstTensorView ids_T, table_VC;
-  ConstTensorView positions_T, position_table_PC;
+  ConstTensorView positions_T = {}, position_table_PC = {};
 };
 void embedding_forward(Context& context, const EmbeddingForward& args);
 

@@ -1,0 +1,58 @@
+#include "kernels/embedding/embedding.h"
+
+#include "kernels/common/check_args.h"
+#include "kernels/common/dispatch.h"
+#include "kernels/embedding/embedding_table.h"
+
+namespace trireme {
+namespace {
+
+const EmbeddingKernels& table(const Context& context) {
+  return choose_table("embedding", context, avx2::embedding_cpu, avx512::embedding_cpu);
+}
+
+}  // namespace
+
+void embedding_forward(Context& context, const EmbeddingForward& args) {
+  const ArgumentChecker check("embedding_forward");
+  check.rank("table", args.table_VC, 2);
+  check.rank("ids", args.ids_T, 1);
+  const DType type = args.table_VC.dtype;
+  const std::int64_t tokens = args.ids_T.shape[0], channels = args.table_VC.shape[1];
+  check.floating("table", type);
+  check.tensor("out", args.out_TC, type, {tokens, channels});
+  check.tensor("ids", args.ids_T, DType::kI32, {tokens});
+  check.tensor("table", args.table_VC, type, args.table_VC.shape);
+  check.disjoint("out", args.out_TC, "table", args.table_VC);
+  check.indices("ids", args.ids_T, args.table_VC.shape[0]);
+  const bool with_positions = args.position_table_PC.given();
+  if (with_positions) {
+    check.rank("position_table", args.position_table_PC, 2);
+    check.tensor("position_table", args.position_table_PC, type, {args.position_table_PC.shape[0], channels});
+    check.tensor("positions", args.positions_T, DType::kI32, {tokens});
+    check.indices("positions", args.positions_T, args.position_table_PC.shape[0]);
+    check.disjoint("out", args.out_TC, "position_table", args.position_table_PC);
+  }
+  if (args.out_TC.count() == 0) return;
+  table(context).forward({context.exec(), args.out_TC.data, args.ids_T.as<std::int32_t>(), args.table_VC.data,
+                          with_positions ? args.positions_T.as<std::int32_t>() : nullptr, args.position_table_PC.data,
+                          tokens, channels, type});
+}
+
+void embedding_backward(Context& context, TensorView dtable_VC, ConstTensorView ids_T, ConstTensorView dout_TC) {
+  const ArgumentChecker check("embedding_backward");
+  check.rank("dtable", dtable_VC, 2);
+  check.rank("ids", ids_T, 1);
+  const std::int64_t tokens = ids_T.shape[0], channels = dtable_VC.shape[1];
+  check.floating("dout", dout_TC.dtype);
+  check.tensor("dtable", dtable_VC, DType::kF32, dtable_VC.shape);
+  check.tensor("ids", ids_T, DType::kI32, {tokens});
+  check.tensor("dout", dout_TC, dout_TC.dtype, {tokens, channels});
+  check.disjoint("dtable", dtable_VC, "dout", dout_TC);
+  check.indices("ids", ids_T, dtable_VC.shape[0]);
+  if (dout_TC.count() == 0) return;
+  table(context).backward({context.exec(), dtable_VC.as<float>(), ids_T.as<std::int32_t>(), dout_TC.data, tokens,
+                           channels, dout_TC.dtype});
+}
+
+}  // namespace trireme

@@ -1,0 +1,55 @@
+#include "kernels/common/parallel.h"
+#include "kernels/common/simd.h"
+#include "kernels/grad_norm/grad_norm_table.h"
+
+namespace trireme::TRIREME_ISA {
+namespace {
+
+// The tree is the same for both instruction sets: lane l of 16 adds the squares of elements l, l + 16, ... in order,
+// then the lanes are folded in halves. The square of an f32 is exact in f64, so only the additions round.
+constexpr int kLanes = 16;
+constexpr int kVectors = kLanes / F64::kWidth;
+
+struct Lanes {
+  F64 sums[kVectors];
+
+  TRIREME_INLINE void add(const float* x) {
+    for (int v = 0; v < kVectors; ++v) {
+      const F64 value = F64::load(x + v * F64::kWidth);
+      sums[v] = fma(value, value, sums[v]);
+    }
+  }
+  TRIREME_INLINE double folded() const {
+    double lanes[kLanes];
+    for (int v = 0; v < kVectors; ++v) sums[v].store(lanes + v * F64::kWidth);
+    for (int half = kLanes / 2; half > 0; half /= 2) {
+      for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+    }
+    return lanes[0];
+  }
+};
+
+double squares_of(const float* x, std::int64_t count) {
+  Lanes lanes;
+  for (int v = 0; v < kVectors; ++v) lanes.sums[v] = F64::zero();
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) lanes.add(x + i);
+  if (i < count) {
+    float rest[kLanes] = {};  // adding 0 changes nothing
+    __builtin_memcpy(rest, x + i, static_cast<std::size_t>(count - i) * sizeof(float));
+    lanes.add(rest);
+  }
+  return lanes.folded();
+}
+
+void row_squares(const RowSquaresArgs& args) {
+  parallel_ranges(args.exec, args.rows, args.columns, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) args.squares[r] = squares_of(args.gradient + r * args.columns, args.columns);
+  });
+}
+
+}  // namespace
+
+const GradNormKernels grad_norm_cpu = {row_squares};
+
+}  // namespace trireme::TRIREME_ISA

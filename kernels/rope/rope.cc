@@ -1,0 +1,96 @@
+#include "kernels/rope/rope.h"
+
+#include "kernels/common/check_args.h"
+#include "kernels/common/dispatch.h"
+#include "kernels/rope/rope_table.h"
+
+namespace trireme {
+namespace {
+
+const RopeKernels& table(const Context& context) {
+  return choose_table("rope", context, avx2::rope_cpu, avx512::rope_cpu);
+}
+
+void check_rotation(const ArgumentChecker& check, ConstTensorView positions_T, ConstTensorView cos_sin_PD,
+                    const HeadsShape& shape) {
+  check.tensor("positions", positions_T, DType::kI32, {shape.tokens});
+  check.rank("cos_sin", cos_sin_PD, 2);
+  check.tensor("cos_sin", cos_sin_PD, DType::kF32, {cos_sin_PD.shape[0], shape.head_dim});
+  check.indices("positions", positions_T, cos_sin_PD.shape[0]);
+}
+
+/// Heads of one wide row lie between each other's rows, so only an equal start tells that two are the same.
+void check_alias(const ArgumentChecker& check, const char* name, const ConstHeadsView& a, const ConstHeadsView& b) {
+  check.that(a.data != b.data || a.token_stride == b.token_stride, name, "aliases an operand of another stride");
+}
+
+void check_forward(const RopeForward& args, const HeadsShape& shape) {
+  const ArgumentChecker check("rope_forward");
+  check.floating("in", args.in.dtype);
+  check.that(shape.head_dim % 2 == 0, "in", "an odd head size cannot rotate in pairs");
+  check.heads("in", args.in, args.in.dtype, shape);
+  check.heads("out", args.out, args.in.dtype, shape);
+  check_rotation(check, args.positions_T, args.cos_sin_PD, shape);
+  check_alias(check, "out", args.out, args.in);
+  if (!args.weight_D.given()) return;
+  check.tensor("weight", args.weight_D, args.in.dtype, {shape.head_dim});
+  check.tensor("rstd", args.rstd_TH, DType::kF32, {shape.tokens, shape.heads});
+  check.that(args.out.data != args.in.data || shape.tokens == 0, "out", "may not be in with a weight");
+}
+
+void check_backward(const RopeBackward& args, const HeadsShape& shape) {
+  const ArgumentChecker check("rope_backward");
+  check.floating("dout", args.dout.dtype);
+  check.that(shape.head_dim % 2 == 0, "dout", "an odd head size cannot rotate in pairs");
+  check.heads("dout", args.dout, args.dout.dtype, shape);
+  check.heads("din", args.din, args.dout.dtype, shape);
+  check_rotation(check, args.positions_T, args.cos_sin_PD, shape);
+  check_alias(check, "din", args.din, args.dout);
+  if (!args.weight_D.given()) return;
+  check.heads("in", args.in, args.dout.dtype, shape);
+  check.tensor("weight", args.weight_D, args.dout.dtype, {shape.head_dim});
+  check.tensor("rstd", args.rstd_TH, DType::kF32, {shape.tokens, shape.heads});
+  check.optional("dweight", args.dweight_D, DType::kF32, {shape.head_dim});
+}
+
+}  // namespace
+
+void rope_forward(Context& context, const RopeForward& args) {
+  const HeadsShape shape{args.in.tokens, args.in.heads, args.in.head_dim};
+  check_forward(args, shape);
+  if (shape.tokens == 0) return;
+  table(context).forward({context.exec(), args.out.data, args.in.data, args.out.token_stride, args.in.token_stride,
+                          args.positions_T.as<std::int32_t>(), args.cos_sin_PD.as<float>(), args.weight_D.data,
+                          args.rstd_TH.as<float>(), shape.tokens, shape.heads, shape.head_dim, args.eps,
+                          args.in.dtype});
+}
+
+void rope_backward(Context& context, const RopeBackward& args) {
+  const HeadsShape shape{args.dout.tokens, args.dout.heads, args.dout.head_dim};
+  check_backward(args, shape);
+  if (shape.tokens == 0) return;
+  const RopeKernels& kernels = table(context);
+  const bool norm = args.weight_D.given();
+  RopeBackwardArgs call{context.exec(),
+                        args.din.data,
+                        args.dout.data,
+                        args.in.data,
+                        args.din.token_stride,
+                        args.dout.token_stride,
+                        args.in.token_stride,
+                        args.positions_T.as<std::int32_t>(),
+                        args.cos_sin_PD.as<float>(),
+                        args.weight_D.data,
+                        norm ? args.rstd_TH.as<float>() : nullptr,
+                        norm ? args.dweight_D.as<float>() : nullptr,
+                        nullptr,
+                        shape.tokens,
+                        shape.heads,
+                        shape.head_dim,
+                        args.dout.dtype};
+  const auto floats = static_cast<std::size_t>(kernels.backward_scratch_floats(call));
+  call.partial_sums = reinterpret_cast<float*>(context.scratch(floats * sizeof(float)));
+  kernels.backward(call);
+}
+
+}  // namespace trireme

@@ -1,0 +1,167 @@
+#include "kernels/common/parallel.h"
+#include "kernels/common/partial_sums.h"
+#include "kernels/common/simd.h"
+#include "kernels/rope/rope_table.h"
+
+namespace trireme::TRIREME_ISA {
+namespace {
+
+/// Elements j and j + D/2 of a head, which rotate together.
+struct Pair {
+  F32 low, high;
+};
+
+template <class T, class Lanes>
+TRIREME_INLINE Pair load_pair(const T* head, std::int64_t half, std::int64_t j, Lanes lanes) {
+  return {F32::load(head + j, lanes), F32::load(head + half + j, lanes)};
+}
+template <class T, class Lanes>
+TRIREME_INLINE void store_pair(Pair x, T* head, std::int64_t half, std::int64_t j, Lanes lanes) {
+  x.low.store(head + j, lanes);
+  x.high.store(head + half + j, lanes);
+}
+TRIREME_INLINE Pair operator*(Pair a, Pair b) { return {a.low * b.low, a.high * b.high}; }
+TRIREME_INLINE Pair operator*(Pair a, F32 b) { return {a.low * b, a.high * b}; }
+
+/// By the angle whose cosine and sine are given; the high half of `angle` is the sine.
+TRIREME_INLINE Pair rotate(Pair x, Pair angle) {
+  return {fnma(x.high, angle.high, x.low * angle.low), fma(x.low, angle.high, x.high * angle.low)};
+}
+TRIREME_INLINE Pair rotate_back(Pair x, Pair angle) {
+  return {fma(x.high, angle.high, x.low * angle.low), fnma(x.low, angle.high, x.high * angle.low)};
+}
+
+template <class T>
+void forward_head(const RopeForwardArgs& args, T* out, const T* in, const float* angles, std::int64_t row) {
+  const std::int64_t half = args.head_dim / 2;
+  if (args.weight == nullptr) {
+    for_each_vector(0, half, [&](std::int64_t j, auto lanes) {
+      store_pair(rotate(load_pair(in, half, j, lanes), load_pair(angles, half, j, lanes)), out, half, j, lanes);
+    });
+    return;
+  }
+  const float squares = sum_over(0, args.head_dim, [&](std::int64_t d, auto lanes) {
+    const F32 x = F32::load(in + d, lanes);
+    return x * x;
+  });
+  const auto rstd = static_cast<float>(
+      1.0 / __builtin_sqrt(static_cast<double>(squares) / static_cast<double>(args.head_dim) + args.eps));
+  args.rstd[row] = rstd;
+  const F32 scale = F32::broadcast(rstd);
+  const T* weight = static_cast<const T*>(args.weight);
+  for_each_vector(0, half, [&](std::int64_t j, auto lanes) {
+    const Pair n = load_pair(in, half, j, lanes) * scale * load_pair(weight, half, j, lanes);
+    // The norm apart from the rotation would have stored n.
+    const Pair stored{as_stored(n.low, in), as_stored(n.high, in)};
+    store_pair(rotate(stored, load_pair(angles, half, j, lanes)), out, half, j, lanes);
+  });
+}
+
+template <class T>
+void forward_of(const RopeForwardArgs& args) {
+  const std::int64_t width = args.heads * args.head_dim;
+  parallel_ranges(args.exec, args.tokens, 2 * width, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      const float* angles = args.cos_sin + args.positions[t] * args.head_dim;
+      T* out = static_cast<T*>(args.out) + t * args.out_stride;
+      const T* in = static_cast<const T*>(args.in) + t * args.in_stride;
+      for (std::int64_t h = 0; h < args.heads; ++h) {
+        forward_head(args, out + h * args.head_dim, in + h * args.head_dim, angles, t * args.heads + h);
+      }
+    }
+  });
+}
+
+void forward(const RopeForwardArgs& args) {
+  if (args.dtype == DType::kF32) return forward_of<float>(args);
+  forward_of<BFloat16>(args);
+}
+
+template <class T>
+struct HeadGradient {
+  T* din;
+  const T *dout, *in, *weight;
+  const float* angles;
+  float rstd;
+};
+
+template <class T>
+void backward_head_plain(const HeadGradient<T>& head, std::int64_t half) {
+  for_each_vector(0, half, [&](std::int64_t j, auto lanes) {
+    const Pair d = rotate_back(load_pair(head.dout, half, j, lanes), load_pair(head.angles, half, j, lanes));
+    store_pair(d, head.din, half, j, lanes);
+  });
+}
+
+template <class T>
+void backward_head_norm(const HeadGradient<T>& head, std::int64_t half, const PartialSum* dweight) {
+  const F32 rstd = F32::broadcast(head.rstd);
+  const auto turned = [&](std::int64_t j, auto lanes) {
+    return rotate_back(load_pair(head.dout, half, j, lanes), load_pair(head.angles, half, j, lanes));
+  };
+  const float sum = sum_over(0, half, [&](std::int64_t j, auto lanes) {
+    const Pair dn = turned(j, lanes), n = load_pair(head.in, half, j, lanes) * rstd;
+    const Pair gn = dn * load_pair(head.weight, half, j, lanes) * n;
+    return gn.low + gn.high;
+  });
+  const F32 mean = F32::broadcast(sum / static_cast<float>(2 * half));
+  for_each_vector(0, half, [&](std::int64_t j, auto lanes) {
+    const Pair dn = turned(j, lanes), n = load_pair(head.in, half, j, lanes) * rstd;
+    if (dweight != nullptr) {
+      dweight->add(j, lanes, dn.low * n.low);
+      dweight->add(half + j, lanes, dn.high * n.high);
+    }
+    const Pair g = dn * load_pair(head.weight, half, j, lanes);
+    const Pair d{fnma(n.low, mean, g.low), fnma(n.high, mean, g.high)};
+    store_pair(d * rstd, head.din, half, j, lanes);
+  });
+}
+
+int pieces_of(const RopeBackwardArgs& args) {
+  return piece_count(args.exec.threads, args.tokens, 4 * args.heads * args.head_dim);
+}
+
+std::int64_t backward_scratch_floats(const RopeBackwardArgs& args) {
+  return args.dweight == nullptr ? 0 : pieces_of(args) * PartialSum::floats(args.head_dim);
+}
+
+template <class T>
+void backward_tokens(const RopeBackwardArgs& args, std::int64_t begin, std::int64_t end, const PartialSum* dweight) {
+  const std::int64_t dim = args.head_dim;
+  const bool norm = args.weight != nullptr;
+  for (std::int64_t t = begin; t < end; ++t) {
+    for (std::int64_t h = 0; h < args.heads; ++h) {
+      const HeadGradient<T> head{static_cast<T*>(args.din) + t * args.din_stride + h * dim,
+                                 static_cast<const T*>(args.dout) + t * args.dout_stride + h * dim,
+                                 norm ? static_cast<const T*>(args.in) + t * args.in_stride + h * dim : nullptr,
+                                 static_cast<const T*>(args.weight),
+                                 args.cos_sin + args.positions[t] * dim,
+                                 norm ? args.rstd[t * args.heads + h] : 1.0F};
+      if (!norm) {
+        backward_head_plain(head, dim / 2);
+        continue;
+      }
+      backward_head_norm(head, dim / 2, dweight);
+      const std::int64_t row = (t - begin) * args.heads + h;
+      if (dweight != nullptr) dweight->finish_row(row, row + 1 == (end - begin) * args.heads);
+    }
+  }
+}
+
+void backward(const RopeBackwardArgs& args) {
+  const int pieces = pieces_of(args);
+  const bool sums = args.weight != nullptr && args.dweight != nullptr;
+  parallel_pieces(pieces, args.tokens, [&](int piece, std::int64_t begin, std::int64_t end) {
+    PartialSum sum{};
+    if (sums) sum = PartialSum::of_piece(args.partial_sums, piece, args.head_dim);
+    if (args.dtype == DType::kF32) return backward_tokens<float>(args, begin, end, sums ? &sum : nullptr);
+    backward_tokens<BFloat16>(args, begin, end, sums ? &sum : nullptr);
+  });
+  if (sums) add_pieces(args.dweight, args.partial_sums, pieces, args.head_dim);
+}
+
+}  // namespace
+
+const RopeKernels rope_cpu = {forward, backward, backward_scratch_floats};
+
+}  // namespace trireme::TRIREME_ISA

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "device/exec.h"
+
+namespace trireme {
+
+/// Heads as in tensor/heads_view.h; strides in elements.
+struct RopeForwardArgs {
+  Exec exec;
+  void* out;
+  const void* in;
+  std::int64_t out_stride, in_stride;
+  const std::int32_t* positions;
+  const float* cos_sin;
+  const void* weight;  ///< null: no norm, and rstd is not written
+  float* rstd;
+  std::int64_t tokens, heads, head_dim;
+  double eps;
+  DType dtype;
+};
+
+struct RopeBackwardArgs {
+  Exec exec;
+  void* din;
+  const void *dout, *in;
+  std::int64_t din_stride, dout_stride, in_stride;
+  const std::int32_t* positions;
+  const float* cos_sin;
+  const void* weight;  ///< null: no norm, and in, rstd, dweight are not read
+  const float* rstd;
+  float* dweight;
+  float* partial_sums;  ///< backward_scratch_floats
+  std::int64_t tokens, heads, head_dim;
+  DType dtype;
+};
+
+struct RopeKernels {
+  void (*forward)(const RopeForwardArgs&);
+  void (*backward)(const RopeBackwardArgs&);
+  std::int64_t (*backward_scratch_floats)(const RopeBackwardArgs&);
+};
+namespace avx2 {
+extern const RopeKernels rope_cpu;
+}
+namespace avx512 {
+extern const RopeKernels rope_cpu;
+}
+
+}  // namespace trireme

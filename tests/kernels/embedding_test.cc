@@ -1,0 +1,120 @@
+#include "kernels/embedding/embedding.h"
+
+#include "kernels/embedding_reference.h"
+#include "kernels/support/op_test.h"
+
+namespace trireme {
+namespace {
+
+class Embedding : public OpTest {};
+TRIREME_FOR_ALL_ISAS(Embedding);
+
+constexpr std::int64_t kRows = 11, kPositions = 70;
+
+TestTensor indices(std::int64_t count, std::int64_t below, int factor) {
+  TestTensor ids(DType::kI32, {count});
+  for (std::int64_t i = 0; i < count; ++i) ids.set(i, static_cast<double>(i * factor % below));
+  return ids;
+}
+
+struct Operands {
+  TestTensor ids, positions, table, position_table, out, dout, dtable;
+
+  Operands(DType type, std::int64_t tokens, std::int64_t channels)
+      : ids(indices(tokens, kRows, 7)), positions(indices(tokens, kPositions, 3)),
+        table(TestTensor::random(type, {kRows, channels}, 1)),
+        position_table(TestTensor::random(type, {kPositions, channels}, 2)), out(type, {tokens, channels}),
+        dout(TestTensor::random(type, {tokens, channels}, 3)),
+        dtable(TestTensor::random(DType::kF32, {kRows, channels}, 4)) {}
+  EmbeddingForward forward(bool with_positions) {
+    EmbeddingForward args;
+    args.out_TC = out;
+    args.ids_T = ids;
+    args.table_VC = table;
+    if (with_positions) {
+      args.positions_T = positions;
+      args.position_table_PC = position_table;
+    }
+    return args;
+  }
+  reference::EmbeddingCase reference_case(bool with_positions) const {
+    const auto channels = static_cast<std::size_t>(table.shape()[1]);
+    return {channels, ids.values(), table.values(), with_positions ? positions.values() : std::vector<double>(),
+            position_table.values()};
+  }
+};
+
+TEST_P(Embedding, values_by_hand) {
+  Context context = cpu_context(GetParam());
+  const TestTensor table = TestTensor::of(DType::kF32, {2, 2}, {1, 2, 3, 4});
+  const TestTensor ids = TestTensor::of(DType::kI32, {3}, {1, 0, 1}), dout = TestTensor::of(DType::kF32, {3, 2}, {1, 2, 3, 4, 5, 6});
+  TestTensor out(DType::kF32, {3, 2}), dtable = TestTensor::of(DType::kF32, {2, 2}, {100, 100, 100, 100});
+  embedding_forward(context, {.out_TC = out, .ids_T = ids, .table_VC = table});
+  EXPECT_EQ(out.values(), (std::vector<double>{3, 4, 1, 2, 3, 4}));
+  embedding_backward(context, dtable, ids, dout);
+  EXPECT_EQ(dtable.values(), (std::vector<double>{103, 104, 106, 108}));
+}
+
+TEST_P(Embedding, both_passes_equal_the_reference_for_odd_sizes) {
+  Context context = cpu_context(GetParam(), 2);
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const std::int64_t channels : {1, 7, 8, 9, 31, 33, 1000}) {
+      for (const std::int64_t tokens : {0, 1, 3, 65}) {
+        for (const bool with_positions : {false, true}) {
+          Operands x(type, tokens, channels);
+          embedding_forward(context, x.forward(with_positions));
+          const auto c = x.reference_case(with_positions);
+          expect_close(x.out.values(), reference::embedding_forward(c), tolerance_of(type), "out");
+          const auto expected = reference::embedding_backward(c, x.dtable.values(), x.dout.values());
+          embedding_backward(context, x.dtable, x.ids, x.dout);
+          expect_close(x.dtable.values(), expected, {1e-6, 1e-6}, "dtable");
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Embedding, any_thread_count_gives_the_same_bits) {
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    std::string out, dtable;
+    for (const int threads : {1, 2, 3, 7}) {
+      Context context = cpu_context(GetParam(), threads);
+      Operands x(type, 1000, 65);
+      embedding_forward(context, x.forward(true));
+      embedding_backward(context, x.dtable, x.ids, x.dout);
+      if (threads == 1) {
+        out = x.out.bits();
+        dtable = x.dtable.bits();
+      }
+      EXPECT_EQ(x.out.bits(), out);
+      EXPECT_EQ(x.dtable.bits(), dtable);
+    }
+  }
+}
+
+TEST_P(Embedding, wrong_operands_are_refused_by_name) {
+  Context context = cpu_context(GetParam());
+  Operands x(DType::kF32, 5, 8);
+  const auto refuse = [&](auto change, const std::string& message) {
+    EmbeddingForward args = x.forward(true);
+    change(args);
+    expect_refused([&] { embedding_forward(context, args); }, message);
+  };
+  const TestTensor narrow(DType::kF32, {kRows, 7}), half(DType::kBF16, {kPositions, 8});
+  TestTensor beyond = x.ids;
+  beyond.set(4, kRows);
+  TestTensor negative = x.positions;
+  negative.set(0, -1);
+  refuse([&](auto& a) { a.table_VC = narrow; }, "embedding_forward.out: expected [5, 7] fp32, found [5, 8] fp32");
+  refuse([&](auto& a) { a.position_table_PC = half; },
+         "embedding_forward.position_table: expected [70, 8] fp32, found [70, 8] bf16");
+  refuse([&](auto& a) { a.ids_T = beyond; }, "embedding_forward.ids[4]: expected 0 to 10, found 11");
+  refuse([&](auto& a) { a.positions_T = negative; }, "embedding_forward.positions[0]: expected 0 to 69, found -1");
+  refuse([&](auto& a) { a.positions_T = {}; }, "embedding_forward.positions: expected [5] int32, found nothing");
+  expect_refused([&] { embedding_backward(context, x.dtable, beyond, x.dout); }, "embedding_backward.ids[4]");
+  expect_refused([&] { embedding_backward(context, x.dtable, x.ids, narrow); },
+                 "embedding_backward.dout: expected [5, 8] fp32, found [11, 7] fp32");
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,253 @@
+#include "kernels/rope/rope.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "kernels/rope_reference.h"
+#include "kernels/support/op_test.h"
+
+namespace trireme {
+namespace {
+
+constexpr std::int64_t kPositions = 40;
+
+class Rope : public OpTest {};
+TRIREME_FOR_ALL_ISAS(Rope);
+
+enum class Norm { kNone, kHeads };
+
+TestTensor angles(std::int64_t head_dim) {
+  TestTensor table(DType::kF32, {kPositions, head_dim});
+  for (std::int64_t p = 0; p < kPositions; ++p) {
+    for (std::int64_t j = 0; j < head_dim / 2; ++j) {
+      const double angle = static_cast<double>(p) * std::pow(100.0, -2.0 * static_cast<double>(j) / static_cast<double>(head_dim));
+      table.set(p * head_dim + j, std::cos(angle));
+      table.set(p * head_dim + head_dim / 2 + j, std::sin(angle));
+    }
+  }
+  return table;
+}
+
+/// Heads stand in wider rows, `kBefore` columns from the left, as q and k do in a fused row.
+constexpr std::int64_t kBefore = 3, kAfter = 2;
+
+struct Operands {
+  Norm norm;
+  std::int64_t heads, head_dim;
+  TestTensor in, out, dout, din, positions, cos_sin, weight, rstd, dweight;
+
+  Operands(Norm norm_, DType type, std::int64_t tokens, std::int64_t heads_, std::int64_t head_dim_)
+      : norm(norm_), heads(heads_), head_dim(head_dim_), in(TestTensor::random(type, row(tokens), 1)),
+        out(type, row(tokens)), dout(TestTensor::random(type, row(tokens), 2)), din(type, row(tokens)),
+        positions(DType::kI32, {tokens}), cos_sin(angles(head_dim)), weight(TestTensor::random(type, {head_dim}, 3)),
+        rstd(DType::kF32, {tokens, heads}), dweight(TestTensor::random(DType::kF32, {head_dim}, 4)) {
+    for (std::int64_t t = 0; t < tokens; ++t) positions.set(t, static_cast<double>(t * 7 % kPositions));
+  }
+  Shape row(std::int64_t tokens) const { return {tokens, kBefore + heads * head_dim + kAfter}; }
+  template <class Tensor>
+  auto view(Tensor& x) const {
+    return heads_of(x.view(), kBefore, heads, head_dim);
+  }
+  RopeForward forward() {
+    RopeForward args;
+    args.out = view(out);
+    args.in = view(std::as_const(in));
+    args.positions_T = positions;
+    args.cos_sin_PD = cos_sin;
+    args.eps = 1e-3;
+    if (norm == Norm::kHeads) {
+      args.weight_D = weight;
+      args.rstd_TH = rstd;
+    }
+    return args;
+  }
+  RopeBackward backward() {
+    RopeBackward args;
+    args.din = view(din);
+    args.dout = view(std::as_const(dout));
+    args.positions_T = positions;
+    args.cos_sin_PD = cos_sin;
+    if (norm == Norm::kHeads) {
+      args.in = view(std::as_const(in));
+      args.weight_D = weight;
+      args.rstd_TH = rstd;
+      args.dweight_D = dweight;
+    }
+    return args;
+  }
+  /// Only the heads' columns.
+  std::vector<double> dense(const TestTensor& x) const {
+    const std::vector<double> all = x.values();
+    const std::int64_t width = x.shape()[1];
+    std::vector<double> columns;
+    for (std::int64_t t = 0; t < x.shape()[0]; ++t) {
+      const auto begin = all.begin() + t * width + kBefore;
+      columns.insert(columns.end(), begin, begin + heads * head_dim);
+    }
+    return columns;
+  }
+  reference::RopeCase reference_case() const {
+    reference::RopeCase c{static_cast<std::size_t>(in.shape()[0]), static_cast<std::size_t>(heads),
+                          static_cast<std::size_t>(head_dim), 1e-3, dense(in), positions.values(), cos_sin.values(),
+                          norm == Norm::kHeads ? weight.values() : std::vector<double>(), {}};
+    if (in.dtype() == DType::kBF16) {
+      c.rounded = [](double x) { return static_cast<double>(to_float(to_bfloat16(static_cast<float>(x)))); };
+    }
+    return c;
+  }
+};
+
+TEST_P(Rope, values_by_hand) {
+  Context context = cpu_context(GetParam());
+  // One head of 4; position 1 turns pair 0 by 90 degrees and pair 1 by none.
+  const TestTensor cos_sin = TestTensor::of(DType::kF32, {2, 4}, {1, 1, 0, 0, 0, 1, 1, 0});
+  TestTensor x = TestTensor::of(DType::kF32, {1, 4}, {1, 2, 3, 4});
+  const TestTensor positions = TestTensor::of(DType::kI32, {1}, {1});
+  RopeForward args;
+  args.out = heads_of(x.view(), 0, 1, 4);
+  args.in = args.out;
+  args.positions_T = positions;
+  args.cos_sin_PD = cos_sin;
+  rope_forward(context, args);
+  EXPECT_EQ(x.values(), (std::vector<double>{-3, 2, 1, 4}));
+  RopeBackward back;
+  back.din = heads_of(x.view(), 0, 1, 4);
+  back.dout = back.din;
+  back.positions_T = positions;
+  back.cos_sin_PD = cos_sin;
+  rope_backward(context, back);
+  EXPECT_EQ(x.values(), (std::vector<double>{1, 2, 3, 4}));
+}
+
+TEST_P(Rope, both_passes_equal_the_reference_for_odd_sizes_and_any_thread_count) {
+  for (const int threads : {1, 2, 3}) {
+    Context context = cpu_context(GetParam(), threads);
+    for (const Norm norm : {Norm::kNone, Norm::kHeads}) {
+      for (const DType type : {DType::kF32, DType::kBF16}) {
+        for (const std::int64_t head_dim : {2, 6, 16, 24, 34, 64, 128}) {
+          for (const std::int64_t tokens : {1, 3, 65}) {
+            Operands x(norm, type, tokens, 3, head_dim);
+            rope_forward(context, x.forward());
+            const auto expected = reference::rope_forward(x.reference_case());
+            // A value near a tie of bf16 may round the other way before it is rotated.
+            const bool twice = type == DType::kBF16 && norm == Norm::kHeads;
+            expect_close(x.dense(x.out), expected.out, twice ? Tolerance{1.01 / 256, 1.0 / 256} : Tolerance{tolerance_of(type).relative, 1e-6}, "out");
+            if (norm == Norm::kHeads) expect_close(x.rstd.values(), expected.rstd, {1e-6}, "rstd");
+
+            const auto dweight = x.dweight.values();
+            rope_backward(context, x.backward());
+            const auto gradients = reference::rope_backward(x.reference_case(), x.dense(x.dout));
+            expect_close(x.dense(x.din), gradients.din, {type == DType::kBF16 ? 1.01 / 256 : 2e-6, 2e-6}, "din");
+            if (norm == Norm::kNone) continue;
+            std::vector<double> sum = gradients.dweight;
+            for (std::size_t d = 0; d < sum.size(); ++d) sum[d] += dweight[d];
+            expect_close(x.dweight.values(), sum, {2e-6, 3e-6}, "dweight");
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Rope, columns_beside_the_heads_are_not_touched) {
+  Context context = cpu_context(GetParam());
+  Operands x(Norm::kNone, DType::kBF16, 5, 2, 18);
+  x.out = TestTensor::random(DType::kBF16, x.out.shape(), 9);
+  const auto before = x.out.values();
+  rope_forward(context, x.forward());
+  const auto after = x.out.values();
+  const auto width = static_cast<std::size_t>(x.out.shape()[1]);
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    const std::size_t column = i % width;
+    const bool of_heads = column >= kBefore && column < width - kAfter;
+    EXPECT_TRUE(of_heads || after[i] == before[i]) << i;
+  }
+}
+
+TEST_P(Rope, reference_gradients_are_finite_differences) {
+  Operands x(Norm::kHeads, DType::kF32, 2, 2, 6);
+  const reference::RopeCase c = x.reference_case();
+  const auto dout = x.dense(x.dout);
+  const auto loss = [&](const reference::RopeCase& at) {
+    const auto out = reference::rope_forward(at).out;
+    return std::inner_product(out.begin(), out.end(), dout.begin(), 0.0);
+  };
+  const auto with = [&](std::vector<double> reference::RopeCase::*member) {
+    return finite_differences(c.*member, [&](const std::vector<double>& values) {
+      reference::RopeCase moved = c;
+      moved.*member = values;
+      return loss(moved);
+    });
+  };
+  const auto gradients = reference::rope_backward(c, dout);
+  expect_close(gradients.din, with(&reference::RopeCase::in), {1e-6, 1e-7}, "din");
+  expect_close(gradients.dweight, with(&reference::RopeCase::weight), {1e-6, 1e-7}, "dweight");
+}
+
+TEST_P(Rope, in_place_gives_the_same_bits) {
+  Context context = cpu_context(GetParam(), 2);
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    Operands apart(Norm::kNone, type, 9, 3, 22), in_place = apart;
+    rope_forward(context, apart.forward());
+    RopeForward args = in_place.forward();
+    args.out = in_place.view(in_place.in);
+    rope_forward(context, args);
+    EXPECT_EQ(in_place.dense(in_place.in), apart.dense(apart.out));
+
+    Operands norm(Norm::kHeads, type, 9, 3, 22);
+    rope_forward(context, norm.forward());
+    Operands same = norm;
+    rope_backward(context, norm.backward());
+    RopeBackward back = same.backward();
+    back.din = same.view(same.dout);
+    rope_backward(context, back);
+    EXPECT_EQ(same.dense(same.dout), norm.dense(norm.din));
+    EXPECT_EQ(same.dweight.bits(), norm.dweight.bits());
+  }
+}
+
+TEST_P(Rope, two_runs_give_the_same_bits_and_only_the_weight_sum_knows_the_threads) {
+  std::string out, din;
+  for (const int threads : {1, 3}) {
+    Context context = cpu_context(GetParam(), threads);
+    Operands x(Norm::kHeads, DType::kF32, 300, 4, 32), again = x;
+    rope_forward(context, x.forward());
+    rope_backward(context, x.backward());
+    rope_forward(context, again.forward());
+    rope_backward(context, again.backward());
+    EXPECT_EQ(x.dweight.bits(), again.dweight.bits());
+    if (threads == 1) {
+      out = x.out.bits();
+      din = x.din.bits();
+    }
+    EXPECT_EQ(x.out.bits(), out);
+    EXPECT_EQ(x.din.bits(), din);
+  }
+}
+
+TEST_P(Rope, wrong_operands_are_refused_by_name) {
+  Context context = cpu_context(GetParam());
+  Operands x(Norm::kHeads, DType::kF32, 4, 2, 8);
+  const auto refuse = [&](auto change, const std::string& message) {
+    RopeForward args = x.forward();
+    change(args);
+    expect_refused([&] { rope_forward(context, args); }, message);
+  };
+  const TestTensor narrow(DType::kF32, {6}), table(DType::kF32, {kPositions, 6});
+  TestTensor beyond = x.positions;
+  beyond.set(3, kPositions);
+  refuse([&](auto& a) { a.weight_D = narrow; }, "rope_forward.weight: expected [8] fp32, found [6] fp32");
+  refuse([&](auto& a) { a.cos_sin_PD = table; }, "rope_forward.cos_sin: expected [40, 8] fp32, found [40, 6] fp32");
+  refuse([&](auto& a) { a.positions_T = beyond; }, "rope_forward.positions[3]: expected 0 to 39, found 40");
+  refuse([&](auto& a) { a.rstd_TH = {}; }, "rope_forward.rstd: expected [4, 2] fp32, found nothing");
+  refuse([&](auto& a) { a.out = x.view(x.in); }, "rope_forward.out: may not be in with a weight");
+  refuse([&](auto& a) { a.in.head_dim = 7; }, "rope_forward.in: an odd head size");
+  refuse([&](auto& a) { a.out.heads = 1; },
+         "rope_forward.out: expected heads [4, 2, 8] fp32, found [4, 1, 8] fp32 with a stride of 21");
+  RopeBackward back = x.backward();
+  back.in = {};
+  expect_refused([&] { rope_backward(context, back); }, "rope_backward.in: expected heads [4, 2, 8] fp32");
+}
+
+}  // namespace
+}  // namespace trireme
