@@ -32,12 +32,16 @@ check "$python" $golden/make_model_golden.py --output "$scratch/golden/model"
 check "$python" $golden/make_training_golden.py --output "$scratch/golden"
 check "$python" $golden/make_generation_golden.py --output "$scratch/golden/generation"
 check "$python" $golden/make_megatron_golden.py --output "$scratch/golden/megatron"
+check "$python" $golden/make_tokenizer_golden.py --output "$scratch/golden/tokenizer"
 check "$python" $golden/compare.py "$scratch/golden"
 
 if [[ ! -x $train ]]; then
   printf 'nightly: no binary at %s; build it or name it\n' "$train" >&2
   exit 3
 fi
+
+section "Tokenizers equal Hugging Face's"
+check "$python" scripts/compare_tokenizers.py "$train" --lines 100000 --seed "$(date +%j)"
 
 section "Training equals PyTorch"
 check "$python" scripts/check_training.py "$train"
