@@ -11,8 +11,8 @@ namespace trireme {
 namespace {
 
 /// The views may differ in shape (rows of a rank beside a flat moment), not in count.
-void check_view(const ArgumentChecker& check, const char* name, const ConstTensorView& view, DType dtype,
-                std::int64_t count) {
+void check_view(const ArgumentChecker& check, const char* name, const ConstTensorView& view,
+                DType dtype, std::int64_t count) {
   check.tensor(name, view.count() == count ? view.reshape({count}) : view, dtype, {count});
 }
 
@@ -36,12 +36,13 @@ AdamWTensorArgs plain(const AdamWTensor& tensor, std::int64_t begin, double lr) 
 
 }  // namespace
 
-void adamw_update(Context& context, std::span<const AdamWTensor> tensors, const AdamWConstants& constants,
-                  const AdamWScalars& scalars) {
+void adamw_update(Context& context, std::span<const AdamWTensor> tensors,
+                  const AdamWConstants& constants, const AdamWScalars& scalars) {
   const ArgumentChecker check("adamw_update");
   check.that(scalars.bias_correction1 > 0 && scalars.bias_correction2 > 0, "scalars",
              "the bias corrections must be positive: t counts the update that is made");
-  auto* plain_tensors = reinterpret_cast<AdamWTensorArgs*>(context.scratch(tensors.size() * sizeof(AdamWTensorArgs)));
+  auto* plain_tensors =
+      reinterpret_cast<AdamWTensorArgs*>(context.scratch(tensors.size() * sizeof(AdamWTensorArgs)));
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     new (plain_tensors + i) AdamWTensorArgs(plain(tensors[i], elements, scalars.lr));

@@ -11,8 +11,9 @@ namespace trireme {
 /// What changes from step to step, read when the op runs.
 struct AdamWScalars {
   double lr = 0;
-  double bias_correction1 = 1, bias_correction2 = 1;  ///< 1 - beta^t, t = applied updates, this one included
-  float gradient_scale = 1;                           ///< the clip coefficient
+  double bias_correction1 = 1,
+         bias_correction2 = 1;  ///< 1 - beta^t, t = applied updates, this one included
+  float gradient_scale = 1;     ///< the clip coefficient
 };
 
 /// One tensor (or a rank's rows of it), all views of one count.
@@ -29,8 +30,9 @@ struct AdamWConstants {
 
 /// g = gradient * gradient_scale;  p -= lr wd p;  m += (1-b1)(g - m);  v = b2 v + (1-b2) g^2;
 /// p -= (lr / bias_correction1) m / (sqrt(v) / sqrt(bias_correction2) + eps)
-/// Elementwise in f32 with scalars prepared in double; the same bits for any split of a tensor. Deterministic.
-void adamw_update(Context& context, std::span<const AdamWTensor> tensors, const AdamWConstants& constants,
-                  const AdamWScalars& scalars);
+/// Elementwise in f32 with scalars prepared in double; the same bits for any split of a tensor.
+/// Deterministic.
+void adamw_update(Context& context, std::span<const AdamWTensor> tensors,
+                  const AdamWConstants& constants, const AdamWScalars& scalars);
 
 }  // namespace trireme

@@ -5,19 +5,23 @@
 namespace trireme::TRIREME_ISA {
 namespace {
 
-constexpr std::int64_t kElementsPerUnit = 64;  // whole cache lines to a thread where tensors begin on one
+constexpr std::int64_t kElementsPerUnit =
+    64;  // whole cache lines to a thread where tensors begin on one
 constexpr std::int64_t kWorkPerElement = 4;
 
 struct Constants {
-  F32 gradient_scale, one_minus_beta1, beta2, one_minus_beta2, step_size, inverse_sqrt_correction2, eps;
+  F32 gradient_scale, one_minus_beta1, beta2, one_minus_beta2, step_size, inverse_sqrt_correction2,
+      eps;
 };
 
 template <bool kForm>
-void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t begin, std::int64_t end) {
+void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t begin,
+                 std::int64_t end) {
   const F32 lr_decay = F32::broadcast(tensor.lr_decay);
   for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
     const F32 g = F32::load(tensor.gradient + i, lanes) * c.gradient_scale;
-    const F32 p_old = F32::load(tensor.parameter + i, lanes), m_old = F32::load(tensor.exp_avg + i, lanes);
+    const F32 p_old = F32::load(tensor.parameter + i, lanes),
+              m_old = F32::load(tensor.exp_avg + i, lanes);
     const F32 m = fma(c.one_minus_beta1, g - m_old, m_old);
     const F32 v = fma(c.beta2, F32::load(tensor.exp_avg_sq + i, lanes), c.one_minus_beta2 * g * g);
     const F32 denominator = fma(sqrt(v), c.inverse_sqrt_correction2, c.eps);
@@ -44,28 +48,33 @@ std::int64_t first_tensor(const AdamWArgs& args, std::int64_t begin) {
 }
 
 void update(const AdamWArgs& args) {
-  const Constants constants = {
-      F32::broadcast(args.gradient_scale),  F32::broadcast(args.one_minus_beta1),
-      F32::broadcast(args.beta2),           F32::broadcast(args.one_minus_beta2),
-      F32::broadcast(args.step_size),       F32::broadcast(args.inverse_sqrt_correction2),
-      F32::broadcast(args.eps)};
+  const Constants constants = {F32::broadcast(args.gradient_scale),
+                               F32::broadcast(args.one_minus_beta1),
+                               F32::broadcast(args.beta2),
+                               F32::broadcast(args.one_minus_beta2),
+                               F32::broadcast(args.step_size),
+                               F32::broadcast(args.inverse_sqrt_correction2),
+                               F32::broadcast(args.eps)};
   const std::int64_t units = (args.element_count + kElementsPerUnit - 1) / kElementsPerUnit;
-  parallel_ranges(args.exec, units, kElementsPerUnit * kWorkPerElement, [&](std::int64_t first, std::int64_t last) {
-    const std::int64_t begin = first * kElementsPerUnit;
-    const std::int64_t end =
-        last * kElementsPerUnit < args.element_count ? last * kElementsPerUnit : args.element_count;
-    for (std::int64_t t = first_tensor(args, begin); t < args.tensor_count; ++t) {
-      const AdamWTensorArgs& tensor = args.tensors[t];
-      if (tensor.begin >= end) break;
-      const std::int64_t from = begin > tensor.begin ? begin - tensor.begin : 0;
-      const std::int64_t to = end - tensor.begin < tensor.count ? end - tensor.begin : tensor.count;
-      if (tensor.form != nullptr) {
-        update_part<true>(tensor, constants, from, to);
-      } else {
-        update_part<false>(tensor, constants, from, to);
-      }
-    }
-  });
+  parallel_ranges(args.exec, units, kElementsPerUnit * kWorkPerElement,
+                  [&](std::int64_t first, std::int64_t last) {
+                    const std::int64_t begin = first * kElementsPerUnit;
+                    const std::int64_t end = last * kElementsPerUnit < args.element_count
+                                                 ? last * kElementsPerUnit
+                                                 : args.element_count;
+                    for (std::int64_t t = first_tensor(args, begin); t < args.tensor_count; ++t) {
+                      const AdamWTensorArgs& tensor = args.tensors[t];
+                      if (tensor.begin >= end) break;
+                      const std::int64_t from = begin > tensor.begin ? begin - tensor.begin : 0;
+                      const std::int64_t to =
+                          end - tensor.begin < tensor.count ? end - tensor.begin : tensor.count;
+                      if (tensor.form != nullptr) {
+                        update_part<true>(tensor, constants, from, to);
+                      } else {
+                        update_part<false>(tensor, constants, from, to);
+                      }
+                    }
+                  });
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ struct AdamWArgs {
   std::int64_t tensor_count, element_count;
   float gradient_scale;
   float one_minus_beta1, beta2, one_minus_beta2;
-  float step_size;              ///< lr / bias_correction1
+  float step_size;                 ///< lr / bias_correction1
   float inverse_sqrt_correction2;  ///< 1 / sqrt(bias_correction2)
   float eps;
 };

@@ -21,7 +21,8 @@ const AttentionKernels& table(const Context& context) {
   return choose_table("attention", context, avx2::attention_cpu, avx512::attention_cpu);
 }
 
-std::int64_t token_count(const ArgumentChecker& check, const char* name, std::span<const PositionRange> ranges) {
+std::int64_t token_count(const ArgumentChecker& check, const char* name,
+                         std::span<const PositionRange> ranges) {
   std::int64_t count = 0;
   for (const PositionRange& range : ranges) {
     const bool fits = range.first >= 0 && range.count >= 0 &&
@@ -33,17 +34,24 @@ std::int64_t token_count(const ArgumentChecker& check, const char* name, std::sp
 }
 
 /// What all calls share; fills sizes and checks q, k, v and the mask.
-AttentionShape check_common(const ArgumentChecker& check, const ConstHeadsView& q, const ConstHeadsView& k,
-                            const ConstHeadsView& v, const AttentionMask& mask) {
+AttentionShape check_common(const ArgumentChecker& check, const ConstHeadsView& q,
+                            const ConstHeadsView& k, const ConstHeadsView& v,
+                            const AttentionMask& mask) {
   check.floating("q", q.dtype);
   check.that(mask.sequences >= 0, "mask.sequences", "negative");
   check.that(q.head_dim > 0 && q.head_dim <= kHeadDimMax && q.head_dim % 2 == 0, "q",
              "the head size must be even and from 2 to 256");
   check.that(q.heads > 0 && k.heads > 0 && q.heads % k.heads == 0, "k",
              "the number of query heads must be a multiple of the number of key heads");
-  const AttentionShape shape = {mask.sequences, token_count(check, "mask.q", mask.q),
-                                token_count(check, "mask.kv", mask.kv), q.heads, k.heads, q.head_dim, q.dtype};
-  const std::int64_t q_rows = shape.sequences * shape.q_tokens, kv_rows = shape.sequences * shape.kv_tokens;
+  const AttentionShape shape = {mask.sequences,
+                                token_count(check, "mask.q", mask.q),
+                                token_count(check, "mask.kv", mask.kv),
+                                q.heads,
+                                k.heads,
+                                q.head_dim,
+                                q.dtype};
+  const std::int64_t q_rows = shape.sequences * shape.q_tokens,
+                     kv_rows = shape.sequences * shape.kv_tokens;
   check.heads("q", q, q.dtype, {q_rows, shape.heads, shape.head_dim});
   check.heads("k", k, q.dtype, {kv_rows, shape.kv_heads, shape.head_dim});
   check.heads("v", v, q.dtype, {kv_rows, shape.kv_heads, shape.head_dim});
@@ -51,7 +59,9 @@ AttentionShape check_common(const ArgumentChecker& check, const ConstHeadsView& 
   return shape;
 }
 
-AttentionHeads<const void> plain(const ConstHeadsView& view) { return {view.data, view.token_stride}; }
+AttentionHeads<const void> plain(const ConstHeadsView& view) {
+  return {view.data, view.token_stride};
+}
 AttentionHeads<void> plain(const HeadsView& view) { return {view.data, view.token_stride}; }
 AttentionHeads<float> plain_f32(const HeadsView& view) {
   return {reinterpret_cast<float*>(view.data), view.token_stride};
@@ -94,9 +104,10 @@ void write_positions(std::span<const PositionRange> ranges, std::int64_t* positi
   }
 }
 
-/// Tiles (64 queries x 64 keys) count 4 where all pairs are visible, 3 where some are, 0 where none is. Documents are
-/// not looked at: they only make work less.
-std::int64_t tile_cost(std::int64_t lowest_position, std::int64_t highest_position, const AttentionKeyBlock& block) {
+/// Tiles (a block of queries x 64 keys) count 4 where all pairs are visible, 3 where some are, 0
+/// where none is. Documents are not looked at: they only make work less.
+std::int64_t tile_cost(std::int64_t lowest_position, std::int64_t highest_position,
+                       const AttentionKeyBlock& block) {
   if (highest_position < block.position) return 0;
   return lowest_position >= block.position + block.count - 1 ? 4 : 3;
 }
@@ -104,12 +115,16 @@ std::int64_t tile_cost(std::int64_t lowest_position, std::int64_t highest_positi
 enum class CostOf : std::uint8_t { kQueryBlocks, kKeyBlocks };
 
 /// costs[i] = the cost of the blocks of a group before block i.
-void write_costs(const AttentionShape& shape, const AttentionVisibility& visibility, CostOf of, std::int64_t* costs) {
-  const std::int64_t query_blocks = ceil_div(shape.q_tokens, kAttentionBlock);
-  const std::int64_t blocks = of == CostOf::kQueryBlocks ? query_blocks : visibility.key_block_count;
+void write_costs(const AttentionShape& shape, const AttentionVisibility& visibility, CostOf of,
+                 std::int64_t* costs) {
+  const std::int64_t queries =
+      of == CostOf::kQueryBlocks ? kAttentionForwardQueries : kAttentionBlock;
+  const std::int64_t query_blocks = ceil_div(shape.q_tokens, queries);
+  const std::int64_t blocks =
+      of == CostOf::kQueryBlocks ? query_blocks : visibility.key_block_count;
   std::fill_n(costs, blocks + 1, 1);  // an item is never free
   for (std::int64_t i = 0; i < query_blocks; ++i) {
-    const std::int64_t query = i * kAttentionBlock, count = std::min(kAttentionBlock, shape.q_tokens - query);
+    const std::int64_t query = i * queries, count = std::min(queries, shape.q_tokens - query);
     const std::int64_t* positions = visibility.q_position + query;
     const auto [lowest, highest] = std::minmax_element(positions, positions + count);
     for (std::int64_t j = 0; j < visibility.key_block_count; ++j) {
@@ -146,13 +161,16 @@ int piece_count(const Context& context, std::int64_t items, std::int64_t work) {
 struct CommonPlan {
   std::size_t positions, key_blocks, costs, starts;
 };
-CommonPlan plan_common(ScratchPlan& plan, const AttentionShape& shape, std::int64_t key_blocks, std::int64_t blocks,
-                       int pieces) {
-  return {plan.take(shape.q_tokens * 8), plan.take(key_blocks * static_cast<std::int64_t>(sizeof(AttentionKeyBlock))),
-          plan.take((blocks + 1) * 8), plan.take((pieces + 1) * static_cast<std::int64_t>(sizeof(AttentionItem)))};
+CommonPlan plan_common(ScratchPlan& plan, const AttentionShape& shape, std::int64_t key_blocks,
+                       std::int64_t blocks, int pieces) {
+  return {plan.take(shape.q_tokens * 8),
+          plan.take(key_blocks * static_cast<std::int64_t>(sizeof(AttentionKeyBlock))),
+          plan.take((blocks + 1) * 8),
+          plan.take((pieces + 1) * static_cast<std::int64_t>(sizeof(AttentionItem)))};
 }
 
-AttentionVisibility write_visibility(std::byte* scratch, const CommonPlan& plan, const AttentionMask& mask) {
+AttentionVisibility write_visibility(std::byte* scratch, const CommonPlan& plan,
+                                     const AttentionMask& mask) {
   auto* positions = reinterpret_cast<std::int64_t*>(scratch + plan.positions);
   auto* key_blocks = reinterpret_cast<AttentionKeyBlock*>(scratch + plan.key_blocks);
   write_positions(mask.q, positions);
@@ -173,7 +191,8 @@ AttentionShape check_forward(const AttentionForward& args) {
 AttentionShape check_backward(const AttentionBackward& args) {
   const ArgumentChecker check("attention_backward");
   const AttentionShape shape = check_common(check, args.q, args.k, args.v, args.mask);
-  const std::int64_t q_rows = shape.sequences * shape.q_tokens, kv_rows = shape.sequences * shape.kv_tokens;
+  const std::int64_t q_rows = shape.sequences * shape.q_tokens,
+                     kv_rows = shape.sequences * shape.kv_tokens;
   check.heads("d_o", args.d_o, shape.type, {q_rows, shape.heads, shape.head_dim});
   check.heads("dq", args.dq, DType::kF32, {q_rows, shape.heads, shape.head_dim});
   check.heads("dk", args.dk, DType::kF32, {kv_rows, shape.kv_heads, shape.head_dim});
@@ -191,9 +210,10 @@ void attention_forward(Context& context, const AttentionForward& args) {
   if (groups * shape.q_tokens == 0) return;
   const bool few = shape.q_tokens <= kFewQueries;
   const std::int64_t key_blocks = block_count(args.mask.kv);
-  const std::int64_t blocks = few ? shape.q_tokens : ceil_div(shape.q_tokens, kAttentionBlock);
-  const int pieces =
-      piece_count(context, groups * blocks, groups * shape.q_tokens * shape.kv_tokens * shape.head_dim);
+  const std::int64_t blocks =
+      few ? shape.q_tokens : ceil_div(shape.q_tokens, kAttentionForwardQueries);
+  const int pieces = piece_count(context, groups * blocks,
+                                 groups * shape.q_tokens * shape.kv_tokens * shape.head_dim);
   const AttentionKernels& kernels = table(context);
   const std::int64_t piece_bytes = kernels.forward_scratch(shape);
 
@@ -211,15 +231,17 @@ void attention_forward(Context& context, const AttentionForward& args) {
   }
   write_starts(groups, blocks, costs, pieces, starts);
   (few ? kernels.forward_few : kernels.forward)(
-      {shape, visibility, plain(args.o), args.lse_TH.as<float>(), plain(args.q), plain(args.k), plain(args.v),
-       args.scale, starts, pieces, scratch + tiles});
+      {shape, visibility, plain(args.o), args.lse_TH.as<float>(), plain(args.q), plain(args.k),
+       plain(args.v), args.scale, starts, pieces, scratch + tiles});
 }
 
 void attention_backward(Context& context, const AttentionBackward& args) {
   const AttentionShape shape = check_backward(args);
-  const std::int64_t groups = shape.sequences * shape.kv_heads, key_blocks = block_count(args.mask.kv);
+  const std::int64_t groups = shape.sequences * shape.kv_heads,
+                     key_blocks = block_count(args.mask.kv);
   if (groups * shape.q_tokens == 0 || key_blocks == 0) return;
-  const std::int64_t work = shape.sequences * shape.heads * shape.q_tokens * shape.kv_tokens * shape.head_dim;
+  const std::int64_t work =
+      shape.sequences * shape.heads * shape.q_tokens * shape.kv_tokens * shape.head_dim;
   const int pieces = piece_count(context, groups * key_blocks, work);
   const AttentionKernels& kernels = table(context);
   const std::int64_t piece_bytes = kernels.backward_scratch(shape);
@@ -237,21 +259,23 @@ void attention_backward(Context& context, const AttentionBackward& args) {
   auto* starts = reinterpret_cast<AttentionItem*>(scratch + common.starts);
   write_costs(shape, visibility, CostOf::kKeyBlocks, costs);
   write_starts(groups, key_blocks, costs, pieces, starts);
-  kernels.backward({shape, visibility, plain_f32(args.dq), plain_f32(args.dk), plain_f32(args.dv), plain(args.d_o),
-                    plain(args.q), plain(args.k), plain(args.v), args.lse_TH.as<float>(), args.delta_TH.as<float>(),
-                    args.scale, starts, pieces, scratch + tiles,
+  kernels.backward({shape, visibility, plain_f32(args.dq), plain_f32(args.dk), plain_f32(args.dv),
+                    plain(args.d_o), plain(args.q), plain(args.k), plain(args.v),
+                    args.lse_TH.as<float>(), args.delta_TH.as<float>(), args.scale, starts, pieces,
+                    scratch + tiles,
                     shared ? reinterpret_cast<float*>(scratch + partial) : nullptr});
 }
 
-void attention_merge(Context& context, HeadsView o, TensorView lse_TH, ConstHeadsView o2, ConstTensorView lse2_TH) {
+void attention_merge(Context& context, HeadsView o, TensorView lse_TH, ConstHeadsView o2,
+                     ConstTensorView lse2_TH) {
   const ArgumentChecker check("attention_merge");
   check.floating("o", o.dtype);
   check.heads("o", o, o.dtype, {o.tokens, o.heads, o.head_dim});
   check.heads("o2", o2, o.dtype, {o.tokens, o.heads, o.head_dim});
   check.tensor("lse", lse_TH, DType::kF32, {o.tokens, o.heads});
   check.tensor("lse2", lse2_TH, DType::kF32, {o.tokens, o.heads});
-  AttentionRowsArgs rows{context.exec(), o.tokens, o.heads, o.head_dim, o.dtype, plain(o), plain(o2), {}, nullptr,
-                         nullptr, nullptr};
+  AttentionRowsArgs rows{context.exec(), o.tokens, o.heads, o.head_dim, o.dtype, plain(o),
+                         plain(o2),      {},       nullptr, nullptr,    nullptr};
   rows.lse = lse_TH.as<float>();
   rows.lse2 = lse2_TH.as<float>();
   table(context).merge(rows);
@@ -263,8 +287,8 @@ void attention_delta(Context& context, TensorView delta_TH, ConstHeadsView d_o, 
   check.heads("o", o, o.dtype, {o.tokens, o.heads, o.head_dim});
   check.heads("d_o", d_o, o.dtype, {o.tokens, o.heads, o.head_dim});
   check.tensor("delta", delta_TH, DType::kF32, {o.tokens, o.heads});
-  AttentionRowsArgs rows{context.exec(), o.tokens, o.heads, o.head_dim, o.dtype, {}, plain(o), plain(d_o), nullptr,
-                         nullptr, nullptr};
+  AttentionRowsArgs rows{context.exec(), o.tokens,   o.heads, o.head_dim, o.dtype, {},
+                         plain(o),       plain(d_o), nullptr, nullptr,    nullptr};
   rows.delta = delta_TH.as<float>();
   table(context).delta(rows);
 }

@@ -1,7 +1,7 @@
 #pragma once
-// Exact attention without a T x T matrix, by blocks with a running maximum (Dao et al., FlashAttention 1 and 2).
-// The contract serves whole sequences, pieces of one (context parallelism) and a key/value cache alike: queries and
-// keys come with the global positions they stand at.
+// Exact attention without a T x T matrix, by blocks with a running maximum (Dao et al.,
+// FlashAttention 1 and 2). The contract serves whole sequences, pieces of one (context parallelism)
+// and a key/value cache alike: queries and keys come with the global positions they stand at.
 
 #include <span>
 
@@ -15,22 +15,24 @@ struct PositionRange {
   std::int64_t first, count;
 };
 
-/// Which query may see which key. Within one sequence query i stands at position p(i), key j at position r(j); i sees j
-/// iff first_key[i] <= r(j) <= p(i).
+/// Which query may see which key. Within one sequence query i stands at position p(i), key j at
+/// position r(j); i sees j iff first_key[i] <= r(j) <= p(i).
 struct AttentionMask {
-  std::int64_t sequences = 1;             ///< B; q holds B * Tq tokens, k and v B * Tk, sequence by sequence
-  std::span<const PositionRange> q;       ///< the same for every sequence; counts sum to Tq
-  std::span<const PositionRange> kv;      ///< likewise, Tk
-  ConstTensorView first_key_T;            ///< [B * Tq] i32: where the query's document begins; not given: 0
+  std::int64_t sequences = 1;  ///< B; q holds B * Tq tokens, k and v B * Tk, sequence by sequence
+  std::span<const PositionRange> q;   ///< the same for every sequence; counts sum to Tq
+  std::span<const PositionRange> kv;  ///< likewise, Tk
+  ConstTensorView first_key_T;  ///< [B * Tq] i32: where the query's document begins; not given: 0
 };
 
-/// S[i,j] = scale q_i . k_j over the keys that i sees;  O_i = sum_j softmax_j(S) v_j;  LSE_i = log sum_j exp S[i,j]
-/// A query that sees no key gets O = 0, LSE = -inf, so that `attention_merge` can add the rest.
+/// S[i,j] = scale q_i . k_j over the keys that i sees;  O_i = sum_j softmax_j(S) v_j;  LSE_i = log
+/// sum_j exp S[i,j] A query that sees no key gets O = 0, LSE = -inf, so that `attention_merge` can
+/// add the rest.
 ///
 ///   o, q   heads [B*Tq, H, D]   f32|bf16, all of one type
 ///   k, v   heads [B*Tk, G, D]   H % G == 0: query head h reads key head h / (H/G)
 ///   lse    [B*Tq, H]  f32
-/// D any multiple of 2 up to 256. Arithmetic and sums in f32. Deterministic, and the same bits for any thread count.
+/// D any multiple of 2 up to 256. Arithmetic and sums in f32. Deterministic, and the same bits for
+/// any thread count.
 struct AttentionForward {
   HeadsView o;
   TensorView lse_TH;
@@ -40,15 +42,18 @@ struct AttentionForward {
 };
 void attention_forward(Context& context, const AttentionForward& args);
 
-/// Joins the results over two disjoint sets of keys; o and lse take the whole. An exact softmax either way:
+/// Joins the results over two disjoint sets of keys; o and lse take the whole. An exact softmax
+/// either way:
 ///   L = log(exp lse + exp lse2),  o = o exp(lse - L) + o2 exp(lse2 - L)
-void attention_merge(Context& context, HeadsView o, TensorView lse_TH, ConstHeadsView o2, ConstTensorView lse2_TH);
+void attention_merge(Context& context, HeadsView o, TensorView lse_TH, ConstHeadsView o2,
+                     ConstTensorView lse2_TH);
 
-/// delta[i,h] = sum_d dO[i,h,d] O[i,h,d], once for each token however many key blocks follow. delta [B*Tq, H] f32.
+/// delta[i,h] = sum_d dO[i,h,d] O[i,h,d], once for each token however many key blocks follow. delta
+/// [B*Tq, H] f32.
 void attention_delta(Context& context, TensorView delta_TH, ConstHeadsView d_o, ConstHeadsView o);
 
-/// With P = exp(S - lse):  dV_j += sum_i P dO_i,  dS = P (dO_i . v_j - delta_i) scale,  dQ_i += sum_j dS k_j,
-/// dK_j += sum_i dS q_i, the sums of a key head running over its H/G query heads.
+/// With P = exp(S - lse):  dV_j += sum_i P dO_i,  dS = P (dO_i . v_j - delta_i) scale,  dQ_i +=
+/// sum_j dS k_j, dK_j += sum_i dS q_i, the sums of a key head running over its H/G query heads.
 ///
 ///   dq heads [B*Tq, H, D], dk, dv heads [B*Tk, G, D]   f32, accumulated: the caller clears them
 ///   d_o, q, k, v, mask, scale as in the forward pass; lse and delta final (over all keys)

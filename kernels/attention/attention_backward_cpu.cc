@@ -1,29 +1,33 @@
-// Backward: a thread owns a block of keys of one key head and goes over all queries that see it, so that dk and dv of
-// the block stay with it. Lanes are keys: P[query][key] and dS are then at once the broadcast operand of dv, dk (by
-// columns) and dq (by rows), and only k and v, the outer of the two loops, are ever transposed.
+// Backward: a thread owns a block of keys of one key head and goes over all queries that see it, so
+// that dk and dv of the block stay with it. Lanes are keys: P[query][key] and dS are then at once
+// the broadcast operand of dv, dk (by columns) and dq (by rows), and only k and v, the outer of the
+// two loops, are ever transposed.
 
 #include "kernels/attention/attention_cpu.h"
+#include "kernels/attention/attention_product.h"
 #include "kernels/attention/attention_tile.h"
+#include "kernels/attention/attention_view.h"
 #include "kernels/common/parallel.h"
 
 namespace trireme::TRIREME_ISA {
 namespace {
 
 constexpr std::int64_t kScoreStride = kAttentionBlock + 16;  // an odd number of cache lines
-/// Where some queries see only a part of a block, queries go by strips of this many, each with its own part.
+/// Where some queries see only a part of a block, queries go by strips of this many, each with its
+/// own part.
 constexpr std::int64_t kStrip = 16;
 constexpr std::int64_t kStripsMax = kAttentionBlock / kStrip;
 
 struct BackwardTiles {
   std::int64_t stride, depth;
-  float* k;                      // [64][stride]
-  float *k_panels, *v_panels;    // [panel][depth][kPanel]
-  float *q, *d_o;                // [64][stride]
-  float *p, *ds;                 // [64][kScoreStride]
-  float *dq, *dk, *dv;           // [64][stride]
-  float* rows;                   // [64][stride]
-  float *lse, *delta;            // [64]; lse in powers of 2
-  float *low, *high;             // [64]
+  float* k;                    // [64][stride]
+  float *k_panels, *v_panels;  // [panel][depth][kPanel]
+  float *q, *d_o;              // [64][stride]
+  float *p, *ds;               // [64][kScoreStride]
+  float *dq, *dk, *dv;         // [64][stride]
+  float* rows;                 // [64][stride]
+  float *lse, *delta;          // [64]; lse in powers of 2
+  float *low, *high;           // [64]
 };
 
 BackwardTiles backward_tiles(TileMemory& memory, std::int64_t head_dim) {
@@ -63,8 +67,8 @@ struct StripList {
 };
 
 /// Rows of `tile` added to f32 rows of the caller.
-TRIREME_INLINE void add_rows(float* to, std::int64_t to_stride, const float* tile, std::int64_t stride,
-                             std::int64_t rows, std::int64_t head_dim) {
+TRIREME_INLINE void add_rows(float* to, std::int64_t to_stride, const float* tile,
+                             std::int64_t stride, std::int64_t rows, std::int64_t head_dim) {
   for (std::int64_t r = 0; r < rows; ++r) {
     for_each_vector(0, head_dim, [&](std::int64_t d, auto lanes) {
       float* element = to + r * to_stride + d;
@@ -103,19 +107,22 @@ struct BackwardBlock {
 
   void store_keys() const {
     const std::int64_t row = sequence * args.shape.kv_tokens + keys.index, column = kv_head * dim();
-    add_rows(args.dk.data + row * args.dk.stride + column, args.dk.stride, t.dk, t.stride, keys.count, dim());
-    add_rows(args.dv.data + row * args.dv.stride + column, args.dv.stride, t.dv, t.stride, keys.count, dim());
+    add_rows(args.dk.data + row * args.dk.stride + column, args.dk.stride, t.dk, t.stride,
+             keys.count, dim());
+    add_rows(args.dv.data + row * args.dv.stride + column, args.dv.stride, t.dv, t.stride,
+             keys.count, dim());
   }
 
   [[nodiscard]] StripList strips(std::int64_t query, std::int64_t count) const {
     StripList list;
     for (std::int64_t begin = 0; begin < count; begin += kStrip) {
       const std::int64_t end = begin + kStrip < count ? begin + kStrip : count;
-      const BlockView view = view_block(args.visibility, keys, sequence * args.shape.q_tokens, query + begin,
-                                        end - begin, t.low + begin, t.high + begin);
+      const BlockView view = view_block(args.visibility, keys, sequence * args.shape.q_tokens,
+                                        query + begin, end - begin, t.low + begin, t.high + begin);
       list.whole = list.whole && view.whole;
       list.empty = list.empty && view.hull.empty();
-      list.strips[list.count++] = {begin, end, {view.hull.low / kPanel, (view.hull.high + kPanel - 1) / kPanel}};
+      list.strips[list.count++] = {
+          begin, end, {view.hull.low / kPanel, (view.hull.high + kPanel - 1) / kPanel}};
     }
     // Lanes behind the last key must be masked, too.
     list.whole = list.whole && keys.count % kPanel == 0;
@@ -146,7 +153,8 @@ struct BackwardBlock {
     for (std::int64_t i = strip.begin; i < strip.end; ++i) {
       const F32 lse = F32::broadcast(t.lse[i]), delta = F32::broadcast(t.delta[i]);
       const F32 low = F32::broadcast(t.low[i]), high = F32::broadcast(t.high[i]);
-      for (std::int64_t j = strip.panels.low * kPanel; j < strip.panels.high * kPanel; j += F32::kWidth) {
+      for (std::int64_t j = strip.panels.low * kPanel; j < strip.panels.high * kPanel;
+           j += F32::kWidth) {
         float* p_at = t.p + i * kScoreStride + j;
         float* ds_at = t.ds + i * kScoreStride + j;
         F32 p = exp2(fma(F32::load(p_at), score_scale, -lse));
@@ -201,7 +209,8 @@ struct BackwardBlock {
   }
 
   /// dv += P^T dO, dk += dS^T q for keys [key, key + count) over queries [begin, end).
-  void add_key_gradients(std::int64_t key, std::int64_t count, std::int64_t begin, std::int64_t end) const {
+  void add_key_gradients(std::int64_t key, std::int64_t count, std::int64_t begin,
+                         std::int64_t end) const {
     Product product{};
     product.a = t.p + begin * kScoreStride + key;
     product.a_stride = kScoreStride;
@@ -223,7 +232,9 @@ struct BackwardBlock {
     if (list.whole) return add_key_gradients(0, keys.count, 0, list.strips[0].end);
     for (std::int64_t panel = 0; panel * kPanel < keys.count; ++panel) {
       int first = 0, last = list.count;
-      const auto sees = [&](int i) { return list.strips[i].panels.low <= panel && panel < list.strips[i].panels.high; };
+      const auto sees = [&](int i) {
+        return list.strips[i].panels.low <= panel && panel < list.strips[i].panels.high;
+      };
       while (first < last && !sees(first)) ++first;
       while (first < last && !sees(last - 1)) --last;
       if (first == last) continue;
@@ -236,7 +247,8 @@ struct BackwardBlock {
   /// dq += dS k;  `dq` is the row of the block's first query.
   void query_gradients(const Strip& strip, float* dq, std::int64_t dq_stride) const {
     const std::int64_t low = strip.panels.low * kPanel;
-    const std::int64_t high = strip.panels.high * kPanel < keys.count ? strip.panels.high * kPanel : keys.count;
+    const std::int64_t high =
+        strip.panels.high * kPanel < keys.count ? strip.panels.high * kPanel : keys.count;
     if (low >= high) return;
     Product product{};
     product.a = t.ds + strip.begin * kScoreStride + low;
@@ -252,7 +264,8 @@ struct BackwardBlock {
     add_rows(dq + strip.begin * dq_stride, dq_stride, t.dq, t.stride, product.rows, dim());
   }
 
-  void visit_queries(std::int64_t head, std::int64_t query, float* dq, std::int64_t dq_stride) const {
+  void visit_queries(std::int64_t head, std::int64_t query, float* dq,
+                     std::int64_t dq_stride) const {
     const std::int64_t left = args.shape.q_tokens - query;
     const std::int64_t count = left < kAttentionBlock ? left : kAttentionBlock;
     const StripList list = strips(query, count);
@@ -266,7 +279,8 @@ struct BackwardBlock {
   /// `partial`: where dq of this piece goes, or null to add it to the caller's.
   void run(float* partial) const {
     load_keys();
-    const std::int64_t heads = args.shape.heads / args.shape.kv_heads, queries = args.shape.q_tokens;
+    const std::int64_t heads = args.shape.heads / args.shape.kv_heads,
+                       queries = args.shape.q_tokens;
     for (std::int64_t i = 0; i < heads; ++i) {
       const std::int64_t head = kv_head * heads + i;
       for (std::int64_t query = 0; query < queries; query += kAttentionBlock) {
@@ -305,10 +319,11 @@ void backward_piece(const AttentionBackwardArgs& args, int piece) {
   }
   const std::int64_t blocks = args.visibility.key_block_count;
   const AttentionItem first = args.starts[piece], last = args.starts[piece + 1];
-  for (std::int64_t item = first.group * blocks + first.block; item < last.group * blocks + last.block; ++item) {
+  for (std::int64_t item = first.group * blocks + first.block;
+       item < last.group * blocks + last.block; ++item) {
     const std::int64_t group = item / blocks;
-    const BackwardBlock<T> block = {args, tiles, args.visibility.key_blocks[item % blocks], group / shape.kv_heads,
-                                    group % shape.kv_heads};
+    const BackwardBlock<T> block = {args, tiles, args.visibility.key_blocks[item % blocks],
+                                    group / shape.kv_heads, group % shape.kv_heads};
     block.run(group == first.group ? partial : nullptr);
   }
 }
@@ -326,8 +341,8 @@ void add_partials(const AttentionBackwardArgs& args) {
       for (std::int64_t i = 0; i < heads; ++i) {
         float* dq = args.dq.data + (sequence * queries + begin) * args.dq.stride +
                     (kv_head * heads + i) * shape.head_dim;
-        add_rows(dq, args.dq.stride, partial + (i * queries + begin) * shape.head_dim, shape.head_dim, end - begin,
-                 shape.head_dim);
+        add_rows(dq, args.dq.stride, partial + (i * queries + begin) * shape.head_dim,
+                 shape.head_dim, end - begin, shape.head_dim);
       }
     }
   });

@@ -1,4 +1,5 @@
 #include "kernels/attention/attention_cpu.h"
+
 #include "kernels/attention/attention_tile.h"
 #include "kernels/common/parallel.h"
 
@@ -8,11 +9,12 @@ namespace {
 /// body(token, head): each (token, head) on its own.
 template <class Body>
 TRIREME_INLINE void for_each_head(const AttentionRowsArgs& args, const Body& body) {
-  parallel_ranges(args.exec, args.tokens, args.heads * args.head_dim, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      for (std::int64_t h = 0; h < args.heads; ++h) body(t, h);
-    }
-  });
+  parallel_ranges(args.exec, args.tokens, args.heads * args.head_dim,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t t = begin; t < end; ++t) {
+                      for (std::int64_t h = 0; h < args.heads; ++h) body(t, h);
+                    }
+                  });
 }
 
 template <class T>
@@ -59,9 +61,12 @@ void merge(const AttentionRowsArgs& args) {
 
 }  // namespace
 
-const AttentionKernels attention_cpu = {attention_forward_scratch, attention_backward_scratch,
-                                        attention_forward,         attention_forward_few,
-                                        attention_backward,        merge,
+const AttentionKernels attention_cpu = {attention_forward_scratch,
+                                        attention_backward_scratch,
+                                        attention_forward,
+                                        attention_forward_few,
+                                        attention_backward,
+                                        merge,
                                         delta};
 
 }  // namespace trireme::TRIREME_ISA

@@ -1,8 +1,10 @@
-// Forward for a few queries over many keys (a key/value cache): one query at a time, straight from the caller's keys.
-// Lanes run along the head; tiles would be mostly empty, and copying keys would cost as much as using them.
+// Forward for a few queries over many keys (a key/value cache): one query at a time, straight from
+// the caller's keys. Lanes run along the head; tiles would be mostly empty, and copying keys would
+// cost as much as using them.
 
 #include "kernels/attention/attention_cpu.h"
 #include "kernels/attention/attention_tile.h"
+#include "kernels/attention/attention_view.h"
 #include "kernels/common/parallel.h"
 
 namespace trireme::TRIREME_ISA {
@@ -25,7 +27,8 @@ struct FewQuery {
   template <class Body>
   TRIREME_INLINE void for_each_block(const Body& body) const {
     const AttentionVisibility& visibility = args.visibility;
-    const std::int64_t first_key = visibility.first_key == nullptr ? 0 : visibility.first_key[row()];
+    const std::int64_t first_key =
+        visibility.first_key == nullptr ? 0 : visibility.first_key[row()];
     for (std::int64_t i = 0; i < visibility.key_block_count; ++i) {
       const AttentionKeyBlock& block = visibility.key_blocks[i];
       const KeySpan span = visible_keys(block, visibility.q_position[query], first_key);
@@ -34,7 +37,8 @@ struct FewQuery {
   }
 
   void load_query() const {
-    const T* from = static_cast<const T*>(args.q.data) + row() * args.q.stride + head * args.shape.head_dim;
+    const T* from =
+        static_cast<const T*>(args.q.data) + row() * args.q.stride + head * args.shape.head_dim;
     copy_rows({q, 0, 0, 1, args.shape.head_dim, args.scale * kLog2E}, from);
   }
 
@@ -83,11 +87,14 @@ struct FewQuery {
       for (std::int64_t j = begin; j < end; ++j) {
         const F32 weight = F32::broadcast(*p++);
         const T* value = v + j * args.v.stride;
-        for (int i = 0; i < kVectors; ++i) sum[i] = fma(weight, F32::load(value + i * F32::kWidth, lanes), sum[i]);
+        for (int i = 0; i < kVectors; ++i)
+          sum[i] = fma(weight, F32::load(value + i * F32::kWidth, lanes), sum[i]);
       }
     });
-    T* o = static_cast<T*>(args.o.data) + row() * args.o.stride + head * args.shape.head_dim + column;
-    for (int i = 0; i < kVectors; ++i) (sum[i] * F32::broadcast(inverse)).store(o + i * F32::kWidth, lanes);
+    T* o =
+        static_cast<T*>(args.o.data) + row() * args.o.stride + head * args.shape.head_dim + column;
+    for (int i = 0; i < kVectors; ++i)
+      (sum[i] * F32::broadcast(inverse)).store(o + i * F32::kWidth, lanes);
   }
 
   void run() const {
@@ -100,8 +107,10 @@ struct FewQuery {
     if (sum == 0) args.lse[row() * args.shape.heads + head] = -kAttentionInfinity;
     const std::int64_t head_dim = args.shape.head_dim;
     std::int64_t column = 0;
-    for (; column + 4 * F32::kWidth <= head_dim; column += 4 * F32::kWidth) combine<4>(column, inverse, Full{});
-    for_each_vector(column, head_dim, [&](std::int64_t d, auto lanes) { combine<1>(d, inverse, lanes); });
+    for (; column + 4 * F32::kWidth <= head_dim; column += 4 * F32::kWidth)
+      combine<4>(column, inverse, Full{});
+    for_each_vector(column, head_dim,
+                    [&](std::int64_t d, auto lanes) { combine<1>(d, inverse, lanes); });
   }
 };
 
@@ -113,7 +122,8 @@ void few_piece(const AttentionForwardArgs& args, int piece) {
   float* scores = memory.take(shape.kv_tokens);
   const AttentionItem first = args.starts[piece], last = args.starts[piece + 1];
   const std::int64_t queries = shape.q_tokens;
-  for (std::int64_t item = first.group * queries + first.block; item < last.group * queries + last.block; ++item) {
+  for (std::int64_t item = first.group * queries + first.block;
+       item < last.group * queries + last.block; ++item) {
     const std::int64_t group = item / queries;
     FewQuery<T>{args, group / shape.heads, group % shape.heads, item % queries, q, scores}.run();
   }

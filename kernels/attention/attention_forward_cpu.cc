@@ -1,25 +1,29 @@
-// Forward: a thread owns a block of queries of one head. Lanes are queries: scores are kept transposed, S^T[key][query]
-// = K Q^T, so that the running maximum and sum of a query are its lane's and nothing is folded across lanes.
+// Forward: a thread owns a block of queries of one head. Lanes are queries: scores are kept
+// transposed, S^T[key][query] = K Q^T, so that the running maximum and sum of a query are its
+// lane's and nothing is folded across lanes.
 
 #include "kernels/attention/attention_cpu.h"
+#include "kernels/attention/attention_product.h"
 #include "kernels/attention/attention_tile.h"
+#include "kernels/attention/attention_view.h"
 #include "kernels/common/parallel.h"
 
 namespace trireme::TRIREME_ISA {
 namespace {
 
-constexpr std::int64_t kPanelsMax = kAttentionBlock / kPanel;
+constexpr std::int64_t kQueries = kAttentionForwardQueries;
+constexpr std::int64_t kPanelsMax = kQueries / kPanel;
 
 struct ForwardTiles {
   std::int64_t stride, depth;
-  float *k, *v;        // [64][stride]
-  float* q_panels;     // [panel][depth][kPanel], times scale log2(e): scores are exponents of 2
-  float* o;            // [64][stride]
-  float* s;            // [64][kPanel]: scores, then probabilities of a panel
-  float* rows;         // [kPanel][stride]
-  float *maximum, *sum;  // [64], of the queries
-  float* rescale;      // [kPanel]
-  float *low, *high;   // [64]
+  float *k, *v;          // [64][stride]
+  float* q_panels;       // [panel][depth][kPanel], times scale log2(e): scores are exponents of 2
+  float* o;              // [128][stride]
+  float* s;              // [64][kPanel]: scores, then probabilities of a panel
+  float* rows;           // [kPanel][stride]
+  float *maximum, *sum;  // [128], of the queries
+  float* rescale;        // [kPanel]
+  float *low, *high;     // [128]
 };
 
 ForwardTiles forward_tiles(TileMemory& memory, std::int64_t head_dim) {
@@ -28,15 +32,15 @@ ForwardTiles forward_tiles(TileMemory& memory, std::int64_t head_dim) {
   t.depth = panel_depth(head_dim);
   t.k = memory.take(kAttentionBlock * t.stride);
   t.v = memory.take(kAttentionBlock * t.stride);
-  t.q_panels = memory.take(kAttentionBlock * t.depth);
-  t.o = memory.take(kAttentionBlock * t.stride);
+  t.q_panels = memory.take(kQueries * t.depth);
+  t.o = memory.take(kQueries * t.stride);
   t.s = memory.take(kAttentionBlock * kPanel);
   t.rows = memory.take(kPanel * t.stride);
-  t.maximum = memory.take(kAttentionBlock);
-  t.sum = memory.take(kAttentionBlock);
+  t.maximum = memory.take(kQueries);
+  t.sum = memory.take(kQueries);
   t.rescale = memory.take(kPanel);
-  t.low = memory.take(kAttentionBlock);
-  t.high = memory.take(kAttentionBlock);
+  t.low = memory.take(kQueries);
+  t.high = memory.take(kQueries);
   return t;
 }
 
@@ -45,8 +49,9 @@ struct QueryBlock {
   std::int64_t sequence, head, kv_head, query, count;
 };
 
-/// Scores to probabilities in place; the panel's maximum and sum move on, `rescale` is what earlier sums and outputs
-/// are multiplied with. Sums run over keys in ascending order, whatever other queries see.
+/// Scores to probabilities in place; the panel's maximum and sum move on, `rescale` is what earlier
+/// sums and outputs are multiplied with. Sums run over keys in ascending order, whatever other
+/// queries see.
 template <bool kMasked>
 void softmax_panel(const ForwardTiles& t, std::int64_t panel, KeySpan span) {
   const std::int64_t base = panel * kPanel;
@@ -81,8 +86,8 @@ void softmax_panel(const ForwardTiles& t, std::int64_t panel, KeySpan span) {
   }
 }
 
-void attend_panel(const ForwardTiles& t, std::int64_t panel, std::int64_t queries, const BlockView& view,
-                  std::int64_t head_dim) {
+void attend_panel(const ForwardTiles& t, std::int64_t panel, std::int64_t queries,
+                  const BlockView& view, std::int64_t head_dim) {
   const KeySpan span = view.hull;
   const std::int64_t keys = span.high - span.low;
   Product scores{};
@@ -131,14 +136,15 @@ struct ForwardBlock {
       const std::int64_t rows = b.count - i < kPanel ? b.count - i : kPanel;
       // Lanes without a query compute on zeros; nothing of theirs is stored.
       if (rows < kPanel) clear_tile(t.rows, kPanel * t.stride);
-      copy_rows({t.rows, t.stride, args.q.stride, rows, shape.head_dim, args.scale * kLog2E}, q + i * args.q.stride);
+      copy_rows({t.rows, t.stride, args.q.stride, rows, shape.head_dim, args.scale * kLog2E},
+                q + i * args.q.stride);
       transpose_panel(t.q_panels + i * t.depth, t.rows, t.stride, shape.head_dim);
     }
-    clear_tile(t.o, kAttentionBlock * t.stride);
-    clear_tile(t.sum, kAttentionBlock);
-    clear_tile(t.low, kAttentionBlock);
-    clear_tile(t.high, kAttentionBlock);
-    for (std::int64_t i = 0; i < kAttentionBlock; ++i) t.maximum[i] = -kAttentionInfinity;
+    clear_tile(t.o, kQueries * t.stride);
+    clear_tile(t.sum, kQueries);
+    clear_tile(t.low, kQueries);
+    clear_tile(t.high, kQueries);
+    for (std::int64_t i = 0; i < kQueries; ++i) t.maximum[i] = -kAttentionInfinity;
   }
 
   void load_keys(const AttentionKeyBlock& block, KeySpan span) const {
@@ -158,7 +164,8 @@ struct ForwardBlock {
     for (std::int64_t i = 0; i < b.count; i += kPanel) {
       const std::int64_t queries = b.count - i < kPanel ? b.count - i : kPanel;
       BlockView& view = views[i / kPanel];
-      view = view_block(args.visibility, block, sequence_row, b.query + i, queries, t.low + i, t.high + i);
+      view = view_block(args.visibility, block, sequence_row, b.query + i, queries, t.low + i,
+                        t.high + i);
       if (view.hull.empty()) continue;
       hull.low = view.hull.low < hull.low ? view.hull.low : hull.low;
       hull.high = view.hull.high > hull.high ? view.hull.high : hull.high;
@@ -184,7 +191,7 @@ struct ForwardBlock {
       });
     }
     // In place: maximum becomes log-sum-exp.
-    for (std::int64_t i = 0; i < kAttentionBlock; i += F32::kWidth) {
+    for (std::int64_t i = 0; i < kQueries; i += F32::kWidth) {
       const F32 m = F32::load(t.maximum + i), sum = F32::load(t.sum + i);
       const F32 lse = fma(m, F32::broadcast(kLn2), log(sum));
       select(sum == F32::zero(), F32::broadcast(-kAttentionInfinity), lse).store(t.maximum + i);
@@ -201,16 +208,20 @@ void forward_piece(const AttentionForwardArgs& args, int piece) {
   const AttentionShape& shape = args.shape;
   TileMemory memory(args.scratch + piece * attention_forward_scratch(shape));
   const ForwardTiles tiles = forward_tiles(memory, shape.head_dim);
-  const std::int64_t blocks = (shape.q_tokens + kAttentionBlock - 1) / kAttentionBlock;
+  const std::int64_t blocks = (shape.q_tokens + kQueries - 1) / kQueries;
   const AttentionItem first = args.starts[piece], last = args.starts[piece + 1];
-  for (std::int64_t item = first.group * blocks + first.block; item < last.group * blocks + last.block; ++item) {
-    const std::int64_t group = item / blocks, query = item % blocks * kAttentionBlock;
+  for (std::int64_t item = first.group * blocks + first.block;
+       item < last.group * blocks + last.block; ++item) {
+    const std::int64_t group = item / blocks, query = item % blocks * kQueries;
     const std::int64_t head = group % shape.heads, left = shape.q_tokens - query;
-    const ForwardBlock<T> block = {args, tiles,
-                                   {group / shape.heads, head, head / (shape.heads / shape.kv_heads), query,
-                                    left < kAttentionBlock ? left : kAttentionBlock}};
+    const ForwardBlock<T> block = {
+        args,
+        tiles,
+        {group / shape.heads, head, head / (shape.heads / shape.kv_heads), query,
+         left < kQueries ? left : kQueries}};
     block.load_queries();
-    for (std::int64_t j = 0; j < args.visibility.key_block_count; ++j) block.attend(args.visibility.key_blocks[j]);
+    for (std::int64_t j = 0; j < args.visibility.key_block_count; ++j)
+      block.attend(args.visibility.key_blocks[j]);
     block.finish();
   }
 }

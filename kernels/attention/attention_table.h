@@ -8,11 +8,14 @@
 
 namespace trireme {
 
-/// Queries and keys are taken in blocks of this many tokens: their tiles stay in the first two caches.
+/// Queries and keys are taken in blocks of this many tokens: their tiles stay in the first two
+/// caches.
 inline constexpr std::int64_t kAttentionBlock = 64;
+/// The forward pass takes more queries at once: a block of keys is copied for each of their blocks.
+inline constexpr std::int64_t kAttentionForwardQueries = 128;
 
-/// Keys [index, index + count) of a sequence stand at position, position + 1, ...; a block never spans two ranges.
-/// The boundaries depend on the ranges alone, and so do the sums over keys.
+/// Keys [index, index + count) of a sequence stand at position, position + 1, ...; a block never
+/// spans two ranges. The boundaries depend on the ranges alone, and so do the sums over keys.
 struct AttentionKeyBlock {
   std::int64_t index, count, position;
 };
@@ -29,8 +32,8 @@ struct AttentionVisibility {
   const std::int32_t* first_key;  ///< [B * Tq], or null
 };
 
-/// Where the work of a thread begins: a block of queries (forward) or keys (backward) of a group; a group is a
-/// (sequence, head), of query heads forward and of key heads backward.
+/// Where the work of a thread begins: a block of queries (forward) or keys (backward) of a group; a
+/// group is a (sequence, head), of query heads forward and of key heads backward.
 struct AttentionItem {
   std::int64_t group, block;
 };
@@ -63,7 +66,8 @@ struct AttentionBackwardArgs {
   const AttentionItem* starts;
   int pieces;
   std::byte* scratch;
-  float* partial;  ///< pieces * [H/G, Tq, D], for groups of which several pieces have keys; null where there are none
+  float* partial;  ///< pieces * [H/G, Tq, D], for groups of which several pieces have keys; null
+                   ///< where there are none
 };
 
 struct AttentionRowsArgs {

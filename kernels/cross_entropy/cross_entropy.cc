@@ -11,7 +11,8 @@ const CrossEntropyKernels& table(const Context& context) {
   return choose_table("cross_entropy", context, avx2::cross_entropy_cpu, avx512::cross_entropy_cpu);
 }
 
-CrossEntropyRows rows_of(const ArgumentChecker& check, const ConstTensorView& logits_TV, const VocabularyPart& part) {
+CrossEntropyRows rows_of(const ArgumentChecker& check, const ConstTensorView& logits_TV,
+                         const VocabularyPart& part) {
   check.rank("logits", logits_TV, 2);
   check.tensor("logits", logits_TV, DType::kF32, logits_TV.shape);
   check.that(part.first >= 0 && part.valid >= 0 && part.valid <= logits_TV.shape[1], "part",
@@ -32,9 +33,9 @@ void cross_entropy_statistics(Context& context, const CrossEntropyStatistics& ar
   check.disjoint("maximum", args.maximum_T, "logits", args.logits_TV);
   check.disjoint("sum", args.sum_T, "logits", args.logits_TV);
   check.disjoint("target_logit", args.target_logit_T, "logits", args.logits_TV);
-  table(context).statistics({context.exec(), rows, args.maximum_T.as<float>(), args.sum_T.as<float>(),
-                             args.target_logit_T.as<float>(), args.logits_TV.as<float>(),
-                             args.targets_T.as<std::int32_t>()});
+  table(context).statistics({context.exec(), rows, args.maximum_T.as<float>(),
+                             args.sum_T.as<float>(), args.target_logit_T.as<float>(),
+                             args.logits_TV.as<float>(), args.targets_T.as<std::int32_t>()});
 }
 
 void cross_entropy_finish(Context& context, const CrossEntropyFinish& args) {
@@ -49,8 +50,9 @@ void cross_entropy_finish(Context& context, const CrossEntropyFinish& args) {
   if (args.loss_T.given()) {
     check.tensor("loss", args.loss_T, DType::kF32, shape_T);
     check.tensor("target_logit", args.target_logit_T, DType::kF32, shape_T);
-    table(context).loss({context.exec(), tokens, args.loss_T.as<float>(), args.maximum_T.as<float>(),
-                         args.sum_T.as<float>(), args.target_logit_T.as<float>(), args.targets_T.as<std::int32_t>()});
+    table(context).loss({context.exec(), tokens, args.loss_T.as<float>(),
+                         args.maximum_T.as<float>(), args.sum_T.as<float>(),
+                         args.target_logit_T.as<float>(), args.targets_T.as<std::int32_t>()});
   }
   if (!args.dlogits_TV.given()) return;
   const CrossEntropyRows rows = rows_of(check, args.logits_TV, args.part);
@@ -59,8 +61,8 @@ void cross_entropy_finish(Context& context, const CrossEntropyFinish& args) {
   check.tensor("dlogits", args.dlogits_TV, args.dlogits_TV.dtype, {tokens, rows.columns});
   check.same_or_disjoint("dlogits", args.dlogits_TV, "logits", args.logits_TV);
   table(context).gradient({context.exec(), rows, args.dlogits_TV.data, args.logits_TV.as<float>(),
-                           args.maximum_T.as<float>(), args.sum_T.as<float>(), args.targets_T.as<std::int32_t>(),
-                           args.scale, args.dlogits_TV.dtype});
+                           args.maximum_T.as<float>(), args.sum_T.as<float>(),
+                           args.targets_T.as<std::int32_t>(), args.scale, args.dlogits_TV.dtype});
 }
 
 }  // namespace trireme

@@ -1,13 +1,15 @@
 #pragma once
-// The loss on a chunk of tokens whose logits exist only for the moment, in three ops so that the vocabulary may be cut:
-// local statistics, a reduction of two floats for each token elsewhere, then loss and gradient.
+// The loss on a chunk of tokens whose logits exist only for the moment, in three ops so that the
+// vocabulary may be cut: local statistics, a reduction of two floats for each token elsewhere, then
+// loss and gradient.
 
 #include "device/context.h"
 #include "tensor/tensor_view.h"
 
 namespace trireme {
 
-/// Columns [0, valid) of `logits` are the vocabulary entries first, first + 1, ...; columns beyond are padding.
+/// Columns [0, valid) of `logits` are the vocabulary entries first, first + 1, ...; columns beyond
+/// are padding.
 struct VocabularyPart {
   std::int64_t first = 0, valid = 0;
 };
@@ -25,10 +27,12 @@ struct CrossEntropyStatistics {
 void cross_entropy_statistics(Context& context, const CrossEntropyStatistics& args);
 
 /// loss[t] = maximum + log(sum) - target_logit, 0 where the target is -1;
-/// dlogits[t,v] = (exp(logits - maximum) / sum - [v = target]) * scale, 0 where the target is -1 and in padding columns
+/// dlogits[t,v] = (exp(logits - maximum) / sum - [v = target]) * scale, 0 where the target is -1
+/// and in padding columns
 ///
-///   loss [T] f32, not given when only the gradient is wanted;  statistics over the whole vocabulary
-///   dlogits [T, V] f32|bf16, may be logits (f32); not given when only the loss is wanted
+///   loss [T] f32, not given when only the gradient is wanted;  statistics over the whole
+///   vocabulary dlogits [T, V] f32|bf16, may be logits (f32); not given when only the loss is
+///   wanted
 struct CrossEntropyFinish {
   TensorView loss_T, dlogits_TV;
   ConstTensorView logits_TV, maximum_T, sum_T, target_logit_T, targets_T;

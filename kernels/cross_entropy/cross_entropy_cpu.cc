@@ -50,29 +50,32 @@ float row_sum(const float* logits, std::int64_t valid, float maximum) {
 
 void statistics(const CrossEntropyStatisticsArgs& args) {
   const CrossEntropyRows& rows = args.rows;
-  parallel_ranges(args.exec, rows.tokens, rows.valid * kWorkPerExp, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      const float* logits = args.logits + t * rows.columns;
-      const float maximum = row_maximum(logits, rows.valid);
-      const std::int64_t column = target_column(rows, args.targets[t]);
-      args.maximum[t] = maximum;
-      // A part without a finite entry adds nothing to the sum over all parts.
-      args.sum[t] = maximum == -kInfinity ? 0.0F : row_sum(logits, rows.valid, maximum);
-      args.target_logit[t] = column < 0 ? 0.0F : logits[column];
-    }
-  });
+  parallel_ranges(
+      args.exec, rows.tokens, rows.valid * kWorkPerExp, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t t = begin; t < end; ++t) {
+          const float* logits = args.logits + t * rows.columns;
+          const float maximum = row_maximum(logits, rows.valid);
+          const std::int64_t column = target_column(rows, args.targets[t]);
+          args.maximum[t] = maximum;
+          // A part without a finite entry adds nothing to the sum over all parts.
+          args.sum[t] = maximum == -kInfinity ? 0.0F : row_sum(logits, rows.valid, maximum);
+          args.target_logit[t] = column < 0 ? 0.0F : logits[column];
+        }
+      });
 }
 
 void loss(const CrossEntropyLossArgs& args) {
-  parallel_ranges(args.exec, args.tokens, 2 * kWorkPerExp, [&](std::int64_t begin, std::int64_t end) {
-    for_each_vector(begin, end, [&](std::int64_t t, auto lanes) {
-      const F32 gap = F32::load(args.maximum + t, lanes) - F32::load(args.target_logit + t, lanes);
-      (gap + log(F32::load(args.sum + t, lanes))).store(args.loss + t, lanes);
-    });
-    for (std::int64_t t = begin; t < end; ++t) {
-      if (args.targets[t] < 0) args.loss[t] = 0;
-    }
-  });
+  parallel_ranges(
+      args.exec, args.tokens, 2 * kWorkPerExp, [&](std::int64_t begin, std::int64_t end) {
+        for_each_vector(begin, end, [&](std::int64_t t, auto lanes) {
+          const F32 gap =
+              F32::load(args.maximum + t, lanes) - F32::load(args.target_logit + t, lanes);
+          (gap + log(F32::load(args.sum + t, lanes))).store(args.loss + t, lanes);
+        });
+        for (std::int64_t t = begin; t < end; ++t) {
+          if (args.targets[t] < 0) args.loss[t] = 0;
+        }
+      });
 }
 
 template <class T>
@@ -89,7 +92,8 @@ void gradient_row(const CrossEntropyGradientArgs& args, std::int64_t t) {
     const F32 p = exp(F32::load(logits + v, lanes) - maximum) * inverse;
     (p * scale).store(dlogits + v, lanes);
   });
-  for_each_vector(rows.valid, rows.columns, [&](std::int64_t v, auto lanes) { F32::zero().store(dlogits + v, lanes); });
+  for_each_vector(rows.valid, rows.columns,
+                  [&](std::int64_t v, auto lanes) { F32::zero().store(dlogits + v, lanes); });
   if (column < 0) return;
   const F32 p = exp(target_logit - maximum) * inverse;
   ((p - F32::broadcast(1.0F)) * scale).store(dlogits + column, Tail(1));
@@ -98,16 +102,19 @@ void gradient_row(const CrossEntropyGradientArgs& args, std::int64_t t) {
 template <class T>
 void gradient_of(const CrossEntropyGradientArgs& args) {
   const std::int64_t columns = args.rows.columns;
-  parallel_ranges(args.exec, args.rows.tokens, columns * kWorkPerExp, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      if (args.targets[t] >= 0) {
-        gradient_row<T>(args, t);
-        continue;
-      }
-      T* row = static_cast<T*>(args.dlogits) + t * columns;
-      for_each_vector(0, columns, [&](std::int64_t v, auto lanes) { F32::zero().store(row + v, lanes); });
-    }
-  });
+  parallel_ranges(args.exec, args.rows.tokens, columns * kWorkPerExp,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t t = begin; t < end; ++t) {
+                      if (args.targets[t] >= 0) {
+                        gradient_row<T>(args, t);
+                        continue;
+                      }
+                      T* row = static_cast<T*>(args.dlogits) + t * columns;
+                      for_each_vector(0, columns, [&](std::int64_t v, auto lanes) {
+                        F32::zero().store(row + v, lanes);
+                      });
+                    }
+                  });
 }
 
 void gradient(const CrossEntropyGradientArgs& args) {

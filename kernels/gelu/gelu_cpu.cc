@@ -19,12 +19,13 @@ template <class T>
 void forward_of(const GeluForwardArgs& args) {
   const T* x = static_cast<const T*>(args.x);
   T* act = static_cast<T*>(args.act);
-  parallel_ranges(args.exec, args.count, kWorkPerElement, [&](std::int64_t begin, std::int64_t end) {
-    for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
-      const F32 value = F32::load(x + i, lanes);
-      (value * sigmoid(twice_u(value))).store(act + i, lanes);
-    });
-  });
+  parallel_ranges(args.exec, args.count, kWorkPerElement,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
+                      const F32 value = F32::load(x + i, lanes);
+                      (value * sigmoid(twice_u(value))).store(act + i, lanes);
+                    });
+                  });
 }
 
 /// s + x s (1 - s) (2u)',  s = sigmoid(2u)
@@ -41,11 +42,12 @@ void backward_of(const GeluBackwardArgs& args) {
   const T* x = static_cast<const T*>(args.x);
   const T* dact = static_cast<const T*>(args.dact);
   T* dx = static_cast<T*>(args.dx);
-  parallel_ranges(args.exec, args.count, 2 * kWorkPerElement, [&](std::int64_t begin, std::int64_t end) {
-    for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
-      (F32::load(dact + i, lanes) * slope(F32::load(x + i, lanes))).store(dx + i, lanes);
-    });
-  });
+  parallel_ranges(
+      args.exec, args.count, 2 * kWorkPerElement, [&](std::int64_t begin, std::int64_t end) {
+        for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
+          (F32::load(dact + i, lanes) * slope(F32::load(x + i, lanes))).store(dx + i, lanes);
+        });
+      });
 }
 
 void forward(const GeluForwardArgs& args) {

@@ -21,7 +21,8 @@ void swiglu_forward(Context& context, TensorView act_TF, ConstTensorView gate_up
   check.tensor("act", act_TF, act_TF.dtype, act_TF.shape);
   check.tensor("gate_up", gate_up_T2F, act_TF.dtype, {tokens, 2 * ffn});
   check.disjoint("act", act_TF, "gate_up", gate_up_T2F);
-  table(context).forward({context.exec(), act_TF.data, gate_up_T2F.data, tokens, ffn, act_TF.dtype});
+  table(context).forward(
+      {context.exec(), act_TF.data, gate_up_T2F.data, tokens, ffn, act_TF.dtype});
 }
 
 void swiglu_backward(Context& context, TensorView dgate_up_T2F, ConstTensorView dact_TF,
@@ -35,8 +36,8 @@ void swiglu_backward(Context& context, TensorView dgate_up_T2F, ConstTensorView 
   check.tensor("dgate_up", dgate_up_T2F, dact_TF.dtype, {tokens, 2 * ffn});
   check.disjoint("dgate_up", dgate_up_T2F, "dact", dact_TF);
   check.same_or_disjoint("dgate_up", dgate_up_T2F, "gate_up", gate_up_T2F);
-  table(context).backward(
-      {context.exec(), dgate_up_T2F.data, dact_TF.data, gate_up_T2F.data, tokens, ffn, dact_TF.dtype});
+  table(context).backward({context.exec(), dgate_up_T2F.data, dact_TF.data, gate_up_T2F.data,
+                           tokens, ffn, dact_TF.dtype});
 }
 
 }  // namespace trireme

@@ -13,6 +13,7 @@ void swiglu_forward(Context& context, TensorView act_TF, ConstTensorView gate_up
 
 /// dgate = dact u s (1 + g (1 - s)),  dup = dact g s,  s = sigmoid(g)
 /// dgate_up [T, 2F] may be gate_up.
-void swiglu_backward(Context& context, TensorView dgate_up_T2F, ConstTensorView dact_TF, ConstTensorView gate_up_T2F);
+void swiglu_backward(Context& context, TensorView dgate_up_T2F, ConstTensorView dact_TF,
+                     ConstTensorView gate_up_T2F);
 
 }  // namespace trireme

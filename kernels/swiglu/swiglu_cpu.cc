@@ -7,10 +7,11 @@ namespace {
 
 constexpr std::int64_t kWorkPerElement = 8;
 
-/// body(token, first column, end column) over the rows, or parts of a row, that stand in [begin, end) of T * F
-/// elements: one long row is shared out just as many short ones are.
+/// body(token, first column, end column) over the rows, or parts of a row, that stand in [begin,
+/// end) of T * F elements: one long row is shared out just as many short ones are.
 template <class Body>
-TRIREME_INLINE void for_each_row(std::int64_t begin, std::int64_t end, std::int64_t ffn, const Body& body) {
+TRIREME_INLINE void for_each_row(std::int64_t begin, std::int64_t end, std::int64_t ffn,
+                                 const Body& body) {
   while (begin < end) {
     const std::int64_t token = begin / ffn, first = begin - token * ffn;
     const std::int64_t last = first + (end - begin) < ffn ? first + (end - begin) : ffn;
@@ -21,36 +22,42 @@ TRIREME_INLINE void for_each_row(std::int64_t begin, std::int64_t end, std::int6
 
 template <class T>
 void forward_of(const SwigluForwardArgs& args) {
-  parallel_ranges(args.exec, args.tokens * args.ffn, kWorkPerElement, [&](std::int64_t begin, std::int64_t end) {
-    for_each_row(begin, end, args.ffn, [&](std::int64_t t, std::int64_t first, std::int64_t last) {
-      const T* gate = static_cast<const T*>(args.gate_up) + t * 2 * args.ffn;
-      const T* up = gate + args.ffn;
-      T* act = static_cast<T*>(args.act) + t * args.ffn;
-      for_each_vector(first, last, [&](std::int64_t f, auto lanes) {
-        const F32 g = F32::load(gate + f, lanes), u = F32::load(up + f, lanes);
-        (g * sigmoid(g) * u).store(act + f, lanes);
-      });
-    });
-  });
+  parallel_ranges(args.exec, args.tokens * args.ffn, kWorkPerElement,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for_each_row(
+                        begin, end, args.ffn,
+                        [&](std::int64_t t, std::int64_t first, std::int64_t last) {
+                          const T* gate = static_cast<const T*>(args.gate_up) + t * 2 * args.ffn;
+                          const T* up = gate + args.ffn;
+                          T* act = static_cast<T*>(args.act) + t * args.ffn;
+                          for_each_vector(first, last, [&](std::int64_t f, auto lanes) {
+                            const F32 g = F32::load(gate + f, lanes), u = F32::load(up + f, lanes);
+                            (g * sigmoid(g) * u).store(act + f, lanes);
+                          });
+                        });
+                  });
 }
 
 template <class T>
 void backward_of(const SwigluBackwardArgs& args) {
-  parallel_ranges(args.exec, args.tokens * args.ffn, 2 * kWorkPerElement, [&](std::int64_t begin, std::int64_t end) {
-    for_each_row(begin, end, args.ffn, [&](std::int64_t t, std::int64_t first, std::int64_t last) {
-      const std::int64_t row = t * 2 * args.ffn;
-      const T* gate = static_cast<const T*>(args.gate_up) + row;
-      const T* dact = static_cast<const T*>(args.dact) + t * args.ffn;
-      T* dgate = static_cast<T*>(args.dgate_up) + row;
-      for_each_vector(first, last, [&](std::int64_t f, auto lanes) {
-        const F32 one = F32::broadcast(1.0F);
-        const F32 g = F32::load(gate + f, lanes), u = F32::load(gate + args.ffn + f, lanes);
-        const F32 d = F32::load(dact + f, lanes), s = sigmoid(g);
-        (d * u * s * fma(g, one - s, one)).store(dgate + f, lanes);
-        (d * (g * s)).store(dgate + args.ffn + f, lanes);
-      });
-    });
-  });
+  parallel_ranges(args.exec, args.tokens * args.ffn, 2 * kWorkPerElement,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for_each_row(begin, end, args.ffn,
+                                 [&](std::int64_t t, std::int64_t first, std::int64_t last) {
+                                   const std::int64_t row = t * 2 * args.ffn;
+                                   const T* gate = static_cast<const T*>(args.gate_up) + row;
+                                   const T* dact = static_cast<const T*>(args.dact) + t * args.ffn;
+                                   T* dgate = static_cast<T*>(args.dgate_up) + row;
+                                   for_each_vector(first, last, [&](std::int64_t f, auto lanes) {
+                                     const F32 one = F32::broadcast(1.0F);
+                                     const F32 g = F32::load(gate + f, lanes),
+                                               u = F32::load(gate + args.ffn + f, lanes);
+                                     const F32 d = F32::load(dact + f, lanes), s = sigmoid(g);
+                                     (d * u * s * fma(g, one - s, one)).store(dgate + f, lanes);
+                                     (d * (g * s)).store(dgate + args.ffn + f, lanes);
+                                   });
+                                 });
+                  });
 }
 
 void forward(const SwigluForwardArgs& args) {

@@ -19,12 +19,18 @@ struct State {
 
   State(std::int64_t count, std::uint64_t seed, double decay)
       : parameter(TestTensor::random(DType::kF32, {count}, seed)),
-        gradient(TestTensor::random(DType::kF32, {count}, seed + 100, 0.1)), exp_avg(DType::kF32, {count}),
-        exp_avg_sq(DType::kF32, {count}), form(DType::kBF16, {count}), weight_decay(decay) {}
+        gradient(TestTensor::random(DType::kF32, {count}, seed + 100, 0.1)),
+        exp_avg(DType::kF32, {count}),
+        exp_avg_sq(DType::kF32, {count}),
+        form(DType::kBF16, {count}),
+        weight_decay(decay) {}
   [[nodiscard]] AdamWTensor tensor(bool with_form) {
-    return {parameter, with_form ? form.view() : TensorView(), exp_avg, exp_avg_sq, gradient, weight_decay};
+    return {parameter,   with_form ? form.view() : TensorView(), exp_avg, exp_avg_sq, gradient,
+            weight_decay};
   }
-  [[nodiscard]] std::string bits() const { return parameter.bits() + exp_avg.bits() + exp_avg_sq.bits(); }
+  [[nodiscard]] std::string bits() const {
+    return parameter.bits() + exp_avg.bits() + exp_avg_sq.bits();
+  }
 };
 
 AdamWScalars scalars_at(int t, const AdamWConstants& constants) {
@@ -45,15 +51,18 @@ TEST_P(AdamW, the_first_step_by_hand) {
 }
 
 TEST_P(AdamW, ten_steps_equal_the_reference) {
-  for (const AdamWConstants& constants : {AdamWConstants{}, AdamWConstants{0.9, 0.999, 1e-6}, AdamWConstants{0, 0, 1e-8}}) {
+  for (const AdamWConstants& constants :
+       {AdamWConstants{}, AdamWConstants{0.9, 0.999, 1e-6}, AdamWConstants{0, 0, 1e-8}}) {
     Context context = cpu_context(GetParam(), 2);
     State state(1003, 1, 0.1);
-    reference::AdamWState expected{state.parameter.values(), state.exp_avg.values(), state.exp_avg_sq.values()};
+    reference::AdamWState expected{state.parameter.values(), state.exp_avg.values(),
+                                   state.exp_avg_sq.values()};
     for (int t = 1; t <= 10; ++t) {
       state.gradient = TestTensor::random(DType::kF32, {1003}, static_cast<std::uint64_t>(t), 0.1);
       const AdamWTensor tensor = state.tensor(false);
       adamw_update(context, {&tensor, 1}, constants, scalars_at(t, constants));
-      reference::adamw_update(expected, state.gradient.values(), 0.1, constants, scalars_at(t, constants));
+      reference::adamw_update(expected, state.gradient.values(), 0.1, constants,
+                              scalars_at(t, constants));
     }
     expect_close(state.parameter.values(), expected.parameter, {1e-6, 1e-6}, "parameter");
     expect_close(state.exp_avg.values(), expected.exp_avg, {1e-6, 1e-6}, "exp_avg");
@@ -66,7 +75,8 @@ TEST_P(AdamW, many_tensors_have_the_bits_of_each_alone_for_any_thread_count) {
   const AdamWConstants constants;
   const auto states_of = [&] {
     std::vector<State> states;
-    for (std::size_t i = 0; i < counts.size(); ++i) states.emplace_back(counts[i], i, i % 2 == 0 ? 0.1 : 0);
+    for (std::size_t i = 0; i < counts.size(); ++i)
+      states.emplace_back(counts[i], i, i % 2 == 0 ? 0.1 : 0);
     return states;
   };
   auto alone = states_of();
@@ -79,7 +89,8 @@ TEST_P(AdamW, many_tensors_have_the_bits_of_each_alone_for_any_thread_count) {
     Context context = cpu_context(GetParam(), threads);
     auto together = states_of();
     std::vector<AdamWTensor> tensors;
-    for (std::size_t i = 0; i < counts.size(); ++i) tensors.push_back(together[i].tensor(i % 3 == 0));
+    for (std::size_t i = 0; i < counts.size(); ++i)
+      tensors.push_back(together[i].tensor(i % 3 == 0));
     adamw_update(context, tensors, constants, scalars_at(3, constants));
     for (std::size_t i = 0; i < counts.size(); ++i) {
       EXPECT_EQ(together[i].bits(), alone[i].bits());
@@ -96,9 +107,17 @@ TEST_P(AdamW, rows_of_a_tensor_updated_apart_have_the_same_bits) {
   const AdamWTensor tensor = whole.tensor(false);
   adamw_update(context, {&tensor, 1}, constants, scalars_at(1, constants));
   std::vector<AdamWTensor> rows;
-  for (const auto& [begin, count] : {std::pair<std::int64_t, std::int64_t>{0, 13}, {13, 1}, {14, 87}}) {
-    const auto part = [begin = begin, count = count](TestTensor& x) { return x.view().rows(begin, count); };
-    rows.push_back({part(cut.parameter), {}, part(cut.exp_avg), part(cut.exp_avg_sq), part(cut.gradient), 0.1});
+  for (const auto& [begin, count] :
+       {std::pair<std::int64_t, std::int64_t>{0, 13}, {13, 1}, {14, 87}}) {
+    const auto part = [begin = begin, count = count](TestTensor& x) {
+      return x.view().rows(begin, count);
+    };
+    rows.push_back({part(cut.parameter),
+                    {},
+                    part(cut.exp_avg),
+                    part(cut.exp_avg_sq),
+                    part(cut.gradient),
+                    0.1});
   }
   adamw_update(context, rows, constants, scalars_at(1, constants));
   EXPECT_EQ(cut.bits(), whole.bits());
@@ -135,7 +154,11 @@ TEST_P(AdamW, wrong_operands_are_refused_by_name) {
   bad = state.tensor(true);
   bad.form = state.parameter.view();
   expect_refused([&] { update(bad); }, "adamw_update.form: expected [4] bf16");
-  expect_refused([&] { update(state.tensor(true), {1e-3, 0, 0, 1}); }, "the bias corrections must be positive");
+  expect_refused(
+      [&] {
+        update(state.tensor(true), {1e-3, 0, 0, 1});
+      },
+      "the bias corrections must be positive");
 }
 
 }  // namespace

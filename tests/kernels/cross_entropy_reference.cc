@@ -24,7 +24,8 @@ CrossEntropy cross_entropy(const CrossEntropyCase& c) {
     out.loss.push_back(counted ? maximum + std::log(sum) - out.target_logit.back() : 0);
     for (std::int64_t v = 0; counted && v < c.valid; ++v) {
       const double one = held && v == target ? 1 : 0;
-      out.dlogits[t * columns + static_cast<std::size_t>(v)] = (std::exp(row[v] - maximum) / sum - one) * c.scale;
+      out.dlogits[t * columns + static_cast<std::size_t>(v)] =
+          (std::exp(row[v] - maximum) / sum - one) * c.scale;
     }
   }
   return out;

@@ -22,7 +22,8 @@ struct Statistics {
 Statistics statistics_of(Context& context, const TestTensor& logits, const TestTensor& targets,
                          const VocabularyPart& part) {
   const Shape shape = targets.shape();
-  Statistics s{TestTensor(DType::kF32, shape), TestTensor(DType::kF32, shape), TestTensor(DType::kF32, shape)};
+  Statistics s{TestTensor(DType::kF32, shape), TestTensor(DType::kF32, shape),
+               TestTensor(DType::kF32, shape)};
   cross_entropy_statistics(context, {s.maximum, s.sum, s.target_logit, logits, targets, part});
   return s;
 }
@@ -32,8 +33,8 @@ struct Result {
   TestTensor loss, dlogits;
 };
 
-Result run(Context& context, const TestTensor& logits, const TestTensor& targets, const VocabularyPart& part,
-           float scale = 1, DType dlogits_type = DType::kF32) {
+Result run(Context& context, const TestTensor& logits, const TestTensor& targets,
+           const VocabularyPart& part, float scale = 1, DType dlogits_type = DType::kF32) {
   Result r{statistics_of(context, logits, targets, part), TestTensor(DType::kF32, targets.shape()),
            TestTensor::random(dlogits_type, logits.shape(), 8)};
   cross_entropy_finish(context, {r.loss, r.dlogits, logits, r.statistics.maximum, r.statistics.sum,
@@ -46,7 +47,8 @@ TestTensor random_targets(std::int64_t tokens, std::int64_t vocabulary) {
   TestTensor targets(DType::kI32, {tokens});
   std::uint64_t counter = 0;
   for (std::int64_t t = 0; t < tokens; ++t) {
-    const auto id = static_cast<double>(uniform_below(3, static_cast<std::uint64_t>(vocabulary), &counter));
+    const auto id =
+        static_cast<double>(uniform_below(3, static_cast<std::uint64_t>(vocabulary), &counter));
     targets.set(t, t % 5 == 4 ? -1 : id);
   }
   return targets;
@@ -55,7 +57,8 @@ TestTensor random_targets(std::int64_t tokens, std::int64_t vocabulary) {
 TEST_P(CrossEntropy, values_by_hand) {
   Context context = cpu_context(GetParam());
   // Probabilities 1/4, 3/4; the third column is padding.
-  const TestTensor logits = TestTensor::of(DType::kF32, {2, 3}, {5, 5 + std::log(3.0), 99, 1, 1, 99});
+  const TestTensor logits =
+      TestTensor::of(DType::kF32, {2, 3}, {5, 5 + std::log(3.0), 99, 1, 1, 99});
   const TestTensor targets = TestTensor::of(DType::kI32, {2}, {1, -1});
   const Result r = run(context, logits, targets, {0, 2}, 2);
   expect_close(r.loss.values(), {std::log(4.0 / 3), 0}, {2e-6}, "loss");
@@ -66,20 +69,26 @@ TEST_P(CrossEntropy, equals_the_reference_at_odd_sizes_with_the_same_bits_for_an
   struct Size {
     std::int64_t tokens, columns, valid;
   };
-  for (const Size& size : {Size{1, 1, 1}, {3, 7, 7}, {5, 9, 8}, {37, 307, 307}, {6, 384, 307}, {70, 1100, 1033},
+  for (const Size& size : {Size{1, 1, 1},
+                           {3, 7, 7},
+                           {5, 9, 8},
+                           {37, 307, 307},
+                           {6, 384, 307},
+                           {70, 1100, 1033},
                            {3, 50304, 50257}}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const TestTensor logits = TestTensor::random(DType::kF32, {size.tokens, size.columns}, 1, 4);
       const TestTensor targets = random_targets(size.tokens, size.valid);
-      const auto expected =
-          reference::cross_entropy({logits.values(), size.columns, 0, size.valid, targets.values(), 0.125});
+      const auto expected = reference::cross_entropy(
+          {logits.values(), size.columns, 0, size.valid, targets.values(), 0.125});
       std::string loss_bits, d_bits;
       for (const int threads : {1, 2, 3}) {
         Context context = cpu_context(GetParam(), threads);
         const Result r = run(context, logits, targets, {0, size.valid}, 0.125F, dtype);
         expect_close(r.statistics.maximum.values(), expected.maximum, {0}, "maximum");
         expect_close(r.statistics.sum.values(), expected.sum, {1e-6}, "sum");
-        expect_close(r.statistics.target_logit.values(), expected.target_logit, {0}, "target_logit");
+        expect_close(r.statistics.target_logit.values(), expected.target_logit, {0},
+                     "target_logit");
         expect_close(r.loss.values(), expected.loss, {1e-6, 1e-6}, "loss");
         expect_close(r.dlogits.values(), expected.dlogits, tolerance_of(dtype), "dlogits");
         if (threads == 1) loss_bits = r.loss.bits(), d_bits = r.dlogits.bits();
@@ -112,15 +121,17 @@ TEST_P(CrossEntropy, two_parts_of_the_vocabulary_give_what_the_whole_gives) {
   for (std::int64_t t = 0; t < tokens; ++t) {
     const auto at = static_cast<std::size_t>(t);
     const double a = whole.maximum.values()[at], b = other.maximum.values()[at], m = std::max(a, b);
-    const double sum = whole.sum.values()[at] * std::exp(a - m) + other.sum.values()[at] * std::exp(b - m);
+    const double sum =
+        whole.sum.values()[at] * std::exp(a - m) + other.sum.values()[at] * std::exp(b - m);
     whole.target_logit.set(t, whole.target_logit.values()[at] + other.target_logit.values()[at]);
     whole.sum.set(t, sum);
     whole.maximum.set(t, m);
   }
-  const auto expected = reference::cross_entropy({logits.values(), vocabulary, 0, vocabulary, targets.values()});
+  const auto expected =
+      reference::cross_entropy({logits.values(), vocabulary, 0, vocabulary, targets.values()});
   TestTensor loss(DType::kF32, {tokens}), dlogits(DType::kF32, {tokens, 128});
-  cross_entropy_finish(context, {loss, dlogits, high, whole.maximum, whole.sum, whole.target_logit, targets,
-                                 high_part, 1});
+  cross_entropy_finish(context, {loss, dlogits, high, whole.maximum, whole.sum, whole.target_logit,
+                                 targets, high_part, 1});
   expect_close(loss.values(), expected.loss, {1e-6, 1e-6}, "loss");
   for (std::int64_t t = 0; t < tokens; ++t) {
     for (std::int64_t v = 0; v < vocabulary - cut; ++v) {
@@ -133,7 +144,8 @@ TEST_P(CrossEntropy, two_parts_of_the_vocabulary_give_what_the_whole_gives) {
 TEST_P(CrossEntropy, a_part_without_entries_adds_nothing) {
   Context context = cpu_context(GetParam());
   const TestTensor logits = TestTensor::random(DType::kF32, {2, 8}, 1);
-  const Statistics s = statistics_of(context, logits, TestTensor::of(DType::kI32, {2}, {3, -1}), {100, 0});
+  const Statistics s =
+      statistics_of(context, logits, TestTensor::of(DType::kI32, {2}, {3, -1}), {100, 0});
   EXPECT_EQ(s.maximum.values(), (std::vector<double>{-kInfinity, -kInfinity}));
   EXPECT_EQ(s.sum.values(), (std::vector<double>{0, 0}));
   EXPECT_EQ(s.target_logit.values(), (std::vector<double>{0, 0}));
@@ -141,8 +153,8 @@ TEST_P(CrossEntropy, a_part_without_entries_adds_nothing) {
 
 TEST_P(CrossEntropy, huge_logits_and_minus_infinity_are_exact) {
   Context context = cpu_context(GetParam());
-  const TestTensor logits =
-      TestTensor::of(DType::kF32, {2, 4}, {1e4, -1e4, -kInfinity, 1e4, -1e4, -1e4, -kInfinity, -kInfinity});
+  const TestTensor logits = TestTensor::of(
+      DType::kF32, {2, 4}, {1e4, -1e4, -kInfinity, 1e4, -1e4, -1e4, -kInfinity, -kInfinity});
   const Result r = run(context, logits, TestTensor::of(DType::kI32, {2}, {1, 0}), {0, 4});
   expect_close(r.loss.values(), {2e4 + std::log(2.0), std::log(2.0)}, {1e-6}, "loss");
   expect_close(r.dlogits.values(), {0.5, -1, 0, 0.5, -0.5, 0.5, 0, 0}, {1e-6}, "dlogits");
@@ -160,14 +172,16 @@ TEST_P(CrossEntropy, a_logit_that_is_not_finite_makes_the_loss_so) {
 
 TEST_P(CrossEntropy, gradient_equals_finite_differences) {
   Context context = cpu_context(GetParam());
-  const TestTensor logits = TestTensor::random(DType::kF32, {3, 7}, 1), targets = TestTensor::of(DType::kI32, {3}, {2, -1, 5});
+  const TestTensor logits = TestTensor::random(DType::kF32, {3, 7}, 1),
+                   targets = TestTensor::of(DType::kI32, {3}, {2, -1, 5});
   const Result r = run(context, logits, targets, {0, 6});
   const auto loss = [&](const std::vector<double>& at) {
     double sum = 0;
     for (const double x : reference::cross_entropy({at, 7, 0, 6, targets.values()}).loss) sum += x;
     return sum;
   };
-  expect_close(r.dlogits.values(), finite_differences(logits.values(), loss), {1e-6, 1e-6}, "dlogits");
+  expect_close(r.dlogits.values(), finite_differences(logits.values(), loss), {1e-6, 1e-6},
+               "dlogits");
 }
 
 TEST_P(CrossEntropy, the_gradient_may_replace_the_logits_and_either_result_may_be_left_out) {
@@ -186,19 +200,41 @@ TEST_P(CrossEntropy, the_gradient_may_replace_the_logits_and_either_result_may_b
 
 TEST_P(CrossEntropy, wrong_operands_are_refused_by_name) {
   Context context = cpu_context(GetParam());
-  TestTensor logits(DType::kF32, {2, 4}), row(DType::kF32, {2}), targets(DType::kI32, {2}), half(DType::kBF16, {2, 4});
+  TestTensor logits(DType::kF32, {2, 4}), row(DType::kF32, {2}), targets(DType::kI32, {2}),
+      half(DType::kBF16, {2, 4});
   const auto statistics = [&](const TestTensor& l, const TestTensor& t, VocabularyPart part) {
     cross_entropy_statistics(context, {row, row, row, l, t, part});
   };
-  expect_refused([&] { statistics(half, targets, {0, 4}); }, "cross_entropy_statistics.logits: expected [2, 4] fp32");
-  expect_refused([&] { statistics(logits, row, {0, 4}); }, "cross_entropy_statistics.targets: expected [2] int32");
-  expect_refused([&] { statistics(logits, targets, {0, 5}); }, "the valid columns must be among those of the logits");
-  expect_refused([&] { cross_entropy_finish(context, {{}, {}, logits, row, row, row, targets, {0, 4}, 1}); },
-                 "neither the loss nor the gradient is given");
-  expect_refused([&] { cross_entropy_finish(context, {{}, targets, logits, row, row, row, targets, {0, 4}, 1}); },
-                 "cross_entropy_finish.dlogits: expected fp32 or bf16");
-  expect_refused([&] { cross_entropy_finish(context, {row, {}, logits, row, row, {}, targets, {0, 4}, 1}); },
-                 "cross_entropy_finish.target_logit: expected [2] fp32");
+  expect_refused(
+      [&] {
+        statistics(half, targets, {0, 4});
+      },
+      "cross_entropy_statistics.logits: expected [2, 4] fp32");
+  expect_refused(
+      [&] {
+        statistics(logits, row, {0, 4});
+      },
+      "cross_entropy_statistics.targets: expected [2] int32");
+  expect_refused(
+      [&] {
+        statistics(logits, targets, {0, 5});
+      },
+      "the valid columns must be among those of the logits");
+  expect_refused(
+      [&] {
+        cross_entropy_finish(context, {{}, {}, logits, row, row, row, targets, {0, 4}, 1});
+      },
+      "neither the loss nor the gradient is given");
+  expect_refused(
+      [&] {
+        cross_entropy_finish(context, {{}, targets, logits, row, row, row, targets, {0, 4}, 1});
+      },
+      "cross_entropy_finish.dlogits: expected fp32 or bf16");
+  expect_refused(
+      [&] {
+        cross_entropy_finish(context, {row, {}, logits, row, row, {}, targets, {0, 4}, 1});
+      },
+      "cross_entropy_finish.target_logit: expected [2] fp32");
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ std::vector<double> gelu_forward(const std::vector<double>& x) {
 std::vector<double> gelu_backward(const std::vector<double>& dact, const std::vector<double>& x) {
   std::vector<double> dx(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
-    const double u = kRoot * (x[i] + 0.044715 * x[i] * x[i] * x[i]), du = kRoot * (1 + 3 * 0.044715 * x[i] * x[i]);
+    const double u = kRoot * (x[i] + 0.044715 * x[i] * x[i] * x[i]),
+                 du = kRoot * (1 + 3 * 0.044715 * x[i] * x[i]);
     const double t = std::tanh(u);
     dx[i] = dact[i] * (0.5 * (1 + t) + 0.5 * x[i] * (1 - t * t) * du);
   }

@@ -26,7 +26,8 @@ TEST_P(Gelu, values_by_hand) {
 TEST_P(Gelu, equals_the_reference_at_odd_sizes_for_any_thread_count) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const std::int64_t count : {1, 7, 8, 9, 16, 17, 33, 1000, 50001}) {
-      const TestTensor x = TestTensor::random(dtype, {count}, 1, 2), dact = TestTensor::random(dtype, {count}, 2);
+      const TestTensor x = TestTensor::random(dtype, {count}, 1, 2),
+                       dact = TestTensor::random(dtype, {count}, 2);
       std::string act_bits, dx_bits;
       for (const int threads : {1, 2, 3}) {
         Context context = cpu_context(GetParam(), threads);
@@ -34,7 +35,8 @@ TEST_P(Gelu, equals_the_reference_at_odd_sizes_for_any_thread_count) {
         gelu_forward(context, act, x);
         gelu_backward(context, dx, dact, x);
         expect_close(act.values(), reference::gelu_forward(x.values()), tolerance_of(dtype), "act");
-        expect_close(dx.values(), reference::gelu_backward(dact.values(), x.values()), tolerance_of(dtype), "dx");
+        expect_close(dx.values(), reference::gelu_backward(dact.values(), x.values()),
+                     tolerance_of(dtype), "dx");
         if (threads == 1) act_bits = act.bits(), dx_bits = dx.bits();
         EXPECT_EQ(act.bits(), act_bits);
         EXPECT_EQ(dx.bits(), dx_bits);
@@ -52,15 +54,18 @@ TEST_P(Gelu, an_element_has_the_same_bits_at_any_offset) {
     for (const std::int64_t count : {1, 7, 8, 9, 17, 30}) {
       TestTensor part(DType::kBF16, {count});
       gelu_forward(context, part, x.view().rows(begin, count));
-      ASSERT_EQ(part.bits(), whole.bits().substr(static_cast<std::size_t>(begin) * 2, static_cast<std::size_t>(count) * 2));
+      ASSERT_EQ(part.bits(), whole.bits().substr(static_cast<std::size_t>(begin) * 2,
+                                                 static_cast<std::size_t>(count) * 2));
     }
   }
 }
 
 TEST_P(Gelu, results_may_replace_their_inputs) {
   Context context = cpu_context(GetParam(), 2);
-  const TestTensor x = TestTensor::random(DType::kF32, {20003}, 1), dact = TestTensor::random(DType::kF32, {20003}, 2);
-  TestTensor act(DType::kF32, {20003}), dx(DType::kF32, {20003}), in_x = x, in_dact = dact, in_place = x;
+  const TestTensor x = TestTensor::random(DType::kF32, {20003}, 1),
+                   dact = TestTensor::random(DType::kF32, {20003}, 2);
+  TestTensor act(DType::kF32, {20003}), dx(DType::kF32, {20003}), in_x = x, in_dact = dact,
+                                                                  in_place = x;
   gelu_forward(context, act, x);
   gelu_forward(context, in_place, in_place);
   EXPECT_EQ(in_place.bits(), act.bits());
@@ -73,7 +78,8 @@ TEST_P(Gelu, results_may_replace_their_inputs) {
 
 TEST_P(Gelu, gradient_equals_finite_differences) {
   Context context = cpu_context(GetParam());
-  const TestTensor x = TestTensor::random(DType::kF32, {19}, 1, 2), dact = TestTensor::random(DType::kF32, {19}, 2);
+  const TestTensor x = TestTensor::random(DType::kF32, {19}, 1, 2),
+                   dact = TestTensor::random(DType::kF32, {19}, 2);
   TestTensor dx(DType::kF32, {19});
   gelu_backward(context, dx, dact, x);
   const auto weights = dact.values();
@@ -99,7 +105,8 @@ TEST_P(Gelu, values_of_any_size_stay_finite_and_nan_shows) {
 TEST_P(Gelu, wrong_operands_are_refused_by_name) {
   Context context = cpu_context(GetParam());
   TestTensor a(DType::kF32, {4}), b(DType::kF32, {5}), h(DType::kBF16, {4}), ids(DType::kI32, {4});
-  expect_refused([&] { gelu_forward(context, a, b); }, "gelu_forward.act: expected [5] fp32, found [4] fp32");
+  expect_refused([&] { gelu_forward(context, a, b); },
+                 "gelu_forward.act: expected [5] fp32, found [4] fp32");
   expect_refused([&] { gelu_forward(context, ids, ids); }, "gelu_forward.x: expected fp32 or bf16");
   expect_refused([&] { gelu_backward(context, a, h, a); }, "gelu_backward.dact: expected [4] fp32");
   expect_refused([&] { gelu_forward(context, b.view().rows(0, 4), b.view().rows(1, 4)); },

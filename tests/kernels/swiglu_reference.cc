@@ -19,8 +19,8 @@ std::vector<double> swiglu_forward(const std::vector<double>& gate_up, std::int6
   return act;
 }
 
-std::vector<double> swiglu_backward(const std::vector<double>& dact, const std::vector<double>& gate_up,
-                                    std::int64_t ffn) {
+std::vector<double> swiglu_backward(const std::vector<double>& dact,
+                                    const std::vector<double>& gate_up, std::int64_t ffn) {
   const auto columns = static_cast<std::size_t>(ffn);
   std::vector<double> d(gate_up.size());
   for (std::size_t i = 0; i < dact.size(); ++i) {

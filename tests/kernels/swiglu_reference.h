@@ -7,7 +7,7 @@
 namespace trireme::reference {
 
 std::vector<double> swiglu_forward(const std::vector<double>& gate_up, std::int64_t ffn);
-std::vector<double> swiglu_backward(const std::vector<double>& dact, const std::vector<double>& gate_up,
-                                    std::int64_t ffn);
+std::vector<double> swiglu_backward(const std::vector<double>& dact,
+                                    const std::vector<double>& gate_up, std::int64_t ffn);
 
 }  // namespace trireme::reference

@@ -24,7 +24,8 @@ TEST_P(Swiglu, values_by_hand) {
   expect_close(act.values(), {0, 3 * log3}, {1e-6, 1e-7}, "act");
   const TestTensor dact = TestTensor::of(DType::kF32, {1, 2}, {2, 1});
   swiglu_backward(context, d, dact, gate_up);
-  expect_close(d.values(), {7, 4 * 0.75 * (1 + 0.25 * log3), 0, 0.75 * log3}, {1e-6, 1e-7}, "dgate_up");
+  expect_close(d.values(), {7, 4 * 0.75 * (1 + 0.25 * log3), 0, 0.75 * log3}, {1e-6, 1e-7},
+               "dgate_up");
 }
 
 TEST_P(Swiglu, equals_the_reference_at_odd_sizes_for_any_thread_count) {
@@ -38,8 +39,10 @@ TEST_P(Swiglu, equals_the_reference_at_odd_sizes_for_any_thread_count) {
         TestTensor act(dtype, dact.shape()), d(dtype, gate_up.shape());
         swiglu_forward(context, act, gate_up);
         swiglu_backward(context, d, dact, gate_up);
-        expect_close(act.values(), reference::swiglu_forward(gate_up.values(), size.ffn), tolerance_of(dtype), "act");
-        expect_close(d.values(), reference::swiglu_backward(dact.values(), gate_up.values(), size.ffn),
+        expect_close(act.values(), reference::swiglu_forward(gate_up.values(), size.ffn),
+                     tolerance_of(dtype), "act");
+        expect_close(d.values(),
+                     reference::swiglu_backward(dact.values(), gate_up.values(), size.ffn),
                      tolerance_of(dtype), "dgate_up");
         if (threads == 1) act_bits = act.bits(), d_bits = d.bits();
         EXPECT_EQ(act.bits(), act_bits);
@@ -53,8 +56,10 @@ TEST_P(Swiglu, an_element_has_the_same_bits_at_any_place) {
   Context context = cpu_context(GetParam());
   for (const std::int64_t ffn : {1, 7, 8, 16, 19, 37}) {
     const TestTensor one = TestTensor::of(DType::kF32, {1, 2}, {1.2345678, -0.87654321});
-    TestTensor single(DType::kF32, {1, 1}), many(DType::kF32, {1, ffn}), gate_up(DType::kF32, {1, 2 * ffn});
-    for (std::int64_t f = 0; f < ffn; ++f) gate_up.set(f, 1.2345678), gate_up.set(ffn + f, -0.87654321);
+    TestTensor single(DType::kF32, {1, 1}), many(DType::kF32, {1, ffn}),
+        gate_up(DType::kF32, {1, 2 * ffn});
+    for (std::int64_t f = 0; f < ffn; ++f)
+      gate_up.set(f, 1.2345678), gate_up.set(ffn + f, -0.87654321);
     swiglu_forward(context, single, one);
     swiglu_forward(context, many, gate_up);
     for (const double x : many.values()) EXPECT_EQ(x, single.values()[0]);
@@ -74,7 +79,8 @@ TEST_P(Swiglu, the_gradient_may_replace_its_input) {
 
 TEST_P(Swiglu, gradient_equals_finite_differences) {
   Context context = cpu_context(GetParam());
-  const TestTensor gate_up = TestTensor::random(DType::kF32, {2, 10}, 1), dact = TestTensor::random(DType::kF32, {2, 5}, 2);
+  const TestTensor gate_up = TestTensor::random(DType::kF32, {2, 10}, 1),
+                   dact = TestTensor::random(DType::kF32, {2, 5}, 2);
   TestTensor d(DType::kF32, {2, 10});
   swiglu_backward(context, d, dact, gate_up);
   const auto weights = dact.values();
@@ -89,7 +95,8 @@ TEST_P(Swiglu, gradient_equals_finite_differences) {
 
 TEST_P(Swiglu, large_gates_neither_overflow_nor_lose_their_sign) {
   Context context = cpu_context(GetParam());
-  const TestTensor gate_up = TestTensor::of(DType::kF32, {1, 8}, {1e4, -1e4, 200, -200, 2, 2, 2, 2});
+  const TestTensor gate_up =
+      TestTensor::of(DType::kF32, {1, 8}, {1e4, -1e4, 200, -200, 2, 2, 2, 2});
   TestTensor act(DType::kF32, {1, 4}), d(DType::kF32, {1, 8});
   swiglu_forward(context, act, gate_up);
   expect_close(act.values(), {2e4, 0, 400, 0}, {1e-6, 1e-20}, "act");
@@ -99,14 +106,22 @@ TEST_P(Swiglu, large_gates_neither_overflow_nor_lose_their_sign) {
 
 TEST_P(Swiglu, wrong_operands_are_refused_by_name) {
   Context context = cpu_context(GetParam());
-  TestTensor act(DType::kF32, {2, 3}), gate_up(DType::kF32, {2, 6}), half(DType::kBF16, {2, 6}), ids(DType::kI32, {2, 3});
+  TestTensor act(DType::kF32, {2, 3}), gate_up(DType::kF32, {2, 6}), half(DType::kBF16, {2, 6}),
+      ids(DType::kI32, {2, 3});
   swiglu_forward(context, act, gate_up);
-  expect_refused([&] { swiglu_forward(context, act, act); }, "swiglu_forward.gate_up: expected [2, 6] fp32");
-  expect_refused([&] { swiglu_forward(context, act, half); }, "swiglu_forward.gate_up: expected [2, 6] fp32");
-  expect_refused([&] { swiglu_forward(context, ids, gate_up); }, "swiglu_forward.act: expected fp32 or bf16");
-  expect_refused([&] { swiglu_backward(context, half, act, gate_up); }, "swiglu_backward.dgate_up: expected [2, 6] fp32");
-  expect_refused([&] { swiglu_backward(context, gate_up, gate_up.view().reshape({4, 3}).rows(0, 2), gate_up); },
-                 "swiglu_backward.dgate_up: shares memory with dact");
+  expect_refused([&] { swiglu_forward(context, act, act); },
+                 "swiglu_forward.gate_up: expected [2, 6] fp32");
+  expect_refused([&] { swiglu_forward(context, act, half); },
+                 "swiglu_forward.gate_up: expected [2, 6] fp32");
+  expect_refused([&] { swiglu_forward(context, ids, gate_up); },
+                 "swiglu_forward.act: expected fp32 or bf16");
+  expect_refused([&] { swiglu_backward(context, half, act, gate_up); },
+                 "swiglu_backward.dgate_up: expected [2, 6] fp32");
+  expect_refused(
+      [&] {
+        swiglu_backward(context, gate_up, gate_up.view().reshape({4, 3}).rows(0, 2), gate_up);
+      },
+      "swiglu_backward.dgate_up: shares memory with dact");
 }
 
 }  // namespace

@@ -1,0 +1,108 @@
+#pragma once
+// Products of tiles, for the files of attention compiled per instruction set:
+//   C[m, n] (+)= sum_k A[m, k] B[k, n]
+// n runs along vector lanes, A is broadcast element by element, a few rows by two vectors of C stay
+// in registers over all of k. Each element of C is one chain of fma over ascending k, so its bits
+// do not depend on the rows and columns around it.
+
+#include "kernels/attention/attention_tile.h"
+
+namespace trireme::TRIREME_ISA {
+
+inline constexpr int kRowsInRegisters =
+    F32::kWidth == 16 ? 8 : 6;  // 16 accumulators of 32, 12 of 16
+
+/// How A lies: element (m, k) at a[m * stride + k], or at a[k * stride + m].
+enum class OperandA : std::uint8_t { kRows, kColumns };
+/// C = AB, C += AB, or row m: C = C row_scale[m] + AB.
+enum class Store : std::uint8_t { kSet, kAdd, kScaleAndAdd };
+
+struct Product {
+  const float* a;
+  std::int64_t a_stride;
+  const float* b;
+  std::int64_t b_stride;
+  float* c;
+  std::int64_t c_stride;
+  std::int64_t rows, columns, depth;  ///< columns: a multiple of the vector width
+  const float* row_scale;             ///< of kScaleAndAdd
+};
+
+template <OperandA kA, Store kStore, int kRows, int kVectors>
+void multiply_registers(const Product& x, std::int64_t row, std::int64_t column) {
+  F32 sum[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = F32::zero();
+  }
+  const std::int64_t a_stride = x.a_stride, b_stride = x.b_stride;
+  const float* a = x.a + (kA == OperandA::kRows ? row * a_stride : row);
+  const float* b = x.b + column;
+  for (std::int64_t k = 0; k < x.depth; ++k) {
+    F32 factor[kVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) factor[v] = F32::load(b + v * F32::kWidth);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const F32 one = F32::broadcast(a[kA == OperandA::kRows ? r * a_stride : r]);
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = fma(one, factor[v], sum[r][v]);
+    }
+    a += kA == OperandA::kRows ? 1 : a_stride;
+    b += b_stride;
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    float* c = x.c + (row + r) * x.c_stride + column;
+    const F32 scale = F32::broadcast(kStore == Store::kScaleAndAdd ? x.row_scale[row + r] : 1.0F);
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      F32 value = sum[r][v];
+      if constexpr (kStore == Store::kAdd) value = F32::load(c + v * F32::kWidth) + value;
+      if constexpr (kStore == Store::kScaleAndAdd)
+        value = fma(F32::load(c + v * F32::kWidth), scale, value);
+      value.store(c + v * F32::kWidth);
+    }
+  }
+}
+
+template <OperandA kA, Store kStore, int kVectors>
+TRIREME_INLINE void multiply_rest(const Product& x, std::int64_t row, std::int64_t column) {
+  switch (x.rows - row) {
+    case 1:
+      return multiply_registers<kA, kStore, 1, kVectors>(x, row, column);
+    case 2:
+      return multiply_registers<kA, kStore, 2, kVectors>(x, row, column);
+    case 3:
+      return multiply_registers<kA, kStore, 3, kVectors>(x, row, column);
+    case 4:
+      return multiply_registers<kA, kStore, 4, kVectors>(x, row, column);
+    case 5:
+      return multiply_registers<kA, kStore, 5, kVectors>(x, row, column);
+    case 6:
+      return multiply_registers<kA, kStore, 6, kVectors>(x, row, column);
+    case 7:
+      return multiply_registers<kA, kStore, 7, kVectors>(x, row, column);
+    default:
+      return;
+  }
+}
+
+template <OperandA kA, Store kStore, int kVectors>
+TRIREME_INLINE void multiply_columns(const Product& x, std::int64_t column) {
+  std::int64_t row = 0;
+  for (; row + kRowsInRegisters <= x.rows; row += kRowsInRegisters) {
+    multiply_registers<kA, kStore, kRowsInRegisters, kVectors>(x, row, column);
+  }
+  multiply_rest<kA, kStore, kVectors>(x, row, column);
+}
+
+template <OperandA kA, Store kStore>
+void multiply(const Product& x) {
+  std::int64_t column = 0;
+  for (; column + kPanel <= x.columns; column += kPanel) multiply_columns<kA, kStore, 2>(x, column);
+  if (column < x.columns) multiply_columns<kA, kStore, 1>(x, column);
+}
+
+}  // namespace trireme::TRIREME_ISA

@@ -1,0 +1,188 @@
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/random.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention_support.h"
+
+namespace trireme {
+namespace {
+
+using namespace attention_testing;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+class AttentionGradient : public OpTest {};
+TRIREME_FOR_ALL_ISAS(AttentionGradient);
+
+std::string text_of(const Sizes& s, std::int64_t tokens) {
+  return "B" + std::to_string(s.sequences) + " H" + std::to_string(s.heads) + " G" +
+         std::to_string(s.kv_heads) + " D" + std::to_string(s.head_dim) + " T" +
+         std::to_string(tokens);
+}
+
+TEST_P(AttentionGradient, equals_the_reference_for_whole_sequences_of_any_length) {
+  for (const std::int64_t tokens : {1, 2, 4, 5, 16, 37, 64, 65, 130}) {
+    for (const Sizes& sizes : {Sizes{2, 3, 3, 24}, Sizes{1, 6, 2, 64}}) {
+      const Problem problem(DType::kF32, sizes, {{0, tokens}}, {{0, tokens}});
+      expect_equal_to_reference(GetParam(), 2, problem, text_of(sizes, tokens));
+    }
+  }
+}
+
+TEST_P(AttentionGradient, equals_the_reference_for_any_head_size_and_grouping) {
+  for (const std::int64_t head_dim : {2, 6, 8, 24, 34, 64, 80, 128, 256}) {
+    for (const auto& [query_heads, kv_heads] :
+         {std::pair<std::int64_t, std::int64_t>{2, 2}, {6, 2}, {3, 1}}) {
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        const Sizes sizes{1, query_heads, kv_heads, head_dim};
+        const Problem problem(dtype, sizes, {{0, 70}}, {{0, 70}});
+        expect_equal_to_reference(GetParam(), 3, problem, text_of(sizes, 70));
+      }
+    }
+  }
+}
+
+TEST_P(AttentionGradient, equals_the_reference_for_pieces_of_a_sequence) {
+  const std::vector<std::pair<std::vector<PositionRange>, std::vector<PositionRange>>> pieces = {
+      {{{100, 1}}, {{0, 101}}},   // a token behind a cache
+      {{{90, 40}}, {{0, 130}}},   // some tokens behind a cache
+      {{{0, 40}}, {{40, 40}}},    // keys all later: nothing is seen
+      {{{10, 70}}, {{50, 100}}},  // some queries see nothing
+      {{{0, 33}, {99, 33}},
+       {{33, 66}}},  // zigzag: the first and the last quarter, keys of another rank
+      {{{0, 33}, {99, 33}}, {{0, 33}, {99, 33}}},  // zigzag: keys of the same rank
+      {{{99, 33}, {0, 33}}, {{64, 80}, {0, 10}}},  // descending ranges
+      {{{5, 1}, {9, 3}, {70, 100}}, {{3, 2}, {0, 1}, {8, 70}, {150, 1}}}};
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const Sizes sizes{2, 4, 2, 24};
+    Problem problem(DType::kF32, sizes, pieces[i].first, pieces[i].second, i);
+    expect_equal_to_reference(GetParam(), 2, problem, "piece " + std::to_string(i));
+    problem.set_documents(29);
+    expect_equal_to_reference(GetParam(), 2, problem, "piece with documents " + std::to_string(i));
+  }
+}
+
+TEST_P(AttentionGradient, equals_the_reference_for_random_ranges) {
+  std::uint64_t counter = 0;
+  const auto below = [&](std::uint64_t bound) {
+    return static_cast<std::int64_t>(uniform_below(7, bound, &counter));
+  };
+  const auto ranges = [&](std::int64_t most) {
+    std::vector<PositionRange> list;
+    for (std::int64_t i = 1 + below(4); i > 0; --i)
+      list.push_back({below(200), below(static_cast<std::uint64_t>(most))});
+    return list;
+  };
+  for (int i = 0; i < 25; ++i) {
+    const std::int64_t kv_heads = 1 + below(3);
+    const Sizes sizes{1 + below(2), kv_heads * (1 + below(3)), kv_heads, 2 + 2 * below(30)};
+    Problem problem(i % 3 == 0 ? DType::kBF16 : DType::kF32, sizes, ranges(i % 2 == 0 ? 80 : 3),
+                    ranges(100), 100);
+    if (i % 2 == 1) problem.set_documents(1 + below(100));
+    expect_equal_to_reference(GetParam(), 1 + static_cast<int>(below(4)), problem,
+                              "random " + std::to_string(i));
+  }
+}
+
+TEST_P(AttentionGradient, gradients_equal_finite_differences) {
+  for (const bool documents : {false, true}) {
+    Problem problem(DType::kF32, {1, 2, 1, 4}, {{3, 9}}, {{0, 7}, {8, 4}});
+    if (documents) problem.set_documents(5);
+    const AttentionCase& c = problem.c;
+    const auto d_o = problem.d_o.values();
+    const auto loss = [&](const AttentionCase& moved) {
+      const auto o = reference::attention_forward(moved).o;
+      double sum = 0;
+      for (std::size_t i = 0; i < o.size(); ++i) sum += o[i] * d_o[i];
+      return sum;
+    };
+    const auto difference = [&](std::vector<double> AttentionCase::*operand) {
+      AttentionCase moved = c;
+      return finite_differences(c.*operand, [&](const std::vector<double>& at) {
+        moved.*operand = at;
+        return loss(moved);
+      });
+    };
+    const Output out = run_forward(GetParam(), 1, problem);
+    Context context = cpu_context(GetParam());
+    TestTensor delta(DType::kF32, {problem.q_rows(), c.heads});
+    attention_delta(context, delta, heads(problem.d_o, c, c.heads), heads(out.o, c, c.heads));
+    const Gradients g = run_backward(GetParam(), 1, problem, out.lse.values(), delta.values());
+    expect_close(packed(heads(g.dq, c, c.heads)), difference(&AttentionCase::q), {2e-6, 2e-6},
+                 "dq");
+    expect_close(packed(heads(g.dk, c, c.kv_heads)), difference(&AttentionCase::k), {2e-6, 2e-6},
+                 "dk");
+    expect_close(packed(heads(g.dv, c, c.kv_heads)), difference(&AttentionCase::v), {2e-6, 2e-6},
+                 "dv");
+  }
+}
+
+TEST_P(AttentionGradient, backward_adds_to_what_stands_there) {
+  const Problem problem(DType::kF32, {1, 1, 1, 8}, {{0, 20}}, {{0, 20}});
+  const AttentionCase& c = problem.c;
+  const auto out = reference::attention_forward(c);
+  const auto delta = reference::attention_delta(c, problem.d_o.values(), out.o);
+  const auto expected = reference::attention_backward(c, problem.d_o.values(), out.lse, delta);
+  Context context = cpu_context(GetParam());
+  TestTensor dq = TestTensor::of(DType::kF32, {20, 8}, std::vector<double>(160, 100)), dk = dq,
+             dv = dq;
+  const TestTensor lse = TestTensor::of(DType::kF32, {20, 1}, out.lse);
+  const TestTensor delta_TH = TestTensor::of(DType::kF32, {20, 1}, delta);
+  attention_backward(context, {heads(dq, c, 1), heads(dk, c, 1), heads(dv, c, 1),
+                               heads(problem.d_o, c, 1), problem.q(), problem.k(), problem.v(), lse,
+                               delta_TH, problem.mask(), problem.scale()});
+  for (const auto& [found, wanted] :
+       {std::pair{&dq, &expected.dq}, {&dk, &expected.dk}, {&dv, &expected.dv}}) {
+    auto sum = *wanted;
+    for (double& x : sum) x += 100;
+    expect_close(found->values(), sum, {1e-6}, "gradient");
+  }
+}
+
+TEST_P(AttentionGradient,
+       backward_has_the_same_bits_twice_and_equals_the_reference_for_any_thread_count) {
+  for (const std::int64_t sequences : {1, 3}) {
+    const Problem problem(DType::kF32, {sequences, 2, 1, 24}, {{0, 300}}, {{0, 300}});
+    const auto out = reference::attention_forward(problem.c);
+    const auto d_o = problem.d_o.values();
+    const auto delta = reference::attention_delta(problem.c, d_o, out.o);
+    const auto expected = reference::attention_backward(problem.c, d_o, out.lse, delta);
+    for (const int threads : {1, 2, 3, 7}) {
+      const Gradients g = run_backward(GetParam(), threads, problem, out.lse, delta);
+      const Gradients again = run_backward(GetParam(), threads, problem, out.lse, delta);
+      EXPECT_EQ(g.dq.bits(), again.dq.bits());
+      EXPECT_EQ(g.dk.bits(), again.dk.bits());
+      EXPECT_EQ(g.dv.bits(), again.dv.bits());
+      expect_close(packed(heads(g.dq, problem.c, 2)), expected.dq, kSumTolerance, "dq");
+      expect_close(packed(heads(g.dk, problem.c, 1)), expected.dk, kSumTolerance, "dk");
+    }
+  }
+}
+
+TEST_P(AttentionGradient, delta_is_the_sum_of_products_of_each_head) {
+  Context context = cpu_context(GetParam(), 2);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Problem problem(dtype, {1, 3, 1, 22}, {{0, 50}}, {{0, 50}});
+    const TestTensor o = TestTensor::random(dtype, {50, 66}, 5);
+    TestTensor delta(DType::kF32, {50, 3});
+    attention_delta(context, delta, heads(problem.d_o, problem.c, 3), heads(o, problem.c, 3));
+    expect_close(delta.values(),
+                 reference::attention_delta(problem.c, problem.d_o.values(), o.values()),
+                 {1e-6, 1e-6}, "delta");
+  }
+}
+
+TEST_P(AttentionGradient, nothing_is_done_for_no_tokens) {
+  const Problem problem(DType::kF32, {2, 2, 1, 8}, {{5, 0}}, {{0, 3}});
+  run_forward(GetParam(), 2, problem);
+  run_backward(GetParam(), 2, problem, {}, {});
+  const Problem no_keys(DType::kF32, {2, 2, 1, 8}, {{5, 9}}, {});
+  const Gradients g = run_backward(GetParam(), 2, no_keys, std::vector<double>(36, -kInfinity),
+                                   std::vector<double>(36, 0));
+  for (const double x : g.dq.values()) EXPECT_EQ(x, 0);
+}
+
+}  // namespace
+}  // namespace trireme

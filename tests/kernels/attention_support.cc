@@ -1,0 +1,133 @@
+#include "kernels/attention_support.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace trireme::attention_testing {
+
+Problem::Problem(DType dtype, const Sizes& sizes, std::vector<PositionRange> q_ranges,
+                 std::vector<PositionRange> kv_ranges, std::uint64_t seed)
+    : c{sizes.sequences,
+        sizes.heads,
+        sizes.kv_heads,
+        sizes.head_dim,
+        std::move(q_ranges),
+        std::move(kv_ranges),
+        {},
+        1 / std::sqrt(static_cast<double>(sizes.head_dim)),
+        {},
+        {},
+        {}},
+      qkv_q(TestTensor::random(dtype, {q_rows(), sizes.heads * sizes.head_dim + 3}, seed)),
+      qkv_kv(TestTensor::random(dtype, {kv_rows(), 2 * sizes.kv_heads * sizes.head_dim + 5},
+                                seed + 1)),
+      d_o(TestTensor::random(dtype, {q_rows(), sizes.heads * sizes.head_dim}, seed + 2)),
+      first_key(DType::kI32, {q_rows()}) {
+  // Scores of a few units: probabilities neither all alike nor one alone.
+  c.scale = static_cast<float>(1.5 * c.scale);
+  c.q = packed(q());
+  c.k = packed(k());
+  c.v = packed(v());
+}
+
+void Problem::set_documents(std::int64_t length) {
+  documents = true;
+  std::int64_t row = 0;
+  for (std::int64_t b = 0; b < c.sequences; ++b) {
+    for (const PositionRange& range : c.q_ranges) {
+      for (std::int64_t i = 0; i < range.count; ++i) {
+        first_key.set(row++, static_cast<double>((range.first + i + 3 * b) / length * length));
+      }
+    }
+  }
+  c.first_key.clear();
+  for (const double first : first_key.values())
+    c.first_key.push_back(static_cast<std::int32_t>(first));
+}
+
+std::vector<double> packed(const ConstHeadsView& view) {
+  std::vector<double> values;
+  for (std::int64_t t = 0; t < view.tokens; ++t) {
+    for (std::int64_t i = 0; i < view.heads * view.head_dim; ++i) {
+      const std::int64_t at = t * view.token_stride + i;
+      values.push_back(view.dtype == DType::kF32
+                           ? reinterpret_cast<const float*>(view.data)[at]
+                           : to_float(reinterpret_cast<const BFloat16*>(view.data)[at]));
+    }
+  }
+  return values;
+}
+
+HeadsView heads(TestTensor& tensor, const AttentionCase& c, std::int64_t count) {
+  return heads_of(tensor.view(), 0, count, c.head_dim);
+}
+ConstHeadsView heads(const TestTensor& tensor, const AttentionCase& c, std::int64_t count) {
+  return heads_of(tensor.view(), 0, count, c.head_dim);
+}
+
+Output run_forward(Isa isa, int threads, const Problem& problem) {
+  Context context = cpu_context(isa, threads);
+  const AttentionCase& c = problem.c;
+  Output out{TestTensor::random(problem.dtype(), {problem.q_rows(), c.heads * c.head_dim + 1}, 9),
+             TestTensor::random(DType::kF32, {problem.q_rows(), c.heads}, 9)};
+  attention_forward(context, {heads(out.o, c, c.heads), out.lse, problem.q(), problem.k(),
+                              problem.v(), problem.mask(), problem.scale()});
+  return out;
+}
+
+std::vector<double> o_values(const Problem& problem, const Output& out) {
+  return packed(heads(out.o, problem.c, problem.c.heads));
+}
+
+Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::vector<double>& lse,
+                       const std::vector<double>& delta) {
+  Context context = cpu_context(isa, threads);
+  const AttentionCase& c = problem.c;
+  Gradients g{TestTensor(DType::kF32, {problem.q_rows(), c.heads * c.head_dim + 2}),
+              TestTensor(DType::kF32, {problem.kv_rows(), c.kv_heads * c.head_dim + 1}),
+              TestTensor(DType::kF32, {problem.kv_rows(), c.kv_heads * c.head_dim})};
+  const TestTensor lse_TH = TestTensor::of(DType::kF32, {problem.q_rows(), c.heads}, lse);
+  const TestTensor delta_TH = TestTensor::of(DType::kF32, {problem.q_rows(), c.heads}, delta);
+  attention_backward(
+      context, {heads(g.dq, c, c.heads), heads(g.dk, c, c.kv_heads), heads(g.dv, c, c.kv_heads),
+                heads(problem.d_o, c, c.heads), problem.q(), problem.k(), problem.v(), lse_TH,
+                delta_TH, problem.mask(), problem.scale()});
+  return g;
+}
+
+namespace {
+
+void expect_gradient(const ConstHeadsView& found, const std::vector<double>& expected,
+                     const std::string& what) {
+  const auto values = packed(found);
+  const auto vanishes = [](double x) { return std::abs(x) < 1e-12; };
+  if (!std::all_of(expected.begin(), expected.end(), vanishes)) {
+    return expect_close(values, expected, kSumTolerance, what);
+  }
+  // One key: dO.v and delta cancel, and what is left is their rounding.
+  for (const double x : values) ASSERT_LE(std::abs(x), 1e-5) << what;
+}
+
+}  // namespace
+
+void expect_equal_to_reference(Isa isa, int threads, const Problem& problem,
+                               const std::string& what) {
+  const AttentionCase& c = problem.c;
+  const auto expected = reference::attention_forward(c);
+  const Output out = run_forward(isa, threads, problem);
+  const Tolerance o_tolerance =
+      problem.dtype() == DType::kBF16 ? Tolerance{1.02 / 256, 1e-5} : kSumTolerance;
+  expect_close(o_values(problem, out), expected.o, o_tolerance, what + " o");
+  expect_close(out.lse.values(), expected.lse, {2e-6, 2e-6}, what + " lse");
+
+  const auto d_o = problem.d_o.values();
+  const auto delta = reference::attention_delta(c, d_o, expected.o);
+  const auto wanted = reference::attention_backward(c, d_o, expected.lse, delta);
+  const Gradients g = run_backward(isa, threads, problem, expected.lse, delta);
+  expect_gradient(heads(std::as_const(g.dq), c, c.heads), wanted.dq, what + " dq");
+  expect_gradient(heads(std::as_const(g.dk), c, c.kv_heads), wanted.dk, what + " dk");
+  expect_gradient(heads(std::as_const(g.dv), c, c.kv_heads), wanted.dv, what + " dv");
+}
+
+}  // namespace trireme::attention_testing

@@ -1,0 +1,75 @@
+#pragma once
+// What the tests of attention share: operands, the op run on them, and the comparison with the
+// reference.
+
+#include <string>
+#include <vector>
+
+#include "kernels/attention/attention.h"
+#include "kernels/attention_reference.h"
+#include "kernels/support/op_test.h"
+
+namespace trireme::attention_testing {
+
+using reference::AttentionCase;
+
+struct Sizes {
+  std::int64_t sequences, heads, kv_heads, head_dim;
+};
+
+/// Operands as tensors of the type under test (q, k, v side by side in wider rows, as a fused
+/// projection leaves them) and, rounded alike, as doubles for the reference.
+struct Problem {
+  AttentionCase c;
+  TestTensor qkv_q, qkv_kv, d_o, first_key;
+  bool documents = false;
+
+  Problem(DType dtype, const Sizes& sizes, std::vector<PositionRange> q_ranges,
+          std::vector<PositionRange> kv_ranges, std::uint64_t seed = 1);
+  /// Documents of `length` tokens: a query sees no key before its own document.
+  void set_documents(std::int64_t length);
+
+  [[nodiscard]] std::int64_t q_rows() const { return c.sequences * c.q_tokens(); }
+  [[nodiscard]] std::int64_t kv_rows() const { return c.sequences * c.kv_tokens(); }
+  [[nodiscard]] DType dtype() const { return d_o.dtype(); }
+  [[nodiscard]] ConstHeadsView q() const { return heads_of(qkv_q.view(), 2, c.heads, c.head_dim); }
+  [[nodiscard]] ConstHeadsView k() const {
+    return heads_of(qkv_kv.view(), 1, c.kv_heads, c.head_dim);
+  }
+  [[nodiscard]] ConstHeadsView v() const {
+    return heads_of(qkv_kv.view(), 4 + c.kv_heads * c.head_dim, c.kv_heads, c.head_dim);
+  }
+  [[nodiscard]] AttentionMask mask() const {
+    return {c.sequences, c.q_ranges, c.kv_ranges, documents ? first_key.view() : ConstTensorView()};
+  }
+  [[nodiscard]] float scale() const { return static_cast<float>(c.scale); }
+};
+
+/// The elements of a heads view without what stands between them.
+std::vector<double> packed(const ConstHeadsView& view);
+
+/// Heads at the beginning of each row.
+HeadsView heads(TestTensor& tensor, const AttentionCase& c, std::int64_t count);
+ConstHeadsView heads(const TestTensor& tensor, const AttentionCase& c, std::int64_t count);
+
+struct Output {
+  TestTensor o, lse;
+};
+/// Into memory that held other numbers.
+Output run_forward(Isa isa, int threads, const Problem& problem);
+std::vector<double> o_values(const Problem& problem, const Output& out);
+
+struct Gradients {
+  TestTensor dq, dk, dv;
+};
+Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::vector<double>& lse,
+                       const std::vector<double>& delta);
+
+/// Sums of many products: rounding of the order of the largest elements, some 1e-6 of them.
+inline constexpr Tolerance kSumTolerance = {2e-6, 4e-6};
+
+/// Forward and backward.
+void expect_equal_to_reference(Isa isa, int threads, const Problem& problem,
+                               const std::string& what);
+
+}  // namespace trireme::attention_testing
