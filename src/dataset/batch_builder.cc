@@ -14,6 +14,18 @@ BatchRules make_batch_rules(const RunConfig::Data& data, std::int64_t end_token,
   return {end_token, vocab_size, data.document_mask, data.mask_eod_loss};
 }
 
+void check_token_ids(const SampleSource& source, std::int64_t sample, std::span<const std::int32_t> tokens,
+                     std::int64_t vocab_size) {
+  std::uint32_t largest = 0;  // as unsigned, so that a negative id is the largest
+  for (const std::int32_t id : tokens) largest = std::max(largest, static_cast<std::uint32_t>(id));
+  if (largest < static_cast<std::uint64_t>(vocab_size)) return;
+  const auto outside = [&](std::int32_t id) { return id < 0 || id >= vocab_size; };
+  const auto index = std::find_if(tokens.begin(), tokens.end(), outside) - tokens.begin();
+  throw DataError("{} is outside the vocabulary of {} (the data were made with another tokenizer than the "
+                  "model's). Tokenize them again, or set the model's vocab_size", source.describe(sample, index),
+                  vocab_size);
+}
+
 BatchBuilder::BatchBuilder(std::shared_ptr<const SampleSource> source, const BatchRules& rules,
                            std::int64_t sequences)
     : source_(std::move(source)), rules_(rules), sequences_(sequences), length_(source_->length()),
@@ -50,7 +62,7 @@ void BatchBuilder::build_row(std::int64_t row, std::int64_t sample) {
     std::fill(document_begin_.begin(), document_begin_.end(), 0);
   } else {
     source_->read(sample, {tokens_, document_begin_});
-    check_ids(sample);
+    check_token_ids(*source_, sample, tokens_, rules_.vocab_size);
   }
   std::copy_n(tokens_.begin(), length_, input_ids);
   std::copy_n(tokens_.begin() + 1, length_, targets);
@@ -69,17 +81,6 @@ void BatchBuilder::build_row(std::int64_t row, std::int64_t sample) {
     first_key[i] = document_begin_[i];
     positions[i] = static_cast<std::int32_t>(i) - document_begin_[i];
   }
-}
-
-void BatchBuilder::check_ids(std::int64_t sample) const {
-  std::uint32_t largest = 0;  // as unsigned, so that a negative id is the largest
-  for (const std::int32_t id : tokens_) largest = std::max(largest, static_cast<std::uint32_t>(id));
-  if (largest < static_cast<std::uint64_t>(rules_.vocab_size)) return;
-  const auto outside = [&](std::int32_t id) { return id < 0 || id >= rules_.vocab_size; };
-  const auto index = std::find_if(tokens_.begin(), tokens_.end(), outside) - tokens_.begin();
-  throw DataError("{} is outside the vocabulary of {} (the data were made with another tokenizer than the "
-                  "model's). Tokenize them again, or set the model's vocab_size", source_->describe(sample, index),
-                  rules_.vocab_size);
 }
 
 }  // namespace trireme

@@ -1,0 +1,127 @@
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+
+#include "base/log.h"
+#include "commands/commands.h"
+#include "commands/parse_options.h"
+#include "config/parse.h"
+#include "dataset/batch_builder.h"
+#include "dataset/sources.h"
+#include "plan/resolve.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/utf8.h"
+
+namespace trireme {
+
+namespace {
+
+struct Options {
+  ConfigInput input;
+  std::int64_t from = 0, count = 10, world = 0;
+  bool json = false;
+};
+
+void declare(CLI::App& app, Options& options) {
+  app.add_option("CONFIG", options.input.files, "config files, later ones win")->required();
+  app.add_option("--set", options.input.overrides, "key.path=value, laid over the files")
+      ->allow_extra_args(false);
+  app.add_option("--from", options.from, "number of the first sample")->check(CLI::NonNegativeNumber);
+  app.add_option("--count", options.count, "how many samples")->check(CLI::NonNegativeNumber);
+  app.add_option("--world", options.world, "ranks of the run (default: as train plan)")->check(CLI::PositiveNumber);
+  app.add_flag("--json", options.json, "one JSON object a line: sample, source, tokens, text");
+  app.footer(
+      "A sample holds data.sequence_length + 1 tokens: inputs are all but the last, targets all but the first. Step k of\n"
+      "a run takes the samples (k - 1) x global ... k x global - 1. In the JSON, bytes of the text that are not UTF-8\n"
+      "stand as U+FFFD.");
+}
+
+/// The bytes as JSON can hold them.
+std::string valid_utf8(std::string_view bytes) {
+  std::string text;
+  while (!bytes.empty()) {
+    const std::size_t valid = utf8_valid_prefix(bytes);
+    text += bytes.substr(0, valid);
+    bytes.remove_prefix(valid);
+    if (bytes.empty()) break;
+    utf8_append(text, 0xFFFD);
+    bytes.remove_prefix(1);
+  }
+  return text;
+}
+
+struct OpenedRun {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::shared_ptr<const SampleSource> source;
+  std::int64_t samples = 0;     ///< of the whole run
+  std::int64_t vocab_size = 0;  ///< of the model
+};
+
+OpenedRun open_run(const Options& options) {
+  LoadedConfig loaded = read_run_config(options.input);
+  throw_problems(loaded.problems);
+  OpenedRun opened;
+  opened.tokenizer = load_tokenizer(loaded.config.tokenizer);
+  const DataFacts facts = training_facts(loaded.config);
+  ResolveInput input;
+  input.world = options.world > 0 ? options.world : default_world(loaded.config);
+  if (!facts.synthetic) {
+    input.windows = facts.windows;
+    input.vocabulary = opened.tokenizer->vocab_size();
+  }
+  const ResolvedRun run = resolve_run(loaded.config, input, loaded.problems, loaded.notes);
+  throw_problems(loaded.problems);
+  for (const std::string& note : loaded.notes) log_info_text(note);
+  opened.samples = run.steps * run.batch.global;
+  opened.vocab_size = loaded.config.has_model() ? loaded.config.model.vocab_size : opened.tokenizer->vocab_size();
+  SourceRequest request;
+  request.total_samples = opened.samples;
+  request.vocab_size = opened.vocab_size;
+  request.tokenizer_hash = opened.tokenizer->hash();
+  opened.source = make_training_source(loaded.config, request);
+  return opened;
+}
+
+void print_sample(const OpenedRun& run, std::int64_t sample, std::span<const std::int32_t> tokens, bool json) {
+  const std::string& source = run.source->source_name(sample);
+  const std::string text = run.tokenizer->decode(tokens);
+  if (!json) {
+    fmt::print("sample {}, {}, {} tokens\n{}\n\n", sample, source, tokens.size(), text);
+    return;
+  }
+  Json line;
+  line["sample"] = sample;
+  line["source"] = source;
+  Json& ids = line["tokens"] = Json::array();
+  ids.as_array().reserve(tokens.size());
+  for (const std::int32_t id : tokens) ids.push_back(std::int64_t{id});
+  line["text"] = valid_utf8(text);
+  fmt::print("{}\n", line.dump());
+}
+
+}  // namespace
+
+int data_command(Arguments arguments) {
+  Options options;
+  CLI::App app("Shows the samples that a run will see, in order", "train data");
+  declare(app, options);
+  if (!parse_options(app, arguments)) return 0;
+
+  const OpenedRun run = open_run(options);
+  if (options.from >= run.samples && options.count > 0) {
+    throw ConfigError("--from {}: the run sees the samples 0 to {} (steps x global batch). Choose a smaller number",
+                      options.from, run.samples - 1);
+  }
+  const std::int64_t end = options.from + std::min(options.count, run.samples - options.from);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(run.source->length()) + 1);
+  for (std::int64_t sample = options.from; sample < end; ++sample) {
+    run.source->read(sample, {tokens, {}});
+    check_token_ids(*run.source, sample, tokens, run.vocab_size);
+    print_sample(run, sample, tokens, options.json);
+  }
+  return 0;
+}
+
+}  // namespace trireme
