@@ -1,0 +1,59 @@
+#pragma once
+// Which cores the ranks of one host compute on. A rank gets an even share of the cores that it may
+// use, one thread for each, and is kept on them, so that ranks neither meet on a core nor leave
+// their memory's socket. Within its share the kernel places threads; threads that already run
+// (communication) keep the whole mask.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace trireme {
+
+/// A physical core: those of its hardware threads that this process may use, ascending.
+struct Core {
+  std::vector<int> cpus;
+  friend bool operator==(const Core&, const Core&) = default;
+};
+
+/// The cores of this process's affinity mask, neighbours side by side (hwloc's order). At least
+/// one.
+std::vector<Core> usable_cores();
+
+/// "0,8;1,9": cores as one line, for an exchange between ranks, and back (DataError where it is
+/// none).
+std::string text_of(std::span<const Core> cores);
+std::vector<Core> parse_cores(const std::string& text);
+
+struct PlacementRequest {
+  int local_rank = 0;
+  std::int64_t threads_per_rank = 0;  ///< 0: one for each core of the share
+  int cpu_count_max = 1 << 20;  ///< what all ranks of the host may use together: a cgroup's quota
+};
+
+struct Placement {
+  std::vector<int> cpus;  ///< where the rank runs
+  int cores = 1;          ///< of its share
+  int threads = 1;
+  bool bind = false;  ///< to `cpus`; else the launcher or the kernel decides
+  /// "cores 0-3,8, 4 threads"
+  [[nodiscard]] std::string text() const;
+};
+
+/// `cores_of_rank`: usable_cores of every rank of the host. Ranks with the same cores share them
+/// evenly, at least one thread each. Bound only where the launcher bound nobody (all ranks see the
+/// same cores), every core share is whole, no quota is smaller, and the threads fill the share:
+/// other jobs may run beside a smaller one.
+Placement place_rank(std::span<const std::vector<Core>> cores_of_rank,
+                     const PlacementRequest& request);
+
+/// Keeps the calling thread, and those it starts later, on the placement's CPUs where it says so.
+/// Does nothing where the user bound OpenMP threads (OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY)
+/// or the system refuses.
+void bind_this_thread(const Placement& placement);
+
+/// "0-3,8" of ascending numbers.
+std::string range_text(std::span<const int> numbers);
+
+}  // namespace trireme

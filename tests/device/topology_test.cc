@@ -1,0 +1,126 @@
+#include "device/topology.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <thread>
+
+#include "base/error.h"
+#include "device/cpu_info.h"
+
+namespace trireme {
+namespace {
+
+std::vector<Core> cores(int first, int count) {
+  std::vector<Core> made;
+  for (int i = first; i < first + count; ++i) made.push_back({{i}});
+  return made;
+}
+
+Placement place(const std::vector<std::vector<Core>>& of_rank, int rank, std::int64_t threads = 0,
+                int cpu_count_max = 1 << 20) {
+  return place_rank(of_rank, {rank, threads, cpu_count_max});
+}
+
+TEST(Placement, ranks_share_the_cores_evenly_and_apart) {
+  const std::vector<std::vector<Core>> of_rank(3, cores(0, 12));
+  EXPECT_EQ(place(of_rank, 0).cpus, (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(place(of_rank, 1).cpus, (std::vector<int>{4, 5, 6, 7}));
+  EXPECT_EQ(place(of_rank, 2).cpus, (std::vector<int>{8, 9, 10, 11}));
+  EXPECT_EQ(place(of_rank, 2).threads, 4);
+  EXPECT_TRUE(place(of_rank, 2).bind);
+}
+
+TEST(Placement, every_rank_has_the_same_number_of_threads) {
+  const std::vector<std::vector<Core>> of_rank(2, cores(0, 7));
+  EXPECT_EQ(place(of_rank, 0).threads, 3);
+  EXPECT_EQ(place(of_rank, 1).threads, 3);
+  EXPECT_EQ(place(of_rank, 1).cpus, (std::vector<int>{3, 4, 5}));
+}
+
+TEST(Placement, one_thread_for_a_core_with_two_hardware_threads) {
+  const std::vector<Core> two{{{0, 2}}, {{1, 3}}};
+  const Placement placement = place({two, two}, 1);
+  EXPECT_EQ(placement.threads, 1);
+  EXPECT_EQ(placement.cpus, (std::vector<int>{1, 3}));
+  EXPECT_EQ(place({two}, 0).threads, 2);
+}
+
+TEST(Placement, one_rank_is_not_bound) {
+  const Placement placement = place({cores(0, 4)}, 0);
+  EXPECT_FALSE(placement.bind);
+  EXPECT_EQ(placement.threads, 4);
+  EXPECT_EQ(placement.text(), "CPUs 0-3, 4 threads");
+}
+
+TEST(Placement, more_ranks_than_cores_get_one_thread_and_no_place) {
+  const Placement placement = place(std::vector<std::vector<Core>>(3, cores(0, 2)), 2);
+  EXPECT_EQ(placement.threads, 1);
+  EXPECT_FALSE(placement.bind);
+}
+
+TEST(Placement, what_the_launcher_bound_stays) {
+  const std::vector<std::vector<Core>> of_rank{cores(0, 4), cores(4, 4)};
+  EXPECT_EQ(place(of_rank, 1).threads, 4);
+  EXPECT_FALSE(place(of_rank, 1).bind);
+  const std::vector<std::vector<Core>> sockets{cores(0, 4), cores(0, 4), cores(4, 4), cores(4, 4)};
+  EXPECT_EQ(place(sockets, 3).threads, 2);
+  EXPECT_FALSE(place(sockets, 3).bind);
+}
+
+TEST(Placement, a_quota_below_the_cores_bounds_the_threads_and_binds_nobody) {
+  const std::vector<std::vector<Core>> of_rank(2, cores(0, 64));
+  EXPECT_EQ(place(of_rank, 1, 0, 6).threads, 3);
+  EXPECT_FALSE(place(of_rank, 1, 0, 6).bind);
+  EXPECT_EQ(place(of_rank, 1, 0, 1).threads, 1);
+}
+
+TEST(Placement, a_number_from_the_config_is_taken_and_binds_only_where_it_fills_the_share) {
+  const std::vector<std::vector<Core>> of_rank(2, cores(0, 8));
+  EXPECT_EQ(place(of_rank, 0, 2).threads, 2);
+  EXPECT_FALSE(place(of_rank, 0, 2).bind);
+  EXPECT_TRUE(place(of_rank, 0, 4).bind);
+  EXPECT_EQ(place(of_rank, 0, 9).threads, 9);
+}
+
+TEST(Topology, this_process_may_use_at_least_one_core) {
+  const std::vector<Core> mine = usable_cores();
+  ASSERT_FALSE(mine.empty());
+  cpu_set_t mask;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof mask, &mask), 0);
+  int cpus = 0;
+  for (const Core& core : mine) {
+    for (const int cpu : core.cpus) {
+      EXPECT_TRUE(CPU_ISSET(cpu, &mask)) << cpu;
+      ++cpus;
+    }
+  }
+  EXPECT_EQ(cpus, CPU_COUNT(&mask));
+  EXPECT_EQ(parse_cores(text_of(mine)), mine);
+}
+
+TEST(Topology, binding_moves_the_calling_thread_alone) {
+  const std::vector<Core> mine = usable_cores();
+  std::thread([&] {
+    Placement placement;
+    placement.bind = true;
+    placement.cpus = mine[0].cpus;
+    bind_this_thread(placement);
+    EXPECT_EQ(usable_cores().size(), 1U);
+  }).join();
+  EXPECT_EQ(usable_cores(), mine);
+}
+
+TEST(Topology, text_that_names_no_cores_is_refused) {
+  for (const char* text : {"", ";", "1,", "a", "1;;2", "1 2", "-1"})
+    EXPECT_THROW(parse_cores(text), DataError) << text;
+  EXPECT_EQ(parse_cores("0,8;1"), (std::vector<Core>{{{0, 8}}, {{1}}}));
+}
+
+TEST(Topology, ranges_are_short) {
+  EXPECT_EQ(range_text(std::vector<int>{}), "");
+  EXPECT_EQ(range_text(std::vector<int>{0, 1, 2, 5, 7, 8}), "0-2,5,7-8");
+}
+
+}  // namespace
+}  // namespace trireme
