@@ -15,7 +15,8 @@ namespace trireme {
 
 namespace {
 constexpr std::int64_t kSecond = 1'000'000'000;
-constexpr std::int64_t kFirstBar = kSecond, kBarInterval = kSecond / 10, kLineInterval = 10 * kSecond;
+constexpr std::int64_t kFirstBar = kSecond, kBarInterval = kSecond / 10,
+                       kLineInterval = 10 * kSecond;
 
 bool started_by_launcher() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_STEP_ID"}) {
@@ -43,7 +44,9 @@ Progress::Progress(std::string label, std::int64_t total, ProgressUnit unit, Sho
     : label_(std::move(label)),
       total_(total),
       unit_(unit),
-      form_(show == Show::kNever ? Form::kSilent : shows_on_terminal(show) ? Form::kBar : Form::kLines),
+      form_(show == Show::kNever      ? Form::kSilent
+            : shows_on_terminal(show) ? Form::kBar
+                                      : Form::kLines),
       begin_ns_(steady_now_ns()),
       next_ns_(begin_ns_ + (form_ == Form::kBar ? kFirstBar : kLineInterval)) {}
 
@@ -71,10 +74,12 @@ std::string Progress::amounts(double seconds) const {
     return unit_ == ProgressUnit::kBytes ? format_bytes(amount) : format_integer(amount);
   };
   const double rate = static_cast<double>(done) / std::max(seconds, 1e-9);
-  if (total_ <= 0) return fmt::format("{}, {}/s", text(done), text(static_cast<std::int64_t>(rate)));
-  const double left = rate > 0 ? static_cast<double>(std::max<std::int64_t>(total_ - done, 0)) / rate : -1.0;
-  return fmt::format("{} of {}, {}/s, {} left", text(done), text(total_), text(static_cast<std::int64_t>(rate)),
-                     format_duration(left));
+  if (total_ <= 0)
+    return fmt::format("{}, {}/s", text(done), text(static_cast<std::int64_t>(rate)));
+  const double left =
+      rate > 0 ? static_cast<double>(std::max<std::int64_t>(total_ - done, 0)) / rate : -1.0;
+  return fmt::format("{} of {}, {}/s, {} left", text(done), text(total_),
+                     text(static_cast<std::int64_t>(rate)), format_duration(left));
 }
 
 void Progress::draw(double seconds) {

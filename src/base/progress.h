@@ -1,5 +1,6 @@
 #pragma once
-// How far a long piece of work is: a bar on a terminal, otherwise a plain line on standard error every 10 s.
+// How far a long piece of work is: a bar on a terminal, otherwise a plain line on standard error
+// every 10 s.
 
 #include <atomic>
 #include <cstdint>
@@ -9,8 +10,8 @@
 
 namespace trireme {
 
-/// `--progress` and `--color`: auto is yes where standard error is a terminal, NO_COLOR is unset and no launcher
-/// (mpirun, srun) is present.
+/// `--progress` and `--color`: auto is yes where standard error is a terminal, NO_COLOR is unset
+/// and no launcher (mpirun, srun) is present.
 enum class Show { kAuto, kAlways, kNever };
 
 /// Throws ConfigError naming `option` where `text` is not auto, always or never.
@@ -21,8 +22,9 @@ bool shows_on_terminal(Show show);
 
 enum class ProgressUnit { kBytes, kItems };
 
-/// One thread constructs and destroys; any may add. The bar is gone when the object is. Writes nothing where
-/// the work ends within the first second (bar) or 10 s (lines), or where `show` is kNever.
+/// One thread constructs and destroys; any may add. The bar is gone when the object is. Writes
+/// nothing where the work ends within the first second (bar) or 10 s (lines), or where `show` is
+/// kNever.
 class Progress {
  public:
   /// `total` 0: unknown.

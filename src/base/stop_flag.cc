@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/error.h"
+
 namespace trireme {
 
 namespace {
@@ -35,5 +37,12 @@ void install_stop_handlers() {
 }
 
 int stop_signal() noexcept { return first_signal.load(); }
+
+void give_up_if_stopped(std::string_view what) {
+  const int number = stop_signal();
+  if (number == 0) return;
+  throw CodedError<ExitCode::kRequeue>("{} was stopped by signal {} (nothing was written). Start it again", what,
+                                       number);
+}
 
 }  // namespace trireme

@@ -1,6 +1,8 @@
 #pragma once
 // Signals that ask the program to stop. The handlers only set flags; the training loop reads them.
 
+#include <string_view>
+
 namespace trireme {
 
 /// Installs handlers for SIGTERM, SIGINT and SIGUSR1. The first of them sets the flag; a second one
@@ -9,5 +11,9 @@ void install_stop_handlers();
 
 /// Number of the first signal received, 0 where there was none.
 int stop_signal() noexcept;
+
+/// For commands with nothing to save: once stopped, throws Error with exit code 75, which says that `what` was
+/// given up and nothing written.
+void give_up_if_stopped(std::string_view what);
 
 }  // namespace trireme

@@ -23,22 +23,31 @@ struct Options {
 };
 
 void declare(CLI::App& app, Options& options) {
-  app.add_option("--tokenizer", options.tokenizer, "byte, a tokenizer.json or a folder with one")->required();
-  app.add_option("--output", options.output, "PREFIX of PREFIX.bin, PREFIX.idx, PREFIX.json")->required();
-  app.add_option("--jsonl", options.json_key, "one document per line of JSON, its text under KEY")->type_name("KEY");
-  CLI::Option* eod = app.add_option("--eod", options.end_token,
-                                    "token that ends each document (default: the tokenizer's own); a number is an id")
-                         ->type_name("TOKEN|ID");
+  app.add_option("--tokenizer", options.tokenizer, "byte, a tokenizer.json or a folder with one")
+      ->required();
+  app.add_option("--output", options.output, "PREFIX of PREFIX.bin, PREFIX.idx, PREFIX.json")
+      ->required();
+  app.add_option("--jsonl", options.json_key, "one document per line of JSON, its text under KEY")
+      ->type_name("KEY");
+  CLI::Option* eod =
+      app.add_option(
+             "--eod", options.end_token,
+             "token that ends each document (default: the tokenizer's own); a number is an id")
+          ->type_name("TOKEN|ID");
   app.add_flag("--no-eod", options.no_end_token, "documents end without a token")->excludes(eod);
   app.add_option("--workers", options.workers, "threads that encode (default: the cores given)")
       ->check(CLI::Range(1, 1024));
   app.add_option("--progress", options.progress, "auto, always or never");
-  app.add_option("INPUT", options.inputs, "text: one document per file; - is standard input")->required();
+  app.add_option("INPUT", options.inputs, "text: one document per file; - is standard input")
+      ->required();
   app.footer(
-      "The files are Megatron's (uint16 below a vocabulary of 65500, else int32), the same for any number of workers.\n"
-      "Special tokens written out in the text become their ids; none is added but the end of each document. Bytes that\n"
+      "The files are Megatron's (uint16 below a vocabulary of 65500, else int32), the same for any "
+      "number of workers.\n"
+      "Special tokens written out in the text become their ids; none is added but the end of each "
+      "document. Bytes that\n"
       "are not UTF-8 are kept. Documents without text and blank lines of JSON are left out.\n"
-      "A large file is encoded by several workers where its tokenizer is byte or splits as GPT-2, Llama 3 or Qwen.");
+      "A large file is encoded by several workers where its tokenizer is byte or splits as GPT-2, "
+      "Llama 3 or Qwen.");
 }
 
 int cores_given() {
@@ -53,7 +62,8 @@ std::int32_t find_end_token(const Tokenizer& tokenizer, const std::string& text)
   const auto [stop, fault] = std::from_chars(text.data(), end, id);
   if (fault == std::errc() && stop == end) {
     if (id >= 0 && id < tokenizer.vocab_size()) return id;
-    throw ConfigError("--eod {}: the ids of this tokenizer are 0 to {}", text, tokenizer.vocab_size() - 1);
+    throw ConfigError("--eod {}: the ids of this tokenizer are 0 to {}", text,
+                      tokenizer.vocab_size() - 1);
   }
   if (const auto found = tokenizer.token_id(text)) return *found;
   throw ConfigError("--eod {}: {} has no such token", text, tokenizer.source());
@@ -63,11 +73,13 @@ std::optional<std::int32_t> choose_end_token(const Tokenizer& tokenizer, const O
   if (options.no_end_token) return std::nullopt;
   if (!options.end_token.empty()) return find_end_token(tokenizer, options.end_token);
   if (const auto found = tokenizer.end_token()) return found;
-  throw ConfigError("{}: no token in it is known to end a document. Name it with --eod, or give --no-eod",
-                    tokenizer.source());
+  throw ConfigError(
+      "{}: no token in it is known to end a document. Name it with --eod, or give --no-eod",
+      tokenizer.source());
 }
 
-/// What is read must not be what is written: the tokenizer of `--tokenizer x.json --output x` would be lost.
+/// What is read must not be what is written: the tokenizer of `--tokenizer x.json --output x` would
+/// be lost.
 void check_overwrites(const Tokenizer& tokenizer, const Options& options) {
   std::vector<std::string> read = options.inputs;
   if (tokenizer.source() != "byte") read.push_back(tokenizer.source());
@@ -76,7 +88,8 @@ void check_overwrites(const Tokenizer& tokenizer, const Options& options) {
     for (const std::string& path : read) {
       std::error_code absent;
       if (path != "-" && std::filesystem::equivalent(path, written, absent)) {
-        throw ConfigError("--output {}: {} is read and would be overwritten. Choose another prefix", options.output, path);
+        throw ConfigError("--output {}: {} is read and would be overwritten. Choose another prefix",
+                          options.output, path);
       }
     }
   }
@@ -104,8 +117,8 @@ int tokenize_command(Arguments arguments) {
   if (totals.empty_documents > 0) {
     log_warning("{} documents without text were left out", format_integer(totals.empty_documents));
   }
-  fmt::print("{}: {} documents, {} tokens, largest id {}\n", options.output, format_integer(totals.documents),
-             format_integer(totals.tokens), totals.largest_id);
+  fmt::print("{}: {} documents, {} tokens, largest id {}\n", options.output,
+             format_integer(totals.documents), format_integer(totals.tokens), totals.largest_id);
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/human_format.h"
 #include "base/progress.h"
+#include "base/stop_flag.h"
 #include "commands/commands.h"
 #include "commands/parse_options.h"
 #include "tokenizer/bpe_trainer.h"
@@ -20,33 +21,40 @@ struct Options {
 };
 
 void declare(CLI::App& app, Options& options) {
-  app.add_option("--vocab-size", options.vocab_size, "tokens in all: 256 bytes, <|endoftext|>, merges")->required();
+  app.add_option("--vocab-size", options.vocab_size,
+                 "tokens in all: 256 bytes, <|endoftext|>, merges")
+      ->required();
   app.add_option("--output", options.output, "the tokenizer.json to write")->required();
   app.add_option("--progress", options.progress, "auto, always or never");
   app.add_option("INPUT", options.inputs, "files of plain text; - is standard input")->required();
   app.footer(
-      "Ids: <|endoftext|> is 0, then the bytes, then the merges. Of equally frequent pairs the one of smaller ids is\n"
-      "merged, as Hugging Face's BpeTrainer does; the result depends on the text alone. Text is split as GPT-2 does.");
+      "Ids: <|endoftext|> is 0, then the bytes, then the merges. Of equally frequent pairs the one "
+      "of smaller ids is\n"
+      "merged, as Hugging Face's BpeTrainer does; the result depends on the text alone. Text is "
+      "split as GPT-2 does.");
 }
 
 }  // namespace
 
 int tokenizer_command(Arguments arguments) {
   Options options;
-  CLI::App app("Trains a byte-level BPE tokenizer that Hugging Face tokenizers loads.", "train tokenizer");
+  CLI::App app("Trains a byte-level BPE tokenizer that Hugging Face tokenizers loads.",
+               "train tokenizer");
   declare(app, options);
   if (!parse_options(app, arguments)) return 0;
   constexpr std::int64_t kVocabSizeMax = 1 << 24;
   if (options.vocab_size < BpeTrainer::kVocabSizeMin || options.vocab_size > kVocabSizeMax) {
-    throw ConfigError("--vocab-size {}: legal is {} to {} (256 bytes and <|endoftext|> are always there)",
-                      options.vocab_size, BpeTrainer::kVocabSizeMin, kVocabSizeMax);
+    throw ConfigError(
+        "--vocab-size {}: legal is {} to {} (256 bytes and <|endoftext|> are always there)",
+        options.vocab_size, BpeTrainer::kVocabSizeMin, kVocabSizeMax);
   }
   const Show show = parse_show(options.progress, "--progress");
   BpeTrainer trainer;
   {
-    CorpusReader reader(options.inputs, CorpusFormat::kDocuments, [&](std::string_view text, std::size_t from) {
-      return trainer.split_position(text, from);
-    });
+    CorpusReader reader(options.inputs, CorpusFormat::kDocuments,
+                        [&](std::string_view text, std::size_t from) {
+                          return trainer.split_position(text, from);
+                        });
     Progress progress("count words", reader.total_bytes(), ProgressUnit::kBytes, show);
     CorpusBlock block;
     while (reader.next(block)) {
@@ -54,10 +62,17 @@ int tokenizer_command(Arguments arguments) {
       progress.add(static_cast<std::int64_t>(block.text.size()));
     }
   }
-  if (trainer.empty()) throw DataError("{}: no text in the input (there is nothing to learn from)", options.inputs.front());
+  if (trainer.empty())
+    throw DataError("{}: no text in the input (there is nothing to learn from)",
+                    options.inputs.front());
   const auto vocab_size = static_cast<std::int32_t>(options.vocab_size);
-  Progress progress("learn merges", vocab_size - BpeTrainer::kVocabSizeMin, ProgressUnit::kItems, show);
-  write_file_atomically(options.output, trainer.train(vocab_size, [&] { progress.add(1); }));
+  Progress progress("learn merges", vocab_size - BpeTrainer::kVocabSizeMin, ProgressUnit::kItems,
+                    show);
+  const auto on_merge = [&] {
+    progress.add(1);
+    give_up_if_stopped("train tokenizer");
+  };
+  write_file_atomically(options.output, trainer.train(vocab_size, on_merge));
   fmt::print("{}: {} tokens\n", options.output, format_integer(vocab_size));
   return 0;
 }

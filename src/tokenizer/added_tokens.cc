@@ -13,7 +13,8 @@ namespace {
 
 bool is_white_space(std::uint32_t c) {
   return (c >= 0x9 && c <= 0xD) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
 }
 
 std::size_t last_character_begin(std::string_view text) {
@@ -43,7 +44,8 @@ std::size_t white_space_end(std::string_view text) {
 /// Alphabetic, mark, decimal digit, connector or joiner: \w of the Rust regex crate.
 bool is_word(std::string_view character) {
   static const Regex word(
-      R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}])",
+      R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d})"
+      R"(\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}])",
       Regex::Kind::kPattern, "word characters");
   RegexScratch scratch;
   Regex::Match match{};
@@ -61,7 +63,8 @@ bool starts_with_word(std::string_view text) {
 
 }  // namespace
 
-AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)), nodes_(1) {
+AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens)
+    : tokens_(std::move(tokens)), nodes_(1) {
   for (std::size_t t = 0; t < tokens_.size(); ++t) {
     std::int32_t node = 0;
     expect(!tokens_[t].content.empty(), "an added token without text");
@@ -69,7 +72,8 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std
     for (const char c : tokens_[t].content) {
       const auto byte = static_cast<unsigned char>(c);
       auto& next = nodes_[static_cast<std::size_t>(node)].next;
-      const auto found = std::find_if(next.begin(), next.end(), [&](const auto& e) { return e.first == byte; });
+      const auto found =
+          std::find_if(next.begin(), next.end(), [&](const auto& e) { return e.first == byte; });
       if (found != next.end()) {
         node = found->second;
         continue;
@@ -89,8 +93,9 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text) const {
   std::int32_t at = 0;
   for (const char c : text) {
     const auto& next = nodes_[static_cast<std::size_t>(at)].next;
-    const auto found = std::find_if(next.begin(), next.end(),
-                                    [&](const auto& e) { return e.first == static_cast<unsigned char>(c); });
+    const auto found = std::find_if(next.begin(), next.end(), [&](const auto& e) {
+      return e.first == static_cast<unsigned char>(c);
+    });
     if (found == next.end()) break;
     at = found->second;
     const Node& node = nodes_[static_cast<std::size_t>(at)];
@@ -113,7 +118,8 @@ void AddedTokenFinder::split(std::string_view text, std::vector<Piece>& pieces) 
     }
     std::size_t begin = at, end = at + token->content.size();
     at = end;  // also past an occurrence that the flags reject
-    if (token->single_word && (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end)))) {
+    if (token->single_word &&
+        (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end)))) {
       continue;
     }
     if (token->strips_left) begin = std::max(white_space_begin(text.substr(0, begin)), done);

@@ -1,5 +1,6 @@
 #pragma once
-// Tokens that are found in the text before anything else looks at it: special tokens and those a user added.
+// Tokens that are found in the text before anything else looks at it: special tokens and those a
+// user added.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,9 +15,9 @@ struct AddedToken {
   std::string content;
   std::int32_t id = 0;
   bool special = false;
-  bool single_word = false;  ///< only where no word character touches it
+  bool single_word = false;                        ///< only where no word character touches it
   bool strips_left = false, strips_right = false;  ///< takes the white space on that side with it
-  bool normalized = false;  ///< looked for after normalization
+  bool normalized = false;                         ///< looked for after normalization
 };
 
 /// Finds leftmost-longest occurrences, as Hugging Face `tokenizers` does.

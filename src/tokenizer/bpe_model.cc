@@ -58,7 +58,8 @@ BpeModel::Joined BpeModel::find_merge(std::int32_t left, std::int32_t right) con
   }
 }
 
-void BpeModel::encode(std::string_view piece, Scratch& scratch, std::vector<std::int32_t>& ids) const {
+void BpeModel::encode(std::string_view piece, Scratch& scratch,
+                      std::vector<std::int32_t>& ids) const {
   if (piece.empty()) return;
   if (piece.size() > Scratch::kKeyMax) return encode_uncached(piece, scratch, ids);
   Scratch::Entry& entry = scratch.entries_[hash_of(piece) >> 48];
@@ -77,7 +78,8 @@ void BpeModel::encode(std::string_view piece, Scratch& scratch, std::vector<std:
   std::copy_n(ids.data() + before, count, entry.ids);
 }
 
-void BpeModel::encode_uncached(std::string_view piece, Scratch& scratch, std::vector<std::int32_t>& ids) const {
+void BpeModel::encode_uncached(std::string_view piece, Scratch& scratch,
+                               std::vector<std::int32_t>& ids) const {
   if (vocabulary_.whole_piece_first) {
     const auto found = vocabulary_.ids.find(std::string(piece));
     if (found != vocabulary_.ids.end()) {
@@ -139,7 +141,9 @@ void BpeModel::merge_long(Scratch& scratch) const {
   previous.resize(ids.size());
   next.resize(ids.size());
   heap.clear();
-  const auto id_at = [&](std::int32_t i) -> std::int32_t& { return ids[static_cast<std::size_t>(i)]; };
+  const auto id_at = [&](std::int32_t i) -> std::int32_t& {
+    return ids[static_cast<std::size_t>(i)];
+  };
   const auto later = [](const Scratch::Candidate& a, const Scratch::Candidate& b) {
     return a.rank != b.rank ? a.rank > b.rank : a.at > b.at;
   };

@@ -1,6 +1,7 @@
 #pragma once
-// Byte-pair encoding of one piece (Sennrich et al. 2016; over bytes as in GPT-2): the bytes are the first symbols,
-// then the adjacent pair whose merge stands first in the list is joined, the leftmost of equals, until none is left.
+// Byte-pair encoding of one piece (Sennrich et al. 2016; over bytes as in GPT-2): the bytes are the
+// first symbols, then the adjacent pair whose merge stands first in the list is joined, the
+// leftmost of equals, until none is left.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,16 +21,19 @@ struct BpeVocabulary {
   std::unordered_map<std::string, std::int32_t> ids;
   /// In order of rank. Of equal pairs the last counts.
   std::vector<BpeMerge> merges;
-  std::int32_t unknown_id = -1;  ///< for a byte without token; -1: such a byte is dropped, as the peer does
-  bool fuse_unknown = false;     ///< adjacent unknown bytes are one token
-  bool whole_piece_first = false;  ///< "ignore_merges": a piece that is a token is not merged up from bytes
+  std::int32_t unknown_id =
+      -1;  ///< for a byte without token; -1: such a byte is dropped, as the peer does
+  bool fuse_unknown = false;  ///< adjacent unknown bytes are one token
+  bool whole_piece_first =
+      false;  ///< "ignore_merges": a piece that is a token is not merged up from bytes
 };
 
 class BpeModel {
  public:
   explicit BpeModel(BpeVocabulary vocabulary);
 
-  /// One thread's working space and its cache of short pieces (4 MiB, filled over the run, never growing).
+  /// One thread's working space and its cache of short pieces (4 MiB, filled over the run, never
+  /// growing).
   class Scratch {
    public:
     Scratch();
@@ -63,7 +67,8 @@ class BpeModel {
     std::int32_t id = -1;
   };
   [[nodiscard]] Joined find_merge(std::int32_t left, std::int32_t right) const noexcept;
-  void encode_uncached(std::string_view piece, Scratch& scratch, std::vector<std::int32_t>& ids) const;
+  void encode_uncached(std::string_view piece, Scratch& scratch,
+                       std::vector<std::int32_t>& ids) const;
   void first_symbols(std::string_view piece, std::vector<std::int32_t>& ids) const;
   void merge_short(Scratch& scratch) const;
   void merge_long(Scratch& scratch) const;

@@ -90,7 +90,8 @@ void BpeTokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids)
   }
 }
 
-void BpeTokenizer::encode_valid(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const {
+void BpeTokenizer::encode_valid(std::string_view text, Scratch& scratch,
+                                std::vector<std::int32_t>& ids) const {
   scratch.raw_pieces.clear();
   raw_finder_.split(text, scratch.raw_pieces);
   for (const AddedTokenFinder::Piece& piece : scratch.raw_pieces) {
@@ -141,8 +142,8 @@ std::int32_t BpeTokenizer::vocab_size() const { return static_cast<std::int32_t>
 
 std::optional<std::int32_t> BpeTokenizer::end_token() const {
   constexpr std::array<std::string_view, 8> kNames = {
-      "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<EOS>",
-      "<｜end▁of▁sentence｜>"};
+      "<|endoftext|>", "<|end_of_text|>", "</s>",  "<eos>",
+      "<|eos|>",       "[EOS]",           "<EOS>", "<｜end▁of▁sentence｜>"};
   for (const std::string_view name : kNames) {
     if (const auto id = token_id(name)) return id;
   }

@@ -22,13 +22,13 @@ struct BpeParts {
   PreTokenizer pre_tokenizer;
   BpeVocabulary vocabulary;
   std::vector<AddedToken> added_tokens;
-  std::vector<std::string> texts;                         ///< by id: the bytes of a token
+  std::vector<std::string> texts;                       ///< by id: the bytes of a token
   std::unordered_map<std::string, std::int32_t> names;  ///< token as the file writes it -> id
 };
 
-/// Byte-level BPE. Text goes through: added tokens, normalization, added tokens that are looked for in
-/// normalized text, pre-tokenizer, merges: the order of Hugging Face `tokenizers`. What is not UTF-8 passes
-/// byte by byte, each a piece of its own; the peer takes no such text.
+/// Byte-level BPE. Text goes through: added tokens, normalization, added tokens that are looked for
+/// in normalized text, pre-tokenizer, merges: the order of Hugging Face `tokenizers`. What is not
+/// UTF-8 passes byte by byte, each a piece of its own; the peer takes no such text.
 class BpeTokenizer final : public Tokenizer {
  public:
   explicit BpeTokenizer(BpeParts parts);
@@ -49,7 +49,8 @@ class BpeTokenizer final : public Tokenizer {
   struct Scratch;
   class Lease;
   void encode_valid(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const;
-  void encode_between_tokens(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const;
+  void encode_between_tokens(std::string_view text, Scratch& scratch,
+                             std::vector<std::int32_t>& ids) const;
 
   std::string path_, hash_;
   Normalization normalization_;

@@ -27,8 +27,9 @@ std::int32_t right_of(std::uint64_t pair) { return static_cast<std::int32_t>(pai
 std::array<unsigned char, 256> bytes_in_order() {
   std::array<unsigned char, 256> bytes;
   for (std::size_t i = 0; i < 256; ++i) bytes[i] = static_cast<unsigned char>(i);
-  std::sort(bytes.begin(), bytes.end(),
-            [](unsigned char a, unsigned char b) { return byte_level_character(a) < byte_level_character(b); });
+  std::sort(bytes.begin(), bytes.end(), [](unsigned char a, unsigned char b) {
+    return byte_level_character(a) < byte_level_character(b);
+  });
   return bytes;
 }
 
@@ -115,7 +116,8 @@ class Learner {
 
   void merge(std::uint64_t pair) {
     const std::int32_t left = left_of(pair), right = right_of(pair);
-    std::string text = tokens_[static_cast<std::size_t>(left)] + tokens_[static_cast<std::size_t>(right)];
+    std::string text =
+        tokens_[static_cast<std::size_t>(left)] + tokens_[static_cast<std::size_t>(right)];
     // Two different pairs can spell the same token, which then stays one.
     const auto [place, is_new] = ids_.emplace(text, static_cast<std::int32_t>(tokens_.size()));
     if (is_new) tokens_.push_back(std::move(text));
@@ -169,11 +171,14 @@ Json byte_level_json() {
 }
 
 Json model_json(const Learner& learner) {
-  const auto text_of = [&](std::int32_t id) { return to_byte_level(learner.tokens()[static_cast<std::size_t>(id)]); };
+  const auto text_of = [&](std::int32_t id) {
+    return to_byte_level(learner.tokens()[static_cast<std::size_t>(id)]);
+  };
   Json::Object vocabulary;
   vocabulary.emplace_back(std::string(kEndOfText), Json(0));
   for (std::size_t id = kFirstByteId; id < learner.tokens().size(); ++id) {
-    vocabulary.emplace_back(text_of(static_cast<std::int32_t>(id)), Json(static_cast<std::int64_t>(id)));
+    vocabulary.emplace_back(text_of(static_cast<std::int32_t>(id)),
+                            Json(static_cast<std::int64_t>(id)));
   }
   Json::Array merges;
   for (const std::uint64_t pair : learner.merges()) {
@@ -181,7 +186,9 @@ Json model_json(const Learner& learner) {
   }
   Json model = Json::object();
   model["type"] = "BPE";
-  for (const char* key : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"}) model[key] = Json();
+  for (const char* key :
+       {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"})
+    model[key] = Json();
   for (const char* key : {"fuse_unk", "byte_fallback", "ignore_merges"}) model[key] = false;
   model["vocab"] = Json(std::move(vocabulary));
   model["merges"] = Json(std::move(merges));
@@ -200,8 +207,8 @@ Json end_token_json() {
 }  // namespace
 
 BpeTrainer::BpeTrainer() {
-  pre_tokenizer_.add_split(Regex(kGpt2Pattern, Regex::Kind::kPattern, "the pre-tokenizer"), SplitBehavior::kIsolated,
-                           SplitMatches::kAreDelimiters);
+  pre_tokenizer_.add_split(Regex(kGpt2Pattern, Regex::Kind::kPattern, "the pre-tokenizer"),
+                           SplitBehavior::kIsolated, SplitMatches::kAreDelimiters);
 }
 
 void BpeTrainer::add(std::string_view text) {
@@ -221,18 +228,20 @@ void BpeTrainer::add(std::string_view text) {
   }
 }
 
-std::string BpeTrainer::train(std::int32_t vocab_size, const std::function<void()>& on_merge) const {
+std::string BpeTrainer::train(std::int32_t vocab_size,
+                              const std::function<void()>& on_merge) const {
   if (vocab_size < kVocabSizeMin) {
-    throw ConfigError("a vocabulary of {} is too small (256 bytes and {} need {} tokens)", vocab_size, kEndOfText,
-                      kVocabSizeMin);
+    throw ConfigError("a vocabulary of {} is too small (256 bytes and {} need {} tokens)",
+                      vocab_size, kEndOfText, kVocabSizeMin);
   }
   Learner learner;
   for (const auto& [piece, count] : counts_) learner.add_word(piece, count);
   learner.learn(static_cast<std::size_t>(vocab_size), on_merge);
   if (learner.tokens().size() < static_cast<std::size_t>(vocab_size)) {
-    throw ConfigError("a vocabulary of {} is too large for this text (every word of it is one token after {}). "
-                      "Ask for at most {} or give more text",
-                      vocab_size, learner.tokens().size(), learner.tokens().size());
+    throw ConfigError(
+        "a vocabulary of {} is too large for this text (every word of it is one token after {}). "
+        "Ask for at most {} or give more text",
+        vocab_size, learner.tokens().size(), learner.tokens().size());
   }
   Json root = Json::object();
   root["version"] = "1.0";
@@ -240,7 +249,8 @@ std::string BpeTrainer::train(std::int32_t vocab_size, const std::function<void(
   root["padding"] = Json();
   root["added_tokens"].push_back(end_token_json());
   root["normalizer"] = Json();
-  for (const char* key : {"pre_tokenizer", "post_processor", "decoder"}) root[key] = byte_level_json();
+  for (const char* key : {"pre_tokenizer", "post_processor", "decoder"})
+    root[key] = byte_level_json();
   root["model"] = model_json(learner);
   return root.dump(2) + "\n";
 }

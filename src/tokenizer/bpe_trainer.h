@@ -1,6 +1,6 @@
 #pragma once
-// Learns a byte-level BPE (Sennrich et al. 2016, bytes and pre-tokenizer of GPT-2): again and again the most
-// frequent adjacent pair of symbols becomes a token.
+// Learns a byte-level BPE (Sennrich et al. 2016, bytes and pre-tokenizer of GPT-2): again and again
+// the most frequent adjacent pair of symbols becomes a token.
 
 #include <cstdint>
 #include <functional>
@@ -12,9 +12,10 @@
 
 namespace trireme {
 
-/// Ids: <|endoftext|> is 0, the 256 bytes follow in order of their characters in the byte alphabet, then the merges.
-/// Of equally frequent pairs the one of smaller ids is taken, left before right; so the result depends on the text
-/// alone and is that of Hugging Face's BpeTrainer with that special token and ByteLevel's alphabet.
+/// Ids: <|endoftext|> is 0, the 256 bytes follow in order of their characters in the byte alphabet,
+/// then the merges. Of equally frequent pairs the one of smaller ids is taken, left before right;
+/// so the result depends on the text alone and is that of Hugging Face's BpeTrainer with that
+/// special token and ByteLevel's alphabet.
 class BpeTrainer {
  public:
   static constexpr std::int32_t kVocabSizeMin = 257;
@@ -29,14 +30,17 @@ class BpeTrainer {
   }
   [[nodiscard]] bool empty() const { return counts_.empty(); }
 
-  /// A `tokenizer.json`. `on_merge` is called after each merge. Throws ConfigError where vocab_size is below 257
-  /// or more than the text yields.
-  [[nodiscard]] std::string train(std::int32_t vocab_size, const std::function<void()>& on_merge = {}) const;
+  /// A `tokenizer.json`. `on_merge` is called after each merge. Throws ConfigError where vocab_size
+  /// is below 257 or more than the text yields.
+  [[nodiscard]] std::string train(std::int32_t vocab_size,
+                                  const std::function<void()>& on_merge = {}) const;
 
  private:
   struct Hash {
     using is_transparent = void;
-    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+    std::size_t operator()(std::string_view text) const {
+      return std::hash<std::string_view>()(text);
+    }
   };
   PreTokenizer pre_tokenizer_;
   PreTokenizer::Scratch scratch_;

@@ -25,7 +25,8 @@ constexpr Alphabet kAlphabet = [] {
   Alphabet made;
   std::uint32_t other = kOthersBegin;
   for (int byte = 0; byte < 256; ++byte) {
-    const std::uint32_t character = stands_for_itself(byte) ? static_cast<std::uint32_t>(byte) : other++;
+    const std::uint32_t character =
+        stands_for_itself(byte) ? static_cast<std::uint32_t>(byte) : other++;
     made.character[static_cast<std::size_t>(byte)] = character;
     made.byte[character] = static_cast<unsigned char>(byte);
     made.known[character] = true;
@@ -35,11 +36,14 @@ constexpr Alphabet kAlphabet = [] {
 
 }  // namespace
 
-std::uint32_t byte_level_character(unsigned char byte) noexcept { return kAlphabet.character[byte]; }
+std::uint32_t byte_level_character(unsigned char byte) noexcept {
+  return kAlphabet.character[byte];
+}
 
 std::string to_byte_level(std::string_view bytes) {
   std::string text;
-  for (const char byte : bytes) utf8_append(text, byte_level_character(static_cast<unsigned char>(byte)));
+  for (const char byte : bytes)
+    utf8_append(text, byte_level_character(static_cast<unsigned char>(byte)));
   return text;
 }
 

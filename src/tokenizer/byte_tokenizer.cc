@@ -17,7 +17,8 @@ constexpr std::array<char, 256> kBytes = [] {
 void ByteTokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids) const {
   const std::size_t before = ids.size();
   ids.resize(before + text.size());
-  for (std::size_t i = 0; i < text.size(); ++i) ids[before + i] = static_cast<unsigned char>(text[i]);
+  for (std::size_t i = 0; i < text.size(); ++i)
+    ids[before + i] = static_cast<unsigned char>(text[i]);
 }
 
 std::string_view ByteTokenizer::token_text(std::int32_t id) const {

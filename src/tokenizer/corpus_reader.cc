@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "base/error.h"
+#include "base/stop_flag.h"
 
 namespace trireme {
 
@@ -16,7 +17,8 @@ constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
 constexpr std::string_view kStandardInput = "standard input";
 }  // namespace
 
-CorpusReader::CorpusReader(std::vector<std::string> inputs, CorpusFormat format, SplitPosition split_position)
+CorpusReader::CorpusReader(std::vector<std::string> inputs, CorpusFormat format,
+                           SplitPosition split_position)
     : inputs_(std::move(inputs)), format_(format), split_position_(std::move(split_position)) {
   bool all_regular = true;
   for (const std::string& input : inputs_) {
@@ -25,7 +27,8 @@ CorpusReader::CorpusReader(std::vector<std::string> inputs, CorpusFormat format,
       continue;
     }
     struct stat status {};
-    if (::stat(input.c_str(), &status) != 0) throw DataError("{}: cannot open: {}", input, errno_text(errno));
+    if (::stat(input.c_str(), &status) != 0)
+      throw DataError("{}: cannot open: {}", input, errno_text(errno));
     if (S_ISDIR(status.st_mode)) throw DataError("{}: is a folder. Name the files in it", input);
     all_regular = all_regular && S_ISREG(status.st_mode);
     total_bytes_ += status.st_size;
@@ -56,6 +59,7 @@ void CorpusReader::read_more() {
   pending_.resize(before + kBlockBytes);
   std::size_t done = 0;
   while (done < kBlockBytes) {
+    give_up_if_stopped("reading text");
     const ssize_t count = ::read(file_.get(), pending_.data() + before + done, kBlockBytes - done);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw DataError("{}: cannot read: {}", source_, errno_text(errno));
@@ -98,7 +102,8 @@ bool CorpusReader::next(CorpusBlock& block) {
   }
   block.text = pending_.substr(0, cut);
   pending_.erase(0, cut);
-  if (format_ == CorpusFormat::kJsonLines) line_ += std::count(block.text.begin(), block.text.end(), '\n');
+  if (format_ == CorpusFormat::kJsonLines)
+    line_ += std::count(block.text.begin(), block.text.end(), '\n');
   return true;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// Reads text in blocks that can be encoded apart: files of any size, pipes and standard input, in bounded memory.
+// Reads text in blocks that can be encoded apart: files of any size, pipes and standard input, in
+// bounded memory.
 
 #include <cstdint>
 #include <functional>
@@ -22,10 +23,12 @@ struct CorpusBlock {
 
 class CorpusReader {
  public:
-  /// As Tokenizer::split_position; large documents are cut there, or not at all where it finds no place.
+  /// As Tokenizer::split_position; large documents are cut there, or not at all where it finds no
+  /// place.
   using SplitPosition = std::function<std::size_t(std::string_view text, std::size_t from)>;
 
-  /// `inputs`: paths, "-" is standard input. Throws DataError for a missing one before anything is read.
+  /// `inputs`: paths, "-" is standard input. Throws DataError for a missing one before anything is
+  /// read.
   CorpusReader(std::vector<std::string> inputs, CorpusFormat format, SplitPosition split_position);
 
   /// False at the end. JSON-lines blocks hold whole lines. Throws DataError.

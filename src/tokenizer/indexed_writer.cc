@@ -25,7 +25,8 @@ void add(std::string& out, T value) {
 }
 
 void sync(int descriptor, const std::filesystem::path& path) {
-  if (::fsync(descriptor) != 0) throw DataError("{}: cannot fsync: {}", path.string(), errno_text(errno));
+  if (::fsync(descriptor) != 0)
+    throw DataError("{}: cannot fsync: {}", path.string(), errno_text(errno));
 }
 }  // namespace
 
@@ -44,7 +45,8 @@ std::filesystem::path IndexedWriter::temporary(const char* suffix) const {
 IndexedWriter::IndexedWriter(std::filesystem::path prefix, std::int32_t vocab_size)
     : prefix_(std::move(prefix)), narrow_(vocab_size < kNarrowVocabulary) {
   if (!prefix_.has_filename()) {
-    throw DataError("{}: is a folder (the output is a prefix: PREFIX.bin, PREFIX.idx, PREFIX.json)", prefix_.string());
+    throw DataError("{}: is a folder (the output is a prefix: PREFIX.bin, PREFIX.idx, PREFIX.json)",
+                    prefix_.string());
   }
   bin_ = open_file(temporary(".bin"), O_WRONLY | O_CREAT | O_TRUNC);
   buffer_.reserve(kBufferBytes + 64);
@@ -62,11 +64,13 @@ void IndexedWriter::flush() {
 void IndexedWriter::append(std::span<const std::int32_t> ids) {
   open_tokens_ += static_cast<std::int64_t>(ids.size());
   if (open_tokens_ > kDocumentTokensMax) {
-    throw DataError("{}: document {} has more than {} tokens (the format counts in 32 bits). Split it", prefix_.string(),
-                    totals_.documents, kDocumentTokensMax);
+    throw DataError(
+        "{}: document {} has more than {} tokens (the format counts in 32 bits). Split it",
+        prefix_.string(), totals_.documents, kDocumentTokensMax);
   }
   for (const std::int32_t id : ids) {
-    expect(id >= 0 && (!narrow_ || id < kNarrowVocabulary), "token id {} does not fit the file", id);
+    expect(id >= 0 && (!narrow_ || id < kNarrowVocabulary), "token id {} does not fit the file",
+           id);
     totals_.largest_id = std::max(totals_.largest_id, id);
     if (narrow_) {
       add(buffer_, static_cast<std::uint16_t>(id));
@@ -109,7 +113,8 @@ void IndexedWriter::write_index() {
     spill(kBufferBytes);
     offset += token_bytes * length;
   }
-  for (std::int64_t document = 0; document <= static_cast<std::int64_t>(lengths_.size()); ++document) {
+  for (std::int64_t document = 0; document <= static_cast<std::int64_t>(lengths_.size());
+       ++document) {
     add(out, document);
     spill(kBufferBytes);
   }
@@ -126,7 +131,8 @@ void IndexedWriter::finish(Json about) {
   about["tokens"] = Json(totals_.tokens);
   about["largest_id"] = Json(std::int64_t{totals_.largest_id});
   about["dtype"] = Json(narrow_ ? "uint16" : "int32");
-  // An index that points into tokens of another run must never stand, whenever this ends: the old index goes first.
+  // An index that points into tokens of another run must never stand, whenever this ends: the old
+  // index goes first.
   const auto remove = [&](const char* suffix) { ::unlink(target(suffix).c_str()); };
   remove(".json");
   remove(".idx");

@@ -1,8 +1,9 @@
 #pragma once
-// Megatron's indexed token files, written in one pass. PREFIX.bin holds the tokens back to back; PREFIX.idx
-// (little endian, no padding) the magic "MMIDIDX\0\0", u64 version 1, u8 type (8 = uint16, 4 = int32), u64 sequences S,
-// u64 documents + 1 = D, int32[S] lengths in tokens, int64[S] offsets in bytes, int64[D] documents in sequences.
-// Source: megatron/core/datasets/indexed_dataset.py. Here a document is one sequence.
+// Megatron's indexed token files, written in one pass. PREFIX.bin holds the tokens back to back;
+// PREFIX.idx (little endian, no padding) the magic "MMIDIDX\0\0", u64 version 1, u8 type (8 =
+// uint16, 4 = int32), u64 sequences S, u64 documents + 1 = D, int32[S] lengths in tokens, int64[S]
+// offsets in bytes, int64[D] documents in sequences. Source:
+// megatron/core/datasets/indexed_dataset.py. Here a document is one sequence.
 
 #include <cstdint>
 #include <filesystem>
@@ -21,8 +22,9 @@ struct IndexedTotals {
   std::int32_t largest_id = -1;
 };
 
-/// Everything goes to temporary names beside the target; `finish` renames. Destroyed before that, nothing is left
-/// and an older PREFIX stands. Memory: 4 bytes a document. All members throw DataError where the file system refuses.
+/// Everything goes to temporary names beside the target; `finish` renames. Destroyed before that,
+/// nothing is left and an older PREFIX stands. Memory: 4 bytes a document. All members throw
+/// DataError where the file system refuses.
 class IndexedWriter {
  public:
   /// uint16 where vocab_size < 65500, as Megatron chooses, else int32.
@@ -38,7 +40,8 @@ class IndexedWriter {
   [[nodiscard]] std::int64_t open_document_tokens() const { return open_tokens_; }
   [[nodiscard]] const IndexedTotals& totals() const { return totals_; }
 
-  /// Writes the index, then PREFIX.json: `about` with documents, tokens, largest_id and dtype added.
+  /// Writes the index, then PREFIX.json: `about` with documents, tokens, largest_id and dtype
+  /// added.
   void finish(Json about);
 
  private:

@@ -16,14 +16,16 @@ void JsonReader::wrong_kind(std::string_view wanted) const {
 }
 
 void JsonReader::refuse(std::string_view what) const {
-  fail(fmt::format(
-      "{} is not understood by this version (ignoring it would give other token ids than Hugging Face tokenizers)",
-      what));
+  fail(
+      fmt::format("{} is not understood by this version (ignoring it would give other token ids "
+                  "than Hugging Face tokenizers)",
+                  what));
 }
 
 void JsonReader::allow(std::initializer_list<std::string_view> keys) const {
   for (const auto& [key, value] : object()) {
-    if (std::find(keys.begin(), keys.end(), key) == keys.end()) member_at(key, value).refuse("this member");
+    if (std::find(keys.begin(), keys.end(), key) == keys.end())
+      member_at(key, value).refuse("this member");
   }
 }
 
@@ -59,7 +61,8 @@ const Json::Object& JsonReader::object() const {
 std::int32_t JsonReader::id() const {
   if (!value_->is_integer()) wrong_kind("a token id");
   const std::int64_t id = value_->as_integer();
-  if (id < 0 || id > std::numeric_limits<std::int32_t>::max()) fail(fmt::format("{} is no token id", id));
+  if (id < 0 || id > std::numeric_limits<std::int32_t>::max())
+    fail(fmt::format("{} is no token id", id));
   return static_cast<std::int32_t>(id);
 }
 

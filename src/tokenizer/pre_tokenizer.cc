@@ -10,15 +10,17 @@ namespace trireme {
 
 namespace {
 
-// In each of these no alternative matches a line feed followed by a letter, and a line feed after something
-// that is no white space ends its match at the letter whatever follows. So "x\na" always divides before the a,
-// and both sides split as they would alone.
+// In each of these no alternative matches a line feed followed by a letter, and a line feed after
+// something that is no white space ends its match at the letter whatever follows. So "x\na" always
+// divides before the a, and both sides split as they would alone.
 constexpr std::array<std::string_view, 3> kLineBreakPatterns = {
     kGpt2Pattern,
     // Llama 3
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
+    R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
     // Qwen 2 and 3
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
+    R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
 };
 constexpr std::string_view kDigitPattern = R"(\p{N})";
 
@@ -28,8 +30,10 @@ bool is_ascii_printable(char c) { return c > ' ' && c < 0x7F; }
 using Part = PreTokenizer::Scratch::Part;
 using Range = PreTokenizer::Range;
 
-/// All of the range, in matches and what lies between. An empty match right after a match does not count.
-void find_parts(const Regex& regex, std::string_view text, RegexScratch& scratch, std::vector<Part>& parts) {
+/// All of the range, in matches and what lies between. An empty match right after a match does not
+/// count.
+void find_parts(const Regex& regex, std::string_view text, RegexScratch& scratch,
+                std::vector<Part>& parts) {
   parts.clear();
   constexpr std::size_t kNone = std::string_view::npos;
   std::size_t done = 0, from = 0, last_end = kNone;
@@ -91,12 +95,14 @@ void merge_alike(std::vector<Part>& parts) {
 }  // namespace
 
 void PreTokenizer::add_split(Regex regex, SplitBehavior behavior, SplitMatches matches) {
-  const bool divides = std::find(kLineBreakPatterns.begin(), kLineBreakPatterns.end(), regex.pattern()) !=
-                       kLineBreakPatterns.end();
-  const bool every_piece_stays = behavior == SplitBehavior::kIsolated ||
-                                 (behavior == SplitBehavior::kRemoved && matches == SplitMatches::kArePieces);
+  const bool divides = std::find(kLineBreakPatterns.begin(), kLineBreakPatterns.end(),
+                                 regex.pattern()) != kLineBreakPatterns.end();
+  const bool every_piece_stays =
+      behavior == SplitBehavior::kIsolated ||
+      (behavior == SplitBehavior::kRemoved && matches == SplitMatches::kArePieces);
   divides_lines_ |= divides;
-  if (!every_piece_stays || (!divides && regex.pattern() != kDigitPattern)) keeps_lines_apart_ = false;
+  if (!every_piece_stays || (!divides && regex.pattern() != kDigitPattern))
+    keeps_lines_apart_ = false;
   Step step{false, {}, behavior, matches};
   step.regex.push_back(std::move(regex));
   steps_.push_back(std::move(step));
@@ -107,18 +113,29 @@ void PreTokenizer::add_prefix_space() {
   steps_.push_back({true, {}, SplitBehavior::kIsolated, SplitMatches::kAreDelimiters});
 }
 
-void PreTokenizer::split_range(const Step& step, std::string_view classed, Range range, Scratch& scratch) {
+void PreTokenizer::split_range(const Step& step, std::string_view classed, Range range,
+                               Scratch& scratch) {
   std::vector<Part>& parts = scratch.parts;
-  find_parts(step.regex.front(), classed.substr(range.begin, range.end - range.begin), scratch.regex, parts);
+  find_parts(step.regex.front(), classed.substr(range.begin, range.end - range.begin),
+             scratch.regex, parts);
   if (step.matches == SplitMatches::kArePieces) {
     for (Part& part : parts) part.is_match = !part.is_match;
   }
   switch (step.behavior) {
-    case SplitBehavior::kRemoved: std::erase_if(parts, [](const Part& part) { return part.is_match; }); break;
-    case SplitBehavior::kMergedWithPrevious: merge_with_previous(parts); break;
-    case SplitBehavior::kMergedWithNext: merge_with_next(parts); break;
-    case SplitBehavior::kContiguous: merge_alike(parts); break;
-    case SplitBehavior::kIsolated: break;
+    case SplitBehavior::kRemoved:
+      std::erase_if(parts, [](const Part& part) { return part.is_match; });
+      break;
+    case SplitBehavior::kMergedWithPrevious:
+      merge_with_previous(parts);
+      break;
+    case SplitBehavior::kMergedWithNext:
+      merge_with_next(parts);
+      break;
+    case SplitBehavior::kContiguous:
+      merge_alike(parts);
+      break;
+    case SplitBehavior::kIsolated:
+      break;
   }
   for (const Part& part : parts) {
     if (part.range.begin == part.range.end) continue;
@@ -126,7 +143,8 @@ void PreTokenizer::split_range(const Step& step, std::string_view classed, Range
   }
 }
 
-void PreTokenizer::prefix_spaces(std::string_view text, std::string_view classed, Scratch& scratch) {
+void PreTokenizer::prefix_spaces(std::string_view text, std::string_view classed,
+                                 Scratch& scratch) {
   std::string spaced, spaced_classed;
   for (const Range& range : scratch.ranges) {
     const std::size_t begin = spaced.size();
@@ -165,8 +183,10 @@ std::size_t PreTokenizer::split_position(std::string_view text, std::size_t from
   if (!divides_lines_ || !keeps_lines_apart_) return std::string_view::npos;
   while (true) {
     const std::size_t line_feed = text.find('\n', std::max<std::size_t>(from, 1));
-    if (line_feed == std::string_view::npos || line_feed + 1 >= text.size()) return std::string_view::npos;
-    if (is_ascii_printable(text[line_feed - 1]) && is_ascii_letter(text[line_feed + 1])) return line_feed + 1;
+    if (line_feed == std::string_view::npos || line_feed + 1 >= text.size())
+      return std::string_view::npos;
+    if (is_ascii_printable(text[line_feed - 1]) && is_ascii_letter(text[line_feed + 1]))
+      return line_feed + 1;
     from = line_feed + 1;
   }
 }

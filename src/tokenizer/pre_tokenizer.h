@@ -1,5 +1,6 @@
 #pragma once
-// Cuts text into the pieces that byte-pair merges never cross, as the `pre_tokenizer` of a `tokenizer.json` says.
+// Cuts text into the pieces that byte-pair merges never cross, as the `pre_tokenizer` of a
+// `tokenizer.json` says.
 
 #include <cstddef>
 #include <string>
@@ -40,8 +41,8 @@ class PreTokenizer {
   /// Every piece that does not begin with a space gets one.
   void add_prefix_space();
 
-  /// The pieces of `text` (UTF-8), in order; ranges of the string that it returns, which is `text` or lives
-  /// in `scratch`, as the ranges do.
+  /// The pieces of `text` (UTF-8), in order; ranges of the string that it returns, which is `text`
+  /// or lives in `scratch`, as the ranges do.
   std::string_view split(std::string_view text, Scratch& scratch) const;
 
   /// See Tokenizer::split_position.
@@ -54,11 +55,13 @@ class PreTokenizer {
     SplitBehavior behavior;
     SplitMatches matches;
   };
-  static void split_range(const Step& step, std::string_view classed, Range range, Scratch& scratch);
+  static void split_range(const Step& step, std::string_view classed, Range range,
+                          Scratch& scratch);
   static void prefix_spaces(std::string_view text, std::string_view classed, Scratch& scratch);
 
   std::vector<Step> steps_;
-  // Of "x\na": some step divides it before the a, and no step makes the pieces depend on the other side.
+  // Of "x\na": some step divides it before the a, and no step makes the pieces depend on the other
+  // side.
   bool divides_lines_ = false, keeps_lines_apart_ = true;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
-// Regular expressions of `tokenizer.json`: written for Oniguruma, run by PCRE2. Only what means the same to both
-// passes, and \s and \d are spelled out (PCRE2's \s holds U+180E, Oniguruma's does not).
+// Regular expressions of `tokenizer.json`: written for Oniguruma, run by PCRE2. Only what means the
+// same to both passes, and \s and \d are spelled out (PCRE2's \s holds U+180E, Oniguruma's does
+// not).
 
 #include <cstddef>
 #include <memory>
@@ -49,7 +50,8 @@ class RegexScratch {
   UniqueHandle<RegexMatchDataTraits> data_;
 };
 
-/// The pattern as PCRE2 writes it. Throws DataError "PLACE: ..." for what the two may read differently.
+/// The pattern as PCRE2 writes it. Throws DataError "PLACE: ..." for what the two may read
+/// differently.
 std::string translate_pattern(std::string_view pattern, std::string_view place);
 
 class Regex {
@@ -61,8 +63,8 @@ class Regex {
   struct Match {
     std::size_t begin, end;
   };
-  /// The first match at or after `from`. `text` must be UTF-8. Throws DataError where the search exceeds PCRE2's
-  /// limit of steps (a pattern made to take exponential time).
+  /// The first match at or after `from`. `text` must be UTF-8. Throws DataError where the search
+  /// exceeds PCRE2's limit of steps (a pattern made to take exponential time).
   bool find(std::string_view text, std::size_t from, RegexScratch& scratch, Match& match) const;
 
   [[nodiscard]] const std::string& pattern() const noexcept { return pattern_; }

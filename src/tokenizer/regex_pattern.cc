@@ -1,4 +1,5 @@
-// Oniguruma's syntax to PCRE2's, by a list of what is allowed: anything else is refused with its position.
+// Oniguruma's syntax to PCRE2's, by a list of what is allowed: anything else is refused with its
+// position.
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -15,8 +16,9 @@ constexpr std::string_view kSpaces =
     R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
 constexpr std::array<std::string_view, 34> kProperties = {
-    "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd",
-    "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf"};
+    "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N", "Nd",
+    "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S", "Sm",
+    "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf"};
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
@@ -29,13 +31,23 @@ class Translator {
   std::string run() {
     while (at_ < pattern_.size()) {
       switch (pattern_[at_]) {
-        case '\\': escape(Where::kOutside); break;
-        case '[': character_class(); break;
-        case '(': group(); break;
-        case '{': counted_repeat(); break;
+        case '\\':
+          escape(Where::kOutside);
+          break;
+        case '[':
+          character_class();
+          break;
+        case '(':
+          group();
+          break;
+        case '{':
+          counted_repeat();
+          break;
         case '^':
-        case '$': refuse(pattern_.substr(at_, 1));
-        default: out_ += pattern_[at_++];
+        case '$':
+          refuse(pattern_.substr(at_, 1));
+        default:
+          out_ += pattern_[at_++];
       }
     }
     return std::move(out_);
@@ -46,7 +58,8 @@ class Translator {
 
   [[noreturn]] void refuse(std::string_view construct) const {
     throw DataError(
-        "{}: the regular expression \"{}\" uses \"{}\" at byte {}, which this program does not understand "
+        "{}: the regular expression \"{}\" uses \"{}\" at byte {}, which this program does not "
+        "understand "
         "(it would split text in other places than Hugging Face tokenizers)",
         place_, pattern_, construct, at_);
   }
@@ -63,24 +76,40 @@ class Translator {
     const bool in_class = where == Where::kInClass;
     switch (kind) {
       case 'p':
-      case 'P': property(); return;
-      case 's': add(in_class ? std::string(kSpaces) : fmt::format("[{}]", kSpaces)); return;
+      case 'P':
+        property();
+        return;
+      case 's':
+        add(in_class ? std::string(kSpaces) : fmt::format("[{}]", kSpaces));
+        return;
       case 'S':
         if (in_class) refuse(R"(\S in a class)");
         add(fmt::format("[^{}]", kSpaces));
         return;
-      case 'd': add(R"(\p{Nd})"); return;
-      case 'D': add(R"(\P{Nd})"); return;
-      case 'v': add(R"(\x{b})"); return;
+      case 'd':
+        add(R"(\p{Nd})");
+        return;
+      case 'D':
+        add(R"(\P{Nd})");
+        return;
+      case 'v':
+        add(R"(\x{b})");
+        return;
       case 'n':
       case 'r':
       case 't':
-      case 'f': copy(2); return;
+      case 'f':
+        copy(2);
+        return;
       case 'x':
-      case 'u': code_point(kind); return;
-      default: break;
+      case 'u':
+        code_point(kind);
+        return;
+      default:
+        break;
     }
-    if (kind == '\0' || is_letter(kind) || is_digit(kind) || static_cast<unsigned char>(kind) >= 0x80) {
+    if (kind == '\0' || is_letter(kind) || is_digit(kind) ||
+        static_cast<unsigned char>(kind) >= 0x80) {
       refuse(pattern_.substr(at_, 2));
     }
     copy(2);
@@ -111,9 +140,11 @@ class Translator {
       if (!braced && length == (kind == 'u' ? 4U : 2U)) break;
     }
     const std::string_view digits = pattern_.substr(begin, length);
-    const bool closed = !braced || (begin + length < pattern_.size() && pattern_[begin + length] == '}');
+    const bool closed =
+        !braced || (begin + length < pattern_.size() && pattern_[begin + length] == '}');
     const bool complete = braced ? length > 0 : length == (kind == 'u' ? 4U : 2U);
-    if (!closed || !complete || (kind == 'x' && !braced && digits[0] >= '8')) refuse(pattern_.substr(at_, 2));
+    if (!closed || !complete || (kind == 'x' && !braced && digits[0] >= '8'))
+      refuse(pattern_.substr(at_, 2));
     out_ += fmt::format(R"(\x{{{}}})", digits);
     at_ = begin + length + (braced ? 1 : 0);
   }
@@ -121,7 +152,8 @@ class Translator {
   void group() {
     if (peek(1) == '*') refuse("(*");
     if (peek(1) == '?') {
-      constexpr std::array<std::string_view, 7> kKinds = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?i:", "(?>"};
+      constexpr std::array<std::string_view, 7> kKinds = {
+          "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?i:", "(?>"};
       for (const std::string_view kind : kKinds) {
         if (pattern_.substr(at_).starts_with(kind)) return copy(kind.size());
       }
@@ -169,7 +201,8 @@ class Translator {
 }  // namespace
 
 std::string translate_pattern(std::string_view pattern, std::string_view place) {
-  if (utf8_valid_prefix(pattern) != pattern.size() || pattern.find('\0') != std::string_view::npos) {
+  if (utf8_valid_prefix(pattern) != pattern.size() ||
+      pattern.find('\0') != std::string_view::npos) {
     throw DataError("{}: the regular expression is no text", place);
   }
   return Translator(pattern, place).run();

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/json.h"
+#include "base/stop_flag.h"
 #include "tokenizer/corpus_reader.h"
 
 namespace trireme {
@@ -37,17 +38,19 @@ Json parse_line(std::string_view line, const std::string& place) {
 std::string text_of_line(std::string_view line, const std::string& key, const std::string& place) {
   const Json object = parse_line(line, place);
   const Json* text = object.find(key);
-  if (!object.is_object()) throw DataError("{}: {} stands where an object is needed", place, object.kind_name());
+  if (!object.is_object())
+    throw DataError("{}: {} stands where an object is needed", place, object.kind_name());
   if (text == nullptr) {
     std::string others;
     for (const auto& [name, value] : object.as_object()) {
       others += fmt::format("{}\"{}\"", others.empty() ? "" : ", ", name);
       if (others.size() > 200) break;
     }
-    throw DataError("{}: has no member \"{}\" (it has {}). --jsonl names the one with the text", place, key,
-                    others.empty() ? "none" : others);
+    throw DataError("{}: has no member \"{}\" (it has {}). --jsonl names the one with the text",
+                    place, key, others.empty() ? "none" : others);
   }
-  if (!text->is_string()) throw DataError("{}: \"{}\" is {}, not a string", place, key, text->kind_name());
+  if (!text->is_string())
+    throw DataError("{}: \"{}\" is {}, not a string", place, key, text->kind_name());
   return text->as_string();
 }
 
@@ -154,13 +157,18 @@ void write(const Task& task, std::optional<std::int32_t> end_token, IndexedWrite
 
 }  // namespace
 
-void tokenize_corpus(const Tokenizer& tokenizer, const TokenizeOptions& options, IndexedWriter& writer) {
-  CorpusReader reader(options.inputs, options.json_key ? CorpusFormat::kJsonLines : CorpusFormat::kDocuments,
-                      [&](std::string_view text, std::size_t from) { return tokenizer.split_position(text, from); });
+void tokenize_corpus(const Tokenizer& tokenizer, const TokenizeOptions& options,
+                     IndexedWriter& writer) {
+  CorpusReader reader(options.inputs,
+                      options.json_key ? CorpusFormat::kJsonLines : CorpusFormat::kDocuments,
+                      [&](std::string_view text, std::size_t from) {
+                        return tokenizer.split_position(text, from);
+                      });
   Progress progress("tokenize", reader.total_bytes(), ProgressUnit::kBytes, options.progress);
   Workers workers(tokenizer, options.json_key, options.workers);
   const auto in_flight_max = static_cast<std::size_t>(2 * options.workers + 1);
   const auto write_oldest = [&] {
+    give_up_if_stopped("train tokenize");
     const std::shared_ptr<Task> task = workers.take_finished();
     write(*task, options.end_token, writer);
     progress.add(static_cast<std::int64_t>(task->block.text.size()));
@@ -173,7 +181,9 @@ void tokenize_corpus(const Tokenizer& tokenizer, const TokenizeOptions& options,
   while (workers.in_flight() > 0) write_oldest();
   if (writer.totals().documents == 0) {
     throw DataError("{}: no text in {} (there is nothing to train on)", options.inputs.front(),
-                    options.inputs.size() == 1 ? "it" : fmt::format("it and {} more", options.inputs.size() - 1));
+                    options.inputs.size() == 1
+                        ? "it"
+                        : fmt::format("it and {} more", options.inputs.size() - 1));
   }
 }
 

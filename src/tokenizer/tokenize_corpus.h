@@ -1,5 +1,6 @@
 #pragma once
-// Files of text to one indexed token file, over worker threads, with the same bytes for any number of them.
+// Files of text to one indexed token file, over worker threads, with the same bytes for any number
+// of them.
 
 #include <cstdint>
 #include <optional>
@@ -21,9 +22,11 @@ struct TokenizeOptions {
   Show progress = Show::kAuto;
 };
 
-/// Appends the documents in order of the inputs. A document without text is counted as empty, not written. Throws
-/// DataError for a missing or unreadable file, a faulty line (file and line named), or where no document has text.
-void tokenize_corpus(const Tokenizer& tokenizer, const TokenizeOptions& options, IndexedWriter& writer);
+/// Appends the documents in order of the inputs. A document without text is counted as empty, not
+/// written. Throws DataError for a missing or unreadable file, a faulty line (file and line named),
+/// or where no document has text.
+void tokenize_corpus(const Tokenizer& tokenizer, const TokenizeOptions& options,
+                     IndexedWriter& writer);
 
 /// What PREFIX.json says of the tokenizer: kind, path, hash, vocab_size, end_token (or null).
 Json describe_tokenizer(const Tokenizer& tokenizer, std::optional<std::int32_t> end_token);

@@ -1,6 +1,6 @@
 #pragma once
-// Text to token ids and back. Text is bytes: nothing requires UTF-8, and decode(encode(x)) == x for both
-// kinds (a `tokenizer.json` with a normalizer gives the normalized text back).
+// Text to token ids and back. Text is bytes: nothing requires UTF-8, and decode(encode(x)) == x for
+// both kinds (a `tokenizer.json` with a normalizer gives the normalized text back).
 
 #include <cstddef>
 #include <cstdint>
@@ -24,8 +24,8 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  /// Appends the ids of `text`. Special tokens written out in the text become their ids, as in Hugging Face
-  /// `tokenizers` with add_special_tokens=False: none is added at the begin or end.
+  /// Appends the ids of `text`. Special tokens written out in the text become their ids, as in
+  /// Hugging Face `tokenizers` with add_special_tokens=False: none is added at the begin or end.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) const = 0;
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text) const;
 
@@ -40,8 +40,8 @@ class Tokenizer {
 
   /// The largest id + 1.
   [[nodiscard]] virtual std::int32_t vocab_size() const = 0;
-  /// The token that ends a document: 256 for bytes, else the first of <|endoftext|>, <|end_of_text|>, </s>,
-  /// <eos> and a few more that the file has.
+  /// The token that ends a document: 256 for bytes, else the first of <|endoftext|>,
+  /// <|end_of_text|>, </s>, <eos> and a few more that the file has.
   [[nodiscard]] virtual std::optional<std::int32_t> end_token() const = 0;
 
   /// "byte", or the XXH3-128 of the file's bytes: equal hashes mean equal ids.
@@ -49,13 +49,14 @@ class Tokenizer {
   /// "byte", or the path of the file.
   [[nodiscard]] virtual const std::string& source() const = 0;
 
-  /// A position p > `from` such that encode(text) is encode(text[0, p)) followed by encode(text[p, end))
-  /// whatever stands before or after `text`, npos where none is known.
-  [[nodiscard]] virtual std::size_t split_position(std::string_view text, std::size_t from) const = 0;
+  /// A position p > `from` such that encode(text) is encode(text[0, p)) followed by encode(text[p,
+  /// end)) whatever stands before or after `text`, npos where none is known.
+  [[nodiscard]] virtual std::size_t split_position(std::string_view text,
+                                                   std::size_t from) const = 0;
 };
 
-/// "byte", a `tokenizer.json`, or a folder that holds one. Throws DataError naming file and JSON path for
-/// whatever the file contains that this program does not understand.
+/// "byte", a `tokenizer.json`, or a folder that holds one. Throws DataError naming file and JSON
+/// path for whatever the file contains that this program does not understand.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& name);
 
 }  // namespace trireme

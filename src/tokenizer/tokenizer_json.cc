@@ -17,7 +17,8 @@ namespace {
 void need_inactive(const JsonReader& reader) {
   const Json& value = reader.value();
   const bool harmless = value.is_null() || (value.is_string() && value.as_string().empty()) ||
-                        (value.is_bool() && !value.as_bool()) || (value.is_number() && value.as_double() == 0.0);
+                        (value.is_bool() && !value.as_bool()) ||
+                        (value.is_number() && value.as_double() == 0.0);
   if (!harmless) reader.refuse(value.dump());
 }
 
@@ -39,18 +40,19 @@ void read_split(const JsonReader& reader, PreTokenizer& pre_tokenizer) {
     std::string_view name;
     SplitBehavior behavior;
   };
-  constexpr std::array<Named, 5> kBehaviors = {{{"Removed", SplitBehavior::kRemoved},
-                                                {"Isolated", SplitBehavior::kIsolated},
-                                                {"MergedWithPrevious", SplitBehavior::kMergedWithPrevious},
-                                                {"MergedWithNext", SplitBehavior::kMergedWithNext},
-                                                {"Contiguous", SplitBehavior::kContiguous}}};
+  constexpr std::array<Named, 5> kBehaviors = {
+      {{"Removed", SplitBehavior::kRemoved},
+       {"Isolated", SplitBehavior::kIsolated},
+       {"MergedWithPrevious", SplitBehavior::kMergedWithPrevious},
+       {"MergedWithNext", SplitBehavior::kMergedWithNext},
+       {"Contiguous", SplitBehavior::kContiguous}}};
   reader.allow({"type", "pattern", "behavior", "invert"});
   const JsonReader behavior = reader.member("behavior");
   const auto found = std::find_if(kBehaviors.begin(), kBehaviors.end(),
                                   [&](const Named& n) { return n.name == behavior.string(); });
   if (found == kBehaviors.end()) behavior.refuse(fmt::format("behavior {}", behavior.string()));
-  const auto matches =
-      reader.member("invert").boolean(false) ? SplitMatches::kArePieces : SplitMatches::kAreDelimiters;
+  const auto matches = reader.member("invert").boolean(false) ? SplitMatches::kArePieces
+                                                              : SplitMatches::kAreDelimiters;
   const JsonReader pattern = reader.member("pattern");
   const bool literal = !pattern.member("String").is_null();
   const JsonReader text = pattern.member(literal ? "String" : "Regex");
@@ -104,8 +106,8 @@ void check_post_processor(const JsonReader& reader) {
     for (std::size_t i = 0; i < list.array().size(); ++i) check_post_processor(list.element(i));
     return;
   }
-  constexpr std::array<std::string_view, 4> kKnown = {"ByteLevel", "TemplateProcessing", "RobertaProcessing",
-                                                      "BertProcessing"};
+  constexpr std::array<std::string_view, 4> kKnown = {"ByteLevel", "TemplateProcessing",
+                                                      "RobertaProcessing", "BertProcessing"};
   if (std::find(kKnown.begin(), kKnown.end(), type) == kKnown.end()) {
     reader.refuse(fmt::format("post-processor {}", type));
   }
@@ -130,13 +132,15 @@ void set_text(BpeParts& parts, const JsonReader& reader, std::int32_t id, std::s
 
 void read_vocabulary(const JsonReader& reader, BpeParts& parts) {
   const Json::Object& members = reader.object();
-  // Ids index tables: a few gaps are usual, an id far beyond the number of tokens is a damaged file.
+  // Ids index tables: a few gaps are usual, an id far beyond the number of tokens is a damaged
+  // file.
   const std::size_t id_max = 2 * members.size() + 65536;
   for (const auto& [name, value] : members) {
     const JsonReader entry = reader.member_at(name, value);
     const std::int32_t id = entry.id();
     if (static_cast<std::size_t>(id) > id_max) {
-      entry.fail(fmt::format("the id {} is far beyond the {} tokens of the file", id, members.size()));
+      entry.fail(
+          fmt::format("the id {} is far beyond the {} tokens of the file", id, members.size()));
     }
     if (name.empty()) entry.fail("an empty token");
     const std::optional<std::string> bytes = from_byte_level(name);
@@ -164,15 +168,18 @@ void read_merges(const JsonReader& reader, BpeParts& parts) {
   // The old format begins with a line that is no merge.
   for (std::size_t i = 0; i < count; ++i) {
     const JsonReader merge = reader.element(i);
-    if (i == 0 && merge.value().is_string() && merge.value().as_string().starts_with("#version")) continue;
+    if (i == 0 && merge.value().is_string() && merge.value().as_string().starts_with("#version"))
+      continue;
     const auto [left, right] = sides_of(merge);
     const auto id_of = [&](const std::string& name) {
       const auto found = parts.names.find(name);
-      if (found == parts.names.end()) merge.fail(fmt::format("the vocabulary has no token \"{}\"", name));
+      if (found == parts.names.end())
+        merge.fail(fmt::format("the vocabulary has no token \"{}\"", name));
       return found->second;
     };
     const std::string left_name(left), right_name(right);
-    parts.vocabulary.merges.push_back({id_of(left_name), id_of(right_name), id_of(left_name + right_name)});
+    parts.vocabulary.merges.push_back(
+        {id_of(left_name), id_of(right_name), id_of(left_name + right_name)});
   }
 }
 
@@ -180,9 +187,10 @@ void read_model(const JsonReader& reader, BpeParts& parts) {
   if (!reader.member("type").is_null() && reader.type() != "BPE") {
     reader.refuse(fmt::format("model {}", reader.type()));
   }
-  reader.allow({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-                "byte_fallback", "ignore_merges", "vocab", "merges"});
-  for (const std::string_view key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
+  reader.allow({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+                "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
+  for (const std::string_view key :
+       {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
     need_inactive(reader.member(key));
   }
   read_vocabulary(reader.member("vocab"), parts);
@@ -215,11 +223,13 @@ void read_added_tokens(const JsonReader& reader, BpeParts& parts) {
     token.normalized = item.member("normalized").boolean(!token.special);
     if (token.content.empty()) item.fail("an added token without text");
     if (static_cast<std::size_t>(token.id) > id_max) {
-      item.member("id").fail(fmt::format("the id {} is far beyond the tokens of the file", token.id));
+      item.member("id").fail(
+          fmt::format("the id {} is far beyond the tokens of the file", token.id));
     }
     const auto [place, is_new] = parts.names.emplace(token.content, token.id);
     if (!is_new && place->second != token.id) {
-      item.fail(fmt::format("\"{}\" has the id {} here and {} before", token.content, token.id, place->second));
+      item.fail(fmt::format("\"{}\" has the id {} here and {} before", token.content, token.id,
+                            place->second));
     }
     if (is_new) {
       set_text(parts, item, token.id, token.content);
@@ -237,8 +247,8 @@ std::unique_ptr<Tokenizer> load_tokenizer_json(const std::filesystem::path& path
   const Json tree = parse_json(content, path.string());
   const JsonReader root(tree, path.string(), "");
   if (!tree.is_object()) root.wrong_kind("an object");
-  root.allow({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
-              "decoder", "model"});
+  root.allow({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+              "post_processor", "decoder", "model"});
   BpeParts parts;
   parts.path = path.string();
   parts.hash = xxh3_128_hex(content);

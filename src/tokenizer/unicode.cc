@@ -21,21 +21,24 @@ template <class Range>
 std::vector<bool> blocks_of(std::span<const Range> ranges) {
   std::vector<bool> blocks(0x110000 >> 8);
   for (const Range& range : ranges) {
-    for (std::uint32_t block = range.first >> 8; block <= range.last >> 8; ++block) blocks[block] = true;
+    for (std::uint32_t block = range.first >> 8; block <= range.last >> 8; ++block)
+      blocks[block] = true;
   }
   return blocks;
 }
 
 template <class Range>
 const Range* find_range(std::span<const Range> ranges, std::uint32_t point) {
-  const auto after = std::upper_bound(ranges.begin(), ranges.end(), point,
-                                      [](std::uint32_t value, const Range& r) { return value < r.first; });
+  const auto after =
+      std::upper_bound(ranges.begin(), ranges.end(), point,
+                       [](std::uint32_t value, const Range& r) { return value < r.first; });
   if (after == ranges.begin()) return nullptr;
   const Range& range = *(after - 1);
   return point <= range.last ? &range : nullptr;
 }
 
-/// The first place at or after `from` whose character `visit` answers true for; npos where none does.
+/// The first place at or after `from` whose character `visit` answers true for; npos where none
+/// does.
 template <class Visit>
 std::size_t find_character(std::string_view text, std::size_t from, Visit visit) {
   std::size_t i = from;
@@ -51,11 +54,13 @@ std::size_t find_character(std::string_view text, std::size_t from, Visit visit)
   return std::string_view::npos;
 }
 
-/// Characters that NFC leaves alone next to any other of this set; scripts of most text, not the whole set.
+/// Characters that NFC leaves alone next to any other of this set; scripts of most text, not the
+/// whole set.
 bool never_changes(std::uint32_t c) {
   return c < 0x300 || (c >= 0x400 && c <= 0x482) || (c >= 0x2010 && c <= 0x2027) ||
-         (c >= 0x2030 && c <= 0x205E) || (c >= 0x3000 && c <= 0x3020) || (c >= 0x3041 && c <= 0x3096) ||
-         (c >= 0x30A1 && c <= 0x30FA) || (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0xAC00 && c <= 0xD7A3);
+         (c >= 0x2030 && c <= 0x205E) || (c >= 0x3000 && c <= 0x3020) ||
+         (c >= 0x3041 && c <= 0x3096) || (c >= 0x30A1 && c <= 0x30FA) ||
+         (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0xAC00 && c <= 0xD7A3);
 }
 
 void append_nfc(std::string_view text, std::string& out) {

@@ -11,8 +11,8 @@ struct CodePointRange {
   std::uint32_t first, last;  ///< both belong to the range
 };
 
-/// Characters that Unicode 14 to 16 added. Old PCRE2 takes them for unassigned; `stand_in` is an older
-/// character of the same general category and the same length in UTF-8.
+/// Characters that Unicode 14 to 16 added. Old PCRE2 takes them for unassigned; `stand_in` is an
+/// older character of the same general category and the same length in UTF-8.
 struct StandInRange {
   std::uint32_t first, last, stand_in;
 };

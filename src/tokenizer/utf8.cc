@@ -5,7 +5,9 @@
 namespace trireme {
 
 namespace {
-std::uint32_t byte_at(std::string_view text, std::size_t i) { return static_cast<unsigned char>(text[i]); }
+std::uint32_t byte_at(std::string_view text, std::size_t i) {
+  return static_cast<unsigned char>(text[i]);
+}
 bool continues(std::string_view text, std::size_t i) { return (byte_at(text, i) & 0xC0) == 0x80; }
 }  // namespace
 

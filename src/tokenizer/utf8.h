@@ -1,5 +1,6 @@
 #pragma once
-// UTF-8 as the Unicode standard defines it: no overlong forms, no surrogates, nothing above U+10FFFF.
+// UTF-8 as the Unicode standard defines it: no overlong forms, no surrogates, nothing above
+// U+10FFFF.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +12,8 @@ namespace trireme {
 /// Bytes of the character at the begin of `text`; 0 where that is none.
 int utf8_length(std::string_view text) noexcept;
 
-/// The character at the begin of `text`, which must be valid there; its length is utf8_length(text).
+/// The character at the begin of `text`, which must be valid there; its length is
+/// utf8_length(text).
 std::uint32_t utf8_decode(std::string_view text) noexcept;
 
 void utf8_append(std::string& text, std::uint32_t code_point);

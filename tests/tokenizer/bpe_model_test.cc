@@ -10,9 +10,12 @@ using Ids = std::vector<std::int32_t>;
 /// Tokens a to d are 0 to 3; merges by text, in order of rank, get the next ids.
 BpeVocabulary vocabulary(std::initializer_list<std::pair<const char*, const char*>> merges) {
   BpeVocabulary made;
-  for (const char* token : {"a", "b", "c", "d"}) made.ids.emplace(token, static_cast<std::int32_t>(made.ids.size()));
+  for (const char* token : {"a", "b", "c", "d"})
+    made.ids.emplace(token, static_cast<std::int32_t>(made.ids.size()));
   for (const auto& [left, right] : merges) {
-    const auto joined = made.ids.emplace(std::string(left) + right, static_cast<std::int32_t>(made.ids.size())).first->second;
+    const auto joined =
+        made.ids.emplace(std::string(left) + right, static_cast<std::int32_t>(made.ids.size()))
+            .first->second;
     made.merges.push_back({made.ids.at(left), made.ids.at(right), joined});
   }
   return made;
@@ -56,8 +59,16 @@ TEST(BpeModel, merges_by_rank_then_from_the_left) {
 }
 
 TEST(BpeModel, long_and_short_pieces_follow_the_definition) {
-  const BpeVocabulary words = vocabulary({{"a", "b"}, {"c", "d"}, {"ab", "cd"}, {"b", "a"}, {"a", "a"}, {"aa", "aa"},
-                                          {"d", "ab"}, {"abcd", "abcd"}, {"c", "c"}, {"aa", "b"}});
+  const BpeVocabulary words = vocabulary({{"a", "b"},
+                                          {"c", "d"},
+                                          {"ab", "cd"},
+                                          {"b", "a"},
+                                          {"a", "a"},
+                                          {"aa", "aa"},
+                                          {"d", "ab"},
+                                          {"abcd", "abcd"},
+                                          {"c", "c"},
+                                          {"aa", "b"}});
   const BpeModel model(words);
   std::uint32_t state = 7;
   const auto random = [&] { return (state = state * 1664525u + 1013904223u) >> 16; };

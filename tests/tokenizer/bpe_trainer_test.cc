@@ -17,7 +17,8 @@ Json::Array merges_of(const std::string& file) {
 TEST(BpeTrainer, merges_the_most_frequent_pair_first_and_smaller_ids_among_equals) {
   BpeTrainer trainer;
   trainer.add("hug pug pun bun hugs");
-  // "ug" stands three times; of the pairs that then stand twice, (h, ug), (u, n), ( , p), the smallest ids come first.
+  // "ug" stands three times; of the pairs that then stand twice, (h, ug), (u, n), ( , p), the
+  // smallest ids come first.
   const Json::Array merges = merges_of(trainer.train(260));
   ASSERT_EQ(merges.size(), 3u);
   EXPECT_EQ(merges[0].as_string(), "u g");
@@ -30,7 +31,8 @@ TEST(BpeTrainer, its_file_is_read_back_and_encodes) {
   const std::string text = "the cat sat on the mat; the cat\xff sat\n\n\xE4\xB8\xAD";
   trainer.add(text);
   const TemporaryDirectory folder;
-  const auto tokenizer = load_tokenizer(folder.write("tokenizer.json", trainer.train(265)).string());
+  const auto tokenizer =
+      load_tokenizer(folder.write("tokenizer.json", trainer.train(265)).string());
   EXPECT_EQ(tokenizer->vocab_size(), 265);
   EXPECT_EQ(tokenizer->end_token(), 0);
   EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);

@@ -7,7 +7,8 @@ namespace {
 
 TEST(ByteTokenizer, ids_are_the_bytes) {
   const ByteTokenizer tokenizer;
-  EXPECT_EQ(tokenizer.encode(std::string_view("a\0\xff<|endoftext|>", 3)), (std::vector<std::int32_t>{97, 0, 255}));
+  EXPECT_EQ(tokenizer.encode(std::string_view("a\0\xff<|endoftext|>", 3)),
+            (std::vector<std::int32_t>{97, 0, 255}));
   EXPECT_EQ(tokenizer.vocab_size(), 257);
   EXPECT_EQ(tokenizer.end_token(), 256);
   EXPECT_EQ(tokenizer.hash(), "byte");

@@ -12,7 +12,8 @@ namespace {
 
 std::vector<std::string> names_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -40,10 +41,11 @@ TEST(IndexedWriter, writes_the_format_byte_for_byte) {
   }
   EXPECT_EQ(read_file(folder / "x.bin"), std::string("\1\0\2\1\3\0\4\0\xda\xff", 10));
   const std::string index = read_file(folder / "x.idx");
-  const std::string expected = std::string("MMIDIDX\0\0", 9) + std::string("\1\0\0\0\0\0\0\0", 8) + "\x8" +
-                               std::string("\2\0\0\0\0\0\0\0", 8) + std::string("\3\0\0\0\0\0\0\0", 8) +
-                               std::string("\2\0\0\0\3\0\0\0", 8) + std::string("\0\0\0\0\0\0\0\0\4\0\0\0\0\0\0\0", 16) +
-                               std::string("\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0", 24);
+  const std::string expected =
+      std::string("MMIDIDX\0\0", 9) + std::string("\1\0\0\0\0\0\0\0", 8) + "\x8" +
+      std::string("\2\0\0\0\0\0\0\0", 8) + std::string("\3\0\0\0\0\0\0\0", 8) +
+      std::string("\2\0\0\0\3\0\0\0", 8) + std::string("\0\0\0\0\0\0\0\0\4\0\0\0\0\0\0\0", 16) +
+      std::string("\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0", 24);
   EXPECT_EQ(index, expected);
   const Json about = parse_json(read_file(folder / "x.json"), "x.json");
   EXPECT_EQ(about.find("documents")->as_integer(), 2);

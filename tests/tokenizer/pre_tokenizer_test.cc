@@ -18,7 +18,8 @@ Strings pieces(const PreTokenizer& pre_tokenizer, std::string_view text) {
   PreTokenizer::Scratch scratch;
   const std::string_view cut = pre_tokenizer.split(text, scratch);
   Strings found;
-  for (const auto& range : scratch.ranges) found.emplace_back(cut.substr(range.begin, range.end - range.begin));
+  for (const auto& range : scratch.ranges)
+    found.emplace_back(cut.substr(range.begin, range.end - range.begin));
   return found;
 }
 
@@ -30,16 +31,23 @@ TEST(PreTokenizer, splits_as_gpt2_does) {
 TEST(PreTokenizer, has_every_behavior) {
   // The examples of Hugging Face's documentation of SplitDelimiterBehavior.
   const std::string_view text = "the-final--countdown";
-  EXPECT_EQ(pieces(one_step("-", SplitBehavior::kRemoved), text), (Strings{"the", "final", "countdown"}));
-  EXPECT_EQ(pieces(one_step("-", SplitBehavior::kIsolated), text), (Strings{"the", "-", "final", "-", "-", "countdown"}));
-  EXPECT_EQ(pieces(one_step("-", SplitBehavior::kMergedWithPrevious), text), (Strings{"the-", "final-", "-", "countdown"}));
-  EXPECT_EQ(pieces(one_step("-", SplitBehavior::kMergedWithNext), text), (Strings{"the", "-final", "-", "-countdown"}));
-  EXPECT_EQ(pieces(one_step("-", SplitBehavior::kContiguous), text), (Strings{"the", "-", "final", "--", "countdown"}));
-  EXPECT_EQ(pieces(one_step("-", SplitBehavior::kRemoved, SplitMatches::kArePieces), text), (Strings{"-", "-", "-"}));
+  EXPECT_EQ(pieces(one_step("-", SplitBehavior::kRemoved), text),
+            (Strings{"the", "final", "countdown"}));
+  EXPECT_EQ(pieces(one_step("-", SplitBehavior::kIsolated), text),
+            (Strings{"the", "-", "final", "-", "-", "countdown"}));
+  EXPECT_EQ(pieces(one_step("-", SplitBehavior::kMergedWithPrevious), text),
+            (Strings{"the-", "final-", "-", "countdown"}));
+  EXPECT_EQ(pieces(one_step("-", SplitBehavior::kMergedWithNext), text),
+            (Strings{"the", "-final", "-", "-countdown"}));
+  EXPECT_EQ(pieces(one_step("-", SplitBehavior::kContiguous), text),
+            (Strings{"the", "-", "final", "--", "countdown"}));
+  EXPECT_EQ(pieces(one_step("-", SplitBehavior::kRemoved, SplitMatches::kArePieces), text),
+            (Strings{"-", "-", "-"}));
 }
 
 TEST(PreTokenizer, empty_matches_do_not_loop) {
-  EXPECT_EQ(pieces(one_step("x?", SplitBehavior::kIsolated), "\u00e9xa"), (Strings{"\u00e9", "x", "a"}));
+  EXPECT_EQ(pieces(one_step("x?", SplitBehavior::kIsolated), "\u00e9xa"),
+            (Strings{"\u00e9", "x", "a"}));
 }
 
 TEST(PreTokenizer, prefix_space_is_added_once) {
@@ -53,14 +61,17 @@ TEST(PreTokenizer, prefix_space_is_added_once) {
 TEST(PreTokenizer, a_cut_changes_no_piece) {
   const std::vector<std::string> patterns = {
       std::string(kGpt2Pattern),
-      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
+      R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
+      R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
   const std::string text = "It's\nso'\nre !!\nab\n\ncd \nef\r\ngh1\nij'\ns.\nAB\n  kl\nz\n";
   for (const std::string& pattern : patterns) {
     const PreTokenizer made = one_step(pattern, SplitBehavior::kIsolated);
     const Strings whole = pieces(made, text);
     int cuts = 0;
-    for (std::size_t at = made.split_position(text, 0); at != std::string::npos; at = made.split_position(text, at)) {
+    for (std::size_t at = made.split_position(text, 0); at != std::string::npos;
+         at = made.split_position(text, at)) {
       ++cuts;
       Strings parts = pieces(made, text.substr(0, at));
       for (const std::string& piece : pieces(made, text.substr(at))) parts.push_back(piece);
@@ -71,9 +82,12 @@ TEST(PreTokenizer, a_cut_changes_no_piece) {
 }
 
 TEST(PreTokenizer, unknown_patterns_are_never_cut) {
-  EXPECT_EQ(one_step("[^x]+", SplitBehavior::kIsolated).split_position("a\nb\nc", 0), std::string::npos);
-  EXPECT_EQ(one_step(R"(\p{N})", SplitBehavior::kIsolated).split_position("a\nb\nc", 0), std::string::npos);
-  EXPECT_EQ(one_step(kGpt2Pattern, SplitBehavior::kContiguous).split_position("a\nb\nc", 0), std::string::npos);
+  EXPECT_EQ(one_step("[^x]+", SplitBehavior::kIsolated).split_position("a\nb\nc", 0),
+            std::string::npos);
+  EXPECT_EQ(one_step(R"(\p{N})", SplitBehavior::kIsolated).split_position("a\nb\nc", 0),
+            std::string::npos);
+  EXPECT_EQ(one_step(kGpt2Pattern, SplitBehavior::kContiguous).split_position("a\nb\nc", 0),
+            std::string::npos);
 }
 
 }  // namespace

@@ -12,7 +12,8 @@ std::vector<std::string> matches(std::string_view pattern, std::string_view text
   RegexScratch scratch;
   std::vector<std::string> found;
   Regex::Match match{};
-  for (std::size_t from = 0; regex.find(text, from, scratch, match) && match.end > from; from = match.end) {
+  for (std::size_t from = 0; regex.find(text, from, scratch, match) && match.end > from;
+       from = match.end) {
     found.emplace_back(text.substr(match.begin, match.end - match.begin));
   }
   return found;
@@ -21,7 +22,8 @@ std::vector<std::string> matches(std::string_view pattern, std::string_view text
 using Strings = std::vector<std::string>;
 
 TEST(Regex, white_space_is_onigurumas) {
-  EXPECT_EQ(matches(R"(\s)", "\t\v \u0085\u00a0\u180e\u200b\u3000x"), (Strings{"\t", "\v", " ", "\u0085", "\u00a0", "\u3000"}));
+  EXPECT_EQ(matches(R"(\s)", "\t\v \u0085\u00a0\u180e\u200b\u3000x"),
+            (Strings{"\t", "\v", " ", "\u0085", "\u00a0", "\u3000"}));
   EXPECT_EQ(matches(R"(\S+)", "a\u180eb c"), (Strings{"a\u180eb", "c"}));
   EXPECT_EQ(matches(R"([^\sx]+)", "ab\u2028cxd"), (Strings{"ab", "c", "d"}));
 }
@@ -49,14 +51,18 @@ TEST_P(Refused, by_name_and_place) {
     const Regex regex(GetParam(), Regex::Kind::kPattern, "file.json: pattern");
     FAIL() << "accepted";
   } catch (const DataError& error) {
-    EXPECT_TRUE(std::string_view(error.what()).starts_with("file.json: pattern: the regular expression")) << error.what();
+    EXPECT_TRUE(
+        std::string_view(error.what()).starts_with("file.json: pattern: the regular expression"))
+        << error.what();
   }
 }
 INSTANTIATE_TEST_SUITE_P(Patterns, Refused,
-                         testing::Values(R"(\w+)", R"(\bx)", R"(\p{Han})", R"(\p{Cn})", R"(\p{L)", R"(\p)", "^a", "a$", "[a[b]]",
-                                         "[a&&b]", "[[:alpha:]]", "[]a]", "[abc", R"([\S])", "a{2}+", "a{2}?", "a{,3}", "a{", "{2}",
-                                         "(?<n>a)", "(?i)a", "(?m:a)", "(*ACCEPT)", "(a", "a)", R"(\xff)", R"(\x{110000})",
-                                         R"(\u12)", R"(\)", R"(\K)", R"(\1)", "(?", "*", "\xff", "[z-a]"));
+                         testing::Values(R"(\w+)", R"(\bx)", R"(\p{Han})", R"(\p{Cn})", R"(\p{L)",
+                                         R"(\p)", "^a", "a$", "[a[b]]", "[a&&b]", "[[:alpha:]]",
+                                         "[]a]", "[abc", R"([\S])", "a{2}+", "a{2}?", "a{,3}", "a{",
+                                         "{2}", "(?<n>a)", "(?i)a", "(?m:a)", "(*ACCEPT)", "(a",
+                                         "a)", R"(\xff)", R"(\x{110000})", R"(\u12)", R"(\)",
+                                         R"(\K)", R"(\1)", "(?", "*", "\xff", "[z-a]"));
 
 TEST(Regex, exponential_search_ends_with_an_error) {
   const Regex regex("(?:a|a)*[bc]", Regex::Kind::kPattern, "here");

@@ -20,7 +20,9 @@ class TokenizeCorpus : public testing::Test {
   struct Files {
     std::string bin, idx;
     IndexedTotals totals;
-    friend bool operator==(const Files& a, const Files& b) { return a.bin == b.bin && a.idx == b.idx; }
+    friend bool operator==(const Files& a, const Files& b) {
+      return a.bin == b.bin && a.idx == b.idx;
+    }
   };
   Files run(const Tokenizer& tokenizer, const TokenizeOptions& options) {
     const std::string prefix = (folder_ / fmt::format("out{}", runs_++)).string();
@@ -66,7 +68,9 @@ std::string large_text() {
 }
 
 TEST_F(TokenizeCorpus, files_become_documents_with_their_end) {
-  TokenizeOptions work = options({folder_.write("a", "ab").string(), folder_.write("b", "").string(), folder_.write("c", "\xff").string()});
+  TokenizeOptions work =
+      options({folder_.write("a", "ab").string(), folder_.write("b", "").string(),
+               folder_.write("c", "\xff").string()});
   work.end_token = 256;
   const Files files = run(ByteTokenizer(), work);
   EXPECT_EQ(files.bin, as_narrow({97, 98, 256, 255, 256}));
@@ -86,12 +90,17 @@ TEST_F(TokenizeCorpus, any_number_of_workers_writes_the_same_bytes) {
   const auto tokenizer = load_tokenizer(kGpt2);
   std::string lines;
   for (int i = 0; lines.size() < std::size_t{4} << 20; ++i) {
-    lines += "{\"id\": 1, \"text\": " + Json(fmt::format("line {} \u4e2d {}", i, std::string(static_cast<std::size_t>(i % 91), 'q'))).dump() + "}\r\n";
+    lines += "{\"id\": 1, \"text\": " +
+             Json(fmt::format("line {} \u4e2d {}", i,
+                              std::string(static_cast<std::size_t>(i % 91), 'q')))
+                 .dump() +
+             "}\r\n";
     if (i % 10 == 0) lines += " \n";
   }
   const std::string plain = folder_.write("plain", large_text()).string();
   for (const bool json : {true, false}) {
-    TokenizeOptions work = options({json ? folder_.write("lines", lines).string() : plain, json ? "/dev/null" : kHostile});
+    TokenizeOptions work = options(
+        {json ? folder_.write("lines", lines).string() : plain, json ? "/dev/null" : kHostile});
     if (json) work.json_key = "text";
     work.end_token = 0;
     work.workers = 1;
@@ -106,14 +115,17 @@ TEST_F(TokenizeCorpus, any_number_of_workers_writes_the_same_bytes) {
 
 TEST_F(TokenizeCorpus, a_faulty_line_is_named) {
   const auto with = [&](const std::string& last) {
-    TokenizeOptions work = options({folder_.write("x.jsonl", "{\"text\": \"a\"}\n\n{\"text\": \"b\", \"id\": 3}\n" + last).string()});
+    TokenizeOptions work = options(
+        {folder_.write("x.jsonl", "{\"text\": \"a\"}\n\n{\"text\": \"b\", \"id\": 3}\n" + last)
+             .string()});
     work.json_key = "text";
     const std::string what = fault(work);
     EXPECT_TRUE(what.starts_with((folder_ / "x.jsonl").string() + ": line 4: ")) << what;
     return what.substr(std::min(what.size(), (folder_ / "x.jsonl").string().size() + 10));
   };
   EXPECT_TRUE(with("{\"text\": ").starts_with("column ")) << with("{\"text\": ");
-  EXPECT_NE(with("{\"other\": \"a\"}\n").find("has no member \"text\" (it has \"other\")"), std::string::npos);
+  EXPECT_NE(with("{\"other\": \"a\"}\n").find("has no member \"text\" (it has \"other\")"),
+            std::string::npos);
   EXPECT_NE(with("{\"text\": 3}").find("\"text\" is an integer, not a string"), std::string::npos);
   EXPECT_NE(with("[1]").find("an array stands where an object is needed"), std::string::npos);
   EXPECT_NE(with("{\"text\": \"\xff\"}").find("UTF-8"), std::string::npos);
@@ -122,7 +134,9 @@ TEST_F(TokenizeCorpus, a_faulty_line_is_named) {
 
 TEST_F(TokenizeCorpus, lines_are_counted_over_blocks) {
   std::string lines;
-  for (int i = 0; i < 40000; ++i) lines += "{\"t\": \"0123456789012345678901234567890123456789012345678901234567890123456789\"}\n";
+  for (int i = 0; i < 40000; ++i)
+    lines +=
+        "{\"t\": \"0123456789012345678901234567890123456789012345678901234567890123456789\"}\n";
   TokenizeOptions work = options({folder_.write("x.jsonl", lines + "oops\n").string()});
   work.json_key = "t";
   work.workers = 3;
@@ -130,7 +144,9 @@ TEST_F(TokenizeCorpus, lines_are_counted_over_blocks) {
 }
 
 TEST_F(TokenizeCorpus, a_line_longer_than_a_block_is_one_document) {
-  TokenizeOptions work = options({folder_.write("x.jsonl", "{\"t\": \"" + std::string(3 << 20, 'x') + "\"}\n{\"t\": \"y\"}").string()});
+  TokenizeOptions work = options(
+      {folder_.write("x.jsonl", "{\"t\": \"" + std::string(3 << 20, 'x') + "\"}\n{\"t\": \"y\"}")
+           .string()});
   work.json_key = "t";
   const Files files = run(ByteTokenizer(), work);
   EXPECT_EQ(files.totals.documents, 2);
@@ -138,10 +154,13 @@ TEST_F(TokenizeCorpus, a_line_longer_than_a_block_is_one_document) {
 }
 
 TEST_F(TokenizeCorpus, nothing_to_read_is_a_data_error) {
-  EXPECT_NE(fault(options({folder_.write("empty", "").string()})).find("no text"), std::string::npos);
-  EXPECT_NE(fault(options({(folder_ / "absent").string()})).find("absent: cannot open"), std::string::npos);
+  EXPECT_NE(fault(options({folder_.write("empty", "").string()})).find("no text"),
+            std::string::npos);
+  EXPECT_NE(fault(options({(folder_ / "absent").string()})).find("absent: cannot open"),
+            std::string::npos);
   EXPECT_NE(fault(options({folder_.path().string()})).find("is a folder"), std::string::npos);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1) << "only the empty input";
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1)
+      << "only the empty input";
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Against Hugging Face `tokenizers`: the ids it gave to 10,000 hostile lines (tests/golden/make_tokenizer_golden.py).
+// Against Hugging Face `tokenizers`: the ids it gave to 10,000 hostile lines
+// (tests/golden/make_tokenizer_golden.py).
 
 #include <gtest/gtest.h>
 
@@ -18,7 +19,8 @@ const std::vector<std::string>& hostile_lines() {
   static const std::vector<std::string> lines = [] {
     std::vector<std::string> read;
     std::ifstream file(kGolden + "hostile.jsonl", std::ios::binary);
-    for (std::string line; std::getline(file, line);) read.push_back(parse_json(line, "hostile.jsonl").as_string());
+    for (std::string line; std::getline(file, line);)
+      read.push_back(parse_json(line, "hostile.jsonl").as_string());
     return read;
   }();
   return lines;
@@ -49,13 +51,15 @@ TEST_P(TokenizerGolden, ids_are_the_peers_on_hostile_lines) {
     const std::vector<std::int32_t> ids = tokenizer_->encode(hostile_lines()[i]);
     if (i < full.size()) {
       std::vector<std::int32_t> wanted;
-      for (const Json& id : full[i].as_array()) wanted.push_back(static_cast<std::int32_t>(id.as_integer()));
+      for (const Json& id : full[i].as_array())
+        wanted.push_back(static_cast<std::int32_t>(id.as_integer()));
       ASSERT_EQ(ids, wanted) << Json(hostile_lines()[i]).dump();
     }
     for (const std::int32_t id : ids) hash_id(hash, id);
     hash_id(hash, -1);
     if ((i + 1) % block != 0) continue;
-    ASSERT_EQ(fmt::format("{:08x}", hash), hashes.substr(i / block * 8, 8)) << "lines " << i + 1 - block << " to " << i;
+    ASSERT_EQ(fmt::format("{:08x}", hash), hashes.substr(i / block * 8, 8))
+        << "lines " << i + 1 - block << " to " << i;
     hash = 0x811C9DC5u;
   }
 }
@@ -63,17 +67,20 @@ TEST_P(TokenizerGolden, ids_are_the_peers_on_hostile_lines) {
 TEST_P(TokenizerGolden, ids_do_not_depend_on_what_was_encoded_before) {
   const auto fresh = load_tokenizer(kGolden + GetParam() + ".tokenizer.json");
   for (std::size_t i = hostile_lines().size(); i-- > 0;) (void)fresh->encode(hostile_lines()[i]);
-  for (std::size_t i = 0; i < 500; ++i) ASSERT_EQ(fresh->encode(hostile_lines()[i]), tokenizer_->encode(hostile_lines()[i]));
+  for (std::size_t i = 0; i < 500; ++i)
+    ASSERT_EQ(fresh->encode(hostile_lines()[i]), tokenizer_->encode(hostile_lines()[i]));
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, TokenizerGolden,
-                         testing::Values("gpt2", "llama3", "qwen", "roberta", "digits", "o200k", "deepseek", "merged"),
+                         testing::Values("gpt2", "llama3", "qwen", "roberta", "digits", "o200k",
+                                         "deepseek", "merged"),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(Tokenizer, decode_gives_the_text_back_where_nothing_is_normalized) {
   for (const char* name : {"gpt2", "llama3", "digits", "o200k", "deepseek"}) {
     const auto tokenizer = load_tokenizer(kGolden + name + ".tokenizer.json");
-    for (const std::string& line : hostile_lines()) ASSERT_EQ(tokenizer->decode(tokenizer->encode(line)), line) << name;
+    for (const std::string& line : hostile_lines())
+      ASSERT_EQ(tokenizer->decode(tokenizer->encode(line)), line) << name;
   }
 }
 
@@ -83,7 +90,8 @@ TEST(Tokenizer, bytes_that_are_not_utf8_are_kept_one_by_one) {
   const auto ids = tokenizer->encode(text);
   EXPECT_EQ(tokenizer->decode(ids), text);
   std::vector<std::int32_t> parts;
-  for (const char* part : {"the ", "\xff", "\xfe", " the", "\xE2", "\x82", " lord", "\xC3"}) tokenizer->encode(part, parts);
+  for (const char* part : {"the ", "\xff", "\xfe", " the", "\xE2", "\x82", " lord", "\xC3"})
+    tokenizer->encode(part, parts);
   EXPECT_EQ(ids, parts);
 }
 
@@ -91,7 +99,8 @@ TEST(Tokenizer, every_byte_string_is_kept) {
   const auto tokenizer = load_tokenizer(kGolden + "llama3.tokenizer.json");
   std::string noise;
   std::uint32_t state = 1;
-  for (int i = 0; i < 20000; ++i) noise += static_cast<char>((state = state * 1664525u + 1013904223u) >> 24);
+  for (int i = 0; i < 20000; ++i)
+    noise += static_cast<char>((state = state * 1664525u + 1013904223u) >> 24);
   EXPECT_EQ(tokenizer->decode(tokenizer->encode(noise)), noise);
 }
 
@@ -102,7 +111,8 @@ TEST(Tokenizer, a_cut_at_a_split_position_changes_no_id) {
     const auto tokenizer = load_tokenizer(kGolden + name + ".tokenizer.json");
     std::vector<std::int32_t> parts;
     std::size_t begin = 0, cuts = 0;
-    for (std::size_t at = 0; (at = tokenizer->split_position(text, at)) != std::string::npos; ++cuts) {
+    for (std::size_t at = 0; (at = tokenizer->split_position(text, at)) != std::string::npos;
+         ++cuts) {
       tokenizer->encode(std::string_view(text).substr(begin, at - begin), parts);
       begin = at;
     }
@@ -111,7 +121,9 @@ TEST(Tokenizer, a_cut_at_a_split_position_changes_no_id) {
     EXPECT_EQ(parts, tokenizer->encode(text)) << name;
   }
   for (const char* name : {"roberta", "merged", "o200k", "deepseek"}) {
-    EXPECT_EQ(load_tokenizer(kGolden + name + ".tokenizer.json")->split_position(text, 0), std::string::npos) << name;
+    EXPECT_EQ(load_tokenizer(kGolden + name + ".tokenizer.json")->split_position(text, 0),
+              std::string::npos)
+        << name;
   }
 }
 

@@ -10,7 +10,9 @@
 namespace trireme {
 namespace {
 
-Json valid() { return parse_json(read_file(TRIREME_GOLDEN "/tokenizer/roberta.tokenizer.json"), "golden"); }
+Json valid() {
+  return parse_json(read_file(TRIREME_GOLDEN "/tokenizer/roberta.tokenizer.json"), "golden");
+}
 
 std::string fault_of(const std::string& content) {
   const TemporaryDirectory folder;
@@ -37,34 +39,48 @@ std::string fault_with(std::initializer_list<const char*> path, const char* valu
   return fault_of(root.dump());
 }
 
-#define EXPECT_NAMES(fault, place)                                 \
-  do {                                                             \
-    const std::string found = fault;                               \
-    EXPECT_NE(found.find(place), std::string::npos) << found;      \
+#define EXPECT_NAMES(fault, place)                            \
+  do {                                                        \
+    const std::string found = fault;                          \
+    EXPECT_NE(found.find(place), std::string::npos) << found; \
   } while (false)
 
-TEST(TokenizerJson, the_untouched_file_is_accepted) { EXPECT_EQ(fault_of(valid().dump()), "accepted"); }
+TEST(TokenizerJson, the_untouched_file_is_accepted) {
+  EXPECT_EQ(fault_of(valid().dump()), "accepted");
+}
 
 TEST(TokenizerJson, what_is_not_understood_is_refused_with_its_path) {
-  EXPECT_NAMES(fault_with({"normalizer"}, R"({"type": "Lowercase"})"), "normalizer: normalizer Lowercase is not understood");
-  EXPECT_NAMES(fault_with({"normalizer"}, R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]})"),
-               "normalizer.normalizers[1]: normalizer NFKC");
-  EXPECT_NAMES(fault_with({"pre_tokenizer"}, R"({"type": "Metaspace"})"), "pre_tokenizer: pre-tokenizer Metaspace");
+  EXPECT_NAMES(fault_with({"normalizer"}, R"({"type": "Lowercase"})"),
+               "normalizer: normalizer Lowercase is not understood");
+  EXPECT_NAMES(
+      fault_with({"normalizer"},
+                 R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]})"),
+      "normalizer.normalizers[1]: normalizer NFKC");
+  EXPECT_NAMES(fault_with({"pre_tokenizer"}, R"({"type": "Metaspace"})"),
+               "pre_tokenizer: pre-tokenizer Metaspace");
   EXPECT_NAMES(fault_with({"pre_tokenizer"}, R"({"type": "Digits"})"), "not byte-level");
   EXPECT_NAMES(fault_with({"pre_tokenizer"}, "null"), "pre_tokenizer:");
-  EXPECT_NAMES(fault_with({"pre_tokenizer"}, R"({"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "Digits"}]})"),
-               "pre_tokenizer.pretokenizers[1]: a pre-tokenizer after ByteLevel");
-  EXPECT_NAMES(fault_with({"pre_tokenizer"}, R"({"type": "Split", "pattern": {"Regex": "\\w"}, "behavior": "Isolated"})"),
-               "pre_tokenizer.pattern.Regex: the regular expression");
-  EXPECT_NAMES(fault_with({"pre_tokenizer"}, R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Odd"})"),
+  EXPECT_NAMES(
+      fault_with(
+          {"pre_tokenizer"},
+          R"({"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "Digits"}]})"),
+      "pre_tokenizer.pretokenizers[1]: a pre-tokenizer after ByteLevel");
+  EXPECT_NAMES(
+      fault_with({"pre_tokenizer"},
+                 R"({"type": "Split", "pattern": {"Regex": "\\w"}, "behavior": "Isolated"})"),
+      "pre_tokenizer.pattern.Regex: the regular expression");
+  EXPECT_NAMES(fault_with({"pre_tokenizer"},
+                          R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Odd"})"),
                "pre_tokenizer.behavior: behavior Odd");
   EXPECT_NAMES(fault_with({"pre_tokenizer", "new_option"}, "true"), "pre_tokenizer.new_option:");
   EXPECT_NAMES(fault_with({"model", "type"}, R"("WordPiece")"), "model: model WordPiece");
   EXPECT_NAMES(fault_with({"model", "byte_fallback"}, "true"), "model.byte_fallback: true");
   EXPECT_NAMES(fault_with({"model", "dropout"}, "0.1"), "model.dropout: 0.1");
-  EXPECT_NAMES(fault_with({"model", "continuing_subword_prefix"}, R"("##")"), "model.continuing_subword_prefix:");
+  EXPECT_NAMES(fault_with({"model", "continuing_subword_prefix"}, R"("##")"),
+               "model.continuing_subword_prefix:");
   EXPECT_NAMES(fault_with({"decoder"}, R"({"type": "Metaspace"})"), "decoder: decoder Metaspace");
-  EXPECT_NAMES(fault_with({"post_processor"}, R"({"type": "Odd"})"), "post_processor: post-processor Odd");
+  EXPECT_NAMES(fault_with({"post_processor"}, R"({"type": "Odd"})"),
+               "post_processor: post-processor Odd");
   EXPECT_NAMES(fault_with({"truncation"}, R"({"max_length": 8})"), "truncation:");
   EXPECT_NAMES(fault_with({"padding"}, R"({"length": 8})"), "padding:");
 }
@@ -76,15 +92,19 @@ TEST(TokenizerJson, wrong_kinds_are_refused_with_their_path) {
   EXPECT_NAMES(fault_with({"model", "vocab"}, "[]"), "model.vocab: an array");
   EXPECT_NAMES(fault_with({"model", "merges"}, "{}"), "model.merges: an object");
   EXPECT_NAMES(fault_with({"model", "merges"}, "[7]"), "model.merges[0]: an integer");
-  EXPECT_NAMES(fault_with({"model", "merges"}, R"([["a"]])"), "model.merges[0]: a merge that is no pair");
+  EXPECT_NAMES(fault_with({"model", "merges"}, R"([["a"]])"),
+               "model.merges[0]: a merge that is no pair");
   EXPECT_NAMES(fault_with({"model", "merges"}, R"(["a"])"), "model.merges[0]: \"a\" is no pair");
   EXPECT_NAMES(fault_with({"model", "merges"}, R"(["a b c"])"), "model.merges[0]:");
   EXPECT_NAMES(fault_with({"model", "merges"}, R"([["a", 1]])"), "model.merges[0][1]: an integer");
-  EXPECT_NAMES(fault_with({"model", "merges"}, R"([["a", "nowhere"]])"), "model.merges[0]: the vocabulary has no token \"nowhere\"");
+  EXPECT_NAMES(fault_with({"model", "merges"}, R"([["a", "nowhere"]])"),
+               "model.merges[0]: the vocabulary has no token \"nowhere\"");
   EXPECT_NAMES(fault_with({"model", "fuse_unk"}, R"("yes")"), "model.fuse_unk: a string");
-  EXPECT_NAMES(fault_with({"model", "unk_token"}, R"("<nowhere>")"), "model.unk_token: the vocabulary has no token");
+  EXPECT_NAMES(fault_with({"model", "unk_token"}, R"("<nowhere>")"),
+               "model.unk_token: the vocabulary has no token");
   EXPECT_NAMES(fault_with({"added_tokens"}, R"([{"content": "x"}])"), "added_tokens[0].id: null");
-  EXPECT_NAMES(fault_with({"added_tokens"}, R"([{"content": "", "id": 3}])"), "added_tokens[0]: an added token without text");
+  EXPECT_NAMES(fault_with({"added_tokens"}, R"([{"content": "", "id": 3}])"),
+               "added_tokens[0]: an added token without text");
 }
 
 TEST(TokenizerJson, impossible_ids_are_refused_before_anything_is_allocated) {
@@ -93,9 +113,12 @@ TEST(TokenizerJson, impossible_ids_are_refused_before_anything_is_allocated) {
   EXPECT_NAMES(fault_with({"model", "vocab", "a"}, "4294967296"), "model.vocab.a:");
   EXPECT_NAMES(fault_with({"model", "vocab", "a"}, "2147483647"), "far beyond");
   EXPECT_NAMES(fault_with({"model", "vocab", "a"}, "5"), "the id 5 stands for two tokens");
-  EXPECT_NAMES(fault_with({"added_tokens"}, R"([{"content": "x!x", "id": 2147483647}])"), "far beyond");
-  EXPECT_NAMES(fault_with({"added_tokens"}, R"([{"content": "x!x", "id": 5}])"), "the id 5 stands for two tokens");
-  EXPECT_NAMES(fault_with({"added_tokens"}, R"([{"content": "a", "id": 5}])"), "\"a\" has the id 5 here");
+  EXPECT_NAMES(fault_with({"added_tokens"}, R"([{"content": "x!x", "id": 2147483647}])"),
+               "far beyond");
+  EXPECT_NAMES(fault_with({"added_tokens"}, R"([{"content": "x!x", "id": 5}])"),
+               "the id 5 stands for two tokens");
+  EXPECT_NAMES(fault_with({"added_tokens"}, R"([{"content": "a", "id": 5}])"),
+               "\"a\" has the id 5 here");
 }
 
 TEST(TokenizerJson, damaged_text_is_an_error_with_its_place) {
@@ -110,7 +133,8 @@ TEST(TokenizerJson, damaged_text_is_an_error_with_its_place) {
 
 TEST(TokenizerJson, every_cut_of_a_file_is_an_error_and_no_crash) {
   const std::string whole = valid().dump();
-  for (std::size_t size = 0; size < whole.size(); size += 97) EXPECT_NE(fault_of(whole.substr(0, size)), "accepted") << size;
+  for (std::size_t size = 0; size < whole.size(); size += 97)
+    EXPECT_NE(fault_of(whole.substr(0, size)), "accepted") << size;
 }
 
 TEST(TokenizerJson, a_missing_file_and_a_folder_without_one_are_data_errors) {
@@ -124,7 +148,8 @@ TEST(TokenizerJson, a_missing_file_and_a_folder_without_one_are_data_errors) {
 TEST(TokenizerJson, merges_as_pairs_and_as_text_mean_the_same) {
   Json root = valid();
   for (Json& merge : (*root.find("model"))["merges"].as_array()) {
-    if (merge.is_array()) merge = Json(merge.as_array()[0].as_string() + " " + merge.as_array()[1].as_string());
+    if (merge.is_array())
+      merge = Json(merge.as_array()[0].as_string() + " " + merge.as_array()[1].as_string());
   }
   const TemporaryDirectory folder;
   const auto text = load_tokenizer(folder.write("text.json", root.dump()).string());

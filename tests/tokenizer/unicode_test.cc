@@ -29,7 +29,8 @@ TEST(Nfc, characters_that_the_peer_does_not_know_stay_where_they_are) {
 }
 
 TEST(Nfc, the_short_cut_skips_only_text_that_is_normal) {
-  // Every character alone and beside each neighbour of a few scripts: the short cut must not change the answer.
+  // Every character alone and beside each neighbour of a few scripts: the short cut must not change
+  // the answer.
   const std::string marker = "\u0301";  // not on the short cut
   for (std::uint32_t c = 0x80; c < 0xD800; ++c) {
     std::string text;
