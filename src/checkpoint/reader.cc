@@ -99,7 +99,7 @@ std::filesystem::path checkpoints_folder(const std::filesystem::path& argument) 
         has_step_folders(directory->as_string())) {
       return directory->as_string();
     }
-  } catch (const DataError&) {
+  } catch (const Error&) {
     // Not a run's config: the argument means no checkpoint.
   }
   return {};
@@ -178,6 +178,19 @@ void load_boxes(const std::filesystem::path& folder, const Manifest& manifest, S
   }
 }
 
+CheckpointInfo examine(const std::filesystem::path& folder, std::int64_t step) {
+  CheckpointInfo info;
+  info.path = folder;
+  info.step = step;
+  try {
+    info.manifest = read_manifest(folder);
+    info.problem = missing_file(folder, info.manifest);
+  } catch (const std::exception& error) {
+    info.problem = error.what();
+  }
+  return info;
+}
+
 }  // namespace
 
 std::string CheckpointFault::sentence() const {
@@ -190,17 +203,8 @@ std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& direct
   std::error_code code;
   for (std::filesystem::directory_iterator at(directory, code), end; !code && at != end;
        at.increment(code)) {
-    CheckpointInfo info;
-    info.path = at->path();
-    info.step = step_of_folder_name(info.path.filename().string());
-    if (info.step < 0) continue;
-    try {
-      info.manifest = read_manifest(info.path);
-      info.problem = missing_file(info.path, info.manifest);
-    } catch (const std::exception& error) {
-      info.problem = error.what();
-    }
-    found.push_back(std::move(info));
+    const std::int64_t step = step_of_folder_name(at->path().filename().string());
+    if (step >= 0) found.push_back(examine(at->path(), step));
   }
   if (code && code != std::errc::no_such_file_or_directory) {
     throw DataError("{}: cannot list: {}", directory.string(), code.message());
@@ -208,6 +212,18 @@ std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& direct
   std::sort(found.begin(), found.end(),
             [](const auto& a, const auto& b) { return a.step > b.step; });
   return found;
+}
+
+std::vector<CheckpointInfo> find_checkpoints(const std::filesystem::path& argument) {
+  std::error_code code;
+  const std::int64_t named =
+      step_of_folder_name((argument / "").lexically_normal().parent_path().filename().string());
+  if (std::filesystem::exists(argument / kManifestName, code) ||
+      (named >= 0 && std::filesystem::exists(argument, code))) {
+    return {examine(argument, named)};
+  }
+  const std::filesystem::path folder = checkpoints_folder(argument);
+  return folder.empty() ? std::vector<CheckpointInfo>{} : list_checkpoints(folder);
 }
 
 std::vector<CheckpointFault> verify_checkpoint(const std::filesystem::path& folder,
@@ -261,7 +277,7 @@ NewestCheckpoint find_newest_valid(const std::filesystem::path& directory, Commu
 
 void require_valid(const std::filesystem::path& folder, Communicator& world) {
   const std::string fault = first_fault(folder, world);
-  if (!fault.empty()) throw DataError("{}", fault);
+  if (!fault.empty()) throw SharedError(ExitCode::kData, fault);
 }
 
 bool looks_like_checkpoint(const std::filesystem::path& argument) {
@@ -292,7 +308,8 @@ std::filesystem::path resolve_checkpoint_argument(const std::filesystem::path& a
   for (const Rejected& rejected : newest.rejected) {
     log_warning("{} is not used: {}", rejected.path.string(), rejected.reason);
   }
-  if (newest.path.empty()) throw DataError("{}: holds no checkpoint that verifies", folder);
+  if (newest.path.empty())
+    throw SharedError(ExitCode::kData, folder + ": holds no checkpoint that verifies");
   return newest.path;
 }
 

@@ -26,6 +26,10 @@ struct CheckpointInfo {
 /// sizes, no tensors.
 std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& directory);
 
+/// Those that an argument means: a step folder alone, or all of a checkpoints folder or of a run.
+/// None where it means none.
+std::vector<CheckpointInfo> find_checkpoints(const std::filesystem::path& argument);
+
 /// A fault of a checkpoint. `tensor` is "" where a whole file is meant.
 struct CheckpointFault {
   std::string file, tensor, text;

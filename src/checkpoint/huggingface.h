@@ -1,0 +1,43 @@
+#pragma once
+// Hugging Face directories in and out. Names, shapes and orientation of "parameters/NAME" are those
+// that transformers saves for the family, so nothing is renamed or transposed on the way; GPT-2
+// files without the prefix "transformer." are read as well.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "base/dtype.h"
+#include "checkpoint/safetensors.h"
+#include "comm/communicator.h"
+#include "parallel/state.h"
+
+namespace trireme {
+
+/// Fills every tensor of `state` ("parameters/NAME", fp32) with its box of the weights in `folder`.
+/// Buffers (GPT-2's causal masks, RoPE's frequencies) are ignored; so is a head that is equal to
+/// the embedding where the state has none (tied). Throws DataError on every rank: tensors missing
+/// or left over, other shapes, an untied head for a tied model, whatever SafetensorsFolder refuses.
+/// Collective.
+void import_weights(const std::filesystem::path& folder, State& state, Communicator& world);
+
+struct ExportOptions {
+  std::optional<DType> dtype;  ///< kF32 or kBF16; none: as the model's config names it, else fp32
+  std::int64_t file_bytes_max = SafetensorsWriter::kFileBytesMax;
+};
+
+struct ExportResult {
+  std::int64_t tensors = 0, parameters = 0, bytes = 0;
+  DType dtype = DType::kF32;
+};
+
+/// Writes a checkpoint's parameters as a directory that transformers' from_pretrained loads:
+/// config.json, weights, generation_config.json and the tokenizer where the checkpoint keeps one.
+/// Every shard's hash is verified; memory holds one tensor at a time. `output` comes to be by a
+/// rename; one that exists and is neither empty nor an earlier export is refused (ConfigError), an
+/// earlier export is replaced. Throws DataError.
+ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
+                               const std::filesystem::path& output, const ExportOptions& options);
+
+}  // namespace trireme

@@ -1,0 +1,200 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "checkpoint/huggingface.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/retention.h"
+#include "config/model_parse.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr std::string_view kStatePrefix = "parameters/";
+constexpr std::string_view kMarkName =
+    "trireme_export.json";  // says that a folder is ours to replace
+
+ModelConfig model_of(const Manifest& manifest, const std::string& source) {
+  std::vector<Problem> problems;
+  std::vector<std::string> notes;
+  ModelConfig model = read_model(manifest.model, problems, notes);
+  if (!problems.empty()) {
+    throw DataError("{}: {}", source, format_problem(problems.front()));
+  }
+  return model;
+}
+
+/// Lossless where it can be: what the weights once were imported from, else the fp32 that the
+/// checkpoint holds.
+DType dtype_of(const Manifest& manifest) {
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    const Json* named = manifest.model.find(key);
+    if (named != nullptr && named->is_string() && named->as_string() == "bfloat16")
+      return DType::kBF16;
+  }
+  return DType::kF32;
+}
+
+void check_output(const std::filesystem::path& output) {
+  std::error_code code;
+  if (!std::filesystem::exists(output, code)) return;
+  if (!std::filesystem::is_directory(output, code)) {
+    throw ConfigError("--output: {} is not a folder. Give a new one", output.string());
+  }
+  if (!std::filesystem::is_empty(output, code) &&
+      !std::filesystem::exists(output / kMarkName, code)) {
+    throw ConfigError(
+        "--output: {} is not empty and not an earlier export (its files could be lost). Give a new "
+        "folder",
+        output.string());
+  }
+}
+
+void write_json(const std::filesystem::path& path, const Json& json) {
+  write_file_atomically(path, json.dump(2) + "\n");
+}
+
+void write_weights(const std::filesystem::path& checkpoint, const Manifest& manifest,
+                   SafetensorsWriter& writer) {
+  std::vector<std::byte> bytes;
+  std::vector<float> widened;
+  for (const SafetensorsWriter::Tensor& wanted : writer.tensors()) {
+    const ManifestTensor& tensor = *manifest.find(std::string(kStatePrefix) + wanted.name);
+    const auto count = static_cast<std::size_t>(tensor.shape.count());
+    bytes.resize(count * size_of(tensor.dtype));
+    read_tensor(checkpoint, tensor, bytes.data());
+    if (tensor.dtype == DType::kF32) {
+      writer.write({reinterpret_cast<const float*>(bytes.data()), count});
+      continue;
+    }
+    if (tensor.dtype != DType::kBF16) {
+      throw DataError("{}: {} is {} (parameters are fp32 or bf16)", checkpoint.string(),
+                      tensor.name, name_of(tensor.dtype));
+    }
+    const auto* halves = reinterpret_cast<const BFloat16*>(bytes.data());
+    widened.resize(count);
+    for (std::size_t i = 0; i < count; ++i) widened[i] = to_float(halves[i]);
+    writer.write(widened);
+  }
+  writer.finish();
+}
+
+/// The text of a token in tokenizer.json's list of added tokens; "" where it is not there.
+std::string added_token(const Json& tokenizer, const Json* id) {
+  const Json* added = tokenizer.find("added_tokens");
+  if (id == nullptr || !id->is_integer() || added == nullptr || !added->is_array()) return "";
+  for (const Json& token : added->as_array()) {
+    const Json* number = token.find("id");
+    const Json* content = token.find("content");
+    if (number != nullptr && *number == *id && content != nullptr && content->is_string())
+      return content->as_string();
+  }
+  return "";
+}
+
+/// tokenizer.json as the checkpoint keeps it. The class named beside it takes that file as it is;
+/// one chosen by the model's type would replace parts of it by its own.
+void write_tokenizer(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
+                     const Json& config) {
+  const std::filesystem::path source = checkpoint / "tokenizer.json";
+  const std::string text = read_file(source);
+  const Json tokenizer = parse_json(text, source.string());
+  write_file_atomically(folder / "tokenizer.json", text);
+  Json settings = Json::object();
+  Json special = Json::object();
+  settings["tokenizer_class"] = "PreTrainedTokenizerFast";
+  settings["clean_up_tokenization_spaces"] = false;
+  if (const Json* positions = config.find("max_position_embeddings"))
+    settings["model_max_length"] = *positions;
+  if (const Json* positions = config.find("n_positions")) settings["model_max_length"] = *positions;
+  for (const char* name : {"bos_token", "eos_token"}) {
+    const std::string token = added_token(tokenizer, config.find(std::string(name) + "_id"));
+    if (!token.empty()) settings[name] = special[name] = token;
+  }
+  write_json(folder / "tokenizer_config.json", settings);
+  write_json(folder / "special_tokens_map.json", special);
+}
+
+void write_configs(const Manifest& manifest, const Json& config,
+                   const std::filesystem::path& folder) {
+  write_json(folder / "config.json", config);
+  Json generation = Json::object();
+  generation["_from_model_config"] = true;
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    const Json* id = config.find(key);
+    if (id != nullptr && !id->is_null()) generation[key] = *id;
+  }
+  write_json(folder / "generation_config.json", generation);
+  Json mark = Json::object();
+  mark["step"] = manifest.step;
+  mark["consumed_samples"] = manifest.consumed_samples;
+  mark["versions"] = manifest.versions;
+  write_json(folder / kMarkName, mark);
+}
+
+/// Gives the finished folder its name; an earlier export under it goes in one exchange.
+void commit(const std::filesystem::path& folder, const std::filesystem::path& output) {
+  std::error_code code;
+  sync_path(folder);
+  if (std::filesystem::exists(output, code)) {
+    if (::renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, output.c_str(), RENAME_EXCHANGE) == 0) {
+      std::filesystem::remove_all(folder, code);
+      return;
+    }
+    remove_folder(output);
+  }
+  if (::rename(folder.c_str(), output.c_str()) != 0) {
+    throw DataError("{}: cannot rename to {}: {}", folder.string(), output.string(),
+                    errno_text(errno));
+  }
+}
+
+}  // namespace
+
+ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
+                               const std::filesystem::path& output, const ExportOptions& options) {
+  check_output(output);
+  const Manifest manifest = read_manifest(checkpoint);
+  const ModelConfig model = model_of(manifest, (checkpoint / kManifestName).string());
+  ExportResult result;
+  result.dtype = options.dtype.value_or(dtype_of(manifest));
+  std::vector<SafetensorsWriter::Tensor> tensors;
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    if (!tensor.name.starts_with(kStatePrefix)) continue;
+    tensors.push_back({tensor.name.substr(kStatePrefix.size()), tensor.shape});
+    result.parameters += tensor.shape.count();
+  }
+  if (tensors.empty()) throw DataError("{}: holds no parameters", checkpoint.string());
+  result.tensors = static_cast<std::int64_t>(tensors.size());
+
+  const std::filesystem::path target =
+      std::filesystem::absolute(output / "").lexically_normal().parent_path();
+  std::error_code code;
+  std::filesystem::create_directories(target.parent_path(), code);
+  const std::filesystem::path folder =
+      target.parent_path() / fmt::format(".{}.tmp-{}", target.filename().string(), unique_suffix());
+  std::filesystem::create_directory(folder, code);
+  if (code) throw DataError("{}: cannot make this folder: {}", folder.string(), code.message());
+  try {
+    SafetensorsWriter writer(folder, result.dtype, std::move(tensors), options.file_bytes_max);
+    write_weights(checkpoint, manifest, writer);
+    result.bytes = writer.bytes();
+    const Json config = hf_config_json(model, result.dtype);
+    if (manifest.find_file("tokenizer.json") != nullptr)
+      write_tokenizer(checkpoint, folder, config);
+    write_configs(manifest, config, folder);
+    commit(folder, target);
+  } catch (...) {
+    std::filesystem::remove_all(folder, code);
+    throw;
+  }
+  return result;
+}
+
+}  // namespace trireme

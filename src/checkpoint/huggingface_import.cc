@@ -1,0 +1,140 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <set>
+
+#include "base/json.h"
+#include "checkpoint/boxes.h"
+#include "checkpoint/huggingface.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr std::string_view kStatePrefix = "parameters/";
+constexpr std::string_view kGpt2Prefix = "transformer.";
+constexpr std::string_view kHeadName = "lm_head.weight";
+
+/// Constants that files of some versions carry beside the weights.
+bool is_buffer(std::string_view name) {
+  static constexpr std::array<std::string_view, 3> kSuffixes = {".attn.bias", ".attn.masked_bias",
+                                                                "rotary_emb.inv_freq"};
+  return std::any_of(kSuffixes.begin(), kSuffixes.end(),
+                     [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
+
+using Stored = SafetensorsFolder::Located;
+
+/// The names that any rank's state holds, without "parameters/". Collective.
+std::set<std::string> wanted_names(const State& state, Communicator& world) {
+  Json mine = Json::array();
+  for (const StateTensor& tensor : state.tensors) {
+    expect(tensor.name.starts_with(kStatePrefix) && tensor.dtype == DType::kF32,
+           "{} {} among the parameters to import", name_of(tensor.dtype), tensor.name);
+    mine.push_back(tensor.name.substr(kStatePrefix.size()));
+  }
+  std::set<std::string> names;
+  for (const std::string& theirs : world.all_gather_text(mine.dump())) {
+    const Json parsed = parse_json(theirs, "names of a rank");
+    for (const Json& name : parsed.as_array()) names.insert(name.as_string());
+  }
+  return names;
+}
+
+/// Our name of a stored tensor; its own where we have none.
+std::string our_name(const std::string& stored, const std::set<std::string>& wanted,
+                     const SafetensorsFolder& weights) {
+  const std::string prefixed = std::string(kGpt2Prefix) + stored;
+  const bool means_prefixed = wanted.contains(prefixed) && !wanted.contains(stored) &&
+                              !weights.tensors().contains(prefixed);
+  return means_prefixed ? prefixed : stored;
+}
+
+std::vector<float> read_whole(const Stored& stored) {
+  const Shape shape(stored.tensor->shape);
+  std::vector<float> values(static_cast<std::size_t>(shape.count()));
+  stored.file->read_fp32(*stored.tensor, whole(shape), values.data());
+  return values;
+}
+
+/// A file may repeat the embedding as the head of a tied model; anything else there is another
+/// model.
+void check_tied_head(const Stored& head, const std::map<std::string, Stored>& by_our_name) {
+  for (const char* name : {"model.embed_tokens.weight", "transformer.wte.weight"}) {
+    const auto embedding = by_our_name.find(name);
+    if (embedding == by_our_name.end()) continue;
+    const std::vector<float> a = read_whole(head), b = read_whole(embedding->second);
+    if (head.tensor->shape == embedding->second.tensor->shape &&
+        std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0) {
+      return;
+    }
+  }
+  throw DataError(
+      "{}: {} differs from the embedding, but the model's config ties them "
+      "(tie_word_embeddings). Set model.tie_word_embeddings to false",
+      head.file->path().string(), kHeadName);
+}
+
+std::string join(const std::vector<std::string>& names) {
+  constexpr std::size_t kNamesMax = 20;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kNamesMax); ++i) {
+    text += (i == 0 ? "" : ", ") + names[i];
+  }
+  if (names.size() > kNamesMax) text += fmt::format(" and {} more", names.size() - kNamesMax);
+  return text;
+}
+
+std::map<std::string, Stored> match_names(const SafetensorsFolder& weights,
+                                          const std::set<std::string>& wanted,
+                                          const std::filesystem::path& folder) {
+  std::map<std::string, Stored> by_our_name;
+  std::vector<std::string> missing, surplus;
+  const Stored* head = nullptr;
+  for (const auto& [stored_name, stored] : weights.tensors()) {
+    const std::string name = our_name(stored_name, wanted, weights);
+    if (wanted.contains(name)) {
+      by_our_name.emplace(name, stored);
+    } else if (stored_name == kHeadName) {
+      head = &stored;
+    } else if (!is_buffer(stored_name)) {
+      surplus.push_back(stored_name);
+    }
+  }
+  for (const std::string& name : wanted) {
+    if (!by_our_name.contains(name)) missing.push_back(name);
+  }
+  if (!missing.empty() || !surplus.empty()) {
+    std::string text;
+    if (!missing.empty()) text += fmt::format(" Missing: {}.", join(missing));
+    if (!surplus.empty()) text += fmt::format(" Not in the model: {}.", join(surplus));
+    if (std::find(missing.begin(), missing.end(), kHeadName) != missing.end()) {
+      text += " A model without its own head has tie_word_embeddings true.";
+    }
+    throw DataError("{}: does not hold this model's weights.{}", folder.string(), text);
+  }
+  if (head != nullptr) check_tied_head(*head, by_our_name);
+  return by_our_name;
+}
+
+}  // namespace
+
+void import_weights(const std::filesystem::path& folder, State& state, Communicator& world) {
+  const std::set<std::string> wanted = wanted_names(state, world);
+  run_together(world, [&] {
+    const SafetensorsFolder weights(folder);
+    const auto stored_of = match_names(weights, wanted, folder);
+    for (StateTensor& tensor : state.tensors) {
+      const Stored& stored = stored_of.at(tensor.name.substr(kStatePrefix.size()));
+      const auto& shape = stored.tensor->shape;
+      const auto sizes = tensor.global_shape.sizes();
+      if (!std::equal(shape.begin(), shape.end(), sizes.begin(), sizes.end())) {
+        throw DataError("{}: {} is {}, the model has {}", stored.file->path().string(),
+                        stored.tensor->name, stored.tensor->text(), tensor.global_shape.text());
+      }
+      stored.file->read_fp32(*stored.tensor, tensor.box, reinterpret_cast<float*>(tensor.data));
+    }
+  });
+}
+
+}  // namespace trireme

@@ -1,0 +1,108 @@
+#pragma once
+// safetensors files (https://github.com/huggingface/safetensors, "Format"): an 8-byte little-endian
+// header size, a JSON header, then the bytes of all tensors without holes. Reading refuses every
+// header whose claims the file does not bear out before anything of that size is allocated.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/file.h"
+#include "base/shape.h"
+
+namespace trireme {
+
+struct SafetensorsTensor {
+  std::string name;
+  std::string dtype;  ///< as the file says: "F32", "BF16", ...
+  std::vector<std::int64_t> shape;
+  std::uint64_t begin = 0, end = 0;        ///< in the data area
+  [[nodiscard]] std::string text() const;  ///< "F32 [2, 3]"
+};
+
+/// One file. Throws DataError naming file and tensor.
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(std::filesystem::path path);
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
+
+  /// A box of a tensor as fp32 (F32, BF16 and F16 are read; exact), row-major. Reads the rows of
+  /// dim 0 that the box needs, in blocks.
+  void read_fp32(const SafetensorsTensor& tensor, const Box& box, float* out) const;
+
+ private:
+  std::filesystem::path path_;
+  FileDescriptor file_;
+  std::uint64_t data_offset_ = 0;
+  std::vector<SafetensorsTensor> tensors_;
+};
+
+/// A directory with model.safetensors, or the files that model.safetensors.index.json names. Each
+/// tensor stands in exactly one file.
+class SafetensorsFolder {
+ public:
+  explicit SafetensorsFolder(const std::filesystem::path& folder);
+  struct Located {
+    const SafetensorsFile* file = nullptr;
+    const SafetensorsTensor* tensor = nullptr;
+  };
+  [[nodiscard]] const std::map<std::string, Located, std::less<>>& tensors() const {
+    return tensors_;
+  }
+
+ private:
+  void add(const SafetensorsFile& file);
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, Located, std::less<>> tensors_;
+};
+
+/// Writes model.safetensors, or model-00001-of-0000N.safetensors with their index where one file
+/// would hold more than `file_bytes_max` of tensors. A reader sees each file whole or not at all.
+class SafetensorsWriter {
+ public:
+  struct Tensor {
+    std::string name;
+    Shape shape;
+  };
+  static constexpr std::int64_t kFileBytesMax = 5'000'000'000;  ///< transformers' "5GB"
+
+  /// `tensors` are sorted by name; they come in that order. kF32 or kBF16. Throws DataError.
+  SafetensorsWriter(std::filesystem::path folder, DType dtype, std::vector<Tensor> tensors,
+                    std::int64_t file_bytes_max = kFileBytesMax);
+  ~SafetensorsWriter();
+
+  [[nodiscard]] const std::vector<Tensor>& tensors() const { return tensors_; }
+  /// The next tensor, whole; rounded to nearest even for bf16.
+  void write(std::span<const float> values);
+  /// After the last tensor: the index, where there is more than one file.
+  void finish();
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Part {
+    std::string name;
+    std::size_t begin, end;  // of tensors_
+  };
+  [[nodiscard]] std::int64_t bytes_of(const Tensor& tensor) const;
+  [[nodiscard]] std::string header_of(const Part& part) const;
+  void open_part();
+  void close_part();
+
+  std::filesystem::path folder_;
+  DType dtype_;
+  std::vector<Tensor> tensors_;
+  std::vector<Part> parts_;
+  std::size_t part_ = 0, next_ = 0;
+  std::int64_t bytes_ = 0;
+  std::filesystem::path temporary_;
+  FileDescriptor file_;
+  std::vector<BFloat16> block_;
+};
+
+}  // namespace trireme

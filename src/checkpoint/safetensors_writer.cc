@@ -1,0 +1,137 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstdio>
+
+#include "base/json.h"
+#include "base/math.h"
+#include "checkpoint/retention.h"
+#include "checkpoint/safetensors.h"
+
+namespace trireme {
+
+namespace {
+
+std::string_view text_of(const void* data, std::size_t bytes) {
+  return {static_cast<const char*>(data), bytes};
+}
+
+}  // namespace
+
+SafetensorsWriter::SafetensorsWriter(std::filesystem::path folder, DType dtype,
+                                     std::vector<Tensor> tensors, std::int64_t file_bytes_max)
+    : folder_(std::move(folder)), dtype_(dtype), tensors_(std::move(tensors)) {
+  expect(dtype == DType::kF32 || dtype == DType::kBF16, "safetensors of {}", name_of(dtype));
+  expect(std::is_sorted(tensors_.begin(), tensors_.end(),
+                        [](const Tensor& a, const Tensor& b) { return a.name < b.name; }),
+         "tensors of an export out of order");
+  std::int64_t part_bytes = 0;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const std::int64_t bytes = bytes_of(tensors_[i]);
+    if (parts_.empty() || part_bytes + bytes > file_bytes_max) {
+      parts_.push_back({"", i, i});
+      part_bytes = 0;
+    }
+    parts_.back().end = i + 1;
+    part_bytes += bytes;
+    bytes_ += bytes;
+  }
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    parts_[i].name = parts_.size() == 1
+                         ? "model.safetensors"
+                         : fmt::format("model-{:05d}-of-{:05d}.safetensors", i + 1, parts_.size());
+  }
+}
+
+SafetensorsWriter::~SafetensorsWriter() {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+std::int64_t SafetensorsWriter::bytes_of(const Tensor& tensor) const {
+  return tensor.shape.count() * static_cast<std::int64_t>(size_of(dtype_));
+}
+
+std::string SafetensorsWriter::header_of(const Part& part) const {
+  Json header = Json::object();
+  header["__metadata__"] = Json::Object{{"format", "pt"}};
+  std::int64_t offset = 0;
+  for (std::size_t i = part.begin; i < part.end; ++i) {
+    Json shape = Json::array();
+    for (const std::int64_t size : tensors_[i].shape.sizes()) shape.push_back(size);
+    const std::int64_t end = offset + bytes_of(tensors_[i]);
+    header.as_object().emplace_back(
+        tensors_[i].name, Json::Object{{"dtype", dtype_ == DType::kBF16 ? "BF16" : "F32"},
+                                       {"shape", std::move(shape)},
+                                       {"data_offsets", Json::Array{Json(offset), Json(end)}}});
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.resize(static_cast<std::size_t>(round_up(static_cast<std::int64_t>(text.size()), 8)), ' ');
+  return text;
+}
+
+void SafetensorsWriter::open_part() {
+  const std::filesystem::path temporary =
+      folder_ / fmt::format(".{}.tmp-{}", parts_[part_].name, unique_suffix());
+  file_ = open_file(temporary, O_WRONLY | O_CREAT | O_EXCL);
+  temporary_ = temporary;
+  const std::string header = header_of(parts_[part_]);
+  const std::uint64_t header_bytes = header.size();
+  write_all(file_.get(), text_of(&header_bytes, sizeof header_bytes), temporary_);
+  write_all(file_.get(), header, temporary_);
+}
+
+void SafetensorsWriter::close_part() {
+  const std::filesystem::path path = folder_ / parts_[part_].name;
+  if (::fsync(file_.get()) != 0) {
+    throw DataError("{}: cannot fsync: {}", temporary_.string(), errno_text(errno));
+  }
+  file_.reset();
+  if (::rename(temporary_.c_str(), path.c_str()) != 0) {
+    throw DataError("{}: cannot rename to {}: {}", temporary_.string(), path.string(),
+                    errno_text(errno));
+  }
+  temporary_.clear();
+  ++part_;
+}
+
+void SafetensorsWriter::write(std::span<const float> values) {
+  expect(next_ < tensors_.size() &&
+             static_cast<std::int64_t>(values.size()) == tensors_[next_].shape.count(),
+         "a tensor of {} elements that an export does not expect", values.size());
+  if (next_ == parts_[part_].begin) open_part();
+  if (dtype_ == DType::kF32) {
+    write_all(file_.get(), text_of(values.data(), values.size_bytes()), temporary_);
+  } else {
+    constexpr std::size_t kBlock = std::size_t{1} << 20;
+    for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
+      const auto block = values.subspan(begin, std::min(kBlock, values.size() - begin));
+      block_.resize(block.size());
+      std::transform(block.begin(), block.end(), block_.begin(), to_bfloat16);
+      write_all(file_.get(), text_of(block_.data(), block_.size() * sizeof(BFloat16)), temporary_);
+    }
+  }
+  if (++next_ == parts_[part_].end) close_part();
+}
+
+void SafetensorsWriter::finish() {
+  expect(next_ == tensors_.size(), "an export ends before its last tensor");
+  if (parts_.size() == 1) return;
+  Json map = Json::object();
+  std::int64_t parameters = 0;
+  for (const Part& part : parts_) {
+    for (std::size_t i = part.begin; i < part.end; ++i) {
+      map.as_object().emplace_back(tensors_[i].name, part.name);
+      parameters += tensors_[i].shape.count();
+    }
+  }
+  Json index = Json::object();
+  index["metadata"] = Json::Object{{"total_parameters", parameters}, {"total_size", bytes_}};
+  index["weight_map"] = std::move(map);
+  write_file_atomically(folder_ / "model.safetensors.index.json", index.dump(2) + "\n");
+}
+
+}  // namespace trireme

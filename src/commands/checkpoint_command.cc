@@ -1,0 +1,137 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+#include "base/human_format.h"
+#include "base/log.h"
+#include "checkpoint/reader.h"
+#include "commands/commands.h"
+#include "commands/parse_options.h"
+
+namespace trireme {
+
+namespace {
+
+void print(const std::string& line) { std::puts(line.c_str()); }
+
+std::size_t shard_count(const Manifest& manifest) {
+  std::size_t count = 0;
+  for (const ManifestTensor& tensor : manifest.tensors) count += tensor.shards.size();
+  return count;
+}
+
+std::int64_t parameter_count(const Manifest& manifest) {
+  std::int64_t count = 0;
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    if (tensor.name.starts_with("parameters/")) count += tensor.shape.count();
+  }
+  return count;
+}
+
+std::vector<CheckpointInfo> checkpoints_of(const std::filesystem::path& argument) {
+  std::vector<CheckpointInfo> found = find_checkpoints(argument);
+  if (found.empty()) {
+    throw DataError(
+        "{}: holds no checkpoint. Give a step folder, a checkpoints folder or a run's folder",
+        argument.string());
+  }
+  return found;
+}
+
+int list(const std::filesystem::path& argument) {
+  for (const CheckpointInfo& info : checkpoints_of(argument)) {
+    const std::string name = info.path.string();
+    if (!info.problem.empty()) {
+      print(fmt::format("{}  not usable: {}", name, info.problem));
+      continue;
+    }
+    const Manifest& manifest = info.manifest;
+    print(fmt::format("{}  step {}, {} samples, {} parameters, {} tensors, {}", name, manifest.step,
+                      format_integer(manifest.consumed_samples),
+                      format_count(static_cast<double>(parameter_count(manifest))),
+                      manifest.tensors.size(), format_bytes(manifest.bytes())));
+  }
+  return 0;
+}
+
+/// The lines of one checkpoint; false where a fault was among them.
+bool verify_one(const std::filesystem::path& folder) {
+  try {
+    const std::vector<CheckpointFault> faults = verify_checkpoint(folder);
+    std::set<std::string>
+        told;  // a file that does not open is one fault, not one for each of its tensors
+    for (const CheckpointFault& fault : faults) {
+      if (told.insert(fault.text).second)
+        print(fmt::format("{}  damaged: {}", folder.string(), fault.sentence()));
+    }
+    if (!faults.empty()) return false;
+    const Manifest manifest = read_manifest(folder);
+    print(fmt::format("{}  good: {} tensors in {} shards, {}", folder.string(),
+                      manifest.tensors.size(), shard_count(manifest),
+                      format_bytes(manifest.bytes())));
+    return true;
+  } catch (const Error& error) {
+    print(fmt::format("{}  damaged: {}", folder.string(), error.what()));
+    return false;
+  }
+}
+
+int verify(const std::filesystem::path& argument) {
+  std::size_t damaged = 0;
+  const std::vector<CheckpointInfo> found = checkpoints_of(argument);
+  for (const CheckpointInfo& info : found) damaged += verify_one(info.path) ? 0 : 1;
+  if (damaged > 0)
+    throw DataError("{}: {} of {} checkpoints damaged", argument.string(), damaged, found.size());
+  return 0;
+}
+
+int show(const std::filesystem::path& argument) {
+  const CheckpointInfo info = checkpoints_of(argument).front();
+  if (!info.problem.empty()) throw DataError("{}", info.problem);
+  const Manifest& manifest = info.manifest;
+  print(fmt::format("path              {}", info.path.string()));
+  print(fmt::format("step              {}", manifest.step));
+  print(fmt::format("consumed_samples  {}", manifest.consumed_samples));
+  print(fmt::format("mesh              {}", manifest.mesh.dump()));
+  print(fmt::format("zero_stage        {}", manifest.zero_stage));
+  print(fmt::format("model             {}", manifest.model.dump()));
+  print(fmt::format("tokenizer         {}", manifest.tokenizer.dump()));
+  print(fmt::format("versions          {}", manifest.versions.dump()));
+  for (const ManifestFile& file : manifest.files) {
+    print(fmt::format("file              {} ({})", file.file, format_bytes(file.bytes)));
+  }
+  print(fmt::format("tensors           {} ({})", manifest.tensors.size(),
+                    format_bytes(manifest.bytes())));
+  std::size_t width = 0;
+  for (const ManifestTensor& tensor : manifest.tensors) width = std::max(width, tensor.name.size());
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    print(fmt::format("  {:<{}}  {}  {}  {} shard{}", tensor.name, width, name_of(tensor.dtype),
+                      tensor.shape.text(), tensor.shards.size(),
+                      tensor.shards.size() == 1 ? "" : "s"));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int checkpoint_command(Arguments arguments) {
+  CLI::App app("Look at checkpoints. DIR is a run folder, a checkpoints folder or a step folder.",
+               "train checkpoint");
+  std::string directory;
+  int (*chosen)(const std::filesystem::path&) = nullptr;
+  const auto add = [&](const char* name, const char* text,
+                       int (*work)(const std::filesystem::path&)) {
+    CLI::App* sub = app.add_subcommand(name, text);
+    sub->add_option("DIR", directory, "run folder, checkpoints folder or step folder")->required();
+    sub->callback([&chosen, work] { chosen = work; });
+  };
+  add("list", "the checkpoints, newest first, and why one is not usable", list);
+  add("verify", "read every byte and compare every hash; exit 0 or 74", verify);
+  add("show", "manifest, tensors and shapes of the newest", show);
+  app.require_subcommand(1);
+  if (!parse_options(app, arguments)) return 0;
+  return chosen(directory);
+}
+
+}  // namespace trireme
