@@ -1,6 +1,6 @@
 #pragma once
-// Checks of an op's operands. A mismatch is a defect of the caller (InternalError) and the message names the operand:
-// "norm_forward.weight: expected [64] fp32, found [63] fp32".
+// Checks of an op's operands. A mismatch is a defect of the caller (InternalError) and the message
+// names the operand: "norm_forward.weight: expected [64] fp32, found [63] fp32".
 
 #include "tensor/heads_view.h"
 #include "tensor/tensor_view.h"
@@ -20,17 +20,21 @@ class ArgumentChecker {
   /// Given (unless it has no elements), of this type and shape.
   void tensor(const char* name, const ConstTensorView& view, DType dtype, const Shape& shape) const;
   /// Not given, or as `tensor`.
-  void optional(const char* name, const ConstTensorView& view, DType dtype, const Shape& shape) const;
+  void optional(const char* name, const ConstTensorView& view, DType dtype,
+                const Shape& shape) const;
   void absent(const char* name, const ConstTensorView& view, const char* when) const;
   void rank(const char* name, const ConstTensorView& view, int rank) const;
   /// fp32 or bf16.
   void floating(const char* name, DType dtype) const;
-  /// Each in [0, count): a wrong one would read outside a table. The loader has refused bad data before.
+  /// Each in [0, count): a wrong one would read outside a table. The loader has refused bad data
+  /// before.
   void indices(const char* name, const ConstTensorView& view, std::int64_t count) const;
   /// Of this type and these sizes, its heads within the stride.
-  void heads(const char* name, const ConstHeadsView& view, DType dtype, const HeadsShape& shape) const;
+  void heads(const char* name, const ConstHeadsView& view, DType dtype,
+             const HeadsShape& shape) const;
   /// No common byte.
-  void disjoint(const char* name_a, const ConstTensorView& a, const char* name_b, const ConstTensorView& b) const;
+  void disjoint(const char* name_a, const ConstTensorView& a, const char* name_b,
+                const ConstTensorView& b) const;
   /// No common byte, or exactly the same elements.
   void same_or_disjoint(const char* name_a, const ConstTensorView& a, const char* name_b,
                         const ConstTensorView& b) const;

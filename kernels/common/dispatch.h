@@ -8,7 +8,8 @@ namespace trireme {
 
 /// `op` names the op in the error for a device that has no table.
 template <class Table>
-const Table& choose_table(const char* op, const Context& context, const Table& avx2, const Table& avx512) {
+const Table& choose_table(const char* op, const Context& context, const Table& avx2,
+                          const Table& avx512) {
   expect(context.device().kind == DeviceKind::kCpu, "{} has no table for this device", op);
   return context.isa() == Isa::kAvx512 ? avx512 : avx2;
 }

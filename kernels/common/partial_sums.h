@@ -1,13 +1,14 @@
 #pragma once
-// The gradient of a weight that every token adds to: one accumulator for each piece of the tokens, added in order of
-// pieces, so that the result depends on shapes and thread count alone. For files compiled per instruction set.
+// The gradient of a weight that every token adds to: one accumulator for each piece of the tokens,
+// added in order of pieces, so that the result depends on shapes and thread count alone. For files
+// compiled per instruction set.
 
 #include "kernels/common/simd.h"
 
 namespace trireme::TRIREME_ISA {
 
-/// Where one piece sums `count` columns. Rows go to `recent`, which joins `total` every kRowsPerBlock rows: a running
-/// f32 sum over thousands of rows would lose bits.
+/// Where one piece sums `count` columns. Rows go to `recent`, which joins `total` every
+/// kRowsPerBlock rows: a running f32 sum over thousands of rows would lose bits.
 struct PartialSum {
   static constexpr std::int64_t kRowsPerBlock = 64;
   float* recent;
@@ -15,7 +16,9 @@ struct PartialSum {
   std::int64_t count;
 
   /// Floats to keep for each piece: whole cache lines.
-  static TRIREME_INLINE std::int64_t floats(std::int64_t count) { return 2 * ((count + 15) / 16 * 16); }
+  static TRIREME_INLINE std::int64_t floats(std::int64_t count) {
+    return 2 * ((count + 15) / 16 * 16);
+  }
 
   static TRIREME_INLINE PartialSum of_piece(float* memory, int piece, std::int64_t count) {
     float* recent = memory + piece * floats(count);
@@ -40,11 +43,13 @@ struct PartialSum {
 };
 
 /// destination[c] += the totals of all pieces, in order.
-TRIREME_INLINE void add_pieces(float* destination, const float* memory, int pieces, std::int64_t count) {
+TRIREME_INLINE void add_pieces(float* destination, const float* memory, int pieces,
+                               std::int64_t count) {
   const std::int64_t size = PartialSum::floats(count);
   for_each_vector(0, count, [&](std::int64_t c, auto lanes) {
     F32 sum = F32::load(memory + size / 2 + c, lanes);
-    for (int piece = 1; piece < pieces; ++piece) sum = sum + F32::load(memory + piece * size + size / 2 + c, lanes);
+    for (int piece = 1; piece < pieces; ++piece)
+      sum = sum + F32::load(memory + piece * size + size / 2 + c, lanes);
     (F32::load(destination + c, lanes) + sum).store(destination + c, lanes);
   });
 }

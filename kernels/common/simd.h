@@ -1,17 +1,20 @@
 #pragma once
-// One vector type for all CPU ops: F32 has 8 lanes in files compiled for AVX2 and 16 for AVX-512, everything else is
-// the same, so that an op is written once. A file that includes this is compiled once for each instruction set with
-// TRIREME_ISA naming the namespace; it includes nothing else but its table and base/dtype.h and uses no std:: template
-// (the linker keeps one copy of each, perhaps the AVX-512 one).
+// One vector type for all CPU ops: F32 has 8 lanes in files compiled for AVX2 and 16 for AVX-512,
+// everything else is the same, so that an op is written once. A file that includes this is compiled
+// once for each instruction set with TRIREME_ISA naming the namespace; it includes nothing else but
+// its table and base/dtype.h and uses no std:: template (the linker keeps one copy of each, perhaps
+// the AVX-512 one).
 //
-//   F32::load(p), x.store(p)              all lanes, from float or BFloat16 (widened; rounded to nearest even)
-//   F32::load(p, lanes), x.store(p, lanes)  lanes = Full{} or Tail(n): the first n lanes, others read as 0, not written
-//   + - * / sqrt                          IEEE, one rounding;  fma(a,b,c) = a b + c;  fnma(a,b,c) = c - a b
-//   min(a, b), max(a, b)                  b where either is NaN
-//   < <= == is_nan -> Mask; & | any; select(mask or lanes, yes, no)
-//   reduce_add, reduce_max                halves folded onto each other, a fixed tree
-//   pow2(n)                               2^n for integers -127 < n < 128;  exponent_of, mantissa_of: of normal x > 0
-//   F64                                   half as many lanes
+//   F32::load(p), x.store(p)     all lanes of float or BFloat16: widened; rounded to nearest even
+//   load(p, lanes), store(...)   Full{}, or Tail(n): the first n; others read 0, are not written
+//   + - * / sqrt                 IEEE, one rounding
+//   fma(a, b, c), fnma(a, b, c)  a b + c; c - a b
+//   min(a, b), max(a, b)         b where either is NaN
+//   < <= == is_nan               a Mask; & | any; select(mask or lanes, yes, no)
+//   reduce_add, reduce_max       halves folded onto each other, a fixed tree
+//   pow2(n)                      2^n for integers -127 < n < 128
+//   exponent_of, mantissa_of     of normal x > 0
+//   F64                          half as many lanes
 
 #if defined(TRIREME_SIMD_HEADER)  // tests put an emulation here (tests/kernels/support/simd_wide.h)
 #include TRIREME_SIMD_HEADER
@@ -29,8 +32,8 @@ using namespace v8;
 
 namespace trireme::TRIREME_ISA {
 
-/// Calls body(c, lanes) for each vector of [begin, end): Full for whole ones, then a Tail. The arithmetic of both is
-/// the same, so an element's bits do not depend on where it stands.
+/// Calls body(c, lanes) for each vector of [begin, end): Full for whole ones, then a Tail. The
+/// arithmetic of both is the same, so an element's bits do not depend on where it stands.
 template <class Body>
 TRIREME_INLINE void for_each_vector(std::int64_t begin, std::int64_t end, const Body& body) {
   std::int64_t c = begin;
@@ -38,8 +41,9 @@ TRIREME_INLINE void for_each_vector(std::int64_t begin, std::int64_t end, const 
   if (c < end) body(c, Tail(end - c));
 }
 
-/// The sum of body(c, lanes) over [begin, end), in a tree that depends on the length alone; body may return anything in
-/// the lanes that a Tail leaves out. Four running sums hide the latency of the additions and shorten each.
+/// The sum of body(c, lanes) over [begin, end), in a tree that depends on the length alone; body
+/// may return anything in the lanes that a Tail leaves out. Four running sums hide the latency of
+/// the additions and shorten each.
 template <class Body>
 TRIREME_INLINE float sum_over(std::int64_t begin, std::int64_t end, const Body& body) {
   constexpr std::int64_t kSums = 4;
@@ -79,14 +83,15 @@ TRIREME_INLINE F32 exp(F32 x) {
   return p * pow2(half) * pow2(n - half);
 }
 
-/// 1 / (1 + e^-x). tanh(x) = 2 sigmoid(2x) - 1, and GELU's 0.5 (1 + tanh u) = sigmoid(2u) without cancellation.
+/// 1 / (1 + e^-x). tanh(x) = 2 sigmoid(2x) - 1, and GELU's 0.5 (1 + tanh u) = sigmoid(2u) without
+/// cancellation.
 TRIREME_INLINE F32 sigmoid(F32 x) {
   const F32 one = F32::broadcast(1.0F);
   return one / (one + exp(-x));
 }
 
-/// log x within 1.5 ulp for normal x > 0; -inf for 0, inf for inf, NaN for NaN or x < 0. Subnormals count as 0.
-/// x = 2^n m, m in [sqrt(1/2), sqrt 2); log m = 2 atanh((m-1)/(m+1)) by its series.
+/// log x within 1.5 ulp for normal x > 0; -inf for 0, inf for inf, NaN for NaN or x < 0. Subnormals
+/// count as 0. x = 2^n m, m in [sqrt(1/2), sqrt 2); log m = 2 atanh((m-1)/(m+1)) by its series.
 TRIREME_INLINE F32 log(F32 x) {
   const F32 one = F32::broadcast(1.0F);
   F32 n = exponent_of(x), m = mantissa_of(x);

@@ -37,8 +37,8 @@ TRIREME_INLINE __m128i narrow(__m256 x) {
   const __m256i bits = _mm256_castps_si256(x);
   const __m256i upper = _mm256_srli_epi32(bits, 16);
   const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
-  const __m256i rounded =
-      _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  const __m256i rounded = _mm256_srli_epi32(
+      _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
   const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
   const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
   const __m256i words = _mm256_blendv_epi8(rounded, quiet, is_nan);
@@ -54,7 +54,9 @@ struct F32 {
   static TRIREME_INLINE F32 iota() { return {_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7)}; }
 
   static TRIREME_INLINE F32 load(const float* p, Full = {}) { return {_mm256_loadu_ps(p)}; }
-  static TRIREME_INLINE F32 load(const float* p, Tail t) { return {_mm256_maskload_ps(p, t.words)}; }
+  static TRIREME_INLINE F32 load(const float* p, Tail t) {
+    return {_mm256_maskload_ps(p, t.words)};
+  }
   static TRIREME_INLINE F32 load(const BFloat16* p, Full = {}) {
     return {widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
   }
@@ -90,7 +92,9 @@ TRIREME_INLINE F32 abs(F32 a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0F), 
 TRIREME_INLINE F32 round(F32 a) {
   return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
-TRIREME_INLINE F32 floor(F32 a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}; }
+TRIREME_INLINE F32 floor(F32 a) {
+  return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+}
 
 TRIREME_INLINE Mask operator<(F32 a, F32 b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)}; }
 TRIREME_INLINE Mask operator<=(F32 a, F32 b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LE_OQ)}; }
@@ -122,7 +126,8 @@ TRIREME_INLINE F32 exponent_of(F32 a) {
   return {_mm256_cvtepi32_ps(_mm256_sub_epi32(biased, _mm256_set1_epi32(127)))};
 }
 TRIREME_INLINE F32 mantissa_of(F32 a) {
-  const __m256i fraction = _mm256_and_si256(_mm256_castps_si256(a.v), _mm256_set1_epi32(0x007fffff));
+  const __m256i fraction =
+      _mm256_and_si256(_mm256_castps_si256(a.v), _mm256_set1_epi32(0x007fffff));
   return {_mm256_castsi256_ps(_mm256_or_si256(fraction, _mm256_set1_epi32(0x3f800000)))};
 }
 

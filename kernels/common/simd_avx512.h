@@ -1,6 +1,6 @@
 #pragma once
-// Sixteen f32 lanes in one AVX-512 register (F, BW, DQ, VL). Included by simd.h alone, which says what each name
-// means.
+// Sixteen f32 lanes in one AVX-512 register (F, BW, DQ, VL). Included by simd.h alone, which says
+// what each name means.
 
 #include <immintrin.h>
 
@@ -31,13 +31,14 @@ TRIREME_INLINE __m512 widen(__m256i halves) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
-/// The same integer steps as to_bfloat16 in base/dtype.h; AVX512_BF16 flushes denormals and is not used.
+/// The same integer steps as to_bfloat16 in base/dtype.h; AVX512_BF16 flushes denormals and is not
+/// used.
 TRIREME_INLINE __m256i narrow(__m512 x) {
   const __m512i bits = _mm512_castps_si512(x);
   const __m512i upper = _mm512_srli_epi32(bits, 16);
   const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
-  const __m512i rounded =
-      _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  const __m512i rounded = _mm512_srli_epi32(
+      _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
   const __m512i quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
   const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
   return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan, rounded, quiet));
@@ -54,7 +55,9 @@ struct F32 {
   }
 
   static TRIREME_INLINE F32 load(const float* p, Full = {}) { return {_mm512_loadu_ps(p)}; }
-  static TRIREME_INLINE F32 load(const float* p, Tail t) { return {_mm512_maskz_loadu_ps(t.lanes, p)}; }
+  static TRIREME_INLINE F32 load(const float* p, Tail t) {
+    return {_mm512_maskz_loadu_ps(t.lanes, p)};
+  }
   static TRIREME_INLINE F32 load(const BFloat16* p, Full = {}) {
     return {widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
   }
@@ -67,7 +70,9 @@ struct F32 {
   TRIREME_INLINE void store(BFloat16* p, Full = {}) const {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(v));
   }
-  TRIREME_INLINE void store(BFloat16* p, Tail t) const { _mm256_mask_storeu_epi16(p, t.lanes, narrow(v)); }
+  TRIREME_INLINE void store(BFloat16* p, Tail t) const {
+    _mm256_mask_storeu_epi16(p, t.lanes, narrow(v));
+  }
 };
 
 TRIREME_INLINE F32 operator+(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
@@ -92,9 +97,13 @@ TRIREME_INLINE Mask operator<(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.
 TRIREME_INLINE Mask operator<=(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LE_OQ)}; }
 TRIREME_INLINE Mask operator==(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)}; }
 TRIREME_INLINE Mask is_nan(F32 a) { return {_mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q)}; }
-TRIREME_INLINE F32 select(Mask m, F32 yes, F32 no) { return {_mm512_mask_blend_ps(m.v, no.v, yes.v)}; }
+TRIREME_INLINE F32 select(Mask m, F32 yes, F32 no) {
+  return {_mm512_mask_blend_ps(m.v, no.v, yes.v)};
+}
 TRIREME_INLINE F32 select(Full, F32 yes, F32) { return yes; }
-TRIREME_INLINE F32 select(Tail t, F32 yes, F32 no) { return {_mm512_mask_blend_ps(t.lanes, no.v, yes.v)}; }
+TRIREME_INLINE F32 select(Tail t, F32 yes, F32 no) {
+  return {_mm512_mask_blend_ps(t.lanes, no.v, yes.v)};
+}
 
 TRIREME_INLINE float reduce_add(F32 a) {
   const __m256 x8 = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
@@ -118,7 +127,8 @@ TRIREME_INLINE F32 exponent_of(F32 a) {
   return {_mm512_cvtepi32_ps(_mm512_sub_epi32(biased, _mm512_set1_epi32(127)))};
 }
 TRIREME_INLINE F32 mantissa_of(F32 a) {
-  const __m512i fraction = _mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x007fffff));
+  const __m512i fraction =
+      _mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x007fffff));
   return {_mm512_castsi512_ps(_mm512_or_si512(fraction, _mm512_set1_epi32(0x3f800000)))};
 }
 

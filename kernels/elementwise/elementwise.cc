@@ -23,8 +23,8 @@ void cast(Context& context, TensorView destination, ConstTensorView source) {
   check.tensor("destination", destination, destination.dtype, destination.shape);
   check.disjoint("destination", destination, "source", source);
   if (source.count() == 0) return;
-  table(context).cast({context.exec(), destination.data, source.data, destination.count(), destination.dtype,
-                       source.dtype});
+  table(context).cast({context.exec(), destination.data, source.data, destination.count(),
+                       destination.dtype, source.dtype});
 }
 
 void clear(Context& context, TensorView destination) {
@@ -39,7 +39,8 @@ void accumulate(Context& context, TensorView destination, ConstTensorView source
   check.tensor("destination", destination, DType::kF32, destination.shape);
   check.tensor("source", source, source.dtype, destination.shape);
   check.same_or_disjoint("destination", destination, "source", source);
-  table(context).accumulate({context.exec(), destination.as<float>(), source.data, destination.count(), source.dtype});
+  table(context).accumulate(
+      {context.exec(), destination.as<float>(), source.data, destination.count(), source.dtype});
 }
 
 void column_sum(Context& context, TensorView sum_N, ConstTensorView x_TN) {
@@ -49,7 +50,8 @@ void column_sum(Context& context, TensorView sum_N, ConstTensorView x_TN) {
   check.tensor("x", x_TN, x_TN.dtype, x_TN.shape);
   check.tensor("sum", sum_N, DType::kF32, {x_TN.shape[1]});
   check.disjoint("sum", sum_N, "x", x_TN);
-  table(context).column_sum({context.exec(), sum_N.as<float>(), x_TN.data, x_TN.shape[0], x_TN.shape[1], x_TN.dtype});
+  table(context).column_sum(
+      {context.exec(), sum_N.as<float>(), x_TN.data, x_TN.shape[0], x_TN.shape[1], x_TN.dtype});
 }
 
 }  // namespace trireme

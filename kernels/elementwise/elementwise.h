@@ -5,7 +5,7 @@
 
 namespace trireme {
 
-/// destination = source, converted between f32 and bf16 (nearest even); a plain copy for equal types.
+/// destination = source, converted between f32 and bf16 (nearest even), or copied for equal types.
 void cast(Context& context, TensorView destination, ConstTensorView source);
 
 /// All bytes zero.
@@ -15,8 +15,8 @@ void clear(Context& context, TensorView destination);
 void accumulate(Context& context, TensorView destination, ConstTensorView source);
 
 /// sum[n] += sum_t x[t,n]: the gradient of a bias.   sum [N] f32;  x [T, N] f32|bf16
-/// Deterministic for any number of threads: columns are shared out, tokens added in ascending order in f32 over
-/// blocks of 64, the blocks in order.
+/// Deterministic for any number of threads: columns are shared out, tokens added in ascending order
+/// in f32 over blocks of 64, the blocks in order.
 void column_sum(Context& context, TensorView sum_N, ConstTensorView x_TN);
 
 }  // namespace trireme

@@ -34,9 +34,10 @@ void cast(const CastArgs& args) {
 
 void clear(const ClearArgs& args) {
   char* destination = static_cast<char*>(args.destination);
-  parallel_ranges(args.exec, static_cast<std::int64_t>(args.bytes), 1, [&](std::int64_t begin, std::int64_t end) {
-    __builtin_memset(destination + begin, 0, static_cast<std::size_t>(end - begin));
-  });
+  parallel_ranges(args.exec, static_cast<std::int64_t>(args.bytes), 1,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    __builtin_memset(destination + begin, 0, static_cast<std::size_t>(end - begin));
+                  });
 }
 
 template <class T>
@@ -44,7 +45,8 @@ void accumulate_elements(const AccumulateArgs& args) {
   const T* source = static_cast<const T*>(args.source);
   parallel_ranges(args.exec, args.count, 1, [&](std::int64_t begin, std::int64_t end) {
     for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
-      (F32::load(args.destination + i, lanes) + F32::load(source + i, lanes)).store(args.destination + i, lanes);
+      (F32::load(args.destination + i, lanes) + F32::load(source + i, lanes))
+          .store(args.destination + i, lanes);
     });
   });
 }
@@ -56,20 +58,23 @@ void accumulate(const AccumulateArgs& args) {
 
 constexpr std::int64_t kTokensPerBlock = 64;
 
-/// Sums kVectors whole vectors of columns, or one partial one, in registers. Blocks keep the error near that of a sum
-/// of 64: a running f32 sum over thousands of tokens would lose more.
+/// Sums kVectors whole vectors of columns, or one partial one, in registers. Blocks keep the error
+/// near that of a sum of 64: a running f32 sum over thousands of tokens would lose more.
 template <int kVectors, class T, class Lanes>
 void sum_columns(const ColumnSumArgs& args, std::int64_t column, Lanes lanes) {
   const T* x = static_cast<const T*>(args.x) + column;
   F32 total[kVectors];
-  for (int v = 0; v < kVectors; ++v) total[v] = F32::load(args.sum + column + v * F32::kWidth, lanes);
+  for (int v = 0; v < kVectors; ++v)
+    total[v] = F32::load(args.sum + column + v * F32::kWidth, lanes);
   for (std::int64_t first = 0; first < args.tokens; first += kTokensPerBlock) {
-    const std::int64_t end = first + kTokensPerBlock < args.tokens ? first + kTokensPerBlock : args.tokens;
+    const std::int64_t end =
+        first + kTokensPerBlock < args.tokens ? first + kTokensPerBlock : args.tokens;
     F32 block[kVectors];
     for (int v = 0; v < kVectors; ++v) block[v] = F32::zero();
     for (std::int64_t t = first; t < end; ++t) {
       const T* row = x + t * args.columns;
-      for (int v = 0; v < kVectors; ++v) block[v] = block[v] + F32::load(row + v * F32::kWidth, lanes);
+      for (int v = 0; v < kVectors; ++v)
+        block[v] = block[v] + F32::load(row + v * F32::kWidth, lanes);
     }
     for (int v = 0; v < kVectors; ++v) total[v] = total[v] + block[v];
   }
@@ -81,12 +86,16 @@ void column_sum_of(const ColumnSumArgs& args) {
   // Whole cache lines of columns to a thread, so that no two threads write one line.
   constexpr std::int64_t kColumnsPerUnit = 64;
   const std::int64_t units = (args.columns + kColumnsPerUnit - 1) / kColumnsPerUnit;
-  parallel_ranges(args.exec, units, args.tokens * kColumnsPerUnit, [&](std::int64_t first, std::int64_t last) {
-    std::int64_t column = first * kColumnsPerUnit;
-    const std::int64_t end = last * kColumnsPerUnit < args.columns ? last * kColumnsPerUnit : args.columns;
-    for (; column + 8 * F32::kWidth <= end; column += 8 * F32::kWidth) sum_columns<8, T>(args, column, Full{});
-    for_each_vector(column, end, [&](std::int64_t c, auto lanes) { sum_columns<1, T>(args, c, lanes); });
-  });
+  parallel_ranges(
+      args.exec, units, args.tokens * kColumnsPerUnit, [&](std::int64_t first, std::int64_t last) {
+        std::int64_t column = first * kColumnsPerUnit;
+        const std::int64_t end =
+            last * kColumnsPerUnit < args.columns ? last * kColumnsPerUnit : args.columns;
+        for (; column + 8 * F32::kWidth <= end; column += 8 * F32::kWidth)
+          sum_columns<8, T>(args, column, Full{});
+        for_each_vector(column, end,
+                        [&](std::int64_t c, auto lanes) { sum_columns<1, T>(args, c, lanes); });
+      });
 }
 
 void column_sum(const ColumnSumArgs& args) {

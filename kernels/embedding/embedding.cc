@@ -28,18 +28,21 @@ void embedding_forward(Context& context, const EmbeddingForward& args) {
   const bool with_positions = args.position_table_PC.given();
   if (with_positions) {
     check.rank("position_table", args.position_table_PC, 2);
-    check.tensor("position_table", args.position_table_PC, type, {args.position_table_PC.shape[0], channels});
+    check.tensor("position_table", args.position_table_PC, type,
+                 {args.position_table_PC.shape[0], channels});
     check.tensor("positions", args.positions_T, DType::kI32, {tokens});
     check.indices("positions", args.positions_T, args.position_table_PC.shape[0]);
     check.disjoint("out", args.out_TC, "position_table", args.position_table_PC);
   }
   if (args.out_TC.count() == 0) return;
-  table(context).forward({context.exec(), args.out_TC.data, args.ids_T.as<std::int32_t>(), args.table_VC.data,
-                          with_positions ? args.positions_T.as<std::int32_t>() : nullptr, args.position_table_PC.data,
-                          tokens, channels, type});
+  table(context).forward({context.exec(), args.out_TC.data, args.ids_T.as<std::int32_t>(),
+                          args.table_VC.data,
+                          with_positions ? args.positions_T.as<std::int32_t>() : nullptr,
+                          args.position_table_PC.data, tokens, channels, type});
 }
 
-void embedding_backward(Context& context, TensorView dtable_VC, ConstTensorView ids_T, ConstTensorView dout_TC) {
+void embedding_backward(Context& context, TensorView dtable_VC, ConstTensorView ids_T,
+                        ConstTensorView dout_TC) {
   const ArgumentChecker check("embedding_backward");
   check.rank("dtable", dtable_VC, 2);
   check.rank("ids", ids_T, 1);
@@ -51,8 +54,8 @@ void embedding_backward(Context& context, TensorView dtable_VC, ConstTensorView 
   check.disjoint("dtable", dtable_VC, "dout", dout_TC);
   check.indices("ids", ids_T, dtable_VC.shape[0]);
   if (dout_TC.count() == 0) return;
-  table(context).backward({context.exec(), dtable_VC.as<float>(), ids_T.as<std::int32_t>(), dout_TC.data, tokens,
-                           channels, dout_TC.dtype});
+  table(context).backward({context.exec(), dtable_VC.as<float>(), ids_T.as<std::int32_t>(),
+                           dout_TC.data, tokens, channels, dout_TC.dtype});
 }
 
 }  // namespace trireme

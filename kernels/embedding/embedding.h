@@ -23,6 +23,7 @@ void embedding_forward(Context& context, const EmbeddingForward& args);
 ///
 ///   dtable [V, C] f32;  ids [T] i32;  dout [T, C] f32|bf16
 /// Deterministic for any number of threads: rows, not tokens, are shared out.
-void embedding_backward(Context& context, TensorView dtable_VC, ConstTensorView ids_T, ConstTensorView dout_TC);
+void embedding_backward(Context& context, TensorView dtable_VC, ConstTensorView ids_T,
+                        ConstTensorView dout_TC);
 
 }  // namespace trireme

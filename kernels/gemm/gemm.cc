@@ -52,9 +52,9 @@ void gemm_f32(Context& context, const Gemm& args, Sizes s) {
     gemm_internal::fill_with_bias(context, args.c_MN, args.bias_N);
     beta = 1.0F;
   }
-  gemm_internal::sgemm(context.threads(),
-                       {s, args.a.as<float>(), args.b.as<float>(), args.c_MN.as<float>(), args.a.shape[1],
-                        args.b.shape[1], s.n, args.transpose_a, args.transpose_b, beta});
+  gemm_internal::sgemm(context.threads(), {s, args.a.as<float>(), args.b.as<float>(),
+                                           args.c_MN.as<float>(), args.a.shape[1], args.b.shape[1],
+                                           s.n, args.transpose_a, args.transpose_b, beta});
 }
 
 }  // namespace
@@ -68,7 +68,8 @@ void gemm(Context& context, const Gemm& args) {
     return;
   }
   if (args.a.dtype == DType::kF32) return gemm_f32(context, args, s);
-  if (gemm_internal::has_native_bf16(context)) return gemm_internal::gemm_by_primitive(context, args, s);
+  if (gemm_internal::has_native_bf16(context))
+    return gemm_internal::gemm_by_primitive(context, args, s);
   gemm_internal::gemm_by_panels(context, args, s);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "device/context.h"
 #include "tensor/tensor_view.h"
@@ -16,8 +17,8 @@ enum class Accumulate : std::uint8_t { kNo, kYes };
 ///   a     [M, K], or [K, M] with transpose_a      f32|bf16
 ///   b     [K, N], or [N, K] with transpose_b      as a
 ///   bias  [N]     as b; not with accumulate
-/// Sums in f32; a bf16 result is rounded once, after the bias. No operand aliases c. M, N or K may be 0.
-/// Deterministic for a given shape, number of threads and CPU.
+/// Sums in f32; a bf16 result is rounded once, after the bias. No operand aliases c. M, N or K may
+/// be 0. Deterministic for a given shape, number of threads and CPU.
 struct Gemm {
   TensorView c_MN;
   ConstTensorView a, b;
@@ -26,5 +27,8 @@ struct Gemm {
   ConstTensorView bias_N = {};
 };
 void gemm(Context& context, const Gemm& args);
+
+/// "2.6.3": of oneDNN.
+std::string gemm_library_version();
 
 }  // namespace trireme

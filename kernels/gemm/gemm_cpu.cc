@@ -11,7 +11,9 @@ void copy_rows(const PanelArgs& args) {
     for (std::int64_t r = first; r < last; ++r) {
       To* to = static_cast<To*>(args.destination) + r * args.destination_stride;
       const From* from = static_cast<const From*>(args.source) + r * args.source_stride;
-      for_each_vector(0, args.columns, [&](std::int64_t c, auto lanes) { F32::load(from + c, lanes).store(to + c, lanes); });
+      for_each_vector(0, args.columns, [&](std::int64_t c, auto lanes) {
+        F32::load(from + c, lanes).store(to + c, lanes);
+      });
     }
   });
 }

@@ -24,7 +24,8 @@ void sgemm(int threads, const Sgemm& args);
 
 /// Whether oneDNN multiplies bf16 with the CPU's own instructions.
 bool has_native_bf16(const Context& context);
-/// By a oneDNN primitive of the operands' type, f32 or bf16 (f32 stands here for tests: it runs on any CPU).
+/// By a oneDNN primitive of the operands' type, f32 or bf16 (f32 stands here for tests: it runs on
+/// any CPU).
 void gemm_by_primitive(Context& context, const Gemm& args, Sizes sizes);
 /// bf16 operands widened block by block, then sgemm: right on any CPU, and slower.
 void gemm_by_panels(Context& context, const Gemm& args, Sizes sizes);

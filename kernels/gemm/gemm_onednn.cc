@@ -27,7 +27,8 @@ dnnl::memory::data_type type_of(DType dtype) {
   return dtype == DType::kBF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 }
 
-dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, DType dtype, Transpose transpose) {
+dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, DType dtype,
+                          Transpose transpose) {
   using Tag = dnnl::memory::format_tag;
   return {{rows, columns}, type_of(dtype), transpose == Transpose::kYes ? Tag::ba : Tag::ab};
 }
@@ -37,8 +38,8 @@ struct Primitive {
   dnnl::matmul matmul;
 };
 
-/// A memo of what oneDNN generates for a shape: making it again costs more than a small product. One for each thread
-/// that calls ops, so that it needs no lock.
+/// A memo of what oneDNN generates for a shape: making it again costs more than a small product.
+/// One for each thread that calls ops, so that it needs no lock.
 class PrimitiveCache {
  public:
   using Key = std::array<std::int64_t, 8>;
@@ -47,9 +48,14 @@ class PrimitiveCache {
   dnnl::stream& stream() { return stream_; }
 
   const Primitive& get(const Gemm& args, Sizes s, int threads) {
-    const Key key = {s.m, s.n, s.k, static_cast<int>(args.transpose_a) * 2 + static_cast<int>(args.transpose_b),
+    const Key key = {s.m,
+                     s.n,
+                     s.k,
+                     static_cast<int>(args.transpose_a) * 2 + static_cast<int>(args.transpose_b),
                      static_cast<int>(args.accumulate) * 2 + static_cast<int>(args.bias_N.given()),
-                     static_cast<int>(args.a.dtype), static_cast<int>(args.c_MN.dtype), threads};
+                     static_cast<int>(args.a.dtype),
+                     static_cast<int>(args.c_MN.dtype),
+                     threads};
     const auto found = primitives_.find(key);
     if (found != primitives_.end()) return found->second;
     return primitives_.emplace(key, make(args, s)).first->second;
@@ -68,8 +74,9 @@ class PrimitiveCache {
     const dnnl::memory::desc b = matrix(s.k, s.n, args.b.dtype, args.transpose_b);
     const dnnl::memory::desc c = matrix(s.m, s.n, args.c_MN.dtype, Transpose::kNo);
     // An empty description stands for "no bias".
-    const dnnl::memory::desc bias =
-        args.bias_N.given() ? matrix(1, s.n, args.bias_N.dtype, Transpose::kNo) : dnnl::memory::desc();
+    const dnnl::memory::desc bias = args.bias_N.given()
+                                        ? matrix(1, s.n, args.bias_N.dtype, Transpose::kNo)
+                                        : dnnl::memory::desc();
 #if DNNL_VERSION_MAJOR >= 3
     const dnnl::matmul::primitive_desc description(engine_, a, b, bias, c, attributes);
 #else
@@ -94,11 +101,12 @@ PrimitiveCache& primitive_cache() {
 
 void sgemm(int threads, const Sgemm& args) {
   prepare(threads);
-  const dnnl::status status =
-      dnnl::sgemm(letter(args.transpose_a), letter(args.transpose_b), args.sizes.m, args.sizes.n, args.sizes.k, 1.0F,
-                  args.a, args.a_stride, args.b, args.b_stride, args.beta, args.c, args.c_stride);
-  expect(status == dnnl::status::success, "oneDNN refuses a product of [{}, {}] and [{}, {}]: status {}", args.sizes.m,
-         args.sizes.k, args.sizes.k, args.sizes.n, static_cast<int>(status));
+  const dnnl::status status = dnnl::sgemm(
+      letter(args.transpose_a), letter(args.transpose_b), args.sizes.m, args.sizes.n, args.sizes.k,
+      1.0F, args.a, args.a_stride, args.b, args.b_stride, args.beta, args.c, args.c_stride);
+  expect(status == dnnl::status::success,
+         "oneDNN refuses a product of [{}, {}] and [{}, {}]: status {}", args.sizes.m, args.sizes.k,
+         args.sizes.k, args.sizes.n, static_cast<int>(status));
 }
 
 bool has_native_bf16(const Context& context) {
@@ -111,7 +119,8 @@ void gemm_by_primitive(Context& context, const Gemm& args, Sizes sizes) {
   try {
     const Primitive& primitive = cache.get(args, sizes, context.threads());
     const auto operand = [&](const dnnl::memory::desc& description, const void* data) {
-      return dnnl::memory(description, cache.engine(), const_cast<void*>(data));  // oneDNN has no constant memory
+      return dnnl::memory(description, cache.engine(),
+                          const_cast<void*>(data));  // oneDNN has no constant memory
     };
     const auto& description = primitive.description;
     const dnnl::memory::desc scratchpad = description.scratchpad_desc();
@@ -126,9 +135,15 @@ void gemm_by_primitive(Context& context, const Gemm& args, Sizes sizes) {
     primitive.matmul.execute(cache.stream(), operands);
     cache.stream().wait();
   } catch (const dnnl::error& error) {
-    throw InternalError("oneDNN refuses a product of [{}, {}] and [{}, {}] in {}: {}", sizes.m, sizes.k, sizes.k,
-                        sizes.n, name_of(args.a.dtype), error.message);
+    throw InternalError("oneDNN refuses a product of [{}, {}] and [{}, {}] in {}: {}", sizes.m,
+                        sizes.k, sizes.k, sizes.n, name_of(args.a.dtype), error.message);
   }
+}
+
+std::string gemm_library_version() {
+  const dnnl_version_t* version = dnnl_version();
+  return std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
+         std::to_string(version->patch);
 }
 
 }  // namespace trireme::gemm_internal

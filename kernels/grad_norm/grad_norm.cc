@@ -12,8 +12,10 @@ void grad_norm_accumulate(Context& context, ExactSum& sum, ConstTensorView gradi
   check.tensor("gradient", gradient, DType::kF32, gradient.shape);
   if (gradient.count() == 0) return;
   const bool vector = gradient.shape.rank() == 1;
-  const std::int64_t rows = vector ? 1 : gradient.shape[0], columns = gradient.shape[vector ? 0 : 1];
-  auto* squares = reinterpret_cast<double*>(context.scratch(static_cast<std::size_t>(rows) * sizeof(double)));
+  const std::int64_t rows = vector ? 1 : gradient.shape[0],
+                     columns = gradient.shape[vector ? 0 : 1];
+  auto* squares =
+      reinterpret_cast<double*>(context.scratch(static_cast<std::size_t>(rows) * sizeof(double)));
   const GradNormKernels& kernels =
       choose_table("grad_norm_accumulate", context, avx2::grad_norm_cpu, avx512::grad_norm_cpu);
   kernels.row_squares({context.exec(), squares, gradient.as<float>(), rows, columns});

@@ -5,8 +5,9 @@
 namespace trireme::TRIREME_ISA {
 namespace {
 
-// The tree is the same for both instruction sets: lane l of 16 adds the squares of elements l, l + 16, ... in order,
-// then the lanes are folded in halves. The square of an f32 is exact in f64, so only the additions round.
+// The tree is the same for both instruction sets: lane l of 16 adds the squares of elements l, l +
+// 16, ... in order, then the lanes are folded in halves. The square of an f32 is exact in f64, so
+// only the additions round.
 constexpr int kLanes = 16;
 constexpr int kVectors = kLanes / F64::kWidth;
 
@@ -44,7 +45,8 @@ double squares_of(const float* x, std::int64_t count) {
 
 void row_squares(const RowSquaresArgs& args) {
   parallel_ranges(args.exec, args.rows, args.columns, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) args.squares[r] = squares_of(args.gradient + r * args.columns, args.columns);
+    for (std::int64_t r = begin; r < end; ++r)
+      args.squares[r] = squares_of(args.gradient + r * args.columns, args.columns);
   });
 }
 

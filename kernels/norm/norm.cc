@@ -71,11 +71,19 @@ void norm_forward(Context& context, const NormForward& args) {
   const std::int64_t tokens = args.x_TC.shape[0], channels = args.x_TC.shape[1];
   if (tokens == 0 || channels == 0) return;
   const bool layer = args.op == NormOp::kLayer;
-  const NormForwardArgs call{context.exec(),      args.y_TC.data,          args.sum_TC.data,
-                             layer ? args.mean_T.as<float>() : nullptr,    args.rstd_T.as<float>(),
-                             args.x_TC.data,      args.residual_TC.data,   args.weight_C.data,
-                             args.bias_C.data,    tokens,                  channels,
-                             args.eps,            args.x_TC.dtype};
+  const NormForwardArgs call{context.exec(),
+                             args.y_TC.data,
+                             args.sum_TC.data,
+                             layer ? args.mean_T.as<float>() : nullptr,
+                             args.rstd_T.as<float>(),
+                             args.x_TC.data,
+                             args.residual_TC.data,
+                             args.weight_C.data,
+                             args.bias_C.data,
+                             tokens,
+                             channels,
+                             args.eps,
+                             args.x_TC.dtype};
   (layer ? table(context).layer_forward : table(context).rms_forward)(call);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// RMSNorm (Zhang, Sennrich 2019) and LayerNorm (Ba et al. 2016), with the residual add before them fused in.
+// RMSNorm (Zhang, Sennrich 2019) and LayerNorm (Ba et al. 2016), with the residual add before them
+// fused in.
 
 #include <cstdint>
 
@@ -11,13 +12,16 @@ namespace trireme {
 enum class NormOp : std::uint8_t { kRms, kLayer };
 
 /// s = x + residual (stored, rounded to its type), then
-///   RMS:    y[t,c] = s[t,c] * rstd[t] * weight[c],              rstd = 1 / sqrt(mean_c s^2 + eps)
-///   layer:  y[t,c] = (s[t,c] - mean[t]) * rstd[t] * weight[c] + bias[c],  rstd = 1 / sqrt(var_c s + eps)
+///   RMS:    y[t,c] = s[t,c] * rstd[t] * weight[c]
+///           rstd = 1 / sqrt(mean_c s^2 + eps)
+///   layer:  y[t,c] = (s[t,c] - mean[t]) * rstd[t] * weight[c] + bias[c]
+///           rstd = 1 / sqrt(var_c s + eps)
 ///
 ///   y, x, residual, sum   [T, C]  f32|bf16, all of one type; sum may be x or residual
 ///   weight, bias          [C]     as y; bias for layer norm only, optional
 ///   mean, rstd            [T]     f32, kept for the backward pass; mean for layer norm only
-/// Without residual, sum is not given and s = x. Sums in f32 (variance in two passes). Deterministic.
+/// Without residual, sum is not given and s = x. Sums in f32, the variance in two passes.
+/// Deterministic; a token has the same bits whatever stands beside it.
 struct NormForward {
   NormOp op = NormOp::kRms;
   double eps = 1e-5;
@@ -26,13 +30,14 @@ struct NormForward {
 };
 void norm_forward(Context& context, const NormForward& args);
 
-/// The gradient of s: dx = dresidual + (backward of the norm applied to dy); with n = normalised s, g = dy * weight:
+/// The gradient of s: dx = dresidual + (backward of the norm applied to dy);
+/// with n = normalised s, g = dy * weight:
 ///   RMS:    rstd (g - n mean_c(g n))        layer:  rstd (g - mean_c g - n mean_c(g n))
 ///   dweight[c] += sum_t dy n,  dbias[c] += sum_t dy
 ///
 ///   dx, dresidual  [T, C]  as dy (dresidual optional; dx may be dy or dresidual)
 ///   s              [T, C]  the input of the norm: `sum` of the forward pass, or x
-///   dweight, dbias [C]     f32, accumulated
+///   dweight, dbias [C]     f32, accumulated; either may be left out
 /// Deterministic for a given number of threads.
 struct NormBackward {
   NormOp op = NormOp::kRms;

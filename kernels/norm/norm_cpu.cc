@@ -1,8 +1,7 @@
-#include "kernels/norm/norm_table.h"
-
 #include "kernels/common/parallel.h"
 #include "kernels/common/partial_sums.h"
 #include "kernels/common/simd.h"
+#include "kernels/norm/norm_table.h"
 
 namespace trireme::TRIREME_ISA {
 namespace {
@@ -20,7 +19,9 @@ T* row_of(void* matrix, std::int64_t row, std::int64_t channels) {
 
 /// In double: it is one number for a row, and eps may be far below an f32's resolution of the mean.
 float inverse_root(float sum_of_squares, std::int64_t channels, double eps) {
-  return static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(sum_of_squares) / static_cast<double>(channels) + eps));
+  return static_cast<float>(
+      1.0 /
+      __builtin_sqrt(static_cast<double>(sum_of_squares) / static_cast<double>(channels) + eps));
 }
 
 template <Kind kKind, class T>
@@ -37,7 +38,8 @@ void forward_row(const NormForwardArgs& args, std::int64_t t) {
   }
   float mean = 0;
   if constexpr (kKind == Kind::kLayer) {
-    mean = sum_over(0, n, [&](std::int64_t c, auto lanes) { return F32::load(s + c, lanes); }) / static_cast<float>(n);
+    mean = sum_over(0, n, [&](std::int64_t c, auto lanes) { return F32::load(s + c, lanes); }) /
+           static_cast<float>(n);
     args.mean[t] = mean;
   }
   const F32 shift = F32::broadcast(mean);
@@ -60,15 +62,16 @@ void forward_row(const NormForwardArgs& args, std::int64_t t) {
 
 template <Kind kKind>
 void forward(const NormForwardArgs& args) {
-  parallel_ranges(args.exec, args.tokens, 4 * args.channels, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      if (args.dtype == DType::kF32) {
-        forward_row<kKind, float>(args, t);
-      } else {
-        forward_row<kKind, BFloat16>(args, t);
-      }
-    }
-  });
+  parallel_ranges(args.exec, args.tokens, 4 * args.channels,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t t = begin; t < end; ++t) {
+                      if (args.dtype == DType::kF32) {
+                        forward_row<kKind, float>(args, t);
+                      } else {
+                        forward_row<kKind, BFloat16>(args, t);
+                      }
+                    }
+                  });
 }
 
 /// The sums of a piece; a null pointer where the gradient is not wanted.
@@ -86,14 +89,21 @@ void backward_row(const NormBackwardArgs& args, std::int64_t t, const WeightSums
   T* dx = row_of<T>(args.dx, t, n);
   const F32 rstd = F32::broadcast(args.rstd[t]);
   const F32 shift = F32::broadcast(kKind == Kind::kLayer ? args.mean[t] : 0.0F);
-  const auto normalised = [&](std::int64_t c, auto lanes) { return (F32::load(s + c, lanes) - shift) * rstd; };
-  const auto gradient = [&](std::int64_t c, auto lanes) { return F32::load(dy + c, lanes) * F32::load(weight + c, lanes); };
+  const auto normalised = [&](std::int64_t c, auto lanes) {
+    return (F32::load(s + c, lanes) - shift) * rstd;
+  };
+  const auto gradient = [&](std::int64_t c, auto lanes) {
+    return F32::load(dy + c, lanes) * F32::load(weight + c, lanes);
+  };
 
   const float count = static_cast<float>(n);
-  const F32 mean_gn = F32::broadcast(sum_over(0, n, [&](std::int64_t c, auto lanes) {
-    return gradient(c, lanes) * normalised(c, lanes);
-  }) / count);
-  const F32 mean_g = F32::broadcast(kKind == Kind::kLayer ? sum_over(0, n, gradient) / count : 0.0F);
+  const F32 mean_gn = F32::broadcast(sum_over(0, n,
+                                              [&](std::int64_t c, auto lanes) {
+                                                return gradient(c, lanes) * normalised(c, lanes);
+                                              }) /
+                                     count);
+  const F32 mean_g =
+      F32::broadcast(kKind == Kind::kLayer ? sum_over(0, n, gradient) / count : 0.0F);
   for_each_vector(0, n, [&](std::int64_t c, auto lanes) {
     const F32 d = F32::load(dy + c, lanes), x = normalised(c, lanes);
     if (sums.has_weight) sums.weight.add(c, lanes, d * x);
@@ -106,7 +116,9 @@ void backward_row(const NormBackwardArgs& args, std::int64_t t, const WeightSums
   });
 }
 
-int pieces_of(const NormBackwardArgs& args) { return piece_count(args.exec.threads, args.tokens, 8 * args.channels); }
+int pieces_of(const NormBackwardArgs& args) {
+  return piece_count(args.exec.threads, args.tokens, 8 * args.channels);
+}
 
 std::int64_t backward_scratch_floats(const NormBackwardArgs& args) {
   return 2 * pieces_of(args) * PartialSum::floats(args.channels);
@@ -119,8 +131,8 @@ void backward(const NormBackwardArgs& args) {
   float* bias_memory = weight_memory + pieces * PartialSum::floats(args.channels);
   parallel_pieces(pieces, args.tokens, [&](int piece, std::int64_t begin, std::int64_t end) {
     const WeightSums sums{PartialSum::of_piece(weight_memory, piece, args.channels),
-                          PartialSum::of_piece(bias_memory, piece, args.channels), args.dweight != nullptr,
-                          args.dbias != nullptr};
+                          PartialSum::of_piece(bias_memory, piece, args.channels),
+                          args.dweight != nullptr, args.dbias != nullptr};
     for (std::int64_t t = begin; t < end; ++t) {
       if (args.dtype == DType::kF32) {
         backward_row<kKind, float>(args, t, sums);

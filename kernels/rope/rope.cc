@@ -11,17 +11,20 @@ const RopeKernels& table(const Context& context) {
   return choose_table("rope", context, avx2::rope_cpu, avx512::rope_cpu);
 }
 
-void check_rotation(const ArgumentChecker& check, ConstTensorView positions_T, ConstTensorView cos_sin_PD,
-                    const HeadsShape& shape) {
+void check_rotation(const ArgumentChecker& check, ConstTensorView positions_T,
+                    ConstTensorView cos_sin_PD, const HeadsShape& shape) {
   check.tensor("positions", positions_T, DType::kI32, {shape.tokens});
   check.rank("cos_sin", cos_sin_PD, 2);
   check.tensor("cos_sin", cos_sin_PD, DType::kF32, {cos_sin_PD.shape[0], shape.head_dim});
   check.indices("positions", positions_T, cos_sin_PD.shape[0]);
 }
 
-/// Heads of one wide row lie between each other's rows, so only an equal start tells that two are the same.
-void check_alias(const ArgumentChecker& check, const char* name, const ConstHeadsView& a, const ConstHeadsView& b) {
-  check.that(a.data != b.data || a.token_stride == b.token_stride, name, "aliases an operand of another stride");
+/// Heads of one wide row lie between each other's rows, so only an equal start tells that two are
+/// the same.
+void check_alias(const ArgumentChecker& check, const char* name, const ConstHeadsView& a,
+                 const ConstHeadsView& b) {
+  check.that(a.data != b.data || a.token_stride == b.token_stride, name,
+             "aliases an operand of another stride");
 }
 
 void check_forward(const RopeForward& args, const HeadsShape& shape) {
@@ -35,7 +38,8 @@ void check_forward(const RopeForward& args, const HeadsShape& shape) {
   if (!args.weight_D.given()) return;
   check.tensor("weight", args.weight_D, args.in.dtype, {shape.head_dim});
   check.tensor("rstd", args.rstd_TH, DType::kF32, {shape.tokens, shape.heads});
-  check.that(args.out.data != args.in.data || shape.tokens == 0, "out", "may not be in with a weight");
+  check.that(args.out.data != args.in.data || shape.tokens == 0, "out",
+             "may not be in with a weight");
 }
 
 void check_backward(const RopeBackward& args, const HeadsShape& shape) {
@@ -59,10 +63,10 @@ void rope_forward(Context& context, const RopeForward& args) {
   const HeadsShape shape{args.in.tokens, args.in.heads, args.in.head_dim};
   check_forward(args, shape);
   if (shape.tokens == 0) return;
-  table(context).forward({context.exec(), args.out.data, args.in.data, args.out.token_stride, args.in.token_stride,
-                          args.positions_T.as<std::int32_t>(), args.cos_sin_PD.as<float>(), args.weight_D.data,
-                          args.rstd_TH.as<float>(), shape.tokens, shape.heads, shape.head_dim, args.eps,
-                          args.in.dtype});
+  table(context).forward({context.exec(), args.out.data, args.in.data, args.out.token_stride,
+                          args.in.token_stride, args.positions_T.as<std::int32_t>(),
+                          args.cos_sin_PD.as<float>(), args.weight_D.data, args.rstd_TH.as<float>(),
+                          shape.tokens, shape.heads, shape.head_dim, args.eps, args.in.dtype});
 }
 
 void rope_backward(Context& context, const RopeBackward& args) {

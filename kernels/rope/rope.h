@@ -1,14 +1,15 @@
 #pragma once
-// Rotary position embedding (Su et al. 2021) in the half-split layout of transformers, with the RMS norm of each
-// head that Qwen3 puts before it fused in.
+// Rotary position embedding (Su et al. 2021) in the half-split layout of transformers, with the RMS
+// norm of each head that Qwen3 puts before it fused in.
 
 #include "device/context.h"
 #include "tensor/heads_view.h"
 
 namespace trireme {
 
-/// n = in, or with `weight`: n[t,h,d] = in[t,h,d] * rstd[t,h] * weight[d], rstd = 1 / sqrt(mean_d in^2 + eps), rounded
-/// to the type. Then, for j < D/2 with c = cos[p,j], s = sin[p,j], p = positions[t]:
+/// n = in, or with `weight`, rounded to the type,
+///   n[t,h,d] = in[t,h,d] * rstd[t,h] * weight[d],   rstd = 1 / sqrt(mean_d in^2 + eps)
+/// Then, for j < D/2 with c = cos[p,j], s = sin[p,j], p = positions[t]:
 ///   out[j] = n[j] c - n[j + D/2] s,   out[j + D/2] = n[j + D/2] c + n[j] s
 ///
 ///   out, in    heads [T, H, D]  f32|bf16; out may be in where no weight is given
@@ -26,7 +27,7 @@ struct RopeForward {
 };
 void rope_forward(Context& context, const RopeForward& args);
 
-/// dn = the rotation by the opposite angle of dout; without weight din = dn, else the backward of the norm:
+/// dn = the rotation by the opposite angle of dout; without weight din = dn, else
 ///   din = rstd (g - n mean_d(g n)), n = in rstd, g = dn weight;   dweight[d] += sum_{t,h} dn n
 ///
 ///   din, dout  heads [T, H, D]  f32|bf16; din may be dout

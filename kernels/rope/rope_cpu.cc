@@ -32,11 +32,13 @@ TRIREME_INLINE Pair rotate_back(Pair x, Pair angle) {
 }
 
 template <class T>
-void forward_head(const RopeForwardArgs& args, T* out, const T* in, const float* angles, std::int64_t row) {
+void forward_head(const RopeForwardArgs& args, T* out, const T* in, const float* angles,
+                  std::int64_t row) {
   const std::int64_t half = args.head_dim / 2;
   if (args.weight == nullptr) {
     for_each_vector(0, half, [&](std::int64_t j, auto lanes) {
-      store_pair(rotate(load_pair(in, half, j, lanes), load_pair(angles, half, j, lanes)), out, half, j, lanes);
+      store_pair(rotate(load_pair(in, half, j, lanes), load_pair(angles, half, j, lanes)), out,
+                 half, j, lanes);
     });
     return;
   }
@@ -45,7 +47,8 @@ void forward_head(const RopeForwardArgs& args, T* out, const T* in, const float*
     return x * x;
   });
   const auto rstd = static_cast<float>(
-      1.0 / __builtin_sqrt(static_cast<double>(squares) / static_cast<double>(args.head_dim) + args.eps));
+      1.0 /
+      __builtin_sqrt(static_cast<double>(squares) / static_cast<double>(args.head_dim) + args.eps));
   args.rstd[row] = rstd;
   const F32 scale = F32::broadcast(rstd);
   const T* weight = static_cast<const T*>(args.weight);
@@ -66,7 +69,8 @@ void forward_of(const RopeForwardArgs& args) {
       T* out = static_cast<T*>(args.out) + t * args.out_stride;
       const T* in = static_cast<const T*>(args.in) + t * args.in_stride;
       for (std::int64_t h = 0; h < args.heads; ++h) {
-        forward_head(args, out + h * args.head_dim, in + h * args.head_dim, angles, t * args.heads + h);
+        forward_head(args, out + h * args.head_dim, in + h * args.head_dim, angles,
+                     t * args.heads + h);
       }
     }
   });
@@ -88,7 +92,8 @@ struct HeadGradient {
 template <class T>
 void backward_head_plain(const HeadGradient<T>& head, std::int64_t half) {
   for_each_vector(0, half, [&](std::int64_t j, auto lanes) {
-    const Pair d = rotate_back(load_pair(head.dout, half, j, lanes), load_pair(head.angles, half, j, lanes));
+    const Pair d =
+        rotate_back(load_pair(head.dout, half, j, lanes), load_pair(head.angles, half, j, lanes));
     store_pair(d, head.din, half, j, lanes);
   });
 }
@@ -97,7 +102,8 @@ template <class T>
 void backward_head_norm(const HeadGradient<T>& head, std::int64_t half, const PartialSum* dweight) {
   const F32 rstd = F32::broadcast(head.rstd);
   const auto turned = [&](std::int64_t j, auto lanes) {
-    return rotate_back(load_pair(head.dout, half, j, lanes), load_pair(head.angles, half, j, lanes));
+    return rotate_back(load_pair(head.dout, half, j, lanes),
+                       load_pair(head.angles, half, j, lanes));
   };
   const float sum = sum_over(0, half, [&](std::int64_t j, auto lanes) {
     const Pair dn = turned(j, lanes), n = load_pair(head.in, half, j, lanes) * rstd;
@@ -126,17 +132,19 @@ std::int64_t backward_scratch_floats(const RopeBackwardArgs& args) {
 }
 
 template <class T>
-void backward_tokens(const RopeBackwardArgs& args, std::int64_t begin, std::int64_t end, const PartialSum* dweight) {
+void backward_tokens(const RopeBackwardArgs& args, std::int64_t begin, std::int64_t end,
+                     const PartialSum* dweight) {
   const std::int64_t dim = args.head_dim;
   const bool norm = args.weight != nullptr;
   for (std::int64_t t = begin; t < end; ++t) {
     for (std::int64_t h = 0; h < args.heads; ++h) {
-      const HeadGradient<T> head{static_cast<T*>(args.din) + t * args.din_stride + h * dim,
-                                 static_cast<const T*>(args.dout) + t * args.dout_stride + h * dim,
-                                 norm ? static_cast<const T*>(args.in) + t * args.in_stride + h * dim : nullptr,
-                                 static_cast<const T*>(args.weight),
-                                 args.cos_sin + args.positions[t] * dim,
-                                 norm ? args.rstd[t * args.heads + h] : 1.0F};
+      const HeadGradient<T> head{
+          static_cast<T*>(args.din) + t * args.din_stride + h * dim,
+          static_cast<const T*>(args.dout) + t * args.dout_stride + h * dim,
+          norm ? static_cast<const T*>(args.in) + t * args.in_stride + h * dim : nullptr,
+          static_cast<const T*>(args.weight),
+          args.cos_sin + args.positions[t] * dim,
+          norm ? args.rstd[t * args.heads + h] : 1.0F};
       if (!norm) {
         backward_head_plain(head, dim / 2);
         continue;
@@ -154,7 +162,8 @@ void backward(const RopeBackwardArgs& args) {
   parallel_pieces(pieces, args.tokens, [&](int piece, std::int64_t begin, std::int64_t end) {
     PartialSum sum{};
     if (sums) sum = PartialSum::of_piece(args.partial_sums, piece, args.head_dim);
-    if (args.dtype == DType::kF32) return backward_tokens<float>(args, begin, end, sums ? &sum : nullptr);
+    if (args.dtype == DType::kF32)
+      return backward_tokens<float>(args, begin, end, sums ? &sum : nullptr);
     backward_tokens<BFloat16>(args, begin, end, sums ? &sum : nullptr);
   });
   if (sums) add_pieces(args.dweight, args.partial_sums, pieces, args.head_dim);

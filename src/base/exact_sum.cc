@@ -7,10 +7,11 @@
 namespace trireme {
 namespace {
 
-constexpr int kBits = 32;                    // of value in a word
-constexpr int kTop = ExactSum::kWords - 2;   // holds what overflows the words below; no double reaches it
+constexpr int kBits = 32;  // of value in a word
+constexpr int kTop =
+    ExactSum::kWords - 2;  // holds what overflows the words below; no double reaches it
 constexpr int kNonFinite = ExactSum::kWords - 1;
-constexpr int kLowestExponent = -1074;       // bit 0 of word 0 is the smallest subnormal
+constexpr int kLowestExponent = -1074;  // bit 0 of word 0 is the smallest subnormal
 constexpr std::uint64_t kWordMask = 0xffffffffU;
 // Each addition puts less than 2^32 into a word, so a word stays below 2^63 with room to spare.
 constexpr std::int32_t kAdditionsMax = 1 << 24;
@@ -20,7 +21,8 @@ std::uint64_t window(const std::array<std::int64_t, ExactSum::kWords>& words, in
   unsigned __int128 bits = 0;
   for (int i = 2; i >= 0; --i) {
     const int word = from / kBits + i;
-    bits = bits << kBits | (word <= kTop ? static_cast<std::uint64_t>(words[static_cast<std::size_t>(word)]) : 0U);
+    bits = bits << kBits |
+           (word <= kTop ? static_cast<std::uint64_t>(words[static_cast<std::size_t>(word)]) : 0U);
   }
   return static_cast<std::uint64_t>(bits >> (from % kBits));
 }
@@ -29,7 +31,8 @@ bool any_bit_below(const std::array<std::int64_t, ExactSum::kWords>& words, int 
   for (int word = 0; word < end / kBits; ++word) {
     if (words[static_cast<std::size_t>(word)] != 0) return true;
   }
-  return (words[static_cast<std::size_t>(end / kBits)] & ((std::int64_t{1} << (end % kBits)) - 1)) != 0;
+  return (words[static_cast<std::size_t>(end / kBits)] &
+          ((std::int64_t{1} << (end % kBits)) - 1)) != 0;
 }
 
 }  // namespace
@@ -84,7 +87,8 @@ double ExactSum::value() const noexcept {
   while (top >= 0 && sum.words_[static_cast<std::size_t>(top)] == 0) --top;
   if (top < 0) return 0;
   const int length =
-      top * kBits + std::bit_width(static_cast<std::uint64_t>(sum.words_[static_cast<std::size_t>(top)]));
+      top * kBits +
+      std::bit_width(static_cast<std::uint64_t>(sum.words_[static_cast<std::size_t>(top)]));
   const int lowest = length > 53 ? length - 53 : 0;  // the last bit that fits; subnormals are exact
   std::uint64_t mantissa = window(sum.words_, lowest);
   if (lowest > 0) {

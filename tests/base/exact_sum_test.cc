@@ -32,7 +32,8 @@ double any_double(std::uint64_t index) {
 }
 
 TEST(ExactSum, a_single_value_comes_back_with_the_same_bits) {
-  for (const double value : {0.0, 1.0, kTiny, 3 * kTiny, 0x1p-1022, 0x1.fffffffffffffp-1022, 0x1.8p-1023, 0.1, kMax, 1e-310}) {
+  for (const double value : {0.0, 1.0, kTiny, 3 * kTiny, 0x1p-1022, 0x1.fffffffffffffp-1022,
+                             0x1.8p-1023, 0.1, kMax, 1e-310}) {
     EXPECT_EQ(sum_of({value}), value);
   }
   for (std::uint64_t i = 0; i < 20000; ++i) ASSERT_EQ(sum_of({any_double(i)}), any_double(i)) << i;
@@ -44,7 +45,8 @@ TEST(ExactSum, two_values_are_rounded_as_the_cpu_rounds_their_sum) {
     // Near enough in magnitude that all roundings occur.
     int exponent = 0, unused = 0;
     std::frexp(a, &exponent);
-    const double near = std::ldexp(std::frexp(any_double(i + 100000), &unused), exponent - static_cast<int>(i % 60));
+    const double near = std::ldexp(std::frexp(any_double(i + 100000), &unused),
+                                   exponent - static_cast<int>(i % 60));
     ASSERT_EQ(sum_of({a, near}), a + near) << a << " + " << near;
   }
 }
@@ -64,7 +66,8 @@ TEST(ExactSum, what_plain_addition_loses_is_kept) {
 
 TEST(ExactSum, order_and_grouping_change_no_bit) {
   std::vector<double> values;
-  for (std::uint64_t i = 0; i < 1000; ++i) values.push_back(std::ldexp(1 + uniform(3, i), static_cast<int>(i % 200) - 100));
+  for (std::uint64_t i = 0; i < 1000; ++i)
+    values.push_back(std::ldexp(1 + uniform(3, i), static_cast<int>(i % 200) - 100));
   const double expected = sum_of(values);
   std::reverse(values.begin(), values.end());
   EXPECT_EQ(sum_of(values), expected);
@@ -103,8 +106,8 @@ TEST(ExactSum, words_are_in_order_before_a_reduction_however_much_was_added) {
 
 TEST(ExactSum, a_sum_beyond_the_largest_double_is_infinite) {
   EXPECT_EQ(sum_of({kMax, kMax}), kInfinity);
-  EXPECT_EQ(sum_of({kMax, 0x1p970}), kInfinity);            // half a unit: rounds up
-  EXPECT_EQ(sum_of({kMax, 0x1.fffffffffffffp969}), kMax);   // just below
+  EXPECT_EQ(sum_of({kMax, 0x1p970}), kInfinity);           // half a unit: rounds up
+  EXPECT_EQ(sum_of({kMax, 0x1.fffffffffffffp969}), kMax);  // just below
   std::vector<double> many(100000, kMax);
   EXPECT_EQ(sum_of(many), kInfinity);
 }

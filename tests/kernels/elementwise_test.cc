@@ -14,7 +14,8 @@ TRIREME_FOR_ALL_ISAS(Elementwise);
 TEST_P(Elementwise, cast_rounds_to_nearest_even_and_widens_exactly) {
   Context context = cpu_context(GetParam());
   // 1 + 2^-8 lies half-way between two bf16 numbers, 1 + 3 * 2^-8 too: both go to the even one.
-  const TestTensor x = TestTensor::of(DType::kF32, {4}, {1 + 0x1p-8, 1 + 3 * 0x1p-8, -3.5, 1 + 0x1.01p-8});
+  const TestTensor x =
+      TestTensor::of(DType::kF32, {4}, {1 + 0x1p-8, 1 + 3 * 0x1p-8, -3.5, 1 + 0x1.01p-8});
   TestTensor y(DType::kBF16, {4}), back(DType::kF32, {4});
   cast(context, y, x);
   EXPECT_EQ(y.values(), (std::vector<double>{1, 1 + 0x1p-6, -3.5, 1 + 0x1p-7}));
@@ -57,7 +58,8 @@ TEST_P(Elementwise, an_element_has_the_same_bits_at_any_offset_and_length) {
     for (const std::int64_t count : {1, 7, 8, 9, 17, 30}) {
       TestTensor part = before;
       accumulate(context, part.view().rows(begin, count), x.view().rows(begin, count));
-      const auto at = static_cast<std::size_t>(begin) * 4, size = static_cast<std::size_t>(count) * 4;
+      const auto at = static_cast<std::size_t>(begin) * 4,
+                 size = static_cast<std::size_t>(count) * 4;
       ASSERT_EQ(part.bits().substr(at, size), whole.bits().substr(at, size));
     }
   }
@@ -85,7 +87,8 @@ TEST_P(Elementwise, column_sum_equals_the_reference_and_has_the_same_bits_for_an
           Context context = cpu_context(GetParam(), threads);
           TestTensor sum = before;
           column_sum(context, sum, x);
-          expect_close(sum.values(), reference::column_sum(before.values(), x.values()), {1e-6, 1e-6}, "column_sum");
+          expect_close(sum.values(), reference::column_sum(before.values(), x.values()),
+                       {1e-6, 1e-6}, "column_sum");
           if (threads == 1) bits = sum.bits();
           EXPECT_EQ(sum.bits(), bits);
         }
@@ -103,9 +106,11 @@ TEST_P(Elementwise, a_tensor_may_be_added_to_itself) {
 
 TEST_P(Elementwise, nothing_is_done_for_empty_tensors) {
   Context context = cpu_context(GetParam());
-  cast(context, TensorView(nullptr, DType::kBF16, {0, 4}), ConstTensorView(nullptr, DType::kF32, {0, 4}));
+  cast(context, TensorView(nullptr, DType::kBF16, {0, 4}),
+       ConstTensorView(nullptr, DType::kF32, {0, 4}));
   clear(context, TensorView(nullptr, DType::kBF16, {0}));
-  accumulate(context, TensorView(nullptr, DType::kF32, {0}), ConstTensorView(nullptr, DType::kF32, {0}));
+  accumulate(context, TensorView(nullptr, DType::kF32, {0}),
+             ConstTensorView(nullptr, DType::kF32, {0}));
 }
 
 TEST_P(Elementwise, wrong_operands_are_refused_by_name) {
@@ -114,12 +119,16 @@ TEST_P(Elementwise, wrong_operands_are_refused_by_name) {
       x(DType::kF32, {3, 4});
   expect_refused([&] { cast(context, a, b); }, "cast.source: expected [4] fp32, found [5] fp32");
   expect_refused([&] { cast(context, h, ids); }, "cast.source: expected fp32 or bf16, found int32");
-  expect_refused([&] { accumulate(context, h, a); }, "accumulate.destination: expected [4] fp32, found [4] bf16");
-  expect_refused([&] { accumulate(context, a, {}); }, "accumulate.source: expected [4] fp32, found nothing");
+  expect_refused([&] { accumulate(context, h, a); },
+                 "accumulate.destination: expected [4] fp32, found [4] bf16");
+  expect_refused([&] { accumulate(context, a, {}); },
+                 "accumulate.source: expected [4] fp32, found nothing");
   expect_refused([&] { accumulate(context, b.view().rows(0, 4), b.view().rows(1, 4)); },
                  "accumulate.destination: shares part of its memory with source");
-  expect_refused([&] { column_sum(context, b, x); }, "column_sum.sum: expected [4] fp32, found [5] fp32");
-  expect_refused([&] { column_sum(context, a, b); }, "column_sum.x: expected 2 dims, found [5] fp32");
+  expect_refused([&] { column_sum(context, b, x); },
+                 "column_sum.sum: expected [4] fp32, found [5] fp32");
+  expect_refused([&] { column_sum(context, a, b); },
+                 "column_sum.x: expected 2 dims, found [5] fp32");
 }
 
 }  // namespace

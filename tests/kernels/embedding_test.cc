@@ -21,9 +21,11 @@ struct Operands {
   TestTensor ids, positions, table, position_table, out, dout, dtable;
 
   Operands(DType type, std::int64_t tokens, std::int64_t channels)
-      : ids(indices(tokens, kRows, 7)), positions(indices(tokens, kPositions, 3)),
+      : ids(indices(tokens, kRows, 7)),
+        positions(indices(tokens, kPositions, 3)),
         table(TestTensor::random(type, {kRows, channels}, 1)),
-        position_table(TestTensor::random(type, {kPositions, channels}, 2)), out(type, {tokens, channels}),
+        position_table(TestTensor::random(type, {kPositions, channels}, 2)),
+        out(type, {tokens, channels}),
         dout(TestTensor::random(type, {tokens, channels}, 3)),
         dtable(TestTensor::random(DType::kF32, {kRows, channels}, 4)) {}
   EmbeddingForward forward(bool with_positions) {
@@ -39,16 +41,18 @@ struct Operands {
   }
   reference::EmbeddingCase reference_case(bool with_positions) const {
     const auto channels = static_cast<std::size_t>(table.shape()[1]);
-    return {channels, ids.values(), table.values(), with_positions ? positions.values() : std::vector<double>(),
-            position_table.values()};
+    return {channels, ids.values(), table.values(),
+            with_positions ? positions.values() : std::vector<double>(), position_table.values()};
   }
 };
 
 TEST_P(Embedding, values_by_hand) {
   Context context = cpu_context(GetParam());
   const TestTensor table = TestTensor::of(DType::kF32, {2, 2}, {1, 2, 3, 4});
-  const TestTensor ids = TestTensor::of(DType::kI32, {3}, {1, 0, 1}), dout = TestTensor::of(DType::kF32, {3, 2}, {1, 2, 3, 4, 5, 6});
-  TestTensor out(DType::kF32, {3, 2}), dtable = TestTensor::of(DType::kF32, {2, 2}, {100, 100, 100, 100});
+  const TestTensor ids = TestTensor::of(DType::kI32, {3}, {1, 0, 1}),
+                   dout = TestTensor::of(DType::kF32, {3, 2}, {1, 2, 3, 4, 5, 6});
+  TestTensor out(DType::kF32, {3, 2}),
+      dtable = TestTensor::of(DType::kF32, {2, 2}, {100, 100, 100, 100});
   embedding_forward(context, {.out_TC = out, .ids_T = ids, .table_VC = table});
   EXPECT_EQ(out.values(), (std::vector<double>{3, 4, 1, 2, 3, 4}));
   embedding_backward(context, dtable, ids, dout);
@@ -65,7 +69,8 @@ TEST_P(Embedding, both_passes_equal_the_reference_for_odd_sizes) {
           embedding_forward(context, x.forward(with_positions));
           const auto c = x.reference_case(with_positions);
           expect_close(x.out.values(), reference::embedding_forward(c), tolerance_of(type), "out");
-          const auto expected = reference::embedding_backward(c, x.dtable.values(), x.dout.values());
+          const auto expected =
+              reference::embedding_backward(c, x.dtable.values(), x.dout.values());
           embedding_backward(context, x.dtable, x.ids, x.dout);
           expect_close(x.dtable.values(), expected, {1e-6, 1e-6}, "dtable");
         }
@@ -105,13 +110,18 @@ TEST_P(Embedding, wrong_operands_are_refused_by_name) {
   beyond.set(4, kRows);
   TestTensor negative = x.positions;
   negative.set(0, -1);
-  refuse([&](auto& a) { a.table_VC = narrow; }, "embedding_forward.out: expected [5, 7] fp32, found [5, 8] fp32");
+  refuse([&](auto& a) { a.table_VC = narrow; },
+         "embedding_forward.out: expected [5, 7] fp32, found [5, 8] fp32");
   refuse([&](auto& a) { a.position_table_PC = half; },
          "embedding_forward.position_table: expected [70, 8] fp32, found [70, 8] bf16");
-  refuse([&](auto& a) { a.ids_T = beyond; }, "embedding_forward.ids[4]: expected 0 to 10, found 11");
-  refuse([&](auto& a) { a.positions_T = negative; }, "embedding_forward.positions[0]: expected 0 to 69, found -1");
-  refuse([&](auto& a) { a.positions_T = {}; }, "embedding_forward.positions: expected [5] int32, found nothing");
-  expect_refused([&] { embedding_backward(context, x.dtable, beyond, x.dout); }, "embedding_backward.ids[4]");
+  refuse([&](auto& a) { a.ids_T = beyond; },
+         "embedding_forward.ids[4]: expected 0 to 10, found 11");
+  refuse([&](auto& a) { a.positions_T = negative; },
+         "embedding_forward.positions[0]: expected 0 to 69, found -1");
+  refuse([&](auto& a) { a.positions_T = {}; },
+         "embedding_forward.positions: expected [5] int32, found nothing");
+  expect_refused([&] { embedding_backward(context, x.dtable, beyond, x.dout); },
+                 "embedding_backward.ids[4]");
   expect_refused([&] { embedding_backward(context, x.dtable, x.ids, narrow); },
                  "embedding_backward.dout: expected [5, 8] fp32, found [11, 7] fp32");
 }

@@ -19,9 +19,11 @@ struct Operands {
   Gemm args;
 
   Operands(reference::GemmCase s, DType type, DType c_type)
-      : sizes(s), a(TestTensor::random(type, s.transpose_a ? Shape{s.k, s.m} : Shape{s.m, s.k}, 1)),
+      : sizes(s),
+        a(TestTensor::random(type, s.transpose_a ? Shape{s.k, s.m} : Shape{s.m, s.k}, 1)),
         b(TestTensor::random(type, s.transpose_b ? Shape{s.n, s.k} : Shape{s.k, s.n}, 2)),
-        bias(TestTensor::random(type, {s.n}, 3)), before(TestTensor::random(c_type, {s.m, s.n}, 4)) {
+        bias(TestTensor::random(type, {s.n}, 3)),
+        before(TestTensor::random(c_type, {s.m, s.n}, 4)) {
     args.a = a;
     args.b = b;
     args.transpose_a = s.transpose_a ? Transpose::kYes : Transpose::kNo;
@@ -47,8 +49,10 @@ Tolerance tolerance(DType c_type) {
 
 using Multiply = void (*)(Context&, const Gemm&, gemm_internal::Sizes);
 
-void expect_all_forms_equal_the_reference(Context& context, DType type, DType c_type, Multiply multiply) {
-  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 1, 1}, {3, 7, 5}, {17, 33, 65}, {64, 9, 130}}) {
+void expect_all_forms_equal_the_reference(Context& context, DType type, DType c_type,
+                                          Multiply multiply) {
+  for (const auto& [m, n, k] :
+       {std::array<std::int64_t, 3>{1, 1, 1}, {3, 7, 5}, {17, 33, 65}, {64, 9, 130}}) {
     for (const int transposes : {0, 1, 2, 3}) {
       const Operands x({m, n, k, (transposes & 1) != 0, (transposes & 2) != 0}, type, c_type);
       const std::vector<double> zero(static_cast<std::size_t>(m * n));
@@ -66,12 +70,15 @@ void expect_all_forms_equal_the_reference(Context& context, DType type, DType c_
       args.bias_N = {};
       args.accumulate = Accumulate::kYes;
       multiply(context, args, {m, n, k});
-      expect_close(c.values(), x.expected(x.before.values()), tolerance(c_type), "accumulated product");
+      expect_close(c.values(), x.expected(x.before.values()), tolerance(c_type),
+                   "accumulated product");
     }
   }
 }
 
-void multiply_by_op(Context& context, const Gemm& args, gemm_internal::Sizes) { gemm(context, args); }
+void multiply_by_op(Context& context, const Gemm& args, gemm_internal::Sizes) {
+  gemm(context, args);
+}
 
 TEST_P(GemmOp, values_by_hand) {
   Context context = cpu_context(GetParam());
@@ -94,11 +101,15 @@ TEST_P(GemmOp, every_form_equals_the_reference_for_any_thread_count) {
 
 TEST_P(GemmOp, every_way_equals_the_reference) {
   Context context = cpu_context(GetParam(), 2);
-  expect_all_forms_equal_the_reference(context, DType::kF32, DType::kF32, gemm_internal::gemm_by_primitive);
-  expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kBF16, gemm_internal::gemm_by_panels);
+  expect_all_forms_equal_the_reference(context, DType::kF32, DType::kF32,
+                                       gemm_internal::gemm_by_primitive);
+  expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kBF16,
+                                       gemm_internal::gemm_by_panels);
   if (!gemm_internal::has_native_bf16(context)) return;
-  expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kF32, gemm_internal::gemm_by_primitive);
-  expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kBF16, gemm_internal::gemm_by_primitive);
+  expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kF32,
+                                       gemm_internal::gemm_by_primitive);
+  expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kBF16,
+                                       gemm_internal::gemm_by_primitive);
 }
 
 TEST_P(GemmOp, bf16_operands_larger_than_a_panel_are_cut_in_every_direction) {
@@ -106,7 +117,8 @@ TEST_P(GemmOp, bf16_operands_larger_than_a_panel_are_cut_in_every_direction) {
   for (const int transposes : {0, 3}) {
     const bool transposed = transposes != 0;
     // One dim beyond its block at a time, and K beyond with two blocks of rows.
-    for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{2, 3, 4100}, {2, 1030, 3}, {520, 2, 3}, {515, 2, 4099}}) {
+    for (const auto& [m, n, k] :
+         {std::array<std::int64_t, 3>{2, 3, 4100}, {2, 1030, 3}, {520, 2, 3}, {515, 2, 4099}}) {
       const Operands x({m, n, k, transposed, transposed}, DType::kBF16, DType::kBF16);
       Gemm args = x.args;
       TestTensor c(DType::kBF16, {m, n});
@@ -149,8 +161,12 @@ TEST_P(GemmOp, an_empty_sum_clears_or_leaves_or_gives_the_bias) {
 TEST_P(GemmOp, no_rows_or_columns_is_no_work) {
   Context context = cpu_context(GetParam());
   TestTensor none(DType::kF32, {0, 3}), narrow(DType::kF32, {3, 0});
-  gemm(context, {.c_MN = none, .a = TensorView(nullptr, DType::kF32, {0, 2}), .b = TestTensor(DType::kF32, {2, 3})});
-  gemm(context, {.c_MN = narrow, .a = TestTensor(DType::kF32, {3, 2}), .b = TensorView(nullptr, DType::kF32, {2, 0})});
+  gemm(context, {.c_MN = none,
+                 .a = TensorView(nullptr, DType::kF32, {0, 2}),
+                 .b = TestTensor(DType::kF32, {2, 3})});
+  gemm(context, {.c_MN = narrow,
+                 .a = TestTensor(DType::kF32, {3, 2}),
+                 .b = TensorView(nullptr, DType::kF32, {2, 0})});
 }
 
 TEST_P(GemmOp, what_stood_in_c_has_no_influence_without_accumulate) {
@@ -166,22 +182,32 @@ TEST_P(GemmOp, what_stood_in_c_has_no_influence_without_accumulate) {
 TEST_P(GemmOp, wrong_operands_are_refused_by_name) {
   Context context = cpu_context(GetParam());
   TestTensor c(DType::kF32, {2, 3}), h(DType::kBF16, {2, 3});
-  const TestTensor a(DType::kF32, {2, 4}), b(DType::kF32, {4, 3}), bias(DType::kF32, {4}), vector(DType::kF32, {4});
-  expect_refused([&] { gemm(context, {.c_MN = c, .a = a, .b = a}); }, "gemm.b: expected [4, 4] fp32, found [2, 4] fp32");
-  expect_refused([&] { gemm(context, {.c_MN = h, .a = a, .b = b}); }, "gemm.c: expected [2, 3] fp32, found [2, 3] bf16");
-  expect_refused([&] { gemm(context, {.c_MN = c, .a = vector, .b = b}); }, "gemm.a: expected 2 dims, found [4] fp32");
+  const TestTensor a(DType::kF32, {2, 4}), b(DType::kF32, {4, 3}), bias(DType::kF32, {4}),
+      vector(DType::kF32, {4});
+  expect_refused([&] { gemm(context, {.c_MN = c, .a = a, .b = a}); },
+                 "gemm.b: expected [4, 4] fp32, found [2, 4] fp32");
+  expect_refused([&] { gemm(context, {.c_MN = h, .a = a, .b = b}); },
+                 "gemm.c: expected [2, 3] fp32, found [2, 3] bf16");
+  expect_refused([&] { gemm(context, {.c_MN = c, .a = vector, .b = b}); },
+                 "gemm.a: expected 2 dims, found [4] fp32");
   expect_refused([&] { gemm(context, {.c_MN = c, .a = a, .b = b, .bias_N = bias}); },
                  "gemm.bias: expected [3] fp32, found [4] fp32");
   const TestTensor row(DType::kF32, {3});
   expect_refused(
-      [&] { gemm(context, {.c_MN = c, .a = a, .b = b, .accumulate = Accumulate::kYes, .bias_N = row}); },
+      [&] {
+        gemm(context, {.c_MN = c, .a = a, .b = b, .accumulate = Accumulate::kYes, .bias_N = row});
+      },
       "gemm.bias: expected nothing with accumulate");
   TestTensor s(DType::kF32, {4, 4});
-  expect_refused([&] { gemm(context, {.c_MN = s, .a = s, .b = TestTensor(DType::kF32, {4, 4})}); },
-                 "gemm.c: shares memory with a");
+  expect_refused(
+      [&] {
+        gemm(context, {.c_MN = s, .a = s, .b = TestTensor(DType::kF32, {4, 4})});
+      },
+      "gemm.c: shares memory with a");
   const TestTensor ha(DType::kBF16, {2, 4}), hb(DType::kBF16, {4, 3});
-  expect_refused([&] { gemm(context, {.c_MN = h, .a = ha, .b = hb, .accumulate = Accumulate::kYes}); },
-                 "gemm.c: a bf16 result accumulates nothing");
+  expect_refused(
+      [&] { gemm(context, {.c_MN = h, .a = ha, .b = hb, .accumulate = Accumulate::kYes}); },
+      "gemm.c: a bf16 result accumulates nothing");
 }
 
 }  // namespace

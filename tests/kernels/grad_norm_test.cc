@@ -16,7 +16,8 @@ double squares(Context& context, ConstTensorView gradient) {
   return sum.value();
 }
 
-/// The tree of the header written out: lane l of 16 sums elements l, l + 16, ...; lanes are folded in halves.
+/// The tree of the header written out: lane l of 16 sums elements l, l + 16, ...; lanes are folded
+/// in halves.
 double row_reference(const std::vector<double>& x, std::size_t begin, std::size_t count) {
   double lanes[16] = {};
   for (std::size_t i = 0; i < count; ++i) lanes[i % 16] += x[begin + i] * x[begin + i];
@@ -39,7 +40,8 @@ TEST_P(GradNorm, every_instruction_set_has_the_bits_of_the_written_tree) {
   Context context = cpu_context(GetParam());
   for (const std::int64_t count : {1, 7, 8, 9, 15, 16, 17, 31, 33, 1000}) {
     const TestTensor x = TestTensor::random(DType::kF32, {count}, 1);
-    EXPECT_EQ(squares(context, x), row_reference(x.values(), 0, static_cast<std::size_t>(count))) << count;
+    EXPECT_EQ(squares(context, x), row_reference(x.values(), 0, static_cast<std::size_t>(count)))
+        << count;
   }
 }
 
@@ -89,8 +91,11 @@ TEST_P(GradNorm, wrong_operands_are_refused_by_name) {
   ExactSum sum;
   expect_refused([&] { grad_norm_accumulate(context, sum, TestTensor(DType::kBF16, {4})); },
                  "grad_norm_accumulate.gradient: expected [4] fp32, found [4] bf16");
-  expect_refused([&] { grad_norm_accumulate(context, sum, TestTensor(DType::kF32, {4, 1, 2})); },
-                 "grad_norm_accumulate.gradient: expected 2 dims, found [4, 1, 2] fp32");
+  expect_refused(
+      [&] {
+        grad_norm_accumulate(context, sum, TestTensor(DType::kF32, {4, 1, 2}));
+      },
+      "grad_norm_accumulate.gradient: expected 2 dims, found [4, 1, 2] fp32");
 }
 
 }  // namespace

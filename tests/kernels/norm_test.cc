@@ -21,11 +21,17 @@ struct Operands {
   TestTensor x, residual, weight, bias, dy, y, sum, mean, rstd, dx, dweight, dbias;
 
   Operands(NormOp op_, DType type, std::int64_t tokens, std::int64_t channels)
-      : op(op_), x(TestTensor::random(type, {tokens, channels}, 1, 2)),
-        residual(TestTensor::random(type, {tokens, channels}, 2)), weight(TestTensor::random(type, {channels}, 3)),
-        bias(TestTensor::random(type, {channels}, 4)), dy(TestTensor::random(type, {tokens, channels}, 5)),
-        y(type, {tokens, channels}), sum(type, {tokens, channels}), mean(DType::kF32, {tokens}),
-        rstd(DType::kF32, {tokens}), dx(type, {tokens, channels}),
+      : op(op_),
+        x(TestTensor::random(type, {tokens, channels}, 1, 2)),
+        residual(TestTensor::random(type, {tokens, channels}, 2)),
+        weight(TestTensor::random(type, {channels}, 3)),
+        bias(TestTensor::random(type, {channels}, 4)),
+        dy(TestTensor::random(type, {tokens, channels}, 5)),
+        y(type, {tokens, channels}),
+        sum(type, {tokens, channels}),
+        mean(DType::kF32, {tokens}),
+        rstd(DType::kF32, {tokens}),
+        dx(type, {tokens, channels}),
         dweight(TestTensor::random(DType::kF32, {channels}, 6)),
         dbias(TestTensor::random(DType::kF32, {channels}, 7)) {}
 
@@ -58,7 +64,8 @@ struct Operands {
     return args;
   }
   reference::NormCase reference_case() const {
-    return {op, 1e-3, sum.values(), weight.values(), op == NormOp::kLayer ? bias.values() : std::vector<double>()};
+    return {op, 1e-3, sum.values(), weight.values(),
+            op == NormOp::kLayer ? bias.values() : std::vector<double>()};
   }
 };
 
@@ -69,7 +76,8 @@ std::vector<double> add(std::vector<double> a, const std::vector<double>& b) {
 
 TEST_P(Norm, values_by_hand) {
   Context context = cpu_context(GetParam());
-  const TestTensor x = TestTensor::of(DType::kF32, {1, 2}, {3, 5}), weight = TestTensor::of(DType::kF32, {2}, {2, 10}),
+  const TestTensor x = TestTensor::of(DType::kF32, {1, 2}, {3, 5}),
+                   weight = TestTensor::of(DType::kF32, {2}, {2, 10}),
                    bias = TestTensor::of(DType::kF32, {2}, {100, 200});
   TestTensor y(DType::kF32, {1, 2}), mean(DType::kF32, {1}), rstd(DType::kF32, {1});
   NormForward args;
@@ -101,19 +109,23 @@ TEST_P(Norm, both_passes_equal_the_reference_for_odd_sizes_and_any_thread_count)
           for (const std::int64_t tokens : kTokens) {
             Operands x(op, type, tokens, channels);
             norm_forward(context, x.forward());
-            expect_close(x.sum.values(), add(x.x.values(), x.residual.values()), tolerance_of(type), "sum");
+            expect_close(x.sum.values(), add(x.x.values(), x.residual.values()), tolerance_of(type),
+                         "sum");
             const auto expected = reference::norm_forward(x.reference_case());
             expect_close(x.y.values(), expected.y, tolerance_of(type), "y");
             expect_close(x.rstd.values(), expected.rstd, {1e-6}, "rstd");
-            if (op == NormOp::kLayer) expect_close(x.mean.values(), expected.mean, {1e-6, 1e-6}, "mean");
+            if (op == NormOp::kLayer)
+              expect_close(x.mean.values(), expected.mean, {1e-6, 1e-6}, "mean");
 
             const auto dweight = x.dweight.values(), dbias = x.dbias.values();
             norm_backward(context, x.backward());
             const auto gradients = reference::norm_backward(x.reference_case(), x.dy.values());
-            // With one channel a layer norm's gradient is zero up to cancellation: a scale from dy is needed.
+            // With one channel a layer norm's gradient is zero up to cancellation: a scale from dy
+            // is needed.
             const Tolerance loose{type == DType::kBF16 ? 1.01 / 256 : 2e-6, 3e-6};
             expect_close(x.dx.values(), add(gradients.ds, x.residual.values()), loose, "dx");
-            expect_close(x.dweight.values(), add(dweight, gradients.dweight), {2e-6, 3e-6}, "dweight");
+            expect_close(x.dweight.values(), add(dweight, gradients.dweight), {2e-6, 3e-6},
+                         "dweight");
             if (op == NormOp::kLayer) {
               expect_close(x.dbias.values(), add(dbias, gradients.dbias), {2e-6, 3e-6}, "dbias");
             }
@@ -144,7 +156,8 @@ TEST_P(Norm, reference_gradients_are_finite_differences) {
     };
     expect_close(gradients.ds, with(&reference::NormCase::s), {1e-6, 1e-7}, "ds");
     expect_close(gradients.dweight, with(&reference::NormCase::weight), {1e-6, 1e-7}, "dweight");
-    if (op == NormOp::kLayer) expect_close(gradients.dbias, with(&reference::NormCase::bias), {1e-6, 1e-7}, "dbias");
+    if (op == NormOp::kLayer)
+      expect_close(gradients.dbias, with(&reference::NormCase::bias), {1e-6, 1e-7}, "dbias");
   }
 }
 
@@ -253,15 +266,21 @@ TEST_P(Norm, wrong_operands_are_refused_by_name) {
     change(args);
     expect_refused([&] { norm_forward(context, args); }, message);
   };
-  refuse([&](NormForward& a) { a.weight_C = narrow; }, "norm_forward.weight: expected [64] fp32, found [63] fp32");
-  refuse([&](NormForward& a) { a.bias_C = half; }, "norm_forward.bias: expected [64] fp32, found [64] bf16");
-  refuse([&](NormForward& a) { a.mean_T = {}; }, "norm_forward.mean: expected [2] fp32, found nothing");
-  refuse([&](NormForward& a) { a.op = NormOp::kRms; }, "norm_forward.bias: expected nothing with an RMS norm");
-  refuse([&](NormForward& a) { a.residual_TC = {}; }, "norm_forward.sum: expected nothing without residual");
+  refuse([&](NormForward& a) { a.weight_C = narrow; },
+         "norm_forward.weight: expected [64] fp32, found [63] fp32");
+  refuse([&](NormForward& a) { a.bias_C = half; },
+         "norm_forward.bias: expected [64] fp32, found [64] bf16");
+  refuse([&](NormForward& a) { a.mean_T = {}; },
+         "norm_forward.mean: expected [2] fp32, found nothing");
+  refuse([&](NormForward& a) { a.op = NormOp::kRms; },
+         "norm_forward.bias: expected nothing with an RMS norm");
+  refuse([&](NormForward& a) { a.residual_TC = {}; },
+         "norm_forward.sum: expected nothing without residual");
   refuse([&](NormForward& a) { a.y_TC = x.x; }, "norm_forward.y: shares memory with x");
   NormBackward args = x.backward();
   args.rstd_T = {};
-  expect_refused([&] { norm_backward(context, args); }, "norm_backward.rstd: expected [2] fp32, found nothing");
+  expect_refused([&] { norm_backward(context, args); },
+                 "norm_backward.rstd: expected [2] fp32, found nothing");
   args = x.backward();
   args.dx_TC = x.sum;
   expect_refused([&] { norm_backward(context, args); }, "norm_backward.dx: shares memory with s");

@@ -9,10 +9,11 @@ namespace trireme::reference {
 struct RopeCase {
   std::size_t tokens, heads, head_dim;
   double eps;
-  std::vector<double> in;                 ///< [T, H, D], dense
+  std::vector<double> in;  ///< [T, H, D], dense
   std::vector<double> positions, cos_sin;
-  std::vector<double> weight;             ///< empty: no norm
-  std::function<double(double)> rounded;  ///< to the type, where the norm alone would store; empty: not at all
+  std::vector<double> weight;  ///< empty: no norm
+  std::function<double(double)>
+      rounded;  ///< to the type, where the norm alone would store; empty: not at all
 };
 struct RopeOutput {
   std::vector<double> out, rstd;

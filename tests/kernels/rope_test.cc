@@ -20,7 +20,9 @@ TestTensor angles(std::int64_t head_dim) {
   TestTensor table(DType::kF32, {kPositions, head_dim});
   for (std::int64_t p = 0; p < kPositions; ++p) {
     for (std::int64_t j = 0; j < head_dim / 2; ++j) {
-      const double angle = static_cast<double>(p) * std::pow(100.0, -2.0 * static_cast<double>(j) / static_cast<double>(head_dim));
+      const double angle =
+          static_cast<double>(p) *
+          std::pow(100.0, -2.0 * static_cast<double>(j) / static_cast<double>(head_dim));
       table.set(p * head_dim + j, std::cos(angle));
       table.set(p * head_dim + head_dim / 2 + j, std::sin(angle));
     }
@@ -37,11 +39,20 @@ struct Operands {
   TestTensor in, out, dout, din, positions, cos_sin, weight, rstd, dweight;
 
   Operands(Norm norm_, DType type, std::int64_t tokens, std::int64_t heads_, std::int64_t head_dim_)
-      : norm(norm_), heads(heads_), head_dim(head_dim_), in(TestTensor::random(type, row(tokens), 1)),
-        out(type, row(tokens)), dout(TestTensor::random(type, row(tokens), 2)), din(type, row(tokens)),
-        positions(DType::kI32, {tokens}), cos_sin(angles(head_dim)), weight(TestTensor::random(type, {head_dim}, 3)),
-        rstd(DType::kF32, {tokens, heads}), dweight(TestTensor::random(DType::kF32, {head_dim}, 4)) {
-    for (std::int64_t t = 0; t < tokens; ++t) positions.set(t, static_cast<double>(t * 7 % kPositions));
+      : norm(norm_),
+        heads(heads_),
+        head_dim(head_dim_),
+        in(TestTensor::random(type, row(tokens), 1)),
+        out(type, row(tokens)),
+        dout(TestTensor::random(type, row(tokens), 2)),
+        din(type, row(tokens)),
+        positions(DType::kI32, {tokens}),
+        cos_sin(angles(head_dim)),
+        weight(TestTensor::random(type, {head_dim}, 3)),
+        rstd(DType::kF32, {tokens, heads}),
+        dweight(TestTensor::random(DType::kF32, {head_dim}, 4)) {
+    for (std::int64_t t = 0; t < tokens; ++t)
+      positions.set(t, static_cast<double>(t * 7 % kPositions));
   }
   Shape row(std::int64_t tokens) const { return {tokens, kBefore + heads * head_dim + kAfter}; }
   template <class Tensor>
@@ -87,11 +98,19 @@ struct Operands {
     return columns;
   }
   reference::RopeCase reference_case() const {
-    reference::RopeCase c{static_cast<std::size_t>(in.shape()[0]), static_cast<std::size_t>(heads),
-                          static_cast<std::size_t>(head_dim), 1e-3, dense(in), positions.values(), cos_sin.values(),
-                          norm == Norm::kHeads ? weight.values() : std::vector<double>(), {}};
+    reference::RopeCase c{static_cast<std::size_t>(in.shape()[0]),
+                          static_cast<std::size_t>(heads),
+                          static_cast<std::size_t>(head_dim),
+                          1e-3,
+                          dense(in),
+                          positions.values(),
+                          cos_sin.values(),
+                          norm == Norm::kHeads ? weight.values() : std::vector<double>(),
+                          {}};
     if (in.dtype() == DType::kBF16) {
-      c.rounded = [](double x) { return static_cast<double>(to_float(to_bfloat16(static_cast<float>(x)))); };
+      c.rounded = [](double x) {
+        return static_cast<double>(to_float(to_bfloat16(static_cast<float>(x))));
+      };
     }
     return c;
   }
@@ -131,13 +150,17 @@ TEST_P(Rope, both_passes_equal_the_reference_for_odd_sizes_and_any_thread_count)
             const auto expected = reference::rope_forward(x.reference_case());
             // A value near a tie of bf16 may round the other way before it is rotated.
             const bool twice = type == DType::kBF16 && norm == Norm::kHeads;
-            expect_close(x.dense(x.out), expected.out, twice ? Tolerance{1.01 / 256, 1.0 / 256} : Tolerance{tolerance_of(type).relative, 1e-6}, "out");
+            expect_close(x.dense(x.out), expected.out,
+                         twice ? Tolerance{1.01 / 256, 1.0 / 256}
+                               : Tolerance{tolerance_of(type).relative, 1e-6},
+                         "out");
             if (norm == Norm::kHeads) expect_close(x.rstd.values(), expected.rstd, {1e-6}, "rstd");
 
             const auto dweight = x.dweight.values();
             rope_backward(context, x.backward());
             const auto gradients = reference::rope_backward(x.reference_case(), x.dense(x.dout));
-            expect_close(x.dense(x.din), gradients.din, {type == DType::kBF16 ? 1.01 / 256 : 2e-6, 2e-6}, "din");
+            expect_close(x.dense(x.din), gradients.din,
+                         {type == DType::kBF16 ? 1.01 / 256 : 2e-6, 2e-6}, "din");
             if (norm == Norm::kNone) continue;
             std::vector<double> sum = gradients.dweight;
             for (std::size_t d = 0; d < sum.size(); ++d) sum[d] += dweight[d];
@@ -236,17 +259,23 @@ TEST_P(Rope, wrong_operands_are_refused_by_name) {
   const TestTensor narrow(DType::kF32, {6}), table(DType::kF32, {kPositions, 6});
   TestTensor beyond = x.positions;
   beyond.set(3, kPositions);
-  refuse([&](auto& a) { a.weight_D = narrow; }, "rope_forward.weight: expected [8] fp32, found [6] fp32");
-  refuse([&](auto& a) { a.cos_sin_PD = table; }, "rope_forward.cos_sin: expected [40, 8] fp32, found [40, 6] fp32");
-  refuse([&](auto& a) { a.positions_T = beyond; }, "rope_forward.positions[3]: expected 0 to 39, found 40");
-  refuse([&](auto& a) { a.rstd_TH = {}; }, "rope_forward.rstd: expected [4, 2] fp32, found nothing");
+  refuse([&](auto& a) { a.weight_D = narrow; },
+         "rope_forward.weight: expected [8] fp32, found [6] fp32");
+  refuse([&](auto& a) { a.cos_sin_PD = table; },
+         "rope_forward.cos_sin: expected [40, 8] fp32, found [40, 6] fp32");
+  refuse([&](auto& a) { a.positions_T = beyond; },
+         "rope_forward.positions[3]: expected 0 to 39, found 40");
+  refuse([&](auto& a) { a.rstd_TH = {}; },
+         "rope_forward.rstd: expected [4, 2] fp32, found nothing");
   refuse([&](auto& a) { a.out = x.view(x.in); }, "rope_forward.out: may not be in with a weight");
   refuse([&](auto& a) { a.in.head_dim = 7; }, "rope_forward.in: an odd head size");
-  refuse([&](auto& a) { a.out.heads = 1; },
-         "rope_forward.out: expected heads [4, 2, 8] fp32, found [4, 1, 8] fp32 with a stride of 21");
+  refuse(
+      [&](auto& a) { a.out.heads = 1; },
+      "rope_forward.out: expected heads [4, 2, 8] fp32, found [4, 1, 8] fp32 with a stride of 21");
   RopeBackward back = x.backward();
   back.in = {};
-  expect_refused([&] { rope_backward(context, back); }, "rope_backward.in: expected heads [4, 2, 8] fp32");
+  expect_refused([&] { rope_backward(context, back); },
+                 "rope_backward.in: expected heads [4, 2, 8] fp32");
 }
 
 }  // namespace

@@ -16,20 +16,24 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 class Simd : public OpTest {
  protected:
-  const SimdProbe& probe() const { return GetParam() == Isa::kAvx512 ? avx512::simd_probe : avx2::simd_probe; }
+  const SimdProbe& probe() const {
+    return GetParam() == Isa::kAvx512 ? avx512::simd_probe : avx2::simd_probe;
+  }
 };
 TRIREME_FOR_ALL_ISAS(Simd);
 
 /// |found - exact| in units of the last place of the exact value; subnormals share one unit.
 double ulps(float found, double exact) {
   const float rounded = static_cast<float>(exact);
-  const double unit = std::max(std::ldexp(1.0, std::ilogb(rounded == 0 ? 1e-45F : rounded) - 23), 0x1p-149);
+  const double unit =
+      std::max(std::ldexp(1.0, std::ilogb(rounded == 0 ? 1e-45F : rounded) - 23), 0x1p-149);
   return std::abs(found - exact) / unit;
 }
 
 std::vector<float> steps(float from, float to, int count) {
   std::vector<float> x;
-  for (int i = 0; i < count; ++i) x.push_back(from + (to - from) * (static_cast<float>(i) + 0.37F) / static_cast<float>(count));
+  for (int i = 0; i < count; ++i)
+    x.push_back(from + (to - from) * (static_cast<float>(i) + 0.37F) / static_cast<float>(count));
   return x;
 }
 
@@ -38,12 +42,14 @@ TEST_P(Simd, exp_is_within_one_and_a_half_ulp_over_the_whole_range) {
   std::vector<float> y(x.size());
   probe().exp(y.data(), x.data(), static_cast<std::int64_t>(x.size()));
   double worst = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) worst = std::max(worst, ulps(y[i], std::exp(static_cast<double>(x[i]))));
+  for (std::size_t i = 0; i < x.size(); ++i)
+    worst = std::max(worst, ulps(y[i], std::exp(static_cast<double>(x[i]))));
   EXPECT_LT(worst, 1.5);
 }
 
 TEST_P(Simd, exp_keeps_the_limits) {
-  const std::vector<float> x = {0, -0.0F, kInfinity, -kInfinity, kNan, 88.73F, 1000, -104.5F, -1e30F, 1e30F, 88.72F};
+  const std::vector<float> x = {0,    -0.0F,   kInfinity, -kInfinity, kNan,  88.73F,
+                                1000, -104.5F, -1e30F,    1e30F,      88.72F};
   std::vector<float> y(x.size());
   probe().exp(y.data(), x.data(), static_cast<std::int64_t>(x.size()));
   EXPECT_EQ(y[0], 1);
@@ -62,12 +68,14 @@ TEST_P(Simd, exp_keeps_the_limits) {
 TEST_P(Simd, log_is_within_one_and_a_half_ulp) {
   std::vector<float> x = steps(0.5F, 2.5F, 100003);
   for (int e = -125; e < 128; ++e) {
-    for (const float m : {1.0F, 1.1F, 1.41F, 1.42F, 1.7F, 1.9999999F}) x.push_back(std::ldexp(m, e));
+    for (const float m : {1.0F, 1.1F, 1.41F, 1.42F, 1.7F, 1.9999999F})
+      x.push_back(std::ldexp(m, e));
   }
   std::vector<float> y(x.size());
   probe().log(y.data(), x.data(), static_cast<std::int64_t>(x.size()));
   double worst = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) worst = std::max(worst, ulps(y[i], std::log(static_cast<double>(x[i]))));
+  for (std::size_t i = 0; i < x.size(); ++i)
+    worst = std::max(worst, ulps(y[i], std::log(static_cast<double>(x[i]))));
   EXPECT_LT(worst, 1.5);
 }
 
@@ -86,7 +94,8 @@ TEST_P(Simd, sigmoid_equals_its_formula_and_keeps_the_limits) {
   std::vector<float> x = steps(-80, 80, 20003);
   std::vector<float> y(x.size());
   probe().sigmoid(y.data(), x.data(), static_cast<std::int64_t>(x.size()));
-  for (std::size_t i = 0; i < x.size(); ++i) ASSERT_LT(ulps(y[i], 1 / (1 + std::exp(-static_cast<double>(x[i])))), 3);
+  for (std::size_t i = 0; i < x.size(); ++i)
+    ASSERT_LT(ulps(y[i], 1 / (1 + std::exp(-static_cast<double>(x[i])))), 3);
   const float limits[] = {kInfinity, -kInfinity, kNan};
   probe().sigmoid(y.data(), limits, 3);
   EXPECT_EQ(y[0], 1);
@@ -102,7 +111,8 @@ TEST_P(Simd, a_value_has_the_same_bits_at_any_place_in_a_vector_or_tail) {
     for (std::int64_t count = 1; begin + count <= 67; ++count) {
       std::vector<float> part(static_cast<std::size_t>(count));
       probe().exp(part.data(), x.data() + begin, count);
-      ASSERT_EQ(std::memcmp(part.data(), whole.data() + begin, part.size() * 4), 0) << begin << "+" << count;
+      ASSERT_EQ(std::memcmp(part.data(), whole.data() + begin, part.size() * 4), 0)
+          << begin << "+" << count;
     }
   }
 }
@@ -129,7 +139,8 @@ TEST_P(Simd, reductions_cover_every_lane_and_no_other) {
   for (std::int64_t count = 1; count <= probe().width; ++count) {
     std::vector<float> x(static_cast<std::size_t>(count));
     float sum = 0;
-    for (std::int64_t i = 0; i < count; ++i) sum += x[static_cast<std::size_t>(i)] = static_cast<float>(1 << i);
+    for (std::int64_t i = 0; i < count; ++i)
+      sum += x[static_cast<std::size_t>(i)] = static_cast<float>(1 << i);
     EXPECT_EQ(probe().sum(x.data(), count), sum);
     for (auto& value : x) value = -value;
     EXPECT_EQ(probe().maximum(x.data(), count), -1);

@@ -27,11 +27,17 @@ std::string isa_test_name(const testing::TestParamInfo<Isa>& info) {
   return info.param == Isa::kAvx512 ? "avx512" : "avx2";
 }
 
-Context cpu_context(Isa isa, int threads) { return Context(Device{DeviceKind::kCpu, 0}, threads, isa); }
+Context cpu_context(Isa isa, int threads) {
+  return Context(Device{DeviceKind::kCpu, 0}, threads, isa);
+}
 
 TestTensor::TestTensor(DType dtype, Shape shape, int offset)
-    : dtype_(dtype), shape_(shape), offset_bytes_(kGuardBytes + static_cast<std::size_t>(offset) * size_of(dtype)),
-      memory_(offset_bytes_ + static_cast<std::size_t>(shape.count()) * size_of(dtype) + kGuardBytes, kGuard) {
+    : dtype_(dtype),
+      shape_(shape),
+      offset_bytes_(kGuardBytes + static_cast<std::size_t>(offset) * size_of(dtype)),
+      memory_(
+          offset_bytes_ + static_cast<std::size_t>(shape.count()) * size_of(dtype) + kGuardBytes,
+          kGuard) {
   std::memset(data(), 0, view().bytes());
 }
 
@@ -39,8 +45,10 @@ TestTensor::~TestTensor() {
   if (memory_.empty()) return;  // moved from
   const auto is_guard = [](std::byte b) { return b == kGuard; };
   const auto begin = memory_.begin() + static_cast<std::ptrdiff_t>(offset_bytes_);
-  EXPECT_TRUE(std::all_of(memory_.begin(), begin, is_guard)) << "written before a tensor " << shape_.text();
-  EXPECT_TRUE(std::all_of(begin + static_cast<std::ptrdiff_t>(view().bytes()), memory_.end(), is_guard))
+  EXPECT_TRUE(std::all_of(memory_.begin(), begin, is_guard))
+      << "written before a tensor " << shape_.text();
+  EXPECT_TRUE(
+      std::all_of(begin + static_cast<std::ptrdiff_t>(view().bytes()), memory_.end(), is_guard))
       << "written behind a tensor " << shape_.text();
 }
 
@@ -54,23 +62,37 @@ TestTensor TestTensor::random(DType dtype, Shape shape, std::uint64_t seed, doub
 
 TestTensor TestTensor::of(DType dtype, Shape shape, const std::vector<double>& values) {
   TestTensor tensor(dtype, shape);
-  expect(static_cast<std::int64_t>(values.size()) == shape.count(), "{} values for {}", values.size(), shape.text());
-  for (std::size_t i = 0; i < values.size(); ++i) tensor.set(static_cast<std::int64_t>(i), values[i]);
+  expect(static_cast<std::int64_t>(values.size()) == shape.count(), "{} values for {}",
+         values.size(), shape.text());
+  for (std::size_t i = 0; i < values.size(); ++i)
+    tensor.set(static_cast<std::int64_t>(i), values[i]);
   return tensor;
 }
 
-std::byte* TestTensor::data() const { return const_cast<std::byte*>(memory_.data()) + offset_bytes_; }
+std::byte* TestTensor::data() const {
+  return const_cast<std::byte*>(memory_.data()) + offset_bytes_;
+}
 TensorView TestTensor::view() { return {memory_.empty() ? nullptr : data(), dtype_, shape_}; }
-ConstTensorView TestTensor::view() const { return {memory_.empty() ? nullptr : data(), dtype_, shape_}; }
+ConstTensorView TestTensor::view() const {
+  return {memory_.empty() ? nullptr : data(), dtype_, shape_};
+}
 
 std::vector<double> TestTensor::values() const {
   std::vector<double> values(static_cast<std::size_t>(shape_.count()));
   for (std::size_t i = 0; i < values.size(); ++i) {
     switch (dtype_) {
-      case DType::kF32: values[i] = view().as<float>()[i]; break;
-      case DType::kBF16: values[i] = to_float(view().as<BFloat16>()[i]); break;
-      case DType::kF64: values[i] = view().as<double>()[i]; break;
-      case DType::kI32: values[i] = view().as<std::int32_t>()[i]; break;
+      case DType::kF32:
+        values[i] = view().as<float>()[i];
+        break;
+      case DType::kBF16:
+        values[i] = to_float(view().as<BFloat16>()[i]);
+        break;
+      case DType::kF64:
+        values[i] = view().as<double>()[i];
+        break;
+      case DType::kI32:
+        values[i] = view().as<std::int32_t>()[i];
+        break;
     }
   }
   return values;
@@ -78,14 +100,24 @@ std::vector<double> TestTensor::values() const {
 
 void TestTensor::set(std::int64_t index, double value) {
   switch (dtype_) {
-    case DType::kF32: view().as<float>()[index] = static_cast<float>(value); break;
-    case DType::kBF16: view().as<BFloat16>()[index] = to_bfloat16(static_cast<float>(value)); break;
-    case DType::kF64: view().as<double>()[index] = value; break;
-    case DType::kI32: view().as<std::int32_t>()[index] = static_cast<std::int32_t>(value); break;
+    case DType::kF32:
+      view().as<float>()[index] = static_cast<float>(value);
+      break;
+    case DType::kBF16:
+      view().as<BFloat16>()[index] = to_bfloat16(static_cast<float>(value));
+      break;
+    case DType::kF64:
+      view().as<double>()[index] = value;
+      break;
+    case DType::kI32:
+      view().as<std::int32_t>()[index] = static_cast<std::int32_t>(value);
+      break;
   }
 }
 
-std::string TestTensor::bits() const { return {reinterpret_cast<const char*>(data()), view().bytes()}; }
+std::string TestTensor::bits() const {
+  return {reinterpret_cast<const char*>(data()), view().bytes()};
+}
 
 Tolerance tolerance_of(DType dtype) {
   // Half a unit of bf16's 8 bits, and what f32 arithmetic may add to push a value over the edge.
@@ -93,8 +125,8 @@ Tolerance tolerance_of(DType dtype) {
   return {1e-6, 1e-6};
 }
 
-void expect_close(const std::vector<double>& actual, const std::vector<double>& expected, Tolerance tolerance,
-                  const std::string& what) {
+void expect_close(const std::vector<double>& actual, const std::vector<double>& expected,
+                  Tolerance tolerance, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
   double largest = 0;
   for (const double value : expected) {
@@ -103,17 +135,20 @@ void expect_close(const std::vector<double>& actual, const std::vector<double>& 
   for (std::size_t i = 0; i < actual.size(); ++i) {
     if (!std::isfinite(expected[i])) {
       const bool same = std::isnan(expected[i]) ? std::isnan(actual[i]) : actual[i] == expected[i];
-      ASSERT_TRUE(same) << what << "[" << i << "]: expected " << expected[i] << ", found " << actual[i];
+      ASSERT_TRUE(same) << what << "[" << i << "]: expected " << expected[i] << ", found "
+                        << actual[i];
       continue;
     }
-    const double bound = tolerance.relative * std::abs(expected[i]) + tolerance.of_largest * largest;
+    const double bound =
+        tolerance.relative * std::abs(expected[i]) + tolerance.of_largest * largest;
     ASSERT_LE(std::abs(actual[i] - expected[i]), bound)
         << what << "[" << i << "]: expected " << expected[i] << ", found " << actual[i];
   }
 }
 
-std::vector<double> finite_differences(std::vector<double> at,
-                                       const std::function<double(const std::vector<double>&)>& loss, double step) {
+std::vector<double> finite_differences(
+    std::vector<double> at, const std::function<double(const std::vector<double>&)>& loss,
+    double step) {
   std::vector<double> gradient(at.size());
   for (std::size_t i = 0; i < at.size(); ++i) {
     const double value = at[i];

@@ -1,9 +1,11 @@
 #pragma once
-// What the tests of ops share: tensors with random values, comparison with a reference in double, all instruction sets.
+// What the tests of ops share: tensors with random values, comparison with a reference in double,
+// all instruction sets.
 //
 //   class NormTest : public OpTest {};
 //   TRIREME_FOR_ALL_ISAS(NormTest);
-//   TEST_P(NormTest, output_equals_the_reference) { Context context = cpu_context(GetParam(), 2); ... }
+//   TEST_P(NormTest, output_equals_the_reference) { Context context = cpu_context(GetParam(), 2);
+//   ... }
 
 #include <gtest/gtest.h>
 
@@ -17,7 +19,8 @@
 
 namespace trireme {
 
-/// The instruction sets to test: what the CPU has; in kernels_wide_tests the AVX-512 tables are emulated on AVX2.
+/// The instruction sets to test: what the CPU has; in kernels_wide_tests the AVX-512 tables are
+/// emulated on AVX2.
 std::vector<Isa> isas_to_test();
 std::string isa_test_name(const testing::TestParamInfo<Isa>& info);
 Context cpu_context(Isa isa, int threads = 1);
@@ -26,8 +29,8 @@ class OpTest : public testing::TestWithParam<Isa> {};
 #define TRIREME_FOR_ALL_ISAS(suite) \
   INSTANTIATE_TEST_SUITE_P(Isas, suite, testing::ValuesIn(isas_to_test()), isa_test_name)
 
-/// Owns elements between guard bytes, at an address that is aligned to the element only: an op that writes outside is
-/// found by the destructor. Copyable.
+/// Owns elements between guard bytes, at an address that is aligned to the element only: an op that
+/// writes outside is found by the destructor. Copyable.
 class TestTensor {
  public:
   /// Zeros, `offset` elements behind an aligned address.
@@ -43,7 +46,7 @@ class TestTensor {
 
   [[nodiscard]] TensorView view();
   [[nodiscard]] ConstTensorView view() const;
-  operator TensorView() { return view(); }             // NOLINT: stands for its view in op arguments
+  operator TensorView() { return view(); }  // NOLINT: stands for its view in op arguments
   operator ConstTensorView() const { return view(); }  // NOLINT
   [[nodiscard]] DType dtype() const { return dtype_; }
   [[nodiscard]] const Shape& shape() const { return shape_; }
@@ -60,20 +63,21 @@ class TestTensor {
   std::vector<std::byte> memory_;
 };
 
-/// Every element within `relative` of the expected one, or of the largest expected one times `of_largest`.
+/// Every element within `relative` of the expected one, or of the largest expected one times
+/// `of_largest`.
 struct Tolerance {
   double relative;
   double of_largest = 0;
 };
 /// f32 results of f32 arithmetic; one rounding to bf16 on top of it.
 Tolerance tolerance_of(DType dtype);
-void expect_close(const std::vector<double>& actual, const std::vector<double>& expected, Tolerance tolerance,
-                  const std::string& what);
+void expect_close(const std::vector<double>& actual, const std::vector<double>& expected,
+                  Tolerance tolerance, const std::string& what);
 
 /// The central difference of `loss` for each element of `at`, in double.
-std::vector<double> finite_differences(std::vector<double> at,
-                                       const std::function<double(const std::vector<double>&)>& loss,
-                                       double step = 1e-5);
+std::vector<double> finite_differences(
+    std::vector<double> at, const std::function<double(const std::vector<double>&)>& loss,
+    double step = 1e-5);
 
 /// `call` throws InternalError whose text contains `message`.
 void expect_refused(const std::function<void()>& call, const std::string& message);

@@ -1,5 +1,6 @@
 #pragma once
-// The functions of kernels/common/simd.h as tests can call them: over arrays, for each instruction set.
+// The functions of kernels/common/simd.h as tests can call them: over arrays, for each instruction
+// set.
 
 #include <cstdint>
 

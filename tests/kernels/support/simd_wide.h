@@ -1,6 +1,7 @@
 #pragma once
-// Sixteen lanes made of two AVX2 registers, so that width-16 loops and tails run on a CPU without AVX-512. In place of
-// simd_avx512.h for the test executables only; reductions follow the same tree, so results have the same bits.
+// Sixteen lanes made of two AVX2 registers, so that width-16 loops and tails run on a CPU without
+// AVX-512. In place of simd_avx512.h for the test executables only; reductions follow the same
+// tree, so results have the same bits.
 
 #include "kernels/common/simd_avx2.h"
 
@@ -54,8 +55,12 @@ TRIREME_INLINE F32 operator-(F32 a, F32 b) { return {a.low - b.low, a.high - b.h
 TRIREME_INLINE F32 operator*(F32 a, F32 b) { return {a.low * b.low, a.high * b.high}; }
 TRIREME_INLINE F32 operator/(F32 a, F32 b) { return {a.low / b.low, a.high / b.high}; }
 TRIREME_INLINE F32 operator-(F32 a) { return {-a.low, -a.high}; }
-TRIREME_INLINE F32 fma(F32 a, F32 b, F32 c) { return {fma(a.low, b.low, c.low), fma(a.high, b.high, c.high)}; }
-TRIREME_INLINE F32 fnma(F32 a, F32 b, F32 c) { return {fnma(a.low, b.low, c.low), fnma(a.high, b.high, c.high)}; }
+TRIREME_INLINE F32 fma(F32 a, F32 b, F32 c) {
+  return {fma(a.low, b.low, c.low), fma(a.high, b.high, c.high)};
+}
+TRIREME_INLINE F32 fnma(F32 a, F32 b, F32 c) {
+  return {fnma(a.low, b.low, c.low), fnma(a.high, b.high, c.high)};
+}
 TRIREME_INLINE F32 min(F32 a, F32 b) { return {min(a.low, b.low), min(a.high, b.high)}; }
 TRIREME_INLINE F32 max(F32 a, F32 b) { return {max(a.low, b.low), max(a.high, b.high)}; }
 TRIREME_INLINE F32 sqrt(F32 a) { return {sqrt(a.low), sqrt(a.high)}; }
@@ -86,7 +91,9 @@ struct F64 {
   v8::F64 low, high;
 
   static TRIREME_INLINE F64 zero() { return {v8::F64::zero(), v8::F64::zero()}; }
-  static TRIREME_INLINE F64 broadcast(double x) { return {v8::F64::broadcast(x), v8::F64::broadcast(x)}; }
+  static TRIREME_INLINE F64 broadcast(double x) {
+    return {v8::F64::broadcast(x), v8::F64::broadcast(x)};
+  }
   template <class T>
   static TRIREME_INLINE F64 load(const T* p) {
     return {v8::F64::load(p), v8::F64::load(p + 4)};
@@ -99,7 +106,9 @@ struct F64 {
 TRIREME_INLINE F64 operator+(F64 a, F64 b) { return {a.low + b.low, a.high + b.high}; }
 TRIREME_INLINE F64 operator-(F64 a, F64 b) { return {a.low - b.low, a.high - b.high}; }
 TRIREME_INLINE F64 operator*(F64 a, F64 b) { return {a.low * b.low, a.high * b.high}; }
-TRIREME_INLINE F64 fma(F64 a, F64 b, F64 c) { return {fma(a.low, b.low, c.low), fma(a.high, b.high, c.high)}; }
+TRIREME_INLINE F64 fma(F64 a, F64 b, F64 c) {
+  return {fma(a.low, b.low, c.low), fma(a.high, b.high, c.high)};
+}
 
 }  // namespace trireme::TRIREME_ISA::wide
 
