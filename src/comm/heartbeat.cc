@@ -26,29 +26,27 @@ struct Heartbeat::Entry {
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared between processes");
   using Words = std::array<std::uint64_t, kWords>;
 
-  std::atomic<std::uint64_t> published{
-      0};  // how often; its lowest bit says which version is current
+  // How often; its lowest bit says which version is current.
+  std::atomic<std::uint64_t> published{0};
   std::array<std::array<std::atomic<std::uint64_t>, kWords>, 2> versions{};
 
   void write(const Beat& beat) noexcept {
     const std::uint64_t next = published.load(std::memory_order_relaxed) + 1;
     const Words words = std::bit_cast<Words>(beat);
-    std::atomic_thread_fence(std::memory_order_release);
+    // Release, so that a reader who meets one of these words also sees the count before it.
     for (std::size_t i = 0; i < kWords; ++i)
-      versions[next % 2][i].store(words[i], std::memory_order_relaxed);
+      versions[next % 2][i].store(words[i], std::memory_order_release);
     published.store(next, std::memory_order_release);
   }
 
   [[nodiscard]] Beat read() const noexcept {
     Words words;
-    // Torn only where the writer came round twice meanwhile, which happens a few times a second at
-    // most.
-    for (int tries = 0; tries < 100; ++tries) {
+    // Whole where nothing was published meanwhile; a writer comes a few times a second.
+    for (int tries = 0; tries < 10000; ++tries) {
       const std::uint64_t before = published.load(std::memory_order_acquire);
       for (std::size_t i = 0; i < kWords; ++i)
-        words[i] = versions[before % 2][i].load(std::memory_order_relaxed);
-      std::atomic_thread_fence(std::memory_order_acquire);
-      if (published.load(std::memory_order_relaxed) - before < 2) break;
+        words[i] = versions[before % 2][i].load(std::memory_order_acquire);
+      if (published.load(std::memory_order_relaxed) == before) break;
     }
     return std::bit_cast<Beat>(words);
   }
