@@ -140,10 +140,14 @@ void gemm_by_primitive(Context& context, const Gemm& args, Sizes sizes) {
   }
 }
 
+}  // namespace trireme::gemm_internal
+
+namespace trireme {
+
 std::string gemm_library_version() {
   const dnnl_version_t* version = dnnl_version();
   return std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
          std::to_string(version->patch);
 }
 
-}  // namespace trireme::gemm_internal
+}  // namespace trireme

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "commands/commands.h"
+#include "commands/config_options.h"
 #include "commands/parse_options.h"
 #include "config/parse.h"
 #include "dataset/batch_builder.h"
@@ -25,9 +26,7 @@ struct Options {
 };
 
 void declare(CLI::App& app, Options& options) {
-  app.add_option("CONFIG", options.input.files, "config files, later ones win")->required();
-  app.add_option("--set", options.input.overrides, "key.path=value, laid over the files")
-      ->allow_extra_args(false);
+  add_config_options(app, options.input);
   app.add_option("--from", options.from, "number of the first sample")->check(CLI::NonNegativeNumber);
   app.add_option("--count", options.count, "how many samples")->check(CLI::NonNegativeNumber);
   app.add_option("--world", options.world, "ranks of the run (default: as train plan)")->check(CLI::PositiveNumber);

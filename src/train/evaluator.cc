@@ -8,8 +8,8 @@ EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches) {
   const Span span(runtime.trace, Phase::kEvaluation);
   double loss_sum = 0;
   std::int64_t tokens = 0;
-  for (std::int64_t i = 0; i < batches.count(); ++i) {
-    const MicroBatch& batch = batches.at(i);
+  for (std::int64_t i = 0; i < batches.passes(); ++i) {
+    const MicroBatch& batch = batches.read(i);
     loss_sum += runtime.stage.evaluate(batch);
     tokens += batch.target_count;
   }

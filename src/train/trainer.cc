@@ -179,9 +179,7 @@ void Trainer::save() {
   const Clock::time_point begin = Clock::now();
   if (inputs_.reporter != nullptr) inputs_.reporter->before_commit();
   State state = runtime_.state();
-  state.scalars["applied_updates"] = runtime_.optimizer->applied_updates();
-  state.scalars["skipped_in_a_row"] = progress_.skipped_in_a_row;
-  state.scalars["global_batch"] = inputs_.global_batch;
+  state.scalars = inputs_.scalars(progress_, runtime_.optimizer->applied_updates());
   SaveRequest request = inputs_.save;
   request.step = progress_.step;
   request.consumed_samples = progress_.consumed_samples;

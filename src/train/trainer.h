@@ -3,6 +3,7 @@
 // boundaries, decided by all ranks together.
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -17,6 +18,13 @@ namespace trireme {
 
 class Watchdog;
 
+/// Where the loop stands; saved and restored.
+struct Progress {
+  std::int64_t step = 0;              ///< updates done, skipped ones included
+  std::int64_t consumed_samples = 0;
+  std::int64_t skipped_in_a_row = 0;
+};
+
 /// What the loop is given besides the runtime.
 struct TrainerInputs {
   std::int64_t steps = 0;           ///< of the whole run
@@ -25,17 +33,11 @@ struct TrainerInputs {
   std::int64_t flops_per_token = 0;
   std::optional<double> peak_tflops;  ///< of all ranks together
   SaveRequest save;                 ///< everything but step, position and state
+  std::function<Json(const Progress&, std::int64_t applied_updates)> scalars;  ///< saved beside the tensors
   Loader* loader = nullptr;
   EvaluationBatches* validation = nullptr;  ///< null: none
   Reporter* reporter = nullptr;             ///< on rank 0
   Watchdog* watchdog = nullptr;             ///< null: none
-};
-
-/// Where the loop stands; saved and restored.
-struct Progress {
-  std::int64_t step = 0;              ///< updates done, skipped ones included
-  std::int64_t consumed_samples = 0;
-  std::int64_t skipped_in_a_row = 0;
 };
 
 class Trainer {

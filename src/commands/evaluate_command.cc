@@ -1,0 +1,65 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/log.h"
+#include "checkpoint/manifest.h"
+#include "commands/commands.h"
+#include "commands/config_options.h"
+#include "commands/every_rank.h"
+#include "commands/parse_options.h"
+#include "telemetry/metrics_lines.h"
+#include "train/evaluator.h"
+#include "train/model_source.h"
+#include "train/session.h"
+
+namespace trireme {
+
+namespace {
+
+struct Options {
+  ConfigInput input;
+  std::string checkpoint;
+  bool json = false;
+};
+
+int run(Launch& launch, const Options& options) {
+  Communicator& world = launch.world();
+  PreparedRun prepared = prepare_run(options.input, Needs::kTraining, world);
+  const ModelSource source(options.checkpoint.empty() ? prepared.config.run.directory : options.checkpoint, world);
+  prepared.config.model = source.model();
+  Runtime runtime(launch, prepared.config, source.model(),
+                  runtime_options(prepared, settle_on_cores(prepared.config, launch), StagePurpose::kEvaluation));
+  State state = runtime.state();
+  source.load(state, world);
+  runtime.store.refresh_forms(runtime.context);
+  std::unique_ptr<EvaluationBatches> batches = open_validation(prepared, runtime);
+  const EvaluationResult result = evaluate(runtime, *batches);
+  if (world.rank() != 0) return 0;
+  EvaluationLine line;
+  if (source.is_checkpoint()) line.step = read_manifest(source.path()).step;
+  line.loss = result.loss;
+  line.perplexity = result.perplexity();
+  line.tokens = result.tokens;
+  if (options.json) {
+    std::puts(to_json(line).dump().c_str());
+  } else {
+    std::printf("validation loss %.6f, perplexity %.4f, %lld tokens (%s)\n", line.loss, line.perplexity,
+                static_cast<long long>(line.tokens), source.path().c_str());
+  }
+  return 0;
+}
+
+}  // namespace
+
+int evaluate_command(Arguments arguments) {
+  Options options;
+  CLI::App app("Computes the validation loss of a checkpoint on the data of a config.", "train evaluate");
+  add_config_options(app, options.input);
+  app.add_option("--checkpoint", options.checkpoint,
+                 "step folder, checkpoints folder, run folder or Hugging Face directory; default: run.directory");
+  app.add_flag("--json", options.json, "print the evaluation object of metrics.jsonl");
+  if (!parse_options(app, arguments)) return 0;
+  return on_every_rank([&](Launch& launch) { return run(launch, options); });
+}
+
+}  // namespace trireme

@@ -1,0 +1,180 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/human_format.h"
+#include "base/log.h"
+#include "commands/commands.h"
+#include "commands/config_options.h"
+#include "commands/parse_options.h"
+#include "dataset/sources.h"
+#include "model/flops.h"
+#include "plan/memory.h"
+#include "plan/size_text.h"
+#include "plan/time.h"
+#include "telemetry/console.h"
+#include "train/prepare.h"
+#include "train/runtime.h"
+
+namespace trireme {
+
+namespace {
+
+struct Options {
+  ConfigInput input;
+  std::optional<std::int64_t> world;
+  std::string memory;
+  std::optional<double> mtbf_hours, write_gbps;
+  bool json = false;
+};
+
+struct Figures {
+  ResolvedRun run;
+  std::int64_t world = 1;
+  RankMemory memory;
+  ParameterCount parameters;
+  std::int64_t checkpoint_bytes = 0, flops_per_token = 0, traffic_bytes = 0;
+  std::optional<double> interval_seconds;
+};
+
+/// Windows of the data where the files are there; a plan may be made before they are.
+std::optional<std::int64_t> windows_of(const RunConfig& config, std::vector<Problem>& problems) {
+  if (!problems.empty()) return std::nullopt;
+  try {
+    const DataFacts facts = training_facts(config);
+    if (!facts.synthetic) return facts.windows;
+  } catch (const DataError& error) {
+    if (!config.run.epochs) {
+      log_info("the data are not looked at: {}", error.what());
+      return std::nullopt;
+    }
+    problems.push_back({"data.train", "", "token files that can be read (run.epochs counts their windows)", "", error.what()});
+  } catch (const ConfigError& error) {
+    problems.push_back({"data.train", "", "", "", error.what()});
+  }
+  return std::nullopt;
+}
+
+void check_memory(const Options& options, const Figures& figures, std::vector<Problem>& problems) {
+  if (options.memory.empty()) return;
+  const std::int64_t limit = parse_bytes(options.memory, "--memory");
+  if (figures.memory.total() <= limit) return;
+  problems.push_back({"--memory", format_bytes(limit), fmt::format("at least {}", format_bytes(figures.memory.total())), "",
+                      fmt::format("a rank needs {} (activations {}). Use a smaller batch.micro or data.sequence_length, or "
+                                  "precision.compute \"bf16\"",
+                                  format_bytes(figures.memory.total()), format_bytes(figures.memory.activations))});
+}
+
+Figures compute(const Options& options, const RunConfig& config, const ResolvedRun& run, std::int64_t world) {
+  Figures figures;
+  figures.run = run;
+  figures.world = world;
+  figures.memory = estimate_memory(config.model, run.batch, config.data.sequence_length, compute_type(config),
+                                   StagePurpose::kTraining);
+  figures.parameters = count_parameters(config.model);
+  figures.checkpoint_bytes = checkpoint_bytes(config.model);
+  figures.flops_per_token = model_flops_per_token(config.model, config.data.sequence_length);
+  figures.traffic_bytes = gradient_traffic_bytes(config.model, run.batch.data_ranks);
+  if (options.mtbf_hours) {
+    figures.interval_seconds =
+        young_daly_seconds(*options.mtbf_hours * 3600,
+                           static_cast<double>(figures.checkpoint_bytes) / (options.write_gbps.value_or(1) * 1e9));
+  }
+  return figures;
+}
+
+Json json_of(const Figures& figures) {
+  const RankMemory& memory = figures.memory;
+  Json json;
+  json["world"] = figures.world;
+  for (int axis = 0; axis < kAxisCount; ++axis) {
+    json["mesh"][name_of(static_cast<Axis>(axis))] = std::int64_t{figures.run.mesh.extent(static_cast<Axis>(axis))};
+  }
+  json["steps"] = figures.run.steps;
+  json["batch"]["global"] = figures.run.batch.global;
+  json["batch"]["micro"] = figures.run.batch.micro;
+  json["batch"]["accumulation"] = figures.run.batch.accumulation;
+  json["batch"]["data_ranks"] = figures.run.batch.data_ranks;
+  json["parameters"]["total"] = figures.parameters.total;
+  json["parameters"]["active"] = figures.parameters.active;
+  Json rank;
+  rank["rank"] = 0;
+  rank["stage"] = 0;
+  rank["count"] = figures.world;  // data ranks are equal
+  rank["parameters"] = figures.parameters.total;
+  rank["memory_bytes"]["parameters"] = memory.parameters;
+  rank["memory_bytes"]["gradients"] = memory.gradients;
+  rank["memory_bytes"]["optimizer"] = memory.optimizer;
+  rank["memory_bytes"]["activations"] = memory.activations;
+  rank["memory_bytes"]["buffers"] = memory.buffers;
+  rank["memory_bytes"]["total"] = memory.total();
+  json["ranks"].push_back(std::move(rank));
+  json["memory_bytes_max"] = memory.total();
+  json["checkpoint_bytes"] = figures.checkpoint_bytes;
+  json["bubble_rate"] = 0.0;  // one stage
+  json["model_flops_per_token"] = figures.flops_per_token;
+  json["traffic_bytes"]["data"]["gradients"] = figures.traffic_bytes;
+  if (figures.interval_seconds) json["checkpoint_interval_seconds"] = *figures.interval_seconds;
+  return json;
+}
+
+void print(const RunConfig& config, const Figures& figures) {
+  const RankMemory& memory = figures.memory;
+  BatchArithmetic batch{figures.run.batch.micro, figures.run.batch.accumulation, figures.run.batch.data_ranks,
+                        config.data.sequence_length, figures.run.steps, 0};
+  const std::vector<MemoryItem> items = {{"parameters", memory.parameters},   {"gradients", memory.gradients},
+                                         {"optimizer", memory.optimizer},     {"activations", memory.activations},
+                                         {"buffers", memory.buffers}};
+  std::string text = fmt::format("{} ranks: {}\n{} parameters, {} FLOP a token\n", figures.world, figures.run.mesh.text(),
+                                 format_integer(figures.parameters.total),
+                                 format_count(static_cast<double>(figures.flops_per_token)));
+  text += batch_text(batch) + "Memory of each rank:\n" + memory_text(items, 0);
+  text += fmt::format("Sent by each rank in a step: {} (gradients, data axis)\n", format_bytes(figures.traffic_bytes));
+  text += fmt::format("A checkpoint: {}\n", format_bytes(figures.checkpoint_bytes));
+  if (figures.interval_seconds) {
+    text += fmt::format("Save every {} (Young and Daly)\n", format_duration(*figures.interval_seconds));
+  }
+  std::fputs(text.c_str(), stdout);
+}
+
+}  // namespace
+
+int plan_command(Arguments arguments) {
+  Options options;
+  CLI::App app("Checks a config for N ranks without starting any, and says what the run needs.", "train plan");
+  add_config_options(app, options.input);
+  app.add_option("--world", options.world, "ranks; default tensor x context x pipeline x (data or 1)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--memory", options.memory, "what a rank may use, such as 80GiB; more is an error");
+  app.add_option("--mtbf-hours", options.mtbf_hours, "mean time between failures, for the checkpoint interval")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--write-gbps", options.write_gbps, "GB/s at which checkpoints are written; default 1")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--json", options.json, "print one JSON object, also when there are errors");
+  if (!parse_options(app, arguments)) return 0;
+
+  LoadedConfig loaded = read_config_with_model(options.input);
+  RunConfig& config = loaded.config;
+  const std::int64_t world = options.world.value_or(default_world(config));
+  ResolveInput input;
+  input.world = world;
+  input.windows = windows_of(config, loaded.problems);
+  const ResolvedRun run = resolve_run(config, input, loaded.problems, loaded.notes);
+  for (const std::string& note : loaded.notes) log_info_text(note);
+  std::optional<Figures> figures;
+  if (loaded.problems.empty()) {
+    figures = compute(options, config, run, world);
+    check_memory(options, *figures, loaded.problems);
+  }
+  if (options.json) {
+    Json json = figures ? json_of(*figures) : Json::object();
+    if (!figures) json["world"] = world;
+    json["errors"] = problems_json(loaded.problems);
+    std::puts(json.dump(2).c_str());
+  } else if (figures) {
+    print(config, *figures);
+  }
+  throw_problems(loaded.problems);
+  return 0;
+}
+
+}  // namespace trireme

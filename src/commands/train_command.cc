@@ -1,0 +1,22 @@
+#include <CLI/CLI.hpp>
+
+#include "commands/commands.h"
+#include "commands/config_options.h"
+#include "commands/every_rank.h"
+#include "commands/parse_options.h"
+#include "train/session.h"
+
+namespace trireme {
+
+int train_command(Arguments arguments) {
+  ConfigInput input;
+  CLI::App app("Trains what the config describes; goes on by itself from the newest checkpoint of run.directory.", "train");
+  add_config_options(app, input);
+  if (!parse_options(app, arguments)) return 0;
+  return on_every_rank([&](Launch& launch) {
+    const PreparedRun prepared = prepare_run(input, Needs::kTraining, launch.world());
+    return static_cast<int>(train_session(launch, prepared));
+  });
+}
+
+}  // namespace trireme

@@ -1,0 +1,31 @@
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/version.h"
+#include "checkpoint/hdf5_file.h"
+#include "commands/commands.h"
+#include "comm/launch.h"
+#include "device/cpu_info.h"
+#include "kernels/gemm/gemm.h"
+
+namespace trireme {
+
+int version_command(Arguments arguments) {
+  if (!arguments.empty()) throw ConfigError("train --version takes no arguments, found {}", arguments.front());
+  std::string text = fmt::format("train {} ({})\n", program_version(), program_commit());
+  const auto row = [&](std::string_view name, std::string_view value) {
+    text += fmt::format("  {:<17} {}\n", name, value);
+  };
+  row("compiler", fmt::format("GCC {}", __VERSION__));
+  row("MPI", mpi_library_name());
+  row("HDF5", hdf5_version());
+  row("oneDNN", gemm_library_version());
+  row("CPU", fmt::format("{}, {} usable cores", cpu_model_name(), usable_cpu_count()));
+  row("instruction sets", "built for AVX2 and AVX-512");
+  row("uses", name_of(detect_isa()));
+  row("GPUs", "none: this build has the CPU backend only");
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace trireme

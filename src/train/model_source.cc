@@ -1,0 +1,54 @@
+#include "train/model_source.h"
+
+#include "base/log.h"
+#include "checkpoint/huggingface.h"
+#include "checkpoint/reader.h"
+#include "config/model_parse.h"
+
+namespace trireme {
+
+namespace {
+
+/// The tokenizer of a checkpoint: its own copy of the file where it keeps one, else "byte" or the path it was trained with.
+std::string tokenizer_of(const Manifest& manifest, const std::filesystem::path& folder) {
+  if (manifest.find_file("tokenizer.json") != nullptr) return (folder / "tokenizer.json").string();
+  const Json* path = manifest.tokenizer.find("path");
+  return path != nullptr && path->is_string() ? path->as_string() : "";
+}
+
+}  // namespace
+
+ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world)
+    : path_(path), checkpoint_(looks_like_checkpoint(path)) {
+  if (!checkpoint_) {
+    run_together(world, [&] {
+      if (!std::filesystem::exists(path_ / "config.json")) {
+        throw DataError("{}: is neither a checkpoint (no manifest.json, no step folders) nor a Hugging Face directory (no "
+                        "config.json)",
+                        path_.string());
+      }
+      model_ = load_model_config(path_ / "config.json");
+    });
+    if (std::filesystem::exists(path_ / "tokenizer.json")) tokenizer_ = (path_ / "tokenizer.json").string();
+    return;
+  }
+  path_ = resolve_checkpoint_argument(path, world);
+  run_together(world, [&] {
+    const Manifest manifest = read_manifest(path_);
+    std::vector<Problem> problems;
+    std::vector<std::string> notes;
+    model_ = read_model(manifest.model, problems, notes);
+    throw_problems(problems);
+    tokenizer_ = tokenizer_of(manifest, path_);
+  });
+}
+
+void ModelSource::load(State& state, Communicator& world) const {
+  if (checkpoint_) {
+    load_state(path_, state, world, LoadScope::kParameters);
+  } else {
+    import_weights(path_, state, world);
+  }
+}
+
+}  // namespace trireme

@@ -1,0 +1,35 @@
+#pragma once
+// Where weights come from: a checkpoint of ours or a Hugging Face directory.
+
+#include <filesystem>
+#include <memory>
+
+#include "comm/communicator.h"
+#include "config/model_config.h"
+#include "parallel/state.h"
+#include "tokenizer/tokenizer.h"
+
+namespace trireme {
+
+class ModelSource {
+ public:
+  /// A step folder, a folder of checkpoints, a run (the newest that verifies), or a Hugging Face directory. Throws
+  /// DataError, and ConfigError for a model that this version does not train. Collective.
+  ModelSource(const std::filesystem::path& path, Communicator& world);
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] const ModelConfig& model() const { return model_; }
+  [[nodiscard]] bool is_checkpoint() const { return checkpoint_; }
+  /// What load_tokenizer takes; "" where the source has none.
+  [[nodiscard]] const std::string& tokenizer() const { return tokenizer_; }
+  /// Fills every "parameters/NAME" of `state`. Collective; throws DataError.
+  void load(State& state, Communicator& world) const;
+
+ private:
+  std::filesystem::path path_;
+  bool checkpoint_ = false;
+  ModelConfig model_;
+  std::string tokenizer_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,97 @@
+#include "train/prepare.h"
+
+#include "base/log.h"
+#include "checkpoint/reader.h"
+#include "config/model_parse.h"
+#include "tokenizer/tokenizer.h"
+#include "train/runtime.h"
+
+namespace trireme {
+
+namespace {
+
+/// A model that names no end token of its own ends at the tokenizer's: what generation and exported configs go by.
+void take_end_token(RunConfig& config, std::int64_t end_token) {
+  if (config.model.source.find("eos_token_id") != nullptr || end_token < 0) return;
+  config.model.end_token = end_token;
+  config.model.source["eos_token_id"] = end_token;
+  if (config.model.source.find("bos_token_id") == nullptr) {
+    config.model.bos_token = end_token;
+    config.model.source["bos_token_id"] = end_token;
+  }
+}
+
+/// The work of rank 0.
+PreparedRun read_and_check(const ConfigInput& input, Needs needs, std::int64_t world) {
+  LoadedConfig loaded = read_config_with_model(input);
+  PreparedRun prepared;
+  ResolveInput facts;
+  facts.world = world;
+  if (needs == Needs::kTraining && loaded.problems.empty()) {
+    const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(loaded.config.tokenizer);
+    prepared.tokenizer_hash = tokenizer->hash();
+    prepared.end_token = tokenizer->end_token().value_or(-1);
+    // Synthetic tokens are below the model's vocabulary whatever the tokenizer.
+    prepared.data = training_facts(loaded.config);
+    if (!prepared.data.synthetic) {
+      facts.vocabulary = tokenizer->vocab_size();
+      facts.windows = prepared.data.windows;
+      take_end_token(loaded.config, prepared.end_token);
+    }
+  }
+  resolve_run(loaded.config, facts, loaded.problems, loaded.notes);
+  throw_problems(loaded.problems);
+  for (const std::string& note : loaded.notes) log_info_text(note);
+  prepared.config = std::move(loaded.config);
+  return prepared;
+}
+
+}  // namespace
+
+LoadedConfig read_config_with_model(const ConfigInput& input) {
+  LoadedConfig loaded = read_run_config(input);
+  RunConfig& config = loaded.config;
+  if (config.has_model() || !loaded.problems.empty() || !looks_like_checkpoint(config.init.weights)) return loaded;
+  const std::unique_ptr<Communicator> self = make_self_communicator();
+  const Manifest manifest = read_manifest(resolve_checkpoint_argument(config.init.weights, *self));
+  config.model = read_model(manifest.model, loaded.problems, loaded.notes);
+  return loaded;
+}
+
+PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& world) {
+  PreparedRun prepared;
+  Json shared;
+  run_together(world, [&] {
+    if (world.rank() != 0) return;
+    prepared = read_and_check(input, needs, world.size());
+    shared["config"] = resolved_json(prepared.config);
+    shared["tokenizer_hash"] = prepared.tokenizer_hash;
+    shared["end_token"] = prepared.end_token;
+    shared["synthetic"] = prepared.data.synthetic;
+    shared["documents"] = prepared.data.documents;
+    shared["tokens"] = prepared.data.tokens;
+    shared["windows"] = prepared.data.windows;
+  });
+  shared = parse_json(world.broadcast_text(shared.dump(), 0), "the config sent by rank 0");
+  LoadedConfig loaded = parse_run_config(*shared.find("config"));
+  throw_problems(loaded.problems);
+  prepared.config = std::move(loaded.config);
+  prepared.tokenizer_hash = shared.find("tokenizer_hash")->as_string();
+  prepared.end_token = shared.find("end_token")->as_integer();
+  prepared.data = {shared.find("synthetic")->as_bool(), shared.find("documents")->as_integer(),
+                   shared.find("tokens")->as_integer(), shared.find("windows")->as_integer()};
+  prepared.global_batch_given = prepared.config.batch.global.has_value();
+  ResolveInput facts;
+  facts.world = world.size();
+  if (!prepared.data.synthetic) facts.windows = prepared.data.windows;
+  std::vector<Problem> problems;
+  std::vector<std::string> notes;  // told once, by rank 0 above
+  prepared.run = resolve_run(prepared.config, facts, problems, notes);
+  throw_problems(problems);
+  prepared.config = with_defaults_written(
+      prepared.config, prepared.run,
+      compute_type(prepared.config) == DType::kBF16 ? ComputePrecision::kBf16 : ComputePrecision::kFp32);
+  return prepared;
+}
+
+}  // namespace trireme

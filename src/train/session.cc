@@ -1,0 +1,263 @@
+#include "train/session.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/human_format.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "checkpoint/hdf5_file.h"
+#include "config/model_parse.h"
+#include "model/flops.h"
+#include "plan/memory.h"
+#include "telemetry/console.h"
+#include "tokenizer/tokenizer.h"
+#include "train/lock.h"
+#include "train/start_point.h"
+#include "train/trainer.h"
+#include "train/watchdog.h"
+
+namespace trireme {
+
+Placement settle_on_cores(const RunConfig& config, const Launch& launch) {
+  std::vector<std::vector<Core>> cores_of_rank;
+  for (const std::string& text : launch.host().all_gather_text(text_of(usable_cores()))) {
+    cores_of_rank.push_back(parse_cores(text));
+  }
+  PlacementRequest request;
+  request.local_rank = launch.local_rank();
+  request.threads_per_rank = config.run.threads_per_rank;
+  request.cpu_count_max = usable_cpu_count();
+  const Placement placement = place_rank(cores_of_rank, request);
+  bind_this_thread(placement);
+  return placement;
+}
+
+RuntimeOptions runtime_options(const PreparedRun& prepared, const Placement& placement, StagePurpose purpose) {
+  RuntimeOptions options;
+  options.purpose = purpose;
+  options.micro = prepared.run.batch.micro;
+  options.tokens = prepared.config.data.sequence_length;
+  options.accumulation = prepared.run.batch.accumulation;
+  options.threads = placement.threads;
+  const MeshShape& mesh = prepared.run.mesh;
+  options.mesh = {mesh.extent(Axis::kPipeline), mesh.extent(Axis::kData), mesh.extent(Axis::kContext),
+                  mesh.extent(Axis::kTensor)};
+  return options;
+}
+
+BatchShape batch_shape(const PreparedRun& prepared, const Runtime& runtime) {
+  BatchShape shape;
+  shape.global = prepared.run.batch.global;
+  shape.micro = prepared.run.batch.micro;
+  shape.accumulation = prepared.run.batch.accumulation;
+  shape.data_rank = runtime.data_rank();
+  shape.data_ranks = static_cast<int>(prepared.run.batch.data_ranks);
+  shape.tokens = prepared.config.data.sequence_length;
+  return shape;
+}
+
+namespace {
+
+Json mesh_json(const MeshShape& mesh) {
+  Json json = Json::object();
+  for (int axis = 0; axis < kAxisCount; ++axis) {
+    json[name_of(static_cast<Axis>(axis))] = std::int64_t{mesh.extent(static_cast<Axis>(axis))};
+  }
+  return json;
+}
+
+Json versions_json() {
+  Json versions = Json::object();
+  versions["trireme"] = program_version();
+  versions["commit"] = program_commit();
+  versions["hdf5"] = hdf5_version();
+  versions["mpi"] = mpi_library_name();
+  return versions;
+}
+
+/// Everything of a checkpoint that stays the same over the run.
+SaveRequest save_request(const PreparedRun& prepared) {
+  const RunConfig& config = prepared.config;
+  SaveRequest request;
+  request.directory = config.checkpoint_directory();
+  request.mesh = mesh_json(prepared.run.mesh);
+  request.model = model_keys_json(config.model);
+  request.tokenizer["path"] = config.tokenizer;
+  request.tokenizer["hash"] = prepared.tokenizer_hash;
+  request.versions = versions_json();
+  request.min_free_bytes = config.checkpoint.min_free_bytes;
+  request.retention = {config.checkpoint.keep_last, config.checkpoint.keep_every_steps};
+  if (config.tokenizer != "byte") {
+    // A copy, so that a checkpoint can be used where the original is not.
+    std::filesystem::path file = config.tokenizer;
+    if (std::filesystem::is_directory(file)) file /= "tokenizer.json";
+    request.files.push_back({"tokenizer.json", read_file(file)});
+  }
+  return request;
+}
+
+struct Sources {
+  std::shared_ptr<const SampleSource> training, validation;
+};
+
+/// Rank 0 checks the files and builds index caches, then the others open what is there.
+Sources open_sources(const PreparedRun& prepared, Communicator& world) {
+  SourceRequest request;
+  request.total_samples = prepared.run.steps * prepared.run.batch.global;
+  request.vocab_size = prepared.config.model.vocab_size;
+  request.tokenizer_hash = prepared.tokenizer_hash;
+  Sources sources;
+  for (const bool leader : {true, false}) {
+    request.check = leader ? TokenCheck::kBeforeStart : TokenCheck::kOnRead;
+    run_together(world, [&] {
+      if ((world.rank() == 0) != leader) return;
+      sources.training = make_training_source(prepared.config, request);
+      sources.validation = make_validation_source(prepared.config, request);
+    });
+    if (world.size() == 1) break;
+  }
+  return sources;
+}
+
+void print_start(const PreparedRun& prepared, const Runtime& runtime, const Placement& placement) {
+  const RunConfig& config = prepared.config;
+  RankPlace mine;
+  mine.rank = runtime.world().rank();
+  mine.host = runtime.launch.host_name();
+  mine.cores = range_text(placement.cpus);
+  mine.threads = runtime.options.threads;
+  mine.device = fmt::format("CPU, {}", name_of(runtime.context.isa()));
+  Json place = Json::object();
+  place["host"] = mine.host;
+  place["cores"] = mine.cores;
+  place["threads"] = mine.threads;
+  place["device"] = mine.device;
+  std::vector<RankPlace> places;
+  for (const std::string& text : runtime.world().all_gather_text(place.dump())) {
+    const Json other = parse_json(text, "a place");
+    places.push_back({static_cast<std::int64_t>(places.size()), other.find("host")->as_string(),
+                      other.find("cores")->as_string(), other.find("threads")->as_integer(),
+                      other.find("device")->as_string()});
+  }
+  const RankMemory memory = estimate_memory(config.model, prepared.run.batch, config.data.sequence_length,
+                                            runtime.store.compute(), runtime.options.purpose);
+  const std::vector<MemoryItem> items = {{"parameters", memory.parameters},   {"gradients", memory.gradients},
+                                         {"optimizer", memory.optimizer},     {"activations", memory.activations},
+                                         {"buffers", memory.buffers}};
+  BatchArithmetic batch;
+  batch.micro = prepared.run.batch.micro;
+  batch.accumulation = prepared.run.batch.accumulation;
+  batch.data_ranks = prepared.run.batch.data_ranks;
+  batch.sequence_length = config.data.sequence_length;
+  batch.steps = prepared.run.steps;
+  batch.windows = prepared.data.windows;
+  log_info("{} with {} parameters, computing in {}", name_of(config.model.family),
+           format_count(static_cast<double>(runtime.store.element_count())), name_of(runtime.store.compute()));
+  log_info_text(batch_text(batch) + memory_text(items, memory_bytes_available() / runtime.launch.local_size()) +
+                places_text(places));
+}
+
+StartLine start_line(const PreparedRun& prepared, const Runtime& runtime) {
+  StartLine line;
+  line.version = program_version();
+  line.world = runtime.world().size();
+  line.mesh = mesh_json(prepared.run.mesh);
+  line.parameters = runtime.store.element_count();
+  line.model_flops_per_token = model_flops_per_token(prepared.config.model, prepared.config.data.sequence_length);
+  line.peak_tflops = prepared.config.run.peak_tflops;
+  line.config = resolved_json(prepared.config);
+  return line;
+}
+
+/// The run's folder on rank 0: its lock for as long as the object lives, what dead runs left behind removed.
+class RunDirectory {
+ public:
+  RunDirectory(const PreparedRun& prepared, Launch& launch) {
+    run_together(launch.world(), [&] {
+      if (launch.world().rank() != 0) return;
+      lock_ = std::make_unique<RunLock>(prepared.config.run.directory, [&launch](const std::string& why) {
+        log_any_rank("{}", why);
+        launch.abort(static_cast<int>(ExitCode::kEnvironment));
+      });
+      const std::string left = remove_leftovers(prepared.config.checkpoint_directory());
+      if (!left.empty()) log_warning("{}", left);
+    });
+  }
+
+ private:
+  std::unique_ptr<RunLock> lock_;
+};
+
+std::unique_ptr<EvaluationBatches> batches_of(std::shared_ptr<const SampleSource> source, const PreparedRun& prepared,
+                                              const Runtime& runtime) {
+  const RunConfig& config = prepared.config;
+  return std::make_unique<EvaluationBatches>(std::move(source), config.data, batch_shape(prepared, runtime),
+                                             config.evaluation.batches, prepared.end_token, config.model.vocab_size);
+}
+
+}  // namespace
+
+std::unique_ptr<EvaluationBatches> open_validation(const PreparedRun& prepared, const Runtime& runtime) {
+  const Sources sources = open_sources(prepared, runtime.world());
+  if (!sources.validation) {
+    throw SharedError(ExitCode::kConfig, "data.validation: the config names no validation data (nor data.split). Add it.");
+  }
+  return batches_of(sources.validation, prepared, runtime);
+}
+
+ExitCode train_session(Launch& launch, const PreparedRun& prepared) {
+  Communicator& world = launch.world();
+  const bool leader = world.rank() == 0;
+  const RunConfig& config = prepared.config;
+  const RunDirectory directory(prepared, launch);
+  const StartPoint start = choose_start(prepared, world);
+  if (start.progress.step >= prepared.run.steps) {
+    log_info("{}: finished: step {} of {} is saved in {}", config.run.directory, start.progress.step, prepared.run.steps,
+             start.checkpoint.string());
+    return ExitCode::kOk;
+  }
+  const Sources sources = open_sources(prepared, world);
+  std::unique_ptr<Reporter> reporter;
+  run_together(world, [&] {
+    if (!leader) return;
+    write_file_atomically(std::filesystem::path(config.run.directory) / "config.json",
+                          resolved_json(config).dump(2) + "\n");
+    reporter = std::make_unique<Reporter>(config, start.progress.step, prepared.run.steps, world.size());
+  });
+
+  Heartbeat heartbeat(launch);
+  const Placement placement = settle_on_cores(config, launch);
+  Runtime runtime(launch, config, config.model, runtime_options(prepared, placement, StagePurpose::kTraining));
+  Watchdog watchdog(launch, heartbeat, runtime.trace, config.run.hang_timeout_seconds);
+  print_start(prepared, runtime, placement);
+  if (reporter) reporter->start(start_line(prepared, runtime));
+  load_start(runtime, prepared, start);
+  if (!start.checkpoint.empty()) {
+    log_info("resuming from step {} ({})", start.progress.step, start.checkpoint.string());
+    if (reporter) reporter->resume({start.progress.step, start.checkpoint.string()});
+  }
+
+  Loader loader(sources.training, config.data, batch_shape(prepared, runtime), prepared.end_token,
+                config.model.vocab_size);
+  std::unique_ptr<EvaluationBatches> validation;
+  if (sources.validation) validation = batches_of(sources.validation, prepared, runtime);
+  TrainerInputs inputs;
+  inputs.steps = prepared.run.steps;
+  inputs.global_batch = prepared.run.batch.global;
+  inputs.sequence_length = config.data.sequence_length;
+  inputs.flops_per_token = model_flops_per_token(config.model, config.data.sequence_length);
+  if (config.run.peak_tflops) inputs.peak_tflops = *config.run.peak_tflops * world.size();
+  inputs.save = save_request(prepared);
+  inputs.scalars = [&prepared](const Progress& progress, std::int64_t applied_updates) {
+    return saved_scalars(prepared, progress, applied_updates);
+  };
+  inputs.loader = &loader;
+  inputs.validation = validation.get();
+  inputs.reporter = reporter.get();
+  inputs.watchdog = &watchdog;
+  return Trainer(runtime, std::move(inputs), start.progress).run();
+}
+
+}  // namespace trireme
