@@ -143,7 +143,10 @@ Placement place_rank(std::span<const std::vector<Core>> cores_of_rank,
   const auto place = static_cast<std::size_t>(
       std::count_if(cores_of_rank.begin(), cores_of_rank.begin() + request.local_rank, same));
   const std::size_t share = cores.size() / sharers;
-  const int quota = request.cpu_count_max / static_cast<int>(cores_of_rank.size());
+  // A launcher that bound the ranks left each its own CPUs: then they are no quota of all together.
+  const bool limited = request.cpu_count_max < static_cast<int>(all_cpus(cores).size());
+  const int quota =
+      limited ? request.cpu_count_max / static_cast<int>(cores_of_rank.size()) : kCpusMax;
   const int fair = std::max(1, std::min(static_cast<int>(share), quota));
 
   Placement placement;

@@ -29,7 +29,9 @@ std::vector<Core> parse_cores(const std::string& text);
 struct PlacementRequest {
   int local_rank = 0;
   std::int64_t threads_per_rank = 0;  ///< 0: one for each core of the share
-  int cpu_count_max = 1 << 20;  ///< what all ranks of the host may use together: a cgroup's quota
+  /// usable_cpu_count(). Below the number of CPUs in the mask it is a cgroup's quota, which the
+  /// ranks of the host share.
+  int cpu_count_max = 1 << 20;
 };
 
 struct Placement {

@@ -63,6 +63,7 @@ TEST(Placement, what_the_launcher_bound_stays) {
   const std::vector<std::vector<Core>> of_rank{cores(0, 4), cores(4, 4)};
   EXPECT_EQ(place(of_rank, 1).threads, 4);
   EXPECT_FALSE(place(of_rank, 1).bind);
+  EXPECT_EQ(place(of_rank, 1, 0, 4).threads, 4) << "the mask of one rank is no quota of both";
   const std::vector<std::vector<Core>> sockets{cores(0, 4), cores(0, 4), cores(4, 4), cores(4, 4)};
   EXPECT_EQ(place(sockets, 3).threads, 2);
   EXPECT_FALSE(place(sockets, 3).bind);
