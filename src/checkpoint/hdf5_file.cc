@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <hdf5.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/unique_handle.h"
+#include "checkpoint/hdf5_driver.h"
 
 namespace trireme {
 
@@ -182,27 +182,22 @@ std::string hdf5_version() {
 
 struct Hdf5Writer::Handles {
   std::filesystem::path path;
+  DriverStatus status;  // outlives the file
   File file;
   Properties links;     // makes the groups on the way to a dataset
   Properties creation;  // contiguous, no fill
-  int descriptor = -1;  // the library's own
 
-  /// The file must not survive a failure. Its name goes first, and what the library still wants to
-  /// write lands in memory: on a full disk its close would fail again and keep the file open for
-  /// the life of the process.
-  void abandon() noexcept {
-    ::unlink(path.c_str());
-    if (descriptor >= 0) {
-      const int sink = ::memfd_create("abandoned", MFD_CLOEXEC);
-      if (sink >= 0) {
-        ::dup3(sink, descriptor, O_CLOEXEC);
-        ::close(sink);
-      }
-    }
-    descriptor = -1;
-  }
   ~Handles() {
     if (file) abandon();
+  }
+  /// The file must not survive a failure: its name goes before anything is closed.
+  void abandon() noexcept {
+    status.discard = true;
+    ::unlink(path.c_str());
+  }
+  /// After every call of the library: what the system refused on the way.
+  void check_written(const Place& at) const {
+    if (status.error != 0) at.fail("cannot write", errno_text(status.error));
   }
 };
 
@@ -211,16 +206,16 @@ Hdf5Writer::Hdf5Writer(std::filesystem::path path) : handles_(std::make_unique<H
   handles_->path = std::move(path);
   const Place at{handles_->path};
   const Properties access = file_access(at);
+  use_noting_driver(access.get(), &handles_->status);
   at.check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110),
            "cannot set the format version");
   at.check(H5Pset_alignment(access.get(), 4096, 4096), "cannot set the alignment");
-  handles_->file = at.made<File>(
-      H5Fcreate(handles_->path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), "cannot create");
-  void* descriptor = nullptr;
-  if (H5Fget_vfd_handle(handles_->file.get(), H5P_DEFAULT, &descriptor) >= 0 &&
-      descriptor != nullptr) {
-    handles_->descriptor = *static_cast<int*>(descriptor);
+  const hid_t file = H5Fcreate(handles_->path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get());
+  if (file < 0 && handles_->status.error != 0) {
+    at.fail("cannot create", errno_text(handles_->status.error));
   }
+  handles_->file = at.made<File>(file, "cannot create");
+  handles_->check_written(at);
   handles_->links = at.made<Properties>(H5Pcreate(H5P_LINK_CREATE), "cannot make properties");
   at.check(H5Pset_create_intermediate_group(handles_->links.get(), 1), "cannot make properties");
   handles_->creation = at.made<Properties>(H5Pcreate(H5P_DATASET_CREATE), "cannot make properties");
@@ -245,6 +240,7 @@ void Hdf5Writer::write(const std::string& dataset, DType dtype, const Shape& sha
   at.check(H5Dwrite(made.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()),
            "cannot write");
   at.close(made, "cannot write");
+  handles_->check_written(at);
 }
 
 void Hdf5Writer::write_virtual(const std::string& dataset, DType dtype, const Shape& shape,
@@ -267,22 +263,18 @@ void Hdf5Writer::write_virtual(const std::string& dataset, DType dtype, const Sh
                                   handles_->links.get(), creation.get(), H5P_DEFAULT),
                        "cannot create the dataset");
   at.close(made, "cannot write");
+  handles_->check_written(at);
 }
 
 void Hdf5Writer::finish() {
   const Place at{handles_->path};
-  if (H5Fclose(handles_->file.get()) < 0) {
-    const std::string reason = library_reason();
-    handles_->abandon();
-    handles_->file.reset();
-    at.fail("cannot close", reason);
-  }
-  (void)handles_->file.release();
-  handles_->descriptor = -1;
   try {
+    const herr_t closed = H5Fclose(handles_->file.release());  // a second try would not be safe
+    handles_->check_written(at);
+    at.check(closed, "cannot close");
     sync_path(handles_->path);  // the library never calls fsync
   } catch (...) {
-    ::unlink(handles_->path.c_str());
+    handles_->abandon();
     throw;
   }
 }

@@ -1,10 +1,10 @@
 #pragma once
-// HDF5 files as a checkpoint uses them: written once by one rank, read only; hdf5_file.cc is the
-// only file that includes hdf5.h. The rules and the measurements behind them: a file is either
-// whole or refuses to open (bounds V110); the library never runs at exit (H5dont_atexit); a file
-// whose writing failed is unlinked before its handles are closed, because a later close can succeed
-// and leave a wrong file that opens. HDF5 has one global lock and these classes no lock of their
-// own: one thread at a time.
+// HDF5 files as a checkpoint uses them: written once by one rank, read only. hdf5.h is included by
+// hdf5_file.cc and hdf5_driver.cc alone. The rules and the measurements behind them: a file is
+// either whole or refuses to open (bounds V110); the library never runs at exit (H5dont_atexit); it
+// is never told of a refused write (hdf5_driver.h), since its clean-up then crashes or leaves a
+// wrong file that opens; a file whose writing failed is unlinked before it is closed. HDF5 has one
+// global lock and these classes no lock of their own: one thread at a time.
 
 #include <cstddef>
 #include <filesystem>

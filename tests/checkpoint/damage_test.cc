@@ -1,0 +1,237 @@
+// Checkpoints damaged at random in every way that disks, copies and people damage files: what loads
+// is what was saved, or nothing loads.
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/file.h"
+#include "base/random.h"
+#include "checkpoint/hdf5_file.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/writer.h"
+#include "support/temporary_directory.h"
+#include "test_state.h"
+
+namespace trireme {
+namespace {
+
+/// Random numbers of one trial.
+class Draw {
+ public:
+  explicit Draw(std::uint64_t trial) : key_(stream_key(trial, "damage")) {}
+  std::size_t below(std::size_t bound) {
+    return uniform_below(key_, std::max<std::size_t>(1, bound), &counter_);
+  }
+
+ private:
+  std::uint64_t key_, counter_ = 0;
+};
+
+void flip_bit(std::string& bytes, std::size_t at, Draw& draw) {
+  bytes[at] = static_cast<char>(bytes[at] ^ (1 << draw.below(8)));
+}
+
+void overwrite(std::string& bytes, std::size_t at, std::size_t count, Draw* draw) {
+  for (std::size_t i = at; i < std::min(at + count, bytes.size()); ++i) {
+    bytes[i] = draw == nullptr ? '\0' : static_cast<char>(draw->below(256));
+  }
+}
+
+class Damage : public testing::Test {
+ protected:
+  void SetUp() override {
+    add_odd_tensors(tensors_);
+    for (const int step : {1, 2}) {
+      tensors_.fill(static_cast<std::uint64_t>(step));
+      tensors_.state().scalars["adam_step"] = step;
+      SaveRequest request = request_for(directory_.path(), step, tensors_.state());
+      request.shard_bytes_max = 4000;
+      ASSERT_EQ(save_checkpoint(request, *world_).error, "");
+    }
+    file_ = read_file(folder_ / "rank-00000.h5");
+    manifest_ = read_file(folder_ / "manifest.json");
+  }
+  void write(const char* name, const std::string& bytes) {
+    std::ofstream(folder_ / name, std::ios::binary | std::ios::trunc) << bytes;
+  }
+
+  /// Damages step 2 in one way; says which.
+  std::string damage(Draw& draw) {
+    std::string file = file_, manifest = manifest_;
+    const std::size_t kind = draw.below(12);
+    switch (kind) {
+      case 0:
+        flip_bit(file, draw.below(file.size()), draw);
+        break;
+      case 1:
+        flip_bit(file, draw.below(2048), draw);
+        break;
+      case 2:
+        overwrite(file, draw.below(file.size() / 4096) * 4096, 4096, nullptr);
+        break;
+      case 3:
+        overwrite(file, draw.below(file.size()), 64, &draw);
+        break;
+      case 4:
+        file.resize(draw.below(file.size()));
+        break;
+      case 5:
+        file += std::string(1 + draw.below(9000), 'x');
+        break;
+      case 6:
+        file = read_file(directory_ / "step-00000001/rank-00000.h5");
+        break;
+      case 7:
+        manifest = read_file(directory_ / "step-00000001/manifest.json");
+        break;
+      case 8:
+        flip_bit(manifest, draw.below(manifest.size()), draw);
+        break;
+      case 9:
+        manifest.resize(draw.below(manifest.size()));
+        break;
+      case 10: {
+        std::size_t at = draw.below(manifest.size());
+        while (manifest[at] < '0' || manifest[at] > '9') at = (at + 1) % manifest.size();
+        manifest[at] = static_cast<char>('0' + draw.below(10));
+        break;
+      }
+      default:
+        manifest.erase(draw.below(manifest.size()), 1 + draw.below(300));
+    }
+    write("rank-00000.h5", file);
+    write("manifest.json", manifest);
+    return fmt::format("kind {}", kind);
+  }
+
+  TemporaryDirectory directory_;
+  std::filesystem::path folder_ = directory_ / "step-00000002";
+  std::unique_ptr<Communicator> world_ = make_self_communicator();
+  TestState tensors_;
+  std::string file_, manifest_;
+};
+
+TEST_F(Damage, three_hundred_random_faults_and_none_loads_wrong) {
+  int refused = 0;
+  for (std::uint64_t trial = 0; trial < 300; ++trial) {
+    Draw draw(trial);
+    const std::string what = damage(draw);
+    tensors_.clear();
+    try {
+      const Manifest manifest = load_state(folder_, tensors_.state(), *world_);
+      EXPECT_EQ(tensors_.first_difference(2), "") << "trial " << trial << ": " << what;
+      EXPECT_EQ(tensors_.state().scalars.dump(), R"({"adam_step":2})")
+          << "trial " << trial << ": " << what;
+      EXPECT_EQ(manifest.consumed_samples, 16) << "trial " << trial << ": " << what;
+    } catch (const Error& error) {
+      ++refused;
+      EXPECT_EQ(error.code(), ExitCode::kData)
+          << "trial " << trial << ": " << what << ": " << error.what();
+      EXPECT_NE(std::string(error.what()).find(folder_.string()), std::string::npos)
+          << error.what();
+    }
+  }
+  EXPECT_GT(refused, 200) << "the rest hit bytes that hold nothing";
+}
+
+TEST_F(Damage, verify_names_file_and_tensor_of_a_flipped_bit) {
+  const Manifest manifest = read_manifest(folder_);
+  // The one place where the bytes of the norm's weights stand.
+  std::string needle;
+  for (const StateTensor& tensor : tensors_.state().tensors) {
+    if (tensor.name == "parameters/norm.weight")
+      needle.assign(reinterpret_cast<const char*>(tensor.data), 96);
+  }
+  std::string file = file_;
+  const std::size_t at = file.find(needle);
+  ASSERT_NE(at, std::string::npos);
+  file[at + 50] = static_cast<char>(file[at + 50] ^ 4);
+  write("rank-00000.h5", file);
+  const auto faults = verify_checkpoint(folder_);
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_EQ(faults[0].file, "rank-00000.h5");
+  EXPECT_EQ(faults[0].tensor, "parameters/norm.weight");
+  EXPECT_NE(faults[0].sentence().find("parameters/norm.weight"), std::string::npos);
+  EXPECT_EQ(find_newest_valid(directory_.path(), *world_).path, directory_ / "step-00000001");
+}
+
+TEST_F(Damage, a_manifest_is_refused_for_each_of_its_lies_by_name) {
+  const struct {
+    const char *from, *to, *message;
+  } cases[] = {
+      {R"("format_version": 1)", R"("format_version": 2)", "format_version is 2"},
+      {R"("step": 2)", R"("step": 2.0)", "step: must be an integer"},
+      {R"("step": 2)", R"("step": -2)", "step: must not be negative"},
+      {R"("step": 2)", R"("steps": 2)", "step is missing"},
+      {R"("step": 2)", R"("step": 2, "step": 2)", "stands twice"},
+      {R"("consumed_samples": 16)", R"("consumed_samples": 17)", "does not match its own hash"},
+      {R"("adam_step": 2)", R"("adam_step": 1)", "does not match its own hash"},
+      {R"("file": "rank-00000.h5")", R"("file": "../rank-00000.h5")", "is not the name of a file"},
+      {R"("file": "rank-00000.h5")", R"("file": "/etc/passwd")", "is not the name of a file"},
+      {R"("file": "rank-00000.h5")", R"("file": "..")", "is not the name of a file"},
+      {R"("dataset": "optimizer/count/at-0")", R"("dataset": "optimizer/../at-0")",
+       "is not the path of a dataset"},
+      {R"("dataset": "optimizer/count/at-0")", R"("dataset": "/at-0")",
+       "is not the path of a dataset"},
+      {R"("dtype": "int32")", R"("dtype": "int33")", "tensors.optimizer/count.dtype"},
+      {R"("shape": [1])", R"("shape": [2])", "shards hold 1 of 2 elements"},
+      {R"("shape": [1])", R"("shape": [1, 1])", "lies outside of the shape"},
+      {R"("shape": [307, 24])", R"("shape": [307, 4611686018427387904])", "is too large"},
+      {R"("shape": [307, 24])", R"("shape": [307, 24, 1, 1, 1, 1])", "has 6 dims"},
+      {R"("offset": [41, 0])", R"("offset": [40, 0])", "overlap"},
+      {R"("offset": [41, 0])", R"("offset": [9223372036854775807, 0])",
+       "lies outside of the shape"},
+      {R"("tensors": {)", R"("tensors": [], "x": {)", "tensors: must be an object"},
+  };
+  for (const auto& [from, to, message] : cases) {
+    std::string changed = manifest_;
+    const std::size_t at = changed.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    changed.replace(at, std::string_view(from).size(), to);
+    write("manifest.json", changed);
+    try {
+      load_state(folder_, tensors_.state(), *world_);
+      ADD_FAILURE() << "accepted " << to;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kData);
+      const std::string text = error.what();
+      EXPECT_NE(text.find(message), std::string::npos) << to << ": " << text;
+      EXPECT_NE(text.find("manifest.json"), std::string::npos) << text;
+    }
+  }
+}
+
+TEST_F(Damage,
+       files_of_other_formats_and_unfinished_ones_are_refused_before_the_library_sees_them) {
+  std::string older = file_, open = file_;
+  older[8] = 0;  // superblock version
+  open[11] = 5;  // consistency flags of a file that its writer has open
+  for (const auto& [bytes, message] : {std::pair{older, "format"},
+                                       {open, "did not close"},
+                                       {std::string("GIF89a"), "not an HDF5"},
+                                       {std::string(), "not an HDF5"}}) {
+    write("rank-00000.h5", bytes);
+    try {
+      Hdf5Reader reader(folder_ / "rank-00000.h5");
+      ADD_FAILURE() << message;
+    } catch (const DataError& error) {
+      EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST_F(Damage, virtual_datasets_and_other_shapes_and_types_are_refused) {
+  Hdf5Reader view(folder_ / "model.h5");
+  EXPECT_THROW(view.open("parameters/norm.weight", DType::kF32, Shape{24}), DataError);
+  Hdf5Reader file(folder_ / "rank-00000.h5");
+  file.open("parameters/norm.weight/at-0", DType::kF32, Shape{24});
+  EXPECT_THROW(file.open("parameters/norm.weight/at-0", DType::kF32, Shape{23}), DataError);
+  EXPECT_THROW(file.open("parameters/norm.weight/at-0", DType::kF32, Shape{1, 24}), DataError);
+  EXPECT_THROW(file.open("parameters/norm.weight/at-0", DType::kI32, Shape{24}), DataError);
+  EXPECT_THROW(file.open("parameters/norm.weight", DType::kF32, Shape{24}), DataError);
+  EXPECT_THROW(file.open("nowhere/at-0", DType::kF32, Shape{24}), DataError);
+}
+
+}  // namespace
+}  // namespace trireme
