@@ -72,8 +72,9 @@ Launch::Launch() : host_name_(this_host()) {
 }
 
 void Launch::start_mpi() {
-  // Open MPI 4 on one host: copying through another process's memory is refused in most containers, with an error for
-  // each message, and gains nothing for pieces of 256 KiB (measured). Who sets it keeps it.
+  // Open MPI 4 on one host: copying through another process's memory is refused in most containers,
+  // with an error for each message, and gains nothing for pieces of 256 KiB (measured). Who sets it
+  // keeps it.
   ::setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
