@@ -118,14 +118,15 @@ template <class T>
 void few_piece(const AttentionForwardArgs& args, int piece) {
   const AttentionShape& shape = args.shape;
   TileMemory memory(args.scratch + piece * attention_forward_scratch(shape));
-  float* q = memory.take(whole_vectors(shape.head_dim));
-  float* scores = memory.take(shape.kv_tokens);
+  const FewQueryTiles tiles = few_query_tiles(memory, shape);
   const AttentionItem first = args.starts[piece], last = args.starts[piece + 1];
   const std::int64_t queries = shape.q_tokens;
   for (std::int64_t item = first.group * queries + first.block;
        item < last.group * queries + last.block; ++item) {
     const std::int64_t group = item / queries;
-    FewQuery<T>{args, group / shape.heads, group % shape.heads, item % queries, q, scores}.run();
+    FewQuery<T>{args,    group / shape.heads, group % shape.heads, item % queries,
+                tiles.q, tiles.scores}
+        .run();
   }
 }
 

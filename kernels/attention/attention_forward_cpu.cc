@@ -229,11 +229,10 @@ void forward_piece(const AttentionForwardArgs& args, int piece) {
 }  // namespace
 
 std::int64_t attention_forward_scratch(const AttentionShape& shape) {
-  TileMemory memory(nullptr);
-  forward_tiles(memory, shape.head_dim);
-  // The scores of one query, for the path of few queries.
-  const std::int64_t few = (shape.kv_tokens + shape.head_dim + 2 * F32::kWidth) * 4;
-  return ((memory.bytes() > few ? memory.bytes() : few) + 63) / 64 * 64;
+  TileMemory tiles(nullptr), few(nullptr);
+  forward_tiles(tiles, shape.head_dim);
+  few_query_tiles(few, shape);
+  return tiles.bytes() > few.bytes() ? tiles.bytes() : few.bytes();
 }
 
 void attention_forward(const AttentionForwardArgs& args) {

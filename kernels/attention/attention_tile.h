@@ -37,6 +37,13 @@ TRIREME_INLINE std::int64_t tile_stride(std::int64_t head_dim) {
 TRIREME_INLINE std::int64_t whole_vectors(std::int64_t columns) {
   return (columns + F32::kWidth - 1) / F32::kWidth * F32::kWidth;
 }
+/// What the path of few queries needs.
+struct FewQueryTiles {
+  float *q, *scores;
+};
+inline FewQueryTiles few_query_tiles(TileMemory& memory, const AttentionShape& shape) {
+  return {memory.take(whole_vectors(shape.head_dim)), memory.take(shape.kv_tokens)};
+}
 /// Rows of a transposed panel: transposing goes by 4 x 4.
 TRIREME_INLINE std::int64_t panel_depth(std::int64_t head_dim) { return (head_dim + 3) / 4 * 4; }
 
