@@ -6,31 +6,39 @@
 
 namespace trireme {
 
-BatchRules make_batch_rules(const RunConfig::Data& data, std::int64_t end_token, std::int64_t vocab_size) {
+BatchRules make_batch_rules(const RunConfig::Data& data, std::int64_t end_token,
+                            std::int64_t vocab_size) {
   if (data.mask_eod_loss && end_token < 0) {
-    throw ConfigError("data.mask_eod_loss: true, but the tokenizer has no end token (no input could be masked). "
-                      "Set it to false or name a tokenizer with an end token");
+    throw ConfigError(
+        "data.mask_eod_loss: true, but the tokenizer has no end token (no input could be masked). "
+        "Set it to false or name a tokenizer with an end token");
   }
   return {end_token, vocab_size, data.document_mask, data.mask_eod_loss};
 }
 
-void check_token_ids(const SampleSource& source, std::int64_t sample, std::span<const std::int32_t> tokens,
-                     std::int64_t vocab_size) {
+void check_token_ids(const SampleSource& source, std::int64_t sample,
+                     std::span<const std::int32_t> tokens, std::int64_t vocab_size) {
   std::uint32_t largest = 0;  // as unsigned, so that a negative id is the largest
   for (const std::int32_t id : tokens) largest = std::max(largest, static_cast<std::uint32_t>(id));
   if (largest < static_cast<std::uint64_t>(vocab_size)) return;
   const auto outside = [&](std::int32_t id) { return id < 0 || id >= vocab_size; };
   const auto index = std::find_if(tokens.begin(), tokens.end(), outside) - tokens.begin();
-  throw DataError("{} is outside the vocabulary of {} (the data were made with another tokenizer than the "
-                  "model's). Tokenize them again, or set the model's vocab_size", source.describe(sample, index),
-                  vocab_size);
+  throw DataError(
+      "{} is outside the vocabulary of {} (the data were made with another tokenizer than the "
+      "model's). Tokenize them again, or set the model's vocab_size",
+      source.describe(sample, index), vocab_size);
 }
 
 BatchBuilder::BatchBuilder(std::shared_ptr<const SampleSource> source, const BatchRules& rules,
                            std::int64_t sequences)
-    : source_(std::move(source)), rules_(rules), sequences_(sequences), length_(source_->length()),
-      input_ids_(DType::kI32, Shape{sequences * length_}), targets_(DType::kI32, Shape{sequences * length_}),
-      positions_(DType::kI32, Shape{sequences * length_}), tokens_(length_ + 1) {
+    : source_(std::move(source)),
+      rules_(rules),
+      sequences_(sequences),
+      length_(source_->length()),
+      input_ids_(DType::kI32, Shape{sequences * length_}),
+      targets_(DType::kI32, Shape{sequences * length_}),
+      positions_(DType::kI32, Shape{sequences * length_}),
+      tokens_(length_ + 1) {
   if (rules.document_mask) {
     first_key_ = Buffer(DType::kI32, Shape{sequences * length_});
     document_begin_.resize(length_ + 1);
@@ -48,7 +56,8 @@ BatchBuilder::BatchBuilder(std::shared_ptr<const SampleSource> source, const Bat
 }
 
 void BatchBuilder::build(std::span<const std::int64_t> samples) {
-  expect(static_cast<std::int64_t>(samples.size()) == sequences_, "{} samples for {} rows", samples.size(), sequences_);
+  expect(static_cast<std::int64_t>(samples.size()) == sequences_, "{} samples for {} rows",
+         samples.size(), sequences_);
   micro_batch_.target_count = 0;
   for (std::int64_t row = 0; row < sequences_; ++row) build_row(row, samples[row]);
 }

@@ -14,26 +14,29 @@ namespace trireme {
 
 /// What a sample's tokens become.
 struct BatchRules {
-  std::int64_t end_token = -1;   ///< < 0: none
-  std::int64_t vocab_size = 0;   ///< every id is below it
-  bool document_mask = false;    ///< first_key given, positions restart with each document
-  bool mask_eod_loss = false;    ///< target -1 where the input is the end token
+  std::int64_t end_token = -1;  ///< < 0: none
+  std::int64_t vocab_size = 0;  ///< every id is below it
+  bool document_mask = false;   ///< first_key given, positions restart with each document
+  bool mask_eod_loss = false;   ///< target -1 where the input is the end token
 };
 /// Throws ConfigError where mask_eod_loss has no end token.
-BatchRules make_batch_rules(const RunConfig::Data& data, std::int64_t end_token, std::int64_t vocab_size);
+BatchRules make_batch_rules(const RunConfig::Data& data, std::int64_t end_token,
+                            std::int64_t vocab_size);
 
-/// Throws DataError naming file, document and position of an id of a sample that is not in [0, vocab_size).
-void check_token_ids(const SampleSource& source, std::int64_t sample, std::span<const std::int32_t> tokens,
-                     std::int64_t vocab_size);
+/// Throws DataError naming file, document and position of an id of a sample that is not in [0,
+/// vocab_size).
+void check_token_ids(const SampleSource& source, std::int64_t sample,
+                     std::span<const std::int32_t> tokens, std::int64_t vocab_size);
 
 /// The memory of one micro-batch of fixed size and how samples are written into it. Allocates once.
 class BatchBuilder {
  public:
-  BatchBuilder(std::shared_ptr<const SampleSource> source, const BatchRules& rules, std::int64_t sequences);
+  BatchBuilder(std::shared_ptr<const SampleSource> source, const BatchRules& rules,
+               std::int64_t sequences);
 
-  /// Row r of the micro-batch from sample samples[r]; a negative number gives a row of token 0 without counted targets.
-  /// With x the T + 1 tokens of a sample: input_ids x[0] ... x[T-1], targets x[1] ... x[T]. Throws DataError
-  /// as check_token_ids.
+  /// Row r of the micro-batch from sample samples[r]; a negative number gives a row of token 0
+  /// without counted targets. With x the T + 1 tokens of a sample: input_ids x[0] ... x[T-1],
+  /// targets x[1] ... x[T]. Throws DataError as check_token_ids.
   void build(std::span<const std::int64_t> samples);
   [[nodiscard]] const MicroBatch& micro_batch() const { return micro_batch_; }
 

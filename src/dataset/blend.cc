@@ -31,7 +31,8 @@ double pairwise_sum(std::span<const double> values) {
   return sum;
 }
 
-std::vector<std::int64_t> counts_of(const std::vector<std::shared_ptr<const SampleSource>>& sources) {
+std::vector<std::int64_t> counts_of(
+    const std::vector<std::shared_ptr<const SampleSource>>& sources) {
   std::vector<std::int64_t> counts;
   for (const auto& source : sources) counts.push_back(source->count());
   return counts;
@@ -55,8 +56,8 @@ std::vector<double> normalized(std::span<const double> weights) {
 
 GreedyBlend::GreedyBlend(std::vector<double> weights, std::vector<std::int64_t> limits)
     : weights_(std::move(weights)), limits_(std::move(limits)), taken_(weights_.size(), 0) {
-  expect(!weights_.empty() && (limits_.empty() || limits_.size() == weights_.size()), "{} weights, {} limits",
-         weights_.size(), limits_.size());
+  expect(!weights_.empty() && (limits_.empty() || limits_.size() == weights_.size()),
+         "{} weights, {} limits", weights_.size(), limits_.size());
   if (limits_.empty()) limits_.assign(weights_.size(), SampleSource::kEndless);
   states_.reserve(weights_.size() * 1024);
   states_ = taken_;
@@ -109,10 +110,12 @@ std::vector<std::int64_t> GreedyBlend::taken(std::int64_t count) const {
   return taken_;
 }
 
-BlendSource::BlendSource(std::vector<std::shared_ptr<const SampleSource>> sources, std::vector<double> weights,
-                         Repeat repeat, std::int64_t size)
-    : sources_(std::move(sources)), count_(std::min(size, sum_of(counts_of(sources_)))),
-      blend_(std::move(weights), repeat == Repeat::kOnce ? counts_of(sources_) : std::vector<std::int64_t>()) {
+BlendSource::BlendSource(std::vector<std::shared_ptr<const SampleSource>> sources,
+                         std::vector<double> weights, Repeat repeat, std::int64_t size)
+    : sources_(std::move(sources)),
+      count_(std::min(size, sum_of(counts_of(sources_)))),
+      blend_(std::move(weights),
+             repeat == Repeat::kOnce ? counts_of(sources_) : std::vector<std::int64_t>()) {
   for (const auto& source : sources_) {
     expect(source->length() == length(), "sources of {} and {} tokens", length(), source->length());
   }

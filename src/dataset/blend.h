@@ -1,5 +1,6 @@
 #pragma once
-// Several sources by weight: the greedy rule of megatron-core's build_blending_indices, computed on demand.
+// Several sources by weight: the greedy rule of megatron-core's build_blending_indices, computed on
+// demand.
 
 #include <cstdint>
 #include <memory>
@@ -20,13 +21,14 @@ struct Draw {
   friend bool operator==(const Draw&, const Draw&) = default;
 };
 
-/// Sample i comes from the source d with the largest w_d max(i, 1) - taken_d, the first of equals; taken_d counts
-/// what came from d before. It never depends on how many samples there are. Any sample is found by replay from a
-/// stored state at most 4096 samples before it; the first look far ahead takes about 1 ns x sources for each sample on
-/// the way. Thread-safe.
+/// Sample i comes from the source d with the largest w_d max(i, 1) - taken_d, the first of equals;
+/// taken_d counts what came from d before. It never depends on how many samples there are. Any
+/// sample is found by replay from a stored state at most 4096 samples before it; the first look far
+/// ahead takes about 1 ns x sources for each sample on the way. Thread-safe.
 class GreedyBlend {
  public:
-  /// `weights` are used as they are. `limits`: source d is left out once limits[d] samples came from it; empty: none.
+  /// `weights` are used as they are. `limits`: source d is left out once limits[d] samples came
+  /// from it; empty: none.
   explicit GreedyBlend(std::vector<double> weights, std::vector<std::int64_t> limits = {});
   [[nodiscard]] Draw at(std::int64_t sample) const;
   /// How many of the samples [0, count) come from each source.
@@ -51,9 +53,10 @@ class BlendSource final : public SampleSource {
     kEndless,  ///< each source goes on as it can
     kOnce,     ///< no source gives more than its count(); count() is their sum
   };
-  /// Sources of one length, `weights` as given to GreedyBlend. `size` where the number of samples is fixed.
-  BlendSource(std::vector<std::shared_ptr<const SampleSource>> sources, std::vector<double> weights, Repeat repeat,
-              std::int64_t size = kEndless);
+  /// Sources of one length, `weights` as given to GreedyBlend. `size` where the number of samples
+  /// is fixed.
+  BlendSource(std::vector<std::shared_ptr<const SampleSource>> sources, std::vector<double> weights,
+              Repeat repeat, std::int64_t size = kEndless);
 
   [[nodiscard]] std::int64_t length() const override { return sources_.front()->length(); }
   [[nodiscard]] std::int64_t count() const override { return count_; }

@@ -21,7 +21,8 @@ std::int64_t Corpus::documents() const {
 
 void Corpus::read(std::int64_t first, const Window& window) const {
   const auto count = static_cast<std::int64_t>(window.tokens.size());
-  expect(first >= begin_ && count <= end_ - first, "tokens {}+{} of [{}, {})", first, count, begin_, end_);
+  expect(first >= begin_ && count <= end_ - first, "tokens {}+{} of [{}, {})", first, count, begin_,
+         end_);
   file_->read(first, window.tokens);
   if (window.document_begin.empty()) return;
   std::int64_t sequence = file_->sequence_of(first);

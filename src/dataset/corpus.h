@@ -11,8 +11,8 @@ namespace trireme {
 /// Where a window's T + 1 tokens are written.
 struct Window {
   std::span<std::int32_t> tokens;
-  /// For each token the index within the window at which its document begins (0 where it began before the
-  /// window); empty: not wanted. Each stored sequence counts as a document.
+  /// For each token the index within the window at which its document begins (0 where it began
+  /// before the window); empty: not wanted. Each stored sequence counts as a document.
   std::span<std::int32_t> document_begin;
 };
 
@@ -29,7 +29,9 @@ class Corpus {
   /// Documents, or sequences where the range cuts a file whose documents hold several.
   [[nodiscard]] std::int64_t documents() const;
   /// floor((tokens - 1) / length), 0 for an empty corpus.
-  [[nodiscard]] std::int64_t windows(std::int64_t length) const { return tokens() < 1 ? 0 : (tokens() - 1) / length; }
+  [[nodiscard]] std::int64_t windows(std::int64_t length) const {
+    return tokens() < 1 ? 0 : (tokens() - 1) / length;
+  }
   /// The token of the file with which window `index` of T = `length` begins.
   [[nodiscard]] std::int64_t window_begin(std::int64_t index, std::int64_t length) const {
     return begin_ + index * length;

@@ -7,16 +7,20 @@
 
 namespace trireme {
 
-EvaluationBatches::EvaluationBatches(std::shared_ptr<const SampleSource> source, const RunConfig::Data& data,
-                                     const BatchShape& shape, std::int64_t batches, std::int64_t end_token,
+EvaluationBatches::EvaluationBatches(std::shared_ptr<const SampleSource> source,
+                                     const RunConfig::Data& data, const BatchShape& shape,
+                                     std::int64_t batches, std::int64_t end_token,
                                      std::int64_t vocab_size)
-    : shape_(shape), rows_(static_cast<std::size_t>(shape.micro)),
+    : shape_(shape),
+      rows_(static_cast<std::size_t>(shape.micro)),
       builder_(source, make_batch_rules(data, end_token, vocab_size), shape.micro) {
-  expect(shape.tokens == source->length(), "samples of {} tokens from a source of {}", shape.tokens, source->length());
+  expect(shape.tokens == source->length(), "samples of {} tokens from a source of {}", shape.tokens,
+         source->length());
   std::int64_t wanted = 0;
   if (!multiply_checked(batches, shape.global, &wanted)) wanted = SampleSource::kEndless - 1;
   samples_ = std::min(wanted, source->count());
-  passes_ = samples_ / (shape.micro * shape.data_ranks) + (samples_ % (shape.micro * shape.data_ranks) > 0 ? 1 : 0);
+  passes_ = samples_ / (shape.micro * shape.data_ranks) +
+            (samples_ % (shape.micro * shape.data_ranks) > 0 ? 1 : 0);
 }
 
 const MicroBatch& EvaluationBatches::read(std::int64_t pass) {

@@ -8,15 +8,18 @@
 
 namespace trireme {
 
-/// The validation samples 0 ... batches * global - 1, or all of the source once where it has fewer; the same at every
-/// evaluation. They fall to micro-batches and data ranks like those of training (sample s to pass floor(s / (micro * data)),
-/// data rank floor(s / micro) mod data), in as many passes as the samples need; places without a sample are rows without
-/// counted targets, so that every rank does the same number of passes.
+/// The validation samples 0 ... batches * global - 1, or all of the source once where it has fewer;
+/// the same at every evaluation. They fall to micro-batches and data ranks like those of training
+/// (sample s to pass floor(s / (micro * data)), data rank floor(s / micro) mod data), in as many
+/// passes as the samples need; places without a sample are rows without counted targets, so that
+/// every rank does the same number of passes.
 class EvaluationBatches {
  public:
-  /// `batches` global batches; end_token and vocab_size as Loader's. Of `shape` accumulation is not used.
-  EvaluationBatches(std::shared_ptr<const SampleSource> source, const RunConfig::Data& data, const BatchShape& shape,
-                    std::int64_t batches, std::int64_t end_token, std::int64_t vocab_size);
+  /// `batches` global batches; end_token and vocab_size as Loader's. Of `shape` accumulation is not
+  /// used.
+  EvaluationBatches(std::shared_ptr<const SampleSource> source, const RunConfig::Data& data,
+                    const BatchShape& shape, std::int64_t batches, std::int64_t end_token,
+                    std::int64_t vocab_size);
 
   /// Micro-batches of this rank, equal on all ranks.
   [[nodiscard]] std::int64_t passes() const { return passes_; }

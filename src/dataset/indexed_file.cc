@@ -27,12 +27,18 @@ template <class Visitor>
 auto IndexedFile::visit_tokens(std::int64_t first, Visitor&& visitor) const {
   const std::byte* data = bin_.bytes().data() + first * bytes_per_token_;
   switch (type_) {
-    case TokenType::kU8: return visitor(reinterpret_cast<const std::uint8_t*>(data));
-    case TokenType::kI8: return visitor(reinterpret_cast<const std::int8_t*>(data));
-    case TokenType::kI16: return visitor(reinterpret_cast<const std::int16_t*>(data));
-    case TokenType::kI64: return visitor(reinterpret_cast<const std::int64_t*>(data));
-    case TokenType::kU16: return visitor(reinterpret_cast<const std::uint16_t*>(data));
-    case TokenType::kI32: break;
+    case TokenType::kU8:
+      return visitor(reinterpret_cast<const std::uint8_t*>(data));
+    case TokenType::kI8:
+      return visitor(reinterpret_cast<const std::int8_t*>(data));
+    case TokenType::kI16:
+      return visitor(reinterpret_cast<const std::int16_t*>(data));
+    case TokenType::kI64:
+      return visitor(reinterpret_cast<const std::int64_t*>(data));
+    case TokenType::kU16:
+      return visitor(reinterpret_cast<const std::uint16_t*>(data));
+    case TokenType::kI32:
+      break;
   }
   return visitor(reinterpret_cast<const std::int32_t*>(data));
 }
@@ -46,8 +52,8 @@ IndexedFile::IndexedFile(const std::string& prefix)
   const auto used = tokens_ * bytes_per_token_;
   const auto there = static_cast<std::int64_t>(bin_.bytes().size());
   if (there > used) {
-    log_warning("{}: {} bytes after the last sequence of {}.idx are not used", bin_path(), there - used,
-                prefix_);
+    log_warning("{}: {} bytes after the last sequence of {}.idx are not used", bin_path(),
+                there - used, prefix_);
   }
   read_facts();
 }
@@ -58,25 +64,40 @@ void IndexedFile::read_header() {
   const auto size = static_cast<std::int64_t>(index_.bytes().size());
   const auto magic_bytes = std::min<std::int64_t>(size, kMagic.size());
   if (magic_bytes > 0 && std::memcmp(data, kMagic.data(), magic_bytes) != 0) {
-    throw DataError("{}: does not begin with MMIDIDX (it is no Megatron index). Name a prefix that "
-                    "`train tokenize` or Megatron's preprocess_data.py wrote", path);
+    throw DataError(
+        "{}: does not begin with MMIDIDX (it is no Megatron index). Name a prefix that "
+        "`train tokenize` or Megatron's preprocess_data.py wrote",
+        path);
   }
   if (size < kHeaderBytes) {
-    throw DataError("{}: has {} bytes, fewer than its header of {} (the file is truncated). Copy or "
-                    "tokenize it again", path, size, kHeaderBytes);
+    throw DataError(
+        "{}: has {} bytes, fewer than its header of {} (the file is truncated). Copy or "
+        "tokenize it again",
+        path, size, kHeaderBytes);
   }
   const auto version = load<std::uint64_t>(data + 9, 0);
   if (version != 1) throw DataError("{}: byte 9: version {}, only 1 is known", path, version);
   const auto code = static_cast<int>(data[17]);
   switch (code) {
-    case 1: case 2: bytes_per_token_ = 1; break;
-    case 3: case 8: bytes_per_token_ = 2; break;
-    case 4: bytes_per_token_ = 4; break;
-    case 5: bytes_per_token_ = 8; break;
+    case 1:
+    case 2:
+      bytes_per_token_ = 1;
+      break;
+    case 3:
+    case 8:
+      bytes_per_token_ = 2;
+      break;
+    case 4:
+      bytes_per_token_ = 4;
+      break;
+    case 5:
+      bytes_per_token_ = 8;
+      break;
     default:
-      throw DataError("{}: byte 17: dtype code {} is {} (token ids are integers: 1 uint8, 2 int8, 3 int16, "
-                      "4 int32, 5 int64, 8 uint16)", path, code,
-                      code == 6 || code == 7 ? "a type of real numbers" : "unknown");
+      throw DataError(
+          "{}: byte 17: dtype code {} is {} (token ids are integers: 1 uint8, 2 int8, 3 int16, "
+          "4 int32, 5 int64, 8 uint16)",
+          path, code, code == 6 || code == 7 ? "a type of real numbers" : "unknown");
   }
   type_ = static_cast<TokenType>(code);
 
@@ -85,15 +106,17 @@ void IndexedFile::read_header() {
   // Quotients, because a product with a hostile count overflows.
   const auto room = static_cast<std::uint64_t>(size - kHeaderBytes);
   if (sequences > room / 12 || bounds > (room - sequences * 12) / 8) {
-    throw DataError("{}: byte 18: {} sequences and {} document bounds do not fit its {} bytes (the file is "
-                    "truncated or its counts are wrong). Copy or tokenize it again", path, sequences, bounds,
-                    size);
+    throw DataError(
+        "{}: byte 18: {} sequences and {} document bounds do not fit its {} bytes (the file is "
+        "truncated or its counts are wrong). Copy or tokenize it again",
+        path, sequences, bounds, size);
   }
   const std::uint64_t expected = kHeaderBytes + sequences * 12 + bounds * 8;
   if (expected != static_cast<std::uint64_t>(size)) {
-    throw DataError("{}: {} surplus bytes after byte {}, where {} sequences and {} document bounds end "
-                    "(modes of multimodal data are not read). Copy or tokenize it again", path,
-                    static_cast<std::uint64_t>(size) - expected, expected, sequences, bounds);
+    throw DataError(
+        "{}: {} surplus bytes after byte {}, where {} sequences and {} document bounds end "
+        "(modes of multimodal data are not read). Copy or tokenize it again",
+        path, static_cast<std::uint64_t>(size) - expected, expected, sequences, bounds);
   }
   sequences_ = static_cast<std::int64_t>(sequences);
   bounds_ = static_cast<std::int64_t>(bounds);
@@ -110,33 +133,38 @@ void IndexedFile::check_sequences() const {
     const auto offset = load<std::int64_t>(offsets_, i);
     if (count < 0) throw DataError("{}.idx: sequence {} has the length {}", prefix_, i, count);
     if (offset != token * bytes_per_token_) {
-      throw DataError("{}.idx: sequence {} begins at byte {} of the .bin file, where byte {} follows from the "
-                      "lengths before it (offsets out of order or not those of these lengths)", prefix_, i,
-                      offset, token * bytes_per_token_);
+      throw DataError(
+          "{}.idx: sequence {} begins at byte {} of the .bin file, where byte {} follows from the "
+          "lengths before it (offsets out of order or not those of these lengths)",
+          prefix_, i, offset, token * bytes_per_token_);
     }
     if (count > bin_tokens - token) {
-      throw DataError("{}.idx: sequence {} ends at byte {}, past the end of {}.bin with its {} bytes (one of "
-                      "the two is truncated or they do not belong together)", prefix_, i,
-                      (token + count) * bytes_per_token_, prefix_, bin_.bytes().size());
+      throw DataError(
+          "{}.idx: sequence {} ends at byte {}, past the end of {}.bin with its {} bytes (one of "
+          "the two is truncated or they do not belong together)",
+          prefix_, i, (token + count) * bytes_per_token_, prefix_, bin_.bytes().size());
     }
     token += count;
   }
 }
 
 void IndexedFile::check_document_bounds() const {
-  if (bounds_ == 0) throw DataError("{}.idx: byte 26: no document bounds, at least [0] stands here", prefix_);
+  if (bounds_ == 0)
+    throw DataError("{}.idx: byte 26: no document bounds, at least [0] stands here", prefix_);
   std::int64_t previous = 0;
   for (std::int64_t i = 0; i < bounds_; ++i) {
     const auto bound = load<std::int64_t>(document_bounds_, i);
     const bool right_begin = i > 0 || bound == 0;
     if (!right_begin || bound < previous || bound > sequences_) {
-      throw DataError("{}.idx: document {} begins at sequence {} (bounds ascend from 0 to the {} sequences)",
-                      prefix_, i, bound, sequences_);
+      throw DataError(
+          "{}.idx: document {} begins at sequence {} (bounds ascend from 0 to the {} sequences)",
+          prefix_, i, bound, sequences_);
     }
     previous = bound;
   }
   if (previous != sequences_) {
-    throw DataError("{}.idx: the last document ends at sequence {} of {}", prefix_, previous, sequences_);
+    throw DataError("{}.idx: the last document ends at sequence {} of {}", prefix_, previous,
+                    sequences_);
   }
 }
 
@@ -150,11 +178,13 @@ void IndexedFile::read_facts() {
     if (value == nullptr || !value->is_integer()) return std::nullopt;
     return value->as_integer();
   };
-  const auto documents = integer("documents"), tokens = integer("tokens"), largest = integer("largest_id");
+  const auto documents = integer("documents"), tokens = integer("tokens"),
+             largest = integer("largest_id");
   // Any tool may have put its own JSON here: only what counts this very file is taken at its word.
-  if (!tokens || !largest || *tokens != tokens_ || documents.value_or(this->documents()) != this->documents()) {
-    log_warning("{}: does not describe this .idx file ({} tokens in {} documents) and is left out", path, tokens_,
-                this->documents());
+  if (!tokens || !largest || *tokens != tokens_ ||
+      documents.value_or(this->documents()) != this->documents()) {
+    log_warning("{}: does not describe this .idx file ({} tokens in {} documents) and is left out",
+                path, tokens_, this->documents());
     return;
   }
   TokenizedFacts facts;
@@ -166,10 +196,13 @@ void IndexedFile::read_facts() {
   facts_ = std::move(facts);
 }
 
-std::int32_t IndexedFile::length(std::int64_t sequence) const { return load<std::int32_t>(lengths_, sequence); }
+std::int32_t IndexedFile::length(std::int64_t sequence) const {
+  return load<std::int32_t>(lengths_, sequence);
+}
 
 std::int64_t IndexedFile::first_token(std::int64_t sequence) const {
-  return sequence == sequences_ ? tokens_ : load<std::int64_t>(offsets_, sequence) / bytes_per_token_;
+  return sequence == sequences_ ? tokens_
+                                : load<std::int64_t>(offsets_, sequence) / bytes_per_token_;
 }
 
 std::int64_t IndexedFile::sequence_of(std::int64_t token) const {
@@ -203,12 +236,15 @@ std::int64_t IndexedFile::id_at(std::int64_t token) const {
 
 std::optional<std::int64_t> IndexedFile::find_outside(std::int64_t first, std::int64_t count,
                                                       std::int64_t vocab_size) const {
-  expect(first >= 0 && count >= 0 && count <= tokens_ - first, "tokens {}+{} of {}", first, count, tokens_);
+  expect(first >= 0 && count >= 0 && count <= tokens_ - first, "tokens {}+{} of {}", first, count,
+         tokens_);
   return visit_tokens(first, [&](const auto* tokens) -> std::optional<std::int64_t> {
     const auto outside = [&](auto id) {
-      return static_cast<std::uint64_t>(static_cast<std::int64_t>(id)) >= static_cast<std::uint64_t>(vocab_size);
+      return static_cast<std::uint64_t>(static_cast<std::int64_t>(id)) >=
+             static_cast<std::uint64_t>(vocab_size);
     };
-    // Blocks without a branch per token, which vectorise; then the place within the first bad block.
+    // Blocks without a branch per token, which vectorise; then the place within the first bad
+    // block.
     constexpr std::int64_t kBlock = 4096;
     for (std::int64_t begin = 0; begin < count; begin += kBlock) {
       const std::int64_t end = std::min(count, begin + kBlock);

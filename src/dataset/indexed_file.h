@@ -1,12 +1,12 @@
 #pragma once
-// Megatron's token files, mapped read-only: PREFIX.bin holds the tokens of all sequences back to back,
-// PREFIX.idx their lengths (megatron/core/datasets/indexed_dataset.py).
+// Megatron's token files, mapped read-only: PREFIX.bin holds the tokens of all sequences back to
+// back, PREFIX.idx their lengths (megatron/core/datasets/indexed_dataset.py).
 //
-// .idx, little-endian and unaligned: 9 bytes "MMIDIDX\0\0", u64 version 1, u8 dtype code (1 uint8, 2 int8,
-// 3 int16, 4 int32, 5 int64, 8 uint16; 6 and 7 are reals), u64 S sequences, u64 D document bounds, i32[S]
-// lengths in tokens, i64[S] byte offsets into .bin, i64[D] document bounds as sequence numbers (0 ... S).
-// Only files whose sequences follow each other without gaps are read (every writer's), so that a range of
-// tokens "laid end to end" is a range of bytes.
+// .idx, little-endian and unaligned: 9 bytes "MMIDIDX\0\0", u64 version 1, u8 dtype code (1 uint8,
+// 2 int8, 3 int16, 4 int32, 5 int64, 8 uint16; 6 and 7 are reals), u64 S sequences, u64 D document
+// bounds, i32[S] lengths in tokens, i64[S] byte offsets into .bin, i64[D] document bounds as
+// sequence numbers (0 ... S). Only files whose sequences follow each other without gaps are read
+// (every writer's), so that a range of tokens "laid end to end" is a range of bytes.
 
 #include <cstdint>
 #include <optional>
@@ -27,9 +27,10 @@ struct TokenizedFacts {
 /// Immutable after construction; every member may be called from several threads at once.
 class IndexedFile {
  public:
-  /// Maps both files and checks the whole index; allocates nothing from a count in it. Throws DataError
-  /// with file and place: missing, truncated, surplus bytes, no integer tokens, a count that the file cannot
-  /// hold, a negative length, an offset out of order or beyond .bin, document bounds out of order.
+  /// Maps both files and checks the whole index; allocates nothing from a count in it. Throws
+  /// DataError with file and place: missing, truncated, surplus bytes, no integer tokens, a count
+  /// that the file cannot hold, a negative length, an offset out of order or beyond .bin, document
+  /// bounds out of order.
   explicit IndexedFile(const std::string& prefix);
 
   [[nodiscard]] const std::string& prefix() const { return prefix_; }
@@ -46,7 +47,8 @@ class IndexedFile {
   /// The sequence that holds a token: the last one that begins at or before it. O(log S).
   [[nodiscard]] std::int64_t sequence_of(std::int64_t token) const;
 
-  /// Tokens [first, first + ids.size()) of the file. An id that is negative or beyond int32 becomes -1.
+  /// Tokens [first, first + ids.size()) of the file. An id that is negative or beyond int32 becomes
+  /// -1.
   void read(std::int64_t first, std::span<std::int32_t> ids) const;
   /// One id as stored.
   [[nodiscard]] std::int64_t id_at(std::int64_t token) const;
@@ -58,7 +60,8 @@ class IndexedFile {
 
   /// XXH3-128 of the index: equal where lengths and type are equal.
   [[nodiscard]] std::string index_hash() const;
-  /// PREFIX.json, where it is there and speaks of this very file; a stale one is warned of and left out.
+  /// PREFIX.json, where it is there and speaks of this very file; a stale one is warned of and left
+  /// out.
   [[nodiscard]] const std::optional<TokenizedFacts>& facts() const { return facts_; }
 
  private:

@@ -21,7 +21,8 @@ struct Step {
 }  // namespace
 
 struct Loader::State {
-  State(std::shared_ptr<const SampleSource> source, const BatchRules& rules, const BatchShape& batch_shape);
+  State(std::shared_ptr<const SampleSource> source, const BatchRules& rules,
+        const BatchShape& batch_shape);
   ~State();
   void run();
   void build(Step& step, std::int64_t first_sample);
@@ -43,14 +44,16 @@ struct Loader::State {
 Loader::State::State(std::shared_ptr<const SampleSource> source, const BatchRules& rules,
                      const BatchShape& batch_shape)
     : shape(batch_shape), samples(batch_shape.micro) {
-  expect(shape.global == shape.micro * shape.accumulation * shape.data_ranks, "a global batch of {} as {} x {} x {}",
-         shape.global, shape.micro, shape.accumulation, shape.data_ranks);
-  expect(shape.data_rank >= 0 && shape.data_rank < shape.data_ranks, "data rank {} of {}", shape.data_rank,
+  expect(shape.global == shape.micro * shape.accumulation * shape.data_ranks,
+         "a global batch of {} as {} x {} x {}", shape.global, shape.micro, shape.accumulation,
          shape.data_ranks);
+  expect(shape.data_rank >= 0 && shape.data_rank < shape.data_ranks, "data rank {} of {}",
+         shape.data_rank, shape.data_ranks);
   expect(shape.tokens == source->length(), "samples of {} tokens from a source of {}", shape.tokens,
          source->length());
   for (Step& step : steps) {
-    for (std::int64_t i = 0; i < shape.accumulation; ++i) step.builders.emplace_back(source, rules, shape.micro);
+    for (std::int64_t i = 0; i < shape.accumulation; ++i)
+      step.builders.emplace_back(source, rules, shape.micro);
     step.micro_batches.resize(shape.accumulation);
   }
   thread = std::thread([this] { run(); });
@@ -85,7 +88,8 @@ void Loader::State::build(Step& step, std::int64_t first_sample) {
   step.target_count = 0;
   try {
     for (std::int64_t m = 0; m < shape.accumulation; ++m) {
-      const std::int64_t first = first_sample + (m * shape.data_ranks + shape.data_rank) * shape.micro;
+      const std::int64_t first =
+          first_sample + (m * shape.data_ranks + shape.data_rank) * shape.micro;
       for (std::int64_t row = 0; row < shape.micro; ++row) samples[row] = first + row;
       step.builders[m].build(samples);
       step.micro_batches[m] = step.builders[m].micro_batch();
@@ -100,9 +104,10 @@ void Loader::State::wait_for_idle(std::unique_lock<std::mutex>& lock) {
   changed.wait(lock, [this] { return !wanted; });
 }
 
-Loader::Loader(std::shared_ptr<const SampleSource> source, const RunConfig::Data& data, const BatchShape& shape,
-               std::int64_t end_token, std::int64_t vocab_size)
-    : state_(std::make_unique<State>(std::move(source), make_batch_rules(data, end_token, vocab_size), shape)) {}
+Loader::Loader(std::shared_ptr<const SampleSource> source, const RunConfig::Data& data,
+               const BatchShape& shape, std::int64_t end_token, std::int64_t vocab_size)
+    : state_(std::make_unique<State>(std::move(source),
+                                     make_batch_rules(data, end_token, vocab_size), shape)) {}
 
 Loader::~Loader() = default;
 

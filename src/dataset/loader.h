@@ -1,5 +1,6 @@
 #pragma once
-// Feeds the training loop: a thread builds the micro-batches of the next step while this one computes.
+// Feeds the training loop: a thread builds the micro-batches of the next step while this one
+// computes.
 
 #include <memory>
 #include <span>
@@ -12,8 +13,8 @@
 
 namespace trireme {
 
-/// How the samples of a global batch fall to the data ranks: sample s of a batch goes to micro-batch
-/// floor(s / (micro * data)), data rank floor(s / micro) mod data.
+/// How the samples of a global batch fall to the data ranks: sample s of a batch goes to
+/// micro-batch floor(s / (micro * data)), data rank floor(s / micro) mod data.
 struct BatchShape {
   std::int64_t global = 1, micro = 1, accumulation = 1;
   int data_rank = 0, data_ranks = 1;
@@ -26,21 +27,23 @@ struct StepBatch {
   std::int64_t target_count = 0;              ///< counted targets in this rank's micro-batches
 };
 
-class SampleSource;  // sample_order.h: sample number -> T + 1 tokens and where their documents begin
+class SampleSource;  // sample_order.h: sample number -> T + 1 tokens and where their documents
+                     // begin
 
 class Loader {
  public:
-  /// `end_token` < 0: none; needed by document_mask and mask_eod_loss. `vocab_size` bounds every id (DataError with file,
-  /// document and position beyond it). Starts its thread.
-  Loader(std::shared_ptr<const SampleSource> source, const RunConfig::Data& data, const BatchShape& shape,
-         std::int64_t end_token, std::int64_t vocab_size);
+  /// `end_token` < 0: none; needed by document_mask and mask_eod_loss. `vocab_size` bounds every id
+  /// (DataError with file, document and position beyond it). Starts its thread.
+  Loader(std::shared_ptr<const SampleSource> source, const RunConfig::Data& data,
+         const BatchShape& shape, std::int64_t end_token, std::int64_t vocab_size);
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
   /// The next step's data begins at this global sample. Drops what was prefetched.
   void seek(std::int64_t consumed_samples);
-  /// Blocks until the step is built; throws what building it met. Allocates nothing after the first steps.
+  /// Blocks until the step is built; throws what building it met. Allocates nothing after the first
+  /// steps.
   StepBatch next();
 
  private:

@@ -1,5 +1,6 @@
-// Keeps the index of a megatron order in a file: building it reads the length of every sequence, and a large one takes
-// minutes. Layout: Header, then sample_position, document_index, sample_offset, shuffle_index.
+// Keeps the index of a megatron order in a file: building it reads the length of every sequence,
+// and a large one takes minutes. Layout: Header, then sample_position, document_index,
+// sample_offset, shuffle_index.
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -27,16 +28,19 @@ struct Header {
 };
 static_assert(sizeof(Header) == 96);
 
-std::span<const std::byte> payload(const MappedFile& file) { return file.bytes().subspan(sizeof(Header)); }
+std::span<const std::byte> payload(const MappedFile& file) {
+  return file.bytes().subspan(sizeof(Header));
+}
 
 /// Everything the order depends on.
 std::string key_of(const IndexedFile& file, const MegatronRequest& request) {
-  return xxh3_128_hex(fmt::format("{} [{}, {}) T {} samples {} seed {}", file.index_hash(), request.range.begin,
-                                  request.range.end, request.length, request.samples, request.seed));
+  return xxh3_128_hex(fmt::format("{} [{}, {}) T {} samples {} seed {}", file.index_hash(),
+                                  request.range.begin, request.range.end, request.length,
+                                  request.samples, request.seed));
 }
 
-/// Held until destroyed, or not at all where the file system has no locks: two builders then both build, and the
-/// renames still leave one whole file.
+/// Held until destroyed, or not at all where the file system has no locks: two builders then both
+/// build, and the renames still leave one whole file.
 class FolderLock {
  public:
   explicit FolderLock(const fs::path& path) {
@@ -65,8 +69,10 @@ std::unique_ptr<MegatronIndex> MegatronIndex::load(const fs::path& path, const s
   const std::uint64_t limit = bytes.size();  // no count that passes can overflow the sum below
   if (header.documents > limit || header.samples > limit) return nullptr;
   const std::uint64_t bounds = header.samples + 1;
-  if (payload(index->mapped_).size() != bounds * 12 + header.documents * 4 + header.samples * 4) return nullptr;
-  if (std::string_view(header.hash, sizeof(header.hash)) != xxh3_128_hex(payload(index->mapped_))) return nullptr;
+  if (payload(index->mapped_).size() != bounds * 12 + header.documents * 4 + header.samples * 4)
+    return nullptr;
+  if (std::string_view(header.hash, sizeof(header.hash)) != xxh3_128_hex(payload(index->mapped_)))
+    return nullptr;
 
   const std::byte* at = bytes.data() + sizeof(header);
   const auto take = [&at]<class T>(std::span<const T>& array, std::uint64_t count) {
@@ -81,8 +87,9 @@ std::unique_ptr<MegatronIndex> MegatronIndex::load(const fs::path& path, const s
 }
 
 void MegatronIndex::store(const fs::path& path, const std::string& key) const {
-  const std::span<const std::byte> arrays[] = {std::as_bytes(sample_position), std::as_bytes(document_index),
-                                               std::as_bytes(sample_offset), std::as_bytes(shuffle_index)};
+  const std::span<const std::byte> arrays[] = {
+      std::as_bytes(sample_position), std::as_bytes(document_index), std::as_bytes(sample_offset),
+      std::as_bytes(shuffle_index)};
   StreamingHash hash;
   for (const auto array : arrays) hash.update(array);
   Header header{};
@@ -102,9 +109,11 @@ void MegatronIndex::store(const fs::path& path, const std::string& key) const {
     for (const auto array : arrays) {
       write_all(file.get(), {reinterpret_cast<const char*>(array.data()), array.size()}, temporary);
     }
-    if (::fsync(file.get()) != 0) throw DataError("{}: cannot fsync: {}", temporary.string(), errno_text(errno));
+    if (::fsync(file.get()) != 0)
+      throw DataError("{}: cannot fsync: {}", temporary.string(), errno_text(errno));
     if (::rename(temporary.c_str(), path.c_str()) != 0) {
-      throw DataError("{}: cannot rename to {}: {}", temporary.string(), path.string(), errno_text(errno));
+      throw DataError("{}: cannot rename to {}: {}", temporary.string(), path.string(),
+                      errno_text(errno));
     }
   } catch (...) {
     ::unlink(temporary.c_str());
@@ -112,7 +121,8 @@ void MegatronIndex::store(const fs::path& path, const std::string& key) const {
   }
 }
 
-std::unique_ptr<MegatronIndex> cached_megatron_index(const IndexedFile& file, const MegatronRequest& request,
+std::unique_ptr<MegatronIndex> cached_megatron_index(const IndexedFile& file,
+                                                     const MegatronRequest& request,
                                                      std::span<const fs::path> folders) {
   const std::string key = key_of(file, request);
   const std::string name = fs::path(file.prefix()).filename().string() + "." + key + ".order";
@@ -131,7 +141,8 @@ std::unique_ptr<MegatronIndex> cached_megatron_index(const IndexedFile& file, co
       if (fs::exists(folder / name, ignored)) {
         log_warning("{}: is damaged and is built again", (folder / name).string());
       }
-      if (built == nullptr) built = std::make_unique<MegatronIndex>(MegatronIndex::build(file, request));
+      if (built == nullptr)
+        built = std::make_unique<MegatronIndex>(MegatronIndex::build(file, request));
       built->store(folder / name, key);
       ::unlink((folder / (name + ".lock")).c_str());
       return built;
@@ -139,8 +150,10 @@ std::unique_ptr<MegatronIndex> cached_megatron_index(const IndexedFile& file, co
       reason = error.what();
     }
   }
-  log_warning("{}: the sample order cannot be kept ({}) and is built by each rank", file.prefix(), reason);
-  if (built == nullptr) built = std::make_unique<MegatronIndex>(MegatronIndex::build(file, request));
+  log_warning("{}: the sample order cannot be kept ({}) and is built by each rank", file.prefix(),
+              reason);
+  if (built == nullptr)
+    built = std::make_unique<MegatronIndex>(MegatronIndex::build(file, request));
   return built;
 }
 

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::int64_t kProgressItems = std::int64_t{1} << 20;
 
-/// numpy's RandomState.shuffle of a one-dimensional array: Fisher-Yates from the back, each index a masked 32-bit word
-/// drawn again until it is small enough.
+/// numpy's RandomState.shuffle of a one-dimensional array: Fisher-Yates from the back, each index a
+/// masked 32-bit word drawn again until it is small enough.
 template <class T>
 void shuffle(std::span<T> values, std::mt19937& random, Progress& progress) {
   for (std::size_t i = values.size(); i-- > 1;) {
@@ -33,8 +33,9 @@ void shuffle(std::span<T> values, std::mt19937& random, Progress& progress) {
 
 struct EpochPlan {
   std::int64_t epochs = 1;
-  std::int64_t samples = 0;        // of all epochs
-  std::int64_t shuffled_first = 0;  // samples shuffled before the rest, which the last epoch apart begins
+  std::int64_t samples = 0;  // of all epochs
+  std::int64_t shuffled_first =
+      0;  // samples shuffled before the rest, which the last epoch apart begins
   bool last_apart = false;
 };
 
@@ -42,7 +43,8 @@ EpochPlan plan_epochs(std::int64_t tokens_per_epoch, const MegatronRequest& requ
   std::int64_t wanted = 0, all_tokens = 0;
   if (!multiply_checked(request.samples, request.length, &wanted) ||
       wanted > std::numeric_limits<std::int64_t>::max() / 4) {
-    throw ConfigError("data: {} samples of {} tokens are more than 2^61 tokens", request.samples, request.length);
+    throw ConfigError("data: {} samples of {} tokens are more than 2^61 tokens", request.samples,
+                      request.length);
   }
   EpochPlan plan;
   plan.epochs = std::max<std::int64_t>(1, ceil_div(wanted + 1, tokens_per_epoch));
@@ -59,21 +61,23 @@ EpochPlan plan_epochs(std::int64_t tokens_per_epoch, const MegatronRequest& requ
   return plan;
 }
 
-std::vector<std::int32_t> build_document_index(SequenceRange range, const EpochPlan& plan, std::mt19937& random,
-                                               Progress& progress) {
+std::vector<std::int32_t> build_document_index(SequenceRange range, const EpochPlan& plan,
+                                               std::mt19937& random, Progress& progress) {
   const std::int64_t count = range.end - range.begin;
   std::vector<std::int32_t> index(static_cast<std::size_t>(count * plan.epochs));
   for (std::size_t i = 0; i < index.size(); ++i) {
     index[i] = static_cast<std::int32_t>(range.begin + static_cast<std::int64_t>(i) % count);
   }
   const std::span<std::int32_t> all(index);
-  const std::size_t first = plan.last_apart ? index.size() - static_cast<std::size_t>(count) : index.size();
+  const std::size_t first =
+      plan.last_apart ? index.size() - static_cast<std::size_t>(count) : index.size();
   shuffle(all.first(first), random, progress);
   shuffle(all.subspan(first), random, progress);
   return index;
 }
 
-std::vector<std::uint32_t> build_shuffle_index(const EpochPlan& plan, std::mt19937& random, Progress& progress) {
+std::vector<std::uint32_t> build_shuffle_index(const EpochPlan& plan, std::mt19937& random,
+                                               Progress& progress) {
   std::vector<std::uint32_t> index(static_cast<std::size_t>(plan.samples));
   for (std::size_t i = 0; i < index.size(); ++i) index[i] = static_cast<std::uint32_t>(i);
   const std::span<std::uint32_t> all(index);
@@ -86,19 +90,25 @@ std::vector<std::uint32_t> build_shuffle_index(const EpochPlan& plan, std::mt199
 }  // namespace
 
 MegatronIndex MegatronIndex::build(const IndexedFile& file, const MegatronRequest& request) {
-  const std::int64_t tokens = file.first_token(request.range.end) - file.first_token(request.range.begin);
+  const std::int64_t tokens =
+      file.first_token(request.range.end) - file.first_token(request.range.begin);
   expect(tokens > 0 && request.samples > 0 && request.length > 0, "{} samples of {} tokens from {}",
          request.samples, request.length, tokens);
   const EpochPlan plan = plan_epochs(tokens, request);
   const std::int64_t count = request.range.end - request.range.begin;
-  if (file.sequences() > std::numeric_limits<std::int32_t>::max() || plan.epochs > (std::int64_t{1} << 40) / count ||
+  if (file.sequences() > std::numeric_limits<std::int32_t>::max() ||
+      plan.epochs > (std::int64_t{1} << 40) / count ||
       plan.samples >= std::numeric_limits<std::uint32_t>::max() - 1) {
-    throw ConfigError("data.order: \"megatron\" for {} epochs of {} documents, {} samples: the index would be too large. "
-                      "Choose \"shuffled\", which needs none", plan.epochs, count, plan.samples);
+    throw ConfigError(
+        "data.order: \"megatron\" for {} epochs of {} documents, {} samples: the index would be "
+        "too large. "
+        "Choose \"shuffled\", which needs none",
+        plan.epochs, count, plan.samples);
   }
   MegatronIndex index;
   std::mt19937 random(request.seed);
-  Progress progress("ordering " + file.prefix(), count * plan.epochs + 2 * plan.samples, ProgressUnit::kItems);
+  Progress progress("ordering " + file.prefix(), count * plan.epochs + 2 * plan.samples,
+                    ProgressUnit::kItems);
   index.own_documents_ = build_document_index(request.range, plan, random, progress);
   index.own_positions_.reserve(static_cast<std::size_t>(plan.samples) + 1);
   index.own_offsets_.reserve(static_cast<std::size_t>(plan.samples) + 1);
@@ -108,7 +118,8 @@ MegatronIndex MegatronIndex::build(const IndexedFile& file, const MegatronReques
   for (std::int64_t sample = 0; sample < plan.samples; ++sample) {
     std::int64_t missing = request.length + 1;  // the extra token is the next sample's first
     for (;;) {
-      const std::int64_t left = file.length(index.own_documents_[static_cast<std::size_t>(position)]) - offset;
+      const std::int64_t left =
+          file.length(index.own_documents_[static_cast<std::size_t>(position)]) - offset;
       if (left >= missing) break;
       missing -= left;
       ++position;
@@ -127,10 +138,12 @@ MegatronIndex MegatronIndex::build(const IndexedFile& file, const MegatronReques
   return index;
 }
 
-MegatronSource::MegatronSource(Corpus corpus, std::int64_t length, std::unique_ptr<MegatronIndex> index)
+MegatronSource::MegatronSource(Corpus corpus, std::int64_t length,
+                               std::unique_ptr<MegatronIndex> index)
     : corpus_(std::move(corpus)), length_(length), index_(std::move(index)) {}
 
-/// visitor(token of the file, tokens, place in the window) for each piece of a document that a sample is made of.
+/// visitor(token of the file, tokens, place in the window) for each piece of a document that a
+/// sample is made of.
 template <class Visitor>
 void MegatronSource::visit_pieces(std::int64_t sample, Visitor&& visitor) const {
   expect(sample >= 0 && sample < count(), "sample {} of an order of {}", sample, count());
@@ -177,7 +190,8 @@ MegatronShares megatron_shares(std::span<const double> weights, std::int64_t sam
 
 namespace {
 
-std::vector<std::filesystem::path> cache_folders(const RunConfig& config, const std::string& prefix) {
+std::vector<std::filesystem::path> cache_folders(const RunConfig& config,
+                                                 const std::string& prefix) {
   if (config.data.cache_directory) return {*config.data.cache_directory};
   const std::filesystem::path beside = std::filesystem::path(prefix).parent_path();
   return {beside.empty() ? "." : beside, std::filesystem::path(config.run.directory) / "cache"};
@@ -186,39 +200,50 @@ std::vector<std::filesystem::path> cache_folders(const RunConfig& config, const 
 std::uint32_t megatron_seed(const RunConfig& config) {
   const std::int64_t seed = config.data_seed();
   if (!std::in_range<std::uint32_t>(seed)) {
-    throw ConfigError("data.seed: {} is not in [0, 2^32) (data.order \"megatron\" uses numpy's RandomState). Choose a "
-                      "smaller one", seed);
+    throw ConfigError(
+        "data.seed: {} is not in [0, 2^32) (data.order \"megatron\" uses numpy's RandomState). "
+        "Choose a "
+        "smaller one",
+        seed);
   }
   return static_cast<std::uint32_t>(seed);
 }
 
 }  // namespace
 
-std::shared_ptr<const SampleSource> make_megatron_source(const RunConfig& config, std::vector<Corpus> corpora,
+std::shared_ptr<const SampleSource> make_megatron_source(const RunConfig& config,
+                                                         std::vector<Corpus> corpora,
                                                          std::int64_t total_samples) {
   const std::uint32_t seed = megatron_seed(config);
-  const std::int64_t samples = std::max<std::int64_t>(total_samples, 1), length = config.data.sequence_length;
+  const std::int64_t samples = std::max<std::int64_t>(total_samples, 1),
+                     length = config.data.sequence_length;
   const auto make = [&](Corpus& corpus, std::int64_t requested) {
     const auto folders = cache_folders(config, corpus.file().prefix());
-    auto index = cached_megatron_index(corpus.file(), {corpus.range(), length, requested, seed}, folders);
+    auto index =
+        cached_megatron_index(corpus.file(), {corpus.range(), length, requested, seed}, folders);
     return std::make_shared<const MegatronSource>(std::move(corpus), length, std::move(index));
   };
   const DataSource& data = config.data.train;
-  if (corpora.size() == 1 && !(data.weighted && config.data.split)) return make(corpora.front(), samples);
+  if (corpora.size() == 1 && !(data.weighted && config.data.split))
+    return make(corpora.front(), samples);
 
   std::vector<double> weights;
   for (const auto& [weight, prefix] : data.blend) weights.push_back(weight);
   const MegatronShares shares = megatron_shares(weights, samples);
   std::vector<std::shared_ptr<const SampleSource>> sources;
-  for (std::size_t d = 0; d < corpora.size(); ++d) sources.push_back(make(corpora[d], shares.requested[d]));
+  for (std::size_t d = 0; d < corpora.size(); ++d)
+    sources.push_back(make(corpora[d], shares.requested[d]));
   const std::vector<std::int64_t> taken = GreedyBlend(shares.weights).taken(shares.size);
   for (std::size_t d = 0; d < sources.size(); ++d) {
     if (taken[d] <= sources[d]->count()) continue;
-    throw ConfigError("data.train: the blend draws {} samples from {}, whose order holds {} (megatron-core refuses this "
-                      "too). Change the weights or the number of steps a little", taken[d], data.blend[d].second,
-                      sources[d]->count());
+    throw ConfigError(
+        "data.train: the blend draws {} samples from {}, whose order holds {} (megatron-core "
+        "refuses this "
+        "too). Change the weights or the number of steps a little",
+        taken[d], data.blend[d].second, sources[d]->count());
   }
-  return std::make_shared<BlendSource>(std::move(sources), shares.weights, BlendSource::Repeat::kEndless, shares.size);
+  return std::make_shared<BlendSource>(std::move(sources), shares.weights,
+                                       BlendSource::Repeat::kEndless, shares.size);
 }
 
 }  // namespace trireme

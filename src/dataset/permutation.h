@@ -4,11 +4,11 @@
 
 namespace trireme {
 
-/// A pseudo-random permutation of 0 ... count-1 without a table: any element in constant time and memory. The
-/// numbers are written as l b + r on a grid of a x b >= count, mixed in turn (l += F(r) mod a, r += F(l) mod b,
-/// F from Philox), and mixed again while beyond count, which on average happens less than twice.
-/// A Feistel network with cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.
-/// The same on every machine.
+/// A pseudo-random permutation of 0 ... count-1 without a table: any element in constant time and
+/// memory. The numbers are written as l b + r on a grid of a x b >= count, mixed in turn (l += F(r)
+/// mod a, r += F(l) mod b, F from Philox), and mixed again while beyond count, which on average
+/// happens less than twice. A Feistel network with cycle walking: Black and Rogaway, "Ciphers with
+/// arbitrary finite domains", CT-RSA 2002. The same on every machine.
 class RandomPermutation {
  public:
   /// `stream` names one of 2^64 unrelated permutations of a key. count >= 1, below 2^62.

@@ -9,20 +9,27 @@
 namespace trireme {
 
 WindowSource::WindowSource(Corpus corpus, std::int64_t length, Order order, Shuffle shuffle)
-    : corpus_(std::move(corpus)), length_(length), windows_(corpus_.windows(length)), order_(order),
-      key_(stream_key(static_cast<std::uint64_t>(shuffle.seed), "data.shuffled")), source_(shuffle.source) {
+    : corpus_(std::move(corpus)),
+      length_(length),
+      windows_(corpus_.windows(length)),
+      order_(order),
+      key_(stream_key(static_cast<std::uint64_t>(shuffle.seed), "data.shuffled")),
+      source_(shuffle.source) {
   if (windows_ < 1) {
-    throw ConfigError("{}: holds {} tokens in the documents [{}, {}), fewer than one window of "
-                      "data.sequence_length + 1 = {} (there would be no sample). Give more text or a shorter "
-                      "data.sequence_length", corpus_.file().bin_path(), corpus_.tokens(), corpus_.range().begin,
-                      corpus_.range().end, length + 1);
+    throw ConfigError(
+        "{}: holds {} tokens in the documents [{}, {}), fewer than one window of "
+        "data.sequence_length + 1 = {} (there would be no sample). Give more text or a shorter "
+        "data.sequence_length",
+        corpus_.file().bin_path(), corpus_.tokens(), corpus_.range().begin, corpus_.range().end,
+        length + 1);
   }
 }
 
 std::int64_t WindowSource::window_of(std::int64_t sample) const {
   const std::int64_t epoch = sample / windows_, index = sample % windows_;
   if (order_ == Order::kSequential) return index;
-  const auto stream = (static_cast<std::uint64_t>(source_) << 40) | static_cast<std::uint64_t>(epoch);
+  const auto stream =
+      (static_cast<std::uint64_t>(source_) << 40) | static_cast<std::uint64_t>(epoch);
   return RandomPermutation(key_, stream, windows_)(index);
 }
 
@@ -36,9 +43,11 @@ std::string WindowSource::describe(std::int64_t sample, std::int64_t index) cons
 
 SyntheticSource::SyntheticSource(std::int64_t length, std::int64_t vocab_size, std::int64_t seed,
                                  const std::string& purpose)
-    : length_(length), vocab_size_(vocab_size),
+    : length_(length),
+      vocab_size_(vocab_size),
       key_(stream_key(static_cast<std::uint64_t>(seed), "data.synthetic." + purpose)) {
-  expect(vocab_size >= 1 && vocab_size <= std::numeric_limits<std::int32_t>::max(), "a vocabulary of {}", vocab_size);
+  expect(vocab_size >= 1 && vocab_size <= std::numeric_limits<std::int32_t>::max(),
+         "a vocabulary of {}", vocab_size);
 }
 
 void SyntheticSource::read(std::int64_t sample, const Window& window) const {

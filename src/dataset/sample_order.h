@@ -1,6 +1,6 @@
 #pragma once
-// Which tokens sample number s of a run holds. A sample number is the whole state: nothing here remembers what
-// was read before.
+// Which tokens sample number s of a run holds. A sample number is the whole state: nothing here
+// remembers what was read before.
 
 #include <cstdint>
 #include <limits>
@@ -11,8 +11,8 @@
 
 namespace trireme {
 
-/// Samples of T + 1 tokens by number. Immutable as seen from outside; every member may be called from several
-/// threads at once.
+/// Samples of T + 1 tokens by number. Immutable as seen from outside; every member may be called
+/// from several threads at once.
 class SampleSource {
  public:
   static constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max();
@@ -24,11 +24,11 @@ class SampleSource {
 
   /// T.
   [[nodiscard]] virtual std::int64_t length() const = 0;
-  /// Samples before any comes again; kEndless for synthetic data. A fixed order (megatron) ends here, the others
-  /// go on with the next epoch.
+  /// Samples before any comes again; kEndless for synthetic data. A fixed order (megatron) ends
+  /// here, the others go on with the next epoch.
   [[nodiscard]] virtual std::int64_t count() const = 0;
-  /// Sample `sample` >= 0; both spans of the window hold T + 1 elements (document_begin may be empty). An id that is
-  /// negative or beyond int32 comes as -1.
+  /// Sample `sample` >= 0; both spans of the window hold T + 1 elements (document_begin may be
+  /// empty). An id that is negative or beyond int32 comes as -1.
   virtual void read(std::int64_t sample, const Window& window) const = 0;
   /// PREFIX or "synthetic".
   [[nodiscard]] virtual const std::string& source_name(std::int64_t sample) const = 0;
@@ -36,9 +36,10 @@ class SampleSource {
   [[nodiscard]] virtual std::string describe(std::int64_t sample, std::int64_t index) const = 0;
 };
 
-/// The windows of one corpus: window i is the T + 1 tokens t[iT] ... t[iT + T] of its documents laid end to end.
-/// "sequential": sample s is window s mod n; "shuffled": of epoch e = floor(s / n), window p(s mod n) with p a
-/// permutation that depends on (seed, source, e) alone, so that a longer run never changes what an earlier step saw.
+/// The windows of one corpus: window i is the T + 1 tokens t[iT] ... t[iT + T] of its documents
+/// laid end to end. "sequential": sample s is window s mod n; "shuffled": of epoch e = floor(s /
+/// n), window p(s mod n) with p a permutation that depends on (seed, source, e) alone, so that a
+/// longer run never changes what an earlier step saw.
 class WindowSource final : public SampleSource {
  public:
   enum class Order : std::uint8_t { kSequential, kShuffled };
@@ -52,7 +53,9 @@ class WindowSource final : public SampleSource {
   [[nodiscard]] std::int64_t length() const override { return length_; }
   [[nodiscard]] std::int64_t count() const override { return windows_; }
   void read(std::int64_t sample, const Window& window) const override;
-  [[nodiscard]] const std::string& source_name(std::int64_t) const override { return corpus_.file().prefix(); }
+  [[nodiscard]] const std::string& source_name(std::int64_t) const override {
+    return corpus_.file().prefix();
+  }
   [[nodiscard]] std::string describe(std::int64_t sample, std::int64_t index) const override;
   /// The window that a sample is.
   [[nodiscard]] std::int64_t window_of(std::int64_t sample) const;
@@ -69,7 +72,8 @@ class WindowSource final : public SampleSource {
 class SyntheticSource final : public SampleSource {
  public:
   /// `purpose` ("train", "validation") keeps streams apart. vocab_size in [1, 2^31).
-  SyntheticSource(std::int64_t length, std::int64_t vocab_size, std::int64_t seed, const std::string& purpose);
+  SyntheticSource(std::int64_t length, std::int64_t vocab_size, std::int64_t seed,
+                  const std::string& purpose);
 
   [[nodiscard]] std::int64_t length() const override { return length_; }
   [[nodiscard]] std::int64_t count() const override { return kEndless; }

@@ -18,13 +18,15 @@ std::vector<Corpus> open_corpora(const RunConfig& config, const DataSource& data
     auto file = std::make_shared<const IndexedFile>(prefix);
     SequenceRange range{0, file->sequences()};
     if (config.data.split) {
-      range = split_sequences(*config.data.split, file->sequences())[static_cast<std::size_t>(part)];
+      range =
+          split_sequences(*config.data.split, file->sequences())[static_cast<std::size_t>(part)];
     }
     corpora.emplace_back(std::move(file), range);
     if (corpora.back().tokens() > 0) continue;
-    throw ConfigError("{}.bin: {} (there would be no sample). Give it text{}", prefix,
-                      config.data.split ? "holds no token in its share of data.split" : "holds no token",
-                      config.data.split ? " or change data.split" : "");
+    throw ConfigError(
+        "{}.bin: {} (there would be no sample). Give it text{}", prefix,
+        config.data.split ? "holds no token in its share of data.split" : "holds no token",
+        config.data.split ? " or change data.split" : "");
   }
   return corpora;
 }
@@ -37,31 +39,36 @@ std::vector<Corpus> open_training_corpora(const RunConfig& config) {
 std::vector<double> weights_of(const DataSource& data) {
   std::vector<double> weights;
   for (const auto& [weight, prefix] : data.blend) weights.push_back(weight);
-  // Twice, because megatron-core's builder and its blend both do it, and the second can change the last bit.
+  // Twice, because megatron-core's builder and its blend both do it, and the second can change the
+  // last bit.
   return normalized(normalized(weights));
 }
 
-Sources window_sources(const RunConfig& config, std::vector<Corpus> corpora, WindowSource::Order order) {
+Sources window_sources(const RunConfig& config, std::vector<Corpus> corpora,
+                       WindowSource::Order order) {
   Sources sources;
   for (Corpus& corpus : corpora) {
-    const WindowSource::Shuffle shuffle{config.data_seed(), static_cast<std::int64_t>(sources.size())};
-    sources.push_back(
-        std::make_shared<WindowSource>(std::move(corpus), config.data.sequence_length, order, shuffle));
+    const WindowSource::Shuffle shuffle{config.data_seed(),
+                                        static_cast<std::int64_t>(sources.size())};
+    sources.push_back(std::make_shared<WindowSource>(std::move(corpus), config.data.sequence_length,
+                                                     order, shuffle));
   }
   return sources;
 }
 
-void check_all(const std::vector<Corpus>& corpora, const RunConfig& config, const SourceRequest& request) {
+void check_all(const std::vector<Corpus>& corpora, const RunConfig& config,
+               const SourceRequest& request) {
   if (request.check == TokenCheck::kOnRead) return;
   for (const Corpus& corpus : corpora) {
     check_tokens(corpus, {request.vocab_size, config.data.scan_bytes, request.tokenizer_hash});
   }
 }
 
-std::shared_ptr<const SampleSource> synthetic_source(const RunConfig& config, const SourceRequest& request,
+std::shared_ptr<const SampleSource> synthetic_source(const RunConfig& config,
+                                                     const SourceRequest& request,
                                                      const char* purpose) {
-  return std::make_shared<SyntheticSource>(config.data.sequence_length, request.vocab_size, config.data_seed(),
-                                           purpose);
+  return std::make_shared<SyntheticSource>(config.data.sequence_length, request.vocab_size,
+                                           config.data_seed(), purpose);
 }
 
 /// Where "data.validation" is not given, the split of the training data stands in.
@@ -77,33 +84,40 @@ DataFacts training_facts(const RunConfig& config) {
     facts.tokens += corpus.tokens();
     facts.windows += config.data.order == SampleOrderKind::kMegatron
                          ? corpus.windows(config.data.sequence_length)
-                         : WindowSource(corpus, config.data.sequence_length, WindowSource::Order::kSequential, {}).count();
+                         : WindowSource(corpus, config.data.sequence_length,
+                                        WindowSource::Order::kSequential, {})
+                               .count();
   }
   return facts;
 }
 
-std::shared_ptr<const SampleSource> make_training_source(const RunConfig& config, const SourceRequest& request) {
+std::shared_ptr<const SampleSource> make_training_source(const RunConfig& config,
+                                                         const SourceRequest& request) {
   if (config.data.train.synthetic) return synthetic_source(config, request, "train");
   std::vector<Corpus> corpora = open_training_corpora(config);
   check_all(corpora, config, request);
   if (config.data.order == SampleOrderKind::kMegatron) {
     return make_megatron_source(config, std::move(corpora), request.total_samples);
   }
-  const auto order = config.data.order == SampleOrderKind::kSequential ? WindowSource::Order::kSequential
-                                                                       : WindowSource::Order::kShuffled;
+  const auto order = config.data.order == SampleOrderKind::kSequential
+                         ? WindowSource::Order::kSequential
+                         : WindowSource::Order::kShuffled;
   Sources sources = window_sources(config, std::move(corpora), order);
   if (sources.size() == 1) return sources.front();
-  return std::make_shared<BlendSource>(std::move(sources), weights_of(config.data.train), BlendSource::Repeat::kEndless);
+  return std::make_shared<BlendSource>(std::move(sources), weights_of(config.data.train),
+                                       BlendSource::Repeat::kEndless);
 }
 
-std::shared_ptr<const SampleSource> make_validation_source(const RunConfig& config, const SourceRequest& request) {
+std::shared_ptr<const SampleSource> make_validation_source(const RunConfig& config,
+                                                           const SourceRequest& request) {
   if (!has_validation(config)) return nullptr;
   const DataSource& data = config.data.validation ? *config.data.validation : config.data.train;
   if (data.synthetic) return synthetic_source(config, request, "validation");
   std::vector<Corpus> corpora = open_corpora(config, data, DataPart::kValidation);
   check_all(corpora, config, request);
   Sources sources = window_sources(config, std::move(corpora), WindowSource::Order::kSequential);
-  return std::make_shared<BlendSource>(std::move(sources), weights_of(data), BlendSource::Repeat::kOnce);
+  return std::make_shared<BlendSource>(std::move(sources), weights_of(data),
+                                       BlendSource::Repeat::kOnce);
 }
 
 }  // namespace trireme

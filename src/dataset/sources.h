@@ -16,27 +16,34 @@ struct DataFacts {
   std::int64_t documents = 0, tokens = 0, windows = 0;
 };
 
-/// Who searches the data for ids outside the vocabulary: one rank is enough, the others follow once it is done. Whoever
-/// does not still finds such an id when the sample is read.
+/// Who searches the data for ids outside the vocabulary: one rank is enough, the others follow once
+/// it is done. Whoever does not still finds such an id when the sample is read.
 enum class TokenCheck : std::uint8_t { kBeforeStart, kOnRead };
 
 struct SourceRequest {
-  std::int64_t total_samples = 0;  ///< of the whole run, steps x global; only the "megatron" order depends on it
+  std::int64_t total_samples =
+      0;  ///< of the whole run, steps x global; only the "megatron" order depends on it
   std::int64_t vocab_size = 0;
-  std::string tokenizer_hash;      ///< Tokenizer::hash() of the run; empty: not compared with the data's
+  std::string
+      tokenizer_hash;  ///< Tokenizer::hash() of the run; empty: not compared with the data's
   TokenCheck check = TokenCheck::kBeforeStart;
 };
 
-/// Opens the training data and counts. Throws ConfigError for a corpus that is empty or shorter than one window (the
-/// "megatron" order goes around a corpus that is only short), DataError for what the files contain.
+/// Opens the training data and counts. Throws ConfigError for a corpus that is empty or shorter
+/// than one window (the "megatron" order goes around a corpus that is only short), DataError for
+/// what the files contain.
 DataFacts training_facts(const RunConfig& config);
 
-/// The training samples in order. The "megatron" order's index is read from its cache or built and kept there (see
-/// megatron_order.h): let one rank call first. Throws as training_facts, and DataError for an id outside the vocabulary.
-std::shared_ptr<const SampleSource> make_training_source(const RunConfig& config, const SourceRequest& request);
+/// The training samples in order. The "megatron" order's index is read from its cache or built and
+/// kept there (see megatron_order.h): let one rank call first. Throws as training_facts, and
+/// DataError for an id outside the vocabulary.
+std::shared_ptr<const SampleSource> make_training_source(const RunConfig& config,
+                                                         const SourceRequest& request);
 
-/// The windows of the validation data (data.validation, or the second share of data.split) in order, each once; a blend
-/// takes them by weight until a source is used up. Null where the config names neither. request.total_samples is not used.
-std::shared_ptr<const SampleSource> make_validation_source(const RunConfig& config, const SourceRequest& request);
+/// The windows of the validation data (data.validation, or the second share of data.split) in
+/// order, each once; a blend takes them by weight until a source is used up. Null where the config
+/// names neither. request.total_samples is not used.
+std::shared_ptr<const SampleSource> make_validation_source(const RunConfig& config,
+                                                           const SourceRequest& request);
 
 }  // namespace trireme

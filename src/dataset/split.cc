@@ -10,7 +10,8 @@ namespace trireme {
 namespace {
 std::array<double, 3> parse_shares(std::string_view split) {
   const auto fault = [&] {
-    return ConfigError("data.split: \"{}\" is not up to three numbers with commas, such as \"969,30,1\"", split);
+    return ConfigError(
+        "data.split: \"{}\" is not up to three numbers with commas, such as \"969,30,1\"", split);
   };
   std::array<double, 3> shares{};
   std::size_t count = 0, at = 0;
@@ -18,7 +19,8 @@ std::array<double, 3> parse_shares(std::string_view split) {
   while ((at = split.find_first_of(kDigits, at)) != std::string_view::npos) {
     const std::size_t end = std::min(split.find_first_not_of(kDigits, at), split.size());
     if (count == shares.size()) throw fault();
-    const auto [stop, error] = std::from_chars(split.data() + at, split.data() + end, shares[count++]);
+    const auto [stop, error] =
+        std::from_chars(split.data() + at, split.data() + end, shares[count++]);
     if (error != std::errc() || stop != split.data() + end) throw fault();
     at = end;
   }

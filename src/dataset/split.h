@@ -14,10 +14,10 @@ struct SequenceRange {
   friend bool operator==(const SequenceRange&, const SequenceRange&) = default;
 };
 
-/// Which of `sequences` stored sequences belong to each part: the numbers in `split` ("969,30,1"; up to three,
-/// missing ones 0) divided by their sum and added up to bounds b_0 = 0, b_1, b_2, b_3; part i is
-/// [round(b_i n), round(b_(i+1) n)), halves to even. A part with the share 0 is empty.
-/// As megatron/core/datasets/blended_megatron_dataset_config.py. Throws ConfigError.
+/// Which of `sequences` stored sequences belong to each part: the numbers in `split` ("969,30,1";
+/// up to three, missing ones 0) divided by their sum and added up to bounds b_0 = 0, b_1, b_2, b_3;
+/// part i is [round(b_i n), round(b_(i+1) n)), halves to even. A part with the share 0 is empty. As
+/// megatron/core/datasets/blended_megatron_dataset_config.py. Throws ConfigError.
 std::array<SequenceRange, 3> split_sequences(std::string_view split, std::int64_t sequences);
 
 }  // namespace trireme

@@ -18,8 +18,9 @@ void check_tokens(const Corpus& corpus, const TokenCheckRules& rules) {
   if (const auto& facts = file.facts()) {
     const bool known = !rules.tokenizer_hash.empty() && !facts->tokenizer_hash.empty();
     if (known && facts->tokenizer_hash != rules.tokenizer_hash) {
-      log_warning("{}: made with another tokenizer ({}) than the run's ({}): its ids mean other text",
-                  file.bin_path(), facts->tokenizer_hash, rules.tokenizer_hash);
+      log_warning(
+          "{}: made with another tokenizer ({}) than the run's ({}): its ids mean other text",
+          file.bin_path(), facts->tokenizer_hash, rules.tokenizer_hash);
     }
     if (facts->largest_id < rules.vocab_size) return;
     // Only the places read by this part of the data count.
@@ -27,8 +28,11 @@ void check_tokens(const Corpus& corpus, const TokenCheckRules& rules) {
   const std::int64_t bytes = corpus.tokens() * file.bytes_per_token();
   const std::int64_t limit = rules.scan_bytes == 0 ? kScanBytes : rules.scan_bytes;
   if (!file.facts() && bytes > limit) {
-    log_info("{}: {} of tokens from elsewhere, more than data.scan_bytes = {}: each batch is checked for ids outside "
-             "the vocabulary as it is read", file.bin_path(), format_bytes(bytes), limit);
+    log_info(
+        "{}: {} of tokens from elsewhere, more than data.scan_bytes = {}: each batch is checked "
+        "for ids outside "
+        "the vocabulary as it is read",
+        file.bin_path(), format_bytes(bytes), limit);
     return;
   }
   Progress progress("checking " + file.bin_path(), bytes, ProgressUnit::kBytes);
@@ -36,9 +40,10 @@ void check_tokens(const Corpus& corpus, const TokenCheckRules& rules) {
   for (std::int64_t at = 0; at < corpus.tokens(); at += kPieceTokens) {
     const std::int64_t count = std::min(kPieceTokens, corpus.tokens() - at);
     if (const auto bad = file.find_outside(begin + at, count, rules.vocab_size)) {
-      throw DataError("{} is outside the vocabulary of {} (the data were made with another tokenizer than the "
-                      "model's). Tokenize them again, or set the model's vocab_size", file.describe(*bad),
-                      rules.vocab_size);
+      throw DataError(
+          "{} is outside the vocabulary of {} (the data were made with another tokenizer than the "
+          "model's). Tokenize them again, or set the model's vocab_size",
+          file.describe(*bad), rules.vocab_size);
     }
     progress.add(count * file.bytes_per_token());
   }

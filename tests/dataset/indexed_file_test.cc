@@ -29,7 +29,8 @@ class IndexedFileTest : public ::testing::Test {
   }
   void expect_refused(const TokenFile& file, const std::string& words) const {
     const std::string message = refusal(file);
-    EXPECT_NE(message.find(words), std::string::npos) << "\"" << message << "\" without \"" << words << "\"";
+    EXPECT_NE(message.find(words), std::string::npos)
+        << "\"" << message << "\" without \"" << words << "\"";
   }
   TemporaryDirectory folder_;
   TokenFile good_ = token_file(counting_documents({3, 0, 4}));
@@ -57,15 +58,18 @@ template <class T>
 void expect_type(std::uint8_t code, const TemporaryDirectory& folder) {
   const auto low = static_cast<std::int64_t>(std::numeric_limits<T>::min());
   const auto high = static_cast<std::int64_t>(std::numeric_limits<T>::max());
-  const IndexedFile file(token_file<T>({{0, 1, high}, {low}}, code).write(folder, fmt::format("type{}", code)));
+  const IndexedFile file(
+      token_file<T>({{0, 1, high}, {low}}, code).write(folder, fmt::format("type{}", code)));
   EXPECT_EQ(file.id_at(2), high);
   EXPECT_EQ(file.id_at(3), low);
   std::vector<std::int32_t> ids(4);
   file.read(0, ids);
   const bool fits = high <= std::numeric_limits<std::int32_t>::max();
-  EXPECT_EQ(ids, (std::vector<std::int32_t>{0, 1, fits ? static_cast<std::int32_t>(high) : -1, low < 0 ? -1 : 0}));
+  EXPECT_EQ(ids, (std::vector<std::int32_t>{0, 1, fits ? static_cast<std::int32_t>(high) : -1,
+                                            low < 0 ? -1 : 0}));
   EXPECT_EQ(file.find_outside(0, 4, high), 2);
-  EXPECT_EQ(file.find_outside(3, 1, kLargest), low < 0 ? std::optional<std::int64_t>(3) : std::nullopt);
+  EXPECT_EQ(file.find_outside(3, 1, kLargest),
+            low < 0 ? std::optional<std::int64_t>(3) : std::nullopt);
 }
 
 TEST_F(IndexedFileTest, reads_every_integer_type) {
@@ -136,7 +140,8 @@ TEST_F(IndexedFileTest, refuses_sequences_that_are_not_there) {
   file = good_;
   file.lengths[2] = std::numeric_limits<std::int32_t>::max();
   expect_refused(file, "past the end");
-  for (const std::int64_t offset : {std::int64_t{0}, std::int64_t{8}, std::int64_t{16}, std::int64_t{-12}, kLargest}) {
+  for (const std::int64_t offset :
+       {std::int64_t{0}, std::int64_t{8}, std::int64_t{16}, std::int64_t{-12}, kLargest}) {
     file = good_;
     file.offsets[2] = offset;
     expect_refused(file, fmt::format("sequence 2 begins at byte {}", offset));
@@ -147,8 +152,9 @@ TEST_F(IndexedFileTest, refuses_sequences_that_are_not_there) {
 }
 
 TEST_F(IndexedFileTest, refuses_document_bounds_out_of_order) {
-  const std::vector<std::vector<std::int64_t>> wrong = {
-      {1, 1, 2, 3}, {0, 2, 1, 3}, {0, 1, 2, 2}, {0, 1, 2, 4}, {0, 1, 9, 3}, {-1, 1, 2, 3}, {0, -1, 2, 3}};
+  const std::vector<std::vector<std::int64_t>> wrong = {{1, 1, 2, 3}, {0, 2, 1, 3}, {0, 1, 2, 2},
+                                                        {0, 1, 2, 4}, {0, 1, 9, 3}, {-1, 1, 2, 3},
+                                                        {0, -1, 2, 3}};
   for (const auto& bounds : wrong) {
     TokenFile file = good_;
     file.bounds = bounds;

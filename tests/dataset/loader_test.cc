@@ -12,10 +12,11 @@ namespace {
 
 constexpr std::int64_t kVocab = 100;
 
-std::shared_ptr<const SampleSource> window_source(const std::string& prefix, std::int64_t tokens,
-                                                  WindowSource::Order order = WindowSource::Order::kSequential) {
-  return std::make_shared<WindowSource>(Corpus(std::make_shared<IndexedFile>(prefix)), tokens, order,
-                                        WindowSource::Shuffle{7, 0});
+std::shared_ptr<const SampleSource> window_source(
+    const std::string& prefix, std::int64_t tokens,
+    WindowSource::Order order = WindowSource::Order::kSequential) {
+  return std::make_shared<WindowSource>(Corpus(std::make_shared<IndexedFile>(prefix)), tokens,
+                                        order, WindowSource::Shuffle{7, 0});
 }
 
 std::vector<std::int32_t> values(const ConstTensorView& view) {
@@ -67,13 +68,15 @@ TEST_F(LoaderTest, every_cut_of_a_global_batch_holds_the_same_samples_in_the_sam
       std::vector<std::vector<std::int32_t>> seen(kSteps, std::vector<std::int32_t>(kGlobal, -1));
       for (int rank = 0; rank < ranks; ++rank) {
         const std::int64_t accumulation = kGlobal / micro / ranks;
-        Loader loader(source, {}, {kGlobal, micro, accumulation, rank, static_cast<int>(ranks), 4}, -1, kVocab);
+        Loader loader(source, {}, {kGlobal, micro, accumulation, rank, static_cast<int>(ranks), 4},
+                      -1, kVocab);
         for (auto& step : seen) {
           const StepBatch batch = loader.next();
           for (std::int64_t m = 0; m < accumulation; ++m) {
             const auto ids = values(batch.micro_batches[m].input_ids);
             for (std::int64_t row = 0; row < micro; ++row) {
-              // The inverse of: micro-batch floor(s / (micro ranks)), rank floor(s / micro) mod ranks.
+              // The inverse of: micro-batch floor(s / (micro ranks)), rank floor(s / micro) mod
+              // ranks.
               auto& place = step[m * micro * ranks + rank * micro + row];
               EXPECT_EQ(place, -1);
               place = ids[row * 4];
@@ -124,7 +127,8 @@ TEST_F(LoaderTest, a_document_mask_restarts_positions_where_documents_begin) {
   EXPECT_EQ(values(second.first_key), std::vector<std::int32_t>(8, 0));
   EXPECT_EQ(values(second.positions), (std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
   loader.next();
-  const MicroBatch fourth = loader.next().micro_batches[0];  // 24 ... 31: the last document begins at 26
+  const MicroBatch fourth =
+      loader.next().micro_batches[0];  // 24 ... 31: the last document begins at 26
   EXPECT_EQ(values(fourth.first_key), (std::vector<std::int32_t>{0, 0, 2, 2, 2, 2, 2, 2}));
 }
 
@@ -141,7 +145,8 @@ TEST_F(LoaderTest, no_loss_where_the_input_is_the_end_token) {
 }
 
 TEST_F(LoaderTest, an_id_outside_the_vocabulary_names_file_document_and_position) {
-  const std::string prefix = token_file({{1, 2}, {3, 4, 70}, {5, 6, 7, 8}}).write(folder_, "outside");
+  const std::string prefix =
+      token_file({{1, 2}, {3, 4, 70}, {5, 6, 7, 8}}).write(folder_, "outside");
   Loader loader(window_source(prefix, 2), {}, {1, 1, 1, 0, 1, 2}, -1, 70);
   loader.next();
   for (int i = 0; i < 2; ++i) {  // and says so again
@@ -150,7 +155,8 @@ TEST_F(LoaderTest, an_id_outside_the_vocabulary_names_file_document_and_position
       FAIL();
     } catch (const DataError& error) {
       const std::string text = error.what();
-      EXPECT_NE(text.find("outside.bin: document 1, position 2: token id 70"), std::string::npos) << text;
+      EXPECT_NE(text.find("outside.bin: document 1, position 2: token id 70"), std::string::npos)
+          << text;
     }
   }
   loader.seek(3);
@@ -165,7 +171,8 @@ TEST_F(LoaderTest, a_negative_id_and_one_beyond_32_bits_are_outside) {
       loader.next();
       FAIL() << bad;
     } catch (const DataError& error) {
-      EXPECT_NE(std::string(error.what()).find(fmt::format("token id {}", bad)), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(fmt::format("token id {}", bad)), std::string::npos)
+          << error.what();
     }
   }
 }
@@ -175,11 +182,13 @@ TEST_F(LoaderTest, evaluation_reads_each_sample_once_and_pads_to_equal_passes) {
   for (const int ranks : {1, 2, 3, 5}) {
     for (const std::int64_t micro : {1, 2, 3}) {
       for (const std::int64_t batches : {1, 2, 100}) {
-        const std::int64_t global = micro * ranks, expected = std::min<std::int64_t>(12, batches * global);
+        const std::int64_t global = micro * ranks,
+                           expected = std::min<std::int64_t>(12, batches * global);
         std::vector<int> seen(12, 0);
         std::int64_t targets = 0;
         for (int rank = 0; rank < ranks; ++rank) {
-          EvaluationBatches evaluation(source, {}, {global, micro, 1, rank, ranks, 4}, batches, -1, kVocab);
+          EvaluationBatches evaluation(source, {}, {global, micro, 1, rank, ranks, 4}, batches, -1,
+                                       kVocab);
           EXPECT_EQ(evaluation.samples(), expected);
           EXPECT_EQ(evaluation.passes(), (expected + global - 1) / global);
           for (std::int64_t pass = 0; pass < evaluation.passes(); ++pass) {

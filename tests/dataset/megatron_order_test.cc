@@ -27,7 +27,8 @@ void expect_array(const std::vector<T>& actual, const Json& golden, const std::s
   std::int64_t size = 1;
   for (const std::int64_t extent : flat_integers(*golden.find("shape"))) size *= extent;
   EXPECT_EQ(static_cast<std::int64_t>(actual.size()), size) << what;
-  EXPECT_EQ(xxh3_128_hex(std::as_bytes(std::span(actual))), golden.find("xxh3_128")->as_string()) << what;
+  EXPECT_EQ(xxh3_128_hex(std::as_bytes(std::span(actual))), golden.find("xxh3_128")->as_string())
+      << what;
 }
 
 template <class T>
@@ -46,7 +47,9 @@ void expect_index(const MegatronIndex& index, const Json& golden, const std::str
   expect_array(copied(index.shuffle_index), *golden.find("shuffle_index"), name + " shuffle");
 }
 
-std::string corpus_prefix(const std::string& name) { return golden_path("megatron/" + name).string(); }
+std::string corpus_prefix(const std::string& name) {
+  return golden_path("megatron/" + name).string();
+}
 
 /// The config that asks for a golden setting's training part.
 RunConfig config_of(const Json& setting, const fs::path& cache) {
@@ -79,7 +82,9 @@ SourceRequest request_of(std::int64_t samples) {
 
 DataPart part_of(const Json& setting) {
   const std::string& part = setting.find("part")->as_string();
-  return part == "train" ? DataPart::kTrain : part == "valid" ? DataPart::kValidation : DataPart::kTest;
+  return part == "train"   ? DataPart::kTrain
+         : part == "valid" ? DataPart::kValidation
+                           : DataPart::kTest;
 }
 
 std::vector<Corpus> corpora_of(const RunConfig& config, DataPart part) {
@@ -88,7 +93,8 @@ std::vector<Corpus> corpora_of(const RunConfig& config, DataPart part) {
     auto file = std::make_shared<const IndexedFile>(prefix);
     SequenceRange range{0, file->sequences()};
     if (config.data.split) {
-      range = split_sequences(*config.data.split, file->sequences())[static_cast<std::size_t>(part)];
+      range =
+          split_sequences(*config.data.split, file->sequences())[static_cast<std::size_t>(part)];
     }
     corpora.emplace_back(file, range);
   }
@@ -99,14 +105,17 @@ void expect_setting(const Json& setting) {
   const std::string& name = setting.find("name")->as_string();
   const TemporaryDirectory cache;
   const RunConfig config = config_of(setting, cache.path());
-  const std::int64_t samples = setting.find("samples")->as_integer(), length = config.data.sequence_length;
+  const std::int64_t samples = setting.find("samples")->as_integer(),
+                     length = config.data.sequence_length;
 
   const auto& datasets = setting.find("datasets")->as_array();
   const std::vector<Corpus> corpora = corpora_of(config, part_of(setting));
   ASSERT_EQ(corpora.size(), datasets.size()) << name;
   for (std::size_t d = 0; d < corpora.size(); ++d) {
     const SequenceRange range = corpora[d].range();
-    EXPECT_EQ((std::vector<std::int64_t>{range.begin, range.end}), flat_integers(*datasets[d].find("sequences"))) << name;
+    EXPECT_EQ((std::vector<std::int64_t>{range.begin, range.end}),
+              flat_integers(*datasets[d].find("sequences")))
+        << name;
     const MegatronRequest request{range, length, datasets[d].find("requested")->as_integer(),
                                   static_cast<std::uint32_t>(*config.data.seed)};
     expect_index(MegatronIndex::build(corpora[d].file(), request), datasets[d], name);
@@ -124,7 +133,8 @@ void expect_setting(const Json& setting) {
       numbers.push_back(blend->draw(i).sample);
     }
     expect_array(sources, *setting.find("blend")->find("dataset_index"), name + " blend");
-    expect_array(numbers, *setting.find("blend")->find("dataset_sample_index"), name + " blend samples");
+    expect_array(numbers, *setting.find("blend")->find("dataset_sample_index"),
+                 name + " blend samples");
   }
   std::vector<std::int32_t> windows(static_cast<std::size_t>(samples * (length + 1)));
   for (std::int64_t i = 0; i < samples; ++i) {
@@ -150,7 +160,8 @@ TEST(MegatronOrder, the_factory_gives_the_training_part) {
     const auto source = make_training_source(config, request_of(samples));
     std::vector<std::int32_t> window(static_cast<std::size_t>(source->length()) + 1);
     source->read(0, {window, {}});
-    EXPECT_EQ(std::vector<std::int64_t>(window.begin(), window.end()), flat_integers(*setting.find("windows")->find("head")));
+    EXPECT_EQ(std::vector<std::int64_t>(window.begin(), window.end()),
+              flat_integers(*setting.find("windows")->find("head")));
     ++compared;
   }
   EXPECT_GE(compared, 20);
@@ -220,9 +231,11 @@ TEST_F(MegatronCacheTest, is_written_once_and_read_again) {
 
 TEST_F(MegatronCacheTest, every_part_of_the_request_has_a_file_of_its_own) {
   get(request_);
-  for (const auto& change : std::vector<MegatronRequest>{
-           {{0, 60}, 16, 200, 42}, {{1, 61}, 16, 200, 42}, {{0, 61}, 17, 200, 42}, {{0, 61}, 16, 201, 42},
-           {{0, 61}, 16, 200, 43}}) {
+  for (const auto& change : std::vector<MegatronRequest>{{{0, 60}, 16, 200, 42},
+                                                         {{1, 61}, 16, 200, 42},
+                                                         {{0, 61}, 17, 200, 42},
+                                                         {{0, 61}, 16, 201, 42},
+                                                         {{0, 61}, 16, 200, 43}}) {
     const std::size_t before = files().size();
     get(change);
     EXPECT_EQ(files().size(), before + 1);
@@ -238,13 +251,15 @@ TEST_F(MegatronCacheTest, a_damaged_file_is_built_again) {
     expect_right(*get(request_));
     EXPECT_EQ(content(path), good);
   };
-  for (const std::size_t at : {std::size_t{0}, std::size_t{20}, std::size_t{50}, std::size_t{81}, std::size_t{95},
-                               std::size_t{96}, good.size() / 2, good.size() - 1}) {
+  for (const std::size_t at :
+       {std::size_t{0}, std::size_t{20}, std::size_t{50}, std::size_t{81}, std::size_t{95},
+        std::size_t{96}, good.size() / 2, good.size() - 1}) {
     std::string bad = good;
     bad[at] = static_cast<char>(bad[at] ^ 0x40);
     try_with(bad);
   }
-  for (const std::size_t size : {std::size_t{0}, std::size_t{50}, std::size_t{96}, good.size() - 1}) {
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{50}, std::size_t{96}, good.size() - 1}) {
     try_with(good.substr(0, size));
   }
   try_with(good + "x");

@@ -24,7 +24,8 @@ std::vector<std::int32_t> tokens_of(const SampleSource& source, std::int64_t sam
 class SampleOrderTest : public ::testing::Test {
  protected:
   [[nodiscard]] Corpus corpus(const std::vector<std::int64_t>& lengths) const {
-    return Corpus(std::make_shared<IndexedFile>(token_file(counting_documents(lengths)).write(folder_, "tokens")));
+    return Corpus(std::make_shared<IndexedFile>(
+        token_file(counting_documents(lengths)).write(folder_, "tokens")));
   }
   TemporaryDirectory folder_;
 };
@@ -50,12 +51,14 @@ TEST_F(SampleOrderTest, a_corpus_shorter_than_a_window_is_the_configs_fault) {
     WindowSource(corpus({2, 2}), 4, Order::kShuffled, {});
     FAIL();
   } catch (const ConfigError& error) {
-    EXPECT_NE(std::string(error.what()).find("tokens.bin: holds 4 tokens"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("tokens.bin: holds 4 tokens"), std::string::npos)
+        << error.what();
   }
 }
 
 TEST_F(SampleOrderTest, a_range_of_documents_is_laid_end_to_end_alone) {
-  const auto file = std::make_shared<IndexedFile>(token_file(counting_documents({3, 4, 6, 9})).write(folder_, "cut"));
+  const auto file = std::make_shared<IndexedFile>(
+      token_file(counting_documents({3, 4, 6, 9})).write(folder_, "cut"));
   const Corpus middle(file, {1, 3});
   EXPECT_EQ(middle.tokens(), 10);
   const WindowSource source(middle, 3, Order::kSequential, {});
@@ -72,7 +75,8 @@ TEST_F(SampleOrderTest, shuffled_takes_every_window_once_in_every_epoch) {
     std::set<std::vector<std::int64_t>> orders;
     for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
       std::vector<std::int64_t> order;
-      for (std::int64_t i = 0; i < windows; ++i) order.push_back(source.window_of(epoch * windows + i));
+      for (std::int64_t i = 0; i < windows; ++i)
+        order.push_back(source.window_of(epoch * windows + i));
       orders.insert(order);
       std::sort(order.begin(), order.end());
       for (std::int64_t i = 0; i < windows; ++i) ASSERT_EQ(order[i], i);
@@ -121,8 +125,8 @@ TEST(RandomPermutation, reaches_sizes_that_no_table_would_hold) {
 }
 
 TEST(RandomPermutation, places_are_used_evenly) {
-  // Over many streams each of 5 elements lands on each of 5 places about equally often: chi-square with 16 degrees of
-  // freedom is below 45 but for one stream set in 7000; this set is fixed.
+  // Over many streams each of 5 elements lands on each of 5 places about equally often: chi-square
+  // with 16 degrees of freedom is below 45 but for one stream set in 7000; this set is fixed.
   constexpr std::int64_t kCount = 5, kStreams = 5000;
   std::vector<std::int64_t> hits(kCount * kCount);
   for (std::int64_t stream = 0; stream < kStreams; ++stream) {

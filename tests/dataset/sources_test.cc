@@ -65,7 +65,8 @@ TEST_F(SourcesTest, a_longer_run_never_changes_earlier_samples) {
   config_.data.train.blend.emplace_back(0.7, write("b", {13, 9}));
   for (const SampleOrderKind order : {SampleOrderKind::kShuffled, SampleOrderKind::kSequential}) {
     config_.data.order = order;
-    const auto shorter = make_training_source(config_, request_of(20)), longer = make_training_source(config_, request_of(2000));
+    const auto shorter = make_training_source(config_, request_of(20)),
+               longer = make_training_source(config_, request_of(2000));
     for (std::int64_t s = 0; s < 60; ++s) EXPECT_EQ(tokens_of(*shorter, s), tokens_of(*longer, s));
   }
 }
@@ -96,7 +97,8 @@ TEST_F(SourcesTest, a_split_cuts_the_documents_between_training_and_validation) 
   EXPECT_EQ(tokens_of(*validation, 0)[0], 30);
   EXPECT_EQ(tokens_of(*validation, 1)[0], 34);
   config_.data.split = "1,0,1";
-  EXPECT_NE(message_of([&] { make_validation_source(config_, request_of(0)); }, ExitCode::kConfig).find("data.split"),
+  EXPECT_NE(message_of([&] { make_validation_source(config_, request_of(0)); }, ExitCode::kConfig)
+                .find("data.split"),
             std::string::npos);
 }
 
@@ -104,7 +106,8 @@ TEST_F(SourcesTest, validation_is_read_in_order_whatever_the_order_of_training) 
   EXPECT_EQ(make_validation_source(config_, request_of(0)), nullptr);
   config_.data.validation = DataSource();
   config_.data.validation->blend = {{1.0, write("v", {21})}};
-  for (const auto order : {SampleOrderKind::kShuffled, SampleOrderKind::kSequential, SampleOrderKind::kMegatron}) {
+  for (const auto order :
+       {SampleOrderKind::kShuffled, SampleOrderKind::kSequential, SampleOrderKind::kMegatron}) {
     config_.data.order = order;
     const auto source = make_validation_source(config_, request_of(0));
     ASSERT_EQ(source->count(), 5);
@@ -114,9 +117,11 @@ TEST_F(SourcesTest, validation_is_read_in_order_whatever_the_order_of_training) 
 
 TEST_F(SourcesTest, an_empty_or_short_corpus_is_the_configs_fault) {
   config_.data.train.blend = {{1.0, write("none", {})}};
-  EXPECT_NE(message_of([&] { training_facts(config_); }, ExitCode::kConfig).find("none.bin"), std::string::npos);
+  EXPECT_NE(message_of([&] { training_facts(config_); }, ExitCode::kConfig).find("none.bin"),
+            std::string::npos);
   config_.data.train.blend = {{1.0, write("short", {2, 2})}};
-  EXPECT_NE(message_of([&] { training_facts(config_); }, ExitCode::kConfig).find("short.bin"), std::string::npos);
+  EXPECT_NE(message_of([&] { training_facts(config_); }, ExitCode::kConfig).find("short.bin"),
+            std::string::npos);
   message_of([&] { make_training_source(config_, request_of(5)); }, ExitCode::kConfig);
   // megatron-core goes around a short corpus; only an empty one has no samples
   config_.data.order = SampleOrderKind::kMegatron;
@@ -131,7 +136,8 @@ TEST_F(SourcesTest, ids_beyond_the_vocabulary_are_found_before_the_start) {
     return make_training_source(config_, request_of(5, vocab_size));
   };
   EXPECT_NO_THROW(open(41));  // ids 0 ... 40
-  EXPECT_NE(message_of([&] { open(40); }, ExitCode::kData).find("a.bin: document 2, position 10: token id 40"),
+  EXPECT_NE(message_of([&] { open(40); }, ExitCode::kData)
+                .find("a.bin: document 2, position 10: token id 40"),
             std::string::npos);
   // PREFIX.json is believed where it describes the file.
   folder_.write("a.json", R"({"documents": 3, "tokens": 41, "largest_id": 39})");
@@ -146,7 +152,8 @@ TEST_F(SourcesTest, files_beyond_the_scan_are_checked_as_they_are_read) {
   const auto source = make_training_source(config_, request_of(5, 40));
   Loader loader(source, config_.data, {9, 9, 1, 0, 1, 4}, -1, 40);
   EXPECT_NO_THROW(loader.next());
-  EXPECT_NE(message_of([&] { loader.next(); }, ExitCode::kData).find("document 2, position 10"), std::string::npos);
+  EXPECT_NE(message_of([&] { loader.next(); }, ExitCode::kData).find("document 2, position 10"),
+            std::string::npos);
   config_.data.scan_bytes = 41 * 4;
   message_of([&] { make_training_source(config_, request_of(5, 40)); }, ExitCode::kData);
   SourceRequest follower = request_of(5, 40);
@@ -156,7 +163,8 @@ TEST_F(SourcesTest, files_beyond_the_scan_are_checked_as_they_are_read) {
 
 TEST_F(SourcesTest, ids_of_another_part_of_the_split_do_not_count) {
   config_.data.split = "2,1";
-  EXPECT_NO_THROW(make_training_source(config_, request_of(5, 30)));  // the third document holds 30 ... 40
+  EXPECT_NO_THROW(
+      make_training_source(config_, request_of(5, 30)));  // the third document holds 30 ... 40
   message_of([&] { make_validation_source(config_, request_of(5, 30)); }, ExitCode::kData);
 }
 
@@ -164,7 +172,8 @@ TEST_F(SourcesTest, synthetic_training_and_validation_differ) {
   config_.data.train = {};
   config_.data.train.synthetic = true;
   config_.data.validation = config_.data.train;
-  const auto training = make_training_source(config_, request_of(5)), validation = make_validation_source(config_, request_of(5));
+  const auto training = make_training_source(config_, request_of(5)),
+             validation = make_validation_source(config_, request_of(5));
   EXPECT_NE(tokens_of(*training, 0), tokens_of(*validation, 0));
   EXPECT_EQ(training->source_name(0), "synthetic");
 }

@@ -48,7 +48,8 @@ struct TokenFile {
 
 /// One sequence a document.
 template <class T = std::int32_t>
-TokenFile token_file(const std::vector<std::vector<std::int64_t>>& documents, std::uint8_t code = 4) {
+TokenFile token_file(const std::vector<std::vector<std::int64_t>>& documents,
+                     std::uint8_t code = 4) {
   TokenFile file;
   file.code = code;
   file.sequences = documents.size();
@@ -64,7 +65,8 @@ TokenFile token_file(const std::vector<std::vector<std::int64_t>>& documents, st
 }
 
 /// Documents of the given lengths that hold 0, 1, 2, ... throughout.
-inline std::vector<std::vector<std::int64_t>> counting_documents(const std::vector<std::int64_t>& lengths) {
+inline std::vector<std::vector<std::int64_t>> counting_documents(
+    const std::vector<std::int64_t>& lengths) {
   std::vector<std::vector<std::int64_t>> documents;
   std::int64_t next = 0;
   for (const std::int64_t length : lengths) {
