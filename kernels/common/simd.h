@@ -60,11 +60,7 @@ TRIREME_INLINE float sum_over(std::int64_t begin, std::int64_t end, const Body& 
 
 /// What is read back after x was stored as T: rounded for bf16, x itself for f32.
 TRIREME_INLINE F32 as_stored(F32 x, const float*) { return x; }
-TRIREME_INLINE F32 as_stored(F32 x, const BFloat16*) {
-  alignas(64) BFloat16 stored[F32::kWidth];
-  x.store(stored);
-  return F32::load(stored);
-}
+TRIREME_INLINE F32 as_stored(F32 x, const BFloat16*) { return rounded_to_bf16(x); }
 
 /// e^x within 1.5 ulp; inf above 88.72, gradual underflow to 0 below -103.97, NaN for NaN.
 /// x = n log 2 + r, |r| <= log(2)/2; e^r by a minimax polynomial of degree 6; 2^n in two factors.

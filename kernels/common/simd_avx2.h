@@ -117,6 +117,7 @@ TRIREME_INLINE float reduce_max(F32 a) {
   return _mm_cvtss_f32(_mm_max_ss(x2, _mm_shuffle_ps(x2, x2, 1)));
 }
 
+TRIREME_INLINE F32 rounded_to_bf16(F32 a) { return {widen(narrow(a.v))}; }
 TRIREME_INLINE F32 pow2(F32 n) {
   const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127));
   return {_mm256_castsi256_ps(_mm256_slli_epi32(biased, 23))};

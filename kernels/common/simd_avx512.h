@@ -118,6 +118,7 @@ TRIREME_INLINE float reduce_max(F32 a) {
   return _mm_cvtss_f32(_mm_max_ss(x2, _mm_shuffle_ps(x2, x2, 1)));
 }
 
+TRIREME_INLINE F32 rounded_to_bf16(F32 a) { return {widen(narrow(a.v))}; }
 TRIREME_INLINE F32 pow2(F32 n) {
   const __m512i biased = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(biased, 23))};

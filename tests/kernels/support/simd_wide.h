@@ -82,6 +82,9 @@ TRIREME_INLINE F32 select(Tail t, F32 yes, F32 no) {
 
 TRIREME_INLINE float reduce_add(F32 a) { return reduce_add(a.low + a.high); }
 TRIREME_INLINE float reduce_max(F32 a) { return reduce_max(max(a.low, a.high)); }
+TRIREME_INLINE F32 rounded_to_bf16(F32 a) {
+  return {rounded_to_bf16(a.low), rounded_to_bf16(a.high)};
+}
 TRIREME_INLINE F32 pow2(F32 n) { return {pow2(n.low), pow2(n.high)}; }
 TRIREME_INLINE F32 exponent_of(F32 a) { return {exponent_of(a.low), exponent_of(a.high)}; }
 TRIREME_INLINE F32 mantissa_of(F32 a) { return {mantissa_of(a.low), mantissa_of(a.high)}; }
