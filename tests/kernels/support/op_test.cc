@@ -14,15 +14,6 @@ constexpr std::byte kGuard{0xa5};
 
 }  // namespace
 
-std::vector<Isa> isas_to_test() {
-#ifdef TRIREME_WIDE_TESTS
-  return {Isa::kAvx512};
-#else
-  if (detect_isa() == Isa::kAvx512) return {Isa::kAvx2, Isa::kAvx512};
-  return {Isa::kAvx2};
-#endif
-}
-
 std::string isa_test_name(const testing::TestParamInfo<Isa>& info) {
   return info.param == Isa::kAvx512 ? "avx512" : "avx2";
 }
