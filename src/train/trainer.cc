@@ -13,12 +13,18 @@ namespace trireme {
 using Clock = std::chrono::steady_clock;
 
 namespace {
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 }  // namespace
 
 Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, Progress progress)
-    : runtime_(runtime), inputs_(std::move(inputs)), progress_(progress), step_(runtime),
-      stopping_(runtime.config, runtime.world().rank() == 0), saved_step_(progress.step > 0 ? progress.step : -1),
+    : runtime_(runtime),
+      inputs_(std::move(inputs)),
+      progress_(progress),
+      step_(runtime),
+      stopping_(runtime.config, runtime.world().rank() == 0),
+      saved_step_(progress.step > 0 ? progress.step : -1),
       last_save_(Clock::now()) {}
 
 ExitCode Trainer::run() {
@@ -71,7 +77,7 @@ void Trainer::run_step() {
   }
   progress_.step = k;
   progress_.consumed_samples += inputs_.global_batch;
-  {
+  if (!finished()) {  // an order may end with the run
     const Span span(runtime_.trace, Phase::kData);
     batch_ = inputs_.loader->next();
   }
@@ -84,9 +90,11 @@ void Trainer::run_step() {
     end(EndReason::kDiverged, ExitCode::kDiverged);
     throw SharedError(
         ExitCode::kDiverged,
-        fmt::format("{} steps in a row were not finite (the last: {}, first in {} on rank {}, step {}). Lower optimizer.lr, "
-                    "lengthen lr_schedule.warmup_steps, or go back to an older checkpoint with run.resume.",
-                    kSkipsMax, skip->reason, skip->tensor, skip->rank, k));
+        fmt::format(
+            "{} steps in a row were not finite (the last: {}, first in {} on rank {}, step {}). "
+            "Lower optimizer.lr, "
+            "lengthen lr_schedule.warmup_steps, or go back to an older checkpoint with run.resume.",
+            kSkipsMax, skip->reason, skip->tensor, skip->rank, k));
   }
 }
 
@@ -112,7 +120,8 @@ void Trainer::exchange_reports() {
   mine.stop_reason = static_cast<std::int64_t>(stopping_.look());
   mine.memory_bytes = peak_resident_bytes();
   reports_.resize(static_cast<std::size_t>(runtime_.world().size()));
-  runtime_.world().all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(reports_)));
+  runtime_.world().all_gather(std::as_bytes(std::span(&mine, 1)),
+                              std::as_writable_bytes(std::span(reports_)));
   target_count_ = 0;
   std::int64_t stop = 0;
   for (const RankReport& report : reports_) {
@@ -125,7 +134,9 @@ void Trainer::exchange_reports() {
 
 StepTime Trainer::take_step_time() {
   Trace& trace = runtime_.trace;
-  const auto seconds = [&](Phase phase) { return static_cast<double>(trace.take_total_ns(phase)) * 1e-9; };
+  const auto seconds = [&](Phase phase) {
+    return static_cast<double>(trace.take_total_ns(phase)) * 1e-9;
+  };
   StepTime time;
   time.forward_backward =
       seconds(Phase::kForward) + seconds(Phase::kBackwardInput) + seconds(Phase::kBackwardWeight);
@@ -166,7 +177,8 @@ bool Trainer::save_due() {
   const RunConfig::Checkpoint& config = runtime_.config.checkpoint;
   bool due = config.interval_steps > 0 && progress_.step % config.interval_steps == 0;
   if (config.interval_minutes > 0) {
-    std::int64_t late = seconds_since(last_save_) >= config.interval_minutes * 60;  // rank 0's clock decides
+    std::int64_t late =
+        seconds_since(last_save_) >= config.interval_minutes * 60;  // rank 0's clock decides
     runtime_.world().broadcast(std::as_writable_bytes(std::span(&late, 1)), 0);
     due = due || late != 0;
   }
@@ -210,7 +222,8 @@ ExitCode Trainer::end(EndReason reason, ExitCode code) {
   }
   if (last_save_failed_) {
     throw SharedError(ExitCode::kData,
-                      "the last save of the run failed (its steps are lost when the program ends). Make room or mend the "
+                      "the last save of the run failed (its steps are lost when the program ends). "
+                      "Make room or mend the "
                       "folder, then start the run again: it goes on from the newest saved step.");
   }
   return code;
