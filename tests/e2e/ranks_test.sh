@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Two ranks hold the same promises as one; losses do not depend on how many share the batch.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+ranks 2 base.json --set run.directory=whole --set batch.micro=1
+ends_with "two ranks" 0
+check_metrics whole 20
+check "two ranks write two shards" [ "$(ls "$(folder_of whole 20)" | grep -c '^rank-')" = 2 ]
+ranks 2 base.json --set run.directory=again --set batch.micro=1
+same_run "two runs of two ranks" again 20 whole
+ranks 2 base.json --set batch.micro=1 --set run.exit_at_step=10
+ends_with "two ranks, first part" 0
+ranks 2 base.json --set batch.micro=1
+ends_with "two ranks, second part" 0
+same_run "two ranks resumed" run 20 whole
+
+# From two ranks to one: the same samples, sums of another order.
+rm -rf run
+ranks 2 base.json --set batch.micro=1 --set run.exit_at_step=10
+train base.json
+ends_with "one rank goes on where two stopped" 0
+check "each step stands once after another rank count" [ "$(steps_of run | wc -l)" = 20 ]
+# losses_agree WHAT RUN EXPECTED_RUN: to 1e-5.
+losses_agree() {
+  check "$1" awk 'NR == FNR { expected[FNR] = $1; next }
+    { d = $1 - expected[FNR]; if (d < 0) d = -d; if (!(d <= 1e-5 * expected[FNR])) exit 1; ++n }
+    END { exit n < 5 }' <(steps_of "$3" | sed 's/.*"loss":\([^,]*\).*/\1/') <(steps_of "$2" | sed 's/.*"loss":\([^,]*\).*/\1/')
+}
+losses_agree "resumed on one rank, losses agree" run whole
+
+twelve=(--set batch.global=12 --set batch.micro=1 --set run.steps=8)
+train base.json "${twelve[@]}" --set run.directory=n1
+ends_with "twelve samples on one rank" 0
+for n in 2 3 4; do
+  ranks $n base.json "${twelve[@]}" --set run.directory=n$n
+  ends_with "twelve samples on $n ranks" 0
+  losses_agree "losses on $n ranks are those of one" n$n n1
+  check "$n ranks consume the same samples" same "$(steps_of n$n | sed 's/.*"consumed/"consumed/')" \
+    "$(steps_of n1 | sed 's/.*"consumed/"consumed/')"
+done
+# With counts of targets that differ between samples.
+masked=("${twelve[@]}" --set data.document_mask=true --set data.mask_eod_loss=true)
+train base.json "${masked[@]}" --set run.directory=m1
+ranks 3 base.json "${masked[@]}" --set run.directory=m3
+losses_agree "masked losses on 3 ranks are those of one" m3 m1
+ranks 3 base.json "${twelve[@]}" --set run.directory=n3b
+same_run "two runs of three ranks" n3b 8 n3
+finish
