@@ -4,10 +4,14 @@ namespace trireme {
 
 std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return "fp32";
-    case DType::kBF16: return "bf16";
-    case DType::kF64: return "fp64";
-    case DType::kI32: return "int32";
+    case DType::kF32:
+      return "fp32";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF64:
+      return "fp64";
+    case DType::kI32:
+      return "int32";
   }
   return "?";
 }

@@ -11,10 +11,13 @@ enum class DType : std::uint8_t { kF32, kBF16, kF64, kI32 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
-    case DType::kBF16: return 2;
+    case DType::kBF16:
+      return 2;
     case DType::kF32:
-    case DType::kI32: return 4;
-    case DType::kF64: return 8;
+    case DType::kI32:
+      return 4;
+    case DType::kF64:
+      return 8;
   }
   return 0;
 }

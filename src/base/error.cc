@@ -4,8 +4,6 @@
 
 namespace trireme {
 
-std::string errno_text(int error_number) {
-  return std::generic_category().message(error_number);
-}
+std::string errno_text(int error_number) { return std::generic_category().message(error_number); }
 
 }  // namespace trireme

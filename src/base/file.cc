@@ -37,7 +37,8 @@ std::string read_file(const std::filesystem::path& path, std::size_t bytes_max) 
   const FileDescriptor file = open_file(path, O_RDONLY);
   const std::size_t size = size_of_regular_file(file.get(), path);
   if (size > bytes_max) {
-    throw DataError("{}: {} bytes, more than the {} this reader accepts", path.string(), size, bytes_max);
+    throw DataError("{}: {} bytes, more than the {} this reader accepts", path.string(), size,
+                    bytes_max);
   }
   std::string content(size, '\0');
   std::size_t done = 0;
@@ -62,7 +63,8 @@ void write_all(int descriptor, std::string_view bytes, const std::filesystem::pa
 
 void sync_path(const std::filesystem::path& path) {
   const FileDescriptor file = open_file(path, O_RDONLY);
-  if (::fsync(file.get()) != 0) throw DataError("{}: cannot fsync: {}", path.string(), errno_text(errno));
+  if (::fsync(file.get()) != 0)
+    throw DataError("{}: cannot fsync: {}", path.string(), errno_text(errno));
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
@@ -75,7 +77,8 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
       throw DataError("{}: cannot fsync: {}", temporary.string(), errno_text(errno));
     }
     if (::rename(temporary.c_str(), path.c_str()) != 0) {
-      throw DataError("{}: cannot rename to {}: {}", temporary.string(), path.string(), errno_text(errno));
+      throw DataError("{}: cannot rename to {}: {}", temporary.string(), path.string(),
+                      errno_text(errno));
     }
   } catch (...) {
     ::unlink(temporary.c_str());
@@ -89,7 +92,8 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   size_ = size_of_regular_file(file.get(), path);
   if (size_ == 0) return;
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.get(), 0);
-  if (address == MAP_FAILED) throw DataError("{}: cannot map: {}", path.string(), errno_text(errno));
+  if (address == MAP_FAILED)
+    throw DataError("{}: cannot map: {}", path.string(), errno_text(errno));
   data_ = static_cast<const std::byte*>(address);
 }
 

@@ -24,7 +24,8 @@ using FileDescriptor = UniqueHandle<FileDescriptorTraits>;
 FileDescriptor open_file(const std::filesystem::path& path, int flags, unsigned mode = 0644);
 
 /// The whole file. Throws DataError (missing, unreadable, larger than `bytes_max`).
-std::string read_file(const std::filesystem::path& path, std::size_t bytes_max = std::size_t{1} << 30);
+std::string read_file(const std::filesystem::path& path,
+                      std::size_t bytes_max = std::size_t{1} << 30);
 
 /// Writes every byte or throws DataError; retries interrupted and short writes.
 void write_all(int descriptor, std::string_view bytes, const std::filesystem::path& path);

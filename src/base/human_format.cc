@@ -10,7 +10,8 @@ namespace trireme {
 
 namespace {
 
-/// `value` with three significant digits, in the largest unit that leaves at least 1. A value that rounds up to `base`
+/// `value` with three significant digits, in the largest unit that leaves at least 1. A value that
+/// rounds up to `base`
 /// ("1000k") goes on to the next unit.
 std::string scaled(double value, double base, std::span<const std::string_view> units) {
   std::size_t unit = 0;
@@ -23,7 +24,10 @@ std::string scaled(double value, double base, std::span<const std::string_view> 
     ++unit;
   }
   const double size = std::abs(value);
-  const int decimals = unit == 0 && value == std::floor(value) ? 0 : size < 9.995 ? 2 : size < 99.95 ? 1 : 0;
+  const int decimals = unit == 0 && value == std::floor(value) ? 0
+                       : size < 9.995                          ? 2
+                       : size < 99.95                          ? 1
+                                                               : 0;
   return fmt::format("{:.{}f}{}", value, decimals, units[unit]);
 }
 

@@ -35,17 +35,22 @@ class TreeBuilder : public nlohmann::json_sax<Parser> {
     key_ = std::move(name);
     stack_.back().repeated = stands_already();
     if (stack_.back().repeated) {
-      if (rules_.duplicates == nullptr) fail(fmt::format("the key \"{}\" stands twice in one object", path(key_)));
+      if (rules_.duplicates == nullptr)
+        fail(fmt::format("the key \"{}\" stands twice in one object", path(key_)));
       rules_.duplicates->push_back(path(key_));
     }
     return true;
   }
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& fault) override {
-    // The parser prefixes its own tag, "[json.exception.parse_error.101] parse error at line 1, column 2: ".
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception& fault) override {
+    // The parser prefixes its own tag, "[json.exception.parse_error.101] parse error at line 1,
+    // column 2: ".
     std::string_view what = fault.what();
-    if (const auto tag = what.find("] "); tag != std::string_view::npos) what.remove_prefix(tag + 2);
+    if (const auto tag = what.find("] "); tag != std::string_view::npos)
+      what.remove_prefix(tag + 2);
     if (what.starts_with("parse error")) {
-      if (const auto colon = what.find(": "); colon != std::string_view::npos) what.remove_prefix(colon + 2);
+      if (const auto colon = what.find(": "); colon != std::string_view::npos)
+        what.remove_prefix(colon + 2);
     }
     position_ = position;
     fail(what);
@@ -54,7 +59,7 @@ class TreeBuilder : public nlohmann::json_sax<Parser> {
  private:
   struct Frame {
     Json value;
-    std::string key;  // under which it will be added to its parent
+    std::string key;                        // under which it will be added to its parent
     std::unordered_set<std::string> names;  // of a large object
     bool repeated = false;                  // the last name stood before
   };
@@ -123,11 +128,21 @@ void write_string(std::string& out, std::string_view text) {
   out += '"';
   for (const char c : text) {
     switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
       default:
         if (static_cast<unsigned char>(c) < 0x20) {
           out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
@@ -168,8 +183,9 @@ void write(std::string& out, const Json& value, int indent, int depth) {
   } else if (value.is_array()) {
     // Arrays of plain numbers stay on one line: a shape is read as a whole.
     const auto& items = value.as_array();
-    const bool flat = std::none_of(items.begin(), items.end(),
-                                   [](const Json& item) { return item.is_array() || item.is_object(); });
+    const bool flat = std::none_of(items.begin(), items.end(), [](const Json& item) {
+      return item.is_array() || item.is_object();
+    });
     out += '[';
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (i > 0) out += flat && indent >= 0 ? ", " : ",";
@@ -228,7 +244,8 @@ Json& Json::operator[](std::string_view key) {
 }
 
 bool Json::erase(std::string_view key) {
-  return is_object() && std::erase_if(as_object(), [&](const Member& m) { return m.first == key; }) > 0;
+  return is_object() &&
+         std::erase_if(as_object(), [&](const Member& m) { return m.first == key; }) > 0;
 }
 
 void Json::push_back(Json element) {
@@ -244,7 +261,8 @@ std::string Json::dump(int indent) const {
 
 Json parse_json(std::string_view text, std::string_view source, const JsonRules& rules) {
   TreeBuilder builder(rules, text, source);
-  Parser::sax_parse(text.begin(), text.end(), &builder, Parser::input_format_t::json, true, rules.comments);
+  Parser::sax_parse(text.begin(), text.end(), &builder, Parser::input_format_t::json, true,
+                    rules.comments);
   return builder.take();
 }
 

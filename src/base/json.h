@@ -1,6 +1,7 @@
 #pragma once
-// JSON as the program reads and writes it: strict (duplicate keys, depth, trailing text are faults),
-// integers kept apart from reals, keys in file order, numbers written so that they read back to the same bits.
+// JSON as the program reads and writes it: strict (duplicate keys, depth, trailing text are
+// faults), integers kept apart from reals, keys in file order, numbers written so that they read
+// back to the same bits.
 
 #include <cstdint>
 #include <string>
@@ -44,7 +45,8 @@ class Json {
   /// "null", "a boolean", "an integer", "a number", "a string", "an array", "an object"
   [[nodiscard]] std::string_view kind_name() const;
 
-  // Exact kinds only; anything else is InternalError: ask `is_...` first. as_double takes both numbers.
+  // Exact kinds only; anything else is InternalError: ask `is_...` first. as_double takes both
+  // numbers.
   [[nodiscard]] bool as_bool() const { return get<bool>(); }
   [[nodiscard]] std::int64_t as_integer() const { return get<std::int64_t>(); }
   [[nodiscard]] double as_double() const;
@@ -52,7 +54,9 @@ class Json {
   [[nodiscard]] const Array& as_array() const { return get<Array>(); }
   [[nodiscard]] Array& as_array() { return const_cast<Array&>(std::as_const(*this).as_array()); }
   [[nodiscard]] const Object& as_object() const { return get<Object>(); }
-  [[nodiscard]] Object& as_object() { return const_cast<Object&>(std::as_const(*this).as_object()); }
+  [[nodiscard]] Object& as_object() {
+    return const_cast<Object&>(std::as_const(*this).as_object());
+  }
 
   /// The member of an object, or nullptr (also when this is no object).
   [[nodiscard]] const Json* find(std::string_view key) const;
@@ -66,8 +70,8 @@ class Json {
   /// Appends to an array; makes an array of a null.
   void push_back(Json element);
 
-  /// One line, or indented by `indent` spaces a level. Reals in the shortest form that reads back to
-  /// the same bits, always with a point or exponent; non-finite reals become null.
+  /// One line, or indented by `indent` spaces a level. Reals in the shortest form that reads back
+  /// to the same bits, always with a point or exponent; non-finite reals become null.
   [[nodiscard]] std::string dump(int indent = -1) const;
 
   friend bool operator==(const Json& a, const Json& b) = default;

@@ -32,6 +32,8 @@ void log_warning_text(std::string_view text) {
   if (log_rank == 0) logger().warn("warning: {}", text);
 }
 
-void log_any_rank_text(std::string_view text) { logger().info("rank {}: {}", log_rank.load(), text); }
+void log_any_rank_text(std::string_view text) {
+  logger().info("rank {}: {}", log_rank.load(), text);
+}
 
 }  // namespace trireme

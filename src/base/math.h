@@ -31,7 +31,8 @@ To narrow(From value) {
   return !__builtin_mul_overflow(a, b, out);
 }
 
-/// Piece `index` of `count` items cut into `pieces` that differ by at most one; the first are larger.
+/// Piece `index` of `count` items cut into `pieces` that differ by at most one; the first are
+/// larger.
 struct Piece {
   std::int64_t begin, size;
 };

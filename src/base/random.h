@@ -1,7 +1,7 @@
 #pragma once
-// Counter-based random numbers: a value is a function of (key, index), so that any rank can make any
-// element of a tensor without making those before it. Philox-4x32-10 (Salmon et al., "Parallel random
-// numbers: as easy as 1, 2, 3", SC 2011).
+// Counter-based random numbers: a value is a function of (key, index), so that any rank can make
+// any element of a tensor without making those before it. Philox-4x32-10 (Salmon et al., "Parallel
+// random numbers: as easy as 1, 2, 3", SC 2011).
 
 #include <array>
 #include <cstdint>
@@ -10,7 +10,8 @@
 namespace trireme {
 
 /// Four 32-bit words for a 64-bit key and a 128-bit counter.
-std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t counter_low, std::uint64_t counter_high);
+std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t counter_low,
+                                    std::uint64_t counter_high);
 
 /// A key for a named stream: XXH3-64 of the name, seeded.
 std::uint64_t stream_key(std::uint64_t seed, std::string_view name);

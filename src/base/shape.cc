@@ -11,7 +11,8 @@ std::string Shape::text() const {
 }
 
 Box intersect(const Box& a, const Box& b) {
-  expect(a.shape.rank() == b.shape.rank(), "boxes of rank {} and {}", a.shape.rank(), b.shape.rank());
+  expect(a.shape.rank() == b.shape.rank(), "boxes of rank {} and {}", a.shape.rank(),
+         b.shape.rank());
   Box common = a;
   for (int i = 0; i < a.shape.rank(); ++i) {
     const std::int64_t begin = std::max(a.offset[i], b.offset[i]);

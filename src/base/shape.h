@@ -15,7 +15,8 @@ class Shape {
  public:
   static constexpr int kRankMax = 5;
   constexpr Shape() = default;
-  Shape(std::initializer_list<std::int64_t> sizes) : Shape(std::span(sizes.begin(), sizes.size())) {}
+  Shape(std::initializer_list<std::int64_t> sizes)
+      : Shape(std::span(sizes.begin(), sizes.size())) {}
   explicit Shape(std::span<const std::int64_t> sizes) : rank_(static_cast<int>(sizes.size())) {
     expect(sizes.size() <= kRankMax, "a shape of {} dims", sizes.size());
     for (int i = 0; i < rank_; ++i) sizes_[i] = sizes[i];
@@ -42,7 +43,8 @@ class Shape {
   int rank_ = 0;
 };
 
-/// A hyper-rectangle of a global tensor: what a rank owns, what a file holds, what a reader asks for.
+/// A hyper-rectangle of a global tensor: what a rank owns, what a file holds, what a reader asks
+/// for.
 struct Box {
   Shape offset, shape;
   friend bool operator==(const Box& a, const Box& b) = default;

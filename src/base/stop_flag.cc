@@ -41,8 +41,8 @@ int stop_signal() noexcept { return first_signal.load(); }
 void give_up_if_stopped(std::string_view what) {
   const int number = stop_signal();
   if (number == 0) return;
-  throw CodedError<ExitCode::kRequeue>("{} was stopped by signal {} (nothing was written). Start it again", what,
-                                       number);
+  throw CodedError<ExitCode::kRequeue>(
+      "{} was stopped by signal {} (nothing was written). Start it again", what, number);
 }
 
 }  // namespace trireme

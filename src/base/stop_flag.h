@@ -12,8 +12,8 @@ void install_stop_handlers();
 /// Number of the first signal received, 0 where there was none.
 int stop_signal() noexcept;
 
-/// For commands with nothing to save: once stopped, throws Error with exit code 75, which says that `what` was
-/// given up and nothing written.
+/// For commands with nothing to save: once stopped, throws Error with exit code 75, which says that
+/// `what` was given up and nothing written.
 void give_up_if_stopped(std::string_view what);
 
 }  // namespace trireme

@@ -6,9 +6,9 @@
 namespace trireme {
 
 std::string_view name_of(Phase phase) {
-  static constexpr std::string_view kNames[] = {"start",      "data",       "forward",    "backward_input",
-                                                "backward_weight", "communication", "optimizer",
-                                                "evaluation", "checkpoint", "idle"};
+  static constexpr std::string_view kNames[] = {
+      "start",         "data",      "forward",    "backward_input", "backward_weight",
+      "communication", "optimizer", "evaluation", "checkpoint",     "idle"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(Phase::kCount));
   return kNames[static_cast<int>(phase)];
 }

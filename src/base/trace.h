@@ -11,8 +11,17 @@
 namespace trireme {
 
 enum class Phase : std::uint8_t {
-  kStart, kData, kForward, kBackwardInput, kBackwardWeight, kCommunication, kOptimizer,
-  kEvaluation, kCheckpoint, kIdle, kCount
+  kStart,
+  kData,
+  kForward,
+  kBackwardInput,
+  kBackwardWeight,
+  kCommunication,
+  kOptimizer,
+  kEvaluation,
+  kCheckpoint,
+  kIdle,
+  kCount
 };
 std::string_view name_of(Phase phase);
 
@@ -31,8 +40,12 @@ class Trace {
   std::int64_t take_total_ns(Phase phase) noexcept;
   /// Spans recorded since the last call, oldest first; the oldest are lost where the ring wrapped.
   std::vector<SpanRecord> take_spans();
-  [[nodiscard]] Phase current_phase() const noexcept { return current_.load(std::memory_order_relaxed); }
-  Phase exchange_phase(Phase phase) noexcept { return current_.exchange(phase, std::memory_order_relaxed); }
+  [[nodiscard]] Phase current_phase() const noexcept {
+    return current_.load(std::memory_order_relaxed);
+  }
+  Phase exchange_phase(Phase phase) noexcept {
+    return current_.exchange(phase, std::memory_order_relaxed);
+  }
 
  private:
   std::vector<SpanRecord> ring_;
@@ -51,7 +64,10 @@ inline std::int64_t steady_now_ns() noexcept {
 class Span {
  public:
   Span(Trace& trace, Phase phase, std::int32_t detail = -1) noexcept
-      : trace_(trace), begin_ns_(steady_now_ns()), detail_(detail), phase_(phase),
+      : trace_(trace),
+        begin_ns_(steady_now_ns()),
+        detail_(detail),
+        phase_(phase),
         outer_(trace.exchange_phase(phase)) {}
   ~Span() {
     trace_.record({begin_ns_, steady_now_ns(), detail_, phase_});

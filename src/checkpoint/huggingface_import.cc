@@ -3,9 +3,9 @@
 #include <cstring>
 #include <set>
 
-#include "base/json.h"
 #include "checkpoint/boxes.h"
 #include "checkpoint/huggingface.h"
+#include "checkpoint/name_sets.h"
 
 namespace trireme {
 
@@ -25,18 +25,13 @@ bool is_buffer(std::string_view name) {
 
 using Stored = SafetensorsFolder::Located;
 
-/// The names that any rank's state holds, without "parameters/". Collective.
-std::set<std::string> wanted_names(const State& state, Communicator& world) {
-  Json mine = Json::array();
+/// The names of this rank's tensors, without "parameters/".
+std::vector<std::string> names_of(const State& state) {
+  std::vector<std::string> names;
   for (const StateTensor& tensor : state.tensors) {
     expect(tensor.name.starts_with(kStatePrefix) && tensor.dtype == DType::kF32,
            "{} {} among the parameters to import", name_of(tensor.dtype), tensor.name);
-    mine.push_back(tensor.name.substr(kStatePrefix.size()));
-  }
-  std::set<std::string> names;
-  for (const std::string& theirs : world.all_gather_text(mine.dump())) {
-    const Json parsed = parse_json(theirs, "names of a rank");
-    for (const Json& name : parsed.as_array()) names.insert(name.as_string());
+    names.push_back(tensor.name.substr(kStatePrefix.size()));
   }
   return names;
 }
@@ -75,16 +70,6 @@ void check_tied_head(const Stored& head, const std::map<std::string, Stored>& by
       head.file->path().string(), kHeadName);
 }
 
-std::string join(const std::vector<std::string>& names) {
-  constexpr std::size_t kNamesMax = 20;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kNamesMax); ++i) {
-    text += (i == 0 ? "" : ", ") + names[i];
-  }
-  if (names.size() > kNamesMax) text += fmt::format(" and {} more", names.size() - kNamesMax);
-  return text;
-}
-
 std::map<std::string, Stored> match_names(const SafetensorsFolder& weights,
                                           const std::set<std::string>& wanted,
                                           const std::filesystem::path& folder) {
@@ -105,9 +90,7 @@ std::map<std::string, Stored> match_names(const SafetensorsFolder& weights,
     if (!by_our_name.contains(name)) missing.push_back(name);
   }
   if (!missing.empty() || !surplus.empty()) {
-    std::string text;
-    if (!missing.empty()) text += fmt::format(" Missing: {}.", join(missing));
-    if (!surplus.empty()) text += fmt::format(" Not in the model: {}.", join(surplus));
+    std::string text = mismatch_text(missing, surplus);
     if (std::find(missing.begin(), missing.end(), kHeadName) != missing.end()) {
       text += " A model without its own head has tie_word_embeddings true.";
     }
@@ -120,7 +103,7 @@ std::map<std::string, Stored> match_names(const SafetensorsFolder& weights,
 }  // namespace
 
 void import_weights(const std::filesystem::path& folder, State& state, Communicator& world) {
-  const std::set<std::string> wanted = wanted_names(state, world);
+  const std::set<std::string> wanted = union_of_names(names_of(state), world);
   run_together(world, [&] {
     const SafetensorsFolder weights(folder);
     const auto stored_of = match_names(weights, wanted, folder);

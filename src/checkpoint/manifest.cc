@@ -186,12 +186,6 @@ void check_tensor_coverage(const ManifestTensor& tensor, std::string_view source
   }
 }
 
-Json json_of(const Shape& shape) {
-  Json sizes = Json::array();
-  for (const std::int64_t size : shape.sizes()) sizes.push_back(size);
-  return sizes;
-}
-
 Json json_of(const ManifestTensor& tensor) {
   Json shards = Json::array();
   for (const ManifestShard& shard : tensor.shards) {
@@ -215,6 +209,12 @@ auto find_sorted(const Items& items, std::string_view name) -> const typename It
 }
 
 }  // namespace
+
+Json json_of(const Shape& shape) {
+  Json sizes = Json::array();
+  for (const std::int64_t size : shape.sizes()) sizes.push_back(size);
+  return sizes;
+}
 
 const ManifestTensor* Manifest::find(std::string_view name) const {
   return find_sorted(tensors, name);

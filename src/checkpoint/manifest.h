@@ -79,6 +79,9 @@ void check_folder_name(const std::filesystem::path& folder, const Manifest& mani
 /// ends with).
 void check_coverage(const Manifest& manifest, std::string_view source);
 
+/// [307, 24]
+Json json_of(const Shape& shape);
+
 /// "step-00000100"
 std::string step_folder_name(std::int64_t step);
 /// The step of such a name, -1 for any other.

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "checkpoint/name_sets.h"
 #include "checkpoint/shard_reader.h"
 
 namespace trireme {
@@ -62,7 +63,7 @@ std::string first_fault(const std::filesystem::path& folder, Communicator& world
     const ShardSelection share{static_cast<std::size_t>(world.rank()),
                                static_cast<std::size_t>(world.size())};
     const auto faults = verify_checkpoint(folder, share);
-    if (!faults.empty()) mine = faults.front().sentence();
+    if (!faults.empty()) mine = faults.front().text;
     if (faults.size() > 1) mine += fmt::format(" (and {} more)", faults.size() - 1);
   } catch (const std::exception& error) {
     mine = error.what();
@@ -105,24 +106,9 @@ std::filesystem::path checkpoints_folder(const std::filesystem::path& argument) 
   return {};
 }
 
-std::string join(const std::vector<std::string>& names) {
-  constexpr std::size_t kNamesMax = 20;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kNamesMax); ++i)
-    text += (i == 0 ? "" : ", ") + names[i];
-  if (names.size() > kNamesMax) text += fmt::format(" and {} more", names.size() - kNamesMax);
-  return text;
-}
-
-/// The names that any rank's state holds. Collective.
-std::set<std::string> names_of_all_ranks(const State& state, Communicator& world) {
-  Json mine = Json::array();
-  for (const StateTensor& tensor : state.tensors) mine.push_back(tensor.name);
-  std::set<std::string> names;
-  for (const std::string& theirs : world.all_gather_text(mine.dump())) {
-    const Json parsed = parse_json(theirs, "names of a rank");
-    for (const Json& name : parsed.as_array()) names.insert(name.as_string());
-  }
+std::vector<std::string> names_of(const State& state) {
+  std::vector<std::string> names;
+  for (const StateTensor& tensor : state.tensors) names.push_back(tensor.name);
   return names;
 }
 
@@ -138,11 +124,8 @@ void check_names(const std::set<std::string>& wanted, const Manifest& manifest, 
     if (in_scope && !wanted.contains(tensor.name)) surplus.push_back(tensor.name);
   }
   if (missing.empty() && surplus.empty()) return;
-  const auto listed = [](std::string_view what, const std::vector<std::string>& names) {
-    return names.empty() ? "" : fmt::format(" {}: {}.", what, join(names));
-  };
-  throw DataError("{}: does not hold this model's state.{}{}", source, listed("Missing", missing),
-                  listed("Not in the model", surplus));
+  throw DataError("{}: does not hold this model's state.{}", source,
+                  mismatch_text(missing, surplus));
 }
 
 void check_tensor(const StateTensor& wanted, const ManifestTensor& stored,
@@ -192,11 +175,6 @@ CheckpointInfo examine(const std::filesystem::path& folder, std::int64_t step) {
 }
 
 }  // namespace
-
-std::string CheckpointFault::sentence() const {
-  const bool named = tensor.empty() || text.find(tensor) != std::string::npos;
-  return named ? text : fmt::format("{} (of tensor {})", text, tensor);
-}
 
 std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& directory) {
   std::vector<CheckpointInfo> found;
@@ -321,7 +299,7 @@ Manifest load_state(const std::filesystem::path& folder, State& state, Communica
     if (world.rank() == 0) text = read_file(path);
   });
   text = world.broadcast_text(text, 0);
-  const std::set<std::string> wanted = names_of_all_ranks(state, world);
+  const std::set<std::string> wanted = union_of_names(names_of(state), world);
   Manifest manifest;
   run_together(world, [&] {
     manifest = parse_manifest(text, path.string());

@@ -30,10 +30,9 @@ std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& direct
 /// None where it means none.
 std::vector<CheckpointInfo> find_checkpoints(const std::filesystem::path& argument);
 
-/// A fault of a checkpoint. `tensor` is "" where a whole file is meant.
+/// A fault of a checkpoint; `text` is the whole sentence. `tensor` is "" for an extra file.
 struct CheckpointFault {
   std::string file, tensor, text;
-  [[nodiscard]] std::string sentence() const;
 };
 
 /// Which of the shards to verify: numbers first, first + stride, ... Ranks share the work.

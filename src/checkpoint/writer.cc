@@ -87,14 +87,7 @@ std::filesystem::path make_temporary_folder(const SaveRequest& request,
 
 std::string rank_file_name(int rank) { return fmt::format("rank-{:05d}.h5", rank); }
 
-Json json_of(const Shape& shape) {
-  Json sizes = Json::array();
-  for (const std::int64_t size : shape.sizes()) sizes.push_back(size);
-  return sizes;
-}
-
 Shape shape_of(const Json& json) {
-  Shape shape;
   std::vector<std::int64_t> sizes;
   for (const Json& size : json.as_array()) sizes.push_back(size.as_integer());
   return Shape(std::span<const std::int64_t>(sizes));

@@ -1,10 +1,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <set>
+#include <map>
 
 #include "base/human_format.h"
 #include "base/log.h"
+#include "checkpoint/name_sets.h"
 #include "checkpoint/reader.h"
 #include "commands/commands.h"
 #include "commands/parse_options.h"
@@ -55,34 +56,57 @@ int list(const std::filesystem::path& argument) {
   return 0;
 }
 
-/// The lines of one checkpoint; false where a fault was among them.
-bool verify_one(const std::filesystem::path& folder) {
+/// The sentence with the tensors it is about, where it names none itself: a file that does not
+/// open.
+std::string with_tensors(const std::string& text, const std::vector<std::string>& tensors) {
+  constexpr std::size_t kNamesMax = 5;
+  const bool named = tensors.empty() || text.find(tensors.front()) != std::string::npos;
+  return named ? text : fmt::format("{} (tensors {})", text, listed(tensors, kNamesMax));
+}
+
+std::vector<std::string> faults_of(const std::filesystem::path& folder) {
   try {
-    const std::vector<CheckpointFault> faults = verify_checkpoint(folder);
-    std::set<std::string>
-        told;  // a file that does not open is one fault, not one for each of its tensors
-    for (const CheckpointFault& fault : faults) {
-      if (told.insert(fault.text).second)
-        print(fmt::format("{}  damaged: {}", folder.string(), fault.sentence()));
+    std::map<std::string, std::vector<std::string>> tensors_by_text;
+    for (const CheckpointFault& fault : verify_checkpoint(folder)) {
+      std::vector<std::string>& tensors = tensors_by_text[fault.text];
+      if (!fault.tensor.empty()) tensors.push_back(fault.tensor);
     }
-    if (!faults.empty()) return false;
-    const Manifest manifest = read_manifest(folder);
-    print(fmt::format("{}  good: {} tensors in {} shards, {}", folder.string(),
-                      manifest.tensors.size(), shard_count(manifest),
-                      format_bytes(manifest.bytes())));
-    return true;
+    std::vector<std::string> faults;
+    for (const auto& [text, tensors] : tensors_by_text) {
+      faults.push_back(with_tensors(text, tensors));
+    }
+    return faults;
   } catch (const Error& error) {
-    print(fmt::format("{}  damaged: {}", folder.string(), error.what()));
-    return false;
+    return {error.what()};
   }
 }
 
+/// Prints what is wrong with one checkpoint, or that nothing is; the first fault, "" where there is
+/// none.
+std::string verify_one(const std::filesystem::path& folder) {
+  const std::vector<std::string> faults = faults_of(folder);
+  for (const std::string& fault : faults) {
+    print(fmt::format("{}  damaged: {}", folder.string(), fault));
+  }
+  if (!faults.empty()) return faults.front();
+  const Manifest manifest = read_manifest(folder);
+  print(fmt::format("{}  good: {} tensors in {} shards, {}", folder.string(),
+                    manifest.tensors.size(), shard_count(manifest),
+                    format_bytes(manifest.bytes())));
+  return "";
+}
+
 int verify(const std::filesystem::path& argument) {
-  std::size_t damaged = 0;
+  std::vector<std::string> damaged;
   const std::vector<CheckpointInfo> found = checkpoints_of(argument);
-  for (const CheckpointInfo& info : found) damaged += verify_one(info.path) ? 0 : 1;
-  if (damaged > 0)
-    throw DataError("{}: {} of {} checkpoints damaged", argument.string(), damaged, found.size());
+  for (const CheckpointInfo& info : found) {
+    std::string fault = verify_one(info.path);
+    if (!fault.empty()) damaged.push_back(std::move(fault));
+  }
+  if (!damaged.empty()) {
+    throw DataError("{}: {} of {} checkpoints damaged. {}", argument.string(), damaged.size(),
+                    found.size(), damaged.front());
+  }
   return 0;
 }
 

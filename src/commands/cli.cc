@@ -19,7 +19,8 @@ struct Command {
 };
 
 constexpr std::array kCommands = {
-    Command{"benchmark", "time the training step of a config on synthetic tokens", benchmark_command},
+    Command{"benchmark", "time the training step of a config on synthetic tokens",
+            benchmark_command},
     Command{"plan", "check a config for any number of ranks and say what it needs", plan_command},
     Command{"schema", "print the JSON Schema of the config", schema_command},
     Command{"tokenizer", "train a byte-level BPE tokenizer", tokenizer_command},
@@ -37,11 +38,13 @@ std::string help() {
       "train: trains GPT, Llama and Qwen language models, on one core or on a cluster.\n\n"
       "  train CONFIG [MORE.json ...] [--set key.path=value ...]   train; resumes by itself\n";
   for (const Command& command : kCommands) {
-    text += fmt::format("  train {:<51} {}\n", fmt::format("{} ...", command.name), command.summary);
+    text +=
+        fmt::format("  train {:<51} {}\n", fmt::format("{} ...", command.name), command.summary);
   }
   text +=
       "  train --version                                           version, libraries, CPU, MPI\n\n"
-      "`train COMMAND --help` says more. Several ranks: scripts/run.sh -n N CONFIG, mpirun or srun --mpi=pmix.\n";
+      "`train COMMAND --help` says more. Several ranks: scripts/run.sh -n N CONFIG, mpirun or srun "
+      "--mpi=pmix.\n";
   return text;
 }
 
@@ -64,14 +67,22 @@ int dispatch(Arguments arguments) {
 
 std::string_view reason_of(int code) {
   switch (static_cast<ExitCode>(code)) {
-    case ExitCode::kOk: return "done";
-    case ExitCode::kConfig: return "config or command line";
-    case ExitCode::kEnvironment: return "this machine or build";
-    case ExitCode::kDiverged: return "diverged";
-    case ExitCode::kInternal: return "internal error";
-    case ExitCode::kData: return "data or file system";
-    case ExitCode::kRequeue: return "saved, please requeue";
-    case ExitCode::kHang: return "hang";
+    case ExitCode::kOk:
+      return "done";
+    case ExitCode::kConfig:
+      return "config or command line";
+    case ExitCode::kEnvironment:
+      return "this machine or build";
+    case ExitCode::kDiverged:
+      return "diverged";
+    case ExitCode::kInternal:
+      return "internal error";
+    case ExitCode::kData:
+      return "data or file system";
+    case ExitCode::kRequeue:
+      return "saved, please requeue";
+    case ExitCode::kHang:
+      return "hang";
   }
   return "unknown";
 }
@@ -93,12 +104,14 @@ int fail(ExitCode code, const char* what) {
 int run_command_line(Arguments arguments) {
   try {
     const int code = dispatch(arguments);
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw DataError("standard output: cannot be written");
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      throw DataError("standard output: cannot be written");
     return finish(code);
   } catch (const Error& error) {
     return fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    return fail(ExitCode::kEnvironment, "out of memory. Use a smaller batch or fewer ranks on this machine.");
+    return fail(ExitCode::kEnvironment,
+                "out of memory. Use a smaller batch or fewer ranks on this machine.");
   } catch (const std::exception& error) {
     return fail(ExitCode::kInternal, error.what());
   }

@@ -1,5 +1,6 @@
 #pragma once
-// One function for each command: its own arguments (without the command's name) to an exit code. They throw Error.
+// One function for each command: its own arguments (without the command's name) to an exit code.
+// They throw Error.
 
 #include <span>
 #include <string>
@@ -22,9 +23,10 @@ int checkpoint_command(Arguments arguments);  // checkpoint_command.cc
 int schedule_command(Arguments arguments);    // schedule_command.cc
 int version_command(Arguments arguments);     // version_command.cc
 
-/// Finds the command that `arguments` (all of argv but the program) name and runs it; a first word that is no command is
-/// a config to train. Catches everything: prints the fault, then "train: exit N (reason)" as the last line, and ends the
-/// other ranks where this one failed. Returns the exit code.
+/// Finds the command that `arguments` (all of argv but the program) name and runs it; a first word
+/// that is no command is a config to train. Catches everything: prints the fault, then "train: exit
+/// N (reason)" as the last line, and ends the other ranks where this one failed. Returns the exit
+/// code.
 int run_command_line(Arguments arguments);
 
 }  // namespace trireme

@@ -5,8 +5,10 @@
 namespace trireme {
 
 void add_config_options(CLI::App& app, ConfigInput& input) {
-  app.add_option("CONFIG", input.files, "config files; later ones win, objects merge, null removes")->required();
-  app.add_option("--set", input.overrides, "key.path=value: one override, laid over the files; may be repeated")
+  app.add_option("CONFIG", input.files, "config files; later ones win, objects merge, null removes")
+      ->required();
+  app.add_option("--set", input.overrides,
+                 "key.path=value: one override, laid over the files; may be repeated")
       ->allow_extra_args(false);
 }
 

@@ -27,13 +27,17 @@ struct Options {
 
 void declare(CLI::App& app, Options& options) {
   add_config_options(app, options.input);
-  app.add_option("--from", options.from, "number of the first sample")->check(CLI::NonNegativeNumber);
+  app.add_option("--from", options.from, "number of the first sample")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--count", options.count, "how many samples")->check(CLI::NonNegativeNumber);
-  app.add_option("--world", options.world, "ranks of the run (default: as train plan)")->check(CLI::PositiveNumber);
+  app.add_option("--world", options.world, "ranks of the run (default: as train plan)")
+      ->check(CLI::PositiveNumber);
   app.add_flag("--json", options.json, "one JSON object a line: sample, source, tokens, text");
   app.footer(
-      "A sample holds data.sequence_length + 1 tokens: inputs are all but the last, targets all but the first. Step k of\n"
-      "a run takes the samples (k - 1) x global ... k x global - 1. In the JSON, bytes of the text that are not UTF-8\n"
+      "A sample holds data.sequence_length + 1 tokens: inputs are all but the last, targets all "
+      "but the first. Step k of\n"
+      "a run takes the samples (k - 1) x global ... k x global - 1. In the JSON, bytes of the text "
+      "that are not UTF-8\n"
       "stand as U+FFFD.");
 }
 
@@ -74,7 +78,8 @@ OpenedRun open_run(const Options& options) {
   throw_problems(loaded.problems);
   for (const std::string& note : loaded.notes) log_info_text(note);
   opened.samples = run.steps * run.batch.global;
-  opened.vocab_size = loaded.config.has_model() ? loaded.config.model.vocab_size : opened.tokenizer->vocab_size();
+  opened.vocab_size =
+      loaded.config.has_model() ? loaded.config.model.vocab_size : opened.tokenizer->vocab_size();
   SourceRequest request;
   request.total_samples = opened.samples;
   request.vocab_size = opened.vocab_size;
@@ -83,7 +88,8 @@ OpenedRun open_run(const Options& options) {
   return opened;
 }
 
-void print_sample(const OpenedRun& run, std::int64_t sample, std::span<const std::int32_t> tokens, bool json) {
+void print_sample(const OpenedRun& run, std::int64_t sample, std::span<const std::int32_t> tokens,
+                  bool json) {
   const std::string& source = run.source->source_name(sample);
   const std::string text = run.tokenizer->decode(tokens);
   if (!json) {
@@ -110,8 +116,10 @@ int data_command(Arguments arguments) {
 
   const OpenedRun run = open_run(options);
   if (options.from >= run.samples && options.count > 0) {
-    throw ConfigError("--from {}: the run sees the samples 0 to {} (steps x global batch). Choose a smaller number",
-                      options.from, run.samples - 1);
+    throw ConfigError(
+        "--from {}: the run sees the samples 0 to {} (steps x global batch). Choose a smaller "
+        "number",
+        options.from, run.samples - 1);
   }
   const std::int64_t end = options.from + std::min(options.count, run.samples - options.from);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(run.source->length()) + 1);

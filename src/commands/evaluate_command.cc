@@ -25,10 +25,12 @@ struct Options {
 int run(Launch& launch, const Options& options) {
   Communicator& world = launch.world();
   PreparedRun prepared = prepare_run(options.input, Needs::kTraining, world);
-  const ModelSource source(options.checkpoint.empty() ? prepared.config.run.directory : options.checkpoint, world);
+  const ModelSource source(
+      options.checkpoint.empty() ? prepared.config.run.directory : options.checkpoint, world);
   prepared.config.model = source.model();
   Runtime runtime(launch, prepared.config, source.model(),
-                  runtime_options(prepared, settle_on_cores(prepared.config, launch), StagePurpose::kEvaluation));
+                  runtime_options(prepared, settle_on_cores(prepared.config, launch),
+                                  StagePurpose::kEvaluation));
   State state = runtime.state();
   source.load(state, world);
   runtime.store.refresh_forms(runtime.context);
@@ -43,8 +45,8 @@ int run(Launch& launch, const Options& options) {
   if (options.json) {
     std::puts(to_json(line).dump().c_str());
   } else {
-    std::printf("validation loss %.6f, perplexity %.4f, %lld tokens (%s)\n", line.loss, line.perplexity,
-                static_cast<long long>(line.tokens), source.path().c_str());
+    std::printf("validation loss %.6f, perplexity %.4f, %lld tokens (%s)\n", line.loss,
+                line.perplexity, static_cast<long long>(line.tokens), source.path().c_str());
   }
   return 0;
 }
@@ -53,10 +55,12 @@ int run(Launch& launch, const Options& options) {
 
 int evaluate_command(Arguments arguments) {
   Options options;
-  CLI::App app("Computes the validation loss of a checkpoint on the data of a config.", "train evaluate");
+  CLI::App app("Computes the validation loss of a checkpoint on the data of a config.",
+               "train evaluate");
   add_config_options(app, options.input);
   app.add_option("--checkpoint", options.checkpoint,
-                 "step folder, checkpoints folder, run folder or Hugging Face directory; default: run.directory");
+                 "step folder, checkpoints folder, run folder or Hugging Face directory; default: "
+                 "run.directory");
   app.add_flag("--json", options.json, "print the evaluation object of metrics.jsonl");
   if (!parse_options(app, arguments)) return 0;
   return on_every_rank([&](Launch& launch) { return run(launch, options); });

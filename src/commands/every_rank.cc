@@ -33,7 +33,8 @@ int on_every_rank(const std::function<int(Launch&)>& body) {
     } catch (const Error& error) {
       end_job(launch, error.code(), error.what());
     } catch (const std::bad_alloc&) {
-      end_job(launch, ExitCode::kEnvironment, "out of memory. Use a smaller batch or fewer ranks on this machine.");
+      end_job(launch, ExitCode::kEnvironment,
+              "out of memory. Use a smaller batch or fewer ranks on this machine.");
     } catch (const std::exception& error) {
       end_job(launch, ExitCode::kInternal, error.what());
     }

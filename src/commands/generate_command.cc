@@ -1,8 +1,8 @@
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdio>
-
-#include <fmt/ranges.h>
 
 #include "base/log.h"
 #include "commands/commands.h"
@@ -37,7 +37,8 @@ std::vector<std::int32_t> parse_ids(const std::string& text) {
   return ids;
 }
 
-/// Prints text as soon as it is whole: bytes of a character that is still incomplete wait for the rest.
+/// Prints text as soon as it is whole: bytes of a character that is still incomplete wait for the
+/// rest.
 class TextPrinter {
  public:
   void print(std::string_view bytes) {
@@ -68,19 +69,22 @@ class TextPrinter {
   std::string pending_;
 };
 
-void check_prompt(const std::vector<std::int32_t>& prompt, const ModelConfig& model, const Options& options) {
+void check_prompt(const std::vector<std::int32_t>& prompt, const ModelConfig& model,
+                  const Options& options) {
   if (prompt.empty()) throw ConfigError("the prompt has no tokens (there is nothing to continue)");
   for (const std::int32_t id : prompt) {
     if (id < 0 || id >= model.vocab_size) {
-      throw ConfigError("token id {} of the prompt is outside of the vocabulary of {}", id, model.vocab_size);
+      throw ConfigError("token id {} of the prompt is outside of the vocabulary of {}", id,
+                        model.vocab_size);
     }
   }
   const auto total = static_cast<std::int64_t>(prompt.size()) + options.max_new_tokens;
   if (model.position == PositionKind::kLearned && total > model.max_positions) {
-    throw ConfigError("prompt and continuation need {} positions, the model has {} (its positions are learned). "
-                      "Use --max-new-tokens {} or less.",
-                      total, model.max_positions,
-                      std::max<std::int64_t>(0, model.max_positions - static_cast<std::int64_t>(prompt.size())));
+    throw ConfigError(
+        "prompt and continuation need {} positions, the model has {} (its positions are learned). "
+        "Use --max-new-tokens {} or less.",
+        total, model.max_positions,
+        std::max<std::int64_t>(0, model.max_positions - static_cast<std::int64_t>(prompt.size())));
   }
 }
 
@@ -90,7 +94,8 @@ int run(Launch& launch, const Options& options) {
   std::unique_ptr<Tokenizer> tokenizer;
   if (options.token_ids.empty()) {
     if (source.tokenizer().empty()) {
-      throw DataError("{}: has no tokenizer.json. Give the prompt as --token-ids.", source.path().string());
+      throw DataError("{}: has no tokenizer.json. Give the prompt as --token-ids.",
+                      source.path().string());
     }
     tokenizer = load_tokenizer(source.tokenizer());
   }
@@ -105,13 +110,15 @@ int run(Launch& launch, const Options& options) {
   source.load(state, launch.world());
   if (launch.world().rank() != 0) return 0;  // one rank holds the whole model in this version
 
-  Decoder decoder(context, model, params, store, static_cast<std::int64_t>(prompt.size()) + options.max_new_tokens, 256);
+  Decoder decoder(context, model, params, store,
+                  static_cast<std::int64_t>(prompt.size()) + options.max_new_tokens, 256);
   if (tokenizer) {
     TextPrinter printer;
     printer.print(options.prompt);
-    generate(decoder, prompt, options.max_new_tokens, model.end_token, options.sampling, [&](std::int32_t id) {
-      if (id != model.end_token) printer.print(tokenizer->token_text(id));
-    });
+    generate(decoder, prompt, options.max_new_tokens, model.end_token, options.sampling,
+             [&](std::int32_t id) {
+               if (id != model.end_token) printer.print(tokenizer->token_text(id));
+             });
     printer.finish();
   } else {
     std::vector<std::int32_t> ids = prompt;
@@ -126,26 +133,33 @@ int run(Launch& launch, const Options& options) {
 
 int generate_command(Arguments arguments) {
   Options options;
-  CLI::App app("Continue a prompt: prints prompt and continuation. Filters run in the order temperature, top-k, top-p, as in "
-               "transformers.",
-               "train generate");
+  CLI::App app(
+      "Continue a prompt: prints prompt and continuation. Filters run in the order temperature, "
+      "top-k, top-p, as in "
+      "transformers.",
+      "train generate");
   app.add_option("--checkpoint", options.checkpoint,
-                 "step folder, checkpoints folder, run folder (newest that verifies) or Hugging Face directory")
+                 "step folder, checkpoints folder, run folder (newest that verifies) or Hugging "
+                 "Face directory")
       ->required();
   auto* prompt = app.add_option("--prompt", options.prompt, "text to continue");
-  auto* ids = app.add_option("--token-ids", options.token_ids, "1,2,3 in place of a text; all ids are printed");
+  auto* ids = app.add_option("--token-ids", options.token_ids,
+                             "1,2,3 in place of a text; all ids are printed");
   prompt->excludes(ids);
   app.add_option("--max-new-tokens", options.max_new_tokens, "tokens to add at most; default 128")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24));
-  app.add_option("--temperature", options.sampling.temperature, "0 takes the most likely token; default 1")
+  app.add_option("--temperature", options.sampling.temperature,
+                 "0 takes the most likely token; default 1")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--top-k", options.sampling.top_k, "keep the k most likely; default 0 = off")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--top-p", options.sampling.top_p, "keep the most likely that reach p together; default 1 = off")
+  app.add_option("--top-p", options.sampling.top_p,
+                 "keep the most likely that reach p together; default 1 = off")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--seed", options.sampling.seed, "of the draws; default 1234");
   if (!parse_options(app, arguments)) return 0;
-  if (prompt->count() + ids->count() == 0) throw ConfigError("train generate: --prompt or --token-ids is required");
+  if (prompt->count() + ids->count() == 0)
+    throw ConfigError("train generate: --prompt or --token-ids is required");
   return on_every_rank([&](Launch& launch) { return run(launch, options); });
 }
 

@@ -47,7 +47,9 @@ std::optional<std::int64_t> windows_of(const RunConfig& config, std::vector<Prob
       log_info("the data are not looked at: {}", error.what());
       return std::nullopt;
     }
-    problems.push_back({"data.train", "", "token files that can be read (run.epochs counts their windows)", "", error.what()});
+    problems.push_back({"data.train", "",
+                        "token files that can be read (run.epochs counts their windows)", "",
+                        error.what()});
   } catch (const ConfigError& error) {
     problems.push_back({"data.train", "", "", "", error.what()});
   }
@@ -58,26 +60,30 @@ void check_memory(const Options& options, const Figures& figures, std::vector<Pr
   if (options.memory.empty()) return;
   const std::int64_t limit = parse_bytes(options.memory, "--memory");
   if (figures.memory.total() <= limit) return;
-  problems.push_back({"--memory", format_bytes(limit), fmt::format("at least {}", format_bytes(figures.memory.total())), "",
-                      fmt::format("a rank needs {} (activations {}). Use a smaller batch.micro or data.sequence_length, or "
+  problems.push_back({"--memory", format_bytes(limit),
+                      fmt::format("at least {}", format_bytes(figures.memory.total())), "",
+                      fmt::format("a rank needs {} (activations {}). Use a smaller batch.micro or "
+                                  "data.sequence_length, or "
                                   "precision.compute \"bf16\"",
-                                  format_bytes(figures.memory.total()), format_bytes(figures.memory.activations))});
+                                  format_bytes(figures.memory.total()),
+                                  format_bytes(figures.memory.activations))});
 }
 
-Figures compute(const Options& options, const RunConfig& config, const ResolvedRun& run, std::int64_t world) {
+Figures compute(const Options& options, const RunConfig& config, const ResolvedRun& run,
+                std::int64_t world) {
   Figures figures;
   figures.run = run;
   figures.world = world;
-  figures.memory = estimate_memory(config.model, run.batch, config.data.sequence_length, compute_type(config),
-                                   StagePurpose::kTraining);
+  figures.memory = estimate_memory(config.model, run.batch, config.data.sequence_length,
+                                   compute_type(config), StagePurpose::kTraining);
   figures.parameters = count_parameters(config.model);
   figures.checkpoint_bytes = checkpoint_bytes(config.model);
   figures.flops_per_token = model_flops_per_token(config.model, config.data.sequence_length);
   figures.traffic_bytes = gradient_traffic_bytes(config.model, run.batch.data_ranks);
   if (options.mtbf_hours) {
-    figures.interval_seconds =
-        young_daly_seconds(*options.mtbf_hours * 3600,
-                           static_cast<double>(figures.checkpoint_bytes) / (options.write_gbps.value_or(1) * 1e9));
+    figures.interval_seconds = young_daly_seconds(
+        *options.mtbf_hours * 3600,
+        static_cast<double>(figures.checkpoint_bytes) / (options.write_gbps.value_or(1) * 1e9));
   }
   return figures;
 }
@@ -87,7 +93,8 @@ Json json_of(const Figures& figures) {
   Json json;
   json["world"] = figures.world;
   for (int axis = 0; axis < kAxisCount; ++axis) {
-    json["mesh"][name_of(static_cast<Axis>(axis))] = std::int64_t{figures.run.mesh.extent(static_cast<Axis>(axis))};
+    json["mesh"][name_of(static_cast<Axis>(axis))] =
+        std::int64_t{figures.run.mesh.extent(static_cast<Axis>(axis))};
   }
   json["steps"] = figures.run.steps;
   json["batch"]["global"] = figures.run.batch.global;
@@ -119,19 +126,27 @@ Json json_of(const Figures& figures) {
 
 void print(const RunConfig& config, const Figures& figures) {
   const RankMemory& memory = figures.memory;
-  BatchArithmetic batch{figures.run.batch.micro, figures.run.batch.accumulation, figures.run.batch.data_ranks,
-                        config.data.sequence_length, figures.run.steps, 0};
-  const std::vector<MemoryItem> items = {{"parameters", memory.parameters},   {"gradients", memory.gradients},
-                                         {"optimizer", memory.optimizer},     {"activations", memory.activations},
+  BatchArithmetic batch{figures.run.batch.micro,
+                        figures.run.batch.accumulation,
+                        figures.run.batch.data_ranks,
+                        config.data.sequence_length,
+                        figures.run.steps,
+                        0};
+  const std::vector<MemoryItem> items = {{"parameters", memory.parameters},
+                                         {"gradients", memory.gradients},
+                                         {"optimizer", memory.optimizer},
+                                         {"activations", memory.activations},
                                          {"buffers", memory.buffers}};
-  std::string text = fmt::format("{} ranks: {}\n{} parameters, {} FLOP a token\n", figures.world, figures.run.mesh.text(),
-                                 format_integer(figures.parameters.total),
+  std::string text = fmt::format("{} ranks: {}\n{} parameters, {} FLOP a token\n", figures.world,
+                                 figures.run.mesh.text(), format_integer(figures.parameters.total),
                                  format_count(static_cast<double>(figures.flops_per_token)));
   text += batch_text(batch) + "Memory of each rank:\n" + memory_text(items, 0);
-  text += fmt::format("Sent by each rank in a step: {} (gradients, data axis)\n", format_bytes(figures.traffic_bytes));
+  text += fmt::format("Sent by each rank in a step: {} (gradients, data axis)\n",
+                      format_bytes(figures.traffic_bytes));
   text += fmt::format("A checkpoint: {}\n", format_bytes(figures.checkpoint_bytes));
   if (figures.interval_seconds) {
-    text += fmt::format("Save every {} (Young and Daly)\n", format_duration(*figures.interval_seconds));
+    text +=
+        fmt::format("Save every {} (Young and Daly)\n", format_duration(*figures.interval_seconds));
   }
   std::fputs(text.c_str(), stdout);
 }
@@ -140,14 +155,19 @@ void print(const RunConfig& config, const Figures& figures) {
 
 int plan_command(Arguments arguments) {
   Options options;
-  CLI::App app("Checks a config for N ranks without starting any, and says what the run needs.", "train plan");
+  CLI::App app("Checks a config for N ranks without starting any, and says what the run needs.",
+               "train plan");
   add_config_options(app, options.input);
-  app.add_option("--world", options.world, "ranks; default tensor x context x pipeline x (data or 1)")
+  app.add_option("--world", options.world,
+                 "ranks; default tensor x context x pipeline x (data or 1)")
       ->check(CLI::PositiveNumber);
-  app.add_option("--memory", options.memory, "what a rank may use, such as 80GiB; more is an error");
-  app.add_option("--mtbf-hours", options.mtbf_hours, "mean time between failures, for the checkpoint interval")
+  app.add_option("--memory", options.memory,
+                 "what a rank may use, such as 80GiB; more is an error");
+  app.add_option("--mtbf-hours", options.mtbf_hours,
+                 "mean time between failures, for the checkpoint interval")
       ->check(CLI::PositiveNumber);
-  app.add_option("--write-gbps", options.write_gbps, "GB/s at which checkpoints are written; default 1")
+  app.add_option("--write-gbps", options.write_gbps,
+                 "GB/s at which checkpoints are written; default 1")
       ->check(CLI::PositiveNumber);
   app.add_flag("--json", options.json, "print one JSON object, also when there are errors");
   if (!parse_options(app, arguments)) return 0;

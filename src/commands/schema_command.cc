@@ -7,7 +7,8 @@
 namespace trireme {
 
 int schema_command(Arguments arguments) {
-  if (!arguments.empty()) throw ConfigError("train schema takes no arguments, found {}", arguments.front());
+  if (!arguments.empty())
+    throw ConfigError("train schema takes no arguments, found {}", arguments.front());
   std::puts(config_schema().dump(2).c_str());
   return 0;
 }

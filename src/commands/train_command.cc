@@ -10,7 +10,10 @@ namespace trireme {
 
 int train_command(Arguments arguments) {
   ConfigInput input;
-  CLI::App app("Trains what the config describes; goes on by itself from the newest checkpoint of run.directory.", "train");
+  CLI::App app(
+      "Trains what the config describes; goes on by itself from the newest checkpoint of "
+      "run.directory.",
+      "train");
   add_config_options(app, input);
   if (!parse_options(app, arguments)) return 0;
   return on_every_rank([&](Launch& launch) {

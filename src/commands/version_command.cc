@@ -3,15 +3,16 @@
 #include "base/error.h"
 #include "base/version.h"
 #include "checkpoint/hdf5_file.h"
-#include "commands/commands.h"
 #include "comm/launch.h"
+#include "commands/commands.h"
 #include "device/cpu_info.h"
 #include "kernels/gemm/gemm.h"
 
 namespace trireme {
 
 int version_command(Arguments arguments) {
-  if (!arguments.empty()) throw ConfigError("train --version takes no arguments, found {}", arguments.front());
+  if (!arguments.empty())
+    throw ConfigError("train --version takes no arguments, found {}", arguments.front());
   std::string text = fmt::format("train {} ({})\n", program_version(), program_commit());
   const auto row = [&](std::string_view name, std::string_view value) {
     text += fmt::format("  {:<17} {}\n", name, value);

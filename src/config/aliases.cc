@@ -195,8 +195,17 @@ std::string nearest_key(std::string_view path) {
     keys.emplace_back(field.key());
     if (field.section() == section) of_section.emplace_back(field.key());
   }
-  if (const auto key = nearest_word(last_part(wanted), of_section))
-    return fmt::format("{}.{}", section, *key);
+  // Other systems' names of the section's keys, misspelt.
+  for (const auto& [name, target] : aliases) {
+    if (target.substr(0, target.find('.')) == section) of_section.emplace_back(last_part(name));
+  }
+  if (const auto key = nearest_word(last_part(wanted), of_section)) {
+    const std::string own = fmt::format("{}.{}", section, *key);
+    if (find_field(own) != nullptr) return own;
+    for (const auto& [name, target] : aliases) {
+      if (last_part(name) == *key && target.substr(0, target.find('.')) == section) return target;
+    }
+  }
   if (wanted.find('.') == std::string::npos) {
     std::vector<std::string> top = sections();
     top.insert(top.end(), {"model", "tokenizer"});

@@ -6,7 +6,8 @@
 
 namespace trireme {
 
-Context::Context(Device device, int threads, Isa isa) : device_(device), isa_(isa), exec_{threads, nullptr} {
+Context::Context(Device device, int threads, Isa isa)
+    : device_(device), isa_(isa), exec_{threads, nullptr} {
   // oneDNN runs on the same OpenMP team as our own ops.
   omp_set_num_threads(threads);
   omp_set_dynamic(0);

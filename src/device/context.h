@@ -22,8 +22,8 @@ class Context {
   [[nodiscard]] int threads() const { return exec_.threads; }
   [[nodiscard]] const Exec& exec() const { return exec_; }
 
-  /// At least `bytes`, aligned to 64, valid until the next call: an op uses it within one call only.
-  /// Grows on demand, so that after the first step of a shape it allocates nothing.
+  /// At least `bytes`, aligned to 64, valid until the next call: an op uses it within one call
+  /// only. Grows on demand, so that after the first step of a shape it allocates nothing.
   std::byte* scratch(std::size_t bytes);
   [[nodiscard]] std::size_t scratch_bytes() const { return scratch_.size(); }
 

@@ -51,7 +51,8 @@ std::string first_word(const char* path) {
 /// CPUs granted by the cgroup's quota (version 2, then 1); infinity where there is none.
 double cgroup_cpu_quota() {
   double quota = 0, period = 0;
-  if (std::ifstream("/sys/fs/cgroup/cpu.max") >> quota >> period && period > 0) return quota / period;
+  if (std::ifstream("/sys/fs/cgroup/cpu.max") >> quota >> period && period > 0)
+    return quota / period;
   if (std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") >> quota && quota > 0 &&
       std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_period_us") >> period && period > 0) {
     return quota / period;
@@ -74,7 +75,8 @@ int usable_cpu_count() {
 std::int64_t memory_bytes_available() {
   const std::int64_t physical =
       static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+  for (const char* path :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     std::istringstream word(first_word(path));
     std::int64_t limit = 0;
     if (word >> limit && limit > 0) return std::min(limit, physical);

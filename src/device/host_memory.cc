@@ -10,12 +10,14 @@ namespace trireme {
 
 HostBuffer::HostBuffer(std::size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
-  void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* address =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {
     throw EnvironmentError("cannot allocate {} bytes of memory: {}", bytes, errno_text(errno));
   }
   data_ = static_cast<std::byte*>(address);
-  // Large buffers are read in long runs: fewer TLB misses. Where the system refuses, nothing is lost.
+  // Large buffers are read in long runs: fewer TLB misses. Where the system refuses, nothing is
+  // lost.
   if (bytes >= (std::size_t{1} << 22)) ::madvise(address, bytes, MADV_HUGEPAGE);
 }
 

@@ -15,7 +15,8 @@ void normalise(std::vector<Candidate>& candidates) {
   double maximum = -INFINITY;
   for (const Candidate& candidate : candidates) maximum = std::max(maximum, candidate.probability);
   double sum = 0;
-  for (Candidate& candidate : candidates) sum += candidate.probability = std::exp(candidate.probability - maximum);
+  for (Candidate& candidate : candidates)
+    sum += candidate.probability = std::exp(candidate.probability - maximum);
   for (Candidate& candidate : candidates) candidate.probability /= sum;
 }
 
@@ -25,10 +26,12 @@ void keep_top_k(std::vector<Candidate>& candidates, std::int64_t k) {
   for (const Candidate& candidate : candidates) values.push_back(candidate.probability);
   std::nth_element(values.begin(), values.begin() + k - 1, values.end(), std::greater<>());
   const double smallest = values[static_cast<std::size_t>(k) - 1];
-  std::erase_if(candidates, [&](const Candidate& candidate) { return candidate.probability < smallest; });
+  std::erase_if(candidates,
+                [&](const Candidate& candidate) { return candidate.probability < smallest; });
 }
 
-/// Removes the least likely tokens whose probabilities together stay within 1 - p; at least one remains.
+/// Removes the least likely tokens whose probabilities together stay within 1 - p; at least one
+/// remains.
 void keep_top_p(std::vector<Candidate>& candidates, double p) {
   if (p >= 1) return;
   std::vector<std::size_t> order(candidates.size());
@@ -47,11 +50,13 @@ void keep_top_p(std::vector<Candidate>& candidates, double p) {
 
 }  // namespace
 
-std::vector<Candidate> filter_candidates(std::span<const float> logits, const SamplingOptions& options) {
+std::vector<Candidate> filter_candidates(std::span<const float> logits,
+                                         const SamplingOptions& options) {
   std::vector<Candidate> candidates;
   candidates.reserve(logits.size());
   for (std::size_t id = 0; id < logits.size(); ++id) {
-    candidates.push_back({static_cast<std::int32_t>(id), static_cast<double>(logits[id]) / options.temperature});
+    candidates.push_back(
+        {static_cast<std::int32_t>(id), static_cast<double>(logits[id]) / options.temperature});
   }
   keep_top_k(candidates, options.top_k);
   if (options.top_p < 1) {
@@ -69,9 +74,11 @@ std::vector<Candidate> filter_candidates(std::span<const float> logits, const Sa
   return candidates;
 }
 
-std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, std::uint64_t position) {
+std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
+                          std::uint64_t position) {
   if (options.temperature == 0) {
-    return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
+                                     logits.begin());
   }
   const std::vector<Candidate> candidates = filter_candidates(logits, options);
   double remaining = static_cast<double>(uniform(stream_key(options.seed, "generate"), position));

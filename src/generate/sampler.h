@@ -1,5 +1,6 @@
 #pragma once
-// The next token from logits: temperature, then top-k, then top-p, as transformers' logits warpers do.
+// The next token from logits: temperature, then top-k, then top-p, as transformers' logits warpers
+// do.
 
 #include <cstdint>
 #include <span>
@@ -20,9 +21,12 @@ struct Candidate {
 };
 
 /// What remains after the filters, in order of ids, probabilities normalised. temperature > 0.
-std::vector<Candidate> filter_candidates(std::span<const float> logits, const SamplingOptions& options);
+std::vector<Candidate> filter_candidates(std::span<const float> logits,
+                                         const SamplingOptions& options);
 
-/// One token; `position` numbers the draws of a sequence, so that a draw depends on (seed, position) only.
-std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, std::uint64_t position);
+/// One token; `position` numbers the draws of a sequence, so that a draw depends on (seed,
+/// position) only.
+std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
+                          std::uint64_t position);
 
 }  // namespace trireme

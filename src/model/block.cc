@@ -12,7 +12,9 @@ namespace trireme {
 
 namespace {
 
-std::int64_t qkv_columns(const ModelConfig& config) { return config.q_size() + 2 * config.kv_size(); }
+std::int64_t qkv_columns(const ModelConfig& config) {
+  return config.q_size() + 2 * config.kv_size();
+}
 
 std::int64_t up_columns(const ModelConfig& config) {
   return config.activation == Activation::kSwiGlu ? 2 * config.ffn : config.ffn;
@@ -30,7 +32,8 @@ QkvHeads<Byte> split_heads(const BasicTensorView<Byte>& qkv_TX, const ModelConfi
           heads_of(qkv_TX, config.q_size() + config.kv_size(), config.kv_heads, config.head_dim)};
 }
 
-/// q and k as attention reads them: rotated, beside the unrotated ones where those are still needed.
+/// q and k as attention reads them: rotated, beside the unrotated ones where those are still
+/// needed.
 QkvHeads<std::byte> attention_heads(const BlockActivations& acts, const ModelConfig& config) {
   QkvHeads<std::byte> heads = split_heads(acts.qkv_TX, config);
   if (config.qk_norm) {
@@ -40,9 +43,12 @@ QkvHeads<std::byte> attention_heads(const BlockActivations& acts, const ModelCon
   return heads;
 }
 
-float attention_scale(const ModelConfig& config) { return 1 / std::sqrt(static_cast<float>(config.head_dim)); }
+float attention_scale(const ModelConfig& config) {
+  return 1 / std::sqrt(static_cast<float>(config.head_dim));
+}
 
-void rotate(const BlockPass& pass, HeadsView out, ConstHeadsView in, const NormWeights& norm, TensorView rstd_TH) {
+void rotate(const BlockPass& pass, HeadsView out, ConstHeadsView in, const NormWeights& norm,
+            TensorView rstd_TH) {
   RopeForward args;
   args.out = out;
   args.in = in;
@@ -54,8 +60,8 @@ void rotate(const BlockPass& pass, HeadsView out, ConstHeadsView in, const NormW
   rope_forward(pass.context, args);
 }
 
-void rotate_back(const BlockPass& pass, HeadsView gradient, ConstHeadsView in, const NormWeights& norm,
-                 ConstTensorView rstd_TH, TensorView dweight_D) {
+void rotate_back(const BlockPass& pass, HeadsView gradient, ConstHeadsView in,
+                 const NormWeights& norm, ConstTensorView rstd_TH, TensorView dweight_D) {
   RopeBackward args;
   args.din = gradient;
   args.dout = gradient;
@@ -69,9 +75,11 @@ void rotate_back(const BlockPass& pass, HeadsView gradient, ConstHeadsView in, c
 }
 
 /// Appends the tokens' keys and values to the cache and returns what attention then sees.
-QkvHeads<std::byte> extend_cache(const BlockPass& pass, const QkvHeads<std::byte>& heads, const KvCache& cache) {
+QkvHeads<std::byte> extend_cache(const BlockPass& pass, const QkvHeads<std::byte>& heads,
+                                 const KvCache& cache) {
   const std::int64_t first = pass.mask.q.front().first, count = heads.k.tokens;
-  const std::size_t row_bytes = static_cast<std::size_t>(pass.config.kv_size()) * size_of(heads.k.dtype);
+  const std::size_t row_bytes =
+      static_cast<std::size_t>(pass.config.kv_size()) * size_of(heads.k.dtype);
   const auto append = [&](const TensorView& all, const HeadsView& part) {
     for (std::int64_t t = 0; t < count; ++t) {
       std::memcpy(all.rows(first + t, 1).data, part.rows(t, 1).data, row_bytes);
@@ -81,7 +89,8 @@ QkvHeads<std::byte> extend_cache(const BlockPass& pass, const QkvHeads<std::byte
   return {heads.q, append(cache.k, heads.k), append(cache.v, heads.v)};
 }
 
-void attend(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts, const KvCache* cache) {
+void attend(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
+            const KvCache* cache) {
   const ModelConfig& config = pass.config;
   QkvHeads<std::byte> heads = attention_heads(acts, config);
   if (config.position == PositionKind::kRope) {
@@ -115,14 +124,16 @@ NormWeights weights_of(const ParamStore::Lease& lease, const NormParams& params)
   return weights;
 }
 
-BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& params, const ModelConfig& config) {
+BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& params,
+                        const ModelConfig& config) {
   return {weights_of(lease, params.attention_norm), weights_of(lease, params.mlp_norm),
           weights_of(lease, params.q_norm),         weights_of(lease, params.k_norm),
           weights_of(lease, params.qkv, config),    weights_of(lease, params.out, config),
           weights_of(lease, params.up, config),     weights_of(lease, params.down, config)};
 }
 
-BlockActivations lay_out_activations(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens, DType compute) {
+BlockActivations lay_out_activations(ArenaCursor& arena, const ModelConfig& config,
+                                     std::int64_t tokens, DType compute) {
   const auto f32 = [&](std::int64_t columns) { return arena.take(DType::kF32, {tokens, columns}); };
   const auto row = [&] { return arena.take(DType::kF32, {tokens}); };
   const auto wide = [&](std::int64_t columns) { return arena.take(compute, {tokens, columns}); };
@@ -149,19 +160,23 @@ BlockActivations lay_out_activations(ArenaCursor& arena, const ModelConfig& conf
   return acts;
 }
 
-BlockGradients lay_out_gradients(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens, DType compute) {
+BlockGradients lay_out_gradients(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens,
+                                 DType compute) {
   const auto wide = [&](std::int64_t columns) { return arena.take(compute, {tokens, columns}); };
-  return {wide(config.hidden), wide(up_columns(config)), wide(config.hidden), wide(qkv_columns(config))};
+  return {wide(config.hidden), wide(up_columns(config)), wide(config.hidden),
+          wide(qkv_columns(config))};
 }
 
-BlockScratch lay_out_scratch(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens, DType compute) {
+BlockScratch lay_out_scratch(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens,
+                             DType compute) {
   const auto wide = [&](std::int64_t columns) { return arena.take(compute, {tokens, columns}); };
   BlockScratch scratch;
   scratch.dact_TF = wide(config.ffn);
   scratch.dn_TC = wide(config.hidden);
   scratch.dattended_TX = wide(config.q_size());
   scratch.delta_TH = arena.take(DType::kF32, {tokens, config.heads});
-  if (compute != DType::kF32) scratch.dqkv_f32_TX = arena.take(DType::kF32, {tokens, qkv_columns(config)});
+  if (compute != DType::kF32)
+    scratch.dqkv_f32_TX = arena.take(DType::kF32, {tokens, qkv_columns(config)});
   return scratch;
 }
 
@@ -207,13 +222,15 @@ void block_forward(const BlockPass& pass, const BlockWeights& weights, const Blo
 
 namespace {
 
-void attend_backward(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
-                     const BlockGradients& gradients, const BlockScratch& scratch, const ParamStore& store,
+void attend_backward(const BlockPass& pass, const BlockWeights& weights,
+                     const BlockActivations& acts, const BlockGradients& gradients,
+                     const BlockScratch& scratch, const ParamStore& store,
                      const BlockParams& params) {
   const ModelConfig& config = pass.config;
   Context& context = pass.context;
   const ConstHeadsView d_o = heads_of(scratch.dattended_TX, 0, config.heads, config.head_dim);
-  attention_delta(context, scratch.delta_TH, d_o, heads_of(acts.attended_TX, 0, config.heads, config.head_dim));
+  attention_delta(context, scratch.delta_TH, d_o,
+                  heads_of(acts.attended_TX, 0, config.heads, config.head_dim));
 
   const bool rounded = scratch.dqkv_f32_TX.given();
   const TensorView sums_TX = rounded ? scratch.dqkv_f32_TX : gradients.dqkv_TX;
@@ -249,11 +266,14 @@ void attend_backward(const BlockPass& pass, const BlockWeights& weights, const B
 
 }  // namespace
 
-void block_backward_input(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
-                          const BlockGradients& gradients, const BlockScratch& scratch, const ParamStore& store,
+void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
+                          const BlockActivations& acts, const BlockGradients& gradients,
+                          const BlockScratch& scratch, const ParamStore& store,
                           const BlockParams& params, TensorView ds1_TC) {
   Context& context = pass.context;
-  const auto gradient = [&](ParamIndex index) { return index == kNoParam ? TensorView() : store.gradient(index); };
+  const auto gradient = [&](ParamIndex index) {
+    return index == kNoParam ? TensorView() : store.gradient(index);
+  };
 
   linear_backward_input(context, scratch.dact_TF, gradients.dy_TC, weights.down);
   if (pass.config.activation == Activation::kSwiGlu) {
@@ -289,8 +309,9 @@ void block_backward_input(const BlockPass& pass, const BlockWeights& weights, co
   norm_backward(context, norm);
 }
 
-void block_backward_weight(const BlockPass& pass, const BlockActivations& acts, const BlockGradients& gradients,
-                           const ParamStore& store, const BlockParams& params) {
+void block_backward_weight(const BlockPass& pass, const BlockActivations& acts,
+                           const BlockGradients& gradients, const ParamStore& store,
+                           const BlockParams& params) {
   const auto add = [&](const LinearParams& linear, ConstTensorView dy, ConstTensorView x) {
     linear_backward_weight(pass.context, gradients_of(store, linear, pass.config), dy, x);
   };

@@ -1,8 +1,9 @@
 #pragma once
 // One transformer layer: norm, attention, norm, MLP, each branch added to the residual stream s.
-//   s1 = s + x;   n1 = norm(s1);   q, k, v = n1 Wqkv;   a = attention(rope(q), rope(k), v);   o = a Wo
-//   s2 = s1 + o;  n2 = norm(s2);   h = act(n2 Wup);     y = h Wdown
-// x is the branch of the layer before and y the branch for the next, so that each add is fused into the norm behind it.
+//   s1 = s + x;   n1 = norm(s1);   q, k, v = n1 Wqkv;   a = attention(rope(q), rope(k), v);   o = a
+//   Wo s2 = s1 + o;  n2 = norm(s2);   h = act(n2 Wup);     y = h Wdown
+// x is the branch of the layer before and y the branch for the next, so that each add is fused into
+// the norm behind it.
 
 #include "kernels/attention/attention.h"
 #include "kernels/norm/norm.h"
@@ -24,33 +25,39 @@ struct BlockWeights {
   NormWeights attention_norm, mlp_norm, q_norm, k_norm;
   LinearWeights qkv, out, up, down;
 };
-BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& params, const ModelConfig& config);
+BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& params,
+                        const ModelConfig& config);
 
-/// What forward keeps for backward, of T tokens. X = q, k and v columns; U = 2F with SwiGLU, F with GELU.
+/// What forward keeps for backward, of T tokens. X = q, k and v columns; U = 2F with SwiGLU, F with
+/// GELU.
 struct BlockActivations {
   TensorView s1_TC, n1_TC, mean1_T, rstd1_T;
-  TensorView qkv_TX;             ///< q and k rotated in place where they have no norm
-  TensorView qk_TX;              ///< rotated q and k; only with q/k norm, whose backward needs the unrotated ones
+  TensorView qkv_TX;  ///< q and k rotated in place where they have no norm
+  TensorView
+      qk_TX;  ///< rotated q and k; only with q/k norm, whose backward needs the unrotated ones
   TensorView rstd_q_TH, rstd_k_TH;
   TensorView attended_TX, lse_TH;
   TensorView s2_TC, n2_TC, mean2_T, rstd2_T;
   TensorView up_TU, act_TF;
 };
-BlockActivations lay_out_activations(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens, DType compute);
+BlockActivations lay_out_activations(ArenaCursor& arena, const ModelConfig& config,
+                                     std::int64_t tokens, DType compute);
 
 /// What B leaves for W.
 struct BlockGradients {
-  TensorView dy_TC;    ///< gradient of the stream behind this layer; its input
+  TensorView dy_TC;  ///< gradient of the stream behind this layer; its input
   TensorView dup_TU, ds2_TC, dqkv_TX;
 };
-BlockGradients lay_out_gradients(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens, DType compute);
+BlockGradients lay_out_gradients(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens,
+                                 DType compute);
 
 /// Buffers that live within one pass through a layer; all layers share them.
 struct BlockScratch {
   TensorView dact_TF, dn_TC, dattended_TX, delta_TH;
   TensorView dqkv_f32_TX;  ///< attention's sums; the bf16 gradients are rounded from it
 };
-BlockScratch lay_out_scratch(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens, DType compute);
+BlockScratch lay_out_scratch(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens,
+                             DType compute);
 
 /// Where keys and values of earlier tokens wait during generation. k, v: [capacity, kv columns].
 struct KvCache {
@@ -66,19 +73,22 @@ struct BlockPass {
   AttentionMask mask;
 };
 
-/// `branch_TC` holds x before and y after; `stream_TC` is s (not given for the first layer, whose s1 is already set).
-/// With a cache, the tokens stand at mask.q's first range and see the cache up to their own position.
+/// `branch_TC` holds x before and y after; `stream_TC` is s (not given for the first layer, whose
+/// s1 is already set). With a cache, the tokens stand at mask.q's first range and see the cache up
+/// to their own position.
 void block_forward(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
                    TensorView branch_TC, ConstTensorView stream_TC, const KvCache* cache = nullptr);
 
-/// B: from gradients.dy to ds1, the gradient of this layer's input stream, written to `ds1_TC`. Norm weights (and their
-/// few sums) get their gradients here, projections in W.
-void block_backward_input(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
-                          const BlockGradients& gradients, const BlockScratch& scratch, const ParamStore& store,
+/// B: from gradients.dy to ds1, the gradient of this layer's input stream, written to `ds1_TC`.
+/// Norm weights (and their few sums) get their gradients here, projections in W.
+void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
+                          const BlockActivations& acts, const BlockGradients& gradients,
+                          const BlockScratch& scratch, const ParamStore& store,
                           const BlockParams& params, TensorView ds1_TC);
 
 /// W.
-void block_backward_weight(const BlockPass& pass, const BlockActivations& acts, const BlockGradients& gradients,
-                           const ParamStore& store, const BlockParams& params);
+void block_backward_weight(const BlockPass& pass, const BlockActivations& acts,
+                           const BlockGradients& gradients, const ParamStore& store,
+                           const BlockParams& params);
 
 }  // namespace trireme

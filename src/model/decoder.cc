@@ -9,13 +9,22 @@
 
 namespace trireme {
 
-Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams& params, const ParamStore& store,
-                 std::int64_t capacity, std::int64_t chunk)
-    : context_(context), config_(config), params_(params), store_(store), capacity_(capacity),
-      chunk_(std::min(chunk, capacity)), logits_(DType::kF32, {1, config.vocab_size}),
-      positions_(DType::kI32, {capacity}), final_n_(store.compute(), {1, config.hidden}),
-      final_s_(store.compute(), {1, config.hidden}), final_mean_(DType::kF32, {1}), final_rstd_(DType::kF32, {1}) {
-  if (config.position == PositionKind::kRope) rope_table_ = make_rope_table(config.rope, config.head_dim, capacity);
+Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams& params,
+                 const ParamStore& store, std::int64_t capacity, std::int64_t chunk)
+    : context_(context),
+      config_(config),
+      params_(params),
+      store_(store),
+      capacity_(capacity),
+      chunk_(std::min(chunk, capacity)),
+      logits_(DType::kF32, {1, config.vocab_size}),
+      positions_(DType::kI32, {capacity}),
+      final_n_(store.compute(), {1, config.hidden}),
+      final_s_(store.compute(), {1, config.hidden}),
+      final_mean_(DType::kF32, {1}),
+      final_rstd_(DType::kF32, {1}) {
+  if (config.position == PositionKind::kRope)
+    rope_table_ = make_rope_table(config.rope, config.head_dim, capacity);
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     k_.emplace_back(store.compute(), Shape{capacity, config.kv_size()});
     v_.emplace_back(store.compute(), Shape{capacity, config.kv_size()});
@@ -37,14 +46,16 @@ std::span<const float> Decoder::feed(std::span<const std::int32_t> ids) {
 
 void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
   const auto tokens = static_cast<std::int64_t>(ids.size());
-  // Laid out for just these tokens: two layers' activations in turns, and the branch between layers.
+  // Laid out for just these tokens: two layers' activations in turns, and the branch between
+  // layers.
   struct Pass {
     std::array<BlockActivations, 2> acts;
     TensorView branch;
   };
   const auto lay_out = [&](ArenaCursor& arena) {
     const DType compute = store_.compute();
-    return Pass{{lay_out_activations(arena, config_, tokens, compute), lay_out_activations(arena, config_, tokens, compute)},
+    return Pass{{lay_out_activations(arena, config_, tokens, compute),
+                 lay_out_activations(arena, config_, tokens, compute)},
                 arena.take(compute, {tokens, config_.hidden})};
   };
   ArenaCursor measure;
@@ -73,7 +84,8 @@ void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
   for (std::size_t layer = 0; layer < params_.blocks.size(); ++layer) {
     const ParamStore::Lease lease = store_.acquire(static_cast<int>(layer) + 1);
     const KvCache cache{k_[layer].view(), v_[layer].view()};
-    block_forward(pass, weights_of(lease, params_.blocks[layer], config_), acts[layer % 2], branch, stream, &cache);
+    block_forward(pass, weights_of(lease, params_.blocks[layer], config_), acts[layer % 2], branch,
+                  stream, &cache);
     stream = acts[layer % 2].s2_TC;
   }
   length_ += tokens;

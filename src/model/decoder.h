@@ -11,10 +11,12 @@ namespace trireme {
 /// Runs a model token by token for generation, keys and values of earlier tokens kept in a cache.
 class Decoder {
  public:
-  /// Up to `capacity` tokens in all, fed up to `chunk` at a time. References must outlive the decoder.
-  Decoder(Context& context, const ModelConfig& config, const ModelParams& params, const ParamStore& store,
-          std::int64_t capacity, std::int64_t chunk);
-  /// Appends tokens (any number up to the free capacity) and returns the logits behind the last of them.
+  /// Up to `capacity` tokens in all, fed up to `chunk` at a time. References must outlive the
+  /// decoder.
+  Decoder(Context& context, const ModelConfig& config, const ModelParams& params,
+          const ParamStore& store, std::int64_t capacity, std::int64_t chunk);
+  /// Appends tokens (any number up to the free capacity) and returns the logits behind the last of
+  /// them.
   std::span<const float> feed(std::span<const std::int32_t> ids);
   [[nodiscard]] std::int64_t length() const { return length_; }
 

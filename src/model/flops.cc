@@ -11,14 +11,16 @@ ParameterCount count_parameters(const ModelConfig& config) {
     count.total += meta.shape.count();
     const auto index = static_cast<ParamIndex>(&meta - params.metas.data());
     const bool looked_up = index == params.embedding || index == params.position_embedding;
-    if (meta.shape.rank() == 2 && (!looked_up || index == params.head)) count.multiplying += meta.shape.count();
+    if (meta.shape.rank() == 2 && (!looked_up || index == params.head))
+      count.multiplying += meta.shape.count();
   }
   count.active = count.total;
   return count;
 }
 
 std::int64_t model_flops_per_token(const ModelConfig& config, std::int64_t sequence_length) {
-  return 6 * count_parameters(config).multiplying + 6 * config.layers * config.q_size() * sequence_length;
+  return 6 * count_parameters(config).multiplying +
+         6 * config.layers * config.q_size() * sequence_length;
 }
 
 }  // namespace trireme

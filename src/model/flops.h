@@ -6,12 +6,14 @@ namespace trireme {
 
 struct ParameterCount {
   std::int64_t total = 0;
-  std::int64_t active = 0;       ///< used for one token; fewer than total with experts
-  std::int64_t multiplying = 0;  ///< elements of weights that multiply activations, the head also when tied
+  std::int64_t active = 0;  ///< used for one token; fewer than total with experts
+  std::int64_t multiplying =
+      0;  ///< elements of weights that multiply activations, the head also when tied
 };
 ParameterCount count_parameters(const ModelConfig& config);
 
-/// 6 * multiplying + 6 * layers * heads * head_dim * T: forward and backward, causal attention counted once.
+/// 6 * multiplying + 6 * layers * heads * head_dim * T: forward and backward, causal attention
+/// counted once.
 std::int64_t model_flops_per_token(const ModelConfig& config, std::int64_t sequence_length);
 
 }  // namespace trireme

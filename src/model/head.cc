@@ -12,7 +12,8 @@ std::int64_t head_chunk_tokens(const ModelConfig& config, std::int64_t tokens) {
   return std::min(tokens, std::clamp<std::int64_t>(about, 256, 2048));
 }
 
-HeadBuffers lay_out_head(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens, DType compute) {
+HeadBuffers lay_out_head(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens,
+                         DType compute) {
   const std::int64_t chunk = head_chunk_tokens(config, tokens);
   HeadBuffers buffers;
   buffers.logits_TV = arena.take(DType::kF32, {chunk, config.vocab_size});
@@ -27,8 +28,9 @@ HeadBuffers lay_out_head(ArenaCursor& arena, const ModelConfig& config, std::int
 namespace {
 
 /// Rows [begin, begin + count) of one pass through the head.
-void chunk_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_TC, ConstTensorView weight_VC,
-                ConstTensorView targets_T, TensorView loss_T, const HeadTraining* training, TensorView dn_TC) {
+void chunk_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_TC,
+                ConstTensorView weight_VC, ConstTensorView targets_T, TensorView loss_T,
+                const HeadTraining* training, TensorView dn_TC) {
   const std::int64_t count = n_TC.shape[0], vocab = weight_VC.shape[0];
   const TensorView logits = buffers.logits_TV.rows(0, count);
   Gemm product;
@@ -78,8 +80,9 @@ void chunk_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_
 
 }  // namespace
 
-double head_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_TC, ConstTensorView weight_VC,
-                 ConstTensorView targets_T, const HeadTraining* training) {
+double head_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_TC,
+                 ConstTensorView weight_VC, ConstTensorView targets_T,
+                 const HeadTraining* training) {
   const std::int64_t tokens = n_TC.shape[0], chunk = buffers.logits_TV.shape[0];
   for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
     const std::int64_t count = std::min(chunk, tokens - begin);

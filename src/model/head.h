@@ -1,5 +1,6 @@
 #pragma once
-// The language-model head and the loss, over chunks of tokens: the logits of one chunk exist at a time.
+// The language-model head and the loss, over chunks of tokens: the logits of one chunk exist at a
+// time.
 
 #include "config/model_config.h"
 #include "device/context.h"
@@ -8,26 +9,29 @@
 
 namespace trireme {
 
-/// Tokens whose logits exist at once: about 4M logits, whole multiples of 64 between 256 and 2,048 tokens.
+/// Tokens whose logits exist at once: about 4M logits, whole multiples of 64 between 256 and 2,048
+/// tokens.
 std::int64_t head_chunk_tokens(const ModelConfig& config, std::int64_t tokens);
 
 struct HeadBuffers {
-  TensorView logits_TV;                  ///< [chunk, V] f32; becomes dlogits in place in fp32
-  TensorView dlogits_TV;                 ///< bf16 only
-  TensorView maximum_T, sum_T, target_T; ///< of one chunk
-  TensorView loss_T;                     ///< of all tokens
+  TensorView logits_TV;                   ///< [chunk, V] f32; becomes dlogits in place in fp32
+  TensorView dlogits_TV;                  ///< bf16 only
+  TensorView maximum_T, sum_T, target_T;  ///< of one chunk
+  TensorView loss_T;                      ///< of all tokens
 };
-HeadBuffers lay_out_head(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens, DType compute);
+HeadBuffers lay_out_head(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens,
+                         DType compute);
 
 struct HeadTraining {
-  TensorView dn_TC;        ///< out: gradient of the normalised stream
-  TensorView dweight_VC;   ///< f32, accumulated
-  float scale = 1;         ///< of every token's loss: 1 / targets of the global batch
+  TensorView dn_TC;       ///< out: gradient of the normalised stream
+  TensorView dweight_VC;  ///< f32, accumulated
+  float scale = 1;        ///< of every token's loss: 1 / targets of the global batch
 };
 
-/// logits = n W^T; returns the sum of the token losses, added in token order in f64. With `training`, also the gradients:
-/// they need the logits while they exist. n [T, C]; weight [V, C].
-double head_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_TC, ConstTensorView weight_VC,
-                 ConstTensorView targets_T, const HeadTraining* training);
+/// logits = n W^T; returns the sum of the token losses, added in token order in f64. With
+/// `training`, also the gradients: they need the logits while they exist. n [T, C]; weight [V, C].
+double head_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_TC,
+                 ConstTensorView weight_VC, ConstTensorView targets_T,
+                 const HeadTraining* training);
 
 }  // namespace trireme

@@ -5,7 +5,8 @@
 
 namespace trireme {
 
-LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params, const ModelConfig& config) {
+LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params,
+                         const ModelConfig& config) {
   LinearWeights weights;
   weights.weight = lease.weight(params.weight);
   if (params.bias.given()) weights.bias = lease.weight(params.bias);
@@ -13,7 +14,8 @@ LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& par
   return weights;
 }
 
-LinearGradients gradients_of(const ParamStore& store, const LinearParams& params, const ModelConfig& config) {
+LinearGradients gradients_of(const ParamStore& store, const LinearParams& params,
+                             const ModelConfig& config) {
   LinearGradients gradients;
   gradients.weight = store.gradient(params.weight);
   if (params.bias.given()) gradients.bias = store.gradient(params.bias);
@@ -21,7 +23,8 @@ LinearGradients gradients_of(const ParamStore& store, const LinearParams& params
   return gradients;
 }
 
-void linear_forward(Context& context, TensorView y_TN, ConstTensorView x_TK, const LinearWeights& weights) {
+void linear_forward(Context& context, TensorView y_TN, ConstTensorView x_TK,
+                    const LinearWeights& weights) {
   Gemm args;
   args.c_MN = y_TN;
   args.a = x_TK;
@@ -31,7 +34,8 @@ void linear_forward(Context& context, TensorView y_TN, ConstTensorView x_TK, con
   gemm(context, args);
 }
 
-void linear_backward_input(Context& context, TensorView dx_TK, ConstTensorView dy_TN, const LinearWeights& weights) {
+void linear_backward_input(Context& context, TensorView dx_TK, ConstTensorView dy_TN,
+                           const LinearWeights& weights) {
   Gemm args;
   args.c_MN = dx_TK;
   args.a = dy_TN;
@@ -40,8 +44,8 @@ void linear_backward_input(Context& context, TensorView dx_TK, ConstTensorView d
   gemm(context, args);
 }
 
-void linear_backward_weight(Context& context, const LinearGradients& gradients, ConstTensorView dy_TN,
-                            ConstTensorView x_TK) {
+void linear_backward_weight(Context& context, const LinearGradients& gradients,
+                            ConstTensorView dy_TN, ConstTensorView x_TK) {
   Gemm args;
   args.c_MN = gradients.weight;
   args.a = gradients.in_out ? x_TK : dy_TN;

@@ -1,5 +1,6 @@
 #pragma once
-// y = x W^T + b with W [out, in], or y = x W + b with W [in, out] (GPT-2). The backward pass in its two halves.
+// y = x W^T + b with W [out, in], or y = x W + b with W [in, out] (GPT-2). The backward pass in its
+// two halves.
 
 #include "model/param_table.h"
 #include "parallel/param_store.h"
@@ -15,14 +16,18 @@ struct LinearGradients {
   bool in_out = false;
 };
 
-LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params, const ModelConfig& config);
-LinearGradients gradients_of(const ParamStore& store, const LinearParams& params, const ModelConfig& config);
+LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params,
+                         const ModelConfig& config);
+LinearGradients gradients_of(const ParamStore& store, const LinearParams& params,
+                             const ModelConfig& config);
 
-void linear_forward(Context& context, TensorView y_TN, ConstTensorView x_TK, const LinearWeights& weights);
+void linear_forward(Context& context, TensorView y_TN, ConstTensorView x_TK,
+                    const LinearWeights& weights);
 /// B: dx = dy W
-void linear_backward_input(Context& context, TensorView dx_TK, ConstTensorView dy_TN, const LinearWeights& weights);
+void linear_backward_input(Context& context, TensorView dx_TK, ConstTensorView dy_TN,
+                           const LinearWeights& weights);
 /// W: dW += dy^T x, db += sum_t dy. Needs no weights.
-void linear_backward_weight(Context& context, const LinearGradients& gradients, ConstTensorView dy_TN,
-                            ConstTensorView x_TK);
+void linear_backward_weight(Context& context, const LinearGradients& gradients,
+                            ConstTensorView dy_TN, ConstTensorView x_TK);
 
 }  // namespace trireme

@@ -1,5 +1,6 @@
 #pragma once
-// THE table of parameters: every tensor of every family, its Hugging Face name, shape, initial values and place.
+// THE table of parameters: every tensor of every family, its Hugging Face name, shape, initial
+// values and place.
 
 #include <vector>
 
@@ -16,9 +17,9 @@ struct NormParams {
 };
 struct BlockParams {
   NormParams attention_norm, mlp_norm, q_norm, k_norm;
-  LinearParams qkv;   ///< rows q, k, v
-  LinearParams out;   ///< attention's output projection
-  LinearParams up;    ///< rows gate, up; GPT-2: c_fc
+  LinearParams qkv;  ///< rows q, k, v
+  LinearParams out;  ///< attention's output projection
+  LinearParams up;   ///< rows gate, up; GPT-2: c_fc
   LinearParams down;
 };
 
@@ -31,8 +32,8 @@ struct ModelParams {
   bool tied = false;
 };
 
-/// Initial values: weights N(0, init_std), GPT-2's two residual projections N(0, init_std / sqrt(2 L)), biases 0, norms 1
-/// (transformers' _init_weights for each family).
+/// Initial values: weights N(0, init_std), GPT-2's two residual projections N(0, init_std / sqrt(2
+/// L)), biases 0, norms 1 (transformers' _init_weights for each family).
 ModelParams declare_params(const ModelConfig& config);
 
 }  // namespace trireme

@@ -13,21 +13,24 @@ float llama3_frequency(const RopeConfig& rope, float frequency) {
   const double original = static_cast<double>(rope.original_max_positions);
   const double wavelength = 2 * std::numbers::pi / frequency;
   if (wavelength < original / rope.high_freq_factor) return frequency;
-  if (wavelength > original / rope.low_freq_factor) return static_cast<float>(frequency / rope.factor);
-  const double smooth =
-      (original / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+  if (wavelength > original / rope.low_freq_factor)
+    return static_cast<float>(frequency / rope.factor);
+  const double smooth = (original / wavelength - rope.low_freq_factor) /
+                        (rope.high_freq_factor - rope.low_freq_factor);
   return static_cast<float>((1 - smooth) * frequency / rope.factor + smooth * frequency);
 }
 
 /// The dim whose wave turns `turns` times over the original context.
 double yarn_correction_dim(const RopeConfig& rope, std::int64_t head_dim, double turns) {
   return static_cast<double>(head_dim) *
-         std::log(static_cast<double>(rope.original_max_positions) / (turns * 2 * std::numbers::pi)) /
+         std::log(static_cast<double>(rope.original_max_positions) /
+                  (turns * 2 * std::numbers::pi)) /
          (2 * std::log(rope.theta));
 }
 
 /// Peng et al. 2023: slow waves are interpolated, fast ones kept, those between mixed by a ramp.
-float yarn_frequency(const RopeConfig& rope, std::int64_t head_dim, std::int64_t j, float frequency) {
+float yarn_frequency(const RopeConfig& rope, std::int64_t head_dim, std::int64_t j,
+                     float frequency) {
   double low = yarn_correction_dim(rope, head_dim, rope.beta_fast);
   double high = yarn_correction_dim(rope, head_dim, rope.beta_slow);
   if (rope.truncate) {
@@ -46,7 +49,8 @@ double yarn_attention_factor(const RopeConfig& rope) {
   const auto scale = [&](double mscale) {
     return rope.factor <= 1 ? 1.0 : 0.1 * mscale * std::log(rope.factor) + 1.0;
   };
-  if (rope.mscale > 0 && rope.mscale_all_dim > 0) return scale(rope.mscale) / scale(rope.mscale_all_dim);
+  if (rope.mscale > 0 && rope.mscale_all_dim > 0)
+    return scale(rope.mscale) / scale(rope.mscale_all_dim);
   return scale(1);
 }
 
@@ -59,10 +63,17 @@ Buffer make_rope_table(const RopeConfig& rope, std::int64_t head_dim, std::int64
     const float exponent = static_cast<float>(2 * j) / static_cast<float>(head_dim);
     float frequency = 1 / static_cast<float>(std::pow(rope.theta, static_cast<double>(exponent)));
     switch (rope.kind) {
-      case RopeKind::kDefault: break;
-      case RopeKind::kLinear: frequency = static_cast<float>(frequency / rope.factor); break;
-      case RopeKind::kLlama3: frequency = llama3_frequency(rope, frequency); break;
-      case RopeKind::kYarn: frequency = yarn_frequency(rope, head_dim, j, frequency); break;
+      case RopeKind::kDefault:
+        break;
+      case RopeKind::kLinear:
+        frequency = static_cast<float>(frequency / rope.factor);
+        break;
+      case RopeKind::kLlama3:
+        frequency = llama3_frequency(rope, frequency);
+        break;
+      case RopeKind::kYarn:
+        frequency = yarn_frequency(rope, head_dim, j, frequency);
+        break;
     }
     frequencies.push_back(frequency);
   }

@@ -5,8 +5,9 @@
 
 namespace trireme {
 
-/// cos_sin [positions, head_dim] f32 for kernels/rope: head_dim/2 cosines, then as many sines, both times the attention
-/// factor of yarn. Angles are rounded to f32 where transformers (modeling_rope_utils) rounds them.
+/// cos_sin [positions, head_dim] f32 for kernels/rope: head_dim/2 cosines, then as many sines, both
+/// times the attention factor of yarn. Angles are rounded to f32 where transformers
+/// (modeling_rope_utils) rounds them.
 Buffer make_rope_table(const RopeConfig& rope, std::int64_t head_dim, std::int64_t positions);
 
 }  // namespace trireme

@@ -7,7 +7,8 @@
 
 namespace trireme {
 
-Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config, const StageShape& shape, DType compute) {
+Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
+                              const StageShape& shape, DType compute) {
   const std::int64_t tokens = shape.sequences * shape.tokens;
   const bool training = shape.purpose != StagePurpose::kEvaluation;
   const auto wide = [&] { return arena.take(compute, {tokens, config.hidden}); };
@@ -26,9 +27,11 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config, con
     buffers.slots.push_back(std::move(slot));
   }
   if (training) {
-    // Fused backward passes the gradient of the stream to and fro between two sets. Split, each micro-batch has a set
-    // for every layer and, before them, one that takes the gradient of the embedding.
-    const std::int64_t sets = shape.purpose == StagePurpose::kTrainingSplit ? shape.in_flight * (config.layers + 1) : 2;
+    // Fused backward passes the gradient of the stream to and fro between two sets. Split, each
+    // micro-batch has a set for every layer and, before them, one that takes the gradient of the
+    // embedding.
+    const std::int64_t sets =
+        shape.purpose == StagePurpose::kTrainingSplit ? shape.in_flight * (config.layers + 1) : 2;
     for (std::int64_t i = 0; i < sets; ++i) {
       buffers.gradients.push_back(lay_out_gradients(arena, config, tokens, compute));
     }
@@ -39,19 +42,26 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config, con
   return buffers;
 }
 
-std::int64_t Stage::buffer_bytes(const ModelConfig& config, const StageShape& shape, DType compute) {
+std::int64_t Stage::buffer_bytes(const ModelConfig& config, const StageShape& shape,
+                                 DType compute) {
   ArenaCursor measure;
   lay_out(measure, config, shape, compute);
   return static_cast<std::int64_t>(measure.bytes());
 }
 
-Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& params, ParamStore& store,
-             const StageShape& shape)
-    : context_(context), config_(config), params_(params), store_(store), shape_(shape),
-      memory_(static_cast<std::size_t>(buffer_bytes(config, shape, store.compute()))), range_{0, shape.tokens} {
+Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& params,
+             ParamStore& store, const StageShape& shape)
+    : context_(context),
+      config_(config),
+      params_(params),
+      store_(store),
+      shape_(shape),
+      memory_(static_cast<std::size_t>(buffer_bytes(config, shape, store.compute()))),
+      range_{0, shape.tokens} {
   ArenaCursor arena(memory_.data());
   buffers_ = lay_out(arena, config, shape, store.compute());
-  if (config.position == PositionKind::kRope) rope_table_ = make_rope_table(config.rope, config.head_dim, shape.tokens);
+  if (config.position == PositionKind::kRope)
+    rope_table_ = make_rope_table(config.rope, config.head_dim, shape.tokens);
 }
 
 void Stage::begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count,
@@ -64,8 +74,8 @@ void Stage::begin_step(std::span<const MicroBatch> micro_batches, std::int64_t t
 
 BlockPass Stage::pass_of(const MicroBatch& micro_batch) {
   expect(micro_batch.sequences == shape_.sequences && micro_batch.tokens == shape_.tokens,
-         "a micro-batch of {} x {} tokens in a stage made for {} x {}", micro_batch.sequences, micro_batch.tokens,
-         shape_.sequences, shape_.tokens);
+         "a micro-batch of {} x {} tokens in a stage made for {} x {}", micro_batch.sequences,
+         micro_batch.tokens, shape_.sequences, shape_.tokens);
   AttentionMask mask;
   mask.sequences = micro_batch.sequences;
   mask.q = {&range_, 1};
@@ -107,7 +117,8 @@ double Stage::run_forward(const MicroBatch& micro_batch, Slot& slot, const HeadT
   for (std::size_t layer = 0; layer < params_.blocks.size(); ++layer) {
     const ParamStore::Lease lease = store_.acquire(static_cast<int>(layer) + 1);
     const BlockActivations& acts = acts_of(slot, layer);
-    block_forward(pass, weights_of(lease, params_.blocks[layer], config_), acts, buffers_.branch_TC, stream);
+    block_forward(pass, weights_of(lease, params_.blocks[layer], config_), acts, buffers_.branch_TC,
+                  stream);
     stream = acts.s2_TC;
   }
   const ParamStore::Lease lease = store_.acquire(static_cast<int>(params_.blocks.size()) + 1);
@@ -124,7 +135,8 @@ double Stage::run_forward(const MicroBatch& micro_batch, Slot& slot, const HeadT
   norm.weight_C = weights.weight;
   norm.bias_C = weights.bias;
   norm_forward(context_, norm);
-  return head_loss(context_, buffers_.head, slot.final_n_TC, lease.weight(params_.head), micro_batch.targets, training);
+  return head_loss(context_, buffers_.head, slot.final_n_TC, lease.weight(params_.head),
+                   micro_batch.targets, training);
 }
 
 void Stage::forward(int, int micro_batch) {
@@ -133,11 +145,14 @@ void Stage::forward(int, int micro_batch) {
   training.dn_TC = slot.dn_TC;
   training.dweight_VC =
       store_.gradient({params_.head, params_.head}, params_.tied ? Home::kSecond : Home::kOwner);
-  training.scale = static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(1, target_count_)));
+  training.scale =
+      static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(1, target_count_)));
   loss_sum_ += run_forward(micro_batches_[static_cast<std::size_t>(micro_batch)], slot, &training);
 }
 
-double Stage::evaluate(const MicroBatch& micro_batch) { return run_forward(micro_batch, buffers_.slots.front(), nullptr); }
+double Stage::evaluate(const MicroBatch& micro_batch) {
+  return run_forward(micro_batch, buffers_.slots.front(), nullptr);
+}
 
 void Stage::backward_head(int micro_batch) {
   const Slot& slot = slot_of(micro_batch);
@@ -180,8 +195,9 @@ void Stage::backward(int, int micro_batch, Pass pass) {
     const BlockActivations& acts = acts_of(slot, static_cast<std::size_t>(layer));
     const BlockGradients& gradients = gradients_of_layer(micro_batch, layer);
     const ParamStore::Lease lease = store_.acquire(static_cast<int>(layer) + 1);
-    block_backward_input(block_pass, weights_of(lease, params, config_), acts, gradients, buffers_.scratch, store_,
-                         params, gradients_of_layer(micro_batch, layer - 1).dy_TC);
+    block_backward_input(block_pass, weights_of(lease, params, config_), acts, gradients,
+                         buffers_.scratch, store_, params,
+                         gradients_of_layer(micro_batch, layer - 1).dy_TC);
     block_backward_weight(block_pass, acts, gradients, store_, params);
     if (last) ready(static_cast<int>(layer) + 1);
   }
@@ -201,8 +217,9 @@ void Stage::backward_input(int, int micro_batch) {
     const BlockParams& params = params_.blocks[static_cast<std::size_t>(layer)];
     const ParamStore::Lease lease = store_.acquire(static_cast<int>(layer) + 1);
     block_backward_input(block_pass, weights_of(lease, params, config_),
-                         acts_of(slot, static_cast<std::size_t>(layer)), gradients_of_layer(micro_batch, layer), buffers_.scratch,
-                         store_, params, gradients_of_layer(micro_batch, layer - 1).dy_TC);
+                         acts_of(slot, static_cast<std::size_t>(layer)),
+                         gradients_of_layer(micro_batch, layer), buffers_.scratch, store_, params,
+                         gradients_of_layer(micro_batch, layer - 1).dy_TC);
   }
 }
 
@@ -213,7 +230,8 @@ void Stage::backward_weight(int, int micro_batch, Pass pass) {
   const bool last = pass == Pass::kLast;
   if (last) ready(static_cast<int>(config_.layers) + 1);
   for (std::int64_t layer = config_.layers - 1; layer >= 0; --layer) {
-    block_backward_weight(block_pass, acts_of(slot, static_cast<std::size_t>(layer)), gradients_of_layer(micro_batch, layer), store_,
+    block_backward_weight(block_pass, acts_of(slot, static_cast<std::size_t>(layer)),
+                          gradients_of_layer(micro_batch, layer), store_,
                           params_.blocks[static_cast<std::size_t>(layer)]);
     if (last) ready(static_cast<int>(layer) + 1);
   }

@@ -1,5 +1,6 @@
 #pragma once
-// The layers of one stage, with the buffers of their passes. The only place that holds weight leases.
+// The layers of one stage, with the buffers of their passes. The only place that holds weight
+// leases.
 
 #include <functional>
 #include <span>
@@ -20,7 +21,7 @@ enum class StagePurpose : std::uint8_t {
 
 struct StageShape {
   std::int64_t sequences = 1, tokens = 1;  ///< of a micro-batch
-  int in_flight = 1;                       ///< micro-batches between their F and their last backward action
+  int in_flight = 1;  ///< micro-batches between their F and their last backward action
   StagePurpose purpose = StagePurpose::kTraining;
 };
 
@@ -31,10 +32,12 @@ class Stage final : public StageProgram {
         const StageShape& shape);
 
   /// Bytes that the buffers of such a stage take.
-  static std::int64_t buffer_bytes(const ModelConfig& config, const StageShape& shape, DType compute);
+  static std::int64_t buffer_bytes(const ModelConfig& config, const StageShape& shape,
+                                   DType compute);
 
-  /// The micro-batches that the actions of the next step speak of, and how many targets the whole global batch counts.
-  /// `gradients_ready(block)` is called when a block's gradients are final here.
+  /// The micro-batches that the actions of the next step speak of, and how many targets the whole
+  /// global batch counts. `gradients_ready(block)` is called when a block's gradients are final
+  /// here.
   void begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count,
                   const std::function<void(int)>& gradients_ready);
   void forward(int chunk, int micro_batch) override;
@@ -60,7 +63,8 @@ class Stage final : public StageProgram {
     HeadBuffers head;
     TensorView branch_TC;
   };
-  static Buffers lay_out(ArenaCursor& arena, const ModelConfig& config, const StageShape& shape, DType compute);
+  static Buffers lay_out(ArenaCursor& arena, const ModelConfig& config, const StageShape& shape,
+                         DType compute);
 
   [[nodiscard]] BlockPass pass_of(const MicroBatch& micro_batch);
   [[nodiscard]] const BlockActivations& acts_of(const Slot& slot, std::size_t layer) const;

@@ -19,8 +19,8 @@ std::string first_non_finite_gradient(const ParamStore& store) {
   for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
     const TensorView gradient = store.gradient(index);
     const float* values = gradient.as<float>();
-    const bool finite =
-        std::all_of(values, values + gradient.count(), [](float value) { return std::isfinite(value); });
+    const bool finite = std::all_of(values, values + gradient.count(),
+                                    [](float value) { return std::isfinite(value); });
     if (!finite) return store.params()[static_cast<std::size_t>(index)].name;
   }
   return "";
@@ -39,7 +39,8 @@ Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store
     tensor.exp_avg = store.exp_avg(index);
     tensor.exp_avg_sq = store.exp_avg_sq(index);
     tensor.gradient = store.gradient(index);
-    tensor.weight_decay = store.params()[static_cast<std::size_t>(index)].decay ? config.weight_decay : 0;
+    tensor.weight_decay =
+        store.params()[static_cast<std::size_t>(index)].decay ? config.weight_decay : 0;
     tensors_.push_back(tensor);
   }
 }

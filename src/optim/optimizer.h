@@ -11,11 +11,12 @@
 
 namespace trireme {
 
-/// The norm of all gradients: sqrt of the exact sum of squares, tied parameters once (their accumulators are added before).
-/// Not finite where any element is not.
+/// The norm of all gradients: sqrt of the exact sum of squares, tied parameters once (their
+/// accumulators are added before). Not finite where any element is not.
 double gradient_norm(Context& context, const ParamStore& store);
 
-/// The first parameter with a non-finite gradient, in order of the model; empty where there is none.
+/// The first parameter with a non-finite gradient, in order of the model; empty where there is
+/// none.
 std::string first_non_finite_gradient(const ParamStore& store);
 
 /// PyTorch's clip_grad_norm_: min(1, limit / (norm + 1e-6)); 1 where limit is 0.

@@ -32,8 +32,9 @@ MeshCoordinate MeshShape::coordinate_of(int rank) const {
 int MeshShape::rank_of(const MeshCoordinate& coordinate) const {
   int rank = 0;
   for (int axis = 0; axis < kAxisCount; ++axis) {
-    expect(coordinate[axis] >= 0 && coordinate[axis] < extents_[axis], "coordinate {} on the {} axis of extent {}",
-           coordinate[axis], name_of(static_cast<Axis>(axis)), extents_[axis]);
+    expect(coordinate[axis] >= 0 && coordinate[axis] < extents_[axis],
+           "coordinate {} on the {} axis of extent {}", coordinate[axis],
+           name_of(static_cast<Axis>(axis)), extents_[axis]);
     rank = rank * extents_[axis] + coordinate[axis];
   }
   return rank;
@@ -54,7 +55,8 @@ int MeshShape::group_color(Axis axis, int rank) const { return group(axis, rank)
 std::string MeshShape::text() const {
   std::string text;
   for (int axis = 0; axis < kAxisCount; ++axis) {
-    text += fmt::format("{}{} {}", axis == 0 ? "" : " x ", name_of(static_cast<Axis>(axis)), extents_[axis]);
+    text += fmt::format("{}{} {}", axis == 0 ? "" : " x ", name_of(static_cast<Axis>(axis)),
+                        extents_[axis]);
   }
   return text;
 }

@@ -25,9 +25,11 @@ class MeshShape {
   [[nodiscard]] int size() const;
   [[nodiscard]] MeshCoordinate coordinate_of(int rank) const;
   [[nodiscard]] int rank_of(const MeshCoordinate& coordinate) const;
-  /// The ranks that differ from `rank` along `axis` only, itself included, in the order of the axis.
+  /// The ranks that differ from `rank` along `axis` only, itself included, in the order of the
+  /// axis.
   [[nodiscard]] std::vector<int> group(Axis axis, int rank) const;
-  /// The same number for the members of one such group, different for different groups: a colour for a split.
+  /// The same number for the members of one such group, different for different groups: a colour
+  /// for a split.
   [[nodiscard]] int group_color(Axis axis, int rank) const;
   /// "pipeline 2 x data 4 x context 1 x tensor 8"
   [[nodiscard]] std::string text() const;

@@ -14,10 +14,12 @@ struct ParamInit {
   float std = 0;  ///< of kNormal
 };
 
-/// Whether a parameter stands directly behind the one declared before it, so that one GEMM serves both.
+/// Whether a parameter stands directly behind the one declared before it, so that one GEMM serves
+/// both.
 enum class Fuse : std::uint8_t { kNo, kWithPrevious };
 
-/// Everything that is known of a parameter before any memory exists. Declared once, in model/param_table.cc.
+/// Everything that is known of a parameter before any memory exists. Declared once, in
+/// model/param_table.cc.
 struct ParamMeta {
   std::string name;  ///< Hugging Face's
   Shape shape;       ///< global
@@ -25,7 +27,8 @@ struct ParamMeta {
   bool decay = false;  ///< weight decay applies: tensors of two or more dims
   int block = 0;       ///< unit of gathering and reduction: 0 embedding, 1..L layers, L+1 head
   Fuse fuse = Fuse::kNo;
-  /// Used at both ends of the model: two gradient accumulators, added once, at every pipeline extent.
+  /// Used at both ends of the model: two gradient accumulators, added once, at every pipeline
+  /// extent.
   bool tied = false;
 };
 

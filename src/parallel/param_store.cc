@@ -26,17 +26,22 @@ std::vector<std::int64_t> layout_offsets(const std::vector<ParamMeta>& params) {
 }
 
 ParamIndex find_tied(const std::vector<ParamMeta>& params) {
-  const auto found = std::find_if(params.begin(), params.end(), [](const ParamMeta& p) { return p.tied; });
+  const auto found =
+      std::find_if(params.begin(), params.end(), [](const ParamMeta& p) { return p.tied; });
   return found == params.end() ? kNoParam : static_cast<ParamIndex>(found - params.begin());
 }
 
 }  // namespace
 
 ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StorePurpose purpose)
-    : params_(std::move(params)), compute_(compute), purpose_(purpose), offsets_(layout_offsets(params_)),
+    : params_(std::move(params)),
+      compute_(compute),
+      purpose_(purpose),
+      offsets_(layout_offsets(params_)),
       tied_(find_tied(params_)) {
   for (std::size_t i = 0; i < params_.size(); ++i) {
-    expect(i == 0 || params_[i].block >= params_[i - 1].block, "{} is declared out of block order", params_[i].name);
+    expect(i == 0 || params_[i].block >= params_[i - 1].block, "{} is declared out of block order",
+           params_[i].name);
     block_count_ = std::max(block_count_, params_[i].block + 1);
   }
   const Shape flat{offsets_.back()};
@@ -57,16 +62,20 @@ std::int64_t ParamStore::element_count() const {
 }
 
 TensorView ParamStore::part_of(const Buffer& buffer, ParamRange range) const {
-  expect(range.given() && range.first <= range.last && range.last < static_cast<int>(params_.size()),
-         "parameters {}..{} of {}", range.first, range.last, params_.size());
+  expect(
+      range.given() && range.first <= range.last && range.last < static_cast<int>(params_.size()),
+      "parameters {}..{} of {}", range.first, range.last, params_.size());
   Shape shape = params_[range.first].shape;
   for (ParamIndex i = range.first + 1; i <= range.last; ++i) {
-    expect(params_[i].fuse == Fuse::kWithPrevious, "{} does not stand behind {}", params_[i].name, params_[i - 1].name);
+    expect(params_[i].fuse == Fuse::kWithPrevious, "{} does not stand behind {}", params_[i].name,
+           params_[i - 1].name);
     shape.set(0, shape[0] + params_[i].shape[0]);
   }
   const TensorView flat = buffer.view();
-  expect(flat.given(), "{}: a kind of memory that this store does not hold", params_[range.first].name);
-  return {flat.data + static_cast<std::size_t>(offsets_[range.first]) * size_of(flat.dtype), flat.dtype, shape};
+  expect(flat.given(), "{}: a kind of memory that this store does not hold",
+         params_[range.first].name);
+  return {flat.data + static_cast<std::size_t>(offsets_[range.first]) * size_of(flat.dtype),
+          flat.dtype, shape};
 }
 
 ConstTensorView ParamStore::Lease::weight(ParamRange range) const {
@@ -75,11 +84,14 @@ ConstTensorView ParamStore::Lease::weight(ParamRange range) const {
 
 TensorView ParamStore::value(ParamIndex index) const { return part_of(values_, {index, index}); }
 TensorView ParamStore::exp_avg(ParamIndex index) const { return part_of(exp_avg_, {index, index}); }
-TensorView ParamStore::exp_avg_sq(ParamIndex index) const { return part_of(exp_avg_sq_, {index, index}); }
+TensorView ParamStore::exp_avg_sq(ParamIndex index) const {
+  return part_of(exp_avg_sq_, {index, index});
+}
 
 TensorView ParamStore::gradient(ParamRange range, Home home) const {
   if (home == Home::kOwner) return part_of(gradients_, range);
-  expect(range.first == tied_ && range.last == tied_, "only a tied parameter has a second gradient");
+  expect(range.first == tied_ && range.last == tied_,
+         "only a tied parameter has a second gradient");
   return second_gradient_.view();
 }
 
@@ -91,7 +103,8 @@ std::span<float> ParamStore::block_gradients(int block) const {
   const auto in_block = [&](const ParamMeta& param) { return param.block == block; };
   const auto first = std::find_if(params_.begin(), params_.end(), in_block);
   const auto last = std::find_if_not(first, params_.end(), in_block);
-  const std::int64_t begin = offsets_[first - params_.begin()], end = offsets_[last - params_.begin()];
+  const std::int64_t begin = offsets_[first - params_.begin()],
+                     end = offsets_[last - params_.begin()];
   return {gradients_.view().as<float>() + begin, static_cast<std::size_t>(end - begin)};
 }
 
@@ -104,9 +117,15 @@ void ParamStore::initialise(std::uint64_t seed) {
 #pragma omp parallel for schedule(static) if (count > 4096)
     for (std::int64_t i = 0; i < count; ++i) {
       switch (param.init.kind) {
-        case InitKind::kZeros: values[i] = 0; break;
-        case InitKind::kOnes: values[i] = 1; break;
-        case InitKind::kNormal: values[i] = param.init.std * normal(key, static_cast<std::uint64_t>(i)); break;
+        case InitKind::kZeros:
+          values[i] = 0;
+          break;
+        case InitKind::kOnes:
+          values[i] = 1;
+          break;
+        case InitKind::kNormal:
+          values[i] = param.init.std * normal(key, static_cast<std::uint64_t>(i));
+          break;
       }
     }
   }
@@ -127,7 +146,8 @@ void ParamStore::add_tied_gradients(Context& context) {
 
 State ParamStore::state(int replica, int replicas) const {
   State state;
-  const auto add = [&](const char* format_prefix, const char* suffix, const ParamMeta& param, const TensorView& data) {
+  const auto add = [&](const char* format_prefix, const char* suffix, const ParamMeta& param,
+                       const TensorView& data) {
     StateTensor tensor;
     tensor.name = fmt::format("{}/{}{}", format_prefix, param.name, suffix);
     tensor.dtype = data.dtype;
@@ -139,7 +159,8 @@ State ParamStore::state(int replica, int replicas) const {
     tensor.replicas = replicas;
     state.tensors.push_back(std::move(tensor));
   };
-  for (ParamIndex i = 0; i < static_cast<int>(params_.size()); ++i) add("parameters", "", params_[i], value(i));
+  for (ParamIndex i = 0; i < static_cast<int>(params_.size()); ++i)
+    add("parameters", "", params_[i], value(i));
   if (purpose_ == StorePurpose::kTraining) {
     for (ParamIndex i = 0; i < static_cast<int>(params_.size()); ++i) {
       add("optimizer", "/exp_avg", params_[i], exp_avg(i));
@@ -149,7 +170,8 @@ State ParamStore::state(int replica, int replicas) const {
   return state;
 }
 
-ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& params, DType compute, StorePurpose purpose) {
+ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& params, DType compute,
+                                       StorePurpose purpose) {
   const std::int64_t flat = layout_offsets(params).back();
   Bytes bytes;
   bytes.parameters = flat * (compute == DType::kBF16 ? 6 : 4);

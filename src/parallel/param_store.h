@@ -1,6 +1,7 @@
 #pragma once
-// The parameters of one rank with their gradients and moments, each kind one flat buffer with the same offsets. The model
-// reads weights through leases; gradients are fp32 and accumulate over the micro-batches of a step.
+// The parameters of one rank with their gradients and moments, each kind one flat buffer with the
+// same offsets. The model reads weights through leases; gradients are fp32 and accumulate over the
+// micro-batches of a step.
 
 #include <cstdint>
 #include <span>
@@ -43,7 +44,8 @@ class ParamStore {
   };
   [[nodiscard]] Lease acquire([[maybe_unused]] int block) const { return Lease(*this); }
 
-  /// The fp32 value, gradient and moments of a parameter (a fused range as one tensor for gradients).
+  /// The fp32 value, gradient and moments of a parameter (a fused range as one tensor for
+  /// gradients).
   [[nodiscard]] TensorView value(ParamIndex index) const;
   [[nodiscard]] TensorView gradient(ParamRange range, Home home = Home::kOwner) const;
   [[nodiscard]] TensorView gradient(ParamIndex index) const { return gradient({index, index}); }
@@ -64,7 +66,8 @@ class ParamStore {
   /// Adds the second accumulator of tied parameters into the first.
   void add_tied_gradients(Context& context);
 
-  /// "parameters/NAME", and in training "optimizer/NAME/exp_avg", ".../exp_avg_sq", as copy `replica` of `replicas`.
+  /// "parameters/NAME", and in training "optimizer/NAME/exp_avg", ".../exp_avg_sq", as copy
+  /// `replica` of `replicas`.
   [[nodiscard]] State state(int replica, int replicas) const;
 
   struct Bytes {

@@ -2,7 +2,8 @@
 
 namespace trireme {
 
-GradientReduction::GradientReduction(ParamStore& store, Communicator& channel) : store_(store), channel_(channel) {
+GradientReduction::GradientReduction(ParamStore& store, Communicator& channel)
+    : store_(store), channel_(channel) {
   pending_.reserve(static_cast<std::size_t>(store.block_count()));
 }
 

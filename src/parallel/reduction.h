@@ -7,13 +7,15 @@
 
 namespace trireme {
 
-/// Sums the gradients of the data ranks, block by block, while backward goes on to the next block. The loss is already
-/// divided by the targets of the global batch, so a plain sum is the gradient of that loss.
+/// Sums the gradients of the data ranks, block by block, while backward goes on to the next block.
+/// The loss is already divided by the targets of the global batch, so a plain sum is the gradient
+/// of that loss.
 class GradientReduction {
  public:
   /// `channel`: a channel of the data group of its own.
   GradientReduction(ParamStore& store, Communicator& channel);
-  /// The gradients of `block` are final on this rank. Every rank starts the blocks in the same order.
+  /// The gradients of `block` are final on this rank. Every rank starts the blocks in the same
+  /// order.
   void start(int block);
   /// Blocks until every started block is summed.
   void finish();

@@ -14,9 +14,12 @@ bool makes_weight_gradients(const Action& action) {
 
 Phase phase_of(ActionKind kind) {
   switch (kind) {
-    case ActionKind::kForward: return Phase::kForward;
-    case ActionKind::kBackwardWeight: return Phase::kBackwardWeight;
-    default: return Phase::kBackwardInput;
+    case ActionKind::kForward:
+      return Phase::kForward;
+    case ActionKind::kBackwardWeight:
+      return Phase::kBackwardWeight;
+    default:
+      return Phase::kBackwardInput;
   }
 }
 
@@ -33,10 +36,18 @@ void execute(const Plan& plan, int rank, StageProgram& stage, Trace& trace) {
     const Pass pass = last ? Pass::kLast : Pass::kOneOfSeveral;
     const Span span(trace, phase_of(action->kind), action->micro_batch);
     switch (action->kind) {
-      case ActionKind::kForward: stage.forward(chunk, action->micro_batch); break;
-      case ActionKind::kBackwardInput: stage.backward_input(chunk, action->micro_batch); break;
-      case ActionKind::kBackwardWeight: stage.backward_weight(chunk, action->micro_batch, pass); break;
-      case ActionKind::kBackward: stage.backward(chunk, action->micro_batch, pass); break;
+      case ActionKind::kForward:
+        stage.forward(chunk, action->micro_batch);
+        break;
+      case ActionKind::kBackwardInput:
+        stage.backward_input(chunk, action->micro_batch);
+        break;
+      case ActionKind::kBackwardWeight:
+        stage.backward_weight(chunk, action->micro_batch, pass);
+        break;
+      case ActionKind::kBackward:
+        stage.backward(chunk, action->micro_batch, pass);
+        break;
     }
   }
 }

@@ -24,8 +24,9 @@ struct Plan {
   std::vector<std::vector<Action>> ranks;
 };
 
-/// 1F1B (PipeDream-flush; Narayanan et al. 2021): rank i runs min(p-1-i, m) forwards ahead, then forward and backward in
-/// turns, then the remaining backwards. p = 1 gives F0 BW0 F1 BW1 ...: one micro-batch in flight.
+/// 1F1B (PipeDream-flush; Narayanan et al. 2021): rank i runs min(p-1-i, m) forwards ahead, then
+/// forward and backward in turns, then the remaining backwards. p = 1 gives F0 BW0 F1 BW1 ...: one
+/// micro-batch in flight.
 Plan make_1f1b(int stages, int micro_batches);
 
 }  // namespace trireme

@@ -4,11 +4,12 @@
 
 namespace trireme {
 
-/// Whether a backward pass is the last of its chunk in this step: then each block's gradients are final after it.
+/// Whether a backward pass is the last of its chunk in this step: then each block's gradients are
+/// final after it.
 enum class Pass : std::uint8_t { kOneOfSeveral, kLast };
 
-/// What a stage of the model can be asked to do; the executor is the only caller during a step. A chunk is a virtual
-/// stage that this rank holds, numbered from 0 in order of the model.
+/// What a stage of the model can be asked to do; the executor is the only caller during a step. A
+/// chunk is a virtual stage that this rank holds, numbered from 0 in order of the model.
 class StageProgram {
  public:
   virtual ~StageProgram() = default;

@@ -10,9 +10,8 @@ namespace trireme {
 
 std::int64_t parse_bytes(std::string_view text, std::string_view what) {
   static constexpr std::pair<std::string_view, double> kUnits[] = {
-      {"", 1},        {"B", 1},           {"kB", 1e3},          {"KB", 1e3},          {"MB", 1e6},
-      {"GB", 1e9},    {"TB", 1e12},       {"KiB", 0x1p10},      {"MiB", 0x1p20},      {"GiB", 0x1p30},
-      {"TiB", 0x1p40}};
+      {"", 1},      {"B", 1},        {"kB", 1e3},     {"KB", 1e3},     {"MB", 1e6},    {"GB", 1e9},
+      {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));

@@ -1,6 +1,7 @@
 #pragma once
-// Memory that is settled before step 0: a function lays out tensors twice, first on nothing to learn the size, then on the
-// memory. So the plan's figure and the allocation are one piece of code.
+// Memory that is settled before step 0: a function lays out tensors twice, first on nothing to
+// learn the size, then on the memory. So the plan's figure and the allocation are one piece of
+// code.
 
 #include "base/math.h"
 #include "tensor/tensor_view.h"

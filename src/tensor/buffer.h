@@ -10,7 +10,9 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(DType dtype, Shape shape)
-      : memory_(static_cast<std::size_t>(shape.count()) * size_of(dtype)), dtype_(dtype), shape_(shape) {}
+      : memory_(static_cast<std::size_t>(shape.count()) * size_of(dtype)),
+        dtype_(dtype),
+        shape_(shape) {}
   [[nodiscard]] TensorView view() const { return {memory_.data(), dtype_, shape_}; }
   [[nodiscard]] std::size_t bytes() const { return memory_.size(); }
 

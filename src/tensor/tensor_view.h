@@ -1,6 +1,7 @@
 #pragma once
-// A tensor as an op sees it: pointer, type, shape. Plain, trivially copyable, row-major and contiguous by
-// definition; it owns nothing. An op that needs strides takes them as its own argument.
+// A tensor as an op sees it: pointer, type, shape. Plain, trivially copyable, row-major and
+// contiguous by definition; it owns nothing. An op that needs strides takes them as its own
+// argument.
 
 #include <cstddef>
 
@@ -17,22 +18,25 @@ struct BasicTensorView {
   Shape shape;
 
   BasicTensorView() = default;
-  BasicTensorView(Byte* data_, DType dtype_, Shape shape_) : data(data_), dtype(dtype_), shape(shape_) {}
+  BasicTensorView(Byte* data_, DType dtype_, Shape shape_)
+      : data(data_), dtype(dtype_), shape(shape_) {}
   /// A mutable view is a constant one.
   template <class Other>
-    requires std::is_convertible_v<Other*, Byte*>
-  BasicTensorView(const BasicTensorView<Other>& other)
+  requires std::is_convertible_v<Other*, Byte*> BasicTensorView(const BasicTensorView<Other>& other)
       : data(other.data), dtype(other.dtype), shape(other.shape) {}
 
   /// False for the default view, which stands for "not given".
   [[nodiscard]] bool given() const { return data != nullptr; }
   [[nodiscard]] std::int64_t count() const { return shape.count(); }
-  [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(count()) * size_of(dtype); }
+  [[nodiscard]] std::size_t bytes() const {
+    return static_cast<std::size_t>(count()) * size_of(dtype);
+  }
 
   /// Typed pointer; a view of another type is a defect of the caller.
   template <class T>
   [[nodiscard]] auto* as() const {
-    expect(dtype == DTypeOf<T>::kValue, "a {} tensor read as {}", name_of(dtype), name_of(DTypeOf<T>::kValue));
+    expect(dtype == DTypeOf<T>::kValue, "a {} tensor read as {}", name_of(dtype),
+           name_of(DTypeOf<T>::kValue));
     using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
     return reinterpret_cast<Element*>(data);
   }
@@ -59,7 +63,8 @@ using ConstTensorView = BasicTensorView<const std::byte>;
 template <class T>
 auto view_of(T* data, Shape shape) {
   using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
-  return BasicTensorView<Byte>(reinterpret_cast<Byte*>(data), DTypeOf<std::remove_const_t<T>>::kValue, shape);
+  return BasicTensorView<Byte>(reinterpret_cast<Byte*>(data),
+                               DTypeOf<std::remove_const_t<T>>::kValue, shape);
 }
 
 }  // namespace trireme

@@ -13,7 +13,8 @@ struct EvaluationResult {
   [[nodiscard]] double perplexity() const { return std::exp(loss); }
 };
 
-/// Loss over the validation windows, shared out over the data ranks, summed in rank order. Collective.
+/// Loss over the validation windows, shared out over the data ranks, summed in rank order.
+/// Collective.
 EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches);
 
 }  // namespace trireme

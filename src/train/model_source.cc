@@ -9,7 +9,8 @@ namespace trireme {
 
 namespace {
 
-/// The tokenizer of a checkpoint: its own copy of the file where it keeps one, else "byte" or the path it was trained with.
+/// The tokenizer of a checkpoint: its own copy of the file where it keeps one, else "byte" or the
+/// path it was trained with.
 std::string tokenizer_of(const Manifest& manifest, const std::filesystem::path& folder) {
   if (manifest.find_file("tokenizer.json") != nullptr) return (folder / "tokenizer.json").string();
   const Json* path = manifest.tokenizer.find("path");
@@ -23,13 +24,16 @@ ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world)
   if (!checkpoint_) {
     run_together(world, [&] {
       if (!std::filesystem::exists(path_ / "config.json")) {
-        throw DataError("{}: is neither a checkpoint (no manifest.json, no step folders) nor a Hugging Face directory (no "
-                        "config.json)",
-                        path_.string());
+        throw DataError(
+            "{}: is neither a checkpoint (no manifest.json, no step folders) nor a Hugging Face "
+            "directory (no "
+            "config.json)",
+            path_.string());
       }
       model_ = load_model_config(path_ / "config.json");
     });
-    if (std::filesystem::exists(path_ / "tokenizer.json")) tokenizer_ = (path_ / "tokenizer.json").string();
+    if (std::filesystem::exists(path_ / "tokenizer.json"))
+      tokenizer_ = (path_ / "tokenizer.json").string();
     return;
   }
   path_ = resolve_checkpoint_argument(path, world);

@@ -13,8 +13,9 @@ namespace trireme {
 
 class ModelSource {
  public:
-  /// A step folder, a folder of checkpoints, a run (the newest that verifies), or a Hugging Face directory. Throws
-  /// DataError, and ConfigError for a model that this version does not train. Collective.
+  /// A step folder, a folder of checkpoints, a run (the newest that verifies), or a Hugging Face
+  /// directory. Throws DataError, and ConfigError for a model that this version does not train.
+  /// Collective.
   ModelSource(const std::filesystem::path& path, Communicator& world);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }

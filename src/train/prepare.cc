@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "checkpoint/reader.h"
 #include "config/model_parse.h"
+#include "config/unbuilt.h"
 #include "tokenizer/tokenizer.h"
 #include "train/runtime.h"
 
@@ -10,7 +11,8 @@ namespace trireme {
 
 namespace {
 
-/// A model that names no end token of its own ends at the tokenizer's: what generation and exported configs go by.
+/// A model that names no end token of its own ends at the tokenizer's: what generation and exported
+/// configs go by.
 void take_end_token(RunConfig& config, std::int64_t end_token) {
   if (config.model.source.find("eos_token_id") != nullptr || end_token < 0) return;
   config.model.end_token = end_token;
@@ -41,6 +43,7 @@ PreparedRun read_and_check(const ConfigInput& input, Needs needs, std::int64_t w
   }
   resolve_run(loaded.config, facts, loaded.problems, loaded.notes);
   throw_problems(loaded.problems);
+  require_device_built(loaded.config.run.device);
   for (const std::string& note : loaded.notes) log_info_text(note);
   prepared.config = std::move(loaded.config);
   return prepared;
@@ -51,7 +54,8 @@ PreparedRun read_and_check(const ConfigInput& input, Needs needs, std::int64_t w
 LoadedConfig read_config_with_model(const ConfigInput& input) {
   LoadedConfig loaded = read_run_config(input);
   RunConfig& config = loaded.config;
-  if (config.has_model() || !loaded.problems.empty() || !looks_like_checkpoint(config.init.weights)) return loaded;
+  if (config.has_model() || !loaded.problems.empty() || !looks_like_checkpoint(config.init.weights))
+    return loaded;
   const std::unique_ptr<Communicator> self = make_self_communicator();
   const Manifest manifest = read_manifest(resolve_checkpoint_argument(config.init.weights, *self));
   config.model = read_model(manifest.model, loaded.problems, loaded.notes);
@@ -88,9 +92,10 @@ PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& wor
   std::vector<std::string> notes;  // told once, by rank 0 above
   prepared.run = resolve_run(prepared.config, facts, problems, notes);
   throw_problems(problems);
-  prepared.config = with_defaults_written(
-      prepared.config, prepared.run,
-      compute_type(prepared.config) == DType::kBF16 ? ComputePrecision::kBf16 : ComputePrecision::kFp32);
+  prepared.config = with_defaults_written(prepared.config, prepared.run,
+                                          compute_type(prepared.config) == DType::kBF16
+                                              ? ComputePrecision::kBf16
+                                              : ComputePrecision::kFp32);
   return prepared;
 }
 

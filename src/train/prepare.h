@@ -1,12 +1,11 @@
 #pragma once
-// Everything that is settled before any memory is taken: the config with its model, tokenizer, data and batch arithmetic,
-// checked as a whole on rank 0, then the same on every rank.
+// Everything that is settled before any memory is taken: the config with its model, tokenizer, data
+// and batch arithmetic, checked as a whole on rank 0, then the same on every rank.
 
+#include "comm/communicator.h"
 #include "config/parse.h"
 #include "dataset/sources.h"
 #include "plan/resolve.h"
-
-#include "comm/communicator.h"
 
 namespace trireme {
 
@@ -15,11 +14,12 @@ struct PreparedRun {
   ResolvedRun run;
   DataFacts data;
   std::string tokenizer_hash;
-  std::int64_t end_token = -1;      ///< of the tokenizer: what ends a document in the data; -1: none
+  std::int64_t end_token = -1;  ///< of the tokenizer: what ends a document in the data; -1: none
   bool global_batch_given = false;  ///< by the user, not derived
 };
 
-/// read_run_config, and where the config names no model but init.weights is a checkpoint, the model of that.
+/// read_run_config, and where the config names no model but init.weights is a checkpoint, the model
+/// of that.
 LoadedConfig read_config_with_model(const ConfigInput& input);
 
 /// What the config must give.
@@ -28,7 +28,8 @@ enum class Needs : std::uint8_t {
   kSynthetic,  ///< a model; data and tokenizer are not opened
 };
 
-/// Reads and checks on rank 0; every fault of the config at once. Collective. Throws SharedError (ConfigError, DataError).
+/// Reads and checks on rank 0; every fault of the config at once. Collective. Throws SharedError
+/// (ConfigError, DataError).
 PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& world);
 
 }  // namespace trireme

@@ -13,12 +13,16 @@ std::filesystem::path in_run(const RunConfig& config, const char* name) {
 }
 }  // namespace
 
-Reporter::Reporter(const RunConfig& config, std::int64_t resume_step, std::int64_t steps_total, std::int64_t world)
-    : log_interval_(config.log.interval_steps), steps_total_(steps_total), first_step_(resume_step),
+Reporter::Reporter(const RunConfig& config, std::int64_t resume_step, std::int64_t steps_total,
+                   std::int64_t world)
+    : log_interval_(config.log.interval_steps),
+      steps_total_(steps_total),
+      first_step_(resume_step),
       metrics_(in_run(config, "metrics.jsonl"), resume_step),
       plot_(in_run(config, "metrics.jsonl"), in_run(config, "loss.svg"),
             std::filesystem::path(config.run.directory).filename().string()) {
-  if (config.log.tensorboard) tensorboard_.emplace(in_run(config, "tensorboard"), resume_step, world);
+  if (config.log.tensorboard)
+    tensorboard_.emplace(in_run(config, "tensorboard"), resume_step, world);
 }
 
 void Reporter::start(const StartLine& line) {
@@ -34,9 +38,11 @@ void Reporter::step(const StepLine& line) {
   seconds_ += line.step_seconds;
   ++steps_;
   // The first line soon, so that a person sees life.
-  const bool due = line.step % log_interval_ == 0 || line.step == steps_total_ || line.step == first_step_ + 1;
+  const bool due =
+      line.step % log_interval_ == 0 || line.step == steps_total_ || line.step == first_step_ + 1;
   if (!due) return;
-  const double left = seconds_ / static_cast<double>(steps_) * static_cast<double>(steps_total_ - line.step);
+  const double left =
+      seconds_ / static_cast<double>(steps_) * static_cast<double>(steps_total_ - line.step);
   log_info_text(step_text(line, steps_total_, left));
   metrics_.flush();
   if (tensorboard_) tensorboard_->flush();
@@ -45,7 +51,8 @@ void Reporter::step(const StepLine& line) {
 void Reporter::skip(const SkipLine& line) {
   metrics_.append(line);
   metrics_.flush();
-  log_warning("step {} skipped: {} (first in {}, rank {})", line.step, line.reason, line.tensor, line.rank);
+  log_warning("step {} skipped: {} (first in {}, rank {})", line.step, line.reason, line.tensor,
+              line.rank);
 }
 
 void Reporter::evaluation(const EvaluationLine& line) {
@@ -63,7 +70,8 @@ void Reporter::checkpoint(const CheckpointLine& line) {
   metrics_.append(line);
   metrics_.flush();
   if (line.error) {
-    log_warning("step {} was not saved: {} (training goes on; the last saved step stands)", line.step, *line.error);
+    log_warning("step {} was not saved: {} (training goes on; the last saved step stands)",
+                line.step, *line.error);
   } else {
     log_info("saved step {} to {} in {:.2f} s", line.step, line.path, line.save_seconds);
   }

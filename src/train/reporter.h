@@ -10,11 +10,14 @@
 
 namespace trireme {
 
-/// Everything a run says of its progress: metrics.jsonl, TensorBoard, loss.svg and the console. Rank 0 has one.
+/// Everything a run says of its progress: metrics.jsonl, TensorBoard, loss.svg and the console.
+/// Rank 0 has one.
 class Reporter {
  public:
-  /// `resume_step`: where the run goes on from, 0 for a fresh start. Throws DataError where the files cannot be opened.
-  Reporter(const RunConfig& config, std::int64_t resume_step, std::int64_t steps_total, std::int64_t world);
+  /// `resume_step`: where the run goes on from, 0 for a fresh start. Throws DataError where the
+  /// files cannot be opened.
+  Reporter(const RunConfig& config, std::int64_t resume_step, std::int64_t steps_total,
+           std::int64_t world);
 
   void start(const StartLine& line);
   void resume(const ResumeLine& line);

@@ -3,8 +3,9 @@
 namespace trireme {
 
 DType compute_type(const RunConfig& config) {
-  return config.precision.compute.value_or(ComputePrecision::kFp32) == ComputePrecision::kBf16 ? DType::kBF16
-                                                                                               : DType::kF32;
+  return config.precision.compute.value_or(ComputePrecision::kFp32) == ComputePrecision::kBf16
+             ? DType::kBF16
+             : DType::kF32;
 }
 
 namespace {
@@ -19,13 +20,20 @@ StageShape stage_shape(const RuntimeOptions& options) {
 
 }  // namespace
 
-Runtime::Runtime(Launch& launch_, const RunConfig& config_, const ModelConfig& model_, const RuntimeOptions& options_)
-    : launch(launch_), config(config_), model(model_), options(options_), mesh(options.mesh),
+Runtime::Runtime(Launch& launch_, const RunConfig& config_, const ModelConfig& model_,
+                 const RuntimeOptions& options_)
+    : launch(launch_),
+      config(config_),
+      model(model_),
+      options(options_),
+      mesh(options.mesh),
       data(launch.world().split(mesh.group_color(Axis::kData, launch.world().rank()))),
-      data_reduce(data->channel("data.reduce")), context(Device{}, options.threads, detect_isa()),
+      data_reduce(data->channel("data.reduce")),
+      context(Device{}, options.threads, detect_isa()),
       params(declare_params(model)),
       store(params.metas, compute_type(config),
-            options.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference : StorePurpose::kTraining),
+            options.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference
+                                                         : StorePurpose::kTraining),
       stage(context, model, params, store, stage_shape(options)),
       plan(make_1f1b(mesh.extent(Axis::kPipeline), static_cast<int>(options.accumulation))) {
   if (options.purpose == StagePurpose::kEvaluation) return;

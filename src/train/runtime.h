@@ -25,7 +25,8 @@ struct RuntimeOptions {
 class Runtime {
  public:
   /// Collective. Allocates everything that the steady state needs; parameters are zero.
-  Runtime(Launch& launch, const RunConfig& config, const ModelConfig& model, const RuntimeOptions& options);
+  Runtime(Launch& launch, const RunConfig& config, const ModelConfig& model,
+          const RuntimeOptions& options);
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 

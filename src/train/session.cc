@@ -34,7 +34,8 @@ Placement settle_on_cores(const RunConfig& config, const Launch& launch) {
   return placement;
 }
 
-RuntimeOptions runtime_options(const PreparedRun& prepared, const Placement& placement, StagePurpose purpose) {
+RuntimeOptions runtime_options(const PreparedRun& prepared, const Placement& placement,
+                               StagePurpose purpose) {
   RuntimeOptions options;
   options.purpose = purpose;
   options.micro = prepared.run.batch.micro;
@@ -42,8 +43,8 @@ RuntimeOptions runtime_options(const PreparedRun& prepared, const Placement& pla
   options.accumulation = prepared.run.batch.accumulation;
   options.threads = placement.threads;
   const MeshShape& mesh = prepared.run.mesh;
-  options.mesh = {mesh.extent(Axis::kPipeline), mesh.extent(Axis::kData), mesh.extent(Axis::kContext),
-                  mesh.extent(Axis::kTensor)};
+  options.mesh = {mesh.extent(Axis::kPipeline), mesh.extent(Axis::kData),
+                  mesh.extent(Axis::kContext), mesh.extent(Axis::kTensor)};
   return options;
 }
 
@@ -141,10 +142,13 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
                       other.find("cores")->as_string(), other.find("threads")->as_integer(),
                       other.find("device")->as_string()});
   }
-  const RankMemory memory = estimate_memory(config.model, prepared.run.batch, config.data.sequence_length,
-                                            runtime.store.compute(), runtime.options.purpose);
-  const std::vector<MemoryItem> items = {{"parameters", memory.parameters},   {"gradients", memory.gradients},
-                                         {"optimizer", memory.optimizer},     {"activations", memory.activations},
+  const RankMemory memory =
+      estimate_memory(config.model, prepared.run.batch, config.data.sequence_length,
+                      runtime.store.compute(), runtime.options.purpose);
+  const std::vector<MemoryItem> items = {{"parameters", memory.parameters},
+                                         {"gradients", memory.gradients},
+                                         {"optimizer", memory.optimizer},
+                                         {"activations", memory.activations},
                                          {"buffers", memory.buffers}};
   BatchArithmetic batch;
   batch.micro = prepared.run.batch.micro;
@@ -154,8 +158,10 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
   batch.steps = prepared.run.steps;
   batch.windows = prepared.data.windows;
   log_info("{} with {} parameters, computing in {}", name_of(config.model.family),
-           format_count(static_cast<double>(runtime.store.element_count())), name_of(runtime.store.compute()));
-  log_info_text(batch_text(batch) + memory_text(items, memory_bytes_available() / runtime.launch.local_size()) +
+           format_count(static_cast<double>(runtime.store.element_count())),
+           name_of(runtime.store.compute()));
+  log_info_text(batch_text(batch) +
+                memory_text(items, memory_bytes_available() / runtime.launch.local_size()) +
                 places_text(places));
 }
 
@@ -165,22 +171,25 @@ StartLine start_line(const PreparedRun& prepared, const Runtime& runtime) {
   line.world = runtime.world().size();
   line.mesh = mesh_json(prepared.run.mesh);
   line.parameters = runtime.store.element_count();
-  line.model_flops_per_token = model_flops_per_token(prepared.config.model, prepared.config.data.sequence_length);
+  line.model_flops_per_token =
+      model_flops_per_token(prepared.config.model, prepared.config.data.sequence_length);
   line.peak_tflops = prepared.config.run.peak_tflops;
   line.config = resolved_json(prepared.config);
   return line;
 }
 
-/// The run's folder on rank 0: its lock for as long as the object lives, what dead runs left behind removed.
+/// The run's folder on rank 0: its lock for as long as the object lives, what dead runs left behind
+/// removed.
 class RunDirectory {
  public:
   RunDirectory(const PreparedRun& prepared, Launch& launch) {
     run_together(launch.world(), [&] {
       if (launch.world().rank() != 0) return;
-      lock_ = std::make_unique<RunLock>(prepared.config.run.directory, [&launch](const std::string& why) {
-        log_any_rank("{}", why);
-        launch.abort(static_cast<int>(ExitCode::kEnvironment));
-      });
+      lock_ = std::make_unique<RunLock>(prepared.config.run.directory,
+                                        [&launch](const std::string& why) {
+                                          log_any_rank("{}", why);
+                                          launch.abort(static_cast<int>(ExitCode::kEnvironment));
+                                        });
       const std::string left = remove_leftovers(prepared.config.checkpoint_directory());
       if (!left.empty()) log_warning("{}", left);
     });
@@ -190,19 +199,23 @@ class RunDirectory {
   std::unique_ptr<RunLock> lock_;
 };
 
-std::unique_ptr<EvaluationBatches> batches_of(std::shared_ptr<const SampleSource> source, const PreparedRun& prepared,
-                                              const Runtime& runtime) {
+std::unique_ptr<EvaluationBatches> batches_of(std::shared_ptr<const SampleSource> source,
+                                              const PreparedRun& prepared, const Runtime& runtime) {
   const RunConfig& config = prepared.config;
-  return std::make_unique<EvaluationBatches>(std::move(source), config.data, batch_shape(prepared, runtime),
-                                             config.evaluation.batches, prepared.end_token, config.model.vocab_size);
+  return std::make_unique<EvaluationBatches>(
+      std::move(source), config.data, batch_shape(prepared, runtime), config.evaluation.batches,
+      prepared.end_token, config.model.vocab_size);
 }
 
 }  // namespace
 
-std::unique_ptr<EvaluationBatches> open_validation(const PreparedRun& prepared, const Runtime& runtime) {
+std::unique_ptr<EvaluationBatches> open_validation(const PreparedRun& prepared,
+                                                   const Runtime& runtime) {
   const Sources sources = open_sources(prepared, runtime.world());
   if (!sources.validation) {
-    throw SharedError(ExitCode::kConfig, "data.validation: the config names no validation data (nor data.split). Add it.");
+    throw SharedError(
+        ExitCode::kConfig,
+        "data.validation: the config names no validation data (nor data.split). Add it.");
   }
   return batches_of(sources.validation, prepared, runtime);
 }
@@ -214,8 +227,8 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared) {
   const RunDirectory directory(prepared, launch);
   const StartPoint start = choose_start(prepared, world);
   if (start.progress.step >= prepared.run.steps) {
-    log_info("{}: finished: step {} of {} is saved in {}", config.run.directory, start.progress.step, prepared.run.steps,
-             start.checkpoint.string());
+    log_info("{}: finished: step {} of {} is saved in {}", config.run.directory,
+             start.progress.step, prepared.run.steps, start.checkpoint.string());
     return ExitCode::kOk;
   }
   const Sources sources = open_sources(prepared, world);
@@ -224,12 +237,14 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared) {
     if (!leader) return;
     write_file_atomically(std::filesystem::path(config.run.directory) / "config.json",
                           resolved_json(config).dump(2) + "\n");
-    reporter = std::make_unique<Reporter>(config, start.progress.step, prepared.run.steps, world.size());
+    reporter =
+        std::make_unique<Reporter>(config, start.progress.step, prepared.run.steps, world.size());
   });
 
   Heartbeat heartbeat(launch);
   const Placement placement = settle_on_cores(config, launch);
-  Runtime runtime(launch, config, config.model, runtime_options(prepared, placement, StagePurpose::kTraining));
+  Runtime runtime(launch, config, config.model,
+                  runtime_options(prepared, placement, StagePurpose::kTraining));
   Watchdog watchdog(launch, heartbeat, runtime.trace, config.run.hang_timeout_seconds);
   print_start(prepared, runtime, placement);
   if (reporter) reporter->start(start_line(prepared, runtime));

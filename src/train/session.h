@@ -11,16 +11,19 @@ namespace trireme {
 Placement settle_on_cores(const RunConfig& config, const Launch& launch);
 
 /// The runtime options that a prepared run means on this rank.
-RuntimeOptions runtime_options(const PreparedRun& prepared, const Placement& placement, StagePurpose purpose);
+RuntimeOptions runtime_options(const PreparedRun& prepared, const Placement& placement,
+                               StagePurpose purpose);
 
 /// How the samples of a batch fall to this rank.
 BatchShape batch_shape(const PreparedRun& prepared, const Runtime& runtime);
 
-/// The validation batches of a run; ConfigError where the config names no validation data. Collective.
-std::unique_ptr<EvaluationBatches> open_validation(const PreparedRun& prepared, const Runtime& runtime);
+/// The validation batches of a run; ConfigError where the config names no validation data.
+/// Collective.
+std::unique_ptr<EvaluationBatches> open_validation(const PreparedRun& prepared,
+                                                   const Runtime& runtime);
 
-/// Trains a prepared run from its newest checkpoint, or from its initial weights, to its end or a reason to stop; the whole
-/// life of `train CONFIG` behind the config. Collective.
+/// Trains a prepared run from its newest checkpoint, or from its initial weights, to its end or a
+/// reason to stop; the whole life of `train CONFIG` behind the config. Collective.
 ExitCode train_session(Launch& launch, const PreparedRun& prepared);
 
 }  // namespace trireme

@@ -14,7 +14,8 @@ std::filesystem::path choose_checkpoint(const RunConfig& config, Communicator& w
   const std::filesystem::path directory = config.checkpoint_directory();
   const ResumeChoice& resume = config.run.resume;
   switch (resume.kind) {
-    case ResumeKind::kNever: return {};
+    case ResumeKind::kNever:
+      return {};
     case ResumeKind::kStep: {
       const std::filesystem::path folder = directory / step_folder_name(resume.step);
       require_valid(folder, world);
@@ -26,15 +27,17 @@ std::filesystem::path choose_checkpoint(const RunConfig& config, Communicator& w
       return folder;
     }
     case ResumeKind::kAuto:
-    case ResumeKind::kMust: break;
+    case ResumeKind::kMust:
+      break;
   }
   const NewestCheckpoint newest = find_newest_valid(directory, world);
   for (const Rejected& rejected : newest.rejected) {
     log_warning("{} is not used: {}", rejected.path.string(), rejected.reason);
   }
   if (newest.path.empty() && resume.kind == ResumeKind::kMust) {
-    throw SharedError(ExitCode::kData, fmt::format("{}: no checkpoint to resume from (run.resume is \"must\")",
-                                                   directory.string()));
+    throw SharedError(ExitCode::kData,
+                      fmt::format("{}: no checkpoint to resume from (run.resume is \"must\")",
+                                  directory.string()));
   }
   return newest.path;
 }
@@ -43,16 +46,17 @@ std::filesystem::path choose_checkpoint(const RunConfig& config, Communicator& w
 std::string model_difference(const ModelConfig& saved, const ModelConfig& wanted) {
   const Json a = model_keys_json(saved), b = model_keys_json(wanted);
   static constexpr std::string_view kShape[] = {
-      "model_type", "hidden_size", "n_embd", "num_hidden_layers", "n_layer", "num_attention_heads", "n_head",
-      "num_key_value_heads", "head_dim", "intermediate_size", "n_inner", "vocab_size", "n_positions",
-      "tie_word_embeddings", "attention_bias", "mlp_bias"};
+      "model_type",  "hidden_size",         "n_embd",         "num_hidden_layers",
+      "n_layer",     "num_attention_heads", "n_head",         "num_key_value_heads",
+      "head_dim",    "intermediate_size",   "n_inner",        "vocab_size",
+      "n_positions", "tie_word_embeddings", "attention_bias", "mlp_bias"};
   for (const std::string_view key : kShape) {
     const Json* x = a.find(key);
     const Json* y = b.find(key);
     if (x == nullptr && y == nullptr) continue;
     if (x == nullptr || y == nullptr || !(*x == *y)) {
-      return fmt::format("model.{}: {} in the checkpoint, {} in the config", key, x ? x->dump() : "absent",
-                         y ? y->dump() : "absent");
+      return fmt::format("model.{}: {} in the checkpoint, {} in the config", key,
+                         x ? x->dump() : "absent", y ? y->dump() : "absent");
     }
   }
   return "";
@@ -78,28 +82,38 @@ std::int64_t integer_of(const Json& scalars, std::string_view name) {
   return value->as_integer();
 }
 
-void compare(const PreparedRun& prepared, const Manifest& manifest, const std::filesystem::path& folder) {
+void compare(const PreparedRun& prepared, const Manifest& manifest,
+             const std::filesystem::path& folder) {
   std::vector<Problem> problems;
   std::vector<std::string> notes;
   const ModelConfig saved = read_model(manifest.model, problems, notes);
   throw_problems(problems);
-  if (const std::string difference = model_difference(saved, prepared.config.model); !difference.empty()) {
-    throw ConfigError("{}: another model ({}). Use another run.directory, or init.weights to start from its weights.",
-                      folder.string(), difference);
+  if (const std::string difference = model_difference(saved, prepared.config.model);
+      !difference.empty()) {
+    throw ConfigError(
+        "{}: another model ({}). Use another run.directory, or init.weights to start from its "
+        "weights.",
+        folder.string(), difference);
   }
   const Json* hash = manifest.tokenizer.find("hash");
   if (hash != nullptr && hash->is_string() && hash->as_string() != prepared.tokenizer_hash) {
-    throw ConfigError("{}: trained with another tokenizer (hash {}, the config's {} has {}): its ids mean other text. "
-                      "Use the same tokenizer or another run.directory.",
-                      folder.string(), hash->as_string(), prepared.config.tokenizer, prepared.tokenizer_hash);
+    throw ConfigError(
+        "{}: trained with another tokenizer (hash {}, the config's {} has {}): its ids mean other "
+        "text. "
+        "Use the same tokenizer or another run.directory.",
+        folder.string(), hash->as_string(), prepared.config.tokenizer, prepared.tokenizer_hash);
   }
   const std::int64_t global = integer_of(manifest.scalars, "global_batch");
   if (global != prepared.run.batch.global && !prepared.global_batch_given) {
-    throw ConfigError("batch.global: {} follows from the config and the number of ranks, the checkpoint has {} (the run would "
-                      "go on with another batch unnoticed). Set batch.global to {} to keep it or to {} to change it.",
-                      prepared.run.batch.global, global, global, prepared.run.batch.global);
+    throw ConfigError(
+        "batch.global: {} follows from the config and the number of ranks, the checkpoint has {} "
+        "(the run would "
+        "go on with another batch unnoticed). Set batch.global to {} to keep it or to {} to change "
+        "it.",
+        prepared.run.batch.global, global, global, prepared.run.batch.global);
   }
-  if (const Json* config = manifest.scalars.find("config")) print_changes(*config, resolved_json(prepared.config));
+  if (const Json* config = manifest.scalars.find("config"))
+    print_changes(*config, resolved_json(prepared.config));
 }
 
 }  // namespace
@@ -129,13 +143,16 @@ void load_start(Runtime& runtime, const PreparedRun& prepared, const StartPoint&
     runtime.store.initialise(static_cast<std::uint64_t>(prepared.config.run.seed));
   } else {
     const ModelSource source(prepared.config.init.weights, world);
-    std::erase_if(state.tensors, [](const StateTensor& tensor) { return !tensor.name.starts_with("parameters/"); });
+    std::erase_if(state.tensors, [](const StateTensor& tensor) {
+      return !tensor.name.starts_with("parameters/");
+    });
     source.load(state, world);
   }
   runtime.store.refresh_forms(runtime.context);
 }
 
-Json saved_scalars(const PreparedRun& prepared, const Progress& progress, std::int64_t applied_updates) {
+Json saved_scalars(const PreparedRun& prepared, const Progress& progress,
+                   std::int64_t applied_updates) {
   Json scalars = Json::object();
   scalars["applied_updates"] = applied_updates;
   scalars["skipped_in_a_row"] = progress.skipped_in_a_row;

@@ -8,7 +8,8 @@ namespace trireme {
 
 void Step::forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {
   runtime_.store.clear_gradients(runtime_.context);
-  runtime_.stage.begin_step(micro_batches, target_count, [this](int block) { runtime_.reduction->start(block); });
+  runtime_.stage.begin_step(micro_batches, target_count,
+                            [this](int block) { runtime_.reduction->start(block); });
   execute(runtime_.plan, 0, runtime_.stage, runtime_.trace);
   const Span span(runtime_.trace, Phase::kCommunication);
   runtime_.reduction->finish();
@@ -21,10 +22,12 @@ double Step::gradient_norm() {
 
 void Step::update(double lr, double norm) {
   const Span span(runtime_.trace, Phase::kOptimizer);
-  runtime_.optimizer->step(runtime_.context, lr, clip_coefficient(norm, runtime_.config.optimizer.clip_grad_norm));
+  runtime_.optimizer->step(runtime_.context, lr,
+                           clip_coefficient(norm, runtime_.config.optimizer.clip_grad_norm));
 }
 
-std::string Step::find_non_finite(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {
+std::string Step::find_non_finite(std::span<const MicroBatch> micro_batches,
+                                  std::int64_t target_count) {
   runtime_.store.clear_gradients(runtime_.context);
   runtime_.stage.begin_step(micro_batches, target_count, {});
   execute(runtime_.plan, 0, runtime_.stage, runtime_.trace);

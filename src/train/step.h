@@ -12,7 +12,8 @@ class Step {
  public:
   explicit Step(Runtime& runtime) : runtime_(runtime) {}
 
-  /// Every micro-batch forward and backward, gradients summed over the data ranks. `target_count`: of the global batch.
+  /// Every micro-batch forward and backward, gradients summed over the data ranks. `target_count`:
+  /// of the global batch.
   void forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count);
   /// Sum of this rank's token losses.
   [[nodiscard]] double loss_sum() const { return runtime_.stage.loss_sum(); }
@@ -21,8 +22,9 @@ class Step {
   /// Clips by `norm` and updates every parameter.
   void update(double lr, double norm);
 
-  /// After a step whose loss or gradient is not finite: computes this rank's part again without the sum over ranks and
-  /// names what is not finite in it: a parameter (its gradient), "loss", or "" where this rank's part is finite.
+  /// After a step whose loss or gradient is not finite: computes this rank's part again without the
+  /// sum over ranks and names what is not finite in it: a parameter (its gradient), "loss", or ""
+  /// where this rank's part is finite.
   std::string find_non_finite(std::span<const MicroBatch> micro_batches, std::int64_t target_count);
 
  private:

@@ -8,7 +8,8 @@ Stopping::Stopping(const RunConfig& config, bool leader)
     : leader_(leader), stop_file_(std::filesystem::path(config.run.directory) / "stop") {
   if (!config.run.exit_after_minutes) return;
   const std::chrono::duration<double> limit(*config.run.exit_after_minutes * 60);
-  deadline_ = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(limit);
+  deadline_ = std::chrono::steady_clock::now() +
+              std::chrono::duration_cast<std::chrono::steady_clock::duration>(limit);
 }
 
 Stopping::Reason Stopping::look() const {

@@ -9,8 +9,8 @@
 
 namespace trireme {
 
-/// Whether this rank sees a reason to stop, asked once a step. The reasons of all ranks are merged (the largest wins), so
-/// that all stop behind the same step.
+/// Whether this rank sees a reason to stop, asked once a step. The reasons of all ranks are merged
+/// (the largest wins), so that all stop behind the same step.
 class Stopping {
  public:
   /// In ascending order of precedence.

@@ -23,6 +23,7 @@ Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, Progress progress)
       inputs_(std::move(inputs)),
       progress_(progress),
       step_(runtime),
+      trace_steps_(runtime),
       stopping_(runtime.config, runtime.world().rank() == 0),
       saved_step_(progress.step > 0 ? progress.step : -1),
       last_save_(Clock::now()) {}
@@ -37,7 +38,9 @@ ExitCode Trainer::run() {
   target_count_ = batch_.target_count;
   runtime_.data->sum(std::span(&target_count_, 1));
   while (!finished()) {
+    trace_steps_.before(progress_.step + 1);
     run_step();
+    trace_steps_.after(progress_.step);
     const std::int64_t interval = runtime_.config.evaluation.interval_steps;
     if (finished() || (interval > 0 && progress_.step % interval == 0)) evaluate();
     const bool exit_now = run.exit_at_step && progress_.step == *run.exit_at_step;

@@ -1,6 +1,6 @@
 #pragma once
-// The training loop: data, forward and backward, sum over ranks, norm, update; evaluation, saving and stopping at step
-// boundaries, decided by all ranks together.
+// The training loop: data, forward and backward, sum over ranks, norm, update; evaluation, saving
+// and stopping at step boundaries, decided by all ranks together.
 
 #include <chrono>
 #include <functional>
@@ -13,6 +13,7 @@
 #include "train/reporter.h"
 #include "train/step.h"
 #include "train/stopping.h"
+#include "train/trace_steps.h"
 
 namespace trireme {
 
@@ -20,20 +21,21 @@ class Watchdog;
 
 /// Where the loop stands; saved and restored.
 struct Progress {
-  std::int64_t step = 0;              ///< updates done, skipped ones included
+  std::int64_t step = 0;  ///< updates done, skipped ones included
   std::int64_t consumed_samples = 0;
   std::int64_t skipped_in_a_row = 0;
 };
 
 /// What the loop is given besides the runtime.
 struct TrainerInputs {
-  std::int64_t steps = 0;           ///< of the whole run
-  std::int64_t global_batch = 1;    ///< samples of a step
+  std::int64_t steps = 0;         ///< of the whole run
+  std::int64_t global_batch = 1;  ///< samples of a step
   std::int64_t sequence_length = 1;
   std::int64_t flops_per_token = 0;
   std::optional<double> peak_tflops;  ///< of all ranks together
-  SaveRequest save;                 ///< everything but step, position and state
-  std::function<Json(const Progress&, std::int64_t applied_updates)> scalars;  ///< saved beside the tensors
+  SaveRequest save;                   ///< everything but step, position and state
+  std::function<Json(const Progress&, std::int64_t applied_updates)>
+      scalars;  ///< saved beside the tensors
   Loader* loader = nullptr;
   EvaluationBatches* validation = nullptr;  ///< null: none
   Reporter* reporter = nullptr;             ///< on rank 0
@@ -46,7 +48,8 @@ class Trainer {
   static constexpr std::int64_t kSkipsMax = 10;
 
   Trainer(Runtime& runtime, TrainerInputs inputs, Progress progress);
-  /// To the end of the run or a reason to stop. Throws DivergedError, and DataError where the last save failed.
+  /// To the end of the run or a reason to stop. Throws DivergedError, and DataError where the last
+  /// save failed.
   ExitCode run();
 
  private:
@@ -72,9 +75,10 @@ class Trainer {
   TrainerInputs inputs_;
   Progress progress_;
   Step step_;
+  TraceSteps trace_steps_;
   Stopping stopping_;
-  StepBatch batch_;                  // of the step that comes next
-  std::int64_t target_count_ = 0;    // of its global batch
+  StepBatch batch_;                // of the step that comes next
+  std::int64_t target_count_ = 0;  // of its global batch
   Stopping::Reason stop_ = Stopping::Reason::kNone;
   std::int64_t memory_bytes_ = 0;
   std::vector<RankReport> reports_;

@@ -27,12 +27,14 @@ TEST(Greedy, ids_equal_those_of_transformers_for_every_family) {
       Decoder decoder(model.context, model.config, model.params, model.store,
                       static_cast<std::int64_t>(prompt.size()) + 24, 4);
       std::vector<std::int32_t> ids;
-      generate(decoder, prompt, 24, end_token, options, [&](std::int32_t id) { ids.push_back(id); });
+      generate(decoder, prompt, 24, end_token, options,
+               [&](std::int32_t id) { ids.push_back(id); });
       return ids;
     };
 
     EXPECT_EQ(continuation(-1), narrow_ids(*entry.find("ids")));
-    EXPECT_EQ(continuation(entry.find("end_token")->as_integer()), narrow_ids(*entry.find("ids_until_end")));
+    EXPECT_EQ(continuation(entry.find("end_token")->as_integer()),
+              narrow_ids(*entry.find("ids_until_end")));
   }
 }
 

@@ -16,7 +16,8 @@ TEST(Sampler, filters_keep_what_transformers_keeps) {
   for (const Json& setting : golden.find("settings")->as_array()) {
     SCOPED_TRACE(setting.dump().substr(0, 100));
     std::vector<float> logits;
-    for (const double logit : flat_reals(*golden.find("logits")->find(setting.find("logits")->as_string()))) {
+    for (const double logit :
+         flat_reals(*golden.find("logits")->find(setting.find("logits")->as_string()))) {
       logits.push_back(static_cast<float>(logit));
     }
     SamplingOptions options;

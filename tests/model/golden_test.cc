@@ -10,13 +10,17 @@
 namespace trireme {
 namespace {
 
-/// Gradients of every parameter; in GPT-2's fused bias the key part is zero in theory, so it is compared as a whole.
+/// Gradients of every parameter; in GPT-2's fused bias the key part is zero in theory, so it is
+/// compared as a whole.
 void expect_gradients(const ModelFixture& model, const ModelGolden& golden) {
   ASSERT_EQ(model.params.metas.size(), golden.gradients.size());
   for (ParamIndex index = 0; index < static_cast<int>(model.params.metas.size()); ++index) {
     const std::string& name = model.params.metas[static_cast<std::size_t>(index)].name;
     ASSERT_TRUE(golden.gradients.contains(name)) << name;
-    EXPECT_LE(gradient_error(model.gradient(index), golden.gradients.at(name).values, golden.gradient_norm), 1) << name;
+    EXPECT_LE(gradient_error(model.gradient(index), golden.gradients.at(name).values,
+                             golden.gradient_norm),
+              1)
+        << name;
   }
 }
 
@@ -27,14 +31,16 @@ TEST_P(ModelGoldenCase, loss_and_gradients_equal_float64) {
   const ModelGolden golden = read_model_golden(GetParam());
   const OwnedBatch batch(golden.batch, golden.tokens, golden.input_ids, golden.targets);
   for (const int threads : {1, 3}) {
-    ModelFixture model(load_model_config(golden.directory), {golden.batch, golden.tokens}, DType::kF32, threads);
+    ModelFixture model(load_model_config(golden.directory), {golden.batch, golden.tokens},
+                       DType::kF32, threads);
     model.load(golden.directory / "model.safetensors");
 
     const double loss = model.run({&batch.view, 1});
 
     EXPECT_NEAR(loss, golden.loss, 1e-6 * golden.loss);
     expect_gradients(model, golden);
-    EXPECT_NEAR(model.stage.evaluate(batch.view) / static_cast<double>(batch.view.target_count), loss, 1e-12);
+    EXPECT_NEAR(model.stage.evaluate(batch.view) / static_cast<double>(batch.view.target_count),
+                loss, 1e-12);
   }
 }
 
@@ -50,7 +56,8 @@ TEST_P(ModelGoldenCase, b_and_w_apart_give_the_bits_of_bw) {
   // W as late as it may be: three micro-batches in flight.
   Plan plan;
   plan.ranks.emplace_back();
-  for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackwardInput, ActionKind::kBackwardWeight}) {
+  for (const ActionKind kind :
+       {ActionKind::kForward, ActionKind::kBackwardInput, ActionKind::kBackwardWeight}) {
     for (int i = 0; i < 3; ++i) plan.ranks[0].push_back({kind, 0, i});
   }
 
@@ -60,7 +67,8 @@ TEST_P(ModelGoldenCase, b_and_w_apart_give_the_bits_of_bw) {
   EXPECT_EQ(fused_loss, split_loss);
   for (ParamIndex index = 0; index < static_cast<int>(fused.params.metas.size()); ++index) {
     const auto a = fused.gradient(index), b = split.gradient(index);
-    EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin())) << fused.params.metas[static_cast<std::size_t>(index)].name;
+    EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin()))
+        << fused.params.metas[static_cast<std::size_t>(index)].name;
   }
 }
 
@@ -76,11 +84,14 @@ TEST_P(ModelGoldenCase, logits_with_a_cache_equal_float64) {
     const std::span<const std::int32_t> all(ids);
     // A prompt in chunks of 8, then one token at a time.
     for (const std::int64_t last : {golden.tokens - 2, golden.tokens - 1}) {
-      const auto logits = last == golden.tokens - 2 ? decoder.feed(all.first(static_cast<std::size_t>(last) + 1))
-                                                    : decoder.feed(all.subspan(static_cast<std::size_t>(last), 1));
+      const auto logits = last == golden.tokens - 2
+                              ? decoder.feed(all.first(static_cast<std::size_t>(last) + 1))
+                              : decoder.feed(all.subspan(static_cast<std::size_t>(last), 1));
       const std::int64_t from = (row * 2 + last - (golden.tokens - 2)) * vocab;
-      const std::span<const double> expected(golden.logits.values.data() + from, static_cast<std::size_t>(vocab));
-      EXPECT_LE(relative_error_max(logits, expected), 5e-6) << "row " << row << ", position " << last;
+      const std::span<const double> expected(golden.logits.values.data() + from,
+                                             static_cast<std::size_t>(vocab));
+      EXPECT_LE(relative_error_max(logits, expected), 5e-6)
+          << "row " << row << ", position " << last;
     }
   }
 }
@@ -88,7 +99,8 @@ TEST_P(ModelGoldenCase, logits_with_a_cache_equal_float64) {
 TEST_P(ModelGoldenCase, bf16_stays_near_float64) {
   const ModelGolden golden = read_model_golden(GetParam());
   const OwnedBatch batch(golden.batch, golden.tokens, golden.input_ids, golden.targets);
-  ModelFixture model(load_model_config(golden.directory), {golden.batch, golden.tokens}, DType::kBF16);
+  ModelFixture model(load_model_config(golden.directory), {golden.batch, golden.tokens},
+                     DType::kBF16);
   model.load(golden.directory / "model.safetensors");
 
   const double loss = model.run({&batch.view, 1});
@@ -96,15 +108,18 @@ TEST_P(ModelGoldenCase, bf16_stays_near_float64) {
   EXPECT_NEAR(loss, golden.loss, 1e-2 * golden.loss);
   double difference = 0;
   for (ParamIndex index = 0; index < static_cast<int>(model.params.metas.size()); ++index) {
-    const auto& expected = golden.gradients.at(model.params.metas[static_cast<std::size_t>(index)].name).values;
+    const auto& expected =
+        golden.gradients.at(model.params.metas[static_cast<std::size_t>(index)].name).values;
     const auto actual = model.gradient(index);
-    for (std::size_t i = 0; i < expected.size(); ++i) difference += std::pow(actual[i] - expected[i], 2);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      difference += std::pow(actual[i] - expected[i], 2);
   }
   EXPECT_LE(std::sqrt(difference), 0.04 * golden.gradient_norm);
 }
 
 class DocumentMaskCase : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(all, DocumentMaskCase, testing::Values("llama_rope_llama3", "gpt2_untied"));
+INSTANTIATE_TEST_SUITE_P(all, DocumentMaskCase,
+                         testing::Values("llama_rope_llama3", "gpt2_untied"));
 
 TEST_P(DocumentMaskCase, loss_and_gradients_equal_float64) {
   const DocumentMaskGolden golden = read_document_mask_golden(GetParam());

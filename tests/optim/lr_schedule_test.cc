@@ -58,8 +58,9 @@ TEST(LearningRate, equals_the_rates_of_the_golden_run) {
   const auto expected = flat_reals(*golden.find("learning_rates"));
   ASSERT_EQ(expected.size(), 20U);
   for (std::size_t k = 1; k <= 20; ++k) {
-    EXPECT_NEAR(learning_rate(schedule, golden.find("lr")->as_double(), 20, static_cast<std::int64_t>(k)), expected[k - 1],
-                1e-15);
+    EXPECT_NEAR(
+        learning_rate(schedule, golden.find("lr")->as_double(), 20, static_cast<std::int64_t>(k)),
+        expected[k - 1], 1e-15);
   }
 }
 

@@ -12,7 +12,8 @@ namespace {
 TEST(MeshShape, ranks_and_coordinates_are_inverse_at_16384_ranks) {
   const MeshShape mesh({8, 32, 8, 8});
   ASSERT_EQ(mesh.size(), 16384);
-  for (int rank = 0; rank < mesh.size(); ++rank) EXPECT_EQ(mesh.rank_of(mesh.coordinate_of(rank)), rank);
+  for (int rank = 0; rank < mesh.size(); ++rank)
+    EXPECT_EQ(mesh.rank_of(mesh.coordinate_of(rank)), rank);
 }
 
 TEST(MeshShape, tensor_ranks_are_neighbours_and_pipeline_is_outermost) {

@@ -32,7 +32,8 @@ TEST(ParamStore, a_fused_range_is_the_rows_of_its_parameters) {
 
 TEST(ParamStore, initial_values_depend_on_seed_name_and_element_alone) {
   ParamStore a(some_params(), DType::kF32, StorePurpose::kInference);
-  ParamStore b({some_params()[2]}, DType::kF32, StorePurpose::kInference);  // elsewhere in memory, alone
+  ParamStore b({some_params()[2]}, DType::kF32,
+               StorePurpose::kInference);  // elsewhere in memory, alone
   a.initialise(7);
   b.initialise(7);
   for (int i = 0; i < 18; ++i) EXPECT_EQ(a.value(2).as<float>()[i], b.value(0).as<float>()[i]);
@@ -46,7 +47,8 @@ TEST(ParamStore, initial_bits_are_those_of_the_first_version) {
   ParamStore store(some_params(), DType::kF32, StorePurpose::kInference);
   store.initialise(1234);
   const TensorView embed = store.value(0);
-  EXPECT_EQ(xxh3_128_hex(std::span<const std::byte>(embed.data, embed.bytes())), "7f435e2935f73c0e0cf045cdf4c17e98");
+  EXPECT_EQ(xxh3_128_hex(std::span<const std::byte>(embed.data, embed.bytes())),
+            "7f435e2935f73c0e0cf045cdf4c17e98");
 }
 
 TEST(ParamStore, a_normal_parameter_has_its_standard_deviation) {
@@ -85,7 +87,8 @@ TEST(ParamStore, blocks_cover_every_gradient_once) {
   for (ParamIndex i = 0; i < 5; ++i) {
     const TensorView gradient = store.gradient(i);
     for (std::int64_t j = 0; j < gradient.count(); ++j) {
-      EXPECT_EQ(gradient.as<float>()[j], static_cast<float>(store.params()[static_cast<std::size_t>(i)].block + 1));
+      EXPECT_EQ(gradient.as<float>()[j],
+                static_cast<float>(store.params()[static_cast<std::size_t>(i)].block + 1));
     }
   }
 }

@@ -11,7 +11,9 @@ namespace {
 class Recorder final : public StageProgram {
  public:
   void forward(int, int micro_batch) override { note("F", micro_batch, Pass::kOneOfSeveral); }
-  void backward_input(int, int micro_batch) override { note("B", micro_batch, Pass::kOneOfSeveral); }
+  void backward_input(int, int micro_batch) override {
+    note("B", micro_batch, Pass::kOneOfSeveral);
+  }
   void backward_weight(int, int micro_batch, Pass pass) override { note("W", micro_batch, pass); }
   void backward(int, int micro_batch, Pass pass) override { note("BW", micro_batch, pass); }
   std::string text;
@@ -47,8 +49,11 @@ TEST(Executor, fewer_micro_batches_than_stages_all_run_ahead) {
 
 TEST(Executor, the_last_weight_action_is_last_also_when_w_is_late) {
   Plan plan;
-  plan.ranks = {{{ActionKind::kForward, 0, 0}, {ActionKind::kForward, 0, 1}, {ActionKind::kBackwardInput, 0, 0},
-                 {ActionKind::kBackwardInput, 0, 1}, {ActionKind::kBackwardWeight, 0, 0},
+  plan.ranks = {{{ActionKind::kForward, 0, 0},
+                 {ActionKind::kForward, 0, 1},
+                 {ActionKind::kBackwardInput, 0, 0},
+                 {ActionKind::kBackwardInput, 0, 1},
+                 {ActionKind::kBackwardWeight, 0, 0},
                  {ActionKind::kBackwardWeight, 0, 1}}};
   EXPECT_EQ(run(plan, 0), "F0 F1 B0 B1 W0 W1!");
 }

@@ -47,21 +47,21 @@ struct ModelGolden {
   std::vector<std::int64_t> input_ids, targets;  ///< batch x tokens; a target of -100 is masked
   double loss = 0;                               ///< mean over the unmasked targets
   double gradient_norm = 0;                      ///< over all parameters, tied ones once
-  GoldenTensors gradients;                       ///< by Hugging Face name, Hugging Face's orientation
-  GoldenTensor logits;                           ///< batch x 2 x vocabulary: the last two positions
+  GoldenTensors gradients;  ///< by Hugging Face name, Hugging Face's orientation
+  GoldenTensor logits;      ///< batch x 2 x vocabulary: the last two positions
 };
 ModelGolden read_model_golden(std::string_view model_case);
 
-/// tests/golden/document_mask/CASE: the same with attention held inside documents. `directory` is that
-/// of the model. Positions restart at each document's start and at the start of a row.
+/// tests/golden/document_mask/CASE: the same with attention held inside documents. `directory` is
+/// that of the model. Positions restart at each document's start and at the start of a row.
 struct DocumentMaskGolden : ModelGolden {
   std::vector<std::vector<std::int64_t>> document_starts;  ///< by row, ascending from 0
   std::vector<std::int64_t> position_ids;                  ///< batch x tokens
 };
 DocumentMaskGolden read_document_mask_golden(std::string_view model_case);
 
-/// || actual - expected || / (5e-6 || expected || + 1e-9 all_norm): at most 1 is "the same gradient".
-/// Sizes must be equal. NaN anywhere gives infinity.
+/// || actual - expected || / (5e-6 || expected || + 1e-9 all_norm): at most 1 is "the same
+/// gradient". Sizes must be equal. NaN anywhere gives infinity.
 double gradient_error(std::span<const double> actual, std::span<const double> expected,
                       double all_norm);
 double gradient_error(std::span<const float> actual, std::span<const double> expected,

@@ -1,5 +1,6 @@
 #pragma once
-// A model with its parameters and buffers on one rank, as tests of the model and of training use it.
+// A model with its parameters and buffers on one rank, as tests of the model and of training use
+// it.
 
 #include <memory>
 #include <span>
@@ -13,7 +14,8 @@
 
 namespace trireme {
 
-/// Token ids and targets of one micro-batch with the memory behind the views. A target of -100 or -1 is not counted.
+/// Token ids and targets of one micro-batch with the memory behind the views. A target of -100 or
+/// -1 is not counted.
 struct OwnedBatch {
   std::vector<std::int32_t> ids, targets, positions, first_key;
   MicroBatch view;
@@ -21,8 +23,10 @@ struct OwnedBatch {
   OwnedBatch(std::int64_t sequences, std::int64_t tokens, std::span<const std::int64_t> input_ids,
              std::span<const std::int64_t> target_ids) {
     ids.assign(input_ids.begin(), input_ids.end());
-    for (const std::int64_t target : target_ids) targets.push_back(target < 0 ? -1 : static_cast<std::int32_t>(target));
-    for (std::int64_t i = 0; i < sequences * tokens; ++i) positions.push_back(static_cast<std::int32_t>(i % tokens));
+    for (const std::int64_t target : target_ids)
+      targets.push_back(target < 0 ? -1 : static_cast<std::int32_t>(target));
+    for (std::int64_t i = 0; i < sequences * tokens; ++i)
+      positions.push_back(static_cast<std::int32_t>(i % tokens));
     view.sequences = sequences;
     view.tokens = tokens;
     for (const std::int32_t target : targets) view.target_count += target >= 0;
@@ -42,7 +46,8 @@ struct OwnedBatch {
           begin = static_cast<std::int32_t>(t);
           ++next;
         }
-        const std::size_t at = row * static_cast<std::size_t>(view.tokens) + static_cast<std::size_t>(t);
+        const std::size_t at =
+            row * static_cast<std::size_t>(view.tokens) + static_cast<std::size_t>(t);
         first_key[at] = begin;
         positions[at] = static_cast<std::int32_t>(t) - begin;
       }
@@ -68,10 +73,14 @@ struct ModelFixture {
   Stage stage;
   Trace trace;
 
-  ModelFixture(ModelConfig model, const StageShape& shape, DType compute = DType::kF32, int threads = 1)
-      : config(std::move(model)), params(declare_params(config)), context({}, threads, detect_isa()),
+  ModelFixture(ModelConfig model, const StageShape& shape, DType compute = DType::kF32,
+               int threads = 1)
+      : config(std::move(model)),
+        params(declare_params(config)),
+        context({}, threads, detect_isa()),
         store(params.metas, compute,
-              shape.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference : StorePurpose::kTraining),
+              shape.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference
+                                                         : StorePurpose::kTraining),
         stage(context, config, params, store, shape) {}
 
   /// Copies the tensors of a Hugging Face file by name; throws where one is missing.
@@ -79,10 +88,11 @@ struct ModelFixture {
     const GoldenTensors tensors = read_tensors(safetensors);
     for (ParamIndex index = 0; index < static_cast<int>(params.metas.size()); ++index) {
       const auto found = tensors.find(params.metas[static_cast<std::size_t>(index)].name);
-      expect(found != tensors.end(), "no tensor {}", params.metas[static_cast<std::size_t>(index)].name);
+      expect(found != tensors.end(), "no tensor {}",
+             params.metas[static_cast<std::size_t>(index)].name);
       const TensorView value = store.value(index);
-      expect(static_cast<std::int64_t>(found->second.values.size()) == value.count(), "{}: another size",
-             found->first);
+      expect(static_cast<std::int64_t>(found->second.values.size()) == value.count(),
+             "{}: another size", found->first);
       std::copy(found->second.values.begin(), found->second.values.end(), value.as<float>());
     }
     store.refresh_forms(context);
@@ -97,7 +107,9 @@ struct ModelFixture {
     execute(plan, 0, stage, trace);
     return stage.loss_sum() / static_cast<double>(targets);
   }
-  double run(std::span<const MicroBatch> batches) { return run(batches, make_1f1b(1, static_cast<int>(batches.size()))); }
+  double run(std::span<const MicroBatch> batches) {
+    return run(batches, make_1f1b(1, static_cast<int>(batches.size())));
+  }
 
   [[nodiscard]] std::span<const float> gradient(ParamIndex index) const {
     const TensorView view = store.gradient(index);

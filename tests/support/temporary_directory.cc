@@ -19,7 +19,8 @@ TemporaryDirectory::~TemporaryDirectory() {
   std::filesystem::remove_all(path_, ignored);
 }
 
-std::filesystem::path TemporaryDirectory::write(std::string_view name, std::string_view content) const {
+std::filesystem::path TemporaryDirectory::write(std::string_view name,
+                                                std::string_view content) const {
   const std::filesystem::path file = path_ / name;
   std::filesystem::create_directories(file.parent_path());
   std::ofstream(file, std::ios::binary) << content;

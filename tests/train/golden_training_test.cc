@@ -18,7 +18,8 @@ std::vector<std::int64_t> read_tokens(const std::filesystem::path& path) {
   const std::string bytes = read_file(path);
   std::vector<std::int64_t> tokens;
   for (std::size_t i = 0; i + 1 < bytes.size(); i += 2) {
-    tokens.push_back(static_cast<unsigned char>(bytes[i]) | static_cast<unsigned char>(bytes[i + 1]) << 8);
+    tokens.push_back(static_cast<unsigned char>(bytes[i]) | static_cast<unsigned char>(bytes[i + 1])
+                                                                << 8);
   }
   return tokens;
 }
@@ -29,7 +30,8 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
   const std::int64_t tokens = golden.find("sequence_length")->as_integer();
   const std::int64_t batch_size = golden.find("global_batch")->as_integer();
   const std::int64_t steps = golden.find("steps")->as_integer();
-  const auto losses = flat_reals(*golden.find("losses")), norms = flat_reals(*golden.find("grad_norms"));
+  const auto losses = flat_reals(*golden.find("losses")),
+             norms = flat_reals(*golden.find("grad_norms"));
   const std::vector<std::int64_t> stream = read_tokens(golden_path(folder + "/tokens.bin"));
   const auto model_directory = golden_path("model/" + golden.find("model")->as_string());
   ModelFixture model(load_model_config(model_directory), {1, tokens});
@@ -47,8 +49,10 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
     std::vector<std::unique_ptr<OwnedBatch>> owned;
     std::vector<MicroBatch> batches;
     for (std::int64_t sample = step * batch_size; sample < (step + 1) * batch_size; ++sample) {
-      const std::span<const std::int64_t> window(stream.data() + sample * tokens, static_cast<std::size_t>(tokens) + 1);
-      owned.push_back(std::make_unique<OwnedBatch>(1, tokens, window.first(window.size() - 1), window.subspan(1)));
+      const std::span<const std::int64_t> window(stream.data() + sample * tokens,
+                                                 static_cast<std::size_t>(tokens) + 1);
+      owned.push_back(std::make_unique<OwnedBatch>(1, tokens, window.first(window.size() - 1),
+                                                   window.subspan(1)));
       batches.push_back(owned.back()->view);
     }
     const double loss = model.run(batches);
@@ -56,8 +60,12 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
     const double lr = learning_rate(schedule, config.lr, steps, step + 1);
     optimizer.step(model.context, lr, clip_coefficient(norm, config.clip_grad_norm));
 
-    EXPECT_NEAR(loss, losses[static_cast<std::size_t>(step)], 1e-5 * losses[static_cast<std::size_t>(step)]) << step;
-    EXPECT_NEAR(norm, norms[static_cast<std::size_t>(step)], 1e-4 * norms[static_cast<std::size_t>(step)]) << step;
+    EXPECT_NEAR(loss, losses[static_cast<std::size_t>(step)],
+                1e-5 * losses[static_cast<std::size_t>(step)])
+        << step;
+    EXPECT_NEAR(norm, norms[static_cast<std::size_t>(step)],
+                1e-4 * norms[static_cast<std::size_t>(step)])
+        << step;
   }
   const GoldenTensors final = read_tensors(golden_path(folder + "/final.safetensors"));
   ASSERT_EQ(final.size(), 3U);
@@ -65,7 +73,8 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
     const auto expected = final.find(model.params.metas[static_cast<std::size_t>(index)].name);
     if (expected == final.end()) continue;
     const TensorView value = model.store.value(index);
-    EXPECT_LE(relative_error_max({value.as<float>(), static_cast<std::size_t>(value.count())}, expected->second.values),
+    EXPECT_LE(relative_error_max({value.as<float>(), static_cast<std::size_t>(value.count())},
+                                 expected->second.values),
               2e-4)
         << expected->first;
   }
