@@ -152,7 +152,7 @@ TEST_F(Damage, verify_names_file_and_tensor_of_a_flipped_bit) {
   ASSERT_EQ(faults.size(), 1u);
   EXPECT_EQ(faults[0].file, "rank-00000.h5");
   EXPECT_EQ(faults[0].tensor, "parameters/norm.weight");
-  EXPECT_NE(faults[0].sentence().find("parameters/norm.weight"), std::string::npos);
+  EXPECT_NE(faults[0].text.find("parameters/norm.weight"), std::string::npos);
   EXPECT_EQ(find_newest_valid(directory_.path(), *world_).path, directory_ / "step-00000001");
 }
 
