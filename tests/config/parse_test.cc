@@ -177,6 +177,8 @@ TEST(Aliases, command_line_spellings_are_understood) {
   EXPECT_EQ(nearest_key("--lr"), "optimizer.lr");
   EXPECT_EQ(nearest_key("--micro-batch-size"), "batch.micro");
   EXPECT_EQ(nearest_key("--per_device_train_batch_size"), "batch.micro");
+  EXPECT_EQ(nearest_key("optimizer.learning_rat"), "optimizer.lr");
+  EXPECT_EQ(nearest_key("optimizer.weight_decai"), "optimizer.weight_decay");
 }
 
 TEST(Aliases, every_alias_leads_to_a_key_that_exists) {

@@ -1,0 +1,165 @@
+#!/usr/bin/env bash
+# The other commands, on the results of a run.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+result() { check "$1: one valid JSON value" valid_json out; }
+
+train base.json --set checkpoint.interval_steps=10 --set evaluation.interval_steps=10
+ends_with "a run to look at" 0
+run10=$(folder_of run 10)
+run20=$(folder_of run 20)
+
+# evaluate: the numbers of the run itself.
+for step in 10 20; do
+  train evaluate base.json --checkpoint "$(folder_of run $step)" --json
+  ends_with "evaluate step $step" 0
+  result "evaluate"
+  check "evaluate: the line of the metrics" same "$(cat out)" "$(grep '"kind":"evaluation","step":'$step, run/metrics.jsonl)"
+done
+check "evaluate: the loss is finite and fell" awk -v a="$(number loss <(grep '"kind":"evaluation","step":10,' run/metrics.jsonl))" \
+  -v b="$(number loss out)" 'BEGIN { exit !(b > 0 && b < a) }'
+train evaluate base.json --json
+check "evaluate: the newest of the run by default" same "$(number step out)" 20
+ranks 2 evaluate base.json --set batch.micro=1 --json
+ends_with "evaluate on two ranks" 0
+check "evaluate on two ranks agrees" awk -v b="$(number loss out)" -v c="$(grep '"kind":"evaluation","step":20,' run/metrics.jsonl | sed 's/.*"loss":\([^,]*\).*/\1/')" \
+  'BEGIN { d = b - c; if (d < 0) d = -d; exit !(b > 0 && d < 1e-5 * c) }'
+train evaluate base.json --checkpoint absent --json
+ends_with "evaluate what is not there" 74
+
+# generate.
+train generate --checkpoint run --prompt "stroke 1" --max-new-tokens 24 --temperature 0
+ends_with "generate" 0
+cp out text.out
+check "generate: prompt and continuation" [ "$(head -c 8 out)" = "stroke 1" -a "$(wc -c <out)" -ge 10 ]
+train generate --checkpoint "$run20" --prompt "stroke 1" --max-new-tokens 24 --temperature 0
+check "generate: greedy twice the same" same_file out text.out
+train generate --checkpoint run/checkpoints --token-ids 115,116,114 --max-new-tokens 8 --temperature 0
+ends_with "generate from ids" 0
+check "generate from ids: all ids by commas" grep -qE '^115,116,114(,[0-9]+){1,8}$' out
+train generate --checkpoint run --prompt "stroke" --max-new-tokens 16 --temperature 0.8 --top-k 20 --top-p 0.9 --seed 5
+cp out sampled.out
+train generate --checkpoint run --prompt "stroke" --max-new-tokens 16 --temperature 0.8 --top-k 20 --top-p 0.9 --seed 5
+check "generate: one seed, one text" same_file out sampled.out
+train generate --checkpoint run --token-ids 9999
+ends_with "generate: an id beyond the vocabulary" 2
+train generate --checkpoint run
+ends_with "generate: nothing to continue" 2
+
+# plan.
+train plan base.json --json
+ends_with "plan" 0
+result "plan"
+check "plan: memory" [ "$(number memory_bytes_max out)" -gt 100000 ]
+check "plan: no errors" grep -q '"errors": *\[\]' out
+train plan base.json --world 4 --set batch.global=8 --json --memory 80GiB --mtbf-hours 10 --write-gbps 2
+ends_with "plan for four ranks" 0
+check "plan: four data ranks" same "$(number data_ranks out)" 4
+check "plan: when to save" [ -n "$(number checkpoint_interval_seconds out)" ]
+train plan base.json --world 3 --json
+ends_with "plan with a fault" 2
+result "plan with a fault"
+check "plan: the fault is listed" grep -q '"path": *"batch' out
+train plan base.json --memory 10KiB --json
+ends_with "plan beyond the memory" 2
+result "plan beyond the memory"
+check "plan: memory is the fault" grep -q '"path": *"--memory"' out
+train plan base.json --set nonsense=1 --set optimizer.lr=-1 --json
+ends_with "plan with two faults" 2
+result "plan with two faults"
+check "plan: both faults" [ "$(grep -c '"path"' out)" -ge 2 -o "$(grep -o '"path"' out | wc -l)" -ge 2 ]
+
+# benchmark, schema, data, version.
+train benchmark base.json --steps 3 --warmup 1 --json
+ends_with "benchmark" 0
+result "benchmark"
+check "benchmark: tokens a second" awk -v x="$(number tokens_per_second out)" 'BEGIN { exit !(x > 0) }'
+check "benchmark: no checkpoint of its own" same "$(ls run/checkpoints)" "$(basename "$run10")
+$(basename "$run20")"
+ranks 2 benchmark base.json --steps 2 --warmup 1 --json
+ends_with "benchmark on two ranks" 0
+train schema
+ends_with "schema" 0
+result "schema"
+check "schema: of draft 7" grep -q 'draft-07' out
+train data base.json --count 3 --json
+ends_with "data" 0
+check "data: three lines" [ "$(wc -l <out)" = 3 ]
+check "data: lines are JSON" same "$(reduced_json <out | sort -u)" V
+check "data: T + 1 ids" [ "$(head -n 1 out | sed 's/.*"tokens":\[\([0-9,]*\)\].*/\1/' | tr ',' '\n' | wc -l)" = 33 ]
+head -n 2 out | tail -n 1 >second
+train data base.json --from 1 --count 1 --json
+check "data: from a sample" same_file out second
+train --version
+ends_with "--version" 0
+check "--version: on stdout" [ "$(wc -l <out)" -ge 3 ]
+
+# checkpoint.
+train checkpoint list run
+ends_with "checkpoint list" 0
+check "checkpoint list: both" [ "$(grep -c 'step-000000[12]0' out)" = 2 ]
+train checkpoint show "$run20"
+ends_with "checkpoint show" 0
+check "checkpoint show: a shape" grep -q 'parameters/model.embed_tokens.weight .*\[257, 32\]' out
+train checkpoint verify run
+ends_with "checkpoint verify" 0
+cp -r run damaged
+shard=$(folder_of damaged 20)/rank-00000.h5
+offset=$(($(wc -c <"$shard") / 2))
+byte=$(od -An -tu1 -j $offset -N 1 "$shard")
+printf "\\$(printf %o $((byte ^ 1)))" | dd of="$shard" bs=1 seek=$offset conv=notrunc 2>/dev/null
+train checkpoint verify damaged
+ends_with "a flipped bit" 74
+check "a flipped bit: the file and tensor are named" grep -q 'step-00000020.*damaged.*\(parameters\|optimizer\)/' out
+train checkpoint verify "$(folder_of damaged 10)"
+ends_with "the older one is good" 0
+train base.json --set run.directory=damaged
+ends_with "resume beside a damaged checkpoint" 0
+says "the damaged one is named" 'step-00000020 is not used'
+says "the older one is used" 'from step 10 '
+same_run "resume beside a damaged checkpoint" damaged 20 run
+
+# export, and back.
+train export --checkpoint "$run20" --output hf --dtype fp32
+ends_with "export" 0
+for file in config.json model.safetensors generation_config.json; do check "export: $file" [ -s "hf/$file" ]; done
+check "export: config.json is JSON" valid_json hf/config.json
+check "export: the format is named" grep -qa '"format":"pt"' hf/model.safetensors
+train base.json --set run.directory=from_export --set init.weights=hf --set run.exit_at_step=1
+ends_with "training from an export" 0
+train base.json --set run.directory=from_checkpoint --set init.weights="$run20" --set run.exit_at_step=1
+ends_with "training from a checkpoint's weights" 0
+same_run "export and checkpoint" from_export 1 from_checkpoint
+sed 's/^  "model":.*/  "init": {"weights": "hf"},/; /"num_hidden_layers"/d' base.json >no_model.json
+train no_model.json --set run.directory=no_model --set run.exit_at_step=1
+ends_with "the model taken from the weights" 0
+check "its loss is that" same "$(steps_of no_model)" "$(steps_of from_export)"
+train generate --checkpoint hf --token-ids 115,116,114 --max-new-tokens 8 --temperature 0
+cp out hf.out
+train generate --checkpoint run --token-ids 115,116,114 --max-new-tokens 8 --temperature 0
+check "an export generates what its checkpoint does" same_file out hf.out
+train export --checkpoint run --output hf16 --dtype bf16
+ends_with "export in bf16" 0
+check "bf16 is half" awk -v a="$(wc -c <hf/model.safetensors)" -v b="$(wc -c <hf16/model.safetensors)" 'BEGIN { exit !(b < 0.6 * a) }'
+
+# Text in, text out with a tokenizer of our own.
+train tokenizer --vocab-size 300 --output vocabulary.json text.txt
+ends_with "tokenizer" 0
+train tokenize --tokenizer vocabulary.json --output bpe text.txt
+ends_with "tokenize" 0
+bpe=(base.json --set tokenizer=vocabulary.json --set data.train=bpe --set data.validation=bpe --set model.vocab_size=304
+  --set run.directory=bpe-run)
+train "${bpe[@]}"
+ends_with "a run on a tokenizer of our own" 0
+mv vocabulary.json moved.json
+train generate --checkpoint bpe-run --prompt "stroke" --max-new-tokens 4 --temperature 0
+ends_with "the checkpoint holds its tokenizer" 0
+check "text comes out" [ "$(head -c 6 out)" = stroke ]
+train export --checkpoint bpe-run --output bpe-hf
+check "export: the tokenizer" same_file bpe-hf/tokenizer.json moved.json
+train "${bpe[@]}" --set tokenizer=byte --set data.train=toy --set data.validation=toy --set run.steps=30
+ends_with "another tokenizer on resume" 2
+
+# Not in this version, said so.
+train schedule base.json
+check "a command to come says so" [ "$code" = 2 -o "$code" = 0 ]
+finish
