@@ -116,18 +116,35 @@ void compare(const PreparedRun& prepared, const Manifest& manifest,
     print_changes(*config, resolved_json(prepared.config));
 }
 
+/// Going back leaves later checkpoints where they are; whoever starts again with "auto" should know.
+void warn_of_later(const RunConfig& config, std::int64_t step) {
+  const ResumeKind kind = config.run.resume.kind;
+  if (kind == ResumeKind::kAuto || kind == ResumeKind::kMust) return;
+  const std::filesystem::path directory = config.checkpoint_directory();
+  const std::vector<CheckpointInfo> saved = list_checkpoints(directory);  // the newest first
+  if (saved.empty() || saved.front().step <= step) return;
+  log_warning(
+      "{} is later than step {}, where this run goes on: with run.resume \"auto\" it would be chosen "
+      "as long as it stands. Move it and others after step {} away if they are not wanted.",
+      saved.front().path.string(), step, step);
+}
+
 }  // namespace
 
 StartPoint choose_start(const PreparedRun& prepared, Communicator& world) {
   StartPoint start;
   start.checkpoint = choose_checkpoint(prepared.config, world);
-  if (start.checkpoint.empty()) return start;
   run_together(world, [&] {
+    if (start.checkpoint.empty()) {
+      if (world.rank() == 0) warn_of_later(prepared.config, 0);
+      return;
+    }
     const Manifest manifest = read_manifest(start.checkpoint);
     compare(prepared, manifest, start.checkpoint);
     start.progress.step = manifest.step;
     start.progress.consumed_samples = manifest.consumed_samples;
     start.progress.skipped_in_a_row = integer_of(manifest.scalars, "skipped_in_a_row");
+    if (world.rank() == 0) warn_of_later(prepared.config, start.progress.step);
   });
   return start;
 }

@@ -100,6 +100,7 @@ check "a finished run writes no steps" same "$(steps_of run)" "$(steps_of whole)
 train base.json --set run.resume=10 --set checkpoint.keep_last=0
 ends_with "resume at a step" 0
 says "resume at a step says so" 'from step 10 '
+says_once "and that a later one stands" 'warning: .*step-00000020 is later than step 10'
 same_run "resume at a step" run 20 whole
 check "each step once after going back" [ "$(steps_of run | wc -l)" = 20 ]
 train base.json --set run.resume=7
