@@ -27,10 +27,19 @@ namespace trireme {
 #if defined(__linux__) && defined(__x86_64__)
 namespace {
 
+/// Not a terminal, a pipe or a socket (the sanitizers' runtime writes into pipes of its own).
+bool is_file(pid_t process, unsigned long long descriptor) {
+  std::error_code code;
+  const auto target =
+      std::filesystem::read_symlink(fmt::format("/proc/{}/fd/{}", process, descriptor), code);
+  return !code && target.is_absolute() && descriptor > STDERR_FILENO;
+}
+
 /// Calls that change what is on the disk.
-bool counted(const user_regs_struct& registers) {
+bool counted(pid_t process, const user_regs_struct& registers) {
   switch (registers.orig_rax) {
     case SYS_write:
+      return is_file(process, registers.rdi);
     case SYS_pwrite64:
     case SYS_fsync:
     case SYS_ftruncate:
@@ -92,7 +101,7 @@ ChildEnd run_traced(const std::function<int()>& work, const Fault& fault) {
     if (!entering && failing) {
       registers.rax = static_cast<unsigned long long>(-fault.error);
       ::ptrace(PTRACE_SETREGS, child, nullptr, &registers);
-    } else if (entering && counted(registers)) {
+    } else if (entering && counted(child, registers)) {
       const int number = end.calls++;
       if (fault.kind == Fault::Kind::kKill && number == fault.at) ::kill(child, SIGKILL);
       failing =
@@ -250,7 +259,7 @@ TEST_F(SavingUnderFaults,
     const std::string where = fmt::format("full from call {} of {}", at, whole_save.calls);
     ASSERT_EQ(end.signal, 0) << where;
     const std::int64_t newest = check_what_is_there(2, where);
-    EXPECT_TRUE(newest == 2 || end.exit_code == kNotSaved) << where;
+    EXPECT_TRUE(newest == 2 || end.exit_code == kNotSaved) << where << ": exit " << end.exit_code;
   }
 }
 
