@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/human_format.h"
+#include "base/stop_flag.h"
 #include "commands/commands.h"
 #include "commands/config_options.h"
 #include "commands/every_rank.h"
@@ -60,6 +61,7 @@ int run(Launch& launch, const Options& options) {
   std::vector<double> seconds;
   for (std::int64_t i = 0; i < options.warmup + options.steps; ++i) {
     if (i == options.warmup) take_phases(runtime.trace, 1);
+    run_together(world, [] { give_up_if_stopped("train benchmark"); });
     world.barrier();
     const Clock::time_point begin = Clock::now();
     StepBatch batch;

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "base/stop_flag.h"
 #include "checkpoint/manifest.h"
 #include "commands/commands.h"
 #include "commands/config_options.h"
@@ -35,7 +36,9 @@ int run(Launch& launch, const Options& options) {
   source.load(state, world);
   runtime.store.refresh_forms(runtime.context);
   std::unique_ptr<EvaluationBatches> batches = open_validation(prepared, runtime);
-  const EvaluationResult result = evaluate(runtime, *batches);
+  const EvaluationResult result = evaluate(runtime, *batches, [&] {
+    run_together(world, [] { give_up_if_stopped("train evaluate"); });
+  });
   if (world.rank() != 0) return 0;
   EvaluationLine line;
   if (source.is_checkpoint()) line.step = read_manifest(source.path()).step;

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "base/stop_flag.h"
 #include "commands/commands.h"
 #include "commands/every_rank.h"
 #include "commands/parse_options.h"
@@ -117,13 +118,17 @@ int run(Launch& launch, const Options& options) {
     printer.print(options.prompt);
     generate(decoder, prompt, options.max_new_tokens, model.end_token, options.sampling,
              [&](std::int32_t id) {
+               give_up_if_stopped("train generate");
                if (id != model.end_token) printer.print(tokenizer->token_text(id));
              });
     printer.finish();
   } else {
     std::vector<std::int32_t> ids = prompt;
     generate(decoder, prompt, options.max_new_tokens, model.end_token, options.sampling,
-             [&](std::int32_t id) { ids.push_back(id); });
+             [&](std::int32_t id) {
+               give_up_if_stopped("train generate");
+               ids.push_back(id);
+             });
     std::puts(fmt::format("{}", fmt::join(ids, ",")).c_str());
   }
   return 0;

@@ -4,11 +4,13 @@
 
 namespace trireme {
 
-EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches) {
+EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches,
+                          const std::function<void()>& before_pass) {
   const Span span(runtime.trace, Phase::kEvaluation);
   double loss_sum = 0;
   std::int64_t tokens = 0;
   for (std::int64_t i = 0; i < batches.passes(); ++i) {
+    if (before_pass) before_pass();
     const MicroBatch& batch = batches.read(i);
     loss_sum += runtime.stage.evaluate(batch);
     tokens += batch.target_count;

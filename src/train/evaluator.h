@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
 
 #include "dataset/evaluation_batches.h"
 #include "train/runtime.h"
@@ -14,7 +15,8 @@ struct EvaluationResult {
 };
 
 /// Loss over the validation windows, shared out over the data ranks, summed in rank order.
-/// Collective.
-EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches);
+/// Collective; so is `before_pass`, which may end it by throwing on all ranks.
+EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches,
+                          const std::function<void()>& before_pass = {});
 
 }  // namespace trireme

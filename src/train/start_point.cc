@@ -116,7 +116,8 @@ void compare(const PreparedRun& prepared, const Manifest& manifest,
     print_changes(*config, resolved_json(prepared.config));
 }
 
-/// Going back leaves later checkpoints where they are; whoever starts again with "auto" should know.
+/// Going back leaves later checkpoints where they are; whoever starts again with "auto" should
+/// know.
 void warn_of_later(const RunConfig& config, std::int64_t step) {
   const ResumeKind kind = config.run.resume.kind;
   if (kind == ResumeKind::kAuto || kind == ResumeKind::kMust) return;
@@ -124,7 +125,8 @@ void warn_of_later(const RunConfig& config, std::int64_t step) {
   const std::vector<CheckpointInfo> saved = list_checkpoints(directory);  // the newest first
   if (saved.empty() || saved.front().step <= step) return;
   log_warning(
-      "{} is later than step {}, where this run goes on: with run.resume \"auto\" it would be chosen "
+      "{} is later than step {}, where this run goes on: with run.resume \"auto\" it would be "
+      "chosen "
       "as long as it stands. Move it and others after step {} away if they are not wanted.",
       saved.front().path.string(), step, step);
 }

@@ -3,6 +3,13 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 result() { check "$1: one valid JSON value" valid_json out; }
 
+# A rank that has used half a second of processor time is in its loop.
+benchmarking() {
+  local process
+  process=$(train_processes "$$" | tail -n 1)
+  [ -n "$process" ] && [ "$(cut -d ' ' -f 14 "/proc/$process/stat" 2>/dev/null || echo 0)" -ge 50 ]
+}
+
 train base.json --set checkpoint.interval_steps=10 --set evaluation.interval_steps=10
 ends_with "a run to look at" 0
 run10=$(folder_of run 10)
@@ -159,7 +166,26 @@ check "export: the tokenizer" same_file bpe-hf/tokenizer.json moved.json
 train "${bpe[@]}" --set tokenizer=byte --set data.train=toy --set data.validation=toy --set run.steps=30
 ends_with "another tokenizer on resume" 2
 
+# Long commands that save nothing end at the first signal.
+for n in 1 2; do
+  command=$binary
+  [ $n = 1 ] || command="$root/scripts/run.sh -n 2"
+  start log $command benchmark base.json --set batch.micro=1 --steps 100000000 --warmup 0
+  until_true benchmarking
+  kill -TERM "$job"
+  wait "$job"
+  code=$?
+  ends_with "$n: SIGTERM to a benchmark" 75
+  check "$n: it says that nothing is saved" logged log 'was stopped by signal'
+done
+
+for command in benchmark plan schema tokenizer tokenize data evaluate generate export checkpoint schedule; do
+  train $command --help
+  ends_with "$command --help" 0
+  check "$command --help: names itself" grep -q "train $command" out
+done
+
 # Not in this version, said so.
 train schedule base.json
-check "a command to come says so" [ "$code" = 2 -o "$code" = 0 ]
+check "a command to come says so" [ "$code" = 2 ]
 finish

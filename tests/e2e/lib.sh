@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced with the binary as $1: the real `train` on tiny models, in a scratch folder of its own.
 # `train ...` and `ranks N ...` set `code` and leave what was printed in $scratch/out and $scratch/log.
 . "$(dirname "${BASH_SOURCE[0]}")/../cluster/check.sh"
