@@ -14,7 +14,7 @@ for moment in 1 2 3 4 5; do
   rm -rf between
   cp -r run between
 done
-last=$(ls run/checkpoints | sed -n 's/^step-0*//p' | tail -n 1)
+last=$(ls run/checkpoints | sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | tail -n 1)
 end=$((last + 13))
 train "${long[@]}" --set run.exit_at_step=$end
 ends_with "after the kills" 0
@@ -51,7 +51,7 @@ for victim in head tail; do
   wait "$job"
   check "the job does not end well" [ $? != 0 ]
 done
-end=$(($(ls run/checkpoints | sed -n 's/^step-0*//p' | tail -n 1) + 13))
+end=$(($(ls run/checkpoints | sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | tail -n 1) + 13))
 ranks 2 "${ranked[@]}" --set run.exit_at_step=$end
 ends_with "two ranks after the kills" 0
 check_metrics run $end
