@@ -10,6 +10,20 @@ namespace trireme {
 
 namespace {
 
+/// A run whose every checkpoint is damaged must not begin anew by itself: that drops its metrics
+/// and in time overwrites what might still be mended. Folders without a manifest never were
+/// checkpoints.
+void refuse_if_saved(const std::vector<Rejected>& rejected) {
+  for (const Rejected& one : rejected) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(one.path / kManifestName, ignored)) continue;
+    throw DataError(
+        "{}: no checkpoint of the run is good; the newest: {}. Bring back a good copy, or set "
+        "run.resume to \"never\" to begin anew.",
+        one.path.parent_path().string(), one.reason);
+  }
+}
+
 std::filesystem::path choose_checkpoint(const RunConfig& config, Communicator& world) {
   const std::filesystem::path directory = config.checkpoint_directory();
   const ResumeChoice& resume = config.run.resume;
@@ -38,6 +52,11 @@ std::filesystem::path choose_checkpoint(const RunConfig& config, Communicator& w
     throw SharedError(ExitCode::kData,
                       fmt::format("{}: no checkpoint to resume from (run.resume is \"must\")",
                                   directory.string()));
+  }
+  if (newest.path.empty()) {
+    run_together(world, [&] {
+      if (world.rank() == 0) refuse_if_saved(newest.rejected);
+    });
   }
   return newest.path;
 }

@@ -125,6 +125,17 @@ says "the damaged one is named" 'step-00000020 is not used'
 says "the older one is used" 'from step 10 '
 same_run "resume beside a damaged checkpoint" damaged 20 run
 
+rm -rf damaged
+cp -r run damaged
+for step in 10 20; do : >"$(folder_of damaged $step)/rank-00000.h5"; done
+cp damaged/metrics.jsonl before.jsonl
+train base.json --set run.directory=damaged
+ends_with "no good checkpoint is left" 74
+says "no good checkpoint: said so" 'no checkpoint of the run is good'
+check "no good checkpoint: the metrics stay" same_file damaged/metrics.jsonl before.jsonl
+train base.json --set run.directory=damaged --set run.resume=never --set run.exit_at_step=1
+ends_with "no good checkpoint: begun anew when told to" 0
+
 # export, and back.
 train export --checkpoint "$run20" --output hf --dtype fp32
 ends_with "export" 0
