@@ -29,6 +29,15 @@ Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, Progress progress)
       last_save_(Clock::now()) {}
 
 ExitCode Trainer::run() {
+  try {
+    return loop();
+  } catch (...) {
+    if (!ended_) write_end(EndReason::kError);
+    throw;
+  }
+}
+
+ExitCode Trainer::loop() {
   const RunConfig::Run& run = runtime_.config.run;
   inputs_.loader->seek(progress_.consumed_samples);
   {
@@ -215,14 +224,18 @@ void Trainer::save() {
   inputs_.reporter->checkpoint(line);
 }
 
+void Trainer::write_end(EndReason reason) {
+  ended_ = true;
+  if (inputs_.reporter == nullptr) return;
+  EndLine line;
+  line.step = progress_.step;
+  line.reason = reason;
+  line.failed_saves = failed_saves_;
+  inputs_.reporter->end(line);
+}
+
 ExitCode Trainer::end(EndReason reason, ExitCode code) {
-  if (inputs_.reporter != nullptr) {
-    EndLine line;
-    line.step = progress_.step;
-    line.reason = reason;
-    line.failed_saves = failed_saves_;
-    inputs_.reporter->end(line);
-  }
+  write_end(reason);
   if (last_save_failed_) {
     throw SharedError(ExitCode::kData,
                       "the last save of the run failed (its steps are lost when the program ends). "

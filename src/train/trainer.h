@@ -60,6 +60,7 @@ class Trainer {
     std::int64_t memory_bytes = 0;
   };
 
+  ExitCode loop();
   void run_step();
   void exchange_reports();
   void report_step(double loss, double norm, double lr, double seconds);
@@ -68,6 +69,8 @@ class Trainer {
   void save();
   [[nodiscard]] bool save_due();  // collective
   [[nodiscard]] bool finished() const { return progress_.step >= inputs_.steps; }
+  void write_end(EndReason reason);
+  /// The end line, and the error of a last save that failed.
   ExitCode end(EndReason reason, ExitCode code);
   StepTime take_step_time();
 
@@ -84,7 +87,7 @@ class Trainer {
   std::vector<RankReport> reports_;
   std::int64_t saved_step_ = -1, evaluated_step_ = -1;
   std::int64_t failed_saves_ = 0;
-  bool last_save_failed_ = false;
+  bool last_save_failed_ = false, ended_ = false;
   std::chrono::steady_clock::time_point last_save_;
 };
 
