@@ -1,0 +1,64 @@
+// The steady state of training takes no memory: counted at operator new, after the first steps.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "optim/optimizer.h"
+#include "support/model_fixture.h"
+
+namespace {
+std::atomic<long> allocations{0};
+}  // namespace
+
+// GCC 12 inlines these and then takes malloc and free for a mismatch.
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+
+void* operator new(std::size_t size) {
+  ++allocations;
+  void* memory = std::malloc(size);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace trireme {
+namespace {
+
+class SteadyState : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(families, SteadyState, testing::Values("llama_gqa", "gpt2", "qwen3"));
+
+TEST_P(SteadyState, a_step_allocates_nothing) {
+  std::string name;
+  for (const std::string& each : golden_model_cases()) {
+    if (each.starts_with(GetParam())) name = name.empty() ? each : name;
+  }
+  ASSERT_FALSE(name.empty());
+  const ModelGolden golden = read_model_golden(name);
+  const OwnedBatch batch(golden.batch, golden.tokens, golden.input_ids, golden.targets);
+  ModelFixture model(load_model_config(golden.directory), {golden.batch, golden.tokens});
+  model.store.initialise(1);
+  Optimizer optimizer({}, model.store);
+  const std::vector<MicroBatch> batches(2, batch.view);
+  const Plan plan = make_1f1b(1, 2);
+  const auto step = [&] {
+    model.run(batches, plan);
+    optimizer.step(model.context, 1e-3,
+                   clip_coefficient(gradient_norm(model.context, model.store), 1));
+  };
+  step();
+  step();
+  const std::size_t scratch = model.context.scratch_bytes();
+
+  const long before = allocations;
+  step();
+
+  EXPECT_EQ(allocations - before, 0);
+  EXPECT_EQ(model.context.scratch_bytes(), scratch);
+}
+
+}  // namespace
+}  // namespace trireme
