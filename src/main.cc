@@ -7,7 +7,7 @@
 #include "device/thread_waiting.h"
 
 int main(int argc, char** argv) {
-  trireme::let_idle_threads_sleep(argv);
+  trireme::keep_waiting_threads_short(argv);
   trireme::initialise_hdf5();  // before anything else of HDF5
   trireme::install_stop_handlers();
   const std::vector<std::string> arguments(argv + 1, argv + argc);

@@ -5,9 +5,9 @@
 
 namespace trireme {
 
-void let_idle_threads_sleep(char** argv) {
+void keep_waiting_threads_short(char** argv) {
   if (::getenv("OMP_WAIT_POLICY") != nullptr || ::getenv("GOMP_SPINCOUNT") != nullptr) return;
-  ::setenv("OMP_WAIT_POLICY", "passive", 1);
+  ::setenv("GOMP_SPINCOUNT", "1000", 1);
   ::execv("/proc/self/exe", argv);
 }
 
