@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-text= steps=600 directory=runs/quickstart
+text= steps=480 directory=runs/quickstart
 while [ $# -gt 0 ]; do
   case $1 in
     --text) text=$(realpath "$2"); shift 2 ;;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <numeric>
 
 #include "base/human_format.h"
 #include "base/stop_flag.h"
@@ -95,6 +96,8 @@ int run(Launch& launch, const Options& options) {
   json["step_seconds"]["minimum"] = seconds.front();
   json["step_seconds"]["median"] = median;
   json["step_seconds"]["maximum"] = seconds.back();
+  json["step_seconds"]["mean"] = std::accumulate(seconds.begin(), seconds.end(), 0.0) /
+                                 static_cast<double>(seconds.size());
   json["tokens_per_second"] = tokens / median;
   json["tflops_per_second"] = tflops;
   json["mfu"] =

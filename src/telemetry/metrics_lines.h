@@ -20,7 +20,7 @@ struct StartLine {
   Json mesh;  ///< {axis: extent}
   std::int64_t parameters = 0;
   std::int64_t model_flops_per_token = 0;
-  std::optional<double> peak_tflops;  ///< all ranks together; empty where unknown
+  std::optional<double> peak_tflops;  ///< of one device; empty where unknown
   Json config;                        ///< resolved
 };
 
