@@ -22,6 +22,7 @@ struct Beat {
   std::int64_t transfer_bytes = 0;
   std::int32_t phase = 0;             ///< of base/trace.h
   std::int32_t transfer_running = 0;  ///< 1: entered and not left
+  std::int32_t reporting = 0;         ///< 1: this rank ends the job and says why
   std::array<char, 24> operation{};   ///< of that collective
   std::array<char, 24> channel{};
 };

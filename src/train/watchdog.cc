@@ -105,6 +105,8 @@ void Watchdog::judge(std::int64_t now_ns) {
 bool Watchdog::someone_else_reports(std::int64_t now_ns) const {
   const std::int64_t waited_ns = now_ns - expired_ns_;
   for (const Beat& beat : heartbeat_.read()) {
+    // It has spoken; a loaded machine may take long to end the ranks.
+    if (beat.reporting != 0 && beat.rank != beat_.rank) return waited_ns < 4 * kGraceNs;
     const bool lower_and_alive =
         beat.pid != 0 && beat.rank < beat_.rank && now_ns - beat.stamp_ns < kFreshNs;
     if (lower_and_alive && waited_ns < kGraceNs && !out_of_action(process_state_of(beat.pid)))
@@ -119,6 +121,8 @@ bool Watchdog::someone_else_reports(std::int64_t now_ns) const {
 }
 
 void Watchdog::end_job(double limit_seconds) {
+  beat_.reporting = 1;
+  heartbeat_.publish(beat_);
   std::vector<RankSight> sights;
   for (const Beat& beat : heartbeat_.read()) {
     if (beat.pid != 0) sights.push_back({beat, process_state_of(beat.pid)});
