@@ -105,6 +105,15 @@ double relative_difference(const std::vector<float>& a, const std::vector<float>
   return std::sqrt(difference / norm);
 }
 
+/// One micro-batch a step on each of `ranks` data ranks.
+RuntimeOptions options_for(int ranks) {
+  RuntimeOptions options;
+  options.tokens = kTokens;
+  options.micro = kGlobal / ranks;
+  options.mesh = {1, ranks, 1, 1};
+  return options;
+}
+
 class DataRanks : public testing::TestWithParam<Family> {};
 INSTANTIATE_TEST_SUITE_P(families, DataRanks, testing::Values(Family::kLlama, Family::kGpt2));
 
@@ -114,10 +123,7 @@ TEST_P(DataRanks, gradients_and_moments_equal_those_of_one_rank) {
   if (kGlobal % ranks != 0) GTEST_SKIP();
   RunConfig config;
   const ModelConfig model = small_model(GetParam());
-  RuntimeOptions options;
-  options.tokens = kTokens;
-  options.micro = kGlobal / ranks;
-  options.mesh = {1, ranks, 1, 1};
+  RuntimeOptions options = options_for(ranks);
   Runtime several(launch, config, model, options);
   const Result actual = train(several, launch.world().rank(), ranks);
   // One rank: every rank is alone on the data axis and computes the whole batch.
@@ -142,11 +148,7 @@ TEST_P(DataRanks, every_rank_holds_the_same_bits) {
   if (kGlobal % ranks != 0) GTEST_SKIP();
   RunConfig config;
   const ModelConfig model = small_model(GetParam());
-  RuntimeOptions options;
-  options.tokens = kTokens;
-  options.micro = kGlobal / ranks;
-  options.mesh = {1, ranks, 1, 1};
-  Runtime runtime(launch, config, model, options);
+  Runtime runtime(launch, config, model, options_for(ranks));
   const Result result = train(runtime, launch.world().rank(), ranks);
   const std::string hash = xxh3_128_hex(std::as_bytes(std::span(result.parameters)));
   for (const std::string& other : launch.world().all_gather_text(hash)) EXPECT_EQ(other, hash);
