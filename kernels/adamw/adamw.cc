@@ -6,6 +6,7 @@
 #include "kernels/adamw/adamw_table.h"
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/op_work.h"
 
 namespace trireme {
 namespace {
@@ -34,10 +35,21 @@ AdamWTensorArgs plain(const AdamWTensor& tensor, std::int64_t begin, double lr) 
           static_cast<float>(lr * tensor.weight_decay)};
 }
 
+/// Parameter and moments are read and written, the gradient read, the form written.
+OpWork work_of(std::span<const AdamWTensor> tensors) {
+  std::int64_t bytes = 0;
+  for (const AdamWTensor& each : tensors) {
+    bytes += 2 * bytes_of(each.parameter, each.exp_avg, each.exp_avg_sq) +
+             bytes_of(each.gradient, each.form);
+  }
+  return {0, bytes};
+}
+
 }  // namespace
 
 void adamw_update(Context& context, std::span<const AdamWTensor> tensors,
                   const AdamWConstants& constants, const AdamWScalars& scalars) {
+  const OpSpan span(context.op_trace(), "adamw_update", work_of(tensors));
   const ArgumentChecker check("adamw_update");
   check.that(scalars.bias_correction1 > 0 && scalars.bias_correction2 > 0, "scalars",
              "the bias corrections must be positive: t counts the update that is made");

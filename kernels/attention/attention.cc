@@ -7,6 +7,7 @@
 #include "kernels/attention/attention_table.h"
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/op_work.h"
 
 namespace trireme {
 namespace {
@@ -202,10 +203,44 @@ AttentionShape check_backward(const AttentionBackward& args) {
   return shape;
 }
 
+/// The (query, key) pairs that the mask leaves, of one head, over all sequences.
+std::int64_t visible_pairs(const AttentionMask& mask) {
+  std::int64_t pairs = 0, row = 0;
+  for (std::int64_t sequence = 0; sequence < mask.sequences; ++sequence) {
+    for (const PositionRange& q : mask.q) {
+      for (std::int64_t p = q.first; p < q.first + q.count; ++p, ++row) {
+        const std::int64_t first =
+            mask.first_key_T.given() ? mask.first_key_T.as<std::int32_t>()[row] : 0;
+        for (const PositionRange& kv : mask.kv) {
+          const std::int64_t begin = std::max(first, kv.first),
+                             end = std::min(p + 1, kv.first + kv.count);
+          pairs += std::max<std::int64_t>(0, end - begin);
+        }
+      }
+    }
+  }
+  return pairs;
+}
+
+/// 4 D operations for each pair of a query head forward (S, O); 10 D backward, which makes S anew
+/// (S, dV, dP, dQ, dK). In f32, whatever the operands. Nobody asks: nothing is counted.
+OpWork work_of(const Context& context, const AttentionForward& args) {
+  if (context.op_trace() == nullptr) return {};
+  return {4 * visible_pairs(args.mask) * args.q.heads * args.q.head_dim,
+          bytes_of(args.o, args.lse_TH, args.q, args.k, args.v)};
+}
+OpWork work_of(const Context& context, const AttentionBackward& args) {
+  if (context.op_trace() == nullptr) return {};
+  return {10 * visible_pairs(args.mask) * args.q.heads * args.q.head_dim,
+          2 * bytes_of(args.dq, args.dk, args.dv) +
+              bytes_of(args.d_o, args.q, args.k, args.v, args.lse_TH, args.delta_TH)};
+}
+
 }  // namespace
 
 void attention_forward(Context& context, const AttentionForward& args) {
   const AttentionShape shape = check_forward(args);
+  const OpSpan span(context.op_trace(), "attention_forward", work_of(context, args));
   const std::int64_t groups = shape.sequences * shape.heads;
   if (groups * shape.q_tokens == 0) return;
   const bool few = shape.q_tokens <= kFewQueries;
@@ -237,6 +272,7 @@ void attention_forward(Context& context, const AttentionForward& args) {
 
 void attention_backward(Context& context, const AttentionBackward& args) {
   const AttentionShape shape = check_backward(args);
+  const OpSpan span(context.op_trace(), "attention_backward", work_of(context, args));
   const std::int64_t groups = shape.sequences * shape.kv_heads,
                      key_blocks = block_count(args.mask.kv);
   if (groups * shape.q_tokens == 0 || key_blocks == 0) return;
@@ -268,6 +304,7 @@ void attention_backward(Context& context, const AttentionBackward& args) {
 
 void attention_merge(Context& context, HeadsView o, TensorView lse_TH, ConstHeadsView o2,
                      ConstTensorView lse2_TH) {
+  const OpSpan span(context.op_trace(), "attention_merge", {0, bytes_of(o, o, o2)});
   const ArgumentChecker check("attention_merge");
   check.floating("o", o.dtype);
   check.heads("o", o, o.dtype, {o.tokens, o.heads, o.head_dim});
@@ -282,6 +319,7 @@ void attention_merge(Context& context, HeadsView o, TensorView lse_TH, ConstHead
 }
 
 void attention_delta(Context& context, TensorView delta_TH, ConstHeadsView d_o, ConstHeadsView o) {
+  const OpSpan span(context.op_trace(), "attention_delta", {0, bytes_of(d_o, o)});
   const ArgumentChecker check("attention_delta");
   check.floating("o", o.dtype);
   check.heads("o", o, o.dtype, {o.tokens, o.heads, o.head_dim});

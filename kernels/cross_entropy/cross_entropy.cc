@@ -2,6 +2,7 @@
 
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/op_work.h"
 #include "kernels/cross_entropy/cross_entropy_table.h"
 
 namespace trireme {
@@ -23,6 +24,7 @@ CrossEntropyRows rows_of(const ArgumentChecker& check, const ConstTensorView& lo
 }  // namespace
 
 void cross_entropy_statistics(Context& context, const CrossEntropyStatistics& args) {
+  const OpSpan span(context.op_trace(), "cross_entropy_statistics", {0, bytes_of(args.logits_TV)});
   const ArgumentChecker check("cross_entropy_statistics");
   const CrossEntropyRows rows = rows_of(check, args.logits_TV, args.part);
   const Shape shape_T{rows.tokens};
@@ -39,6 +41,9 @@ void cross_entropy_statistics(Context& context, const CrossEntropyStatistics& ar
 }
 
 void cross_entropy_finish(Context& context, const CrossEntropyFinish& args) {
+  const OpSpan span(context.op_trace(), "cross_entropy_finish",
+                    {0, args.dlogits_TV.given() ? bytes_of(args.dlogits_TV, args.logits_TV)
+                                                : bytes_of(args.loss_T)});
   const ArgumentChecker check("cross_entropy_finish");
   const std::int64_t tokens = args.targets_T.count();
   const Shape shape_T{tokens};

@@ -2,6 +2,7 @@
 
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/op_work.h"
 #include "kernels/elementwise/elementwise_table.h"
 
 namespace trireme {
@@ -14,6 +15,7 @@ const ElementwiseKernels& table(const Context& context) {
 }  // namespace
 
 void cast(Context& context, TensorView destination, ConstTensorView source) {
+  const OpSpan span(context.op_trace(), "cast", {0, bytes_of(destination, source)});
   const ArgumentChecker check("cast");
   check.tensor("source", source, source.dtype, destination.shape);
   if (destination.dtype != source.dtype) {
@@ -28,12 +30,15 @@ void cast(Context& context, TensorView destination, ConstTensorView source) {
 }
 
 void clear(Context& context, TensorView destination) {
+  const OpSpan span(context.op_trace(), "clear", {0, bytes_of(destination)});
   ArgumentChecker("clear").tensor("destination", destination, destination.dtype, destination.shape);
   if (destination.count() == 0) return;
   table(context).clear({context.exec(), destination.data, destination.bytes()});
 }
 
 void accumulate(Context& context, TensorView destination, ConstTensorView source) {
+  const OpSpan span(context.op_trace(), "accumulate",
+                    {0, bytes_of(destination, destination, source)});
   const ArgumentChecker check("accumulate");
   check.floating("source", source.dtype);
   check.tensor("destination", destination, DType::kF32, destination.shape);
@@ -44,6 +49,7 @@ void accumulate(Context& context, TensorView destination, ConstTensorView source
 }
 
 void column_sum(Context& context, TensorView sum_N, ConstTensorView x_TN) {
+  const OpSpan span(context.op_trace(), "column_sum", {0, bytes_of(x_TN)});
   const ArgumentChecker check("column_sum");
   check.rank("x", x_TN, 2);
   check.floating("x", x_TN.dtype);

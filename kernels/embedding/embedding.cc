@@ -2,6 +2,7 @@
 
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/op_work.h"
 #include "kernels/embedding/embedding_table.h"
 
 namespace trireme {
@@ -14,6 +15,8 @@ const EmbeddingKernels& table(const Context& context) {
 }  // namespace
 
 void embedding_forward(Context& context, const EmbeddingForward& args) {
+  const OpSpan span(context.op_trace(), "embedding_forward",
+                    {0, (args.position_table_PC.given() ? 3 : 2) * bytes_of(args.out_TC)});
   const ArgumentChecker check("embedding_forward");
   check.rank("table", args.table_VC, 2);
   check.rank("ids", args.ids_T, 1);
@@ -43,6 +46,9 @@ void embedding_forward(Context& context, const EmbeddingForward& args) {
 
 void embedding_backward(Context& context, TensorView dtable_VC, ConstTensorView ids_T,
                         ConstTensorView dout_TC) {
+  const std::int64_t rows_bytes = dout_TC.count() * static_cast<std::int64_t>(sizeof(float));
+  const OpSpan span(context.op_trace(), "embedding_backward",
+                    {0, bytes_of(dout_TC) + 2 * rows_bytes});
   const ArgumentChecker check("embedding_backward");
   check.rank("dtable", dtable_VC, 2);
   check.rank("ids", ids_T, 1);

@@ -2,6 +2,7 @@
 
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/op_work.h"
 #include "kernels/gelu/gelu_table.h"
 
 namespace trireme {
@@ -14,6 +15,7 @@ const GeluKernels& table(const Context& context) {
 }  // namespace
 
 void gelu_forward(Context& context, TensorView act, ConstTensorView x) {
+  const OpSpan span(context.op_trace(), "gelu_forward", {0, bytes_of(act, x)});
   const ArgumentChecker check("gelu_forward");
   check.floating("x", x.dtype);
   check.tensor("x", x, x.dtype, x.shape);
@@ -23,6 +25,7 @@ void gelu_forward(Context& context, TensorView act, ConstTensorView x) {
 }
 
 void gelu_backward(Context& context, TensorView dx, ConstTensorView dact, ConstTensorView x) {
+  const OpSpan span(context.op_trace(), "gelu_backward", {0, bytes_of(dx, dact, x)});
   const ArgumentChecker check("gelu_backward");
   check.floating("x", x.dtype);
   check.tensor("x", x, x.dtype, x.shape);

@@ -2,6 +2,7 @@
 
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/op_work.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm_internal.h"
 
@@ -57,10 +58,18 @@ void gemm_f32(Context& context, const Gemm& args, Sizes s) {
                                            s.n, args.transpose_a, args.transpose_b, beta});
 }
 
+/// 2 M N K operations; c is read too where it is added to.
+OpWork work_of(const Gemm& args, Sizes s) {
+  const std::int64_t added = args.accumulate == Accumulate::kYes ? bytes_of(args.c_MN) : 0;
+  return {2 * s.m * s.n * s.k, bytes_of(args.c_MN, args.a, args.b, args.bias_N) + added,
+          args.a.dtype};
+}
+
 }  // namespace
 
 void gemm(Context& context, const Gemm& args) {
   const Sizes s = check(args);
+  const OpSpan span(context.op_trace(), args.use, work_of(args, s));
   if (s.m == 0 || s.n == 0) return;
   if (s.k == 0) {
     if (args.bias_N.given()) return gemm_internal::fill_with_bias(context, args.c_MN, args.bias_N);

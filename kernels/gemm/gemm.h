@@ -25,6 +25,7 @@ struct Gemm {
   Transpose transpose_a = Transpose::kNo, transpose_b = Transpose::kNo;
   Accumulate accumulate = Accumulate::kNo;
   ConstTensorView bias_N = {};
+  const char* use = "gemm";  ///< a literal: what the product is called where times are shown
 };
 void gemm(Context& context, const Gemm& args);
 

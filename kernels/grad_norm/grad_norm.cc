@@ -2,11 +2,13 @@
 
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/op_work.h"
 #include "kernels/grad_norm/grad_norm_table.h"
 
 namespace trireme {
 
 void grad_norm_accumulate(Context& context, ExactSum& sum, ConstTensorView gradient) {
+  const OpSpan span(context.op_trace(), "grad_norm", {0, bytes_of(gradient)});
   const ArgumentChecker check("grad_norm_accumulate");
   if (gradient.shape.rank() != 1) check.rank("gradient", gradient, 2);
   check.tensor("gradient", gradient, DType::kF32, gradient.shape);

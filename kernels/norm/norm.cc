@@ -2,6 +2,7 @@
 
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/op_work.h"
 #include "kernels/norm/norm_table.h"
 
 namespace trireme {
@@ -67,6 +68,8 @@ void check_backward(const NormBackward& args) {
 }  // namespace
 
 void norm_forward(Context& context, const NormForward& args) {
+  const OpSpan span(context.op_trace(), "norm_forward",
+                    {0, bytes_of(args.y_TC, args.sum_TC, args.x_TC, args.residual_TC)});
   check_forward(args);
   const std::int64_t tokens = args.x_TC.shape[0], channels = args.x_TC.shape[1];
   if (tokens == 0 || channels == 0) return;
@@ -88,6 +91,8 @@ void norm_forward(Context& context, const NormForward& args) {
 }
 
 void norm_backward(Context& context, const NormBackward& args) {
+  const OpSpan span(context.op_trace(), "norm_backward",
+                    {0, bytes_of(args.dx_TC, args.dy_TC, args.dresidual_TC, args.s_TC)});
   check_backward(args);
   const std::int64_t tokens = args.dy_TC.shape[0], channels = args.dy_TC.shape[1];
   if (tokens == 0 || channels == 0) return;

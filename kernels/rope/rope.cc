@@ -2,6 +2,7 @@
 
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/op_work.h"
 #include "kernels/rope/rope_table.h"
 
 namespace trireme {
@@ -60,6 +61,7 @@ void check_backward(const RopeBackward& args, const HeadsShape& shape) {
 }  // namespace
 
 void rope_forward(Context& context, const RopeForward& args) {
+  const OpSpan span(context.op_trace(), "rope_forward", {0, bytes_of(args.out, args.in)});
   const HeadsShape shape{args.in.tokens, args.in.heads, args.in.head_dim};
   check_forward(args, shape);
   if (shape.tokens == 0) return;
@@ -70,6 +72,9 @@ void rope_forward(Context& context, const RopeForward& args) {
 }
 
 void rope_backward(Context& context, const RopeBackward& args) {
+  const OpSpan span(
+      context.op_trace(), "rope_backward",
+      {0, bytes_of(args.din, args.dout) + (args.weight_D.given() ? bytes_of(args.in) : 0)});
   const HeadsShape shape{args.dout.tokens, args.dout.heads, args.dout.head_dim};
   check_backward(args, shape);
   if (shape.tokens == 0) return;

@@ -2,6 +2,7 @@
 
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/op_work.h"
 #include "kernels/swiglu/swiglu_table.h"
 
 namespace trireme {
@@ -14,6 +15,7 @@ const SwigluKernels& table(const Context& context) {
 }  // namespace
 
 void swiglu_forward(Context& context, TensorView act_TF, ConstTensorView gate_up_T2F) {
+  const OpSpan span(context.op_trace(), "swiglu_forward", {0, bytes_of(act_TF, gate_up_T2F)});
   const ArgumentChecker check("swiglu_forward");
   check.rank("act", act_TF, 2);
   const std::int64_t tokens = act_TF.shape[0], ffn = act_TF.shape[1];
@@ -27,6 +29,8 @@ void swiglu_forward(Context& context, TensorView act_TF, ConstTensorView gate_up
 
 void swiglu_backward(Context& context, TensorView dgate_up_T2F, ConstTensorView dact_TF,
                      ConstTensorView gate_up_T2F) {
+  const OpSpan span(context.op_trace(), "swiglu_backward",
+                    {0, bytes_of(dgate_up_T2F, dact_TF, gate_up_T2F)});
   const ArgumentChecker check("swiglu_backward");
   check.rank("dact", dact_TF, 2);
   const std::int64_t tokens = dact_TF.shape[0], ffn = dact_TF.shape[1];

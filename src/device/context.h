@@ -12,6 +12,8 @@
 
 namespace trireme {
 
+class OpTrace;
+
 class Context {
  public:
   /// `threads` >= 1 and an instruction set that this CPU has.
@@ -21,6 +23,9 @@ class Context {
   [[nodiscard]] Isa isa() const { return isa_; }
   [[nodiscard]] int threads() const { return exec_.threads; }
   [[nodiscard]] const Exec& exec() const { return exec_; }
+  /// Where ops record what they cost; null (as at first): nowhere. It must outlive the calls.
+  [[nodiscard]] OpTrace* op_trace() const { return op_trace_; }
+  void set_op_trace(OpTrace* trace) { op_trace_ = trace; }
 
   /// At least `bytes`, aligned to 64, valid until the next call: an op uses it within one call
   /// only. Grows on demand, so that after the first step of a shape it allocates nothing.
@@ -32,6 +37,7 @@ class Context {
   Isa isa_;
   Exec exec_;
   HostBuffer scratch_;
+  OpTrace* op_trace_ = nullptr;
 };
 
 }  // namespace trireme

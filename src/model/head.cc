@@ -38,6 +38,7 @@ void chunk_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_
   product.a = n_TC;
   product.b = weight_VC;
   product.transpose_b = Transpose::kYes;
+  product.use = "head_forward";
   gemm(context, product);
 
   CrossEntropyStatistics statistics;
@@ -68,6 +69,7 @@ void chunk_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_
   input.c_MN = dn_TC;
   input.a = finish.dlogits_TV;
   input.b = weight_VC;
+  input.use = "head_input_gradient";
   gemm(context, input);
   Gemm weight;
   weight.c_MN = training->dweight_VC;
@@ -75,6 +77,7 @@ void chunk_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_
   weight.b = n_TC;
   weight.transpose_a = Transpose::kYes;
   weight.accumulate = Accumulate::kYes;
+  weight.use = "head_weight_gradient";
   gemm(context, weight);
 }
 

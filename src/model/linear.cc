@@ -31,6 +31,7 @@ void linear_forward(Context& context, TensorView y_TN, ConstTensorView x_TK,
   args.b = weights.weight;
   args.transpose_b = weights.in_out ? Transpose::kNo : Transpose::kYes;
   args.bias_N = weights.bias;
+  args.use = "linear_forward";
   gemm(context, args);
 }
 
@@ -41,6 +42,7 @@ void linear_backward_input(Context& context, TensorView dx_TK, ConstTensorView d
   args.a = dy_TN;
   args.b = weights.weight;
   args.transpose_b = weights.in_out ? Transpose::kYes : Transpose::kNo;
+  args.use = "linear_input_gradient";
   gemm(context, args);
 }
 
@@ -52,6 +54,7 @@ void linear_backward_weight(Context& context, const LinearGradients& gradients,
   args.b = gradients.in_out ? dy_TN : x_TK;
   args.transpose_a = Transpose::kYes;
   args.accumulate = Accumulate::kYes;
+  args.use = "linear_weight_gradient";
   gemm(context, args);
   if (gradients.bias.given()) column_sum(context, gradients.bias, dy_TN);
 }
