@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace trireme {
@@ -22,6 +23,9 @@ float uniform(std::uint64_t key, std::uint64_t index);
 /// Approximately N(0, 1): the sum of twelve 16-bit uniforms, centred (Irwin-Hall, |x| < 6).
 /// Only integer sums and one exact product, so every machine gives the same bits.
 float normal(std::uint64_t key, std::uint64_t index);
+
+/// out[i] = scale * normal(key, first + i), several at a time; the same bits.
+void fill_normal(std::uint64_t key, std::uint64_t first, float scale, std::span<float> out);
 
 /// Uniform in [0, bound) without bias; bound > 0. A sequence: each call advances *counter.
 std::uint64_t uniform_below(std::uint64_t key, std::uint64_t bound, std::uint64_t* counter);

@@ -109,22 +109,25 @@ std::span<float> ParamStore::block_gradients(int block) const {
 }
 
 void ParamStore::initialise(std::uint64_t seed) {
+  constexpr std::int64_t kBlock = 1 << 14;
   for (ParamIndex index = 0; index < static_cast<int>(params_.size()); ++index) {
     const ParamMeta& param = params_[index];
     const std::uint64_t key = stream_key(seed, param.name);
     float* values = value(index).as<float>();
     const std::int64_t count = param.shape.count();
-#pragma omp parallel for schedule(static) if (count > 4096)
-    for (std::int64_t i = 0; i < count; ++i) {
+#pragma omp parallel for schedule(static) if (count > kBlock)
+    for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+      const std::span<float> block(values + begin,
+                                   static_cast<std::size_t>(std::min(kBlock, count - begin)));
       switch (param.init.kind) {
         case InitKind::kZeros:
-          values[i] = 0;
+          std::fill(block.begin(), block.end(), 0.0F);
           break;
         case InitKind::kOnes:
-          values[i] = 1;
+          std::fill(block.begin(), block.end(), 1.0F);
           break;
         case InitKind::kNormal:
-          values[i] = param.init.std * normal(key, static_cast<std::uint64_t>(i));
+          fill_normal(key, static_cast<std::uint64_t>(begin), param.init.std, block);
           break;
       }
     }

@@ -81,6 +81,20 @@ TEST(Random, a_value_is_a_function_of_key_and_index_alone) {
   EXPECT_NE(normal(3 + (1ULL << 40), 1'000'000'007), value) << "all 64 bits of the key count";
 }
 
+TEST(Random, filling_gives_the_same_bits_from_any_index_and_for_any_length) {
+  constexpr std::uint64_t kTop = ~std::uint64_t{0} - 20;  // the index passes its end within a vector
+  for (const std::uint64_t first : std::vector<std::uint64_t>{0, 1, (1ULL << 32) - 3, (1ULL << 40) + 7, kTop}) {
+    for (std::size_t size = 0; size < 40; ++size) {
+      std::vector<float> values(size + 1, 77.0F);
+      fill_normal(0x299f31d0a4093822, first, 0.02F, std::span(values).first(size));
+      for (std::size_t i = 0; i < size; ++i) {
+        ASSERT_EQ(values[i], 0.02F * normal(0x299f31d0a4093822, first + i)) << first << " + " << i;
+      }
+      ASSERT_EQ(values[size], 77.0F) << "written past the end";
+    }
+  }
+}
+
 TEST(Random, integers_below_a_bound_are_unbiased) {
   std::uint64_t counter = 0;
   std::vector<int> counts(6);
