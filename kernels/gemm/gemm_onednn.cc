@@ -1,6 +1,7 @@
 // The only file that sees oneDNN. Versions 2.5 to 3.x.
 #include <omp.h>
 
+#include <algorithm>
 #include <array>
 #include <dnnl.hpp>
 #include <map>
@@ -97,16 +98,73 @@ PrimitiveCache& primitive_cache() {
   return cache;
 }
 
+/// Threads as a grid over the tiles of a product; 1 x 1: oneDNN shares the work itself.
+struct Grid {
+  int rows, columns;
+};
+
+// Multiples of every register tile of oneDNN's, and of a cache line.
+constexpr std::int64_t kTileRowsAlignment = 24, kTileColumnsAlignment = 48;
+constexpr std::int64_t kTileMin = 96;
+
+/// The grid in which a thread reads least: (M / rows + N / columns) K. A thread then packs its own
+/// operands, without waiting for others, and mostly reads the rows that it wrote in the op before.
+/// Small tiles are left to oneDNN, which can also cut K.
+Grid grid_for(int threads, Sizes s) {
+  Grid best{1, 1};
+  std::int64_t least = 0;
+  for (int rows = 1; rows <= threads; ++rows) {
+    const int columns = threads / rows;
+    const std::int64_t m = s.m / rows, n = s.n / columns;
+    if (rows * columns != threads || m < kTileMin || n < kTileMin) continue;
+    if (least != 0 && m + n > least) continue;
+    least = m + n;
+    best = {rows, columns};
+  }
+  return best;
+}
+
+/// Where part `index` of `parts` begins in [0, total).
+std::int64_t cut(std::int64_t total, int index, int parts, std::int64_t alignment) {
+  return index == parts ? total : total * index / parts / alignment * alignment;
+}
+
+Sgemm tile_of(const Sgemm& args, Grid grid, int tile) {
+  const int row = tile / grid.columns, column = tile % grid.columns;
+  const std::int64_t m = cut(args.sizes.m, row, grid.rows, kTileRowsAlignment),
+                     n = cut(args.sizes.n, column, grid.columns, kTileColumnsAlignment);
+  Sgemm part = args;
+  part.sizes.m = cut(args.sizes.m, row + 1, grid.rows, kTileRowsAlignment) - m;
+  part.sizes.n = cut(args.sizes.n, column + 1, grid.columns, kTileColumnsAlignment) - n;
+  part.a += args.transpose_a == Transpose::kYes ? m : m * args.a_stride;
+  part.b += args.transpose_b == Transpose::kYes ? n * args.b_stride : n;
+  part.c += m * args.c_stride + n;
+  return part;
+}
+
+dnnl::status multiply(const Sgemm& args) {
+  return dnnl::sgemm(letter(args.transpose_a), letter(args.transpose_b), args.sizes.m, args.sizes.n,
+                     args.sizes.k, 1.0F, args.a, args.a_stride, args.b, args.b_stride, args.beta,
+                     args.c, args.c_stride);
+}
+
 }  // namespace
 
 void sgemm(int threads, const Sgemm& args) {
   prepare(threads);
-  const dnnl::status status = dnnl::sgemm(
-      letter(args.transpose_a), letter(args.transpose_b), args.sizes.m, args.sizes.n, args.sizes.k,
-      1.0F, args.a, args.a_stride, args.b, args.b_stride, args.beta, args.c, args.c_stride);
-  expect(status == dnnl::status::success,
-         "oneDNN refuses a product of [{}, {}] and [{}, {}]: status {}", args.sizes.m, args.sizes.k,
-         args.sizes.k, args.sizes.n, static_cast<int>(status));
+  const Grid grid = grid_for(threads, args.sizes);
+  const int tiles = grid.rows * grid.columns;
+  int status = 0;  // oneDNN's: 0 is success
+  if (tiles == 1) {
+    status = static_cast<int>(multiply(args));
+  } else {
+    // Inside a parallel region oneDNN keeps to the thread that calls it.
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(max : status)
+    for (int tile = 0; tile < tiles; ++tile)
+      status = std::max(status, static_cast<int>(multiply(tile_of(args, grid, tile))));
+  }
+  expect(status == 0, "oneDNN refuses a product of [{}, {}] and [{}, {}]: status {}", args.sizes.m,
+         args.sizes.k, args.sizes.k, args.sizes.n, status);
 }
 
 bool has_native_bf16(const Context& context) {
