@@ -24,8 +24,9 @@ void gelu_forward(Context& context, TensorView act, ConstTensorView x) {
   table(context).forward({context.exec(), act.data, x.data, x.count(), x.dtype});
 }
 
-void gelu_backward(Context& context, TensorView dx, ConstTensorView dact, ConstTensorView x) {
-  const OpSpan span(context.op_trace(), "gelu_backward", {0, bytes_of(dx, dact, x)});
+void gelu_backward(Context& context, TensorView dx, ConstTensorView dact, ConstTensorView x,
+                   TensorView act) {
+  const OpSpan span(context.op_trace(), "gelu_backward", {0, bytes_of(dx, dact, x, act)});
   const ArgumentChecker check("gelu_backward");
   check.floating("x", x.dtype);
   check.tensor("x", x, x.dtype, x.shape);
@@ -33,7 +34,12 @@ void gelu_backward(Context& context, TensorView dx, ConstTensorView dact, ConstT
   check.tensor("dx", dx, x.dtype, x.shape);
   check.same_or_disjoint("dx", dx, "dact", dact);
   check.same_or_disjoint("dx", dx, "x", x);
-  table(context).backward({context.exec(), dx.data, dact.data, x.data, x.count(), x.dtype});
+  check.optional("act", act, x.dtype, x.shape);
+  check.same_or_disjoint("act", act, "dact", dact);
+  check.disjoint("act", act, "dx", dx);
+  check.disjoint("act", act, "x", x);
+  table(context).backward(
+      {context.exec(), dx.data, act.data, dact.data, x.data, x.count(), x.dtype});
 }
 
 }  // namespace trireme

@@ -11,7 +11,9 @@ namespace trireme {
 /// Arithmetic in f32. Deterministic; an element has the same bits at any place.
 void gelu_forward(Context& context, TensorView act, ConstTensorView x);
 
-/// dx = dact * d gelu(x) / dx.  dx may be dact or x.
-void gelu_backward(Context& context, TensorView dx, ConstTensorView dact, ConstTensorView x);
+/// dx = dact * d gelu(x) / dx.  dx may be dact or x. `act`, where given, becomes gelu(x) once more,
+/// bit for bit, so that it need not be kept; it may be dact.
+void gelu_backward(Context& context, TensorView dx, ConstTensorView dact, ConstTensorView x,
+                   TensorView act = {});
 
 }  // namespace trireme

@@ -28,7 +28,7 @@ void forward_of(const GeluForwardArgs& args) {
                   });
 }
 
-/// s + x s (1 - s) (2u)',  s = sigmoid(2u)
+/// gelu' = s + x s (1 - s) (2u)',  s = sigmoid(2u)
 TRIREME_INLINE F32 slope(F32 x) {
   // Beyond +-64 the slope is 0 or 1 for all the digits there are; x^3 must not overflow to 0 * inf.
   const F32 c = max(F32::broadcast(-64.0F), min(F32::broadcast(64.0F), x));
@@ -42,12 +42,15 @@ void backward_of(const GeluBackwardArgs& args) {
   const T* x = static_cast<const T*>(args.x);
   const T* dact = static_cast<const T*>(args.dact);
   T* dx = static_cast<T*>(args.dx);
-  parallel_ranges(
-      args.exec, args.count, 2 * kWorkPerElement, [&](std::int64_t begin, std::int64_t end) {
-        for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
-          (F32::load(dact + i, lanes) * slope(F32::load(x + i, lanes))).store(dx + i, lanes);
-        });
-      });
+  T* act = static_cast<T*>(args.act);
+  parallel_ranges(args.exec, args.count, 2 * kWorkPerElement,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
+                      const F32 value = F32::load(x + i, lanes), d = F32::load(dact + i, lanes);
+                      if (act != nullptr) (value * sigmoid(twice_u(value))).store(act + i, lanes);
+                      (d * slope(value)).store(dx + i, lanes);
+                    });
+                  });
 }
 
 void forward(const GeluForwardArgs& args) {

@@ -17,7 +17,7 @@ struct GeluForwardArgs {
 
 struct GeluBackwardArgs {
   Exec exec;
-  void* dx;
+  void *dx, *act;  ///< act may be null
   const void *dact, *x;
   std::int64_t count;
   DType type;

@@ -57,9 +57,16 @@ void check_backward(const NormBackward& args) {
   if (args.op == NormOp::kLayer) {
     check.tensor("mean", args.mean_T, DType::kF32, tokens);
     check.optional("dbias", args.dbias_C, DType::kF32, channels);
+    check.optional("bias", args.bias_C, type, channels);
   } else {
     check.absent("dbias", args.dbias_C, "with an RMS norm");
+    check.absent("bias", args.bias_C, "with an RMS norm");
   }
+  check.optional("y", args.y_TC, type, shape);
+  check.same_or_disjoint("y", args.y_TC, "dy", args.dy_TC);
+  check.disjoint("y", args.y_TC, "dx", args.dx_TC);
+  check.disjoint("y", args.y_TC, "dresidual", args.dresidual_TC);
+  check.disjoint("y", args.y_TC, "s", args.s_TC);
   check.same_or_disjoint("dx", args.dx_TC, "dy", args.dy_TC);
   check.same_or_disjoint("dx", args.dx_TC, "dresidual", args.dresidual_TC);
   check.disjoint("dx", args.dx_TC, "s", args.s_TC);
@@ -92,7 +99,7 @@ void norm_forward(Context& context, const NormForward& args) {
 
 void norm_backward(Context& context, const NormBackward& args) {
   const OpSpan span(context.op_trace(), "norm_backward",
-                    {0, bytes_of(args.dx_TC, args.dy_TC, args.dresidual_TC, args.s_TC)});
+                    {0, bytes_of(args.dx_TC, args.y_TC, args.dy_TC, args.dresidual_TC, args.s_TC)});
   check_backward(args);
   const std::int64_t tokens = args.dy_TC.shape[0], channels = args.dy_TC.shape[1];
   if (tokens == 0 || channels == 0) return;
@@ -100,12 +107,14 @@ void norm_backward(Context& context, const NormBackward& args) {
   const NormKernels& kernels = table(context);
   NormBackwardArgs call{context.exec(),
                         args.dx_TC.data,
+                        args.y_TC.data,
                         args.dweight_C.as<float>(),
                         args.dbias_C.as<float>(),
                         args.dy_TC.data,
                         args.dresidual_TC.data,
                         args.s_TC.data,
                         args.weight_C.data,
+                        args.bias_C.data,
                         layer ? args.mean_T.as<float>() : nullptr,
                         args.rstd_T.as<float>(),
                         nullptr,

@@ -38,11 +38,13 @@ void norm_forward(Context& context, const NormForward& args);
 ///   dx, dresidual  [T, C]  as dy (dresidual optional; dx may be dy or dresidual)
 ///   s              [T, C]  the input of the norm: `sum` of the forward pass, or x
 ///   dweight, dbias [C]     f32, accumulated; either may be left out
+///   y              [T, C]  where given: becomes the forward's y once more, bit for bit (with its
+///                          bias), so that it need not be kept; may be dy, if dx is not
 /// Deterministic for a given number of threads.
 struct NormBackward {
   NormOp op = NormOp::kRms;
-  TensorView dx_TC, dweight_C, dbias_C;
-  ConstTensorView dy_TC, dresidual_TC, s_TC, weight_C, mean_T, rstd_T;
+  TensorView dx_TC, dweight_C, dbias_C, y_TC;
+  ConstTensorView dy_TC, dresidual_TC, s_TC, weight_C, bias_C, mean_T, rstd_T;
 };
 void norm_backward(Context& context, const NormBackward& args);
 

@@ -86,7 +86,8 @@ void backward_row(const NormBackwardArgs& args, std::int64_t t, const WeightSums
   const T *dy = row_of<T>(args.dy, t, n), *s = row_of<T>(args.s, t, n);
   const T* dresidual = row_of<T>(args.dresidual, t, n);
   const T* weight = static_cast<const T*>(args.weight);
-  T* dx = row_of<T>(args.dx, t, n);
+  const T* bias = static_cast<const T*>(args.bias);
+  T *dx = row_of<T>(args.dx, t, n), *y = row_of<T>(args.y, t, n);
   const F32 rstd = F32::broadcast(args.rstd[t]);
   const F32 shift = F32::broadcast(kKind == Kind::kLayer ? args.mean[t] : 0.0F);
   const auto normalised = [&](std::int64_t c, auto lanes) {
@@ -105,14 +106,20 @@ void backward_row(const NormBackwardArgs& args, std::int64_t t, const WeightSums
   const F32 mean_g =
       F32::broadcast(kKind == Kind::kLayer ? sum_over(0, n, gradient) / count : 0.0F);
   for_each_vector(0, n, [&](std::int64_t c, auto lanes) {
-    const F32 d = F32::load(dy + c, lanes), x = normalised(c, lanes);
+    const F32 d = F32::load(dy + c, lanes), x = normalised(c, lanes),
+              w = F32::load(weight + c, lanes);
     if (sums.has_weight) sums.weight.add(c, lanes, d * x);
     if (kKind == Kind::kLayer && sums.has_bias) sums.bias.add(c, lanes, d);
-    F32 out = fnma(x, mean_gn, d * F32::load(weight + c, lanes));
+    F32 out = fnma(x, mean_gn, d * w);
     if (kKind == Kind::kLayer) out = out - mean_g;
     out = out * rstd;
     if (dresidual != nullptr) out = out + F32::load(dresidual + c, lanes);
     out.store(dx + c, lanes);
+    if (y != nullptr) {
+      F32 again = x * w;  // as in forward_row
+      if (kKind == Kind::kLayer && bias != nullptr) again = again + F32::load(bias + c, lanes);
+      again.store(y + c, lanes);
+    }
   });
 }
 

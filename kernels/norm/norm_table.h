@@ -21,9 +21,9 @@ struct NormForwardArgs {
 
 struct NormBackwardArgs {
   Exec exec;
-  void* dx;
+  void *dx, *y;
   float *dweight, *dbias;
-  const void *dy, *dresidual, *s, *weight;
+  const void *dy, *dresidual, *s, *weight, *bias;
   const float *mean, *rstd;  ///< mean null for RMS
   float* partial_sums;       ///< norm_backward_scratch_floats
   std::int64_t tokens, channels;

@@ -28,9 +28,9 @@ void swiglu_forward(Context& context, TensorView act_TF, ConstTensorView gate_up
 }
 
 void swiglu_backward(Context& context, TensorView dgate_up_T2F, ConstTensorView dact_TF,
-                     ConstTensorView gate_up_T2F) {
+                     ConstTensorView gate_up_T2F, TensorView act_TF) {
   const OpSpan span(context.op_trace(), "swiglu_backward",
-                    {0, bytes_of(dgate_up_T2F, dact_TF, gate_up_T2F)});
+                    {0, bytes_of(dgate_up_T2F, dact_TF, gate_up_T2F, act_TF)});
   const ArgumentChecker check("swiglu_backward");
   check.rank("dact", dact_TF, 2);
   const std::int64_t tokens = dact_TF.shape[0], ffn = dact_TF.shape[1];
@@ -39,9 +39,13 @@ void swiglu_backward(Context& context, TensorView dgate_up_T2F, ConstTensorView 
   check.tensor("gate_up", gate_up_T2F, dact_TF.dtype, {tokens, 2 * ffn});
   check.tensor("dgate_up", dgate_up_T2F, dact_TF.dtype, {tokens, 2 * ffn});
   check.disjoint("dgate_up", dgate_up_T2F, "dact", dact_TF);
+  check.optional("act", act_TF, dact_TF.dtype, {tokens, ffn});
   check.same_or_disjoint("dgate_up", dgate_up_T2F, "gate_up", gate_up_T2F);
-  table(context).backward({context.exec(), dgate_up_T2F.data, dact_TF.data, gate_up_T2F.data,
-                           tokens, ffn, dact_TF.dtype});
+  check.same_or_disjoint("act", act_TF, "dact", dact_TF);
+  check.disjoint("act", act_TF, "dgate_up", dgate_up_T2F);
+  check.disjoint("act", act_TF, "gate_up", gate_up_T2F);
+  table(context).backward({context.exec(), dgate_up_T2F.data, act_TF.data, dact_TF.data,
+                           gate_up_T2F.data, tokens, ffn, dact_TF.dtype});
 }
 
 }  // namespace trireme

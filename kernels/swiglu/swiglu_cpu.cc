@@ -39,23 +39,29 @@ void forward_of(const SwigluForwardArgs& args) {
 }
 
 template <class T>
+TRIREME_INLINE void backward_row(const SwigluBackwardArgs& args, std::int64_t t, std::int64_t first,
+                                 std::int64_t last) {
+  const T* gate = static_cast<const T*>(args.gate_up) + t * 2 * args.ffn;
+  const T* dact = static_cast<const T*>(args.dact) + t * args.ffn;
+  T* dgate = static_cast<T*>(args.dgate_up) + t * 2 * args.ffn;
+  T* act = args.act == nullptr ? nullptr : static_cast<T*>(args.act) + t * args.ffn;
+  for_each_vector(first, last, [&](std::int64_t f, auto lanes) {
+    const F32 one = F32::broadcast(1.0F);
+    const F32 g = F32::load(gate + f, lanes), u = F32::load(gate + args.ffn + f, lanes);
+    const F32 d = F32::load(dact + f, lanes), s = sigmoid(g), gs = g * s;
+    if (act != nullptr) (gs * u).store(act + f, lanes);
+    (d * u * s * fma(g, one - s, one)).store(dgate + f, lanes);
+    (d * gs).store(dgate + args.ffn + f, lanes);
+  });
+}
+
+template <class T>
 void backward_of(const SwigluBackwardArgs& args) {
   parallel_ranges(args.exec, args.tokens * args.ffn, 2 * kWorkPerElement,
                   [&](std::int64_t begin, std::int64_t end) {
                     for_each_row(begin, end, args.ffn,
                                  [&](std::int64_t t, std::int64_t first, std::int64_t last) {
-                                   const std::int64_t row = t * 2 * args.ffn;
-                                   const T* gate = static_cast<const T*>(args.gate_up) + row;
-                                   const T* dact = static_cast<const T*>(args.dact) + t * args.ffn;
-                                   T* dgate = static_cast<T*>(args.dgate_up) + row;
-                                   for_each_vector(first, last, [&](std::int64_t f, auto lanes) {
-                                     const F32 one = F32::broadcast(1.0F);
-                                     const F32 g = F32::load(gate + f, lanes),
-                                               u = F32::load(gate + args.ffn + f, lanes);
-                                     const F32 d = F32::load(dact + f, lanes), s = sigmoid(g);
-                                     (d * u * s * fma(g, one - s, one)).store(dgate + f, lanes);
-                                     (d * (g * s)).store(dgate + args.ffn + f, lanes);
-                                   });
+                                   backward_row<T>(args, t, first, last);
                                  });
                   });
 }

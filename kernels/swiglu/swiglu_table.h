@@ -17,7 +17,7 @@ struct SwigluForwardArgs {
 
 struct SwigluBackwardArgs {
   Exec exec;
-  void* dgate_up;
+  void *dgate_up, *act;  ///< act may be null
   const void *dact, *gate_up;
   std::int64_t tokens, ffn;
   DType type;

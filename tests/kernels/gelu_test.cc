@@ -23,6 +23,20 @@ TEST_P(Gelu, values_by_hand) {
   EXPECT_NEAR(dx.values()[1] + dx.values()[2], 1, 1e-6);
 }
 
+TEST_P(Gelu, backward_makes_the_activation_once_more) {
+  Context context = cpu_context(GetParam(), 2);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const TestTensor x = TestTensor::random(dtype, {9001}, 1, 3);
+    TestTensor dact = TestTensor::random(dtype, {9001}, 2), act(dtype, {9001}), dx(dtype, {9001}),
+               again(dtype, {9001});
+    gelu_forward(context, act, x);
+    gelu_backward(context, dx, dact, x);
+    gelu_backward(context, again, dact, x, dact.view());
+    EXPECT_EQ(dact.bits(), act.bits());
+    EXPECT_EQ(again.bits(), dx.bits());
+  }
+}
+
 TEST_P(Gelu, equals_the_reference_at_odd_sizes_for_any_thread_count) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const std::int64_t count : {1, 7, 8, 9, 16, 17, 33, 1000, 50001}) {

@@ -189,6 +189,26 @@ TEST_P(Norm, allowed_aliases_change_no_bit) {
   }
 }
 
+TEST_P(Norm, backward_makes_the_forward_result_once_more) {
+  Context context = cpu_context(GetParam(), 2);
+  for (const NormOp op : {NormOp::kRms, NormOp::kLayer}) {
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      Operands x(op, type, 9, 33);
+      norm_forward(context, x.forward());
+      norm_backward(context, x.backward());
+      Operands again(op, type, 9, 33);
+      norm_forward(context, again.forward());
+      NormBackward args = again.backward();
+      if (op == NormOp::kLayer) args.bias_C = again.bias;
+      args.y_TC = again.dy;
+      norm_backward(context, args);
+      EXPECT_EQ(again.dy.bits(), x.y.bits());
+      EXPECT_EQ(again.dx.bits(), x.dx.bits());
+      EXPECT_EQ(again.dweight.bits(), x.dweight.bits());
+    }
+  }
+}
+
 TEST_P(Norm, fused_residual_equals_an_add_and_a_norm_in_bits) {
   Context context = cpu_context(GetParam());
   Operands fused(NormOp::kRms, DType::kBF16, 5, 37);

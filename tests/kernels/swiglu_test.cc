@@ -66,6 +66,20 @@ TEST_P(Swiglu, an_element_has_the_same_bits_at_any_place) {
   }
 }
 
+TEST_P(Swiglu, backward_makes_the_activation_once_more) {
+  Context context = cpu_context(GetParam(), 2);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const TestTensor gate_up = TestTensor::random(dtype, {90, 2 * 53}, 1, 3);
+    TestTensor dact = TestTensor::random(dtype, {90, 53}, 2), act(dtype, {90, 53}),
+               d(dtype, gate_up.shape()), again(dtype, gate_up.shape());
+    swiglu_forward(context, act, gate_up);
+    swiglu_backward(context, d, dact, gate_up);
+    swiglu_backward(context, again, dact, gate_up, dact.view());
+    EXPECT_EQ(dact.bits(), act.bits());
+    EXPECT_EQ(again.bits(), d.bits());
+  }
+}
+
 TEST_P(Swiglu, the_gradient_may_replace_its_input) {
   Context context = cpu_context(GetParam(), 2);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
