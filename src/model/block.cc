@@ -140,7 +140,6 @@ BlockActivations lay_out_activations(ArenaCursor& arena, const ModelConfig& conf
   const bool layer_norm = config.norm == NormKind::kLayer;
   BlockActivations acts;
   acts.s1_TC = wide(config.hidden);
-  acts.n1_TC = wide(config.hidden);
   if (layer_norm) acts.mean1_T = row();
   acts.rstd1_T = row();
   acts.qkv_TX = wide(qkv_columns(config));
@@ -152,28 +151,39 @@ BlockActivations lay_out_activations(ArenaCursor& arena, const ModelConfig& conf
   acts.attended_TX = wide(config.q_size());
   acts.lse_TH = f32(config.heads);
   acts.s2_TC = wide(config.hidden);
-  acts.n2_TC = wide(config.hidden);
   if (layer_norm) acts.mean2_T = row();
   acts.rstd2_T = row();
   acts.up_TU = wide(up_columns(config));
-  acts.act_TF = wide(config.ffn);
   return acts;
 }
 
 BlockGradients lay_out_gradients(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens,
                                  DType compute) {
   const auto wide = [&](std::int64_t columns) { return arena.take(compute, {tokens, columns}); };
-  return {wide(config.hidden), wide(up_columns(config)), wide(config.hidden),
-          wide(qkv_columns(config))};
+  BlockGradients gradients;
+  gradients.dup_TU = wide(up_columns(config));
+  gradients.ds2_TC = wide(config.hidden);
+  gradients.dqkv_TX = wide(qkv_columns(config));
+  gradients.act_TF = wide(config.ffn);
+  gradients.n2_TC = wide(config.hidden);
+  gradients.n1_TC = wide(config.hidden);
+  return gradients;
 }
 
-BlockScratch lay_out_scratch(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens,
-                             DType compute) {
+BlockForwardScratch lay_out_forward_scratch(ArenaCursor& arena, const ModelConfig& config,
+                                            std::int64_t tokens, DType compute) {
   const auto wide = [&](std::int64_t columns) { return arena.take(compute, {tokens, columns}); };
-  BlockScratch scratch;
-  scratch.dact_TF = wide(config.ffn);
-  scratch.dn_TC = wide(config.hidden);
-  scratch.dattended_TX = wide(config.q_size());
+  BlockForwardScratch scratch;
+  scratch.branch_TC = wide(config.hidden);
+  scratch.n_TC = wide(config.hidden);
+  scratch.act_TF = wide(config.ffn);
+  return scratch;
+}
+
+BlockBackwardScratch lay_out_backward_scratch(ArenaCursor& arena, const ModelConfig& config,
+                                              std::int64_t tokens, DType compute) {
+  BlockBackwardScratch scratch;
+  scratch.dattended_TX = arena.take(compute, {tokens, config.q_size()});
   scratch.delta_TH = arena.take(DType::kF32, {tokens, config.heads});
   if (compute != DType::kF32)
     scratch.dqkv_f32_TX = arena.take(DType::kF32, {tokens, qkv_columns(config)});
@@ -181,50 +191,51 @@ BlockScratch lay_out_scratch(ArenaCursor& arena, const ModelConfig& config, std:
 }
 
 void block_forward(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
-                   TensorView branch_TC, ConstTensorView stream_TC, const KvCache* cache) {
+                   const BlockForwardScratch& scratch, ConstTensorView stream_TC,
+                   const KvCache* cache) {
   Context& context = pass.context;
   NormForward norm;
   norm.op = norm_op(pass.config);
   norm.eps = pass.config.norm_eps;
-  norm.y_TC = acts.n1_TC;
+  norm.y_TC = scratch.n_TC;
   norm.mean_T = acts.mean1_T;
   norm.rstd_T = acts.rstd1_T;
   norm.weight_C = weights.attention_norm.weight;
   norm.bias_C = weights.attention_norm.bias;
   norm.x_TC = acts.s1_TC;
   if (stream_TC.given()) {
-    norm.x_TC = branch_TC;
+    norm.x_TC = scratch.branch_TC;
     norm.residual_TC = stream_TC;
     norm.sum_TC = acts.s1_TC;
   }
   norm_forward(context, norm);
-  linear_forward(context, acts.qkv_TX, acts.n1_TC, weights.qkv);
+  linear_forward(context, acts.qkv_TX, scratch.n_TC, weights.qkv);
   attend(pass, weights, acts, cache);
-  linear_forward(context, branch_TC, acts.attended_TX, weights.out);
+  linear_forward(context, scratch.branch_TC, acts.attended_TX, weights.out);
 
-  norm.y_TC = acts.n2_TC;
+  norm.y_TC = scratch.n_TC;
   norm.mean_T = acts.mean2_T;
   norm.rstd_T = acts.rstd2_T;
   norm.weight_C = weights.mlp_norm.weight;
   norm.bias_C = weights.mlp_norm.bias;
-  norm.x_TC = branch_TC;
+  norm.x_TC = scratch.branch_TC;
   norm.residual_TC = acts.s1_TC;
   norm.sum_TC = acts.s2_TC;
   norm_forward(context, norm);
-  linear_forward(context, acts.up_TU, acts.n2_TC, weights.up);
+  linear_forward(context, acts.up_TU, scratch.n_TC, weights.up);
   if (pass.config.activation == Activation::kSwiGlu) {
-    swiglu_forward(context, acts.act_TF, acts.up_TU);
+    swiglu_forward(context, scratch.act_TF, acts.up_TU);
   } else {
-    gelu_forward(context, acts.act_TF, acts.up_TU);
+    gelu_forward(context, scratch.act_TF, acts.up_TU);
   }
-  linear_forward(context, branch_TC, acts.act_TF, weights.down);
+  linear_forward(context, scratch.branch_TC, scratch.act_TF, weights.down);
 }
 
 namespace {
 
 void attend_backward(const BlockPass& pass, const BlockWeights& weights,
                      const BlockActivations& acts, const BlockGradients& gradients,
-                     const BlockScratch& scratch, const ParamStore& store,
+                     const BlockBackwardScratch& scratch, const ParamStore& store,
                      const BlockParams& params) {
   const ModelConfig& config = pass.config;
   Context& context = pass.context;
@@ -268,42 +279,47 @@ void attend_backward(const BlockPass& pass, const BlockWeights& weights,
 
 void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
                           const BlockActivations& acts, const BlockGradients& gradients,
-                          const BlockScratch& scratch, const ParamStore& store,
+                          const BlockBackwardScratch& scratch, const ParamStore& store,
                           const BlockParams& params, TensorView ds1_TC) {
   Context& context = pass.context;
   const auto gradient = [&](ParamIndex index) {
     return index == kNoParam ? TensorView() : store.gradient(index);
   };
 
-  linear_backward_input(context, scratch.dact_TF, gradients.dy_TC, weights.down);
+  linear_backward_input(context, gradients.act_TF, gradients.dy_TC, weights.down);
   if (pass.config.activation == Activation::kSwiGlu) {
-    swiglu_backward(context, gradients.dup_TU, scratch.dact_TF, acts.up_TU);
+    swiglu_backward(context, gradients.dup_TU, gradients.act_TF, acts.up_TU, gradients.act_TF);
   } else {
-    gelu_backward(context, gradients.dup_TU, scratch.dact_TF, acts.up_TU);
+    gelu_backward(context, gradients.dup_TU, gradients.act_TF, acts.up_TU, gradients.act_TF);
   }
-  linear_backward_input(context, scratch.dn_TC, gradients.dup_TU, weights.up);
+  linear_backward_input(context, gradients.n2_TC, gradients.dup_TU, weights.up);
   NormBackward norm;
   norm.op = norm_op(pass.config);
   norm.dx_TC = gradients.ds2_TC;
+  norm.y_TC = gradients.n2_TC;
   norm.dweight_C = gradient(params.mlp_norm.weight);
   norm.dbias_C = gradient(params.mlp_norm.bias);
-  norm.dy_TC = scratch.dn_TC;
+  norm.dy_TC = gradients.n2_TC;
   norm.dresidual_TC = gradients.dy_TC;
   norm.s_TC = acts.s2_TC;
   norm.weight_C = weights.mlp_norm.weight;
+  norm.bias_C = weights.mlp_norm.bias;
   norm.mean_T = acts.mean2_T;
   norm.rstd_T = acts.rstd2_T;
   norm_backward(context, norm);
 
   linear_backward_input(context, scratch.dattended_TX, gradients.ds2_TC, weights.out);
   attend_backward(pass, weights, acts, gradients, scratch, store, params);
-  linear_backward_input(context, scratch.dn_TC, gradients.dqkv_TX, weights.qkv);
+  linear_backward_input(context, gradients.n1_TC, gradients.dqkv_TX, weights.qkv);
   norm.dx_TC = ds1_TC;
+  norm.y_TC = gradients.n1_TC;
   norm.dweight_C = gradient(params.attention_norm.weight);
   norm.dbias_C = gradient(params.attention_norm.bias);
+  norm.dy_TC = gradients.n1_TC;
   norm.dresidual_TC = gradients.ds2_TC;
   norm.s_TC = acts.s1_TC;
   norm.weight_C = weights.attention_norm.weight;
+  norm.bias_C = weights.attention_norm.bias;
   norm.mean_T = acts.mean1_T;
   norm.rstd_T = acts.rstd1_T;
   norm_backward(context, norm);
@@ -315,10 +331,10 @@ void block_backward_weight(const BlockPass& pass, const BlockActivations& acts,
   const auto add = [&](const LinearParams& linear, ConstTensorView dy, ConstTensorView x) {
     linear_backward_weight(pass.context, gradients_of(store, linear, pass.config), dy, x);
   };
-  add(params.down, gradients.dy_TC, acts.act_TF);
-  add(params.up, gradients.dup_TU, acts.n2_TC);
+  add(params.down, gradients.dy_TC, gradients.act_TF);
+  add(params.up, gradients.dup_TU, gradients.n2_TC);
   add(params.out, gradients.ds2_TC, acts.attended_TX);
-  add(params.qkv, gradients.dqkv_TX, acts.n1_TC);
+  add(params.qkv, gradients.dqkv_TX, gradients.n1_TC);
 }
 
 }  // namespace trireme

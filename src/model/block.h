@@ -29,16 +29,16 @@ BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& param
                         const ModelConfig& config);
 
 /// What forward keeps for backward, of T tokens. X = q, k and v columns; U = 2F with SwiGLU, F with
-/// GELU.
+/// GELU. n1, n2 and h are not among them: backward makes them again on its way, bit for bit.
 struct BlockActivations {
-  TensorView s1_TC, n1_TC, mean1_T, rstd1_T;
+  TensorView s1_TC, mean1_T, rstd1_T;
   TensorView qkv_TX;  ///< q and k rotated in place where they have no norm
   TensorView
       qk_TX;  ///< rotated q and k; only with q/k norm, whose backward needs the unrotated ones
   TensorView rstd_q_TH, rstd_k_TH;
   TensorView attended_TX, lse_TH;
-  TensorView s2_TC, n2_TC, mean2_T, rstd2_T;
-  TensorView up_TU, act_TF;
+  TensorView s2_TC, mean2_T, rstd2_T;
+  TensorView up_TU;
 };
 BlockActivations lay_out_activations(ArenaCursor& arena, const ModelConfig& config,
                                      std::int64_t tokens, DType compute);
@@ -47,17 +47,25 @@ BlockActivations lay_out_activations(ArenaCursor& arena, const ModelConfig& conf
 struct BlockGradients {
   TensorView dy_TC;  ///< gradient of the stream behind this layer; its input
   TensorView dup_TU, ds2_TC, dqkv_TX;
+  TensorView act_TF, n2_TC, n1_TC;  ///< h, n2, n1 again; each holds its gradient before that
 };
+/// All but dy.
 BlockGradients lay_out_gradients(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens,
                                  DType compute);
 
 /// Buffers that live within one pass through a layer; all layers share them.
-struct BlockScratch {
-  TensorView dact_TF, dn_TC, dattended_TX, delta_TH;
+struct BlockForwardScratch {
+  TensorView branch_TC;  ///< x before and y after; the only one that goes from layer to layer
+  TensorView n_TC, act_TF;
+};
+BlockForwardScratch lay_out_forward_scratch(ArenaCursor& arena, const ModelConfig& config,
+                                            std::int64_t tokens, DType compute);
+struct BlockBackwardScratch {
+  TensorView dattended_TX, delta_TH;
   TensorView dqkv_f32_TX;  ///< attention's sums; the bf16 gradients are rounded from it
 };
-BlockScratch lay_out_scratch(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens,
-                             DType compute);
+BlockBackwardScratch lay_out_backward_scratch(ArenaCursor& arena, const ModelConfig& config,
+                                              std::int64_t tokens, DType compute);
 
 /// Where keys and values of earlier tokens wait during generation. k, v: [capacity, kv columns].
 struct KvCache {
@@ -73,17 +81,17 @@ struct BlockPass {
   AttentionMask mask;
 };
 
-/// `branch_TC` holds x before and y after; `stream_TC` is s (not given for the first layer, whose
-/// s1 is already set). With a cache, the tokens stand at mask.q's first range and see the cache up
-/// to their own position.
+/// `stream_TC` is s (not given for the first layer, whose s1 is already set). With a cache, the
+/// tokens stand at mask.q's first range and see the cache up to their own position.
 void block_forward(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
-                   TensorView branch_TC, ConstTensorView stream_TC, const KvCache* cache = nullptr);
+                   const BlockForwardScratch& scratch, ConstTensorView stream_TC,
+                   const KvCache* cache = nullptr);
 
 /// B: from gradients.dy to ds1, the gradient of this layer's input stream, written to `ds1_TC`.
 /// Norm weights (and their few sums) get their gradients here, projections in W.
 void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
                           const BlockActivations& acts, const BlockGradients& gradients,
-                          const BlockScratch& scratch, const ParamStore& store,
+                          const BlockBackwardScratch& scratch, const ParamStore& store,
                           const BlockParams& params, TensorView ds1_TC);
 
 /// W.

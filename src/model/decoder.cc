@@ -46,23 +46,22 @@ std::span<const float> Decoder::feed(std::span<const std::int32_t> ids) {
 
 void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
   const auto tokens = static_cast<std::int64_t>(ids.size());
-  // Laid out for just these tokens: two layers' activations in turns, and the branch between
-  // layers.
+  // Laid out for just these tokens: two layers' activations in turns, and what layers share.
   struct Pass {
     std::array<BlockActivations, 2> acts;
-    TensorView branch;
+    BlockForwardScratch scratch;
   };
   const auto lay_out = [&](ArenaCursor& arena) {
     const DType compute = store_.compute();
     return Pass{{lay_out_activations(arena, config_, tokens, compute),
                  lay_out_activations(arena, config_, tokens, compute)},
-                arena.take(compute, {tokens, config_.hidden})};
+                lay_out_forward_scratch(arena, config_, tokens, compute)};
   };
   ArenaCursor measure;
   lay_out(measure);
   const HostBuffer memory(measure.bytes());
   ArenaCursor arena(memory.data());
-  const auto [acts, branch] = lay_out(arena);
+  const auto [acts, scratch] = lay_out(arena);
 
   PositionRange range{length_, tokens};
   AttentionMask mask;
@@ -84,7 +83,7 @@ void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
   for (std::size_t layer = 0; layer < params_.blocks.size(); ++layer) {
     const ParamStore::Lease lease = store_.acquire(static_cast<int>(layer) + 1);
     const KvCache cache{k_[layer].view(), v_[layer].view()};
-    block_forward(pass, weights_of(lease, params_.blocks[layer], config_), acts[layer % 2], branch,
+    block_forward(pass, weights_of(lease, params_.blocks[layer], config_), acts[layer % 2], scratch,
                   stream, &cache);
     stream = acts[layer % 2].s2_TC;
   }
@@ -99,7 +98,7 @@ void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
   norm.sum_TC = final_s_.view();
   if (config_.norm == NormKind::kLayer) norm.mean_T = final_mean_.view();
   norm.rstd_T = final_rstd_.view();
-  norm.x_TC = branch.rows(tokens - 1, 1);
+  norm.x_TC = scratch.branch_TC.rows(tokens - 1, 1);
   norm.residual_TC = stream.rows(tokens - 1, 1);
   norm.weight_C = weights.weight;
   norm.bias_C = weights.bias;

@@ -26,19 +26,35 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
     if (training) slot.dn_TC = wide();
     buffers.slots.push_back(std::move(slot));
   }
-  if (training) {
-    // Fused backward passes the gradient of the stream to and fro between two sets. Split, each
-    // micro-batch has a set for every layer and, before them, one that takes the gradient of the
-    // embedding.
-    const std::int64_t sets =
-        shape.purpose == StagePurpose::kTrainingSplit ? shape.in_flight * (config.layers + 1) : 2;
-    for (std::int64_t i = 0; i < sets; ++i) {
-      buffers.gradients.push_back(lay_out_gradients(arena, config, tokens, compute));
+  const auto take_gradients = [&] {
+    BlockGradients gradients = lay_out_gradients(arena, config, tokens, compute);
+    gradients.dy_TC = wide();
+    return gradients;
+  };
+  if (shape.purpose == StagePurpose::kTrainingSplit) {
+    // Each micro-batch keeps a set for every layer until its W, and before them what takes the
+    // gradient of the embedding.
+    for (int i = 0; i < shape.in_flight; ++i) {
+      buffers.gradients.emplace_back().dy_TC = wide();
+      for (std::int64_t layer = 0; layer < config.layers; ++layer)
+        buffers.gradients.push_back(take_gradients());
     }
-    buffers.scratch = lay_out_scratch(arena, config, tokens, compute);
   }
-  buffers.head = lay_out_head(arena, config, tokens, compute);
-  buffers.branch_TC = wide();
+  const auto forward = [&] {
+    buffers.forward = lay_out_forward_scratch(arena, config, tokens, compute);
+  };
+  const auto head = [&] { buffers.head = lay_out_head(arena, config, tokens, compute); };
+  const auto backward = [&] {
+    if (!training) return;
+    if (shape.purpose == StagePurpose::kTraining) {
+      // Layers share one set; only the gradient of the stream goes to and fro between two buffers.
+      buffers.gradients = {take_gradients()};
+      buffers.gradients.push_back(buffers.gradients.front());
+      buffers.gradients.back().dy_TC = wide();
+    }
+    buffers.backward = lay_out_backward_scratch(arena, config, tokens, compute);
+  };
+  arena.overlay(forward, head, backward);
   return buffers;
 }
 
@@ -117,7 +133,7 @@ double Stage::run_forward(const MicroBatch& micro_batch, Slot& slot, const HeadT
   for (std::size_t layer = 0; layer < params_.blocks.size(); ++layer) {
     const ParamStore::Lease lease = store_.acquire(static_cast<int>(layer) + 1);
     const BlockActivations& acts = acts_of(slot, layer);
-    block_forward(pass, weights_of(lease, params_.blocks[layer], config_), acts, buffers_.branch_TC,
+    block_forward(pass, weights_of(lease, params_.blocks[layer], config_), acts, buffers_.forward,
                   stream);
     stream = acts.s2_TC;
   }
@@ -130,7 +146,7 @@ double Stage::run_forward(const MicroBatch& micro_batch, Slot& slot, const HeadT
   norm.sum_TC = slot.final_s_TC;
   norm.mean_T = slot.final_mean_T;
   norm.rstd_T = slot.final_rstd_T;
-  norm.x_TC = buffers_.branch_TC;
+  norm.x_TC = buffers_.forward.branch_TC;
   norm.residual_TC = stream;
   norm.weight_C = weights.weight;
   norm.bias_C = weights.bias;
@@ -196,7 +212,7 @@ void Stage::backward(int, int micro_batch, Pass pass) {
     const BlockGradients& gradients = gradients_of_layer(micro_batch, layer);
     const ParamStore::Lease lease = store_.acquire(static_cast<int>(layer) + 1);
     block_backward_input(block_pass, weights_of(lease, params, config_), acts, gradients,
-                         buffers_.scratch, store_, params,
+                         buffers_.backward, store_, params,
                          gradients_of_layer(micro_batch, layer - 1).dy_TC);
     block_backward_weight(block_pass, acts, gradients, store_, params);
     if (last) ready(static_cast<int>(layer) + 1);
@@ -218,7 +234,7 @@ void Stage::backward_input(int, int micro_batch) {
     const ParamStore::Lease lease = store_.acquire(static_cast<int>(layer) + 1);
     block_backward_input(block_pass, weights_of(lease, params, config_),
                          acts_of(slot, static_cast<std::size_t>(layer)),
-                         gradients_of_layer(micro_batch, layer), buffers_.scratch, store_, params,
+                         gradients_of_layer(micro_batch, layer), buffers_.backward, store_, params,
                          gradients_of_layer(micro_batch, layer - 1).dy_TC);
   }
 }

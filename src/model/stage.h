@@ -59,9 +59,9 @@ class Stage final : public StageProgram {
   struct Buffers {
     std::vector<Slot> slots;
     std::vector<BlockGradients> gradients;
-    BlockScratch scratch;
+    BlockForwardScratch forward;
     HeadBuffers head;
-    TensorView branch_TC;
+    BlockBackwardScratch backward;
   };
   static Buffers lay_out(ArenaCursor& arena, const ModelConfig& config, const StageShape& shape,
                          DType compute);

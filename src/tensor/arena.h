@@ -3,6 +3,8 @@
 // learn the size, then on the memory. So the plan's figure and the allocation are one piece of
 // code.
 
+#include <algorithm>
+
 #include "base/math.h"
 #include "tensor/tensor_view.h"
 
@@ -18,6 +20,14 @@ class ArenaCursor {
     TensorView view(memory_ == nullptr ? nullptr : memory_ + bytes_, dtype, shape);
     bytes_ += static_cast<std::size_t>(round_up(static_cast<std::int64_t>(view.bytes()), 64));
     return view;
+  }
+  /// Each part takes its tensors from the same memory: for what is never in use together.
+  template <class... Parts>
+  void overlay(const Parts&... parts) {
+    const std::size_t begin = bytes_;
+    std::size_t end = begin;
+    ((bytes_ = begin, parts(), end = std::max(end, bytes_)), ...);
+    bytes_ = end;
   }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
