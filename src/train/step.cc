@@ -7,7 +7,10 @@
 namespace trireme {
 
 void Step::forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {
-  runtime_.store.clear_gradients(runtime_.context);
+  {
+    const Span span(runtime_.trace, Phase::kOptimizer);
+    runtime_.store.clear_gradients(runtime_.context);
+  }
   runtime_.stage.begin_step(micro_batches, target_count,
                             [this](int block) { runtime_.reduction->start(block); });
   execute(runtime_.plan, 0, runtime_.stage, runtime_.trace);
