@@ -6,6 +6,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace trireme {
@@ -24,7 +25,9 @@ enum class ExitCode : int {
 
 class Error : public std::runtime_error {
  public:
-  Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  /// Messages quote what foreign files hold: `what()` is readable text (base/readable.h), and one
+  /// line where the fault is in a file.
+  Error(ExitCode code, std::string_view message);
   [[nodiscard]] ExitCode code() const noexcept { return code_; }
 
  private:

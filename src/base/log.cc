@@ -5,6 +5,8 @@
 
 #include <atomic>
 
+#include "base/readable.h"
+
 namespace trireme {
 
 namespace {
@@ -20,20 +22,26 @@ spdlog::logger& logger() {
   }();
   return instance;
 }
+
+/// Lines quote what foreign files hold.
+std::string shown(std::string_view text) {
+  constexpr std::size_t kBytesMax = 100'000;
+  return readable(text, LineFeeds::kKept, kBytesMax);
+}
 }  // namespace
 
 void set_log_rank(int rank) { log_rank = rank; }
 
 void log_info_text(std::string_view text) {
-  if (log_rank == 0) logger().info(text);
+  if (log_rank == 0) logger().info(shown(text));
 }
 
 void log_warning_text(std::string_view text) {
-  if (log_rank == 0) logger().warn("warning: {}", text);
+  if (log_rank == 0) logger().warn("warning: {}", shown(text));
 }
 
 void log_any_rank_text(std::string_view text) {
-  logger().info("rank {}: {}", log_rank.load(), text);
+  logger().info("rank {}: {}", log_rank.load(), shown(text));
 }
 
 }  // namespace trireme

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "commands/commands.h"
 #include "commands/config_options.h"
 #include "commands/parse_options.h"
@@ -13,7 +14,6 @@
 #include "dataset/sources.h"
 #include "plan/resolve.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/utf8.h"
 
 namespace trireme {
 

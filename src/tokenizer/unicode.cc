@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizer/unicode_tables.h"
-#include "tokenizer/utf8.h"
 
 namespace trireme {
 

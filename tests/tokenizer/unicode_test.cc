@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/utf8.h"
 #include "tokenizer/unicode_tables.h"
-#include "tokenizer/utf8.h"
 
 namespace trireme {
 namespace {

@@ -1,8 +1,6 @@
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 #include <gtest/gtest.h>
-
-#include "tokenizer/byte_level.h"
 
 namespace trireme {
 namespace {
@@ -31,19 +29,6 @@ TEST(Utf8, the_valid_prefix_ends_at_the_first_wrong_byte) {
   EXPECT_EQ(utf8_valid_prefix("0123456789abcdef"), 16u);
   EXPECT_EQ(utf8_valid_prefix("0123456789\xC3\xA4\xE2\x82z"), 12u);
   EXPECT_EQ(utf8_valid_prefix("\xFFzz"), 0u);
-}
-
-TEST(ByteLevel, the_alphabet_is_one_to_one_and_gpt2s) {
-  std::string all;
-  for (int i = 0; i < 256; ++i) all += static_cast<char>(i);
-  EXPECT_EQ(from_byte_level(to_byte_level(all)), all);
-  EXPECT_EQ(to_byte_level(" \n~\x7f\xad\xff"), "\u0120\u010a~\u0121\u0143\u00ff");
-}
-
-TEST(ByteLevel, other_characters_are_none_of_it) {
-  EXPECT_EQ(from_byte_level("a b"), std::nullopt);
-  EXPECT_EQ(from_byte_level("\u0144"), std::nullopt);
-  EXPECT_EQ(from_byte_level("\xff"), std::nullopt);
 }
 
 }  // namespace
