@@ -327,9 +327,10 @@ void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
 
 void block_backward_weight(const BlockPass& pass, const BlockActivations& acts,
                            const BlockGradients& gradients, const ParamStore& store,
-                           const BlockParams& params) {
+                           const BlockParams& params, Accumulate accumulate) {
   const auto add = [&](const LinearParams& linear, ConstTensorView dy, ConstTensorView x) {
-    linear_backward_weight(pass.context, gradients_of(store, linear, pass.config), dy, x);
+    linear_backward_weight(pass.context, gradients_of(store, linear, pass.config), dy, x,
+                           accumulate);
   };
   add(params.down, gradients.dy_TC, gradients.act_TF);
   add(params.up, gradients.dup_TU, gradients.n2_TC);

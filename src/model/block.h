@@ -94,9 +94,9 @@ void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
                           const BlockBackwardScratch& scratch, const ParamStore& store,
                           const BlockParams& params, TensorView ds1_TC);
 
-/// W.
+/// W. `accumulate` is for the projections' weights; their biases always add.
 void block_backward_weight(const BlockPass& pass, const BlockActivations& acts,
                            const BlockGradients& gradients, const ParamStore& store,
-                           const BlockParams& params);
+                           const BlockParams& params, Accumulate accumulate);
 
 }  // namespace trireme

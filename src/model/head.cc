@@ -3,13 +3,12 @@
 #include <algorithm>
 
 #include "kernels/cross_entropy/cross_entropy.h"
-#include "kernels/gemm/gemm.h"
 
 namespace trireme {
 
 std::int64_t head_chunk_tokens(const ModelConfig& config, std::int64_t tokens) {
   const std::int64_t about = (std::int64_t{1} << 22) / config.vocab_size / 64 * 64;
-  return std::min(tokens, std::clamp<std::int64_t>(about, 256, 2048));
+  return std::min(tokens, std::clamp<std::int64_t>(about, 512, 2048));
 }
 
 HeadBuffers lay_out_head(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens,
@@ -30,7 +29,7 @@ namespace {
 /// Rows [begin, begin + count) of one pass through the head.
 void chunk_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_TC,
                 ConstTensorView weight_VC, ConstTensorView targets_T, TensorView loss_T,
-                const HeadTraining* training, TensorView dn_TC) {
+                const HeadTraining* training, TensorView dn_TC, Accumulate accumulate) {
   const std::int64_t count = n_TC.shape[0], vocab = weight_VC.shape[0];
   const TensorView logits = buffers.logits_TV.rows(0, count);
   Gemm product;
@@ -76,7 +75,7 @@ void chunk_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_
   weight.a = finish.dlogits_TV;
   weight.b = n_TC;
   weight.transpose_a = Transpose::kYes;
-  weight.accumulate = Accumulate::kYes;
+  weight.accumulate = accumulate;
   weight.use = "head_weight_gradient";
   gemm(context, weight);
 }
@@ -91,7 +90,8 @@ double head_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n
     const std::int64_t count = std::min(chunk, tokens - begin);
     chunk_loss(context, buffers, n_TC.rows(begin, count), weight_VC, targets_T.rows(begin, count),
                buffers.loss_T.rows(begin, count), training,
-               training != nullptr ? training->dn_TC.rows(begin, count) : TensorView());
+               training != nullptr ? training->dn_TC.rows(begin, count) : TensorView(),
+               training != nullptr && begin == 0 ? training->accumulate : Accumulate::kYes);
   }
   const float* loss = buffers.loss_T.as<float>();
   double sum = 0;

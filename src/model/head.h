@@ -4,13 +4,14 @@
 
 #include "config/model_config.h"
 #include "device/context.h"
+#include "kernels/gemm/gemm.h"
 #include "pipeline/micro_batch.h"
 #include "tensor/arena.h"
 
 namespace trireme {
 
-/// Tokens whose logits exist at once: about 4M logits, whole multiples of 64 between 256 and 2,048
-/// tokens.
+/// Tokens whose logits exist at once: about 4M logits, whole multiples of 64 between 512 and 2,048
+/// tokens (with fewer, the products wait for memory: each chunk reads the weight and its gradient).
 std::int64_t head_chunk_tokens(const ModelConfig& config, std::int64_t tokens);
 
 struct HeadBuffers {
@@ -23,9 +24,10 @@ HeadBuffers lay_out_head(ArenaCursor& arena, const ModelConfig& config, std::int
                          DType compute);
 
 struct HeadTraining {
-  TensorView dn_TC;       ///< out: gradient of the normalised stream
-  TensorView dweight_VC;  ///< f32, accumulated
-  float scale = 1;        ///< of every token's loss: 1 / targets of the global batch
+  TensorView dn_TC;                          ///< out: gradient of the normalised stream
+  TensorView dweight_VC;                     ///< f32
+  Accumulate accumulate = Accumulate::kYes;  ///< of dweight, for the first chunk
+  float scale = 1;  ///< of every token's loss: 1 / targets of the global batch
 };
 
 /// logits = n W^T; returns the sum of the token losses, added in token order in f64. With

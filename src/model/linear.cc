@@ -1,7 +1,6 @@
 #include "model/linear.h"
 
 #include "kernels/elementwise/elementwise.h"
-#include "kernels/gemm/gemm.h"
 
 namespace trireme {
 
@@ -47,13 +46,13 @@ void linear_backward_input(Context& context, TensorView dx_TK, ConstTensorView d
 }
 
 void linear_backward_weight(Context& context, const LinearGradients& gradients,
-                            ConstTensorView dy_TN, ConstTensorView x_TK) {
+                            ConstTensorView dy_TN, ConstTensorView x_TK, Accumulate accumulate) {
   Gemm args;
   args.c_MN = gradients.weight;
   args.a = gradients.in_out ? x_TK : dy_TN;
   args.b = gradients.in_out ? dy_TN : x_TK;
   args.transpose_a = Transpose::kYes;
-  args.accumulate = Accumulate::kYes;
+  args.accumulate = accumulate;
   args.use = "linear_weight_gradient";
   gemm(context, args);
   if (gradients.bias.given()) column_sum(context, gradients.bias, dy_TN);

@@ -2,6 +2,7 @@
 // y = x W^T + b with W [out, in], or y = x W + b with W [in, out] (GPT-2). The backward pass in its
 // two halves.
 
+#include "kernels/gemm/gemm.h"
 #include "model/param_table.h"
 #include "parallel/param_store.h"
 
@@ -12,7 +13,7 @@ struct LinearWeights {
   bool in_out = false;
 };
 struct LinearGradients {
-  TensorView weight, bias;  ///< f32, accumulated
+  TensorView weight, bias;  ///< f32
   bool in_out = false;
 };
 
@@ -26,8 +27,8 @@ void linear_forward(Context& context, TensorView y_TN, ConstTensorView x_TK,
 /// B: dx = dy W
 void linear_backward_input(Context& context, TensorView dx_TK, ConstTensorView dy_TN,
                            const LinearWeights& weights);
-/// W: dW += dy^T x, db += sum_t dy. Needs no weights.
+/// W: dW = dy^T x or dW += dy^T x, db += sum_t dy. Needs no weights.
 void linear_backward_weight(Context& context, const LinearGradients& gradients,
-                            ConstTensorView dy_TN, ConstTensorView x_TK);
+                            ConstTensorView dy_TN, ConstTensorView x_TK, Accumulate accumulate);
 
 }  // namespace trireme

@@ -41,6 +41,7 @@ class Table {
     for (const Part& part : parts) {
       const Shape shape = config_.weights_in_out() ? Shape{in, part.out} : Shape{part.out, in};
       const ParamIndex index = add(prefix + part.name + ".weight", shape, init, fuse);
+      params.metas[index].set_by_product = true;
       if (!linear.weight.given()) linear.weight.first = index;
       linear.weight.last = index;
       fuse = Fuse::kWithPrevious;
@@ -136,8 +137,12 @@ ModelParams declare_params(const ModelConfig& config) {
   }
   table.next_block();
   params.final_norm = table.norm(gpt2 ? "transformer.ln_f" : "model.norm", config.hidden);
-  params.head = params.tied ? params.embedding
-                            : table.matrix("lm_head.weight", config.vocab_size, config.hidden);
+  if (params.tied) {
+    params.head = params.embedding;
+  } else {
+    params.head = table.matrix("lm_head.weight", config.vocab_size, config.hidden);
+    params.metas[params.head].set_by_product = true;
+  }
   return std::move(table.params);
 }
 

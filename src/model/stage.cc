@@ -1,6 +1,7 @@
 #include "model/stage.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/embedding/embedding.h"
 #include "model/rope_table.h"
@@ -86,6 +87,7 @@ void Stage::begin_step(std::span<const MicroBatch> micro_batches, std::int64_t t
   target_count_ = target_count;
   gradients_ready_ = gradients_ready;
   loss_sum_ = 0;
+  head_accumulate_ = block_accumulate_ = Accumulate::kNo;
 }
 
 BlockPass Stage::pass_of(const MicroBatch& micro_batch) {
@@ -161,6 +163,7 @@ void Stage::forward(int, int micro_batch) {
   training.dn_TC = slot.dn_TC;
   training.dweight_VC =
       store_.gradient({params_.head, params_.head}, params_.tied ? Home::kSecond : Home::kOwner);
+  training.accumulate = std::exchange(head_accumulate_, Accumulate::kYes);
   training.scale =
       static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(1, target_count_)));
   loss_sum_ += run_forward(micro_batches_[static_cast<std::size_t>(micro_batch)], slot, &training);
@@ -214,9 +217,10 @@ void Stage::backward(int, int micro_batch, Pass pass) {
     block_backward_input(block_pass, weights_of(lease, params, config_), acts, gradients,
                          buffers_.backward, store_, params,
                          gradients_of_layer(micro_batch, layer - 1).dy_TC);
-    block_backward_weight(block_pass, acts, gradients, store_, params);
+    block_backward_weight(block_pass, acts, gradients, store_, params, block_accumulate_);
     if (last) ready(static_cast<int>(layer) + 1);
   }
+  block_accumulate_ = Accumulate::kYes;
   backward_embedding(micro_batch);
   if (!last) return;
   store_.add_tied_gradients(context_);
@@ -248,9 +252,10 @@ void Stage::backward_weight(int, int micro_batch, Pass pass) {
   for (std::int64_t layer = config_.layers - 1; layer >= 0; --layer) {
     block_backward_weight(block_pass, acts_of(slot, static_cast<std::size_t>(layer)),
                           gradients_of_layer(micro_batch, layer), store_,
-                          params_.blocks[static_cast<std::size_t>(layer)]);
+                          params_.blocks[static_cast<std::size_t>(layer)], block_accumulate_);
     if (last) ready(static_cast<int>(layer) + 1);
   }
+  block_accumulate_ = Accumulate::kYes;
   backward_embedding(micro_batch);
   if (!last) return;
   store_.add_tied_gradients(context_);

@@ -88,6 +88,8 @@ class Stage final : public StageProgram {
   std::int64_t target_count_ = 0;
   std::function<void(int)> gradients_ready_;
   double loss_sum_ = 0;
+  // Of this step: the first product sets a weight's gradient, later ones add to it.
+  Accumulate head_accumulate_ = Accumulate::kNo, block_accumulate_ = Accumulate::kNo;
 };
 
 }  // namespace trireme

@@ -30,6 +30,9 @@ struct ParamMeta {
   /// Used at both ends of the model: two gradient accumulators, added once, at every pipeline
   /// extent.
   bool tied = false;
+  /// The gradient comes from one product for each micro-batch. The first of a step sets it, so that
+  /// nobody clears it.
+  bool set_by_product = false;
 };
 
 /// Position in the list of ParamMeta.

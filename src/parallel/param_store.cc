@@ -139,8 +139,9 @@ void ParamStore::refresh_forms(Context& context) {
 }
 
 void ParamStore::clear_gradients(Context& context) {
-  clear(context, gradients_.view());
-  if (tied_ != kNoParam) clear(context, second_gradient_.view());
+  for (ParamIndex i = 0; i < static_cast<int>(params_.size()); ++i) {
+    if (!params_[i].set_by_product) clear(context, gradient(i));
+  }
 }
 
 void ParamStore::add_tied_gradients(Context& context) {

@@ -62,6 +62,7 @@ class ParamStore {
   void initialise(std::uint64_t seed);
   /// Rounds all values into their bf16 forms; nothing in fp32.
   void refresh_forms(Context& context);
+  /// Those that are not set by a product.
   void clear_gradients(Context& context);
   /// Adds the second accumulator of tied parameters into the first.
   void add_tied_gradients(Context& context);

@@ -73,9 +73,20 @@ TEST(ParamStore, the_second_gradient_of_a_tied_parameter_is_added_once) {
   store.add_tied_gradients(context);
   EXPECT_EQ(store.gradient(0).as<float>()[3], 7);
   EXPECT_THROW((void)store.gradient({1, 1}, Home::kSecond), InternalError);
+}
+
+TEST(ParamStore, clears_gradients_but_those_that_a_product_sets) {
+  std::vector<ParamMeta> params = some_params();
+  params[1].set_by_product = true;
+  ParamStore store(params, DType::kF32, StorePurpose::kTraining);
+  Context context({}, 1, detect_isa());
+  store.gradient(0).as<float>()[3] = 2;
+  store.gradient(1).as<float>()[0] = 4;
+  store.gradient(2).as<float>()[0] = 6;
   store.clear_gradients(context);
   EXPECT_EQ(store.gradient(0).as<float>()[3], 0);
-  EXPECT_EQ(store.gradient({0, 0}, Home::kSecond).as<float>()[3], 0);
+  EXPECT_EQ(store.gradient(1).as<float>()[0], 4);
+  EXPECT_EQ(store.gradient(2).as<float>()[0], 0);
 }
 
 TEST(ParamStore, blocks_cover_every_gradient_once) {
