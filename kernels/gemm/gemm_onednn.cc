@@ -7,6 +7,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "base/math.h"
 #include "kernels/gemm/gemm_internal.h"
 
 namespace trireme::gemm_internal {
@@ -98,7 +99,7 @@ PrimitiveCache& primitive_cache() {
   return cache;
 }
 
-/// Threads as a grid over the tiles of a product; 1 x 1: oneDNN shares the work itself.
+/// Tiles of a product, as many as threads or a multiple; 1 x 1: oneDNN shares the work itself.
 struct Grid {
   int rows, columns;
 };
@@ -106,6 +107,8 @@ struct Grid {
 // Multiples of every register tile of oneDNN's, and of a cache line.
 constexpr std::int64_t kTileRowsAlignment = 24, kTileColumnsAlignment = 48;
 constexpr std::int64_t kTileMin = 96;
+// oneDNN packs a whole side of its product at once; this bounds it to a few MB a thread.
+constexpr std::int64_t kTileMax = 8192;
 
 /// The grid in which a thread reads least: (M / rows + N / columns) K. A thread then packs its own
 /// operands, without waiting for others, and mostly reads the rows that it wrote in the op before.
@@ -121,6 +124,9 @@ Grid grid_for(int threads, Sizes s) {
     least = m + n;
     best = {rows, columns};
   }
+  if (least == 0 && threads > 1) return best;
+  best.rows *= static_cast<int>(ceil_div(s.m / best.rows, kTileMax));
+  best.columns *= static_cast<int>(ceil_div(s.n / best.columns, kTileMax));
   return best;
 }
 

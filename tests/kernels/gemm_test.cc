@@ -80,6 +80,29 @@ void multiply_by_op(Context& context, const Gemm& args, gemm_internal::Sizes) {
   gemm(context, args);
 }
 
+TEST_P(GemmOp, tiles_of_threads_and_of_long_sides_make_the_whole_product) {
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{200, 211, 7},
+                                {391, 100, 5},
+                                {3, 17003, 2},
+                                {17003, 3, 2},
+                                {193, 17003, 1}}) {
+    for (const int transposes : {0, 1, 2, 3}) {
+      const Operands x({m, n, k, (transposes & 1) != 0, (transposes & 2) != 0}, DType::kF32,
+                       DType::kF32);
+      const std::vector<double> expected = x.expected(x.before.values());
+      for (const int threads : {1, 2, 4}) {
+        Context context = cpu_context(GetParam(), threads);
+        TestTensor c = x.before;
+        Gemm args = x.args;
+        args.c_MN = c;
+        args.accumulate = Accumulate::kYes;
+        gemm(context, args);
+        expect_close(c.values(), expected, tolerance(DType::kF32), "accumulated product");
+      }
+    }
+  }
+}
+
 TEST_P(GemmOp, values_by_hand) {
   Context context = cpu_context(GetParam());
   const TestTensor a = TestTensor::of(DType::kF32, {2, 3}, {1, 2, 3, 4, 5, 6});
