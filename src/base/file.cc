@@ -5,7 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
 
 #include "base/error.h"
 
@@ -22,20 +27,19 @@ FileDescriptor open_file(const std::filesystem::path& path, int flags, unsigned 
   return FileDescriptor(raw);
 }
 
-namespace {
-std::size_t size_of_regular_file(int descriptor, const std::filesystem::path& path) {
+RegularFile open_regular_file(const std::filesystem::path& path) {
+  RegularFile file{open_file(path, O_RDONLY | O_NONBLOCK | O_NOCTTY)};
   struct stat status {};
-  if (::fstat(descriptor, &status) != 0) {
+  if (::fstat(file.descriptor.get(), &status) != 0) {
     throw DataError("{}: cannot read its size: {}", path.string(), errno_text(errno));
   }
   if (!S_ISREG(status.st_mode)) throw DataError("{}: is not a regular file", path.string());
-  return static_cast<std::size_t>(status.st_size);
+  file.bytes = static_cast<std::uint64_t>(status.st_size);
+  return file;
 }
-}  // namespace
 
 std::string read_file(const std::filesystem::path& path, std::size_t bytes_max) {
-  const FileDescriptor file = open_file(path, O_RDONLY);
-  const std::size_t size = size_of_regular_file(file.get(), path);
+  const auto [file, size] = open_regular_file(path);
   if (size > bytes_max) {
     throw DataError("{}: {} bytes, more than the {} this reader accepts", path.string(), size,
                     bytes_max);
@@ -87,14 +91,81 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
   sync_path(path.has_parent_path() ? path.parent_path() : ".");
 }
 
+namespace {
+
+/// What the handler of SIGBUS knows of a mapping. A slot is taken by its `path` and speaks from
+/// when `begin` is set; only lock-free atomics, as a handler may meet any state.
+struct Mapping {
+  std::atomic<const char*> path{nullptr};
+  std::atomic<std::uintptr_t> begin{0}, size{0};
+};
+constexpr std::size_t kMappingsMax =
+    1024;  // those beyond are read as well, their fault has no name
+std::array<Mapping, kMappingsMax> mappings;
+static_assert(std::atomic<const char*>::is_always_lock_free);
+
+void say(std::string_view text) {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+extern "C" void on_bus_error(int, siginfo_t* info, void*) {
+  const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
+  for (const Mapping& mapping : mappings) {
+    if (address - mapping.begin.load() >= mapping.size.load()) continue;
+    say("error: ");
+    say(mapping.path.load());
+    say(": cannot be read any more: it was cut while it was in use, or its disk fails\n"
+        "train: exit 74 (data or file system)\n");
+    ::_exit(static_cast<int>(ExitCode::kData));
+  }
+  ::signal(SIGBUS, SIG_DFL);  // no file of ours: the access is repeated and ends the process
+}
+
+void install_bus_handler() {
+  static const bool done = [] {
+    struct sigaction action {};
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO;
+    sigemptyset(&action.sa_mask);
+    return ::sigaction(SIGBUS, &action, nullptr) == 0;
+  }();
+  (void)done;
+}
+
+void note_mapping(const void* address, std::size_t size, const std::filesystem::path& path) {
+  install_bus_handler();
+  const char* name = ::strdup(path.c_str());
+  for (Mapping& mapping : mappings) {
+    const char* none = nullptr;
+    if (name == nullptr || !mapping.path.compare_exchange_strong(none, name)) continue;
+    mapping.size = size;
+    mapping.begin = reinterpret_cast<std::uintptr_t>(address);
+    return;
+  }
+  std::free(const_cast<char*>(name));
+}
+
+void forget_mapping(const void* address) {
+  for (Mapping& mapping : mappings) {
+    if (mapping.begin.load() != reinterpret_cast<std::uintptr_t>(address)) continue;
+    mapping.size = 0;
+    mapping.begin = 0;
+    std::free(const_cast<char*>(mapping.path.exchange(nullptr)));
+    return;
+  }
+}
+
+}  // namespace
+
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const FileDescriptor file = open_file(path, O_RDONLY);
-  size_ = size_of_regular_file(file.get(), path);
+  const auto [file, bytes] = open_regular_file(path);
+  size_ = bytes;
   if (size_ == 0) return;
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.get(), 0);
   if (address == MAP_FAILED)
     throw DataError("{}: cannot map: {}", path.string(), errno_text(errno));
   data_ = static_cast<const std::byte*>(address);
+  note_mapping(data_, size_, path);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
@@ -107,7 +178,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ == nullptr) return;
+  forget_mapping(data_);
+  ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 }  // namespace trireme

@@ -23,6 +23,14 @@ using FileDescriptor = UniqueHandle<FileDescriptorTraits>;
 /// Throws DataError with path and reason. `flags` as open(2); O_CLOEXEC is added.
 FileDescriptor open_file(const std::filesystem::path& path, int flags, unsigned mode = 0644);
 
+struct RegularFile {
+  FileDescriptor descriptor;
+  std::uint64_t bytes = 0;
+};
+/// A file for reading and its size. Throws DataError, also for folders, devices and pipes: opening
+/// never waits for a writer.
+RegularFile open_regular_file(const std::filesystem::path& path);
+
 /// The whole file. Throws DataError (missing, unreadable, larger than `bytes_max`).
 std::string read_file(const std::filesystem::path& path,
                       std::size_t bytes_max = std::size_t{1} << 30);
@@ -36,7 +44,10 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 /// fsync of an existing file or folder. Throws DataError.
 void sync_path(const std::filesystem::path& path);
 
-/// A file mapped read-only for as long as the object lives. Empty files map to an empty span.
+/// A file mapped read-only for as long as the object lives. Empty files map to an empty span. Where
+/// somebody cuts the file while it is mapped, or its disk fails, the system answers an access with
+/// SIGBUS: the first MappedFile installs a handler that then names the file and ends the process
+/// with 74.
 class MappedFile {
  public:
   MappedFile() = default;

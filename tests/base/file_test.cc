@@ -2,9 +2,12 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -114,6 +117,44 @@ TEST(MappedFile, moving_takes_the_mapping_along) {
   MappedFile third(folder.write("y", "bye"));
   third = std::move(second);
   EXPECT_EQ(text_of(third.bytes()), "hello");
+}
+
+TEST(File, a_pipe_and_a_folder_are_refused_at_once) {
+  const TemporaryDirectory folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  for (const auto& path : {folder / "pipe", folder.path()}) {
+    const std::string told = path.string() + ": is not a regular file";
+    EXPECT_EQ(message_of([&] { read_file(path); }), told);
+    EXPECT_EQ(message_of([&] { MappedFile{path}; }), told);
+  }
+}
+
+TEST(MappedFileDeathTest, a_file_cut_while_it_is_mapped_is_named_and_ends_with_74) {
+  const TemporaryDirectory folder;
+  const MappedFile other(folder.write("other", std::string(100'000, 'y')));
+  const MappedFile gone(folder.write("gone", std::string(100'000, 'z')));
+  const std::filesystem::path path = folder.write("x", std::string(100'000, 'x'));
+  const MappedFile mapped(path);
+  EXPECT_EXIT(
+      {
+        std::filesystem::resize_file(path, 1);
+        std::exit(std::to_integer<int>(mapped.bytes()[90'000]));
+      },
+      testing::ExitedWithCode(74), "/x: cannot be read any more.*\ntrain: exit 74");
+}
+
+TEST(MappedFileDeathTest, a_fault_of_no_mapped_file_ends_as_ever) {
+  const TemporaryDirectory folder;
+  const std::filesystem::path path = folder.write("x", std::string(100'000, 'x'));
+  EXPECT_EXIT(
+      {
+        { const MappedFile forgotten(path); }
+        const FileDescriptor file = open_file(path, O_RDONLY);
+        const void* mapped = ::mmap(nullptr, 100'000, PROT_READ, MAP_SHARED, file.get(), 0);
+        std::filesystem::resize_file(path, 1);
+        std::exit(static_cast<const volatile char*>(mapped)[90'000]);
+      },
+      testing::KilledBySignal(SIGBUS), "");
 }
 
 TEST(MappedFile, a_mapping_outlives_the_name) {
