@@ -218,8 +218,9 @@ std::vector<CheckpointFault> verify_checkpoint(const std::filesystem::path& fold
   ShardReader reader(folder);
   const std::vector<StoredShard> shards = shards_by_file(manifest);
   for (std::size_t i = selection.first; i < shards.size(); i += selection.stride) {
-    const auto& [tensor, shard] = shards[i];
-    attempt(shard->file, tensor->name, [&] { reader.read(*tensor, *shard, {}); });
+    const StoredShard& stored = shards[i];
+    attempt(stored.shard->file, stored.tensor->name,
+            [&] { reader.read(*stored.tensor, *stored.shard, {}); });
   }
   for (std::size_t i = selection.first; i < manifest.files.size(); i += selection.stride) {
     attempt(manifest.files[i].file, "", [&] { verify_file(folder, manifest.files[i]); });
