@@ -47,21 +47,6 @@ inline FewQueryTiles few_query_tiles(TileMemory& memory, const AttentionShape& s
 /// Rows of a transposed panel: transposing goes by 4 x 4.
 TRIREME_INLINE std::int64_t panel_depth(std::int64_t head_dim) { return (head_dim + 3) / 4 * 4; }
 
-/// 2^x; 0 below -126.5, exactly 1 for 0, NaN for NaN; x < 127. Within 1.1 ulp: a polynomial of
-/// degree 6, minimax of the relative error (1.6e-8) with p(0) = 1.
-TRIREME_INLINE F32 exp2(F32 x) {
-  x = max(F32::broadcast(-127.0F), x);
-  const F32 n = round(x), f = x - n;
-  F32 p = F32::broadcast(0x1.41fbbcp-13F);
-  p = fma(p, f, F32::broadcast(0x1.5f3e54p-10F));
-  p = fma(p, f, F32::broadcast(0x1.3b2d4cp-7F));
-  p = fma(p, f, F32::broadcast(0x1.c6aee8p-5F));
-  p = fma(p, f, F32::broadcast(0x1.ebfbdcp-3F));
-  p = fma(p, f, F32::broadcast(0x1.62e430p-1F));
-  p = fma(p, f, F32::broadcast(1.0F));
-  return p * pow2(n);
-}
-
 /// Rows of D elements, widened, times `factor`; columns up to a whole vector are 0.
 struct RowCopy {
   float* to;

@@ -13,6 +13,8 @@
 //   < <= == is_nan               a Mask; & | any; select(mask or lanes, yes, no)
 //   reduce_add, reduce_max       halves folded onto each other, a fixed tree
 //   pow2(n)                      2^n for integers -127 < n < 128
+//   scale_by_pow2(x, n)          x 2^floor(n), one rounding
+//   look_up(table, x)            table[the lowest four bits of x]
 //   exponent_of, mantissa_of     of normal x > 0
 //   F64                          half as many lanes
 
@@ -62,13 +64,29 @@ TRIREME_INLINE float sum_over(std::int64_t begin, std::int64_t end, const Body& 
 TRIREME_INLINE F32 as_stored(F32 x, const float*) { return x; }
 TRIREME_INLINE F32 as_stored(F32 x, const BFloat16*) { return rounded_to_bf16(x); }
 
+/// 2^(i / 16). Sixteen lanes look it up in one instruction: that leaves a polynomial of degree 3.
+alignas(64) inline constexpr float kPow2Sixteenths[16] = {
+    0x1.000000p+0F, 0x1.0b5586p+0F, 0x1.172b84p+0F, 0x1.2387a6p+0F, 0x1.306fe0p+0F, 0x1.3dea64p+0F,
+    0x1.4bfdaep+0F, 0x1.5ab07ep+0F, 0x1.6a09e6p+0F, 0x1.7a1148p+0F, 0x1.8ace54p+0F, 0x1.9c4918p+0F,
+    0x1.ae89fap+0F, 0x1.c199bep+0F, 0x1.d5818ep+0F, 0x1.ea4afap+0F};
+
 /// e^x within 1.5 ulp; inf above 88.72, gradual underflow to 0 below -103.97, NaN for NaN.
-/// x = n log 2 + r, |r| <= log(2)/2; e^r by a minimax polynomial of degree 6; 2^n in two factors.
+/// x = n log 2 + r, n a multiple of 1/16 or whole; e^r by a polynomial; 2^n by the table and the
+/// exponent.
 TRIREME_INLINE F32 exp(F32 x) {
   x = max(F32::broadcast(-105.0F), min(F32::broadcast(90.0F), x));
+  if constexpr (F32::kWidth == 16) {
+    const F32 whole = F32::broadcast(0x1.8p23F);  // x + this has 16 n in its lowest bits
+    const F32 shifted = fma(x, F32::broadcast(16 * 1.44269504F), whole), n = shifted - whole;
+    F32 r = fnma(n, F32::broadcast(0x1.62e400p-5F), x);  // n * high part is exact
+    r = fnma(n, F32::broadcast(0x1.7f7d1cp-24F), r);     // |r| <= log(2)/32
+    const F32 q = fma(r, F32::broadcast(1.0F / 6), F32::broadcast(0.5F));
+    const F32 t = look_up(kPow2Sixteenths, shifted);
+    return scale_by_pow2(fma(t, fma(r * r, q, r), t), n * F32::broadcast(0.0625F));
+  }
   const F32 n = round(x * F32::broadcast(1.44269504F));
   F32 r = fnma(n, F32::broadcast(0x1.62e400p-1F), x);  // n * high part is exact
-  r = fnma(n, F32::broadcast(0x1.7f7d1cp-20F), r);
+  r = fnma(n, F32::broadcast(0x1.7f7d1cp-20F), r);     // |r| <= log(2)/2
   F32 q = F32::broadcast(0x1.6a2358p-10F);
   q = fma(q, r, F32::broadcast(0x1.123a6ap-7F));
   q = fma(q, r, F32::broadcast(0x1.5558f4p-5F));
@@ -77,6 +95,30 @@ TRIREME_INLINE F32 exp(F32 x) {
   const F32 p = fma(q, r * r, r) + F32::broadcast(1.0F);
   const F32 half = floor(n * F32::broadcast(0.5F));
   return p * pow2(half) * pow2(n - half);
+}
+
+/// 2^x for x < 127, within 1.3 ulp; 0 (or a subnormal) below -126.5, exactly 1 for 0, NaN for NaN.
+TRIREME_INLINE F32 exp2(F32 x) {
+  if constexpr (F32::kWidth == 16) {
+    x = max(F32::broadcast(-160.0F), x);
+    const F32 whole = F32::broadcast(0x1.8p19F);  // x + this is rounded to sixteenths
+    const F32 shifted = x + whole, n = shifted - whole, r = x - n;
+    F32 q = fma(r, F32::broadcast(0x1.c6b08ep-5F), F32::broadcast(0x1.ebfbe0p-3F));
+    q = fma(q, r, F32::broadcast(0x1.62e430p-1F));
+    const F32 t = look_up(kPow2Sixteenths, shifted);
+    return scale_by_pow2(fma(t * r, q, t), n);
+  }
+  // A polynomial of degree 6, minimax of the relative error (1.6e-8) with p(0) = 1.
+  x = max(F32::broadcast(-127.0F), x);
+  const F32 n = round(x), f = x - n;
+  F32 p = F32::broadcast(0x1.41fbbcp-13F);
+  p = fma(p, f, F32::broadcast(0x1.5f3e54p-10F));
+  p = fma(p, f, F32::broadcast(0x1.3b2d4cp-7F));
+  p = fma(p, f, F32::broadcast(0x1.c6aee8p-5F));
+  p = fma(p, f, F32::broadcast(0x1.ebfbdcp-3F));
+  p = fma(p, f, F32::broadcast(0x1.62e430p-1F));
+  p = fma(p, f, F32::broadcast(1.0F));
+  return p * pow2(n);
 }
 
 /// 1 / (1 + e^-x). tanh(x) = 2 sigmoid(2x) - 1, and GELU's 0.5 (1 + tanh u) = sigmoid(2u) without

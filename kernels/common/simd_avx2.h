@@ -132,6 +132,20 @@ TRIREME_INLINE F32 mantissa_of(F32 a) {
   return {_mm256_castsi256_ps(_mm256_or_si256(fraction, _mm256_set1_epi32(0x3f800000)))};
 }
 
+/// x * 2^floor(n), rounded once.
+TRIREME_INLINE F32 scale_by_pow2(F32 x, F32 n) {
+  n = floor(n);
+  const F32 half = floor(n * F32::broadcast(0.5F));
+  return x * pow2(half) * pow2(n - half);
+}
+/// table[i] where i are the lowest four bits of each lane.
+TRIREME_INLINE F32 look_up(const float* table, F32 bits) {
+  const __m256i index = _mm256_castps_si256(bits.v);
+  const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), index),
+               high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), index);
+  return {_mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)))};
+}
+
 struct F64 {
   static constexpr int kWidth = 4;
   __m256d v;

@@ -133,6 +133,13 @@ TRIREME_INLINE F32 mantissa_of(F32 a) {
   return {_mm512_castsi512_ps(_mm512_or_si512(fraction, _mm512_set1_epi32(0x3f800000)))};
 }
 
+/// x * 2^floor(n), rounded once.
+TRIREME_INLINE F32 scale_by_pow2(F32 x, F32 n) { return {_mm512_scalef_ps(x.v, n.v)}; }
+/// table[i] where i are the lowest four bits of each lane.
+TRIREME_INLINE F32 look_up(const float* table, F32 bits) {
+  return {_mm512_permutexvar_ps(_mm512_castps_si512(bits.v), _mm512_loadu_ps(table))};
+}
+
 struct F64 {
   static constexpr int kWidth = 8;
   __m512d v;

@@ -65,6 +65,24 @@ TEST_P(Simd, exp_keeps_the_limits) {
   EXPECT_TRUE(std::isfinite(y[10]));
 }
 
+TEST_P(Simd, exp2_is_within_its_bound_and_keeps_the_limits) {
+  const std::vector<float> x = steps(-125.9F, 126.9F, 200003);
+  std::vector<float> y(x.size());
+  probe().exp2(y.data(), x.data(), static_cast<std::int64_t>(x.size()));
+  double worst = 0;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    worst = std::max(worst, ulps(y[i], std::exp2(static_cast<double>(x[i]))));
+  EXPECT_LT(worst, 1.3);
+  const std::vector<float> special = {0, -0.0F, 1, -1, -kInfinity, -1e30F, -151, kNan};
+  probe().exp2(y.data(), special.data(), static_cast<std::int64_t>(special.size()));
+  EXPECT_EQ(y[0], 1);
+  EXPECT_EQ(y[1], 1);
+  EXPECT_EQ(y[2], 2);
+  EXPECT_EQ(y[3], 0.5F);
+  for (const int i : {4, 5, 6}) EXPECT_EQ(y[static_cast<std::size_t>(i)], 0) << i;
+  EXPECT_TRUE(std::isnan(y[7]));
+}
+
 TEST_P(Simd, log_is_within_one_and_a_half_ulp) {
   std::vector<float> x = steps(0.5F, 2.5F, 100003);
   for (int e = -125; e < 128; ++e) {

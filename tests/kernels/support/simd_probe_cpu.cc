@@ -9,6 +9,11 @@ void probe_exp(float* y, const float* x, std::int64_t count) {
     exp(F32::load(x + i, lanes)).store(y + i, lanes);
   });
 }
+void probe_exp2(float* y, const float* x, std::int64_t count) {
+  for_each_vector(0, count, [&](std::int64_t i, auto lanes) {
+    exp2(F32::load(x + i, lanes)).store(y + i, lanes);
+  });
+}
 void probe_log(float* y, const float* x, std::int64_t count) {
   for_each_vector(0, count, [&](std::int64_t i, auto lanes) {
     log(F32::load(x + i, lanes)).store(y + i, lanes);
@@ -40,7 +45,7 @@ float probe_maximum(const float* x, std::int64_t count) {
 
 }  // namespace
 
-const SimdProbe simd_probe = {probe_exp,    probe_log, probe_sigmoid, probe_widen,
-                              probe_narrow, probe_sum, probe_maximum, F32::kWidth};
+const SimdProbe simd_probe = {probe_exp,    probe_exp2, probe_log,     probe_sigmoid, probe_widen,
+                              probe_narrow, probe_sum,  probe_maximum, F32::kWidth};
 
 }  // namespace trireme::TRIREME_ISA

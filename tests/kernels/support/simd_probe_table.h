@@ -10,6 +10,7 @@ namespace trireme {
 
 struct SimdProbe {
   void (*exp)(float* y, const float* x, std::int64_t count);
+  void (*exp2)(float* y, const float* x, std::int64_t count);
   void (*log)(float* y, const float* x, std::int64_t count);
   void (*sigmoid)(float* y, const float* x, std::int64_t count);
   void (*widen)(float* y, const BFloat16* x, std::int64_t count);

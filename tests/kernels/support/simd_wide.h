@@ -89,6 +89,13 @@ TRIREME_INLINE F32 pow2(F32 n) { return {pow2(n.low), pow2(n.high)}; }
 TRIREME_INLINE F32 exponent_of(F32 a) { return {exponent_of(a.low), exponent_of(a.high)}; }
 TRIREME_INLINE F32 mantissa_of(F32 a) { return {mantissa_of(a.low), mantissa_of(a.high)}; }
 
+TRIREME_INLINE F32 scale_by_pow2(F32 a, F32 n) {
+  return {scale_by_pow2(a.low, n.low), scale_by_pow2(a.high, n.high)};
+}
+TRIREME_INLINE F32 look_up(const float* table, F32 bits) {
+  return {look_up(table, bits.low), look_up(table, bits.high)};
+}
+
 struct F64 {
   static constexpr int kWidth = 8;
   v8::F64 low, high;
