@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <unordered_set>
+#include <unordered_map>
 
 namespace trireme {
 
@@ -33,8 +33,9 @@ class TreeBuilder : public nlohmann::json_sax<Parser> {
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
     key_ = std::move(name);
-    stack_.back().repeated = stands_already();
-    if (stack_.back().repeated) {
+    if (++keys_ > rules_.keys_max) fail(fmt::format("more than {} keys", rules_.keys_max));
+    stack_.back().repeated = find_repeated();
+    if (stack_.back().repeated != nullptr) {
       if (rules_.duplicates == nullptr)
         fail(fmt::format("the key \"{}\" stands twice in one object", path(key_)));
       rules_.duplicates->push_back(path(key_));
@@ -59,9 +60,9 @@ class TreeBuilder : public nlohmann::json_sax<Parser> {
  private:
   struct Frame {
     Json value;
-    std::string key;                        // under which it will be added to its parent
-    std::unordered_set<std::string> names;  // of a large object
-    bool repeated = false;                  // the last name stood before
+    std::string key;  // under which it will be added to its parent
+    std::unordered_map<std::string, std::size_t> places;  // of the members of a large object
+    Json* repeated = nullptr;  // the value under the last name, where that stood before
   };
 
   bool add(Json value) {
@@ -69,29 +70,30 @@ class TreeBuilder : public nlohmann::json_sax<Parser> {
       root_ = std::move(value);
     } else if (stack_.back().value.is_array()) {
       stack_.back().value.push_back(std::move(value));
-    } else if (stack_.back().repeated) {
-      stack_.back().value[key_] = std::move(value);
+    } else if (stack_.back().repeated != nullptr) {
+      *stack_.back().repeated = std::move(value);
     } else {
       stack_.back().value.as_object().emplace_back(key_, std::move(value));
     }
     return true;
   }
-  /// A vocabulary is an object of 100,000 members: beyond a few, names are looked up in a set.
-  bool stands_already() {
+  /// A vocabulary is an object of 100,000 members: beyond a few, names are looked up in a table.
+  Json* find_repeated() {
     Frame& frame = stack_.back();
-    const Json::Object& members = frame.value.as_object();
+    Json::Object& members = frame.value.as_object();
     constexpr std::size_t kLinearMax = 16;
-    if (members.size() < kLinearMax) return frame.value.find(key_) != nullptr;
-    if (frame.names.empty()) {
-      for (const Json::Member& member : members) frame.names.insert(member.first);
+    if (members.size() < kLinearMax) return frame.value.find(key_);
+    if (frame.places.empty()) {
+      for (std::size_t i = 0; i < members.size(); ++i) frame.places.emplace(members[i].first, i);
     }
-    return !frame.names.insert(key_).second;
+    const auto [found, is_new] = frame.places.emplace(key_, members.size());
+    return is_new ? nullptr : &members[found->second].second;
   }
   bool open(Json empty) {
     if (static_cast<int>(stack_.size()) >= rules_.depth_max) {
       fail(fmt::format("nested deeper than {} levels", rules_.depth_max));
     }
-    stack_.push_back({std::move(empty), key_, {}});
+    stack_.push_back({std::move(empty), key_, {}, nullptr});
     return true;
   }
   bool close() {
@@ -121,7 +123,7 @@ class TreeBuilder : public nlohmann::json_sax<Parser> {
   Json root_;
   std::vector<Frame> stack_;
   std::string key_;
-  std::size_t position_ = 0;
+  std::size_t position_ = 0, keys_ = 0;
 };
 
 void write_string(std::string& out, std::string_view text) {

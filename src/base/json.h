@@ -3,7 +3,9 @@
 // faults), integers kept apart from reals, keys in file order, numbers written so that they read
 // back to the same bits.
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -94,6 +96,8 @@ struct JsonRules {
   ExitCode code = ExitCode::kData;  ///< of the Error that a fault throws
   bool comments = false;            ///< `//` and `/* */`
   int depth_max = 64;
+  /// Keys of all objects together: `find` and `[]` are linear, and an object may be hostile.
+  std::size_t keys_max = std::numeric_limits<std::size_t>::max();
   /// Where not null, a duplicate key is noted here (dotted path) and its last value kept.
   std::vector<std::string>* duplicates = nullptr;
 };

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/file.h"
+
 namespace trireme {
 
 namespace {
@@ -68,15 +70,19 @@ std::optional<double> finite_number(const Json& value) {
   return value.as_double();
 }
 
-Json parse_json_noting_overflow(std::string_view text, std::string_view source,
-                                const JsonRules& rules) {
+Json read_config_file(const std::filesystem::path& file, std::vector<std::string>& duplicates) {
+  constexpr std::size_t kBytesMax = std::size_t{1} << 20, kKeysMax = 10'000;
+  const std::string text = read_file(file, kBytesMax);
+  JsonRules rules{.code = ExitCode::kConfig, .comments = true};
+  rules.keys_max = kKeysMax;
+  rules.duplicates = &duplicates;
   try {
-    return parse_json(text, source, rules);
+    return parse_json(text, file.string(), rules);
   } catch (const Error& error) {
     if (std::string_view(error.what()).find("overflow") == std::string_view::npos) throw;
   }
-  if (rules.duplicates != nullptr) rules.duplicates->clear();
-  return parse_json(mark_overflows(text), source, rules);
+  duplicates.clear();
+  return parse_json(mark_overflows(text), file.string(), rules);
 }
 
 std::optional<std::string> overflowed_number(const Json& value) {

@@ -2,9 +2,11 @@
 // Reading a number or nothing: no coercion of reals, strings, booleans or what does not fit.
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json.h"
 
@@ -17,11 +19,12 @@ std::optional<std::int64_t> exact_integer(const Json& value);
 /// A finite number.
 std::optional<double> finite_number(const Json& value);
 
-/// As base's parse_json, except that a number too large for a double (1e400) becomes a marked value
-/// that no field takes, instead of ending the parse: it is then reported with its path, beside all
-/// other faults.
-Json parse_json_noting_overflow(std::string_view text, std::string_view source,
-                                const JsonRules& rules);
+/// Reads a file that a person wrote: comments allowed, duplicate keys noted, at most 1 MiB and
+/// 10,000 keys (a hostile file has more, and keys are looked up one by one). A number too large for
+/// a double (1e400) becomes a marked value that no field takes, instead of ending the parse: it is
+/// then reported with its path, beside all other faults. Throws DataError where the file cannot be
+/// read, ConfigError where it is not JSON.
+Json read_config_file(const std::filesystem::path& file, std::vector<std::string>& duplicates);
 
 /// The digits of such a marked value.
 std::optional<std::string> overflowed_number(const Json& value);

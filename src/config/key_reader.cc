@@ -25,10 +25,11 @@ void KeyReader::report(std::string_view key, std::string legal, std::string near
                               std::move(nearest), std::move(message)});
 }
 
-void KeyReader::unknown(std::string_view key, std::string nearest) {
+void KeyReader::unknown(std::string_view key, const std::function<std::string()>& nearest) {
   const std::string file = origin_.file_of(key);
   if (file.empty()) {
-    report(key, "a key of transformers for this model_type", std::move(nearest), "unknown key");
+    report(key, "a key of transformers for this model_type",
+           origin_.problems.size() < kProblemsTold ? nearest() : "", "unknown key");
   } else {
     origin_.notes.push_back(
         fmt::format("{}: the key {}{} is unknown and not applied", file, prefix_, key));

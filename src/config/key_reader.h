@@ -2,6 +2,7 @@
 // Typed reads of the keys of one JSON object that note each fault with its path.
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -44,8 +45,9 @@ class KeyReader {
   [[nodiscard]] std::optional<std::string> text(std::string_view key);
 
   void report(std::string_view key, std::string legal, std::string nearest, std::string message);
-  /// A problem where a person typed the key, a note where a file holds it.
-  void unknown(std::string_view key, std::string nearest);
+  /// A problem where a person typed the key, a note where a file holds it. `nearest` is asked for
+  /// problems that are told.
+  void unknown(std::string_view key, const std::function<std::string()>& nearest);
 
  private:
   const Json& keys_;

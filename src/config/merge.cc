@@ -1,5 +1,10 @@
 #include "config/merge.h"
 
+#include <algorithm>
+
+#include "base/readable.h"
+#include "base/utf8.h"
+
 namespace trireme {
 
 namespace {
@@ -46,9 +51,16 @@ void merge_config(Json& base, const Json& over) {
 }
 
 void apply_override(Json& config, std::string_view text, std::vector<Problem>& problems) {
+  if (utf8_valid_prefix(text) != text.size()) {  // could not be written to config.json
+    const std::string found = readable(text, LineFeeds::kEscaped, 60);
+    problems.push_back({"--set", found, "UTF-8", "", "is no text"});
+    return;
+  }
   const auto equals = text.find('=');
   const std::string_view path = text.substr(0, equals);
-  if (equals == std::string_view::npos || path.empty() || path.front() == '.' ||
+  constexpr auto kDotsMax = 16;  // each becomes a level of objects
+  if (equals == std::string_view::npos || path.empty() ||
+      std::count(path.begin(), path.end(), '.') > kDotsMax || path.front() == '.' ||
       path.back() == '.' || path.find("..") != std::string_view::npos) {
     problems.push_back({"--set", shown(Json(text)), "key.path=value", "", "names no key"});
     return;

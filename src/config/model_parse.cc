@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/file.h"
 #include "base/log.h"
 #include "config/json_numbers.h"
 #include "config/key_reader.h"
@@ -101,7 +100,7 @@ class ModelReader {
     for (const auto& [name, value] : keys_.as_object()) {
       const ModelKey* key = find_model_key(family, name);
       if (key == nullptr) {
-        reader_.unknown(name, nearest_model_key(family, name));
+        reader_.unknown(name, [&, &name = name] { return nearest_model_key(family, name); });
       } else if (key->use == KeyUse::kFixed) {
         check_inactive(*key, value);
       } else if (key->use == KeyUse::kDropout) {
@@ -269,14 +268,13 @@ class ModelReader {
 };
 
 std::filesystem::path config_file(const std::filesystem::path& path) {
-  return std::filesystem::is_directory(path) ? path / "config.json" : path;
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored) ? path / "config.json" : path;
 }
 
 Json read_keys(const std::filesystem::path& file) {
   std::vector<std::string> duplicates;
-  Json keys = parse_json_noting_overflow(
-      read_file(file), file.string(),
-      {.code = ExitCode::kConfig, .comments = true, .duplicates = &duplicates});
+  Json keys = read_config_file(file, duplicates);
   if (!duplicates.empty()) {
     throw ConfigError("{}: the key \"{}\" stands twice (only one of the two can hold)",
                       file.string(), duplicates[0]);

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "base/file.h"
 #include "base/log.h"
 #include "config/aliases.h"
 #include "config/contradictions.h"
@@ -66,7 +65,8 @@ std::string fault_of(const Field& field, const Json& value) {
 
 void check_unknown_keys(const Json& given, std::vector<Problem>& problems) {
   const auto unknown = [&](const std::string& path, const Json& value, const std::string& legal) {
-    problems.push_back({path, shown(value), legal, nearest_key(path), "unknown key"});
+    problems.push_back({path, shown(value), legal,
+                        problems.size() < kProblemsTold ? nearest_key(path) : "", "unknown key"});
   };
   const auto list_of = [](std::string_view section) {
     std::string keys;
@@ -121,11 +121,8 @@ void read_fields(const Json& given, LoadedConfig& loaded) {
 
 /// One file: an object, its duplicate keys noted.
 Json read_one(const std::filesystem::path& file, std::vector<Problem>& problems) {
-  const std::string text = read_file(file);
   std::vector<std::string> duplicates;
-  Json json = parse_json_noting_overflow(
-      text, file.string(),
-      {.code = ExitCode::kConfig, .comments = true, .duplicates = &duplicates});
+  Json json = read_config_file(file, duplicates);
   for (const std::string& key : duplicates) {
     problems.push_back({key, "twice", "once", "", "the key stands twice in " + file.string()});
   }

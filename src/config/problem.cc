@@ -4,6 +4,7 @@
 #include <cctype>
 #include <numeric>
 
+#include "base/readable.h"
 #include "config/json_numbers.h"
 
 namespace trireme {
@@ -53,9 +54,8 @@ std::string format_problem(const Problem& problem) {
   add("nearest: ", problem.nearest);
   if (!facts.empty()) line += facts + ".";
   // One problem is one line, whatever a hostile key holds.
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
-  return line;
+  constexpr std::size_t kBytesMax = 1000;
+  return readable(line, LineFeeds::kEscaped, kBytesMax);
 }
 
 std::string format_problems(const std::vector<Problem>& problems) {
@@ -63,7 +63,9 @@ std::string format_problems(const std::vector<Problem>& problems) {
       problems.size() == 1
           ? std::string("the config has a fault (nothing was started):")
           : fmt::format("the config has {} faults (nothing was started):", problems.size());
-  for (const Problem& problem : problems) text += "\n  " + format_problem(problem);
+  const std::size_t told = std::min(problems.size(), kProblemsTold);
+  for (std::size_t i = 0; i < told; ++i) text += "\n  " + format_problem(problems[i]);
+  if (told < problems.size()) text += fmt::format("\n  and {} more", problems.size() - told);
   return text;
 }
 
@@ -100,6 +102,8 @@ std::optional<std::string> nearest_word(std::string_view word,
   const std::string* best = nullptr;
   std::size_t best_distance = wanted.size() / 2 + 1;
   for (const std::string& candidate : candidates) {
+    // The distance is at least the difference in length: a word of a megabyte is near nothing.
+    if (wanted.size() > candidate.size() + best_distance) continue;
     const std::size_t distance = edit_distance(wanted, plain(candidate));
     if (distance < best_distance && distance < std::max<std::size_t>(candidate.size(), 1)) {
       best = &candidate;

@@ -23,7 +23,10 @@ struct Problem {
 /// line.
 std::string format_problem(const Problem& problem);
 
-/// A heading and one line for each problem.
+/// How many problems are told to people, and get a nearest key looked for: a hostile file has more.
+inline constexpr std::size_t kProblemsTold = 100;
+
+/// A heading and one line for each problem; of very many the first.
 std::string format_problems(const std::vector<Problem>& problems);
 
 /// Throws ConfigError with all of them; returns where there are none.

@@ -40,7 +40,9 @@ class RopeReader {
         return rope;
       }
       if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end()) {
-        reader_.unknown(key, nearest_word(key, {kKeys.begin(), kKeys.end()}).value_or(""));
+        reader_.unknown(key, [&key = key] {
+          return nearest_word(key, {kKeys.begin(), kKeys.end()}).value_or("");
+        });
       }
     }
     const auto partial = reader_.real("partial_rotary_factor", kPositive);

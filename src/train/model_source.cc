@@ -22,8 +22,9 @@ std::string tokenizer_of(const Manifest& manifest, const std::filesystem::path& 
 ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world)
     : path_(path), checkpoint_(looks_like_checkpoint(path)) {
   if (!checkpoint_) {
+    std::error_code none;  // a name may be too long to ask for
     run_together(world, [&] {
-      if (!std::filesystem::exists(path_ / "config.json")) {
+      if (!std::filesystem::exists(path_ / "config.json", none)) {
         throw DataError(
             "{}: is neither a checkpoint (no manifest.json, no step folders) nor a Hugging Face "
             "directory (no "
@@ -32,7 +33,7 @@ ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world)
       }
       model_ = load_model_config(path_ / "config.json");
     });
-    if (std::filesystem::exists(path_ / "tokenizer.json"))
+    if (std::filesystem::exists(path_ / "tokenizer.json", none))
       tokenizer_ = (path_ / "tokenizer.json").string();
     return;
   }

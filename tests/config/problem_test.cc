@@ -8,7 +8,8 @@ namespace {
 TEST(Problem, is_one_line_with_path_found_legal_and_nearest) {
   EXPECT_EQ(format_problem({"a.b", "3.7", "an integer", "4", "must be whole"}),
             "a.b: must be whole. Found 3.7; legal: an integer; nearest: 4.");
-  EXPECT_EQ(format_problem({"", "x", "", "", "is odd\nreally"}), "config: is odd really. Found x.");
+  EXPECT_EQ(format_problem({"", "x", "", "", "is odd\nreally"}),
+            "config: is odd\\x0areally. Found x.");
 }
 
 TEST(Problem, a_long_value_is_cut_between_characters) {
