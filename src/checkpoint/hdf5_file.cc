@@ -19,7 +19,7 @@
 #include "checkpoint/hdf5_driver.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-/// The library forgets memory when it meets damaged metadata; no leak of ours is hidden by this.
+/// The library forgets memory when a write was refused; no leak of ours is hidden by this.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5"; }
 #endif
 
@@ -231,8 +231,8 @@ Hdf5Writer::Hdf5Writer(std::filesystem::path path) : handles_(std::make_unique<H
 
 Hdf5Writer::~Hdf5Writer() = default;
 
-void Hdf5Writer::write(const std::string& dataset, DType dtype, const Shape& shape,
-                       std::span<const std::byte> bytes) {
+std::int64_t Hdf5Writer::write(const std::string& dataset, DType dtype, const Shape& shape,
+                               std::span<const std::byte> bytes) {
   expect(bytes.size() == static_cast<std::size_t>(shape.count()) * size_of(dtype),
          "{}: {} bytes for {}", dataset, bytes.size(), shape.text());
   const Place at{handles_->path, dataset};
@@ -244,8 +244,11 @@ void Hdf5Writer::write(const std::string& dataset, DType dtype, const Shape& sha
                        "cannot create the dataset");
   at.check(H5Dwrite(made.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()),
            "cannot write");
+  const haddr_t begin = H5Dget_offset(made.get());
+  if (!bytes.empty() && begin == HADDR_UNDEF) at.fail("cannot write", "it got no place");
   at.close(made, "cannot write");
   handles_->check_written(at);
+  return bytes.empty() ? 0 : static_cast<std::int64_t>(begin);
 }
 
 void Hdf5Writer::write_virtual(const std::string& dataset, DType dtype, const Shape& shape,
@@ -282,109 +285,6 @@ void Hdf5Writer::finish() {
     handles_->abandon();
     throw;
   }
-}
-
-struct Hdf5Reader::Handles {
-  std::filesystem::path path;
-  std::uint64_t file_bytes = 0;
-  File file;
-  std::string name;
-  Dataset dataset;
-  Type type;
-  Space space;
-};
-
-namespace {
-
-/// The superblock, read by hand: the library's parser of the older formats crashes and hangs on
-/// damaged files, that of this one checks sums. Returns the size of the file.
-std::uint64_t check_superblock(const Place& at) {
-  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
-  constexpr char kVersion = 3, kClosed = 0;
-  const FileDescriptor file = open_file(at.path, O_RDONLY);
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) at.fail("cannot read its size", errno_text(errno));
-  if (!S_ISREG(status.st_mode)) at.fail("cannot open", "not a regular file");
-  char start[12] = {};
-  const ssize_t count = ::pread(file.get(), start, sizeof start, 0);
-  if (count < 0) at.fail("cannot read", errno_text(errno));
-  if (count < static_cast<ssize_t>(sizeof start) ||
-      std::string_view(start, kSignature.size()) != kSignature) {
-    at.fail("cannot open", "not an HDF5 file");
-  }
-  if (start[8] != kVersion)
-    at.fail("cannot open", "an HDF5 format that this program does not write");
-  if (start[11] != kClosed) at.fail("cannot open", "its writer did not close it");
-  return static_cast<std::uint64_t>(status.st_size);
-}
-
-/// Every link on the way to the dataset is a hard one: soft and external links can lead anywhere.
-void check_links(const File& file, const std::string& dataset, const Place& at) {
-  for (std::size_t end = dataset.find('/');; end = dataset.find('/', end + 1)) {
-    H5L_info_t info{};
-    if (H5Lget_info(file.get(), dataset.substr(0, end).c_str(), &info, H5P_DEFAULT) < 0) {
-      at.fail("cannot open the dataset", "it is not in this file");
-    }
-    if (info.type != H5L_TYPE_HARD)
-      at.fail("cannot open the dataset", "a link that is not a hard one leads to it");
-    if (end == std::string::npos) return;
-  }
-}
-
-}  // namespace
-
-Hdf5Reader::Hdf5Reader(std::filesystem::path path) : handles_(std::make_unique<Handles>()) {
-  initialise_hdf5();
-  handles_->path = std::move(path);
-  const Place at{handles_->path};
-  handles_->file_bytes = check_superblock(at);
-  handles_->file = at.made<File>(
-      H5Fopen(handles_->path.c_str(), H5F_ACC_RDONLY, file_access(at).get()), "cannot open");
-}
-
-Hdf5Reader::~Hdf5Reader() = default;
-
-void Hdf5Reader::open(const std::string& dataset, DType dtype, const Shape& shape) {
-  Handles& mine = *handles_;
-  mine.name = dataset;
-  const Place at{mine.path, mine.name};
-  check_links(mine.file, dataset, at);
-  mine.dataset = at.made<Dataset>(H5Dopen2(mine.file.get(), dataset.c_str(), H5P_DEFAULT),
-                                  "cannot open the dataset");
-  const Properties creation =
-      at.made<Properties>(H5Dget_create_plist(mine.dataset.get()), "cannot read the layout");
-  if (H5Pget_layout(creation.get()) != H5D_CONTIGUOUS)
-    at.fail("refused", "its layout is not contiguous");
-  if (H5Pget_external_count(creation.get()) != 0) at.fail("refused", "its data lie in other files");
-  if (H5Pget_nfilters(creation.get()) != 0) at.fail("refused", "it has filters");
-  mine.type = type_of(dtype, at);
-  const Type stored = at.made<Type>(H5Dget_type(mine.dataset.get()), "cannot read the type");
-  if (H5Tequal(stored.get(), mine.type.get()) <= 0)
-    at.fail("refused", fmt::format("it is not {}", name_of(dtype)));
-  mine.space = at.made<Space>(H5Dget_space(mine.dataset.get()), "cannot read the shape");
-  Sizes sizes{};
-  const int rank = H5Sget_simple_extent_ndims(mine.space.get());
-  if (rank != shape.rank() ||
-      H5Sget_simple_extent_dims(mine.space.get(), sizes.data(), nullptr) != rank ||
-      sizes != sizes_of(shape)) {
-    at.fail("refused", fmt::format("its shape is not {}", shape.text()));
-  }
-  // Data that were never written read as zeros without an error.
-  const auto bytes = static_cast<std::uint64_t>(shape.count()) * size_of(dtype);
-  const haddr_t begin = H5Dget_offset(mine.dataset.get());
-  if (bytes > 0 && (begin == HADDR_UNDEF || H5Dget_storage_size(mine.dataset.get()) != bytes ||
-                    begin > mine.file_bytes || bytes > mine.file_bytes - begin)) {
-    at.fail("refused", "its data are not all in this file");
-  }
-}
-
-void Hdf5Reader::read(const Box& box, std::byte* out) const {
-  const Place at{handles_->path, handles_->name};
-  const Space memory = space_of(box.shape, at);
-  select(handles_->space, box, at);
-  at.check(H5Dread(handles_->dataset.get(), handles_->type.get(), memory.get(),
-                   handles_->space.get(), H5P_DEFAULT, out),
-           "cannot read");
 }
 
 }  // namespace trireme

@@ -1,10 +1,11 @@
 #pragma once
-// HDF5 files as a checkpoint uses them: written once by one rank, read only. hdf5.h is included by
-// hdf5_file.cc and hdf5_driver.cc alone. The rules and the measurements behind them: a file is
-// either whole or refuses to open (bounds V110); the library never runs at exit (H5dont_atexit); it
-// is never told of a refused write (hdf5_driver.h), since its clean-up then crashes or leaves a
-// wrong file that opens; a file whose writing failed is unlinked before it is closed. HDF5 has one
-// global lock and these classes no lock of their own: one thread at a time.
+// HDF5 files as a checkpoint uses them: written once by one rank, never opened by the library again
+// (store_file.h reads them). hdf5.h is included by hdf5_file.cc and hdf5_driver.cc alone. The rules
+// and the measurements behind them: a file is either whole or refuses to open (bounds V110); the
+// library never runs at exit (H5dont_atexit); it is never told of a refused write (hdf5_driver.h),
+// since its clean-up then crashes or leaves a wrong file that opens; a file whose writing failed is
+// unlinked before it is closed. HDF5 has one global lock and this class no lock of its own: one
+// thread at a time.
 
 #include <cstddef>
 #include <filesystem>
@@ -37,9 +38,10 @@ class Hdf5Writer {
   Hdf5Writer& operator=(const Hdf5Writer&) = delete;
 
   /// A contiguous little-endian dataset; groups on the way to "a/b/c" are made. bf16 is HDF5's own
-  /// 16-bit float with 8 exponent bits.
-  void write(const std::string& dataset, DType dtype, const Shape& shape,
-             std::span<const std::byte> bytes);
+  /// 16-bit float with 8 exponent bits. Returns the byte of the file at which the data begin, 0 for
+  /// none.
+  std::int64_t write(const std::string& dataset, DType dtype, const Shape& shape,
+                     std::span<const std::byte> bytes);
 
   /// A box of a virtual dataset and where it comes from; `file` is relative to this file.
   struct VirtualPart {
@@ -52,29 +54,6 @@ class Hdf5Writer {
 
   /// Closes, checks every step, and makes the file durable.
   void finish();
-
- private:
-  struct Handles;
-  std::unique_ptr<Handles> handles_;
-};
-
-/// Reads one file. Throws DataError naming file and dataset.
-class Hdf5Reader {
- public:
-  /// Refuses what this program does not write: superblocks older than V110's, files not closed by
-  /// their writer.
-  explicit Hdf5Reader(std::filesystem::path path);
-  ~Hdf5Reader();
-  Hdf5Reader(const Hdf5Reader&) = delete;
-  Hdf5Reader& operator=(const Hdf5Reader&) = delete;
-
-  /// Chooses the dataset that `read` reads. Refuses links that are not hard, layouts that are not
-  /// contiguous (virtual ones too), filters, external storage, other types and shapes, and data
-  /// that were never written or lie outside the file. Allocates nothing of the dataset's size.
-  void open(const std::string& dataset, DType dtype, const Shape& shape);
-
-  /// Fills `out` with a box of the chosen dataset (offsets within the dataset), row-major.
-  void read(const Box& box, std::byte* out) const;
 
  private:
   struct Handles;

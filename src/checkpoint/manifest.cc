@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -122,6 +123,7 @@ ManifestTensor parse_tensor(const std::string& name, const Member& member) {
     ManifestShard& shard = tensor.shards.emplace_back();
     shard.file = at["file"].file_name();
     shard.dataset = at["dataset"].dataset_name();
+    shard.byte_offset = at["byte_offset"].count();
     shard.box = {at["offset"].shape(), at["shape"].shape()};
     shard.hash = at["xxh3_128"].hash();
     if (!lies_inside(shard.box, tensor.shape) || shard.box.shape.count() == 0) {
@@ -191,6 +193,7 @@ Json json_of(const ManifestTensor& tensor) {
   for (const ManifestShard& shard : tensor.shards) {
     shards.push_back(Json::Object{{"file", shard.file},
                                   {"dataset", shard.dataset},
+                                  {"byte_offset", shard.byte_offset},
                                   {"offset", json_of(shard.box.offset)},
                                   {"shape", json_of(shard.box.shape)},
                                   {"xxh3_128", shard.hash}});
@@ -198,6 +201,30 @@ Json json_of(const ManifestTensor& tensor) {
   return Json::Object{{"dtype", name_of(tensor.dtype)},
                       {"shape", json_of(tensor.shape)},
                       {"shards", std::move(shards)}};
+}
+
+/// Every shard lies inside of a file that the manifest knows.
+void check_places(const Manifest& manifest, std::string_view source) {
+  std::map<std::string_view, std::int64_t> bytes_of;
+  for (const ManifestStore& store : manifest.stores) {
+    if (!bytes_of.emplace(store.file, store.bytes).second)
+      throw DataError("{}: stores: {} stands twice", source, store.file);
+  }
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    for (const ManifestShard& shard : tensor.shards) {
+      const auto store = bytes_of.find(shard.file);
+      if (store == bytes_of.end()) {
+        throw DataError("{}: tensors.{}: {} is not among the stores", source, tensor.name,
+                        shard.file);
+      }
+      const std::int64_t bytes =
+          shard.box.shape.count() * static_cast<std::int64_t>(size_of(tensor.dtype));
+      if (bytes > store->second || shard.byte_offset > store->second - bytes) {
+        throw DataError("{}: tensors.{}: {} bytes at {} are beyond the {} of {}", source,
+                        tensor.name, bytes, shard.byte_offset, store->second, shard.file);
+      }
+    }
+  }
 }
 
 template <class Items>
@@ -239,6 +266,11 @@ std::string manifest_text(const Manifest& manifest) {
     files.push_back(
         Json::Object{{"file", file.file}, {"bytes", file.bytes}, {"xxh3_128", file.hash}});
   }
+  Json stores = Json::array();
+  for (const ManifestStore& store : manifest.stores) {
+    stores.push_back(Json::Object{
+        {"file", store.file}, {"bytes", store.bytes}, {"frame_xxh3_128", store.frame_hash}});
+  }
   Json::Object tensors;
   for (const ManifestTensor& tensor : manifest.tensors)
     tensors.emplace_back(tensor.name, json_of(tensor));
@@ -252,6 +284,7 @@ std::string manifest_text(const Manifest& manifest) {
                            {"scalars", manifest.scalars},
                            {"versions", manifest.versions},
                            {"files", std::move(files)},
+                           {"stores", std::move(stores)},
                            {"tensors", std::move(tensors)}};
   const std::string hash = xxh3_128_hex(json.dump());
   json[kHashKey] = hash;
@@ -284,6 +317,12 @@ Manifest parse_manifest(std::string_view text, std::string_view source) {
           {at["file"].file_name(), at["bytes"].count(), at["xxh3_128"].hash()});
     }
   }
+  const Member stores = root["stores"];
+  for (std::size_t i = 0; i < stores.array().size(); ++i) {
+    const Member at = stores.at(i);
+    manifest.stores.push_back(
+        {at["file"].file_name(), at["bytes"].count(), at["frame_xxh3_128"].hash()});
+  }
   const Member tensors = root["tensors"];
   for (const auto& [name, value] : tensors.object().as_object()) {
     manifest.tensors.push_back(parse_tensor(name, {value, std::string(source), "tensors." + name}));
@@ -297,6 +336,7 @@ Manifest parse_manifest(std::string_view text, std::string_view source) {
     if (__builtin_add_overflow(bytes, more, &bytes)) root["tensors"].fail("are too large together");
   }
   check_coverage(manifest, source);
+  check_places(manifest, source);
   if (json.find(kHashKey) != nullptr) {
     const std::string stored = root[kHashKey].hash();
     json.erase(kHashKey);

@@ -15,15 +15,17 @@
 
 namespace trireme {
 
-inline constexpr std::int64_t kManifestFormatVersion = 1;
+/// 2: shards have byte_offset, files of shards a frame.
+inline constexpr std::int64_t kManifestFormatVersion = 2;
 inline constexpr std::string_view kManifestName = "manifest.json";
 
 /// One stored box of a tensor.
 struct ManifestShard {
-  std::string file;     ///< a plain name in the checkpoint's folder
-  std::string dataset;  ///< its path in that HDF5 file
-  Box box;              ///< which part of the tensor; the dataset has box.shape
-  std::string hash;     ///< XXH3-128, 32 hex digits, of its little-endian row-major bytes
+  std::string file;              ///< a plain name in the checkpoint's folder
+  std::string dataset;           ///< its path in that HDF5 file
+  std::int64_t byte_offset = 0;  ///< where its bytes begin in that file
+  Box box;                       ///< which part of the tensor; the dataset has box.shape
+  std::string hash;              ///< XXH3-128, 32 hex digits, of its little-endian row-major bytes
   friend bool operator==(const ManifestShard&, const ManifestShard&) = default;
 };
 
@@ -33,6 +35,14 @@ struct ManifestTensor {
   Shape shape;
   std::vector<ManifestShard> shards;  ///< sorted by offset
   friend bool operator==(const ManifestTensor&, const ManifestTensor&) = default;
+};
+
+/// An HDF5 file of shards.
+struct ManifestStore {
+  std::string file;
+  std::int64_t bytes = 0;
+  std::string frame_hash;  ///< of all its bytes that belong to no shard (checkpoint/store_file.h)
+  friend bool operator==(const ManifestStore&, const ManifestStore&) = default;
 };
 
 /// A small file kept beside the shards (tokenizer.json, kernel_choices.json).
@@ -51,6 +61,7 @@ struct Manifest {
   Json scalars = Json::object();    ///< State::scalars
   Json versions = Json::object();   ///< of the program and its libraries
   std::vector<ManifestFile> files;
+  std::vector<ManifestStore> stores;    ///< one for each file that a shard names
   std::vector<ManifestTensor> tensors;  ///< sorted by name
 
   [[nodiscard]] const ManifestTensor* find(std::string_view name) const;
@@ -65,8 +76,9 @@ struct Manifest {
 std::string manifest_text(const Manifest& manifest);
 
 /// Throws DataError naming `source` and the member: wrong types, sizes, boxes outside of the shape,
-/// overlaps, holes, file names that leave the folder, another format version, a hash that does not
-/// match. A manifest without manifest_xxh3_128 (made by another tool) is accepted.
+/// overlaps, holes, file names that leave the folder, shards beyond the end of their file, another
+/// format version, a hash that does not match. A manifest without manifest_xxh3_128 (made by
+/// another tool) is accepted.
 Manifest parse_manifest(std::string_view text, std::string_view source);
 
 /// FOLDER/manifest.json, with check_folder_name.

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "checkpoint/name_sets.h"
 #include "checkpoint/shard_reader.h"
+#include "checkpoint/store_file.h"
 
 namespace trireme {
 
@@ -37,7 +38,7 @@ std::vector<StoredShard> shards_by_file(const Manifest& manifest) {
 std::string missing_file(const std::filesystem::path& folder, const Manifest& manifest) {
   std::set<std::string> names;
   for (const ManifestFile& file : manifest.files) names.insert(file.file);
-  for (const StoredShard& stored : shards_by_file(manifest)) names.insert(stored.shard->file);
+  for (const ManifestStore& store : manifest.stores) names.insert(store.file);
   for (const std::string& name : names) {
     std::error_code code;
     if (!std::filesystem::is_regular_file(folder / name, code)) {
@@ -53,6 +54,32 @@ void verify_file(const std::filesystem::path& folder, const ManifestFile& file) 
   if (static_cast<std::int64_t>(content.size()) != file.bytes ||
       xxh3_128_hex(content) != file.hash) {
     throw DataError("{}: does not match its hash (it was changed or damaged)", path.string());
+  }
+}
+
+/// What lies between the shards: h5py needs it, and a changed byte is a sign of more.
+void verify_frame(const std::filesystem::path& folder, const Manifest& manifest,
+                  std::size_t index) {
+  const ManifestStore& store = manifest.stores[index];
+  const std::filesystem::path path = folder / store.file;
+  std::vector<Extent> extents;
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    for (const ManifestShard& shard : tensor.shards) {
+      if (shard.file != store.file) continue;
+      const auto element_bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
+      extents.push_back({shard.byte_offset, shard.box.shape.count() * element_bytes});
+    }
+  }
+  const StoreFile file(path);
+  if (file.bytes() != store.bytes) {
+    throw DataError("{}: has {} bytes, {} were written (it was cut or changed)", path.string(),
+                    file.bytes(), store.bytes);
+  }
+  if (file.frame_hash(std::move(extents)) != store.frame_hash) {
+    throw DataError(
+        "{}: what lies between its tensors does not match its hash (the file was changed or "
+        "damaged)",
+        path.string());
   }
 }
 
@@ -224,6 +251,9 @@ std::vector<CheckpointFault> verify_checkpoint(const std::filesystem::path& fold
   }
   for (std::size_t i = selection.first; i < manifest.files.size(); i += selection.stride) {
     attempt(manifest.files[i].file, "", [&] { verify_file(folder, manifest.files[i]); });
+  }
+  for (std::size_t i = selection.first; i < manifest.stores.size(); i += selection.stride) {
+    attempt(manifest.stores[i].file, "", [&] { verify_frame(folder, manifest, i); });
   }
   return faults;
 }

@@ -30,7 +30,8 @@ std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& direct
 /// None where it means none.
 std::vector<CheckpointInfo> find_checkpoints(const std::filesystem::path& argument);
 
-/// A fault of a checkpoint; `text` is the whole sentence. `tensor` is "" for an extra file.
+/// A fault of a checkpoint; `text` is the whole sentence. `tensor` is "" for an extra file and for
+/// what lies between tensors.
 struct CheckpointFault {
   std::string file, tensor, text;
 };
@@ -40,7 +41,8 @@ struct ShardSelection {
   std::size_t first = 0, stride = 1;
 };
 
-/// Reads every selected shard and extra file and compares hashes; all faults, not only the first.
+/// Reads every selected shard, frame and extra file and compares hashes: every byte of every file,
+/// but for model.h5. All faults, not only the first.
 /// Throws DataError where the manifest itself is no good.
 std::vector<CheckpointFault> verify_checkpoint(const std::filesystem::path& folder,
                                                ShardSelection selection = {});

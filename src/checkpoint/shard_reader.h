@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "checkpoint/boxes.h"
-#include "checkpoint/hdf5_file.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/store_file.h"
 
 namespace trireme {
 
@@ -26,7 +26,7 @@ class ShardReader {
  private:
   std::filesystem::path folder_;
   std::string file_name_;
-  std::unique_ptr<Hdf5Reader> file_;
+  std::unique_ptr<StoreFile> file_;
   std::vector<std::byte> block_;
 };
 

@@ -1,6 +1,7 @@
 #include "checkpoint/virtual_view.h"
 
 #include "checkpoint/hdf5_file.h"
+#include "checkpoint/store_file.h"
 
 namespace trireme {
 
@@ -18,9 +19,7 @@ void write_virtual_view(const std::filesystem::path& folder, const Manifest& man
     std::vector<std::byte> value(static_cast<std::size_t>(tensor.shape.count()) *
                                  size_of(tensor.dtype));
     for (const ManifestShard& shard : tensor.shards) {
-      Hdf5Reader source(folder / shard.file);
-      source.open(shard.dataset, tensor.dtype, shard.box.shape);
-      source.read(Box{}, value.data());
+      StoreFile(folder / shard.file).read(shard.byte_offset, value);
     }
     view.write(tensor.name, tensor.dtype, tensor.shape, value);
   }

@@ -17,6 +17,7 @@
 #include "checkpoint/boxes.h"
 #include "checkpoint/hdf5_file.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/store_file.h"
 #include "checkpoint/virtual_view.h"
 
 namespace trireme {
@@ -94,7 +95,7 @@ Shape shape_of(const Json& json) {
 }
 
 /// This rank's entries for the manifest: [name, dtype, shape] then, where something is stored,
-/// [offset, shape, hash].
+/// [offset, shape, hash, byte offset].
 Json describe(const StateTensor& tensor) {
   Json entry = Json::array();
   entry.push_back(tensor.name);
@@ -103,7 +104,7 @@ Json describe(const StateTensor& tensor) {
   return entry;
 }
 
-/// Writes this rank's file (none where it owns nothing) and returns its entries as text.
+/// Writes this rank's file (none where it owns nothing); returns {entries, store} as text.
 std::string write_rank_file(const std::filesystem::path& folder, const SaveRequest& request,
                             int rank) {
   Json entries = Json::array();
@@ -112,19 +113,27 @@ std::string write_rank_file(const std::filesystem::path& folder, const SaveReque
       entries.push_back(describe(tensor));  // also what nobody writes: a hole is then seen
   }
   const std::vector<OwnShard> shards = own_shards(request);
-  if (shards.empty()) return entries.dump();
-  Hdf5Writer file(folder / rank_file_name(rank));
+  if (shards.empty()) return Json(Json::Object{{"entries", std::move(entries)}}).dump();
+  const std::filesystem::path path = folder / rank_file_name(rank);
+  Hdf5Writer file(path);
+  std::vector<Extent> extents;
   for (const OwnShard& shard : shards) {
-    file.write(dataset_name(shard.tensor->name, shard.box), shard.tensor->dtype, shard.box.shape,
-               shard.bytes);
+    const std::int64_t begin = file.write(dataset_name(shard.tensor->name, shard.box),
+                                          shard.tensor->dtype, shard.box.shape, shard.bytes);
+    extents.push_back({begin, static_cast<std::int64_t>(shard.bytes.size())});
     Json entry = describe(*shard.tensor);
     entry.push_back(json_of(shard.box.offset));
     entry.push_back(json_of(shard.box.shape));
     entry.push_back(xxh3_128_hex(shard.bytes));
+    entry.push_back(begin);
     entries.push_back(std::move(entry));
   }
   file.finish();
-  return entries.dump();
+  const StoreFile written(path);
+  Json store = Json::array();
+  store.push_back(written.bytes());
+  store.push_back(written.frame_hash(std::move(extents)));
+  return Json(Json::Object{{"entries", std::move(entries)}, {"store", std::move(store)}}).dump();
 }
 
 /// Adds the entries of one rank.
@@ -141,19 +150,25 @@ void add_entries(std::map<std::string, ManifestTensor>& tensors, const Json& ent
            name_of(tensor.dtype), tensor.shape.text());
     if (entry.size() == 3) continue;
     const Box box{shape_of(entry[3]), shape_of(entry[4])};
-    tensor.shards.push_back(
-        {rank_file_name(rank), dataset_name(name, box), box, entry[5].as_string()});
+    tensor.shards.push_back({rank_file_name(rank), dataset_name(name, box), entry[6].as_integer(),
+                             box, entry[5].as_string()});
   }
 }
 
 Manifest make_manifest(const SaveRequest& request,
                        const std::vector<std::string>& entries_of_ranks) {
-  std::map<std::string, ManifestTensor> tensors;
-  for (std::size_t rank = 0; rank < entries_of_ranks.size(); ++rank) {
-    add_entries(tensors, parse_json(entries_of_ranks[rank], "entries of a rank"),
-                static_cast<int>(rank));
-  }
   Manifest manifest;
+  std::map<std::string, ManifestTensor> tensors;
+  for (std::size_t i = 0; i < entries_of_ranks.size(); ++i) {
+    const auto rank = static_cast<int>(i);
+    const Json written = parse_json(entries_of_ranks[i], "entries of a rank");
+    add_entries(tensors, *written.find("entries"), rank);
+    if (const Json* store = written.find("store")) {
+      const Json::Array& values = store->as_array();
+      manifest.stores.push_back(
+          {rank_file_name(rank), values[0].as_integer(), values[1].as_string()});
+    }
+  }
   manifest.step = request.step;
   manifest.consumed_samples = request.consumed_samples;
   manifest.zero_stage = request.zero_stage;

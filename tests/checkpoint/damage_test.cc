@@ -7,7 +7,6 @@
 
 #include "base/file.h"
 #include "base/random.h"
-#include "checkpoint/hdf5_file.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/writer.h"
 #include "support/temporary_directory.h"
@@ -160,7 +159,7 @@ TEST_F(Damage, a_manifest_is_refused_for_each_of_its_lies_by_name) {
   const struct {
     const char *from, *to, *message;
   } cases[] = {
-      {R"("format_version": 1)", R"("format_version": 2)", "format_version is 2"},
+      {R"("format_version": 2)", R"("format_version": 1)", "format_version is 1"},
       {R"("step": 2)", R"("step": 2.0)", "step: must be an integer"},
       {R"("step": 2)", R"("step": -2)", "step: must not be negative"},
       {R"("step": 2)", R"("steps": 2)", "step is missing"},
@@ -183,6 +182,7 @@ TEST_F(Damage, a_manifest_is_refused_for_each_of_its_lies_by_name) {
       {R"("offset": [41, 0])", R"("offset": [9223372036854775807, 0])",
        "lies outside of the shape"},
       {R"("tensors": {)", R"("tensors": [], "x": {)", "tensors: must be an object"},
+      {R"("stores": [)", R"("stores": [], "x": [)", "rank-00000.h5 is not among the stores"},
   };
   for (const auto& [from, to, message] : cases) {
     std::string changed = manifest_;
@@ -202,35 +202,42 @@ TEST_F(Damage, a_manifest_is_refused_for_each_of_its_lies_by_name) {
   }
 }
 
-TEST_F(Damage,
-       files_of_other_formats_and_unfinished_ones_are_refused_before_the_library_sees_them) {
-  std::string older = file_, open = file_;
-  older[8] = 0;  // superblock version
-  open[11] = 5;  // consistency flags of a file that its writer has open
-  for (const auto& [bytes, message] : {std::pair{older, "format"},
-                                       {open, "did not close"},
-                                       {std::string("GIF89a"), "not an HDF5"},
-                                       {std::string(), "not an HDF5"}}) {
-    write("rank-00000.h5", bytes);
-    try {
-      Hdf5Reader reader(folder_ / "rank-00000.h5");
-      ADD_FAILURE() << message;
-    } catch (const DataError& error) {
-      EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
-    }
+TEST_F(Damage, verify_finds_a_change_of_any_byte_of_a_file) {
+  Draw draw(77);
+  for (std::size_t trial = 0; trial < 400; ++trial) {
+    const std::size_t at = trial < 200 ? trial : draw.below(file_.size());
+    std::string file = file_;
+    flip_bit(file, at, draw);
+    write("rank-00000.h5", file);
+    const auto faults = verify_checkpoint(folder_);
+    ASSERT_EQ(faults.size(), 1u) << "byte " << at;
+    EXPECT_EQ(faults[0].file, "rank-00000.h5");
+    EXPECT_NE(faults[0].text.find("rank-00000.h5"), std::string::npos) << faults[0].text;
   }
+  write("rank-00000.h5", file_ + "x");
+  ASSERT_EQ(verify_checkpoint(folder_).size(), 1u);
+  write("rank-00000.h5", file_);
+  EXPECT_TRUE(verify_checkpoint(folder_).empty());
 }
 
-TEST_F(Damage, virtual_datasets_and_other_shapes_and_types_are_refused) {
-  Hdf5Reader view(folder_ / "model.h5");
-  EXPECT_THROW(view.open("parameters/norm.weight", DType::kF32, Shape{24}), DataError);
-  Hdf5Reader file(folder_ / "rank-00000.h5");
-  file.open("parameters/norm.weight/at-0", DType::kF32, Shape{24});
-  EXPECT_THROW(file.open("parameters/norm.weight/at-0", DType::kF32, Shape{23}), DataError);
-  EXPECT_THROW(file.open("parameters/norm.weight/at-0", DType::kF32, Shape{1, 24}), DataError);
-  EXPECT_THROW(file.open("parameters/norm.weight/at-0", DType::kI32, Shape{24}), DataError);
-  EXPECT_THROW(file.open("parameters/norm.weight", DType::kF32, Shape{24}), DataError);
-  EXPECT_THROW(file.open("nowhere/at-0", DType::kF32, Shape{24}), DataError);
+TEST_F(Damage, what_stands_between_the_tensors_is_never_parsed) {
+  const Manifest manifest = read_manifest(folder_);
+  std::string file(file_.size(), '\xee');
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    for (const ManifestShard& shard : tensor.shards) {
+      const auto begin = static_cast<std::size_t>(shard.byte_offset);
+      const std::size_t bytes =
+          static_cast<std::size_t>(shard.box.shape.count()) * size_of(tensor.dtype);
+      file.replace(begin, bytes, file_.substr(begin, bytes));
+    }
+  }
+  write("rank-00000.h5", file);
+  tensors_.clear();
+  load_state(folder_, tensors_.state(), *world_);
+  EXPECT_EQ(tensors_.first_difference(2), "");
+  const auto faults = verify_checkpoint(folder_);
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_NE(faults[0].text.find("between its tensors"), std::string::npos) << faults[0].text;
 }
 
 }  // namespace
