@@ -107,6 +107,7 @@ void import_weights(const std::filesystem::path& folder, State& state, Communica
   run_together(world, [&] {
     const SafetensorsFolder weights(folder);
     const auto stored_of = match_names(weights, wanted, folder);
+    SafetensorsReads reads;
     for (StateTensor& tensor : state.tensors) {
       const Stored& stored = stored_of.at(tensor.name.substr(kStatePrefix.size()));
       const auto& shape = stored.tensor->shape;
@@ -115,8 +116,9 @@ void import_weights(const std::filesystem::path& folder, State& state, Communica
         throw DataError("{}: {} is {}, the model has {}", stored.file->path().string(),
                         stored.tensor->name, stored.tensor->text(), tensor.global_shape.text());
       }
-      stored.file->read_fp32(*stored.tensor, tensor.box, reinterpret_cast<float*>(tensor.data));
+      reads.add(*stored.file, *stored.tensor, tensor.box, reinterpret_cast<float*>(tensor.data));
     }
+    reads.run();
   });
 }
 

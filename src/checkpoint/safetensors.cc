@@ -11,14 +11,16 @@
 
 #include "base/json.h"
 #include "base/math.h"
+#include "base/parallel_for.h"
 #include "checkpoint/boxes.h"
 
 namespace trireme {
 
 namespace {
 
-constexpr std::uint64_t kHeaderBytesMax = 100'000'000;  // the format's own limit
-constexpr std::int64_t kBlockBytesMax = std::int64_t{16} << 20;
+constexpr std::uint64_t kHeaderBytesMax = 100'000'000;             // the format's own limit
+constexpr std::int64_t kBlockElementsMax = std::int64_t{1} << 20;  // two huge pages of fp32
+constexpr std::int64_t kConvertedAtOnce = std::int64_t{1} << 16;
 constexpr std::string_view kMetadataName = "__metadata__";
 
 struct StoredType {
@@ -145,11 +147,12 @@ float half_to_float(std::uint16_t half) {
   return std::bit_cast<float>(sign | special | std::bit_cast<std::uint32_t>(scaled));
 }
 
-void convert(std::string_view dtype, const std::byte* stored, std::int64_t count, float* out) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::uint16_t bits;
-    std::memcpy(&bits, stored + i * 2, sizeof bits);
-    out[i] = dtype == "F16" ? half_to_float(bits) : to_float(BFloat16{bits});
+void convert(std::string_view dtype, std::span<const std::uint16_t> stored, float* out) {
+  const std::size_t count = stored.size();
+  if (dtype == "F16") {
+    for (std::size_t i = 0; i < count; ++i) out[i] = half_to_float(stored[i]);
+  } else {
+    for (std::size_t i = 0; i < count; ++i) out[i] = to_float(BFloat16{stored[i]});
   }
 }
 
@@ -196,7 +199,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
   check_layout(tensors_, file_bytes - data_offset_, path_.string());
 }
 
-void SafetensorsFile::read_fp32(const SafetensorsTensor& tensor, const Box& box, float* out) const {
+Box SafetensorsFile::rows_of(const SafetensorsTensor& tensor, const Box& box) const {
   const std::string place = path_.string() + ": " + tensor.name;
   if (tensor.dtype != "F32" && tensor.dtype != "BF16" && tensor.dtype != "F16") {
     throw DataError("{}: is {} (weights are read from F32, BF16 and F16)", place, tensor.dtype);
@@ -205,30 +208,64 @@ void SafetensorsFile::read_fp32(const SafetensorsTensor& tensor, const Box& box,
     throw DataError("{}: has {} dims, at most {} are known", place, tensor.shape.size(),
                     Shape::kRankMax);
   }
-  const Box all = whole(Shape(tensor.shape));
-  expect(lies_inside(box, all.shape), "{}: a box outside of {}", place, all.shape.text());
-  Box rows = all;
+  Box rows = whole(Shape(tensor.shape));
+  expect(lies_inside(box, rows.shape), "{}: a box outside of {}", place, rows.shape.text());
   if (rows.shape.rank() > 0) {
     rows.offset.set(0, box.offset[0]);
     rows.shape.set(0, box.shape[0]);
   }
-  const std::int64_t stored_bytes = tensor.dtype == "F32" ? 4 : 2;
-  std::vector<std::byte> stored;
+  return rows;
+}
+
+void SafetensorsFile::read_block(const SafetensorsTensor& tensor, const Box& block, const Box& box,
+                                 float* out) const {
+  const std::int64_t stored_bytes = tensor.dtype == "F32" ? 4 : 2, count = block.shape.count();
+  const Box wanted = intersect(block, box);
+  const auto target = contiguous_offset(box, wanted);
+  const bool direct = wanted == block && target;  // whole rows need no place in between
+  std::uint64_t begin = data_offset_ + tensor.begin +
+                        static_cast<std::uint64_t>(
+                            *contiguous_offset(whole(Shape(tensor.shape)), block) * stored_bytes);
   std::vector<float> values;
-  for (const Box& block : cut_box(rows, kBlockBytesMax / 4)) {
-    const std::int64_t count = block.shape.count();
-    const auto begin = static_cast<std::uint64_t>(*contiguous_offset(all, block) * stored_bytes);
-    stored.resize(static_cast<std::size_t>(count * stored_bytes));
-    read_at(file_, data_offset_ + tensor.begin + begin, stored, path_);
-    const std::byte* source = stored.data();
-    if (stored_bytes == 2) {
-      values.resize(static_cast<std::size_t>(count));
-      convert(tensor.dtype, stored.data(), count, values.data());
-      source = reinterpret_cast<const std::byte*>(values.data());
+  if (!direct) values.resize(static_cast<std::size_t>(count));
+  float* place = direct ? out + *target : values.data();
+  if (stored_bytes == 4) {
+    read_at(file_, begin, std::as_writable_bytes(std::span(place, static_cast<std::size_t>(count))),
+            path_);
+  } else {
+    std::vector<std::uint16_t> stored(
+        static_cast<std::size_t>(std::min(count, kConvertedAtOnce)));  // stays in the cache
+    for (std::int64_t done = 0; done < count; done += kConvertedAtOnce) {
+      const auto part = std::span(stored).first(
+          static_cast<std::size_t>(std::min(kConvertedAtOnce, count - done)));
+      read_at(file_, begin, std::as_writable_bytes(part), path_);
+      begin += part.size_bytes();
+      convert(tensor.dtype, part, place + done);
     }
-    copy_box({source, block}, {reinterpret_cast<std::byte*>(out), box}, intersect(block, box),
-             sizeof(float));
   }
+  if (direct) return;
+  copy_box({reinterpret_cast<const std::byte*>(values.data()), block},
+           {reinterpret_cast<std::byte*>(out), box}, wanted, sizeof(float));
+}
+
+void SafetensorsFile::read_fp32(const SafetensorsTensor& tensor, const Box& box, float* out) const {
+  for (const Box& block : cut_box(rows_of(tensor, box), kBlockElementsMax)) {
+    read_block(tensor, block, box, out);
+  }
+}
+
+void SafetensorsReads::add(const SafetensorsFile& file, const SafetensorsTensor& tensor,
+                           const Box& box, float* out) {
+  for (const Box& block : cut_box(file.rows_of(tensor, box), kBlockElementsMax)) {
+    blocks_.push_back({&file, &tensor, block, box, out});
+  }
+}
+
+void SafetensorsReads::run() const {
+  parallel_for(static_cast<std::int64_t>(blocks_.size()), [&](std::int64_t index) {
+    const Block& block = blocks_[static_cast<std::size_t>(index)];
+    block.file->read_block(*block.tensor, block.block, block.box, block.out);
+  });
 }
 
 SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) {

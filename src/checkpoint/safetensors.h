@@ -37,10 +37,36 @@ class SafetensorsFile {
   void read_fp32(const SafetensorsTensor& tensor, const Box& box, float* out) const;
 
  private:
+  friend class SafetensorsReads;
+  /// The whole rows that a box needs; throws where the tensor cannot be read.
+  [[nodiscard]] Box rows_of(const SafetensorsTensor& tensor, const Box& box) const;
+  /// The part of one block of rows that lies in the box.
+  void read_block(const SafetensorsTensor& tensor, const Box& block, const Box& box,
+                  float* out) const;
+
   std::filesystem::path path_;
   FileDescriptor file_;
   std::uint64_t data_offset_ = 0;
   std::vector<SafetensorsTensor> tensors_;
+};
+
+/// Many boxes at once, shared among threads by blocks: one thread alone copies a file out of the
+/// page cache more slowly than the memory takes it.
+class SafetensorsReads {
+ public:
+  /// As SafetensorsFile::read_fp32. File, tensor and `out` must live until run() has returned.
+  void add(const SafetensorsFile& file, const SafetensorsTensor& tensor, const Box& box,
+           float* out);
+  void run() const;
+
+ private:
+  struct Block {
+    const SafetensorsFile* file;
+    const SafetensorsTensor* tensor;
+    Box block, box;
+    float* out;
+  };
+  std::vector<Block> blocks_;
 };
 
 /// A directory with model.safetensors, or the files that model.safetensors.index.json names. Each

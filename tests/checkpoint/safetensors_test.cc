@@ -190,6 +190,54 @@ TEST(Safetensors, reads_a_box_of_columns) {
   EXPECT_EQ(values, (std::vector<float>{9, 10, 15, 16}));
 }
 
+TEST(Safetensors, many_reads_at_once_give_what_each_gives) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    TemporaryDirectory directory;
+    constexpr std::int64_t kRows = 3000, kColumns = 1001;  // several blocks, the last a short one
+    std::vector<float> stored(kRows * kColumns);
+    for (std::size_t i = 0; i < stored.size(); ++i) stored[i] = static_cast<float>(i % 251);
+    SafetensorsWriter writer(directory.path(), dtype, {{"t", Shape{kRows, kColumns}}});
+    writer.write(stored);
+    writer.finish();
+    const SafetensorsFolder folder(directory.path());
+    const auto& [file, tensor] = folder.tensors().at("t");
+    SafetensorsReads reads;
+    std::vector<float> all(stored.size()), rows(2000 * kColumns), columns(kRows * 7), none(1);
+    reads.add(*file, *tensor, whole(Shape{kRows, kColumns}), all.data());
+    reads.add(*file, *tensor, {Shape{999, 0}, Shape{2000, kColumns}}, rows.data());
+    reads.add(*file, *tensor, {Shape{0, 500}, Shape{kRows, 7}}, columns.data());
+    reads.add(*file, *tensor, {Shape{5, 5}, Shape{0, 3}}, none.data());
+    reads.run();
+    EXPECT_EQ(all, stored);
+    EXPECT_TRUE(std::equal(rows.begin(), rows.end(), stored.begin() + 999 * kColumns));
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      for (std::int64_t i = 0; i < 7; ++i) {
+        ASSERT_EQ(columns[static_cast<std::size_t>(row * 7 + i)],
+                  stored[static_cast<std::size_t>(row * kColumns + 500 + i)]);
+      }
+    }
+  }
+}
+
+TEST(Safetensors, a_file_that_shrinks_while_many_read_it_is_named) {
+  TemporaryDirectory directory;
+  SafetensorsWriter writer(directory.path(), DType::kF32, {{"t", Shape{4'000'000}}});
+  writer.write(std::vector<float>(4'000'000));
+  writer.finish();
+  const SafetensorsFolder folder(directory.path());
+  const auto& [file, tensor] = folder.tensors().at("t");
+  std::filesystem::resize_file(directory / "model.safetensors", 9'000'000);
+  SafetensorsReads reads;
+  std::vector<float> values(4'000'000);
+  reads.add(*file, *tensor, whole(Shape{4'000'000}), values.data());
+  try {
+    reads.run();
+    FAIL() << "nothing was thrown";
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("model.safetensors"), std::string::npos);
+  }
+}
+
 TEST(Safetensors, the_data_begin_at_a_multiple_of_eight) {
   TemporaryDirectory directory;
   write_ramps(directory.path(), DType::kF32, 1 << 30);
