@@ -46,6 +46,10 @@ std::string our_name(const std::string& stored, const std::set<std::string>& wan
 }
 
 std::vector<float> read_whole(const Stored& stored) {
+  if (stored.tensor->shape.size() > static_cast<std::size_t>(Shape::kRankMax)) {
+    throw DataError("{}: {} has {} dims, at most {} are known", stored.file->path().string(),
+                    stored.tensor->name, stored.tensor->shape.size(), Shape::kRankMax);
+  }
   const Shape shape(stored.tensor->shape);
   std::vector<float> values(static_cast<std::size_t>(shape.count()));
   stored.file->read_fp32(*stored.tensor, whole(shape), values.data());
@@ -58,11 +62,9 @@ void check_tied_head(const Stored& head, const std::map<std::string, Stored>& by
   for (const char* name : {"model.embed_tokens.weight", "transformer.wte.weight"}) {
     const auto embedding = by_our_name.find(name);
     if (embedding == by_our_name.end()) continue;
+    if (head.tensor->shape != embedding->second.tensor->shape) continue;
     const std::vector<float> a = read_whole(head), b = read_whole(embedding->second);
-    if (head.tensor->shape == embedding->second.tensor->shape &&
-        std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0) {
-      return;
-    }
+    if (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0) return;
   }
   throw DataError(
       "{}: {} differs from the embedding, but the model's config ties them "

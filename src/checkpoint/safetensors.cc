@@ -1,7 +1,5 @@
 #include "checkpoint/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -165,13 +163,10 @@ std::string SafetensorsTensor::text() const {
   return fmt::format("{} [{}]", dtype, sizes);
 }
 
-SafetensorsFile::SafetensorsFile(std::filesystem::path path)
-    : path_(std::move(path)), file_(open_file(path_, O_RDONLY)) {
-  struct stat status {};
-  if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    throw DataError("{}: is not a regular file", path_.string());
-  }
-  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {
+  RegularFile file = open_regular_file(path_);
+  file_ = std::move(file.descriptor);
+  const std::uint64_t file_bytes = file.bytes;
   std::uint64_t header_bytes = 0;
   if (file_bytes < sizeof header_bytes) {
     throw DataError("{}: {} bytes are too few for a safetensors file", path_.string(), file_bytes);
