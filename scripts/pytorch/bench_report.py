@@ -55,9 +55,9 @@ def summarise(data):
                     "tokens_per_second": best["tokens_per_second"],
                     "rounds": [m["tokens_per_second"] for m in rounds], "gflops": gflops,
                     "of_product_rate": gflops / product if product else None,
-                    "memory_bytes": max(sum(m["memory_bytes"]) for m in rounds),
-                    "memory_largest_rank": max(max(m["memory_bytes"]) for m in rounds),
-                    "memory_before_model": max(m.get("memory_before_model_bytes", 0)
+                    "memory_bytes": min(sum(m["memory_bytes"]) for m in rounds),
+                    "memory_largest_rank": min(max(m["memory_bytes"]) for m in rounds),
+                    "memory_before_model": min(m.get("memory_before_model_bytes", 0)
                                                for m in rounds),
                     "best_round": best["round"],
                     "time": best.get("time"),
@@ -214,7 +214,8 @@ def write_markdown(data, summary, path):
         f"over {data['options']['rounds']} round(s). Of a round the median step counts, of a row "
         "its best round. Speed is beside PyTorch's fastest row of the same type. Shares are of the rate of a "
         "large oneDNN matrix product of that type, best seen in the same run. Memory is the peak "
-        "resident set, summed over ranks, beside PyTorch's fastest row with as many processes.",
+        "resident set, summed over ranks (the least of the rounds: the first compiles), beside "
+        "PyTorch's fastest row with as many processes.",
         "", machine.describe_markdown(data["machine"]), "",
         table(["rates", "train (oneDNN)", "PyTorch"],
               [[name, *(f"{value:,.0f}" if value else "not measured"
