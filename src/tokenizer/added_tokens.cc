@@ -122,8 +122,13 @@ void AddedTokenFinder::split(std::string_view text, std::vector<Piece>& pieces) 
         (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end)))) {
       continue;
     }
-    if (token->strips_left) begin = std::max(white_space_begin(text.substr(0, begin)), done);
-    if (token->strips_right) end += white_space_end(text.substr(end));
+    // White space that is taken already is not looked at again: a run of tokens stays linear.
+    if (token->strips_left && begin > done)
+      begin = done + white_space_begin(text.substr(done, begin - done));
+    if (token->strips_right) {
+      const std::size_t from = std::max(end, done);
+      end = from + white_space_end(text.substr(from));
+    }
     if (done < begin) pieces.push_back({text.substr(done, begin - done), -1});
     pieces.push_back({text.substr(begin, std::max(begin, end) - begin), token->id});
     done = std::max(done, end);

@@ -53,7 +53,7 @@ Regex::Regex(std::string_view pattern, Kind kind, std::string place)
 bool Regex::find(std::string_view text, std::size_t from, RegexScratch& scratch,
                  Match& match) const {
   // A run of white space is given back character by character: what is fair grows with the text.
-  constexpr std::size_t kStepsMin = 10'000'000, kStepsPerByte = 16, kStepsMax = 0xFFFFFFFF;
+  constexpr std::size_t kStepsMin = 1'000'000, kStepsPerByte = 16, kStepsMax = 0xFFFFFFFF;
   const std::size_t steps = std::min(kStepsMin + kStepsPerByte * text.size(), kStepsMax);
   pcre2_set_match_limit(scratch.context_.get(), static_cast<std::uint32_t>(steps));
   const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());

@@ -85,6 +85,8 @@ bool read_pre_tokenizer(const JsonReader& reader, PreTokenizer& pre_tokenizer) {
   } else if (type == "Sequence") {
     reader.allow({"type", "pretokenizers"});
     const JsonReader list = reader.member("pretokenizers");
+    constexpr std::size_t kStepsMax = 64;  // each is compiled, and each sees the whole text
+    if (list.array().size() > kStepsMax) list.fail(fmt::format("more than {} steps", kStepsMax));
     bool done = false;
     for (std::size_t i = 0; i < list.array().size(); ++i) {
       if (done) list.element(i).refuse("a pre-tokenizer after ByteLevel");
@@ -243,7 +245,8 @@ void read_added_tokens(const JsonReader& reader, BpeParts& parts) {
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer_json(const std::filesystem::path& path) {
-  const std::string content = read_file(path);
+  constexpr std::size_t kBytesMax = std::size_t{128} << 20;  // the largest published have 40 MB
+  const std::string content = read_file(path, kBytesMax);
   const Json tree = parse_json(content, path.string());
   const JsonReader root(tree, path.string(), "");
   if (!tree.is_object()) root.wrong_kind("an object");
