@@ -4,6 +4,7 @@
 #
 # usage: scripts/nightly.sh [TRAIN]     TRAIN: the binary (build/cpu-release/train)
 #
+# Ends with an hour of fuzzing for each reader of foreign files (FUZZ_SECONDS), which needs scripts/setup.sh --fuzz.
 # Makes its own virtual environment in build/nightly-python; PYTHON names the interpreter for it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -68,5 +69,8 @@ JSON
   check "$python" scripts/check_export.py "$scratch/$name-hf" --source "$model" \
     --checkpoint "$(ls -d "$scratch/$name"/checkpoints/step-* | tail -n 1)" --train "$train"
 done
+
+section "Fuzzing"
+check scripts/fuzz.sh --seconds "${FUZZ_SECONDS:-3600}"
 
 exit "$failed"

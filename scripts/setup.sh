@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # scripts/setup.sh           installs what building, testing and the quickstart need and is missing (apt)
+# scripts/setup.sh --fuzz    the same and clang with libFuzzer, for scripts/fuzz.sh
 # scripts/setup.sh --list    prints the package names for apt, dnf, conda-forge and Spack, installs nothing
 #
 # For Debian 12, Ubuntu 22.04 and 24.04; needs root, or sudo without a password. Asks nothing.
@@ -30,6 +31,7 @@ spack_packages=(
 
 say() { echo "setup: $*" >&2; }
 
+fuzz=false
 case "${1-}" in
 --list)
   echo "apt: ${apt_packages[*]}"
@@ -38,9 +40,10 @@ case "${1-}" in
   echo "spack: ${spack_packages[*]}"
   exit 0
   ;;
+--fuzz) fuzz=true ;;
 "") ;;
 *)
-  echo "usage: scripts/setup.sh [--list]" >&2
+  echo "usage: scripts/setup.sh [--list | --fuzz]" >&2
   exit 2
   ;;
 esac
@@ -55,6 +58,15 @@ for package in "${apt_packages[@]}"; do
   status=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null || true)
   [ "$status" = installed ] || missing+=("$package")
 done
+# Some systems ship libFuzzer in the compiler's package, others in libclang-rt-VERSION-dev, which is only recommended.
+fuzz_packages() {
+  local version
+  version=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p' | head -n 1)
+  echo clang
+  [ "$version" ] || return 0
+  if apt-cache show "libclang-rt-$version-dev" >/dev/null 2>&1; then echo "libclang-rt-$version-dev"; fi
+}
+if $fuzz && ! "$(dirname "${BASH_SOURCE[0]}")/fuzz.sh" --find-clang >/dev/null; then missing+=(clang); fi
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 as_root=()
@@ -82,6 +94,9 @@ for ((tries = 1; ; ++tries)); do
   fi
   sleep 10
 done
+if [[ " ${missing[*]} " == *" clang "* ]]; then
+  for package in $(fuzz_packages); do missing+=("$package"); done
+fi
 if ! apt install --no-install-recommends "${missing[@]}"; then
   say "apt-get could not install ${missing[*]} (on Ubuntu the component 'universe' holds some of them:"
   say "add-apt-repository universe)."
