@@ -143,7 +143,7 @@ def targets_table(targets):
 
 
 def profile_tables(profile):
-    """What `train benchmark` says of its step: what bounds it, and its ten longest ops."""
+    """What `train benchmark` says of its step: what bounds it; of one rank also the longest ops."""
     text = []
     for run in profile:
         name = NAMES["trireme", run["row"]]
@@ -151,6 +151,8 @@ def profile_tables(profile):
             ["part", "ms", "of the step", "of what the machine can do"],
             [[bound["part"], f"{1e3 * bound['seconds']:.3f}", percent(bound["share"]),
               percent(bound["of_rate"])] for bound in run["bounds"]])]
+        if run["row"] != "threads":
+            continue
         ops = sorted(run["ops"], key=lambda op: -op["seconds"])[:10]
         text += ["", table(
             ["op", "phase", "calls", "ms", "of the step", "GFLOP/s", "GB/s", "bound",

@@ -1,7 +1,7 @@
 """The PyTorch side of compare_learning, in a process of its own.
 
-usage: learn_worker.py initial DIRECTORY CONFIG.json        writes a model for both sides to start from
-       learn_worker.py train DIRECTORY CONFIG.json DTYPE    trains it; writes DIRECTORY/metrics.jsonl
+usage: learn_worker.py initial DIRECTORY CONFIG.json       writes a model for both to start from
+       learn_worker.py train DIRECTORY CONFIG.json DTYPE   trains it; writes DIRECTORY/metrics.jsonl
 
 CONFIG.json is what `train` reads. Beside it lie train.npy and validation.npy, samples of T + 1
 tokens in the order of training, as `train data` said them. The lines of metrics.jsonl are those of
