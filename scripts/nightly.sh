@@ -18,11 +18,12 @@ section() { printf '\n== %s\n' "$1"; }
 check() { "$@" || { failed=1; printf 'nightly: FAILED: %s\n' "$*" >&2; }; }
 
 section "Python"
-if ! cmp -s tests/golden/requirements.txt "$environment/requirements.txt"; then
+requirements=(tests/golden/requirements.txt scripts/pytorch/requirements.txt)
+if ! cat "${requirements[@]}" | cmp -s - "$environment/requirements.txt"; then
   rm -rf "$environment"
   "${PYTHON:-python3}" -m venv "$environment"
-  "$environment/bin/pip" install --quiet --requirement tests/golden/requirements.txt
-  cp tests/golden/requirements.txt "$environment/"
+  "$environment/bin/pip" install --quiet "${requirements[@]/#/--requirement=}"
+  cat "${requirements[@]}" > "$environment/requirements.txt"
 fi
 python=$environment/bin/python
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error PYTHONDONTWRITEBYTECODE=1
@@ -47,6 +48,10 @@ check "$python" scripts/compare_tokenizers.py "$train" --lines 100000 --seed "$(
 section "Training equals PyTorch"
 check "$python" scripts/check_training.py "$train"
 check "$python" scripts/check_training.py "$train" --set batch.micro=1
+
+section "Learning and speed beside PyTorch, in short"
+check scripts/compare_learning.sh --quick --train "$train" --python "$python" --output "$scratch/learning"
+check scripts/bench_pytorch.sh --quick --train "$train" --python "$python" --output "$scratch/speed"
 
 section "Import, export, transformers"
 # One update too small to move any weight: what is exported must be what was imported.
