@@ -1,16 +1,18 @@
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <numeric>
 
 #include "base/human_format.h"
 #include "base/stop_flag.h"
+#include "commands/benchmark_report.h"
 #include "commands/commands.h"
 #include "commands/config_options.h"
 #include "commands/every_rank.h"
 #include "commands/parse_options.h"
 #include "dataset/loader.h"
+#include "device/cpu_info.h"
 #include "model/flops.h"
 #include "train/session.h"
 #include "train/step.h"
@@ -23,35 +25,14 @@ struct Options {
   ConfigInput input;
   std::int64_t steps = 10, warmup = 2;
   bool json = false;
+  bool rates = true;
 };
 
-struct Phases {
-  double forward = 0, backward = 0, communication = 0, optimizer = 0, data = 0;
-};
-
-Phases take_phases(Trace& trace, double steps) {
-  const auto seconds = [&](Phase phase) {
-    return static_cast<double>(trace.take_total_ns(phase)) * 1e-9 / steps;
-  };
-  Phases phases;
-  phases.forward = seconds(Phase::kForward);
-  phases.backward = seconds(Phase::kBackwardInput) + seconds(Phase::kBackwardWeight);
-  phases.communication = seconds(Phase::kCommunication);
-  phases.optimizer = seconds(Phase::kOptimizer);
-  phases.data = seconds(Phase::kData);
-  return phases;
-}
-
-int run(Launch& launch, const Options& options) {
-  using Clock = std::chrono::steady_clock;
-  Communicator& world = launch.world();
-  const PreparedRun prepared = prepare_run(options.input, Needs::kSynthetic, world);
+/// Runs the steps; returns the seconds of the timed ones. What they did is in `trace` and `ops`.
+std::vector<double> time_steps(Runtime& runtime, const PreparedRun& prepared,
+                               const Options& options, OpTrace& ops) {
   const RunConfig& config = prepared.config;
-  Runtime runtime(
-      launch, config, config.model,
-      runtime_options(prepared, settle_on_cores(config, launch), StagePurpose::kTraining));
-  runtime.store.initialise(static_cast<std::uint64_t>(config.run.seed));
-  runtime.store.refresh_forms(runtime.context);
+  Communicator& world = runtime.world();
   RunConfig synthetic = config;
   synthetic.data.train = {true, {}};
   SourceRequest request;
@@ -61,70 +42,87 @@ int run(Launch& launch, const Options& options) {
   Step step(runtime);
   std::vector<double> seconds;
   for (std::int64_t i = 0; i < options.warmup + options.steps; ++i) {
-    if (i == options.warmup) take_phases(runtime.trace, 1);
     run_together(world, [] { give_up_if_stopped("train benchmark"); });
+    if (i == options.warmup) {
+      runtime.context.set_op_trace(&ops);
+      take_rank_times(runtime.trace, ops);
+    }
     world.barrier();
-    const Clock::time_point begin = Clock::now();
+    const std::int64_t begin_ns = steady_now_ns();
     StepBatch batch;
     {
       const Span span(runtime.trace, Phase::kData);
       batch = loader.next();
     }
     std::int64_t targets = batch.target_count;
-    runtime.data->sum(std::span(&targets, 1));
+    {
+      const Span span(runtime.trace, Phase::kCommunication);
+      runtime.data->sum(std::span(&targets, 1));
+    }
     step.forward_backward(batch.micro_batches, targets);
     step.update(config.optimizer.lr, step.gradient_norm());
-    world.barrier();
+    {
+      const Span span(runtime.trace, Phase::kIdle);
+      world.barrier();
+    }
     if (i >= options.warmup)
-      seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+      seconds.push_back(static_cast<double>(steady_now_ns() - begin_ns) * 1e-9);
   }
-  std::int64_t memory = peak_resident_bytes();
-  world.maximum(std::span(&memory, 1));
+  runtime.context.set_op_trace(nullptr);
+  return seconds;
+}
+
+/// Collective.
+MachineRates rates_of_machine(Runtime& runtime) {
+  RateRequest request;
+  request.bf16 = runtime.store.compute() == DType::kBF16;
+  request.largest_copy = copy_bytes_beyond_cache();
+  runtime.world().maximum(std::span(&request.largest_copy, 1));
+  request.together = [&] { runtime.world().barrier(); };
+  return measure_rates(runtime.context, request);
+}
+
+int run(Launch& launch, const Options& options) {
+  Communicator& world = launch.world();
+  const PreparedRun prepared = prepare_run(options.input, Needs::kSynthetic, world);
+  const RunConfig& config = prepared.config;
+  Runtime runtime(
+      launch, config, config.model,
+      runtime_options(prepared, settle_on_cores(config, launch), StagePurpose::kTraining));
+  runtime.store.initialise(static_cast<std::uint64_t>(config.run.seed));
+  runtime.store.refresh_forms(runtime.context);
+  OpTrace ops(runtime.trace);
+  BenchmarkResult result;
+  result.step_seconds = time_steps(runtime, prepared, options, ops);
+  const RankTimes mine = take_rank_times(runtime.trace, ops);
+  result.memory_bytes = peak_resident_bytes();  // before the rates, which need memory of their own
+  world.maximum(std::span(&result.memory_bytes, 1));
+  const MachineRates my_rates = options.rates ? rates_of_machine(runtime) : MachineRates();
+  const std::vector<std::string> texts = world.all_gather_text(text_of(mine, my_rates));
   if (world.rank() != 0) return 0;
 
-  std::sort(seconds.begin(), seconds.end());
-  const double median = seconds[seconds.size() / 2];
-  const auto tokens = static_cast<double>(prepared.run.batch.global * config.data.sequence_length);
-  const double flops =
-      static_cast<double>(model_flops_per_token(config.model, config.data.sequence_length));
-  const Phases phases = take_phases(runtime.trace, static_cast<double>(options.steps));
-  const double tflops = tokens * flops / median * 1e-12;
-  Json json;
-  json["world"] = world.size();
-  json["threads_per_rank"] = runtime.options.threads;
-  json["steps"] = options.steps;
-  json["step_seconds"]["minimum"] = seconds.front();
-  json["step_seconds"]["median"] = median;
-  json["step_seconds"]["maximum"] = seconds.back();
-  json["step_seconds"]["mean"] = std::accumulate(seconds.begin(), seconds.end(), 0.0) /
-                                 static_cast<double>(seconds.size());
-  json["tokens_per_second"] = tokens / median;
-  json["tflops_per_second"] = tflops;
-  json["mfu"] =
-      config.run.peak_tflops ? Json(tflops / (*config.run.peak_tflops * world.size())) : Json();
-  json["memory_bytes"] = memory;
-  json["time"]["forward"] = phases.forward;
-  json["time"]["backward"] = phases.backward;
-  json["time"]["communication_exposed"] = phases.communication;
-  json["time"]["optimizer"] = phases.optimizer;
-  json["time"]["data_wait"] = phases.data;
-  if (options.json) {
-    std::puts(json.dump().c_str());
-    return 0;
+  std::vector<RankTimes> ranks(texts.size());
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    MachineRates rates;
+    parse_rank(texts[i], ranks[i], rates);
+    result.rates.add(rates);
   }
-  std::printf(
-      "%s tokens/s, %.1f GFLOP/s, step %.4f s (median of %lld; %.4f to %.4f), memory %s a rank\n",
-      format_count(tokens / median).c_str(), tflops * 1e3, median,
-      static_cast<long long>(options.steps), seconds.front(), seconds.back(),
-      format_bytes(memory).c_str());
-  const auto row = [&](const char* name, double value) {
-    std::printf("  %-24s %8.4f s  %5.1f %%\n", name, value, 100 * value / median);
-  };
-  row("forward and loss", phases.forward);
-  row("backward", phases.backward);
-  row("communication, exposed", phases.communication);
-  row("norm and optimizer", phases.optimizer);
-  row("waiting for data", phases.data);
+  result.model = fmt::format("{}, {} parameters", name_of(config.model.family),
+                             format_count(static_cast<double>(runtime.store.element_count())));
+  result.cpu = cpu_model_name();
+  result.isa = name_of(runtime.context.isa());
+  result.compute = runtime.store.compute();
+  result.world = world.size();
+  result.threads = runtime.options.threads;
+  result.tokens = static_cast<double>(prepared.run.batch.global * config.data.sequence_length);
+  result.model_flops = result.tokens * static_cast<double>(model_flops_per_token(
+                                           config.model, config.data.sequence_length));
+  if (config.run.peak_tflops) result.peak_flops = *config.run.peak_tflops * 1e12 * world.size();
+  result.cost = cost_of_step(ranks, options.steps, result.mean_seconds(), result.rates);
+  std::sort(result.step_seconds.begin(), result.step_seconds.end());
+  std::fputs(options.json ? (benchmark_json(result).dump() + "\n").c_str()
+                          : benchmark_text(result).c_str(),
+             stdout);
   return 0;
 }
 
@@ -139,6 +137,8 @@ int benchmark_command(Arguments arguments) {
   app.add_option("--warmup", options.warmup, "steps before them; default 2")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--json", options.json, "one JSON object on standard output");
+  app.add_flag("!--no-rates", options.rates,
+               "do not measure what the machine can do (it takes seconds and memory)");
   if (!parse_options(app, arguments)) return 0;
   return on_every_rank([&](Launch& launch) { return run(launch, options); });
 }

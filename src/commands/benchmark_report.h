@@ -1,0 +1,38 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "plan/step_cost.h"
+
+namespace trireme {
+
+/// What `train benchmark` has measured, ready to be shown.
+struct BenchmarkResult {
+  std::string model;  ///< family and parameters
+  std::string cpu, isa;
+  DType compute = DType::kF32;
+  int world = 1, threads = 1;          ///< threads of a rank
+  std::vector<double> step_seconds;    ///< ascending, at least one
+  double tokens = 0, model_flops = 0;  ///< of a step, all ranks
+  std::optional<double> peak_flops;    ///< a second, all ranks: as the config says
+  std::int64_t memory_bytes = 0;       ///< of the largest rank
+  StepCost cost;
+  MachineRates rates;  ///< of all ranks together
+
+  [[nodiscard]] double median_seconds() const { return step_seconds[step_seconds.size() / 2]; }
+  [[nodiscard]] double mean_seconds() const;
+  /// The model's arithmetic as a part of what the machine's products reach; none where that is not
+  /// measured.
+  [[nodiscard]] std::optional<double> of_product_rate() const;
+};
+
+/// Rates and seconds are of all ranks together and of a mean rank.
+Json benchmark_json(const BenchmarkResult& result);
+
+/// At most 100 columns, with a line feed at the end.
+std::string benchmark_text(const BenchmarkResult& result);
+
+}  // namespace trireme

@@ -1,0 +1,118 @@
+#include "plan/machine_rates.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/trace.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/gemm/gemm.h"
+#include "tensor/buffer.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr std::int64_t kSide = 2048, kCopyMin = 1 << 16, kCopyStep = 4;
+/// Small copies are repeated until they have moved this much: the clock must not show.
+constexpr std::int64_t kBytesTimed = 32 << 20;
+constexpr int kRepetitions = 4;
+
+/// The first repetition pays for pages and for what libraries make once; it is one among several.
+template <class Work>
+double best_seconds(const RateRequest& request, const Work& work) {
+  double best = INFINITY;
+  for (int i = 0; i < kRepetitions; ++i) {
+    request.together();
+    const std::int64_t begin_ns = steady_now_ns();
+    work();
+    best = std::min(best, static_cast<double>(steady_now_ns() - begin_ns) * 1e-9);
+  }
+  return best;
+}
+
+/// Ordinary numbers: zeros and subnormals run at other speeds on some CPUs.
+Buffer filled(DType dtype, const Shape& shape) {
+  Buffer buffer(dtype, shape);
+  for (std::int64_t i = 0; i < shape.count(); ++i) {
+    const float value = 0.5F + static_cast<float>(i % 251) / 512;
+    if (dtype == DType::kF32) buffer.view().as<float>()[i] = value;
+    if (dtype == DType::kBF16) buffer.view().as<BFloat16>()[i] = to_bfloat16(value);
+  }
+  return buffer;
+}
+
+double product_rate(Context& context, const RateRequest& request, DType dtype) {
+  const Buffer a = filled(dtype, {kSide, kSide}), b = filled(dtype, {kSide, kSide});
+  const Buffer c = filled(dtype, {kSide, kSide});
+  Gemm args;
+  args.c_MN = c.view();
+  args.a = a.view();
+  args.b = b.view();
+  const double operations = 2.0 * kSide * kSide * kSide;
+  return operations / best_seconds(request, [&] { gemm(context, args); });
+}
+
+}  // namespace
+
+double MachineRates::flops_per_second(DType type) const {
+  return type == DType::kBF16 && bf16_flops_per_second > 0 ? bf16_flops_per_second
+                                                           : sgemm_flops_per_second;
+}
+
+double MachineRates::copy_bytes_per_second(double bytes) const {
+  const auto above = std::find_if(copies.begin(), copies.end(), [&](const CopyRate& rate) {
+    return static_cast<double>(rate.bytes) >= bytes;
+  });
+  if (above == copies.end()) return memory_bytes_per_second();
+  if (above == copies.begin()) return above->bytes_per_second;
+  const CopyRate& below = *(above - 1);
+  const double whole =
+      std::log(static_cast<double>(above->bytes) / static_cast<double>(below.bytes));
+  const double part = std::log(bytes / static_cast<double>(below.bytes)) / whole;
+  return below.bytes_per_second + part * (above->bytes_per_second - below.bytes_per_second);
+}
+
+double MachineRates::cache_bytes_per_second() const {
+  double best = 0;
+  for (const CopyRate& rate : copies) best = std::max(best, rate.bytes_per_second);
+  return best;
+}
+
+void MachineRates::add(const MachineRates& other) {
+  sgemm_flops_per_second += other.sgemm_flops_per_second;
+  bf16_flops_per_second += other.bf16_flops_per_second;
+  if (copies.empty()) {
+    copies = other.copies;
+    return;
+  }
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    copies[i].bytes_per_second += other.copies.at(i).bytes_per_second;
+  }
+}
+
+std::int64_t copy_bytes_beyond_cache() {
+  const auto cache = static_cast<std::int64_t>(::sysconf(_SC_LEVEL3_CACHE_SIZE));
+  return std::clamp<std::int64_t>(4 * cache, 128 << 20, 1 << 30);
+}
+
+MachineRates measure_rates(Context& context, const RateRequest& request) {
+  MachineRates rates;
+  rates.sgemm_flops_per_second = product_rate(context, request, DType::kF32);
+  if (request.bf16) rates.bf16_flops_per_second = product_rate(context, request, DType::kBF16);
+  const std::int64_t largest = std::max(request.largest_copy, kCopyMin) / 8;
+  const Buffer from = filled(DType::kF32, {largest}), to = filled(DType::kF32, {largest});
+  for (std::int64_t bytes = kCopyMin;; bytes = std::min(bytes * kCopyStep, largest * 8)) {
+    const TensorView source = from.view().rows(0, bytes / 8),
+                     destination = to.view().rows(0, bytes / 8);
+    const std::int64_t times = std::max<std::int64_t>(1, kBytesTimed / bytes);
+    const double seconds = best_seconds(request, [&] {
+      for (std::int64_t i = 0; i < times; ++i) cast(context, destination, source);
+    });
+    rates.copies.push_back({bytes, static_cast<double>(bytes * times) / seconds});
+    if (bytes == largest * 8) return rates;
+  }
+}
+
+}  // namespace trireme

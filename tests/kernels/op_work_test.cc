@@ -1,0 +1,270 @@
+// What an op says of its own work: the arithmetic of its products, and the bytes of each operand
+// once. Sizes are small and odd; the figures are worked out by hand.
+
+#include <gtest/gtest.h>
+
+#include "base/op_trace.h"
+#include "kernels/adamw/adamw.h"
+#include "kernels/attention/attention.h"
+#include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/gelu/gelu.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/grad_norm/grad_norm.h"
+#include "kernels/norm/norm.h"
+#include "kernels/rope/rope.h"
+#include "kernels/support/op_test.h"
+#include "kernels/swiglu/swiglu.h"
+#include "tensor/heads_view.h"
+
+namespace trireme {
+namespace {
+
+constexpr std::int64_t kT = 5, kC = 6;
+
+class OpWorkTest : public testing::Test {
+ protected:
+  OpWorkTest() : trace_(phases_), context_(cpu_context(isas_to_test().front())) {
+    context_.set_op_trace(&trace_);
+  }
+  TensorView f32(const Shape& shape) { return make(DType::kF32, shape); }
+  TensorView bf16(const Shape& shape) { return make(DType::kBF16, shape); }
+  TensorView i32(const Shape& shape) { return make(DType::kI32, shape); }
+  TensorView make(DType dtype, const Shape& shape) {
+    tensors_.push_back(std::make_unique<TestTensor>(dtype, shape));
+    return tensors_.back()->view();
+  }
+  /// Of the one call since the last look.
+  void expect_work(const char* op, std::int64_t flops, std::int64_t bytes) {
+    ASSERT_EQ(trace_.totals().size(), 1U) << op;
+    EXPECT_STREQ(trace_.totals()[0].op, op);
+    EXPECT_EQ(trace_.totals()[0].calls, 1) << op;
+    EXPECT_EQ(trace_.totals()[0].flops, flops) << op;
+    EXPECT_EQ(trace_.totals()[0].bytes, bytes) << op;
+    trace_.clear();
+  }
+
+  Trace phases_{1};
+  OpTrace trace_;
+  Context context_;
+  std::vector<std::unique_ptr<TestTensor>> tensors_;
+};
+
+TEST_F(OpWorkTest, a_product_has_two_operations_for_each_pair) {
+  Gemm args;
+  args.c_MN = f32({3, 5});
+  args.a = f32({3, 7});
+  args.b = f32({7, 5});
+  gemm(context_, args);
+  expect_work("gemm", 2 * 3 * 5 * 7, 4 * (15 + 21 + 35));
+
+  args.use = "another use";
+  args.accumulate = Accumulate::kYes;
+  gemm(context_, args);
+  expect_work("another use", 2 * 3 * 5 * 7, 4 * (2 * 15 + 21 + 35));
+
+  args.accumulate = Accumulate::kNo;
+  args.c_MN = bf16({3, 5});
+  args.a = bf16({3, 7});
+  args.b = bf16({7, 5});
+  args.bias_N = bf16({5});
+  gemm(context_, args);
+  EXPECT_EQ(trace_.totals()[0].type, DType::kBF16);
+  expect_work("another use", 2 * 3 * 5 * 7, 2 * (15 + 21 + 35 + 5));
+}
+
+TEST_F(OpWorkTest, attention_counts_the_pairs_that_the_mask_leaves) {
+  constexpr std::int64_t kHeads = 4, kKvHeads = 2, kD = 2, kB = 2;
+  const PositionRange all{0, kT};
+  AttentionForward args;
+  args.mask = {kB, {&all, 1}, {&all, 1}, {}};
+  args.o = heads_of(f32({kB * kT, kHeads * kD}), 0, kHeads, kD);
+  args.q = heads_of(f32({kB * kT, kHeads * kD}), 0, kHeads, kD);
+  args.k = heads_of(f32({kB * kT, kKvHeads * kD}), 0, kKvHeads, kD);
+  args.v = heads_of(f32({kB * kT, kKvHeads * kD}), 0, kKvHeads, kD);
+  args.lse_TH = f32({kB * kT, kHeads});
+  attention_forward(context_, args);
+  const std::int64_t rows = kB * kT, q_bytes = 4 * rows * kHeads * kD,
+                     k_bytes = 4 * rows * kKvHeads * kD, row_bytes = 4 * rows * kHeads;
+  std::int64_t pairs = kB * (1 + 2 + 3 + 4 + 5);
+  expect_work("attention_forward", 4 * kD * kHeads * pairs, 2 * q_bytes + 2 * k_bytes + row_bytes);
+
+  AttentionBackward backward;
+  backward.mask = args.mask;
+  backward.q = args.q;
+  backward.k = args.k;
+  backward.v = args.v;
+  backward.d_o = args.o;
+  backward.lse_TH = args.lse_TH;
+  backward.delta_TH = f32({kB * kT, kHeads});
+  backward.dq = heads_of(f32({kB * kT, kHeads * kD}), 0, kHeads, kD);
+  backward.dk = heads_of(f32({kB * kT, kKvHeads * kD}), 0, kKvHeads, kD);
+  backward.dv = heads_of(f32({kB * kT, kKvHeads * kD}), 0, kKvHeads, kD);
+  attention_backward(context_, backward);
+  expect_work("attention_backward", 10 * kD * kHeads * pairs,
+              2 * (q_bytes + 2 * k_bytes) + 2 * q_bytes + 2 * k_bytes + 2 * row_bytes);
+
+  // Documents begin at 0 and 3 of the first sequence, the second is one.
+  const TensorView first_key = i32({kB * kT});
+  first_key.as<std::int32_t>()[3] = first_key.as<std::int32_t>()[4] = 3;
+  args.mask.first_key_T = first_key;
+  pairs = (1 + 2 + 3 + 1 + 2) + 15;
+  attention_forward(context_, args);
+  expect_work("attention_forward", 4 * kD * kHeads * pairs, 2 * q_bytes + 2 * k_bytes + row_bytes);
+
+  // The last two queries over all keys, as with a cache.
+  const PositionRange last{kT - 2, 2};
+  args.mask = {1, {&last, 1}, {&all, 1}, {}};
+  args.q.tokens = args.o.tokens = 2;
+  args.k.tokens = args.v.tokens = kT;
+  args.lse_TH.shape = {2, kHeads};
+  attention_forward(context_, args);
+  EXPECT_EQ(trace_.totals()[0].flops, 4 * kD * kHeads * (4 + 5));
+}
+
+TEST_F(OpWorkTest, the_rows_beside_attention_are_read_once) {
+  const HeadsView a = heads_of(bf16({kT, 8}), 0, 2, 4), b = heads_of(bf16({kT, 8}), 0, 2, 4);
+  attention_delta(context_, f32({kT, 2}), a, b);
+  expect_work("attention_delta", 0, 2 * 2 * kT * 8);
+  attention_merge(context_, a, f32({kT, 2}), b, f32({kT, 2}));
+  expect_work("attention_merge", 0, 3 * 2 * kT * 8);
+}
+
+TEST_F(OpWorkTest, a_norm_moves_its_rows_once) {
+  NormForward args;
+  args.y_TC = f32({kT, kC});
+  args.x_TC = f32({kT, kC});
+  args.weight_C = f32({kC});
+  args.rstd_T = f32({kT});
+  norm_forward(context_, args);
+  expect_work("norm_forward", 0, 2 * 4 * kT * kC);
+  args.residual_TC = f32({kT, kC});
+  args.sum_TC = f32({kT, kC});
+  norm_forward(context_, args);
+  expect_work("norm_forward", 0, 4 * 4 * kT * kC);
+
+  NormBackward backward;
+  backward.dx_TC = f32({kT, kC});
+  backward.dy_TC = f32({kT, kC});
+  backward.s_TC = args.sum_TC;
+  backward.weight_C = args.weight_C;
+  backward.rstd_T = args.rstd_T;
+  norm_backward(context_, backward);
+  expect_work("norm_backward", 0, 3 * 4 * kT * kC);
+  backward.dresidual_TC = f32({kT, kC});
+  backward.y_TC = f32({kT, kC});
+  norm_backward(context_, backward);
+  expect_work("norm_backward", 0, 5 * 4 * kT * kC);
+}
+
+TEST_F(OpWorkTest, a_rotation_moves_its_heads_once) {
+  const HeadsView in = heads_of(bf16({kT, 8}), 0, 2, 4), out = heads_of(bf16({kT, 8}), 0, 2, 4);
+  RopeForward args;
+  args.out = out;
+  args.in = in;
+  args.positions_T = i32({kT});
+  args.cos_sin_PD = f32({kT, 4});
+  rope_forward(context_, args);
+  expect_work("rope_forward", 0, 2 * 2 * kT * 8);
+
+  RopeBackward backward;
+  backward.din = out;
+  backward.dout = out;
+  backward.positions_T = args.positions_T;
+  backward.cos_sin_PD = args.cos_sin_PD;
+  rope_backward(context_, backward);
+  expect_work("rope_backward", 0, 2 * 2 * kT * 8);
+  backward.in = in;
+  backward.weight_D = bf16({4});
+  backward.rstd_TH = f32({kT, 2});
+  rope_backward(context_, backward);
+  expect_work("rope_backward", 0, 3 * 2 * kT * 8);
+}
+
+TEST_F(OpWorkTest, an_activation_moves_its_operands_once) {
+  const TensorView act = f32({kT, kC}), gate_up = f32({kT, 2 * kC}), d = f32({kT, 2 * kC}),
+                   dact = f32({kT, kC});
+  swiglu_forward(context_, act, gate_up);
+  expect_work("swiglu_forward", 0, 3 * 4 * kT * kC);
+  swiglu_backward(context_, d, dact, gate_up);
+  expect_work("swiglu_backward", 0, 5 * 4 * kT * kC);
+  swiglu_backward(context_, d, dact, gate_up, act);
+  expect_work("swiglu_backward", 0, 6 * 4 * kT * kC);
+
+  const TensorView x = bf16({kT, kC}), y = bf16({kT, kC}), dx = bf16({kT, kC});
+  gelu_forward(context_, y, x);
+  expect_work("gelu_forward", 0, 2 * 2 * kT * kC);
+  gelu_backward(context_, dx, y, x);
+  expect_work("gelu_backward", 0, 3 * 2 * kT * kC);
+}
+
+TEST_F(OpWorkTest, an_embedding_moves_the_rows_that_are_looked_up) {
+  EmbeddingForward args;
+  args.out_TC = bf16({kT, kC});
+  args.ids_T = i32({kT});
+  args.table_VC = bf16({1000, kC});
+  embedding_forward(context_, args);
+  expect_work("embedding_forward", 0, 2 * 2 * kT * kC);
+  args.positions_T = i32({kT});
+  args.position_table_PC = bf16({9, kC});
+  embedding_forward(context_, args);
+  expect_work("embedding_forward", 0, 3 * 2 * kT * kC);
+  embedding_backward(context_, f32({1000, kC}), args.ids_T, args.out_TC);
+  expect_work("embedding_backward", 0, (2 + 2 * 4) * kT * kC);
+}
+
+TEST_F(OpWorkTest, the_loss_reads_the_logits_twice_and_writes_their_gradient) {
+  CrossEntropyStatistics statistics;
+  statistics.maximum_T = f32({kT});
+  statistics.sum_T = f32({kT});
+  statistics.target_logit_T = f32({kT});
+  statistics.logits_TV = f32({kT, 11});
+  statistics.targets_T = i32({kT});
+  statistics.part = {0, 11};
+  cross_entropy_statistics(context_, statistics);
+  expect_work("cross_entropy_statistics", 0, 4 * kT * 11);
+
+  CrossEntropyFinish finish;
+  finish.loss_T = f32({kT});
+  finish.logits_TV = statistics.logits_TV;
+  finish.maximum_T = statistics.maximum_T;
+  finish.sum_T = statistics.sum_T;
+  finish.target_logit_T = statistics.target_logit_T;
+  finish.targets_T = statistics.targets_T;
+  finish.part = statistics.part;
+  cross_entropy_finish(context_, finish);
+  expect_work("cross_entropy_finish", 0, 4 * kT);
+  finish.dlogits_TV = bf16({kT, 11});
+  cross_entropy_finish(context_, finish);
+  expect_work("cross_entropy_finish", 0, (4 + 2) * kT * 11);
+}
+
+TEST_F(OpWorkTest, weights_and_gradients_move_once) {
+  const TensorView a = f32({kT, kC}), b = f32({kT, kC}), half = bf16({kT, kC});
+  cast(context_, half, a);
+  expect_work("cast", 0, (4 + 2) * kT * kC);
+  clear(context_, a);
+  expect_work("clear", 0, 4 * kT * kC);
+  accumulate(context_, a, b);
+  expect_work("accumulate", 0, 3 * 4 * kT * kC);
+  column_sum(context_, f32({kC}), half);
+  expect_work("column_sum", 0, 2 * kT * kC);
+  ExactSum sum;
+  grad_norm_accumulate(context_, sum, a);
+  expect_work("grad_norm", 0, 4 * kT * kC);
+
+  const AdamWTensor tensors[] = {{a, {}, f32({kT, kC}), f32({kT, kC}), b, 0},
+                                 {f32({3}), bf16({3}), f32({3}), f32({3}), f32({3}), 0}};
+  adamw_update(context_, tensors, {}, {1e-3, 0.1, 0.05, 1});
+  expect_work("adamw_update", 0, 7 * 4 * kT * kC + 3 * (7 * 4 + 2));
+}
+
+TEST_F(OpWorkTest, without_a_trace_nothing_is_recorded) {
+  context_.set_op_trace(nullptr);
+  clear(context_, f32({kT, kC}));
+  EXPECT_TRUE(trace_.totals().empty());
+}
+
+}  // namespace
+}  // namespace trireme
