@@ -1,0 +1,131 @@
+#include "bench/op_bench.h"
+
+#include <map>
+
+#include "base/op_trace.h"
+#include "base/random.h"
+#include "plan/machine_rates.h"
+
+namespace trireme::bench {
+
+TensorView Operands::indices(std::int64_t count, std::int64_t below) {
+  const TensorView view = buffers_.emplace_back(DType::kI32, Shape{count}).view();
+  std::uint64_t counter = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    view.as<std::int32_t>()[i] =
+        static_cast<std::int32_t>(uniform_below(2, static_cast<std::uint64_t>(below), &counter));
+  }
+  return view;
+}
+
+TensorView Operands::positions() {
+  const TensorView view = buffers_.emplace_back(DType::kI32, Shape{size.rows()}).view();
+  for (std::int64_t i = 0; i < size.rows(); ++i) {
+    view.as<std::int32_t>()[i] = static_cast<std::int32_t>(i % size.tokens);
+  }
+  return view;
+}
+
+/// Of no pattern, neither zero nor subnormal, and quick to make: L has hundreds of millions.
+TensorView Operands::filled(DType dtype, const Shape& shape) {
+  const TensorView view = buffers_.emplace_back(dtype, shape).view();
+  std::uint32_t state = 1;
+  for (std::int64_t i = 0; i < shape.count(); ++i) {
+    state = state * 1664525 + 1013904223;
+    const float value = static_cast<float>(state >> 8) / (1 << 24) - 0.5F;
+    if (dtype == DType::kF32) view.as<float>()[i] = value;
+    if (dtype == DType::kBF16) view.as<BFloat16>()[i] = to_bfloat16(value);
+  }
+  return view;
+}
+
+namespace {
+
+const MachineRates& rates_of(Context& context) {
+  static std::map<int, MachineRates> rates;
+  const auto found = rates.find(context.threads());
+  if (found != rates.end()) return found->second;
+  RateRequest request;
+  request.bf16 = true;
+  request.largest_copy = copy_bytes_beyond_cache();
+  return rates[context.threads()] = measure_rates(context, request);
+}
+
+/// Work of one call, as the op's span tells it.
+OpTotal measure_work(Context& context, const std::function<void(Context&)>& op) {
+  const Trace phases(1);
+  OpTrace trace(phases);
+  context.set_op_trace(&trace);
+  op(context);
+  context.set_op_trace(nullptr);
+  OpTotal work;
+  for (const OpTotal& total : trace.totals()) {
+    work.type = total.type;
+    work.flops += total.flops;
+    work.bytes += total.bytes;
+  }
+  return work;
+}
+
+void report(benchmark::State& state, const OpTotal& work, const MachineRates& rates) {
+  const auto rate = [&](std::int64_t amount) {
+    return benchmark::Counter(static_cast<double>(amount) * 1e-9,
+                              benchmark::Counter::kIsIterationInvariantRate);
+  };
+  const auto part = [&](std::int64_t amount, double of) {
+    return benchmark::Counter(static_cast<double>(amount) / of,
+                              benchmark::Counter::kIsIterationInvariantRate);
+  };
+  if (work.flops > 0) {
+    const double machine = rates.flops_per_second(work.type);
+    state.counters["GFLOP/s"] = rate(work.flops);
+    state.counters[work.type == DType::kBF16 ? "bf16_GFLOP/s" : "sgemm_GFLOP/s"] = machine * 1e-9;
+    state.counters[work.type == DType::kBF16 ? "of_bf16" : "of_sgemm"] = part(work.flops, machine);
+    return;
+  }
+  const double machine = rates.copy_bytes_per_second(static_cast<double>(work.bytes));
+  state.counters["GB/s"] = rate(work.bytes);
+  state.counters["copy_GB/s"] = machine * 1e-9;
+  state.counters["of_copy"] = part(work.bytes, machine);
+}
+
+void run(benchmark::State& state, const Size& size, DType type, int threads, const MakeOp& make) {
+  Context context({}, threads, detect_isa());
+  const MachineRates& rates = rates_of(context);
+  Operands operands(size, type);
+  const std::function<void(Context&)> op = make(operands);
+  const OpTotal work = measure_work(context, op);
+  for (auto _ : state) op(context);
+  report(state, work, rates);
+}
+
+}  // namespace
+
+void add_op(const std::string& op, std::initializer_list<DType> types, const MakeOp& make) {
+  for (const Size& size : kSizes) {
+    for (const DType type : types) {
+      for (const int threads : {1, 2}) {
+        const std::string name = op + "/" + size.name + "/" + std::string(name_of(type)) +
+                                 "/threads:" + std::to_string(threads);
+        benchmark::RegisterBenchmark(
+            name.c_str(),
+            [&size, type, threads, make](auto& state) { run(state, size, type, threads, make); })
+            ->UseRealTime()
+            ->Unit(benchmark::kMicrosecond);
+      }
+    }
+  }
+}
+
+}  // namespace trireme::bench
+
+int main(int argc, char** argv) {
+  trireme::bench::add_products();
+  trireme::bench::add_attention();
+  trireme::bench::add_token_ops();
+  trireme::bench::add_parameter_ops();
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

@@ -1,0 +1,65 @@
+#pragma once
+// Every op at the shapes of three models, each beside this machine's rates.
+
+#include <benchmark/benchmark.h>
+
+#include <functional>
+#include <string>
+
+#include "device/context.h"
+#include "tensor/buffer.h"
+#include "tensor/heads_view.h"
+
+namespace trireme::bench {
+
+/// A Llama model and its micro-batch.
+struct Size {
+  const char* name;
+  std::int64_t layers, heads, kv_heads, hidden, ffn, tokens, sequences, vocab;
+  [[nodiscard]] std::int64_t rows() const { return sequences * tokens; }
+  [[nodiscard]] std::int64_t head_dim() const { return hidden / heads; }
+  [[nodiscard]] std::int64_t kv_hidden() const { return kv_heads * head_dim(); }
+  [[nodiscard]] std::int64_t qkv() const { return hidden + 2 * kv_hidden(); }
+};
+inline constexpr Size kSizes[] = {{"S", 4, 4, 2, 128, 352, 64, 12, 256},
+                                  {"M", 6, 6, 3, 384, 1024, 256, 16, 256},
+                                  {"L", 12, 12, 6, 768, 2048, 512, 4, 50257}};
+
+/// What an op runs on: buffers live as long as the benchmark, filled with ordinary numbers.
+class Operands {
+ public:
+  Operands(const Size& size_, DType type_) : size(size_), type(type_) {}
+  TensorView f32(const Shape& shape) { return filled(DType::kF32, shape); }
+  /// Of the benchmark's type.
+  TensorView typed(const Shape& shape) { return filled(type, shape); }
+  /// In [0, below).
+  TensorView indices(std::int64_t count, std::int64_t below);
+  /// 0, 1, ..., tokens - 1 for each sequence.
+  TensorView positions();
+
+  const Size& size;
+  const DType type;
+
+ private:
+  TensorView filled(DType dtype, const Shape& shape);
+  std::vector<Buffer> buffers_;
+};
+
+/// Takes its operands and returns what is timed.
+using MakeOp = std::function<std::function<void(Context&)>(Operands&)>;
+
+/// Registers OP/SIZE/TYPE/threads:N for S, M, L, the types and 1 and 2 threads. What is timed may
+/// call one op alone: its span says how many operations and bytes a call has, from which come
+///   GFLOP/s, sgemm_GFLOP/s (bf16: bf16_GFLOP/s) and of_sgemm      of a product or attention
+///   GB/s, copy_GB/s and of_copy    of the others, beside a copy of as many bytes
+void add_op(const std::string& op, std::initializer_list<DType> types, const MakeOp& make);
+
+inline constexpr std::initializer_list<DType> kBothTypes = {DType::kF32, DType::kBF16};
+inline constexpr std::initializer_list<DType> kOnlyF32 = {DType::kF32};
+
+void add_products();
+void add_attention();
+void add_token_ops();
+void add_parameter_ops();
+
+}  // namespace trireme::bench

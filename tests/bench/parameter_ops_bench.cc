@@ -1,0 +1,85 @@
+// The ops on weights and gradients. AdamW has all tensors of the model in one call; the others one
+// of the largest that a layer has.
+
+#include "bench/op_bench.h"
+#include "kernels/adamw/adamw.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/grad_norm/grad_norm.h"
+
+namespace trireme::bench {
+namespace {
+
+Shape largest_weight(const Size& size) { return {2 * size.ffn, size.hidden}; }
+
+/// Four weights a layer and the embedding; bf16 means that the weight's bf16 form is written too.
+std::function<void(Context&)> adamw_of(Operands& operands) {
+  const Size& size = operands.size;
+  std::vector<Shape> shapes = {{size.vocab, size.hidden}};
+  for (std::int64_t layer = 0; layer < size.layers; ++layer) {
+    shapes.insert(shapes.end(), {{size.qkv(), size.hidden},
+                                 {size.hidden, size.hidden},
+                                 {2 * size.ffn, size.hidden},
+                                 {size.hidden, size.ffn}});
+  }
+  std::vector<AdamWTensor> tensors;
+  for (const Shape& shape : shapes) {
+    AdamWTensor tensor;
+    tensor.parameter = operands.f32(shape);
+    if (operands.type == DType::kBF16) tensor.form = operands.typed(shape);
+    tensor.exp_avg = operands.f32(shape);
+    tensor.exp_avg_sq = operands.f32(shape);
+    tensor.gradient = operands.f32(shape);
+    tensor.weight_decay = 0.1;
+    float* squares = tensor.exp_avg_sq.as<float>();
+    for (std::int64_t i = 0; i < shape.count(); ++i) squares[i] *= squares[i];
+    tensors.push_back(tensor);
+  }
+  return [tensors](Context& context) { adamw_update(context, tensors, {}, {1e-6, 0.1, 0.05, 1}); };
+}
+
+std::function<void(Context&)> grad_norm_of(Operands& operands) {
+  const TensorView gradient = operands.f32(largest_weight(operands.size));
+  return [=](Context& context) {
+    ExactSum sum;
+    grad_norm_accumulate(context, sum, gradient);
+    benchmark::DoNotOptimize(sum);
+  };
+}
+
+/// From fp32 to the benchmark's type: a copy, or a rounding.
+std::function<void(Context&)> cast_of(Operands& operands) {
+  const Shape shape = largest_weight(operands.size);
+  const TensorView to = operands.typed(shape), from = operands.f32(shape);
+  return [=](Context& context) { cast(context, to, from); };
+}
+
+std::function<void(Context&)> clear_of(Operands& operands) {
+  const TensorView to = operands.f32(largest_weight(operands.size));
+  return [=](Context& context) { clear(context, to); };
+}
+
+std::function<void(Context&)> accumulate_of(Operands& operands) {
+  const Shape shape = largest_weight(operands.size);
+  const TensorView to = operands.f32(shape), from = operands.typed(shape);
+  return [=](Context& context) { accumulate(context, to, from); };
+}
+
+/// The gradient of a bias.
+std::function<void(Context&)> column_sum_of(Operands& operands) {
+  const TensorView sum = operands.f32({operands.size.ffn}),
+                   x = operands.typed({operands.size.rows(), operands.size.ffn});
+  return [=](Context& context) { column_sum(context, sum, x); };
+}
+
+}  // namespace
+
+void add_parameter_ops() {
+  add_op("adamw_update", kBothTypes, adamw_of);
+  add_op("grad_norm", kOnlyF32, grad_norm_of);
+  add_op("cast", kBothTypes, cast_of);
+  add_op("clear", kOnlyF32, clear_of);
+  add_op("accumulate", kBothTypes, accumulate_of);
+  add_op("column_sum", kBothTypes, column_sum_of);
+}
+
+}  // namespace trireme::bench

@@ -1,0 +1,202 @@
+// The ops on the rows of a micro-batch: norms, rotations, activations, embeddings and the loss.
+
+#include <algorithm>
+
+#include "bench/op_bench.h"
+#include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/gelu/gelu.h"
+#include "kernels/norm/norm.h"
+#include "kernels/rope/rope.h"
+#include "kernels/swiglu/swiglu.h"
+
+namespace trireme::bench {
+namespace {
+
+/// As between two layers: with the residual add.
+NormForward norm_args(Operands& operands, NormOp op) {
+  const Shape rows{operands.size.rows(), operands.size.hidden}, channels{operands.size.hidden};
+  NormForward args;
+  args.op = op;
+  args.y_TC = operands.typed(rows);
+  args.sum_TC = operands.typed(rows);
+  args.x_TC = operands.typed(rows);
+  args.residual_TC = operands.typed(rows);
+  args.weight_C = operands.typed(channels);
+  args.rstd_T = operands.f32({rows[0]});
+  if (op == NormOp::kRms) return args;
+  args.bias_C = operands.typed(channels);
+  args.mean_T = operands.f32({rows[0]});
+  return args;
+}
+
+MakeOp norm_forward_of(NormOp op) {
+  return [op](Operands& operands) -> std::function<void(Context&)> {
+    return [args = norm_args(operands, op)](Context& context) { norm_forward(context, args); };
+  };
+}
+
+/// As the model calls it: the forward's y is made once more, in place of dy.
+MakeOp norm_backward_of(NormOp op) {
+  return [op](Operands& operands) -> std::function<void(Context&)> {
+    const NormForward forward = norm_args(operands, op);
+    Context context({}, 1, detect_isa());
+    norm_forward(context, forward);
+    NormBackward args;
+    args.op = op;
+    args.dx_TC = operands.typed(forward.x_TC.shape);
+    args.y_TC = forward.y_TC;
+    args.dy_TC = operands.typed(forward.x_TC.shape);
+    args.dresidual_TC = forward.residual_TC;
+    args.s_TC = forward.sum_TC;
+    args.weight_C = forward.weight_C;
+    args.bias_C = forward.bias_C;
+    args.mean_T = forward.mean_T;
+    args.rstd_T = forward.rstd_T;
+    args.dweight_C = operands.f32(forward.weight_C.shape);
+    if (op == NormOp::kLayer) args.dbias_C = operands.f32(forward.weight_C.shape);
+    return [args](Context& timed) { norm_backward(timed, args); };
+  };
+}
+
+enum class HeadNorm : std::uint8_t { kNone, kRms };
+
+RopeForward rope_args(Operands& operands, HeadNorm norm) {
+  const Size& size = operands.size;
+  const Shape rows{size.rows(), size.hidden};
+  RopeForward args;
+  args.out = heads_of(operands.typed(rows), 0, size.heads, size.head_dim());
+  args.in = heads_of(operands.typed(rows), 0, size.heads, size.head_dim());
+  args.positions_T = operands.positions();
+  args.cos_sin_PD = operands.f32({size.tokens, size.head_dim()});
+  if (norm == HeadNorm::kNone) return args;
+  args.weight_D = operands.typed({size.head_dim()});
+  args.rstd_TH = operands.f32({size.rows(), size.heads});
+  return args;
+}
+
+MakeOp rope_forward_of(HeadNorm norm) {
+  return [norm](Operands& operands) -> std::function<void(Context&)> {
+    return [args = rope_args(operands, norm)](Context& context) { rope_forward(context, args); };
+  };
+}
+
+MakeOp rope_backward_of(HeadNorm norm) {
+  return [norm](Operands& operands) -> std::function<void(Context&)> {
+    const RopeForward forward = rope_args(operands, norm);
+    RopeBackward args;
+    args.din = forward.out;
+    args.dout = forward.out;
+    args.positions_T = forward.positions_T;
+    args.cos_sin_PD = forward.cos_sin_PD;
+    if (norm == HeadNorm::kRms) {
+      args.in = forward.in;
+      args.weight_D = forward.weight_D;
+      args.rstd_TH = forward.rstd_TH;
+      args.dweight_D = operands.f32({operands.size.head_dim()});
+    }
+    return [args](Context& context) { rope_backward(context, args); };
+  };
+}
+
+std::function<void(Context&)> swiglu_forward_of(Operands& operands) {
+  const std::int64_t rows = operands.size.rows(), ffn = operands.size.ffn;
+  const TensorView act = operands.typed({rows, ffn}), gate_up = operands.typed({rows, 2 * ffn});
+  return [=](Context& context) { swiglu_forward(context, act, gate_up); };
+}
+
+std::function<void(Context&)> swiglu_backward_of(Operands& operands) {
+  const std::int64_t rows = operands.size.rows(), ffn = operands.size.ffn;
+  const TensorView d = operands.typed({rows, 2 * ffn}), dact = operands.typed({rows, ffn}),
+                   gate_up = operands.typed({rows, 2 * ffn}), act = operands.typed({rows, ffn});
+  return [=](Context& context) { swiglu_backward(context, d, dact, gate_up, act); };
+}
+
+std::function<void(Context&)> gelu_forward_of(Operands& operands) {
+  const Shape shape{operands.size.rows(), operands.size.ffn};
+  const TensorView act = operands.typed(shape), x = operands.typed(shape);
+  return [=](Context& context) { gelu_forward(context, act, x); };
+}
+
+std::function<void(Context&)> gelu_backward_of(Operands& operands) {
+  const Shape shape{operands.size.rows(), operands.size.ffn};
+  const TensorView dx = operands.typed(shape), dact = operands.typed(shape),
+                   x = operands.typed(shape), act = operands.typed(shape);
+  return [=](Context& context) { gelu_backward(context, dx, dact, x, act); };
+}
+
+std::function<void(Context&)> embedding_forward_of(Operands& operands) {
+  const Size& size = operands.size;
+  EmbeddingForward args;
+  args.out_TC = operands.typed({size.rows(), size.hidden});
+  args.ids_T = operands.indices(size.rows(), size.vocab);
+  args.table_VC = operands.typed({size.vocab, size.hidden});
+  return [args](Context& context) { embedding_forward(context, args); };
+}
+
+std::function<void(Context&)> embedding_backward_of(Operands& operands) {
+  const Size& size = operands.size;
+  const TensorView table = operands.f32({size.vocab, size.hidden}),
+                   ids = operands.indices(size.rows(), size.vocab),
+                   dout = operands.typed({size.rows(), size.hidden});
+  return [=](Context& context) { embedding_backward(context, table, ids, dout); };
+}
+
+/// One chunk of the head.
+CrossEntropyStatistics statistics_args(Operands& operands) {
+  const std::int64_t rows = std::min<std::int64_t>(operands.size.rows(), 512),
+                     vocab = operands.size.vocab;
+  CrossEntropyStatistics args;
+  args.maximum_T = operands.f32({rows});
+  args.sum_T = operands.f32({rows});
+  args.target_logit_T = operands.f32({rows});
+  args.logits_TV = operands.f32({rows, vocab});
+  args.targets_T = operands.indices(rows, vocab);
+  args.part = {0, vocab};
+  return args;
+}
+
+std::function<void(Context&)> cross_entropy_statistics_of(Operands& operands) {
+  return [args = statistics_args(operands)](Context& context) {
+    cross_entropy_statistics(context, args);
+  };
+}
+
+std::function<void(Context&)> cross_entropy_finish_of(Operands& operands) {
+  const CrossEntropyStatistics before = statistics_args(operands);
+  Context context({}, 1, detect_isa());
+  cross_entropy_statistics(context, before);
+  CrossEntropyFinish args;
+  args.loss_T = operands.f32(before.maximum_T.shape);
+  args.dlogits_TV = operands.typed(before.logits_TV.shape);
+  args.logits_TV = before.logits_TV;
+  args.maximum_T = before.maximum_T;
+  args.sum_T = before.sum_T;
+  args.target_logit_T = before.target_logit_T;
+  args.targets_T = before.targets_T;
+  args.part = before.part;
+  return [args](Context& timed) { cross_entropy_finish(timed, args); };
+}
+
+}  // namespace
+
+void add_token_ops() {
+  add_op("norm_rms_forward", kBothTypes, norm_forward_of(NormOp::kRms));
+  add_op("norm_rms_backward", kBothTypes, norm_backward_of(NormOp::kRms));
+  add_op("norm_layer_forward", kBothTypes, norm_forward_of(NormOp::kLayer));
+  add_op("norm_layer_backward", kBothTypes, norm_backward_of(NormOp::kLayer));
+  add_op("rope_forward", kBothTypes, rope_forward_of(HeadNorm::kNone));
+  add_op("rope_backward", kBothTypes, rope_backward_of(HeadNorm::kNone));
+  add_op("rope_norm_forward", kBothTypes, rope_forward_of(HeadNorm::kRms));
+  add_op("rope_norm_backward", kBothTypes, rope_backward_of(HeadNorm::kRms));
+  add_op("swiglu_forward", kBothTypes, swiglu_forward_of);
+  add_op("swiglu_backward", kBothTypes, swiglu_backward_of);
+  add_op("gelu_forward", kBothTypes, gelu_forward_of);
+  add_op("gelu_backward", kBothTypes, gelu_backward_of);
+  add_op("embedding_forward", kBothTypes, embedding_forward_of);
+  add_op("embedding_backward", kBothTypes, embedding_backward_of);
+  add_op("cross_entropy_statistics", kOnlyF32, cross_entropy_statistics_of);
+  add_op("cross_entropy_finish", kBothTypes, cross_entropy_finish_of);
+}
+
+}  // namespace trireme::bench
