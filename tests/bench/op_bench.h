@@ -48,10 +48,11 @@ class Operands {
 /// Takes its operands and returns what is timed.
 using MakeOp = std::function<std::function<void(Context&)>(Operands&)>;
 
-/// Registers OP/SIZE/TYPE/threads:N for S, M, L, the types and 1 and 2 threads. What is timed may
-/// call one op alone: its span says how many operations and bytes a call has, from which come
-///   GFLOP/s, sgemm_GFLOP/s (bf16: bf16_GFLOP/s) and of_sgemm      of a product or attention
-///   GB/s, copy_GB/s and of_copy    of the others, beside a copy of as many bytes
+/// Registers OP/SIZE/TYPE/threads:N for S, M, L, the types, and 1 and 2 threads. What is timed
+/// calls one op: its span says how many operations and bytes a call has. Counters of a product or
+/// attention: GFLOP/s, sgemm_GFLOP/s and of_sgemm (bf16 products: bf16_GFLOP/s and of_bf16), with
+/// what this machine reaches on large matrices; of the others: GB/s, copy_GB/s and of_copy, with a
+/// copy of as many bytes.
 void add_op(const std::string& op, std::initializer_list<DType> types, const MakeOp& make);
 
 inline constexpr std::initializer_list<DType> kBothTypes = {DType::kF32, DType::kBF16};
