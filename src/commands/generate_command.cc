@@ -10,6 +10,7 @@
 #include "commands/every_rank.h"
 #include "commands/parse_options.h"
 #include "generate/generator.h"
+#include "model/model_limits.h"
 #include "train/model_source.h"
 
 namespace trireme {
@@ -92,6 +93,7 @@ void check_prompt(const std::vector<std::int32_t>& prompt, const ModelConfig& mo
 int run(Launch& launch, const Options& options) {
   const ModelSource source(options.checkpoint, launch.world());
   const ModelConfig& model = source.model();
+  require_built(model);
   std::unique_ptr<Tokenizer> tokenizer;
   if (options.token_ids.empty()) {
     if (source.tokenizer().empty()) {
