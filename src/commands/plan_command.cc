@@ -1,11 +1,13 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <functional>
 
 #include "base/human_format.h"
 #include "base/log.h"
 #include "commands/commands.h"
 #include "commands/config_options.h"
 #include "commands/parse_options.h"
+#include "config/fields.h"
 #include "dataset/sources.h"
 #include "model/flops.h"
 #include "plan/memory.h"
@@ -36,6 +38,16 @@ struct Figures {
   std::optional<double> interval_seconds;
 };
 
+/// "data.seed: what is wrong" as a fault of that key; one that names no key, of `otherwise`.
+Problem problem_of(const ConfigError& error, std::string_view otherwise) {
+  const std::string_view text = error.what();
+  const std::size_t colon = text.find(": ");
+  const bool names_key =
+      colon != std::string_view::npos && find_field(text.substr(0, colon)) != nullptr;
+  return {std::string(names_key ? text.substr(0, colon) : otherwise), "", "", "",
+          std::string(names_key ? text.substr(colon + 2) : text)};
+}
+
 /// Windows of the data where the files are there; a plan may be made before they are.
 std::optional<std::int64_t> windows_of(const RunConfig& config, std::vector<Problem>& problems) {
   if (!problems.empty()) return std::nullopt;
@@ -51,9 +63,25 @@ std::optional<std::int64_t> windows_of(const RunConfig& config, std::vector<Prob
                         "token files that can be read (run.epochs counts their windows)", "",
                         error.what()});
   } catch (const ConfigError& error) {
-    problems.push_back({"data.train", "", "", "", error.what()});
+    problems.push_back(problem_of(error, "data.train"));
   }
   return std::nullopt;
+}
+
+/// What only the sources themselves know: lengths of shares and orders. Of files that are there.
+void check_sources(const RunConfig& config, const ResolvedRun& run,
+                   std::vector<Problem>& problems) {
+  const auto check = [&](const char* path, const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const DataError&) {  // told before, or found when the run begins
+    } catch (const ConfigError& error) {
+      problems.push_back(problem_of(error, path));
+    }
+  };
+  check("data.train", [&] { check_training_source(config, run.steps * run.batch.global); });
+  check(config.data.validation ? "data.validation" : "data.split",
+        [&] { check_validation_source(config); });
 }
 
 void check_memory(const Options& options, const Figures& figures, std::vector<Problem>& problems) {
@@ -151,6 +179,14 @@ void print(const RunConfig& config, const Figures& figures) {
   std::fputs(text.c_str(), stdout);
 }
 
+/// A config of which no key could be read, as the object that is promised for every fault.
+void print_unreadable(const Options& options, const Error& error) {
+  Json json;
+  json["world"] = options.world.value_or(1);
+  json["errors"] = problems_json({{"", "", "", "", error.what()}});
+  std::puts(json.dump(2).c_str());
+}
+
 }  // namespace
 
 int plan_command(Arguments arguments) {
@@ -172,13 +208,20 @@ int plan_command(Arguments arguments) {
   app.add_flag("--json", options.json, "print one JSON object, also when there are errors");
   if (!parse_options(app, arguments)) return 0;
 
-  LoadedConfig loaded = read_config_with_model(options.input);
+  LoadedConfig loaded;
+  try {
+    loaded = read_config_with_model(options.input);
+  } catch (const Error& error) {
+    if (options.json && error.code() == ExitCode::kConfig) print_unreadable(options, error);
+    throw;
+  }
   RunConfig& config = loaded.config;
   const std::int64_t world = options.world.value_or(default_world(config));
   ResolveInput input;
   input.world = world;
   input.windows = windows_of(config, loaded.problems);
   const ResolvedRun run = resolve_run(config, input, loaded.problems, loaded.notes);
+  if (loaded.problems.empty()) check_sources(config, run, loaded.problems);
   for (const std::string& note : loaded.notes) log_info_text(note);
   std::optional<Figures> figures;
   if (loaded.problems.empty()) {

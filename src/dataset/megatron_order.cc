@@ -61,6 +61,25 @@ EpochPlan plan_epochs(std::int64_t tokens_per_epoch, const MegatronRequest& requ
   return plan;
 }
 
+/// Throws ConfigError where the index would be too large.
+EpochPlan plan_index(const IndexedFile& file, const MegatronRequest& request) {
+  const std::int64_t tokens =
+      file.first_token(request.range.end) - file.first_token(request.range.begin);
+  expect(tokens > 0 && request.samples > 0 && request.length > 0, "{} samples of {} tokens from {}",
+         request.samples, request.length, tokens);
+  const EpochPlan plan = plan_epochs(tokens, request);
+  const std::int64_t count = request.range.end - request.range.begin;
+  if (file.sequences() > std::numeric_limits<std::int32_t>::max() ||
+      plan.epochs > (std::int64_t{1} << 40) / count ||
+      plan.samples >= std::numeric_limits<std::uint32_t>::max() - 1) {
+    throw ConfigError(
+        "data.order: \"megatron\" for {} epochs of {} documents, {} samples: the index would be "
+        "too large. Choose \"shuffled\", which needs none",
+        plan.epochs, count, plan.samples);
+  }
+  return plan;
+}
+
 std::vector<std::int32_t> build_document_index(SequenceRange range, const EpochPlan& plan,
                                                std::mt19937& random, Progress& progress) {
   const std::int64_t count = range.end - range.begin;
@@ -90,21 +109,8 @@ std::vector<std::uint32_t> build_shuffle_index(const EpochPlan& plan, std::mt199
 }  // namespace
 
 MegatronIndex MegatronIndex::build(const IndexedFile& file, const MegatronRequest& request) {
-  const std::int64_t tokens =
-      file.first_token(request.range.end) - file.first_token(request.range.begin);
-  expect(tokens > 0 && request.samples > 0 && request.length > 0, "{} samples of {} tokens from {}",
-         request.samples, request.length, tokens);
-  const EpochPlan plan = plan_epochs(tokens, request);
+  const EpochPlan plan = plan_index(file, request);
   const std::int64_t count = request.range.end - request.range.begin;
-  if (file.sequences() > std::numeric_limits<std::int32_t>::max() ||
-      plan.epochs > (std::int64_t{1} << 40) / count ||
-      plan.samples >= std::numeric_limits<std::uint32_t>::max() - 1) {
-    throw ConfigError(
-        "data.order: \"megatron\" for {} epochs of {} documents, {} samples: the index would be "
-        "too large. "
-        "Choose \"shuffled\", which needs none",
-        plan.epochs, count, plan.samples);
-  }
   MegatronIndex index;
   std::mt19937 random(request.seed);
   Progress progress("ordering " + file.prefix(), count * plan.epochs + 2 * plan.samples,
@@ -201,19 +207,61 @@ std::uint32_t megatron_seed(const RunConfig& config) {
   const std::int64_t seed = config.data_seed();
   if (!std::in_range<std::uint32_t>(seed)) {
     throw ConfigError(
-        "data.seed: {} is not in [0, 2^32) (data.order \"megatron\" uses numpy's RandomState). "
-        "Choose a "
+        "{}: {} is not in [0, 2^32) (data.order \"megatron\" uses numpy's RandomState). Choose a "
         "smaller one",
-        seed);
+        config.data.seed ? "data.seed" : "run.seed", seed);
   }
   return static_cast<std::uint32_t>(seed);
 }
 
+/// How the corpora are drawn from: one directly, several, or a weighted one under data.split, as a
+/// blend.
+bool is_blend(const RunConfig& config, std::span<const Corpus> corpora) {
+  return corpora.size() > 1 || (config.data.train.weighted && config.data.split);
+}
+
+MegatronShares shares_of(const RunConfig& config, std::int64_t samples) {
+  std::vector<double> weights;
+  for (const auto& [weight, prefix] : config.data.train.blend) weights.push_back(weight);
+  return megatron_shares(weights, samples);
+}
+
 }  // namespace
+
+void check_megatron_order(const RunConfig& config, std::span<const Corpus> corpora,
+                          std::int64_t total_samples) {
+  const std::uint32_t seed = megatron_seed(config);
+  const std::int64_t samples = std::max<std::int64_t>(total_samples, 1);
+  const auto held = [&](const Corpus& corpus, std::int64_t requested) {
+    const MegatronRequest request{corpus.range(), config.data.sequence_length, requested, seed};
+    return plan_index(corpus.file(), request).samples;
+  };
+  if (!is_blend(config, corpora)) {
+    held(corpora.front(), samples);
+    return;
+  }
+  if (samples > std::int64_t{std::numeric_limits<std::uint32_t>::max()}) {
+    throw ConfigError(
+        "data.order: \"megatron\" for a blend of {} samples: the index would be too large. Choose "
+        "\"shuffled\", which needs none",
+        samples);
+  }
+  const MegatronShares shares = shares_of(config, samples);
+  const std::vector<std::int64_t> taken = GreedyBlend(shares.weights).taken(shares.size);
+  for (std::size_t d = 0; d < corpora.size(); ++d) {
+    const std::int64_t count = held(corpora[d], shares.requested[d]);
+    if (taken[d] <= count) continue;
+    throw ConfigError(
+        "data.train: the blend draws {} samples from {}, whose order holds {} (megatron-core "
+        "refuses this too). Change the weights or the number of steps a little",
+        taken[d], corpora[d].file().prefix(), count);
+  }
+}
 
 std::shared_ptr<const SampleSource> make_megatron_source(const RunConfig& config,
                                                          std::vector<Corpus> corpora,
                                                          std::int64_t total_samples) {
+  check_megatron_order(config, corpora, total_samples);
   const std::uint32_t seed = megatron_seed(config);
   const std::int64_t samples = std::max<std::int64_t>(total_samples, 1),
                      length = config.data.sequence_length;
@@ -223,25 +271,11 @@ std::shared_ptr<const SampleSource> make_megatron_source(const RunConfig& config
         cached_megatron_index(corpus.file(), {corpus.range(), length, requested, seed}, folders);
     return std::make_shared<const MegatronSource>(std::move(corpus), length, std::move(index));
   };
-  const DataSource& data = config.data.train;
-  if (corpora.size() == 1 && !(data.weighted && config.data.split))
-    return make(corpora.front(), samples);
-
-  std::vector<double> weights;
-  for (const auto& [weight, prefix] : data.blend) weights.push_back(weight);
-  const MegatronShares shares = megatron_shares(weights, samples);
+  if (!is_blend(config, corpora)) return make(corpora.front(), samples);
+  const MegatronShares shares = shares_of(config, samples);
   std::vector<std::shared_ptr<const SampleSource>> sources;
   for (std::size_t d = 0; d < corpora.size(); ++d)
     sources.push_back(make(corpora[d], shares.requested[d]));
-  const std::vector<std::int64_t> taken = GreedyBlend(shares.weights).taken(shares.size);
-  for (std::size_t d = 0; d < sources.size(); ++d) {
-    if (taken[d] <= sources[d]->count()) continue;
-    throw ConfigError(
-        "data.train: the blend draws {} samples from {}, whose order holds {} (megatron-core "
-        "refuses this "
-        "too). Change the weights or the number of steps a little",
-        taken[d], data.blend[d].second, sources[d]->count());
-  }
   return std::make_shared<BlendSource>(std::move(sources), shares.weights,
                                        BlendSource::Repeat::kEndless, shares.size);
 }

@@ -97,6 +97,10 @@ struct MegatronShares {
 };
 MegatronShares megatron_shares(std::span<const double> weights, std::int64_t samples);
 
+/// What make_megatron_source would refuse, found without building an index. Throws ConfigError.
+void check_megatron_order(const RunConfig& config, std::span<const Corpus> corpora,
+                          std::int64_t total_samples);
+
 /// The training data of a config in this order. One corpus is read directly, unless it was given
 /// with a weight and data.split is set: then as a blend of one. Throws ConfigError for a seed
 /// beyond 32 bits.

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "dataset/blend.h"
 #include "dataset/megatron_order.h"
+#include "dataset/split.h"
 #include "dataset/token_check.h"
 
 namespace trireme {
@@ -72,7 +73,18 @@ std::shared_ptr<const SampleSource> synthetic_source(const RunConfig& config,
 }
 
 /// Where "data.validation" is not given, the split of the training data stands in.
-bool has_validation(const RunConfig& config) { return config.data.validation || config.data.split; }
+bool has_validation(const RunConfig& config) {
+  return config.data.validation ||
+         (config.data.split && split_gives(*config.data.split, DataPart::kValidation));
+}
+
+const DataSource& validation_of(const RunConfig& config) {
+  return config.data.validation ? *config.data.validation : config.data.train;
+}
+
+Sources validation_windows(const RunConfig& config, std::vector<Corpus> corpora) {
+  return window_sources(config, std::move(corpora), WindowSource::Order::kSequential);
+}
 
 }  // namespace
 
@@ -89,6 +101,21 @@ DataFacts training_facts(const RunConfig& config) {
                                .count();
   }
   return facts;
+}
+
+void check_training_source(const RunConfig& config, std::int64_t total_samples) {
+  if (config.data.train.synthetic) return;
+  std::vector<Corpus> corpora = open_training_corpora(config);
+  if (config.data.order == SampleOrderKind::kMegatron) {
+    check_megatron_order(config, corpora, total_samples);
+  } else {
+    window_sources(config, std::move(corpora), WindowSource::Order::kSequential);
+  }
+}
+
+void check_validation_source(const RunConfig& config) {
+  if (!has_validation(config) || validation_of(config).synthetic) return;
+  validation_windows(config, open_corpora(config, validation_of(config), DataPart::kValidation));
 }
 
 std::shared_ptr<const SampleSource> make_training_source(const RunConfig& config,
@@ -111,11 +138,11 @@ std::shared_ptr<const SampleSource> make_training_source(const RunConfig& config
 std::shared_ptr<const SampleSource> make_validation_source(const RunConfig& config,
                                                            const SourceRequest& request) {
   if (!has_validation(config)) return nullptr;
-  const DataSource& data = config.data.validation ? *config.data.validation : config.data.train;
+  const DataSource& data = validation_of(config);
   if (data.synthetic) return synthetic_source(config, request, "validation");
   std::vector<Corpus> corpora = open_corpora(config, data, DataPart::kValidation);
   check_all(corpora, config, request);
-  Sources sources = window_sources(config, std::move(corpora), WindowSource::Order::kSequential);
+  Sources sources = validation_windows(config, std::move(corpora));
   return std::make_shared<BlendSource>(std::move(sources), weights_of(data),
                                        BlendSource::Repeat::kOnce);
 }

@@ -34,6 +34,11 @@ struct SourceRequest {
 /// what the files contain.
 DataFacts training_facts(const RunConfig& config);
 
+/// Throws what make_training_source and make_validation_source would for what the config asks of
+/// the data, without building an index or reading the tokens.
+void check_training_source(const RunConfig& config, std::int64_t total_samples);
+void check_validation_source(const RunConfig& config);
+
 /// The training samples in order. The "megatron" order's index is read from its cache or built and
 /// kept there (see megatron_order.h): let one rank call first. Throws as training_facts, and
 /// DataError for an id outside the vocabulary.
@@ -42,7 +47,8 @@ std::shared_ptr<const SampleSource> make_training_source(const RunConfig& config
 
 /// The windows of the validation data (data.validation, or the second share of data.split) in
 /// order, each once; a blend takes them by weight until a source is used up. Null where the config
-/// names neither. request.total_samples is not used.
+/// names neither, and where data.split gives validation a share of 0. request.total_samples is not
+/// used.
 std::shared_ptr<const SampleSource> make_validation_source(const RunConfig& config,
                                                            const SourceRequest& request);
 

@@ -31,6 +31,10 @@ std::array<double, 3> parse_shares(std::string_view split) {
 }
 }  // namespace
 
+bool split_gives(std::string_view split, DataPart part) {
+  return parse_shares(split)[static_cast<std::size_t>(part)] > 0;
+}
+
 std::array<SequenceRange, 3> split_sequences(std::string_view split, std::int64_t sequences) {
   const std::array<double, 3> shares = parse_shares(split);
   const auto count = static_cast<double>(sequences);

@@ -14,6 +14,9 @@ struct SequenceRange {
   friend bool operator==(const SequenceRange&, const SequenceRange&) = default;
 };
 
+/// Whether a part has a share above 0. Throws ConfigError.
+bool split_gives(std::string_view split, DataPart part);
+
 /// Which of `sequences` stored sequences belong to each part: the numbers in `split` ("969,30,1";
 /// up to three, missing ones 0) divided by their sum and added up to bounds b_0 = 0, b_1, b_2, b_3;
 /// part i is [round(b_i n), round(b_(i+1) n)), halves to even. A part with the share 0 is empty. As

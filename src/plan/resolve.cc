@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/math.h"
+#include "model/model_limits.h"
 
 namespace trireme {
 
@@ -60,6 +61,7 @@ class Resolver {
       result.batch = resolve_batch(config_.batch, *data, problems_);
       if (clean({"run", "data"}) && problems_.size() == faults) {
         result.steps = resolve_steps(config_, result.batch.global, input_.windows, problems_);
+        check_total(result);
       }
     }
     if (result.steps > 0 && clean({"lr_schedule"})) check_schedule(result.steps);
@@ -109,6 +111,23 @@ class Resolver {
     return data;
   }
 
+  /// Samples and tokens of the whole run are counted in 64 bits.
+  void check_total(ResolvedRun& run) {
+    constexpr std::int64_t kTokensMax = std::int64_t{1} << 61;
+    std::int64_t tokens = 0;
+    if (multiply_checked(run.batch.global, config_.data.sequence_length, &tokens) &&
+        multiply_checked(tokens, run.steps, &tokens) && tokens <= kTokensMax) {
+      return;
+    }
+    const char* path = config_.run.steps    ? "run.steps"
+                       : config_.run.tokens ? "run.tokens"
+                                            : "run.epochs";
+    problems_.push_back({path, std::to_string(run.steps) + " steps",
+                         "up to 2^61 tokens of all steps together", "",
+                         "is a run whose tokens cannot be counted"});
+    run.steps = 0;
+  }
+
   void check_schedule(std::int64_t steps) {
     const auto& schedule = config_.lr_schedule;
     const std::int64_t warmup = schedule.warmup_steps;
@@ -145,6 +164,7 @@ class Resolver {
   void check_model() {
     const ModelConfig& model = config_.model;
     const std::int64_t tokens = config_.data.sequence_length;
+    if (auto problem = find_unbuilt(model)) problems_.push_back(*std::move(problem));
     if (tokens > model.max_positions) {
       if (model.position == PositionKind::kLearned) {
         problems_.push_back(

@@ -96,7 +96,7 @@ TEST_F(SourcesTest, a_split_cuts_the_documents_between_training_and_validation) 
   EXPECT_EQ(validation->count(), 2);
   EXPECT_EQ(tokens_of(*validation, 0)[0], 30);
   EXPECT_EQ(tokens_of(*validation, 1)[0], 34);
-  config_.data.split = "1,0,1";
+  config_.data.split = "200,1,1";  // a share, and of four documents none
   EXPECT_NE(message_of([&] { make_validation_source(config_, request_of(0)); }, ExitCode::kConfig)
                 .find("data.split"),
             std::string::npos);
@@ -112,6 +112,47 @@ TEST_F(SourcesTest, validation_is_read_in_order_whatever_the_order_of_training) 
     const auto source = make_validation_source(config_, request_of(0));
     ASSERT_EQ(source->count(), 5);
     for (std::int64_t s = 0; s < 5; ++s) EXPECT_EQ(tokens_of(*source, s)[0], 4 * s);
+  }
+}
+
+TEST_F(SourcesTest, a_share_of_zero_is_no_validation_data) {
+  config_.data.train.blend = {{1.0, write("some", {9, 9, 9, 9})}};
+  for (const char* split : {"1", "1,0", "90,0,10"}) {
+    config_.data.split = split;
+    EXPECT_EQ(make_validation_source(config_, request_of(0)), nullptr) << split;
+    check_validation_source(config_);
+  }
+  config_.data.split = "99,1";  // a share, but of four documents none
+  message_of([&] { make_validation_source(config_, request_of(0)); }, ExitCode::kConfig);
+  message_of([&] { check_validation_source(config_); }, ExitCode::kConfig);
+}
+
+TEST_F(SourcesTest, what_the_sources_would_refuse_is_found_without_them) {
+  const auto both_refuse = [&](std::int64_t samples, const char* word) {
+    for (const std::string& message :
+         {message_of([&] { check_training_source(config_, samples); }, ExitCode::kConfig),
+          message_of([&] { make_training_source(config_, request_of(samples)); },
+                     ExitCode::kConfig)}) {
+      EXPECT_NE(message.find(word), std::string::npos) << message;
+    }
+  };
+  config_.data.train.blend = {{1.0, write("good", {40})}, {1.0, write("short", {2})}};
+  both_refuse(5, "short.bin");
+  config_.data.order = SampleOrderKind::kMegatron;
+  check_training_source(config_, 5);
+  config_.data.seed = std::int64_t{1} << 32;
+  both_refuse(5, "data.seed: 4294967296");
+  config_.data.seed.reset();
+  config_.run.seed = std::int64_t{1} << 32;
+  both_refuse(5, "run.seed: 4294967296");
+  config_.run.seed = 1;
+  both_refuse(std::int64_t{1} << 40, "data.order");
+  config_.data.train.blend = {{1.0, write("good", {40})}};
+  both_refuse(std::int64_t{1} << 40, "data.order");
+  check_training_source(config_, 1 << 20);
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+    const std::string name = entry.path().extension().string();
+    EXPECT_TRUE(name == ".bin" || name == ".idx") << entry.path() << " was made";
   }
 }
 

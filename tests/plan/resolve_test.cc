@@ -51,6 +51,35 @@ struct BatchCase {
   ResolvedBatch expected;
 };
 
+TEST(Resolve, a_run_whose_tokens_cannot_be_counted_is_refused) {
+  RunConfig config = small_config();
+  config.run.steps = std::int64_t{1} << 53;
+  config.batch.micro = 1;
+  config.data.sequence_length = 4;
+  EXPECT_TRUE(resolve(config, {}).problems.empty());
+  config.data.sequence_length = 1 << 12;
+  EXPECT_EQ(only_problem(resolve(config, {})).path, "run.steps");
+  config.run.steps.reset();
+  config.run.epochs = 1e9;
+  EXPECT_EQ(only_problem(resolve(config, {.windows = 1'000'000})).path, "run.epochs");
+}
+
+TEST(Resolve, a_model_whose_heads_no_op_takes_is_refused) {
+  const auto refused_at = [](const char* keys) {
+    RunConfig config = small_config();
+    std::vector<Problem> problems;
+    std::vector<std::string> notes;
+    config.model = read_model(parse_json(keys, "model"), problems, notes);
+    EXPECT_TRUE(problems.empty()) << format_problems(problems);
+    const Outcome outcome = resolve(config, {});
+    return outcome.problems.empty() ? "" : only_problem(outcome).path;
+  };
+  EXPECT_EQ(refused_at(R"({"model_type":"gpt2","n_embd":512,"n_head":2})"), "");
+  EXPECT_EQ(refused_at(R"({"model_type":"gpt2","n_embd":516,"n_head":2})"), "model.n_head");
+  EXPECT_EQ(refused_at(R"({"model_type":"gpt2","n_embd":15,"n_head":3})"), "model.n_head");
+  EXPECT_EQ(refused_at(R"({"model_type":"llama","num_attention_heads":8})"), "model.head_dim");
+}
+
 class LegalBatch : public testing::TestWithParam<BatchCase> {};
 
 TEST_P(LegalBatch, two_give_the_third) {
