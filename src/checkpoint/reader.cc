@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/parallel_for.h"
 #include "checkpoint/name_sets.h"
 #include "checkpoint/shard_reader.h"
 #include "checkpoint/store_file.h"
@@ -176,7 +177,11 @@ void load_boxes(const std::filesystem::path& folder, const Manifest& manifest, S
     check_tensor(tensor, *stored, source);
     targets[tensor.name].push_back({tensor.data, tensor.box});
   }
-  ShardReader reader(folder);
+  struct Reading {
+    StoredShard stored;
+    std::vector<BoxBuffer> met;
+  };
+  std::vector<Reading> readings;
   for (const StoredShard& stored : shards_by_file(manifest)) {
     const auto wanted = targets.find(stored.tensor->name);
     if (wanted == targets.end()) continue;
@@ -184,8 +189,13 @@ void load_boxes(const std::filesystem::path& folder, const Manifest& manifest, S
     for (const BoxBuffer& target : wanted->second) {
       if (intersect(stored.shard->box, target.box).shape.count() > 0) met.push_back(target);
     }
-    if (!met.empty()) reader.read(*stored.tensor, *stored.shard, met);
+    if (!met.empty()) readings.push_back({stored, std::move(met)});
   }
+  const ShardReader reader(folder);
+  parallel_for(static_cast<std::int64_t>(readings.size()), [&](std::int64_t i) {
+    const Reading& reading = readings[static_cast<std::size_t>(i)];
+    reader.read(*reading.stored.tensor, *reading.stored.shard, reading.met);
+  });
 }
 
 CheckpointInfo examine(const std::filesystem::path& folder, std::int64_t step) {
@@ -234,7 +244,23 @@ std::vector<CheckpointInfo> find_checkpoints(const std::filesystem::path& argume
 std::vector<CheckpointFault> verify_checkpoint(const std::filesystem::path& folder,
                                                ShardSelection selection) {
   const Manifest manifest = read_manifest(folder);
+  const ShardReader reader(folder);
+  const std::vector<StoredShard> shards = shards_by_file(manifest);
+  std::vector<std::string> texts(shards.size());
+  parallel_for(static_cast<std::int64_t>(shards.size()), [&](std::int64_t job) {
+    const auto i = static_cast<std::size_t>(job);
+    if (i % selection.stride != selection.first) return;
+    try {
+      reader.read(*shards[i].tensor, *shards[i].shard, {});
+    } catch (const Error& error) {
+      texts[i] = error.what();
+    }
+  });
   std::vector<CheckpointFault> faults;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    if (!texts[i].empty())
+      faults.push_back({shards[i].shard->file, shards[i].tensor->name, texts[i]});
+  }
   const auto attempt = [&](const std::string& file, const std::string& tensor, const auto& work) {
     try {
       work();
@@ -242,13 +268,6 @@ std::vector<CheckpointFault> verify_checkpoint(const std::filesystem::path& fold
       faults.push_back({file, tensor, error.what()});
     }
   };
-  ShardReader reader(folder);
-  const std::vector<StoredShard> shards = shards_by_file(manifest);
-  for (std::size_t i = selection.first; i < shards.size(); i += selection.stride) {
-    const StoredShard& stored = shards[i];
-    attempt(stored.shard->file, stored.tensor->name,
-            [&] { reader.read(*stored.tensor, *stored.shard, {}); });
-  }
   for (std::size_t i = selection.first; i < manifest.files.size(); i += selection.stride) {
     attempt(manifest.files[i].file, "", [&] { verify_file(folder, manifest.files[i]); });
   }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,7 +11,8 @@
 namespace trireme {
 
 /// Reads stored shards of one checkpoint and verifies each whole, in blocks of bounded size
-/// whatever the manifest claims. Keeps the last file open: come in order of files.
+/// whatever the manifest claims. Any number of threads at once: reading is shared among them by
+/// shards, since a hash runs through a shard from its first byte to its last.
 class ShardReader {
  public:
   explicit ShardReader(std::filesystem::path folder) : folder_(std::move(folder)) {}
@@ -21,13 +21,10 @@ class ShardReader {
   /// tensor) and compares the hash; without targets it only verifies. Throws DataError naming file
   /// and tensor; the targets' contents then mean nothing.
   void read(const ManifestTensor& tensor, const ManifestShard& shard,
-            const std::vector<BoxBuffer>& targets);
+            const std::vector<BoxBuffer>& targets) const;
 
  private:
   std::filesystem::path folder_;
-  std::string file_name_;
-  std::unique_ptr<StoreFile> file_;
-  std::vector<std::byte> block_;
 };
 
 }  // namespace trireme
