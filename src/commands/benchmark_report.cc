@@ -133,6 +133,7 @@ Json benchmark_json(const BenchmarkResult& result) {
 
 namespace {
 
+constexpr std::size_t kColumnsMax = 100;
 constexpr std::string_view kRow = "{:<28}{:>6}{:>10}{:>9}{:>9}{:>8}{:>8}  {}";
 
 /// What would show as 0.0 % is left to --json.
@@ -173,10 +174,10 @@ std::string op_row(const OpCost& op, const BenchmarkResult& result) {
 
 std::string head_text(const BenchmarkResult& result) {
   const double median = result.median_seconds(), flops = result.model_flops / median;
-  std::string text =
-      fmt::format("{}, {}, {} rank{} x {} thread{}, {}, {}\n", result.model,
-                  name_of(result.compute), result.world, result.world > 1 ? "s" : "",
-                  result.threads, result.threads > 1 ? "s" : "", result.isa, result.cpu);
+  std::string text = fmt::format("{}, {}\n", result.model, name_of(result.compute));
+  text += fmt::format("cpu       {}, {}; {} rank{} x {} thread{}\n", result.cpu, result.isa,
+                      result.world, result.world > 1 ? "s" : "", result.threads,
+                      result.threads > 1 ? "s" : "");
   text += fmt::format(
       "step      {} ms (median of {}; {} to {})   {} tokens/s   memory {}{}\n",
       milliseconds(median), result.step_seconds.size(), milliseconds(result.step_seconds.front()),
@@ -225,20 +226,19 @@ std::string table_text(const BenchmarkResult& result) {
 
 std::string between_ranks_text(const BenchmarkResult& result) {
   if (result.world == 1) return "";
-  std::string text = "between ranks (ms):";
-  std::string_view separator = " ";
+  std::string text;
   for (std::size_t i = 0; i < result.cost.phases.size(); ++i) {
     const Range& seconds = result.cost.phases[i].seconds;
     // A fiftieth of the step is what one would look into.
     if (seconds.maximum - seconds.minimum < 0.02 * result.cost.seconds) continue;
-    text += fmt::format("{}{} {} to {}", separator, name_of(static_cast<StepPhase>(i)),
+    text += fmt::format("  {} {} to {} ms\n", name_of(static_cast<StepPhase>(i)),
                         milliseconds(seconds.minimum), milliseconds(seconds.maximum));
-    separator = ", ";
   }
-  return text + (separator == " " ? " no phase differs by 2 % of the step\n" : "\n");
+  return text.empty() ? "between ranks no phase differs by 2 % of the step\n"
+                      : "between ranks\n" + text;
 }
 
-/// What is above its bound, the most first.
+/// What is above its bound, the most first, as much as a line takes.
 std::string most_to_gain(const StepCost& cost) {
   struct Gain {
     std::string name;
@@ -251,11 +251,12 @@ std::string most_to_gain(const StepCost& cost) {
   }
   std::stable_sort(gains.begin(), gains.end(),
                    [](const Gain& a, const Gain& b) { return a.seconds > b.seconds; });
-  gains.resize(std::min<std::size_t>(gains.size(), 3));
-  std::string text;
+  std::string text = "most to gain, of the step:";
   for (const Gain& gain : gains) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", gain.name,
-                        percent(gain.seconds / cost.seconds));
+    const std::string next = fmt::format("{} {} {}", text.back() == ':' ? "" : ",", gain.name,
+                                         percent(gain.seconds / cost.seconds));
+    if (text.size() + next.size() > kColumnsMax || !shows(gain.seconds, cost)) break;
+    text += next;
   }
   return text;
 }
@@ -276,7 +277,7 @@ std::string bounds_text(const BenchmarkResult& result) {
   if (!result.rates.known()) return text;
   text += fmt::format("at the machine's rates the step would take {} ms: {} of that is reached\n",
                       milliseconds(cost.bound_seconds), percent(cost.bound_seconds / cost.seconds));
-  text += fmt::format("most to gain, of the step: {}\n", most_to_gain(cost));
+  text += most_to_gain(cost) + "\n";
   text += "of rate: of the machine's product, or of its copy of as many bytes\n";
   return text;
 }

@@ -221,10 +221,11 @@ TEST(BenchmarkReport, shows_the_machine_beside_the_ops) {
   EXPECT_NEAR(number(json, "roofline_seconds"), bounds, 1e-9);
 }
 
-BenchmarkResult sample_result(int world) {
+/// The last rank is in forward for `later_ns` more.
+BenchmarkResult sample_result(int world, std::int64_t later_ns = 0) {
   BenchmarkResult result;
   result.model = "llama, 134M parameters";
-  result.cpu = "A CPU";
+  result.cpu = "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz";
   result.isa = "AVX-512";
   result.world = world;
   result.threads = 2;
@@ -233,13 +234,18 @@ BenchmarkResult sample_result(int world) {
   result.model_flops = 1000e9;
   result.memory_bytes = std::int64_t{3} << 30;
   RankTimes times;
-  times.phase_ns[static_cast<std::size_t>(StepPhase::kForward)] = 20'000'000'000;
+  times.phase_ns[static_cast<std::size_t>(StepPhase::kForward)] = 18'000'000'000;
+  times.phase_ns[static_cast<std::size_t>(StepPhase::kBackward)] = 2'000'000'000;
   times.phase_ns[static_cast<std::size_t>(StepPhase::kOptimizer)] = 9'000'000'000;
-  times.ops = {{StepPhase::kForward, "linear_forward", DType::kF32, 300, 18'000'000'000,
-                1'800'000'000'000, 1000},
-               {StepPhase::kOptimizer, "cross_entropy_statistics", DType::kF32, 3, 9'000'000'000, 0,
-                30'000'000'000}};
-  const std::vector<RankTimes> ranks(static_cast<std::size_t>(world), times);
+  times.ops = {
+      {StepPhase::kBackward, "an_op_whose_name_is_long_a", DType::kF32, 3, 600'000'000, 0, 1},
+      {StepPhase::kBackward, "an_op_whose_name_is_long_b", DType::kF32, 3, 500'000'000, 0, 1},
+      {StepPhase::kForward, "linear_forward", DType::kF32, 300, 18'000'000'000, 1'800'000'000'000,
+       1000},
+      {StepPhase::kOptimizer, "cross_entropy_statistics", DType::kF32, 3, 9'000'000'000, 0,
+       30'000'000'000}};
+  std::vector<RankTimes> ranks(static_cast<std::size_t>(world), times);
+  ranks.back().phase_ns[static_cast<std::size_t>(StepPhase::kForward)] += later_ns;
   MachineRates rates;
   rates.sgemm_flops_per_second = 150e9;
   rates.copies = {{1 << 16, 100e9}, {1 << 28, 20e9}};
@@ -289,10 +295,11 @@ TEST(BenchmarkReport, tells_of_each_op_its_time_rate_and_what_it_is_of_the_machi
             (std::vector<std::string>{"cross_entropy_statistics", "1", "3000.00", "30.0", "%",
                                       "3.3", "17", "%", "######"}));
   EXPECT_NE(report.find("66.7 % of the machine's product rate"), std::string::npos) << report;
-  EXPECT_NE(report.find("the step would take 4500.00 ms: 45.0 % of that is reached"), std::string::npos)
+  EXPECT_NE(report.find("the step would take 4500.00 ms: 45.0 % of that is reached"),
+            std::string::npos)
       << report;
   EXPECT_NE(report.find("most to gain, of the step: cross_entropy_statistics 25.0 %, "
-                        "linear_forward 20.0 %"),
+                        "linear_forward 20.0 %, not in ops 6.3 %\n"),
             std::string::npos)
       << report;
 }
@@ -308,6 +315,9 @@ TEST(BenchmarkReport, of_two_ranks_rates_are_those_of_both) {
   EXPECT_DOUBLE_EQ(number(op, "seconds_minimum"), 6);
   EXPECT_DOUBLE_EQ(number(op, "seconds_maximum"), 6);
   EXPECT_NE(benchmark_text(result).find("no phase differs by 2 %"), std::string::npos);
+  const std::string report = benchmark_text(sample_result(2, 1'500'000'000));
+  EXPECT_NE(report.find("between ranks\n  forward 6000.00 to 6500.00 ms\n"), std::string::npos)
+      << report;
 }
 
 }  // namespace

@@ -84,6 +84,10 @@ check "benchmark: no checkpoint of its own" same "$(ls run/checkpoints)" "$(base
 $(basename "$run20")"
 ranks 2 benchmark base.json --steps 2 --warmup 1 --json
 ends_with "benchmark on two ranks" 0
+result "benchmark on two ranks"
+check "benchmark on two ranks: threads of both" same "$(number threads out)" 2
+check "benchmark on two ranks: a rate of the machine" awk -v x="$(number sgemm_gflops out)" 'BEGIN { exit !(x > 0) }'
+check "benchmark on two ranks: least and most of an op" grep -q '"op":"adamw_update".*"seconds_minimum":' out
 train schema
 ends_with "schema" 0
 result "schema"
