@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "base/op_trace.h"
 #include "optim/optimizer.h"
 #include "support/model_fixture.h"
 
@@ -40,6 +41,8 @@ TEST_P(SteadyState, a_step_allocates_nothing) {
   const ModelGolden golden = read_model_golden(name);
   const OwnedBatch batch(golden.batch, golden.tokens, golden.input_ids, golden.targets);
   ModelFixture model(load_model_config(golden.directory), {golden.batch, golden.tokens});
+  OpTrace ops(model.trace);
+  model.context.set_op_trace(&ops);
   model.store.initialise(1);
   Optimizer optimizer({}, model.store);
   const std::vector<MicroBatch> batches(2, batch.view);
@@ -58,6 +61,7 @@ TEST_P(SteadyState, a_step_allocates_nothing) {
 
   EXPECT_EQ(allocations - before, 0);
   EXPECT_EQ(model.context.scratch_bytes(), scratch);
+  EXPECT_GT(ops.totals().size(), 10U);
 }
 
 }  // namespace
