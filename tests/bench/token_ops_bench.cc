@@ -61,15 +61,20 @@ MakeOp norm_backward_of(NormOp op) {
 
 enum class HeadNorm : std::uint8_t { kNone, kRms };
 
+/// The query heads as the model has them: columns of a wider row, in place where no norm needs what
+/// was there.
 RopeForward rope_args(Operands& operands, HeadNorm norm) {
   const Size& size = operands.size;
-  const Shape rows{size.rows(), size.hidden};
+  const auto heads = [&] {
+    return heads_of(operands.typed({size.rows(), size.qkv()}), 0, size.heads, size.head_dim());
+  };
   RopeForward args;
-  args.out = heads_of(operands.typed(rows), 0, size.heads, size.head_dim());
-  args.in = heads_of(operands.typed(rows), 0, size.heads, size.head_dim());
+  args.out = heads();
+  args.in = args.out;
   args.positions_T = operands.positions();
   args.cos_sin_PD = operands.f32({size.tokens, size.head_dim()});
   if (norm == HeadNorm::kNone) return args;
+  args.in = heads();
   args.weight_D = operands.typed({size.head_dim()});
   args.rstd_TH = operands.f32({size.rows(), size.heads});
   return args;
