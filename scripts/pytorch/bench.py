@@ -164,8 +164,13 @@ class Bench:
             for process in processes:
                 process.kill()
                 process.wait()
-        if any(process.returncode != 0 for process in processes):
-            raise MeasurementFailed((self.scratch / "stderr-0").read_text().strip()[-600:])
+        # Rank 0 has everybody's figures once it ends well; how the others end adds nothing.
+        if processes[0].returncode != 0:
+            said = [(self.scratch / f"stderr-{rank}").read_text().strip()[-600:]
+                    for rank in range(ranks)]
+            raise MeasurementFailed("\n".join(
+                f"rank {rank}: exit {process.returncode} {text}"
+                for rank, (process, text) in enumerate(zip(processes, said))))
         return json.loads(outputs[0].strip().splitlines()[-1])
 
     def measure_pytorch(self, size, dtype, row, steps):

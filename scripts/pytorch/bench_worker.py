@@ -53,7 +53,11 @@ def timed_steps(spec):
     if ranks > 1:
         memory = [None] * ranks
         torch.distributed.all_gather_object(memory, peak_bytes())
-        if torch.distributed.get_rank() != 0:
+        is_first = torch.distributed.get_rank() == 0
+        # Without these a rank may find the other's sockets closed while it still sends.
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+        if not is_first:
             return None
     return {"step_seconds": seconds, "memory_bytes": memory, "parameters": parameters,
             "memory_before_model_bytes": before_model}

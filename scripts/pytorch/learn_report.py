@@ -123,18 +123,18 @@ def draw(curves, data, path):
     lower.axhspan(-100 * TOLERANCE, 100 * TOLERANCE, color="#222222", alpha=0.07,
                   label=f"within {100 * TOLERANCE:g} %")
     lower.axhline(0, color="#222222", linewidth=0.8)
-    reach = 1.6 * TOLERANCE
+    reach = 2 * TOLERANCE
     for name in curves.names:
         if name == REFERENCE:
             continue
         difference = relative(curves.loss[name], curves.loss[REFERENCE])
         mean = running_mean(difference, width)
-        lower.plot(steps, 100 * difference, linewidth=0.5, alpha=0.25, color=COLOURS[name])
+        lower.plot(steps, 100 * difference, linewidth=0.4, alpha=0.13, color=COLOURS[name])
         lower.plot(steps[-len(mean):], 100 * mean, styles[name][0], linewidth=1.6,
                    color=COLOURS[name], label=f"{NAMES[name]}, mean of {width} steps")
         lower.plot(at, 100 * relative(curves.held_out[name], curves.held_out[REFERENCE]), "o",
                    markersize=4, color=COLOURS[name])
-        reach = max(reach, 1.2 * abs(mean).max(), 1.1 * numpy.quantile(abs(difference), 0.98))
+        reach = max(reach, 1.2 * abs(mean).max())
     lower.set_ylim(-100 * reach, 100 * reach)
     lower.set_ylabel("difference to PyTorch fp32, %")
     lower.set_xlabel("million tokens (dots: held-out text)")
