@@ -10,8 +10,8 @@
 # Bible as bytes, 5 % of it held out. Judged are the loss and gradient norm of the first step, the learning rates, and
 # for our runs the mean loss of the last 100 steps and the loss of the held-out text.
 #
-# Writes DIR/README.md, data.json, steps.csv, evaluations.csv and learning.png; DIR is runs/compare_learning. About 45
-# minutes on two cores; --quick trains on 100,000 tokens in a minute.
+# Writes DIR/README.md, data.json, steps.csv, evaluations.csv and learning.png; DIR is runs/compare_learning. About an
+# hour on two cores; --quick trains on 100,000 tokens in a minute.
 #
 # Needs: Debian 12 or Ubuntu (or --train, --text and what scripts/setup.sh --list names); Python 3.11 with venv; 8 GB of
 # disk for PyTorch, which comes from the ordinary package index into build/pytorch-python. --python names an interpreter
