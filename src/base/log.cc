@@ -10,6 +10,7 @@
 namespace trireme {
 
 namespace {
+constexpr int kNobody = -1;
 std::atomic<int> log_rank{0};
 
 // The one global of the program: standard error is one too.
@@ -32,6 +33,8 @@ std::string shown(std::string_view text) {
 
 void set_log_rank(int rank) { log_rank = rank; }
 
+void silence_log() { log_rank = kNobody; }
+
 void log_info_text(std::string_view text) {
   if (log_rank == 0) logger().info(shown(text));
 }
@@ -41,7 +44,7 @@ void log_warning_text(std::string_view text) {
 }
 
 void log_any_rank_text(std::string_view text) {
-  logger().info("rank {}: {}", log_rank.load(), shown(text));
+  if (log_rank != kNobody) logger().info("rank {}: {}", log_rank.load(), shown(text));
 }
 
 }  // namespace trireme

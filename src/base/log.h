@@ -12,6 +12,9 @@ namespace trireme {
 /// Ranks other than 0 stay silent for info and warnings unless they ask by name (`log_any_rank`).
 void set_log_rank(int rank);
 
+/// The last line has been said: nothing more comes from this process.
+void silence_log();
+
 void log_info_text(std::string_view text);
 void log_warning_text(std::string_view text);
 void log_any_rank_text(std::string_view text);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "commands/commands.h"
+#include "commands/ending.h"
 
 namespace trireme {
 
@@ -65,38 +66,10 @@ int dispatch(Arguments arguments) {
   return train_command(arguments);
 }
 
-std::string_view reason_of(int code) {
-  switch (static_cast<ExitCode>(code)) {
-    case ExitCode::kOk:
-      return "done";
-    case ExitCode::kConfig:
-      return "config or command line";
-    case ExitCode::kEnvironment:
-      return "this machine or build";
-    case ExitCode::kDiverged:
-      return "diverged";
-    case ExitCode::kInternal:
-      return "internal error";
-    case ExitCode::kData:
-      return "data or file system";
-    case ExitCode::kRequeue:
-      return "saved, please requeue";
-    case ExitCode::kHang:
-      return "hang";
-  }
-  return "unknown";
-}
-
-/// The last line of the program, from one rank.
-int finish(int code) {
-  std::fflush(stdout);
-  log_info("train: exit {} ({})", code, reason_of(code));
-  return code;
-}
-
 int fail(ExitCode code, const char* what) {
-  log_info("error: {}", what);
-  return finish(static_cast<int>(code));
+  std::fflush(stdout);
+  print_fault(static_cast<int>(code), what);
+  return static_cast<int>(code);
 }
 
 }  // namespace
@@ -106,7 +79,8 @@ int run_command_line(Arguments arguments) {
     const int code = dispatch(arguments);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
       throw DataError("standard output: cannot be written");
-    return finish(code);
+    log_info_text(closing_line(code));
+    return code;
   } catch (const Error& error) {
     return fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {

@@ -1,10 +1,11 @@
 #include "commands/every_rank.h"
 
-#include <exception>
+#include <cstdio>
 #include <new>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "commands/ending.h"
 
 namespace trireme {
 
@@ -18,28 +19,39 @@ namespace {
   launch.abort(static_cast<int>(code));
 }
 
+/// Launchers end a job at the first rank that leaves with another code than 0: nobody leaves before
+/// rank 0 has said why.
+int leave_together(Launch& launch, int code, const char* fault) {
+  std::fflush(stdout);
+  if (fault != nullptr) {
+    print_fault(code, fault);
+  } else {
+    log_info_text(closing_line(code));
+  }
+  launch.world().barrier();
+  silence_log();
+  return code;
+}
+
 }  // namespace
 
 int on_every_rank(const std::function<int(Launch&)>& body) {
-  std::exception_ptr shared;
-  {
-    Launch launch;
-    if (launch.world().size() == 1) return body(launch);
-    // Caught in the life of `launch`: unwinding through it would leave MPI without its end.
-    try {
-      return body(launch);
-    } catch (const SharedError&) {
-      shared = std::current_exception();
-    } catch (const Error& error) {
-      end_job(launch, error.code(), error.what());
-    } catch (const std::bad_alloc&) {
-      end_job(launch, ExitCode::kEnvironment,
-              "out of memory. Use a smaller batch or fewer ranks on this machine.");
-    } catch (const std::exception& error) {
-      end_job(launch, ExitCode::kInternal, error.what());
-    }
+  Launch launch;
+  if (launch.world().size() == 1) return body(launch);
+  // Caught in the life of `launch`: unwinding through it would leave MPI without its end.
+  try {
+    const int code = body(launch);
+    return code == 0 ? 0 : leave_together(launch, code, nullptr);
+  } catch (const SharedError& error) {
+    return leave_together(launch, static_cast<int>(error.code()), error.what());
+  } catch (const Error& error) {
+    end_job(launch, error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    end_job(launch, ExitCode::kEnvironment,
+            "out of memory. Use a smaller batch or fewer ranks on this machine.");
+  } catch (const std::exception& error) {
+    end_job(launch, ExitCode::kInternal, error.what());
   }
-  std::rethrow_exception(shared);
 }
 
 }  // namespace trireme
