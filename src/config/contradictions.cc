@@ -43,6 +43,10 @@ class Checker {
     const int count =
         (has("run.steps") ? 1 : 0) + (has("run.tokens") ? 1 : 0) + (has("run.epochs") ? 1 : 0);
     if (count == 0) report("run.steps", "one of run.steps, run.tokens, run.epochs", "is required");
+    if (has("run.epochs") && loaded_.config.data.train.synthetic) {
+      report("run.epochs", "run.steps or run.tokens",
+             "counts passes, and synthetic data have no end");
+    }
     if (count < 2) return;
     for (const char* path : {"run.epochs", "run.tokens", "run.steps"}) {
       if (!has(path)) continue;

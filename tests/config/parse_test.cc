@@ -269,6 +269,8 @@ TEST(Parse, an_override_is_json_where_it_parses_and_text_otherwise) {
 
 TEST(Parse, contradictions_are_refused) {
   EXPECT_EQ(only_problem(load_with({"run.tokens=5"})).path, "run.tokens");
+  EXPECT_EQ(only_problem(load_with({"run.steps=null", "run.epochs=1"})).path, "run.epochs");
+  EXPECT_TRUE(load_with({"run.steps=null", "run.epochs=1", "data.train=p"}).problems.empty());
   EXPECT_EQ(only_problem(load_with({"data.train=p", "data.validation=q", "data.split=9,1"})).path,
             "data.split");
   EXPECT_EQ(only_problem(load_with({"data.split=9,1"})).path, "data.split");
