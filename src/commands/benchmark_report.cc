@@ -185,7 +185,8 @@ std::string head_text(const BenchmarkResult& result) {
       format_bytes(result.memory_bytes), result.world > 1 ? " a rank" : "");
   text += fmt::format("model     {:.1f} GFLOP/s", flops * 1e-9);
   if (result.of_product_rate()) {
-    text += fmt::format(", {} of the machine's product rate", percent(*result.of_product_rate()));
+    text += fmt::format(", {} of the machine's {}product rate", percent(*result.of_product_rate()),
+                        result.compute == DType::kBF16 ? "bf16 " : "");
   }
   if (result.peak_flops) text += fmt::format(", MFU {}", percent(flops / *result.peak_flops));
   text += '\n';
