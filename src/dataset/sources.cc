@@ -13,7 +13,28 @@ namespace {
 
 using Sources = std::vector<std::shared_ptr<const SampleSource>>;
 
+std::vector<double> weights_of(const DataSource& data) {
+  std::vector<double> weights;
+  for (const auto& [weight, prefix] : data.blend) weights.push_back(weight);
+  // Twice, because megatron-core's builder and its blend both do it, and the second can change the
+  // last bit.
+  return normalized(normalized(weights));
+}
+
+/// A source that would never be drawn, or weights that leave the numbers.
+void check_weights(const DataSource& data, const char* key) {
+  const std::vector<double> shares = weights_of(data);
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    if (shares[i] > 0 && shares[i] <= 1) continue;
+    throw ConfigError(
+        "{}: the weight {} of {} makes a share of {} beside the others. Choose weights nearer to "
+        "each other",
+        key, data.blend[i].first, data.blend[i].second, shares[i]);
+  }
+}
+
 std::vector<Corpus> open_corpora(const RunConfig& config, const DataSource& data, DataPart part) {
+  check_weights(data, &data == &config.data.train ? "data.train" : "data.validation");
   std::vector<Corpus> corpora;
   for (const auto& [weight, prefix] : data.blend) {
     auto file = std::make_shared<const IndexedFile>(prefix);
@@ -35,14 +56,6 @@ std::vector<Corpus> open_corpora(const RunConfig& config, const DataSource& data
 /// The part of data.train that data.split leaves for training, or all of it.
 std::vector<Corpus> open_training_corpora(const RunConfig& config) {
   return open_corpora(config, config.data.train, DataPart::kTrain);
-}
-
-std::vector<double> weights_of(const DataSource& data) {
-  std::vector<double> weights;
-  for (const auto& [weight, prefix] : data.blend) weights.push_back(weight);
-  // Twice, because megatron-core's builder and its blend both do it, and the second can change the
-  // last bit.
-  return normalized(normalized(weights));
 }
 
 Sources window_sources(const RunConfig& config, std::vector<Corpus> corpora,

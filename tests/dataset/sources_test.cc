@@ -156,6 +156,25 @@ TEST_F(SourcesTest, what_the_sources_would_refuse_is_found_without_them) {
   }
 }
 
+TEST_F(SourcesTest, weights_that_leave_a_source_nothing_are_refused) {
+  const std::string a = write("a", {40}), b = write("b", {40});
+  for (const auto order : {SampleOrderKind::kShuffled, SampleOrderKind::kMegatron}) {
+    config_.data.order = order;
+    for (const auto& [first, second] :
+         {std::pair{1e308, 1e308}, std::pair{1e-320, 1e308}, std::pair{1e-300, 1e300}}) {
+      config_.data.train.blend = {{first, a}, {second, b}};
+      const auto refused = [&](const auto& work) {
+        EXPECT_NE(message_of(work, ExitCode::kConfig).find("data.train: the weight"),
+                  std::string::npos);
+      };
+      refused([&] { check_training_source(config_, 5); });
+      refused([&] { make_training_source(config_, request_of(5)); });
+    }
+    config_.data.train.blend = {{1e-300, a}, {1e-300, b}};
+    check_training_source(config_, 5);
+  }
+}
+
 TEST_F(SourcesTest, an_empty_or_short_corpus_is_the_configs_fault) {
   config_.data.train.blend = {{1.0, write("none", {})}};
   EXPECT_NE(message_of([&] { training_facts(config_); }, ExitCode::kConfig).find("none.bin"),
