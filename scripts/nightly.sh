@@ -4,6 +4,7 @@
 #
 # usage: scripts/nightly.sh [TRAIN]     TRAIN: the binary (build/cpu-release/train)
 #
+# RANDOM_CONFIGS, RANDOM_KILLS (of each number of ranks) and SOAK_STEPS say how many (1000, 50, 100000).
 # Ends with an hour of fuzzing for each reader of foreign files (FUZZ_SECONDS), which needs scripts/setup.sh --fuzz.
 # Makes its own virtual environment in build/nightly-python; PYTHON names the interpreter for it.
 set -euo pipefail
@@ -74,6 +75,13 @@ JSON
   check "$python" scripts/check_export.py "$scratch/$name-hf" --source "$model" \
     --checkpoint "$(ls -d "$scratch/$name"/checkpoints/step-* | tail -n 1)" --train "$train"
 done
+
+section "Random configs, random kills, long runs"
+check "$(dirname "$train")/random_configs" --train "$train" --golden $golden --launcher scripts/run.sh \
+  --count "${RANDOM_CONFIGS:-1000}" --seed "$(date +%j)" --mpi-every 2
+check tests/e2e/random_kills_test.sh "$train" "${RANDOM_KILLS:-50}" "$RANDOM"
+check tests/e2e/soak_test.sh "$train" "${SOAK_STEPS:-100000}" 1000
+check tests/e2e/soak_test.sh "$train" 20000 200 2
 
 section "Fuzzing"
 check scripts/fuzz.sh --seconds "${FUZZ_SECONDS:-3600}"

@@ -1,0 +1,185 @@
+// Values of single keys: legal ones that fit whatever else is said, and ones that no config takes.
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "config/fields.h"
+#include "config/json_numbers.h"
+#include "config/unbuilt.h"
+#include "e2e/random_configs/random_config.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr std::int64_t kLargest = 9007199254740991;
+
+/// Draws a legal value, or null for "leave it out".
+using Draw = std::function<Json(Dice&, const Situation&)>;
+
+Draw one_of(std::vector<Json> values) {
+  return [values = std::move(values)](Dice& dice, const Situation&) { return dice.pick(values); };
+}
+
+bool decays(const Json& config, std::initializer_list<const char*> kinds) {
+  const Json* kind = value_at(config, "lr_schedule.kind");
+  const std::string name = kind == nullptr ? "cosine" : kind->as_string();
+  return std::any_of(kinds.begin(), kinds.end(), [&](const char* one) { return name == one; });
+}
+
+/// Keys of which a legal value is legal beside any other legal config. In the order of the table.
+const std::vector<std::pair<std::string, Draw>>& free_fields() {
+  static const std::vector<std::pair<std::string, Draw>> list = {
+      {"run.seed", one_of({0, 1, 1234, kLargest, 4294967296})},
+      {"run.device", one_of({"auto", "cpu"})},
+      {"run.cuda_graph", one_of({"auto", "off"})},
+      {"run.check_collectives", one_of({false})},
+      {"run.threads_per_rank", one_of({0, 1, 2, 3, 8, 2.0})},
+      {"run.deterministic", one_of({true, false})},
+      {"run.resume", one_of({"auto", "never"})},
+      {"run.exit_at_step", one_of({1, 2, 3, kLargest})},
+      {"run.exit_after_minutes", one_of({30, 0.5e3, 1e7})},
+      {"run.hang_timeout_seconds", one_of({0, 600, 1e7, 500.5})},
+      {"run.peak_tflops", one_of({0.001, 989, 1e9})},
+      {"data.seed", one_of({0, 7, kLargest})},
+      {"data.document_mask", one_of({true, false})},
+      {"data.mask_eod_loss", one_of({true, false})},
+      {"data.scan_bytes", one_of({0, 1, 100, kLargest})},
+      {"model_backend.attention", one_of({"own"})},
+      {"optimizer.kind", one_of({"adamw"})},
+      {"optimizer.betas",
+       one_of({Json::Array{0.9, 0.999}, Json::Array{0, 0}, Json::Array{0.999999, 0.0}})},
+      {"optimizer.eps", one_of({1e-8, 1e-6, 1, 1e-30})},
+      {"optimizer.weight_decay", one_of({0, 0.1, 10})},
+      {"optimizer.clip_grad_norm", one_of({0, 1, 1e-9, 1e30})},
+      {"optimizer.state", one_of({"fp32"})},
+      {"lr_schedule.kind", one_of({"cosine", "linear", "constant", "wsd"})},
+      {"lr_schedule.warmup_steps", one_of({0, 1, 2, 1000000})},
+      {"lr_schedule.min_lr", one_of({0, 1e-9})},
+      {"precision.compute", one_of({"fp32", "bf16"})},
+      {"precision.master", one_of({"fp32"})},
+      {"precision.accumulate", one_of({"fp32"})},
+      {"precision.wire", one_of({"fp32"})},
+      {"parallel.tensor", one_of({1, 1.0})},
+      {"parallel.sequence_parallel", one_of({false, true})},
+      {"parallel.context", one_of({1})},
+      {"parallel.context_method", one_of({"ring"})},
+      {"parallel.pipeline", one_of({1})},
+      {"parallel.pipeline_schedule", one_of({"1f1b"})},
+      {"parallel.virtual_stages", one_of({1})},
+      {"parallel.pipeline_layers", one_of({"balanced"})},
+      {"parallel.pipeline_times", one_of({nullptr})},
+      {"parallel.pipeline_memory_limit", one_of({nullptr})},
+      {"parallel.pipeline_group_size", one_of({1})},
+      {"parallel.speculative_step", one_of({false})},
+      {"parallel.expert", one_of({1})},
+      {"parallel.data", [](Dice&, const Situation& s) { return Json(s.world); }},
+      {"parallel.zero_stage", one_of({0})},
+      {"parallel.zero_group", one_of({nullptr})},
+      {"parallel.reduction_order", one_of({"rank"})},
+      {"parallel.recompute", one_of({"none"})},
+      {"checkpoint.interval_steps", one_of({0, 1, 2, kLargest})},
+      {"checkpoint.interval_minutes", one_of({0, 1e-6, 1e7})},
+      {"checkpoint.keep_last", one_of({0, 1, 2, 1000000})},
+      {"checkpoint.keep_every_steps", one_of({0, 1, 2, kLargest})},
+      {"checkpoint.async", one_of({false})},
+      {"checkpoint.when_busy", one_of({"wait"})},
+      {"checkpoint.staging_bytes", one_of({0})},
+      {"checkpoint.min_free_bytes", one_of({0, 1, 4096})},
+      {"checkpoint.directory", one_of({"elsewhere", "run/kept", "./deep/er/still"})},
+      {"evaluation.interval_steps", one_of({0, 1, 2, kLargest})},
+      {"evaluation.batches", one_of({1, 2, 5})},
+      {"log.interval_steps", one_of({1, 2, kLargest})},
+      {"log.tensorboard", one_of({true, false})},
+      {"log.trace_steps",
+       one_of({Json::Array{1, 1}, Json::Array{1, 2}, Json::Array{2, 1000000000000}})},
+  };
+  return list;
+}
+
+/// What draw_config places itself, because several keys hang together.
+constexpr const char* kPlaced[] = {
+    "run.directory", "run.steps",  "run.tokens",           "run.epochs", "init.weights",
+    "tokenizer",     "data.train", "data.validation",      "data.split", "data.sequence_length",
+    "data.order",    "batch.global", "batch.micro",        "batch.accumulation",
+    "data.cache_directory", "optimizer.lr", "lr_schedule.decay_end_step",
+    "lr_schedule.decay_steps", "lr_schedule.decay_shape"};
+
+/// Values of another type than any that the field takes, and numbers at and beyond its bounds.
+std::vector<Json> candidates(const Field& field) {
+  std::vector<Json> list = {true, "3", "nonsense", "", Json::array(), Json::object(), 3.7, -1,
+                            -0.5, 1e300, raw("1e400"), kLargest, Json::Array{1, "x"},
+                            Json::Array{Json::Array{0, "p"}}, "a\nb", "ADAMW", Json::Array{-1, 2}};
+  const FieldRow& row = field.row;
+  if (!std::isnan(row.minimum)) list.push_back(row.minimum - 1);
+  if (!std::isnan(row.above)) list.push_back(row.above);
+  if (!std::isnan(row.maximum)) list.push_back(row.maximum + 1);
+  if (!std::isnan(row.below)) list.push_back(Json::Array{row.below, 0});
+  if (!field.values.empty()) list.push_back(field.values.front() + "x");
+  return list;
+}
+
+/// Legal, but not built: the words and small numbers beside those that are.
+std::vector<Json> unbuilt_values(const Unbuilt& feature) {
+  const Field& field = *find_field(feature.path);
+  std::vector<Json> list = {2, true, 4, "plan.json", Json::Array{1, 1}, 0.5, 3,
+                            Json::Array{1.0, 1.0, 1.0, 0.0}};
+  for (const std::string& word : field.values) list.emplace_back(word);
+  std::erase_if(list, [&](const Json& value) {
+    RunConfig wanted;
+    if (!field.assign(value, wanted)) return true;
+    return std::any_of(feature.built.begin(), feature.built.end(), [&](std::string_view text) {
+      RunConfig works;
+      return field.assign(parse_json(text, "built"), works) && field.read(works) == field.read(wanted);
+    });
+  });
+  return list;
+}
+
+}  // namespace
+
+void draw_free_fields(Dice& dice, Json& config, const Situation& situation) {
+  const int chance = dice.pick({5, 15, 40});
+  for (const auto& [path, draw] : free_fields()) {
+    if (!dice.percent(chance)) continue;
+    Json value = draw(dice, situation);
+    if (!value.is_null()) set_at(config, path, std::move(value));
+  }
+  // What has a meaning for some kinds of schedule alone.
+  const Json* given = value_at(config, "lr_schedule.warmup_steps");
+  const std::int64_t warmup = given == nullptr ? 0 : given->as_integer();
+  if (decays(config, {"cosine", "linear"}) && dice.percent(chance))
+    set_at(config, "lr_schedule.decay_end_step", warmup + dice.pick<std::int64_t>({1, 2, 1000}));
+  if (decays(config, {"wsd"})) {
+    if (situation.has_steps && dice.percent(50))
+      set_at(config, "lr_schedule.decay_steps", dice.between(1, situation.steps));
+    if (dice.percent(50))
+      set_at(config, "lr_schedule.decay_shape", dice.word({"linear", "sqrt", "cosine"}));
+  }
+}
+
+std::set<std::string> drawn_fields() {
+  std::set<std::string> paths(std::begin(kPlaced), std::end(kPlaced));
+  for (const auto& [path, draw] : free_fields()) paths.insert(path);
+  return paths;
+}
+
+std::string illegal_value(Dice& dice, std::string_view path) {
+  const Field& field = *find_field(path);
+  std::vector<Json> list;
+  for (const Json& value : candidates(field)) {
+    RunConfig scratch;
+    // A raw part stands for a number that no type holds.
+    if (text_of(value) != value.dump() || !field.assign(value, scratch)) list.push_back(value);
+  }
+  for (const Unbuilt& feature : unbuilt_features()) {
+    if (feature.path != path) continue;
+    const std::vector<Json> more = unbuilt_values(feature);
+    list.insert(list.end(), more.begin(), more.end());
+    list.insert(list.end(), more.begin(), more.end());
+  }
+  return text_of(dice.pick(list));
+}
+
+}  // namespace trireme

@@ -1,0 +1,235 @@
+// Models of all families, at odd and tiny sizes.
+
+#include <algorithm>
+
+#include "e2e/random_configs/random_config.h"
+
+namespace trireme {
+
+namespace {
+
+std::int64_t divisor_of(Dice& dice, std::int64_t number) {
+  std::vector<std::int64_t> divisors;
+  for (std::int64_t d = 1; d <= number; ++d) {
+    if (number % d == 0) divisors.push_back(d);
+  }
+  return dice.pick(divisors);
+}
+
+Json draw_rope(Dice& dice, std::int64_t positions) {
+  Json rope;
+  const std::string kind = dice.pick<std::string>({"default", "linear", "llama3", "yarn"});
+  rope["rope_type"] = kind;
+  if (kind == "linear") rope["factor"] = dice.pick({2.0, 0.5, 8.0});
+  if (kind == "llama3") {
+    rope["factor"] = 8.0;
+    rope["low_freq_factor"] = dice.pick({1.0, 0.25});
+    rope["high_freq_factor"] = 4.0;
+    rope["original_max_position_embeddings"] = std::max<std::int64_t>(1, positions / 2);
+  }
+  if (kind == "yarn") {
+    rope["factor"] = dice.pick({4.0, 1.5});
+    rope["original_max_position_embeddings"] = std::max<std::int64_t>(1, positions / 4);
+    if (dice.percent(30)) rope["beta_fast"] = dice.pick({32.0, 16.0});
+    if (dice.percent(30)) rope["attention_factor"] = 1.25;
+    if (dice.percent(30)) rope["truncate"] = false;
+    if (dice.percent(20)) rope["mscale"] = 0.7;
+  }
+  return rope;
+}
+
+/// Keys of a downloaded config.json that have no effect on training, and features switched off.
+void add_companions(Dice& dice, Json& model, const std::string& family) {
+  if (dice.percent(20)) model["architectures"] = Json::Array{"Something"};
+  if (dice.percent(20)) model["torch_dtype"] = "bfloat16";
+  if (dice.percent(20)) model["use_cache"] = true;
+  if (dice.percent(15)) model["transformers_version"] = "5.0.0";
+  if (dice.percent(15)) model["bos_token_id"] = dice.pick<Json>({0, nullptr, 1});
+  if (dice.percent(15))
+    model["eos_token_id"] = dice.pick<Json>({0, nullptr, 1, Json::Array{0, 1}, 1 << 20});
+  if (dice.percent(10)) model["pad_token_id"] = nullptr;
+  if (dice.percent(15)) {
+    model[family == "gpt2" ? "attn_pdrop" : "attention_dropout"] = dice.pick({0.0, 0.1});
+  }
+  if (family != "gpt2" && dice.percent(10))
+    model["hidden_act"] = dice.word({"silu", "swish"});
+  if (family == "llama" && dice.percent(10)) model["pretraining_tp"] = 1;
+  if (family.starts_with("qwen")) {
+    if (dice.percent(15)) model["sliding_window"] = dice.pick<Json>({nullptr, 4096});
+    if (dice.percent(10)) model["use_sliding_window"] = false;
+    if (dice.percent(10)) {
+      Json types = Json::array();
+      for (std::int64_t i = 0; i < model.find("num_hidden_layers")->as_integer(); ++i)
+        types.push_back("full_attention");
+      model["layer_types"] = types;
+    }
+  }
+}
+
+Json draw_gpt2(Dice& dice, const Situation& situation, std::int64_t layers) {
+  // GPT-2 also takes the common names.
+  const bool common = dice.percent(30);
+  const std::int64_t heads = dice.pick<std::int64_t>({1, 2, 3, 4, 7});
+  const std::int64_t head_dim = dice.pick<std::int64_t>({2, 4, 6, 8, 10, 16});
+  Json model;
+  model["model_type"] = "gpt2";
+  model["vocab_size"] = situation.vocabulary;
+  model[common ? "hidden_size" : "n_embd"] = heads * head_dim;
+  model[common ? "num_attention_heads" : "n_head"] = heads;
+  model[common ? "num_hidden_layers" : "n_layer"] = layers;
+  model[common ? "max_position_embeddings" : "n_positions"] = situation.positions;
+  if (dice.percent(40)) {
+    model[common ? "intermediate_size" : "n_inner"] =
+        dice.pick<Json>({dice.between(1, 90), nullptr});
+  }
+  if (dice.percent(20)) model["layer_norm_epsilon"] = dice.pick({1e-5, 1e-3, 1e-12});
+  if (dice.percent(15)) model["activation_function"] = dice.word({"gelu_new", "gelu_pytorch_tanh"});
+  if (dice.percent(10)) model["n_ctx"] = 1024;
+  return model;
+}
+
+Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers) {
+  const std::string& family = situation.family;
+  const std::int64_t heads = dice.pick<std::int64_t>({1, 2, 3, 4, 6, 8});
+  const std::int64_t head_dim = 2 * dice.pick<std::int64_t>({1, 2, 3, 4, 5, 8, 16});
+  Json model;
+  model["model_type"] = family;
+  model["vocab_size"] = situation.vocabulary;
+  model["num_hidden_layers"] = layers;
+  model["num_attention_heads"] = heads;
+  // Without its own size a head is hidden / heads; only qwen3 takes 128 for a missing one.
+  if (family == "qwen3" || dice.percent(30)) {
+    model["hidden_size"] = dice.between(1, 70);
+    model["head_dim"] = head_dim;
+  } else {
+    model["hidden_size"] = heads * head_dim;
+    if (dice.percent(15)) model["head_dim"] = nullptr;
+  }
+  if (family != "llama" || dice.percent(60))
+    model["num_key_value_heads"] = dice.percent(10) ? Json() : Json(divisor_of(dice, heads));
+  model["intermediate_size"] = dice.between(1, 90);
+  if (situation.positions != 2048) model["max_position_embeddings"] = situation.positions;
+  if (dice.percent(25)) model["rms_norm_eps"] = dice.pick({1e-6, 1e-5, 1e-3, 1e-12});
+  if (dice.percent(20)) {
+    model[dice.word({"rope_parameters", "rope_scaling"})] = draw_rope(dice, situation.positions);
+  }
+  if (dice.percent(20)) model["rope_theta"] = dice.pick<Json>({500000.0, 10000, 2.5});
+  if (family != "qwen2" && dice.percent(25)) model["attention_bias"] = dice.percent(50);
+  if (family == "llama" && dice.percent(25)) model["mlp_bias"] = dice.percent(50);
+  return model;
+}
+
+}  // namespace
+
+Json draw_model(Dice& dice, std::int64_t vocabulary, Situation& situation) {
+  situation.family = dice.pick<std::string>({"llama", "qwen2", "qwen3", "gpt2"});
+  situation.vocabulary = vocabulary > 0 && dice.percent(60)
+                             ? vocabulary
+                             : std::max<std::int64_t>(vocabulary, 1) +
+                                   dice.pick<std::int64_t>({0, 1, 7, 100, 1000});
+  situation.positions =
+      situation.family == "gpt2" ? situation.sequence_length + dice.pick<std::int64_t>({0, 1, 32})
+                                 : dice.pick<std::int64_t>({1, 64, 2048, 32768});
+  const std::int64_t layers = dice.pick<std::int64_t>({1, 1, 2, 2, 3, 5});
+  Json model = situation.family == "gpt2" ? draw_gpt2(dice, situation, layers)
+                                          : draw_llama_like(dice, situation, layers);
+  if (dice.percent(4)) {  // enough memory to compare with the plan's
+    model["vocab_size"] = situation.vocabulary = 20000 + dice.between(0, 99);
+    if (model.find("hidden_size") != nullptr && model.find("head_dim") != nullptr)
+      model["hidden_size"] = 384;
+  }
+  if (dice.percent(50)) model["tie_word_embeddings"] = dice.percent(50);
+  if (dice.percent(20)) model["initializer_range"] = dice.pick<Json>({0.02, 0.2, 1, 1e-6});
+  // Some token ids are beyond the vocabulary on purpose: that is a note, no fault.
+  if (situation.family != "gpt2" || model.find("num_hidden_layers") == nullptr)
+    add_companions(dice, model, situation.family);
+  return model;
+}
+
+void add_model_oddity(Dice& dice, Json& config, RandomConfig& drawn, Situation& situation) {
+  Json& model = config["model"];
+  const bool gpt2 = situation.family == "gpt2";
+  const std::string heads =
+      gpt2 && model.find("n_head") != nullptr ? "n_head" : "num_attention_heads";
+  const std::string hidden = gpt2 && model.find("n_embd") != nullptr ? "n_embd" : "hidden_size";
+  const auto put = [&](const std::string& key, Json value, const char* refused_at) {
+    drawn.oddities.push_back("model." + key + " = " + text_of(value));
+    model[key] = std::move(value);
+    if (refused_at != nullptr) drawn.must_refuse.push_back(std::string("model.") + refused_at);
+  };
+  switch (dice.between(0, 16)) {
+    case 0:
+      return put("vocab_size", dice.pick<Json>({0, -1, 1.5, "257", true, 1 << 25, raw("1e400")}),
+                 "vocab_size");
+    case 1: {
+      const char* own = gpt2 ? "n_head" : "num_attention_heads";
+      model.erase(gpt2 ? "num_attention_heads" : "n_head");
+      return put(own, dice.pick<Json>({0, -2, 1.5, "2", Json::array(), 1 << 20}), own);
+    }
+    case 2:  // heads that do not divide, unless a head's size is given
+      if (model.find("head_dim") != nullptr) model.erase("head_dim");
+      if (situation.family == "qwen3") return put("head_dim", 3, "head_dim");
+      model[hidden] = 30;
+      if (!gpt2) model.erase("num_key_value_heads");
+      if (!gpt2) model["num_key_value_heads"] = 7;
+      model.erase(gpt2 ? "num_attention_heads" : "n_head");
+      return put(gpt2 ? "n_head" : heads, 7, gpt2 ? "n_head" : "num_attention_heads");
+    case 3:
+      if (gpt2) return put("n_inner", dice.pick<Json>({0, -1, "x"}), "n_inner");
+      return put("num_key_value_heads", dice.pick<Json>({0, 13, "x", 2.5}), "num_key_value_heads");
+    case 4:
+      if (gpt2) return put("head_dim", 8, "head_dim");  // no key of gpt2
+      return put("head_dim", dice.pick<Json>({3, 7, -2, 1 << 20}), "head_dim");
+    case 5:
+      return put(dice.word({"hiden_size", "n_embedding", "layers", "dropout_rate", "x"}), 4, nullptr),
+             drawn.must_refuse.push_back("model." + model.as_object().back().first);
+    case 6:
+      return put("model_type", dice.pick<Json>({"mamba", "mixtral", "qwen3_moe", "", 3, nullptr}),
+                 "model_type");
+    case 7:
+      return put("initializer_range", dice.pick<Json>({-0.02, 1.5, "x", raw("1e999")}),
+                 "initializer_range");
+    case 8:
+      return put("tie_word_embeddings", dice.pick<Json>({"true", 1, Json::array()}),
+                 "tie_word_embeddings");
+    case 9:
+      return put("quantization_config", Json::Object{{"bits", 4}}, "quantization_config");
+    case 10: {
+      if (gpt2) return put("activation_function", dice.word({"relu", "gelu"}), "activation_function");
+      Json rope;
+      rope["rope_type"] = dice.word({"dynamic", "longrope", "su"});
+      rope["factor"] = 2.0;
+      model.erase("rope_parameters");
+      return put("rope_scaling", rope, "rope_scaling.rope_type");
+    }
+    case 11:
+      if (situation.family.starts_with("qwen")) {
+        model.erase("layer_types");
+        model.erase("sliding_window");
+        model["max_window_layers"] = 0;
+        return put("use_sliding_window", true, "use_sliding_window");
+      }
+      return put("is_encoder_decoder", true, "is_encoder_decoder");
+    case 16:  // a head of a size that attention lacks
+      drawn.may_refuse = true;
+      if (!gpt2) return put("head_dim", 258, nullptr);
+      model[hidden] = 15;
+      return put(heads, dice.pick<Json>({3, 5}), nullptr);
+    case 12:  // legal, and all weights 0
+      drawn.finite = false;
+      return put("initializer_range", 0, nullptr);
+    case 13:
+      drawn.finite = false;
+      return put(gpt2 ? "layer_norm_epsilon" : "rms_norm_eps", dice.pick<Json>({0, 1}), nullptr);
+    case 14:  // far too large to run, and to be told so before anything is allocated
+      drawn.affordable = false;
+      drawn.may_refuse = true;
+      return put("vocab_size", 1 << 24, nullptr);
+    default:
+      drawn.may_refuse = true;
+      return put(gpt2 ? "n_positions" : "max_position_embeddings",
+                 dice.pick<Json>({1, 2, std::int64_t{1} << 22}), nullptr);
+  }
+}
+
+}  // namespace trireme
