@@ -378,7 +378,10 @@ def main():
         arguments.output = machine.ROOT / "runs" / "bench_pytorch"
     arguments.output = arguments.output.resolve()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    data = Bench(arguments).run()
+    try:
+        data = Bench(arguments).run()
+    except MeasurementFailed as failed:
+        sys.exit(f"bench_pytorch: {failed}")
     print((arguments.output / "README.md").read_text())
     print(f"written: {arguments.output}", file=sys.stderr)
     if any("error" in measurement for measurement in data["measurements"]):
