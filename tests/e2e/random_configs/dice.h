@@ -25,8 +25,7 @@ class Dice {
 
   template <class T>
   const T& pick(const std::vector<T>& list) {
-    return list[static_cast<std::size_t>(
-        between(0, static_cast<std::int64_t>(list.size()) - 1))];
+    return list[static_cast<std::size_t>(between(0, static_cast<std::int64_t>(list.size()) - 1))];
   }
   template <class T>
   T pick(std::initializer_list<T> list) {

@@ -268,8 +268,8 @@ class Drawing {
       std::replace(path.begin(), path.end(), '.', '_');
     } else {
       path = dice_.pick(fields()).path;
-      const auto at = static_cast<std::size_t>(
-          dice_.between(0, static_cast<std::int64_t>(path.size()) - 1));
+      const auto at =
+          static_cast<std::size_t>(dice_.between(0, static_cast<std::int64_t>(path.size()) - 1));
       if (path[at] != '.') path.insert(at, 1, path[at]);
     }
     const auto& known = sections();
@@ -446,9 +446,9 @@ class Drawing {
                            dice_.pick(fixtures_.checkpoints) + "/checkpoints");
       case 9:
         out_.codes.insert(2);
-        return expect_code(74, "init.weights",
-                           dice_.pick(dice_.percent(70) ? fixtures_.weights
-                                                        : fixtures_.checkpoints));
+        return expect_code(
+            74, "init.weights",
+            dice_.pick(dice_.percent(70) ? fixtures_.weights : fixtures_.checkpoints));
       case 8:
         return expect_code(74, "data.cache_directory", "/proc/no/such");
       case 0:

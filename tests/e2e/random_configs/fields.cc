@@ -1,10 +1,11 @@
 // Values of single keys: legal ones that fit whatever else is said, and ones that no config takes.
 
+#include "config/fields.h"
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
 
-#include "config/fields.h"
 #include "config/json_numbers.h"
 #include "config/unbuilt.h"
 #include "e2e/random_configs/random_config.h"
@@ -99,18 +100,45 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
 }
 
 /// What draw_config places itself, because several keys hang together.
-constexpr const char* kPlaced[] = {
-    "run.directory", "run.steps",  "run.tokens",           "run.epochs", "init.weights",
-    "tokenizer",     "data.train", "data.validation",      "data.split", "data.sequence_length",
-    "data.order",    "batch.global", "batch.micro",        "batch.accumulation",
-    "data.cache_directory", "optimizer.lr", "lr_schedule.decay_end_step",
-    "lr_schedule.decay_steps", "lr_schedule.decay_shape"};
+constexpr const char* kPlaced[] = {"run.directory",
+                                   "run.steps",
+                                   "run.tokens",
+                                   "run.epochs",
+                                   "init.weights",
+                                   "tokenizer",
+                                   "data.train",
+                                   "data.validation",
+                                   "data.split",
+                                   "data.sequence_length",
+                                   "data.order",
+                                   "batch.global",
+                                   "batch.micro",
+                                   "batch.accumulation",
+                                   "data.cache_directory",
+                                   "optimizer.lr",
+                                   "lr_schedule.decay_end_step",
+                                   "lr_schedule.decay_steps",
+                                   "lr_schedule.decay_shape"};
 
 /// Values of another type than any that the field takes, and numbers at and beyond its bounds.
 std::vector<Json> candidates(const Field& field) {
-  std::vector<Json> list = {true, "3", "nonsense", "", Json::array(), Json::object(), 3.7, -1,
-                            -0.5, 1e300, raw("1e400"), kLargest, Json::Array{1, "x"},
-                            Json::Array{Json::Array{0, "p"}}, "a\nb", "ADAMW", Json::Array{-1, 2}};
+  std::vector<Json> list = {true,
+                            "3",
+                            "nonsense",
+                            "",
+                            Json::array(),
+                            Json::object(),
+                            3.7,
+                            -1,
+                            -0.5,
+                            1e300,
+                            raw("1e400"),
+                            kLargest,
+                            Json::Array{1, "x"},
+                            Json::Array{Json::Array{0, "p"}},
+                            "a\nb",
+                            "ADAMW",
+                            Json::Array{-1, 2}};
   const FieldRow& row = field.row;
   if (!std::isnan(row.minimum)) list.push_back(row.minimum - 1);
   if (!std::isnan(row.above)) list.push_back(row.above);
@@ -123,15 +151,16 @@ std::vector<Json> candidates(const Field& field) {
 /// Legal, but not built: the words and small numbers beside those that are.
 std::vector<Json> unbuilt_values(const Unbuilt& feature) {
   const Field& field = *find_field(feature.path);
-  std::vector<Json> list = {2, true, 4, "plan.json", Json::Array{1, 1}, 0.5, 3,
-                            Json::Array{1.0, 1.0, 1.0, 0.0}};
+  std::vector<Json> list = {
+      2, true, 4, "plan.json", Json::Array{1, 1}, 0.5, 3, Json::Array{1.0, 1.0, 1.0, 0.0}};
   for (const std::string& word : field.values) list.emplace_back(word);
   std::erase_if(list, [&](const Json& value) {
     RunConfig wanted;
     if (!field.assign(value, wanted)) return true;
     return std::any_of(feature.built.begin(), feature.built.end(), [&](std::string_view text) {
       RunConfig works;
-      return field.assign(parse_json(text, "built"), works) && field.read(works) == field.read(wanted);
+      return field.assign(parse_json(text, "built"), works) &&
+             field.read(works) == field.read(wanted);
     });
   });
   return list;

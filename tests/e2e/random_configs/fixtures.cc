@@ -66,7 +66,8 @@ class Maker {
   void train(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), tools_.train.string());
     const Ended ended = run_program(arguments, folder_, "fixture");
-    expect(ended.code == 0, "{} {}: exit {}\n{}", arguments[0], arguments[1], ended.code, ended.log);
+    expect(ended.code == 0, "{} {}: exit {}\n{}", arguments[0], arguments[1], ended.code,
+           ended.log);
   }
 
   void add(const char* name, const std::string& tokenizer, std::vector<std::string> input) {

@@ -91,8 +91,8 @@ class Judge {
   }
 
   [[nodiscard]] std::vector<std::string> plan_arguments() const {
-    std::vector<std::string> arguments = {"plan", "--json", "--memory", "2GiB", "--world",
-                                          std::to_string(drawn_.world)};
+    std::vector<std::string> arguments = {"plan", "--json",  "--memory",
+                                          "2GiB", "--world", std::to_string(drawn_.world)};
     arguments.insert(arguments.end(), config_.begin(), config_.end());
     return arguments;
   }
@@ -121,15 +121,15 @@ class Judge {
     for (const Json& error : errors->as_array()) check_error(error);
     for (const std::string& path : drawn_.must_refuse) {
       const auto& found = verdict_.refused_at;
-      require(std::find(found.begin(), found.end(), path) != found.end(),
-              "not refused at " + path);
+      require(std::find(found.begin(), found.end(), path) != found.end(), "not refused at " + path);
     }
     if (only_memory() || !can_start()) return;
     const Ended ended = train({});
     // A missing file of tokens has a code of its own, which a plan only has where nothing else is
     // wrong.
     const bool file_first = ended.code == 74 && drawn_.codes.contains(74);
-    require(ended.code == 2 || file_first, fmt::format("train ends with {}, plan with 2", ended.code));
+    require(ended.code == 2 || file_first,
+            fmt::format("train ends with {}, plan with 2", ended.code));
     if (ended.code != 2) return;
     for (const Json& error : errors->as_array()) {
       const std::string& message = error.find("message")->as_string();
@@ -166,11 +166,10 @@ class Judge {
       require(text != nullptr && text->is_string(), fmt::format("{}: {} is no text", path, key));
     }
     require(!error.find("message")->as_string().empty(), path + ": no message");
-    const bool known =
-        path.starts_with("--") || find_field(path) != nullptr || names_model_key(path) ||
-        value_at(drawn_.merged, path) != nullptr ||
-        (path.empty() && drawn_.must_refuse == std::vector<std::string>{""}) ||
-        std::find(sections().begin(), sections().end(), path) != sections().end();
+    const bool known = path.starts_with("--") || find_field(path) != nullptr ||
+                       names_model_key(path) || value_at(drawn_.merged, path) != nullptr ||
+                       (path.empty() && drawn_.must_refuse == std::vector<std::string>{""}) ||
+                       std::find(sections().begin(), sections().end(), path) != sections().end();
     require(known, fmt::format("\"{}\" is no path of the config or of the schema", path));
   }
 
@@ -198,8 +197,9 @@ class Judge {
     const Json* errors = report_of(plan_);
     if (errors == nullptr) return;
     require(errors->as_array().empty(), "accepted with errors");
-    require(!drawn_.refused, "accepted, but must be refused at " +
-                                 (drawn_.must_refuse.empty() ? "some path" : drawn_.must_refuse[0]));
+    require(!drawn_.refused,
+            "accepted, but must be refused at " +
+                (drawn_.must_refuse.empty() ? "some path" : drawn_.must_refuse[0]));
     if (!drawn_.affordable || !is_affordable() || !verdict_.faults.empty()) return;
     if (!can_start()) return;
 
@@ -273,8 +273,8 @@ class Judge {
 
   /// The config that a run leaves says the same as the one it was given.
   void check_resolved(const std::filesystem::path& file) {
-    const Ended again = program("plan_again", {"plan", "--json", "--world",
-                                               std::to_string(drawn_.world), file.string()});
+    const Ended again = program(
+        "plan_again", {"plan", "--json", "--world", std::to_string(drawn_.world), file.string()});
     require(again.code == 0, fmt::format("plan of the run's config.json ends with {}", again.code));
     if (again.code != 0) return;
     const Json other = parse_json(again.out, "the second plan");

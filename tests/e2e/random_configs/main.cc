@@ -57,7 +57,8 @@ void require_all_fields_drawn() {
 class Session {
  public:
   explicit Session(Options options)
-      : options_(std::move(options)), fixtures_(make_fixtures(options_.tools, scratch_ / "fixtures")) {}
+      : options_(std::move(options)),
+        fixtures_(make_fixtures(options_.tools, scratch_ / "fixtures")) {}
 
   int run() {
     const std::int64_t first = options_.only < 0 ? 0 : options_.only;
@@ -90,8 +91,7 @@ class Session {
 
   void keep(std::int64_t index, const RandomConfig& drawn, const Verdict& verdict) {
     ++failures_;
-    const std::filesystem::path folder =
-        options_.keep / fmt::format("{}-{}", options_.seed, index);
+    const std::filesystem::path folder = options_.keep / fmt::format("{}-{}", options_.seed, index);
     std::filesystem::remove_all(folder);
     std::filesystem::create_directories(folder.parent_path());
     std::filesystem::copy(scratch_ / "case", folder, std::filesystem::copy_options::recursive);

@@ -51,8 +51,7 @@ void add_companions(Dice& dice, Json& model, const std::string& family) {
   if (dice.percent(15)) {
     model[family == "gpt2" ? "attn_pdrop" : "attention_dropout"] = dice.pick({0.0, 0.1});
   }
-  if (family != "gpt2" && dice.percent(10))
-    model["hidden_act"] = dice.word({"silu", "swish"});
+  if (family != "gpt2" && dice.percent(10)) model["hidden_act"] = dice.word({"silu", "swish"});
   if (family == "llama" && dice.percent(10)) model["pretraining_tp"] = 1;
   if (family.starts_with("qwen")) {
     if (dice.percent(15)) model["sliding_window"] = dice.pick<Json>({nullptr, 4096});
@@ -123,13 +122,13 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
 
 Json draw_model(Dice& dice, std::int64_t vocabulary, Situation& situation) {
   situation.family = dice.pick<std::string>({"llama", "qwen2", "qwen3", "gpt2"});
-  situation.vocabulary = vocabulary > 0 && dice.percent(60)
-                             ? vocabulary
-                             : std::max<std::int64_t>(vocabulary, 1) +
-                                   dice.pick<std::int64_t>({0, 1, 7, 100, 1000});
-  situation.positions =
-      situation.family == "gpt2" ? situation.sequence_length + dice.pick<std::int64_t>({0, 1, 32})
-                                 : dice.pick<std::int64_t>({1, 64, 2048, 32768});
+  situation.vocabulary =
+      vocabulary > 0 && dice.percent(60)
+          ? vocabulary
+          : std::max<std::int64_t>(vocabulary, 1) + dice.pick<std::int64_t>({0, 1, 7, 100, 1000});
+  situation.positions = situation.family == "gpt2"
+                            ? situation.sequence_length + dice.pick<std::int64_t>({0, 1, 32})
+                            : dice.pick<std::int64_t>({1, 64, 2048, 32768});
   const std::int64_t layers = dice.pick<std::int64_t>({1, 1, 2, 2, 3, 5});
   Json model = situation.family == "gpt2" ? draw_gpt2(dice, situation, layers)
                                           : draw_llama_like(dice, situation, layers);
@@ -181,7 +180,8 @@ void add_model_oddity(Dice& dice, Json& config, RandomConfig& drawn, Situation& 
       if (gpt2) return put("head_dim", 8, "head_dim");  // no key of gpt2
       return put("head_dim", dice.pick<Json>({3, 7, -2, 1 << 20}), "head_dim");
     case 5:
-      return put(dice.word({"hiden_size", "n_embedding", "layers", "dropout_rate", "x"}), 4, nullptr),
+      return put(dice.word({"hiden_size", "n_embedding", "layers", "dropout_rate", "x"}), 4,
+                 nullptr),
              drawn.must_refuse.push_back("model." + model.as_object().back().first);
     case 6:
       return put("model_type", dice.pick<Json>({"mamba", "mixtral", "qwen3_moe", "", 3, nullptr}),
@@ -195,7 +195,8 @@ void add_model_oddity(Dice& dice, Json& config, RandomConfig& drawn, Situation& 
     case 9:
       return put("quantization_config", Json::Object{{"bits", 4}}, "quantization_config");
     case 10: {
-      if (gpt2) return put("activation_function", dice.word({"relu", "gelu"}), "activation_function");
+      if (gpt2)
+        return put("activation_function", dice.word({"relu", "gelu"}), "activation_function");
       Json rope;
       rope["rope_type"] = dice.word({"dynamic", "longrope", "su"});
       rope["factor"] = 2.0;

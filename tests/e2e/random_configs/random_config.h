@@ -18,10 +18,10 @@ struct Fixtures {
     std::string prefix, tokenizer;
     std::int64_t vocabulary = 0, tokens = 0, documents = 0;
   };
-  std::vector<Tokens> tokens;           ///< each long enough for 40 windows of 32 tokens
-  Tokens short_tokens;                  ///< shorter than a window of 64 tokens
-  std::vector<std::string> weights;     ///< Hugging Face directories
-  std::vector<std::string> checkpoints; ///< run folders with a checkpoint of a llama
+  std::vector<Tokens> tokens;            ///< each long enough for 40 windows of 32 tokens
+  Tokens short_tokens;                   ///< shorter than a window of 64 tokens
+  std::vector<std::string> weights;      ///< Hugging Face directories
+  std::vector<std::string> checkpoints;  ///< run folders with a checkpoint of a llama
 };
 
 struct RandomConfig {
@@ -30,16 +30,16 @@ struct RandomConfig {
   std::vector<std::string> overrides;                      ///< of --set
   std::int64_t world = 1;
 
-  Json merged;                             ///< what all of them say together, for paths
-  std::vector<std::string> oddities;       ///< in words
-  std::vector<std::string> must_refuse;    ///< each of these paths must have an error
-  bool refused = false;                    ///< there must be an error, at whatever path
-  bool may_refuse = false;                 ///< an oddity that may be legal or not
+  Json merged;                           ///< what all of them say together, for paths
+  std::vector<std::string> oddities;     ///< in words
+  std::vector<std::string> must_refuse;  ///< each of these paths must have an error
+  bool refused = false;                  ///< there must be an error, at whatever path
+  bool may_refuse = false;               ///< an oddity that may be legal or not
   /// Exit codes besides 0 that the run of an accepted config may have, since they hang on what a
   /// plan does not look at: the machine, the run's folder, time.
   std::set<int> codes;
-  bool finite = true;     ///< the losses must be
-  bool affordable = true; ///< small enough to be run where it is accepted
+  bool finite = true;      ///< the losses must be
+  bool affordable = true;  ///< small enough to be run where it is accepted
 };
 
 /// Number `index` of the configs of this seed.
