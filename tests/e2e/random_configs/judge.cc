@@ -26,10 +26,27 @@ std::vector<Json> lines_of(const std::filesystem::path& file) {
   return lines;
 }
 
+/// A member, or null where a line or a plan lacks it.
+const Json& member(const Json& object, std::string_view key) {
+  static const Json nothing;
+  const Json* found = object.find(key);
+  return found == nullptr ? nothing : *found;
+}
+
+std::string text_at(const Json& object, std::string_view key) {
+  const Json& value = member(object, key);
+  return value.is_string() ? value.as_string() : "";
+}
+
+std::int64_t integer(const Json& object, std::string_view key) {
+  const Json& value = member(object, key);
+  return value.is_integer() ? value.as_integer() : -1;
+}
+
 std::vector<Json> of_kind(const std::vector<Json>& lines, std::string_view kind) {
   std::vector<Json> found;
   for (const Json& line : lines) {
-    if (line.find("kind")->as_string() == kind) found.push_back(line);
+    if (member(line, "kind") == Json(kind)) found.push_back(line);
   }
   return found;
 }
@@ -132,7 +149,7 @@ class Judge {
             fmt::format("train ends with {}, plan with 2", ended.code));
     if (ended.code != 2) return;
     for (const Json& error : errors->as_array()) {
-      const std::string& message = error.find("message")->as_string();
+      const std::string message = text_at(error, "message");
       require(ended.log.find(message) != std::string::npos, "train does not say: " + message);
     }
     require(!std::filesystem::exists(case_.folder / "run" / "metrics.jsonl"),
@@ -155,17 +172,17 @@ class Judge {
     if (errors == nullptr || !errors->is_array()) return nullptr;
     verdict_.refused_at.clear();
     for (const Json& error : errors->as_array())
-      verdict_.refused_at.push_back(error.find("path")->as_string());
+      verdict_.refused_at.push_back(text_at(error, "path"));
     return errors;
   }
 
   void check_error(const Json& error) {
-    const std::string& path = error.find("path")->as_string();
+    const std::string path = text_at(error, "path");
     for (const char* key : {"found", "legal", "nearest", "message"}) {
       const Json* text = error.find(key);
       require(text != nullptr && text->is_string(), fmt::format("{}: {} is no text", path, key));
     }
-    require(!error.find("message")->as_string().empty(), path + ": no message");
+    require(!text_at(error, "message").empty(), path + ": no message");
     const bool known = path.starts_with("--") || find_field(path) != nullptr ||
                        names_model_key(path) || value_at(drawn_.merged, path) != nullptr ||
                        (path.empty() && drawn_.must_refuse == std::vector<std::string>{""}) ||
@@ -203,7 +220,7 @@ class Judge {
     if (!drawn_.affordable || !is_affordable() || !verdict_.faults.empty()) return;
     if (!can_start()) return;
 
-    const std::int64_t planned = report_.find("steps")->as_integer();
+    const std::int64_t planned = integer(report_, "steps");
     const Json* exit_at = value_at(drawn_.merged, "run.exit_at_step");
     std::int64_t last = planned > 0 ? planned : 2;
     std::vector<std::string> more;
@@ -222,13 +239,14 @@ class Judge {
   }
 
   [[nodiscard]] bool is_affordable() const {
-    const Json& batch = *report_.find("batch");
-    const double tokens = batch.find("global")->as_double() *
+    const Json& batch = member(report_, "batch");
+    const double tokens = static_cast<double>(integer(batch, "global")) *
                           value_at(drawn_.merged, "data.sequence_length")->as_double();
     const Json* steps = value_at(drawn_.merged, "evaluation.batches");
     const double passes = 2 + (steps == nullptr ? 20 : std::min(steps->as_double(), 100.0));
-    return report_.find("memory_bytes_max")->as_integer() <= kMemoryMax &&
-           report_.find("model_flops_per_token")->as_double() * tokens * passes <= 20 * kFlopsMax;
+    return integer(report_, "memory_bytes_max") <= kMemoryMax &&
+           static_cast<double>(integer(report_, "model_flops_per_token")) * tokens * passes <=
+               20 * kFlopsMax;
   }
 
   void check_run(std::int64_t last) {
@@ -255,18 +273,18 @@ class Judge {
   }
 
   void check_step(const Json& line, std::size_t index) {
-    require(line.find("step")->as_integer() == static_cast<std::int64_t>(index) + 1,
+    require(integer(line, "step") == static_cast<std::int64_t>(index) + 1,
             "the steps are not in order");
     for (const char* key : {"loss", "grad_norm"}) {
-      const bool finite = line.find(key)->is_number();
+      const bool finite = member(line, key).is_number();
       require(finite || !drawn_.finite, fmt::format("step {}: {} is not finite", index + 1, key));
     }
-    const Json& batch = *report_.find("batch");
-    require(line.find("consumed_samples")->as_integer() ==
-                batch.find("global")->as_integer() * (static_cast<std::int64_t>(index) + 1),
+    const Json& batch = member(report_, "batch");
+    require(integer(line, "consumed_samples") ==
+                integer(batch, "global") * (static_cast<std::int64_t>(index) + 1),
             "consumed_samples is not the plan's");
-    const std::int64_t memory = line.find("memory_bytes")->as_integer();
-    const std::int64_t planned = report_.find("memory_bytes_max")->as_integer();
+    const std::int64_t memory = integer(line, "memory_bytes");
+    const std::int64_t planned = integer(report_, "memory_bytes_max");
     require(memory <= kProgramBytes + planned * 3 / 2,
             fmt::format("{} bytes of memory, {} were planned", memory, planned));
   }
@@ -279,11 +297,12 @@ class Judge {
     if (again.code != 0) return;
     const Json other = parse_json(again.out, "the second plan");
     for (const char* key : {"batch", "parameters", "ranks", "model_flops_per_token"}) {
-      require(*other.find(key) == *report_.find(key),
+      require(member(other, key) == member(report_, key),
               fmt::format("config.json of the run plans other {}", key));
     }
-    if (report_.find("steps")->as_integer() > 0)
-      require(*other.find("steps") == *report_.find("steps"), "config.json plans other steps");
+    if (integer(report_, "steps") > 0)
+      require(integer(other, "steps") == integer(report_, "steps"),
+              "config.json plans other steps");
   }
 
   /// What people do next.
