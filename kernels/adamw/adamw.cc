@@ -62,7 +62,7 @@ void adamw_update(Context& context, std::span<const AdamWTensor> tensors,
   }
   if (elements == 0) return;
   const auto single = [](double x) { return static_cast<float>(x); };
-  choose_table("adamw", context, avx2::adamw_cpu, avx512::adamw_cpu)
+  choose_table("adamw", context, avx2::adamw_cpu, avx512::adamw_cpu, &GpuKernels::adamw)
       .update({context.exec(), plain_tensors, static_cast<std::int64_t>(tensors.size()), elements,
                scalars.gradient_scale, single(1 - constants.beta1), single(constants.beta2),
                single(1 - constants.beta2), single(scalars.lr / scalars.bias_correction1),

@@ -36,5 +36,8 @@ extern const AdamWKernels adamw_cpu;
 namespace avx512 {
 extern const AdamWKernels adamw_cpu;
 }
+namespace cuda {
+extern const AdamWKernels adamw_cuda;
+}
 
 }  // namespace trireme

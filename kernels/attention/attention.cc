@@ -19,7 +19,7 @@ constexpr std::int64_t kFewQueries = 4;
 constexpr std::int64_t kWorkPerThreadMin = 32768;
 
 const AttentionKernels& table(const Context& context) {
-  return choose_table("attention", context, avx2::attention_cpu, avx512::attention_cpu);
+  return context.isa() == Isa::kAvx512 ? avx512::attention_cpu : avx2::attention_cpu;
 }
 
 std::int64_t token_count(const ArgumentChecker& check, const char* name,

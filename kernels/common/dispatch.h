@@ -3,14 +3,22 @@
 
 #include "base/error.h"
 #include "device/context.h"
+#include "kernels/common/gpu_kernels.h"
 
 namespace trireme {
 
-/// `op` names the op in the error for a device that has no table.
+/// The GPU's table of an op that has one of its own kind.
+template <class Table>
+const Table& gpu_table(const char* op, const Table* GpuKernels::*member) {
+  const Table* table = gpu_kernels().*member;
+  expect(table != nullptr, "{} has no table for GPUs", op);
+  return *table;
+}
+
 template <class Table>
 const Table& choose_table(const char* op, const Context& context, const Table& avx2,
-                          const Table& avx512) {
-  expect(context.device().kind == DeviceKind::kCpu, "{} has no table for this device", op);
+                          const Table& avx512, const Table* GpuKernels::*gpu) {
+  if (context.on_gpu()) return gpu_table(op, gpu);
   return context.isa() == Isa::kAvx512 ? avx512 : avx2;
 }
 

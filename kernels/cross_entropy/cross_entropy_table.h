@@ -50,5 +50,8 @@ extern const CrossEntropyKernels cross_entropy_cpu;
 namespace avx512 {
 extern const CrossEntropyKernels cross_entropy_cpu;
 }
+namespace cuda {
+extern const CrossEntropyKernels cross_entropy_cuda;
+}
 
 }  // namespace trireme

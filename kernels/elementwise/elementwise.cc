@@ -9,7 +9,8 @@ namespace trireme {
 namespace {
 
 const ElementwiseKernels& table(const Context& context) {
-  return choose_table("elementwise", context, avx2::elementwise_cpu, avx512::elementwise_cpu);
+  return choose_table("elementwise", context, avx2::elementwise_cpu, avx512::elementwise_cpu,
+                      &GpuKernels::elementwise);
 }
 
 }  // namespace

@@ -50,5 +50,8 @@ extern const ElementwiseKernels elementwise_cpu;
 namespace avx512 {
 extern const ElementwiseKernels elementwise_cpu;
 }
+namespace cuda {
+extern const ElementwiseKernels elementwise_cuda;
+}
 
 }  // namespace trireme

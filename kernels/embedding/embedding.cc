@@ -9,7 +9,8 @@ namespace trireme {
 namespace {
 
 const EmbeddingKernels& table(const Context& context) {
-  return choose_table("embedding", context, avx2::embedding_cpu, avx512::embedding_cpu);
+  return choose_table("embedding", context, avx2::embedding_cpu, avx512::embedding_cpu,
+                      &GpuKernels::embedding);
 }
 
 }  // namespace

@@ -38,5 +38,8 @@ extern const EmbeddingKernels embedding_cpu;
 namespace avx512 {
 extern const EmbeddingKernels embedding_cpu;
 }
+namespace cuda {
+extern const EmbeddingKernels embedding_cuda;
+}
 
 }  // namespace trireme

@@ -9,7 +9,7 @@ namespace trireme {
 namespace {
 
 const GeluKernels& table(const Context& context) {
-  return choose_table("gelu", context, avx2::gelu_cpu, avx512::gelu_cpu);
+  return choose_table("gelu", context, avx2::gelu_cpu, avx512::gelu_cpu, &GpuKernels::gelu);
 }
 
 }  // namespace

@@ -33,5 +33,8 @@ extern const GeluKernels gelu_cpu;
 namespace avx512 {
 extern const GeluKernels gelu_cpu;
 }
+namespace cuda {
+extern const GeluKernels gelu_cuda;
+}
 
 }  // namespace trireme

@@ -10,7 +10,7 @@ namespace trireme {
 namespace gemm_internal {
 
 const GemmKernels& kernels(const Context& context) {
-  return choose_table("gemm", context, avx2::gemm_cpu, avx512::gemm_cpu);
+  return context.isa() == Isa::kAvx512 ? avx512::gemm_cpu : avx2::gemm_cpu;
 }
 
 void fill_with_bias(Context& context, TensorView c_MN, ConstTensorView bias_N) {

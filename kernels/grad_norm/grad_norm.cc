@@ -19,7 +19,8 @@ void grad_norm_accumulate(Context& context, ExactSum& sum, ConstTensorView gradi
   auto* squares =
       reinterpret_cast<double*>(context.scratch(static_cast<std::size_t>(rows) * sizeof(double)));
   const GradNormKernels& kernels =
-      choose_table("grad_norm_accumulate", context, avx2::grad_norm_cpu, avx512::grad_norm_cpu);
+      choose_table("grad_norm_accumulate", context, avx2::grad_norm_cpu, avx512::grad_norm_cpu,
+                   &GpuKernels::grad_norm);
   kernels.row_squares({context.exec(), squares, gradient.as<float>(), rows, columns});
   for (std::int64_t r = 0; r < rows; ++r) sum.add(squares[r]);
 }

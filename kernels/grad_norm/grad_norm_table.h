@@ -23,5 +23,8 @@ extern const GradNormKernels grad_norm_cpu;
 namespace avx512 {
 extern const GradNormKernels grad_norm_cpu;
 }
+namespace cuda {
+extern const GradNormKernels grad_norm_cuda;
+}
 
 }  // namespace trireme

@@ -44,5 +44,8 @@ extern const NormKernels norm_cpu;
 namespace avx512 {
 extern const NormKernels norm_cpu;
 }
+namespace cuda {
+extern const NormKernels norm_cuda;
+}
 
 }  // namespace trireme

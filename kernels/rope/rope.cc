@@ -9,7 +9,7 @@ namespace trireme {
 namespace {
 
 const RopeKernels& table(const Context& context) {
-  return choose_table("rope", context, avx2::rope_cpu, avx512::rope_cpu);
+  return choose_table("rope", context, avx2::rope_cpu, avx512::rope_cpu, &GpuKernels::rope);
 }
 
 void check_rotation(const ArgumentChecker& check, ConstTensorView positions_T,

@@ -48,5 +48,8 @@ extern const RopeKernels rope_cpu;
 namespace avx512 {
 extern const RopeKernels rope_cpu;
 }
+namespace cuda {
+extern const RopeKernels rope_cuda;
+}
 
 }  // namespace trireme

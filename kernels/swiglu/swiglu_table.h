@@ -33,5 +33,8 @@ extern const SwigluKernels swiglu_cpu;
 namespace avx512 {
 extern const SwigluKernels swiglu_cpu;
 }
+namespace cuda {
+extern const SwigluKernels swiglu_cuda;
+}
 
 }  // namespace trireme

@@ -3,6 +3,9 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <utility>
+
+#include "device/gpu.h"
 
 namespace trireme {
 
@@ -11,14 +14,58 @@ Context::Context(Device device, int threads, Isa isa)
   // oneDNN runs on the same OpenMP team as our own ops.
   omp_set_num_threads(threads);
   omp_set_dynamic(0);
+  if (!on_gpu()) return;
+  gpu::select(device.index);
+  exec_.stream = gpu::make_stream();
+}
+
+Context::Context(Context&& other) noexcept
+    : device_(other.device_),
+      isa_(other.isa_),
+      exec_{other.exec_.threads, std::exchange(other.exec_.stream, nullptr)},
+      scratch_(std::move(other.scratch_)),
+      host_scratch_(std::move(other.host_scratch_)),
+      constants_(std::move(other.constants_)),
+      op_trace_(other.op_trace_) {}
+
+Context::~Context() {
+  if (exec_.stream != nullptr) gpu::destroy_stream(exec_.stream);
 }
 
 std::byte* Context::scratch(std::size_t bytes) {
   if (bytes > scratch_.size()) {
-    scratch_ = HostBuffer();  // first, so that both never exist at once
-    scratch_ = HostBuffer(std::max(bytes, std::size_t{1} << 16));
+    synchronize();
+    scratch_ = Memory();  // first, so that both never exist at once
+    scratch_ = Memory(device_, std::max(bytes, std::size_t{1} << 16));
   }
   return scratch_.data();
+}
+
+std::byte* Context::host_scratch(std::size_t bytes) {
+  if (!on_gpu()) return scratch(bytes);
+  if (bytes > host_scratch_.size()) {
+    host_scratch_ = HostBuffer();
+    host_scratch_ = HostBuffer(std::max(bytes, std::size_t{1} << 16));
+  }
+  return host_scratch_.data();
+}
+
+const std::byte* Context::device_constant(std::span<const std::byte> bytes) {
+  const std::string_view content(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const auto found = constants_.find(content);
+  if (found != constants_.end()) return found->second.data();
+  Memory memory(device_, bytes.size());
+  if (on_gpu()) {
+    gpu::copy(memory.data(), bytes.data(), bytes.size(), exec_.stream);
+    synchronize();
+  } else {
+    std::copy(bytes.begin(), bytes.end(), memory.data());
+  }
+  return constants_.emplace(content, std::move(memory)).first->second.data();
+}
+
+void Context::synchronize() {
+  if (on_gpu()) gpu::synchronize(exec_.stream);
 }
 
 }  // namespace trireme

@@ -4,11 +4,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <span>
+#include <string>
 
 #include "device/cpu_info.h"
 #include "device/device.h"
 #include "device/exec.h"
 #include "device/host_memory.h"
+#include "device/memory.h"
 
 namespace trireme {
 
@@ -16,10 +20,15 @@ class OpTrace;
 
 class Context {
  public:
-  /// `threads` >= 1 and an instruction set that this CPU has.
+  /// `threads` >= 1 and an instruction set that this CPU has. For a GPU: selects it for the calling
+  /// thread and makes the stream that ops run in; ops return before they are done.
   Context(Device device, int threads, Isa isa);
+  Context(Context&& other) noexcept;
+  Context& operator=(Context&&) = delete;
+  ~Context();
 
   [[nodiscard]] Device device() const { return device_; }
+  [[nodiscard]] bool on_gpu() const { return device_.kind == DeviceKind::kCuda; }
   [[nodiscard]] Isa isa() const { return isa_; }
   [[nodiscard]] int threads() const { return exec_.threads; }
   [[nodiscard]] const Exec& exec() const { return exec_; }
@@ -27,16 +36,27 @@ class Context {
   [[nodiscard]] OpTrace* op_trace() const { return op_trace_; }
   void set_op_trace(OpTrace* trace) { op_trace_ = trace; }
 
-  /// At least `bytes`, aligned to 64, valid until the next call: an op uses it within one call
-  /// only. Grows on demand, so that after the first step of a shape it allocates nothing.
+  /// At least `bytes` of the device's memory, aligned to 64, valid until the next call: an op uses
+  /// it within one call only. Grows on demand, so that after the first step of a shape it allocates
+  /// nothing.
   std::byte* scratch(std::size_t bytes);
   [[nodiscard]] std::size_t scratch_bytes() const { return scratch_.size(); }
+  /// The same on the host, whatever the device.
+  std::byte* host_scratch(std::size_t bytes);
+  /// A copy of `bytes` in the device's memory, aligned to 64, for as long as the context lives. The
+  /// same bytes give the same copy: for tables that an op derives from its shapes at every call.
+  const std::byte* device_constant(std::span<const std::byte> bytes);
+
+  /// Waits until all that ops were asked for is done. Throws what failed there.
+  void synchronize();
 
  private:
   Device device_;
   Isa isa_;
   Exec exec_;
-  HostBuffer scratch_;
+  Memory scratch_;
+  HostBuffer host_scratch_;
+  std::map<std::string, Memory, std::less<>> constants_;  ///< by content
   OpTrace* op_trace_ = nullptr;
 };
 

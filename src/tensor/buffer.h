@@ -1,6 +1,6 @@
 #pragma once
 
-#include "device/host_memory.h"
+#include "device/memory.h"
 #include "tensor/tensor_view.h"
 
 namespace trireme {
@@ -9,15 +9,16 @@ namespace trireme {
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(DType dtype, Shape shape)
-      : memory_(static_cast<std::size_t>(shape.count()) * size_of(dtype)),
+  /// On the host, where no device is given.
+  Buffer(DType dtype, Shape shape, Device device = {})
+      : memory_(device, static_cast<std::size_t>(shape.count()) * size_of(dtype)),
         dtype_(dtype),
         shape_(shape) {}
   [[nodiscard]] TensorView view() const { return {memory_.data(), dtype_, shape_}; }
   [[nodiscard]] std::size_t bytes() const { return memory_.size(); }
 
  private:
-  HostBuffer memory_;
+  Memory memory_;
   DType dtype_ = DType::kF32;
   Shape shape_;
 };

@@ -38,7 +38,7 @@ AdamWScalars scalars_at(int t, const AdamWConstants& constants) {
 }
 
 TEST_P(AdamW, the_first_step_by_hand) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   // m / c1 = g and v / c2 = g^2: without decay the step is lr * sign(g), but for eps.
   State state(2, 1, 0);
   state.parameter = TestTensor::of(DType::kF32, {2}, {1, 1});
@@ -53,7 +53,7 @@ TEST_P(AdamW, the_first_step_by_hand) {
 TEST_P(AdamW, ten_steps_equal_the_reference) {
   for (const AdamWConstants& constants :
        {AdamWConstants{}, AdamWConstants{0.9, 0.999, 1e-6}, AdamWConstants{0, 0, 1e-8}}) {
-    Context context = cpu_context(GetParam(), 2);
+    Context context = test_context(GetParam(), 2);
     State state(1003, 1, 0.1);
     reference::AdamWState expected{state.parameter.values(), state.exp_avg.values(),
                                    state.exp_avg_sq.values()};
@@ -80,13 +80,13 @@ TEST_P(AdamW, many_tensors_have_the_bits_of_each_alone_for_any_thread_count) {
     return states;
   };
   auto alone = states_of();
-  Context single = cpu_context(GetParam());
+  Context single = test_context(GetParam());
   for (State& state : alone) {
     const AdamWTensor tensor = state.tensor(true);
     adamw_update(single, {&tensor, 1}, constants, scalars_at(3, constants));
   }
   for (const int threads : {1, 2, 3, 7}) {
-    Context context = cpu_context(GetParam(), threads);
+    Context context = test_context(GetParam(), threads);
     auto together = states_of();
     std::vector<AdamWTensor> tensors;
     for (std::size_t i = 0; i < counts.size(); ++i)
@@ -101,7 +101,7 @@ TEST_P(AdamW, many_tensors_have_the_bits_of_each_alone_for_any_thread_count) {
 }
 
 TEST_P(AdamW, rows_of_a_tensor_updated_apart_have_the_same_bits) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const AdamWConstants constants;
   State whole(101, 5, 0.1), cut = whole;
   const AdamWTensor tensor = whole.tensor(false);
@@ -124,7 +124,7 @@ TEST_P(AdamW, rows_of_a_tensor_updated_apart_have_the_same_bits) {
 }
 
 TEST_P(AdamW, the_form_is_the_new_value_rounded_once) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   State state(100, 1, 0.1);
   TestTensor rounded(DType::kBF16, {100});
   const AdamWTensor tensor = state.tensor(true);
@@ -134,12 +134,12 @@ TEST_P(AdamW, the_form_is_the_new_value_rounded_once) {
 }
 
 TEST_P(AdamW, no_tensors_are_no_work) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   adamw_update(context, {}, {}, {});
 }
 
 TEST_P(AdamW, wrong_operands_are_refused_by_name) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   State state(4, 1, 0);
   TestTensor five(DType::kF32, {5}), half(DType::kBF16, {4});
   const auto update = [&](const AdamWTensor& tensor, const AdamWScalars& scalars = {}) {

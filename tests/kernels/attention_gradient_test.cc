@@ -106,7 +106,7 @@ TEST_P(AttentionGradient, gradients_equal_finite_differences) {
       });
     };
     const Output out = run_forward(GetParam(), 1, problem);
-    Context context = cpu_context(GetParam());
+    Context context = test_context(GetParam());
     TestTensor delta(DType::kF32, {problem.q_rows(), c.heads});
     attention_delta(context, delta, heads(problem.d_o, c, c.heads), heads(out.o, c, c.heads));
     const Gradients g = run_backward(GetParam(), 1, problem, out.lse.values(), delta.values());
@@ -125,7 +125,7 @@ TEST_P(AttentionGradient, backward_adds_to_what_stands_there) {
   const auto out = reference::attention_forward(c);
   const auto delta = reference::attention_delta(c, problem.d_o.values(), out.o);
   const auto expected = reference::attention_backward(c, problem.d_o.values(), out.lse, delta);
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   TestTensor dq = TestTensor::of(DType::kF32, {20, 8}, std::vector<double>(160, 100)), dk = dq,
              dv = dq;
   const TestTensor lse = TestTensor::of(DType::kF32, {20, 1}, out.lse);
@@ -162,7 +162,7 @@ TEST_P(AttentionGradient,
 }
 
 TEST_P(AttentionGradient, delta_is_the_sum_of_products_of_each_head) {
-  Context context = cpu_context(GetParam(), 2);
+  Context context = test_context(GetParam(), 2);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     Problem problem(dtype, {1, 3, 1, 22}, {{0, 50}}, {{0, 50}});
     const TestTensor o = TestTensor::random(dtype, {50, 66}, 5);

@@ -67,7 +67,7 @@ ConstHeadsView heads(const TestTensor& tensor, const AttentionCase& c, std::int6
 }
 
 Output run_forward(Isa isa, int threads, const Problem& problem) {
-  Context context = cpu_context(isa, threads);
+  Context context = test_context(isa, threads);
   const AttentionCase& c = problem.c;
   Output out{TestTensor::random(problem.dtype(), {problem.q_rows(), c.heads * c.head_dim + 1}, 9),
              TestTensor::random(DType::kF32, {problem.q_rows(), c.heads}, 9)};
@@ -82,7 +82,7 @@ std::vector<double> o_values(const Problem& problem, const Output& out) {
 
 Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::vector<double>& lse,
                        const std::vector<double>& delta) {
-  Context context = cpu_context(isa, threads);
+  Context context = test_context(isa, threads);
   const AttentionCase& c = problem.c;
   Gradients g{TestTensor(DType::kF32, {problem.q_rows(), c.heads * c.head_dim + 2}),
               TestTensor(DType::kF32, {problem.kv_rows(), c.kv_heads * c.head_dim + 1}),

@@ -17,7 +17,7 @@ class Attention : public OpTest {};
 TRIREME_FOR_ALL_ISAS(Attention);
 
 TEST_P(Attention, two_queries_by_hand) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   // Query 0 sees key 0 only. Query 1 has scores 0 and log 3: weights 1/4, 3/4.
   const TestTensor q = TestTensor::of(DType::kF32, {2, 2}, {5, 7, 1, 0});
   const TestTensor k = TestTensor::of(DType::kF32, {2, 2}, {0, 1, std::log(3.0), 0});
@@ -98,7 +98,7 @@ TEST_P(Attention, a_query_has_the_same_bits_whatever_queries_stand_around_it) {
   const Problem whole(DType::kF32, {1, 2, 1, 24}, {{0, 200}}, {{0, 200}});
   const Output all = run_forward(GetParam(), 1, whole);
   const AttentionCase& c = whole.c;
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const std::int64_t begin = 77, count = 101;
   TestTensor o(DType::kF32, {count, 2 * 24 + 1}), lse(DType::kF32, {count, 2});
   const PositionRange part{begin, count};
@@ -117,7 +117,7 @@ TEST_P(Attention, merging_two_sets_of_keys_gives_attention_over_both) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const Sizes sizes{2, 4, 2, 24};
     const Problem whole(dtype, sizes, {{0, 60}}, {{0, 60}});
-    Context context = cpu_context(GetParam(), 2);
+    Context context = test_context(GetParam(), 2);
     const auto part = [&](std::int64_t begin, std::int64_t count) {
       // Keys of both sequences, picked row by row.
       Problem piece(dtype, sizes, {{0, 60}}, {{begin, count}});
@@ -144,7 +144,7 @@ TEST_P(Attention, merging_two_sets_of_keys_gives_attention_over_both) {
 }
 
 TEST_P(Attention, merging_with_nothing_changes_nothing) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const TestTensor x = TestTensor::random(DType::kF32, {3, 6}, 1), zero(DType::kF32, {3, 6});
   const TestTensor none = TestTensor::of(DType::kF32, {3, 1}, {-kInfinity, -kInfinity, -kInfinity});
   const TestTensor lse = TestTensor::of(DType::kF32, {3, 1}, {-3, 0, 40});
@@ -164,7 +164,7 @@ TEST_P(Attention, merging_with_nothing_changes_nothing) {
 }
 
 TEST_P(Attention, wrong_operands_are_refused_by_name) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const PositionRange range{0, 3};
   const AttentionMask mask{1, {&range, 1}, {&range, 1}, {}};
   TestTensor o(DType::kF32, {3, 12}), lse(DType::kF32, {3, 2}), bf16(DType::kBF16, {3, 12});

@@ -55,7 +55,7 @@ TestTensor random_targets(std::int64_t tokens, std::int64_t vocabulary) {
 }
 
 TEST_P(CrossEntropy, values_by_hand) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   // Probabilities 1/4, 3/4; the third column is padding.
   const TestTensor logits =
       TestTensor::of(DType::kF32, {2, 3}, {5, 5 + std::log(3.0), 99, 1, 1, 99});
@@ -83,7 +83,7 @@ TEST_P(CrossEntropy, equals_the_reference_at_odd_sizes_with_the_same_bits_for_an
           {logits.values(), size.columns, 0, size.valid, targets.values(), 0.125});
       std::string loss_bits, d_bits;
       for (const int threads : {1, 2, 3}) {
-        Context context = cpu_context(GetParam(), threads);
+        Context context = test_context(GetParam(), threads);
         const Result r = run(context, logits, targets, {0, size.valid}, 0.125F, dtype);
         expect_close(r.statistics.maximum.values(), expected.maximum, {0}, "maximum");
         expect_close(r.statistics.sum.values(), expected.sum, {1e-6}, "sum");
@@ -100,7 +100,7 @@ TEST_P(CrossEntropy, equals_the_reference_at_odd_sizes_with_the_same_bits_for_an
 }
 
 TEST_P(CrossEntropy, two_parts_of_the_vocabulary_give_what_the_whole_gives) {
-  Context context = cpu_context(GetParam(), 2);
+  Context context = test_context(GetParam(), 2);
   const std::int64_t tokens = 20, vocabulary = 101, cut = 64;
   const TestTensor logits = TestTensor::random(DType::kF32, {tokens, vocabulary}, 1, 3);
   const TestTensor targets = random_targets(tokens, vocabulary);
@@ -142,7 +142,7 @@ TEST_P(CrossEntropy, two_parts_of_the_vocabulary_give_what_the_whole_gives) {
 }
 
 TEST_P(CrossEntropy, a_part_without_entries_adds_nothing) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const TestTensor logits = TestTensor::random(DType::kF32, {2, 8}, 1);
   const Statistics s =
       statistics_of(context, logits, TestTensor::of(DType::kI32, {2}, {3, -1}), {100, 0});
@@ -152,7 +152,7 @@ TEST_P(CrossEntropy, a_part_without_entries_adds_nothing) {
 }
 
 TEST_P(CrossEntropy, huge_logits_and_minus_infinity_are_exact) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const TestTensor logits = TestTensor::of(
       DType::kF32, {2, 4}, {1e4, -1e4, -kInfinity, 1e4, -1e4, -1e4, -kInfinity, -kInfinity});
   const Result r = run(context, logits, TestTensor::of(DType::kI32, {2}, {1, 0}), {0, 4});
@@ -161,7 +161,7 @@ TEST_P(CrossEntropy, huge_logits_and_minus_infinity_are_exact) {
 }
 
 TEST_P(CrossEntropy, a_logit_that_is_not_finite_makes_the_loss_so) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   for (const double bad : {std::nan(""), kInfinity}) {
     TestTensor logits = TestTensor::random(DType::kF32, {1, 40}, 1);
     logits.set(33, bad);
@@ -171,7 +171,7 @@ TEST_P(CrossEntropy, a_logit_that_is_not_finite_makes_the_loss_so) {
 }
 
 TEST_P(CrossEntropy, gradient_equals_finite_differences) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const TestTensor logits = TestTensor::random(DType::kF32, {3, 7}, 1),
                    targets = TestTensor::of(DType::kI32, {3}, {2, -1, 5});
   const Result r = run(context, logits, targets, {0, 6});
@@ -185,7 +185,7 @@ TEST_P(CrossEntropy, gradient_equals_finite_differences) {
 }
 
 TEST_P(CrossEntropy, the_gradient_may_replace_the_logits_and_either_result_may_be_left_out) {
-  Context context = cpu_context(GetParam(), 2);
+  Context context = test_context(GetParam(), 2);
   TestTensor logits = TestTensor::random(DType::kF32, {30, 77}, 1);
   const TestTensor targets = random_targets(30, 70);
   const VocabularyPart part{0, 70};
@@ -199,7 +199,7 @@ TEST_P(CrossEntropy, the_gradient_may_replace_the_logits_and_either_result_may_b
 }
 
 TEST_P(CrossEntropy, wrong_operands_are_refused_by_name) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   TestTensor logits(DType::kF32, {2, 4}), row(DType::kF32, {2}), targets(DType::kI32, {2}),
       half(DType::kBF16, {2, 4});
   const auto statistics = [&](const TestTensor& l, const TestTensor& t, VocabularyPart part) {

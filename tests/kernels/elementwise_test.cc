@@ -12,7 +12,7 @@ class Elementwise : public OpTest {};
 TRIREME_FOR_ALL_ISAS(Elementwise);
 
 TEST_P(Elementwise, cast_rounds_to_nearest_even_and_widens_exactly) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   // 1 + 2^-8 lies half-way between two bf16 numbers, 1 + 3 * 2^-8 too: both go to the even one.
   const TestTensor x =
       TestTensor::of(DType::kF32, {4}, {1 + 0x1p-8, 1 + 3 * 0x1p-8, -3.5, 1 + 0x1.01p-8});
@@ -24,7 +24,7 @@ TEST_P(Elementwise, cast_rounds_to_nearest_even_and_widens_exactly) {
 }
 
 TEST_P(Elementwise, cast_to_the_same_type_copies_bits) {
-  Context context = cpu_context(GetParam(), 2);
+  Context context = test_context(GetParam(), 2);
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI32}) {
     const TestTensor x = TestTensor::random(dtype, {3, 70001}, 1, 100);
     TestTensor y(dtype, {3, 70001});
@@ -35,7 +35,7 @@ TEST_P(Elementwise, cast_to_the_same_type_copies_bits) {
 
 TEST_P(Elementwise, accumulate_equals_the_reference_at_odd_sizes_for_any_thread_count) {
   for (const int threads : {1, 2, 3}) {
-    Context context = cpu_context(GetParam(), threads);
+    Context context = test_context(GetParam(), threads);
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       for (const std::int64_t count : {1, 7, 8, 9, 31, 33, 1000, 100001}) {
         const TestTensor x = TestTensor::random(dtype, {count}, 1);
@@ -49,7 +49,7 @@ TEST_P(Elementwise, accumulate_equals_the_reference_at_odd_sizes_for_any_thread_
 }
 
 TEST_P(Elementwise, an_element_has_the_same_bits_at_any_offset_and_length) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const TestTensor x = TestTensor::random(DType::kBF16, {70}, 1);
   TestTensor whole = TestTensor::random(DType::kF32, {70}, 2);
   const TestTensor before = whole;
@@ -67,7 +67,7 @@ TEST_P(Elementwise, an_element_has_the_same_bits_at_any_offset_and_length) {
 
 TEST_P(Elementwise, clear_zeroes_all_bytes_and_no_others) {
   for (const int threads : {1, 3}) {
-    Context context = cpu_context(GetParam(), threads);
+    Context context = test_context(GetParam(), threads);
     for (const std::int64_t count : kCounts) {
       TestTensor x = TestTensor::random(DType::kBF16, {count, 37}, 1);
       clear(context, x);
@@ -84,7 +84,7 @@ TEST_P(Elementwise, column_sum_equals_the_reference_and_has_the_same_bits_for_an
         const TestTensor before = TestTensor::random(DType::kF32, {columns}, 2);
         std::string bits;
         for (const int threads : {1, 2, 3}) {
-          Context context = cpu_context(GetParam(), threads);
+          Context context = test_context(GetParam(), threads);
           TestTensor sum = before;
           column_sum(context, sum, x);
           expect_close(sum.values(), reference::column_sum(before.values(), x.values()),
@@ -98,14 +98,14 @@ TEST_P(Elementwise, column_sum_equals_the_reference_and_has_the_same_bits_for_an
 }
 
 TEST_P(Elementwise, a_tensor_may_be_added_to_itself) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   TestTensor x = TestTensor::of(DType::kF32, {3}, {1, -2, 4});
   accumulate(context, x, x);
   EXPECT_EQ(x.values(), (std::vector<double>{2, -4, 8}));
 }
 
 TEST_P(Elementwise, nothing_is_done_for_empty_tensors) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   cast(context, TensorView(nullptr, DType::kBF16, {0, 4}),
        ConstTensorView(nullptr, DType::kF32, {0, 4}));
   clear(context, TensorView(nullptr, DType::kBF16, {0}));
@@ -114,7 +114,7 @@ TEST_P(Elementwise, nothing_is_done_for_empty_tensors) {
 }
 
 TEST_P(Elementwise, wrong_operands_are_refused_by_name) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   TestTensor a(DType::kF32, {4}), b(DType::kF32, {5}), h(DType::kBF16, {4}), ids(DType::kI32, {4}),
       x(DType::kF32, {3, 4});
   expect_refused([&] { cast(context, a, b); }, "cast.source: expected [4] fp32, found [5] fp32");

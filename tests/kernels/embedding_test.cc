@@ -47,7 +47,7 @@ struct Operands {
 };
 
 TEST_P(Embedding, values_by_hand) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const TestTensor table = TestTensor::of(DType::kF32, {2, 2}, {1, 2, 3, 4});
   const TestTensor ids = TestTensor::of(DType::kI32, {3}, {1, 0, 1}),
                    dout = TestTensor::of(DType::kF32, {3, 2}, {1, 2, 3, 4, 5, 6});
@@ -60,7 +60,7 @@ TEST_P(Embedding, values_by_hand) {
 }
 
 TEST_P(Embedding, both_passes_equal_the_reference_for_odd_sizes) {
-  Context context = cpu_context(GetParam(), 2);
+  Context context = test_context(GetParam(), 2);
   for (const DType type : {DType::kF32, DType::kBF16}) {
     for (const std::int64_t channels : {1, 7, 8, 9, 31, 33, 1000}) {
       for (const std::int64_t tokens : {0, 1, 3, 65}) {
@@ -83,7 +83,7 @@ TEST_P(Embedding, any_thread_count_gives_the_same_bits) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
     std::string out, dtable;
     for (const int threads : {1, 2, 3, 7}) {
-      Context context = cpu_context(GetParam(), threads);
+      Context context = test_context(GetParam(), threads);
       Operands x(type, 1000, 65);
       embedding_forward(context, x.forward(true));
       embedding_backward(context, x.dtable, x.ids, x.dout);
@@ -98,7 +98,7 @@ TEST_P(Embedding, any_thread_count_gives_the_same_bits) {
 }
 
 TEST_P(Embedding, wrong_operands_are_refused_by_name) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   Operands x(DType::kF32, 5, 8);
   const auto refuse = [&](auto change, const std::string& message) {
     EmbeddingForward args = x.forward(true);

@@ -12,7 +12,7 @@ class Gelu : public OpTest {};
 TRIREME_FOR_ALL_ISAS(Gelu);
 
 TEST_P(Gelu, values_by_hand) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const TestTensor x = TestTensor::of(DType::kF32, {3}, {0, 1, -1});
   TestTensor act(DType::kF32, {3}), dx(DType::kF32, {3});
   gelu_forward(context, act, x);
@@ -24,7 +24,7 @@ TEST_P(Gelu, values_by_hand) {
 }
 
 TEST_P(Gelu, backward_makes_the_activation_once_more) {
-  Context context = cpu_context(GetParam(), 2);
+  Context context = test_context(GetParam(), 2);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const TestTensor x = TestTensor::random(dtype, {9001}, 1, 3);
     TestTensor dact = TestTensor::random(dtype, {9001}, 2), act(dtype, {9001}), dx(dtype, {9001}),
@@ -44,7 +44,7 @@ TEST_P(Gelu, equals_the_reference_at_odd_sizes_for_any_thread_count) {
                        dact = TestTensor::random(dtype, {count}, 2);
       std::string act_bits, dx_bits;
       for (const int threads : {1, 2, 3}) {
-        Context context = cpu_context(GetParam(), threads);
+        Context context = test_context(GetParam(), threads);
         TestTensor act(dtype, {count}), dx(dtype, {count});
         gelu_forward(context, act, x);
         gelu_backward(context, dx, dact, x);
@@ -60,7 +60,7 @@ TEST_P(Gelu, equals_the_reference_at_odd_sizes_for_any_thread_count) {
 }
 
 TEST_P(Gelu, an_element_has_the_same_bits_at_any_offset) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const TestTensor x = TestTensor::random(DType::kBF16, {70}, 1, 2);
   TestTensor whole(DType::kBF16, {70});
   gelu_forward(context, whole, x);
@@ -75,7 +75,7 @@ TEST_P(Gelu, an_element_has_the_same_bits_at_any_offset) {
 }
 
 TEST_P(Gelu, results_may_replace_their_inputs) {
-  Context context = cpu_context(GetParam(), 2);
+  Context context = test_context(GetParam(), 2);
   const TestTensor x = TestTensor::random(DType::kF32, {20003}, 1),
                    dact = TestTensor::random(DType::kF32, {20003}, 2);
   TestTensor act(DType::kF32, {20003}), dx(DType::kF32, {20003}), in_x = x, in_dact = dact,
@@ -91,7 +91,7 @@ TEST_P(Gelu, results_may_replace_their_inputs) {
 }
 
 TEST_P(Gelu, gradient_equals_finite_differences) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const TestTensor x = TestTensor::random(DType::kF32, {19}, 1, 2),
                    dact = TestTensor::random(DType::kF32, {19}, 2);
   TestTensor dx(DType::kF32, {19});
@@ -107,7 +107,7 @@ TEST_P(Gelu, gradient_equals_finite_differences) {
 }
 
 TEST_P(Gelu, values_of_any_size_stay_finite_and_nan_shows) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const TestTensor x = TestTensor::of(DType::kF32, {5}, {1e30, -1e30, 100, -100, std::nan("")});
   TestTensor act(DType::kF32, {5}), dx(DType::kF32, {5});
   gelu_forward(context, act, x);
@@ -117,7 +117,7 @@ TEST_P(Gelu, values_of_any_size_stay_finite_and_nan_shows) {
 }
 
 TEST_P(Gelu, wrong_operands_are_refused_by_name) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   TestTensor a(DType::kF32, {4}), b(DType::kF32, {5}), h(DType::kBF16, {4}), ids(DType::kI32, {4});
   expect_refused([&] { gelu_forward(context, a, b); },
                  "gelu_forward.act: expected [5] fp32, found [4] fp32");

@@ -91,7 +91,7 @@ TEST_P(GemmOp, tiles_of_threads_and_of_long_sides_make_the_whole_product) {
                        DType::kF32);
       const std::vector<double> expected = x.expected(x.before.values());
       for (const int threads : {1, 2, 4}) {
-        Context context = cpu_context(GetParam(), threads);
+        Context context = test_context(GetParam(), threads);
         TestTensor c = x.before;
         Gemm args = x.args;
         args.c_MN = c;
@@ -104,7 +104,7 @@ TEST_P(GemmOp, tiles_of_threads_and_of_long_sides_make_the_whole_product) {
 }
 
 TEST_P(GemmOp, values_by_hand) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const TestTensor a = TestTensor::of(DType::kF32, {2, 3}, {1, 2, 3, 4, 5, 6});
   const TestTensor b = TestTensor::of(DType::kF32, {3, 2}, {1, 0, 0, 1, 1, 1});
   const TestTensor bias = TestTensor::of(DType::kF32, {2}, {10, 20});
@@ -115,7 +115,7 @@ TEST_P(GemmOp, values_by_hand) {
 
 TEST_P(GemmOp, every_form_equals_the_reference_for_any_thread_count) {
   for (const int threads : {1, 2, 3}) {
-    Context context = cpu_context(GetParam(), threads);
+    Context context = test_context(GetParam(), threads);
     expect_all_forms_equal_the_reference(context, DType::kF32, DType::kF32, multiply_by_op);
     expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kF32, multiply_by_op);
     expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kBF16, multiply_by_op);
@@ -123,7 +123,7 @@ TEST_P(GemmOp, every_form_equals_the_reference_for_any_thread_count) {
 }
 
 TEST_P(GemmOp, every_way_equals_the_reference) {
-  Context context = cpu_context(GetParam(), 2);
+  Context context = test_context(GetParam(), 2);
   expect_all_forms_equal_the_reference(context, DType::kF32, DType::kF32,
                                        gemm_internal::gemm_by_primitive);
   expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kBF16,
@@ -136,7 +136,7 @@ TEST_P(GemmOp, every_way_equals_the_reference) {
 }
 
 TEST_P(GemmOp, bf16_operands_larger_than_a_panel_are_cut_in_every_direction) {
-  Context context = cpu_context(GetParam(), 2);
+  Context context = test_context(GetParam(), 2);
   for (const int transposes : {0, 3}) {
     const bool transposed = transposes != 0;
     // One dim beyond its block at a time, and K beyond with two blocks of rows.
@@ -155,7 +155,7 @@ TEST_P(GemmOp, bf16_operands_larger_than_a_panel_are_cut_in_every_direction) {
 
 TEST_P(GemmOp, two_runs_give_the_same_bits) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
-    Context context = cpu_context(GetParam(), 2);
+    Context context = test_context(GetParam(), 2);
     const Operands x({33, 65, 100}, type, DType::kF32);
     Gemm args = x.args;
     TestTensor c(DType::kF32, {33, 65}), again(DType::kF32, {33, 65});
@@ -168,7 +168,7 @@ TEST_P(GemmOp, two_runs_give_the_same_bits) {
 }
 
 TEST_P(GemmOp, an_empty_sum_clears_or_leaves_or_gives_the_bias) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   for (const DType type : {DType::kF32, DType::kBF16}) {
     const TestTensor a(type, {2, 0}), b(type, {0, 3}), bias = TestTensor::of(type, {3}, {1, 2, 3});
     TestTensor c = TestTensor::of(DType::kF32, {2, 3}, {9, 9, 9, 9, 9, 9});
@@ -182,7 +182,7 @@ TEST_P(GemmOp, an_empty_sum_clears_or_leaves_or_gives_the_bias) {
 }
 
 TEST_P(GemmOp, no_rows_or_columns_is_no_work) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   TestTensor none(DType::kF32, {0, 3}), narrow(DType::kF32, {3, 0});
   gemm(context, {.c_MN = none,
                  .a = TensorView(nullptr, DType::kF32, {0, 2}),
@@ -193,7 +193,7 @@ TEST_P(GemmOp, no_rows_or_columns_is_no_work) {
 }
 
 TEST_P(GemmOp, what_stood_in_c_has_no_influence_without_accumulate) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const Operands x({3, 4, 5}, DType::kF32, DType::kF32);
   TestTensor c = TestTensor::of(DType::kF32, {3, 4}, std::vector<double>(12, std::nan("")));
   Gemm args = x.args;
@@ -203,7 +203,7 @@ TEST_P(GemmOp, what_stood_in_c_has_no_influence_without_accumulate) {
 }
 
 TEST_P(GemmOp, wrong_operands_are_refused_by_name) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   TestTensor c(DType::kF32, {2, 3}), h(DType::kBF16, {2, 3});
   const TestTensor a(DType::kF32, {2, 4}), b(DType::kF32, {4, 3}), bias(DType::kF32, {4}),
       vector(DType::kF32, {4});

@@ -28,7 +28,7 @@ double row_reference(const std::vector<double>& x, std::size_t begin, std::size_
 }
 
 TEST_P(GradNorm, values_by_hand) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   ExactSum sum;
   sum.add(1);
   grad_norm_accumulate(context, sum, TestTensor::of(DType::kF32, {2, 2}, {1, -2, 3, 4}));
@@ -37,7 +37,7 @@ TEST_P(GradNorm, values_by_hand) {
 }
 
 TEST_P(GradNorm, every_instruction_set_has_the_bits_of_the_written_tree) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   for (const std::int64_t count : {1, 7, 8, 9, 15, 16, 17, 31, 33, 1000}) {
     const TestTensor x = TestTensor::random(DType::kF32, {count}, 1);
     EXPECT_EQ(squares(context, x), row_reference(x.values(), 0, static_cast<std::size_t>(count)))
@@ -50,7 +50,7 @@ TEST_P(GradNorm, threads_and_cuts_of_rows_change_no_bit) {
   ExactSum expected;
   for (std::size_t r = 0; r < 700; ++r) expected.add(row_reference(x.values(), r * 101, 101));
   for (const int threads : {1, 2, 3}) {
-    Context context = cpu_context(GetParam(), threads);
+    Context context = test_context(GetParam(), threads);
     EXPECT_EQ(squares(context, x), expected.value());
     ExactSum ranks[3];
     grad_norm_accumulate(context, ranks[0], x.view().rows(300, 400));
@@ -63,13 +63,13 @@ TEST_P(GradNorm, threads_and_cuts_of_rows_change_no_bit) {
 }
 
 TEST_P(GradNorm, huge_and_tiny_elements_neither_overflow_nor_vanish) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   EXPECT_EQ(squares(context, TestTensor::of(DType::kF32, {2}, {0x1p127, 0x1p127})), 0x1p255);
   EXPECT_EQ(squares(context, TestTensor::of(DType::kF32, {1}, {0x1p-149})), 0x1p-298);
 }
 
 TEST_P(GradNorm, a_non_finite_element_anywhere_is_noticed) {
-  Context context = cpu_context(GetParam(), 2);
+  Context context = test_context(GetParam(), 2);
   for (const std::int64_t at : {0, 16, 36, 73}) {
     for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
       TestTensor x = TestTensor::random(DType::kF32, {2, 37}, 1);
@@ -82,12 +82,12 @@ TEST_P(GradNorm, a_non_finite_element_anywhere_is_noticed) {
 }
 
 TEST_P(GradNorm, empty_gradients_add_nothing) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   EXPECT_EQ(squares(context, ConstTensorView(nullptr, DType::kF32, {0, 8})), 0);
 }
 
 TEST_P(GradNorm, wrong_operands_are_refused_by_name) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   ExactSum sum;
   expect_refused([&] { grad_norm_accumulate(context, sum, TestTensor(DType::kBF16, {4})); },
                  "grad_norm_accumulate.gradient: expected [4] fp32, found [4] bf16");

@@ -75,7 +75,7 @@ std::vector<double> add(std::vector<double> a, const std::vector<double>& b) {
 }
 
 TEST_P(Norm, values_by_hand) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const TestTensor x = TestTensor::of(DType::kF32, {1, 2}, {3, 5}),
                    weight = TestTensor::of(DType::kF32, {2}, {2, 10}),
                    bias = TestTensor::of(DType::kF32, {2}, {100, 200});
@@ -102,7 +102,7 @@ TEST_P(Norm, values_by_hand) {
 
 TEST_P(Norm, both_passes_equal_the_reference_for_odd_sizes_and_any_thread_count) {
   for (const int threads : {1, 2, 3}) {
-    Context context = cpu_context(GetParam(), threads);
+    Context context = test_context(GetParam(), threads);
     for (const NormOp op : {NormOp::kRms, NormOp::kLayer}) {
       for (const DType type : {DType::kF32, DType::kBF16}) {
         for (const std::int64_t channels : kChannels) {
@@ -162,7 +162,7 @@ TEST_P(Norm, reference_gradients_are_finite_differences) {
 }
 
 TEST_P(Norm, allowed_aliases_change_no_bit) {
-  Context context = cpu_context(GetParam(), 2);
+  Context context = test_context(GetParam(), 2);
   for (const DType type : {DType::kF32, DType::kBF16}) {
     Operands apart(NormOp::kLayer, type, 9, 33);
     norm_forward(context, apart.forward());
@@ -190,7 +190,7 @@ TEST_P(Norm, allowed_aliases_change_no_bit) {
 }
 
 TEST_P(Norm, backward_makes_the_forward_result_once_more) {
-  Context context = cpu_context(GetParam(), 2);
+  Context context = test_context(GetParam(), 2);
   for (const NormOp op : {NormOp::kRms, NormOp::kLayer}) {
     for (const DType type : {DType::kF32, DType::kBF16}) {
       Operands x(op, type, 9, 33);
@@ -210,7 +210,7 @@ TEST_P(Norm, backward_makes_the_forward_result_once_more) {
 }
 
 TEST_P(Norm, fused_residual_equals_an_add_and_a_norm_in_bits) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   Operands fused(NormOp::kRms, DType::kBF16, 5, 37);
   norm_forward(context, fused.forward());
   Operands apart = fused;
@@ -223,7 +223,7 @@ TEST_P(Norm, fused_residual_equals_an_add_and_a_norm_in_bits) {
 }
 
 TEST_P(Norm, two_runs_give_the_same_bits_and_a_token_does_not_depend_on_its_neighbours) {
-  Context context = cpu_context(GetParam(), 3);
+  Context context = test_context(GetParam(), 3);
   Operands x(NormOp::kLayer, DType::kF32, 1300, 40), again(NormOp::kLayer, DType::kF32, 1300, 40);
   norm_forward(context, x.forward());
   norm_backward(context, x.backward());
@@ -232,7 +232,7 @@ TEST_P(Norm, two_runs_give_the_same_bits_and_a_token_does_not_depend_on_its_neig
   EXPECT_EQ(x.dweight.bits(), again.dweight.bits());
   EXPECT_EQ(x.dx.bits(), again.dx.bits());
 
-  Context single = cpu_context(GetParam(), 1);
+  Context single = test_context(GetParam(), 1);
   Operands other(NormOp::kLayer, DType::kF32, 1300, 40);
   norm_forward(single, other.forward());
   norm_backward(single, other.backward());
@@ -241,7 +241,7 @@ TEST_P(Norm, two_runs_give_the_same_bits_and_a_token_does_not_depend_on_its_neig
 }
 
 TEST_P(Norm, gradients_that_are_not_wanted_may_be_left_out) {
-  Context context = cpu_context(GetParam(), 2);
+  Context context = test_context(GetParam(), 2);
   Operands x(NormOp::kLayer, DType::kF32, 3, 20);
   norm_forward(context, x.forward());
   NormBackward args = x.backward();
@@ -254,7 +254,7 @@ TEST_P(Norm, gradients_that_are_not_wanted_may_be_left_out) {
 }
 
 TEST_P(Norm, a_large_mean_does_not_spoil_the_variance) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   Operands x(NormOp::kLayer, DType::kF32, 1, 512);
   for (int i = 0; i < 512; ++i) x.x.set(i, 4096 + (i % 2 == 0 ? 0.5 : -0.5));
   NormForward args = x.forward();
@@ -266,7 +266,7 @@ TEST_P(Norm, a_large_mean_does_not_spoil_the_variance) {
 }
 
 TEST_P(Norm, nan_stays_in_its_token) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   Operands x(NormOp::kRms, DType::kF32, 2, 20);
   x.x.set(3, std::nan(""));
   norm_forward(context, x.forward());
@@ -278,7 +278,7 @@ TEST_P(Norm, nan_stays_in_its_token) {
 }
 
 TEST_P(Norm, wrong_operands_are_refused_by_name) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   Operands x(NormOp::kLayer, DType::kF32, 2, 64);
   const TestTensor narrow(DType::kF32, {63}), half(DType::kBF16, {64});
   const auto refuse = [&](auto change, const std::string& message) {

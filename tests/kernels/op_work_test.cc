@@ -25,7 +25,7 @@ constexpr std::int64_t kT = 5, kC = 6;
 
 class OpWorkTest : public testing::Test {
  protected:
-  OpWorkTest() : trace_(phases_), context_(cpu_context(isas_to_test().front())) {
+  OpWorkTest() : trace_(phases_), context_(test_context(isas_to_test().front())) {
     context_.set_op_trace(&trace_);
   }
   TensorView f32(const Shape& shape) { return make(DType::kF32, shape); }

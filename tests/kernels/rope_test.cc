@@ -117,7 +117,7 @@ struct Operands {
 };
 
 TEST_P(Rope, values_by_hand) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   // One head of 4; position 1 turns pair 0 by 90 degrees and pair 1 by none.
   const TestTensor cos_sin = TestTensor::of(DType::kF32, {2, 4}, {1, 1, 0, 0, 0, 1, 1, 0});
   TestTensor x = TestTensor::of(DType::kF32, {1, 4}, {1, 2, 3, 4});
@@ -140,7 +140,7 @@ TEST_P(Rope, values_by_hand) {
 
 TEST_P(Rope, both_passes_equal_the_reference_for_odd_sizes_and_any_thread_count) {
   for (const int threads : {1, 2, 3}) {
-    Context context = cpu_context(GetParam(), threads);
+    Context context = test_context(GetParam(), threads);
     for (const Norm norm : {Norm::kNone, Norm::kHeads}) {
       for (const DType type : {DType::kF32, DType::kBF16}) {
         for (const std::int64_t head_dim : {2, 6, 16, 24, 34, 64, 128}) {
@@ -173,7 +173,7 @@ TEST_P(Rope, both_passes_equal_the_reference_for_odd_sizes_and_any_thread_count)
 }
 
 TEST_P(Rope, columns_beside_the_heads_are_not_touched) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   Operands x(Norm::kNone, DType::kBF16, 5, 2, 18);
   x.out = TestTensor::random(DType::kBF16, x.out.shape(), 9);
   const auto before = x.out.values();
@@ -208,7 +208,7 @@ TEST_P(Rope, reference_gradients_are_finite_differences) {
 }
 
 TEST_P(Rope, in_place_gives_the_same_bits) {
-  Context context = cpu_context(GetParam(), 2);
+  Context context = test_context(GetParam(), 2);
   for (const DType type : {DType::kF32, DType::kBF16}) {
     Operands apart(Norm::kNone, type, 9, 3, 22), in_place = apart;
     rope_forward(context, apart.forward());
@@ -232,7 +232,7 @@ TEST_P(Rope, in_place_gives_the_same_bits) {
 TEST_P(Rope, two_runs_give_the_same_bits_and_only_the_weight_sum_knows_the_threads) {
   std::string out, din;
   for (const int threads : {1, 3}) {
-    Context context = cpu_context(GetParam(), threads);
+    Context context = test_context(GetParam(), threads);
     Operands x(Norm::kHeads, DType::kF32, 300, 4, 32), again = x;
     rope_forward(context, x.forward());
     rope_backward(context, x.backward());
@@ -249,7 +249,7 @@ TEST_P(Rope, two_runs_give_the_same_bits_and_only_the_weight_sum_knows_the_threa
 }
 
 TEST_P(Rope, wrong_operands_are_refused_by_name) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   Operands x(Norm::kHeads, DType::kF32, 4, 2, 8);
   const auto refuse = [&](auto change, const std::string& message) {
     RopeForward args = x.forward();

@@ -15,7 +15,7 @@ struct Size {
 constexpr Size kSizes[] = {{1, 1}, {3, 7}, {5, 8}, {2, 33}, {7, 100}, {1, 9000}, {301, 17}};
 
 TEST_P(Swiglu, values_by_hand) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   // sigmoid(0) = 1/2, sigmoid(log 3) = 3/4.
   const double log3 = 1.0986122886681098;
   const TestTensor gate_up = TestTensor::of(DType::kF32, {1, 4}, {0, log3, 7, 4});
@@ -35,7 +35,7 @@ TEST_P(Swiglu, equals_the_reference_at_odd_sizes_for_any_thread_count) {
       const TestTensor dact = TestTensor::random(dtype, {size.tokens, size.ffn}, 2);
       std::string act_bits, d_bits;
       for (const int threads : {1, 2, 3}) {
-        Context context = cpu_context(GetParam(), threads);
+        Context context = test_context(GetParam(), threads);
         TestTensor act(dtype, dact.shape()), d(dtype, gate_up.shape());
         swiglu_forward(context, act, gate_up);
         swiglu_backward(context, d, dact, gate_up);
@@ -53,7 +53,7 @@ TEST_P(Swiglu, equals_the_reference_at_odd_sizes_for_any_thread_count) {
 }
 
 TEST_P(Swiglu, an_element_has_the_same_bits_at_any_place) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   for (const std::int64_t ffn : {1, 7, 8, 16, 19, 37}) {
     const TestTensor one = TestTensor::of(DType::kF32, {1, 2}, {1.2345678, -0.87654321});
     TestTensor single(DType::kF32, {1, 1}), many(DType::kF32, {1, ffn}),
@@ -67,7 +67,7 @@ TEST_P(Swiglu, an_element_has_the_same_bits_at_any_place) {
 }
 
 TEST_P(Swiglu, backward_makes_the_activation_once_more) {
-  Context context = cpu_context(GetParam(), 2);
+  Context context = test_context(GetParam(), 2);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const TestTensor gate_up = TestTensor::random(dtype, {90, 2 * 53}, 1, 3);
     TestTensor dact = TestTensor::random(dtype, {90, 53}, 2), act(dtype, {90, 53}),
@@ -81,7 +81,7 @@ TEST_P(Swiglu, backward_makes_the_activation_once_more) {
 }
 
 TEST_P(Swiglu, the_gradient_may_replace_its_input) {
-  Context context = cpu_context(GetParam(), 2);
+  Context context = test_context(GetParam(), 2);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     TestTensor gate_up = TestTensor::random(dtype, {90, 2 * 53}, 1), d(dtype, {90, 2 * 53});
     const TestTensor dact = TestTensor::random(dtype, {90, 53}, 2);
@@ -92,7 +92,7 @@ TEST_P(Swiglu, the_gradient_may_replace_its_input) {
 }
 
 TEST_P(Swiglu, gradient_equals_finite_differences) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const TestTensor gate_up = TestTensor::random(DType::kF32, {2, 10}, 1),
                    dact = TestTensor::random(DType::kF32, {2, 5}, 2);
   TestTensor d(DType::kF32, {2, 10});
@@ -108,7 +108,7 @@ TEST_P(Swiglu, gradient_equals_finite_differences) {
 }
 
 TEST_P(Swiglu, large_gates_neither_overflow_nor_lose_their_sign) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   const TestTensor gate_up =
       TestTensor::of(DType::kF32, {1, 8}, {1e4, -1e4, 200, -200, 2, 2, 2, 2});
   TestTensor act(DType::kF32, {1, 4}), d(DType::kF32, {1, 8});
@@ -119,7 +119,7 @@ TEST_P(Swiglu, large_gates_neither_overflow_nor_lose_their_sign) {
 }
 
 TEST_P(Swiglu, wrong_operands_are_refused_by_name) {
-  Context context = cpu_context(GetParam());
+  Context context = test_context(GetParam());
   TestTensor act(DType::kF32, {2, 3}), gate_up(DType::kF32, {2, 6}), half(DType::kBF16, {2, 6}),
       ids(DType::kI32, {2, 3});
   swiglu_forward(context, act, gate_up);

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "base/random.h"
 
@@ -18,30 +20,66 @@ std::string isa_test_name(const testing::TestParamInfo<Isa>& info) {
   return info.param == Isa::kAvx512 ? "avx512" : "avx2";
 }
 
-Context cpu_context(Isa isa, int threads) {
-  return Context(Device{DeviceKind::kCpu, 0}, threads, isa);
+Context test_context(Isa isa, int threads) { return {test_device::device(), threads, isa}; }
+
+void expect_same_bits(const std::function<std::string()>& run) {
+  const std::vector<std::string> results = test_device::in_every_order(run);
+  for (std::size_t i = 1; i < results.size(); ++i)
+    EXPECT_TRUE(results[i] == results[0]) << "other bits in order " << i;
 }
+
+namespace {
+int usual_offset() {
+  static const bool aligned = std::getenv("TRIREME_TEST_ALIGNED") != nullptr;
+  return aligned ? 0 : 1;
+}
+}  // namespace
 
 TestTensor::TestTensor(DType dtype, Shape shape, int offset)
     : dtype_(dtype),
       shape_(shape),
-      offset_bytes_(kGuardBytes + static_cast<std::size_t>(offset) * size_of(dtype)),
-      memory_(
-          offset_bytes_ + static_cast<std::size_t>(shape.count()) * size_of(dtype) + kGuardBytes,
-          kGuard) {
+      offset_bytes_(kGuardBytes + static_cast<std::size_t>(offset < 0 ? usual_offset() : offset) *
+                                      size_of(dtype)) {
+  memory_ = test_device::allocate(size());
+  std::memset(memory_, std::to_integer<int>(kGuard), size());
+  test_device::initialise(data(), view().bytes());
   std::memset(data(), 0, view().bytes());
 }
 
-TestTensor::~TestTensor() {
-  if (memory_.empty()) return;  // moved from
-  const auto is_guard = [](std::byte b) { return b == kGuard; };
-  const auto begin = memory_.begin() + static_cast<std::ptrdiff_t>(offset_bytes_);
-  EXPECT_TRUE(std::all_of(memory_.begin(), begin, is_guard))
-      << "written before a tensor " << shape_.text();
-  EXPECT_TRUE(
-      std::all_of(begin + static_cast<std::ptrdiff_t>(view().bytes()), memory_.end(), is_guard))
-      << "written behind a tensor " << shape_.text();
+TestTensor::TestTensor(const TestTensor& other)
+    : dtype_(other.dtype_), shape_(other.shape_), offset_bytes_(other.offset_bytes_) {
+  test_device::synchronize();
+  memory_ = test_device::allocate(size());
+  test_device::initialise(data(), view().bytes());
+  std::memcpy(memory_, other.memory_, size());
 }
+
+TestTensor::TestTensor(TestTensor&& other) noexcept
+    : dtype_(other.dtype_),
+      shape_(other.shape_),
+      offset_bytes_(other.offset_bytes_),
+      memory_(std::exchange(other.memory_, nullptr)) {}
+
+TestTensor& TestTensor::operator=(TestTensor other) noexcept {
+  std::swap(dtype_, other.dtype_);
+  std::swap(shape_, other.shape_);
+  std::swap(offset_bytes_, other.offset_bytes_);
+  std::swap(memory_, other.memory_);
+  return *this;
+}
+
+TestTensor::~TestTensor() {
+  if (memory_ == nullptr) return;
+  test_device::synchronize();
+  const auto is_guard = [](std::byte b) { return b == kGuard; };
+  EXPECT_TRUE(std::all_of(memory_, data(), is_guard))
+      << "written before a tensor " << shape_.text();
+  EXPECT_TRUE(std::all_of(data() + view().bytes(), memory_ + size(), is_guard))
+      << "written behind a tensor " << shape_.text();
+  test_device::release(memory_);
+}
+
+std::size_t TestTensor::size() const { return offset_bytes_ + view().bytes() + kGuardBytes; }
 
 TestTensor TestTensor::random(DType dtype, Shape shape, std::uint64_t seed, double scale) {
   TestTensor tensor(dtype, shape);
@@ -60,15 +98,11 @@ TestTensor TestTensor::of(DType dtype, Shape shape, const std::vector<double>& v
   return tensor;
 }
 
-std::byte* TestTensor::data() const {
-  return const_cast<std::byte*>(memory_.data()) + offset_bytes_;
-}
-TensorView TestTensor::view() { return {memory_.empty() ? nullptr : data(), dtype_, shape_}; }
-ConstTensorView TestTensor::view() const {
-  return {memory_.empty() ? nullptr : data(), dtype_, shape_};
-}
+TensorView TestTensor::view() { return {data(), dtype_, shape_}; }
+ConstTensorView TestTensor::view() const { return {data(), dtype_, shape_}; }
 
 std::vector<double> TestTensor::values() const {
+  test_device::synchronize();
   std::vector<double> values(static_cast<std::size_t>(shape_.count()));
   for (std::size_t i = 0; i < values.size(); ++i) {
     switch (dtype_) {
@@ -107,6 +141,7 @@ void TestTensor::set(std::int64_t index, double value) {
 }
 
 std::string TestTensor::bits() const {
+  test_device::synchronize();
   return {reinterpret_cast<const char*>(data()), view().bytes()};
 }
 

@@ -4,8 +4,11 @@
 //
 //   class NormTest : public OpTest {};
 //   TRIREME_FOR_ALL_ISAS(NormTest);
-//   TEST_P(NormTest, output_equals_the_reference) { Context context = cpu_context(GetParam(), 2);
+//   TEST_P(NormTest, output_equals_the_reference) { Context context = test_context(GetParam(), 2);
 //   ... }
+//
+// The same tests run for GPUs: in kernels_simt_tests on the host, in kernels_gpu_tests on a GPU.
+// There tensors stand in memory that both sides reach.
 
 #include <gtest/gtest.h>
 
@@ -20,28 +23,47 @@
 namespace trireme {
 
 /// The instruction sets to test: what the CPU has; in kernels_wide_tests the AVX-512 tables are
-/// emulated on AVX2.
+/// emulated on AVX2; one, where a GPU is tested.
 std::vector<Isa> isas_to_test();
 std::string isa_test_name(const testing::TestParamInfo<Isa>& info);
-Context cpu_context(Isa isa, int threads = 1);
+/// On a CPU, or on the GPU where that is tested (`threads` then says nothing).
+Context test_context(Isa isa, int threads = 1);
+
+/// Where the tensors of tests stand, and how a context is made: one definition for each kind of
+/// test executable.
+namespace test_device {
+Device device();
+std::byte* allocate(std::size_t bytes);
+void release(std::byte* memory);
+/// Makes bytes count as written, for who watches reads of what was never set.
+void initialise(std::byte* memory, std::size_t bytes);
+/// Waits for all that was asked of the device.
+void synchronize();
+/// The results of `run` under every order in which a GPU's threads may be taken: once and once more
+/// on real hardware.
+std::vector<std::string> in_every_order(const std::function<std::string()>& run);
+}  // namespace test_device
+/// `run` gives the same bits each time, in whatever order threads are taken.
+void expect_same_bits(const std::function<std::string()>& run);
 
 class OpTest : public testing::TestWithParam<Isa> {};
 #define TRIREME_FOR_ALL_ISAS(suite) \
   INSTANTIATE_TEST_SUITE_P(Isas, suite, testing::ValuesIn(isas_to_test()), isa_test_name)
 
-/// Owns elements between guard bytes, at an address that is aligned to the element only: an op that
-/// writes outside is found by the destructor. Copyable.
+/// Owns elements between guard bytes, at an address that is aligned to the element only (to 16
+/// where TRIREME_TEST_ALIGNED is set in the environment): an op that writes outside is found by the
+/// destructor. Copyable.
 class TestTensor {
  public:
+  static constexpr int kOffsetByEnvironment = -1;
   /// Zeros, `offset` elements behind an aligned address.
-  TestTensor(DType dtype, Shape shape, int offset = 1);
+  TestTensor(DType dtype, Shape shape, int offset = kOffsetByEnvironment);
   /// Approximately N(0, scale^2), rounded to the type; the same values for the same seed and shape.
   static TestTensor random(DType dtype, Shape shape, std::uint64_t seed, double scale = 1);
   static TestTensor of(DType dtype, Shape shape, const std::vector<double>& values);
-  TestTensor(const TestTensor&) = default;
-  TestTensor(TestTensor&&) = default;
-  TestTensor& operator=(const TestTensor&) = default;
-  TestTensor& operator=(TestTensor&&) = default;
+  TestTensor(const TestTensor& other);
+  TestTensor(TestTensor&& other) noexcept;
+  TestTensor& operator=(TestTensor other) noexcept;
   ~TestTensor();
 
   [[nodiscard]] TensorView view();
@@ -56,11 +78,15 @@ class TestTensor {
   [[nodiscard]] std::string bits() const;
 
  private:
-  [[nodiscard]] std::byte* data() const;
+  [[nodiscard]] std::byte* data() const {
+    return memory_ == nullptr ? nullptr : memory_ + offset_bytes_;
+  }
+  [[nodiscard]] std::size_t size() const;
+
   DType dtype_;
   Shape shape_;
   std::size_t offset_bytes_;
-  std::vector<std::byte> memory_;
+  std::byte* memory_ = nullptr;  // null when moved from
 };
 
 /// Every element within `relative` of the expected one, or of the largest expected one times

@@ -1,0 +1,110 @@
+# A program is linked with one GPU backend, an object library: its runtime and the ops' tables.
+#   none          no GPU code
+#   cuda          the kernels compiled by nvcc (TRIREME_CUDA)
+#   simt          the same sources compiled for the host and run by kernels/simt_host: tests only
+#   simt_checked  likewise, every load and store of a kernel checked
+# trireme_link_gpu(<target> [backend]): without a name it is cuda where that is built, else none.
+
+# These stand in no library of a folder.
+set(TRIREME_GPU_SOURCES "(gpu_cuda|gpu_none|gpu_kernels_cuda|gpu_kernels_none|launch_cuda|_cublaslt|_cudnn)\\.cc$")
+
+function(trireme_link_gpu target)
+  set(backend ${ARGN})
+  if(NOT backend)
+    set(backend none)
+    if(TARGET trireme_gpu_cuda)
+      set(backend cuda)
+    endif()
+  endif()
+  target_link_libraries(${target} PRIVATE trireme_gpu_${backend})
+endfunction()
+
+file(GLOB TRIREME_CU_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*/*.cu)
+set(src ${PROJECT_SOURCE_DIR}/src)
+set(common ${PROJECT_SOURCE_DIR}/kernels/common)
+
+add_library(trireme_gpu_none OBJECT ${src}/device/gpu_none.cc ${common}/gpu_kernels_none.cc)
+target_link_libraries(trireme_gpu_none PRIVATE trireme_options fmt::fmt)
+
+set(gpu_sources ${src}/device/gpu_cuda.cc ${common}/gpu_kernels_cuda.cc ${common}/launch_cuda.cc)
+
+# ---- host execution ----
+if(TRIREME_TESTS AND TARGET trireme_cuda_headers)
+  file(GLOB simt_runtime CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/simt_host/*.cc)
+  add_library(trireme_simt_runtime OBJECT ${simt_runtime})
+  target_link_libraries(trireme_simt_runtime PRIVATE trireme_options trireme_cuda_headers)
+  target_compile_options(trireme_simt_runtime PRIVATE -O3 -g1 -fno-sanitize=all)
+  foreach(variant simt simt_checked)
+    # Kernels as C++; g++ takes a .cu file only when told its language.
+    add_library(trireme_${variant}_kernels OBJECT ${TRIREME_CU_SOURCES})
+    set_source_files_properties(${TRIREME_CU_SOURCES} PROPERTIES LANGUAGE CXX)
+    target_link_libraries(trireme_${variant}_kernels PRIVATE trireme_options trireme_cuda_headers)
+    # Lambdas of kernels capture more than each use needs, and nvcc's pragmas are its own.
+    target_compile_options(trireme_${variant}_kernels PRIVATE -x c++ -g1 -Wno-unknown-pragmas -Wno-psabi
+                           -fno-sanitize=all)
+    add_library(trireme_gpu_${variant} OBJECT ${gpu_sources})
+    target_compile_definitions(trireme_gpu_${variant} PRIVATE TRIREME_GPU_BACKEND="cuda-host")
+    target_link_libraries(trireme_gpu_${variant} PRIVATE trireme_options trireme_cuda_headers fmt::fmt
+                          INTERFACE ${CMAKE_DL_LIBS} Threads::Threads)
+    target_sources(trireme_gpu_${variant} INTERFACE $<TARGET_OBJECTS:trireme_${variant}_kernels>
+                   $<TARGET_OBJECTS:trireme_simt_runtime>)
+  endforeach()
+  # The callbacks that this flag calls are those of kernels/simt_host; libtsan is not linked.
+  target_compile_options(trireme_simt_checked_kernels PRIVATE -fsanitize=thread --param tsan-instrument-func-entry-exit=0)
+endif()
+
+# ---- nvcc ----
+set(build_cuda OFF)
+if(TRIREME_CUDA STREQUAL "ON" AND NOT TRIREME_NVCC)
+  message(FATAL_ERROR "TRIREME_CUDA=ON, but there is no nvcc. Set TRIREME_CUDA_ROOT to the toolkit's folder, or run "
+                      "scripts/setup.sh --cuda, which installs one into build/cuda.")
+endif()
+if(TRIREME_NVCC AND NOT TRIREME_CUDA STREQUAL "OFF")
+  if(NOT TRIREME_CUDA_ARCHITECTURES)
+    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE found
+                    OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE no_gpu)
+    if(no_gpu EQUAL 0 AND found)
+      string(REPLACE "." "" found "${found}")
+      string(REPLACE "\n" ";" found "${found}")
+      list(REMOVE_DUPLICATES found)
+      list(TRANSFORM found REPLACE "^90$" "90a")
+      set(TRIREME_CUDA_ARCHITECTURES ${found})
+    elseif(TRIREME_CUDA STREQUAL "ON")
+      set(TRIREME_CUDA_ARCHITECTURES 80 90a)
+    endif()
+  endif()
+  if(TRIREME_CUDA_ARCHITECTURES)
+    set(build_cuda ON)
+  endif()
+endif()
+if(build_cuda)
+  message(STATUS "CUDA: ${TRIREME_NVCC}, architectures ${TRIREME_CUDA_ARCHITECTURES}")
+  set(objects)
+  foreach(source ${TRIREME_CU_SOURCES})
+    get_filename_component(name ${source} NAME)
+    set(codes)
+    foreach(arch ${TRIREME_CUDA_ARCHITECTURES})
+      # Not -arch: sm_90a would be compiled for compute_90 too, which has no wgmma.
+      if(NOT name MATCHES "_sm90\\.cu$" OR arch STREQUAL "90a")
+        list(APPEND codes -gencode arch=compute_${arch},code=sm_${arch})
+      endif()
+    endforeach()
+    if(codes)
+      set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+      add_custom_command(
+        OUTPUT ${object}
+        COMMAND ${PROJECT_SOURCE_DIR}/scripts/nvcc.sh ${TRIREME_NVCC} ${object} ${source} -ccbin ${CMAKE_CXX_COMPILER}
+                -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR} ${codes}
+        DEPENDS ${source} ${PROJECT_SOURCE_DIR}/scripts/nvcc.sh DEPFILE ${object}.d
+        COMMENT "nvcc ${name}" VERBATIM)
+      list(APPEND objects ${object})
+    endif()
+  endforeach()
+  find_library(TRIREME_CUDART_STATIC cudart_static PATHS ${TRIREME_CUDA_LIBRARY_FOLDERS} REQUIRED)
+  add_library(trireme_gpu_cuda OBJECT ${gpu_sources} ${objects})
+  target_compile_definitions(trireme_gpu_cuda PRIVATE TRIREME_GPU_BACKEND="cuda")
+  target_link_libraries(trireme_gpu_cuda PRIVATE trireme_options trireme_cuda_headers fmt::fmt
+                        INTERFACE ${TRIREME_CUDART_STATIC} ${CMAKE_DL_LIBS} Threads::Threads rt)
+  set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+  target_sources(trireme_gpu_cuda INTERFACE ${objects})
+endif()

@@ -1,0 +1,34 @@
+#pragma once
+// The ops' tables for GPUs. Which there are is settled when a program is linked: those that nvcc
+// compiled, the same sources compiled for the host (test builds), or none.
+
+namespace trireme {
+
+struct AdamWKernels;
+struct AttentionGpuKernels;
+struct CrossEntropyKernels;
+struct ElementwiseKernels;
+struct EmbeddingKernels;
+struct GeluKernels;
+struct GemmGpuKernels;
+struct GradNormKernels;
+struct NormKernels;
+struct RopeKernels;
+struct SwigluKernels;
+
+struct GpuKernels {
+  const AdamWKernels* adamw = nullptr;
+  const AttentionGpuKernels* attention = nullptr;
+  const CrossEntropyKernels* cross_entropy = nullptr;
+  const ElementwiseKernels* elementwise = nullptr;
+  const EmbeddingKernels* embedding = nullptr;
+  const GeluKernels* gelu = nullptr;
+  const GemmGpuKernels* gemm = nullptr;
+  const GradNormKernels* grad_norm = nullptr;
+  const NormKernels* norm = nullptr;
+  const RopeKernels* rope = nullptr;
+  const SwigluKernels* swiglu = nullptr;
+};
+const GpuKernels& gpu_kernels();
+
+}  // namespace trireme

@@ -1,0 +1,54 @@
+#pragma once
+// What the program asks of a GPU's runtime, behind DeviceKind::kCuda. A program is linked with one
+// of three definitions: CUDA's own runtime, that interface executed on the host (test builds,
+// kernels/simt_host), or none.
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace trireme::gpu {
+
+/// "cuda", "cuda-host" or "none".
+std::string_view backend_name();
+
+struct Info {
+  std::string name;    ///< "NVIDIA H200"
+  int capability = 0;  ///< 90 of 9.0
+  int multiprocessors = 0;
+  std::size_t total_bytes = 0;
+  std::string pci_bus_id;  ///< "0000:3b:00.0"
+};
+
+/// GPUs that this process may use. Throws EnvironmentError saying what is missing (no driver, one
+/// older than the toolkit, no GPU) and what to do.
+int device_count();
+Info info(int index);
+/// The GPU that this thread's later calls mean.
+void select(int index);
+std::size_t free_bytes();
+
+// Memory of the selected GPU, or of the host where the GPU can reach it by itself (pinned). Throw
+// EnvironmentError with the size that was refused.
+std::byte* allocate(std::size_t bytes);
+void release(std::byte* memory) noexcept;
+std::byte* allocate_pinned(std::size_t bytes);
+void release_pinned(std::byte* memory) noexcept;
+
+// Asynchronous, in the order of their stream. A copy goes between any two places; from or to
+// pageable host memory it may wait.
+void copy(void* to, const void* from, std::size_t bytes, void* stream);
+void clear(void* memory, std::size_t bytes, void* stream);
+
+void* make_stream();
+void destroy_stream(void* stream) noexcept;
+/// Waits for everything that was put into the stream; throws InternalError with what failed there.
+void synchronize(void* stream);
+
+void* make_event();
+void destroy_event(void* event) noexcept;
+void record(void* event, void* stream);
+/// What comes later in `stream` waits for what came before the event's last record.
+void wait(void* stream, void* event);
+
+}  // namespace trireme::gpu

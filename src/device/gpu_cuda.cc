@@ -1,0 +1,131 @@
+// By CUDA's runtime interface. In a test build the same calls reach kernels/simt_host, which runs
+// kernels on the host.
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+
+#include "base/error.h"
+#include "base/human_format.h"
+#include "device/gpu.h"
+
+namespace trireme::gpu {
+namespace {
+
+void check(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return;
+  throw InternalError("{}: {} ({})", call, cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+std::byte* checked_memory(cudaError_t error, void* memory, std::size_t bytes, const char* kind) {
+  if (error == cudaSuccess) return static_cast<std::byte*>(memory);
+  cudaGetLastError();
+  std::size_t free = 0, total = 0;
+  cudaMemGetInfo(&free, &total);
+  throw EnvironmentError(
+      "{} of {} memory were refused, {} are free of the GPU's {} ({}). Use a smaller batch.micro "
+      "or data.sequence_length, or more GPUs",
+      format_bytes(static_cast<std::int64_t>(bytes)), kind,
+      format_bytes(static_cast<std::int64_t>(free)), format_bytes(static_cast<std::int64_t>(total)),
+      cudaGetErrorString(error));
+}
+
+cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
+cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
+
+}  // namespace
+
+std::string_view backend_name() { return TRIREME_GPU_BACKEND; }
+
+int device_count() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && count > 0) return count;
+  cudaGetLastError();
+  switch (error) {
+    case cudaErrorInsufficientDriver: {
+      int driver = 0;
+      cudaDriverGetVersion(&driver);
+      if (driver == 0) {
+        throw EnvironmentError(
+            "this machine has no NVIDIA driver (no GPU can be used). Set run.device to \"cpu\", or "
+            "install the driver");
+      }
+      throw EnvironmentError(
+          "the NVIDIA driver serves CUDA {}.{}, this program was built with CUDA {}.{} (no GPU can "
+          "be used). Install a newer driver, or build with an older toolkit",
+          driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    }
+    case cudaSuccess:
+    case cudaErrorNoDevice:
+      throw EnvironmentError(
+          "no GPU is visible (CUDA_VISIBLE_DEVICES may hide them). Set run.device to \"cpu\", or "
+          "start where a GPU is");
+    default:
+      throw EnvironmentError("the GPUs cannot be used: {} ({})", cudaGetErrorString(error),
+                             cudaGetErrorName(error));
+  }
+}
+
+Info info(int index) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+  std::array<char, 32> bus_id{};
+  check(cudaDeviceGetPCIBusId(bus_id.data(), bus_id.size(), index), "cudaDeviceGetPCIBusId");
+  return {properties.name, properties.major * 10 + properties.minor, properties.multiProcessorCount,
+          properties.totalGlobalMem, bus_id.data()};
+}
+
+void select(int index) { check(cudaSetDevice(index), "cudaSetDevice"); }
+
+std::size_t free_bytes() {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return free;
+}
+
+std::byte* allocate(std::size_t bytes) {
+  void* memory = nullptr;
+  return checked_memory(cudaMalloc(&memory, bytes), memory, bytes, "GPU");
+}
+void release(std::byte* memory) noexcept { cudaFree(memory); }
+std::byte* allocate_pinned(std::size_t bytes) {
+  void* memory = nullptr;
+  return checked_memory(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault), memory, bytes,
+                        "pinned host");
+}
+void release_pinned(std::byte* memory) noexcept { cudaFreeHost(memory); }
+
+void copy(void* to, const void* from, std::size_t bytes, void* stream) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)), "cudaMemcpyAsync");
+}
+void clear(void* memory, std::size_t bytes, void* stream) {
+  if (bytes == 0) return;
+  check(cudaMemsetAsync(memory, 0, bytes, stream_of(stream)), "cudaMemsetAsync");
+}
+
+void* make_stream() {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  return stream;
+}
+void destroy_stream(void* stream) noexcept { cudaStreamDestroy(stream_of(stream)); }
+void synchronize(void* stream) {
+  check(cudaStreamSynchronize(stream_of(stream)), "cudaStreamSynchronize");
+}
+
+void* make_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  return event;
+}
+void destroy_event(void* event) noexcept { cudaEventDestroy(event_of(event)); }
+void record(void* event, void* stream) {
+  check(cudaEventRecord(event_of(event), stream_of(stream)), "cudaEventRecord");
+}
+void wait(void* stream, void* event) {
+  check(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "cudaStreamWaitEvent");
+}
+
+}  // namespace trireme::gpu

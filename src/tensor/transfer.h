@@ -1,0 +1,37 @@
+#pragma once
+// Between a tensor of a context's device and host memory.
+
+#include <cstring>
+#include <span>
+
+#include "device/context.h"
+#include "device/gpu.h"
+#include "tensor/tensor_view.h"
+
+namespace trireme {
+
+/// tensor = the elements at `host`, which may be reused at once.
+inline void copy_in(Context& context, TensorView tensor, std::span<const std::byte> host) {
+  expect(host.size() == tensor.bytes(), "{} bytes for a tensor of {}", host.size(),
+         tensor.bytes());
+  if (context.device().kind == DeviceKind::kCpu) {
+    std::memcpy(tensor.data, host.data(), host.size());
+    return;
+  }
+  gpu::copy(tensor.data, host.data(), host.size(), context.exec().stream);
+  context.synchronize();
+}
+
+/// host = the elements of `tensor`, once all that was asked of the context is done.
+inline void copy_out(Context& context, std::span<std::byte> host, ConstTensorView tensor) {
+  expect(host.size() == tensor.bytes(), "{} bytes for a tensor of {}", host.size(),
+         tensor.bytes());
+  if (context.device().kind == DeviceKind::kCpu) {
+    std::memcpy(host.data(), tensor.data, host.size());
+    return;
+  }
+  gpu::copy(host.data(), tensor.data, host.size(), context.exec().stream);
+  context.synchronize();
+}
+
+}  // namespace trireme

@@ -1,0 +1,27 @@
+// For the test executables of the CPU's tables.
+#include "kernels/support/op_test.h"
+
+namespace trireme {
+
+std::vector<Isa> isas_to_test() {
+#ifdef TRIREME_WIDE_TESTS
+  return {Isa::kAvx512};
+#else
+  if (detect_isa() == Isa::kAvx512) return {Isa::kAvx2, Isa::kAvx512};
+  return {Isa::kAvx2};
+#endif
+}
+
+namespace test_device {
+
+Device device() { return {}; }
+std::byte* allocate(std::size_t bytes) { return new std::byte[bytes]; }
+void release(std::byte* memory) { delete[] memory; }
+void initialise(std::byte*, std::size_t) {}
+void synchronize() {}
+std::vector<std::string> in_every_order(const std::function<std::string()>& run) {
+  return {run(), run()};
+}
+
+}  // namespace test_device
+}  // namespace trireme

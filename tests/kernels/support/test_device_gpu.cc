@@ -1,0 +1,52 @@
+// For the test executables of the GPU's tables, on a GPU or executed on the host.
+#include <cuda_runtime_api.h>
+
+#include "kernels/support/op_test.h"
+
+#ifdef TRIREME_SIMT_TESTS
+#include "kernels/simt_host/simt.h"
+#endif
+
+namespace trireme {
+
+std::vector<Isa> isas_to_test() { return {Isa::kAvx2}; }
+
+namespace test_device {
+
+Device device() { return {DeviceKind::kCuda, 0}; }
+
+std::byte* allocate(std::size_t bytes) {
+  void* memory = nullptr;
+  expect(cudaMallocManaged(&memory, bytes, cudaMemAttachGlobal) == cudaSuccess, "{} bytes", bytes);
+  return static_cast<std::byte*>(memory);
+}
+void release(std::byte* memory) { cudaFree(memory); }
+void initialise(std::byte* memory, std::size_t bytes) {
+  if (bytes == 0) return;
+  expect(cudaMemset(memory, 0, bytes) == cudaSuccess, "cudaMemset");
+  synchronize();
+}
+void synchronize() {
+  const cudaError_t error = cudaDeviceSynchronize();
+  expect(error == cudaSuccess, "{}", cudaGetErrorString(error));
+}
+
+std::vector<std::string> in_every_order(const std::function<std::string()>& run) {
+#ifdef TRIREME_SIMT_TESTS
+  const simt::Options before = simt::options();
+  std::vector<std::string> results;
+  for (const simt::Order order :
+       {simt::Order::forward, simt::Order::backward, simt::Order::random, simt::Order::random}) {
+    simt::options().order = order;
+    simt::options().seed = results.size();
+    results.push_back(run());
+  }
+  simt::options() = before;
+  return results;
+#else
+  return {run(), run()};
+#endif
+}
+
+}  // namespace test_device
+}  // namespace trireme
