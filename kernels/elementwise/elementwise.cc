@@ -30,6 +30,21 @@ void cast(Context& context, TensorView destination, ConstTensorView source) {
                        destination.dtype, source.dtype});
 }
 
+void copy_heads(Context& context, HeadsView destination, ConstHeadsView source) {
+  const OpSpan span(context.op_trace(), "copy_heads", {0, bytes_of(destination, source)});
+  const ArgumentChecker check("copy_heads");
+  check.heads("destination", destination, source.dtype,
+              {source.tokens, source.heads, source.head_dim});
+  const auto bytes = [&](std::int64_t elements) {
+    return static_cast<std::size_t>(elements) * size_of(source.dtype);
+  };
+  if (source.tokens == 0) return;
+  table(context).copy_rows({context.exec(), destination.data, source.data,
+                            static_cast<std::size_t>(source.tokens),
+                            bytes(source.heads * source.head_dim), bytes(destination.token_stride),
+                            bytes(source.token_stride)});
+}
+
 void clear(Context& context, TensorView destination) {
   const OpSpan span(context.op_trace(), "clear", {0, bytes_of(destination)});
   ArgumentChecker("clear").tensor("destination", destination, destination.dtype, destination.shape);

@@ -1,12 +1,17 @@
 #pragma once
 
 #include "device/context.h"
+#include "tensor/heads_view.h"
 #include "tensor/tensor_view.h"
 
 namespace trireme {
 
 /// destination = source, converted between f32 and bf16 (nearest even), or copied for equal types.
 void cast(Context& context, TensorView destination, ConstTensorView source);
+
+/// destination[t] = source[t] for each token, bytes as they are; the rows of one may lie further
+/// apart than the other's. Sizes and types agree.
+void copy_heads(Context& context, HeadsView destination, ConstHeadsView source);
 
 /// All bytes zero.
 void clear(Context& context, TensorView destination);

@@ -32,6 +32,20 @@ void cast(const CastArgs& args) {
   cast_elements<float, BFloat16>(args);
 }
 
+void copy_rows(const CopyRowsArgs& args) {
+  char* destination = static_cast<char*>(args.destination);
+  const char* source = static_cast<const char*>(args.source);
+  parallel_ranges(args.exec, static_cast<std::int64_t>(args.rows),
+                  static_cast<std::int64_t>(args.row_bytes),
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (auto row = static_cast<std::size_t>(begin);
+                         row < static_cast<std::size_t>(end); ++row) {
+                      __builtin_memcpy(destination + row * args.destination_stride,
+                                       source + row * args.source_stride, args.row_bytes);
+                    }
+                  });
+}
+
 void clear(const ClearArgs& args) {
   char* destination = static_cast<char*>(args.destination);
   parallel_ranges(args.exec, static_cast<std::int64_t>(args.bytes), 1,
@@ -105,6 +119,6 @@ void column_sum(const ColumnSumArgs& args) {
 
 }  // namespace
 
-const ElementwiseKernels elementwise_cpu = {cast, clear, accumulate, column_sum};
+const ElementwiseKernels elementwise_cpu = {cast, copy_rows, clear, accumulate, column_sum};
 
 }  // namespace trireme::TRIREME_ISA

@@ -77,6 +77,11 @@ void cast(const CastArgs& args) {
   }
 }
 
+void copy_rows(const CopyRowsArgs& args) {
+  cudaMemcpy2DAsync(args.destination, args.destination_stride, args.source, args.source_stride,
+                    args.row_bytes, args.rows, cudaMemcpyDeviceToDevice, stream_of(args.exec));
+}
+
 void clear(const ClearArgs& args) {
   cudaMemsetAsync(args.destination, 0, args.bytes, stream_of(args.exec));
 }
@@ -143,6 +148,6 @@ void column_sum(const ColumnSumArgs& args) {
 
 }  // namespace
 
-const ElementwiseKernels elementwise_cuda = {cast, clear, accumulate, column_sum};
+const ElementwiseKernels elementwise_cuda = {cast, copy_rows, clear, accumulate, column_sum};
 
 }  // namespace trireme::cuda

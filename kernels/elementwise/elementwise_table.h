@@ -16,6 +16,14 @@ struct CastArgs {
   DType destination_type, source_type;
 };
 
+/// Rows of so many bytes, each `stride` bytes behind the one before.
+struct CopyRowsArgs {
+  Exec exec;
+  void* destination;
+  const void* source;
+  std::size_t rows, row_bytes, destination_stride, source_stride;
+};
+
 struct ClearArgs {
   Exec exec;
   void* destination;
@@ -40,6 +48,7 @@ struct ColumnSumArgs {
 
 struct ElementwiseKernels {
   void (*cast)(const CastArgs&);
+  void (*copy_rows)(const CopyRowsArgs&);
   void (*clear)(const ClearArgs&);
   void (*accumulate)(const AccumulateArgs&);
   void (*column_sum)(const ColumnSumArgs&);

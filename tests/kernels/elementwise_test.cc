@@ -33,6 +33,18 @@ TEST_P(Elementwise, cast_to_the_same_type_copies_bits) {
   }
 }
 
+TEST_P(Elementwise, copied_heads_leave_the_rest_of_wider_rows_alone) {
+  Context context = test_context(GetParam(), 2);
+  const TestTensor from = TestTensor::random(DType::kBF16, {5, 12}, 1);
+  TestTensor to = TestTensor::random(DType::kBF16, {9, 7}, 2);
+  std::vector<double> expected = to.values();
+  for (std::int64_t t = 0; t < 5; ++t) {
+    for (std::int64_t c = 0; c < 6; ++c) expected[(t + 3) * 7 + c] = from.values()[t * 12 + 4 + c];
+  }
+  copy_heads(context, heads_of(to.view().rows(3, 5), 0, 2, 3), heads_of(from.view(), 4, 2, 3));
+  EXPECT_EQ(to.values(), expected);
+}
+
 TEST_P(Elementwise, accumulate_equals_the_reference_at_odd_sizes_for_any_thread_count) {
   for (const int threads : {1, 2, 3}) {
     Context context = test_context(GetParam(), threads);
