@@ -76,4 +76,13 @@ void column_sum(Context& context, TensorView sum_N, ConstTensorView x_TN) {
       {context.exec(), sum_N.as<float>(), x_TN.data, x_TN.shape[0], x_TN.shape[1], x_TN.dtype});
 }
 
+void sum_in_order(Context& context, TensorView sum, ConstTensorView x_T) {
+  const OpSpan span(context.op_trace(), "sum_in_order", {0, bytes_of(x_T)});
+  const ArgumentChecker check("sum_in_order");
+  check.rank("x", x_T, 1);
+  check.tensor("x", x_T, DType::kF32, x_T.shape);
+  check.tensor("sum", sum, DType::kF64, {1});
+  table(context).sum_in_order({context.exec(), sum.as<double>(), x_T.as<float>(), x_T.count()});
+}
+
 }  // namespace trireme

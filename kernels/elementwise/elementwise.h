@@ -24,4 +24,8 @@ void accumulate(Context& context, TensorView destination, ConstTensorView source
 /// in f32 over blocks of 64, the blocks in order.
 void column_sum(Context& context, TensorView sum_N, ConstTensorView x_TN);
 
+/// sum[0] += ((x[0] + x[1]) + x[2]) + ..., a chain of f64 additions: the same bits on every device.
+///   sum [1] f64;  x [T] f32
+void sum_in_order(Context& context, TensorView sum, ConstTensorView x_T);
+
 }  // namespace trireme

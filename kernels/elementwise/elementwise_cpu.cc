@@ -117,8 +117,15 @@ void column_sum(const ColumnSumArgs& args) {
   column_sum_of<BFloat16>(args);
 }
 
+void sum_in_order(const SumInOrderArgs& args) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < args.count; ++i) sum += static_cast<double>(args.x[i]);
+  *args.sum += sum;
+}
+
 }  // namespace
 
-const ElementwiseKernels elementwise_cpu = {cast, copy_rows, clear, accumulate, column_sum};
+const ElementwiseKernels elementwise_cpu = {cast,       copy_rows,  clear,
+                                            accumulate, column_sum, sum_in_order};
 
 }  // namespace trireme::TRIREME_ISA

@@ -1,3 +1,4 @@
+#include "kernels/common/reduce.cuh"
 #include "kernels/common/vector.cuh"
 #include "kernels/elementwise/elementwise_table.h"
 
@@ -146,8 +147,28 @@ void column_sum(const ColumnSumArgs& args) {
   });
 }
 
+/// One warp: 32 elements are loaded at once, then every lane adds them one after another.
+__global__ void __launch_bounds__(32)
+    sum_in_order_kernel(double* sum, const float* x, std::int64_t count) {
+  const int lane = static_cast<int>(threadIdx.x);
+  double total = 0;
+  for (std::int64_t first = 0; first < count; first += 32) {
+    const float mine = first + lane < count ? x[first + lane] : 0;
+    const int valid = static_cast<int>(min(count - first, std::int64_t{32}));
+    for (int i = 0; i < valid; ++i) total += static_cast<double>(__shfl_sync(kAllLanes, mine, i));
+  }
+  if (lane == 0) *sum += total;
+}
+
+void sum_in_order(const SumInOrderArgs& args) {
+  launch(sum_in_order_kernel,
+         {.grid = 1, .block = 32, .stream = stream_of(args.exec), .name = "sum_in_order"}, args.sum,
+         args.x, args.count);
+}
+
 }  // namespace
 
-const ElementwiseKernels elementwise_cuda = {cast, copy_rows, clear, accumulate, column_sum};
+const ElementwiseKernels elementwise_cuda = {cast,       copy_rows,  clear,
+                                             accumulate, column_sum, sum_in_order};
 
 }  // namespace trireme::cuda

@@ -46,12 +46,20 @@ struct ColumnSumArgs {
   DType x_type;
 };
 
+struct SumInOrderArgs {
+  Exec exec;
+  double* sum;
+  const float* x;
+  std::int64_t count;
+};
+
 struct ElementwiseKernels {
   void (*cast)(const CastArgs&);
   void (*copy_rows)(const CopyRowsArgs&);
   void (*clear)(const ClearArgs&);
   void (*accumulate)(const AccumulateArgs&);
   void (*column_sum)(const ColumnSumArgs&);
+  void (*sum_in_order)(const SumInOrderArgs&);
 };
 namespace avx2 {
 extern const ElementwiseKernels elementwise_cpu;
