@@ -88,8 +88,8 @@ int run(Launch& launch, const Options& options) {
   const RunConfig& config = prepared.config;
   Runtime runtime(
       launch, config, config.model,
-      runtime_options(prepared, settle_on_cores(config, launch), StagePurpose::kTraining));
-  runtime.store.initialise(static_cast<std::uint64_t>(config.run.seed));
+      runtime_options(prepared, launch, settle_on_cores(config, launch), StagePurpose::kTraining));
+  runtime.store.initialise(runtime.context, static_cast<std::uint64_t>(config.run.seed));
   runtime.store.refresh_forms(runtime.context);
   OpTrace ops(runtime.trace);
   BenchmarkResult result;

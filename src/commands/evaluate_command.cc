@@ -8,6 +8,7 @@
 #include "commands/config_options.h"
 #include "commands/every_rank.h"
 #include "commands/parse_options.h"
+#include "parallel/host_state.h"
 #include "telemetry/metrics_lines.h"
 #include "train/evaluator.h"
 #include "train/model_source.h"
@@ -30,10 +31,11 @@ int run(Launch& launch, const Options& options) {
       options.checkpoint.empty() ? prepared.config.run.directory : options.checkpoint, world);
   prepared.config.model = source.model();
   Runtime runtime(launch, prepared.config, source.model(),
-                  runtime_options(prepared, settle_on_cores(prepared.config, launch),
+                  runtime_options(prepared, launch, settle_on_cores(prepared.config, launch),
                                   StagePurpose::kEvaluation));
-  State state = runtime.state();
-  source.load(state, world);
+  HostState host(runtime.context, runtime.state());
+  source.load(host.state(), world);
+  host.store();
   runtime.store.refresh_forms(runtime.context);
   std::unique_ptr<EvaluationBatches> batches = open_validation(prepared, runtime);
   const EvaluationResult result = evaluate(runtime, *batches, [&] {

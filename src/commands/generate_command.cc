@@ -11,6 +11,8 @@
 #include "commands/parse_options.h"
 #include "generate/generator.h"
 #include "model/model_limits.h"
+#include "parallel/host_state.h"
+#include "train/device_choice.h"
 #include "train/model_source.h"
 
 namespace trireme {
@@ -106,11 +108,15 @@ int run(Launch& launch, const Options& options) {
       tokenizer ? tokenizer->encode(options.prompt) : parse_ids(options.token_ids);
   check_prompt(prompt, model, options);
 
-  Context context(Device{}, std::max(1, usable_cpu_count() / launch.local_size()), detect_isa());
+  const Device device = choose_device(DeviceChoice::kAuto, launch);
+  Context context(device, std::max(1, usable_cpu_count() / launch.local_size()), detect_isa());
   const ModelParams params = declare_params(model);
-  ParamStore store(params.metas, DType::kF32, StorePurpose::kInference);
-  State state = store.state(launch.world().rank(), launch.world().size());
-  source.load(state, launch.world());
+  ParamStore store(params.metas, DType::kF32, StorePurpose::kInference, device);
+  {
+    HostState host(context, store.state(launch.world().rank(), launch.world().size()));
+    source.load(host.state(), launch.world());
+    host.store();
+  }
   if (launch.world().rank() != 0) return 0;  // one rank holds the whole model in this version
 
   Decoder decoder(context, model, params, store,

@@ -14,6 +14,7 @@
 #include "plan/size_text.h"
 #include "plan/time.h"
 #include "telemetry/console.h"
+#include "train/device_choice.h"
 #include "train/prepare.h"
 #include "train/runtime.h"
 
@@ -103,7 +104,8 @@ Figures compute(const Options& options, const RunConfig& config, const ResolvedR
   figures.run = run;
   figures.world = world;
   figures.memory = estimate_memory(config.model, run.batch, config.data.sequence_length,
-                                   compute_type(config), StagePurpose::kTraining);
+                                   compute_type(config, device_kind(config.run.device)),
+                                   StagePurpose::kTraining);
   figures.parameters = count_parameters(config.model);
   figures.checkpoint_bytes = checkpoint_bytes(config.model);
   figures.flops_per_token = model_flops_per_token(config.model, config.data.sequence_length);

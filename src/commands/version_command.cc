@@ -1,14 +1,36 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/human_format.h"
 #include "base/version.h"
 #include "checkpoint/hdf5_file.h"
 #include "comm/launch.h"
 #include "commands/commands.h"
 #include "device/cpu_info.h"
+#include "device/gpu.h"
 #include "kernels/gemm/gemm.h"
 
 namespace trireme {
+
+namespace {
+
+std::string gpus_text() {
+  if (gpu::backend_name() == "none") return "none: this build has the CPU backend only";
+  try {
+    std::string text;
+    for (int i = 0; i < gpu::device_count(); ++i) {
+      const gpu::Info info = gpu::info(i);
+      text += fmt::format("{}{} ({}.{}, {})", i == 0 ? "" : ", ", info.name, info.capability / 10,
+                          info.capability % 10,
+                          format_bytes(static_cast<std::int64_t>(info.total_bytes)));
+    }
+    return text;
+  } catch (const EnvironmentError& error) {
+    return fmt::format("none: {}", error.what());
+  }
+}
+
+}  // namespace
 
 int version_command(Arguments arguments) {
   if (!arguments.empty())
@@ -24,7 +46,7 @@ int version_command(Arguments arguments) {
   row("CPU", fmt::format("{}, {} usable cores", cpu_model_name(), usable_cpu_count()));
   row("instruction sets", "built for AVX2 and AVX-512");
   row("uses", name_of(detect_isa()));
-  row("GPUs", "none: this build has the CPU backend only");
+  row("GPUs", gpus_text());
   std::fputs(text.c_str(), stdout);
   return 0;
 }

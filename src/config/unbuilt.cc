@@ -69,12 +69,4 @@ void fall_back_to_built(const Json& given, RunConfig& config, std::vector<std::s
   }
 }
 
-void require_device_built(DeviceChoice device) {
-  if (device == DeviceChoice::kAuto || device == DeviceChoice::kCpu) return;
-  throw EnvironmentError(
-      "run.device is \"{}\" but this build has only the CPU backend (no step could run). "
-      "Use \"cpu\" or \"auto\"",
-      device == DeviceChoice::kCuda ? "cuda" : "cuda-host");
-}
-
 }  // namespace trireme

@@ -25,8 +25,4 @@ void check_unbuilt(const Json& given, std::vector<Problem>& problems);
 /// Defaults that are not built are set to what works; one line for each is appended to `notes`.
 void fall_back_to_built(const Json& given, RunConfig& config, std::vector<std::string>& notes);
 
-/// Throws EnvironmentError where this build has no backend for the device. Asked by whoever starts
-/// work: a plan for another machine is none of it.
-void require_device_built(DeviceChoice device);
-
 }  // namespace trireme

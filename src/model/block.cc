@@ -1,7 +1,6 @@
 #include "model/block.h"
 
 #include <cmath>
-#include <cstring>
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gelu/gelu.h"
@@ -78,13 +77,11 @@ void rotate_back(const BlockPass& pass, HeadsView gradient, ConstHeadsView in,
 QkvHeads<std::byte> extend_cache(const BlockPass& pass, const QkvHeads<std::byte>& heads,
                                  const KvCache& cache) {
   const std::int64_t first = pass.mask.q.front().first, count = heads.k.tokens;
-  const std::size_t row_bytes =
-      static_cast<std::size_t>(pass.config.kv_size()) * size_of(heads.k.dtype);
   const auto append = [&](const TensorView& all, const HeadsView& part) {
-    for (std::int64_t t = 0; t < count; ++t) {
-      std::memcpy(all.rows(first + t, 1).data, part.rows(t, 1).data, row_bytes);
-    }
-    return heads_of(all.rows(0, first + count), 0, pass.config.kv_heads, pass.config.head_dim);
+    const HeadsView cached =
+        heads_of(all.rows(0, first + count), 0, pass.config.kv_heads, pass.config.head_dim);
+    copy_heads(pass.context, cached.rows(first, count), part);
+    return cached;
   };
   return {heads.q, append(cache.k, heads.k), append(cache.v, heads.v)};
 }

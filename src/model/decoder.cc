@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "kernels/embedding/embedding.h"
 #include "kernels/gemm/gemm.h"
 #include "model/rope_table.h"
+#include "tensor/transfer.h"
 
 namespace trireme {
 
@@ -17,20 +19,23 @@ Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams&
       store_(store),
       capacity_(capacity),
       chunk_(std::min(chunk, capacity)),
-      logits_(DType::kF32, {1, config.vocab_size}),
-      positions_(DType::kI32, {capacity}),
-      final_n_(store.compute(), {1, config.hidden}),
-      final_s_(store.compute(), {1, config.hidden}),
-      final_mean_(DType::kF32, {1}),
-      final_rstd_(DType::kF32, {1}) {
+      logits_(DType::kF32, {1, config.vocab_size}, context.device()),
+      positions_(DType::kI32, {capacity}, context.device()),
+      ids_(DType::kI32, {chunk_}, context.device()),
+      final_n_(store.compute(), {1, config.hidden}, context.device()),
+      final_s_(store.compute(), {1, config.hidden}, context.device()),
+      final_mean_(DType::kF32, {1}, context.device()),
+      final_rstd_(DType::kF32, {1}, context.device()),
+      host_logits_(static_cast<std::size_t>(config.vocab_size)) {
   if (config.position == PositionKind::kRope)
-    rope_table_ = make_rope_table(config.rope, config.head_dim, capacity);
+    rope_table_ = make_rope_table(context, config.rope, config.head_dim, capacity);
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    k_.emplace_back(store.compute(), Shape{capacity, config.kv_size()});
-    v_.emplace_back(store.compute(), Shape{capacity, config.kv_size()});
+    k_.emplace_back(store.compute(), Shape{capacity, config.kv_size()}, context.device());
+    v_.emplace_back(store.compute(), Shape{capacity, config.kv_size()}, context.device());
   }
-  auto* positions = positions_.view().as<std::int32_t>();
-  for (std::int64_t i = 0; i < capacity; ++i) positions[i] = static_cast<std::int32_t>(i);
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(capacity));
+  std::iota(positions.begin(), positions.end(), 0);
+  copy_in(context, positions_.view(), std::as_bytes(std::span(positions)));
 }
 
 std::span<const float> Decoder::feed(std::span<const std::int32_t> ids) {
@@ -41,7 +46,8 @@ std::span<const float> Decoder::feed(std::span<const std::int32_t> ids) {
     feed_chunk(ids.first(count));
     ids = ids.subspan(count);
   }
-  return {logits_.view().as<float>(), static_cast<std::size_t>(config_.vocab_size)};
+  copy_out(context_, std::as_writable_bytes(std::span(host_logits_)), logits_.view());
+  return host_logits_;
 }
 
 void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
@@ -59,7 +65,7 @@ void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
   };
   ArenaCursor measure;
   lay_out(measure);
-  const HostBuffer memory(measure.bytes());
+  const Memory memory(context_.device(), measure.bytes());
   ArenaCursor arena(memory.data());
   const auto [acts, scratch] = lay_out(arena);
 
@@ -72,7 +78,8 @@ void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
   const ParamStore::Lease embedding_lease = store_.acquire(0);
   EmbeddingForward embedding;
   embedding.out_TC = acts[0].s1_TC;
-  embedding.ids_T = view_of(ids.data(), {tokens});
+  embedding.ids_T = ids_.view().rows(0, tokens);
+  copy_in(context_, ids_.view().rows(0, tokens), std::as_bytes(ids));
   embedding.table_VC = embedding_lease.weight(params_.embedding);
   if (params_.position_embedding != kNoParam) {
     embedding.positions_T = positions;
@@ -109,6 +116,7 @@ void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
   product.b = lease.weight(params_.head);
   product.transpose_b = Transpose::kYes;
   gemm(context_, product);
+  context_.synchronize();  // before the memory goes
 }
 
 }  // namespace trireme

@@ -28,8 +28,9 @@ class Decoder {
   const ModelParams& params_;
   const ParamStore& store_;
   std::int64_t capacity_, chunk_, length_ = 0;
-  Buffer rope_table_, logits_, positions_, final_n_, final_s_, final_mean_, final_rstd_;
+  Buffer rope_table_, logits_, positions_, ids_, final_n_, final_s_, final_mean_, final_rstd_;
   std::vector<Buffer> k_, v_;
+  std::vector<float> host_logits_;
 };
 
 }  // namespace trireme

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/elementwise/elementwise.h"
 
 namespace trireme {
 
@@ -82,9 +83,9 @@ void chunk_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_
 
 }  // namespace
 
-double head_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_TC,
-                 ConstTensorView weight_VC, ConstTensorView targets_T,
-                 const HeadTraining* training) {
+void head_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_TC,
+               ConstTensorView weight_VC, ConstTensorView targets_T, const HeadTraining* training,
+               TensorView loss_sum) {
   const std::int64_t tokens = n_TC.shape[0], chunk = buffers.logits_TV.shape[0];
   for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
     const std::int64_t count = std::min(chunk, tokens - begin);
@@ -93,10 +94,7 @@ double head_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n
                training != nullptr ? training->dn_TC.rows(begin, count) : TensorView(),
                training != nullptr && begin == 0 ? training->accumulate : Accumulate::kYes);
   }
-  const float* loss = buffers.loss_T.as<float>();
-  double sum = 0;
-  for (std::int64_t t = 0; t < tokens; ++t) sum += static_cast<double>(loss[t]);
-  return sum;
+  sum_in_order(context, loss_sum, buffers.loss_T.rows(0, tokens));
 }
 
 }  // namespace trireme

@@ -30,10 +30,10 @@ struct HeadTraining {
   float scale = 1;  ///< of every token's loss: 1 / targets of the global batch
 };
 
-/// logits = n W^T; returns the sum of the token losses, added in token order in f64. With
-/// `training`, also the gradients: they need the logits while they exist. n [T, C]; weight [V, C].
-double head_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_TC,
-                 ConstTensorView weight_VC, ConstTensorView targets_T,
-                 const HeadTraining* training);
+/// logits = n W^T; loss_sum [1] f64 += the token losses, added in token order. With `training`,
+/// also the gradients: they need the logits while they exist. n [T, C]; weight [V, C].
+void head_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_TC,
+               ConstTensorView weight_VC, ConstTensorView targets_T, const HeadTraining* training,
+               TensorView loss_sum);
 
 }  // namespace trireme

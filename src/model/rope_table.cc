@@ -5,6 +5,8 @@
 #include <numbers>
 #include <vector>
 
+#include "tensor/transfer.h"
+
 namespace trireme {
 
 namespace {
@@ -56,7 +58,8 @@ double yarn_attention_factor(const RopeConfig& rope) {
 
 }  // namespace
 
-Buffer make_rope_table(const RopeConfig& rope, std::int64_t head_dim, std::int64_t positions) {
+Buffer make_rope_table(Context& context, const RopeConfig& rope, std::int64_t head_dim,
+                       std::int64_t positions) {
   const std::int64_t half = head_dim / 2;
   std::vector<float> frequencies;
   for (std::int64_t j = 0; j < half; ++j) {
@@ -87,7 +90,10 @@ Buffer make_rope_table(const RopeConfig& rope, std::int64_t head_dim, std::int64
       row[half + j] = static_cast<float>(std::sin(static_cast<double>(angle)) * factor);
     }
   }
-  return table;
+  if (!context.on_gpu()) return table;
+  Buffer copy(DType::kF32, {positions, head_dim}, context.device());
+  copy_in(context, copy.view(), {table.view().data, table.bytes()});
+  return copy;
 }
 
 }  // namespace trireme

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
 #include "model/rope_table.h"
+#include "tensor/transfer.h"
 
 namespace trireme {
 
@@ -73,20 +75,22 @@ Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& par
       params_(params),
       store_(store),
       shape_(shape),
-      memory_(static_cast<std::size_t>(buffer_bytes(config, shape, store.compute()))),
+      memory_(context.device(),
+              static_cast<std::size_t>(buffer_bytes(config, shape, store.compute()))),
+      loss_sum_(DType::kF64, {1}, context.device()),
       range_{0, shape.tokens} {
   ArenaCursor arena(memory_.data());
   buffers_ = lay_out(arena, config, shape, store.compute());
   if (config.position == PositionKind::kRope)
-    rope_table_ = make_rope_table(config.rope, config.head_dim, shape.tokens);
+    rope_table_ = make_rope_table(context, config.rope, config.head_dim, shape.tokens);
 }
 
 void Stage::begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count,
                        const std::function<void(int)>& gradients_ready) {
-  micro_batches_ = micro_batches;
+  micro_batches_ = device_batches_.bring(context_, micro_batches);
   target_count_ = target_count;
   gradients_ready_ = gradients_ready;
-  loss_sum_ = 0;
+  clear(context_, loss_sum_.view());
   head_accumulate_ = block_accumulate_ = Accumulate::kNo;
 }
 
@@ -117,7 +121,7 @@ Stage::Slot& Stage::slot_of(int micro_batch) {
   return buffers_.slots[static_cast<std::size_t>(micro_batch) % buffers_.slots.size()];
 }
 
-double Stage::run_forward(const MicroBatch& micro_batch, Slot& slot, const HeadTraining* training) {
+void Stage::run_forward(const MicroBatch& micro_batch, Slot& slot, const HeadTraining* training) {
   const BlockPass pass = pass_of(micro_batch);
   {
     const ParamStore::Lease lease = store_.acquire(0);
@@ -153,8 +157,8 @@ double Stage::run_forward(const MicroBatch& micro_batch, Slot& slot, const HeadT
   norm.weight_C = weights.weight;
   norm.bias_C = weights.bias;
   norm_forward(context_, norm);
-  return head_loss(context_, buffers_.head, slot.final_n_TC, lease.weight(params_.head),
-                   micro_batch.targets, training);
+  head_loss(context_, buffers_.head, slot.final_n_TC, lease.weight(params_.head),
+            micro_batch.targets, training, loss_sum_.view());
 }
 
 void Stage::forward(int, int micro_batch) {
@@ -166,11 +170,20 @@ void Stage::forward(int, int micro_batch) {
   training.accumulate = std::exchange(head_accumulate_, Accumulate::kYes);
   training.scale =
       static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(1, target_count_)));
-  loss_sum_ += run_forward(micro_batches_[static_cast<std::size_t>(micro_batch)], slot, &training);
+  run_forward(micro_batches_[static_cast<std::size_t>(micro_batch)], slot, &training);
+}
+
+double Stage::loss_sum() {
+  double sum = 0;
+  copy_out(context_, std::as_writable_bytes(std::span(&sum, 1)), loss_sum_.view());
+  return sum;
 }
 
 double Stage::evaluate(const MicroBatch& micro_batch) {
-  return run_forward(micro_batch, buffers_.slots.front(), nullptr);
+  clear(context_, loss_sum_.view());
+  run_forward(device_batches_.bring(context_, {&micro_batch, 1}).front(), buffers_.slots.front(),
+              nullptr);
+  return loss_sum();
 }
 
 void Stage::backward_head(int micro_batch) {

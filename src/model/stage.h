@@ -6,9 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "device/host_memory.h"
+#include "device/memory.h"
 #include "model/block.h"
 #include "model/head.h"
+#include "pipeline/device_batches.h"
 #include "pipeline/stage_program.h"
 
 namespace trireme {
@@ -45,7 +46,8 @@ class Stage final : public StageProgram {
   void backward_weight(int chunk, int micro_batch, Pass pass) override;
   void backward(int chunk, int micro_batch, Pass pass) override;
   /// Sum of the token losses of the forwards since begin_step, micro-batches in the order they ran.
-  [[nodiscard]] double loss_sum() const { return loss_sum_; }
+  /// Waits for them.
+  [[nodiscard]] double loss_sum();
 
   /// Sum of the token losses, no gradients. Not between a forward and its backward.
   double evaluate(const MicroBatch& micro_batch);
@@ -70,7 +72,7 @@ class Stage final : public StageProgram {
   [[nodiscard]] const BlockActivations& acts_of(const Slot& slot, std::size_t layer) const;
   [[nodiscard]] const BlockGradients& gradients_of_layer(int micro_batch, std::int64_t layer) const;
   Slot& slot_of(int micro_batch);
-  double run_forward(const MicroBatch& micro_batch, Slot& slot, const HeadTraining* training);
+  void run_forward(const MicroBatch& micro_batch, Slot& slot, const HeadTraining* training);
   void backward_head(int micro_batch);
   void backward_embedding(int micro_batch);
   void ready(int block) const;
@@ -80,14 +82,14 @@ class Stage final : public StageProgram {
   const ModelParams& params_;
   ParamStore& store_;
   StageShape shape_;
-  HostBuffer memory_;
+  Memory memory_;
   Buffers buffers_;
-  Buffer rope_table_;
+  Buffer rope_table_, loss_sum_;
+  DeviceBatches device_batches_;
   PositionRange range_;  // of the tokens of a sequence; masks point to it
   std::span<const MicroBatch> micro_batches_;
   std::int64_t target_count_ = 0;
   std::function<void(int)> gradients_ready_;
-  double loss_sum_ = 0;
   // Of this step: the first product sets a weight's gradient, later ones add to it.
   Accumulate head_accumulate_ = Accumulate::kNo, block_accumulate_ = Accumulate::kNo;
 };

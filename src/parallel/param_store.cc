@@ -5,6 +5,7 @@
 #include "base/math.h"
 #include "base/random.h"
 #include "kernels/elementwise/elementwise.h"
+#include "tensor/transfer.h"
 
 namespace trireme {
 
@@ -33,7 +34,8 @@ ParamIndex find_tied(const std::vector<ParamMeta>& params) {
 
 }  // namespace
 
-ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StorePurpose purpose)
+ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StorePurpose purpose,
+                       Device device)
     : params_(std::move(params)),
       compute_(compute),
       purpose_(purpose),
@@ -45,13 +47,13 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StorePurpos
     block_count_ = std::max(block_count_, params_[i].block + 1);
   }
   const Shape flat{offsets_.back()};
-  values_ = Buffer(DType::kF32, flat);
-  if (compute_ == DType::kBF16) forms_ = Buffer(DType::kBF16, flat);
+  values_ = Buffer(DType::kF32, flat, device);
+  if (compute_ == DType::kBF16) forms_ = Buffer(DType::kBF16, flat, device);
   if (purpose_ == StorePurpose::kTraining) {
-    gradients_ = Buffer(DType::kF32, flat);
-    exp_avg_ = Buffer(DType::kF32, flat);
-    exp_avg_sq_ = Buffer(DType::kF32, flat);
-    if (tied_ != kNoParam) second_gradient_ = Buffer(DType::kF32, params_[tied_].shape);
+    gradients_ = Buffer(DType::kF32, flat, device);
+    exp_avg_ = Buffer(DType::kF32, flat, device);
+    exp_avg_sq_ = Buffer(DType::kF32, flat, device);
+    if (tied_ != kNoParam) second_gradient_ = Buffer(DType::kF32, params_[tied_].shape, device);
   }
 }
 
@@ -108,12 +110,14 @@ std::span<float> ParamStore::block_gradients(int block) const {
   return {gradients_.view().as<float>() + begin, static_cast<std::size_t>(end - begin)};
 }
 
-void ParamStore::initialise(std::uint64_t seed) {
+void ParamStore::initialise(Context& context, std::uint64_t seed) {
   constexpr std::int64_t kBlock = 1 << 14;
+  Buffer staging;
   for (ParamIndex index = 0; index < static_cast<int>(params_.size()); ++index) {
     const ParamMeta& param = params_[index];
     const std::uint64_t key = stream_key(seed, param.name);
-    float* values = value(index).as<float>();
+    if (context.on_gpu()) staging = Buffer(DType::kF32, param.shape);
+    float* values = context.on_gpu() ? staging.view().as<float>() : value(index).as<float>();
     const std::int64_t count = param.shape.count();
 #pragma omp parallel for schedule(static) if (count > kBlock)
     for (std::int64_t begin = 0; begin < count; begin += kBlock) {
@@ -131,6 +135,7 @@ void ParamStore::initialise(std::uint64_t seed) {
           break;
       }
     }
+    if (context.on_gpu()) copy_in(context, value(index), std::as_bytes(std::span(values, count)));
   }
 }
 

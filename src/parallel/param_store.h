@@ -23,7 +23,8 @@ enum class Home : std::uint8_t { kOwner, kSecond };
 class ParamStore {
  public:
   /// `compute`: the type that weights are read in; kBF16 adds a rounded form of every parameter.
-  ParamStore(std::vector<ParamMeta> params, DType compute, StorePurpose purpose);
+  ParamStore(std::vector<ParamMeta> params, DType compute, StorePurpose purpose,
+             Device device = {});
 
   [[nodiscard]] const std::vector<ParamMeta>& params() const { return params_; }
   /// Elements without the padding between groups.
@@ -58,8 +59,9 @@ class ParamStore {
   /// All gradients of a block, as they lie: what one reduction sums.
   [[nodiscard]] std::span<float> block_gradients(int block) const;
 
-  /// Initial values by (seed, name, global element index): the same bits on every mesh.
-  void initialise(std::uint64_t seed);
+  /// Initial values by (seed, name, global element index), made on the host: the same bits on every
+  /// mesh and device.
+  void initialise(Context& context, std::uint64_t seed);
   /// Rounds all values into their bf16 forms; nothing in fp32.
   void refresh_forms(Context& context);
   /// Those that are not set by a product.

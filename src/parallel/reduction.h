@@ -13,7 +13,7 @@ namespace trireme {
 class GradientReduction {
  public:
   /// `channel`: a channel of the data group of its own.
-  GradientReduction(ParamStore& store, Communicator& channel);
+  GradientReduction(Context& context, ParamStore& store, Communicator& channel);
   /// The gradients of `block` are final on this rank. Every rank starts the blocks in the same
   /// order.
   void start(int block);
@@ -21,6 +21,7 @@ class GradientReduction {
   void finish();
 
  private:
+  Context& context_;
   ParamStore& store_;
   Communicator& channel_;
   std::vector<Pending> pending_;

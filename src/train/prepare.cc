@@ -5,6 +5,7 @@
 #include "config/model_parse.h"
 #include "config/unbuilt.h"
 #include "tokenizer/tokenizer.h"
+#include "train/device_choice.h"
 #include "train/runtime.h"
 
 namespace trireme {
@@ -92,10 +93,11 @@ PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& wor
   std::vector<std::string> notes;  // told once, by rank 0 above
   prepared.run = resolve_run(prepared.config, facts, problems, notes);
   throw_problems(problems);
-  prepared.config = with_defaults_written(prepared.config, prepared.run,
-                                          compute_type(prepared.config) == DType::kBF16
-                                              ? ComputePrecision::kBf16
-                                              : ComputePrecision::kFp32);
+  prepared.config = with_defaults_written(
+      prepared.config, prepared.run,
+      compute_type(prepared.config, device_kind(prepared.config.run.device)) == DType::kBF16
+          ? ComputePrecision::kBf16
+          : ComputePrecision::kFp32);
   return prepared;
 }
 

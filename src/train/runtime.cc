@@ -2,10 +2,11 @@
 
 namespace trireme {
 
-DType compute_type(const RunConfig& config) {
-  return config.precision.compute.value_or(ComputePrecision::kFp32) == ComputePrecision::kBf16
-             ? DType::kBF16
-             : DType::kF32;
+DType compute_type(const RunConfig& config, DeviceKind device) {
+  const ComputePrecision usual =
+      device == DeviceKind::kCuda ? ComputePrecision::kBf16 : ComputePrecision::kFp32;
+  return config.precision.compute.value_or(usual) == ComputePrecision::kBf16 ? DType::kBF16
+                                                                             : DType::kF32;
 }
 
 namespace {
@@ -29,15 +30,16 @@ Runtime::Runtime(Launch& launch_, const RunConfig& config_, const ModelConfig& m
       mesh(options.mesh),
       data(launch.world().split(mesh.group_color(Axis::kData, launch.world().rank()))),
       data_reduce(data->channel("data.reduce")),
-      context(Device{}, options.threads, detect_isa()),
+      context(options.device, options.threads, detect_isa()),
       params(declare_params(model)),
-      store(params.metas, compute_type(config),
+      store(params.metas, compute_type(config, options.device.kind),
             options.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference
-                                                         : StorePurpose::kTraining),
+                                                         : StorePurpose::kTraining,
+            options.device),
       stage(context, model, params, store, stage_shape(options)),
       plan(make_1f1b(mesh.extent(Axis::kPipeline), static_cast<int>(options.accumulation))) {
   if (options.purpose == StagePurpose::kEvaluation) return;
-  reduction.emplace(store, *data_reduce);
+  reduction.emplace(context, store, *data_reduce);
   optimizer.emplace(config.optimizer, store);
 }
 

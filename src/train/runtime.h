@@ -19,6 +19,7 @@ struct RuntimeOptions {
   StagePurpose purpose = StagePurpose::kTraining;
   std::int64_t micro = 1, tokens = 1, accumulation = 1;
   int threads = 1;
+  Device device;
   std::array<int, kAxisCount> mesh = {1, 1, 1, 1};
 };
 
@@ -51,7 +52,7 @@ class Runtime {
   const Plan plan;
 };
 
-/// The type that the model computes in: the config's, else fp32 (the CPU's default).
-DType compute_type(const RunConfig& config);
+/// The type that the model computes in: the config's, else fp32 on the CPU and bf16 on a GPU.
+DType compute_type(const RunConfig& config, DeviceKind device);
 
 }  // namespace trireme

@@ -9,10 +9,12 @@
 #include "base/version.h"
 #include "checkpoint/hdf5_file.h"
 #include "config/model_parse.h"
+#include "device/gpu.h"
 #include "model/flops.h"
 #include "plan/memory.h"
 #include "telemetry/console.h"
 #include "tokenizer/tokenizer.h"
+#include "train/device_choice.h"
 #include "train/lock.h"
 #include "train/start_point.h"
 #include "train/trainer.h"
@@ -34,9 +36,10 @@ Placement settle_on_cores(const RunConfig& config, const Launch& launch) {
   return placement;
 }
 
-RuntimeOptions runtime_options(const PreparedRun& prepared, const Placement& placement,
-                               StagePurpose purpose) {
+RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch,
+                               const Placement& placement, StagePurpose purpose) {
   RuntimeOptions options;
+  options.device = choose_device(prepared.config.run.device, launch);
   options.purpose = purpose;
   options.micro = prepared.run.batch.micro;
   options.tokens = prepared.config.data.sequence_length;
@@ -129,7 +132,7 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
   mine.host = runtime.launch.host_name();
   mine.cores = range_text(placement.cpus);
   mine.threads = runtime.options.threads;
-  mine.device = fmt::format("CPU, {}", name_of(runtime.context.isa()));
+  mine.device = device_text(runtime.context.device());
   Json place = Json::object();
   place["host"] = mine.host;
   place["cores"] = mine.cores;
@@ -150,6 +153,9 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
                                          {"optimizer", memory.optimizer},
                                          {"activations", memory.activations},
                                          {"buffers", memory.buffers}};
+  const std::int64_t available = runtime.context.on_gpu()
+                                     ? static_cast<std::int64_t>(gpu::free_bytes())
+                                     : memory_bytes_available() / runtime.launch.local_size();
   BatchArithmetic batch;
   batch.micro = prepared.run.batch.micro;
   batch.accumulation = prepared.run.batch.accumulation;
@@ -160,9 +166,7 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
   log_info("{} with {} parameters, computing in {}", name_of(config.model.family),
            format_count(static_cast<double>(runtime.store.element_count())),
            name_of(runtime.store.compute()));
-  log_info_text(batch_text(batch) +
-                memory_text(items, memory_bytes_available() / runtime.launch.local_size()) +
-                places_text(places));
+  log_info_text(batch_text(batch) + memory_text(items, available) + places_text(places));
 }
 
 StartLine start_line(const PreparedRun& prepared, const Runtime& runtime) {
@@ -244,7 +248,7 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared) {
   Heartbeat heartbeat(launch);
   const Placement placement = settle_on_cores(config, launch);
   Runtime runtime(launch, config, config.model,
-                  runtime_options(prepared, placement, StagePurpose::kTraining));
+                  runtime_options(prepared, launch, placement, StagePurpose::kTraining));
   Watchdog watchdog(launch, heartbeat, runtime.trace, config.run.hang_timeout_seconds);
   print_start(prepared, runtime, placement);
   if (reporter) reporter->start(start_line(prepared, runtime));

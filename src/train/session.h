@@ -11,8 +11,8 @@ namespace trireme {
 Placement settle_on_cores(const RunConfig& config, const Launch& launch);
 
 /// The runtime options that a prepared run means on this rank.
-RuntimeOptions runtime_options(const PreparedRun& prepared, const Placement& placement,
-                               StagePurpose purpose);
+RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch,
+                               const Placement& placement, StagePurpose purpose);
 
 /// How the samples of a batch fall to this rank.
 BatchShape batch_shape(const PreparedRun& prepared, const Runtime& runtime);

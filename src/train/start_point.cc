@@ -4,6 +4,7 @@
 #include "checkpoint/reader.h"
 #include "config/fields.h"
 #include "config/model_parse.h"
+#include "parallel/host_state.h"
 #include "train/model_source.h"
 
 namespace trireme {
@@ -173,12 +174,16 @@ StartPoint choose_start(const PreparedRun& prepared, Communicator& world) {
 void load_start(Runtime& runtime, const PreparedRun& prepared, const StartPoint& start) {
   const Span span(runtime.trace, Phase::kCheckpoint);
   Communicator& world = runtime.world();
-  State state = runtime.state();
+  if (prepared.config.init.weights == "random" && start.checkpoint.empty()) {
+    runtime.store.initialise(runtime.context, static_cast<std::uint64_t>(prepared.config.run.seed));
+    runtime.store.refresh_forms(runtime.context);
+    return;
+  }
+  HostState host(runtime.context, runtime.state());
+  State& state = host.state();
   if (!start.checkpoint.empty()) {
     const Manifest manifest = load_state(start.checkpoint, state, world);
     runtime.optimizer->set_applied_updates(integer_of(manifest.scalars, "applied_updates"));
-  } else if (prepared.config.init.weights == "random") {
-    runtime.store.initialise(static_cast<std::uint64_t>(prepared.config.run.seed));
   } else {
     const ModelSource source(prepared.config.init.weights, world);
     std::erase_if(state.tensors, [](const StateTensor& tensor) {
@@ -186,6 +191,7 @@ void load_start(Runtime& runtime, const PreparedRun& prepared, const StartPoint&
     });
     source.load(state, world);
   }
+  host.store();
   runtime.store.refresh_forms(runtime.context);
 }
 

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "device/cpu_info.h"
 #include "optim/lr_schedule.h"
+#include "parallel/host_state.h"
 #include "train/evaluator.h"
 #include "train/watchdog.h"
 
@@ -202,7 +203,9 @@ void Trainer::save() {
   const Span span(runtime_.trace, Phase::kCheckpoint);
   const Clock::time_point begin = Clock::now();
   if (inputs_.reporter != nullptr) inputs_.reporter->before_commit();
-  State state = runtime_.state();
+  HostState host(runtime_.context, runtime_.state());
+  host.fetch();
+  State& state = host.state();
   state.scalars = inputs_.scalars(progress_, runtime_.optimizer->applied_updates());
   SaveRequest request = inputs_.save;
   request.step = progress_.step;

@@ -21,8 +21,9 @@ std::vector<ParamMeta> some_params() {
 }
 
 TEST(ParamStore, a_fused_range_is_the_rows_of_its_parameters) {
+  Context context({}, 1, detect_isa());
   ParamStore store(some_params(), DType::kF32, StorePurpose::kTraining);
-  store.initialise(1);
+  store.initialise(context, 1);
   const auto lease = store.acquire(1);
   const ConstTensorView fused = lease.weight(ParamRange{1, 2});
   EXPECT_EQ(fused.shape, (Shape{8, 6}));
@@ -31,11 +32,12 @@ TEST(ParamStore, a_fused_range_is_the_rows_of_its_parameters) {
 }
 
 TEST(ParamStore, initial_values_depend_on_seed_name_and_element_alone) {
+  Context context({}, 1, detect_isa());
   ParamStore a(some_params(), DType::kF32, StorePurpose::kInference);
   ParamStore b({some_params()[2]}, DType::kF32,
                StorePurpose::kInference);  // elsewhere in memory, alone
-  a.initialise(7);
-  b.initialise(7);
+  a.initialise(context, 7);
+  b.initialise(context, 7);
   for (int i = 0; i < 18; ++i) EXPECT_EQ(a.value(2).as<float>()[i], b.value(0).as<float>()[i]);
   EXPECT_NE(a.value(1).as<float>()[0], a.value(2).as<float>()[0]);
   EXPECT_EQ(a.value(3).as<float>()[5], 1.0F);
@@ -44,17 +46,19 @@ TEST(ParamStore, initial_values_depend_on_seed_name_and_element_alone) {
 
 // The bits of a normal initialisation are promised for every machine and version of this format.
 TEST(ParamStore, initial_bits_are_those_of_the_first_version) {
+  Context context({}, 1, detect_isa());
   ParamStore store(some_params(), DType::kF32, StorePurpose::kInference);
-  store.initialise(1234);
+  store.initialise(context, 1234);
   const TensorView embed = store.value(0);
   EXPECT_EQ(xxh3_128_hex(std::span<const std::byte>(embed.data, embed.bytes())),
             "7f435e2935f73c0e0cf045cdf4c17e98");
 }
 
 TEST(ParamStore, a_normal_parameter_has_its_standard_deviation) {
+  Context context({}, 1, detect_isa());
   ParamMeta meta{"w", {300, 200}, {InitKind::kNormal, 0.5F}, true, 0, Fuse::kNo, false};
   ParamStore store({meta}, DType::kF32, StorePurpose::kInference);
-  store.initialise(3);
+  store.initialise(context, 3);
   double sum = 0, squares = 0;
   for (int i = 0; i < 60000; ++i) {
     const double value = store.value(0).as<float>()[i];
@@ -107,7 +111,7 @@ TEST(ParamStore, blocks_cover_every_gradient_once) {
 TEST(ParamStore, forms_are_rounded_values_and_what_leases_give) {
   ParamStore store(some_params(), DType::kBF16, StorePurpose::kInference);
   Context context({}, 1, detect_isa());
-  store.initialise(1);
+  store.initialise(context, 1);
   store.refresh_forms(context);
   const auto weight = store.acquire(1).weight(1);
   ASSERT_EQ(weight.dtype, DType::kBF16);

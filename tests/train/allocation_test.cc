@@ -43,7 +43,7 @@ TEST_P(SteadyState, a_step_allocates_nothing) {
   ModelFixture model(load_model_config(golden.directory), {golden.batch, golden.tokens});
   OpTrace ops(model.trace);
   model.context.set_op_trace(&ops);
-  model.store.initialise(1);
+  model.store.initialise(model.context, 1);
   Optimizer optimizer({}, model.store);
   const std::vector<MicroBatch> batches(2, batch.view);
   const Plan plan = make_1f1b(1, 2);

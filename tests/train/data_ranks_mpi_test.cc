@@ -71,7 +71,7 @@ std::vector<float> all_of(const Runtime& runtime,
 /// Five steps as data rank `rank` of `ranks`, one micro-batch a step.
 Result train(Runtime& runtime, int rank, int ranks) {
   Result result;
-  runtime.store.initialise(5);
+  runtime.store.initialise(runtime.context, 5);
   Step step(runtime);
   const std::int64_t micro = kGlobal / ranks;
   for (std::int64_t k = 0; k < kSteps; ++k) {

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <vector>
+
+#include "device/context.h"
+#include "parallel/state.h"
+
+namespace trireme {
+
+/// A state whose tensors stand in host memory, for who reads and writes files: the tensors
+/// themselves on the CPU, copies of a GPU's.
+class HostState {
+ public:
+  /// The tensors of `state` are the context's device's.
+  HostState(Context& context, State state);
+
+  [[nodiscard]] State& state() { return host_; }
+  /// Brings the copies up to date.
+  void fetch();
+  /// Gives the device what stands in the copies.
+  void store();
+
+ private:
+  Context& context_;
+  State host_;
+  std::vector<std::byte*> device_;  // of each tensor; empty on the CPU
+  HostBuffer memory_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,116 @@
+#include "train/device_choice.h"
+
+#include <fmt/ranges.h>
+
+#include <cstdlib>
+
+#include "base/log.h"
+#include "config/field_types.h"
+#include "device/cpu_info.h"
+#include "device/gpu.h"
+
+namespace trireme {
+
+namespace {
+
+std::string_view word_of(DeviceChoice choice) {
+  return EnumWords<DeviceChoice>::kWords[static_cast<std::size_t>(choice)];
+}
+
+/// Launchers hide GPUs from ranks by these.
+std::string visibility_text() {
+  std::string text;
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE"}) {
+    const char* value = std::getenv(name);
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name,
+                        value == nullptr ? "is not set" : fmt::format("= \"{}\"", value));
+  }
+  return text;
+}
+
+/// With one GPU visible it is that one (the launcher gave each rank its own); else the local
+/// rank's.
+Device gpu_of_rank(const Launch& launch) {
+  const int count = gpu::device_count();
+  const int rank = launch.local_rank(), ranks = launch.local_size();
+  if (count >= ranks) return {DeviceKind::kCuda, rank};
+  // A test may put several ranks on one GPU; the host's stands for as many as are asked for.
+  const bool shared = std::getenv("TRIREME_SHARE_GPU") != nullptr;
+  if (shared || gpu::backend_name() == "cuda-host") return {DeviceKind::kCuda, rank % count};
+  if (count == 1 && std::getenv("SLURM_STEP_GPUS") != nullptr) {
+    if (rank == 0) {
+      log_warning(
+          "each rank sees one GPU only: GPUs of one host then cannot reach each other's memory, "
+          "and transfers are slower. Prefer --gpus-per-node with --gpu-bind=none.");
+    }
+    return {DeviceKind::kCuda, 0};
+  }
+  throw EnvironmentError(
+      "{} ranks on {} and {} GPU{} visible to local rank {} ({}): every rank needs one of its own. "
+      "Start as many ranks on a host as it has GPUs",
+      ranks, launch.host_name(), count, count == 1 ? "" : "s", rank, visibility_text());
+}
+
+}  // namespace
+
+DeviceKind device_kind(DeviceChoice choice) {
+  switch (choice) {
+    case DeviceChoice::kCpu:
+      return DeviceKind::kCpu;
+    case DeviceChoice::kCuda:
+    case DeviceChoice::kCudaHost:
+      return DeviceKind::kCuda;
+    case DeviceChoice::kAuto:
+      break;
+  }
+  if (gpu::backend_name() != "cuda") return DeviceKind::kCpu;
+  try {
+    gpu::device_count();
+    return DeviceKind::kCuda;
+  } catch (const EnvironmentError&) {
+    return DeviceKind::kCpu;
+  }
+}
+
+void require_device_built(DeviceChoice choice) {
+  if (choice == DeviceChoice::kAuto || choice == DeviceChoice::kCpu) return;
+  if (gpu::backend_name() == word_of(choice)) return;
+  if (choice == DeviceChoice::kCudaHost) {
+    throw EnvironmentError(
+        "run.device is \"cuda-host\", which only test builds have (it runs the CUDA sources on the "
+        "host, slowly). Use \"cpu\" or \"auto\"");
+  }
+  throw EnvironmentError(
+      "run.device is \"cuda\" but this build has only the CPU backend (no step could run). Use "
+      "\"cpu\" or \"auto\", or build with -DTRIREME_CUDA=ON");
+}
+
+Device choose_device(DeviceChoice choice, const Launch& launch) {
+  Device device;
+  std::string gpu;
+  run_together(launch.world(), [&] {
+    require_device_built(choice);
+    if (device_kind(choice) == DeviceKind::kCpu) return;
+    device = gpu_of_rank(launch);
+    const gpu::Info info = gpu::info(device.index);
+    gpu = fmt::format("{} ({}.{})", info.name, info.capability / 10, info.capability % 10);
+  });
+  const std::vector<std::string> gpus = launch.world().all_gather_text(gpu);
+  for (std::size_t rank = 1; rank < gpus.size(); ++rank) {
+    if (gpus[rank] == gpus[0]) continue;
+    const auto name = [](const std::string& text) { return text.empty() ? "the CPU" : text; };
+    throw SharedError(
+        ExitCode::kEnvironment,
+        fmt::format("rank 0 has {}, rank {} {} (all would wait for the slowest, and bits would "
+                    "differ). Start on one type of GPU",
+                    name(gpus[0]), rank, name(gpus[rank])));
+  }
+  return device;
+}
+
+std::string device_text(Device device) {
+  if (device.kind == DeviceKind::kCpu) return fmt::format("CPU, {}", name_of(detect_isa()));
+  return fmt::format("{} (GPU {})", gpu::info(device.index).name, device.index);
+}
+
+}  // namespace trireme

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+
+#include "comm/launch.h"
+#include "config/run_config.h"
+#include "device/device.h"
+
+namespace trireme {
+
+/// What `auto` comes to here: a GPU where this build and this machine have one. A wish is taken as
+/// it is: `plan` answers for clusters from a machine without a GPU.
+DeviceKind device_kind(DeviceChoice choice);
+
+/// Throws EnvironmentError where this build has no backend of that name.
+void require_device_built(DeviceChoice choice);
+
+/// The device of this rank: its local rank's GPU, or the only one that it can see. Collective.
+/// Every rank throws EnvironmentError where one has no GPU, ranks have different ones, or the
+/// host has fewer than ranks.
+Device choose_device(DeviceChoice choice, const Launch& launch);
+
+/// "NVIDIA H200 (GPU 0)" or "CPU, AVX2".
+std::string device_text(Device device);
+
+}  // namespace trireme
