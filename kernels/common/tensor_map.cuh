@@ -2,6 +2,9 @@
 #pragma once
 #include <cuda.h>  // types only; the driver is not linked
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "kernels/common/cuda.cuh"
 
 namespace trireme::cuda {
