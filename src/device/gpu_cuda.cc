@@ -86,13 +86,14 @@ std::size_t free_bytes() {
 
 std::byte* allocate(std::size_t bytes) {
   void* memory = nullptr;
-  return checked_memory(cudaMalloc(&memory, bytes), memory, bytes, "GPU");
+  const cudaError_t error = cudaMalloc(&memory, bytes);
+  return checked_memory(error, memory, bytes, "GPU");
 }
 void release(std::byte* memory) noexcept { cudaFree(memory); }
 std::byte* allocate_pinned(std::size_t bytes) {
   void* memory = nullptr;
-  return checked_memory(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault), memory, bytes,
-                        "pinned host");
+  const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocDefault);
+  return checked_memory(error, memory, bytes, "pinned host");
 }
 void release_pinned(std::byte* memory) noexcept { cudaFreeHost(memory); }
 
