@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # scripts/setup.sh           installs what building, testing and the quickstart need and is missing (apt)
 # scripts/setup.sh --fuzz    the same and clang with libFuzzer, for scripts/fuzz.sh
+# scripts/setup.sh --cuda    the same and a CUDA toolkit: an installed one is used, else NVIDIA's packages for pip are put into
+#                            build/cuda, where CMake looks for them
 # scripts/setup.sh --list    prints the package names for apt, dnf, conda-forge and Spack, installs nothing
 #
 # For Debian 12, Ubuntu 22.04 and 24.04; needs root, or sudo without a password. Asks nothing.
@@ -31,7 +33,13 @@ spack_packages=(
 
 say() { echo "setup: $*" >&2; }
 
-fuzz=false
+# CUDA 13.0: compiler, runtime, cuBLAS, cuDNN, NCCL. Pinned: the kernels' checks read what this ptxas says.
+cuda_packages=(
+  nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96
+  nvidia-cuda-cccl==13.0.85 nvidia-cublas==13.1.0.3 nvidia-cudnn-cu13==9.19.0.56 nvidia-nccl-cu13==2.28.9
+)
+
+fuzz=false cuda=false
 case "${1-}" in
 --list)
   echo "apt: ${apt_packages[*]}"
@@ -41,9 +49,10 @@ case "${1-}" in
   exit 0
   ;;
 --fuzz) fuzz=true ;;
+--cuda) cuda=true ;;
 "") ;;
 *)
-  echo "usage: scripts/setup.sh [--list | --fuzz]" >&2
+  echo "usage: scripts/setup.sh [--list | --fuzz | --cuda]" >&2
   exit 2
   ;;
 esac
@@ -67,7 +76,26 @@ fuzz_packages() {
   if apt-cache show "libclang-rt-$version-dev" >/dev/null 2>&1; then echo "libclang-rt-$version-dev"; fi
 }
 if $fuzz && ! "$(dirname "${BASH_SOURCE[0]}")/fuzz.sh" --find-clang >/dev/null; then missing+=(clang); fi
-[ ${#missing[@]} -gt 0 ] || exit 0
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+has_cuda() {
+  command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] || compgen -G "$root/build/cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc" >/dev/null ||
+    compgen -G "/opt/nvidia/hpc_sdk/Linux_x86_64/*/cuda/bin/nvcc" >/dev/null
+}
+install_cuda() {
+  has_cuda && return 0
+  say "installing CUDA 13.0 into build/cuda (1.5 GB)"
+  python3 -m venv "$root/build/cuda" &&
+    "$root/build/cuda/bin/pip" install --quiet --disable-pip-version-check --no-deps "${cuda_packages[@]}" >&2
+  local nvidia
+  nvidia=$(echo "$root"/build/cuda/lib/python3*/site-packages/nvidia)
+  # nvcc looks beside itself for nvvm and headers, and libraries have no names to link by.
+  for folder in cudnn nccl; do
+    if [ -d "$nvidia/$folder" ]; then cp -rsn "$nvidia/$folder/include" "$nvidia/$folder/lib" "$nvidia/cu13/"; fi
+  done
+  for library in "$nvidia"/cu13/lib/lib*.so.[0-9]*; do ln -sf "$(basename "$library")" "${library%.so.*}.so"; done
+}
+if $cuda && ! has_cuda; then missing+=(python3-venv); fi
+if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
 
 as_root=()
 if [ "$(id -u)" != 0 ]; then
@@ -102,3 +130,4 @@ if ! apt install --no-install-recommends "${missing[@]}"; then
   say "add-apt-repository universe)."
   exit 3
 fi
+if $cuda; then install_cuda; fi
