@@ -39,16 +39,6 @@ struct Figures {
   std::optional<double> interval_seconds;
 };
 
-/// "data.seed: what is wrong" as a fault of that key; one that names no key, of `otherwise`.
-Problem problem_of(const ConfigError& error, std::string_view otherwise) {
-  const std::string_view text = error.what();
-  const std::size_t colon = text.find(": ");
-  const bool names_key =
-      colon != std::string_view::npos && find_field(text.substr(0, colon)) != nullptr;
-  return {std::string(names_key ? text.substr(0, colon) : otherwise), "", "", "",
-          std::string(names_key ? text.substr(colon + 2) : text)};
-}
-
 /// Windows of the data where the files are there; a plan may be made before they are.
 std::optional<std::int64_t> windows_of(const RunConfig& config, std::vector<Problem>& problems) {
   if (!problems.empty()) return std::nullopt;

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/readable.h"
+#include "config/fields.h"
 #include "config/json_numbers.h"
 
 namespace trireme {
@@ -56,6 +57,15 @@ std::string format_problem(const Problem& problem) {
   // One problem is one line, whatever a hostile key holds.
   constexpr std::size_t kBytesMax = 1000;
   return readable(line, LineFeeds::kEscaped, kBytesMax);
+}
+
+Problem problem_of(const ConfigError& error, std::string_view otherwise) {
+  const std::string_view text = error.what();
+  const std::size_t colon = text.find(": ");
+  const bool names_key =
+      colon != std::string_view::npos && find_field(text.substr(0, colon)) != nullptr;
+  return {std::string(names_key ? text.substr(0, colon) : otherwise), "", "", "",
+          std::string(names_key ? text.substr(colon + 2) : text)};
 }
 
 std::string format_problems(const std::vector<Problem>& problems) {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "base/json.h"
 
 namespace trireme {
@@ -22,6 +23,9 @@ struct Problem {
 /// "optimizer.lr: must be a number. Found \"x\"; legal: a number above 0; nearest: 0.001." on one
 /// line.
 std::string format_problem(const Problem& problem);
+
+/// "data.seed: what is wrong" as a fault of that key; one that names no key, of `otherwise`.
+Problem problem_of(const ConfigError& error, std::string_view otherwise);
 
 /// How many problems are told to people, and get a nearest key looked for: a hostile file has more.
 inline constexpr std::size_t kProblemsTold = 100;

@@ -35,8 +35,12 @@ PreparedRun read_and_check(const ConfigInput& input, Needs needs, std::int64_t w
     prepared.tokenizer_hash = tokenizer->hash();
     prepared.end_token = tokenizer->end_token().value_or(-1);
     // Synthetic tokens are below the model's vocabulary whatever the tokenizer.
-    prepared.data = training_facts(loaded.config);
-    if (!prepared.data.synthetic) {
+    try {
+      prepared.data = training_facts(loaded.config);
+    } catch (const ConfigError& error) {  // told with whatever else is wrong
+      loaded.problems.push_back(problem_of(error, "data.train"));
+    }
+    if (!prepared.data.synthetic && loaded.problems.empty()) {
       facts.vocabulary = tokenizer->vocab_size();
       facts.windows = prepared.data.windows;
       take_end_token(loaded.config, prepared.end_token);
