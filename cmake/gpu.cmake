@@ -6,7 +6,7 @@
 # trireme_link_gpu(<target> [backend]): without a name it is cuda where that is built, else none.
 
 # These stand in no library of a folder.
-set(TRIREME_GPU_SOURCES "(gpu_cuda|gpu_none|gpu_kernels_cuda|gpu_kernels_none|launch_cuda|_cublaslt|_cudnn)\\.cc$")
+set(TRIREME_GPU_SOURCES "(gpu_cuda|gpu_none|gpu_channel_[a-z]+|gpu_kernels_cuda|gpu_kernels_none|launch_cuda|_cublaslt|_cudnn)\\.cc$")
 
 function(trireme_link_gpu target)
   set(backend ${ARGN})
@@ -23,7 +23,8 @@ file(GLOB TRIREME_CU_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*/*
 set(src ${PROJECT_SOURCE_DIR}/src)
 set(common ${PROJECT_SOURCE_DIR}/kernels/common)
 
-add_library(trireme_gpu_none OBJECT ${src}/device/gpu_none.cc ${common}/gpu_kernels_none.cc)
+add_library(trireme_gpu_none OBJECT ${src}/device/gpu_none.cc ${src}/comm/gpu_channel_none.cc
+            ${common}/gpu_kernels_none.cc)
 target_link_libraries(trireme_gpu_none PRIVATE trireme_options fmt::fmt)
 
 set(gpu_sources ${src}/device/gpu_cuda.cc ${common}/gpu_kernels_cuda.cc ${common}/launch_cuda.cc)
@@ -42,7 +43,7 @@ if(TRIREME_TESTS AND TARGET trireme_cuda_headers)
     # Lambdas of kernels capture more than each use needs, and nvcc's pragmas are its own.
     target_compile_options(trireme_${variant}_kernels PRIVATE -x c++ -g1 -Wno-unknown-pragmas -Wno-psabi
                            -fno-sanitize=all)
-    add_library(trireme_gpu_${variant} OBJECT ${gpu_sources})
+    add_library(trireme_gpu_${variant} OBJECT ${gpu_sources} ${src}/comm/gpu_channel_host.cc)
     target_compile_definitions(trireme_gpu_${variant} PRIVATE TRIREME_GPU_BACKEND="cuda-host")
     target_link_libraries(trireme_gpu_${variant} PRIVATE trireme_options trireme_cuda_headers fmt::fmt
                           INTERFACE ${CMAKE_DL_LIBS} Threads::Threads)
@@ -117,7 +118,7 @@ foreach(source ${TRIREME_CU_SOURCES})
   list(APPEND objects ${object})
 endforeach()
 find_library(TRIREME_CUDART_STATIC cudart_static PATHS ${TRIREME_CUDA_LIBRARY_FOLDERS} REQUIRED)
-add_library(trireme_gpu_cuda OBJECT ${exclude} ${gpu_sources})
+add_library(trireme_gpu_cuda OBJECT ${exclude} ${gpu_sources} ${src}/comm/gpu_channel_nccl.cc)
 target_compile_definitions(trireme_gpu_cuda PRIVATE TRIREME_GPU_BACKEND="cuda")
 target_link_libraries(trireme_gpu_cuda PRIVATE trireme_options trireme_cuda_headers fmt::fmt
                       INTERFACE ${TRIREME_CUDART_STATIC} ${CMAKE_DL_LIBS} Threads::Threads rt)

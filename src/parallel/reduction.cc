@@ -2,14 +2,13 @@
 
 namespace trireme {
 
-GradientReduction::GradientReduction(Context& context, ParamStore& store, Communicator& channel)
-    : context_(context), store_(store), channel_(channel) {
+GradientReduction::GradientReduction(ParamStore& store, Communicator& channel)
+    : store_(store), channel_(channel) {
   pending_.reserve(static_cast<std::size_t>(store.block_count()));
 }
 
 void GradientReduction::start(int block) {
   if (channel_.size() == 1) return;
-  context_.synchronize();
   pending_.push_back(channel_.start_all_reduce(store_.block_gradients(block)));
 }
 

@@ -12,8 +12,8 @@ namespace trireme {
 /// of that loss.
 class GradientReduction {
  public:
-  /// `channel`: a channel of the data group of its own.
-  GradientReduction(Context& context, ParamStore& store, Communicator& channel);
+  /// `channel`: a channel of the data group of its own, for the memory that the store is in.
+  GradientReduction(ParamStore& store, Communicator& channel);
   /// The gradients of `block` are final on this rank. Every rank starts the blocks in the same
   /// order.
   void start(int block);
@@ -21,7 +21,6 @@ class GradientReduction {
   void finish();
 
  private:
-  Context& context_;
   ParamStore& store_;
   Communicator& channel_;
   std::vector<Pending> pending_;

@@ -1,5 +1,7 @@
 #include "train/runtime.h"
 
+#include "comm/gpu_channel.h"
+
 namespace trireme {
 
 DType compute_type(const RunConfig& config, DeviceKind device) {
@@ -19,6 +21,12 @@ StageShape stage_shape(const RuntimeOptions& options) {
   return shape;
 }
 
+std::unique_ptr<Communicator> gradient_channel(Communicator& data, Context& context) {
+  constexpr std::string_view kName = "data.reduce";
+  return context.on_gpu() && data.size() > 1 ? make_gpu_channel(data, kName, context)
+                                             : data.channel(kName);
+}
+
 }  // namespace
 
 Runtime::Runtime(Launch& launch_, const RunConfig& config_, const ModelConfig& model_,
@@ -29,8 +37,8 @@ Runtime::Runtime(Launch& launch_, const RunConfig& config_, const ModelConfig& m
       options(options_),
       mesh(options.mesh),
       data(launch.world().split(mesh.group_color(Axis::kData, launch.world().rank()))),
-      data_reduce(data->channel("data.reduce")),
       context(options.device, options.threads, detect_isa()),
+      data_reduce(gradient_channel(*data, context)),
       params(declare_params(model)),
       store(params.metas, compute_type(config, options.device.kind),
             options.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference
@@ -39,7 +47,7 @@ Runtime::Runtime(Launch& launch_, const RunConfig& config_, const ModelConfig& m
       stage(context, model, params, store, stage_shape(options)),
       plan(make_1f1b(mesh.extent(Axis::kPipeline), static_cast<int>(options.accumulation))) {
   if (options.purpose == StagePurpose::kEvaluation) return;
-  reduction.emplace(context, store, *data_reduce);
+  reduction.emplace(store, *data_reduce);
   optimizer.emplace(config.optimizer, store);
 }
 

@@ -40,9 +40,9 @@ class Runtime {
   const ModelConfig model;
   const RuntimeOptions options;
   const MeshShape mesh;
-  const std::unique_ptr<Communicator> data;         ///< the ranks that see different samples
-  const std::unique_ptr<Communicator> data_reduce;  ///< the same on the channel of the gradients
+  const std::unique_ptr<Communicator> data;  ///< the ranks that see different samples
   Context context;
+  const std::unique_ptr<Communicator> data_reduce;  ///< the same on the channel of the gradients
   const ModelParams params;
   ParamStore store;
   Stage stage;

@@ -1,0 +1,197 @@
+// NCCL, found when the program runs: one that trains on a single GPU needs none.
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <nccl.h>
+
+#include <array>
+#include <chrono>
+#include <exception>
+#include <thread>
+
+#include "comm/gpu_channel.h"
+#include "device/gpu.h"
+
+namespace trireme {
+
+namespace {
+
+/// What is used of NCCL's interface.
+struct NcclLibrary {
+  decltype(&ncclGetVersion) get_version = nullptr;
+  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
+  decltype(&ncclCommInitRankConfig) init_rank = nullptr;
+  decltype(&ncclCommGetAsyncError) async_error = nullptr;
+  decltype(&ncclGetErrorString) error_string = nullptr;
+  decltype(&ncclGetLastError) last_error = nullptr;
+  decltype(&ncclCommFinalize) finalize = nullptr;
+  decltype(&ncclCommDestroy) destroy = nullptr;
+  decltype(&ncclCommAbort) abort = nullptr;
+  decltype(&ncclAllReduce) all_reduce = nullptr;
+};
+
+NcclLibrary open_library() {
+  void* handle = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    throw EnvironmentError(
+        "NCCL cannot be loaded: {} (several GPUs sum gradients by it). Install libnccl2, or set "
+        "LD_LIBRARY_PATH to the folder of libnccl.so.2",
+        ::dlerror());
+  }
+  NcclLibrary nccl;
+  const auto take = [&](const char* name, auto& function) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(handle, name));
+    if (function == nullptr) {
+      throw EnvironmentError(
+          "this NCCL is too old: it has no {} (the program was built with NCCL {}.{}.{}). Install "
+          "a newer libnccl2",
+          name, NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+    }
+  };
+  take("ncclGetVersion", nccl.get_version);
+  take("ncclGetUniqueId", nccl.get_unique_id);
+  take("ncclCommInitRankConfig", nccl.init_rank);
+  take("ncclCommGetAsyncError", nccl.async_error);
+  take("ncclGetErrorString", nccl.error_string);
+  take("ncclGetLastError", nccl.last_error);
+  take("ncclCommFinalize", nccl.finalize);
+  take("ncclCommDestroy", nccl.destroy);
+  take("ncclCommAbort", nccl.abort);
+  take("ncclAllReduce", nccl.all_reduce);
+  return nccl;
+}
+
+const NcclLibrary& library() {
+  static const NcclLibrary nccl = open_library();
+  return nccl;
+}
+
+[[noreturn]] void fail(ncclComm_t comm, ncclResult_t result, std::string_view what) {
+  throw EnvironmentError(
+      "NCCL: {}: {} ({}). NCCL_DEBUG=INFO tells more; NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose "
+      "the network",
+      what, library().error_string(result), library().last_error(comm));
+}
+
+/// Calls of a non-blocking communicator go on behind their return; this waits for them.
+void settle(ncclComm_t comm, ncclResult_t result, std::string_view what) {
+  while (result == ncclInProgress) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    const ncclResult_t asked = library().async_error(comm, &result);
+    if (asked != ncclSuccess) fail(comm, asked, what);
+  }
+  if (result != ncclSuccess) fail(comm, result, what);
+}
+
+class NcclChannel final : public Communicator {
+ public:
+  NcclChannel(Communicator& group, std::string_view name, Context& context)
+      : group_(group.channel(name)), name_(name), context_(context) {
+    ncclUniqueId id{};
+    run_together(*group_, [&] {
+      library();
+      if (rank() != 0) return;
+      const ncclResult_t result = library().get_unique_id(&id);
+      if (result != ncclSuccess) fail(nullptr, result, "making the id of a group");
+    });
+    group_->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
+    run_together(*group_, [&] {
+      gpu::select(context_.device().index);
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = 0;
+      const ncclResult_t result = library().init_rank(&comm_, size(), id, rank(), &config);
+      settle(comm_, result, fmt::format("connecting {} ranks", size()));
+    });
+    stream_ = gpu::make_stream();
+  }
+  ~NcclChannel() override {
+    if (comm_ != nullptr && std::uncaught_exceptions() > 0) {
+      library().abort(comm_);  // others may never come to do their part
+    } else if (comm_ != nullptr) {
+      ncclResult_t result = library().finalize(comm_);
+      while (result == ncclInProgress) {
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+        if (library().async_error(comm_, &result) != ncclSuccess) break;
+      }
+      library().destroy(comm_);
+    }
+    for (void* event : events_) gpu::destroy_event(event);
+    if (stream_ != nullptr) gpu::destroy_stream(stream_);
+  }
+  NcclChannel(const NcclChannel&) = delete;
+  NcclChannel& operator=(const NcclChannel&) = delete;
+
+  [[nodiscard]] int rank() const override { return group_->rank(); }
+  [[nodiscard]] int size() const override { return group_->size(); }
+  void barrier() override { group_->barrier(); }
+  void broadcast(std::span<std::byte> bytes, int root) override { group_->broadcast(bytes, root); }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    group_->all_gather(mine, all);
+  }
+  std::vector<std::string> all_gather_text(std::string_view mine) override {
+    return group_->all_gather_text(mine);
+  }
+
+  Pending start_all_reduce(std::span<float> values) override {
+    if (values.empty() || size() == 1) return {};
+    void* done = take_event();
+    gpu::record(done, context_.exec().stream);
+    gpu::wait(stream_, done);
+    const ncclResult_t result =
+        library().all_reduce(values.data(), values.data(), values.size(), ncclFloat32, ncclSum,
+                             comm_, static_cast<cudaStream_t>(stream_));
+    settle(comm_, result, fmt::format("the sum of {} values on {}", values.size(), name_));
+    gpu::record(done, stream_);
+    ++counters_.transfers;
+    // A ring sends each of its two passes' pieces once.
+    counters_.bytes_sent +=
+        static_cast<std::int64_t>(values.size_bytes()) * 2 * (size() - 1) / size();
+    return Pending([this, done] {
+      check();
+      gpu::wait(context_.exec().stream, done);
+      free_.push_back(done);
+    });
+  }
+
+  std::unique_ptr<Communicator> split(int color) override { return group_->split(color); }
+  std::unique_ptr<Communicator> channel(std::string_view name) override {
+    return std::make_unique<NcclChannel>(*group_, name, context_);
+  }
+  [[nodiscard]] TrafficCounters counters() const override { return counters_; }
+
+ private:
+  void* take_event() {
+    if (free_.empty()) {
+      events_.push_back(gpu::make_event());
+      free_.push_back(events_.back());
+    }
+    void* event = free_.back();
+    free_.pop_back();
+    return event;
+  }
+  /// A rank that died shows here, and no kernel then waits for it for ever.
+  void check() {
+    ncclResult_t result = ncclSuccess;
+    library().async_error(comm_, &result);
+    if (result == ncclSuccess || result == ncclInProgress) return;
+    library().abort(comm_);
+    fail(std::exchange(comm_, nullptr), result, fmt::format("a transfer on {}", name_));
+  }
+
+  std::unique_ptr<Communicator> group_;
+  std::string name_;
+  Context& context_;
+  ncclComm_t comm_ = nullptr;
+  void* stream_ = nullptr;
+  std::vector<void*> events_, free_;
+  TrafficCounters counters_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_gpu_channel(Communicator& group, std::string_view name,
+                                               Context& context) {
+  return std::make_unique<NcclChannel>(group, name, context);
+}
+
+}  // namespace trireme

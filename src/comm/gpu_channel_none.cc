@@ -1,0 +1,11 @@
+// A program without GPU code.
+
+#include "comm/gpu_channel.h"
+
+namespace trireme {
+
+std::unique_ptr<Communicator> make_gpu_channel(Communicator&, std::string_view, Context&) {
+  throw InternalError("a channel between GPUs in a program without GPU code");
+}
+
+}  // namespace trireme
