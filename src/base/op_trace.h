@@ -4,7 +4,9 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 
 #include "base/dtype.h"
 #include "base/trace.h"
@@ -27,8 +29,10 @@ struct OpTotal {
 
 class OpTrace {
  public:
-  /// A call is counted in the phase that `trace`, which must live longer, is in.
-  explicit OpTrace(const Trace& trace) : trace_(trace) {}
+  /// A call is counted in the phase that `trace`, which must live longer, is in. `wait`, where
+  /// given, is called before a span ends: it waits for a device that works beside the caller.
+  explicit OpTrace(const Trace& trace, std::function<void()> wait = {})
+      : trace_(trace), wait_(std::move(wait)) {}
   OpTrace(const OpTrace&) = delete;
   OpTrace& operator=(const OpTrace&) = delete;
 
@@ -43,6 +47,7 @@ class OpTrace {
   static constexpr std::size_t kRowsMax = 64;
 
   const Trace& trace_;
+  const std::function<void()> wait_;
   std::array<OpTotal, kRowsMax> totals_;
   std::size_t count_ = 0;
   std::int64_t nested_ns_ = 0;  ///< of the spans that have closed inside the open one
@@ -63,6 +68,7 @@ class OpSpan {
   }
   ~OpSpan() {
     if (trace_ == nullptr) return;
+    if (trace_->wait_) trace_->wait_();
     const std::int64_t ns = steady_now_ns() - begin_ns_;
     trace_->record(op_, work_, ns - trace_->nested_ns_);
     trace_->nested_ns_ = outer_nested_ns_ + ns;

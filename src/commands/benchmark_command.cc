@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <numeric>
 
 #include "base/human_format.h"
 #include "base/stop_flag.h"
@@ -14,6 +16,7 @@
 #include "dataset/loader.h"
 #include "device/cpu_info.h"
 #include "model/flops.h"
+#include "train/device_choice.h"
 #include "train/session.h"
 #include "train/step.h"
 
@@ -28,9 +31,10 @@ struct Options {
   bool rates = true;
 };
 
-/// Runs the steps; returns the seconds of the timed ones. What they did is in `trace` and `ops`.
+/// Runs the steps; returns the seconds of the timed ones. What they did is in `trace` and, where
+/// given, `ops`.
 std::vector<double> time_steps(Runtime& runtime, const PreparedRun& prepared,
-                               const Options& options, OpTrace& ops) {
+                               const Options& options, OpTrace* ops) {
   const RunConfig& config = prepared.config;
   Communicator& world = runtime.world();
   RunConfig synthetic = config;
@@ -44,8 +48,8 @@ std::vector<double> time_steps(Runtime& runtime, const PreparedRun& prepared,
   for (std::int64_t i = 0; i < options.warmup + options.steps; ++i) {
     run_together(world, [] { give_up_if_stopped("train benchmark"); });
     if (i == options.warmup) {
-      runtime.context.set_op_trace(&ops);
-      take_rank_times(runtime.trace, ops);
+      runtime.context.set_op_trace(ops);
+      if (ops != nullptr) take_rank_times(runtime.trace, *ops);
     }
     world.barrier();
     const std::int64_t begin_ns = steady_now_ns();
@@ -61,6 +65,7 @@ std::vector<double> time_steps(Runtime& runtime, const PreparedRun& prepared,
     }
     step.forward_backward(batch.micro_batches, targets);
     step.update(config.optimizer.lr, step.gradient_norm());
+    runtime.context.synchronize();
     {
       const Span span(runtime.trace, Phase::kIdle);
       world.barrier();
@@ -91,9 +96,14 @@ int run(Launch& launch, const Options& options) {
       runtime_options(prepared, launch, settle_on_cores(config, launch), StagePurpose::kTraining));
   runtime.store.initialise(runtime.context, static_cast<std::uint64_t>(config.run.seed));
   runtime.store.refresh_forms(runtime.context);
-  OpTrace ops(runtime.trace);
   BenchmarkResult result;
-  result.step_seconds = time_steps(runtime, prepared, options, ops);
+  // A GPU's ops are timed in steps of their own: each is waited for then, which a step is not.
+  const bool gpu = runtime.context.on_gpu();
+  OpTrace ops(runtime.trace, gpu ? std::function<void()>([&] { runtime.context.synchronize(); })
+                                 : std::function<void()>());
+  if (gpu) result.step_seconds = time_steps(runtime, prepared, options, nullptr);
+  const std::vector<double> traced = time_steps(runtime, prepared, options, &ops);
+  if (!gpu) result.step_seconds = traced;
   const RankTimes mine = take_rank_times(runtime.trace, ops);
   result.memory_bytes = peak_resident_bytes();  // before the rates, which need memory of their own
   world.maximum(std::span(&result.memory_bytes, 1));
@@ -109,7 +119,7 @@ int run(Launch& launch, const Options& options) {
   }
   result.model = fmt::format("{}, {} parameters", name_of(config.model.family),
                              format_count(static_cast<double>(runtime.store.element_count())));
-  result.cpu = cpu_model_name();
+  result.cpu = gpu ? device_text(runtime.context.device()) : cpu_model_name();
   result.isa = name_of(runtime.context.isa());
   result.compute = runtime.store.compute();
   result.world = world.size();
@@ -118,7 +128,9 @@ int run(Launch& launch, const Options& options) {
   result.model_flops = result.tokens * static_cast<double>(model_flops_per_token(
                                            config.model, config.data.sequence_length));
   if (config.run.peak_tflops) result.peak_flops = *config.run.peak_tflops * 1e12 * world.size();
-  result.cost = cost_of_step(ranks, options.steps, result.mean_seconds(), result.rates);
+  const double traced_mean =
+      std::accumulate(traced.begin(), traced.end(), 0.0) / static_cast<double>(traced.size());
+  result.cost = cost_of_step(ranks, options.steps, traced_mean, result.rates);
   std::sort(result.step_seconds.begin(), result.step_seconds.end());
   std::fputs(options.json ? (benchmark_json(result).dump() + "\n").c_str()
                           : benchmark_text(result).c_str(),

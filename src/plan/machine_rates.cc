@@ -9,12 +9,15 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
 #include "tensor/buffer.h"
+#include "tensor/transfer.h"
 
 namespace trireme {
 
 namespace {
 
-constexpr std::int64_t kSide = 2048, kCopyMin = 1 << 16, kCopyStep = 4;
+/// Of the matrices whose product is timed; a GPU wants larger ones to be busy.
+constexpr std::int64_t kSide = 2048, kGpuSide = 8192;
+constexpr std::int64_t kCopyMin = 1 << 16, kCopyStep = 4;
 /// Small copies are repeated until they have moved this much: the clock must not show.
 constexpr std::int64_t kBytesTimed = 32 << 20;
 constexpr int kRepetitions = 4;
@@ -32,26 +35,35 @@ double best_seconds(const RateRequest& request, const Work& work) {
   return best;
 }
 
-/// Ordinary numbers: zeros and subnormals run at other speeds on some CPUs.
-Buffer filled(DType dtype, const Shape& shape) {
+/// Ordinary numbers: zeros and subnormals run at other speeds on some CPUs, and cost a GPU less
+/// power.
+Buffer filled(Context& context, DType dtype, const Shape& shape) {
   Buffer buffer(dtype, shape);
   for (std::int64_t i = 0; i < shape.count(); ++i) {
     const float value = 0.5F + static_cast<float>(i % 251) / 512;
     if (dtype == DType::kF32) buffer.view().as<float>()[i] = value;
     if (dtype == DType::kBF16) buffer.view().as<BFloat16>()[i] = to_bfloat16(value);
   }
-  return buffer;
+  if (!context.on_gpu()) return buffer;
+  Buffer copy(dtype, shape, context.device());
+  copy_in(context, copy.view(), {buffer.view().data, buffer.bytes()});
+  return copy;
 }
 
 double product_rate(Context& context, const RateRequest& request, DType dtype) {
-  const Buffer a = filled(dtype, {kSide, kSide}), b = filled(dtype, {kSide, kSide});
-  const Buffer c = filled(dtype, {kSide, kSide});
+  const std::int64_t side = context.on_gpu() ? kGpuSide : kSide;
+  const Shape shape{side, side};
+  const Buffer a = filled(context, dtype, shape), b = filled(context, dtype, shape);
+  const Buffer c = filled(context, dtype, shape);
   Gemm args;
   args.c_MN = c.view();
   args.a = a.view();
   args.b = b.view();
-  const double operations = 2.0 * kSide * kSide * kSide;
-  return operations / best_seconds(request, [&] { gemm(context, args); });
+  const double operations = 2.0 * static_cast<double>(side * side * side);
+  return operations / best_seconds(request, [&] {
+           gemm(context, args);
+           context.synchronize();
+         });
 }
 
 }  // namespace
@@ -102,13 +114,15 @@ MachineRates measure_rates(Context& context, const RateRequest& request) {
   rates.sgemm_flops_per_second = product_rate(context, request, DType::kF32);
   if (request.bf16) rates.bf16_flops_per_second = product_rate(context, request, DType::kBF16);
   const std::int64_t largest = std::max(request.largest_copy, kCopyMin) / 8;
-  const Buffer from = filled(DType::kF32, {largest}), to = filled(DType::kF32, {largest});
+  const Buffer from = filled(context, DType::kF32, {largest}),
+               to = filled(context, DType::kF32, {largest});
   for (std::int64_t bytes = kCopyMin;; bytes = std::min(bytes * kCopyStep, largest * 8)) {
     const TensorView source = from.view().rows(0, bytes / 8),
                      destination = to.view().rows(0, bytes / 8);
     const std::int64_t times = std::max<std::int64_t>(1, kBytesTimed / bytes);
     const double seconds = best_seconds(request, [&] {
       for (std::int64_t i = 0; i < times; ++i) cast(context, destination, source);
+      context.synchronize();
     });
     rates.copies.push_back({bytes, static_cast<double>(bytes * times) / seconds});
     if (bytes == largest * 8) return rates;

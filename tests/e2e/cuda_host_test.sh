@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# The CUDA backend in a whole run, its kernels executed on the host: the losses of the CPU backend, its checkpoints, the
+# same bits twice.
+#   cuda_host_test.sh TRAIN TRAIN_SIMT
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cpu=$binary
+simt=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
+on() { # on cpu|cuda-host ARGUMENTS
+  local device=$1
+  shift
+  if [ "$device" = cpu ]; then binary=$cpu; else binary=$simt; fi
+  export TRIREME_TRAIN=$binary
+  train "$@" --set run.device="$device"
+}
+# close WHAT RUN EXPECTED_RUN TOLERANCE KEY
+close() {
+  local key=${5-loss}
+  check "$1" awk -v tolerance="$4" 'NR == FNR { expected[FNR] = $1; next }
+    { d = $1 - expected[FNR]; if (d < 0) d = -d; if (!(d <= tolerance * expected[FNR])) { print FNR, $1, expected[FNR]; exit 1 } ++n }
+    END { exit n < 5 }' <(steps_of "$3" | sed 's/.*"'"$key"'":\([^,]*\).*/\1/') <(steps_of "$2" | sed 's/.*"'"$key"'":\([^,]*\).*/\1/')
+}
+
+short=(--set run.steps=5 --set evaluation.interval_steps=5)
+llama=()
+qwen3=(--set model.model_type=qwen3 --set model.head_dim=16)
+qwen2=(--set model.model_type=qwen2 --set model.tie_word_embeddings=true)
+gpt2=(--set 'model={"model_type": "gpt2", "vocab_size": 257, "n_embd": 36, "n_layer": 2, "n_head": 3, "n_positions": 64}')
+for family in llama qwen2 qwen3 gpt2; do
+  declare -n set=$family
+  for compute in fp32 bf16; do
+    tolerance=1e-5
+    [ $compute = fp32 ] || tolerance=4e-3 # bf16 rounds at the same places, sums in another order
+    options=("${short[@]}" --set precision.compute=$compute "${set[@]}")
+    on cpu base.json "${options[@]}" --set run.directory=cpu-$family-$compute
+    ends_with "$family, $compute, cpu" 0
+    on cuda-host base.json "${options[@]}" --set run.directory=gpu-$family-$compute
+    ends_with "$family, $compute, cuda-host" 0
+    close "$family, $compute: losses" gpu-$family-$compute cpu-$family-$compute $tolerance
+    close "$family, $compute: gradient norms" gpu-$family-$compute cpu-$family-$compute "$(awk "BEGIN { print 10 * $tolerance }")" grad_norm
+  done
+done
+
+on cuda-host base.json "${short[@]}" --set run.directory=again --set precision.compute=bf16
+same_run "the same bits twice" again 5 gpu-llama-bf16
+# Checkpoints of one device go on on the other.
+part=(--set precision.compute=fp32 --set checkpoint.interval_steps=2 --set run.steps=5 --set evaluation.interval_steps=5)
+on cuda-host base.json "${part[@]}" --set run.directory=mixed --set run.exit_at_step=2
+on cpu base.json "${part[@]}" --set run.directory=mixed
+ends_with "a checkpoint of the GPU goes on on the CPU" 0
+close "losses after the change" mixed cpu-llama-fp32 1e-5
+on cpu base.json "${part[@]}" --set run.directory=mixed2 --set run.exit_at_step=2
+on cuda-host base.json "${part[@]}" --set run.directory=mixed2
+ends_with "a checkpoint of the CPU goes on on the GPU" 0
+close "losses after the other change" mixed2 cpu-llama-fp32 1e-5
+# Documents masked, two ranks, several micro-batches.
+documents=("${part[@]}" --set data.document_mask=true --set data.mask_eod_loss=true --set batch.micro=1)
+on cpu base.json "${documents[@]}" --set run.directory=masked-cpu
+export TRIREME_TRAIN=$simt
+ranks 2 base.json "${documents[@]}" --set run.directory=masked-gpu --set run.device=cuda-host
+ends_with "documents masked, two ranks" 0
+close "documents masked, two ranks: losses" masked-gpu masked-cpu 1e-5
+
+binary=$simt
+train evaluate --checkpoint gpu-llama-fp32 base.json --set run.device=cuda-host
+ends_with "evaluate" 0
+gpu_loss=$(sed 's/validation loss \([0-9.]*\).*/\1/' out)
+binary=$cpu
+train evaluate --checkpoint gpu-llama-fp32 base.json
+check "evaluate: $gpu_loss" awk -v a="$gpu_loss" -v b="$(sed 's/validation loss \([0-9.]*\).*/\1/' out)" \
+  'BEGIN { d = a - b; exit !(d < 1e-4 && d > -1e-4) }'
+train base.json --set run.device=cuda-host
+check "only a test build has cuda-host" same $code 3
+finish
