@@ -71,6 +71,7 @@ void gemm(Context& context, const Gemm& args) {
   const Sizes s = check(args);
   const OpSpan span(context.op_trace(), args.use, work_of(args, s));
   if (s.m == 0 || s.n == 0) return;
+  if (context.on_gpu()) return gemm_internal::gemm_on_gpu(context, args, s);
   if (s.k == 0) {
     if (args.bias_N.given()) return gemm_internal::fill_with_bias(context, args.c_MN, args.bias_N);
     if (args.accumulate == Accumulate::kNo) clear(context, args.c_MN);

@@ -18,7 +18,8 @@ enum class Accumulate : std::uint8_t { kNo, kYes };
 ///   b     [K, N], or [N, K] with transpose_b      as a
 ///   bias  [N]     as b; not with accumulate
 /// Sums in f32; a bf16 result is rounded once, after the bias. No operand aliases c. M, N or K may
-/// be 0. Deterministic for a given shape, number of threads and CPU.
+/// be 0. Deterministic for a given shape, number of threads and CPU; on a GPU for a given shape,
+/// alignment, GPU model and kernel choice.
 struct Gemm {
   TensorView c_MN;
   ConstTensorView a, b;

@@ -22,6 +22,9 @@ struct Sgemm {
 };
 void sgemm(int threads, const Sgemm& args);
 
+/// By a kernel of the context's GPU.
+void gemm_on_gpu(Context& context, const Gemm& args, Sizes sizes);
+
 /// Whether oneDNN multiplies bf16 with the CPU's own instructions.
 bool has_native_bf16(const Context& context);
 /// By a oneDNN primitive of the operands' type, f32 or bf16 (f32 stands here for tests: it runs on

@@ -1,0 +1,94 @@
+#pragma once
+// From a table's arguments to a launch: which tile, which layout.
+
+#include "kernels/gemm/gemm_fma.cuh"
+#include "kernels/gemm/gemm_gpu_table.h"
+#include "kernels/gemm/gemm_mma.cuh"
+
+namespace trireme::cuda {
+
+template <class T>
+Product<T> product_of(const GemmGpuArgs& args) {
+  const auto wide = [](const void* operand, std::int64_t row) {
+    return reinterpret_cast<std::uintptr_t>(operand) % 16 == 0 && row * sizeof(T) % 16 == 0;
+  };
+  return {static_cast<const T*>(args.a),
+          static_cast<const T*>(args.b),
+          args.m,
+          args.n,
+          args.k,
+          wide(args.a, args.transpose_a ? args.m : args.k),
+          wide(args.b, args.transpose_b ? args.k : args.n)};
+}
+
+/// Columns of the result: half of the product's where the epilogue takes two.
+inline std::int64_t result_columns(const GemmGpuArgs& args) {
+  return args.epilogue == GemmEpilogue::kSwiglu ? args.n / 2 : args.n;
+}
+
+template <class T>
+BiasRow<T> bias_of(const GemmGpuArgs& args, bool pairs) {
+  return {static_cast<const T*>(args.bias), result_columns(args), pairs};
+}
+
+template <class T, class C>
+StoreEpilogue<T, C> store_epilogue(const GemmGpuArgs& args) {
+  const bool pairs = args.n % 2 == 0 && aligned_to_pairs(sizeof(C), args.c, args.operand) &&
+                     aligned_to_pairs(sizeof(T), args.bias);
+  return {bias_of<T>(args, pairs), static_cast<C*>(args.c), static_cast<const C*>(args.operand),
+          args.accumulate};
+}
+
+inline std::int64_t tiles_of(const GemmGpuArgs& args, int tile_m, int tile_n) {
+  return blocks_for(args.m, tile_m) * blocks_for(args.n, tile_n);
+}
+
+/// Large tiles read less a sum; small ones where the large would leave multiprocessors idle.
+inline bool wants_large_tiles(const GemmGpuArgs& args) {
+  return tiles_of(args, 128, 128) >= args.multiprocessors;
+}
+
+template <class Tile, class T, class E>
+void launch_tiles(void (*kernel)(Product<T>, E), const GemmGpuArgs& args, const E& epilogue) {
+  launch(kernel,
+         {.grid = static_cast<unsigned>(tiles_of(args, Tile::kM, Tile::kN)),
+          .block = Tile::kThreads,
+          .smem_bytes = sizeof(typename Tile::Smem),
+          .stream = stream_of(args.exec),
+          .name = "gemm"},
+         product_of<T>(args), epilogue);
+}
+
+template <bool kTransposeA, bool kTransposeB, class E>
+void launch_product(const GemmGpuArgs& args, const E& epilogue, bf16) {
+  if (wants_large_tiles(args)) {
+    launch_tiles<LargeMmaTile>(gemm_mma_kernel<LargeMmaTile, kTransposeA, kTransposeB, E>, args,
+                               epilogue);
+  } else {
+    launch_tiles<SmallMmaTile>(gemm_mma_kernel<SmallMmaTile, kTransposeA, kTransposeB, E>, args,
+                               epilogue);
+  }
+}
+template <bool kTransposeA, bool kTransposeB, class E>
+void launch_product(const GemmGpuArgs& args, const E& epilogue, float) {
+  if (wants_large_tiles(args)) {
+    launch_tiles<LargeFmaTile>(gemm_fma_kernel<LargeFmaTile, kTransposeA, kTransposeB, E>, args,
+                               epilogue);
+  } else {
+    launch_tiles<SmallFmaTile>(gemm_fma_kernel<SmallFmaTile, kTransposeA, kTransposeB, E>, args,
+                               epilogue);
+  }
+}
+
+/// For all four layouts.
+template <class T, class E>
+void launch_any_layout(const GemmGpuArgs& args, const E& epilogue) {
+  if (args.transpose_a) {
+    if (args.transpose_b) return launch_product<true, true>(args, epilogue, T());
+    return launch_product<true, false>(args, epilogue, T());
+  }
+  if (args.transpose_b) return launch_product<false, true>(args, epilogue, T());
+  launch_product<false, false>(args, epilogue, T());
+}
+
+}  // namespace trireme::cuda
