@@ -1,4 +1,4 @@
-// Every PTX instruction the kernels use, one function each: the device body here, the host body in simt_host/ptx_host.cc.
+// Every PTX instruction the kernels use, one function each: the device body here, the host body in simt_host/ptx.cc.
 // Nothing outside this file contains asm. Shared-memory arguments are ordinary pointers on both sides.
 #pragma once
 #include "kernels/common/cuda.cuh"
@@ -35,6 +35,11 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* 
 // 16 bytes to shared memory; the last 16 - source_bytes are zero and their source is not read. Both sides 16-byte aligned.
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global, int source_bytes = 16) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :: "r"(shared_address(shared)), "l"(__cvta_generic_to_global(global)), "r"(source_bytes) : "memory");
+}
+// Likewise 4 bytes.
+__device__ __forceinline__ void cp_async_4(void* shared, const void* global, int source_bytes = 4) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
                :: "r"(shared_address(shared)), "l"(__cvta_generic_to_global(global)), "r"(source_bytes) : "memory");
 }
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -150,6 +155,7 @@ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b
 void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Loc = simt::Loc::current());
 void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, simt::Loc = simt::Loc::current());
 inline void cp_async_16(void* shared, const void* global, int source_bytes = 16) { simt::async_issue(shared, global, 16, source_bytes); }
+inline void cp_async_4(void* shared, const void* global, int source_bytes = 4) { simt::async_issue(shared, global, 4, source_bytes); }
 inline void cp_async_commit() { simt::async_commit(); }
 template <int kGroupsLeft>
 void cp_async_wait() {
