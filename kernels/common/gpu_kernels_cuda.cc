@@ -1,4 +1,5 @@
 #include "kernels/common/gpu_kernels.h"
+#include "kernels/cross_entropy/cross_entropy_table.h"
 #include "kernels/elementwise/elementwise_table.h"
 #include "kernels/gemm/gemm_gpu_table.h"
 
@@ -6,6 +7,7 @@ namespace trireme {
 
 const GpuKernels& gpu_kernels() {
   static constexpr GpuKernels kCuda = {
+      .cross_entropy = &cuda::cross_entropy_cuda,
       .elementwise = &cuda::elementwise_cuda,
       .gemm = &cuda::gemm_cuda,
   };

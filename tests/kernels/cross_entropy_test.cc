@@ -198,6 +198,43 @@ TEST_P(CrossEntropy, the_gradient_may_replace_the_logits_and_either_result_may_b
   EXPECT_EQ(logits.bits(), r.dlogits.bits());
 }
 
+TEST_P(CrossEntropy, rows_that_begin_anywhere_have_the_same_bits_in_every_order) {
+  // Odd rows begin at every distance from an aligned address; the gradient's rows too, but not
+  // always at the same one.
+  for (const std::int64_t columns : {129, 130, 4099}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      expect_same_bits([&] {
+        Context context = test_context(GetParam());
+        const TestTensor logits = TestTensor::random(DType::kF32, {5, columns}, 1, 4);
+        const TestTensor targets = random_targets(5, columns - 2);
+        const Result r = run(context, logits, targets, {0, columns - 2}, 0.5F, dtype);
+        return r.statistics.sum.bits() + r.loss.bits() + r.dlogits.bits();
+      });
+    }
+  }
+}
+
+TEST_P(CrossEntropy, the_gradient_has_its_bits_at_any_distance_from_an_aligned_address) {
+  Context context = test_context(GetParam());
+  constexpr std::int64_t kTokens = 3, kColumns = 77;
+  const TestTensor targets = random_targets(kTokens, kColumns);
+  const TestTensor random = TestTensor::random(DType::kF32, {kTokens, kColumns}, 1, 4);
+  std::string expected;
+  for (const int offset : {0, 1, 2, 3, 5}) {
+    TestTensor logits(DType::kF32, {kTokens, kColumns}, offset);
+    for (std::int64_t i = 0; i < kTokens * kColumns; ++i)
+      logits.set(i, random.values()[static_cast<std::size_t>(i)]);
+    Statistics s = statistics_of(context, random, targets, {0, 70});
+    for (const int other : {0, 1, 3, 4}) {
+      TestTensor dlogits(DType::kBF16, {kTokens, kColumns}, other);
+      cross_entropy_finish(context,
+                           {{}, dlogits, logits, s.maximum, s.sum, {}, targets, {0, 70}, 1});
+      if (expected.empty()) expected = dlogits.bits();
+      EXPECT_EQ(dlogits.bits(), expected) << offset << " " << other;
+    }
+  }
+}
+
 TEST_P(CrossEntropy, wrong_operands_are_refused_by_name) {
   Context context = test_context(GetParam());
   TestTensor logits(DType::kF32, {2, 4}), row(DType::kF32, {2}), targets(DType::kI32, {2}),

@@ -1,0 +1,198 @@
+#include "kernels/common/reduce.cuh"
+#include "kernels/common/vector.cuh"
+#include "kernels/cross_entropy/cross_entropy_table.h"
+
+namespace trireme::cuda {
+namespace {
+
+// A block takes one row; rows of a small vocabulary get small blocks.
+constexpr int kWideThreads = 512, kNarrowThreads = 128;
+constexpr std::int64_t kNarrowColumnsMax = 4096;
+constexpr int kCount = 4;  // logits of one 16-byte access
+constexpr int kDepth = 4;  // accesses that a thread has under way at once
+
+/// The column of a token's target, or -1 where it stands in another part or is not counted.
+__device__ __forceinline__ std::int64_t target_column(const CrossEntropyRows& rows,
+                                                      std::int32_t target) {
+  const std::int64_t column = target - rows.vocabulary_first;
+  return target >= 0 && column >= 0 && column < rows.valid ? column : -1;
+}
+
+/// How a row is read: `head` single elements up to an aligned address, `groups` of kCount, and
+/// what is left. The rows of an odd vocabulary begin anywhere.
+struct RowCut {
+  std::int64_t head, groups, rest;
+
+  /// The index of single element i of `rest`, which has those before and behind the groups.
+  [[nodiscard]] __device__ __forceinline__ std::int64_t single(std::int64_t i) const {
+    return i < head ? i : i + groups * kCount;
+  }
+};
+template <class T>
+__device__ __forceinline__ RowCut cut_of(const T* row, std::int64_t count) {
+  constexpr auto kBytes = static_cast<unsigned>(sizeof(T) * kCount);
+  const auto beyond = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(row) % kBytes);
+  const std::int64_t to_aligned = (kBytes - beyond) % kBytes / sizeof(T);
+  const std::int64_t head = min(to_aligned, count);
+  const std::int64_t groups = (count - head) / kCount;
+  return {head, groups, count - groups * kCount};
+}
+
+/// A maximum and the sum of exponentials relative to it, of what has been seen so far.
+struct Running {
+  float maximum, sum;
+
+  /// What exponents are relative to: where all is -inf, every exponential is to be 0, not NaN.
+  [[nodiscard]] static __device__ __forceinline__ float base_of(float maximum) {
+    return maximum == -INFINITY ? 0.0F : maximum;
+  }
+  template <int kValues>
+  __device__ __forceinline__ void add(const float (&x)[kValues]) {
+    float next = maximum;
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) next = fmaxf(next, x[i]);
+    const float base = base_of(next);
+    float part = 0;
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) part += expf(x[i] - base);
+    sum = sum * expf(maximum - base) + part;
+    maximum = next;
+  }
+};
+
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) statistics_kernel(CrossEntropyStatisticsArgs args) {
+  __shared__ float maxima[kThreads / 32], sums[kThreads / 32];
+  const std::int64_t t = blockIdx.x;
+  const float* row = args.logits + t * args.rows.columns;
+  const RowCut cut = cut_of(row, args.rows.valid);
+  Running running{-INFINITY, 0};
+  std::int64_t group = threadIdx.x;
+  for (; group + (kDepth - 1) * kThreads < cut.groups; group += kDepth * kThreads) {
+    float x[kDepth * kCount];
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) {
+      const auto four = load<kCount>(row + cut.head + (group + d * kThreads) * kCount);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) x[d * kCount + k] = four.at[k];
+    }
+    running.add(x);
+  }
+  for (; group < cut.groups; group += kThreads) {
+    const auto four = load<kCount>(row + cut.head + group * kCount);
+    running.add(four.at);
+  }
+  if (threadIdx.x < cut.rest) {
+    const float x[1] = {row[cut.single(threadIdx.x)]};
+    running.add(x);
+  }
+
+  const float warp_maximum = warp_max(running.maximum);
+  if (threadIdx.x % 32 == 0) maxima[threadIdx.x / 32] = warp_maximum;
+  __syncthreads();
+  float maximum = maxima[0];
+#pragma unroll
+  for (int warp = 1; warp < kThreads / 32; ++warp) maximum = fmaxf(maximum, maxima[warp]);
+  const float base = Running::base_of(maximum);
+  const float sum = block_sum<float, kThreads>(running.sum * expf(running.maximum - base), sums);
+  if (threadIdx.x != 0) return;
+  const std::int64_t column = target_column(args.rows, args.targets[t]);
+  args.maximum[t] = maximum;
+  args.sum[t] = sum;
+  args.target_logit[t] = column < 0 ? 0.0F : row[column];
+}
+
+constexpr int kLossThreads = 256;
+__global__ void __launch_bounds__(kLossThreads) loss_kernel(CrossEntropyLossArgs args) {
+  const std::int64_t t = std::int64_t{blockIdx.x} * kLossThreads + threadIdx.x;
+  if (t >= args.tokens) return;
+  const float loss = args.maximum[t] - args.target_logit[t] + logf(args.sum[t]);
+  args.loss[t] = args.targets[t] < 0 ? 0.0F : loss;
+}
+
+template <class T, int kThreads>
+__device__ __forceinline__ void zero(T* to, std::int64_t count) {
+  const RowCut cut = cut_of(to, count);
+  Vector<T, kCount> zeros;
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) zeros.at[k] = from_float<T>(0);
+  for (std::int64_t group = threadIdx.x; group < cut.groups; group += kThreads)
+    store(to + cut.head + group * kCount, zeros);
+  if (threadIdx.x < cut.rest) to[cut.single(threadIdx.x)] = from_float<T>(0);
+}
+
+/// Each element is read and written by one thread, so that both may be the same memory.
+template <class T, int kThreads>
+__global__ void __launch_bounds__(kThreads) gradient_kernel(CrossEntropyGradientArgs args) {
+  const std::int64_t t = blockIdx.x;
+  const CrossEntropyRows& rows = args.rows;
+  T* out = static_cast<T*>(args.dlogits) + t * rows.columns;
+  const std::int32_t target = args.targets[t];
+  if (target < 0) return zero<T, kThreads>(out, rows.columns);
+
+  const float* row = args.logits + t * rows.columns;
+  const std::int64_t column = target_column(rows, target);
+  const float maximum = args.maximum[t], inverse = 1.0F / args.sum[t], scale = args.scale;
+  const auto gradient = [&](float x, std::int64_t v) {
+    const float p = expf(x - maximum) * inverse;
+    return (v == column ? p - 1.0F : p) * scale;
+  };
+  RowCut cut = cut_of(row, rows.valid);
+  // Groups of logits are groups of the gradient where both begin alike.
+  if (reinterpret_cast<std::uintptr_t>(out + cut.head) % (sizeof(T) * kCount) != 0)
+    cut = {0, 0, rows.valid};
+  for (std::int64_t group = threadIdx.x; group < cut.groups; group += kThreads) {
+    const std::int64_t v = cut.head + group * kCount;
+    const auto x = load<kCount>(row + v);
+    Vector<T, kCount> d;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) d.at[k] = from_float<T>(gradient(x.at[k], v + k));
+    store(out + v, d);
+  }
+  for (std::int64_t i = threadIdx.x; i < cut.rest; i += kThreads) {
+    const std::int64_t v = cut.single(i);
+    out[v] = from_float<T>(gradient(row[v], v));
+  }
+  zero<T, kThreads>(out + rows.valid, rows.columns - rows.valid);
+}
+
+template <class Kernel, class Args>
+void launch_rows(Kernel narrow, Kernel wide, const Args& args, const char* name) {
+  if (args.rows.tokens == 0) return;
+  const bool small = args.rows.columns <= kNarrowColumnsMax;
+  launch(small ? narrow : wide,
+         {.grid = static_cast<unsigned>(args.rows.tokens),
+          .block = static_cast<unsigned>(small ? kNarrowThreads : kWideThreads),
+          .stream = stream_of(args.exec),
+          .name = name},
+         args);
+}
+
+void statistics(const CrossEntropyStatisticsArgs& args) {
+  launch_rows(statistics_kernel<kNarrowThreads>, statistics_kernel<kWideThreads>, args,
+              "cross_entropy_statistics");
+}
+
+void loss(const CrossEntropyLossArgs& args) {
+  if (args.tokens == 0) return;
+  launch(loss_kernel,
+         {.grid = static_cast<unsigned>(blocks_for(args.tokens, kLossThreads)),
+          .block = kLossThreads,
+          .stream = stream_of(args.exec),
+          .name = "cross_entropy_loss"},
+         args);
+}
+
+void gradient(const CrossEntropyGradientArgs& args) {
+  for_type(args.dlogits_type, [&](auto type) {
+    using T = decltype(type);
+    launch_rows(gradient_kernel<T, kNarrowThreads>, gradient_kernel<T, kWideThreads>, args,
+                "cross_entropy_gradient");
+  });
+}
+
+}  // namespace
+
+const CrossEntropyKernels cross_entropy_cuda = {statistics, loss, gradient};
+
+}  // namespace trireme::cuda
