@@ -17,7 +17,7 @@ struct CUevent_st {
 namespace trireme::simt {
 namespace {
 struct State {
-  Streams mode = Streams::eager;
+  Streams mode = Streams::kEager;
   std::mt19937_64 rng;
   CUstream_st null_stream;
   std::vector<CUstream_st*> all{&null_stream};
@@ -48,14 +48,15 @@ struct Blocked {
 void drive(CUstream_st* target, const std::function<bool()>& finished) {
   State& g = state();
   while (!finished()) {
-    if (g.mode == Streams::random && g.rng() % 2) {
+    if (g.mode == Streams::kRandom && g.rng() % 2) {
       step(*g.all[g.rng() % g.all.size()]);
       continue;
     }
     if (target && step(*target)) continue;
     bool moved = false;
     for (auto* s : g.all) moved = moved || (s != target && step(*s));
-    if (!moved) throw Fault(FaultKind::deadlock, "streams wait for events that nobody will record");
+    if (!moved)
+      throw Fault(FaultKind::kDeadlock, "streams wait for events that nobody will record");
   }
 }
 }  // namespace
@@ -68,7 +69,7 @@ void enqueue(cudaStream_t stream, std::function<void()> f) {
     f();
     return true;
   });
-  if (state().mode == Streams::eager) drive(&s, [&] { return s.queue.empty(); });
+  if (state().mode == Streams::kEager) drive(&s, [&] { return s.queue.empty(); });
 }
 }  // namespace trireme::simt
 
@@ -108,10 +109,12 @@ cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t n, cudaMemcpyKind
   });
   return cudaSuccess;
 }
-cudaError_t cudaMemcpy2DAsync(void* dst, size_t dst_pitch, const void* src, size_t src_pitch, size_t width, size_t height,
-                              cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpy2DAsync(void* dst, size_t dst_pitch, const void* src, size_t src_pitch,
+                              size_t width, size_t height, cudaMemcpyKind kind,
+                              cudaStream_t stream) {
   for (size_t row = 0; row < height; ++row) {
-    cudaMemcpyAsync(static_cast<char*>(dst) + row * dst_pitch, static_cast<const char*>(src) + row * src_pitch, width, kind, stream);
+    cudaMemcpyAsync(static_cast<char*>(dst) + row * dst_pitch,
+                    static_cast<const char*>(src) + row * src_pitch, width, kind, stream);
   }
   return cudaSuccess;
 }
@@ -161,7 +164,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned) {
   uint64_t n = e->recorded;  // 0: never recorded, no wait
   queue_of(stream).queue.push_back([=] { return e->done >= n; });
-  if (state().mode == Streams::eager) cudaStreamSynchronize(stream);
+  if (state().mode == Streams::kEager) cudaStreamSynchronize(stream);
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {

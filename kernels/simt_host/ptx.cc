@@ -15,7 +15,7 @@ struct MmaArgs {
 
 // Lane maps: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".
 void mma_fn(uint32_t mask, void* const* lanes) {
-  if (mask != ~0u) simt::fault(simt::FaultKind::bad_collective, "mma.sync needs the whole warp");
+  if (mask != ~0u) simt::fault(simt::FaultKind::kBadCollective, "mma.sync needs the whole warp");
   float a[16][16], b[16][8], d[16][8];
   for (int l = 0; l < 32; ++l) {
     auto& x = *static_cast<MmaArgs*>(lanes[l]);
@@ -50,13 +50,13 @@ struct LdmatrixArgs {
 
 template <bool kTrans>
 void ldmatrix_fn(uint32_t mask, void* const* lanes) {
-  if (mask != ~0u) simt::fault(simt::FaultKind::bad_collective, "ldmatrix needs the whole warp");
+  if (mask != ~0u) simt::fault(simt::FaultKind::kBadCollective, "ldmatrix needs the whole warp");
   for (int m = 0; m < 4; ++m) {
     uint16_t tile[8][8];
     for (int row = 0; row < 8; ++row) {
       auto& x = *static_cast<LdmatrixArgs*>(lanes[8 * m + row]);
       if (reinterpret_cast<uintptr_t>(x.row) % 16)
-        simt::fault(simt::FaultKind::misaligned, "ldmatrix row is not 16-byte aligned");
+        simt::fault(simt::FaultKind::kMisaligned, "ldmatrix row is not 16-byte aligned");
       simt::note_read(x.row, 16, x.thread);
       std::memcpy(tile[row], x.row, 16);
     }

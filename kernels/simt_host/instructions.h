@@ -1,0 +1,45 @@
+#pragma once
+// The PTX instructions of kernels/common/ptx.cuh on the host.
+
+#include "kernels/simt_host/runtime.h"
+
+namespace trireme::simt {
+
+// Shadow accesses for code that is not instrumented (host bodies of PTX functions).
+// thread: linear index in the block, -1 = caller.
+void note_read(const void*, size_t, int thread = -1);
+void note_write(void*, size_t, int thread = -1);
+void note_atomic(void*, size_t, bool is_float);
+void async_issue(void* dst, const void* src, int bytes, int source_bytes);
+void async_commit();
+void async_wait(int groups_left);
+
+// ---- Hopper ----
+void mbarrier_init(uint64_t* bar, int count);
+void mbarrier_invalidate(uint64_t* bar);
+void mbarrier_arrive(uint64_t* bar, int expect_tx_bytes);
+// Blocks the fiber until the phase of that parity is complete (PTX try_wait may block as well): a
+// hang is a reported deadlock.
+void mbarrier_wait(uint64_t* bar, uint32_t parity, Loc);
+void fence_mbarrier_init();
+void fence_proxy_async();
+void tma_load(void* dst, const CUtensorMap* map, int rank, const int* coordinate, uint64_t* bar,
+              Loc);
+void tma_store(const CUtensorMap* map, const void* src, int rank, const int* coordinate, Loc);
+void tma_check_map(const CUtensorMap* map, const char* what);
+void bulk_commit();
+void bulk_wait(int groups_left, bool read_only, Loc);
+uint64_t wgmma_descriptor_sw128(const void* tile);
+void wgmma_fence();
+void wgmma_issue(float* d, int n, const uint32_t* a_registers, uint64_t a, uint64_t b,
+                 bool accumulate, Loc);
+void wgmma_commit();
+void wgmma_wait(int groups_left, Loc);
+void set_max_registers(int n, bool increase, Loc);
+// Host stand-in for cuTensorMapEncodeTiled: rank, dims (elements), strides (bytes, from dim 1), box
+// (elements).
+void encode_tensor_map(CUtensorMap* out, int element_bytes, int rank, const void* base,
+                       const uint64_t* dims, const uint64_t* strides, const uint32_t* box,
+                       bool swizzle_128);
+
+}  // namespace trireme::simt

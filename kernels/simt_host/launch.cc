@@ -1,0 +1,174 @@
+// Options, launches, the blocks of a launch and the OS threads that take them.
+
+#include <sys/mman.h>
+
+#include <thread>
+
+#include "kernels/simt_host/state.h"
+
+namespace trireme::simt {
+
+Options& options() {
+  static Options o;
+  return o;
+}
+Stats& stats() {
+  static Stats s{};
+  return s;
+}
+
+namespace {
+
+/// Of launches and, with shared memory, of blocks: shadow cells with another stamp are empty.
+std::atomic<uint32_t> g_stamp{0};
+
+void check_launch(const LaunchShape& s, const Options& o) {
+  auto refuse = [&](const std::string& t) {
+    throw Fault(FaultKind::kLaunchConfig, std::string(s.name) + ": launch refused: " + t);
+  };
+  size_t threads = size_t(s.block.x) * s.block.y * s.block.z;
+  if (threads == 0 || threads > 1024) refuse("block of " + std::to_string(threads) + " threads");
+  if (s.block.z > 64) refuse("block.z above 64");
+  if (!s.grid.x || !s.grid.y || !s.grid.z) refuse("empty grid");
+  if (s.grid.x > 2147483647u || s.grid.y > 65535 || s.grid.z > 65535)
+    refuse("grid too large in y or z");
+  if (s.smem_bytes > o.max_smem_bytes)
+    refuse(std::to_string(s.smem_bytes) + " bytes of shared memory, the device has " +
+           std::to_string(o.max_smem_bytes));
+}
+
+void run_block(Worker& w, uint32_t block) {
+  dim3 g = w.shape->grid;
+  w.block = block;
+  blockIdx = {block % g.x, block / g.x % g.y, block / g.x / g.y};
+  prepare_threads(w);
+  if (w.smem_bytes) std::memset(w.smem, 0xff, w.smem_bytes);  // NaN in fp32, bf16 and fp8
+  w.warps.resize((w.count + 31) / 32);
+  for (auto& v : w.warps) v.clear();
+  for (auto& b : w.barrier) b = Barrier{};
+  w.mbarriers.clear();
+  w.tma_in_flight.clear();
+  w.warpgroups.assign((w.count + 127) / 128, {});
+  w.registers.assign((w.count + 31) / 32, 0);
+  w.width = w.count + kMaxMbarriers;
+  w.head = w.tail = 0;
+  for (int i = 0; i < w.count; ++i)
+    enqueue_thread(w, w.opt.order == Order::kBackward ? w.count - 1 - i : i);
+  if (w.checking) {
+    w.block_stamp = ++g_stamp;
+    w.clock.assign(w.count, 1);
+    w.base.assign(w.width, 0);
+    w.row.assign(w.count, {});
+  }
+  ++w.stats.blocks;
+  w.stats.threads += w.count;
+  run_fibers(w);
+}
+
+void merge(Stats& a, const Stats& b) {
+  a.blocks += b.blocks, a.threads += b.threads, a.switches += b.switches, a.barriers += b.barriers;
+  a.collectives += b.collectives, a.atomics += b.atomics, a.float_atomics += b.float_atomics;
+  a.loads += b.loads, a.stores += b.stores, a.async_copies += b.async_copies;
+  a.tma_loads += b.tma_loads, a.tma_stores += b.tma_stores, a.wgmmas += b.wgmmas,
+      a.mbarrier_phases += b.mbarrier_phases;
+  a.proxy_fences += b.proxy_fences;
+}
+
+Worker& worker_of_this_thread() {
+  static thread_local std::unique_ptr<Worker> w;
+  if (!w) w = std::make_unique<Worker>();
+  return *w;
+}
+
+void run_some(const LaunchShape& shape, const Options& opt, void (*body)(void*), void* context,
+              size_t context_bytes, const std::vector<uint32_t>& blocks, std::atomic<size_t>& next,
+              std::atomic<bool>& stop, uint32_t stamp, Worker& w) {
+  w.opt = opt;
+  w.shape = &shape;
+  w.body = body;
+  w.context = context;
+  w.context_bytes = context_bytes;
+  w.faulted = false;
+  w.fault_pc = w.fault_other_pc = t_pc = nullptr;
+  w.stats = {};
+  w.stamp = stamp;
+  w.rng.seed(opt.seed);
+  w.reader_lists.assign(1, {});  // cells of device memory name lists for the whole launch
+  w.checking = instrumented() && opt.check_memory && opt.workers == 1;
+  int count = int(shape.block.x * shape.block.y * shape.block.z);
+  prepare_stacks(w, count);
+  w.ring.resize(2048);
+  if (!w.smem) {
+    // The block's bytes end where an inaccessible page begins only for page multiples; the shadow
+    // checks the rest.
+    w.smem = static_cast<unsigned char*>(mmap(nullptr, kSmemMax + 8192, PROT_READ | PROT_WRITE,
+                                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    mprotect(w.smem + kSmemMax, 4096, PROT_NONE);
+  }
+#if SIMT_ASAN
+  ASAN_POISON_MEMORY_REGION(w.smem, kSmemMax);
+  ASAN_UNPOISON_MEMORY_REGION(w.smem, shape.smem_bytes);
+#endif
+  w.smem_bytes = shape.smem_bytes;
+  if (w.checking && w.smem_cells.size() < w.smem_bytes) w.smem_cells.resize(w.smem_bytes);
+  blockDim = shape.block;
+  gridDim = shape.grid;
+  while (!stop) {
+    size_t i = next++;
+    if (i >= blocks.size()) break;
+    run_block(w, blocks[i]);
+    if (w.faulted) stop = true;
+  }
+}
+
+}  // namespace
+
+void run_grid(const LaunchShape& shape, void (*body)(void*), void* context, size_t context_bytes) {
+  const Options& opt = options();
+  check_launch(shape, opt);
+  if (t_worker) throw Fault(FaultKind::kLaunchConfig, "launch inside a kernel");
+  std::vector<uint32_t> blocks(size_t(shape.grid.x) * shape.grid.y * shape.grid.z);
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = uint32_t(i);
+  if (opt.order == Order::kBackward) std::reverse(blocks.begin(), blocks.end());
+  if (opt.order == Order::kRandom)
+    std::shuffle(blocks.begin(), blocks.end(), std::mt19937_64(opt.seed));
+  std::atomic<size_t> next{0};
+  std::atomic<bool> stop{false};
+  uint32_t stamp = ++g_stamp;
+  int n = std::max(1, std::min<int>(opt.workers, int(blocks.size())));
+  std::vector<Worker*> workers(n);
+  std::vector<std::unique_ptr<Worker>> owned(n);
+  std::vector<std::thread> pool;
+  workers[0] = &worker_of_this_thread();
+  for (int i = 1; i < n; ++i) {
+    owned[i] = std::make_unique<Worker>();
+    workers[i] = owned[i].get();
+    pool.emplace_back([&, i] {
+      run_some(shape, opt, body, context, context_bytes, blocks, next, stop, stamp, *workers[i]);
+    });
+  }
+  run_some(shape, opt, body, context, context_bytes, blocks, next, stop, stamp, *workers[0]);
+  for (auto& t : pool) t.join();
+  for (auto* w : workers) merge(stats(), w->stats);
+  for (auto* w : workers)
+    if (w->faulted) {
+      std::string s =
+          std::string(shape.name) + ": " + name_of(w->fault_kind) + ": " + w->fault_text;
+      if (w->fault_pc) s += "\n    at " + symbol(w->fault_pc);
+      if (w->fault_other_pc) s += "\n    the other access at " + symbol(w->fault_other_pc);
+      throw Fault(w->fault_kind, s);
+    }
+}
+
+int lane_id() { return t_worker->current->linear & 31; }
+
+unsigned char* dynamic_smem(size_t needed, Loc loc) {
+  Worker& w = *t_worker;
+  if (needed > w.smem_bytes)
+    fault(FaultKind::kOutOfBounds, "smem<T>() at " + where(loc) + " needs " +
+                                       std::to_string(needed) + " bytes, the launch gave " +
+                                       std::to_string(w.smem_bytes));
+  return w.smem;
+}
+
+}  // namespace trireme::simt

@@ -1,0 +1,291 @@
+#pragma once
+// What the files of this folder share: the state of a block under execution, and the functions by
+// which they call each other. Nothing outside the folder includes this file.
+//
+//   launch.cc       options, launches, blocks, OS threads        report.cc       faults and their
+//   texts scheduler.cc    fibers                                       shadow.cc       checks of
+//   loads and stores collectives.cc  barriers, warp collectives                   cp_async.cc
+//   sm_80's copies mbarrier.cc  tma.cc  wgmma.cc   Hopper                       device_memory.cc
+//   ptx.cc          mma.sync, ldmatrix                           streams.cc graphs.cc cudart.cc
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <vector>
+
+#include "kernels/simt_host/simt.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#define SIMT_ASAN 1
+#else
+#define SIMT_ASAN 0
+#endif
+
+namespace trireme::simt {
+
+inline bool in(const void* p, const void* lo, const void* hi) { return p >= lo && p < hi; }
+
+// ---- shadow memory ----
+
+struct Access {
+  uint32_t block, clock;
+  uint16_t thread;
+};
+/// Clock of a read by TMA or wgmma that was not waited for: ordered with nothing.
+constexpr uint32_t kInFlight = ~0u;
+
+/// One per byte of shared and device memory. A cell of an older launch (or, in shared memory,
+/// block) is empty.
+struct Cell {
+  uint32_t stamp = 0;
+  Access write{}, read{};
+  bool has_write = false, write_atomic = false, pending = false;
+  bool write_async = false;  // by the async proxy (TMA)
+  uint8_t readers = 0;       // 0, 1, 2 = see list
+  uint32_t list = 0;
+  const void* write_pc = nullptr;
+};
+
+enum class Kind { kRead, kWrite, kAtomic };
+
+struct Allocation {
+  unsigned char* base;
+  size_t size;
+  std::string name;
+  bool live;
+  std::vector<uint8_t> initialised;
+  std::vector<Cell> cells;
+};
+
+struct DeviceMemory {
+  unsigned char *lo = nullptr, *hi = nullptr, *next = nullptr;
+  std::vector<std::unique_ptr<Allocation>> allocations;  // by rising base
+  std::mutex mutex;
+  Allocation* cached = nullptr;
+
+  Allocation* find(const void* p);
+};
+DeviceMemory& device_memory();
+
+// ---- a thread, a block ----
+
+enum class State : uint8_t { kReady, kWaiting, kDone };
+
+struct Copy {  // cp.async
+  unsigned char* dst;
+  const unsigned char* src;
+  int bytes, source_bytes;
+  const void* pc;
+};
+
+struct WgmmaOp {
+  int n;
+  bool accumulate, a_in_registers;
+  uint64_t a, b;
+  uint32_t a_registers[4];
+  float* d;
+  Loc loc;
+};
+struct Accumulator {  // the true value lives here while the registers are poisoned
+  float* d;
+  int n, in_flight;
+  std::vector<float> value;
+};
+struct BulkStore {
+  CUtensorMap map;
+  int rank, coordinate[5];
+  unsigned char* src;
+  bool done;
+};
+
+struct Thread {
+  std::vector<WgmmaOp> wgmma_open;
+  std::deque<std::vector<WgmmaOp>> wgmma_groups;
+  std::vector<Accumulator> accumulators;
+  int accumulators_in_flight = 0;
+  bool wgmma_fenced = false;
+  std::vector<BulkStore> bulk_open;
+  std::deque<std::vector<BulkStore>> bulk_groups;
+  uint32_t fence_clock = 0;  // generic writes up to this clock are visible to the async proxy
+  void* sp = nullptr;
+  uint3 index{};
+  int linear = 0;
+  State state = State::kReady;
+  const char* wait_what = "";
+  Loc wait_loc;
+  std::vector<Copy> open_group;
+  std::deque<std::vector<Copy>> groups;
+  void* fake_stack = nullptr;
+  unsigned char* stack_lo = nullptr;
+};
+
+struct Rendezvous {
+  uint32_t mask = 0, arrived = 0;
+  Collective fn = nullptr;
+  const char* what = "";
+  Loc loc;
+  void* args[32];
+};
+
+struct Barrier {
+  int arrived = 0, expected = 0, first = 0, reduce = 0, result = 0, op = 0;
+  Loc loc;
+  std::vector<int> waiting, arrivals;
+};
+
+struct Mbarrier {
+  uint32_t offset = 0, phase = 0;  // phase counts completed phases
+  int count = 0, pending = 0, init_thread = 0;
+  uint32_t init_clock = 0;
+  int64_t tx = 0;
+  bool live = false, init_fenced = false;
+  // vector clocks of the arrivals of this phase, of all earlier ones
+  std::vector<uint32_t> gathering, complete;
+  std::vector<int> waiting;
+};
+struct TmaLoad {
+  CUtensorMap map;
+  int rank, coordinate[5];
+  unsigned char* dst;
+  int barrier;
+  const void* pc;
+};
+struct Warpgroup {
+  int arrived = 0, left = 0, registers = 0;
+  Loc loc;
+};
+/// Each is a virtual thread of the vector clocks: the async proxy writing for it.
+constexpr int kMaxMbarriers = 64;
+
+constexpr size_t kSmemMax = 256 << 10;
+
+/// An OS thread that executes blocks.
+struct Worker {
+  std::vector<Mbarrier> mbarriers;
+  std::deque<TmaLoad> tma_in_flight;
+  std::vector<Warpgroup> warpgroups;
+  std::vector<int> registers;  // per warp, 0: setmaxnreg never used
+  int width = 0;               // of vector clocks: threads, then mbarriers
+  // scheduling
+  std::vector<Thread> threads;
+  unsigned char *stacks = nullptr, *stacks_end = nullptr;
+  size_t stack_bytes = 0, stack_count = 0;
+  std::vector<uint16_t> ring;
+  uint32_t head = 0, tail = 0;  // ring positions, modulo ring.size()
+  Thread* current = nullptr;
+  void* main_sp = nullptr;
+  void* main_fake_stack = nullptr;
+  const void* main_stack = nullptr;
+  size_t main_stack_size = 0;
+  int live = 0, count = 0;
+  std::mt19937_64 rng;
+  // block
+  uint32_t block = 0, stamp = 0, block_stamp = 0;
+  std::vector<std::vector<Rendezvous>> warps;
+  Barrier barrier[16];
+  unsigned char* smem = nullptr;
+  size_t smem_bytes = 0;
+  // launch
+  void (*body)(void*) = nullptr;
+  void* context = nullptr;
+  size_t context_bytes = 0;
+  const LaunchShape* shape = nullptr;
+  Options opt;
+  Stats stats{};
+  // happens-before: thread t knows thread o up to max(base[o], row[t][o])
+  bool checking = false;
+  std::vector<uint32_t> clock, base;
+  std::vector<std::vector<uint32_t>> row;
+  std::vector<Cell> smem_cells;
+  std::vector<std::vector<Access>> reader_lists;
+  // report
+  bool faulted = false;
+  FaultKind fault_kind{};
+  std::string fault_text;
+  const void *fault_pc = nullptr, *fault_other_pc = nullptr;
+
+  bool knows(int t, int other, uint32_t c) const {
+    return t == other || c <= base[other] || (!row[t].empty() && c <= row[t][other]);
+  }
+};
+
+/// The worker whose kernel runs on this OS thread; null outside kernels.
+inline constinit thread_local Worker* t_worker = nullptr;
+/// Program counter of the access being checked.
+inline constinit thread_local const void* t_pc = nullptr;
+/// The runtime's own accesses are not a kernel's: instrumented copies of std:: templates reach the
+/// callbacks of shadow.cc from here too.
+inline constinit thread_local int t_in_runtime = 0;
+struct RuntimeScope {
+  RuntimeScope() { ++t_in_runtime; }
+  ~RuntimeScope() { --t_in_runtime; }
+};
+
+// ---- scheduler.cc ----
+void prepare_stacks(Worker&, int count);
+void prepare_threads(Worker&);
+/// Runs the fibers of a prepared block until all have left or one has faulted.
+void run_fibers(Worker&);
+/// Gives up the processor until woken.
+void wait_here(Worker&, const char* what, const Loc&);
+/// soon: before all others (their stacks are hot), as after a warp collective; else at the end of
+/// the queue.
+void wake(Worker&, int thread, bool soon);
+/// Back to run_fibers, abandoning all fibers: a kernel owns nothing that needs a destructor.
+[[noreturn]] void leave_for_launch(Worker&);
+void enqueue_thread(Worker&, int thread);
+
+// ---- report.cc ----
+std::string where(const Loc&);
+std::string thread_name(const Worker&, int thread);
+std::string describe(const Worker&, const void* p, const Allocation*);
+std::string describe(const Worker&, const Access&);
+/// "file.cu:12 < caller.cu:30" of a program counter.
+std::string symbol(const void* pc);
+[[noreturn]] void report_deadlock(Worker&);
+
+// ---- shadow.cc ----
+/// Whether a file of kernels was compiled with -fsanitize=thread.
+bool instrumented();
+void set_instrumented();
+bool ordered(const Worker&, const Access&, int me);
+void check_cells(Worker&, Cell*, uint32_t stamp, Allocation*, unsigned char* p, size_t, int me,
+                 Kind, bool races);
+void check(Worker&, void* address, size_t, int me, Kind, size_t align);
+
+// ---- collectives.cc ----
+/// After a barrier among some threads each knows what each of them knew.
+template <class Each>
+void order_some(Worker& w, Each each) {
+  if (!w.checking) return;
+  std::vector<uint32_t> joined(w.width, 0);
+  each([&](int t) {
+    if (!w.row[t].empty())
+      for (int i = 0; i < w.width; ++i) joined[i] = std::max(joined[i], w.row[t][i]);
+    joined[t] = std::max(joined[t], w.clock[t]);
+  });
+  each([&](int t) { w.row[t] = joined, ++w.clock[t]; });
+}
+
+// ---- mbarrier.cc, tma.cc, wgmma.cc ----
+uint32_t smem_offset(Worker&, const void*, const char* what);
+uint32_t swizzle_128(uint32_t offset);
+Mbarrier& find_mbarrier(Worker&, const uint64_t* bar, const char* what);
+void try_complete(Worker&, Mbarrier&);
+/// The shadow check of a read by the async proxy (TMA store, wgmma) on behalf of thread me; it ends
+/// with end_async_read.
+void check_async_read(Worker&, uint32_t offset, uint32_t bytes, int me, bool record,
+                      const char* what);
+void end_async_read(Worker&, uint32_t offset, uint32_t bytes, int me);
+/// One TMA load arrives; false where none is under way.
+bool deliver_tma(Worker&);
+/// What a thread may not leave behind: copies, stores and products under way.
+void check_copies_at_exit(const Thread&);
+void check_hopper_at_exit(Worker&, const Thread&);
+
+}  // namespace trireme::simt

@@ -1,0 +1,295 @@
+// TMA of Hopper. A load arrives when no thread can run (Options::late_copies = false: at once;
+// random order: now and then); until then its shared bytes are poisoned and "pending". A store
+// reads shared memory at its wait.
+
+#include "kernels/simt_host/state.h"
+
+namespace trireme::simt {
+
+namespace {
+
+constexpr uint64_t kMapMagic = 0x70616d2d72736e74;
+
+struct TensorMap {  // in CUtensorMap::opaque
+  uint64_t magic, base, dims[5], strides[4];
+  uint16_t box[5];
+  uint8_t rank, element_bytes, swizzle;
+};
+static_assert(sizeof(TensorMap) <= sizeof(CUtensorMap));
+
+TensorMap decode(const CUtensorMap& m, const char* what) {
+  TensorMap t;
+  std::memcpy(&t, &m, sizeof t);
+  if (t.magic != kMapMagic)
+    fault(FaultKind::kTma, std::string(what) + ": the tensor map was not made by encode_tiled");
+  return t;
+}
+
+// f(global address or null, shared offset, bytes): the pieces of a box, at most 16 bytes each,
+// swizzled.
+template <class F>
+void each_chunk(const TensorMap& m, const int* coordinate, uint32_t dst, F f) {
+  const uint32_t inner = uint32_t(m.box[0]) * m.element_bytes;
+  uint32_t rows = 1;
+  for (int d = 1; d < m.rank; ++d) rows *= m.box[d];
+  for (uint32_t r = 0; r < rows; ++r) {
+    auto source = reinterpret_cast<unsigned char*>(m.base);
+    bool inside = true;
+    uint32_t rest = r;
+    for (int d = 1; d < m.rank; ++d) {
+      int64_t at = int64_t(coordinate[d]) + rest % m.box[d];
+      rest /= m.box[d];
+      inside = inside && at >= 0 && at < int64_t(m.dims[d]);
+      if (inside) source += uint64_t(at) * m.strides[d - 1];
+    }
+    for (uint32_t c = 0; c < inner; c += 16) {
+      uint32_t to = dst + r * inner + c, bytes = std::min(16u, inner - c);
+      if (m.swizzle) to = swizzle_128(to);
+      for (uint32_t e = 0; e < bytes;) {  // split where the tensor ends
+        int64_t first = int64_t(coordinate[0]) + (c + e) / m.element_bytes;
+        bool in_row = inside && first >= 0 && first < int64_t(m.dims[0]);
+        uint32_t n = m.element_bytes;
+        while (e + n < bytes) {
+          int64_t x = int64_t(coordinate[0]) + (c + e + n) / m.element_bytes;
+          if ((inside && x >= 0 && x < int64_t(m.dims[0])) != in_row) break;
+          n += m.element_bytes;
+        }
+        f(in_row ? source + first * m.element_bytes : nullptr, to + e, n);
+        e += n;
+      }
+    }
+  }
+}
+
+uint32_t box_bytes(const TensorMap& m) {
+  uint32_t n = m.element_bytes;
+  for (int d = 0; d < m.rank; ++d) n *= m.box[d];
+  return n;
+}
+
+}  // namespace
+
+uint32_t swizzle_128(uint32_t offset) { return offset ^ (offset >> 7 & 7) << 4; }
+
+void check_async_read(Worker& w, uint32_t offset, uint32_t bytes, int me, bool record,
+                      const char* what) {
+  unsigned char* p = w.smem + offset;
+  if (offset + bytes > w.smem_bytes)
+    fault(FaultKind::kOutOfBounds, std::string(what) + " reads " + describe(w, p, nullptr));
+  if (!w.checking) return;
+  for (uint32_t i = 0; i < bytes; ++i) {
+    Cell& c = w.smem_cells[offset + i];
+    bool written = c.stamp == w.block_stamp && c.has_write;
+    if (written && c.pending)
+      fault(FaultKind::kAsyncCopy, std::string(what) + " reads " + describe(w, p + i, nullptr) +
+                                       ", the target of a copy by " + describe(w, c.write) +
+                                       " that is not complete");
+    if (!written)
+      fault(FaultKind::kUninitialised, std::string(what) + " reads " + describe(w, p + i, nullptr));
+    if (!ordered(w, c.write, me)) {
+      w.fault_other_pc = c.write_pc;
+      if (c.write.thread >= w.count)
+        fault(FaultKind::kAsyncCopy, std::string(what) + " of " + thread_name(w, me) + " reads " +
+                                         describe(w, p + i, nullptr) + ", target of " +
+                                         describe(w, c.write) + ", with no wait for it");
+      fault(FaultKind::kRace, std::string(what) + " of " + thread_name(w, me) + " reads " +
+                                  describe(w, p + i, nullptr) + ", written by " +
+                                  describe(w, c.write) + " with no barrier between");
+    }
+    if (!c.write_async && w.threads[c.write.thread].fence_clock < c.write.clock) {
+      w.fault_other_pc = c.write_pc;
+      fault(FaultKind::kProxyFence, std::string(what) + " reads " + describe(w, p + i, nullptr) +
+                                        ", written by " + describe(w, c.write) +
+                                        " with no fence.proxy.async after it");
+    }
+  }
+  if (!record) return;
+  for (uint32_t i = 0; i < bytes; ++i) {
+    Cell& c = w.smem_cells[offset + i];
+    if (c.readers == 1 && c.read.thread == me && c.read.clock == kInFlight)
+      continue;  // two reads in flight end as one
+    check_cells(w, &c, w.block_stamp, nullptr, p + i, 1, me, Kind::kRead, false);
+    if (c.readers == 1) c.read.clock = kInFlight;
+    if (c.readers == 2)
+      for (auto& r : w.reader_lists[c.list])
+        if (r.thread == me) r.clock = kInFlight;
+  }
+}
+void end_async_read(Worker& w, uint32_t offset, uint32_t bytes, int me) {
+  if (!w.checking) return;
+  for (uint32_t i = 0; i < bytes; ++i) {
+    Cell& c = w.smem_cells[offset + i];
+    if (c.readers == 1 && c.read.thread == me && c.read.clock == kInFlight)
+      c.read.clock = w.clock[me];
+    if (c.readers == 2)
+      for (auto& r : w.reader_lists[c.list])
+        if (r.thread == me && r.clock == kInFlight) r.clock = w.clock[me];
+  }
+}
+
+bool deliver_tma(Worker& w) {
+  if (w.tma_in_flight.empty()) return false;
+  RuntimeScope scope;
+  size_t pick = w.opt.order == Order::kRandom     ? w.rng() % w.tma_in_flight.size()
+                : w.opt.order == Order::kBackward ? w.tma_in_flight.size() - 1
+                                                  : 0;
+  TmaLoad load = w.tma_in_flight[pick];
+  w.tma_in_flight.erase(w.tma_in_flight.begin() + long(pick));
+  TensorMap m = decode(load.map, "TMA load");
+  Mbarrier& b = w.mbarriers[load.barrier];
+  each_chunk(m, load.coordinate, uint32_t(load.dst - w.smem),
+             [&](const unsigned char* from, uint32_t to, uint32_t n) {
+               from ? std::memcpy(w.smem + to, from, n) : std::memset(w.smem + to, 0, n);
+               if (w.checking)
+                 for (uint32_t i = 0; i < n; ++i)
+                   w.smem_cells[to + i].pending = false,
+                                     w.smem_cells[to + i].write.clock = b.phase + 1;
+             });
+  b.gathering.resize(w.width);
+  b.gathering[w.count + load.barrier] = b.phase + 1;
+  b.tx -= box_bytes(m);
+  if (b.tx < 0 && b.pending == 0)
+    fault(FaultKind::kMbarrier, "mbarrier #" + std::to_string(load.barrier) +
+                                    " received more bytes than expect_tx announced");
+  try_complete(w, b);
+  return true;
+}
+
+void encode_tensor_map(CUtensorMap* out, int element_bytes, int rank, const void* base,
+                       const uint64_t* dims, const uint64_t* strides, const uint32_t* box,
+                       bool swizzle) {
+  auto refuse = [](const std::string& s) { throw Fault(FaultKind::kTma, "encode_tiled: " + s); };
+  if (rank < 1 || rank > 5) refuse("rank " + std::to_string(rank));
+  if (reinterpret_cast<uintptr_t>(out) % 64) refuse("tensor map is not 64-byte aligned");
+  if (reinterpret_cast<uintptr_t>(base) % 16) refuse("global address is not 16-byte aligned");
+  TensorMap m{kMapMagic,     reinterpret_cast<uint64_t>(base), {},     {}, {},
+              uint8_t(rank), uint8_t(element_bytes),           swizzle};
+  uint64_t extent = 0;
+  for (int d = 0; d < rank; ++d) {
+    m.dims[d] = dims[d], m.box[d] = uint16_t(box[d]);
+    if (dims[d] == 0 || dims[d] > uint64_t(1) << 32)
+      refuse("dimension " + std::to_string(d) + " is " + std::to_string(dims[d]));
+    if (box[d] == 0 || box[d] > 256)
+      refuse("box dimension " + std::to_string(d) + " is " + std::to_string(box[d]) +
+             ", allowed are 1 to 256");
+    if (d == 0) {
+      extent = dims[0] * uint64_t(element_bytes);
+      continue;
+    }
+    uint64_t s = m.strides[d - 1] = strides[d - 1];
+    if (s % 16 || s >= uint64_t(1) << 40)
+      refuse("stride " + std::to_string(s) + " of dimension " + std::to_string(d) +
+             " is not a multiple of 16 below 2^40");
+    extent += (dims[d] - 1) * s;
+  }
+  uint32_t inner = box[0] * uint32_t(element_bytes);
+  if (inner % 16)
+    refuse("inner box of " + std::to_string(inner) + " bytes is not a multiple of 16");
+  if (swizzle && inner != 128)
+    refuse("inner box of " + std::to_string(inner) + " bytes, the 128-byte swizzle wants 128");
+  device_check_range(base, extent, "encode_tiled");
+  std::memset(out, 0, sizeof *out);
+  std::memcpy(out, &m, sizeof m);
+}
+
+void tma_check_map(const CUtensorMap* map, const char* what) { decode(*map, what); }
+
+namespace {
+
+uint32_t check_tma(Worker& w, const TensorMap& m, int rank, const void* shared, const char* what) {
+  if (m.rank != rank)
+    fault(FaultKind::kTma, std::string(what) + " of rank " + std::to_string(rank) +
+                               " with a map of rank " + std::to_string(m.rank));
+  uint32_t offset = smem_offset(w, shared, what);
+  if (offset % (m.swizzle ? 1024 : 128))
+    fault(FaultKind::kMisaligned, std::string(what) + ": shared byte " + std::to_string(offset) +
+                                      (m.swizzle ? " is not 1024-byte aligned (128-byte swizzle)"
+                                                 : " is not 128-byte aligned"));
+  if (offset + box_bytes(m) > w.smem_bytes)
+    fault(FaultKind::kOutOfBounds, std::string(what) + " of " + std::to_string(box_bytes(m)) +
+                                       " bytes at " + describe(w, w.smem + offset, nullptr));
+  return offset;
+}
+
+}  // namespace
+
+void tma_load(void* dst, const CUtensorMap* map, int rank, const int* coordinate, uint64_t* bar,
+              Loc) {
+  Worker& w = *t_worker;
+  RuntimeScope scope;
+  t_pc = __builtin_return_address(0);
+  int me = w.current->linear;
+  TensorMap m = decode(*map, "TMA load");
+  uint32_t offset = check_tma(w, m, rank, dst, "TMA load");
+  Mbarrier& b = find_mbarrier(w, bar, "TMA load");
+  int index = int(&b - w.mbarriers.data());
+  if (!b.init_fenced)
+    fault(FaultKind::kProxyFence,
+          "TMA load on an mbarrier with no fence.mbarrier_init after mbarrier.init");
+  ++w.stats.tma_loads;
+  each_chunk(m, coordinate, offset, [&](unsigned char* from, uint32_t, uint32_t n) {
+    if (from) check(w, from, n, me, Kind::kRead, 1);
+  });
+  uint32_t bytes = box_bytes(m);
+  check(w, w.smem + offset, bytes, me, Kind::kWrite, 1);
+  std::memset(w.smem + offset, 0xff, bytes);
+  if (w.checking)
+    for (uint32_t i = 0; i < bytes; ++i) {
+      Cell& c = w.smem_cells[offset + i];
+      c.pending = c.write_async = true;
+      c.write = {w.block, b.phase + 1, uint16_t(w.count + index)};
+    }
+  TmaLoad load{*map, rank, {}, w.smem + offset, index, t_pc};
+  std::copy_n(coordinate, rank, load.coordinate);
+  w.tma_in_flight.push_back(load);
+  t_pc = nullptr;
+  if (!w.opt.late_copies)
+    while (deliver_tma(w)) {
+    }
+}
+
+void tma_store(const CUtensorMap* map, const void* src, int rank, const int* coordinate, Loc) {
+  Worker& w = *t_worker;
+  RuntimeScope scope;
+  t_pc = __builtin_return_address(0);
+  int me = w.current->linear;
+  TensorMap m = decode(*map, "TMA store");
+  uint32_t offset = check_tma(w, m, rank, src, "TMA store");
+  ++w.stats.tma_stores;
+  check_async_read(w, offset, box_bytes(m), me, true, "TMA store");
+  each_chunk(m, coordinate, offset, [&](unsigned char* to, uint32_t from, uint32_t n) {
+    if (!to) return;
+    check(w, to, n, me, Kind::kWrite, 1);
+    if (!w.opt.late_copies) std::memcpy(to, w.smem + from, n);
+  });
+  BulkStore s{*map, rank, {}, w.smem + offset, false};
+  std::copy_n(coordinate, rank, s.coordinate);
+  w.current->bulk_open.push_back(s);
+  t_pc = nullptr;
+}
+void bulk_commit() {
+  Thread& t = *t_worker->current;
+  t.bulk_groups.push_back(std::move(t.bulk_open));
+  t.bulk_open.clear();
+}
+void bulk_wait(int left, bool read_only, Loc) {
+  Worker& w = *t_worker;
+  RuntimeScope scope;
+  Thread& t = *w.current;
+  for (int g = 0; g < int(t.bulk_groups.size()) - left; ++g)
+    for (auto& s : t.bulk_groups[g]) {
+      if (s.done) continue;
+      TensorMap m = decode(s.map, "TMA store");
+      if (w.opt.late_copies)
+        each_chunk(m, s.coordinate, uint32_t(s.src - w.smem),
+                   [&](unsigned char* to, uint32_t from, uint32_t n) {
+                     if (to) std::memcpy(to, w.smem + from, n);
+                   });
+      end_async_read(w, uint32_t(s.src - w.smem), box_bytes(m), t.linear);
+      s.done = true;
+    }
+  if (!read_only)
+    while (int(t.bulk_groups.size()) > left) t.bulk_groups.pop_front();
+}
+
+}  // namespace trireme::simt
