@@ -12,5 +12,7 @@ struct LaunchFailure {
   const char *text, *error;
 };
 [[noreturn]] void fail_launch(const LaunchFailure& failure);
+/// The same for a copy or a memset that op `name` asked the runtime for.
+[[noreturn]] void fail_call(const char* name, const char* text, const char* error);
 
 }  // namespace trireme::cuda

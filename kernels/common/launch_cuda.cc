@@ -12,4 +12,11 @@ void fail_launch(const LaunchFailure& failure) {
       failure.smem_bytes, failure.text, failure.error);
 }
 
+void fail_call(const char* name, const char* text, const char* error) {
+  throw EnvironmentError(
+      "{}: the CUDA runtime refused a copy or memset: {} ({}). If an earlier kernel failed, it is "
+      "reported here too; CUDA_LAUNCH_BLOCKING=1 shows which",
+      name, text, error);
+}
+
 }  // namespace trireme::cuda

@@ -17,6 +17,12 @@ struct alignas(sizeof(T) * kCount) Vector {
 template <class T>
 inline constexpr int kWide = static_cast<int>(16 / sizeof(T));
 
+/// A number of elements as a type, to hand to a lambda: `decltype(width)::value`.
+template <int kCount>
+struct Width {
+  static constexpr int value = kCount;
+};
+
 template <int kCount, class T>
 __device__ __forceinline__ Vector<T, kCount> load(const T* from) {
 #if !TRIREME_DEVICE

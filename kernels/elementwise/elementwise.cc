@@ -72,8 +72,13 @@ void column_sum(Context& context, TensorView sum_N, ConstTensorView x_TN) {
   check.tensor("x", x_TN, x_TN.dtype, x_TN.shape);
   check.tensor("sum", sum_N, DType::kF32, {x_TN.shape[1]});
   check.disjoint("sum", sum_N, "x", x_TN);
-  table(context).column_sum(
-      {context.exec(), sum_N.as<float>(), x_TN.data, x_TN.shape[0], x_TN.shape[1], x_TN.dtype});
+  const ElementwiseKernels& kernels = table(context);
+  ColumnSumArgs call{context.exec(), sum_N.as<float>(), x_TN.data, nullptr,
+                     x_TN.shape[0],  x_TN.shape[1],     x_TN.dtype};
+  const auto floats = static_cast<std::size_t>(kernels.column_sum_scratch_floats(call));
+  if (floats > 0)
+    call.partial_sums = reinterpret_cast<float*>(context.scratch(floats * sizeof(float)));
+  kernels.column_sum(call);
 }
 
 void sum_in_order(Context& context, TensorView sum, ConstTensorView x_T) {

@@ -21,7 +21,8 @@ void accumulate(Context& context, TensorView destination, ConstTensorView source
 
 /// sum[n] += sum_t x[t,n]: the gradient of a bias.   sum [N] f32;  x [T, N] f32|bf16
 /// Deterministic for any number of threads: columns are shared out, tokens added in ascending order
-/// in f32 over blocks of 64, the blocks in order.
+/// in f32 over blocks of 64, the blocks in order. On a GPU the pieces of tokens, and the order they
+/// are added in, follow from the shape alone: the same bits on every GPU for equally aligned x.
 void column_sum(Context& context, TensorView sum_N, ConstTensorView x_TN);
 
 /// sum[0] += ((x[0] + x[1]) + x[2]) + ..., a chain of f64 additions: the same bits on every device.

@@ -117,6 +117,8 @@ void column_sum(const ColumnSumArgs& args) {
   column_sum_of<BFloat16>(args);
 }
 
+std::int64_t column_sum_scratch_floats(const ColumnSumArgs&) { return 0; }
+
 void sum_in_order(const SumInOrderArgs& args) {
   double sum = 0;
   for (std::int64_t i = 0; i < args.count; ++i) sum += static_cast<double>(args.x[i]);
@@ -125,7 +127,7 @@ void sum_in_order(const SumInOrderArgs& args) {
 
 }  // namespace
 
-const ElementwiseKernels elementwise_cpu = {cast,       copy_rows,  clear,
-                                            accumulate, column_sum, sum_in_order};
+const ElementwiseKernels elementwise_cpu = {
+    cast, copy_rows, clear, accumulate, column_sum, column_sum_scratch_floats, sum_in_order};
 
 }  // namespace trireme::TRIREME_ISA

@@ -1,76 +1,67 @@
+#include "kernels/common/column_pieces.cuh"
 #include "kernels/common/reduce.cuh"
-#include "kernels/common/vector.cuh"
+#include "kernels/common/turns.cuh"
 #include "kernels/elementwise/elementwise_table.h"
 
 namespace trireme::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kTurns = 4;
+constexpr int kVector = 4;  // 16 bytes of f32, 8 of bf16: what casts and sums mix
 
-/// f(first, count of kCount or 1) for all of [0, count): whole vectors by threads of a grid, the
-/// rest one by one.
-template <int kCount, class F>
-__device__ __forceinline__ void for_each_group(std::int64_t count, F f) {
-  const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.x;
-  const std::int64_t first = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  for (std::int64_t group = first; group < count / kCount; group += stride) f(group * kCount);
-}
-
-template <int kCount, class To, class From>
-__global__ void __launch_bounds__(kThreads)
-    cast_kernel(To* destination, const From* source, std::int64_t count) {
-  for_each_group<kCount>(count, [&](std::int64_t i) {
-    const Vector<From, kCount> in = load<kCount>(source + i);
-    Vector<To, kCount> out;
+template <int kWidth, class To, class From>
+__global__ void __launch_bounds__(kTurnThreads)
+    cast_kernel(To* destination, const From* source, std::int64_t items) {
+  for_each_item<kTurns>(
+      items, [&](std::int64_t i) { return load<kWidth>(source + i * kWidth); },
+      [&](std::int64_t i, const Vector<From, kWidth>& in) {
+        Vector<To, kWidth> out;
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) out.at[k] = from_float<To>(to_float(in.at[k]));
-    store(destination + i, out);
-  });
+        for (int k = 0; k < kWidth; ++k) out.at[k] = from_float<To>(to_float(in.at[k]));
+        store(destination + i * kWidth, out);
+      });
 }
 
-template <int kCount, class T>
-__global__ void __launch_bounds__(kThreads)
-    accumulate_kernel(float* destination, const T* source, std::int64_t count) {
-  for_each_group<kCount>(count, [&](std::int64_t i) {
-    const Vector<T, kCount> in = load<kCount>(source + i);
-    Vector<float, kCount> sum = load<kCount>(destination + i);
+template <class T, int kWidth>
+struct Summands {
+  Vector<float, kWidth> sum;
+  Vector<T, kWidth> more;
+};
+
+template <int kWidth, class T>
+__global__ void __launch_bounds__(kTurnThreads)
+    accumulate_kernel(float* destination, const T* source, std::int64_t items) {
+  for_each_item<kTurns>(
+      items,
+      [&](std::int64_t i) {
+        return Summands<T, kWidth>{load<kWidth>(destination + i * kWidth),
+                                   load<kWidth>(source + i * kWidth)};
+      },
+      [&](std::int64_t i, const Summands<T, kWidth>& in) {
+        Vector<float, kWidth> sum = in.sum;
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) sum.at[k] += to_float(in.at[k]);
-    store(destination + i, sum);
-  });
-}
-
-LaunchConfig config_for(const Exec& exec, std::int64_t groups, const char* name) {
-  // Enough blocks to fill any GPU; more elements are taken in turns.
-  constexpr std::int64_t kBlocksMax = 16384;
-  const std::int64_t blocks = blocks_for(groups, kThreads);
-  return {.grid = static_cast<unsigned>(blocks < kBlocksMax ? blocks : kBlocksMax),
-          .block = kThreads,
-          .stream = stream_of(exec),
-          .name = name};
+        for (int k = 0; k < kWidth; ++k) sum.at[k] += to_float(in.more.at[k]);
+        store(destination + i * kWidth, sum);
+      });
 }
 
 template <class To, class From>
 void cast_elements(const CastArgs& args) {
-  constexpr int kCount = 4;  // 16 bytes of the wider type
   auto* to = static_cast<To*>(args.destination);
   const auto* from = static_cast<const From*>(args.source);
-  const std::int64_t whole = aligned_to_16(to, from) ? args.count / kCount * kCount : 0;
-  if (whole > 0) {
-    launch(cast_kernel<kCount, To, From>, config_for(args.exec, whole / kCount, "cast"), to, from,
-           whole);
-  }
-  if (whole < args.count) {
-    launch(cast_kernel<1, To, From>, config_for(args.exec, args.count - whole, "cast"), to + whole,
-           from + whole, args.count - whole);
-  }
+  for_vectors_and_rest<kVector>(
+      args.count, aligned_to_16(to, from), [&](auto width, std::int64_t first, std::int64_t items) {
+        launch(cast_kernel<decltype(width)::value, To, From>,
+               config_of_turns(args.exec, kTurns, items, "cast"), to + first, from + first, items);
+      });
 }
 
 void cast(const CastArgs& args) {
   if (args.destination_type == args.source_type) {  // bytes, not numbers: a NaN keeps its payload
-    cudaMemcpyAsync(args.destination, args.source,
-                    static_cast<std::size_t>(args.count) * size_of(args.source_type),
-                    cudaMemcpyDeviceToDevice, stream_of(args.exec));
+    check_call("cast",
+               cudaMemcpyAsync(args.destination, args.source,
+                               static_cast<std::size_t>(args.count) * size_of(args.source_type),
+                               cudaMemcpyDeviceToDevice, stream_of(args.exec)));
   } else if (args.destination_type == DType::kBF16) {
     cast_elements<bf16, float>(args);
   } else {
@@ -79,72 +70,105 @@ void cast(const CastArgs& args) {
 }
 
 void copy_rows(const CopyRowsArgs& args) {
-  cudaMemcpy2DAsync(args.destination, args.destination_stride, args.source, args.source_stride,
-                    args.row_bytes, args.rows, cudaMemcpyDeviceToDevice, stream_of(args.exec));
+  check_call("copy_rows", cudaMemcpy2DAsync(args.destination, args.destination_stride, args.source,
+                                            args.source_stride, args.row_bytes, args.rows,
+                                            cudaMemcpyDeviceToDevice, stream_of(args.exec)));
 }
 
 void clear(const ClearArgs& args) {
-  cudaMemsetAsync(args.destination, 0, args.bytes, stream_of(args.exec));
+  check_call("clear", cudaMemsetAsync(args.destination, 0, args.bytes, stream_of(args.exec)));
 }
 
 void accumulate(const AccumulateArgs& args) {
-  if (args.count == 0) return;
   for_type(args.source_type, [&](auto type) {
     using T = decltype(type);
-    constexpr int kCount = 4;
     const auto* source = static_cast<const T*>(args.source);
-    const std::int64_t whole =
-        aligned_to_16(args.destination, source) ? args.count / kCount * kCount : 0;
-    if (whole > 0) {
-      launch(accumulate_kernel<kCount, T>, config_for(args.exec, whole / kCount, "accumulate"),
-             args.destination, source, whole);
-    }
-    if (whole < args.count) {
-      launch(accumulate_kernel<1, T>, config_for(args.exec, args.count - whole, "accumulate"),
-             args.destination + whole, source + whole, args.count - whole);
-    }
+    for_vectors_and_rest<kVector>(args.count, aligned_to_16(args.destination, source),
+                                  [&](auto width, std::int64_t first, std::int64_t items) {
+                                    launch(accumulate_kernel<decltype(width)::value, T>,
+                                           config_of_turns(args.exec, kTurns, items, "accumulate"),
+                                           args.destination + first, source + first, items);
+                                  });
   });
 }
 
-constexpr int kColumnsPerBlock = 32, kTokenRows = 8;
+// ---- column_sum ----
 
-/// One block: 32 columns; each of 8 warps sums every eighth token, then they are added in order.
-template <class T>
-__global__ void __launch_bounds__(kColumnsPerBlock* kTokenRows)
-    column_sum_kernel(float* sum, const T* x, std::int64_t tokens, std::int64_t columns) {
-  __shared__ float partials[kTokenRows][kColumnsPerBlock];
-  const int lane = static_cast<int>(threadIdx.x) % kColumnsPerBlock,
-            row = static_cast<int>(threadIdx.x) / kColumnsPerBlock;
-  const std::int64_t column = std::int64_t{blockIdx.x} * kColumnsPerBlock + lane;
-  constexpr std::int64_t kTokensPerRun = 64;  // keeps the error near that of a sum of 64
-  float total = 0;
-  for (std::int64_t first = row; first < tokens; first += kTokensPerRun * kTokenRows) {
-    float run = 0;
-    const std::int64_t end = min(first + kTokensPerRun * kTokenRows, tokens);
-    for (std::int64_t t = first; t < end && column < columns; t += kTokenRows)
-      run += to_float(x[t * columns + column]);
-    total += run;
-  }
-  partials[row][lane] = total;
-  __syncthreads();
-  if (row != 0 || column >= columns) return;
-  float result = sum[column];
+constexpr int kSumWarps = 8;
+
+/// How the tokens are cut: enough pieces that pieces x groups of 256 columns fill a large GPU, each
+/// of whole turns of a block, at least one and at most 2048 tokens, so that a running f32 sum stays
+/// exact enough. From the shape alone.
+std::int64_t tokens_per_piece(const ColumnSumArgs& args) {
+  constexpr std::int64_t kBlocks = 1056, kColumns = 256, kLeast = 64, kMost = 2048;
+  const std::int64_t pieces = blocks_for(kBlocks, blocks_for(args.columns, kColumns));
+  const std::int64_t tokens = blocks_for(blocks_for(args.tokens, pieces), kLeast) * kLeast;
+  return tokens < kLeast ? kLeast : tokens > kMost ? kMost : tokens;
+}
+std::int64_t pieces_of(const ColumnSumArgs& args) {
+  return blocks_for(args.tokens, tokens_per_piece(args));
+}
+std::int64_t column_sum_scratch_floats(const ColumnSumArgs& args) {
+  return pieces_of(args) * args.columns;
+}
+
+/// One block: the tokens of a piece (x) and 32 x kWidth columns (y). Each of 8 warps sums every
+/// eighth token, then they are added in order.
+template <int kWidth, class T>
+__global__ void __launch_bounds__(32 * kSumWarps)
+    column_sum_kernel(float* sums, const T* x, std::int64_t tokens, std::int64_t columns,
+                      std::int64_t per_piece) {
+  __shared__ float partials[kSumWarps][32 * kWidth];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const std::int64_t first_column = std::int64_t{blockIdx.y} * 32 * kWidth;
+  const std::int64_t column = first_column + lane * kWidth;
+  const std::int64_t begin = blockIdx.x * per_piece;
+  const std::int64_t end = min(begin + per_piece, tokens);
+  float total[kWidth] = {};
+  if (column < columns) {
+    in_turns<8>(
+        begin + warp, kSumWarps, end,
+        [&](std::int64_t t) { return load<kWidth>(x + t * columns + column); },
+        [&](std::int64_t, const Vector<T, kWidth>& in) {
 #pragma unroll
-  for (int r = 0; r < kTokenRows; ++r) result += partials[r][lane];
-  sum[column] = result;
+          for (int k = 0; k < kWidth; ++k) total[k] += to_float(in.at[k]);
+        });
+  }
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) partials[warp][lane * kWidth + k] = total[k];
+  __syncthreads();
+  for (int c = static_cast<int>(threadIdx.x); c < 32 * kWidth; c += 32 * kSumWarps) {
+    if (first_column + c >= columns) return;
+    float sum = partials[0][c];
+#pragma unroll
+    for (int w = 1; w < kSumWarps; ++w) sum += partials[w][c];
+    sums[blockIdx.x * columns + first_column + c] = sum;
+  }
 }
 
 void column_sum(const ColumnSumArgs& args) {
-  if (args.columns == 0) return;
+  if (args.columns == 0 || args.tokens == 0) return;
+  const std::int64_t pieces = pieces_of(args);
   for_type(args.x_type, [&](auto type) {
     using T = decltype(type);
-    launch(column_sum_kernel<T>,
-           {.grid = static_cast<unsigned>(blocks_for(args.columns, kColumnsPerBlock)),
-            .block = kColumnsPerBlock * kTokenRows,
-            .stream = stream_of(args.exec),
-            .name = "column_sum"},
-           args.sum, static_cast<const T*>(args.x), args.tokens, args.columns);
+    const auto* x = static_cast<const T*>(args.x);
+    const auto sum = [&](auto width) {
+      constexpr int kWidth = decltype(width)::value;
+      launch(column_sum_kernel<kWidth, T>,
+             {.grid = dim3(static_cast<unsigned>(pieces),
+                           static_cast<unsigned>(blocks_for(args.columns, 32 * kWidth))),
+              .block = 32 * kSumWarps,
+              .stream = stream_of(args.exec),
+              .name = "column_sum"},
+             args.partial_sums, x, args.tokens, args.columns, tokens_per_piece(args));
+    };
+    if (aligned_to_16(x) && args.columns % kWide<T> == 0) {
+      sum(Width<kWide<T>>());
+    } else {
+      sum(Width<1>());
+    }
   });
+  add_pieces(args.exec, args.sum, args.partial_sums, pieces, args.columns, "column_sum");
 }
 
 /// One warp: 32 elements are loaded at once, then every lane adds them one after another.
@@ -168,7 +192,7 @@ void sum_in_order(const SumInOrderArgs& args) {
 
 }  // namespace
 
-const ElementwiseKernels elementwise_cuda = {cast,       copy_rows,  clear,
-                                             accumulate, column_sum, sum_in_order};
+const ElementwiseKernels elementwise_cuda = {
+    cast, copy_rows, clear, accumulate, column_sum, column_sum_scratch_floats, sum_in_order};
 
 }  // namespace trireme::cuda

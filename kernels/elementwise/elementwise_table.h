@@ -42,6 +42,7 @@ struct ColumnSumArgs {
   Exec exec;
   float* sum;
   const void* x;
+  float* partial_sums;  ///< column_sum_scratch_floats
   std::int64_t tokens, columns;
   DType x_type;
 };
@@ -59,6 +60,7 @@ struct ElementwiseKernels {
   void (*clear)(const ClearArgs&);
   void (*accumulate)(const AccumulateArgs&);
   void (*column_sum)(const ColumnSumArgs&);
+  std::int64_t (*column_sum_scratch_floats)(const ColumnSumArgs&);
   void (*sum_in_order)(const SumInOrderArgs&);
 };
 namespace avx2 {

@@ -1,0 +1,60 @@
+#pragma once
+// The second stage of a sum over tokens. The first leaves one row of sums for each piece of the
+// tokens; how many pieces there are follows from the shape alone, never from the GPU, so that every
+// GPU gives the same bits.
+
+#include "kernels/common/cuda.cuh"
+
+namespace trireme::cuda {
+
+inline constexpr int kPieceWarps = 16;
+
+/// destination[c] += sum_p pieces[p, c]. One block: 32 columns; warp w takes pieces w, w + 16, ...
+/// in order, then the warps' sums are added in order.
+static __global__ void __launch_bounds__(32 * kPieceWarps)
+    add_pieces_kernel(float* destination, const float* sums, std::int64_t pieces,
+                      std::int64_t columns) {
+  __shared__ float partials[kPieceWarps][32];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const std::int64_t column = std::int64_t{blockIdx.x} * 32 + lane;
+  constexpr int kTurns = 8;
+  float total = 0;
+  for (std::int64_t first = warp; first < pieces; first += kTurns * kPieceWarps) {
+    float taken[kTurns] = {};
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const std::int64_t piece = first + turn * kPieceWarps;
+      if (piece < pieces && column < columns) taken[turn] = sums[piece * columns + column];
+    }
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) total += taken[turn];
+  }
+  partials[warp][lane] = total;
+  __syncthreads();
+  if (warp != 0 || column >= columns) return;
+  float sum = partials[0][lane];
+#pragma unroll
+  for (int w = 1; w < kPieceWarps; ++w) sum += partials[w][lane];
+  destination[column] += sum;
+}
+
+inline void add_pieces(const Exec& exec, float* destination, const float* sums, std::int64_t pieces,
+                       std::int64_t columns, const char* name) {
+  launch(add_pieces_kernel,
+         {.grid = static_cast<unsigned>(blocks_for(columns, 32)),
+          .block = 32 * kPieceWarps,
+          .stream = stream_of(exec),
+          .name = name},
+         destination, sums, pieces, columns);
+}
+
+/// How many pieces `rows` rows are cut into: `pieces`, more where a piece would get so many rows
+/// that its running f32 sum loses bits, fewer where there are not as many rows.
+inline std::int64_t pieces_of_rows(std::int64_t rows, std::int64_t pieces) {
+  constexpr std::int64_t kRowsMax = 256;
+  const std::int64_t least = blocks_for(rows, kRowsMax);
+  if (pieces < least) pieces = least;
+  return pieces < rows ? pieces : rows;
+}
+
+}  // namespace trireme::cuda
