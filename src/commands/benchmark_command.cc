@@ -105,7 +105,8 @@ int run(Launch& launch, const Options& options) {
   const std::vector<double> traced = time_steps(runtime, prepared, options, &ops);
   if (!gpu) result.step_seconds = traced;
   const RankTimes mine = take_rank_times(runtime.trace, ops);
-  result.memory_bytes = peak_resident_bytes();  // before the rates, which need memory of their own
+  result.memory_bytes =
+      memory_in_use(runtime.context.device());  // before the rates, which need memory of their own
   world.maximum(std::span(&result.memory_bytes, 1));
   const MachineRates my_rates = options.rates ? rates_of_machine(runtime) : MachineRates();
   const std::vector<std::string> texts = world.all_gather_text(text_of(mine, my_rates));
@@ -127,7 +128,8 @@ int run(Launch& launch, const Options& options) {
   result.tokens = static_cast<double>(prepared.run.batch.global * config.data.sequence_length);
   result.model_flops = result.tokens * static_cast<double>(model_flops_per_token(
                                            config.model, config.data.sequence_length));
-  if (config.run.peak_tflops) result.peak_flops = *config.run.peak_tflops * 1e12 * world.size();
+  if (const auto peak = peak_tflops(config, runtime.context.device()))
+    result.peak_flops = *peak * 1e12 * world.size();
   const double traced_mean =
       std::accumulate(traced.begin(), traced.end(), 0.0) / static_cast<double>(traced.size());
   result.cost = cost_of_step(ranks, options.steps, traced_mean, result.rates);

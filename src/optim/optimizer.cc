@@ -1,29 +1,51 @@
 #include "optim/optimizer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <span>
 
 #include "kernels/grad_norm/grad_norm.h"
 
 namespace trireme {
 
+namespace {
+
+/// f(views of gradients, index of the first) for all parameters, many at a time: no call takes
+/// memory.
+template <class F>
+void for_many_gradients(const ParamStore& store, F f) {
+  constexpr std::size_t kMany = 512;
+  std::array<ConstTensorView, kMany> gradients;
+  const std::size_t count = store.params().size();
+  for (std::size_t first = 0; first < count; first += kMany) {
+    const std::size_t part = std::min(kMany, count - first);
+    for (std::size_t i = 0; i < part; ++i)
+      gradients[i] = store.gradient(static_cast<ParamIndex>(first + i));
+    f(std::span<const ConstTensorView>(gradients.data(), part), first);
+  }
+}
+
+}  // namespace
+
 double gradient_norm(Context& context, const ParamStore& store) {
   ExactSum sum;
-  for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
-    grad_norm_accumulate(context, sum, store.gradient(index));
-  }
+  for_many_gradients(store, [&](std::span<const ConstTensorView> gradients, std::size_t) {
+    grad_norm_accumulate(context, sum, gradients);
+  });
   return std::sqrt(sum.value());
 }
 
-std::string first_non_finite_gradient(const ParamStore& store) {
-  for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
-    const TensorView gradient = store.gradient(index);
-    const float* values = gradient.as<float>();
-    const bool finite = std::all_of(values, values + gradient.count(),
-                                    [](float value) { return std::isfinite(value); });
-    if (!finite) return store.params()[static_cast<std::size_t>(index)].name;
-  }
-  return "";
+std::string first_non_finite_gradient(Context& context, const ParamStore& store) {
+  std::string name;
+  for_many_gradients(store, [&](std::span<const ConstTensorView> gradients, std::size_t first) {
+    for (std::size_t i = 0; i < gradients.size() && name.empty(); ++i) {
+      ExactSum sum;  // squares of finite f32 are finite in f64
+      grad_norm_accumulate(context, sum, gradients.subspan(i, 1));
+      if (sum.non_finite()) name = store.params()[first + i].name;
+    }
+  });
+  return name;
 }
 
 double clip_coefficient(double norm, double limit) {

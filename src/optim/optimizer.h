@@ -17,7 +17,7 @@ double gradient_norm(Context& context, const ParamStore& store);
 
 /// The first parameter with a non-finite gradient, in order of the model; empty where there is
 /// none.
-std::string first_non_finite_gradient(const ParamStore& store);
+std::string first_non_finite_gradient(Context& context, const ParamStore& store);
 
 /// PyTorch's clip_grad_norm_: min(1, limit / (norm + 1e-6)); 1 where limit is 0.
 double clip_coefficient(double norm, double limit);

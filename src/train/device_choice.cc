@@ -8,6 +8,7 @@
 #include "config/field_types.h"
 #include "device/cpu_info.h"
 #include "device/gpu.h"
+#include "device/gpu_peak.h"
 
 namespace trireme {
 
@@ -106,6 +107,16 @@ Device choose_device(DeviceChoice choice, const Launch& launch) {
                     name(gpus[0]), rank, name(gpus[rank])));
   }
   return device;
+}
+
+std::optional<double> peak_tflops(const RunConfig& config, Device device) {
+  if (config.run.peak_tflops || device.kind == DeviceKind::kCpu) return config.run.peak_tflops;
+  return peak_bf16_tflops(gpu::info(device.index).name);
+}
+
+std::int64_t memory_in_use(Device device) {
+  if (device.kind == DeviceKind::kCpu) return peak_resident_bytes();
+  return static_cast<std::int64_t>(gpu::info(device.index).total_bytes - gpu::free_bytes());
 }
 
 std::string device_text(Device device) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "comm/launch.h"
@@ -19,6 +21,12 @@ void require_device_built(DeviceChoice choice);
 /// Every rank throws EnvironmentError where one has no GPU, ranks have different ones, or the
 /// host has fewer than ranks.
 Device choose_device(DeviceChoice choice, const Launch& launch);
+
+/// TFLOP/s of one device for MFU: the config's, else the bf16 rate of a GPU that is known.
+std::optional<double> peak_tflops(const RunConfig& config, Device device);
+
+/// Bytes of the device in use: of a GPU by everybody, else the most that this process ever had.
+std::int64_t memory_in_use(Device device);
 
 /// "NVIDIA H200 (GPU 0)" or "CPU, AVX2".
 std::string device_text(Device device);

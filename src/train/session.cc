@@ -177,7 +177,7 @@ StartLine start_line(const PreparedRun& prepared, const Runtime& runtime) {
   line.parameters = runtime.store.element_count();
   line.model_flops_per_token =
       model_flops_per_token(prepared.config.model, prepared.config.data.sequence_length);
-  line.peak_tflops = prepared.config.run.peak_tflops;
+  line.peak_tflops = peak_tflops(prepared.config, runtime.context.device());
   line.config = resolved_json(prepared.config);
   return line;
 }
@@ -267,7 +267,8 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared) {
   inputs.global_batch = prepared.run.batch.global;
   inputs.sequence_length = config.data.sequence_length;
   inputs.flops_per_token = model_flops_per_token(config.model, config.data.sequence_length);
-  if (config.run.peak_tflops) inputs.peak_tflops = *config.run.peak_tflops * world.size();
+  if (const auto peak = peak_tflops(config, runtime.context.device()))
+    inputs.peak_tflops = *peak * world.size();
   inputs.save = save_request(prepared);
   inputs.scalars = [&prepared](const Progress& progress, std::int64_t applied_updates) {
     return saved_scalars(prepared, progress, applied_updates);

@@ -34,7 +34,7 @@ std::string Step::find_non_finite(std::span<const MicroBatch> micro_batches,
   runtime_.store.clear_gradients(runtime_.context);
   runtime_.stage.begin_step(micro_batches, target_count, {});
   execute(runtime_.plan, 0, runtime_.stage, runtime_.trace);
-  const std::string tensor = first_non_finite_gradient(runtime_.store);
+  const std::string tensor = first_non_finite_gradient(runtime_.context, runtime_.store);
   if (!tensor.empty()) return tensor;
   return std::isfinite(runtime_.stage.loss_sum()) ? "" : "loss";
 }

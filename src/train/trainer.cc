@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "base/log.h"
-#include "device/cpu_info.h"
 #include "optim/lr_schedule.h"
 #include "parallel/host_state.h"
+#include "train/device_choice.h"
 #include "train/evaluator.h"
 #include "train/watchdog.h"
 
@@ -131,7 +131,7 @@ void Trainer::exchange_reports() {
   RankReport mine;
   mine.next_target_count = batch_.target_count;
   mine.stop_reason = static_cast<std::int64_t>(stopping_.look());
-  mine.memory_bytes = peak_resident_bytes();
+  mine.memory_bytes = memory_in_use(runtime_.context.device());
   reports_.resize(static_cast<std::size_t>(runtime_.world().size()));
   runtime_.world().all_gather(std::as_bytes(std::span(&mine, 1)),
                               std::as_writable_bytes(std::span(reports_)));
