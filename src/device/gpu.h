@@ -26,7 +26,9 @@ int device_count();
 Info info(int index);
 /// The GPU that this thread's later calls mean.
 void select(int index);
+/// Of the selected GPU; used: by all processes.
 std::size_t free_bytes();
+std::size_t used_bytes();
 
 // Memory of the selected GPU, or of the host where the GPU can reach it by itself (pinned). Throw
 // EnvironmentError with the size that was refused.

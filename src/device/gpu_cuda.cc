@@ -83,6 +83,11 @@ std::size_t free_bytes() {
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   return free;
 }
+std::size_t used_bytes() {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return total - free;
+}
 
 std::byte* allocate(std::size_t bytes) {
   void* memory = nullptr;

@@ -17,6 +17,7 @@ int device_count() { absent(); }
 Info info(int) { absent(); }
 void select(int) { absent(); }
 std::size_t free_bytes() { absent(); }
+std::size_t used_bytes() { absent(); }
 std::byte* allocate(std::size_t) { absent(); }
 void release(std::byte*) noexcept {}
 std::byte* allocate_pinned(std::size_t) { absent(); }

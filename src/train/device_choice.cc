@@ -116,7 +116,7 @@ std::optional<double> peak_tflops(const RunConfig& config, Device device) {
 
 std::int64_t memory_in_use(Device device) {
   if (device.kind == DeviceKind::kCpu) return peak_resident_bytes();
-  return static_cast<std::int64_t>(gpu::info(device.index).total_bytes - gpu::free_bytes());
+  return static_cast<std::int64_t>(gpu::used_bytes());
 }
 
 std::string device_text(Device device) {
