@@ -17,7 +17,7 @@ void check_view(const ArgumentChecker& check, const char* name, const ConstTenso
   check.tensor(name, view.count() == count ? view.reshape({count}) : view, dtype, {count});
 }
 
-AdamWTensorArgs plain(const AdamWTensor& tensor, std::int64_t begin, double lr) {
+AdamWTensorArgs plain(const AdamWTensor& tensor, std::int64_t begin, std::int64_t first_block) {
   const ArgumentChecker check("adamw_update");
   const std::int64_t count = tensor.parameter.count();
   check_view(check, "parameter", tensor.parameter, DType::kF32, count);
@@ -31,8 +31,9 @@ AdamWTensorArgs plain(const AdamWTensor& tensor, std::int64_t begin, double lr) 
           tensor.gradient.as<float>(),
           tensor.form.given() ? tensor.form.as<BFloat16>() : nullptr,
           begin,
+          first_block,
           count,
-          static_cast<float>(lr * tensor.weight_decay)};
+          tensor.weight_decay};
 }
 
 /// Parameter and moments are read and written, the gradient read, the form written.
@@ -53,20 +54,34 @@ void adamw_update(Context& context, std::span<const AdamWTensor> tensors,
   const ArgumentChecker check("adamw_update");
   check.that(scalars.bias_correction1 > 0 && scalars.bias_correction2 > 0, "scalars",
              "the bias corrections must be positive: t counts the update that is made");
-  auto* plain_tensors =
-      reinterpret_cast<AdamWTensorArgs*>(context.scratch(tensors.size() * sizeof(AdamWTensorArgs)));
-  std::int64_t elements = 0;
+  const std::size_t table_bytes = tensors.size() * sizeof(AdamWTensorArgs);
+  std::byte* table = context.host_scratch(table_bytes);
+  std::int64_t elements = 0, blocks = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    new (plain_tensors + i) AdamWTensorArgs(plain(tensors[i], elements, scalars.lr));
-    elements += tensors[i].parameter.count();
+    const std::int64_t count = tensors[i].parameter.count();
+    new (table + i * sizeof(AdamWTensorArgs)) AdamWTensorArgs(plain(tensors[i], elements, blocks));
+    elements += count;
+    blocks += (count + kAdamWElementsPerBlock - 1) / kAdamWElementsPerBlock;
   }
   if (elements == 0) return;
   const auto single = [](double x) { return static_cast<float>(x); };
-  choose_table("adamw", context, avx2::adamw_cpu, avx512::adamw_cpu, &GpuKernels::adamw)
-      .update({context.exec(), plain_tensors, static_cast<std::int64_t>(tensors.size()), elements,
-               scalars.gradient_scale, single(1 - constants.beta1), single(constants.beta2),
-               single(1 - constants.beta2), single(scalars.lr / scalars.bias_correction1),
-               single(1 / std::sqrt(scalars.bias_correction2)), single(constants.eps)});
+  const AdamWStep step = {scalars.lr, scalars.gradient_scale,
+                          single(scalars.lr / scalars.bias_correction1),
+                          single(1 / std::sqrt(scalars.bias_correction2)), 0};
+  AdamWStep on_host;
+  AdamWStep* in_place = &on_host;
+  const std::byte* device_table = table;
+  if (context.on_gpu()) {
+    device_table = context.device_constant({table, table_bytes});
+    in_place = reinterpret_cast<AdamWStep*>(context.scratch(sizeof(AdamWStep)));
+  }
+  const AdamWKernels& kernels =
+      choose_table("adamw", context, avx2::adamw_cpu, avx512::adamw_cpu, &GpuKernels::adamw);
+  kernels.write_step(context.exec(), in_place, step);
+  kernels.update({context.exec(), reinterpret_cast<const AdamWTensorArgs*>(device_table), in_place,
+                  static_cast<std::int64_t>(tensors.size()), elements, blocks,
+                  single(1 - constants.beta1), single(constants.beta2), single(1 - constants.beta2),
+                  single(constants.eps)});
 }
 
 }  // namespace trireme

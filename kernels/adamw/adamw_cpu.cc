@@ -12,12 +12,13 @@ constexpr std::int64_t kWorkPerElement = 4;
 struct Constants {
   F32 gradient_scale, one_minus_beta1, beta2, one_minus_beta2, step_size, inverse_sqrt_correction2,
       eps;
+  double lr;
 };
 
 template <bool kForm>
 void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t begin,
                  std::int64_t end) {
-  const F32 lr_decay = F32::broadcast(tensor.lr_decay);
+  const F32 lr_decay = F32::broadcast(static_cast<float>(c.lr * tensor.weight_decay));
   for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
     const F32 g = F32::load(tensor.gradient + i, lanes) * c.gradient_scale;
     const F32 p_old = F32::load(tensor.parameter + i, lanes),
@@ -48,13 +49,15 @@ std::int64_t first_tensor(const AdamWArgs& args, std::int64_t begin) {
 }
 
 void update(const AdamWArgs& args) {
-  const Constants constants = {F32::broadcast(args.gradient_scale),
+  const AdamWStep& step = *args.step;
+  const Constants constants = {F32::broadcast(step.gradient_scale),
                                F32::broadcast(args.one_minus_beta1),
                                F32::broadcast(args.beta2),
                                F32::broadcast(args.one_minus_beta2),
-                               F32::broadcast(args.step_size),
-                               F32::broadcast(args.inverse_sqrt_correction2),
-                               F32::broadcast(args.eps)};
+                               F32::broadcast(step.step_size),
+                               F32::broadcast(step.inverse_sqrt_correction2),
+                               F32::broadcast(args.eps),
+                               step.lr};
   const std::int64_t units = (args.element_count + kElementsPerUnit - 1) / kElementsPerUnit;
   parallel_ranges(args.exec, units, kElementsPerUnit * kWorkPerElement,
                   [&](std::int64_t first, std::int64_t last) {
@@ -77,8 +80,10 @@ void update(const AdamWArgs& args) {
                   });
 }
 
+void write_step(const Exec&, AdamWStep* to, const AdamWStep& step) { *to = step; }
+
 }  // namespace
 
-const AdamWKernels adamw_cpu = {update};
+const AdamWKernels adamw_cpu = {write_step, update};
 
 }  // namespace trireme::TRIREME_ISA

@@ -7,27 +7,41 @@
 
 namespace trireme {
 
-/// One tensor; `begin` is the number of elements before it in the call.
+/// A GPU's blocks update so many elements each.
+inline constexpr std::int64_t kAdamWElementsPerBlock = 4096;
+
+/// One tensor. Nothing here changes from step to step, so that a GPU keeps the table (it has no
+/// padding: the table is found again by its bytes).
 struct AdamWTensorArgs {
   float *parameter, *exp_avg, *exp_avg_sq;
   const float* gradient;
   BFloat16* form;  ///< or null
-  std::int64_t begin, count;
-  float lr_decay;  ///< lr * weight_decay
+  /// Elements before it in the call; blocks of kAdamWElementsPerBlock before it, none shared.
+  std::int64_t begin, first_block;
+  std::int64_t count;
+  double weight_decay;
+};
+
+/// What changes from step to step: in the memory of the device, where the update reads it.
+struct AdamWStep {
+  double lr;
+  float gradient_scale;
+  float step_size;                 ///< lr / bias_correction1
+  float inverse_sqrt_correction2;  ///< 1 / sqrt(bias_correction2)
+  float padding;
 };
 
 struct AdamWArgs {
   Exec exec;
-  const AdamWTensorArgs* tensors;
-  std::int64_t tensor_count, element_count;
-  float gradient_scale;
-  float one_minus_beta1, beta2, one_minus_beta2;
-  float step_size;                 ///< lr / bias_correction1
-  float inverse_sqrt_correction2;  ///< 1 / sqrt(bias_correction2)
-  float eps;
+  const AdamWTensorArgs* tensors;  ///< in the device's memory
+  const AdamWStep* step;           ///< likewise
+  std::int64_t tensor_count, element_count, block_count;
+  float one_minus_beta1, beta2, one_minus_beta2, eps;
 };
 
 struct AdamWKernels {
+  /// *to = step, in the order of the stream; `to` in the device's memory.
+  void (*write_step)(const Exec& exec, AdamWStep* to, const AdamWStep& step);
   void (*update)(const AdamWArgs&);
 };
 namespace avx2 {

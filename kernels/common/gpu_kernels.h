@@ -11,7 +11,7 @@ struct ElementwiseKernels;
 struct EmbeddingKernels;
 struct GeluKernels;
 struct GemmGpuKernels;
-struct GradNormKernels;
+struct GradNormGpuKernels;
 struct NormKernels;
 struct RopeKernels;
 struct SwigluKernels;
@@ -24,7 +24,7 @@ struct GpuKernels {
   const EmbeddingKernels* embedding = nullptr;
   const GeluKernels* gelu = nullptr;
   const GemmGpuKernels* gemm = nullptr;
-  const GradNormKernels* grad_norm = nullptr;
+  const GradNormGpuKernels* grad_norm = nullptr;
   const NormKernels* norm = nullptr;
   const RopeKernels* rope = nullptr;
   const SwigluKernels* swiglu = nullptr;

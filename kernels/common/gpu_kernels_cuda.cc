@@ -1,18 +1,22 @@
 #include "kernels/common/gpu_kernels.h"
+#include "kernels/adamw/adamw_table.h"
 #include "kernels/cross_entropy/cross_entropy_table.h"
 #include "kernels/elementwise/elementwise_table.h"
 #include "kernels/gelu/gelu_table.h"
 #include "kernels/gemm/gemm_gpu_table.h"
+#include "kernels/grad_norm/grad_norm_table.h"
 #include "kernels/swiglu/swiglu_table.h"
 
 namespace trireme {
 
 const GpuKernels& gpu_kernels() {
   static constexpr GpuKernels kCuda = {
+      .adamw = &cuda::adamw_cuda,
       .cross_entropy = &cuda::cross_entropy_cuda,
       .elementwise = &cuda::elementwise_cuda,
       .gelu = &cuda::gelu_cuda,
       .gemm = &cuda::gemm_cuda,
+      .grad_norm = &cuda::grad_norm_cuda,
       .swiglu = &cuda::swiglu_cuda,
   };
   return kCuda;

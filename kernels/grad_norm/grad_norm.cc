@@ -1,28 +1,77 @@
 #include "kernels/grad_norm/grad_norm.h"
 
+#include <new>
+
+#include "device/gpu.h"
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/op_work.h"
 #include "kernels/grad_norm/grad_norm_table.h"
 
 namespace trireme {
+namespace {
 
-void grad_norm_accumulate(Context& context, ExactSum& sum, ConstTensorView gradient) {
-  const OpSpan span(context.op_trace(), "grad_norm", {0, bytes_of(gradient)});
-  const ArgumentChecker check("grad_norm_accumulate");
-  if (gradient.shape.rank() != 1) check.rank("gradient", gradient, 2);
-  check.tensor("gradient", gradient, DType::kF32, gradient.shape);
-  if (gradient.count() == 0) return;
-  const bool vector = gradient.shape.rank() == 1;
-  const std::int64_t rows = vector ? 1 : gradient.shape[0],
-                     columns = gradient.shape[vector ? 0 : 1];
+std::int64_t rows_of(const ConstTensorView& gradient) {
+  return gradient.shape.rank() == 1 ? 1 : gradient.shape[0];
+}
+
+OpWork work_of(std::span<const ConstTensorView> gradients) {
+  std::int64_t bytes = 0;
+  for (const ConstTensorView& each : gradients) bytes += bytes_of(each);
+  return {0, bytes};
+}
+
+void add_on_host(Context& context, ExactSum& sum, const ConstTensorView& gradient) {
+  const std::int64_t rows = rows_of(gradient);
   auto* squares =
       reinterpret_cast<double*>(context.scratch(static_cast<std::size_t>(rows) * sizeof(double)));
   const GradNormKernels& kernels =
-      choose_table("grad_norm_accumulate", context, avx2::grad_norm_cpu, avx512::grad_norm_cpu,
-                   &GpuKernels::grad_norm);
-  kernels.row_squares({context.exec(), squares, gradient.as<float>(), rows, columns});
+      context.isa() == Isa::kAvx512 ? avx512::grad_norm_cpu : avx2::grad_norm_cpu;
+  kernels.row_squares(
+      {context.exec(), squares, gradient.as<float>(), rows, gradient.count() / rows});
   for (std::int64_t r = 0; r < rows; ++r) sum.add(squares[r]);
+}
+
+void add_on_gpu(Context& context, ExactSum& sum, std::span<const ConstTensorView> gradients) {
+  const std::size_t table_bytes = gradients.size() * sizeof(GradNormTensorArgs);
+  std::byte* table = context.host_scratch(table_bytes);
+  std::int64_t blocks = 0;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const ConstTensorView& each = gradients[i];
+    const std::int64_t rows = each.count() == 0 ? 0 : rows_of(each);
+    new (table + i * sizeof(GradNormTensorArgs))
+        GradNormTensorArgs{each.as<float>(), rows, rows == 0 ? 0 : each.count() / rows, blocks};
+    blocks += (rows + kGradNormRowsPerBlock - 1) / kGradNormRowsPerBlock;
+  }
+  if (blocks == 0) return;
+  ExactSum part;
+  auto& words = part.words();
+  const auto* device_table =
+      reinterpret_cast<const GradNormTensorArgs*>(context.device_constant({table, table_bytes}));
+  auto* device_words = reinterpret_cast<std::uint64_t*>(context.scratch(sizeof(words)));
+  gpu_table("grad_norm_accumulate", &GpuKernels::grad_norm)
+      .squares({context.exec(), device_words, device_table,
+                static_cast<std::int64_t>(gradients.size()), blocks});
+  // A row puts less than 2^32 into a word: below 2^30 rows no word comes near its sign.
+  gpu::copy(words.data(), device_words, sizeof(words), context.exec().stream);
+  context.synchronize();
+  sum.add(part);
+}
+
+}  // namespace
+
+void grad_norm_accumulate(Context& context, ExactSum& sum,
+                          std::span<const ConstTensorView> gradients) {
+  const OpSpan span(context.op_trace(), "grad_norm", work_of(gradients));
+  const ArgumentChecker check("grad_norm_accumulate");
+  for (const ConstTensorView& each : gradients) {
+    if (each.shape.rank() != 1) check.rank("gradient", each, 2);
+    check.tensor("gradient", each, DType::kF32, each.shape);
+  }
+  if (context.on_gpu()) return add_on_gpu(context, sum, gradients);
+  for (const ConstTensorView& each : gradients) {
+    if (each.count() != 0) add_on_host(context, sum, each);
+  }
 }
 
 }  // namespace trireme

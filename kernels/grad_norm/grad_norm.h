@@ -1,17 +1,22 @@
 #pragma once
 
+#include <span>
+
 #include "base/exact_sum.h"
 #include "device/context.h"
 #include "tensor/tensor_view.h"
 
 namespace trireme {
 
-/// sum += the squares of all elements: for each row (dim 0; a vector is one row) squares are summed
-/// in f64 in a fixed tree that depends on the row's length alone; rows are added exactly. So the
-/// result is the same for any number of threads, and for any cut of the rows over ranks.
+/// sum += the squares of all elements of all gradients: for each row (dim 0; a vector is one row)
+/// squares are summed in f64 in a fixed tree that depends on the row's length alone; rows are added
+/// exactly. So the result is the same for any number of threads, on every device, and for any cut
+/// of the rows over ranks.
 ///
-///   gradient  [R, C] or [C]  f32
-/// A non-finite element makes the sum non-finite. Deterministic.
-void grad_norm_accumulate(Context& context, ExactSum& sum, ConstTensorView gradient);
+///   gradients  each [R, C] or [C]  f32
+/// A non-finite element makes the sum non-finite, and nothing else does. Deterministic. The result
+/// stands in host memory: on a GPU the call waits for it, once for all tensors.
+void grad_norm_accumulate(Context& context, ExactSum& sum,
+                          std::span<const ConstTensorView> gradients);
 
 }  // namespace trireme

@@ -23,8 +23,32 @@ extern const GradNormKernels grad_norm_cpu;
 namespace avx512 {
 extern const GradNormKernels grad_norm_cpu;
 }
+
+/// A GPU's blocks take so many rows each.
+inline constexpr std::int64_t kGradNormRowsPerBlock = 64;
+
+/// One tensor (no padding: a GPU finds the table again by its bytes); blocks of
+/// kGradNormRowsPerBlock before it, none shared.
+struct GradNormTensorArgs {
+  const float* gradient;
+  std::int64_t rows, columns, first_block;
+};
+
+struct ManySquaresArgs {
+  Exec exec;
+  std::uint64_t* words;  ///< of an ExactSum: base/exact_sum.h
+  const GradNormTensorArgs* tensors;
+  std::int64_t tensor_count, block_count;
+};
+
+/// On a GPU one launch takes all tensors, and only the exact sum comes back: rows are added to it
+/// as integers, in any order.
+struct GradNormGpuKernels {
+  /// words = the squares of all rows.
+  void (*squares)(const ManySquaresArgs&);
+};
 namespace cuda {
-extern const GradNormKernels grad_norm_cuda;
+extern const GradNormGpuKernels grad_norm_cuda;
 }
 
 }  // namespace trireme

@@ -38,10 +38,10 @@ std::function<void(Context&)> adamw_of(Operands& operands) {
 }
 
 std::function<void(Context&)> grad_norm_of(Operands& operands) {
-  const TensorView gradient = operands.f32(largest_weight(operands.size));
+  const ConstTensorView gradient = operands.f32(largest_weight(operands.size));
   return [=](Context& context) {
     ExactSum sum;
-    grad_norm_accumulate(context, sum, gradient);
+    grad_norm_accumulate(context, sum, {&gradient, 1});
     benchmark::DoNotOptimize(sum);
   };
 }

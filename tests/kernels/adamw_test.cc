@@ -133,6 +133,53 @@ TEST_P(AdamW, the_form_is_the_new_value_rounded_once) {
   EXPECT_EQ(state.form.bits(), rounded.bits());
 }
 
+/// Tensors of many sizes, parts of one block of a GPU's and several; every third has a form.
+std::vector<State> many_states(std::size_t count) {
+  std::vector<State> states;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto n = static_cast<std::int64_t>(i);
+    states.emplace_back(n == 7 ? 9001 : n * 13 % 200, i, i % 2 == 0 ? 0.1 : 0);
+  }
+  return states;
+}
+
+std::string updated(Context& context, std::size_t count) {
+  std::vector<State> states = many_states(count);
+  for (int t = 1; t <= 2; ++t) {
+    std::vector<AdamWTensor> tensors;
+    for (std::size_t i = 0; i < count; ++i) tensors.push_back(states[i].tensor(i % 3 == 0));
+    adamw_update(context, tensors, {}, scalars_at(t, {}));
+  }
+  std::string bits;
+  for (const State& state : states) bits += state.bits() + state.form.bits();
+  return bits;
+}
+
+TEST_P(AdamW, a_device_has_the_bits_of_the_cpu) {
+  for (const std::size_t count : {2, 33}) {
+    Context context = test_context(GetParam()), cpu({DeviceKind::kCpu, 0}, 1, GetParam());
+    EXPECT_TRUE(updated(context, count) == updated(cpu, count)) << count;
+  }
+}
+
+TEST_P(AdamW, the_order_of_threads_changes_no_bit) {
+  expect_same_bits([&] {
+    Context context = test_context(GetParam());
+    return updated(context, 10);
+  });
+}
+
+TEST_P(AdamW, operands_may_begin_apart_from_each_other) {
+  Context context = test_context(GetParam());
+  State state(1003, 5, 0.1), apart = state;
+  apart.form = TestTensor(DType::kBF16, {1003}, 1);
+  apart.exp_avg = TestTensor(DType::kF32, {1003}, 3);
+  const AdamWTensor tensor = state.tensor(true), other = apart.tensor(true);
+  adamw_update(context, {&tensor, 1}, {}, scalars_at(1, {}));
+  adamw_update(context, {&other, 1}, {}, scalars_at(1, {}));
+  EXPECT_EQ(apart.bits() + apart.form.bits(), state.bits() + state.form.bits());
+}
+
 TEST_P(AdamW, no_tensors_are_no_work) {
   Context context = test_context(GetParam());
   adamw_update(context, {}, {}, {});

@@ -10,9 +10,13 @@ namespace {
 class GradNorm : public OpTest {};
 TRIREME_FOR_ALL_ISAS(GradNorm);
 
+void accumulate_one(Context& context, ExactSum& sum, ConstTensorView gradient) {
+  grad_norm_accumulate(context, sum, {&gradient, 1});
+}
+
 double squares(Context& context, ConstTensorView gradient) {
   ExactSum sum;
-  grad_norm_accumulate(context, sum, gradient);
+  accumulate_one(context, sum, gradient);
   return sum.value();
 }
 
@@ -31,14 +35,14 @@ TEST_P(GradNorm, values_by_hand) {
   Context context = test_context(GetParam());
   ExactSum sum;
   sum.add(1);
-  grad_norm_accumulate(context, sum, TestTensor::of(DType::kF32, {2, 2}, {1, -2, 3, 4}));
-  grad_norm_accumulate(context, sum, TestTensor::of(DType::kF32, {1}, {-5}));
+  accumulate_one(context, sum, TestTensor::of(DType::kF32, {2, 2}, {1, -2, 3, 4}));
+  accumulate_one(context, sum, TestTensor::of(DType::kF32, {1}, {-5}));
   EXPECT_EQ(sum.value(), 56);
 }
 
-TEST_P(GradNorm, every_instruction_set_has_the_bits_of_the_written_tree) {
+TEST_P(GradNorm, every_device_has_the_bits_of_the_written_tree) {
   Context context = test_context(GetParam());
-  for (const std::int64_t count : {1, 7, 8, 9, 15, 16, 17, 31, 33, 1000}) {
+  for (const std::int64_t count : {1, 7, 8, 9, 15, 16, 17, 31, 33, 127, 128, 129, 260, 1000}) {
     const TestTensor x = TestTensor::random(DType::kF32, {count}, 1);
     EXPECT_EQ(squares(context, x), row_reference(x.values(), 0, static_cast<std::size_t>(count)))
         << count;
@@ -53,9 +57,9 @@ TEST_P(GradNorm, threads_and_cuts_of_rows_change_no_bit) {
     Context context = test_context(GetParam(), threads);
     EXPECT_EQ(squares(context, x), expected.value());
     ExactSum ranks[3];
-    grad_norm_accumulate(context, ranks[0], x.view().rows(300, 400));
-    grad_norm_accumulate(context, ranks[1], x.view().rows(0, 1));
-    grad_norm_accumulate(context, ranks[2], x.view().rows(1, 299));
+    accumulate_one(context, ranks[0], x.view().rows(300, 400));
+    accumulate_one(context, ranks[1], x.view().rows(0, 1));
+    accumulate_one(context, ranks[2], x.view().rows(1, 299));
     ranks[0].add(ranks[1]);
     ranks[0].add(ranks[2]);
     EXPECT_EQ(ranks[0].value(), expected.value());
@@ -75,10 +79,60 @@ TEST_P(GradNorm, a_non_finite_element_anywhere_is_noticed) {
       TestTensor x = TestTensor::random(DType::kF32, {2, 37}, 1);
       x.set(at, bad);
       ExactSum sum;
-      grad_norm_accumulate(context, sum, x);
+      accumulate_one(context, sum, x);
       EXPECT_TRUE(sum.non_finite());
     }
   }
+}
+
+/// Tensors of many shapes, some empty, more than one block of a GPU's.
+std::vector<TestTensor> many_gradients(std::size_t count) {
+  std::vector<TestTensor> gradients;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto n = static_cast<std::int64_t>(i);
+    const Shape shape = n % 5 == 4   ? Shape{0, 3}
+                        : n % 3 == 0 ? Shape{n * 7 + 1}
+                        : n % 3 == 1 ? Shape{n * 11 % 140 + 1, n % 36 + 1}
+                                     : Shape{n, 4 * n};
+    gradients.push_back(TestTensor::random(DType::kF32, shape, i + 1, std::pow(10.0, n % 40 - 20)));
+  }
+  return gradients;
+}
+
+double squares_of_all(Context& context, const std::vector<TestTensor>& gradients) {
+  const std::vector<ConstTensorView> views(gradients.begin(), gradients.end());
+  ExactSum sum;
+  grad_norm_accumulate(context, sum, views);
+  return sum.value();
+}
+
+TEST_P(GradNorm, many_tensors_have_the_bits_of_one_after_another) {
+  for (const std::size_t count : {0, 1, 2, 31, 33, 70}) {
+    Context context = test_context(GetParam(), 2);
+    const std::vector<TestTensor> gradients = many_gradients(count);
+    ExactSum expected;
+    for (const TestTensor& each : gradients) {
+      const auto columns = static_cast<std::size_t>(each.shape()[each.shape().rank() - 1]);
+      const std::vector<double> values = each.values();
+      for (std::size_t first = 0; first < values.size(); first += columns)
+        expected.add(row_reference(values, first, columns));
+    }
+    EXPECT_EQ(squares_of_all(context, gradients), expected.value()) << count;
+  }
+}
+
+TEST_P(GradNorm, the_order_of_threads_changes_no_bit) {
+  expect_same_bits([&] {
+    Context context = test_context(GetParam(), 2);
+    const double sum = squares_of_all(context, many_gradients(12));
+    return std::string(reinterpret_cast<const char*>(&sum), sizeof(sum));
+  });
+}
+
+TEST_P(GradNorm, a_device_has_the_bits_of_the_cpu) {
+  Context context = test_context(GetParam()), cpu({DeviceKind::kCpu, 0}, 1, GetParam());
+  const std::vector<TestTensor> gradients = many_gradients(20);
+  EXPECT_EQ(squares_of_all(context, gradients), squares_of_all(cpu, gradients));
 }
 
 TEST_P(GradNorm, empty_gradients_add_nothing) {
@@ -89,11 +143,11 @@ TEST_P(GradNorm, empty_gradients_add_nothing) {
 TEST_P(GradNorm, wrong_operands_are_refused_by_name) {
   Context context = test_context(GetParam());
   ExactSum sum;
-  expect_refused([&] { grad_norm_accumulate(context, sum, TestTensor(DType::kBF16, {4})); },
+  expect_refused([&] { accumulate_one(context, sum, TestTensor(DType::kBF16, {4})); },
                  "grad_norm_accumulate.gradient: expected [4] fp32, found [4] bf16");
   expect_refused(
       [&] {
-        grad_norm_accumulate(context, sum, TestTensor(DType::kF32, {4, 1, 2}));
+        accumulate_one(context, sum, TestTensor(DType::kF32, {4, 1, 2}));
       },
       "grad_norm_accumulate.gradient: expected 2 dims, found [4, 1, 2] fp32");
 }

@@ -251,8 +251,9 @@ TEST_F(OpWorkTest, weights_and_gradients_move_once) {
   column_sum(context_, f32({kC}), half);
   expect_work("column_sum", 0, 2 * kT * kC);
   ExactSum sum;
-  grad_norm_accumulate(context_, sum, a);
-  expect_work("grad_norm", 0, 4 * kT * kC);
+  const ConstTensorView gradients[] = {a, f32({3})};
+  grad_norm_accumulate(context_, sum, gradients);
+  expect_work("grad_norm", 0, 4 * (kT * kC + 3));
 
   const AdamWTensor tensors[] = {{a, {}, f32({kT, kC}), f32({kT, kC}), b, 0},
                                  {f32({3}), bf16({3}), f32({3}), f32({3}), f32({3}), 0}};

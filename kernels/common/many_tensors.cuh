@@ -1,0 +1,29 @@
+#pragma once
+// One launch over many tensors: a table of them in device memory says for each which block is its
+// first, and a block finds its tensor there.
+
+#include "kernels/common/reduce.cuh"
+
+namespace trireme::cuda {
+
+/// The last of `count` >= 1 entries whose `first_block` is not above `block`; first_block ascends
+/// from 0, and a tensor without blocks has that of the next one. All lanes of a warp call: they
+/// look at 32 entries at once, so that a thousand tensors take two loads one after another.
+template <class Entry>
+__device__ __forceinline__ std::int64_t tensor_of_block(const Entry* entries, std::int64_t count,
+                                                        std::int64_t block) {
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  std::int64_t first = 0, size = count;  // it is one of these
+  while (size > 1) {
+    const std::int64_t step = (size + 31) / 32;
+    const std::int64_t probe = lane * step;
+    const bool begun = probe < size && entries[first + probe].first_block <= block;
+    const unsigned all = __ballot_sync(kAllLanes, begun);  // ones, then zeros; lane 0 has a one
+    const std::int64_t last = (31 - __clz(static_cast<int>(all))) * step;
+    first += last;
+    size = min(step, size - last);
+  }
+  return first;
+}
+
+}  // namespace trireme::cuda
