@@ -1,4 +1,4 @@
-#include "kernels/common/sigmoid.cuh"
+#include "kernels/common/activation.cuh"
 #include "kernels/common/turns.cuh"
 #include "kernels/gelu/gelu_table.h"
 
@@ -6,24 +6,6 @@ namespace trireme::cuda {
 namespace {
 
 constexpr int kTurns = 4;
-constexpr float kTwiceSqrtTwoOverPi = 1.5957691216057308F;
-constexpr float kCubic = 0.044715F;
-
-/// 0.5 (1 + tanh u) = sigmoid(2u), which does not cancel where tanh is near -1.
-__device__ __forceinline__ float twice_u(float x) {
-  return kTwiceSqrtTwoOverPi * fmaf(kCubic * (x * x), x, x);
-}
-__device__ __forceinline__ float gelu(float x) { return x * sigmoid(twice_u(x)); }
-
-/// gelu' = s + x s (1 - s) (2u)',  s = sigmoid(2u)
-__device__ __forceinline__ float slope(float x) {
-  // Beyond +-64 the slope is 0 or 1 for all the digits there are; x^3 must not overflow to 0 * inf.
-  // Not fminf, which would take 64 for a NaN.
-  const float c = x > 64.0F ? 64.0F : x < -64.0F ? -64.0F : x;
-  const float s = sigmoid(twice_u(c));
-  const float du = kTwiceSqrtTwoOverPi * fmaf(3 * kCubic * c, c, 1.0F);
-  return fmaf(c * du, s * (1.0F - s), s);
-}
 
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kTurnThreads)
@@ -61,7 +43,7 @@ __global__ void __launch_bounds__(kTurnThreads)
         }
 #pragma unroll
         for (int k = 0; k < kWidth; ++k)
-          out.at[k] = from_float<T>(to_float(in.dact.at[k]) * slope(to_float(in.x.at[k])));
+          out.at[k] = from_float<T>(to_float(in.dact.at[k]) * gelu_slope(to_float(in.x.at[k])));
         store(dx + i * kWidth, out);
       });
 }

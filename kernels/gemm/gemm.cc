@@ -1,10 +1,14 @@
 #include "kernels/gemm/gemm.h"
 
+#include <utility>
+
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/op_work.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/gelu/gelu.h"
 #include "kernels/gemm/gemm_internal.h"
+#include "kernels/swiglu/swiglu.h"
 
 namespace trireme {
 namespace gemm_internal {
@@ -25,6 +29,35 @@ namespace {
 
 using gemm_internal::Sizes;
 
+void check_epilogue(const ArgumentChecker& check, const Gemm& args, Sizes s) {
+  using enum GemmEpilogue;
+  const GemmEpilogue epilogue = args.epilogue;
+  const DType type = args.a.dtype;
+  if (epilogue == kAddResidual || epilogue == kGeluBackward) {
+    check.tensor("operand", args.operand, type, {s.m, s.n});
+  } else {
+    check.absent("operand", args.operand, "with this epilogue");
+  }
+  if (epilogue == kNone || epilogue == kAddResidual) {
+    check.absent("saved", args.saved, "with this epilogue");
+  } else if (epilogue == kSwiglu) {
+    check.that(s.n % 2 == 0, "b", "two products beside each other have an even number of columns");
+    check.tensor("saved", args.saved, type, {s.m, s.n});
+  } else {
+    check.optional("saved", args.saved, type, {s.m, s.n});
+  }
+  if (epilogue == kNone) return;
+  check.that(args.accumulate == Accumulate::kNo, "c", "an epilogue accumulates nothing");
+  for (const auto& [name, other] : {std::pair<const char*, ConstTensorView>{"a", args.a},
+                                    {"b", args.b},
+                                    {"bias", args.bias_N},
+                                    {"c", args.c_MN},
+                                    {"operand", args.operand}}) {
+    check.disjoint("saved", args.saved, name, other);
+  }
+  check.disjoint("c", args.c_MN, "operand", args.operand);
+}
+
 Sizes check(const Gemm& args) {
   const ArgumentChecker check("gemm");
   check.rank("a", args.a, 2);
@@ -34,8 +67,11 @@ Sizes check(const Gemm& args) {
   const Sizes s{args.a.shape[ta ? 1 : 0], args.b.shape[tb ? 0 : 1], args.a.shape[ta ? 0 : 1]};
   check.tensor("a", args.a, args.a.dtype, args.a.shape);
   check.tensor("b", args.b, args.a.dtype, tb ? Shape{s.n, s.k} : Shape{s.k, s.n});
-  const bool narrow = args.c_MN.dtype == DType::kBF16 && args.a.dtype == DType::kBF16;
-  check.tensor("c", args.c_MN, narrow ? DType::kBF16 : DType::kF32, {s.m, s.n});
+  const bool narrow = args.a.dtype == DType::kBF16 &&
+                      (args.c_MN.dtype == DType::kBF16 || args.epilogue != GemmEpilogue::kNone);
+  check_epilogue(check, args, s);
+  check.tensor("c", args.c_MN, narrow ? DType::kBF16 : DType::kF32,
+               {s.m, args.epilogue == GemmEpilogue::kSwiglu ? s.n / 2 : s.n});
   check.optional("bias", args.bias_N, args.b.dtype, {s.n});
   if (args.accumulate == Accumulate::kYes) {
     check.that(!narrow, "c", "a bf16 result accumulates nothing");
@@ -61,14 +97,54 @@ void gemm_f32(Context& context, const Gemm& args, Sizes s) {
 /// 2 M N K operations; c is read too where it is added to.
 OpWork work_of(const Gemm& args, Sizes s) {
   const std::int64_t added = args.accumulate == Accumulate::kYes ? bytes_of(args.c_MN) : 0;
-  return {2 * s.m * s.n * s.k, bytes_of(args.c_MN, args.a, args.b, args.bias_N) + added,
+  return {2 * s.m * s.n * s.k,
+          bytes_of(args.c_MN, args.a, args.b, args.bias_N, args.operand, args.saved) + added,
           args.a.dtype};
+}
+
+void add_rows(Context& context, TensorView c, ConstTensorView operand) {
+  if (c.count() == 0) return;
+  const OpSpan span(context.op_trace(), "add_residual", {0, bytes_of(c, c, operand)});
+  gemm_internal::kernels(context).add(
+      {context.exec(), c.data, operand.data, c.count(), operand.dtype});
+}
+
+/// The product, then the op that its epilogue stands for.
+void gemm_unfused(Context& context, const Gemm& args) {
+  using enum GemmEpilogue;
+  Gemm product = args;
+  product.epilogue = kNone;
+  product.operand = {};
+  product.saved = {};
+  const bool kept = args.epilogue == kSwiglu || (args.epilogue == kGelu && args.saved.given());
+  if (kept) product.c_MN = args.saved;
+  gemm(context, product);
+  switch (args.epilogue) {
+    case kNone:
+      break;
+    case kAddResidual:
+      add_rows(context, args.c_MN, args.operand);
+      break;
+    case kGelu:
+      gelu_forward(context, args.c_MN, product.c_MN);
+      break;
+    case kGeluBackward:
+      gelu_backward(context, args.c_MN, args.c_MN, args.operand, args.saved);
+      break;
+    case kSwiglu:
+      swiglu_forward(context, args.c_MN, args.saved);
+      break;
+  }
 }
 
 }  // namespace
 
 void gemm(Context& context, const Gemm& args) {
   const Sizes s = check(args);
+  if (args.epilogue != GemmEpilogue::kNone &&
+      !(context.on_gpu() && gemm_internal::served_on_gpu(context, args, s))) {
+    return gemm_unfused(context, args);
+  }
   const OpSpan span(context.op_trace(), args.use, work_of(args, s));
   if (s.m == 0 || s.n == 0) return;
   if (context.on_gpu()) return gemm_internal::gemm_on_gpu(context, args, s);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "device/context.h"
+#include "kernels/gemm/gemm_epilogue.h"
 #include "tensor/tensor_view.h"
 
 namespace trireme {
@@ -20,12 +21,24 @@ enum class Accumulate : std::uint8_t { kNo, kYes };
 /// Sums in f32; a bf16 result is rounded once, after the bias. No operand aliases c. M, N or K may
 /// be 0. Deterministic for a given shape, number of threads and CPU; on a GPU for a given shape,
 /// alignment, GPU model and kernel choice.
+///
+/// With an epilogue, y = op(A) op(B) (+ bias), rounded to the operands' type, goes on to
+///   kAddResidual   c = y + operand                              operand [M, N]
+///   kGelu          saved = y, c = gelu(y)                       saved [M, N], optional
+///   kGeluBackward  c = y gelu'(operand), saved = gelu(operand)  operand, saved [M, N], optional
+///   kSwiglu        saved = y [M, 2F], c = silu(y[:, :F]) y[:, F:]; then c is [M, F] and N is 2F
+/// all of a's type, which is c's too; no two of them share memory; nothing is accumulated. The same
+/// bits as the product followed by that op (a fused op rounds wherever the unfused would store),
+/// which is also what runs where no kernel does both.
 struct Gemm {
   TensorView c_MN;
   ConstTensorView a, b;
   Transpose transpose_a = Transpose::kNo, transpose_b = Transpose::kNo;
   Accumulate accumulate = Accumulate::kNo;
   ConstTensorView bias_N = {};
+  GemmEpilogue epilogue = GemmEpilogue::kNone;
+  ConstTensorView operand = {};
+  TensorView saved = {};
   const char* use = "gemm";  ///< a literal: what the product is called where times are shown
 };
 void gemm(Context& context, const Gemm& args);

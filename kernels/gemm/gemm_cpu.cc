@@ -27,8 +27,24 @@ void copy_panel(const PanelArgs& args) {
   copy_rows<float, float>(args);
 }
 
+template <class T>
+void add_to(const AddArgs& args) {
+  T* to = static_cast<T*>(args.destination);
+  const T* from = static_cast<const T*>(args.source);
+  parallel_ranges(args.exec, args.count, 1, [&](std::int64_t first, std::int64_t last) {
+    for_each_vector(first, last, [&](std::int64_t i, auto lanes) {
+      (F32::load(to + i, lanes) + F32::load(from + i, lanes)).store(to + i, lanes);
+    });
+  });
+}
+
+void add(const AddArgs& args) {
+  if (args.type == DType::kF32) return add_to<float>(args);
+  add_to<BFloat16>(args);
+}
+
 }  // namespace
 
-const GemmKernels gemm_cpu = {copy_panel};
+const GemmKernels gemm_cpu = {copy_panel, add};
 
 }  // namespace trireme::TRIREME_ISA

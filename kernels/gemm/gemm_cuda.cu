@@ -5,15 +5,32 @@
 namespace trireme::cuda {
 namespace {
 
-bool serves(const GemmGpuArgs& args) { return args.epilogue == GemmEpilogue::kNone; }
+/// Fused: forward of either layout of weights; any layout where no second pass is needed.
+bool serves(const GemmGpuArgs& args) {
+  switch (args.epilogue) {
+    case GemmEpilogue::kNone:
+    case GemmEpilogue::kAddResidual:
+      return true;
+    case GemmEpilogue::kGelu:
+    case GemmEpilogue::kGeluBackward:
+      return !args.transpose_a;
+    case GemmEpilogue::kSwiglu:
+      return !args.transpose_a && args.transpose_b;
+  }
+  return false;
+}
 
 void multiply(const GemmGpuArgs& args) {
-  if (args.type == DType::kF32) {
-    launch_any_layout<float>(args, store_epilogue<float, float>(args));
-  } else if (args.c_type == DType::kF32) {
-    launch_any_layout<bf16>(args, store_epilogue<bf16, float>(args));
-  } else {
-    launch_any_layout<bf16>(args, store_epilogue<bf16, bf16>(args));
+  switch (args.epilogue) {
+    case GemmEpilogue::kNone:
+    case GemmEpilogue::kAddResidual:
+      return multiply_and_store(args);
+    case GemmEpilogue::kGelu:
+      return multiply_and_gelu(args);
+    case GemmEpilogue::kGeluBackward:
+      return multiply_and_gelu_backward(args);
+    case GemmEpilogue::kSwiglu:
+      return multiply_and_swiglu(args);
   }
 }
 

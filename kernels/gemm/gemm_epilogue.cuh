@@ -8,6 +8,7 @@
 // with an even column, only for rows and columns that exist. Columns of a dual epilogue are those
 // of its result; it gets the sums of both products.
 
+#include "kernels/common/activation.cuh"
 #include "kernels/common/vector.cuh"
 
 namespace trireme::cuda {
@@ -92,6 +93,74 @@ struct StoreEpilogue {
       y = {stored.x + other.x, stored.y + other.y};
     }
     store_pair(c, at, y);
+  }
+};
+
+/// saved = y, c = gelu(saved).
+template <class T>
+struct GeluEpilogue {
+  static constexpr bool kDual = false;
+  BiasRow<T> bias;
+  T *c, *saved;  ///< saved may be null
+
+  __device__ __forceinline__ float2 column(std::int64_t column) const {
+    return bias.column(column);
+  }
+  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column, float2 state,
+                                             float2 sum) const {
+    const float2 x = rounded<T>(bias.add(state, sum));
+    const PairAt at = bias.at(row, column);
+    if (saved != nullptr) store_pair(saved, at, x);
+    store_pair(c, at, {gelu(x.x), gelu(x.y)});
+  }
+};
+
+/// c = y gelu'(x); saved, where given, becomes gelu(x).
+template <class T>
+struct GeluBackwardEpilogue {
+  static constexpr bool kDual = false;
+  BiasRow<T> bias;
+  T *c, *saved;
+  const T* x;
+
+  __device__ __forceinline__ float2 column(std::int64_t column) const {
+    return bias.column(column);
+  }
+  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column, float2 state,
+                                             float2 sum) const {
+    const float2 dact = rounded<T>(bias.add(state, sum));
+    const PairAt at = bias.at(row, column);
+    const float2 before = load_pair(x, at);
+    if (saved != nullptr) store_pair(saved, at, {gelu(before.x), gelu(before.y)});
+    store_pair(c, at, {dact.x * gelu_slope(before.x), dact.y * gelu_slope(before.y)});
+  }
+};
+
+/// gate and up, the two products, into saved [m, 2 F]; c = gate sigmoid(gate) up.
+template <class T>
+struct SwigluEpilogue {
+  static constexpr bool kDual = true;
+  BiasRow<T> bias;  ///< of [2 F], by columns of c
+  T *c, *saved;
+
+  struct State {
+    float2 gate, up;
+  };
+  __device__ __forceinline__ State column(std::int64_t column) const {
+    if (bias.bias == nullptr) return {};
+    const PairAt at = bias.at(0, column);
+    return {load_pair(bias.bias, at), load_pair(bias.bias + bias.columns, at)};
+  }
+  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column,
+                                             const State& state, float2 gate_sum,
+                                             float2 up_sum) const {
+    const float2 gate = rounded<T>(bias.add(state.gate, gate_sum)),
+                 up = rounded<T>(bias.add(state.up, up_sum));
+    const PairAt at = bias.at(row, column);
+    T* both = saved + row * bias.columns;  // rows are twice as long there
+    store_pair(both, at, gate);
+    store_pair(both + bias.columns, at, up);
+    store_pair(c, at, {swiglu(gate.x, up.x), swiglu(gate.y, up.y)});
   }
 };
 

@@ -1,23 +1,34 @@
 // The product on a GPU: which of the tables that this program has serves it.
 
-#include "device/gpu.h"
+#include "base/math.h"
 #include "kernels/common/dispatch.h"
-#include "kernels/gemm/gemm_gpu_table.h"
 #include "kernels/gemm/gemm_internal.h"
 
 namespace trireme::gemm_internal {
 namespace {
 
 /// A memo: asking a driver for a GPU's properties takes longer than a product.
-const gpu::Info& info_of(int device) {
+const gpu::Info& info_of(const Context& context) {
   thread_local int known = -1;
   thread_local gpu::Info info;
-  if (known != device) {
-    info = gpu::info(device);
-    known = device;
+  if (known != context.device().index) {
+    info = gpu::info(context.device().index);
+    known = context.device().index;
   }
   return info;
 }
+
+void run(Context& context, GemmGpuArgs args, const GemmGpuKernels& table) {
+  constexpr std::size_t kAlignment = 256;
+  if (table.workspace_bytes > 0) {
+    const auto begin =
+        reinterpret_cast<std::uintptr_t>(context.scratch(table.workspace_bytes + kAlignment));
+    args.workspace = reinterpret_cast<void*>(round_up(begin, kAlignment));
+  }
+  table.multiply(args);
+}
+
+}  // namespace
 
 GemmGpuArgs gpu_args(const Context& context, const Gemm& args, Sizes s) {
   return {.exec = context.exec(),
@@ -25,8 +36,8 @@ GemmGpuArgs gpu_args(const Context& context, const Gemm& args, Sizes s) {
           .a = args.a.data,
           .b = args.b.data,
           .bias = args.bias_N.data,
-          .operand = nullptr,
-          .saved = nullptr,
+          .operand = args.operand.data,
+          .saved = args.saved.data,
           .m = s.m,
           .n = s.n,
           .k = s.k,
@@ -35,15 +46,46 @@ GemmGpuArgs gpu_args(const Context& context, const Gemm& args, Sizes s) {
           .accumulate = args.accumulate == Accumulate::kYes,
           .type = args.a.dtype,
           .c_type = args.c_MN.dtype,
-          .epilogue = GemmEpilogue::kNone,
-          .multiprocessors = info_of(context.device().index).multiprocessors,
+          .epilogue = args.epilogue,
+          .multiprocessors = info_of(context).multiprocessors,
           .workspace = nullptr};
 }
 
-}  // namespace
+GpuTables gpu_tables() {
+  const GpuKernels& kernels = gpu_kernels();
+  return {&gpu_table("gemm", &GpuKernels::gemm), kernels.gemm_sm90, kernels.gemm_cublaslt};
+}
+
+const GemmGpuKernels* choose_kernel(const GpuTables& tables, const gpu::Info& info,
+                                    const GemmGpuArgs& args) {
+  // Hopper's instructions are not in its successors. Until it is measured against the library, its
+  // kernel is taken where it saves a pass over memory.
+  const bool hopper =
+      tables.hopper != nullptr && info.capability == 90 && tables.hopper->serves(args);
+  if (hopper && args.epilogue != GemmEpilogue::kNone) return tables.hopper;
+  if (tables.library != nullptr && tables.library->serves(args)) return tables.library;
+  if (hopper) return tables.hopper;
+  return tables.own->serves(args) ? tables.own : nullptr;
+}
+
+bool served_on_gpu(const Context& context, const Gemm& args, Sizes sizes) {
+  return choose_kernel(gpu_tables(), info_of(context), gpu_args(context, args, sizes)) != nullptr;
+}
 
 void gemm_on_gpu(Context& context, const Gemm& args, Sizes sizes) {
-  gpu_table("gemm", &GpuKernels::gemm).multiply(gpu_args(context, args, sizes));
+  const GemmGpuArgs raw = gpu_args(context, args, sizes);
+  const GemmGpuKernels* table = choose_kernel(gpu_tables(), info_of(context), raw);
+  expect(table != nullptr, "no kernel for a product of [{}, {}] and [{}, {}]", sizes.m, sizes.k,
+         sizes.k, sizes.n);
+  run(context, raw, *table);
+}
+
+void gemm_by_table(Context& context, const Gemm& args, Sizes sizes, const GemmGpuKernels& table,
+                   int multiprocessors) {
+  GemmGpuArgs raw = gpu_args(context, args, sizes);
+  if (multiprocessors > 0) raw.multiprocessors = multiprocessors;
+  expect(table.serves(raw), "this table does not serve the product");
+  run(context, raw, table);
 }
 
 }  // namespace trireme::gemm_internal

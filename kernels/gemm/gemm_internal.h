@@ -1,7 +1,9 @@
 #pragma once
 // What the files of gemm share; nobody else includes it.
 
+#include "device/gpu.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/gemm_gpu_table.h"
 #include "kernels/gemm/gemm_table.h"
 
 namespace trireme::gemm_internal {
@@ -22,8 +24,23 @@ struct Sgemm {
 };
 void sgemm(int threads, const Sgemm& args);
 
-/// By a kernel of the context's GPU.
+/// The kernels of this program's GPU code that `gemm` chooses among.
+struct GpuTables {
+  const GemmGpuKernels *own, *hopper, *library;  ///< all but own may be null
+};
+GpuTables gpu_tables();
+/// The one place where the choice is made; null where none serves the product with its epilogue.
+const GemmGpuKernels* choose_kernel(const GpuTables& tables, const gpu::Info& info,
+                                    const GemmGpuArgs& args);
+/// Whether one kernel does the product and its epilogue.
+bool served_on_gpu(const Context& context, const Gemm& args, Sizes sizes);
+/// By the kernel chosen for the context's GPU.
 void gemm_on_gpu(Context& context, const Gemm& args, Sizes sizes);
+/// By a kernel of `table`, which must serve it; `multiprocessors`, where not 0, instead of the
+/// GPU's: how tests ask for large tiles.
+void gemm_by_table(Context& context, const Gemm& args, Sizes sizes, const GemmGpuKernels& table,
+                   int multiprocessors = 0);
+GemmGpuArgs gpu_args(const Context& context, const Gemm& args, Sizes sizes);
 
 /// Whether oneDNN multiplies bf16 with the CPU's own instructions.
 bool has_native_bf16(const Context& context);

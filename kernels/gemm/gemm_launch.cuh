@@ -1,11 +1,17 @@
 #pragma once
 // From a table's arguments to a launch: which tile, which layout.
 
+#include "kernels/gemm/gemm_epilogue_args.cuh"
 #include "kernels/gemm/gemm_fma.cuh"
-#include "kernels/gemm/gemm_gpu_table.h"
 #include "kernels/gemm/gemm_mma.cuh"
 
 namespace trireme::cuda {
+
+// By epilogue, each family in a file of its own.
+void multiply_and_store(const GemmGpuArgs& args);
+void multiply_and_gelu(const GemmGpuArgs& args);
+void multiply_and_gelu_backward(const GemmGpuArgs& args);
+void multiply_and_swiglu(const GemmGpuArgs& args);
 
 template <class T>
 Product<T> product_of(const GemmGpuArgs& args) {
@@ -19,24 +25,6 @@ Product<T> product_of(const GemmGpuArgs& args) {
           args.k,
           wide(args.a, args.transpose_a ? args.m : args.k),
           wide(args.b, args.transpose_b ? args.k : args.n)};
-}
-
-/// Columns of the result: half of the product's where the epilogue takes two.
-inline std::int64_t result_columns(const GemmGpuArgs& args) {
-  return args.epilogue == GemmEpilogue::kSwiglu ? args.n / 2 : args.n;
-}
-
-template <class T>
-BiasRow<T> bias_of(const GemmGpuArgs& args, bool pairs) {
-  return {static_cast<const T*>(args.bias), result_columns(args), pairs};
-}
-
-template <class T, class C>
-StoreEpilogue<T, C> store_epilogue(const GemmGpuArgs& args) {
-  const bool pairs = args.n % 2 == 0 && aligned_to_pairs(sizeof(C), args.c, args.operand) &&
-                     aligned_to_pairs(sizeof(T), args.bias);
-  return {bias_of<T>(args, pairs), static_cast<C*>(args.c), static_cast<const C*>(args.operand),
-          args.accumulate};
 }
 
 inline std::int64_t tiles_of(const GemmGpuArgs& args, int tile_m, int tile_n) {

@@ -17,8 +17,18 @@ struct PanelArgs {
   DType destination_type, source_type;
 };
 
+/// destination += source, in f32, rounded once.
+struct AddArgs {
+  Exec exec;
+  void* destination;
+  const void* source;
+  std::int64_t count;
+  DType type;
+};
+
 struct GemmKernels {
   void (*copy_panel)(const PanelArgs&);
+  void (*add)(const AddArgs&);
 };
 namespace avx2 {
 extern const GemmKernels gemm_cpu;

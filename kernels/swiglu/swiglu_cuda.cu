@@ -1,5 +1,5 @@
+#include "kernels/common/activation.cuh"
 #include "kernels/common/fast_divide.cuh"
-#include "kernels/common/sigmoid.cuh"
 #include "kernels/common/turns.cuh"
 #include "kernels/swiglu/swiglu_table.h"
 
@@ -46,8 +46,7 @@ __global__ void __launch_bounds__(kTurnThreads)
         Vector<T, kWidth> out;
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) {
-          const float g = to_float(in.gate.at[k]);
-          out.at[k] = from_float<T>(g * sigmoid(g) * to_float(in.up.at[k]));
+          out.at[k] = from_float<T>(swiglu(to_float(in.gate.at[k]), to_float(in.up.at[k])));
         }
         store(act + item * kWidth, out);
       });

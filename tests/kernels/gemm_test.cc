@@ -4,8 +4,7 @@
 #include <cmath>
 
 #include "kernels/gemm/gemm_internal.h"
-#include "kernels/gemm_reference.h"
-#include "kernels/support/op_test.h"
+#include "kernels/gemm_support.h"
 
 namespace trireme {
 namespace {
@@ -13,64 +12,33 @@ namespace {
 class GemmOp : public OpTest {};
 TRIREME_FOR_ALL_ISAS(GemmOp);
 
-struct Operands {
-  reference::GemmCase sizes;
-  TestTensor a, b, bias, before;
-  Gemm args;
+using Multiply = std::function<void(Context&, const Gemm&, gemm_internal::Sizes)>;
 
-  Operands(reference::GemmCase s, DType type, DType c_type)
-      : sizes(s),
-        a(TestTensor::random(type, s.transpose_a ? Shape{s.k, s.m} : Shape{s.m, s.k}, 1)),
-        b(TestTensor::random(type, s.transpose_b ? Shape{s.n, s.k} : Shape{s.k, s.n}, 2)),
-        bias(TestTensor::random(type, {s.n}, 3)),
-        before(TestTensor::random(c_type, {s.m, s.n}, 4)) {
-    args.a = a;
-    args.b = b;
-    args.transpose_a = s.transpose_a ? Transpose::kYes : Transpose::kNo;
-    args.transpose_b = s.transpose_b ? Transpose::kYes : Transpose::kNo;
-  }
-  std::vector<double> expected(const std::vector<double>& start) const {
-    return reference::gemm(sizes, start, a.values(), b.values());
-  }
-  std::vector<double> bias_rows() const {
-    std::vector<double> rows;
-    for (std::int64_t i = 0; i < sizes.m; ++i) {
-      const auto row = bias.values();
-      rows.insert(rows.end(), row.begin(), row.end());
-    }
-    return rows;
-  }
-};
-
-/// Sums of k products of size 1: the error grows with sqrt(k).
-Tolerance tolerance(DType c_type) {
-  return c_type == DType::kBF16 ? Tolerance{1.01 / 256, 1e-5} : Tolerance{1e-6, 2e-6};
-}
-
-using Multiply = void (*)(Context&, const Gemm&, gemm_internal::Sizes);
+using Shapes = std::vector<std::array<std::int64_t, 3>>;
+const Shapes kSmall = {{1, 1, 1}, {3, 7, 5}, {17, 33, 65}, {64, 9, 130}};
 
 void expect_all_forms_equal_the_reference(Context& context, DType type, DType c_type,
-                                          Multiply multiply) {
-  for (const auto& [m, n, k] :
-       {std::array<std::int64_t, 3>{1, 1, 1}, {3, 7, 5}, {17, 33, 65}, {64, 9, 130}}) {
+                                          const Multiply& multiply, const Shapes& shapes = kSmall) {
+  for (const auto& [m, n, k] : shapes) {
     for (const int transposes : {0, 1, 2, 3}) {
-      const Operands x({m, n, k, (transposes & 1) != 0, (transposes & 2) != 0}, type, c_type);
+      const GemmOperands x({m, n, k, (transposes & 1) != 0, (transposes & 2) != 0}, type, c_type);
       const std::vector<double> zero(static_cast<std::size_t>(m * n));
       Gemm args = x.args;
       TestTensor c = x.before;
       args.c_MN = c;
       multiply(context, args, {m, n, k});
-      expect_close(c.values(), x.expected(zero), tolerance(c_type), "product");
+      expect_close(c.values(), x.expected(zero), gemm_tolerance(c_type), "product");
       args.bias_N = x.bias;
       multiply(context, args, {m, n, k});
-      expect_close(c.values(), x.expected(x.bias_rows()), tolerance(c_type), "product with bias");
+      expect_close(c.values(), x.expected(x.bias_rows()), gemm_tolerance(c_type),
+                   "product with bias");
       if (c_type == DType::kBF16) continue;
       c = x.before;
       args.c_MN = c;
       args.bias_N = {};
       args.accumulate = Accumulate::kYes;
       multiply(context, args, {m, n, k});
-      expect_close(c.values(), x.expected(x.before.values()), tolerance(c_type),
+      expect_close(c.values(), x.expected(x.before.values()), gemm_tolerance(c_type),
                    "accumulated product");
     }
   }
@@ -89,8 +57,8 @@ TEST_P(GemmOp, tiles_of_threads_and_of_long_sides_make_the_whole_product) {
                                 {longest, 3, 2},
                                 {193, longest, 1}}) {
     for (const int transposes : {0, 1, 2, 3}) {
-      const Operands x({m, n, k, (transposes & 1) != 0, (transposes & 2) != 0}, DType::kF32,
-                       DType::kF32);
+      const GemmOperands x({m, n, k, (transposes & 1) != 0, (transposes & 2) != 0}, DType::kF32,
+                           DType::kF32);
       const std::vector<double> expected = x.expected(x.before.values());
       for (const int threads : gpu ? std::vector<int>{1} : std::vector<int>{1, 2, 4}) {
         Context context = test_context(GetParam(), threads);
@@ -99,7 +67,7 @@ TEST_P(GemmOp, tiles_of_threads_and_of_long_sides_make_the_whole_product) {
         args.c_MN = c;
         args.accumulate = Accumulate::kYes;
         gemm(context, args);
-        expect_close(c.values(), expected, tolerance(DType::kF32), "accumulated product");
+        expect_close(c.values(), expected, gemm_tolerance(DType::kF32), "accumulated product");
       }
     }
   }
@@ -139,6 +107,27 @@ TEST_P(GemmOp, every_way_equals_the_reference) {
                                        gemm_internal::gemm_by_primitive);
 }
 
+TEST_P(GemmOp, every_kernel_of_a_gpu_equals_the_reference) {
+  Context context = test_context(GetParam());
+  if (!context.on_gpu()) GTEST_SKIP() << "ways of GPUs";
+  // Multiples of nothing, and of 8; less than a tile, one, and some of each.
+  const Shapes shapes = {{5, 3, 2}, {67, 141, 33}, {8, 16, 8}, {136, 72, 104}, {264, 392, 40}};
+  for (const GemmWay& way : gemm_ways(context)) {
+    int served = 0;
+    const auto multiply = [&](Context&, const Gemm& args, gemm_internal::Sizes) {
+      const bool serves = way.serves(args);
+      served += serves ? 1 : 0;
+      serves ? way.run(args) : gemm(context, args);
+    };
+    SCOPED_TRACE(way.name);
+    expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kF32, multiply, shapes);
+    expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kBF16, multiply, shapes);
+    expect_all_forms_equal_the_reference(context, DType::kF32, DType::kF32, multiply,
+                                         {{5, 3, 2}, {131, 140, 33}, {12, 260, 52}});
+    EXPECT_GT(served, 0);
+  }
+}
+
 TEST_P(GemmOp, bf16_operands_larger_than_a_panel_are_cut_in_every_direction) {
   Context context = test_context(GetParam(), 2);
   if (context.on_gpu()) GTEST_SKIP() << "ways of the CPU";
@@ -147,7 +136,7 @@ TEST_P(GemmOp, bf16_operands_larger_than_a_panel_are_cut_in_every_direction) {
     // One dim beyond its block at a time, and K beyond with two blocks of rows.
     for (const auto& [m, n, k] :
          {std::array<std::int64_t, 3>{2, 3, 4100}, {2, 1030, 3}, {520, 2, 3}, {515, 2, 4099}}) {
-      const Operands x({m, n, k, transposed, transposed}, DType::kBF16, DType::kBF16);
+      const GemmOperands x({m, n, k, transposed, transposed}, DType::kBF16, DType::kBF16);
       Gemm args = x.args;
       TestTensor c(DType::kBF16, {m, n});
       args.c_MN = c;
@@ -161,7 +150,7 @@ TEST_P(GemmOp, bf16_operands_larger_than_a_panel_are_cut_in_every_direction) {
 TEST_P(GemmOp, two_runs_give_the_same_bits) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
     Context context = test_context(GetParam(), 2);
-    const Operands x({33, 65, 100}, type, DType::kF32);
+    const GemmOperands x({33, 65, 100}, type, DType::kF32);
     Gemm args = x.args;
     TestTensor c(DType::kF32, {33, 65}), again(DType::kF32, {33, 65});
     args.c_MN = c;
@@ -199,12 +188,13 @@ TEST_P(GemmOp, no_rows_or_columns_is_no_work) {
 
 TEST_P(GemmOp, what_stood_in_c_has_no_influence_without_accumulate) {
   Context context = test_context(GetParam());
-  const Operands x({3, 4, 5}, DType::kF32, DType::kF32);
+  const GemmOperands x({3, 4, 5}, DType::kF32, DType::kF32);
   TestTensor c = TestTensor::of(DType::kF32, {3, 4}, std::vector<double>(12, std::nan("")));
   Gemm args = x.args;
   args.c_MN = c;
   gemm(context, args);
-  expect_close(c.values(), x.expected(std::vector<double>(12)), tolerance(DType::kF32), "product");
+  expect_close(c.values(), x.expected(std::vector<double>(12)), gemm_tolerance(DType::kF32),
+               "product");
 }
 
 TEST_P(GemmOp, wrong_operands_are_refused_by_name) {

@@ -1,0 +1,31 @@
+#pragma once
+// Activations of one element, in f32: shared by their ops and by products that end with them, so
+// that both give the same bits. Every fused multiply-add is written as such: the compiler has none
+// left to choose.
+
+#include "kernels/common/sigmoid.cuh"
+
+namespace trireme::cuda {
+
+inline constexpr float kGeluTwiceSqrtTwoOverPi = 1.5957691216057308F;
+inline constexpr float kGeluCubic = 0.044715F;
+
+/// 0.5 (1 + tanh u) = sigmoid(2u), which does not cancel where tanh is near -1.
+__device__ __forceinline__ float gelu_twice_u(float x) {
+  return kGeluTwiceSqrtTwoOverPi * fmaf(kGeluCubic * (x * x), x, x);
+}
+__device__ __forceinline__ float gelu(float x) { return x * sigmoid(gelu_twice_u(x)); }
+
+/// gelu' = s + x s (1 - s) (2u)',  s = sigmoid(2u)
+__device__ __forceinline__ float gelu_slope(float x) {
+  // Beyond +-64 the slope is 0 or 1 for all the digits there are; x^3 must not overflow to 0 * inf.
+  // Not fminf, which would take 64 for a NaN.
+  const float c = x > 64.0F ? 64.0F : x < -64.0F ? -64.0F : x;
+  const float s = sigmoid(gelu_twice_u(c));
+  const float du = kGeluTwiceSqrtTwoOverPi * fmaf(3 * kGeluCubic * c, c, 1.0F);
+  return fmaf(c * du, s * (1.0F - s), s);
+}
+
+__device__ __forceinline__ float swiglu(float gate, float up) { return gate * sigmoid(gate) * up; }
+
+}  // namespace trireme::cuda

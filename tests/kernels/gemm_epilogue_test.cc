@@ -1,0 +1,231 @@
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/gelu/gelu.h"
+#include "kernels/gelu_reference.h"
+#include "kernels/gemm_support.h"
+#include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu_reference.h"
+
+namespace trireme {
+namespace {
+
+using enum GemmEpilogue;
+
+class GemmEpilogueOp : public OpTest {};
+TRIREME_FOR_ALL_ISAS(GemmEpilogueOp);
+
+constexpr std::array kEpilogues = {kAddResidual, kGelu, kGeluBackward, kSwiglu};
+
+/// A product with an epilogue, and what it writes.
+struct Fused {
+  GemmOperands x;
+  TestTensor operand, saved, c;
+  Gemm args;
+
+  Fused(reference::GemmCase sizes, DType type, GemmEpilogue epilogue, bool with_bias)
+      : x(sizes, type, type),
+        operand(TestTensor::random(type, {sizes.m, sizes.n}, 5, 2)),
+        saved(type, {sizes.m, sizes.n}),
+        c(type, {sizes.m, epilogue == kSwiglu ? sizes.n / 2 : sizes.n}),
+        args(x.args) {
+    args.c_MN = c;
+    args.epilogue = epilogue;
+    if (with_bias) args.bias_N = x.bias;
+    if (epilogue == kAddResidual || epilogue == kGeluBackward) args.operand = operand;
+    if (epilogue != kAddResidual) args.saved = saved;
+  }
+};
+
+/// The same by the product and the op that follows it.
+struct Unfused {
+  TestTensor c, saved;
+};
+Unfused unfused(Context& context, const GemmWay& way, const Fused& fused) {
+  const DType type = fused.c.dtype();
+  Unfused result{fused.c, fused.saved};
+  TestTensor y(type, {fused.x.sizes.m, fused.x.sizes.n});
+  Gemm product = fused.args;
+  product.epilogue = kNone;
+  product.operand = {};
+  product.saved = {};
+  product.c_MN = y;
+  way.run(product);
+  switch (fused.args.epilogue) {
+    case kAddResidual: {
+      const std::vector<double> sums = y.values(), other = fused.operand.values();
+      for (std::size_t i = 0; i < sums.size(); ++i) {
+        const float sum = static_cast<float>(sums[i]) + static_cast<float>(other[i]);
+        result.c.set(static_cast<std::int64_t>(i), sum);
+      }
+      break;
+    }
+    case kGelu:
+      result.saved = y;
+      gelu_forward(context, result.c, y);
+      break;
+    case kGeluBackward:
+      gelu_backward(context, result.c, y, fused.operand, result.saved);
+      break;
+    case kSwiglu:
+      result.saved = y;
+      swiglu_forward(context, result.c, y);
+      break;
+    case kNone:
+      break;
+  }
+  return result;
+}
+
+std::string name_of_case(const GemmWay& way, GemmEpilogue epilogue, const reference::GemmCase& s) {
+  return way.name + ", epilogue " + std::to_string(static_cast<int>(epilogue)) + ", " +
+         std::to_string(s.m) + " x " + std::to_string(s.n) + " x " + std::to_string(s.k) +
+         (s.transpose_a ? " T" : " N") + (s.transpose_b ? "T" : "N");
+}
+
+/// Multiples of nothing; of 8, as Hopper's kernel asks; more than one tile of each size.
+std::vector<reference::GemmCase> cases() {
+  std::vector<reference::GemmCase> all;
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 2, 1},
+                                {5, 6, 3},
+                                {17, 34, 65},
+                                {70, 144, 40},
+                                {136, 272, 72}}) {
+    for (const int transposes : {0, 2}) all.push_back({m, n, k, false, transposes != 0});
+  }
+  all.push_back({24, 48, 40, true, false});
+  all.push_back({24, 48, 40, true, true});
+  return all;
+}
+
+TEST_P(GemmEpilogueOp, fused_has_the_bits_of_the_unfused_sequence) {
+  Context context = test_context(GetParam(), 2);
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const GemmEpilogue epilogue : kEpilogues) {
+      for (const reference::GemmCase& sizes : cases()) {
+        Fused fused(sizes, type, epilogue, sizes.m % 2 == 1);
+        for (const GemmWay& way : gemm_ways(context)) {
+          if (!way.serves(fused.args)) continue;
+          fused.c = TestTensor(type, fused.c.shape());
+          fused.args.c_MN = fused.c;
+          if (fused.args.saved.given()) {
+            fused.saved = TestTensor(type, fused.saved.shape());
+            fused.args.saved = fused.saved;
+          }
+          way.run(fused.args);
+          const Unfused expected = unfused(context, way, fused);
+          EXPECT_EQ(fused.c.bits(), expected.c.bits()) << name_of_case(way, epilogue, sizes);
+          EXPECT_EQ(fused.saved.bits(), expected.saved.bits())
+              << name_of_case(way, epilogue, sizes);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(GemmEpilogueOp, every_epilogue_equals_its_formula) {
+  Context context = test_context(GetParam(), 2);
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const GemmEpilogue epilogue : kEpilogues) {
+      Fused fused({33, 34, 65, false, true}, type, epilogue, true);
+      gemm(context, fused.args);
+      const std::vector<double> y = fused.x.expected(fused.x.bias_rows()),
+                                operand = fused.operand.values(), saved = fused.saved.values(),
+                                c = fused.c.values();
+      const Tolerance once = tolerance_of(type);
+      if (epilogue == kGelu || epilogue == kSwiglu)
+        expect_close(saved, y, gemm_tolerance(type), "what is saved");
+      std::vector<double> expected = y;
+      switch (epilogue) {
+        case kAddResidual:
+          for (std::size_t i = 0; i < y.size(); ++i) expected[i] += operand[i];
+          expect_close(c, expected, {2 * once.relative, 2 * gemm_tolerance(type).relative}, "sum");
+          break;
+        case kGelu:
+          expect_close(c, reference::gelu_forward(saved), once, "gelu");
+          break;
+        case kGeluBackward:
+          expected = reference::gelu_backward(y, operand);
+          expect_close(c, expected, {2.02 * once.relative, 1e-5}, "gelu's gradient");
+          expect_close(saved, reference::gelu_forward(operand), once, "gelu once more");
+          break;
+        case kSwiglu:
+          expect_close(c, reference::swiglu_forward(saved, fused.x.sizes.n / 2), once, "swiglu");
+          break;
+        case kNone:
+          break;
+      }
+    }
+  }
+}
+
+TEST_P(GemmEpilogueOp, what_is_saved_may_be_left_out) {
+  Context context = test_context(GetParam());
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const GemmEpilogue epilogue : {kGelu, kGeluBackward}) {
+      Fused fused({7, 9, 11, false, true}, type, epilogue, false);
+      gemm(context, fused.args);
+      const std::string with = fused.c.bits();
+      fused.args.saved = {};
+      fused.c = TestTensor(type, fused.c.shape());
+      fused.args.c_MN = fused.c;
+      gemm(context, fused.args);
+      EXPECT_EQ(fused.c.bits(), with);
+    }
+  }
+}
+
+TEST_P(GemmEpilogueOp, an_empty_sum_is_a_sum) {
+  Context context = test_context(GetParam());
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    Fused fused({3, 4, 0, false, true}, type, kAddResidual, false);
+    gemm(context, fused.args);
+    EXPECT_EQ(fused.c.values(), fused.operand.values());
+  }
+}
+
+TEST_P(GemmEpilogueOp, the_same_bits_in_every_order) {
+  Context context = test_context(GetParam(), 2);
+  for (const GemmEpilogue epilogue : kEpilogues) {
+    Fused fused({136, 272, 72, false, true}, DType::kBF16, epilogue, true);
+    for (const GemmWay& way : gemm_ways(context)) {
+      if (!way.serves(fused.args)) continue;
+      expect_same_bits([&] {
+        way.run(fused.args);
+        return fused.c.bits() + fused.saved.bits();
+      });
+    }
+  }
+}
+
+TEST_P(GemmEpilogueOp, wrong_operands_are_refused_by_name) {
+  Context context = test_context(GetParam());
+  const auto refused = [&](GemmEpilogue epilogue, const auto& change, const std::string& message) {
+    Fused fused({4, 6, 5, false, true}, DType::kF32, epilogue, false);
+    change(fused);
+    expect_refused([&] { gemm(context, fused.args); }, message);
+  };
+  refused(
+      kNone, [](Fused& f) { f.args.operand = f.operand; }, "gemm.operand: expected nothing");
+  refused(
+      kAddResidual, [](Fused& f) { f.args.saved = f.saved; }, "gemm.saved: expected nothing");
+  refused(
+      kAddResidual, [](Fused& f) { f.args.operand = {}; }, "gemm.operand: expected [4, 6] fp32");
+  refused(
+      kAddResidual, [](Fused& f) { f.args.operand = f.c; }, "gemm.c: shares memory with operand");
+  refused(
+      kSwiglu, [](Fused& f) { f.args.saved = {}; }, "gemm.saved: expected [4, 6] fp32");
+  refused(
+      kSwiglu, [](Fused& f) { f.args.c_MN = f.saved; }, "gemm.saved: shares memory with c");
+  refused(
+      kGelu, [](Fused& f) { f.args.saved = f.c; }, "gemm.saved: shares memory with c");
+  refused(
+      kGelu, [](Fused& f) { f.args.accumulate = Accumulate::kYes; },
+      "gemm.c: an epilogue accumulates nothing");
+  Fused odd({4, 5, 3, false, true}, DType::kF32, kSwiglu, false);
+  expect_refused([&] { gemm(context, odd.args); }, "have an even number of columns");
+}
+
+}  // namespace
+}  // namespace trireme
