@@ -60,7 +60,11 @@ void device_free(void* p) {
     throw Fault(FaultKind::kOutOfBounds, "device_free of an address that was not allocated");
   a->live = false;  // never reused: later accesses are found
   a->initialised = {}, a->cells = {};
-  madvise(a->base, a->size, MADV_DONTNEED);
+  // Only pages that are its own: the first and the last may hold neighbours too.
+  constexpr uintptr_t kPage = 4096;
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(a->base) + kPage - 1) / kPage * kPage;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(a->base + a->size) / kPage * kPage;
+  if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
 #if SIMT_ASAN
   ASAN_POISON_MEMORY_REGION(a->base, a->size);
 #endif
