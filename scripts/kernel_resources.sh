@@ -17,7 +17,7 @@ awk '
     if (warps > limit) warps = limit
     printf "%s\t%s\t%d\t%d\t%d\t%d\t%d\n", arch, name, registers, shared, stack, spill, warps
     name = ""
-  }' "$@" | c++filt | sed -E 's/void trireme::cuda::\(anonymous namespace\):://; s/trireme::cuda::\(anonymous namespace\):://g; s/trireme::cuda:://g; s/__nv_bfloat16/bf16/g; s/>\([^\t]*\t/>\t/; s/kernel\([^\t]*\t/kernel\t/' |
+  }' "$@" | c++filt | sed -E 's/^([^\t]*\t)void /\1/; s/trireme::cuda::\(anonymous namespace\):://; s/trireme::cuda::\(anonymous namespace\):://g; s/trireme::cuda:://g; s/__nv_bfloat16/bf16/g; s/>\([^\t]*\t/>\t/; s/kernel\([^\t]*\t/kernel\t/' |
   sort -t $'\t' -k2,2 -k1,1 |
   awk -F '\t' 'BEGIN { printf "%-8s %-78s %9s %7s %6s %6s %6s\n", "arch", "kernel", "registers", "shared", "stack", "spills", "warps" }
        { printf "%-8s %-78s %9d %7d %6d %6d %6d\n", $1, substr($2, 1, 78), $3, $4, $5, $6, $7 }'

@@ -83,6 +83,13 @@ check tests/e2e/random_kills_test.sh "$train" "${RANDOM_KILLS:-50}" "$RANDOM"
 check tests/e2e/soak_test.sh "$train" "${SOAK_STEPS:-100000}" 1000
 check tests/e2e/soak_test.sh "$train" 20000 200 2
 
+section "CUDA for every architecture"
+if command -v nvcc >/dev/null || scripts/setup.sh --cuda; then
+  check cmake -S . -B build/nightly-cuda -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRIREME_TESTS=OFF -DTRIREME_CUDA=ON \
+    "-DTRIREME_CUDA_ARCHITECTURES=80;86;89;90a;100"
+  check cmake --build build/nightly-cuda --target train
+fi
+
 section "Fuzzing"
 check scripts/fuzz.sh --seconds "${FUZZ_SECONDS:-3600}"
 

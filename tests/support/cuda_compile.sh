@@ -1,17 +1,23 @@
 #!/usr/bin/env bash
-# Compiles and links the CUDA backend, then prints what each kernel takes of a multiprocessor.
+# Compiles and links the CUDA backend, prints what each kernel takes of a multiprocessor, and starts the program where
+# no GPU is.
 #   cuda_compile.sh CMAKE BUILD_FOLDER
-set -euo pipefail
-"$1" --build "$2" --parallel "$(nproc)" --target train_cuda kernels_gpu_tests
-"$(dirname "${BASH_SOURCE[0]}")/../../scripts/kernel_resources.sh" "$2"/cuda/*.log
-# Without a driver it must say so, and end with 3.
-set +e
-text=$("$2"/train_cuda "$(dirname "${BASH_SOURCE[0]}")/../../configs/tiny_llama.json" run.device=cuda 2>&1)
-code=$?
-set -e
-echo "$text"
-if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU; then exit 0; fi
-if [ $code != 3 ]; then
-  echo "exit $code where 3 was due" >&2
-  exit 1
+build=$2
+"$1" --build "$build" --parallel "$(nproc)" --target train_cuda kernels_gpu_tests || exit 1
+. "$(dirname "${BASH_SOURCE[0]}")/../cluster/check.sh"
+"$root/scripts/kernel_resources.sh" "$build"/cuda/*.log
+if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU; then
+  finish
+  exit 0
 fi
+config=("$root/configs/tiny_llama.json" --set run.directory="$scratch/run" --set run.steps=2 --set data.train=synthetic
+  --set evaluation.interval_steps=0 --set data.sequence_length=16 --set checkpoint.async=false)
+text=$("$build/train_cuda" "${config[@]}" --set run.device=cuda 2>&1)
+check "no driver: exit 3" [ $? = 3 ]
+check "and the sentence" contains "$text" "this machine has no NVIDIA driver"
+text=$(TRIREME_TRAIN=$build/train_cuda timeout 60 "$root/scripts/run.sh" -n 2 "${config[@]}" --set run.device=cuda 2>&1)
+check "no driver, two ranks: exit 3" [ $? = 3 ]
+check "said once" [ "$(grep -c '^error: ' <<<"$text")" = 1 ]
+text=$("$build/train_cuda" "${config[@]}" 2>&1)
+check "auto takes the CPU then" [ $? = 0 ]
+finish
