@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "kernels/elementwise/elementwise.h"
-#include "kernels/gelu/gelu.h"
 #include "kernels/rope/rope.h"
 #include "kernels/swiglu/swiglu.h"
 
@@ -219,12 +218,9 @@ void block_forward(const BlockPass& pass, const BlockWeights& weights, const Blo
   norm.residual_TC = acts.s1_TC;
   norm.sum_TC = acts.s2_TC;
   norm_forward(context, norm);
-  linear_forward(context, acts.up_TU, scratch.n_TC, weights.up);
-  if (pass.config.activation == Activation::kSwiGlu) {
-    swiglu_forward(context, scratch.act_TF, acts.up_TU);
-  } else {
-    gelu_forward(context, scratch.act_TF, acts.up_TU);
-  }
+  const bool swiglu = pass.config.activation == Activation::kSwiGlu;
+  linear_forward(context, scratch.act_TF, scratch.n_TC, weights.up,
+                 {swiglu ? GemmEpilogue::kSwiglu : GemmEpilogue::kGelu, {}, acts.up_TU});
   linear_forward(context, scratch.branch_TC, scratch.act_TF, weights.down);
 }
 
@@ -283,11 +279,12 @@ void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
     return index == kNoParam ? TensorView() : store.gradient(index);
   };
 
-  linear_backward_input(context, gradients.act_TF, gradients.dy_TC, weights.down);
   if (pass.config.activation == Activation::kSwiGlu) {
+    linear_backward_input(context, gradients.act_TF, gradients.dy_TC, weights.down);
     swiglu_backward(context, gradients.dup_TU, gradients.act_TF, acts.up_TU, gradients.act_TF);
   } else {
-    gelu_backward(context, gradients.dup_TU, gradients.act_TF, acts.up_TU, gradients.act_TF);
+    linear_backward_input(context, gradients.dup_TU, gradients.dy_TC, weights.down,
+                          {GemmEpilogue::kGeluBackward, acts.up_TU, gradients.act_TF});
   }
   linear_backward_input(context, gradients.n2_TC, gradients.dup_TU, weights.up);
   NormBackward norm;

@@ -22,9 +22,21 @@ LinearGradients gradients_of(const ParamStore& store, const LinearParams& params
   return gradients;
 }
 
-void linear_forward(Context& context, TensorView y_TN, ConstTensorView x_TK,
-                    const LinearWeights& weights) {
+namespace {
+
+Gemm product_with(const LinearEpilogue& epilogue) {
   Gemm args;
+  args.epilogue = epilogue.kind;
+  args.operand = epilogue.operand;
+  args.saved = epilogue.saved;
+  return args;
+}
+
+}  // namespace
+
+void linear_forward(Context& context, TensorView y_TN, ConstTensorView x_TK,
+                    const LinearWeights& weights, const LinearEpilogue& epilogue) {
+  Gemm args = product_with(epilogue);
   args.c_MN = y_TN;
   args.a = x_TK;
   args.b = weights.weight;
@@ -35,8 +47,8 @@ void linear_forward(Context& context, TensorView y_TN, ConstTensorView x_TK,
 }
 
 void linear_backward_input(Context& context, TensorView dx_TK, ConstTensorView dy_TN,
-                           const LinearWeights& weights) {
-  Gemm args;
+                           const LinearWeights& weights, const LinearEpilogue& epilogue) {
+  Gemm args = product_with(epilogue);
   args.c_MN = dx_TK;
   args.a = dy_TN;
   args.b = weights.weight;

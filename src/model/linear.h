@@ -22,11 +22,17 @@ LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& par
 LinearGradients gradients_of(const ParamStore& store, const LinearParams& params,
                              const ModelConfig& config);
 
+/// What follows a product in the same pass over its result, as Gemm has it.
+struct LinearEpilogue {
+  GemmEpilogue kind = GemmEpilogue::kNone;
+  ConstTensorView operand = {};
+  TensorView saved = {};
+};
 void linear_forward(Context& context, TensorView y_TN, ConstTensorView x_TK,
-                    const LinearWeights& weights);
+                    const LinearWeights& weights, const LinearEpilogue& epilogue = {});
 /// B: dx = dy W
 void linear_backward_input(Context& context, TensorView dx_TK, ConstTensorView dy_TN,
-                           const LinearWeights& weights);
+                           const LinearWeights& weights, const LinearEpilogue& epilogue = {});
 /// W: dW = dy^T x or dW += dy^T x, db += sum_t dy. Needs no weights.
 void linear_backward_weight(Context& context, const LinearGradients& gradients,
                             ConstTensorView dy_TN, ConstTensorView x_TK, Accumulate accumulate);
