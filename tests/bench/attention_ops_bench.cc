@@ -77,7 +77,7 @@ std::function<void(Context&)> backward(Operands& operands) {
   AttentionForward before = forward_args(operands);
   before.mask.q = before.mask.kv = {&all, 1};
   // The gradient's softmax needs the forward's own log-sum-exp.
-  Context context({}, 1, detect_isa());
+  Context context(bench_device(), 1, detect_isa());
   attention_forward(context, before);
   return [args = backward_args(operands, before), all](Context& timed) mutable {
     args.mask.q = args.mask.kv = {&all, 1};

@@ -4,39 +4,57 @@
 
 #include "base/op_trace.h"
 #include "base/random.h"
+#include "device/gpu.h"
 #include "plan/machine_rates.h"
+#include "tensor/transfer.h"
 
 namespace trireme::bench {
 
+Device bench_device() {
+  return {gpu::backend_name() == "none" ? DeviceKind::kCpu : DeviceKind::kCuda, 0};
+}
+
+TensorView Operands::keep(Buffer buffer) {
+  if (!context_.on_gpu()) return buffers_.emplace_back(std::move(buffer)).view();
+  const TensorView from = buffer.view();
+  const TensorView to = buffers_.emplace_back(from.dtype, from.shape, context_.device()).view();
+  copy_in(context_, to, {from.data, from.bytes()});
+  return to;
+}
+
 TensorView Operands::indices(std::int64_t count, std::int64_t below) {
-  const TensorView view = buffers_.emplace_back(DType::kI32, Shape{count}).view();
+  Buffer buffer(DType::kI32, Shape{count});
+  const TensorView view = buffer.view();
   std::uint64_t counter = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     view.as<std::int32_t>()[i] =
         static_cast<std::int32_t>(uniform_below(2, static_cast<std::uint64_t>(below), &counter));
   }
-  return view;
+  return keep(std::move(buffer));
 }
 
 TensorView Operands::positions() {
-  const TensorView view = buffers_.emplace_back(DType::kI32, Shape{size.rows()}).view();
+  Buffer buffer(DType::kI32, Shape{size.rows()});
+  const TensorView view = buffer.view();
   for (std::int64_t i = 0; i < size.rows(); ++i) {
     view.as<std::int32_t>()[i] = static_cast<std::int32_t>(i % size.tokens);
   }
-  return view;
+  return keep(std::move(buffer));
 }
 
 /// Of no pattern, neither zero nor subnormal, and quick to make: L has hundreds of millions.
-TensorView Operands::filled(DType dtype, const Shape& shape) {
-  const TensorView view = buffers_.emplace_back(dtype, shape).view();
+TensorView Operands::filled(DType dtype, const Shape& shape, Values values) {
+  Buffer buffer(dtype, shape);
+  const TensorView view = buffer.view();
   std::uint32_t state = 1;
   for (std::int64_t i = 0; i < shape.count(); ++i) {
     state = state * 1664525 + 1013904223;
-    const float value = static_cast<float>(state >> 8) / (1 << 24) - 0.5F;
+    float value = static_cast<float>(state >> 8) / (1 << 24) - 0.5F;
+    if (values == Values::kSquares) value *= value;
     if (dtype == DType::kF32) view.as<float>()[i] = value;
     if (dtype == DType::kBF16) view.as<BFloat16>()[i] = to_bfloat16(value);
   }
-  return view;
+  return keep(std::move(buffer));
 }
 
 namespace {
@@ -87,23 +105,30 @@ void report(benchmark::State& state, const OpTotal& work, const MachineRates& ra
 }
 
 void run(benchmark::State& state, const Size& size, DType type, int threads, const MakeOp& make) {
-  Context context({}, threads, detect_isa());
+  Context context(bench_device(), threads, detect_isa());
   const MachineRates& rates = rates_of(context);
-  Operands operands(size, type);
+  Operands operands(context, size, type);
   const std::function<void(Context&)> op = make(operands);
   const OpTotal work = measure_work(context, op);
+  context.synchronize();
+  // A GPU is handed several calls at once: it must not wait for the host between them.
+  const int calls = context.on_gpu() ? 20 : 1;
   const std::int64_t begin_ns = steady_now_ns();
-  for (auto _ : state) op(context);
+  for (auto _ : state) {
+    for (int i = 0; i < calls; ++i) op(context);
+    context.synchronize();
+  }
   const double seconds = static_cast<double>(steady_now_ns() - begin_ns) * 1e-9;
-  report(state, work, rates, seconds / static_cast<double>(state.iterations()));
+  report(state, work, rates, seconds / static_cast<double>(state.iterations() * calls));
 }
 
 }  // namespace
 
 void add_op(const std::string& op, std::initializer_list<DType> types, const MakeOp& make) {
-  for (const Size& size : kSizes) {
+  const bool gpu = bench_device().kind == DeviceKind::kCuda;
+  for (const Size& size : gpu ? kGpuSizes : kCpuSizes) {
     for (const DType type : types) {
-      for (const int threads : {1, 2}) {
+      for (int threads = 1; threads <= (gpu ? 1 : 2); ++threads) {
         const std::string name = op + "/" + size.name + "/" + std::string(name_of(type)) +
                                  "/threads:" + std::to_string(threads);
         benchmark::RegisterBenchmark(

@@ -1,5 +1,6 @@
 #pragma once
-// Every op at the shapes of three models, each beside this machine's rates.
+// Every op at the shapes of three models, each beside this machine's rates: ops_bench on the CPU,
+// ops_bench_gpu on a GPU.
 
 #include <benchmark/benchmark.h>
 
@@ -21,15 +22,25 @@ struct Size {
   [[nodiscard]] std::int64_t kv_hidden() const { return kv_heads * head_dim(); }
   [[nodiscard]] std::int64_t qkv() const { return hidden + 2 * kv_hidden(); }
 };
-inline constexpr Size kSizes[] = {{"S", 4, 4, 2, 128, 352, 64, 12, 256},
-                                  {"M", 6, 6, 3, 384, 1024, 256, 16, 256},
-                                  {"L", 12, 12, 6, 768, 2048, 512, 4, 50257}};
+inline constexpr Size kCpuSizes[] = {{"S", 4, 4, 2, 128, 352, 64, 12, 256},
+                                     {"M", 6, 6, 3, 384, 1024, 256, 16, 256},
+                                     {"L", 12, 12, 6, 768, 2048, 512, 4, 50257}};
+/// Of the largest two layers: as many as fit beside its logits.
+inline constexpr Size kGpuSizes[] = {{"124M", 12, 12, 12, 768, 3072, 1024, 16, 50304},
+                                     {"1558M", 48, 25, 25, 1600, 6400, 1024, 8, 50304},
+                                     {"8B", 2, 32, 8, 4096, 14336, 8192, 1, 128256}};
+
+/// Where this program's ops run.
+Device bench_device();
 
 /// What an op runs on: buffers live as long as the benchmark, filled with ordinary numbers.
 class Operands {
  public:
-  Operands(const Size& size_, DType type_) : size(size_), type(type_) {}
+  Operands(Context& context, const Size& size_, DType type_)
+      : size(size_), type(type_), context_(context) {}
   TensorView f32(const Shape& shape) { return filled(DType::kF32, shape); }
+  /// f32, not negative.
+  TensorView squares(const Shape& shape) { return filled(DType::kF32, shape, Values::kSquares); }
   /// Of the benchmark's type.
   TensorView typed(const Shape& shape) { return filled(type, shape); }
   /// In [0, below).
@@ -41,18 +52,22 @@ class Operands {
   const DType type;
 
  private:
-  TensorView filled(DType dtype, const Shape& shape);
+  enum class Values : std::uint8_t { kAny, kSquares };
+  TensorView filled(DType dtype, const Shape& shape, Values values = Values::kAny);
+  /// The tensor, or a copy of it where the benchmark runs.
+  TensorView keep(Buffer buffer);
+  Context& context_;
   std::vector<Buffer> buffers_;
 };
 
 /// Takes its operands and returns what is timed.
 using MakeOp = std::function<std::function<void(Context&)>(Operands&)>;
 
-/// Registers OP/SIZE/TYPE/threads:N for S, M, L, the types, and 1 and 2 threads. What is timed
-/// calls one op: its span says how many operations and bytes a call has. Counters of a product or
-/// attention: GFLOP/s, sgemm_GFLOP/s and of_sgemm (bf16 products: bf16_GFLOP/s and of_bf16), with
-/// what this machine reaches on large matrices; of the others: GB/s, copy_GB/s and of_copy, with a
-/// copy of as many bytes.
+/// Registers OP/SIZE/TYPE/threads:N for all sizes, the types, and 1 and 2 threads (of a CPU). What
+/// is timed calls one op: its span says how many operations and bytes a call has. Counters of a
+/// product or attention: GFLOP/s, sgemm_GFLOP/s and of_sgemm (bf16 products: bf16_GFLOP/s and
+/// of_bf16), with what this machine reaches on large matrices; of the others: GB/s, copy_GB/s and
+/// of_copy, with a copy of as many bytes.
 void add_op(const std::string& op, std::initializer_list<DType> types, const MakeOp& make);
 
 inline constexpr std::initializer_list<DType> kBothTypes = {DType::kF32, DType::kBF16};

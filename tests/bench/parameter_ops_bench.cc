@@ -27,11 +27,9 @@ std::function<void(Context&)> adamw_of(Operands& operands) {
     tensor.parameter = operands.f32(shape);
     if (operands.type == DType::kBF16) tensor.form = operands.typed(shape);
     tensor.exp_avg = operands.f32(shape);
-    tensor.exp_avg_sq = operands.f32(shape);
+    tensor.exp_avg_sq = operands.squares(shape);
     tensor.gradient = operands.f32(shape);
     tensor.weight_decay = 0.1;
-    float* squares = tensor.exp_avg_sq.as<float>();
-    for (std::int64_t i = 0; i < shape.count(); ++i) squares[i] *= squares[i];
     tensors.push_back(tensor);
   }
   return [tensors](Context& context) { adamw_update(context, tensors, {}, {1e-6, 0.1, 0.05, 1}); };

@@ -40,7 +40,7 @@ MakeOp norm_forward_of(NormOp op) {
 MakeOp norm_backward_of(NormOp op) {
   return [op](Operands& operands) -> std::function<void(Context&)> {
     const NormForward forward = norm_args(operands, op);
-    Context context({}, 1, detect_isa());
+    Context context(bench_device(), 1, detect_isa());
     norm_forward(context, forward);
     NormBackward args;
     args.op = op;
@@ -169,7 +169,7 @@ std::function<void(Context&)> cross_entropy_statistics_of(Operands& operands) {
 
 std::function<void(Context&)> cross_entropy_finish_of(Operands& operands) {
   const CrossEntropyStatistics before = statistics_args(operands);
-  Context context({}, 1, detect_isa());
+  Context context(bench_device(), 1, detect_isa());
   cross_entropy_statistics(context, before);
   CrossEntropyFinish args;
   args.loss_T = operands.f32(before.maximum_T.shape);
