@@ -9,7 +9,7 @@ namespace trireme::simt {
 // thread: linear index in the block, -1 = caller.
 void note_read(const void*, size_t, int thread = -1);
 void note_write(void*, size_t, int thread = -1);
-void note_atomic(void*, size_t, bool is_float);
+void note_atomic(void*, size_t, bool is_float, Loc);
 void async_issue(void* dst, const void* src, int bytes, int source_bytes);
 void async_commit();
 void async_wait(int groups_left);
@@ -29,10 +29,18 @@ void tma_store(const CUtensorMap* map, const void* src, int rank, const int* coo
 void tma_check_map(const CUtensorMap* map, const char* what);
 void bulk_commit();
 void bulk_wait(int groups_left, bool read_only, Loc);
-uint64_t wgmma_descriptor_sw128(const void* tile);
+/// With the 128-byte swizzle; leading_bytes: distance of blocks of 64 along M or N (unused, 16,
+/// where the operand is K-major).
+uint64_t wgmma_descriptor(const void* tile, uint32_t leading_bytes);
 void wgmma_fence();
-void wgmma_issue(float* d, int n, const uint32_t* a_registers, uint64_t a, uint64_t b,
-                 bool accumulate, Loc);
+struct WgmmaShape {
+  int n;
+  bool a_mn_major, b_mn_major, accumulate;
+  bool operator==(const WgmmaShape&) const = default;
+};
+/// a_registers: null where A stands in shared memory.
+void wgmma_issue(float* d, const WgmmaShape&, const uint32_t* a_registers, uint64_t a, uint64_t b,
+                 Loc);
 void wgmma_commit();
 void wgmma_wait(int groups_left, Loc);
 void set_max_registers(int n, bool increase, Loc);

@@ -154,7 +154,8 @@ void run_grid(const LaunchShape& shape, void (*body)(void*), void* context, size
     if (w->faulted) {
       std::string s =
           std::string(shape.name) + ": " + name_of(w->fault_kind) + ": " + w->fault_text;
-      if (w->fault_pc) s += "\n    at " + symbol(w->fault_pc);
+      if (!w->fault_at.empty() || w->fault_pc)
+        s += "\n    at " + (w->fault_at.empty() ? symbol(w->fault_pc) : w->fault_at);
       if (w->fault_other_pc) s += "\n    the other access at " + symbol(w->fault_other_pc);
       throw Fault(w->fault_kind, s);
     }

@@ -137,6 +137,8 @@ void fault(FaultKind kind, const std::string& text) {
     std::snprintf(at, sizeof at, "block (%u,%u,%u) ", b.x, b.y, b.z);
     w->fault_text = at + thread_name(*w, w->current->linear) + ": " + text;
     w->fault_pc = t_pc;
+    w->fault_at = t_loc ? where(*t_loc) : "";
+    t_loc = nullptr;
   }
   // The other fibers are abandoned: a kernel owns nothing that needs a destructor.
   leave_for_launch(*w);

@@ -123,11 +123,12 @@ void thread_exit(Worker& w) {
     if (r.arrived && (r.mask >> lane & 1))
       fault(FaultKind::kBadCollective, "lane leaves the kernel while its warp waits for it in " +
                                            std::string(r.what) + " at " + where(r.loc));
-  for (int b = 1; b < 16; ++b)
-    for (int t : w.barrier[b].arrivals)
-      if (t == me.linear && !w.live)
-        fault(FaultKind::kDivergentBarrier,
-              "block ends with an incomplete named barrier " + std::to_string(b));
+  for (int b = 1; b < 16 && !w.live; ++b)
+    if (w.barrier[b].arrived)
+      fault(FaultKind::kDivergentBarrier, "block ends with " +
+                                              std::to_string(w.barrier[b].arrived) + " of " +
+                                              std::to_string(w.barrier[b].expected) +
+                                              " arrivals at named barrier " + std::to_string(b));
   if (w.barrier[0].arrived)
     fault(FaultKind::kDivergentBarrier,
           "thread leaves the kernel while " + std::to_string(w.barrier[0].arrived) +

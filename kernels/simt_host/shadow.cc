@@ -166,16 +166,18 @@ void note_write(void* p, size_t n, int thread) {
   if (t_worker)
     check(*t_worker, p, n, thread < 0 ? t_worker->current->linear : thread, Kind::kWrite, 1);
 }
-void note_atomic(void* p, size_t n, bool is_float) {
+void note_atomic(void* p, size_t n, bool is_float, Loc loc) {
   if (!t_worker) return;
+  const LocScope scope(loc);
   ++t_worker->stats.atomics;
   t_worker->stats.float_atomics += is_float;
   check(*t_worker, p, n, t_worker->current->linear, Kind::kAtomic, n);
 }
 
 void check_alignment(const void* p, size_t bytes) {
-  if (t_worker && reinterpret_cast<uintptr_t>(p) % bytes)
-    fault(FaultKind::kMisaligned, std::to_string(bytes) + "-byte access");
+  if (!t_worker || reinterpret_cast<uintptr_t>(p) % bytes == 0) return;
+  t_pc = __builtin_return_address(0);
+  fault(FaultKind::kMisaligned, std::to_string(bytes) + "-byte access");
 }
 
 }  // namespace trireme::simt

@@ -126,8 +126,8 @@ inline int __all_sync(unsigned mask, int p, SIMT_LOC) {
 // ---- atomics: relaxed, device scope ----
 namespace trireme::simt {
 template <class T, class F>
-__attribute__((no_sanitize("thread"))) T atomic_update(T* p, F f) {
-  note_atomic(p, sizeof(T), std::is_floating_point_v<T>);
+__attribute__((no_sanitize("thread"))) T atomic_update(T* p, F f, Loc loc) {
+  note_atomic(p, sizeof(T), std::is_floating_point_v<T>, loc);
   using U = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
   U* u = reinterpret_cast<U*>(p);
   U old = __atomic_load_n(u, __ATOMIC_RELAXED);
@@ -138,39 +138,47 @@ __attribute__((no_sanitize("thread"))) T atomic_update(T* p, F f) {
 }
 }  // namespace trireme::simt
 template <class T>
-T atomicAdd(T* p, std::type_identity_t<T> v) {
-  return trireme::simt::atomic_update(p, [=](T x) { return x + v; });
+T atomicAdd(T* p, std::type_identity_t<T> v, SIMT_LOC) {
+  return trireme::simt::atomic_update(
+      p, [=](T x) { return x + v; }, loc);
 }
 template <class T>
-T atomicSub(T* p, std::type_identity_t<T> v) {
-  return trireme::simt::atomic_update(p, [=](T x) { return x - v; });
+T atomicSub(T* p, std::type_identity_t<T> v, SIMT_LOC) {
+  return trireme::simt::atomic_update(
+      p, [=](T x) { return x - v; }, loc);
 }
 template <class T>
-T atomicMax(T* p, std::type_identity_t<T> v) {
-  return trireme::simt::atomic_update(p, [=](T x) { return x > v ? x : v; });
+T atomicMax(T* p, std::type_identity_t<T> v, SIMT_LOC) {
+  return trireme::simt::atomic_update(
+      p, [=](T x) { return x > v ? x : v; }, loc);
 }
 template <class T>
-T atomicMin(T* p, std::type_identity_t<T> v) {
-  return trireme::simt::atomic_update(p, [=](T x) { return x < v ? x : v; });
+T atomicMin(T* p, std::type_identity_t<T> v, SIMT_LOC) {
+  return trireme::simt::atomic_update(
+      p, [=](T x) { return x < v ? x : v; }, loc);
 }
 template <class T>
-T atomicOr(T* p, std::type_identity_t<T> v) {
-  return trireme::simt::atomic_update(p, [=](T x) { return x | v; });
+T atomicOr(T* p, std::type_identity_t<T> v, SIMT_LOC) {
+  return trireme::simt::atomic_update(
+      p, [=](T x) { return x | v; }, loc);
 }
 template <class T>
-T atomicAnd(T* p, std::type_identity_t<T> v) {
-  return trireme::simt::atomic_update(p, [=](T x) { return x & v; });
+T atomicAnd(T* p, std::type_identity_t<T> v, SIMT_LOC) {
+  return trireme::simt::atomic_update(
+      p, [=](T x) { return x & v; }, loc);
 }
 template <class T>
-T atomicExch(T* p, std::type_identity_t<T> v) {
-  return trireme::simt::atomic_update(p, [=](T) { return v; });
+T atomicExch(T* p, std::type_identity_t<T> v, SIMT_LOC) {
+  return trireme::simt::atomic_update(
+      p, [=](T) { return v; }, loc);
 }
 template <class T>
-T atomicCAS(T* p, std::type_identity_t<T> compare, std::type_identity_t<T> v) {
-  return trireme::simt::atomic_update(p, [=](T x) { return x == compare ? v : x; });
+T atomicCAS(T* p, std::type_identity_t<T> compare, std::type_identity_t<T> v, SIMT_LOC) {
+  return trireme::simt::atomic_update(
+      p, [=](T x) { return x == compare ? v : x; }, loc);
 }
-inline void __threadfence() {}
-inline void __threadfence_block() {}
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 // ---- loads with cache hints ----
 template <class T>

@@ -84,8 +84,8 @@ struct Copy {  // cp.async
 };
 
 struct WgmmaOp {
-  int n;
-  bool accumulate, a_in_registers;
+  WgmmaShape shape;
+  bool a_in_registers;
   uint64_t a, b;
   uint32_t a_registers[4];
   float* d;
@@ -207,6 +207,7 @@ struct Worker {
   bool faulted = false;
   FaultKind fault_kind{};
   std::string fault_text;
+  std::string fault_at;  // of a built-in; else fault_pc says where
   const void *fault_pc = nullptr, *fault_other_pc = nullptr;
 
   bool knows(int t, int other, uint32_t c) const {
@@ -218,6 +219,12 @@ struct Worker {
 inline constinit thread_local Worker* t_worker = nullptr;
 /// Program counter of the access being checked.
 inline constinit thread_local const void* t_pc = nullptr;
+/// Where the kernel called a built-in that is being checked; otherwise null.
+inline constinit thread_local const Loc* t_loc = nullptr;
+struct LocScope {
+  explicit LocScope(const Loc& loc) { t_loc = &loc; }
+  ~LocScope() { t_loc = nullptr; }
+};
 /// The runtime's own accesses are not a kernel's: instrumented copies of std:: templates reach the
 /// callbacks of shadow.cc from here too.
 inline constinit thread_local int t_in_runtime = 0;

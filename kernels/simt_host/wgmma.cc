@@ -5,41 +5,75 @@
 
 namespace trireme::simt {
 
-uint64_t wgmma_descriptor_sw128(const void* tile) {
+uint64_t wgmma_descriptor(const void* tile, uint32_t leading_bytes) {
   uint64_t offset = smem_offset(*t_worker, tile, "wgmma descriptor");
   if (offset % 16)
     fault(FaultKind::kMisaligned, "wgmma operand at shared byte " + std::to_string(offset));
-  return offset >> 4 | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
+  if (leading_bytes % 16 || leading_bytes >= 1 << 18)
+    fault(FaultKind::kWgmma,
+          "wgmma operand with blocks " + std::to_string(leading_bytes) + " bytes apart");
+  return offset >> 4 | uint64_t(leading_bytes >> 4) << 16 | uint64_t(1024 >> 4) << 32 |
+         uint64_t(1) << 62;
 }
 
 namespace {
 
-// A K-major operand of 16 columns: f(row, column of 8, shared offset of 16 bytes).
+/// Eight bf16 of an operand that stand together in shared memory.
+struct Chunk {
+  int row, k;  // of the first; row along M or N
+  bool along_k;
+  uint32_t at;
+};
+
+/// The 16-byte pieces of an operand of `rows` x 16 (PTX ISA, canonical layouts of wgmma with the
+/// 128-byte swizzle).
 template <class F>
-void each_operand_chunk(uint64_t descriptor, int rows, F f) {
-  uint32_t start = uint32_t(descriptor & 0x3fff) << 4, stride = uint32_t(descriptor >> 32 & 0x3fff)
-                                                                << 4;
+void each_chunk(uint64_t descriptor, int rows, bool mn_major, F f) {
+  const auto start = uint32_t(descriptor & 0x3fff) << 4;
+  const auto leading = uint32_t(descriptor >> 16 & 0x3fff) << 4;
+  const auto stride = uint32_t(descriptor >> 32 & 0x3fff) << 4;
   if (descriptor >> 62 != 1 || (descriptor >> 49 & 7))
     fault(FaultKind::kWgmma,
           "only descriptors with 128-byte swizzle and base offset 0 are modelled");
-  if ((start & 1023) >= 128)
+  if ((start & 1023) >= (mn_major ? 1u : 128u))
     fault(FaultKind::kWgmma, "operand begins inside a 1024-byte swizzle pattern");
-  for (int r = 0; r < rows; ++r)
-    for (int c = 0; c < 2; ++c)
-      f(r, c * 8,
-        swizzle_128(start + uint32_t(r / 8) * stride + uint32_t(r % 8) * 128 + uint32_t(c) * 16));
+  if (stride % 1024 || (mn_major && rows > 64 && (leading % 1024 || leading == 0)))
+    fault(FaultKind::kWgmma, "operand whose 1024-byte swizzle patterns stand " +
+                                 std::to_string(stride) + " and " + std::to_string(leading) +
+                                 " bytes apart");
+  if (mn_major) {
+    for (int row = 0; row < rows; row += 8)
+      for (int k = 0; k < 16; ++k) {
+        const uint32_t at = start + uint32_t(row / 64) * leading + uint32_t(k / 8) * stride +
+                            uint32_t(k % 8) * 128 + uint32_t(row % 64) * 2;
+        f(Chunk{row, k, false, swizzle_128(at)});
+      }
+    return;
+  }
+  for (int row = 0; row < rows; ++row)
+    for (int k = 0; k < 16; k += 8) {
+      const uint32_t at =
+          start + uint32_t(row / 8) * stride + uint32_t(row % 8) * 128 + uint32_t(k) * 2;
+      f(Chunk{row, k, true, swizzle_128(at)});
+    }
+}
+template <class F>
+void each_chunk_of_a(const WgmmaOp& op, F f) {
+  if (!op.a_in_registers) each_chunk(op.a, 64, op.shape.a_mn_major, f);
+}
+template <class F>
+void each_chunk_of_b(const WgmmaOp& op, F f) {
+  each_chunk(op.b, op.shape.n, op.shape.b_mn_major, f);
 }
 
-void check_operands(Worker& w, const WgmmaOp& o, int me) {
-  int warp = me / 32 % 4;
-  bool record = warp == 0;
-  if (!o.a_in_registers)
-    each_operand_chunk(o.a, 64, [&](int r, int, uint32_t at) {
-      if (record || r / 16 == warp) check_async_read(w, at, 16, me, record, "wgmma (A)");
-    });
-  each_operand_chunk(o.b, o.n, [&](int, int, uint32_t at) {
-    check_async_read(w, at, 16, me, record, "wgmma (B)");
+void check_operands(Worker& w, const WgmmaOp& op, int me) {
+  const int warp = me / 32 % 4;
+  const bool record = warp == 0;
+  each_chunk_of_a(op, [&](const Chunk& c) {
+    if (record || c.row / 16 == warp) check_async_read(w, c.at, 16, me, record, "wgmma (A)");
   });
+  each_chunk_of_b(op,
+                  [&](const Chunk& c) { check_async_read(w, c.at, 16, me, record, "wgmma (B)"); });
 }
 
 #if defined(__GNUC__) && !SIMT_ASAN
@@ -63,89 +97,111 @@ Accumulator* find_accumulator(Thread& t, const float* d) {
   return nullptr;
 }
 
-void finish_groups(Worker& w, int first, int count, const Loc& loc) {
-  Thread* t0 = &w.threads[first];
-  static thread_local std::vector<float> tile, a, b;
-  a.resize(64 * 16), b.resize(16 * 256), tile.resize(64 * 256);
-  auto fail = [&](const char* text) {
-    fault(FaultKind::kWgmma, std::string(text) + ", seen at the wait at " + where(loc));
-  };
-  auto move = [&](size_t g, size_t i, bool in) {  // accumulators of the 128 threads <-> tile
-    int n = t0->wgmma_groups[g][i].n;
-    for (int t = 0; t < 128; ++t) {
-      float* v = find_accumulator(t0[t], t0[t].wgmma_groups[g][i].d)->value.data();
-      float* base = &tile[size_t(t / 32 * 16 + t % 32 / 4) * n + 2 * (t & 3)];
-      for (int e = 0; e < n / 2; ++e) {
-        float& x = base[(e / 2 & 1) * 8 * n + e / 4 * 8 + (e & 1)];
-        in ? void(x = v[e]) : void(v[e] = x);
-      }
-    }
-  };
-  for (int t = 0; t < 128; ++t)
-    if (t0[t].wgmma_groups.size() != t0->wgmma_groups.size())
-      fail("the threads of a warpgroup have committed different numbers of wgmma groups");
-  for (int g = 0; g < count; ++g) {
-    auto& ops = t0->wgmma_groups[size_t(g)];
+/// The products of a warpgroup, whose 128 threads must all have asked for the same.
+class Warpgroup128 {
+ public:
+  Warpgroup128(Worker& w, int first, const Loc& loc)
+      : w_(w), first_(first), threads_(&w.threads[size_t(first)]), loc_(loc) {
+    a_.resize(64 * 16), b_.resize(16 * 256), tile_.resize(64 * 256);
+  }
+
+  /// Executes the oldest groups and gives the threads their accumulators.
+  void finish(int groups) {
+    for (int t = 0; t < 128; ++t)
+      if (threads_[t].wgmma_groups.size() != threads_->wgmma_groups.size())
+        fail("the threads of a warpgroup have committed different numbers of wgmma groups");
+    for (int g = 0; g < groups; ++g) execute_group(size_t(g));
+    for (int t = 0; t < 128; ++t)
+      for (int g = 0; g < groups; ++g) hand_over(threads_[t]);
+  }
+
+ private:
+  [[noreturn]] void fail(const char* text) const {
+    fault(FaultKind::kWgmma, std::string(text) + ", seen at the wait at " + where(loc_));
+  }
+
+  const std::vector<WgmmaOp>& group(int thread, size_t g) const {
+    return threads_[thread].wgmma_groups[g];
+  }
+
+  void execute_group(size_t g) {
+    const auto& ops = group(0, g);
     for (int t = 1; t < 128; ++t)
-      if (t0[t].wgmma_groups[size_t(g)].size() != ops.size())
+      if (group(t, g).size() != ops.size())
         fail("the threads of a warpgroup have issued different numbers of wgmmas");
     for (size_t i = 0; i < ops.size(); ++i) {
-      auto& o = ops[i];
+      const WgmmaOp& op = ops[i];
       for (int t = 1; t < 128; ++t) {
-        auto& p = t0[t].wgmma_groups[size_t(g)][i];
-        if (p.n != o.n || p.a != o.a || p.b != o.b || p.accumulate != o.accumulate ||
-            p.a_in_registers != o.a_in_registers || p.loc.line() != o.loc.line())
+        const WgmmaOp& other = group(t, g)[i];
+        if (!(other.shape == op.shape) || other.a != op.a || other.b != op.b ||
+            other.a_in_registers != op.a_in_registers || other.loc.line() != op.loc.line())
           fail("the threads of a warpgroup have issued different wgmmas");
       }
-      if (i == 0 || ops[i - 1].d != o.d) move(size_t(g), i, true);
-      ++w.stats.wgmmas;
-      if (o.a_in_registers) {
-        for (int t = 0; t < 128; ++t) {
-          auto& r = t0[t].wgmma_groups[size_t(g)][i].a_registers;
-          for (int e = 0; e < 4; ++e) {
-            float* x = &a[size_t(t / 32 * 16 + t % 32 / 4 + 8 * (e & 1)) * 16 + 2 * (t & 3) +
-                          8 * (e >> 1)];
-            x[0] = from_bf16(r[e] & 0xffff), x[1] = from_bf16(r[e] >> 16);
-          }
-        }
-      } else {
-        each_operand_chunk(o.a, 64, [&](int r, int c, uint32_t at) {
-          uint16_t v[8];
-          std::memcpy(v, w.smem + at, 16);
-          for (int e = 0; e < 8; ++e) a[size_t(r) * 16 + c + e] = from_bf16(v[e]);
-        });
-      }
-      each_operand_chunk(o.b, o.n, [&](int r, int c, uint32_t at) {
-        uint16_t v[8];
-        std::memcpy(v, w.smem + at, 16);
-        for (int e = 0; e < 8; ++e) b[size_t(c + e) * o.n + r] = from_bf16(v[e]);
-      });
-      if (!o.accumulate) std::fill_n(tile.begin(), 64 * o.n, 0.0f);
-      multiply(tile.data(), a.data(), b.data(), o.n);
-      if (i + 1 == ops.size() || ops[i + 1].d != o.d) move(size_t(g), i, false);
-      if (!o.a_in_registers)
-        each_operand_chunk(o.a, 64,
-                           [&](int, int, uint32_t at) { end_async_read(w, at, 16, first); });
-      each_operand_chunk(o.b, o.n,
-                         [&](int, int, uint32_t at) { end_async_read(w, at, 16, first); });
+      const int n = op.shape.n;
+      if (i == 0 || ops[i - 1].d != op.d) move_accumulators(g, i, true);
+      if (!op.shape.accumulate) std::fill_n(tile_.begin(), 64 * n, 0.0f);
+      load_operands(g, i);
+      ++w_.stats.wgmmas;
+      multiply(tile_.data(), a_.data(), b_.data(), n);
+      if (i + 1 == ops.size() || ops[i + 1].d != op.d) move_accumulators(g, i, false);
+      each_chunk_of_a(op, [&](const Chunk& c) { end_async_read(w_, c.at, 16, first_); });
+      each_chunk_of_b(op, [&](const Chunk& c) { end_async_read(w_, c.at, 16, first_); });
     }
   }
-  for (int t = 0; t < 128; ++t) {
-    Thread& th = t0[t];
-    for (int g = 0; g < count; ++g) {
-      for (auto& o : th.wgmma_groups.front()) {
-        Accumulator& acc = *find_accumulator(th, o.d);
-        if (--acc.in_flight) continue;
-        --th.accumulators_in_flight;
-        for (int e = 0; e < o.n / 2; ++e)
-          if (std::bit_cast<uint32_t>(o.d[e]) != kPoison)
-            fail("accumulator registers were written while a wgmma was in flight");
-        std::copy(acc.value.begin(), acc.value.end(), o.d);
+
+  /// Between the true values of the threads' accumulators and the tile.
+  void move_accumulators(size_t g, size_t i, bool in) {
+    const int n = group(0, g)[i].shape.n;
+    for (int t = 0; t < 128; ++t) {
+      float* value = find_accumulator(threads_[t], group(t, g)[i].d)->value.data();
+      float* base = &tile_[size_t(t / 32 * 16 + t % 32 / 4) * size_t(n) + size_t(2 * (t & 3))];
+      for (int e = 0; e < n / 2; ++e) {
+        float& x = base[(e / 2 & 1) * 8 * n + e / 4 * 8 + (e & 1)];
+        in ? void(x = value[e]) : void(value[e] = x);
       }
-      th.wgmma_groups.pop_front();
     }
   }
-}
+
+  void load_operands(size_t g, size_t i) {
+    const WgmmaOp& op = group(0, g)[i];
+    const auto spread = [&](const Chunk& c, float* to, int row_stride, int k_stride) {
+      uint16_t bits[8];
+      std::memcpy(bits, w_.smem + c.at, 16);
+      to += c.row * row_stride + c.k * k_stride;
+      for (int e = 0; e < 8; ++e) to[e * (c.along_k ? k_stride : row_stride)] = from_bf16(bits[e]);
+    };
+    each_chunk_of_a(op, [&](const Chunk& c) { spread(c, a_.data(), 16, 1); });
+    each_chunk_of_b(op, [&](const Chunk& c) { spread(c, b_.data(), 1, op.shape.n); });
+    if (!op.a_in_registers) return;
+    for (int t = 0; t < 128; ++t) {
+      const auto& registers = group(t, g)[i].a_registers;
+      for (int e = 0; e < 4; ++e) {
+        const int row = t / 32 * 16 + t % 32 / 4 + 8 * (e & 1), k = 2 * (t & 3) + 8 * (e >> 1);
+        a_[size_t(row * 16 + k)] = from_bf16(registers[e] & 0xffff);
+        a_[size_t(row * 16 + k + 1)] = from_bf16(registers[e] >> 16);
+      }
+    }
+  }
+
+  void hand_over(Thread& thread) {
+    for (const WgmmaOp& op : thread.wgmma_groups.front()) {
+      Accumulator& accumulator = *find_accumulator(thread, op.d);
+      if (--accumulator.in_flight) continue;
+      --thread.accumulators_in_flight;
+      for (int e = 0; e < op.shape.n / 2; ++e)
+        if (std::bit_cast<uint32_t>(op.d[e]) != kPoison)
+          fail("accumulator registers were written while a wgmma was in flight");
+      std::copy(accumulator.value.begin(), accumulator.value.end(), op.d);
+    }
+    thread.wgmma_groups.pop_front();
+  }
+
+  Worker& w_;
+  int first_;
+  Thread* threads_;
+  const Loc& loc_;
+  inline static thread_local std::vector<float> tile_, a_, b_;
+};
 
 }  // namespace
 
@@ -155,25 +211,27 @@ void wgmma_fence() {
   std::erase_if(t.accumulators, [](auto& a) { return !a.in_flight; });
 }
 
-void wgmma_issue(float* d, int n, const uint32_t* a_registers, uint64_t a, uint64_t b,
-                 bool accumulate, Loc loc) {
+void wgmma_issue(float* d, const WgmmaShape& shape, const uint32_t* a_registers, uint64_t a,
+                 uint64_t b, Loc loc) {
   Worker& w = *t_worker;
   RuntimeScope scope;
   t_pc = __builtin_return_address(0);
   Thread& t = *w.current;
+  const int n = shape.n;
   if ((t.linear / 128 + 1) * 128 > w.count)
     fault(FaultKind::kWgmma, "wgmma in a warpgroup of less than 128 threads");
   if (!t.wgmma_fenced)
     fault(FaultKind::kWgmma, "wgmma at " + where(loc) + " with no wgmma.fence before it");
-  WgmmaOp o{n, accumulate, a_registers != nullptr, a, b, {}, d, loc};
-  if (a_registers) std::copy_n(a_registers, 4, o.a_registers);
-  if (t.linear % 32 == 0 && w.checking) check_operands(w, o, t.linear);
+  WgmmaOp op{shape, a_registers != nullptr, a, b, {}, d, loc};
+  if (a_registers) std::copy_n(a_registers, 4, op.a_registers);
+  if (t.linear % 32 == 0 && w.checking) check_operands(w, op, t.linear);
   Accumulator* acc = find_accumulator(t, d);
   if (!acc) {
     acc = &t.accumulators.emplace_back(d, n, 0, std::vector<float>(d, d + n / 2));
   } else if (acc->n != n) {
     fault(FaultKind::kWgmma, "accumulators used with two shapes");
-  } else if (!acc->in_flight && accumulate && std::memcmp(acc->value.data(), d, size_t(n) * 2)) {
+  } else if (!acc->in_flight && shape.accumulate &&
+             std::memcmp(acc->value.data(), d, size_t(n) * 2) != 0) {
     fault(FaultKind::kWgmma,
           "wgmma at " + where(loc) + ": accumulators were modified with no wgmma.fence after it");
   }
@@ -181,7 +239,7 @@ void wgmma_issue(float* d, int n, const uint32_t* a_registers, uint64_t a, uint6
     ++t.accumulators_in_flight;
     std::fill_n(d, n / 2, std::bit_cast<float>(kPoison));
   }
-  t.wgmma_open.push_back(o);
+  t.wgmma_open.push_back(op);
   t_pc = nullptr;
 }
 
@@ -207,7 +265,7 @@ void wgmma_wait(int left, Loc loc) {
   if (++g.arrived < 128) return wait_here(w, "wgmma.wait_group", loc);
   g.arrived = 0;
   RuntimeScope scope;
-  finish_groups(w, first, int(t.wgmma_groups.size()) - left, loc);
+  Warpgroup128(w, first, loc).finish(int(t.wgmma_groups.size()) - left);
   for (int k = 127; k >= 0; --k) {
     int i = first + (w.opt.order == Order::kBackward ? 127 - k : k);
     if (i != t.linear) wake(w, i, true);

@@ -1,0 +1,22 @@
+#pragma once
+// Small kernels that use one feature of Hopper each; their tests know the answers. They are
+// compiled by nvcc too.
+
+#include <cuda_bf16.h>
+
+namespace trireme::simt_cases {
+
+using Bf16 = __nv_bfloat16;
+
+/// to[c2.., c1.., c0..] = 2 from: a box of 2 x 8 x 64 of tensors [d2, d1, d0].
+void double_box(Bf16* to, const Bf16* from, int d0, int d1, int d2, int c0, int c1, int c2);
+
+/// out[64, n] = twice a b^T, with a [64, 64] from shared memory and then from registers, b [n, 64].
+void multiply_a_from_registers(float* out, const Bf16* a, const Bf16* b, int n);
+
+/// out[64, n] = op(a) op(b)^T over k = 64: a is [64, k], or [k, 64] where a_mn_major; b is [n, k],
+/// or [k, n] where b_mn_major. n: 64, 96, 128, 192 or 256.
+void multiply_majors(float* out, const Bf16* a, const Bf16* b, int n, bool a_mn_major,
+                     bool b_mn_major);
+
+}  // namespace trireme::simt_cases
