@@ -12,6 +12,8 @@
 #   train     124M and 1.5B parameters: 20 steps each, losses beside the CPU's where that is quick; resume
 #   ranks     two and four ranks on one GPU by NCCL: losses of one rank
 #   times     train benchmark at both sizes: tokens/s, ops beside copy and product rates
+#   ops       every op at the shapes of three models in TB/s or TFLOP/s beside the same rates (ops_bench_gpu)
+#   pytorch   the same step, attention, a product and a copy by PyTorch, where python3 has it
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -26,7 +28,7 @@ while (($#)); do
   esac
   shift
 done
-((${#stages[@]})) || stages=(device kernels memcheck train ranks times)
+((${#stages[@]})) || stages=(device kernels memcheck train ranks times ops pytorch)
 first_of() { local path && for path in "$@"; do [ ! -x "$path" ] || { echo "$path" && return; }; done; }
 [ "$train" ] || train=$(first_of "$here/train" "$here/../build/cuda-release/train")
 [ "$tests" ] || tests=$(first_of "$here/kernels_gpu_tests" "$here/../build/cuda-release/kernels_gpu_tests")
@@ -114,6 +116,19 @@ stage_times() {
     timeout 220 "$train" benchmark $size.json --steps 5 || code=1
   done
   return $code
+}
+
+stage_ops() {
+  local bench
+  bench=$(first_of "$here/ops_bench_gpu" "$here/../build/cuda-release/ops_bench_gpu")
+  [ "$bench" ] || { echo "ops_bench_gpu was not built (-DTRIREME_BENCHMARKS=ON): skipped" && return 0; }
+  timeout 470 "$bench" --benchmark_min_time=0.2s --benchmark_out=ops-figures.json --benchmark_out_format=json
+}
+stage_pytorch() {
+  local python=${PYTHON:-python3} script
+  "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null || { echo "$python has no torch with CUDA: skipped" && return 0; }
+  script=$(ls "$here/gpu_reference.py" "$here/pytorch/gpu_reference.py" 2>/dev/null | head -n 1)
+  timeout 470 "$python" "$script" 124m.json 1558m.json
 }
 
 status=0
