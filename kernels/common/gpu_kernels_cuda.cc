@@ -2,6 +2,7 @@
 #include "kernels/adamw/adamw_table.h"
 #include "kernels/cross_entropy/cross_entropy_table.h"
 #include "kernels/elementwise/elementwise_table.h"
+#include "kernels/embedding/embedding_table.h"
 #include "kernels/gelu/gelu_table.h"
 #include "kernels/gemm/gemm_gpu_table.h"
 #include "kernels/grad_norm/grad_norm_table.h"
@@ -14,6 +15,7 @@ const GpuKernels& gpu_kernels() {
       .adamw = &cuda::adamw_cuda,
       .cross_entropy = &cuda::cross_entropy_cuda,
       .elementwise = &cuda::elementwise_cuda,
+      .embedding = &cuda::embedding_cuda,
       .gelu = &cuda::gelu_cuda,
       .gemm = &cuda::gemm_cuda,
       .grad_norm = &cuda::grad_norm_cuda,

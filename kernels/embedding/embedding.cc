@@ -28,21 +28,23 @@ void embedding_forward(Context& context, const EmbeddingForward& args) {
   check.tensor("ids", args.ids_T, DType::kI32, {tokens});
   check.tensor("table", args.table_VC, type, args.table_VC.shape);
   check.disjoint("out", args.out_TC, "table", args.table_VC);
-  check.indices("ids", args.ids_T, args.table_VC.shape[0]);
+  if (!context.on_gpu()) check.indices("ids", args.ids_T, args.table_VC.shape[0]);
   const bool with_positions = args.position_table_PC.given();
   if (with_positions) {
     check.rank("position_table", args.position_table_PC, 2);
     check.tensor("position_table", args.position_table_PC, type,
                  {args.position_table_PC.shape[0], channels});
     check.tensor("positions", args.positions_T, DType::kI32, {tokens});
-    check.indices("positions", args.positions_T, args.position_table_PC.shape[0]);
+    if (!context.on_gpu())
+      check.indices("positions", args.positions_T, args.position_table_PC.shape[0]);
     check.disjoint("out", args.out_TC, "position_table", args.position_table_PC);
   }
   if (args.out_TC.count() == 0) return;
   table(context).forward({context.exec(), args.out_TC.data, args.ids_T.as<std::int32_t>(),
                           args.table_VC.data,
                           with_positions ? args.positions_T.as<std::int32_t>() : nullptr,
-                          args.position_table_PC.data, tokens, channels, type});
+                          args.position_table_PC.data, tokens, channels, args.table_VC.shape[0],
+                          with_positions ? args.position_table_PC.shape[0] : 0, type});
 }
 
 void embedding_backward(Context& context, TensorView dtable_VC, ConstTensorView ids_T,
@@ -59,10 +61,13 @@ void embedding_backward(Context& context, TensorView dtable_VC, ConstTensorView 
   check.tensor("ids", ids_T, DType::kI32, {tokens});
   check.tensor("dout", dout_TC, dout_TC.dtype, {tokens, channels});
   check.disjoint("dtable", dtable_VC, "dout", dout_TC);
-  check.indices("ids", ids_T, dtable_VC.shape[0]);
+  if (!context.on_gpu()) check.indices("ids", ids_T, dtable_VC.shape[0]);
   if (dout_TC.count() == 0) return;
-  table(context).backward({context.exec(), dtable_VC.as<float>(), ids_T.as<std::int32_t>(),
-                           dout_TC.data, tokens, channels, dout_TC.dtype});
+  const EmbeddingKernels& kernels = table(context);
+  const std::int64_t rows = dtable_VC.shape[0];
+  std::byte* scratch = context.scratch(kernels.backward_scratch_bytes(tokens, rows));
+  kernels.backward({context.exec(), dtable_VC.as<float>(), ids_T.as<std::int32_t>(), dout_TC.data,
+                    tokens, channels, rows, dout_TC.dtype, scratch});
 }
 
 }  // namespace trireme

@@ -52,8 +52,10 @@ void backward(const EmbeddingBackwardArgs& args) {
   backward_of<BFloat16>(args);
 }
 
+std::size_t backward_scratch_bytes(std::int64_t, std::int64_t) { return 0; }
+
 }  // namespace
 
-const EmbeddingKernels embedding_cpu = {forward, backward};
+const EmbeddingKernels embedding_cpu = {forward, backward, backward_scratch_bytes};
 
 }  // namespace trireme::TRIREME_ISA

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/dtype.h"
@@ -15,7 +16,7 @@ struct EmbeddingForwardArgs {
   const void* table;
   const std::int32_t* positions;
   const void* position_table;
-  std::int64_t tokens, channels;
+  std::int64_t tokens, channels, rows, position_rows;  ///< rows of the tables
   DType dtype;
 };
 
@@ -24,13 +25,15 @@ struct EmbeddingBackwardArgs {
   float* dtable;
   const std::int32_t* ids;
   const void* dout;
-  std::int64_t tokens, channels;
+  std::int64_t tokens, channels, rows;
   DType dout_type;
+  std::byte* scratch;
 };
 
 struct EmbeddingKernels {
   void (*forward)(const EmbeddingForwardArgs&);
   void (*backward)(const EmbeddingBackwardArgs&);
+  std::size_t (*backward_scratch_bytes)(std::int64_t tokens, std::int64_t rows);
 };
 namespace avx2 {
 extern const EmbeddingKernels embedding_cpu;
