@@ -24,7 +24,7 @@ TEST(Readable, bytes_that_are_no_text_are_named) {
 
 TEST(Readable, a_long_text_keeps_begin_and_end_in_whole_characters) {
   EXPECT_EQ(readable("file: " + std::string(1000, 'x') + " is wrong", LineFeeds::kEscaped, 30),
-            "file: xxxxxxxxxxxxxx [985 bytes] x is wrong");
+            "file: xxxxxxxxxxxxxx [of 1015 bytes] x is wrong");
   std::string characters;
   for (int i = 0; i < 1000; ++i) characters += "漢";
   for (std::size_t bytes_max = 30; bytes_max < 40; ++bytes_max) {
@@ -32,6 +32,16 @@ TEST(Readable, a_long_text_keeps_begin_and_end_in_whole_characters) {
     EXPECT_EQ(cut.find('\\'), std::string::npos) << cut;
     EXPECT_LT(cut.size(), bytes_max + 30);
   }
+}
+
+TEST(Readable, the_bound_holds_for_what_is_shown) {
+  for (const std::size_t count : {10, 100, 1000}) {
+    const std::string shown = line("file: " + std::string(count, '\x7f') + " end");
+    EXPECT_LE(shown.size(), 100U + 30);
+    EXPECT_TRUE(shown.starts_with("file: \\x7f"));
+    EXPECT_TRUE(shown.ends_with("\\x7f end"));
+  }
+  EXPECT_EQ(line(std::string(25, '\x7f')).find("of"), std::string::npos);
 }
 
 TEST(Readable, an_error_quotes_a_hostile_name_on_one_line) {
