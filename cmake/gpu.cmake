@@ -44,7 +44,7 @@ if(TRIREME_TESTS AND TARGET trireme_cuda_headers)
     target_compile_options(trireme_${variant}_kernels PRIVATE -x c++ -g1 -Wno-unknown-pragmas -Wno-psabi
                            -fno-sanitize=all)
     add_library(trireme_gpu_${variant} OBJECT ${gpu_sources} ${src}/comm/gpu_channel_host.cc)
-    target_compile_definitions(trireme_gpu_${variant} PRIVATE TRIREME_GPU_BACKEND="cuda-host")
+    target_compile_definitions(trireme_gpu_${variant} PRIVATE TRIREME_GPU_BACKEND="cuda-host" TRIREME_GPU_SM90)
     target_link_libraries(trireme_gpu_${variant} PRIVATE trireme_options trireme_cuda_headers fmt::fmt
                           INTERFACE ${CMAKE_DL_LIBS} Threads::Threads)
     target_sources(trireme_gpu_${variant} INTERFACE $<TARGET_OBJECTS:trireme_${variant}_kernels>

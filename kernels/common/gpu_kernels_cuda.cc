@@ -18,6 +18,9 @@ const GpuKernels& gpu_kernels() {
       .embedding = &cuda::embedding_cuda,
       .gelu = &cuda::gelu_cuda,
       .gemm = &cuda::gemm_cuda,
+#ifdef TRIREME_GPU_SM90
+      .gemm_sm90 = &cuda::gemm_sm90,
+#endif
       .grad_norm = &cuda::grad_norm_cuda,
       .swiglu = &cuda::swiglu_cuda,
   };

@@ -2,8 +2,6 @@
 #pragma once
 #include <cuda.h>  // types only; the driver is not linked
 
-#include <cstdio>
-#include <cstdlib>
 
 #include "kernels/common/cuda.cuh"
 
@@ -32,8 +30,7 @@ TensorMap encode_tiled(const TiledTensor<kRank>& t) {
     cudaDriverEntryPointQueryResult found;
     if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found) != cudaSuccess ||
         found != cudaDriverEntryPointSuccess) {
-      std::fprintf(stderr, "the driver has no cuTensorMapEncodeTiled\n");
-      std::exit(70);
+      fail_call("a tensor map", "the driver has no cuTensorMapEncodeTiled", "it is older than 12.0");
     }
     return reinterpret_cast<Encode*>(f);
   }();
@@ -49,8 +46,8 @@ TensorMap encode_tiled(const TiledTensor<kRank>& t) {
                             t.swizzle_128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (r != CUDA_SUCCESS) {
-    std::fprintf(stderr, "cuTensorMapEncodeTiled: error %d\n", int(r));
-    std::exit(70);
+    fail_call("a tensor map", "cuTensorMapEncodeTiled refuses it",
+              r == CUDA_ERROR_INVALID_VALUE ? "CUDA_ERROR_INVALID_VALUE" : "error of the driver");
   }
   return map;
 }
@@ -64,5 +61,40 @@ TensorMap encode_tiled(const TiledTensor<kRank>& t) {
   return map;
 }
 #endif
+
+/// encode_tiled, remembered by content: a step asks for the same maps again and again, and the driver takes longer over one
+/// than a launch does. No std:: container: this header is compiled together with kernels (cuda.cuh).
+template <int kRank>
+const TensorMap& tensor_map(const TiledTensor<kRank>& t) {
+  constexpr int kWords = 3 * kRank + 1, kSlots = 4096;
+  struct Slot {
+    uint64_t key[kWords];
+    TensorMap map;
+  };
+  struct Slots {
+    Slot* at = new Slot[kSlots]();
+    Slots() = default;
+    Slots(const Slots&) = delete;
+    Slots& operator=(const Slots&) = delete;
+    ~Slots() { delete[] at; }
+  };
+  thread_local Slots slots;
+  uint64_t key[kWords] = {reinterpret_cast<uint64_t>(t.base), t.swizzle_128};
+  for (int i = 0; i < kRank; ++i) {
+    key[2 + i] = t.dims[i];
+    key[2 + kRank + i] = t.box[i];
+    if (i > 0) key[1 + 2 * kRank + i] = t.strides[i - 1];
+  }
+  uint64_t hash = 0;
+  for (const uint64_t word : key) hash = (hash ^ word ^ hash >> 29) * 0x9e3779b97f4a7c15;
+  Slot& slot = slots.at[hash >> 52];
+  bool known = true;
+  for (int i = 0; i < kWords; ++i) known = known && slot.key[i] == key[i];
+  if (!known) {
+    slot.map = encode_tiled(t);
+    for (int i = 0; i < kWords; ++i) slot.key[i] = key[i];
+  }
+  return slot.map;
+}
 
 }  // namespace trireme::cuda

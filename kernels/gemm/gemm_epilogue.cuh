@@ -1,12 +1,14 @@
 #pragma once
 // What is done with a product's sums, written once for all main loops.
 //
-// A main loop computes a tile of op(a) op(b) in f32 registers and hands every sum to an epilogue,
-// two neighbours of a row at a time. It calls
-//   E::column(column)                      once for a pair of columns: what those two need (bias)
-//   E::operator()(row, column, state, y)   for each row
-// with an even column, only for rows and columns that exist. Columns of a dual epilogue are those
-// of its result; it gets the sums of both products.
+// A main loop computes a tile of op(a) op(b) in f32 registers and hands every sum to an epilogue E,
+// two neighbours of a row at a time:
+//   E::column(column)                            once for two columns: what they need (bias)
+//   E::operator()(sink, row, column, state, y)   for each row
+// with an even column, only for rows and columns that exist. Columns of a dual epilogue (kDual) are
+// those of its result; it gets the sums of both products. It writes through the sink: output 0 is
+// c, the others what is saved. A sink may take one output and drop the rest, so that a kernel can
+// call twice.
 
 #include "kernels/common/activation.cuh"
 #include "kernels/common/vector.cuh"
@@ -50,12 +52,34 @@ bool aligned_to_pairs(std::size_t element_bytes, const P*... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % (2 * element_bytes) == 0) && ...);
 }
 
+/// Where outputs go: rows of `columns`, `stride` apart; null: not wanted.
+template <class C>
+struct Outputs {
+  C* at[3];
+  std::int64_t stride[3];
+};
+
+/// Straight to memory.
+template <class C>
+struct DirectSink {
+  Outputs<C> outputs;
+  std::int64_t columns;
+  bool pairs;  ///< rows begin at whole pairs, in all operands
+
+  template <int kOutput>
+  __device__ __forceinline__ void put(std::int64_t row, std::int64_t column, float2 value) const {
+    if (outputs.at[kOutput] == nullptr) return;
+    store_pair(outputs.at[kOutput],
+               {row * outputs.stride[kOutput] + column, column + 1 < columns, pairs}, value);
+  }
+};
+
 /// y = sum + bias, where there is one.
 template <class T>
 struct BiasRow {
   const T* bias;  ///< may be null
   std::int64_t columns;
-  bool pairs;  ///< rows begin at whole pairs, in all operands
+  bool pairs;  ///< as in DirectSink
 
   __device__ __forceinline__ PairAt at(std::int64_t row, std::int64_t column) const {
     return {row * columns + column, column + 1 < columns, pairs};
@@ -72,76 +96,82 @@ struct BiasRow {
 /// c = y, c += y, or c = y rounded, plus the residual.
 template <class T, class C>
 struct StoreEpilogue {
+  using Out = C;
   static constexpr bool kDual = false;
+  static constexpr int kOutputs = 1;
   BiasRow<T> bias;
-  C* c;
-  const C* residual;  ///< may be null
-  bool accumulate;
+  const C* accumulated;  ///< c, or null
+  const C* residual;     ///< may be null
 
   __device__ __forceinline__ float2 column(std::int64_t column) const {
     return bias.column(column);
   }
-  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column, float2 state,
-                                             float2 sum) const {
+  template <class Sink>
+  __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
+                                             std::int64_t column, float2 state, float2 sum) const {
     float2 y = bias.add(state, sum);
     const PairAt at = bias.at(row, column);
-    if (accumulate) {
-      const float2 before = load_pair(c, at);
+    if (accumulated != nullptr) {
+      const float2 before = load_pair(accumulated, at);
       y = {before.x + y.x, before.y + y.y};
     } else if (residual != nullptr) {
       const float2 stored = rounded<C>(y), other = load_pair(residual, at);
       y = {stored.x + other.x, stored.y + other.y};
     }
-    store_pair(c, at, y);
+    sink.template put<0>(row, column, y);
   }
 };
 
 /// saved = y, c = gelu(saved).
 template <class T>
 struct GeluEpilogue {
+  using Out = T;
   static constexpr bool kDual = false;
+  static constexpr int kOutputs = 2;
   BiasRow<T> bias;
-  T *c, *saved;  ///< saved may be null
 
   __device__ __forceinline__ float2 column(std::int64_t column) const {
     return bias.column(column);
   }
-  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column, float2 state,
-                                             float2 sum) const {
+  template <class Sink>
+  __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
+                                             std::int64_t column, float2 state, float2 sum) const {
     const float2 x = rounded<T>(bias.add(state, sum));
-    const PairAt at = bias.at(row, column);
-    if (saved != nullptr) store_pair(saved, at, x);
-    store_pair(c, at, {gelu(x.x), gelu(x.y)});
+    sink.template put<1>(row, column, x);
+    sink.template put<0>(row, column, {gelu(x.x), gelu(x.y)});
   }
 };
 
-/// c = y gelu'(x); saved, where given, becomes gelu(x).
+/// c = y gelu'(x); saved, where wanted, becomes gelu(x).
 template <class T>
 struct GeluBackwardEpilogue {
+  using Out = T;
   static constexpr bool kDual = false;
+  static constexpr int kOutputs = 2;
   BiasRow<T> bias;
-  T *c, *saved;
   const T* x;
 
   __device__ __forceinline__ float2 column(std::int64_t column) const {
     return bias.column(column);
   }
-  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column, float2 state,
-                                             float2 sum) const {
+  template <class Sink>
+  __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
+                                             std::int64_t column, float2 state, float2 sum) const {
     const float2 dact = rounded<T>(bias.add(state, sum));
-    const PairAt at = bias.at(row, column);
-    const float2 before = load_pair(x, at);
-    if (saved != nullptr) store_pair(saved, at, {gelu(before.x), gelu(before.y)});
-    store_pair(c, at, {dact.x * gelu_slope(before.x), dact.y * gelu_slope(before.y)});
+    const float2 before = load_pair(x, bias.at(row, column));
+    sink.template put<1>(row, column, {gelu(before.x), gelu(before.y)});
+    sink.template put<0>(row, column,
+                         {dact.x * gelu_slope(before.x), dact.y * gelu_slope(before.y)});
   }
 };
 
-/// gate and up, the two products, into saved [m, 2 F]; c = gate sigmoid(gate) up.
+/// gate and up, the two products, are saved as outputs 1 and 2; c = gate sigmoid(gate) up.
 template <class T>
 struct SwigluEpilogue {
+  using Out = T;
   static constexpr bool kDual = true;
-  BiasRow<T> bias;  ///< of [2 F], by columns of c
-  T *c, *saved;
+  static constexpr int kOutputs = 3;
+  BiasRow<T> bias;  ///< of gate, then of up; columns: those of c
 
   struct State {
     float2 gate, up;
@@ -151,16 +181,15 @@ struct SwigluEpilogue {
     const PairAt at = bias.at(0, column);
     return {load_pair(bias.bias, at), load_pair(bias.bias + bias.columns, at)};
   }
-  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column,
-                                             const State& state, float2 gate_sum,
-                                             float2 up_sum) const {
+  template <class Sink>
+  __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
+                                             std::int64_t column, const State& state,
+                                             float2 gate_sum, float2 up_sum) const {
     const float2 gate = rounded<T>(bias.add(state.gate, gate_sum)),
                  up = rounded<T>(bias.add(state.up, up_sum));
-    const PairAt at = bias.at(row, column);
-    T* both = saved + row * bias.columns;  // rows are twice as long there
-    store_pair(both, at, gate);
-    store_pair(both + bias.columns, at, up);
-    store_pair(c, at, {swiglu(gate.x, up.x), swiglu(gate.y, up.y)});
+    sink.template put<1>(row, column, gate);
+    sink.template put<2>(row, column, up);
+    sink.template put<0>(row, column, {swiglu(gate.x, up.x), swiglu(gate.y, up.y)});
   }
 };
 

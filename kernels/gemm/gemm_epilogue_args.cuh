@@ -23,21 +23,33 @@ BiasRow<T> bias_of(const GemmGpuArgs& args) {
 
 template <class T, class C>
 StoreEpilogue<T, C> store_epilogue(const GemmGpuArgs& args) {
-  return {bias_of<T, C>(args), static_cast<C*>(args.c), static_cast<const C*>(args.operand),
-          args.accumulate};
+  return {bias_of<T, C>(args), args.accumulate ? static_cast<const C*>(args.c) : nullptr,
+          static_cast<const C*>(args.operand)};
 }
 template <class T>
 GeluEpilogue<T> gelu_epilogue(const GemmGpuArgs& args) {
-  return {bias_of<T>(args), static_cast<T*>(args.c), static_cast<T*>(args.saved)};
+  return {bias_of<T>(args)};
 }
 template <class T>
 GeluBackwardEpilogue<T> gelu_backward_epilogue(const GemmGpuArgs& args) {
-  return {bias_of<T>(args), static_cast<T*>(args.c), static_cast<T*>(args.saved),
-          static_cast<const T*>(args.operand)};
+  return {bias_of<T>(args), static_cast<const T*>(args.operand)};
 }
 template <class T>
 SwigluEpilogue<T> swiglu_epilogue(const GemmGpuArgs& args) {
-  return {bias_of<T>(args), static_cast<T*>(args.c), static_cast<T*>(args.saved)};
+  return {bias_of<T>(args)};
+}
+
+template <class C>
+Outputs<C> outputs_of(const GemmGpuArgs& args) {
+  const std::int64_t columns = result_columns(args);
+  auto *c = static_cast<C*>(args.c), *saved = static_cast<C*>(args.saved);
+  if (args.epilogue == GemmEpilogue::kSwiglu)
+    return {{c, saved, saved + columns}, {columns, args.n, args.n}};
+  return {{c, saved, nullptr}, {columns, columns, columns}};
+}
+template <class E>
+DirectSink<typename E::Out> direct_sink(const GemmGpuArgs& args, const E& epilogue) {
+  return {outputs_of<typename E::Out>(args), epilogue.bias.columns, epilogue.bias.pairs};
 }
 
 }  // namespace trireme::cuda

@@ -68,7 +68,8 @@ struct FmaOperand {
 
 template <class T, bool kTransposeA, bool kTransposeB, class E>
 __global__ void __launch_bounds__(T::kThreads)
-    gemm_fma_kernel(const Product<float> product, const E epilogue) {
+    gemm_fma_kernel(const Product<float> product, const E epilogue,
+                    const DirectSink<typename E::Out> sink) {
   static_assert(!E::kDual || kTransposeB, "two products want weights of [N, K]");
   auto& shared = smem<typename T::Smem>();
   constexpr int kHalf = T::kN / 2, kWide = T::kWide;
@@ -126,10 +127,10 @@ __global__ void __launch_bounds__(T::kThreads)
       const std::int64_t r = row0 + i / kWide * (T::kM / 2) + down * kWide + i % kWide;
       if (r >= product.m) continue;
       if constexpr (E::kDual) {
-        epilogue(r, c, state, {sums[i][j], sums[i][j + 1]},
+        epilogue(sink, r, c, state, {sums[i][j], sums[i][j + 1]},
                  {sums[i][kWide + j], sums[i][kWide + j + 1]});
       } else {
-        epilogue(r, c, state, {sums[i][j], sums[i][j + 1]});
+        epilogue(sink, r, c, state, {sums[i][j], sums[i][j + 1]});
       }
     }
   }

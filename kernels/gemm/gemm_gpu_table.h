@@ -34,7 +34,8 @@ struct GemmGpuKernels {
   std::size_t workspace_bytes = 0;
 };
 namespace cuda {
-extern const GemmGpuKernels gemm_cuda;
-}
+extern const GemmGpuKernels gemm_cuda;  ///< ours, for any GPU
+extern const GemmGpuKernels gemm_sm90;  ///< ours, for Hopper; where code for sm_90a is compiled
+}  // namespace cuda
 
 }  // namespace trireme

@@ -37,14 +37,15 @@ inline bool wants_large_tiles(const GemmGpuArgs& args) {
 }
 
 template <class Tile, class T, class E>
-void launch_tiles(void (*kernel)(Product<T>, E), const GemmGpuArgs& args, const E& epilogue) {
+void launch_tiles(void (*kernel)(Product<T>, E, DirectSink<typename E::Out>),
+                  const GemmGpuArgs& args, const E& epilogue) {
   launch(kernel,
          {.grid = static_cast<unsigned>(tiles_of(args, Tile::kM, Tile::kN)),
           .block = Tile::kThreads,
           .smem_bytes = sizeof(typename Tile::Smem),
           .stream = stream_of(args.exec),
           .name = "gemm"},
-         product_of<T>(args), epilogue);
+         product_of<T>(args), epilogue, direct_sink(args, epilogue));
 }
 
 template <bool kTransposeA, bool kTransposeB, class E>

@@ -105,6 +105,7 @@ struct MmaSums {
 /// result.
 template <class T, class E>
 __device__ __forceinline__ void finish_warp(const MmaSums<T>& sums, const E& epilogue,
+                                            const DirectSink<typename E::Out>& sink,
                                             std::int64_t row, std::int64_t column,
                                             std::int64_t rows, std::int64_t columns) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -123,9 +124,9 @@ __device__ __forceinline__ void finish_warp(const MmaSums<T>& sums, const E& epi
         const float* sum = &sums.at[i][j][half * 2];
         if constexpr (E::kDual) {
           const float* other = &sums.at[i][j + 1][half * 2];
-          epilogue(r, c, state, {sum[0], sum[1]}, {other[0], other[1]});
+          epilogue(sink, r, c, state, {sum[0], sum[1]}, {other[0], other[1]});
         } else {
-          epilogue(r, c, state, {sum[0], sum[1]});
+          epilogue(sink, r, c, state, {sum[0], sum[1]});
         }
       }
     }
@@ -134,7 +135,8 @@ __device__ __forceinline__ void finish_warp(const MmaSums<T>& sums, const E& epi
 
 template <class T, bool kTransposeA, bool kTransposeB, class E>
 __global__ void __launch_bounds__(T::kThreads)
-    gemm_mma_kernel(const Product<bf16> product, const E epilogue) {
+    gemm_mma_kernel(const Product<bf16> product, const E epilogue,
+                    const DirectSink<typename E::Out> sink) {
   constexpr int kRun = 8;  // columns of one product beside each other, where there are two
   static_assert(!E::kDual || kTransposeB, "two products want weights of [N, K]");
   using TileA = OperandTile<T::kM, T::kK, kTransposeA>;
@@ -196,7 +198,7 @@ __global__ void __launch_bounds__(T::kThreads)
   }
   ptx::cp_async_wait<0>();
   if (works) {
-    finish_warp<T>(sums, epilogue, row0 + warp_row, result_column, product.m, columns);
+    finish_warp<T>(sums, epilogue, sink, row0 + warp_row, result_column, product.m, columns);
   }
 }
 

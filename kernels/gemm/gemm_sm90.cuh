@@ -1,0 +1,342 @@
+#pragma once
+// The bf16 main loop for Hopper: a producer thread brings tiles by TMA to a ring in shared memory,
+// two warpgroups multiply them by wgmma, blocks stay and take tile after tile. bf16 results leave
+// through shared memory and TMA, f32 ones directly.
+
+#include "kernels/common/ptx.cuh"
+#include "kernels/common/tensor_map.cuh"
+#include "kernels/gemm/gemm_epilogue_args.cuh"
+#include "kernels/gemm/gemm_tile.cuh"
+
+namespace trireme::cuda {
+
+template <int kColumns, int kRing>
+struct HopperTile {
+  static constexpr int kM = 128, kN = kColumns, kK = 64, kStages = kRing;
+  static constexpr int kConsumers = 2, kThreads = 128 * (1 + kConsumers);
+  static constexpr int kSide =
+      64;  ///< of a tile on its way out, and of a transposed operand's blocks
+  struct Smem {
+    alignas(1024) bf16 a[kStages][kM * kK];  // rows of 128 bytes, 128-byte swizzle; so are all
+    alignas(1024) bf16 b[kStages][kN * kK];
+    alignas(1024) bf16 out[kConsumers][2][kSide][kSide];
+    std::uint64_t full[kStages], empty[kStages];
+  };
+};
+using WideHopperTile = HopperTile<256, 4>;
+using NarrowHopperTile = HopperTile<128, 6>;
+
+/// Maps of the operands and of the outputs that TMA stores; sizes of the result and of the sum.
+struct HopperProduct {
+  TensorMap a, b, out[3];
+  int m, n, k;
+};
+
+/// Position in the ring; the parity flips each time round.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  std::uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+/// Columns of the result that a tile makes.
+template <class T, class E>
+inline constexpr int kResultColumns = E::kDual ? T::kN / 2 : T::kN;
+
+template <class T, class E>
+__device__ __forceinline__ TileAt hopper_tile_at(int index, const HopperProduct& p) {
+  return tile_at(index, (p.m + T::kM - 1) / T::kM,
+                 (p.n + kResultColumns<T, E> - 1) / kResultColumns<T, E>);
+}
+template <class T, class E>
+__device__ __forceinline__ int hopper_tiles(const HopperProduct& p) {
+  return (p.m + T::kM - 1) / T::kM * ((p.n + kResultColumns<T, E> - 1) / kResultColumns<T, E>);
+}
+
+// ---- the producer ----
+
+/// An operand's tile for one step. Where its rows run along k, one box of all of them; else boxes
+/// of 64 columns and the step's rows.
+template <class T, int kMn, bool kAlongK>
+__device__ __forceinline__ void bring(bf16* tile, const TensorMap& map, int mn, int k,
+                                      std::uint64_t* full) {
+  if constexpr (kAlongK) {
+    ptx::tma_load_2d(tile, map, k, mn, full);
+  } else {
+#pragma unroll
+    for (int block = 0; block < kMn / T::kSide; ++block)
+      ptx::tma_load_2d(tile + block * T::kSide * T::kK, map, mn + block * T::kSide, k, full);
+  }
+}
+
+template <class T, bool kTransposeA, bool kTransposeB, class E>
+__device__ __forceinline__ void produce(typename T::Smem& s, const HopperProduct& p) {
+  const int tiles = hopper_tiles<T, E>(p), steps = (p.k + T::kK - 1) / T::kK;
+  Ring<T::kStages> ring;
+  for (int index = static_cast<int>(blockIdx.x); index < tiles;
+       index += static_cast<int>(gridDim.x)) {
+    const TileAt tile = hopper_tile_at<T, E>(index, p);
+    const int row = static_cast<int>(tile.row) * T::kM,
+              column = static_cast<int>(tile.column) * kResultColumns<T, E>;
+    for (int step = 0; step < steps; ++step, ring.advance()) {
+      std::uint64_t* full = &s.full[ring.stage];
+      ptx::mbarrier_wait(&s.empty[ring.stage], ring.parity ^ 1);
+      ptx::mbarrier_arrive_expect_tx(full, static_cast<int>(sizeof s.a[0] + sizeof s.b[0]));
+      bring<T, T::kM, !kTransposeA>(s.a[ring.stage], p.a, row, step * T::kK, full);
+      if constexpr (E::kDual) {  // eight columns of one product, the same of the other, and so on
+        ptx::tma_load_4d(s.b[ring.stage], p.b, step * T::kK, 0, 0, column / 8, full);
+      } else {
+        bring<T, T::kN, kTransposeB>(s.b[ring.stage], p.b, column, step * T::kK, full);
+      }
+    }
+  }
+}
+
+// ---- the consumers ----
+
+template <int kTransposed, int kTransposedB>
+__device__ __forceinline__ void wgmma_step(float (&sums)[64], std::uint64_t a, std::uint64_t b,
+                                           bool accumulate) {
+  ptx::wgmma_m64n128k16_bf16<kTransposed, kTransposedB>(sums, a, b, accumulate);
+}
+template <int kTransposed, int kTransposedB>
+__device__ __forceinline__ void wgmma_step(float (&sums)[128], std::uint64_t a, std::uint64_t b,
+                                           bool accumulate) {
+  ptx::wgmma_m64n256k16_bf16<kTransposed, kTransposedB>(sums, a, b, accumulate);
+}
+
+/// The sums of a warpgroup's 64 rows: element e of a thread stands in row 16 warp + lane / 4 +
+/// 8 (e / 2 % 2), column 8 (e / 4) + 2 (lane % 4) + e % 2.
+template <class T, bool kTransposeA, bool kTransposeB>
+__device__ __forceinline__ void multiply_tile(float (&sums)[T::kN / 2], typename T::Smem& s,
+                                              Ring<T::kStages>& ring, int consumer, int steps) {
+  const bool first_lane = threadIdx.x % 32 == 0;
+  constexpr int kBlockBytes = T::kSide * T::kK * static_cast<int>(sizeof(bf16));
+  std::uint64_t* release = nullptr;  // the stage whose wgmmas were committed one step ago
+  for (int step = 0; step < steps; ++step, ring.advance()) {
+    ptx::mbarrier_wait(&s.full[ring.stage], ring.parity);
+    // 64 rows of a are 64 rows in shared memory, or one block of 64 columns: as many bytes.
+    const bf16* rows = s.a[ring.stage] + consumer * 64 * T::kK;
+    const std::uint64_t a = kTransposeA ? ptx::wgmma_descriptor_sw128_mn(rows, kBlockBytes)
+                                        : ptx::wgmma_descriptor_sw128(rows);
+    const std::uint64_t b = kTransposeB
+                                ? ptx::wgmma_descriptor_sw128(s.b[ring.stage])
+                                : ptx::wgmma_descriptor_sw128_mn(s.b[ring.stage], kBlockBytes);
+    // 16 columns of k: 32 bytes along a row, or 16 rows. In descriptors' units of 16 bytes.
+    constexpr int kStepA = kTransposeA ? 128 : 2, kStepB = kTransposeB ? 2 : 128;
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < T::kK / 16; ++i) {
+      wgmma_step<kTransposeA ? 1 : 0, kTransposeB ? 0 : 1>(sums, a + i * kStepA, b + i * kStepB,
+                                                           step > 0 || i > 0);
+    }
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>(sums);
+    if (release != nullptr && first_lane) ptx::mbarrier_arrive(release);
+    release = &s.empty[ring.stage];
+  }
+  ptx::wgmma_wait<0>(sums);
+  if (first_lane) ptx::mbarrier_arrive(release);
+}
+
+/// Takes one output into a swizzled tile in shared memory.
+template <int kOutput>
+struct TileSink {
+  bf16 (*tile)[64];
+  int row0, column0;
+
+  template <int kOther>
+  __device__ __forceinline__ void put(std::int64_t row, std::int64_t column, float2 value) const {
+    if constexpr (kOther == kOutput) {
+      const int r = static_cast<int>(row) - row0, c = static_cast<int>(column) - column0;
+      Vector<bf16, 2> pair;
+      pair.at[0] = from_float<bf16>(value.x);
+      pair.at[1] = from_float<bf16>(value.y);
+      store(&tile[r][((c / 8) ^ (r % 8)) * 8 + c % 8], pair);
+    }
+  }
+};
+
+/// Hands 8 columns of a warpgroup's sums to the epilogue; `missing` for what does not exist.
+template <class E, class Sink, class Missing>
+__device__ __forceinline__ void finish_columns(const E& epilogue, const Sink& sink,
+                                               const float* sums, int row0, int column0,
+                                               const HopperProduct& p, Missing missing) {
+  const int lane = static_cast<int>(threadIdx.x) % 32,
+            warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int column = column0 + lane % 4 * 2;
+  const bool exists = column < p.n;
+  const auto state = epilogue.column(exists ? column : 0);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = row0 + warp * 16 + lane / 4 + half * 8;
+    if (!exists || row >= p.m) {
+      missing(row, column);
+    } else if constexpr (E::kDual) {
+      epilogue(sink, row, column, state, {sums[half * 2], sums[half * 2 + 1]},
+               {sums[half * 2 + 4], sums[half * 2 + 5]});
+    } else {
+      epilogue(sink, row, column, state, {sums[half * 2], sums[half * 2 + 1]});
+    }
+  }
+}
+
+/// The epilogue of 64 columns for one output, through one of two tiles in turn.
+template <class T, int kOutput, class E>
+__device__ __forceinline__ void store_block(typename T::Smem& s, const E& epilogue,
+                                            const float* sums, int row0, int column0,
+                                            const HopperProduct& p, int consumer, int& buffer) {
+  const bool elected = threadIdx.x % 128 == 0;
+  if (elected) ptx::bulk_wait_read<1>();  // the store before the last has read this tile
+  ptx::barrier_sync(1 + consumer, 128);
+  bf16(*tile)[64] = s.out[consumer][buffer];
+  buffer ^= 1;
+  const TileSink<kOutput> sink{tile, row0, column0};
+  constexpr int kSums = E::kDual ? 8 : 4;  // of 8 columns
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    finish_columns(epilogue, sink, sums + j * kSums, row0, column0 + j * 8, p,
+                   [&](int row, int column) {
+                     sink.template put<kOutput>(row, column, {0.0F, 0.0F});
+                   });
+  }
+  ptx::fence_proxy_async_shared();
+  ptx::barrier_sync(1 + consumer, 128);
+  if (elected) {
+    ptx::tma_store_2d(p.out[kOutput], column0, row0, tile);
+    ptx::bulk_commit();
+  }
+}
+
+template <class T, bool kTransposeA, bool kTransposeB, class E>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    gemm_sm90_kernel(const __grid_constant__ HopperProduct p, const E epilogue,
+                     const DirectSink<typename E::Out> direct) {
+  auto& s = smem<typename T::Smem>();
+  const int group = static_cast<int>(threadIdx.x) / 128;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < T::kStages; ++i) {
+      ptx::mbarrier_init(&s.full[i], 1);
+      ptx::mbarrier_init(&s.empty[i], T::kConsumers * 4);  // one arrival a warp
+    }
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();
+
+  if (group == 0) {
+    ptx::decrease_registers<40>();
+    if (threadIdx.x != 0) return;
+    ptx::prefetch_tensor_map(p.a);
+    ptx::prefetch_tensor_map(p.b);
+    produce<T, kTransposeA, kTransposeB, E>(s, p);
+    return;
+  }
+
+  ptx::increase_registers<232>();
+  const int consumer = group - 1;
+  const int tiles = hopper_tiles<T, E>(p), steps = (p.k + T::kK - 1) / T::kK;
+  Ring<T::kStages> ring;
+  [[maybe_unused]] int buffer = 0;
+  for (int index = static_cast<int>(blockIdx.x); index < tiles;
+       index += static_cast<int>(gridDim.x)) {
+    float sums[T::kN / 2];
+    multiply_tile<T, kTransposeA, kTransposeB>(sums, s, ring, consumer, steps);
+    const TileAt tile = hopper_tile_at<T, E>(index, p);
+    const int row0 = static_cast<int>(tile.row) * T::kM + consumer * 64,
+              column0 = static_cast<int>(tile.column) * kResultColumns<T, E>;
+    if (row0 >= p.m) continue;
+    constexpr int kSums = E::kDual ? 8 : 4;  // of 8 columns
+    if constexpr (sizeof(typename E::Out) == sizeof(bf16)) {
+#pragma unroll
+      for (int block = 0; block < kResultColumns<T, E> / 64; ++block) {
+        const int column = column0 + block * 64;
+        if (column >= p.n) continue;
+        const float* of_block = sums + block * 8 * kSums;
+        store_block<T, 0>(s, epilogue, of_block, row0, column, p, consumer, buffer);
+        if constexpr (E::kOutputs > 1) {
+          if (direct.outputs.at[1] != nullptr)
+            store_block<T, 1>(s, epilogue, of_block, row0, column, p, consumer, buffer);
+        }
+        if constexpr (E::kOutputs > 2) {
+          if (direct.outputs.at[2] != nullptr)
+            store_block<T, 2>(s, epilogue, of_block, row0, column, p, consumer, buffer);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kResultColumns<T, E> / 8; ++j) {
+        finish_columns(epilogue, direct, sums + j * kSums, row0, column0 + j * 8, p,
+                       [](int, int) {});
+      }
+    }
+  }
+  if (sizeof(typename E::Out) == sizeof(bf16) && threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
+}
+
+// ---- launching ----
+
+/// In a file of its own.
+void hopper_and_activation(const GemmGpuArgs& args);
+
+/// A matrix of `rows` rows of `columns` elements; the box that one instruction moves.
+inline TensorMap matrix_map(const void* base, std::int64_t rows, std::int64_t columns,
+                            std::int64_t stride, int box_rows) {
+  return tensor_map<2>(
+      {.base = static_cast<const bf16*>(base),
+       .dims = {static_cast<std::uint64_t>(columns), static_cast<std::uint64_t>(rows)},
+       .strides = {static_cast<std::uint64_t>(stride)},
+       .box = {64, static_cast<std::uint32_t>(box_rows)}});
+}
+
+template <class T, bool kTransposeA, bool kTransposeB, class E>
+void launch_hopper_tile(const GemmGpuArgs& args, const E& epilogue) {
+  HopperProduct p;
+  p.m = static_cast<int>(args.m);
+  p.n = static_cast<int>(result_columns(args));
+  p.k = static_cast<int>(args.k);
+  p.a = kTransposeA ? matrix_map(args.a, args.k, args.m, args.m, T::kK)
+                    : matrix_map(args.a, args.m, args.k, args.k, T::kM);
+  if constexpr (E::kDual) {
+    const auto k = static_cast<std::uint64_t>(args.k), half = static_cast<std::uint64_t>(p.n);
+    p.b = tensor_map<4>({.base = static_cast<const bf16*>(args.b),
+                         .dims = {k, 8, 2, half / 8},
+                         .strides = {k, k * half, k * 8},
+                         .box = {64, 8, 2, T::kN / 16}});
+  } else {
+    p.b = kTransposeB ? matrix_map(args.b, args.n, args.k, args.k, T::kN)
+                      : matrix_map(args.b, args.k, args.n, args.n, T::kK);
+  }
+  const DirectSink<typename E::Out> direct = direct_sink(args, epilogue);
+  for (int i = 0; i < 3; ++i) {
+    const bool by_tma = sizeof(typename E::Out) == sizeof(bf16) && direct.outputs.at[i] != nullptr;
+    p.out[i] =
+        by_tma ? matrix_map(direct.outputs.at[i], args.m, p.n, direct.outputs.stride[i], T::kSide)
+               : p.a;
+  }
+  const std::int64_t tiles = blocks_for(args.m, T::kM) * blocks_for(args.n, T::kN);
+  launch(gemm_sm90_kernel<T, kTransposeA, kTransposeB, E>,
+         {.grid = static_cast<unsigned>(min(tiles, std::int64_t{args.multiprocessors})),
+          .block = T::kThreads,
+          .smem_bytes = sizeof(typename T::Smem),
+          .stream = stream_of(args.exec),
+          .name = "gemm"},
+         p, epilogue, direct);
+}
+
+/// Wide tiles read less a sum; narrow ones where the wide would leave multiprocessors idle.
+template <bool kTransposeA, bool kTransposeB, class E>
+void launch_hopper(const GemmGpuArgs& args, const E& epilogue) {
+  if (blocks_for(args.m, 128) * blocks_for(args.n, 256) >= args.multiprocessors) {
+    launch_hopper_tile<WideHopperTile, kTransposeA, kTransposeB>(args, epilogue);
+  } else {
+    launch_hopper_tile<NarrowHopperTile, kTransposeA, kTransposeB>(args, epilogue);
+  }
+}
+
+}  // namespace trireme::cuda
