@@ -4,15 +4,45 @@
 
 namespace trireme::simt {
 
+Clocks joined(const Clocks& a, const Clocks& b) {
+  if (!a || a == b) return b;
+  if (!b) return a;
+  auto sum = std::make_shared<std::vector<uint32_t>>(*a);
+  for (size_t i = 0; i < b->size(); ++i) (*sum)[i] = std::max((*sum)[i], (*b)[i]);
+  return sum;
+}
+
+void order_some(Worker& w, const std::vector<int>& threads) {
+  if (!w.checking) return;
+  auto sum = std::make_shared<std::vector<uint32_t>>(size_t(w.width), 0);
+  const std::vector<uint32_t>* last = nullptr;
+  for (int t : threads) {
+    const auto* row = w.row[size_t(t)].get();
+    if (row && row != last)
+      for (size_t i = 0; i < row->size(); ++i) (*sum)[i] = std::max((*sum)[i], (*row)[i]);
+    last = row;
+  }
+  for (int t : threads) (*sum)[size_t(t)] = std::max((*sum)[size_t(t)], w.clock[size_t(t)]++);
+  const Clocks shared = std::move(sum);
+  for (int t : threads) w.row[size_t(t)] = shared;
+}
+
 namespace {
 
+/// After a barrier of all threads everybody knows everything.
 void order_all(Worker& w) {
   if (!w.checking) return;
-  for (int i = 0; i < w.count; ++i) w.base[i] = w.clock[i]++;
-  for (auto& r : w.row) {
-    for (size_t i = size_t(w.count); i < r.size(); ++i) w.base[i] = std::max(w.base[i], r[i]);
-    r.clear();
+  ++w.epoch;
+  const std::vector<uint32_t>* last = nullptr;
+  for (Clocks& row : w.row) {
+    if (row && row.get() != last) {
+      last = row.get();
+      for (size_t i = size_t(w.count); i < last->size(); ++i)  // what TMA wrote
+        w.base[i] = std::max(w.base[i], (*last)[i]);
+    }
   }
+  for (Clocks& row : w.row) row = nullptr;
+  for (int i = 0; i < w.count; ++i) w.base[size_t(i)] = w.clock[size_t(i)]++;
 }
 
 int barrier_arrive(int id, int expected, int op, int value, bool wait, Loc loc) {
@@ -45,9 +75,7 @@ int barrier_arrive(int id, int expected, int op, int value, bool wait, Loc loc) 
     if (id == 0)
       order_all(w);
     else
-      order_some(w, [&](auto f) {
-        for (int t : b.arrivals) f(t);
-      });
+      order_some(w, b.arrivals);
     b.arrivals.clear();
     if (w.opt.order == Order::kBackward)
       for (auto it = b.waiting.rbegin(); it != b.waiting.rend(); ++it) wake(w, *it, false);
@@ -140,11 +168,12 @@ void warp_barrier(uint32_t mask, Loc loc) {
       mask,
       [](uint32_t m, void* const*) {
         Worker& w = *t_worker;
-        int warp = w.current->linear >> 5;
-        order_some(w, [&](auto f) {
-          for (int l = 0; l < 32; ++l)
-            if (m >> l & 1) f(warp * 32 + l);
-        });
+        const int warp = w.current->linear >> 5;
+        static thread_local std::vector<int> threads;
+        threads.clear();
+        for (int l = 0; l < 32; ++l)
+          if (m >> l & 1) threads.push_back(warp * 32 + l);
+        order_some(w, threads);
       },
       nullptr, "__syncwarp", loc);
 }

@@ -13,8 +13,9 @@ void complete(Worker& w, Copy& c) {
     std::memset(c.dst + c.source_bytes, 0, size_t(c.bytes - c.source_bytes));
   }
   if (!w.checking) return;
-  Cell* cells = &w.smem_cells[size_t(c.dst - w.smem)];
-  for (int i = 0; i < c.bytes; ++i) cells[i].pending = false, cells[i].write.clock = w.clock[me];
+  each_smem_cell(w, size_t(c.dst - w.smem), size_t(c.bytes), [&](Cell& cell, size_t, size_t) {
+    cell.pending = false, cell.write_clock = w.clock[size_t(me)];
+  });
 }
 
 }  // namespace
@@ -41,7 +42,8 @@ void async_issue(void* dst, const void* src, int bytes, int source_bytes) {
     std::memset(d + source_bytes, 0, size_t(bytes - source_bytes));
   }
   if (w.checking)
-    for (int i = 0; i < bytes; ++i) w.smem_cells[size_t(d + i - w.smem)].pending = true;
+    each_smem_cell(w, size_t(d - w.smem), size_t(bytes),
+                   [](Cell& cell, size_t, size_t) { cell.pending = true; });
   w.current->open_group.push_back(
       {d, static_cast<const unsigned char*>(src), bytes, source_bytes, t_pc});
   t_pc = nullptr;

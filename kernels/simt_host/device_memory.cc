@@ -1,95 +1,180 @@
-// Device memory: exact sizes, red zones, poison, and which bytes have been written.
+// Device memory: exact sizes, red zones, poison, and which bytes have been written. Places of freed
+// memory are given away again only after a while, so that a late access is found; its pages and its
+// shadow go back to the system at once.
 
-#include <sys/mman.h>
+#include <deque>
+#include <map>
 
 #include "kernels/simt_host/state.h"
 
 namespace trireme::simt {
 
-constexpr size_t kArenaBytes = size_t(8) << 30, kRedZone = 1024;
+namespace {
 
-DeviceMemory& device_memory() {
-  static DeviceMemory d;
-  return d;
+constexpr size_t kArenaBytes = size_t(8) << 30, kRedZone = 1024, kUnit = 256;
+constexpr size_t kQuarantineBytes = size_t(2) << 30, kQuarantineCount = 4096;
+
+class Arena {
+ public:
+  static Arena& get() {
+    static Arena arena;
+    return arena;
+  }
+
+  [[nodiscard]] bool contains(const void* p) const { return in(p, lo_, lo_ + kArenaBytes); }
+
+  Allocation* find(const void* p) const {
+    if (!contains(p)) return nullptr;
+    const uint32_t owner = owners_[size_t(static_cast<const unsigned char*>(p) - lo_) / kUnit];
+    return owner ? slots_[owner - 1].get() : nullptr;
+  }
+
+  unsigned char* allocate(size_t bytes, const char* name) {
+    const size_t taken = (bytes + kUnit - 1) / kUnit * kUnit + kRedZone;
+    size_t place = take(taken);
+    while (place == kNone && !quarantine_.empty()) {
+      release_oldest();
+      place = take(taken);
+    }
+    if (place == kNone) return nullptr;
+    if (unused_.empty()) {
+      unused_.push_back(uint32_t(slots_.size()));
+      slots_.push_back(std::make_unique<Allocation>());
+    }
+    const uint32_t slot = unused_.back();
+    unused_.pop_back();
+    Allocation& a = *slots_[slot];
+    a.base = lo_ + place, a.size = bytes, a.taken = taken, a.name = name, a.live = true;
+    if (instrumented()) a.initialised = LazyArray<uint8_t>(bytes);
+    std::fill_n(&owners_[place / kUnit], taken / kUnit, slot + 1);
+#if SIMT_ASAN
+    ASAN_UNPOISON_MEMORY_REGION(a.base, bytes);
+    ASAN_POISON_MEMORY_REGION(a.base + bytes, taken - bytes);
+#endif
+    std::memset(a.base, 0xff, bytes);  // NaN in fp32, bf16 and fp8
+    return a.base;
+  }
+
+  void free(Allocation& a) {
+    a.live = false;
+    a.initialised = {}, a.shadow = {};
+    // Only pages that are its own: the first and the last may hold neighbours too.
+    constexpr uintptr_t kPage = 4096;
+    const uintptr_t first = (reinterpret_cast<uintptr_t>(a.base) + kPage - 1) / kPage * kPage;
+    const uintptr_t end = reinterpret_cast<uintptr_t>(a.base + a.size) / kPage * kPage;
+    if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
+#if SIMT_ASAN
+    ASAN_POISON_MEMORY_REGION(a.base, a.size);
+#endif
+    quarantine_.push_back(owners_[size_t(a.base - lo_) / kUnit] - 1);
+    quarantined_ += a.taken;
+    while (quarantined_ > kQuarantineBytes || quarantine_.size() > kQuarantineCount)
+      release_oldest();
+  }
+
+ private:
+  static constexpr size_t kNone = ~size_t(0);
+
+  Arena() : owners_(kArenaBytes / kUnit) {
+    void* p = mmap(nullptr, kArenaBytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) throw std::bad_alloc();
+    lo_ = static_cast<unsigned char*>(p);
+    free_[kRedZone] = kArenaBytes - kRedZone;  // what is before the first allocation is found too
+#if SIMT_ASAN
+    ASAN_POISON_MEMORY_REGION(lo_, kRedZone);
+#endif
+  }
+
+  size_t take(size_t bytes) {
+    for (auto it = free_.begin(); it != free_.end(); ++it) {
+      if (it->second < bytes) continue;
+      const auto [place, size] = *it;
+      free_.erase(it);
+      if (size > bytes) free_[place + bytes] = size - bytes;
+      return place;
+    }
+    return kNone;
+  }
+
+  void release_oldest() {
+    const uint32_t slot = quarantine_.front();
+    quarantine_.pop_front();
+    Allocation& a = *slots_[slot];
+    quarantined_ -= a.taken;
+    auto it = free_.emplace(size_t(a.base - lo_), a.taken).first;
+    const auto next = std::next(it);
+    if (next != free_.end() && it->first + it->second == next->first) {
+      it->second += next->second;
+      free_.erase(next);
+    }
+    if (it != free_.begin()) {
+      const auto before = std::prev(it);
+      if (before->first + before->second == it->first) {
+        before->second += it->second;
+        free_.erase(it);
+      }
+    }
+    std::fill_n(&owners_[size_t(a.base - lo_) / kUnit], a.taken / kUnit, 0);
+    unused_.push_back(slot);
+  }
+
+  unsigned char* lo_ = nullptr;
+  LazyArray<uint32_t> owners_;  // of each unit of the arena: slot + 1, 0 where it is free
+  std::vector<std::unique_ptr<Allocation>> slots_;
+  std::vector<uint32_t> unused_;
+  std::map<size_t, size_t> free_;    // place -> bytes
+  std::deque<uint32_t> quarantine_;  // slots of freed allocations, oldest first
+  size_t quarantined_ = 0;
+};
+
+/// Allocating and freeing while kernels run on other OS threads; the kernels' look-ups take no
+/// lock.
+std::mutex& arena_mutex() {
+  static std::mutex mutex;
+  return mutex;
 }
 
-Allocation* DeviceMemory::find(const void* p) {
-  auto q = static_cast<const unsigned char*>(p);
-  if (cached && q >= cached->base && q < cached->base + cached->size) return cached;
-  auto it = std::upper_bound(allocations.begin(), allocations.end(), q,
-                             [](const unsigned char* v, auto& a) { return v < a->base; });
-  if (it == allocations.begin()) return nullptr;
-  return cached = (--it)->get();  // may still end before p
-}
+}  // namespace
+
+Allocation* find_allocation(const void* p) { return Arena::get().find(p); }
+bool is_device_memory(const void* p) { return Arena::get().contains(p); }
 
 void* device_alloc(size_t bytes, const char* name) {
-  auto& d = device_memory();
-  std::lock_guard lock(d.mutex);
-  if (!d.lo) {
-    d.lo = d.next =
-        static_cast<unsigned char*>(mmap(nullptr, kArenaBytes, PROT_READ | PROT_WRITE,
-                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    if (d.lo == MAP_FAILED) throw std::bad_alloc();
-    d.hi = d.lo + kArenaBytes;
-#if SIMT_ASAN
-    ASAN_POISON_MEMORY_REGION(d.lo, kRedZone);
-#endif
-    d.next += kRedZone;
-  }
-  size_t taken = ((bytes + 255) & ~size_t(255)) + kRedZone;
-  if (d.next + taken > d.hi) return nullptr;
-  unsigned char* p = d.next;
-  d.next += taken;
-  auto a = std::make_unique<Allocation>();
-  a->base = p, a->size = bytes, a->name = name, a->live = true;
-  a->initialised.assign(bytes, 0);
-  std::memset(p, 0xff, bytes);
-#if SIMT_ASAN
-  ASAN_POISON_MEMORY_REGION(p + bytes, taken - bytes);
-#endif
-  d.allocations.push_back(std::move(a));
-  return p;
+  std::lock_guard lock(arena_mutex());
+  return Arena::get().allocate(bytes, name);
 }
 
 void device_free(void* p) {
   if (!p) return;
-  auto& d = device_memory();
-  std::lock_guard lock(d.mutex);
-  Allocation* a = d.find(p);
+  std::lock_guard lock(arena_mutex());
+  Allocation* a = Arena::get().find(p);
   if (!a || a->base != p || !a->live)
-    throw Fault(FaultKind::kOutOfBounds, "device_free of an address that was not allocated");
-  a->live = false;  // never reused: later accesses are found
-  a->initialised = {}, a->cells = {};
-  // Only pages that are its own: the first and the last may hold neighbours too.
-  constexpr uintptr_t kPage = 4096;
-  const uintptr_t first = (reinterpret_cast<uintptr_t>(a->base) + kPage - 1) / kPage * kPage;
-  const uintptr_t end = reinterpret_cast<uintptr_t>(a->base + a->size) / kPage * kPage;
-  if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
-#if SIMT_ASAN
-  ASAN_POISON_MEMORY_REGION(a->base, a->size);
-#endif
-}
-
-bool is_device_memory(const void* p) {
-  auto& d = device_memory();
-  return in(p, d.lo, d.hi);
+    throw Fault(FaultKind::kOutOfBounds, "cudaFree of an address that is not allocated");
+  Arena::get().free(*a);
 }
 
 void device_check_range(const void* p, size_t n, const char* what) {
-  auto& d = device_memory();
-  std::lock_guard lock(d.mutex);
-  auto q = static_cast<const unsigned char*>(p);
-  Allocation* a = in(p, d.lo, d.hi) ? d.find(p) : nullptr;
-  if (!a || !a->live || q + n > a->base + a->size)
+  const auto* q = static_cast<const unsigned char*>(p);
+  const Allocation* a = find_allocation(p);
+  if (a && !a->live)
+    throw Fault(FaultKind::kOutOfBounds, std::string(what) + ": '" + a->name + "' has been freed");
+  if (!a || q + n > a->base + a->size)
     throw Fault(FaultKind::kOutOfBounds,
                 std::string(what) + ": range is not inside one allocation");
 }
 
 void device_mark_initialised(const void* p, size_t n) {
-  auto& d = device_memory();
-  std::lock_guard lock(d.mutex);
-  Allocation* a = d.find(p);
-  std::fill_n(a->initialised.begin() + (static_cast<const unsigned char*>(p) - a->base), n, 1);
+  Allocation* a = find_allocation(p);
+  if (a->initialised.empty()) return;
+  std::memset(&a->initialised[size_t(static_cast<const unsigned char*>(p) - a->base)], 1, n);
+}
+
+void device_copy_initialised(const void* to, const void* from, size_t n) {
+  Allocation *a = find_allocation(to), *b = find_allocation(from);
+  if (a->initialised.empty()) return;
+  std::memcpy(&a->initialised[size_t(static_cast<const unsigned char*>(to) - a->base)],
+              &b->initialised[size_t(static_cast<const unsigned char*>(from) - b->base)], n);
 }
 
 }  // namespace trireme::simt

@@ -56,6 +56,8 @@ void run_block(Worker& w, uint32_t block) {
     enqueue_thread(w, w.opt.order == Order::kBackward ? w.count - 1 - i : i);
   if (w.checking) {
     w.block_stamp = ++g_stamp;
+    w.smem_readers.clear();
+    w.epoch = 0;
     w.clock.assign(w.count, 1);
     w.base.assign(w.width, 0);
     w.row.assign(w.count, {});
@@ -93,7 +95,7 @@ void run_some(const LaunchShape& shape, const Options& opt, void (*body)(void*),
   w.stats = {};
   w.stamp = stamp;
   w.rng.seed(opt.seed);
-  w.reader_lists.assign(1, {});  // cells of device memory name lists for the whole launch
+  w.device_readers.clear();
   w.checking = instrumented() && opt.check_memory && opt.workers == 1;
   int count = int(shape.block.x * shape.block.y * shape.block.z);
   prepare_stacks(w, count);
@@ -110,7 +112,7 @@ void run_some(const LaunchShape& shape, const Options& opt, void (*body)(void*),
   ASAN_UNPOISON_MEMORY_REGION(w.smem, shape.smem_bytes);
 #endif
   w.smem_bytes = shape.smem_bytes;
-  if (w.checking && w.smem_cells.size() < w.smem_bytes) w.smem_cells.resize(w.smem_bytes);
+  if (w.checking && w.smem_shadow.empty()) w.smem_shadow = Shadow(kSmemMax);
   blockDim = shape.block;
   gridDim = shape.grid;
   while (!stop) {

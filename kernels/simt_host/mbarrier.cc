@@ -10,10 +10,10 @@ namespace {
 
 constexpr uint64_t kBarrierMagic = 0x7265697272616221;
 
-void join(std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
-  if (b.empty()) return;
-  if (a.empty()) a.assign(b.size(), 0);
-  for (size_t i = 0; i < b.size(); ++i) a[i] = std::max(a[i], b[i]);
+void join(std::vector<uint32_t>& a, const Clocks& b) {
+  if (!b) return;
+  if (a.empty()) a.assign(b->size(), 0);
+  for (size_t i = 0; i < b->size(); ++i) a[i] = std::max(a[i], (*b)[i]);
 }
 
 }  // namespace
@@ -48,11 +48,14 @@ void try_complete(Worker& w, Mbarrier& b) {
   ++b.phase;
   ++w.stats.mbarrier_phases;
   b.pending = b.count;
-  join(b.complete, b.gathering);
-  b.gathering.clear();
+  if (w.checking) {
+    join(b.gathering, b.complete);
+    b.complete = std::make_shared<std::vector<uint32_t>>(b.gathering);
+    b.gathering.clear();
+  }
   if (w.opt.order == Order::kBackward) std::reverse(b.waiting.begin(), b.waiting.end());
   for (int t : b.waiting) {
-    if (w.checking) join(w.row[t], b.complete);
+    if (w.checking) w.row[size_t(t)] = joined(w.row[size_t(t)], b.complete);
     wake(w, t, false);
   }
   b.waiting.clear();
@@ -96,8 +99,8 @@ void mbarrier_arrive(uint64_t* bar, int bytes) {
   b.tx += bytes;
   --b.pending;
   if (w.checking) {
-    join(b.gathering, w.row[me]);
-    b.gathering.resize(w.width);
+    join(b.gathering, w.row[size_t(me)]);
+    b.gathering.resize(size_t(w.width));
     b.gathering[me] = std::max(b.gathering[me], w.clock[me]++);
   }
   try_complete(w, b);
@@ -109,7 +112,7 @@ void mbarrier_wait(uint64_t* bar, uint32_t parity, Loc loc) {
   int me = w.current->linear;
   if (parity > 1) fault(FaultKind::kMbarrier, "parity " + std::to_string(parity));
   if ((b.phase & 1) != parity) {
-    if (w.checking) join(w.row[me], b.complete);
+    if (w.checking) w.row[size_t(me)] = joined(w.row[size_t(me)], b.complete);
     return;
   }
   uint32_t phase = b.phase;

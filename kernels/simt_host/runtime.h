@@ -101,6 +101,8 @@ void* device_alloc(size_t bytes, const char* name = "");
 void device_free(void*);
 void device_mark_initialised(const void*, size_t);
 bool is_device_memory(const void*);
+/// For a copy inside device memory: bytes nobody wrote stay such.
+void device_copy_initialised(const void* to, const void* from, size_t);
 void device_check_range(const void*, size_t, const char* what);
 
 /// Faults where a vector access of so many bytes would be misaligned.

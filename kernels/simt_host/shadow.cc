@@ -14,76 +14,161 @@ bool ordered(const Worker& w, const Access& x, int me) {
   return x.clock != kInFlight && x.block == w.block && w.knows(me, x.thread, x.clock);
 }
 
-void check_cells(Worker& w, Cell* cells, uint32_t stamp, Allocation* a, unsigned char* p, size_t n,
-                 int me, Kind kind, bool races) {
-  Access now{w.block, w.clock[me], uint16_t(me)};
-  for (size_t i = 0; i < n; ++i) {
-    Cell& c = cells[i];
-    if (c.stamp != stamp) c = Cell{}, c.stamp = stamp;
-    bool initialised = a ? a->initialised[size_t(p + i - a->base)] : c.has_write;
-    if (c.pending)
-      fault(FaultKind::kAsyncCopy, std::string(kind == Kind::kRead ? "reads " : "writes ") +
-                                       describe(w, p + i, a) + ", the target of a copy by " +
-                                       describe(w, c.write) + " that is not complete");
-    if (kind != Kind::kWrite && !initialised)
-      fault(FaultKind::kUninitialised, describe(w, p + i, a));
-    if (races && c.has_write && !(kind == Kind::kAtomic && c.write_atomic) &&
-        !ordered(w, c.write, me)) {
-      w.fault_other_pc = c.write_pc;
-      if (c.write.thread >= w.count)
-        fault(FaultKind::kAsyncCopy, std::string(kind == Kind::kRead ? "reads " : "writes ") +
-                                         describe(w, p + i, a) + ", target of " +
-                                         describe(w, c.write) + ", with no wait for it");
-      fault(FaultKind::kRace, std::string(kind == Kind::kRead ? "reads " : "writes ") +
-                                  describe(w, p + i, a) + ", written by " + describe(w, c.write) +
-                                  " with no barrier between");
-    }
-    if (kind == Kind::kRead) {
-      if (c.readers == 0 ||
-          (c.readers == 1 && c.read.clock != kInFlight &&
-           (c.read.thread == me || ordered(w, c.read, me)) && c.read.block == w.block)) {
-        c.read = now, c.readers = 1;
-      } else {
-        if (c.readers == 1) {
-          if (!c.list) c.list = uint32_t(w.reader_lists.size()), w.reader_lists.emplace_back();
-          w.reader_lists[c.list].assign(1, c.read);
-          c.readers = 2;
-        }
-        auto& l = w.reader_lists[c.list];
-        bool found = false;
-        for (auto& r : l)
-          if (r.thread == me && r.block == w.block && r.clock != kInFlight) r = now, found = true;
-        if (!found) l.push_back(now);
-      }
-      continue;
-    }
-    auto check_reader = [&](const Access& r) {
-      if (!ordered(w, r, me))
-        fault(FaultKind::kRace,
-              "writes " + describe(w, p + i, a) +
-                  (r.clock == kInFlight
-                       ? ", which a TMA store or wgmma reads that " + describe(w, r) +
-                             " did not wait for"
-                       : ", read by " + describe(w, r) + " with no barrier between"));
-    };
-    if (races && c.readers == 1) check_reader(c.read);
-    if (races && c.readers == 2)
-      for (auto& r : w.reader_lists[c.list]) check_reader(r);
-    c.readers = 0;
-    c.write = now;
-    c.has_write = true;
-    c.write_atomic = kind == Kind::kAtomic;
-    c.write_async = false;
-    c.write_pc = t_pc;
-    if (a) a->initialised[size_t(p + i - a->base)] = 1;
-  }
-}
+extern "C" char __executable_start, _end;
+
+const void* pc_of(const Cell& c) { return c.write_pc ? &__executable_start + c.write_pc : nullptr; }
 
 namespace {
 
-extern "C" char __executable_start, _end;
+const char* verb(Kind kind) { return kind == Kind::kRead ? "reads " : "writes "; }
+
+[[noreturn]] void report_pending(Worker& w, const Cell& c, const std::string& what, Kind kind) {
+  fault(FaultKind::kAsyncCopy, verb(kind) + what + ", the target of a copy by " +
+                                   describe(w, c.write()) + " that is not complete");
+}
+
+[[noreturn]] void report_writer(Worker& w, const Cell& c, const std::string& what, Kind kind) {
+  w.fault_other_pc = pc_of(c);
+  if (c.write_thread >= w.count)
+    fault(FaultKind::kAsyncCopy,
+          verb(kind) + what + ", target of " + describe(w, c.write()) + ", with no wait for it");
+  fault(FaultKind::kRace,
+        verb(kind) + what + ", written by " + describe(w, c.write()) + " with no barrier between");
+}
+
+[[noreturn]] void report_reader(Worker& w, const Access& r, const std::string& what) {
+  fault(FaultKind::kRace,
+        "writes " + what +
+            (r.clock == kInFlight
+                 ? ", which a TMA store or wgmma reads that " + describe(w, r) + " did not wait for"
+                 : ", read by " + describe(w, r) + " with no barrier between"));
+}
+
+/// Faults where a reader of the cell is unordered with a write by thread me.
+void check_readers(Worker& w, const Cell& c, ReaderLists& lists, int me, const unsigned char* p,
+                   const Allocation* a) {
+  switch (c.readers) {
+    case Readers::kNone:
+      return;
+    case Readers::kOne:
+      if (!ordered(w, c.read(), me)) report_reader(w, c.read(), describe(w, p, a));
+      return;
+    case Readers::kList:
+      for (const Access& r : lists[c.read_block].reads)
+        if (!ordered(w, r, me)) report_reader(w, r, describe(w, p, a));
+      return;
+    case Readers::kSeveralBlocks:
+      fault(FaultKind::kRace, "writes " + describe(w, p, a) +
+                                  ", read by several blocks of this launch, first by " +
+                                  describe(w, c.read()));
+  }
+}
+
+void check_cell(Worker& w, Cell& c, ReaderLists& lists, unsigned char* p, const Allocation* a,
+                const Access& now, Kind kind) {
+  const int me = now.thread;
+  const bool races = !a || w.opt.check_global_races;
+  if (c.pending) [[unlikely]]
+    report_pending(w, c, describe(w, p, a), kind);
+  if (!a && kind != Kind::kWrite && !c.has_write) [[unlikely]]
+    fault(FaultKind::kUninitialised, describe(w, p, a));
+  if (c.has_write && races && !ordered(w, c.write(), me) &&
+      !(kind == Kind::kAtomic && c.write_atomic)) [[unlikely]]
+    report_writer(w, c, describe(w, p, a), kind);
+  if (kind == Kind::kRead) {
+    if (c.readers == Readers::kNone)
+      c.set_read(now);
+    else
+      add_reader(w, c, lists, now);
+    return;
+  }
+  if (races) check_readers(w, c, lists, me, p, a);
+  c.readers = Readers::kNone;
+  c.set_write(now);
+  c.write_atomic = kind == Kind::kAtomic;
+  c.write_async = false;
+  c.write_pc = t_pc ? uint32_t(static_cast<const char*>(t_pc) - &__executable_start) : 0;
+}
+
+void check_smem(Worker& w, unsigned char* p, size_t n, int me, Kind kind) {
+  const Access now{w.block, w.clock[size_t(me)], uint16_t(me)};
+  each_smem_cell(w, size_t(p - w.smem), n, [&](Cell& c, size_t at, size_t) {
+    check_cell(w, c, w.smem_readers, w.smem + at, nullptr, now, kind);
+  });
+}
+
+void check_device(Worker& w, Allocation& a, unsigned char* p, size_t n, int me, Kind kind) {
+  const auto offset = size_t(p - a.base);
+  uint8_t* initialised = &a.initialised[offset];
+  if (kind == Kind::kWrite) {
+    std::memset(initialised, 1, n);
+  } else {
+    size_t first = 0;
+    while (first < n && initialised[first]) ++first;
+    if (first < n) fault(FaultKind::kUninitialised, describe(w, p + first, &a));
+  }
+  if (a.shadow.empty()) a.shadow = Shadow(a.size);
+  const Access now{w.block, w.clock[size_t(me)], uint16_t(me)};
+  a.shadow.each(offset, n, w.stamp, w.stamp, w.device_readers, [&](Cell& c, size_t at, size_t) {
+    check_cell(w, c, w.device_readers, a.base + at, &a, now, kind);
+  });
+}
 
 }  // namespace
+
+void add_reader(Worker& w, Cell& c, ReaderLists& lists, const Access& now) {
+  const auto replaces = [&](const Access& old) {
+    return old.clock != kInFlight && old.block == now.block &&
+           (old.thread == now.thread || w.knows(now.thread, old.thread, old.clock));
+  };
+  switch (c.readers) {
+    case Readers::kNone:
+      return c.set_read(now);
+    case Readers::kOne: {
+      if (replaces(c.read())) return c.set_read(now);
+      if (c.read_block != now.block) {
+        c.readers = Readers::kSeveralBlocks;
+        return;
+      }
+      const Access first = c.read();
+      c.read_block = lists.add(w.epoch);
+      c.readers = Readers::kList;
+      lists[c.read_block].reads = {first, now};
+      return;
+    }
+    case Readers::kList: {
+      ReaderList& list = lists[c.read_block];
+      const Access first = list.reads.front();
+      if (first.block != now.block) {
+        c.set_read(first);
+        c.readers = Readers::kSeveralBlocks;
+        return;
+      }
+      if (list.epoch != w.epoch) {  // reads of before the barrier are ordered with all to come
+        list.epoch = w.epoch;
+        std::erase_if(list.reads, [](const Access& r) { return r.clock != kInFlight; });
+      }
+      if (!list.reads.empty() && replaces(list.reads.back())) {
+        list.reads.back() = now;
+        return;
+      }
+      if (list.reads.size() >= 2 * size_t(w.count) + 64) {  // one entry a thread is enough
+        std::vector<Access> last;
+        std::vector<bool> seen(size_t(w.width), false);
+        for (auto r = list.reads.rbegin(); r != list.reads.rend(); ++r)
+          if (r->clock == kInFlight || !seen[r->thread]) {
+            if (r->clock != kInFlight) seen[r->thread] = true;
+            last.push_back(*r);
+          }
+        list.reads = std::move(last);
+      }
+      list.reads.push_back(now);
+      return;
+    }
+    case Readers::kSeveralBlocks:
+      return;
+  }
+}
 
 void check(Worker& w, void* address, size_t n, int me, Kind kind, size_t align) {
   auto p = static_cast<unsigned char*>(address);
@@ -94,26 +179,20 @@ void check(Worker& w, void* address, size_t n, int me, Kind kind, size_t align) 
     if (align > 1 && reinterpret_cast<uintptr_t>(p) % align)
       fault(FaultKind::kMisaligned,
             std::to_string(n) + "-byte access to " + describe(w, p, nullptr));
-    if (w.checking)
-      check_cells(w, &w.smem_cells[size_t(p - w.smem)], w.block_stamp, nullptr, p, n, me, kind,
-                  true);
+    if (w.checking) check_smem(w, p, n, me, kind);
     return;
   }
-  auto& d = device_memory();
-  if (in(p, d.lo, d.hi)) {
-    Allocation* a = d.find(p);
+  if (is_device_memory(p)) {
+    Allocation* a = find_allocation(p);
     if (!a || p + n > a->base + a->size)
       fault(FaultKind::kOutOfBounds, std::to_string(n) + " bytes at byte " +
                                          (a ? std::to_string(p - a->base) + " of '" + a->name +
                                                   "' (" + std::to_string(a->size) + " bytes)"
-                                            : "before any allocation"));
+                                            : "outside any allocation"));
     if (!a->live) fault(FaultKind::kOutOfBounds, "'" + a->name + "' has been freed");
     if (align > 1 && reinterpret_cast<uintptr_t>(p) % align)
       fault(FaultKind::kMisaligned, std::to_string(n) + "-byte access to " + describe(w, p, a));
-    if (!w.checking) return;
-    if (a->cells.empty()) a->cells.resize(a->size);
-    check_cells(w, &a->cells[size_t(p - a->base)], w.stamp, a, p, n, me, kind,
-                w.opt.check_global_races);
+    if (w.checking) check_device(w, *a, p, n, me, kind);
     return;
   }
   if (in(p, w.stacks, w.stacks_end)) {

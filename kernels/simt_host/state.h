@@ -16,6 +16,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/simt_host/shadow.h"
 #include "kernels/simt_host/simt.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -30,47 +31,7 @@ namespace trireme::simt {
 
 inline bool in(const void* p, const void* lo, const void* hi) { return p >= lo && p < hi; }
 
-// ---- shadow memory ----
-
-struct Access {
-  uint32_t block, clock;
-  uint16_t thread;
-};
-/// Clock of a read by TMA or wgmma that was not waited for: ordered with nothing.
-constexpr uint32_t kInFlight = ~0u;
-
-/// One per byte of shared and device memory. A cell of an older launch (or, in shared memory,
-/// block) is empty.
-struct Cell {
-  uint32_t stamp = 0;
-  Access write{}, read{};
-  bool has_write = false, write_atomic = false, pending = false;
-  bool write_async = false;  // by the async proxy (TMA)
-  uint8_t readers = 0;       // 0, 1, 2 = see list
-  uint32_t list = 0;
-  const void* write_pc = nullptr;
-};
-
 enum class Kind { kRead, kWrite, kAtomic };
-
-struct Allocation {
-  unsigned char* base;
-  size_t size;
-  std::string name;
-  bool live;
-  std::vector<uint8_t> initialised;
-  std::vector<Cell> cells;
-};
-
-struct DeviceMemory {
-  unsigned char *lo = nullptr, *hi = nullptr, *next = nullptr;
-  std::vector<std::unique_ptr<Allocation>> allocations;  // by rising base
-  std::mutex mutex;
-  Allocation* cached = nullptr;
-
-  Allocation* find(const void* p);
-};
-DeviceMemory& device_memory();
 
 // ---- a thread, a block ----
 
@@ -144,8 +105,9 @@ struct Mbarrier {
   uint32_t init_clock = 0;
   int64_t tx = 0;
   bool live = false, init_fenced = false;
-  // vector clocks of the arrivals of this phase, of all earlier ones
-  std::vector<uint32_t> gathering, complete;
+  // Of the arrivals of this phase, of all earlier ones.
+  std::vector<uint32_t> gathering;
+  std::shared_ptr<const std::vector<uint32_t>> complete;
   std::vector<int> waiting;
 };
 struct TmaLoad {
@@ -163,6 +125,11 @@ struct Warpgroup {
 constexpr int kMaxMbarriers = 64;
 
 constexpr size_t kSmemMax = 256 << 10;
+
+/// What a thread knows of others; shared by threads that met, never changed.
+using Clocks = std::shared_ptr<const std::vector<uint32_t>>;
+/// The greater of each; null stands for zeros.
+Clocks joined(const Clocks&, const Clocks&);
 
 /// An OS thread that executes blocks.
 struct Worker {
@@ -200,9 +167,10 @@ struct Worker {
   // happens-before: thread t knows thread o up to max(base[o], row[t][o])
   bool checking = false;
   std::vector<uint32_t> clock, base;
-  std::vector<std::vector<uint32_t>> row;
-  std::vector<Cell> smem_cells;
-  std::vector<std::vector<Access>> reader_lists;
+  std::vector<Clocks> row;  // null: nothing beyond base
+  uint32_t epoch = 0;       // counts barriers of all threads; what was read before one is ordered
+  Shadow smem_shadow;
+  ReaderLists smem_readers, device_readers;  // of this block, of this launch
   // report
   bool faulted = false;
   FaultKind fault_kind{};
@@ -211,7 +179,7 @@ struct Worker {
   const void *fault_pc = nullptr, *fault_other_pc = nullptr;
 
   bool knows(int t, int other, uint32_t c) const {
-    return t == other || c <= base[other] || (!row[t].empty() && c <= row[t][other]);
+    return t == other || c <= base[other] || (row[t] && c <= (*row[t])[other]);
   }
 };
 
@@ -261,23 +229,19 @@ std::string symbol(const void* pc);
 bool instrumented();
 void set_instrumented();
 bool ordered(const Worker&, const Access&, int me);
-void check_cells(Worker&, Cell*, uint32_t stamp, Allocation*, unsigned char* p, size_t, int me,
-                 Kind, bool races);
+/// Of the last write.
+const void* pc_of(const Cell&);
 void check(Worker&, void* address, size_t, int me, Kind, size_t align);
+/// The cells of shared memory, as Shadow::each.
+template <class F>
+void each_smem_cell(Worker& w, size_t offset, size_t bytes, F f) {
+  w.smem_shadow.each(offset, bytes, w.stamp, w.block_stamp, w.smem_readers, f);
+}
+void add_reader(Worker&, Cell&, ReaderLists&, const Access&);
 
 // ---- collectives.cc ----
 /// After a barrier among some threads each knows what each of them knew.
-template <class Each>
-void order_some(Worker& w, Each each) {
-  if (!w.checking) return;
-  std::vector<uint32_t> joined(w.width, 0);
-  each([&](int t) {
-    if (!w.row[t].empty())
-      for (int i = 0; i < w.width; ++i) joined[i] = std::max(joined[i], w.row[t][i]);
-    joined[t] = std::max(joined[t], w.clock[t]);
-  });
-  each([&](int t) { w.row[t] = joined, ++w.clock[t]; });
-}
+void order_some(Worker&, const std::vector<int>& threads);
 
 // ---- mbarrier.cc, tma.cc, wgmma.cc ----
 uint32_t smem_offset(Worker&, const void*, const char* what);

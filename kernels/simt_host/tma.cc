@@ -73,58 +73,44 @@ uint32_t swizzle_128(uint32_t offset) { return offset ^ (offset >> 7 & 7) << 4; 
 
 void check_async_read(Worker& w, uint32_t offset, uint32_t bytes, int me, bool record,
                       const char* what) {
-  unsigned char* p = w.smem + offset;
   if (offset + bytes > w.smem_bytes)
-    fault(FaultKind::kOutOfBounds, std::string(what) + " reads " + describe(w, p, nullptr));
+    fault(FaultKind::kOutOfBounds,
+          std::string(what) + " reads " + describe(w, w.smem + offset, nullptr));
   if (!w.checking) return;
-  for (uint32_t i = 0; i < bytes; ++i) {
-    Cell& c = w.smem_cells[offset + i];
-    bool written = c.stamp == w.block_stamp && c.has_write;
-    if (written && c.pending)
-      fault(FaultKind::kAsyncCopy, std::string(what) + " reads " + describe(w, p + i, nullptr) +
-                                       ", the target of a copy by " + describe(w, c.write) +
-                                       " that is not complete");
-    if (!written)
-      fault(FaultKind::kUninitialised, std::string(what) + " reads " + describe(w, p + i, nullptr));
-    if (!ordered(w, c.write, me)) {
-      w.fault_other_pc = c.write_pc;
-      if (c.write.thread >= w.count)
-        fault(FaultKind::kAsyncCopy, std::string(what) + " of " + thread_name(w, me) + " reads " +
-                                         describe(w, p + i, nullptr) + ", target of " +
-                                         describe(w, c.write) + ", with no wait for it");
-      fault(FaultKind::kRace, std::string(what) + " of " + thread_name(w, me) + " reads " +
-                                  describe(w, p + i, nullptr) + ", written by " +
-                                  describe(w, c.write) + " with no barrier between");
+  const auto report = [&](FaultKind kind, const Cell& c, size_t at, const std::string& before,
+                          const std::string& after) {
+    if (kind == FaultKind::kRace || kind == FaultKind::kProxyFence) w.fault_other_pc = pc_of(c);
+    fault(kind, std::string(what) + " of " + thread_name(w, me) + " reads " +
+                    describe(w, w.smem + at, nullptr) + before +
+                    (before.empty() ? "" : describe(w, c.write())) + after);
+  };
+  each_smem_cell(w, offset, bytes, [&](Cell& c, size_t at, size_t) {
+    if (c.pending)
+      report(FaultKind::kAsyncCopy, c, at, ", the target of a copy by ", " that is not complete");
+    if (!c.has_write) report(FaultKind::kUninitialised, c, at, "", "");
+    if (!ordered(w, c.write(), me)) {
+      if (c.write_thread >= w.count)
+        report(FaultKind::kAsyncCopy, c, at, ", target of ", ", with no wait for it");
+      report(FaultKind::kRace, c, at, ", written by ", " with no barrier between");
     }
-    if (!c.write_async && w.threads[c.write.thread].fence_clock < c.write.clock) {
-      w.fault_other_pc = c.write_pc;
-      fault(FaultKind::kProxyFence, std::string(what) + " reads " + describe(w, p + i, nullptr) +
-                                        ", written by " + describe(w, c.write) +
-                                        " with no fence.proxy.async after it");
-    }
-  }
-  if (!record) return;
-  for (uint32_t i = 0; i < bytes; ++i) {
-    Cell& c = w.smem_cells[offset + i];
-    if (c.readers == 1 && c.read.thread == me && c.read.clock == kInFlight)
-      continue;  // two reads in flight end as one
-    check_cells(w, &c, w.block_stamp, nullptr, p + i, 1, me, Kind::kRead, false);
-    if (c.readers == 1) c.read.clock = kInFlight;
-    if (c.readers == 2)
-      for (auto& r : w.reader_lists[c.list])
-        if (r.thread == me) r.clock = kInFlight;
-  }
+    if (!c.write_async && w.threads[c.write_thread].fence_clock < c.write_clock)
+      report(FaultKind::kProxyFence, c, at, ", written by ", " with no fence.proxy.async after it");
+    if (!record) return;
+    if (c.readers == Readers::kOne && c.read_thread == me && c.read_clock == kInFlight)
+      return;  // two reads in flight end as one
+    add_reader(w, c, w.smem_readers, {w.block, kInFlight, uint16_t(me)});
+  });
 }
 void end_async_read(Worker& w, uint32_t offset, uint32_t bytes, int me) {
   if (!w.checking) return;
-  for (uint32_t i = 0; i < bytes; ++i) {
-    Cell& c = w.smem_cells[offset + i];
-    if (c.readers == 1 && c.read.thread == me && c.read.clock == kInFlight)
-      c.read.clock = w.clock[me];
-    if (c.readers == 2)
-      for (auto& r : w.reader_lists[c.list])
-        if (r.thread == me && r.clock == kInFlight) r.clock = w.clock[me];
-  }
+  const uint32_t now = w.clock[size_t(me)];
+  each_smem_cell(w, offset, bytes, [&](Cell& c, size_t, size_t) {
+    if (c.readers == Readers::kOne && c.read_thread == me && c.read_clock == kInFlight)
+      c.read_clock = now;
+    if (c.readers == Readers::kList)
+      for (Access& r : w.smem_readers[c.read_block].reads)
+        if (r.thread == me && r.clock == kInFlight) r.clock = now;
+  });
 }
 
 bool deliver_tma(Worker& w) {
@@ -140,13 +126,15 @@ bool deliver_tma(Worker& w) {
   each_chunk(m, load.coordinate, uint32_t(load.dst - w.smem),
              [&](const unsigned char* from, uint32_t to, uint32_t n) {
                from ? std::memcpy(w.smem + to, from, n) : std::memset(w.smem + to, 0, n);
-               if (w.checking)
-                 for (uint32_t i = 0; i < n; ++i)
-                   w.smem_cells[to + i].pending = false,
-                                     w.smem_cells[to + i].write.clock = b.phase + 1;
+               if (!w.checking) return;
+               each_smem_cell(w, to, n, [&](Cell& c, size_t, size_t) {
+                 c.pending = false, c.write_clock = b.phase + 1;
+               });
              });
-  b.gathering.resize(w.width);
-  b.gathering[w.count + load.barrier] = b.phase + 1;
+  if (w.checking) {
+    b.gathering.resize(size_t(w.width));
+    b.gathering[size_t(w.count + load.barrier)] = b.phase + 1;
+  }
   b.tx -= box_bytes(m);
   if (b.tx < 0 && b.pending == 0)
     fault(FaultKind::kMbarrier, "mbarrier #" + std::to_string(load.barrier) +
@@ -234,11 +222,10 @@ void tma_load(void* dst, const CUtensorMap* map, int rank, const int* coordinate
   check(w, w.smem + offset, bytes, me, Kind::kWrite, 1);
   std::memset(w.smem + offset, 0xff, bytes);
   if (w.checking)
-    for (uint32_t i = 0; i < bytes; ++i) {
-      Cell& c = w.smem_cells[offset + i];
+    each_smem_cell(w, offset, bytes, [&](Cell& c, size_t, size_t) {
       c.pending = c.write_async = true;
-      c.write = {w.block, b.phase + 1, uint16_t(w.count + index)};
-    }
+      c.set_write({w.block, b.phase + 1, uint16_t(w.count + index)});
+    });
   TmaLoad load{*map, rank, {}, w.smem + offset, index, t_pc};
   std::copy_n(coordinate, rank, load.coordinate);
   w.tma_in_flight.push_back(load);
