@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/math.h"
-#include "kernels/attention/attention_table.h"
+#include "kernels/attention/attention_gpu_table.h"
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/op_work.h"
@@ -170,14 +170,17 @@ CommonPlan plan_common(ScratchPlan& plan, const AttentionShape& shape, std::int6
           plan.take((pieces + 1) * static_cast<std::int64_t>(sizeof(AttentionItem)))};
 }
 
+const std::int32_t* first_key_of(const AttentionMask& mask) {
+  return mask.first_key_T.given() ? mask.first_key_T.as<std::int32_t>() : nullptr;
+}
+
 AttentionVisibility write_visibility(std::byte* scratch, const CommonPlan& plan,
                                      const AttentionMask& mask) {
   auto* positions = reinterpret_cast<std::int64_t*>(scratch + plan.positions);
   auto* key_blocks = reinterpret_cast<AttentionKeyBlock*>(scratch + plan.key_blocks);
   write_positions(mask.q, positions);
   write_key_blocks(mask.kv, key_blocks);
-  return {positions, key_blocks, block_count(mask.kv),
-          mask.first_key_T.given() ? mask.first_key_T.as<std::int32_t>() : nullptr};
+  return {positions, key_blocks, block_count(mask.kv), first_key_of(mask)};
 }
 
 AttentionShape check_forward(const AttentionForward& args) {
@@ -186,6 +189,7 @@ AttentionShape check_forward(const AttentionForward& args) {
   const std::int64_t rows = shape.sequences * shape.q_tokens;
   check.heads("o", args.o, shape.type, {rows, shape.heads, shape.head_dim});
   check.tensor("lse", args.lse_TH, DType::kF32, {rows, shape.heads});
+  check.that(args.scale > 0, "scale", "must be positive");
   return shape;
 }
 
@@ -200,17 +204,87 @@ AttentionShape check_backward(const AttentionBackward& args) {
   check.heads("dv", args.dv, DType::kF32, {kv_rows, shape.kv_heads, shape.head_dim});
   check.tensor("lse", args.lse_TH, DType::kF32, {q_rows, shape.heads});
   check.tensor("delta", args.delta_TH, DType::kF32, {q_rows, shape.heads});
+  check.that(args.scale > 0, "scale", "must be positive");
   return shape;
 }
 
-/// The (query, key) pairs that the mask leaves, of one head, over all sequences.
-std::int64_t visible_pairs(const AttentionMask& mask) {
+// ---- on a GPU ----
+
+const AttentionGpuKernels& gpu_kernels_of() {
+  return gpu_table("attention", &GpuKernels::attention);
+}
+
+/// Empty ranges left out, those that go on where the one before ends joined to it. `list`: room for
+/// as many, valid during the call.
+AttentionRanges joined(Context& context, std::span<const PositionRange> ranges,
+                       AttentionRange* list) {
+  AttentionRanges out;
+  std::int32_t index = 0;
+  for (const PositionRange& range : ranges) {
+    if (range.count == 0) continue;
+    const auto first = static_cast<std::int32_t>(range.first),
+               count = static_cast<std::int32_t>(range.count);
+    if (out.count > 0 && list[out.count - 1].first + list[out.count - 1].count == first) {
+      list[out.count - 1].count += count;
+    } else {
+      list[out.count++] = {first, count, index};
+    }
+    index += count;
+  }
+  out.on_host = list;
+  const std::span<const AttentionRange> all(list, static_cast<std::size_t>(out.count));
+  if (out.count <= AttentionRanges::kFew) {
+    std::copy(all.begin(), all.end(), out.few);
+  } else {
+    out.table =
+        reinterpret_cast<const AttentionRange*>(context.device_constant(std::as_bytes(all)));
+  }
+  return out;
+}
+
+struct GpuRanges {
+  AttentionRanges q, kv;
+};
+GpuRanges joined(Context& context, const AttentionMask& mask) {
+  auto* list = reinterpret_cast<AttentionRange*>(
+      context.host_scratch((mask.q.size() + mask.kv.size()) * sizeof(AttentionRange)));
+  return {joined(context, mask.q, list), joined(context, mask.kv, list + mask.q.size())};
+}
+
+void forward_on_gpu(Context& context, const AttentionShape& shape, const AttentionForward& args) {
+  const GpuRanges ranges = joined(context, args.mask);
+  gpu_kernels_of().forward({context.exec(), shape, ranges.q, ranges.kv, first_key_of(args.mask),
+                            plain(args.o), args.lse_TH.as<float>(), plain(args.q), plain(args.k),
+                            plain(args.v), args.scale});
+}
+
+void backward_on_gpu(Context& context, const AttentionShape& shape, const AttentionBackward& args) {
+  const GpuRanges ranges = joined(context, args.mask);
+  const std::int32_t* first_key = first_key_of(args.mask);
+  std::int32_t* tile_first_key = nullptr;
+  std::int64_t tile_stride = 0;
+  if (first_key != nullptr) {
+    for (int i = 0; i < ranges.q.count; ++i)
+      tile_stride += 2 * ceil_div(std::int64_t{ranges.q.on_host[i].count}, kAttentionGpuTileMin);
+    tile_first_key = reinterpret_cast<std::int32_t*>(
+        context.scratch(static_cast<std::size_t>(shape.sequences * tile_stride * 4)));
+  }
+  gpu_kernels_of().backward({context.exec(), shape, ranges.q, ranges.kv, first_key,
+                             plain_f32(args.dq), plain_f32(args.dk), plain_f32(args.dv),
+                             plain(args.d_o), plain(args.q), plain(args.k), plain(args.v),
+                             args.lse_TH.as<float>(), args.delta_TH.as<float>(), args.scale,
+                             tile_first_key, static_cast<std::int32_t>(tile_stride)});
+}
+
+/// The (query, key) pairs that the mask leaves, of one head, over all sequences; documents in a
+/// GPU's memory are not looked at.
+std::int64_t visible_pairs(const Context& context, const AttentionMask& mask) {
+  const std::int32_t* first_key = context.on_gpu() ? nullptr : first_key_of(mask);
   std::int64_t pairs = 0, row = 0;
   for (std::int64_t sequence = 0; sequence < mask.sequences; ++sequence) {
     for (const PositionRange& q : mask.q) {
       for (std::int64_t p = q.first; p < q.first + q.count; ++p, ++row) {
-        const std::int64_t first =
-            mask.first_key_T.given() ? mask.first_key_T.as<std::int32_t>()[row] : 0;
+        const std::int64_t first = first_key == nullptr ? 0 : first_key[row];
         for (const PositionRange& kv : mask.kv) {
           const std::int64_t begin = std::max(first, kv.first),
                              end = std::min(p + 1, kv.first + kv.count);
@@ -226,12 +300,12 @@ std::int64_t visible_pairs(const AttentionMask& mask) {
 /// (S, dV, dP, dQ, dK). In f32, whatever the operands. Nobody asks: nothing is counted.
 OpWork work_of(const Context& context, const AttentionForward& args) {
   if (context.op_trace() == nullptr) return {};
-  return {4 * visible_pairs(args.mask) * args.q.heads * args.q.head_dim,
+  return {4 * visible_pairs(context, args.mask) * args.q.heads * args.q.head_dim,
           bytes_of(args.o, args.lse_TH, args.q, args.k, args.v)};
 }
 OpWork work_of(const Context& context, const AttentionBackward& args) {
   if (context.op_trace() == nullptr) return {};
-  return {10 * visible_pairs(args.mask) * args.q.heads * args.q.head_dim,
+  return {10 * visible_pairs(context, args.mask) * args.q.heads * args.q.head_dim,
           2 * bytes_of(args.dq, args.dk, args.dv) +
               bytes_of(args.d_o, args.q, args.k, args.v, args.lse_TH, args.delta_TH)};
 }
@@ -243,6 +317,7 @@ void attention_forward(Context& context, const AttentionForward& args) {
   const OpSpan span(context.op_trace(), "attention_forward", work_of(context, args));
   const std::int64_t groups = shape.sequences * shape.heads;
   if (groups * shape.q_tokens == 0) return;
+  if (context.on_gpu()) return forward_on_gpu(context, shape, args);
   const bool few = shape.q_tokens <= kFewQueries;
   const std::int64_t key_blocks = block_count(args.mask.kv);
   const std::int64_t blocks =
@@ -276,6 +351,7 @@ void attention_backward(Context& context, const AttentionBackward& args) {
   const std::int64_t groups = shape.sequences * shape.kv_heads,
                      key_blocks = block_count(args.mask.kv);
   if (groups * shape.q_tokens == 0 || key_blocks == 0) return;
+  if (context.on_gpu()) return backward_on_gpu(context, shape, args);
   const std::int64_t work =
       shape.sequences * shape.heads * shape.q_tokens * shape.kv_tokens * shape.head_dim;
   const int pieces = piece_count(context, groups * key_blocks, work);
@@ -315,7 +391,7 @@ void attention_merge(Context& context, HeadsView o, TensorView lse_TH, ConstHead
                          plain(o2),      {},       nullptr, nullptr,    nullptr};
   rows.lse = lse_TH.as<float>();
   rows.lse2 = lse2_TH.as<float>();
-  table(context).merge(rows);
+  context.on_gpu() ? gpu_kernels_of().merge(rows) : table(context).merge(rows);
 }
 
 void attention_delta(Context& context, TensorView delta_TH, ConstHeadsView d_o, ConstHeadsView o) {
@@ -328,7 +404,7 @@ void attention_delta(Context& context, TensorView delta_TH, ConstHeadsView d_o, 
   AttentionRowsArgs rows{context.exec(), o.tokens,   o.heads, o.head_dim, o.dtype, {},
                          plain(o),       plain(d_o), nullptr, nullptr,    nullptr};
   rows.delta = delta_TH.as<float>();
-  table(context).delta(rows);
+  context.on_gpu() ? gpu_kernels_of().delta(rows) : table(context).delta(rows);
 }
 
 }  // namespace trireme

@@ -65,6 +65,10 @@ struct Gradients {
 Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::vector<double>& lse,
                        const std::vector<double>& delta);
 
+/// Whether a GPU is tested: its bf16 kernels round P and dS to bf16, and executed on a host they
+/// are slow.
+bool on_gpu();
+
 /// Sums of many products: rounding of the order of the largest elements, some 1e-6 of them.
 inline constexpr Tolerance kSumTolerance = {2e-6, 4e-6};
 

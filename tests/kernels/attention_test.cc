@@ -81,6 +81,7 @@ TEST_P(Attention, a_number_that_is_not_finite_shows_in_what_saw_it) {
 }
 
 TEST_P(Attention, forward_has_the_same_bits_for_any_thread_count) {
+  if (on_gpu()) GTEST_SKIP() << "threads of the CPU";
   for (const auto& ranges :
        {std::vector<PositionRange>{{0, 300}}, {{0, 90}, {210, 90}}, {{77, 3}}}) {
     Problem problem(DType::kF32, {1, 3, 1, 24}, ranges, {{0, 150}, {200, 100}});
@@ -167,12 +168,13 @@ TEST_P(Attention, wrong_operands_are_refused_by_name) {
   Context context = test_context(GetParam());
   const PositionRange range{0, 3};
   const AttentionMask mask{1, {&range, 1}, {&range, 1}, {}};
-  TestTensor o(DType::kF32, {3, 12}), lse(DType::kF32, {3, 2}), bf16(DType::kBF16, {3, 12});
+  TestTensor o(DType::kF32, {3, 12}), lse(DType::kF32, {3, 2}), bf16(DType::kBF16, {3, 12}),
+      out(DType::kF32, {3, 12});
   const auto view = [](TestTensor& x, std::int64_t count, std::int64_t dim) {
     return heads_of(x.view(), 0, count, dim);
   };
-  const AttentionForward good{view(o, 2, 6), lse, view(o, 2, 6), view(o, 1, 6), view(o, 1, 6),
-                              mask,          1};
+  const AttentionForward good{
+      view(out, 2, 6), lse, view(o, 2, 6), view(o, 1, 6), view(o, 1, 6), mask, 1};
   attention_forward(context, good);
 
   AttentionForward bad = good;
@@ -201,6 +203,10 @@ TEST_P(Attention, wrong_operands_are_refused_by_name) {
   bad.mask.first_key_T = lse.view();
   expect_refused([&] { attention_forward(context, bad); },
                  "attention_forward.mask.first_key: expected [3] int32");
+  bad = good;
+  bad.scale = 0;
+  expect_refused([&] { attention_forward(context, bad); },
+                 "attention_forward.scale: must be positive");
   bad = good;
   bad.lse_TH = o.view();
   expect_refused([&] { attention_forward(context, bad); },

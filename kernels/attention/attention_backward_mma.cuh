@@ -1,0 +1,268 @@
+#pragma once
+// Attention backward by mma.sync (sm_80 and later): the same bits on every run, without atomics.
+//
+// Two kernels that are one: a block owns 64 rows and adds up their gradients alone, while the other
+// side streams by. Of keys: S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q over the query
+// heads of the key head. Of queries: S = Q K^T, dP = dO V^T, dQ += dS K. Seven products for the
+// five that are needed, which is what determinism costs here; one kernel with dQ added atomically
+// would be the faster, non-deterministic one.
+//
+// The scores, P and dS of a warp's 16 rows stay in its registers: an accumulator's fragments are
+// the left operand of the next product. P and dS are rounded to bf16 for these; the scale is
+// applied to the sums. Rows behind the end are zeros (so are their lse and delta): they add
+// nothing.
+//
+// Floor: 10 D operations for each visible pair and query head, 14 D done; a fragment of the
+// streamed tiles serves one product of 16 rows, so that loads from shared memory bound it: about
+// 16 operations a byte, some 450 TFLOP/s of the 14 D on an H200.
+
+#include "kernels/attention/attention_backward.cuh"
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/attention_mma.cuh"
+
+namespace trireme::cuda::attention {
+
+template <int kD, RowsOf kRowsOf>
+struct Backward {
+  static constexpr bool kKeyRows = kRowsOf == RowsOf::kKeys;
+  static constexpr int kRows = 16 * kWarps, kColumns = kD > 128 ? 16 : (kD > 96 ? 32 : 64);
+  /// Where two accumulators do not fit, a block takes half of the head and makes P and dS whole.
+  static constexpr int kSlices = kKeyRows && kD > 128 ? 2 : 1, kTake = kD / kSlices;
+
+  /// Rows: k, v or q, dO. Columns: q, dO or k, v, in two stages.
+  struct Smem {
+    alignas(128) bf16 rows1[kRows][kD];
+    alignas(128) bf16 rows2[kRows][kD];
+    alignas(128) bf16 columns1[2][kColumns][kD];
+    alignas(128) bf16 columns2[2][kColumns][kD];
+    alignas(16) float lse[2][kColumns];  // these of columns that are queries
+    alignas(16) float delta[2][kColumns];
+    alignas(16) int first_key[2][kColumns];
+  };
+  using Scores = float[1][kColumns / 8][4];
+  using Weights = std::uint32_t[1][kColumns / 8][2];
+  using Sums = float[1][kTake / 8][4];
+
+  /// What a lane knows of its two rows, where these are queries.
+  struct QueryRows {
+    float lse_log2[2], delta[2];
+  };
+
+  /// s becomes P, dp becomes dS without its scale.
+  static __device__ __forceinline__ void weigh(Scores& s, Scores& dp, const Smem& smem, int stage,
+                                               const QueryRows& rows, float scale_log2) {
+    const int column = static_cast<int>(threadIdx.x % 4) * 2;
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n) {
+      Vector<float, 2> lse, delta;
+      if constexpr (kKeyRows) {
+        lse = load<2>(&smem.lse[stage][n * 8 + column]);
+        delta = load<2>(&smem.delta[stage][n * 8 + column]);
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float lse_log2 = kKeyRows ? lse.at[e % 2] * kLog2E : rows.lse_log2[e / 2];
+        s[0][n][e] = ptx::exp2_approx(fmaf(s[0][n][e], scale_log2, -lse_log2));
+        dp[0][n][e] = s[0][n][e] * (dp[0][n][e] - (kKeyRows ? delta.at[e % 2] : rows.delta[e / 2]));
+      }
+    }
+  }
+
+  /// Pairs that are not visible have no weight; what stood there may be NaN.
+  static __device__ __forceinline__ void mask(Scores& p, Scores& ds, const Smem& smem, int stage,
+                                              const Tile& own, const Tile& other, int row,
+                                              const std::int32_t* first_key) {
+    const int column = static_cast<int>(threadIdx.x % 4) * 2;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int tile_row = row + h * 8, position = own.position + tile_row;
+      int row_first_key = 0;
+      if (!kKeyRows && first_key != nullptr && tile_row < own.count)
+        row_first_key = first_key[tile_row];
+#pragma unroll
+      for (int n = 0; n < kColumns / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int at = n * 8 + column + e, other_position = other.position + at;
+          bool seen = at < other.count;
+          if constexpr (kKeyRows) {
+            seen = seen && position <= other_position &&
+                   (first_key == nullptr || position >= smem.first_key[stage][at]);
+          } else {
+            seen = seen && other_position <= position && other_position >= row_first_key;
+          }
+          if (!seen) p[0][n][2 * h + e] = ds[0][n][2 * h + e] = 0;
+        }
+    }
+  }
+
+  static __device__ __forceinline__ void pack_weights(Weights& weights, const Scores& s) {
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) weights[0][n][h] = pack(s[0][n][2 * h], s[0][n][2 * h + 1]);
+  }
+
+  /// to[row] += factor sums, of the rows that exist and from column `begin` of the head on.
+  static __device__ __forceinline__ void add_sums(const AttentionHeads<float>& to,
+                                                  std::int64_t first_row, int count, int row,
+                                                  int head, int head_dim, int begin,
+                                                  const Sums& sums, float factor) {
+    const int column = begin + static_cast<int>(threadIdx.x % 4) * 2;
+    const bool pairs = reinterpret_cast<std::uintptr_t>(to.data) % 8 == 0 && to.stride % 2 == 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (row + h * 8 >= count) continue;
+      float* at =
+          to.data + (first_row + row + h * 8) * to.stride + std::int64_t{head} * head_dim + column;
+#pragma unroll
+      for (int n = 0; n < kTake / 8; ++n) {
+        if (n * 8 + column >= head_dim) continue;
+        const float low = factor * sums[0][n][2 * h], high = factor * sums[0][n][2 * h + 1];
+        if (pairs) {
+          Vector<float, 2> pair = load<2>(at + n * 8);
+          pair.at[0] += low;
+          pair.at[1] += high;
+          store(at + n * 8, pair);
+        } else {
+          at[n * 8] += low;
+          at[n * 8 + 1] += high;
+        }
+      }
+    }
+  }
+};
+
+template <int kD, RowsOf kRowsOf>
+__global__ void __launch_bounds__(kThreads, 2)
+    backward_kernel(const __grid_constant__ AttentionGpuBackward args,
+                    const __grid_constant__ BlockOrder order, bool chunks) {
+  using B = Backward<kD, kRowsOf>;
+  constexpr bool kKeyRows = B::kKeyRows;
+  auto& s = smem<typename B::Smem>();
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32),
+            row = warp * 16 + lane / 4;
+  const int heads = static_cast<int>(args.shape.heads),
+            head_dim = static_cast<int>(args.shape.head_dim);
+  const BlockOrder::Place place = order.place(blockIdx.x);
+  const int slice = place.group % B::kSlices;
+  BackwardWork<kRowsOf, B::kRows, B::kColumns> work(args, place.tile, place.group / B::kSlices);
+  const Tile& own = work.own;
+  BackwardStep step = work.next();
+  if (step.tile.count == 0) return;  // the whole block: its rows get nothing
+
+  // The warp's rows: of keys a tile of their own, of queries their bounds.
+  const Tile warp_keys = {0, min(16, own.count - warp * 16), own.position + warp * 16};
+  QueryBounds bounds = {};
+  typename B::QueryRows query_rows = {};
+  if constexpr (!kKeyRows) {
+    bounds = query_bounds(own, warp * 16, 16, work.first_key);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (row + h * 8 >= own.count) continue;
+      const std::int64_t at = (work.q_row + own.index + row + h * 8) * heads + work.head;
+      query_rows.lse_log2[h] = args.lse[at] * kLog2E;
+      query_rows.delta[h] = args.delta[at];
+    }
+  }
+
+  const auto load_columns = [&](const BackwardStep& of, int stage) {
+    const std::int64_t first = kKeyRows ? work.q_row : work.kv_row;
+    load_tile(s.columns1[stage], head_rows(kKeyRows ? args.q : args.k, first, of.head, head_dim),
+              of.tile.index, of.tile.count, head_dim, chunks);
+    load_tile(s.columns2[stage], head_rows(kKeyRows ? args.d_o : args.v, first, of.head, head_dim),
+              of.tile.index, of.tile.count, head_dim, chunks);
+    const int i = static_cast<int>(threadIdx.x);
+    if (!kKeyRows || i >= B::kColumns) return;
+    const bool there = i < of.tile.count;
+    const std::int64_t token = first + of.tile.index + (there ? i : 0);
+    ptx::cp_async_4(&s.lse[stage][i], args.lse + token * heads + of.head, there ? 4 : 0);
+    ptx::cp_async_4(&s.delta[stage][i], args.delta + token * heads + of.head, there ? 4 : 0);
+    if (args.first_key != nullptr)
+      ptx::cp_async_4(&s.first_key[stage][i], args.first_key + token, there ? 4 : 0);
+  };
+  const std::int64_t own_row = kKeyRows ? work.kv_row : work.q_row;
+  load_tile(s.rows1, head_rows(kKeyRows ? args.k : args.q, own_row, work.head, head_dim), own.index,
+            own.count, head_dim, chunks);
+  load_tile(s.rows2, head_rows(kKeyRows ? args.v : args.d_o, own_row, work.head, head_dim),
+            own.index, own.count, head_dim, chunks);
+  load_columns(step, 0);
+  ptx::cp_async_commit();
+
+  typename B::Sums sum1 = {}, sum2 = {};  // of dK, dV or of dQ
+  const float scale_log2 = args.scale * kLog2E;
+  for (int stage = 0; step.tile.count > 0; stage ^= 1) {
+    const BackwardStep next = work.next();
+    ptx::cp_async_wait<0>();
+    __syncthreads();  // the stage has arrived, and nobody reads the other one any more
+    if (next.tile.count > 0) load_columns(next, stage ^ 1);
+    ptx::cp_async_commit();
+
+    bool active, covered;
+    if constexpr (kKeyRows) {
+      const QueryBounds of = work.bounds_of(step.tile, step.number);
+      active = warp_keys.count > 0 && of.meets(warp_keys);
+      covered = of.covers(warp_keys);
+    } else {
+      active = bounds.meets(step.tile);
+      covered = bounds.covers(step.tile) && step.tile.count == B::kColumns;
+    }
+    if (active) {
+      typename B::Scores p, ds;
+      product_of_rows<kD, 1, B::kColumns>(p, &s.rows1[0][0], warp * 16, &s.columns1[stage][0][0]);
+      product_of_rows<kD, 1, B::kColumns>(ds, &s.rows2[0][0], warp * 16, &s.columns2[stage][0][0]);
+      B::weigh(p, ds, s, stage, query_rows, scale_log2);
+      if (!covered) B::mask(p, ds, s, stage, own, step.tile, row, work.first_key);
+      typename B::Weights weights;
+      if constexpr (kKeyRows) {
+        B::pack_weights(weights, p);
+        add_weighted_rows<kD, B::kTake, 1, B::kColumns>(
+            sum2, weights, &s.columns2[stage][0][0] + slice * B::kTake);
+      }
+      B::pack_weights(weights, ds);
+      add_weighted_rows<kD, B::kTake, 1, B::kColumns>(sum1, weights,
+                                                      &s.columns1[stage][0][0] + slice * B::kTake);
+    }
+    step = next;
+  }
+
+  const std::int64_t first_row = own_row + own.index;
+  B::add_sums(kKeyRows ? args.dk : args.dq, first_row, own.count, row, work.head, head_dim,
+              slice * B::kTake, sum1, args.scale);
+  if constexpr (kKeyRows) {
+    B::add_sums(args.dv, first_row, own.count, row, work.head, head_dim, slice * B::kTake, sum2, 1);
+  }
+}
+
+template <int kD, RowsOf kRowsOf>
+void launch_backward(const AttentionGpuBackward& args) {
+  using B = Backward<kD, kRowsOf>;
+  const AttentionShape& shape = args.shape;
+  const std::int64_t sharing = shape.heads / shape.kv_heads;
+  const int tiles = tile_count(B::kKeyRows ? args.kv_ranges : args.q_ranges, B::kRows);
+  const BlockOrder order =
+      B::kKeyRows ? block_order(tiles, shape.sequences * shape.kv_heads * B::kSlices, B::kSlices,
+                                sharing * shape.q_tokens * shape.head_dim * 4, false)
+                  : block_order(tiles, shape.sequences * shape.heads, sharing,
+                                shape.kv_tokens * shape.head_dim * 4, true);
+  const bool chunks =
+      whole_chunks(args.q, shape.head_dim) && whole_chunks(args.k, shape.head_dim) &&
+      whole_chunks(args.v, shape.head_dim) && whole_chunks(args.d_o, shape.head_dim);
+  launch(backward_kernel<kD, kRowsOf>,
+         {.grid = static_cast<unsigned>(tiles) * static_cast<unsigned>(order.groups),
+          .block = kThreads,
+          .smem_bytes = sizeof(typename B::Smem),
+          .stream = stream_of(args.exec),
+          .name = "attention_backward"},
+         args, order, chunks);
+}
+
+template <int kD>
+void backward_bf16(const AttentionGpuBackward& args) {
+  using B = Backward<kD, RowsOf::kKeys>;
+  find_tile_first_keys(args, B::kColumns);
+  launch_backward<kD, RowsOf::kKeys>(args);
+  launch_backward<kD, RowsOf::kQueries>(args);
+}
+
+}  // namespace trireme::cuda::attention

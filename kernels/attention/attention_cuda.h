@@ -1,0 +1,20 @@
+#pragma once
+// The bf16 kernels, compiled for some head sizes, one file each; a head between two of them is
+// padded with zeros in shared memory.
+
+#include "kernels/attention/attention_gpu_table.h"
+
+namespace trireme::cuda::attention {
+
+template <int kD>
+void forward_bf16(const AttentionGpuForward& args);
+template <int kD>
+void backward_bf16(const AttentionGpuBackward& args);
+
+void forward_f32(const AttentionGpuForward& args);
+void backward_f32(const AttentionGpuBackward& args);
+
+/// Fills tile_first_key for tiles of that many queries; nothing without documents.
+void find_tile_first_keys(const AttentionGpuBackward& args, int tile_size);
+
+}  // namespace trireme::cuda::attention

@@ -1,0 +1,225 @@
+#pragma once
+// Attention forward by mma.sync (sm_80 and later), in the manner of FlashAttention 2.
+//
+// A block takes a tile of queries of one head; each warp 32 of its rows (16 where the head is too
+// large for its registers), so that a fragment of K or V, once loaded, serves two products: with 16
+// rows a warp the loads from shared memory, 128 bytes a cycle, would be slower than the products.
+// The next keys and values arrive while these are worked on: one barrier for each tile of keys.
+// Scores stay in registers; P is rounded to bf16 for the second product, its sum is not.
+//
+// Floor: 4 D operations for each visible pair and head; mma.sync reaches about 2/3 of what Hopper's
+// wgmma does, some 500 of 790 TFLOP/s.
+
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/attention_mma.cuh"
+
+namespace trireme::cuda::attention {
+
+template <int kD>
+struct Forward {
+  static constexpr int kRowTiles = kD > 128 ? 1 : 2;
+  static constexpr int kRowsPerWarp = 16 * kRowTiles;
+  static constexpr int kQueries = kWarps * kRowsPerWarp, kKeys = kD > 96 ? 32 : 64;
+
+  struct Smem {
+    alignas(128) bf16 q[kQueries][kD];
+    alignas(128) bf16 k[2][kKeys][kD];
+    alignas(128) bf16 v[2][kKeys][kD];
+  };
+  using Scores = float[kRowTiles][kKeys / 8][4];
+  using Weights = std::uint32_t[kRowTiles][kKeys / 8][2];
+  using Out = float[kRowTiles][kD / 8][4];
+
+  /// What a lane knows of its rows, [row tile][upper or lower row].
+  struct Rows {
+    float max[kRowTiles][2], sum[kRowTiles][2];  ///< sum: of this lane's columns alone
+  };
+
+  /// Scores of pairs that are not visible become -inf. row: of the lane's first one in the tile.
+  static __device__ __forceinline__ void mask(Scores& s, const Tile& queries, const Tile& keys,
+                                              int row, const std::int32_t* first_key) {
+    const int column = static_cast<int>(threadIdx.x % 4) * 2;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int tile_row = row + m * 16 + h * 8, position = queries.position + tile_row;
+        const int end = min(keys.count, position + 1 - keys.position) - column;
+        int begin = 0;
+        if (first_key != nullptr && tile_row < queries.count)
+          begin = first_key[tile_row] - keys.position - column;
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const int at = n * 8 + e;
+            if (at < begin || at >= end) s[m][n][2 * h + e] = -INFINITY;
+          }
+      }
+  }
+
+  /// Turns scores into weights relative to the running maximum, which may grow.
+  static __device__ __forceinline__ void soften(Weights& weights, Scores& s, Rows& rows, Out& out,
+                                                float scale_log2) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float largest = rows.max[m][h];
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n)
+          largest = fmaxf(largest, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
+        largest = quad_max(largest);
+        // A row that has seen nothing yet: exp2(-inf - 0) is 0, where -inf - -inf were NaN.
+        const float shift = largest == -INFINITY ? 0 : __fmul_rn(largest, scale_log2);
+        // Exactly 1 where the maximum stays, so that a tile of which a row sees nothing leaves its
+        // bits alone.
+        const float rescale = ptx::exp2_approx(__fmul_rn(rows.max[m][h], scale_log2) - shift);
+        rows.max[m][h] = largest;
+        float sum = rows.sum[m][h] * rescale;
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+          float p[2];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            p[e] = ptx::exp2_approx(fmaf(s[m][n][2 * h + e], scale_log2, -shift));
+            sum += p[e];
+          }
+          weights[m][n][h] = pack(p[0], p[1]);
+        }
+        rows.sum[m][h] = sum;
+        // Seldom after the first tiles.
+        if (__any_sync(kAllLanes, rescale != 1) == 0) continue;
+#pragma unroll
+        for (int n = 0; n < kD / 8; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) out[m][n][2 * h + e] *= rescale;
+      }
+  }
+
+  static __device__ __forceinline__ void finish(const AttentionGpuForward& args, Rows& rows,
+                                                Out& out, std::int64_t first_row, int count,
+                                                int row, int head) {
+    const int head_dim = static_cast<int>(args.shape.head_dim),
+              column = static_cast<int>(threadIdx.x % 4) * 2;
+    auto* o = static_cast<bf16*>(args.o.data);
+    const bool pairs = reinterpret_cast<std::uintptr_t>(o) % 4 == 0 && args.o.stride % 2 == 0;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float sum = quad_sum(rows.sum[m][h]);
+        const int tile_row = row + m * 16 + h * 8;
+        if (tile_row >= count) continue;
+        const std::int64_t token = first_row + tile_row;
+        const float factor = sum == 0 ? 0 : 1 / sum;  // a NaN stays one
+        bf16* to = o + token * args.o.stride + std::int64_t{head} * head_dim + column;
+#pragma unroll
+        for (int n = 0; n < kD / 8; ++n) {
+          if (n * 8 + column >= head_dim) continue;
+          const Vector<bf16, 2> pair = {from_float<bf16>(out[m][n][2 * h] * factor),
+                                        from_float<bf16>(out[m][n][2 * h + 1] * factor)};
+          if (pairs) {
+            store(to + n * 8, pair);
+          } else {
+            to[n * 8] = pair.at[0];
+            to[n * 8 + 1] = pair.at[1];
+          }
+        }
+        if (column != 0) continue;
+        const float largest = rows.max[m][h];
+        const float shift = largest == -INFINITY ? 0 : __fmul_rn(largest, args.scale * kLog2E);
+        args.lse[token * args.shape.heads + head] =
+            sum == 0 ? -INFINITY : fmaf(shift, kLn2, logf(sum));
+      }
+  }
+};
+
+template <int kD>
+__global__ void __launch_bounds__(kThreads, 2)
+    forward_kernel(const __grid_constant__ AttentionGpuForward args,
+                   const __grid_constant__ BlockOrder order, bool chunks) {
+  using F = Forward<kD>;
+  auto& s = smem<typename F::Smem>();
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const BlockOrder::Place place = order.place(blockIdx.x);
+  const int heads = static_cast<int>(args.shape.heads), head = place.group % heads,
+            head_dim = static_cast<int>(args.shape.head_dim),
+            kv_head = head / (heads / static_cast<int>(args.shape.kv_heads));
+  const std::int64_t sequence = place.group / heads;
+  const std::int64_t kv_row = sequence * args.shape.kv_tokens;
+  const Tile queries = tile_at(args.q_ranges, place.tile, F::kQueries);
+  const std::int64_t first_row = sequence * args.shape.q_tokens + queries.index;
+  const std::int32_t* first_key = args.first_key == nullptr ? nullptr : args.first_key + first_row;
+
+  const QueryBounds tile_bounds = query_bounds(queries, 0, F::kQueries, first_key);
+  const QueryBounds bounds =
+      query_bounds(queries, warp * F::kRowsPerWarp, F::kRowsPerWarp, first_key);
+  const int row = warp * F::kRowsPerWarp + lane / 4;
+  typename F::Rows rows;
+#pragma unroll
+  for (int m = 0; m < F::kRowTiles; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      rows.max[m][h] = -INFINITY;
+      rows.sum[m][h] = 0;
+    }
+  typename F::Out out = {};
+
+  const HeadRows q = head_rows(args.q, first_row, head, head_dim),
+                 k = head_rows(args.k, kv_row, kv_head, head_dim),
+                 v = head_rows(args.v, kv_row, kv_head, head_dim);
+  TileScan scan(args.kv_ranges, F::kKeys);
+  const auto visible = [&](const Tile& keys, int) { return tile_bounds.meets(keys); };
+  Tile keys = scan.next(visible);
+  if (keys.count > 0) {
+    load_tile(s.q, q, 0, queries.count, head_dim, chunks);
+    load_tile(s.k[0], k, keys.index, keys.count, head_dim, chunks);
+    load_tile(s.v[0], v, keys.index, keys.count, head_dim, chunks);
+  }
+  ptx::cp_async_commit();
+  const float scale_log2 = args.scale * kLog2E;
+  for (int stage = 0; keys.count > 0; stage ^= 1) {
+    const Tile next = scan.next(visible);
+    ptx::cp_async_wait<0>();
+    __syncthreads();  // the stage has arrived, and nobody reads the other one any more
+    if (next.count > 0) {
+      load_tile(s.k[stage ^ 1], k, next.index, next.count, head_dim, chunks);
+      load_tile(s.v[stage ^ 1], v, next.index, next.count, head_dim, chunks);
+    }
+    ptx::cp_async_commit();
+    if (bounds.meets(keys)) {
+      typename F::Scores scores;
+      typename F::Weights weights;
+      product_of_rows<kD, F::kRowTiles, F::kKeys>(scores, &s.q[0][0], warp * F::kRowsPerWarp,
+                                                  &s.k[stage][0][0]);
+      if (!bounds.covers(keys) || keys.count < F::kKeys)
+        F::mask(scores, queries, keys, row, first_key);
+      F::soften(weights, scores, rows, out, scale_log2);
+      add_weighted_rows<kD, kD, F::kRowTiles, F::kKeys>(out, weights, &s.v[stage][0][0]);
+    }
+    keys = next;
+  }
+  F::finish(args, rows, out, first_row, queries.count, row, head);
+}
+
+template <int kD>
+void forward_bf16(const AttentionGpuForward& args) {
+  using F = Forward<kD>;
+  const AttentionShape& shape = args.shape;
+  const int tiles = tile_count(args.q_ranges, F::kQueries);
+  const BlockOrder order =
+      block_order(tiles, shape.sequences * shape.heads, shape.heads / shape.kv_heads,
+                  shape.kv_tokens * shape.head_dim * 4, true);
+  launch(forward_kernel<kD>,
+         {.grid = static_cast<unsigned>(tiles) * static_cast<unsigned>(order.groups),
+          .block = kThreads,
+          .smem_bytes = sizeof(typename F::Smem),
+          .stream = stream_of(args.exec),
+          .name = "attention_forward"},
+         args, order,
+         whole_chunks(args.q, shape.head_dim) && whole_chunks(args.k, shape.head_dim) &&
+             whole_chunks(args.v, shape.head_dim));
+}
+
+}  // namespace trireme::cuda::attention

@@ -1,0 +1,63 @@
+#pragma once
+// What the GPU's attention kernels are called with. They go into kernels as parameters: plain data,
+// all pointers to device memory.
+
+#include "kernels/attention/attention_table.h"
+
+namespace trireme {
+
+/// Tokens [index, index + count) of a sequence stand at positions first, first + 1, ...
+struct AttentionRange {
+  std::int32_t first, count, index;
+};
+
+/// The ranges of one side, empty ones left out and neighbours joined. A few travel inside (a cache
+/// of keys has other ranges at each call), more stand in device memory.
+struct AttentionRanges {
+  static constexpr int kFew = 16;
+  std::int32_t count = 0;
+  AttentionRange few[kFew] = {};
+  const AttentionRange* table = nullptr;    ///< null: `few` holds them
+  const AttentionRange* on_host = nullptr;  ///< all of them, for the launch
+};
+
+/// No kernel cuts a range into tiles smaller than this.
+inline constexpr std::int64_t kAttentionGpuTileMin = 16;
+
+struct AttentionGpuForward {
+  Exec exec;
+  AttentionShape shape;
+  AttentionRanges q_ranges, kv_ranges;
+  const std::int32_t* first_key;  ///< [B * Tq], or null
+  AttentionHeads<void> o;
+  float* lse;
+  AttentionHeads<const void> q, k, v;
+  float scale;
+};
+
+struct AttentionGpuBackward {
+  Exec exec;
+  AttentionShape shape;
+  AttentionRanges q_ranges, kv_ranges;
+  const std::int32_t* first_key;
+  AttentionHeads<float> dq, dk, dv;
+  AttentionHeads<const void> d_o, q, k, v;
+  const float *lse, *delta;
+  float scale;
+  /// Scratch [B, tiles, 2]: the lowest and the highest first_key of each tile of queries. Null
+  /// without documents.
+  std::int32_t* tile_first_key;
+  std::int32_t tile_stride;  ///< from sequence to sequence; of tiles of kAttentionGpuTileMin
+};
+
+struct AttentionGpuKernels {
+  void (*forward)(const AttentionGpuForward&);
+  void (*backward)(const AttentionGpuBackward&);
+  void (*merge)(const AttentionRowsArgs&);
+  void (*delta)(const AttentionRowsArgs&);
+};
+namespace cuda {
+extern const AttentionGpuKernels attention_cuda;
+}
+
+}  // namespace trireme
