@@ -118,8 +118,12 @@ foreach(source ${TRIREME_CU_SOURCES})
   list(APPEND objects ${object})
 endforeach()
 find_library(TRIREME_CUDART_STATIC cudart_static PATHS ${TRIREME_CUDA_LIBRARY_FOLDERS} REQUIRED)
-add_library(trireme_gpu_cuda OBJECT ${exclude} ${gpu_sources} ${src}/comm/gpu_channel_nccl.cc)
-target_compile_definitions(trireme_gpu_cuda PRIVATE TRIREME_GPU_BACKEND="cuda")
+add_library(trireme_gpu_cuda OBJECT ${exclude} ${gpu_sources} ${src}/comm/gpu_channel_nccl.cc
+            ${PROJECT_SOURCE_DIR}/kernels/gemm/gemm_cublaslt.cc)
+target_compile_definitions(trireme_gpu_cuda PRIVATE TRIREME_GPU_BACKEND="cuda" TRIREME_GPU_CUBLASLT)
+if("90a" IN_LIST architectures)  # the tables of *_sm90.cu are there
+  target_compile_definitions(trireme_gpu_cuda PRIVATE TRIREME_GPU_SM90)
+endif()
 target_link_libraries(trireme_gpu_cuda PRIVATE trireme_options trireme_cuda_headers fmt::fmt
                       INTERFACE ${TRIREME_CUDART_STATIC} ${CMAKE_DL_LIBS} Threads::Threads rt)
 add_custom_target(trireme_cuda_objects DEPENDS ${objects})

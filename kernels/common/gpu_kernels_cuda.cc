@@ -23,6 +23,9 @@ const GpuKernels& gpu_kernels() {
 #ifdef TRIREME_GPU_SM90
       .gemm_sm90 = &cuda::gemm_sm90,
 #endif
+#ifdef TRIREME_GPU_CUBLASLT
+      .gemm_cublaslt = &cuda::gemm_cublaslt,
+#endif
       .grad_norm = &cuda::grad_norm_cuda,
       .swiglu = &cuda::swiglu_cuda,
   };

@@ -58,10 +58,13 @@ GpuTables gpu_tables() {
 
 const GemmGpuKernels* choose_kernel(const GpuTables& tables, const gpu::Info& info,
                                     const GemmGpuArgs& args) {
-  // Hopper's instructions are not in its successors. Until it is measured against the library, its
-  // kernel is taken where it saves a pass over memory.
-  const bool hopper =
-      tables.hopper != nullptr && info.capability == 90 && tables.hopper->serves(args);
+  // Hopper's instructions are not in its successors. Its tiles are 128 rows high, one to a
+  // multiprocessor: where they are fewer than half of those, smaller tiles finish sooner.
+  const bool hopper = tables.hopper != nullptr && info.capability == 90 &&
+                      2 * ceil_div(args.m, 128) * ceil_div(args.n, 128) >= info.multiprocessors &&
+                      tables.hopper->serves(args);
+  // With an epilogue the library would need a second pass over memory. Without one it is the
+  // measure of ours, and taken until a measurement says otherwise.
   if (hopper && args.epilogue != GemmEpilogue::kNone) return tables.hopper;
   if (tables.library != nullptr && tables.library->serves(args)) return tables.library;
   if (hopper) return tables.hopper;

@@ -35,6 +35,7 @@ struct GemmGpuKernels {
 };
 namespace cuda {
 extern const GemmGpuKernels gemm_cuda;  ///< ours, for any GPU
+extern const GemmGpuKernels gemm_cublaslt;
 extern const GemmGpuKernels gemm_sm90;  ///< ours, for Hopper; where code for sm_90a is compiled
 }  // namespace cuda
 

@@ -227,5 +227,37 @@ TEST_P(GemmEpilogueOp, wrong_operands_are_refused_by_name) {
   expect_refused([&] { gemm(context, odd.args); }, "have an even number of columns");
 }
 
+bool always(const GemmGpuArgs&) { return true; }
+bool never(const GemmGpuArgs&) { return false; }
+bool without_epilogue(const GemmGpuArgs& args) { return args.epilogue == kNone; }
+
+TEST(GemmChoice, follows_gpu_shape_and_epilogue) {
+  const GemmGpuKernels own{always, nullptr}, hopper{always, nullptr},
+      library{without_epilogue, nullptr}, useless{never, nullptr};
+  gpu::Info h200, other;
+  h200.capability = 90;
+  h200.multiprocessors = 132;
+  other.capability = 100;
+  other.multiprocessors = 132;
+  GemmGpuArgs large{}, small{};
+  large.m = large.n = large.k = 4096;
+  small.m = 16;
+  small.n = small.k = 4096;
+  const auto choose = [&](const gemm_internal::GpuTables& tables, const gpu::Info& info,
+                          GemmGpuArgs args, GemmEpilogue epilogue) {
+    args.epilogue = epilogue;
+    return gemm_internal::choose_kernel(tables, info, args);
+  };
+  EXPECT_EQ(choose({&own, &hopper, &library}, h200, large, kNone), &library);
+  EXPECT_EQ(choose({&own, &hopper, &library}, h200, large, kSwiglu), &hopper);
+  EXPECT_EQ(choose({&own, &hopper, &library}, h200, small, kSwiglu), &own);
+  EXPECT_EQ(choose({&own, &hopper, &library}, other, large, kSwiglu), &own);
+  EXPECT_EQ(choose({&own, &hopper, nullptr}, h200, large, kNone), &hopper);
+  EXPECT_EQ(choose({&own, &hopper, nullptr}, h200, small, kNone), &own);
+  EXPECT_EQ(choose({&own, nullptr, nullptr}, h200, large, kGelu), &own);
+  EXPECT_EQ(choose({&own, &useless, &useless}, h200, large, kGelu), &own);
+  EXPECT_EQ(choose({&useless, nullptr, &library}, h200, large, kGelu), nullptr);
+}
+
 }  // namespace
 }  // namespace trireme
