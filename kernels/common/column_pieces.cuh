@@ -9,12 +9,16 @@ namespace trireme::cuda {
 
 inline constexpr int kPieceWarps = 16;
 
+struct PieceSums {
+  float of_warp[kPieceWarps][32];
+};
+
 /// destination[c] += sum_p pieces[p, c]. One block: 32 columns; warp w takes pieces w, w + 16, ...
 /// in order, then the warps' sums are added in order.
 static __global__ void __launch_bounds__(32 * kPieceWarps)
     add_pieces_kernel(float* destination, const float* sums, std::int64_t pieces,
                       std::int64_t columns) {
-  __shared__ float partials[kPieceWarps][32];
+  auto& partials = smem<PieceSums>().of_warp;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const std::int64_t column = std::int64_t{blockIdx.x} * 32 + lane;
   constexpr int kTurns = 8;
@@ -43,6 +47,7 @@ inline void add_pieces(const Exec& exec, float* destination, const float* sums, 
   launch(add_pieces_kernel,
          {.grid = static_cast<unsigned>(blocks_for(columns, 32)),
           .block = 32 * kPieceWarps,
+          .smem_bytes = sizeof(PieceSums),
           .stream = stream_of(exec),
           .name = name},
          destination, sums, pieces, columns);

@@ -7,6 +7,8 @@
 #include "kernels/gelu/gelu_table.h"
 #include "kernels/gemm/gemm_gpu_table.h"
 #include "kernels/grad_norm/grad_norm_table.h"
+#include "kernels/norm/norm_table.h"
+#include "kernels/rope/rope_table.h"
 #include "kernels/swiglu/swiglu_table.h"
 
 namespace trireme {
@@ -27,6 +29,8 @@ const GpuKernels& gpu_kernels() {
       .gemm_cublaslt = &cuda::gemm_cublaslt,
 #endif
       .grad_norm = &cuda::grad_norm_cuda,
+      .norm = &cuda::norm_cuda,
+      .rope = &cuda::rope_cuda,
       .swiglu = &cuda::swiglu_cuda,
   };
   return kCuda;

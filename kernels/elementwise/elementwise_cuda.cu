@@ -112,13 +112,18 @@ std::int64_t column_sum_scratch_floats(const ColumnSumArgs& args) {
   return pieces_of(args) * args.columns;
 }
 
+template <int kWidth>
+struct WarpSums {
+  float of_warp[kSumWarps][32 * kWidth];
+};
+
 /// One block: the tokens of a piece (x) and 32 x kWidth columns (y). Each of 8 warps sums every
 /// eighth token, then they are added in order.
 template <int kWidth, class T>
 __global__ void __launch_bounds__(32 * kSumWarps)
     column_sum_kernel(float* sums, const T* x, std::int64_t tokens, std::int64_t columns,
                       std::int64_t per_piece) {
-  __shared__ float partials[kSumWarps][32 * kWidth];
+  auto& partials = smem<WarpSums<kWidth>>().of_warp;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const std::int64_t first_column = std::int64_t{blockIdx.y} * 32 * kWidth;
   const std::int64_t column = first_column + lane * kWidth;
@@ -158,6 +163,7 @@ void column_sum(const ColumnSumArgs& args) {
              {.grid = dim3(static_cast<unsigned>(pieces),
                            static_cast<unsigned>(blocks_for(args.columns, 32 * kWidth))),
               .block = 32 * kSumWarps,
+              .smem_bytes = sizeof(WarpSums<kWidth>),
               .stream = stream_of(args.exec),
               .name = "column_sum"},
              args.partial_sums, x, args.tokens, args.columns, tokens_per_piece(args));

@@ -40,7 +40,7 @@ void norm_forward(Context& context, const NormForward& args);
 ///   dweight, dbias [C]     f32, accumulated; either may be left out
 ///   y              [T, C]  where given: becomes the forward's y once more, bit for bit (with its
 ///                          bias), so that it need not be kept; may be dy, if dx is not
-/// Deterministic for a given number of threads.
+/// Deterministic for a given number of threads; on a GPU for a given shape, whatever the GPU.
 struct NormBackward {
   NormOp op = NormOp::kRms;
   TensorView dx_TC, dweight_C, dbias_C, y_TC;

@@ -12,12 +12,13 @@ const RopeKernels& table(const Context& context) {
   return choose_table("rope", context, avx2::rope_cpu, avx512::rope_cpu, &GpuKernels::rope);
 }
 
-void check_rotation(const ArgumentChecker& check, ConstTensorView positions_T,
-                    ConstTensorView cos_sin_PD, const HeadsShape& shape) {
+void check_rotation(const Context& context, const ArgumentChecker& check,
+                    ConstTensorView positions_T, ConstTensorView cos_sin_PD,
+                    const HeadsShape& shape) {
   check.tensor("positions", positions_T, DType::kI32, {shape.tokens});
   check.rank("cos_sin", cos_sin_PD, 2);
   check.tensor("cos_sin", cos_sin_PD, DType::kF32, {cos_sin_PD.shape[0], shape.head_dim});
-  check.indices("positions", positions_T, cos_sin_PD.shape[0]);
+  if (!context.on_gpu()) check.indices("positions", positions_T, cos_sin_PD.shape[0]);
 }
 
 /// Heads of one wide row lie between each other's rows, so only an equal start tells that two are
@@ -28,13 +29,13 @@ void check_alias(const ArgumentChecker& check, const char* name, const ConstHead
              "aliases an operand of another stride");
 }
 
-void check_forward(const RopeForward& args, const HeadsShape& shape) {
+void check_forward(const Context& context, const RopeForward& args, const HeadsShape& shape) {
   const ArgumentChecker check("rope_forward");
   check.floating("in", args.in.dtype);
   check.that(shape.head_dim % 2 == 0, "in", "an odd head size cannot rotate in pairs");
   check.heads("in", args.in, args.in.dtype, shape);
   check.heads("out", args.out, args.in.dtype, shape);
-  check_rotation(check, args.positions_T, args.cos_sin_PD, shape);
+  check_rotation(context, check, args.positions_T, args.cos_sin_PD, shape);
   check_alias(check, "out", args.out, args.in);
   if (!args.weight_D.given()) return;
   check.tensor("weight", args.weight_D, args.in.dtype, {shape.head_dim});
@@ -43,13 +44,13 @@ void check_forward(const RopeForward& args, const HeadsShape& shape) {
              "may not be in with a weight");
 }
 
-void check_backward(const RopeBackward& args, const HeadsShape& shape) {
+void check_backward(const Context& context, const RopeBackward& args, const HeadsShape& shape) {
   const ArgumentChecker check("rope_backward");
   check.floating("dout", args.dout.dtype);
   check.that(shape.head_dim % 2 == 0, "dout", "an odd head size cannot rotate in pairs");
   check.heads("dout", args.dout, args.dout.dtype, shape);
   check.heads("din", args.din, args.dout.dtype, shape);
-  check_rotation(check, args.positions_T, args.cos_sin_PD, shape);
+  check_rotation(context, check, args.positions_T, args.cos_sin_PD, shape);
   check_alias(check, "din", args.din, args.dout);
   if (!args.weight_D.given()) return;
   check.heads("in", args.in, args.dout.dtype, shape);
@@ -63,7 +64,7 @@ void check_backward(const RopeBackward& args, const HeadsShape& shape) {
 void rope_forward(Context& context, const RopeForward& args) {
   const OpSpan span(context.op_trace(), "rope_forward", {0, bytes_of(args.out, args.in)});
   const HeadsShape shape{args.in.tokens, args.in.heads, args.in.head_dim};
-  check_forward(args, shape);
+  check_forward(context, args, shape);
   if (shape.tokens == 0) return;
   table(context).forward({context.exec(), args.out.data, args.in.data, args.out.token_stride,
                           args.in.token_stride, args.positions_T.as<std::int32_t>(),
@@ -76,7 +77,7 @@ void rope_backward(Context& context, const RopeBackward& args) {
       context.op_trace(), "rope_backward",
       {0, bytes_of(args.din, args.dout) + (args.weight_D.given() ? bytes_of(args.in) : 0)});
   const HeadsShape shape{args.dout.tokens, args.dout.heads, args.dout.head_dim};
-  check_backward(args, shape);
+  check_backward(context, args, shape);
   if (shape.tokens == 0) return;
   const RopeKernels& kernels = table(context);
   const bool norm = args.weight_D.given();

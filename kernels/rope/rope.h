@@ -13,7 +13,7 @@ namespace trireme {
 ///   out[j] = n[j] c - n[j + D/2] s,   out[j + D/2] = n[j + D/2] c + n[j] s
 ///
 ///   out, in    heads [T, H, D]  f32|bf16; out may be in where no weight is given
-///   positions  [T]     i32
+///   positions  [T]     i32, in [0, P); on a GPU the caller has made sure of that
 ///   cos_sin    [P, D]  f32: D/2 cosines, then D/2 sines of each position
 ///   weight     [D]     as in, optional;   rstd [T, H] f32, kept for the backward pass
 /// Arithmetic in f32. Deterministic.
@@ -32,7 +32,7 @@ void rope_forward(Context& context, const RopeForward& args);
 ///
 ///   din, dout  heads [T, H, D]  f32|bf16; din may be dout
 ///   in, weight, rstd as in the forward pass;  dweight [D] f32, accumulated
-/// Deterministic for a given number of threads.
+/// Deterministic for a given number of threads; on a GPU for a given shape, whatever the GPU.
 struct RopeBackward {
   HeadsView din;
   ConstHeadsView dout, in;

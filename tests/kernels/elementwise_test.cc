@@ -121,6 +121,21 @@ TEST_P(Elementwise, sum_in_order_is_one_chain_of_double_additions) {
   }
 }
 
+TEST_P(Elementwise, column_sum_of_a_tall_matrix_keeps_its_digits_in_every_order) {
+  Context context = test_context(GetParam(), 2);
+  for (const std::int64_t columns : {3, 72}) {
+    const TestTensor x = TestTensor::random(DType::kBF16, {20001, columns}, 1);
+    const TestTensor before = TestTensor::random(DType::kF32, {columns}, 2);
+    const auto expected = reference::column_sum(before.values(), x.values());
+    expect_same_bits([&] {
+      TestTensor sum = before;
+      column_sum(context, sum, x);
+      expect_close(sum.values(), expected, {1e-6, 2e-6}, "column_sum");
+      return sum.bits();
+    });
+  }
+}
+
 TEST_P(Elementwise, a_tensor_may_be_added_to_itself) {
   Context context = test_context(GetParam());
   TestTensor x = TestTensor::of(DType::kF32, {3}, {1, -2, 4});

@@ -59,6 +59,18 @@ TEST_P(Gelu, equals_the_reference_at_odd_sizes_for_any_thread_count) {
   }
 }
 
+TEST_P(Gelu, every_order_of_threads_gives_the_same_bits) {
+  Context context = test_context(GetParam(), 2);
+  expect_same_bits([&] {
+    const TestTensor x = TestTensor::random(DType::kBF16, {3001}, 1, 2),
+                     dact = TestTensor::random(DType::kBF16, {3001}, 2);
+    TestTensor act(DType::kBF16, {3001}), dx(DType::kBF16, {3001});
+    gelu_forward(context, act, x);
+    gelu_backward(context, dx, dact, x);
+    return act.bits() + dx.bits();
+  });
+}
+
 TEST_P(Gelu, an_element_has_the_same_bits_at_any_offset) {
   Context context = test_context(GetParam());
   const TestTensor x = TestTensor::random(DType::kBF16, {70}, 1, 2);

@@ -100,6 +100,26 @@ TEST_P(Norm, values_by_hand) {
   expect_close(y.values(), {1.2, 10}, {1e-6}, "rms");
 }
 
+void expect_reference(Context& context, Operands& x) {
+  const DType type = x.x.dtype();
+  norm_forward(context, x.forward());
+  expect_close(x.sum.values(), add(x.x.values(), x.residual.values()), tolerance_of(type), "sum");
+  const auto expected = reference::norm_forward(x.reference_case());
+  expect_close(x.y.values(), expected.y, tolerance_of(type), "y");
+  expect_close(x.rstd.values(), expected.rstd, {1e-6}, "rstd");
+  const bool layer = x.op == NormOp::kLayer;
+  if (layer) expect_close(x.mean.values(), expected.mean, {1e-6, 1e-6}, "mean");
+
+  const auto dweight = x.dweight.values(), dbias = x.dbias.values();
+  norm_backward(context, x.backward());
+  const auto gradients = reference::norm_backward(x.reference_case(), x.dy.values());
+  // With one channel a layer norm's gradient is zero up to cancellation: a scale from dy is needed.
+  const Tolerance loose{type == DType::kBF16 ? 1.01 / 256 : 2e-6, 3e-6};
+  expect_close(x.dx.values(), add(gradients.ds, x.residual.values()), loose, "dx");
+  expect_close(x.dweight.values(), add(dweight, gradients.dweight), {2e-6, 3e-6}, "dweight");
+  if (layer) expect_close(x.dbias.values(), add(dbias, gradients.dbias), {2e-6, 3e-6}, "dbias");
+}
+
 TEST_P(Norm, both_passes_equal_the_reference_for_odd_sizes_and_any_thread_count) {
   for (const int threads : {1, 2, 3}) {
     Context context = test_context(GetParam(), threads);
@@ -108,30 +128,47 @@ TEST_P(Norm, both_passes_equal_the_reference_for_odd_sizes_and_any_thread_count)
         for (const std::int64_t channels : kChannels) {
           for (const std::int64_t tokens : kTokens) {
             Operands x(op, type, tokens, channels);
-            norm_forward(context, x.forward());
-            expect_close(x.sum.values(), add(x.x.values(), x.residual.values()), tolerance_of(type),
-                         "sum");
-            const auto expected = reference::norm_forward(x.reference_case());
-            expect_close(x.y.values(), expected.y, tolerance_of(type), "y");
-            expect_close(x.rstd.values(), expected.rstd, {1e-6}, "rstd");
-            if (op == NormOp::kLayer)
-              expect_close(x.mean.values(), expected.mean, {1e-6, 1e-6}, "mean");
-
-            const auto dweight = x.dweight.values(), dbias = x.dbias.values();
-            norm_backward(context, x.backward());
-            const auto gradients = reference::norm_backward(x.reference_case(), x.dy.values());
-            // With one channel a layer norm's gradient is zero up to cancellation: a scale from dy
-            // is needed.
-            const Tolerance loose{type == DType::kBF16 ? 1.01 / 256 : 2e-6, 3e-6};
-            expect_close(x.dx.values(), add(gradients.ds, x.residual.values()), loose, "dx");
-            expect_close(x.dweight.values(), add(dweight, gradients.dweight), {2e-6, 3e-6},
-                         "dweight");
-            if (op == NormOp::kLayer) {
-              expect_close(x.dbias.values(), add(dbias, gradients.dbias), {2e-6, 3e-6}, "dbias");
-            }
+            expect_reference(context, x);
           }
         }
       }
+    }
+  }
+}
+
+TEST_P(Norm, rows_of_every_length_equal_the_reference) {
+  Context context = test_context(GetParam(), 2);
+  for (const NormOp op : {NormOp::kRms, NormOp::kLayer}) {
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      for (const std::int64_t channels : {136, 520, 1544, 3000, 6000, 12008, 20000, 25600}) {
+        Operands x(op, type, 2, channels);
+        expect_reference(context, x);
+      }
+    }
+  }
+}
+
+TEST_P(Norm, many_rows_equal_the_reference) {
+  Context context = test_context(GetParam(), 2);
+  // More rows than pieces of a GPU's weight gradient, several times for the first two.
+  Operands small(NormOp::kLayer, DType::kBF16, 5000, 16);
+  expect_reference(context, small);
+  Operands middle(NormOp::kRms, DType::kBF16, 1100, 520);
+  expect_reference(context, middle);
+  Operands large(NormOp::kLayer, DType::kF32, 136, 4104);
+  expect_reference(context, large);
+}
+
+TEST_P(Norm, every_order_of_threads_gives_the_same_bits) {
+  Context context = test_context(GetParam(), 2);
+  for (const NormOp op : {NormOp::kRms, NormOp::kLayer}) {
+    for (const std::int64_t channels : {40, 1000, 2048, 20000}) {
+      expect_same_bits([&] {
+        Operands x(op, DType::kBF16, 5, channels);
+        norm_forward(context, x.forward());
+        norm_backward(context, x.backward());
+        return x.y.bits() + x.rstd.bits() + x.dx.bits() + x.dweight.bits() + x.dbias.bits();
+      });
     }
   }
 }
@@ -163,11 +200,16 @@ TEST_P(Norm, reference_gradients_are_finite_differences) {
 
 TEST_P(Norm, allowed_aliases_change_no_bit) {
   Context context = test_context(GetParam(), 2);
-  for (const DType type : {DType::kF32, DType::kBF16}) {
-    Operands apart(NormOp::kLayer, type, 9, 33);
+  struct Case {
+    DType type;
+    std::int64_t channels;
+  };
+  for (const auto [type, channels] : {Case{DType::kF32, 33}, Case{DType::kBF16, 33},
+                                      Case{DType::kBF16, 1000}, Case{DType::kF32, 20000}}) {
+    Operands apart(NormOp::kLayer, type, 9, channels);
     norm_forward(context, apart.forward());
     for (const bool into_x : {true, false}) {
-      Operands x(NormOp::kLayer, type, 9, 33);
+      Operands x(NormOp::kLayer, type, 9, channels);
       NormForward args = x.forward();
       TestTensor& sum = into_x ? x.x : x.residual;
       args.sum_TC = sum;
@@ -193,33 +235,37 @@ TEST_P(Norm, backward_makes_the_forward_result_once_more) {
   Context context = test_context(GetParam(), 2);
   for (const NormOp op : {NormOp::kRms, NormOp::kLayer}) {
     for (const DType type : {DType::kF32, DType::kBF16}) {
-      Operands x(op, type, 9, 33);
-      norm_forward(context, x.forward());
-      norm_backward(context, x.backward());
-      Operands again(op, type, 9, 33);
-      norm_forward(context, again.forward());
-      NormBackward args = again.backward();
-      if (op == NormOp::kLayer) args.bias_C = again.bias;
-      args.y_TC = again.dy;
-      norm_backward(context, args);
-      EXPECT_EQ(again.dy.bits(), x.y.bits());
-      EXPECT_EQ(again.dx.bits(), x.dx.bits());
-      EXPECT_EQ(again.dweight.bits(), x.dweight.bits());
+      for (const std::int64_t channels : {33, 1000, 20000}) {
+        Operands x(op, type, 5, channels);
+        norm_forward(context, x.forward());
+        norm_backward(context, x.backward());
+        Operands again(op, type, 5, channels);
+        norm_forward(context, again.forward());
+        NormBackward args = again.backward();
+        if (op == NormOp::kLayer) args.bias_C = again.bias;
+        args.y_TC = again.dy;
+        norm_backward(context, args);
+        EXPECT_EQ(again.dy.bits(), x.y.bits());
+        EXPECT_EQ(again.dx.bits(), x.dx.bits());
+        EXPECT_EQ(again.dweight.bits(), x.dweight.bits());
+      }
     }
   }
 }
 
 TEST_P(Norm, fused_residual_equals_an_add_and_a_norm_in_bits) {
   Context context = test_context(GetParam());
-  Operands fused(NormOp::kRms, DType::kBF16, 5, 37);
-  norm_forward(context, fused.forward());
-  Operands apart = fused;
-  NormForward args = apart.forward();
-  args.x_TC = apart.sum;
-  args.residual_TC = {};
-  args.sum_TC = {};
-  norm_forward(context, args);
-  EXPECT_EQ(apart.y.bits(), fused.y.bits());
+  for (const std::int64_t channels : {37, 1000, 20000}) {
+    Operands fused(NormOp::kRms, DType::kBF16, 5, channels);
+    norm_forward(context, fused.forward());
+    Operands apart = fused;
+    NormForward args = apart.forward();
+    args.x_TC = apart.sum;
+    args.residual_TC = {};
+    args.sum_TC = {};
+    norm_forward(context, args);
+    EXPECT_EQ(apart.y.bits(), fused.y.bits());
+  }
 }
 
 TEST_P(Norm, two_runs_give_the_same_bits_and_a_token_does_not_depend_on_its_neighbours) {

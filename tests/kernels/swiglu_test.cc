@@ -12,7 +12,8 @@ TRIREME_FOR_ALL_ISAS(Swiglu);
 struct Size {
   std::int64_t tokens, ffn;
 };
-constexpr Size kSizes[] = {{1, 1}, {3, 7}, {5, 8}, {2, 33}, {7, 100}, {1, 9000}, {301, 17}};
+constexpr Size kSizes[] = {{1, 1},   {3, 7},    {5, 8},    {2, 33},
+                           {7, 100}, {1, 9000}, {301, 17}, {3, 4104}};
 
 TEST_P(Swiglu, values_by_hand) {
   Context context = test_context(GetParam());
@@ -50,6 +51,18 @@ TEST_P(Swiglu, equals_the_reference_at_odd_sizes_for_any_thread_count) {
       }
     }
   }
+}
+
+TEST_P(Swiglu, every_order_of_threads_gives_the_same_bits) {
+  Context context = test_context(GetParam(), 2);
+  expect_same_bits([&] {
+    const TestTensor gate_up = TestTensor::random(DType::kBF16, {60, 2 * 72}, 1, 3),
+                     dact = TestTensor::random(DType::kBF16, {60, 72}, 2);
+    TestTensor act(DType::kBF16, {60, 72}), d(DType::kBF16, {60, 2 * 72});
+    swiglu_forward(context, act, gate_up);
+    swiglu_backward(context, d, dact, gate_up);
+    return act.bits() + d.bits();
+  });
 }
 
 TEST_P(Swiglu, an_element_has_the_same_bits_at_any_place) {

@@ -1,0 +1,444 @@
+#include "kernels/common/column_pieces.cuh"
+#include "kernels/common/fast_divide.cuh"
+#include "kernels/common/reduce.cuh"
+#include "kernels/common/vector.cuh"
+#include "kernels/rope/rope_table.h"
+
+// A head is shared by `lanes` neighbouring threads of a warp: a power of two, as many as hold its
+// D/2 pairs, kWidth pairs each (16 bytes of the low half, 16 of the high one). A thread takes
+// several heads of one token, so that it looks the angles up once and has many loads under way.
+// Heads that do not fit that (odd sizes, addresses not aligned, more than 32 lanes) take a warp
+// each and are read again for each pass.
+
+namespace trireme::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kForwardHeads = 4, kBackwardHeads = 2;  ///< of a thread
+
+/// Elements j and j + D/2, which rotate together.
+struct Pair {
+  float low, high;
+};
+__device__ __forceinline__ Pair rotate(Pair x, float cosine, float sine) {
+  return {fmaf(-x.high, sine, __fmul_rn(x.low, cosine)),
+          fmaf(x.low, sine, __fmul_rn(x.high, cosine))};
+}
+
+template <class T, int kWidth>
+struct Group {
+  Vector<T, kWidth> low, high;
+};
+template <int kWidth, class T>
+__device__ __forceinline__ Group<T, kWidth> load_group(const T* at, std::int64_t half) {
+  return {load<kWidth>(at), load<kWidth>(at + half)};
+}
+template <int kWidth, class T>
+__device__ __forceinline__ Pair pair_of(const Group<T, kWidth>& group, int k) {
+  return {to_float(group.low.at[k]), to_float(group.high.at[k])};
+}
+
+template <int kWidth>
+struct Angles {
+  float cosine[kWidth], sine[kWidth];
+};
+template <int kWidth>
+__device__ __forceinline__ Angles<kWidth> load_angles(const float* cosines, std::int64_t half) {
+  constexpr int kPart = kWidth < 4 ? kWidth : 4;
+  Angles<kWidth> angles;
+#pragma unroll
+  for (int first = 0; first < kWidth; first += kPart) {
+    const Vector<float, kPart> c = load<kPart>(cosines + first),
+                               s = load<kPart>(cosines + half + first);
+#pragma unroll
+    for (int k = 0; k < kPart; ++k)
+      angles.cosine[first + k] = c.at[k], angles.sine[first + k] = s.at[k];
+  }
+  return angles;
+}
+
+/// Every thread of `lanes` neighbours gets their sum; the whole warp calls.
+__device__ __forceinline__ float lanes_sum(float value, int lanes) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2)
+    value += __shfl_xor_sync(kAllLanes, value, offset);
+  return value;
+}
+
+__device__ __forceinline__ float inverse_root(float squares, std::int64_t dim, double eps) {
+  return 1.0F / sqrtf(squares / static_cast<float>(dim) + static_cast<float>(eps));
+}
+
+/// How threads are given to tokens and heads.
+struct Plan {
+  int lanes, lane_bits;  ///< of a head; 1 << lane_bits
+  int slots;             ///< of a token: slot s takes heads s, s + slots, ...
+  int items;             ///< threads a token wants: lanes x slots
+  int tokens;            ///< of a block at a time
+  FastDivide by_items;
+
+  Plan(std::int64_t heads, int heads_of_thread, int lanes_)
+      : lanes(lanes_),
+        lane_bits(0),
+        slots(static_cast<int>(blocks_for(heads, heads_of_thread))),
+        items(lanes * slots),
+        tokens(items < kThreads ? kThreads / items : 1),
+        by_items(items) {
+    while (1 << lane_bits < lanes) ++lane_bits;
+  }
+};
+
+/// What a thread does in one turn of its block.
+struct Work {
+  bool any;
+  std::int64_t token;
+  int slot, lane;
+};
+/// `item` of the tokens that start at `first`.
+__device__ __forceinline__ Work work_of(const Plan& plan, std::int64_t first, int item,
+                                        std::int64_t tokens) {
+  const unsigned token = plan.by_items.quotient(static_cast<unsigned>(item));
+  const int rest = static_cast<int>(plan.by_items.remainder(static_cast<unsigned>(item), token));
+  return {static_cast<int>(token) < plan.tokens && first + token < tokens, first + token,
+          rest >> plan.lane_bits, rest & (plan.lanes - 1)};
+}
+
+/// kSign -1 turns back: the backward pass without a norm.
+template <class T, bool kNorm, int kSign>
+__global__ void __launch_bounds__(kThreads) forward_kernel(RopeForwardArgs args, Plan plan) {
+  constexpr int kWidth = kWide<T>, kHeads = kForwardHeads;
+  const std::int64_t dim = args.head_dim, half = dim / 2;
+  const int heads = static_cast<int>(args.heads);
+  const std::int64_t first = std::int64_t{blockIdx.x} * plan.tokens;
+  // As many turns for every thread: lanes of a head exchange sums.
+  for (int base = 0; base < plan.tokens * plan.items; base += kThreads) {
+    const Work work = work_of(plan, first, base + static_cast<int>(threadIdx.x), args.tokens);
+    const int j = work.lane * kWidth;
+    const bool any = work.any && j < half;
+    const auto wanted = [&](int i) { return any && work.slot + i * plan.slots < heads; };
+    const auto head_of = [&](int i) { return work.slot + i * plan.slots; };
+
+    const std::int64_t position = any ? args.positions[work.token] : 0;
+    Group<T, kWidth> group[kHeads] = {};
+    const T* in = static_cast<const T*>(args.in) + work.token * args.in_stride + j;
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i)
+      if (wanted(i)) group[i] = load_group<kWidth>(in + head_of(i) * dim, half);
+    Group<T, kWidth> weight = {};
+    if (kNorm && any) weight = load_group<kWidth>(static_cast<const T*>(args.weight) + j, half);
+    Angles<kWidth> angles = {};
+    if (any) angles = load_angles<kWidth>(args.cos_sin + position * dim + j, half);
+
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      float rstd = 1;
+      if constexpr (kNorm) {
+        float squares = 0;
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) {
+          const Pair x = pair_of<kWidth>(group[i], k);
+          squares = fmaf(x.low, x.low, fmaf(x.high, x.high, squares));
+        }
+        rstd = inverse_root(lanes_sum(squares, plan.lanes), dim, args.eps);
+      }
+      if (!wanted(i)) continue;
+      if (kNorm && work.lane == 0) args.rstd[work.token * heads + head_of(i)] = rstd;
+      Group<T, kWidth> out;
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        Pair n = pair_of<kWidth>(group[i], k);
+        if constexpr (kNorm) {
+          // Rounded, as the norm apart from the rotation would have stored it.
+          const Pair w = pair_of<kWidth>(weight, k);
+          n = {to_float(from_float<T>(n.low * rstd * w.low)),
+               to_float(from_float<T>(n.high * rstd * w.high))};
+        }
+        const Pair turned = rotate(n, angles.cosine[k], kSign * angles.sine[k]);
+        out.low.at[k] = from_float<T>(turned.low);
+        out.high.at[k] = from_float<T>(turned.high);
+      }
+      T* to = static_cast<T*>(args.out) + work.token * args.out_stride + head_of(i) * dim + j;
+      store(to, out.low);
+      store(to + half, out.high);
+    }
+  }
+}
+
+/// One warp a head, of any size and alignment.
+template <class T, bool kNorm, int kSign>
+__global__ void __launch_bounds__(kThreads) any_forward_kernel(RopeForwardArgs args) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t row = std::int64_t{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / 32;
+  if (row >= args.tokens * args.heads) return;
+  const std::int64_t token = row / args.heads, head = row % args.heads;
+  const std::int64_t dim = args.head_dim, half = dim / 2;
+  const T* in = static_cast<const T*>(args.in) + token * args.in_stride + head * dim;
+  T* out = static_cast<T*>(args.out) + token * args.out_stride + head * dim;
+  const float* angles = args.cos_sin + args.positions[token] * dim;
+  const auto* weight = static_cast<const T*>(args.weight);
+  float rstd = 1;
+  if constexpr (kNorm) {
+    float squares = 0;
+    for (std::int64_t d = lane; d < dim; d += 32) {
+      const float x = to_float(in[d]);
+      squares = fmaf(x, x, squares);
+    }
+    rstd = inverse_root(warp_sum(squares), dim, args.eps);
+    if (lane == 0) args.rstd[row] = rstd;
+  }
+  for (std::int64_t j = lane; j < half; j += 32) {
+    Pair n{to_float(in[j]), to_float(in[j + half])};
+    if constexpr (kNorm) {
+      n = {to_float(from_float<T>(n.low * rstd * to_float(weight[j]))),
+           to_float(from_float<T>(n.high * rstd * to_float(weight[j + half])))};
+    }
+    const Pair turned = rotate(n, angles[j], kSign * angles[half + j]);
+    out[j] = from_float<T>(turned.low);
+    out[j + half] = from_float<T>(turned.high);
+  }
+}
+
+// ---- backward with a norm ----
+
+/// The threads that share a head of D elements by 16-byte accesses; 0: it does not suit them.
+template <class T>
+int lanes_for(std::int64_t head_dim, bool aligned) {
+  const std::int64_t half = head_dim / 2;
+  if (!aligned || half % kWide<T> != 0 || half / kWide < T >> 32) return 0;
+  int lanes = 1;
+  while (lanes * kWide<T> < half) lanes *= 2;
+  return lanes;
+}
+
+/// Pieces of tokens that sum dweight apart: as many blocks as an H200's 132 multiprocessors hold at
+/// once; from the shape alone. A piece is a block, or a warp where a warp takes a head.
+std::int64_t pieces_of(const RopeBackwardArgs& args) {
+  constexpr std::int64_t kPieces = 264;
+  std::int64_t groups = args.tokens;
+  for_type(args.dtype, [&](auto type) {
+    const int lanes = lanes_for<decltype(type)>(args.head_dim, true);
+    if (lanes > 0) groups = blocks_for(groups, Plan(args.heads, kBackwardHeads, lanes).tokens);
+  });
+  return pieces_of_rows(groups, kPieces);
+}
+
+template <class T>
+struct Gradient {
+  Pair dn, n, g;
+};
+/// What element pair k gives: the rotation undone, the normalised input, dn weight.
+template <class T>
+__device__ __forceinline__ Gradient<T> gradient_of(Pair dout, Pair in, Pair weight, float cosine,
+                                                   float sine, float rstd) {
+  Gradient<T> result;
+  result.dn = rotate(dout, cosine, -sine);
+  result.n = {in.low * rstd, in.high * rstd};
+  result.g = {result.dn.low * weight.low, result.dn.high * weight.high};
+  return result;
+}
+template <class T>
+__device__ __forceinline__ Pair din_of(const Gradient<T>& d, float mean, float rstd) {
+  return {fmaf(-d.n.low, mean, d.g.low) * rstd, fmaf(-d.n.high, mean, d.g.high) * rstd};
+}
+
+template <int kWidth>
+struct ThreadSums {
+  float of_thread[kThreads][2 * kWidth];
+};
+
+/// One block: every gridDim.x-th group of tokens. A thread always holds the same columns of its
+/// heads, so it sums their dweight in registers.
+template <class T>
+__global__ void __launch_bounds__(kThreads, 2) backward_kernel(RopeBackwardArgs args, Plan plan) {
+  constexpr int kWidth = kWide<T>, kHeads = kBackwardHeads;
+  auto& sums = smem<ThreadSums<kWidth>>().of_thread;
+  const std::int64_t dim = args.head_dim, half = dim / 2;
+  const int heads = static_cast<int>(args.heads);
+  const int j = (static_cast<int>(threadIdx.x) & (plan.lanes - 1)) * kWidth;
+  Group<T, kWidth> weight = {};
+  if (j < half) weight = load_group<kWidth>(static_cast<const T*>(args.weight) + j, half);
+  Pair dweight[kWidth] = {};
+
+  for (std::int64_t first = std::int64_t{blockIdx.x} * plan.tokens; first < args.tokens;
+       first += std::int64_t{gridDim.x} * plan.tokens) {
+    for (int base = 0; base < plan.tokens * plan.items; base += kThreads) {
+      const Work work = work_of(plan, first, base + static_cast<int>(threadIdx.x), args.tokens);
+      const bool any = work.any && j < half;
+      const auto head_of = [&](int i) { return work.slot + i * plan.slots; };
+      const auto wanted = [&](int i) { return any && head_of(i) < heads; };
+      const std::int64_t position = any ? args.positions[work.token] : 0;
+      Group<T, kWidth> dout[kHeads] = {}, in[kHeads] = {};
+      float rstd[kHeads] = {};
+      const T* dout_at = static_cast<const T*>(args.dout) + work.token * args.dout_stride + j;
+      const T* in_at = static_cast<const T*>(args.in) + work.token * args.in_stride + j;
+#pragma unroll
+      for (int i = 0; i < kHeads; ++i) {
+        if (!wanted(i)) continue;
+        dout[i] = load_group<kWidth>(dout_at + head_of(i) * dim, half);
+        in[i] = load_group<kWidth>(in_at + head_of(i) * dim, half);
+        rstd[i] = args.rstd[work.token * heads + head_of(i)];
+      }
+      Angles<kWidth> angles = {};
+      if (any) angles = load_angles<kWidth>(args.cos_sin + position * dim + j, half);
+#pragma unroll
+      for (int i = 0; i < kHeads; ++i) {
+        const auto gradient = [&](int k) {
+          return gradient_of<T>(pair_of<kWidth>(dout[i], k), pair_of<kWidth>(in[i], k),
+                                pair_of<kWidth>(weight, k), angles.cosine[k], angles.sine[k],
+                                rstd[i]);
+        };
+        float sum = 0;
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) {
+          const Gradient<T> d = gradient(k);
+          sum = fmaf(d.g.low, d.n.low, fmaf(d.g.high, d.n.high, sum));
+        }
+        const float mean = lanes_sum(sum, plan.lanes) / static_cast<float>(dim);
+        if (!wanted(i)) continue;
+        Group<T, kWidth> out;
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) {
+          const Gradient<T> d = gradient(k);
+          dweight[k].low = fmaf(d.dn.low, d.n.low, dweight[k].low);
+          dweight[k].high = fmaf(d.dn.high, d.n.high, dweight[k].high);
+          const Pair din = din_of(d, mean, rstd[i]);
+          out.low.at[k] = from_float<T>(din.low);
+          out.high.at[k] = from_float<T>(din.high);
+        }
+        T* to = static_cast<T*>(args.din) + work.token * args.din_stride + head_of(i) * dim + j;
+        store(to, out.low);
+        store(to + half, out.high);
+      }
+    }
+  }
+
+  if (args.dweight == nullptr) return;
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    sums[threadIdx.x][k] = dweight[k].low;
+    sums[threadIdx.x][kWidth + k] = dweight[k].high;
+  }
+  __syncthreads();
+  for (int d = static_cast<int>(threadIdx.x); d < dim; d += kThreads) {
+    const int column = d < half ? d : d - static_cast<int>(half);
+    const int k = column % kWidth + (d < half ? 0 : kWidth);
+    float sum = 0;
+    for (int thread = column / kWidth; thread < kThreads; thread += plan.lanes)
+      sum += sums[thread][k];
+    args.partial_sums[blockIdx.x * dim + d] = sum;
+  }
+}
+
+/// One warp: every pieces-th head, of any size and alignment; its sums stand where they end up.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    any_backward_kernel(RopeBackwardArgs args, std::int64_t pieces) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t piece = std::int64_t{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / 32;
+  if (piece >= pieces) return;
+  const std::int64_t dim = args.head_dim, half = dim / 2;
+  const auto* weight = static_cast<const T*>(args.weight);
+  float* sums = args.dweight == nullptr ? nullptr : args.partial_sums + piece * dim;
+  for (std::int64_t j = lane; j < half && sums != nullptr; j += 32) sums[j] = sums[j + half] = 0;
+  for (std::int64_t row = piece; row < args.tokens * args.heads; row += pieces) {
+    const std::int64_t token = row / args.heads, head = row % args.heads;
+    const T* dout = static_cast<const T*>(args.dout) + token * args.dout_stride + head * dim;
+    const T* in = static_cast<const T*>(args.in) + token * args.in_stride + head * dim;
+    T* din = static_cast<T*>(args.din) + token * args.din_stride + head * dim;
+    const float* angles = args.cos_sin + args.positions[token] * dim;
+    const float rstd = args.rstd[row];
+    const auto gradient = [&](std::int64_t j) {
+      return gradient_of<T>(
+          {to_float(dout[j]), to_float(dout[j + half])}, {to_float(in[j]), to_float(in[j + half])},
+          {to_float(weight[j]), to_float(weight[j + half])}, angles[j], angles[half + j], rstd);
+    };
+    float sum = 0;
+    for (std::int64_t j = lane; j < half; j += 32) {
+      const Gradient<T> d = gradient(j);
+      sum = fmaf(d.g.low, d.n.low, fmaf(d.g.high, d.n.high, sum));
+    }
+    const float mean = warp_sum(sum) / static_cast<float>(dim);
+    for (std::int64_t j = lane; j < half; j += 32) {
+      const Gradient<T> d = gradient(j);
+      if (sums != nullptr) {
+        sums[j] = fmaf(d.dn.low, d.n.low, sums[j]);
+        sums[j + half] = fmaf(d.dn.high, d.n.high, sums[j + half]);
+      }
+      const Pair out = din_of(d, mean, rstd);
+      din[j] = from_float<T>(out.low);
+      din[j + half] = from_float<T>(out.high);
+    }
+  }
+}
+
+// ---- launches ----
+
+template <class... Strides>
+bool multiples_of(std::int64_t width, Strides... strides) {
+  return ((strides % width == 0) && ...);
+}
+
+template <bool kNorm, int kSign>
+void run_forward(const RopeForwardArgs& args, const char* name) {
+  if (args.heads == 0 || args.head_dim == 0) return;
+  for_type(args.dtype, [&](auto type) {
+    using T = decltype(type);
+    LaunchConfig config{.grid = 1, .block = kThreads, .stream = stream_of(args.exec), .name = name};
+    const int lanes =
+        lanes_for<T>(args.head_dim, aligned_to_16(args.out, args.in, args.cos_sin, args.weight) &&
+                                        multiples_of(kWide<T>, args.out_stride, args.in_stride));
+    if (lanes > 0) {
+      const Plan plan(args.heads, kForwardHeads, lanes);
+      config.grid = static_cast<unsigned>(blocks_for(args.tokens, plan.tokens));
+      launch(forward_kernel<T, kNorm, kSign>, config, args, plan);
+    } else {
+      config.grid = static_cast<unsigned>(blocks_for(args.tokens * args.heads, kWarps));
+      launch(any_forward_kernel<T, kNorm, kSign>, config, args);
+    }
+  });
+}
+
+void forward(const RopeForwardArgs& args) {
+  if (args.weight == nullptr) return run_forward<false, 1>(args, "rope_forward");
+  run_forward<true, 1>(args, "rope_forward");
+}
+
+std::int64_t backward_scratch_floats(const RopeBackwardArgs& args) {
+  return args.weight == nullptr || args.dweight == nullptr ? 0 : pieces_of(args) * args.head_dim;
+}
+
+void backward(const RopeBackwardArgs& args) {
+  if (args.weight == nullptr) {
+    return run_forward<false, -1>(
+        {args.exec, args.din, args.dout, args.din_stride, args.dout_stride, args.positions,
+         args.cos_sin, nullptr, nullptr, args.tokens, args.heads, args.head_dim, 0, args.dtype},
+        "rope_backward");
+  }
+  if (args.heads == 0 || args.head_dim == 0) return;
+  const std::int64_t pieces = pieces_of(args);
+  for_type(args.dtype, [&](auto type) {
+    using T = decltype(type);
+    LaunchConfig config{
+        .grid = 1, .block = kThreads, .stream = stream_of(args.exec), .name = "rope_backward"};
+    const int lanes =
+        lanes_for<T>(args.head_dim,
+                     aligned_to_16(args.din, args.dout, args.in, args.cos_sin, args.weight) &&
+                         multiples_of(kWide<T>, args.din_stride, args.dout_stride, args.in_stride));
+    if (lanes > 0) {
+      config.grid = static_cast<unsigned>(pieces);
+      config.smem_bytes = sizeof(ThreadSums<kWide<T>>);
+      launch(backward_kernel<T>, config, args, Plan(args.heads, kBackwardHeads, lanes));
+    } else {
+      config.grid = static_cast<unsigned>(blocks_for(pieces, kWarps));
+      launch(any_backward_kernel<T>, config, args, pieces);
+    }
+  });
+  if (args.dweight != nullptr)
+    add_pieces(args.exec, args.dweight, args.partial_sums, pieces, args.head_dim, "rope_backward");
+}
+
+}  // namespace
+
+const RopeKernels rope_cuda = {forward, backward, backward_scratch_floats};
+
+}  // namespace trireme::cuda
