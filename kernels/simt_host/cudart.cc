@@ -1,181 +1,167 @@
-// The CUDA runtime functions the trainer uses, on the host. Declared by NVIDIA's header, defined
-// here: nothing of CUDA is linked.
-#include <cstdlib>
-#include <deque>
-#include <memory>
-#include <random>
+// CUDA's devices, streams and events, on the host. Declared by NVIDIA's header, defined here:
+// nothing of CUDA is linked.
 
-#include "kernels/simt_host/simt.h"
+#include <algorithm>
+#include <cstring>
+#include <iterator>
 
-struct CUstream_st {
-  std::deque<std::function<bool()>> queue;  // an operation returns false while it must wait
-};
-struct CUevent_st {
-  uint64_t recorded = 0, done = 0;  // counts of cudaEventRecord enqueued, executed
-};
+#include "kernels/simt_host/streams.h"
 
 namespace trireme::simt {
 namespace {
-struct State {
-  Streams mode = Streams::kEager;
-  std::mt19937_64 rng;
-  CUstream_st null_stream;
-  std::vector<CUstream_st*> all{&null_stream};
+
+thread_local cudaError_t t_last_error = cudaSuccess;
+
+struct ErrorName {
+  cudaError_t error;
+  const char *name, *text;
 };
-State& state() {
-  static State s;
-  return s;
-}
-CUstream_st& queue_of(cudaStream_t s) { return s ? *s : state().null_stream; }
-
-bool step(CUstream_st& s) {
-  if (s.queue.empty()) return false;
-  try {
-    if (!s.queue.front()()) return false;
-  } catch (...) {
-    s.queue.pop_front();  // a faulty launch must not run again
-    throw;
-  }
-  s.queue.pop_front();
-  return true;
-}
-
-struct Blocked {
-  CUevent_st* event;
+constexpr ErrorName kErrors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidPitchValue, "cudaErrorInvalidPitchValue", "invalid pitch argument"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "not supported by host execution"},
+    {cudaErrorIllegalState, "cudaErrorIllegalState", "the stream is in the wrong state"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+     "not permitted while a stream is captured"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+     "an earlier error made the capture invalid"},
+    {cudaErrorStreamCaptureUnmatched, "cudaErrorStreamCaptureUnmatched",
+     "the capture was begun on another stream"},
+    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined",
+     "a stream that took part in the capture was not joined to the first one"},
+    {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
+     "a captured stream may not wait for what is outside the capture"},
 };
-
-// Runs what finished() depends on.
-void drive(CUstream_st* target, const std::function<bool()>& finished) {
-  State& g = state();
-  while (!finished()) {
-    if (g.mode == Streams::kRandom && g.rng() % 2) {
-      step(*g.all[g.rng() % g.all.size()]);
-      continue;
-    }
-    if (target && step(*target)) continue;
-    bool moved = false;
-    for (auto* s : g.all) moved = moved || (s != target && step(*s));
-    if (!moved)
-      throw Fault(FaultKind::kDeadlock, "streams wait for events that nobody will record");
-  }
+const ErrorName& describe(cudaError_t error) {
+  const auto* found = std::find_if(std::begin(kErrors), std::end(kErrors),
+                                   [&](const ErrorName& e) { return e.error == error; });
+  static constexpr ErrorName kOther = {cudaErrorUnknown, "cudaErrorUnknown", "host execution"};
+  return found == std::end(kErrors) ? kOther : *found;
 }
+
 }  // namespace
 
-void set_streams(Streams m, uint64_t seed) { state().mode = m, state().rng.seed(seed); }
+cudaError_t remember(cudaError_t error) { return t_last_error = error; }
 
-void enqueue(cudaStream_t stream, std::function<void()> f) {
-  CUstream_st& s = queue_of(stream);
-  s.queue.push_back([f = std::move(f)] {
-    f();
-    return true;
-  });
-  if (state().mode == Streams::kEager) drive(&s, [&] { return s.queue.empty(); });
-}
 }  // namespace trireme::simt
 
-using namespace trireme::simt;
+using namespace trireme::simt;  // NOLINT: the functions of CUDA stand outside
 
 extern "C" {
 
-cudaError_t cudaMalloc(void** p, size_t n) {
-  static int count = 0;
-  *p = device_alloc(n, ("cudaMalloc #" + std::to_string(++count)).c_str());
-  return *p ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-cudaError_t cudaFree(void* p) {
-  device_free(p);
-  return cudaSuccess;
-}
-// Host and device share one memory here.
-cudaError_t cudaMallocManaged(void** p, size_t n, unsigned) { return cudaMalloc(p, n); }
-cudaError_t cudaHostAlloc(void** p, size_t n, unsigned) {
-  return *p = std::aligned_alloc(256, (n + 255) & ~size_t(255)), cudaSuccess;
-}
-cudaError_t cudaFreeHost(void* p) { return std::free(p), cudaSuccess; }
+// ---- streams ----
 
-cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t n, cudaMemcpyKind kind,
-                            cudaStream_t stream) {
-  const bool to_device = kind == cudaMemcpyDefault
-                             ? is_device_memory(dst)
-                             : kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
-  const bool from_device = kind == cudaMemcpyDefault
-                               ? is_device_memory(src)
-                               : kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  enqueue(stream, [=] {
-    if (to_device) device_check_range(dst, n, "copy target");
-    if (from_device) device_check_range(src, n, "copy source");
-    std::memcpy(dst, src, n);
-    if (to_device) device_mark_initialised(dst, n);
-  });
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
+  *s = make_stream();
   return cudaSuccess;
 }
-cudaError_t cudaMemcpy2DAsync(void* dst, size_t dst_pitch, const void* src, size_t src_pitch,
-                              size_t width, size_t height, cudaMemcpyKind kind,
-                              cudaStream_t stream) {
-  for (size_t row = 0; row < height; ++row) {
-    cudaMemcpyAsync(static_cast<char*>(dst) + row * dst_pitch,
-                    static_cast<const char*>(src) + row * src_pitch, width, kind, stream);
-  }
-  return cudaSuccess;
+cudaError_t cudaStreamCreate(cudaStream_t* s) { return cudaStreamCreateWithFlags(s, 0); }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned flags, int) {
+  return cudaStreamCreateWithFlags(s, flags);
 }
-cudaError_t cudaMemsetAsync(void* dst, int value, size_t n, cudaStream_t stream) {
-  enqueue(stream, [=] {
-    device_check_range(dst, n, "memset target");
-    std::memset(dst, value, n);
-    device_mark_initialised(dst, n);
-  });
-  return cudaSuccess;
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  return *least = *greatest = 0, cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   CUstream_st& s = queue_of(stream);
+  if (is_capturing(s)) {
+    s.capture->valid = false;
+    return remember(cudaErrorStreamCaptureUnsupported);
+  }
   drive(&s, [&] { return s.queue.empty(); });
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() {
-  for (auto* s : state().all) drive(s, [&] { return s->queue.empty(); });
-  return cudaSuccess;
-}
-cudaError_t cudaMemcpy(void* dst, const void* src, size_t n, cudaMemcpyKind kind) {
-  cudaMemcpyAsync(dst, src, n, kind, nullptr);
-  return cudaStreamSynchronize(nullptr);
-}
-cudaError_t cudaMemset(void* dst, int value, size_t n) {
-  return cudaMemsetAsync(dst, value, n, nullptr);
-}
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
-  state().all.push_back(*s = new CUstream_st);
-  return cudaSuccess;
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return queue_of(stream).queue.empty() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
-  cudaStreamSynchronize(s);
-  std::erase(state().all, s);
-  delete s;
+  const cudaError_t error = cudaStreamSynchronize(s);
+  remove_stream(s);
+  return error;
+}
+cudaError_t cudaDeviceSynchronize() {
+  if (const cudaError_t error = refuse_while_capturing()) return error;
+  for (CUstream_st* s : all_streams()) drive(s, [&] { return s->queue.empty(); });
   return cudaSuccess;
 }
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t f, void* data) {
+  enqueue(stream, [=] { f(data); });
+  return cudaSuccess;
+}
+
+// ---- events ----
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
   return *e = new CUevent_st, cudaSuccess;
 }
+cudaError_t cudaEventCreate(cudaEvent_t* e) { return cudaEventCreateWithFlags(e, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete e, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream) {
-  uint64_t n = ++e->recorded;
-  enqueue(stream, [=] { e->done = std::max(e->done, n); });
+  CUstream_st& s = queue_of(stream);
+  if (is_capturing(s)) {
+    e->capture = s.capture;
+    e->nodes = s.last;
+    return cudaSuccess;
+  }
+  e->capture = nullptr;
+  const uint64_t n = ++e->recorded;
+  enqueue(stream, [=] {
+    e->done = std::max(e->done, n);
+    e->when = std::chrono::steady_clock::now();
+  });
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned) {
-  uint64_t n = e->recorded;  // 0: never recorded, no wait
-  queue_of(stream).queue.push_back([=] { return e->done >= n; });
-  if (state().mode == Streams::kEager) cudaStreamSynchronize(stream);
+  CUstream_st& s = queue_of(stream);
+  if (e->capture) {
+    if (e->capture->ended) return remember(cudaErrorInvalidValue);
+    if (!is_capturing(s)) {  // joins the capture
+      s.capture = e->capture;
+      s.capture->streams.push_back(&s);
+      s.last.clear();
+    } else if (s.capture != e->capture) {
+      s.capture->valid = e->capture->valid = false;
+      return remember(cudaErrorStreamCaptureIsolation);
+    }
+    for (const size_t node : e->nodes)
+      if (std::find(s.last.begin(), s.last.end(), node) == s.last.end()) s.last.push_back(node);
+    return cudaSuccess;
+  }
+  if (is_capturing(s)) {
+    s.capture->valid = false;
+    return remember(cudaErrorStreamCaptureIsolation);
+  }
+  const uint64_t n = e->recorded;  // 0: never recorded, no wait
+  enqueue_waiting(s, [=] { return e->done >= n; });
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
-  uint64_t n = e->recorded;
+  if (e->capture) return remember(cudaErrorStreamCaptureUnsupported);
+  const uint64_t n = e->recorded;
   drive(nullptr, [=] { return e->done >= n; });
   return cudaSuccess;
 }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-const char* cudaGetErrorString(cudaError_t) { return "host execution"; }
-const char* cudaGetErrorName(cudaError_t) { return "host execution"; }
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+  return e->done >= e->recorded ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  if (cudaEventQuery(begin) != cudaSuccess || cudaEventQuery(end) != cudaSuccess)
+    return cudaErrorNotReady;
+  *milliseconds = std::chrono::duration<float, std::milli>(end->when - begin->when).count();
+  return cudaSuccess;
+}
+
+// ---- the device ----
+
+cudaError_t cudaGetLastError() { return std::exchange(t_last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return t_last_error; }
+const char* cudaGetErrorString(cudaError_t error) { return trireme::simt::describe(error).text; }
+const char* cudaGetErrorName(cudaError_t error) { return trireme::simt::describe(error).name; }
 cudaError_t cudaDriverGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaDeviceGetPCIBusId(char* text, int, int) { return *text = 0, cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {};

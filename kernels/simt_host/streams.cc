@@ -1,0 +1,127 @@
+// Streams are queues whose operations run when something waits for them, and then only those that
+// it depends on (Streams::kLazy): what a program forgot to order comes too late.
+
+#include "kernels/simt_host/streams.h"
+
+#include <algorithm>
+#include <random>
+
+namespace trireme::simt {
+
+namespace {
+
+struct State {
+  Streams mode = Streams::kEager;
+  std::mt19937_64 random;
+  CUstream_st null_stream;
+  std::vector<CUstream_st*> all{&null_stream};
+};
+State& state() {
+  static State s;
+  return s;
+}
+
+bool step(CUstream_st& s) {
+  if (s.queue.empty()) return false;
+  const auto operation = s.queue.front();
+  // A faulty launch must not run again.
+  struct Pop {
+    CUstream_st& stream;
+    bool done = true;
+    ~Pop() {
+      if (done) stream.queue.pop_front();
+    }
+  } pop{s};
+  pop.done = operation();
+  return pop.done;
+}
+
+}  // namespace
+
+void set_streams(Streams mode, uint64_t seed) {
+  state().mode = mode;
+  state().random.seed(seed);
+}
+Streams stream_mode() { return state().mode; }
+uint64_t stream_random() { return state().random(); }
+
+CUstream_st& queue_of(cudaStream_t s) { return s ? *s : state().null_stream; }
+const std::vector<CUstream_st*>& all_streams() { return state().all; }
+CUstream_st* make_stream() {
+  state().all.push_back(new CUstream_st);
+  return state().all.back();
+}
+void remove_stream(CUstream_st* s) {
+  std::erase(state().all, s);
+  delete s;
+}
+
+void drive(CUstream_st* target, const std::function<bool()>& finished) {
+  State& g = state();
+  while (!finished()) {
+    if (g.mode == Streams::kRandom && g.random() % 2) {
+      step(*g.all[g.random() % g.all.size()]);
+      continue;
+    }
+    if (target && step(*target)) continue;
+    bool moved = false;
+    for (CUstream_st* s : g.all) moved = moved || (s != target && step(*s));
+    if (!moved)
+      throw Fault(FaultKind::kDeadlock, "streams wait for events that nobody will record");
+  }
+}
+
+void enqueue_waiting(CUstream_st& s, std::function<bool()> operation) {
+  s.queue.push_back(std::move(operation));
+  if (state().mode == Streams::kEager) drive(&s, [&] { return s.queue.empty(); });
+}
+
+void enqueue(cudaStream_t stream, std::function<void()> f) {
+  CUstream_st& s = queue_of(stream);
+  if (is_capturing(s)) {
+    s.capture->nodes.push_back({std::move(f), s.last});
+    s.last = {s.capture->nodes.size() - 1};
+    return;
+  }
+  enqueue_waiting(s, [f = std::move(f)] {
+    f();
+    return true;
+  });
+}
+
+bool is_capturing(CUstream_st& s) { return s.capture != nullptr; }
+
+cudaError_t refuse_while_capturing() {
+  bool any = false;
+  for (CUstream_st* s : state().all)
+    if (s->capture && s->capture->mode != cudaStreamCaptureModeRelaxed) {
+      s->capture->valid = false;
+      any = true;
+    }
+  return any ? remember(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+}
+
+void run_graph(const std::vector<GraphNode>& nodes) {
+  std::vector<size_t> missing(nodes.size());
+  std::vector<std::vector<size_t>> followers(nodes.size());
+  std::vector<size_t> ready;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    missing[i] = nodes[i].after.size();
+    for (const size_t before : nodes[i].after) followers[before].push_back(i);
+    if (missing[i] == 0) ready.push_back(i);
+  }
+  while (!ready.empty()) {
+    // Eager: as captured. Lazy: as far from it as may be.
+    std::sort(ready.begin(), ready.end(), std::greater<>());
+    size_t pick = ready.size() - 1;
+    if (state().mode == Streams::kLazy) pick = 0;
+    if (state().mode == Streams::kRandom) pick = state().random() % ready.size();
+    const size_t node = ready[pick];
+    ready.erase(ready.begin() + std::ptrdiff_t(pick));
+    nodes[node].run();
+    for (const size_t next : followers[node])
+      if (--missing[next] == 0) ready.push_back(next);
+  }
+}
+
+}  // namespace trireme::simt
