@@ -24,16 +24,20 @@ short=(--set run.steps=5 --set evaluation.interval_steps=5)
 llama=()
 qwen3=(--set model.model_type=qwen3 --set model.head_dim=16)
 qwen2=(--set model.model_type=qwen2 --set model.tie_word_embeddings=true)
-gpt2=(--set 'model={"model_type": "gpt2", "vocab_size": 257, "n_embd": 36, "n_layer": 2, "n_head": 3, "n_positions": 64}')
+gpt2=()
+sed 's/"model": {.*/"model": {"model_type": "gpt2", "vocab_size": 257, "n_embd": 36, "n_layer": 2, "n_head": 3, "n_positions": 64},/
+  /"num_hidden_layers"/d' base.json >gpt2.json
 for family in llama qwen2 qwen3 gpt2; do
   declare -n set=$family
+  config=base.json
+  [ $family != gpt2 ] || config=gpt2.json
   for compute in fp32 bf16; do
     tolerance=1e-5
     [ $compute = fp32 ] || tolerance=4e-3 # bf16 rounds at the same places, sums in another order
     options=("${short[@]}" --set precision.compute=$compute "${set[@]}")
-    on cpu base.json "${options[@]}" --set run.directory=cpu-$family-$compute
+    on cpu $config "${options[@]}" --set run.directory=cpu-$family-$compute
     ends_with "$family, $compute, cpu" 0
-    on cuda-host base.json "${options[@]}" --set run.directory=gpu-$family-$compute
+    on cuda-host $config "${options[@]}" --set run.directory=gpu-$family-$compute
     ends_with "$family, $compute, cuda-host" 0
     close "$family, $compute: losses" gpu-$family-$compute cpu-$family-$compute $tolerance
     close "$family, $compute: gradient norms" gpu-$family-$compute cpu-$family-$compute "$(awk "BEGIN { print 10 * $tolerance }")" grad_norm
