@@ -28,4 +28,12 @@ __device__ __forceinline__ float gelu_slope(float x) {
 
 __device__ __forceinline__ float swiglu(float gate, float up) { return gate * sigmoid(gate) * up; }
 
+struct SwigluGradient {
+  float gate, up, act;  ///< act: swiglu(gate, up) once more
+};
+__device__ __forceinline__ SwigluGradient swiglu_gradient(float gate, float up, float dact) {
+  const float s = sigmoid(gate), gs = gate * s;
+  return {dact * up * s * fmaf(gate, 1.0F - s, 1.0F), dact * gs, gs * up};
+}
+
 }  // namespace trireme::cuda

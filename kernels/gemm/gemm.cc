@@ -29,23 +29,31 @@ namespace {
 
 using gemm_internal::Sizes;
 
+std::int64_t columns_of_c(GemmEpilogue epilogue, std::int64_t n) {
+  if (epilogue == GemmEpilogue::kSwiglu) return n / 2;
+  return epilogue == GemmEpilogue::kSwigluBackward ? 2 * n : n;
+}
+
 void check_epilogue(const ArgumentChecker& check, const Gemm& args, Sizes s) {
   using enum GemmEpilogue;
   const GemmEpilogue epilogue = args.epilogue;
   const DType type = args.a.dtype;
   if (epilogue == kAddResidual || epilogue == kGeluBackward) {
     check.tensor("operand", args.operand, type, {s.m, s.n});
+  } else if (epilogue == kSwigluBackward) {
+    check.tensor("operand", args.operand, type, {s.m, 2 * s.n});
   } else {
     check.absent("operand", args.operand, "with this epilogue");
   }
   if (epilogue == kNone || epilogue == kAddResidual) {
     check.absent("saved", args.saved, "with this epilogue");
-  } else if (epilogue == kSwiglu) {
-    check.that(s.n % 2 == 0, "b", "two products beside each other have an even number of columns");
+  } else if (epilogue == kSwiglu || epilogue == kSwigluBackward) {
     check.tensor("saved", args.saved, type, {s.m, s.n});
   } else {
     check.optional("saved", args.saved, type, {s.m, s.n});
   }
+  if (epilogue == kSwiglu)
+    check.that(s.n % 2 == 0, "b", "two products beside each other have an even number of columns");
   if (epilogue == kNone) return;
   check.that(args.accumulate == Accumulate::kNo, "c", "an epilogue accumulates nothing");
   for (const auto& [name, other] : {std::pair<const char*, ConstTensorView>{"a", args.a},
@@ -71,7 +79,7 @@ Sizes check(const Gemm& args) {
                       (args.c_MN.dtype == DType::kBF16 || args.epilogue != GemmEpilogue::kNone);
   check_epilogue(check, args, s);
   check.tensor("c", args.c_MN, narrow ? DType::kBF16 : DType::kF32,
-               {s.m, args.epilogue == GemmEpilogue::kSwiglu ? s.n / 2 : s.n});
+               {s.m, columns_of_c(args.epilogue, s.n)});
   check.optional("bias", args.bias_N, args.b.dtype, {s.n});
   if (args.accumulate == Accumulate::kYes) {
     check.that(!narrow, "c", "a bf16 result accumulates nothing");
@@ -116,7 +124,8 @@ void gemm_unfused(Context& context, const Gemm& args) {
   product.epilogue = kNone;
   product.operand = {};
   product.saved = {};
-  const bool kept = args.epilogue == kSwiglu || (args.epilogue == kGelu && args.saved.given());
+  const bool kept = args.epilogue == kSwiglu || args.epilogue == kSwigluBackward ||
+                    (args.epilogue == kGelu && args.saved.given());
   if (kept) product.c_MN = args.saved;
   gemm(context, product);
   switch (args.epilogue) {
@@ -133,6 +142,9 @@ void gemm_unfused(Context& context, const Gemm& args) {
       break;
     case kSwiglu:
       swiglu_forward(context, args.c_MN, args.saved);
+      break;
+    case kSwigluBackward:
+      swiglu_backward(context, args.c_MN, args.saved, args.operand, args.saved);
       break;
   }
 }

@@ -27,6 +27,8 @@ enum class Accumulate : std::uint8_t { kNo, kYes };
 ///   kGelu          saved = y, c = gelu(y)                       saved [M, N], optional
 ///   kGeluBackward  c = y gelu'(operand), saved = gelu(operand)  operand, saved [M, N], optional
 ///   kSwiglu        saved = y [M, 2F], c = silu(y[:, :F]) y[:, F:]; then c is [M, F] and N is 2F
+///   kSwigluBackward  c = swiglu's gradient for y at operand, saved = swiglu(operand); y and saved
+///                  are [M, F], c and operand [M, 2F]
 /// all of a's type, which is c's too; no two of them share memory; nothing is accumulated. The same
 /// bits as the product followed by that op (a fused op rounds wherever the unfused would store),
 /// which is also what runs where no kernel does both.

@@ -27,6 +27,13 @@ void multiply_and_gelu_backward(const GemmGpuArgs& args) {
   });
 }
 
+void multiply_and_swiglu_backward(const GemmGpuArgs& args) {
+  for_type(args.type, [&](auto type) {
+    using T = decltype(type);
+    launch_weights_either_way<T>(args, swiglu_backward_epilogue<T>(args));
+  });
+}
+
 void multiply_and_swiglu(const GemmGpuArgs& args) {
   for_type(args.type, [&](auto type) {
     using T = decltype(type);

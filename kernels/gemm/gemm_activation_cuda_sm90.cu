@@ -21,6 +21,8 @@ void hopper_and_activation(const GemmGpuArgs& args) {
       return launch_weights_either_way(args, gelu_backward_epilogue<bf16>(args));
     case GemmEpilogue::kSwiglu:
       return launch_hopper<false, true>(args, swiglu_epilogue<bf16>(args));
+    case GemmEpilogue::kSwigluBackward:
+      return launch_weights_either_way(args, swiglu_backward_epilogue<bf16>(args));
     case GemmEpilogue::kNone:
     case GemmEpilogue::kAddResidual:
       break;

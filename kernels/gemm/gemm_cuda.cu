@@ -13,6 +13,7 @@ bool serves(const GemmGpuArgs& args) {
       return true;
     case GemmEpilogue::kGelu:
     case GemmEpilogue::kGeluBackward:
+    case GemmEpilogue::kSwigluBackward:
       return !args.transpose_a;
     case GemmEpilogue::kSwiglu:
       return !args.transpose_a && args.transpose_b;
@@ -31,6 +32,8 @@ void multiply(const GemmGpuArgs& args) {
       return multiply_and_gelu_backward(args);
     case GemmEpilogue::kSwiglu:
       return multiply_and_swiglu(args);
+    case GemmEpilogue::kSwigluBackward:
+      return multiply_and_swiglu_backward(args);
   }
 }
 

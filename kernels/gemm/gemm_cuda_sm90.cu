@@ -24,6 +24,7 @@ bool serves(const GemmGpuArgs& args) {
       return true;
     case GemmEpilogue::kGelu:
     case GemmEpilogue::kGeluBackward:
+    case GemmEpilogue::kSwigluBackward:
       return !args.transpose_a;
     case GemmEpilogue::kSwiglu:
       return !args.transpose_a && args.transpose_b;

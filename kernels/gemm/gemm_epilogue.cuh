@@ -193,4 +193,30 @@ struct SwigluEpilogue {
   }
 };
 
+/// c [m, 2 F], outputs 0 and 2: the gradients of gate and up; saved, where wanted, becomes swiglu.
+template <class T>
+struct SwigluBackwardEpilogue {
+  using Out = T;
+  static constexpr bool kDual = false;
+  static constexpr int kOutputs = 3;
+  BiasRow<T> bias;
+  const T* gate_up;  ///< [m, 2 F]
+
+  __device__ __forceinline__ float2 column(std::int64_t column) const {
+    return bias.column(column);
+  }
+  template <class Sink>
+  __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
+                                             std::int64_t column, float2 state, float2 sum) const {
+    const float2 dact = rounded<T>(bias.add(state, sum));
+    const PairAt at = bias.at(2 * row, column);
+    const float2 gate = load_pair(gate_up, at), up = load_pair(gate_up + bias.columns, at);
+    const SwigluGradient x = swiglu_gradient(gate.x, up.x, dact.x),
+                         y = swiglu_gradient(gate.y, up.y, dact.y);
+    sink.template put<1>(row, column, {x.act, y.act});
+    sink.template put<0>(row, column, {x.gate, y.gate});
+    sink.template put<2>(row, column, {x.up, y.up});
+  }
+};
+
 }  // namespace trireme::cuda

@@ -39,12 +39,19 @@ SwigluEpilogue<T> swiglu_epilogue(const GemmGpuArgs& args) {
   return {bias_of<T>(args)};
 }
 
+template <class T>
+SwigluBackwardEpilogue<T> swiglu_backward_epilogue(const GemmGpuArgs& args) {
+  return {bias_of<T>(args), static_cast<const T*>(args.operand)};
+}
+
 template <class C>
 Outputs<C> outputs_of(const GemmGpuArgs& args) {
   const std::int64_t columns = result_columns(args);
   auto *c = static_cast<C*>(args.c), *saved = static_cast<C*>(args.saved);
   if (args.epilogue == GemmEpilogue::kSwiglu)
     return {{c, saved, saved + columns}, {columns, args.n, args.n}};
+  if (args.epilogue == GemmEpilogue::kSwigluBackward)
+    return {{c, saved, c + columns}, {2 * columns, columns, 2 * columns}};
   return {{c, saved, nullptr}, {columns, columns, columns}};
 }
 template <class E>

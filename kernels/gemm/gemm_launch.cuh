@@ -12,6 +12,7 @@ void multiply_and_store(const GemmGpuArgs& args);
 void multiply_and_gelu(const GemmGpuArgs& args);
 void multiply_and_gelu_backward(const GemmGpuArgs& args);
 void multiply_and_swiglu(const GemmGpuArgs& args);
+void multiply_and_swiglu_backward(const GemmGpuArgs& args);
 
 template <class T>
 Product<T> product_of(const GemmGpuArgs& args) {

@@ -71,11 +71,11 @@ __global__ void __launch_bounds__(kTurnThreads)
         Vector<T, kWidth> out, dgate, dup;
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) {
-          const float g = to_float(in.gate.at[k]), u = to_float(in.up.at[k]),
-                      d = to_float(in.dact.at[k]), s = sigmoid(g), gs = g * s;
-          out.at[k] = from_float<T>(gs * u);
-          dgate.at[k] = from_float<T>(d * u * s * fmaf(g, 1.0F - s, 1.0F));
-          dup.at[k] = from_float<T>(d * gs);
+          const SwigluGradient gradient = swiglu_gradient(
+              to_float(in.gate.at[k]), to_float(in.up.at[k]), to_float(in.dact.at[k]));
+          out.at[k] = from_float<T>(gradient.act);
+          dgate.at[k] = from_float<T>(gradient.gate);
+          dup.at[k] = from_float<T>(gradient.up);
         }
         if (act != nullptr) store(act + at.narrow, out);
         store(dgate_up + at.wide, dgate);
