@@ -8,9 +8,11 @@
 
 #include "base/trace.h"
 #include "config/model_parse.h"
+#include "device/gpu.h"
 #include "model/stage.h"
 #include "pipeline/executor.h"
 #include "support/golden.h"
+#include "tensor/transfer.h"
 
 namespace trireme {
 
@@ -65,6 +67,7 @@ struct OwnedBatch {
   }
 };
 
+/// On the GPU of a program that has one (or its execution on the host), else on the CPU.
 struct ModelFixture {
   ModelConfig config;
   ModelParams params;
@@ -77,10 +80,12 @@ struct ModelFixture {
                int threads = 1)
       : config(std::move(model)),
         params(declare_params(config)),
-        context({}, threads, detect_isa()),
+        context({gpu::backend_name() == "none" ? DeviceKind::kCpu : DeviceKind::kCuda, 0}, threads,
+                detect_isa()),
         store(params.metas, compute,
               shape.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference
-                                                         : StorePurpose::kTraining),
+                                                         : StorePurpose::kTraining,
+              context.device()),
         stage(context, config, params, store, shape) {}
 
   /// Copies the tensors of a Hugging Face file by name; throws where one is missing.
@@ -93,7 +98,8 @@ struct ModelFixture {
       const TensorView value = store.value(index);
       expect(static_cast<std::int64_t>(found->second.values.size()) == value.count(),
              "{}: another size", found->first);
-      std::copy(found->second.values.begin(), found->second.values.end(), value.as<float>());
+      const std::vector<float> values(found->second.values.begin(), found->second.values.end());
+      copy_in(context, value, std::as_bytes(std::span(values)));
     }
     store.refresh_forms(context);
   }
@@ -111,9 +117,11 @@ struct ModelFixture {
     return run(batches, make_1f1b(1, static_cast<int>(batches.size())));
   }
 
-  [[nodiscard]] std::span<const float> gradient(ParamIndex index) const {
+  std::vector<float> gradient(ParamIndex index) {
     const TensorView view = store.gradient(index);
-    return {view.as<float>(), static_cast<std::size_t>(view.count())};
+    std::vector<float> values(static_cast<std::size_t>(view.count()));
+    copy_out(context, std::as_writable_bytes(std::span(values)), view);
+    return values;
   }
 };
 
