@@ -6,8 +6,9 @@ namespace trireme::cuda {
 void fail_launch(const LaunchFailure& failure) {
   throw EnvironmentError(
       "{}: a kernel of {} x {} x {} blocks of {} threads with {} bytes of shared memory could not "
-      "be started: {} ({}). An \"invalid device function\" or \"no kernel image\" means that this "
-      "build has no code for the GPU's architecture",
+      "be started, or failed (with CUDA_LAUNCH_BLOCKING=1): {} ({}). An \"invalid device "
+      "function\" "
+      "or \"no kernel image\" means that this build has no code for the GPU's architecture",
       failure.name, failure.grid[0], failure.grid[1], failure.grid[2], failure.threads,
       failure.smem_bytes, failure.text, failure.error);
 }

@@ -53,4 +53,14 @@ void record(void* event, void* stream);
 /// What comes later in `stream` waits for what came before the event's last record.
 void wait(void* stream, void* event);
 
+// Work of a stream, recorded between begin and end in place of being done, and replayed as a whole.
+// While it is recorded nothing may wait for the stream, allocate, or copy from pageable memory:
+// end_capture then throws InternalError, and the stream is as it was before.
+void begin_capture(void* stream);
+void* end_capture(void* stream);
+/// Ends a recording that an error has interrupted.
+void abandon_capture(void* stream) noexcept;
+void replay(void* graph, void* stream);
+void destroy_graph(void* graph) noexcept;
+
 }  // namespace trireme::gpu

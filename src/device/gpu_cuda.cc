@@ -118,7 +118,12 @@ void* make_stream() {
 }
 void destroy_stream(void* stream) noexcept { cudaStreamDestroy(stream_of(stream)); }
 void synchronize(void* stream) {
-  check(cudaStreamSynchronize(stream_of(stream)), "cudaStreamSynchronize");
+  const cudaError_t error = cudaStreamSynchronize(stream_of(stream));
+  if (error == cudaSuccess) return;
+  throw InternalError(
+      "something that the GPU was asked for has failed: {} ({}). Start again with "
+      "CUDA_LAUNCH_BLOCKING=1: then the op that failed is named, with its shape",
+      cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
 void* make_event() {
@@ -132,6 +137,32 @@ void record(void* event, void* stream) {
 }
 void wait(void* stream, void* event) {
   check(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "cudaStreamWaitEvent");
+}
+
+void begin_capture(void* stream) {
+  check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal),
+        "cudaStreamBeginCapture");
+}
+void* end_capture(void* stream) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(stream_of(stream), &graph), "cudaStreamEndCapture");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(error, "cudaGraphInstantiate");
+  return executable;
+}
+void abandon_capture(void* stream) noexcept {
+  cudaGraph_t graph = nullptr;
+  cudaStreamEndCapture(stream_of(stream), &graph);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  cudaGetLastError();
+}
+void replay(void* graph, void* stream) {
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "cudaGraphLaunch");
+}
+void destroy_graph(void* graph) noexcept {
+  cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
 }
 
 }  // namespace trireme::gpu

@@ -31,5 +31,10 @@ void* make_event() { absent(); }
 void destroy_event(void*) noexcept {}
 void record(void*, void*) { absent(); }
 void wait(void*, void*) { absent(); }
+void begin_capture(void*) { absent(); }
+void* end_capture(void*) { absent(); }
+void abandon_capture(void*) noexcept {}
+void replay(void*, void*) { absent(); }
+void destroy_graph(void*) noexcept {}
 
 }  // namespace trireme::gpu

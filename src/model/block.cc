@@ -4,7 +4,6 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/rope/rope.h"
-#include "kernels/swiglu/swiglu.h"
 
 namespace trireme {
 
@@ -279,13 +278,10 @@ void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
     return index == kNoParam ? TensorView() : store.gradient(index);
   };
 
-  if (pass.config.activation == Activation::kSwiGlu) {
-    linear_backward_input(context, gradients.act_TF, gradients.dy_TC, weights.down);
-    swiglu_backward(context, gradients.dup_TU, gradients.act_TF, acts.up_TU, gradients.act_TF);
-  } else {
-    linear_backward_input(context, gradients.dup_TU, gradients.dy_TC, weights.down,
-                          {GemmEpilogue::kGeluBackward, acts.up_TU, gradients.act_TF});
-  }
+  const bool swiglu = pass.config.activation == Activation::kSwiGlu;
+  linear_backward_input(context, gradients.dup_TU, gradients.dy_TC, weights.down,
+                        {swiglu ? GemmEpilogue::kSwigluBackward : GemmEpilogue::kGeluBackward,
+                         acts.up_TU, gradients.act_TF});
   linear_backward_input(context, gradients.n2_TC, gradients.dup_TU, weights.up);
   NormBackward norm;
   norm.op = norm_op(pass.config);

@@ -6,16 +6,44 @@
 
 namespace trireme {
 
+namespace {
+
+/// Sums over GPUs are not recorded yet.
+StepGraph::Mode graph_mode(const Runtime& runtime) {
+  return runtime.config.run.cuda_graph == CudaGraph::kOff || runtime.data->size() > 1
+             ? StepGraph::Mode::kOff
+             : StepGraph::Mode::kAuto;
+}
+
+}  // namespace
+
+Step::Step(Runtime& runtime) : runtime_(runtime), graph_(runtime.context, graph_mode(runtime)) {}
+
+void Step::forward_backward_here(std::span<const MicroBatch> micro_batches,
+                                 std::int64_t target_count,
+                                 const std::function<void(int)>& gradients_ready) {
+  runtime_.stage.begin_step(micro_batches, target_count, gradients_ready);
+  // The target count enters kernels as a number; all else that changes stands in device memory.
+  graph_.run(target_count, [&] {
+    {
+      const Span span(runtime_.trace, Phase::kOptimizer);
+      runtime_.store.clear_gradients(runtime_.context);
+    }
+    execute(runtime_.plan, 0, runtime_.stage, runtime_.trace);
+  });
+}
+
 void Step::forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {
+  forward_backward_here(micro_batches, target_count,
+                        [this](int block) { runtime_.reduction->start(block); });
   {
-    const Span span(runtime_.trace, Phase::kOptimizer);
-    runtime_.store.clear_gradients(runtime_.context);
+    const Span span(runtime_.trace, Phase::kCommunication);
+    runtime_.reduction->finish();
   }
-  runtime_.stage.begin_step(micro_batches, target_count,
-                            [this](int block) { runtime_.reduction->start(block); });
-  execute(runtime_.plan, 0, runtime_.stage, runtime_.trace);
-  const Span span(runtime_.trace, Phase::kCommunication);
-  runtime_.reduction->finish();
+  if (!runtime_.context.on_gpu()) return;
+  // Kernels are launched ahead of time; their time is that of waiting for them.
+  const Span span(runtime_.trace, Phase::kBackwardInput);
+  runtime_.context.synchronize();
 }
 
 double Step::gradient_norm() {
@@ -31,9 +59,7 @@ void Step::update(double lr, double norm) {
 
 std::string Step::find_non_finite(std::span<const MicroBatch> micro_batches,
                                   std::int64_t target_count) {
-  runtime_.store.clear_gradients(runtime_.context);
-  runtime_.stage.begin_step(micro_batches, target_count, {});
-  execute(runtime_.plan, 0, runtime_.stage, runtime_.trace);
+  forward_backward_here(micro_batches, target_count, {});
   const std::string tensor = first_non_finite_gradient(runtime_.context, runtime_.store);
   if (!tensor.empty()) return tensor;
   return std::isfinite(runtime_.stage.loss_sum()) ? "" : "loss";

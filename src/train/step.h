@@ -4,13 +4,14 @@
 #include <string>
 
 #include "train/runtime.h"
+#include "train/step_graph.h"
 
 namespace trireme {
 
 /// One optimizer step in its parts, as the trainer and the benchmark run them.
 class Step {
  public:
-  explicit Step(Runtime& runtime) : runtime_(runtime) {}
+  explicit Step(Runtime& runtime);
 
   /// Every micro-batch forward and backward, gradients summed over the data ranks. `target_count`:
   /// of the global batch.
@@ -28,7 +29,11 @@ class Step {
   std::string find_non_finite(std::span<const MicroBatch> micro_batches, std::int64_t target_count);
 
  private:
+  void forward_backward_here(std::span<const MicroBatch> micro_batches, std::int64_t target_count,
+                             const std::function<void(int)>& gradients_ready);
+
   Runtime& runtime_;
+  StepGraph graph_;
 };
 
 }  // namespace trireme

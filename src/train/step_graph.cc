@@ -1,0 +1,42 @@
+#include "train/step_graph.h"
+
+#include <utility>
+
+#include "device/gpu.h"
+
+namespace trireme {
+
+void StepGraph::run(std::int64_t key, const std::function<void()>& work) {
+  if (!context_.on_gpu() || mode_ == Mode::kOff || context_.op_trace() != nullptr) return work();
+  if (key != key_ || !seen_ || (graph_ != nullptr && scratch_ != context_.scratch(0))) {
+    forget();
+    work();
+    key_ = key;
+    seen_ = true;
+    return;
+  }
+  if (graph_ == nullptr) record(work);
+  gpu::replay(graph_, context_.exec().stream);
+}
+
+void StepGraph::record(const std::function<void()>& work) {
+  void* stream = context_.exec().stream;
+  context_.synchronize();
+  gpu::begin_capture(stream);
+  try {
+    work();
+  } catch (...) {
+    gpu::abandon_capture(stream);
+    throw;
+  }
+  graph_ = gpu::end_capture(stream);
+  scratch_ = context_.scratch(0);
+}
+
+void StepGraph::forget() {
+  if (graph_ == nullptr) return;
+  gpu::synchronize(context_.exec().stream);
+  gpu::destroy_graph(std::exchange(graph_, nullptr));
+}
+
+}  // namespace trireme

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "device/context.h"
+
+namespace trireme {
+
+/// Work that is asked of a GPU again and again: done as it is at first, recorded as one CUDA graph
+/// when it comes the second time in a row, and replayed from then on, without a launch for each
+/// kernel.
+class StepGraph {
+ public:
+  /// Off: every run is plain, as it is on the CPU, and while ops are traced.
+  enum class Mode : std::uint8_t { kAuto, kOff };
+  StepGraph(Context& context, Mode mode) : context_(context), mode_(mode) {}
+  ~StepGraph() { forget(); }
+  StepGraph(const StepGraph&) = delete;
+  StepGraph& operator=(const StepGraph&) = delete;
+
+  /// `key`: whatever decides the work beside what stands in device memory. Other work, and scratch
+  /// memory that has moved meanwhile, begin anew.
+  void run(std::int64_t key, const std::function<void()>& work);
+  [[nodiscard]] bool recorded() const { return graph_ != nullptr; }
+
+ private:
+  void record(const std::function<void()>& work);
+  void forget();
+
+  Context& context_;
+  Mode mode_;
+  void* graph_ = nullptr;
+  const std::byte* scratch_ = nullptr;  ///< that the graph's kernels use
+  std::int64_t key_ = 0;
+  bool seen_ = false;  ///< `key_` has been run once, so that everything is allocated
+};
+
+}  // namespace trireme
