@@ -2,9 +2,9 @@
 # The CUDA backend in a whole run, its kernels executed on the host: the losses of the CPU backend, its checkpoints, the
 # same bits twice.
 #   cuda_host_test.sh TRAIN TRAIN_SIMT
+simt=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cpu=$binary
-simt=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
 on() { # on cpu|cuda-host ARGUMENTS
   local device=$1
   shift
