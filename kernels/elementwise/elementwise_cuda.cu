@@ -1,5 +1,4 @@
 #include "kernels/common/column_pieces.cuh"
-#include "kernels/common/reduce.cuh"
 #include "kernels/common/turns.cuh"
 #include "kernels/elementwise/elementwise_table.h"
 
@@ -177,23 +176,40 @@ void column_sum(const ColumnSumArgs& args) {
   add_pieces(args.exec, args.sum, args.partial_sums, pieces, args.columns, "column_sum");
 }
 
-/// One warp: 32 elements are loaded at once, then every lane adds them one after another.
-__global__ void __launch_bounds__(32)
+constexpr int kSumThreads = 256, kSumTile = 2048;
+
+/// One thread adds, which takes a chain of count additions; the other warps bring the next tile, so
+/// that it never waits for memory.
+__global__ void __launch_bounds__(kSumThreads)
     sum_in_order_kernel(double* sum, const float* x, std::int64_t count) {
-  const int lane = static_cast<int>(threadIdx.x);
+  __shared__ float tiles[2][kSumTile];
+  const auto bring = [&](int buffer, std::int64_t first) {
+    const std::int64_t end = min(std::int64_t{kSumTile}, count - first);
+    for (std::int64_t i = std::int64_t{threadIdx.x} - 32; i < end; i += kSumThreads - 32)
+      tiles[buffer][i] = x[first + i];
+  };
+  const bool brings = threadIdx.x >= 32;
+  if (brings) bring(0, 0);
+  __syncthreads();
   double total = 0;
-  for (std::int64_t first = 0; first < count; first += 32) {
-    const float mine = first + lane < count ? x[first + lane] : 0;
-    const int valid = static_cast<int>(min(count - first, std::int64_t{32}));
-    for (int i = 0; i < valid; ++i) total += static_cast<double>(__shfl_sync(kAllLanes, mine, i));
+  int buffer = 0;
+  for (std::int64_t first = 0; first < count; first += kSumTile, buffer ^= 1) {
+    if (brings) {
+      bring(buffer ^ 1, first + kSumTile);
+    } else if (threadIdx.x == 0) {
+      const auto part = static_cast<int>(min(std::int64_t{kSumTile}, count - first));
+#pragma unroll 8
+      for (int i = 0; i < part; ++i) total += static_cast<double>(tiles[buffer][i]);
+    }
+    __syncthreads();
   }
-  if (lane == 0) *sum += total;
+  if (threadIdx.x == 0) *sum += total;
 }
 
 void sum_in_order(const SumInOrderArgs& args) {
   launch(sum_in_order_kernel,
-         {.grid = 1, .block = 32, .stream = stream_of(args.exec), .name = "sum_in_order"}, args.sum,
-         args.x, args.count);
+         {.grid = 1, .block = kSumThreads, .stream = stream_of(args.exec), .name = "sum_in_order"},
+         args.sum, args.x, args.count);
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ TEST_P(Elementwise, column_sum_equals_the_reference_and_has_the_same_bits_for_an
 
 TEST_P(Elementwise, sum_in_order_is_one_chain_of_double_additions) {
   Context context = test_context(GetParam());
-  for (const std::int64_t count : {0, 1, 31, 32, 33, 1000}) {
+  for (const std::int64_t count : {0, 1, 31, 32, 33, 1000, 2048, 2049, 5000}) {
     const TestTensor x = TestTensor::random(DType::kF32, {count}, 1, 1e3);
     TestTensor sum = TestTensor::of(DType::kF64, {1}, {0.1});
     double expected = 0;
