@@ -4,14 +4,23 @@
 #include "kernels/simt_host/streams.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <random>
 
 namespace trireme::simt {
 
 namespace {
 
+// A program as a whole can be run with lazy streams: TRIREME_SIMT_STREAMS=lazy or random.
+Streams streams_of_environment() {
+  const char* wish = std::getenv("TRIREME_SIMT_STREAMS");
+  if (wish == nullptr) return Streams::kEager;
+  return std::strcmp(wish, "random") == 0 ? Streams::kRandom : Streams::kLazy;
+}
+
 struct State {
-  Streams mode = Streams::kEager;
+  Streams mode = streams_of_environment();
   std::mt19937_64 random;
   CUstream_st null_stream;
   std::vector<CUstream_st*> all{&null_stream};

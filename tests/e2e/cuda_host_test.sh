@@ -48,6 +48,13 @@ on cuda-host base.json "${short[@]}" --set run.directory=again --set precision.c
 same_run "the same bits twice" again 5 gpu-llama-bf16
 on cuda-host base.json "${short[@]}" --set run.directory=plain --set precision.compute=bf16 --set run.cuda_graph=off
 same_run "the same bits without a CUDA graph" plain 5 gpu-llama-bf16
+# Streams that do nothing until they are waited for, and then in any order that the events allow.
+for streams in lazy random; do
+  export TRIREME_SIMT_STREAMS=$streams
+  on cuda-host base.json "${short[@]}" --set run.directory=$streams --set precision.compute=bf16
+  same_run "the same bits by $streams streams" $streams 5 gpu-llama-bf16
+done
+unset TRIREME_SIMT_STREAMS
 # Checkpoints of one device go on on the other.
 part=(--set precision.compute=fp32 --set checkpoint.interval_steps=2 --set run.steps=5 --set evaluation.interval_steps=5)
 on cuda-host base.json "${part[@]}" --set run.directory=mixed --set run.exit_at_step=2
