@@ -59,6 +59,7 @@ struct LaunchConfig {
   std::size_t smem_bytes = 0;
   cudaStream_t stream = nullptr;
   const char* name = "";  ///< of the op, for errors
+  int cluster = 1;        ///< neighbours along x that run together (Hopper)
 };
 
 inline cudaStream_t stream_of(const Exec& exec) { return static_cast<cudaStream_t>(exec.stream); }
@@ -74,7 +75,19 @@ void launch(void (*kernel)(P...), const LaunchConfig& config, A&&... args) {
                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(config.smem_bytes));
   }
-  if (error == cudaSuccess) {
+  if (error == cudaSuccess && config.cluster > 1) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(config.cluster), 1, 1};
+    cudaLaunchConfig_t launch_config{};
+    launch_config.gridDim = config.grid;
+    launch_config.blockDim = config.block;
+    launch_config.dynamicSmemBytes = config.smem_bytes;
+    launch_config.stream = config.stream;
+    launch_config.attrs = &attribute;
+    launch_config.numAttrs = 1;
+    error = cudaLaunchKernelEx(&launch_config, kernel, static_cast<P>(args)...);
+  } else if (error == cudaSuccess) {
     kernel<<<config.grid, config.block, config.smem_bytes, config.stream>>>(
         static_cast<P>(args)...);
     error = cudaGetLastError();
@@ -90,7 +103,8 @@ void launch(void (*kernel)(P...), const LaunchConfig& config, A&&... args) {
 #else
   simt::enqueue(config.stream, [=] {
     simt::launch(kernel,
-                 simt::LaunchShape{config.grid, config.block, config.smem_bytes, config.name},
+                 simt::LaunchShape{config.grid, config.block, config.smem_bytes, config.name,
+                                   config.cluster},
                  args...);
   });
 #endif

@@ -76,6 +76,48 @@ __device__ __forceinline__ void tma_load_4d(void* shared, const TensorMap& map, 
       "r"(shared_address(bar))
       : "memory");
 }
+
+// ---- clusters ----
+__device__ __forceinline__ int cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+// Among all threads of the cluster, whose warps need not be together.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// On the mbarrier at the same place in another block of the cluster (or in this one).
+__device__ __forceinline__ void mbarrier_arrive_at(uint64_t* bar, int rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}\n" ::"r"(
+          shared_address(bar)),
+      "r"(rank)
+      : "memory");
+}
+// To the same place in each block of the cluster whose bit is set; each has its bytes counted on
+// its own mbarrier.
+__device__ __forceinline__ void tma_load_2d_multicast(void* shared, const TensorMap& map, int c0,
+                                                      int c1, uint64_t* bar, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes."
+      "multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(shared)),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(c0), "r"(c1), "r"(shared_address(bar)), "h"(blocks)
+      : "memory");
+}
+__device__ __forceinline__ void tma_load_4d_multicast(void* shared, const TensorMap& map, int c0,
+                                                      int c1, int c2, int c3, uint64_t* bar,
+                                                      uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes."
+      "multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(shared)),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(c0), "r"(c1), "r"(c2), "r"(c3),
+      "r"(shared_address(bar)), "h"(blocks)
+      : "memory");
+}
+
 __device__ __forceinline__ void tma_store_2d(const TensorMap& map, int c0, int c1,
                                              const void* shared) {
   asm volatile(
@@ -172,6 +214,20 @@ inline void tma_load_4d(void* shared, const TensorMap& map, int c0, int c1, int 
                         uint64_t* bar, simt::Loc loc = simt::Loc::current()) {
   const int c[] = {c0, c1, c2, c3};
   simt::tma_load(shared, &map, 4, c, bar, loc);
+}
+inline int cluster_rank() { return simt::cluster_rank(); }
+inline void cluster_sync(simt::Loc loc = simt::Loc::current()) { simt::cluster_barrier(loc); }
+inline void mbarrier_arrive_at(uint64_t* bar, int rank) { simt::mbarrier_arrive_at(bar, rank); }
+inline void tma_load_2d_multicast(void* shared, const TensorMap& map, int c0, int c1, uint64_t* bar,
+                                  uint16_t blocks, simt::Loc loc = simt::Loc::current()) {
+  const int c[] = {c0, c1};
+  simt::tma_load_multicast(shared, &map, 2, c, bar, blocks, loc);
+}
+inline void tma_load_4d_multicast(void* shared, const TensorMap& map, int c0, int c1, int c2,
+                                  int c3, uint64_t* bar, uint16_t blocks,
+                                  simt::Loc loc = simt::Loc::current()) {
+  const int c[] = {c0, c1, c2, c3};
+  simt::tma_load_multicast(shared, &map, 4, c, bar, blocks, loc);
 }
 inline void tma_store_2d(const TensorMap& map, int c0, int c1, const void* shared,
                          simt::Loc loc = simt::Loc::current()) {

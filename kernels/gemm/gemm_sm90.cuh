@@ -10,8 +10,11 @@
 
 namespace trireme::cuda {
 
-template <int kColumns, int kRing>
+/// kBlocks blocks of a cluster compute tiles below each other and share the tiles of b: each brings
+/// its part of them to all.
+template <int kColumns, int kRing, int kBlocks>
 struct HopperTile {
+  static constexpr int kCluster = kBlocks;
   static constexpr int kM = 128, kN = kColumns, kK = 64, kStages = kRing;
   static constexpr int kConsumers = 2, kThreads = 128 * (1 + kConsumers);
   static constexpr int kSide =
@@ -23,8 +26,8 @@ struct HopperTile {
     std::uint64_t full[kStages], empty[kStages];
   };
 };
-using WideHopperTile = HopperTile<256, 4>;
-using NarrowHopperTile = HopperTile<128, 6>;
+using WideHopperTile = HopperTile<256, 4, 2>;
+using NarrowHopperTile = HopperTile<128, 6, 1>;
 
 /// Maps of the operands and of the outputs that TMA stores; sizes of the result and of the sum.
 struct HopperProduct {
@@ -49,15 +52,29 @@ struct Ring {
 template <class T, class E>
 inline constexpr int kResultColumns = E::kDual ? T::kN / 2 : T::kN;
 
+/// The tiles that the clusters take in turn, each as high as all blocks of a cluster.
 template <class T, class E>
-__device__ __forceinline__ TileAt hopper_tile_at(int index, const HopperProduct& p) {
-  return tile_at(index, (p.m + T::kM - 1) / T::kM,
-                 (p.n + kResultColumns<T, E> - 1) / kResultColumns<T, E>);
-}
-template <class T, class E>
-__device__ __forceinline__ int hopper_tiles(const HopperProduct& p) {
-  return (p.m + T::kM - 1) / T::kM * ((p.n + kResultColumns<T, E> - 1) / kResultColumns<T, E>);
-}
+struct HopperTiles {
+  static constexpr int kRows = T::kM * T::kCluster;
+  int rows, columns, next, stride, rank = 0;
+
+  __device__ __forceinline__ explicit HopperTiles(const HopperProduct& p)
+      : rows((p.m + kRows - 1) / kRows),
+        columns((p.n + kResultColumns<T, E> - 1) / kResultColumns<T, E>),
+        next(static_cast<int>(blockIdx.x) / T::kCluster),
+        stride(static_cast<int>(gridDim.x) / T::kCluster) {
+    if constexpr (T::kCluster > 1) rank = ptx::cluster_rank();
+  }
+  /// Where this block's next one begins in the result.
+  __device__ __forceinline__ bool take(int& row, int& column) {
+    if (next >= rows * columns) return false;
+    const TileAt tile = tile_at(next, rows, columns);
+    row = static_cast<int>(tile.row) * kRows + rank * T::kM;
+    column = static_cast<int>(tile.column) * kResultColumns<T, E>;
+    next += stride;
+    return true;
+  }
+};
 
 // ---- the producer ----
 
@@ -75,25 +92,45 @@ __device__ __forceinline__ void bring(bf16* tile, const TensorMap& map, int mn, 
   }
 }
 
+/// This block's part of a tile of b, to all blocks of the cluster.
+template <class T, bool kTransposeB, class E>
+__device__ __forceinline__ void bring_b(bf16* tile, const TensorMap& map, int rank, int column,
+                                        int k, std::uint64_t* full) {
+  constexpr int kPart = T::kN / T::kCluster;
+  constexpr auto kAll = static_cast<std::uint16_t>((1 << T::kCluster) - 1);
+  tile += rank * kPart * T::kK;
+  if constexpr (E::kDual) {  // eight columns of one product, the same of the other, and so on
+    const int eights = column / 8 + rank * (kPart / 16);
+    if constexpr (T::kCluster > 1) {
+      ptx::tma_load_4d_multicast(tile, map, k, 0, 0, eights, full, kAll);
+    } else {
+      ptx::tma_load_4d(tile, map, k, 0, 0, eights, full);
+    }
+  } else if constexpr (T::kCluster == 1) {
+    bring<T, kPart, kTransposeB>(tile, map, column, k, full);
+  } else if constexpr (kTransposeB) {
+    ptx::tma_load_2d_multicast(tile, map, k, column + rank * kPart, full, kAll);
+  } else {
+#pragma unroll
+    for (int block = 0; block < kPart / T::kSide; ++block) {
+      ptx::tma_load_2d_multicast(tile + block * T::kSide * T::kK, map,
+                                 column + rank * kPart + block * T::kSide, k, full, kAll);
+    }
+  }
+}
+
 template <class T, bool kTransposeA, bool kTransposeB, class E>
 __device__ __forceinline__ void produce(typename T::Smem& s, const HopperProduct& p) {
-  const int tiles = hopper_tiles<T, E>(p), steps = (p.k + T::kK - 1) / T::kK;
+  const int steps = (p.k + T::kK - 1) / T::kK;
   Ring<T::kStages> ring;
-  for (int index = static_cast<int>(blockIdx.x); index < tiles;
-       index += static_cast<int>(gridDim.x)) {
-    const TileAt tile = hopper_tile_at<T, E>(index, p);
-    const int row = static_cast<int>(tile.row) * T::kM,
-              column = static_cast<int>(tile.column) * kResultColumns<T, E>;
+  HopperTiles<T, E> tiles(p);
+  for (int row, column; tiles.take(row, column);) {
     for (int step = 0; step < steps; ++step, ring.advance()) {
       std::uint64_t* full = &s.full[ring.stage];
       ptx::mbarrier_wait(&s.empty[ring.stage], ring.parity ^ 1);
       ptx::mbarrier_arrive_expect_tx(full, static_cast<int>(sizeof s.a[0] + sizeof s.b[0]));
       bring<T, T::kM, !kTransposeA>(s.a[ring.stage], p.a, row, step * T::kK, full);
-      if constexpr (E::kDual) {  // eight columns of one product, the same of the other, and so on
-        ptx::tma_load_4d(s.b[ring.stage], p.b, step * T::kK, 0, 0, column / 8, full);
-      } else {
-        bring<T, T::kN, kTransposeB>(s.b[ring.stage], p.b, column, step * T::kK, full);
-      }
+      bring_b<T, kTransposeB, E>(s.b[ring.stage], p.b, tiles.rank, column, step * T::kK, full);
     }
   }
 }
@@ -111,12 +148,23 @@ __device__ __forceinline__ void wgmma_step(float (&sums)[128], std::uint64_t a, 
   ptx::wgmma_m64n256k16_bf16<kTransposed, kTransposedB>(sums, a, b, accumulate);
 }
 
+/// One warp has read a stage: each block that writes there is told.
+template <class T>
+__device__ __forceinline__ void release_stage(std::uint64_t* empty) {
+  if (threadIdx.x % 32 != 0) return;
+  if constexpr (T::kCluster == 1) {
+    ptx::mbarrier_arrive(empty);
+  } else {
+#pragma unroll
+    for (int block = 0; block < T::kCluster; ++block) ptx::mbarrier_arrive_at(empty, block);
+  }
+}
+
 /// The sums of a warpgroup's 64 rows: element e of a thread stands in row 16 warp + lane / 4 +
 /// 8 (e / 2 % 2), column 8 (e / 4) + 2 (lane % 4) + e % 2.
 template <class T, bool kTransposeA, bool kTransposeB>
 __device__ __forceinline__ void multiply_tile(float (&sums)[T::kN / 2], typename T::Smem& s,
                                               Ring<T::kStages>& ring, int consumer, int steps) {
-  const bool first_lane = threadIdx.x % 32 == 0;
   constexpr int kBlockBytes = T::kSide * T::kK * static_cast<int>(sizeof(bf16));
   std::uint64_t* release = nullptr;  // the stage whose wgmmas were committed one step ago
   for (int step = 0; step < steps; ++step, ring.advance()) {
@@ -138,11 +186,11 @@ __device__ __forceinline__ void multiply_tile(float (&sums)[T::kN / 2], typename
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>(sums);
-    if (release != nullptr && first_lane) ptx::mbarrier_arrive(release);
+    if (release != nullptr) release_stage<T>(release);
     release = &s.empty[ring.stage];
   }
   ptx::wgmma_wait<0>(sums);
-  if (first_lane) ptx::mbarrier_arrive(release);
+  release_stage<T>(release);
 }
 
 /// Takes one output into a swizzled tile in shared memory.
@@ -214,6 +262,20 @@ __device__ __forceinline__ void store_block(typename T::Smem& s, const E& epilog
   }
 }
 
+template <class T>
+__device__ __forceinline__ void sync_cluster() {
+  if constexpr (T::kCluster > 1) {
+    ptx::cluster_sync();
+  } else {
+    __syncthreads();
+  }
+}
+/// A block's mbarriers are there until no other arrives on them.
+template <class T>
+__device__ __forceinline__ void leave_cluster() {
+  if constexpr (T::kCluster > 1) ptx::cluster_sync();
+}
+
 template <class T, bool kTransposeA, bool kTransposeB, class E>
 __global__ void __launch_bounds__(T::kThreads, 1)
     gemm_sm90_kernel(const __grid_constant__ HopperProduct p, const E epilogue,
@@ -223,33 +285,32 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < T::kStages; ++i) {
       ptx::mbarrier_init(&s.full[i], 1);
-      ptx::mbarrier_init(&s.empty[i], T::kConsumers * 4);  // one arrival a warp
+      ptx::mbarrier_init(&s.empty[i], T::kCluster * T::kConsumers * 4);  // one arrival a warp
     }
     ptx::fence_mbarrier_init();
   }
-  __syncthreads();
+  sync_cluster<T>();
 
   if (group == 0) {
     ptx::decrease_registers<40>();
-    if (threadIdx.x != 0) return;
-    ptx::prefetch_tensor_map(p.a);
-    ptx::prefetch_tensor_map(p.b);
-    produce<T, kTransposeA, kTransposeB, E>(s, p);
+    if (threadIdx.x == 0) {
+      ptx::prefetch_tensor_map(p.a);
+      ptx::prefetch_tensor_map(p.b);
+      produce<T, kTransposeA, kTransposeB, E>(s, p);
+    }
+    leave_cluster<T>();
     return;
   }
 
   ptx::increase_registers<232>();
-  const int consumer = group - 1;
-  const int tiles = hopper_tiles<T, E>(p), steps = (p.k + T::kK - 1) / T::kK;
+  const int consumer = group - 1, steps = (p.k + T::kK - 1) / T::kK;
   Ring<T::kStages> ring;
   [[maybe_unused]] int buffer = 0;
-  for (int index = static_cast<int>(blockIdx.x); index < tiles;
-       index += static_cast<int>(gridDim.x)) {
+  HopperTiles<T, E> tiles(p);
+  for (int row, column0; tiles.take(row, column0);) {
     float sums[T::kN / 2];
     multiply_tile<T, kTransposeA, kTransposeB>(sums, s, ring, consumer, steps);
-    const TileAt tile = hopper_tile_at<T, E>(index, p);
-    const int row0 = static_cast<int>(tile.row) * T::kM + consumer * 64,
-              column0 = static_cast<int>(tile.column) * kResultColumns<T, E>;
+    const int row0 = row + consumer * 64;
     if (row0 >= p.m) continue;
     constexpr int kSums = E::kDual ? 8 : 4;  // of 8 columns
     if constexpr (sizeof(typename E::Out) == sizeof(bf16)) {
@@ -277,6 +338,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
   }
   if (sizeof(typename E::Out) == sizeof(bf16) && threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
+  leave_cluster<T>();
 }
 
 // ---- launching ----
@@ -307,9 +369,9 @@ void launch_hopper_tile(const GemmGpuArgs& args, const E& epilogue) {
     p.b = tensor_map<4>({.base = static_cast<const bf16*>(args.b),
                          .dims = {k, 8, 2, half / 8},
                          .strides = {k, k * half, k * 8},
-                         .box = {64, 8, 2, T::kN / 16}});
+                         .box = {64, 8, 2, T::kN / T::kCluster / 16}});
   } else {
-    p.b = kTransposeB ? matrix_map(args.b, args.n, args.k, args.k, T::kN)
+    p.b = kTransposeB ? matrix_map(args.b, args.n, args.k, args.k, T::kN / T::kCluster)
                       : matrix_map(args.b, args.k, args.n, args.n, T::kK);
   }
   const DirectSink<typename E::Out> direct = direct_sink(args, epilogue);
@@ -319,20 +381,23 @@ void launch_hopper_tile(const GemmGpuArgs& args, const E& epilogue) {
         by_tma ? matrix_map(direct.outputs.at[i], args.m, p.n, direct.outputs.stride[i], T::kSide)
                : p.a;
   }
-  const std::int64_t tiles = blocks_for(args.m, T::kM) * blocks_for(args.n, T::kN);
+  const std::int64_t tiles = blocks_for(args.m, T::kM * T::kCluster) * blocks_for(args.n, T::kN);
+  const int clusters = max(args.multiprocessors / T::kCluster, 1);
   launch(gemm_sm90_kernel<T, kTransposeA, kTransposeB, E>,
-         {.grid = static_cast<unsigned>(min(tiles, std::int64_t{args.multiprocessors})),
+         {.grid = static_cast<unsigned>(min(tiles, std::int64_t{clusters})) * T::kCluster,
           .block = T::kThreads,
           .smem_bytes = sizeof(typename T::Smem),
           .stream = stream_of(args.exec),
-          .name = "gemm"},
+          .name = "gemm",
+          .cluster = T::kCluster},
          p, epilogue, direct);
 }
 
 /// Wide tiles read less a sum; narrow ones where the wide would leave multiprocessors idle.
 template <bool kTransposeA, bool kTransposeB, class E>
 void launch_hopper(const GemmGpuArgs& args, const E& epilogue) {
-  if (blocks_for(args.m, 128) * blocks_for(args.n, 256) >= args.multiprocessors) {
+  if (args.m > 128 &&
+      blocks_for(args.m, 256) * blocks_for(args.n, 256) * 2 >= args.multiprocessors) {
     launch_hopper_tile<WideHopperTile, kTransposeA, kTransposeB>(args, epilogue);
   } else {
     launch_hopper_tile<NarrowHopperTile, kTransposeA, kTransposeB>(args, epilogue);

@@ -47,18 +47,23 @@ void order_all(Worker& w) {
 
 int barrier_arrive(int id, int expected, int op, int value, bool wait, Loc loc) {
   Worker& w = *t_worker;
-  Barrier& b = w.barrier[id];
+  const char* what = id == 0                 ? "__syncthreads"
+                     : id == kClusterBarrier ? "a barrier of the cluster"
+                                             : "a named barrier";
+  const bool of_cluster = id == kClusterBarrier, of_all = id == 0 || of_cluster;
+  const int live = of_cluster ? w.live : w.block_live[w.rank()];
+  Barrier& b = w.barrier[of_cluster ? 0 : w.rank()][id];
   int me = w.current->linear;
-  if (id == 0 && w.live < w.count)
-    fault(FaultKind::kDivergentBarrier,
-          std::to_string(w.count - w.live) +
-              " threads have left the kernel before __syncthreads at " + where(loc));
+  if (of_all && live < expected)
+    fault(FaultKind::kDivergentBarrier, std::to_string(expected - live) +
+                                            " threads have left the kernel before " + what +
+                                            " at " + where(loc));
   if (b.arrived == 0) {
     b.loc = loc, b.first = me, b.expected = expected, b.op = op, b.reduce = op == 1;
   } else {
-    if (id == 0 && (b.loc.line() != loc.line() || std::strcmp(b.loc.file_name(), loc.file_name())))
-      fault(FaultKind::kDivergentBarrier, "waits in __syncthreads at " + where(loc) + " while " +
-                                              thread_name(w, b.first) + " waits at " +
+    if (of_all && (b.loc.line() != loc.line() || std::strcmp(b.loc.file_name(), loc.file_name())))
+      fault(FaultKind::kDivergentBarrier, std::string("waits in ") + what + " at " + where(loc) +
+                                              " while " + thread_name(w, b.first) + " waits at " +
                                               where(b.loc));
     if (b.expected != expected)
       fault(FaultKind::kDivergentBarrier,
@@ -72,7 +77,7 @@ int barrier_arrive(int id, int expected, int op, int value, bool wait, Loc loc) 
     ++w.stats.barriers;
     b.arrived = 0;
     b.result = b.reduce;
-    if (id == 0)
+    if (expected == w.count)
       order_all(w);
     else
       order_some(w, b.arrivals);
@@ -84,19 +89,20 @@ int barrier_arrive(int id, int expected, int op, int value, bool wait, Loc loc) 
     b.waiting.clear();
   } else if (wait) {
     b.waiting.push_back(me);
-    wait_here(w, id == 0 ? "__syncthreads" : "a named barrier", loc);
+    wait_here(w, what, loc);
   }
-  return w.barrier[id].result;
+  return b.result;
 }
 
 }  // namespace
 
-void block_barrier(Loc loc) { barrier_arrive(0, t_worker->count, 0, 0, true, loc); }
+void block_barrier(Loc loc) { barrier_arrive(0, t_worker->block_threads, 0, 0, true, loc); }
+void cluster_barrier(Loc loc) { barrier_arrive(kClusterBarrier, t_worker->count, 0, 0, true, loc); }
 int block_barrier_reduce(int op, int value, Loc loc) {
-  return barrier_arrive(0, t_worker->count, op, value, true, loc);
+  return barrier_arrive(0, t_worker->block_threads, op, value, true, loc);
 }
 void named_barrier(int id, int threads, bool wait, Loc loc) {
-  if (id < 1 || id > 15 || threads % 32 || threads <= 0 || threads > t_worker->count)
+  if (id < 1 || id > 15 || threads % 32 || threads <= 0 || threads > t_worker->block_threads)
     fault(FaultKind::kBadCollective,
           "named barrier " + std::to_string(id) + " with " + std::to_string(threads) + " threads");
   barrier_arrive(id, threads, 0, 0, wait, loc);

@@ -28,7 +28,7 @@ void async_issue(void* dst, const void* src, int bytes, int source_bytes) {
   t_pc = __builtin_return_address(0);
   if (source_bytes < 0 || source_bytes > bytes)
     fault(FaultKind::kAsyncCopy, "cp.async with " + std::to_string(source_bytes) + " source bytes");
-  if (!in(d, w.smem, w.smem + kSmemMax))
+  if (!in(d, w.smem, w.smem + kClusterMax * kSmemMax))
     fault(FaultKind::kOutOfBounds, "cp.async target is not in shared memory");
   if (reinterpret_cast<uintptr_t>(dst) % bytes || reinterpret_cast<uintptr_t>(src) % bytes)
     fault(FaultKind::kMisaligned,

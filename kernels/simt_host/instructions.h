@@ -18,6 +18,10 @@ void async_wait(int groups_left);
 void mbarrier_init(uint64_t* bar, int count);
 void mbarrier_invalidate(uint64_t* bar);
 void mbarrier_arrive(uint64_t* bar, int expect_tx_bytes);
+/// At the same place in another block of the cluster.
+void mbarrier_arrive_at(uint64_t* bar, int rank);
+int cluster_rank();
+void cluster_barrier(Loc);
 // Blocks the fiber until the phase of that parity is complete (PTX try_wait may block as well): a
 // hang is a reported deadlock.
 void mbarrier_wait(uint64_t* bar, uint32_t parity, Loc);
@@ -25,6 +29,9 @@ void fence_mbarrier_init();
 void fence_proxy_async();
 void tma_load(void* dst, const CUtensorMap* map, int rank, const int* coordinate, uint64_t* bar,
               Loc);
+/// To the same place in each block of the cluster whose bit is set.
+void tma_load_multicast(void* dst, const CUtensorMap* map, int rank, const int* coordinate,
+                        uint64_t* bar, uint32_t blocks, Loc);
 void tma_store(const CUtensorMap* map, const void* src, int rank, const int* coordinate, Loc);
 void tma_check_map(const CUtensorMap* map, const char* what);
 void bulk_commit();

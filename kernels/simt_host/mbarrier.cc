@@ -19,17 +19,31 @@ void join(std::vector<uint32_t>& a, const Clocks& b) {
 }  // namespace
 
 uint32_t smem_offset(Worker& w, const void* p, const char* what) {
-  if (!in(p, w.smem, w.smem + w.smem_bytes))
+  const auto* block = w.smem + size_t(w.rank()) * kSmemMax;
+  if (!in(p, block, block + w.smem_bytes))
     fault(FaultKind::kOutOfBounds, std::string(what) + ": not an address in shared memory");
   return uint32_t(static_cast<const unsigned char*>(p) - w.smem);
 }
 
+uint32_t offset_in(Worker& w, uint32_t offset, int rank, const char* what) {
+  if (rank < 0 || rank >= w.cluster)
+    fault(FaultKind::kOutOfBounds, std::string(what) + ": no block " + std::to_string(rank) +
+                                       " in a cluster of " + std::to_string(w.cluster));
+  if (w.block_live[rank] == 0)
+    fault(FaultKind::kOutOfBounds, std::string(what) + ": block " + std::to_string(rank) +
+                                       " of the cluster has left, its shared memory with it");
+  return uint32_t(offset % kSmemMax + size_t(rank) * kSmemMax);
+}
+
 Mbarrier& find_mbarrier(Worker& w, const uint64_t* bar, const char* what) {
-  uint32_t offset = smem_offset(w, bar, what);
+  return find_mbarrier(w, smem_offset(w, bar, what), what);
+}
+
+Mbarrier& find_mbarrier(Worker& w, uint32_t offset, const char* what) {
   for (auto& b : w.mbarriers) {
     if (b.offset != offset || !b.live) continue;
     uint64_t v;
-    std::memcpy(&v, bar, 8);
+    std::memcpy(&v, w.smem + offset, 8);
     if (v != kBarrierMagic + offset)
       fault(FaultKind::kMbarrier, std::string(what) + ": the mbarrier at shared byte " +
                                       std::to_string(offset) + " was overwritten");
@@ -87,9 +101,8 @@ void mbarrier_invalidate(uint64_t* bar) {
   find_mbarrier(*t_worker, bar, "mbarrier.inval").live = false;
 }
 
-void mbarrier_arrive(uint64_t* bar, int bytes) {
-  Worker& w = *t_worker;
-  Mbarrier& b = find_mbarrier(w, bar, "mbarrier.arrive");
+namespace {
+void arrive(Worker& w, Mbarrier& b, int bytes) {
   int me = w.current->linear;
   if (bytes < 0 || bytes >= 1 << 20)
     fault(FaultKind::kMbarrier, "expect_tx of " + std::to_string(bytes) + " bytes");
@@ -104,6 +117,16 @@ void mbarrier_arrive(uint64_t* bar, int bytes) {
     b.gathering[me] = std::max(b.gathering[me], w.clock[me]++);
   }
   try_complete(w, b);
+}
+}  // namespace
+
+void mbarrier_arrive_at(uint64_t* bar, int rank) {
+  Worker& w = *t_worker;
+  const char* what = "mbarrier.arrive in the cluster";
+  arrive(w, find_mbarrier(w, offset_in(w, smem_offset(w, bar, what), rank, what), what), 0);
+}
+void mbarrier_arrive(uint64_t* bar, int bytes) {
+  arrive(*t_worker, find_mbarrier(*t_worker, bar, "mbarrier.arrive"), bytes);
 }
 
 void mbarrier_wait(uint64_t* bar, uint32_t parity, Loc loc) {

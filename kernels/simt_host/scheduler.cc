@@ -83,6 +83,7 @@ void finish_switch([[maybe_unused]] void* fake, [[maybe_unused]] bool first_of_f
 void resume(Worker& w, Thread& t) {
   w.current = &t;
   threadIdx = t.index;
+  blockIdx = w.block_index[t.linear / w.block_threads];
   ++w.stats.switches;
 }
 
@@ -117,22 +118,24 @@ void thread_exit(Worker& w) {
   Thread& me = *w.current;
   me.state = State::kDone;
   --w.live;
+  auto& barriers = w.barrier[w.rank()];
+  const bool last = --w.block_live[w.rank()] == 0;
   check_copies_at_exit(me);
   int lane = me.linear % 32;
   for (auto& r : w.warps[me.linear / 32])
     if (r.arrived && (r.mask >> lane & 1))
       fault(FaultKind::kBadCollective, "lane leaves the kernel while its warp waits for it in " +
                                            std::string(r.what) + " at " + where(r.loc));
-  for (int b = 1; b < 16 && !w.live; ++b)
-    if (w.barrier[b].arrived)
-      fault(FaultKind::kDivergentBarrier, "block ends with " +
-                                              std::to_string(w.barrier[b].arrived) + " of " +
-                                              std::to_string(w.barrier[b].expected) +
+  for (int b = 1; b < 16 && last; ++b)
+    if (barriers[b].arrived)
+      fault(FaultKind::kDivergentBarrier, "block ends with " + std::to_string(barriers[b].arrived) +
+                                              " of " + std::to_string(barriers[b].expected) +
                                               " arrivals at named barrier " + std::to_string(b));
-  if (w.barrier[0].arrived)
-    fault(FaultKind::kDivergentBarrier,
-          "thread leaves the kernel while " + std::to_string(w.barrier[0].arrived) +
-              " threads wait for it in __syncthreads at " + where(w.barrier[0].loc));
+  for (const Barrier* b : {&barriers[0], &w.barrier[0][kClusterBarrier]})
+    if (b->arrived)
+      fault(FaultKind::kDivergentBarrier, "thread leaves the kernel while " +
+                                              std::to_string(b->arrived) +
+                                              " threads wait for it at " + where(b->loc));
   check_hopper_at_exit(w, me);
   Thread* next = next_thread(w);
   if (!next && w.live) report_deadlock(w);
@@ -184,35 +187,34 @@ void prepare_stacks(Worker& w, int count) {
 void prepare_threads(Worker& w) {
   dim3 b = w.shape->block;
   size_t stride = w.stack_bytes + 4096;
-  w.count = w.live = int(b.x * b.y * b.z);
+  w.block_threads = int(b.x * b.y * b.z);
+  w.count = w.live = w.block_threads * w.cluster;
   w.threads.resize(w.stack_count);
-  int i = 0;
-  for (unsigned z = 0; z < b.z; ++z)
-    for (unsigned y = 0; y < b.y; ++y)
-      for (unsigned x = 0; x < b.x; ++x, ++i) {
-        Thread& t = w.threads[i];
-        t.index = {x, y, z};
-        t.linear = i;
-        t.state = State::kReady;
-        t.open_group.clear();
-        t.groups.clear();
-        t.wgmma_open.clear(), t.wgmma_groups.clear(), t.accumulators.clear(), t.bulk_open.clear(),
-            t.bulk_groups.clear();
-        t.accumulators_in_flight = 0, t.wgmma_fenced = false, t.fence_clock = 0;
-        t.fake_stack = nullptr;
-        t.stack_lo = w.stacks + stride * i + 4096;
+  for (int i = 0; i < w.count; ++i) {
+    const unsigned in_block = unsigned(i % w.block_threads);
+    Thread& t = w.threads[i];
+    t.index = {in_block % b.x, in_block / b.x % b.y, in_block / b.x / b.y};
+    t.linear = i;
+    t.state = State::kReady;
+    t.open_group.clear();
+    t.groups.clear();
+    t.wgmma_open.clear(), t.wgmma_groups.clear(), t.accumulators.clear(), t.bulk_open.clear(),
+        t.bulk_groups.clear();
+    t.accumulators_in_flight = 0, t.wgmma_fenced = false, t.fence_clock = 0;
+    t.fake_stack = nullptr;
+    t.stack_lo = w.stacks + stride * i + 4096;
 #if SIMT_ASAN
-        ASAN_UNPOISON_MEMORY_REGION(t.stack_lo, w.stack_bytes);
+    ASAN_UNPOISON_MEMORY_REGION(t.stack_lo, w.stack_bytes);
 #endif
-        // Colour the tops: equal offsets in every stack would fight for the same cache sets.
-        auto top = reinterpret_cast<uintptr_t>(t.stack_lo + w.stack_bytes) - 192 * size_t(i % 21);
-        top &= ~uintptr_t(15);
-        auto sp = reinterpret_cast<void**>(top) - 8;
-        for (int k = 0; k < 6; ++k) sp[k] = nullptr;
-        sp[6] = reinterpret_cast<void*>(&entry);
-        sp[7] = nullptr;
-        t.sp = sp;
-      }
+    // Colour the tops: equal offsets in every stack would fight for the same cache sets.
+    auto top = reinterpret_cast<uintptr_t>(t.stack_lo + w.stack_bytes) - 192 * size_t(i % 21);
+    top &= ~uintptr_t(15);
+    auto sp = reinterpret_cast<void**>(top) - 8;
+    for (int k = 0; k < 6; ++k) sp[k] = nullptr;
+    sp[6] = reinterpret_cast<void*>(&entry);
+    sp[7] = nullptr;
+    t.sp = sp;
+  }
 }
 
 }  // namespace trireme::simt

@@ -173,8 +173,8 @@ void add_reader(Worker& w, Cell& c, ReaderLists& lists, const Access& now) {
 void check(Worker& w, void* address, size_t n, int me, Kind kind, size_t align) {
   auto p = static_cast<unsigned char*>(address);
   kind == Kind::kWrite ? ++w.stats.stores : ++w.stats.loads;
-  if (in(p, w.smem, w.smem + kSmemMax + 4096)) {
-    if (p + n > w.smem + w.smem_bytes)
+  if (in(p, w.smem, w.smem + kClusterMax * kSmemMax + 4096)) {
+    if (size_t(p - w.smem) % kSmemMax + n > w.smem_bytes)
       fault(FaultKind::kOutOfBounds, std::to_string(n) + " bytes at " + describe(w, p, nullptr));
     if (align > 1 && reinterpret_cast<uintptr_t>(p) % align)
       fault(FaultKind::kMisaligned,

@@ -124,7 +124,11 @@ struct Warpgroup {
 /// Each is a virtual thread of the vector clocks: the async proxy writing for it.
 constexpr int kMaxMbarriers = 64;
 
+/// Of one block; those of a cluster stand as far apart.
 constexpr size_t kSmemMax = 256 << 10;
+constexpr int kClusterMax = 2;
+/// Barriers of a block: 0 is __syncthreads, 16 that of the cluster (the first block has it).
+constexpr int kBarriers = 17, kClusterBarrier = 16;
 
 /// What a thread knows of others; shared by threads that met, never changed.
 using Clocks = std::shared_ptr<const std::vector<uint32_t>>;
@@ -154,7 +158,9 @@ struct Worker {
   // block
   uint32_t block = 0, stamp = 0, block_stamp = 0;
   std::vector<std::vector<Rendezvous>> warps;
-  Barrier barrier[16];
+  Barrier barrier[kClusterMax][kBarriers];
+  int cluster = 1, block_threads = 0, block_live[kClusterMax] = {};
+  uint3 block_index[kClusterMax] = {};
   unsigned char* smem = nullptr;
   size_t smem_bytes = 0;
   // launch
@@ -178,6 +184,8 @@ struct Worker {
   std::string fault_at;  // of a built-in; else fault_pc says where
   const void *fault_pc = nullptr, *fault_other_pc = nullptr;
 
+  /// Of the current thread in its cluster.
+  int rank() const { return current->linear / block_threads; }
   bool knows(int t, int other, uint32_t c) const {
     return t == other || c <= base[other] || (row[t] && c <= (*row[t])[other]);
   }
@@ -247,6 +255,9 @@ void order_some(Worker&, const std::vector<int>& threads);
 uint32_t smem_offset(Worker&, const void*, const char* what);
 uint32_t swizzle_128(uint32_t offset);
 Mbarrier& find_mbarrier(Worker&, const uint64_t* bar, const char* what);
+Mbarrier& find_mbarrier(Worker&, uint32_t offset, const char* what);
+/// The same place in the shared memory of a block of the cluster, which must not have left.
+uint32_t offset_in(Worker&, uint32_t offset, int rank, const char* what);
 void try_complete(Worker&, Mbarrier&);
 /// The shadow check of a read by the async proxy (TMA store, wgmma) on behalf of thread me; it ends
 /// with end_async_read.

@@ -73,7 +73,7 @@ uint32_t swizzle_128(uint32_t offset) { return offset ^ (offset >> 7 & 7) << 4; 
 
 void check_async_read(Worker& w, uint32_t offset, uint32_t bytes, int me, bool record,
                       const char* what) {
-  if (offset + bytes > w.smem_bytes)
+  if (offset % kSmemMax + bytes > w.smem_bytes)
     fault(FaultKind::kOutOfBounds,
           std::string(what) + " reads " + describe(w, w.smem + offset, nullptr));
   if (!w.checking) return;
@@ -193,7 +193,7 @@ uint32_t check_tma(Worker& w, const TensorMap& m, int rank, const void* shared, 
     fault(FaultKind::kMisaligned, std::string(what) + ": shared byte " + std::to_string(offset) +
                                       (m.swizzle ? " is not 1024-byte aligned (128-byte swizzle)"
                                                  : " is not 128-byte aligned"));
-  if (offset + box_bytes(m) > w.smem_bytes)
+  if (offset % kSmemMax + box_bytes(m) > w.smem_bytes)
     fault(FaultKind::kOutOfBounds, std::string(what) + " of " + std::to_string(box_bytes(m)) +
                                        " bytes at " + describe(w, w.smem + offset, nullptr));
   return offset;
@@ -201,24 +201,18 @@ uint32_t check_tma(Worker& w, const TensorMap& m, int rank, const void* shared, 
 
 }  // namespace
 
-void tma_load(void* dst, const CUtensorMap* map, int rank, const int* coordinate, uint64_t* bar,
-              Loc) {
-  Worker& w = *t_worker;
-  RuntimeScope scope;
-  t_pc = __builtin_return_address(0);
-  int me = w.current->linear;
-  TensorMap m = decode(*map, "TMA load");
-  uint32_t offset = check_tma(w, m, rank, dst, "TMA load");
+namespace {
+
+/// One copy on its way to `offset`, to complete on the mbarrier at `bar`.
+void send(Worker& w, const CUtensorMap& map, const TensorMap& m, const int* coordinate,
+          uint32_t offset, uint32_t bar) {
+  const int me = w.current->linear;
   Mbarrier& b = find_mbarrier(w, bar, "TMA load");
-  int index = int(&b - w.mbarriers.data());
+  const int index = int(&b - w.mbarriers.data());
   if (!b.init_fenced)
     fault(FaultKind::kProxyFence,
           "TMA load on an mbarrier with no fence.mbarrier_init after mbarrier.init");
-  ++w.stats.tma_loads;
-  each_chunk(m, coordinate, offset, [&](unsigned char* from, uint32_t, uint32_t n) {
-    if (from) check(w, from, n, me, Kind::kRead, 1);
-  });
-  uint32_t bytes = box_bytes(m);
+  const uint32_t bytes = box_bytes(m);
   check(w, w.smem + offset, bytes, me, Kind::kWrite, 1);
   std::memset(w.smem + offset, 0xff, bytes);
   if (w.checking)
@@ -226,13 +220,43 @@ void tma_load(void* dst, const CUtensorMap* map, int rank, const int* coordinate
       c.pending = c.write_async = true;
       c.set_write({w.block, b.phase + 1, uint16_t(w.count + index)});
     });
-  TmaLoad load{*map, rank, {}, w.smem + offset, index, t_pc};
-  std::copy_n(coordinate, rank, load.coordinate);
+  TmaLoad load{map, m.rank, {}, w.smem + offset, index, t_pc};
+  std::copy_n(coordinate, m.rank, load.coordinate);
   w.tma_in_flight.push_back(load);
+}
+
+void load_to(void* dst, const CUtensorMap* map, int rank, const int* coordinate, uint64_t* bar,
+             uint32_t blocks, const void* pc) {
+  Worker& w = *t_worker;
+  RuntimeScope scope;
+  t_pc = pc;
+  const int me = w.current->linear;
+  const TensorMap m = decode(*map, "TMA load");
+  const uint32_t offset = check_tma(w, m, rank, dst, "TMA load");
+  const uint32_t bar_offset = smem_offset(w, bar, "TMA load");
+  ++w.stats.tma_loads;
+  each_chunk(m, coordinate, offset, [&](unsigned char* from, uint32_t, uint32_t n) {
+    if (from) check(w, from, n, me, Kind::kRead, 1);
+  });
+  for (int r = 0; r < 32; ++r)
+    if (blocks >> r & 1)
+      send(w, *map, m, coordinate, offset_in(w, offset, r, "TMA load"),
+           offset_in(w, bar_offset, r, "TMA load"));
   t_pc = nullptr;
   if (!w.opt.late_copies)
     while (deliver_tma(w)) {
     }
+}
+
+}  // namespace
+
+void tma_load_multicast(void* dst, const CUtensorMap* map, int rank, const int* coordinate,
+                        uint64_t* bar, uint32_t blocks, Loc) {
+  load_to(dst, map, rank, coordinate, bar, blocks, __builtin_return_address(0));
+}
+void tma_load(void* dst, const CUtensorMap* map, int rank, const int* coordinate, uint64_t* bar,
+              Loc) {
+  load_to(dst, map, rank, coordinate, bar, 1u << t_worker->rank(), __builtin_return_address(0));
 }
 
 void tma_store(const CUtensorMap* map, const void* src, int rank, const int* coordinate, Loc) {

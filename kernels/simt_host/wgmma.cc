@@ -5,6 +5,10 @@
 
 namespace trireme::simt {
 
+namespace {
+constexpr int kRankBit = 54;
+}
+
 uint64_t wgmma_descriptor(const void* tile, uint32_t leading_bytes) {
   uint64_t offset = smem_offset(*t_worker, tile, "wgmma descriptor");
   if (offset % 16)
@@ -12,8 +16,11 @@ uint64_t wgmma_descriptor(const void* tile, uint32_t leading_bytes) {
   if (leading_bytes % 16 || leading_bytes >= 1 << 18)
     fault(FaultKind::kWgmma,
           "wgmma operand with blocks " + std::to_string(leading_bytes) + " bytes apart");
-  return offset >> 4 | uint64_t(leading_bytes >> 4) << 16 | uint64_t(1024 >> 4) << 32 |
-         uint64_t(1) << 62;
+  // Bits that a GPU does not use say whose shared memory it is.
+  const uint64_t rank = offset / kSmemMax;
+  offset %= kSmemMax;
+  return rank << kRankBit | offset >> 4 | uint64_t(leading_bytes >> 4) << 16 |
+         uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
 }
 
 namespace {
@@ -29,7 +36,8 @@ struct Chunk {
 /// 128-byte swizzle).
 template <class F>
 void each_chunk(uint64_t descriptor, int rows, bool mn_major, F f) {
-  const auto start = uint32_t(descriptor & 0x3fff) << 4;
+  const auto start = (uint32_t(descriptor & 0x3fff) << 4) +
+                     uint32_t(descriptor >> kRankBit & 7) * uint32_t(kSmemMax);
   const auto leading = uint32_t(descriptor >> 16 & 0x3fff) << 4;
   const auto stride = uint32_t(descriptor >> 32 & 0x3fff) << 4;
   if (descriptor >> 62 != 1 || (descriptor >> 49 & 7))
@@ -295,7 +303,7 @@ void check_hopper_at_exit(Worker& w, const Thread& me) {
           "block ends with " + std::to_string(w.tma_in_flight.size()) + " TMA loads under way");
   int total = 0, set = 0;
   for (int r : w.registers) total += 32 * r, set += r != 0;
-  if (size_t(set) == w.registers.size() && total > 65536)
+  if (size_t(set) == w.registers.size() && total > 65536 * w.cluster)
     fault(FaultKind::kLaunchConfig,
           "setmaxnreg gives the block " + std::to_string(total) + " registers of 65536");
 }

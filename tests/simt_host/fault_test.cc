@@ -15,8 +15,8 @@ namespace {
 /// "file.cu:12" of the line that ends in "// fault: NAME"; "" where none does.
 std::string marked_line(const std::string& name) {
   const std::string mark = "// fault: " + name;
-  for (const char* file :
-       {"memory_cases.cu", "barrier_cases.cu", "async_cases.cu", "hopper_cases.cu"}) {
+  for (const char* file : {"memory_cases.cu", "barrier_cases.cu", "async_cases.cu",
+                           "hopper_cases.cu", "cluster_cases.cu"}) {
     std::ifstream source(std::string(TRIREME_SOURCE_ROOT) + "/tests/simt_host/" + file);
     EXPECT_TRUE(source) << file;
     std::string line;
@@ -90,6 +90,7 @@ INSTANTIATE_TEST_SUITE_P(Memory, FaultTest, testing::ValuesIn(memory_cases()), n
 INSTANTIATE_TEST_SUITE_P(Barriers, FaultTest, testing::ValuesIn(barrier_cases()), name_of_case);
 INSTANTIATE_TEST_SUITE_P(Copies, FaultTest, testing::ValuesIn(async_cases()), name_of_case);
 INSTANTIATE_TEST_SUITE_P(Hopper, FaultTest, testing::ValuesIn(hopper_cases()), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Clusters, FaultTest, testing::ValuesIn(cluster_cases()), name_of_case);
 
 }  // namespace
 }  // namespace trireme::simt_cases
