@@ -32,30 +32,20 @@ void check_launch(const LaunchShape& s, const Options& o) {
   if (!s.grid.x || !s.grid.y || !s.grid.z) refuse("empty grid");
   if (s.grid.x > 2147483647u || s.grid.y > 65535 || s.grid.z > 65535)
     refuse("grid too large in y or z");
-  if (s.cluster < 1 || s.cluster > kClusterMax || s.grid.x % unsigned(s.cluster) ||
-      (s.cluster > 1 && threads % 128))
-    refuse("clusters of " + std::to_string(s.cluster) + " blocks");
   if (s.smem_bytes > o.max_smem_bytes)
     refuse(std::to_string(s.smem_bytes) + " bytes of shared memory, the device has " +
            std::to_string(o.max_smem_bytes));
 }
 
-/// The blocks of a cluster at the same time, as one with as many more threads; `block`: the first.
 void run_block(Worker& w, uint32_t block) {
   dim3 g = w.shape->grid;
   w.block = block;
-  w.cluster = w.shape->cluster;
+  blockIdx = {block % g.x, block / g.x % g.y, block / g.x / g.y};
   prepare_threads(w);
-  for (int r = 0; r < w.cluster; ++r) {
-    w.block_index[r] = {block % g.x + unsigned(r), block / g.x % g.y, block / g.x / g.y};
-    w.block_live[r] = w.block_threads;
-    if (w.smem_bytes)  // NaN in fp32, bf16 and fp8
-      std::memset(w.smem + size_t(r) * kSmemMax, 0xff, w.smem_bytes);
-  }
+  if (w.smem_bytes) std::memset(w.smem, 0xff, w.smem_bytes);  // NaN in fp32, bf16 and fp8
   w.warps.resize((w.count + 31) / 32);
   for (auto& v : w.warps) v.clear();
-  for (auto& of_block : w.barrier)
-    for (auto& b : of_block) b = Barrier{};
+  for (auto& b : w.barrier) b = Barrier{};
   w.mbarriers.clear();
   w.tma_in_flight.clear();
   w.warpgroups.assign((w.count + 127) / 128, {});
@@ -72,7 +62,7 @@ void run_block(Worker& w, uint32_t block) {
     w.base.assign(w.width, 0);
     w.row.assign(w.count, {});
   }
-  w.stats.blocks += unsigned(w.cluster);
+  ++w.stats.blocks;
   w.stats.threads += w.count;
   run_fibers(w);
 }
@@ -86,11 +76,39 @@ void merge(Stats& a, const Stats& b) {
   a.proxy_fences += b.proxy_fences;
 }
 
-Worker& worker_of_this_thread() {
-  static thread_local std::unique_ptr<Worker> w;
-  if (!w) w = std::make_unique<Worker>();
-  return *w;
-}
+/// Workers keep their stacks and shared memory from launch to launch.
+class WorkerPool {
+ public:
+  static std::unique_ptr<Worker> take() {
+    std::lock_guard lock(mutex());
+    if (idle().empty()) return std::make_unique<Worker>();
+    auto w = std::move(idle().back());
+    idle().pop_back();
+    return w;
+  }
+  static void give_back(std::unique_ptr<Worker> w) {
+    std::lock_guard lock(mutex());
+    idle().push_back(std::move(w));
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex m;
+    return m;
+  }
+  static std::vector<std::unique_ptr<Worker>>& idle() {
+    static std::vector<std::unique_ptr<Worker>> workers;
+    return workers;
+  }
+};
+
+struct WorkerGuard {
+  std::unique_ptr<Worker> worker = WorkerPool::take();
+  WorkerGuard() = default;
+  ~WorkerGuard() { WorkerPool::give_back(std::move(worker)); }
+  WorkerGuard(const WorkerGuard&) = delete;
+  WorkerGuard& operator=(const WorkerGuard&) = delete;
+};
 
 void run_some(const LaunchShape& shape, const Options& opt, void (*body)(void*), void* context,
               size_t context_bytes, const std::vector<uint32_t>& blocks, std::atomic<size_t>& next,
@@ -107,24 +125,22 @@ void run_some(const LaunchShape& shape, const Options& opt, void (*body)(void*),
   w.rng.seed(opt.seed);
   w.device_readers.clear();
   w.checking = instrumented() && opt.check_memory && opt.workers == 1;
-  int count = int(shape.block.x * shape.block.y * shape.block.z) * shape.cluster;
+  int count = int(shape.block.x * shape.block.y * shape.block.z);
   prepare_stacks(w, count);
   w.ring.resize(2048);
   if (!w.smem) {
     // The block's bytes end where an inaccessible page begins only for page multiples; the shadow
     // checks the rest.
-    w.smem = static_cast<unsigned char*>(mmap(nullptr, kClusterMax * kSmemMax + 8192,
-                                              PROT_READ | PROT_WRITE,
+    w.smem = static_cast<unsigned char*>(mmap(nullptr, kSmemMax + 8192, PROT_READ | PROT_WRITE,
                                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    mprotect(w.smem + kClusterMax * kSmemMax, 4096, PROT_NONE);
+    mprotect(w.smem + kSmemMax, 4096, PROT_NONE);
   }
 #if SIMT_ASAN
-  ASAN_POISON_MEMORY_REGION(w.smem, kClusterMax * kSmemMax);
-  for (int r = 0; r < shape.cluster; ++r)
-    ASAN_UNPOISON_MEMORY_REGION(w.smem + size_t(r) * kSmemMax, shape.smem_bytes);
+  ASAN_POISON_MEMORY_REGION(w.smem, kSmemMax);
+  ASAN_UNPOISON_MEMORY_REGION(w.smem, shape.smem_bytes);
 #endif
   w.smem_bytes = shape.smem_bytes;
-  if (w.checking && w.smem_shadow.empty()) w.smem_shadow = Shadow(kClusterMax * kSmemMax);
+  if (w.checking && w.smem_shadow.empty()) w.smem_shadow = Shadow(kSmemMax);
   blockDim = shape.block;
   gridDim = shape.grid;
   while (!stop) {
@@ -141,9 +157,8 @@ void run_grid(const LaunchShape& shape, void (*body)(void*), void* context, size
   const Options& opt = options();
   check_launch(shape, opt);
   if (t_worker) throw Fault(FaultKind::kLaunchConfig, "launch inside a kernel");
-  const auto cluster = uint32_t(shape.cluster);
-  std::vector<uint32_t> blocks(size_t(shape.grid.x) * shape.grid.y * shape.grid.z / cluster);
-  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = uint32_t(i) * cluster;
+  std::vector<uint32_t> blocks(size_t(shape.grid.x) * shape.grid.y * shape.grid.z);
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = uint32_t(i);
   if (opt.order == Order::kBackward) std::reverse(blocks.begin(), blocks.end());
   if (opt.order == Order::kRandom)
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937_64(opt.seed));
@@ -151,22 +166,21 @@ void run_grid(const LaunchShape& shape, void (*body)(void*), void* context, size
   std::atomic<bool> stop{false};
   uint32_t stamp = ++g_stamp;
   int n = std::max(1, std::min<int>(opt.workers, int(blocks.size())));
-  std::vector<Worker*> workers(n);
-  std::vector<std::unique_ptr<Worker>> owned(n);
-  std::vector<std::thread> pool;
-  workers[0] = &worker_of_this_thread();
-  for (int i = 1; i < n; ++i) {
-    owned[i] = std::make_unique<Worker>();
-    workers[i] = owned[i].get();
-    pool.emplace_back([&, i] {
-      run_some(shape, opt, body, context, context_bytes, blocks, next, stop, stamp, *workers[i]);
-    });
+  std::vector<WorkerGuard> workers(static_cast<size_t>(n));
+  const auto run = [&](WorkerGuard& w) {
+    run_some(shape, opt, body, context, context_bytes, blocks, next, stop, stamp, *w.worker);
+  };
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < workers.size(); ++i) threads.emplace_back([&, i] { run(workers[i]); });
+  run(workers[0]);
+  for (auto& t : threads) t.join();
+  static std::mutex stats_mutex;
+  {
+    std::lock_guard lock(stats_mutex);
+    for (const auto& w : workers) merge(stats(), w.worker->stats);
   }
-  run_some(shape, opt, body, context, context_bytes, blocks, next, stop, stamp, *workers[0]);
-  for (auto& t : pool) t.join();
-  for (auto* w : workers) merge(stats(), w->stats);
-  for (auto* w : workers)
-    if (w->faulted) {
+  for (const auto& guard : workers)
+    if (const Worker* w = guard.worker.get(); w->faulted) {
       std::string s =
           std::string(shape.name) + ": " + name_of(w->fault_kind) + ": " + w->fault_text;
       if (!w->fault_at.empty() || w->fault_pc)
@@ -184,9 +198,7 @@ unsigned char* dynamic_smem(size_t needed, Loc loc) {
     fault(FaultKind::kOutOfBounds, "smem<T>() at " + where(loc) + " needs " +
                                        std::to_string(needed) + " bytes, the launch gave " +
                                        std::to_string(w.smem_bytes));
-  return w.smem + size_t(w.rank()) * kSmemMax;
+  return w.smem;
 }
-
-int cluster_rank() { return t_worker->rank(); }
 
 }  // namespace trireme::simt
