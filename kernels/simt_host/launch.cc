@@ -32,20 +32,30 @@ void check_launch(const LaunchShape& s, const Options& o) {
   if (!s.grid.x || !s.grid.y || !s.grid.z) refuse("empty grid");
   if (s.grid.x > 2147483647u || s.grid.y > 65535 || s.grid.z > 65535)
     refuse("grid too large in y or z");
+  if (s.cluster < 1 || s.cluster > kClusterMax || s.grid.x % unsigned(s.cluster) ||
+      (s.cluster > 1 && threads % 128))
+    refuse("clusters of " + std::to_string(s.cluster) + " blocks");
   if (s.smem_bytes > o.max_smem_bytes)
     refuse(std::to_string(s.smem_bytes) + " bytes of shared memory, the device has " +
            std::to_string(o.max_smem_bytes));
 }
 
+/// The blocks of a cluster at the same time, as one with as many more threads; `block`: the first.
 void run_block(Worker& w, uint32_t block) {
   dim3 g = w.shape->grid;
   w.block = block;
-  blockIdx = {block % g.x, block / g.x % g.y, block / g.x / g.y};
+  w.cluster = w.shape->cluster;
   prepare_threads(w);
-  if (w.smem_bytes) std::memset(w.smem, 0xff, w.smem_bytes);  // NaN in fp32, bf16 and fp8
+  for (int r = 0; r < w.cluster; ++r) {
+    w.block_index[r] = {block % g.x + unsigned(r), block / g.x % g.y, block / g.x / g.y};
+    w.block_live[r] = w.block_threads;
+    if (w.smem_bytes)  // NaN in fp32, bf16 and fp8
+      std::memset(w.smem + size_t(r) * kSmemMax, 0xff, w.smem_bytes);
+  }
   w.warps.resize((w.count + 31) / 32);
   for (auto& v : w.warps) v.clear();
-  for (auto& b : w.barrier) b = Barrier{};
+  for (auto& of_block : w.barrier)
+    for (auto& b : of_block) b = Barrier{};
   w.mbarriers.clear();
   w.tma_in_flight.clear();
   w.warpgroups.assign((w.count + 127) / 128, {});
@@ -62,7 +72,7 @@ void run_block(Worker& w, uint32_t block) {
     w.base.assign(w.width, 0);
     w.row.assign(w.count, {});
   }
-  ++w.stats.blocks;
+  w.stats.blocks += unsigned(w.cluster);
   w.stats.threads += w.count;
   run_fibers(w);
 }
@@ -125,22 +135,24 @@ void run_some(const LaunchShape& shape, const Options& opt, void (*body)(void*),
   w.rng.seed(opt.seed);
   w.device_readers.clear();
   w.checking = instrumented() && opt.check_memory && opt.workers == 1;
-  int count = int(shape.block.x * shape.block.y * shape.block.z);
+  int count = int(shape.block.x * shape.block.y * shape.block.z) * shape.cluster;
   prepare_stacks(w, count);
   w.ring.resize(2048);
   if (!w.smem) {
     // The block's bytes end where an inaccessible page begins only for page multiples; the shadow
     // checks the rest.
-    w.smem = static_cast<unsigned char*>(mmap(nullptr, kSmemMax + 8192, PROT_READ | PROT_WRITE,
+    w.smem = static_cast<unsigned char*>(mmap(nullptr, kClusterMax * kSmemMax + 8192,
+                                              PROT_READ | PROT_WRITE,
                                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    mprotect(w.smem + kSmemMax, 4096, PROT_NONE);
+    mprotect(w.smem + kClusterMax * kSmemMax, 4096, PROT_NONE);
   }
 #if SIMT_ASAN
-  ASAN_POISON_MEMORY_REGION(w.smem, kSmemMax);
-  ASAN_UNPOISON_MEMORY_REGION(w.smem, shape.smem_bytes);
+  ASAN_POISON_MEMORY_REGION(w.smem, kClusterMax * kSmemMax);
+  for (int r = 0; r < shape.cluster; ++r)
+    ASAN_UNPOISON_MEMORY_REGION(w.smem + size_t(r) * kSmemMax, shape.smem_bytes);
 #endif
   w.smem_bytes = shape.smem_bytes;
-  if (w.checking && w.smem_shadow.empty()) w.smem_shadow = Shadow(kSmemMax);
+  if (w.checking && w.smem_shadow.empty()) w.smem_shadow = Shadow(kClusterMax * kSmemMax);
   blockDim = shape.block;
   gridDim = shape.grid;
   while (!stop) {
@@ -157,8 +169,9 @@ void run_grid(const LaunchShape& shape, void (*body)(void*), void* context, size
   const Options& opt = options();
   check_launch(shape, opt);
   if (t_worker) throw Fault(FaultKind::kLaunchConfig, "launch inside a kernel");
-  std::vector<uint32_t> blocks(size_t(shape.grid.x) * shape.grid.y * shape.grid.z);
-  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = uint32_t(i);
+  const auto cluster = uint32_t(shape.cluster);
+  std::vector<uint32_t> blocks(size_t(shape.grid.x) * shape.grid.y * shape.grid.z / cluster);
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = uint32_t(i) * cluster;
   if (opt.order == Order::kBackward) std::reverse(blocks.begin(), blocks.end());
   if (opt.order == Order::kRandom)
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937_64(opt.seed));
@@ -198,7 +211,9 @@ unsigned char* dynamic_smem(size_t needed, Loc loc) {
     fault(FaultKind::kOutOfBounds, "smem<T>() at " + where(loc) + " needs " +
                                        std::to_string(needed) + " bytes, the launch gave " +
                                        std::to_string(w.smem_bytes));
-  return w.smem;
+  return w.smem + size_t(w.rank()) * kSmemMax;
 }
+
+int cluster_rank() { return t_worker->rank(); }
 
 }  // namespace trireme::simt
