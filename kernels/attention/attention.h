@@ -31,8 +31,13 @@ struct AttentionMask {
 ///   o, q   heads [B*Tq, H, D]   f32|bf16, all of one type
 ///   k, v   heads [B*Tk, G, D]   H % G == 0: query head h reads key head h / (H/G)
 ///   lse    [B*Tq, H]  f32
-/// D any multiple of 2 up to 256. Arithmetic and sums in f32. Deterministic, and the same bits for
-/// any thread count.
+/// D any multiple of 2 up to 256; scale > 0; o overlaps no operand. Arithmetic and sums in f32.
+/// Deterministic, and the same bits for any thread count.
+///
+/// On a GPU: f32 operands are multiplied in f32 (no TF32). bf16 ones go through tensor cores with
+/// sums in f32, and P is rounded to bf16 for its product with v (its sum is not): o is off by up to
+/// 2^-9 of the largest |v| besides its own rounding. A query has the same bits whatever queries
+/// stand around it. A v that is not finite may reach queries that do not see it (0 inf is NaN).
 struct AttentionForward {
   HeadsView o;
   TensorView lse_TH;
@@ -57,7 +62,11 @@ void attention_delta(Context& context, TensorView delta_TH, ConstHeadsView d_o, 
 ///
 ///   dq heads [B*Tq, H, D], dk, dv heads [B*Tk, G, D]   f32, accumulated: the caller clears them
 ///   d_o, q, k, v, mask, scale as in the forward pass; lse and delta final (over all keys)
-/// Deterministic for a given number of threads.
+/// Deterministic for a given number of threads; no output overlaps an operand.
+///
+/// On a GPU always deterministic, without atomics: a kernel over keys gives dk and dv, one over
+/// queries dq, so that S and dP are made twice (7 products in place of 5). With bf16 operands P and
+/// dS are rounded to bf16 for their products. first_key is read on the GPU alone.
 struct AttentionBackward {
   HeadsView dq, dk, dv;
   ConstHeadsView d_o, q, k, v;

@@ -34,9 +34,9 @@ struct F32 {
     }
   }
 
-  /// out[i] = a[row] . b[lane % 4 + 4 i]
+  /// out[i] = a[row] . b[lane % 4 + 4 i], of the rows that b has.
   static __device__ __forceinline__ void products(float (&out)[kPerLane], const Rows& a,
-                                                  const Rows& b, int row, int head_dim) {
+                                                  const Rows& b, int row, int count, int head_dim) {
     const int first = static_cast<int>(threadIdx.x % 4);
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) out[i] = 0;
@@ -44,6 +44,7 @@ struct F32 {
       const Vector<float, 4> x = load<4>(&a[row][d]);
 #pragma unroll
       for (int i = 0; i < kPerLane; ++i) {
+        if (4 * i >= count) break;
         const Vector<float, 4> y = load<4>(&b[first + 4 * i][d]);
 #pragma unroll
         for (int e = 0; e < 4; ++e) out[i] = fmaf(x.at[e], y.at[e], out[i]);
@@ -51,11 +52,12 @@ struct F32 {
     }
   }
 
-  /// sums += the row's weights times the rows of b; of each 16 columns a lane has four.
+  /// sums += the row's weights times the rows that b has; of each 16 columns a lane has four.
   static __device__ __forceinline__ void add_weighted(Sums& sums, const Weights& weights,
-                                                      const Rows& b, int row, int head_dim) {
+                                                      const Rows& b, int row, int count,
+                                                      int head_dim) {
     const int first = static_cast<int>(threadIdx.x % 4) * 4;
-    for (int j = 0; j < kColumns; ++j) {
+    for (int j = 0; j < count; ++j) {
       const float weight = weights[row][j];
 #pragma unroll
       for (int i = 0; i < kD / 16; ++i) {
@@ -118,7 +120,7 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
     __syncthreads();
 
     float p[F::kPerLane];
-    F::products(p, s.q, s.k, row, head_dim);
+    F::products(p, s.q, s.k, row, keys.count, head_dim);
     const float before = largest;
 #pragma unroll
     for (int i = 0; i < F::kPerLane; ++i) {
@@ -141,7 +143,7 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
 #pragma unroll
       for (int e = 0; e < 4; ++e) out[i].at[e] *= rescale;
     __syncwarp();  // a row's weights stay within its warp
-    F::add_weighted(out, s.p, s.v, row, head_dim);
+    if (row < queries.count) F::add_weighted(out, s.p, s.v, row, keys.count, head_dim);
   }
   sum = quad_sum(sum);
   if (row >= queries.count) return;
@@ -206,8 +208,8 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
     __syncthreads();
 
     float p[F::kPerLane], dp[F::kPerLane];
-    F::products(p, s.rows1, s.columns1, row, head_dim);
-    F::products(dp, s.rows2, s.columns2, row, head_dim);
+    F::products(p, s.rows1, s.columns1, row, step.tile.count, head_dim);
+    F::products(dp, s.rows2, s.columns2, row, step.tile.count, head_dim);
 #pragma unroll
     for (int i = 0; i < F::kPerLane; ++i) {
       const int at = quarter + 4 * i;
@@ -227,8 +229,11 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
       s.ds[row][at] = ds;
     }
     __syncwarp();  // a row's weights stay within its warp
-    if constexpr (kKeyRows) F::add_weighted(sum2, s.p, s.columns2, row, head_dim);
-    F::add_weighted(sum1, s.ds, s.columns1, row, head_dim);
+    if (row < own.count) {
+      if constexpr (kKeyRows)
+        F::add_weighted(sum2, s.p, s.columns2, row, step.tile.count, head_dim);
+      F::add_weighted(sum1, s.ds, s.columns1, row, step.tile.count, head_dim);
+    }
   }
   if (row >= own.count) return;
   const auto add = [&](const AttentionHeads<float>& to, const typename F::Sums& sums,

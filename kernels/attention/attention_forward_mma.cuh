@@ -25,6 +25,11 @@ struct Forward {
     alignas(128) bf16 q[kQueries][kD];
     alignas(128) bf16 k[2][kKeys][kD];
     alignas(128) bf16 v[2][kKeys][kD];
+    // Warp 0 looks for tiles two ahead of the products. All this stands here rather than in
+    // registers, of which the sums leave none.
+    Tile tiles[3];
+    TileScan::State scan;
+    QueryBounds tile_bounds, bounds[kWarps];
   };
   using Scores = float[kRowTiles][kKeys / 8][4];
   using Weights = std::uint32_t[kRowTiles][kKeys / 8][2];
@@ -152,9 +157,24 @@ __global__ void __launch_bounds__(kThreads, 2)
   const std::int64_t first_row = sequence * args.shape.q_tokens + queries.index;
   const std::int32_t* first_key = args.first_key == nullptr ? nullptr : args.first_key + first_row;
 
-  const QueryBounds tile_bounds = query_bounds(queries, 0, F::kQueries, first_key);
-  const QueryBounds bounds =
-      query_bounds(queries, warp * F::kRowsPerWarp, F::kRowsPerWarp, first_key);
+  {
+    const QueryBounds tile_bounds = query_bounds(queries, 0, F::kQueries, first_key),
+                      bounds =
+                          query_bounds(queries, warp * F::kRowsPerWarp, F::kRowsPerWarp, first_key);
+    if (lane == 0) s.bounds[warp] = bounds;
+    if (lane == 0 && warp == 0) s.tile_bounds = tile_bounds;
+    if (lane == 0 && warp == 0) s.scan = {0, 0};
+  }
+  const auto find_tile = [&](int slot) {
+    if (warp != 0) return;
+    __syncwarp();
+    TileScan scan(args.kv_ranges, F::kKeys, s.scan);
+    const Tile found = scan.next([&](const Tile& keys, int) { return s.tile_bounds.meets(keys); });
+    __syncwarp();
+    if (lane != 0) return;
+    s.tiles[slot] = found;
+    s.scan = scan.state();
+  };
   const int row = warp * F::kRowsPerWarp + lane / 4;
   typename F::Rows rows;
 #pragma unroll
@@ -169,36 +189,36 @@ __global__ void __launch_bounds__(kThreads, 2)
   const HeadRows q = head_rows(args.q, first_row, head, head_dim),
                  k = head_rows(args.k, kv_row, kv_head, head_dim),
                  v = head_rows(args.v, kv_row, kv_head, head_dim);
-  TileScan scan(args.kv_ranges, F::kKeys);
-  const auto visible = [&](const Tile& keys, int) { return tile_bounds.meets(keys); };
-  Tile keys = scan.next(visible);
-  if (keys.count > 0) {
-    load_tile(s.q, q, 0, queries.count, head_dim, chunks);
-    load_tile(s.k[0], k, keys.index, keys.count, head_dim, chunks);
-    load_tile(s.v[0], v, keys.index, keys.count, head_dim, chunks);
-  }
+  const auto load_keys = [&](const Tile& keys, int stage) {
+    if (keys.count == 0) return;
+    load_tile(s.k[stage], k, keys.index, keys.count, head_dim, chunks);
+    load_tile(s.v[stage], v, keys.index, keys.count, head_dim, chunks);
+  };
+  find_tile(0);
+  find_tile(1);
+  load_tile(s.q, q, 0, queries.count, head_dim, chunks);
+  __syncthreads();
+  load_keys(s.tiles[0], 0);
   ptx::cp_async_commit();
   const float scale_log2 = args.scale * kLog2E;
-  for (int stage = 0; keys.count > 0; stage ^= 1) {
-    const Tile next = scan.next(visible);
+  for (int stage = 0, slot = 0;; stage ^= 1, slot = slot == 2 ? 0 : slot + 1) {
     ptx::cp_async_wait<0>();
     __syncthreads();  // the stage has arrived, and nobody reads the other one any more
-    if (next.count > 0) {
-      load_tile(s.k[stage ^ 1], k, next.index, next.count, head_dim, chunks);
-      load_tile(s.v[stage ^ 1], v, next.index, next.count, head_dim, chunks);
-    }
+    if (s.tiles[slot].count == 0) break;
+    load_keys(s.tiles[slot == 2 ? 0 : slot + 1], stage ^ 1);
     ptx::cp_async_commit();
-    if (bounds.meets(keys)) {
+    find_tile(slot == 0 ? 2 : slot - 1);
+    if (s.bounds[warp].meets(s.tiles[slot])) {
       typename F::Scores scores;
       typename F::Weights weights;
       product_of_rows<kD, F::kRowTiles, F::kKeys>(scores, &s.q[0][0], warp * F::kRowsPerWarp,
                                                   &s.k[stage][0][0]);
-      if (!bounds.covers(keys) || keys.count < F::kKeys)
+      const Tile keys = s.tiles[slot];
+      if (!s.bounds[warp].covers(keys) || keys.count < F::kKeys)
         F::mask(scores, queries, keys, row, first_key);
       F::soften(weights, scores, rows, out, scale_log2);
       add_weighted_rows<kD, kD, F::kRowTiles, F::kKeys>(out, weights, &s.v[stage][0][0]);
     }
-    keys = next;
   }
   F::finish(args, rows, out, first_row, queries.count, row, head);
 }

@@ -33,7 +33,14 @@ __device__ __forceinline__ Tile tile_at(const AttentionRanges& ranges, int numbe
 /// so skipping documents and the future costs next to nothing. Called by whole warps.
 class TileScan {
  public:
-  __device__ TileScan(const AttentionRanges& ranges, int size) : ranges_(ranges), size_(size) {}
+  /// Where a scan stands; one that begins: zeros.
+  struct State {
+    int base;
+    unsigned seen;
+  };
+  __device__ TileScan(const AttentionRanges& ranges, int size, State state = {0, 0})
+      : ranges_(ranges), size_(size), base_(state.base), seen_(state.seen) {}
+  [[nodiscard]] __device__ State state() const { return {base_, seen_}; }
 
   template <class Visible>
   __device__ __forceinline__ Tile next(Visible visible) {
@@ -54,8 +61,8 @@ class TileScan {
 
  private:
   const AttentionRanges& ranges_;
-  int size_, base_ = 0, number_ = 0;
-  unsigned seen_ = 0;
+  int size_, base_, number_ = 0;
+  unsigned seen_;
 };
 
 /// The positions of some rows of queries, and the lowest and highest first key among them.

@@ -63,29 +63,41 @@ inline bool whole_chunks(const AttentionHeads<const void>& heads, std::int64_t h
 template <int kD, int kRows>
 __device__ __forceinline__ void load_tile(bf16 (&tile)[kRows][kD], const HeadRows& source,
                                           int index, int count, int head_dim, bool chunks) {
-  constexpr int kChunks = kD / 8;
+  const int thread = static_cast<int>(threadIdx.x);
   const bf16* first = source.data + index * source.stride;
+  if (!chunks) {
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * kChunks; i += kThreads) {
-    const int row = i / kChunks, column = i % kChunks * 8;
-    bf16* to = &tile[0][0] + Swizzle<kD>::at(row, i % kChunks);
-    const bf16* from = first + row * source.stride + column;
-    if (chunks) {
-      const bool there = row < count && column < head_dim;
-      ptx::cp_async_16(to, there ? from : first, there ? 16 : 0);
-    } else {
+    for (int i = thread; i < kRows * kD; i += kThreads) {
+      const int row = i / kD, column = i % kD;
+      (&tile[0][0])[Swizzle<kD>::at(row, column / 8) + column % 8] =
+          row < count && column < head_dim ? first[row * source.stride + column]
+                                           : from_float<bf16>(0);
+    }
+    return;
+  }
+  // kLanes neighbours share a row, so that a thread's chunks lie at constant distances. Not
+  // unrolled: the sums leave few registers for addresses.
+  constexpr int kLanes = Swizzle<kD>::kSpread, kStep = kThreads / kLanes;
+  static_assert(kRows % kStep == 0 && kStep % 8 == 0);
 #pragma unroll 1
-      for (int e = 0; e < 8; ++e) {
-        to[e] = row < count && column + e < head_dim ? from[e] : from_float<bf16>(0);
-      }
+  for (int row = thread / kLanes; row < kRows; row += kStep) {
+    const int lane = thread % kLanes;
+    bf16* to = &tile[0][0] + Swizzle<kD>::at(row, lane);
+    const bf16* from = first + row * source.stride + lane * 8;
+#pragma unroll
+    for (int chunk = 0; chunk < kD / 8; chunk += kLanes) {
+      const bool there = row < count && (lane + chunk) * 8 < head_dim;
+      ptx::cp_async_16(to + chunk * 8, from + chunk * 8, there ? 16 : 0);
     }
   }
 }
 
 __device__ __forceinline__ std::uint32_t pack(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return static_cast<std::uint32_t>(__bfloat16_as_ushort(pair.x)) |
-         static_cast<std::uint32_t>(__bfloat16_as_ushort(pair.y)) << 16;
+  std::uint32_t bits;
+  static_assert(sizeof bits == sizeof pair);
+  __builtin_memcpy(&bits, &pair, sizeof bits);
+  return bits;
 }
 
 /// acc = A B^T for kRowTiles times 16 rows of A from `row` on and kColumns rows of B.
