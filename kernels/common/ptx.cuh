@@ -1,7 +1,7 @@
+#pragma once
 // Every PTX instruction the kernels use, one function each: the device body here, the host body in
 // simt_host/ptx.cc. Nothing outside this file and ptx_sm90.cuh (Hopper) contains asm. Shared-memory
 // arguments are ordinary pointers on both sides.
-#pragma once
 #include "kernels/common/cuda.cuh"
 
 namespace trireme::cuda::ptx {

@@ -1,6 +1,6 @@
+#pragma once
 // The PTX instructions of Hopper (sm_90a), one function each: mbarriers, TMA, wgmma. The device
 // body here, the host body in simt_host. Part of ptx.cuh, which includes it.
-#pragma once
 #include "kernels/common/cuda.cuh"
 #include "kernels/common/ptx.cuh"
 #include "kernels/common/tensor_map.cuh"

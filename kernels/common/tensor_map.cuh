@@ -1,7 +1,6 @@
-// Descriptors of global tensors for TMA. Kernels take them as `const __grid_constant__ TensorMap`.
 #pragma once
+// Descriptors of global tensors for TMA. Kernels take them as `const __grid_constant__ TensorMap`.
 #include <cuda.h>  // types only; the driver is not linked
-
 
 #include "kernels/common/cuda.cuh"
 
@@ -9,8 +8,9 @@ namespace trireme::cuda {
 
 using TensorMap = CUtensorMap;
 
-// A bf16 tensor of rank 2 or 3, innermost dimension first; strides in elements, from dimension 1; box of what one instruction
-// moves. With swizzle_128 the inner box is 64 elements (128 bytes) and shared memory 1024-byte aligned.
+// A bf16 tensor of rank 2 or 3, innermost dimension first; strides in elements, from dimension 1;
+// box of what one instruction moves. With swizzle_128 the inner box is 64 elements (128 bytes) and
+// shared memory 1024-byte aligned.
 template <int kRank>
 struct TiledTensor {
   const __nv_bfloat16* base;
@@ -23,14 +23,18 @@ struct TiledTensor {
 #if TRIREME_DEVICE
 template <int kRank>
 TensorMap encode_tiled(const TiledTensor<kRank>& t) {
-  using Encode = CUresult(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
-                          const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+  using Encode =
+      CUresult(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+               const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+               CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
   static Encode* encode = [] {
     void* f = nullptr;
     cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found) != cudaSuccess ||
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault,
+                                         &found) != cudaSuccess ||
         found != cudaDriverEntryPointSuccess) {
-      fail_call("a tensor map", "the driver has no cuTensorMapEncodeTiled", "it is older than 12.0");
+      fail_call("a tensor map", "the driver has no cuTensorMapEncodeTiled",
+                "it is older than 12.0");
     }
     return reinterpret_cast<Encode*>(f);
   }();
@@ -41,10 +45,11 @@ TensorMap encode_tiled(const TiledTensor<kRank>& t) {
     if (i) strides[i - 1] = t.strides[i - 1] * sizeof(__nv_bfloat16);
   }
   TensorMap map;
-  const CUresult r = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank, const_cast<__nv_bfloat16*>(t.base), dims, strides, box,
-                            element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                            t.swizzle_128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult r =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank, const_cast<__nv_bfloat16*>(t.base),
+             dims, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             t.swizzle_128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (r != CUDA_SUCCESS) {
     fail_call("a tensor map", "cuTensorMapEncodeTiled refuses it",
               r == CUDA_ERROR_INVALID_VALUE ? "CUDA_ERROR_INVALID_VALUE" : "error of the driver");
@@ -57,13 +62,15 @@ TensorMap encode_tiled(const TiledTensor<kRank>& t) {
   TensorMap map;
   uint64_t strides[kRank];
   for (int i = 1; i < kRank; ++i) strides[i - 1] = t.strides[i - 1] * sizeof(__nv_bfloat16);
-  simt::encode_tensor_map(&map, sizeof(__nv_bfloat16), kRank, t.base, t.dims, strides, t.box, t.swizzle_128);
+  simt::encode_tensor_map(&map, sizeof(__nv_bfloat16), kRank, t.base, t.dims, strides, t.box,
+                          t.swizzle_128);
   return map;
 }
 #endif
 
-/// encode_tiled, remembered by content: a step asks for the same maps again and again, and the driver takes longer over one
-/// than a launch does. No std:: container: this header is compiled together with kernels (cuda.cuh).
+/// encode_tiled, remembered by content: a step asks for the same maps again and again, and the
+/// driver takes longer over one than a launch does. No std:: container: this header is compiled
+/// together with kernels (cuda.cuh).
 template <int kRank>
 const TensorMap& tensor_map(const TiledTensor<kRank>& t) {
   constexpr int kWords = 3 * kRank + 1, kSlots = 4096;

@@ -1,10 +1,10 @@
+#pragma once
 // The language that nvcc supplies silently, for any other compiler: threadIdx and friends,
 // barriers, warp collectives, atomics, math functions. CUDA's own headers supply the types (float4,
 // __nv_bfloat16, cudaStream_t): they compile with g++ as they are.
 //
 // Only kernels/common/cuda.cuh includes this file, and only when nvcc is not the compiler.
 // README.md says how kernels are executed and checked.
-#pragma once
 #ifdef __CUDACC__
 #error "simt.h replaces nvcc; kernels include kernels/common/cuda.cuh"
 #endif

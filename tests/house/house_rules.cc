@@ -22,7 +22,10 @@ const std::map<std::string_view, int> kLevels = {
 
 /// Ops built on another op, as their headers say; the language of kernels is simt_host's where nvcc does not compile.
 const std::map<std::string_view, std::set<std::string_view>> kOpsOfOps = {
-    {"attention", {"gemm"}}, {"common", {"simt_host"}}, {"cross_entropy", {"gemm"}}, {"gemm", {"elementwise"}}};
+    {"attention", {"gemm"}},
+    {"common", {"simt_host"}},
+    {"cross_entropy", {"gemm"}},
+    {"gemm", {"elementwise", "gelu", "swiglu"}}};
 /// It lists every op's table.
 constexpr std::string_view kListOfOps = "kernels/common/gpu_kernels_cuda.cc";
 
@@ -33,9 +36,10 @@ struct HeavyHeader {
   std::string_view prefix, folder;
 };
 constexpr HeavyHeader kHeavyHeaders[] = {
-    {"nlohmann/", "src/base/"}, {"spdlog/", "src/base/"}, {"xxhash", "src/base/"},     {"CLI/", "src/commands/"},
-    {"dnnl", "kernels/"},       {"oneapi/", "kernels/"},  {"mpi", "src/comm/"}, {"nccl", "src/comm/"},        {"hdf5", "src/checkpoint/"},
-    {"H5", "src/checkpoint/"},  {"hwloc", "src/device/"}, {"pcre2", "src/tokenizer/"}, {"utf8proc", "src/tokenizer/"}};
+    {"nlohmann/", "src/base/"}, {"spdlog/", "src/base/"},     {"xxhash", "src/base/"},     {"CLI/", "src/commands/"},
+    {"dnnl", "kernels/"},       {"oneapi/", "kernels/"},      {"cublas", "kernels/"},      {"cudnn", "kernels/"},
+    {"mpi", "src/comm/"},       {"nccl", "src/comm/"},        {"hdf5", "src/checkpoint/"}, {"H5", "src/checkpoint/"},
+    {"hwloc", "src/device/"},   {"pcre2", "src/tokenizer/"},  {"utf8proc", "src/tokenizer/"}};
 
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
