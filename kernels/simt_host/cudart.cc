@@ -2,6 +2,8 @@
 // nothing of CUDA is linked.
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 
@@ -160,18 +162,30 @@ cudaError_t cudaGetLastError() { return std::exchange(t_last_error, cudaSuccess)
 cudaError_t cudaPeekAtLastError() { return t_last_error; }
 const char* cudaGetErrorString(cudaError_t error) { return trireme::simt::describe(error).text; }
 const char* cudaGetErrorName(cudaError_t error) { return trireme::simt::describe(error).name; }
-cudaError_t cudaDriverGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* v) {
+  const char* wish = std::getenv("TRIREME_SIMT_GPUS");
+  const bool old = wish != nullptr && std::strcmp(wish, "old") == 0;
+  return *v = old ? CUDART_VERSION - 2000 : CUDART_VERSION, cudaSuccess;
+}
 cudaError_t cudaRuntimeGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaDeviceGetPCIBusId(char* text, int, int) { return *text = 0, cudaSuccess; }
+// What a test wants the machine to look like: TRIREME_SIMT_GPUS, how many (0: none, "old": a driver
+// older than the toolkit), and TRIREME_SIMT_GPU_NAME.
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
+  const char* name = std::getenv("TRIREME_SIMT_GPU_NAME");
   *p = {};
-  std::strcpy(p->name, "host execution");
+  std::snprintf(p->name, sizeof p->name, "%s", name != nullptr ? name : "host execution");
   p->major = 9;
   p->multiProcessorCount = 4;
   p->totalGlobalMem = size_t(8) << 30;
   return cudaSuccess;
 }
-cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* n) {
+  const char* wish = std::getenv("TRIREME_SIMT_GPUS");
+  *n = wish != nullptr ? std::atoi(wish) : 1;
+  if (wish != nullptr && std::strcmp(wish, "old") == 0) return cudaErrorInsufficientDriver;
+  return *n > 0 ? cudaSuccess : cudaErrorNoDevice;
+}
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetDevice(int* d) { return *d = 0, cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {

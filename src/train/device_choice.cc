@@ -35,9 +35,8 @@ Device gpu_of_rank(const Launch& launch) {
   const int count = gpu::device_count();
   const int rank = launch.local_rank(), ranks = launch.local_size();
   if (count >= ranks) return {DeviceKind::kCuda, rank};
-  // A test may put several ranks on one GPU; the host's stands for as many as are asked for.
-  const bool shared = std::getenv("TRIREME_SHARE_GPU") != nullptr;
-  if (shared || gpu::backend_name() == "cuda-host") return {DeviceKind::kCuda, rank % count};
+  // For tests: several ranks on one GPU.
+  if (std::getenv("TRIREME_SHARE_GPU") != nullptr) return {DeviceKind::kCuda, rank % count};
   if (count == 1 && std::getenv("SLURM_STEP_GPUS") != nullptr) {
     if (rank == 0) {
       log_warning(

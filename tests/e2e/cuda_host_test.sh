@@ -69,9 +69,31 @@ close "losses after the other change" mixed2 cpu-llama-fp32 1e-5
 documents=("${part[@]}" --set data.document_mask=true --set data.mask_eod_loss=true --set batch.micro=1)
 on cpu base.json "${documents[@]}" --set run.directory=masked-cpu
 export TRIREME_TRAIN=$simt
-ranks 2 base.json "${documents[@]}" --set run.directory=masked-gpu --set run.device=cuda-host
+TRIREME_SHARE_GPU=1 ranks 2 base.json "${documents[@]}" --set run.directory=masked-gpu --set run.device=cuda-host
 ends_with "documents masked, two ranks" 0
 close "documents masked, two ranks: losses" masked-gpu masked-cpu 1e-5
+
+# Machines that will not do: every rank ends with 3, and one sentence is said.
+refused() { # refused WHAT SENTENCE
+  ends_with "$1" 3
+  says_once "$1: the sentence" "$2"
+}
+pair=(base.json --set run.directory=refused --set run.device=cuda-host --set batch.micro=1)
+ranks 2 "${pair[@]}"
+refused "fewer GPUs than ranks" "2 ranks on .* and 1 GPU visible .*every rank needs one of its own"
+TRIREME_SIMT_GPUS=0 ranks 2 "${pair[@]}"
+refused "no GPU" "no GPU is visible"
+TRIREME_SIMT_GPUS=old ranks 2 "${pair[@]}"
+refused "an old driver" "the NVIDIA driver serves CUDA .*Install a newer driver"
+cat >unlike.sh <<'SH'
+export TRIREME_SIMT_GPU_NAME="GPU of rank $OMPI_COMM_WORLD_RANK"
+exec "$UNLIKE" "$@"
+SH
+UNLIKE=$simt TRIREME_SIMT_GPUS=2 timeout 100 mpirun --allow-run-as-root --oversubscribe -n 2 -x UNLIKE sh unlike.sh "${pair[@]}" >out 2>log
+code=$?
+refused "GPUs of different types" "rank 0 has GPU of rank 0 .*rank 1 GPU of rank 1"
+TRIREME_SIMT_GPUS=2 ranks 2 "${pair[@]}" --set run.steps=2
+ends_with "a GPU for each rank" 0
 
 binary=$simt
 train evaluate --checkpoint gpu-llama-fp32 base.json --set run.device=cuda-host
