@@ -61,7 +61,7 @@ int barrier_arrive(int id, int expected, int op, int value, bool wait, Loc loc) 
   if (b.arrived == 0) {
     b.loc = loc, b.first = me, b.expected = expected, b.op = op, b.reduce = op == 1;
   } else {
-    if (of_all && (b.loc.line() != loc.line() || std::strcmp(b.loc.file_name(), loc.file_name())))
+    if (of_all && !same_place(b.loc, loc))
       fault(FaultKind::kDivergentBarrier, std::string("waits in ") + what + " at " + where(loc) +
                                               " while " + thread_name(w, b.first) + " waits at " +
                                               where(b.loc));
@@ -143,8 +143,7 @@ void warp_collective(uint32_t mask, Collective fn, void* arg, const char* what, 
       if ((mask >> l & 1) && w.threads[warp * 32 + l].state == State::kDone)
         fault(FaultKind::kBadCollective, std::string(what) + " at " + where(loc) + " names lane " +
                                              std::to_string(l) + ", which has left the kernel");
-  } else if (r->fn != fn || r->loc.line() != loc.line() ||
-             std::strcmp(r->loc.file_name(), loc.file_name())) {
+  } else if (r->fn != fn || !same_place(r->loc, loc)) {
     fault(FaultKind::kBadCollective,
           std::string("lane ") + std::to_string(lane) + " is in " + what + " at " + where(loc) +
               ", other lanes of its warp are in " + r->what + " at " + where(r->loc));

@@ -11,7 +11,7 @@ namespace trireme::simt {
 
 namespace {
 
-constexpr size_t kArenaBytes = size_t(8) << 30, kRedZone = 1024, kUnit = 256;
+constexpr size_t kRedZone = 1024, kUnit = kArenaUnit;
 constexpr size_t kQuarantineBytes = size_t(2) << 30, kQuarantineCount = 4096;
 
 class Arena {
@@ -19,14 +19,6 @@ class Arena {
   static Arena& get() {
     static Arena arena;
     return arena;
-  }
-
-  [[nodiscard]] bool contains(const void* p) const { return in(p, lo_, lo_ + kArenaBytes); }
-
-  Allocation* find(const void* p) const {
-    if (!contains(p)) return nullptr;
-    const uint32_t owner = owners_[size_t(static_cast<const unsigned char*>(p) - lo_) / kUnit];
-    return owner ? slots_[owner - 1].get() : nullptr;
   }
 
   unsigned char* allocate(size_t bytes, const char* name) {
@@ -39,7 +31,9 @@ class Arena {
     if (place == kNone) return nullptr;
     if (unused_.empty()) {
       unused_.push_back(uint32_t(slots_.size()));
-      slots_.push_back(std::make_unique<Allocation>());
+      allocations_.push_back(std::make_unique<Allocation>());
+      slots_.push_back(allocations_.back().get());
+      g_arena = {lo_, owners_.data(), slots_.data()};
     }
     const uint32_t slot = unused_.back();
     unused_.pop_back();
@@ -121,7 +115,8 @@ class Arena {
 
   unsigned char* lo_ = nullptr;
   LazyArray<uint32_t> owners_;  // of each unit of the arena: slot + 1, 0 where it is free
-  std::vector<std::unique_ptr<Allocation>> slots_;
+  std::vector<std::unique_ptr<Allocation>> allocations_;
+  std::vector<Allocation*> slots_;
   std::vector<uint32_t> unused_;
   std::map<size_t, size_t> free_;    // place -> bytes
   std::deque<uint32_t> quarantine_;  // slots of freed allocations, oldest first
@@ -137,8 +132,7 @@ std::mutex& arena_mutex() {
 
 }  // namespace
 
-Allocation* find_allocation(const void* p) { return Arena::get().find(p); }
-bool is_device_memory(const void* p) { return Arena::get().contains(p); }
+bool is_device_memory(const void* p) { return in_arena(p); }
 
 void* device_alloc(size_t bytes, const char* name) {
   std::lock_guard lock(arena_mutex());
@@ -148,7 +142,7 @@ void* device_alloc(size_t bytes, const char* name) {
 void device_free(void* p) {
   if (!p) return;
   std::lock_guard lock(arena_mutex());
-  Allocation* a = Arena::get().find(p);
+  Allocation* a = find_allocation(p);
   if (!a || a->base != p || !a->live)
     throw Fault(FaultKind::kOutOfBounds, "cudaFree of an address that is not allocated");
   Arena::get().free(*a);

@@ -182,7 +182,7 @@ void check(Worker& w, void* address, size_t n, int me, Kind kind, size_t align) 
     if (w.checking) check_smem(w, p, n, me, kind);
     return;
   }
-  if (is_device_memory(p)) {
+  if (in_arena(p)) {
     Allocation* a = find_allocation(p);
     if (!a || p + n > a->base + a->size)
       fault(FaultKind::kOutOfBounds, std::to_string(n) + " bytes at byte " +

@@ -176,8 +176,25 @@ struct Allocation {
   Shadow shadow;                   // from the first access of a kernel on
 };
 
+constexpr size_t kArenaBytes = size_t(8) << 30, kArenaUnit = 256;
+/// What a look-up needs; device_memory.cc owns it. Null before the first allocation.
+struct ArenaTables {
+  unsigned char* base = nullptr;
+  const uint32_t* owners = nullptr;  // of each unit of the arena: slot + 1, 0 where it is free
+  Allocation* const* slots = nullptr;
+};
+inline constinit ArenaTables g_arena;
+
+inline bool in_arena(const void* p) {
+  return size_t(static_cast<const unsigned char*>(p) - g_arena.base) < kArenaBytes && g_arena.base;
+}
 /// The allocation at or before p, if p lies in it, in its red zone or in what it was before it was
 /// freed and its place given away again.
-Allocation* find_allocation(const void* p);
+inline Allocation* find_allocation(const void* p) {
+  if (!in_arena(p)) return nullptr;
+  const uint32_t owner =
+      g_arena.owners[size_t(static_cast<const unsigned char*>(p) - g_arena.base) / kArenaUnit];
+  return owner ? g_arena.slots[owner - 1] : nullptr;
+}
 
 }  // namespace trireme::simt

@@ -223,6 +223,12 @@ void wake(Worker&, int thread, bool soon);
 [[noreturn]] void leave_for_launch(Worker&);
 void enqueue_thread(Worker&, int thread);
 
+/// Compares the pointers first: mostly they are the same.
+inline bool same_place(const Loc& a, const Loc& b) {
+  return a.line() == b.line() &&
+         (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
+}
+
 // ---- report.cc ----
 std::string where(const Loc&);
 std::string thread_name(const Worker&, int thread);
