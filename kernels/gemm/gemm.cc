@@ -23,6 +23,14 @@ void fill_with_bias(Context& context, TensorView c_MN, ConstTensorView bias_N) {
       {context.exec(), c_MN.data, bias_N.data, c_MN.shape[0], n, n, 0, c_MN.dtype, bias_N.dtype});
 }
 
+/// 2 M N K operations; c is read too where it is added to.
+OpWork work_of(const Gemm& args, Sizes s) {
+  const std::int64_t added = args.accumulate == Accumulate::kYes ? bytes_of(args.c_MN) : 0;
+  return {2 * s.m * s.n * s.k,
+          bytes_of(args.c_MN, args.a, args.b, args.bias_N, args.operand, args.saved) + added,
+          args.a.dtype};
+}
+
 }  // namespace gemm_internal
 
 namespace {
@@ -102,14 +110,6 @@ void gemm_f32(Context& context, const Gemm& args, Sizes s) {
                                            s.n, args.transpose_a, args.transpose_b, beta});
 }
 
-/// 2 M N K operations; c is read too where it is added to.
-OpWork work_of(const Gemm& args, Sizes s) {
-  const std::int64_t added = args.accumulate == Accumulate::kYes ? bytes_of(args.c_MN) : 0;
-  return {2 * s.m * s.n * s.k,
-          bytes_of(args.c_MN, args.a, args.b, args.bias_N, args.operand, args.saved) + added,
-          args.a.dtype};
-}
-
 void add_rows(Context& context, TensorView c, ConstTensorView operand) {
   if (c.count() == 0) return;
   const OpSpan span(context.op_trace(), "add_residual", {0, bytes_of(c, c, operand)});
@@ -157,7 +157,7 @@ void gemm(Context& context, const Gemm& args) {
       !(context.on_gpu() && gemm_internal::served_on_gpu(context, args, s))) {
     return gemm_unfused(context, args);
   }
-  const OpSpan span(context.op_trace(), args.use, work_of(args, s));
+  const OpSpan span(context.op_trace(), args.use, gemm_internal::work_of(args, s));
   if (s.m == 0 || s.n == 0) return;
   if (context.on_gpu()) return gemm_internal::gemm_on_gpu(context, args, s);
   if (s.k == 0) {

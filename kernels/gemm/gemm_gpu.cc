@@ -88,6 +88,7 @@ void gemm_by_table(Context& context, const Gemm& args, Sizes sizes, const GemmGp
   GemmGpuArgs raw = gpu_args(context, args, sizes);
   if (multiprocessors > 0) raw.multiprocessors = multiprocessors;
   expect(table.serves(raw), "this table does not serve the product");
+  const OpSpan span(context.op_trace(), args.use, work_of(args, sizes));
   run(context, raw, table);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // What the files of gemm share; nobody else includes it.
 
+#include "base/op_trace.h"
 #include "device/gpu.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_gpu_table.h"
@@ -49,6 +50,9 @@ bool has_native_bf16(const Context& context);
 void gemm_by_primitive(Context& context, const Gemm& args, Sizes sizes);
 /// bf16 operands widened block by block, then sgemm: right on any CPU, and slower.
 void gemm_by_panels(Context& context, const Gemm& args, Sizes sizes);
+
+/// What a product has to do at least, its epilogue included.
+OpWork work_of(const Gemm& args, Sizes sizes);
 
 /// c[r, :] = bias for each row.
 void fill_with_bias(Context& context, TensorView c_MN, ConstTensorView bias_N);

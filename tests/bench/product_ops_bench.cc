@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "bench/op_bench.h"
-#include "kernels/gemm/gemm.h"
+#include "kernels/common/gpu_kernels.h"
+#include "kernels/gemm/gemm_internal.h"
 
 namespace trireme::bench {
 namespace {
@@ -48,6 +49,59 @@ void add_linear(const std::string& name, bool head, const SizeOf& size_of) {
   });
 }
 
+/// gate and up with SwiGLU behind them, down's gradient with SwiGLU's: each in one op.
+void add_fused() {
+  add_op("gemm_up_swiglu", kBothTypes, [](Operands& operands) {
+    const Size& size = operands.size;
+    Gemm args;
+    args.c_MN = operands.typed({size.rows(), size.ffn});
+    args.a = operands.typed({size.rows(), size.hidden});
+    args.b = operands.typed({2 * size.ffn, size.hidden});
+    args.transpose_b = Transpose::kYes;
+    args.epilogue = GemmEpilogue::kSwiglu;
+    args.saved = operands.typed({size.rows(), 2 * size.ffn});
+    return [args](Context& context) { gemm(context, args); };
+  });
+  add_op("gemm_down_swiglu_gradient", kBothTypes, [](Operands& operands) {
+    const Size& size = operands.size;
+    Gemm args;
+    args.c_MN = operands.typed({size.rows(), 2 * size.ffn});
+    args.a = operands.typed({size.rows(), size.hidden});
+    args.b = operands.typed({size.hidden, size.ffn});
+    args.epilogue = GemmEpilogue::kSwigluBackward;
+    args.operand = operands.typed({size.rows(), 2 * size.ffn});
+    args.saved = operands.typed({size.rows(), size.ffn});
+    return [args](Context& context) { gemm(context, args); };
+  });
+}
+
+/// up's three products by each kernel that a GPU has for them: what `choose_kernel` should follow.
+void add_kernel(const std::string& kernel, const GemmGpuKernels* table) {
+  if (table == nullptr) return;
+  for (const int which : {0, 1, 2}) {
+    const std::string name = which == 0 ? "forward" : which == 1 ? "input" : "weight";
+    add_op("gemm_by_" + kernel + "_" + name, {DType::kBF16}, [=](Operands& operands) {
+      const std::int64_t rows = operands.size.rows(), in = operands.size.hidden,
+                         out = 2 * operands.size.ffn;
+      Gemm args;
+      args.a = operands.typed({rows, which == 0 ? in : out});
+      args.b = which == 2 ? operands.typed({rows, in}) : operands.typed({out, in});
+      args.transpose_a = which == 2 ? Transpose::kYes : Transpose::kNo;
+      args.transpose_b = which == 0 ? Transpose::kYes : Transpose::kNo;
+      if (which == 2) {
+        args.c_MN = operands.f32({out, in});
+      } else {
+        args.c_MN = operands.typed({rows, which == 0 ? out : in});
+      }
+      const gemm_internal::Sizes sizes{which == 2 ? out : rows, which == 0 ? out : in,
+                                       which == 0   ? in
+                                       : which == 1 ? out
+                                                    : rows};
+      return [=](Context& context) { gemm_internal::gemm_by_table(context, args, sizes, *table); };
+    });
+  }
+}
+
 }  // namespace
 
 void add_products() {
@@ -56,6 +110,12 @@ void add_products() {
   add_linear("up", false, [](const Size& size) { return std::pair(size.hidden, 2 * size.ffn); });
   add_linear("down", false, [](const Size& size) { return std::pair(size.ffn, size.hidden); });
   add_linear("head", true, [](const Size& size) { return std::pair(size.hidden, size.vocab); });
+  add_fused();
+  if (bench_device().kind != DeviceKind::kCuda) return;
+  const GpuKernels& kernels = gpu_kernels();
+  add_kernel("own", kernels.gemm);
+  add_kernel("hopper", kernels.gemm_sm90);
+  add_kernel("cublaslt", kernels.gemm_cublaslt);
 }
 
 }  // namespace trireme::bench
