@@ -5,6 +5,7 @@
 # usage: scripts/nightly.sh [TRAIN]     TRAIN: the binary (build/cpu-release/train)
 #
 # RANDOM_CONFIGS, RANDOM_KILLS (of each number of ranks) and SOAK_STEPS say how many (1000, 50, 100000).
+# MUTATIONS: edits of each CUDA op (60; some hours in all).
 # Ends with an hour of fuzzing for each reader of foreign files (FUZZ_SECONDS), which needs scripts/setup.sh --fuzz.
 # Makes its own virtual environment in build/nightly-python; PYTHON names the interpreter for it.
 set -euo pipefail
@@ -82,6 +83,11 @@ check "$(dirname "$train")/random_configs" --train "$train" --golden $golden --l
 check tests/e2e/random_kills_test.sh "$train" "${RANDOM_KILLS:-50}" "$RANDOM"
 check tests/e2e/soak_test.sh "$train" "${SOAK_STEPS:-100000}" 1000
 check tests/e2e/soak_test.sh "$train" 20000 200 2
+
+section "Edits of the CUDA kernels, which the tests must find"
+check cmake -S . -B build/nightly-simt -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRIREME_CUDA=OFF
+check cmake --build build/nightly-simt --target kernels_simt_tests
+check tests/mutation/mutate_kernels.py --build build/nightly-simt --count "${MUTATIONS:-60}" --seed "$(date +%j)"
 
 section "CUDA for every architecture"
 if command -v nvcc >/dev/null || scripts/setup.sh --cuda; then

@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""Single edits of the CUDA kernels, each of which the tests of the op must find.
+
+    tests/mutation/mutate_kernels.py --build build/simt [--op gelu --op norm] [--count 20] [--seed 1]
+
+An operator is exchanged, a constant changed, a barrier, a wait or a statement taken out, in a scratch
+copy of one file; the file is compiled as the checked host execution compiles it (cmake/gpu.cmake),
+linked with everything else of kernels_simt_tests as it stands in the build folder, and the op's tests
+are run on unaligned and on aligned tensors. What no test finds is a survivor: a missing test, or an
+edit that changes nothing (a tuning constant, a bound that another one covers). Fails where more
+survive than --allowed.
+"""
+
+import argparse
+import os
+import pathlib
+import random
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+OPERATORS = [
+    (" + ", " - "), (" - ", " + "), (" * ", " + "), (" / ", " * "), (" % ", " / "),
+    (" < ", " <= "), (" <= ", " < "), (" > ", " >= "), (" >= ", " > "),
+    (" == ", " != "), (" != ", " == "), (" && ", " || "), (" || ", " && "),
+    (" += ", " = "), ("++", "--"), ("fmaxf(", "fminf("),
+]
+REMOVED_CALLS = re.compile(
+    r"\b(__syncthreads|__syncwarp|(?:ptx::)?(?:cp_async_wait|cp_async_commit|barrier_sync|barrier_arrive|"
+    r"fence_\w+|mbarrier_wait|mbarrier_arrive|wgmma_fence|wgmma_commit|wgmma_wait|bulk_wait\w*|bulk_commit))"
+    r"(<[^;<>]*>)?\([^;]*\);")
+STATEMENT = re.compile(r"^\s*[\w.\[\]>*()-]+(\[[^\]]*\])? [-+*/]?= [^;{]*;$")
+SKIPPED = re.compile(r"^\s*(//|#|static_assert|using |namespace |template|asm|\"|\}|const \w+Kernels|struct |class )|\"")
+
+
+def edits_of_line(line):
+    """(description, new line) for each edit of a line."""
+    if not line.strip() or SKIPPED.search(line):
+        return
+    code = line.split("//")[0]
+    for old, new in OPERATORS:
+        for match in re.finditer(re.escape(old), code):
+            yield f"{old.strip()} -> {new.strip()}", line[: match.start()] + new + line[match.end():]
+    for match in re.finditer(r"(?<![\w.])(\d+)(?![\w.])", code):
+        changed = str(int(match[1]) + 1)
+        yield f"{match[1]} -> {changed}", line[: match.start()] + changed + line[match.end():]
+    for match in re.finditer(r"(?<![\w.])(\d+\.\d+)F?f", code):
+        yield f"{match[1]} -> {float(match[1]) + 0.5}", (
+            line[: match.start()] + str(float(match[1]) + 0.5) + "f" + line[match.end():])
+    for match in REMOVED_CALLS.finditer(code):
+        yield f"without {match[1]}", line[: match.start()] + ";" + line[match.end():]
+    match = re.search(r"\bif \((?!constexpr)(.*)\)( \{| return| continue|$)", code)
+    if match and match[1].count("(") == match[1].count(")"):
+        yield "condition negated", line[: match.start(1)] + f"!({match[1]})" + line[match.end(1):]
+    if STATEMENT.match(code.rstrip()):
+        yield "statement removed", re.match(r"\s*", line)[0] + ";"
+
+
+def edits_of(path):
+    lines = path.read_text().split("\n")
+    for number, line in enumerate(lines):
+        for what, new in edits_of_line(line):
+            yield number, what, new
+
+
+class Build:
+    def __init__(self, folder, scratch):
+        self.folder, self.scratch = folder, scratch
+        commands = subprocess.run(["ninja", "-C", folder, "-t", "commands", "kernels_simt_tests"], check=True,
+                                  capture_output=True, text=True).stdout.splitlines()
+        self.link_command = commands[-1]
+        self.compile = {}
+        for command in commands:
+            match = re.search(r"-o (\S*trireme_simt_checked_kernels\.dir/(\S+\.cu)\.o)", command)
+            if match:
+                self.compile[match[2]] = (match[1], command)
+
+    def run(self, command, **arguments):
+        return subprocess.run(command, shell=True, cwd=self.folder, capture_output=True, text=True, **arguments)
+
+    def users_of(self, header):
+        """The .cu files that include the header, by their dependency files."""
+        for source, (output, _) in self.compile.items():
+            deps = subprocess.run(["ninja", "-C", self.folder, "-t", "deps", output], capture_output=True,
+                                  text=True).stdout
+            if f"/{header}\n" in deps + "\n":
+                yield source
+
+    def link(self, path, text):
+        """Compiles what an edited file changes and links the tests; None where it does not compile."""
+        copy = self.scratch / path
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(text)
+        link = self.link_command
+        try:
+            for source in [path] if path.endswith(".cu") else list(self.users_of(path)):
+                output, command = self.compile[source]
+                target = self.scratch / (source.replace("/", "_") + ".o")
+                command = command.replace(output, str(target))
+                if source == path:
+                    command = command.replace(str(ROOT / source), str(copy))
+                command = command.replace(" -I", f" -I{self.scratch} -I", 1)
+                if self.run(command).returncode != 0:
+                    return None
+                link = link.replace(output, str(target))
+        finally:
+            copy.unlink()
+        program = self.scratch / "tests"
+        link = link.replace("-o kernels_simt_tests", f"-o {program}").replace(
+            "-o tests/kernels/kernels_simt_tests", f"-o {program}")
+        result = self.run(link)
+        if result.returncode != 0:
+            sys.exit(result.stderr[-2000:])
+        return program
+
+
+def filter_of(program, op):
+    listed = subprocess.run([program, "--gtest_list_tests"], check=True, capture_output=True, text=True).stdout
+    suites = [line.strip() for line in listed.splitlines() if line and not line.startswith(" ")]
+    wanted = op.replace("_", "")
+    return ":".join(s.split("#")[0].strip() + "*" for s in suites if wanted in s.lower()) + "-Simd*:*OpWork*"
+
+
+def finds(program, tests, seconds):
+    """The first line that says what is wrong; "" where all passes."""
+    for aligned in ("", "1"):
+        environment = dict(os.environ)
+        environment.pop("TRIREME_TEST_ALIGNED", None)
+        if aligned:
+            environment["TRIREME_TEST_ALIGNED"] = aligned
+        try:
+            result = subprocess.run([program, f"--gtest_filter={tests}", "--gtest_fail_fast"], env=environment,
+                                    capture_output=True, text=True, timeout=seconds, errors="replace")
+        except subprocess.TimeoutExpired:
+            return "hangs"
+        if result.returncode != 0:
+            said = re.search(r"description \"([^\"\n]*)|Failure\n(.*)", result.stdout)
+            return (said[1] or said[2] if said else f"exit {result.returncode}")[:100]
+    return ""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--op", action="append", help="a folder of kernels/; all by default")
+    parser.add_argument("--count", type=int, default=20, help="edits of each op that compile")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--allowed", type=float, default=0.25, help="the share that may survive")
+    arguments = parser.parse_args()
+    draw = random.Random(arguments.seed)
+    survivors, tried = [], 0
+    with tempfile.TemporaryDirectory() as scratch:
+        build = Build(arguments.build.resolve(), pathlib.Path(scratch))
+        ops = arguments.op or sorted({source.split("/")[1] for source in build.compile})
+        for op in ops:
+            files = sorted(p for pattern in ("*.cu", "*.cuh") for p in (ROOT / "kernels" / op).glob(pattern))
+            candidates = [(path, *edit) for path in files for edit in edits_of(path)]
+            draw.shuffle(candidates)
+            source = next(s for s in sorted(build.compile) if s.startswith(f"kernels/{op}/"))
+            sound = build.link(source, (ROOT / source).read_text())
+            tests = filter_of(sound, op)
+            wrong = finds(sound, tests, 600)
+            if wrong:
+                sys.exit(f"{op}: the tests fail without an edit: {wrong}")
+            done = 0
+            for path, number, what, new in candidates:
+                if done == arguments.count:
+                    break
+                lines = path.read_text().split("\n")
+                old, lines[number] = lines[number], new
+                name = str(path.relative_to(ROOT))
+                program = build.link(name, "\n".join(lines))
+                if program is None:
+                    continue
+                done += 1
+                found = finds(program, tests, 600)
+                place = f"{name}:{number + 1} {what}"
+                print(f"{'found   ' if found else 'SURVIVED'} {place:<70} {found or old.strip()}", flush=True)
+                if not found:
+                    survivors.append(f"{place}: {old.strip()}")
+            tried += done
+    print(f"{tried} edits, {len(survivors)} survived")
+    for survivor in survivors:
+        print(f"    {survivor}")
+    return 0 if len(survivors) <= arguments.allowed * tried else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
