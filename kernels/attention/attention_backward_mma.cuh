@@ -25,7 +25,7 @@ namespace trireme::cuda::attention {
 template <int kD, RowsOf kRowsOf>
 struct Backward {
   static constexpr bool kKeyRows = kRowsOf == RowsOf::kKeys;
-  static constexpr int kRows = 16 * kWarps, kColumns = kD > 128 ? 16 : (kD > 96 ? 32 : 64);
+  static constexpr int kRows = 16 * kWarps, kColumns = kD > 128 ? 16 : (kD > 80 ? 32 : 64);
   /// Where two accumulators do not fit, a block takes half of the head and makes P and dS whole.
   static constexpr int kSlices = kKeyRows && kD > 128 ? 2 : 1, kTake = kD / kSlices;
 

@@ -19,7 +19,7 @@ template <int kD>
 struct Forward {
   static constexpr int kRowTiles = kD > 128 ? 1 : 2;
   static constexpr int kRowsPerWarp = 16 * kRowTiles;
-  static constexpr int kQueries = kWarps * kRowsPerWarp, kKeys = kD > 96 ? 32 : 64;
+  static constexpr int kQueries = kWarps * kRowsPerWarp, kKeys = kD > 80 ? 32 : 64;
 
   struct Smem {
     alignas(128) bf16 q[kQueries][kD];
@@ -30,6 +30,10 @@ struct Forward {
     Tile tiles[3];
     TileScan::State scan;
     QueryBounds tile_bounds, bounds[kWarps];
+    HeadRows k_rows, v_rows;
+    Tile queries;
+    const std::int32_t* first_key;
+    std::int64_t first_row;
   };
   using Scores = float[kRowTiles][kKeys / 8][4];
   using Weights = std::uint32_t[kRowTiles][kKeys / 8][2];
@@ -162,8 +166,15 @@ __global__ void __launch_bounds__(kThreads, 2)
                       bounds =
                           query_bounds(queries, warp * F::kRowsPerWarp, F::kRowsPerWarp, first_key);
     if (lane == 0) s.bounds[warp] = bounds;
-    if (lane == 0 && warp == 0) s.tile_bounds = tile_bounds;
-    if (lane == 0 && warp == 0) s.scan = {0, 0};
+    if (threadIdx.x == 0) {
+      s.tile_bounds = tile_bounds;
+      s.scan = {0, 0};
+      s.k_rows = head_rows(args.k, kv_row, kv_head, head_dim);
+      s.v_rows = head_rows(args.v, kv_row, kv_head, head_dim);
+      s.queries = queries;
+      s.first_key = first_key;
+      s.first_row = first_row;
+    }
   }
   const auto find_tile = [&](int slot) {
     if (warp != 0) return;
@@ -186,13 +197,11 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   typename F::Out out = {};
 
-  const HeadRows q = head_rows(args.q, first_row, head, head_dim),
-                 k = head_rows(args.k, kv_row, kv_head, head_dim),
-                 v = head_rows(args.v, kv_row, kv_head, head_dim);
+  const HeadRows q = head_rows(args.q, first_row, head, head_dim);
   const auto load_keys = [&](const Tile& keys, int stage) {
     if (keys.count == 0) return;
-    load_tile(s.k[stage], k, keys.index, keys.count, head_dim, chunks);
-    load_tile(s.v[stage], v, keys.index, keys.count, head_dim, chunks);
+    load_tile(s.k[stage], s.k_rows, keys.index, keys.count, head_dim, chunks);
+    load_tile(s.v[stage], s.v_rows, keys.index, keys.count, head_dim, chunks);
   };
   find_tile(0);
   find_tile(1);
@@ -215,12 +224,12 @@ __global__ void __launch_bounds__(kThreads, 2)
                                                   &s.k[stage][0][0]);
       const Tile keys = s.tiles[slot];
       if (!s.bounds[warp].covers(keys) || keys.count < F::kKeys)
-        F::mask(scores, queries, keys, row, first_key);
+        F::mask(scores, s.queries, keys, row, s.first_key);
       F::soften(weights, scores, rows, out, scale_log2);
       add_weighted_rows<kD, kD, F::kRowTiles, F::kKeys>(out, weights, &s.v[stage][0][0]);
     }
   }
-  F::finish(args, rows, out, first_row, queries.count, row, head);
+  F::finish(args, rows, out, s.first_row, s.queries.count, row, head);
 }
 
 template <int kD>
