@@ -48,8 +48,8 @@ TEST_P(AttentionGpu, equals_the_reference_for_more_ranges_than_travel_with_a_ker
   ranges.push_back({95, 0});
   ranges.push_back({100, 3});
   ranges.push_back({103, 2});
-  const Problem both(DType::kBF16, {1, 2, 1, 8}, ranges, ranges);
-  expect_equal_to_reference(GetParam(), 1, both, "many ranges");
+  const Problem queries(DType::kBF16, {1, 1, 1, 8}, ranges, {{0, 100}});
+  expect_equal_to_reference(GetParam(), 1, queries, "many ranges of queries");
   const Problem keys(DType::kF32, {1, 1, 1, 8}, {{0, 60}}, ranges);
   expect_equal_to_reference(GetParam(), 1, keys, "many ranges of keys");
 }
