@@ -117,7 +117,6 @@ foreach(source ${TRIREME_CU_SOURCES})
     COMMENT "nvcc ${name}" VERBATIM)
   list(APPEND objects ${object})
 endforeach()
-find_library(TRIREME_CUDART_STATIC cudart_static PATHS ${TRIREME_CUDA_LIBRARY_FOLDERS} REQUIRED)
 add_library(trireme_gpu_cuda OBJECT ${exclude} ${gpu_sources} ${src}/comm/gpu_channel_nccl.cc
             ${PROJECT_SOURCE_DIR}/kernels/gemm/gemm_cublaslt.cc)
 target_compile_definitions(trireme_gpu_cuda PRIVATE TRIREME_GPU_BACKEND="cuda" TRIREME_GPU_CUBLASLT)

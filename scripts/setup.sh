@@ -78,7 +78,7 @@ fuzz_packages() {
 if $fuzz && ! "$(dirname "${BASH_SOURCE[0]}")/fuzz.sh" --find-clang >/dev/null; then missing+=(clang); fi
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 has_cuda() {
-  command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] || compgen -G "$root/build/cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc" >/dev/null ||
+  nvcc --version >/dev/null 2>&1 || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] || compgen -G "$root/build/cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc" >/dev/null ||
     compgen -G "/opt/nvidia/hpc_sdk/Linux_x86_64/*/cuda/bin/nvcc" >/dev/null
 }
 install_cuda() {
