@@ -8,6 +8,7 @@
 #include <chrono>
 #include <exception>
 #include <thread>
+#include <utility>
 
 #include "comm/gpu_channel.h"
 #include "device/gpu.h"
@@ -73,10 +74,21 @@ const NcclLibrary& library() {
       what, library().error_string(result), library().last_error(comm));
 }
 
-/// Calls of a non-blocking communicator go on behind their return; this waits for them.
+/// Ranks connect when they are in the same place of the program; the slowest has loaded by then.
+constexpr std::chrono::minutes kConnectMax{10};
+
+/// Calls of a non-blocking communicator go on behind their return; this waits for them. A rank that
+/// failed before its call never comes, and would be waited for without end.
 void settle(ncclComm_t comm, ncclResult_t result, std::string_view what) {
+  const auto begin = std::chrono::steady_clock::now();
   while (result == ncclInProgress) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (std::chrono::steady_clock::now() - begin > kConnectMax) {
+      throw EnvironmentError(
+          "NCCL: {}: not done after {} minutes (a rank has failed, or the network between hosts is "
+          "closed). NCCL_DEBUG=INFO tells more; NCCL_SOCKET_IFNAME chooses the network",
+          what, kConnectMax.count());
+    }
     const ncclResult_t asked = library().async_error(comm, &result);
     if (asked != ncclSuccess) fail(comm, asked, what);
   }
@@ -100,7 +112,13 @@ class NcclChannel final : public Communicator {
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
       config.blocking = 0;
       const ncclResult_t result = library().init_rank(&comm_, size(), id, rank(), &config);
-      settle(comm_, result, fmt::format("connecting {} ranks", size()));
+      try {
+        settle(comm_, result, fmt::format("connecting {} ranks", size()));
+      } catch (...) {
+        // The destructor of what was not constructed does not run.
+        if (comm_ != nullptr) library().abort(std::exchange(comm_, nullptr));
+        throw;
+      }
     });
     stream_ = gpu::make_stream();
   }
@@ -174,8 +192,8 @@ class NcclChannel final : public Communicator {
     ncclResult_t result = ncclSuccess;
     library().async_error(comm_, &result);
     if (result == ncclSuccess || result == ncclInProgress) return;
-    library().abort(comm_);
-    fail(std::exchange(comm_, nullptr), result, fmt::format("a transfer on {}", name_));
+    library().abort(std::exchange(comm_, nullptr));
+    fail(nullptr, result, fmt::format("a transfer on {}", name_));
   }
 
   std::unique_ptr<Communicator> group_;

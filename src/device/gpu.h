@@ -52,6 +52,10 @@ void destroy_event(void* event) noexcept;
 void record(void* event, void* stream);
 /// What comes later in `stream` waits for what came before the event's last record.
 void wait(void* stream, void* event);
+/// The caller waits for what came before the event's last record, if there was one.
+void wait_here(void* event);
+/// Whether that is done; does not wait.
+bool finished(void* event);
 
 // Work of a stream, recorded between begin and end in place of being done, and replayed as a whole.
 // While it is recorded nothing may wait for the stream, allocate, or copy from pageable memory:

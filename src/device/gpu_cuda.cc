@@ -138,6 +138,15 @@ void record(void* event, void* stream) {
 void wait(void* stream, void* event) {
   check(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "cudaStreamWaitEvent");
 }
+void wait_here(void* event) {
+  check(cudaEventSynchronize(event_of(event)), "cudaEventSynchronize");
+}
+bool finished(void* event) {
+  const cudaError_t error = cudaEventQuery(event_of(event));
+  if (error == cudaErrorNotReady) return false;
+  check(error, "cudaEventQuery");
+  return true;
+}
 
 void begin_capture(void* stream) {
   check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal),

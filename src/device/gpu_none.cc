@@ -31,6 +31,8 @@ void* make_event() { absent(); }
 void destroy_event(void*) noexcept {}
 void record(void*, void*) { absent(); }
 void wait(void*, void*) { absent(); }
+void wait_here(void*) { absent(); }
+bool finished(void*) { absent(); }
 void begin_capture(void*) { absent(); }
 void* end_capture(void*) { absent(); }
 void abandon_capture(void*) noexcept {}

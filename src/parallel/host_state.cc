@@ -23,24 +23,20 @@ HostState::HostState(Context& context, State state) : context_(context), host_(s
   memory_ = HostBuffer(total);
   std::byte* next = memory_.data();
   for (StateTensor& tensor : host_.tensors) {
-    device_.push_back(std::exchange(tensor.data, next));
+    copies_.push_back({std::exchange(tensor.data, next), next, bytes_of(tensor)});
     next += place(bytes_of(tensor));
   }
 }
 
 void HostState::fetch() {
-  for (std::size_t i = 0; i < device_.size(); ++i) {
-    const StateTensor& tensor = host_.tensors[i];
-    gpu::copy(tensor.data, device_[i], bytes_of(tensor), context_.exec().stream);
-  }
+  for (const Copy& copy : copies_)
+    gpu::copy(copy.host, copy.device, copy.bytes, context_.exec().stream);
   context_.synchronize();
 }
 
 void HostState::store() {
-  for (std::size_t i = 0; i < device_.size(); ++i) {
-    const StateTensor& tensor = host_.tensors[i];
-    gpu::copy(device_[i], tensor.data, bytes_of(tensor), context_.exec().stream);
-  }
+  for (const Copy& copy : copies_)
+    gpu::copy(copy.device, copy.host, copy.bytes, context_.exec().stream);
   context_.synchronize();
 }
 

@@ -14,16 +14,21 @@ class HostState {
   /// The tensors of `state` are the context's device's.
   HostState(Context& context, State state);
 
+  /// A caller may take tensors out of the list or move them in it.
   [[nodiscard]] State& state() { return host_; }
   /// Brings the copies up to date.
   void fetch();
-  /// Gives the device what stands in the copies.
+  /// Gives the device what stands in the copies: zeros, where nobody has written.
   void store();
 
  private:
   Context& context_;
   State host_;
-  std::vector<std::byte*> device_;  // of each tensor; empty on the CPU
+  struct Copy {
+    std::byte *device, *host;
+    std::size_t bytes;
+  };
+  std::vector<Copy> copies_;  // of all tensors that were given; empty on the CPU
   HostBuffer memory_;
 };
 

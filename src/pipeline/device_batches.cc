@@ -1,5 +1,7 @@
 #include "pipeline/device_batches.h"
 
+#include <cstring>
+
 #include "tensor/arena.h"
 #include "tensor/transfer.h"
 
@@ -20,33 +22,42 @@ MicroBatch lay_out(ArenaCursor& arena, const MicroBatch& batch) {
   return copy;
 }
 
-void copy(Context& context, const ConstTensorView& to, const ConstTensorView& from) {
-  if (from.given())
-    gpu::copy(const_cast<std::byte*>(to.data), from.data, from.bytes(), context.exec().stream);
+void fill(const ConstTensorView& to, const ConstTensorView& from) {
+  if (from.given()) std::memcpy(const_cast<std::byte*>(to.data), from.data, from.bytes());
 }
 
 }  // namespace
+
+DeviceBatches::~DeviceBatches() {
+  if (copied_ != nullptr) gpu::destroy_event(copied_);
+}
 
 std::span<const MicroBatch> DeviceBatches::bring(Context& context,
                                                  std::span<const MicroBatch> batches) {
   if (!context.on_gpu()) return batches;
   ArenaCursor measure;
   for (const MicroBatch& batch : batches) lay_out(measure, batch);
+  if (copied_ == nullptr) copied_ = gpu::make_event();
   if (measure.bytes() > memory_.size()) {
     context.synchronize();
     memory_ = Memory();
+    staging_ = PinnedMemory();
     memory_ = Memory(context.device(), measure.bytes());
+    staging_ = PinnedMemory(measure.bytes());
   }
-  ArenaCursor arena(memory_.data());
+  gpu::wait_here(copied_);
+  ArenaCursor host(staging_.data()), device(memory_.data());
   views_.clear();
   for (const MicroBatch& batch : batches) {
-    const MicroBatch view = lay_out(arena, batch);
-    copy(context, view.input_ids, batch.input_ids);
-    copy(context, view.targets, batch.targets);
-    copy(context, view.positions, batch.positions);
-    copy(context, view.first_key, batch.first_key);
-    views_.push_back(view);
+    const MicroBatch staged = lay_out(host, batch);
+    fill(staged.input_ids, batch.input_ids);
+    fill(staged.targets, batch.targets);
+    fill(staged.positions, batch.positions);
+    fill(staged.first_key, batch.first_key);
+    views_.push_back(lay_out(device, batch));
   }
+  gpu::copy(memory_.data(), staging_.data(), measure.bytes(), context.exec().stream);
+  gpu::record(copied_, context.exec().stream);
   return views_;
 }
 

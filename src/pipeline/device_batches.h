@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "device/context.h"
+#include "device/pinned_memory.h"
 #include "pipeline/micro_batch.h"
 #include "tensor/buffer.h"
 
@@ -13,12 +14,18 @@ namespace trireme {
 /// CPU, copies of them on a GPU.
 class DeviceBatches {
  public:
+  DeviceBatches() = default;
+  DeviceBatches(const DeviceBatches&) = delete;
+  DeviceBatches& operator=(const DeviceBatches&) = delete;
+  ~DeviceBatches();
   /// Views that stay valid until the next call. Allocates where a step has more micro-batches, or
   /// larger ones, than any before.
   std::span<const MicroBatch> bring(Context& context, std::span<const MicroBatch> batches);
 
  private:
+  PinnedMemory staging_;
   Memory memory_;
+  void* copied_ = nullptr;  ///< event: staging_ has been read
   std::vector<MicroBatch> views_;
 };
 

@@ -153,9 +153,12 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
                                          {"optimizer", memory.optimizer},
                                          {"activations", memory.activations},
                                          {"buffers", memory.buffers}};
-  const std::int64_t available = runtime.context.on_gpu()
-                                     ? static_cast<std::int64_t>(gpu::free_bytes())
-                                     : memory_bytes_available() / runtime.launch.local_size();
+  // A GPU's memory is taken by now, a host's when it is touched.
+  std::int64_t available = memory_bytes_available() / runtime.launch.local_size();
+  if (runtime.context.on_gpu()) {
+    available = static_cast<std::int64_t>(gpu::free_bytes());
+    for (const MemoryItem& item : items) available += item.bytes;
+  }
   BatchArithmetic batch;
   batch.micro = prepared.run.batch.micro;
   batch.accumulation = prepared.run.batch.accumulation;

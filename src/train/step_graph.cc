@@ -19,6 +19,15 @@ void StepGraph::run(std::int64_t key, const std::function<void()>& work) {
   gpu::replay(graph_, context_.exec().stream);
 }
 
+StepGraph::~StepGraph() {
+  if (graph_ == nullptr) return;
+  try {
+    context_.synchronize();
+  } catch (...) {  // what failed there has been told by who waited for it before
+  }
+  gpu::destroy_graph(graph_);
+}
+
 void StepGraph::record(const std::function<void()>& work) {
   void* stream = context_.exec().stream;
   context_.synchronize();

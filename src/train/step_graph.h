@@ -15,7 +15,7 @@ class StepGraph {
   /// Off: every run is plain, as it is on the CPU, and while ops are traced.
   enum class Mode : std::uint8_t { kAuto, kOff };
   StepGraph(Context& context, Mode mode) : context_(context), mode_(mode) {}
-  ~StepGraph() { forget(); }
+  ~StepGraph();
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
