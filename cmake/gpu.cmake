@@ -17,6 +17,9 @@ function(trireme_link_gpu target)
     endif()
   endif()
   target_link_libraries(${target} PRIVATE trireme_gpu_${backend})
+  if(backend STREQUAL "cuda")  # NCCL and cuBLASLt are opened by name: also those of the toolkit built with
+    set_property(TARGET ${target} APPEND PROPERTY BUILD_RPATH ${TRIREME_CUDA_LIBRARY_FOLDERS})
+  endif()
 endfunction()
 
 file(GLOB TRIREME_CU_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*/*.cu)

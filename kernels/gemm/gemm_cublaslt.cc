@@ -120,7 +120,8 @@ class Plans {
                      static_cast<int>(args.type) * 256 + static_cast<int>(args.c_type),
                      alignment_of(args.a),
                      alignment_of(args.b),
-                     alignment_of(args.c)};
+                     alignment_of(args.c),
+                     alignment_of(args.bias)};
     const auto found = plans_.find(key);
     if (found != plans_.end()) return found->second;
     return plans_.emplace(key, make(args)).first->second;
@@ -128,7 +129,7 @@ class Plans {
   [[nodiscard]] cublasLtHandle_t handle() const { return handle_.get(); }
 
  private:
-  using Key = std::array<std::int64_t, 9>;
+  using Key = std::array<std::int64_t, 10>;
 
   static Layout layout(const GemmGpuArgs& args, DType type, std::int64_t rows,
                        std::int64_t columns) {
@@ -161,6 +162,8 @@ class Plans {
     if (args.bias != nullptr) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_BIAS));
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(args.type)));
+      // The choice looks at how it is aligned; each product sets its own.
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
     }
     plan.a = args.transpose_b ? layout(args, args.type, args.k, args.n)
                               : layout(args, args.type, args.n, args.k);
@@ -195,7 +198,7 @@ class Plans {
                      plan.c.get(), raw, 1, &result, &found);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) return;
     check(args, "choice of a kernel", status);
-    if (found > 0) plan.algorithm = result.algo;
+    if (found > 0 && result.state == CUBLAS_STATUS_SUCCESS) plan.algorithm = result.algo;
   }
 
   LtHandle handle_;

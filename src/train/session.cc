@@ -157,7 +157,7 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
   std::int64_t available = memory_bytes_available() / runtime.launch.local_size();
   if (runtime.context.on_gpu()) {
     available = static_cast<std::int64_t>(gpu::free_bytes());
-    for (const MemoryItem& item : items) available += item.bytes;
+    for (const MemoryItem& item : items) available += item.second;
   }
   BatchArithmetic batch;
   batch.micro = prepared.run.batch.micro;

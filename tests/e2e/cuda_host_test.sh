@@ -65,6 +65,12 @@ on cpu base.json "${part[@]}" --set run.directory=mixed2 --set run.exit_at_step=
 on cuda-host base.json "${part[@]}" --set run.directory=mixed2
 ends_with "a checkpoint of the CPU goes on on the GPU" 0
 close "losses after the other change" mixed2 cpu-llama-fp32 1e-5
+# Weights of another run, the optimizer from its beginning.
+for device in cpu cuda-host; do
+  on $device base.json "${short[@]}" --set precision.compute=fp32 --set run.directory=tuned-$device --set init.weights=cpu-llama-fp32
+  ends_with "weights of another run, $device" 0
+done
+close "losses from another run's weights" tuned-cuda-host tuned-cpu 1e-5
 # Documents masked, two ranks, several micro-batches.
 documents=("${part[@]}" --set data.document_mask=true --set data.mask_eod_loss=true --set batch.micro=1)
 on cpu base.json "${documents[@]}" --set run.directory=masked-cpu

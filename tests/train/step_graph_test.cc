@@ -93,5 +93,21 @@ TEST(StepGraph, an_error_while_recording_is_passed_on) {
   EXPECT_EQ(counted.result(), 2.0F);
 }
 
+/// An error that ends a step also ends its graph, whose stream then refuses to be waited for.
+TEST(StepGraph, its_end_throws_nothing) {
+  Counted counted;
+  if (!counted.context.on_gpu()) GTEST_SKIP() << "the CPU records nothing";
+  void* stream = counted.context.exec().stream;
+  {
+    StepGraph graph(counted.context, StepGraph::Mode::kAuto);
+    for (int i = 0; i < 3; ++i) graph.run(1, [&] { counted.work(); });
+    EXPECT_TRUE(graph.recorded());
+    gpu::begin_capture(stream);
+    EXPECT_THROW(counted.context.synchronize(), InternalError);
+  }
+  gpu::abandon_capture(stream);
+  EXPECT_EQ(counted.result(), 3.0F);
+}
+
 }  // namespace
 }  // namespace trireme

@@ -1,0 +1,73 @@
+#include "parallel/host_state.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "device/gpu.h"
+#include "parallel/param_store.h"
+#include "tensor/transfer.h"
+
+namespace trireme {
+namespace {
+
+/// On the GPU of a program that has one (or its execution on the host), else on the CPU.
+struct Model {
+  Context context;
+  ParamStore store;
+
+  Model()
+      : context({gpu::backend_name() == "none" ? DeviceKind::kCpu : DeviceKind::kCuda, 0}, 1,
+                detect_isa()),
+        store(metas(), DType::kF32, StorePurpose::kTraining, context.device()) {
+    store.initialise(context, 3);
+  }
+  static std::vector<ParamMeta> metas() {
+    std::vector<ParamMeta> params(2);
+    params[0] = {"a", {5, 3}, {InitKind::kNormal, 1}, true, 0, Fuse::kNo, false};
+    params[1] = {"b", {7}, {InitKind::kOnes, 0}, true, 1, Fuse::kNo, false};
+    return params;
+  }
+  std::vector<float> read(ConstTensorView tensor) {
+    std::vector<float> values(static_cast<std::size_t>(tensor.count()));
+    copy_out(context, std::as_writable_bytes(std::span(values)), tensor);
+    return values;
+  }
+};
+
+float* floats(const StateTensor& tensor) { return reinterpret_cast<float*>(tensor.data); }
+
+TEST(HostState, brings_tensors_and_gives_them_back) {
+  Model model;
+  const std::vector<float> before = model.read(model.store.value(0));
+  HostState host(model.context, model.store.state(0, 1));
+  host.fetch();
+  const State& state = host.state();
+  ASSERT_EQ(state.tensors.size(), 6U);
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), floats(state.tensors[0])));
+  floats(state.tensors[1])[6] = 8;
+  host.store();
+  EXPECT_EQ(model.read(model.store.value(0)), before);
+  EXPECT_EQ(model.read(model.store.value(1)), (std::vector<float>{1, 1, 1, 1, 1, 1, 8}));
+}
+
+/// Weights from elsewhere: their reader sees the parameters alone, in an order of its own.
+TEST(HostState, a_caller_may_take_tensors_out_and_move_them) {
+  Model model;
+  HostState host(model.context, model.store.state(0, 1));
+  host.fetch();
+  std::vector<StateTensor>& tensors = host.state().tensors;
+  std::erase_if(tensors, [](const StateTensor& t) { return !t.name.starts_with("parameters/"); });
+  std::reverse(tensors.begin(), tensors.end());
+  ASSERT_EQ(tensors.size(), 2U);
+  std::fill_n(floats(tensors[0]), 7, 2.0F);
+  std::fill_n(floats(tensors[1]), 15, 3.0F);
+  tensors.shrink_to_fit();
+  host.store();
+  EXPECT_EQ(model.read(model.store.value(0)), std::vector<float>(15, 3.0F));
+  EXPECT_EQ(model.read(model.store.value(1)), std::vector<float>(7, 2.0F));
+  EXPECT_EQ(model.read(model.store.exp_avg_sq(0)), std::vector<float>(15, 0.0F));
+}
+
+}  // namespace
+}  // namespace trireme
