@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "comm/communicator.h"
+#include "comm/flight_recorder.h"
 #include "device/context.h"
 
 namespace trireme {
@@ -15,8 +16,9 @@ namespace trireme {
 ///
 /// By NCCL in a program with CUDA (transfers in a stream of their own; sums in NCCL's order, the
 /// same from run to run), by the group itself where GPUs are executed on the host (rank order).
-/// Throws EnvironmentError on every rank where NCCL cannot connect them.
+/// Transfers stand in `recorder` from their start until they are seen to be done, at the latest
+/// when the next one starts. Throws EnvironmentError on every rank where NCCL cannot connect them.
 std::unique_ptr<Communicator> make_gpu_channel(Communicator& group, std::string_view name,
-                                               Context& context);
+                                               Context& context, FlightRecorder& recorder);
 
 }  // namespace trireme

@@ -41,7 +41,7 @@ class HostChannel final : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_gpu_channel(Communicator& group, std::string_view name,
-                                               Context& context) {
+                                               Context& context, FlightRecorder&) {
   return std::make_unique<HostChannel>(group, name, context);
 }
 

@@ -97,8 +97,9 @@ void settle(ncclComm_t comm, ncclResult_t result, std::string_view what) {
 
 class NcclChannel final : public Communicator {
  public:
-  NcclChannel(Communicator& group, std::string_view name, Context& context)
-      : group_(group.channel(name)), name_(name), context_(context) {
+  NcclChannel(Communicator& group, std::string_view name, Context& context,
+              FlightRecorder& recorder)
+      : group_(group.channel(name)), name_(name), context_(context), recorder_(recorder) {
     ncclUniqueId id{};
     run_together(*group_, [&] {
       library();
@@ -152,7 +153,11 @@ class NcclChannel final : public Communicator {
 
   Pending start_all_reduce(std::span<float> values) override {
     if (values.empty() || size() == 1) return {};
+    sweep();
     void* done = take_event();
+    transfers_.push_back(
+        {done,
+         recorder_.begin("all_reduce", static_cast<std::int64_t>(values.size_bytes()), name_)});
     gpu::record(done, context_.exec().stream);
     gpu::wait(stream_, done);
     const ncclResult_t result =
@@ -167,17 +172,39 @@ class NcclChannel final : public Communicator {
     return Pending([this, done] {
       check();
       gpu::wait(context_.exec().stream, done);
-      free_.push_back(done);
+      for (Transfer& transfer : transfers_) transfer.waited |= transfer.done == done;
+      sweep();
     });
   }
 
   std::unique_ptr<Communicator> split(int color) override { return group_->split(color); }
   std::unique_ptr<Communicator> channel(std::string_view name) override {
-    return std::make_unique<NcclChannel>(*group_, name, context_);
+    return std::make_unique<NcclChannel>(*group_, name, context_, recorder_);
   }
   [[nodiscard]] TrafficCounters counters() const override { return counters_; }
 
  private:
+  struct Transfer {
+    void* done;  ///< event
+    std::int64_t sequence;
+    bool waited = false;  ///< the compute stream has been told to
+    bool recorded_end = false;
+  };
+
+  /// Notes what is done by now; its events serve again once nobody will ask for them.
+  void sweep() {
+    for (Transfer& transfer : transfers_) {
+      if (!transfer.recorded_end && gpu::finished(transfer.done)) {
+        recorder_.end(transfer.sequence);
+        transfer.recorded_end = true;
+      }
+    }
+    std::erase_if(transfers_, [&](const Transfer& transfer) {
+      const bool over = transfer.waited && transfer.recorded_end;
+      if (over) free_.push_back(transfer.done);
+      return over;
+    });
+  }
   void* take_event() {
     if (free_.empty()) {
       events_.push_back(gpu::make_event());
@@ -199,6 +226,8 @@ class NcclChannel final : public Communicator {
   std::unique_ptr<Communicator> group_;
   std::string name_;
   Context& context_;
+  FlightRecorder& recorder_;
+  std::vector<Transfer> transfers_;
   ncclComm_t comm_ = nullptr;
   void* stream_ = nullptr;
   std::vector<void*> events_, free_;
@@ -208,8 +237,8 @@ class NcclChannel final : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_gpu_channel(Communicator& group, std::string_view name,
-                                               Context& context) {
-  return std::make_unique<NcclChannel>(group, name, context);
+                                               Context& context, FlightRecorder& recorder) {
+  return std::make_unique<NcclChannel>(group, name, context, recorder);
 }
 
 }  // namespace trireme

@@ -33,6 +33,7 @@ class Launch {
   [[nodiscard]] const std::string& host_name() const { return host_name_; }
   /// Every collective and transfer of this process; empty for ever where it is alone.
   [[nodiscard]] const FlightRecorder& flight_recorder() const { return recorder_; }
+  [[nodiscard]] FlightRecorder& flight_recorder() { return recorder_; }
 
   /// Ends every rank of the job with `code`; does not return, and takes at most 5 s on this rank.
   /// Safe from any thread and during unwinding.

@@ -21,9 +21,10 @@ StageShape stage_shape(const RuntimeOptions& options) {
   return shape;
 }
 
-std::unique_ptr<Communicator> gradient_channel(Communicator& data, Context& context) {
+std::unique_ptr<Communicator> gradient_channel(Communicator& data, Context& context,
+                                               FlightRecorder& recorder) {
   constexpr std::string_view kName = "data.reduce";
-  return context.on_gpu() && data.size() > 1 ? make_gpu_channel(data, kName, context)
+  return context.on_gpu() && data.size() > 1 ? make_gpu_channel(data, kName, context, recorder)
                                              : data.channel(kName);
 }
 
@@ -38,7 +39,7 @@ Runtime::Runtime(Launch& launch_, const RunConfig& config_, const ModelConfig& m
       mesh(options.mesh),
       data(launch.world().split(mesh.group_color(Axis::kData, launch.world().rank()))),
       context(options.device, options.threads, detect_isa()),
-      data_reduce(gradient_channel(*data, context)),
+      data_reduce(gradient_channel(*data, context, launch.flight_recorder())),
       params(declare_params(model)),
       store(params.metas, compute_type(config, options.device.kind),
             options.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference
