@@ -90,6 +90,10 @@ void Stage::begin_step(std::span<const MicroBatch> micro_batches, std::int64_t t
   micro_batches_ = device_batches_.bring(context_, micro_batches);
   target_count_ = target_count;
   gradients_ready_ = gradients_ready;
+  rewind();
+}
+
+void Stage::rewind() {
   clear(context_, loss_sum_.view());
   head_accumulate_ = block_accumulate_ = Accumulate::kNo;
 }

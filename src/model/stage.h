@@ -41,6 +41,8 @@ class Stage final : public StageProgram {
   /// here.
   void begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count,
                   const std::function<void(int)>& gradients_ready);
+  /// The actions of the step begin, once more: sums are set anew.
+  void rewind();
   void forward(int chunk, int micro_batch) override;
   void backward_input(int chunk, int micro_batch) override;
   void backward_weight(int chunk, int micro_batch, Pass pass) override;

@@ -25,6 +25,7 @@ void Step::forward_backward_here(std::span<const MicroBatch> micro_batches,
   runtime_.stage.begin_step(micro_batches, target_count, gradients_ready);
   // The target count enters kernels as a number; all else that changes stands in device memory.
   graph_.run(target_count, [&] {
+    runtime_.stage.rewind();
     {
       const Span span(runtime_.trace, Phase::kOptimizer);
       runtime_.store.clear_gradients(runtime_.context);

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/error.h"
+#include "base/log.h"
 #include "device/gpu.h"
 
 namespace trireme {
@@ -15,7 +17,7 @@ void StepGraph::run(std::int64_t key, const std::function<void()>& work) {
     seen_ = true;
     return;
   }
-  if (graph_ == nullptr) record(work);
+  if (graph_ == nullptr && !record(work)) return work();
   gpu::replay(graph_, context_.exec().stream);
 }
 
@@ -28,18 +30,24 @@ StepGraph::~StepGraph() {
   gpu::destroy_graph(graph_);
 }
 
-void StepGraph::record(const std::function<void()>& work) {
+bool StepGraph::record(const std::function<void()>& work) {
   void* stream = context_.exec().stream;
   context_.synchronize();
   gpu::begin_capture(stream);
   try {
     work();
+    graph_ = gpu::end_capture(stream);
+  } catch (const Error& error) {  // an error of the work itself comes again without the recording
+    gpu::abandon_capture(stream);
+    mode_ = Mode::kOff;
+    log_warning("steps are not replayed as a CUDA graph: {}", error.what());
+    return false;
   } catch (...) {
     gpu::abandon_capture(stream);
     throw;
   }
-  graph_ = gpu::end_capture(stream);
   scratch_ = context_.scratch(0);
+  return true;
 }
 
 void StepGraph::forget() {

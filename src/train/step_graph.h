@@ -21,11 +21,13 @@ class StepGraph {
 
   /// `key`: whatever decides the work beside what stands in device memory. Other work, and scratch
   /// memory that has moved meanwhile, begin anew.
+  /// `work` may be called twice in a run, so it sets what it keeps on the host.
   void run(std::int64_t key, const std::function<void()>& work);
   [[nodiscard]] bool recorded() const { return graph_ != nullptr; }
 
  private:
-  void record(const std::function<void()>& work);
+  /// False where the work cannot be recorded; it is then plain for good.
+  bool record(const std::function<void()>& work);
   void forget();
 
   Context& context_;

@@ -93,6 +93,21 @@ TEST(StepGraph, an_error_while_recording_is_passed_on) {
   EXPECT_EQ(counted.result(), 2.0F);
 }
 
+TEST(StepGraph, work_that_cannot_be_recorded_is_plain_from_then_on) {
+  Counted counted;
+  if (!counted.context.on_gpu()) GTEST_SKIP() << "the CPU records nothing";
+  StepGraph graph(counted.context, StepGraph::Mode::kAuto);
+  for (int i = 1; i <= 4; ++i) {
+    graph.run(1, [&] {
+      counted.work();
+      counted.context.synchronize();  // which a recording refuses
+    });
+    EXPECT_EQ(counted.result(), static_cast<float>(i));
+  }
+  EXPECT_FALSE(graph.recorded());
+  EXPECT_EQ(counted.calls, 5);  // the second run tried both ways
+}
+
 /// An error that ends a step also ends its graph, whose stream then refuses to be waited for.
 TEST(StepGraph, its_end_throws_nothing) {
   Counted counted;
