@@ -121,7 +121,7 @@ class NcclChannel final : public Communicator {
         throw;
       }
     });
-    stream_ = gpu::make_stream();
+    stream_ = gpu::Stream(gpu::make_stream());
   }
   ~NcclChannel() override {
     if (comm_ != nullptr && std::uncaught_exceptions() > 0) {
@@ -134,8 +134,6 @@ class NcclChannel final : public Communicator {
       }
       library().destroy(comm_);
     }
-    for (void* event : events_) gpu::destroy_event(event);
-    if (stream_ != nullptr) gpu::destroy_stream(stream_);
   }
   NcclChannel(const NcclChannel&) = delete;
   NcclChannel& operator=(const NcclChannel&) = delete;
@@ -159,12 +157,12 @@ class NcclChannel final : public Communicator {
         {done,
          recorder_.begin("all_reduce", static_cast<std::int64_t>(values.size_bytes()), name_)});
     gpu::record(done, context_.exec().stream);
-    gpu::wait(stream_, done);
+    gpu::wait(stream_.get(), done);
     const ncclResult_t result =
         library().all_reduce(values.data(), values.data(), values.size(), ncclFloat32, ncclSum,
-                             comm_, static_cast<cudaStream_t>(stream_));
+                             comm_, static_cast<cudaStream_t>(stream_.get()));
     settle(comm_, result, fmt::format("the sum of {} values on {}", values.size(), name_));
-    gpu::record(done, stream_);
+    gpu::record(done, stream_.get());
     ++counters_.transfers;
     // A ring sends each of its two passes' pieces once.
     counters_.bytes_sent +=
@@ -207,8 +205,8 @@ class NcclChannel final : public Communicator {
   }
   void* take_event() {
     if (free_.empty()) {
-      events_.push_back(gpu::make_event());
-      free_.push_back(events_.back());
+      events_.emplace_back(gpu::make_event());
+      free_.push_back(events_.back().get());
     }
     void* event = free_.back();
     free_.pop_back();
@@ -229,8 +227,9 @@ class NcclChannel final : public Communicator {
   FlightRecorder& recorder_;
   std::vector<Transfer> transfers_;
   ncclComm_t comm_ = nullptr;
-  void* stream_ = nullptr;
-  std::vector<void*> events_, free_;
+  gpu::Stream stream_;
+  std::vector<gpu::Event> events_;
+  std::vector<void*> free_;  ///< of events_
   TrafficCounters counters_;
 };
 

@@ -3,7 +3,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "device/gpu.h"
 
@@ -16,20 +15,8 @@ Context::Context(Device device, int threads, Isa isa)
   omp_set_dynamic(0);
   if (!on_gpu()) return;
   gpu::select(device.index);
-  exec_.stream = gpu::make_stream();
-}
-
-Context::Context(Context&& other) noexcept
-    : device_(other.device_),
-      isa_(other.isa_),
-      exec_{other.exec_.threads, std::exchange(other.exec_.stream, nullptr)},
-      scratch_(std::move(other.scratch_)),
-      host_scratch_(std::move(other.host_scratch_)),
-      constants_(std::move(other.constants_)),
-      op_trace_(other.op_trace_) {}
-
-Context::~Context() {
-  if (exec_.stream != nullptr) gpu::destroy_stream(exec_.stream);
+  stream_ = gpu::Stream(gpu::make_stream());
+  exec_.stream = stream_.get();
 }
 
 std::byte* Context::scratch(std::size_t bytes) {

@@ -23,9 +23,8 @@ class Context {
   /// `threads` >= 1 and an instruction set that this CPU has. For a GPU: selects it for the calling
   /// thread and makes the stream that ops run in; ops return before they are done.
   Context(Device device, int threads, Isa isa);
-  Context(Context&& other) noexcept;
+  Context(Context&&) noexcept = default;
   Context& operator=(Context&&) = delete;
-  ~Context();
 
   [[nodiscard]] Device device() const { return device_; }
   [[nodiscard]] bool on_gpu() const { return device_.kind == DeviceKind::kCuda; }
@@ -57,6 +56,7 @@ class Context {
   Memory scratch_;
   HostBuffer host_scratch_;
   std::map<std::string, Memory, std::less<>> constants_;  ///< by content
+  gpu::Stream stream_;                                    ///< that exec_ names
   OpTrace* op_trace_ = nullptr;
 };
 

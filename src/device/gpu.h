@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/unique_handle.h"
+
 namespace trireme::gpu {
 
 /// "cuda", "cuda-host" or "none".
@@ -66,5 +68,18 @@ void* end_capture(void* stream);
 void abandon_capture(void* stream) noexcept;
 void replay(void* graph, void* stream);
 void destroy_graph(void* graph) noexcept;
+
+// Owners of the above.
+template <class T, void (*kDestroy)(T*) noexcept>
+struct HandleTraits {
+  using Raw = T*;
+  static Raw null() { return nullptr; }
+  static void destroy(Raw raw) noexcept { kDestroy(raw); }
+};
+using Bytes = UniqueHandle<HandleTraits<std::byte, release>>;
+using PinnedBytes = UniqueHandle<HandleTraits<std::byte, release_pinned>>;
+using Stream = UniqueHandle<HandleTraits<void, destroy_stream>>;
+using Event = UniqueHandle<HandleTraits<void, destroy_event>>;
+using Graph = UniqueHandle<HandleTraits<void, destroy_graph>>;
 
 }  // namespace trireme::gpu

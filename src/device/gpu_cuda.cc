@@ -30,6 +30,15 @@ std::byte* checked_memory(cudaError_t error, void* memory, std::size_t bytes, co
       cudaGetErrorString(error));
 }
 
+struct MemoryInfo {
+  std::size_t free = 0, total = 0;
+};
+MemoryInfo memory_info() {
+  MemoryInfo memory;
+  check(cudaMemGetInfo(&memory.free, &memory.total), "cudaMemGetInfo");
+  return memory;
+}
+
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
 
@@ -78,15 +87,10 @@ Info info(int index) {
 
 void select(int index) { check(cudaSetDevice(index), "cudaSetDevice"); }
 
-std::size_t free_bytes() {
-  std::size_t free = 0, total = 0;
-  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  return free;
-}
+std::size_t free_bytes() { return memory_info().free; }
 std::size_t used_bytes() {
-  std::size_t free = 0, total = 0;
-  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  return total - free;
+  const MemoryInfo memory = memory_info();
+  return memory.total - memory.free;
 }
 
 std::byte* allocate(std::size_t bytes) {

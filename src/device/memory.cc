@@ -1,7 +1,5 @@
 #include "device/memory.h"
 
-#include "device/gpu.h"
-
 namespace trireme {
 
 Memory::Memory(Device device, std::size_t bytes) {
@@ -11,14 +9,10 @@ Memory::Memory(Device device, std::size_t bytes) {
   }
   if (bytes == 0) return;
   gpu::select(device.index);
-  gpu_ = gpu::allocate(bytes);
+  gpu_ = gpu::Bytes(gpu::allocate(bytes));
   gpu_bytes_ = bytes;
-  gpu::clear(gpu_, bytes, nullptr);
+  gpu::clear(gpu_.get(), bytes, nullptr);
   gpu::synchronize(nullptr);
-}
-
-Memory::~Memory() {
-  if (gpu_ != nullptr) gpu::release(gpu_);
 }
 
 }  // namespace trireme

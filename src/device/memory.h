@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstddef>
-#include <utility>
 
 #include "device/device.h"
+#include "device/gpu.h"
 #include "device/host_memory.h"
 
 namespace trireme {
@@ -14,23 +14,12 @@ class Memory {
   Memory() = default;
   /// Throws EnvironmentError with the size where there is not so much.
   Memory(Device device, std::size_t bytes);
-  Memory(Memory&& other) noexcept
-      : host_(std::move(other.host_)),
-        gpu_(std::exchange(other.gpu_, nullptr)),
-        gpu_bytes_(std::exchange(other.gpu_bytes_, 0)) {}
-  Memory& operator=(Memory&& other) noexcept {
-    std::swap(host_, other.host_);
-    std::swap(gpu_, other.gpu_);
-    std::swap(gpu_bytes_, other.gpu_bytes_);
-    return *this;
-  }
-  ~Memory();
-  [[nodiscard]] std::byte* data() const { return gpu_ != nullptr ? gpu_ : host_.data(); }
-  [[nodiscard]] std::size_t size() const { return gpu_ != nullptr ? gpu_bytes_ : host_.size(); }
+  [[nodiscard]] std::byte* data() const { return gpu_ ? gpu_.get() : host_.data(); }
+  [[nodiscard]] std::size_t size() const { return gpu_ ? gpu_bytes_ : host_.size(); }
 
  private:
   HostBuffer host_;
-  std::byte* gpu_ = nullptr;
+  gpu::Bytes gpu_;
   std::size_t gpu_bytes_ = 0;
 };
 

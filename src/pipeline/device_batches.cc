@@ -28,16 +28,12 @@ void fill(const ConstTensorView& to, const ConstTensorView& from) {
 
 }  // namespace
 
-DeviceBatches::~DeviceBatches() {
-  if (copied_ != nullptr) gpu::destroy_event(copied_);
-}
-
 std::span<const MicroBatch> DeviceBatches::bring(Context& context,
                                                  std::span<const MicroBatch> batches) {
   if (!context.on_gpu()) return batches;
   ArenaCursor measure;
   for (const MicroBatch& batch : batches) lay_out(measure, batch);
-  if (copied_ == nullptr) copied_ = gpu::make_event();
+  if (!copied_) copied_ = gpu::Event(gpu::make_event());
   if (measure.bytes() > memory_.size()) {
     context.synchronize();
     memory_ = Memory();
@@ -45,7 +41,7 @@ std::span<const MicroBatch> DeviceBatches::bring(Context& context,
     memory_ = Memory(context.device(), measure.bytes());
     staging_ = PinnedMemory(measure.bytes());
   }
-  gpu::wait_here(copied_);
+  gpu::wait_here(copied_.get());
   ArenaCursor host(staging_.data()), device(memory_.data());
   views_.clear();
   for (const MicroBatch& batch : batches) {
@@ -57,7 +53,7 @@ std::span<const MicroBatch> DeviceBatches::bring(Context& context,
     views_.push_back(lay_out(device, batch));
   }
   gpu::copy(memory_.data(), staging_.data(), measure.bytes(), context.exec().stream);
-  gpu::record(copied_, context.exec().stream);
+  gpu::record(copied_.get(), context.exec().stream);
   return views_;
 }
 

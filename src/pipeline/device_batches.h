@@ -14,10 +14,6 @@ namespace trireme {
 /// CPU, copies of them on a GPU.
 class DeviceBatches {
  public:
-  DeviceBatches() = default;
-  DeviceBatches(const DeviceBatches&) = delete;
-  DeviceBatches& operator=(const DeviceBatches&) = delete;
-  ~DeviceBatches();
   /// Views that stay valid until the next call. Allocates where a step has more micro-batches, or
   /// larger ones, than any before.
   std::span<const MicroBatch> bring(Context& context, std::span<const MicroBatch> batches);
@@ -25,7 +21,7 @@ class DeviceBatches {
  private:
   PinnedMemory staging_;
   Memory memory_;
-  void* copied_ = nullptr;  ///< event: staging_ has been read
+  gpu::Event copied_;  ///< staging_ has been read
   std::vector<MicroBatch> views_;
 };
 

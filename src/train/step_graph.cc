@@ -1,33 +1,29 @@
 #include "train/step_graph.h"
 
-#include <utility>
-
 #include "base/error.h"
 #include "base/log.h"
-#include "device/gpu.h"
 
 namespace trireme {
 
 void StepGraph::run(std::int64_t key, const std::function<void()>& work) {
   if (!context_.on_gpu() || mode_ == Mode::kOff || context_.op_trace() != nullptr) return work();
-  if (key != key_ || !seen_ || (graph_ != nullptr && scratch_ != context_.scratch(0))) {
+  if (key != key_ || !seen_ || (graph_ && scratch_ != context_.scratch(0))) {
     forget();
     work();
     key_ = key;
     seen_ = true;
     return;
   }
-  if (graph_ == nullptr && !record(work)) return work();
-  gpu::replay(graph_, context_.exec().stream);
+  if (!graph_ && !record(work)) return work();
+  gpu::replay(graph_.get(), context_.exec().stream);
 }
 
 StepGraph::~StepGraph() {
-  if (graph_ == nullptr) return;
+  if (!graph_) return;
   try {
     context_.synchronize();
   } catch (...) {  // what failed there has been told by who waited for it before
   }
-  gpu::destroy_graph(graph_);
 }
 
 bool StepGraph::record(const std::function<void()>& work) {
@@ -36,7 +32,7 @@ bool StepGraph::record(const std::function<void()>& work) {
   gpu::begin_capture(stream);
   try {
     work();
-    graph_ = gpu::end_capture(stream);
+    graph_ = gpu::Graph(gpu::end_capture(stream));
   } catch (const Error& error) {  // an error of the work itself comes again without the recording
     gpu::abandon_capture(stream);
     mode_ = Mode::kOff;
@@ -51,9 +47,9 @@ bool StepGraph::record(const std::function<void()>& work) {
 }
 
 void StepGraph::forget() {
-  if (graph_ == nullptr) return;
-  gpu::synchronize(context_.exec().stream);
-  gpu::destroy_graph(std::exchange(graph_, nullptr));
+  if (!graph_) return;
+  context_.synchronize();
+  graph_.reset();
 }
 
 }  // namespace trireme

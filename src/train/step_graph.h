@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "device/context.h"
+#include "device/gpu.h"
 
 namespace trireme {
 
@@ -23,7 +24,7 @@ class StepGraph {
   /// memory that has moved meanwhile, begin anew.
   /// `work` may be called twice in a run, so it sets what it keeps on the host.
   void run(std::int64_t key, const std::function<void()>& work);
-  [[nodiscard]] bool recorded() const { return graph_ != nullptr; }
+  [[nodiscard]] bool recorded() const { return static_cast<bool>(graph_); }
 
  private:
   /// False where the work cannot be recorded; it is then plain for good.
@@ -32,7 +33,7 @@ class StepGraph {
 
   Context& context_;
   Mode mode_;
-  void* graph_ = nullptr;
+  gpu::Graph graph_;
   const std::byte* scratch_ = nullptr;  ///< that the graph's kernels use
   std::int64_t key_ = 0;
   bool seen_ = false;  ///< `key_` has been run once, so that everything is allocated
