@@ -41,6 +41,26 @@ void cross_entropy_statistics(Context& context, const CrossEntropyStatistics& ar
                              args.logits_TV.as<float>(), args.targets_T.as<std::int32_t>()});
 }
 
+void cross_entropy_merge(Context& context, const CrossEntropyMerge& args) {
+  const OpSpan span(context.op_trace(), "cross_entropy_merge",
+                    {0, bytes_of(args.parts_R3T, args.maximum_T, args.sum_T, args.target_logit_T)});
+  const ArgumentChecker check("cross_entropy_merge");
+  check.rank("parts", args.parts_R3T, 3);
+  const std::int64_t parts = args.parts_R3T.shape[0], tokens = args.parts_R3T.shape[2];
+  const Shape shape_T{tokens};
+  check.tensor("parts", args.parts_R3T, DType::kF32, {parts, 3, tokens});
+  check.that(parts > 0, "parts", "there must be one at least");
+  check.tensor("maximum", args.maximum_T, DType::kF32, shape_T);
+  check.tensor("sum", args.sum_T, DType::kF32, shape_T);
+  check.tensor("target_logit", args.target_logit_T, DType::kF32, shape_T);
+  check.disjoint("maximum", args.maximum_T, "parts", args.parts_R3T);
+  check.disjoint("sum", args.sum_T, "parts", args.parts_R3T);
+  check.disjoint("target_logit", args.target_logit_T, "parts", args.parts_R3T);
+  table(context).merge({context.exec(), tokens, parts, args.maximum_T.as<float>(),
+                        args.sum_T.as<float>(), args.target_logit_T.as<float>(),
+                        args.parts_R3T.as<float>()});
+}
+
 void cross_entropy_finish(Context& context, const CrossEntropyFinish& args) {
   const OpSpan span(context.op_trace(), "cross_entropy_finish",
                     {0, args.dlogits_TV.given() ? bytes_of(args.dlogits_TV, args.logits_TV)

@@ -1,7 +1,7 @@
 #pragma once
-// The loss on a chunk of tokens whose logits exist only for the moment, in three ops so that the
-// vocabulary may be cut: local statistics, a reduction of two floats for each token elsewhere, then
-// loss and gradient.
+// The loss on a chunk of tokens whose logits exist only for the moment, in ops that let the
+// vocabulary be cut: statistics of a part, merged over parts once they have been brought together,
+// then loss and gradient of a part.
 
 #include "device/context.h"
 #include "tensor/tensor_view.h"
@@ -18,6 +18,7 @@ struct VocabularyPart {
 /// target_logit[t] = logits[t, target[t]] where this part holds it, else 0
 ///
 ///   maximum, sum, target_logit [T] f32;  logits [T, V] f32;  targets [T] i32, -1 = not counted
+/// Without a column, or where all are -inf, maximum is -inf and sum 0. A NaN makes sum NaN.
 /// Deterministic, the same bits for any thread count.
 struct CrossEntropyStatistics {
   TensorView maximum_T, sum_T, target_logit_T;
@@ -25,6 +26,19 @@ struct CrossEntropyStatistics {
   VocabularyPart part;
 };
 void cross_entropy_statistics(Context& context, const CrossEntropyStatistics& args);
+
+/// The statistics of the whole vocabulary from those of its R parts:
+///   maximum[t] = max_r maximum[r,t];  sum[t] = sum_r sum[r,t] exp(maximum[r,t] - maximum[t]);
+///   target_logit[t] = sum_r target_logit[r,t], as one part holds it; sums in order of r
+///
+///   maximum, sum, target_logit [T] f32, no byte of them in parts;  parts [R, 3, T] f32, of each
+///   part maximum, sum and target_logit in this order; R >= 1
+/// One part is copied. Deterministic, the same bits for any thread count.
+struct CrossEntropyMerge {
+  TensorView maximum_T, sum_T, target_logit_T;
+  ConstTensorView parts_R3T;
+};
+void cross_entropy_merge(Context& context, const CrossEntropyMerge& args);
 
 /// loss[t] = maximum + log(sum) - target_logit, 0 where the target is -1;
 /// dlogits[t,v] = (exp(logits - maximum) / sum - [v = target]) * scale, 0 where the target is -1

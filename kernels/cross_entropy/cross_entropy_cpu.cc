@@ -5,7 +5,7 @@
 namespace trireme::TRIREME_ISA {
 namespace {
 
-constexpr float kInfinity = __builtin_inff();
+constexpr float kInfinity = __builtin_inff(), kLowest = -__FLT_MAX__;
 constexpr std::int64_t kWorkPerExp = 4;
 
 /// The column of a token's target, or -1 where it stands in another part or is not counted.
@@ -50,17 +50,43 @@ float row_sum(const float* logits, std::int64_t valid, float maximum) {
 
 void statistics(const CrossEntropyStatisticsArgs& args) {
   const CrossEntropyRows& rows = args.rows;
+  parallel_ranges(args.exec, rows.tokens, rows.valid * kWorkPerExp,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t t = begin; t < end; ++t) {
+                      const float* logits = args.logits + t * rows.columns;
+                      const float maximum = row_maximum(logits, rows.valid);
+                      const std::int64_t column = target_column(rows, args.targets[t]);
+                      args.maximum[t] = maximum;
+                      // Where all is -inf, every exponential is to be 0, not NaN; where NaN stands
+                      // beside it, not 0.
+                      const float base = maximum == -kInfinity ? kLowest : maximum;
+                      args.sum[t] = row_sum(logits, rows.valid, base);
+                      args.target_logit[t] = column < 0 ? 0.0F : logits[column];
+                    }
+                  });
+}
+
+void merge(const CrossEntropyMergeArgs& args) {
+  const std::int64_t stride = 3 * args.tokens;
+  const float *sums = args.parts + args.tokens, *target_logits = sums + args.tokens;
   parallel_ranges(
-      args.exec, rows.tokens, rows.valid * kWorkPerExp, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t t = begin; t < end; ++t) {
-          const float* logits = args.logits + t * rows.columns;
-          const float maximum = row_maximum(logits, rows.valid);
-          const std::int64_t column = target_column(rows, args.targets[t]);
-          args.maximum[t] = maximum;
-          // A part without a finite entry adds nothing to the sum over all parts.
-          args.sum[t] = maximum == -kInfinity ? 0.0F : row_sum(logits, rows.valid, maximum);
-          args.target_logit[t] = column < 0 ? 0.0F : logits[column];
-        }
+      args.exec, args.tokens, args.part_count * kWorkPerExp,
+      [&](std::int64_t begin, std::int64_t end) {
+        for_each_vector(begin, end, [&](std::int64_t t, auto lanes) {
+          F32 maximum = F32::load(args.parts + t, lanes);
+          for (std::int64_t r = 1; r < args.part_count; ++r)
+            maximum = max(F32::load(args.parts + r * stride + t, lanes), maximum);
+          const F32 base = max(maximum, F32::broadcast(kLowest));
+          F32 sum = F32::zero(), target_logit = F32::zero();
+          for (std::int64_t r = 0; r < args.part_count; ++r) {
+            const F32 weight = exp(F32::load(args.parts + r * stride + t, lanes) - base);
+            sum = sum + F32::load(sums + r * stride + t, lanes) * weight;
+            target_logit = target_logit + F32::load(target_logits + r * stride + t, lanes);
+          }
+          maximum.store(args.maximum + t, lanes);
+          sum.store(args.sum + t, lanes);
+          target_logit.store(args.target_logit + t, lanes);
+        });
       });
 }
 
@@ -124,6 +150,6 @@ void gradient(const CrossEntropyGradientArgs& args) {
 
 }  // namespace
 
-const CrossEntropyKernels cross_entropy_cpu = {statistics, loss, gradient};
+const CrossEntropyKernels cross_entropy_cpu = {statistics, merge, loss, gradient};
 
 }  // namespace trireme::TRIREME_ISA

@@ -102,9 +102,27 @@ __global__ void __launch_bounds__(kThreads) statistics_kernel(CrossEntropyStatis
   args.target_logit[t] = column < 0 ? 0.0F : row[column];
 }
 
-constexpr int kLossThreads = 256;
-__global__ void __launch_bounds__(kLossThreads) loss_kernel(CrossEntropyLossArgs args) {
-  const std::int64_t t = std::int64_t{blockIdx.x} * kLossThreads + threadIdx.x;
+constexpr int kTokenThreads = 256;  // of kernels in which a thread takes one token
+__global__ void __launch_bounds__(kTokenThreads) merge_kernel(CrossEntropyMergeArgs args) {
+  const std::int64_t t = std::int64_t{blockIdx.x} * kTokenThreads + threadIdx.x;
+  if (t >= args.tokens) return;
+  const float* part = args.parts + t;
+  float maximum = part[0];
+  for (std::int64_t r = 1; r < args.part_count; ++r)
+    maximum = fmaxf(maximum, part[3 * r * args.tokens]);
+  const float base = Running::base_of(maximum);
+  float sum = 0, target_logit = 0;
+  for (std::int64_t r = 0; r < args.part_count; ++r, part += 3 * args.tokens) {
+    sum += part[args.tokens] * expf(part[0] - base);
+    target_logit += part[2 * args.tokens];
+  }
+  args.maximum[t] = maximum;
+  args.sum[t] = sum;
+  args.target_logit[t] = target_logit;
+}
+
+__global__ void __launch_bounds__(kTokenThreads) loss_kernel(CrossEntropyLossArgs args) {
+  const std::int64_t t = std::int64_t{blockIdx.x} * kTokenThreads + threadIdx.x;
   if (t >= args.tokens) return;
   const float loss = args.maximum[t] - args.target_logit[t] + logf(args.sum[t]);
   args.loss[t] = args.targets[t] < 0 ? 0.0F : loss;
@@ -173,14 +191,23 @@ void statistics(const CrossEntropyStatisticsArgs& args) {
               "cross_entropy_statistics");
 }
 
-void loss(const CrossEntropyLossArgs& args) {
+template <class Args>
+void launch_tokens(void (*kernel)(Args), const Args& args, const char* name) {
   if (args.tokens == 0) return;
-  launch(loss_kernel,
-         {.grid = static_cast<unsigned>(blocks_for(args.tokens, kLossThreads)),
-          .block = kLossThreads,
+  launch(kernel,
+         {.grid = static_cast<unsigned>(blocks_for(args.tokens, kTokenThreads)),
+          .block = kTokenThreads,
           .stream = stream_of(args.exec),
-          .name = "cross_entropy_loss"},
+          .name = name},
          args);
+}
+
+void merge(const CrossEntropyMergeArgs& args) {
+  launch_tokens(merge_kernel, args, "cross_entropy_merge");
+}
+
+void loss(const CrossEntropyLossArgs& args) {
+  launch_tokens(loss_kernel, args, "cross_entropy_loss");
 }
 
 void gradient(const CrossEntropyGradientArgs& args) {
@@ -193,6 +220,6 @@ void gradient(const CrossEntropyGradientArgs& args) {
 
 }  // namespace
 
-const CrossEntropyKernels cross_entropy_cuda = {statistics, loss, gradient};
+const CrossEntropyKernels cross_entropy_cuda = {statistics, merge, loss, gradient};
 
 }  // namespace trireme::cuda

@@ -21,6 +21,14 @@ struct CrossEntropyStatisticsArgs {
   const std::int32_t* targets;
 };
 
+/// parts is [part_count][3][tokens].
+struct CrossEntropyMergeArgs {
+  Exec exec;
+  std::int64_t tokens, part_count;
+  float *maximum, *sum, *target_logit;
+  const float* parts;
+};
+
 struct CrossEntropyLossArgs {
   Exec exec;
   std::int64_t tokens;
@@ -41,6 +49,7 @@ struct CrossEntropyGradientArgs {
 
 struct CrossEntropyKernels {
   void (*statistics)(const CrossEntropyStatisticsArgs&);
+  void (*merge)(const CrossEntropyMergeArgs&);
   void (*loss)(const CrossEntropyLossArgs&);
   void (*gradient)(const CrossEntropyGradientArgs&);
 };

@@ -8,24 +8,33 @@ namespace trireme {
 /// out[t, c] = table[ids[t], c] (+ position_table[positions[t], c])
 ///
 ///   out             [T, C]  f32|bf16
-///   ids, positions  [T]     i32, checked by the loader: 0 <= id < V. Another one is refused on the
-///                           CPU; a GPU makes the token's row of out NaN, so that the loss says it
+///   ids, positions  [T]     i32, checked by the loader: 0 <= id < vocabulary. Another one is
+///                           refused on the CPU; a GPU makes the token's row of out NaN, so that
+///                           the loss says it
 ///   table           [V, C]  as out
 ///   position_table  [P, C]  as out; not given where positions enter elsewhere (RoPE)
-/// Deterministic. The sum of two bf16 values is rounded once.
+/// The table may be a part of the vocabulary, its rows first_row .. first_row + V - 1. A token
+/// whose id stands in another part gets zeros, without its position's row, so that the sum over
+/// parts in any order is what the whole gives. V may be 0; rows that pad a part are not among the
+/// V. Deterministic. The sum of two bf16 values is rounded once.
 struct EmbeddingForward {
   TensorView out_TC;
   ConstTensorView ids_T, table_VC;
   ConstTensorView positions_T = {}, position_table_PC = {};
+  std::int64_t first_row = 0;
+  std::int64_t vocabulary = 0;  ///< 0: V, the table is the whole
 };
 void embedding_forward(Context& context, const EmbeddingForward& args);
 
-/// dtable[ids[t], c] += dout[t, c], for each row in ascending t.
+/// dtable[ids[t] - first_row, c] += dout[t, c], for each row in ascending t; ids of other parts of
+/// the vocabulary (as above) add nothing.
 ///
 ///   dtable [V, C] f32;  ids [T] i32;  dout [T, C] f32|bf16
-/// Deterministic for any number of threads, the same bits on every device: rows, not tokens, are
-/// shared out. An id outside is refused on the CPU and skipped on a GPU.
+/// Deterministic for any number of threads, the same bits on every device and in every part: rows,
+/// not tokens, are shared out. An id outside the vocabulary is refused on the CPU and skipped on a
+/// GPU.
 void embedding_backward(Context& context, TensorView dtable_VC, ConstTensorView ids_T,
-                        ConstTensorView dout_TC);
+                        ConstTensorView dout_TC, std::int64_t first_row = 0,
+                        std::int64_t vocabulary = 0);
 
 }  // namespace trireme

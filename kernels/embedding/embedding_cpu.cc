@@ -11,7 +11,13 @@ void forward_of(const EmbeddingForwardArgs& args) {
   parallel_ranges(args.exec, args.tokens, n, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       T* out = static_cast<T*>(args.out) + t * n;
-      const T* row = static_cast<const T*>(args.table) + args.ids[t] * n;
+      const std::int64_t index = args.ids[t] - args.first_row;
+      if (index < 0 || index >= args.rows) {
+        for_each_vector(0, n,
+                        [&](std::int64_t c, auto lanes) { F32::zero().store(out + c, lanes); });
+        continue;
+      }
+      const T* row = static_cast<const T*>(args.table) + index * n;
       if (args.positions == nullptr) {
         __builtin_memcpy(out, row, static_cast<std::size_t>(n) * sizeof(T));
         continue;
@@ -37,8 +43,9 @@ void backward_of(const EmbeddingBackwardArgs& args) {
   const int pieces = piece_count(args.exec.threads, args.tokens, n);
   parallel_pieces(pieces, pieces, [&](int piece, std::int64_t, std::int64_t) {
     for (std::int64_t t = 0; t < args.tokens; ++t) {
-      if (args.ids[t] % pieces != piece) continue;
-      float* row = args.dtable + args.ids[t] * n;
+      const std::int64_t index = args.ids[t] - args.first_row;
+      if (index < 0 || index >= args.rows || index % pieces != piece) continue;
+      float* row = args.dtable + index * n;
       const T* d = static_cast<const T*>(args.dout) + t * n;
       for_each_vector(0, n, [&](std::int64_t c, auto lanes) {
         (F32::load(row + c, lanes) + F32::load(d + c, lanes)).store(row + c, lanes);

@@ -41,9 +41,11 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(EmbeddingForwardArgs 
   if (t >= args.tokens) return;
   const std::int64_t id = args.ids[t];
   const std::int64_t position = args.positions == nullptr ? 0 : args.positions[t];
-  const bool valid = id >= 0 && id < args.rows && position >= 0 &&
+  const bool valid = id >= 0 && id < args.vocabulary && position >= 0 &&
                      (args.positions == nullptr || position < args.position_rows);
-  const T* row = static_cast<const T*>(args.table) + id * args.channels;
+  const std::int64_t index = id - args.first_row;
+  const bool held = valid && index >= 0 && index < args.rows;
+  const T* row = static_cast<const T*>(args.table) + index * args.channels;
   const T* other = static_cast<const T*>(args.position_table) + position * args.channels;
   T* out = static_cast<T*>(args.out) + t * args.channels;
   const std::int64_t lane_column = first + threadIdx.x % 32 * kCount;
@@ -51,15 +53,16 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(EmbeddingForwardArgs 
 #pragma unroll
   for (int d = 0; d < kForwardDepth; ++d) {
     const std::int64_t column = lane_column + d * 32 * kCount;
-    if (valid && column < args.channels) values[d] = load<kCount>(row + column);
+    if (held && column < args.channels) values[d] = load<kCount>(row + column);
   }
 #pragma unroll
   for (int d = 0; d < kForwardDepth; ++d) {
     const std::int64_t column = lane_column + d * 32 * kCount;
     if (column >= args.channels) break;
-    if (!valid) {
+    if (!held) {
+      const T all = from_float<T>(valid ? 0.0F : NAN);
 #pragma unroll
-      for (int k = 0; k < kCount; ++k) values[d].at[k] = from_float<T>(NAN);
+      for (int k = 0; k < kCount; ++k) values[d].at[k] = all;
     } else if (args.positions != nullptr) {
       const auto added = load<kCount>(other + column);
 #pragma unroll
@@ -92,7 +95,7 @@ void forward(const EmbeddingForwardArgs& args) {
 struct Lists {
   std::int32_t* count;      ///< [V] tokens of a row; behind it, of all rows that have a list
   std::int32_t* begin;      ///< [V] of a row's list
-  std::int32_t* arrival;    ///< of a token among those of its row; -1 for an id outside
+  std::int32_t* arrival;    ///< of a token among those of its row; -1 for an id in none
   std::int32_t* arrived;    ///< the lists by arrival
   std::int32_t* ascending;  ///< the lists in ascending order
   /// Of the first token of a row its list, of others nothing.
@@ -126,11 +129,16 @@ __device__ __forceinline__ std::int64_t thread_of_grid() {
   return std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
 }
 
+/// Outside [0, rows) where the token's id stands in another part of the vocabulary.
+__device__ __forceinline__ std::int64_t row_of(const EmbeddingBackwardArgs& args, std::int64_t t) {
+  return args.ids[t] - args.first_row;
+}
+
 __global__ void __launch_bounds__(kThreads) count_kernel(EmbeddingBackwardArgs args, Lists lists) {
   const std::int64_t t = thread_of_grid();
   if (t >= args.tokens) return;
-  const std::int32_t id = args.ids[t];
-  lists.arrival[t] = id >= 0 && id < args.rows ? atomicAdd(&lists.count[id], 1) : -1;
+  const std::int64_t row = row_of(args, t);
+  lists.arrival[t] = row >= 0 && row < args.rows ? atomicAdd(&lists.count[row], 1) : -1;
 }
 
 __global__ void __launch_bounds__(kThreads) begin_kernel(EmbeddingBackwardArgs args, Lists lists) {
@@ -153,7 +161,7 @@ __global__ void __launch_bounds__(kThreads)
     arrived_kernel(EmbeddingBackwardArgs args, Lists lists) {
   const std::int64_t t = thread_of_grid();
   if (t >= args.tokens || lists.arrival[t] < 0) return;
-  lists.arrived[lists.begin[args.ids[t]] + lists.arrival[t]] = static_cast<std::int32_t>(t);
+  lists.arrived[lists.begin[row_of(args, t)] + lists.arrival[t]] = static_cast<std::int32_t>(t);
 }
 
 /// A token counts those of its row before it. For a row of n tokens that is n^2 comparisons by n
@@ -164,7 +172,8 @@ __global__ void __launch_bounds__(kThreads)
   if (t >= args.tokens) return;
   lists.list[t] = {0, 0};
   if (lists.arrival[t] < 0) return;
-  const std::int32_t begin = lists.begin[args.ids[t]], count = lists.count[args.ids[t]];
+  const std::int64_t row = row_of(args, t);
+  const std::int32_t begin = lists.begin[row], count = lists.count[row];
   std::int32_t rank = 0;
 #pragma unroll 4
   for (std::int32_t i = 0; i < count; ++i) rank += lists.arrived[begin + i] < t ? 1 : 0;
@@ -185,13 +194,13 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks<T>)
   const auto [t, first] = share_of_warp(32 * kCount, args.channels);
   if (t >= args.tokens) return;
   const Lists::List list = lists.list[t];
-  const std::int64_t id = args.ids[t];
+  const std::int64_t index = row_of(args, t);
   if (list.count == 0) return;
   const auto lane = static_cast<int>(threadIdx.x % 32);
   const std::int64_t column = first + lane * kCount;
   const bool valid = column < args.channels;
   const T* dout = static_cast<const T*>(args.dout) + column;
-  float* row = args.dtable + id * args.channels + column;
+  float* row = args.dtable + index * args.channels + column;
   Vector<float, kSums> sums[kCount / kSums] = {};
 #pragma unroll
   for (int s = 0; s < kCount / kSums; ++s) {

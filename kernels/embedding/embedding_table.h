@@ -8,7 +8,8 @@
 
 namespace trireme {
 
-/// positions and position_table are null where positions enter elsewhere.
+/// positions and position_table are null where positions enter elsewhere. The table holds the rows
+/// first_row .. first_row + rows - 1 of the vocabulary.
 struct EmbeddingForwardArgs {
   Exec exec;
   void* out;
@@ -17,6 +18,7 @@ struct EmbeddingForwardArgs {
   const std::int32_t* positions;
   const void* position_table;
   std::int64_t tokens, channels, rows, position_rows;  ///< rows of the tables
+  std::int64_t first_row, vocabulary;
   DType dtype;
 };
 
@@ -25,7 +27,7 @@ struct EmbeddingBackwardArgs {
   float* dtable;
   const std::int32_t* ids;
   const void* dout;
-  std::int64_t tokens, channels, rows;
+  std::int64_t tokens, channels, rows, first_row;
   DType dout_type;
   std::byte* scratch;
 };

@@ -167,6 +167,17 @@ std::function<void(Context&)> cross_entropy_statistics_of(Operands& operands) {
   };
 }
 
+/// Of a vocabulary cut in eight.
+std::function<void(Context&)> cross_entropy_merge_of(Operands& operands) {
+  const std::int64_t rows = operands.size.rows();
+  CrossEntropyMerge args;
+  args.maximum_T = operands.f32({rows});
+  args.sum_T = operands.f32({rows});
+  args.target_logit_T = operands.f32({rows});
+  args.parts_R3T = operands.f32({8, 3, rows});
+  return [args](Context& context) { cross_entropy_merge(context, args); };
+}
+
 std::function<void(Context&)> cross_entropy_finish_of(Operands& operands) {
   const CrossEntropyStatistics before = statistics_args(operands);
   Context context(bench_device(), 1, detect_isa());
@@ -201,6 +212,7 @@ void add_token_ops() {
   add_op("embedding_forward", kBothTypes, embedding_forward_of);
   add_op("embedding_backward", kBothTypes, embedding_backward_of);
   add_op("cross_entropy_statistics", kOnlyF32, cross_entropy_statistics_of);
+  add_op("cross_entropy_merge", kOnlyF32, cross_entropy_merge_of);
   add_op("cross_entropy_finish", kBothTypes, cross_entropy_finish_of);
 }
 

@@ -99,46 +99,130 @@ TEST_P(CrossEntropy, equals_the_reference_at_odd_sizes_with_the_same_bits_for_an
   }
 }
 
-TEST_P(CrossEntropy, two_parts_of_the_vocabulary_give_what_the_whole_gives) {
-  Context context = test_context(GetParam(), 2);
-  const std::int64_t tokens = 20, vocabulary = 101, cut = 64;
-  const TestTensor logits = TestTensor::random(DType::kF32, {tokens, vocabulary}, 1, 3);
-  const TestTensor targets = random_targets(tokens, vocabulary);
-  const auto columns = [&](std::int64_t begin, std::int64_t count) {
-    TestTensor part(DType::kF32, {tokens, 128});  // padded
-    const auto values = logits.values();
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      for (std::int64_t v = 0; v < count; ++v) {
-        part.set(t * 128 + v, values[static_cast<std::size_t>(t * vocabulary + begin + v)]);
+/// Columns [first, first + count) of logits, and padding.
+TestTensor padded_columns(const TestTensor& logits, const VocabularyPart& part,
+                          std::int64_t columns) {
+  const std::int64_t tokens = logits.shape()[0], vocabulary = logits.shape()[1];
+  TestTensor padded = TestTensor::random(DType::kF32, {tokens, columns}, 5, 100);
+  const auto values = logits.values();
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    for (std::int64_t v = 0; v < part.valid; ++v) {
+      padded.set(t * columns + v,
+                 values[static_cast<std::size_t>(t * vocabulary + part.first + v)]);
+    }
+  }
+  return padded;
+}
+
+/// [R, 3, T], as ranks bring theirs together.
+TestTensor joined(const std::vector<Statistics>& parts) {
+  const std::int64_t tokens = parts[0].maximum.shape()[0];
+  TestTensor joined(DType::kF32, {static_cast<std::int64_t>(parts.size()), 3, tokens});
+  std::int64_t at = 0;
+  for (const Statistics& part : parts) {
+    for (const TestTensor* row : {&part.maximum, &part.sum, &part.target_logit}) {
+      for (const double value : row->values()) joined.set(at++, value);
+    }
+  }
+  return joined;
+}
+
+Statistics merge(Context& context, const TestTensor& parts) {
+  const Shape shape{parts.shape()[2]};
+  Statistics s{TestTensor(DType::kF32, shape), TestTensor(DType::kF32, shape),
+               TestTensor(DType::kF32, shape)};
+  cross_entropy_merge(context, {s.maximum, s.sum, s.target_logit, parts});
+  return s;
+}
+
+TEST_P(CrossEntropy, the_parts_of_a_vocabulary_merged_give_what_the_whole_gives) {
+  const std::int64_t vocabulary = 101;
+  for (const std::int64_t tokens : {1, 20, 300}) {
+    const TestTensor logits = TestTensor::random(DType::kF32, {tokens, vocabulary}, 1, 3);
+    const TestTensor targets = random_targets(tokens, vocabulary);
+    const auto expected =
+        reference::cross_entropy({logits.values(), vocabulary, 0, vocabulary, targets.values()});
+    for (const std::vector<std::int64_t>& sizes :
+         {std::vector<std::int64_t>{101}, {64, 37}, {50, 1, 50}, {0, 101, 0}}) {
+      std::string sums;
+      for (const int threads : {1, 2, 3}) {
+        Context context = test_context(GetParam(), threads);
+        std::vector<VocabularyPart> parts;
+        std::vector<TestTensor> columns;
+        std::vector<Statistics> statistics;
+        std::int64_t first = 0;
+        for (const std::int64_t size : sizes) {
+          parts.push_back({first, size});
+          columns.push_back(padded_columns(logits, parts.back(), 128));
+          statistics.push_back(statistics_of(context, columns.back(), targets, parts.back()));
+          first += size;
+        }
+        const Statistics whole = merge(context, joined(statistics));
+        expect_close(whole.maximum.values(), expected.maximum, {0}, "maximum");
+        expect_close(whole.sum.values(), expected.sum, {1e-6}, "sum");
+        expect_close(whole.target_logit.values(), expected.target_logit, {0}, "target_logit");
+        if (threads == 1) sums = whole.sum.bits();
+        EXPECT_EQ(whole.sum.bits(), sums);
+        if (sizes.size() == 1) {
+          EXPECT_EQ(sums, statistics[0].sum.bits());
+        }
+        for (std::size_t r = 0; r < parts.size(); ++r) {
+          TestTensor loss(DType::kF32, {tokens}), dlogits(DType::kF32, {tokens, 128});
+          cross_entropy_finish(context, {loss, dlogits, columns[r], whole.maximum, whole.sum,
+                                         whole.target_logit, targets, parts[r], 1});
+          expect_close(loss.values(), expected.loss, {1e-6, 1e-6}, "loss");
+          const auto actual = dlogits.values();
+          for (std::int64_t i = 0; i < tokens * 128; ++i) {
+            const std::int64_t t = i / 128, v = i % 128;
+            const auto at = static_cast<std::size_t>(t * vocabulary + parts[r].first + v);
+            const double value = v < parts[r].valid ? expected.dlogits[at] : 0;
+            ASSERT_NEAR(actual[static_cast<std::size_t>(i)], value, v < parts[r].valid ? 1e-6 : 0);
+          }
+        }
       }
     }
-    return part;
-  };
-  const TestTensor low = columns(0, cut), high = columns(cut, vocabulary - cut);
-  const VocabularyPart low_part{0, cut}, high_part{cut, vocabulary - cut};
-  Statistics whole = statistics_of(context, low, targets, low_part);
-  const Statistics other = statistics_of(context, high, targets, high_part);
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    const auto at = static_cast<std::size_t>(t);
-    const double a = whole.maximum.values()[at], b = other.maximum.values()[at], m = std::max(a, b);
-    const double sum =
-        whole.sum.values()[at] * std::exp(a - m) + other.sum.values()[at] * std::exp(b - m);
-    whole.target_logit.set(t, whole.target_logit.values()[at] + other.target_logit.values()[at]);
-    whole.sum.set(t, sum);
-    whole.maximum.set(t, m);
   }
-  const auto expected =
-      reference::cross_entropy({logits.values(), vocabulary, 0, vocabulary, targets.values()});
-  TestTensor loss(DType::kF32, {tokens}), dlogits(DType::kF32, {tokens, 128});
-  cross_entropy_finish(context, {loss, dlogits, high, whole.maximum, whole.sum, whole.target_logit,
-                                 targets, high_part, 1});
-  expect_close(loss.values(), expected.loss, {1e-6, 1e-6}, "loss");
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    for (std::int64_t v = 0; v < vocabulary - cut; ++v) {
-      ASSERT_NEAR(dlogits.values()[static_cast<std::size_t>(t * 128 + v)],
-                  expected.dlogits[static_cast<std::size_t>(t * vocabulary + cut + v)], 1e-6);
+}
+
+TEST_P(CrossEntropy, merging_by_hand) {
+  Context context = test_context(GetParam());
+  // Of the tokens: weights 1 and 1/2; a part without columns; parts without columns alone.
+  const Statistics s =
+      merge(context, TestTensor::of(DType::kF32, {2, 3, 3},
+                                    {5, -kInfinity, -kInfinity, 4, 0, 0, 7, 0, 0,  //
+                                     5 - std::log(2.0), 3, -kInfinity, 6, 2, 0, 0, 2.5, 0}));
+  expect_close(s.maximum.values(), {5, 3, -kInfinity}, {0}, "maximum");
+  expect_close(s.sum.values(), {7, 2, 0}, {1e-6}, "sum");
+  expect_close(s.target_logit.values(), {7, 2.5, 0}, {0}, "target_logit");
+}
+
+TEST_P(CrossEntropy, a_part_that_is_not_finite_is_seen_in_the_loss_of_the_whole) {
+  Context context = test_context(GetParam());
+  const TestTensor good = TestTensor::random(DType::kF32, {1, 40}, 1);
+  const TestTensor targets = TestTensor::of(DType::kI32, {1}, {3});
+  for (const double bad : {std::nan(""), kInfinity}) {
+    for (const bool everywhere : {false, true}) {
+      TestTensor logits = good;
+      for (std::int64_t v = 0; v < 40; ++v)
+        if (everywhere || v == 33) logits.set(v, bad);
+      const Statistics s =
+          merge(context, joined({statistics_of(context, good, targets, {0, 40}),
+                                 statistics_of(context, logits, targets, {40, 40})}));
+      TestTensor loss(DType::kF32, {1});
+      cross_entropy_finish(context,
+                           {loss, {}, {}, s.maximum, s.sum, s.target_logit, targets, {0, 40}, 1});
+      EXPECT_FALSE(std::isfinite(loss.values()[0])) << bad << " " << everywhere;
     }
   }
+}
+
+TEST_P(CrossEntropy, merging_has_the_same_bits_in_every_order) {
+  TestTensor parts = TestTensor::random(DType::kF32, {5, 3, 300}, 1, 3);
+  expect_same_bits([&] {
+    Context context = test_context(GetParam());
+    const Statistics s = merge(context, parts);
+    return s.maximum.bits() + s.sum.bits() + s.target_logit.bits();
+  });
 }
 
 TEST_P(CrossEntropy, a_part_without_entries_adds_nothing) {
@@ -272,6 +356,20 @@ TEST_P(CrossEntropy, wrong_operands_are_refused_by_name) {
         cross_entropy_finish(context, {row, {}, logits, row, row, {}, targets, {0, 4}, 1});
       },
       "cross_entropy_finish.target_logit: expected [2] fp32");
+  TestTensor parts(DType::kF32, {3, 3, 2}), pairs(DType::kF32, {3, 2, 2}),
+      none(DType::kF32, {0, 3, 2});
+  const auto merge_of = [&](const ConstTensorView& from, const TensorView& sum) {
+    cross_entropy_merge(context, {row, sum, row, from});
+  };
+  expect_refused([&] { merge_of(row, row); }, "cross_entropy_merge.parts: expected");
+  expect_refused([&] { merge_of(pairs, row); },
+                 "cross_entropy_merge.parts: expected [3, 3, 2] fp32, found [3, 2, 2] fp32");
+  expect_refused([&] { merge_of(none, row); },
+                 "cross_entropy_merge.parts: there must be one at least");
+  expect_refused([&] { merge_of(parts, targets); }, "cross_entropy_merge.sum: expected [2] fp32");
+  TensorView within = parts;
+  within.shape = {2};
+  expect_refused([&] { merge_of(parts, within); }, "cross_entropy_merge.sum");
 }
 
 }  // namespace

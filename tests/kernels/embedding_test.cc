@@ -43,8 +43,12 @@ struct Operands {
   }
   reference::EmbeddingCase reference_case(bool with_positions) const {
     const auto channels = static_cast<std::size_t>(table.shape()[1]);
-    return {channels, ids.values(), table.values(),
-            with_positions ? positions.values() : std::vector<double>(), position_table.values()};
+    return {channels,
+            ids.values(),
+            table.values(),
+            with_positions ? positions.values() : std::vector<double>(),
+            position_table.values(),
+            0};
   }
 };
 
@@ -75,6 +79,57 @@ TEST_P(Embedding, both_passes_equal_the_reference_for_odd_sizes) {
               reference::embedding_backward(c, x.dtable.values(), x.dout.values());
           embedding_backward(context, x.dtable, x.ids, x.dout);
           expect_close(x.dtable.values(), expected, {1e-6, 1e-6}, "dtable");
+        }
+      }
+    }
+  }
+}
+
+/// Rows [first, first + count) of a table.
+TestTensor rows_of(const TestTensor& table, std::int64_t first, std::int64_t count) {
+  const std::int64_t channels = table.shape()[1];
+  TestTensor rows(table.dtype(), {count, channels});
+  const auto values = table.values();
+  for (std::int64_t i = 0; i < count * channels; ++i)
+    rows.set(i, values[static_cast<std::size_t>(first * channels + i)]);
+  return rows;
+}
+
+TEST_P(Embedding, the_parts_of_a_vocabulary_add_up_to_the_whole_and_have_its_gradients) {
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const std::int64_t channels : {1, 16, 33}) {
+      for (const std::vector<std::int64_t>& sizes :
+           {std::vector<std::int64_t>{11}, {4, 7}, {3, 1, 7}, {5, 0, 6, 0}}) {
+        for (const int threads : {1, 3}) {
+          Context context = test_context(GetParam(), threads);
+          Operands whole(type, 65, channels);
+          const Operands x = whole;
+          embedding_forward(context, whole.forward(true));
+          embedding_backward(context, whole.dtable, whole.ids, whole.dout);
+          std::vector<double> sum(static_cast<std::size_t>(65 * channels));
+          std::int64_t first = 0;
+          for (const std::int64_t rows : sizes) {
+            Operands part = x;
+            part.table = rows_of(x.table, first, rows);
+            part.dtable = rows_of(x.dtable, first, rows);
+            EmbeddingForward args = part.forward(true);
+            args.first_row = first;
+            args.vocabulary = kRows;
+            embedding_forward(context, args);
+            auto expected = part.reference_case(true);
+            expected.first_row = first;
+            expect_close(part.out.values(), reference::embedding_forward(expected),
+                         tolerance_of(type), "out");
+            const auto dtable =
+                reference::embedding_backward(expected, part.dtable.values(), part.dout.values());
+            embedding_backward(context, part.dtable, part.ids, part.dout, first, kRows);
+            expect_close(part.dtable.values(), dtable, {1e-6, 1e-6}, "dtable");
+            EXPECT_EQ(part.dtable.bits(), rows_of(whole.dtable, first, rows).bits());
+            const auto out = part.out.values();
+            for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += out[i];
+            first += rows;
+          }
+          EXPECT_EQ(sum, whole.out.values());
         }
       }
     }
@@ -153,6 +208,31 @@ TEST_P(Embedding, an_id_outside_makes_its_row_nan_on_a_gpu_and_has_no_gradient) 
     EXPECT_EQ(std::isnan(x.out.values()[i]), i / 8 == 1 || i / 8 == 2) << i;
 }
 
+TEST_P(Embedding, an_id_outside_the_vocabulary_is_told_from_one_of_another_part) {
+  Context context = test_context(GetParam());
+  Operands x(DType::kF32, 4, 8);
+  x.table = rows_of(x.table, 3, 4);
+  x.dtable = rows_of(x.dtable, 3, 4);
+  x.ids = TestTensor::of(DType::kI32, {4}, {2, 7, kRows, -1});
+  const std::string before = x.dtable.bits();
+  EmbeddingForward args = x.forward(false);
+  args.first_row = 3;
+  args.vocabulary = kRows;
+  if (!context.on_gpu()) {
+    expect_refused([&] { embedding_forward(context, args); },
+                   "embedding_forward.ids[2]: expected 0 to 10, found 11");
+    expect_refused([&] { embedding_backward(context, x.dtable, x.ids, x.dout, 3, kRows); },
+                   "embedding_backward.ids[2]: expected 0 to 10, found 11");
+    return;
+  }
+  embedding_forward(context, args);
+  const auto out = x.out.values();
+  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(out[i], 0);
+  for (std::size_t i = 16; i < 32; ++i) EXPECT_TRUE(std::isnan(out[i]));
+  embedding_backward(context, x.dtable, x.ids, x.dout, 3, kRows);
+  EXPECT_EQ(x.dtable.bits(), before);
+}
+
 TEST_P(Embedding, wrong_operands_are_refused_by_name) {
   Context context = test_context(GetParam());
   Operands x(DType::kF32, 5, 8);
@@ -172,6 +252,12 @@ TEST_P(Embedding, wrong_operands_are_refused_by_name) {
          "embedding_forward.position_table: expected [70, 8] fp32, found [70, 8] bf16");
   refuse([&](auto& a) { a.positions_T = {}; },
          "embedding_forward.positions: expected [5] int32, found nothing");
+  const std::string beyond_vocabulary = "first_row: the table's rows must be among those";
+  refuse([&](auto& a) { a.first_row = -1; }, beyond_vocabulary);
+  refuse([&](auto& a) { a.first_row = 1; }, beyond_vocabulary);
+  refuse([&](auto& a) { a.vocabulary = kRows - 1; }, beyond_vocabulary);
+  expect_refused([&] { embedding_backward(context, x.dtable, x.ids, x.dout, 2, kRows + 1); },
+                 beyond_vocabulary);
   expect_refused([&] { embedding_backward(context, x.dtable, x.ids, narrow); },
                  "embedding_backward.dout: expected [5, 8] fp32, found [11, 7] fp32");
   if (context.on_gpu()) return;  // what ids say stands in its memory

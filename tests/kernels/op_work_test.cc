@@ -225,6 +225,14 @@ TEST_F(OpWorkTest, the_loss_reads_the_logits_twice_and_writes_their_gradient) {
   cross_entropy_statistics(context_, statistics);
   expect_work("cross_entropy_statistics", 0, 4 * kT * 11);
 
+  CrossEntropyMerge merge;
+  merge.maximum_T = statistics.maximum_T;
+  merge.sum_T = statistics.sum_T;
+  merge.target_logit_T = statistics.target_logit_T;
+  merge.parts_R3T = f32({2, 3, kT});
+  cross_entropy_merge(context_, merge);
+  expect_work("cross_entropy_merge", 0, (2 + 1) * 3 * 4 * kT);
+
   CrossEntropyFinish finish;
   finish.loss_T = f32({kT});
   finish.logits_TV = statistics.logits_TV;
