@@ -5,22 +5,6 @@
 namespace trireme::cuda {
 namespace {
 
-/// Fused: forward of either layout of weights; any layout where no second pass is needed.
-bool serves(const GemmGpuArgs& args) {
-  switch (args.epilogue) {
-    case GemmEpilogue::kNone:
-    case GemmEpilogue::kAddResidual:
-      return true;
-    case GemmEpilogue::kGelu:
-    case GemmEpilogue::kGeluBackward:
-    case GemmEpilogue::kSwigluBackward:
-      return !args.transpose_a;
-    case GemmEpilogue::kSwiglu:
-      return !args.transpose_a && args.transpose_b;
-  }
-  return false;
-}
-
 void multiply(const GemmGpuArgs& args) {
   switch (args.epilogue) {
     case GemmEpilogue::kNone:
@@ -39,6 +23,6 @@ void multiply(const GemmGpuArgs& args) {
 
 }  // namespace
 
-const GemmGpuKernels gemm_cuda = {serves, multiply};
+const GemmGpuKernels gemm_cuda = {has_epilogue, multiply};
 
 }  // namespace trireme::cuda

@@ -18,18 +18,7 @@ bool serves(const GemmGpuArgs& args) {
   if (row_a % 8 != 0 || row_b % 8 != 0 || !aligned_to_16(args.a, args.b)) return false;
   const bool narrow = args.c_type == DType::kBF16;
   if (narrow && (result_columns(args) % 8 != 0 || !aligned_to_16(args.c, args.saved))) return false;
-  switch (args.epilogue) {
-    case GemmEpilogue::kNone:
-    case GemmEpilogue::kAddResidual:
-      return true;
-    case GemmEpilogue::kGelu:
-    case GemmEpilogue::kGeluBackward:
-    case GemmEpilogue::kSwigluBackward:
-      return !args.transpose_a;
-    case GemmEpilogue::kSwiglu:
-      return !args.transpose_a && args.transpose_b;
-  }
-  return false;
+  return has_epilogue(args);
 }
 
 template <class E>

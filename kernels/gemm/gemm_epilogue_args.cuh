@@ -11,6 +11,23 @@ inline std::int64_t result_columns(const GemmGpuArgs& args) {
   return args.epilogue == GemmEpilogue::kSwiglu ? args.n / 2 : args.n;
 }
 
+/// Whether our kernels have the epilogue for the operands' layouts. Fused: forward of either layout
+/// of weights; any layout where no second pass is needed.
+inline bool has_epilogue(const GemmGpuArgs& args) {
+  switch (args.epilogue) {
+    case GemmEpilogue::kNone:
+    case GemmEpilogue::kAddResidual:
+      return true;
+    case GemmEpilogue::kGelu:
+    case GemmEpilogue::kGeluBackward:
+    case GemmEpilogue::kSwigluBackward:
+      return !args.transpose_a;
+    case GemmEpilogue::kSwiglu:
+      return !args.transpose_a && args.transpose_b;
+  }
+  return false;
+}
+
 /// C: the type of c and of what is saved; an operand of the epilogue has it too.
 template <class T, class C = T>
 BiasRow<T> bias_of(const GemmGpuArgs& args) {
