@@ -153,13 +153,11 @@ void gemm_unfused(Context& context, const Gemm& args) {
 
 void gemm(Context& context, const Gemm& args) {
   const Sizes s = check(args);
-  if (args.epilogue != GemmEpilogue::kNone &&
-      !(context.on_gpu() && gemm_internal::served_on_gpu(context, args, s))) {
-    return gemm_unfused(context, args);
-  }
+  const GemmGpuKernels* chosen = gemm_internal::choose_kernel(context, args, s);
+  if (args.epilogue != GemmEpilogue::kNone && chosen == nullptr) return gemm_unfused(context, args);
   const OpSpan span(context.op_trace(), args.use, gemm_internal::work_of(args, s));
   if (s.m == 0 || s.n == 0) return;
-  if (context.on_gpu()) return gemm_internal::gemm_on_gpu(context, args, s);
+  if (context.on_gpu()) return gemm_internal::gemm_on_gpu(context, args, s, chosen);
   if (s.k == 0) {
     if (args.bias_N.given()) return gemm_internal::fill_with_bias(context, args.c_MN, args.bias_N);
     if (args.accumulate == Accumulate::kNo) clear(context, args.c_MN);

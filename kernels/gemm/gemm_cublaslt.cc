@@ -211,7 +211,8 @@ Plans& plans() {
 }
 
 bool serves(const GemmGpuArgs& args) {
-  if (!library() || args.epilogue != GemmEpilogue::kNone || args.k == 0) return false;
+  if (!library() || args.epilogue != GemmEpilogue::kNone) return false;
+  if (args.m == 0 || args.n == 0 || args.k == 0) return false;  // no layout of such a matrix there
   // It wants the bias in c's type.
   if (args.bias != nullptr && args.c_type != args.type) return false;
   return plans().get(args).algorithm.has_value();

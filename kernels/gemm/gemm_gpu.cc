@@ -71,16 +71,15 @@ const GemmGpuKernels* choose_kernel(const GpuTables& tables, const gpu::Info& in
   return tables.own->serves(args) ? tables.own : nullptr;
 }
 
-bool served_on_gpu(const Context& context, const Gemm& args, Sizes sizes) {
-  return choose_kernel(gpu_tables(), info_of(context), gpu_args(context, args, sizes)) != nullptr;
+const GemmGpuKernels* choose_kernel(const Context& context, const Gemm& args, Sizes sizes) {
+  if (!context.on_gpu()) return nullptr;
+  return choose_kernel(gpu_tables(), info_of(context), gpu_args(context, args, sizes));
 }
 
-void gemm_on_gpu(Context& context, const Gemm& args, Sizes sizes) {
-  const GemmGpuArgs raw = gpu_args(context, args, sizes);
-  const GemmGpuKernels* table = choose_kernel(gpu_tables(), info_of(context), raw);
-  expect(table != nullptr, "no kernel for a product of [{}, {}] and [{}, {}]", sizes.m, sizes.k,
+void gemm_on_gpu(Context& context, const Gemm& args, Sizes sizes, const GemmGpuKernels* chosen) {
+  expect(chosen != nullptr, "no kernel for a product of [{}, {}] and [{}, {}]", sizes.m, sizes.k,
          sizes.k, sizes.n);
-  run(context, raw, *table);
+  run(context, gpu_args(context, args, sizes), *chosen);
 }
 
 void gemm_by_table(Context& context, const Gemm& args, Sizes sizes, const GemmGpuKernels& table,

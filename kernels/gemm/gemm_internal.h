@@ -33,10 +33,10 @@ GpuTables gpu_tables();
 /// The one place where the choice is made; null where none serves the product with its epilogue.
 const GemmGpuKernels* choose_kernel(const GpuTables& tables, const gpu::Info& info,
                                     const GemmGpuArgs& args);
-/// Whether one kernel does the product and its epilogue.
-bool served_on_gpu(const Context& context, const Gemm& args, Sizes sizes);
-/// By the kernel chosen for the context's GPU.
-void gemm_on_gpu(Context& context, const Gemm& args, Sizes sizes);
+/// The same for the context's GPU; null also for the CPU.
+const GemmGpuKernels* choose_kernel(const Context& context, const Gemm& args, Sizes sizes);
+/// By the kernel chosen.
+void gemm_on_gpu(Context& context, const Gemm& args, Sizes sizes, const GemmGpuKernels* chosen);
 /// By a kernel of `table`, which must serve it; `multiprocessors`, where not 0, instead of the
 /// GPU's: how tests ask for large tiles.
 void gemm_by_table(Context& context, const Gemm& args, Sizes sizes, const GemmGpuKernels& table,
