@@ -79,22 +79,8 @@ TEST_P(AttentionGpu, backward_has_the_same_bits_in_any_order_of_threads) {
 }
 
 TEST_P(AttentionGpu, a_bf16_query_has_the_same_bits_whatever_queries_stand_around_it) {
-  const Problem whole(DType::kBF16, {1, 2, 1, 24}, {{0, 150}}, {{0, 150}});
-  const Output all = run_forward(GetParam(), 1, whole);
-  const AttentionCase& c = whole.c;
-  Context context = test_context(GetParam());
-  const std::int64_t begin = 77, count = 61;
-  TestTensor o(DType::kBF16, {count, 2 * 24 + 1}), lse(DType::kF32, {count, 2});
-  const PositionRange part{begin, count};
-  attention_forward(context, {heads(o, c, 2),
-                              lse,
-                              whole.q().rows(begin, count),
-                              whole.k(),
-                              whole.v(),
-                              {1, {&part, 1}, c.kv_ranges, {}},
-                              whole.scale()});
-  EXPECT_EQ(lse.bits(), all.lse.bits().substr(begin * 2 * 4, count * 2 * 4));
-  EXPECT_EQ(packed(heads(std::as_const(o), c, 2)), packed(heads(all.o, c, 2).rows(begin, count)));
+  expect_same_bits_among_other_queries(
+      GetParam(), Problem(DType::kBF16, {1, 2, 1, 24}, {{0, 150}}, {{0, 150}}), {77, 61});
 }
 
 TEST_P(AttentionGpu, bf16_queries_without_keys_get_zero_and_nan_is_not_hidden) {

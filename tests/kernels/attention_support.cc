@@ -113,6 +113,27 @@ void expect_gradient(const ConstHeadsView& found, const std::vector<double>& exp
 
 }  // namespace
 
+void expect_same_bits_among_other_queries(Isa isa, const Problem& problem,
+                                          const PositionRange& part) {
+  const AttentionCase& c = problem.c;
+  const Output all = run_forward(isa, 1, problem);
+  Context context = test_context(isa);
+  TestTensor o(problem.dtype(), {part.count, c.heads * c.head_dim + 1}),
+      lse(DType::kF32, {part.count, c.heads});
+  attention_forward(context, {heads(o, c, c.heads),
+                              lse,
+                              problem.q().rows(part.first, part.count),
+                              problem.k(),
+                              problem.v(),
+                              {1, {&part, 1}, c.kv_ranges, {}},
+                              problem.scale()});
+  const auto row = static_cast<std::size_t>(c.heads) * sizeof(float);
+  EXPECT_EQ(lse.bits(), all.lse.bits().substr(static_cast<std::size_t>(part.first) * row,
+                                              static_cast<std::size_t>(part.count) * row));
+  EXPECT_EQ(packed(heads(std::as_const(o), c, c.heads)),
+            packed(heads(all.o, c, c.heads).rows(part.first, part.count)));
+}
+
 void expect_equal_to_reference(Isa isa, int threads, const Problem& problem,
                                const std::string& what) {
   const AttentionCase& c = problem.c;

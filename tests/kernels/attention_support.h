@@ -72,6 +72,11 @@ bool on_gpu();
 /// Sums of many products: rounding of the order of the largest elements, some 1e-6 of them.
 inline constexpr Tolerance kSumTolerance = {2e-6, 4e-6};
 
+/// The queries at the positions `part`, run alone, have the bits that they have among all of
+/// `problem`: one sequence, one range from position 0, no documents.
+void expect_same_bits_among_other_queries(Isa isa, const Problem& problem,
+                                          const PositionRange& part);
+
 /// Forward and backward.
 void expect_equal_to_reference(Isa isa, int threads, const Problem& problem,
                                const std::string& what);
