@@ -6,7 +6,7 @@
 # trireme_link_gpu(<target> [backend]): without a name it is cuda where that is built, else none.
 
 # These stand in no library of a folder.
-set(TRIREME_GPU_SOURCES "(gpu_cuda|gpu_none|gpu_channel_[a-z]+|gpu_kernels_cuda|gpu_kernels_none|launch_cuda|_cublaslt|_cudnn)\\.cc$")
+set(TRIREME_GPU_SOURCES "(gpu_cuda|gpu_none|gpu_channel_[a-z]+|gpu_kernels_cuda|gpu_kernels_none|launch_cuda|_cublaslt)\\.cc$")
 
 function(trireme_link_gpu target)
   set(backend ${ARGN})

@@ -1,5 +1,5 @@
 # The CUDA toolkit: an installed one, NVIDIA's HPC SDK, or the pip packages of scripts/setup.sh --cuda.
-# Gives TRIREME_NVCC, the target trireme_cuda_headers and TRIREME_CUDA_LIBRARIES (a folder list), where found.
+# Gives TRIREME_NVCC, the target trireme_cuda_headers and TRIREME_CUDA_LIBRARY_FOLDERS (a list), where found.
 set(TRIREME_CUDA_ROOT "" CACHE PATH "Folder of the CUDA toolkit (with bin/nvcc and include/cuda_runtime.h)")
 set(roots ${TRIREME_CUDA_ROOT} $ENV{CUDA_HOME} $ENV{CUDA_PATH})
 file(GLOB pip_roots ${PROJECT_SOURCE_DIR}/build/cuda/lib/python3*/site-packages/nvidia/cu1*)
