@@ -57,6 +57,56 @@ std::string Communicator::broadcast_text(std::string_view text, int root) {
   return received;
 }
 
+void Communicator::expect_summable(const char* operation, TensorView values) {
+  expect(values.dtype == DType::kF32 || values.dtype == DType::kBF16, "{} of {} values", operation,
+         name_of(values.dtype));
+  expect(values.given() || values.count() == 0, "{} of no values", operation);
+}
+
+void Communicator::expect_pieces(const char* operation, TensorView pieces) const {
+  expect(pieces.given() || pieces.count() == 0, "{} of no values", operation);
+  expect(pieces.count() % size() == 0, "{} of {} values in {} pieces", operation, pieces.count(),
+         size());
+}
+
+void Communicator::expect_messages(std::span<const Message> sends,
+                                   std::span<const Message> receives) const {
+  for (const std::span<const Message> list : {sends, receives}) {
+    for (const Message& message : list) {
+      expect(message.rank >= 0 && message.rank < size(), "a message of rank {} of {}", message.rank,
+             size());
+    }
+  }
+  const auto own = [this](std::span<const Message> list, std::size_t from) {
+    while (from < list.size() && list[from].rank != rank()) ++from;
+    return from;
+  };
+  std::size_t out = own(sends, 0), in = own(receives, 0);
+  while (out < sends.size() && in < receives.size()) {
+    expect(sends[out].bytes.size() == receives[in].bytes.size(),
+           "a message of {} bytes to oneself, received into {}", sends[out].bytes.size(),
+           receives[in].bytes.size());
+    out = own(sends, out + 1);
+    in = own(receives, in + 1);
+  }
+  expect(out == sends.size() && in == receives.size(),
+         "messages to oneself: {} is without its other end",
+         out < sends.size() ? "a send" : "a receive");
+}
+
+void copy_own_messages(int rank, std::span<const Message> sends,
+                       std::span<const Message> receives) {
+  auto in = receives.begin();
+  for (const Message& message : sends) {
+    if (message.rank != rank) continue;
+    in = std::find_if(in, receives.end(), [&](const Message& each) { return each.rank == rank; });
+    if (!message.bytes.empty()) {
+      std::memmove(in->bytes.data(), message.bytes.data(), message.bytes.size());
+    }
+    ++in;
+  }
+}
+
 namespace {
 /// "2 the text" of what `work` threw, "" where it threw nothing.
 std::string outcome_of(const std::function<void()>& work) {

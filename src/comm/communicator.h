@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tensor/tensor_view.h"
 
 namespace trireme {
 
@@ -35,6 +36,12 @@ struct TrafficCounters {
   std::int64_t exposed_ns = 0;  ///< time that callers spent in `wait` and in blocking calls
 };
 
+/// One message of an exchange: what goes to `rank`, or comes from it.
+struct Message {
+  int rank = 0;
+  std::span<std::byte> bytes;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -49,11 +56,25 @@ class Communicator {
   /// Strings of different lengths, from every rank to every rank.
   virtual std::vector<std::string> all_gather_text(std::string_view mine) = 0;
 
-  // Beside the computation. Starts in the same order on every rank of the group; they run in that
-  // order.
-  /// values = the sum over ranks, added in rank order 0, 1, 2, ... whatever the piece sizes:
-  /// pieces to their owners, a local sum, pieces back (the bytes of a ring all-reduce).
-  virtual Pending start_all_reduce(std::span<float> values) = 0;
+  // Beside the computation. Every rank of the group starts the same ones in the same order; they
+  // run in that order, several at a time. No count but zero is too small, none too large. A
+  // refused argument throws InternalError before anything is sent.
+  /// values (fp32 or bf16) = the sum over ranks, added in fp32 in rank order 0, 1, 2, ... and
+  /// rounded once, whatever the piece sizes: pieces to their owners, a local sum, pieces back (the
+  /// bytes of a ring all-reduce).
+  virtual Pending start_all_reduce(TensorView values) = 0;
+  /// `pieces`: size() equal pieces in rank order, so the count divides by size(). Afterwards piece
+  /// rank() holds the sum (as above) of that piece over ranks; the others are undefined.
+  virtual Pending start_reduce_scatter(TensorView pieces) = 0;
+  /// In place: each rank has filled piece rank() of `pieces`; afterwards all are filled. Any dtype.
+  virtual Pending start_all_gather(TensorView pieces) = 0;
+  /// Point to point: sends and receives run together, so no order of theirs on other ranks can
+  /// block. Between two ranks messages match in the order of the lists, and must be equally long at
+  /// both ends. A message to this rank itself is copied to the receive it matches. The lists are
+  /// copied; the bytes belong to the transfer until its wait. Ranks that have no message in an
+  /// exchange may leave it out.
+  virtual Pending start_exchange(std::span<const Message> sends,
+                                 std::span<const Message> receives) = 0;
 
   /// A group with the ranks of equal `color`, ordered by rank; every rank of this group calls it.
   virtual std::unique_ptr<Communicator> split(int color) = 0;
@@ -70,11 +91,20 @@ class Communicator {
   void maximum(std::span<std::int64_t> values);
   std::string broadcast_text(std::string_view text, int root);
 
+ protected:
+  // What every kind of communicator asks of the operands of `operation`; throw InternalError.
+  static void expect_summable(const char* operation, TensorView values);
+  void expect_pieces(const char* operation, TensorView pieces) const;
+  void expect_messages(std::span<const Message> sends, std::span<const Message> receives) const;
+
  private:
   template <class T, class Combine>
   void reduce(std::span<T> values, const Combine& combine);
   std::vector<std::byte> gathered_;  // grows to the largest reduction, then stays
 };
+
+/// The messages of an exchange from `rank` to itself, which have matched.
+void copy_own_messages(int rank, std::span<const Message> sends, std::span<const Message> receives);
 
 /// One rank: transfers are nothing, reductions are the identity.
 std::unique_ptr<Communicator> make_self_communicator();

@@ -9,13 +9,14 @@
 
 namespace trireme {
 
-/// The same ranks, with transfers of GPU memory: start_all_reduce takes memory of the context's GPU
-/// and adds what the context's stream has put there so far; the wait of its Pending makes that
-/// stream wait, not the caller. Whatever else a communicator does goes by way of `group`, which
-/// must outlive it. Collective.
+/// The same ranks, with transfers of GPU memory: what starts takes memory of the context's GPU and
+/// what the context's stream has put there so far; the wait of its Pending makes that stream wait,
+/// not the caller. Whatever else a communicator does goes by way of `group`, which must outlive it.
+/// Collective.
 ///
-/// By NCCL in a program with CUDA (transfers in a stream of their own; sums in NCCL's order, the
-/// same from run to run), by the group itself where GPUs are executed on the host (rank order).
+/// By NCCL in a program with CUDA: transfers in a stream of their own; sums in NCCL's order, the
+/// same from run to run, where bf16 may be rounded at every term. By the group itself where GPUs
+/// are executed on the host: rank order.
 /// Transfers stand in `recorder` from their start until they are seen to be done, at the latest
 /// when the next one starts. Throws EnvironmentError on every rank where NCCL cannot connect them.
 std::unique_ptr<Communicator> make_gpu_channel(Communicator& group, std::string_view name,

@@ -1,40 +1,41 @@
 // Where GPUs are executed on the host their memory is the host's.
 
 #include "comm/gpu_channel.h"
+#include "comm/gpu_channel_base.h"
 
 namespace trireme {
 
 namespace {
 
-class HostChannel final : public Communicator {
+/// Transfers go by the host's channel once the context's stream has put there what is sent.
+class HostChannel final : public GpuChannel {
  public:
   HostChannel(Communicator& group, std::string_view name, Context& context)
-      : channel_(group.channel(name)), context_(context) {}
+      : GpuChannel(group.channel(name)), context_(context) {}
 
-  [[nodiscard]] int rank() const override { return channel_->rank(); }
-  [[nodiscard]] int size() const override { return channel_->size(); }
-  void barrier() override { channel_->barrier(); }
-  void broadcast(std::span<std::byte> bytes, int root) override {
-    channel_->broadcast(bytes, root);
-  }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    channel_->all_gather(mine, all);
-  }
-  std::vector<std::string> all_gather_text(std::string_view mine) override {
-    return channel_->all_gather_text(mine);
-  }
-  Pending start_all_reduce(std::span<float> values) override {
+  Pending start_all_reduce(TensorView values) override {
     context_.synchronize();
-    return channel_->start_all_reduce(values);
+    return host_->start_all_reduce(values);
   }
-  std::unique_ptr<Communicator> split(int color) override { return channel_->split(color); }
+  Pending start_reduce_scatter(TensorView pieces) override {
+    context_.synchronize();
+    return host_->start_reduce_scatter(pieces);
+  }
+  Pending start_all_gather(TensorView pieces) override {
+    context_.synchronize();
+    return host_->start_all_gather(pieces);
+  }
+  Pending start_exchange(std::span<const Message> sends,
+                         std::span<const Message> receives) override {
+    context_.synchronize();
+    return host_->start_exchange(sends, receives);
+  }
   std::unique_ptr<Communicator> channel(std::string_view name) override {
-    return channel_->channel(name);
+    return std::make_unique<HostChannel>(*host_, name, context_);
   }
-  [[nodiscard]] TrafficCounters counters() const override { return channel_->counters(); }
+  [[nodiscard]] TrafficCounters counters() const override { return host_->counters(); }
 
  private:
-  std::unique_ptr<Communicator> channel_;
   Context& context_;
 };
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "comm/gpu_channel.h"
+#include "comm/gpu_channel_base.h"
 #include "device/gpu.h"
 
 namespace trireme {
@@ -29,6 +30,12 @@ struct NcclLibrary {
   decltype(&ncclCommDestroy) destroy = nullptr;
   decltype(&ncclCommAbort) abort = nullptr;
   decltype(&ncclAllReduce) all_reduce = nullptr;
+  decltype(&ncclReduceScatter) reduce_scatter = nullptr;
+  decltype(&ncclAllGather) all_gather = nullptr;
+  decltype(&ncclGroupStart) group_start = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
+  decltype(&ncclSend) send = nullptr;
+  decltype(&ncclRecv) receive = nullptr;
 };
 
 NcclLibrary open_library() {
@@ -59,6 +66,12 @@ NcclLibrary open_library() {
   take("ncclCommDestroy", nccl.destroy);
   take("ncclCommAbort", nccl.abort);
   take("ncclAllReduce", nccl.all_reduce);
+  take("ncclReduceScatter", nccl.reduce_scatter);
+  take("ncclAllGather", nccl.all_gather);
+  take("ncclGroupStart", nccl.group_start);
+  take("ncclGroupEnd", nccl.group_end);
+  take("ncclSend", nccl.send);
+  take("ncclRecv", nccl.receive);
   return nccl;
 }
 
@@ -95,20 +108,20 @@ void settle(ncclComm_t comm, ncclResult_t result, std::string_view what) {
   if (result != ncclSuccess) fail(comm, result, what);
 }
 
-class NcclChannel final : public Communicator {
+class NcclChannel final : public GpuChannel {
  public:
   NcclChannel(Communicator& group, std::string_view name, Context& context,
               FlightRecorder& recorder)
-      : group_(group.channel(name)), name_(name), context_(context), recorder_(recorder) {
+      : GpuChannel(group.channel(name)), name_(name), context_(context), recorder_(recorder) {
     ncclUniqueId id{};
-    run_together(*group_, [&] {
+    run_together(*host_, [&] {
       library();
       if (rank() != 0) return;
       const ncclResult_t result = library().get_unique_id(&id);
       if (result != ncclSuccess) fail(nullptr, result, "making the id of a group");
     });
-    group_->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
-    run_together(*group_, [&] {
+    host_->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
+    run_together(*host_, [&] {
       gpu::select(context_.device().index);
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
       config.blocking = 0;
@@ -138,35 +151,96 @@ class NcclChannel final : public Communicator {
   NcclChannel(const NcclChannel&) = delete;
   NcclChannel& operator=(const NcclChannel&) = delete;
 
-  [[nodiscard]] int rank() const override { return group_->rank(); }
-  [[nodiscard]] int size() const override { return group_->size(); }
-  void barrier() override { group_->barrier(); }
-  void broadcast(std::span<std::byte> bytes, int root) override { group_->broadcast(bytes, root); }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    group_->all_gather(mine, all);
+  Pending start_all_reduce(TensorView values) override {
+    expect_summable("all_reduce", values);
+    // A ring sends each of its two passes' pieces once.
+    return start("all_reduce", bytes_of(values), 2 * bytes_of(values) * (size() - 1) / size(), [&] {
+      return library().all_reduce(values.data, values.data, count_of(values), type_of(values),
+                                  ncclSum, comm_, stream());
+    });
   }
-  std::vector<std::string> all_gather_text(std::string_view mine) override {
-    return group_->all_gather_text(mine);
+  Pending start_reduce_scatter(TensorView pieces) override {
+    expect_summable("reduce_scatter", pieces);
+    expect_pieces("reduce_scatter", pieces);
+    return start("reduce_scatter", bytes_of(pieces), bytes_of(pieces) / size() * (size() - 1), [&] {
+      return library().reduce_scatter(pieces.data, own_piece(pieces), count_of(pieces) / ranks(),
+                                      type_of(pieces), ncclSum, comm_, stream());
+    });
+  }
+  Pending start_all_gather(TensorView pieces) override {
+    expect_pieces("all_gather", pieces);
+    return start("all_gather", bytes_of(pieces), bytes_of(pieces) / size() * (size() - 1), [&] {
+      return library().all_gather(own_piece(pieces), pieces.data, pieces.bytes() / ranks(),
+                                  ncclInt8, comm_, stream());
+    });
+  }
+  Pending start_exchange(std::span<const Message> sends,
+                         std::span<const Message> receives) override {
+    expect_messages(sends, receives);
+    std::int64_t bytes = 0, sent = 0;
+    for (const Message& message : receives) bytes += bytes_of(message);
+    for (const Message& message : sends) {
+      bytes += bytes_of(message);
+      if (message.rank != rank()) sent += bytes_of(message);
+    }
+    // One group: its calls run together, and those of two ranks match in order.
+    return start("exchange", bytes, sent, [&] {
+      ncclResult_t first = library().group_start();
+      const auto call = [&](ncclResult_t result) {
+        if (first == ncclSuccess && result != ncclInProgress) first = result;
+      };
+      for (const Message& message : sends) {
+        if (message.bytes.empty()) continue;
+        call(library().send(message.bytes.data(), message.bytes.size(), ncclInt8, message.rank,
+                            comm_, stream()));
+      }
+      for (const Message& message : receives) {
+        if (message.bytes.empty()) continue;
+        call(library().receive(message.bytes.data(), message.bytes.size(), ncclInt8, message.rank,
+                               comm_, stream()));
+      }
+      const ncclResult_t last = library().group_end();
+      return first == ncclSuccess ? last : first;
+    });
   }
 
-  Pending start_all_reduce(std::span<float> values) override {
-    if (values.empty() || size() == 1) return {};
+  std::unique_ptr<Communicator> channel(std::string_view name) override {
+    return std::make_unique<NcclChannel>(*host_, name, context_, recorder_);
+  }
+  [[nodiscard]] TrafficCounters counters() const override { return counters_; }
+
+ private:
+  static std::int64_t bytes_of(const TensorView& view) {
+    return static_cast<std::int64_t>(view.bytes());
+  }
+  static std::int64_t bytes_of(const Message& message) {
+    return static_cast<std::int64_t>(message.bytes.size());
+  }
+  static std::size_t count_of(const TensorView& view) {
+    return static_cast<std::size_t>(view.count());
+  }
+  static ncclDataType_t type_of(const TensorView& view) {
+    return view.dtype == DType::kBF16 ? ncclBfloat16 : ncclFloat32;
+  }
+  [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(size()); }
+  [[nodiscard]] std::byte* own_piece(const TensorView& pieces) const {
+    return pieces.data + pieces.bytes() / ranks() * static_cast<std::size_t>(rank());
+  }
+  [[nodiscard]] cudaStream_t stream() const { return static_cast<cudaStream_t>(stream_.get()); }
+
+  /// `call()` puts the transfer into stream(), behind what the compute stream holds so far.
+  template <class Call>
+  Pending start(const char* operation, std::int64_t bytes, std::int64_t sent, const Call& call) {
+    if (bytes == 0) return {};
     sweep();
     void* done = take_event();
-    transfers_.push_back(
-        {done,
-         recorder_.begin("all_reduce", static_cast<std::int64_t>(values.size_bytes()), name_)});
+    transfers_.push_back({done, recorder_.begin(operation, bytes, name_)});
     gpu::record(done, context_.exec().stream);
     gpu::wait(stream_.get(), done);
-    const ncclResult_t result =
-        library().all_reduce(values.data(), values.data(), values.size(), ncclFloat32, ncclSum,
-                             comm_, static_cast<cudaStream_t>(stream_.get()));
-    settle(comm_, result, fmt::format("the sum of {} values on {}", values.size(), name_));
+    settle(comm_, call(), fmt::format("{} of {} bytes on {}", operation, bytes, name_));
     gpu::record(done, stream_.get());
     ++counters_.transfers;
-    // A ring sends each of its two passes' pieces once.
-    counters_.bytes_sent +=
-        static_cast<std::int64_t>(values.size_bytes()) * 2 * (size() - 1) / size();
+    counters_.bytes_sent += sent;
     return Pending([this, done] {
       check();
       gpu::wait(context_.exec().stream, done);
@@ -175,13 +249,6 @@ class NcclChannel final : public Communicator {
     });
   }
 
-  std::unique_ptr<Communicator> split(int color) override { return group_->split(color); }
-  std::unique_ptr<Communicator> channel(std::string_view name) override {
-    return std::make_unique<NcclChannel>(*group_, name, context_, recorder_);
-  }
-  [[nodiscard]] TrafficCounters counters() const override { return counters_; }
-
- private:
   struct Transfer {
     void* done;  ///< event
     std::int64_t sequence;
@@ -221,7 +288,6 @@ class NcclChannel final : public Communicator {
     fail(nullptr, result, fmt::format("a transfer on {}", name_));
   }
 
-  std::unique_ptr<Communicator> group_;
   std::string name_;
   Context& context_;
   FlightRecorder& recorder_;

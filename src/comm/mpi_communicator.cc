@@ -14,11 +14,6 @@ namespace {
 constexpr std::size_t kBroadcastBytes = std::size_t{64}
                                         << 20;  // of one MPI call: its counts are 32 bits
 
-/// About 256 KiB for each rank's piece, 512 KiB to 16 MiB in all.
-std::size_t default_segment_bytes(int ranks) {
-  return std::min(static_cast<std::size_t>(ranks) << 18, std::size_t{16} << 20);
-}
-
 MpiComm duplicate(MPI_Comm group) {
   MPI_Comm copy = MPI_COMM_NULL;
   check_mpi(MPI_Comm_dup(group, &copy), "MPI_Comm_dup");
@@ -64,24 +59,24 @@ class MpiCommunicator::Blocking {
 };
 
 MpiCommunicator::MpiCommunicator(std::shared_ptr<MpiEngine> engine, MPI_Comm group,
-                                 std::string name, std::size_t segment_bytes)
-    : engine_(std::move(engine)), name_(std::move(name)), segment_bytes_(segment_bytes) {
+                                 std::string name, const TransferOptions& options)
+    : engine_(std::move(engine)), name_(std::move(name)), options_(options) {
   const std::lock_guard lock(engine_->mutex());
   check_mpi(MPI_Comm_rank(group, &rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(group, &size_), "MPI_Comm_size");
   blocking_ = duplicate(group);
-  transfers_ = duplicate(group);
+  started_ = duplicate(group);
 }
 
 MpiCommunicator::~MpiCommunicator() {
-  const bool busy = reduce_ && reduce_->busy();
-  reduce_.reset();
+  const bool busy = channel_ && channel_->busy();
+  channel_.reset();
   const std::lock_guard lock(engine_->mutex());
   // Freeing is collective, and other ranks may never come here once an error unwinds this one: then
   // both leak.
   if (!busy && std::uncaught_exceptions() == 0) return;
   static_cast<void>(blocking_.release());
-  static_cast<void>(transfers_.release());
+  static_cast<void>(started_.release());
 }
 
 void MpiCommunicator::barrier() {
@@ -142,25 +137,57 @@ std::vector<std::string> MpiCommunicator::all_gather_text(std::string_view mine)
   return texts;
 }
 
-Pending MpiCommunicator::start_all_reduce(std::span<float> values) {
-  ++counters_.transfers;
-  if (size_ == 1) return {};
-  if (!reduce_) {
-    const std::size_t bytes = segment_bytes_ == 0 ? default_segment_bytes(size_) : segment_bytes_;
-    reduce_ = std::make_unique<ReduceChannel>(*engine_, transfers_.get(), name_, bytes);
+TransferChannel& MpiCommunicator::transfers() {
+  if (!channel_) {
+    channel_ = std::make_unique<TransferChannel>(*engine_, started_.get(), name_, options_);
   }
-  // Everything but this rank's piece goes out once as it is, and this rank's piece to everybody as
-  // a sum.
-  const auto ranks = static_cast<std::size_t>(size_);
-  counters_.bytes_sent += static_cast<std::int64_t>(values.size_bytes() / ranks * (ranks - 1) * 2);
-  ReduceChannel::Transfer* transfer = reduce_->start(values);
+  return *channel_;
+}
+
+Pending MpiCommunicator::pending(TransferChannel::Transfer* transfer) {
   const auto wait = [this, transfer] {
     const std::int64_t begin_ns = steady_now_ns();
-    reduce_->wait(transfer);
+    channel_->wait(transfer);
     counters_.exposed_ns += steady_now_ns() - begin_ns;
   };
   static_assert(sizeof wait <= 2 * sizeof(void*), "what std::function holds without allocating");
   return Pending(wait);
+}
+
+Pending MpiCommunicator::start(Operation operation, TensorView operand) {
+  ++counters_.transfers;
+  if (size_ == 1) return {};
+  TransferChannel& channel = transfers();
+  counters_.bytes_sent += channel.bytes_sent(operation, operand);
+  return pending(channel.start(operation, operand));
+}
+
+Pending MpiCommunicator::start_all_reduce(TensorView values) {
+  expect_summable("all_reduce", values);
+  return start(Operation::kAllReduce, values);
+}
+
+Pending MpiCommunicator::start_reduce_scatter(TensorView pieces) {
+  expect_summable("reduce_scatter", pieces);
+  expect_pieces("reduce_scatter", pieces);
+  return start(Operation::kReduceScatter, pieces);
+}
+
+Pending MpiCommunicator::start_all_gather(TensorView pieces) {
+  expect_pieces("all_gather", pieces);
+  return start(Operation::kAllGather, pieces);
+}
+
+Pending MpiCommunicator::start_exchange(std::span<const Message> sends,
+                                        std::span<const Message> receives) {
+  expect_messages(sends, receives);
+  ++counters_.transfers;
+  for (const Message& message : sends) {
+    if (message.rank != rank_) {
+      counters_.bytes_sent += static_cast<std::int64_t>(message.bytes.size());
+    }
+  }
+  return pending(transfers().start_exchange(sends, receives));
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::split(int color) {
@@ -175,21 +202,20 @@ std::unique_ptr<Communicator> MpiCommunicator::split(int color) {
     group = MpiComm(raw);
   }
   auto made = std::make_unique<MpiCommunicator>(engine_, group.get(),
-                                                fmt::format("{}/{}", name_, color), segment_bytes_);
+                                                fmt::format("{}/{}", name_, color), options_);
   const std::lock_guard lock(engine_->mutex());
   group.reset();
   return made;
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::channel(std::string_view name) {
-  return channel_with_segments(name, segment_bytes_);
+  return channel_with_options(name, options_);
 }
 
-std::unique_ptr<Communicator> MpiCommunicator::channel_with_segments(std::string_view name,
-                                                                     std::size_t segment_bytes) {
+std::unique_ptr<Communicator> MpiCommunicator::channel_with_options(
+    std::string_view name, const TransferOptions& options) {
   barrier();
-  return std::make_unique<MpiCommunicator>(engine_, blocking_.get(), std::string(name),
-                                           segment_bytes);
+  return std::make_unique<MpiCommunicator>(engine_, blocking_.get(), std::string(name), options);
 }
 
 }  // namespace trireme

@@ -7,7 +7,7 @@
 
 #include "comm/communicator.h"
 #include "comm/mpi_engine.h"
-#include "comm/reduce_channel.h"
+#include "comm/transfer_channel.h"
 
 namespace trireme {
 
@@ -16,9 +16,9 @@ namespace trireme {
 /// and splitting excepted.
 class MpiCommunicator final : public Communicator {
  public:
-  /// Collective over `group`, which is copied. `segment_bytes` 0: chosen by the number of ranks.
+  /// Collective over `group`, which is copied.
   MpiCommunicator(std::shared_ptr<MpiEngine> engine, MPI_Comm group, std::string name,
-                  std::size_t segment_bytes = 0);
+                  const TransferOptions& options = {});
   ~MpiCommunicator() override;
 
   [[nodiscard]] int rank() const override { return rank_; }
@@ -27,24 +27,31 @@ class MpiCommunicator final : public Communicator {
   void broadcast(std::span<std::byte> bytes, int root) override;
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override;
   std::vector<std::string> all_gather_text(std::string_view mine) override;
-  Pending start_all_reduce(std::span<float> values) override;
+  Pending start_all_reduce(TensorView values) override;
+  Pending start_reduce_scatter(TensorView pieces) override;
+  Pending start_all_gather(TensorView pieces) override;
+  Pending start_exchange(std::span<const Message> sends,
+                         std::span<const Message> receives) override;
   std::unique_ptr<Communicator> split(int color) override;
   std::unique_ptr<Communicator> channel(std::string_view name) override;
   [[nodiscard]] TrafficCounters counters() const override { return counters_; }
-  /// `channel` with another segment size: for measurements, and to show that bits do not depend on
-  /// it.
-  std::unique_ptr<Communicator> channel_with_segments(std::string_view name,
-                                                      std::size_t segment_bytes);
+  /// `channel` with options of its own, which its channels and groups inherit: for measurements,
+  /// and to show that bits do not depend on them.
+  std::unique_ptr<Communicator> channel_with_options(std::string_view name,
+                                                     const TransferOptions& options);
 
  private:
   class Blocking;  // one call: recorded, timed
+  TransferChannel& transfers();
+  Pending start(Operation operation, TensorView operand);
+  Pending pending(TransferChannel::Transfer* transfer);
   std::shared_ptr<MpiEngine> engine_;
   std::string name_;
-  std::size_t segment_bytes_;
+  TransferOptions options_;
   int rank_ = 0, size_ = 1;
-  MpiComm blocking_, transfers_;
-  std::unique_ptr<ReduceChannel> reduce_;  // made by the first transfer
-  TrafficCounters counters_;               // of the calling thread
+  MpiComm blocking_, started_;
+  std::unique_ptr<TransferChannel> channel_;  // made by the first transfer
+  TrafficCounters counters_;                  // of the calling thread
 };
 
 }  // namespace trireme

@@ -9,7 +9,9 @@ GradientReduction::GradientReduction(ParamStore& store, Communicator& channel)
 
 void GradientReduction::start(int block) {
   if (channel_.size() == 1) return;
-  pending_.push_back(channel_.start_all_reduce(store_.block_gradients(block)));
+  const std::span<float> gradients = store_.block_gradients(block);
+  const auto count = static_cast<std::int64_t>(gradients.size());
+  pending_.push_back(channel_.start_all_reduce(view_of(gradients.data(), {count})));
 }
 
 void GradientReduction::finish() {

@@ -33,7 +33,10 @@ double median_seconds(Communicator& world, const std::function<void()>& work) {
 void measure(Launch& launch, std::size_t bytes) {
   Communicator& world = launch.world();
   std::vector<float> values(bytes / sizeof(float), 1.0F), copy(values.size());
-  const double ours = median_seconds(world, [&] { world.start_all_reduce(values).wait(); });
+  const double ours = median_seconds(world, [&] {
+    world.start_all_reduce(view_of(values.data(), {static_cast<std::int64_t>(values.size())}))
+        .wait();
+  });
   const double copying =
       median_seconds(world, [&] { std::memcpy(copy.data(), values.data(), bytes); });
   double library = 0;

@@ -31,7 +31,9 @@ int main(int argc, char** argv) {
     }
     {
       const Span span(trace, Phase::kCommunication);
-      launch.world().start_all_reduce(values).wait();
+      launch.world()
+          .start_all_reduce(view_of(values.data(), {static_cast<std::int64_t>(values.size())}))
+          .wait();
     }
     watchdog.step_finished(step, 0.01);
   }

@@ -91,7 +91,9 @@ TEST(Launch, a_process_without_a_launcher_has_a_world_of_one) {
   const Launch launch;
   std::vector<float> values{1, 2};
 
-  launch.world().start_all_reduce(values).wait();
+  launch.world()
+      .start_all_reduce(view_of(values.data(), {static_cast<std::int64_t>(values.size())}))
+      .wait();
 
   EXPECT_EQ(launch.world().size(), 1);
   EXPECT_EQ(launch.local_size(), 1);

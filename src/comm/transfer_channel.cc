@@ -1,0 +1,430 @@
+#include "comm/transfer_channel.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/math.h"
+#include "comm/rank_order_sum.h"
+
+namespace trireme {
+
+namespace {
+// Segments under way at once never share a tag; all tags are below every MPI's limit (32767).
+constexpr int kTags = 8192;
+constexpr int kExchangeTag = kTags, kDescriptorTag = kTags + 1;
+
+std::size_t segment_bytes_for(std::size_t wanted, std::size_t ranks) {
+  constexpr std::size_t kMost = std::size_t{1} << 30;  // MPI counts are 32 bits
+  if (wanted != 0) return std::min(wanted, kMost);
+  // About 256 KiB for each rank's piece, 512 KiB to 16 MiB in all.
+  return std::min(ranks << 18, std::size_t{16} << 20);
+}
+
+/// Calls `part(rank, bytes)` for each MPI message of an exchange's list.
+template <class Part>
+void for_each_part(std::span<const Message> messages, std::size_t part_bytes, int own_rank,
+                   const Part& part) {
+  for (const Message& message : messages) {
+    if (message.rank == own_rank) continue;
+    std::size_t begin = 0;
+    do {  // also for an empty message, whose other end may be longer by mistake
+      const std::size_t count = std::min(part_bytes, message.bytes.size() - begin);
+      part(message.rank, message.bytes.subspan(begin, count));
+      begin += count;
+    } while (begin < message.bytes.size());
+  }
+}
+
+std::int64_t bytes_with(std::span<const Message> messages, int rank) {
+  std::int64_t bytes = 0;
+  for (const Message& message : messages) {
+    if (message.rank == rank) bytes += static_cast<std::int64_t>(message.bytes.size());
+  }
+  return bytes;
+}
+}  // namespace
+
+TransferChannel::TransferChannel(MpiEngine& engine, MPI_Comm comm, std::string name,
+                                 const TransferOptions& options)
+    : engine_(engine),
+      comm_(comm),
+      name_(std::move(name)),
+      options_(options),
+      segments_(kSegments) {
+  {
+    const std::lock_guard lock(engine_.mutex());
+    check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+    check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+    if (options_.check) job_ranks_ = world_ranks(comm_);
+  }
+  const auto ranks = static_cast<std::size_t>(size_);
+  const std::size_t segment_bytes = segment_bytes_for(options_.segment_bytes, ranks);
+  // Whole fp32 values.
+  piece_bytes_ = ((segment_bytes + ranks - 1) / ranks + 3) / 4 * 4;
+  for (Segment& segment : segments_) {
+    segment.requests.reserve(2 * ranks);
+    segment.received.resize(piece_bytes_ * (ranks - 1));
+  }
+  sources_.resize(ranks);
+  described_.resize(ranks);
+  received_.resize(ranks);
+  comparison_.reserve(2 * ranks);
+  engine_.attach(*this);
+}
+
+TransferChannel::~TransferChannel() { engine_.detach(*this); }
+
+TransferChannel::Transfer* TransferChannel::take(Operation operation) {
+  if (broken_) std::rethrow_exception(broken_);
+  if (free_.empty()) {
+    free_.push_back(&transfers_.emplace_back());
+    queue_.reserve(transfers_.size());
+    exchanges_.reserve(transfers_.size());
+  }
+  Transfer* const transfer = free_.back();
+  free_.pop_back();
+  // One by one: the lists keep their memory.
+  transfer->operation = operation;
+  transfer->data = nullptr;
+  transfer->dtype = DType::kF32;
+  transfer->unit = transfer->count = transfer->posted = transfer->finished = 0;
+  transfer->sends.clear();
+  transfer->receives.clear();
+  transfer->requests.clear();
+  transfer->bytes = transfer->sequence = 0;
+  transfer->agreed = transfer->under_way = transfer->done = false;
+  transfer->error = nullptr;
+  return transfer;
+}
+
+void TransferChannel::put(Transfer* transfer) {
+  transfer->sequence =
+      engine_.recorder().begin(name_of(transfer->operation), transfer->bytes, name_);
+  queue_.push_back(transfer);
+}
+
+TransferChannel::Transfer* TransferChannel::start(Operation operation, TensorView operand) {
+  Transfer* transfer;
+  {
+    const std::lock_guard lock(mutex_);
+    transfer = take(operation);
+    transfer->data = operand.data;
+    transfer->dtype = operand.dtype;
+    transfer->bytes = static_cast<std::int64_t>(operand.bytes());
+    transfer->unit = operation == Operation::kAllGather ? 1 : size_of(operand.dtype);
+    transfer->count = operand.bytes() / transfer->unit;
+    if (operation != Operation::kAllReduce) transfer->count /= static_cast<std::size_t>(size_);
+    put(transfer);
+  }
+  engine_.add_work();
+  return transfer;
+}
+
+TransferChannel::Transfer* TransferChannel::start_exchange(std::span<const Message> sends,
+                                                           std::span<const Message> receives) {
+  Transfer* transfer;
+  {
+    const std::lock_guard lock(mutex_);
+    transfer = take(Operation::kExchange);
+    transfer->sends.assign(sends.begin(), sends.end());
+    transfer->receives.assign(receives.begin(), receives.end());
+    for (const std::span<const Message> list : {sends, receives}) {
+      for (const Message& message : list) {
+        transfer->bytes += static_cast<std::int64_t>(message.bytes.size());
+      }
+    }
+    put(transfer);
+  }
+  engine_.add_work();
+  return transfer;
+}
+
+void TransferChannel::wait(Transfer* transfer) {
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, [&] { return transfer->done; });
+  const std::exception_ptr error = std::exchange(transfer->error, nullptr);
+  free_.push_back(transfer);
+  if (error) std::rethrow_exception(error);
+}
+
+bool TransferChannel::busy() const {
+  const std::lock_guard lock(mutex_);
+  return broken_ || free_.size() != transfers_.size();
+}
+
+std::int64_t TransferChannel::bytes_sent(Operation operation, TensorView operand) const {
+  const auto all = static_cast<std::int64_t>(operand.bytes());
+  if (operation != Operation::kAllReduce) return all / size_ * (size_ - 1);
+  // Everything but this rank's piece goes out once as it is, and this rank's piece to everybody as
+  // a sum.
+  const auto unit = static_cast<std::int64_t>(size_of(operand.dtype));
+  const std::int64_t piece = static_cast<std::int64_t>(piece_bytes_) / unit, whole = piece * size_;
+  const std::int64_t mine =
+      operand.count() / whole * piece + even_piece(operand.count() % whole, size_, rank_).size;
+  return all - mine * unit + mine * unit * (size_ - 1);
+}
+
+bool TransferChannel::advance() noexcept {
+  bool moved = false;
+  try {
+    for (Segment& segment : segments_) moved = move(segment) || moved;
+    for (std::size_t i = exchanges_.size(); i-- > 0;)
+      moved = move_exchange(*exchanges_[i]) || moved;
+    while (post_next()) moved = true;
+  } catch (...) {
+    fail(std::current_exception(), true);
+    moved = true;
+  }
+  return moved;
+}
+
+bool TransferChannel::move(Segment& segment) {
+  if (segment.state == State::kFree || !all_done(segment.requests, MPI_STATUSES_IGNORE)) {
+    return false;
+  }
+  const bool reduces = segment.transfer->operation == Operation::kAllReduce;
+  if (segment.state == State::kScatter) add_pieces(segment);
+  if (segment.state == State::kScatter && reduces) {
+    post_gather(segment);
+  } else {
+    release(segment);
+  }
+  return true;
+}
+
+bool TransferChannel::all_done(std::vector<MPI_Request>& requests, MPI_Status* statuses) {
+  int done = 0;
+  const std::lock_guard lock(engine_.mutex());
+  check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, statuses),
+            "a transfer: MPI_Testall");
+  return done != 0;
+}
+
+bool TransferChannel::post_next() {
+  Transfer* transfer;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto next = std::find_if(queue_.begin(), queue_.end(),
+                                   [](const Transfer* each) { return !each->under_way; });
+    if (next == queue_.end()) return false;
+    transfer = *next;
+  }
+  if (!agreed(*transfer)) return false;
+  if (transfer->operation == Operation::kExchange) {
+    post_exchange(*transfer);
+    return true;
+  }
+  if (transfer->count == 0) {
+    finish(*transfer);
+    return true;
+  }
+  const auto segment = std::find_if(segments_.begin(), segments_.end(),
+                                    [](const Segment& each) { return each.state == State::kFree; });
+  if (segment == segments_.end()) return false;
+  post_segment(*segment, *transfer);
+  return true;
+}
+
+bool TransferChannel::agreed(Transfer& transfer) {
+  if (!options_.check || transfer.agreed) return true;
+  if (!comparing_) {
+    post_descriptors(transfer);
+    comparing_ = true;
+  }
+  if (!all_done(comparison_, MPI_STATUSES_IGNORE)) return false;
+  comparing_ = false;
+  try {
+    compare_descriptors(received_, described_, rank_, job_ranks_, name_);
+  } catch (...) {
+    // What is posted already is the same on all ranks, and goes on to its end.
+    fail(std::current_exception(), false);
+    return false;
+  }
+  transfer.agreed = true;
+  return true;
+}
+
+void TransferChannel::post_descriptors(const Transfer& transfer) {
+  const bool exchange = transfer.operation == Operation::kExchange;
+  if (!exchange) ++collectives_;
+  const Descriptor common{collectives_,       transfer.bytes, 0,
+                          transfer.operation, transfer.dtype, channel_hash(name_)};
+  comparison_.clear();
+  const std::lock_guard lock(engine_.mutex());
+  for (int rank = 0; rank < size_; ++rank) {
+    Descriptor& to = described_[static_cast<std::size_t>(rank)] = common;
+    Descriptor& from = received_[static_cast<std::size_t>(rank)] = {};
+    if (exchange) {
+      to.bytes = bytes_with(transfer.sends, rank);
+      to.other = bytes_with(transfer.receives, rank);
+    }
+    if (rank == rank_) {
+      from = to;
+      continue;
+    }
+    const auto names = [rank](const Message& message) { return message.rank == rank; };
+    if (exchange && std::none_of(transfer.sends.begin(), transfer.sends.end(), names) &&
+        std::none_of(transfer.receives.begin(), transfer.receives.end(), names)) {
+      continue;
+    }
+    receive(std::as_writable_bytes(std::span(&from, 1)), rank, kDescriptorTag, comparison_);
+    send(std::as_bytes(std::span(&to, 1)), rank, kDescriptorTag, comparison_);
+  }
+}
+
+std::size_t TransferChannel::segment_units(const Transfer& transfer) const {
+  const std::size_t piece = piece_bytes_ / transfer.unit;
+  return transfer.operation == Operation::kAllReduce ? piece * static_cast<std::size_t>(size_)
+                                                     : piece;
+}
+
+std::span<std::byte> TransferChannel::piece(const Segment& segment, int rank) const {
+  const Transfer& transfer = *segment.transfer;
+  if (transfer.operation != Operation::kAllReduce) {
+    const std::size_t begin = static_cast<std::size_t>(rank) * transfer.count + segment.begin;
+    return {transfer.data + begin * transfer.unit, segment.count * transfer.unit};
+  }
+  const Piece part = even_piece(static_cast<std::int64_t>(segment.count), size_, rank);
+  const std::size_t begin = segment.begin + static_cast<std::size_t>(part.begin);
+  return {transfer.data + begin * transfer.unit,
+          static_cast<std::size_t>(part.size) * transfer.unit};
+}
+
+void TransferChannel::post_segment(Segment& segment, Transfer& transfer) {
+  segment.transfer = &transfer;
+  segment.begin = transfer.posted;
+  segment.count = std::min(segment_units(transfer), transfer.count - transfer.posted);
+  transfer.posted += segment.count;
+  transfer.under_way = transfer.posted == transfer.count;
+  segment.tag = 2 * (next_tag_++ % (kTags / 2));
+  if (transfer.operation == Operation::kAllGather) {
+    post_gather(segment);
+  } else {
+    post_scatter(segment);
+  }
+}
+
+void TransferChannel::send(std::span<const std::byte> bytes, int rank, int tag,
+                           std::vector<MPI_Request>& requests) {
+  check_mpi(MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, rank, tag, comm_,
+                      &requests.emplace_back()),
+            "a transfer: MPI_Isend");
+}
+
+void TransferChannel::receive(std::span<std::byte> bytes, int rank, int tag,
+                              std::vector<MPI_Request>& requests) {
+  check_mpi(MPI_Irecv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, rank, tag, comm_,
+                      &requests.emplace_back()),
+            "a transfer: MPI_Irecv");
+}
+
+void TransferChannel::post_scatter(Segment& segment) {
+  segment.requests.clear();
+  segment.state = State::kScatter;
+  const std::size_t mine = piece(segment, rank_).size();
+  const std::lock_guard lock(engine_.mutex());
+  std::byte* target = segment.received.data();
+  // Each rank starts with its neighbour, so that no rank is everybody's first.
+  for (int step = 1; step < size_; ++step) {
+    const int from = (rank_ + size_ - step) % size_, to = (rank_ + step) % size_;
+    if (mine > 0) receive({target, mine}, from, segment.tag, segment.requests);
+    target += piece_bytes_;
+    const std::span<std::byte> theirs = piece(segment, to);
+    if (!theirs.empty()) send(theirs, to, segment.tag, segment.requests);
+  }
+}
+
+void TransferChannel::add_pieces(Segment& segment) {
+  const std::span<std::byte> mine = piece(segment, rank_);
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto step = static_cast<std::size_t>((rank_ + size_ - rank) % size_);
+    sources_[static_cast<std::size_t>(rank)] =
+        rank == rank_ ? mine.data() : segment.received.data() + (step - 1) * piece_bytes_;
+  }
+  const Transfer& transfer = *segment.transfer;
+  sum_in_rank_order(sources_, transfer.dtype, mine.size() / transfer.unit, mine.data());
+}
+
+void TransferChannel::post_gather(Segment& segment) {
+  segment.requests.clear();
+  segment.state = State::kGather;
+  const std::span<std::byte> mine = piece(segment, rank_);
+  const std::lock_guard lock(engine_.mutex());
+  for (int step = 1; step < size_; ++step) {
+    const int from = (rank_ + size_ - step) % size_, to = (rank_ + step) % size_;
+    const std::span<std::byte> theirs = piece(segment, from);
+    if (!theirs.empty()) receive(theirs, from, segment.tag + 1, segment.requests);
+    if (!mine.empty()) send(mine, to, segment.tag + 1, segment.requests);
+  }
+}
+
+void TransferChannel::post_exchange(Transfer& transfer) {
+  transfer.under_way = true;
+  exchanges_.push_back(&transfer);
+  {
+    // MPI keeps the order of messages with one tag between two ranks.
+    const std::lock_guard lock(engine_.mutex());
+    for_each_part(transfer.receives, options_.message_bytes, rank_,
+                  [&](int rank, std::span<std::byte> bytes) {
+                    receive(bytes, rank, kExchangeTag, transfer.requests);
+                  });
+    for_each_part(transfer.sends, options_.message_bytes, rank_,
+                  [&](int rank, std::span<std::byte> bytes) {
+                    send(bytes, rank, kExchangeTag, transfer.requests);
+                  });
+  }
+  copy_own_messages(rank_, transfer.sends, transfer.receives);
+}
+
+bool TransferChannel::move_exchange(Transfer& transfer) {
+  statuses_.resize(std::max(statuses_.size(), transfer.requests.size()));
+  if (!all_done(transfer.requests, statuses_.data())) return false;
+  std::size_t next = 0;
+  for_each_part(transfer.receives, options_.message_bytes, rank_,
+                [&](int rank, std::span<std::byte> bytes) {
+                  int count = 0;
+                  MPI_Get_count(&statuses_[next++], MPI_BYTE, &count);
+                  expect(static_cast<std::size_t>(count) == bytes.size(),
+                         "exchange on {}: {} bytes from rank {} where {} were expected", name_,
+                         count, rank, bytes.size());
+                });
+  std::erase(exchanges_, &transfer);
+  finish(transfer);
+  return true;
+}
+
+void TransferChannel::release(Segment& segment) {
+  segment.state = State::kFree;
+  Transfer& transfer = *segment.transfer;
+  transfer.finished += segment.count;
+  if (transfer.finished == transfer.count) finish(transfer);
+}
+
+void TransferChannel::finish(Transfer& transfer) {
+  engine_.recorder().end(transfer.sequence);
+  engine_.remove_work();
+  const std::lock_guard lock(mutex_);
+  std::erase(queue_, &transfer);
+  transfer.done = true;
+  finished_.notify_all();
+}
+
+void TransferChannel::fail(const std::exception_ptr& error, bool all) noexcept {
+  const std::lock_guard lock(mutex_);
+  broken_ = error;
+  if (all) {
+    for (Segment& segment : segments_) segment.state = State::kFree;
+    exchanges_.clear();
+  }
+  std::erase_if(queue_, [&](Transfer* transfer) {
+    if (!all && transfer->posted > 0) return false;
+    if (!all && transfer->under_way) return false;
+    transfer->error = error;
+    transfer->done = true;
+    engine_.remove_work();
+    return true;
+  });
+  finished_.notify_all();
+}
+
+}  // namespace trireme

@@ -1,0 +1,131 @@
+#pragma once
+// The started transfers of one channel over MPI, as one state machine. An operand is cut into
+// segments, each of one piece for every rank:
+//   all-reduce      scatter, sum, gather   a segment is a run of values, its pieces are even
+//   reduce-scatter  scatter, sum           a segment is cut out of every piece of the operand
+//   all-gather      gather                 likewise
+// Scatter: every rank sends each owner its version of the piece. Sum: the owner adds them in rank
+// order. Gather: it sends the piece to all. Several segments are under way at once, also of
+// neighbouring transfers, so that sums overlap with sending. The messages of an exchange are posted
+// whole, and any number of exchanges are under way.
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/collective_check.h"
+#include "comm/communicator.h"
+#include "comm/mpi_engine.h"
+
+namespace trireme {
+
+struct TransferOptions {
+  std::size_t segment_bytes = 0;                     ///< of all pieces; 0: by the number of ranks
+  std::size_t message_bytes = std::size_t{1} << 30;  ///< longer messages of an exchange are split
+  bool check = false;                                ///< compare_descriptors before each transfer
+};
+
+class TransferChannel final : public Progress {
+ public:
+  struct Transfer {
+    Operation operation = Operation::kNone;
+    std::byte* data = nullptr;
+    DType dtype = DType::kF32;
+    std::size_t unit = 0;   ///< bytes of what is never cut
+    std::size_t count = 0;  ///< units of the operand (all-reduce) or of each of its pieces
+    std::size_t posted = 0, finished = 0;  ///< units whose segments are under way or done; done
+    std::vector<Message> sends, receives;  ///< of an exchange
+    std::vector<MPI_Request> requests;     ///< of an exchange: receives, then sends
+    std::int64_t bytes = 0;                ///< as recorded
+    std::int64_t sequence = 0;             ///< of the flight recorder
+    bool agreed = false;                   ///< the ranks have compared descriptors
+    bool under_way = false;                ///< all of it is posted
+    bool done = false;
+    std::exception_ptr error;
+  };
+
+  /// `comm` carries nothing else and outlives this. Scratch is allocated here, once.
+  TransferChannel(MpiEngine& engine, MPI_Comm comm, std::string name,
+                  const TransferOptions& options);
+  ~TransferChannel() override;
+  TransferChannel(const TransferChannel&) = delete;
+  TransferChannel& operator=(const TransferChannel&) = delete;
+
+  /// kAllReduce, kReduceScatter or kAllGather.
+  Transfer* start(Operation operation, TensorView operand);
+  Transfer* start_exchange(std::span<const Message> sends, std::span<const Message> receives);
+  /// Blocks; throws what the transfer met. The transfer is then free for reuse.
+  void wait(Transfer* transfer);
+  /// Something is under way, or an error left it so.
+  [[nodiscard]] bool busy() const;
+  /// Bytes that this rank sends for such a transfer.
+  [[nodiscard]] std::int64_t bytes_sent(Operation operation, TensorView operand) const;
+
+  bool advance() noexcept override;
+
+ private:
+  enum class State : std::uint8_t { kFree, kScatter, kGather };
+  struct Segment {
+    State state = State::kFree;
+    Transfer* transfer = nullptr;
+    std::size_t begin = 0, count = 0;  ///< units
+    int tag = 0;
+    std::vector<MPI_Request> requests;
+    std::vector<std::byte> received;  ///< the other ranks' versions of this rank's piece
+  };
+  static constexpr int kSegments = 3;
+
+  Transfer* take(Operation operation);  // with mutex_ held
+  void put(Transfer* transfer);         // with mutex_ held
+  bool move(Segment& segment);
+  bool post_next();
+  bool agreed(Transfer& transfer);
+  void post_descriptors(const Transfer& transfer);
+  void post_segment(Segment& segment, Transfer& transfer);
+  void post_scatter(Segment& segment);
+  void add_pieces(Segment& segment);
+  void post_gather(Segment& segment);
+  void post_exchange(Transfer& transfer);
+  bool move_exchange(Transfer& transfer);
+  void release(Segment& segment);
+  void finish(Transfer& transfer);
+  void fail(const std::exception_ptr& error, bool all) noexcept;
+  [[nodiscard]] std::size_t segment_units(const Transfer& transfer) const;
+  [[nodiscard]] std::span<std::byte> piece(const Segment& segment, int rank) const;
+  void send(std::span<const std::byte> bytes, int rank, int tag,
+            std::vector<MPI_Request>& requests);
+  void receive(std::span<std::byte> bytes, int rank, int tag, std::vector<MPI_Request>& requests);
+  bool all_done(std::vector<MPI_Request>& requests, MPI_Status* statuses);
+
+  MpiEngine& engine_;
+  const MPI_Comm comm_;
+  const std::string name_;
+  const TransferOptions options_;
+  int rank_ = 0, size_ = 1;
+  std::size_t piece_bytes_ = 0;  ///< of a segment's largest piece
+  int next_tag_ = 0;
+  std::vector<Segment> segments_;
+  std::vector<const std::byte*> sources_;
+  std::vector<Transfer*> exchanges_;  ///< under way
+  std::vector<MPI_Status> statuses_;
+
+  // The comparison of the oldest transfer that is not posted.
+  std::vector<int> job_ranks_;
+  bool comparing_ = false;
+  std::int64_t collectives_ = 0;
+  std::vector<Descriptor> described_, received_;  ///< by rank: to it, from it
+  std::vector<MPI_Request> comparison_;
+
+  mutable std::mutex mutex_;  // guards what follows, and `done` and `error` of transfers
+  std::condition_variable finished_;
+  std::deque<Transfer> transfers_;  // addresses are stable; grows to the most ever in flight
+  std::vector<Transfer*> free_, queue_;
+  std::exception_ptr broken_;
+};
+
+}  // namespace trireme
