@@ -48,6 +48,11 @@ const ErrorName& describe(cudaError_t error) {
 
 cudaError_t remember(cudaError_t error) { return t_last_error = error; }
 
+size_t memory_bytes() {
+  const char* wish = std::getenv("TRIREME_SIMT_MEMORY_BYTES");
+  return wish != nullptr ? std::strtoull(wish, nullptr, 10) : size_t(8) << 30;
+}
+
 }  // namespace trireme::simt
 
 using namespace trireme::simt;  // NOLINT: the functions of CUDA stand outside
@@ -170,14 +175,14 @@ cudaError_t cudaDriverGetVersion(int* v) {
 cudaError_t cudaRuntimeGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaDeviceGetPCIBusId(char* text, int, int) { return *text = 0, cudaSuccess; }
 // What a test wants the machine to look like: TRIREME_SIMT_GPUS, how many (0: none, "old": a driver
-// older than the toolkit), and TRIREME_SIMT_GPU_NAME.
+// older than the toolkit), TRIREME_SIMT_GPU_NAME, and TRIREME_SIMT_MEMORY_BYTES of each GPU.
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   const char* name = std::getenv("TRIREME_SIMT_GPU_NAME");
   *p = {};
   std::snprintf(p->name, sizeof p->name, "%s", name != nullptr ? name : "host execution");
   p->major = 9;
   p->multiProcessorCount = 4;
-  p->totalGlobalMem = size_t(8) << 30;
+  p->totalGlobalMem = trireme::simt::memory_bytes();
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* n) {
@@ -189,7 +194,9 @@ cudaError_t cudaGetDeviceCount(int* n) {
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetDevice(int* d) { return *d = 0, cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  return *free = *total = size_t(8) << 30, cudaSuccess;
+  const size_t used = trireme::simt::device_bytes();
+  *total = trireme::simt::memory_bytes();
+  return *free = *total - std::min(*total, used), cudaSuccess;
 }
 
 }  // extern "C"

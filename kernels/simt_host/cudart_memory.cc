@@ -5,6 +5,7 @@
 // as on a GPU; pinned memory when the stream comes to it, so that a buffer used again too early
 // shows.
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -93,6 +94,8 @@ cudaError_t allocate(void** p, size_t bytes, const char* kind) {
   static int count = 0;
   *p = nullptr;
   if (const cudaError_t error = refuse_while_capturing()) return error;
+  if (bytes > memory_bytes() - std::min(memory_bytes(), device_bytes()))
+    return remember(cudaErrorMemoryAllocation);
   *p = device_alloc(bytes, (std::string(kind) + " #" + std::to_string(++count)).c_str());
   return *p ? cudaSuccess : remember(cudaErrorMemoryAllocation);
 }

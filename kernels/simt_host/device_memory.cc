@@ -39,6 +39,7 @@ class Arena {
     unused_.pop_back();
     Allocation& a = *slots_[slot];
     a.base = lo_ + place, a.size = bytes, a.taken = taken, a.name = name, a.live = true;
+    live_bytes_ += bytes;
     if (instrumented()) a.initialised = LazyArray<uint8_t>(bytes);
     std::fill_n(&owners_[place / kUnit], taken / kUnit, slot + 1);
 #if SIMT_ASAN
@@ -49,8 +50,11 @@ class Arena {
     return a.base;
   }
 
+  [[nodiscard]] size_t live_bytes() const { return live_bytes_; }
+
   void free(Allocation& a) {
     a.live = false;
+    live_bytes_ -= a.size;
     a.initialised = {}, a.shadow = {};
     // Only pages that are its own: the first and the last may hold neighbours too.
     constexpr uintptr_t kPage = 4096;
@@ -120,7 +124,7 @@ class Arena {
   std::vector<uint32_t> unused_;
   std::map<size_t, size_t> free_;    // place -> bytes
   std::deque<uint32_t> quarantine_;  // slots of freed allocations, oldest first
-  size_t quarantined_ = 0;
+  size_t quarantined_ = 0, live_bytes_ = 0;
 };
 
 /// Allocating and freeing while kernels run on other OS threads; the kernels' look-ups take no
@@ -146,6 +150,11 @@ void device_free(void* p) {
   if (!a || a->base != p || !a->live)
     throw Fault(FaultKind::kOutOfBounds, "cudaFree of an address that is not allocated");
   Arena::get().free(*a);
+}
+
+size_t device_bytes() {
+  std::lock_guard lock(arena_mutex());
+  return Arena::get().live_bytes();
 }
 
 void device_check_range(const void* p, size_t n, const char* what) {

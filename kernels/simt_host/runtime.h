@@ -99,6 +99,8 @@ void enqueue(cudaStream_t, std::function<void()>);
 // here.
 void* device_alloc(size_t bytes, const char* name = "");
 void device_free(void*);
+/// Of allocations that live.
+size_t device_bytes();
 void device_mark_initialised(const void*, size_t);
 bool is_device_memory(const void*);
 /// For a copy inside device memory: bytes nobody wrote stay such.

@@ -27,6 +27,8 @@ struct Capture {
 
 /// The value of the error, remembered for cudaGetLastError.
 cudaError_t remember(cudaError_t);
+/// Of a GPU, as a test wants it.
+size_t memory_bytes();
 
 /// The null stream's, too.
 CUstream_st& queue_of(cudaStream_t);

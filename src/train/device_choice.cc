@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "base/human_format.h"
 #include "base/log.h"
 #include "config/field_types.h"
 #include "device/cpu_info.h"
@@ -106,6 +107,27 @@ Device choose_device(DeviceChoice choice, const Launch& launch) {
                     name(gpus[0]), rank, name(gpus[rank])));
   }
   return device;
+}
+
+void require_device_memory(const Launch& launch, Device device, const RankMemory& needed) {
+  if (device.kind == DeviceKind::kCpu) return;
+  run_together(launch.world(), [&] {
+    gpu::select(device.index);
+    const auto free = static_cast<std::int64_t>(gpu::free_bytes());
+    if (needed.total() <= free) return;
+    const auto total = static_cast<std::int64_t>(gpu::info(device.index).total_bytes);
+    // Less than this is what a process takes to use a GPU at all.
+    const bool others = total - free > total / 16;
+    throw EnvironmentError(
+        "GPU {} of {} ({}) has {} of its {} free, the run needs {} there: parameters {}, gradients "
+        "{}, optimizer {}, activations {}, buffers {}. Use a smaller batch.micro or "
+        "data.sequence_length (activations), a smaller model, or a GPU with more memory{}",
+        device.index, launch.host_name(), gpu::info(device.index).name, format_bytes(free),
+        format_bytes(total), format_bytes(needed.total()), format_bytes(needed.parameters),
+        format_bytes(needed.gradients), format_bytes(needed.optimizer),
+        format_bytes(needed.activations), format_bytes(needed.buffers),
+        others ? "; other programs use some of this one (nvidia-smi names them)" : "");
+  });
 }
 
 std::optional<double> peak_tflops(const RunConfig& config, Device device) {

@@ -7,6 +7,7 @@
 #include "comm/launch.h"
 #include "config/run_config.h"
 #include "device/device.h"
+#include "plan/memory.h"
 
 namespace trireme {
 
@@ -21,6 +22,11 @@ void require_device_built(DeviceChoice choice);
 /// Every rank throws EnvironmentError where one has no GPU, ranks have different ones, or the
 /// host has fewer than ranks.
 Device choose_device(DeviceChoice choice, const Launch& launch);
+
+/// Before anything is allocated: every rank throws EnvironmentError where a GPU has less memory
+/// free than its rank needs, with both figures and what to change. Selects the GPU for the calling
+/// thread. Collective; asks nothing of the CPU, whose memory is taken as it is touched.
+void require_device_memory(const Launch& launch, Device device, const RankMemory& needed);
 
 /// TFLOP/s of one device for MFU: the config's, else the bf16 rate of a GPU that is known.
 std::optional<double> peak_tflops(const RunConfig& config, Device device);

@@ -36,11 +36,23 @@ Placement settle_on_cores(const RunConfig& config, const Launch& launch) {
   return placement;
 }
 
+namespace {
+
+RankMemory memory_of_rank(const PreparedRun& prepared, DeviceKind device, StagePurpose purpose) {
+  return estimate_memory(prepared.config.model, prepared.run.batch,
+                         prepared.config.data.sequence_length,
+                         compute_type(prepared.config, device), purpose);
+}
+
+}  // namespace
+
 RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch,
                                const Placement& placement, StagePurpose purpose) {
   RuntimeOptions options;
   options.device = choose_device(prepared.config.run.device, launch);
   options.purpose = purpose;
+  require_device_memory(launch, options.device,
+                        memory_of_rank(prepared, options.device.kind, purpose));
   options.micro = prepared.run.batch.micro;
   options.tokens = prepared.config.data.sequence_length;
   options.accumulation = prepared.run.batch.accumulation;
@@ -59,6 +71,7 @@ BatchShape batch_shape(const PreparedRun& prepared, const Runtime& runtime) {
   shape.data_rank = runtime.data_rank();
   shape.data_ranks = static_cast<int>(prepared.run.batch.data_ranks);
   shape.tokens = prepared.config.data.sequence_length;
+  shape.context = runtime.place.cut.context;
   return shape;
 }
 
@@ -87,6 +100,7 @@ SaveRequest save_request(const PreparedRun& prepared) {
   SaveRequest request;
   request.directory = config.checkpoint_directory();
   request.mesh = mesh_json(prepared.run.mesh);
+  request.zero_stage = config.parallel.zero_stage;
   request.model = model_keys_json(config.model);
   request.tokenizer["path"] = config.tokenizer;
   request.tokenizer["hash"] = prepared.tokenizer_hash;
@@ -146,8 +160,7 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
                       other.find("device")->as_string()});
   }
   const RankMemory memory =
-      estimate_memory(config.model, prepared.run.batch, config.data.sequence_length,
-                      runtime.store.compute(), runtime.options.purpose);
+      memory_of_rank(prepared, runtime.options.device.kind, runtime.options.purpose);
   const std::vector<MemoryItem> items = {{"parameters", memory.parameters},
                                          {"gradients", memory.gradients},
                                          {"optimizer", memory.optimizer},
@@ -231,6 +244,7 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared) {
   Communicator& world = launch.world();
   const bool leader = world.rank() == 0;
   const RunConfig& config = prepared.config;
+  launch.check_collectives(config.run.check_collectives);
   const RunDirectory directory(prepared, launch);
   const StartPoint start = choose_start(prepared, world);
   if (start.progress.step >= prepared.run.steps) {

@@ -10,7 +10,8 @@ namespace trireme {
 /// Which cores this rank computes on, and keeps its threads there. Collective over the host.
 Placement settle_on_cores(const RunConfig& config, const Launch& launch);
 
-/// The runtime options that a prepared run means on this rank.
+/// The runtime options that a prepared run means on this rank; EnvironmentError where its device
+/// will not do. Collective.
 RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch,
                                const Placement& placement, StagePurpose purpose);
 

@@ -91,6 +91,16 @@ TRIREME_SIMT_GPUS=0 ranks 2 "${pair[@]}"
 refused "no GPU" "no GPU is visible"
 TRIREME_SIMT_GPUS=old ranks 2 "${pair[@]}"
 refused "an old driver" "the NVIDIA driver serves CUDA .*Install a newer driver"
+# The model of base.json in bf16 needs some hundred KiB of a GPU; two ranks want them of one each.
+TRIREME_SIMT_GPUS=2 TRIREME_SIMT_MEMORY_BYTES=65536 ranks 2 "${pair[@]}"
+refused "too little memory on the GPU" \
+  "GPU [01] of .* has 64.* KiB of its 64.* KiB free, the run needs .*KiB there: parameters .*activations .*batch.micro"
+check "nothing was trained" [ ! -s refused/metrics.jsonl ]
+for command in "benchmark base.json" "evaluate --checkpoint gpu-llama-fp32 base.json"; do
+  # shellcheck disable=SC2086
+  TRIREME_SIMT_MEMORY_BYTES=16384 on cuda-host $command
+  refused "too little memory: $command" "the run needs .*batch.micro"
+done
 cat >unlike.sh <<'SH'
 export TRIREME_SIMT_GPU_NAME="GPU of rank $OMPI_COMM_WORLD_RANK"
 exec "$UNLIKE" "$@"

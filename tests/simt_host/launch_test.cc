@@ -126,6 +126,26 @@ TEST(DeviceMemoryTest, places_are_given_away_again) {
   EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
 }
 
+TEST(DeviceMemoryTest, a_gpu_has_as_much_as_a_test_gives_it) {
+  std::size_t free = 0, total = 0, before = 0;
+  ASSERT_EQ(cudaMemGetInfo(&before, &total), cudaSuccess);
+  const std::size_t limit = total - before + 1000;
+  ASSERT_EQ(setenv("TRIREME_SIMT_MEMORY_BYTES", std::to_string(limit).c_str(), 1), 0);
+  void *first = nullptr, *second = nullptr;
+  EXPECT_EQ(cudaMalloc(&first, 600), cudaSuccess);
+  cudaMemGetInfo(&free, &total);
+  EXPECT_EQ(total, limit);
+  EXPECT_EQ(free, 400U);
+  EXPECT_EQ(cudaMalloc(&second, 401), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaMalloc(&second, 400), cudaSuccess);
+  cudaFree(first);
+  cudaFree(second);
+  cudaMemGetInfo(&free, &total);
+  EXPECT_EQ(free, 1000U);
+  unsetenv("TRIREME_SIMT_MEMORY_BYTES");
+}
+
 TEST(DeviceMemoryTest, a_second_free_is_found) {
   void* p = nullptr;
   cudaMalloc(&p, 100);
