@@ -30,7 +30,7 @@ struct Descriptor {
   std::int64_t bytes = 0;     ///< of the operand; in an exchange, from the sender to the reader
   std::int64_t other = 0;  ///< root of a broadcast; in an exchange, from the reader to the sender
   Operation operation = Operation::kNone;
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;  ///< kF32 too where bytes have none
   std::uint32_t channel = 0;  ///< hash of the name
 };
 static_assert(sizeof(Descriptor) == 32);

@@ -42,6 +42,8 @@ struct Message {
   std::span<std::byte> bytes;
 };
 
+enum class Operation : std::uint16_t;  // comm/collective_check.h
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -83,6 +85,12 @@ class Communicator {
   virtual std::unique_ptr<Communicator> channel(std::string_view name) = 0;
 
   [[nodiscard]] virtual TrafficCounters counters() const = 0;
+
+  /// Where collectives are checked (Launch::check_collectives): throws InternalError on every rank
+  /// of the group where one calls it with other arguments. Everything here that every rank calls
+  /// begins with this comparison; it is public for transfers that go another way (NCCL's).
+  /// Blocking.
+  virtual void compare_calls(Operation /*operation*/, DType /*dtype*/, std::int64_t /*bytes*/) {}
 
   // Small blocking reductions, made of all_gather: the result is the same on every rank, in rank
   // order.

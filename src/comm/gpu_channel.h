@@ -16,7 +16,8 @@ namespace trireme {
 ///
 /// By NCCL in a program with CUDA: transfers in a stream of their own; sums in NCCL's order, the
 /// same from run to run, where bf16 may be rounded at every term. By the group itself where GPUs
-/// are executed on the host: rank order.
+/// are executed on the host: rank order. Where
+/// collectives are checked, NCCL's transfers are compared as they start, exchanges excepted.
 /// Transfers stand in `recorder` from their start until they are seen to be done, at the latest
 /// when the next one starts. Throws EnvironmentError on every rank where NCCL cannot connect them.
 std::unique_ptr<Communicator> make_gpu_channel(Communicator& group, std::string_view name,

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/collective_check.h"
 #include "comm/gpu_channel.h"
 #include "comm/gpu_channel_base.h"
 #include "device/gpu.h"
@@ -154,25 +155,32 @@ class NcclChannel final : public GpuChannel {
   Pending start_all_reduce(TensorView values) override {
     expect_summable("all_reduce", values);
     // A ring sends each of its two passes' pieces once.
-    return start("all_reduce", bytes_of(values), 2 * bytes_of(values) * (size() - 1) / size(), [&] {
-      return library().all_reduce(values.data, values.data, count_of(values), type_of(values),
-                                  ncclSum, comm_, stream());
-    });
+    host_->compare_calls(Operation::kAllReduce, values.dtype, bytes_of(values));
+    return start(Operation::kAllReduce, bytes_of(values),
+                 2 * bytes_of(values) * (size() - 1) / size(), [&] {
+                   return library().all_reduce(values.data, values.data, count_of(values),
+                                               type_of(values), ncclSum, comm_, stream());
+                 });
   }
   Pending start_reduce_scatter(TensorView pieces) override {
     expect_summable("reduce_scatter", pieces);
     expect_pieces("reduce_scatter", pieces);
-    return start("reduce_scatter", bytes_of(pieces), bytes_of(pieces) / size() * (size() - 1), [&] {
-      return library().reduce_scatter(pieces.data, own_piece(pieces), count_of(pieces) / ranks(),
-                                      type_of(pieces), ncclSum, comm_, stream());
-    });
+    host_->compare_calls(Operation::kReduceScatter, pieces.dtype, bytes_of(pieces));
+    return start(Operation::kReduceScatter, bytes_of(pieces),
+                 bytes_of(pieces) / size() * (size() - 1), [&] {
+                   return library().reduce_scatter(pieces.data, own_piece(pieces),
+                                                   count_of(pieces) / ranks(), type_of(pieces),
+                                                   ncclSum, comm_, stream());
+                 });
   }
   Pending start_all_gather(TensorView pieces) override {
     expect_pieces("all_gather", pieces);
-    return start("all_gather", bytes_of(pieces), bytes_of(pieces) / size() * (size() - 1), [&] {
-      return library().all_gather(own_piece(pieces), pieces.data, pieces.bytes() / ranks(),
-                                  ncclInt8, comm_, stream());
-    });
+    host_->compare_calls(Operation::kAllGather, pieces.dtype, bytes_of(pieces));
+    return start(Operation::kAllGather, bytes_of(pieces), bytes_of(pieces) / size() * (size() - 1),
+                 [&] {
+                   return library().all_gather(own_piece(pieces), pieces.data,
+                                               pieces.bytes() / ranks(), ncclInt8, comm_, stream());
+                 });
   }
   Pending start_exchange(std::span<const Message> sends,
                          std::span<const Message> receives) override {
@@ -184,7 +192,7 @@ class NcclChannel final : public GpuChannel {
       if (message.rank != rank()) sent += bytes_of(message);
     }
     // One group: its calls run together, and those of two ranks match in order.
-    return start("exchange", bytes, sent, [&] {
+    return start(Operation::kExchange, bytes, sent, [&] {
       ncclResult_t first = library().group_start();
       const auto call = [&](ncclResult_t result) {
         if (first == ncclSuccess && result != ncclInProgress) first = result;
@@ -230,14 +238,14 @@ class NcclChannel final : public GpuChannel {
 
   /// `call()` puts the transfer into stream(), behind what the compute stream holds so far.
   template <class Call>
-  Pending start(const char* operation, std::int64_t bytes, std::int64_t sent, const Call& call) {
+  Pending start(Operation operation, std::int64_t bytes, std::int64_t sent, const Call& call) {
     if (bytes == 0) return {};
     sweep();
     void* done = take_event();
-    transfers_.push_back({done, recorder_.begin(operation, bytes, name_)});
+    transfers_.push_back({done, recorder_.begin(name_of(operation), bytes, name_)});
     gpu::record(done, context_.exec().stream);
     gpu::wait(stream_.get(), done);
-    settle(comm_, call(), fmt::format("{} of {} bytes on {}", operation, bytes, name_));
+    settle(comm_, call(), fmt::format("{} of {} bytes on {}", name_of(operation), bytes, name_));
     gpu::record(done, stream_.get());
     ++counters_.transfers;
     counters_.bytes_sent += sent;

@@ -103,6 +103,12 @@ Launch::~Launch() {
   if (std::uncaught_exceptions() == 0) MPI_Finalize();
 }
 
+void Launch::check_collectives(bool on) {
+  if (!engine_) return;
+  static_cast<MpiCommunicator&>(*world_).check_collectives(on);
+  static_cast<MpiCommunicator&>(*host_).check_collectives(on);
+}
+
 void Launch::abort(int code) noexcept {
   std::fflush(nullptr);
   if (engine_) {

@@ -35,6 +35,14 @@ class Launch {
   [[nodiscard]] const FlightRecorder& flight_recorder() const { return recorder_; }
   [[nodiscard]] FlightRecorder& flight_recorder() { return recorder_; }
 
+  /// Whether the ranks compare order, kind and size of every collective and transfer before it
+  /// begins, in the world, the host and all that is made of them from now on: two ranks in
+  /// different places of the program are then named by an InternalError on every rank of the group
+  /// (for an exchange, at both ends), where they would hang or mix their bytes. A blocking call on
+  /// one rank and a transfer on another do not meet, and still hang. Costs a round of small
+  /// messages each time. Every rank calls it at the same place.
+  void check_collectives(bool on);
+
   /// Ends every rank of the job with `code`; does not return, and takes at most 5 s on this rank.
   /// Safe from any thread and during unwinding.
   [[noreturn]] void abort(int code) noexcept;

@@ -79,7 +79,40 @@ MpiCommunicator::~MpiCommunicator() {
   static_cast<void>(started_.release());
 }
 
+void MpiCommunicator::check_collectives(bool on) {
+  if (options_.check == on) return;
+  expect(!channel_ || !channel_->busy(), "{}: transfers are under way", name_);
+  options_.check = on;
+  channel_.reset();  // the next transfer makes another
+}
+
+void MpiCommunicator::compare_calls(Operation operation, DType dtype, std::int64_t bytes) {
+  compare_calls(operation, dtype, bytes, 0);
+}
+
+void MpiCommunicator::compare_calls(Operation operation, DType dtype, std::int64_t bytes,
+                                    int root) {
+  if (!options_.check || size_ == 1) return;
+  const Descriptor mine{++compared_, bytes, root, operation, dtype, channel_hash(name_)};
+  std::vector<Descriptor> all(static_cast<std::size_t>(size_));
+  MPI_Request request = MPI_REQUEST_NULL;
+  {
+    const std::lock_guard lock(engine_->mutex());
+    check_mpi(MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE,
+                             blocking_.get(), &request),
+              "comparing calls: MPI_Iallgather");
+  }
+  engine_->complete(request, "comparing calls: MPI_Iallgather");
+  std::vector<int> names;
+  {
+    const std::lock_guard lock(engine_->mutex());
+    names = world_ranks(blocking_.get());
+  }
+  compare_descriptors(all, {}, rank_, names, name_);
+}
+
 void MpiCommunicator::barrier() {
+  compare_calls(Operation::kBarrier, DType::kF32, 0);
   Blocking call(*this, "barrier", 0);
   call.run("MPI_Ibarrier",
            [&](MPI_Request* request) { return MPI_Ibarrier(blocking_.get(), request); });
@@ -87,6 +120,7 @@ void MpiCommunicator::barrier() {
 
 void MpiCommunicator::broadcast(std::span<std::byte> bytes, int root) {
   expect(root >= 0 && root < size_, "broadcast from rank {} of {}", root, size_);
+  compare_calls(Operation::kBroadcast, DType::kF32, std::ssize(bytes), root);
   Blocking call(*this, "broadcast", bytes.size());
   if (rank_ == root) call.sent(bytes.size() * static_cast<std::size_t>(size_ - 1));
   for (std::size_t begin = 0; begin < bytes.size(); begin += kBroadcastBytes) {
@@ -102,6 +136,7 @@ void MpiCommunicator::broadcast(std::span<std::byte> bytes, int root) {
 void MpiCommunicator::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
   expect(all.size() == mine.size() * static_cast<std::size_t>(size_),
          "all_gather of {} bytes from each of {} ranks into {}", mine.size(), size_, all.size());
+  compare_calls(Operation::kAllGather, DType::kF32, std::ssize(mine));
   Blocking call(*this, "all_gather", mine.size());
   call.sent(mine.size() * static_cast<std::size_t>(size_ - 1));
   const int count = narrow<int>(mine.size());
@@ -112,6 +147,7 @@ void MpiCommunicator::all_gather(std::span<const std::byte> mine, std::span<std:
 }
 
 std::vector<std::string> MpiCommunicator::all_gather_text(std::string_view mine) {
+  compare_calls(Operation::kAllGatherText, DType::kF32, 0);
   const int count = narrow<int>(mine.size());
   std::vector<int> counts(static_cast<std::size_t>(size_)), begins(counts.size());
   all_gather(std::as_bytes(std::span(&count, 1)), std::as_writable_bytes(std::span(counts)));

@@ -35,6 +35,10 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color) override;
   std::unique_ptr<Communicator> channel(std::string_view name) override;
   [[nodiscard]] TrafficCounters counters() const override { return counters_; }
+  void compare_calls(Operation operation, DType dtype, std::int64_t bytes) override;
+  /// Whether what follows is compared over the ranks before it begins; channels and groups made
+  /// from now on inherit it. Every rank calls it at the same place, with no transfer under way.
+  void check_collectives(bool on);
   /// `channel` with options of its own, which its channels and groups inherit: for measurements,
   /// and to show that bits do not depend on them.
   std::unique_ptr<Communicator> channel_with_options(std::string_view name,
@@ -42,6 +46,7 @@ class MpiCommunicator final : public Communicator {
 
  private:
   class Blocking;  // one call: recorded, timed
+  void compare_calls(Operation operation, DType dtype, std::int64_t bytes, int root);
   TransferChannel& transfers();
   Pending start(Operation operation, TensorView operand);
   Pending pending(TransferChannel::Transfer* transfer);
@@ -52,6 +57,7 @@ class MpiCommunicator final : public Communicator {
   MpiComm blocking_, started_;
   std::unique_ptr<TransferChannel> channel_;  // made by the first transfer
   TrafficCounters counters_;                  // of the calling thread
+  std::int64_t compared_ = 0;                 // calls
 };
 
 }  // namespace trireme

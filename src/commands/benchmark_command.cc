@@ -91,6 +91,7 @@ int run(Launch& launch, const Options& options) {
   Communicator& world = launch.world();
   const PreparedRun prepared = prepare_run(options.input, Needs::kSynthetic, world);
   const RunConfig& config = prepared.config;
+  launch.check_collectives(config.run.check_collectives);
   Runtime runtime(
       launch, config, config.model,
       runtime_options(prepared, launch, settle_on_cores(config, launch), StagePurpose::kTraining));

@@ -30,6 +30,7 @@ int run(Launch& launch, const Options& options) {
   const ModelSource source(
       options.checkpoint.empty() ? prepared.config.run.directory : options.checkpoint, world);
   prepared.config.model = source.model();
+  launch.check_collectives(prepared.config.run.check_collectives);
   Runtime runtime(launch, prepared.config, source.model(),
                   runtime_options(prepared, launch, settle_on_cores(prepared.config, launch),
                                   StagePurpose::kEvaluation));

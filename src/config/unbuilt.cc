@@ -8,13 +8,9 @@ namespace trireme {
 
 const std::vector<Unbuilt>& unbuilt_features() {
   static const std::vector<Unbuilt> list = {
-      {"run.check_collectives", {"false"}},
       {"model_backend.attention", {R"("own")"}},
       {"precision.compute", {R"("fp32")", R"("bf16")"}},
       {"precision.wire", {R"("fp32")"}},
-      {"parallel.tensor", {"1"}},
-      {"parallel.context", {"1"}},
-      {"parallel.context_method", {R"("ring")"}},
       {"parallel.pipeline", {"1"}},
       {"parallel.pipeline_schedule", {R"("1f1b")"}},
       {"parallel.virtual_stages", {"1"}},
@@ -24,10 +20,7 @@ const std::vector<Unbuilt>& unbuilt_features() {
       {"parallel.pipeline_group_size", {"1"}},
       {"parallel.speculative_step", {"false"}},
       {"parallel.expert", {"1"}},
-      {"parallel.zero_stage", {"0"}},
-      {"parallel.zero_group", {}},
       {"parallel.reduction_order", {R"("rank")"}},
-      {"parallel.recompute", {R"("none")"}},
       {"checkpoint.async", {"false"}},
       {"checkpoint.when_busy", {R"("wait")"}},
       {"checkpoint.staging_bytes", {"0"}},

@@ -35,7 +35,7 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       {"run.seed", one_of({0, 1, 1234, kLargest, 4294967296})},
       {"run.device", one_of({"auto", "cpu"})},
       {"run.cuda_graph", one_of({"auto", "off"})},
-      {"run.check_collectives", one_of({false})},
+      {"run.check_collectives", one_of({true, false})},
       {"run.threads_per_rank", one_of({0, 1, 2, 3, 8, 2.0})},
       {"run.deterministic", one_of({true, false})},
       {"run.resume", one_of({"auto", "never"})},
