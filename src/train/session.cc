@@ -71,7 +71,6 @@ BatchShape batch_shape(const PreparedRun& prepared, const Runtime& runtime) {
   shape.data_rank = runtime.data_rank();
   shape.data_ranks = static_cast<int>(prepared.run.batch.data_ranks);
   shape.tokens = prepared.config.data.sequence_length;
-  shape.context = runtime.place.cut.context;
   return shape;
 }
 
