@@ -173,9 +173,15 @@ cudaError_t cudaDriverGetVersion(int* v) {
   return *v = old ? CUDART_VERSION - 2000 : CUDART_VERSION, cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
-cudaError_t cudaDeviceGetPCIBusId(char* text, int, int) { return *text = 0, cudaSuccess; }
 // What a test wants the machine to look like: TRIREME_SIMT_GPUS, how many (0: none, "old": a driver
-// older than the toolkit), TRIREME_SIMT_GPU_NAME, and TRIREME_SIMT_MEMORY_BYTES of each GPU.
+// older than the toolkit), TRIREME_SIMT_GPU_NAME, TRIREME_SIMT_MEMORY_BYTES of each GPU, and
+// TRIREME_SIMT_FIRST_GPU, which of the host's is the first that this process sees.
+cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
+  const char* first = std::getenv("TRIREME_SIMT_FIRST_GPU");
+  const auto bus = static_cast<unsigned>((first != nullptr ? std::atoi(first) : 0) + device + 1);
+  std::snprintf(text, static_cast<size_t>(length), "0000:%02x:00.0", bus & 255);
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   const char* name = std::getenv("TRIREME_SIMT_GPU_NAME");
   *p = {};

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "base/human_format.h"
@@ -30,26 +31,30 @@ std::string visibility_text() {
   return text;
 }
 
-/// With one GPU visible it is that one (the launcher gave each rank its own); else the local
-/// rank's.
+/// The local rank's. Where a rank sees fewer, the launcher may have given each its own.
 Device gpu_of_rank(const Launch& launch) {
-  const int count = gpu::device_count();
-  const int rank = launch.local_rank(), ranks = launch.local_size();
-  if (count >= ranks) return {DeviceKind::kCuda, rank};
-  // For tests: several ranks on one GPU.
-  if (std::getenv("TRIREME_SHARE_GPU") != nullptr) return {DeviceKind::kCuda, rank % count};
-  if (count == 1 && std::getenv("SLURM_STEP_GPUS") != nullptr) {
-    if (rank == 0) {
-      log_warning(
-          "each rank sees one GPU only: GPUs of one host then cannot reach each other's memory, "
-          "and transfers are slower. Prefer --gpus-per-node with --gpu-bind=none.");
-    }
-    return {DeviceKind::kCuda, 0};
+  return {DeviceKind::kCuda, launch.local_rank() % gpu::device_count()};
+}
+
+/// Throws where two ranks of this host have the same GPU.
+void require_own_gpus(const Launch& launch, const std::vector<std::string>& bus_ids) {
+  for (std::size_t rank = 1; rank < bus_ids.size(); ++rank) {
+    const auto before = bus_ids.begin() + static_cast<std::ptrdiff_t>(rank);
+    const auto first = std::find(bus_ids.begin(), before, bus_ids[rank]);
+    if (first == before) continue;
+    const int count = gpu::device_count();
+    throw EnvironmentError(
+        "{} ranks on {}, and local ranks {} and {} have the same GPU, {} ({} visible; {}): "
+        "every rank needs one of its own. Start as many ranks on a host as it has GPUs",
+        bus_ids.size(), launch.host_name(), first - bus_ids.begin(), rank, bus_ids[rank], count,
+        visibility_text());
   }
-  throw EnvironmentError(
-      "{} ranks on {} and {} GPU{} visible to local rank {} ({}): every rank needs one of its own. "
-      "Start as many ranks on a host as it has GPUs",
-      ranks, launch.host_name(), count, count == 1 ? "" : "s", rank, visibility_text());
+  if (gpu::device_count() == 1 && bus_ids.size() > 1) {
+    log_warning(
+        "each rank sees one GPU only: GPUs of one host then cannot reach each other's memory, and "
+        "transfers are slower. Let every rank see all of its host's (Slurm: --gpus-per-node with "
+        "--gpu-bind=none).");
+  }
 }
 
 }  // namespace
@@ -88,13 +93,14 @@ void require_device_built(DeviceChoice choice) {
 
 Device choose_device(DeviceChoice choice, const Launch& launch) {
   Device device;
-  std::string gpu;
+  std::string gpu, bus_id;
   run_together(launch.world(), [&] {
     require_device_built(choice);
     if (device_kind(choice) == DeviceKind::kCpu) return;
     device = gpu_of_rank(launch);
     const gpu::Info info = gpu::info(device.index);
     gpu = fmt::format("{} ({}.{})", info.name, info.capability / 10, info.capability % 10);
+    bus_id = info.pci_bus_id;
   });
   const std::vector<std::string> gpus = launch.world().all_gather_text(gpu);
   for (std::size_t rank = 1; rank < gpus.size(); ++rank) {
@@ -106,6 +112,12 @@ Device choose_device(DeviceChoice choice, const Launch& launch) {
                     "differ). Start on one type of GPU",
                     name(gpus[0]), rank, name(gpus[rank])));
   }
+  if (device.kind == DeviceKind::kCpu) return device;
+  const std::vector<std::string> bus_ids = launch.host().all_gather_text(bus_id);
+  run_together(launch.world(), [&] {
+    // For tests: several ranks on one GPU.
+    if (std::getenv("TRIREME_SHARE_GPU") == nullptr) require_own_gpus(launch, bus_ids);
+  });
   return device;
 }
 

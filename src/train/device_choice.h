@@ -18,9 +18,10 @@ DeviceKind device_kind(DeviceChoice choice);
 /// Throws EnvironmentError where this build has no backend of that name.
 void require_device_built(DeviceChoice choice);
 
-/// The device of this rank: its local rank's GPU, or the only one that it can see. Collective.
-/// Every rank throws EnvironmentError where one has no GPU, ranks have different ones, or the
-/// host has fewer than ranks.
+/// The device of this rank: of the GPUs that it can see the one of its local rank, from the first
+/// again where they are fewer (a launcher may show each rank its own). Collective. Every rank
+/// throws EnvironmentError where one has no GPU, ranks have GPUs of different types, or two ranks
+/// of a host the same one.
 Device choose_device(DeviceChoice choice, const Launch& launch);
 
 /// Before anything is allocated: every rank throws EnvironmentError where a GPU has less memory

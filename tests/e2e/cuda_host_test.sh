@@ -86,7 +86,7 @@ refused() { # refused WHAT SENTENCE
 }
 pair=(base.json --set run.directory=refused --set run.device=cuda-host --set batch.micro=1)
 ranks 2 "${pair[@]}"
-refused "fewer GPUs than ranks" "2 ranks on .* and 1 GPU visible .*every rank needs one of its own"
+refused "fewer GPUs than ranks" "2 ranks on .* ranks 0 and 1 have the same GPU, 0000:01:00.0 (1 visible.*every rank needs one of its own"
 TRIREME_SIMT_GPUS=0 ranks 2 "${pair[@]}"
 refused "no GPU" "no GPU is visible"
 TRIREME_SIMT_GPUS=old ranks 2 "${pair[@]}"
@@ -110,6 +110,22 @@ code=$?
 refused "GPUs of different types" "rank 0 has GPU of rank 0 .*rank 1 GPU of rank 1"
 TRIREME_SIMT_GPUS=2 ranks 2 "${pair[@]}" --set run.steps=2
 ends_with "a GPU for each rank" 0
+# A launcher that shows GPUs $FIRST and on to rank 0 and 1.
+cat >shown.sh <<'SH'
+export TRIREME_SIMT_FIRST_GPU=$(echo "$FIRST" | cut -d " " -f $((OMPI_COMM_WORLD_RANK + 1)))
+exec "$UNLIKE" "$@"
+SH
+shown() { # shown FIRST_OF_RANK_0 FIRST_OF_RANK_1 COUNT
+  rm -rf refused
+  UNLIKE=$simt FIRST="$1 $2" TRIREME_SIMT_GPUS=$3 timeout 100 mpirun --allow-run-as-root --oversubscribe -n 2 -x UNLIKE -x FIRST \
+    sh shown.sh "${pair[@]}" --set run.steps=2 >out 2>log
+  code=$?
+}
+shown 2 1 1
+ends_with "one GPU shown to each rank" 0
+says_once "one GPU shown to each rank: the warning" "warning: each rank sees one GPU only"
+shown 1 0 2 # local rank 1 takes the second of GPUs 0 and 1, which is rank 0's first
+refused "GPUs shown in another order" "ranks 0 and 1 have the same GPU, 0000:02:00.0 (2 visible"
 
 binary=$simt
 train evaluate --checkpoint gpu-llama-fp32 base.json --set run.device=cuda-host
