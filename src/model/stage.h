@@ -41,6 +41,8 @@ class Stage final : public StageProgram {
   /// here.
   void begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count,
                   const std::function<void(int)>& gradients_ready);
+  /// Where the context reads those micro-batches.
+  [[nodiscard]] std::span<const MicroBatch> batches_of_step() const { return micro_batches_; }
   /// The actions of the step begin, once more: sums are set anew.
   void rewind();
   void forward(int chunk, int micro_batch) override;

@@ -23,8 +23,8 @@ void Step::forward_backward_here(std::span<const MicroBatch> micro_batches,
                                  std::int64_t target_count,
                                  const std::function<void(int)>& gradients_ready) {
   runtime_.stage.begin_step(micro_batches, target_count, gradients_ready);
-  // The target count enters kernels as a number; all else that changes stands in device memory.
-  graph_.run(target_count, [&] {
+  set_step_key(key_, target_count, runtime_.stage.batches_of_step());
+  graph_.run(key_, [&] {
     runtime_.stage.rewind();
     {
       const Span span(runtime_.trace, Phase::kOptimizer);

@@ -34,6 +34,7 @@ class Step {
 
   Runtime& runtime_;
   StepGraph graph_;
+  std::vector<std::int64_t> key_;  ///< of the step that graph_ is asked for
 };
 
 }  // namespace trireme

@@ -1,16 +1,29 @@
 #include "train/step_graph.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/log.h"
 
 namespace trireme {
 
-void StepGraph::run(std::int64_t key, const std::function<void()>& work) {
+void set_step_key(std::vector<std::int64_t>& key, std::int64_t target_count,
+                  std::span<const MicroBatch> batches) {
+  key.assign(1, target_count);
+  for (const MicroBatch& batch : batches) {
+    for (const ConstTensorView* tensor :
+         {&batch.input_ids, &batch.targets, &batch.positions, &batch.first_key}) {
+      key.push_back(reinterpret_cast<std::intptr_t>(tensor->data));
+    }
+  }
+}
+
+void StepGraph::run(std::span<const std::int64_t> key, const std::function<void()>& work) {
   if (!context_.on_gpu() || mode_ == Mode::kOff || context_.op_trace() != nullptr) return work();
-  if (key != key_ || !seen_ || (graph_ && scratch_ != context_.scratch(0))) {
+  if (!std::ranges::equal(key, key_) || !seen_ || (graph_ && scratch_ != context_.scratch(0))) {
     forget();
     work();
-    key_ = key;
+    key_.assign(key.begin(), key.end());
     seen_ = true;
     return;
   }

@@ -2,11 +2,20 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
+#include <vector>
 
 #include "device/context.h"
 #include "device/gpu.h"
+#include "pipeline/micro_batch.h"
 
 namespace trireme {
+
+/// What decides the work of a step beside what stands in device memory: how many targets it counts,
+/// a number that enters kernels, and where its batches are read. Into `key`, whose memory is used
+/// again.
+void set_step_key(std::vector<std::int64_t>& key, std::int64_t target_count,
+                  std::span<const MicroBatch> batches);
 
 /// Work that is asked of a GPU again and again: done as it is at first, recorded as one CUDA graph
 /// when it comes the second time in a row, and replayed from then on, without a launch for each
@@ -20,10 +29,10 @@ class StepGraph {
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
-  /// `key`: whatever decides the work beside what stands in device memory. Other work, and scratch
-  /// memory that has moved meanwhile, begin anew.
-  /// `work` may be called twice in a run, so it sets what it keeps on the host.
-  void run(std::int64_t key, const std::function<void()>& work);
+  /// `key`: whatever decides the work beside what stands in device memory (set_step_key). Other
+  /// work, and scratch memory that has moved meanwhile, begin anew. `work` may be called twice in a
+  /// run, so it sets what it keeps on the host.
+  void run(std::span<const std::int64_t> key, const std::function<void()>& work);
   [[nodiscard]] bool recorded() const { return static_cast<bool>(graph_); }
 
  private:
@@ -35,7 +44,7 @@ class StepGraph {
   Mode mode_;
   gpu::Graph graph_;
   const std::byte* scratch_ = nullptr;  ///< that the graph's kernels use
-  std::int64_t key_ = 0;
+  std::vector<std::int64_t> key_;
   bool seen_ = false;  ///< `key_` has been run once, so that everything is allocated
 };
 
