@@ -45,6 +45,10 @@ struct Gemm {
 };
 void gemm(Context& context, const Gemm& args);
 
+/// What a GPU's products do without on this machine and which of them are slower for it, as a
+/// sentence to warn with; "" where nothing is missing.
+std::string gemm_missing_library();
+
 /// "2.6.3": of oneDNN.
 std::string gemm_library_version();
 

@@ -40,17 +40,21 @@ struct Library {
   decltype(&cublasLtGetStatusString) status_string;
 };
 
-/// Nothing where there is none, or one that lacks what is used.
-std::optional<Library> open_library() {
+struct Opened {
+  std::optional<Library> library;
+  std::string problem;  ///< why there is none
+};
+
+Opened open_library() {
   const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
   void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) return std::nullopt;
+  if (handle == nullptr) return {std::nullopt, ::dlerror()};
   Library lt{};
-  bool complete = true;
+  std::string problem;
   const auto take = [&](const char* symbol, auto& function) {
     function =
         reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(handle, symbol));
-    complete = complete && function != nullptr;
+    if (function == nullptr) problem = name + " has no " + symbol;
   };
   take("cublasLtCreate", lt.create);
   take("cublasLtDestroy", lt.destroy);
@@ -65,13 +69,15 @@ std::optional<Library> open_library() {
   take("cublasLtMatmulAlgoGetHeuristic", lt.heuristic);
   take("cublasLtMatmul", lt.matmul);
   take("cublasLtGetStatusString", lt.status_string);
-  return complete ? std::optional(lt) : std::nullopt;
+  if (!problem.empty()) return {std::nullopt, problem};
+  return {lt, ""};
 }
 
-const std::optional<Library>& library() {
-  static const std::optional<Library> lt = open_library();
-  return lt;
+const Opened& opened() {
+  static const Opened opened = open_library();
+  return opened;
 }
+const std::optional<Library>& library() { return opened().library; }
 
 template <class Handle, cublasStatus_t (*Library::*kDestroy)(Handle)>
 struct HandleTraits {
@@ -233,8 +239,10 @@ void multiply(const GemmGpuArgs& args) {
                   args.workspace, kWorkspaceBytes, static_cast<cudaStream_t>(args.exec.stream)));
 }
 
+const char* missing() { return library() ? nullptr : opened().problem.c_str(); }
+
 }  // namespace
 
-const GemmGpuKernels gemm_cublaslt = {serves, multiply, kWorkspaceBytes};
+const GemmGpuKernels gemm_cublaslt = {serves, multiply, kWorkspaceBytes, missing};
 
 }  // namespace trireme::cuda

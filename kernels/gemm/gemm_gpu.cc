@@ -82,6 +82,16 @@ void gemm_on_gpu(Context& context, const Gemm& args, Sizes sizes, const GemmGpuK
   run(context, gpu_args(context, args, sizes), *chosen);
 }
 
+std::string missing_library(const GemmGpuKernels* library) {
+  const char* problem =
+      library == nullptr || library->missing == nullptr ? nullptr : library->missing();
+  if (problem == nullptr) return "";
+  return "cuBLASLt is not used (" + std::string(problem) +
+         "): products that no activation follows (the gradients of linear layers, attention's "
+         "projections, the head) run by this program's own kernels, which may be slower. Install "
+         "cuBLAS of the CUDA toolkit, or name its folder in LD_LIBRARY_PATH";
+}
+
 void gemm_by_table(Context& context, const Gemm& args, Sizes sizes, const GemmGpuKernels& table,
                    int multiprocessors) {
   GemmGpuArgs raw = gpu_args(context, args, sizes);
@@ -92,3 +102,11 @@ void gemm_by_table(Context& context, const Gemm& args, Sizes sizes, const GemmGp
 }
 
 }  // namespace trireme::gemm_internal
+
+namespace trireme {
+
+std::string gemm_missing_library() {
+  return gemm_internal::missing_library(gpu_kernels().gemm_cublaslt);
+}
+
+}  // namespace trireme

@@ -32,6 +32,9 @@ struct GemmGpuKernels {
   bool (*serves)(const GemmGpuArgs&);
   void (*multiply)(const GemmGpuArgs&);
   std::size_t workspace_bytes = 0;
+  /// Why this table serves nothing on this machine (a library that cannot be opened); null, as is
+  /// its result, where it may.
+  const char* (*missing)() = nullptr;
 };
 namespace cuda {
 extern const GemmGpuKernels gemm_cuda;  ///< ours, for any GPU

@@ -43,6 +43,9 @@ void gemm_by_table(Context& context, const Gemm& args, Sizes sizes, const GemmGp
                    int multiprocessors = 0);
 GemmGpuArgs gpu_args(const Context& context, const Gemm& args, Sizes sizes);
 
+/// What gemm_missing_library says of this library's table, which may be null.
+std::string missing_library(const GemmGpuKernels* library);
+
 /// Whether oneDNN multiplies bf16 with the CPU's own instructions.
 bool has_native_bf16(const Context& context);
 /// By a oneDNN primitive of the operands' type, f32 or bf16 (f32 stands here for tests: it runs on

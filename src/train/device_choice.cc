@@ -11,6 +11,7 @@
 #include "device/cpu_info.h"
 #include "device/gpu.h"
 #include "device/gpu_peak.h"
+#include "kernels/gemm/gemm.h"
 
 namespace trireme {
 
@@ -55,6 +56,17 @@ void require_own_gpus(const Launch& launch, const std::vector<std::string>& bus_
         "transfers are slower. Let every rank see all of its host's (Slurm: --gpus-per-node with "
         "--gpu-bind=none).");
   }
+}
+
+/// One line, which names a rank where it is not true of all. Collective.
+void warn_of_missing_library(const Launch& launch) {
+  const std::vector<std::string> missing = launch.world().all_gather_text(gemm_missing_library());
+  const auto first = std::find_if(missing.begin(), missing.end(),
+                                  [](const std::string& text) { return !text.empty(); });
+  if (first == missing.end()) return;
+  const bool common = std::all_of(missing.begin(), missing.end(),
+                                  [&](const std::string& text) { return text == *first; });
+  log_warning("{}{}", common ? "" : fmt::format("rank {}: ", first - missing.begin()), *first);
 }
 
 }  // namespace
@@ -118,6 +130,7 @@ Device choose_device(DeviceChoice choice, const Launch& launch) {
     // For tests: several ranks on one GPU.
     if (std::getenv("TRIREME_SHARE_GPU") == nullptr) require_own_gpus(launch, bus_ids);
   });
+  warn_of_missing_library(launch);
   return device;
 }
 

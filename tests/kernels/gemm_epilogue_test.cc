@@ -291,5 +291,17 @@ TEST(GemmChoice, follows_gpu_shape_and_epilogue) {
   EXPECT_EQ(choose({&useless, nullptr, &library}, h200, large, kGelu), nullptr);
 }
 
+TEST(GemmChoice, a_library_that_is_missing_is_told_with_its_reason) {
+  GemmGpuKernels library{never, nullptr};
+  EXPECT_EQ(gemm_internal::missing_library(nullptr), "");
+  EXPECT_EQ(gemm_internal::missing_library(&library), "") << "a table without a library";
+  library.missing = [] { return static_cast<const char*>(nullptr); };
+  EXPECT_EQ(gemm_internal::missing_library(&library), "");
+  library.missing = [] { return "libcublasLt.so.13: not there"; };
+  const std::string text = gemm_internal::missing_library(&library);
+  EXPECT_TRUE(text.starts_with("cuBLASLt is not used (libcublasLt.so.13: not there): ")) << text;
+  EXPECT_NE(text.find("slower"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace trireme
