@@ -61,7 +61,7 @@ std::vector<double> time_steps(Runtime& runtime, const PreparedRun& prepared,
     std::int64_t targets = batch.target_count;
     {
       const Span span(runtime.trace, Phase::kCommunication);
-      runtime.data->sum(std::span(&targets, 1));
+      runtime.channels.peers->sum(std::span(&targets, 1));
     }
     step.forward_backward(batch.micro_batches, targets);
     step.update(config.optimizer.lr, step.gradient_norm());
@@ -96,7 +96,7 @@ int run(Launch& launch, const Options& options) {
       launch, config, config.model,
       runtime_options(prepared, launch, settle_on_cores(config, launch), StagePurpose::kTraining));
   runtime.store.initialise(runtime.context, static_cast<std::uint64_t>(config.run.seed));
-  runtime.store.refresh_forms(runtime.context);
+  runtime.weights_changed(Runtime::Forms::kStale);
   BenchmarkResult result;
   // A GPU's ops are timed in steps of their own: each is waited for then, which a step is not.
   const bool gpu = runtime.context.on_gpu();

@@ -34,10 +34,10 @@ int run(Launch& launch, const Options& options) {
   Runtime runtime(launch, prepared.config, source.model(),
                   runtime_options(prepared, launch, settle_on_cores(prepared.config, launch),
                                   StagePurpose::kEvaluation));
-  HostState host(runtime.context, runtime.state());
+  HostState host(runtime.context, runtime.store.state());
   source.load(host.state(), world);
   host.store();
-  runtime.store.refresh_forms(runtime.context);
+  runtime.weights_changed(Runtime::Forms::kStale);
   std::unique_ptr<EvaluationBatches> batches = open_validation(prepared, runtime);
   const EvaluationResult result = evaluate(runtime, *batches, [&] {
     run_together(world, [] { give_up_if_stopped("train evaluate"); });

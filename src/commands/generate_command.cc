@@ -113,7 +113,7 @@ int run(Launch& launch, const Options& options) {
   const ModelParams params = declare_params(model);
   ParamStore store(params.metas, DType::kF32, StorePurpose::kInference, device);
   {
-    HostState host(context, store.state(launch.world().rank(), launch.world().size()));
+    HostState host(context, store.state());
     source.load(host.state(), launch.world());
     host.store();
   }

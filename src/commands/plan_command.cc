@@ -10,9 +10,9 @@
 #include "config/fields.h"
 #include "dataset/sources.h"
 #include "model/flops.h"
-#include "plan/memory.h"
 #include "plan/size_text.h"
 #include "plan/time.h"
+#include "plan/traffic.h"
 #include "telemetry/console.h"
 #include "train/device_choice.h"
 #include "train/prepare.h"
@@ -30,14 +30,45 @@ struct Options {
   bool json = false;
 };
 
+/// Ranks that need the same.
+struct EqualRanks {
+  int first = 0;
+  std::int64_t count = 0, parameters = 0;
+  RankMemory memory;
+};
+
 struct Figures {
   ResolvedRun run;
   std::int64_t world = 1;
-  RankMemory memory;
+  std::vector<EqualRanks> ranks;
+  RankMemory memory;  ///< of the rank that needs most
   ParameterCount parameters;
-  std::int64_t checkpoint_bytes = 0, flops_per_token = 0, traffic_bytes = 0;
+  std::int64_t checkpoint_bytes = 0, flops_per_token = 0;
+  std::vector<Traffic> traffic;  ///< of rank 0
   std::optional<double> interval_seconds;
 };
+
+/// What differs between ranks is the place on the tensor axis alone: shards are padded to the
+/// largest, tokens cut evenly.
+std::vector<EqualRanks> ranks_of(const RunConfig& config, const ResolvedRun& run, DType compute) {
+  std::vector<EqualRanks> ranks;
+  const int places = run.mesh.extent(Axis::kTensor);
+  const std::vector<ParamMeta> params = declare_params(config.model).metas;
+  for (int place = 0; place < places; ++place) {
+    const MemoryRequest request =
+        memory_request(config, run, compute, StagePurpose::kTraining, place);
+    EqualRanks rank{place, run.mesh.size() / places, 0, estimate_memory(config.model, request)};
+    for (const ParamMeta& param : params)
+      rank.parameters += local_shape(param.shape, param.cut, request.part.store.tensor).count();
+    if (!ranks.empty() && ranks.back().memory == rank.memory &&
+        ranks.back().parameters == rank.parameters) {
+      ranks.back().count += rank.count;
+    } else {
+      ranks.push_back(rank);
+    }
+  }
+  return ranks;
+}
 
 /// Windows of the data where the files are there; a plan may be made before they are.
 std::optional<std::int64_t> windows_of(const RunConfig& config, std::vector<Problem>& problems) {
@@ -82,8 +113,8 @@ void check_memory(const Options& options, const Figures& figures, std::vector<Pr
   problems.push_back({"--memory", format_bytes(limit),
                       fmt::format("at least {}", format_bytes(figures.memory.total())), "",
                       fmt::format("a rank needs {} (activations {}). Use a smaller batch.micro or "
-                                  "data.sequence_length, or "
-                                  "precision.compute \"bf16\"",
+                                  "data.sequence_length, parallel.zero_stage, parallel.tensor or "
+                                  "parallel.recompute, or precision.compute \"bf16\"",
                                   format_bytes(figures.memory.total()),
                                   format_bytes(figures.memory.activations))});
 }
@@ -93,13 +124,17 @@ Figures compute(const Options& options, const RunConfig& config, const ResolvedR
   Figures figures;
   figures.run = run;
   figures.world = world;
-  figures.memory = estimate_memory(config.model, run.batch, config.data.sequence_length,
-                                   compute_type(config, device_kind(config.run.device)),
-                                   StagePurpose::kTraining);
+  const DType compute = compute_type(config, device_kind(config.run.device));
+  figures.ranks = ranks_of(config, run, compute);
+  for (const EqualRanks& rank : figures.ranks) {
+    if (rank.memory.total() > figures.memory.total()) figures.memory = rank.memory;
+  }
   figures.parameters = count_parameters(config.model);
   figures.checkpoint_bytes = checkpoint_bytes(config.model);
   figures.flops_per_token = model_flops_per_token(config.model, config.data.sequence_length);
-  figures.traffic_bytes = gradient_traffic_bytes(config.model, run.batch.data_ranks);
+  figures.traffic =
+      step_traffic(config.model, memory_request(config, run, compute, StagePurpose::kTraining, 0),
+                   config.data.document_mask);
   if (options.mtbf_hours) {
     figures.interval_seconds = young_daly_seconds(
         *options.mtbf_hours * 3600,
@@ -109,7 +144,6 @@ Figures compute(const Options& options, const RunConfig& config, const ResolvedR
 }
 
 Json json_of(const Figures& figures) {
-  const RankMemory& memory = figures.memory;
   Json json;
   json["world"] = figures.world;
   for (int axis = 0; axis < kAxisCount; ++axis) {
@@ -123,23 +157,29 @@ Json json_of(const Figures& figures) {
   json["batch"]["data_ranks"] = figures.run.batch.data_ranks;
   json["parameters"]["total"] = figures.parameters.total;
   json["parameters"]["active"] = figures.parameters.active;
-  Json rank;
-  rank["rank"] = 0;
-  rank["stage"] = 0;
-  rank["count"] = figures.world;  // data ranks are equal
-  rank["parameters"] = figures.parameters.total;
-  rank["memory_bytes"]["parameters"] = memory.parameters;
-  rank["memory_bytes"]["gradients"] = memory.gradients;
-  rank["memory_bytes"]["optimizer"] = memory.optimizer;
-  rank["memory_bytes"]["activations"] = memory.activations;
-  rank["memory_bytes"]["buffers"] = memory.buffers;
-  rank["memory_bytes"]["total"] = memory.total();
-  json["ranks"].push_back(std::move(rank));
-  json["memory_bytes_max"] = memory.total();
+  for (const EqualRanks& equal : figures.ranks) {
+    const RankMemory& memory = equal.memory;
+    Json rank;
+    rank["rank"] = equal.first;
+    rank["stage"] = 0;
+    rank["count"] = equal.count;
+    rank["parameters"] = equal.parameters;
+    rank["memory_bytes"]["parameters"] = memory.parameters;
+    rank["memory_bytes"]["gradients"] = memory.gradients;
+    rank["memory_bytes"]["optimizer"] = memory.optimizer;
+    rank["memory_bytes"]["activations"] = memory.activations;
+    rank["memory_bytes"]["buffers"] = memory.buffers;
+    rank["memory_bytes"]["total"] = memory.total();
+    json["ranks"].push_back(std::move(rank));
+  }
+  json["memory_bytes_max"] = figures.memory.total();
   json["checkpoint_bytes"] = figures.checkpoint_bytes;
   json["bubble_rate"] = 0.0;  // one stage
   json["model_flops_per_token"] = figures.flops_per_token;
-  json["traffic_bytes"]["data"]["gradients"] = figures.traffic_bytes;
+  json["traffic_bytes"] = Json::object();
+  json["traffic_bytes"]["data"]["gradients"] = std::int64_t{0};
+  for (const Traffic& traffic : figures.traffic)
+    json["traffic_bytes"][name_of(traffic.axis)][traffic.kind] = traffic.bytes;
   if (figures.interval_seconds) json["checkpoint_interval_seconds"] = *figures.interval_seconds;
   return json;
 }
@@ -160,9 +200,14 @@ void print(const RunConfig& config, const Figures& figures) {
   std::string text = fmt::format("{} ranks: {}\n{} parameters, {} FLOP a token\n", figures.world,
                                  figures.run.mesh.text(), format_integer(figures.parameters.total),
                                  format_count(static_cast<double>(figures.flops_per_token)));
-  text += batch_text(batch) + "Memory of each rank:\n" + memory_text(items, 0);
-  text += fmt::format("Sent by each rank in a step: {} (gradients, data axis)\n",
-                      format_bytes(figures.traffic_bytes));
+  text += batch_text(batch) +
+          (figures.ranks.size() == 1 ? "Memory of each rank:\n"
+                                     : "Memory of the rank that needs most:\n") +
+          memory_text(items, 0);
+  for (const Traffic& traffic : figures.traffic) {
+    text += fmt::format("Sent by each rank in a step: {} ({}, {} axis)\n",
+                        format_bytes(traffic.bytes), traffic.kind, name_of(traffic.axis));
+  }
   text += fmt::format("A checkpoint: {}\n", format_bytes(figures.checkpoint_bytes));
   if (figures.interval_seconds) {
     text +=

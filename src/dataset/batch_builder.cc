@@ -30,18 +30,19 @@ void check_token_ids(const SampleSource& source, std::int64_t sample,
 }
 
 BatchBuilder::BatchBuilder(std::shared_ptr<const SampleSource> source, const BatchRules& rules,
-                           std::int64_t sequences)
+                           std::int64_t sequences, AxisPlace context)
     : source_(std::move(source)),
       rules_(rules),
+      ranges_(context_ranges(source_->length(), context)),
       sequences_(sequences),
-      length_(source_->length()),
+      length_(div_exact(source_->length(), context.extent)),
       input_ids_(DType::kI32, Shape{sequences * length_}),
       targets_(DType::kI32, Shape{sequences * length_}),
       positions_(DType::kI32, Shape{sequences * length_}),
-      tokens_(length_ + 1) {
+      tokens_(source_->length() + 1) {
   if (rules.document_mask) {
     first_key_ = Buffer(DType::kI32, Shape{sequences * length_});
-    document_begin_.resize(length_ + 1);
+    document_begin_.resize(source_->length() + 1);
     micro_batch_.first_key = first_key_.view();
   }
   micro_batch_.sequences = sequences;
@@ -50,8 +51,11 @@ BatchBuilder::BatchBuilder(std::shared_ptr<const SampleSource> source, const Bat
   micro_batch_.targets = targets_.view();
   micro_batch_.positions = positions_.view();
   for (std::int64_t row = 0; row < sequences; ++row) {
-    auto* positions = positions_.view().as<std::int32_t>() + row * length_;
-    for (std::int64_t i = 0; i < length_; ++i) positions[i] = static_cast<std::int32_t>(i);
+    auto* position = positions_.view().as<std::int32_t>() + row * length_;
+    for (const PositionRange& range : ranges_) {
+      for (std::int64_t i = 0; i < range.count; ++i)
+        *position++ = static_cast<std::int32_t>(range.first + i);
+    }
   }
 }
 
@@ -73,8 +77,12 @@ void BatchBuilder::build_row(std::int64_t row, std::int64_t sample) {
     source_->read(sample, {tokens_, document_begin_});
     check_token_ids(*source_, sample, tokens_, rules_.vocab_size);
   }
-  std::copy_n(tokens_.begin(), length_, input_ids);
-  std::copy_n(tokens_.begin() + 1, length_, targets);
+  std::int64_t at = 0;
+  for (const PositionRange& range : ranges_) {
+    std::copy_n(tokens_.begin() + range.first, range.count, input_ids + at);
+    std::copy_n(tokens_.begin() + range.first + 1, range.count, targets + at);
+    at += range.count;
+  }
   if (sample < 0) {
     std::fill_n(targets, length_, -1);
   } else if (rules_.mask_eod_loss) {
@@ -86,9 +94,12 @@ void BatchBuilder::build_row(std::int64_t row, std::int64_t sample) {
   if (!rules_.document_mask) return;
   auto* first_key = first_key_.view().as<std::int32_t>() + begin;
   auto* positions = positions_.view().as<std::int32_t>() + begin;
-  for (std::int64_t i = 0; i < length_; ++i) {
-    first_key[i] = document_begin_[i];
-    positions[i] = static_cast<std::int32_t>(i) - document_begin_[i];
+  at = 0;
+  for (const PositionRange& range : ranges_) {
+    for (std::int64_t i = range.first; i < range.first + range.count; ++i, ++at) {
+      first_key[at] = document_begin_[i];
+      positions[at] = static_cast<std::int32_t>(i) - document_begin_[i];
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "config/run_config.h"
 #include "dataset/sample_order.h"
+#include "parallel/context_axis.h"
 #include "pipeline/micro_batch.h"
 #include "tensor/buffer.h"
 
@@ -31,12 +32,13 @@ void check_token_ids(const SampleSource& source, std::int64_t sample,
 /// The memory of one micro-batch of fixed size and how samples are written into it. Allocates once.
 class BatchBuilder {
  public:
+  /// `context`: of each sample the tokens of that place of the context axis.
   BatchBuilder(std::shared_ptr<const SampleSource> source, const BatchRules& rules,
-               std::int64_t sequences);
+               std::int64_t sequences, AxisPlace context = {});
 
   /// Row r of the micro-batch from sample samples[r]; a negative number gives a row of token 0
   /// without counted targets. With x the T + 1 tokens of a sample: input_ids x[0] ... x[T-1],
-  /// targets x[1] ... x[T]. Throws DataError as check_token_ids.
+  /// targets x[1] ... x[T], at the positions of this place. Throws DataError as check_token_ids.
   void build(std::span<const std::int64_t> samples);
   [[nodiscard]] const MicroBatch& micro_batch() const { return micro_batch_; }
 
@@ -45,7 +47,8 @@ class BatchBuilder {
 
   std::shared_ptr<const SampleSource> source_;
   BatchRules rules_;
-  std::int64_t sequences_, length_;
+  std::vector<PositionRange> ranges_;  // of a sample's tokens, those of this place
+  std::int64_t sequences_, length_;    // tokens of a row
   Buffer input_ids_, targets_, positions_, first_key_;
   std::vector<std::int32_t> tokens_, document_begin_;  // of one sample, T + 1
   MicroBatch micro_batch_;

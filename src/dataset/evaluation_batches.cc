@@ -13,7 +13,7 @@ EvaluationBatches::EvaluationBatches(std::shared_ptr<const SampleSource> source,
                                      std::int64_t vocab_size)
     : shape_(shape),
       rows_(static_cast<std::size_t>(shape.micro)),
-      builder_(source, make_batch_rules(data, end_token, vocab_size), shape.micro) {
+      builder_(source, make_batch_rules(data, end_token, vocab_size), shape.micro, shape.context) {
   expect(shape.tokens == source->length(), "samples of {} tokens from a source of {}", shape.tokens,
          source->length());
   std::int64_t wanted = 0;

@@ -53,7 +53,7 @@ Loader::State::State(std::shared_ptr<const SampleSource> source, const BatchRule
          source->length());
   for (Step& step : steps) {
     for (std::int64_t i = 0; i < shape.accumulation; ++i)
-      step.builders.emplace_back(source, rules, shape.micro);
+      step.builders.emplace_back(source, rules, shape.micro, shape.context);
     step.micro_batches.resize(shape.accumulation);
   }
   thread = std::thread([this] { run(); });

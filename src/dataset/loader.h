@@ -9,6 +9,7 @@
 
 #include "comm/communicator.h"
 #include "config/run_config.h"
+#include "parallel/cut.h"
 #include "pipeline/micro_batch.h"
 
 namespace trireme {
@@ -19,9 +20,11 @@ struct BatchShape {
   std::int64_t global = 1, micro = 1, accumulation = 1;
   int data_rank = 0, data_ranks = 1;
   std::int64_t tokens = 1;  ///< T of a sample
+  AxisPlace context = {};   ///< that shares out the tokens of each sample
 };
 
-/// One optimizer step of one data rank. Views stay valid until the next call of `next`.
+/// One optimizer step of one data rank, the tokens of one place of its context axis. Views stay
+/// valid until the next call of `next`.
 struct StepBatch {
   std::span<const MicroBatch> micro_batches;  ///< `accumulation` of them
   std::int64_t target_count = 0;              ///< counted targets in this rank's micro-batches

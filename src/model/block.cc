@@ -84,15 +84,21 @@ QkvHeads<std::byte> extend_cache(const BlockPass& pass, const QkvHeads<std::byte
   return {heads.q, append(cache.k, heads.k), append(cache.v, heads.v)};
 }
 
+/// Rotated q and k, with their norms' statistics.
+void rotate_heads(const BlockPass& pass, const BlockWeights& weights,
+                  const BlockActivations& acts) {
+  if (pass.config.position != PositionKind::kRope) return;
+  const QkvHeads<std::byte> heads = attention_heads(acts, pass.config);
+  const QkvHeads<std::byte> raw = split_heads(acts.qkv_TX, pass.config);
+  rotate(pass, heads.q, raw.q, weights.q_norm, acts.rstd_q_TH);
+  rotate(pass, heads.k, raw.k, weights.k_norm, acts.rstd_k_TH);
+}
+
 void attend(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
-            const KvCache* cache) {
+            const BlockForwardScratch& scratch, const KvCache* cache) {
   const ModelConfig& config = pass.config;
+  rotate_heads(pass, weights, acts);
   QkvHeads<std::byte> heads = attention_heads(acts, config);
-  if (config.position == PositionKind::kRope) {
-    const QkvHeads<std::byte> raw = split_heads(acts.qkv_TX, config);
-    rotate(pass, heads.q, raw.q, weights.q_norm, acts.rstd_q_TH);
-    rotate(pass, heads.k, raw.k, weights.k_norm, acts.rstd_k_TH);
-  }
   AttentionForward args;
   args.mask = pass.mask;
   PositionRange cached{0, 0};
@@ -107,7 +113,16 @@ void attend(const BlockPass& pass, const BlockWeights& weights, const BlockActiv
   args.k = heads.k;
   args.v = heads.v;
   args.scale = attention_scale(config);
-  attention_forward(pass.context, args);
+  pass.context_axis.forward(pass.context, scratch.attention, args);
+}
+
+/// y = x W + b where each place of the tensor axis has a part of x's columns: parts of the sum, b
+/// in the first. Then to the stream.
+void product_to_stream(const BlockPass& pass, TensorView y_TC, ConstTensorView x,
+                       LinearWeights weights) {
+  if (!pass.tensor.first()) weights.bias = {};
+  linear_forward(pass.context, y_TC, x, weights);
+  pass.tensor.to_stream(y_TC);
 }
 
 }  // namespace
@@ -127,34 +142,88 @@ BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& param
           weights_of(lease, params.up, config),     weights_of(lease, params.down, config)};
 }
 
-BlockActivations lay_out_activations(ArenaCursor& arena, const ModelConfig& config,
-                                     std::int64_t tokens, DType compute) {
-  const auto f32 = [&](std::int64_t columns) { return arena.take(DType::kF32, {tokens, columns}); };
-  const auto row = [&] { return arena.take(DType::kF32, {tokens}); };
-  const auto wide = [&](std::int64_t columns) { return arena.take(compute, {tokens, columns}); };
+namespace {
+
+ContextShape context_shape(const BlockShape& shape) {
+  ContextShape context;
+  context.sequences = shape.sequences;
+  context.tokens = shape.tokens / shape.sequences;
+  context.heads = shape.config.heads;
+  context.kv_heads = shape.config.kv_heads;
+  context.head_dim = shape.config.head_dim;
+  context.compute = shape.compute;
+  return context;
+}
+
+ContextAxis::Buffers lay_out_context(ArenaCursor& arena, const BlockShape& shape,
+                                     ContextAxis::Pass pass) {
+  return ContextAxis::lay_out(arena, context_shape(shape), shape.context_extent,
+                              shape.context_method, pass);
+}
+
+}  // namespace
+
+BlockActivations lay_out_activations(ArenaCursor& arena, const BlockShape& shape, Keep which) {
+  const ModelConfig& config = shape.config;
+  const bool full = shape.recompute == Recompute::kFull;
+  const bool selective = shape.recompute == Recompute::kSelective;
+  const auto take = [&](bool made_again, DType dtype, Shape size) {
+    return made_again == (which == Keep::kShared) ? arena.take(dtype, size) : TensorView();
+  };
+  const auto inside = [&](bool made_again, std::int64_t columns) {
+    return take(made_again, shape.compute, {shape.tokens, columns});
+  };
+  const auto heads = [&](std::int64_t count) {
+    return take(full, DType::kF32, {shape.tokens, count});
+  };
+  const auto stream = [&](bool made_again) {
+    return take(made_again, shape.compute, {shape.stream_tokens, config.hidden});
+  };
+  const auto row = [&] { return take(full, DType::kF32, {shape.stream_tokens}); };
   const bool layer_norm = config.norm == NormKind::kLayer;
   BlockActivations acts;
-  acts.s1_TC = wide(config.hidden);
+  acts.s1_TC = stream(false);
   if (layer_norm) acts.mean1_T = row();
   acts.rstd1_T = row();
-  acts.qkv_TX = wide(qkv_columns(config));
+  acts.qkv_TX = inside(full, qkv_columns(config));
   if (config.qk_norm) {
-    acts.qk_TX = wide(config.q_size() + config.kv_size());
-    acts.rstd_q_TH = f32(config.heads);
-    acts.rstd_k_TH = f32(config.kv_heads);
+    acts.qk_TX = inside(full || selective, config.q_size() + config.kv_size());
+    acts.rstd_q_TH = heads(config.heads);
+    acts.rstd_k_TH = heads(config.kv_heads);
   }
-  acts.attended_TX = wide(config.q_size());
-  acts.lse_TH = f32(config.heads);
-  acts.s2_TC = wide(config.hidden);
+  acts.attended_TX = inside(full, config.q_size());
+  acts.lse_TH = heads(config.heads);
+  acts.s2_TC = stream(full);
   if (layer_norm) acts.mean2_T = row();
   acts.rstd2_T = row();
-  acts.up_TU = wide(up_columns(config));
+  acts.up_TU = inside(full, up_columns(config));
   return acts;
 }
 
-BlockGradients lay_out_gradients(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens,
-                                 DType compute) {
-  const auto wide = [&](std::int64_t columns) { return arena.take(compute, {tokens, columns}); };
+BlockActivations joined(const BlockActivations& own, const BlockActivations& shared) {
+  const auto either = [](const TensorView& a, const TensorView& b) { return a.given() ? a : b; };
+  BlockActivations acts;
+  acts.s1_TC = either(own.s1_TC, shared.s1_TC);
+  acts.mean1_T = either(own.mean1_T, shared.mean1_T);
+  acts.rstd1_T = either(own.rstd1_T, shared.rstd1_T);
+  acts.qkv_TX = either(own.qkv_TX, shared.qkv_TX);
+  acts.qk_TX = either(own.qk_TX, shared.qk_TX);
+  acts.rstd_q_TH = either(own.rstd_q_TH, shared.rstd_q_TH);
+  acts.rstd_k_TH = either(own.rstd_k_TH, shared.rstd_k_TH);
+  acts.attended_TX = either(own.attended_TX, shared.attended_TX);
+  acts.lse_TH = either(own.lse_TH, shared.lse_TH);
+  acts.s2_TC = either(own.s2_TC, shared.s2_TC);
+  acts.mean2_T = either(own.mean2_T, shared.mean2_T);
+  acts.rstd2_T = either(own.rstd2_T, shared.rstd2_T);
+  acts.up_TU = either(own.up_TU, shared.up_TU);
+  return acts;
+}
+
+BlockGradients lay_out_gradients(ArenaCursor& arena, const BlockShape& shape) {
+  const ModelConfig& config = shape.config;
+  const auto wide = [&](std::int64_t columns) {
+    return arena.take(shape.compute, {shape.tokens, columns});
+  };
   BlockGradients gradients;
   gradients.dup_TU = wide(up_columns(config));
   gradients.ds2_TC = wide(config.hidden);
@@ -165,62 +234,87 @@ BlockGradients lay_out_gradients(ArenaCursor& arena, const ModelConfig& config, 
   return gradients;
 }
 
-BlockForwardScratch lay_out_forward_scratch(ArenaCursor& arena, const ModelConfig& config,
-                                            std::int64_t tokens, DType compute) {
-  const auto wide = [&](std::int64_t columns) { return arena.take(compute, {tokens, columns}); };
+BlockForwardScratch lay_out_forward_scratch(ArenaCursor& arena, const BlockShape& shape) {
+  const auto wide = [&](std::int64_t columns) {
+    return arena.take(shape.compute, {shape.tokens, columns});
+  };
   BlockForwardScratch scratch;
-  scratch.branch_TC = wide(config.hidden);
-  scratch.n_TC = wide(config.hidden);
-  scratch.act_TF = wide(config.ffn);
+  scratch.branch_TC = wide(shape.config.hidden);
+  scratch.n_TC = wide(shape.config.hidden);
+  scratch.act_TF = wide(shape.config.ffn);
+  scratch.attention = lay_out_context(arena, shape, ContextAxis::Pass::kForward);
   return scratch;
 }
 
-BlockBackwardScratch lay_out_backward_scratch(ArenaCursor& arena, const ModelConfig& config,
-                                              std::int64_t tokens, DType compute) {
+BlockBackwardScratch lay_out_backward_scratch(ArenaCursor& arena, const BlockShape& shape) {
   BlockBackwardScratch scratch;
-  scratch.dattended_TX = arena.take(compute, {tokens, config.q_size()});
-  scratch.delta_TH = arena.take(DType::kF32, {tokens, config.heads});
-  if (compute != DType::kF32)
-    scratch.dqkv_f32_TX = arena.take(DType::kF32, {tokens, qkv_columns(config)});
+  scratch.dattended_TX = arena.take(shape.compute, {shape.tokens, shape.config.q_size()});
+  scratch.delta_TH = arena.take(DType::kF32, {shape.tokens, shape.config.heads});
+  if (shape.compute != DType::kF32)
+    scratch.dqkv_f32_TX = arena.take(DType::kF32, {shape.tokens, qkv_columns(shape.config)});
+  scratch.attention = lay_out_context(arena, shape, ContextAxis::Pass::kBackward);
   return scratch;
 }
 
-void block_forward(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
-                   const BlockForwardScratch& scratch, ConstTensorView stream_TC,
-                   const KvCache* cache) {
+namespace {
+
+/// Everything up to the MLP's activation h, in scratch.act.
+void forward_to_activation(const BlockPass& pass, const BlockWeights& weights,
+                           const BlockActivations& acts, const BlockForwardScratch& scratch,
+                           ConstTensorView stream_TC, const KvCache* cache) {
   Context& context = pass.context;
+  const TensorView n_SC = pass.tensor.stream_rows(scratch.n_TC);
+  const TensorView branch_SC = pass.tensor.stream_rows(scratch.branch_TC);
   NormForward norm;
   norm.op = norm_op(pass.config);
   norm.eps = pass.config.norm_eps;
-  norm.y_TC = scratch.n_TC;
+  norm.y_TC = n_SC;
   norm.mean_T = acts.mean1_T;
   norm.rstd_T = acts.rstd1_T;
   norm.weight_C = weights.attention_norm.weight;
   norm.bias_C = weights.attention_norm.bias;
   norm.x_TC = acts.s1_TC;
   if (stream_TC.given()) {
-    norm.x_TC = scratch.branch_TC;
+    norm.x_TC = branch_SC;
     norm.residual_TC = stream_TC;
     norm.sum_TC = acts.s1_TC;
   }
   norm_forward(context, norm);
+  pass.tensor.to_inside(scratch.n_TC);
   linear_forward(context, acts.qkv_TX, scratch.n_TC, weights.qkv);
-  attend(pass, weights, acts, cache);
-  linear_forward(context, scratch.branch_TC, acts.attended_TX, weights.out);
+  attend(pass, weights, acts, scratch, cache);
+  product_to_stream(pass, scratch.branch_TC, acts.attended_TX, weights.out);
 
-  norm.y_TC = scratch.n_TC;
+  norm.y_TC = n_SC;
   norm.mean_T = acts.mean2_T;
   norm.rstd_T = acts.rstd2_T;
   norm.weight_C = weights.mlp_norm.weight;
   norm.bias_C = weights.mlp_norm.bias;
-  norm.x_TC = scratch.branch_TC;
+  norm.x_TC = branch_SC;
   norm.residual_TC = acts.s1_TC;
   norm.sum_TC = acts.s2_TC;
   norm_forward(context, norm);
+  pass.tensor.to_inside(scratch.n_TC);
   const bool swiglu = pass.config.activation == Activation::kSwiGlu;
   linear_forward(context, scratch.act_TF, scratch.n_TC, weights.up,
                  {swiglu ? GemmEpilogue::kSwiglu : GemmEpilogue::kGelu, {}, acts.up_TU});
-  linear_forward(context, scratch.branch_TC, scratch.act_TF, weights.down);
+}
+
+}  // namespace
+
+void block_forward(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
+                   const BlockForwardScratch& scratch, ConstTensorView stream_TC,
+                   const KvCache* cache) {
+  forward_to_activation(pass, weights, acts, scratch, stream_TC, cache);
+  product_to_stream(pass, scratch.branch_TC, scratch.act_TF, weights.down);
+}
+
+void block_recompute(const BlockPass& pass, const BlockWeights& weights,
+                     const BlockActivations& acts, const BlockForwardScratch& scratch,
+                     Recompute recompute) {
+  if (recompute == Recompute::kFull)
+    forward_to_activation(pass, weights, acts, scratch, {}, nullptr);
+  if (recompute == Recompute::kSelective && pass.config.qk_norm) rotate_heads(pass, weights, acts);
 }
 
 namespace {
@@ -252,7 +346,7 @@ void attend_backward(const BlockPass& pass, const BlockWeights& weights,
   args.delta_TH = scratch.delta_TH;
   args.mask = pass.mask;
   args.scale = attention_scale(config);
-  attention_backward(context, args);
+  pass.context_axis.backward(context, scratch.attention, args);
   // The gradient of the rotated heads is rounded where an op for bf16 heads would store it.
   if (rounded) cast(context, gradients.dqkv_TX, sums_TX);
 
@@ -278,19 +372,25 @@ void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
     return index == kNoParam ? TensorView() : store.gradient(index);
   };
 
+  const TensorAxis& tensor = pass.tensor;
+  const TensorView ds2_SC = tensor.stream_rows(gradients.ds2_TC);
+  const TensorView n2_SC = tensor.stream_rows(gradients.n2_TC);
+  const TensorView n1_SC = tensor.stream_rows(gradients.n1_TC);
   const bool swiglu = pass.config.activation == Activation::kSwiGlu;
+  tensor.to_inside(gradients.dy_TC);
   linear_backward_input(context, gradients.dup_TU, gradients.dy_TC, weights.down,
                         {swiglu ? GemmEpilogue::kSwigluBackward : GemmEpilogue::kGeluBackward,
                          acts.up_TU, gradients.act_TF});
   linear_backward_input(context, gradients.n2_TC, gradients.dup_TU, weights.up);
+  tensor.to_stream(gradients.n2_TC);
   NormBackward norm;
   norm.op = norm_op(pass.config);
-  norm.dx_TC = gradients.ds2_TC;
-  norm.y_TC = gradients.n2_TC;
+  norm.dx_TC = ds2_SC;
+  norm.y_TC = n2_SC;
   norm.dweight_C = gradient(params.mlp_norm.weight);
   norm.dbias_C = gradient(params.mlp_norm.bias);
-  norm.dy_TC = gradients.n2_TC;
-  norm.dresidual_TC = gradients.dy_TC;
+  norm.dy_TC = n2_SC;
+  norm.dresidual_TC = tensor.stream_rows(gradients.dy_TC);
   norm.s_TC = acts.s2_TC;
   norm.weight_C = weights.mlp_norm.weight;
   norm.bias_C = weights.mlp_norm.bias;
@@ -298,15 +398,17 @@ void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
   norm.rstd_T = acts.rstd2_T;
   norm_backward(context, norm);
 
+  tensor.to_inside(gradients.ds2_TC);
   linear_backward_input(context, scratch.dattended_TX, gradients.ds2_TC, weights.out);
   attend_backward(pass, weights, acts, gradients, scratch, store, params);
   linear_backward_input(context, gradients.n1_TC, gradients.dqkv_TX, weights.qkv);
-  norm.dx_TC = ds1_TC;
-  norm.y_TC = gradients.n1_TC;
+  tensor.to_stream(gradients.n1_TC);
+  norm.dx_TC = tensor.stream_rows(ds1_TC);
+  norm.y_TC = n1_SC;
   norm.dweight_C = gradient(params.attention_norm.weight);
   norm.dbias_C = gradient(params.attention_norm.bias);
-  norm.dy_TC = gradients.n1_TC;
-  norm.dresidual_TC = gradients.ds2_TC;
+  norm.dy_TC = n1_SC;
+  norm.dresidual_TC = ds2_SC;
   norm.s_TC = acts.s1_TC;
   norm.weight_C = weights.attention_norm.weight;
   norm.bias_C = weights.attention_norm.bias;
@@ -323,8 +425,10 @@ void block_backward_weight(const BlockPass& pass, const BlockActivations& acts,
                            accumulate);
   };
   add(params.down, gradients.dy_TC, gradients.act_TF);
+  pass.tensor.to_inside(gradients.n2_TC);
   add(params.up, gradients.dup_TU, gradients.n2_TC);
   add(params.out, gradients.ds2_TC, acts.attended_TX);
+  pass.tensor.to_inside(gradients.n1_TC);
   add(params.qkv, gradients.dqkv_TX, gradients.n1_TC);
 }
 

@@ -1,13 +1,18 @@
 #pragma once
 // One transformer layer: norm, attention, norm, MLP, each branch added to the residual stream s.
-//   s1 = s + x;   n1 = norm(s1);   q, k, v = n1 Wqkv;   a = attention(rope(q), rope(k), v);   o = a
-//   Wo s2 = s1 + o;  n2 = norm(s2);   h = act(n2 Wup);     y = h Wdown
+//   s1 = s + x;   n1 = norm(s1);   q, k, v = n1 Wqkv;   a = attention(rope(q), rope(k), v)
+//   o = a Wo;   s2 = s1 + o;   n2 = norm(s2);   h = act(n2 Wup);   y = h Wdown
 // x is the branch of the layer before and y the branch for the next, so that each add is fused into
 // the norm behind it.
+//
+// Heads and MLP columns are those of this place of the tensor axis. n1, n2 (and dy, ds2 backward)
+// go to the inside of the layer, o, y (and dn1, dn2) to the stream: TensorAxis says what that
+// takes. T tokens are inside, S on the stream.
 
-#include "kernels/attention/attention.h"
 #include "kernels/norm/norm.h"
 #include "model/linear.h"
+#include "parallel/context_axis.h"
+#include "parallel/tensor_axis.h"
 #include "tensor/arena.h"
 
 namespace trireme {
@@ -28,11 +33,22 @@ struct BlockWeights {
 BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& params,
                         const ModelConfig& config);
 
-/// What forward keeps for backward, of T tokens. X = q, k and v columns; U = 2F with SwiGLU, F with
+/// Sizes of a layer's buffers.
+struct BlockShape {
+  const ModelConfig& config;               ///< with this place's heads and MLP columns
+  std::int64_t sequences = 1, tokens = 1;  ///< T of all sequences
+  std::int64_t stream_tokens = 1;          ///< S
+  DType compute = DType::kF32;
+  int context_extent = 1;
+  ContextMethod context_method = ContextMethod::kRing;
+  Recompute recompute = Recompute::kNone;
+};
+
+/// What backward reads of the forward pass. X = q, k and v columns; U = 2F with SwiGLU, F with
 /// GELU. n1, n2 and h are not among them: backward makes them again on its way, bit for bit.
 struct BlockActivations {
-  TensorView s1_TC, mean1_T, rstd1_T;
-  TensorView qkv_TX;  ///< q and k rotated in place where they have no norm
+  TensorView s1_TC, mean1_T, rstd1_T;  ///< [S, C], [S]; so are s2, mean2, rstd2
+  TensorView qkv_TX;                   ///< q and k rotated in place where they have no norm
   TensorView
       qk_TX;  ///< rotated q and k; only with q/k norm, whose backward needs the unrotated ones
   TensorView rstd_q_TH, rstd_k_TH;
@@ -40,32 +56,37 @@ struct BlockActivations {
   TensorView s2_TC, mean2_T, rstd2_T;
   TensorView up_TU;
 };
-BlockActivations lay_out_activations(ArenaCursor& arena, const ModelConfig& config,
-                                     std::int64_t tokens, DType compute);
+/// Which of them: those that each layer keeps from forward to backward, or those that layers share,
+/// as backward makes them anew (with full recomputation all but s1; with selective the rotated q
+/// and k).
+enum class Keep : std::uint8_t { kEachLayer, kShared };
+BlockActivations lay_out_activations(ArenaCursor& arena, const BlockShape& shape, Keep which);
+/// The layer's own, and the shared ones where it has none.
+BlockActivations joined(const BlockActivations& own, const BlockActivations& shared);
 
-/// What B leaves for W.
+/// What B leaves for W. Those of width C have room for all tokens; the stream's rows are filled by
+/// B, and W asks for the rest of n1 and n2.
 struct BlockGradients {
   TensorView dy_TC;  ///< gradient of the stream behind this layer; its input
   TensorView dup_TU, ds2_TC, dqkv_TX;
   TensorView act_TF, n2_TC, n1_TC;  ///< h, n2, n1 again; each holds its gradient before that
 };
 /// All but dy.
-BlockGradients lay_out_gradients(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens,
-                                 DType compute);
+BlockGradients lay_out_gradients(ArenaCursor& arena, const BlockShape& shape);
 
 /// Buffers that live within one pass through a layer; all layers share them.
 struct BlockForwardScratch {
-  TensorView branch_TC;  ///< x before and y after; the only one that goes from layer to layer
+  TensorView branch_TC;  ///< x before and y after (rows of the stream); goes from layer to layer
   TensorView n_TC, act_TF;
+  ContextAxis::Buffers attention;
 };
-BlockForwardScratch lay_out_forward_scratch(ArenaCursor& arena, const ModelConfig& config,
-                                            std::int64_t tokens, DType compute);
+BlockForwardScratch lay_out_forward_scratch(ArenaCursor& arena, const BlockShape& shape);
 struct BlockBackwardScratch {
   TensorView dattended_TX, delta_TH;
   TensorView dqkv_f32_TX;  ///< attention's sums; the bf16 gradients are rounded from it
+  ContextAxis::Buffers attention;
 };
-BlockBackwardScratch lay_out_backward_scratch(ArenaCursor& arena, const ModelConfig& config,
-                                              std::int64_t tokens, DType compute);
+BlockBackwardScratch lay_out_backward_scratch(ArenaCursor& arena, const BlockShape& shape);
 
 /// Where keys and values of earlier tokens wait during generation. k, v: [capacity, kv columns].
 struct KvCache {
@@ -75,7 +96,9 @@ struct KvCache {
 /// The same for all layers of a pass.
 struct BlockPass {
   Context& context;
-  const ModelConfig& config;
+  const ModelConfig& config;  ///< with this place's heads and MLP columns
+  const TensorAxis& tensor;
+  ContextAxis& context_axis;
   ConstTensorView cos_sin;    ///< with RoPE
   ConstTensorView positions;  ///< [T] i32
   AttentionMask mask;
@@ -86,6 +109,11 @@ struct BlockPass {
 void block_forward(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
                    const BlockForwardScratch& scratch, ConstTensorView stream_TC,
                    const KvCache* cache = nullptr);
+
+/// Before B: makes the shared activations of a layer again, with the bits that forward left.
+void block_recompute(const BlockPass& pass, const BlockWeights& weights,
+                     const BlockActivations& acts, const BlockForwardScratch& scratch,
+                     Recompute recompute);
 
 /// B: from gradients.dy to ds1, the gradient of this layer's input stream, written to `ds1_TC`.
 /// Norm weights (and their few sums) get their gradients here, projections in W.

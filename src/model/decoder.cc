@@ -58,10 +58,12 @@ void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
     BlockForwardScratch scratch;
   };
   const auto lay_out = [&](ArenaCursor& arena) {
-    const DType compute = store_.compute();
-    return Pass{{lay_out_activations(arena, config_, tokens, compute),
-                 lay_out_activations(arena, config_, tokens, compute)},
-                lay_out_forward_scratch(arena, config_, tokens, compute)};
+    BlockShape shape{config_};
+    shape.tokens = shape.stream_tokens = tokens;
+    shape.compute = store_.compute();
+    return Pass{{lay_out_activations(arena, shape, Keep::kEachLayer),
+                 lay_out_activations(arena, shape, Keep::kEachLayer)},
+                lay_out_forward_scratch(arena, shape)};
   };
   ArenaCursor measure;
   lay_out(measure);
@@ -73,7 +75,8 @@ void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
   AttentionMask mask;
   mask.q = {&range, 1};
   const ConstTensorView positions = positions_.view().rows(length_, tokens);
-  const BlockPass pass{context_, config_, rope_table_.view(), positions, mask};
+  const BlockPass pass{context_,           config_,   tensor_, context_axis_,
+                       rope_table_.view(), positions, mask};
 
   const ParamStore::Lease embedding_lease = store_.acquire(0);
   EmbeddingForward embedding;
@@ -96,7 +99,8 @@ void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
   }
   length_ += tokens;
 
-  const ParamStore::Lease lease = store_.acquire(static_cast<int>(params_.blocks.size()) + 1);
+  const auto layers = static_cast<int>(params_.blocks.size());
+  const ParamStore::Lease lease = store_.acquire(layers + 1);
   const NormWeights weights = weights_of(lease, params_.final_norm);
   NormForward norm;
   norm.op = norm_op(config_);
@@ -113,7 +117,8 @@ void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
   Gemm product;
   product.c_MN = logits_.view();
   product.a = final_n_.view();
-  product.b = lease.weight(params_.head);
+  const ParamStore::Lease head = store_.acquire(params_.tied ? 0 : layers + 1);
+  product.b = head.weight(params_.head);
   product.transpose_b = Transpose::kYes;
   gemm(context_, product);
   context_.synchronize();  // before the memory goes

@@ -27,6 +27,8 @@ class Decoder {
   const ModelConfig& config_;
   const ModelParams& params_;
   const ParamStore& store_;
+  const TensorAxis tensor_;  // alone
+  ContextAxis context_axis_;
   std::int64_t capacity_, chunk_, length_ = 0;
   Buffer rope_table_, logits_, positions_, ids_, final_n_, final_s_, final_mean_, final_rstd_;
   std::vector<Buffer> k_, v_;

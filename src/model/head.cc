@@ -2,62 +2,94 @@
 
 #include <algorithm>
 
-#include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/elementwise/elementwise.h"
 
 namespace trireme {
 
-std::int64_t head_chunk_tokens(const ModelConfig& config, std::int64_t tokens) {
-  const std::int64_t about = (std::int64_t{1} << 22) / config.vocab_size / 64 * 64;
-  return std::min(tokens, std::clamp<std::int64_t>(about, 512, 2048));
+VocabularyPart vocabulary_part(std::int64_t vocabulary, AxisPlace place) {
+  const Piece rows = even_piece(vocabulary, place.extent, place.index);
+  return {rows.begin, rows.size};
 }
 
-HeadBuffers lay_out_head(ArenaCursor& arena, const ModelConfig& config, std::int64_t tokens,
-                         DType compute) {
-  const std::int64_t chunk = head_chunk_tokens(config, tokens);
+std::int64_t head_chunk_tokens(const HeadShape& shape) {
+  const std::int64_t columns = ceil_div(shape.vocabulary, shape.place.extent);
+  const std::int64_t about = (std::int64_t{1} << 22) / columns / 64 * 64;
+  return std::min(shape.tokens, std::clamp<std::int64_t>(about, 512, 2048));
+}
+
+HeadBuffers lay_out_head(ArenaCursor& arena, const HeadShape& shape) {
+  const std::int64_t chunk = head_chunk_tokens(shape);
+  const std::int64_t columns = vocabulary_part(shape.vocabulary, shape.place).valid;
   HeadBuffers buffers;
-  buffers.logits_TV = arena.take(DType::kF32, {chunk, config.vocab_size});
-  if (compute != DType::kF32) buffers.dlogits_TV = arena.take(compute, {chunk, config.vocab_size});
+  buffers.logits_TV = arena.take(DType::kF32, {chunk, columns});
+  if (shape.compute != DType::kF32)
+    buffers.dlogits_TV = arena.take(shape.compute, {chunk, columns});
+  if (shape.place.extent > 1)
+    buffers.parts_R3T = arena.take(DType::kF32, {shape.place.extent, 3, chunk});
   buffers.maximum_T = arena.take(DType::kF32, {chunk});
   buffers.sum_T = arena.take(DType::kF32, {chunk});
   buffers.target_T = arena.take(DType::kF32, {chunk});
-  buffers.loss_T = arena.take(DType::kF32, {tokens});
+  buffers.loss_T = arena.take(DType::kF32, {shape.tokens});
   return buffers;
 }
 
 namespace {
 
-/// Rows [begin, begin + count) of one pass through the head.
-void chunk_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_TC,
-                ConstTensorView weight_VC, ConstTensorView targets_T, TensorView loss_T,
-                const HeadTraining* training, TensorView dn_TC, Accumulate accumulate) {
-  const std::int64_t count = n_TC.shape[0], vocab = weight_VC.shape[0];
-  const TensorView logits = buffers.logits_TV.rows(0, count);
-  Gemm product;
-  product.c_MN = logits;
-  product.a = n_TC;
-  product.b = weight_VC;
-  product.transpose_b = Transpose::kYes;
-  product.use = "head_forward";
-  gemm(context, product);
-
+/// Maximum, sum and target logit of each token over the whole vocabulary.
+CrossEntropyStatistics whole_statistics(Context& context, const TensorAxis& tensor,
+                                        const HeadBuffers& buffers, const HeadLoss& args,
+                                        const TensorView& logits) {
+  const std::int64_t count = logits.shape[0];
   CrossEntropyStatistics statistics;
   statistics.maximum_T = buffers.maximum_T.rows(0, count);
   statistics.sum_T = buffers.sum_T.rows(0, count);
   statistics.target_logit_T = buffers.target_T.rows(0, count);
   statistics.logits_TV = logits;
-  statistics.targets_T = targets_T;
-  statistics.part = {0, vocab};
-  cross_entropy_statistics(context, statistics);
+  statistics.targets_T = args.targets_T;
+  statistics.part = args.part;
+  if (tensor.extent() == 1) {
+    cross_entropy_statistics(context, statistics);
+    return statistics;
+  }
+  TensorView parts = buffers.parts_R3T;
+  parts.shape.set(2, count);
+  const TensorView mine = parts.rows(tensor.place().index, 1).reshape({3, count});
+  const auto row = [&](std::int64_t i) { return mine.rows(i, 1).reshape({count}); };
+  CrossEntropyStatistics part = statistics;
+  part.maximum_T = row(0);
+  part.sum_T = row(1);
+  part.target_logit_T = row(2);
+  cross_entropy_statistics(context, part);
+  tensor.gather_parts(parts);
+  cross_entropy_merge(context,
+                      {statistics.maximum_T, statistics.sum_T, statistics.target_logit_T, parts});
+  return statistics;
+}
 
+/// One chunk of tokens: the views of `args`, the loss and dn are its rows.
+void chunk_loss(Context& context, const TensorAxis& tensor, const HeadBuffers& buffers,
+                const HeadLoss& args, TensorView loss_T, const HeadTraining* training,
+                TensorView dn_TC, Accumulate accumulate) {
+  const std::int64_t count = args.n_TC.shape[0];
+  const TensorView logits = buffers.logits_TV.rows(0, count);
+  Gemm product;
+  product.c_MN = logits;
+  product.a = args.n_TC;
+  product.b = args.weight_VC;
+  product.transpose_b = Transpose::kYes;
+  product.use = "head_forward";
+  gemm(context, product);
+
+  const CrossEntropyStatistics statistics =
+      whole_statistics(context, tensor, buffers, args, logits);
   CrossEntropyFinish finish;
   finish.loss_T = loss_T;
   finish.logits_TV = logits;
   finish.maximum_T = statistics.maximum_T;
   finish.sum_T = statistics.sum_T;
   finish.target_logit_T = statistics.target_logit_T;
-  finish.targets_T = targets_T;
-  finish.part = statistics.part;
+  finish.targets_T = args.targets_T;
+  finish.part = args.part;
   if (training != nullptr) {
     finish.dlogits_TV = buffers.dlogits_TV.given() ? buffers.dlogits_TV.rows(0, count) : logits;
     finish.scale = training->scale;
@@ -68,13 +100,13 @@ void chunk_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_
   Gemm input;
   input.c_MN = dn_TC;
   input.a = finish.dlogits_TV;
-  input.b = weight_VC;
+  input.b = args.weight_VC;
   input.use = "head_input_gradient";
   gemm(context, input);
   Gemm weight;
   weight.c_MN = training->dweight_VC;
   weight.a = finish.dlogits_TV;
-  weight.b = n_TC;
+  weight.b = args.n_TC;
   weight.transpose_a = Transpose::kYes;
   weight.accumulate = accumulate;
   weight.use = "head_weight_gradient";
@@ -83,18 +115,20 @@ void chunk_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_
 
 }  // namespace
 
-void head_loss(Context& context, const HeadBuffers& buffers, ConstTensorView n_TC,
-               ConstTensorView weight_VC, ConstTensorView targets_T, const HeadTraining* training,
-               TensorView loss_sum) {
-  const std::int64_t tokens = n_TC.shape[0], chunk = buffers.logits_TV.shape[0];
+void head_loss(Context& context, const TensorAxis& tensor, const HeadBuffers& buffers,
+               const HeadLoss& args, const HeadTraining* training) {
+  const std::int64_t tokens = args.n_TC.shape[0], chunk = buffers.logits_TV.shape[0];
   for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
     const std::int64_t count = std::min(chunk, tokens - begin);
-    chunk_loss(context, buffers, n_TC.rows(begin, count), weight_VC, targets_T.rows(begin, count),
-               buffers.loss_T.rows(begin, count), training,
+    HeadLoss part = args;
+    part.n_TC = args.n_TC.rows(begin, count);
+    part.targets_T = args.targets_T.rows(begin, count);
+    chunk_loss(context, tensor, buffers, part, buffers.loss_T.rows(begin, count), training,
                training != nullptr ? training->dn_TC.rows(begin, count) : TensorView(),
                training != nullptr && begin == 0 ? training->accumulate : Accumulate::kYes);
   }
-  sum_in_order(context, loss_sum, buffers.loss_T.rows(0, tokens));
+  if (training != nullptr) tensor.to_stream(training->dn_TC);
+  sum_in_order(context, args.loss_sum, buffers.loss_T.rows(0, tokens));
 }
 
 }  // namespace trireme

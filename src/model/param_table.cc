@@ -23,25 +23,39 @@ class Table {
     return static_cast<ParamIndex>(params.metas.size()) - 1;
   }
 
-  ParamIndex matrix(std::string name, std::int64_t rows, std::int64_t columns) {
-    return add(std::move(name), {rows, columns}, normal_init());
+  /// A row for each token id.
+  ParamIndex vocabulary(std::string name) {
+    const std::int64_t rows = config_.vocab_size;
+    const ParamIndex index = add(std::move(name), {rows, config_.hidden}, normal_init());
+    params.metas[index].cut = {0, {{rows, rows}}};
+    return index;
+  }
+  ParamIndex positions(std::string name) {
+    return add(std::move(name), {config_.max_positions, config_.hidden}, normal_init());
   }
 
+  /// The columns of an activation, cut or not.
+  using Columns = std::vector<CutSection>;
   struct Part {
     const char* name;
-    std::int64_t out;
+    Columns out;
   };
-  /// Projections of one input that lie together: first all weights, then all biases.
-  LinearParams linear(const std::string& prefix, std::initializer_list<Part> parts, std::int64_t in,
+  /// Projections of one input that lie together: first all weights, then all biases. Either the
+  /// input's or the output's columns are cut on the tensor axis; what is not has no units.
+  LinearParams linear(const std::string& prefix, const std::vector<Part>& parts, const Columns& in,
                       bool bias, float std_scale = 1) {
     LinearParams linear;
     ParamInit init = normal_init();
     init.std *= std_scale;
     Fuse fuse = Fuse::kNo;
     for (const Part& part : parts) {
-      const Shape shape = config_.weights_in_out() ? Shape{in, part.out} : Shape{part.out, in};
+      const std::int64_t out_size = size_of(part.out), in_size = size_of(in);
+      const bool in_out = config_.weights_in_out();
+      const Shape shape = in_out ? Shape{in_size, out_size} : Shape{out_size, in_size};
       const ParamIndex index = add(prefix + part.name + ".weight", shape, init, fuse);
       params.metas[index].set_by_product = true;
+      if (is_cut(part.out)) params.metas[index].cut = {in_out ? 1 : 0, part.out};
+      if (is_cut(in)) params.metas[index].cut = {in_out ? 0 : 1, in};
       if (!linear.weight.given()) linear.weight.first = index;
       linear.weight.last = index;
       fuse = Fuse::kWithPrevious;
@@ -50,7 +64,8 @@ class Table {
     fuse = Fuse::kNo;
     for (const Part& part : parts) {
       const ParamIndex index =
-          add(prefix + part.name + ".bias", {part.out}, {InitKind::kZeros, 0}, fuse);
+          add(prefix + part.name + ".bias", {size_of(part.out)}, {InitKind::kZeros, 0}, fuse);
+      if (is_cut(part.out)) params.metas[index].cut = {0, part.out};
       if (!linear.bias.given()) linear.bias.first = index;
       linear.bias.last = index;
       fuse = Fuse::kWithPrevious;
@@ -58,13 +73,22 @@ class Table {
     return linear;
   }
 
-  NormParams norm(const std::string& name, std::int64_t size) {
+  NormParams norm(const std::string& name, std::int64_t size,
+                  TensorPartial partial = TensorPartial::kWithTokens) {
     NormParams norm;
     norm.weight = add(name + ".weight", {size}, {InitKind::kOnes, 0});
-    if (config_.norm == NormKind::kLayer)
+    params.metas[norm.weight].partial = partial;
+    if (config_.norm == NormKind::kLayer) {
       norm.bias = add(name + ".bias", {size}, {InitKind::kZeros, 0});
+      params.metas[norm.bias].partial = partial;
+    }
     return norm;
   }
+
+  [[nodiscard]] Columns hidden() const { return {{config_.hidden, 0}}; }
+  [[nodiscard]] Columns ffn() const { return {{config_.ffn, config_.ffn}}; }
+  [[nodiscard]] Columns heads() const { return {{config_.q_size(), config_.heads}}; }
+  [[nodiscard]] Columns kv_heads() const { return {{config_.kv_size(), config_.kv_heads}}; }
 
   void next_block() { ++block_; }
 
@@ -74,6 +98,13 @@ class Table {
   [[nodiscard]] ParamInit normal_init() const {
     return {InitKind::kNormal, static_cast<float>(config_.init_std)};
   }
+  static bool is_cut(const Columns& columns) { return columns.front().units > 0; }
+  static std::int64_t size_of(const Columns& columns) {
+    std::int64_t size = 0;
+    for (const CutSection& section : columns) size += section.size;
+    return size;
+  }
+
   const ModelConfig& config_;
   int block_ = 0;
 };
@@ -84,19 +115,19 @@ BlockParams llama_block(Table& table, const ModelConfig& config, const std::stri
   const std::string attention = prefix + "self_attn.";
   block.qkv = table.linear(
       attention,
-      {{"q_proj", config.q_size()}, {"k_proj", config.kv_size()}, {"v_proj", config.kv_size()}},
-      config.hidden, config.qkv_bias);
-  block.out = table.linear(attention, {{"o_proj", config.hidden}}, config.q_size(),
+      {{"q_proj", table.heads()}, {"k_proj", table.kv_heads()}, {"v_proj", table.kv_heads()}},
+      table.hidden(), config.qkv_bias);
+  block.out = table.linear(attention, {{"o_proj", table.hidden()}}, table.heads(),
                            config.attention_out_bias);
   if (config.qk_norm) {
-    block.q_norm = table.norm(attention + "q_norm", config.head_dim);
-    block.k_norm = table.norm(attention + "k_norm", config.head_dim);
+    block.q_norm = table.norm(attention + "q_norm", config.head_dim, TensorPartial::kWithHeads);
+    block.k_norm = table.norm(attention + "k_norm", config.head_dim, TensorPartial::kWithHeads);
   }
   block.mlp_norm = table.norm(prefix + "post_attention_layernorm", config.hidden);
-  block.up = table.linear(prefix + "mlp.", {{"gate_proj", config.ffn}, {"up_proj", config.ffn}},
-                          config.hidden, config.mlp_bias);
+  block.up = table.linear(prefix + "mlp.", {{"gate_proj", table.ffn()}, {"up_proj", table.ffn()}},
+                          table.hidden(), config.mlp_bias);
   block.down =
-      table.linear(prefix + "mlp.", {{"down_proj", config.hidden}}, config.ffn, config.mlp_bias);
+      table.linear(prefix + "mlp.", {{"down_proj", table.hidden()}}, table.ffn(), config.mlp_bias);
   return block;
 }
 
@@ -104,14 +135,15 @@ BlockParams gpt2_block(Table& table, const ModelConfig& config, const std::strin
   const float residual_scale = 1 / std::sqrt(2 * static_cast<float>(config.layers));
   BlockParams block;
   block.attention_norm = table.norm(prefix + "ln_1", config.hidden);
-  block.qkv = table.linear(prefix + "attn.", {{"c_attn", config.q_size() + 2 * config.kv_size()}},
-                           config.hidden, true);
-  block.out = table.linear(prefix + "attn.", {{"c_proj", config.hidden}}, config.q_size(), true,
+  const CutSection heads = table.heads().front(), kv_heads = table.kv_heads().front();
+  block.qkv = table.linear(prefix + "attn.", {{"c_attn", {heads, kv_heads, kv_heads}}},
+                           table.hidden(), true);
+  block.out = table.linear(prefix + "attn.", {{"c_proj", table.hidden()}}, table.heads(), true,
                            residual_scale);
   block.mlp_norm = table.norm(prefix + "ln_2", config.hidden);
-  block.up = table.linear(prefix + "mlp.", {{"c_fc", config.ffn}}, config.hidden, true);
-  block.down =
-      table.linear(prefix + "mlp.", {{"c_proj", config.hidden}}, config.ffn, true, residual_scale);
+  block.up = table.linear(prefix + "mlp.", {{"c_fc", table.ffn()}}, table.hidden(), true);
+  block.down = table.linear(prefix + "mlp.", {{"c_proj", table.hidden()}}, table.ffn(), true,
+                            residual_scale);
   return block;
 }
 
@@ -122,13 +154,11 @@ ModelParams declare_params(const ModelConfig& config) {
   Table table(config);
   ModelParams& params = table.params;
   params.tied = config.tied_embeddings;
-  params.embedding = table.matrix(gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight",
-                                  config.vocab_size, config.hidden);
+  params.embedding =
+      table.vocabulary(gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight");
   params.metas[params.embedding].tied = params.tied;
-  if (config.position == PositionKind::kLearned) {
-    params.position_embedding =
-        table.matrix("transformer.wpe.weight", config.max_positions, config.hidden);
-  }
+  if (config.position == PositionKind::kLearned)
+    params.position_embedding = table.positions("transformer.wpe.weight");
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     table.next_block();
     params.blocks.push_back(
@@ -140,10 +170,18 @@ ModelParams declare_params(const ModelConfig& config) {
   if (params.tied) {
     params.head = params.embedding;
   } else {
-    params.head = table.matrix("lm_head.weight", config.vocab_size, config.hidden);
+    params.head = table.vocabulary("lm_head.weight");
     params.metas[params.head].set_by_product = true;
   }
   return std::move(table.params);
+}
+
+ModelConfig config_of_place(const ModelConfig& config, AxisPlace place) {
+  ModelConfig local = config;
+  local.heads = div_exact(config.heads, place.extent);
+  local.ffn = div_exact(config.ffn, place.extent);
+  local.kv_heads = config.kv_heads >= place.extent ? div_exact(config.kv_heads, place.extent) : 1;
+  return local;
 }
 
 }  // namespace trireme

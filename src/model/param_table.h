@@ -1,6 +1,7 @@
 #pragma once
 // THE table of parameters: every tensor of every family, its Hugging Face name, shape, initial
-// values and place.
+// values, place in memory and cut on the tensor axis. Heads, columns of the MLP and rows of the
+// vocabulary are dealt out; norms, positions and biases of the residual stream are not cut.
 
 #include <vector>
 
@@ -35,5 +36,10 @@ struct ModelParams {
 /// Initial values: weights N(0, init_std), GPT-2's two residual projections N(0, init_std / sqrt(2
 /// L)), biases 0, norms 1 (transformers' _init_weights for each family).
 ModelParams declare_params(const ModelConfig& config);
+
+/// The model that the layers of a place of the tensor axis compute: its heads and its columns of
+/// the MLP. Key and value heads fewer than places are held by several. The extents divide
+/// (plan/resolve says so before).
+ModelConfig config_of_place(const ModelConfig& config, AxisPlace place);
 
 }  // namespace trireme

@@ -20,17 +20,39 @@ enum class StagePurpose : std::uint8_t {
   kTrainingSplit,  ///< B and W apart: each layer keeps what W needs
 };
 
+/// What a stage has of the model and of a sequence.
+struct StageCut {
+  AxisPlace tensor;
+  bool sequence_parallel = false;
+  AxisPlace context;
+  ContextMethod context_method = ContextMethod::kRing;
+};
+
 struct StageShape {
-  std::int64_t sequences = 1, tokens = 1;  ///< of a micro-batch
+  std::int64_t sequences = 1, tokens = 1;  ///< of a micro-batch; whole sequences
   int in_flight = 1;  ///< micro-batches between their F and their last backward action
   StagePurpose purpose = StagePurpose::kTraining;
+  StageCut cut = {};
+  Recompute recompute = Recompute::kNone;
+
+  /// Of a micro-batch, those that are computed here.
+  [[nodiscard]] std::int64_t local_tokens() const {
+    return sequences * div_exact(tokens, cut.context.extent);
+  }
+};
+
+/// Where the stage meets the others that compute the same micro-batches; alone by default.
+struct StageAxes {
+  TensorAxis tensor;
+  ContextAxis context;
 };
 
 class Stage final : public StageProgram {
  public:
-  /// References must outlive the stage. Everything is allocated here.
+  /// References must outlive the stage. `axes` are those of shape.cut. Everything is allocated
+  /// here.
   Stage(Context& context, const ModelConfig& config, const ModelParams& params, ParamStore& store,
-        const StageShape& shape);
+        const StageShape& shape, StageAxes axes = {});
 
   /// Bytes that the buffers of such a stage take.
   static std::int64_t buffer_bytes(const ModelConfig& config, const StageShape& shape,
@@ -38,7 +60,7 @@ class Stage final : public StageProgram {
 
   /// The micro-batches that the actions of the next step speak of, and how many targets the whole
   /// global batch counts. `gradients_ready(block)` is called when a block's gradients are final
-  /// here.
+  /// here: of the step, or of a micro-batch where the store does not keep them.
   void begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count,
                   const std::function<void(int)>& gradients_ready);
   /// Where the context reads those micro-batches.
@@ -57,8 +79,8 @@ class Stage final : public StageProgram {
   double evaluate(const MicroBatch& micro_batch);
 
  private:
-  struct Slot {  // what one micro-batch in flight keeps
-    std::vector<BlockActivations> blocks;
+  struct Slot {                            // what one micro-batch in flight keeps
+    std::vector<BlockActivations> blocks;  // with the shared ones joined
     TensorView final_s_TC, final_n_TC, final_mean_T, final_rstd_T;
     TensorView dn_TC;
   };
@@ -73,24 +95,34 @@ class Stage final : public StageProgram {
                          DType compute);
 
   [[nodiscard]] BlockPass pass_of(const MicroBatch& micro_batch);
+  [[nodiscard]] static BlockShape block_shape(const ModelConfig& local, const StageShape& shape,
+                                              DType compute);
   [[nodiscard]] const BlockActivations& acts_of(const Slot& slot, std::size_t layer) const;
   [[nodiscard]] const BlockGradients& gradients_of_layer(int micro_batch, std::int64_t layer) const;
   Slot& slot_of(int micro_batch);
   void run_forward(const MicroBatch& micro_batch, Slot& slot, const HeadTraining* training);
+  void embed(const MicroBatch& micro_batch, const BlockActivations& first);
+  void backward_layer(const BlockPass& pass, int micro_batch, std::int64_t layer);
+  [[nodiscard]] Accumulate accumulate_or_set(Accumulate of_step) const {
+    return store_.keeps_gradients() ? of_step : Accumulate::kNo;
+  }
   void backward_head(int micro_batch);
   void backward_embedding(int micro_batch);
-  void ready(int block) const;
+  /// The block's gradients are final, where `last` or where they leave with each micro-batch.
+  void ready(int block, bool last) const;
 
   Context& context_;
   const ModelConfig& config_;
+  const ModelConfig local_;  // of this place of the tensor axis
   const ModelParams& params_;
   ParamStore& store_;
   StageShape shape_;
+  StageAxes axes_;
+  VocabularyPart vocabulary_;
   Memory memory_;
   Buffers buffers_;
   Buffer rope_table_, loss_sum_;
   DeviceBatches device_batches_;
-  PositionRange range_;  // of the tokens of a sequence; masks point to it
   std::span<const MicroBatch> micro_batches_;
   std::int64_t target_count_ = 0;
   std::function<void(int)> gradients_ready_;

@@ -11,41 +11,38 @@ namespace trireme {
 
 namespace {
 
-/// f(views of gradients, index of the first) for all parameters, many at a time: no call takes
-/// memory.
-template <class F>
-void for_many_gradients(const ParamStore& store, F f) {
-  constexpr std::size_t kMany = 512;
-  std::array<ConstTensorView, kMany> gradients;
-  const std::size_t count = store.params().size();
-  for (std::size_t first = 0; first < count; first += kMany) {
-    const std::size_t part = std::min(kMany, count - first);
-    for (std::size_t i = 0; i < part; ++i)
-      gradients[i] = store.gradient(static_cast<ParamIndex>(first + i));
-    f(std::span<const ConstTensorView>(gradients.data(), part), first);
-  }
+/// A vector is so many rows: its elements are dealt out to ranks like the rows of a matrix.
+ConstTensorView as_rows(const TensorView& gradient) {
+  return gradient.shape.rank() == 1 ? gradient.reshape({gradient.shape[0], 1}) : gradient;
 }
 
 }  // namespace
 
-double gradient_norm(Context& context, const ParamStore& store) {
+double gradient_norm(Context& context, const ParamStore& store, Communicator& world) {
+  // Many at a time, so that a GPU is waited for seldom; and no call takes memory.
+  constexpr std::size_t kMany = 512;
+  std::array<ConstTensorView, kMany> gradients;
+  const std::size_t count = store.params().size();
   ExactSum sum;
-  for_many_gradients(store, [&](std::span<const ConstTensorView> gradients, std::size_t) {
-    grad_norm_accumulate(context, sum, gradients);
-  });
+  for (std::size_t first = 0; first < count; first += kMany) {
+    const std::size_t part = std::min(kMany, count - first);
+    for (std::size_t i = 0; i < part; ++i)
+      gradients[i] = as_rows(store.counted_gradient(static_cast<ParamIndex>(first + i)));
+    grad_norm_accumulate(context, sum, std::span<const ConstTensorView>(gradients.data(), part));
+  }
+  world.sum(std::span<std::int64_t>(sum.words()));
   return std::sqrt(sum.value());
 }
 
-std::string first_non_finite_gradient(Context& context, const ParamStore& store) {
-  std::string name;
-  for_many_gradients(store, [&](std::span<const ConstTensorView> gradients, std::size_t first) {
-    for (std::size_t i = 0; i < gradients.size() && name.empty(); ++i) {
-      ExactSum sum;  // squares of finite f32 are finite in f64
-      grad_norm_accumulate(context, sum, gradients.subspan(i, 1));
-      if (sum.non_finite()) name = store.params()[first + i].name;
-    }
-  });
-  return name;
+std::string first_non_finite_gradient(Context& context, const ParamStore& store, int block) {
+  const ParamRange range = store.layout().block_params(block);
+  for (ParamIndex i = range.first; i <= range.last; ++i) {
+    ExactSum sum;  // squares of finite f32 are finite in f64
+    const ConstTensorView gradient = store.gradient(i);
+    grad_norm_accumulate(context, sum, {&gradient, 1});
+    if (sum.non_finite()) return store.params()[static_cast<std::size_t>(i)].name;
+  }
+  return "";
 }
 
 double clip_coefficient(double norm, double limit) {
@@ -57,10 +54,11 @@ Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store
   for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
     AdamWTensor tensor;
     tensor.parameter = store.value(index);
+    if (tensor.parameter.count() == 0) continue;
     tensor.form = store.form(index);
     tensor.exp_avg = store.exp_avg(index);
     tensor.exp_avg_sq = store.exp_avg_sq(index);
-    tensor.gradient = store.gradient(index);
+    tensor.gradient = store.owned_gradient(index);
     tensor.weight_decay =
         store.params()[static_cast<std::size_t>(index)].decay ? config.weight_decay : 0;
     tensors_.push_back(tensor);

@@ -1,7 +1,7 @@
 #include "parallel/host_state.h"
 
 #include "base/math.h"
-#include "device/gpu.h"
+#include "tensor/transfer.h"
 
 namespace trireme {
 
@@ -14,30 +14,47 @@ std::size_t bytes_of(const StateTensor& tensor) {
 }  // namespace
 
 HostState::HostState(Context& context, State state) : context_(context), host_(std::move(state)) {
-  if (!context.on_gpu()) return;
+  const auto copied = [&](const StateTensor& tensor) {
+    return context.on_gpu() || !tensor.contiguous();
+  };
   const auto place = [](std::size_t bytes) {
     return static_cast<std::size_t>(round_up(static_cast<std::int64_t>(bytes), 64));
   };
   std::size_t total = 0;
-  for (const StateTensor& tensor : host_.tensors) total += place(bytes_of(tensor));
-  memory_ = HostBuffer(total);
+  for (const StateTensor& tensor : host_.tensors) {
+    if (copied(tensor)) total += place(bytes_of(tensor));
+  }
+  if (total > 0) memory_ = HostBuffer(total);
   std::byte* next = memory_.data();
   for (StateTensor& tensor : host_.tensors) {
-    copies_.push_back({std::exchange(tensor.data, next), next, bytes_of(tensor)});
+    if (!copied(tensor)) continue;
+    const std::size_t element = size_of(tensor.dtype);
+    Copy copy{tensor.data, next, bytes_of(tensor), bytes_of(tensor), 1};
+    if (!tensor.contiguous()) {
+      copy.rows = tensor.box.shape[0];
+      copy.row_bytes = static_cast<std::size_t>(tensor.row_size()) * element;
+      copy.device_stride_bytes = static_cast<std::size_t>(tensor.row_stride) * element;
+    }
+    copies_.push_back(copy);
+    tensor.data = next;
+    tensor.row_stride = 0;
     next += place(bytes_of(tensor));
   }
 }
 
-void HostState::fetch() {
-  for (const Copy& copy : copies_)
-    gpu::copy(copy.host, copy.device, copy.bytes, context_.exec().stream);
+void HostState::copy_all(Direction direction) {
+  for (const Copy& copy : copies_) {
+    for (std::int64_t row = 0; row < copy.rows; ++row) {
+      std::byte* host = copy.host + static_cast<std::size_t>(row) * copy.row_bytes;
+      std::byte* device = copy.device + static_cast<std::size_t>(row) * copy.device_stride_bytes;
+      if (direction == Direction::kToHost) copy_bytes(context_, host, device, copy.row_bytes);
+      if (direction == Direction::kToDevice) copy_bytes(context_, device, host, copy.row_bytes);
+    }
+  }
   context_.synchronize();
 }
 
-void HostState::store() {
-  for (const Copy& copy : copies_)
-    gpu::copy(copy.device, copy.host, copy.bytes, context_.exec().stream);
-  context_.synchronize();
-}
+void HostState::fetch() { copy_all(Direction::kToHost); }
+void HostState::store() { copy_all(Direction::kToDevice); }
 
 }  // namespace trireme

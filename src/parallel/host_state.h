@@ -7,8 +7,8 @@
 
 namespace trireme {
 
-/// A state whose tensors stand in host memory, for who reads and writes files: the tensors
-/// themselves on the CPU, copies of a GPU's.
+/// A state whose tensors stand contiguous in host memory, for who reads and writes files: the
+/// tensors themselves where they do, copies of a GPU's and of parts of wider rows.
 class HostState {
  public:
   /// The tensors of `state` are the context's device's.
@@ -22,12 +22,16 @@ class HostState {
   void store();
 
  private:
-  Context& context_;
-  State host_;
   struct Copy {
     std::byte *device, *host;
-    std::size_t bytes;
+    std::size_t row_bytes, device_stride_bytes;
+    std::int64_t rows;
   };
+  enum class Direction : std::uint8_t { kToHost, kToDevice };
+  void copy_all(Direction direction);
+
+  Context& context_;
+  State host_;
   std::vector<Copy> copies_;  // of all tensors that were given; empty on the CPU
   HostBuffer memory_;
 };

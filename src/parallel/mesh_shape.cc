@@ -50,7 +50,11 @@ std::vector<int> MeshShape::group(Axis axis, int rank) const {
   return ranks;
 }
 
-int MeshShape::group_color(Axis axis, int rank) const { return group(axis, rank).front(); }
+int MeshShape::group_color(std::initializer_list<Axis> axes, int rank) const {
+  MeshCoordinate coordinate = coordinate_of(rank);
+  for (const Axis axis : axes) coordinate[static_cast<int>(axis)] = 0;
+  return rank_of(coordinate);
+}
 
 std::string MeshShape::text() const {
   std::string text;

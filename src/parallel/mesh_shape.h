@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,9 +29,9 @@ class MeshShape {
   /// The ranks that differ from `rank` along `axis` only, itself included, in the order of the
   /// axis.
   [[nodiscard]] std::vector<int> group(Axis axis, int rank) const;
-  /// The same number for the members of one such group, different for different groups: a colour
-  /// for a split.
-  [[nodiscard]] int group_color(Axis axis, int rank) const;
+  /// The same number for ranks that differ along `axes` only, different for others: a colour for a
+  /// split.
+  [[nodiscard]] int group_color(std::initializer_list<Axis> axes, int rank) const;
   /// "pipeline 2 x data 4 x context 1 x tensor 8"
   [[nodiscard]] std::string text() const;
 

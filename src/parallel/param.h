@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/shape.h"
+#include "parallel/cut.h"
 
 namespace trireme {
 
@@ -17,6 +18,14 @@ struct ParamInit {
 /// Whether a parameter stands directly behind the one declared before it, so that one GEMM serves
 /// both.
 enum class Fuse : std::uint8_t { kNo, kWithPrevious };
+
+/// When the gradient of a parameter that the tensor axis does not cut is a part of the whole one
+/// on each of its places, to be summed over them.
+enum class TensorPartial : std::uint8_t {
+  kNever,       ///< every place computes the whole gradient
+  kWithTokens,  ///< where tokens are cut (sequence parallelism): norms of the stream
+  kWithHeads,   ///< wherever heads are: norms of q and k
+};
 
 /// Everything that is known of a parameter before any memory exists. Declared once, in
 /// model/param_table.cc.
@@ -33,6 +42,8 @@ struct ParamMeta {
   /// The gradient comes from one product for each micro-batch. The first of a step sets it, so that
   /// nobody clears it.
   bool set_by_product = false;
+  TensorCut cut = {};  ///< on the tensor axis
+  TensorPartial partial = TensorPartial::kNever;
 };
 
 /// Position in the list of ParamMeta.

@@ -11,50 +11,63 @@ namespace trireme {
 
 namespace {
 
-// Groups begin on a cache line, so that vector loads of weights are aligned.
-constexpr std::int64_t kAlignmentElements = 16;
-
-std::vector<std::int64_t> layout_offsets(const std::vector<ParamMeta>& params) {
-  std::vector<std::int64_t> offsets;
-  std::int64_t end = 0;
-  for (const ParamMeta& param : params) {
-    if (param.fuse == Fuse::kNo) end = round_up(end, kAlignmentElements);
-    offsets.push_back(end);
-    end += param.shape.count();
-  }
-  offsets.push_back(round_up(end, kAlignmentElements));
-  return offsets;
-}
-
 ParamIndex find_tied(const std::vector<ParamMeta>& params) {
   const auto found =
       std::find_if(params.begin(), params.end(), [](const ParamMeta& p) { return p.tied; });
   return found == params.end() ? kNoParam : static_cast<ParamIndex>(found - params.begin());
 }
 
+/// Elements of each kind of memory that a store has. One function, so that the plan's figure is the
+/// allocation.
+struct Sizes {
+  std::int64_t values = 0, forms = 0, gradients = 0, block_gradient = 0, second_gradient = 0,
+               moments = 0;
+};
+
+Sizes sizes_of(const std::vector<ParamMeta>& params, const StoreLayout& layout, DType compute,
+               StorePurpose purpose) {
+  const int stage = layout.place().zero_stage;
+  const std::int64_t local = layout.local_size(), shard = layout.shard_size();
+  const bool rounded = compute == DType::kBF16;
+  Sizes sizes;
+  // In fp32 the values are the weights, so that stages 1 and 2 hold them whole.
+  sizes.values = stage == 0 || (!rounded && stage < 3) ? local : shard;
+  if (rounded) sizes.forms = stage < 3 ? local : shard;
+  if (purpose == StorePurpose::kInference) return sizes;
+  sizes.gradients = stage < 2 ? local : shard;
+  if (stage >= 2) sizes.block_gradient = layout.largest_block([](int) { return true; });
+  sizes.moments = stage == 0 ? local : shard;
+  if (const ParamIndex tied = find_tied(params); tied != kNoParam)
+    sizes.second_gradient = layout.local_shape(tied).count();
+  return sizes;
+}
+
+TensorView part(const TensorView& flat, std::int64_t begin, Shape shape) {
+  expect(flat.given(), "a kind of memory that this store does not hold");
+  return {flat.data + static_cast<std::size_t>(begin) * size_of(flat.dtype), flat.dtype, shape};
+}
+
 }  // namespace
 
 ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StorePurpose purpose,
-                       Device device)
+                       Device device, const StorePlace& place)
     : params_(std::move(params)),
       compute_(compute),
       purpose_(purpose),
-      offsets_(layout_offsets(params_)),
-      tied_(find_tied(params_)) {
-  for (std::size_t i = 0; i < params_.size(); ++i) {
-    expect(i == 0 || params_[i].block >= params_[i - 1].block, "{} is declared out of block order",
-           params_[i].name);
-    block_count_ = std::max(block_count_, params_[i].block + 1);
-  }
-  const Shape flat{offsets_.back()};
-  values_ = Buffer(DType::kF32, flat, device);
-  if (compute_ == DType::kBF16) forms_ = Buffer(DType::kBF16, flat, device);
-  if (purpose_ == StorePurpose::kTraining) {
-    gradients_ = Buffer(DType::kF32, flat, device);
-    exp_avg_ = Buffer(DType::kF32, flat, device);
-    exp_avg_sq_ = Buffer(DType::kF32, flat, device);
-    if (tied_ != kNoParam) second_gradient_ = Buffer(DType::kF32, params_[tied_].shape, device);
-  }
+      layout_(params_, place),
+      tied_(find_tied(params_)),
+      placed_(static_cast<std::size_t>(layout_.block_count())) {
+  const Sizes sizes = sizes_of(params_, layout_, compute, purpose);
+  const auto make = [&](std::int64_t count, DType dtype = DType::kF32) {
+    return count == 0 ? Buffer() : Buffer(dtype, {count}, device);
+  };
+  values_ = make(sizes.values);
+  forms_ = make(sizes.forms, DType::kBF16);
+  gradients_ = make(sizes.gradients);
+  block_gradient_ = make(sizes.block_gradient);
+  second_gradient_ = make(sizes.second_gradient);
+  exp_avg_ = make(sizes.moments);
+  exp_avg_sq_ = make(sizes.moments);
 }
 
 std::int64_t ParamStore::element_count() const {
@@ -63,132 +76,254 @@ std::int64_t ParamStore::element_count() const {
   return count;
 }
 
-TensorView ParamStore::part_of(const Buffer& buffer, ParamRange range) const {
+TensorView ParamStore::local_part(const TensorView& flat, std::int64_t origin,
+                                  ParamRange range) const {
   expect(
       range.given() && range.first <= range.last && range.last < static_cast<int>(params_.size()),
       "parameters {}..{} of {}", range.first, range.last, params_.size());
-  Shape shape = params_[range.first].shape;
+  Shape shape = layout_.local_shape(range.first);
   for (ParamIndex i = range.first + 1; i <= range.last; ++i) {
-    expect(params_[i].fuse == Fuse::kWithPrevious, "{} does not stand behind {}", params_[i].name,
-           params_[i - 1].name);
-    shape.set(0, shape[0] + params_[i].shape[0]);
+    const ParamMeta& param = params_[static_cast<std::size_t>(i)];
+    expect(param.fuse == Fuse::kWithPrevious, "{} does not stand behind {}", param.name,
+           params_[static_cast<std::size_t>(i) - 1].name);
+    shape.set(0, shape[0] + layout_.local_shape(i)[0]);
   }
-  const TensorView flat = buffer.view();
-  expect(flat.given(), "{}: a kind of memory that this store does not hold",
-         params_[range.first].name);
-  return {flat.data + static_cast<std::size_t>(offsets_[range.first]) * size_of(flat.dtype),
-          flat.dtype, shape};
+  return part(flat, layout_.local_offset(range.first) - origin, shape);
+}
+
+TensorView ParamStore::owned_part(const Buffer& buffer, In in, ParamIndex index) const {
+  const Shape shape = layout_.owned_shape(index);
+  if (in == In::kShard) return part(buffer.view(), layout_.shard_offset(index), shape);
+  const Piece rows = layout_.owned(index);
+  return local_part(buffer.view(), 0, {index, index}).rows(rows.begin, rows.size);
+}
+
+ParamStore::In ParamStore::masters() const {
+  const int stage = layout_.place().zero_stage;
+  return stage == 0 || (compute_ == DType::kF32 && stage < 3) ? In::kLocal : In::kShard;
+}
+
+ParamStore::Lease::~Lease() {
+  if (store_ != nullptr && store_->source_ != nullptr) store_->source_->release(block_);
 }
 
 ConstTensorView ParamStore::Lease::weight(ParamRange range) const {
-  return store_.part_of(store_.compute_ == DType::kBF16 ? store_.forms_ : store_.values_, range);
+  expect(store_->params_.at(static_cast<std::size_t>(range.first)).block == block_,
+         "{} is not of block {}", store_->params_[static_cast<std::size_t>(range.first)].name,
+         block_);
+  if (store_->layout_.place().zero_stage == 3) {
+    return store_->local_part(store_->placed_[static_cast<std::size_t>(block_)],
+                              store_->layout_.local_block(block_).begin, range);
+  }
+  const Buffer& weights = store_->compute_ == DType::kBF16 ? store_->forms_ : store_->values_;
+  return store_->local_part(weights.view(), 0, range);
 }
 
-TensorView ParamStore::value(ParamIndex index) const { return part_of(values_, {index, index}); }
-TensorView ParamStore::exp_avg(ParamIndex index) const { return part_of(exp_avg_, {index, index}); }
-TensorView ParamStore::exp_avg_sq(ParamIndex index) const {
-  return part_of(exp_avg_sq_, {index, index});
+ParamStore::Lease ParamStore::acquire(int block, int next) const {
+  if (source_ != nullptr) {
+    source_->acquire(block);
+    if (next >= 0) source_->prefetch(next);
+  }
+  return {*this, block};
 }
 
-TensorView ParamStore::gradient(ParamRange range, Home home) const {
-  if (home == Home::kOwner) return part_of(gradients_, range);
-  expect(range.first == tied_ && range.last == tied_,
-         "only a tied parameter has a second gradient");
-  return second_gradient_.view();
+TensorView ParamStore::value(ParamIndex index) const {
+  return owned_part(values_, masters(), index);
 }
 
 TensorView ParamStore::form(ParamIndex index) const {
-  return compute_ == DType::kBF16 ? part_of(forms_, {index, index}) : TensorView();
+  if (compute_ != DType::kBF16) return {};
+  return owned_part(forms_, layout_.place().zero_stage < 3 ? In::kLocal : In::kShard, index);
 }
 
-std::span<float> ParamStore::block_gradients(int block) const {
-  const auto in_block = [&](const ParamMeta& param) { return param.block == block; };
-  const auto first = std::find_if(params_.begin(), params_.end(), in_block);
-  const auto last = std::find_if_not(first, params_.end(), in_block);
-  const std::int64_t begin = offsets_[first - params_.begin()],
-                     end = offsets_[last - params_.begin()];
-  return {gradients_.view().as<float>() + begin, static_cast<std::size_t>(end - begin)};
+TensorView ParamStore::owned_gradient(ParamIndex index) const {
+  return owned_part(gradients_, keeps_gradients() ? In::kLocal : In::kShard, index);
 }
 
-void ParamStore::initialise(Context& context, std::uint64_t seed) {
-  constexpr std::int64_t kBlock = 1 << 14;
-  Buffer staging;
-  for (ParamIndex index = 0; index < static_cast<int>(params_.size()); ++index) {
-    const ParamMeta& param = params_[index];
-    const std::uint64_t key = stream_key(seed, param.name);
-    if (context.on_gpu()) staging = Buffer(DType::kF32, param.shape);
-    float* values = context.on_gpu() ? staging.view().as<float>() : value(index).as<float>();
-    const std::int64_t count = param.shape.count();
-#pragma omp parallel for schedule(static) if (count > kBlock)
-    for (std::int64_t begin = 0; begin < count; begin += kBlock) {
-      const std::span<float> block(values + begin,
-                                   static_cast<std::size_t>(std::min(kBlock, count - begin)));
-      switch (param.init.kind) {
-        case InitKind::kZeros:
-          std::fill(block.begin(), block.end(), 0.0F);
-          break;
-        case InitKind::kOnes:
-          std::fill(block.begin(), block.end(), 1.0F);
-          break;
-        case InitKind::kNormal:
-          fill_normal(key, static_cast<std::uint64_t>(begin), param.init.std, block);
-          break;
-      }
-    }
-    if (context.on_gpu()) copy_in(context, value(index), std::as_bytes(std::span(values, count)));
+TensorView ParamStore::exp_avg(ParamIndex index) const {
+  return owned_part(exp_avg_, layout_.sharded() ? In::kShard : In::kLocal, index);
+}
+
+TensorView ParamStore::exp_avg_sq(ParamIndex index) const {
+  return owned_part(exp_avg_sq_, layout_.sharded() ? In::kShard : In::kLocal, index);
+}
+
+TensorView ParamStore::counted_gradient(ParamIndex index) const {
+  const StorePlace& place = layout_.place();
+  const int same_part = params_[static_cast<std::size_t>(index)].cut.copies(place.tensor.extent);
+  const TensorView owned = owned_gradient(index);
+  const Piece rows =
+      even_piece(owned.shape[0], same_part * place.copy.extent,
+                 place.tensor.index % same_part * place.copy.extent + place.copy.index);
+  return owned.rows(rows.begin, rows.size);
+}
+
+TensorView ParamStore::gradient(ParamRange range, Home home) const {
+  if (home == Home::kSecond) {
+    expect(range.first == tied_ && range.last == tied_,
+           "only a tied parameter has a second gradient");
+    return second_gradient_.view().reshape(layout_.local_shape(tied_));
+  }
+  if (keeps_gradients()) return local_part(gradients_.view(), 0, range);
+  const ParamMeta& param = params_.at(static_cast<std::size_t>(range.first));
+  expect(param.block == open_block_, "a gradient of {} while block {} is open", param.name,
+         open_block_);
+  return local_part(block_gradient_.view(), layout_.local_block(open_block_).begin, range);
+}
+
+void ParamStore::open_gradients(Context& context, int block) {
+  if (keeps_gradients() || block == open_block_) return;
+  open_block_ = block;
+  const ParamRange range = layout_.block_params(block);
+  for (ParamIndex i = range.first; i <= range.last; ++i) {
+    if (!params_[static_cast<std::size_t>(i)].set_by_product) clear(context, gradient(i));
   }
 }
 
-void ParamStore::refresh_forms(Context& context) {
-  if (compute_ == DType::kBF16) cast(context, forms_.view(), values_.view());
-}
-
 void ParamStore::clear_gradients(Context& context) {
+  open_block_ = -1;
+  if (!keeps_gradients()) return;
   for (ParamIndex i = 0; i < static_cast<int>(params_.size()); ++i) {
-    if (!params_[i].set_by_product) clear(context, gradient(i));
+    if (!params_[static_cast<std::size_t>(i)].set_by_product) clear(context, gradient(i));
   }
 }
 
 void ParamStore::add_tied_gradients(Context& context) {
-  if (tied_ != kNoParam) accumulate(context, gradient(tied_), second_gradient_.view());
+  if (tied_ != kNoParam)
+    accumulate(context, gradient(tied_), gradient({tied_, tied_}, Home::kSecond));
 }
 
-State ParamStore::state(int replica, int replicas) const {
+TensorView ParamStore::block_gradients(int block) const {
+  const Piece span = layout_.local_block(block);
+  if (keeps_gradients()) return part(gradients_.view(), span.begin, {span.size});
+  expect(block == open_block_, "the gradients of block {} while {} is open", block, open_block_);
+  return part(block_gradient_.view(), 0, {span.size});
+}
+
+TensorView ParamStore::block_gradient_shard(int block) const {
+  const Piece span = layout_.shard_block(block);
+  return part(gradients_.view(), span.begin, {span.size});
+}
+
+TensorView ParamStore::block_weights(int block) const {
+  const Piece span = layout_.local_block(block);
+  return part((compute_ == DType::kBF16 ? forms_ : values_).view(), span.begin, {span.size});
+}
+
+TensorView ParamStore::block_weight_shard(int block) const {
+  const Piece span = layout_.shard_block(block);
+  return part((compute_ == DType::kBF16 ? forms_ : values_).view(), span.begin, {span.size});
+}
+
+void ParamStore::place_weights(int block, TensorView weights) {
+  placed_.at(static_cast<std::size_t>(block)) = weights;
+}
+
+void ParamStore::make_values(float* values, ParamIndex index, std::uint64_t key,
+                             const CutPart& part) const {
+  constexpr std::int64_t kBlock = 1 << 14;
+  const ParamMeta& param = params_[static_cast<std::size_t>(index)];
+  const Shape local = layout_.owned_shape(index);
+  const bool matrix = param.shape.rank() == 2;
+  const std::int64_t global_row = matrix ? param.shape[1] : 1;
+  const std::int64_t local_row = matrix ? local[1] : 1;
+  const std::int64_t width = matrix ? part.box.shape[1] : 1;
+  const std::int64_t first_column = matrix ? part.box.offset[1] : 0;
+  const std::int64_t at_column = matrix ? part.at[1] : 0;
+  // Where rows are whole, all of them are one run.
+  const bool one_run = width == global_row && width == local_row;
+  const std::int64_t runs = one_run ? 1 : part.box.shape[0];
+  const std::int64_t run = one_run ? part.box.shape[0] * width : width;
+  const std::int64_t blocks = ceil_div(run, kBlock);
+#pragma omp parallel for schedule(static) if (runs * run > kBlock)
+  for (std::int64_t i = 0; i < runs * blocks; ++i) {
+    const std::int64_t row = i / blocks, begin = i % blocks * kBlock;
+    const auto first =
+        static_cast<std::uint64_t>((part.box.offset[0] + row) * global_row + first_column + begin);
+    const std::span<float> block(values + (part.at[0] + row) * local_row + at_column + begin,
+                                 static_cast<std::size_t>(std::min(kBlock, run - begin)));
+    switch (param.init.kind) {
+      case InitKind::kZeros:
+        std::fill(block.begin(), block.end(), 0.0F);
+        break;
+      case InitKind::kOnes:
+        std::fill(block.begin(), block.end(), 1.0F);
+        break;
+      case InitKind::kNormal:
+        fill_normal(key, first, param.init.std, block);
+        break;
+    }
+  }
+}
+
+void ParamStore::initialise(Context& context, std::uint64_t seed) {
+  for (ParamIndex index = 0; index < static_cast<int>(params_.size()); ++index) {
+    const ParamMeta& param = params_[static_cast<std::size_t>(index)];
+    const TensorView owned = value(index);
+    if (owned.count() == 0) continue;
+    Buffer staging;
+    if (context.on_gpu()) staging = Buffer(DType::kF32, owned.shape);
+    float* values = (context.on_gpu() ? staging.view() : owned).as<float>();
+    const auto parts = rows_of_parts(local_parts(param.shape, param.cut, layout_.place().tensor),
+                                     layout_.owned(index));
+    for (const CutPart& part : parts)
+      make_values(values, index, stream_key(seed, param.name), part);
+    if (context.on_gpu())
+      copy_in(context, owned,
+              std::as_bytes(std::span(values, static_cast<std::size_t>(owned.count()))));
+  }
+}
+
+void ParamStore::refresh_forms(Context& context) {
+  if (compute_ != DType::kBF16) return;
+  for (ParamIndex i = 0; i < static_cast<int>(params_.size()); ++i) {
+    if (value(i).count() > 0) cast(context, form(i), value(i));
+  }
+}
+
+State ParamStore::state() const {
+  const StorePlace& place = layout_.place();
   State state;
-  const auto add = [&](const char* format_prefix, const char* suffix, const ParamMeta& param,
-                       const TensorView& data) {
-    StateTensor tensor;
-    tensor.name = fmt::format("{}/{}{}", format_prefix, param.name, suffix);
-    tensor.dtype = data.dtype;
-    tensor.global_shape = param.shape;
-    tensor.box = {param.shape, param.shape};
-    for (int dim = 0; dim < param.shape.rank(); ++dim) tensor.box.offset.set(dim, 0);
-    tensor.data = data.data;
-    tensor.replica = replica;
-    tensor.replicas = replicas;
-    state.tensors.push_back(std::move(tensor));
+  const auto add = [&](const char* prefix, const char* suffix, ParamIndex index,
+                       const TensorView& owned) {
+    const ParamMeta& param = params_[static_cast<std::size_t>(index)];
+    const int same_part = param.cut.copies(place.tensor.extent);
+    const std::int64_t row = owned.count() == 0 ? 0 : owned.count() / owned.shape[0];
+    const auto parts =
+        rows_of_parts(local_parts(param.shape, param.cut, place.tensor), layout_.owned(index));
+    for (const CutPart& part : parts) {
+      StateTensor tensor;
+      tensor.name = fmt::format("{}/{}{}", prefix, param.name, suffix);
+      tensor.dtype = owned.dtype;
+      tensor.global_shape = param.shape;
+      tensor.box = part.box;
+      const std::int64_t column = part.at.rank() == 2 ? part.at[1] : 0;
+      tensor.data =
+          owned.data + static_cast<std::size_t>(part.at[0] * row + column) * size_of(owned.dtype);
+      tensor.row_stride = row;
+      tensor.replica = place.tensor.index % same_part * place.copy.extent + place.copy.index;
+      tensor.replicas = same_part * place.copy.extent;
+      state.tensors.push_back(std::move(tensor));
+    }
   };
-  for (ParamIndex i = 0; i < static_cast<int>(params_.size()); ++i)
-    add("parameters", "", params_[i], value(i));
+  const auto count = static_cast<int>(params_.size());
+  for (ParamIndex i = 0; i < count; ++i) add("parameters", "", i, value(i));
   if (purpose_ == StorePurpose::kTraining) {
-    for (ParamIndex i = 0; i < static_cast<int>(params_.size()); ++i) {
-      add("optimizer", "/exp_avg", params_[i], exp_avg(i));
-      add("optimizer", "/exp_avg_sq", params_[i], exp_avg_sq(i));
+    for (ParamIndex i = 0; i < count; ++i) {
+      add("optimizer", "/exp_avg", i, exp_avg(i));
+      add("optimizer", "/exp_avg_sq", i, exp_avg_sq(i));
     }
   }
   return state;
 }
 
 ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& params, DType compute,
-                                       StorePurpose purpose) {
-  const std::int64_t flat = layout_offsets(params).back();
+                                       StorePurpose purpose, const StorePlace& place) {
+  const Sizes sizes = sizes_of(params, StoreLayout(params, place), compute, purpose);
   Bytes bytes;
-  bytes.parameters = flat * (compute == DType::kBF16 ? 6 : 4);
-  if (purpose == StorePurpose::kTraining) {
-    const ParamIndex tied = find_tied(params);
-    bytes.gradients = 4 * (flat + (tied == kNoParam ? 0 : params[tied].shape.count()));
-    bytes.optimizer = 8 * flat;
-  }
+  bytes.parameters = 4 * sizes.values + 2 * sizes.forms;
+  bytes.gradients = 4 * (sizes.gradients + sizes.block_gradient + sizes.second_gradient);
+  bytes.optimizer = 8 * sizes.moments;
   return bytes;
 }
 

@@ -1,15 +1,24 @@
 #pragma once
-// The parameters of one rank with their gradients and moments, each kind one flat buffer with the
-// same offsets. The model reads weights through leases; gradients are fp32 and accumulate over the
-// micro-batches of a step.
+// The parameters of one rank with their gradients and moments. The model reads weights through
+// leases and writes fp32 gradients; the optimizer sees the rows that this rank owns (all of them
+// without ZeRO).
+//
+//   ZeRO stage        0        1        2        3
+//   weights           whole    whole    whole    owned, gathered block by block
+//   fp32 masters      whole    owned    owned    owned      (bf16; in fp32 the weights themselves)
+//   gradients         whole    whole    owned    owned      (2, 3: one block whole at a time)
+//   moments           whole    owned    owned    owned
+//
+// "Whole" is what the tensor axis leaves to this rank.
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "device/context.h"
-#include "parallel/param.h"
 #include "parallel/state.h"
+#include "parallel/store_layout.h"
 #include "tensor/buffer.h"
 
 namespace trireme {
@@ -20,75 +29,124 @@ enum class StorePurpose : std::uint8_t { kInference, kTraining };
 /// Which of the two accumulators of a tied parameter.
 enum class Home : std::uint8_t { kOwner, kSecond };
 
+/// Brings the weights of blocks that are not whole on this rank, or not up to date.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  /// The block's weights are whole where the model reads them, until `release`.
+  virtual void acquire(int block) = 0;
+  virtual void release(int block) = 0;
+  /// `block` will be acquired soon.
+  virtual void prefetch(int block) = 0;
+};
+
 class ParamStore {
  public:
   /// `compute`: the type that weights are read in; kBF16 adds a rounded form of every parameter.
-  ParamStore(std::vector<ParamMeta> params, DType compute, StorePurpose purpose,
-             Device device = {});
+  ParamStore(std::vector<ParamMeta> params, DType compute, StorePurpose purpose, Device device = {},
+             const StorePlace& place = {});
 
   [[nodiscard]] const std::vector<ParamMeta>& params() const { return params_; }
-  /// Elements without the padding between groups.
+  [[nodiscard]] const StoreLayout& layout() const { return layout_; }
+  /// Elements of the global parameters.
   [[nodiscard]] std::int64_t element_count() const;
   [[nodiscard]] DType compute() const { return compute_; }
+  [[nodiscard]] StorePurpose purpose() const { return purpose_; }
 
   /// Weights of one block for as long as the object lives, in the compute type.
   class Lease {
    public:
+    ~Lease();
+    Lease(Lease&& other) noexcept
+        : store_(std::exchange(other.store_, nullptr)), block_(other.block_) {}
+    Lease& operator=(Lease&&) = delete;
     /// One parameter, or a fused range as one tensor of their rows (sizes for vectors).
     [[nodiscard]] ConstTensorView weight(ParamRange range) const;
     [[nodiscard]] ConstTensorView weight(ParamIndex index) const { return weight({index, index}); }
 
    private:
     friend class ParamStore;
-    explicit Lease(const ParamStore& store) : store_(store) {}
-    const ParamStore& store_;
+    Lease(const ParamStore& store, int block) : store_(&store), block_(block) {}
+    const ParamStore* store_;
+    int block_;
   };
-  [[nodiscard]] Lease acquire([[maybe_unused]] int block) const { return Lease(*this); }
+  /// `next` (where given) is the block that is acquired after this one.
+  [[nodiscard]] Lease acquire(int block, int next = -1) const;
+  /// Leases ask `source` from now on; it must outlive them.
+  void set_source(WeightSource& source) { source_ = &source; }
 
-  /// The fp32 value, gradient and moments of a parameter (a fused range as one tensor for
-  /// gradients).
+  /// The rows that this rank owns: fp32 value, gradient and moments of a parameter, and the bf16
+  /// form of its value (not given in fp32). No rows where a shard is empty.
   [[nodiscard]] TensorView value(ParamIndex index) const;
-  [[nodiscard]] TensorView gradient(ParamRange range, Home home = Home::kOwner) const;
-  [[nodiscard]] TensorView gradient(ParamIndex index) const { return gradient({index, index}); }
+  [[nodiscard]] TensorView form(ParamIndex index) const;
+  [[nodiscard]] TensorView owned_gradient(ParamIndex index) const;
   [[nodiscard]] TensorView exp_avg(ParamIndex index) const;
   [[nodiscard]] TensorView exp_avg_sq(ParamIndex index) const;
-  /// The bf16 form of a parameter; not given in fp32.
-  [[nodiscard]] TensorView form(ParamIndex index) const;
+  /// Of the owned gradient the rows that this rank counts in sums over all ranks: every element of
+  /// the model is counted by one of those that hold it.
+  [[nodiscard]] TensorView counted_gradient(ParamIndex index) const;
 
-  [[nodiscard]] int block_count() const { return block_count_; }
-  /// All gradients of a block, as they lie: what one reduction sums.
-  [[nodiscard]] std::span<float> block_gradients(int block) const;
-
-  /// Initial values by (seed, name, global element index), made on the host: the same bits on every
-  /// mesh and device.
-  void initialise(Context& context, std::uint64_t seed);
-  /// Rounds all values into their bf16 forms; nothing in fp32.
-  void refresh_forms(Context& context);
-  /// Those that are not set by a product.
+  /// Where the model writes: the whole gradient of a parameter (a fused range as one tensor). At
+  /// stages 2 and 3 of the open block only.
+  [[nodiscard]] TensorView gradient(ParamRange range, Home home = Home::kOwner) const;
+  [[nodiscard]] TensorView gradient(ParamIndex index) const { return gradient({index, index}); }
+  /// Whether the gradients of micro-batches add up here (stages 0 and 1), or each micro-batch's
+  /// leave for their owners when their block is done.
+  [[nodiscard]] bool keeps_gradients() const { return layout_.place().zero_stage < 2; }
+  /// The model begins to write the gradients of `block`. Where gradients leave, that clears those
+  /// that no product sets, and the block before must have left.
+  void open_gradients(Context& context, int block);
+  /// Of all blocks, those that are not set by a product. Nothing where gradients leave.
   void clear_gradients(Context& context);
   /// Adds the second accumulator of tied parameters into the first.
   void add_tied_gradients(Context& context);
 
-  /// "parameters/NAME", and in training "optimizer/NAME/exp_avg", ".../exp_avg_sq", as copy
-  /// `replica` of `replicas`.
-  [[nodiscard]] State state(int replica, int replicas) const;
+  [[nodiscard]] int block_count() const { return layout_.block_count(); }
+  /// Gradients of a block as the model wrote them, as they lie in the local layout.
+  [[nodiscard]] TensorView block_gradients(int block) const;
+  /// The owned gradients of a block as they lie in the shard layout. Stages 2 and 3.
+  [[nodiscard]] TensorView block_gradient_shard(int block) const;
+  /// The weights of a block in the compute type, in the local layout. Stages 0 to 2.
+  [[nodiscard]] TensorView block_weights(int block) const;
+  /// The owned weights of a block in the compute type, in the shard layout. Stage 3.
+  [[nodiscard]] TensorView block_weight_shard(int block) const;
+  /// Stage 3: leases of `block` read `weights` (local layout of the block) from now on.
+  void place_weights(int block, TensorView weights);
+
+  /// Initial values of the owned rows by (seed, name, global element index), made on the host: the
+  /// same bits on every mesh and device.
+  void initialise(Context& context, std::uint64_t seed);
+  /// Rounds the owned values into their bf16 forms; nothing in fp32.
+  void refresh_forms(Context& context);
+
+  /// "parameters/NAME", and in training "optimizer/NAME/exp_avg", ".../exp_avg_sq": the boxes that
+  /// this rank owns.
+  [[nodiscard]] State state() const;
 
   struct Bytes {
     std::int64_t parameters = 0, gradients = 0, optimizer = 0;
   };
   /// What a store of these parameters takes, without making it.
-  static Bytes bytes_of(const std::vector<ParamMeta>& params, DType compute, StorePurpose purpose);
+  static Bytes bytes_of(const std::vector<ParamMeta>& params, DType compute, StorePurpose purpose,
+                        const StorePlace& place = {});
 
  private:
-  [[nodiscard]] TensorView part_of(const Buffer& buffer, ParamRange range) const;
+  enum class In : std::uint8_t { kLocal, kShard };
+  [[nodiscard]] TensorView local_part(const TensorView& flat, std::int64_t origin,
+                                      ParamRange range) const;
+  [[nodiscard]] TensorView owned_part(const Buffer& buffer, In in, ParamIndex index) const;
+  [[nodiscard]] In masters() const;
+  void make_values(float* values, ParamIndex index, std::uint64_t key, const CutPart& part) const;
 
   std::vector<ParamMeta> params_;
   DType compute_;
   StorePurpose purpose_;
-  std::vector<std::int64_t> offsets_;  // one more than parameters: the last is the end
-  int block_count_ = 0;
-  ParamIndex tied_ = kNoParam;
-  Buffer values_, forms_, gradients_, second_gradient_, exp_avg_, exp_avg_sq_;
+  StoreLayout layout_;
+  ParamIndex tied_ = -1;
+  WeightSource* source_ = nullptr;
+  int open_block_ = -1;
+  Buffer values_, forms_, gradients_, block_gradient_, second_gradient_, exp_avg_, exp_avg_sq_;
+  std::vector<TensorView> placed_;  // stage 3: of each block
 };
 
 }  // namespace trireme

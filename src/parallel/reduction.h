@@ -1,29 +1,51 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "parallel/buckets.h"
 #include "parallel/param_store.h"
 
 namespace trireme {
 
-/// Sums the gradients of the data ranks, block by block, while backward goes on to the next block.
-/// The loss is already divided by the targets of the global batch, so a plain sum is the gradient
-/// of that loss.
+/// The ranks that a parameter's gradients are summed over, each a channel of its own for the memory
+/// that the store is in. `shards` hold one full copy of the model; `copies` hold the same shard
+/// (alone where there is one copy; at stage 0 they are all).
+struct ReductionChannels {
+  Communicator& shards;
+  Communicator& copies;
+};
+
+/// Sums the gradients of the ranks that see different tokens, block by block, while backward goes
+/// on. The loss is already divided by the targets of the global batch, so a plain sum is the
+/// gradient of that loss. Every rank starts the blocks in the same order.
+///
+/// Stage 0: the whole block, once a step. Stage 1: each owner gets its rows of that sum, with the
+/// same bits. Stages 2 and 3: likewise for each micro-batch, added up in order by the owner.
 class GradientReduction {
  public:
-  /// `channel`: a channel of the data group of its own, for the memory that the store is in.
-  GradientReduction(ParamStore& store, Communicator& channel);
-  /// The gradients of `block` are final on this rank. Every rank starts the blocks in the same
-  /// order.
+  GradientReduction(Context& context, ParamStore& store, const ReductionChannels& channels);
+  /// What it takes besides the store.
+  static std::int64_t buffer_bytes(const StoreLayout& layout);
+
+  /// A step begins: sums of earlier ones are forgotten.
+  void begin_step();
+  /// The gradients of `block` are final on this rank: of the step, or at stages 2 and 3 of a
+  /// micro-batch. The model may write there again.
   void start(int block);
-  /// Blocks until every started block is summed.
+  /// Blocks until every started block is summed where its owner reads it.
   void finish();
 
  private:
+  void start_shards(int block);
+  void finish_bucket(Buckets::Bucket& bucket);
+
+  Context& context_;
   ParamStore& store_;
-  Communicator& channel_;
-  std::vector<Pending> pending_;
+  ReductionChannels channels_;
+  std::vector<Pending> pending_;    // stage 0
+  std::optional<Buckets> buckets_;  // from stage 1
+  std::vector<char> started_;       // blocks of which this step has started a sum
 };
 
 }  // namespace trireme

@@ -10,15 +10,24 @@
 
 namespace trireme {
 
-/// The piece of one global tensor that this rank holds, row-major and contiguous at `data`.
+/// A piece of a global tensor that this rank holds.
 struct StateTensor {
   std::string name;  ///< "parameters/NAME", "optimizer/NAME/exp_avg", "optimizer/NAME/exp_avg_sq"
   DType dtype = DType::kF32;
   Shape global_shape;
   Box box;
-  std::byte* data = nullptr;
+  std::byte* data = nullptr;  ///< row-major
   /// This rank is copy `replica` of `replicas` that hold the same box.
   int replica = 0, replicas = 1;
+  /// Elements from one row (dim 0) to the next in memory; 0: they are contiguous.
+  std::int64_t row_stride = 0;
+
+  [[nodiscard]] std::int64_t row_size() const {
+    return box.shape[0] == 0 ? 0 : box.shape.count() / box.shape[0];
+  }
+  [[nodiscard]] bool contiguous() const {
+    return row_stride == 0 || row_stride == row_size() || box.shape[0] <= 1;
+  }
 };
 
 struct State {

@@ -2,7 +2,9 @@
 
 #include "model/flops.h"
 #include "model/param_table.h"
-#include "parallel/param_store.h"
+#include "parallel/partial_gradients.h"
+#include "parallel/reduction.h"
+#include "parallel/weight_gather.h"
 
 namespace trireme {
 
@@ -15,36 +17,54 @@ constexpr std::int64_t kLoaderSteps = 2;
 
 }  // namespace
 
-RankMemory estimate_memory(const ModelConfig& model, const ResolvedBatch& batch,
-                           std::int64_t sequence_length, DType compute, StagePurpose purpose) {
-  const bool training = purpose != StagePurpose::kEvaluation;
+MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, DType compute,
+                             StagePurpose purpose, int rank) {
+  MemoryRequest request;
+  request.batch = run.batch;
+  request.sequence_length = config.data.sequence_length;
+  request.compute = compute;
+  request.purpose = purpose;
+  request.recompute = config.parallel.recompute;
+  request.part = part_of_rank(config.parallel, run.mesh, rank, purpose);
+  return request;
+}
+
+RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& request) {
+  const bool training = request.purpose != StagePurpose::kEvaluation;
+  const std::vector<ParamMeta> params = declare_params(model).metas;
+  const StorePlace& place = request.part.store;
+  const StoreLayout layout(params, place);
   const auto store =
-      ParamStore::bytes_of(declare_params(model).metas, compute,
-                           training ? StorePurpose::kTraining : StorePurpose::kInference);
+      ParamStore::bytes_of(params, request.compute,
+                           training ? StorePurpose::kTraining : StorePurpose::kInference, place);
   StageShape shape;
-  shape.sequences = batch.micro;
-  shape.tokens = sequence_length;
-  shape.purpose = purpose;
+  shape.sequences = request.batch.micro;
+  shape.tokens = request.sequence_length;
+  shape.purpose = request.purpose;
+  shape.cut = request.part.cut;
+  shape.recompute = request.recompute;
   RankMemory memory;
   memory.parameters = store.parameters;
   memory.gradients = store.gradients;
   memory.optimizer = store.optimizer;
-  memory.activations = Stage::buffer_bytes(model, shape, compute);
+  memory.activations = Stage::buffer_bytes(model, shape, request.compute);
   memory.buffers =
-      kLoaderSteps * kLoaderBytesPerToken * batch.micro * batch.accumulation * sequence_length;
+      kLoaderSteps * kLoaderBytesPerToken * shape.local_tokens() * request.batch.accumulation;
   if (model.position == PositionKind::kRope) {
-    memory.buffers += sequence_length * model.head_dim * std::int64_t{sizeof(float)};
+    memory.buffers += request.sequence_length * model.head_dim * std::int64_t{sizeof(float)};
+  }
+  if (layout.sharded()) memory.buffers += WeightGather::buffer_bytes(layout, request.compute);
+  if (!training) return memory;
+  memory.buffers += GradientReduction::buffer_bytes(layout);
+  for (const auto of : {PartialGradients::Of::kTensorAxis, PartialGradients::Of::kSameHeads}) {
+    memory.buffers +=
+        PartialGradients::bytes_of(params, layout, of, request.part.cut.sequence_parallel);
   }
   return memory;
 }
 
 std::int64_t checkpoint_bytes(const ModelConfig& model) {
   return 3 * 4 * count_parameters(model).total;
-}
-
-std::int64_t gradient_traffic_bytes(const ModelConfig& model, std::int64_t data_ranks) {
-  const std::int64_t bytes = 4 * count_parameters(model).total;
-  return 2 * bytes * (data_ranks - 1) / data_ranks;
 }
 
 }  // namespace trireme

@@ -6,6 +6,7 @@
 
 #include "config/model_config.h"
 #include "model/stage.h"
+#include "plan/rank_part.h"
 #include "plan/resolve.h"
 
 namespace trireme {
@@ -17,21 +18,30 @@ struct RankMemory {
   std::int64_t optimizer = 0;   ///< two moments
   std::int64_t activations =
       0;  ///< of the micro-batches in flight, with gradients of activations and logits
-  std::int64_t buffers = 0;  ///< token batches of the loader (two steps) and rotary tables
+  /// Token batches of the loader (two steps), rotary tables, staging of sums and gathers, gathered
+  /// weights.
+  std::int64_t buffers = 0;
   [[nodiscard]] std::int64_t total() const {
     return parameters + gradients + optimizer + activations + buffers;
   }
   friend bool operator==(const RankMemory&, const RankMemory&) = default;
 };
 
-RankMemory estimate_memory(const ModelConfig& model, const ResolvedBatch& batch,
-                           std::int64_t sequence_length, DType compute, StagePurpose purpose);
+struct MemoryRequest {
+  ResolvedBatch batch;
+  std::int64_t sequence_length = 1;
+  DType compute = DType::kF32;
+  StagePurpose purpose = StagePurpose::kTraining;
+  Recompute recompute = Recompute::kNone;
+  RankPart part = {};
+};
+RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& request);
+
+/// The request of a rank of a run.
+MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, DType compute,
+                             StagePurpose purpose, int rank);
 
 /// Payload of one checkpoint: every parameter in fp32 with its two moments, stored once.
 std::int64_t checkpoint_bytes(const ModelConfig& model);
-
-/// Bytes that one rank sends in a step to sum the gradients over its data ranks: (d-1)/d of them as
-/// pieces to their owners and as much again as sums (reduce-scatter and all-gather).
-std::int64_t gradient_traffic_bytes(const ModelConfig& model, std::int64_t data_ranks);
 
 }  // namespace trireme

@@ -5,6 +5,7 @@
 
 #include "base/math.h"
 #include "model/model_limits.h"
+#include "plan/mesh_rules.h"
 
 namespace trireme {
 
@@ -66,6 +67,7 @@ class Resolver {
     }
     if (result.steps > 0 && clean({"lr_schedule"})) check_schedule(result.steps);
     if (config_.has_model() && clean({"data", "model"})) check_model();
+    if (data && clean({"parallel", "data", "model"})) check_mesh_rules(config_, *data, problems_);
     if (config_.evaluation.interval_steps > 0 && !config_.data.validation && !config_.data.split) {
       notes_.emplace_back(
           "evaluation.interval_steps has no effect: neither data.validation nor data.split is "

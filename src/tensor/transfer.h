@@ -10,6 +10,13 @@
 
 namespace trireme {
 
+/// In the order of the context's stream, between places that its device reaches.
+inline void copy_bytes(Context& context, std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  if (context.on_gpu()) return gpu::copy(to, from, bytes, context.exec().stream);
+  std::memcpy(to, from, bytes);
+}
+
 /// tensor = the elements at `host`, which may be reused at once.
 inline void copy_in(Context& context, TensorView tensor, std::span<const std::byte> host) {
   expect(host.size() == tensor.bytes(), "{} bytes for a tensor of {}", host.size(),

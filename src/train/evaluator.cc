@@ -15,8 +15,8 @@ EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches,
     loss_sum += runtime.stage.evaluate(batch);
     tokens += batch.target_count;
   }
-  runtime.data->sum(std::span(&loss_sum, 1));
-  runtime.data->sum(std::span(&tokens, 1));
+  runtime.channels.peers->sum(std::span(&loss_sum, 1));
+  runtime.channels.peers->sum(std::span(&tokens, 1));
   return {loss_sum / static_cast<double>(std::max<std::int64_t>(1, tokens)), tokens};
 }
 

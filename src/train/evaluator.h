@@ -14,7 +14,7 @@ struct EvaluationResult {
   [[nodiscard]] double perplexity() const { return std::exp(loss); }
 };
 
-/// Loss over the validation windows, shared out over the data ranks, summed in rank order.
+/// Loss over the validation windows, shared out over data and context ranks, summed in rank order.
 /// Collective; so is `before_pass`, which may end it by throwing on all ranks.
 EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches,
                           const std::function<void()>& before_pass = {});

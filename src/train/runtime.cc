@@ -13,43 +13,107 @@ DType compute_type(const RunConfig& config, DeviceKind device) {
 
 namespace {
 
-StageShape stage_shape(const RuntimeOptions& options) {
+StageShape stage_shape(const RuntimeOptions& options, const RankPart& part, Recompute recompute) {
   StageShape shape;
   shape.sequences = options.micro;
   shape.tokens = options.tokens;
   shape.purpose = options.purpose;
+  shape.cut = part.cut;
+  shape.recompute = recompute;
   return shape;
 }
 
-std::unique_ptr<Communicator> gradient_channel(Communicator& data, Context& context,
-                                               FlightRecorder& recorder) {
-  constexpr std::string_view kName = "data.reduce";
-  return context.on_gpu() && data.size() > 1 ? make_gpu_channel(data, kName, context, recorder)
-                                             : data.channel(kName);
+/// A channel for the memory that the context computes in.
+std::unique_ptr<Communicator> channel_of(Communicator& group, std::string_view name,
+                                         Context& context, FlightRecorder& recorder) {
+  if (group.size() == 1) return make_self_communicator();
+  return context.on_gpu() ? make_gpu_channel(group, name, context, recorder) : group.channel(name);
+}
+
+/// Places that hold the same key and value heads.
+int same_heads_color(const AxisPlace& tensor, std::int64_t kv_heads) {
+  const auto copies = tensor.extent > kv_heads ? tensor.extent / narrow<int>(kv_heads) : 1;
+  return tensor.index / copies;
 }
 
 }  // namespace
 
+Channels::Channels(Communicator& world, const MeshShape& mesh, const RankPart& part,
+                   std::int64_t kv_heads, Context& compute, FlightRecorder& recorder)
+    : peers(world.split(mesh.group_color({Axis::kData, Axis::kContext}, world.rank()))),
+      shard_group(peers->split(part.store.copy.index)),
+      copy_group(peers->split(part.store.shard.index)),
+      tensor_group(world.split(mesh.group_color({Axis::kTensor}, world.rank()))),
+      same_heads_group(tensor_group->split(same_heads_color(part.store.tensor, kv_heads))),
+      context_group(world.split(mesh.group_color({Axis::kContext}, world.rank()))),
+      shard_reduce(channel_of(*shard_group, "data.reduce", compute, recorder)),
+      shard_gather(channel_of(*shard_group, "data.gather", compute, recorder)),
+      copy_reduce(channel_of(*copy_group, part.store.zero_stage > 0 ? "data.copies" : "data.reduce",
+                             compute, recorder)),
+      tensor(channel_of(*tensor_group, "tensor", compute, recorder)),
+      same_heads(channel_of(*same_heads_group, "tensor.heads", compute, recorder)),
+      context(channel_of(*context_group, "context", compute, recorder)) {}
+
+Channels::Exposed Channels::exposed() const {
+  const auto of = [](std::initializer_list<const Communicator*> channels) {
+    std::int64_t sum = 0;
+    for (const Communicator* channel : channels) sum += channel->counters().exposed_ns;
+    return sum;
+  };
+  return {of({shard_reduce.get(), shard_gather.get(), copy_reduce.get()}),
+          of({tensor.get(), same_heads.get()}), of({context.get()})};
+}
+
+Channels::Sent Channels::sent() const {
+  const auto of = [](std::initializer_list<const Communicator*> channels) {
+    std::int64_t sum = 0;
+    for (const Communicator* channel : channels) sum += channel->counters().bytes_sent;
+    return sum;
+  };
+  return {of({shard_reduce.get(), shard_gather.get(), copy_reduce.get()}),
+          of({tensor.get(), same_heads.get()}), of({context.get()})};
+}
+
 Runtime::Runtime(Launch& launch_, const RunConfig& config_, const ModelConfig& model_,
                  const RuntimeOptions& options_)
+    : Runtime(launch_, launch_.world(), config_, model_, options_) {}
+
+Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
+                 const ModelConfig& model_, const RuntimeOptions& options_)
     : launch(launch_),
       config(config_),
       model(model_),
       options(options_),
       mesh(options.mesh),
-      data(launch.world().split(mesh.group_color(Axis::kData, launch.world().rank()))),
+      part(part_of_rank(config.parallel, mesh, world.rank(), options.purpose)),
       context(options.device, options.threads, detect_isa()),
-      data_reduce(gradient_channel(*data, context, launch.flight_recorder())),
+      channels(world, mesh, part, model.kv_heads, context, launch.flight_recorder()),
       params(declare_params(model)),
       store(params.metas, compute_type(config, options.device.kind),
             options.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference
                                                          : StorePurpose::kTraining,
-            options.device),
-      stage(context, model, params, store, stage_shape(options)),
-      plan(make_1f1b(mesh.extent(Axis::kPipeline), static_cast<int>(options.accumulation))) {
+            options.device, part.store),
+      stage(context, model, params, store, stage_shape(options, part, config.parallel.recompute),
+            {TensorAxis(*channels.tensor, part.cut.sequence_parallel),
+             ContextAxis(*channels.context, part.cut.context_method, options.tokens)}),
+      plan(make_1f1b(mesh.extent(Axis::kPipeline), static_cast<int>(options.accumulation))),
+      world_(world) {
+  if (part.store.zero_stage > 0) gather.emplace(context, store, *channels.shard_gather);
   if (options.purpose == StagePurpose::kEvaluation) return;
-  reduction.emplace(store, *data_reduce);
+  reduction.emplace(context, store,
+                    ReductionChannels{*channels.shard_reduce, *channels.copy_reduce});
+  if (part.cut.tensor.extent > 1) {
+    using Of = PartialGradients::Of;
+    const bool tokens_cut = part.cut.sequence_parallel;
+    partial.emplace(context, store, Of::kTensorAxis, tokens_cut, *channels.tensor);
+    same_heads.emplace(context, store, Of::kSameHeads, tokens_cut, *channels.same_heads);
+  }
   optimizer.emplace(config.optimizer, store);
+}
+
+void Runtime::weights_changed(Forms forms) {
+  if (forms == Forms::kStale) store.refresh_forms(context);
+  if (gather) gather->weights_changed();
 }
 
 }  // namespace trireme

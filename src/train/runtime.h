@@ -10,8 +10,11 @@
 #include "model/stage.h"
 #include "optim/optimizer.h"
 #include "parallel/mesh_shape.h"
+#include "parallel/partial_gradients.h"
 #include "parallel/reduction.h"
+#include "parallel/weight_gather.h"
 #include "pipeline/plan.h"
+#include "plan/rank_part.h"
 
 namespace trireme {
 
@@ -23,33 +26,72 @@ struct RuntimeOptions {
   std::array<int, kAxisCount> mesh = {1, 1, 1, 1};
 };
 
+/// The groups of ranks that a rank moves data with, each transfer of a kind on a channel of its
+/// own so that none queues behind another. Channels of one rank do nothing.
+struct Channels {
+  /// Collective. `peers` is split into the ranks of one full copy and those of equal shards.
+  Channels(Communicator& world, const MeshShape& mesh, const RankPart& part, std::int64_t kv_heads,
+           Context& compute, FlightRecorder& recorder);
+
+  const std::unique_ptr<Communicator> peers;  ///< same part of the model, other tokens
+  const std::unique_ptr<Communicator> shard_group, copy_group, tensor_group, same_heads_group,
+      context_group;
+  const std::unique_ptr<Communicator> shard_reduce, shard_gather, copy_reduce;  ///< "data"
+  const std::unique_ptr<Communicator> tensor, same_heads;                       ///< "tensor"
+  const std::unique_ptr<Communicator> context;                                  ///< "context"
+
+  /// Of the calling thread's waits so far, by axis.
+  struct Exposed {
+    std::int64_t data_ns = 0, tensor_ns = 0, context_ns = 0;
+  };
+  [[nodiscard]] Exposed exposed() const;
+  /// Bytes that this rank has sent so far, by axis.
+  struct Sent {
+    std::int64_t data = 0, tensor = 0, context = 0;
+  };
+  [[nodiscard]] Sent sent() const;
+};
+
 class Runtime {
  public:
   /// Collective. Allocates everything that the steady state needs; parameters are zero.
   Runtime(Launch& launch, const RunConfig& config, const ModelConfig& model,
           const RuntimeOptions& options);
+  /// With the ranks of `world` alone, a group of the launch's; options.mesh is theirs.
+  Runtime(Launch& launch, Communicator& world, const RunConfig& config, const ModelConfig& model,
+          const RuntimeOptions& options);
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  [[nodiscard]] int data_rank() const { return data->rank(); }
-  [[nodiscard]] Communicator& world() const { return launch.world(); }
-  [[nodiscard]] State state() const { return store.state(data->rank(), data->size()); }
+  [[nodiscard]] int data_rank() const {
+    return mesh.coordinate_of(world().rank())[static_cast<std::size_t>(Axis::kData)];
+  }
+  [[nodiscard]] Communicator& world() const { return world_; }
+  /// The owned values have changed, by an update or by whoever loaded them: forms are rounded anew
+  /// where `forms` says so, and the model sees the new weights.
+  enum class Forms : std::uint8_t { kStale, kFresh };
+  void weights_changed(Forms forms);
 
   Launch& launch;
   const RunConfig config;
   const ModelConfig model;
   const RuntimeOptions options;
   const MeshShape mesh;
-  const std::unique_ptr<Communicator> data;  ///< the ranks that see different samples
+  const RankPart part;
   Context context;
-  const std::unique_ptr<Communicator> data_reduce;  ///< the same on the channel of the gradients
+  const Channels channels;
   const ModelParams params;
   ParamStore store;
   Stage stage;
   Trace trace;
-  std::optional<GradientReduction> reduction;  ///< in training
-  std::optional<Optimizer> optimizer;          ///< in training
+  std::optional<WeightGather> gather;                   ///< with shards
+  std::optional<GradientReduction> reduction;           ///< in training
+  std::optional<PartialGradients> partial, same_heads;  ///< in training, with a tensor axis
+  std::optional<Optimizer> optimizer;                   ///< in training
   const Plan plan;
+
+ private:
+  Communicator& world_;
 };
 
 /// The type that the model computes in: the config's, else fp32 on the CPU and bf16 on a GPU.

@@ -38,10 +38,11 @@ Placement settle_on_cores(const RunConfig& config, const Launch& launch) {
 
 namespace {
 
-RankMemory memory_of_rank(const PreparedRun& prepared, DeviceKind device, StagePurpose purpose) {
-  return estimate_memory(prepared.config.model, prepared.run.batch,
-                         prepared.config.data.sequence_length,
-                         compute_type(prepared.config, device), purpose);
+RankMemory memory_of_rank(const PreparedRun& prepared, DType compute, StagePurpose purpose,
+                          const Launch& launch) {
+  return estimate_memory(
+      prepared.config.model,
+      memory_request(prepared.config, prepared.run, compute, purpose, launch.world().rank()));
 }
 
 }  // namespace
@@ -52,7 +53,8 @@ RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch
   options.device = choose_device(prepared.config.run.device, launch);
   options.purpose = purpose;
   require_device_memory(launch, options.device,
-                        memory_of_rank(prepared, options.device.kind, purpose));
+                        memory_of_rank(prepared, compute_type(prepared.config, options.device.kind),
+                                       purpose, launch));
   options.micro = prepared.run.batch.micro;
   options.tokens = prepared.config.data.sequence_length;
   options.accumulation = prepared.run.batch.accumulation;
@@ -71,6 +73,7 @@ BatchShape batch_shape(const PreparedRun& prepared, const Runtime& runtime) {
   shape.data_rank = runtime.data_rank();
   shape.data_ranks = static_cast<int>(prepared.run.batch.data_ranks);
   shape.tokens = prepared.config.data.sequence_length;
+  shape.context = runtime.part.cut.context;
   return shape;
 }
 
@@ -159,7 +162,7 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
                       other.find("device")->as_string()});
   }
   const RankMemory memory =
-      memory_of_rank(prepared, runtime.options.device.kind, runtime.options.purpose);
+      memory_of_rank(prepared, runtime.store.compute(), runtime.options.purpose, runtime.launch);
   const std::vector<MemoryItem> items = {{"parameters", memory.parameters},
                                          {"gradients", memory.gradients},
                                          {"optimizer", memory.optimizer},

@@ -176,10 +176,10 @@ void load_start(Runtime& runtime, const PreparedRun& prepared, const StartPoint&
   Communicator& world = runtime.world();
   if (prepared.config.init.weights == "random" && start.checkpoint.empty()) {
     runtime.store.initialise(runtime.context, static_cast<std::uint64_t>(prepared.config.run.seed));
-    runtime.store.refresh_forms(runtime.context);
+    runtime.weights_changed(Runtime::Forms::kStale);
     return;
   }
-  HostState host(runtime.context, runtime.state());
+  HostState host(runtime.context, runtime.store.state());
   State& state = host.state();
   if (!start.checkpoint.empty()) {
     const Manifest manifest = load_state(start.checkpoint, state, world);
@@ -192,7 +192,7 @@ void load_start(Runtime& runtime, const PreparedRun& prepared, const StartPoint&
     source.load(state, world);
   }
   host.store();
-  runtime.store.refresh_forms(runtime.context);
+  runtime.weights_changed(Runtime::Forms::kStale);
 }
 
 Json saved_scalars(const PreparedRun& prepared, const Progress& progress,

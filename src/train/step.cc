@@ -8,9 +8,9 @@ namespace trireme {
 
 namespace {
 
-/// Sums over GPUs are not recorded yet.
+/// Transfers between GPUs are not recorded yet.
 StepGraph::Mode graph_mode(const Runtime& runtime) {
-  return runtime.config.run.cuda_graph == CudaGraph::kOff || runtime.data->size() > 1
+  return runtime.config.run.cuda_graph == CudaGraph::kOff || runtime.mesh.size() > 1
              ? StepGraph::Mode::kOff
              : StepGraph::Mode::kAuto;
 }
@@ -35,11 +35,14 @@ void Step::forward_backward_here(std::span<const MicroBatch> micro_batches,
 }
 
 void Step::forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {
+  runtime_.reduction->begin_step();
   forward_backward_here(micro_batches, target_count,
                         [this](int block) { runtime_.reduction->start(block); });
   {
     const Span span(runtime_.trace, Phase::kCommunication);
     runtime_.reduction->finish();
+    if (runtime_.partial) runtime_.partial->sum();
+    if (runtime_.same_heads) runtime_.same_heads->sum();
   }
   if (!runtime_.context.on_gpu()) return;
   // Kernels are launched ahead of time; their time is that of waiting for them.
@@ -49,19 +52,24 @@ void Step::forward_backward(std::span<const MicroBatch> micro_batches, std::int6
 
 double Step::gradient_norm() {
   const Span span(runtime_.trace, Phase::kOptimizer);
-  return trireme::gradient_norm(runtime_.context, runtime_.store);
+  return trireme::gradient_norm(runtime_.context, runtime_.store, runtime_.world());
 }
 
 void Step::update(double lr, double norm) {
   const Span span(runtime_.trace, Phase::kOptimizer);
   runtime_.optimizer->step(runtime_.context, lr,
                            clip_coefficient(norm, runtime_.config.optimizer.clip_grad_norm));
+  runtime_.weights_changed(Runtime::Forms::kFresh);
 }
 
 std::string Step::find_non_finite(std::span<const MicroBatch> micro_batches,
                                   std::int64_t target_count) {
-  forward_backward_here(micro_batches, target_count, {});
-  const std::string tensor = first_non_finite_gradient(runtime_.context, runtime_.store);
+  // Blocks are done from the last to the first, and the first of the model is named.
+  std::string tensor;
+  forward_backward_here(micro_batches, target_count, [&](int block) {
+    const std::string name = first_non_finite_gradient(runtime_.context, runtime_.store, block);
+    if (!name.empty()) tensor = name;
+  });
   if (!tensor.empty()) return tensor;
   return std::isfinite(runtime_.stage.loss_sum()) ? "" : "loss";
 }

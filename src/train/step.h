@@ -13,7 +13,7 @@ class Step {
  public:
   explicit Step(Runtime& runtime);
 
-  /// Every micro-batch forward and backward, gradients summed over the data ranks. `target_count`:
+  /// Every micro-batch forward and backward, gradients summed over the ranks. `target_count`:
   /// of the global batch.
   void forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count);
   /// Sum of this rank's token losses.

@@ -46,7 +46,7 @@ ExitCode Trainer::loop() {
     batch_ = inputs_.loader->next();
   }
   target_count_ = batch_.target_count;
-  runtime_.data->sum(std::span(&target_count_, 1));
+  runtime_.channels.peers->sum(std::span(&target_count_, 1));
   while (!finished()) {
     trace_steps_.before(progress_.step + 1);
     run_step();
@@ -77,7 +77,7 @@ void Trainer::run_step() {
       learning_rate(runtime_.config.lr_schedule, runtime_.config.optimizer.lr, inputs_.steps, k);
 
   double loss_sum = step_.loss_sum();
-  runtime_.data->sum(std::span(&loss_sum, 1));
+  runtime_.channels.peers->sum(std::span(&loss_sum, 1));
   const double loss = loss_sum / static_cast<double>(std::max<std::int64_t>(1, target_count_));
   const bool finite = std::isfinite(loss) && std::isfinite(norm);
   std::optional<SkipLine> skip;
@@ -116,7 +116,7 @@ SkipLine Trainer::find_skip(double loss, std::span<const MicroBatch> micro_batch
   skip.step = progress_.step + 1;
   skip.reason = std::isfinite(loss) ? "non-finite gradient" : "non-finite loss";
   const std::string tensor = step_.find_non_finite(micro_batches, target_count_);
-  const std::vector<std::string> tensors = runtime_.data->all_gather_text(tensor);
+  const std::vector<std::string> tensors = runtime_.world().all_gather_text(tensor);
   for (std::size_t rank = 0; rank < tensors.size(); ++rank) {
     if (tensors[rank].empty()) continue;
     skip.rank = static_cast<std::int64_t>(rank);
@@ -129,7 +129,8 @@ SkipLine Trainer::find_skip(double loss, std::span<const MicroBatch> micro_batch
 
 void Trainer::exchange_reports() {
   RankReport mine;
-  mine.next_target_count = batch_.target_count;
+  // Places of the tensor axis see the same tokens: one counts them.
+  mine.next_target_count = runtime_.part.cut.tensor.index == 0 ? batch_.target_count : 0;
   mine.stop_reason = static_cast<std::int64_t>(stopping_.look());
   mine.memory_bytes = memory_in_use(runtime_.context.device());
   reports_.resize(static_cast<std::size_t>(runtime_.world().size()));
@@ -153,7 +154,17 @@ StepTime Trainer::take_step_time() {
   StepTime time;
   time.forward_backward =
       seconds(Phase::kForward) + seconds(Phase::kBackwardInput) + seconds(Phase::kBackwardWeight);
-  time.communication_exposed = {{"data", seconds(Phase::kCommunication)}};
+  const Channels::Exposed exposed = runtime_.channels.exposed();
+  const auto since = [](std::int64_t now, std::int64_t before) {
+    return static_cast<double>(now - before) * 1e-9;
+  };
+  time.communication_exposed = {{"data", since(exposed.data_ns, exposed_.data_ns)}};
+  if (runtime_.part.cut.tensor.extent > 1)
+    time.communication_exposed.emplace_back("tensor", since(exposed.tensor_ns, exposed_.tensor_ns));
+  if (runtime_.part.cut.context.extent > 1)
+    time.communication_exposed.emplace_back("context",
+                                            since(exposed.context_ns, exposed_.context_ns));
+  exposed_ = exposed;
   time.data_wait = seconds(Phase::kData);
   time.optimizer = seconds(Phase::kOptimizer);
   return time;
@@ -203,7 +214,7 @@ void Trainer::save() {
   const Span span(runtime_.trace, Phase::kCheckpoint);
   const Clock::time_point begin = Clock::now();
   if (inputs_.reporter != nullptr) inputs_.reporter->before_commit();
-  HostState host(runtime_.context, runtime_.state());
+  HostState host(runtime_.context, runtime_.store.state());
   host.fetch();
   State& state = host.state();
   state.scalars = inputs_.scalars(progress_, runtime_.optimizer->applied_updates());

@@ -84,6 +84,7 @@ class Trainer {
   std::int64_t target_count_ = 0;  // of its global batch
   Stopping::Reason stop_ = Stopping::Reason::kNone;
   std::int64_t memory_bytes_ = 0;
+  Channels::Exposed exposed_;  // up to the step before
   std::vector<RankReport> reports_;
   std::int64_t saved_step_ = -1, evaluated_step_ = -1;
   std::int64_t failed_saves_ = 0;

@@ -40,7 +40,7 @@ float* floats(const StateTensor& tensor) { return reinterpret_cast<float*>(tenso
 TEST(HostState, brings_tensors_and_gives_them_back) {
   Model model;
   const std::vector<float> before = model.read(model.store.value(0));
-  HostState host(model.context, model.store.state(0, 1));
+  HostState host(model.context, model.store.state());
   host.fetch();
   const State& state = host.state();
   ASSERT_EQ(state.tensors.size(), 6U);
@@ -54,7 +54,7 @@ TEST(HostState, brings_tensors_and_gives_them_back) {
 /// Weights from elsewhere: their reader sees the parameters alone, in an order of its own.
 TEST(HostState, a_caller_may_take_tensors_out_and_move_them) {
   Model model;
-  HostState host(model.context, model.store.state(0, 1));
+  HostState host(model.context, model.store.state());
   host.fetch();
   std::vector<StateTensor>& tensors = host.state().tensors;
   std::erase_if(tensors, [](const StateTensor& t) { return !t.name.starts_with("parameters/"); });

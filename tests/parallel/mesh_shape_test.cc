@@ -29,13 +29,26 @@ TEST(MeshShape, groups_of_an_axis_partition_the_ranks_and_share_a_color) {
   for (const Axis axis : {Axis::kPipeline, Axis::kData, Axis::kContext, Axis::kTensor}) {
     std::set<int> colors;
     for (int rank = 0; rank < mesh.size(); ++rank) {
-      colors.insert(mesh.group_color(axis, rank));
+      colors.insert(mesh.group_color({axis}, rank));
       for (const int other : mesh.group(axis, rank)) {
-        EXPECT_EQ(mesh.group_color(axis, other), mesh.group_color(axis, rank));
+        EXPECT_EQ(mesh.group_color({axis}, other), mesh.group_color({axis}, rank));
       }
     }
     EXPECT_EQ(static_cast<int>(colors.size()), mesh.size() / mesh.extent(axis));
   }
+}
+
+TEST(MeshShape, ranks_that_differ_along_two_axes_share_a_color) {
+  const MeshShape mesh({2, 3, 2, 2});
+  std::set<int> colors;
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    const int color = mesh.group_color({Axis::kData, Axis::kContext}, rank);
+    colors.insert(color);
+    const MeshCoordinate a = mesh.coordinate_of(rank), b = mesh.coordinate_of(color);
+    EXPECT_EQ(a[0], b[0]);
+    EXPECT_EQ(a[3], b[3]);
+  }
+  EXPECT_EQ(colors.size(), 4U);
 }
 
 TEST(MeshShape, ranks_outside_are_refused) {

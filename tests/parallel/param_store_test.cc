@@ -97,7 +97,9 @@ TEST(ParamStore, blocks_cover_every_gradient_once) {
   ParamStore store(some_params(), DType::kF32, StorePurpose::kTraining);
   ASSERT_EQ(store.block_count(), 3);
   for (int block = 0; block < 3; ++block) {
-    for (float& value : store.block_gradients(block)) value += static_cast<float>(block + 1);
+    const TensorView gradients = store.block_gradients(block);
+    for (std::int64_t i = 0; i < gradients.count(); ++i)
+      gradients.as<float>()[i] += static_cast<float>(block + 1);
   }
   for (ParamIndex i = 0; i < 5; ++i) {
     const TensorView gradient = store.gradient(i);
@@ -129,8 +131,10 @@ TEST(ParamStore, bytes_are_known_without_a_store) {
 }
 
 TEST(ParamStore, state_names_every_tensor_once) {
-  ParamStore store(some_params(), DType::kF32, StorePurpose::kTraining);
-  const State state = store.state(1, 4);
+  StorePlace place;
+  place.copy = {4, 1};
+  ParamStore store(some_params(), DType::kF32, StorePurpose::kTraining, {}, place);
+  const State state = store.state();
   ASSERT_EQ(state.tensors.size(), 15U);
   EXPECT_EQ(state.tensors[0].name, "parameters/embed");
   EXPECT_EQ(state.tensors[5].name, "optimizer/embed/exp_avg");

@@ -15,18 +15,27 @@ ModelConfig model_of(std::string_view text) {
   return model;
 }
 
+MemoryRequest request_for(const ResolvedBatch& batch, std::int64_t tokens,
+                          DType compute = DType::kF32,
+                          StagePurpose purpose = StagePurpose::kTraining) {
+  MemoryRequest request;
+  request.batch = batch;
+  request.sequence_length = tokens;
+  request.compute = compute;
+  request.purpose = purpose;
+  return request;
+}
+
 TEST(Memory, of_gpt2_124m_is_known_from_its_124_million_parameters) {
   const ModelConfig model = model_of(R"({"model_type":"gpt2"})");
   constexpr std::int64_t kParameters = 124439808;  // as published
-  const RankMemory fp32 =
-      estimate_memory(model, {8, 4, 2, 1}, 1024, DType::kF32, StagePurpose::kTraining);
+  const RankMemory fp32 = estimate_memory(model, request_for({8, 4, 2, 1}, 1024));
   // Padding between groups stays far below a thousandth.
   EXPECT_NEAR(static_cast<double>(fp32.parameters), 4.0 * kParameters, 4e5);
   EXPECT_NEAR(static_cast<double>(fp32.optimizer), 8.0 * kParameters, 8e5);
   // The tied embedding has a second accumulator.
   EXPECT_NEAR(static_cast<double>(fp32.gradients), 4.0 * (kParameters + 50257 * 768), 4e5);
-  const RankMemory bf16 =
-      estimate_memory(model, {8, 4, 2, 1}, 1024, DType::kBF16, StagePurpose::kTraining);
+  const RankMemory bf16 = estimate_memory(model, request_for({8, 4, 2, 1}, 1024, DType::kBF16));
   EXPECT_NEAR(static_cast<double>(bf16.parameters), 6.0 * kParameters, 6e5);
   EXPECT_LT(bf16.activations, fp32.activations);
   EXPECT_EQ(checkpoint_bytes(model), 12 * kParameters);
@@ -37,25 +46,17 @@ TEST(Memory, activations_grow_with_the_micro_batch_and_not_with_accumulation) {
       model_of(R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,
       "num_hidden_layers":2,"intermediate_size":128,"vocab_size":257})");
   const auto of = [&](std::int64_t micro, std::int64_t accumulation) {
-    return estimate_memory(model, {micro * accumulation, micro, accumulation, 1}, 64, DType::kF32,
-                           StagePurpose::kTraining);
+    return estimate_memory(model, request_for({micro * accumulation, micro, accumulation, 1}, 64));
   };
   EXPECT_GT(of(2, 1).activations, of(1, 1).activations);
   EXPECT_EQ(of(2, 4).activations, of(2, 1).activations);
   EXPECT_GT(of(2, 4).buffers, of(2, 1).buffers);
   const RankMemory evaluation =
-      estimate_memory(model, {2, 2, 1, 1}, 64, DType::kF32, StagePurpose::kEvaluation);
+      estimate_memory(model, request_for({2, 2, 1, 1}, 64, DType::kF32, StagePurpose::kEvaluation));
   EXPECT_EQ(evaluation.gradients + evaluation.optimizer, 0);
   EXPECT_LT(evaluation.activations, of(2, 1).activations);
   EXPECT_EQ(of(1, 1).total(), of(1, 1).parameters + of(1, 1).gradients + of(1, 1).optimizer +
                                   of(1, 1).activations + of(1, 1).buffers);
-}
-
-TEST(Traffic, of_a_gradient_sum_is_that_of_a_ring) {
-  const ModelConfig model = model_of(R"({"model_type":"gpt2"})");
-  EXPECT_EQ(gradient_traffic_bytes(model, 1), 0);
-  EXPECT_EQ(gradient_traffic_bytes(model, 2), 4 * 124439808LL);
-  EXPECT_EQ(gradient_traffic_bytes(model, 4), 6 * 124439808LL);
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
   schedule.warmup_steps = golden.find("warmup_steps")->as_integer();
   schedule.min_lr = golden.find("min_lr")->as_double();
   Optimizer optimizer(config, model.store);
+  const std::unique_ptr<Communicator> alone = make_self_communicator();
 
   for (std::int64_t step = 0; step < steps; ++step) {
     std::vector<std::unique_ptr<OwnedBatch>> owned;
@@ -56,7 +57,7 @@ TEST_P(GoldenTraining, losses_norms_and_parameters_equal_float64) {
       batches.push_back(owned.back()->view);
     }
     const double loss = model.run(batches);
-    const double norm = gradient_norm(model.context, model.store);
+    const double norm = gradient_norm(model.context, model.store, *alone);
     const double lr = learning_rate(schedule, config.lr, steps, step + 1);
     optimizer.step(model.context, lr, clip_coefficient(norm, config.clip_grad_norm));
 

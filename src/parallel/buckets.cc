@@ -1,0 +1,55 @@
+#include "parallel/buckets.h"
+
+#include <algorithm>
+
+namespace trireme {
+
+namespace {
+
+constexpr std::int64_t kBucketBytes = 16 << 20;  // of all owners' pieces: a network's stride
+
+struct RingShape {
+  std::int64_t part_max, buckets;
+};
+
+/// As many buckets as a layer of the model fills, and one: a whole layer is under way while the
+/// next is made. The embedding and the head, many times larger, go round the ring.
+RingShape ring_shape(const StoreLayout& layout, DType dtype) {
+  const int last = layout.block_count() - 1;
+  std::int64_t largest = 1, layer = 1;
+  for (int block = 0; block <= last; ++block) {
+    const std::int64_t size = layout.shard_block(block).size;
+    largest = std::max(largest, size);
+    if (block > 0 && block < last) layer = std::max(layer, size);
+  }
+  const std::int64_t row = layout.place().shard.extent * static_cast<std::int64_t>(size_of(dtype));
+  const std::int64_t part_max =
+      std::min(largest, std::max<std::int64_t>(16, kBucketBytes / row / 16 * 16));
+  return {part_max, 1 + ceil_div(layer, part_max)};
+}
+
+}  // namespace
+
+std::int64_t Buckets::bytes_of(const StoreLayout& layout, DType dtype) {
+  const RingShape shape = ring_shape(layout, dtype);
+  return shape.part_max * shape.buckets * layout.place().shard.extent *
+         static_cast<std::int64_t>(size_of(dtype));
+}
+
+void Buckets::for_each_part_of(const StoreLayout& layout, DType dtype,
+                               const std::function<void(int, Piece)>& f) {
+  const std::int64_t part_max = ring_shape(layout, dtype).part_max;
+  for (int block = 0; block < layout.block_count(); ++block) {
+    const std::int64_t size = layout.shard_block(block).size;
+    for (std::int64_t begin = 0; begin < size; begin += part_max)
+      f(block, {begin, std::min(part_max, size - begin)});
+  }
+}
+
+Buckets::Buckets(const StoreLayout& layout, DType dtype, Device device)
+    : layout_(layout),
+      part_max_(ring_shape(layout, dtype).part_max),
+      memory_(dtype, {bytes_of(layout, dtype) / static_cast<std::int64_t>(size_of(dtype))}, device),
+      ring_(static_cast<std::size_t>(ring_shape(layout, dtype).buckets)) {}
+
+}  // namespace trireme

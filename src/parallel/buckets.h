@@ -1,0 +1,86 @@
+#pragma once
+// Staging memory for collectives over shards. A block of parameters moves in buckets: parts of its
+// shard layout, the same part of every owner, each owner's a piece of one reduce-scatter or
+// all-gather. Bucket sizes change no bits: sums are made element by element.
+
+#include <functional>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "parallel/store_layout.h"
+#include "tensor/buffer.h"
+
+namespace trireme {
+
+/// A ring of buckets, used and done with in turn.
+class Buckets {
+ public:
+  struct Bucket {
+    int block = -1;
+    Piece part{};       ///< of the block's shard span
+    TensorView pieces;  ///< `part.size` elements of each owner
+    Pending transfer;
+    bool first = true;  ///< of this part in the step
+    bool busy = false;
+
+    [[nodiscard]] TensorView piece(int owner) const {
+      return pieces.rows(owner * part.size, part.size);
+    }
+  };
+
+  Buckets(const StoreLayout& layout, DType dtype, Device device);
+  /// f(block, part) for all parts of all blocks, in the order that buckets take them.
+  static void for_each_part_of(const StoreLayout& layout, DType dtype,
+                               const std::function<void(int, Piece)>& f);
+  /// What such a ring takes.
+  static std::int64_t bytes_of(const StoreLayout& layout, DType dtype);
+
+  /// f(part) for the parts that a block moves in.
+  template <class F>
+  void for_each_part(int block, const F& f) const {
+    const std::int64_t size = layout_.shard_block(block).size;
+    for (std::int64_t begin = 0; begin < size; begin += part_max_)
+      f(Piece{begin, std::min(part_max_, size - begin)});
+  }
+  /// The next place of the ring, for `part` of `block`. `finish(bucket)` is called for what stands
+  /// there and is busy.
+  template <class F>
+  Bucket& take(int block, Piece part, const F& finish) {
+    Bucket& bucket = ring_[next_];
+    finish_one(bucket, finish);
+    next_ = (next_ + 1) % ring_.size();
+    bucket.block = block;
+    bucket.part = part;
+    bucket.pieces = {memory_.view().data + offset_of(bucket),
+                     memory_.view().dtype,
+                     {layout_.place().shard.extent * part.size}};
+    bucket.busy = true;
+    return bucket;
+  }
+  /// Finishes busy buckets, the oldest first, until `done()`.
+  template <class F, class Done>
+  void finish_until(const F& finish, const Done& done) {
+    for (std::size_t i = 0; i < ring_.size() && !done(); ++i)
+      finish_one(ring_[(next_ + i) % ring_.size()], finish);
+  }
+
+ private:
+  template <class F>
+  static void finish_one(Bucket& bucket, const F& finish) {
+    if (!bucket.busy) return;
+    bucket.transfer.wait();
+    bucket.busy = false;
+    finish(bucket);
+  }
+  [[nodiscard]] std::size_t offset_of(const Bucket& bucket) const {
+    return static_cast<std::size_t>(&bucket - ring_.data()) * memory_.bytes() / ring_.size();
+  }
+
+  const StoreLayout& layout_;
+  std::int64_t part_max_;
+  Buffer memory_;
+  std::vector<Bucket> ring_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace trireme

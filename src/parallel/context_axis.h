@@ -1,0 +1,99 @@
+#pragma once
+// How the tokens of a sequence lie on the context axis, and attention over all of them. A sequence
+// is cut into 2c pieces and place i holds pieces i and 2c-1-i, so that causal attention is the same
+// work everywhere (zigzag; Zhu 2024, ring-flash-attention). Everything but attention computes on a
+// place's own tokens. Attention sees the others' keys in one of three ways:
+//
+//   ring       blocks of keys and values go round, one hop while the block before computes (Liu et
+//              al. 2023); results are merged by their log-sum-exp. Two blocks of memory
+//   allgather  all blocks come at once and are computed in the order of the ring: the bits of ring
+//              in the forward pass, all keys in memory
+//   ulysses    tokens are exchanged for heads before and after (Jacobs et al. 2023)
+
+#include <span>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "config/run_config.h"
+#include "kernels/attention/attention.h"
+#include "parallel/cut.h"
+#include "tensor/arena.h"
+
+namespace trireme {
+
+/// Where the tokens of a place stand in a sequence of `tokens`, which 2 * extent divides: one range
+/// where the axis has one place, else two.
+std::vector<PositionRange> context_ranges(std::int64_t tokens, AxisPlace place);
+
+/// Attention of one place: its own tokens, of all sequences of a micro-batch.
+struct ContextShape {
+  std::int64_t sequences = 1, tokens = 1;  ///< tokens of a sequence that the place holds
+  std::int64_t heads = 1, kv_heads = 1, head_dim = 2;
+  DType compute = DType::kF32;
+};
+
+class ContextAxis {
+ public:
+  /// One place: attention as it is.
+  ContextAxis() = default;
+  /// `channel` must outlive this and move the memory that activations are in.
+  ContextAxis(Communicator& channel, ContextMethod method, std::int64_t sequence_tokens);
+
+  [[nodiscard]] AxisPlace place() const { return place_; }
+  /// Where this place's tokens stand.
+  [[nodiscard]] std::span<const PositionRange> own(std::int64_t tokens);
+
+  /// Memory that attention takes within one call; nothing on one place.
+  struct Buffers {
+    ContextShape shape;
+    TensorView kv[2], o, lse;       ///< ring, allgather (kv[0]: all blocks)
+    TensorView dkv[2], dkv_block;   ///< backward (allgather: dkv[0] all blocks)
+    TensorView sent, received;      ///< ulysses: q, k, v by heads; then gradients
+    TensorView o_sent, o_received;  ///< o or dO by heads
+    TensorView delta_sent, delta;   ///< delta by heads
+    TensorView gradient, gradient_received;
+    TensorView first_key;
+  };
+  enum class Pass : std::uint8_t { kForward, kBackward };
+  static Buffers lay_out(ArenaCursor& arena, const ContextShape& shape, int extent,
+                         ContextMethod method, Pass pass);
+
+  /// attention_forward over the keys of all places. Of `args` k and v are this place's; the mask's
+  /// ranges are not looked at, its first_key is of this place's queries. With ulysses `lse` is left
+  /// in an order of its own, which `backward` expects.
+  void forward(Context& context, const Buffers& buffers, AttentionForward args);
+  /// attention_backward; dk and dv are the sums over the queries of all places.
+  void backward(Context& context, const Buffers& buffers, AttentionBackward args);
+
+ private:
+  void forward_blocks(Context& context, const Buffers& buffers, AttentionForward args);
+  void backward_ring(Context& context, const Buffers& buffers, AttentionBackward args);
+  void backward_gathered(Context& context, const Buffers& buffers, AttentionBackward args);
+  void forward_heads(Context& context, const Buffers& buffers, AttentionForward args);
+  void backward_heads(Context& context, const Buffers& buffers, AttentionBackward args);
+  void exchange_heads(Context& context, const Buffers& buffers, const ConstHeadsView& q,
+                      const ConstHeadsView& k, const ConstHeadsView& v);
+  /// Each place gets its chunk of `out` ([place][sequence][tokens] rows) and gives one to every
+  /// place, laid out [sequence][place][tokens].
+  void to_sequences(Context& context, TensorView out, TensorView in, std::int64_t sequences);
+  void to_places(Context& context, TensorView out, TensorView in, std::int64_t sequences);
+  void swap_chunks(Context& context, TensorView out, TensorView in, std::int64_t sequences,
+                   bool by_sequence);
+  [[nodiscard]] AttentionMask whole_mask(Context& context, const Buffers& buffers,
+                                         const AttentionMask& mask);
+  [[nodiscard]] int behind(int steps) const {
+    return (place_.index + place_.extent - steps) % place_.extent;
+  }
+  [[nodiscard]] std::span<const PositionRange> ranges_of(int index) const {
+    return std::span(ranges_).subspan(static_cast<std::size_t>(index) * 2, 2);
+  }
+
+  Communicator* channel_ = nullptr;
+  ContextMethod method_ = ContextMethod::kRing;
+  AxisPlace place_;
+  std::vector<PositionRange> ranges_;  ///< of every place, in order
+  PositionRange alone_{};
+  std::vector<Message> sends_, receives_;  ///< of the exchange that is being started
+};
+
+}  // namespace trireme

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <vector>
+
+#include "comm/communicator.h"
+#include "parallel/param_store.h"
+
+namespace trireme {
+
+/// Sums what the tensor axis leaves in parts: gradients of parameters that several of its places
+/// hold, each with the tokens or heads of its own. Few and small, so all of them go in one
+/// all-reduce, once a step, after the sum over the ranks that see other tokens; ranks of a tensor
+/// group own the same rows.
+class PartialGradients {
+ public:
+  /// `group`: either the whole tensor axis, for parameters that it does not cut, or those of its
+  /// places that hold the same key and value heads, for parameters cut into fewer parts.
+  enum class Of : std::uint8_t { kTensorAxis, kSameHeads };
+  PartialGradients(Context& context, ParamStore& store, Of which, bool tokens_are_cut,
+                   Communicator& group);
+  /// Bytes of the all-reduce.
+  static std::int64_t bytes_of(const std::vector<ParamMeta>& params, const StoreLayout& layout,
+                               Of which, bool tokens_are_cut);
+  void sum();
+
+ private:
+  Context& context_;
+  Communicator& group_;
+  std::vector<TensorView> gradients_;
+  Buffer packed_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,79 @@
+#pragma once
+// Where the parameters of one rank lie in its memory: pure arithmetic on their declarations and on
+// the rank's place, for allocation, for the plan and for what moves them.
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "parallel/param.h"
+
+namespace trireme {
+
+/// A rank among those that share the parameters of a pipeline stage.
+struct StorePlace {
+  AxisPlace tensor;    ///< cuts parameters as they are declared
+  int zero_stage = 0;  ///< ZeRO: 1 cuts moments (and masters), 2 gradients too, 3 weights too
+  AxisPlace shard;     ///< within the ranks that hold one full copy; alone at stage 0
+  AxisPlace copy;      ///< among the ranks that hold the same shard
+};
+
+/// Two flat layouts of the same parameters: *local*, whole as the tensor axis cuts them, groups
+/// aligned and fused ranges together; and *shard*, the rows that one rank owns under ZeRO. A
+/// parameter's rows take the room of the largest share there, so that offsets are the same for all
+/// owners and a block of shards is a gather's or a reduction's piece.
+class StoreLayout {
+ public:
+  StoreLayout(const std::vector<ParamMeta>& params, const StorePlace& place);
+
+  [[nodiscard]] const StorePlace& place() const { return place_; }
+  [[nodiscard]] int block_count() const { return static_cast<int>(blocks_.size()); }
+  [[nodiscard]] bool sharded() const { return place_.zero_stage > 0; }
+
+  [[nodiscard]] const Shape& local_shape(ParamIndex index) const { return shapes_[at(index)]; }
+  /// Of rows that this rank owns, in the local tensor: all of them at stage 0.
+  [[nodiscard]] Piece owned(ParamIndex index) const {
+    return owned_rows(shapes_[at(index)], place_.shard);
+  }
+  [[nodiscard]] Shape owned_shape(ParamIndex index) const;
+
+  [[nodiscard]] std::int64_t local_offset(ParamIndex index) const { return local_[at(index)]; }
+  [[nodiscard]] std::int64_t shard_offset(ParamIndex index) const { return shard_[at(index)]; }
+  [[nodiscard]] std::int64_t local_size() const { return local_.back(); }
+  [[nodiscard]] std::int64_t shard_size() const { return shard_.back(); }
+  /// Of a block, elements [begin, begin + size) of either.
+  [[nodiscard]] Piece local_block(int block) const { return span_of(local_, block); }
+  [[nodiscard]] Piece shard_block(int block) const { return span_of(shard_, block); }
+  [[nodiscard]] ParamRange block_params(int block) const { return blocks_[at(block)]; }
+  /// The largest local block among those for which `counts` holds.
+  [[nodiscard]] std::int64_t largest_block(const std::function<bool(int)>& counts) const;
+
+  /// Calls f(local, shard, count) for every run of elements of `owner` inside [begin, begin + size)
+  /// of a block's shard span: local and shard offsets within the block.
+  template <class F>
+  void for_each_run(int block, int owner, Piece part, const F& f) const {
+    const ParamRange range = blocks_[at(block)];
+    const std::int64_t local_begin = local_[at(range.first)], shard_begin = shard_[at(range.first)];
+    for (ParamIndex i = range.first; i <= range.last; ++i) {
+      const Shape& shape = shapes_[at(i)];
+      const std::int64_t row = shape[0] == 0 ? 0 : shape.count() / shape[0];
+      const Piece rows = even_piece(shape[0], place_.shard.extent, owner);
+      const std::int64_t at_shard = shard_[at(i)] - shard_begin;
+      const std::int64_t begin = std::max(at_shard, part.begin),
+                         end = std::min(at_shard + rows.size * row, part.begin + part.size);
+      if (begin >= end) continue;
+      f(local_[at(i)] - local_begin + rows.begin * row + begin - at_shard, begin, end - begin);
+    }
+  }
+
+ private:
+  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
+  [[nodiscard]] Piece span_of(const std::vector<std::int64_t>& offsets, int block) const;
+
+  StorePlace place_;
+  std::vector<Shape> shapes_;
+  std::vector<std::int64_t> local_, shard_;  // one more than parameters: the last is the end
+  std::vector<ParamRange> blocks_;
+};
+
+}  // namespace trireme

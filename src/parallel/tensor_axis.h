@@ -1,0 +1,64 @@
+#pragma once
+// How activations lie on the tensor axis. Inside a layer each place has all tokens and a cut of the
+// heads or columns; on the residual stream each has whole rows, of all tokens or (sequence
+// parallelism; Korthikanti et al. 2022) of its share of them. Two transitions lead from one to the
+// other, and each is the other's backward:
+//
+//   to the inside    stream -> every row:        nothing, or a gather of the rows
+//   to the stream    partial sums -> the stream: the sum, everywhere or of each place's rows
+//
+// Both work in place on a buffer of all tokens [T, C] whose rows `stream_rows` are the stream's.
+
+#include <memory>
+
+#include "comm/communicator.h"
+#include "device/context.h"
+#include "parallel/cut.h"
+#include "tensor/tensor_view.h"
+
+namespace trireme {
+
+class TensorAxis {
+ public:
+  /// One place: the stream is everything and the transitions are nothing.
+  TensorAxis() = default;
+  /// `cuts_tokens`: sequence parallelism. `channel` must outlive this and move the memory that
+  /// activations are in.
+  TensorAxis(Communicator& channel, bool cuts_tokens)
+      : channel_(&channel), place_{channel.size(), channel.rank()}, cuts_tokens_(cuts_tokens) {}
+
+  [[nodiscard]] AxisPlace place() const { return place_; }
+  [[nodiscard]] int extent() const { return place_.extent; }
+  /// The first place adds what must be added once (biases behind partial sums).
+  [[nodiscard]] bool first() const { return place_.index == 0; }
+
+  /// Tokens of the stream that a place of such an axis has of `tokens`, which it divides.
+  static std::int64_t stream_tokens(std::int64_t tokens, int extent, bool cuts_tokens) {
+    return cuts_tokens ? div_exact(tokens, extent) : tokens;
+  }
+  [[nodiscard]] std::int64_t stream_tokens(std::int64_t tokens) const {
+    return stream_tokens(tokens, place_.extent, cuts_tokens_);
+  }
+  template <class Byte>
+  [[nodiscard]] BasicTensorView<Byte> stream_rows(const BasicTensorView<Byte>& x_TC) const {
+    const std::int64_t rows = stream_tokens(x_TC.shape[0]);
+    return cuts_tokens_ ? x_TC.rows(rows * place_.index, rows) : x_TC;
+  }
+
+  /// The rows of the stream stand in `x`; afterwards all rows do.
+  void to_inside(TensorView x_TC) const;
+  /// `x` holds this place's part of every sum; afterwards its stream rows hold the sums, and where
+  /// tokens are cut the other rows nothing of use.
+  void to_stream(TensorView x_TC) const;
+  /// Sums over the places, everywhere: for what is no stream.
+  void sum(TensorView x) const;
+  /// `parts` [extent, ...]: every place's part, where this one has filled its own.
+  void gather_parts(TensorView parts) const;
+
+ private:
+  Communicator* channel_ = nullptr;
+  AxisPlace place_;
+  bool cuts_tokens_ = false;
+};
+
+}  // namespace trireme

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <vector>
+
+#include "parallel/buckets.h"
+#include "parallel/param_store.h"
+
+namespace trireme {
+
+/// Keeps weights whole where the model reads them, under ZeRO. At stages 1 and 2 each block is
+/// gathered from its owners once after an update, when the model first comes to it; at stage 3 each
+/// time, into memory for the embedding and for two other blocks that the next takes over. A block
+/// is gathered while the one before it computes. All ranks of the group acquire and prefetch in the
+/// same order.
+class WeightGather final : public WeightSource {
+ public:
+  /// `shards`: the ranks that hold one full copy, on a channel of its own for the memory that the
+  /// store is in. The store's leases come here from now on.
+  WeightGather(Context& context, ParamStore& store, Communicator& shards);
+  /// What it takes besides the store.
+  static std::int64_t buffer_bytes(const StoreLayout& layout, DType compute);
+
+  void acquire(int block) override;
+  void release(int block) override;
+  void prefetch(int block) override;
+  /// The owned weights have changed: every block is gathered anew.
+  void weights_changed();
+
+ private:
+  enum class State : std::uint8_t { kStale, kUnderWay, kWhole };
+  struct Block {
+    State state = State::kStale;
+    std::int64_t parts_left = 0;
+    int leases = 0;
+  };
+
+  void start(int block);
+  void finish_bucket(Buckets::Bucket& bucket);
+  [[nodiscard]] TensorView weights_of(int block) const;
+  [[nodiscard]] Block& at(int block) { return blocks_[static_cast<std::size_t>(block)]; }
+
+  Context& context_;
+  ParamStore& store_;
+  Communicator& shards_;
+  Buckets buckets_;
+  Buffer memory_;  // stage 3
+  std::vector<Block> blocks_;
+  std::vector<int> holder_;  // stage 3: the block that stands in each place of memory_
+};
+
+/// How often each block is gathered in a step of so many micro-batches, each forward through all
+/// blocks and back to the first layer; a tied head reads block 0 behind its own.
+std::vector<std::int64_t> gathers_in_step(const StoreLayout& layout, bool tied, int micro_batches);
+
+}  // namespace trireme

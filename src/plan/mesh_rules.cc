@@ -1,0 +1,151 @@
+#include "plan/mesh_rules.h"
+
+#include <cstdlib>
+#include <functional>
+#include <string>
+
+namespace trireme {
+
+namespace {
+
+/// Extents from 1 to `limit` for which `legal` holds.
+struct Legal {
+  std::vector<std::int64_t> values;
+  Legal(std::int64_t limit, const std::function<bool(std::int64_t)>& legal) {
+    constexpr std::int64_t kMost = 4096;  // a longer list helps nobody
+    for (std::int64_t i = 1; i <= std::min(limit, kMost); ++i) {
+      if (legal(i)) values.push_back(i);
+    }
+  }
+  /// "1, 2, 3 or 6"
+  [[nodiscard]] std::string text() const {
+    std::string text;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      text += i == 0 ? "" : i + 1 == values.size() ? " or " : ", ";
+      text += std::to_string(values[i]);
+    }
+    return text;
+  }
+  [[nodiscard]] std::string nearest(std::int64_t found) const {
+    std::int64_t best = 1;
+    for (const std::int64_t value : values) {
+      if (std::abs(value - found) < std::abs(best - found)) best = value;
+    }
+    return std::to_string(best);
+  }
+};
+
+class Rules {
+ public:
+  Rules(const RunConfig& config, std::int64_t data, std::vector<Problem>& problems)
+      : config_(config),
+        parallel_(config.parallel),
+        model_(config.model),
+        data_(data),
+        problems_(problems) {}
+
+  void check() {
+    if (config_.has_model()) {
+      check_tensor();
+      check_heads_of_context();
+    }
+    check_sequence();
+    check_zero_group();
+  }
+
+ private:
+  [[nodiscard]] bool tensor_fits(std::int64_t t) const {
+    const std::int64_t kv = model_.kv_heads;
+    return model_.heads % t == 0 && model_.ffn % t == 0 && (kv % t == 0 || t % kv == 0) &&
+           model_.vocab_size >= t;
+  }
+
+  void check_tensor() {
+    const std::int64_t t = parallel_.tensor;
+    if (tensor_fits(t)) return;
+    std::string why;
+    const auto add = [&](const std::string& reason) { why += (why.empty() ? "" : ", ") + reason; };
+    if (model_.heads % t != 0) add(fmt::format("{} attention heads", model_.heads));
+    if (model_.kv_heads % t != 0 && t % model_.kv_heads != 0)
+      add(fmt::format("{} key heads (nor do they divide it)", model_.kv_heads));
+    if (model_.ffn % t != 0) add(fmt::format("an MLP of {} columns", model_.ffn));
+    if (model_.vocab_size < t) add(fmt::format("a vocabulary of {} rows", model_.vocab_size));
+    const Legal legal(model_.heads, [this](std::int64_t i) { return tensor_fits(i); });
+    problems_.push_back({"parallel.tensor", std::to_string(t), legal.text() + " for this model",
+                         legal.nearest(t), "does not divide " + why});
+  }
+
+  [[nodiscard]] bool ulysses_fits(std::int64_t c) const {
+    const std::int64_t t = parallel_.tensor;
+    const std::int64_t heads = model_.heads / t,
+                       kv = std::max<std::int64_t>(1, model_.kv_heads / t);
+    return heads % c == 0 && (kv % c == 0 || c % kv == 0);
+  }
+
+  void check_heads_of_context() {
+    const std::int64_t c = parallel_.context;
+    if (parallel_.context_method != ContextMethod::kUlysses || !tensor_fits(parallel_.tensor) ||
+        ulysses_fits(c))
+      return;
+    const Legal legal(model_.heads / parallel_.tensor,
+                      [this](std::int64_t i) { return ulysses_fits(i); });
+    problems_.push_back(
+        {"parallel.context", std::to_string(c),
+         legal.text() + " with context_method \"ulysses\", or \"ring\" or \"allgather\"",
+         legal.nearest(c),
+         fmt::format("does not share out the {} attention heads and {} key heads of a rank",
+                     model_.heads / parallel_.tensor,
+                     std::max<std::int64_t>(1, model_.kv_heads / parallel_.tensor))});
+  }
+
+  void check_sequence() {
+    const std::int64_t tokens = config_.data.sequence_length, c = parallel_.context;
+    if (tokens <= 0) return;
+    const bool cut = parallel_.tensor > 1 && parallel_.sequence_parallel.value_or(true);
+    const std::int64_t t = cut ? parallel_.tensor : 1;
+    const std::int64_t pieces = c > 1 ? 2 * c : 1;
+    // A context rank has two pieces, and its tokens are cut again along the tensor axis.
+    std::int64_t unit = pieces;
+    while (unit / c % t != 0 || unit % pieces != 0) unit += pieces;
+    if (tokens % unit == 0) return;
+    std::string why;
+    if (c > 1) why += fmt::format("2 x context {} pieces", c);
+    if (cut) why += fmt::format("{}sequence_parallel on tensor {}", c > 1 ? " and " : "", t);
+    const std::int64_t below = tokens / unit * unit, above = below + unit;
+    const std::int64_t nearest = below > 0 && tokens - below <= above - tokens ? below : above;
+    problems_.push_back({"data.sequence_length", std::to_string(tokens),
+                         fmt::format("a multiple of {}", unit), std::to_string(nearest),
+                         "cannot be cut evenly: " + why});
+  }
+
+  void check_zero_group() {
+    if (!parallel_.zero_group) return;
+    const std::int64_t group = *parallel_.zero_group, peers = data_ * parallel_.context;
+    if (parallel_.zero_stage == 0) {
+      problems_.push_back({"parallel.zero_group", std::to_string(group),
+                           "leave it out, or set parallel.zero_stage to 1, 2 or 3", "",
+                           "has no meaning without ZeRO: every rank holds a full copy"});
+      return;
+    }
+    if (peers % group == 0) return;
+    const Legal legal(peers, [peers](std::int64_t i) { return peers % i == 0; });
+    problems_.push_back({"parallel.zero_group", std::to_string(group), legal.text(),
+                         legal.nearest(group),
+                         fmt::format("does not divide the {} ranks of data {} x context {}", peers,
+                                     data_, parallel_.context)});
+  }
+
+  const RunConfig& config_;
+  const RunConfig::Parallel& parallel_;
+  const ModelConfig& model_;
+  const std::int64_t data_;
+  std::vector<Problem>& problems_;
+};
+
+}  // namespace
+
+void check_mesh_rules(const RunConfig& config, std::int64_t data, std::vector<Problem>& problems) {
+  Rules(config, data, problems).check();
+}
+
+}  // namespace trireme

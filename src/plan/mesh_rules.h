@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "config/problem.h"
+#include "config/run_config.h"
+
+namespace trireme {
+
+/// The rules between the extents of a mesh and what they cut: heads, MLP columns, vocabulary,
+/// tokens of a sequence, ranks that see other tokens. Each fault says the numbers, the rule and the
+/// nearest legal extent. `data` is the data extent.
+void check_mesh_rules(const RunConfig& config, std::int64_t data, std::vector<Problem>& problems);
+
+}  // namespace trireme

@@ -1,0 +1,133 @@
+#include "plan/traffic.h"
+
+#include <algorithm>
+
+#include "model/head.h"
+#include "model/param_table.h"
+#include "parallel/buckets.h"
+#include "parallel/partial_gradients.h"
+#include "parallel/weight_gather.h"
+
+namespace trireme {
+
+namespace {
+
+/// Of `bytes` that all n ranks of a group hold together, each sends its piece to the others, or
+/// the others' pieces to them.
+std::int64_t one_way(std::int64_t bytes, std::int64_t n) { return bytes / n * (n - 1); }
+std::int64_t both_ways(std::int64_t bytes, std::int64_t n) { return 2 * one_way(bytes, n); }
+
+class Count {
+ public:
+  Count(const ModelConfig& model, const MemoryRequest& request, bool document_mask)
+      : model_(model),
+        request_(request),
+        document_mask_(document_mask),
+        params_(declare_params(model)),
+        layout_(params_.metas, request.part.store),
+        local_(config_of_place(model, request.part.cut.tensor)),
+        element_(static_cast<std::int64_t>(size_of(request.compute))),
+        rows_(request.batch.micro * request.sequence_length / request.part.cut.context.extent) {}
+
+  std::vector<Traffic> run() {
+    data();
+    tensor();
+    context();
+    std::erase_if(traffic_, [](const Traffic& traffic) { return traffic.bytes == 0; });
+    return traffic_;
+  }
+
+ private:
+  void add(Axis axis, const char* kind, std::int64_t bytes) {
+    traffic_.push_back({axis, kind, bytes});
+  }
+
+  void data() {
+    const StorePlace& place = layout_.place();
+    const std::int64_t shards = place.shard.extent, copies = place.copy.extent;
+    std::int64_t gradients = 0, weights = 0;
+    if (!layout_.sharded()) {
+      for (int block = 0; block < layout_.block_count(); ++block)
+        gradients += both_ways(4 * layout_.local_block(block).size, copies);
+      return add(Axis::kData, "gradients", gradients);
+    }
+    const std::vector<std::int64_t> gathers =
+        gathers_in_step(layout_, params_.tied, narrow<int>(request_.batch.accumulation));
+    const std::int64_t passes = place.zero_stage == 1 ? 1 : request_.batch.accumulation;
+    Buckets::for_each_part_of(layout_, DType::kF32, [&](int, Piece part) {
+      gradients += passes * (4 * part.size * (shards - 1) + both_ways(4 * part.size, copies));
+    });
+    Buckets::for_each_part_of(layout_, request_.compute, [&](int block, Piece part) {
+      weights += gathers[static_cast<std::size_t>(block)] * element_ * part.size * (shards - 1);
+    });
+    add(Axis::kData, "gradients", gradients);
+    add(Axis::kData, "weights", weights);
+  }
+
+  void tensor() {
+    const StageCut& cut = request_.part.cut;
+    const std::int64_t places = cut.tensor.extent;
+    if (places == 1) return;
+    const std::int64_t wide = rows_ * model_.hidden * element_;
+    const std::int64_t inside = cut.sequence_parallel ? one_way(wide, places) : 0;
+    const std::int64_t stream =
+        cut.sequence_parallel ? one_way(wide, places) : both_ways(wide, places);
+    const bool again = request_.recompute == Recompute::kFull;
+    const std::int64_t layer = (again ? 8 : 6) * inside + (again ? 5 : 4) * stream;
+    // The embedding and its gradient, the head's input and its gradient.
+    const std::int64_t ends = 2 * inside + 2 * stream;
+    const std::int64_t steps = request_.batch.accumulation;
+    add(Axis::kTensor, "activations", steps * (model_.layers * layer + ends));
+    add(Axis::kTensor, "statistics", steps * 3 * 4 * rows_ * (places - 1));
+    using Of = PartialGradients::Of;
+    const auto partial = [&](Of of) {
+      return PartialGradients::bytes_of(params_.metas, layout_, of, cut.sequence_parallel);
+    };
+    const std::int64_t copies = places > model_.kv_heads ? places / model_.kv_heads : 1;
+    add(Axis::kTensor, "gradients",
+        both_ways(partial(Of::kTensorAxis), places) + both_ways(partial(Of::kSameHeads), copies));
+  }
+
+  void context() {
+    const StageCut& cut = request_.part.cut;
+    const std::int64_t places = cut.context.extent;
+    if (places == 1) return;
+    const std::int64_t kv = 2 * local_.kv_size() * rows_;
+    std::int64_t forward = 0, backward = 0;
+    if (cut.context_method == ContextMethod::kUlysses) {
+      const std::int64_t heads = local_.heads / places;
+      const std::int64_t kv_heads = std::max<std::int64_t>(1, local_.kv_heads / places);
+      const std::int64_t q = rows_ * heads * local_.head_dim;
+      const std::int64_t qkv = q + 2 * rows_ * kv_heads * local_.head_dim;
+      const std::int64_t keys = document_mask_ ? rows_ * 4 : 0;
+      forward = (places - 1) * ((qkv + q) * element_ + keys);
+      backward = (places - 1) * ((qkv + q) * element_ + rows_ * heads * 4 + qkv * 4 + keys);
+    } else {
+      const bool ring = cut.context_method == ContextMethod::kRing;
+      forward = (places - 1) * kv * element_;
+      // A ring's sums make one hop more, to their home.
+      backward = forward + (ring ? places : places - 1) * kv * 4;
+    }
+    if (request_.recompute == Recompute::kFull) backward += forward;
+    add(Axis::kContext, "keys_values",
+        request_.batch.accumulation * model_.layers * (forward + backward));
+  }
+
+  const ModelConfig& model_;
+  const MemoryRequest& request_;
+  const bool document_mask_;
+  const ModelParams params_;
+  const StoreLayout layout_;
+  const ModelConfig local_;
+  const std::int64_t element_, rows_;
+  std::vector<Traffic> traffic_;
+};
+
+}  // namespace
+
+std::vector<Traffic> step_traffic(const ModelConfig& model, const MemoryRequest& request,
+                                  bool document_mask) {
+  return Count(model, request, document_mask).run();
+}
+
+}  // namespace trireme

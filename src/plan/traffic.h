@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan/memory.h"
+
+namespace trireme {
+
+/// Bytes of one kind that a rank sends in a step.
+struct Traffic {
+  Axis axis;
+  const char* kind;  ///< "gradients", "weights", "activations", "statistics", "keys_values"
+  std::int64_t bytes = 0;
+  friend bool operator==(const Traffic&, const Traffic&) = default;
+};
+
+/// What a rank sends along each axis in one step of training, counted as its channels count it.
+/// Sums over all ranks of a few numbers (loss, norm, reports) are not among them. Kinds that need
+/// nothing are left out.
+std::vector<Traffic> step_traffic(const ModelConfig& model, const MemoryRequest& request,
+                                  bool document_mask);
+
+}  // namespace trireme
