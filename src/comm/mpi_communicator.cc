@@ -61,11 +61,29 @@ class MpiCommunicator::Blocking {
 MpiCommunicator::MpiCommunicator(std::shared_ptr<MpiEngine> engine, MPI_Comm group,
                                  std::string name, const TransferOptions& options)
     : engine_(std::move(engine)), name_(std::move(name)), options_(options) {
-  const std::lock_guard lock(engine_->mutex());
-  check_mpi(MPI_Comm_rank(group, &rank_), "MPI_Comm_rank");
-  check_mpi(MPI_Comm_size(group, &size_), "MPI_Comm_size");
-  blocking_ = duplicate(group);
-  started_ = duplicate(group);
+  {
+    const std::lock_guard lock(engine_->mutex());
+    check_mpi(MPI_Comm_rank(group, &rank_), "MPI_Comm_rank");
+    check_mpi(MPI_Comm_size(group, &size_), "MPI_Comm_size");
+    blocking_ = duplicate(group);
+    started_ = duplicate(group);
+  }
+  try {
+    share_memory();
+  } catch (...) {
+    // As in the destructor: the ranks may not all be here.
+    static_cast<void>(blocking_.release());
+    static_cast<void>(started_.release());
+    throw;
+  }
+}
+
+void MpiCommunicator::share_memory() {
+  if (size_ == 1 || !options_.shared) return;
+  const std::size_t area =
+      TransferChannel::piece_bytes(options_, size_, true) * static_cast<std::size_t>(size_);
+  shared_ = SharedSlots::open(*this, TransferChannel::kSegments, area);
+  counters_ = {};  // of transfers that somebody asked for
 }
 
 MpiCommunicator::~MpiCommunicator() {
@@ -83,7 +101,7 @@ void MpiCommunicator::check_collectives(bool on) {
   if (options_.check == on) return;
   expect(!channel_ || !channel_->busy(), "{}: transfers are under way", name_);
   options_.check = on;
-  channel_.reset();  // the next transfer makes another
+  if (channel_) channel_->check(on);
 }
 
 void MpiCommunicator::compare_calls(Operation operation, DType dtype, std::int64_t bytes) {
@@ -175,7 +193,8 @@ std::vector<std::string> MpiCommunicator::all_gather_text(std::string_view mine)
 
 TransferChannel& MpiCommunicator::transfers() {
   if (!channel_) {
-    channel_ = std::make_unique<TransferChannel>(*engine_, started_.get(), name_, options_);
+    channel_ =
+        std::make_unique<TransferChannel>(*engine_, started_.get(), name_, options_, shared_.get());
   }
   return *channel_;
 }

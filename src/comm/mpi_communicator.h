@@ -47,6 +47,7 @@ class MpiCommunicator final : public Communicator {
  private:
   class Blocking;  // one call: recorded, timed
   void compare_calls(Operation operation, DType dtype, std::int64_t bytes, int root);
+  void share_memory();
   TransferChannel& transfers();
   Pending start(Operation operation, TensorView operand);
   Pending pending(TransferChannel::Transfer* transfer);
@@ -55,6 +56,7 @@ class MpiCommunicator final : public Communicator {
   TransferOptions options_;
   int rank_ = 0, size_ = 1;
   MpiComm blocking_, started_;
+  std::unique_ptr<SharedSlots> shared_;       // null: not all on one host, or alone
   std::unique_ptr<TransferChannel> channel_;  // made by the first transfer
   TrafficCounters counters_;                  // of the calling thread
   std::int64_t compared_ = 0;                 // calls

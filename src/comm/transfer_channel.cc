@@ -1,6 +1,7 @@
 #include "comm/transfer_channel.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/math.h"
@@ -13,11 +14,12 @@ namespace {
 constexpr int kTags = 8192;
 constexpr int kExchangeTag = kTags, kDescriptorTag = kTags + 1;
 
-std::size_t segment_bytes_for(std::size_t wanted, std::size_t ranks) {
+std::size_t segment_bytes_for(std::size_t wanted, std::size_t ranks, bool shared) {
   constexpr std::size_t kMost = std::size_t{1} << 30;  // MPI counts are 32 bits
   if (wanted != 0) return std::min(wanted, kMost);
-  // About 256 KiB for each rank's piece, 512 KiB to 16 MiB in all.
-  return std::min(ranks << 18, std::size_t{16} << 20);
+  // About 256 KiB for each rank's piece, 512 KiB to 16 MiB in all. Shared memory has an area of the
+  // whole for each rank, and more of it is no faster (measured).
+  return std::min(ranks << 18, std::size_t{shared ? 1U : 16U} << 20);
 }
 
 /// Calls `part(rank, bytes)` for each MPI message of an exchange's list.
@@ -44,24 +46,35 @@ std::int64_t bytes_with(std::span<const Message> messages, int rank) {
 }
 }  // namespace
 
+std::size_t TransferChannel::piece_bytes(const TransferOptions& options, int ranks, bool shared) {
+  const auto pieces = static_cast<std::size_t>(ranks);
+  const std::size_t all = segment_bytes_for(options.segment_bytes, pieces, shared);
+  return ((all + pieces - 1) / pieces + 3) / 4 * 4;  // whole fp32 values
+}
+
+int TransferChannel::Segment::tag() const { return static_cast<int>(2 * (number % (kTags / 2))); }
+
 TransferChannel::TransferChannel(MpiEngine& engine, MPI_Comm comm, std::string name,
-                                 const TransferOptions& options)
+                                 const TransferOptions& options, SharedSlots* shared)
     : engine_(engine),
       comm_(comm),
       name_(std::move(name)),
       options_(options),
+      shared_(shared),
       segments_(kSegments) {
   {
     const std::lock_guard lock(engine_.mutex());
     check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
-    if (options_.check) job_ranks_ = world_ranks(comm_);
+    job_ranks_ = world_ranks(comm_);
   }
   const auto ranks = static_cast<std::size_t>(size_);
-  const std::size_t segment_bytes = segment_bytes_for(options_.segment_bytes, ranks);
-  // Whole fp32 values.
-  piece_bytes_ = ((segment_bytes + ranks - 1) / ranks + 3) / 4 * 4;
+  piece_bytes_ = piece_bytes(options_, size_, shared_ != nullptr);
+  expect(shared_ == nullptr || shared_->area_bytes() >= ranks * piece_bytes_,
+         "areas of {} bytes for {} pieces of {}", shared_ == nullptr ? 0 : shared_->area_bytes(),
+         ranks, piece_bytes_);
   for (Segment& segment : segments_) {
+    if (shared_ != nullptr) break;
     segment.requests.reserve(2 * ranks);
     segment.received.resize(piece_bytes_ * (ranks - 1));
   }
@@ -179,17 +192,40 @@ bool TransferChannel::advance() noexcept {
 }
 
 bool TransferChannel::move(Segment& segment) {
-  if (segment.state == State::kFree || !all_done(segment.requests, MPI_STATUSES_IGNORE)) {
-    return false;
-  }
-  const bool reduces = segment.transfer->operation == Operation::kAllReduce;
-  if (segment.state == State::kScatter) add_pieces(segment);
-  if (segment.state == State::kScatter && reduces) {
-    post_gather(segment);
-  } else {
-    release(segment);
+  if (segment.state == State::kFree || !ready(segment)) return false;
+  switch (segment.state) {
+    case State::kFree:
+      break;
+    case State::kEnter:
+      begin(segment);
+      break;
+    case State::kScatter:
+      add_pieces(segment);
+      if (segment.transfer->operation == Operation::kAllReduce) {
+        post_gather(segment);
+      } else {
+        release(segment);
+      }
+      break;
+    case State::kGather:
+      if (shared_ != nullptr) copy_gathered(segment);
+      release(segment);
+      break;
   }
   return true;
+}
+
+bool TransferChannel::ready(Segment& segment) {
+  if (shared_ == nullptr) return all_done(segment.requests, MPI_STATUSES_IGNORE);
+  return shared_->all_reached(segment.slot(), segment.awaited);
+}
+
+void TransferChannel::begin(Segment& segment) {
+  if (segment.transfer->operation == Operation::kAllGather) {
+    post_gather(segment);
+  } else {
+    post_scatter(segment);
+  }
 }
 
 bool TransferChannel::all_done(std::vector<MPI_Request>& requests, MPI_Status* statuses) {
@@ -218,10 +254,9 @@ bool TransferChannel::post_next() {
     finish(*transfer);
     return true;
   }
-  const auto segment = std::find_if(segments_.begin(), segments_.end(),
-                                    [](const Segment& each) { return each.state == State::kFree; });
-  if (segment == segments_.end()) return false;
-  post_segment(*segment, *transfer);
+  Segment& segment = segments_[next_ % kSegments];
+  if (segment.state != State::kFree) return false;
+  post_segment(segment, *transfer);
   return true;
 }
 
@@ -296,12 +331,11 @@ void TransferChannel::post_segment(Segment& segment, Transfer& transfer) {
   segment.count = std::min(segment_units(transfer), transfer.count - transfer.posted);
   transfer.posted += segment.count;
   transfer.under_way = transfer.posted == transfer.count;
-  segment.tag = 2 * (next_tag_++ % (kTags / 2));
-  if (transfer.operation == Operation::kAllGather) {
-    post_gather(segment);
-  } else {
-    post_scatter(segment);
-  }
+  segment.number = next_++;
+  if (shared_ == nullptr) return begin(segment);
+  segment.state = State::kEnter;
+  segment.awaited = segment.entered();
+  move(segment);
 }
 
 void TransferChannel::send(std::span<const std::byte> bytes, int rank, int tag,
@@ -319,42 +353,78 @@ void TransferChannel::receive(std::span<std::byte> bytes, int rank, int tag,
 }
 
 void TransferChannel::post_scatter(Segment& segment) {
-  segment.requests.clear();
   segment.state = State::kScatter;
+  if (shared_ != nullptr) {
+    std::byte* const area = shared_->area(segment.slot(), rank_);
+    for (int rank = 0; rank < size_; ++rank) {
+      const std::span<std::byte> theirs = piece(segment, rank);
+      if (rank == rank_ || theirs.empty()) continue;
+      std::memcpy(area + static_cast<std::size_t>(rank) * piece_bytes_, theirs.data(),
+                  theirs.size());
+    }
+    segment.awaited = segment.scattered();
+    return shared_->mark(segment.slot(), rank_, segment.awaited);
+  }
+  segment.requests.clear();
   const std::size_t mine = piece(segment, rank_).size();
   const std::lock_guard lock(engine_.mutex());
   std::byte* target = segment.received.data();
   // Each rank starts with its neighbour, so that no rank is everybody's first.
   for (int step = 1; step < size_; ++step) {
     const int from = (rank_ + size_ - step) % size_, to = (rank_ + step) % size_;
-    if (mine > 0) receive({target, mine}, from, segment.tag, segment.requests);
+    if (mine > 0) receive({target, mine}, from, segment.tag(), segment.requests);
     target += piece_bytes_;
     const std::span<std::byte> theirs = piece(segment, to);
-    if (!theirs.empty()) send(theirs, to, segment.tag, segment.requests);
+    if (!theirs.empty()) send(theirs, to, segment.tag(), segment.requests);
   }
 }
 
 void TransferChannel::add_pieces(Segment& segment) {
   const std::span<std::byte> mine = piece(segment, rank_);
   for (int rank = 0; rank < size_; ++rank) {
+    const std::byte*& source = sources_[static_cast<std::size_t>(rank)];
     const auto step = static_cast<std::size_t>((rank_ + size_ - rank) % size_);
-    sources_[static_cast<std::size_t>(rank)] =
-        rank == rank_ ? mine.data() : segment.received.data() + (step - 1) * piece_bytes_;
+    if (rank == rank_) {
+      source = mine.data();
+    } else if (shared_ != nullptr) {
+      source = shared_->area(segment.slot(), rank) + static_cast<std::size_t>(rank_) * piece_bytes_;
+    } else {
+      source = segment.received.data() + (step - 1) * piece_bytes_;
+    }
   }
   const Transfer& transfer = *segment.transfer;
   sum_in_rank_order(sources_, transfer.dtype, mine.size() / transfer.unit, mine.data());
 }
 
 void TransferChannel::post_gather(Segment& segment) {
-  segment.requests.clear();
   segment.state = State::kGather;
   const std::span<std::byte> mine = piece(segment, rank_);
+  if (shared_ != nullptr) {
+    if (!mine.empty()) {
+      std::memcpy(
+          shared_->area(segment.slot(), rank_) + static_cast<std::size_t>(rank_) * piece_bytes_,
+          mine.data(), mine.size());
+    }
+    segment.awaited = segment.summed();
+    return shared_->mark(segment.slot(), rank_, segment.awaited);
+  }
+  segment.requests.clear();
   const std::lock_guard lock(engine_.mutex());
   for (int step = 1; step < size_; ++step) {
     const int from = (rank_ + size_ - step) % size_, to = (rank_ + step) % size_;
     const std::span<std::byte> theirs = piece(segment, from);
-    if (!theirs.empty()) receive(theirs, from, segment.tag + 1, segment.requests);
-    if (!mine.empty()) send(mine, to, segment.tag + 1, segment.requests);
+    if (!theirs.empty()) receive(theirs, from, segment.tag() + 1, segment.requests);
+    if (!mine.empty()) send(mine, to, segment.tag() + 1, segment.requests);
+  }
+}
+
+void TransferChannel::copy_gathered(const Segment& segment) {
+  for (int rank = 0; rank < size_; ++rank) {
+    const std::span<std::byte> theirs = piece(segment, rank);
+    if (rank == rank_ || theirs.empty()) continue;
+    std::memcpy(theirs.data(),
+                shared_->area(segment.slot(), rank) + static_cast<std::size_t>(rank) * piece_bytes_,
+                theirs.size());
   }
 }
 
@@ -394,6 +464,7 @@ bool TransferChannel::move_exchange(Transfer& transfer) {
 }
 
 void TransferChannel::release(Segment& segment) {
+  if (shared_ != nullptr) shared_->mark(segment.slot(), rank_, segment.left());
   segment.state = State::kFree;
   Transfer& transfer = *segment.transfer;
   transfer.finished += segment.count;

@@ -6,8 +6,9 @@
 //   all-gather      gather                 likewise
 // Scatter: every rank sends each owner its version of the piece. Sum: the owner adds them in rank
 // order. Gather: it sends the piece to all. Several segments are under way at once, also of
-// neighbouring transfers, so that sums overlap with sending. The messages of an exchange are posted
-// whole, and any number of exchanges are under way.
+// neighbouring transfers, so that sums overlap with sending. Where all ranks share a host, "sends"
+// means that it is copied into memory which the others read. The messages of an exchange are posted
+// whole, always to MPI, and any number of exchanges are under way.
 
 #include <condition_variable>
 #include <cstdint>
@@ -21,6 +22,7 @@
 #include "comm/collective_check.h"
 #include "comm/communicator.h"
 #include "comm/mpi_engine.h"
+#include "comm/shared_slots.h"
 
 namespace trireme {
 
@@ -28,6 +30,7 @@ struct TransferOptions {
   std::size_t segment_bytes = 0;                     ///< of all pieces; 0: by the number of ranks
   std::size_t message_bytes = std::size_t{1} << 30;  ///< longer messages of an exchange are split
   bool check = false;                                ///< compare_descriptors before each transfer
+  bool shared = true;                                ///< through SharedSlots where they open
 };
 
 class TransferChannel final : public Progress {
@@ -49,9 +52,15 @@ class TransferChannel final : public Progress {
     std::exception_ptr error;
   };
 
-  /// `comm` carries nothing else and outlives this. Scratch is allocated here, once.
+  /// Segments under way.
+  static constexpr std::size_t kSegments = 3;
+  /// Bytes of a segment's largest piece; `shared`: where it goes through memory of the host.
+  static std::size_t piece_bytes(const TransferOptions& options, int ranks, bool shared);
+
+  /// `comm` carries nothing else and outlives this, as does `shared`, which may be null: kSegments
+  /// slots of areas for a piece of each rank. Scratch is allocated here, once.
   TransferChannel(MpiEngine& engine, MPI_Comm comm, std::string name,
-                  const TransferOptions& options);
+                  const TransferOptions& options, SharedSlots* shared);
   ~TransferChannel() override;
   TransferChannel(const TransferChannel&) = delete;
   TransferChannel& operator=(const TransferChannel&) = delete;
@@ -63,26 +72,39 @@ class TransferChannel final : public Progress {
   void wait(Transfer* transfer);
   /// Something is under way, or an error left it so.
   [[nodiscard]] bool busy() const;
+  /// Switches TransferOptions::check; no transfer is under way.
+  void check(bool on) { options_.check = on; }
   /// Bytes that this rank sends for such a transfer.
   [[nodiscard]] std::int64_t bytes_sent(Operation operation, TensorView operand) const;
 
   bool advance() noexcept override;
 
  private:
-  enum class State : std::uint8_t { kFree, kScatter, kGather };
+  enum class State : std::uint8_t { kFree, kEnter, kScatter, kGather };
   struct Segment {
     State state = State::kFree;
     Transfer* transfer = nullptr;
     std::size_t begin = 0, count = 0;  ///< units
-    int tag = 0;
-    std::vector<MPI_Request> requests;
-    std::vector<std::byte> received;  ///< the other ranks' versions of this rank's piece
+    std::uint64_t awaited = 0;  ///< in shared memory: the mark of all ranks that lets it go on
+    std::uint64_t number = 0;   ///< 0, 1, ... over all segments of the channel
+    std::vector<MPI_Request> requests;  ///< without shared memory
+    std::vector<std::byte> received;  ///< likewise: the other ranks' versions of this rank's piece
+
+    [[nodiscard]] std::size_t slot() const { return number % kSegments; }
+    [[nodiscard]] int tag() const;
+    /// The marks of this use of a slot: all have left the one before, this rank's version is there,
+    /// its sum is there, it reads no more. Each is above all of the use before.
+    [[nodiscard]] std::uint64_t entered() const { return number / kSegments * 3; }
+    [[nodiscard]] std::uint64_t scattered() const { return entered() + 1; }
+    [[nodiscard]] std::uint64_t summed() const { return entered() + 2; }
+    [[nodiscard]] std::uint64_t left() const { return entered() + 3; }
   };
-  static constexpr int kSegments = 3;
 
   Transfer* take(Operation operation);  // with mutex_ held
   void put(Transfer* transfer);         // with mutex_ held
   bool move(Segment& segment);
+  bool ready(Segment& segment);
+  void begin(Segment& segment);
   bool post_next();
   bool agreed(Transfer& transfer);
   void post_descriptors(const Transfer& transfer);
@@ -90,6 +112,7 @@ class TransferChannel final : public Progress {
   void post_scatter(Segment& segment);
   void add_pieces(Segment& segment);
   void post_gather(Segment& segment);
+  void copy_gathered(const Segment& segment);
   void post_exchange(Transfer& transfer);
   bool move_exchange(Transfer& transfer);
   void release(Segment& segment);
@@ -105,11 +128,12 @@ class TransferChannel final : public Progress {
   MpiEngine& engine_;
   const MPI_Comm comm_;
   const std::string name_;
-  const TransferOptions options_;
+  TransferOptions options_;
+  SharedSlots* const shared_;
   int rank_ = 0, size_ = 1;
-  std::size_t piece_bytes_ = 0;  ///< of a segment's largest piece
-  int next_tag_ = 0;
-  std::vector<Segment> segments_;
+  std::size_t piece_bytes_ = 0;    ///< of a segment's largest piece
+  std::uint64_t next_ = 0;         ///< segment
+  std::vector<Segment> segments_;  ///< number % kSegments
   std::vector<const std::byte*> sources_;
   std::vector<Transfer*> exchanges_;  ///< under way
   std::vector<MPI_Status> statuses_;

@@ -169,10 +169,12 @@ TEST(CheckedCollectives, name_channels_made_in_different_orders_and_ranks_of_the
   // The world but rank 0.
   const std::unique_ptr<Communicator> group = world->split(rank == 0 ? 0 : 1);
   if (rank == 0) return test_world().barrier();
-  const std::unique_ptr<Communicator> channel = group->channel(rank == 1 ? "one" : "other");
   std::vector<float> values(3);
 
-  const std::string text = refusal([&] { channel->start_all_reduce(view(values)).wait(); });
+  const std::string text = refusal([&] {
+    const std::unique_ptr<Communicator> channel = group->channel(rank == 1 ? "one" : "other");
+    channel->start_all_reduce(view(values)).wait();
+  });
 
   EXPECT_TRUE(has(text, {"rank 1 started", "rank 2 started", "their channels differ in name"}));
   test_world().barrier();

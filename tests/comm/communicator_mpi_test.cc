@@ -24,19 +24,6 @@ TEST(AllReduce, adds_in_rank_order_whatever_the_size) {
   }
 }
 
-TEST(AllReduce, gives_the_same_bits_for_any_segment_size) {
-  for (const std::size_t segment_bytes : {4U, 12U, 1000U, 65536U, 400012U, 4194304U}) {
-    const std::unique_ptr<Communicator> world = world_with({.segment_bytes = segment_bytes});
-    if (!world) GTEST_SKIP() << "one rank has no segments";
-    const std::size_t count = segment_bytes < 1000 ? 517 : 100003;
-    std::vector<float> values = values_of(world->rank(), count);
-
-    world->start_all_reduce(view(values)).wait();
-
-    EXPECT_EQ(first_difference(values, serial_sum(world->size(), count)), -1) << segment_bytes;
-  }
-}
-
 TEST(AllReduce, keeps_several_transfers_in_flight_apart) {
   const std::unique_ptr<Communicator> channel = test_world().channel("gradients");
   std::vector<std::vector<float>> buffers;

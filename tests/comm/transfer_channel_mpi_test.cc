@@ -1,8 +1,10 @@
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <memory>
 #include <ranges>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,23 +17,21 @@ namespace {
 
 /// Counts of values in one piece.
 constexpr std::size_t kPieceCounts[] = {0, 1, 2, 3, 7, 1001, 70003};
-/// Down to a value in a piece, up to more than any operand here.
-constexpr std::size_t kSegmentBytes[] = {4, 1000, 65536, 1 << 22};
 
-TEST(AllReduce, adds_bf16_in_fp32_and_rounds_once_for_any_segment_size) {
-  for (const std::size_t segment_bytes : kSegmentBytes) {
-    const std::unique_ptr<Communicator> world = world_with({.segment_bytes = segment_bytes});
-    if (!world) GTEST_SKIP() << "one rank has no segments";
-    for (const std::size_t count : {0U, 1U, 3U, 517U, 100003U}) {
-      if (segment_bytes == 4 && count > 1000) continue;
-      std::vector<BFloat16> values = halves_of(world->rank(), count);
+TEST(AllReduce, adds_in_rank_order_for_any_segment_size_shared_or_not) {
+  for_segments([](Communicator& world, std::size_t count_max) {
+    for (const std::size_t count : {0U, 1U, 3U, 517U, 100003U, 2300001U}) {
+      if (count > count_max) continue;
+      std::vector<float> values = values_of(world.rank(), count);
+      std::vector<BFloat16> halves = halves_of(world.rank(), count);
 
-      world->start_all_reduce(view(values)).wait();
+      world.start_all_reduce(view(values)).wait();
+      world.start_all_reduce(view(halves)).wait();
 
-      EXPECT_EQ(first_difference(values, serial_half_sum(world->size(), count)), -1)
-          << segment_bytes << ' ' << count;
+      EXPECT_EQ(first_difference(values, serial_sum(world.size(), count)), -1) << count;
+      EXPECT_EQ(first_difference(halves, serial_half_sum(world.size(), count)), -1) << count;
     }
-  }
+  });
 }
 
 TEST(AllReduce, refuses_other_types_and_no_memory) {
@@ -42,11 +42,9 @@ TEST(AllReduce, refuses_other_types_and_no_memory) {
 
 TEST(ReduceScatter, leaves_each_rank_the_sum_of_its_piece_for_any_segment_size) {
   const int rank = test_world().rank(), size = test_world().size();
-  for (const std::size_t segment_bytes : kSegmentBytes) {
-    const std::unique_ptr<Communicator> made = world_with({.segment_bytes = segment_bytes});
-    Communicator& world = made ? *made : test_world();
+  for_segments([&](Communicator& world, std::size_t count_max) {
     for (const std::size_t count : kPieceCounts) {
-      if (segment_bytes == 4 && count > 2000) continue;
+      if (count > count_max) continue;
       const std::size_t all = count * static_cast<std::size_t>(size);
       std::vector<float> values = values_of(rank, all), sum = serial_sum(size, all);
       std::vector<BFloat16> halves = halves_of(rank, all), half_sum = serial_half_sum(size, all);
@@ -54,21 +52,17 @@ TEST(ReduceScatter, leaves_each_rank_the_sum_of_its_piece_for_any_segment_size) 
       world.start_reduce_scatter(view(values)).wait();
       world.start_reduce_scatter(view(halves)).wait();
 
-      EXPECT_EQ(first_difference(piece_of(values, rank), piece_of(sum, rank)), -1)
-          << segment_bytes << ' ' << count;
-      EXPECT_EQ(first_difference(piece_of(halves, rank), piece_of(half_sum, rank)), -1)
-          << segment_bytes << ' ' << count;
+      EXPECT_EQ(first_difference(piece_of(values, rank), piece_of(sum, rank)), -1) << count;
+      EXPECT_EQ(first_difference(piece_of(halves, rank), piece_of(half_sum, rank)), -1) << count;
     }
-  }
+  });
 }
 
 TEST(AllGather, fills_every_piece_with_that_of_its_rank_for_any_segment_size) {
   const int rank = test_world().rank(), size = test_world().size();
-  for (const std::size_t segment_bytes : kSegmentBytes) {
-    const std::unique_ptr<Communicator> made = world_with({.segment_bytes = segment_bytes});
-    Communicator& world = made ? *made : test_world();
+  for_segments([&](Communicator& world, std::size_t count_max) {
     for (const std::size_t count : kPieceCounts) {
-      if (segment_bytes == 4 && count > 2000) continue;
+      if (count > count_max) continue;
       const std::size_t all = count * static_cast<std::size_t>(size);
       std::vector<float> values(all, -1), expected(all);
       std::vector<double> wide(all, -1);
@@ -86,13 +80,13 @@ TEST(AllGather, fills_every_piece_with_that_of_its_rank_for_any_segment_size) {
       first.wait();
       second.wait();
 
-      EXPECT_EQ(first_difference(values, expected), -1) << segment_bytes << ' ' << count;
-      EXPECT_TRUE(std::ranges::equal(wide, expected)) << segment_bytes << ' ' << count;
+      EXPECT_EQ(first_difference(values, expected), -1) << count;
+      EXPECT_TRUE(std::ranges::equal(wide, expected)) << count;
       for (int r = 0; r < size; ++r) {
         EXPECT_EQ(first_difference(piece_of(halves, r), halves_of(r, count)), -1) << count;
       }
     }
-  }
+  });
 }
 
 TEST(Pieces, that_are_not_equal_are_refused) {
@@ -261,7 +255,8 @@ TEST(Exchange, tells_of_a_message_shorter_or_longer_than_expected) {
 TEST(Transfers, of_all_kinds_are_in_flight_together) {
   const int rank = test_world().rank(), size = test_world().size();
   const int next = (rank + 1) % size, last = (rank + size - 1) % size;
-  const std::unique_ptr<Communicator> channel = test_world().channel("mixed");
+  const std::unique_ptr<Communicator> shared = test_world().channel("mixed"),
+                                      made = world_with({.shared = false});
   struct Round {
     std::vector<float> reduced, scattered, gathered, sent, received;
     std::vector<BFloat16> halves;
@@ -269,7 +264,8 @@ TEST(Transfers, of_all_kinds_are_in_flight_together) {
   std::vector<Round> rounds(8);
   const auto count_of = [&](std::size_t i) { return i % 3 == 0 ? i : 9001 * i; };
   const auto all_of = [&](std::size_t i) { return count_of(i) * static_cast<std::size_t>(size); };
-  for (int repeat = 0; repeat < 3; ++repeat) {
+  for (int repeat = 0; repeat < 4; ++repeat) {
+    Communicator* const channel = made && repeat % 2 == 1 ? made.get() : shared.get();
     std::vector<Pending> pending;
     for (std::size_t i = 0; i < rounds.size(); ++i) {
       Round& round = rounds[i];
@@ -307,8 +303,7 @@ TEST(Transfers, of_all_kinds_are_in_flight_together) {
   }
 }
 
-TEST(Transfers, count_the_bytes_that_they_send) {
-  const std::unique_ptr<Communicator> channel = test_world().channel("counted");
+void expect_exact_counts(const std::unique_ptr<Communicator>& channel) {
   const std::int64_t ranks = channel->size();
   const int rank = channel->rank(), next = (rank + 1) % channel->size(),
             last = (rank + channel->size() - 1) % channel->size();
@@ -336,6 +331,37 @@ TEST(Transfers, count_the_bytes_that_they_send) {
   EXPECT_EQ(channel->counters().transfers, ranks == 1 ? 0 : 5);
   channel->sum(total);
   EXPECT_EQ(total[0], 2 * (ranks - 1) * 400012);
+}
+
+TEST(Transfers, count_the_bytes_that_they_send) {
+  expect_exact_counts(test_world().channel("counted"));
+  if (test_world().size() > 1) {
+    expect_exact_counts(world_with({.shared = false}));
+    expect_exact_counts(world_with({.segment_bytes = 1000, .shared = false}));
+  }
+}
+
+TEST(Transfers, are_recorded_by_their_names) {
+  if (test_world().size() == 1) GTEST_SKIP() << "one rank transfers nothing";
+  const std::unique_ptr<Communicator> channel = test_world().channel("recorded");
+  std::vector<float> values(12);
+  std::vector<std::byte> bytes(5);
+  const Message to_self[] = {{test_world().rank(), bytes}};
+  const std::int64_t before = test_launch().flight_recorder().last_sequence();
+
+  channel->start_all_reduce(view(values)).wait();
+  channel->start_reduce_scatter(view(values)).wait();
+  channel->start_all_gather(view(values)).wait();
+  channel->start_exchange(to_self, to_self).wait();
+
+  std::string names;
+  for (const TransferRecord& record : test_launch().flight_recorder().records()) {
+    if (record.sequence <= before) continue;
+    EXPECT_STREQ(record.channel.data(), "recorded");
+    EXPECT_NE(record.end_ns, 0) << record.operation;
+    names += fmt::format("{} {}, ", record.operation, record.bytes);
+  }
+  EXPECT_EQ(names, "all_reduce 48, reduce_scatter 48, all_gather 48, exchange 10, ");
 }
 
 }  // namespace

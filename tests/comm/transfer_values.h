@@ -1,6 +1,8 @@
 #pragma once
 // What the tests of transfers send, and what must come of it.
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -92,6 +94,20 @@ inline std::span<T> piece_of(std::vector<T>& pieces, int rank) {
 template <class T>
 inline Message message(int rank, std::span<T> values) {
   return {rank, std::as_writable_bytes(values)};
+}
+
+/// Calls `test` with segments from a value in a piece to more than any operand here, in shared
+/// memory and without.
+template <class Test>
+void for_segments(const Test& test) {
+  for (const bool shared : {true, false}) {
+    for (const std::size_t segment_bytes : {4U, 1000U, 65536U, 1U << 22}) {
+      const std::unique_ptr<Communicator> made =
+          world_with({.segment_bytes = segment_bytes, .shared = shared});
+      SCOPED_TRACE(std::to_string(segment_bytes) + (shared ? " shared" : " not shared"));
+      test(made ? *made : test_world(), segment_bytes < 1000 ? std::size_t{2000} : SIZE_MAX);
+    }
+  }
 }
 
 }  // namespace trireme
