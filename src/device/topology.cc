@@ -40,20 +40,32 @@ class CpuMask {
   cpu_set_t* set_;
 };
 
-/// Cores as hwloc knows them; empty where it cannot tell.
-std::vector<Core> cores_of_machine() {
+/// The machine, with its PCI devices or without; null where hwloc cannot tell. Never more: hwloc's
+/// plugins would start CUDA and OpenCL to look for their devices.
+Topology load_topology(hwloc_type_filter_e pci_devices) {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return {};
-  const Topology topology(raw);
+  Topology topology(raw);
+  hwloc_topology_set_type_filter(raw, HWLOC_OBJ_PCI_DEVICE, pci_devices);
   if (hwloc_topology_load(raw) != 0) return {};
+  return topology;
+}
+
+std::vector<int> cpus_of(hwloc_const_cpuset_t set) {
+  std::vector<int> cpus;
+  for (int cpu = hwloc_bitmap_first(set); cpu >= 0; cpu = hwloc_bitmap_next(set, cpu))
+    cpus.push_back(cpu);
+  return cpus;
+}
+
+/// Cores as hwloc knows them; empty where it cannot tell.
+std::vector<Core> cores_of_machine() {
+  const Topology topology = load_topology(HWLOC_TYPE_FILTER_KEEP_NONE);
+  if (!topology) return {};
   std::vector<Core> cores;
   for (hwloc_obj_t core = nullptr;
-       (core = hwloc_get_next_obj_by_type(raw, HWLOC_OBJ_CORE, core)) != nullptr;) {
-    Core& made = cores.emplace_back();
-    for (int cpu = hwloc_bitmap_first(core->cpuset); cpu >= 0;
-         cpu = hwloc_bitmap_next(core->cpuset, cpu)) {
-      made.cpus.push_back(cpu);
-    }
+       (core = hwloc_get_next_obj_by_type(topology.get(), HWLOC_OBJ_CORE, core)) != nullptr;) {
+    cores.push_back({cpus_of(core->cpuset)});
   }
   return cores;
 }
@@ -73,7 +85,45 @@ std::vector<int> all_cpus(std::span<const Core> cores) {
   return cpus;
 }
 
+/// Of each rank those of its cores that are near its GPU; empty where that is not known of all.
+std::vector<std::vector<Core>> cores_near_gpus(std::span<const std::vector<Core>> cores_of_rank,
+                                               std::span<const std::vector<int>> near_of_rank) {
+  if (near_of_rank.size() != cores_of_rank.size()) return {};
+  std::vector<std::vector<Core>> pools(cores_of_rank.begin(), cores_of_rank.end());
+  for (std::size_t rank = 0; rank < pools.size(); ++rank) {
+    const std::vector<int>& near = near_of_rank[rank];
+    std::erase_if(pools[rank], [&](const Core& core) {
+      return !std::binary_search(near.begin(), near.end(), core.cpus.front());
+    });
+    if (pools[rank].empty()) return {};
+  }
+  return pools;
+}
+
+/// Which of a rank's cores are its own: an even part of those that it shares with others.
+struct Share {
+  std::size_t sharers, place, cores;
+};
+Share share_of(std::span<const std::vector<Core>> pools, std::size_t rank) {
+  const auto same = [&](const std::vector<Core>& other) { return other == pools[rank]; };
+  const auto end = pools.begin() + static_cast<std::ptrdiff_t>(rank);
+  const auto sharers = static_cast<std::size_t>(std::count_if(pools.begin(), pools.end(), same));
+  return {sharers, static_cast<std::size_t>(std::count_if(pools.begin(), end, same)),
+          pools[rank].size() / sharers};
+}
+
 }  // namespace
+
+std::vector<int> cpus_near(const std::string& pci_bus_id) {
+  const Topology topology = load_topology(HWLOC_TYPE_FILTER_KEEP_ALL);
+  if (!topology) return {};
+  const hwloc_obj_t gpu = hwloc_get_pcidev_by_busidstring(topology.get(), pci_bus_id.c_str());
+  if (gpu == nullptr) return {};
+  const hwloc_obj_t side = hwloc_get_non_io_ancestor_obj(topology.get(), gpu);
+  const hwloc_obj_t machine = hwloc_get_root_obj(topology.get());
+  if (hwloc_bitmap_isequal(side->cpuset, machine->cpuset) != 0) return {};
+  return cpus_of(side->cpuset);
+}
 
 std::vector<Core> usable_cores() {
   const CpuMask mask;
@@ -136,15 +186,19 @@ Placement place_rank(std::span<const std::vector<Core>> cores_of_rank,
   const auto rank = static_cast<std::size_t>(request.local_rank);
   expect(rank < cores_of_rank.size() && !cores_of_rank[rank].empty(), "rank {} of {} on this host",
          rank, cores_of_rank.size());
-  const std::vector<Core>& cores = cores_of_rank[rank];
-  const auto same = [&](const std::vector<Core>& other) { return other == cores; };
-  const auto sharers =
-      static_cast<std::size_t>(std::count_if(cores_of_rank.begin(), cores_of_rank.end(), same));
-  const auto place = static_cast<std::size_t>(
-      std::count_if(cores_of_rank.begin(), cores_of_rank.begin() + request.local_rank, same));
-  const std::size_t share = cores.size() / sharers;
+  const bool launcher_binds = share_of(cores_of_rank, rank).sharers != cores_of_rank.size();
+  const std::vector<std::vector<Core>> near =
+      launcher_binds ? std::vector<std::vector<Core>>()
+                     : cores_near_gpus(cores_of_rank, request.near_of_rank);
+  const auto pools = near.empty() ? cores_of_rank : std::span<const std::vector<Core>>(near);
+  const std::vector<Core>& cores = pools[rank];
+  const Share mine = share_of(pools, rank);
+  std::size_t share = mine.cores;
+  for (std::size_t other = 0; !near.empty() && other < pools.size(); ++other)
+    share = std::min(share, share_of(pools, other).cores);
   // A launcher that bound the ranks left each its own CPUs: then they are no quota of all together.
-  const bool limited = request.cpu_count_max < static_cast<int>(all_cpus(cores).size());
+  const bool limited =
+      request.cpu_count_max < static_cast<int>(all_cpus(cores_of_rank[rank]).size());
   const int quota =
       limited ? request.cpu_count_max / static_cast<int>(cores_of_rank.size()) : kCpusMax;
   const int fair = std::max(1, std::min(static_cast<int>(share), quota));
@@ -153,11 +207,12 @@ Placement place_rank(std::span<const std::vector<Core>> cores_of_rank,
   placement.threads =
       request.threads_per_rank > 0 ? static_cast<int>(request.threads_per_rank) : fair;
   const bool whole = share >= 1 && quota >= static_cast<int>(share);
-  placement.bind = cores_of_rank.size() > 1 && sharers == cores_of_rank.size() && whole &&
-                   placement.threads == static_cast<int>(share);
-  placement.cores = placement.bind ? static_cast<int>(share) : fair;
+  const bool apart = (!near.empty() || cores_of_rank.size() > 1) && !launcher_binds && whole &&
+                     placement.threads == static_cast<int>(share);
+  placement.bind = apart || !near.empty();
+  placement.cores = apart ? static_cast<int>(share) : fair;
   placement.cpus =
-      all_cpus(placement.bind ? std::span(cores).subspan(place * share, share) : std::span(cores));
+      all_cpus(apart ? std::span(cores).subspan(mine.place * share, share) : std::span(cores));
   return placement;
 }
 

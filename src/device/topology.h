@@ -1,13 +1,16 @@
 #pragma once
 // Which cores the ranks of one host compute on. A rank gets an even share of the cores that it may
 // use, one thread for each, and is kept on them, so that ranks neither meet on a core nor leave
-// their memory's socket. Within its share the kernel places threads; threads that already run
-// (communication) keep the whole mask.
+// their memory's socket. A rank with a GPU gets its share of the cores on that GPU's side of the
+// machine, so that what it copies to and from it crosses no socket. Within its share the kernel
+// places threads; threads that already run (communication) keep the whole mask.
 
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "device/device.h"
 
 namespace trireme {
 
@@ -21,6 +24,10 @@ struct Core {
 /// one.
 std::vector<Core> usable_cores();
 
+/// The CPUs on the side of the machine that a PCI device ("0000:3b:00.0") is attached to,
+/// ascending; empty where hwloc cannot tell, or the machine has one side only.
+std::vector<int> cpus_near(const std::string& pci_bus_id);
+
 /// "0,8;1,9": cores as one line, for an exchange between ranks, and back (DataError where it is
 /// none).
 std::string text_of(std::span<const Core> cores);
@@ -32,9 +39,13 @@ struct PlacementRequest {
   /// usable_cpu_count(). Below the number of CPUs in the mask it is a cgroup's quota, which the
   /// ranks of the host share.
   int cpu_count_max = 1 << 20;
+  /// Of every rank of the host the CPUs near its GPU. Where it is not given, empty for a rank, or
+  /// names none of that rank's cores, ranks are placed as if there were no GPUs.
+  std::span<const std::vector<int>> near_of_rank = {};
 };
 
 struct Placement {
+  Device device;
   std::vector<int> cpus;  ///< where the rank runs
   int cores = 1;          ///< of its share
   int threads = 1;
@@ -47,6 +58,9 @@ struct Placement {
 /// evenly, at least one thread each. Bound only where the launcher bound nobody (all ranks see the
 /// same cores), every core share is whole, no quota is smaller, and the threads fill the share:
 /// other jobs may run beside a smaller one.
+/// With GPUs, and where the launcher bound nobody, the ranks near the same cores share those, all
+/// with the threads of the smallest share; a rank that does not fill its share is bound to all
+/// cores near its GPU.
 Placement place_rank(std::span<const std::vector<Core>> cores_of_rank,
                      const PlacementRequest& request);
 

@@ -27,11 +27,21 @@ Placement settle_on_cores(const RunConfig& config, const Launch& launch) {
   for (const std::string& text : launch.host().all_gather_text(text_of(usable_cores()))) {
     cores_of_rank.push_back(parse_cores(text));
   }
+  const Device device = choose_device(config.run.device, launch);
+  std::vector<std::vector<int>> near_of_rank;
+  if (device.kind == DeviceKind::kCuda) {
+    const std::vector<int> near = cpus_near(gpu::info(device.index).pci_bus_id);
+    const std::string mine = near.empty() ? "" : text_of(std::vector<Core>{{near}});
+    for (const std::string& text : launch.host().all_gather_text(mine))
+      near_of_rank.push_back(text.empty() ? std::vector<int>() : parse_cores(text).front().cpus);
+  }
   PlacementRequest request;
+  request.near_of_rank = near_of_rank;
   request.local_rank = launch.local_rank();
   request.threads_per_rank = config.run.threads_per_rank;
   request.cpu_count_max = usable_cpu_count();
-  const Placement placement = place_rank(cores_of_rank, request);
+  Placement placement = place_rank(cores_of_rank, request);
+  placement.device = device;
   bind_this_thread(placement);
   return placement;
 }
@@ -50,7 +60,7 @@ RankMemory memory_of_rank(const PreparedRun& prepared, DType compute, StagePurpo
 RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch,
                                const Placement& placement, StagePurpose purpose) {
   RuntimeOptions options;
-  options.device = choose_device(prepared.config.run.device, launch);
+  options.device = placement.device;
   options.purpose = purpose;
   require_device_memory(launch, options.device,
                         memory_of_rank(prepared, compute_type(prepared.config, options.device.kind),

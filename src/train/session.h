@@ -7,11 +7,12 @@
 
 namespace trireme {
 
-/// Which cores this rank computes on, and keeps its threads there. Collective over the host.
+/// Which GPU and cores this rank computes on, and keeps its threads there; EnvironmentError where
+/// the machine will not do (choose_device). Collective.
 Placement settle_on_cores(const RunConfig& config, const Launch& launch);
 
 /// The runtime options that a prepared run means on this rank; EnvironmentError where its device
-/// will not do. Collective.
+/// has too little memory. Collective.
 RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch,
                                const Placement& placement, StagePurpose purpose);
 

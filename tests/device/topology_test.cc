@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <filesystem>
 #include <thread>
 
 #include "base/error.h"
@@ -19,8 +20,18 @@ std::vector<Core> cores(int first, int count) {
 
 Placement place(const std::vector<std::vector<Core>>& of_rank, int rank, std::int64_t threads = 0,
                 int cpu_count_max = 1 << 20) {
-  return place_rank(of_rank, {rank, threads, cpu_count_max});
+  return place_rank(of_rank, {rank, threads, cpu_count_max, {}});
 }
+
+Placement place_near(const std::vector<std::vector<int>>& near, int rank, std::int64_t threads = 0,
+                     int cpu_count_max = 1 << 20) {
+  // CPU 8 + i is the second hardware thread of core i: four cores on each side.
+  std::vector<Core> all;
+  for (int i = 0; i < 8; ++i) all.push_back({{i, 8 + i}});
+  return place_rank(std::vector<std::vector<Core>>(near.size(), all),
+                    {rank, threads, cpu_count_max, near});
+}
+const std::vector<int> kLeft = {0, 1, 2, 3, 8, 9, 10, 11}, kRight = {4, 5, 6, 7, 12, 13, 14, 15};
 
 TEST(Placement, ranks_share_the_cores_evenly_and_apart) {
   const std::vector<std::vector<Core>> of_rank(3, cores(0, 12));
@@ -82,6 +93,71 @@ TEST(Placement, a_number_from_the_config_is_taken_and_binds_only_where_it_fills_
   EXPECT_FALSE(place(of_rank, 0, 2).bind);
   EXPECT_TRUE(place(of_rank, 0, 4).bind);
   EXPECT_EQ(place(of_rank, 0, 9).threads, 9);
+}
+
+TEST(PlacementNearGpus, ranks_share_the_cores_on_the_side_of_their_gpus) {
+  const std::vector<std::vector<int>> near = {kRight, kLeft, kRight, kLeft};
+  EXPECT_EQ(place_near(near, 0).cpus, (std::vector<int>{4, 5, 12, 13}));
+  EXPECT_EQ(place_near(near, 1).cpus, (std::vector<int>{0, 1, 8, 9}));
+  EXPECT_EQ(place_near(near, 2).cpus, (std::vector<int>{6, 7, 14, 15}));
+  EXPECT_EQ(place_near(near, 3).cpus, (std::vector<int>{2, 3, 10, 11}));
+  EXPECT_EQ(place_near(near, 3).threads, 2);
+  EXPECT_EQ(place_near(near, 3).cores, 2);
+  EXPECT_TRUE(place_near(near, 3).bind);
+}
+
+TEST(PlacementNearGpus, one_rank_stays_on_its_gpus_side) {
+  const Placement placement = place_near({kRight}, 0);
+  EXPECT_EQ(placement.cpus, kRight);
+  EXPECT_EQ(placement.threads, 4);
+  EXPECT_TRUE(placement.bind);
+}
+
+TEST(PlacementNearGpus, every_rank_has_the_threads_of_the_smallest_share) {
+  const std::vector<std::vector<int>> near = {kLeft, kLeft, kLeft, kRight};
+  EXPECT_EQ(place_near(near, 2).cpus, (std::vector<int>{2, 10}));
+  EXPECT_EQ(place_near(near, 3).cpus, (std::vector<int>{4, 12}));
+  EXPECT_EQ(place_near(near, 3).threads, 1);
+}
+
+TEST(PlacementNearGpus, a_rank_that_does_not_fill_its_share_may_use_its_whole_side) {
+  const std::vector<std::vector<int>> near = {kLeft, kRight};
+  for (const Placement& placement :
+       {place_near(near, 1, 3), place_near(near, 1, 9), place_near(near, 1, 0, 6)}) {
+    EXPECT_EQ(placement.cpus, kRight);
+    EXPECT_TRUE(placement.bind);
+  }
+  EXPECT_EQ(place_near(near, 1, 0, 6).threads, 3) << "a quota of both";
+  EXPECT_EQ(place_near(near, 1, 0, 10).threads, 4) << "below the machine's CPUs, not below a share";
+  EXPECT_EQ(place_near(std::vector<std::vector<int>>(5, kLeft), 4).cpus, kLeft) << "cores run out";
+  EXPECT_EQ(place_near(std::vector<std::vector<int>>(5, kLeft), 4).threads, 1);
+}
+
+TEST(PlacementNearGpus, ranks_are_placed_as_without_gpus_where_a_side_is_unknown) {
+  for (const std::vector<int>& unknown : {std::vector<int>(), std::vector<int>{99}}) {
+    const std::vector<std::vector<int>> near = {kRight, unknown};
+    EXPECT_EQ(place_near(near, 0).cpus, kLeft);
+    EXPECT_EQ(place_near(near, 1).cpus, kRight);
+  }
+}
+
+TEST(PlacementNearGpus, what_the_launcher_bound_stays) {
+  const std::vector<std::vector<Core>> of_rank{cores(0, 4), cores(4, 4)};
+  const std::vector<std::vector<int>> near{kRight, kLeft};
+  const Placement placement = place_rank(of_rank, {1, 0, 1 << 20, near});
+  EXPECT_EQ(placement.cpus, (std::vector<int>{4, 5, 6, 7}));
+  EXPECT_FALSE(placement.bind);
+}
+
+TEST(Topology, a_gpu_is_near_the_cores_of_its_socket) {
+  const auto machine = std::filesystem::path(__FILE__).parent_path() / "two_sockets.xml";
+  ASSERT_EQ(setenv("HWLOC_XMLFILE", machine.c_str(), 1), 0);  // read in place of what /sys says
+  EXPECT_EQ(cpus_near("0000:01:00.0"), (std::vector<int>{1}));
+  EXPECT_EQ(cpus_near("0000:02:00.0"), (std::vector<int>{0}));
+  EXPECT_EQ(cpus_near("0000:F0:00.0"), (std::vector<int>{})) << "it hangs on no socket";
+  EXPECT_EQ(cpus_near("0000:11:00.0"), (std::vector<int>{})) << "there is no such device";
+  EXPECT_EQ(cpus_near("somewhere"), (std::vector<int>{}));
+  unsetenv("HWLOC_XMLFILE");
 }
 
 TEST(Topology, this_process_may_use_at_least_one_core) {

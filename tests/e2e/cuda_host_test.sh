@@ -121,6 +121,21 @@ shown() { # shown FIRST_OF_RANK_0 FIRST_OF_RANK_1 COUNT
     sh shown.sh "${pair[@]}" --set run.steps=2 >out 2>log
   code=$?
 }
+# A machine whose first core is near GPU 1 and whose second near GPU 0.
+cat >sockets.sh <<'SH'
+export HWLOC_XMLFILE=$MACHINE
+exec "$UNLIKE" "$@"
+SH
+if taskset -c 0,1 true 2>/dev/null; then
+  rm -rf refused
+  UNLIKE=$simt MACHINE=$root/tests/device/two_sockets.xml TRIREME_SIMT_GPUS=2 timeout 100 \
+    mpirun --allow-run-as-root --oversubscribe --bind-to none -n 2 -x UNLIKE -x MACHINE sh sockets.sh "${pair[@]}" \
+    --set run.steps=2 >out 2>log
+  code=$?
+  ends_with "ranks near their GPUs" 0
+  says "rank 0 runs near GPU 0" "^ *0 .* 1 .* 1 .*(GPU 0)"
+  says "rank 1 runs near GPU 1" "^ *1 .* 0 .* 1 .*(GPU 1)"
+fi
 shown 2 1 1
 ends_with "one GPU shown to each rank" 0
 says_once "one GPU shown to each rank: the warning" "warning: each rank sees one GPU only"
