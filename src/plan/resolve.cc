@@ -269,7 +269,7 @@ ResolvedRun resolve_run(const RunConfig& config, const ResolveInput& input,
 }
 
 RunConfig with_defaults_written(const RunConfig& config, const ResolvedRun& run,
-                                ComputePrecision compute) {
+                                ComputePrecision compute, ReductionOrder order) {
   RunConfig out = config;
   out.batch.global = run.batch.global;
   out.batch.micro = run.batch.micro;
@@ -284,7 +284,7 @@ RunConfig with_defaults_written(const RunConfig& config, const ResolvedRun& run,
     out.lr_schedule.decay_steps = std::max<std::int64_t>(1, run.steps / 10);
   }
   out.precision.compute = config.precision.compute.value_or(compute);
-  out.parallel.reduction_order = config.parallel.reduction_order.value_or(ReductionOrder::kRank);
+  out.parallel.reduction_order = order;
   return out;
 }
 

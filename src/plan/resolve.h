@@ -59,6 +59,6 @@ ResolvedRun resolve_run(const RunConfig& config, const ResolveInput& input,
 /// or from run.directory stays out unless it was given: the file then trains the same on another
 /// number of ranks.
 RunConfig with_defaults_written(const RunConfig& config, const ResolvedRun& run,
-                                ComputePrecision compute);
+                                ComputePrecision compute, ReductionOrder order);
 
 }  // namespace trireme

@@ -97,11 +97,12 @@ PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& wor
   std::vector<std::string> notes;  // told once, by rank 0 above
   prepared.run = resolve_run(prepared.config, facts, problems, notes);
   throw_problems(problems);
-  prepared.config = with_defaults_written(
-      prepared.config, prepared.run,
-      compute_type(prepared.config, device_kind(prepared.config.run.device)) == DType::kBF16
-          ? ComputePrecision::kBf16
-          : ComputePrecision::kFp32);
+  const DeviceKind device = device_kind(prepared.config.run.device);
+  prepared.config = with_defaults_written(prepared.config, prepared.run,
+                                          compute_type(prepared.config, device) == DType::kBF16
+                                              ? ComputePrecision::kBf16
+                                              : ComputePrecision::kFp32,
+                                          reduction_order(prepared.config, device));
   return prepared;
 }
 

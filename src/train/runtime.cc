@@ -1,6 +1,7 @@
 #include "train/runtime.h"
 
 #include "comm/gpu_channel.h"
+#include "parallel/rank_order_channel.h"
 
 namespace trireme {
 
@@ -9,6 +10,11 @@ DType compute_type(const RunConfig& config, DeviceKind device) {
       device == DeviceKind::kCuda ? ComputePrecision::kBf16 : ComputePrecision::kFp32;
   return config.precision.compute.value_or(usual) == ComputePrecision::kBf16 ? DType::kBF16
                                                                              : DType::kF32;
+}
+
+ReductionOrder reduction_order(const RunConfig& config, DeviceKind device) {
+  return config.parallel.reduction_order.value_or(
+      device == DeviceKind::kCuda ? ReductionOrder::kLibrary : ReductionOrder::kRank);
 }
 
 namespace {
@@ -25,9 +31,12 @@ StageShape stage_shape(const RuntimeOptions& options, const RankPart& part, Reco
 
 /// A channel for the memory that the context computes in.
 std::unique_ptr<Communicator> channel_of(Communicator& group, std::string_view name,
-                                         Context& context, FlightRecorder& recorder) {
+                                         const ChannelMaker& maker) {
   if (group.size() == 1) return make_self_communicator();
-  return context.on_gpu() ? make_gpu_channel(group, name, context, recorder) : group.channel(name);
+  if (!maker.context.on_gpu()) return group.channel(name);
+  auto channel = make_gpu_channel(group, name, maker.context, maker.recorder);
+  if (maker.order == ReductionOrder::kLibrary) return channel;
+  return std::make_unique<RankOrderChannel>(std::move(channel), maker.context);
 }
 
 /// Places that hold the same key and value heads.
@@ -39,20 +48,20 @@ int same_heads_color(const AxisPlace& tensor, std::int64_t kv_heads) {
 }  // namespace
 
 Channels::Channels(Communicator& world, const MeshShape& mesh, const RankPart& part,
-                   std::int64_t kv_heads, Context& compute, FlightRecorder& recorder)
+                   std::int64_t kv_heads, const ChannelMaker& maker)
     : peers(world.split(mesh.group_color({Axis::kData, Axis::kContext}, world.rank()))),
       shard_group(peers->split(part.store.copy.index)),
       copy_group(peers->split(part.store.shard.index)),
       tensor_group(world.split(mesh.group_color({Axis::kTensor}, world.rank()))),
       same_heads_group(tensor_group->split(same_heads_color(part.store.tensor, kv_heads))),
       context_group(world.split(mesh.group_color({Axis::kContext}, world.rank()))),
-      shard_reduce(channel_of(*shard_group, "data.reduce", compute, recorder)),
-      shard_gather(channel_of(*shard_group, "data.gather", compute, recorder)),
+      shard_reduce(channel_of(*shard_group, "data.reduce", maker)),
+      shard_gather(channel_of(*shard_group, "data.gather", maker)),
       copy_reduce(channel_of(*copy_group, part.store.zero_stage > 0 ? "data.copies" : "data.reduce",
-                             compute, recorder)),
-      tensor(channel_of(*tensor_group, "tensor", compute, recorder)),
-      same_heads(channel_of(*same_heads_group, "tensor.heads", compute, recorder)),
-      context(channel_of(*context_group, "context", compute, recorder)) {}
+                             maker)),
+      tensor(channel_of(*tensor_group, "tensor", maker)),
+      same_heads(channel_of(*same_heads_group, "tensor.heads", maker)),
+      context(channel_of(*context_group, "context", maker)) {}
 
 Channels::Exposed Channels::exposed() const {
   const auto of = [](std::initializer_list<const Communicator*> channels) {
@@ -87,7 +96,8 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
       mesh(options.mesh),
       part(part_of_rank(config.parallel, mesh, world.rank(), options.purpose)),
       context(options.device, options.threads, detect_isa()),
-      channels(world, mesh, part, model.kv_heads, context, launch.flight_recorder()),
+      channels(world, mesh, part, model.kv_heads,
+               {context, launch.flight_recorder(), reduction_order(config, options.device.kind)}),
       params(declare_params(model)),
       store(params.metas, compute_type(config, options.device.kind),
             options.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference

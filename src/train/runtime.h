@@ -26,12 +26,19 @@ struct RuntimeOptions {
   std::array<int, kAxisCount> mesh = {1, 1, 1, 1};
 };
 
+/// What a channel is made with.
+struct ChannelMaker {
+  Context& context;
+  FlightRecorder& recorder;
+  ReductionOrder order;
+};
+
 /// The groups of ranks that a rank moves data with, each transfer of a kind on a channel of its
 /// own so that none queues behind another. Channels of one rank do nothing.
 struct Channels {
   /// Collective. `peers` is split into the ranks of one full copy and those of equal shards.
   Channels(Communicator& world, const MeshShape& mesh, const RankPart& part, std::int64_t kv_heads,
-           Context& compute, FlightRecorder& recorder);
+           const ChannelMaker& maker);
 
   const std::unique_ptr<Communicator> peers;  ///< same part of the model, other tokens
   const std::unique_ptr<Communicator> shard_group, copy_group, tensor_group, same_heads_group,
@@ -96,5 +103,8 @@ class Runtime {
 
 /// The type that the model computes in: the config's, else fp32 on the CPU and bf16 on a GPU.
 DType compute_type(const RunConfig& config, DeviceKind device);
+
+/// The order of sums over ranks: the config's, else rank order on the CPU and NCCL's on a GPU.
+ReductionOrder reduction_order(const RunConfig& config, DeviceKind device);
 
 }  // namespace trireme

@@ -222,7 +222,8 @@ TEST(Resolve, what_is_written_out_resolves_to_the_same_run) {
     config.lr_schedule.kind = kind;
     config.lr_schedule.warmup_steps = 9;
     const Outcome first = resolve(config, {.world = 2});
-    const RunConfig written = with_defaults_written(config, first.run, ComputePrecision::kFp32);
+    const RunConfig written =
+        with_defaults_written(config, first.run, ComputePrecision::kFp32, ReductionOrder::kRank);
     EXPECT_EQ(written.batch.global, 4);
     EXPECT_EQ(written.data.seed, 1234);
     const LoadedConfig again = parse_run_config(resolved_json(written));
@@ -230,9 +231,9 @@ TEST(Resolve, what_is_written_out_resolves_to_the_same_run) {
     const Outcome second = resolve(again.config, {.world = 2});
     EXPECT_TRUE(second.problems.empty()) << format_problems(second.problems);
     EXPECT_EQ(second.run.batch, first.run.batch);
-    EXPECT_EQ(
-        resolved_json(with_defaults_written(again.config, second.run, ComputePrecision::kFp32)),
-        resolved_json(written));
+    EXPECT_EQ(resolved_json(with_defaults_written(again.config, second.run, ComputePrecision::kFp32,
+                                                  ReductionOrder::kRank)),
+              resolved_json(written));
     // On other ranks the global batch stays.
     EXPECT_EQ(resolve(again.config, {.world = 1}).run.batch, (ResolvedBatch{4, 2, 2, 1}));
   }

@@ -1,0 +1,101 @@
+#include "parallel/rank_order_channel.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/math.h"
+#include "kernels/elementwise/elementwise.h"
+#include "tensor/transfer.h"
+
+namespace trireme {
+
+namespace {
+
+Message message(int rank, const TensorView& values) {
+  return {rank, {values.data, values.bytes()}};
+}
+
+}  // namespace
+
+RankOrderChannel::RankOrderChannel(std::unique_ptr<Communicator> inner, Context& context)
+    : inner_(std::move(inner)), context_(context) {}
+
+Pending RankOrderChannel::start_all_reduce(TensorView values) {
+  expect_summable("all_reduce", values);
+  return start(values, Back::kYes);
+}
+
+Pending RankOrderChannel::start_reduce_scatter(TensorView pieces) {
+  expect_summable("reduce_scatter", pieces);
+  expect_pieces("reduce_scatter", pieces);
+  return start(pieces, Back::kNo);
+}
+
+TensorView RankOrderChannel::piece(const TensorView& values, int rank) const {
+  const Piece part = even_piece(values.count(), size(), rank);
+  return values.rows(part.begin, part.size);
+}
+
+TensorView RankOrderChannel::of_other(const Sum& sum, int rank) const {
+  const TensorView mine = piece(sum.values, this->rank());
+  const auto slot = static_cast<std::size_t>(rank < this->rank() ? rank : rank - 1);
+  return {sum.others.view().data + slot * mine.bytes(), mine.dtype, mine.shape};
+}
+
+Pending RankOrderChannel::start(TensorView values, Back back) {
+  if (size() == 1 || values.count() == 0) return {};
+  auto sum = std::find_if(sums_.begin(), sums_.end(), [](const Sum& each) { return !each.busy; });
+  if (sum == sums_.end()) sum = sums_.emplace(sums_.end());
+  sum->values = values.reshape({values.count()});
+  sum->back = back;
+  sum->busy = true;
+  const TensorView mine = piece(sum->values, rank());
+  const std::size_t bytes = mine.bytes() * static_cast<std::size_t>(size() - 1);
+  if (sum->others.bytes() < bytes) {
+    context_.synchronize();  // the smaller one may still be read
+    sum->others =
+        Buffer(DType::kF32, {ceil_div(static_cast<std::int64_t>(bytes), 4)}, context_.device());
+  }
+  sends_.clear();
+  receives_.clear();
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank()) continue;
+    sends_.push_back(message(other, piece(sum->values, other)));
+    receives_.push_back(message(other, of_other(*sum, other)));
+  }
+  sum->scatter = inner_->start_exchange(sends_, receives_);
+  return Pending([this, at = &*sum] { finish(*at); });
+}
+
+void RankOrderChannel::finish(Sum& sum) {
+  sum.scatter.wait();
+  const TensorView mine = piece(sum.values, rank());
+  const auto source = [&](int from) { return from == rank() ? mine : of_other(sum, from); };
+  if (mine.dtype == DType::kF32) {
+    const TensorView first = source(0);
+    for (int from = 1; from < size(); ++from) accumulate(context_, first, source(from));
+    if (rank() != 0) copy_bytes(context_, mine.data, first.data, mine.bytes());
+  } else {
+    if (sum.wide.bytes() < mine.bytes() * 2) {
+      context_.synchronize();
+      sum.wide = Buffer(DType::kF32, mine.shape, context_.device());
+    }
+    const TensorView wide(sum.wide.view().data, DType::kF32, mine.shape);
+    cast(context_, wide, source(0));
+    for (int from = 1; from < size(); ++from) accumulate(context_, wide, source(from));
+    cast(context_, mine, wide);
+  }
+  if (sum.back == Back::kYes) {
+    sends_.clear();
+    receives_.clear();
+    for (int other = 0; other < size(); ++other) {
+      if (other == rank()) continue;
+      sends_.push_back(message(other, mine));
+      receives_.push_back(message(other, piece(sum.values, other)));
+    }
+    inner_->start_exchange(sends_, receives_).wait();
+  }
+  sum.busy = false;
+}
+
+}  // namespace trireme
