@@ -145,8 +145,9 @@ void require_device_memory(const Launch& launch, Device device, const RankMemory
     const bool others = total - free > total / 16;
     throw EnvironmentError(
         "GPU {} of {} ({}) has {} of its {} free, the run needs {} there: parameters {}, gradients "
-        "{}, optimizer {}, activations {}, buffers {}. Use a smaller batch.micro or "
-        "data.sequence_length (activations), a smaller model, or a GPU with more memory{}",
+        "{}, optimizer {}, activations {}, buffers {}. Less for activations: a smaller batch.micro "
+        "or data.sequence_length, or parallel.recompute; less for the others: parallel.zero_stage, "
+        "or parallel.tensor over more GPUs{}",
         device.index, launch.host_name(), gpu::info(device.index).name, format_bytes(free),
         format_bytes(total), format_bytes(needed.total()), format_bytes(needed.parameters),
         format_bytes(needed.gradients), format_bytes(needed.optimizer),
