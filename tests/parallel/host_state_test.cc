@@ -51,6 +51,39 @@ TEST(HostState, brings_tensors_and_gives_them_back) {
   EXPECT_EQ(model.read(model.store.value(1)), (std::vector<float>{1, 1, 1, 1, 1, 1, 8}));
 }
 
+/// The last two of three columns, as a part that the tensor axis cuts would lie.
+TEST(HostState, a_part_of_wider_rows_stands_contiguous_and_goes_back_between_its_neighbours) {
+  Model model;
+  const TensorView whole = model.store.value(0);
+  const std::vector<float> before = model.read(whole);
+  StateTensor part;
+  part.name = "parameters/a";
+  part.global_shape = {5, 7};
+  part.box = {{0, 3}, {5, 2}};
+  part.data = whole.data + sizeof(float);
+  part.row_stride = 3;
+  ASSERT_FALSE(part.contiguous());
+  State state;
+  state.tensors.push_back(part);
+  HostState host(model.context, std::move(state));
+  host.fetch();
+  const StateTensor& copy = host.state().tensors[0];
+  EXPECT_TRUE(copy.contiguous());
+  EXPECT_NE(copy.data, part.data);
+  for (std::size_t row = 0; row < 5; ++row) {
+    for (std::size_t column = 0; column < 2; ++column)
+      EXPECT_EQ(floats(copy)[2 * row + column], before[3 * row + 1 + column]);
+  }
+  for (int i = 0; i < 10; ++i) floats(copy)[i] = static_cast<float>(100 + i);
+  host.store();
+  std::vector<float> expected = before;
+  for (std::size_t row = 0; row < 5; ++row) {
+    for (std::size_t column = 0; column < 2; ++column)
+      expected[3 * row + 1 + column] = static_cast<float>(100 + 2 * row + column);
+  }
+  EXPECT_EQ(model.read(whole), expected);
+}
+
 /// Weights from elsewhere: their reader sees the parameters alone, in an order of its own.
 TEST(HostState, a_caller_may_take_tensors_out_and_move_them) {
   Model model;

@@ -1,0 +1,156 @@
+#include "parallel/cut.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace trireme {
+namespace {
+
+TensorCut cut_of(int dim, std::vector<CutSection> sections) {
+  TensorCut cut;
+  cut.dim = dim;
+  cut.sections = std::move(sections);
+  return cut;
+}
+
+TEST(Cut, units_stay_whole_and_the_first_places_take_the_rest) {
+  const TensorCut cut = cut_of(0, {{7, 7}});
+  EXPECT_EQ(local_shape({7, 3}, cut, {3, 0}), (Shape{3, 3}));
+  EXPECT_EQ(local_shape({7, 3}, cut, {3, 2}), (Shape{2, 3}));
+  const auto parts = local_parts({7, 3}, cut, {3, 1});
+  ASSERT_EQ(parts.size(), 1U);
+  EXPECT_EQ(parts[0].box, (Box{{3, 0}, {2, 3}}));
+  EXPECT_EQ(parts[0].at, (Shape{0, 0}));
+  // Heads of four rows.
+  EXPECT_EQ(local_shape({12, 3}, cut_of(0, {{12, 3}}), {3, 1}), (Shape{4, 3}));
+}
+
+TEST(Cut, sections_of_a_matrix_are_dealt_out_each_by_itself) {
+  // q of 4 heads, k and v of 2, two columns a head.
+  const TensorCut cut = cut_of(1, {{8, 4}, {4, 2}, {4, 2}});
+  const auto parts = local_parts({5, 16}, cut, {2, 1});
+  ASSERT_EQ(parts.size(), 3U);
+  EXPECT_EQ(parts[0].box, (Box{{0, 4}, {5, 4}}));
+  EXPECT_EQ(parts[1].box, (Box{{0, 10}, {5, 2}}));
+  EXPECT_EQ(parts[2].box, (Box{{0, 14}, {5, 2}}));
+  EXPECT_EQ(parts[1].at, (Shape{0, 4}));
+  EXPECT_EQ(parts[2].at, (Shape{0, 6}));
+  EXPECT_EQ(local_shape({5, 16}, cut, {2, 1}), (Shape{5, 8}));
+}
+
+TEST(Cut, units_fewer_than_places_are_held_by_neighbours) {
+  const TensorCut cut = cut_of(0, {{6, 2}});
+  EXPECT_EQ(cut.copies(4), 2);
+  for (int place = 0; place < 4; ++place) {
+    const auto parts = local_parts({6, 5}, cut, {4, place});
+    ASSERT_EQ(parts.size(), 1U);
+    EXPECT_EQ(parts[0].box, (Box{{place < 2 ? 0 : 3, 0}, {3, 5}}));
+  }
+  EXPECT_EQ(TensorCut{}.copies(4), 4);
+  EXPECT_EQ(cut_of(0, {{6, 6}}).copies(4), 1);
+}
+
+TEST(Cut, what_cannot_be_cut_is_refused) {
+  EXPECT_THROW((void)cut_of(0, {{6, 2}}).copies(3), InternalError);
+  EXPECT_THROW((void)cut_of(0, {{8, 4}, {4, 2}}).copies(4), InternalError);
+  EXPECT_THROW((void)local_parts({7, 2}, cut_of(0, {{6, 2}}), {2, 0}), InternalError);
+  EXPECT_THROW((void)local_shape({7, 2}, cut_of(0, {{7, 2}}), {2, 0}), InternalError);
+}
+
+TEST(Cut, rows_of_parts_count_from_their_first_row) {
+  // Two parts below each other: local rows 0..3 and 4..5.
+  const auto parts = local_parts({12, 2}, cut_of(0, {{8, 4}, {4, 2}}), {2, 1});
+  const auto rows = rows_of_parts(parts, {3, 2});
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[0].box, (Box{{7, 0}, {1, 2}}));
+  EXPECT_EQ(rows[0].at, (Shape{0, 0}));
+  EXPECT_EQ(rows[1].box, (Box{{10, 0}, {1, 2}}));
+  EXPECT_EQ(rows[1].at, (Shape{1, 0}));
+  EXPECT_TRUE(rows_of_parts(parts, {2, 0}).empty());
+}
+
+/// A cut that some parameter might have, and the extents of both axes.
+struct Drawn {
+  Shape shape;
+  TensorCut cut;
+  int places = 1, shards = 1;
+
+  explicit Drawn(std::mt19937& random) {
+    const auto between = [&](int from, int to) {
+      return std::uniform_int_distribution<int>(from, to)(random);
+    };
+    places = between(1, 9);
+    shards = between(1, 9);
+    const bool matrix = between(0, 3) > 0;
+    shape = matrix ? Shape{between(1, 12), between(1, 12)} : Shape{between(1, 40)};
+    if (between(0, 4) == 0) return;
+    cut.dim = matrix ? between(0, 1) : 0;
+    // Fewer units than places in every section, or in none.
+    std::vector<int> divisors;
+    for (int i = 1; i < places; ++i) {
+      if (places % i == 0) divisors.push_back(i);
+    }
+    const bool few = !divisors.empty() && between(0, 1) == 0;
+    const int units =
+        few ? divisors[static_cast<std::size_t>(between(0, static_cast<int>(divisors.size()) - 1))]
+            : 0;
+    std::int64_t size = 0;
+    for (int sections = between(1, 3); sections > 0; --sections) {
+      const int own = few ? units : places + between(0, 5);
+      cut.sections.push_back({std::int64_t{own} * between(1, 3), own});
+      size += cut.sections.back().size;
+    }
+    shape.set(cut.dim, size);
+  }
+};
+
+/// Calls f(global, local) with the row-major index of every element of a part.
+template <class F>
+void for_each_element(const CutPart& part, const Shape& global, const Shape& local, const F& f) {
+  const bool matrix = global.rank() == 2;
+  const std::int64_t columns = matrix ? part.box.shape[1] : 1;
+  for (std::int64_t row = 0; row < part.box.shape[0]; ++row) {
+    for (std::int64_t column = 0; column < columns; ++column) {
+      const auto at = [&](const Shape& origin, const Shape& shape) {
+        return matrix ? (origin[0] + row) * shape[1] + origin[1] + column : origin[0] + row;
+      };
+      f(at(part.box.offset, global), at(part.at, local));
+    }
+  }
+}
+
+TEST(Cut, every_element_is_owned_as_often_as_the_cut_has_copies) {
+  std::mt19937 random(6);
+  for (int i = 0; i < 500; ++i) {
+    const Drawn drawn(random);
+    std::vector<int> owners(static_cast<std::size_t>(drawn.shape.count()));
+    for (int place = 0; place < drawn.places; ++place) {
+      const AxisPlace tensor{drawn.places, place};
+      const Shape local = local_shape(drawn.shape, drawn.cut, tensor);
+      const auto parts = local_parts(drawn.shape, drawn.cut, tensor);
+      std::int64_t rows_before = 0;
+      for (int shard = 0; shard < drawn.shards; ++shard) {
+        const Piece rows = owned_rows(local, {drawn.shards, shard});
+        ASSERT_EQ(rows.begin, rows_before);
+        rows_before += rows.size;
+        Shape owned = local;
+        owned.set(0, rows.size);
+        std::vector<int> filled(static_cast<std::size_t>(owned.count()));
+        for (const CutPart& part : rows_of_parts(parts, rows)) {
+          for_each_element(part, drawn.shape, owned, [&](std::int64_t global, std::int64_t at) {
+            ++owners.at(static_cast<std::size_t>(global));
+            ++filled.at(static_cast<std::size_t>(at));
+          });
+        }
+        ASSERT_EQ(filled, std::vector<int>(filled.size(), 1)) << "case " << i;
+      }
+      ASSERT_EQ(rows_before, local[0]);
+    }
+    ASSERT_EQ(owners, std::vector<int>(owners.size(), drawn.cut.copies(drawn.places)))
+        << "case " << i;
+  }
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,127 @@
+#include "parallel/store_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace trireme {
+namespace {
+
+/// Block 0: an embedding; block 1: a fused pair and a vector; block 2: a vector.
+std::vector<ParamMeta> some_params() {
+  std::vector<ParamMeta> params(5);
+  const auto declare = [&](std::size_t i, const char* name, Shape shape, int block) {
+    params[i].name = name;
+    params[i].shape = shape;
+    params[i].block = block;
+  };
+  declare(0, "embed", {7, 6}, 0);
+  declare(1, "q", {8, 6}, 1);
+  declare(2, "k", {4, 6}, 1);
+  params[2].fuse = Fuse::kWithPrevious;
+  declare(3, "norm", {6}, 1);
+  declare(4, "bias", {9}, 2);
+  params[0].cut.sections = {{7, 7}};
+  params[1].cut.sections = {{8, 4}};
+  params[2].cut.sections = {{4, 2}};
+  return params;
+}
+
+StorePlace place_of(int stage, AxisPlace shard, AxisPlace tensor = {}) {
+  StorePlace place;
+  place.tensor = tensor;
+  place.zero_stage = stage;
+  place.shard = shard;
+  return place;
+}
+
+TEST(StoreLayout, groups_begin_on_a_line_and_fused_ranges_are_together) {
+  const StoreLayout layout(some_params(), place_of(0, {}));
+  EXPECT_EQ(layout.local_offset(0), 0);
+  EXPECT_EQ(layout.local_offset(1), 48);
+  EXPECT_EQ(layout.local_offset(2), 48 + 48);  // directly behind q
+  EXPECT_EQ(layout.local_offset(3), 128);      // 120 rounded up to 16
+  EXPECT_EQ(layout.local_offset(4), 144);
+  EXPECT_EQ(layout.local_size(), 160);
+  EXPECT_EQ(layout.local_block(1).begin, 48);
+  EXPECT_EQ(layout.local_block(1).size, 96);
+  EXPECT_EQ(layout.largest_block([](int block) { return block != 1; }), 48);
+  EXPECT_EQ(layout.largest_block([](int) { return true; }), 96);
+}
+
+TEST(StoreLayout, shards_take_the_room_of_the_largest_at_the_same_place_for_all) {
+  // 7 rows of 6 over 3: 3, 2, 2 rows; 8 rows: 3, 3, 2; 4 rows: 2, 1, 1; 6: 2 each; 9: 3 each.
+  const std::vector<std::int64_t> offsets = {0, 32, 64, 80, 96};
+  for (int owner = 0; owner < 3; ++owner) {
+    const StoreLayout layout(some_params(), place_of(1, {3, owner}));
+    for (ParamIndex i = 0; i < 5; ++i)
+      EXPECT_EQ(layout.shard_offset(i), offsets[static_cast<std::size_t>(i)]);
+    EXPECT_EQ(layout.shard_size(), 112);
+    EXPECT_EQ(layout.owned_shape(0), (Shape{owner == 0 ? 3 : 2, 6}));
+    EXPECT_EQ(layout.shard_block(1).begin, 32);
+    EXPECT_EQ(layout.shard_block(1).size, 64);
+  }
+}
+
+TEST(StoreLayout, shards_without_zero_and_blocks_out_of_order_are_refused) {
+  EXPECT_THROW(StoreLayout(some_params(), place_of(0, {2, 0})), InternalError);
+  std::vector<ParamMeta> params = some_params();
+  params[4].block = 0;
+  EXPECT_THROW(StoreLayout(params, place_of(0, {})), InternalError);
+}
+
+/// With more owners than rows some own nothing.
+TEST(StoreLayout, runs_bring_every_element_of_a_block_to_one_owner_whatever_the_parts) {
+  for (const AxisPlace tensor : {AxisPlace{1, 0}, AxisPlace{2, 1}}) {
+    for (const int shards : {1, 2, 3, 5, 11}) {
+      const StoreLayout layout(some_params(), place_of(3, {shards, 0}, tensor));
+      for (int block = 0; block < layout.block_count(); ++block) {
+        const std::int64_t size = layout.shard_block(block).size;
+        std::vector<int> local(static_cast<std::size_t>(layout.local_block(block).size));
+        for (const std::int64_t part : {size, std::int64_t{16}, std::int64_t{7}}) {
+          std::fill(local.begin(), local.end(), 0);
+          for (int owner = 0; owner < shards; ++owner) {
+            std::int64_t shard_end = 0;
+            for (std::int64_t begin = 0; begin < size; begin += part) {
+              const Piece piece{begin, std::min(part, size - begin)};
+              layout.for_each_run(block, owner, piece,
+                                  [&](std::int64_t at, std::int64_t shard, std::int64_t count) {
+                                    ASSERT_GE(shard, std::max(shard_end, begin));
+                                    shard_end = shard + count;
+                                    ASSERT_LE(shard_end, begin + piece.size);
+                                    for (std::int64_t i = 0; i < count; ++i)
+                                      ++local.at(static_cast<std::size_t>(at + i));
+                                  });
+            }
+          }
+          // Every element of a parameter once, the gaps between groups never.
+          std::vector<int> expected(local.size());
+          const ParamRange range = layout.block_params(block);
+          for (ParamIndex i = range.first; i <= range.last; ++i) {
+            const auto begin =
+                expected.begin() + static_cast<std::ptrdiff_t>(layout.local_offset(i) -
+                                                               layout.local_block(block).begin);
+            std::fill_n(begin, layout.local_shape(i).count(), 1);
+          }
+          ASSERT_EQ(local, expected)
+              << "block " << block << ", " << shards << " shards of " << part;
+        }
+      }
+    }
+  }
+}
+
+TEST(StoreLayout, an_owner_reads_its_rows_where_both_layouts_say) {
+  const StoreLayout layout(some_params(), place_of(2, {3, 1}));
+  // Row 3 of the embedding is the first of owner 1.
+  std::vector<std::int64_t> runs;
+  layout.for_each_run(0, 1, {0, layout.shard_block(0).size},
+                      [&](std::int64_t local, std::int64_t shard, std::int64_t count) {
+                        runs.insert(runs.end(), {local, shard, count});
+                      });
+  EXPECT_EQ(runs, (std::vector<std::int64_t>{18, 0, 12}));
+  EXPECT_EQ(layout.owned(0).begin, 3);
+}
+
+}  // namespace
+}  // namespace trireme

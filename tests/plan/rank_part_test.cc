@@ -1,0 +1,172 @@
+#include "plan/rank_part.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "config/model_parse.h"
+#include "model/param_table.h"
+#include "parallel/param_store.h"
+
+namespace trireme {
+namespace {
+
+ModelConfig model_of(const char* text) {
+  std::vector<Problem> problems;
+  std::vector<std::string> notes;
+  ModelConfig model = read_model(parse_json(text, "model"), problems, notes);
+  EXPECT_TRUE(problems.empty()) << format_problems(problems);
+  return model;
+}
+
+const char* const kModels[] = {
+    R"({"model_type":"llama","hidden_size":16,"num_attention_heads":4,"num_key_value_heads":2,
+        "num_hidden_layers":2,"intermediate_size":20,"vocab_size":61})",
+    R"({"model_type":"gpt2","n_embd":8,"n_head":4,"n_layer":1,"n_positions":13,"vocab_size":31})",
+    R"({"model_type":"qwen3","hidden_size":10,"head_dim":4,"num_attention_heads":4,
+        "num_key_value_heads":1,"num_hidden_layers":1,"intermediate_size":12,"vocab_size":29,
+        "tie_word_embeddings":true})"};
+
+RunConfig::Parallel parallel_of(std::int64_t stage, std::optional<std::int64_t> group = {}) {
+  RunConfig::Parallel parallel;
+  parallel.zero_stage = stage;
+  parallel.zero_group = group;
+  return parallel;
+}
+
+TEST(RankPart, shards_are_over_data_and_context_with_neighbours_in_one_group) {
+  const MeshShape mesh({1, 3, 2, 2});
+  const RunConfig::Parallel all = parallel_of(1), pairs = parallel_of(1, 2);
+  EXPECT_EQ(shard_ranks(all, mesh, StagePurpose::kTraining), 6);
+  EXPECT_EQ(shard_ranks(pairs, mesh, StagePurpose::kTraining), 2);
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    const int peer = rank / 2;  // tensor is innermost
+    const RankPart whole = part_of_rank(all, mesh, rank, StagePurpose::kTraining);
+    EXPECT_EQ(whole.store.shard, (AxisPlace{6, peer}));
+    EXPECT_EQ(whole.store.copy, (AxisPlace{1, 0}));
+    EXPECT_EQ(whole.store.tensor, (AxisPlace{2, rank % 2}));
+    EXPECT_EQ(whole.cut.context, (AxisPlace{2, peer % 2}));
+    const RankPart hybrid = part_of_rank(pairs, mesh, rank, StagePurpose::kTraining);
+    EXPECT_EQ(hybrid.store.shard, (AxisPlace{2, peer % 2}));
+    EXPECT_EQ(hybrid.store.copy, (AxisPlace{3, peer / 2}));
+  }
+}
+
+TEST(RankPart, without_zero_all_peers_are_copies) {
+  const MeshShape mesh({1, 3, 2, 1});
+  const RankPart part = part_of_rank(parallel_of(0), mesh, 4, StagePurpose::kTraining);
+  EXPECT_EQ(part.store.zero_stage, 0);
+  EXPECT_EQ(part.store.shard, (AxisPlace{1, 0}));
+  EXPECT_EQ(part.store.copy, (AxisPlace{6, 4}));
+}
+
+TEST(RankPart, evaluation_has_shards_of_weights_alone) {
+  const MeshShape mesh({1, 4, 1, 1});
+  for (const std::int64_t stage : {1, 2}) {
+    const RankPart part = part_of_rank(parallel_of(stage), mesh, 1, StagePurpose::kEvaluation);
+    EXPECT_EQ(part.store.zero_stage, 0);
+    EXPECT_EQ(part.store.copy, (AxisPlace{4, 1}));
+  }
+  const RankPart part = part_of_rank(parallel_of(3), mesh, 1, StagePurpose::kEvaluation);
+  EXPECT_EQ(part.store.zero_stage, 3);
+  EXPECT_EQ(part.store.shard, (AxisPlace{4, 1}));
+}
+
+TEST(RankPart, sequence_parallelism_is_on_where_there_is_a_tensor_axis_to_cut_tokens) {
+  RunConfig::Parallel parallel;
+  const auto on = [&](int tensor) {
+    return part_of_rank(parallel, MeshShape({1, 1, 1, tensor}), 0, StagePurpose::kTraining)
+        .cut.sequence_parallel;
+  };
+  EXPECT_TRUE(on(2));
+  EXPECT_FALSE(on(1));
+  parallel.sequence_parallel = false;
+  EXPECT_FALSE(on(2));
+  parallel.sequence_parallel = true;
+  EXPECT_FALSE(on(1));
+}
+
+struct Mesh {
+  int data, context, tensor;
+  std::int64_t zero_stage;
+  std::optional<std::int64_t> zero_group;
+};
+
+/// Elements of a box, row-major, of a tensor of one or two dims.
+template <class F>
+void for_each_element(const Box& box, const Shape& global, const F& f) {
+  const bool matrix = global.rank() == 2;
+  for (std::int64_t row = 0; row < box.shape[0]; ++row) {
+    for (std::int64_t column = 0; column < (matrix ? box.shape[1] : 1); ++column) {
+      f(matrix ? (box.offset[0] + row) * global[1] + box.offset[1] + column : box.offset[0] + row);
+    }
+  }
+}
+
+/// What the ranks of a mesh hold, together: each element as often as `replicas` says, by copies
+/// that are numbered through.
+TEST(RankPart, ranks_own_every_element_of_every_parameter_in_numbered_copies) {
+  const Mesh meshes[] = {{1, 1, 1, 0, {}}, {4, 1, 1, 0, {}}, {1, 1, 4, 0, {}}, {3, 1, 2, 1, {}},
+                         {2, 2, 2, 2, {}}, {5, 1, 1, 3, {}}, {2, 2, 1, 3, 2},  {4, 1, 4, 3, 2},
+                         {1, 2, 4, 1, 1},  {7, 1, 2, 2, 1}};
+  for (const char* text : kModels) {
+    const ModelParams params = declare_params(model_of(text));
+    for (const Mesh& extents : meshes) {
+      const MeshShape mesh({1, extents.data, extents.context, extents.tensor});
+      std::map<std::string, std::vector<std::set<int>>> holders;
+      std::map<std::string, std::vector<int>> promised;
+      for (int rank = 0; rank < mesh.size(); ++rank) {
+        const RankPart part = part_of_rank(parallel_of(extents.zero_stage, extents.zero_group),
+                                           mesh, rank, StagePurpose::kTraining);
+        const ParamStore store(params.metas, DType::kF32, StorePurpose::kTraining, {}, part.store);
+        for (const StateTensor& tensor : store.state().tensors) {
+          const auto count = static_cast<std::size_t>(tensor.global_shape.count());
+          auto& held = holders[tensor.name];
+          auto& copies = promised[tensor.name];
+          held.resize(count);
+          copies.resize(count, tensor.replicas);
+          for_each_element(tensor.box, tensor.global_shape, [&](std::int64_t i) {
+            const auto at = static_cast<std::size_t>(i);
+            ASSERT_TRUE(held.at(at).insert(tensor.replica).second)
+                << tensor.name << " element " << i << ": two of replica " << tensor.replica;
+            ASSERT_EQ(copies[at], tensor.replicas);
+          });
+        }
+      }
+      ASSERT_EQ(holders.size(), 3 * params.metas.size());
+      for (const auto& [name, held] : holders) {
+        for (std::size_t i = 0; i < held.size(); ++i) {
+          const int copies = promised[name][i];
+          ASSERT_EQ(static_cast<int>(held[i].size()), copies) << name << " on " << mesh.text();
+          ASSERT_EQ(*held[i].rbegin(), copies - 1) << name << " on " << mesh.text();
+        }
+      }
+    }
+  }
+}
+
+/// counted_gradient: each element of the model enters the norm once.
+TEST(RankPart, one_of_the_holders_of_an_element_counts_it) {
+  for (const char* text : kModels) {
+    const ModelParams params = declare_params(model_of(text));
+    for (const Mesh& extents :
+         {Mesh{3, 1, 2, 0, {}}, Mesh{2, 2, 4, 1, {}}, Mesh{4, 1, 2, 2, 2}, Mesh{3, 1, 4, 3, {}}}) {
+      const MeshShape mesh({1, extents.data, extents.context, extents.tensor});
+      std::vector<std::int64_t> counted(params.metas.size());
+      for (int rank = 0; rank < mesh.size(); ++rank) {
+        const RankPart part = part_of_rank(parallel_of(extents.zero_stage, extents.zero_group),
+                                           mesh, rank, StagePurpose::kTraining);
+        const ParamStore store(params.metas, DType::kF32, StorePurpose::kTraining, {}, part.store);
+        for (std::size_t i = 0; i < counted.size(); ++i)
+          counted[i] += store.counted_gradient(static_cast<ParamIndex>(i)).count();
+      }
+      for (std::size_t i = 0; i < counted.size(); ++i)
+        EXPECT_EQ(counted[i], params.metas[i].shape.count())
+            << params.metas[i].name << " on " << mesh.text();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme
