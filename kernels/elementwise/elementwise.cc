@@ -57,11 +57,13 @@ void accumulate(Context& context, TensorView destination, ConstTensorView source
                     {0, bytes_of(destination, destination, source)});
   const ArgumentChecker check("accumulate");
   check.floating("source", source.dtype);
-  check.tensor("destination", destination, DType::kF32, destination.shape);
+  const bool rounded = destination.dtype == DType::kBF16 && source.dtype == DType::kBF16;
+  check.tensor("destination", destination, rounded ? DType::kBF16 : DType::kF32,
+               destination.shape);
   check.tensor("source", source, source.dtype, destination.shape);
   check.same_or_disjoint("destination", destination, "source", source);
-  table(context).accumulate(
-      {context.exec(), destination.as<float>(), source.data, destination.count(), source.dtype});
+  table(context).accumulate({context.exec(), destination.data, source.data, destination.count(),
+                             destination.dtype, source.dtype});
 }
 
 void column_sum(Context& context, TensorView sum_N, ConstTensorView x_TN) {

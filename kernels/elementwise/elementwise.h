@@ -16,7 +16,7 @@ void copy_heads(Context& context, HeadsView destination, ConstHeadsView source);
 /// All bytes zero.
 void clear(Context& context, TensorView destination);
 
-/// destination += source, f32 += f32|bf16.
+/// destination += source: f32 += f32|bf16, or bf16 += bf16 (added in f32, rounded once).
 void accumulate(Context& context, TensorView destination, ConstTensorView source);
 
 /// sum[n] += sum_t x[t,n]: the gradient of a bias.   sum [N] f32;  x [T, N] f32|bf16

@@ -54,20 +54,22 @@ void clear(const ClearArgs& args) {
                   });
 }
 
-template <class T>
+template <class Sum, class T>
 void accumulate_elements(const AccumulateArgs& args) {
+  Sum* destination = static_cast<Sum*>(args.destination);
   const T* source = static_cast<const T*>(args.source);
   parallel_ranges(args.exec, args.count, 1, [&](std::int64_t begin, std::int64_t end) {
     for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
-      (F32::load(args.destination + i, lanes) + F32::load(source + i, lanes))
-          .store(args.destination + i, lanes);
+      (F32::load(destination + i, lanes) + F32::load(source + i, lanes))
+          .store(destination + i, lanes);
     });
   });
 }
 
 void accumulate(const AccumulateArgs& args) {
-  if (args.source_type == DType::kF32) return accumulate_elements<float>(args);
-  accumulate_elements<BFloat16>(args);
+  if (args.source_type == DType::kF32) return accumulate_elements<float, float>(args);
+  if (args.destination_type == DType::kF32) return accumulate_elements<float, BFloat16>(args);
+  accumulate_elements<BFloat16, BFloat16>(args);
 }
 
 constexpr std::int64_t kTokensPerBlock = 64;

@@ -21,25 +21,26 @@ __global__ void __launch_bounds__(kTurnThreads)
       });
 }
 
-template <class T, int kWidth>
+template <class Sum, class T, int kWidth>
 struct Summands {
-  Vector<float, kWidth> sum;
+  Vector<Sum, kWidth> sum;
   Vector<T, kWidth> more;
 };
 
-template <int kWidth, class T>
+template <int kWidth, class Sum, class T>
 __global__ void __launch_bounds__(kTurnThreads)
-    accumulate_kernel(float* destination, const T* source, std::int64_t items) {
+    accumulate_kernel(Sum* destination, const T* source, std::int64_t items) {
   for_each_item<kTurns>(
       items,
       [&](std::int64_t i) {
-        return Summands<T, kWidth>{load<kWidth>(destination + i * kWidth),
+        return Summands<Sum, T, kWidth>{load<kWidth>(destination + i * kWidth),
                                    load<kWidth>(source + i * kWidth)};
       },
-      [&](std::int64_t i, const Summands<T, kWidth>& in) {
-        Vector<float, kWidth> sum = in.sum;
+      [&](std::int64_t i, const Summands<Sum, T, kWidth>& in) {
+        Vector<Sum, kWidth> sum;
 #pragma unroll
-        for (int k = 0; k < kWidth; ++k) sum.at[k] += to_float(in.more.at[k]);
+        for (int k = 0; k < kWidth; ++k)
+          sum.at[k] = from_float<Sum>(to_float(in.sum.at[k]) + to_float(in.more.at[k]));
         store(destination + i * kWidth, sum);
       });
 }
@@ -78,16 +79,23 @@ void clear(const ClearArgs& args) {
   check_call("clear", cudaMemsetAsync(args.destination, 0, args.bytes, stream_of(args.exec)));
 }
 
+template <class Sum, class T>
+void accumulate_elements(const AccumulateArgs& args) {
+  auto* destination = static_cast<Sum*>(args.destination);
+  const auto* source = static_cast<const T*>(args.source);
+  for_vectors_and_rest<kVector>(args.count, aligned_to_16(destination, source),
+                                [&](auto width, std::int64_t first, std::int64_t items) {
+                                  launch(accumulate_kernel<decltype(width)::value, Sum, T>,
+                                         config_of_turns(args.exec, kTurns, items, "accumulate"),
+                                         destination + first, source + first, items);
+                                });
+}
+
 void accumulate(const AccumulateArgs& args) {
   for_type(args.source_type, [&](auto type) {
     using T = decltype(type);
-    const auto* source = static_cast<const T*>(args.source);
-    for_vectors_and_rest<kVector>(args.count, aligned_to_16(args.destination, source),
-                                  [&](auto width, std::int64_t first, std::int64_t items) {
-                                    launch(accumulate_kernel<decltype(width)::value, T>,
-                                           config_of_turns(args.exec, kTurns, items, "accumulate"),
-                                           args.destination + first, source + first, items);
-                                  });
+    if (args.destination_type == DType::kF32) return accumulate_elements<float, T>(args);
+    accumulate_elements<T, T>(args);
   });
 }
 

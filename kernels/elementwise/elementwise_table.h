@@ -32,10 +32,10 @@ struct ClearArgs {
 
 struct AccumulateArgs {
   Exec exec;
-  float* destination;
+  void* destination;
   const void* source;
   std::int64_t count;
-  DType source_type;
+  DType destination_type, source_type;
 };
 
 struct ColumnSumArgs {

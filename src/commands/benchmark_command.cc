@@ -120,7 +120,7 @@ int run(Launch& launch, const Options& options) {
     result.rates.add(rates);
   }
   result.model = fmt::format("{}, {} parameters", name_of(config.model.family),
-                             format_count(static_cast<double>(runtime.store.element_count())));
+                             format_count(static_cast<double>(count_parameters(runtime.model).total)));
   result.cpu = gpu ? device_text(runtime.context.device()) : cpu_model_name();
   result.isa = name_of(runtime.context.isa());
   result.compute = runtime.store.compute();

@@ -219,6 +219,37 @@ BlockActivations joined(const BlockActivations& own, const BlockActivations& sha
   return acts;
 }
 
+NormGradients lay_out_norm_gradients(ArenaCursor& arena, const ModelConfig& config,
+                                     std::int64_t size) {
+  NormGradients gradients;
+  gradients.weight = arena.take(DType::kF32, {size});
+  if (config.norm == NormKind::kLayer) gradients.bias = arena.take(DType::kF32, {size});
+  return gradients;
+}
+
+BlockNormGradients lay_out_block_norm_gradients(ArenaCursor& arena, const ModelConfig& config) {
+  BlockNormGradients gradients;
+  gradients.attention = lay_out_norm_gradients(arena, config, config.hidden);
+  gradients.mlp = lay_out_norm_gradients(arena, config, config.hidden);
+  if (!config.qk_norm) return gradients;
+  gradients.q.weight = arena.take(DType::kF32, {config.head_dim});
+  gradients.k.weight = arena.take(DType::kF32, {config.head_dim});
+  return gradients;
+}
+
+NormGradients norm_gradients(Context& context, const ParamStore& store, const NormParams& params,
+                             const NormGradients& kept) {
+  if (kept.weight.given()) {
+    clear(context, kept.weight);
+    if (kept.bias.given()) clear(context, kept.bias);
+    return kept;
+  }
+  NormGradients gradients;
+  if (params.weight != kNoParam) gradients.weight = store.gradient(params.weight);
+  if (params.bias != kNoParam) gradients.bias = store.gradient(params.bias);
+  return gradients;
+}
+
 BlockGradients lay_out_gradients(ArenaCursor& arena, const BlockShape& shape) {
   const ModelConfig& config = shape.config;
   const auto wide = [&](std::int64_t columns) {
@@ -353,11 +384,13 @@ void attend_backward(const BlockPass& pass, const BlockWeights& weights,
   if (config.position == PositionKind::kRope) {
     const QkvHeads<std::byte> gradient = split_heads(gradients.dqkv_TX, config);
     const QkvHeads<std::byte> raw = split_heads(acts.qkv_TX, config);
-    const auto dweight = [&](const NormParams& norm) {
-      return norm.weight == kNoParam ? TensorView() : store.gradient(norm.weight);
+    const auto dweight = [&](const NormParams& norm, const NormGradients& kept) {
+      return norm_gradients(context, store, norm, kept).weight;
     };
-    rotate_back(pass, gradient.q, raw.q, weights.q_norm, acts.rstd_q_TH, dweight(params.q_norm));
-    rotate_back(pass, gradient.k, raw.k, weights.k_norm, acts.rstd_k_TH, dweight(params.k_norm));
+    rotate_back(pass, gradient.q, raw.q, weights.q_norm, acts.rstd_q_TH,
+                dweight(params.q_norm, gradients.norms.q));
+    rotate_back(pass, gradient.k, raw.k, weights.k_norm, acts.rstd_k_TH,
+                dweight(params.k_norm, gradients.norms.k));
   }
 }
 
@@ -368,8 +401,11 @@ void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
                           const BlockBackwardScratch& scratch, const ParamStore& store,
                           const BlockParams& params, TensorView ds1_TC) {
   Context& context = pass.context;
-  const auto gradient = [&](ParamIndex index) {
-    return index == kNoParam ? TensorView() : store.gradient(index);
+  const auto take_gradients = [&](NormBackward& args, const NormParams& of,
+                                  const NormGradients& kept) {
+    const NormGradients sums = norm_gradients(context, store, of, kept);
+    args.dweight_C = sums.weight;
+    args.dbias_C = sums.bias;
   };
 
   const TensorAxis& tensor = pass.tensor;
@@ -387,8 +423,7 @@ void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
   norm.op = norm_op(pass.config);
   norm.dx_TC = ds2_SC;
   norm.y_TC = n2_SC;
-  norm.dweight_C = gradient(params.mlp_norm.weight);
-  norm.dbias_C = gradient(params.mlp_norm.bias);
+  take_gradients(norm, params.mlp_norm, gradients.norms.mlp);
   norm.dy_TC = n2_SC;
   norm.dresidual_TC = tensor.stream_rows(gradients.dy_TC);
   norm.s_TC = acts.s2_TC;
@@ -405,8 +440,7 @@ void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
   tensor.to_stream(gradients.n1_TC);
   norm.dx_TC = tensor.stream_rows(ds1_TC);
   norm.y_TC = n1_SC;
-  norm.dweight_C = gradient(params.attention_norm.weight);
-  norm.dbias_C = gradient(params.attention_norm.bias);
+  take_gradients(norm, params.attention_norm, gradients.norms.attention);
   norm.dy_TC = n1_SC;
   norm.dresidual_TC = ds2_SC;
   norm.s_TC = acts.s1_TC;
@@ -424,6 +458,15 @@ void block_backward_weight(const BlockPass& pass, const BlockActivations& acts,
     linear_backward_weight(pass.context, gradients_of(store, linear, pass.config), dy, x,
                            accumulate);
   };
+  const auto add_kept = [&](const NormParams& norm, const NormGradients& kept) {
+    if (kept.weight.given())
+      trireme::accumulate(pass.context, store.gradient(norm.weight), kept.weight);
+    if (kept.bias.given()) trireme::accumulate(pass.context, store.gradient(norm.bias), kept.bias);
+  };
+  add_kept(params.attention_norm, gradients.norms.attention);
+  add_kept(params.mlp_norm, gradients.norms.mlp);
+  add_kept(params.q_norm, gradients.norms.q);
+  add_kept(params.k_norm, gradients.norms.k);
   add(params.down, gradients.dy_TC, gradients.act_TF);
   pass.tensor.to_inside(gradients.n2_TC);
   add(params.up, gradients.dup_TU, gradients.n2_TC);

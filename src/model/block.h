@@ -33,6 +33,21 @@ struct BlockWeights {
 BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& params,
                         const ModelConfig& config);
 
+/// Where B adds a norm's sums, where not to the store: f32, cleared by B.
+struct NormGradients {
+  TensorView weight, bias;
+};
+struct BlockNormGradients {
+  NormGradients attention, mlp, q, k;
+};
+NormGradients lay_out_norm_gradients(ArenaCursor& arena, const ModelConfig& config,
+                                     std::int64_t size);
+BlockNormGradients lay_out_block_norm_gradients(ArenaCursor& arena, const ModelConfig& config);
+/// Where a norm's backward pass adds: to `kept`, cleared now, or where that is not given to the
+/// store.
+NormGradients norm_gradients(Context& context, const ParamStore& store, const NormParams& params,
+                             const NormGradients& kept);
+
 /// Sizes of a layer's buffers.
 struct BlockShape {
   const ModelConfig& config;               ///< with this place's heads and MLP columns
@@ -42,6 +57,7 @@ struct BlockShape {
   int context_extent = 1;
   ContextMethod context_method = ContextMethod::kRing;
   Recompute recompute = Recompute::kNone;
+  bool gradients_leave = false;  ///< as StageShape has it
 };
 
 /// What backward reads of the forward pass. X = q, k and v columns; U = 2F with SwiGLU, F with
@@ -70,6 +86,7 @@ struct BlockGradients {
   TensorView dy_TC;  ///< gradient of the stream behind this layer; its input
   TensorView dup_TU, ds2_TC, dqkv_TX;
   TensorView act_TF, n2_TC, n1_TC;  ///< h, n2, n1 again; each holds its gradient before that
+  BlockNormGradients norms;         ///< given where the store takes no gradients in B
 };
 /// All but dy.
 BlockGradients lay_out_gradients(ArenaCursor& arena, const BlockShape& shape);

@@ -78,30 +78,30 @@ void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
   const BlockPass pass{context_,           config_,   tensor_, context_axis_,
                        rope_table_.view(), positions, mask};
 
-  const ParamStore::Lease embedding_lease = store_.acquire(0);
+  const ChunkParams& whole = params_.chunks.front();
+  const ParamStore::Lease embedding_lease = store_.acquire(params_.block_of(whole.embedding));
   EmbeddingForward embedding;
   embedding.out_TC = acts[0].s1_TC;
   embedding.ids_T = ids_.view().rows(0, tokens);
   copy_in(context_, ids_.view().rows(0, tokens), std::as_bytes(ids));
-  embedding.table_VC = embedding_lease.weight(params_.embedding);
-  if (params_.position_embedding != kNoParam) {
+  embedding.table_VC = embedding_lease.weight(whole.embedding);
+  if (whole.position_embedding != kNoParam) {
     embedding.positions_T = positions;
-    embedding.position_table_PC = embedding_lease.weight(params_.position_embedding);
+    embedding.position_table_PC = embedding_lease.weight(whole.position_embedding);
   }
   embedding_forward(context_, embedding);
   ConstTensorView stream;
-  for (std::size_t layer = 0; layer < params_.blocks.size(); ++layer) {
+  for (std::size_t layer = 0; layer < whole.blocks.size(); ++layer) {
     const ParamStore::Lease lease = store_.acquire(static_cast<int>(layer) + 1);
     const KvCache cache{k_[layer].view(), v_[layer].view()};
-    block_forward(pass, weights_of(lease, params_.blocks[layer], config_), acts[layer % 2], scratch,
+    block_forward(pass, weights_of(lease, whole.blocks[layer], config_), acts[layer % 2], scratch,
                   stream, &cache);
     stream = acts[layer % 2].s2_TC;
   }
   length_ += tokens;
 
-  const auto layers = static_cast<int>(params_.blocks.size());
-  const ParamStore::Lease lease = store_.acquire(layers + 1);
-  const NormWeights weights = weights_of(lease, params_.final_norm);
+  const ParamStore::Lease lease = store_.acquire(params_.block_of(whole.final_norm.weight));
+  const NormWeights weights = weights_of(lease, whole.final_norm);
   NormForward norm;
   norm.op = norm_op(config_);
   norm.eps = config_.norm_eps;
@@ -117,8 +117,8 @@ void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
   Gemm product;
   product.c_MN = logits_.view();
   product.a = final_n_.view();
-  const ParamStore::Lease head = store_.acquire(params_.tied ? 0 : layers + 1);
-  product.b = head.weight(params_.head);
+  const ParamStore::Lease head = store_.acquire(params_.block_of(whole.head));
+  product.b = head.weight(whole.head);
   product.transpose_b = Transpose::kYes;
   gemm(context_, product);
   context_.synchronize();  // before the memory goes

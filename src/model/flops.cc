@@ -6,12 +6,14 @@ namespace trireme {
 
 ParameterCount count_parameters(const ModelConfig& config) {
   const ModelParams params = declare_params(config);
+  const ChunkParams& whole = params.chunks.front();
   ParameterCount count;
   for (const ParamMeta& meta : params.metas) {
+    if (meta.shares != kNoParam) continue;
     count.total += meta.shape.count();
     const auto index = static_cast<ParamIndex>(&meta - params.metas.data());
-    const bool looked_up = index == params.embedding || index == params.position_embedding;
-    if (meta.shape.rank() == 2 && (!looked_up || index == params.head))
+    const bool looked_up = index == whole.embedding || index == whole.position_embedding;
+    if (meta.shape.rank() == 2 && (!looked_up || index == whole.head))
       count.multiplying += meta.shape.count();
   }
   count.active = count.total;

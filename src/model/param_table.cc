@@ -90,6 +90,7 @@ class Table {
   [[nodiscard]] Columns heads() const { return {{config_.q_size(), config_.heads}}; }
   [[nodiscard]] Columns kv_heads() const { return {{config_.kv_size(), config_.kv_heads}}; }
 
+  /// The parameters that are declared from now on.
   void next_block() { ++block_; }
 
   ModelParams params;
@@ -106,7 +107,7 @@ class Table {
   }
 
   const ModelConfig& config_;
-  int block_ = 0;
+  int block_ = -1;
 };
 
 BlockParams llama_block(Table& table, const ModelConfig& config, const std::string& prefix) {
@@ -149,31 +150,85 @@ BlockParams gpt2_block(Table& table, const ModelConfig& config, const std::strin
 
 }  // namespace
 
-ModelParams declare_params(const ModelConfig& config) {
-  const bool gpt2 = config.family == Family::kGpt2;
-  Table table(config);
-  ModelParams& params = table.params;
-  params.tied = config.tied_embeddings;
-  params.embedding =
-      table.vocabulary(gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight");
-  params.metas[params.embedding].tied = params.tied;
+namespace {
+
+const char* embedding_name(const ModelConfig& config) {
+  return config.family == Family::kGpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
+}
+
+void declare_embedding(Table& table, const ModelConfig& config, ChunkParams& chunk) {
+  table.next_block();
+  chunk.embedding = table.vocabulary(embedding_name(config));
   if (config.position == PositionKind::kLearned)
-    params.position_embedding = table.positions("transformer.wpe.weight");
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    chunk.position_embedding = table.positions("transformer.wpe.weight");
+}
+
+void declare_layers(Table& table, const ModelConfig& config, ChunkParams& chunk) {
+  const bool gpt2 = config.family == Family::kGpt2;
+  const std::int64_t first = chunk.range.first_layer;
+  for (std::int64_t layer = first; layer < first + chunk.range.layers; ++layer) {
     table.next_block();
-    params.blocks.push_back(
+    chunk.blocks.push_back(
         gpt2 ? gpt2_block(table, config, fmt::format("transformer.h.{}.", layer))
              : llama_block(table, config, fmt::format("model.layers.{}.", layer)));
   }
+}
+
+void declare_head(Table& table, const ModelConfig& config, ChunkParams& chunk) {
   table.next_block();
-  params.final_norm = table.norm(gpt2 ? "transformer.ln_f" : "model.norm", config.hidden);
-  if (params.tied) {
-    params.head = params.embedding;
-  } else {
-    params.head = table.vocabulary("lm_head.weight");
-    params.metas[params.head].set_by_product = true;
+  chunk.final_norm =
+      table.norm(config.family == Family::kGpt2 ? "transformer.ln_f" : "model.norm", config.hidden);
+  if (config.tied_embeddings) return;
+  table.next_block();
+  chunk.head = chunk.head_gradient = table.vocabulary("lm_head.weight");
+  table.params.metas[chunk.head].set_by_product = true;
+}
+
+/// Behind everything else, so that what has no value ends the layout.
+void declare_tied_head(Table& table, const ModelConfig& config, ParamIndex embedding,
+                       ChunkParams& chunk) {
+  table.next_block();
+  chunk.head_gradient = table.vocabulary(embedding_name(config));
+  ParamMeta& head = table.params.metas[chunk.head_gradient];
+  head.set_by_product = true;
+  if (embedding == kNoParam) {
+    chunk.head = chunk.head_gradient;
+    head.home = {2, 1};
+    return;
   }
+  chunk.head = head.shares = embedding;
+  head.leaves_alone = !chunk.range.embedding;
+  head.name += " (head)";
+}
+
+}  // namespace
+
+ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange> chunks) {
+  Table table(config);
+  ModelParams& params = table.params;
+  ParamIndex embedding = kNoParam;
+  for (const ChunkRange& range : chunks) {
+    ChunkParams& chunk = params.chunks.emplace_back();
+    chunk.range = range;
+    if (range.embedding) declare_embedding(table, config, chunk);
+    if (range.embedding) embedding = chunk.embedding;
+    declare_layers(table, config, chunk);
+    if (range.head) declare_head(table, config, chunk);
+  }
+  bool head_here = false;
+  for (ChunkParams& chunk : params.chunks) {
+    head_here = head_here || chunk.range.head;
+    if (config.tied_embeddings && chunk.range.head)
+      declare_tied_head(table, config, embedding, chunk);
+  }
+  if (config.tied_embeddings && embedding != kNoParam && !head_here)
+    params.metas[embedding].home = {2, 0};
   return std::move(table.params);
+}
+
+ModelParams declare_params(const ModelConfig& config) {
+  const ChunkRange whole = whole_model(config);
+  return declare_params(config, {&whole, 1});
 }
 
 ModelConfig config_of_place(const ModelConfig& config, AxisPlace place) {

@@ -3,6 +3,7 @@
 // values, place in memory and cut on the tensor axis. Heads, columns of the MLP and rows of the
 // vocabulary are dealt out; norms, positions and biases of the residual stream are not cut.
 
+#include <span>
 #include <vector>
 
 #include "config/model_config.h"
@@ -24,17 +25,37 @@ struct BlockParams {
   LinearParams down;
 };
 
-struct ModelParams {
-  std::vector<ParamMeta> metas;
+/// A part of the model that follows one after the other: a virtual stage of a pipeline.
+struct ChunkRange {
+  std::int64_t first_layer = 0, layers = 0;
+  bool embedding = true, head = true;
+};
+inline ChunkRange whole_model(const ModelConfig& config) { return {0, config.layers, true, true}; }
+
+/// The parameters of a chunk; kNoParam for what it has not.
+struct ChunkParams {
+  ChunkRange range;
   ParamIndex embedding = kNoParam, position_embedding = kNoParam;
   std::vector<BlockParams> blocks;
   NormParams final_norm;
-  ParamIndex head = kNoParam;  ///< the embedding where tied
-  bool tied = false;
+  ParamIndex head = kNoParam;           ///< where tied the embedding, or a second home of it
+  ParamIndex head_gradient = kNoParam;  ///< the head's own
 };
 
-/// Initial values: weights N(0, init_std), GPT-2's two residual projections N(0, init_std / sqrt(2
-/// L)), biases 0, norms 1 (transformers' _init_weights for each family).
+struct ModelParams {
+  std::vector<ParamMeta> metas;
+  std::vector<ChunkParams> chunks;
+  [[nodiscard]] int block_of(ParamIndex index) const {
+    return metas[static_cast<std::size_t>(index)].block;
+  }
+};
+
+/// The parameters of the chunks that one rank holds, in order of the model. A block is the
+/// embedding, a layer, the final norm or the head; a tied one comes last: its gradient, or its
+/// second home. Initial values: weights N(0, init_std), GPT-2's two residual projections N(0,
+/// init_std / sqrt(2 L)), biases 0, norms 1 (transformers' _init_weights for each family).
+ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange> chunks);
+/// Of the whole model.
 ModelParams declare_params(const ModelConfig& config);
 
 /// The model that the layers of a place of the tensor axis compute: its heads and its columns of

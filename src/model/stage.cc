@@ -19,9 +19,54 @@ BlockShape Stage::block_shape(const ModelConfig& local, const StageShape& shape,
   block.compute = compute;
   block.context_extent = shape.cut.context.extent;
   block.context_method = shape.cut.context_method;
+  block.gradients_leave = shape.gradients_leave;
   // Nothing is kept for a backward pass that does not come.
   if (shape.purpose != StagePurpose::kEvaluation) block.recompute = shape.recompute;
   return block;
+}
+
+namespace {
+
+/// Norms make their sums in B. Where B and W are apart and gradients leave with each micro-batch,
+/// the block's are not open then.
+bool keeps_norm_gradients(const BlockShape& block, StagePurpose purpose) {
+  return purpose == StagePurpose::kTrainingSplit && block.gradients_leave;
+}
+
+}  // namespace
+
+std::vector<ChunkShape> Stage::chunks_of(const ModelConfig& config, const StageShape& shape) {
+  if (!shape.chunks.empty()) return shape.chunks;
+  return {{whole_model(config), shape.in_flight}};
+}
+
+Stage::Slot Stage::lay_out_slot(ArenaCursor& arena, const BlockShape& block,
+                                const ChunkRange& range, StagePurpose purpose,
+                                const BlockActivations& shared) {
+  const bool training = purpose != StagePurpose::kEvaluation;
+  const auto stream = [&] {
+    return arena.take(block.compute, {block.stream_tokens, block.config.hidden});
+  };
+  const auto wide = [&] { return arena.take(block.compute, {block.tokens, block.config.hidden}); };
+  const auto row = [&] { return arena.take(DType::kF32, {block.stream_tokens}); };
+  Slot slot;
+  const std::int64_t kept = training ? range.layers : std::min<std::int64_t>(2, range.layers);
+  for (std::int64_t layer = 0; layer < kept; ++layer)
+    slot.blocks.push_back(joined(lay_out_activations(arena, block, Keep::kEachLayer), shared));
+  if (range.head) {
+    slot.final_s_TC = stream();
+    slot.final_n_TC = wide();
+    if (block.config.norm == NormKind::kLayer) slot.final_mean_T = row();
+    slot.final_rstd_T = row();
+    if (training) slot.dn_TC = wide();
+    if (keeps_norm_gradients(block, purpose))
+      slot.final_norm = lay_out_norm_gradients(arena, block.config, block.config.hidden);
+  } else {
+    slot.out_SC = stream();
+    if (training) slot.dout_SC = stream();
+  }
+  if (!range.embedding && training) slot.din_SC = stream();
+  return slot;
 }
 
 Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
@@ -30,38 +75,34 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
   const BlockShape block = block_shape(local, shape, compute);
   const bool training = shape.purpose != StagePurpose::kEvaluation;
   const auto wide = [&] { return arena.take(compute, {block.tokens, config.hidden}); };
-  const auto row = [&] { return arena.take(DType::kF32, {block.stream_tokens}); };
-  Buffers buffers;
-  const BlockActivations shared = lay_out_activations(arena, block, Keep::kShared);
-  for (int i = 0; i < shape.in_flight; ++i) {
-    Slot slot;
-    const std::int64_t kept = training ? config.layers : std::min<std::int64_t>(2, config.layers);
-    for (std::int64_t layer = 0; layer < kept; ++layer) {
-      slot.blocks.push_back(joined(lay_out_activations(arena, block, Keep::kEachLayer), shared));
-    }
-    slot.final_s_TC = arena.take(compute, {block.stream_tokens, config.hidden});
-    slot.final_n_TC = wide();
-    if (config.norm == NormKind::kLayer) slot.final_mean_T = row();
-    slot.final_rstd_T = row();
-    if (training) slot.dn_TC = wide();
-    buffers.slots.push_back(std::move(slot));
-  }
   const auto take_gradients = [&] {
     BlockGradients gradients = lay_out_gradients(arena, block);
     gradients.dy_TC = wide();
+    if (keeps_norm_gradients(block, shape.purpose))
+      gradients.norms = lay_out_block_norm_gradients(arena, block.config);
     return gradients;
   };
-  if (shape.purpose == StagePurpose::kTrainingSplit) {
+  Buffers buffers;
+  bool has_head = false;
+  const BlockActivations shared = lay_out_activations(arena, block, Keep::kShared);
+  for (const ChunkShape& part : chunks_of(config, shape)) {
+    Chunk& chunk = buffers.chunks.emplace_back();
+    has_head = has_head || part.range.head;
+    const int slots = training ? part.in_flight : 1;
+    for (int i = 0; i < slots; ++i)
+      chunk.slots.push_back(lay_out_slot(arena, block, part.range, shape.purpose, shared));
+    if (shape.purpose != StagePurpose::kTrainingSplit) continue;
     // Each micro-batch keeps a set for every layer until its W, and before them what takes the
-    // gradient of the embedding.
-    for (int i = 0; i < shape.in_flight; ++i) {
-      buffers.gradients.emplace_back().dy_TC = wide();
-      for (std::int64_t layer = 0; layer < config.layers; ++layer)
-        buffers.gradients.push_back(take_gradients());
+    // gradient of the chunk's input.
+    for (int i = 0; i < slots; ++i) {
+      chunk.gradients.emplace_back().dy_TC = wide();
+      for (std::int64_t layer = 0; layer < part.range.layers; ++layer)
+        chunk.gradients.push_back(take_gradients());
     }
   }
   const auto forward = [&] { buffers.forward = lay_out_forward_scratch(arena, block); };
   const auto head = [&] {
+    if (!has_head) return;
     buffers.head =
         lay_out_head(arena, {config.vocab_size, block.tokens, compute, shape.cut.tensor});
   };
@@ -106,6 +147,8 @@ Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& par
       loss_sum_(DType::kF64, {1}, context.device()) {
   expect(axes_.tensor.place() == shape.cut.tensor && axes_.context.place() == shape.cut.context,
          "a stage of another cut than its axes");
+  expect(params.chunks.size() == chunks_of(config, shape).size(), "{} chunks with parameters of {}",
+         chunks_of(config, shape).size(), params.chunks.size());
   ArenaCursor arena(memory_.data());
   buffers_ = lay_out(arena, config, shape, store.compute());
   if (config.position == PositionKind::kRope)
@@ -122,7 +165,8 @@ void Stage::begin_step(std::span<const MicroBatch> micro_batches, std::int64_t t
 
 void Stage::rewind() {
   clear(context_, loss_sum_.view());
-  head_accumulate_ = block_accumulate_ = Accumulate::kNo;
+  head_accumulate_ = Accumulate::kNo;
+  block_accumulate_.assign(params_.chunks.size(), Accumulate::kNo);
 }
 
 BlockPass Stage::pass_of(const MicroBatch& micro_batch) {
@@ -138,33 +182,63 @@ BlockPass Stage::pass_of(const MicroBatch& micro_batch) {
           mask};
 }
 
-const BlockActivations& Stage::acts_of(const Slot& slot, std::size_t layer) const {
-  return slot.blocks[layer % slot.blocks.size()];
+const BlockActivations& Stage::acts_of(const Slot& slot, std::int64_t layer) const {
+  return slot.blocks[static_cast<std::size_t>(layer) % slot.blocks.size()];
 }
 
-const BlockGradients& Stage::gradients_of_layer(int micro_batch, std::int64_t layer) const {
-  const std::int64_t set = shape_.purpose == StagePurpose::kTrainingSplit
-                               ? (micro_batch % shape_.in_flight) * (config_.layers + 1) + layer + 1
-                               : (layer + 2) % 2;
-  return buffers_.gradients[static_cast<std::size_t>(set)];
+const BlockGradients& Stage::gradients_of_layer(int chunk, int micro_batch,
+                                                std::int64_t layer) const {
+  if (shape_.purpose != StagePurpose::kTrainingSplit)
+    return buffers_.gradients[static_cast<std::size_t>((layer + 2) % 2)];
+  const Chunk& sets = buffers_.chunks[static_cast<std::size_t>(chunk)];
+  const std::int64_t slot = micro_batch % static_cast<std::int64_t>(sets.slots.size());
+  return sets
+      .gradients[static_cast<std::size_t>(slot * (params_of(chunk).range.layers + 1) + layer + 1)];
 }
 
-Stage::Slot& Stage::slot_of(int micro_batch) {
-  return buffers_.slots[static_cast<std::size_t>(micro_batch) % buffers_.slots.size()];
+Stage::Slot& Stage::slot_of(int chunk, int micro_batch) {
+  std::vector<Slot>& slots = buffers_.chunks[static_cast<std::size_t>(chunk)].slots;
+  return slots[static_cast<std::size_t>(micro_batch) % slots.size()];
 }
 
-void Stage::embed(const MicroBatch& micro_batch, const BlockActivations& first) {
-  const ParamStore::Lease lease = store_.acquire(0, 1);
+int Stage::block_of_layer(const ChunkParams& chunk, std::int64_t layer) const {
+  if (layer < 0 || layer >= chunk.range.layers) return -1;
+  return params_.block_of(chunk.blocks[static_cast<std::size_t>(layer)].qkv.weight.first);
+}
+
+TensorView Stage::boundary(int chunk, int micro_batch, Boundary which) {
+  const Slot& slot = slot_of(chunk, micro_batch);
+  switch (which) {
+    case Boundary::kInput:
+      return slot.blocks.front().s1_TC;
+    case Boundary::kOutput:
+      return slot.out_SC;
+    case Boundary::kOutputGradient:
+      return slot.dout_SC;
+    case Boundary::kInputGradient:
+      return slot.din_SC;
+  }
+  throw InternalError("a boundary of no kind");
+}
+
+void Stage::copy(TensorView to, TensorView from) {
+  copy_bytes(context_, to.data, from.data, from.bytes());
+}
+
+void Stage::embed(const ChunkParams& chunk, const MicroBatch& micro_batch,
+                  const BlockActivations& first) {
+  const ParamStore::Lease lease =
+      store_.acquire(params_.block_of(chunk.embedding), block_of_layer(chunk, 0));
   const bool cut = axes_.tensor.extent() > 1;
   EmbeddingForward embedding;
   embedding.out_TC = cut ? buffers_.forward.branch_TC : first.s1_TC;
   embedding.ids_T = micro_batch.input_ids;
-  embedding.table_VC = lease.weight(params_.embedding);
+  embedding.table_VC = lease.weight(chunk.embedding);
   embedding.first_row = vocabulary_.first;
   embedding.vocabulary = config_.vocab_size;
-  if (params_.position_embedding != kNoParam) {
+  if (chunk.position_embedding != kNoParam) {
     embedding.positions_T = micro_batch.positions;
-    embedding.position_table_PC = lease.weight(params_.position_embedding);
+    embedding.position_table_PC = lease.weight(chunk.position_embedding);
   }
   embedding_forward(context_, embedding);
   if (!cut) return;
@@ -173,22 +247,15 @@ void Stage::embed(const MicroBatch& micro_batch, const BlockActivations& first) 
   copy_bytes(context_, first.s1_TC.data, stream.data, stream.bytes());
 }
 
-void Stage::run_forward(const MicroBatch& micro_batch, Slot& slot, const HeadTraining* training) {
-  const BlockPass pass = pass_of(micro_batch);
-  const auto layers = static_cast<int>(params_.blocks.size());
-  embed(micro_batch, acts_of(slot, 0));
-  ConstTensorView stream;
-  for (int layer = 0; layer < layers; ++layer) {
-    const ParamStore::Lease lease = store_.acquire(layer + 1, layer + 2);
-    const BlockActivations& acts = acts_of(slot, static_cast<std::size_t>(layer));
-    block_forward(pass, weights_of(lease, params_.blocks[static_cast<std::size_t>(layer)], local_),
-                  acts, buffers_.forward, stream);
-    stream = acts.s2_TC;
-  }
-  const ParamStore::Lease lease = store_.acquire(layers + 1, params_.tied          ? 0
-                                                             : training != nullptr ? layers
-                                                                                   : -1);
-  const NormWeights weights = weights_of(lease, params_.final_norm);
+void Stage::run_head(const ChunkParams& chunk, const MicroBatch& micro_batch, const Slot& slot,
+                     ConstTensorView stream, const HeadTraining* training) {
+  const int block = params_.block_of(chunk.final_norm.weight);
+  const int head_block = params_.block_of(chunk.head);
+  const int next = head_block != block   ? head_block
+                   : training != nullptr ? block_of_layer(chunk, chunk.range.layers - 1)
+                                         : -1;
+  const ParamStore::Lease lease = store_.acquire(block, next);
+  const NormWeights weights = weights_of(lease, chunk.final_norm);
   NormForward norm;
   norm.op = norm_op(config_);
   norm.eps = config_.norm_eps;
@@ -202,24 +269,51 @@ void Stage::run_forward(const MicroBatch& micro_batch, Slot& slot, const HeadTra
   norm.bias_C = weights.bias;
   norm_forward(context_, norm);
   axes_.tensor.to_inside(slot.final_n_TC);
-  const ParamStore::Lease head = store_.acquire(params_.tied ? 0 : layers + 1);
+  const ParamStore::Lease head = store_.acquire(head_block);
   head_loss(context_, axes_.tensor, buffers_.head,
-            {slot.final_n_TC, head.weight(params_.head), micro_batch.targets, vocabulary_,
+            {slot.final_n_TC, head.weight(chunk.head), micro_batch.targets, vocabulary_,
              loss_sum_.view()},
             training);
 }
 
-void Stage::forward(int, int micro_batch) {
-  Slot& slot = slot_of(micro_batch);
-  if (!params_.tied) store_.open_gradients(context_, static_cast<int>(config_.layers) + 1);
+void Stage::run_forward(int chunk, const MicroBatch& micro_batch, Slot& slot,
+                        const HeadTraining* training) {
+  const ChunkParams& params = params_of(chunk);
+  const BlockPass pass = pass_of(micro_batch);
+  if (params.range.embedding) embed(params, micro_batch, acts_of(slot, 0));
+  ConstTensorView stream;
+  for (std::int64_t layer = 0; layer < params.range.layers; ++layer) {
+    const int after = layer + 1 < params.range.layers ? block_of_layer(params, layer + 1)
+                      : params.range.head             ? params_.block_of(params.final_norm.weight)
+                                                      : -1;
+    const ParamStore::Lease lease = store_.acquire(block_of_layer(params, layer), after);
+    const BlockActivations& acts = acts_of(slot, layer);
+    block_forward(pass, weights_of(lease, params.blocks[static_cast<std::size_t>(layer)], local_),
+                  acts, buffers_.forward, stream);
+    stream = acts.s2_TC;
+  }
+  if (params.range.head) return run_head(params, micro_batch, slot, stream, training);
+  // The next stage's first norm would add the two and keep the sum, rounded as it is here.
+  const TensorView branch = axes_.tensor.stream_rows(buffers_.forward.branch_TC);
+  copy_bytes(context_, slot.out_SC.data, branch.data, branch.bytes());
+  accumulate(context_, slot.out_SC, stream);
+}
+
+void Stage::forward(int chunk, int micro_batch) {
+  const ChunkParams& params = params_of(chunk);
+  const MicroBatch& batch = micro_batches_[static_cast<std::size_t>(micro_batch)];
+  Slot& slot = slot_of(chunk, micro_batch);
+  if (!params.range.head) return run_forward(chunk, batch, slot, nullptr);
+  store_.open_gradients(context_, params_.block_of(params.head_gradient));
   HeadTraining training;
   training.dn_TC = slot.dn_TC;
-  training.dweight_VC =
-      store_.gradient({params_.head, params_.head}, params_.tied ? Home::kSecond : Home::kOwner);
+  training.dweight_VC = store_.gradient(params.head_gradient);
   training.accumulate = accumulate_or_set(std::exchange(head_accumulate_, Accumulate::kYes));
   training.scale =
       static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(1, target_count_)));
-  run_forward(micro_batches_[static_cast<std::size_t>(micro_batch)], slot, &training);
+  run_forward(chunk, batch, slot, &training);
+  // Where gradients leave, the next block takes their memory.
+  if (!store_.keeps_gradients()) ready(head_block(params), false);
 }
 
 double Stage::loss_sum() {
@@ -228,106 +322,169 @@ double Stage::loss_sum() {
   return sum;
 }
 
-double Stage::evaluate(const MicroBatch& micro_batch) {
+void Stage::begin_evaluation(const MicroBatch& micro_batch) {
+  micro_batches_ = device_batches_.bring(context_, {&micro_batch, 1});
   clear(context_, loss_sum_.view());
-  run_forward(device_batches_.bring(context_, {&micro_batch, 1}).front(), buffers_.slots.front(),
-              nullptr);
+}
+
+void Stage::evaluate(int chunk) {
+  run_forward(chunk, micro_batches_.front(), slot_of(chunk, 0), nullptr);
+}
+
+double Stage::evaluate(const MicroBatch& micro_batch) {
+  begin_evaluation(micro_batch);
+  evaluate(0);
   return loss_sum();
 }
 
-void Stage::backward_head(int micro_batch) {
-  const Slot& slot = slot_of(micro_batch);
-  const auto layers = static_cast<int>(config_.layers);
+void Stage::backward_head(int chunk, int micro_batch) {
+  const ChunkParams& params = params_of(chunk);
+  const Slot& slot = slot_of(chunk, micro_batch);
   const TensorAxis& tensor = axes_.tensor;
-  const ParamStore::Lease lease = store_.acquire(layers + 1, layers);
-  store_.open_gradients(context_, layers + 1);
+  const int block = params_.block_of(params.final_norm.weight);
+  const std::int64_t last = params.range.layers - 1;
+  const ParamStore::Lease lease = store_.acquire(block, block_of_layer(params, last));
+  if (!slot.final_norm.weight.given()) store_.open_gradients(context_, block);
   NormBackward norm;
   norm.op = norm_op(config_);
-  norm.dx_TC = tensor.stream_rows(gradients_of_layer(micro_batch, config_.layers - 1).dy_TC);
-  norm.dweight_C = store_.gradient(params_.final_norm.weight);
-  if (params_.final_norm.bias != kNoParam) norm.dbias_C = store_.gradient(params_.final_norm.bias);
+  norm.dx_TC = tensor.stream_rows(gradients_of_layer(chunk, micro_batch, last).dy_TC);
+  const NormGradients gradients =
+      norm_gradients(context_, store_, params.final_norm, slot.final_norm);
+  norm.dweight_C = gradients.weight;
+  norm.dbias_C = gradients.bias;
   norm.dy_TC = tensor.stream_rows(slot.dn_TC);
   norm.s_TC = slot.final_s_TC;
-  norm.weight_C = lease.weight(params_.final_norm.weight);
+  norm.weight_C = lease.weight(params.final_norm.weight);
   norm.mean_T = slot.final_mean_T;
   norm.rstd_T = slot.final_rstd_T;
   norm_backward(context_, norm);
 }
 
-void Stage::backward_embedding(int micro_batch) {
+void Stage::backward_embedding(int chunk, int micro_batch) {
+  const ChunkParams& params = params_of(chunk);
   const MicroBatch& batch = micro_batches_[static_cast<std::size_t>(micro_batch)];
-  const TensorView d = gradients_of_layer(micro_batch, -1).dy_TC;
-  store_.open_gradients(context_, 0);
+  const TensorView d = gradients_of_layer(chunk, micro_batch, -1).dy_TC;
+  store_.open_gradients(context_, params_.block_of(params.embedding));
   axes_.tensor.to_inside(d);
-  embedding_backward(context_, store_.gradient(params_.embedding), batch.input_ids, d,
+  embedding_backward(context_, store_.gradient(params.embedding), batch.input_ids, d,
                      vocabulary_.first, config_.vocab_size);
-  if (params_.position_embedding != kNoParam) {
-    embedding_backward(context_, store_.gradient(params_.position_embedding), batch.positions, d);
+  if (params.position_embedding != kNoParam) {
+    embedding_backward(context_, store_.gradient(params.position_embedding), batch.positions, d);
   }
 }
 
-void Stage::ready(int block, bool last) const {
-  if (gradients_ready_ && (last || !store_.keeps_gradients())) gradients_ready_(block);
+int Stage::head_block(const ChunkParams& chunk) const {
+  if (!chunk.range.head) return -1;
+  const bool waits = store_.keeps_gradients() ? !store_.has_value(chunk.head_gradient)
+                                              : store_.waits_for_owner(chunk.head_gradient);
+  return waits ? -1 : params_.block_of(chunk.head_gradient);
+}
+
+void Stage::add_kept(const NormGradients& kept, const NormParams& params) {
+  if (kept.weight.given()) accumulate(context_, store_.gradient(params.weight), kept.weight);
+  if (kept.bias.given()) accumulate(context_, store_.gradient(params.bias), kept.bias);
+}
+
+void Stage::ready(int block, bool last) {
+  if (block < 0 || (!last && store_.keeps_gradients())) return;
+  if (gradients_ready_) gradients_ready_(block);
+  store_.close_gradients();
+}
+
+/// Brings the gradient of the stream behind the chunk to where its last layer reads it.
+void Stage::begin_backward(int chunk, int micro_batch) {
+  const ChunkParams& params = params_of(chunk);
+  if (params.range.head) return backward_head(chunk, micro_batch);
+  const TensorView received = slot_of(chunk, micro_batch).dout_SC;
+  const TensorView dy = axes_.tensor.stream_rows(
+      gradients_of_layer(chunk, micro_batch, params.range.layers - 1).dy_TC);
+  copy_bytes(context_, dy.data, received.data, received.bytes());
 }
 
 /// B of one layer, after what it needs of the forward pass again.
-void Stage::backward_layer(const BlockPass& pass, int micro_batch, std::int64_t layer) {
-  const BlockParams& params = params_.blocks[static_cast<std::size_t>(layer)];
-  const BlockActivations& acts = acts_of(slot_of(micro_batch), static_cast<std::size_t>(layer));
-  const auto block = static_cast<int>(layer) + 1;
-  const ParamStore::Lease lease = store_.acquire(block, block > 1 ? block - 1 : -1);
+void Stage::backward_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer) {
+  const ChunkParams& chunk_params = params_of(chunk);
+  const BlockParams& params = chunk_params.blocks[static_cast<std::size_t>(layer)];
+  const BlockActivations& acts = acts_of(slot_of(chunk, micro_batch), layer);
+  const int block = block_of_layer(chunk_params, layer);
+  const ParamStore::Lease lease = store_.acquire(block, block_of_layer(chunk_params, layer - 1));
   const BlockWeights weights = weights_of(lease, params, local_);
-  store_.open_gradients(context_, block);
+  if (!gradients_of_layer(chunk, micro_batch, layer).norms.attention.weight.given())
+    store_.open_gradients(context_, block);
   block_recompute(pass, weights, acts, buffers_.forward, shape_.recompute);
-  block_backward_input(pass, weights, acts, gradients_of_layer(micro_batch, layer),
+  block_backward_input(pass, weights, acts, gradients_of_layer(chunk, micro_batch, layer),
                        buffers_.backward, store_, params,
-                       gradients_of_layer(micro_batch, layer - 1).dy_TC);
+                       gradients_of_layer(chunk, micro_batch, layer - 1).dy_TC);
+  if (layer > 0 || chunk_params.range.embedding) return;
+  const TensorView sent = slot_of(chunk, micro_batch).din_SC;
+  copy_bytes(context_, sent.data,
+             axes_.tensor.stream_rows(gradients_of_layer(chunk, micro_batch, -1).dy_TC).data,
+             sent.bytes());
 }
 
-void Stage::backward(int, int micro_batch, Pass pass) {
-  const BlockPass block_pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
-  const bool last = pass == Pass::kLast;
-  backward_head(micro_batch);
-  ready(static_cast<int>(config_.layers) + 1, last);
-  for (std::int64_t layer = config_.layers - 1; layer >= 0; --layer) {
-    backward_layer(block_pass, micro_batch, layer);
-    block_backward_weight(
-        block_pass, acts_of(slot_of(micro_batch), static_cast<std::size_t>(layer)),
-        gradients_of_layer(micro_batch, layer), store_,
-        params_.blocks[static_cast<std::size_t>(layer)], accumulate_or_set(block_accumulate_));
-    ready(static_cast<int>(layer) + 1, last);
-  }
-  block_accumulate_ = Accumulate::kYes;
-  backward_embedding(micro_batch);
+/// W of the head: its product has been made in F, the norm's sums in B.
+void Stage::end_head(int chunk, int micro_batch, bool last) {
+  const ChunkParams& params = params_of(chunk);
+  if (!params.range.head) return;
+  if (store_.keeps_gradients()) ready(head_block(params), last);
+  const int block = params_.block_of(params.final_norm.weight);
+  store_.open_gradients(context_, block);
+  add_kept(slot_of(chunk, micro_batch).final_norm, params.final_norm);
+  ready(block, last);
+}
+
+/// What follows the weight gradients of the layers.
+void Stage::end_backward(int chunk, int micro_batch, bool last) {
+  const ChunkParams& params = params_of(chunk);
+  block_accumulate_[static_cast<std::size_t>(chunk)] = Accumulate::kYes;
+  if (!params.range.embedding) return;
+  backward_embedding(chunk, micro_batch);
   if (last || !store_.keeps_gradients()) store_.add_tied_gradients(context_);
-  ready(0, last);
+  ready(params_.block_of(params.embedding), last);
 }
 
-void Stage::backward_input(int, int micro_batch) {
-  expect(shape_.purpose == StagePurpose::kTrainingSplit, "B without W in a stage made for BW");
-  expect(store_.keeps_gradients() && shape_.recompute == Recompute::kNone,
-         "B and W apart with gradients that leave between them, or activations made twice");
-  const BlockPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
-  backward_head(micro_batch);
-  for (std::int64_t layer = config_.layers - 1; layer >= 0; --layer)
-    backward_layer(pass, micro_batch, layer);
-}
-
-void Stage::backward_weight(int, int micro_batch, Pass pass) {
+void Stage::backward(int chunk, int micro_batch, Pass pass) {
+  const ChunkParams& params = params_of(chunk);
   const BlockPass block_pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
-  const Slot& slot = slot_of(micro_batch);
   const bool last = pass == Pass::kLast;
-  ready(static_cast<int>(config_.layers) + 1, last);
-  for (std::int64_t layer = config_.layers - 1; layer >= 0; --layer) {
-    block_backward_weight(block_pass, acts_of(slot, static_cast<std::size_t>(layer)),
-                          gradients_of_layer(micro_batch, layer), store_,
-                          params_.blocks[static_cast<std::size_t>(layer)], block_accumulate_);
-    ready(static_cast<int>(layer) + 1, last);
+  begin_backward(chunk, micro_batch);
+  end_head(chunk, micro_batch, last);
+  for (std::int64_t layer = params.range.layers - 1; layer >= 0; --layer) {
+    backward_layer(block_pass, chunk, micro_batch, layer);
+    store_.open_gradients(context_, block_of_layer(params, layer));
+    block_backward_weight(block_pass, acts_of(slot_of(chunk, micro_batch), layer),
+                          gradients_of_layer(chunk, micro_batch, layer), store_,
+                          params.blocks[static_cast<std::size_t>(layer)],
+                          accumulate_or_set(block_accumulate_[static_cast<std::size_t>(chunk)]));
+    ready(block_of_layer(params, layer), last);
   }
-  block_accumulate_ = Accumulate::kYes;
-  backward_embedding(micro_batch);
-  if (last) store_.add_tied_gradients(context_);
-  ready(0, last);
+  end_backward(chunk, micro_batch, last);
+}
+
+void Stage::backward_input(int chunk, int micro_batch) {
+  expect(shape_.purpose == StagePurpose::kTrainingSplit, "B without W in a stage made for BW");
+  expect(shape_.recompute != Recompute::kFull, "B and W apart, and activations made twice");
+  const BlockPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
+  begin_backward(chunk, micro_batch);
+  for (std::int64_t layer = params_of(chunk).range.layers - 1; layer >= 0; --layer)
+    backward_layer(pass, chunk, micro_batch, layer);
+}
+
+void Stage::backward_weight(int chunk, int micro_batch, Pass pass) {
+  const ChunkParams& params = params_of(chunk);
+  const BlockPass block_pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
+  const Slot& slot = slot_of(chunk, micro_batch);
+  const bool last = pass == Pass::kLast;
+  end_head(chunk, micro_batch, last);
+  for (std::int64_t layer = params.range.layers - 1; layer >= 0; --layer) {
+    store_.open_gradients(context_, block_of_layer(params, layer));
+    block_backward_weight(block_pass, acts_of(slot, layer),
+                          gradients_of_layer(chunk, micro_batch, layer), store_,
+                          params.blocks[static_cast<std::size_t>(layer)],
+                          accumulate_or_set(block_accumulate_[static_cast<std::size_t>(chunk)]));
+    ready(block_of_layer(params, layer), last);
+  }
+  end_backward(chunk, micro_batch, last);
 }
 
 }  // namespace trireme

@@ -1,6 +1,6 @@
 #pragma once
-// The layers of one stage, with the buffers of their passes. The only place that holds weight
-// leases.
+// The layers of one rank's virtual stages (chunks), with the buffers of their passes. The only
+// place that holds weight leases.
 
 #include <functional>
 #include <span>
@@ -28,12 +28,19 @@ struct StageCut {
   ContextMethod context_method = ContextMethod::kRing;
 };
 
+struct ChunkShape {
+  ChunkRange range;
+  int in_flight = 1;  ///< micro-batches between their F and their last backward action
+};
+
 struct StageShape {
   std::int64_t sequences = 1, tokens = 1;  ///< of a micro-batch; whole sequences
-  int in_flight = 1;  ///< micro-batches between their F and their last backward action
+  int in_flight = 1;                       ///< of the whole model, where no chunks are given
   StagePurpose purpose = StagePurpose::kTraining;
   StageCut cut = {};
   Recompute recompute = Recompute::kNone;
+  std::vector<ChunkShape> chunks = {};  ///< in order of the model; none: the whole
+  bool gradients_leave = false;         ///< the store does not keep those of a micro-batch
 
   /// Of a micro-batch, those that are computed here.
   [[nodiscard]] std::int64_t local_tokens() const {
@@ -71,11 +78,20 @@ class Stage final : public StageProgram {
   void backward_input(int chunk, int micro_batch) override;
   void backward_weight(int chunk, int micro_batch, Pass pass) override;
   void backward(int chunk, int micro_batch, Pass pass) override;
+  [[nodiscard]] TensorView boundary(int chunk, int micro_batch, Boundary which) override;
+  void copy(TensorView to, TensorView from) override;
+  [[nodiscard]] int slots(int chunk) const override {
+    return static_cast<int>(buffers_.chunks[static_cast<std::size_t>(chunk)].slots.size());
+  }
   /// Sum of the token losses of the forwards since begin_step, micro-batches in the order they ran.
   /// Waits for them.
   [[nodiscard]] double loss_sum();
 
-  /// Sum of the token losses, no gradients. Not between a forward and its backward.
+  /// Forward passes alone of one micro-batch, chunk by chunk, then loss_sum(). Boundaries are those
+  /// of micro-batch 0. Not between a forward and its backward.
+  void begin_evaluation(const MicroBatch& micro_batch);
+  void evaluate(int chunk) override;
+  /// All of that for a stage that is the whole model.
   double evaluate(const MicroBatch& micro_batch);
 
  private:
@@ -83,10 +99,18 @@ class Stage final : public StageProgram {
     std::vector<BlockActivations> blocks;  // with the shared ones joined
     TensorView final_s_TC, final_n_TC, final_mean_T, final_rstd_T;
     TensorView dn_TC;
+    NormGradients final_norm;  // from B to W
+    // Rows of the stream that go to the next stage and the gradient that comes back, and the
+    // gradient that goes to the one before.
+    TensorView out_SC, dout_SC, din_SC;
+  };
+  struct Chunk {
+    std::vector<Slot> slots;
+    std::vector<BlockGradients> gradients;  // where B and W are apart
   };
   struct Buffers {
-    std::vector<Slot> slots;
-    std::vector<BlockGradients> gradients;
+    std::vector<Chunk> chunks;
+    std::vector<BlockGradients> gradients;  // where they are not: two sets in turns
     BlockForwardScratch forward;
     HeadBuffers head;
     BlockBackwardScratch backward;
@@ -97,19 +121,40 @@ class Stage final : public StageProgram {
   [[nodiscard]] BlockPass pass_of(const MicroBatch& micro_batch);
   [[nodiscard]] static BlockShape block_shape(const ModelConfig& local, const StageShape& shape,
                                               DType compute);
-  [[nodiscard]] const BlockActivations& acts_of(const Slot& slot, std::size_t layer) const;
-  [[nodiscard]] const BlockGradients& gradients_of_layer(int micro_batch, std::int64_t layer) const;
-  Slot& slot_of(int micro_batch);
-  void run_forward(const MicroBatch& micro_batch, Slot& slot, const HeadTraining* training);
-  void embed(const MicroBatch& micro_batch, const BlockActivations& first);
-  void backward_layer(const BlockPass& pass, int micro_batch, std::int64_t layer);
+  static std::vector<ChunkShape> chunks_of(const ModelConfig& config, const StageShape& shape);
+  static Slot lay_out_slot(ArenaCursor& arena, const BlockShape& block, const ChunkRange& range,
+                           StagePurpose purpose, const BlockActivations& shared);
+  [[nodiscard]] const BlockActivations& acts_of(const Slot& slot, std::int64_t layer) const;
+  [[nodiscard]] const BlockGradients& gradients_of_layer(int chunk, int micro_batch,
+                                                         std::int64_t layer) const;
+  Slot& slot_of(int chunk, int micro_batch);
+  [[nodiscard]] const ChunkParams& params_of(int chunk) const {
+    return params_.chunks[static_cast<std::size_t>(chunk)];
+  }
+  /// Of layer `layer` of a chunk; -1 where there is none.
+  [[nodiscard]] int block_of_layer(const ChunkParams& chunk, std::int64_t layer) const;
+  void run_forward(int chunk, const MicroBatch& micro_batch, Slot& slot,
+                   const HeadTraining* training);
+  void embed(const ChunkParams& chunk, const MicroBatch& micro_batch,
+             const BlockActivations& first);
+  void run_head(const ChunkParams& chunk, const MicroBatch& micro_batch, const Slot& slot,
+                ConstTensorView stream, const HeadTraining* training);
+  void begin_backward(int chunk, int micro_batch);
+  void backward_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer);
+  void end_head(int chunk, int micro_batch, bool last);
+  void end_backward(int chunk, int micro_batch, bool last);
+  /// Adds what B has left to the gradients of the open block.
+  void add_kept(const NormGradients& kept, const NormParams& params);
   [[nodiscard]] Accumulate accumulate_or_set(Accumulate of_step) const {
     return store_.keeps_gradients() ? of_step : Accumulate::kNo;
   }
-  void backward_head(int micro_batch);
-  void backward_embedding(int micro_batch);
+  void backward_head(int chunk, int micro_batch);
+  void backward_embedding(int chunk, int micro_batch);
+  /// The block of the head's gradient, which is complete when forward is; -1 where there is no head
+  /// or where its gradient is added to the embedding's.
+  [[nodiscard]] int head_block(const ChunkParams& chunk) const;
   /// The block's gradients are final, where `last` or where they leave with each micro-batch.
-  void ready(int block, bool last) const;
+  void ready(int block, bool last);
 
   Context& context_;
   const ModelConfig& config_;
@@ -127,7 +172,8 @@ class Stage final : public StageProgram {
   std::int64_t target_count_ = 0;
   std::function<void(int)> gradients_ready_;
   // Of this step: the first product sets a weight's gradient, later ones add to it.
-  Accumulate head_accumulate_ = Accumulate::kNo, block_accumulate_ = Accumulate::kNo;
+  Accumulate head_accumulate_ = Accumulate::kNo;
+  std::vector<Accumulate> block_accumulate_;  // of each chunk
 };
 
 }  // namespace trireme

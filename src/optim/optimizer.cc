@@ -52,9 +52,9 @@ double clip_coefficient(double norm, double limit) {
 Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store)
     : constants_{config.betas[0], config.betas[1], config.eps} {
   for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
+    if (!store.has_value(index) || store.value(index).count() == 0) continue;
     AdamWTensor tensor;
     tensor.parameter = store.value(index);
-    if (tensor.parameter.count() == 0) continue;
     tensor.form = store.form(index);
     tensor.exp_avg = store.exp_avg(index);
     tensor.exp_avg_sq = store.exp_avg_sq(index);

@@ -15,9 +15,9 @@ struct RingShape {
 /// As many buckets as a layer of the model fills, and one: a whole layer is under way while the
 /// next is made. The embedding and the head, many times larger, go round the ring.
 RingShape ring_shape(const StoreLayout& layout, DType dtype) {
-  const int last = layout.block_count() - 1;
+  const int last = layout.valued_blocks() - 1;
   std::int64_t largest = 1, layer = 1;
-  for (int block = 0; block <= last; ++block) {
+  for (int block = 0; block < layout.block_count(); ++block) {
     const std::int64_t size = layout.shard_block(block).size;
     largest = std::max(largest, size);
     if (block > 0 && block < last) layer = std::max(layer, size);

@@ -27,6 +27,10 @@ enum class TensorPartial : std::uint8_t {
   kWithHeads,   ///< wherever heads are: norms of q and k
 };
 
+/// Position in the list of ParamMeta.
+using ParamIndex = int;
+inline constexpr ParamIndex kNoParam = -1;
+
 /// Everything that is known of a parameter before any memory exists. Declared once, in
 /// model/param_table.cc.
 struct ParamMeta {
@@ -34,21 +38,23 @@ struct ParamMeta {
   Shape shape;       ///< global
   ParamInit init;
   bool decay = false;  ///< weight decay applies: tensors of two or more dims
-  int block = 0;       ///< unit of gathering and reduction: 0 embedding, 1..L layers, L+1 head
+  int block = 0;       ///< unit of gathering and reduction: the embedding, a layer, the head
   Fuse fuse = Fuse::kNo;
-  /// Used at both ends of the model: two gradient accumulators, added once, at every pipeline
-  /// extent.
-  bool tied = false;
   /// The gradient comes from one product for each micro-batch. The first of a step sets it, so that
   /// nobody clears it.
   bool set_by_product = false;
   TensorCut cut = {};  ///< on the tensor axis
   TensorPartial partial = TensorPartial::kNever;
+  /// Not kNoParam: the head of a tied model beside its embedding. It has a gradient of its own, to
+  /// be added to that parameter's, and no value.
+  ParamIndex shares = kNoParam;
+  /// Of such a one: micro-batches may be in flight between the two ends, so that where gradients
+  /// leave with each, this one leaves by itself, and the sums are added.
+  bool leaves_alone = false;
+  /// Which of the pipeline ranks that hold this parameter: both ends of a tied model where they are
+  /// not one rank. Their gradients are added, owner first, and both update.
+  AxisPlace home = {};
 };
-
-/// Position in the list of ParamMeta.
-using ParamIndex = int;
-inline constexpr ParamIndex kNoParam = -1;
 
 /// Parameters [first, last], fused where there are several; `first` is kNoParam for "none".
 struct ParamRange {

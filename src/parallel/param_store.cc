@@ -11,34 +11,34 @@ namespace trireme {
 
 namespace {
 
-ParamIndex find_tied(const std::vector<ParamMeta>& params) {
-  const auto found =
-      std::find_if(params.begin(), params.end(), [](const ParamMeta& p) { return p.tied; });
-  return found == params.end() ? kNoParam : static_cast<ParamIndex>(found - params.begin());
-}
-
 /// Elements of each kind of memory that a store has. One function, so that the plan's figure is the
 /// allocation.
 struct Sizes {
-  std::int64_t values = 0, forms = 0, gradients = 0, block_gradient = 0, second_gradient = 0,
+  std::int64_t values = 0, forms = 0, gradients = 0, block_gradient = 0, shared_gradient = 0,
                moments = 0;
 };
 
 Sizes sizes_of(const std::vector<ParamMeta>& params, const StoreLayout& layout, DType compute,
                StorePurpose purpose) {
   const int stage = layout.place().zero_stage;
-  const std::int64_t local = layout.local_size(), shard = layout.shard_size();
+  const std::int64_t local = layout.valued_local_size(), shard = layout.valued_shard_size();
   const bool rounded = compute == DType::kBF16;
   Sizes sizes;
   // In fp32 the values are the weights, so that stages 1 and 2 hold them whole.
   sizes.values = stage == 0 || (!rounded && stage < 3) ? local : shard;
   if (rounded) sizes.forms = stage < 3 ? local : shard;
   if (purpose == StorePurpose::kInference) return sizes;
-  sizes.gradients = stage < 2 ? local : shard;
-  if (stage >= 2) sizes.block_gradient = layout.largest_block([](int) { return true; });
+  const bool alone = std::any_of(params.begin(), params.end(),
+                                 [](const ParamMeta& param) { return param.leaves_alone; });
+  sizes.gradients = stage < 2 ? layout.local_size()
+                    : alone   ? layout.shard_size()
+                              : layout.valued_shard_size();
+  if (stage >= 2 && !alone)
+    sizes.shared_gradient = layout.local_size() - layout.valued_local_size();
+  if (stage >= 2)
+    sizes.block_gradient =
+        layout.largest_block([&](int block) { return block < layout.valued_blocks(); });
   sizes.moments = stage == 0 ? local : shard;
-  if (const ParamIndex tied = find_tied(params); tied != kNoParam)
-    sizes.second_gradient = layout.local_shape(tied).count();
   return sizes;
 }
 
@@ -55,7 +55,6 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StorePurpos
       compute_(compute),
       purpose_(purpose),
       layout_(params_, place),
-      tied_(find_tied(params_)),
       placed_(static_cast<std::size_t>(layout_.block_count())) {
   const Sizes sizes = sizes_of(params_, layout_, compute, purpose);
   const auto make = [&](std::int64_t count, DType dtype = DType::kF32) {
@@ -65,14 +64,16 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StorePurpos
   forms_ = make(sizes.forms, DType::kBF16);
   gradients_ = make(sizes.gradients);
   block_gradient_ = make(sizes.block_gradient);
-  second_gradient_ = make(sizes.second_gradient);
+  shared_gradient_ = make(sizes.shared_gradient);
   exp_avg_ = make(sizes.moments);
   exp_avg_sq_ = make(sizes.moments);
 }
 
 std::int64_t ParamStore::element_count() const {
   std::int64_t count = 0;
-  for (const ParamMeta& param : params_) count += param.shape.count();
+  for (const ParamMeta& param : params_) {
+    if (param.shares == kNoParam && param.home.index == 0) count += param.shape.count();
+  }
   return count;
 }
 
@@ -151,6 +152,11 @@ TensorView ParamStore::exp_avg_sq(ParamIndex index) const {
 TensorView ParamStore::counted_gradient(ParamIndex index) const {
   const StorePlace& place = layout_.place();
   const int same_part = params_[static_cast<std::size_t>(index)].cut.copies(place.tensor.extent);
+  if (!has_value(index) || params_[static_cast<std::size_t>(index)].home.index > 0) {
+    Shape nothing = layout_.owned_shape(index);  // it is counted with the owner's
+    nothing.set(0, 0);
+    return {gradients_.view().data, DType::kF32, nothing};
+  }
   const TensorView owned = owned_gradient(index);
   const Piece rows =
       even_piece(owned.shape[0], same_part * place.copy.extent,
@@ -158,13 +164,10 @@ TensorView ParamStore::counted_gradient(ParamIndex index) const {
   return owned.rows(rows.begin, rows.size);
 }
 
-TensorView ParamStore::gradient(ParamRange range, Home home) const {
-  if (home == Home::kSecond) {
-    expect(range.first == tied_ && range.last == tied_,
-           "only a tied parameter has a second gradient");
-    return second_gradient_.view().reshape(layout_.local_shape(tied_));
-  }
+TensorView ParamStore::gradient(ParamRange range) const {
   if (keeps_gradients()) return local_part(gradients_.view(), 0, range);
+  if (waits_for_owner(range.first))
+    return local_part(shared_gradient_.view(), layout_.valued_local_size(), range);
   const ParamMeta& param = params_.at(static_cast<std::size_t>(range.first));
   expect(param.block == open_block_, "a gradient of {} while block {} is open", param.name,
          open_block_);
@@ -189,8 +192,19 @@ void ParamStore::clear_gradients(Context& context) {
 }
 
 void ParamStore::add_tied_gradients(Context& context) {
-  if (tied_ != kNoParam)
-    accumulate(context, gradient(tied_), gradient({tied_, tied_}, Home::kSecond));
+  for (ParamIndex i = 0; i < static_cast<int>(params_.size()); ++i) {
+    if (keeps_gradients() ? has_value(i) : !waits_for_owner(i)) continue;
+    accumulate(context, gradient(params_[static_cast<std::size_t>(i)].shares), gradient(i));
+  }
+}
+
+void ParamStore::add_tied_sums(Context& context) {
+  for (ParamIndex i = 0; i < static_cast<int>(params_.size()); ++i) {
+    if (keeps_gradients() || has_value(i) || waits_for_owner(i)) continue;
+    if (owned_gradient(i).count() == 0) continue;
+    accumulate(context, owned_gradient(params_[static_cast<std::size_t>(i)].shares),
+               owned_gradient(i));
+  }
 }
 
 TensorView ParamStore::block_gradients(int block) const {
@@ -258,6 +272,7 @@ void ParamStore::make_values(float* values, ParamIndex index, std::uint64_t key,
 
 void ParamStore::initialise(Context& context, std::uint64_t seed) {
   for (ParamIndex index = 0; index < static_cast<int>(params_.size()); ++index) {
+    if (!has_value(index)) continue;
     const ParamMeta& param = params_[static_cast<std::size_t>(index)];
     const TensorView owned = value(index);
     if (owned.count() == 0) continue;
@@ -277,7 +292,7 @@ void ParamStore::initialise(Context& context, std::uint64_t seed) {
 void ParamStore::refresh_forms(Context& context) {
   if (compute_ != DType::kBF16) return;
   for (ParamIndex i = 0; i < static_cast<int>(params_.size()); ++i) {
-    if (value(i).count() > 0) cast(context, form(i), value(i));
+    if (has_value(i) && value(i).count() > 0) cast(context, form(i), value(i));
   }
 }
 
@@ -301,15 +316,20 @@ State ParamStore::state() const {
       tensor.data =
           owned.data + static_cast<std::size_t>(part.at[0] * row + column) * size_of(owned.dtype);
       tensor.row_stride = row;
-      tensor.replica = place.tensor.index % same_part * place.copy.extent + place.copy.index;
-      tensor.replicas = same_part * place.copy.extent;
+      const int copies = same_part * place.copy.extent;
+      tensor.replica = param.home.index * copies +
+                       place.tensor.index % same_part * place.copy.extent + place.copy.index;
+      tensor.replicas = param.home.extent * copies;
       state.tensors.push_back(std::move(tensor));
     }
   };
   const auto count = static_cast<int>(params_.size());
-  for (ParamIndex i = 0; i < count; ++i) add("parameters", "", i, value(i));
+  for (ParamIndex i = 0; i < count; ++i) {
+    if (has_value(i)) add("parameters", "", i, value(i));
+  }
   if (purpose_ == StorePurpose::kTraining) {
     for (ParamIndex i = 0; i < count; ++i) {
+      if (!has_value(i)) continue;
       add("optimizer", "/exp_avg", i, exp_avg(i));
       add("optimizer", "/exp_avg_sq", i, exp_avg_sq(i));
     }
@@ -322,7 +342,7 @@ ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& params, DTy
   const Sizes sizes = sizes_of(params, StoreLayout(params, place), compute, purpose);
   Bytes bytes;
   bytes.parameters = 4 * sizes.values + 2 * sizes.forms;
-  bytes.gradients = 4 * (sizes.gradients + sizes.block_gradient + sizes.second_gradient);
+  bytes.gradients = 4 * (sizes.gradients + sizes.block_gradient + sizes.shared_gradient);
   bytes.optimizer = 8 * sizes.moments;
   return bytes;
 }

@@ -26,9 +26,6 @@ namespace trireme {
 /// What the store must hold besides the values.
 enum class StorePurpose : std::uint8_t { kInference, kTraining };
 
-/// Which of the two accumulators of a tied parameter.
-enum class Home : std::uint8_t { kOwner, kSecond };
-
 /// Brings the weights of blocks that are not whole on this rank, or not up to date.
 class WeightSource {
  public:
@@ -48,7 +45,7 @@ class ParamStore {
 
   [[nodiscard]] const std::vector<ParamMeta>& params() const { return params_; }
   [[nodiscard]] const StoreLayout& layout() const { return layout_; }
-  /// Elements of the global parameters.
+  /// Elements of the global parameters, each counted on one of the ranks that hold it.
   [[nodiscard]] std::int64_t element_count() const;
   [[nodiscard]] DType compute() const { return compute_; }
   [[nodiscard]] StorePurpose purpose() const { return purpose_; }
@@ -88,7 +85,7 @@ class ParamStore {
 
   /// Where the model writes: the whole gradient of a parameter (a fused range as one tensor). At
   /// stages 2 and 3 of the open block only.
-  [[nodiscard]] TensorView gradient(ParamRange range, Home home = Home::kOwner) const;
+  [[nodiscard]] TensorView gradient(ParamRange range) const;
   [[nodiscard]] TensorView gradient(ParamIndex index) const { return gradient({index, index}); }
   /// Whether the gradients of micro-batches add up here (stages 0 and 1), or each micro-batch's
   /// leave for their owners when their block is done.
@@ -96,10 +93,25 @@ class ParamStore {
   /// The model begins to write the gradients of `block`. Where gradients leave, that clears those
   /// that no product sets, and the block before must have left.
   void open_gradients(Context& context, int block);
+  /// They have left, or nobody wants them: the same block may be opened anew.
+  void close_gradients() { open_block_ = -1; }
   /// Of all blocks, those that are not set by a product. Nothing where gradients leave.
   void clear_gradients(Context& context);
-  /// Adds the second accumulator of tied parameters into the first.
+  /// Adds the gradients of parameters that share a value (ParamMeta::shares) to the gradients of
+  /// those that have it. Where gradients leave, the block of the latter is open, and what leaves
+  /// alone is left out.
   void add_tied_gradients(Context& context);
+  /// The same for what has left alone, once it is summed.
+  void add_tied_sums(Context& context);
+  /// Whether a gradient that leaves goes with that of the parameter that it shares the value of.
+  [[nodiscard]] bool waits_for_owner(ParamIndex index) const {
+    const ParamMeta& param = params_[static_cast<std::size_t>(index)];
+    return param.shares != kNoParam && !param.leaves_alone;
+  }
+  /// False where a parameter is a gradient alone.
+  [[nodiscard]] bool has_value(ParamIndex index) const {
+    return params_[static_cast<std::size_t>(index)].shares == kNoParam;
+  }
 
   [[nodiscard]] int block_count() const { return layout_.block_count(); }
   /// Gradients of a block as the model wrote them, as they lie in the local layout.
@@ -142,10 +154,9 @@ class ParamStore {
   DType compute_;
   StorePurpose purpose_;
   StoreLayout layout_;
-  ParamIndex tied_ = -1;
   WeightSource* source_ = nullptr;
   int open_block_ = -1;
-  Buffer values_, forms_, gradients_, block_gradient_, second_gradient_, exp_avg_, exp_avg_sq_;
+  Buffer values_, forms_, gradients_, block_gradient_, shared_gradient_, exp_avg_, exp_avg_sq_;
   std::vector<TensorView> placed_;  // stage 3: of each block
 };
 

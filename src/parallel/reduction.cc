@@ -83,6 +83,7 @@ void GradientReduction::finish() {
   if (!buckets_) return;
   buckets_->finish_until([this](Buckets::Bucket& bucket) { finish_bucket(bucket); },
                          [] { return false; });
+  store_.add_tied_sums(context_);
 }
 
 }  // namespace trireme

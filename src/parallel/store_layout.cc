@@ -20,6 +20,11 @@ StoreLayout::StoreLayout(const std::vector<ParamMeta>& params, const StorePlace&
            param.name);
     while (block_count() <= param.block) blocks_.push_back({index, index});
     blocks_.back().last = index;
+    if (param.shares == kNoParam) {
+      expect(valued_blocks_ == param.block || valued_blocks_ == param.block + 1,
+             "{} has a value and stands behind what has none", param.name);
+      valued_blocks_ = param.block + 1;
+    }
     shapes_.push_back(trireme::local_shape(param.shape, param.cut, place.tensor));
     const Shape& shape = shapes_.back();
     if (param.fuse == Fuse::kNo) local = round_up(local, kAlignmentElements);

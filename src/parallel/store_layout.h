@@ -28,6 +28,8 @@ class StoreLayout {
 
   [[nodiscard]] const StorePlace& place() const { return place_; }
   [[nodiscard]] int block_count() const { return static_cast<int>(blocks_.size()); }
+  /// Blocks with values; what comes behind them has gradients alone (ParamMeta::shares).
+  [[nodiscard]] int valued_blocks() const { return valued_blocks_; }
   [[nodiscard]] bool sharded() const { return place_.zero_stage > 0; }
 
   [[nodiscard]] const Shape& local_shape(ParamIndex index) const { return shapes_[at(index)]; }
@@ -41,6 +43,9 @@ class StoreLayout {
   [[nodiscard]] std::int64_t shard_offset(ParamIndex index) const { return shard_[at(index)]; }
   [[nodiscard]] std::int64_t local_size() const { return local_.back(); }
   [[nodiscard]] std::int64_t shard_size() const { return shard_.back(); }
+  /// Of the blocks with values, which come first.
+  [[nodiscard]] std::int64_t valued_local_size() const { return end_of(local_); }
+  [[nodiscard]] std::int64_t valued_shard_size() const { return end_of(shard_); }
   /// Of a block, elements [begin, begin + size) of either.
   [[nodiscard]] Piece local_block(int block) const { return span_of(local_, block); }
   [[nodiscard]] Piece shard_block(int block) const { return span_of(shard_, block); }
@@ -69,11 +74,15 @@ class StoreLayout {
  private:
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
   [[nodiscard]] Piece span_of(const std::vector<std::int64_t>& offsets, int block) const;
+  [[nodiscard]] std::int64_t end_of(const std::vector<std::int64_t>& offsets) const {
+    return offsets[at(blocks_[at(valued_blocks_ - 1)].last + 1)];
+  }
 
   StorePlace place_;
   std::vector<Shape> shapes_;
   std::vector<std::int64_t> local_, shard_;  // one more than parameters: the last is the end
   std::vector<ParamRange> blocks_;
+  int valued_blocks_ = 0;
 };
 
 }  // namespace trireme

@@ -25,7 +25,8 @@ struct PlaceSizes {
 PlaceSizes place_sizes(const StoreLayout& layout) {
   PlaceSizes sizes{};
   for (int place = 0; place < kPlaces; ++place)
-    sizes.size[place] = layout.largest_block([&](int block) { return place_of(block) == place; });
+    sizes.size[place] = layout.largest_block(
+        [&](int block) { return block < layout.valued_blocks() && place_of(block) == place; });
   return sizes;
 }
 
@@ -44,13 +45,13 @@ WeightGather::WeightGather(Context& context, ParamStore& store, Communicator& sh
       store_(store),
       shards_(shards),
       buckets_(store.layout(), store.compute(), context.device()),
-      blocks_(static_cast<std::size_t>(store.block_count())) {
+      blocks_(static_cast<std::size_t>(store.layout().valued_blocks())) {
   const StoreLayout& layout = store.layout();
   if (layout.place().zero_stage == 3) {
     memory_ = Buffer(store.compute(), {place_elements(layout)}, context.device());
     holder_.assign(kPlaces, -1);
     const PlaceSizes sizes = place_sizes(layout);
-    for (int block = 0; block < store.block_count(); ++block) {
+    for (int block = 0; block < layout.valued_blocks(); ++block) {
       store.place_weights(
           block, memory_.view().rows(sizes.begin(place_of(block)), layout.local_block(block).size));
     }
@@ -139,20 +140,17 @@ void WeightGather::weights_changed() {
   for (Block& block : blocks_) block.state = State::kStale;
 }
 
-std::vector<std::int64_t> gathers_in_step(const StoreLayout& layout, bool tied, int micro_batches) {
-  const int blocks = layout.block_count();
-  if (layout.place().zero_stage < 3)
-    return std::vector<std::int64_t>(static_cast<std::size_t>(blocks), 1);
-  std::vector<std::int64_t> gathers(static_cast<std::size_t>(blocks));
+std::vector<std::int64_t> gathers_in_step(const StoreLayout& layout, std::span<const int> reads) {
+  std::vector<std::int64_t> gathers(static_cast<std::size_t>(layout.valued_blocks()));
+  std::vector<char> whole(gathers.size());
   int holder[kPlaces] = {-1, -1, -1};
-  const auto visit = [&](int block) {
-    if (std::exchange(holder[place_of(block)], block) != block)
-      ++gathers[static_cast<std::size_t>(block)];
-  };
-  for (int i = 0; i < micro_batches; ++i) {
-    for (int block = 0; block < blocks; ++block) visit(block);
-    if (tied) visit(0);
-    for (int block = blocks - 1; block > 0; --block) visit(block);
+  for (const int block : reads) {
+    char& here = whole[static_cast<std::size_t>(block)];
+    gathers[static_cast<std::size_t>(block)] += here == 0;
+    here = 1;
+    if (layout.place().zero_stage < 3) continue;
+    const int before = std::exchange(holder[place_of(block)], block);
+    if (before >= 0 && before != block) whole[static_cast<std::size_t>(before)] = 0;
   }
   return gathers;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "parallel/buckets.h"
@@ -48,8 +49,7 @@ class WeightGather final : public WeightSource {
   std::vector<int> holder_;  // stage 3: the block that stands in each place of memory_
 };
 
-/// How often each block is gathered in a step of so many micro-batches, each forward through all
-/// blocks and back to the first layer; a tied head reads block 0 behind its own.
-std::vector<std::int64_t> gathers_in_step(const StoreLayout& layout, bool tied, int micro_batches);
+/// How often each block is gathered in a step that reads blocks in this order.
+std::vector<std::int64_t> gathers_in_step(const StoreLayout& layout, std::span<const int> reads);
 
 }  // namespace trireme

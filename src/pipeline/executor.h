@@ -2,11 +2,24 @@
 
 #include "base/trace.h"
 #include "pipeline/plan.h"
+#include "pipeline/stage_links.h"
 #include "pipeline/stage_program.h"
 
 namespace trireme {
 
-/// Runs the actions of one rank in the order of the plan, a span of the trace for each.
+/// Micro-batches of a virtual stage that are between their F and their last backward action at
+/// once, at most: what its memory is made for. At least 1.
+int in_flight_of(const std::vector<Action>& actions, int virtual_stage);
+
+/// Runs the actions of one rank in the order of the plan, a span of the trace for each. Chunk i of
+/// `stage` is the rank's i-th virtual stage. An input is asked for as soon as there is room for it,
+/// one action ahead; an output leaves at once, and its memory is used again when it has gone.
+/// Collective over the ranks of the plan; actions of a group run one after the other.
+void execute(const Plan& plan, int rank, StageProgram& stage, StageLinks& links, Trace& trace);
+/// Without the other ranks: nothing moves between stages.
 void execute(const Plan& plan, int rank, StageProgram& stage, Trace& trace);
+
+/// Forward through all virtual stages, of the micro-batch that the stages are evaluating.
+void evaluate(int rank, StageProgram& stage, StageLinks& links);
 
 }  // namespace trireme

@@ -2,11 +2,16 @@
 
 #include <cstdint>
 
+#include "tensor/tensor_view.h"
+
 namespace trireme {
 
 /// Whether a backward pass is the last of its chunk in this step: then each block's gradients are
 /// final after it.
 enum class Pass : std::uint8_t { kOneOfSeveral, kLast };
+
+/// What a chunk takes from its neighbours in the model and gives them, of one micro-batch.
+enum class Boundary : std::uint8_t { kInput, kOutput, kOutputGradient, kInputGradient };
 
 /// What a stage of the model can be asked to do; the executor is the only caller during a step. A
 /// chunk is a virtual stage that this rank holds, numbered from 0 in order of the model.
@@ -18,6 +23,15 @@ class StageProgram {
   virtual void backward_weight(int chunk, int micro_batch, Pass pass) = 0;
   /// The same bits as backward_input, then backward_weight; needs less memory between them.
   virtual void backward(int chunk, int micro_batch, Pass pass) = 0;
+  /// A forward pass alone, of the micro-batch that is being evaluated.
+  virtual void evaluate(int chunk) = 0;
+  /// Where a chunk reads its input and the gradient of its output, and leaves its output and the
+  /// gradient of its input; not given at the ends of the model. Micro-batches whose numbers are
+  /// equal modulo `slots` share the memory.
+  [[nodiscard]] virtual TensorView boundary(int chunk, int micro_batch, Boundary which) = 0;
+  [[nodiscard]] virtual int slots(int chunk) const = 0;
+  /// Between two boundaries of this stage.
+  virtual void copy(TensorView to, TensorView from) = 0;
 };
 
 }  // namespace trireme

@@ -4,6 +4,7 @@
 #include "model/param_table.h"
 #include "parallel/partial_gradients.h"
 #include "parallel/reduction.h"
+#include "parallel/tied_homes.h"
 #include "parallel/weight_gather.h"
 
 namespace trireme {
@@ -25,13 +26,15 @@ MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, DT
   request.compute = compute;
   request.purpose = purpose;
   request.recompute = config.parallel.recompute;
-  request.part = part_of_rank(config.parallel, run.mesh, rank, purpose);
+  request.part = part_of_rank(config.parallel, run.mesh,
+                              make_pipeline(config.parallel, config.model, run.batch.accumulation),
+                              rank, purpose);
   return request;
 }
 
 RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& request) {
   const bool training = request.purpose != StagePurpose::kEvaluation;
-  const std::vector<ParamMeta> params = declare_params(model).metas;
+  const std::vector<ParamMeta> params = request.part.declare(model).metas;
   const StorePlace& place = request.part.store;
   const StoreLayout layout(params, place);
   const auto store =
@@ -40,8 +43,10 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   StageShape shape;
   shape.sequences = request.batch.micro;
   shape.tokens = request.sequence_length;
-  shape.purpose = request.purpose;
+  shape.purpose = training ? request.part.purpose : request.purpose;
   shape.cut = request.part.cut;
+  shape.chunks = request.part.chunks;
+  shape.gradients_leave = place.zero_stage >= 2;
   shape.recompute = request.recompute;
   RankMemory memory;
   memory.parameters = store.parameters;
@@ -55,7 +60,8 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   }
   if (layout.sharded()) memory.buffers += WeightGather::buffer_bytes(layout, request.compute);
   if (!training) return memory;
-  memory.buffers += GradientReduction::buffer_bytes(layout);
+  memory.buffers +=
+      GradientReduction::buffer_bytes(layout) + TiedHomes::buffer_bytes(params, layout);
   for (const auto of : {PartialGradients::Of::kTensorAxis, PartialGradients::Of::kSameHeads}) {
     memory.buffers +=
         PartialGradients::bytes_of(params, layout, of, request.part.cut.sequence_parallel);

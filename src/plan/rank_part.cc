@@ -10,6 +10,22 @@ bool has_shards(const RunConfig::Parallel& config, StagePurpose purpose) {
   return config.zero_stage == 3 || (config.zero_stage > 0 && purpose != StagePurpose::kEvaluation);
 }
 
+void take_pipeline_rank(const Pipeline& pipeline, int rank, RankPart& part) {
+  part.chunks = pipeline.chunks_of(rank);
+  part.actions = pipeline.plan.ranks[static_cast<std::size_t>(rank)];
+  const std::vector<std::int32_t>& holder = pipeline.placement;
+  std::vector<std::int32_t> chunk_of(holder.size());
+  std::int32_t chunks = 0;
+  for (std::size_t s = 0; s < holder.size(); ++s) {
+    if (holder[s] != rank) continue;
+    chunk_of[s] = chunks++;
+    part.neighbours +=
+        (s > 0 && holder[s - 1] != rank) + (s + 1 < holder.size() && holder[s + 1] != rank);
+  }
+  for (Action& action : part.actions)
+    action.virtual_stage = chunk_of[static_cast<std::size_t>(action.virtual_stage)];
+}
+
 }  // namespace
 
 int shard_ranks(const RunConfig::Parallel& config, const MeshShape& mesh, StagePurpose purpose) {
@@ -18,8 +34,15 @@ int shard_ranks(const RunConfig::Parallel& config, const MeshShape& mesh, StageP
   return narrow<int>(config.zero_group.value_or(all));
 }
 
-RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh, int rank,
-                      StagePurpose purpose) {
+ModelParams RankPart::declare(const ModelConfig& model) const {
+  if (chunks.empty()) return declare_params(model);
+  std::vector<ChunkRange> ranges;
+  for (const ChunkShape& chunk : chunks) ranges.push_back(chunk.range);
+  return declare_params(model, ranges);
+}
+
+RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh,
+                      const Pipeline& pipeline, int rank, StagePurpose purpose) {
   const MeshCoordinate at = mesh.coordinate_of(rank);
   const auto axis_place = [&](Axis axis) {
     return AxisPlace{mesh.extent(axis), at[static_cast<std::size_t>(axis)]};
@@ -39,6 +62,9 @@ RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh, 
       part.cut.tensor.extent > 1 && config.sequence_parallel.value_or(true);
   part.cut.context = context;
   part.cut.context_method = config.context_method;
+  take_pipeline_rank(pipeline, at[static_cast<std::size_t>(Axis::kPipeline)], part);
+  part.purpose =
+      purpose == StagePurpose::kTraining && pipeline.split ? StagePurpose::kTrainingSplit : purpose;
   return part;
 }
 

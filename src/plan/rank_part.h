@@ -4,6 +4,7 @@
 #include "model/stage.h"
 #include "parallel/mesh_shape.h"
 #include "parallel/store_layout.h"
+#include "plan/pipeline.h"
 
 namespace trireme {
 
@@ -11,11 +12,20 @@ namespace trireme {
 struct RankPart {
   StorePlace store;
   StageCut cut;
+  std::vector<ChunkShape> chunks;  ///< of the pipeline rank; none: the whole model
+  /// In order; of each the chunk in place of the virtual stage.
+  std::vector<Action> actions;
+  int neighbours = 0;  ///< of its chunks, before and behind them, on other pipeline ranks
+  /// What the stage is made for: kTraining becomes kTrainingSplit where the plan has B and W apart.
+  StagePurpose purpose = StagePurpose::kTraining;
+
+  /// Of the parameters of those chunks.
+  [[nodiscard]] ModelParams declare(const ModelConfig& model) const;
 };
 
 /// ZeRO's stages 1 and 2 have no part in evaluation, where neither moments nor gradients are.
-RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh, int rank,
-                      StagePurpose purpose);
+RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh,
+                      const Pipeline& pipeline, int rank, StagePurpose purpose);
 
 /// Ranks that hold one full copy of what the tensor axis leaves to each: parallel.zero_group, else
 /// all that see other tokens; 1 without ZeRO.

@@ -6,6 +6,7 @@
 #include "model/param_table.h"
 #include "parallel/buckets.h"
 #include "parallel/partial_gradients.h"
+#include "parallel/tied_homes.h"
 #include "parallel/weight_gather.h"
 
 namespace trireme {
@@ -23,16 +24,18 @@ class Count {
       : model_(model),
         request_(request),
         document_mask_(document_mask),
-        params_(declare_params(model)),
+        params_(request.part.declare(model)),
         layout_(params_.metas, request.part.store),
         local_(config_of_place(model, request.part.cut.tensor)),
         element_(static_cast<std::int64_t>(size_of(request.compute))),
         rows_(request.batch.micro * request.sequence_length / request.part.cut.context.extent) {}
 
   std::vector<Traffic> run() {
+    for (const ChunkParams& chunk : params_.chunks) layers_ += chunk.range.layers;
     data();
     tensor();
     context();
+    pipeline();
     std::erase_if(traffic_, [](const Traffic& traffic) { return traffic.bytes == 0; });
     return traffic_;
   }
@@ -47,17 +50,20 @@ class Count {
     const std::int64_t shards = place.shard.extent, copies = place.copy.extent;
     std::int64_t gradients = 0, weights = 0;
     if (!layout_.sharded()) {
-      for (int block = 0; block < layout_.block_count(); ++block)
+      for (int block = 0; block < layout_.valued_blocks(); ++block)
         gradients += both_ways(4 * layout_.local_block(block).size, copies);
       return add(Axis::kData, "gradients", gradients);
     }
-    const std::vector<std::int64_t> gathers =
-        gathers_in_step(layout_, params_.tied, narrow<int>(request_.batch.accumulation));
+    const std::vector<std::int64_t> gathers = gathers_in_step(layout_, reads());
     const std::int64_t passes = place.zero_stage == 1 ? 1 : request_.batch.accumulation;
-    Buckets::for_each_part_of(layout_, DType::kF32, [&](int, Piece part) {
+    Buckets::for_each_part_of(layout_, DType::kF32, [&](int block, Piece part) {
+      const ParamIndex first = layout_.block_params(block).first;
+      const ParamMeta& param = params_.metas[static_cast<std::size_t>(first)];
+      if (param.shares != kNoParam && (place.zero_stage < 2 || !param.leaves_alone)) return;
       gradients += passes * (4 * part.size * (shards - 1) + both_ways(4 * part.size, copies));
     });
     Buckets::for_each_part_of(layout_, request_.compute, [&](int block, Piece part) {
+      if (block >= layout_.valued_blocks()) return;
       weights += gathers[static_cast<std::size_t>(block)] * element_ * part.size * (shards - 1);
     });
     add(Axis::kData, "gradients", gradients);
@@ -74,11 +80,15 @@ class Count {
         cut.sequence_parallel ? one_way(wide, places) : both_ways(wide, places);
     const bool again = request_.recompute == Recompute::kFull;
     const std::int64_t layer = (again ? 8 : 6) * inside + (again ? 5 : 4) * stream;
-    // The embedding and its gradient, the head's input and its gradient.
-    const std::int64_t ends = 2 * inside + 2 * stream;
+    // The embedding and its gradient; the head's input and its gradient.
+    std::int64_t ends = 0, heads = 0;
+    for (const ChunkParams& chunk : params_.chunks) {
+      ends += (chunk.range.embedding + chunk.range.head) * (inside + stream);
+      heads += chunk.range.head;
+    }
     const std::int64_t steps = request_.batch.accumulation;
-    add(Axis::kTensor, "activations", steps * (model_.layers * layer + ends));
-    add(Axis::kTensor, "statistics", steps * 3 * 4 * rows_ * (places - 1));
+    add(Axis::kTensor, "activations", steps * (layers_ * layer + ends));
+    add(Axis::kTensor, "statistics", steps * heads * 3 * 4 * rows_ * (places - 1));
     using Of = PartialGradients::Of;
     const auto partial = [&](Of of) {
       return PartialGradients::bytes_of(params_.metas, layout_, of, cut.sequence_parallel);
@@ -110,7 +120,37 @@ class Count {
     }
     if (request_.recompute == Recompute::kFull) backward += forward;
     add(Axis::kContext, "keys_values",
-        request_.batch.accumulation * model_.layers * (forward + backward));
+        request_.batch.accumulation * layers_ * (forward + backward));
+  }
+
+  void pipeline() {
+    const std::int64_t stream = TensorAxis::stream_tokens(rows_, request_.part.cut.tensor.extent,
+                                                          request_.part.cut.sequence_parallel) *
+                                model_.hidden * element_;
+    add(Axis::kPipeline, "activations",
+        request_.batch.accumulation * request_.part.neighbours * stream);
+    add(Axis::kPipeline, "gradients", TiedHomes::buffer_bytes(params_.metas, layout_));
+  }
+
+  /// The blocks of weights that a step reads, in order.
+  [[nodiscard]] std::vector<int> reads() const {
+    std::vector<int> blocks;
+    for (const Action& action : request_.part.actions) {
+      const ChunkParams& chunk = params_.chunks[static_cast<std::size_t>(action.virtual_stage)];
+      const auto block = [&](ParamIndex index) { blocks.push_back(params_.block_of(index)); };
+      if (action.kind == ActionKind::kForward) {
+        if (chunk.range.embedding) block(chunk.embedding);
+        for (const BlockParams& layer : chunk.blocks) block(layer.qkv.weight.first);
+        if (!chunk.range.head) continue;
+        block(chunk.final_norm.weight);
+        block(chunk.head);
+      } else if (action.kind != ActionKind::kBackwardWeight) {
+        if (chunk.range.head) block(chunk.final_norm.weight);
+        for (auto layer = chunk.blocks.rbegin(); layer != chunk.blocks.rend(); ++layer)
+          block(layer->qkv.weight.first);
+      }
+    }
+    return blocks;
   }
 
   const ModelConfig& model_;
@@ -120,6 +160,7 @@ class Count {
   const StoreLayout layout_;
   const ModelConfig local_;
   const std::int64_t element_, rows_;
+  std::int64_t layers_ = 0;
   std::vector<Traffic> traffic_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "pipeline/executor.h"
+
 namespace trireme {
 
 EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches,
@@ -12,10 +14,12 @@ EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches,
   for (std::int64_t i = 0; i < batches.passes(); ++i) {
     if (before_pass) before_pass();
     const MicroBatch& batch = batches.read(i);
-    loss_sum += runtime.stage.evaluate(batch);
+    runtime.stage.begin_evaluation(batch);
+    evaluate(runtime.pipeline_rank(), runtime.stage, runtime.channels.links);
+    loss_sum += runtime.stage.loss_sum();
     tokens += batch.target_count;
   }
-  runtime.channels.peers->sum(std::span(&loss_sum, 1));
+  loss_sum = runtime.sum_of_losses(loss_sum);
   runtime.channels.peers->sum(std::span(&tokens, 1));
   return {loss_sum / static_cast<double>(std::max<std::int64_t>(1, tokens)), tokens};
 }

@@ -23,8 +23,10 @@ StageShape stage_shape(const RuntimeOptions& options, const RankPart& part, Reco
   StageShape shape;
   shape.sequences = options.micro;
   shape.tokens = options.tokens;
-  shape.purpose = options.purpose;
+  shape.purpose = part.purpose;
   shape.cut = part.cut;
+  shape.chunks = part.chunks;
+  shape.gradients_leave = part.store.zero_stage >= 2;
   shape.recompute = recompute;
   return shape;
 }
@@ -45,23 +47,36 @@ int same_heads_color(const AxisPlace& tensor, std::int64_t kv_heads) {
   return tensor.index / copies;
 }
 
+/// The ranks that hold the first and the last virtual stage; every other rank is alone.
+int ends_color(const Pipeline& pipeline, const Communicator& group) {
+  const int first = pipeline.placement.front(), last = pipeline.placement.back();
+  const bool an_end = group.rank() == first || group.rank() == last;
+  return an_end ? 0 : 1 + group.rank();
+}
+
 }  // namespace
 
 Channels::Channels(Communicator& world, const MeshShape& mesh, const RankPart& part,
-                   std::int64_t kv_heads, const ChannelMaker& maker)
+                   const Pipeline& pipeline, std::int64_t kv_heads, const ChannelMaker& maker)
     : peers(world.split(mesh.group_color({Axis::kData, Axis::kContext}, world.rank()))),
       shard_group(peers->split(part.store.copy.index)),
       copy_group(peers->split(part.store.shard.index)),
       tensor_group(world.split(mesh.group_color({Axis::kTensor}, world.rank()))),
       same_heads_group(tensor_group->split(same_heads_color(part.store.tensor, kv_heads))),
       context_group(world.split(mesh.group_color({Axis::kContext}, world.rank()))),
+      pipeline_group(world.split(mesh.group_color({Axis::kPipeline}, world.rank()))),
+      ends_group(pipeline_group->split(ends_color(pipeline, *pipeline_group))),
       shard_reduce(channel_of(*shard_group, "data.reduce", maker)),
       shard_gather(channel_of(*shard_group, "data.gather", maker)),
       copy_reduce(channel_of(*copy_group, part.store.zero_stage > 0 ? "data.copies" : "data.reduce",
                              maker)),
       tensor(channel_of(*tensor_group, "tensor", maker)),
       same_heads(channel_of(*same_heads_group, "tensor.heads", maker)),
-      context(channel_of(*context_group, "context", maker)) {}
+      context(channel_of(*context_group, "context", maker)),
+      ends(channel_of(*ends_group, "pipeline.ends", maker)),
+      links(*pipeline_group, pipeline.placement,
+            [&](Communicator& group, const char* name) { return channel_of(group, name, maker); }) {
+}
 
 Channels::Exposed Channels::exposed() const {
   const auto of = [](std::initializer_list<const Communicator*> channels) {
@@ -70,7 +85,8 @@ Channels::Exposed Channels::exposed() const {
     return sum;
   };
   return {of({shard_reduce.get(), shard_gather.get(), copy_reduce.get()}),
-          of({tensor.get(), same_heads.get()}), of({context.get()})};
+          of({tensor.get(), same_heads.get()}), of({context.get()}),
+          of({ends.get()}) + links.counters().exposed_ns};
 }
 
 Channels::Sent Channels::sent() const {
@@ -80,7 +96,8 @@ Channels::Sent Channels::sent() const {
     return sum;
   };
   return {of({shard_reduce.get(), shard_gather.get(), copy_reduce.get()}),
-          of({tensor.get(), same_heads.get()}), of({context.get()})};
+          of({tensor.get(), same_heads.get()}), of({context.get()}),
+          of({ends.get()}) + links.counters().bytes_sent};
 }
 
 Runtime::Runtime(Launch& launch_, const RunConfig& config_, const ModelConfig& model_,
@@ -94,11 +111,12 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
       model(model_),
       options(options_),
       mesh(options.mesh),
-      part(part_of_rank(config.parallel, mesh, world.rank(), options.purpose)),
+      pipeline(make_pipeline(config.parallel, model, options.accumulation)),
+      part(part_of_rank(config.parallel, mesh, pipeline, world.rank(), options.purpose)),
       context(options.device, options.threads, detect_isa()),
-      channels(world, mesh, part, model.kv_heads,
+      channels(world, mesh, part, pipeline, model.kv_heads,
                {context, launch.flight_recorder(), reduction_order(config, options.device.kind)}),
-      params(declare_params(model)),
+      params(part.declare(model)),
       store(params.metas, compute_type(config, options.device.kind),
             options.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference
                                                          : StorePurpose::kTraining,
@@ -106,7 +124,6 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
       stage(context, model, params, store, stage_shape(options, part, config.parallel.recompute),
             {TensorAxis(*channels.tensor, part.cut.sequence_parallel),
              ContextAxis(*channels.context, part.cut.context_method, options.tokens)}),
-      plan(make_1f1b(mesh.extent(Axis::kPipeline), static_cast<int>(options.accumulation))),
       world_(world) {
   if (part.store.zero_stage > 0) gather.emplace(context, store, *channels.shard_gather);
   if (options.purpose == StagePurpose::kEvaluation) return;
@@ -118,7 +135,15 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
     partial.emplace(context, store, Of::kTensorAxis, tokens_cut, *channels.tensor);
     same_heads.emplace(context, store, Of::kSameHeads, tokens_cut, *channels.same_heads);
   }
+  if (find_shared_home(params.metas) != kNoParam)
+    tied_homes.emplace(context, store, *channels.ends);
   optimizer.emplace(config.optimizer, store);
+}
+
+double Runtime::sum_of_losses(double mine) const {
+  double sum = part.cut.tensor.index == 0 ? mine : 0;
+  world().sum(std::span(&sum, 1));
+  return sum;
 }
 
 void Runtime::weights_changed(Forms forms) {

@@ -12,8 +12,9 @@
 #include "parallel/mesh_shape.h"
 #include "parallel/partial_gradients.h"
 #include "parallel/reduction.h"
+#include "parallel/tied_homes.h"
 #include "parallel/weight_gather.h"
-#include "pipeline/plan.h"
+#include "pipeline/stage_links.h"
 #include "plan/rank_part.h"
 
 namespace trireme {
@@ -37,24 +38,26 @@ struct ChannelMaker {
 /// own so that none queues behind another. Channels of one rank do nothing.
 struct Channels {
   /// Collective. `peers` is split into the ranks of one full copy and those of equal shards.
-  Channels(Communicator& world, const MeshShape& mesh, const RankPart& part, std::int64_t kv_heads,
-           const ChannelMaker& maker);
+  Channels(Communicator& world, const MeshShape& mesh, const RankPart& part,
+           const Pipeline& pipeline, std::int64_t kv_heads, const ChannelMaker& maker);
 
   const std::unique_ptr<Communicator> peers;  ///< same part of the model, other tokens
   const std::unique_ptr<Communicator> shard_group, copy_group, tensor_group, same_heads_group,
-      context_group;
+      context_group, pipeline_group, ends_group;
   const std::unique_ptr<Communicator> shard_reduce, shard_gather, copy_reduce;  ///< "data"
   const std::unique_ptr<Communicator> tensor, same_heads;                       ///< "tensor"
   const std::unique_ptr<Communicator> context;                                  ///< "context"
+  const std::unique_ptr<Communicator> ends;  ///< "pipeline": both ends of the model, in its order
+  StageLinks links;                          ///< "pipeline"
 
   /// Of the calling thread's waits so far, by axis.
   struct Exposed {
-    std::int64_t data_ns = 0, tensor_ns = 0, context_ns = 0;
+    std::int64_t data_ns = 0, tensor_ns = 0, context_ns = 0, pipeline_ns = 0;
   };
   [[nodiscard]] Exposed exposed() const;
   /// Bytes that this rank has sent so far, by axis.
   struct Sent {
-    std::int64_t data = 0, tensor = 0, context = 0;
+    std::int64_t data = 0, tensor = 0, context = 0, pipeline = 0;
   };
   [[nodiscard]] Sent sent() const;
 };
@@ -74,6 +77,11 @@ class Runtime {
     return mesh.coordinate_of(world().rank())[static_cast<std::size_t>(Axis::kData)];
   }
   [[nodiscard]] Communicator& world() const { return world_; }
+  [[nodiscard]] int pipeline_rank() const {
+    return mesh.coordinate_of(world().rank())[static_cast<std::size_t>(Axis::kPipeline)];
+  }
+  /// The sum over the model's ends of what each rank whose tensor place is the first has: a loss.
+  [[nodiscard]] double sum_of_losses(double mine) const;
   /// The owned values have changed, by an update or by whoever loaded them: forms are rounded anew
   /// where `forms` says so, and the model sees the new weights.
   enum class Forms : std::uint8_t { kStale, kFresh };
@@ -84,9 +92,10 @@ class Runtime {
   const ModelConfig model;
   const RuntimeOptions options;
   const MeshShape mesh;
+  const Pipeline pipeline;
   const RankPart part;
   Context context;
-  const Channels channels;
+  Channels channels;
   const ModelParams params;
   ParamStore store;
   Stage stage;
@@ -95,7 +104,7 @@ class Runtime {
   std::optional<GradientReduction> reduction;           ///< in training
   std::optional<PartialGradients> partial, same_heads;  ///< in training, with a tensor axis
   std::optional<Optimizer> optimizer;                   ///< in training
-  const Plan plan;
+  std::optional<TiedHomes> tied_homes;  ///< in training, where they are on two pipeline ranks
 
  private:
   Communicator& world_;

@@ -192,7 +192,7 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
   batch.steps = prepared.run.steps;
   batch.windows = prepared.data.windows;
   log_info("{} with {} parameters, computing in {}", name_of(config.model.family),
-           format_count(static_cast<double>(runtime.store.element_count())),
+           format_count(static_cast<double>(count_parameters(runtime.model).total)),
            name_of(runtime.store.compute()));
   log_info_text(batch_text(batch) + memory_text(items, available) + places_text(places));
 }
@@ -202,7 +202,7 @@ StartLine start_line(const PreparedRun& prepared, const Runtime& runtime) {
   line.version = program_version();
   line.world = runtime.world().size();
   line.mesh = mesh_json(prepared.run.mesh);
-  line.parameters = runtime.store.element_count();
+  line.parameters = count_parameters(runtime.model).total;
   line.model_flops_per_token =
       model_flops_per_token(prepared.config.model, prepared.config.data.sequence_length);
   line.peak_tflops = peak_tflops(prepared.config, runtime.context.device());

@@ -30,17 +30,27 @@ void Step::forward_backward_here(std::span<const MicroBatch> micro_batches,
       const Span span(runtime_.trace, Phase::kOptimizer);
       runtime_.store.clear_gradients(runtime_.context);
     }
-    execute(runtime_.plan, 0, runtime_.stage, runtime_.trace);
+    execute(runtime_.pipeline.plan, runtime_.pipeline_rank(), runtime_.stage,
+            runtime_.channels.links, runtime_.trace);
   });
 }
 
 void Step::forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {
   runtime_.reduction->begin_step();
-  forward_backward_here(micro_batches, target_count,
-                        [this](int block) { runtime_.reduction->start(block); });
+  // Gradients of a tied weight with two homes are added first, where they stay here.
+  std::optional<TiedHomes>& tied = runtime_.tied_homes;
+  const bool tied_first = tied && runtime_.store.keeps_gradients();
+  forward_backward_here(micro_batches, target_count, [&](int block) {
+    if (!tied_first || block != tied->block()) runtime_.reduction->start(block);
+  });
   {
     const Span span(runtime_.trace, Phase::kCommunication);
+    if (tied_first) {
+      tied->add();
+      runtime_.reduction->start(tied->block());
+    }
     runtime_.reduction->finish();
+    if (tied && !tied_first) tied->add();
     if (runtime_.partial) runtime_.partial->sum();
     if (runtime_.same_heads) runtime_.same_heads->sum();
   }

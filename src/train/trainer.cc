@@ -76,8 +76,7 @@ void Trainer::run_step() {
   const double lr =
       learning_rate(runtime_.config.lr_schedule, runtime_.config.optimizer.lr, inputs_.steps, k);
 
-  double loss_sum = step_.loss_sum();
-  runtime_.channels.peers->sum(std::span(&loss_sum, 1));
+  const double loss_sum = runtime_.sum_of_losses(step_.loss_sum());
   const double loss = loss_sum / static_cast<double>(std::max<std::int64_t>(1, target_count_));
   const bool finite = std::isfinite(loss) && std::isfinite(norm);
   std::optional<SkipLine> skip;
@@ -129,8 +128,9 @@ SkipLine Trainer::find_skip(double loss, std::span<const MicroBatch> micro_batch
 
 void Trainer::exchange_reports() {
   RankReport mine;
-  // Places of the tensor axis see the same tokens: one counts them.
-  mine.next_target_count = runtime_.part.cut.tensor.index == 0 ? batch_.target_count : 0;
+  // Places of the tensor axis and pipeline ranks see the same tokens: one counts them.
+  const bool counts = runtime_.part.cut.tensor.index == 0 && runtime_.pipeline_rank() == 0;
+  mine.next_target_count = counts ? batch_.target_count : 0;
   mine.stop_reason = static_cast<std::int64_t>(stopping_.look());
   mine.memory_bytes = memory_in_use(runtime_.context.device());
   reports_.resize(static_cast<std::size_t>(runtime_.world().size()));
@@ -164,6 +164,9 @@ StepTime Trainer::take_step_time() {
   if (runtime_.part.cut.context.extent > 1)
     time.communication_exposed.emplace_back("context",
                                             since(exposed.context_ns, exposed_.context_ns));
+  if (runtime_.mesh.extent(Axis::kPipeline) > 1)
+    time.communication_exposed.emplace_back("pipeline",
+                                            since(exposed.pipeline_ns, exposed_.pipeline_ns));
   exposed_ = exposed;
   time.data_wait = seconds(Phase::kData);
   time.optimizer = seconds(Phase::kOptimizer);

@@ -60,6 +60,19 @@ TEST_P(Elementwise, accumulate_equals_the_reference_at_odd_sizes_for_any_thread_
   }
 }
 
+TEST_P(Elementwise, accumulate_in_bf16_rounds_the_sum_once) {
+  Context context = test_context(GetParam(), 2);
+  for (const std::int64_t count : {1, 7, 8, 33, 1000}) {
+    const TestTensor x = TestTensor::random(DType::kBF16, {count}, 1);
+    TestTensor y = TestTensor::random(DType::kBF16, {count}, 2);
+    std::vector<double> expected = reference::accumulate(y.values(), x.values());
+    for (double& value : expected)
+      value = static_cast<double>(to_float(to_bfloat16(static_cast<float>(value))));
+    accumulate(context, y, x);
+    EXPECT_EQ(y.values(), expected);
+  }
+}
+
 TEST_P(Elementwise, an_element_has_the_same_bits_at_any_offset_and_length) {
   Context context = test_context(GetParam());
   const TestTensor x = TestTensor::random(DType::kBF16, {70}, 1);
@@ -160,6 +173,8 @@ TEST_P(Elementwise, wrong_operands_are_refused_by_name) {
   expect_refused([&] { cast(context, h, ids); }, "cast.source: expected fp32 or bf16, found int32");
   expect_refused([&] { accumulate(context, h, a); },
                  "accumulate.destination: expected [4] fp32, found [4] bf16");
+  expect_refused([&] { accumulate(context, ids, h); },
+                 "accumulate.destination: expected [4] fp32, found [4] int32");
   expect_refused([&] { accumulate(context, a, {}); },
                  "accumulate.source: expected [4] fp32, found nothing");
   expect_refused([&] { accumulate(context, b.view().rows(0, 4), b.view().rows(1, 4)); },

@@ -1,0 +1,48 @@
+#include "parallel/tied_homes.h"
+
+#include "kernels/elementwise/elementwise.h"
+#include "tensor/transfer.h"
+
+namespace trireme {
+
+ParamIndex find_shared_home(const std::vector<ParamMeta>& params) {
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    if (params[i].home.extent > 1) return static_cast<ParamIndex>(i);
+  }
+  return kNoParam;
+}
+
+std::int64_t TiedHomes::buffer_bytes(const std::vector<ParamMeta>& params,
+                                     const StoreLayout& layout) {
+  const ParamIndex index = find_shared_home(params);
+  if (index == kNoParam) return 0;
+  const Shape shape =
+      layout.place().zero_stage < 2 ? layout.local_shape(index) : layout.owned_shape(index);
+  return shape.count() * static_cast<std::int64_t>(sizeof(float));
+}
+
+TiedHomes::TiedHomes(Context& context, ParamStore& store, Communicator& pair)
+    : context_(context), store_(store), pair_(pair), index_(find_shared_home(store.params())) {
+  expect(index_ != kNoParam && pair.size() == 2, "no tied weight with two homes");
+  const std::int64_t bytes = buffer_bytes(store.params(), store.layout());
+  if (bytes > 0)
+    theirs_ =
+        Buffer(DType::kF32, {bytes / static_cast<std::int64_t>(sizeof(float))}, context.device());
+}
+
+int TiedHomes::block() const { return store_.params()[static_cast<std::size_t>(index_)].block; }
+
+void TiedHomes::add() {
+  const TensorView mine =
+      store_.keeps_gradients() ? store_.gradient(index_) : store_.owned_gradient(index_);
+  if (mine.count() == 0) return;
+  const TensorView theirs = theirs_.view().reshape(mine.shape);
+  const Message send{1 - pair_.rank(), {mine.data, mine.bytes()}};
+  const Message receive{1 - pair_.rank(), {theirs.data, theirs.bytes()}};
+  pair_.start_exchange({&send, 1}, {&receive, 1}).wait();
+  if (pair_.rank() == 0) return accumulate(context_, mine, theirs);
+  accumulate(context_, theirs, mine);
+  copy_bytes(context_, mine.data, theirs.data, mine.bytes());
+}
+
+}  // namespace trireme

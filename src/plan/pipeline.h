@@ -1,0 +1,31 @@
+#pragma once
+
+#include <vector>
+
+#include "config/run_config.h"
+#include "model/stage.h"
+#include "parallel/mesh_shape.h"
+#include "pipeline/plan.h"
+
+namespace trireme {
+
+/// The pipeline of a run: who does what in which order, and what each virtual stage holds. Pure:
+/// the same on every rank. One rank without a pipeline is a plan of one stage.
+struct Pipeline {
+  Plan plan;
+  std::vector<std::int32_t> placement;  ///< rank of each virtual stage
+  std::vector<ChunkRange> stages;       ///< of the model, in its order
+  /// B and W apart somewhere: every stage keeps what W needs.
+  bool split = false;
+
+  /// What a pipeline rank holds, with as many micro-batches in flight as its actions have.
+  [[nodiscard]] std::vector<ChunkShape> chunks_of(int rank) const;
+};
+
+/// From parallel.pipeline and what else speaks of it. Throws ConfigError naming the key: a schedule
+/// that does not exist for these numbers, more stages than layers, layers that do not add up, a
+/// plan file that is no valid plan of this pipeline.
+Pipeline make_pipeline(const RunConfig::Parallel& config, const ModelConfig& model,
+                       std::int64_t micro_batches);
+
+}  // namespace trireme
