@@ -48,6 +48,8 @@ void execute(const Plan& plan, int rank, StageProgram& stage, Trace& trace) {
       case ActionKind::kBackward:
         stage.backward(chunk, action->micro_batch, pass);
         break;
+      case ActionKind::kRecompute:
+        throw InternalError("a plan that recomputes; stages do so by themselves");
     }
   }
 }
