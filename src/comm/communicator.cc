@@ -94,6 +94,15 @@ void Communicator::expect_messages(std::span<const Message> sends,
          out < sends.size() ? "a send" : "a receive");
 }
 
+std::int64_t all_reduce_bytes_sent(std::int64_t count, DType dtype, int ranks, int rank) {
+  const std::int64_t mine = even_piece(count, ranks, rank).size;
+  return (count - mine + mine * (ranks - 1)) * static_cast<std::int64_t>(size_of(dtype));
+}
+
+std::int64_t one_way_bytes_sent(std::int64_t bytes, int ranks) {
+  return bytes / ranks * (ranks - 1);
+}
+
 void copy_own_messages(int rank, std::span<const Message> sends,
                        std::span<const Message> receives) {
   auto in = receives.begin();

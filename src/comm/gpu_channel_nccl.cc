@@ -157,7 +157,7 @@ class NcclChannel final : public GpuChannel {
     // A ring sends each of its two passes' pieces once.
     host_->compare_calls(Operation::kAllReduce, values.dtype, bytes_of(values));
     return start(Operation::kAllReduce, bytes_of(values),
-                 2 * bytes_of(values) * (size() - 1) / size(), [&] {
+                 all_reduce_bytes_sent(values.count(), values.dtype, size(), rank()), [&] {
                    return library().all_reduce(values.data, values.data, count_of(values),
                                                type_of(values), ncclSum, comm_, stream());
                  });
@@ -167,7 +167,7 @@ class NcclChannel final : public GpuChannel {
     expect_pieces("reduce_scatter", pieces);
     host_->compare_calls(Operation::kReduceScatter, pieces.dtype, bytes_of(pieces));
     return start(Operation::kReduceScatter, bytes_of(pieces),
-                 bytes_of(pieces) / size() * (size() - 1), [&] {
+                 one_way_bytes_sent(bytes_of(pieces), size()), [&] {
                    return library().reduce_scatter(pieces.data, own_piece(pieces),
                                                    count_of(pieces) / ranks(), type_of(pieces),
                                                    ncclSum, comm_, stream());
@@ -176,8 +176,8 @@ class NcclChannel final : public GpuChannel {
   Pending start_all_gather(TensorView pieces) override {
     expect_pieces("all_gather", pieces);
     host_->compare_calls(Operation::kAllGather, pieces.dtype, bytes_of(pieces));
-    return start(Operation::kAllGather, bytes_of(pieces), bytes_of(pieces) / size() * (size() - 1),
-                 [&] {
+    return start(Operation::kAllGather, bytes_of(pieces),
+                 one_way_bytes_sent(bytes_of(pieces), size()), [&] {
                    return library().all_gather(own_piece(pieces), pieces.data,
                                                pieces.bytes() / ranks(), ncclInt8, comm_, stream());
                  });

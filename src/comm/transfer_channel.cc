@@ -92,7 +92,6 @@ TransferChannel::Transfer* TransferChannel::take(Operation operation) {
   if (free_.empty()) {
     free_.push_back(&transfers_.emplace_back());
     queue_.reserve(transfers_.size());
-    exchanges_.reserve(transfers_.size());
   }
   Transfer* const transfer = free_.back();
   free_.pop_back();
@@ -166,15 +165,10 @@ bool TransferChannel::busy() const {
 }
 
 std::int64_t TransferChannel::bytes_sent(Operation operation, TensorView operand) const {
-  const auto all = static_cast<std::int64_t>(operand.bytes());
-  if (operation != Operation::kAllReduce) return all / size_ * (size_ - 1);
-  // Everything but this rank's piece goes out once as it is, and this rank's piece to everybody as
-  // a sum.
-  const auto unit = static_cast<std::int64_t>(size_of(operand.dtype));
-  const std::int64_t piece = static_cast<std::int64_t>(piece_bytes_) / unit, whole = piece * size_;
-  const std::int64_t mine =
-      operand.count() / whole * piece + even_piece(operand.count() % whole, size_, rank_).size;
-  return all - mine * unit + mine * unit * (size_ - 1);
+  // Segments are of equal pieces but the last, so that all of them together have even pieces too.
+  return operation == Operation::kAllReduce
+             ? all_reduce_bytes_sent(operand.count(), operand.dtype, size_, rank_)
+             : one_way_bytes_sent(static_cast<std::int64_t>(operand.bytes()), size_);
 }
 
 bool TransferChannel::advance() noexcept {

@@ -10,6 +10,8 @@
 #include "config/fields.h"
 #include "dataset/sources.h"
 #include "model/flops.h"
+#include "pipeline/simulate.h"
+#include "plan/pipeline.h"
 #include "plan/size_text.h"
 #include "plan/time.h"
 #include "plan/traffic.h"
@@ -32,7 +34,7 @@ struct Options {
 
 /// Ranks that need the same.
 struct EqualRanks {
-  int first = 0;
+  int first = 0, stage = 0;
   std::int64_t count = 0, parameters = 0;
   RankMemory memory;
 };
@@ -45,26 +47,31 @@ struct Figures {
   ParameterCount parameters;
   std::int64_t checkpoint_bytes = 0, flops_per_token = 0;
   std::vector<Traffic> traffic;  ///< of rank 0
+  double bubble_rate = 0;
   std::optional<double> interval_seconds;
 };
 
-/// What differs between ranks is the place on the tensor axis alone: shards are padded to the
-/// largest, tokens cut evenly.
+/// What differs between ranks is the pipeline stage and the place on the tensor axis: shards are
+/// padded to the largest, tokens cut evenly.
 std::vector<EqualRanks> ranks_of(const RunConfig& config, const ResolvedRun& run, DType compute) {
   std::vector<EqualRanks> ranks;
-  const int places = run.mesh.extent(Axis::kTensor);
-  const std::vector<ParamMeta> params = declare_params(config.model).metas;
-  for (int place = 0; place < places; ++place) {
+  const int places = run.mesh.extent(Axis::kTensor), stages = run.mesh.extent(Axis::kPipeline);
+  const int of_stage = run.mesh.size() / stages;
+  for (int rank = 0; rank < run.mesh.size();
+       rank += rank % of_stage + 1 < places ? 1 : of_stage - places + 1) {
     const MemoryRequest request =
-        memory_request(config, run, compute, StagePurpose::kTraining, place);
-    EqualRanks rank{place, run.mesh.size() / places, 0, estimate_memory(config.model, request)};
-    for (const ParamMeta& param : params)
-      rank.parameters += local_shape(param.shape, param.cut, request.part.store.tensor).count();
-    if (!ranks.empty() && ranks.back().memory == rank.memory &&
-        ranks.back().parameters == rank.parameters) {
-      ranks.back().count += rank.count;
+        memory_request(config, run, compute, StagePurpose::kTraining, rank);
+    EqualRanks equal{rank, rank / of_stage, of_stage / places, 0,
+                     estimate_memory(config.model, request)};
+    for (const ParamMeta& param : request.part.declare(config.model).metas) {
+      if (param.shares == kNoParam)
+        equal.parameters += local_shape(param.shape, param.cut, request.part.store.tensor).count();
+    }
+    if (!ranks.empty() && ranks.back().memory == equal.memory &&
+        ranks.back().parameters == equal.parameters && ranks.back().stage == equal.stage) {
+      ranks.back().count += equal.count;
     } else {
-      ranks.push_back(rank);
+      ranks.push_back(equal);
     }
   }
   return ranks;
@@ -130,6 +137,12 @@ Figures compute(const Options& options, const RunConfig& config, const ResolvedR
     if (rank.memory.total() > figures.memory.total()) figures.memory = rank.memory;
   }
   figures.parameters = count_parameters(config.model);
+  const auto [forward, input, weight, transfer] =
+      config.parallel.pipeline_times.value_or(std::array<double, 4>{1, 1, 1, 0});
+  figures.bubble_rate =
+      simulate(make_pipeline(config.parallel, config.model, run.batch.accumulation).plan,
+               {forward, input, weight, transfer})
+          .bubble_rate;
   figures.checkpoint_bytes = checkpoint_bytes(config.model);
   figures.flops_per_token = model_flops_per_token(config.model, config.data.sequence_length);
   figures.traffic =
@@ -161,7 +174,7 @@ Json json_of(const Figures& figures) {
     const RankMemory& memory = equal.memory;
     Json rank;
     rank["rank"] = equal.first;
-    rank["stage"] = 0;
+    rank["stage"] = equal.stage;
     rank["count"] = equal.count;
     rank["parameters"] = equal.parameters;
     rank["memory_bytes"]["parameters"] = memory.parameters;
@@ -174,7 +187,7 @@ Json json_of(const Figures& figures) {
   }
   json["memory_bytes_max"] = figures.memory.total();
   json["checkpoint_bytes"] = figures.checkpoint_bytes;
-  json["bubble_rate"] = 0.0;  // one stage
+  json["bubble_rate"] = figures.bubble_rate;
   json["model_flops_per_token"] = figures.flops_per_token;
   json["traffic_bytes"] = Json::object();
   json["traffic_bytes"]["data"]["gradients"] = std::int64_t{0};

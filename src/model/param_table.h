@@ -50,7 +50,7 @@ struct ModelParams {
   }
 };
 
-/// The parameters of the chunks that one rank holds, in order of the model. A block is the
+/// The parameters of chunks that are held together, in order of the model. A block is the
 /// embedding, a layer, the final norm or the head; a tied one comes last: its gradient, or its
 /// second home. Initial values: weights N(0, init_std), GPT-2's two residual projections N(0,
 /// init_std / sqrt(2 L)), biases 0, norms 1 (transformers' _init_weights for each family).

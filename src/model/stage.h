@@ -1,6 +1,6 @@
 #pragma once
-// The layers of one rank's virtual stages (chunks), with the buffers of their passes. The only
-// place that holds weight leases.
+// The layers of the virtual stages (chunks) that are here, with the buffers of their passes. The
+// only place that holds weight leases.
 
 #include <functional>
 #include <span>

@@ -21,7 +21,7 @@ StoreLayout::StoreLayout(const std::vector<ParamMeta>& params, const StorePlace&
     while (block_count() <= param.block) blocks_.push_back({index, index});
     blocks_.back().last = index;
     if (param.shares == kNoParam) {
-      expect(valued_blocks_ == param.block || valued_blocks_ == param.block + 1,
+      expect(i == 0 || params[i - 1].shares == kNoParam,
              "{} has a value and stands behind what has none", param.name);
       valued_blocks_ = param.block + 1;
     }

@@ -31,23 +31,24 @@ Phase phase_of(ActionKind kind) {
   }
 }
 
+}  // namespace
+
 /// What is on its way into and out of a chunk's memory for one micro-batch of those that share it.
-struct Traffic {
+struct Executor::Traffic {
   Pending input, output_gradient;       // asked for
   Pending output, input_gradient;       // sent
   int input_of = -1, gradient_of = -1;  // the micro-batches that were asked for
 };
 
-class Run {
+class Executor::State {
  public:
   /// Without `links` nothing moves between stages.
-  Run(const Plan& plan, int rank, StageProgram& stage, StageLinks* links, Trace& trace)
+  State(const Plan& plan, int rank, StageProgram& stage, StageLinks* links)
       : rank_(rank),
         actions_(plan.ranks.at(static_cast<std::size_t>(rank))),
         placement_(shape_of(plan).placement),
         stage_(stage),
-        links_(links),
-        trace_(trace) {
+        links_(links) {
     for (const std::int32_t holder : placement_)
       chunk_of_.push_back(holder == rank ? chunks_++ : -1);
     finished_.resize(static_cast<std::size_t>(chunks_));
@@ -60,16 +61,20 @@ class Run {
       traffic_.emplace_back(static_cast<std::size_t>(stage.slots(chunk)));
   }
 
-  void run() {
+  void run(Trace& trace) {
+    trace_ = &trace;
+    finished_.assign(finished_.size(), 0);
     for (std::size_t i = 0; i < actions_.size(); ++i) {
       if (links_ != nullptr) ask_for(i);
       act(actions_[i], static_cast<int>(i));
     }
-    const Span span(trace_, Phase::kCommunication);
+    if (links_ == nullptr) return;
+    const Span span(trace, Phase::kCommunication);
     for (std::vector<Traffic>& slots : traffic_) {
       for (Traffic& traffic : slots) {
-        traffic.output.wait();
-        traffic.input_gradient.wait();
+        std::exchange(traffic.output, {}).wait();
+        std::exchange(traffic.input_gradient, {}).wait();
+        traffic.input_of = traffic.gradient_of = -1;
       }
     }
   }
@@ -121,7 +126,7 @@ class Run {
 
   /// Waits for what `action` takes and for the memory that it writes.
   void prepare(const Action& action, int chunk, Traffic& traffic) {
-    const Span span(trace_, Phase::kCommunication);
+    const Span span(*trace_, Phase::kCommunication);
     const int stage = action.virtual_stage;
     const auto take_over = [&](int from, Boundary theirs, Boundary ours) {
       if (!is_stage(from) || !is_here(from)) return;
@@ -161,7 +166,7 @@ class Run {
                           ? Pass::kLast
                           : Pass::kOneOfSeveral;
     {
-      const Span span(trace_, phase_of(action.kind), action.micro_batch);
+      const Span span(*trace_, phase_of(action.kind), action.micro_batch);
       switch (action.kind) {
         case ActionKind::kForward:
           stage_.forward(chunk, action.micro_batch);
@@ -176,7 +181,7 @@ class Run {
           stage_.backward(chunk, action.micro_batch, pass);
           break;
         case ActionKind::kRecompute:
-          throw InternalError("a plan with recomputation as an action of its own");
+          throw InternalError("a plan that recomputes; stages do so by themselves");
       }
     }
     if (makes_weight_gradients(action)) ++finished_[static_cast<std::size_t>(chunk)];
@@ -188,15 +193,13 @@ class Run {
   const std::vector<std::int32_t> placement_;
   StageProgram& stage_;
   StageLinks* const links_;
-  Trace& trace_;
+  Trace* trace_ = nullptr;
   int chunks_ = 0;
   std::vector<int> chunk_of_;  // of each virtual stage; -1: another rank's
   std::vector<int> finished_;  // micro-batches of each chunk
   std::vector<int> last_;      // position of each stage's last weight gradient
   std::vector<std::vector<Traffic>> traffic_;
 };
-
-}  // namespace
 
 int in_flight_of(const std::vector<Action>& actions, int virtual_stage) {
   int now = 0, most = 1;
@@ -208,13 +211,11 @@ int in_flight_of(const std::vector<Action>& actions, int virtual_stage) {
   return most;
 }
 
-void execute(const Plan& plan, int rank, StageProgram& stage, StageLinks& links, Trace& trace) {
-  Run(plan, rank, stage, &links, trace).run();
-}
+Executor::Executor(const Plan& plan, int rank, StageProgram& stage, StageLinks* links)
+    : state_(std::make_unique<State>(plan, rank, stage, links)) {}
+Executor::~Executor() = default;
 
-void execute(const Plan& plan, int rank, StageProgram& stage, Trace& trace) {
-  Run(plan, rank, stage, nullptr, trace).run();
-}
+void Executor::run(Trace& trace) { state_->run(trace); }
 
 void evaluate(int rank, StageProgram& stage, StageLinks& links) {
   int chunk = 0, before = -1;

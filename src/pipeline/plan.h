@@ -1,8 +1,17 @@
 #pragma once
-// A pipeline schedule as a value: for each rank the order of its actions.
+// A pipeline schedule as a value: for each rank the order of its actions, and which rank holds
+// which part of the model. Plans are made by generators (pipeline/schedules) or read from a file,
+// proved by `check_plan`, timed by `simulate`, and given their sends and receives by `lower`.
+//
+// The model is cut into P·V virtual stages, numbered in its order; each of P ranks holds V of them.
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
+
+#include "base/json.h"
 
 namespace trireme {
 
@@ -11,18 +20,68 @@ enum class ActionKind : std::uint8_t {
   kBackwardInput,   ///< B: gradient of the input
   kBackwardWeight,  ///< W: gradient of the weights, any time after B
   kBackward,        ///< BW: both, the same bits
+  kRecompute,       ///< R: forward again, for its activations, before B or BW
 };
 
 struct Action {
   ActionKind kind;
   std::int32_t virtual_stage;  ///< 0 ... in order of the model
   std::int32_t micro_batch;
+  /// Neighbours in a rank's list with one mark other than 0 run together: they start when the
+  /// inputs of both are there, and what they make is there when both have ended.
+  std::int32_t group = 0;
   friend bool operator==(const Action&, const Action&) = default;
 };
 
 struct Plan {
   std::vector<std::vector<Action>> ranks;
+  /// Rank of each virtual stage. Empty: stage s on rank s mod ranks.
+  std::vector<std::int32_t> placement = {};
+  /// Each virtual stage runs its micro-batches in ascending order, forward and weight gradients:
+  /// then every plan sums in one order and gives the same bits.
+  bool reproducible = true;
 };
+
+/// Sizes of a plan; no promise that the plan is complete.
+struct PlanShape {
+  std::int32_t ranks = 0, virtual_stages = 0, micro_batches = 0;
+  std::vector<std::int32_t> placement;  ///< of every virtual stage
+  [[nodiscard]] std::int32_t stages_per_rank() const { return virtual_stages / ranks; }
+  [[nodiscard]] std::size_t index(std::int32_t stage, std::int32_t micro_batch) const {
+    return static_cast<std::size_t>(stage) * static_cast<std::size_t>(micro_batches) +
+           static_cast<std::size_t>(micro_batch);
+  }
+  [[nodiscard]] std::size_t pairs() const { return index(virtual_stages, 0); }
+};
+
+/// The largest numbers that occur, and the placement written out. Needs at least one rank and
+/// numbers that are not negative.
+PlanShape shape_of(const Plan& plan);
+
+/// Stage s on rank s mod `ranks`: linear where each rank has one, interleaved where it has more.
+std::vector<std::int32_t> interleaved_placement(int ranks, int stages_per_rank);
+/// Rank r holds stages r and 2·ranks-1-r: the first and the last share a rank.
+std::vector<std::int32_t> v_placement(int ranks);
+
+/// "F", "B", "W", "BW", "R"
+std::string_view name_of(ActionKind kind);
+/// "F3.7": forward of virtual stage 3 on micro-batch 7.
+std::string text_of(const Action& action);
+
+/// One past the last position of the actions that run together with the one at `position`.
+std::size_t end_of_group(const std::vector<Action>& actions, std::size_t position);
+
+/// {"ranks": [[["F", virtual_stage, micro_batch, start, group], ...], ...], "placement": [...],
+/// "reproducible": true}. The start stands where `starts` (of each action of each rank) is given,
+/// the group where there is one.
+Json plan_json(const Plan& plan, const std::vector<std::vector<double>>* starts = nullptr);
+
+/// The plan in an object as above. `ranks` alone must be there; other keys are not looked at,
+/// starts are ignored. Throws ConfigError: "SOURCE: rank 1, position 4: what is wrong. Legal: ...".
+/// What can be known only of the whole is check_plan's matter.
+Plan parse_plan(const Json& json, std::string_view source);
+/// Reads a file. Throws ConfigError for what it holds, DataError where it cannot be read.
+Plan read_plan(const std::string& path);
 
 /// 1F1B (PipeDream-flush; Narayanan et al. 2021): rank i runs min(p-1-i, m) forwards ahead, then
 /// forward and backward in turns, then the remaining backwards. p = 1 gives F0 BW0 F1 BW1 ...: one

@@ -41,8 +41,8 @@ ModelParams RankPart::declare(const ModelConfig& model) const {
   return declare_params(model, ranges);
 }
 
-RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh,
-                      const Pipeline& pipeline, int rank, StagePurpose purpose) {
+RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh, int rank,
+                      StagePurpose purpose) {
   const MeshCoordinate at = mesh.coordinate_of(rank);
   const auto axis_place = [&](Axis axis) {
     return AxisPlace{mesh.extent(axis), at[static_cast<std::size_t>(axis)]};
@@ -62,9 +62,17 @@ RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh,
       part.cut.tensor.extent > 1 && config.sequence_parallel.value_or(true);
   part.cut.context = context;
   part.cut.context_method = config.context_method;
-  take_pipeline_rank(pipeline, at[static_cast<std::size_t>(Axis::kPipeline)], part);
-  part.purpose =
-      purpose == StagePurpose::kTraining && pipeline.split ? StagePurpose::kTrainingSplit : purpose;
+  part.purpose = purpose;
+  return part;
+}
+
+RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh,
+                      const Pipeline& pipeline, int rank, StagePurpose purpose) {
+  RankPart part = part_of_rank(config, mesh, rank, purpose);
+  take_pipeline_rank(pipeline, mesh.coordinate_of(rank)[static_cast<std::size_t>(Axis::kPipeline)],
+                     part);
+  if (purpose == StagePurpose::kTraining && pipeline.split)
+    part.purpose = StagePurpose::kTrainingSplit;
   return part;
 }
 

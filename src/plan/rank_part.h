@@ -26,6 +26,9 @@ struct RankPart {
 /// ZeRO's stages 1 and 2 have no part in evaluation, where neither moments nor gradients are.
 RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh,
                       const Pipeline& pipeline, int rank, StagePurpose purpose);
+/// Of a rank that holds the whole model.
+RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh, int rank,
+                      StagePurpose purpose);
 
 /// Ranks that hold one full copy of what the tensor axis leaves to each: parallel.zero_group, else
 /// all that see other tokens; 1 without ZeRO.

@@ -6,6 +6,7 @@
 #include "base/math.h"
 #include "model/model_limits.h"
 #include "plan/mesh_rules.h"
+#include "plan/pipeline.h"
 
 namespace trireme {
 
@@ -68,6 +69,8 @@ class Resolver {
     if (result.steps > 0 && clean({"lr_schedule"})) check_schedule(result.steps);
     if (config_.has_model() && clean({"data", "model"})) check_model();
     if (data && clean({"parallel", "data", "model"})) check_mesh_rules(config_, *data, problems_);
+    if (data && clean({"parallel", "batch", "model"}) && config_.has_model())
+      check_pipeline(result.batch.accumulation);
     if (config_.evaluation.interval_steps > 0 && !config_.data.validation && !config_.data.split) {
       notes_.emplace_back(
           "evaluation.interval_steps has no effect: neither data.validation nor data.split is "
@@ -185,6 +188,24 @@ class Resolver {
           "the tokenizer has {} ids and the model a vocabulary of {}: data with larger ids is "
           "refused",
           *input_.vocabulary, model.vocab_size));
+    }
+  }
+
+  void check_pipeline(std::int64_t micro_batches) {
+    try {
+      const Pipeline pipeline = make_pipeline(config_.parallel, config_.model, micro_batches);
+      if (pipeline.split && config_.parallel.recompute == Recompute::kFull) {
+        problems_.push_back(
+            {"parallel.recompute", "full",
+             "none or selective, or a schedule without W apart from B (gpipe, 1f1b, "
+             "interleaved)",
+             "selective", "not in this version with B and W apart"});
+      }
+    } catch (const ConfigError& error) {
+      problems_.push_back(problem_of(error, "parallel.pipeline_schedule"));
+    } catch (const DataError& error) {
+      problems_.push_back({"parallel.pipeline_schedule", config_.parallel.pipeline_schedule,
+                           "a kind of schedule or a plan file that can be read", "", error.what()});
     }
   }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/head.h"
+#include "comm/communicator.h"
 #include "model/param_table.h"
 #include "parallel/buckets.h"
 #include "parallel/partial_gradients.h"
@@ -12,11 +12,6 @@
 namespace trireme {
 
 namespace {
-
-/// Of `bytes` that all n ranks of a group hold together, each sends its piece to the others, or
-/// the others' pieces to them.
-std::int64_t one_way(std::int64_t bytes, std::int64_t n) { return bytes / n * (n - 1); }
-std::int64_t both_ways(std::int64_t bytes, std::int64_t n) { return 2 * one_way(bytes, n); }
 
 class Count {
  public:
@@ -45,26 +40,33 @@ class Count {
     traffic_.push_back({axis, kind, bytes});
   }
 
+  /// An all-reduce with the ranks of `group`.
+  static std::int64_t both_ways(std::int64_t count, DType dtype, AxisPlace group) {
+    return all_reduce_bytes_sent(count, dtype, group.extent, group.index);
+  }
+
   void data() {
     const StorePlace& place = layout_.place();
-    const std::int64_t shards = place.shard.extent, copies = place.copy.extent;
     std::int64_t gradients = 0, weights = 0;
     if (!layout_.sharded()) {
       for (int block = 0; block < layout_.valued_blocks(); ++block)
-        gradients += both_ways(4 * layout_.local_block(block).size, copies);
+        gradients += both_ways(layout_.local_block(block).size, DType::kF32, place.copy);
       return add(Axis::kData, "gradients", gradients);
     }
+    const int shards = place.shard.extent;
     const std::vector<std::int64_t> gathers = gathers_in_step(layout_, reads());
     const std::int64_t passes = place.zero_stage == 1 ? 1 : request_.batch.accumulation;
     Buckets::for_each_part_of(layout_, DType::kF32, [&](int block, Piece part) {
       const ParamIndex first = layout_.block_params(block).first;
       const ParamMeta& param = params_.metas[static_cast<std::size_t>(first)];
       if (param.shares != kNoParam && (place.zero_stage < 2 || !param.leaves_alone)) return;
-      gradients += passes * (4 * part.size * (shards - 1) + both_ways(4 * part.size, copies));
+      gradients += passes * (one_way_bytes_sent(4 * part.size * shards, shards) +
+                             both_ways(part.size, DType::kF32, place.copy));
     });
     Buckets::for_each_part_of(layout_, request_.compute, [&](int block, Piece part) {
       if (block >= layout_.valued_blocks()) return;
-      weights += gathers[static_cast<std::size_t>(block)] * element_ * part.size * (shards - 1);
+      weights += gathers[static_cast<std::size_t>(block)] *
+                 one_way_bytes_sent(element_ * part.size * shards, shards);
     });
     add(Axis::kData, "gradients", gradients);
     add(Axis::kData, "weights", weights);
@@ -72,12 +74,13 @@ class Count {
 
   void tensor() {
     const StageCut& cut = request_.part.cut;
-    const std::int64_t places = cut.tensor.extent;
-    if (places == 1) return;
-    const std::int64_t wide = rows_ * model_.hidden * element_;
-    const std::int64_t inside = cut.sequence_parallel ? one_way(wide, places) : 0;
+    const AxisPlace place = cut.tensor;
+    if (place.extent == 1) return;
+    const std::int64_t wide = rows_ * model_.hidden;
+    const std::int64_t half = one_way_bytes_sent(wide * element_, place.extent);
+    const std::int64_t inside = cut.sequence_parallel ? half : 0;
     const std::int64_t stream =
-        cut.sequence_parallel ? one_way(wide, places) : both_ways(wide, places);
+        cut.sequence_parallel ? half : both_ways(wide, request_.compute, place);
     const bool again = request_.recompute == Recompute::kFull;
     const std::int64_t layer = (again ? 8 : 6) * inside + (again ? 5 : 4) * stream;
     // The embedding and its gradient; the head's input and its gradient.
@@ -88,14 +91,18 @@ class Count {
     }
     const std::int64_t steps = request_.batch.accumulation;
     add(Axis::kTensor, "activations", steps * (layers_ * layer + ends));
-    add(Axis::kTensor, "statistics", steps * heads * 3 * 4 * rows_ * (places - 1));
+    // Maximum, sum and target logit of each token.
+    add(Axis::kTensor, "statistics",
+        steps * heads * one_way_bytes_sent(3 * 4 * rows_ * place.extent, place.extent));
     using Of = PartialGradients::Of;
-    const auto partial = [&](Of of) {
-      return PartialGradients::bytes_of(params_.metas, layout_, of, cut.sequence_parallel);
+    const auto partial = [&](Of of, AxisPlace group) {
+      const std::int64_t bytes =
+          PartialGradients::bytes_of(params_.metas, layout_, of, cut.sequence_parallel);
+      return both_ways(bytes / 4, DType::kF32, group);
     };
-    const std::int64_t copies = places > model_.kv_heads ? places / model_.kv_heads : 1;
+    const int copies = narrow<int>(std::max(place.extent / model_.kv_heads, std::int64_t{1}));
     add(Axis::kTensor, "gradients",
-        both_ways(partial(Of::kTensorAxis), places) + both_ways(partial(Of::kSameHeads), copies));
+        partial(Of::kTensorAxis, place) + partial(Of::kSameHeads, {copies, place.index % copies}));
   }
 
   void context() {

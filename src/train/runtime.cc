@@ -124,6 +124,7 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
       stage(context, model, params, store, stage_shape(options, part, config.parallel.recompute),
             {TensorAxis(*channels.tensor, part.cut.sequence_parallel),
              ContextAxis(*channels.context, part.cut.context_method, options.tokens)}),
+      executor(pipeline.plan, channels.pipeline_group->rank(), stage, &channels.links),
       world_(world) {
   if (part.store.zero_stage > 0) gather.emplace(context, store, *channels.shard_gather);
   if (options.purpose == StagePurpose::kEvaluation) return;

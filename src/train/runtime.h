@@ -14,7 +14,7 @@
 #include "parallel/reduction.h"
 #include "parallel/tied_homes.h"
 #include "parallel/weight_gather.h"
-#include "pipeline/stage_links.h"
+#include "pipeline/executor.h"
 #include "plan/rank_part.h"
 
 namespace trireme {
@@ -99,6 +99,7 @@ class Runtime {
   const ModelParams params;
   ParamStore store;
   Stage stage;
+  Executor executor;
   Trace trace;
   std::optional<WeightGather> gather;                   ///< with shards
   std::optional<GradientReduction> reduction;           ///< in training

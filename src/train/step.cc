@@ -30,8 +30,7 @@ void Step::forward_backward_here(std::span<const MicroBatch> micro_batches,
       const Span span(runtime_.trace, Phase::kOptimizer);
       runtime_.store.clear_gradients(runtime_.context);
     }
-    execute(runtime_.pipeline.plan, runtime_.pipeline_rank(), runtime_.stage,
-            runtime_.channels.links, runtime_.trace);
+    runtime_.executor.run(runtime_.trace);
   });
 }
 

@@ -13,8 +13,10 @@ namespace {
 /// Gradients of every parameter; in GPT-2's fused bias the key part is zero in theory, so it is
 /// compared as a whole.
 void expect_gradients(ModelFixture& model, const ModelGolden& golden) {
-  ASSERT_EQ(model.params.metas.size(), golden.gradients.size());
+  std::size_t compared = 0;
   for (ParamIndex index = 0; index < static_cast<int>(model.params.metas.size()); ++index) {
+    if (!model.store.has_value(index)) continue;  // added to the embedding's
+    ++compared;
     const std::string& name = model.params.metas[static_cast<std::size_t>(index)].name;
     ASSERT_TRUE(golden.gradients.contains(name)) << name;
     EXPECT_LE(gradient_error(model.gradient(index), golden.gradients.at(name).values,
@@ -22,6 +24,7 @@ void expect_gradients(ModelFixture& model, const ModelGolden& golden) {
               1)
         << name;
   }
+  EXPECT_EQ(compared, golden.gradients.size());
 }
 
 class ModelGoldenCase : public testing::TestWithParam<std::string> {};
@@ -108,6 +111,7 @@ TEST_P(ModelGoldenCase, bf16_stays_near_float64) {
   EXPECT_NEAR(loss, golden.loss, 1e-2 * golden.loss);
   double difference = 0;
   for (ParamIndex index = 0; index < static_cast<int>(model.params.metas.size()); ++index) {
+    if (!model.store.has_value(index)) continue;
     const auto& expected =
         golden.gradients.at(model.params.metas[static_cast<std::size_t>(index)].name).values;
     const auto actual = model.gradient(index);

@@ -24,8 +24,8 @@ struct Model {
   }
   static std::vector<ParamMeta> metas() {
     std::vector<ParamMeta> params(2);
-    params[0] = {"a", {5, 3}, {InitKind::kNormal, 1}, true, 0, Fuse::kNo, false};
-    params[1] = {"b", {7}, {InitKind::kOnes, 0}, true, 1, Fuse::kNo, false};
+    params[0] = {"a", {5, 3}, {InitKind::kNormal, 1}, true, 0, Fuse::kNo};
+    params[1] = {"b", {7}, {InitKind::kOnes, 0}, true, 1, Fuse::kNo};
     return params;
   }
   std::vector<float> read(ConstTensorView tensor) {

@@ -12,11 +12,11 @@ namespace {
 std::vector<ParamMeta> some_params() {
   const ParamInit normal{InitKind::kNormal, 0.02F};
   std::vector<ParamMeta> params(5);
-  params[0] = {"embed", {7, 6}, normal, true, 0, Fuse::kNo, true};
-  params[1] = {"q", {5, 6}, normal, true, 1, Fuse::kNo, false};
-  params[2] = {"k", {3, 6}, normal, true, 1, Fuse::kWithPrevious, false};
-  params[3] = {"norm", {6}, {InitKind::kOnes, 0}, false, 1, Fuse::kNo, false};
-  params[4] = {"bias", {9}, {}, false, 2, Fuse::kNo, false};
+  params[0] = {"embed", {7, 6}, normal, true, 0, Fuse::kNo};
+  params[1] = {"q", {5, 6}, normal, true, 1, Fuse::kNo};
+  params[2] = {"k", {3, 6}, normal, true, 1, Fuse::kWithPrevious};
+  params[3] = {"norm", {6}, {InitKind::kOnes, 0}, false, 1, Fuse::kNo};
+  params[4] = {"bias", {9}, {}, false, 2, Fuse::kNo};
   return params;
 }
 
@@ -56,7 +56,7 @@ TEST(ParamStore, initial_bits_are_those_of_the_first_version) {
 
 TEST(ParamStore, a_normal_parameter_has_its_standard_deviation) {
   Context context({}, 1, detect_isa());
-  ParamMeta meta{"w", {300, 200}, {InitKind::kNormal, 0.5F}, true, 0, Fuse::kNo, false};
+  ParamMeta meta{"w", {300, 200}, {InitKind::kNormal, 0.5F}, true, 0, Fuse::kNo};
   ParamStore store({meta}, DType::kF32, StorePurpose::kInference);
   store.initialise(context, 3);
   double sum = 0, squares = 0;
@@ -69,14 +69,34 @@ TEST(ParamStore, a_normal_parameter_has_its_standard_deviation) {
   EXPECT_NEAR(std::sqrt(squares / 60000), 0.5, 0.005);
 }
 
-TEST(ParamStore, the_second_gradient_of_a_tied_parameter_is_added_once) {
-  ParamStore store(some_params(), DType::kF32, StorePurpose::kTraining);
+/// some_params() with a head that shares the embedding's value.
+std::vector<ParamMeta> tied_params() {
+  std::vector<ParamMeta> params = some_params();
+  params.push_back({"embed (head)", {7, 6}, {}, true, 3, Fuse::kNo});
+  params.back().shares = 0;
+  return params;
+}
+
+TEST(ParamStore, the_gradient_of_a_tied_head_is_added_once) {
+  ParamStore store(tied_params(), DType::kF32, StorePurpose::kTraining);
   Context context({}, 1, detect_isa());
   store.gradient(0).as<float>()[3] = 2;
-  store.gradient({0, 0}, Home::kSecond).as<float>()[3] = 5;
+  store.gradient(5).as<float>()[3] = 5;
   store.add_tied_gradients(context);
   EXPECT_EQ(store.gradient(0).as<float>()[3], 7);
-  EXPECT_THROW((void)store.gradient({1, 1}, Home::kSecond), InternalError);
+  EXPECT_FALSE(store.has_value(5));
+}
+
+TEST(ParamStore, a_tied_head_has_a_gradient_and_nothing_else) {
+  const auto tied = ParamStore::bytes_of(tied_params(), DType::kBF16, StorePurpose::kTraining);
+  const auto alone = ParamStore::bytes_of(some_params(), DType::kBF16, StorePurpose::kTraining);
+  EXPECT_EQ(tied.parameters, alone.parameters);
+  EXPECT_EQ(tied.optimizer, alone.optimizer);
+  EXPECT_EQ(tied.gradients, alone.gradients + 48 * 4);
+  ParamStore store(tied_params(), DType::kF32, StorePurpose::kTraining);
+  EXPECT_EQ(store.state().tensors.size(), 15U);
+  EXPECT_EQ(store.counted_gradient(5).count(), 0);
+  EXPECT_EQ(store.element_count(), 42 + 30 + 18 + 6 + 9);
 }
 
 TEST(ParamStore, clears_gradients_but_those_that_a_product_sets) {
@@ -126,7 +146,7 @@ TEST(ParamStore, bytes_are_known_without_a_store) {
   const auto bytes = ParamStore::bytes_of(some_params(), DType::kBF16, StorePurpose::kTraining);
   // Groups on 16 elements: 48 + 48 + 16 + 16.
   EXPECT_EQ(bytes.parameters, 128 * 6);
-  EXPECT_EQ(bytes.gradients, 128 * 4 + 42 * 4);
+  EXPECT_EQ(bytes.gradients, 128 * 4);
   EXPECT_EQ(bytes.optimizer, 128 * 8);
 }
 

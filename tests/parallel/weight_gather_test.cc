@@ -75,22 +75,29 @@ struct Sharded {
   }
   /// The leases of a step: forward through all blocks, a tied head, and back to the first layer,
   /// each naming the one that comes next.
-  void step(bool tied, int micro_batches) {
+  /// Returns the blocks in the order in which they are read.
+  std::vector<int> step(bool tied, int micro_batches) {
     const int layers = store.block_count() - 2;
+    std::vector<int> reads;
+    const auto acquire = [&](int block, int next = -1) {
+      reads.push_back(block);
+      return store.acquire(block, next);
+    };
     for (int i = 0; i < micro_batches; ++i) {
-      { const auto embedding = store.acquire(0, 1); }
+      { const auto embedding = acquire(0, 1); }
       for (int layer = 1; layer <= layers; ++layer) {
-        const auto lease = store.acquire(layer, layer + 1);
+        const auto lease = acquire(layer, layer + 1);
       }
       {
-        const auto norm = store.acquire(layers + 1, tied ? 0 : layers);
-        const auto head = store.acquire(tied ? 0 : layers + 1);
+        const auto norm = acquire(layers + 1, tied ? 0 : layers);
+        const auto head = acquire(tied ? 0 : layers + 1);
       }
-      { const auto norm = store.acquire(layers + 1, layers); }
+      { const auto norm = acquire(layers + 1, layers); }
       for (int layer = layers; layer >= 1; --layer) {
-        const auto lease = store.acquire(layer, layer > 1 ? layer - 1 : -1);
+        const auto lease = acquire(layer, layer > 1 ? layer - 1 : -1);
       }
     }
+    return reads;
   }
 };
 
@@ -102,8 +109,8 @@ TEST(WeightGather, gathers_what_a_plan_counts) {
           Sharded model(layers, stage);
           // Every step alike, the first included.
           for (int step = 0; step < 2; ++step) {
-            model.step(tied, micro_batches);
-            EXPECT_EQ(model.counted(), gathers_in_step(model.store.layout(), tied, micro_batches))
+            const std::vector<int> reads = model.step(tied, micro_batches);
+            EXPECT_EQ(model.counted(), gathers_in_step(model.store.layout(), reads))
                 << "stage " << stage << ", " << layers << " layers, tied " << tied << ", "
                 << micro_batches << " micro-batches, step " << step;
             model.gather.weights_changed();

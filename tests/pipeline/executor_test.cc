@@ -16,6 +16,10 @@ class Recorder final : public StageProgram {
   }
   void backward_weight(int, int micro_batch, Pass pass) override { note("W", micro_batch, pass); }
   void backward(int, int micro_batch, Pass pass) override { note("BW", micro_batch, pass); }
+  void evaluate(int) override {}
+  TensorView boundary(int, int, Boundary) override { return {}; }
+  [[nodiscard]] int slots(int) const override { return 1; }
+  void copy(TensorView, TensorView) override {}
   std::string text;
 
  private:
@@ -28,7 +32,7 @@ class Recorder final : public StageProgram {
 std::string run(const Plan& plan, int rank) {
   Recorder recorder;
   Trace trace(64);
-  execute(plan, rank, recorder, trace);
+  Executor(plan, rank, recorder).run(trace);
   EXPECT_EQ(trace.take_spans().size(), plan.ranks[static_cast<std::size_t>(rank)].size());
   return recorder.text;
 }

@@ -48,8 +48,9 @@ TEST_P(SteadyState, a_step_allocates_nothing) {
   const std::unique_ptr<Communicator> alone = make_self_communicator();
   const std::vector<MicroBatch> batches(2, batch.view);
   const Plan plan = make_1f1b(1, 2);
+  Executor executor(plan, 0, model.stage);
   const auto step = [&] {
-    model.run(batches, plan);
+    model.run(batches, executor);
     optimizer.step(model.context, 1e-3,
                    clip_coefficient(gradient_norm(model.context, model.store, *alone), 1));
   };

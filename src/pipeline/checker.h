@@ -1,0 +1,47 @@
+#pragma once
+// The proof of a plan before it runs: every rule by its name, and the first place where it breaks.
+//
+//   placement     each rank holds as many virtual stages as the others, at least one
+//   place         an action stands on the rank that holds its stage
+//   complete      each (stage, micro-batch) has one F and either one BW or one B and one W, at most
+//                 one R, and nothing twice
+//   order         on a rank F stands before R, R before B or BW, B before W
+//   group         one F and one B or BW of another stage or micro-batch, side by side
+//   reproducible  F of a stage take the micro-batches in ascending order, and so do W or BW, unless
+//                 the plan says that it is not reproducible
+//   progress      program order of all ranks and the edges between stages have no cycle
+//   memory        no rank holds more activations than the limit
+//
+// All take time and memory in proportion to the actions.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "pipeline/plan.h"
+
+namespace trireme {
+
+struct PlanFault {
+  std::string_view rule;       ///< as above
+  std::int32_t rank = -1;      ///< -1: of no rank
+  std::int64_t position = -1;  ///< in the rank's list; -1: of none
+  std::string message;         ///< what is wrong there, and what would be legal
+  /// "rank 1, position 4 (B3.7), rule order: ..."
+  [[nodiscard]] std::string text(const Plan& plan) const;
+};
+
+struct CheckLimits {
+  std::optional<double> memory;  ///< full-stage activations that a rank may hold
+  double w_memory = 1;           ///< share of one that is kept from B to W
+};
+
+/// Nothing where the plan is valid. Any plan may be asked about, also one with numbers out of
+/// range.
+std::optional<PlanFault> check_plan(const Plan& plan, const CheckLimits& limits = {});
+
+/// ConfigError "SOURCE: text" where check_plan finds a fault.
+void require_valid(const Plan& plan, std::string_view source, const CheckLimits& limits = {});
+
+}  // namespace trireme

@@ -1,0 +1,16 @@
+#include "pipeline/schedules/schedules.h"
+
+namespace trireme {
+
+Plan make_gpipe(int stages, int micro_batches) {
+  Plan plan;
+  for (int rank = 0; rank < stages; ++rank) {
+    std::vector<Action>& actions = plan.ranks.emplace_back();
+    for (int i = 0; i < micro_batches; ++i) actions.push_back({ActionKind::kForward, rank, i});
+    // Ascending, so that weight gradients are summed in the order of every other plan.
+    for (int i = 0; i < micro_batches; ++i) actions.push_back({ActionKind::kBackward, rank, i});
+  }
+  return plan;
+}
+
+}  // namespace trireme

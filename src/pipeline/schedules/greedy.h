@@ -1,0 +1,41 @@
+#pragma once
+// A plan by simulation: time runs, and a rank that is free takes what its rule prefers among the
+// actions that are ready and fit into memory. The searches of zb-auto and zb-v try some rules and
+// keep the shortest plan.
+
+#include <cstdint>
+#include <vector>
+
+#include "pipeline/plan.h"
+#include "pipeline/simulate.h"
+
+namespace trireme {
+
+struct GreedyRule {
+  /// Which of F and B where both are ready. In turns, a rank out of memory makes room for F by a W.
+  enum class First : std::uint8_t { kBackward, kForward, kInTurns } first = First::kInTurns;
+  /// F starts although a B arrives before it ends, if that is after this share of it.
+  double delay_from = 1;
+  /// A W may start in a gap that is shorter than it.
+  enum class Gap : std::uint8_t { kNever, kWhereBubbleGrows, kAlways } short_gap = Gap::kNever;
+  /// F waits until the rank before is two micro-batches ahead: a rank that takes its inputs at once
+  /// has none later.
+  bool keep_lead = false;
+  /// F waits where a rank is this many micro-batches ahead of the next; 0: never.
+  std::int32_t lead_max = 0;
+  /// Of two stages of a rank that are ready, the earlier one in order of the model.
+  bool near_first = false;
+};
+
+struct GreedyTask {
+  std::int32_t ranks = 1, micro_batches = 1;
+  std::vector<std::int32_t> placement;  ///< one stage of each rank, or a V
+  ActionTimes times;
+  double memory_limit = 1;  ///< full stages, at least 1
+  double w_memory = 1;
+};
+
+/// Complete and valid for every rule; within the limit.
+Plan greedy_plan(const GreedyTask& task, const GreedyRule& rule);
+
+}  // namespace trireme

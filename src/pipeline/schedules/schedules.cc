@@ -1,0 +1,172 @@
+#include "pipeline/schedules/schedules.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "pipeline/checker.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr std::int64_t kActionsMax = 100'000'000;
+
+/// A request with every number in place.
+struct Sizes {
+  std::string_view name;
+  int stages, micro_batches, virtual_stages, group_size;
+};
+
+/// As a person would write it: the rule, then what was asked, then what would be legal.
+template <class... Args>
+[[noreturn]] void refuse(const Sizes& sizes, fmt::format_string<Args...> format, Args&&... args) {
+  throw ConfigError("{} on {} stages with {} micro-batches: {}", sizes.name, sizes.stages,
+                    sizes.micro_batches, fmt::format(format, std::forward<Args>(args)...));
+}
+
+void check_virtual_stages(const Sizes& sizes, ScheduleKind kind) {
+  if (kind == ScheduleKind::kInterleaved) {
+    if (sizes.virtual_stages < 2) {
+      refuse(sizes,
+             "{} virtual stage of a rank has nothing to interleave. Legal: 2 or more, or "
+             "1f1b",
+             sizes.virtual_stages);
+    }
+  } else if (const int only = default_virtual_stages(kind); sizes.virtual_stages != only) {
+    refuse(sizes, "{} virtual stages of a rank. Legal: {}{}", sizes.virtual_stages, only,
+           only == 1 ? "; interleaved takes more" : ", in the shape of a V");
+  }
+}
+
+void check_micro_batches(const Sizes& sizes, ScheduleKind kind) {
+  const int p = sizes.stages, m = sizes.micro_batches, group = sizes.group_size;
+  if (kind == ScheduleKind::kZbH2 && m < 2 * p - 1) {
+    refuse(sizes,
+           "too few micro-batches to fill the pipeline. Legal: {} or more (2·stages - 1), or "
+           "zb-auto, which takes any number",
+           2 * p - 1);
+  }
+  if (kind == ScheduleKind::kDualPipeV && m < 2 * p)
+    refuse(sizes, "too few micro-batches. Legal: {} or more (2·stages)", 2 * p);
+  if (kind != ScheduleKind::kInterleaved) return;
+  if (m < p) refuse(sizes, "too few micro-batches. Legal: {} or more (the stages)", p);
+  if (group < p || group > m) {
+    refuse(sizes, "a group of {} micro-batches. Legal: {} (the stages) to {} (the micro-batches)",
+           group, p, m);
+  }
+  if (const int rest = m % group; rest != 0 && rest < p) {
+    const int above = m - rest + (group == p ? group : p);
+    refuse(sizes,
+           "after groups of {} micro-batches {} are left, fewer than the stages. Legal: {} or {} "
+           "micro-batches, or another group size",
+           group, rest, m - rest, above);
+  }
+}
+
+Plan generate(const ScheduleRequest& request, const Sizes& sizes) {
+  const int p = sizes.stages, m = sizes.micro_batches;
+  switch (request.kind) {
+    case ScheduleKind::kGpipe:
+      return make_gpipe(p, m);
+    case ScheduleKind::kOneFOneB:
+      return make_1f1b(p, m);
+    case ScheduleKind::kInterleaved:
+      return make_interleaved(p, sizes.virtual_stages, m, sizes.group_size);
+    case ScheduleKind::kZbH1:
+      return make_zb_h1(p, m);
+    case ScheduleKind::kZbH2:
+      return make_zb_h2(p, m);
+    case ScheduleKind::kZbAuto:
+      return make_zb_auto(request);
+    case ScheduleKind::kZbV:
+      return make_zb_v(request);
+    case ScheduleKind::kVHalf:
+      return make_v_half(request);
+    case ScheduleKind::kVMin:
+      return make_v_min(request);
+    case ScheduleKind::kDualPipeV:
+      return make_dualpipe_v(p, m);
+  }
+  throw InternalError("a schedule of no kind");
+}
+
+}  // namespace
+
+const std::vector<std::string>& schedule_names() {
+  static const std::vector<std::string> names = {"gpipe", "1f1b",      "interleaved", "zb-h1",
+                                                 "zb-h2", "zb-auto",   "zb-v",        "v-half",
+                                                 "v-min", "dualpipe-v"};
+  return names;
+}
+
+std::optional<ScheduleKind> schedule_kind(std::string_view name) {
+  const std::vector<std::string>& names = schedule_names();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) return std::nullopt;
+  return static_cast<ScheduleKind>(found - names.begin());
+}
+
+int default_virtual_stages(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::kInterleaved:
+    case ScheduleKind::kZbV:
+    case ScheduleKind::kVHalf:
+    case ScheduleKind::kVMin:
+    case ScheduleKind::kDualPipeV:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+void check_request(const ScheduleRequest& request, std::string_view what) {
+  const ActionTimes& times = request.times;
+  const auto [least, most] =
+      std::minmax({times.forward, times.backward_input, times.backward_weight});
+  // Times far apart would be lost in sums of them.
+  if (!(least > 0) || !std::isfinite(most) || most > 1e6 * least) {
+    throw ConfigError(
+        "{}: times F {}, B {}, W {}. Legal: numbers above 0, none a million times another", what,
+        times.forward, times.backward_input, times.backward_weight);
+  }
+  if (!(times.transfer >= 0) || !(times.transfer <= 1e6 * most))
+    throw ConfigError("{}: time C {}. Legal: 0 to {}", what, times.transfer, 1e6 * most);
+  if (!(request.w_memory >= 0 && request.w_memory <= 1))
+    throw ConfigError("{}: w-memory {}. Legal: a share from 0 to 1", what, request.w_memory);
+  if (request.memory_limit && !(*request.memory_limit >= 1)) {
+    throw ConfigError("{}: a memory limit of {} full-stage activations. Legal: 1 or more", what,
+                      *request.memory_limit);
+  }
+}
+
+Plan make_schedule(const ScheduleRequest& request) {
+  const Sizes sizes{schedule_names()[static_cast<std::size_t>(request.kind)], request.stages,
+                    request.micro_batches,
+                    request.virtual_stages.value_or(default_virtual_stages(request.kind)),
+                    request.group_size.value_or(request.stages)};
+  if (sizes.stages < 1 || sizes.micro_batches < 1) refuse(sizes, "legal are 1 or more of both");
+  check_virtual_stages(sizes, request.kind);
+  check_request(request, sizes.name);
+  check_micro_batches(sizes, request.kind);
+  if (std::int64_t{3} * sizes.stages * sizes.virtual_stages > kActionsMax / sizes.micro_batches)
+    refuse(sizes, "more than {} actions. Legal: fewer stages or micro-batches", kActionsMax);
+  Plan plan = generate(request, sizes);
+  if (request.memory_limit) {
+    const PlanShape shape = shape_of(plan);
+    double peak = 0;
+    for (const std::vector<Action>& actions : plan.ranks)
+      peak = std::max(peak, peak_of(actions, shape, request.w_memory));
+    if (peak > *request.memory_limit * (1 + 1e-12)) {
+      refuse(sizes,
+             "a memory limit of {} full-stage activations is too small. Legal: {} or more, or "
+             "zb-auto or zb-v, which take any from 1",
+             *request.memory_limit, peak);
+    }
+  }
+  return plan;
+}
+
+}  // namespace trireme

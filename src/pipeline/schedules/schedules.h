@@ -1,0 +1,91 @@
+#pragma once
+// Generators of plans: each is a pure function of sizes, times and limits, and knows nothing of
+// communication. One file for each kind.
+//
+// In the formulas p is the number of ranks, m of micro-batches, v of virtual stages of a rank, i a
+// rank from 0, w the share of an activation that is kept from B to W. Peaks count full stages.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pipeline/plan.h"
+#include "pipeline/simulate.h"
+
+namespace trireme {
+
+enum class ScheduleKind : std::uint8_t {
+  kGpipe,
+  kOneFOneB,
+  kInterleaved,
+  kZbH1,
+  kZbH2,
+  kZbAuto,
+  kZbV,
+  kVHalf,
+  kVMin,
+  kDualPipeV,
+};
+
+/// "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-auto", "zb-v", "v-half", "v-min",
+/// "dualpipe-v"
+const std::vector<std::string>& schedule_names();
+std::optional<ScheduleKind> schedule_kind(std::string_view name);
+/// Virtual stages of a rank where nobody says how many: 1, and 2 for interleaved and the V kinds.
+int default_virtual_stages(ScheduleKind kind);
+
+struct ScheduleRequest {
+  ScheduleKind kind = ScheduleKind::kOneFOneB;
+  int stages = 1;  ///< ranks of the pipeline
+  int micro_batches = 1;
+  std::optional<int> virtual_stages;  ///< of a rank
+  std::optional<int> group_size;      ///< micro-batches that a rank runs before its next virtual
+                                      ///< stage, for interleaved; else `stages`
+  ActionTimes times;
+  std::optional<double> memory_limit;  ///< full-stage activations that a rank may hold
+  double w_memory = 1;
+};
+
+/// ConfigError where times or w_memory of a request have no meaning; `what` begins the message.
+void check_request(const ScheduleRequest& request, std::string_view what);
+
+/// A plan that check_plan accepts. Throws ConfigError where the kind does not exist for these
+/// numbers: which rule, and what would be legal.
+Plan make_schedule(const ScheduleRequest& request);
+
+/// GPipe (Huang et al. 2019): all forwards, then all backwards. Bubble (p-1)(F+B+W), peak m.
+Plan make_gpipe(int stages, int micro_batches);
+
+/// Interleaved 1F1B (Narayanan et al. 2021) with groups of N micro-batches (Megatron-core): rank i
+/// runs stages i, p+i, ... in turns of N micro-batches, 2(p-1-i) + (v-1)N actions ahead. N = p:
+/// bubble (p-1)(F+B+W)/v, peak of rank 0 p + (p-1)/v. Needs p <= N <= m; a last group of fewer than
+/// N micro-batches must still have p.
+Plan make_interleaved(int stages, int virtual_stages, int micro_batches, int group_size);
+
+/// ZB-H1 (Qi et al. 2023): 1F1B with W postponed, no more activations on any rank than 1F1B has on
+/// the first. Bubble (p-1)(F+B-W), peak (p-i) + i·w, in full for w = 1: p.
+Plan make_zb_h1(int stages, int micro_batches);
+/// ZB-H2: 2(p-1-i)+1 forwards ahead. Bubble (p-1)(F+B-2W) of each rank, peak 2p-1 for w = 1. Needs
+/// m >= 2p-1.
+Plan make_zb_h2(int stages, int micro_batches);
+/// ZB-1p, ZB-2p and between (Qi et al. 2023): the shortest plan found for these times under
+/// `memory_limit` (default p). Needs a limit of at least 1.
+Plan make_zb_auto(const ScheduleRequest& request);
+
+/// ZB-V (Qi et al. 2023; v = 2, V placement): the hand-made plan, whose bubble is 0 and whose peak
+/// is p where F = B = W, or what a search finds for the times and `memory_limit` (default p) where
+/// that is shorter. Needs a limit of at least 1.
+Plan make_zb_v(const ScheduleRequest& request);
+
+/// V-Half and V-Min (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory"): a building
+/// block of six passes repeated for every micro-batch, then squeezed. Peaks about p/2 and p/3.
+Plan make_v_half(const ScheduleRequest& request);
+Plan make_v_min(const ScheduleRequest& request);
+
+/// DualPipeV (DeepSeek 2025, after DualPipe; v = 2, V placement): forward of one virtual stage and
+/// backward of the other run together as a group. Peak p + 1/2. Needs m >= 2p.
+Plan make_dualpipe_v(int stages, int micro_batches);
+
+}  // namespace trireme

@@ -1,0 +1,223 @@
+#include "pipeline/simulate.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr double kNotYet = std::numeric_limits<double>::infinity();
+
+/// The clocks of all ranks, and when each output was made.
+class Clocks {
+ public:
+  Clocks(const Plan& plan, const PlanShape& shape, const ActionTimes& times, Replay& replay)
+      : plan_(plan),
+        shape_(shape),
+        times_(times),
+        replay_(replay),
+        forward_(shape.pairs(), kNotYet),
+        backward_(shape.pairs(), kNotYet),
+        waiting_(plan.ranks.size(), false) {}
+
+  void run() {
+    for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) ready_.push_back(rank);
+    // A rank that has to wait is put back by the one that makes what it waits for.
+    for (std::size_t next = 0; next < ready_.size(); ++next) advance(ready_[next]);
+  }
+
+ private:
+  /// When the output of (stage, micro-batch) is on `rank`.
+  double arrival(const std::vector<double>& made, std::int32_t stage, std::int32_t micro_batch,
+                 std::int32_t rank) const {
+    const bool travels = shape_.placement[static_cast<std::size_t>(stage)] != rank;
+    return made[shape_.index(stage, micro_batch)] + (travels ? times_.transfer : 0);
+  }
+
+  /// When the input of an action is there; notes what is missing where it is not.
+  double input(std::int32_t rank, const Action& a) {
+    const std::int32_t stage = a.virtual_stage, micro_batch = a.micro_batch;
+    const auto check = [&](double time, ActionKind kind, std::int32_t of) {
+      if (time == kNotYet)
+        replay_.waits_for[static_cast<std::size_t>(rank)] = {kind, of, micro_batch};
+      return time;
+    };
+    if (a.kind == ActionKind::kForward) {
+      if (stage == 0) return 0;
+      return check(arrival(forward_, stage - 1, micro_batch, rank), ActionKind::kForward,
+                   stage - 1);
+    }
+    if (a.kind == ActionKind::kBackwardWeight) {
+      return check(arrival(backward_, stage, micro_batch, rank), ActionKind::kBackwardInput, stage);
+    }
+    const double own =
+        check(arrival(forward_, stage, micro_batch, rank), ActionKind::kForward, stage);
+    if (own == kNotYet || a.kind == ActionKind::kRecompute || stage + 1 == shape_.virtual_stages)
+      return own;
+    return std::max(own, check(arrival(backward_, stage + 1, micro_batch, rank),
+                               ActionKind::kBackwardInput, stage + 1));
+  }
+
+  void wake(std::int32_t stage) {
+    const auto rank = static_cast<std::size_t>(shape_.placement[static_cast<std::size_t>(stage)]);
+    if (!waiting_[rank]) return;
+    waiting_[rank] = false;
+    ready_.push_back(rank);
+  }
+
+  void make(const Action& action, double end) {
+    const std::int32_t stage = action.virtual_stage;
+    if (action.kind == ActionKind::kForward) {
+      forward_[shape_.index(stage, action.micro_batch)] = end;
+      if (stage + 1 < shape_.virtual_stages) wake_if_awaited(stage + 1, action);
+    } else if (action.kind == ActionKind::kBackwardInput || action.kind == ActionKind::kBackward) {
+      backward_[shape_.index(stage, action.micro_batch)] = end;
+      if (stage > 0)
+        wake_if_awaited(stage - 1, {ActionKind::kBackwardInput, stage, action.micro_batch});
+    }
+  }
+
+  void wake_if_awaited(std::int32_t stage, Action made) {
+    made.group = 0;
+    const auto rank = static_cast<std::size_t>(shape_.placement[static_cast<std::size_t>(stage)]);
+    if (replay_.waits_for[rank] == made) wake(stage);
+  }
+
+  void advance(std::size_t rank) {
+    const std::vector<Action>& actions = plan_.ranks[rank];
+    std::size_t& position = replay_.done[rank];
+    double& clock = replay_.ends[rank];
+    while (position < actions.size()) {
+      const std::size_t end = end_of_group(actions, position);
+      double start = clock, duration = 0;
+      for (std::size_t i = position; i < end; ++i) {
+        start = std::max(start, input(static_cast<std::int32_t>(rank), actions[i]));
+        if (start == kNotYet) {
+          waiting_[rank] = true;
+          return;
+        }
+        duration += times_.of(actions[i].kind);
+      }
+      clock = start + duration;
+      for (; position < end; ++position) {
+        replay_.starts[rank][position] = start;
+        make(actions[position], clock);
+      }
+    }
+  }
+
+  const Plan& plan_;
+  const PlanShape& shape_;
+  const ActionTimes& times_;
+  Replay& replay_;
+  std::vector<double> forward_, backward_;  // when made, by shape_.index
+  std::vector<bool> waiting_;
+  std::vector<std::size_t> ready_;  // ranks in the order in which they may go on
+};
+
+}  // namespace
+
+double ActionTimes::of(ActionKind kind) const {
+  switch (kind) {
+    case ActionKind::kForward:
+    case ActionKind::kRecompute:
+      return forward;
+    case ActionKind::kBackwardInput:
+      return backward_input;
+    case ActionKind::kBackwardWeight:
+      return backward_weight;
+    case ActionKind::kBackward:
+      return backward_input + backward_weight;
+  }
+  throw InternalError("an action of no kind");
+}
+
+Replay::Replay(const Plan& plan, const PlanShape& shape, const ActionTimes& times)
+    : ends(plan.ranks.size(), 0),
+      done(plan.ranks.size(), 0),
+      waits_for(plan.ranks.size(), Action{ActionKind::kForward, -1, -1}) {
+  for (const std::vector<Action>& actions : plan.ranks) starts.emplace_back(actions.size(), 0);
+  Clocks(plan, shape, times, *this).run();
+  for (std::size_t rank = 0; rank < done.size(); ++rank)
+    complete = complete && done[rank] == plan.ranks[rank].size();
+}
+
+double peak_of(const std::vector<Action>& actions, const PlanShape& shape, double w_memory) {
+  // Activations held whole, and kept for W alone: integers, so that sums are exact.
+  std::int64_t whole = 0, kept = 0;
+  std::vector<std::size_t> again;  // pairs whose activations are made by R
+  for (const Action& action : actions) {
+    if (action.kind == ActionKind::kRecompute)
+      again.push_back(shape.index(action.virtual_stage, action.micro_batch));
+  }
+  std::sort(again.begin(), again.end());
+  double peak = 0;
+  for (std::size_t position = 0; position < actions.size();) {
+    const std::size_t end = end_of_group(actions, position);
+    for (std::size_t i = position; i < end; ++i) {
+      const ActionKind kind = actions[i].kind;
+      const std::size_t pair = shape.index(actions[i].virtual_stage, actions[i].micro_batch);
+      const bool makes =
+          kind == ActionKind::kRecompute ||
+          (kind == ActionKind::kForward && !std::binary_search(again.begin(), again.end(), pair));
+      whole += makes ? 1 : 0;
+    }
+    peak = std::max(peak, static_cast<double>(whole) + w_memory * static_cast<double>(kept));
+    for (std::size_t i = position; i < end; ++i) {
+      switch (actions[i].kind) {
+        case ActionKind::kBackwardInput:
+          --whole;
+          ++kept;
+          break;
+        case ActionKind::kBackwardWeight:
+          --kept;
+          break;
+        case ActionKind::kBackward:
+          --whole;
+          break;
+        default:
+          break;
+      }
+    }
+    position = end;
+  }
+  return peak * shape.ranks / shape.virtual_stages;
+}
+
+Simulation simulate(const Plan& plan, const ActionTimes& times, double w_memory) {
+  const PlanShape shape = shape_of(plan);
+  Replay replay(plan, shape, times);
+  expect(replay.complete, "a plan that was not checked: ranks wait for each other");
+  Simulation result;
+  result.starts = std::move(replay.starts);
+  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    const std::vector<Action>& actions = plan.ranks[rank];
+    if (!actions.empty())
+      result.cost = std::max(result.cost, replay.ends[rank] - result.starts[rank].front());
+    result.makespan = std::max(result.makespan, replay.ends[rank]);
+    result.peak.push_back(peak_of(actions, shape, w_memory));
+    double busy = 0;
+    std::int64_t sent = 0;
+    for (const Action& action : actions) {
+      busy += times.of(action.kind);
+      const bool forward = action.kind == ActionKind::kForward;
+      const bool backward =
+          action.kind == ActionKind::kBackwardInput || action.kind == ActionKind::kBackward;
+      const std::int32_t to = action.virtual_stage + (forward ? 1 : -1);
+      if ((forward || backward) && to >= 0 && to < shape.virtual_stages)
+        sent += shape.placement[static_cast<std::size_t>(to)] != static_cast<std::int32_t>(rank);
+    }
+    result.busy.push_back(busy);
+    result.transfers.push_back(sent);
+  }
+  const double work =
+      static_cast<double>(shape.micro_batches) * shape.stages_per_rank() * times.all();
+  result.bubble_rate = (result.cost - work) / result.cost;
+  result.step_span = result.makespan;
+  return result;
+}
+
+}  // namespace trireme

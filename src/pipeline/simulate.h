@@ -1,0 +1,58 @@
+#pragma once
+// What a plan costs, before it runs: a virtual clock for each rank.
+//
+// An action starts when the one before it on its rank has ended and its input is there: F of stage
+// s needs F of stage s-1; B and BW of stage s need those of s+1 and their own F (or R), W its own
+// B. Between ranks an input is there `transfer` after it was made; a transfer takes no time of a
+// rank. Bubble rate and times are those of Qi et al. 2023, "Zero Bubble Pipeline Parallelism".
+
+#include <cstdint>
+#include <vector>
+
+#include "pipeline/plan.h"
+
+namespace trireme {
+
+/// Of one action on one virtual stage. BW takes the sum of B and W, R that of F, a group the sum of
+/// its actions.
+struct ActionTimes {
+  double forward = 1, backward_input = 1, backward_weight = 1;
+  double transfer = 0;
+  [[nodiscard]] double of(ActionKind kind) const;
+  [[nodiscard]] double all() const { return forward + backward_input + backward_weight; }
+};
+
+/// Plays a plan in order of its dependencies. Each pair (virtual stage, micro-batch) has at most
+/// one action of each kind, and every action stands on its stage's rank; nothing else is assumed.
+struct Replay {
+  Replay(const Plan& plan, const PlanShape& shape, const ActionTimes& times);
+  std::vector<std::vector<double>> starts;  ///< of each rank and position
+  std::vector<double> ends;                 ///< of the last action of each rank
+  std::vector<std::size_t> done;            ///< positions played; fewer where ranks wait forever
+  bool complete = true;
+  /// The output that the next position of a rank waits for, as an F or a B.
+  std::vector<Action> waits_for;
+};
+
+struct Simulation {
+  std::vector<std::vector<double>> starts;  ///< of each rank and position
+  double cost = 0;         ///< longest time of a rank from its first action to the end of its last
+  double makespan = 0;     ///< from the first action of all to the end of the last
+  double bubble_rate = 0;  ///< (cost - M·V·(F+B+W)) / cost
+  /// Time between the starts of two steps where no rank begins the next before all have ended this
+  /// one, as the gradient norm demands: the makespan.
+  double step_span = 0;
+  std::vector<double> peak;             ///< of each rank: full-stage activations held at once
+  std::vector<double> busy;             ///< of each rank: time in actions
+  std::vector<std::int64_t> transfers;  ///< of each rank: activations and gradients that it sends
+};
+
+/// `w_memory` is the share of an activation that stays from B to W. An activation is held from F,
+/// or from R where there is one. Throws InternalError for a plan that check_plan would refuse.
+Simulation simulate(const Plan& plan, const ActionTimes& times, double w_memory = 1);
+
+/// Most activations held at once by a rank, in full stages: simulate's `peak`. Any order of
+/// actions.
+double peak_of(const std::vector<Action>& actions, const PlanShape& shape, double w_memory);
+
+}  // namespace trireme

@@ -1,0 +1,222 @@
+// Every mesh trains as one rank does. The cells that are run are a covering part of the table, all
+// of it where TRIREME_MESH_TABLE is "all".
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <memory>
+
+#include "support/mpi_test.h"
+#include "train/mesh_run.h"
+
+namespace trireme {
+namespace {
+
+constexpr int kFailuresMost = 3;  // the others would say the same
+
+/// How far a cell may be from one rank.
+struct Tolerance {
+  double losses = 2e-6, norms = 2e-6, gradients = 5e-6, moments = 5e-6;
+  int steps = 5;
+};
+
+/// Runs of one rank, made when they are first asked for. Every rank makes the same by itself.
+const MeshResult& run_of_one_rank(const MeshCell& cell, int steps) {
+  static std::map<std::string, MeshResult> results;
+  const MeshCell alone = cell.alone();
+  const std::int64_t batch = cell.global_batch();
+  const std::string key = fmt::format("{} {} {}", alone.text(), batch, steps);
+  const auto found = results.find(key);
+  if (found != results.end()) return found->second;
+  const std::unique_ptr<Communicator> self = make_self_communicator();
+  return results.emplace(key, run_mesh(test_launch(), *self, alone, batch, steps)).first->second;
+}
+
+/// What is wrong with a cell; "" where nothing is.
+std::string fault_of(const MeshResult& found, const MeshResult& one, const MeshDistance& distance,
+                     const Tolerance& tolerance) {
+  std::string fault;
+  const auto add = [&](const std::string& text) { fault += (fault.empty() ? "" : "; ") + text; };
+  for (const WholeTensors* whole : {&found.initial, &found.gradients, &found.final}) {
+    if (!whole->fault.empty()) add(whole->fault);
+  }
+  for (const auto& [name, values] : one.initial.tensors) {
+    if (found.initial.tensors.at(name) != values) add("initial " + name);
+  }
+  const auto bound = [&](const char* what, double value, double limit, const std::string& where) {
+    if (!(value <= limit)) add(fmt::format("{} {:.1e} {}", what, value, where));
+  };
+  bound("losses", distance.losses, tolerance.losses, "");
+  bound("norms", distance.norms, tolerance.norms, "");
+  bound("gradient", distance.gradients, tolerance.gradients, distance.worst_gradient);
+  bound("moment", distance.moments, tolerance.moments, distance.worst_moment);
+  return fault;
+}
+
+/// Runs cells on all ranks of a group, compares each with one rank and with those that promise the
+/// same bits, and keeps the worst figures.
+class Table {
+ public:
+  explicit Table(const Tolerance& tolerance = {}, Communicator& world = test_world())
+      : tolerance_(tolerance), world_(world) {}
+
+  /// False after enough faults; the same on every rank.
+  bool run(const MeshCell& cell) {
+    const MeshResult& one = run_of_one_rank(cell, tolerance_.steps);
+    const MeshResult found =
+        run_mesh(test_launch(), world_, cell, cell.global_batch(), tolerance_.steps);
+    const MeshDistance distance = distance_of(found, one);
+    add(name_of(cell.model), distance);
+    const std::string fault = fault_of(found, one, distance, tolerance_);
+    EXPECT_EQ(fault, "") << cell.text();
+    std::int64_t failed = fault.empty() && same_bits(cell, found) ? 0 : 1;
+    world_.maximum(std::span(&failed, 1));
+    failures_ += static_cast<int>(failed);
+    return failures_ < kFailuresMost;
+  }
+  void run(const std::vector<MeshCell>& cells) {
+    for (const MeshCell& cell : cells) {
+      if (!run(cell)) return;
+    }
+  }
+  void print() const {
+    if (world_.rank() != 0) return;
+    for (const auto& [name, worst] : worst_) {
+      fmt::print(
+          "{} ranks, {}: {} cells, losses {:.1e}, norms {:.1e}, gradients {:.1e}, moments {:.1e}\n",
+          world_.size(), name, worst.cells, worst.distance.losses, worst.distance.norms,
+          worst.distance.gradients, worst.distance.moments);
+    }
+    fmt::print("{} ranks: {} cells had the bits of another\n", world_.size(), same_bits_);
+  }
+
+ private:
+  struct Worst {
+    int cells = 0;
+    MeshDistance distance;
+  };
+  struct First {
+    std::string cell, bits;
+  };
+
+  void add(const std::string& model, const MeshDistance& distance) {
+    Worst& worst = worst_[model];
+    ++worst.cells;
+    worst.distance.losses = std::max(worst.distance.losses, distance.losses);
+    worst.distance.norms = std::max(worst.distance.norms, distance.norms);
+    worst.distance.gradients = std::max(worst.distance.gradients, distance.gradients);
+    worst.distance.moments = std::max(worst.distance.moments, distance.moments);
+  }
+
+  bool same_bits(const MeshCell& cell, const MeshResult& found) {
+    const bool all = compare_bits(cell.bit_class(), cell, bits_of(found));
+    if (cell.context_method == ContextMethod::kUlysses) return all;
+    MeshCell ring = cell;
+    ring.context_method = ContextMethod::kRing;
+    const bool forward = compare_bits("first loss of " + ring.bit_class(), cell,
+                                      fmt::format("{:a}", found.losses.front()));
+    return all && forward;
+  }
+  bool compare_bits(const std::string& key, const MeshCell& cell, const std::string& bits) {
+    const auto [at, first] = firsts_.try_emplace(key, First{cell.text(), bits});
+    if (first) return true;
+    ++same_bits_;
+    EXPECT_EQ(bits, at->second.bits) << cell.text() << "\n  and " << at->second.cell;
+    return bits == at->second.bits;
+  }
+
+  Tolerance tolerance_;
+  Communicator& world_;
+  int failures_ = 0, same_bits_ = 0;
+  std::map<std::string, Worst> worst_;
+  std::map<std::string, First> firsts_;
+};
+
+bool whole_table() {
+  const char* value = std::getenv("TRIREME_MESH_TABLE");
+  return value != nullptr && std::string_view(value) == "all";
+}
+
+TEST(Mesh, every_cell_trains_as_one_rank_does) {
+  const int ranks = test_world().size();
+  Table table;
+  table.run(whole_table() ? legal_cells(ranks, Combinations::kOnceEach) : covering_cells(ranks));
+  table.print();
+}
+
+/// Stages of ZeRO and what is computed again change no bits, within the classes that add in the
+/// same order; nor does a second run.
+TEST(Mesh, zero_and_recompute_leave_the_bits_alone) {
+  Tolerance tolerance;
+  tolerance.steps = 2;
+  Table table(tolerance);
+  std::vector<MeshCell> cells;
+  int turn = 0;
+  for (MeshCell mesh : meshes_in_turn(test_world().size())) {
+    mesh.accumulation = 1 + turn++ % 2;
+    const auto variants = bit_cells(mesh);
+    cells.insert(cells.end(), variants.begin(), variants.end());
+  }
+  table.run(cells);
+  table.print();
+}
+
+TEST(Mesh, bf16_stays_near_one_rank) {
+  Table table({2e-3, 1e-2, 0.1, 0.1});
+  std::vector<MeshCell> cells = meshes_in_turn(test_world().size());
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    cells[i].bf16 = true;
+    cells[i].zero_stage = static_cast<int>(i % 4);
+    cells[i].documents = i % 3 == 0;
+  }
+  table.run(cells);
+  table.print();
+}
+
+/// Ranks of a group are not those of the launch.
+TEST(Mesh, a_part_of_the_ranks_trains_alike) {
+  const int ranks = test_world().size();
+  if (ranks < 3) GTEST_SKIP() << "no part is a mesh";
+  const int part = test_world().rank() < ranks / 2 ? 0 : 1;
+  const std::unique_ptr<Communicator> group = test_world().split(part);
+  Table table({}, *group);
+  MeshCell cell;
+  cell.model = part == 0 ? MeshModel::kLlama : MeshModel::kGpt2;
+  cell.data = group->size();
+  cell.zero_stage = 2 + part;
+  table.run(cell);
+}
+
+/// Few enough for CUDA's kernels executed on the host.
+TEST(Mesh, a_few_cells) {
+  if (test_world().size() != 2) GTEST_SKIP() << "for two ranks";
+  Tolerance tolerance;
+  tolerance.steps = 2;
+  Table table(tolerance);
+  MeshCell tensor, ring, ulysses, zero;
+  tensor.model = MeshModel::kQwen2;
+  tensor.tensor = 2;
+  tensor.sequence_parallel = true;
+  tensor.accumulation = 2;
+  ring.model = MeshModel::kQwen3;
+  ring.context = 2;
+  ring.documents = true;
+  ring.recompute = Recompute::kSelective;
+  ulysses.model = MeshModel::kOneKey;
+  ulysses.context = 2;
+  ulysses.context_method = ContextMethod::kUlysses;
+  ulysses.documents = true;
+  ulysses.zero_stage = 1;
+  zero.model = MeshModel::kGpt2;
+  zero.data = 2;
+  zero.zero_stage = 3;
+  zero.accumulation = 2;
+  zero.recompute = Recompute::kFull;
+  table.run({tensor, ring, ulysses, zero});
+  table.print();
+}
+
+}  // namespace
+}  // namespace trireme

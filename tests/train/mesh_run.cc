@@ -1,0 +1,287 @@
+#include "train/mesh_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/hash.h"
+#include "dataset/loader.h"
+#include "dataset/sample_order.h"
+#include "device/gpu.h"
+#include "parallel/host_state.h"
+#include "train/step.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr std::int32_t kEndToken = 5;
+
+/// Uniform ids, every tenth the end token.
+class MeshTokens final : public SampleSource {
+ public:
+  [[nodiscard]] std::int64_t length() const override { return kMeshTokens; }
+  [[nodiscard]] std::int64_t count() const override { return kEndless; }
+  void read(std::int64_t sample, const Window& window) const override {
+    std::int32_t begin = 0;
+    for (std::size_t i = 0; i < window.tokens.size(); ++i) {
+      const std::uint64_t number = mix(static_cast<std::uint64_t>(sample) * 1000 + i + 1) % 66;
+      window.tokens[i] = number < 61 ? static_cast<std::int32_t>(number) : kEndToken;
+      if (window.document_begin.empty()) continue;
+      window.document_begin[i] = begin;
+      if (window.tokens[i] == kEndToken) begin = static_cast<std::int32_t>(i) + 1;
+    }
+  }
+  [[nodiscard]] const std::string& source_name(std::int64_t) const override { return name_; }
+  [[nodiscard]] std::string describe(std::int64_t, std::int64_t) const override { return name_; }
+
+ private:
+  static std::uint64_t mix(std::uint64_t x) {
+    x *= 0x9E3779B97F4A7C15U;
+    x ^= x >> 29;
+    x *= 0xBF58476D1CE4E5B9U;
+    return x ^ x >> 32;
+  }
+  std::string name_ = "mesh tokens";
+};
+
+/// A box on its way: name, box and values.
+void append(std::string& out, const StateTensor& tensor) {
+  const auto put = [&](const auto& value) {
+    out.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  out += tensor.name;
+  out.push_back('\0');
+  put(tensor.global_shape);
+  put(tensor.box);
+  const auto row = static_cast<std::size_t>(tensor.row_size()) * sizeof(float);
+  const std::int64_t stride = tensor.row_stride == 0 ? tensor.row_size() : tensor.row_stride;
+  for (std::int64_t i = 0; i < tensor.box.shape[0]; ++i) {
+    out.append(reinterpret_cast<const char*>(tensor.data) +
+                   static_cast<std::size_t>(i * stride) * sizeof(float),
+               row);
+  }
+}
+
+class Assembly {
+ public:
+  /// Takes a box off the front of `text`.
+  void take(std::string_view& text) {
+    const std::string name(text.data());
+    text.remove_prefix(name.size() + 1);
+    const auto get = [&](auto& value) {
+      std::memcpy(&value, text.data(), sizeof value);
+      text.remove_prefix(sizeof value);
+    };
+    Shape global;
+    Box box;
+    get(global);
+    get(box);
+    std::vector<float>& whole = result_.tensors[name];
+    std::vector<char>& known = known_[name];
+    whole.resize(static_cast<std::size_t>(global.count()));
+    known.resize(whole.size());
+    const std::int64_t columns = global.rank() == 2 ? global[1] : 1;
+    const std::int64_t width = global.rank() == 2 ? box.shape[1] : 1;
+    const std::int64_t first = global.rank() == 2 ? box.offset[1] : 0;
+    for (std::int64_t row = 0; row < box.shape[0]; ++row) {
+      for (std::int64_t column = 0; column < width; ++column) {
+        float value = 0;
+        get(value);
+        const auto at = static_cast<std::size_t>((box.offset[0] + row) * columns + first + column);
+        if (known[at] != 0 && std::memcmp(&whole[at], &value, sizeof value) != 0)
+          fault(fmt::format("{}[{}]: copies of {} and {}", name, at, whole[at], value));
+        whole[at] = value;
+        known[at] = 1;
+      }
+    }
+  }
+  WholeTensors finish() {
+    for (const auto& [name, known] : known_) {
+      if (std::count(known.begin(), known.end(), 0) > 0) fault(name + ": nobody holds a part");
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void fault(const std::string& text) {
+    if (result_.fault.empty()) result_.fault = text;
+  }
+  WholeTensors result_;
+  std::map<std::string, std::vector<char>> known_;
+};
+
+WholeTensors gather(Runtime& runtime, const State& state) {
+  HostState host(runtime.context, state);
+  host.fetch();
+  std::string mine;
+  for (const StateTensor& tensor : host.state().tensors) append(mine, tensor);
+  Assembly assembly;
+  const std::vector<std::string> all = runtime.world().all_gather_text(mine);
+  for (const std::string& boxes : all) {
+    for (std::string_view text = boxes; !text.empty();) assembly.take(text);
+  }
+  return assembly.finish();
+}
+
+/// The owned gradients as boxes of the global ones.
+State gradients_of(const ParamStore& store) {
+  State state;
+  const StoreLayout& layout = store.layout();
+  for (ParamIndex i = 0; i < static_cast<int>(store.params().size()); ++i) {
+    const ParamMeta& param = store.params()[static_cast<std::size_t>(i)];
+    if (!store.has_value(i)) continue;  // added to another's
+    const TensorView owned = store.owned_gradient(i);
+    if (owned.count() == 0) continue;
+    const std::int64_t row = owned.count() / owned.shape[0];
+    for (const CutPart& part : rows_of_parts(
+             local_parts(param.shape, param.cut, layout.place().tensor), layout.owned(i))) {
+      StateTensor tensor;
+      tensor.name = param.name;
+      tensor.global_shape = param.shape;
+      tensor.box = part.box;
+      const std::int64_t column = part.at.rank() == 2 ? part.at[1] : 0;
+      tensor.data =
+          owned.data + static_cast<std::size_t>(part.at[0] * row + column) * sizeof(float);
+      tensor.row_stride = row;
+      state.tensors.push_back(tensor);
+    }
+  }
+  return state;
+}
+
+/// Adds to every parameter a number that depends on its global place alone.
+void disturb(Runtime& runtime) {
+  State parameters;
+  for (StateTensor& tensor : runtime.store.state().tensors) {
+    if (tensor.name.rfind("parameters/", 0) == 0) parameters.tensors.push_back(tensor);
+  }
+  HostState host(runtime.context, parameters);
+  host.fetch();
+  for (const StateTensor& tensor : host.state().tensors) {
+    const std::int64_t width = tensor.row_size();
+    const std::int64_t stride = tensor.row_stride == 0 ? width : tensor.row_stride;
+    const bool matrix = tensor.global_shape.rank() == 2;
+    const std::int64_t columns = matrix ? tensor.global_shape[1] : 1;
+    const std::int64_t first = matrix ? tensor.box.offset[1] : 0;
+    auto* values = reinterpret_cast<float*>(tensor.data);
+    for (std::int64_t row = 0; row < tensor.box.shape[0]; ++row) {
+      for (std::int64_t column = 0; column < width; ++column) {
+        const std::int64_t at = (tensor.box.offset[0] + row) * columns + first + column;
+        values[row * stride + column] += static_cast<float>(at * 37 % 101 - 50) / 1000;
+      }
+    }
+  }
+  host.store();
+  runtime.weights_changed(Runtime::Forms::kStale);
+}
+
+/// The number beside which a tensor's error is small or large.
+double norm_of(const std::vector<float>& values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * value;
+  return std::sqrt(sum);
+}
+
+void compare(const WholeTensors& found, const WholeTensors& expected, const std::string& ending,
+             double& worst, std::string& worst_name) {
+  const auto ends = [&](const std::string& name) {
+    return name.size() >= ending.size() &&
+           name.compare(name.size() - ending.size(), ending.size(), ending) == 0;
+  };
+  double all = 0;
+  for (const auto& [name, values] : expected.tensors) {
+    if (ends(name)) all = std::hypot(all, norm_of(values));
+  }
+  for (const auto& [name, values] : expected.tensors) {
+    if (!ends(name)) continue;
+    std::vector<float> difference = found.tensors.at(name);
+    for (std::size_t i = 0; i < values.size(); ++i) difference[i] -= values[i];
+    const double error = norm_of(difference) / std::max(norm_of(values), 1e-4 * all);
+    if (!(error <= worst)) {
+      worst = std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
+      worst_name = name;
+    }
+  }
+}
+
+double distance_of(const std::vector<double>& found, const std::vector<double>& expected) {
+  double worst = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double error = std::abs(found.at(i) - expected[i]) / std::abs(expected[i]);
+    worst = std::isnan(error) ? std::numeric_limits<double>::infinity() : std::max(worst, error);
+  }
+  return worst;
+}
+
+}  // namespace
+
+MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
+                    std::int64_t global_batch, int steps) {
+  expect(world.size() == cell.ranks(), "{} ranks for {}", world.size(), cell.text());
+  const RunConfig config = cell.config();
+  RuntimeOptions options;
+  options.micro = div_exact(global_batch, std::int64_t{cell.data} * cell.accumulation);
+  options.tokens = kMeshTokens;
+  options.accumulation = cell.accumulation;
+  options.device = {gpu::backend_name() == "none" ? DeviceKind::kCpu : DeviceKind::kCuda, 0};
+  options.mesh = {cell.pipeline, cell.data, cell.context, cell.tensor};
+  Runtime runtime(launch, world, config, config.model, options);
+  runtime.store.initialise(runtime.context, 7);
+  MeshResult result;
+  result.initial = gather(runtime, runtime.store.state());
+  disturb(runtime);
+
+  BatchShape shape;
+  shape.global = global_batch;
+  shape.micro = options.micro;
+  shape.accumulation = cell.accumulation;
+  shape.data_rank = runtime.data_rank();
+  shape.data_ranks = cell.data;
+  shape.tokens = kMeshTokens;
+  shape.context = runtime.part.cut.context;
+  Loader loader(std::make_shared<MeshTokens>(), config.data, shape, kEndToken,
+                config.model.vocab_size);
+  Step step(runtime);
+  for (int i = 0; i < steps; ++i) {
+    const StepBatch batch = loader.next();
+    std::int64_t targets = batch.target_count;
+    runtime.channels.peers->sum(std::span(&targets, 1));
+    step.forward_backward(batch.micro_batches, targets);
+    const double norm = step.gradient_norm();
+    const double loss = runtime.sum_of_losses(step.loss_sum());
+    result.losses.push_back(loss / static_cast<double>(targets));
+    result.norms.push_back(norm);
+    if (i == 0) result.gradients = gather(runtime, gradients_of(runtime.store));
+    step.update(1e-3, norm);
+  }
+  result.final = gather(runtime, runtime.store.state());
+  return result;
+}
+
+MeshDistance distance_of(const MeshResult& found, const MeshResult& expected) {
+  MeshDistance distance;
+  distance.losses = distance_of(found.losses, expected.losses);
+  distance.norms = distance_of(found.norms, expected.norms);
+  compare(found.gradients, expected.gradients, "", distance.gradients, distance.worst_gradient);
+  for (const char* moment : {"/exp_avg", "/exp_avg_sq"})
+    compare(found.final, expected.final, moment, distance.moments, distance.worst_moment);
+  return distance;
+}
+
+std::string bits_of(const MeshResult& result) {
+  const auto hash_of = [](const auto& values) {
+    return xxh3_128_hex(std::as_bytes(std::span(values))).substr(0, 16);
+  };
+  const auto hash_of_all = [&](const WholeTensors& whole) {
+    std::string text;
+    for (const auto& [name, values] : whole.tensors) text += name + hash_of(values);
+    return xxh3_128_hex(text).substr(0, 16);
+  };
+  return fmt::format("losses {} norms {} gradients {} state {}", hash_of(result.losses),
+                     hash_of(result.norms), hash_of_all(result.gradients),
+                     hash_of_all(result.final));
+}
+
+}  // namespace trireme

@@ -1,0 +1,46 @@
+#pragma once
+// Runs a line of the table of meshes, and brings what its ranks hold in pieces together.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "comm/launch.h"
+#include "train/mesh_table.h"
+
+namespace trireme {
+
+/// Global tensors by name. `fault` says what does not fit together: an element that no rank holds,
+/// or that two of those that hold it have with different bits.
+struct WholeTensors {
+  std::map<std::string, std::vector<float>> tensors;
+  std::string fault;
+};
+
+struct MeshResult {
+  WholeTensors initial, gradients,
+      final;                          ///< gradients of step 1; parameters and moments at the end
+  std::vector<double> losses, norms;  ///< of every step; the norm before clipping
+};
+
+/// `steps` updates with `global_batch` sequences each, on the ranks of `world`, as many as the cell
+/// has. Parameters are set to numbers that depend on their global place alone once the initial ones
+/// are read, so that no bias is zero and no norm's weight one. Collective; the same result on every
+/// rank.
+MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
+                    std::int64_t global_batch, int steps);
+
+/// How far two results are apart, relative to `expected`: losses and norms at the worst step,
+/// gradients and moments at the worst tensor by norm of the difference over norm, where a tensor
+/// counts with 1e-4 of the norm of all at least (gradients that are nothing but rounding).
+struct MeshDistance {
+  double losses = 0, norms = 0, gradients = 0, moments = 0;
+  std::string worst_gradient, worst_moment;
+};
+MeshDistance distance_of(const MeshResult& found, const MeshResult& expected);
+
+/// The same for results of equal bits, else another.
+std::string bits_of(const MeshResult& result);
+
+}  // namespace trireme

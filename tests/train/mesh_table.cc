@@ -1,0 +1,289 @@
+#include "train/mesh_table.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "config/model_parse.h"
+#include "plan/mesh_rules.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr std::int64_t kAboutSequences = 12;  // of a global batch
+
+ModelConfig model_of(const std::string& keys) {
+  std::vector<Problem> problems;
+  std::vector<std::string> notes;
+  const ModelConfig model =
+      read_model(parse_json("{" + keys + "}", "mesh_table.cc"), problems, notes);
+  expect(problems.empty() && model.layers > 0, "a model that is refused: {}", keys);
+  return model;
+}
+
+// Weights large enough that attention is far from uniform.
+ModelConfig make_config(MeshModel model) {
+  const std::string common = R"("vocab_size": 61, "initializer_range": 0.1,)";
+  const std::string sizes = common + R"("hidden_size": 24, "max_position_embeddings": 64,)";
+  const std::string heads =
+      R"("num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 40,)";
+  switch (model) {
+    case MeshModel::kLlama:
+      return model_of(sizes + heads + R"("model_type": "llama", "num_hidden_layers": 2)");
+    case MeshModel::kOneKey:
+      return model_of(sizes + R"("model_type": "llama", "num_hidden_layers": 2,
+          "num_attention_heads": 12, "num_key_value_heads": 1, "intermediate_size": 48)");
+    case MeshModel::kQwen2:
+      return model_of(
+          sizes + heads +
+          R"("model_type": "qwen2", "num_hidden_layers": 3, "tie_word_embeddings": true)");
+    case MeshModel::kQwen3:
+      return model_of(sizes + heads +
+                      R"("model_type": "qwen3", "num_hidden_layers": 2, "head_dim": 8)");
+    case MeshModel::kGpt2:
+      return model_of(common + R"("model_type": "gpt2", "n_embd": 24, "n_layer": 2, "n_head": 12,
+          "n_inner": 48, "n_positions": 64)");
+  }
+  throw InternalError("an unknown model");
+}
+
+std::string name_of(ContextMethod method) {
+  switch (method) {
+    case ContextMethod::kRing:
+      return "ring";
+    case ContextMethod::kAllGather:
+      return "allgather";
+    case ContextMethod::kUlysses:
+      return "ulysses";
+  }
+  return "?";
+}
+
+std::string name_of(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::kNone:
+      return "none";
+    case Recompute::kSelective:
+      return "selective";
+    case Recompute::kFull:
+      return "full";
+  }
+  return "?";
+}
+
+bool legal(const MeshCell& cell) {
+  std::vector<Problem> problems;
+  check_mesh_rules(cell.config(), cell.data, problems);
+  return problems.empty();
+}
+
+/// What settings stand for in pairs; the extents of a mesh are one.
+constexpr std::size_t kFactors = 9, kLevels = 128;
+std::array<std::size_t, kFactors> levels_of(const MeshCell& cell) {
+  const std::array<int, kFactors> levels = {static_cast<int>(cell.model),
+                                            cell.tensor * 10 + cell.context,
+                                            cell.zero_stage,
+                                            cell.hybrid ? 1 : 0,
+                                            cell.sequence_parallel ? 1 : 0,
+                                            static_cast<int>(cell.context_method),
+                                            static_cast<int>(cell.recompute),
+                                            cell.accumulation,
+                                            cell.documents ? 1 : 0};
+  std::array<std::size_t, kFactors> unsigned_levels{};
+  std::copy(levels.begin(), levels.end(), unsigned_levels.begin());
+  return unsigned_levels;
+}
+
+/// Calls f(cell) for all choices of the settings that move data.
+template <class F>
+void for_each_mesh(int ranks, const F& f) {
+  MeshCell cell;
+  for (const MeshModel model : kMeshModels) {
+    cell.model = model;
+    for (cell.tensor = 1; cell.tensor <= ranks; ++cell.tensor) {
+      for (cell.context = 1; cell.context <= ranks; ++cell.context) {
+        if (ranks % (cell.tensor * cell.context) != 0) continue;
+        cell.data = ranks / (cell.tensor * cell.context);
+        for (int i = 0; i < 4 * 2 * 2 * 3; ++i) {
+          cell.zero_stage = i % 4;
+          cell.hybrid = i / 4 % 2 != 0;
+          cell.sequence_parallel = i / 8 % 2 != 0;
+          cell.context_method = static_cast<ContextMethod>(i / 16);
+          if (cell.hybrid && (cell.zero_stage == 0 || cell.context * cell.data == 1)) continue;
+          if (cell.sequence_parallel && cell.tensor == 1) continue;
+          if (cell.context_method != ContextMethod::kRing && cell.context == 1) continue;
+          if (legal(cell)) f(cell);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::string name_of(MeshModel model) {
+  switch (model) {
+    case MeshModel::kLlama:
+      return "llama";
+    case MeshModel::kOneKey:
+      return "llama with one key head";
+    case MeshModel::kQwen2:
+      return "qwen2";
+    case MeshModel::kQwen3:
+      return "qwen3";
+    case MeshModel::kGpt2:
+      return "gpt2";
+  }
+  return "?";
+}
+
+const ModelConfig& config_of(MeshModel model) {
+  static const std::vector<ModelConfig> configs = [] {
+    std::vector<ModelConfig> all;
+    for (const MeshModel each : kMeshModels) all.push_back(make_config(each));
+    return all;
+  }();
+  return configs.at(static_cast<std::size_t>(model));
+}
+
+std::int64_t MeshCell::global_batch() const {
+  const std::int64_t passes = std::int64_t{data} * accumulation;
+  return passes * std::max<std::int64_t>(1, kAboutSequences / passes);
+}
+
+std::optional<std::int64_t> MeshCell::zero_group() const {
+  if (!hybrid) return std::nullopt;
+  const int peers = context * data;
+  return peers % 2 == 0 ? peers / 2 : 1;
+}
+
+RunConfig MeshCell::config() const {
+  RunConfig config;
+  config.model = config_of(model);
+  config.data.sequence_length = kMeshTokens;
+  config.data.document_mask = config.data.mask_eod_loss = documents;
+  config.precision.compute = bf16 ? ComputePrecision::kBf16 : ComputePrecision::kFp32;
+  config.optimizer.clip_grad_norm = 0.5;
+  config.optimizer.eps = 1e-6;
+  config.parallel.tensor = tensor;
+  config.parallel.sequence_parallel = sequence_parallel;
+  config.parallel.context = context;
+  config.parallel.context_method = context_method;
+  config.parallel.zero_stage = zero_stage;
+  config.parallel.zero_group = zero_group();
+  config.parallel.recompute = recompute;
+  config.parallel.pipeline = pipeline;
+  config.parallel.pipeline_schedule = schedule;
+  if (layers > 0) config.model.layers = layers;
+  return config;
+}
+
+std::string MeshCell::text() const {
+  std::string text =
+      fmt::format("{}, tensor {}, context {}, data {}", name_of(model), tensor, context, data);
+  if (sequence_parallel) text += ", sequence parallel";
+  if (context > 1) text += ", " + name_of(context_method);
+  text += fmt::format(", zero {}", zero_stage);
+  if (hybrid) text += fmt::format(" in groups of {}", *zero_group());
+  text += fmt::format(", recompute {}, accumulation {}", name_of(recompute), accumulation);
+  if (documents) text += ", documents";
+  if (bf16) text += ", bf16";
+  if (layers > 0) text += fmt::format(", {} layers", layers);
+  if (pipeline > 1) text += fmt::format(", pipeline {} by {}", pipeline, schedule);
+  return text;
+}
+
+MeshCell MeshCell::alone() const {
+  MeshCell one;
+  one.model = model;
+  one.documents = documents;
+  one.bf16 = bf16;
+  one.layers = layers;
+  return one;
+}
+
+std::string MeshCell::bit_class() const {
+  MeshCell same = *this;
+  same.recompute = Recompute::kNone;
+  same.pipeline = 1;
+  // Stages 0 and 1 sum micro-batches, then ranks; 2 and 3 the other way round.
+  same.zero_stage = accumulation == 1 || zero_stage < 2 ? 1 : 2;
+  return same.text();
+}
+
+std::vector<MeshCell> legal_cells(int ranks, Combinations which) {
+  std::vector<MeshCell> cells;
+  int turn = 0;
+  for_each_mesh(ranks, [&](MeshCell cell) {
+    for (int i = 0; i < 3 * 2 * 2; ++i) {
+      cell.recompute = static_cast<Recompute>(i % 3);
+      cell.accumulation = 1 + i / 3 % 2;
+      cell.documents = i / 6 != 0;
+      if (which == Combinations::kAll || i == turn) cells.push_back(cell);
+    }
+    turn = (turn + 5) % 12;
+  });
+  return cells;
+}
+
+std::vector<MeshCell> covering_cells(int ranks) {
+  const std::vector<MeshCell> all = legal_cells(ranks, Combinations::kAll);
+  const auto for_each_pair = [](const MeshCell& cell, const auto& f) {
+    const auto levels = levels_of(cell);
+    for (std::size_t a = 0; a < kFactors; ++a) {
+      for (std::size_t b = a + 1; b < kFactors; ++b)
+        f(((a * kFactors + b) * kLevels + levels[a]) * kLevels + levels[b]);
+    }
+  };
+  std::vector<char> missing(kFactors * kFactors * kLevels * kLevels);
+  for (const MeshCell& cell : all)
+    for_each_pair(cell, [&](std::size_t pair) { missing[pair] = 1; });
+  std::vector<MeshCell> chosen;
+  while (true) {
+    const MeshCell* best = nullptr;
+    int most = 0;
+    for (const MeshCell& cell : all) {
+      int count = 0;
+      for_each_pair(cell, [&](std::size_t pair) { count += missing[pair]; });
+      if (count > most) {
+        most = count;
+        best = &cell;
+      }
+    }
+    if (best == nullptr) return chosen;
+    for_each_pair(*best, [&](std::size_t pair) { missing[pair] = 0; });
+    chosen.push_back(*best);
+  }
+}
+
+std::vector<MeshCell> meshes_in_turn(int ranks) {
+  std::map<std::string, std::vector<MeshCell>> choices;
+  for_each_mesh(ranks, [&](const MeshCell& cell) {
+    if (cell.zero_stage > 0) return;
+    MeshCell key = cell;
+    key.model = MeshModel::kLlama;
+    key.sequence_parallel = false;
+    choices[key.text()].push_back(cell);
+  });
+  std::vector<MeshCell> cells;
+  for (const auto& [key, all] : choices) cells.push_back(all[(cells.size() * 3 + 1) % all.size()]);
+  return cells;
+}
+
+std::vector<MeshCell> bit_cells(const MeshCell& cell) {
+  std::vector<MeshCell> cells;
+  MeshCell variant = cell;
+  for (int stage = 0; stage < 4; ++stage) {
+    variant.zero_stage = stage;
+    variant.recompute = static_cast<Recompute>(stage % 3);
+    cells.push_back(variant);
+  }
+  cells.push_back(variant);
+  if (cell.context * cell.data < 2 || cell.accumulation > 1) return cells;
+  for (variant.hybrid = true; variant.zero_stage > 1; --variant.zero_stage)
+    cells.push_back(variant);
+  return cells;
+}
+
+}  // namespace trireme

@@ -1,0 +1,75 @@
+#pragma once
+// The table of meshes: every setting that cuts a model or its batch, as one line each, and which
+// lines are legal. Pure; what a line computes is in mesh_run.h.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/run_config.h"
+
+namespace trireme {
+
+/// Models of small odd sizes: a vocabulary of 61, sequences of 24 tokens.
+enum class MeshModel : std::uint8_t {
+  kLlama,   ///< 2 key heads for 4
+  kOneKey,  ///< llama with one key head for 12
+  kQwen2,   ///< biases of q, k and v; tied embeddings; 3 layers
+  kQwen3,   ///< norms of q and k; heads wider than hidden / heads
+  kGpt2,    ///< q, k and v in one matrix; biases everywhere; learned positions; tied
+};
+inline constexpr MeshModel kMeshModels[] = {MeshModel::kLlama, MeshModel::kOneKey,
+                                            MeshModel::kQwen2, MeshModel::kQwen3, MeshModel::kGpt2};
+inline constexpr std::int64_t kMeshTokens = 24;
+
+std::string name_of(MeshModel model);
+const ModelConfig& config_of(MeshModel model);
+
+/// One line. Settings that mean nothing in a mesh (sequence parallelism without a tensor axis) are
+/// off.
+struct MeshCell {
+  MeshModel model = MeshModel::kLlama;
+  int tensor = 1, context = 1, data = 1;
+  int zero_stage = 0;
+  bool hybrid = false;  ///< ZeRO within a part of data x context (parallel.zero_group)
+  bool sequence_parallel = false;
+  ContextMethod context_method = ContextMethod::kRing;
+  Recompute recompute = Recompute::kNone;
+  int accumulation = 1;
+  bool documents = false;  ///< masked, positions restart, the end token's target not counted
+  bool bf16 = false;
+  // Of cells that are made by hand: the table has one stage.
+  int pipeline = 1;
+  std::string schedule = "1f1b";
+  int layers = 0;  ///< in place of the model's; 0: as they are
+
+  [[nodiscard]] int ranks() const { return pipeline * tensor * context * data; }
+  /// Sequences of a step: about 12, and the data ranks and micro-batches divide them.
+  [[nodiscard]] std::int64_t global_batch() const;
+  [[nodiscard]] std::optional<std::int64_t> zero_group() const;
+  [[nodiscard]] RunConfig config() const;
+  [[nodiscard]] std::string text() const;
+  /// The same model on one rank, every choice the plain one.
+  [[nodiscard]] MeshCell alone() const;
+  /// Cells of equal classes promise equal bits after any number of steps.
+  [[nodiscard]] std::string bit_class() const;
+};
+
+/// All legal cells of so many ranks. `kOnceEach`: of recompute, accumulation and documents one
+/// combination for each choice of the others, all in turn.
+enum class Combinations : std::uint8_t { kOnceEach, kAll };
+std::vector<MeshCell> legal_cells(int ranks, Combinations which);
+
+/// A few of all legal cells in which every legal pair of two settings occurs.
+std::vector<MeshCell> covering_cells(int ranks);
+
+/// One cell for each mesh of so many ranks and each way that attention has there, the models and
+/// sequence parallelism in turn.
+std::vector<MeshCell> meshes_in_turn(int ranks);
+
+/// Variants of a cell that fall into few classes of equal bits: stages of ZeRO, recompute, and the
+/// same twice.
+std::vector<MeshCell> bit_cells(const MeshCell& cell);
+
+}  // namespace trireme

@@ -1,0 +1,132 @@
+// What a plan says that a rank sends, beside what its channels have counted.
+
+#include <gtest/gtest.h>
+
+#include "config/model_parse.h"
+#include "dataset/loader.h"
+#include "plan/traffic.h"
+#include "support/mpi_test.h"
+#include "train/session.h"
+#include "train/step.h"
+
+namespace trireme {
+namespace {
+
+// 4 heads that share 2 of keys; nothing divides 61 and 37.
+const char* const kModels[] = {
+    R"({"model_type":"llama","hidden_size":24,"num_attention_heads":4,"num_key_value_heads":2,
+        "num_hidden_layers":3,"intermediate_size":40,"vocab_size":61})",
+    R"({"model_type":"qwen3","hidden_size":10,"head_dim":6,"num_attention_heads":4,
+        "num_key_value_heads":1,"num_hidden_layers":2,"intermediate_size":12,"vocab_size":37,
+        "tie_word_embeddings":true})",
+    R"({"model_type":"gpt2","n_embd":24,"n_head":4,"n_layer":2,"n_positions":24,
+        "vocab_size":37})"};
+
+ModelConfig model_of(const char* text) {
+  std::vector<Problem> problems;
+  std::vector<std::string> notes;
+  return read_model(parse_json(text, "model"), problems, notes);
+}
+
+/// Settings that are dealt out to the cells in turn, so that all of them meet.
+RunConfig config_of(int turn) {
+  RunConfig config;
+  config.run.directory = "none";
+  config.run.steps = 10;
+  config.run.threads_per_rank = 1;
+  config.run.device = DeviceChoice::kCpu;
+  config.data.train.synthetic = true;
+  config.data.sequence_length = 24;
+  config.data.document_mask = turn % 3 != 0;
+  config.batch.micro = 1 + turn % 2;
+  config.batch.accumulation = 1 + turn % 5 % 3;
+  config.optimizer.lr = 1e-3;
+  config.model = model_of(kModels[turn % 3]);
+  config.model_json = config.model.source;
+  config.precision.compute = turn % 7 < 2 ? ComputePrecision::kBf16 : ComputePrecision::kFp32;
+  config.parallel.sequence_parallel = turn % 4 != 0;
+  config.parallel.recompute = static_cast<Recompute>(turn / 2 % 3);
+  return config;
+}
+
+Channels::Sent sum_by_axis(const std::vector<Traffic>& traffic) {
+  Channels::Sent sum;
+  for (const Traffic& each : traffic) {
+    std::int64_t& axis = each.axis == Axis::kData     ? sum.data
+                         : each.axis == Axis::kTensor ? sum.tensor
+                                                      : sum.context;
+    axis += each.bytes;
+  }
+  return sum;
+}
+
+/// False where the rules refuse the config on this world.
+bool run_cell(const RunConfig& config, int turn) {
+  Communicator& world = test_world();
+  PreparedRun prepared;
+  prepared.config = config;
+  std::vector<Problem> problems;
+  std::vector<std::string> notes;
+  ResolveInput input;
+  input.world = world.size();
+  prepared.run = resolve_run(config, input, problems, notes);
+  if (!problems.empty()) return false;
+  Placement placement;
+  placement.threads = 1;
+  Runtime runtime(test_launch(), config, config.model,
+                  runtime_options(prepared, test_launch(), placement, StagePurpose::kTraining));
+  runtime.store.initialise(runtime.context, 1);
+  runtime.weights_changed(Runtime::Forms::kStale);
+  const Channels::Sent planned =
+      sum_by_axis(step_traffic(config.model,
+                               memory_request(config, prepared.run, runtime.store.compute(),
+                                              StagePurpose::kTraining, world.rank()),
+                               config.data.document_mask));
+  SourceRequest request;
+  request.vocab_size = config.model.vocab_size;
+  Loader loader(make_training_source(config, request), config.data, batch_shape(prepared, runtime),
+                -1, config.model.vocab_size);
+  Step step(runtime);
+  const std::string cell = fmt::format("turn {}: {}, zero {}, rank {}", turn, runtime.mesh.text(),
+                                       config.parallel.zero_stage, world.rank());
+  for (int i = 0; i < 2; ++i) {
+    const Channels::Sent before = runtime.channels.sent();
+    const StepBatch batch = loader.next();
+    step.forward_backward(batch.micro_batches, batch.target_count);
+    step.update(config.optimizer.lr, step.gradient_norm());
+    const Channels::Sent after = runtime.channels.sent();
+    EXPECT_EQ(after.data - before.data, planned.data) << cell << ", step " << i;
+    EXPECT_EQ(after.tensor - before.tensor, planned.tensor) << cell << ", step " << i;
+    EXPECT_EQ(after.context - before.context, planned.context) << cell << ", step " << i;
+  }
+  return true;
+}
+
+TEST(Traffic, is_what_the_channels_have_sent) {
+  const int ranks = test_world().size();
+  int turn = 0, cells = 0;
+  for (int tensor = 1; tensor <= ranks; ++tensor) {
+    for (int context = 1; tensor * context <= ranks; ++context) {
+      if (ranks % (tensor * context) != 0) continue;
+      for (std::int64_t stage = 0; stage <= 3; ++stage) {
+        for (const ContextMethod method :
+             {ContextMethod::kRing, ContextMethod::kAllGather, ContextMethod::kUlysses}) {
+          if (context == 1 && method != ContextMethod::kRing) continue;
+          RunConfig config = config_of(++turn);
+          config.parallel.tensor = tensor;
+          config.parallel.context = context;
+          config.parallel.context_method = method;
+          config.parallel.zero_stage = stage;
+          const int peers = ranks / tensor;
+          if (stage > 0 && peers == 4 && turn % 2 == 0) config.parallel.zero_group = 2;
+          cells += run_cell(config, turn);
+        }
+      }
+    }
+  }
+  // Three divide no number of heads here.
+  EXPECT_EQ(cells, ranks == 3 ? 12 : turn);
+}
+
+}  // namespace
+}  // namespace trireme
