@@ -55,8 +55,8 @@ std::vector<EqualRanks> ranks_of(const RunConfig& config, const ResolvedRun& run
   const int places = run.mesh.extent(Axis::kTensor);
   const std::vector<ParamMeta> params = declare_params(config.model).metas;
   for (int place = 0; place < places; ++place) {
-    const MemoryRequest request =
-        memory_request(config, run, compute, StagePurpose::kTraining, place);
+    const MemoryRequest request = memory_request(config, run, compute, StagePurpose::kTraining,
+                                                 place, device_kind(config.run.device));
     EqualRanks rank{place, run.mesh.size() / places, 0, estimate_memory(config.model, request)};
     for (const ParamMeta& param : params)
       rank.parameters += local_shape(param.shape, param.cut, request.part.store.tensor).count();
@@ -207,6 +207,12 @@ void print(const RunConfig& config, const Figures& figures) {
   for (const Traffic& traffic : figures.traffic) {
     text += fmt::format("Sent by each rank in a step: {} ({}, {} axis)\n",
                         format_bytes(traffic.bytes), traffic.kind, name_of(traffic.axis));
+  }
+  if (device_kind(config.run.device) == DeviceKind::kCpu) {
+    text +=
+        "Beside it, taken by libraries: 2 to 4 MB of compiled products and MPI's buffers, about as "
+        "much of programs read from disk, and in fp32 packed operands of products (up to some 10 "
+        "MB); `train benchmark` measures them\n";
   }
   text += fmt::format("A checkpoint: {}\n", format_bytes(figures.checkpoint_bytes));
   if (figures.interval_seconds) {
