@@ -108,6 +108,7 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
              ContextAxis(*channels.context, part.cut.context_method, options.tokens)}),
       plan(make_1f1b(mesh.extent(Axis::kPipeline), static_cast<int>(options.accumulation))),
       world_(world) {
+  context.set_deterministic(config.run.deterministic);
   if (part.store.zero_stage > 0) gather.emplace(context, store, *channels.shard_gather);
   if (options.purpose == StagePurpose::kEvaluation) return;
   reduction.emplace(context, store,
