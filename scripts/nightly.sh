@@ -6,6 +6,7 @@
 #
 # RANDOM_CONFIGS, RANDOM_KILLS (of each number of ranks) and SOAK_STEPS say how many (1000, 50, 100000).
 # MUTATIONS: edits of each CUDA op (60; some hours in all).
+# The whole table of meshes takes half an hour where two cores are idle.
 # Ends with an hour of fuzzing for each reader of foreign files (FUZZ_SECONDS), which needs scripts/setup.sh --fuzz.
 # Makes its own virtual environment in build/nightly-python; PYTHON names the interpreter for it.
 set -euo pipefail
@@ -83,6 +84,13 @@ check "$(dirname "$train")/random_configs" --train "$train" --golden $golden --l
 check tests/e2e/random_kills_test.sh "$train" "${RANDOM_KILLS:-50}" "$RANDOM"
 check tests/e2e/soak_test.sh "$train" "${SOAK_STEPS:-100000}" 1000
 check tests/e2e/soak_test.sh "$train" 20000 200 2
+
+section "The whole table of meshes, and edits that it must find"
+meshes=$(dirname "$train")/train_mpi_tests
+for ranks in 1 2 3 4 5 6 7 8; do
+  check env TRIREME_MESH_TABLE=all tests/support/mpirun.sh "$ranks" "$meshes" --gtest_filter=Mesh.every_cell*
+done
+check tests/mutation/mutate_mesh.py --build "$(dirname "$train")"
 
 section "Edits of the CUDA kernels, which the tests must find"
 check cmake -S . -B build/nightly-simt -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRIREME_CUDA=OFF

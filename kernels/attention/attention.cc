@@ -269,11 +269,11 @@ void backward_on_gpu(Context& context, const AttentionShape& shape, const Attent
     tile_first_key = reinterpret_cast<std::int32_t*>(
         context.scratch(static_cast<std::size_t>(shape.sequences * tile_stride * 4)));
   }
-  gpu_kernels_of().backward({context.exec(), shape, ranges.q, ranges.kv, first_key,
-                             plain_f32(args.dq), plain_f32(args.dk), plain_f32(args.dv),
-                             plain(args.d_o), plain(args.q), plain(args.k), plain(args.v),
-                             args.lse_TH.as<float>(), args.delta_TH.as<float>(), args.scale,
-                             tile_first_key, static_cast<std::int32_t>(tile_stride)});
+  gpu_kernels_of().backward(
+      {context.exec(), shape, ranges.q, ranges.kv, first_key, plain_f32(args.dq),
+       plain_f32(args.dk), plain_f32(args.dv), plain(args.d_o), plain(args.q), plain(args.k),
+       plain(args.v), args.lse_TH.as<float>(), args.delta_TH.as<float>(), args.scale,
+       tile_first_key, static_cast<std::int32_t>(tile_stride), !context.deterministic()});
 }
 
 /// The (query, key) pairs that the mask leaves, of one head, over all sequences; documents in a

@@ -64,9 +64,14 @@ void attention_delta(Context& context, TensorView delta_TH, ConstHeadsView d_o, 
 ///   d_o, q, k, v, mask, scale as in the forward pass; lse and delta final (over all keys)
 /// Deterministic for a given number of threads; no output overlaps an operand.
 ///
-/// On a GPU always deterministic, without atomics: a kernel over keys gives dk and dv, one over
-/// queries dq, so that S and dP are made twice (7 products in place of 5). With bf16 operands P and
-/// dS are rounded to bf16 for their products. first_key is read on the GPU alone.
+/// On a GPU deterministic without atomics: a kernel over keys gives dk and dv, one over queries dq,
+/// so that S and dP are made twice (7 products in place of 5). With bf16 operands P and dS are
+/// rounded to bf16 for their products. first_key is read on the GPU alone.
+///
+/// Where the context does not ask for determinism, a GPU makes bf16 gradients in one pass over the
+/// keys (5 products): dk and dv have the same bits as otherwise, dq is the same sum in an order
+/// that differs from run to run, by f32 atomics. f32 operands, and a GPU whose blocks have too
+/// little shared memory for it (sm_86 and sm_89, heads of 97 to 128), stay with the above.
 struct AttentionBackward {
   HeadsView dq, dk, dv;
   ConstHeadsView d_o, q, k, v;

@@ -1,20 +1,24 @@
 #pragma once
-// Attention backward by mma.sync (sm_80 and later): the same bits on every run, without atomics.
+// Attention backward by mma.sync (sm_80 and later), in one of two ways.
 //
-// Two kernels that are one: a block owns 64 rows and adds up their gradients alone, while the other
-// side streams by. Of keys: S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q over the query
-// heads of the key head. Of queries: S = Q K^T, dP = dO V^T, dQ += dS K. Seven products for the
-// five that are needed, which is what determinism costs here; one kernel with dQ added atomically
-// would be the faster, non-deterministic one.
+// Deterministic: the same bits on every run, without atomics. Two kernels that are one: a block
+// owns 64 rows and adds up their gradients alone, while the other side streams by. Of keys:
+// S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q over the query heads of the key head. Of
+// queries: S = Q K^T, dP = dO V^T, dQ += dS K. Seven products for the five that are needed.
+//
+// In one pass: the kernel of keys alone, which hands dS^T around in shared memory, multiplies it by
+// K and adds that to dQ by atomics. Five products; dV and dK keep the bits of the other way, dQ's
+// depend on which block comes first. A block owns 128 keys (64 for heads above 128), as each adds
+// to all of dQ that sees it: 4 D bytes a query and block, 16 D operations a query of 128 keys.
 //
 // The scores, P and dS of a warp's 16 rows stay in its registers: an accumulator's fragments are
 // the left operand of the next product. P and dS are rounded to bf16 for these; the scale is
 // applied to the sums. Rows behind the end are zeros (so are their lse and delta): they add
 // nothing.
 //
-// Floor: 10 D operations for each visible pair and query head, 14 D done; a fragment of the
-// streamed tiles serves one product of 16 rows, so that loads from shared memory bound it: about
-// 16 operations a byte, some 450 TFLOP/s of the 14 D on an H200.
+// Floor: 10 D operations for each visible pair and query head, 14 D done by the deterministic way;
+// a fragment of the streamed tiles serves one product of 16 rows, so that loads from shared memory
+// bound it: about 16 operations a byte, some 450 TFLOP/s of the 14 D on an H200.
 
 #include "kernels/attention/attention_backward.cuh"
 #include "kernels/attention/attention_cuda.h"
@@ -22,10 +26,18 @@
 
 namespace trireme::cuda::attention {
 
-template <int kD, RowsOf kRowsOf>
+/// What a kernel gives: its block's rows' gradients, or those and what they add to dQ.
+enum class Gives : std::uint8_t { kKeyGradients, kQueryGradients, kAll };
+
+template <int kD, Gives kGives>
 struct Backward {
-  static constexpr bool kKeyRows = kRowsOf == RowsOf::kKeys;
-  static constexpr int kRows = 16 * kWarps, kColumns = kD > 128 ? 16 : (kD > 80 ? 32 : 64);
+  static constexpr bool kAll = kGives == Gives::kAll, kKeyRows = kGives != Gives::kQueryGradients;
+  static constexpr RowsOf kRowsOf = kKeyRows ? RowsOf::kKeys : RowsOf::kQueries;
+  /// Eight warps take the registers of a whole multiprocessor, and so do two blocks of four.
+  static constexpr int kBlockWarps = kAll && kD <= 128 ? 8 : kWarps, kBlock = 32 * kBlockWarps,
+                       kBlocks = 2 * kWarps / kBlockWarps;
+  static constexpr int kRows = 16 * kBlockWarps,
+                       kColumns = kD > 128 ? 16 : (kD > (kAll ? 64 : 80) ? 32 : 64);
   /// Where two accumulators do not fit, a block takes half of the head and makes P and dS whole.
   static constexpr int kSlices = kKeyRows && kD > 128 ? 2 : 1, kTake = kD / kSlices;
 
@@ -39,6 +51,9 @@ struct Backward {
     alignas(16) float delta[2][kColumns];
     alignas(16) int first_key[2][kColumns];
   };
+  /// Behind it: dS^T of the block's keys, as bf16, where dQ is given.
+  static constexpr std::size_t kSmemBytes =
+      sizeof(Smem) + (kAll ? kRows * kColumns * sizeof(bf16) : 0);
   using Scores = float[1][kColumns / 8][4];
   using Weights = std::uint32_t[1][kColumns / 8][2];
   using Sums = float[1][kTake / 8][4];
@@ -86,7 +101,8 @@ struct Backward {
           const int at = n * 8 + column + e, other_position = other.position + at;
           bool seen = at < other.count;
           if constexpr (kKeyRows) {
-            seen = seen && position <= other_position &&
+            // A key behind the end would be a factor of dQ's products, if only of zeros.
+            seen = seen && tile_row < own.count && position <= other_position &&
                    (first_key == nullptr || position >= smem.first_key[stage][at]);
           } else {
             seen = seen && other_position <= position && other_position >= row_first_key;
@@ -131,28 +147,104 @@ struct Backward {
       }
     }
   }
+
+  /// The warp's dS^T, for the others to see.
+  static __device__ __forceinline__ void store_weights(bf16* ds, const Weights& weights, int row) {
+    const int column = static_cast<int>(threadIdx.x % 4) * 2;
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        Vector<bf16, 2> pair;
+        __builtin_memcpy(&pair, &weights[0][n][h], sizeof pair);
+        store(ds + Swizzle<kColumns>::at(row + h * 8, n) + column, pair);
+      }
+  }
+
+  /// dQ += scale dS K of a streamed tile, atomically. The warps share it out: each takes 16 of its
+  /// queries and every kParts-th 16 columns of the head. seen(i): whether the keys of warp i see
+  /// any of it, and so whether their dS stands in `ds`.
+  template <class Seen>
+  static __device__ __forceinline__ void add_query_gradients(const AttentionGpuBackward& args,
+                                                             const bf16* ds, const bf16* keys,
+                                                             const Tile& queries,
+                                                             std::int64_t q_row, int head,
+                                                             int begin, Seen seen) {
+    constexpr int kRowTiles = kColumns / 16, kParts = kBlockWarps / kRowTiles, kChunks = kTake / 16,
+                  kOwn = (kChunks + kParts - 1) / kParts;
+    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32),
+              tile_row = warp % kRowTiles * 16, part = warp / kRowTiles;
+    const LaneRow<kColumns> left_row(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    const LaneRow<kD> right_row(lane % 16, lane / 16);
+    float sums[kOwn][2][4] = {};
+#pragma unroll 1
+    for (int k = 0; k < kBlockWarps; ++k) {
+      if (!seen(k)) continue;
+      std::uint32_t left[4];
+      ptx::ldmatrix_x4_trans(left, left_row.at(ds, k * 16, tile_row / 8));
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const int chunk = part + i * kParts;
+        if (chunk >= kChunks) continue;
+        std::uint32_t right[4];
+        ptx::ldmatrix_x4_trans(right, right_row.at(keys, k * 16, begin / 8 + chunk * 2));
+        const std::uint32_t right0[2] = {right[0], right[1]}, right1[2] = {right[2], right[3]};
+        ptx::mma_m16n8k16_bf16(sums[i][0], left, right0);
+        ptx::mma_m16n8k16_bf16(sums[i][1], left, right1);
+      }
+    }
+    const int head_dim = static_cast<int>(args.shape.head_dim);
+    const bool pairs =
+        reinterpret_cast<std::uintptr_t>(args.dq.data) % 8 == 0 && args.dq.stride % 2 == 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int query = tile_row + lane / 4 + h * 8;
+      if (query >= queries.count) continue;
+      float* to = args.dq.data + (q_row + queries.index + query) * args.dq.stride +
+                  std::int64_t{head} * head_dim;
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i)
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const int column = begin + (part + i * kParts) * 16 + n * 8 + lane % 4 * 2;
+          if (part + i * kParts >= kChunks || column >= head_dim) continue;
+          const float low = args.scale * sums[i][n][2 * h],
+                      high = args.scale * sums[i][n][2 * h + 1];
+          if (pairs) {
+            ptx::atomic_add_pair(to + column, low, high);
+          } else {
+            atomicAdd(to + column, low);
+            atomicAdd(to + column + 1, high);
+          }
+        }
+    }
+  }
 };
 
-template <int kD, RowsOf kRowsOf>
-__global__ void __launch_bounds__(kThreads, 2)
+template <int kD, Gives kGives>
+__global__ void __launch_bounds__(Backward<kD, kGives>::kBlock, Backward<kD, kGives>::kBlocks)
     backward_kernel(const __grid_constant__ AttentionGpuBackward args,
                     const __grid_constant__ BlockOrder order, bool chunks) {
-  using B = Backward<kD, kRowsOf>;
+  using B = Backward<kD, kGives>;
   constexpr bool kKeyRows = B::kKeyRows;
   auto& s = smem<typename B::Smem>();
+  bf16* weights_of_keys = B::kAll ? smem_tail<typename B::Smem, bf16>() : nullptr;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32),
             row = warp * 16 + lane / 4;
   const int heads = static_cast<int>(args.shape.heads),
             head_dim = static_cast<int>(args.shape.head_dim);
   const BlockOrder::Place place = order.place(blockIdx.x);
   const int slice = place.group % B::kSlices;
-  BackwardWork<kRowsOf, B::kRows, B::kColumns> work(args, place.tile, place.group / B::kSlices);
+  BackwardWork<B::kRowsOf, B::kRows, B::kColumns> work(args, place.tile, place.group / B::kSlices);
   const Tile& own = work.own;
   BackwardStep step = work.next();
   if (step.tile.count == 0) return;  // the whole block: its rows get nothing
 
   // The warp's rows: of keys a tile of their own, of queries their bounds.
-  const Tile warp_keys = {0, min(16, own.count - warp * 16), own.position + warp * 16};
+  const auto keys_of_warp = [&](int i) {
+    return Tile{0, min(16, own.count - i * 16), own.position + i * 16};
+  };
+  const Tile warp_keys = keys_of_warp(warp);
   QueryBounds bounds = {};
   typename B::QueryRows query_rows = {};
   if constexpr (!kKeyRows) {
@@ -168,10 +260,12 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   const auto load_columns = [&](const BackwardStep& of, int stage) {
     const std::int64_t first = kKeyRows ? work.q_row : work.kv_row;
-    load_tile(s.columns1[stage], head_rows(kKeyRows ? args.q : args.k, first, of.head, head_dim),
-              of.tile.index, of.tile.count, head_dim, chunks);
-    load_tile(s.columns2[stage], head_rows(kKeyRows ? args.d_o : args.v, first, of.head, head_dim),
-              of.tile.index, of.tile.count, head_dim, chunks);
+    load_tile<B::kBlock>(s.columns1[stage],
+                         head_rows(kKeyRows ? args.q : args.k, first, of.head, head_dim),
+                         of.tile.index, of.tile.count, head_dim, chunks);
+    load_tile<B::kBlock>(s.columns2[stage],
+                         head_rows(kKeyRows ? args.d_o : args.v, first, of.head, head_dim),
+                         of.tile.index, of.tile.count, head_dim, chunks);
     const int i = static_cast<int>(threadIdx.x);
     if (!kKeyRows || i >= B::kColumns) return;
     const bool there = i < of.tile.count;
@@ -182,10 +276,11 @@ __global__ void __launch_bounds__(kThreads, 2)
       ptx::cp_async_4(&s.first_key[stage][i], args.first_key + token, there ? 4 : 0);
   };
   const std::int64_t own_row = kKeyRows ? work.kv_row : work.q_row;
-  load_tile(s.rows1, head_rows(kKeyRows ? args.k : args.q, own_row, work.head, head_dim), own.index,
-            own.count, head_dim, chunks);
-  load_tile(s.rows2, head_rows(kKeyRows ? args.v : args.d_o, own_row, work.head, head_dim),
-            own.index, own.count, head_dim, chunks);
+  load_tile<B::kBlock>(s.rows1, head_rows(kKeyRows ? args.k : args.q, own_row, work.head, head_dim),
+                       own.index, own.count, head_dim, chunks);
+  load_tile<B::kBlock>(s.rows2,
+                       head_rows(kKeyRows ? args.v : args.d_o, own_row, work.head, head_dim),
+                       own.index, own.count, head_dim, chunks);
   load_columns(step, 0);
   ptx::cp_async_commit();
 
@@ -199,10 +294,11 @@ __global__ void __launch_bounds__(kThreads, 2)
     ptx::cp_async_commit();
 
     bool active, covered;
+    QueryBounds of = {};
     if constexpr (kKeyRows) {
-      const QueryBounds of = work.bounds_of(step.tile, step.number);
+      of = work.bounds_of(step.tile, step.number);
       active = warp_keys.count > 0 && of.meets(warp_keys);
-      covered = of.covers(warp_keys);
+      covered = of.covers(warp_keys) && (!B::kAll || warp_keys.count == 16);
     } else {
       active = bounds.meets(step.tile);
       covered = bounds.covers(step.tile) && step.tile.count == B::kColumns;
@@ -220,8 +316,17 @@ __global__ void __launch_bounds__(kThreads, 2)
             sum2, weights, &s.columns2[stage][0][0] + slice * B::kTake);
       }
       B::pack_weights(weights, ds);
+      if constexpr (B::kAll) B::store_weights(weights_of_keys, weights, row);
       add_weighted_rows<kD, B::kTake, 1, B::kColumns>(sum1, weights,
                                                       &s.columns1[stage][0][0] + slice * B::kTake);
+    }
+    if constexpr (B::kAll) {
+      __syncthreads();  // every warp's dS is there; the next barrier ends its use
+      B::add_query_gradients(args, weights_of_keys, &s.rows1[0][0], step.tile, work.q_row,
+                             step.head, slice * B::kTake, [&](int i) {
+                               const Tile keys = keys_of_warp(i);
+                               return keys.count > 0 && of.meets(keys);
+                             });
     }
     step = next;
   }
@@ -234,9 +339,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-template <int kD, RowsOf kRowsOf>
+template <int kD, Gives kGives>
 void launch_backward(const AttentionGpuBackward& args) {
-  using B = Backward<kD, kRowsOf>;
+  using B = Backward<kD, kGives>;
   const AttentionShape& shape = args.shape;
   const std::int64_t sharing = shape.heads / shape.kv_heads;
   const int tiles = tile_count(B::kKeyRows ? args.kv_ranges : args.q_ranges, B::kRows);
@@ -248,10 +353,10 @@ void launch_backward(const AttentionGpuBackward& args) {
   const bool chunks =
       whole_chunks(args.q, shape.head_dim) && whole_chunks(args.k, shape.head_dim) &&
       whole_chunks(args.v, shape.head_dim) && whole_chunks(args.d_o, shape.head_dim);
-  launch(backward_kernel<kD, kRowsOf>,
+  launch(backward_kernel<kD, kGives>,
          {.grid = static_cast<unsigned>(tiles) * static_cast<unsigned>(order.groups),
-          .block = kThreads,
-          .smem_bytes = sizeof(typename B::Smem),
+          .block = B::kBlock,
+          .smem_bytes = B::kSmemBytes,
           .stream = stream_of(args.exec),
           .name = "attention_backward"},
          args, order, chunks);
@@ -259,10 +364,15 @@ void launch_backward(const AttentionGpuBackward& args) {
 
 template <int kD>
 void backward_bf16(const AttentionGpuBackward& args) {
-  using B = Backward<kD, RowsOf::kKeys>;
-  find_tile_first_keys(args, B::kColumns);
-  launch_backward<kD, RowsOf::kKeys>(args);
-  launch_backward<kD, RowsOf::kQueries>(args);
+  using All = Backward<kD, Gives::kAll>;
+  using Keys = Backward<kD, Gives::kKeyGradients>;
+  if (args.atomics && All::kSmemBytes <= smem_bytes_of_block()) {
+    find_tile_first_keys(args, All::kColumns);
+    return launch_backward<kD, Gives::kAll>(args);
+  }
+  find_tile_first_keys(args, Keys::kColumns);
+  launch_backward<kD, Gives::kKeyGradients>(args);
+  launch_backward<kD, Gives::kQueryGradients>(args);
 }
 
 }  // namespace trireme::cuda::attention

@@ -177,6 +177,14 @@ void find_tile_first_keys(const AttentionGpuBackward& args, int tile_size) {
          args, tiles, tile_size);
 }
 
+std::size_t smem_bytes_of_block() {
+  int device = 0, bytes = 0;
+  check_call("attention_backward", cudaGetDevice(&device));
+  check_call("attention_backward",
+             cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return static_cast<std::size_t>(bytes);
+}
+
 }  // namespace attention
 
 const AttentionGpuKernels attention_cuda = {attention::forward, attention::backward,

@@ -17,4 +17,7 @@ void backward_f32(const AttentionGpuBackward& args);
 /// Fills tile_first_key for tiles of that many queries; nothing without documents.
 void find_tile_first_keys(const AttentionGpuBackward& args, int tile_size);
 
+/// Shared memory that a block may have on the calling thread's GPU.
+std::size_t smem_bytes_of_block();
+
 }  // namespace trireme::cuda::attention

@@ -48,6 +48,7 @@ struct AttentionGpuBackward {
   /// without documents.
   std::int32_t* tile_first_key;
   std::int32_t tile_stride;  ///< from sequence to sequence; of tiles of kAttentionGpuTileMin
+  bool atomics;              ///< dq may be added to in any order
 };
 
 struct AttentionGpuKernels {

@@ -59,15 +59,15 @@ inline bool whole_chunks(const AttentionHeads<const void>& heads, std::int64_t h
 }
 
 /// Asks for kRows rows; those from `count` on and columns behind the head are zero. Where rows are
-/// not made of whole chunks the elements come one by one, at once.
-template <int kD, int kRows>
+/// not made of whole chunks the elements come one by one, at once. By all kBlock threads.
+template <int kBlock = kThreads, int kD, int kRows>
 __device__ __forceinline__ void load_tile(bf16 (&tile)[kRows][kD], const HeadRows& source,
                                           int index, int count, int head_dim, bool chunks) {
   const int thread = static_cast<int>(threadIdx.x);
   const bf16* first = source.data + index * source.stride;
   if (!chunks) {
 #pragma unroll 1
-    for (int i = thread; i < kRows * kD; i += kThreads) {
+    for (int i = thread; i < kRows * kD; i += kBlock) {
       const int row = i / kD, column = i % kD;
       (&tile[0][0])[Swizzle<kD>::at(row, column / 8) + column % 8] =
           row < count && column < head_dim ? first[row * source.stride + column]
@@ -77,8 +77,8 @@ __device__ __forceinline__ void load_tile(bf16 (&tile)[kRows][kD], const HeadRow
   }
   // kLanes neighbours share a row, so that a thread's chunks lie at constant distances. Not
   // unrolled: the sums leave few registers for addresses.
-  constexpr int kLanes = Swizzle<kD>::kSpread, kStep = kThreads / kLanes;
-  static_assert(kRows % kStep == 0 && kStep % 8 == 0);
+  constexpr int kLanes = Swizzle<kD>::kSpread, kStep = kBlock / kLanes;
+  static_assert(kStep % 8 == 0);
 #pragma unroll 1
   for (int row = thread / kLanes; row < kRows; row += kStep) {
     const int lane = thread % kLanes;

@@ -64,6 +64,18 @@ __device__ __forceinline__ float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// to[0] += low, to[1] += high, each atomically; `to` is 8-byte aligned.
+__device__ __forceinline__ void atomic_add_pair(float* to, float low, float high) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)),
+      "f"(low), "f"(high)
+      : "memory");
+#else
+  atomicAdd(to, low);
+  atomicAdd(to + 1, high);
+#endif
+}
 // Barriers 1 to 15 among some warps (0 is __syncthreads).
 __device__ __forceinline__ void barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -90,6 +102,12 @@ void cp_async_wait() {
   simt::async_wait(kGroupsLeft);
 }
 inline float exp2_approx(float x) { return std::exp2(x); }
+inline void atomic_add_pair(float* to, float low, float high,
+                            simt::Loc loc = simt::Loc::current()) {
+  simt::check_alignment(to, 2 * sizeof(float));
+  atomicAdd(to, low, loc);
+  atomicAdd(to + 1, high, loc);
+}
 inline void barrier_sync(int id, int threads, simt::Loc loc = simt::Loc::current()) {
   simt::named_barrier(id, threads, true, loc);
 }

@@ -197,6 +197,10 @@ cudaError_t cudaGetDeviceCount(int* n) {
   if (wish != nullptr && std::strcmp(wish, "old") == 0) return cudaErrorInsufficientDriver;
   return *n > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return remember(cudaErrorNotSupported);
+  return *value = static_cast<int>(options().max_smem_bytes), cudaSuccess;
+}
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetDevice(int* d) { return *d = 0, cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {

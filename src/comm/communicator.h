@@ -117,6 +117,10 @@ std::int64_t all_reduce_bytes_sent(std::int64_t count, DType dtype, int ranks, i
 /// In a reduce-scatter or an all-gather of `ranks` equal pieces, `bytes` together.
 std::int64_t one_way_bytes_sent(std::int64_t bytes, int ranks);
 
+/// Pages of one rank that a channel of `ranks` on one host stages such transfers in, of operands of
+/// up to `bytes`: kAllReduce, kReduceScatter or kAllGather.
+std::int64_t staging_bytes(Operation operation, std::int64_t bytes, int ranks);
+
 /// The messages of an exchange from `rank` to itself, which have matched.
 void copy_own_messages(int rank, std::span<const Message> sends, std::span<const Message> receives);
 

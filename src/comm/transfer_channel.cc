@@ -52,6 +52,19 @@ std::size_t TransferChannel::piece_bytes(const TransferOptions& options, int ran
   return ((all + pieces - 1) / pieces + 3) / 4 * 4;  // whole fp32 values
 }
 
+std::int64_t staging_bytes(Operation operation, std::int64_t bytes, int ranks) {
+  if (ranks == 1) return 0;
+  const auto piece = static_cast<std::int64_t>(TransferChannel::piece_bytes({}, ranks, true));
+  const std::int64_t of_piece = std::min(piece, ceil_div(bytes, ranks));
+  const std::int64_t others = ranks - 1;
+  // Written for the others and read from them; then one's own sum, and theirs.
+  const std::int64_t scatter = 2 * others, gather = 1 + others;
+  const std::int64_t pieces = operation == Operation::kAllReduce       ? scatter + gather
+                              : operation == Operation::kReduceScatter ? scatter
+                                                                       : gather;
+  return static_cast<std::int64_t>(TransferChannel::kSegments) * pieces * of_piece;
+}
+
 int TransferChannel::Segment::tag() const { return static_cast<int>(2 * (number % (kTags / 2))); }
 
 TransferChannel::TransferChannel(MpiEngine& engine, MPI_Comm comm, std::string name,

@@ -16,6 +16,7 @@
 #include "dataset/loader.h"
 #include "device/cpu_info.h"
 #include "model/flops.h"
+#include "plan/traffic.h"
 #include "train/device_choice.h"
 #include "train/session.h"
 #include "train/step.h"
@@ -77,6 +78,52 @@ std::vector<double> time_steps(Runtime& runtime, const PreparedRun& prepared,
   return seconds;
 }
 
+/// Bytes and nanoseconds of the channels, up to now.
+struct ChannelFigures {
+  Channels::Sent sent;
+  Channels::Exposed exposed;
+};
+ChannelFigures figures_of(const Channels& channels) {
+  return {channels.sent(), channels.exposed()};
+}
+
+std::array<std::int64_t, kAxisCount> by_axis(std::int64_t data, std::int64_t context,
+                                             std::int64_t tensor) {
+  std::array<std::int64_t, kAxisCount> values = {};
+  values[static_cast<std::size_t>(Axis::kData)] = data;
+  values[static_cast<std::size_t>(Axis::kContext)] = context;
+  values[static_cast<std::size_t>(Axis::kTensor)] = tensor;
+  return values;
+}
+
+/// Of this rank: memory since `before`, traffic of the `steps` since `channels_before`.
+RankFigures rank_figures(const Runtime& runtime, const PreparedRun& prepared, ResidentBytes before,
+                         const ChannelFigures& channels_before, std::int64_t steps) {
+  const MemoryRequest request = memory_request(
+      prepared.config, prepared.run, runtime.store.compute(), StagePurpose::kTraining,
+      runtime.world().rank(), runtime.context.device().kind);
+  RankFigures figures;
+  const ResidentBytes now = resident_bytes();
+  figures.memory_bytes = now.memory - before.memory;
+  figures.heap_bytes = now.heap - before.heap;
+  figures.code_bytes = now.files - before.files;
+  figures.scratch_bytes = static_cast<std::int64_t>(runtime.context.scratch_bytes());
+  figures.planned_memory_bytes = estimate_memory(runtime.model, request).total();
+  const ChannelFigures after = figures_of(runtime.channels);
+  const Channels::Sent& sent = channels_before.sent;
+  figures.sent_bytes =
+      by_axis((after.sent.data - sent.data) / steps, (after.sent.context - sent.context) / steps,
+              (after.sent.tensor - sent.tensor) / steps);
+  const Channels::Exposed& exposed = channels_before.exposed;
+  figures.exposed_ns = by_axis((after.exposed.data_ns - exposed.data_ns) / steps,
+                               (after.exposed.context_ns - exposed.context_ns) / steps,
+                               (after.exposed.tensor_ns - exposed.tensor_ns) / steps);
+  for (const Traffic& traffic :
+       step_traffic(runtime.model, request, prepared.config.data.document_mask))
+    figures.planned_sent_bytes[static_cast<std::size_t>(traffic.axis)] += traffic.bytes;
+  return figures;
+}
+
 /// Collective.
 MachineRates rates_of_machine(Runtime& runtime) {
   RateRequest request;
@@ -92,6 +139,7 @@ int run(Launch& launch, const Options& options) {
   const PreparedRun prepared = prepare_run(options.input, Needs::kSynthetic, world);
   const RunConfig& config = prepared.config;
   launch.check_collectives(config.run.check_collectives);
+  const ResidentBytes before = resident_bytes();
   Runtime runtime(
       launch, config, config.model,
       runtime_options(prepared, launch, settle_on_cores(config, launch), StagePurpose::kTraining));
@@ -103,12 +151,18 @@ int run(Launch& launch, const Options& options) {
   OpTrace ops(runtime.trace, gpu ? std::function<void()>([&] { runtime.context.synchronize(); })
                                  : std::function<void()>());
   if (gpu) result.step_seconds = time_steps(runtime, prepared, options, nullptr);
+  const ChannelFigures channels_before = figures_of(runtime.channels);
   const std::vector<double> traced = time_steps(runtime, prepared, options, &ops);
   if (!gpu) result.step_seconds = traced;
   const RankTimes mine = take_rank_times(runtime.trace, ops);
   result.memory_bytes =
       memory_in_use(runtime.context.device());  // before the rates, which need memory of their own
   world.maximum(std::span(&result.memory_bytes, 1));
+  const RankFigures my_figures =
+      rank_figures(runtime, prepared, before, channels_before, options.warmup + options.steps);
+  result.ranks.resize(static_cast<std::size_t>(world.size()));
+  world.all_gather(std::as_bytes(std::span(&my_figures, 1)),
+                   std::as_writable_bytes(std::span(result.ranks)));
   const MachineRates my_rates = options.rates ? rates_of_machine(runtime) : MachineRates();
   const std::vector<std::string> texts = world.all_gather_text(text_of(mine, my_rates));
   if (world.rank() != 0) return 0;

@@ -79,6 +79,28 @@ Json part_json(const PartCost& part, const BenchmarkResult& result) {
   return json;
 }
 
+Json by_axis(const std::array<std::int64_t, kAxisCount>& values, double unit) {
+  Json json = Json::object();
+  for (const Axis axis : {Axis::kData, Axis::kContext, Axis::kTensor}) {
+    const std::int64_t value = values[static_cast<std::size_t>(axis)];
+    json[name_of(axis)] = unit == 1 ? Json(value) : Json(static_cast<double>(value) * unit);
+  }
+  return json;
+}
+
+Json rank_json(const RankFigures& rank) {
+  Json json;
+  json["memory_bytes"] = rank.memory_bytes;
+  json["planned_memory_bytes"] = rank.planned_memory_bytes;
+  json["heap_bytes"] = rank.heap_bytes;
+  json["scratch_bytes"] = rank.scratch_bytes;
+  json["code_bytes"] = rank.code_bytes;
+  json["sent_bytes"] = by_axis(rank.sent_bytes, 1);
+  json["planned_sent_bytes"] = by_axis(rank.planned_sent_bytes, 1);
+  json["communication_exposed"] = by_axis(rank.exposed_ns, 1e-9);
+  return json;
+}
+
 double phase_seconds(const StepCost& cost, StepPhase phase) {
   return cost.phases[static_cast<std::size_t>(phase)].seconds.mean;
 }
@@ -117,6 +139,8 @@ Json benchmark_json(const BenchmarkResult& result) {
   json["time"]["communication_exposed"] = phase_seconds(cost, StepPhase::kCommunication);
   json["time"]["optimizer"] = phase_seconds(cost, StepPhase::kOptimizer);
   json["time"]["data_wait"] = phase_seconds(cost, StepPhase::kData);
+  json["ranks"] = Json::array();
+  for (const RankFigures& rank : result.ranks) json["ranks"].push_back(rank_json(rank));
   json["machine"] = machine_json(result);
   json["phases"] = Json::array();
   for (std::size_t i = 0; i < cost.phases.size(); ++i) {
@@ -283,11 +307,30 @@ std::string bounds_text(const BenchmarkResult& result) {
   return text;
 }
 
+/// Of the rank that sends most along an axis: what went, how long a mean rank waited.
+std::string sent_text(const BenchmarkResult& result) {
+  std::string text;
+  for (const Axis axis : {Axis::kData, Axis::kContext, Axis::kTensor}) {
+    const auto at = static_cast<std::size_t>(axis);
+    const RankFigures* most = nullptr;
+    double waited = 0;
+    for (const RankFigures& rank : result.ranks) {
+      waited += static_cast<double>(rank.exposed_ns[at]) / static_cast<double>(result.ranks.size());
+      if (most == nullptr || rank.sent_bytes[at] > most->sent_bytes[at]) most = &rank;
+    }
+    if (most == nullptr || most->sent_bytes[at] == 0) continue;
+    text += fmt::format("  {:<8} {} in a step (planned {}), waited for {} ms\n", name_of(axis),
+                        format_bytes(most->sent_bytes[at]),
+                        format_bytes(most->planned_sent_bytes[at]), milliseconds(waited * 1e-9));
+  }
+  return text.empty() ? text : "sent by a rank\n" + text;
+}
+
 }  // namespace
 
 std::string benchmark_text(const BenchmarkResult& result) {
-  return head_text(result) + "\n" + table_text(result) + between_ranks_text(result) + "\n" +
-         bounds_text(result);
+  return head_text(result) + "\n" + table_text(result) + between_ranks_text(result) +
+         sent_text(result) + "\n" + bounds_text(result);
 }
 
 }  // namespace trireme

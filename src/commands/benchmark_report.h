@@ -1,13 +1,26 @@
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
+#include "parallel/mesh_shape.h"
 #include "plan/step_cost.h"
 
 namespace trireme {
+
+/// What one rank has taken and sent, beside what the plan says of it.
+struct RankFigures {
+  std::int64_t memory_bytes = 0;   ///< by which the process has grown since before the runtime
+  std::int64_t code_bytes = 0;     ///< likewise, of programs and libraries: read when first called
+  std::int64_t heap_bytes = 0;     ///< of memory_bytes: by malloc, for libraries
+  std::int64_t scratch_bytes = 0;  ///< of memory_bytes: areas that ops ask for
+  std::int64_t planned_memory_bytes = 0;
+  std::array<std::int64_t, kAxisCount> sent_bytes = {}, planned_sent_bytes = {};  ///< in a step
+  std::array<std::int64_t, kAxisCount> exposed_ns = {};  ///< of a step, waiting for other ranks
+};
 
 /// What `train benchmark` has measured, ready to be shown.
 struct BenchmarkResult {
@@ -19,6 +32,7 @@ struct BenchmarkResult {
   double tokens = 0, model_flops = 0;  ///< of a step, all ranks
   std::optional<double> peak_flops;    ///< a second, all ranks: as the config says
   std::int64_t memory_bytes = 0;       ///< of the largest rank
+  std::vector<RankFigures> ranks;
   StepCost cost;
   MachineRates rates;  ///< of all ranks together
 

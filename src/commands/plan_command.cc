@@ -59,8 +59,8 @@ std::vector<EqualRanks> ranks_of(const RunConfig& config, const ResolvedRun& run
   const int of_stage = run.mesh.size() / stages;
   for (int rank = 0; rank < run.mesh.size();
        rank += rank % of_stage + 1 < places ? 1 : of_stage - places + 1) {
-    const MemoryRequest request =
-        memory_request(config, run, compute, StagePurpose::kTraining, rank);
+    const MemoryRequest request = memory_request(config, run, compute, StagePurpose::kTraining,
+                                                 rank, device_kind(config.run.device));
     EqualRanks equal{rank, rank / of_stage, of_stage / places, 0,
                      estimate_memory(config.model, request)};
     for (const ParamMeta& param : request.part.declare(config.model).metas) {
@@ -220,6 +220,12 @@ void print(const RunConfig& config, const Figures& figures) {
   for (const Traffic& traffic : figures.traffic) {
     text += fmt::format("Sent by each rank in a step: {} ({}, {} axis)\n",
                         format_bytes(traffic.bytes), traffic.kind, name_of(traffic.axis));
+  }
+  if (device_kind(config.run.device) == DeviceKind::kCpu) {
+    text +=
+        "Beside it, taken by libraries: 2 to 4 MB of compiled products and MPI's buffers, about as "
+        "much of programs read from disk, and in fp32 packed operands of products (up to some 10 "
+        "MB); `train benchmark` measures them\n";
   }
   text += fmt::format("A checkpoint: {}\n", format_bytes(figures.checkpoint_bytes));
   if (figures.interval_seconds) {

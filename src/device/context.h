@@ -35,6 +35,11 @@ class Context {
   [[nodiscard]] OpTrace* op_trace() const { return op_trace_; }
   void set_op_trace(OpTrace* trace) { op_trace_ = trace; }
 
+  /// Whether an op has to give equal bits for equal operands (as at first), or may be faster where
+  /// its contract says so.
+  [[nodiscard]] bool deterministic() const { return deterministic_; }
+  void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
+
   /// At least `bytes` of the device's memory, aligned to 64, valid until the next call: an op uses
   /// it within one call only. Grows on demand, so that after the first step of a shape it allocates
   /// nothing.
@@ -58,6 +63,7 @@ class Context {
   std::map<std::string, Memory, std::less<>> constants_;  ///< by content
   gpu::Stream stream_;                                    ///< that exec_ names
   OpTrace* op_trace_ = nullptr;
+  bool deterministic_ = true;
 };
 
 }  // namespace trireme

@@ -1,5 +1,6 @@
 #include "device/cpu_info.h"
 
+#include <malloc.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -88,6 +89,46 @@ std::int64_t peak_resident_bytes() {
   struct rusage usage {};
   ::getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
+
+namespace {
+/// Of mappings without a file that may be executed.
+std::int64_t compiled_code_bytes() {
+  std::ifstream file("/proc/self/smaps");
+  std::int64_t bytes = 0;
+  bool compiled = false;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string first, rights, offset, device, inode, name;
+    words >> first >> rights;
+    if (first.find('-') != std::string::npos && rights.size() == 4) {
+      words >> offset >> device >> inode >> name;
+      compiled = rights[2] == 'x' && inode == "0" && name.empty();
+    } else if (compiled && first == "Rss:") {
+      bytes += std::stoll(rights) * 1024;
+    }
+  }
+  return bytes;
+}
+}  // namespace
+
+ResidentBytes resident_bytes() {
+  ResidentBytes resident;
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string key;
+    std::int64_t kilobytes = 0;
+    if (!(words >> key >> kilobytes)) continue;
+    if (key == "RssAnon:" || key == "RssShmem:") resident.memory += kilobytes * 1024;
+    if (key == "RssFile:") resident.files += kilobytes * 1024;
+  }
+  const std::int64_t compiled = compiled_code_bytes();
+  resident.memory -= compiled;
+  resident.files += compiled;
+  const struct mallinfo2 heap = ::mallinfo2();
+  resident.heap = static_cast<std::int64_t>(heap.arena + heap.hblkhd);
+  return resident;
 }
 
 }  // namespace trireme

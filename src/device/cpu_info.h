@@ -29,4 +29,12 @@ std::int64_t memory_bytes_available();
 /// Highest resident set of this process so far, in bytes.
 std::int64_t peak_resident_bytes();
 
+/// The resident set as it is now, by what it holds. Zeros where the system does not say.
+struct ResidentBytes {
+  std::int64_t memory = 0;  ///< allocated, or shared with other ranks
+  std::int64_t heap = 0;    ///< of it, what malloc has: libraries, and what is small
+  std::int64_t files = 0;   ///< of programs, libraries and mapped data
+};
+ResidentBytes resident_bytes();
+
 }  // namespace trireme

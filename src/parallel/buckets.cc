@@ -6,14 +6,16 @@ namespace trireme {
 
 namespace {
 
-constexpr std::int64_t kBucketBytes = 16 << 20;  // of all owners' pieces: a network's stride
+// Of all owners' pieces: at most a network's stride, at least what is worth a transfer.
+constexpr std::int64_t kBucketBytesMax = 16 << 20, kBucketBytesMin = 4 << 20;
 
 struct RingShape {
   std::int64_t part_max, buckets;
 };
 
 /// As many buckets as a layer of the model fills, and one: a whole layer is under way while the
-/// next is made. The embedding and the head, many times larger, go round the ring.
+/// next is made. The embedding and the head, many times larger, go round the ring in parts of a
+/// layer's size.
 RingShape ring_shape(const StoreLayout& layout, DType dtype) {
   const int last = layout.valued_blocks() - 1;
   std::int64_t largest = 1, layer = 1;
@@ -23,8 +25,11 @@ RingShape ring_shape(const StoreLayout& layout, DType dtype) {
     if (block > 0 && block < last) layer = std::max(layer, size);
   }
   const std::int64_t row = layout.place().shard.extent * static_cast<std::int64_t>(size_of(dtype));
+  const auto elements = [row](std::int64_t bytes) {
+    return std::max<std::int64_t>(16, bytes / row / 16 * 16);
+  };
   const std::int64_t part_max =
-      std::min(largest, std::max<std::int64_t>(16, kBucketBytes / row / 16 * 16));
+      std::min(largest, std::clamp(layer, elements(kBucketBytesMin), elements(kBucketBytesMax)));
   return {part_max, 1 + ceil_div(layer, part_max)};
 }
 

@@ -1,7 +1,12 @@
 #include "plan/memory.h"
 
+#include <algorithm>
+
+#include "comm/collective_check.h"
+#include "comm/communicator.h"
 #include "model/flops.h"
 #include "model/param_table.h"
+#include "parallel/buckets.h"
 #include "parallel/partial_gradients.h"
 #include "parallel/reduction.h"
 #include "parallel/tied_homes.h"
@@ -16,15 +21,82 @@ namespace {
 constexpr std::int64_t kLoaderBytesPerToken = 4 * std::int64_t{sizeof(std::int32_t)};
 constexpr std::int64_t kLoaderSteps = 2;
 
+/// What the channels of a rank stage in, each as its largest transfer asks for.
+class Staging {
+ public:
+  Staging(const ModelConfig& model, const MemoryRequest& request, const StoreLayout& layout)
+      : model_(model), request_(request), layout_(layout) {}
+
+  [[nodiscard]] std::int64_t bytes(const std::vector<ParamMeta>& params) const {
+    return data() + tensor(params) + context();
+  }
+
+ private:
+  using Op = Operation;
+  [[nodiscard]] bool training() const { return request_.purpose != StagePurpose::kEvaluation; }
+  [[nodiscard]] std::int64_t rows() const {
+    return request_.batch.micro * request_.sequence_length / request_.part.cut.context.extent;
+  }
+  [[nodiscard]] std::int64_t element() const {
+    return static_cast<std::int64_t>(size_of(request_.compute));
+  }
+
+  [[nodiscard]] std::int64_t data() const {
+    const int shards = layout_.place().shard.extent, copies = layout_.place().copy.extent;
+    if (!layout_.sharded()) {
+      const std::int64_t block = layout_.largest_block([](int) { return true; });
+      return training() ? staging_bytes(Op::kAllReduce, 4 * block, copies) : 0;
+    }
+    const auto largest = [&](DType dtype) {
+      std::int64_t size = 0;
+      Buckets::for_each_part_of(layout_, dtype,
+                                [&](int, Piece part) { size = std::max(size, part.size); });
+      return size * static_cast<std::int64_t>(size_of(dtype));
+    };
+    const std::int64_t gather =
+        staging_bytes(Op::kAllGather, largest(request_.compute) * shards, shards);
+    if (!training()) return gather;
+    const std::int64_t part = largest(DType::kF32);
+    return gather + staging_bytes(Op::kReduceScatter, part * shards, shards) +
+           staging_bytes(Op::kAllReduce, part, copies);
+  }
+
+  [[nodiscard]] std::int64_t tensor(const std::vector<ParamMeta>& params) const {
+    const StageCut& cut = request_.part.cut;
+    const int places = cut.tensor.extent;
+    // Gathers and sums of the stream take turns on one channel.
+    const std::int64_t stream =
+        staging_bytes(Op::kAllReduce, rows() * model_.hidden * element(), places);
+    const std::int64_t heads = PartialGradients::bytes_of(
+        params, layout_, PartialGradients::Of::kSameHeads, cut.sequence_parallel);
+    const std::int64_t copies = std::max<std::int64_t>(1, places / model_.kv_heads);
+    return stream + (training() ? staging_bytes(Op::kAllReduce, heads, narrow<int>(copies)) : 0);
+  }
+
+  [[nodiscard]] std::int64_t context() const {
+    const StageCut& cut = request_.part.cut;
+    if (cut.context_method != ContextMethod::kAllGather) return 0;  // exchanges are posted whole
+    const std::int64_t kv = 2 * config_of_place(model_, cut.tensor).kv_size() * rows();
+    const int places = cut.context.extent;
+    return training() ? staging_bytes(Op::kAllReduce, 4 * kv * places, places)
+                      : staging_bytes(Op::kAllGather, element() * kv * places, places);
+  }
+
+  const ModelConfig& model_;
+  const MemoryRequest& request_;
+  const StoreLayout& layout_;
+};
+
 }  // namespace
 
 MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, DType compute,
-                             StagePurpose purpose, int rank) {
+                             StagePurpose purpose, int rank, DeviceKind device) {
   MemoryRequest request;
   request.batch = run.batch;
   request.sequence_length = config.data.sequence_length;
   request.compute = compute;
   request.purpose = purpose;
+  request.device = device;
   request.recompute = config.parallel.recompute;
   request.part = part_of_rank(config.parallel, run.mesh,
                               make_pipeline(config.parallel, config.model, run.batch.accumulation),
@@ -58,6 +130,8 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   if (model.position == PositionKind::kRope) {
     memory.buffers += request.sequence_length * model.head_dim * std::int64_t{sizeof(float)};
   }
+  if (request.device == DeviceKind::kCpu)
+    memory.buffers += Staging(model, request, layout).bytes(params);
   if (layout.sharded()) memory.buffers += WeightGather::buffer_bytes(layout, request.compute);
   if (!training) return memory;
   memory.buffers +=

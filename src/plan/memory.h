@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "config/model_config.h"
+#include "device/device.h"
 #include "model/stage.h"
 #include "plan/rank_part.h"
 #include "plan/resolve.h"
@@ -19,7 +20,7 @@ struct RankMemory {
   std::int64_t activations =
       0;  ///< of the micro-batches in flight, with gradients of activations and logits
   /// Token batches of the loader (two steps), rotary tables, staging of sums and gathers, gathered
-  /// weights.
+  /// weights; on the CPU also what transfers between ranks of one host go through.
   std::int64_t buffers = 0;
   [[nodiscard]] std::int64_t total() const {
     return parameters + gradients + optimizer + activations + buffers;
@@ -32,6 +33,7 @@ struct MemoryRequest {
   std::int64_t sequence_length = 1;
   DType compute = DType::kF32;
   StagePurpose purpose = StagePurpose::kTraining;
+  DeviceKind device = DeviceKind::kCpu;
   Recompute recompute = Recompute::kNone;
   RankPart part = {};
 };
@@ -39,7 +41,7 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
 
 /// The request of a rank of a run.
 MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, DType compute,
-                             StagePurpose purpose, int rank);
+                             StagePurpose purpose, int rank, DeviceKind device = DeviceKind::kCpu);
 
 /// Payload of one checkpoint: every parameter in fp32 with its two moments, stored once.
 std::int64_t checkpoint_bytes(const ModelConfig& model);

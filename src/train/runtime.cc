@@ -126,6 +126,7 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
              ContextAxis(*channels.context, part.cut.context_method, options.tokens)}),
       executor(pipeline.plan, channels.pipeline_group->rank(), stage, &channels.links),
       world_(world) {
+  context.set_deterministic(config.run.deterministic);
   if (part.store.zero_stage > 0) gather.emplace(context, store, *channels.shard_gather);
   if (options.purpose == StagePurpose::kEvaluation) return;
   reduction.emplace(context, store,

@@ -53,6 +53,8 @@ struct Channels {
   /// Of the calling thread's waits so far, by axis.
   struct Exposed {
     std::int64_t data_ns = 0, tensor_ns = 0, context_ns = 0, pipeline_ns = 0;
+    /// Those that fall into passes; the executor waits for other stages between them.
+    [[nodiscard]] std::int64_t in_passes_ns() const { return data_ns + tensor_ns + context_ns; }
   };
   [[nodiscard]] Exposed exposed() const;
   /// Bytes that this rank has sent so far, by axis.

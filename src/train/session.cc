@@ -49,10 +49,10 @@ Placement settle_on_cores(const RunConfig& config, const Launch& launch) {
 namespace {
 
 RankMemory memory_of_rank(const PreparedRun& prepared, DType compute, StagePurpose purpose,
-                          const Launch& launch) {
-  return estimate_memory(
-      prepared.config.model,
-      memory_request(prepared.config, prepared.run, compute, purpose, launch.world().rank()));
+                          const Launch& launch, DeviceKind device) {
+  return estimate_memory(prepared.config.model,
+                         memory_request(prepared.config, prepared.run, compute, purpose,
+                                        launch.world().rank(), device));
 }
 
 }  // namespace
@@ -64,7 +64,7 @@ RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch
   options.purpose = purpose;
   require_device_memory(launch, options.device,
                         memory_of_rank(prepared, compute_type(prepared.config, options.device.kind),
-                                       purpose, launch));
+                                       purpose, launch, options.device.kind));
   options.micro = prepared.run.batch.micro;
   options.tokens = prepared.config.data.sequence_length;
   options.accumulation = prepared.run.batch.accumulation;
@@ -172,7 +172,8 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
                       other.find("device")->as_string()});
   }
   const RankMemory memory =
-      memory_of_rank(prepared, runtime.store.compute(), runtime.options.purpose, runtime.launch);
+      memory_of_rank(prepared, runtime.store.compute(), runtime.options.purpose, runtime.launch,
+                     runtime.context.device().kind);
   const std::vector<MemoryItem> items = {{"parameters", memory.parameters},
                                          {"gradients", memory.gradients},
                                          {"optimizer", memory.optimizer},

@@ -24,6 +24,7 @@ void Step::forward_backward_here(std::span<const MicroBatch> micro_batches,
                                  const std::function<void(int)>& gradients_ready) {
   runtime_.stage.begin_step(micro_batches, target_count, gradients_ready);
   set_step_key(key_, target_count, runtime_.stage.batches_of_step());
+  const std::int64_t waited_ns = runtime_.channels.exposed().in_passes_ns();
   graph_.run(key_, [&] {
     runtime_.stage.rewind();
     {
@@ -32,6 +33,7 @@ void Step::forward_backward_here(std::span<const MicroBatch> micro_batches,
     }
     runtime_.executor.run(runtime_.trace);
   });
+  waits_in_passes_ns_ += runtime_.channels.exposed().in_passes_ns() - waited_ns;
 }
 
 void Step::forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {

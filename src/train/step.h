@@ -2,6 +2,7 @@
 
 #include <span>
 #include <string>
+#include <utility>
 
 #include "train/runtime.h"
 #include "train/step_graph.h"
@@ -16,6 +17,9 @@ class Step {
   /// Every micro-batch forward and backward, gradients summed over the ranks. `target_count`:
   /// of the global batch.
   void forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count);
+  /// Nanoseconds since the last call that forward and backward passes have waited for other ranks,
+  /// which the spans of those passes contain.
+  std::int64_t take_waits_in_passes_ns() { return std::exchange(waits_in_passes_ns_, 0); }
   /// Sum of this rank's token losses.
   [[nodiscard]] double loss_sum() const { return runtime_.stage.loss_sum(); }
   /// Before clipping; the same on every rank.
@@ -35,6 +39,7 @@ class Step {
   Runtime& runtime_;
   StepGraph graph_;
   std::vector<std::int64_t> key_;  ///< of the step that graph_ is asked for
+  std::int64_t waits_in_passes_ns_ = 0;
 };
 
 }  // namespace trireme

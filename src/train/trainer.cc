@@ -152,8 +152,10 @@ StepTime Trainer::take_step_time() {
     return static_cast<double>(trace.take_total_ns(phase)) * 1e-9;
   };
   StepTime time;
-  time.forward_backward =
-      seconds(Phase::kForward) + seconds(Phase::kBackwardInput) + seconds(Phase::kBackwardWeight);
+  // What the passes wait for other ranks is told by axis below, once.
+  time.forward_backward = seconds(Phase::kForward) + seconds(Phase::kBackwardInput) +
+                          seconds(Phase::kBackwardWeight) -
+                          static_cast<double>(step_.take_waits_in_passes_ns()) * 1e-9;
   const Channels::Exposed exposed = runtime_.channels.exposed();
   const auto since = [](std::int64_t now, std::int64_t before) {
     return static_cast<double>(now - before) * 1e-9;
@@ -196,6 +198,7 @@ void Trainer::evaluate() {
   if (inputs_.validation == nullptr || evaluated_step_ == progress_.step) return;
   evaluated_step_ = progress_.step;
   const EvaluationResult result = trireme::evaluate(runtime_, *inputs_.validation);
+  exposed_ = runtime_.channels.exposed();  // its waits are of no step
   if (inputs_.reporter == nullptr) return;
   inputs_.reporter->evaluation({progress_.step, result.loss, result.perplexity(), result.tokens});
 }

@@ -81,8 +81,9 @@ std::vector<double> o_values(const Problem& problem, const Output& out) {
 }
 
 Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::vector<double>& lse,
-                       const std::vector<double>& delta) {
+                       const std::vector<double>& delta, Determinism determinism) {
   Context context = test_context(isa, threads);
+  context.set_deterministic(determinism == Determinism::kEqualBits);
   const AttentionCase& c = problem.c;
   Gradients g{TestTensor(DType::kF32, {problem.q_rows(), c.heads * c.head_dim + 2}),
               TestTensor(DType::kF32, {problem.kv_rows(), c.kv_heads * c.head_dim + 1}),
@@ -154,6 +155,13 @@ void expect_equal_to_reference(Isa isa, int threads, const Problem& problem,
   expect_gradient(heads(std::as_const(g.dq), c, c.heads), wanted.dq, tolerance, what + " dq");
   expect_gradient(heads(std::as_const(g.dk), c, c.kv_heads), wanted.dk, tolerance, what + " dk");
   expect_gradient(heads(std::as_const(g.dv), c, c.kv_heads), wanted.dv, tolerance, what + " dv");
+  if (!on_gpu()) return;
+  const Gradients faster =
+      run_backward(isa, threads, problem, expected.lse, delta, Determinism::kNone);
+  expect_gradient(heads(std::as_const(faster.dq), c, c.heads), wanted.dq, tolerance,
+                  what + " dq by atomics");
+  EXPECT_TRUE(faster.dk.bits() == g.dk.bits()) << what;
+  EXPECT_TRUE(faster.dv.bits() == g.dv.bits()) << what;
 }
 
 }  // namespace trireme::attention_testing

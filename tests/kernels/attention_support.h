@@ -62,8 +62,10 @@ std::vector<double> o_values(const Problem& problem, const Output& out);
 struct Gradients {
   TestTensor dq, dk, dv;
 };
+enum class Determinism : std::uint8_t { kEqualBits, kNone };
 Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::vector<double>& lse,
-                       const std::vector<double>& delta);
+                       const std::vector<double>& delta,
+                       Determinism determinism = Determinism::kEqualBits);
 
 /// Whether a GPU is tested: its bf16 kernels round P and dS to bf16, and executed on a host they
 /// are slow.
@@ -77,7 +79,8 @@ inline constexpr Tolerance kSumTolerance = {2e-6, 4e-6};
 void expect_same_bits_among_other_queries(Isa isa, const Problem& problem,
                                           const PositionRange& part);
 
-/// Forward and backward.
+/// Forward and backward; where a GPU is tested, also the backward pass that need not give equal
+/// bits, of which dk and dv still have those of the other.
 void expect_equal_to_reference(Isa isa, int threads, const Problem& problem,
                                const std::string& what);
 

@@ -59,5 +59,31 @@ TEST(Memory, activations_grow_with_the_micro_batch_and_not_with_accumulation) {
                                   of(1, 1).activations + of(1, 1).buffers);
 }
 
+/// Two ranks of a host: a slot holds what one writes for the other and its own sum, and it reads
+/// the other's of both. GPUs have memory of their own for that.
+TEST(Memory, on_the_cpu_ranks_of_a_host_stage_their_transfers) {
+  const ModelConfig model =
+      model_of(R"({"model_type":"llama","hidden_size":16,"num_attention_heads":4,
+      "num_hidden_layers":1,"intermediate_size":16,"vocab_size":32})");
+  const auto staged = [&](std::array<int, kAxisCount> mesh, std::int64_t zero_stage) {
+    RunConfig::Parallel parallel;
+    parallel.zero_stage = zero_stage;
+    MemoryRequest request = request_for({1, 1, 1, 1}, 64);
+    request.part = part_of_rank(parallel, MeshShape(mesh), 0, StagePurpose::kTraining);
+    const std::int64_t cpu = estimate_memory(model, request).buffers;
+    request.device = DeviceKind::kCuda;
+    return cpu - estimate_memory(model, request).buffers;
+  };
+  EXPECT_EQ(staged({1, 1, 1, 1}, 0), 0);
+  // The largest block: four 16 x 16 projections, three of the MLP, two norms.
+  constexpr std::int64_t kLayer = (7 * 16 * 16 + 2 * 16) * 4;
+  EXPECT_EQ(staged({1, 2, 1, 1}, 0), 3 * 4 * (kLayer / 2));
+  // A sum to the owners, and a gather of the weights; 8 rows of a norm take the room of 16.
+  constexpr std::int64_t kShard = kLayer / 2 + 2 * 8 * 4;
+  EXPECT_EQ(staged({1, 2, 1, 1}, 1), 3 * 2 * kShard + 3 * 2 * kShard);
+  EXPECT_EQ(staged({1, 1, 1, 2}, 0), 3 * 4 * (64 * 16 * 4 / 2));  // the stream
+  EXPECT_EQ(staged({1, 1, 2, 1}, 0), 3 * 4 * (kLayer / 2));  // gradients; a ring stages nothing
+}
+
 }  // namespace
 }  // namespace trireme

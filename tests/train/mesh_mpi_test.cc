@@ -141,8 +141,11 @@ bool whole_table() {
 
 TEST(Mesh, every_cell_trains_as_one_rank_does) {
   const int ranks = test_world().size();
+  const std::vector<MeshCell> cells =
+      whole_table() ? legal_cells(ranks, Combinations::kOnceEach) : covering_cells(ranks);
+  EXPECT_GE(cells.size(), 20U) << "the rules refuse almost all";
   Table table;
-  table.run(whole_table() ? legal_cells(ranks, Combinations::kOnceEach) : covering_cells(ranks));
+  table.run(cells);
   table.print();
 }
 

@@ -23,6 +23,7 @@ struct Rank {
   double bubble = 0;          // time that it waited since its first action
   bool started = false;
   ActionKind last = ActionKind::kForward;  // F or B
+  std::int32_t last_stage[2] = {-1, -1};   // of F, of B
   std::uint64_t ticket = 0;  // of its place in the queue; older ones count for nothing
 };
 
@@ -108,7 +109,10 @@ class Greedy {
   /// What the rule keeps between neighbours. On the way back through a V nothing is kept.
   [[nodiscard]] bool held_back(const Chunk& chunk) const {
     if (chunk.stage >= task_.ranks) return false;
-    if (rule_.keep_lead && chunk.stage > 0) {
+    const bool keeps =
+        rule_.keep_lead == GreedyRule::Lead::kAlways ||
+        (rule_.keep_lead == GreedyRule::Lead::kUntilBackward && chunk.backwards == 0);
+    if (keeps && chunk.stage > 0) {
       const std::int32_t before = ranks_[home(chunk.stage - 1)].chunks.front().forwards;
       if (before < std::min(chunk.forwards + 2, task_.micro_batches)) return true;
     }
@@ -129,14 +133,17 @@ class Greedy {
                              travel(chunk.stage + 1, chunk.stage));
   }
 
-  /// The chunk whose action is ready first; of those that are ready at `time` the one preferred.
+  /// The chunk whose action is ready first; of those that are ready at `time` the one preferred,
+  /// where `last` is the stage that had its turn.
   template <class Ready>
-  Choice earliest(Rank& rank, double time, Ready&& ready) {
+  Choice earliest(Rank& rank, double time, std::int32_t last, Ready&& ready) {
     Choice best;
     for (Chunk& chunk : rank.chunks) {
       const double at = std::max(time, ready(chunk));
-      const bool equal = best.chunk != nullptr && at == best.ready;
-      if (at < best.ready || (equal && at != kUnknown && !rule_.near_first)) best = {&chunk, at};
+      const bool equal = best.chunk != nullptr && at != kUnknown && at == best.ready;
+      const bool preferred = rule_.stage == GreedyRule::Stage::kFar ||
+                             (rule_.stage == GreedyRule::Stage::kInTurns && chunk.stage != last);
+      if (at < best.ready || (equal && preferred)) best = {&chunk, at};
     }
     return best;
   }
@@ -144,10 +151,10 @@ class Greedy {
   void decide(std::size_t at, double time) {
     Rank& rank = ranks_[at];
     wake_time(at) = kUnknown;
-    const Choice backward =
-        earliest(rank, time, [&](const Chunk& chunk) { return backward_ready(chunk); });
+    const Choice backward = earliest(rank, time, rank.last_stage[1],
+                                     [&](const Chunk& chunk) { return backward_ready(chunk); });
     bool full = false;
-    const Choice forward = earliest(rank, time, [&](const Chunk& chunk) {
+    const Choice forward = earliest(rank, time, rank.last_stage[0], [&](const Chunk& chunk) {
       const double ready = forward_ready(chunk);
       if (ready == kUnknown || held_back(chunk)) return kUnknown;
       if (fits(rank, chunk)) return ready;
@@ -207,7 +214,10 @@ class Greedy {
     if (rank.started) rank.bubble += time - rank.clock;
     rank.started = true;
     bubble_max_ = std::max(bubble_max_, rank.bubble);
-    if (kind != ActionKind::kBackwardWeight) rank.last = kind;
+    if (kind != ActionKind::kBackwardWeight) {
+      rank.last = kind;
+      rank.last_stage[kind == ActionKind::kForward ? 0 : 1] = chunk.stage;
+    }
     const double end = time + task_.times.of(kind);
     rank.clock = end;
     wake(at, end);
@@ -216,7 +226,8 @@ class Greedy {
       forward_[index(chunk.stage, chunk.forwards++)] = end;
       if (chunk.stage + 1 < stages_)
         announce(chunk.stage + 1, end + travel(chunk.stage, chunk.stage + 1));
-      if (rule_.keep_lead && chunk.stage + 1 < task_.ranks) announce(chunk.stage + 1, time);
+      if (rule_.keep_lead != GreedyRule::Lead::kNever && chunk.stage + 1 < task_.ranks)
+        announce(chunk.stage + 1, time);
       if (rule_.lead_max > 0 && chunk.stage > 0) announce(chunk.stage - 1, time);
     } else if (kind == ActionKind::kBackwardInput) {
       plan_.ranks[at].push_back({kind, chunk.stage, chunk.backwards});

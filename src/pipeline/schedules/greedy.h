@@ -20,11 +20,12 @@ struct GreedyRule {
   enum class Gap : std::uint8_t { kNever, kWhereBubbleGrows, kAlways } short_gap = Gap::kNever;
   /// F waits until the rank before is two micro-batches ahead: a rank that takes its inputs at once
   /// has none later.
-  bool keep_lead = false;
+  enum class Lead : std::uint8_t { kNever, kUntilBackward, kAlways } keep_lead = Lead::kNever;
   /// F waits where a rank is this many micro-batches ahead of the next; 0: never.
   std::int32_t lead_max = 0;
-  /// Of two stages of a rank that are ready, the earlier one in order of the model.
-  bool near_first = false;
+  /// Of two stages of a rank that are ready: the later or earlier one in order of the model, or
+  /// each after the other.
+  enum class Stage : std::uint8_t { kFar, kNear, kInTurns } stage = Stage::kFar;
 };
 
 struct GreedyTask {

@@ -43,8 +43,9 @@ std::vector<GreedyRule> rules() {
     for (const double delay_from : {0.5, 1.0, 0.0}) {
       for (const auto gap : {GreedyRule::Gap::kWhereBubbleGrows, GreedyRule::Gap::kAlways,
                              GreedyRule::Gap::kNever}) {
-        for (const bool keep_lead : {false, true})
-          all.push_back({first, delay_from, gap, keep_lead, 0, false});
+        for (const auto keep_lead : {GreedyRule::Lead::kNever, GreedyRule::Lead::kUntilBackward,
+                                     GreedyRule::Lead::kAlways})
+          all.push_back({first, delay_from, gap, keep_lead, 0, GreedyRule::Stage::kFar});
       }
     }
   }

@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+"""Single edits of what cuts a model over ranks, each of which the table of meshes must find.
+
+    tests/mutation/mutate_mesh.py --build build/cpu-release [--only tensor_axis] [--report FILE]
+
+Each edit of EDITS takes a collective out, sends it to another group, or makes a cut, a range, an owner
+or a sum a wrong one. The edited file is compiled in a scratch folder, linked in front of everything
+else of train_mpi_tests as it stands in the build folder, and the tests Mesh.* are run on 2, 4 and 3
+ranks until one fails. The run of one rank that they compare with has the edit too, so that it must
+change nothing there. Fails where an edit survives.
+"""
+
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# (file, what is wrong then, the text, what stands in its place[, which of several places])
+EDITS = [
+    ("src/parallel/tensor_axis.cc", "no gather of the stream's rows",
+     "if (cuts_tokens_) channel_->start_all_gather",
+     "if (cuts_tokens_ && !place_.extent) channel_->start_all_gather"),
+    ("src/parallel/tensor_axis.cc", "no reduce-scatter to the stream",
+     "return channel_->start_reduce_scatter(x_TC).wait();", "return;"),
+    ("src/parallel/tensor_axis.cc", "no all-reduce to the stream",
+     "  channel_->start_all_reduce(x_TC).wait();\n", ""),
+    ("src/parallel/tensor_axis.cc", "statistics of the vocabulary's parts not gathered",
+     "if (place_.extent > 1) channel_->start_all_gather(parts)",
+     "if (place_.extent > 99) channel_->start_all_gather(parts)"),
+    ("src/parallel/partial_gradients.cc", "norms of q and k not summed over the tensor axis",
+     "return param.partial == TensorPartial::kWithHeads ||",
+     "return (param.partial == TensorPartial::kWithHeads && extent > 99) ||"),
+    ("src/parallel/partial_gradients.cc", "norms of the stream summed without sequence parallelism",
+     "TensorPartial::kWithTokens && tokens_are_cut",
+     "TensorPartial::kWithTokens && (tokens_are_cut || extent > 1)"),
+    ("src/parallel/partial_gradients.cc", "norms of the stream never summed",
+     "TensorPartial::kWithTokens && tokens_are_cut",
+     "TensorPartial::kWithTokens && tokens_are_cut && extent > 99"),
+    ("src/parallel/partial_gradients.cc", "shared key heads not summed",
+     "param.cut.copies(extent) > 1;", "param.cut.copies(extent) > 99;"),
+    ("src/parallel/reduction.cc", "no sum over data ranks at stage 0",
+     "  pending_.push_back(channels_.copies.start_all_reduce(store_.block_gradients(block)));\n",
+     "  (void)block;\n"),
+    ("src/parallel/reduction.cc", "no sum over shards",
+     "    bucket.transfer = channels_.shards.start_reduce_scatter(bucket.pieces);\n", ""),
+    ("src/parallel/reduction.cc", "no sum over copies of a shard",
+     "if (channels_.copies.size() > 1) channels_", "if (channels_.copies.size() > 99) channels_"),
+    ("src/parallel/reduction.cc", "sum over copies in the group of shards",
+     "channels_.copies.start_all_reduce(sum)", "channels_.shards.start_all_reduce(sum)"),
+    ("src/parallel/reduction.cc", "the last micro-batch's gradients alone",
+     "bucket.first = started == 0;", "bucket.first = true;"),
+    ("src/parallel/reduction.cc", "gradients of the step before kept",
+     "started_.assign(started_.size(), 0);", ""),
+    ("src/parallel/reduction.cc", "a sum written one element off",
+     "element(sum, shard - bucket.part.begin)",
+     "element(sum, shard - bucket.part.begin - (shard > bucket.part.begin ? 1 : 0))"),
+    ("src/parallel/weight_gather.cc", "weights not gathered again after the update",
+     "for (Block& block : blocks_) block.state = State::kStale;", ""),
+    ("src/parallel/weight_gather.cc", "no gather of weights",
+     "    bucket.transfer = shards_.start_all_gather(bucket.pieces);\n", ""),
+    ("src/parallel/weight_gather.cc", "pieces of owners in the wrong order",
+     "const TensorView piece = bucket.piece(owner);",
+     "const TensorView piece = bucket.piece(layout.place().shard.extent - 1 - owner);"),
+    ("src/parallel/store_layout.cc", "room for the smallest share only",
+     "even_piece(shape[0], place.shard.extent, 0).size",
+     "even_piece(shape[0], place.shard.extent, place.shard.extent - 1).size"),
+    ("src/parallel/param_store.cc", "squares of copies counted twice in the norm",
+     "even_piece(owned.shape[0], same_part * place.copy.extent,\n"
+     "                 place.tensor.index % same_part * place.copy.extent + place.copy.index);",
+     "even_piece(owned.shape[0], same_part, place.tensor.index % same_part);"),
+    ("src/parallel/param_store.cc", "squares of what the tensor axis does not cut counted twice in the norm",
+     "even_piece(owned.shape[0], same_part * place.copy.extent,\n"
+     "                 place.tensor.index % same_part * place.copy.extent + place.copy.index);",
+     "even_piece(owned.shape[0], place.copy.extent, place.copy.index + 0 * same_part);"),
+    ("src/parallel/param_store.cc", "the head's gradient of a tied weight forgotten where there are shards",
+     "if (tied_ != kNoParam)\n    accumulate", "if (tied_ != kNoParam && layout_.place().shard.extent == 1)\n    accumulate"),
+    ("src/parallel/param_store.cc", "owned rows one off",
+     ".rows(rows.begin, rows.size);\n}\n\nParamStore::In",
+     ".rows(rows.begin > 0 ? rows.begin - 1 : 0, rows.size);\n}\n\nParamStore::In"),
+    ("src/parallel/param_store.cc", "initial values by the local row",
+     "(part.box.offset[0] + row) * global_row", "(part.at[0] + row) * global_row"),
+    ("src/parallel/param_store.cc", "initial values by the local column",
+     "const std::int64_t first_column = matrix ? part.box.offset[1] : 0;",
+     "const std::int64_t first_column = matrix ? part.at[1] : 0;"),
+    ("src/parallel/cut.cc", "key heads shared by places that are no neighbours",
+     "units = {place.index / div_exact(place.extent, section.units), 1};",
+     "units = {place.index % section.units, 1};"),
+    ("src/parallel/cut.cc", "sections of a place on top of each other",
+     "    part.at.set(cut.dim, at);\n", ""),
+    ("src/parallel/context_axis.cc", "ranges of the axis in the opposite order",
+     "context_ranges(sequence_tokens, {place_.extent, i})",
+     "context_ranges(sequence_tokens, {place_.extent, place_.extent - 1 - i})"),
+    ("src/parallel/context_axis.cc", "forward: results of blocks not merged",
+     "if (step > 0) attention_merge", "if (step > 99) attention_merge"),
+    ("src/parallel/context_axis.cc", "forward: blocks behind their own ranges",
+     "args.mask.kv = ranges_of(behind(step));", "args.mask.kv = ranges_of(place_.index);", 0),
+    ("src/parallel/context_axis.cc", "ring backward: blocks behind their own ranges",
+     "args.mask.kv = ranges_of(behind(step));", "args.mask.kv = ranges_of(place_.index);", 1),
+    ("src/parallel/context_axis.cc", "gathered backward: blocks behind their own ranges",
+     "args.mask.kv = ranges_of(behind(step));", "args.mask.kv = ranges_of(place_.index);", 2),
+    ("src/parallel/context_axis.cc", "ring backward: a block's part not added",
+     "      accumulate(context, buffers.dkv[step % 2], buffers.dkv_block);\n", ""),
+    ("src/parallel/context_axis.cc", "ring: keys stay where they are",
+     "if (ring && step + 1 < place_.extent) move", "if (ring && step + 99 < place_.extent) move"),
+    ("src/parallel/context_axis.cc", "gathered forward: no gather",
+     "ring ? Pending() : channel_->start_all_gather",
+     "ring || place_.extent > 1 ? Pending() : channel_->start_all_gather"),
+    ("src/parallel/context_axis.cc", "gathered backward: gradients not summed",
+     "  channel_->start_reduce_scatter(buffers.dkv[0]).wait();\n", ""),
+    ("src/parallel/context_axis.cc", "ulysses: outputs sent as if by place",
+     "to_places(context, buffers.o_sent, buffers.o_received, shape.sequences);",
+     "to_sequences(context, buffers.o_sent, buffers.o_received, shape.sequences);"),
+    ("src/parallel/context_axis.cc", "ulysses: documents of the others unknown",
+     "  channel_->start_exchange(sends_, receives_).wait();\n  whole.first_key_T = all;",
+     "  whole.first_key_T = all;"),
+    ("src/parallel/context_axis.cc", "ulysses: shared key heads not summed",
+     "      accumulate(context, from(first), from(next));", "      ;"),
+    ("src/parallel/context_axis.cc", "ulysses: the first key head for every place",
+     "return place * q / (shape.heads / shape.kv_heads);", "return 0 * place * q;"),
+    ("src/model/param_table.cc", "q, k and v of one matrix cut as one section",
+     '{{"c_attn", {heads, kv_heads, kv_heads}}}',
+     '{{"c_attn", {CutSection{heads.size + 2 * kv_heads.size, heads.units + 2 * kv_heads.units}}}}'),
+    ("src/model/param_table.cc", "the norm of q not partial with heads",
+     'attention + "q_norm", config.head_dim, TensorPartial::kWithHeads)',
+     'attention + "q_norm", config.head_dim, TensorPartial::kNever)'),
+    ("src/model/param_table.cc", "the norm of k partial with tokens",
+     'attention + "k_norm", config.head_dim, TensorPartial::kWithHeads)',
+     'attention + "k_norm", config.head_dim, TensorPartial::kWithTokens)'),
+    ("src/model/param_table.cc", "norms of the stream never partial",
+     "TensorPartial partial = TensorPartial::kWithTokens", "TensorPartial partial = TensorPartial::kNever"),
+    ("src/model/param_table.cc", "a norm's bias not partial",
+     "      params.metas[norm.bias].partial = partial;\n", ""),
+    ("src/model/block.cc", "a row-cut product's bias added by every place",
+     "  if (!pass.tensor.first()) weights.bias = {};\n", ""),
+    ("src/model/block.cc", "the down projection's parts not summed",
+     "product_to_stream(pass, scratch.branch_TC, scratch.act_TF, weights.down);",
+     "linear_forward(pass.context, scratch.branch_TC, scratch.act_TF, weights.down);"),
+    ("src/model/block.cc", "the MLP's input not gathered", "  pass.tensor.to_inside(scratch.n_TC);\n", "", 1),
+    ("src/model/block.cc", "backward: the MLP's gradient not gathered", "  tensor.to_inside(gradients.dy_TC);\n", ""),
+    ("src/model/block.cc", "backward: attention's gradient not gathered", "  tensor.to_inside(gradients.ds2_TC);\n", ""),
+    ("src/model/block.cc", "backward: the MLP's parts not summed", "  tensor.to_stream(gradients.n2_TC);\n", ""),
+    ("src/model/block.cc", "backward: attention's parts not summed", "  tensor.to_stream(gradients.n1_TC);\n", ""),
+    ("src/model/block.cc", "weights: the MLP's input not gathered", "  pass.tensor.to_inside(gradients.n2_TC);\n", ""),
+    ("src/model/block.cc", "weights: attention's input not gathered", "  pass.tensor.to_inside(gradients.n1_TC);\n", ""),
+    ("src/model/block.cc", "recompute: rotated heads of the layer before",
+     "if (recompute == Recompute::kSelective && pass.config.qk_norm)",
+     "if (recompute == Recompute::kSelective && pass.config.qk_norm && pass.config.heads == 99)"),
+    ("src/model/head.cc", "the head's gradient not summed",
+     "if (training != nullptr) tensor.to_stream(training->dn_TC);", ""),
+    ("src/model/head.cc", "the vocabulary's rows one off",
+     "return {rows.begin, rows.size};", "return {rows.begin > 0 ? rows.begin - 1 : 0, rows.size};"),
+    ("src/model/stage.cc", "the embedding's parts not summed",
+     "  axes_.tensor.to_stream(embedding.out_TC);\n", ""),
+    ("src/model/stage.cc", "the embedding's gradient not gathered", "  axes_.tensor.to_inside(d);\n", ""),
+    ("src/model/stage.cc", "the head's input not gathered", "  axes_.tensor.to_inside(slot.final_n_TC);\n", ""),
+    ("src/model/stage.cc", "a tied weight's second gradient in the last micro-batch alone",
+     "if (last || !store_.keeps_gradients()) store_.add_tied", "if (last) store_.add_tied"),
+    ("src/model/stage.cc", "micro-batches added up where they leave",
+     "accumulate_or_set(block_accumulate_)", "block_accumulate_"),
+    ("src/plan/rank_part.cc", "the next rank's shard",
+     "part.store.shard = {group, peer % group};", "part.store.shard = {group, (peer + 1) % group};"),
+    ("src/plan/rank_part.cc", "copies not apart from shards",
+     "part.store.copy = {peers / group, peer / group};",
+     "part.store.copy = {peers / group, peer % (peers / group)};"),
+    ("src/plan/rank_part.cc", "every rank the first of the context axis",
+     "part.cut.context = context;", "part.cut.context = {context.extent, 0};"),
+    ("src/train/runtime.cc", "sums over data ranks without the context axis",
+     "group_color({Axis::kData, Axis::kContext}", "group_color({Axis::kData}"),
+    ("src/train/runtime.cc", "shared key heads summed with others",
+     "return tensor.index / copies;", "return tensor.index % copies;"),
+    ("src/dataset/batch_builder.cc", "targets of the second range one token late",
+     "range.first + 1, range.count, targets + at", "range.first + (at == 0 ? 1 : 0), range.count, targets + at"),
+    ("src/dataset/batch_builder.cc", "positions counted from a range's beginning",
+     "static_cast<std::int32_t>(range.first + i)", "static_cast<std::int32_t>(i)"),
+    ("src/dataset/batch_builder.cc", "documents by place in the row",
+     "first_key[at] = document_begin_[i];", "first_key[at] = document_begin_[at];"),
+    ("src/dataset/batch_builder.cc", "the tokens of the opposite place",
+     "context_ranges(source_->length(), context)",
+     "context_ranges(source_->length(), {context.extent, context.extent - 1 - context.index})"),
+]
+
+
+def edited(text, old, new, which):
+    places = [m.start() for m in re.finditer(re.escape(old), text)]
+    if len(places) != 1 and which is None or which is not None and which >= len(places):
+        return None
+    at = places[which or 0]
+    return text[:at] + new + text[at + len(old):]
+
+
+class Build:
+    def __init__(self, folder, scratch):
+        self.folder, self.scratch = folder, scratch
+        commands = subprocess.run(["ninja", "-C", folder, "-t", "commands", "train_mpi_tests"], check=True,
+                                  capture_output=True, text=True).stdout.splitlines()
+        self.link_command = commands[-1]
+        self.compile = {}
+        for command in commands:
+            match = re.search(r"-o (\S+\.cc\.o) -c (\S+)", command)
+            if match:
+                self.compile[match[2]] = (match[1], command)
+
+    def run(self, command):
+        return subprocess.run(command, shell=True, cwd=self.folder, capture_output=True, text=True)
+
+    def link(self, path, text):
+        """The tests with an edited file; None where it does not compile."""
+        copy, target = self.scratch / "edited.cc", self.scratch / "edited.o"
+        copy.write_text(text)
+        output, command = self.compile[str(ROOT / path)]
+        command = command.replace(str(ROOT / path), str(copy)).replace(output, str(target))
+        result = self.run(command)
+        if result.returncode != 0:
+            return None, result.stderr
+        # Its symbols are there before the library's are looked for.
+        program = self.scratch / "train_mpi_tests"
+        link = self.link_command.replace(" -o train_mpi_tests ", f" {target} -o {program} ").replace(
+            " -o tests/train_mpi_tests ", f" {target} -o {program} ")
+        result = self.run(link)
+        return (program if result.returncode == 0 else None), result.stderr
+
+
+def finds(program, seconds):
+    """On how many ranks something is wrong, and what; "" where all passes."""
+    for ranks in (2, 4, 3):
+        # One test after the other: a fault in the first ends the search.
+        for test in ("Mesh.every_cell*", "Mesh.*-Mesh.every_cell*"):
+            result = subprocess.run(
+                ["timeout", "-k", "5", str(seconds), ROOT / "tests/support/mpirun.sh", str(ranks), program,
+                 f"--gtest_filter={test}", "--gtest_fail_fast"], capture_output=True, text=True, errors="replace")
+            if result.returncode == 124:
+                return f"{ranks} ranks: hangs"
+            if result.returncode != 0:
+                return f"{ranks} ranks: {said(result.stdout + result.stderr)}"
+    return ""
+
+
+def said(text):
+    match = re.search(r"Which is: \"([^\"]+)\"\n.*\n(\w.*)", text)
+    if match:
+        return f"{match[1]} ({match[2]})"[:200]
+    match = re.search(r"rank \d: (.*)", text) or re.search(r"(exited on signal .*)", text)
+    return match[1][:200] if match else "fails"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, required=True, help="where train_mpi_tests is built")
+    parser.add_argument("--only", default="", help="edits of files whose name contains it")
+    parser.add_argument("--report", type=pathlib.Path, help="a file for the list")
+    parser.add_argument("--seconds", type=int, default=300, help="for a run of the tests")
+    arguments = parser.parse_args()
+    lines, survived = [], 0
+    edits = [edit for edit in EDITS if arguments.only in edit[0]]
+    with tempfile.TemporaryDirectory() as scratch:
+        build = Build(arguments.build.resolve(), pathlib.Path(scratch))
+        for path, what, old, new, *which in edits:
+            text = edited((ROOT / path).read_text(), old, new, which[0] if which else None)
+            if text is None:
+                sys.exit(f"{path}: {what}: the text to edit is not there once: {old}")
+            begin = time.monotonic()
+            program, error = build.link(path, text)
+            if program is None:
+                sys.exit(f"{path}: {what}: {error[-2000:]}")
+            found = finds(program, arguments.seconds)
+            survived += not found
+            lines.append(f"{path}: {what}: {found or 'SURVIVED'}")
+            print(f"{lines[-1]} ({time.monotonic() - begin:.0f} s)", flush=True)
+    print(f"{len(edits)} edits, {survived} survived")
+    if arguments.report:
+        arguments.report.write_text("\n".join(lines) + "\n")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+#include "pipeline/lowering.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include "naive_run.h"
+#include "pipeline/schedules/schedules.h"
+
+namespace trireme {
+namespace {
+
+/// "F0.0 >1F0.0 [<1B1.0 >1F0.1] ...": > to, < from a rank; marks of batches in brackets.
+std::string text_of_rank(const Program& program, std::size_t rank) {
+  std::string text;
+  std::int32_t batch = 0;
+  for (const Step& step : program.ranks[rank]) {
+    if (batch != 0 && step.batch != batch) text += "]";
+    text += text.empty() ? "" : " ";
+    if (step.batch != 0 && step.batch != batch) text += "[";
+    batch = step.batch;
+    if (step.kind != StepKind::kAction)
+      text += fmt::format("{}{}", step.kind == StepKind::kSend ? ">" : "<", step.peer);
+    text += text_of(step.action);
+  }
+  return text + (batch != 0 ? "]" : "");
+}
+
+TEST(Lowering, sends_when_made_and_receives_at_that_time) {
+  const Program program = lower(make_1f1b(2, 2), {1, 1, 1, 0});
+  EXPECT_EQ(text_of_rank(program, 0), "F0.0 >1F0.0 F0.1 >1F0.1 <1B1.0 BW0.0 <1B1.1 BW0.1");
+  EXPECT_EQ(text_of_rank(program, 1), "<0F0.0 F1.0 <0F0.1 BW1.0 >0B1.0 F1.1 BW1.1 >0B1.1");
+}
+
+TEST(Lowering, joins_what_two_ranks_exchange) {
+  // Rank 0 has made its third output when rank 1 has made its second gradient.
+  const Program program = lower(make_1f1b(2, 3), {1, 1, 1e-3, 0});
+  EXPECT_EQ(text_of_rank(program, 0),
+            "F0.0 >1F0.0 F0.1 >1F0.1 <1B1.0 BW0.0 F0.2 [<1B1.1 >1F0.2] BW0.1 <1B1.2 BW0.2");
+  EXPECT_EQ(text_of_rank(program, 1),
+            "<0F0.0 F1.0 <0F0.1 BW1.0 >0B1.0 F1.1 BW1.1 [>0B1.1 <0F0.2] F1.2 BW1.2 >0B1.2");
+}
+
+TEST(Lowering, every_schedule_runs_with_blocking_transfers) {
+  for (std::size_t kind = 0; kind < schedule_names().size(); ++kind) {
+    for (const int stages : {1, 2, 3, 4, 6}) {
+      for (const ActionTimes& times : {ActionTimes{}, ActionTimes{1, 1, 1, 0.05},
+                                       ActionTimes{2, 3, 1, 1}, ActionTimes{1, 2.1, .3, 4}}) {
+        ScheduleRequest request;
+        request.kind = static_cast<ScheduleKind>(kind);
+        request.stages = stages;
+        request.micro_batches = 2 * stages;
+        request.times = times;
+        const Plan plan = make_schedule(request);
+        const PlanShape shape = shape_of(plan);
+        const Program program = lower(plan, times);
+        const std::optional<ProgramFault> fault = check_program(plan, program);
+        ASSERT_FALSE(fault) << schedule_names()[kind] << ": " << fault->rule << ", "
+                            << fault->message;
+        const NaiveResult result = naive_run(program, shape);
+        ASSERT_EQ(result.fault, "");
+        ASSERT_EQ(result.sums, naive_run(plan, shape).sums);
+      }
+    }
+  }
+}
+
+std::string fault_of(const Plan& plan, const Program& program) {
+  const std::optional<ProgramFault> fault = check_program(plan, program);
+  return fault ? fmt::format("{}, rank {}, position {}: {}", fault->rule, fault->rank,
+                             fault->position, fault->message)
+               : "none";
+}
+
+TEST(Lowering, the_checker_names_what_is_wrong) {
+  const Plan plan = make_1f1b(2, 2);
+  const Program right = lower(plan, {});
+  EXPECT_EQ(fault_of(plan, right), "none");
+  Program program = right;
+  program.ranks[0].erase(program.ranks[0].begin() + 1);
+  EXPECT_EQ(fault_of(plan, program), "matched, rank 0, position 0: its output is not sent");
+  program = right;
+  program.ranks[1].erase(program.ranks[1].begin());
+  EXPECT_EQ(fault_of(plan, program), "matched, rank 1, position 0: its input is not received");
+  program = right;
+  std::swap(program.ranks[0][0], program.ranks[0][1]);
+  EXPECT_EQ(fault_of(plan, program),
+            "use, rank 0, position 1: its output is sent before, at position 0");
+  program = right;
+  std::swap(program.ranks[1][0], program.ranks[1][1]);
+  EXPECT_EQ(fault_of(plan, program),
+            "use, rank 1, position 0: its input is received after it, at position 1");
+  program = right;
+  program.ranks[0][1].peer = 0;
+  EXPECT_EQ(fault_of(plan, program),
+            "matched, rank 0, position 1: no output of F0.0 goes this way between rank 0 and 0");
+  program = right;
+  program.ranks[0][1].batch = 3;
+  EXPECT_EQ(fault_of(plan, program),
+            "batch, rank 0, position 1: no send and receive with one peer");
+  program = right;
+  // Rank 0 wants to receive the gradient before it sends what rank 1 stands and waits for.
+  std::swap(program.ranks[0][3], program.ranks[0][4]);
+  EXPECT_EQ(fault_of(plan, program),
+            "blocking, rank 0, position 3: it waits for rank 1, and that never comes to it");
+}
+
+}  // namespace
+}  // namespace trireme
