@@ -311,11 +311,10 @@ TEST(Parse, resume_takes_a_word_a_step_or_a_directory) {
 
 TEST(Unbuilt, what_this_version_lacks_is_refused_when_asked_for) {
   for (const char* text :
-       {"parallel.tensor=2", "parallel.context=2", "parallel.pipeline=2", "parallel.expert=2",
-        "parallel.zero_stage=1", "precision.compute=fp8", "parallel.recompute=full",
-        "parallel.speculative_step=true", "model_backend.attention=cudnn", "parallel.zero_group=1",
+       {"parallel.pipeline=2", "parallel.expert=2", "precision.compute=fp8",
+        "parallel.speculative_step=true", "model_backend.attention=cudnn",
         "parallel.pipeline_schedule=zb-v", "parallel.pipeline_schedule=plan.json",
-        "checkpoint.async=true", "parallel.context_method=ulysses"}) {
+        "parallel.reduction_order=library", "checkpoint.async=true"}) {
     const Problem problem = only_problem(load_with({text}));
     EXPECT_EQ(problem.message, "not in this version") << text;
     EXPECT_EQ(problem.path, std::string(text).substr(0, std::string(text).find('='))) << text;
