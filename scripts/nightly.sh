@@ -92,6 +92,9 @@ for ranks in 1 2 3 4 5 6 7 8; do
 done
 check tests/mutation/mutate_mesh.py --build "$(dirname "$train")"
 
+section "Memory and traffic of random meshes beside their plans"
+check "$python" scripts/check_memory.py "$train" --count 200 --seed "$(date +%j)"
+
 section "Edits of the CUDA kernels, which the tests must find"
 check cmake -S . -B build/nightly-simt -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRIREME_CUDA=OFF
 check cmake --build build/nightly-simt --target kernels_simt_tests

@@ -277,6 +277,7 @@ int plan_command(Arguments arguments) {
   input.world = world;
   input.windows = windows_of(config, loaded.problems);
   const ResolvedRun run = resolve_run(config, input, loaded.problems, loaded.notes);
+  if (auto fault = device_fault(config)) loaded.problems.push_back(*std::move(fault));
   if (loaded.problems.empty()) check_sources(config, run, loaded.problems);
   for (const std::string& note : loaded.notes) log_info_text(note);
   std::optional<Figures> figures;

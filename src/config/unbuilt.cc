@@ -13,7 +13,6 @@ const std::vector<Unbuilt>& unbuilt_features() {
       {"precision.wire", {R"("fp32")"}},
       {"parallel.speculative_step", {"false"}},
       {"parallel.expert", {"1"}},
-      {"parallel.reduction_order", {R"("rank")"}},
       {"checkpoint.async", {"false"}},
       {"checkpoint.when_busy", {R"("wait")"}},
       {"checkpoint.staging_bytes", {"0"}},

@@ -90,6 +90,14 @@ DeviceKind device_kind(DeviceChoice choice) {
   }
 }
 
+std::optional<Problem> device_fault(const RunConfig& config) {
+  if (device_kind(config.run.device) != DeviceKind::kCpu ||
+      config.parallel.reduction_order != ReductionOrder::kLibrary)
+    return std::nullopt;
+  return Problem{"parallel.reduction_order", "\"library\"", "\"rank\" on the CPU", "\"rank\"",
+                 "not in this version on the CPU, whose sums are made in rank order"};
+}
+
 void require_device_built(DeviceChoice choice) {
   if (choice == DeviceChoice::kAuto || choice == DeviceChoice::kCpu) return;
   if (gpu::backend_name() == word_of(choice)) return;

@@ -15,6 +15,9 @@ namespace trireme {
 /// it is: `plan` answers for clusters from a machine without a GPU.
 DeviceKind device_kind(DeviceChoice choice);
 
+/// What a config asks for that the device it chooses does not do in this version.
+std::optional<Problem> device_fault(const RunConfig& config);
+
 /// Throws EnvironmentError where this build has no backend of that name.
 void require_device_built(DeviceChoice choice);
 

@@ -47,6 +47,7 @@ PreparedRun read_and_check(const ConfigInput& input, Needs needs, std::int64_t w
     }
   }
   resolve_run(loaded.config, facts, loaded.problems, loaded.notes);
+  if (auto fault = device_fault(loaded.config)) loaded.problems.push_back(*std::move(fault));
   throw_problems(loaded.problems);
   require_device_built(loaded.config.run.device);
   for (const std::string& note : loaded.notes) log_info_text(note);

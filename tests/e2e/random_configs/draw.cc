@@ -21,6 +21,7 @@ class Drawing {
   RandomConfig draw() {
     place_data();
     place_model();
+    place_mesh();
     place_batch();
     place_length();
     set("run.directory", dice_.word({"run", "a run", "deep/er/run", "l\xc3\xa4uf", "./run/"}));
@@ -30,7 +31,8 @@ class Drawing {
     if (given("evaluation.batches") == nullptr) set("evaluation.batches", dice_.between(1, 4));
     clean_up();
     out_.world = situation_.world;
-    const int oddities = dice_.pick({0, 0, 0, 0, 0, 1, 1, 1, 1, 2});
+    // What the mesh is refused for must not be hidden by a fault of another section.
+    const int oddities = late_.empty() ? dice_.pick({0, 0, 0, 0, 0, 1, 1, 1, 1, 2}) : 0;
     for (int i = 0; i < oddities; ++i) add_oddity_of_its_own();
     // Rules between keys are not looked at where their sections have faults already.
     if (out_.must_refuse.empty() && late_.size() == 1) out_.must_refuse = late_;
@@ -149,10 +151,17 @@ class Drawing {
     }
   }
 
+  void place_mesh() {
+    const DrawnMesh mesh =
+        draw_mesh(dice_, model_inline_ ? config_.find("model") : nullptr, situation_);
+    for (const auto& [path, value] : mesh.values) set(path, value);
+    for (const auto& [what, path] : mesh.refused) refused_late_at(what, path);
+  }
+
   void place_batch() {
     const std::int64_t micro = dice_.pick<std::int64_t>({1, 1, 2, 3, 4});
     const std::int64_t accumulation = dice_.pick<std::int64_t>({1, 1, 2, 3});
-    const std::int64_t ranks = situation_.world;
+    const std::int64_t ranks = situation_.data_ranks;
     situation_.global = micro * accumulation * ranks;
     switch (dice_.between(0, 5)) {
       case 0:
@@ -283,14 +292,6 @@ class Drawing {
     refused_at("unknown " + path, refusal_path(path));
   }
 
-  /// A section that is no section is told as a whole.
-  static std::string refusal_path(const std::string& path) {
-    const std::string section = path.substr(0, path.find('.'));
-    const auto& known = sections();
-    const bool is_section = std::find(known.begin(), known.end(), section) != known.end();
-    return is_section ? path : section;
-  }
-
   void contradict() {
     switch (dice_.between(0, 11)) {
       case 0:
@@ -324,10 +325,10 @@ class Drawing {
         set("batch.accumulation", 3);
         return refused_late_at("batch does not multiply", "batch.global");
       case 7:
-        if (situation_.world > 1 && dice_.percent(50)) {
+        if (situation_.data_ranks > 1 && dice_.percent(50)) {
           erase("batch.micro");
           erase("batch.accumulation");
-          set("batch.global", situation_.world * 2 + 1);
+          set("batch.global", situation_.data_ranks * 2 + 1);
           return refused_late_at("global does not divide", "batch.global");
         }
         set("parallel.data", situation_.world + 1);
@@ -480,6 +481,7 @@ class Drawing {
     if (kind < 65) return contradict();
     if (kind < 80 && model_inline_) {
       touched_.push_back("model");
+      if (late_.empty() && situation_.world > 1) out_.may_refuse = true;  // by a rule of the mesh
       return add_model_oddity(dice_, config_, out_, situation_);
     }
     if (kind < 93) return go_to_an_edge();

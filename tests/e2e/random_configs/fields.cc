@@ -62,10 +62,6 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       {"precision.master", one_of({"fp32"})},
       {"precision.accumulate", one_of({"fp32"})},
       {"precision.wire", one_of({"fp32"})},
-      {"parallel.tensor", one_of({1, 1.0})},
-      {"parallel.sequence_parallel", one_of({false, true})},
-      {"parallel.context", one_of({1})},
-      {"parallel.context_method", one_of({"ring"})},
       {"parallel.pipeline", one_of({1})},
       {"parallel.pipeline_schedule", one_of({"1f1b"})},
       {"parallel.virtual_stages", one_of({1})},
@@ -75,11 +71,9 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       {"parallel.pipeline_group_size", one_of({1})},
       {"parallel.speculative_step", one_of({false})},
       {"parallel.expert", one_of({1})},
-      {"parallel.data", [](Dice&, const Situation& s) { return Json(s.world); }},
-      {"parallel.zero_stage", one_of({0})},
-      {"parallel.zero_group", one_of({nullptr})},
+      {"parallel.data", [](Dice&, const Situation& s) { return Json(s.data_ranks); }},
       {"parallel.reduction_order", one_of({"rank"})},
-      {"parallel.recompute", one_of({"none"})},
+      {"parallel.recompute", one_of({"none", "selective", "full"})},
       {"checkpoint.interval_steps", one_of({0, 1, 2, kLargest})},
       {"checkpoint.interval_minutes", one_of({0, 1e-6, 1e7})},
       {"checkpoint.keep_last", one_of({0, 1, 2, 1000000})},
@@ -115,6 +109,12 @@ constexpr const char* kPlaced[] = {"run.directory",
                                    "batch.micro",
                                    "batch.accumulation",
                                    "data.cache_directory",
+                                   "parallel.tensor",
+                                   "parallel.sequence_parallel",
+                                   "parallel.context",
+                                   "parallel.context_method",
+                                   "parallel.zero_stage",
+                                   "parallel.zero_group",
                                    "optimizer.lr",
                                    "lr_schedule.decay_end_step",
                                    "lr_schedule.decay_steps",
@@ -167,6 +167,13 @@ std::vector<Json> unbuilt_values(const Unbuilt& feature) {
 }
 
 }  // namespace
+
+std::string refusal_path(const std::string& path) {
+  const std::string section = path.substr(0, path.find('.'));
+  const auto& known = sections();
+  const bool is_section = std::find(known.begin(), known.end(), section) != known.end();
+  return is_section ? path : section;
+}
 
 void draw_free_fields(Dice& dice, Json& config, const Situation& situation) {
   const int chance = dice.pick({5, 15, 40});

@@ -49,7 +49,7 @@ RandomConfig draw_config(std::uint64_t seed, std::int64_t index, const Fixtures&
 
 /// What has been settled so far and other keys must fit.
 struct Situation {
-  std::int64_t world = 1, steps = 1, sequence_length = 1, global = 1;
+  std::int64_t world = 1, data_ranks = 1, steps = 1, sequence_length = 1, global = 1;
   std::string family;
   std::int64_t vocabulary = 0, positions = 0;
   bool synthetic = true, has_steps = true;
@@ -63,10 +63,22 @@ Json draw_model(Dice& dice, std::int64_t vocabulary, Situation& situation);
 /// Another key or value in a legal model, and what must follow.
 void add_model_oddity(Dice& dice, Json& config, RandomConfig& drawn, Situation& situation);
 
+/// Extents of the mesh, ZeRO and what hangs on them, with the length of a sequence where that is
+/// changed for them; and where a plan must refuse them.
+struct DrawnMesh {
+  std::vector<std::pair<std::string, Json>> values;
+  std::vector<std::pair<std::string, std::string>> refused;  ///< in words, and the path
+};
+/// `model`: the inline one, or null where its heads are not known here.
+DrawnMesh draw_mesh(Dice& dice, const Json* model, Situation& situation);
+
 /// Legal values of the keys that fit on their own, each given now and then.
 void draw_free_fields(Dice& dice, Json& config, const Situation& situation);
 /// The keys that draw_free_fields or draw_config know how to draw.
 std::set<std::string> drawn_fields();
+
+/// Where an unknown key is told: a section that is no section as a whole.
+std::string refusal_path(const std::string& path);
 
 /// A value that the field cannot take, as JSON text (no JSON value holds 1e400).
 std::string illegal_value(Dice& dice, std::string_view path);
