@@ -6,7 +6,6 @@
 #
 # RANDOM_CONFIGS, RANDOM_KILLS (of each number of ranks) and SOAK_STEPS say how many (1000, 50, 100000).
 # MUTATIONS: edits of each CUDA op (60; some hours in all).
-# The whole table of meshes takes half an hour where two cores are idle.
 # Ends with an hour of fuzzing for each reader of foreign files (FUZZ_SECONDS), which needs scripts/setup.sh --fuzz.
 # Makes its own virtual environment in build/nightly-python; PYTHON names the interpreter for it.
 set -euo pipefail

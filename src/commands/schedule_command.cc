@@ -1,17 +1,234 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
 #include "commands/commands.h"
+#include "commands/config_options.h"
 #include "commands/parse_options.h"
+#include "pipeline/checker.h"
+#include "pipeline/draw.h"
+#include "pipeline/schedules/schedules.h"
+#include "pipeline/simulate.h"
+#include "plan/resolve.h"
+#include "train/prepare.h"
 
 namespace trireme {
 
+namespace {
+
+constexpr int kColumns = 160;
+
+struct Options {
+  ConfigInput input;
+  std::optional<std::string> kind;
+  std::optional<int> stages, micro_batches, virtual_stages, group_size;
+  std::string times;
+  std::optional<double> memory_limit, w_memory;
+  bool json = false;
+  std::string svg;
+};
+
+/// "gpipe, 1f1b, ..."
+std::string kinds() {
+  std::string text;
+  for (const std::string& name : schedule_names())
+    text.append(text.empty() ? "" : ", ").append(name);
+  return text;
+}
+
+/// "F,B,W" or "F,B,W,C".
+ActionTimes parse_times(const std::string& text) {
+  std::array<double, 4> values{};
+  std::size_t count = 0, begin = 0;
+  while (begin <= text.size() && count < 5) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    if (count == 4 || !CLI::detail::lexical_cast(word, values[count])) count = 5;
+    ++count;
+    begin = end + 1;
+  }
+  if (count != 3 && count != 4)
+    throw ConfigError("--times: {}. Legal: three numbers F,B,W or four F,B,W,C", text);
+  return {values[0], values[1], values[2], values[3]};
+}
+
+/// What a config says of the pipeline; its micro-batches are the accumulation of a step.
+void take_config(const Options& options, ScheduleRequest& request, std::string& kind) {
+  LoadedConfig loaded = read_config_with_model(options.input);
+  // A schedule can be drawn before it can be trained with.
+  std::erase_if(loaded.problems, [](const Problem& problem) {
+    const bool of_pipeline =
+        problem.path.starts_with("parallel.pipeline") || problem.path == "parallel.virtual_stages";
+    return of_pipeline && problem.message == "not in this version";
+  });
+  ResolveInput facts;
+  facts.world = default_world(loaded.config);
+  const ResolvedRun run = resolve_run(loaded.config, facts, loaded.problems, loaded.notes);
+  throw_problems(loaded.problems);
+  const auto& parallel = loaded.config.parallel;
+  const auto narrow = [](std::int64_t value) {
+    return static_cast<int>(std::min<std::int64_t>(value, 1 << 30));
+  };
+  kind = parallel.pipeline_schedule;
+  request.stages = narrow(parallel.pipeline);
+  request.micro_batches = narrow(run.batch.accumulation);
+  if (parallel.virtual_stages) request.virtual_stages = narrow(*parallel.virtual_stages);
+  if (parallel.pipeline_group_size) request.group_size = narrow(*parallel.pipeline_group_size);
+  if (parallel.pipeline_memory_limit) request.memory_limit = parallel.pipeline_memory_limit;
+  if (const auto& times = parallel.pipeline_times)
+    request.times = {(*times)[0], (*times)[1], (*times)[2], (*times)[3]};
+}
+
+void take_options(const Options& options, ScheduleRequest& request) {
+  request.stages = options.stages.value_or(request.stages);
+  request.micro_batches = options.micro_batches.value_or(request.micro_batches);
+  if (options.virtual_stages) request.virtual_stages = options.virtual_stages;
+  if (options.group_size) request.group_size = options.group_size;
+  if (!options.times.empty()) request.times = parse_times(options.times);
+  if (options.memory_limit) request.memory_limit = options.memory_limit;
+  request.w_memory = options.w_memory.value_or(request.w_memory);
+}
+
+/// A plan of a file must be of the sizes that were asked for, where any were.
+void check_sizes(const Plan& plan, const std::string& path, std::optional<int> stages,
+                 std::optional<int> micro_batches, std::optional<int> virtual_stages) {
+  const PlanShape shape = shape_of(plan);
+  const auto check = [&](const char* what, std::optional<int> wanted, int found) {
+    if (wanted && *wanted != found)
+      throw ConfigError("{}: its {} are {}, and {} were asked for. Legal: {}", path, what, found,
+                        *wanted, found);
+  };
+  check("ranks", stages, shape.ranks);
+  check("micro-batches", micro_batches, shape.micro_batches);
+  check("virtual stages of a rank", virtual_stages, shape.stages_per_rank());
+}
+
+struct Drawn {
+  Plan plan;
+  ScheduleRequest request;
+  std::string name;
+};
+
+Drawn plan_of(const Options& options) {
+  Drawn drawn;
+  ScheduleRequest& request = drawn.request;
+  const bool from_config = !options.input.files.empty();
+  if (from_config) {
+    if (options.kind || options.stages || options.micro_batches || options.virtual_stages ||
+        options.group_size) {
+      throw ConfigError(
+          "train schedule: a CONFIG and --kind, --stages, --micro-batches, --virtual-stages or "
+          "--group-size. Legal: one or the other; --set parallel.pipeline=8 changes a config");
+    }
+    take_config(options, request, drawn.name);
+  } else {
+    if (!options.kind)
+      throw ConfigError(
+          "train schedule: neither --kind nor CONFIG was given. Legal kinds: {}, or "
+          "a plan file",
+          kinds());
+    drawn.name = *options.kind;
+  }
+  take_options(options, request);
+  const std::optional<ScheduleKind> kind = schedule_kind(drawn.name);
+  if (!kind) {
+    if (!drawn.name.ends_with(".json") && !std::filesystem::exists(drawn.name)) {
+      const std::optional<std::string> near = nearest_word(drawn.name, schedule_names());
+      throw ConfigError("{}: neither a kind of schedule nor a file. Legal: {}, or a plan file{}",
+                        drawn.name, kinds(), near ? "; nearest: " + *near : "");
+    }
+    drawn.plan = read_plan(drawn.name);
+    require_valid(drawn.plan, drawn.name, {request.memory_limit, request.w_memory});
+    if (from_config) {
+      check_sizes(drawn.plan, drawn.name, request.stages, request.micro_batches,
+                  request.virtual_stages);
+    } else {
+      check_sizes(drawn.plan, drawn.name, options.stages, options.micro_batches,
+                  options.virtual_stages);
+    }
+    check_request(request, "plan file");
+    return drawn;
+  }
+  request.kind = *kind;
+  if (!from_config && (!options.stages || !options.micro_batches))
+    throw ConfigError("train schedule: --kind {} needs --stages and --micro-batches", drawn.name);
+  drawn.plan = make_schedule(request);
+  return drawn;
+}
+
+Json json_of(const Drawn& drawn, const Simulation& simulation) {
+  Json json;
+  json["kind"] = drawn.name;
+  json["cost"] = simulation.cost;
+  json["makespan"] = simulation.makespan;
+  json["step_span"] = simulation.step_span;
+  json["bubble_rate"] = simulation.bubble_rate;
+  for (const double peak : simulation.peak) json["peak"].push_back(peak);
+  for (const std::int64_t sent : simulation.transfers) json["transfers"].push_back(sent);
+  Json plan = plan_json(drawn.plan, &simulation.starts);
+  for (Json::Member& member : plan.as_object()) json[member.first] = std::move(member.second);
+  return json;
+}
+
+void print(const Drawn& drawn, const Simulation& simulation) {
+  const PlanShape shape = shape_of(drawn.plan);
+  const auto [least, most] = std::minmax_element(simulation.peak.begin(), simulation.peak.end());
+  std::string text =
+      fmt::format("{}: {} ranks, {} virtual stages each, {} micro-batches\n", drawn.name,
+                  shape.ranks, shape.stages_per_rank(), shape.micro_batches);
+  text += draw_text(drawn.plan, simulation, drawn.request.times, kColumns);
+  text += fmt::format(
+      "Longest rank {:g}, all ranks {:g}, bubble {:.2f} %\n"
+      "Activations held at once: {:g} to {:g} full stages; sent by a rank: up to {} tensors\n",
+      simulation.cost, simulation.makespan, 100 * simulation.bubble_rate, *least, *most,
+      *std::max_element(simulation.transfers.begin(), simulation.transfers.end()));
+  std::fputs(text.c_str(), stdout);
+}
+
+}  // namespace
+
 int schedule_command(Arguments arguments) {
-  CLI::App app("Draw a pipeline schedule. Not in this version: there is one pipeline stage.",
+  Options options;
+  CLI::App app("Draws a pipeline schedule: of a kind, of a plan file, or the one of a config.",
                "train schedule");
-  app.allow_extras();
+  app.add_option("CONFIG", options.input.files, "config files, in place of --kind");
+  app.add_option("--set", options.input.overrides,
+                 "key.path=value: one override of the config; may be repeated")
+      ->allow_extra_args(false);
+  app.add_option("--kind", options.kind, fmt::format("{}, or a plan file", kinds()));
+  app.add_option("--stages", options.stages, "ranks of the pipeline");
+  app.add_option("--micro-batches", options.micro_batches, "micro-batches of a step");
+  app.add_option("--virtual-stages", options.virtual_stages,
+                 "stages of a rank; default 1, 2 for interleaved and the V kinds");
+  app.add_option("--group-size", options.group_size,
+                 "interleaved: micro-batches before the next virtual stage; default --stages");
+  app.add_option("--times", options.times,
+                 "F,B,W[,C] of one virtual stage, C of a transfer between ranks; default 1,1,1,0");
+  app.add_option("--memory-limit", options.memory_limit,
+                 "full-stage activations that a rank may hold; zb-auto and zb-v: default --stages");
+  app.add_option("--w-memory", options.w_memory,
+                 "share of an activation that is kept from B to W; default 1");
+  CLI::Option* json =
+      app.add_flag("--json", options.json, "print one JSON object, a plan file too");
+  app.add_option("--svg", options.svg, "write a picture to this file")->excludes(json);
   if (!parse_options(app, arguments)) return 0;
-  throw ConfigError("train schedule: not in this version (one pipeline stage needs no schedule)");
+
+  const Drawn drawn = plan_of(options);
+  const Simulation simulation = simulate(drawn.plan, drawn.request.times, drawn.request.w_memory);
+  if (options.json) {
+    std::puts(json_of(drawn, simulation).dump().c_str());
+  } else if (!options.svg.empty()) {
+    write_file_atomically(options.svg, draw_svg(drawn.plan, simulation, drawn.request.times));
+    log_info("{}: written", options.svg);
+  } else {
+    print(drawn, simulation);
+  }
+  return 0;
 }
 
 }  // namespace trireme

@@ -220,19 +220,25 @@ void add_training(std::vector<Field>& list) {
 }
 
 void add_parallel(std::vector<Field>& list) {
-  FIELD(parallel.tensor, .text = "Ranks that share each matrix", .unit = "ranks", .minimum = 1,
-        .maximum = 1 << 20,
+  FIELD(parallel.tensor,
+        .text =
+            "Ranks that share each matrix; divides heads and MLP columns, and divides key heads or "
+            "is divided by them",
+        .unit = "ranks", .minimum = 1, .maximum = 1 << 20,
         .peers = {"--tensor-model-parallel-size", "tensor_parallel.autotp_size", "",
                   "parallelism.tensor_parallel_degree"});
   FIELD(parallel.sequence_parallel,
         .text = "Activations between the matrices are cut along the sequence on the tensor axis",
         .default_text = "true when parallel.tensor > 1",
         .peers = {"--sequence-parallel", "", "", ""});
-  FIELD(parallel.context, .text = "Ranks that share each sequence", .unit = "ranks", .minimum = 1,
-        .maximum = 1 << 20,
+  FIELD(parallel.context, .text = "Ranks that share each sequence; twice as many divide its length",
+        .unit = "ranks", .minimum = 1, .maximum = 1 << 20,
         .peers = {"--context-parallel-size", "sequence_parallel_size", "",
                   "parallelism.context_parallel_degree"});
-  FIELD(parallel.context_method, .text = "How keys and values meet all queries",
+  FIELD(parallel.context_method,
+        .text =
+            "How keys and values meet all queries: blocks go round, or all are held, or tokens are "
+            "exchanged for heads (context then shares out the heads of a rank)",
         .peers = {"--cp-comm-type", "", "", "parallelism.context_parallel_rotate_method"});
   FIELD(parallel.pipeline, .text = "Ranks that share the layers", .unit = "ranks", .minimum = 1,
         .maximum = 1 << 20,
@@ -272,7 +278,9 @@ void add_parallel(std::vector<Field>& list) {
         .default_text = "world / the other extents", .example = "8", .minimum = 1,
         .maximum = 1 << 20, .peers = {"", "", "", "parallelism.data_parallel_replicate_degree"});
   FIELD(parallel.zero_stage,
-        .text = "What data ranks share: 1 optimizer state, 2 gradients too, 3 parameters too",
+        .text =
+            "What ranks with other tokens share: 1 optimizer state, 2 gradients too, 3 parameters "
+            "too",
         .maximum = 3,
         .peers = {"--use-distributed-optimizer --data-parallel-sharding-strategy",
                   "zero_optimization.stage", "fsdp", ""});
@@ -284,12 +292,15 @@ void add_parallel(std::vector<Field>& list) {
                 "", "parallelism.data_parallel_shard_degree"});
   FIELD(parallel.reduction_order, .text = "Sums over ranks run in rank order, or in the library's",
         .default_text = "rank on cpu, library on cuda");
-  FIELD(parallel.recompute,
-        .text =
-            "What backward computes again instead of keeping it; selective: norm outputs, "
-            "activation products, rotated q and k",
-        .peers = {"--recompute-granularity --recompute-activations", "activation_checkpointing",
-                  "gradient_checkpointing", "activation_checkpoint.mode"});
+  FIELD(
+      parallel.recompute,
+      .text =
+          "What backward computes again instead of keeping it; selective: rotated q and k of "
+          "models "
+          "that norm them (norm outputs and activation products are never kept); full: all but the "
+          "input of each layer",
+      .peers = {"--recompute-granularity --recompute-activations", "activation_checkpointing",
+                "gradient_checkpointing", "activation_checkpoint.mode"});
 }
 
 void add_output(std::vector<Field>& list) {

@@ -91,7 +91,7 @@ EDITS = [
      "units = {place.index / div_exact(place.extent, section.units), 1};",
      "units = {place.index % section.units, 1};"),
     ("src/parallel/cut.cc", "sections of a place on top of each other",
-     "    part.at.set(cut.dim, at);\n", ""),
+     "    part.at.set(cut.dim, at);\n", "    if (place.extent == 1) part.at.set(cut.dim, at);\n"),
     ("src/parallel/context_axis.cc", "ranges of the axis in the opposite order",
      "context_ranges(sequence_tokens, {place_.extent, i})",
      "context_ranges(sequence_tokens, {place_.extent, place_.extent - 1 - i})"),

@@ -50,6 +50,11 @@ class Greedy {
       queue_.pop();
       if (turn.ticket == ranks_[turn.rank].ticket) decide(turn.rank, turn.time);
     }
+    for (const Rank& rank : ranks_) {
+      for (const Chunk& chunk : rank.chunks) {
+        if (chunk.weights < task_.micro_batches) return {};
+      }
+    }
     return std::move(plan_);
   }
 

@@ -36,7 +36,8 @@ struct GreedyTask {
   double w_memory = 1;
 };
 
-/// Complete and valid for every rule; within the limit.
+/// Valid and within the limit; no ranks where the rule comes to a stand, which only one that keeps
+/// a lead can.
 Plan greedy_plan(const GreedyTask& task, const GreedyRule& rule);
 
 }  // namespace trireme

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/error.h"
@@ -124,10 +125,13 @@ int default_virtual_stages(ScheduleKind kind) {
 
 void check_request(const ScheduleRequest& request, std::string_view what) {
   const ActionTimes& times = request.times;
-  const auto [least, most] =
-      std::minmax({times.forward, times.backward_input, times.backward_weight});
+  const std::array values = {times.forward, times.backward_input, times.backward_weight};
+  const double least = *std::min_element(values.begin(), values.end());
+  const double most = *std::max_element(values.begin(), values.end());
+  const bool positive = std::all_of(values.begin(), values.end(),
+                                    [](double time) { return time > 0 && std::isfinite(time); });
   // Times far apart would be lost in sums of them.
-  if (!(least > 0) || !std::isfinite(most) || most > 1e6 * least) {
+  if (!positive || most > 1e6 * least) {
     throw ConfigError(
         "{}: times F {}, B {}, W {}. Legal: numbers above 0, none a million times another", what,
         times.forward, times.backward_input, times.backward_weight);

@@ -15,6 +15,7 @@ class Best {
   explicit Best(const GreedyTask& task) : task_(task) {}
 
   void offer(Plan plan) {
+    if (plan.ranks.empty()) return;
     const Simulation simulation = simulate(plan, task_.times, task_.w_memory);
     const double peak = *std::max_element(simulation.peak.begin(), simulation.peak.end());
     if (peak > task_.memory_limit * (1 + 1e-12)) return;
