@@ -42,6 +42,14 @@ void release_pinned(std::byte* memory) noexcept;
 // Asynchronous, in the order of their stream. A copy goes between any two places; from or to
 // pageable host memory it may wait.
 void copy(void* to, const void* from, std::size_t bytes, void* stream);
+/// Rows of equal length, `stride` bytes from one to the next.
+struct Rows {
+  std::byte* data;
+  std::size_t stride;
+};
+/// Such a copy of `rows` rows of `row_bytes` bytes, which no stride is below.
+void copy_rows(const Rows& to, const Rows& from, std::size_t row_bytes, std::size_t rows,
+               void* stream);
 void clear(void* memory, std::size_t bytes, void* stream);
 
 void* make_stream();

@@ -110,6 +110,14 @@ void copy(void* to, const void* from, std::size_t bytes, void* stream) {
   if (bytes == 0) return;
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)), "cudaMemcpyAsync");
 }
+void copy_rows(const Rows& to, const Rows& from, std::size_t row_bytes, std::size_t rows,
+               void* stream) {
+  if (row_bytes == 0 || rows == 0) return;
+  if (rows == 1) return copy(to.data, from.data, row_bytes, stream);
+  check(cudaMemcpy2DAsync(to.data, to.stride, from.data, from.stride, row_bytes, rows,
+                          cudaMemcpyDefault, stream_of(stream)),
+        "cudaMemcpy2DAsync");
+}
 void clear(void* memory, std::size_t bytes, void* stream) {
   if (bytes == 0) return;
   check(cudaMemsetAsync(memory, 0, bytes, stream_of(stream)), "cudaMemsetAsync");

@@ -23,6 +23,7 @@ void release(std::byte*) noexcept {}
 std::byte* allocate_pinned(std::size_t) { absent(); }
 void release_pinned(std::byte*) noexcept {}
 void copy(void*, const void*, std::size_t, void*) { absent(); }
+void copy_rows(const Rows&, const Rows&, std::size_t, std::size_t, void*) { absent(); }
 void clear(void*, std::size_t, void*) { absent(); }
 void* make_stream() { absent(); }
 void destroy_stream(void*) noexcept {}

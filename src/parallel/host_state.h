@@ -9,10 +9,15 @@ namespace trireme {
 
 /// A state whose tensors stand contiguous in host memory, for who reads and writes files: the
 /// tensors themselves where they do, copies of a GPU's and of parts of wider rows.
+///
+/// A GPU's bytes come and go by way of two pieces of pinned memory, one in which they are under way
+/// while the other is copied from or to their tensors; both are given back when a call ends.
 class HostState {
  public:
-  /// The tensors of `state` are the context's device's.
-  HostState(Context& context, State state);
+  static constexpr std::size_t kPieceBytes = std::size_t{64} << 20;
+  /// The tensors of `state` are the context's device's. `piece_bytes` > 0, of each of the two
+  /// pieces at most.
+  HostState(Context& context, State state, std::size_t piece_bytes = kPieceBytes);
 
   /// A caller may take tensors out of the list or move them in it.
   [[nodiscard]] State& state() { return host_; }
@@ -30,7 +35,19 @@ class HostState {
   enum class Direction : std::uint8_t { kToHost, kToDevice };
   void copy_all(Direction direction);
 
+  /// Rows of a tensor or a part of one, and where they stand in a piece of pinned memory.
+  struct Part {
+    std::byte *host, *device;
+    std::size_t device_stride_bytes, offset, row_bytes, rows;
+    [[nodiscard]] std::size_t bytes() const { return row_bytes * rows; }
+  };
+  class Parts;
+  void copy_by_pieces(Direction direction);
+  /// Between the piece and the host's tensors.
+  static void copy_between(Direction direction, std::byte* piece, const std::vector<Part>& parts);
+
   Context& context_;
+  std::size_t piece_bytes_;
   State host_;
   std::vector<Copy> copies_;  // of all tensors that were given; empty on the CPU
   HostBuffer memory_;

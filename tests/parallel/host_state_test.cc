@@ -84,6 +84,68 @@ TEST(HostState, a_part_of_wider_rows_stands_contiguous_and_goes_back_between_its
   EXPECT_EQ(model.read(whole), expected);
 }
 
+/// Pieces smaller than rows, as large as some, and larger than all: tensors are cut anywhere, and
+/// the same bytes arrive.
+TEST(HostState, pieces_of_any_size_bring_and_give_back_the_same_bytes) {
+  Model model;
+  const TensorView whole = model.store.value(0);
+  const auto part_of_rows = [&] {
+    StateTensor part;
+    part.name = "parameters/a";
+    part.global_shape = {5, 7};
+    part.box = {{0, 3}, {5, 2}};
+    part.data = whole.data + sizeof(float);
+    part.row_stride = 3;
+    return part;
+  };
+  const std::vector<float> a = model.read(whole), b = model.read(model.store.value(1));
+  for (const std::size_t piece : {1U, 3U, 8U, 60U, 64U, 1000U}) {
+    State state = model.store.state();
+    state.tensors.push_back(part_of_rows());
+    HostState host(model.context, std::move(state), piece);
+    host.fetch();
+    const std::vector<StateTensor>& tensors = host.state().tensors;
+    EXPECT_TRUE(std::equal(a.begin(), a.end(), floats(tensors[0]))) << piece;
+    EXPECT_TRUE(std::equal(b.begin(), b.end(), floats(tensors[1]))) << piece;
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_EQ(floats(tensors.back())[i], a[static_cast<std::size_t>(i / 2 * 3 + 1 + i % 2)])
+          << piece;
+      floats(tensors.back())[i] = static_cast<float>(i);
+    }
+    host.store();  // the tensor as it was, then the part of it
+    std::vector<float> expected = a;
+    for (std::size_t i = 0; i < 10; ++i) expected[i / 2 * 3 + 1 + i % 2] = static_cast<float>(i);
+    EXPECT_EQ(model.read(whole), expected) << piece;
+    std::copy(a.begin(), a.end(), floats(tensors[0]));
+    for (std::size_t i = 0; i < 10; ++i) floats(tensors.back())[i] = a[i / 2 * 3 + 1 + i % 2];
+    host.store();
+    EXPECT_EQ(model.read(whole), a) << piece;
+  }
+}
+
+/// More than several slices of a piece, and several pieces.
+TEST(HostState, large_tensors_are_copied_by_slices_and_pieces) {
+  Model model;
+  const auto count = std::size_t{3} << 20;  // 12 MiB
+  const Memory memory(model.context.device(), count * sizeof(float));
+  StateTensor tensor;
+  tensor.name = "parameters/large";
+  tensor.global_shape = {static_cast<std::int64_t>(count)};
+  tensor.box = {{0}, {static_cast<std::int64_t>(count)}};
+  tensor.data = memory.data();
+  State state;
+  state.tensors.push_back(tensor);
+  HostState host(model.context, std::move(state), (std::size_t{5} << 20) + 4);
+  float* values = floats(host.state().tensors[0]);
+  const auto value = [](std::size_t i) { return static_cast<float>(i * 7 % 1000003); };
+  for (std::size_t i = 0; i < count; ++i) values[i] = value(i);
+  host.store();
+  std::fill_n(values, count, -1.0F);
+  host.fetch();
+  if (!model.context.on_gpu()) return;  // the tensor itself, no copy
+  for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(values[i], value(i)) << i;
+}
+
 /// Weights from elsewhere: their reader sees the parameters alone, in an order of its own.
 TEST(HostState, a_caller_may_take_tensors_out_and_move_them) {
   Model model;
