@@ -49,6 +49,9 @@ void gemm(Context& context, const Gemm& args);
 /// sentence to warn with; "" where nothing is missing.
 std::string gemm_missing_library();
 
+/// The version of that library, 0 where it is missing.
+std::int64_t gemm_gpu_library_version();
+
 /// "2.6.3": of oneDNN.
 std::string gemm_library_version();
 

@@ -38,6 +38,7 @@ struct Library {
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
   decltype(&cublasLtMatmul) matmul;
   decltype(&cublasLtGetStatusString) status_string;
+  decltype(&cublasLtGetVersion) version;
 };
 
 struct Opened {
@@ -69,6 +70,7 @@ Opened open_library() {
   take("cublasLtMatmulAlgoGetHeuristic", lt.heuristic);
   take("cublasLtMatmul", lt.matmul);
   take("cublasLtGetStatusString", lt.status_string);
+  take("cublasLtGetVersion", lt.version);
   if (!problem.empty()) return {std::nullopt, problem};
   return {lt, ""};
 }
@@ -241,8 +243,10 @@ void multiply(const GemmGpuArgs& args) {
 
 const char* missing() { return library() ? nullptr : opened().problem.c_str(); }
 
+std::int64_t version() { return library() ? static_cast<std::int64_t>(library()->version()) : 0; }
+
 }  // namespace
 
-const GemmGpuKernels gemm_cublaslt = {serves, multiply, kWorkspaceBytes, missing};
+const GemmGpuKernels gemm_cublaslt = {serves, multiply, kWorkspaceBytes, missing, version};
 
 }  // namespace trireme::cuda

@@ -1,11 +1,15 @@
 // The product on a GPU: which of the tables that this program has serves it.
 
+#include <algorithm>
+
 #include "base/math.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/gemm/gemm_internal.h"
 
 namespace trireme::gemm_internal {
 namespace {
+
+constexpr std::size_t kWorkspaceAlignment = 256;
 
 /// A memo: asking a driver for a GPU's properties takes longer than a product.
 const gpu::Info& info_of(const Context& context) {
@@ -19,13 +23,67 @@ const gpu::Info& info_of(const Context& context) {
 }
 
 void run(Context& context, GemmGpuArgs args, const GemmGpuKernels& table) {
-  constexpr std::size_t kAlignment = 256;
   if (table.workspace_bytes > 0) {
-    const auto begin =
-        reinterpret_cast<std::uintptr_t>(context.scratch(table.workspace_bytes + kAlignment));
-    args.workspace = reinterpret_cast<void*>(round_up(begin, kAlignment));
+    const auto begin = reinterpret_cast<std::uintptr_t>(
+        context.scratch(table.workspace_bytes + kWorkspaceAlignment));
+    args.workspace = reinterpret_cast<void*>(round_up(begin, kWorkspaceAlignment));
   }
   table.multiply(args);
+}
+
+/// The kernel's table on this GPU; null where there is none.
+const GemmGpuKernels* table_of(const GpuTables& tables, const gpu::Info& info,
+                               ProductKernel kernel) {
+  switch (kernel) {
+    case ProductKernel::kOwn:
+      return tables.own;
+    case ProductKernel::kHopper:  // its instructions are not in Hopper's successors
+      return info.capability == 90 ? tables.hopper : nullptr;
+    case ProductKernel::kLibrary:
+      return tables.library;
+  }
+  return nullptr;
+}
+
+/// The median of several timings by events, each of enough runs to be told from its launches.
+double measure(Context& context, const GemmGpuArgs& args, const GemmGpuKernels& table) {
+  constexpr int kTimings = 7, kRunsMax = 20;
+  constexpr double kTimingMicroseconds = 200;
+  const gpu::Event begin(gpu::make_timing_event()), end(gpu::make_timing_event());
+  const auto time = [&](int runs) {
+    gpu::record(begin.get(), context.exec().stream);
+    for (int i = 0; i < runs; ++i) run(context, args, table);
+    gpu::record(end.get(), context.exec().stream);
+    return gpu::elapsed_microseconds(begin.get(), end.get()) / runs;
+  };
+  run(context, args, table);  // loads code, allocates
+  const double once = std::max(time(1), 1.0);
+  const int runs = std::clamp(static_cast<int>(kTimingMicroseconds / once), 1, kRunsMax);
+  std::array<double, kTimings> times{};
+  for (double& one : times) one = time(runs);
+  std::nth_element(times.begin(), times.begin() + kTimings / 2, times.end());
+  return times[kTimings / 2];
+}
+
+/// Gives the product a choice, where several kernels serve it.
+void measure(Context& context, const GpuTables& tables, const GemmGpuArgs& args,
+             KernelChoices& choices) {
+  std::array<const GemmGpuKernels*, kProductKernelCount> serving{};
+  for (int i = 0; i < kProductKernelCount; ++i) {
+    const GemmGpuKernels* table = table_of(tables, info_of(context), static_cast<ProductKernel>(i));
+    if (table != nullptr && table->serves(args)) serving[static_cast<std::size_t>(i)] = table;
+  }
+  if (std::count(serving.begin(), serving.end(), nullptr) > kProductKernelCount - 2) return;
+  ProductChoice choice;
+  double best = 0;
+  for (std::size_t i = 0; i < serving.size(); ++i) {
+    if (serving[i] == nullptr) continue;
+    const double time = choice.microseconds[i] = measure(context, args, *serving[i]);
+    if (best > 0 && time >= best) continue;
+    best = time;
+    choice.kernel = static_cast<ProductKernel>(i);
+  }
+  choices.add(key_of(args), choice);
 }
 
 }  // namespace
@@ -58,22 +116,53 @@ GpuTables gpu_tables() {
 
 const GemmGpuKernels* choose_kernel(const GpuTables& tables, const gpu::Info& info,
                                     const GemmGpuArgs& args) {
-  // Hopper's instructions are not in its successors. Its tiles are 128 rows high, one to a
-  // multiprocessor: where they are fewer than half of those, smaller tiles finish sooner.
-  const bool hopper = tables.hopper != nullptr && info.capability == 90 &&
+  // Hopper's tiles are 128 rows high, one to a multiprocessor: where they are fewer than half of
+  // those, smaller tiles finish sooner.
+  const GemmGpuKernels* const wgmma = table_of(tables, info, ProductKernel::kHopper);
+  const bool hopper = wgmma != nullptr &&
                       2 * ceil_div(args.m, 128) * ceil_div(args.n, 128) >= info.multiprocessors &&
-                      tables.hopper->serves(args);
+                      wgmma->serves(args);
   // With an epilogue the library would need a second pass over memory. Without one it is the
   // measure of ours, and taken until a measurement says otherwise.
-  if (hopper && args.epilogue != GemmEpilogue::kNone) return tables.hopper;
+  if (hopper && args.epilogue != GemmEpilogue::kNone) return wgmma;
   if (tables.library != nullptr && tables.library->serves(args)) return tables.library;
-  if (hopper) return tables.hopper;
+  if (hopper) return wgmma;
   return tables.own->serves(args) ? tables.own : nullptr;
 }
 
-const GemmGpuKernels* choose_kernel(const Context& context, const Gemm& args, Sizes sizes) {
+ProductKey key_of(const GemmGpuArgs& args) {
+  return {args.m,
+          args.n,
+          args.k,
+          args.transpose_a,
+          args.transpose_b,
+          args.accumulate,
+          args.bias != nullptr,
+          args.type,
+          args.c_type,
+          args.epilogue};
+}
+
+const GemmGpuKernels* chosen_kernel(const GpuTables& tables, const gpu::Info& info,
+                                    const GemmGpuArgs& args, const KernelChoices& choices) {
+  const ProductChoice* choice = choices.find(key_of(args));
+  if (choice == nullptr) return nullptr;
+  const GemmGpuKernels* table = table_of(tables, info, choice->kernel);
+  return table != nullptr && table->serves(args) ? table : nullptr;
+}
+
+const GemmGpuKernels* choose_kernel(Context& context, const Gemm& args, Sizes sizes) {
   if (!context.on_gpu()) return nullptr;
-  return choose_kernel(gpu_tables(), info_of(context), gpu_args(context, args, sizes));
+  const GpuTables tables = gpu_tables();
+  const gpu::Info& info = info_of(context);
+  const GemmGpuArgs raw = gpu_args(context, args, sizes);
+  if (KernelChoices* choices = context.kernel_choices(); choices != nullptr) {
+    const bool measured =
+        sizes.m == 0 || sizes.n == 0 || sizes.k == 0 || choices->find(key_of(raw)) != nullptr;
+    if (choices->measuring() && !measured) measure(context, tables, raw, *choices);
+    if (const GemmGpuKernels* table = chosen_kernel(tables, info, raw, *choices)) return table;
+  }
+  return choose_kernel(tables, info, raw);
 }
 
 void gemm_on_gpu(Context& context, const Gemm& args, Sizes sizes, const GemmGpuKernels* chosen) {
@@ -107,6 +196,11 @@ namespace trireme {
 
 std::string gemm_missing_library() {
   return gemm_internal::missing_library(gpu_kernels().gemm_cublaslt);
+}
+
+std::int64_t gemm_gpu_library_version() {
+  const GemmGpuKernels* library = gpu_kernels().gemm_cublaslt;
+  return library == nullptr || library->version == nullptr ? 0 : library->version();
 }
 
 }  // namespace trireme

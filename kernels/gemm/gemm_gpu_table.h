@@ -35,6 +35,8 @@ struct GemmGpuKernels {
   /// Why this table serves nothing on this machine (a library that cannot be opened); null, as is
   /// its result, where it may.
   const char* (*missing)() = nullptr;
+  /// Of a library that was opened when the program ran: another one may round otherwise.
+  std::int64_t (*version)() = nullptr;
 };
 namespace cuda {
 extern const GemmGpuKernels gemm_cuda;  ///< ours, for any GPU

@@ -6,6 +6,7 @@
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_gpu_table.h"
 #include "kernels/gemm/gemm_table.h"
+#include "kernels/gemm/kernel_choices.h"
 
 namespace trireme::gemm_internal {
 
@@ -30,11 +31,16 @@ struct GpuTables {
   const GemmGpuKernels *own, *hopper, *library;  ///< all but own may be null
 };
 GpuTables gpu_tables();
-/// The one place where the choice is made; null where none serves the product with its epilogue.
+/// By rule; null where none serves the product with its epilogue.
 const GemmGpuKernels* choose_kernel(const GpuTables& tables, const gpu::Info& info,
                                     const GemmGpuArgs& args);
-/// The same for the context's GPU; null also for the CPU.
-const GemmGpuKernels* choose_kernel(const Context& context, const Gemm& args, Sizes sizes);
+/// That of `choices`, where it is there and serves the product; else null.
+const GemmGpuKernels* chosen_kernel(const GpuTables& tables, const gpu::Info& info,
+                                    const GemmGpuArgs& args, const KernelChoices& choices);
+/// The one place where the choice is made: the context's (measured, if it asks for that), else by
+/// rule for its GPU. Null also for the CPU.
+const GemmGpuKernels* choose_kernel(Context& context, const Gemm& args, Sizes sizes);
+ProductKey key_of(const GemmGpuArgs& args);
 /// By the kernel chosen.
 void gemm_on_gpu(Context& context, const Gemm& args, Sizes sizes, const GemmGpuKernels* chosen);
 /// By a kernel of `table`, which must serve it; `multiprocessors`, where not 0, instead of the

@@ -16,6 +16,7 @@
 
 namespace trireme {
 
+class KernelChoices;
 class OpTrace;
 
 class Context {
@@ -40,6 +41,10 @@ class Context {
   [[nodiscard]] bool deterministic() const { return deterministic_; }
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
 
+  /// Which kernels serve a GPU's products; null (as at first): by rule. It must outlive the calls.
+  [[nodiscard]] KernelChoices* kernel_choices() const { return kernel_choices_; }
+  void set_kernel_choices(KernelChoices* choices) { kernel_choices_ = choices; }
+
   /// At least `bytes` of the device's memory, aligned to 64, valid until the next call: an op uses
   /// it within one call only. Grows on demand, so that after the first step of a shape it allocates
   /// nothing.
@@ -63,6 +68,7 @@ class Context {
   std::map<std::string, Memory, std::less<>> constants_;  ///< by content
   gpu::Stream stream_;                                    ///< that exec_ names
   OpTrace* op_trace_ = nullptr;
+  KernelChoices* kernel_choices_ = nullptr;
   bool deterministic_ = true;
 };
 

@@ -67,6 +67,11 @@ void wait_here(void* event);
 /// Whether that is done; does not wait.
 bool finished(void* event);
 
+/// An event that also notes when it was reached.
+void* make_timing_event();
+/// From one such event to a later one of the same stream; waits for both.
+double elapsed_microseconds(void* begin, void* end);
+
 // Work of a stream, recorded between begin and end in place of being done, and replayed as a whole.
 // While it is recorded nothing may wait for the stream, allocate, or copy from pageable memory:
 // end_capture then throws InternalError, and the stream is as it was before.

@@ -160,6 +160,20 @@ bool finished(void* event) {
   return true;
 }
 
+void* make_timing_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreate(&event), "cudaEventCreate");
+  return event;
+}
+double elapsed_microseconds(void* begin, void* end) {
+  wait_here(begin);
+  wait_here(end);
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, event_of(begin), event_of(end)),
+        "cudaEventElapsedTime");
+  return 1e3 * static_cast<double>(milliseconds);
+}
+
 void begin_capture(void* stream) {
   check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal),
         "cudaStreamBeginCapture");

@@ -34,6 +34,8 @@ void record(void*, void*) { absent(); }
 void wait(void*, void*) { absent(); }
 void wait_here(void*) { absent(); }
 bool finished(void*) { absent(); }
+void* make_timing_event() { absent(); }
+double elapsed_microseconds(void*, void*) { absent(); }
 void begin_capture(void*) { absent(); }
 void* end_capture(void*) { absent(); }
 void abandon_capture(void*) noexcept {}

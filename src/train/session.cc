@@ -16,6 +16,7 @@
 #include "tokenizer/tokenizer.h"
 #include "train/device_choice.h"
 #include "train/lock.h"
+#include "train/run_kernels.h"
 #include "train/start_point.h"
 #include "train/trainer.h"
 #include "train/watchdog.h"
@@ -253,6 +254,20 @@ std::unique_ptr<EvaluationBatches> open_validation(const PreparedRun& prepared,
   return batches_of(sources.validation, prepared, runtime);
 }
 
+namespace {
+
+/// A step whose losses and gradients nobody reads, for who watches its ops; it takes no samples and
+/// leaves no times.
+void rehearse(Runtime& runtime, Loader& loader, std::int64_t consumed_samples) {
+  loader.seek(consumed_samples);
+  const StepBatch batch = loader.next();
+  Step(runtime).forward_backward(batch.micro_batches, batch.target_count);
+  for (int phase = 0; phase < static_cast<int>(Phase::kCount); ++phase)
+    runtime.trace.take_total_ns(static_cast<Phase>(phase));
+}
+
+}  // namespace
+
 ExitCode train_session(Launch& launch, const PreparedRun& prepared) {
   Communicator& world = launch.world();
   const bool leader = world.rank() == 0;
@@ -292,6 +307,11 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared) {
                 config.model.vocab_size);
   std::unique_ptr<EvaluationBatches> validation;
   if (sources.validation) validation = batches_of(sources.validation, prepared, runtime);
+  RunKernels kernels(runtime, start.checkpoint);
+  if (kernels.measuring()) {
+    rehearse(runtime, loader, start.progress.consumed_samples);
+    kernels.settle();
+  }
   TrainerInputs inputs;
   inputs.steps = prepared.run.steps;
   inputs.global_batch = prepared.run.batch.global;
@@ -300,6 +320,14 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared) {
   if (const auto peak = peak_tflops(config, runtime.context.device()))
     inputs.peak_tflops = *peak * world.size();
   inputs.save = save_request(prepared);
+  if (const std::string chosen = kernels.text(); !chosen.empty()) {
+    inputs.save.files.push_back({RunKernels::kFileName, chosen});
+    run_together(world, [&] {
+      if (!leader) return;
+      write_file_atomically(std::filesystem::path(config.run.directory) / RunKernels::kFileName,
+                            chosen);
+    });
+  }
   inputs.scalars = [&prepared](const Progress& progress, std::int64_t applied_updates) {
     return saved_scalars(prepared, progress, applied_updates);
   };

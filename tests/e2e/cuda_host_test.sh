@@ -48,6 +48,60 @@ on cuda-host base.json "${short[@]}" --set run.directory=again --set precision.c
 same_run "the same bits twice" again 5 gpu-llama-bf16
 on cuda-host base.json "${short[@]}" --set run.directory=plain --set precision.compute=bf16 --set run.cuda_graph=off
 same_run "the same bits without a CUDA graph" plain 5 gpu-llama-bf16
+# Attention's backward pass in one, dq by atomics: the same numbers but for the order of sums.
+# Of 400 keys up to four blocks add to a query, which shows in some elements once they are rounded to bf16.
+long=("${short[@]}" --set precision.compute=bf16 --set data.sequence_length=400 --set model.max_position_embeddings=400 --set batch.micro=1)
+on cuda-host base.json "${long[@]}" --set run.directory=without-atomics
+on cuda-host base.json "${long[@]}" --set run.directory=atomics --set run.deterministic=false
+ends_with "without determinism" 0
+close "losses without determinism" atomics without-atomics 4e-3
+check "without determinism there are other bits" [ "$(steps_of atomics)" != "$(steps_of without-atomics)" ]
+
+# Kernels of products: measured when that is asked for (on a host time says nothing), kept beside the run and in its
+# checkpoints, obeyed on resume; by a file that names them; anew on another GPU.
+choices=(--set precision.compute=bf16 --set run.steps=5 --set checkpoint.interval_steps=2 --set evaluation.interval_steps=5)
+check "nothing is chosen unless measured" [ ! -e gpu-llama-bf16/kernel_choices.json ]
+TRIREME_KERNEL_CHOICES=measure on cuda-host base.json "${choices[@]}" --set run.directory=chosen --set run.exit_at_step=2
+ends_with "kernels measured" 0
+check "several products were measured" [ "$(grep -c '"kernel"' chosen/kernel_choices.json)" -ge 6 ]
+check "by each kernel" [ "$(grep -c '"hopper": [0-9]' chosen/kernel_choices.json)" = "$(grep -c '"own": [0-9]' chosen/kernel_choices.json)" ]
+check "the checkpoint has the file" same_file chosen/kernel_choices.json "$(folder_of chosen 2)/kernel_choices.json"
+cp chosen/kernel_choices.json measured.json
+cp -r chosen elsewhere
+on cuda-host base.json "${choices[@]}" --set run.directory=chosen
+ends_with "kernels of the checkpoint" 0
+says_once "kernels of the checkpoint: the line" "kernels of products are those of $(folder_of chosen 2)/kernel_choices.json"
+check "the file stays as it was" same_file chosen/kernel_choices.json measured.json
+check "so do later checkpoints" same_file "$(folder_of chosen 5)/kernel_choices.json" measured.json
+close "losses by measured kernels" chosen gpu-llama-bf16 4e-3
+TRIREME_SIMT_GPU_NAME="another GPU" on cuda-host base.json "${choices[@]}" --set run.directory=elsewhere
+ends_with "another GPU" 0
+says_once "another GPU: the line" "was made on .host execution.*this is .another GPU.*kernels are chosen anew, and bits may differ"
+sed 's/"kernel": "[a-z]*"/"kernel": "hopper"/' measured.json >hopper.json
+TRIREME_KERNEL_CHOICES=hopper.json on cuda-host base.json "${choices[@]}" --set run.directory=pinned
+ends_with "kernels by a file" 0
+check "kernels by a file: kept" same_file pinned/kernel_choices.json hopper.json
+close "losses by Hopper's kernels" pinned gpu-llama-bf16 4e-3
+export TRIREME_TRAIN=$simt
+TRIREME_SHARE_GPU=1 TRIREME_KERNEL_CHOICES=measure ranks 2 base.json "${choices[@]}" --set batch.micro=1 --set run.directory=chosen-by-two --set run.device=cuda-host
+ends_with "kernels measured by two ranks" 0
+check "two ranks: the file" grep -q '"kernel"' chosen-by-two/kernel_choices.json
+malformed() { # malformed WHAT SENTENCE: choices.json is refused
+  TRIREME_KERNEL_CHOICES=choices.json on cuda-host base.json "${choices[@]}" --set run.directory=malformed
+  ends_with "$1" 74
+  says_once "$1: the sentence" "$2"
+}
+sed 's/"kernel": "hopper"/"kernel": "fastest"/' hopper.json >choices.json
+malformed "an unknown kernel" 'choices.json: products\[0\].kernel is "fastest" (legal: own, hopper, cublaslt)'
+head -c 300 hopper.json >choices.json
+malformed "half a file" "choices.json: line [0-9]*, column"
+echo '{"products": []}' >choices.json
+malformed "no file of choices" 'choices.json: has no "device"'
+rm choices.json
+malformed "no file" "choices.json.*No such file"
+TRIREME_KERNEL_CHOICES=choices.json on cpu base.json "${short[@]}" --set run.directory=cpu-chosen
+ends_with "a CPU has nothing to choose" 0
+
 # Streams that do nothing until they are waited for, and then in any order that the events allow.
 for streams in lazy random; do
   export TRIREME_SIMT_STREAMS=$streams

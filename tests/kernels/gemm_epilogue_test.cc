@@ -291,6 +291,34 @@ TEST(GemmChoice, follows_gpu_shape_and_epilogue) {
   EXPECT_EQ(choose({&useless, nullptr, &library}, h200, large, kGelu), nullptr);
 }
 
+TEST(GemmChoice, one_that_was_made_is_kept_where_its_kernel_serves) {
+  using gemm_internal::chosen_kernel;
+  const GemmGpuKernels own{always, nullptr}, hopper{always, nullptr},
+      library{without_epilogue, nullptr};
+  const gemm_internal::GpuTables tables{&own, &hopper, &library};
+  gpu::Info h200, other;
+  h200.capability = 90;
+  other.capability = 100;
+  GemmGpuArgs args{};
+  args.m = args.n = args.k = 64;
+  KernelChoices choices;
+  EXPECT_EQ(chosen_kernel(tables, h200, args, choices), nullptr) << "there is none";
+  const auto pin = [&](ProductKernel kernel) {
+    choices = {};
+    choices.add(gemm_internal::key_of(args), {kernel, {}});
+  };
+  pin(ProductKernel::kHopper);
+  EXPECT_EQ(chosen_kernel(tables, h200, args, choices), &hopper);
+  EXPECT_EQ(chosen_kernel(tables, other, args, choices), nullptr) << "not on this GPU";
+  EXPECT_EQ(chosen_kernel({&own, nullptr, nullptr}, h200, args, choices), nullptr);
+  pin(ProductKernel::kOwn);
+  EXPECT_EQ(chosen_kernel(tables, h200, args, choices), &own);
+  args.epilogue = kGelu;
+  EXPECT_EQ(chosen_kernel(tables, h200, args, choices), nullptr) << "another product";
+  pin(ProductKernel::kLibrary);
+  EXPECT_EQ(chosen_kernel(tables, h200, args, choices), nullptr) << "it does not serve that";
+}
+
 TEST(GemmChoice, a_library_that_is_missing_is_told_with_its_reason) {
   GemmGpuKernels library{never, nullptr};
   EXPECT_EQ(gemm_internal::missing_library(nullptr), "");

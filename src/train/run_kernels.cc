@@ -1,0 +1,102 @@
+#include "train/run_kernels.h"
+
+#include <cstdlib>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "device/gpu.h"
+#include "kernels/gemm/gemm.h"
+
+namespace trireme {
+namespace {
+
+struct ChoicesFile {
+  Json device, libraries;
+  KernelChoices choices;
+};
+
+ChoicesFile parse(std::string_view text, std::string_view source) {
+  const Json json = parse_json(text, source);
+  const auto member = [&](const char* key) -> const Json& {
+    const Json* value = json.find(key);
+    if (value == nullptr) {
+      throw DataError(
+          "{}: has no \"{}\" (legal: {{\"device\", \"libraries\", \"products\"}}, as {} "
+          "of a run)",
+          source, key, RunKernels::kFileName);
+    }
+    return *value;
+  };
+  return {member("device"), member("libraries"), KernelChoices::parse(member("products"), source)};
+}
+
+Json libraries() {
+  Json libraries = Json::object();
+  libraries["trireme"] = program_version();
+  libraries["cublaslt"] = gemm_gpu_library_version();
+  return libraries;
+}
+
+}  // namespace
+
+RunKernels::RunKernels(Runtime& runtime, const std::filesystem::path& checkpoint)
+    : runtime_(runtime) {
+  if (!runtime.context.on_gpu()) return;
+  device_ = gpu::info(runtime.context.device().index).name;
+  libraries_ = libraries();
+  read(checkpoint);
+  runtime.context.set_kernel_choices(&choices_);
+}
+
+RunKernels::~RunKernels() { runtime_.context.set_kernel_choices(nullptr); }
+
+void RunKernels::read(const std::filesystem::path& checkpoint) {
+  const char* variable = std::getenv("TRIREME_KERNEL_CHOICES");
+  const std::string wish = runtime_.world().broadcast_text(variable == nullptr ? "" : variable, 0);
+  const bool anew = wish == "measure", pinned = !wish.empty() && !anew;
+  choices_.set_measuring(anew || (!pinned && gpu::backend_name() == "cuda"));
+  if (anew) return;
+  std::string text;
+  const std::filesystem::path path = pinned ? std::filesystem::path(wish) : checkpoint / kFileName;
+  run_together(runtime_.world(), [&] {
+    if (runtime_.world().rank() != 0) return;
+    // A checkpoint of a CPU, or of a run whose products had one kernel each, has none.
+    if (!pinned && (checkpoint.empty() || !std::filesystem::exists(path))) return;
+    text = read_file(path, std::size_t{64} << 20);
+    (void)parse(text, path.string());
+  });
+  text = runtime_.world().broadcast_text(text, 0);
+  if (text.empty()) return;
+  const ChoicesFile file = parse(text, path.string());
+  const bool same = file.device == device_ && file.libraries == libraries_;
+  if (same || pinned) choices_.add(file.choices);
+  if (same) {
+    log_info("{} kernels of products are those of {}", choices_.size(), path.string());
+  } else {
+    log_warning("{} was made on {} with {}, this is {} with {}: {}, and bits may differ",
+                path.string(), file.device.dump(), file.libraries.dump(), device_.dump(),
+                libraries_.dump(),
+                pinned ? "its kernels are used all the same where there are such"
+                       : "kernels are chosen anew");
+  }
+}
+
+void RunKernels::settle() {
+  choices_.set_measuring(false);
+  KernelChoices settled;
+  for (const std::string& text : runtime_.world().all_gather_text(choices_.json().dump()))
+    settled.add(KernelChoices::parse(parse_json(text, "kernels"), "the kernels of a rank"));
+  choices_ = std::move(settled);
+}
+
+std::string RunKernels::text() const {
+  if (choices_.size() == 0) return "";
+  Json file = Json::object();
+  file["device"] = device_;
+  file["libraries"] = libraries_;
+  file["products"] = choices_.json();
+  return file.dump(1) + "\n";
+}
+
+}  // namespace trireme

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "kernels/gemm/kernel_choices.h"
+#include "train/runtime.h"
+
+namespace trireme {
+
+/// Which kernels serve the products of a run on GPUs, settled before its first step: those that
+/// TRIREME_KERNEL_CHOICES=FILE names (others then by rule), else those of the checkpoint that the
+/// run goes on from, where it was made by the same GPU and libraries, and what is still open
+/// measured in the rehearsal of a step. Ops of the runtime's context obey them while this lives.
+/// On CPUs there is nothing to choose.
+///
+/// TRIREME_KERNEL_CHOICES=measure leaves the checkpoint's aside. Where kernels are executed on the
+/// host, time says nothing, and only that measures.
+class RunKernels {
+ public:
+  static constexpr const char* kFileName = "kernel_choices.json";
+
+  /// Collective. `checkpoint`: "" where there is none. Throws a SharedError of DataError, with path
+  /// and place, for a file that is malformed.
+  RunKernels(Runtime& runtime, const std::filesystem::path& checkpoint);
+  ~RunKernels();
+  RunKernels(const RunKernels&) = delete;
+  RunKernels& operator=(const RunKernels&) = delete;
+
+  /// Whether a step has to be rehearsed: forward and backward, after which gradients and losses are
+  /// no good. Products are measured as they come.
+  [[nodiscard]] bool measuring() const { return choices_.measuring(); }
+  /// Collective, behind the rehearsal: a product that several ranks have measured gets the choice
+  /// of the lowest of them on all ranks.
+  void settle();
+  /// The file's content, the same on every rank; "" where nothing was chosen.
+  [[nodiscard]] std::string text() const;
+
+ private:
+  void read(const std::filesystem::path& checkpoint);
+
+  Runtime& runtime_;
+  Json device_, libraries_;
+  KernelChoices choices_;
+};
+
+}  // namespace trireme
