@@ -9,44 +9,154 @@ namespace trireme {
 
 namespace {
 
-/// The shortest plan so far.
-class Best {
- public:
-  explicit Best(const GreedyTask& task) : task_(task) {}
+constexpr double kSame = 1e-12;  // relative: times that rounding alone tells apart
 
-  void offer(Plan plan) {
-    if (plan.ranks.empty()) return;
-    const Simulation simulation = simulate(plan, task_.times, task_.w_memory);
+/// The shortest plan so far, and how it got shorter.
+class Search {
+ public:
+  explicit Search(const GreedyTask& task) : task_(task) {}
+
+  /// Takes a plan that keeps the limit and is shorter: of the longest rank first, then of all.
+  bool offer(Plan plan) {
+    if (plan.ranks.empty()) return false;
+    Simulation simulation = simulate(plan, task_.times, task_.w_memory);
     const double peak = *std::max_element(simulation.peak.begin(), simulation.peak.end());
-    if (peak > task_.memory_limit * (1 + 1e-12)) return;
-    if (!plan_.ranks.empty() && simulation.cost >= cost_ * (1 - 1e-12)) return;
-    cost_ = simulation.cost;
+    if (peak > task_.memory_limit * (1 + kSame)) return false;
+    double sum = 0;
+    for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank)
+      sum += span(plan, simulation, rank);
+    if (!plan_.ranks.empty()) {
+      const bool same = simulation.cost <= simulation_.cost * (1 + kSame);
+      const bool shorter = simulation.cost < simulation_.cost * (1 - kSame);
+      if (!shorter && !(same && sum < sum_ * (1 - kSame))) return false;
+    }
+    simulation_ = std::move(simulation);
+    sum_ = sum;
     plan_ = std::move(plan);
+    return true;
   }
+
   /// No rank can be shorter than its work.
   [[nodiscard]] bool ideal() const {
     const double work = task_.times.all() * static_cast<double>(task_.placement.size()) /
                         task_.ranks * task_.micro_batches;
-    return !plan_.ranks.empty() && cost_ <= work * (1 + 1e-12);
+    return !plan_.ranks.empty() && simulation_.cost <= work * (1 + kSame);
   }
+
+  /// Moves single Ws while that makes the plan shorter: those of other ranks that the longest rank
+  /// waits for, behind the next F or B; its own into the gaps where it waits.
+  void move_weights(int tries) {
+    for (bool moved = true; moved && !ideal();) {
+      moved = false;
+      for (const Move& move : candidates()) {
+        if (tries-- == 0) return;
+        Plan plan = plan_;
+        std::vector<Action>& actions = plan.ranks[move.rank];
+        const auto at = [&](std::size_t i) {
+          return actions.begin() + static_cast<std::ptrdiff_t>(i);
+        };
+        if (move.from < move.to) {
+          std::rotate(at(move.from), at(move.from) + 1, at(move.to) + 1);
+        } else {
+          std::rotate(at(move.to), at(move.from), at(move.from) + 1);
+        }
+        if (offer(std::move(plan))) {
+          moved = true;
+          break;
+        }
+      }
+    }
+  }
+
   Plan take() { return std::move(plan_); }
 
  private:
+  struct Move {
+    std::size_t rank, from, to;
+  };
+
+  [[nodiscard]] double end(const Plan& plan, const Simulation& simulation, std::size_t rank,
+                           std::size_t i) const {
+    return simulation.starts[rank][i] + task_.times.of(plan.ranks[rank][i].kind);
+  }
+  [[nodiscard]] double span(const Plan& plan, const Simulation& simulation,
+                            std::size_t rank) const {
+    return end(plan, simulation, rank, plan.ranks[rank].size() - 1) - simulation.starts[rank][0];
+  }
+
+  [[nodiscard]] bool is_weight(std::size_t rank, std::size_t i) const {
+    return plan_.ranks[rank][i].kind == ActionKind::kBackwardWeight;
+  }
+
+  /// Along what the end of the longest rank depends on, from late to early.
+  [[nodiscard]] std::vector<Move> candidates() const {
+    std::size_t longest = 0;
+    for (std::size_t rank = 1; rank < plan_.ranks.size(); ++rank) {
+      if (span(plan_, simulation_, rank) > span(plan_, simulation_, longest)) longest = rank;
+    }
+    std::vector<Move> moves;
+    std::size_t rank = longest, i = plan_.ranks[rank].size() - 1;
+    while (true) {
+      const std::vector<Action>& actions = plan_.ranks[rank];
+      if (rank != longest && is_weight(rank, i) && i + 1 < actions.size() &&
+          !is_weight(rank, i + 1))
+        moves.push_back({rank, i, i + 1});
+      const bool waits = i == 0 || end(plan_, simulation_, rank, i - 1) <
+                                       simulation_.starts[rank][i] * (1 - kSame);
+      if (!waits) {
+        --i;
+        continue;
+      }
+      if (rank == longest && i > 0) add_filler(rank, i, moves);
+      const Action& action = actions[i];
+      const int step = action.kind == ActionKind::kForward ? -1 : 1;
+      const std::int32_t from = action.virtual_stage + step;
+      if (from < 0 || from >= std::ssize(task_.placement)) break;
+      rank = static_cast<std::size_t>(task_.placement[static_cast<std::size_t>(from)]);
+      const bool forward = action.kind == ActionKind::kForward;
+      const std::vector<Action>& there = plan_.ranks[rank];
+      const auto made = std::find_if(there.begin(), there.end(), [&](const Action& a) {
+        return a.virtual_stage == from && a.micro_batch == action.micro_batch &&
+               a.kind != ActionKind::kBackwardWeight && (a.kind == ActionKind::kForward) == forward;
+      });
+      i = static_cast<std::size_t>(made - there.begin());
+    }
+    return moves;
+  }
+
+  /// The next W after position i whose B stands before it.
+  void add_filler(std::size_t rank, std::size_t i, std::vector<Move>& moves) const {
+    const std::vector<Action>& actions = plan_.ranks[rank];
+    for (std::size_t j = i + 1; j < actions.size(); ++j) {
+      if (!is_weight(rank, j)) continue;
+      const auto input = std::find_if(
+          actions.begin(), actions.begin() + static_cast<std::ptrdiff_t>(i), [&](const Action& a) {
+            return a.kind == ActionKind::kBackwardInput &&
+                   a.virtual_stage == actions[j].virtual_stage &&
+                   a.micro_batch == actions[j].micro_batch;
+          });
+      if (input != actions.begin() + static_cast<std::ptrdiff_t>(i)) moves.push_back({rank, j, i});
+      return;
+    }
+  }
+
   const GreedyTask& task_;
   Plan plan_;
-  double cost_ = 0;
+  Simulation simulation_;
+  double sum_ = 0;
 };
 
-std::vector<GreedyRule> rules() {
+std::vector<GreedyRule> rules(bool v_shape) {
   std::vector<GreedyRule> all;
   for (const auto first :
        {GreedyRule::First::kInTurns, GreedyRule::First::kBackward, GreedyRule::First::kForward}) {
-    for (const double delay_from : {0.5, 1.0, 0.0}) {
+    for (const double delay_from : {0.5, 1.0, 0.0, 0.25, 0.1, 0.75, 0.4}) {
       for (const auto gap : {GreedyRule::Gap::kWhereBubbleGrows, GreedyRule::Gap::kAlways,
                              GreedyRule::Gap::kNever}) {
-        for (const auto keep_lead : {GreedyRule::Lead::kNever, GreedyRule::Lead::kUntilBackward,
-                                     GreedyRule::Lead::kAlways})
-          all.push_back({first, delay_from, gap, keep_lead, 0, GreedyRule::Stage::kFar});
+        for (const auto keep_lead : {GreedyRule::Lead::kNever, GreedyRule::Lead::kUntilBackward}) {
+          all.push_back({first, delay_from, gap, keep_lead, 0,
+                         v_shape ? GreedyRule::Stage::kInTurns : GreedyRule::Stage::kFar});
+        }
       }
     }
   }
@@ -56,13 +166,14 @@ std::vector<GreedyRule> rules() {
 }  // namespace
 
 Plan shortest_plan(const GreedyTask& task, std::vector<Plan> known) {
-  Best best(task);
-  for (Plan& plan : known) best.offer(std::move(plan));
-  for (const GreedyRule& rule : rules()) {
-    if (best.ideal()) break;
-    best.offer(greedy_plan(task, rule));
+  Search search(task);
+  for (Plan& plan : known) search.offer(std::move(plan));
+  for (const GreedyRule& rule : rules(std::ssize(task.placement) > task.ranks)) {
+    if (search.ideal()) break;
+    search.offer(greedy_plan(task, rule));
   }
-  return best.take();
+  search.move_weights(400);
+  return search.take();
 }
 
 }  // namespace trireme
