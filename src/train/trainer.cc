@@ -26,6 +26,7 @@ Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, Progress progress)
       step_(runtime),
       trace_steps_(runtime),
       stopping_(runtime.config, runtime.world().rank() == 0),
+      exposed_(runtime.channels.exposed()),  // what came before is of no step
       saved_step_(progress.step > 0 ? progress.step : -1),
       last_save_(Clock::now()) {}
 
