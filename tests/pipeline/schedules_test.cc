@@ -10,6 +10,12 @@
 namespace trireme {
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kMicroBatchesMax = 48;  // the searches take a minute otherwise
+#else
+constexpr int kMicroBatchesMax = 256;
+#endif
+
 struct Figures {
   double bubble, least, most;  ///< in full stages
 };
@@ -133,6 +139,140 @@ TEST(Schedules, published_bubble_rates_to_four_digits) {
     EXPECT_NEAR(rate(row, ScheduleKind::kOneFOneB), row.one_f_one_b, 0.5e-4);
     EXPECT_NEAR(rate(row, ScheduleKind::kZbH1), row.h1, 0.5e-4);
     EXPECT_NEAR(rate(row, ScheduleKind::kZbH2), row.h2, 0.5e-4);
+  }
+}
+
+TEST(Schedules, zb_auto_is_no_longer_than_published_at_one_and_two_times_the_memory) {
+  for (const PublishedRow& row : kPublished) {
+    if (row.micro_batches > kMicroBatchesMax) continue;
+    const double p = row.stages;
+    EXPECT_LE(rate(row, ScheduleKind::kZbAuto), row.zb_1p + 0.5e-4);
+    EXPECT_LE(rate(row, ScheduleKind::kZbAuto, 2 * p), row.zb_2p + 0.5e-4);
+  }
+}
+
+// Of the same paper's later version (arXiv 2401.10241): times of one of two chunks, doubled here
+// for one; rates that its search finds at 1, 1.25, 1.5, 1.75, 2, 2.5 and 3 times p activations.
+struct CurveRow {
+  int stages, micro_batches;
+  double forward, input, weight, transfer;
+  double one_f_one_b, h1, h2, zb[7];
+};
+constexpr double kLimits[] = {1, 1.25, 1.5, 1.75, 2, 2.5, 3};
+constexpr CurveRow kCurves[] = {{16,
+                                 48,
+                                 14407,
+                                 14380,
+                                 9676,
+                                 1610,
+                                 .2668,
+                                 .1536,
+                                 .0823,
+                                 {.1536, .0998, .0632, .0350, .0077, .0077, .0077}},
+                                {16,
+                                 64,
+                                 14412,
+                                 14393,
+                                 9688,
+                                 1621,
+                                 .2206,
+                                 .1198,
+                                 .0630,
+                                 {.1198, .0768, .0483, .0266, .0052, .0052, .0000}},
+                                {16,
+                                 128,
+                                 14316,
+                                 14306,
+                                 9639,
+                                 1619,
+                                 .1390,
+                                 .0637,
+                                 .0325,
+                                 {.0637, .0399, .0248, .0135, .0026, .0026, .0000}},
+                                {24,
+                                 72,
+                                 6763,
+                                 6969,
+                                 5251,
+                                 755,
+                                 .2699,
+                                 .1439,
+                                 .0628,
+                                 {.1439, .0911, .0659, .0393, .0111, .0049, .0000}},
+                                {24,
+                                 96,
+                                 6783,
+                                 6984,
+                                 5259,
+                                 758,
+                                 .2229,
+                                 .1121,
+                                 .0480,
+                                 {.1121, .0699, .0503, .0297, .0083, .0037, .0000}},
+                                {24,
+                                 192,
+                                 6785,
+                                 6990,
+                                 5260,
+                                 770,
+                                 .1403,
+                                 .0595,
+                                 .0247,
+                                 {.0595, .0363, .0259, .0152, .0043, .0016, .0000}},
+                                {32,
+                                 96,
+                                 9458,
+                                 9748,
+                                 7288,
+                                 879,
+                                 .2676,
+                                 .1429,
+                                 .0629,
+                                 {.1429, .0907, .0654, .0387, .0104, .0037, .0000}},
+                                {32,
+                                 128,
+                                 9469,
+                                 9744,
+                                 7306,
+                                 892,
+                                 .2204,
+                                 .1111,
+                                 .0478,
+                                 {.1111, .0696, .0499, .0293, .0078, .0027, .0000}},
+                                {32,
+                                 256,
+                                 9447,
+                                 9644,
+                                 7193,
+                                 887,
+                                 .1362,
+                                 .0593,
+                                 .0251,
+                                 {.0593, .0359, .0254, .0146, .0036, .0014, .0000}}};
+
+TEST(Schedules, zb_auto_matches_the_published_curve_over_memory) {
+  for (const CurveRow& row : kCurves) {
+    if (row.micro_batches > kMicroBatchesMax) continue;
+    PublishedRow doubled{row.stages,
+                         row.micro_batches,
+                         2 * row.forward,
+                         2 * row.input,
+                         2 * row.weight,
+                         row.transfer,
+                         0,
+                         0,
+                         0,
+                         0,
+                         0,
+                         .4324};
+    EXPECT_NEAR(rate(doubled, ScheduleKind::kOneFOneB), row.one_f_one_b, 0.5e-4);
+    EXPECT_NEAR(rate(doubled, ScheduleKind::kZbH1), row.h1, 0.5e-4);
+    EXPECT_NEAR(rate(doubled, ScheduleKind::kZbH2), row.h2, 0.5e-4);
+    for (std::size_t i = 0; i < std::size(kLimits); ++i) {
+      EXPECT_LE(rate(doubled, ScheduleKind::kZbAuto, kLimits[i] * row.stages), row.zb[i] + 0.5e-4)
+          << row.stages << " stages, " << row.micro_batches << " micro-batches, limit "
+          << kLimits[i];
+    }
   }
 }
 

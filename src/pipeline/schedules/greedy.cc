@@ -1,6 +1,7 @@
 #include "pipeline/schedules/greedy.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <queue>
 
@@ -114,6 +115,10 @@ class Greedy {
   /// What the rule keeps between neighbours. On the way back through a V nothing is kept.
   [[nodiscard]] bool held_back(const Chunk& chunk) const {
     if (chunk.stage >= task_.ranks) return false;
+    const double behind = task_.ranks - 1 - chunk.stage;
+    if (rule_.ahead_each > 0 && chunk.backwards == 0 &&
+        chunk.forwards >= 1 + std::ceil(behind * rule_.ahead_each - 1e-9))
+      return true;
     const bool keeps =
         rule_.keep_lead == GreedyRule::Lead::kAlways ||
         (rule_.keep_lead == GreedyRule::Lead::kUntilBackward && chunk.backwards == 0);

@@ -21,6 +21,8 @@ struct GreedyRule {
   /// F waits until the rank before is two micro-batches ahead: a rank that takes its inputs at once
   /// has none later.
   enum class Lead : std::uint8_t { kNever, kUntilBackward, kAlways } keep_lead = Lead::kNever;
+  /// Before its first B a rank runs at most 1 + this for each rank behind it, rounded up; 0: any.
+  double ahead_each = 0;
   /// F waits where a rank is this many micro-batches ahead of the next; 0: never.
   std::int32_t lead_max = 0;
   /// Of two stages of a rank that are ready: the later or earlier one in order of the model, or

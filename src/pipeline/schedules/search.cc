@@ -146,7 +146,10 @@ class Search {
   double sum_ = 0;
 };
 
-std::vector<GreedyRule> rules(bool v_shape) {
+std::vector<GreedyRule> rules(const GreedyTask& task) {
+  const bool v_shape = std::ssize(task.placement) > task.ranks;
+  // As many ahead as memory allows on the first rank, and evenly fewer on those behind.
+  const double even = (task.memory_limit - 1) / std::max(1, task.ranks - 1);
   std::vector<GreedyRule> all;
   for (const auto first :
        {GreedyRule::First::kInTurns, GreedyRule::First::kBackward, GreedyRule::First::kForward}) {
@@ -154,8 +157,9 @@ std::vector<GreedyRule> rules(bool v_shape) {
       for (const auto gap : {GreedyRule::Gap::kWhereBubbleGrows, GreedyRule::Gap::kAlways,
                              GreedyRule::Gap::kNever}) {
         for (const auto keep_lead : {GreedyRule::Lead::kNever, GreedyRule::Lead::kUntilBackward}) {
-          all.push_back({first, delay_from, gap, keep_lead, 0,
-                         v_shape ? GreedyRule::Stage::kInTurns : GreedyRule::Stage::kFar});
+          for (const double ahead : {0.0, even})
+            all.push_back({first, delay_from, gap, keep_lead, ahead, 0,
+                           v_shape ? GreedyRule::Stage::kInTurns : GreedyRule::Stage::kFar});
         }
       }
     }
@@ -168,7 +172,7 @@ std::vector<GreedyRule> rules(bool v_shape) {
 Plan shortest_plan(const GreedyTask& task, std::vector<Plan> known) {
   Search search(task);
   for (Plan& plan : known) search.offer(std::move(plan));
-  for (const GreedyRule& rule : rules(std::ssize(task.placement) > task.ranks)) {
+  for (const GreedyRule& rule : rules(task)) {
     if (search.ideal()) break;
     search.offer(greedy_plan(task, rule));
   }
