@@ -64,6 +64,8 @@ class Executor::State {
   void run(Trace& trace) {
     trace_ = &trace;
     finished_.assign(finished_.size(), 0);
+    occupation_ = {};
+    first_ns_ = 0;
     for (std::size_t i = 0; i < actions_.size(); ++i) {
       if (links_ != nullptr) ask_for(i);
       act(actions_[i], static_cast<int>(i));
@@ -78,6 +80,8 @@ class Executor::State {
       }
     }
   }
+
+  [[nodiscard]] Occupation occupation() const { return occupation_; }
 
  private:
   [[nodiscard]] int chunk_of(int virtual_stage) const {
@@ -165,6 +169,7 @@ class Executor::State {
     const Pass pass = last_[static_cast<std::size_t>(action.virtual_stage)] == position
                           ? Pass::kLast
                           : Pass::kOneOfSeveral;
+    const std::int64_t begin_ns = steady_now_ns();
     {
       const Span span(*trace_, phase_of(action.kind), action.micro_batch);
       switch (action.kind) {
@@ -184,6 +189,10 @@ class Executor::State {
           throw InternalError("a plan that recomputes; stages do so by themselves");
       }
     }
+    const std::int64_t end_ns = steady_now_ns();
+    if (first_ns_ == 0) first_ns_ = begin_ns;
+    occupation_.busy_ns += end_ns - begin_ns;
+    occupation_.span_ns = end_ns - first_ns_;
     if (makes_weight_gradients(action)) ++finished_[static_cast<std::size_t>(chunk)];
     if (links_ != nullptr) send(action, chunk, traffic);
   }
@@ -194,6 +203,8 @@ class Executor::State {
   StageProgram& stage_;
   StageLinks* const links_;
   Trace* trace_ = nullptr;
+  Occupation occupation_;
+  std::int64_t first_ns_ = 0;
   int chunks_ = 0;
   std::vector<int> chunk_of_;  // of each virtual stage; -1: another rank's
   std::vector<int> finished_;  // micro-batches of each chunk
@@ -216,6 +227,8 @@ Executor::Executor(const Plan& plan, int rank, StageProgram& stage, StageLinks* 
 Executor::~Executor() = default;
 
 void Executor::run(Trace& trace) { state_->run(trace); }
+
+Executor::Occupation Executor::occupation() const { return state_->occupation(); }
 
 void evaluate(int rank, StageProgram& stage, StageLinks& links) {
   int chunk = 0, before = -1;

@@ -28,6 +28,12 @@ class Executor {
   /// Collective over the ranks of the plan.
   void run(Trace& trace);
 
+  /// Of the last run: from its first action to the end of its last, and of that in actions.
+  struct Occupation {
+    std::int64_t span_ns = 0, busy_ns = 0;
+  };
+  [[nodiscard]] Occupation occupation() const;
+
  private:
   struct Traffic;
   class State;

@@ -1,10 +1,13 @@
 #include "train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/log.h"
 #include "optim/lr_schedule.h"
 #include "parallel/host_state.h"
+#include "pipeline/simulate.h"
 #include "train/device_choice.h"
 #include "train/evaluator.h"
 #include "train/watchdog.h"
@@ -134,6 +137,9 @@ void Trainer::exchange_reports() {
   mine.next_target_count = counts ? batch_.target_count : 0;
   mine.stop_reason = static_cast<std::int64_t>(stopping_.look());
   mine.memory_bytes = memory_in_use(runtime_.context.device());
+  const Executor::Occupation occupation = runtime_.executor.occupation();
+  mine.span_ns = occupation.span_ns;
+  mine.busy_ns = occupation.busy_ns;
   reports_.resize(static_cast<std::size_t>(runtime_.world().size()));
   runtime_.world().all_gather(std::as_bytes(std::span(&mine, 1)),
                               std::as_writable_bytes(std::span(reports_)));
@@ -145,6 +151,19 @@ void Trainer::exchange_reports() {
     memory_bytes_ = std::max(memory_bytes_, report.memory_bytes);
   }
   stop_ = static_cast<Stopping::Reason>(stop);
+  add_pipeline_times();
+}
+
+void Trainer::add_pipeline_times() {
+  // The first step allocates.
+  if (std::exchange(first_step_, false)) return;
+  std::int64_t longest = 0, busy = 0;
+  for (const RankReport& report : reports_) {
+    longest = std::max(longest, report.span_ns);
+    busy += report.busy_ns;
+  }
+  pipeline_span_ns_ += static_cast<double>(longest);
+  pipeline_busy_ns_ += static_cast<double>(busy) / static_cast<double>(reports_.size());
 }
 
 StepTime Trainer::take_step_time() {
@@ -252,6 +271,13 @@ void Trainer::write_end(EndReason reason) {
   line.step = progress_.step;
   line.reason = reason;
   line.failed_saves = failed_saves_;
+  if (runtime_.mesh.extent(Axis::kPipeline) > 1) {
+    const auto [forward, input, weight, transfer] =
+        runtime_.config.parallel.pipeline_times.value_or(std::array<double, 4>{1, 1, 1, 0});
+    line.bubble_simulated =
+        simulate(runtime_.pipeline.plan, {forward, input, weight, transfer}).bubble_rate;
+    if (pipeline_span_ns_ > 0) line.bubble_measured = 1 - pipeline_busy_ns_ / pipeline_span_ns_;
+  }
   inputs_.reporter->end(line);
 }
 

@@ -58,6 +58,7 @@ class Trainer {
     std::int64_t next_target_count = 0;
     std::int64_t stop_reason = 0;
     std::int64_t memory_bytes = 0;
+    std::int64_t span_ns = 0, busy_ns = 0;  ///< of the pipeline's actions
   };
 
   ExitCode loop();
@@ -69,6 +70,7 @@ class Trainer {
   void save();
   [[nodiscard]] bool save_due();  // collective
   [[nodiscard]] bool finished() const { return progress_.step >= inputs_.steps; }
+  void add_pipeline_times();
   void write_end(EndReason reason);
   /// The end line, and the error of a last save that failed.
   ExitCode end(EndReason reason, ExitCode code);
@@ -84,6 +86,9 @@ class Trainer {
   std::int64_t target_count_ = 0;  // of its global batch
   Stopping::Reason stop_ = Stopping::Reason::kNone;
   std::int64_t memory_bytes_ = 0;
+  // Over the steps since the first: the longest rank's span of each, and what a rank is busy in it.
+  double pipeline_span_ns_ = 0, pipeline_busy_ns_ = 0;
+  bool first_step_ = true;
   Channels::Exposed exposed_;  // up to the step before
   std::vector<RankReport> reports_;
   std::int64_t saved_step_ = -1, evaluated_step_ = -1;
