@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# A run goes on over any mesh: pipelines have the bits of one rank, others agree; evaluation and plan files too.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+deep=(--set model.num_hidden_layers=4 --set batch.micro=1 --set run.steps=8)
+losses() { steps_of "$1" | sed 's/.*"loss":\([^,]*\),"grad_norm":\([^,]*\).*/\1 \2/'; }
+train base.json "${deep[@]}" --set run.directory=one
+ends_with "one rank" 0
+for schedule in 1f1b interleaved zb-h1 zb-v dualpipe-v; do
+  ranks 2 base.json "${deep[@]}" --set run.directory="$schedule" --set parallel.pipeline=2 \
+    --set parallel.pipeline_schedule="$schedule"
+  ends_with "two stages by $schedule" 0
+  check "two stages by $schedule have the bits of one rank" same "$(losses "$schedule")" "$(losses one)"
+done
+check "the end says what the bubble was, and would be" grep -q '"bubble_measured":0\.[0-9]*,"bubble_simulated":0\.2' \
+  <(tail -n 1 1f1b/metrics.jsonl)
+
+# A plan as a file: what `train schedule` prints is what runs.
+train schedule --kind gpipe --stages 2 --micro-batches 4 --json
+cp out plan.json
+ranks 2 base.json "${deep[@]}" --set run.directory=file --set parallel.pipeline=2 \
+  --set parallel.pipeline_schedule=plan.json
+ends_with "a plan from a file" 0
+check "a plan from a file has the bits of one rank" same "$(losses file)" "$(losses one)"
+ranks 2 base.json "${deep[@]}" --set run.directory=bad --set parallel.pipeline=2 \
+  --set parallel.pipeline_schedule=plan.json --set batch.global=8
+ends_with "a plan of other sizes" 2
+
+# Every step or two on another mesh, from its checkpoint.
+go_on() {
+  local step=$1 n=$2
+  shift 2
+  if [ "$n" = 1 ]; then train base.json "${deep[@]}" --set run.directory=chain --set run.exit_at_step="$step" "$@"
+  else ranks "$n" base.json "${deep[@]}" --set run.directory=chain --set run.exit_at_step="$step" "$@"; fi
+  ends_with "to step $step: $n ranks $*" 0
+}
+go_on 1 2 --set parallel.pipeline=2
+go_on 2 2 --set parallel.tensor=2
+go_on 3 4 --set parallel.pipeline=2 --set parallel.zero_stage=3
+go_on 4 2 --set parallel.context=2
+go_on 5 4 --set parallel.tensor=2 --set parallel.zero_stage=2
+go_on 6 4 --set parallel.pipeline=2 --set parallel.tensor=2 --set parallel.pipeline_schedule=zb-h2
+go_on 7 2 --set parallel.zero_stage=1
+go_on 8 1
+check "every step of the chain stands once" [ "$(steps_of chain | wc -l)" = 8 ]
+check "losses over eight meshes are those of one rank" awk 'NR == FNR { expected[FNR] = $1; next }
+    { d = $1 - expected[FNR]; if (d < 0) d = -d; if (!(d <= 2e-6 * expected[FNR])) exit 1; ++n }
+    END { exit n != 8 }' <(losses one) <(losses chain)
+
+loss_of() { sed 's/.*"loss":\([^,]*\).*/\1/' out; }
+train evaluate base.json "${deep[@]}" --checkpoint one --json
+expected=$(loss_of)
+ranks 2 evaluate base.json "${deep[@]}" --set parallel.pipeline=2 --checkpoint chain --json
+ends_with "evaluation through two stages" 0
+check "evaluation through two stages agrees" awk "BEGIN { d = $(loss_of) / $expected - 1; exit !(d < 1e-5 && d > -1e-5) }"
+finish
