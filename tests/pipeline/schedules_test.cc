@@ -88,6 +88,21 @@ TEST(Schedules, unit_times_give_the_closed_forms) {
   }
 }
 
+// V-Min's bubbles are those of the authors' generator; theirs of V-Half are 2.5, 8.5 and 20.5, as
+// it also moves forwards into the gaps of the warm-up.
+TEST(Schedules, v_shapes_at_unit_times) {
+  using K = ScheduleKind;
+  const double half[] = {6, 13, 27}, least[] = {5.5, 13.5, 29.5};
+  const double half_peak[] = {3, 5, 9}, least_peak[] = {2, 4, 6};
+  const int stages[] = {4, 8, 16};
+  for (std::size_t i = 0; i < std::size(stages); ++i) {
+    EXPECT_EQ(figures(K::kVHalf, stages[i], 4 * stages[i]).bubble, half[i]);
+    EXPECT_EQ(figures(K::kVHalf, stages[i], 4 * stages[i]).most, half_peak[i]);
+    EXPECT_EQ(figures(K::kVMin, stages[i], 4 * stages[i]).bubble, least[i]);
+    EXPECT_EQ(figures(K::kVMin, stages[i], 4 * stages[i]).most, least_peak[i]);
+  }
+}
+
 TEST(Schedules, interleaved_takes_larger_groups_and_a_smaller_last_one) {
   ScheduleRequest request;
   request.kind = ScheduleKind::kInterleaved;
