@@ -142,7 +142,11 @@ class Count {
   /// The blocks of weights that a step reads, in order.
   [[nodiscard]] std::vector<int> reads() const {
     std::vector<int> blocks;
-    for (const Action& action : request_.part.actions) {
+    const int micro_batches = narrow<int>(request_.batch.accumulation);
+    const std::vector<Action> actions = request_.part.chunks.empty()
+                                            ? make_1f1b(1, micro_batches).ranks.front()
+                                            : request_.part.actions;
+    for (const Action& action : actions) {
       const ChunkParams& chunk = params_.chunks[static_cast<std::size_t>(action.virtual_stage)];
       const auto block = [&](ParamIndex index) { blocks.push_back(params_.block_of(index)); };
       if (action.kind == ActionKind::kForward) {

@@ -75,11 +75,12 @@ TEST(ScheduleCommand, draws_in_the_terminal_and_as_svg) {
   EXPECT_NE(picture.find("<title>BW1.1 at 5, 2 long</title>"), std::string::npos) << picture;
 }
 
-TEST(ScheduleCommand, takes_the_schedule_of_a_config_that_cannot_train_yet) {
+TEST(ScheduleCommand, takes_the_schedule_of_a_config) {
   const Json json =
       json_of({std::string(TRIREME_CONFIGS) + "/tiny_llama.json", "--set", "parallel.pipeline=3",
-               "--set", "parallel.pipeline_schedule=zb-v", "--set", "batch.micro=1", "--set",
-               "batch.global=6", "--set", "parallel.pipeline_times=[1.0,1.0,1.0,0.0]"});
+               "--set", "model.num_hidden_layers=6", "--set", "parallel.pipeline_schedule=zb-v",
+               "--set", "batch.micro=1", "--set", "batch.global=6", "--set",
+               "parallel.pipeline_times=[1.0,1.0,1.0,0.0]"});
   EXPECT_EQ(json.find("kind")->as_string(), "zb-v");
   EXPECT_EQ(json.find("ranks")->as_array().size(), 3u);
   EXPECT_EQ(json.find("bubble_rate")->as_double(), 0);

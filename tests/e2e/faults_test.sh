@@ -49,7 +49,8 @@ refused "no steps" 2 'run.steps' base.json --set run.steps=null
 printf '{"run": {' >broken.json
 refused "cut config" 2 'broken.json' broken.json
 refused "a model we lack" 2 'not in this version\|model_type' base.json --set model.model_type=mamba
-refused "tensor axis" 2 'parallel.tensor.*not in this version\|not in this version.*parallel.tensor' base.json --set parallel.tensor=2
+refused "expert axis" 2 'parallel.expert.*not in this version' base.json --set parallel.expert=2
+refused "tensor axis on one rank" 2 'tensor 2 .*does not divide the number of ranks' base.json --set parallel.tensor=2
 refused "fp8" 2 'precision.compute' base.json --set precision.compute=fp8
 refused "unknown option" 2 'nonsense' base.json --nonsense
 both=yes

@@ -120,7 +120,7 @@ TEST(DeviceMemoryTest, places_are_given_away_again) {
     cudaFree(p);
   }
   EXPECT_GT(places.size(), 4000U);  // not at once: late accesses are to be found
-  EXPECT_LT(places.size(), 20000U);
+  EXPECT_LT(places.size(), 38000U);  // as many as holes of other sizes let begin elsewhere
   void* p = nullptr;
   EXPECT_EQ(cudaMalloc(&p, std::size_t{9} << 30), cudaErrorMemoryAllocation);
   EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
