@@ -18,7 +18,8 @@ if [ "${2-}" != inside ]; then
   [ "$(id -u)" = 0 ] || spaces=(--map-root-user "${spaces[@]}")
   unshare "${spaces[@]}" sh -c '
     hostname oars-a && mount -t sysfs sys /sys && ip link add v0 type veth peer name v1 &&
-    tc qdisc add dev v0 root tbf rate 1gbit burst 128kb latency 50ms' >/dev/null 2>&1 || skip "this kernel or these rights allow no namespaces, veth or tc"
+    tc qdisc add dev v0 root tbf rate 1gbit burst 128kb latency 50ms' >/dev/null 2>&1 ||
+    skip "this kernel or these rights allow no namespaces, veth or tc"
   exec unshare "${spaces[@]}" "${BASH_SOURCE[0]}" "$binary" inside
 fi
 
