@@ -97,16 +97,19 @@ TEST(Traffic, of_zero_is_a_sum_to_owners_and_weights_from_them) {
     made.batch.accumulation = accumulation;
     return made;
   };
-  const std::int64_t shard =
-      StoreLayout(declare_params(small_model()).metas, request(1, 1).part.store).shard_size();
+  const StoreLayout layout(declare_params(small_model()).metas, request(1, 1).part.store);
+  const std::int64_t shard = layout.shard_size();
   for (const std::int64_t stage : {1, 2, 3}) {
     const std::int64_t passes = stage == 1 ? 1 : 2;
     EXPECT_EQ(bytes_of(request(stage, 2), Axis::kData, "gradients"), passes * 2 * 4 * shard);
   }
   EXPECT_EQ(bytes_of(request(1, 2), Axis::kData, "weights"), 2 * 4 * shard);
   EXPECT_EQ(bytes_of(request(2, 2), Axis::kData, "weights"), 2 * 4 * shard);
-  // Three blocks stay in their three places.
-  EXPECT_EQ(bytes_of(request(3, 2), Axis::kData, "weights"), 2 * 4 * shard);
+  // Embedding and norm stay; the head takes the layer's place, which it takes back for backward.
+  ASSERT_EQ(layout.block_count(), 4);
+  const auto block = [&](int index) { return layout.shard_block(index).size; };
+  EXPECT_EQ(bytes_of(request(3, 2), Axis::kData, "weights"),
+            2 * 4 * (block(0) + 3 * block(1) + block(2) + 2 * block(3)));
 }
 
 }  // namespace
