@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
 #include "base/error.h"
 
@@ -33,7 +34,19 @@ void install_stop_handlers() {
   action.sa_handler = on_stop_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (const int number : {SIGTERM, SIGINT, SIGUSR1}) ::sigaction(number, &action, nullptr);
+  sigset_t stops;
+  sigemptyset(&stops);
+  for (const int number : {SIGTERM, SIGINT, SIGUSR1}) {
+    ::sigaction(number, &action, nullptr);
+    sigaddset(&stops, number);
+  }
+  // A thread of their own takes them, so that no handler runs on the stack of generated code: some
+  // of it keeps data where a handler's frame goes. Threads made from here on inherit the mask.
+  ::pthread_sigmask(SIG_BLOCK, &stops, nullptr);
+  std::thread([stops] {
+    ::pthread_sigmask(SIG_UNBLOCK, &stops, nullptr);
+    for (;;) ::pause();
+  }).detach();
 }
 
 int stop_signal() noexcept { return first_signal.load(); }
