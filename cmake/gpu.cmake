@@ -6,7 +6,7 @@
 # trireme_link_gpu(<target> [backend]): without a name it is cuda where that is built, else none.
 
 # These stand in no library of a folder.
-set(TRIREME_GPU_SOURCES "(gpu_cuda|gpu_none|gpu_channel_[a-z]+|gpu_kernels_cuda|gpu_kernels_none|launch_cuda|_cublaslt)\\.cc$")
+set(TRIREME_GPU_SOURCES "(gpu_cuda|gpu_none|gpu_channel_[a-z]+|gpu_kernels_cuda|gpu_kernels_none|launch_cuda|_cublaslt|_cudnn)\\.cc$")
 
 function(trireme_link_gpu target)
   set(backend ${ARGN})
@@ -48,7 +48,8 @@ if(TRIREME_TESTS AND TARGET trireme_cuda_headers)
     target_compile_options(trireme_${variant}_kernels PRIVATE -x c++ -g1 -fno-tree-vectorize -Wno-unknown-pragmas
                            -Wno-psabi -fno-sanitize=all)
     add_library(trireme_gpu_${variant} OBJECT ${gpu_sources} ${src}/comm/gpu_channel_host.cc)
-    target_compile_definitions(trireme_gpu_${variant} PRIVATE TRIREME_GPU_BACKEND="cuda-host" TRIREME_GPU_SM90)
+    target_compile_definitions(trireme_gpu_${variant} PRIVATE TRIREME_GPU_BACKEND="cuda-host" TRIREME_GPU_SM90
+                               TRIREME_GPU_CUDNN)
     target_link_libraries(trireme_gpu_${variant} PRIVATE trireme_options trireme_cuda_headers fmt::fmt
                           INTERFACE ${CMAKE_DL_LIBS} Threads::Threads)
     target_sources(trireme_gpu_${variant} INTERFACE $<TARGET_OBJECTS:trireme_${variant}_kernels>
@@ -124,6 +125,14 @@ endforeach()
 add_library(trireme_gpu_cuda OBJECT ${exclude} ${gpu_sources} ${src}/comm/gpu_channel_nccl.cc
             ${PROJECT_SOURCE_DIR}/kernels/gemm/gemm_cublaslt.cc)
 target_compile_definitions(trireme_gpu_cuda PRIVATE TRIREME_GPU_BACKEND="cuda" TRIREME_GPU_CUBLASLT)
+if(TARGET trireme_cudnn_headers)
+  target_sources(trireme_gpu_cuda PRIVATE ${PROJECT_SOURCE_DIR}/kernels/attention/attention_cudnn.cc)
+  target_compile_definitions(trireme_gpu_cuda PRIVATE TRIREME_GPU_CUDNN)
+  target_link_libraries(trireme_gpu_cuda PRIVATE trireme_cudnn_headers)
+else()
+  message(STATUS "CUDA: cudnn.h is not found (set CUDNN_ROOT, or run scripts/setup.sh --cuda): "
+                 "model_backend.attention \"cudnn\" will be refused")
+endif()
 if("90a" IN_LIST architectures)  # the tables of *_sm90.cu are there
   target_compile_definitions(trireme_gpu_cuda PRIVATE TRIREME_GPU_SM90)
 endif()

@@ -4,7 +4,7 @@
 # Packs `train` with every library that it needs, and with the launcher, into one folder that runs where neither a
 # package manager nor Open MPI is: copy it, unpack it, start trireme/train (or trireme/mpirun -n 2 trireme/train; several
 # hosts by srun). Libraries of CUDA stay out: they belong to the driver's machine. BINARY is the newest `train` of
-# build/*; --add puts further files or folders into the bundle.
+# build/*; --add puts further files or folders into the bundle, programs with the libraries that they need.
 #
 # The bundle's own C library is used only where the machine's is too old.
 set -euo pipefail
@@ -47,6 +47,17 @@ copy_libraries_of() {
     if is_libc "$name"; then cp -nL "$path" "$to/libc/"; else cp -nL "$path" "$to/lib/"; fi
   done
 }
+is_program() { [ -f "$1" ] && [ -x "$1" ] && [ "$(head -c 4 "$1" | tail -c 3)" = ELF ]; }
+programs=(train mpirun orted) files=()
+for path in ${add[@]+"${add[@]}"}; do
+  if is_program "$path"; then
+    install -s "$path" "$to/bin/$(basename "$path")"
+    programs+=("$(basename "$path")")
+    copy_libraries_of "$path"
+  else
+    files+=("$path")
+  fi
+done
 for program in "$train" "$mpirun" "$to/bin/orted"; do copy_libraries_of "$program"; done
 # Open MPI starts the ranks and carries small messages; its plugins for special networks need libraries of their own.
 for plugin in "$plugins"/mca_*.so; do
@@ -83,7 +94,7 @@ run() {
   exec "$loader" --argv0 "$program" --library-path "$here/libc:$here/lib${LD_LIBRARY_PATH+:$LD_LIBRARY_PATH}" "$here/bin/$program" "$@"
 }
 WRAPPER
-for program in train mpirun orted; do
+for program in "${programs[@]}"; do
   cat >"$to/$program" <<WRAPPER
 #!/bin/sh
 case \$0 in */*) here=\${0%/*} ;; *) here=\$(command -v "\$0") && here=\${here%/*} ;; esac
@@ -94,6 +105,6 @@ WRAPPER
   chmod +x "$to/$program"
 done
 cp -r "$root/configs" "$to/configs"
-((${#add[@]} == 0)) || cp -r "${add[@]}" "$to/"
+((${#files[@]} == 0)) || cp -r "${files[@]}" "$to/"
 tar -C "$scratch" -c trireme | xz -T0 -4 >"$output"
 echo "$output: $(du -m "$output" | cut -f 1) MB packed, $(du -sm "$to" | cut -f 1) MB unpacked" >&2

@@ -4,7 +4,7 @@
 #
 # usage: scripts/nightly.sh [TRAIN]     TRAIN: the binary (build/cpu-release/train)
 #
-# RANDOM_CONFIGS, RANDOM_KILLS (of each number of ranks) and SOAK_STEPS say how many (1000, 50, 100000).
+# RANDOM_CONFIGS, RANDOM_KILLS (of each number of ranks), RESTART_STEPS and SOAK_STEPS say how many (1000, 50, 500, 100000).
 # MUTATIONS: edits of each CUDA op (60; some hours in all).
 # Ends with an hour of fuzzing for each reader of foreign files (FUZZ_SECONDS), which needs scripts/setup.sh --fuzz.
 # Makes its own virtual environment in build/nightly-python; PYTHON names the interpreter for it.
@@ -37,6 +37,7 @@ check "$python" $golden/make_training_golden.py --output "$scratch/golden"
 check "$python" $golden/make_generation_golden.py --output "$scratch/golden/generation"
 check "$python" $golden/make_megatron_golden.py --output "$scratch/golden/megatron"
 check "$python" $golden/make_tokenizer_golden.py --output "$scratch/golden/tokenizer"
+check "$python" $golden/make_checkpoint_golden.py --output "$scratch/golden/checkpoint"
 check "$python" $golden/compare.py "$scratch/golden"
 
 if [[ ! -x $train ]]; then
@@ -81,8 +82,13 @@ section "Random configs, random kills, long runs"
 check "$(dirname "$train")/random_configs" --train "$train" --golden $golden --launcher scripts/run.sh \
   --count "${RANDOM_CONFIGS:-1000}" --seed "$(date +%j)" --mpi-every 2
 check tests/e2e/random_kills_test.sh "$train" "${RANDOM_KILLS:-50}" "$RANDOM"
+check tests/e2e/restarts_test.sh "$train" "${RESTART_STEPS:-500}" "$RANDOM"
 check tests/e2e/soak_test.sh "$train" "${SOAK_STEPS:-100000}" 1000
 check tests/e2e/soak_test.sh "$train" 20000 200 2
+
+section "Checkpoints tortured"
+check scripts/torture.sh --build "$(dirname "$train")" --output "$scratch/torture"
+for folder in tests/golden/checkpoint/*/step-*; do check "$python" scripts/check_view.py "$folder"; done
 
 section "The whole table of meshes, and edits that it must find"
 meshes=$(dirname "$train")/train_mpi_tests
@@ -94,6 +100,14 @@ check tests/mutation/mutate_mesh.py --build "$(dirname "$train")"
 section "Memory and traffic of random meshes beside their plans"
 check "$python" scripts/check_memory.py "$train" --count 200 --seed "$(date +%j)"
 
+section "Schedules: bubbles of real runs beside the simulated ones, speed of the simulator"
+check cmake -S . -B build/nightly-bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRIREME_CUDA=OFF -DTRIREME_BENCHMARKS=ON
+check cmake --build build/nightly-bench --target schedule_bench pipeline_bench
+check build/nightly-bench/schedule_bench
+for ranks in 2 3 4; do
+  check tests/support/mpirun.sh "$ranks" build/nightly-bench/pipeline_bench
+done
+
 section "Edits of the CUDA kernels, which the tests must find"
 check cmake -S . -B build/nightly-simt -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRIREME_CUDA=OFF
 check cmake --build build/nightly-simt --target kernels_simt_tests
@@ -104,6 +118,8 @@ if command -v nvcc >/dev/null || scripts/setup.sh --cuda; then
   check cmake -S . -B build/nightly-cuda -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRIREME_TESTS=OFF -DTRIREME_CUDA=ON \
     "-DTRIREME_CUDA_ARCHITECTURES=80;86;89;90a;100"
   check cmake --build build/nightly-cuda --target train
+  section "Registers, shared memory, spills and warps of each kernel"
+  check scripts/kernel_resources.sh build/nightly-cuda/cuda/*.log
 fi
 
 section "Fuzzing"

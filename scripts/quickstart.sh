@@ -3,6 +3,8 @@
 # evaluates, generates, exports. About five minutes on two cores.
 #
 #   scripts/quickstart.sh [--text FILE] [--steps N] [--directory DIR]
+#
+# TRIREME_TRAIN: a binary that is there already; nothing is then set up or built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,19 +14,24 @@ while [ $# -gt 0 ]; do
     --text) text=$(realpath "$2"); shift 2 ;;
     --steps) steps=$2; shift 2 ;;
     --directory) directory=$2; shift 2 ;;
-    *) sed -n '2,5s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
 say() { printf '\n\033[1m%s\033[0m\n' "== $*"; }
 [ -t 1 ] && [ -z "${NO_COLOR:-}" ] || say() { printf '\n%s\n' "== $*"; }
 
-say "Setting up"
-scripts/setup.sh
-say "Building train"
-cmake --preset cpu-release -DTRIREME_TESTS=OFF >"/tmp/trireme-configure-$$.log" || { cat "/tmp/trireme-configure-$$.log"; exit 3; }
-rm -f "/tmp/trireme-configure-$$.log"
-cmake --build --preset cpu-release --target train
-train=$PWD/build/cpu-release/train
+if [ -z "${TRIREME_TRAIN:-}" ]; then
+  say "Setting up"
+  scripts/setup.sh
+  say "Building train"
+  log=$(mktemp)
+  cmake --preset cpu-release -DTRIREME_TESTS=OFF >"$log" || { cat "$log" >&2; rm -f "$log"; exit 3; }
+  rm -f "$log"
+  cmake --build --preset cpu-release --target train
+  TRIREME_TRAIN=$PWD/build/cpu-release/train
+fi
+export TRIREME_TRAIN
+train=$TRIREME_TRAIN
 
 say "Preparing the corpus"
 rm -rf "$directory"
@@ -73,9 +80,12 @@ while kill -0 $job 2>/dev/null && ! grep -q "\"step\":$half," "$directory/run/me
 kill -USR1 $job 2>/dev/null || true
 code=0
 wait $job || code=$?
-[ $code -eq 75 ] || { echo "expected exit 75 (saved, please requeue), got $code" >&2; exit 1; }
-say "Exit code 75: saved. The same command goes on where it stopped"
-scripts/run.sh -n 2 "$directory/run.json"
+case $code in
+  75) say "Exit code 75: saved. The same command goes on where it stopped"
+      scripts/run.sh -n 2 "$directory/run.json" ;;
+  0) say "The run ended before it could be interrupted" ;;
+  *) exit $code ;;
+esac
 
 say "Validation loss"
 "$train" evaluate "$directory/run.json"

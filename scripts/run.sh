@@ -17,7 +17,7 @@ refuse() {
   exit 3
 }
 
-[ "${1-}" = "-n" ] && [ $# -ge 3 ] || usage
+if [ "${1-}" != "-n" ] || [ $# -lt 3 ]; then usage; fi
 ranks=$2
 shift 2
 [[ $ranks =~ ^[1-9][0-9]{0,5}$ ]] || usage
@@ -55,6 +55,7 @@ ready() {
   local child
   local -i found=0
   catches_usr1 "$job" || return 1
+  # shellcheck disable=SC2013  # words: process numbers
   for child in $(cat "/proc/$job/task/"*/children 2>/dev/null); do
     tr '\0' '\n' <"/proc/$child/cmdline" 2>/dev/null | grep -qxF -e "$train" || continue
     catches_usr1 "$child" || return 1
@@ -67,7 +68,7 @@ declare -i signals=0 forwarded=0
 forwarding=no
 forward() {
   local -i tries
-  [ "$forwarding" = no ] || return  # a signal during the loop below is seen by its condition
+  if [ "$forwarding" != no ] || [ -z "$job" ]; then return; fi  # a signal during the loop below is seen by its condition
   forwarding=yes
   while ((forwarded < signals)); do
     # A rank that has not installed its handler yet gets 10 s to do so; ranks on other hosts cannot be seen from here.
@@ -83,9 +84,11 @@ forward() {
   forwarding=no
 }
 
+job=
+trap 'signals+=1; forward' INT TERM USR1  # from here on a signal waits until there is somebody to tell
 setsid "$mpirun" "${options[@]}" "$train" "$@" &
 job=$!
-trap 'signals+=1; forward' INT TERM USR1
+forward
 while :; do
   before=$signals
   wait "$job"

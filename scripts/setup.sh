@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # scripts/setup.sh           installs what building, testing and the quickstart need and is missing (apt)
 # scripts/setup.sh --fuzz    the same and clang with libFuzzer, for scripts/fuzz.sh
-# scripts/setup.sh --cuda    the same and a CUDA toolkit: an installed one is used, else NVIDIA's packages for pip are put into
-#                            build/cuda, where CMake looks for them
+# scripts/setup.sh --cuda    the same and a CUDA toolkit with cuDNN: installed ones are used, for what is missing NVIDIA's
+#                            packages for pip are put into build/cuda, where CMake looks for them
+# scripts/setup.sh --slurm   the same and Slurm's daemons, of which tests/cluster/slurm_test.sh makes a cluster of its own (apt alone)
 # scripts/setup.sh --list    prints the package names for apt, dnf, conda-forge and Spack, installs nothing
 #
 # For Debian 12, Ubuntu 22.04 and 24.04; needs root, or sudo without a password. Asks nothing.
@@ -18,6 +19,7 @@ apt_packages=(
   libgtest-dev libbenchmark-dev
   bible-kjv bible-kjv-text # the quickstart's corpus
 )
+slurm_packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libpmix2)
 dnf_packages=(
   cmake ninja-build gcc-c++ openmpi-devel hdf5-devel json-devel spdlog-devel fmt-devel cli11-devel xxhash-devel
   onednn-devel hwloc-devel pcre2-devel utf8proc-devel gtest-devel google-benchmark-devel
@@ -33,16 +35,19 @@ spack_packages=(
 
 say() { echo "setup: $*" >&2; }
 
-# CUDA 13.0: compiler, runtime, cuBLAS, cuDNN, NCCL. Pinned: the kernels' checks read what this ptxas says.
+# CUDA 13.0: compiler, runtime, cuBLAS, NCCL, and NVRTC, by which cuDNN compiles. Pinned: the kernels' checks read what
+# this ptxas says.
 cuda_packages=(
   nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96
-  nvidia-cuda-cccl==13.0.85 nvidia-cublas==13.1.0.3 nvidia-cudnn-cu13==9.19.0.56 nvidia-nccl-cu13==2.28.9
+  nvidia-cuda-cccl==13.0.85 nvidia-cublas==13.1.0.3 nvidia-nccl-cu13==2.28.9 nvidia-cuda-nvrtc==13.0.88
 )
+cudnn_packages=(nvidia-cudnn-cu13==9.19.0.56)
 
-fuzz=false cuda=false
+fuzz=false cuda=false slurm=false
 case "${1-}" in
 --list)
   echo "apt: ${apt_packages[*]}"
+  echo "apt, for tests under Slurm: ${slurm_packages[*]}"
   echo "dnf: ${dnf_packages[*]}"
   echo "conda-forge: ${conda_packages[*]}"
   echo "spack: ${spack_packages[*]}"
@@ -50,9 +55,10 @@ case "${1-}" in
   ;;
 --fuzz) fuzz=true ;;
 --cuda) cuda=true ;;
+--slurm) slurm=true ;;
 "") ;;
 *)
-  echo "usage: scripts/setup.sh [--list | --fuzz | --cuda]" >&2
+  echo "usage: scripts/setup.sh [--list | --fuzz | --cuda | --slurm]" >&2
   exit 2
   ;;
 esac
@@ -63,7 +69,9 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
 fi
 
 missing=()
-for package in "${apt_packages[@]}"; do
+wanted=("${apt_packages[@]}")
+if $slurm; then wanted+=("${slurm_packages[@]}"); fi
+for package in "${wanted[@]}"; do
   status=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null || true)
   [ "$status" = installed ] || missing+=("$package")
 done
@@ -81,20 +89,35 @@ has_cuda() {
   nvcc --version >/dev/null 2>&1 || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] || compgen -G "$root/build/cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc" >/dev/null ||
     compgen -G "/opt/nvidia/hpc_sdk/Linux_x86_64/*/cuda/bin/nvcc" >/dev/null
 }
+has_cudnn() {
+  local folder
+  for folder in "${CUDNN_ROOT:-/usr}" "${CUDA_HOME:-/usr/local/cuda}" /usr "$root"/build/cuda/lib/python3*/site-packages/nvidia/cudnn; do
+    if [ -f "$folder/include/cudnn.h" ] || [ -f "$folder/include/x86_64-linux-gnu/cudnn.h" ]; then return 0; fi
+  done
+  return 1
+}
+# pip_install PACKAGE...: into build/cuda.
+pip_install() {
+  [ -x "$root/build/cuda/bin/pip" ] || python3 -m venv "$root/build/cuda"
+  "$root/build/cuda/bin/pip" install --quiet --disable-pip-version-check --no-deps "$@" >&2
+}
+install_cudnn() {
+  has_cudnn && return 0
+  say "installing cuDNN 9.19 into build/cuda (0.5 GB)"
+  pip_install "${cudnn_packages[@]}" ||
+    say "cuDNN is not there: model_backend.attention \"cudnn\" will be refused, everything else works"
+}
 install_cuda() {
   has_cuda && return 0
   say "installing CUDA 13.0 into build/cuda (1.5 GB)"
-  python3 -m venv "$root/build/cuda" &&
-    "$root/build/cuda/bin/pip" install --quiet --disable-pip-version-check --no-deps "${cuda_packages[@]}" >&2
+  pip_install "${cuda_packages[@]}"
   local nvidia
   nvidia=$(echo "$root"/build/cuda/lib/python3*/site-packages/nvidia)
   # nvcc looks beside itself for nvvm and headers, and libraries have no names to link by.
-  for folder in cudnn nccl; do
-    if [ -d "$nvidia/$folder" ]; then cp -rsn "$nvidia/$folder/include" "$nvidia/$folder/lib" "$nvidia/cu13/"; fi
-  done
+  if [ -d "$nvidia/nccl" ]; then cp -rsn "$nvidia/nccl/include" "$nvidia/nccl/lib" "$nvidia/cu13/"; fi
   for library in "$nvidia"/cu13/lib/lib*.so.[0-9]*; do ln -sf "$(basename "$library")" "${library%.so.*}.so"; done
 }
-if $cuda && ! has_cuda; then missing+=(python3-venv); fi
+if $cuda && ! { has_cuda && has_cudnn; }; then missing+=(python3-venv); fi
 if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
 
 as_root=()
@@ -130,4 +153,4 @@ if ! apt install --no-install-recommends "${missing[@]}"; then
   say "add-apt-repository universe)."
   exit 3
 fi
-if $cuda; then install_cuda; fi
+if $cuda; then install_cuda && install_cudnn; fi

@@ -1,5 +1,6 @@
 # The CUDA toolkit: an installed one, NVIDIA's HPC SDK, or the pip packages of scripts/setup.sh --cuda.
-# Gives TRIREME_NVCC, the target trireme_cuda_headers and TRIREME_CUDA_LIBRARY_FOLDERS (a list), where found.
+# Gives TRIREME_NVCC, the targets trireme_cuda_headers and trireme_cudnn_headers, and TRIREME_CUDA_LIBRARY_FOLDERS (a
+# list), where found.
 set(TRIREME_CUDA_ROOT "" CACHE PATH "Folder of the CUDA toolkit (with bin/nvcc and include/cuda_runtime.h)")
 set(roots ${TRIREME_CUDA_ROOT} $ENV{CUDA_HOME} $ENV{CUDA_PATH})
 file(GLOB pip_roots ${PROJECT_SOURCE_DIR}/build/cuda/lib/python3*/site-packages/nvidia/cu1*)
@@ -32,4 +33,17 @@ endif()
 if(TRIREME_NVCC AND NOT (TRIREME_CUDA_INCLUDE AND TRIREME_CUDART_STATIC))
   message(STATUS "CUDA: ${TRIREME_NVCC} is left aside: its headers or libcudart_static are not found (set TRIREME_CUDA_ROOT)")
   set(TRIREME_NVCC "")
+endif()
+
+# cuDNN: beside the toolkit, of the system, or a pip package, which has a folder of its own.
+file(GLOB cudnn_pip_roots ${PROJECT_SOURCE_DIR}/build/cuda/lib/python3*/site-packages/nvidia/cudnn)
+find_path(TRIREME_CUDNN_INCLUDE cudnn.h HINTS $ENV{CUDNN_ROOT} $ENV{CUDNN_HOME} ${nvcc_root} ${roots} ${cudnn_pip_roots}
+          ${pip_roots} ${sdk_roots} PATH_SUFFIXES include targets/x86_64-linux/include include/x86_64-linux-gnu)
+if(TRIREME_CUDA_INCLUDE AND TRIREME_CUDNN_INCLUDE)
+  add_library(trireme_cudnn_headers INTERFACE)
+  target_include_directories(trireme_cudnn_headers SYSTEM INTERFACE ${TRIREME_CUDNN_INCLUDE})
+  get_filename_component(cudnn_root ${TRIREME_CUDNN_INCLUDE} DIRECTORY)
+  file(GLOB cudnn_folders ${cudnn_root}/lib ${cudnn_root}/lib64)
+  list(APPEND TRIREME_CUDA_LIBRARY_FOLDERS ${cudnn_folders})
+  list(REMOVE_DUPLICATES TRIREME_CUDA_LIBRARY_FOLDERS)
 endif()

@@ -5,11 +5,15 @@
 
 #include "base/math.h"
 #include "kernels/attention/attention_gpu_table.h"
+#include "kernels/attention/attention_internal.h"
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/op_work.h"
 
 namespace trireme {
+
+using namespace attention_internal;
+
 namespace {
 
 constexpr std::int64_t kHeadDimMax = 256;
@@ -193,7 +197,7 @@ AttentionShape check_forward(const AttentionForward& args) {
   return shape;
 }
 
-AttentionShape check_backward(const AttentionBackward& args) {
+AttentionShape check_backward(const Context& context, const AttentionBackward& args) {
   const ArgumentChecker check("attention_backward");
   const AttentionShape shape = check_common(check, args.q, args.k, args.v, args.mask);
   const std::int64_t q_rows = shape.sequences * shape.q_tokens,
@@ -205,6 +209,10 @@ AttentionShape check_backward(const AttentionBackward& args) {
   check.tensor("lse", args.lse_TH, DType::kF32, {q_rows, shape.heads});
   check.tensor("delta", args.delta_TH, DType::kF32, {q_rows, shape.heads});
   check.that(args.scale > 0, "scale", "must be positive");
+  const bool has_o = args.o.data != nullptr;
+  if (has_o) check.heads("o", args.o, shape.type, {q_rows, shape.heads, shape.head_dim});
+  check.that(has_o || !context.attention_by_library() || q_rows == 0, "o",
+             "a library makes delta of it");
   return shape;
 }
 
@@ -317,6 +325,8 @@ void attention_forward(Context& context, const AttentionForward& args) {
   const OpSpan span(context.op_trace(), "attention_forward", work_of(context, args));
   const std::int64_t groups = shape.sequences * shape.heads;
   if (groups * shape.q_tokens == 0) return;
+  if (context.on_gpu() && context.attention_by_library())
+    return forward_by_library(context, shape, args, attention_library());
   if (context.on_gpu()) return forward_on_gpu(context, shape, args);
   const bool few = shape.q_tokens <= kFewQueries;
   const std::int64_t key_blocks = block_count(args.mask.kv);
@@ -346,11 +356,13 @@ void attention_forward(Context& context, const AttentionForward& args) {
 }
 
 void attention_backward(Context& context, const AttentionBackward& args) {
-  const AttentionShape shape = check_backward(args);
+  const AttentionShape shape = check_backward(context, args);
   const OpSpan span(context.op_trace(), "attention_backward", work_of(context, args));
   const std::int64_t groups = shape.sequences * shape.kv_heads,
                      key_blocks = block_count(args.mask.kv);
   if (groups * shape.q_tokens == 0 || key_blocks == 0) return;
+  if (context.on_gpu() && context.attention_by_library())
+    return backward_by_library(context, shape, args, attention_library());
   if (context.on_gpu()) return backward_on_gpu(context, shape, args);
   const std::int64_t work =
       shape.sequences * shape.heads * shape.q_tokens * shape.kv_tokens * shape.head_dim;

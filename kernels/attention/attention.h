@@ -6,6 +6,7 @@
 #include <span>
 
 #include "device/context.h"
+#include "kernels/attention/attention_library.h"
 #include "tensor/heads_view.h"
 
 namespace trireme {
@@ -38,6 +39,11 @@ struct AttentionMask {
 /// sums in f32, and P is rounded to bf16 for its product with v (its sum is not): o is off by up to
 /// 2^-9 of the largest |v| besides its own rounding. A query has the same bits whatever queries
 /// stand around it. A v that is not finite may reach queries that do not see it (0 inf is NaN).
+///
+/// Where the context wants a GPU's attention by a library (cuDNN), both passes take bf16 heads in
+/// rows that are multiples of 16 bytes, whole sequences (one range from 0, the same for queries and
+/// keys) and no first_key; anything else is refused, never served otherwise. Sums are in f32 all the
+/// same; dq, dk and dv are rounded to bf16 before they are added.
 struct AttentionForward {
   HeadsView o;
   TensorView lse_TH;
@@ -78,7 +84,18 @@ struct AttentionBackward {
   ConstTensorView lse_TH, delta_TH;
   AttentionMask mask;
   float scale = 1;
+  ConstHeadsView o = {};  ///< of the forward pass: what a library needs in place of delta
 };
 void attention_backward(Context& context, const AttentionBackward& args);
+
+// ---- attention by a library (cuDNN), on a GPU ----
+
+/// "" or why this program has none on this machine: "libcudnn.so.9: cannot open ...".
+std::string attention_missing_library();
+/// As its maker counts: 91900 of 9.19.0; 0 without one.
+std::int64_t attention_library_version();
+/// Settles before the first step how the selected GPU computes such attention, which takes seconds;
+/// the ops then find it. Throws EnvironmentError where the library has no kernel for it.
+void prepare_attention_library(const LibraryAttention& shape, bool backward);
 
 }  // namespace trireme

@@ -17,6 +17,9 @@ void backward_f32(const AttentionGpuBackward& args);
 /// Fills tile_first_key for tiles of that many queries; nothing without documents.
 void find_tile_first_keys(const AttentionGpuBackward& args, int tile_size);
 
+void turn_lse(const AttentionTurnLse& args);
+void add_heads(const AttentionAddHeads& args);
+
 /// Shared memory that a block may have on the calling thread's GPU.
 std::size_t smem_bytes_of_block();
 

@@ -51,11 +51,31 @@ struct AttentionGpuBackward {
   bool atomics;              ///< dq may be added to in any order
 };
 
+/// Log-sum-exps [B, T, H] as this program has them from [B, H, T] as a library has them, or back.
+struct AttentionTurnLse {
+  enum class Order : std::uint8_t { kByToken, kByHead };
+  Exec exec;
+  std::int64_t sequences, tokens, heads;  ///< fewer than 2^31 numbers
+  Order to_order;
+  float* to;
+  const float* from;
+};
+
+/// to += from, bf16 [tokens, heads, head_dim]; fewer than 2^31 numbers.
+struct AttentionAddHeads {
+  Exec exec;
+  std::int64_t tokens, heads, head_dim;
+  AttentionHeads<float> to;
+  const void* from;
+};
+
 struct AttentionGpuKernels {
   void (*forward)(const AttentionGpuForward&);
   void (*backward)(const AttentionGpuBackward&);
   void (*merge)(const AttentionRowsArgs&);
   void (*delta)(const AttentionRowsArgs&);
+  void (*turn_lse)(const AttentionTurnLse&);
+  void (*add_heads)(const AttentionAddHeads&);
 };
 namespace cuda {
 extern const AttentionGpuKernels attention_cuda;

@@ -6,6 +6,7 @@ namespace trireme {
 
 struct AdamWKernels;
 struct AttentionGpuKernels;
+struct AttentionLibraryKernels;
 struct CrossEntropyKernels;
 struct ElementwiseKernels;
 struct EmbeddingKernels;
@@ -19,6 +20,7 @@ struct SwigluKernels;
 struct GpuKernels {
   const AdamWKernels* adamw = nullptr;
   const AttentionGpuKernels* attention = nullptr;
+  const AttentionLibraryKernels* attention_cudnn = nullptr;  ///< where that library was found
   const CrossEntropyKernels* cross_entropy = nullptr;
   const ElementwiseKernels* elementwise = nullptr;
   const EmbeddingKernels* embedding = nullptr;

@@ -1,6 +1,7 @@
 #include "kernels/common/gpu_kernels.h"
 #include "kernels/adamw/adamw_table.h"
 #include "kernels/attention/attention_gpu_table.h"
+#include "kernels/attention/attention_library_table.h"
 #include "kernels/cross_entropy/cross_entropy_table.h"
 #include "kernels/elementwise/elementwise_table.h"
 #include "kernels/embedding/embedding_table.h"
@@ -17,6 +18,9 @@ const GpuKernels& gpu_kernels() {
   static constexpr GpuKernels kCuda = {
       .adamw = &cuda::adamw_cuda,
       .attention = &cuda::attention_cuda,
+#ifdef TRIREME_GPU_CUDNN
+      .attention_cudnn = &cuda::attention_cudnn,
+#endif
       .cross_entropy = &cuda::cross_entropy_cuda,
       .elementwise = &cuda::elementwise_cuda,
       .embedding = &cuda::embedding_cuda,

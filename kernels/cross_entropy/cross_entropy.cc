@@ -85,10 +85,12 @@ void cross_entropy_finish(Context& context, const CrossEntropyFinish& args) {
   check.floating("dlogits", args.dlogits_TV.dtype);
   check.tensor("logits", args.logits_TV, DType::kF32, {tokens, rows.columns});
   check.tensor("dlogits", args.dlogits_TV, args.dlogits_TV.dtype, {tokens, rows.columns});
+  check.tensor("scale", args.scale, DType::kF32, {1});
   check.same_or_disjoint("dlogits", args.dlogits_TV, "logits", args.logits_TV);
   table(context).gradient({context.exec(), rows, args.dlogits_TV.data, args.logits_TV.as<float>(),
                            args.maximum_T.as<float>(), args.sum_T.as<float>(),
-                           args.targets_T.as<std::int32_t>(), args.scale, args.dlogits_TV.dtype});
+                           args.targets_T.as<std::int32_t>(), args.scale.as<float>(),
+                           args.dlogits_TV.dtype});
 }
 
 }  // namespace trireme

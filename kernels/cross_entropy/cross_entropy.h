@@ -46,12 +46,12 @@ void cross_entropy_merge(Context& context, const CrossEntropyMerge& args);
 ///
 ///   loss [T] f32, not given when only the gradient is wanted;  statistics over the whole
 ///   vocabulary dlogits [T, V] f32|bf16, may be logits (f32); not given when only the loss is
-///   wanted
+///   wanted;  scale [1] f32, read where the op runs, with dlogits
 struct CrossEntropyFinish {
   TensorView loss_T, dlogits_TV;
   ConstTensorView logits_TV, maximum_T, sum_T, target_logit_T, targets_T;
   VocabularyPart part;
-  float scale = 1;
+  ConstTensorView scale = {};
 };
 void cross_entropy_finish(Context& context, const CrossEntropyFinish& args);
 

@@ -110,7 +110,7 @@ void gradient_row(const CrossEntropyGradientArgs& args, std::int64_t t) {
   const float* logits = args.logits + t * rows.columns;
   T* dlogits = static_cast<T*>(args.dlogits) + t * rows.columns;
   const std::int64_t column = target_column(rows, args.targets[t]);
-  const F32 maximum = F32::broadcast(args.maximum[t]), scale = F32::broadcast(args.scale);
+  const F32 maximum = F32::broadcast(args.maximum[t]), scale = F32::broadcast(*args.scale);
   const F32 inverse = F32::broadcast(1.0F) / F32::broadcast(args.sum[t]);
   // Read before the row is written: both may be the same memory.
   const F32 target_logit = F32::broadcast(column < 0 ? 0.0F : logits[column]);

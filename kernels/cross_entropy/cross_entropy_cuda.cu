@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(CrossEntropyGradient
 
   const float* row = args.logits + t * rows.columns;
   const std::int64_t column = target_column(rows, target);
-  const float maximum = args.maximum[t], inverse = 1.0F / args.sum[t], scale = args.scale;
+  const float maximum = args.maximum[t], inverse = 1.0F / args.sum[t], scale = *args.scale;
   const auto gradient = [&](float x, std::int64_t v) {
     const float p = expf(x - maximum) * inverse;
     return (v == column ? p - 1.0F : p) * scale;

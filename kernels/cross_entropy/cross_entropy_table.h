@@ -43,7 +43,7 @@ struct CrossEntropyGradientArgs {
   void* dlogits;
   const float *logits, *maximum, *sum;
   const std::int32_t* targets;
-  float scale;
+  const float* scale;
   DType dlogits_type;
 };
 

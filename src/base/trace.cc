@@ -13,6 +13,24 @@ std::string_view name_of(Phase phase) {
   return kNames[static_cast<int>(phase)];
 }
 
+std::uint64_t pack(const Standing& standing) noexcept {
+  return static_cast<std::uint64_t>(standing.phase) |
+         std::uint64_t{static_cast<unsigned char>(standing.action)} << 8U |
+         std::uint64_t{static_cast<std::uint16_t>(standing.virtual_stage)} << 16U |
+         std::uint64_t{static_cast<std::uint32_t>(standing.micro_batch)} << 32U;
+}
+
+Standing unpack_standing(std::uint64_t word) noexcept {
+  return {static_cast<Phase>(word & 0xffU), static_cast<char>(word >> 8U & 0xffU),
+          static_cast<std::int32_t>(word >> 16U & 0xffffU), static_cast<std::int32_t>(word >> 32U)};
+}
+
+void Trace::keep_standing_in(std::atomic<std::uint64_t>* word) noexcept {
+  std::atomic<std::uint64_t>* const next = word == nullptr ? &own_word_ : word;
+  next->store(word_->load(std::memory_order_relaxed), std::memory_order_relaxed);
+  word_ = next;
+}
+
 Trace::Trace(std::size_t spans_max) : ring_(spans_max) {}
 
 void Trace::record(const SpanRecord& span) noexcept {

@@ -31,6 +31,15 @@ struct SpanRecord {
   Phase phase;
 };
 
+/// Where a recording thread stands, as one word, so that another process may read it whole.
+struct Standing {
+  Phase phase = Phase::kStart;
+  char action = 0;  ///< F, B, W, ... of a pipeline; 0: none under way
+  std::int32_t virtual_stage = 0, micro_batch = 0;
+};
+std::uint64_t pack(const Standing& standing) noexcept;
+Standing unpack_standing(std::uint64_t word) noexcept;
+
 /// One recording thread (the training loop); any thread may read `current_phase`.
 class Trace {
  public:
@@ -41,17 +50,33 @@ class Trace {
   /// Spans recorded since the last call, oldest first; the oldest are lost where the ring wrapped.
   std::vector<SpanRecord> take_spans();
   [[nodiscard]] Phase current_phase() const noexcept {
-    return current_.load(std::memory_order_relaxed);
+    return unpack_standing(word_->load(std::memory_order_relaxed)).phase;
   }
   Phase exchange_phase(Phase phase) noexcept {
-    return current_.exchange(phase, std::memory_order_relaxed);
+    const std::uint64_t before = word_->load(std::memory_order_relaxed);
+    word_->store((before & ~kPhaseBits) | static_cast<std::uint64_t>(phase),
+                 std::memory_order_relaxed);
+    return static_cast<Phase>(before & kPhaseBits);
   }
+  /// The action of a pipeline that the recording thread is in from now on; 0: none.
+  void set_action(char action, std::int32_t virtual_stage, std::int32_t micro_batch) noexcept {
+    word_->store(pack({current_phase(), action, virtual_stage, micro_batch}),
+                 std::memory_order_relaxed);
+  }
+  /// Keeps the Standing in `word`, which others may see; null: in the trace, as at first. By the
+  /// recording thread, while no other reads `current_phase`.
+  void keep_standing_in(std::atomic<std::uint64_t>* word) noexcept;
+
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
 
  private:
   std::vector<SpanRecord> ring_;
   std::size_t recorded_ = 0, taken_ = 0;
   std::int64_t totals_ns_[static_cast<int>(Phase::kCount)] = {};
-  std::atomic<Phase> current_{Phase::kStart};
+  static constexpr std::uint64_t kPhaseBits = 0xff;
+  std::atomic<std::uint64_t> own_word_{0};  // pack(Standing())
+  std::atomic<std::uint64_t>* word_ = &own_word_;
 };
 
 inline std::int64_t steady_now_ns() noexcept {

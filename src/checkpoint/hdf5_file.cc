@@ -208,6 +208,7 @@ struct Hdf5Writer::Handles {
 
 Hdf5Writer::Hdf5Writer(std::filesystem::path path) : handles_(std::make_unique<Handles>()) {
   initialise_hdf5();
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // each thread has its own setting
   handles_->path = std::move(path);
   const Place at{handles_->path};
   const Properties access = file_access(at);

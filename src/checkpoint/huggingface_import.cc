@@ -45,26 +45,39 @@ std::string our_name(const std::string& stored, const std::set<std::string>& wan
   return means_prefixed ? prefixed : stored;
 }
 
-std::vector<float> read_whole(const Stored& stored) {
+Shape shape_of(const Stored& stored) {
   if (stored.tensor->shape.size() > static_cast<std::size_t>(Shape::kRankMax)) {
     throw DataError("{}: {} has {} dims, at most {} are known", stored.file->path().string(),
                     stored.tensor->name, stored.tensor->shape.size(), Shape::kRankMax);
   }
-  const Shape shape(stored.tensor->shape);
-  std::vector<float> values(static_cast<std::size_t>(shape.count()));
-  stored.file->read_fp32(*stored.tensor, whole(shape), values.data());
-  return values;
+  return Shape(stored.tensor->shape);
+}
+
+/// Block by block: an embedding may be large, and nobody needs it whole. The ranks share them.
+bool equal_in_share(const Stored& a, const Stored& b, const Communicator& world) {
+  constexpr std::int64_t kElements = std::int64_t{1} << 20;
+  const std::vector<Box> blocks = cut_box(whole(shape_of(a)), kElements);
+  std::vector<float> x, y;
+  for (auto i = static_cast<std::size_t>(world.rank()); i < blocks.size();
+       i += static_cast<std::size_t>(world.size())) {
+    x.resize(static_cast<std::size_t>(blocks[i].shape.count()));
+    y.resize(x.size());
+    a.file->read_fp32(*a.tensor, blocks[i], x.data());
+    b.file->read_fp32(*b.tensor, blocks[i], y.data());
+    if (std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) != 0) return false;
+  }
+  return true;
 }
 
 /// A file may repeat the embedding as the head of a tied model; anything else there is another
 /// model.
-void check_tied_head(const Stored& head, const std::map<std::string, Stored>& by_our_name) {
+void check_tied_head(const Stored& head, const std::map<std::string, Stored>& by_our_name,
+                     const Communicator& world) {
   for (const char* name : {"model.embed_tokens.weight", "transformer.wte.weight"}) {
     const auto embedding = by_our_name.find(name);
     if (embedding == by_our_name.end()) continue;
     if (head.tensor->shape != embedding->second.tensor->shape) continue;
-    const std::vector<float> a = read_whole(head), b = read_whole(embedding->second);
-    if (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0) return;
+    if (equal_in_share(head, embedding->second, world)) return;
   }
   throw DataError(
       "{}: {} differs from the embedding, but the model's config ties them "
@@ -74,7 +87,8 @@ void check_tied_head(const Stored& head, const std::map<std::string, Stored>& by
 
 std::map<std::string, Stored> match_names(const SafetensorsFolder& weights,
                                           const std::set<std::string>& wanted,
-                                          const std::filesystem::path& folder) {
+                                          const std::filesystem::path& folder,
+                                          const Communicator& world) {
   std::map<std::string, Stored> by_our_name;
   std::vector<std::string> missing, surplus;
   const Stored* head = nullptr;
@@ -98,7 +112,7 @@ std::map<std::string, Stored> match_names(const SafetensorsFolder& weights,
     }
     throw DataError("{}: does not hold this model's weights.{}", folder.string(), text);
   }
-  if (head != nullptr) check_tied_head(*head, by_our_name);
+  if (head != nullptr) check_tied_head(*head, by_our_name, world);
   return by_our_name;
 }
 
@@ -108,7 +122,7 @@ void import_weights(const std::filesystem::path& folder, State& state, Communica
   const std::set<std::string> wanted = union_of_names(names_of(state), world);
   run_together(world, [&] {
     const SafetensorsFolder weights(folder);
-    const auto stored_of = match_names(weights, wanted, folder);
+    const auto stored_of = match_names(weights, wanted, folder, world);
     SafetensorsReads reads;
     for (StateTensor& tensor : state.tensors) {
       const Stored& stored = stored_of.at(tensor.name.substr(kStatePrefix.size()));

@@ -35,15 +35,20 @@ std::vector<StoredShard> shards_by_file(const Manifest& manifest) {
   return shards;
 }
 
-/// "" where every file that the manifest names is there.
+/// "" where every file that the manifest names is there with the bytes that were written.
 std::string missing_file(const std::filesystem::path& folder, const Manifest& manifest) {
-  std::set<std::string> names;
-  for (const ManifestFile& file : manifest.files) names.insert(file.file);
-  for (const ManifestStore& store : manifest.stores) names.insert(store.file);
-  for (const std::string& name : names) {
+  std::map<std::string, std::int64_t> bytes_of_file;
+  for (const ManifestFile& file : manifest.files) bytes_of_file[file.file] = file.bytes;
+  for (const ManifestStore& store : manifest.stores) bytes_of_file[store.file] = store.bytes;
+  for (const auto& [name, bytes] : bytes_of_file) {
     std::error_code code;
-    if (!std::filesystem::is_regular_file(folder / name, code)) {
-      return fmt::format("{}: is missing", (folder / name).string());
+    const std::filesystem::path path = folder / name;
+    if (!std::filesystem::is_regular_file(path, code))
+      return fmt::format("{}: is missing", path.string());
+    const auto found = static_cast<std::int64_t>(std::filesystem::file_size(path, code));
+    if (!code && found != bytes) {
+      return fmt::format("{}: has {} bytes, {} were written (it was cut or changed)", path.string(),
+                         found, bytes);
     }
   }
   return "";
@@ -84,13 +89,15 @@ void verify_frame(const std::filesystem::path& folder, const Manifest& manifest,
   }
 }
 
+ShardSelection share_of(const Communicator& world) {
+  return {static_cast<std::size_t>(world.rank()), static_cast<std::size_t>(world.size())};
+}
+
 /// The first fault that any rank finds, "" where there is none. Collective.
 std::string first_fault(const std::filesystem::path& folder, Communicator& world) {
   std::string mine;
   try {
-    const ShardSelection share{static_cast<std::size_t>(world.rank()),
-                               static_cast<std::size_t>(world.size())};
-    const auto faults = verify_checkpoint(folder, share);
+    const auto faults = verify_checkpoint(folder, share_of(world));
     if (!faults.empty()) mine = faults.front().text;
     if (faults.size() > 1) mine += fmt::format(" (and {} more)", faults.size() - 1);
   } catch (const std::exception& error) {
@@ -198,6 +205,16 @@ void load_boxes(const std::filesystem::path& folder, const Manifest& manifest, S
   });
 }
 
+/// What belongs to no tensor: the ranks share it by files. Calls `attempt(file, work)` for each.
+template <class Attempt>
+void verify_rest(const std::filesystem::path& folder, const Manifest& manifest,
+                 ShardSelection selection, const Attempt& attempt) {
+  for (std::size_t i = selection.first; i < manifest.files.size(); i += selection.stride)
+    attempt(manifest.files[i].file, [&] { verify_file(folder, manifest.files[i]); });
+  for (std::size_t i = selection.first; i < manifest.stores.size(); i += selection.stride)
+    attempt(manifest.stores[i].file, [&] { verify_frame(folder, manifest, i); });
+}
+
 CheckpointInfo examine(const std::filesystem::path& folder, std::int64_t step) {
   CheckpointInfo info;
   info.path = folder;
@@ -261,39 +278,38 @@ std::vector<CheckpointFault> verify_checkpoint(const std::filesystem::path& fold
     if (!texts[i].empty())
       faults.push_back({shards[i].shard->file, shards[i].tensor->name, texts[i]});
   }
-  const auto attempt = [&](const std::string& file, const std::string& tensor, const auto& work) {
+  verify_rest(folder, manifest, selection, [&](const std::string& file, const auto& work) {
     try {
       work();
     } catch (const Error& error) {
-      faults.push_back({file, tensor, error.what()});
+      faults.push_back({file, "", error.what()});
     }
-  };
-  for (std::size_t i = selection.first; i < manifest.files.size(); i += selection.stride) {
-    attempt(manifest.files[i].file, "", [&] { verify_file(folder, manifest.files[i]); });
-  }
-  for (std::size_t i = selection.first; i < manifest.stores.size(); i += selection.stride) {
-    attempt(manifest.stores[i].file, "", [&] { verify_frame(folder, manifest, i); });
-  }
+  });
   return faults;
 }
 
-NewestCheckpoint find_newest_valid(const std::filesystem::path& directory, Communicator& world) {
+NewestCheckpoint find_newest(const std::filesystem::path& directory, Communicator& world,
+                             Check check, const std::vector<Rejected>& known) {
   Json steps = Json::array();
   NewestCheckpoint newest;
   run_together(world, [&] {
     if (world.rank() != 0) return;
     for (const CheckpointInfo& info : list_checkpoints(directory)) {
+      if (std::any_of(known.begin(), known.end(),
+                      [&](const Rejected& rejected) { return rejected.path == info.path; }))
+        continue;
       Json entry = Json::array();
       entry.push_back(info.path.string());
       entry.push_back(info.problem);
       steps.push_back(std::move(entry));
+      if (check == Check::kSizes && info.problem.empty()) break;
     }
   });
   steps = parse_json(world.broadcast_text(steps.dump(), 0), "list of checkpoints");
   for (const Json& entry : steps.as_array()) {
     const std::filesystem::path path = entry.as_array()[0].as_string();
     std::string fault = entry.as_array()[1].as_string();
-    if (fault.empty()) fault = first_fault(path, world);
+    if (fault.empty() && check == Check::kEveryHash) fault = first_fault(path, world);
     if (fault.empty()) {
       newest.path = path;
       break;
@@ -301,6 +317,10 @@ NewestCheckpoint find_newest_valid(const std::filesystem::path& directory, Commu
     newest.rejected.push_back({path, std::move(fault)});
   }
   return newest;
+}
+
+NewestCheckpoint find_newest_valid(const std::filesystem::path& directory, Communicator& world) {
+  return find_newest(directory, world, Check::kEveryHash);
 }
 
 void require_valid(const std::filesystem::path& folder, Communicator& world) {
@@ -314,8 +334,8 @@ bool looks_like_checkpoint(const std::filesystem::path& argument) {
          !checkpoints_folder(argument).empty();
 }
 
-std::filesystem::path resolve_checkpoint_argument(const std::filesystem::path& argument,
-                                                  Communicator& world) {
+std::filesystem::path folder_of_argument(const std::filesystem::path& argument,
+                                         Communicator& world) {
   std::string folder;
   run_together(world, [&] {
     if (world.rank() != 0) return;
@@ -330,14 +350,20 @@ std::filesystem::path resolve_checkpoint_argument(const std::filesystem::path& a
           argument.string());
     }
   });
-  folder = world.broadcast_text(folder, 0);
+  return world.broadcast_text(folder, 0);
+}
+
+std::filesystem::path resolve_checkpoint_argument(const std::filesystem::path& argument,
+                                                  Communicator& world) {
+  const std::filesystem::path folder = folder_of_argument(argument, world);
   if (folder.empty()) return argument;
   const NewestCheckpoint newest = find_newest_valid(folder, world);
   for (const Rejected& rejected : newest.rejected) {
     log_warning("{} is not used: {}", rejected.path.string(), rejected.reason);
   }
-  if (newest.path.empty())
-    throw SharedError(ExitCode::kData, folder + ": holds no checkpoint that verifies");
+  if (newest.path.empty()) {
+    throw SharedError(ExitCode::kData, folder.string() + ": holds no checkpoint that verifies");
+  }
   return newest.path;
 }
 
@@ -356,6 +382,10 @@ Manifest load_state(const std::filesystem::path& folder, State& state, Communica
     check_folder_name(folder, manifest);
     check_names(wanted, manifest, scope, path.string());
     load_boxes(folder, manifest, state);
+    if (scope == LoadScope::kEverything) {
+      verify_rest(folder, manifest, share_of(world),
+                  [](const std::string&, const auto& work) { work(); });
+    }
   });
   state.scalars = manifest.scalars;
   return manifest;

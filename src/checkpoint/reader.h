@@ -57,8 +57,17 @@ struct NewestCheckpoint {
   std::vector<Rejected> rejected;  ///< the newer ones
 };
 
-/// The newest checkpoint below `directory` whose every hash holds. Collective: the ranks share the
-/// reading.
+enum class Check : std::uint8_t {
+  kSizes,      ///< manifests and sizes of files: for who loads what is found, which checks the rest
+  kEveryHash,  ///< every byte is read; the ranks share the reading
+};
+
+/// The newest checkpoint below `directory` that passes, without those that are known to be no good
+/// and which stand in neither part of the answer. Collective.
+NewestCheckpoint find_newest(const std::filesystem::path& directory, Communicator& world,
+                             Check check, const std::vector<Rejected>& known = {});
+
+/// The newest whose every hash holds.
 NewestCheckpoint find_newest_valid(const std::filesystem::path& directory, Communicator& world);
 
 /// Throws DataError with the first fault unless every hash of this step folder holds. Collective.
@@ -70,6 +79,11 @@ void require_valid(const std::filesystem::path& folder, Communicator& world);
 std::filesystem::path resolve_checkpoint_argument(const std::filesystem::path& argument,
                                                   Communicator& world);
 
+/// The folder of checkpoints that such an argument means; empty where it is a step folder itself.
+/// Throws DataError where it means none. Collective.
+std::filesystem::path folder_of_argument(const std::filesystem::path& argument,
+                                         Communicator& world);
+
 /// True where resolve_checkpoint_argument would look for a checkpoint: a manifest, step folders or
 /// a run is there.
 bool looks_like_checkpoint(const std::filesystem::path& argument);
@@ -80,7 +94,9 @@ enum class LoadScope : std::uint8_t {
 };
 
 /// Fills every tensor of `state` with its box of the checkpoint's tensor, and the scalars; returns
-/// the manifest. Reads only the shards that meet these boxes, each verified whole. Another number
+/// the manifest. Reads only the shards that meet these boxes, each once and verified whole; with
+/// kEverything the ranks share the rest of the files too, so that whoever loaded needs no other
+/// verification: every byte but model.h5's has passed a hash. Another number
 /// of ranks than that which saved is the ordinary case. Throws DataError on every rank: tensors
 /// missing or left over (all ranks' names together), other types or shapes, a shard that does not
 /// match its hash. After an error the contents of `state` mean nothing. Collective.

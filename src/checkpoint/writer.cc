@@ -5,16 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
+#include <future>
 #include <map>
-#include <optional>
 
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/human_format.h"
-#include "checkpoint/boxes.h"
 #include "checkpoint/hdf5_file.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/store_file.h"
@@ -23,37 +21,6 @@
 namespace trireme {
 
 namespace {
-
-/// A box that this rank writes.
-struct OwnShard {
-  const StateTensor* tensor;
-  Box box;
-  std::span<const std::byte> bytes;
-};
-
-std::vector<OwnShard> own_shards(const SaveRequest& request) {
-  std::vector<OwnShard> shards;
-  for (const StateTensor& tensor : request.state->tensors) {
-    const auto element_bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
-    const Box share =
-        share_of_replica({tensor.name, tensor.box, element_bytes, tensor.replica, tensor.replicas});
-    for (const Box& box : cut_box(share, request.shard_bytes_max / element_bytes)) {
-      const std::optional<std::int64_t> begin = contiguous_offset(tensor.box, box);
-      expect(begin.has_value(), "{}: a shard that is not contiguous", tensor.name);
-      shards.push_back({&tensor,
-                        box,
-                        {tensor.data + *begin * element_bytes,
-                         static_cast<std::size_t>(box.shape.count() * element_bytes)}});
-    }
-  }
-  return shards;
-}
-
-std::int64_t bytes_of(const std::vector<OwnShard>& shards) {
-  std::int64_t bytes = 0;
-  for (const OwnShard& shard : shards) bytes += static_cast<std::int64_t>(shard.bytes.size());
-  return bytes;
-}
 
 void check_free_space(const SaveRequest& request, std::int64_t payload_bytes) {
   struct statvfs status {};
@@ -69,21 +36,6 @@ void check_free_space(const SaveRequest& request, std::int64_t payload_bytes) {
                     request.directory.string(), format_bytes(static_cast<std::int64_t>(free)),
                     format_bytes(static_cast<std::int64_t>(needed)));
   }
-}
-
-/// Rank 0: the temporary folder, empty.
-std::filesystem::path make_temporary_folder(const SaveRequest& request,
-                                            std::int64_t payload_bytes) {
-  std::error_code code;
-  std::filesystem::create_directories(request.directory, code);
-  if (code)
-    throw DataError("{}: cannot make this folder: {}", request.directory.string(), code.message());
-  check_free_space(request, payload_bytes);
-  std::filesystem::path folder =
-      request.directory / fmt::format("{}.tmp-{}", step_folder_name(request.step), unique_suffix());
-  std::filesystem::create_directory(folder, code);
-  if (code) throw DataError("{}: cannot make this folder: {}", folder.string(), code.message());
-  return folder;
 }
 
 std::string rank_file_name(int rank) { return fmt::format("rank-{:05d}.h5", rank); }
@@ -102,38 +54,6 @@ Json describe(const StateTensor& tensor) {
   entry.push_back(static_cast<int>(tensor.dtype));
   entry.push_back(json_of(tensor.global_shape));
   return entry;
-}
-
-/// Writes this rank's file (none where it owns nothing); returns {entries, store} as text.
-std::string write_rank_file(const std::filesystem::path& folder, const SaveRequest& request,
-                            int rank) {
-  Json entries = Json::array();
-  for (const StateTensor& tensor : request.state->tensors) {
-    if (tensor.replica == 0)
-      entries.push_back(describe(tensor));  // also what nobody writes: a hole is then seen
-  }
-  const std::vector<OwnShard> shards = own_shards(request);
-  if (shards.empty()) return Json(Json::Object{{"entries", std::move(entries)}}).dump();
-  const std::filesystem::path path = folder / rank_file_name(rank);
-  Hdf5Writer file(path);
-  std::vector<Extent> extents;
-  for (const OwnShard& shard : shards) {
-    const std::int64_t begin = file.write(dataset_name(shard.tensor->name, shard.box),
-                                          shard.tensor->dtype, shard.box.shape, shard.bytes);
-    extents.push_back({begin, static_cast<std::int64_t>(shard.bytes.size())});
-    Json entry = describe(*shard.tensor);
-    entry.push_back(json_of(shard.box.offset));
-    entry.push_back(json_of(shard.box.shape));
-    entry.push_back(xxh3_128_hex(shard.bytes));
-    entry.push_back(begin);
-    entries.push_back(std::move(entry));
-  }
-  file.finish();
-  const StoreFile written(path);
-  Json store = Json::array();
-  store.push_back(written.bytes());
-  store.push_back(written.frame_hash(std::move(extents)));
-  return Json(Json::Object{{"entries", std::move(entries)}, {"store", std::move(store)}}).dump();
 }
 
 /// Adds the entries of one rank.
@@ -155,7 +75,7 @@ void add_entries(std::map<std::string, ManifestTensor>& tensors, const Json& ent
   }
 }
 
-Manifest make_manifest(const SaveRequest& request,
+Manifest make_manifest(const SaveRequest& request, const Json& scalars,
                        const std::vector<std::string>& entries_of_ranks) {
   Manifest manifest;
   std::map<std::string, ManifestTensor> tensors;
@@ -175,7 +95,7 @@ Manifest make_manifest(const SaveRequest& request,
   manifest.mesh = request.mesh;
   manifest.model = request.model;
   manifest.tokenizer = request.tokenizer;
-  manifest.scalars = request.state->scalars;
+  manifest.scalars = scalars;
   manifest.versions = request.versions;
   for (const ExtraFile& file : request.files) {
     manifest.files.push_back(
@@ -212,10 +132,81 @@ void commit(const std::filesystem::path& folder, const std::filesystem::path& fi
   }
 }
 
-/// Rank 0: everything after the ranks' files.
-void finish_checkpoint(const SaveRequest& request, const std::filesystem::path& folder,
-                       const std::vector<std::string>& entries_of_ranks) {
-  const Manifest manifest = make_manifest(request, entries_of_ranks);
+/// XXH3-128 of a shard, computed beside its writing where that is worth a thread.
+class ShardHash {
+ public:
+  explicit ShardHash(std::span<const std::byte> bytes) : bytes_(bytes) {
+    constexpr std::size_t kBytesWorthAThread = 1 << 20;
+    if (bytes.size() >= kBytesWorthAThread)
+      hex_ = std::async(std::launch::async, [bytes] { return xxh3_128_hex(bytes); });
+  }
+  std::string hex() { return hex_.valid() ? hex_.get() : xxh3_128_hex(bytes_); }
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::future<std::string> hex_;
+};
+
+}  // namespace
+
+std::filesystem::path make_temporary_folder(const SaveRequest& request,
+                                            std::int64_t payload_bytes) {
+  request.enter(SavePhase::kFolder);
+  std::error_code code;
+  std::filesystem::create_directories(request.directory, code);
+  if (code)
+    throw DataError("{}: cannot make this folder: {}", request.directory.string(), code.message());
+  check_free_space(request, payload_bytes);
+  std::filesystem::path folder =
+      request.directory / fmt::format("{}.tmp-{}", step_folder_name(request.step), unique_suffix());
+  std::filesystem::create_directory(folder, code);
+  if (code) throw DataError("{}: cannot make this folder: {}", folder.string(), code.message());
+  return folder;
+}
+
+std::string write_rank_file(const RankFile& work, Staging& staging,
+                            const std::function<void()>& progress) {
+  work.request.enter(SavePhase::kRankFile);
+  Json entries = Json::array();
+  for (const StateTensor& tensor : work.tensors) {
+    if (tensor.replica == 0)
+      entries.push_back(describe(tensor));  // also what nobody writes: a hole is then seen
+  }
+  if (work.shards.empty()) return Json(Json::Object{{"entries", std::move(entries)}}).dump();
+  const std::filesystem::path path = work.folder / rank_file_name(work.rank);
+  Hdf5Writer file(path);
+  std::vector<Extent> extents;
+  for (const OwnShard& shard : work.shards) {
+    const StateTensor& tensor = work.tensors[shard.tensor];
+    const std::span<const std::byte> bytes = staging.take();
+    ShardHash hash(bytes);
+    const std::int64_t begin =
+        file.write(dataset_name(tensor.name, shard.box), tensor.dtype, shard.box.shape, bytes);
+    extents.push_back({begin, shard.bytes});
+    Json entry = describe(tensor);
+    entry.push_back(json_of(shard.box.offset));
+    entry.push_back(json_of(shard.box.shape));
+    entry.push_back(hash.hex());
+    entry.push_back(begin);
+    entries.push_back(std::move(entry));
+    staging.release();
+    progress();
+  }
+  work.request.enter(SavePhase::kShards);
+  file.finish();
+  progress();
+  const StoreFile written(path);
+  Json store = Json::array();
+  store.push_back(written.bytes());
+  store.push_back(written.frame_hash(std::move(extents)));
+  return Json(Json::Object{{"entries", std::move(entries)}, {"store", std::move(store)}}).dump();
+}
+
+std::string finish_checkpoint(const SaveRequest& request, const Json& scalars,
+                              const std::filesystem::path& folder,
+                              const std::vector<std::string>& entries_of_ranks) {
+  request.enter(SavePhase::kManifest);
+  const Manifest manifest = make_manifest(request, scalars, entries_of_ranks);
   const std::filesystem::path manifest_path = folder / kManifestName;
   const std::string text = manifest_text(manifest);
   (void)parse_manifest(text,
@@ -225,57 +216,17 @@ void finish_checkpoint(const SaveRequest& request, const std::filesystem::path& 
   write_virtual_view(folder, manifest);
   write_file_atomically(manifest_path, text);
   sync_path(folder);
+  if (request.before_commit) request.before_commit();
+  request.enter(SavePhase::kCommit);
   commit(folder, request.directory / step_folder_name(request.step));
   sync_path(request.directory);
+  return remove_old_checkpoints(request.directory, request.step, request.retention);
 }
-
-void save_or_throw(const SaveRequest& request, Communicator& world, SaveResult& result) {
-  std::array<std::int64_t, 1> bytes{0};
-  std::filesystem::path folder;
-  run_together(world, [&] { bytes[0] = bytes_of(own_shards(request)); });
-  world.sum(bytes);
-  run_together(world, [&] {
-    if (world.rank() == 0) folder = make_temporary_folder(request, bytes[0]);
-  });
-  folder = world.broadcast_text(folder.string(), 0);
-  try {
-    std::string entries;
-    run_together(world, [&] { entries = write_rank_file(folder, request, world.rank()); });
-    const std::vector<std::string> entries_of_ranks = world.all_gather_text(entries);
-    run_together(world, [&] {
-      if (world.rank() == 0) finish_checkpoint(request, folder, entries_of_ranks);
-    });
-  } catch (...) {
-    // Every rank is past its last write here: the error came out of a collective.
-    std::error_code ignored;
-    if (world.rank() == 0) std::filesystem::remove_all(folder, ignored);
-    throw;
-  }
-  result.bytes = bytes[0];
-}
-
-}  // namespace
 
 std::string dataset_name(const std::string& tensor, const Box& box) {
   std::string name = tensor + "/at";
   for (const std::int64_t offset : box.offset.sizes()) name += fmt::format("-{}", offset);
   return name;
-}
-
-SaveResult save_checkpoint(const SaveRequest& request, Communicator& world) {
-  expect(request.state != nullptr && request.step >= 0, "a save without state");
-  SaveResult result;
-  result.path = request.directory / step_folder_name(request.step);
-  try {
-    save_or_throw(request, world, result);
-  } catch (const std::exception& error) {
-    result.error = error.what();
-    return result;
-  }
-  if (world.rank() == 0)
-    result.warning = remove_old_checkpoints(request.directory, request.step, request.retention);
-  result.warning = world.broadcast_text(result.warning, 0);
-  return result;
 }
 
 }  // namespace trireme

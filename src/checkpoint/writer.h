@@ -1,17 +1,19 @@
 #pragma once
-// Saving. A checkpoint comes to be in a folder of another name and gets its own by one rename after
-// every byte is on the disk: it is whole and verified by hashes, or it does not exist. Every rank
-// writes one HDF5 file of the boxes it owns; a box that several ranks hold stands once, its rows
-// shared out among them.
+// The parts of a save, each done by one rank, without threads and without words to other ranks
+// (async_writer.h has both). A checkpoint comes to be in a folder of another name and gets its own
+// by one rename after every byte is on the disk: it is whole and verified by hashes, or it does not
+// exist. Every rank writes one HDF5 file of the boxes it owns; a box that several ranks hold stands
+// once, its rows shared out among them. All throw DataError where the file system refuses.
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
 #include "checkpoint/retention.h"
-#include "comm/communicator.h"
+#include "checkpoint/staging.h"
 #include "parallel/state.h"
 
 namespace trireme {
@@ -22,8 +24,16 @@ struct ExtraFile {
   std::string content;
 };
 
-/// What to save. Only `state` differs between ranks. It is read during the call and not kept: a
-/// caller that goes on changing its tensors hands in a copy.
+/// What a save does, in this order.
+enum class SavePhase : std::uint8_t {
+  kFolder,    ///< rank 0: the temporary folder
+  kRankFile,  ///< each rank: its file is begun
+  kShards,    ///< all its shards are written, the file is to be closed and made durable
+  kManifest,  ///< rank 0: every file is there
+  kCommit,    ///< rank 0: only the rename is missing
+};
+
+/// What to save. Only `state` differs between ranks.
 struct SaveRequest {
   std::filesystem::path directory;  ///< of all checkpoints; made where absent
   std::int64_t step = 0, consumed_samples = 0, zero_stage = 0;
@@ -32,24 +42,44 @@ struct SaveRequest {
   const State* state = nullptr;
   std::vector<ExtraFile> files;
   std::int64_t min_free_bytes = 0;  ///< must remain free on the disk afterwards
-  std::int64_t shard_bytes_max = std::int64_t{64}
-                                 << 20;  ///< bounds what a reader of a part must hash
+  std::int64_t shard_bytes_max = kShardBytesMax;
   Retention retention;
+  /// Called by rank 0 when all else is on the disk, before the rename; may be empty.
+  std::function<void()> before_commit;
+  /// Called before each phase by the thread that does it; what it throws is that phase's failure.
+  /// For tests; may be empty.
+  std::function<void(SavePhase)> on_phase;
+
+  void enter(SavePhase phase) const {
+    if (on_phase) on_phase(phase);
+  }
 };
 
-/// The same on every rank.
-struct SaveResult {
-  std::filesystem::path path;  ///< DIRECTORY/step-N
-  std::int64_t bytes = 0;      ///< payload of all ranks
-  std::string error;           ///< why nothing was saved; "" where it was
-  std::string warning;         ///< older checkpoints that could not be removed
-  [[nodiscard]] bool saved() const { return error.empty(); }
-};
+/// Rank 0: the temporary folder of a checkpoint, empty. `payload_bytes` of all ranks must fit on
+/// the disk.
+std::filesystem::path make_temporary_folder(const SaveRequest& request, std::int64_t payload_bytes);
 
-/// Collective. Never throws for what a file system refuses on any rank: training goes on. A failed
-/// save leaves what was there before and no temporary folder. An existing step-N is replaced in one
-/// exchange. Older checkpoints are removed after the new one is durable.
-SaveResult save_checkpoint(const SaveRequest& request, Communicator& world);
+/// What a rank's file is written from: the request and `state` give names, `staging` the bytes of
+/// `shards` in their order.
+struct RankFile {
+  const SaveRequest& request;
+  const std::filesystem::path& folder;
+  int rank = 0;
+  const std::vector<StateTensor>& tensors;
+  const std::vector<OwnShard>& shards;
+};
+/// Writes it (none where the rank owns nothing) and makes it durable. Returns what
+/// finish_checkpoint has to know of it. Calls `progress` after each piece of work. Where it throws
+/// no file is left.
+std::string write_rank_file(const RankFile& file, Staging& staging,
+                            const std::function<void()>& progress);
+
+/// Rank 0, behind the files of all ranks: manifest, virtual view, the rename. An existing step-N is
+/// replaced in one exchange. Then older checkpoints are removed; returns what could not be, ""
+/// where all went well.
+std::string finish_checkpoint(const SaveRequest& request, const Json& scalars,
+                              const std::filesystem::path& folder,
+                              const std::vector<std::string>& entries_of_ranks);
 
 /// The name of the dataset that holds `box` of a tensor: "parameters/NAME/at-0-128".
 std::string dataset_name(const std::string& tensor, const Box& box);

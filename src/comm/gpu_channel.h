@@ -18,7 +18,11 @@ namespace trireme {
 /// same from run to run, where bf16 may be rounded at every term. By the group itself where GPUs
 /// are executed on the host: rank order. Where
 /// collectives are checked, NCCL's transfers are compared as they start, exchanges excepted.
-/// Transfers stand in `recorder` from their start until they are seen to be done, at the latest
+/// While the context's stream is captured, transfers become part of what is recorded: all channels'
+/// in one order, in the stream that the context keeps for it. Each must be waited for before the
+/// end.
+///
+/// Other transfers stand in `recorder` from their start until they are seen to be done, at the latest
 /// when the next one starts. Throws EnvironmentError on every rank where NCCL cannot connect them.
 std::unique_ptr<Communicator> make_gpu_channel(Communicator& group, std::string_view name,
                                                Context& context, FlightRecorder& recorder);

@@ -24,9 +24,24 @@ class GpuChannel : public Communicator {
     return host_->all_gather_text(mine);
   }
   std::unique_ptr<Communicator> split(int color) override { return host_->split(color); }
+  /// Of transfers as they are asked for; one that is recorded counts once, however often it is
+  /// replayed.
+  [[nodiscard]] TrafficCounters counters() const override { return counters_; }
 
  protected:
   explicit GpuChannel(std::unique_ptr<Communicator> host) : host_(std::move(host)) {}
+  void count(std::int64_t bytes_sent) {
+    ++counters_.transfers;
+    counters_.bytes_sent += bytes_sent;
+  }
+  [[nodiscard]] std::int64_t bytes_sent(std::span<const Message> sends) const {
+    std::int64_t bytes = 0;
+    for (const Message& message : sends)
+      if (message.rank != rank()) bytes += static_cast<std::int64_t>(message.bytes.size());
+    return bytes;
+  }
+
+  TrafficCounters counters_;
   std::unique_ptr<Communicator> host_;
 };
 

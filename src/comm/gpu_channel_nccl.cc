@@ -185,14 +185,11 @@ class NcclChannel final : public GpuChannel {
   Pending start_exchange(std::span<const Message> sends,
                          std::span<const Message> receives) override {
     expect_messages(sends, receives);
-    std::int64_t bytes = 0, sent = 0;
+    std::int64_t bytes = 0;
     for (const Message& message : receives) bytes += bytes_of(message);
-    for (const Message& message : sends) {
-      bytes += bytes_of(message);
-      if (message.rank != rank()) sent += bytes_of(message);
-    }
+    for (const Message& message : sends) bytes += bytes_of(message);
     // One group: its calls run together, and those of two ranks match in order.
-    return start(Operation::kExchange, bytes, sent, [&] {
+    return start(Operation::kExchange, bytes, bytes_sent(sends), [&] {
       ncclResult_t first = library().group_start();
       const auto call = [&](ncclResult_t result) {
         if (first == ncclSuccess && result != ncclInProgress) first = result;
@@ -215,7 +212,6 @@ class NcclChannel final : public GpuChannel {
   std::unique_ptr<Communicator> channel(std::string_view name) override {
     return std::make_unique<NcclChannel>(*host_, name, context_, recorder_);
   }
-  [[nodiscard]] TrafficCounters counters() const override { return counters_; }
 
  private:
   static std::int64_t bytes_of(const TensorView& view) {
@@ -234,21 +230,31 @@ class NcclChannel final : public GpuChannel {
   [[nodiscard]] std::byte* own_piece(const TensorView& pieces) const {
     return pieces.data + pieces.bytes() / ranks() * static_cast<std::size_t>(rank());
   }
-  [[nodiscard]] cudaStream_t stream() const { return static_cast<cudaStream_t>(stream_.get()); }
+  /// Of the transfer that is being started.
+  [[nodiscard]] cudaStream_t stream() const {
+    return static_cast<cudaStream_t>(recording_ ? context_.recorded_transfers() : stream_.get());
+  }
 
   /// `call()` puts the transfer into stream(), behind what the compute stream holds so far.
   template <class Call>
   Pending start(Operation operation, std::int64_t bytes, std::int64_t sent, const Call& call) {
     if (bytes == 0) return {};
-    sweep();
+    recording_ = gpu::capturing(context_.exec().stream);
+    if (!recording_) sweep();  // which asks events, and they know nothing while work is recorded
     void* done = take_event();
-    transfers_.push_back({done, recorder_.begin(name_of(operation), bytes, name_)});
+    if (!recording_)
+      transfers_.push_back({done, recorder_.begin(name_of(operation), bytes, name_)});
     gpu::record(done, context_.exec().stream);
-    gpu::wait(stream_.get(), done);
+    gpu::wait(stream(), done);
     settle(comm_, call(), fmt::format("{} of {} bytes on {}", name_of(operation), bytes, name_));
-    gpu::record(done, stream_.get());
-    ++counters_.transfers;
-    counters_.bytes_sent += sent;
+    gpu::record(done, stream());
+    count(sent);
+    if (recording_) {
+      return Pending([this, done] {
+        gpu::wait(context_.exec().stream, done);
+        free_.push_back(done);
+      });
+    }
     return Pending([this, done] {
       check();
       gpu::wait(context_.exec().stream, done);
@@ -304,7 +310,7 @@ class NcclChannel final : public GpuChannel {
   gpu::Stream stream_;
   std::vector<gpu::Event> events_;
   std::vector<void*> free_;  ///< of events_
-  TrafficCounters counters_;
+  bool recording_ = false;   ///< the transfer that is being started is part of recorded work
 };
 
 }  // namespace

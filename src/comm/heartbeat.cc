@@ -28,6 +28,7 @@ struct Heartbeat::Entry {
 
   // How often; its lowest bit says which version is current.
   std::atomic<std::uint64_t> published{0};
+  std::atomic<std::uint64_t> standing{0};
   std::array<std::array<std::atomic<std::uint64_t>, kWords>, 2> versions{};
 
   void write(const Beat& beat) noexcept {
@@ -48,7 +49,9 @@ struct Heartbeat::Entry {
         words[i] = versions[before % 2][i].load(std::memory_order_acquire);
       if (published.load(std::memory_order_relaxed) == before) break;
     }
-    return std::bit_cast<Beat>(words);
+    Beat beat = std::bit_cast<Beat>(words);
+    beat.standing = unpack_standing(standing.load(std::memory_order_relaxed));
+    return beat;
   }
 };
 
@@ -113,6 +116,8 @@ Heartbeat::Heartbeat(const Launch& launch)
 }
 
 Heartbeat::~Heartbeat() { ::munmap(entries_, bytes_); }
+
+std::atomic<std::uint64_t>& Heartbeat::standing() noexcept { return entries_[mine_].standing; }
 
 void Heartbeat::publish(const Beat& beat) noexcept { entries_[mine_].write(beat); }
 

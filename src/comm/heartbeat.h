@@ -3,12 +3,24 @@
 // the others' entries, also when a rank is stopped or its main thread hangs.
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
+#include "base/trace.h"
 #include "comm/launch.h"
 
 namespace trireme {
+
+/// A collective that a rank has begun.
+struct BeatTransfer {
+  GroupPlace place;
+  std::int64_t bytes = 0;
+  std::int32_t running = 0;  ///< 1: entered and not left
+  std::int32_t unused = 0;
+  std::array<char, 24> operation{};
+  std::array<char, 24> channel{};
+};
 
 /// The entry of one rank. Times are CLOCK_MONOTONIC, the same for all processes of a host.
 struct Beat {
@@ -20,11 +32,15 @@ struct Beat {
   std::int64_t sequence = 0;           ///< of the newest collective; 0 before the first
   std::int64_t transfer_sequence = 0;  ///< the oldest collective under way, else the newest
   std::int64_t transfer_bytes = 0;
-  std::int32_t phase = 0;             ///< of base/trace.h
+  Standing standing;                  ///< as read: of that moment, not of `stamp_ns`
   std::int32_t transfer_running = 0;  ///< 1: entered and not left
   std::int32_t reporting = 0;         ///< 1: this rank ends the job and says why
+  std::int32_t leaving = 0;           ///< 1: it is done, and will be gone
+  std::uint32_t pid_namespace = 0;    ///< pids of two containers do not compare
+  std::uint32_t transfers = 0;        ///< of `recent`
   std::array<char, 24> operation{};   ///< of that collective
   std::array<char, 24> channel{};
+  std::array<BeatTransfer, 12> recent{};  ///< the newest, oldest first
 };
 
 class Heartbeat {
@@ -38,6 +54,8 @@ class Heartbeat {
 
   /// Overwrites this rank's entry; one thread at a time. Takes no lock and makes no system call.
   void publish(const Beat& beat) noexcept;
+  /// Where this rank keeps its Standing (Trace::keep_standing_in), seen by the others at once.
+  [[nodiscard]] std::atomic<std::uint64_t>& standing() noexcept;
   /// The entries by local rank; each is one that was published as a whole.
   [[nodiscard]] std::vector<Beat> read() const;
 

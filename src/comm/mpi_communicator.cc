@@ -7,6 +7,7 @@
 
 #include "base/math.h"
 #include "base/trace.h"
+#include "comm/library_sums.h"
 
 namespace trireme {
 
@@ -30,7 +31,7 @@ class MpiCommunicator::Blocking {
       : owner_(owner),
         begin_ns_(steady_now_ns()),
         sequence_(owner.engine_->recorder().begin(operation, static_cast<std::int64_t>(bytes),
-                                                  owner.name_)) {
+                                                  owner.name_, owner.next_place())) {
     ++owner.counters_.transfers;
   }
   ~Blocking() {
@@ -67,6 +68,7 @@ MpiCommunicator::MpiCommunicator(std::shared_ptr<MpiEngine> engine, MPI_Comm gro
     check_mpi(MPI_Comm_size(group, &size_), "MPI_Comm_size");
     blocking_ = duplicate(group);
     started_ = duplicate(group);
+    place_.group = group_hash(name_, world_ranks(group));
   }
   try {
     share_memory();
@@ -265,6 +267,15 @@ std::unique_ptr<Communicator> MpiCommunicator::split(int color) {
 
 std::unique_ptr<Communicator> MpiCommunicator::channel(std::string_view name) {
   return channel_with_options(name, options_);
+}
+
+std::unique_ptr<Communicator> make_library_sum_channel(Communicator& group, std::string_view name) {
+  auto* const mpi = dynamic_cast<MpiCommunicator*>(&group);
+  if (mpi == nullptr) return group.channel(name);  // one rank
+  TransferOptions options = mpi->options();
+  options.shared = false;
+  options.sums = SumsBy::kLibrary;
+  return mpi->channel_with_options(name, options);
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::channel_with_options(

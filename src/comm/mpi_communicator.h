@@ -35,6 +35,7 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color) override;
   std::unique_ptr<Communicator> channel(std::string_view name) override;
   [[nodiscard]] TrafficCounters counters() const override { return counters_; }
+  [[nodiscard]] const TransferOptions& options() const { return options_; }
   void compare_calls(Operation operation, DType dtype, std::int64_t bytes) override;
   /// Whether what follows is compared over the ranks before it begins; channels and groups made
   /// from now on inherit it. Every rank calls it at the same place, with no transfer under way.
@@ -47,6 +48,10 @@ class MpiCommunicator final : public Communicator {
  private:
   class Blocking;  // one call: recorded, timed
   void compare_calls(Operation operation, DType dtype, std::int64_t bytes, int root);
+  [[nodiscard]] GroupPlace next_place() {
+    ++place_.sequence;
+    return place_;
+  }
   void share_memory();
   TransferChannel& transfers();
   Pending start(Operation operation, TensorView operand);
@@ -60,6 +65,7 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<TransferChannel> channel_;  // made by the first transfer
   TrafficCounters counters_;                  // of the calling thread
   std::int64_t compared_ = 0;                 // calls
+  GroupPlace place_;                          // of the newest blocking call
 };
 
 }  // namespace trireme

@@ -1,22 +1,17 @@
 #include "comm/mpi_engine.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
 
+#include "base/signal_free_thread.h"
 #include "comm/backoff.h"
 
 namespace trireme {
 
 MpiEngine::MpiEngine(FlightRecorder& recorder) : recorder_(recorder) {
-  // Signals belong to the threads of the program proper.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = signal_free_thread([this] { run(); });
 }
 
 MpiEngine::~MpiEngine() {

@@ -81,8 +81,12 @@ TransferChannel::TransferChannel(MpiEngine& engine, MPI_Comm comm, std::string n
     check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
     job_ranks_ = world_ranks(comm_);
   }
+  // Blocking calls of the same name and ranks keep an order of their own.
+  place_.group = group_hash(name_ + "+", job_ranks_);
   const auto ranks = static_cast<std::size_t>(size_);
   piece_bytes_ = piece_bytes(options_, size_, shared_ != nullptr);
+  expect(shared_ == nullptr || options_.sums == SumsBy::kRankOrder,
+         "{}: sums of the library's do not go through shared memory", name_);
   expect(shared_ == nullptr || shared_->area_bytes() >= ranks * piece_bytes_,
          "areas of {} bytes for {} pieces of {}", shared_ == nullptr ? 0 : shared_->area_bytes(),
          ranks, piece_bytes_);
@@ -123,8 +127,11 @@ TransferChannel::Transfer* TransferChannel::take(Operation operation) {
 }
 
 void TransferChannel::put(Transfer* transfer) {
+  const bool collective = transfer->operation != Operation::kExchange;
+  if (collective) ++place_.sequence;
   transfer->sequence =
-      engine_.recorder().begin(name_of(transfer->operation), transfer->bytes, name_);
+      engine_.recorder().begin(name_of(transfer->operation), transfer->bytes, name_,
+                               {place_.group, collective ? place_.sequence : 0});
   queue_.push_back(transfer);
 }
 
@@ -218,6 +225,9 @@ bool TransferChannel::move(Segment& segment) {
       if (shared_ != nullptr) copy_gathered(segment);
       release(segment);
       break;
+    case State::kLibrarySum:
+      release(segment);
+      break;
   }
   return true;
 }
@@ -228,8 +238,11 @@ bool TransferChannel::ready(Segment& segment) {
 }
 
 void TransferChannel::begin(Segment& segment) {
-  if (segment.transfer->operation == Operation::kAllGather) {
+  const Transfer& transfer = *segment.transfer;
+  if (transfer.operation == Operation::kAllGather) {
     post_gather(segment);
+  } else if (options_.sums == SumsBy::kLibrary && transfer.dtype == DType::kF32) {
+    post_library_sum(segment);  // MPI has no bf16
   } else {
     post_scatter(segment);
   }
@@ -422,6 +435,28 @@ void TransferChannel::post_gather(Segment& segment) {
     const std::span<std::byte> theirs = piece(segment, from);
     if (!theirs.empty()) receive(theirs, from, segment.tag() + 1, segment.requests);
     if (!mine.empty()) send(mine, to, segment.tag() + 1, segment.requests);
+  }
+}
+
+void TransferChannel::post_library_sum(Segment& segment) {
+  segment.state = State::kLibrarySum;
+  segment.requests.clear();
+  const Transfer& transfer = *segment.transfer;
+  const std::lock_guard lock(engine_.mutex());
+  if (transfer.operation == Operation::kAllReduce) {
+    check_mpi(MPI_Iallreduce(MPI_IN_PLACE, transfer.data + segment.begin * transfer.unit,
+                             static_cast<int>(segment.count), MPI_FLOAT, MPI_SUM, comm_,
+                             &segment.requests.emplace_back()),
+              "a transfer: MPI_Iallreduce");
+    return;
+  }
+  for (int owner = 0; owner < size_; ++owner) {
+    std::byte* const values = piece(segment, owner).data();
+    const bool mine = owner == rank_;
+    check_mpi(MPI_Ireduce(mine ? MPI_IN_PLACE : values, mine ? values : nullptr,
+                          static_cast<int>(segment.count), MPI_FLOAT, MPI_SUM, owner, comm_,
+                          &segment.requests.emplace_back()),
+              "a transfer: MPI_Ireduce");
   }
 }
 

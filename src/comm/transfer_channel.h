@@ -6,9 +6,11 @@
 //   all-gather      gather                 likewise
 // Scatter: every rank sends each owner its version of the piece. Sum: the owner adds them in rank
 // order. Gather: it sends the piece to all. Several segments are under way at once, also of
-// neighbouring transfers, so that sums overlap with sending. Where all ranks share a host, "sends"
-// means that it is copied into memory which the others read. The messages of an exchange are posted
-// whole, always to MPI, and any number of exchanges are under way.
+// neighbouring transfers, so that sums overlap with sending. With sums in the library's order those
+// of fp32 values are its own, segment by segment, in place of scatter, sum and gather. Where all
+// ranks share a host, "sends" means that it is copied into memory which the others read. The
+// messages of an exchange are posted whole, always to MPI, and any number of exchanges are under
+// way.
 
 #include <condition_variable>
 #include <cstdint>
@@ -26,11 +28,16 @@
 
 namespace trireme {
 
+/// Who adds the fp32 values of a sum: this channel, in rank order, or the MPI library in an order
+/// of its own, the same in every run that it does so in.
+enum class SumsBy : std::uint8_t { kRankOrder, kLibrary };
+
 struct TransferOptions {
   std::size_t segment_bytes = 0;                     ///< of all pieces; 0: by the number of ranks
   std::size_t message_bytes = std::size_t{1} << 30;  ///< longer messages of an exchange are split
   bool check = false;                                ///< compare_descriptors before each transfer
   bool shared = true;                                ///< through SharedSlots where they open
+  SumsBy sums = SumsBy::kRankOrder;                  ///< kLibrary: not with SharedSlots
 };
 
 class TransferChannel final : public Progress {
@@ -80,7 +87,7 @@ class TransferChannel final : public Progress {
   bool advance() noexcept override;
 
  private:
-  enum class State : std::uint8_t { kFree, kEnter, kScatter, kGather };
+  enum class State : std::uint8_t { kFree, kEnter, kScatter, kGather, kLibrarySum };
   struct Segment {
     State state = State::kFree;
     Transfer* transfer = nullptr;
@@ -112,6 +119,7 @@ class TransferChannel final : public Progress {
   void post_scatter(Segment& segment);
   void add_pieces(Segment& segment);
   void post_gather(Segment& segment);
+  void post_library_sum(Segment& segment);
   void copy_gathered(const Segment& segment);
   void post_exchange(Transfer& transfer);
   bool move_exchange(Transfer& transfer);
@@ -140,6 +148,7 @@ class TransferChannel final : public Progress {
 
   // The comparison of the oldest transfer that is not posted.
   std::vector<int> job_ranks_;
+  GroupPlace place_;  ///< of the newest collective put in the queue
   bool comparing_ = false;
   std::int64_t collectives_ = 0;
   std::vector<Descriptor> described_, received_;  ///< by rank: to it, from it

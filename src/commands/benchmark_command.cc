@@ -18,6 +18,7 @@
 #include "model/flops.h"
 #include "plan/traffic.h"
 #include "train/device_choice.h"
+#include "train/run_kernels.h"
 #include "train/session.h"
 #include "train/step.h"
 
@@ -32,18 +33,22 @@ struct Options {
   bool rates = true;
 };
 
+Loader synthetic_loader(Runtime& runtime, const PreparedRun& prepared) {
+  RunConfig synthetic = prepared.config;
+  synthetic.data.train = {true, {}};
+  SourceRequest request;
+  request.vocab_size = synthetic.model.vocab_size;
+  return Loader(make_training_source(synthetic, request), synthetic.data,
+                batch_shape(prepared, runtime), -1, synthetic.model.vocab_size);
+}
+
 /// Runs the steps; returns the seconds of the timed ones. What they did is in `trace` and, where
 /// given, `ops`.
 std::vector<double> time_steps(Runtime& runtime, const PreparedRun& prepared,
                                const Options& options, OpTrace* ops) {
   const RunConfig& config = prepared.config;
   Communicator& world = runtime.world();
-  RunConfig synthetic = config;
-  synthetic.data.train = {true, {}};
-  SourceRequest request;
-  request.vocab_size = config.model.vocab_size;
-  Loader loader(make_training_source(synthetic, request), synthetic.data,
-                batch_shape(prepared, runtime), -1, config.model.vocab_size);
+  Loader loader = synthetic_loader(runtime, prepared);
   Step step(runtime);
   std::vector<double> seconds;
   for (std::int64_t i = 0; i < options.warmup + options.steps; ++i) {
@@ -80,11 +85,11 @@ std::vector<double> time_steps(Runtime& runtime, const PreparedRun& prepared,
 
 /// Bytes and nanoseconds of the channels, up to now.
 struct ChannelFigures {
-  Channels::Sent sent;
-  Channels::Exposed exposed;
+  Channels::ByAxis sent;
+  Channels::ByAxis exposed;
 };
 ChannelFigures figures_of(const Channels& channels) {
-  return {channels.sent(), channels.exposed()};
+  return {channels.sent_bytes(), channels.exposed_ns()};
 }
 
 std::array<std::int64_t, kAxisCount> by_axis(std::int64_t data, std::int64_t context,
@@ -99,25 +104,27 @@ std::array<std::int64_t, kAxisCount> by_axis(std::int64_t data, std::int64_t con
 /// Of this rank: memory since `before`, traffic of the `steps` since `channels_before`.
 RankFigures rank_figures(const Runtime& runtime, const PreparedRun& prepared, ResidentBytes before,
                          const ChannelFigures& channels_before, std::int64_t steps) {
-  const MemoryRequest request = memory_request(
+  MemoryRequest request = memory_request(
       prepared.config, prepared.run, runtime.store.compute(), StagePurpose::kTraining,
       runtime.world().rank(), runtime.context.device().kind);
+  request.saving_max = 0;  // no step is saved here
   RankFigures figures;
   const ResidentBytes now = resident_bytes();
   figures.memory_bytes = now.memory - before.memory;
   figures.heap_bytes = now.heap - before.heap;
   figures.code_bytes = now.files - before.files;
+  figures.untouched_bytes = now.untouched_buffers - before.untouched_buffers;
   figures.scratch_bytes = static_cast<std::int64_t>(runtime.context.scratch_bytes());
   figures.planned_memory_bytes = estimate_memory(runtime.model, request).total();
   const ChannelFigures after = figures_of(runtime.channels);
-  const Channels::Sent& sent = channels_before.sent;
+  const Channels::ByAxis& sent = channels_before.sent;
   figures.sent_bytes =
       by_axis((after.sent.data - sent.data) / steps, (after.sent.context - sent.context) / steps,
               (after.sent.tensor - sent.tensor) / steps);
-  const Channels::Exposed& exposed = channels_before.exposed;
-  figures.exposed_ns = by_axis((after.exposed.data_ns - exposed.data_ns) / steps,
-                               (after.exposed.context_ns - exposed.context_ns) / steps,
-                               (after.exposed.tensor_ns - exposed.tensor_ns) / steps);
+  const Channels::ByAxis& exposed = channels_before.exposed;
+  figures.exposed_ns = by_axis((after.exposed.data - exposed.data) / steps,
+                               (after.exposed.context - exposed.context) / steps,
+                               (after.exposed.tensor - exposed.tensor) / steps);
   for (const Traffic& traffic :
        step_traffic(runtime.model, request, prepared.config.data.document_mask))
     figures.planned_sent_bytes[static_cast<std::size_t>(traffic.axis)] += traffic.bytes;
@@ -145,6 +152,12 @@ int run(Launch& launch, const Options& options) {
       runtime_options(prepared, launch, settle_on_cores(config, launch), StagePurpose::kTraining));
   runtime.store.initialise(runtime.context, static_cast<std::uint64_t>(config.run.seed));
   runtime.weights_changed(Runtime::Forms::kStale);
+  RunKernels kernels(runtime, "");
+  kernels.measure([&] {
+    Loader loader = synthetic_loader(runtime, prepared);
+    const StepBatch batch = loader.next();
+    Step(runtime).forward_backward(batch.micro_batches, batch.target_count);
+  });
   BenchmarkResult result;
   // A GPU's ops are timed in steps of their own: each is waited for then, which a step is not.
   const bool gpu = runtime.context.on_gpu();
@@ -173,8 +186,9 @@ int run(Launch& launch, const Options& options) {
     parse_rank(texts[i], ranks[i], rates);
     result.rates.add(rates);
   }
-  result.model = fmt::format("{}, {} parameters", name_of(config.model.family),
-                             format_count(static_cast<double>(count_parameters(runtime.model).total)));
+  result.model =
+      fmt::format("{}, {} parameters", name_of(config.model.family),
+                  format_count(static_cast<double>(count_parameters(runtime.model).total)));
   result.cpu = gpu ? device_text(runtime.context.device()) : cpu_model_name();
   result.isa = name_of(runtime.context.isa());
   result.compute = runtime.store.compute();

@@ -94,6 +94,7 @@ Json rank_json(const RankFigures& rank) {
   json["planned_memory_bytes"] = rank.planned_memory_bytes;
   json["heap_bytes"] = rank.heap_bytes;
   json["scratch_bytes"] = rank.scratch_bytes;
+  json["untouched_bytes"] = rank.untouched_bytes;
   json["code_bytes"] = rank.code_bytes;
   json["sent_bytes"] = by_axis(rank.sent_bytes, 1);
   json["planned_sent_bytes"] = by_axis(rank.planned_sent_bytes, 1);

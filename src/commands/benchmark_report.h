@@ -15,8 +15,10 @@ namespace trireme {
 struct RankFigures {
   std::int64_t memory_bytes = 0;   ///< by which the process has grown since before the runtime
   std::int64_t code_bytes = 0;     ///< likewise, of programs and libraries: read when first called
-  std::int64_t heap_bytes = 0;     ///< of memory_bytes: by malloc, for libraries
+  std::int64_t heap_bytes = 0;     ///< of memory_bytes: what libraries have
   std::int64_t scratch_bytes = 0;  ///< of memory_bytes: areas that ops ask for
+  /// Not in memory_bytes: of what is planned or scratch, pages that no step has touched.
+  std::int64_t untouched_bytes = 0;
   std::int64_t planned_memory_bytes = 0;
   std::array<std::int64_t, kAxisCount> sent_bytes = {}, planned_sent_bytes = {};  ///< in a step
   std::array<std::int64_t, kAxisCount> exposed_ns = {};  ///< of a step, waiting for other ranks

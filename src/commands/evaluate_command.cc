@@ -12,6 +12,7 @@
 #include "telemetry/metrics_lines.h"
 #include "train/evaluator.h"
 #include "train/model_source.h"
+#include "train/run_kernels.h"
 #include "train/session.h"
 
 namespace trireme {
@@ -39,6 +40,8 @@ int run(Launch& launch, const Options& options) {
   host.store();
   runtime.weights_changed(Runtime::Forms::kStale);
   std::unique_ptr<EvaluationBatches> batches = open_validation(prepared, runtime);
+  RunKernels kernels(runtime, source.is_checkpoint() ? source.path() : "");
+  kernels.measure([&] { rehearse_evaluation(runtime, *batches); });
   const EvaluationResult result = evaluate(runtime, *batches, [&] {
     run_together(world, [] { give_up_if_stopped("train evaluate"); });
   });

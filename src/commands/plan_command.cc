@@ -49,6 +49,7 @@ struct Figures {
   std::vector<Traffic> traffic;  ///< of rank 0
   double bubble_rate = 0;
   std::optional<double> interval_seconds;
+  double mtbf_seconds = 0, save_seconds = 0;  ///< what that interval follows from
 };
 
 /// What differs between ranks is the pipeline stage and the place on the tensor axis: shards are
@@ -137,21 +138,18 @@ Figures compute(const Options& options, const RunConfig& config, const ResolvedR
     if (rank.memory.total() > figures.memory.total()) figures.memory = rank.memory;
   }
   figures.parameters = count_parameters(config.model);
-  const auto [forward, input, weight, transfer] =
-      config.parallel.pipeline_times.value_or(std::array<double, 4>{1, 1, 1, 0});
-  figures.bubble_rate =
-      simulate(make_pipeline(config.parallel, config.model, run.batch.accumulation).plan,
-               {forward, input, weight, transfer})
-          .bubble_rate;
+  const Pipeline pipeline = make_pipeline(config.parallel, config.model, run.batch.accumulation);
+  figures.bubble_rate = simulate(pipeline.plan, pipeline.times).bubble_rate;
   figures.checkpoint_bytes = checkpoint_bytes(config.model);
   figures.flops_per_token = model_flops_per_token(config.model, config.data.sequence_length);
   figures.traffic =
       step_traffic(config.model, memory_request(config, run, compute, StagePurpose::kTraining, 0),
                    config.data.document_mask);
   if (options.mtbf_hours) {
-    figures.interval_seconds = young_daly_seconds(
-        *options.mtbf_hours * 3600,
-        static_cast<double>(figures.checkpoint_bytes) / (options.write_gbps.value_or(1) * 1e9));
+    figures.mtbf_seconds = *options.mtbf_hours * 3600;
+    figures.save_seconds =
+        static_cast<double>(figures.checkpoint_bytes) / (options.write_gbps.value_or(1) * 1e9);
+    figures.interval_seconds = young_daly_seconds(figures.mtbf_seconds, figures.save_seconds);
   }
   return figures;
 }
@@ -183,6 +181,7 @@ Json json_of(const Figures& figures) {
     rank["memory_bytes"]["activations"] = memory.activations;
     rank["memory_bytes"]["buffers"] = memory.buffers;
     rank["memory_bytes"]["total"] = memory.total();
+    rank["save_staging_bytes"] = memory.saving;
     json["ranks"].push_back(std::move(rank));
   }
   json["memory_bytes_max"] = figures.memory.total();
@@ -227,10 +226,18 @@ void print(const RunConfig& config, const Figures& figures) {
         "much of programs read from disk, and in fp32 packed operands of products (up to some 10 "
         "MB); `train benchmark` measures them\n";
   }
-  text += fmt::format("A checkpoint: {}\n", format_bytes(figures.checkpoint_bytes));
+  text +=
+      fmt::format("A checkpoint: {}; each rank copies what it writes of it into {}{}\n",
+                  format_bytes(figures.checkpoint_bytes), format_bytes(memory.saving),
+                  device_kind(config.run.device) == DeviceKind::kCpu ? ", which the buffers hold"
+                                                                     : " of the host's memory");
   if (figures.interval_seconds) {
-    text +=
-        fmt::format("Save every {} (Young and Daly)\n", format_duration(*figures.interval_seconds));
+    text += fmt::format(
+        "Save every {}: what loses least where a failure comes every {} and a save stops the run "
+        "for "
+        "{:.3g} s (Young, Daly)\n",
+        format_duration(*figures.interval_seconds), format_duration(figures.mtbf_seconds),
+        figures.save_seconds);
   }
   std::fputs(text.c_str(), stdout);
 }

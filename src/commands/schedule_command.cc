@@ -1,3 +1,6 @@
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -14,6 +17,7 @@
 #include "pipeline/draw.h"
 #include "pipeline/schedules/schedules.h"
 #include "pipeline/simulate.h"
+#include "plan/pipeline.h"
 #include "plan/resolve.h"
 #include "train/prepare.h"
 
@@ -21,7 +25,17 @@ namespace trireme {
 
 namespace {
 
-constexpr int kColumns = 160;
+/// Of the terminal, else of a page that is wide enough for a small plan.
+int terminal_columns() {
+  winsize size{};
+  const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 160;
+}
+
+/// "1 rank", "3 micro-batches"
+std::string count_of(int count, std::string_view word) {
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : word.ends_with("ch") ? "es" : "s");
+}
 
 struct Options {
   ConfigInput input;
@@ -71,17 +85,8 @@ void take_config(const Options& options, ScheduleRequest& request, std::string& 
   const ResolvedRun run = resolve_run(loaded.config, facts, loaded.problems, loaded.notes);
   throw_problems(loaded.problems);
   const auto& parallel = loaded.config.parallel;
-  const auto narrow = [](std::int64_t value) {
-    return static_cast<int>(std::min<std::int64_t>(value, 1 << 30));
-  };
   kind = parallel.pipeline_schedule;
-  request.stages = narrow(parallel.pipeline);
-  request.micro_batches = narrow(run.batch.accumulation);
-  if (parallel.virtual_stages) request.virtual_stages = narrow(*parallel.virtual_stages);
-  if (parallel.pipeline_group_size) request.group_size = narrow(*parallel.pipeline_group_size);
-  if (parallel.pipeline_memory_limit) request.memory_limit = parallel.pipeline_memory_limit;
-  if (const auto& times = parallel.pipeline_times)
-    request.times = {(*times)[0], (*times)[1], (*times)[2], (*times)[3]};
+  request = schedule_request(parallel, run.batch.accumulation);
 }
 
 void take_options(const Options& options, ScheduleRequest& request) {
@@ -178,10 +183,10 @@ Json json_of(const Drawn& drawn, const Simulation& simulation) {
 void print(const Drawn& drawn, const Simulation& simulation) {
   const PlanShape shape = shape_of(drawn.plan);
   const auto [least, most] = std::minmax_element(simulation.peak.begin(), simulation.peak.end());
-  std::string text =
-      fmt::format("{}: {} ranks, {} virtual stages each, {} micro-batches\n", drawn.name,
-                  shape.ranks, shape.stages_per_rank(), shape.micro_batches);
-  text += draw_text(drawn.plan, simulation, drawn.request.times, kColumns);
+  std::string text = fmt::format("{}: {}, {} each, {}\n", drawn.name, count_of(shape.ranks, "rank"),
+                                 count_of(shape.stages_per_rank(), "virtual stage"),
+                                 count_of(shape.micro_batches, "micro-batch"));
+  text += draw_text(drawn.plan, simulation, drawn.request.times, terminal_columns());
   text += fmt::format(
       "Longest rank {:g}, all ranks {:g}, bubble {:.2f} %\n"
       "Activations held at once: {:g} to {:g} full stages; sent by a rank: up to {} tensors\n",

@@ -16,9 +16,10 @@ int train_command(Arguments arguments) {
       "train");
   add_config_options(app, input);
   if (!parse_options(app, arguments)) return 0;
+  LaunchGuard guard([&] { return read_run_config(input).config.run.hang_timeout_seconds; });
   return on_every_rank([&](Launch& launch) {
     const PreparedRun prepared = prepare_run(input, Needs::kTraining, launch.world());
-    return static_cast<int>(train_session(launch, prepared));
+    return static_cast<int>(train_session(launch, prepared, &guard));
   });
 }
 

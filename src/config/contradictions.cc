@@ -25,6 +25,7 @@ class Checker {
     check_batch();
     check_schedule();
     check_trace();
+    check_staging();
     if (!has("model") && loaded_.config.init.weights == "random") {
       report("model", "Hugging Face config keys, or the path of a config.json or of its directory",
              "is required unless init.weights names weights to start from");
@@ -117,6 +118,15 @@ class Checker {
     const auto& steps = loaded_.config.log.trace_steps;
     if (steps && (*steps)[0] > (*steps)[1]) {
       report("log.trace_steps", "[first, last] with first <= last", "ends before it begins");
+    }
+  }
+
+  void check_staging() {
+    constexpr std::int64_t kStagingBytesMin = RunConfig::Checkpoint::kStagingBytesMin;
+    const std::int64_t bytes = loaded_.config.checkpoint.staging_bytes;
+    if (bytes > 0 && bytes < kStagingBytesMin) {
+      report("checkpoint.staging_bytes", fmt::format("0, or at least {}", kStagingBytesMin),
+             "is too little: what is written at once is at most half of it");
     }
   }
 

@@ -149,7 +149,9 @@ void add_data(std::vector<Field>& list) {
             "Foreign files are searched for token ids beyond the vocabulary up to this size, "
             "larger ones as they are read; 0: chosen and printed",
         .unit = "bytes");
-  FIELD(model_backend.attention, .text = "Whose attention kernel",
+  FIELD(model_backend.attention,
+        .text = "Whose attention kernels; cudnn (9.16 or later) serves whole sequences in bf16 on a "
+                "GPU, and is refused for anything else",
         .peers = {"--attention-backend --use-flash-attn", "", "attn_implementation",
                   "model.attn_type"});
   FIELD(batch.global, .text = "Samples of one update: micro x accumulation x data",
@@ -290,7 +292,7 @@ void add_parallel(std::vector<Field>& list) {
       .maximum = 1 << 20,
       .peers = {"--num-distributed-optimizer-instances", "zero_hpz_partition_size mics_shard_size",
                 "", "parallelism.data_parallel_shard_degree"});
-  FIELD(parallel.reduction_order, .text = "Sums over ranks run in rank order, or in the library's",
+  FIELD(parallel.reduction_order, .text = "Sums over ranks run in rank order, or in the library's (MPI, NCCL)",
         .default_text = "rank on cpu, library on cuda");
   FIELD(
       parallel.recompute,

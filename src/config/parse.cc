@@ -146,7 +146,6 @@ void parse_into(const Json& given, LoadedConfig& loaded) {
   if (loaded.config.has_model()) loaded.config.model_json = loaded.config.model.source;
   check_contradictions(given, loaded);
   check_unbuilt(given, loaded.problems);
-  fall_back_to_built(given, loaded.config, loaded.notes);
 }
 
 }  // namespace

@@ -162,6 +162,7 @@ struct RunConfig {
   } parallel;
 
   struct Checkpoint {
+    static constexpr std::int64_t kStagingBytesMin = std::int64_t{1} << 20;
     std::int64_t interval_steps = 1000;
     double interval_minutes = 0;
     std::int64_t keep_last = 3;  ///< 0: all

@@ -8,14 +8,10 @@ namespace trireme {
 
 const std::vector<Unbuilt>& unbuilt_features() {
   static const std::vector<Unbuilt> list = {
-      {"model_backend.attention", {R"("own")"}},
       {"precision.compute", {R"("fp32")", R"("bf16")"}},
       {"precision.wire", {R"("fp32")"}},
       {"parallel.speculative_step", {"false"}},
       {"parallel.expert", {"1"}},
-      {"checkpoint.async", {"false"}},
-      {"checkpoint.when_busy", {R"("wait")"}},
-      {"checkpoint.staging_bytes", {"0"}},
   };
   return list;
 }
@@ -42,15 +38,6 @@ void check_unbuilt(const Json& given, std::vector<Problem>& problems) {
     problems.push_back({field->path, shown(*value), legal,
                         feature.built.empty() ? "" : std::string(feature.built.back()),
                         "not in this version"});
-  }
-}
-
-void fall_back_to_built(const Json& given, RunConfig& config, std::vector<std::string>& notes) {
-  const Json* checkpoint = given.find("checkpoint");
-  if (checkpoint == nullptr || checkpoint->find("async") == nullptr) {
-    config.checkpoint.async = false;
-    notes.emplace_back(
-        "checkpoint.async: true is not in this version, so training waits for each save");
   }
 }
 

@@ -22,7 +22,4 @@ const std::vector<Unbuilt>& unbuilt_features();
 /// one.
 void check_unbuilt(const Json& given, std::vector<Problem>& problems);
 
-/// Defaults that are not built are set to what works; one line for each is appended to `notes`.
-void fall_back_to_built(const Json& given, RunConfig& config, std::vector<std::string>& notes);
-
 }  // namespace trireme

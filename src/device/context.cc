@@ -17,6 +17,7 @@ Context::Context(Device device, int threads, Isa isa)
   gpu::select(device.index);
   stream_ = gpu::Stream(gpu::make_stream());
   exec_.stream = stream_.get();
+  recorded_transfers_ = gpu::Stream(gpu::make_stream());
 }
 
 std::byte* Context::scratch(std::size_t bytes) {

@@ -41,6 +41,11 @@ class Context {
   [[nodiscard]] bool deterministic() const { return deterministic_; }
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
 
+  /// Whether a GPU's attention is a library's (attention_library.h) in place of our own, as at
+  /// first.
+  [[nodiscard]] bool attention_by_library() const { return attention_by_library_; }
+  void set_attention_by_library(bool by_library) { attention_by_library_ = by_library; }
+
   /// Which kernels serve a GPU's products; null (as at first): by rule. It must outlive the calls.
   [[nodiscard]] KernelChoices* kernel_choices() const { return kernel_choices_; }
   void set_kernel_choices(KernelChoices* choices) { kernel_choices_ = choices; }
@@ -56,6 +61,10 @@ class Context {
   /// same bytes give the same copy: for tables that an op derives from its shapes at every call.
   const std::byte* device_constant(std::span<const std::byte> bytes);
 
+  /// On a GPU: the stream in which transfers of recorded work stand, one after another, so that all
+  /// ranks' graphs hold them in one order.
+  [[nodiscard]] void* recorded_transfers() const { return recorded_transfers_.get(); }
+
   /// Waits until all that ops were asked for is done. Throws what failed there.
   void synchronize();
 
@@ -67,9 +76,10 @@ class Context {
   HostBuffer host_scratch_;
   std::map<std::string, Memory, std::less<>> constants_;  ///< by content
   gpu::Stream stream_;                                    ///< that exec_ names
+  gpu::Stream recorded_transfers_;
   OpTrace* op_trace_ = nullptr;
   KernelChoices* kernel_choices_ = nullptr;
-  bool deterministic_ = true;
+  bool deterministic_ = true, attention_by_library_ = false;
 };
 
 }  // namespace trireme

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
+#include <vector>
 
 #include "base/error.h"
 
@@ -92,24 +93,46 @@ std::int64_t peak_resident_bytes() {
 }
 
 namespace {
-/// Of mappings without a file that may be executed.
-std::int64_t compiled_code_bytes() {
+
+/// A mapping of this process, by /proc/self/smaps.
+struct Mapping {
+  std::string rights, inode, name, flags;
+  std::int64_t bytes = 0, resident = 0;
+
+  [[nodiscard]] bool file() const { return inode != "0"; }
+  /// Of an MPI library, which moves messages between ranks of a host through it. Ours have names of
+  /// their own.
+  [[nodiscard]] bool shared_by_library() const {
+    return rights[3] == 's' && name.rfind("/dev/shm/", 0) == 0;
+  }
+  /// Compiled at run time.
+  [[nodiscard]] bool code() const { return !file() && name.empty() && rights[2] == 'x'; }
+  /// HostBuffer asks that its memory be left out of core files.
+  [[nodiscard]] bool buffer() const {
+    return !file() && name.empty() && flags.find(" dd") != std::string::npos;
+  }
+};
+
+std::vector<Mapping> mappings() {
+  std::vector<Mapping> all;
   std::ifstream file("/proc/self/smaps");
-  std::int64_t bytes = 0;
-  bool compiled = false;
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
-    std::string first, rights, offset, device, inode, name;
-    words >> first >> rights;
-    if (first.find('-') != std::string::npos && rights.size() == 4) {
-      words >> offset >> device >> inode >> name;
-      compiled = rights[2] == 'x' && inode == "0" && name.empty();
-    } else if (compiled && first == "Rss:") {
-      bytes += std::stoll(rights) * 1024;
+    std::string first, second, offset, device;
+    words >> first >> second;
+    if (first.back() != ':') {  // begin-end rights offset device inode name
+      Mapping& mapping = all.emplace_back();
+      mapping.rights = second + "   ";
+      words >> offset >> device >> mapping.inode >> mapping.name;
+    } else if (!all.empty()) {
+      if (first == "Size:") all.back().bytes = std::stoll(second) * 1024;
+      if (first == "Rss:") all.back().resident = std::stoll(second) * 1024;
+      if (first == "VmFlags:") all.back().flags = line;
     }
   }
-  return bytes;
+  return all;
 }
+
 }  // namespace
 
 ResidentBytes resident_bytes() {
@@ -123,11 +146,18 @@ ResidentBytes resident_bytes() {
     if (key == "RssAnon:" || key == "RssShmem:") resident.memory += kilobytes * 1024;
     if (key == "RssFile:") resident.files += kilobytes * 1024;
   }
-  const std::int64_t compiled = compiled_code_bytes();
-  resident.memory -= compiled;
-  resident.files += compiled;
   const struct mallinfo2 heap = ::mallinfo2();
   resident.heap = static_cast<std::int64_t>(heap.arena + heap.hblkhd);
+  for (const Mapping& mapping : mappings()) {
+    const std::int64_t untouched = mapping.bytes - mapping.resident;
+    if (mapping.code()) {
+      resident.memory -= mapping.resident;
+      resident.files += mapping.resident;
+    }
+    if (mapping.name == "[heap]") resident.heap -= untouched;
+    if (mapping.shared_by_library()) resident.heap += mapping.resident;
+    if (mapping.buffer()) resident.untouched_buffers += untouched;
+  }
   return resident;
 }
 

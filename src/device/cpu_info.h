@@ -32,8 +32,11 @@ std::int64_t peak_resident_bytes();
 /// The resident set as it is now, by what it holds. Zeros where the system does not say.
 struct ResidentBytes {
   std::int64_t memory = 0;  ///< allocated, or shared with other ranks
-  std::int64_t heap = 0;    ///< of it, what malloc has: libraries, and what is small
-  std::int64_t files = 0;   ///< of programs, libraries and mapped data
+  /// Of it, what libraries have: by malloc (with what else is small; blocks that it has mapped
+  /// apart count whole), and in memory that MPI shares between ranks.
+  std::int64_t heap = 0;
+  std::int64_t files = 0;              ///< of programs, libraries and mapped data
+  std::int64_t untouched_buffers = 0;  ///< not resident: what HostBuffers have of pages without use
 };
 ResidentBytes resident_bytes();
 

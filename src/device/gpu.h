@@ -76,6 +76,8 @@ double elapsed_microseconds(void* begin, void* end);
 // While it is recorded nothing may wait for the stream, allocate, or copy from pageable memory:
 // end_capture then throws InternalError, and the stream is as it was before.
 void begin_capture(void* stream);
+/// Whether what is put into the stream is recorded now.
+bool capturing(void* stream);
 void* end_capture(void* stream);
 /// Ends a recording that an error has interrupted.
 void abandon_capture(void* stream) noexcept;

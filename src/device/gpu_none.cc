@@ -37,6 +37,7 @@ bool finished(void*) { absent(); }
 void* make_timing_event() { absent(); }
 double elapsed_microseconds(void*, void*) { absent(); }
 void begin_capture(void*) { absent(); }
+bool capturing(void*) { absent(); }
 void* end_capture(void*) { absent(); }
 void abandon_capture(void*) noexcept {}
 void replay(void*, void*) { absent(); }

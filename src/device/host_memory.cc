@@ -16,6 +16,8 @@ HostBuffer::HostBuffer(std::size_t bytes) : size_(bytes) {
     throw EnvironmentError("cannot allocate {} bytes of memory: {}", bytes, errno_text(errno));
   }
   data_ = static_cast<std::byte*>(address);
+  // A core file without tensors is small; and resident_bytes() knows them by this.
+  ::madvise(address, bytes, MADV_DONTDUMP);
   // Large buffers are read in long runs: fewer TLB misses. Where the system refuses, nothing is
   // lost.
   if (bytes >= (std::size_t{1} << 22)) ::madvise(address, bytes, MADV_HUGEPAGE);

@@ -1,6 +1,7 @@
 #include "model/block.h"
 
 #include <cmath>
+#include <utility>
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/rope/rope.h"
@@ -94,6 +95,26 @@ void rotate_heads(const BlockPass& pass, const BlockWeights& weights,
   rotate(pass, heads.k, raw.k, weights.k_norm, acts.rstd_k_TH);
 }
 
+}  // namespace
+
+LibraryAttention library_attention_of(const ModelConfig& config, std::int64_t sequences,
+                                      std::int64_t tokens, bool deterministic) {
+  LibraryAttention attention;
+  attention.sequences = sequences;
+  attention.tokens = tokens;
+  attention.heads = config.heads;
+  attention.kv_heads = config.kv_heads;
+  attention.head_dim = config.head_dim;
+  attention.v_stride = qkv_columns(config);
+  attention.q_stride = attention.k_stride =
+      config.qk_norm ? config.q_size() + config.kv_size() : attention.v_stride;
+  attention.o_stride = attention.d_o_stride = config.q_size();
+  attention.deterministic = deterministic;
+  return attention;
+}
+
+namespace {
+
 void attend(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
             const BlockForwardScratch& scratch, const KvCache* cache) {
   const ModelConfig& config = pass.config;
@@ -163,59 +184,40 @@ ContextAxis::Buffers lay_out_context(ArenaCursor& arena, const BlockShape& shape
 
 }  // namespace
 
-BlockActivations lay_out_activations(ArenaCursor& arena, const BlockShape& shape, Keep which) {
+BlockActivations lay_out_activations(ArenaCursor& arena, const BlockShape& shape, Keep which,
+                                     BlockActivations acts) {
   const ModelConfig& config = shape.config;
   const bool full = shape.recompute == Recompute::kFull;
   const bool selective = shape.recompute == Recompute::kSelective;
-  const auto take = [&](bool made_again, DType dtype, Shape size) {
-    return made_again == (which == Keep::kShared) ? arena.take(dtype, size) : TensorView();
+  const auto take = [&](TensorView& x, bool made_again, DType dtype, Shape size) {
+    if (made_again == (which == Keep::kShared)) x = arena.take(dtype, size);
   };
-  const auto inside = [&](bool made_again, std::int64_t columns) {
-    return take(made_again, shape.compute, {shape.tokens, columns});
+  const auto inside = [&](TensorView& x, bool made_again, std::int64_t columns) {
+    take(x, made_again, shape.compute, {shape.tokens, columns});
   };
-  const auto heads = [&](std::int64_t count) {
-    return take(full, DType::kF32, {shape.tokens, count});
+  const auto heads = [&](TensorView& x, std::int64_t count) {
+    take(x, full, DType::kF32, {shape.tokens, count});
   };
-  const auto stream = [&](bool made_again) {
-    return take(made_again, shape.compute, {shape.stream_tokens, config.hidden});
+  const auto stream = [&](TensorView& x, bool made_again) {
+    take(x, made_again, shape.compute, {shape.stream_tokens, config.hidden});
   };
-  const auto row = [&] { return take(full, DType::kF32, {shape.stream_tokens}); };
+  const auto row = [&](TensorView& x) { take(x, full, DType::kF32, {shape.stream_tokens}); };
   const bool layer_norm = config.norm == NormKind::kLayer;
-  BlockActivations acts;
-  acts.s1_TC = stream(false);
-  if (layer_norm) acts.mean1_T = row();
-  acts.rstd1_T = row();
-  acts.qkv_TX = inside(full, qkv_columns(config));
+  stream(acts.s1_TC, false);
+  if (layer_norm) row(acts.mean1_T);
+  row(acts.rstd1_T);
+  inside(acts.qkv_TX, full, qkv_columns(config));
   if (config.qk_norm) {
-    acts.qk_TX = inside(full || selective, config.q_size() + config.kv_size());
-    acts.rstd_q_TH = heads(config.heads);
-    acts.rstd_k_TH = heads(config.kv_heads);
+    inside(acts.qk_TX, full || selective, config.q_size() + config.kv_size());
+    heads(acts.rstd_q_TH, config.heads);
+    heads(acts.rstd_k_TH, config.kv_heads);
   }
-  acts.attended_TX = inside(full, config.q_size());
-  acts.lse_TH = heads(config.heads);
-  acts.s2_TC = stream(full);
-  if (layer_norm) acts.mean2_T = row();
-  acts.rstd2_T = row();
-  acts.up_TU = inside(full, up_columns(config));
-  return acts;
-}
-
-BlockActivations joined(const BlockActivations& own, const BlockActivations& shared) {
-  const auto either = [](const TensorView& a, const TensorView& b) { return a.given() ? a : b; };
-  BlockActivations acts;
-  acts.s1_TC = either(own.s1_TC, shared.s1_TC);
-  acts.mean1_T = either(own.mean1_T, shared.mean1_T);
-  acts.rstd1_T = either(own.rstd1_T, shared.rstd1_T);
-  acts.qkv_TX = either(own.qkv_TX, shared.qkv_TX);
-  acts.qk_TX = either(own.qk_TX, shared.qk_TX);
-  acts.rstd_q_TH = either(own.rstd_q_TH, shared.rstd_q_TH);
-  acts.rstd_k_TH = either(own.rstd_k_TH, shared.rstd_k_TH);
-  acts.attended_TX = either(own.attended_TX, shared.attended_TX);
-  acts.lse_TH = either(own.lse_TH, shared.lse_TH);
-  acts.s2_TC = either(own.s2_TC, shared.s2_TC);
-  acts.mean2_T = either(own.mean2_T, shared.mean2_T);
-  acts.rstd2_T = either(own.rstd2_T, shared.rstd2_T);
-  acts.up_TU = either(own.up_TU, shared.up_TU);
+  inside(acts.attended_TX, full, config.q_size());
+  heads(acts.lse_TH, config.heads);
+  stream(acts.s2_TC, full);
+  if (layer_norm) row(acts.mean2_T);
+  row(acts.rstd2_T);
+  inside(acts.up_TU, full, up_columns(config));
   return acts;
 }
 
@@ -250,19 +252,49 @@ NormGradients norm_gradients(Context& context, const ParamStore& store, const No
   return gradients;
 }
 
-BlockGradients lay_out_gradients(ArenaCursor& arena, const BlockShape& shape) {
+BlockGradients lay_out_gradients(ArenaCursor& arena, const BlockShape& shape, GradientPart part) {
   const ModelConfig& config = shape.config;
-  const auto wide = [&](std::int64_t columns) {
-    return arena.take(shape.compute, {shape.tokens, columns});
+  const auto take = [&](TensorView& x, std::int64_t columns, bool exchanged) {
+    if (part == GradientPart::kBoth || (part == GradientPart::kExchanged) == exchanged)
+      x = arena.take(shape.compute, {shape.tokens, columns});
   };
+  const bool all_tokens = shape.stream_tokens == shape.tokens;
   BlockGradients gradients;
-  gradients.dup_TU = wide(up_columns(config));
-  gradients.ds2_TC = wide(config.hidden);
-  gradients.dqkv_TX = wide(qkv_columns(config));
-  gradients.act_TF = wide(config.ffn);
-  gradients.n2_TC = wide(config.hidden);
-  gradients.n1_TC = wide(config.hidden);
+  take(gradients.dup_TU, up_columns(config), true);
+  take(gradients.ds2_TC, config.hidden, false);
+  take(gradients.dqkv_TX, qkv_columns(config), true);
+  take(gradients.act_TF, config.ffn, false);
+  take(gradients.n2_TC, config.hidden, all_tokens);
+  take(gradients.n1_TC, config.hidden, all_tokens);
   return gradients;
+}
+
+BlockGradients with_exchanged(BlockGradients gradients, const BlockGradients& exchanged) {
+  const auto take = [](TensorView& to, TensorView from) {
+    if (from.given()) to = from;
+  };
+  take(gradients.dup_TU, exchanged.dup_TU);
+  take(gradients.dqkv_TX, exchanged.dqkv_TX);
+  take(gradients.n2_TC, exchanged.n2_TC);
+  take(gradients.n1_TC, exchanged.n1_TC);
+  return gradients;
+}
+
+void exchange(BlockActivations& acts, BlockGradients& exchanged) {
+  const auto trade = [](TensorView& activation, TensorView& left) {
+    if (left.given()) std::swap(activation, left);
+  };
+  trade(acts.up_TU, exchanged.dup_TU);
+  trade(acts.qkv_TX, exchanged.dqkv_TX);
+  trade(acts.s2_TC, exchanged.n2_TC);
+  trade(acts.s1_TC, exchanged.n1_TC);
+}
+
+BlockGradients exchanged_in(const BlockActivations& activations, const BlockGradients& exchanged) {
+  BlockActivations acts = activations;
+  BlockGradients found = exchanged;
+  exchange(acts, found);
+  return found;
 }
 
 BlockForwardScratch lay_out_forward_scratch(ArenaCursor& arena, const BlockShape& shape) {
@@ -375,6 +407,7 @@ void attend_backward(const BlockPass& pass, const BlockWeights& weights,
   args.v = heads.v;
   args.lse_TH = acts.lse_TH;
   args.delta_TH = scratch.delta_TH;
+  args.o = heads_of(acts.attended_TX, 0, config.heads, config.head_dim);
   args.mask = pass.mask;
   args.scale = attention_scale(config);
   pass.context_axis.backward(context, scratch.attention, args);

@@ -76,9 +76,9 @@ struct BlockActivations {
 /// as backward makes them anew (with full recomputation all but s1; with selective the rotated q
 /// and k).
 enum class Keep : std::uint8_t { kEachLayer, kShared };
-BlockActivations lay_out_activations(ArenaCursor& arena, const BlockShape& shape, Keep which);
-/// The layer's own, and the shared ones where it has none.
-BlockActivations joined(const BlockActivations& own, const BlockActivations& shared);
+/// `activations` with those laid out; the others stay as they are.
+BlockActivations lay_out_activations(ArenaCursor& arena, const BlockShape& shape, Keep which,
+                                     BlockActivations activations = {});
 
 /// What B leaves for W. Those of width C have room for all tokens; the stream's rows are filled by
 /// B, and W asks for the rest of n1 and n2.
@@ -88,8 +88,18 @@ struct BlockGradients {
   TensorView act_TF, n2_TC, n1_TC;  ///< h, n2, n1 again; each holds its gradient before that
   BlockNormGradients norms;         ///< given where the store takes no gradients in B
 };
-/// All but dy.
-BlockGradients lay_out_gradients(ArenaCursor& arena, const BlockShape& shape);
+/// Those of the type and shape of an activation that has no use after B, with which they may be
+/// exchanged (dup of up, dqkv of qkv, and where the stream has all tokens n1 of s1 and n2 of s2),
+/// the others, or both.
+enum class GradientPart { kBoth, kExchanged, kOthers };
+/// All of that part but dy.
+BlockGradients lay_out_gradients(ArenaCursor& arena, const BlockShape& shape, GradientPart part);
+/// `gradients` with their places taken by those that `exchanged` has.
+BlockGradients with_exchanged(BlockGradients gradients, const BlockGradients& exchanged);
+/// Trades places between what B has left in `exchanged` and those activations.
+void exchange(BlockActivations& activations, BlockGradients& exchanged);
+/// `exchanged` after that trade: where W finds them.
+BlockGradients exchanged_in(const BlockActivations& activations, const BlockGradients& exchanged);
 
 /// Buffers that live within one pass through a layer; all layers share them.
 struct BlockForwardScratch {
@@ -120,6 +130,11 @@ struct BlockPass {
   ConstTensorView positions;  ///< [T] i32
   AttentionMask mask;
 };
+
+/// Attention of a layer as a library is asked for it, of heads that lie as the buffers above have
+/// them. `config` is that of the tensor place.
+LibraryAttention library_attention_of(const ModelConfig& config, std::int64_t sequences,
+                                      std::int64_t tokens, bool deterministic);
 
 /// `stream_TC` is s (not given for the first layer, whose s1 is already set). With a cache, the
 /// tokens stand at mask.q's first range and see the cache up to their own position.

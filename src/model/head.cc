@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/elementwise/elementwise.h"
+#include "model/param_table.h"
 
 namespace trireme {
 
@@ -19,7 +20,8 @@ std::int64_t head_chunk_tokens(const HeadShape& shape) {
 
 HeadBuffers lay_out_head(ArenaCursor& arena, const HeadShape& shape) {
   const std::int64_t chunk = head_chunk_tokens(shape);
-  const std::int64_t columns = vocabulary_part(shape.vocabulary, shape.place).valid;
+  const std::int64_t columns =
+      round_up(vocabulary_part(shape.vocabulary, shape.place).valid, kVocabularyRowAlignment);
   HeadBuffers buffers;
   buffers.logits_TV = arena.take(DType::kF32, {chunk, columns});
   if (shape.compute != DType::kF32)

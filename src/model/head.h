@@ -27,7 +27,8 @@ VocabularyPart vocabulary_part(std::int64_t vocabulary, AxisPlace place);
 std::int64_t head_chunk_tokens(const HeadShape& shape);
 
 struct HeadBuffers {
-  TensorView logits_TV;                   ///< [chunk, V] f32; becomes dlogits in place in fp32
+  /// [chunk, V] f32, V with the padding of the weight's rows; becomes dlogits in place in fp32
+  TensorView logits_TV;
   TensorView dlogits_TV;                  ///< bf16 only
   TensorView parts_R3T;                   ///< statistics of each part of the vocabulary
   TensorView maximum_T, sum_T, target_T;  ///< of one chunk and the whole vocabulary
@@ -39,12 +40,12 @@ struct HeadTraining {
   TensorView dn_TC;       ///< out: gradient of the normalised stream, in its rows
   TensorView dweight_VC;  ///< f32
   Accumulate accumulate = Accumulate::kYes;  ///< of dweight, for the first chunk
-  float scale = 1;  ///< of every token's loss: 1 / targets of the global batch
+  ConstTensorView scale;  ///< [1] f32, of every token's loss: 1 / targets of the global batch
 };
 
 /// logits = n W^T; loss_sum [1] f64 += the token losses, added in token order. With `training`,
-/// also the gradients: they need the logits while they exist. n [T, C] of all tokens; weight [V, C]
-/// with the rows of `part`.
+/// also the gradients: they need the logits while they exist. n [T, C] of all tokens; weight and
+/// dweight [V, C] with the rows of `part` and zeros behind them (kVocabularyRowAlignment).
 struct HeadLoss {
   ConstTensorView n_TC, weight_VC, targets_T;
   VocabularyPart part;

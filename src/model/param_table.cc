@@ -28,6 +28,7 @@ class Table {
     const std::int64_t rows = config_.vocab_size;
     const ParamIndex index = add(std::move(name), {rows, config_.hidden}, normal_init());
     params.metas[index].cut = {0, {{rows, rows}}};
+    params.metas[index].row_alignment = kVocabularyRowAlignment;
     return index;
   }
   ParamIndex positions(std::string name) {

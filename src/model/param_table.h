@@ -50,6 +50,12 @@ struct ModelParams {
   }
 };
 
+/// In memory the vocabulary's rows of a place are rounded up to a multiple of this: rows of logits
+/// then begin on 32 bytes in bf16, which tensor cores and TMA ask for. Megatron rounds to 128 for
+/// whole tiles; a partial tile costs as much there as a padded one, and a vocabulary of 257 bytes
+/// would grow by half.
+inline constexpr std::int64_t kVocabularyRowAlignment = 16;
+
 /// The parameters of chunks that are held together, in order of the model. A block is the
 /// embedding, a layer, the final norm or the head; a tied one comes last: its gradient, or its
 /// second home. Initial values: weights N(0, init_std), GPT-2's two residual projections N(0,

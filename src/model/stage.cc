@@ -37,7 +37,7 @@ bool keeps_norm_gradients(const BlockShape& block, StagePurpose purpose) {
 
 std::vector<ChunkShape> Stage::chunks_of(const ModelConfig& config, const StageShape& shape) {
   if (!shape.chunks.empty()) return shape.chunks;
-  return {{whole_model(config), shape.in_flight}};
+  return {{whole_model(config), shape.in_flight, shape.in_flight}};
 }
 
 Stage::Slot Stage::lay_out_slot(ArenaCursor& arena, const BlockShape& block,
@@ -52,7 +52,7 @@ Stage::Slot Stage::lay_out_slot(ArenaCursor& arena, const BlockShape& block,
   Slot slot;
   const std::int64_t kept = training ? range.layers : std::min<std::int64_t>(2, range.layers);
   for (std::int64_t layer = 0; layer < kept; ++layer)
-    slot.blocks.push_back(joined(lay_out_activations(arena, block, Keep::kEachLayer), shared));
+    slot.blocks.push_back(lay_out_activations(arena, block, Keep::kEachLayer, shared));
   if (range.head) {
     slot.final_s_TC = stream();
     slot.final_n_TC = wide();
@@ -69,20 +69,39 @@ Stage::Slot Stage::lay_out_slot(ArenaCursor& arena, const BlockShape& block,
   return slot;
 }
 
+/// A set for each micro-batch that waits: of every layer, and before them what takes the gradient
+/// of the chunk's input.
+void Stage::lay_out_kept(ArenaCursor& arena, const BlockShape& block, const ChunkShape& part,
+                         Chunk& chunk) {
+  // With full recomputation layers share the activations: there is nothing to exchange.
+  const bool shared = block.recompute == Recompute::kFull;
+  const auto wide = [&](std::int64_t columns) {
+    return arena.take(block.compute, {block.tokens, columns});
+  };
+  for (int i = 0; i < part.waiting; ++i) {
+    chunk.kept.emplace_back().gradients.dy_TC = wide(block.config.hidden);
+    for (std::int64_t layer = 0; layer < part.range.layers; ++layer) {
+      Kept& kept = chunk.kept.emplace_back();
+      kept.gradients =
+          lay_out_gradients(arena, block, shared ? GradientPart::kBoth : GradientPart::kOthers);
+      kept.gradients.dy_TC = wide(block.config.hidden);
+      if (block.gradients_leave)
+        kept.gradients.norms = lay_out_block_norm_gradients(arena, block.config);
+      if (shared) kept.attended_TX = wide(block.config.q_size());
+    }
+  }
+}
+
 Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
                               const StageShape& shape, DType compute) {
   const ModelConfig local = config_of_place(config, shape.cut.tensor);
   const BlockShape block = block_shape(local, shape, compute);
   const bool training = shape.purpose != StagePurpose::kEvaluation;
   const auto wide = [&] { return arena.take(compute, {block.tokens, config.hidden}); };
-  const auto take_gradients = [&] {
-    BlockGradients gradients = lay_out_gradients(arena, block);
-    gradients.dy_TC = wide();
-    if (keeps_norm_gradients(block, shape.purpose))
-      gradients.norms = lay_out_block_norm_gradients(arena, block.config);
-    return gradients;
-  };
+  const bool split = shape.purpose == StagePurpose::kTrainingSplit;
   Buffers buffers;
+  if (split && block.recompute != Recompute::kFull)
+    buffers.exchanged = lay_out_gradients(arena, block, GradientPart::kExchanged);
   bool has_head = false;
   const BlockActivations shared = lay_out_activations(arena, block, Keep::kShared);
   for (const ChunkShape& part : chunks_of(config, shape)) {
@@ -91,14 +110,7 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
     const int slots = training ? part.in_flight : 1;
     for (int i = 0; i < slots; ++i)
       chunk.slots.push_back(lay_out_slot(arena, block, part.range, shape.purpose, shared));
-    if (shape.purpose != StagePurpose::kTrainingSplit) continue;
-    // Each micro-batch keeps a set for every layer until its W, and before them what takes the
-    // gradient of the chunk's input.
-    for (int i = 0; i < slots; ++i) {
-      chunk.gradients.emplace_back().dy_TC = wide();
-      for (std::int64_t layer = 0; layer < part.range.layers; ++layer)
-        chunk.gradients.push_back(take_gradients());
-    }
+    if (split) lay_out_kept(arena, block, part, chunk);
   }
   const auto forward = [&] { buffers.forward = lay_out_forward_scratch(arena, block); };
   const auto head = [&] {
@@ -108,11 +120,10 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
   };
   const auto backward = [&] {
     if (!training) return;
-    if (shape.purpose == StagePurpose::kTraining) {
+    if (!split) {
       // Layers share one set; only the gradient of the stream goes to and fro between two buffers.
-      buffers.gradients = {take_gradients()};
-      buffers.gradients.push_back(buffers.gradients.front());
-      buffers.gradients.back().dy_TC = wide();
+      buffers.gradients.assign(2, lay_out_gradients(arena, block, GradientPart::kBoth));
+      for (BlockGradients& gradients : buffers.gradients) gradients.dy_TC = wide();
     }
     buffers.backward = lay_out_backward_scratch(arena, block);
   };
@@ -144,7 +155,8 @@ Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& par
       vocabulary_(vocabulary_part(config.vocab_size, shape.cut.tensor)),
       memory_(context.device(),
               static_cast<std::size_t>(buffer_bytes(config, shape, store.compute()))),
-      loss_sum_(DType::kF64, {1}, context.device()) {
+      loss_sum_(DType::kF64, {1}, context.device()),
+      loss_scale_(DType::kF32, {1}, context.device()) {
   expect(axes_.tensor.place() == shape.cut.tensor && axes_.context.place() == shape.cut.context,
          "a stage of another cut than its axes");
   expect(params.chunks.size() == chunks_of(config, shape).size(), "{} chunks with parameters of {}",
@@ -158,8 +170,12 @@ Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& par
 void Stage::begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count,
                        const std::function<void(int)>& gradients_ready) {
   micro_batches_ = device_batches_.bring(context_, micro_batches);
-  target_count_ = target_count;
+  const auto scale =
+      static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(1, target_count)));
+  copy_bytes(context_, loss_scale_.view().data, reinterpret_cast<const std::byte*>(&scale),
+             sizeof scale);
   gradients_ready_ = gradients_ready;
+  evaluating_ = false;
   rewind();
 }
 
@@ -186,14 +202,35 @@ const BlockActivations& Stage::acts_of(const Slot& slot, std::int64_t layer) con
   return slot.blocks[static_cast<std::size_t>(layer) % slot.blocks.size()];
 }
 
-const BlockGradients& Stage::gradients_of_layer(int chunk, int micro_batch,
-                                                std::int64_t layer) const {
-  if (shape_.purpose != StagePurpose::kTrainingSplit)
-    return buffers_.gradients[static_cast<std::size_t>((layer + 2) % 2)];
-  const Chunk& sets = buffers_.chunks[static_cast<std::size_t>(chunk)];
-  const std::int64_t slot = micro_batch % static_cast<std::int64_t>(sets.slots.size());
-  return sets
-      .gradients[static_cast<std::size_t>(slot * (params_of(chunk).range.layers + 1) + layer + 1)];
+const Stage::Kept& Stage::kept_of(int chunk, int micro_batch, std::int64_t layer) const {
+  const std::vector<Kept>& kept = buffers_.chunks[static_cast<std::size_t>(chunk)].kept;
+  const std::int64_t set = params_of(chunk).range.layers + 1;
+  return kept[static_cast<std::size_t>(micro_batch * set % std::ssize(kept) + layer + 1)];
+}
+
+TensorView Stage::dy_of(int chunk, int micro_batch, std::int64_t layer) const {
+  if (!split()) return buffers_.gradients[static_cast<std::size_t>((layer + 2) % 2)].dy_TC;
+  return kept_of(chunk, micro_batch, layer).gradients.dy_TC;
+}
+
+BlockActivations Stage::acts_of(int chunk, int micro_batch, std::int64_t layer) {
+  BlockActivations acts = acts_of(slot_of(chunk, micro_batch), layer);
+  if (!split()) return acts;
+  const TensorView own = kept_of(chunk, micro_batch, layer).attended_TX;
+  if (own.given()) acts.attended_TX = own;
+  return acts;
+}
+
+BlockGradients Stage::gradients_of_b(int chunk, int micro_batch, std::int64_t layer) const {
+  if (!split()) return buffers_.gradients[static_cast<std::size_t>((layer + 2) % 2)];
+  return with_exchanged(kept_of(chunk, micro_batch, layer).gradients, buffers_.exchanged);
+}
+
+BlockGradients Stage::gradients_of_w(int chunk, int micro_batch, std::int64_t layer) {
+  if (!split()) return gradients_of_b(chunk, micro_batch, layer);
+  return with_exchanged(
+      kept_of(chunk, micro_batch, layer).gradients,
+      exchanged_in(acts_of(slot_of(chunk, micro_batch), layer), buffers_.exchanged));
 }
 
 Stage::Slot& Stage::slot_of(int chunk, int micro_batch) {
@@ -271,7 +308,7 @@ void Stage::run_head(const ChunkParams& chunk, const MicroBatch& micro_batch, co
   axes_.tensor.to_inside(slot.final_n_TC);
   const ParamStore::Lease head = store_.acquire(head_block);
   head_loss(context_, axes_.tensor, buffers_.head,
-            {slot.final_n_TC, head.weight(chunk.head), micro_batch.targets, vocabulary_,
+            {slot.final_n_TC, head.padded_weight(chunk.head), micro_batch.targets, vocabulary_,
              loss_sum_.view()},
             training);
 }
@@ -303,14 +340,13 @@ void Stage::forward(int chunk, int micro_batch) {
   const ChunkParams& params = params_of(chunk);
   const MicroBatch& batch = micro_batches_[static_cast<std::size_t>(micro_batch)];
   Slot& slot = slot_of(chunk, micro_batch);
-  if (!params.range.head) return run_forward(chunk, batch, slot, nullptr);
+  if (!params.range.head || evaluating_) return run_forward(chunk, batch, slot, nullptr);
   store_.open_gradients(context_, params_.block_of(params.head_gradient));
   HeadTraining training;
   training.dn_TC = slot.dn_TC;
-  training.dweight_VC = store_.gradient(params.head_gradient);
+  training.dweight_VC = store_.padded_gradient(params.head_gradient);
   training.accumulate = accumulate_or_set(std::exchange(head_accumulate_, Accumulate::kYes));
-  training.scale =
-      static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(1, target_count_)));
+  training.scale = std::as_const(loss_scale_).view();
   run_forward(chunk, batch, slot, &training);
   // Where gradients leave, the next block takes their memory.
   if (!store_.keeps_gradients()) ready(head_block(params), false);
@@ -324,16 +360,13 @@ double Stage::loss_sum() {
 
 void Stage::begin_evaluation(const MicroBatch& micro_batch) {
   micro_batches_ = device_batches_.bring(context_, {&micro_batch, 1});
+  evaluating_ = true;
   clear(context_, loss_sum_.view());
-}
-
-void Stage::evaluate(int chunk) {
-  run_forward(chunk, micro_batches_.front(), slot_of(chunk, 0), nullptr);
 }
 
 double Stage::evaluate(const MicroBatch& micro_batch) {
   begin_evaluation(micro_batch);
-  evaluate(0);
+  forward(0, 0);
   return loss_sum();
 }
 
@@ -347,7 +380,7 @@ void Stage::backward_head(int chunk, int micro_batch) {
   if (!slot.final_norm.weight.given()) store_.open_gradients(context_, block);
   NormBackward norm;
   norm.op = norm_op(config_);
-  norm.dx_TC = tensor.stream_rows(gradients_of_layer(chunk, micro_batch, last).dy_TC);
+  norm.dx_TC = tensor.stream_rows(dy_of(chunk, micro_batch, last));
   const NormGradients gradients =
       norm_gradients(context_, store_, params.final_norm, slot.final_norm);
   norm.dweight_C = gradients.weight;
@@ -363,7 +396,7 @@ void Stage::backward_head(int chunk, int micro_batch) {
 void Stage::backward_embedding(int chunk, int micro_batch) {
   const ChunkParams& params = params_of(chunk);
   const MicroBatch& batch = micro_batches_[static_cast<std::size_t>(micro_batch)];
-  const TensorView d = gradients_of_layer(chunk, micro_batch, -1).dy_TC;
+  const TensorView d = dy_of(chunk, micro_batch, -1);
   store_.open_gradients(context_, params_.block_of(params.embedding));
   axes_.tensor.to_inside(d);
   embedding_backward(context_, store_.gradient(params.embedding), batch.input_ids, d,
@@ -396,8 +429,8 @@ void Stage::begin_backward(int chunk, int micro_batch) {
   const ChunkParams& params = params_of(chunk);
   if (params.range.head) return backward_head(chunk, micro_batch);
   const TensorView received = slot_of(chunk, micro_batch).dout_SC;
-  const TensorView dy = axes_.tensor.stream_rows(
-      gradients_of_layer(chunk, micro_batch, params.range.layers - 1).dy_TC);
+  const TensorView dy =
+      axes_.tensor.stream_rows(dy_of(chunk, micro_batch, params.range.layers - 1));
   copy_bytes(context_, dy.data, received.data, received.bytes());
 }
 
@@ -405,21 +438,33 @@ void Stage::begin_backward(int chunk, int micro_batch) {
 void Stage::backward_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer) {
   const ChunkParams& chunk_params = params_of(chunk);
   const BlockParams& params = chunk_params.blocks[static_cast<std::size_t>(layer)];
-  const BlockActivations& acts = acts_of(slot_of(chunk, micro_batch), layer);
+  const BlockActivations acts = acts_of(chunk, micro_batch, layer);
+  const BlockGradients gradients = gradients_of_b(chunk, micro_batch, layer);
   const int block = block_of_layer(chunk_params, layer);
   const ParamStore::Lease lease = store_.acquire(block, block_of_layer(chunk_params, layer - 1));
   const BlockWeights weights = weights_of(lease, params, local_);
-  if (!gradients_of_layer(chunk, micro_batch, layer).norms.attention.weight.given())
-    store_.open_gradients(context_, block);
+  if (!gradients.norms.attention.weight.given()) store_.open_gradients(context_, block);
   block_recompute(pass, weights, acts, buffers_.forward, shape_.recompute);
-  block_backward_input(pass, weights, acts, gradients_of_layer(chunk, micro_batch, layer),
-                       buffers_.backward, store_, params,
-                       gradients_of_layer(chunk, micro_batch, layer - 1).dy_TC);
+  block_backward_input(pass, weights, acts, gradients, buffers_.backward, store_, params,
+                       dy_of(chunk, micro_batch, layer - 1));
+  // What W needs takes the place of what nobody needs any more; its memory serves the next B.
+  exchange(slot_of(chunk, micro_batch).blocks[static_cast<std::size_t>(layer)], buffers_.exchanged);
   if (layer > 0 || chunk_params.range.embedding) return;
   const TensorView sent = slot_of(chunk, micro_batch).din_SC;
-  copy_bytes(context_, sent.data,
-             axes_.tensor.stream_rows(gradients_of_layer(chunk, micro_batch, -1).dy_TC).data,
+  copy_bytes(context_, sent.data, axes_.tensor.stream_rows(dy_of(chunk, micro_batch, -1)).data,
              sent.bytes());
+}
+
+void Stage::weight_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer,
+                         bool last) {
+  const ChunkParams& params = params_of(chunk);
+  const int block = block_of_layer(params, layer);
+  store_.open_gradients(context_, block);
+  block_backward_weight(pass, acts_of(chunk, micro_batch, layer),
+                        gradients_of_w(chunk, micro_batch, layer), store_,
+                        params.blocks[static_cast<std::size_t>(layer)],
+                        accumulate_or_set(block_accumulate_[static_cast<std::size_t>(chunk)]));
+  ready(block, last);
 }
 
 /// W of the head: its product has been made in F, the norm's sums in B.
@@ -451,19 +496,13 @@ void Stage::backward(int chunk, int micro_batch, Pass pass) {
   end_head(chunk, micro_batch, last);
   for (std::int64_t layer = params.range.layers - 1; layer >= 0; --layer) {
     backward_layer(block_pass, chunk, micro_batch, layer);
-    store_.open_gradients(context_, block_of_layer(params, layer));
-    block_backward_weight(block_pass, acts_of(slot_of(chunk, micro_batch), layer),
-                          gradients_of_layer(chunk, micro_batch, layer), store_,
-                          params.blocks[static_cast<std::size_t>(layer)],
-                          accumulate_or_set(block_accumulate_[static_cast<std::size_t>(chunk)]));
-    ready(block_of_layer(params, layer), last);
+    weight_layer(block_pass, chunk, micro_batch, layer, last);
   }
   end_backward(chunk, micro_batch, last);
 }
 
 void Stage::backward_input(int chunk, int micro_batch) {
-  expect(shape_.purpose == StagePurpose::kTrainingSplit, "B without W in a stage made for BW");
-  expect(shape_.recompute != Recompute::kFull, "B and W apart, and activations made twice");
+  expect(split(), "B without W in a stage made for BW");
   const BlockPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
   begin_backward(chunk, micro_batch);
   for (std::int64_t layer = params_of(chunk).range.layers - 1; layer >= 0; --layer)
@@ -471,19 +510,11 @@ void Stage::backward_input(int chunk, int micro_batch) {
 }
 
 void Stage::backward_weight(int chunk, int micro_batch, Pass pass) {
-  const ChunkParams& params = params_of(chunk);
   const BlockPass block_pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
-  const Slot& slot = slot_of(chunk, micro_batch);
   const bool last = pass == Pass::kLast;
   end_head(chunk, micro_batch, last);
-  for (std::int64_t layer = params.range.layers - 1; layer >= 0; --layer) {
-    store_.open_gradients(context_, block_of_layer(params, layer));
-    block_backward_weight(block_pass, acts_of(slot, layer),
-                          gradients_of_layer(chunk, micro_batch, layer), store_,
-                          params.blocks[static_cast<std::size_t>(layer)],
-                          accumulate_or_set(block_accumulate_[static_cast<std::size_t>(chunk)]));
-    ready(block_of_layer(params, layer), last);
-  }
+  for (std::int64_t layer = params_of(chunk).range.layers - 1; layer >= 0; --layer)
+    weight_layer(block_pass, chunk, micro_batch, layer, last);
   end_backward(chunk, micro_batch, last);
 }
 

@@ -31,6 +31,9 @@ struct StageCut {
 struct ChunkShape {
   ChunkRange range;
   int in_flight = 1;  ///< micro-batches between their F and their last backward action
+  /// Of those, the ones between B and W; what they keep for W is told apart by their numbers modulo
+  /// this. Only where B and W are apart.
+  int waiting = 1;
 };
 
 struct StageShape {
@@ -87,10 +90,9 @@ class Stage final : public StageProgram {
   /// Waits for them.
   [[nodiscard]] double loss_sum();
 
-  /// Forward passes alone of one micro-batch, chunk by chunk, then loss_sum(). Boundaries are those
-  /// of micro-batch 0. Not between a forward and its backward.
+  /// Until the next step `forward` of micro-batch 0 is a forward pass alone, of this one; then
+  /// loss_sum(). Not between a forward and its backward.
   void begin_evaluation(const MicroBatch& micro_batch);
-  void evaluate(int chunk) override;
   /// All of that for a stage that is the whole model.
   double evaluate(const MicroBatch& micro_batch);
 
@@ -104,13 +106,21 @@ class Stage final : public StageProgram {
     // gradient that goes to the one before.
     TensorView out_SC, dout_SC, din_SC;
   };
+  /// From B of a layer to its W.
+  struct Kept {
+    BlockGradients gradients;
+    TensorView attended_TX;  // given where layers share that of the activations
+  };
   struct Chunk {
     std::vector<Slot> slots;
-    std::vector<BlockGradients> gradients;  // where B and W are apart
+    std::vector<Kept> kept;  // of the layers, set after set; where B and W are apart
   };
   struct Buffers {
     std::vector<Chunk> chunks;
     std::vector<BlockGradients> gradients;  // where they are not: two sets in turns
+    // Where B and W are apart and F keeps what B reads: what B writes in place of it, for the next
+    // layer.
+    BlockGradients exchanged;
     BlockForwardScratch forward;
     HeadBuffers head;
     BlockBackwardScratch backward;
@@ -124,9 +134,18 @@ class Stage final : public StageProgram {
   static std::vector<ChunkShape> chunks_of(const ModelConfig& config, const StageShape& shape);
   static Slot lay_out_slot(ArenaCursor& arena, const BlockShape& block, const ChunkRange& range,
                            StagePurpose purpose, const BlockActivations& shared);
+  static void lay_out_kept(ArenaCursor& arena, const BlockShape& block, const ChunkShape& part,
+                           Chunk& chunk);
   [[nodiscard]] const BlockActivations& acts_of(const Slot& slot, std::int64_t layer) const;
-  [[nodiscard]] const BlockGradients& gradients_of_layer(int chunk, int micro_batch,
-                                                         std::int64_t layer) const;
+  /// The same for B and W, with what this layer keeps apart from the others.
+  [[nodiscard]] BlockActivations acts_of(int chunk, int micro_batch, std::int64_t layer);
+  [[nodiscard]] const Kept& kept_of(int chunk, int micro_batch, std::int64_t layer) const;
+  /// Where the gradient of the stream behind a layer lies; -1: before the first.
+  [[nodiscard]] TensorView dy_of(int chunk, int micro_batch, std::int64_t layer) const;
+  /// Where B of a layer puts what W needs, and where W finds it.
+  [[nodiscard]] BlockGradients gradients_of_b(int chunk, int micro_batch, std::int64_t layer) const;
+  [[nodiscard]] BlockGradients gradients_of_w(int chunk, int micro_batch, std::int64_t layer);
+  [[nodiscard]] bool split() const { return shape_.purpose == StagePurpose::kTrainingSplit; }
   Slot& slot_of(int chunk, int micro_batch);
   [[nodiscard]] const ChunkParams& params_of(int chunk) const {
     return params_.chunks[static_cast<std::size_t>(chunk)];
@@ -141,6 +160,9 @@ class Stage final : public StageProgram {
                 ConstTensorView stream, const HeadTraining* training);
   void begin_backward(int chunk, int micro_batch);
   void backward_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer);
+  /// W of one layer.
+  void weight_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer,
+                    bool last);
   void end_head(int chunk, int micro_batch, bool last);
   void end_backward(int chunk, int micro_batch, bool last);
   /// Adds what B has left to the gradients of the open block.
@@ -166,10 +188,10 @@ class Stage final : public StageProgram {
   VocabularyPart vocabulary_;
   Memory memory_;
   Buffers buffers_;
-  Buffer rope_table_, loss_sum_;
+  Buffer rope_table_, loss_sum_, loss_scale_;
   DeviceBatches device_batches_;
   std::span<const MicroBatch> micro_batches_;
-  std::int64_t target_count_ = 0;
+  bool evaluating_ = false;
   std::function<void(int)> gradients_ready_;
   // Of this step: the first product sets a weight's gradient, later ones add to it.
   Accumulate head_accumulate_ = Accumulate::kNo;

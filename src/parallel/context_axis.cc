@@ -115,6 +115,7 @@ void ContextAxis::forward(Context& context, const Buffers& buffers, AttentionFor
 
 void ContextAxis::backward(Context& context, const Buffers& buffers, AttentionBackward args) {
   if (place_.extent == 1) return attention_backward(context, args);
+  args.o = {};  // for who computes whole sequences, which nobody does here
   if (method_ == ContextMethod::kUlysses) return backward_heads(context, buffers, args);
   if (method_ == ContextMethod::kRing) return backward_ring(context, buffers, args);
   backward_gathered(context, buffers, args);
@@ -231,30 +232,46 @@ void ContextAxis::backward_gathered(Context& context, const Buffers& buffers,
   copy_heads(context, dv, home.v);
 }
 
-void ContextAxis::swap_chunks(Context& context, TensorView out, TensorView in,
-                              std::int64_t sequences, bool by_sequence) {
-  const std::int64_t places = place_.extent;
-  const std::size_t chunk = out.bytes() / static_cast<std::size_t>(sequences * places);
-  const auto of_place = [&](const TensorView& x, std::int64_t place, std::int64_t sequence) {
-    return std::span(x.data + static_cast<std::size_t>(place * sequences + sequence) * chunk,
-                     chunk);
-  };
-  const auto of_sequence = [&](const TensorView& x, std::int64_t place, std::int64_t sequence) {
-    return std::span(x.data + static_cast<std::size_t>(sequence * places + place) * chunk, chunk);
-  };
+namespace {
+
+/// Where the chunk of a place and a sequence stands in rows of `places` and `sequences`.
+struct Chunks {
+  TensorView rows;
+  std::int64_t places, sequences;
+
+  [[nodiscard]] auto by_place() const {
+    return [*this](std::int64_t place, std::int64_t sequence) {
+      return at(place * sequences + sequence);
+    };
+  }
+  [[nodiscard]] auto by_sequence() const {
+    return [*this](std::int64_t place, std::int64_t sequence) {
+      return at(sequence * places + place);
+    };
+  }
+
+ private:
+  [[nodiscard]] std::span<std::byte> at(std::int64_t index) const {
+    const std::size_t bytes = rows.bytes() / static_cast<std::size_t>(places * sequences);
+    return {rows.data + static_cast<std::size_t>(index) * bytes, bytes};
+  }
+};
+
+}  // namespace
+
+template <class From, class To>
+void ContextAxis::exchange_chunks(Context& context, std::int64_t sequences, const From& from,
+                                  const To& to) {
   sends_.clear();
   receives_.clear();
   for (int place = 0; place < place_.extent; ++place) {
     for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
-      const auto from =
-          by_sequence ? of_place(out, place, sequence) : of_sequence(out, place, sequence);
-      const auto to =
-          by_sequence ? of_sequence(in, place, sequence) : of_place(in, place, sequence);
+      const std::span<std::byte> out = from(place, sequence), in = to(place, sequence);
       if (place == place_.index) {
-        copy_bytes(context, to.data(), from.data(), chunk);
+        copy_bytes(context, in.data(), out.data(), in.size());
       } else {
-        sends_.push_back({place, from});
-        receives_.push_back({place, to});
+        sends_.push_back({place, out});
+        receives_.push_back({place, in});
       }
     }
   }
@@ -263,12 +280,14 @@ void ContextAxis::swap_chunks(Context& context, TensorView out, TensorView in,
 
 void ContextAxis::to_sequences(Context& context, TensorView out, TensorView in,
                                std::int64_t sequences) {
-  swap_chunks(context, out, in, sequences, true);
+  exchange_chunks(context, sequences, Chunks{out, place_.extent, sequences}.by_place(),
+                  Chunks{in, place_.extent, sequences}.by_sequence());
 }
 
 void ContextAxis::to_places(Context& context, TensorView out, TensorView in,
                             std::int64_t sequences) {
-  swap_chunks(context, out, in, sequences, false);
+  exchange_chunks(context, sequences, Chunks{out, place_.extent, sequences}.by_sequence(),
+                  Chunks{in, place_.extent, sequences}.by_place());
 }
 
 void ContextAxis::exchange_heads(Context& context, const Buffers& buffers, const ConstHeadsView& q,
@@ -290,30 +309,14 @@ AttentionMask ContextAxis::whole_mask(Context& context, const Buffers& buffers,
   AttentionMask whole = mask;
   whole.q = whole.kv = ranges_;
   if (!mask.first_key_T.given()) return whole;
-  // Everybody gets the same: sent from one place of its own to all.
-  const std::int64_t sequences = buffers.shape.sequences, tokens = buffers.shape.tokens;
-  const TensorView all = buffers.first_key;
-  const std::size_t chunk = static_cast<std::size_t>(tokens) * sizeof(std::int32_t);
-  sends_.clear();
-  receives_.clear();
-  for (int place = 0; place < place_.extent; ++place) {
-    for (std::int64_t s = 0; s < sequences; ++s) {
-      const auto to =
-          std::span(all.data + static_cast<std::size_t>(s * place_.extent + place) * chunk, chunk);
-      // A send only reads.
-      const auto from = std::span(
-          const_cast<std::byte*>(mask.first_key_T.data) + static_cast<std::size_t>(s) * chunk,
-          chunk);
-      if (place == place_.index) {
-        copy_bytes(context, to.data(), from.data(), chunk);
-      } else {
-        sends_.push_back({place, from});
-        receives_.push_back({place, to});
-      }
-    }
-  }
-  channel_->start_exchange(sends_, receives_).wait();
-  whole.first_key_T = all;
+  const std::int64_t sequences = buffers.shape.sequences;
+  const Chunks all{buffers.first_key, place_.extent, sequences};
+  // Every place gets the same of this one's. A send only reads.
+  const ConstTensorView mine = mask.first_key_T;
+  const Chunks own{{const_cast<std::byte*>(mine.data), mine.dtype, mine.shape}, 1, sequences};
+  const auto to_all = [&](int, std::int64_t sequence) { return own.by_place()(0, sequence); };
+  exchange_chunks(context, sequences, to_all, all.by_sequence());
+  whole.first_key_T = buffers.first_key;
   return whole;
 }
 

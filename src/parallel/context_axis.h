@@ -73,12 +73,16 @@ class ContextAxis {
   void backward_heads(Context& context, const Buffers& buffers, AttentionBackward args);
   void exchange_heads(Context& context, const Buffers& buffers, const ConstHeadsView& q,
                       const ConstHeadsView& k, const ConstHeadsView& v);
-  /// Each place gets its chunk of `out` ([place][sequence][tokens] rows) and gives one to every
-  /// place, laid out [sequence][place][tokens].
+  /// Rows of places' tokens lie as [place][sequence][tokens] or as [sequence][place][tokens]. Each
+  /// place sends every place its chunks of `out`, which lies the first way, and lays what comes in
+  /// `in` the second way.
   void to_sequences(Context& context, TensorView out, TensorView in, std::int64_t sequences);
+  /// The way back: `out` lies the second way, `in` the first.
   void to_places(Context& context, TensorView out, TensorView in, std::int64_t sequences);
-  void swap_chunks(Context& context, TensorView out, TensorView in, std::int64_t sequences,
-                   bool by_sequence);
+  /// What `from(place, sequence)` holds goes to `place`; what comes from there is laid where
+  /// `to(place, sequence)` says. Spans of bytes, of one size in a sequence.
+  template <class From, class To>
+  void exchange_chunks(Context& context, std::int64_t sequences, const From& from, const To& to);
   [[nodiscard]] AttentionMask whole_mask(Context& context, const Buffers& buffers,
                                          const AttentionMask& mask);
   [[nodiscard]] int behind(int steps) const {

@@ -4,6 +4,10 @@
 
 namespace trireme {
 
+int copies_of_units(std::int64_t units, int extent) {
+  return units >= extent ? 1 : narrow<int>(div_exact(extent, units));
+}
+
 namespace {
 
 /// The elements of a section that a place holds.
@@ -13,7 +17,7 @@ Piece share_of(const CutSection& section, AxisPlace place) {
   if (section.units >= place.extent) {
     units = even_piece(section.units, place.extent, place.index);
   } else {
-    units = {place.index / div_exact(place.extent, section.units), 1};
+    units = {place.index / copies_of_units(section.units, place.extent), 1};
   }
   return {units.begin * unit, units.size * unit};
 }
@@ -22,9 +26,7 @@ Piece share_of(const CutSection& section, AxisPlace place) {
 
 int TensorCut::copies(int extent) const {
   if (!given()) return extent;
-  const auto of = [&](const CutSection& section) {
-    return section.units >= extent ? 1 : narrow<int>(div_exact(extent, section.units));
-  };
+  const auto of = [&](const CutSection& section) { return copies_of_units(section.units, extent); };
   for (const CutSection& section : sections) {
     expect(of(section) == of(sections.front()), "sections in unlike numbers of copies");
   }

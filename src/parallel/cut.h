@@ -22,6 +22,10 @@ struct CutSection {
   std::int64_t size = 0, units = 0;
 };
 
+/// Neighbouring places that hold the same unit where units are fewer than places, which they then
+/// divide (InternalError); else 1. Place i is one of group i / copies.
+int copies_of_units(std::int64_t units, int extent);
+
 /// How the tensor axis cuts a parameter: each section of `dim` is dealt out by itself, the parts of
 /// a place laid end to end (q, k and v of one matrix). With at least as many units as places each
 /// gets an even share (the first get one more where they do not divide); with fewer, a unit is held

@@ -44,6 +44,9 @@ struct ParamMeta {
   /// nobody clears it.
   bool set_by_product = false;
   TensorCut cut = {};  ///< on the tensor axis
+  /// In memory the rows of a place are followed by rows of zeros up to a multiple of this: for
+  /// products, which take them as further rows. They are in no file, sum or count.
+  std::int64_t row_alignment = 1;
   TensorPartial partial = TensorPartial::kNever;
   /// Not kNoParam: the head of a tied model beside its embedding. It has a gradient of its own, to
   /// be added to that parameter's, and no value.

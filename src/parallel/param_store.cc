@@ -5,6 +5,7 @@
 #include "base/math.h"
 #include "base/random.h"
 #include "kernels/elementwise/elementwise.h"
+#include "parallel/state_boxes.h"
 #include "tensor/transfer.h"
 
 namespace trireme {
@@ -120,11 +121,13 @@ ConstTensorView ParamStore::Lease::weight(ParamRange range) const {
   return store_->local_part(weights.view(), 0, range);
 }
 
+ConstTensorView ParamStore::Lease::padded_weight(ParamIndex index) const {
+  const ConstTensorView rows = weight(index);
+  return {rows.data, rows.dtype, store_->layout_.padded_shape(index)};
+}
+
 ParamStore::Lease ParamStore::acquire(int block, int next) const {
-  if (source_ != nullptr) {
-    source_->acquire(block);
-    if (next >= 0) source_->prefetch(next);
-  }
+  if (source_ != nullptr) source_->acquire(block, next);
   return {*this, block};
 }
 
@@ -172,6 +175,11 @@ TensorView ParamStore::gradient(ParamRange range) const {
   expect(param.block == open_block_, "a gradient of {} while block {} is open", param.name,
          open_block_);
   return local_part(block_gradient_.view(), layout_.local_block(open_block_).begin, range);
+}
+
+TensorView ParamStore::padded_gradient(ParamIndex index) const {
+  const TensorView rows = gradient(index);
+  return {rows.data, rows.dtype, layout_.padded_shape(index)};
 }
 
 void ParamStore::open_gradients(Context& context, int block) {
@@ -231,6 +239,18 @@ TensorView ParamStore::block_weight_shard(int block) const {
 
 void ParamStore::place_weights(int block, TensorView weights) {
   placed_.at(static_cast<std::size_t>(block)) = weights;
+}
+
+void ParamStore::clear_padding(Context& context, int block) {
+  const ParamRange range = layout_.block_params(block);
+  for (ParamIndex i = range.first; i <= range.last; ++i) {
+    const std::int64_t rows = layout_.local_shape(i)[0], all = layout_.padded_shape(i)[0];
+    if (all == rows) continue;
+    TensorView weights = local_part(placed_[static_cast<std::size_t>(block)],
+                                    layout_.local_block(block).begin, {i, i});
+    weights.shape.set(0, all);
+    clear(context, weights.rows(rows, all - rows));
+  }
 }
 
 void ParamStore::make_values(float* values, ParamIndex index, std::uint64_t key,
@@ -296,25 +316,39 @@ void ParamStore::refresh_forms(Context& context) {
   }
 }
 
-State ParamStore::state() const {
-  const StorePlace& place = layout_.place();
+namespace {
+
+enum class Saved : std::uint8_t { kValue, kExpAvg, kExpAvgSq };
+
+std::string saved_name(Saved what, const ParamMeta& param) {
+  if (what == Saved::kValue) return "parameters/" + param.name;
+  return fmt::format("optimizer/{}/exp_avg{}", param.name, what == Saved::kExpAvg ? "" : "_sq");
+}
+
+/// `data_of(what, index)`: the owned rows in memory, null where there is none.
+template <class DataOf>
+State state_of(const std::vector<ParamMeta>& params, const StoreLayout& layout,
+               StorePurpose purpose, const DataOf& data_of) {
+  const StorePlace& place = layout.place();
   State state;
-  const auto add = [&](const char* prefix, const char* suffix, ParamIndex index,
-                       const TensorView& owned) {
-    const ParamMeta& param = params_[static_cast<std::size_t>(index)];
+  const auto add = [&](Saved what, ParamIndex index) {
+    const ParamMeta& param = params[static_cast<std::size_t>(index)];
+    if (param.shares != kNoParam) return;
     const int same_part = param.cut.copies(place.tensor.extent);
-    const std::int64_t row = owned.count() == 0 ? 0 : owned.count() / owned.shape[0];
+    const Shape owned = layout.owned_shape(index);
+    const std::int64_t row = owned.count() == 0 ? 0 : owned.count() / owned[0];
+    std::byte* data = data_of(what, index);
     const auto parts =
-        rows_of_parts(local_parts(param.shape, param.cut, place.tensor), layout_.owned(index));
+        rows_of_parts(local_parts(param.shape, param.cut, place.tensor), layout.owned(index));
     for (const CutPart& part : parts) {
       StateTensor tensor;
-      tensor.name = fmt::format("{}/{}{}", prefix, param.name, suffix);
-      tensor.dtype = owned.dtype;
+      tensor.name = saved_name(what, param);
+      tensor.dtype = DType::kF32;
       tensor.global_shape = param.shape;
       tensor.box = part.box;
       const std::int64_t column = part.at.rank() == 2 ? part.at[1] : 0;
-      tensor.data =
-          owned.data + static_cast<std::size_t>(part.at[0] * row + column) * size_of(owned.dtype);
+      if (data != nullptr)
+        tensor.data = data + static_cast<std::size_t>(part.at[0] * row + column) * sizeof(float);
       tensor.row_stride = row;
       const int copies = same_part * place.copy.extent;
       tensor.replica = param.home.index * copies +
@@ -323,18 +357,31 @@ State ParamStore::state() const {
       state.tensors.push_back(std::move(tensor));
     }
   };
-  const auto count = static_cast<int>(params_.size());
+  const auto count = static_cast<int>(params.size());
+  for (ParamIndex i = 0; i < count; ++i) add(Saved::kValue, i);
+  if (purpose != StorePurpose::kTraining) return state;
   for (ParamIndex i = 0; i < count; ++i) {
-    if (has_value(i)) add("parameters", "", i, value(i));
-  }
-  if (purpose_ == StorePurpose::kTraining) {
-    for (ParamIndex i = 0; i < count; ++i) {
-      if (!has_value(i)) continue;
-      add("optimizer", "/exp_avg", i, exp_avg(i));
-      add("optimizer", "/exp_avg_sq", i, exp_avg_sq(i));
-    }
+    add(Saved::kExpAvg, i);
+    add(Saved::kExpAvgSq, i);
   }
   return state;
+}
+
+}  // namespace
+
+State ParamStore::state() const {
+  return state_of(params_, layout_, purpose_, [this](Saved what, ParamIndex index) {
+    const TensorView owned = what == Saved::kValue    ? value(index)
+                             : what == Saved::kExpAvg ? exp_avg(index)
+                                                      : exp_avg_sq(index);
+    return owned.data;
+  });
+}
+
+State state_boxes(const std::vector<ParamMeta>& params, StorePurpose purpose,
+                  const StorePlace& place) {
+  return state_of(params, StoreLayout(params, place), purpose,
+                  [](Saved, ParamIndex) -> std::byte* { return nullptr; });
 }
 
 ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& params, DType compute,

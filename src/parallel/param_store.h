@@ -30,11 +30,10 @@ enum class StorePurpose : std::uint8_t { kInference, kTraining };
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  /// The block's weights are whole where the model reads them, until `release`.
-  virtual void acquire(int block) = 0;
+  /// The block's weights are whole where the model reads them, until `release`. `next`, where not
+  /// negative, is the block that is acquired after it.
+  virtual void acquire(int block, int next) = 0;
   virtual void release(int block) = 0;
-  /// `block` will be acquired soon.
-  virtual void prefetch(int block) = 0;
 };
 
 class ParamStore {
@@ -60,6 +59,8 @@ class ParamStore {
     /// One parameter, or a fused range as one tensor of their rows (sizes for vectors).
     [[nodiscard]] ConstTensorView weight(ParamRange range) const;
     [[nodiscard]] ConstTensorView weight(ParamIndex index) const { return weight({index, index}); }
+    /// With the rows of zeros that follow (ParamMeta::row_alignment).
+    [[nodiscard]] ConstTensorView padded_weight(ParamIndex index) const;
 
    private:
     friend class ParamStore;
@@ -87,6 +88,8 @@ class ParamStore {
   /// stages 2 and 3 of the open block only.
   [[nodiscard]] TensorView gradient(ParamRange range) const;
   [[nodiscard]] TensorView gradient(ParamIndex index) const { return gradient({index, index}); }
+  /// With the rows that follow: what is written there must be zeros.
+  [[nodiscard]] TensorView padded_gradient(ParamIndex index) const;
   /// Whether the gradients of micro-batches add up here (stages 0 and 1), or each micro-batch's
   /// leave for their owners when their block is done.
   [[nodiscard]] bool keeps_gradients() const { return layout_.place().zero_stage < 2; }
@@ -124,6 +127,8 @@ class ParamStore {
   [[nodiscard]] TensorView block_weight_shard(int block) const;
   /// Stage 3: leases of `block` read `weights` (local layout of the block) from now on.
   void place_weights(int block, TensorView weights);
+  /// Stage 3: zeros behind the rows of the block's weights, where another block's may have stood.
+  void clear_padding(Context& context, int block);
 
   /// Initial values of the owned rows by (seed, name, global element index), made on the host: the
   /// same bits on every mesh and device.

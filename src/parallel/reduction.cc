@@ -5,14 +5,6 @@
 
 namespace trireme {
 
-namespace {
-
-std::byte* element(const TensorView& flat, std::int64_t index) {
-  return flat.data + static_cast<std::size_t>(index) * size_of(flat.dtype);
-}
-
-}  // namespace
-
 GradientReduction::GradientReduction(Context& context, ParamStore& store,
                                      const ReductionChannels& channels)
     : context_(context),
@@ -47,8 +39,7 @@ void GradientReduction::start_shards(int block) {
       const TensorView piece = bucket.piece(owner);
       layout.for_each_run(
           block, owner, part, [&](std::int64_t local, std::int64_t shard, std::int64_t count) {
-            copy_bytes(context_, element(piece, shard - part.begin), element(gradients, local),
-                       static_cast<std::size_t>(count) * sizeof(float));
+            copy_elements(context_, piece, shard - part.begin, gradients, local, count);
           });
     }
     bucket.transfer = channels_.shards.start_reduce_scatter(bucket.pieces);
@@ -65,9 +56,8 @@ void GradientReduction::finish_bucket(Buckets::Bucket& bucket) {
     const TensorView gradients = store_.block_gradients(bucket.block);
     layout.for_each_run(bucket.block, mine, bucket.part,
                         [&](std::int64_t local, std::int64_t shard, std::int64_t count) {
-                          copy_bytes(context_, element(gradients, local),
-                                     element(sum, shard - bucket.part.begin),
-                                     static_cast<std::size_t>(count) * sizeof(float));
+                          copy_elements(context_, gradients, local, sum, shard - bucket.part.begin,
+                                        count);
                         });
     return;
   }

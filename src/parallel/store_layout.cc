@@ -27,11 +27,13 @@ StoreLayout::StoreLayout(const std::vector<ParamMeta>& params, const StorePlace&
     }
     shapes_.push_back(trireme::local_shape(param.shape, param.cut, place.tensor));
     const Shape& shape = shapes_.back();
+    padded_.push_back(shape);
+    padded_.back().set(0, round_up(shape[0], param.row_alignment));
     if (param.fuse == Fuse::kNo) local = round_up(local, kAlignmentElements);
     shard = round_up(shard, kAlignmentElements);
     local_.push_back(local);
     shard_.push_back(shard);
-    local += shape.count();
+    local += padded_.back().count();
     // even_piece gives the first place the most.
     if (shape.count() > 0)
       shard += even_piece(shape[0], place.shard.extent, 0).size * (shape.count() / shape[0]);

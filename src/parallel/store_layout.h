@@ -33,6 +33,8 @@ class StoreLayout {
   [[nodiscard]] bool sharded() const { return place_.zero_stage > 0; }
 
   [[nodiscard]] const Shape& local_shape(ParamIndex index) const { return shapes_[at(index)]; }
+  /// With the rows of zeros that follow (ParamMeta::row_alignment).
+  [[nodiscard]] const Shape& padded_shape(ParamIndex index) const { return padded_[at(index)]; }
   /// Of rows that this rank owns, in the local tensor: all of them at stage 0.
   [[nodiscard]] Piece owned(ParamIndex index) const {
     return owned_rows(shapes_[at(index)], place_.shard);
@@ -79,7 +81,7 @@ class StoreLayout {
   }
 
   StorePlace place_;
-  std::vector<Shape> shapes_;
+  std::vector<Shape> shapes_, padded_;
   std::vector<std::int64_t> local_, shard_;  // one more than parameters: the last is the end
   std::vector<ParamRange> blocks_;
   int valued_blocks_ = 0;

@@ -1,5 +1,6 @@
 #include "parallel/weight_gather.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tensor/transfer.h"
@@ -8,37 +9,28 @@ namespace trireme {
 
 namespace {
 
-// Stage 3: the embedding has a place of its own, as a tied head needs it beside its own block;
-// other blocks take two places in turns.
-constexpr int kPlaces = 3;
-int place_of(int block) { return block == 0 ? 0 : 1 + block % 2; }
-
-struct PlaceSizes {
-  std::int64_t size[kPlaces];
-  [[nodiscard]] std::int64_t begin(int place) const {
-    std::int64_t sum = 0;
-    for (int i = 0; i < place; ++i) sum += size[i];
-    return sum;
-  }
-};
-
-PlaceSizes place_sizes(const StoreLayout& layout) {
-  PlaceSizes sizes{};
-  for (int place = 0; place < kPlaces; ++place)
-    sizes.size[place] = layout.largest_block(
-        [&](int block) { return block < layout.valued_blocks() && place_of(block) == place; });
-  return sizes;
-}
-
-std::int64_t place_elements(const StoreLayout& layout) {
-  return layout.place().zero_stage == 3 ? place_sizes(layout).begin(kPlaces) : 0;
-}
-
-std::byte* element(const TensorView& flat, std::int64_t index) {
-  return flat.data + static_cast<std::size_t>(index) * size_of(flat.dtype);
-}
+/// A block this much smaller than the largest has a place of its own.
+constexpr std::int64_t kSmallBlock = 16;
 
 }  // namespace
+
+WeightPlaces::WeightPlaces(const StoreLayout& layout) {
+  const std::int64_t largest =
+      layout.largest_block([&](int block) { return block > 0 && block < layout.valued_blocks(); });
+  std::vector<std::int64_t> sizes(3);  // the embedding's, the two that are taken in turns
+  int turn = 0;
+  for (int block = 0; block < layout.valued_blocks(); ++block) {
+    const std::int64_t size = layout.local_block(block).size;
+    const bool own = block > 0 && size * kSmallBlock <= largest;
+    const int place = own ? static_cast<int>(sizes.size()) : block == 0 ? 0 : 1 + turn++ % 2;
+    if (own) sizes.push_back(0);
+    std::int64_t& room = sizes[static_cast<std::size_t>(place)];
+    room = std::max(room, size);
+    of_block.push_back(place);
+  }
+  begins.push_back(0);
+  for (const std::int64_t size : sizes) begins.push_back(begins.back() + size);
+}
 
 WeightGather::WeightGather(Context& context, ParamStore& store, Communicator& shards)
     : context_(context),
@@ -48,33 +40,32 @@ WeightGather::WeightGather(Context& context, ParamStore& store, Communicator& sh
       blocks_(static_cast<std::size_t>(store.layout().valued_blocks())) {
   const StoreLayout& layout = store.layout();
   if (layout.place().zero_stage == 3) {
-    memory_ = Buffer(store.compute(), {place_elements(layout)}, context.device());
-    holder_.assign(kPlaces, -1);
-    const PlaceSizes sizes = place_sizes(layout);
-    for (int block = 0; block < layout.valued_blocks(); ++block) {
-      store.place_weights(
-          block, memory_.view().rows(sizes.begin(place_of(block)), layout.local_block(block).size));
-    }
+    places_.emplace(layout);
+    memory_ = Buffer(store.compute(), {places_->begins.back()}, context.device());
+    holder_.assign(places_->begins.size() - 1, -1);
+    for (int block = 0; block < layout.valued_blocks(); ++block)
+      store.place_weights(block, weights_of(block));
   }
   store.set_source(*this);
 }
 
 std::int64_t WeightGather::buffer_bytes(const StoreLayout& layout, DType compute) {
-  return Buckets::bytes_of(layout, compute) +
-         place_elements(layout) * static_cast<std::int64_t>(size_of(compute));
+  const std::int64_t buckets = Buckets::bytes_of(layout, compute);
+  if (layout.place().zero_stage < 3) return buckets;
+  return buckets + WeightPlaces(layout).begins.back() * static_cast<std::int64_t>(size_of(compute));
 }
 
 TensorView WeightGather::weights_of(int block) const {
   const StoreLayout& layout = store_.layout();
   if (holder_.empty()) return store_.block_weights(block);
-  return memory_.view().rows(place_sizes(layout).begin(place_of(block)),
-                             layout.local_block(block).size);
+  const auto place = static_cast<std::size_t>(places_->of(block));
+  return memory_.view().rows(places_->begins[place], layout.local_block(block).size);
 }
 
 void WeightGather::start(int block) {
   if (at(block).state != State::kStale) return;
   if (!holder_.empty()) {
-    int& holder = holder_[static_cast<std::size_t>(place_of(block))];
+    int& holder = holder_[static_cast<std::size_t>(places_->of(block))];
     if (holder >= 0 && holder != block) {
       expect(at(holder).leases == 0 && at(holder).state != State::kUnderWay,
              "block {} takes the place of block {}, which is in use", block, holder);
@@ -95,8 +86,7 @@ void WeightGather::start(int block) {
       const TensorView weights = store_.block_weights(block);
       layout.for_each_run(
           block, mine, part, [&](std::int64_t local, std::int64_t shard, std::int64_t count) {
-            copy_bytes(context_, element(piece, shard - part.begin), element(weights, local),
-                       static_cast<std::size_t>(count) * size_of(piece.dtype));
+            copy_elements(context_, piece, shard - part.begin, weights, local, count);
           });
     } else {
       const TensorView shard = store_.block_weight_shard(block).rows(part.begin, part.size);
@@ -114,16 +104,19 @@ void WeightGather::finish_bucket(Buckets::Bucket& bucket) {
     const TensorView piece = bucket.piece(owner);
     layout.for_each_run(bucket.block, owner, bucket.part,
                         [&](std::int64_t local, std::int64_t shard, std::int64_t count) {
-                          copy_bytes(context_, element(weights, local),
-                                     element(piece, shard - bucket.part.begin),
-                                     static_cast<std::size_t>(count) * size_of(piece.dtype));
+                          copy_elements(context_, weights, local, piece, shard - bucket.part.begin,
+                                        count);
                         });
   }
-  if (--at(bucket.block).parts_left == 0) at(bucket.block).state = State::kWhole;
+  if (--at(bucket.block).parts_left > 0) return;
+  at(bucket.block).state = State::kWhole;
+  if (!holder_.empty()) store_.clear_padding(context_, bucket.block);
 }
 
-void WeightGather::acquire(int block) {
+void WeightGather::acquire(int block, int next) {
   start(block);
+  // Before the wait: where gathers take longer than passes the channel never stands still.
+  if (next >= 0) start(next);
   buckets_.finish_until([this](Buckets::Bucket& bucket) { finish_bucket(bucket); },
                         [&] { return at(block).state == State::kWhole; });
   expect(at(block).state == State::kWhole, "block {} was not gathered", block);
@@ -131,8 +124,6 @@ void WeightGather::acquire(int block) {
 }
 
 void WeightGather::release(int block) { --at(block).leases; }
-
-void WeightGather::prefetch(int block) { start(block); }
 
 void WeightGather::weights_changed() {
   buckets_.finish_until([this](Buckets::Bucket& bucket) { finish_bucket(bucket); },
@@ -143,13 +134,15 @@ void WeightGather::weights_changed() {
 std::vector<std::int64_t> gathers_in_step(const StoreLayout& layout, std::span<const int> reads) {
   std::vector<std::int64_t> gathers(static_cast<std::size_t>(layout.valued_blocks()));
   std::vector<char> whole(gathers.size());
-  int holder[kPlaces] = {-1, -1, -1};
+  const WeightPlaces places(layout);
+  std::vector<int> holder(places.begins.size(), -1);
   for (const int block : reads) {
     char& here = whole[static_cast<std::size_t>(block)];
     gathers[static_cast<std::size_t>(block)] += here == 0;
     here = 1;
     if (layout.place().zero_stage < 3) continue;
-    const int before = std::exchange(holder[place_of(block)], block);
+    int& here_before = holder[static_cast<std::size_t>(places.of(block))];
+    const int before = std::exchange(here_before, block);
     if (before >= 0 && before != block) whole[static_cast<std::size_t>(before)] = 0;
   }
   return gathers;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -8,11 +9,22 @@
 
 namespace trireme {
 
+/// Stage 3: where gathered blocks stand. The embedding has a place of its own, as a tied head needs
+/// it beside its own block; so has a block that is small beside the largest: a final norm between
+/// the last layer and the head costs little there, and would take a layer's place before backward
+/// comes to it. The others take two places in turns.
+struct WeightPlaces {
+  explicit WeightPlaces(const StoreLayout& layout);
+  [[nodiscard]] int of(int block) const { return of_block[static_cast<std::size_t>(block)]; }
+  std::vector<int> of_block;
+  std::vector<std::int64_t> begins;  ///< elements, of each place; then their sum
+};
+
 /// Keeps weights whole where the model reads them, under ZeRO. At stages 1 and 2 each block is
 /// gathered from its owners once after an update, when the model first comes to it; at stage 3 each
-/// time, into memory for the embedding and for two other blocks that the next takes over. A block
-/// is gathered while the one before it computes. All ranks of the group acquire and prefetch in the
-/// same order.
+/// time, into memory for a few (WeightPlaces), which the next takes over. A block is gathered while
+/// the one before it computes, and its gather has begun before that one's is waited for. All ranks
+/// of the group acquire in the same order.
 class WeightGather final : public WeightSource {
  public:
   /// `shards`: the ranks that hold one full copy, on a channel of its own for the memory that the
@@ -21,9 +33,8 @@ class WeightGather final : public WeightSource {
   /// What it takes besides the store.
   static std::int64_t buffer_bytes(const StoreLayout& layout, DType compute);
 
-  void acquire(int block) override;
+  void acquire(int block, int next) override;
   void release(int block) override;
-  void prefetch(int block) override;
   /// The owned weights have changed: every block is gathered anew.
   void weights_changed();
 
@@ -44,7 +55,8 @@ class WeightGather final : public WeightSource {
   ParamStore& store_;
   Communicator& shards_;
   Buckets buckets_;
-  Buffer memory_;  // stage 3
+  std::optional<WeightPlaces> places_;  // stage 3
+  Buffer memory_;                       // stage 3
   std::vector<Block> blocks_;
   std::vector<int> holder_;  // stage 3: the block that stands in each place of memory_
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <utility>
 
 namespace trireme {
 
@@ -32,7 +33,8 @@ Together together(const std::vector<Action>& actions, std::size_t begin, const A
   return group;
 }
 
-constexpr double kRow = 26, kGap = 4, kLeft = 62, kTop = 16, kAxis = 34;
+constexpr double kLegendWidth = 760;
+constexpr double kRow = 26, kGap = 4, kLeft = 62, kTop = 16, kAxis = 24, kLegend = 22;
 
 std::string_view colour(ActionKind kind) {
   switch (kind) {
@@ -57,6 +59,35 @@ double tick_step(double span) {
     if (span / (factor * power) <= 12) return factor * power;
   }
   return 10 * power;
+}
+
+/// What the colours of this plan mean, from `y` down.
+std::string legend(const Plan& plan, const PlanShape& shape, double y) {
+  std::string svg;
+  double x = kLeft;
+  const auto text = [&](std::string_view words) {
+    svg += fmt::format("<text x=\"{:.0f}\" y=\"{:.1f}\">{}</text>\n", x, y + 9, words);
+    x += 5.5 * static_cast<double>(words.size()) + 16;
+  };
+  for (const auto& [kind, words] : {std::pair{ActionKind::kForward, "F forward"},
+                                    {ActionKind::kBackwardInput, "B gradient of the input"},
+                                    {ActionKind::kBackwardWeight, "W gradient of the weights"},
+                                    {ActionKind::kBackward, "BW both gradients"},
+                                    {ActionKind::kRecompute, "R forward again"}}) {
+    const bool occurs = std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const auto& rank) {
+      return std::any_of(rank.begin(), rank.end(),
+                         [&](const Action& action) { return action.kind == kind; });
+    });
+    if (!occurs) continue;
+    svg += fmt::format(
+        "<rect x=\"{:.0f}\" y=\"{:.1f}\" width=\"10\" height=\"10\" fill=\"{}\" "
+        "stroke=\"#444444\" stroke-width=\"0.5\"/>\n",
+        x, y, colour(kind));
+    x += 14;
+    text(words);
+  }
+  if (shape.stages_per_rank() > 1) text("lighter: later virtual stages of a rank");
+  return svg;
 }
 
 }  // namespace
@@ -108,6 +139,8 @@ std::string draw_text(const Plan& plan, const Simulation& simulation, const Acti
   }
   text += "F forward, B gradient of the input, W gradient of the weights, R recompute";
   if (shape.stages_per_rank() > 1) text += "; small letters: a rank's later virtual stages";
+  if (shortest * scale < 1)
+    text += fmt::format("\nA column is {:.3g} of time: shorter actions hide each other", 1 / scale);
   return text + "\n";
 }
 
@@ -123,7 +156,7 @@ std::string draw_svg(const Plan& plan, const Simulation& simulation, const Actio
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
       "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"sans-serif\" font-size=\"10\">\n"
       "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
-      width, bottom + kAxis);
+      std::max(width, kLegendWidth), bottom + kAxis + kLegend);
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
     const double top = kTop + static_cast<double>(rank) * (kRow + kGap);
     svg += fmt::format("<text x=\"8\" y=\"{:.1f}\">rank {}</text>\n", top + kRow / 2 + 4, rank);
@@ -162,7 +195,7 @@ std::string draw_svg(const Plan& plan, const Simulation& simulation, const Actio
         "<text x=\"{0:.2f}\" y=\"{2:.1f}\" text-anchor=\"middle\">{3:g}</text>\n",
         x, bottom, bottom + 16, tick * step);
   }
-  return svg + "</svg>\n";
+  return svg + legend(plan, shape, bottom + kAxis) + "</svg>\n";
 }
 
 }  // namespace trireme

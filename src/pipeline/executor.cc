@@ -1,6 +1,7 @@
 #include "pipeline/executor.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/error.h"
@@ -9,16 +10,8 @@ namespace trireme {
 
 namespace {
 
-using Way = StageLinks::Way;
-
-bool makes_weight_gradients(const Action& action) {
-  return action.kind == ActionKind::kBackwardWeight || action.kind == ActionKind::kBackward;
-}
-bool goes_forward(const Action& action) { return action.kind == ActionKind::kForward; }
-/// Takes the gradient of the stage's output and leaves that of its input.
-bool goes_back(const Action& action) {
-  return action.kind == ActionKind::kBackwardInput || action.kind == ActionKind::kBackward;
-}
+/// As the watchdog names it: a B that makes weight gradients too is a B.
+char letter_of(ActionKind kind) { return name_of(kind).front(); }
 
 Phase phase_of(ActionKind kind) {
   switch (kind) {
@@ -31,52 +24,51 @@ Phase phase_of(ActionKind kind) {
   }
 }
 
-}  // namespace
+bool is_activation(const Action& made) { return made.kind == ActionKind::kForward; }
+Boundary left_at(const Action& made) {
+  return is_activation(made) ? Boundary::kOutput : Boundary::kInputGradient;
+}
+Boundary taken_at(const Action& made) {
+  return is_activation(made) ? Boundary::kInput : Boundary::kOutputGradient;
+}
+std::int32_t taker_of(const Action& made) {
+  return made.virtual_stage + (is_activation(made) ? 1 : -1);
+}
 
-/// What is on its way into and out of a chunk's memory for one micro-batch of those that share it.
-struct Executor::Traffic {
-  Pending input, output_gradient;       // asked for
-  Pending output, input_gradient;       // sent
-  int input_of = -1, gradient_of = -1;  // the micro-batches that were asked for
-};
+/// The virtual stages of a rank, in order of the model.
+std::vector<std::int32_t> stages_of(const std::vector<ProgramStep>& steps) {
+  std::vector<std::int32_t> stages;
+  for (const ProgramStep& step : steps)
+    if (step.kind == StepKind::kAction) stages.push_back(step.action.virtual_stage);
+  std::sort(stages.begin(), stages.end());
+  stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
+  return stages;
+}
+
+}  // namespace
 
 class Executor::State {
  public:
-  /// Without `links` nothing moves between stages.
-  State(const Plan& plan, int rank, StageProgram& stage, StageLinks* links)
-      : rank_(rank),
-        actions_(plan.ranks.at(static_cast<std::size_t>(rank))),
-        placement_(shape_of(plan).placement),
-        stage_(stage),
-        links_(links) {
-    for (const std::int32_t holder : placement_)
-      chunk_of_.push_back(holder == rank ? chunks_++ : -1);
-    finished_.resize(static_cast<std::size_t>(chunks_));
-    last_.assign(placement_.size(), -1);
-    for (std::size_t i = 0; i < actions_.size(); ++i) {
-      if (makes_weight_gradients(actions_[i]))
-        last_[static_cast<std::size_t>(actions_[i].virtual_stage)] = static_cast<int>(i);
+  State(const std::vector<ProgramStep>& steps, StageProgram& stage, StageLinks* links)
+      : stages_(stages_of(steps)), stage_(stage), links_(links) {
+    std::vector<std::int32_t> slots(stages_.empty() ? 0 : at(stages_.back() + 1), 1);
+    for (const std::int32_t held : stages_) {
+      slots[at(held)] = stage.slots(chunk_of(held));
+      under_way_.emplace_back(at(slots[at(held)]));
     }
-    for (int chunk = 0; chunk < chunks_; ++chunk)
-      traffic_.emplace_back(static_cast<std::size_t>(stage.slots(chunk)));
+    steps_ = start_early(steps, slots);
   }
 
   void run(Trace& trace) {
     trace_ = &trace;
-    finished_.assign(finished_.size(), 0);
     occupation_ = {};
     first_ns_ = 0;
-    for (std::size_t i = 0; i < actions_.size(); ++i) {
-      if (links_ != nullptr) ask_for(i);
-      act(actions_[i], static_cast<int>(i));
-    }
+    for (const ProgramStep& step : steps_) take(step);
     if (links_ == nullptr) return;
     const Span span(trace, Phase::kCommunication);
-    for (std::vector<Traffic>& slots : traffic_) {
-      for (Traffic& traffic : slots) {
-        std::exchange(traffic.output, {}).wait();
-        std::exchange(traffic.input_gradient, {}).wait();
-        traffic.input_of = traffic.gradient_of = -1;
+    for (std::vector<Boundaries>& slots : under_way_) {
+      for (Boundaries& slot : slots) {
+        for (Pending& transfer : slot) std::exchange(transfer, {}).wait();
       }
     }
   }
@@ -84,91 +76,67 @@ class Executor::State {
   [[nodiscard]] Occupation occupation() const { return occupation_; }
 
  private:
-  [[nodiscard]] int chunk_of(int virtual_stage) const {
-    return chunk_of_[static_cast<std::size_t>(virtual_stage)];
+  /// What is on its way into and out of the memory of a slot.
+  using Boundaries = std::array<Pending, 4>;
+
+  static std::size_t at(std::int32_t number) { return static_cast<std::size_t>(number); }
+  [[nodiscard]] int chunk_of(std::int32_t virtual_stage) const {
+    const auto found = std::lower_bound(stages_.begin(), stages_.end(), virtual_stage);
+    expect(found != stages_.end() && *found == virtual_stage,
+           "virtual stage {} is not on this rank", virtual_stage);
+    return static_cast<int>(found - stages_.begin());
   }
-  Traffic& traffic_of(int chunk, int micro_batch) {
-    std::vector<Traffic>& slots = traffic_[static_cast<std::size_t>(chunk)];
-    return slots[static_cast<std::size_t>(micro_batch) % slots.size()];
+  Pending& under_way(int chunk, int micro_batch, Boundary boundary) {
+    std::vector<Boundaries>& slots = under_way_[at(chunk)];
+    return slots[at(micro_batch) % slots.size()][static_cast<std::size_t>(boundary)];
   }
-  [[nodiscard]] bool is_stage(int virtual_stage) const {
-    return virtual_stage >= 0 && virtual_stage < static_cast<int>(placement_.size());
-  }
-  [[nodiscard]] bool is_here(int virtual_stage) const {
-    return placement_[static_cast<std::size_t>(virtual_stage)] == rank_;
+  void await(int chunk, int micro_batch, std::initializer_list<Boundary> boundaries) {
+    for (const Boundary boundary : boundaries)
+      std::exchange(under_way(chunk, micro_batch, boundary), {}).wait();
   }
 
-  /// Asks for the inputs of the action at `position` and of the next one that needs any, where
-  /// their memory is free: the micro-batch that had it before is done with.
-  void ask_for(std::size_t position) {
-    int asked = 0;
-    for (std::size_t i = position; i < actions_.size() && asked < 2; ++i) {
-      const Action& action = actions_[i];
-      const int from = goes_forward(action) ? action.virtual_stage - 1
-                       : goes_back(action)  ? action.virtual_stage + 1
-                                            : -1;
-      if (!is_stage(from) || is_here(from)) continue;
-      ++asked;
-      const int chunk = chunk_of(action.virtual_stage);
-      Traffic& traffic = traffic_of(chunk, action.micro_batch);
-      int& asked_for = goes_forward(action) ? traffic.input_of : traffic.gradient_of;
-      if (asked_for == action.micro_batch) continue;
-      if (action.micro_batch >= finished_[static_cast<std::size_t>(chunk)] + stage_.slots(chunk))
+  void take(const ProgramStep& step) {
+    const Action& action = step.action;
+    switch (step.kind) {
+      case StepKind::kAction:
+        return act(action, step.pass);
+      case StepKind::kCopy:
+        return copy(action);
+      case StepKind::kSend: {
+        const int chunk = chunk_of(action.virtual_stage);
+        under_way(chunk, action.micro_batch, left_at(action)) =
+            links_->send(action, stage_.boundary(chunk, action.micro_batch, left_at(action)));
         return;
-      asked_for = action.micro_batch;
-      if (goes_forward(action)) {
-        traffic.input =
-            links_->receive(action.virtual_stage, Way::kForward,
-                            stage_.boundary(chunk, action.micro_batch, Boundary::kInput));
-      } else {
-        traffic.output_gradient =
-            links_->receive(action.virtual_stage, Way::kBackward,
-                            stage_.boundary(chunk, action.micro_batch, Boundary::kOutputGradient));
+      }
+      case StepKind::kReceive: {
+        const int chunk = chunk_of(taker_of(action));
+        under_way(chunk, action.micro_batch, taken_at(action)) =
+            links_->receive(action, stage_.boundary(chunk, action.micro_batch, taken_at(action)));
+        return;
       }
     }
   }
 
-  /// Waits for what `action` takes and for the memory that it writes.
-  void prepare(const Action& action, int chunk, Traffic& traffic) {
+  void copy(const Action& made) {
     const Span span(*trace_, Phase::kCommunication);
-    const int stage = action.virtual_stage;
-    const auto take_over = [&](int from, Boundary theirs, Boundary ours) {
-      if (!is_stage(from) || !is_here(from)) return;
-      stage_.copy(stage_.boundary(chunk, action.micro_batch, ours),
-                  stage_.boundary(chunk_of(from), action.micro_batch, theirs));
-    };
-    if (goes_forward(action)) {
-      take_over(stage - 1, Boundary::kOutput, Boundary::kInput);
-      std::exchange(traffic.input, {}).wait();
-      std::exchange(traffic.output, {}).wait();
-    } else if (goes_back(action)) {
-      take_over(stage + 1, Boundary::kInputGradient, Boundary::kOutputGradient);
-      std::exchange(traffic.output_gradient, {}).wait();
-      std::exchange(traffic.input_gradient, {}).wait();
-    }
+    const int to = chunk_of(taker_of(made)), from = chunk_of(made.virtual_stage);
+    stage_.copy(stage_.boundary(to, made.micro_batch, taken_at(made)),
+                stage_.boundary(from, made.micro_batch, left_at(made)));
   }
 
-  void send(const Action& action, int chunk, Traffic& traffic) {
-    const int stage = action.virtual_stage;
-    const auto elsewhere = [&](int to) { return is_stage(to) && !is_here(to); };
-    if (goes_forward(action) && elsewhere(stage + 1)) {
-      traffic.output = links_->send(stage, Way::kForward,
-                                    stage_.boundary(chunk, action.micro_batch, Boundary::kOutput));
-    } else if (goes_back(action) && elsewhere(stage - 1)) {
-      traffic.input_gradient =
-          links_->send(stage, Way::kBackward,
-                       stage_.boundary(chunk, action.micro_batch, Boundary::kInputGradient));
-    }
+  /// Waits for what `action` takes and for the memory that it writes.
+  void prepare(const Action& action, int chunk) {
+    const Span span(*trace_, Phase::kCommunication);
+    if (action.kind == ActionKind::kForward)
+      return await(chunk, action.micro_batch, {Boundary::kInput, Boundary::kOutput});
+    if (goes_back(action.kind))
+      await(chunk, action.micro_batch, {Boundary::kOutputGradient, Boundary::kInputGradient});
   }
 
-  void act(const Action& action, int position) {
+  void act(const Action& action, Pass pass) {
     const int chunk = chunk_of(action.virtual_stage);
-    expect(chunk >= 0, "{} on rank {}, which does not hold that stage", text_of(action), rank_);
-    Traffic& traffic = traffic_of(chunk, action.micro_batch);
-    if (links_ != nullptr) prepare(action, chunk, traffic);
-    const Pass pass = last_[static_cast<std::size_t>(action.virtual_stage)] == position
-                          ? Pass::kLast
-                          : Pass::kOneOfSeveral;
+    trace_->set_action(letter_of(action.kind), action.virtual_stage, action.micro_batch);
+    if (links_ != nullptr) prepare(action, chunk);
     const std::int64_t begin_ns = steady_now_ns();
     {
       const Span span(*trace_, phase_of(action.kind), action.micro_batch);
@@ -193,58 +161,25 @@ class Executor::State {
     if (first_ns_ == 0) first_ns_ = begin_ns;
     occupation_.busy_ns += end_ns - begin_ns;
     occupation_.span_ns = end_ns - first_ns_;
-    if (makes_weight_gradients(action)) ++finished_[static_cast<std::size_t>(chunk)];
-    if (links_ != nullptr) send(action, chunk, traffic);
+    trace_->set_action(0, 0, 0);
   }
 
-  const int rank_;
-  const std::vector<Action>& actions_;
-  const std::vector<std::int32_t> placement_;
+  const std::vector<std::int32_t> stages_;  // of each chunk the virtual stage
   StageProgram& stage_;
   StageLinks* const links_;
+  std::vector<ProgramStep> steps_;
+  std::vector<std::vector<Boundaries>> under_way_;  // of each chunk and slot
   Trace* trace_ = nullptr;
   Occupation occupation_;
   std::int64_t first_ns_ = 0;
-  int chunks_ = 0;
-  std::vector<int> chunk_of_;  // of each virtual stage; -1: another rank's
-  std::vector<int> finished_;  // micro-batches of each chunk
-  std::vector<int> last_;      // position of each stage's last weight gradient
-  std::vector<std::vector<Traffic>> traffic_;
 };
 
-int in_flight_of(const std::vector<Action>& actions, int virtual_stage) {
-  int now = 0, most = 1;
-  for (const Action& action : actions) {
-    if (action.virtual_stage != virtual_stage) continue;
-    if (goes_forward(action)) most = std::max(most, ++now);
-    if (makes_weight_gradients(action)) --now;
-  }
-  return most;
-}
-
-Executor::Executor(const Plan& plan, int rank, StageProgram& stage, StageLinks* links)
-    : state_(std::make_unique<State>(plan, rank, stage, links)) {}
+Executor::Executor(const std::vector<ProgramStep>& steps, StageProgram& stage, StageLinks* links)
+    : state_(std::make_unique<State>(steps, stage, links)) {}
 Executor::~Executor() = default;
 
 void Executor::run(Trace& trace) { state_->run(trace); }
 
 Executor::Occupation Executor::occupation() const { return state_->occupation(); }
-
-void evaluate(int rank, StageProgram& stage, StageLinks& links) {
-  int chunk = 0, before = -1;
-  for (int s = 0; s < links.stages(); ++s) {
-    if (links.rank_of(s) != rank) continue;
-    if (s > 0 && links.rank_of(s - 1) == rank) {
-      stage.copy(stage.boundary(chunk, 0, Boundary::kInput),
-                 stage.boundary(before, 0, Boundary::kOutput));
-    } else if (s > 0) {
-      links.receive(s, Way::kForward, stage.boundary(chunk, 0, Boundary::kInput)).wait();
-    }
-    stage.evaluate(chunk);
-    if (s + 1 < links.stages() && links.rank_of(s + 1) != rank)
-      links.send(s, Way::kForward, stage.boundary(chunk, 0, Boundary::kOutput)).wait();
-    before = chunk++;
-  }
-}
 
 }  // namespace trireme

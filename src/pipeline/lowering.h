@@ -1,15 +1,14 @@
 #pragma once
-// From a plan to a program: the same actions, and between them what each rank sends and receives.
+// From a plan to a program: the same actions, and between them what each rank sends, receives and
+// hands on. The executor follows the program and derives nothing itself.
 //
-// An activation travels from F of stage s to F of stage s+1, a gradient from B or BW of s to that
-// of s-1, where the two stages are on different ranks. All transfers are put into one order, that
-// of the times at which a simulation makes them, and every rank takes its own in that order: each
-// after the action that makes it, before the one that needs it, and among its other actions by
-// time. So the program cannot deadlock, however few transfers are under way at once: the first
-// transfer that is not done waits only for actions, and those wait only for earlier transfers.
-//
-// An executor may start transfers earlier and end them later than the program says, as long as each
-// channel (from rank, to rank, activations or gradients) keeps its order.
+// An activation goes from F of stage s to F of stage s+1, a gradient from B or BW of s to that of
+// s-1: by a transfer where the two stages are on different ranks, else by a copy before its use.
+// All transfers are put into one order, that of the times at which a simulation makes them and has
+// room for them, and every rank takes its own in that order: each after the action that makes it,
+// before the one that needs it, and among its other actions by time. So the program cannot
+// deadlock, however few transfers are under way at once: the first transfer that is not done waits
+// only for actions, and those wait only for earlier transfers.
 
 #include <cstdint>
 #include <optional>
@@ -19,29 +18,49 @@
 
 #include "pipeline/plan.h"
 #include "pipeline/simulate.h"
+#include "pipeline/stage_program.h"
 
 namespace trireme {
 
-enum class StepKind : std::uint8_t { kAction, kSend, kReceive };
+enum class StepKind : std::uint8_t { kAction, kSend, kReceive, kCopy };
 
-struct Step {
+struct ProgramStep {
   StepKind kind = StepKind::kAction;
-  /// What to run; of a transfer what made it: kForward (an activation) or kBackwardInput (a
-  /// gradient), with the stage and the micro-batch that it is the output of.
+  /// What to run; of a transfer or a copy what made it: kForward (an activation) or kBackwardInput
+  /// (a gradient), with the stage and the micro-batch that it is the output of.
   Action action{};
   std::int32_t peer = -1;  ///< rank at the other end of a transfer
   /// A send and a receive side by side with one mark other than 0 are started together; the same
   /// two stand so at the peer.
   std::int32_t batch = 0;
-  friend bool operator==(const Step&, const Step&) = default;
+  /// Of W and BW: whether what its stage sums is complete after it, so that it may leave.
+  Pass pass = Pass::kOneOfSeveral;
+  friend bool operator==(const ProgramStep&, const ProgramStep&) = default;
 };
 
 struct Program {
-  std::vector<std::vector<Step>> ranks;
+  std::vector<std::vector<ProgramStep>> ranks;
 };
 
-/// The program of a plan that check_plan accepts. Times decide the order alone.
-Program lower(const Plan& plan, const ActionTimes& times);
+/// What an action leaves for the stage behind (F) or before it (B, BW).
+struct Output {
+  Action made{};  ///< kForward or kBackwardInput
+  std::int32_t to_stage = -1, from = -1, to = -1;
+  [[nodiscard]] bool goes() const { return to >= 0; }
+  [[nodiscard]] bool travels() const { return goes() && from != to; }
+};
+Output output_of(const Action& action, const PlanShape& shape);
+
+/// The program of a plan that check_plan accepts, or of a forward pass. Times decide the order
+/// alone.
+Program lower(const Plan& plan, const ActionTimes& times = {});
+
+/// The steps of one rank as an executor takes them that starts transfers and waits for them where
+/// they are used: a send starts when its output is made, a receive one action ahead where its
+/// memory is free then. That changes no channel's order and adds no waits, so what ends with
+/// blocking transfers ends so too. `slots`: of each virtual stage, as slots_of.
+std::vector<ProgramStep> start_early(const std::vector<ProgramStep>& steps,
+                                     const std::vector<std::int32_t>& slots);
 
 struct ProgramFault {
   std::string_view rule;
@@ -52,10 +71,15 @@ struct ProgramFault {
 
 /// Proves a program of a plan that check_plan accepts:
 ///
-///   actions   without its transfers it is the plan, and no transfer divides a group
-///   matched   each edge between ranks is sent once and received once, by the right ranks
-///   use       a send stands after what makes it, a receive before what needs it
-///   channel   a channel is sent and received in one order
+///   actions   without its other steps it is the plan, and none of them divides a group
+///   sums      the last W or BW of each stage is marked, and no other
+///   matched   each edge between ranks is sent once and received once, by the right ranks; each
+///             within a rank is copied once
+///   use       a send or copy stands after what makes it, a receive or copy before what needs it
+///   memory    what arrives and what is made finds its slot free (slots_of): of other activations,
+///             and of what is still to be sent
+///   channel   a channel (from rank, to rank, activations or gradients) is sent and received in one
+///             order
 ///   batch     a mark joins a send to and a receive from one peer, which joins the same
 ///   blocking  with sends and receives that return only when both ends are there, all ranks end
 std::optional<ProgramFault> check_program(const Plan& plan, const Program& program);

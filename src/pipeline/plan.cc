@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -127,6 +128,21 @@ std::vector<std::int32_t> v_placement(int ranks) {
   return placement;
 }
 
+std::int32_t waiting_for_weights(const std::vector<Action>& actions, std::int32_t virtual_stage) {
+  std::set<std::int32_t> waiting;
+  std::int32_t most = 1;
+  for (const Action& action : actions) {
+    if (action.virtual_stage != virtual_stage) continue;
+    if (action.kind == ActionKind::kBackwardInput || action.kind == ActionKind::kBackward) {
+      waiting.insert(action.micro_batch);
+      most = std::max(most, *waiting.rbegin() - *waiting.begin() + 1);
+    }
+    if (action.kind == ActionKind::kBackwardWeight || action.kind == ActionKind::kBackward)
+      waiting.erase(action.micro_batch);
+  }
+  return most;
+}
+
 std::string_view name_of(ActionKind kind) { return kNames[static_cast<std::size_t>(kind)]; }
 
 std::string text_of(const Action& action) {
@@ -138,6 +154,41 @@ std::size_t end_of_group(const std::vector<Action>& actions, std::size_t positio
   std::size_t end = position + 1;
   while (group != 0 && end < actions.size() && actions[end].group == group) ++end;
   return end;
+}
+
+std::vector<std::int32_t> slots_of(const Plan& plan) {
+  const PlanShape shape = shape_of(plan);
+  struct Held {
+    std::int32_t first = 0, last = -1;  // lowest and highest micro-batch
+  };
+  std::vector<Held> held(static_cast<std::size_t>(shape.virtual_stages));
+  std::vector<bool> holds(shape.pairs());
+  std::vector<std::int32_t> slots(held.size(), 1);
+  const auto begin = [&](const Action& action) {
+    const auto stage = static_cast<std::size_t>(action.virtual_stage);
+    Held& h = held[stage];
+    const bool none = h.last < h.first;
+    h = {none ? action.micro_batch : std::min(h.first, action.micro_batch),
+         none ? action.micro_batch : std::max(h.last, action.micro_batch)};
+    holds[shape.index(action.virtual_stage, action.micro_batch)] = true;
+    slots[stage] = std::max(slots[stage], h.last - h.first + 1);
+  };
+  const auto end = [&](const Action& action) {
+    Held& h = held[static_cast<std::size_t>(action.virtual_stage)];
+    holds[shape.index(action.virtual_stage, action.micro_batch)] = false;
+    while (h.first <= h.last && !holds[shape.index(action.virtual_stage, h.first)]) ++h.first;
+    while (h.first <= h.last && !holds[shape.index(action.virtual_stage, h.last)]) --h.last;
+  };
+  for (const std::vector<Action>& actions : plan.ranks) {
+    for (std::size_t i = 0; i < actions.size();) {
+      const std::size_t group_end = end_of_group(actions, i);
+      for (std::size_t j = i; j < group_end; ++j)
+        if (actions[j].kind == ActionKind::kForward) begin(actions[j]);
+      for (; i < group_end; ++i)
+        if (makes_weight_gradients(actions[i].kind)) end(actions[i]);
+    }
+  }
+  return slots;
 }
 
 Json plan_json(const Plan& plan, const std::vector<std::vector<double>>* starts) {
@@ -163,6 +214,17 @@ Json plan_json(const Plan& plan, const std::vector<std::vector<double>>* starts)
   json["placement"] = std::move(placement);
   json["reproducible"] = plan.reproducible;
   return json;
+}
+
+Plan make_forward_pass(std::vector<std::int32_t> placement) {
+  Plan plan;
+  for (std::size_t stage = 0; stage < placement.size(); ++stage) {
+    const auto rank = static_cast<std::size_t>(placement[stage]);
+    if (plan.ranks.size() <= rank) plan.ranks.resize(rank + 1);
+    plan.ranks[rank].push_back({ActionKind::kForward, static_cast<std::int32_t>(stage), 0});
+  }
+  plan.placement = std::move(placement);
+  return plan;
 }
 
 Plan parse_plan(const Json& json, std::string_view source) { return Reader(source).plan(json); }

@@ -23,6 +23,15 @@ enum class ActionKind : std::uint8_t {
   kRecompute,       ///< R: forward again, for its activations, before B or BW
 };
 
+/// B or BW: takes the gradient of the stage's output and leaves that of its input.
+constexpr bool goes_back(ActionKind kind) {
+  return kind == ActionKind::kBackwardInput || kind == ActionKind::kBackward;
+}
+/// W or BW: what the micro-batch holds of the stage is free after it.
+constexpr bool makes_weight_gradients(ActionKind kind) {
+  return kind == ActionKind::kBackwardWeight || kind == ActionKind::kBackward;
+}
+
 struct Action {
   ActionKind kind;
   std::int32_t virtual_stage;  ///< 0 ... in order of the model
@@ -63,6 +72,10 @@ std::vector<std::int32_t> interleaved_placement(int ranks, int stages_per_rank);
 /// Rank r holds stages r and 2·ranks-1-r: the first and the last share a rank.
 std::vector<std::int32_t> v_placement(int ranks);
 
+/// How many numbers in a row, counted modulo that, keep those micro-batches of a virtual stage apart
+/// that have their B and not yet their W, B itself and BW among them. At least 1.
+std::int32_t waiting_for_weights(const std::vector<Action>& actions, std::int32_t virtual_stage);
+
 /// "F", "B", "W", "BW", "R"
 std::string_view name_of(ActionKind kind);
 /// "F3.7": forward of virtual stage 3 on micro-batch 7.
@@ -70,6 +83,11 @@ std::string text_of(const Action& action);
 
 /// One past the last position of the actions that run together with the one at `position`.
 std::size_t end_of_group(const std::vector<Action>& actions, std::size_t position);
+
+/// Of each virtual stage: into how many places its memory is cut, so that the micro-batches between
+/// their F and their last backward action have places of their own when micro-batch i takes place
+/// i mod that number. What a group ends counts as held until its end. At least 1.
+std::vector<std::int32_t> slots_of(const Plan& plan);
 
 /// {"ranks": [[["F", virtual_stage, micro_batch, start, group], ...], ...], "placement": [...],
 /// "reproducible": true}. The start stands where `starts` (of each action of each rank) is given,
@@ -87,5 +105,9 @@ Plan read_plan(const std::string& path);
 /// forward and backward in turns, then the remaining backwards. p = 1 gives F0 BW0 F1 BW1 ...: one
 /// micro-batch in flight.
 Plan make_1f1b(int stages, int micro_batches);
+
+/// F alone, of one micro-batch through all stages: a pass of evaluation, and so no plan that
+/// check_plan takes.
+Plan make_forward_pass(std::vector<std::int32_t> placement);
 
 }  // namespace trireme

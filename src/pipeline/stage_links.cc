@@ -1,16 +1,15 @@
 #include "pipeline/stage_links.h"
 
-#include <utility>
-
 namespace trireme {
 
-StageLinks::StageLinks(Communicator& group, std::vector<int> placement, const MakeChannel& make)
-    : placement_(std::move(placement)), links_(placement_.size()) {
-  for (int stage = 0; stage + 1 < stages(); ++stage) {
-    const int a = rank_of(stage), b = rank_of(stage + 1);
+StageLinks::StageLinks(Communicator& group, const std::vector<std::int32_t>& placement,
+                       const MakeChannel& make)
+    : links_(placement.size()) {
+  for (std::size_t stage = 0; stage + 1 < placement.size(); ++stage) {
+    const int a = placement[stage], b = placement[stage + 1];
     if (a == b) continue;
     const bool mine = group.rank() == a || group.rank() == b;
-    Link& link = links_[static_cast<std::size_t>(stage)];
+    Link& link = links_[stage];
     link.group = group.split(mine ? 0 : 1 + group.rank());
     if (!mine) {
       link.group.reset();
@@ -21,20 +20,22 @@ StageLinks::StageLinks(Communicator& group, std::vector<int> placement, const Ma
   }
 }
 
-Pending StageLinks::exchange(int lower_stage, Way way, TensorView message, bool sends) {
-  Link& link = links_.at(static_cast<std::size_t>(lower_stage));
-  Communicator& channel = way == Way::kForward ? *link.forward : *link.backward;
-  const Message half{1 - channel.rank(), {message.data, message.bytes()}};
-  if (sends) return channel.start_exchange({&half, 1}, {});
-  return channel.start_exchange({}, {&half, 1});
+Communicator& StageLinks::channel_of(const Action& made) const {
+  const bool forward = made.kind == ActionKind::kForward;
+  const Link& link = links_.at(static_cast<std::size_t>(made.virtual_stage - (forward ? 0 : 1)));
+  return forward ? *link.forward : *link.backward;
 }
 
-Pending StageLinks::send(int virtual_stage, Way way, TensorView message) {
-  return exchange(way == Way::kForward ? virtual_stage : virtual_stage - 1, way, message, true);
+Pending StageLinks::send(const Action& made, TensorView message) {
+  Communicator& channel = channel_of(made);
+  const Message whole{1 - channel.rank(), {message.data, message.bytes()}};
+  return channel.start_exchange({&whole, 1}, {});
 }
 
-Pending StageLinks::receive(int virtual_stage, Way way, TensorView message) {
-  return exchange(way == Way::kForward ? virtual_stage - 1 : virtual_stage, way, message, false);
+Pending StageLinks::receive(const Action& made, TensorView message) {
+  Communicator& channel = channel_of(made);
+  const Message whole{1 - channel.rank(), {message.data, message.bytes()}};
+  return channel.start_exchange({}, {&whole, 1});
 }
 
 TrafficCounters StageLinks::counters() const {

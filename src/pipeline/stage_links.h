@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "pipeline/plan.h"
 #include "tensor/tensor_view.h"
 
 namespace trireme {
@@ -20,18 +21,13 @@ class StageLinks {
   /// One stage: there is nowhere to go.
   StageLinks() = default;
   /// `placement`: the rank of `group` that holds each virtual stage. Collective over `group`.
-  StageLinks(Communicator& group, std::vector<int> placement, const MakeChannel& make);
+  StageLinks(Communicator& group, const std::vector<std::int32_t>& placement,
+             const MakeChannel& make);
 
-  enum class Way : std::uint8_t { kForward, kBackward };
-  [[nodiscard]] int stages() const { return static_cast<int>(placement_.size()); }
-  [[nodiscard]] int rank_of(int virtual_stage) const {
-    return placement_[static_cast<std::size_t>(virtual_stage)];
-  }
-  /// From `virtual_stage` to the one behind it (forward) or before it (backward), which is on
-  /// another rank.
-  Pending send(int virtual_stage, Way way, TensorView message);
-  /// At `virtual_stage`, what the one before it (forward) or behind it (backward) sends.
-  Pending receive(int virtual_stage, Way way, TensorView message);
+  /// What `made`, F or B, leaves for the neighbour of its stage, which is on another rank: at the
+  /// one's rank and at the other's.
+  Pending send(const Action& made, TensorView message);
+  Pending receive(const Action& made, TensorView message);
   [[nodiscard]] TrafficCounters counters() const;
 
  private:
@@ -39,9 +35,8 @@ class StageLinks {
   struct Link {
     std::unique_ptr<Communicator> group, forward, backward;
   };
-  Pending exchange(int lower_stage, Way way, TensorView message, bool sends);
+  [[nodiscard]] Communicator& channel_of(const Action& made) const;
 
-  std::vector<int> placement_;
   std::vector<Link> links_;
 };
 

@@ -18,13 +18,12 @@ enum class Boundary : std::uint8_t { kInput, kOutput, kOutputGradient, kInputGra
 class StageProgram {
  public:
   virtual ~StageProgram() = default;
+  /// Of a step, or of a pass of evaluation: the stage has been told which.
   virtual void forward(int chunk, int micro_batch) = 0;
   virtual void backward_input(int chunk, int micro_batch) = 0;
   virtual void backward_weight(int chunk, int micro_batch, Pass pass) = 0;
   /// The same bits as backward_input, then backward_weight; needs less memory between them.
   virtual void backward(int chunk, int micro_batch, Pass pass) = 0;
-  /// A forward pass alone, of the micro-batch that is being evaluated.
-  virtual void evaluate(int chunk) = 0;
   /// Where a chunk reads its input and the gradient of its output, and leaves its output and the
   /// gradient of its input; not given at the ends of the model. Micro-batches whose numbers are
   /// equal modulo `slots` share the memory.

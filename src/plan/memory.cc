@@ -1,14 +1,19 @@
 #include "plan/memory.h"
 
 #include <algorithm>
+#include <limits>
 
+#include "checkpoint/own_shards.h"
 #include "comm/collective_check.h"
 #include "comm/communicator.h"
+#include "kernels/attention/attention_library.h"
+#include "model/block.h"
 #include "model/flops.h"
 #include "model/param_table.h"
 #include "parallel/buckets.h"
 #include "parallel/partial_gradients.h"
 #include "parallel/reduction.h"
+#include "parallel/state_boxes.h"
 #include "parallel/tied_homes.h"
 #include "parallel/weight_gather.h"
 
@@ -22,9 +27,9 @@ constexpr std::int64_t kLoaderBytesPerToken = 4 * std::int64_t{sizeof(std::int32
 constexpr std::int64_t kLoaderSteps = 2;
 
 /// What the channels of a rank stage in, each as its largest transfer asks for.
-class Staging {
+class TransferStaging {
  public:
-  Staging(const ModelConfig& model, const MemoryRequest& request, const StoreLayout& layout)
+  TransferStaging(const ModelConfig& model, const MemoryRequest& request, const StoreLayout& layout)
       : model_(model), request_(request), layout_(layout) {}
 
   [[nodiscard]] std::int64_t bytes(const std::vector<ParamMeta>& params) const {
@@ -69,8 +74,8 @@ class Staging {
         staging_bytes(Op::kAllReduce, rows() * model_.hidden * element(), places);
     const std::int64_t heads = PartialGradients::bytes_of(
         params, layout_, PartialGradients::Of::kSameHeads, cut.sequence_parallel);
-    const std::int64_t copies = std::max<std::int64_t>(1, places / model_.kv_heads);
-    return stream + (training() ? staging_bytes(Op::kAllReduce, heads, narrow<int>(copies)) : 0);
+    const int copies = copies_of_units(model_.kv_heads, places);
+    return stream + (training() ? staging_bytes(Op::kAllReduce, heads, copies) : 0);
   }
 
   [[nodiscard]] std::int64_t context() const {
@@ -87,6 +92,21 @@ class Staging {
   const StoreLayout& layout_;
 };
 
+/// What the larger pass of a library's attention works in.
+std::int64_t library_bytes(const ModelConfig& model, const MemoryRequest& request, bool training) {
+  const LibraryAttention attention =
+      library_attention_of(config_of_place(model, request.part.cut.tensor), request.batch.micro,
+                           request.sequence_length, request.deterministic);
+  std::int64_t bytes = 0;
+  for (const LibraryPass pass : {LibraryPass::kForward, LibraryPass::kBackward}) {
+    if (pass == LibraryPass::kBackward && !training) continue;
+    const auto workspace = static_cast<std::size_t>(library_workspace_bound(attention, pass));
+    bytes = std::max(bytes,
+                     static_cast<std::int64_t>(library_scratch(attention, pass, workspace).bytes));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, DType compute,
@@ -98,9 +118,14 @@ MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, DT
   request.purpose = purpose;
   request.device = device;
   request.recompute = config.parallel.recompute;
+  request.sums = config.parallel.reduction_order.value_or(ReductionOrder::kRank);
+  request.attention_by_library = config.model_backend.attention == AttentionBackend::kCudnn;
+  request.deterministic = config.run.deterministic;
   request.part = part_of_rank(config.parallel, run.mesh,
                               make_pipeline(config.parallel, config.model, run.batch.accumulation),
                               rank, purpose);
+  if (purpose != StagePurpose::kEvaluation)
+    request.saving_max = saving_memory_max(config.checkpoint);
   return request;
 }
 
@@ -130,8 +155,9 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   if (model.position == PositionKind::kRope) {
     memory.buffers += request.sequence_length * model.head_dim * std::int64_t{sizeof(float)};
   }
-  if (request.device == DeviceKind::kCpu)
-    memory.buffers += Staging(model, request, layout).bytes(params);
+  if (request.device == DeviceKind::kCpu && request.sums == ReductionOrder::kRank)
+    memory.buffers += TransferStaging(model, request, layout).bytes(params);
+  if (request.attention_by_library) memory.buffers += library_bytes(model, request, training);
   if (layout.sharded()) memory.buffers += WeightGather::buffer_bytes(layout, request.compute);
   if (!training) return memory;
   memory.buffers +=
@@ -140,7 +166,16 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
     memory.buffers +=
         PartialGradients::bytes_of(params, layout, of, request.part.cut.sequence_parallel);
   }
+  if (request.saving_max == 0) return memory;
+  const State saved = state_boxes(params, StorePurpose::kTraining, place);
+  memory.saving = std::min(staged_bytes_max(saved), request.saving_max);
+  if (request.device == DeviceKind::kCpu) memory.buffers += memory.saving;
   return memory;
+}
+
+std::int64_t saving_memory_max(const RunConfig::Checkpoint& config) {
+  if (config.staging_bytes > 0) return config.staging_bytes;
+  return config.async ? std::numeric_limits<std::int64_t>::max() : 2 * kShardBytesMax;
 }
 
 std::int64_t checkpoint_bytes(const ModelConfig& model) {

@@ -20,8 +20,12 @@ struct RankMemory {
   std::int64_t activations =
       0;  ///< of the micro-batches in flight, with gradients of activations and logits
   /// Token batches of the loader (two steps), rotary tables, staging of sums and gathers, gathered
-  /// weights; on the CPU also what transfers between ranks of one host go through.
+  /// weights, what a library's attention works in; on the CPU also what transfers between ranks of
+  /// one host go through, and `saving`.
   std::int64_t buffers = 0;
+  /// Host memory in which a save under way waits for the disk. With a GPU in no sum of these: the
+  /// others are the GPU's memory.
+  std::int64_t saving = 0;
   [[nodiscard]] std::int64_t total() const {
     return parameters + gradients + optimizer + activations + buffers;
   }
@@ -35,13 +39,23 @@ struct MemoryRequest {
   StagePurpose purpose = StagePurpose::kTraining;
   DeviceKind device = DeviceKind::kCpu;
   Recompute recompute = Recompute::kNone;
+  bool attention_by_library = false, deterministic = true;
   RankPart part = {};
+  /// Rank order alone goes through memory that ranks of one host share; what the library takes for
+  /// its sums is not planned.
+  ReductionOrder sums = ReductionOrder::kRank;
+  std::int64_t saving_max = 0;  ///< bounds RankMemory::saving
 };
 RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& request);
 
 /// The request of a rank of a run.
 MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, DType compute,
                              StagePurpose purpose, int rank, DeviceKind device = DeviceKind::kCpu);
+
+/// The most memory that saves of this config are staged in, whatever the rank needs: what it says;
+/// else any amount where training goes on meanwhile, and what a waiting save needs to copy and
+/// write at once.
+std::int64_t saving_memory_max(const RunConfig::Checkpoint& config);
 
 /// Payload of one checkpoint: every parameter in fp32 with its two moments, stored once.
 std::int64_t checkpoint_bytes(const ModelConfig& model);

@@ -5,16 +5,13 @@
 
 #include "base/math.h"
 #include "pipeline/checker.h"
-#include "pipeline/executor.h"
-#include "pipeline/schedules/schedules.h"
 
 namespace trireme {
 
 namespace {
 
 Plan plan_of(const RunConfig::Parallel& config, std::int64_t micro_batches) {
-  const auto kind = schedule_kind(config.pipeline_schedule);
-  if (!kind) {
+  if (!schedule_kind(config.pipeline_schedule)) {
     Plan plan = read_plan(config.pipeline_schedule);
     require_valid(plan, config.pipeline_schedule);
     const PlanShape shape = shape_of(plan);
@@ -27,18 +24,16 @@ Plan plan_of(const RunConfig::Parallel& config, std::int64_t micro_batches) {
     }
     return plan;
   }
-  ScheduleRequest request;
-  request.kind = *kind;
-  request.stages = narrow<int>(config.pipeline);
-  request.micro_batches = narrow<int>(micro_batches);
-  if (config.virtual_stages) request.virtual_stages = narrow<int>(*config.virtual_stages);
-  if (config.pipeline_group_size) request.group_size = narrow<int>(*config.pipeline_group_size);
-  if (config.pipeline_times) {
-    const auto& [f, b, w, c] = *config.pipeline_times;
-    request.times = {f, b, w, c};
+  return make_schedule(schedule_request(config, micro_batches));
+}
+
+Program proved_program(const Plan& plan, const ActionTimes& times) {
+  Program program = lower(plan, times);
+  if (const std::optional<ProgramFault> fault = check_program(plan, program)) {
+    throw InternalError("the program of a valid plan is refused: rank {}, position {}, rule {}: {}",
+                        fault->rank, fault->position, fault->rule, fault->message);
   }
-  request.memory_limit = config.pipeline_memory_limit;
-  return make_schedule(request);
+  return program;
 }
 
 std::vector<std::int64_t> layers_of_stages(const RunConfig::Parallel& config,
@@ -74,10 +69,29 @@ std::vector<ChunkShape> Pipeline::chunks_of(int rank) const {
   std::vector<ChunkShape> chunks;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     if (placement[s] != rank) continue;
-    chunks.push_back(
-        {stages[s], in_flight_of(plan.ranks[static_cast<std::size_t>(rank)], static_cast<int>(s))});
+    const std::vector<Action>& actions = plan.ranks[static_cast<std::size_t>(rank)];
+    chunks.push_back({stages[s], slots[s], waiting_for_weights(actions, static_cast<int>(s))});
   }
   return chunks;
+}
+
+ScheduleRequest schedule_request(const RunConfig::Parallel& config, std::int64_t micro_batches) {
+  // Generators refuse what is too large; a narrower number must not look legal to them.
+  const auto narrow = [](std::int64_t value) {
+    return static_cast<int>(std::min<std::int64_t>(value, 1 << 30));
+  };
+  ScheduleRequest request;
+  request.kind = schedule_kind(config.pipeline_schedule).value_or(request.kind);
+  request.stages = narrow(config.pipeline);
+  request.micro_batches = narrow(micro_batches);
+  if (config.virtual_stages) request.virtual_stages = narrow(*config.virtual_stages);
+  if (config.pipeline_group_size) request.group_size = narrow(*config.pipeline_group_size);
+  if (config.pipeline_times) {
+    const auto& [f, b, w, c] = *config.pipeline_times;
+    request.times = {f, b, w, c};
+  }
+  request.memory_limit = config.pipeline_memory_limit;
+  return request;
 }
 
 Pipeline make_pipeline(const RunConfig::Parallel& config, const ModelConfig& model,
@@ -85,6 +99,10 @@ Pipeline make_pipeline(const RunConfig::Parallel& config, const ModelConfig& mod
   Pipeline pipeline;
   pipeline.plan = plan_of(config, micro_batches);
   pipeline.placement = shape_of(pipeline.plan).placement;
+  pipeline.times = schedule_request(config, micro_batches).times;
+  pipeline.slots = slots_of(pipeline.plan);
+  pipeline.step = proved_program(pipeline.plan, pipeline.times);
+  pipeline.evaluation = proved_program(make_forward_pass(pipeline.placement), pipeline.times);
   const auto stages = static_cast<std::int64_t>(pipeline.placement.size());
   std::int64_t first = 0;
   for (const std::int64_t layers : layers_of_stages(config, model, stages)) {

@@ -5,7 +5,8 @@
 #include "config/run_config.h"
 #include "model/stage.h"
 #include "parallel/mesh_shape.h"
-#include "pipeline/plan.h"
+#include "pipeline/lowering.h"
+#include "pipeline/schedules/schedules.h"
 
 namespace trireme {
 
@@ -13,6 +14,9 @@ namespace trireme {
 /// the same on every rank. One rank without a pipeline is a plan of one stage.
 struct Pipeline {
   Plan plan;
+  ActionTimes times;                    ///< that it was made for, and is simulated with
+  Program step, evaluation;             ///< what the ranks run, proved by check_program
+  std::vector<std::int32_t> slots;      ///< of each virtual stage
   std::vector<std::int32_t> placement;  ///< rank of each virtual stage
   std::vector<ChunkRange> stages;       ///< of the model, in its order
   /// B and W apart somewhere: every stage keeps what W needs.
@@ -21,6 +25,9 @@ struct Pipeline {
   /// What a pipeline rank holds, with as many micro-batches in flight as its actions have.
   [[nodiscard]] std::vector<ChunkShape> chunks_of(int rank) const;
 };
+
+/// What a config asks of the generator of its schedule; `kind` is left alone where it names a file.
+ScheduleRequest schedule_request(const RunConfig::Parallel& config, std::int64_t micro_batches);
 
 /// From parallel.pipeline and what else speaks of it. Throws ConfigError naming the key: a schedule
 /// that does not exist for these numbers, more stages than layers, layers that do not add up, a

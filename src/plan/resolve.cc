@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/math.h"
+#include "kernels/attention/attention_library.h"
 #include "model/model_limits.h"
 #include "plan/mesh_rules.h"
 #include "plan/pipeline.h"
@@ -68,6 +69,7 @@ class Resolver {
     }
     if (result.steps > 0 && clean({"lr_schedule"})) check_schedule(result.steps);
     if (config_.has_model() && clean({"data", "model"})) check_model();
+    if (clean({"model_backend", "parallel", "data", "model", "precision"})) check_attention();
     if (data && clean({"parallel", "data", "model"})) check_mesh_rules(config_, *data, problems_);
     if (data && clean({"parallel", "batch", "model"}) && config_.has_model())
       check_pipeline(result.batch.accumulation);
@@ -191,16 +193,31 @@ class Resolver {
     }
   }
 
+  /// What a library's attention does not serve is never served by another.
+  void check_attention() {
+    if (config_.model_backend.attention != AttentionBackend::kCudnn) return;
+    const auto report = [&](const char* legal, std::string message) {
+      problems_.push_back(
+          {"model_backend.attention", "\"cudnn\"", legal, "\"own\"", std::move(message)});
+    };
+    if (config_.precision.compute == ComputePrecision::kFp32)
+      report("\"own\", or precision.compute \"bf16\"", "computes in bf16 only, not in fp32");
+    if (config_.data.document_mask)
+      report("\"own\", or data.document_mask false", "knows no documents");
+    if (config_.parallel.context > 1) {
+      report("\"own\", or parallel.context 1",
+             "serves whole sequences, not the parts that context ranks have");
+    }
+    if (config_.data.sequence_length == 1)
+      report("\"own\", or data.sequence_length from 2 on", "serves no sequence of one token");
+    if (!config_.has_model()) return;
+    const std::string fault = library_attention_fault(config_.model.head_dim);
+    if (!fault.empty()) report("\"own\"", "does not serve " + fault);
+  }
+
   void check_pipeline(std::int64_t micro_batches) {
     try {
-      const Pipeline pipeline = make_pipeline(config_.parallel, config_.model, micro_batches);
-      if (pipeline.split && config_.parallel.recompute == Recompute::kFull) {
-        problems_.push_back(
-            {"parallel.recompute", "full",
-             "none or selective, or a schedule without W apart from B (gpipe, 1f1b, "
-             "interleaved)",
-             "selective", "not in this version with B and W apart"});
-      }
+      (void)make_pipeline(config_.parallel, config_.model, micro_batches);
     } catch (const ConfigError& error) {
       problems_.push_back(problem_of(error, "parallel.pipeline_schedule"));
     } catch (const DataError& error) {

@@ -100,7 +100,7 @@ class Count {
           PartialGradients::bytes_of(params_.metas, layout_, of, cut.sequence_parallel);
       return both_ways(bytes / 4, DType::kF32, group);
     };
-    const int copies = narrow<int>(std::max(place.extent / model_.kv_heads, std::int64_t{1}));
+    const int copies = copies_of_units(model_.kv_heads, place.extent);
     add(Axis::kTensor, "gradients",
         partial(Of::kTensorAxis, place) + partial(Of::kSameHeads, {copies, place.index % copies}));
   }

@@ -42,6 +42,12 @@ bool AppendFile::sync() noexcept {
   return ::fsync(file_.get()) == 0 || fail(errno_text(errno));
 }
 
+bool AppendFile::sync_flushed() const noexcept {
+  if (::fsync(file_.get()) == 0) return true;
+  log_warning("{}: cannot be made durable: {} (training goes on)", path_.string(), errno_text(errno));
+  return false;
+}
+
 bool AppendFile::fail(const std::string& reason) noexcept {
   if (failed_flushes_++ == 0) {
     log_warning("{} (training goes on; what is missing in {} is written as soon as that works again)", reason,

@@ -31,6 +31,9 @@ class AppendFile {
   bool flush() noexcept;
   /// `flush`, then to the disk.
   bool sync() noexcept;
+  /// To the disk, only what earlier flushes have handed over. Any thread, also while others use this; a failure is
+  /// warned of.
+  bool sync_flushed() const noexcept;
 
   [[nodiscard]] std::int64_t failed_flushes() const noexcept { return failed_flushes_; }
   [[nodiscard]] std::int64_t lost_records() const noexcept { return lost_records_; }

@@ -27,8 +27,10 @@ class MetricsFile {
 
   /// At each log interval. False where the file system refused; that is warned of once and training goes on.
   bool flush() noexcept { return file_.flush(); }
-  /// Before a checkpoint commits: to the disk.
+  /// At the end: to the disk.
   bool sync() noexcept { return file_.sync(); }
+  /// Before a checkpoint commits: what was flushed, to the disk. Any thread.
+  bool sync_flushed() const noexcept { return file_.sync_flushed(); }
 
   [[nodiscard]] std::int64_t failed_flushes() const noexcept { return file_.failed_flushes(); }
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return file_.path(); }

@@ -11,6 +11,7 @@
 #include "device/cpu_info.h"
 #include "device/gpu.h"
 #include "device/gpu_peak.h"
+#include "kernels/attention/attention.h"
 #include "kernels/gemm/gemm.h"
 
 namespace trireme {
@@ -92,10 +93,11 @@ DeviceKind device_kind(DeviceChoice choice) {
 
 std::optional<Problem> device_fault(const RunConfig& config) {
   if (device_kind(config.run.device) != DeviceKind::kCpu ||
-      config.parallel.reduction_order != ReductionOrder::kLibrary)
+      config.model_backend.attention != AttentionBackend::kCudnn)
     return std::nullopt;
-  return Problem{"parallel.reduction_order", "\"library\"", "\"rank\" on the CPU", "\"rank\"",
-                 "not in this version on the CPU, whose sums are made in rank order"};
+  return Problem{"model_backend.attention", "\"cudnn\"",
+                 "\"own\" on the CPU, or run.device \"cuda\"", "\"own\"",
+                 "is a library of GPUs, and this run is on the CPU"};
 }
 
 void require_device_built(DeviceChoice choice) {
@@ -161,6 +163,22 @@ void require_device_memory(const Launch& launch, Device device, const RankMemory
         format_bytes(needed.gradients), format_bytes(needed.optimizer),
         format_bytes(needed.activations), format_bytes(needed.buffers),
         others ? "; other programs use some of this one (nvidia-smi names them)" : "");
+  });
+}
+
+void require_attention_library(const Launch& launch, Device device,
+                               const LibraryAttention& attention, StagePurpose purpose) {
+  run_together(launch.world(), [&] {
+    const std::string missing = attention_missing_library();
+    if (!missing.empty()) {
+      throw EnvironmentError(
+          "model_backend.attention is \"cudnn\", which cannot be used here: {}. Install cuDNN 9.16 "
+          "or later (with NVRTC of the CUDA toolkit, by which it compiles), name its folder in "
+          "LD_LIBRARY_PATH, or set \"own\"",
+          missing);
+    }
+    gpu::select(device.index);
+    prepare_attention_library(attention, purpose != StagePurpose::kEvaluation);
   });
 }
 

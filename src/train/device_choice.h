@@ -7,6 +7,7 @@
 #include "comm/launch.h"
 #include "config/run_config.h"
 #include "device/device.h"
+#include "kernels/attention/attention_library.h"
 #include "plan/memory.h"
 
 namespace trireme {
@@ -15,7 +16,7 @@ namespace trireme {
 /// it is: `plan` answers for clusters from a machine without a GPU.
 DeviceKind device_kind(DeviceChoice choice);
 
-/// What a config asks for that the device it chooses does not do in this version.
+/// What a config asks for that the device it chooses does not do.
 std::optional<Problem> device_fault(const RunConfig& config);
 
 /// Throws EnvironmentError where this build has no backend of that name.
@@ -31,6 +32,12 @@ Device choose_device(DeviceChoice choice, const Launch& launch);
 /// free than its rank needs, with both figures and what to change. Selects the GPU for the calling
 /// thread. Collective; asks nothing of the CPU, whose memory is taken as it is touched.
 void require_device_memory(const Launch& launch, Device device, const RankMemory& needed);
+
+/// For a config that asks for a library's attention: every rank throws EnvironmentError where one
+/// has none, or no kernel for its part of a layer. Takes seconds; selects the GPU for the calling
+/// thread. Collective.
+void require_attention_library(const Launch& launch, Device device,
+                               const LibraryAttention& attention, StagePurpose purpose);
 
 /// TFLOP/s of one device for MFU: the config's, else the bf16 rate of a GPU that is known.
 std::optional<double> peak_tflops(const RunConfig& config, Device device);

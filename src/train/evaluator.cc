@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "pipeline/executor.h"
-
 namespace trireme {
 
 EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches,
@@ -15,13 +13,18 @@ EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches,
     if (before_pass) before_pass();
     const MicroBatch& batch = batches.read(i);
     runtime.stage.begin_evaluation(batch);
-    evaluate(runtime.pipeline_rank(), runtime.stage, runtime.channels.links);
+    runtime.evaluator.run(runtime.trace);
     loss_sum += runtime.stage.loss_sum();
     tokens += batch.target_count;
   }
   loss_sum = runtime.sum_of_losses(loss_sum);
   runtime.channels.peers->sum(std::span(&tokens, 1));
   return {loss_sum / static_cast<double>(std::max<std::int64_t>(1, tokens)), tokens};
+}
+
+void rehearse_evaluation(Runtime& runtime, EvaluationBatches& batches) {
+  runtime.stage.begin_evaluation(batches.read(0));
+  runtime.evaluator.run(runtime.trace);
 }
 
 }  // namespace trireme

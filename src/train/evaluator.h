@@ -19,4 +19,7 @@ struct EvaluationResult {
 EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches,
                           const std::function<void()>& before_pass = {});
 
+/// The first of these passes, for who watches its ops. Collective.
+void rehearse_evaluation(Runtime& runtime, EvaluationBatches& batches);
+
 }  // namespace trireme

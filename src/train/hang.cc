@@ -18,6 +18,11 @@ void Patience::step_finished(double seconds) {
   if (recent_.size() > 20) recent_.pop_front();
 }
 
+double Patience::of_step() const {
+  const double slowest = recent_.empty() ? 0 : *std::max_element(recent_.begin(), recent_.end());
+  return std::max(kStepSecondsMin, 5 * slowest);
+}
+
 double Patience::limit_seconds(Phase phase) const {
   const bool slow = phase == Phase::kCheckpoint || phase == Phase::kEvaluation || steps_ == 0;
   if (given_seconds_ > 0) {
@@ -26,9 +31,11 @@ double Patience::limit_seconds(Phase phase) const {
     return slow && !working ? std::max(kSlowSecondsMin, kSlowFactor * given_seconds_)
                             : given_seconds_;
   }
-  const double slowest = recent_.empty() ? 0 : *std::max_element(recent_.begin(), recent_.end());
-  const double step = std::max(kStepSecondsMin, 5 * slowest);
-  return slow || steps_ < kFirstSteps ? std::max(step, kSlowSeconds) : step;
+  return slow || steps_ < kFirstSteps ? std::max(of_step(), kSlowSeconds) : of_step();
+}
+
+double Patience::limit_seconds_of_stopped() const {
+  return given_seconds_ > 0 ? given_seconds_ : of_step();
 }
 
 char process_state_of(std::int32_t pid) {
@@ -37,18 +44,6 @@ char process_state_of(std::int32_t pid) {
   // "PID (name) S ...": the name may hold anything, so count from its last parenthesis.
   const auto name_end = line.rfind(')');
   return name_end == std::string::npos || name_end + 2 >= line.size() ? '?' : line[name_end + 2];
-}
-
-bool out_of_action(char process_state) {
-  return std::string_view("TtZX-").find(process_state) != std::string_view::npos;
-}
-
-namespace {
-
-std::string_view name_of_phase(const Beat& beat) {
-  const auto phase = static_cast<Phase>(beat.phase);
-  if (phase == Phase::kStart && beat.step > 0) return "between steps";
-  return phase < Phase::kCount ? name_of(phase) : "unknown";
 }
 
 std::string_view state_text(char state) {
@@ -61,11 +56,25 @@ std::string_view state_text(char state) {
       return "dead";
     case '-':
       return "gone";
+    case '?':
+      return "not seen from here";
     case 'D':
       return "waiting for a device or file system";
     default:
       return "alive";
   }
+}
+
+bool out_of_action(char process_state) {
+  return std::string_view("TtZX-").find(process_state) != std::string_view::npos;
+}
+
+namespace {
+
+std::string_view name_of_phase(const Beat& beat) {
+  const Phase phase = beat.standing.phase;
+  if (phase == Phase::kStart && beat.step > 0) return "between steps";
+  return phase < Phase::kCount ? name_of(phase) : "unknown";
 }
 
 double seconds_between(std::int64_t begin_ns, std::int64_t end_ns) {
@@ -75,7 +84,12 @@ double seconds_between(std::int64_t begin_ns, std::int64_t end_ns) {
 std::string place_of(const Beat& beat) {
   const std::string step =
       beat.step == 0 ? "before the first step" : fmt::format("step {}", beat.step);
-  return fmt::format("{}, phase {}", step, name_of_phase(beat));
+  const Standing& standing = beat.standing;
+  const std::string action =
+      standing.action == 0 ? ""
+                           : fmt::format(", action {} of stage {}, micro-batch {}", standing.action,
+                                         standing.virtual_stage, standing.micro_batch);
+  return fmt::format("{}, phase {}{}", step, name_of_phase(beat), action);
 }
 
 std::string collective_of(const Beat& beat) {
@@ -83,6 +97,86 @@ std::string collective_of(const Beat& beat) {
   return fmt::format("{} {} #{} on {}, {}", beat.transfer_running != 0 ? "in" : "after",
                      beat.operation.data(), beat.transfer_sequence, beat.channel.data(),
                      format_bytes(beat.transfer_bytes));
+}
+
+std::string text_of(const BeatTransfer& transfer) {
+  return fmt::format("{} {} of {} on {}", transfer.operation.data(), transfer.place.sequence,
+                     format_bytes(transfer.bytes), transfer.channel.data());
+}
+
+std::span<const BeatTransfer> recent_of(const Beat& beat) {
+  return std::span(beat.recent).first(std::min<std::size_t>(beat.transfers, beat.recent.size()));
+}
+
+/// The newest collective of a group that a rank has begun; 0 where none is known.
+std::int64_t newest_of(const Beat& beat, std::uint32_t group) {
+  std::int64_t newest = 0;
+  for (const BeatTransfer& transfer : recent_of(beat)) {
+    if (transfer.place.group == group) newest = std::max(newest, transfer.place.sequence);
+  }
+  return newest;
+}
+
+/// The same place of one group, and yet another collective.
+bool contradict(const BeatTransfer& a, const BeatTransfer& b) {
+  if (a.place.group == 0 || a.place.sequence == 0 || a.place.group != b.place.group ||
+      a.place.sequence != b.place.sequence)
+    return false;
+  const std::string_view operation = a.operation.data();
+  if (operation != b.operation.data()) return true;
+  return operation != "all_gather_text" && a.bytes != b.bytes;
+}
+
+/// What a rank waits in, and another one of the group has not begun; null where there is none.
+const BeatTransfer* waits_for(const Beat& waiting, const Beat& other) {
+  for (const BeatTransfer& transfer : recent_of(waiting)) {
+    if (transfer.running == 0 || transfer.place.sequence == 0) continue;
+    const std::int64_t theirs = newest_of(other, transfer.place.group);
+    if (theirs > 0 && theirs < transfer.place.sequence) return &transfer;
+  }
+  return nullptr;
+}
+
+std::string contradiction_of(const Beat& a, const Beat& b) {
+  for (const BeatTransfer& x : recent_of(a)) {
+    for (const BeatTransfer& y : recent_of(b)) {
+      if (!contradict(x, y)) continue;
+      return fmt::format("rank {} entered {}, rank {} {}", a.rank, text_of(x), b.rank, text_of(y));
+    }
+  }
+  const BeatTransfer* const x = waits_for(a, b);
+  const BeatTransfer* const y = waits_for(b, a);
+  if (x == nullptr || y == nullptr) return "";
+  return fmt::format("rank {} waits in {}, rank {} in {}", a.rank, text_of(*x), b.rank,
+                     text_of(*y));
+}
+
+/// "rank 0, 1 wait in all_reduce 7 of 4.00 KiB on data.reduce, which rank 2 has not entered"; ""
+/// where no such collective is seen.
+std::string missing_in_collective(std::span<const RankSight> ranks,
+                                  std::span<const RankSight* const> culprits) {
+  const auto list = [](std::string& text, int rank) {
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", rank);
+  };
+  for (const RankSight& waiting : ranks) {
+    for (const BeatTransfer& transfer : recent_of(waiting.beat)) {
+      if (transfer.running == 0 || transfer.place.sequence == 0) continue;
+      std::string inside, outside;
+      for (const RankSight& rank : ranks) {
+        const std::int64_t theirs = newest_of(rank.beat, transfer.place.group);
+        if (theirs >= transfer.place.sequence) {
+          list(inside, rank.beat.rank);
+        } else if (theirs > 0 ||
+                   std::find(culprits.begin(), culprits.end(), &rank) != culprits.end()) {
+          list(outside, rank.beat.rank);
+        }
+      }
+      if (outside.empty()) continue;
+      return fmt::format("Rank {} wait in {}, which rank {} never entered. ", inside,
+                         text_of(transfer), outside);
+    }
+  }
+  return "";
 }
 
 /// The ranks that the others wait for; empty where none stands out.
@@ -120,35 +214,63 @@ std::string rank_list(std::span<const RankSight* const> ranks) {
 
 }  // namespace
 
+std::string describe_desync(std::span<const RankSight> ranks) {
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    for (std::size_t j = i + 1; j < ranks.size(); ++j) {
+      if (out_of_action(ranks[i].process_state) || out_of_action(ranks[j].process_state)) continue;
+      std::string found = contradiction_of(ranks[i].beat, ranks[j].beat);
+      if (!found.empty()) return found;
+    }
+  }
+  return "";
+}
+
+std::string describe_ranks(std::span<const RankSight> ranks, std::string_view host,
+                           std::int64_t now_ns) {
+  std::string text;
+  for (const RankSight& rank : ranks) {
+    fmt::format_to(std::back_inserter(text),
+                   "  rank {} on {}, pid {}, {}: {}, {}; last progress {:.1f} s ago\n",
+                   rank.beat.rank, host, rank.beat.pid, state_text(rank.process_state),
+                   place_of(rank.beat), collective_of(rank.beat),
+                   seconds_between(rank.beat.progress_ns, now_ns));
+  }
+  return text;
+}
+
 HangReport describe_hang(std::span<const RankSight> ranks, std::string_view host,
                          std::int64_t now_ns, double limit_seconds, LocalView view) {
   double idle_seconds = std::numeric_limits<double>::max();
   for (const RankSight& rank : ranks) {
     idle_seconds = std::min(idle_seconds, seconds_between(rank.beat.progress_ns, now_ns));
   }
-  const std::vector<const RankSight*> culprits = find_culprits(ranks);
   HangReport report;
-  report.culprit_found = !culprits.empty();
-  std::string who = rank_list(culprits);
-  if (culprits.empty()) {
+  const std::vector<const RankSight*> culprits = find_culprits(ranks);
+  const std::string desync = describe_desync(ranks);
+  const bool stopped = !culprits.empty() && out_of_action(culprits.front()->process_state);
+  report.culprit_found = !culprits.empty() || !desync.empty();
+  std::string who, advice = "If steps take this long, raise run.hang_timeout_seconds.";
+  std::string_view verdict = "Without progress";
+  if (!desync.empty() && !stopped) {
+    who = desync;
+    verdict = "Collectives out of step";
+    advice =
+        "Ranks in different places of the program wait for each other for ever: a defect of the "
+        "program, not slowness (run.check_collectives names the first such call).";
+  } else if (!culprits.empty()) {
+    who = rank_list(culprits);
+    advice = missing_in_collective(ranks, culprits) + advice;
+  } else {
+    verdict = "Cause unknown";
     who = view == LocalView::kWholeJob
               ? "all ranks stand at the same place"
               : fmt::format("no rank of {} is behind, look at the other hosts", host);
   }
   report.reason = fmt::format("no progress on {} for {:.0f} s: {}", host, idle_seconds, who);
-  auto out = std::back_inserter(report.text);
-  fmt::format_to(out,
-                 "error: no progress on {} for {:.0f} s, more than the {:.0f} s allowed here (the "
-                 "job would hang for "
-                 "ever). {}: {}. If steps take this long, raise run.hang_timeout_seconds.\n",
-                 host, idle_seconds, limit_seconds,
-                 culprits.empty() ? "Cause unknown" : "Without progress", who);
-  for (const RankSight& rank : ranks) {
-    fmt::format_to(out, "  rank {} on {}, pid {}, {}: {}, {}; last progress {:.1f} s ago\n",
-                   rank.beat.rank, host, rank.beat.pid, state_text(rank.process_state),
-                   place_of(rank.beat), collective_of(rank.beat),
-                   seconds_between(rank.beat.progress_ns, now_ns));
-  }
+  report.text = fmt::format(
+      "error: no progress on {} for {:.0f} s, more than the {:.0f} s allowed here (the job would "
+      "hang for ever). {}: {}. {}\n{}",
+      host, idle_seconds, limit_seconds, verdict, who, advice, describe_ranks(ranks, host, now_ns));
   return report;
 }
 

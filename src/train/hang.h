@@ -30,8 +30,11 @@ class Patience {
   explicit Patience(double hang_timeout_seconds) : given_seconds_(hang_timeout_seconds) {}
   void step_finished(double seconds);
   [[nodiscard]] double limit_seconds(Phase phase) const;
+  /// Where another rank is known to be stopped: no slow work explains that.
+  [[nodiscard]] double limit_seconds_of_stopped() const;
 
  private:
+  [[nodiscard]] double of_step() const;
   double given_seconds_;
   std::int64_t steps_ = 0;
   std::deque<double> recent_;
@@ -40,10 +43,13 @@ class Patience {
 /// A rank of this host as the watchdog of another sees it.
 struct RankSight {
   Beat beat;
-  char process_state = '?';  ///< of /proc/PID/stat; 'T' stopped, 'Z' dead; '-' no such process
+  char process_state = '?';  ///< of /proc/PID/stat; 'T' stopped, 'Z' dead; '-' no such process;
+                             ///< '?' where it cannot be seen from here
 };
 /// 'R', 'S', 'D', 'T', ...; '-' where there is no such process.
 char process_state_of(std::int32_t pid);
+/// "stopped (SIGSTOP or a debugger)"
+std::string_view state_text(char process_state);
 /// Stopped, dead or gone.
 bool out_of_action(char process_state);
 
@@ -55,8 +61,18 @@ struct HangReport {
   std::string reason;  ///< for "train: exit 124 (...)"
 };
 
-/// Names the ranks that are stopped or gone; else those outside of the collective that others wait
-/// in; else those at the lowest step and collective. `now_ns` on the clock of the beats.
+/// Two ranks that entered different collectives as the same one of their group, or two groups'
+/// collectives in different orders: "rank 0 entered ..., rank 1 ...". More time would not help
+/// them. "" where no such pair is seen.
+std::string describe_desync(std::span<const RankSight> ranks);
+
+/// A line for each rank: process, step, phase, last collective.
+std::string describe_ranks(std::span<const RankSight> ranks, std::string_view host,
+                           std::int64_t now_ns);
+
+/// Names the ranks that are stopped or gone; else two that are desynchronised; else those outside
+/// of the collective that others wait in; else those at the lowest step and collective. `now_ns` on
+/// the clock of the beats.
 HangReport describe_hang(std::span<const RankSight> ranks, std::string_view host,
                          std::int64_t now_ns, double limit_seconds, LocalView view);
 

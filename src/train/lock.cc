@@ -1,8 +1,6 @@
 #include "train/lock.h"
 
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +10,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <limits>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/signal_free_thread.h"
 
 namespace trireme {
 
@@ -141,6 +141,14 @@ std::int64_t process_start_ticks(std::int64_t pid) {
   return ticks;
 }
 
+double process_age_seconds() {
+  const std::int64_t begin = process_start_ticks(::getpid());
+  timespec now{};
+  if (begin < 0 || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9 -
+         static_cast<double>(begin) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
 LockVerdict judge_lock(const LockHolder& holder, const LockHolder& self, double age_seconds,
                        const std::function<std::int64_t(std::int64_t)>& start_ticks_of) {
   if (!self.job.empty() && holder.job == self.job && holder.restarts >= 0 &&
@@ -179,11 +187,7 @@ RunLock::RunLock(const std::filesystem::path& directory,
     throw;
   }
   ::unlink(mine.c_str());
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { keep(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = signal_free_thread([this] { keep(); });
 }
 
 void RunLock::acquire(const std::filesystem::path& mine) {

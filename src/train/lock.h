@@ -39,6 +39,9 @@ struct LockHolder {
 /// Start time of a process in clock ticks since boot; -1 where there is none, or only its zombie.
 std::int64_t process_start_ticks(std::int64_t pid);
 
+/// Of this process, in seconds to the hundredth; 0 where the system does not tell.
+double process_age_seconds();
+
 struct LockVerdict {
   bool dead = false;
   std::string reason;

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "telemetry/console.h"
+#include "train/lock.h"
 
 namespace trireme {
 
@@ -37,6 +38,9 @@ void Reporter::step(const StepLine& line) {
   if (tensorboard_) tensorboard_->append(line);
   seconds_ += line.step_seconds;
   ++steps_;
+  if (line.step == first_step_ + 1) {
+    log_info("the first step ended {:.2f} s after the process began", process_age_seconds());
+  }
   // The first line soon, so that a person sees life.
   const bool due =
       line.step % log_interval_ == 0 || line.step == steps_total_ || line.step == first_step_ + 1;

@@ -25,8 +25,10 @@ class Reporter {
   void step(const StepLine& line);
   void skip(const SkipLine& line);
   void evaluation(const EvaluationLine& line);
-  /// The metrics must be on disk before the checkpoint that they lead to commits.
-  void before_commit() { metrics_.sync(); }
+  /// The metrics must be on disk before the checkpoint that they lead to commits: first they leave
+  /// this program, then, on whatever thread that commits, they are made durable.
+  void before_save() { metrics_.flush(); }
+  void before_commit() { metrics_.sync_flushed(); }
   void checkpoint(const CheckpointLine& line);
   void end(const EndLine& line);
 

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "device/gpu.h"
+#include "kernels/attention/attention.h"
 #include "kernels/gemm/gemm.h"
 
 namespace trireme {
@@ -31,10 +32,12 @@ ChoicesFile parse(std::string_view text, std::string_view source) {
   return {member("device"), member("libraries"), KernelChoices::parse(member("products"), source)};
 }
 
-Json libraries() {
+Json libraries(const RunConfig& config) {
   Json libraries = Json::object();
   libraries["trireme"] = program_version();
   libraries["cublaslt"] = gemm_gpu_library_version();
+  if (config.model_backend.attention == AttentionBackend::kCudnn)
+    libraries["cudnn"] = attention_library_version();
   return libraries;
 }
 
@@ -44,7 +47,7 @@ RunKernels::RunKernels(Runtime& runtime, const std::filesystem::path& checkpoint
     : runtime_(runtime) {
   if (!runtime.context.on_gpu()) return;
   device_ = gpu::info(runtime.context.device().index).name;
-  libraries_ = libraries();
+  libraries_ = libraries(runtime.config);
   read(checkpoint);
   runtime.context.set_kernel_choices(&choices_);
 }
@@ -80,6 +83,14 @@ void RunKernels::read(const std::filesystem::path& checkpoint) {
                 pinned ? "its kernels are used all the same where there are such"
                        : "kernels are chosen anew");
   }
+}
+
+void RunKernels::measure(const std::function<void()>& rehearsal) {
+  if (!choices_.measuring()) return;
+  rehearsal();
+  for (int phase = 0; phase < static_cast<int>(Phase::kCount); ++phase)
+    runtime_.trace.take_total_ns(static_cast<Phase>(phase));
+  settle();
 }
 
 void RunKernels::settle() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "kernels/gemm/kernel_choices.h"
@@ -8,7 +9,7 @@
 
 namespace trireme {
 
-/// Which kernels serve the products of a run on GPUs, settled before its first step: those that
+/// Which kernels serve the products of a command on GPUs, settled before its first step: those that
 /// TRIREME_KERNEL_CHOICES=FILE names (others then by rule), else those of the checkpoint that the
 /// run goes on from, where it was made by the same GPU and libraries, and what is still open
 /// measured in the rehearsal of a step. Ops of the runtime's context obey them while this lives.
@@ -27,17 +28,16 @@ class RunKernels {
   RunKernels(const RunKernels&) = delete;
   RunKernels& operator=(const RunKernels&) = delete;
 
-  /// Whether a step has to be rehearsed: forward and backward, after which gradients and losses are
-  /// no good. Products are measured as they come.
-  [[nodiscard]] bool measuring() const { return choices_.measuring(); }
-  /// Collective, behind the rehearsal: a product that several ranks have measured gets the choice
-  /// of the lowest of them on all ranks.
-  void settle();
+  /// Collective. Where products are still to be measured: runs `rehearsal`, after which gradients
+  /// and losses are no good, and measures those that come; one that several ranks have measured
+  /// gets the choice of the lowest of them on all ranks. It leaves no times in the trace.
+  void measure(const std::function<void()>& rehearsal);
   /// The file's content, the same on every rank; "" where nothing was chosen.
   [[nodiscard]] std::string text() const;
 
  private:
   void read(const std::filesystem::path& checkpoint);
+  void settle();
 
   Runtime& runtime_;
   Json device_, libraries_;

@@ -1,6 +1,7 @@
 #include "train/runtime.h"
 
 #include "comm/gpu_channel.h"
+#include "comm/library_sums.h"
 #include "parallel/rank_order_channel.h"
 
 namespace trireme {
@@ -35,7 +36,10 @@ StageShape stage_shape(const RuntimeOptions& options, const RankPart& part, Reco
 std::unique_ptr<Communicator> channel_of(Communicator& group, std::string_view name,
                                          const ChannelMaker& maker) {
   if (group.size() == 1) return make_self_communicator();
-  if (!maker.context.on_gpu()) return group.channel(name);
+  if (!maker.context.on_gpu()) {
+    return maker.order == ReductionOrder::kLibrary ? make_library_sum_channel(group, name)
+                                                   : group.channel(name);
+  }
   auto channel = make_gpu_channel(group, name, maker.context, maker.recorder);
   if (maker.order == ReductionOrder::kLibrary) return channel;
   return std::make_unique<RankOrderChannel>(std::move(channel), maker.context);
@@ -43,8 +47,7 @@ std::unique_ptr<Communicator> channel_of(Communicator& group, std::string_view n
 
 /// Places that hold the same key and value heads.
 int same_heads_color(const AxisPlace& tensor, std::int64_t kv_heads) {
-  const auto copies = tensor.extent > kv_heads ? tensor.extent / narrow<int>(kv_heads) : 1;
-  return tensor.index / copies;
+  return tensor.index / copies_of_units(kv_heads, tensor.extent);
 }
 
 /// The ranks that hold the first and the last virtual stage; every other rank is alone.
@@ -52,6 +55,11 @@ int ends_color(const Pipeline& pipeline, const Communicator& group) {
   const int first = pipeline.placement.front(), last = pipeline.placement.back();
   const bool an_end = group.rank() == first || group.rank() == last;
   return an_end ? 0 : 1 + group.rank();
+}
+
+const std::vector<ProgramStep>& steps_of(const Program& program,
+                                         const Communicator& pipeline_group) {
+  return program.ranks.at(static_cast<std::size_t>(pipeline_group.rank()));
 }
 
 }  // namespace
@@ -78,26 +86,15 @@ Channels::Channels(Communicator& world, const MeshShape& mesh, const RankPart& p
             [&](Communicator& group, const char* name) { return channel_of(group, name, maker); }) {
 }
 
-Channels::Exposed Channels::exposed() const {
-  const auto of = [](std::initializer_list<const Communicator*> channels) {
+Channels::ByAxis Channels::sum(std::int64_t TrafficCounters::*counter) const {
+  const auto of = [counter](std::initializer_list<const Communicator*> channels) {
     std::int64_t sum = 0;
-    for (const Communicator* channel : channels) sum += channel->counters().exposed_ns;
+    for (const Communicator* channel : channels) sum += channel->counters().*counter;
     return sum;
   };
   return {of({shard_reduce.get(), shard_gather.get(), copy_reduce.get()}),
           of({tensor.get(), same_heads.get()}), of({context.get()}),
-          of({ends.get()}) + links.counters().exposed_ns};
-}
-
-Channels::Sent Channels::sent() const {
-  const auto of = [](std::initializer_list<const Communicator*> channels) {
-    std::int64_t sum = 0;
-    for (const Communicator* channel : channels) sum += channel->counters().bytes_sent;
-    return sum;
-  };
-  return {of({shard_reduce.get(), shard_gather.get(), copy_reduce.get()}),
-          of({tensor.get(), same_heads.get()}), of({context.get()}),
-          of({ends.get()}) + links.counters().bytes_sent};
+          of({ends.get()}) + links.counters().*counter};
 }
 
 Runtime::Runtime(Launch& launch_, const RunConfig& config_, const ModelConfig& model_,
@@ -124,9 +121,11 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
       stage(context, model, params, store, stage_shape(options, part, config.parallel.recompute),
             {TensorAxis(*channels.tensor, part.cut.sequence_parallel),
              ContextAxis(*channels.context, part.cut.context_method, options.tokens)}),
-      executor(pipeline.plan, channels.pipeline_group->rank(), stage, &channels.links),
+      executor(steps_of(pipeline.step, *channels.pipeline_group), stage, &channels.links),
+      evaluator(steps_of(pipeline.evaluation, *channels.pipeline_group), stage, &channels.links),
       world_(world) {
   context.set_deterministic(config.run.deterministic);
+  context.set_attention_by_library(config.model_backend.attention == AttentionBackend::kCudnn);
   if (part.store.zero_stage > 0) gather.emplace(context, store, *channels.shard_gather);
   if (options.purpose == StagePurpose::kEvaluation) return;
   reduction.emplace(context, store,

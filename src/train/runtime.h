@@ -50,18 +50,28 @@ struct Channels {
   const std::unique_ptr<Communicator> ends;  ///< "pipeline": both ends of the model, in its order
   StageLinks links;                          ///< "pipeline"
 
-  /// Of the calling thread's waits so far, by axis.
-  struct Exposed {
-    std::int64_t data_ns = 0, tensor_ns = 0, context_ns = 0, pipeline_ns = 0;
-    /// Those that fall into passes; the executor waits for other stages between them.
-    [[nodiscard]] std::int64_t in_passes_ns() const { return data_ns + tensor_ns + context_ns; }
-  };
-  [[nodiscard]] Exposed exposed() const;
-  /// Bytes that this rank has sent so far, by axis.
-  struct Sent {
+  struct ByAxis {
     std::int64_t data = 0, tensor = 0, context = 0, pipeline = 0;
+    /// Of waits, those that fall into passes; the executor waits for other stages between them.
+    [[nodiscard]] std::int64_t in_passes() const { return data + tensor + context; }
+    [[nodiscard]] std::int64_t total() const { return in_passes() + pipeline; }
+    friend ByAxis operator+(const ByAxis& a, const ByAxis& b) {
+      return {a.data + b.data, a.tensor + b.tensor, a.context + b.context, a.pipeline + b.pipeline};
+    }
+    friend ByAxis operator-(const ByAxis& a, const ByAxis& b) {
+      return {a.data - b.data, a.tensor - b.tensor, a.context - b.context, a.pipeline - b.pipeline};
+    }
   };
-  [[nodiscard]] Sent sent() const;
+  /// Nanoseconds of the calling thread's waits so far.
+  [[nodiscard]] ByAxis exposed_ns() const { return sum(&TrafficCounters::exposed_ns); }
+  /// Bytes that this rank has sent so far.
+  [[nodiscard]] ByAxis sent_bytes() const { return sum(&TrafficCounters::bytes_sent) + replayed_; }
+  /// A replay of recorded work, which the channels know nothing of, has sent so many.
+  void replayed(const ByAxis& bytes) { replayed_ = replayed_ + bytes; }
+
+ private:
+  ByAxis replayed_;
+  [[nodiscard]] ByAxis sum(std::int64_t TrafficCounters::*counter) const;
 };
 
 class Runtime {
@@ -101,7 +111,8 @@ class Runtime {
   const ModelParams params;
   ParamStore store;
   Stage stage;
-  Executor executor;
+  Executor executor;   ///< of a step
+  Executor evaluator;  ///< of a pass of evaluation
   Trace trace;
   std::optional<WeightGather> gather;                   ///< with shards
   std::optional<GradientReduction> reduction;           ///< in training

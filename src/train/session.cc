@@ -6,10 +6,13 @@
 #include "base/file.h"
 #include "base/human_format.h"
 #include "base/log.h"
+#include "base/stop_flag.h"
 #include "base/version.h"
 #include "checkpoint/hdf5_file.h"
+#include "checkpoint/own_shards.h"
 #include "config/model_parse.h"
 #include "device/gpu.h"
+#include "model/block.h"
 #include "model/flops.h"
 #include "plan/memory.h"
 #include "telemetry/console.h"
@@ -17,6 +20,7 @@
 #include "train/device_choice.h"
 #include "train/lock.h"
 #include "train/run_kernels.h"
+#include "train/shared_directory.h"
 #include "train/start_point.h"
 #include "train/trainer.h"
 #include "train/watchdog.h"
@@ -56,6 +60,18 @@ RankMemory memory_of_rank(const PreparedRun& prepared, DType compute, StagePurpo
                                         launch.world().rank(), device));
 }
 
+LibraryAttention attention_of_rank(const PreparedRun& prepared, const Launch& launch,
+                                   StagePurpose purpose) {
+  const RunConfig& config = prepared.config;
+  const StageCut cut =
+      part_of_rank(config.parallel, prepared.run.mesh,
+                   make_pipeline(config.parallel, config.model, prepared.run.batch.accumulation),
+                   launch.world().rank(), purpose)
+          .cut;
+  return library_attention_of(config_of_place(config.model, cut.tensor), prepared.run.batch.micro,
+                              config.data.sequence_length, config.run.deterministic);
+}
+
 }  // namespace
 
 RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch,
@@ -66,6 +82,10 @@ RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch
   require_device_memory(launch, options.device,
                         memory_of_rank(prepared, compute_type(prepared.config, options.device.kind),
                                        purpose, launch, options.device.kind));
+  if (prepared.config.model_backend.attention == AttentionBackend::kCudnn) {
+    require_attention_library(launch, options.device, attention_of_rank(prepared, launch, purpose),
+                              purpose);
+  }
   options.micro = prepared.run.batch.micro;
   options.tokens = prepared.config.data.sequence_length;
   options.accumulation = prepared.run.batch.accumulation;
@@ -152,7 +172,37 @@ Sources open_sources(const PreparedRun& prepared, Communicator& world) {
   return sources;
 }
 
-void print_start(const PreparedRun& prepared, const Runtime& runtime, const Placement& placement) {
+/// Of the memory that this rank may use on its host. A GPU's is taken by now, a host's when it is
+/// touched.
+std::int64_t host_memory_left(const Runtime& runtime, const RankMemory& needed) {
+  const std::int64_t share = memory_bytes_available() / runtime.launch.local_size();
+  return runtime.context.on_gpu() ? share : share - needed.total() + needed.saving;
+}
+
+/// Settles how much memory saves are staged in, where the config leaves it open: all that they
+/// need, or a part of what there is.
+void settle_staging(const PreparedRun& prepared, const Runtime& runtime, RankMemory& memory) {
+  if (prepared.config.checkpoint.staging_bytes > 0) return;
+  const std::int64_t left = host_memory_left(runtime, memory);
+  if (memory.saving <= left / 5 * 4) return;
+  const std::int64_t settled = std::min(memory.saving, std::max(2 * kShardBytesMax, left / 2));
+  if (!runtime.context.on_gpu()) memory.buffers -= memory.saving - settled;
+  memory.saving = settled;
+}
+
+std::string saving_text(const RunConfig::Checkpoint& config, const RankMemory& memory,
+                        std::int64_t needed) {
+  if (!config.async) return "";
+  return fmt::format(
+      "  saving    {} of memory for a save under way{}\n", format_bytes(memory.saving),
+      memory.saving >= needed ? ""
+                              : fmt::format(" of {}: beyond it steps wait for the disk "
+                                            "(checkpoint.staging_bytes)",
+                                            format_bytes(needed)));
+}
+
+void print_start(const PreparedRun& prepared, const Runtime& runtime, const Placement& placement,
+                 const RankMemory& memory) {
   const RunConfig& config = prepared.config;
   RankPlace mine;
   mine.rank = runtime.world().rank();
@@ -172,9 +222,6 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
                       other.find("cores")->as_string(), other.find("threads")->as_integer(),
                       other.find("device")->as_string()});
   }
-  const RankMemory memory =
-      memory_of_rank(prepared, runtime.store.compute(), runtime.options.purpose, runtime.launch,
-                     runtime.context.device().kind);
   const std::vector<MemoryItem> items = {{"parameters", memory.parameters},
                                          {"gradients", memory.gradients},
                                          {"optimizer", memory.optimizer},
@@ -196,7 +243,9 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
   log_info("{} with {} parameters, computing in {}", name_of(config.model.family),
            format_count(static_cast<double>(count_parameters(runtime.model).total)),
            name_of(runtime.store.compute()));
-  log_info_text(batch_text(batch) + memory_text(items, available) + places_text(places));
+  log_info_text(batch_text(batch) + memory_text(items, available) +
+                saving_text(config.checkpoint, memory, staged_bytes_max(runtime.store.state())) +
+                places_text(places));
 }
 
 StartLine start_line(const PreparedRun& prepared, const Runtime& runtime) {
@@ -227,6 +276,12 @@ class RunDirectory {
       const std::string left = remove_leftovers(prepared.config.checkpoint_directory());
       if (!left.empty()) log_warning("{}", left);
     });
+    require_shared_directory(launch, prepared.config.run.directory);
+    const std::filesystem::path checkpoints = prepared.config.checkpoint_directory();
+    std::error_code ignored;
+    std::int64_t there = std::filesystem::exists(checkpoints, ignored) ? 1 : 0;
+    launch.world().broadcast(std::as_writable_bytes(std::span(&there, 1)), 0);
+    if (there != 0) require_shared_directory(launch, checkpoints);
   }
 
  private:
@@ -256,31 +311,54 @@ std::unique_ptr<EvaluationBatches> open_validation(const PreparedRun& prepared,
 
 namespace {
 
-/// A step whose losses and gradients nobody reads, for who watches its ops; it takes no samples and
-/// leaves no times.
-void rehearse(Runtime& runtime, Loader& loader, std::int64_t consumed_samples) {
-  loader.seek(consumed_samples);
-  const StepBatch batch = loader.next();
-  Step(runtime).forward_backward(batch.micro_batches, batch.target_count);
-  for (int phase = 0; phase < static_cast<int>(Phase::kCount); ++phase)
-    runtime.trace.take_total_ns(static_cast<Phase>(phase));
+/// Whether any rank was told to stop while all were starting: nothing is new yet, so nothing is
+/// saved. Collective.
+bool stopped_before_the_first_step(Communicator& world) {
+  std::int64_t stopped = stop_signal();
+  world.maximum(std::span(&stopped, 1));
+  if (stopped == 0) return false;
+  log_info("stopped by signal {} before the first step: nothing new to save", stopped);
+  return true;
 }
 
+/// The guard of the launch watches again where the session's watchdog ends.
+struct GuardOfEnd {
+  LaunchGuard* guard;
+  ~GuardOfEnd() {
+    if (guard != nullptr) guard->watch_end();
+  }
+};
 }  // namespace
 
-ExitCode train_session(Launch& launch, const PreparedRun& prepared) {
+ExitCode train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard* guard) {
   Communicator& world = launch.world();
   const bool leader = world.rank() == 0;
   const RunConfig& config = prepared.config;
+  const GuardOfEnd end_guard{guard};
+  Heartbeat heartbeat(launch);
+  Watchdog watchdog(launch, heartbeat, config.run.hang_timeout_seconds);
+  if (guard != nullptr) guard->rest();
   launch.check_collectives(config.run.check_collectives);
   const RunDirectory directory(prepared, launch);
-  const StartPoint start = choose_start(prepared, world);
+  StartPoint start = choose_start(prepared, world);
   if (start.progress.step >= prepared.run.steps) {
     log_info("{}: finished: step {} of {} is saved in {}", config.run.directory,
              start.progress.step, prepared.run.steps, start.checkpoint.string());
     return ExitCode::kOk;
   }
   const Sources sources = open_sources(prepared, world);
+  if (stopped_before_the_first_step(world)) return ExitCode::kRequeue;
+  const Placement placement = settle_on_cores(config, launch);
+  Runtime runtime(launch, config, config.model,
+                  runtime_options(prepared, launch, placement, StagePurpose::kTraining));
+  const Watchdog::Following following(watchdog, runtime.trace);
+  RankMemory memory = memory_of_rank(prepared, runtime.store.compute(), runtime.options.purpose,
+                                     launch, runtime.context.device().kind);
+  settle_staging(prepared, runtime, memory);
+  print_start(prepared, runtime, placement, memory);
+  start = load_start(runtime, prepared, std::move(start));
+  if (stopped_before_the_first_step(world)) return ExitCode::kRequeue;
+  // Behind the tensors: metrics after the step where the run begins are dropped.
   std::unique_ptr<Reporter> reporter;
   run_together(world, [&] {
     if (!leader) return;
@@ -289,15 +367,7 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared) {
     reporter =
         std::make_unique<Reporter>(config, start.progress.step, prepared.run.steps, world.size());
   });
-
-  Heartbeat heartbeat(launch);
-  const Placement placement = settle_on_cores(config, launch);
-  Runtime runtime(launch, config, config.model,
-                  runtime_options(prepared, launch, placement, StagePurpose::kTraining));
-  Watchdog watchdog(launch, heartbeat, runtime.trace, config.run.hang_timeout_seconds);
-  print_start(prepared, runtime, placement);
   if (reporter) reporter->start(start_line(prepared, runtime));
-  load_start(runtime, prepared, start);
   if (!start.checkpoint.empty()) {
     log_info("resuming from step {} ({})", start.progress.step, start.checkpoint.string());
     if (reporter) reporter->resume({start.progress.step, start.checkpoint.string()});
@@ -308,10 +378,11 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared) {
   std::unique_ptr<EvaluationBatches> validation;
   if (sources.validation) validation = batches_of(sources.validation, prepared, runtime);
   RunKernels kernels(runtime, start.checkpoint);
-  if (kernels.measuring()) {
-    rehearse(runtime, loader, start.progress.consumed_samples);
-    kernels.settle();
-  }
+  kernels.measure([&] {
+    loader.seek(start.progress.consumed_samples);
+    const StepBatch batch = loader.next();
+    Step(runtime).forward_backward(batch.micro_batches, batch.target_count);
+  });
   TrainerInputs inputs;
   inputs.steps = prepared.run.steps;
   inputs.global_batch = prepared.run.batch.global;
@@ -320,6 +391,7 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared) {
   if (const auto peak = peak_tflops(config, runtime.context.device()))
     inputs.peak_tflops = *peak * world.size();
   inputs.save = save_request(prepared);
+  inputs.staging_bytes = memory.saving;
   if (const std::string chosen = kernels.text(); !chosen.empty()) {
     inputs.save.files.push_back({RunKernels::kFileName, chosen});
     run_together(world, [&] {

@@ -2,6 +2,7 @@
 
 #include "dataset/evaluation_batches.h"
 #include "device/topology.h"
+#include "train/launch_guard.h"
 #include "train/prepare.h"
 #include "train/runtime.h"
 
@@ -25,7 +26,8 @@ std::unique_ptr<EvaluationBatches> open_validation(const PreparedRun& prepared,
                                                    const Runtime& runtime);
 
 /// Trains a prepared run from its newest checkpoint, or from its initial weights, to its end or a
-/// reason to stop; the whole life of `train CONFIG` behind the config. Collective.
-ExitCode train_session(Launch& launch, const PreparedRun& prepared);
+/// reason to stop; the whole life of `train CONFIG` behind the config. `guard`, where there is one,
+/// rests while the session's watchdog lives. Collective.
+ExitCode train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard* guard = nullptr);
 
 }  // namespace trireme

@@ -1,7 +1,8 @@
 #include "train/start_point.h"
 
+#include <functional>
+
 #include "base/log.h"
-#include "checkpoint/reader.h"
 #include "config/fields.h"
 #include "config/model_parse.h"
 #include "parallel/host_state.h"
@@ -25,41 +26,51 @@ void refuse_if_saved(const std::vector<Rejected>& rejected) {
   }
 }
 
-std::filesystem::path choose_checkpoint(const RunConfig& config, Communicator& world) {
-  const std::filesystem::path directory = config.checkpoint_directory();
-  const ResumeChoice& resume = config.run.resume;
-  switch (resume.kind) {
-    case ResumeKind::kNever:
-      return {};
-    case ResumeKind::kStep: {
-      const std::filesystem::path folder = directory / step_folder_name(resume.step);
-      require_valid(folder, world);
-      return folder;
-    }
-    case ResumeKind::kDirectory: {
-      const std::filesystem::path folder = resolve_checkpoint_argument(resume.directory, world);
-      require_valid(folder, world);
-      return folder;
-    }
-    case ResumeKind::kAuto:
-    case ResumeKind::kMust:
-      break;
-  }
-  const NewestCheckpoint newest = find_newest_valid(directory, world);
-  for (const Rejected& rejected : newest.rejected) {
-    log_warning("{} is not used: {}", rejected.path.string(), rejected.reason);
-  }
-  if (newest.path.empty() && resume.kind == ResumeKind::kMust) {
-    throw SharedError(ExitCode::kData,
-                      fmt::format("{}: no checkpoint to resume from (run.resume is \"must\")",
-                                  directory.string()));
-  }
-  if (newest.path.empty()) {
-    run_together(world, [&] {
-      if (world.rank() == 0) refuse_if_saved(newest.rejected);
-    });
-  }
+void reject(const Rejected& one, std::vector<Rejected>& rejected) {
+  log_warning("{} is not used: {}", one.path.string(), one.reason);
+  rejected.push_back(one);
+}
+
+/// The newest below `directory` by sizes, apart from those that were rejected before; newly
+/// rejected ones are told and added.
+std::filesystem::path choose_newest(const std::filesystem::path& directory, Communicator& world,
+                                    std::vector<Rejected>& rejected) {
+  const NewestCheckpoint newest = find_newest(directory, world, Check::kSizes, rejected);
+  for (const Rejected& one : newest.rejected) reject(one, rejected);
   return newest.path;
+}
+
+/// run.resume names a run or a folder of checkpoints, or leaves it to us: older ones may take the
+/// place of a damaged one.
+std::filesystem::path folder_to_choose_from(const RunConfig& config, Communicator& world) {
+  const ResumeChoice& resume = config.run.resume;
+  if (resume.kind == ResumeKind::kDirectory) return folder_of_argument(resume.directory, world);
+  const bool ours = resume.kind == ResumeKind::kAuto || resume.kind == ResumeKind::kMust;
+  return ours ? config.checkpoint_directory() : "";
+}
+
+std::filesystem::path choose_checkpoint(const RunConfig& config, Communicator& world,
+                                        std::vector<Rejected>& rejected) {
+  const ResumeChoice& resume = config.run.resume;
+  if (resume.kind == ResumeKind::kNever) return {};
+  if (resume.kind == ResumeKind::kStep)
+    return std::filesystem::path(config.checkpoint_directory()) / step_folder_name(resume.step);
+  const std::filesystem::path folder = folder_to_choose_from(config, world);
+  if (folder.empty()) return resume.directory;
+  std::filesystem::path newest = choose_newest(folder, world, rejected);
+  if (!newest.empty()) return newest;
+  if (resume.kind == ResumeKind::kDirectory) {
+    throw SharedError(ExitCode::kData, folder.string() + ": holds no checkpoint that verifies");
+  }
+  if (resume.kind == ResumeKind::kMust) {
+    throw SharedError(
+        ExitCode::kData,
+        fmt::format("{}: no checkpoint to resume from (run.resume is \"must\")", folder.string()));
+  }
+  run_together(world, [&] {
+    if (world.rank() == 0) refuse_if_saved(rejected);
+  });
+  return {};
 }
 
 /// Shape-giving keys of two models; "" where they agree.
@@ -151,11 +162,10 @@ void warn_of_later(const RunConfig& config, std::int64_t step) {
       saved.front().path.string(), step, step);
 }
 
-}  // namespace
-
-StartPoint choose_start(const PreparedRun& prepared, Communicator& world) {
-  StartPoint start;
-  start.checkpoint = choose_checkpoint(prepared.config, world);
+/// Chooses anew, without what was rejected.
+void choose(StartPoint& start, const PreparedRun& prepared, Communicator& world) {
+  start.checkpoint = choose_checkpoint(prepared.config, world, start.rejected);
+  start.progress = {};
   run_together(world, [&] {
     if (start.checkpoint.empty()) {
       if (world.rank() == 0) warn_of_later(prepared.config, 0);
@@ -168,31 +178,68 @@ StartPoint choose_start(const PreparedRun& prepared, Communicator& world) {
     start.progress.skipped_in_a_row = integer_of(manifest.scalars, "skipped_in_a_row");
     if (world.rank() == 0) warn_of_later(prepared.config, start.progress.step);
   });
-  return start;
 }
 
-void load_start(Runtime& runtime, const PreparedRun& prepared, const StartPoint& start) {
-  const Span span(runtime.trace, Phase::kCheckpoint);
-  Communicator& world = runtime.world();
-  if (prepared.config.init.weights == "random" && start.checkpoint.empty()) {
+/// Runs `read`, which finds damage by a DataError; then chooses the next, or lets the error pass
+/// where there is no choice. True where nothing was wrong. Collective.
+bool read_or_choose_next(StartPoint& start, const PreparedRun& prepared, Communicator& world,
+                         const std::function<void()>& read) {
+  try {
+    read();
+    return true;
+  } catch (const Error& error) {
+    const bool shared = world.size() == 1 || dynamic_cast<const SharedError*>(&error) != nullptr;
+    if (error.code() != ExitCode::kData || !shared) throw;
+    if (folder_to_choose_from(prepared.config, world).empty()) throw;
+    reject({start.checkpoint, error.what()}, start.rejected);
+  }
+  choose(start, prepared, world);
+  return false;
+}
+
+void load_checkpoint(Runtime& runtime, const std::filesystem::path& folder) {
+  HostState host(runtime.context, runtime.store.state());
+  const Manifest manifest = load_state(folder, host.state(), runtime.world());
+  runtime.optimizer->set_applied_updates(integer_of(manifest.scalars, "applied_updates"));
+  host.store();
+}
+
+void load_weights(Runtime& runtime, const PreparedRun& prepared) {
+  const auto& init = prepared.config.init;
+  if (init.weights == "random") {
     runtime.store.initialise(runtime.context, static_cast<std::uint64_t>(prepared.config.run.seed));
-    runtime.weights_changed(Runtime::Forms::kStale);
     return;
   }
   HostState host(runtime.context, runtime.store.state());
-  State& state = host.state();
-  if (!start.checkpoint.empty()) {
-    const Manifest manifest = load_state(start.checkpoint, state, world);
-    runtime.optimizer->set_applied_updates(integer_of(manifest.scalars, "applied_updates"));
-  } else {
-    const ModelSource source(prepared.config.init.weights, world);
-    std::erase_if(state.tensors, [](const StateTensor& tensor) {
-      return !tensor.name.starts_with("parameters/");
-    });
-    source.load(state, world);
-  }
+  const ModelSource source(init.weights, runtime.world());
+  std::erase_if(host.state().tensors,
+                [](const StateTensor& tensor) { return !tensor.name.starts_with("parameters/"); });
+  source.load(host.state(), runtime.world());
   host.store();
+}
+
+}  // namespace
+
+StartPoint choose_start(const PreparedRun& prepared, Communicator& world) {
+  StartPoint start;
+  choose(start, prepared, world);
+  // Of a finished run nobody would read the tensors.
+  while (start.progress.step >= prepared.run.steps &&
+         !read_or_choose_next(start, prepared, world,
+                              [&] { require_valid(start.checkpoint, world); })) {
+  }
+  return start;
+}
+
+StartPoint load_start(Runtime& runtime, const PreparedRun& prepared, StartPoint start) {
+  const Span span(runtime.trace, Phase::kCheckpoint);
+  while (!start.checkpoint.empty() && !read_or_choose_next(start, prepared, runtime.world(), [&] {
+    load_checkpoint(runtime, start.checkpoint);
+  })) {
+  }
+  if (start.checkpoint.empty()) load_weights(runtime, prepared);
   runtime.weights_changed(Runtime::Forms::kStale);
+  return start;
 }
 
 Json saved_scalars(const PreparedRun& prepared, const Progress& progress,

@@ -3,7 +3,9 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
+#include "checkpoint/reader.h"
 #include "train/prepare.h"
 #include "train/runtime.h"
 #include "train/trainer.h"
@@ -13,16 +15,19 @@ namespace trireme {
 struct StartPoint {
   std::filesystem::path checkpoint;  ///< empty: fresh
   Progress progress;
+  std::vector<Rejected> rejected;  ///< newer checkpoints that were found to be no good, and told
 };
 
-/// By run.resume: chooses and verifies a checkpoint, compares what it was made with to the config
-/// (model shape and tokenizer must be equal, any other changed key is printed) and to the batch.
-/// Reads no tensors. Collective. Throws SharedError.
+/// By run.resume: chooses a checkpoint by manifests and sizes, compares what it was made with to
+/// the config (model shape and tokenizer must be equal, any other changed key is printed) and to
+/// the batch. Its tensors are read by load_start alone, except where the run is finished: then
+/// every hash is verified here. Collective. Throws SharedError.
 StartPoint choose_start(const PreparedRun& prepared, Communicator& world);
 
-/// Fills parameters and, from a checkpoint, moments and counters; fresh runs take init.weights.
-/// Collective.
-void load_start(Runtime& runtime, const PreparedRun& prepared, const StartPoint& start);
+/// Fills parameters and, from a checkpoint, moments and counters; fresh runs take init.weights. A
+/// checkpoint whose hashes do not hold is told, and the next older takes its place where run.resume
+/// leaves the choice. Returns where the run begins. Collective. Throws SharedError.
+StartPoint load_start(Runtime& runtime, const PreparedRun& prepared, StartPoint start);
 
 /// What the trainer saves besides tensors, so that choose_start can compare.
 Json saved_scalars(const PreparedRun& prepared, const Progress& progress,

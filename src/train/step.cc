@@ -2,63 +2,76 @@
 
 #include <cmath>
 
-#include "pipeline/executor.h"
-
 namespace trireme {
 
 namespace {
 
-/// Transfers between GPUs are not recorded yet.
+/// Several ranks record where all of them ask for the same transfers in the same order, whatever
+/// the step before has left: not the stages of a pipeline, nor with shards, whose gathers depend on
+/// what is still whole. What a check compares, it compares before each transfer, on the host.
 StepGraph::Mode graph_mode(const Runtime& runtime) {
-  return runtime.config.run.cuda_graph == CudaGraph::kOff || runtime.mesh.size() > 1
-             ? StepGraph::Mode::kOff
-             : StepGraph::Mode::kAuto;
+  const RunConfig& config = runtime.config;
+  const bool alike = runtime.mesh.extent(Axis::kPipeline) == 1 && config.parallel.zero_stage == 0 &&
+                     !config.run.check_collectives;
+  const bool on = config.run.cuda_graph != CudaGraph::kOff && (runtime.mesh.size() == 1 || alike);
+  return on ? StepGraph::Mode::kAuto : StepGraph::Mode::kOff;
 }
 
 }  // namespace
 
 Step::Step(Runtime& runtime) : runtime_(runtime), graph_(runtime.context, graph_mode(runtime)) {}
 
-void Step::forward_backward_here(std::span<const MicroBatch> micro_batches,
-                                 std::int64_t target_count,
-                                 const std::function<void(int)>& gradients_ready) {
-  runtime_.stage.begin_step(micro_batches, target_count, gradients_ready);
-  set_step_key(key_, target_count, runtime_.stage.batches_of_step());
-  const std::int64_t waited_ns = runtime_.channels.exposed().in_passes_ns();
-  graph_.run(key_, [&] {
-    runtime_.stage.rewind();
-    {
-      const Span span(runtime_.trace, Phase::kOptimizer);
-      runtime_.store.clear_gradients(runtime_.context);
-    }
-    runtime_.executor.run(runtime_.trace);
-  });
-  waits_in_passes_ns_ += runtime_.channels.exposed().in_passes_ns() - waited_ns;
+void Step::pass() {
+  const std::int64_t waited_ns = runtime_.channels.exposed_ns().in_passes();
+  runtime_.stage.rewind();
+  {
+    const Span span(runtime_.trace, Phase::kOptimizer);
+    runtime_.store.clear_gradients(runtime_.context);
+  }
+  runtime_.executor.run(runtime_.trace);
+  waits_in_passes_ns_ += runtime_.channels.exposed_ns().in_passes() - waited_ns;
+}
+
+void Step::reduce() {
+  const Span span(runtime_.trace, Phase::kCommunication);
+  std::optional<TiedHomes>& tied = runtime_.tied_homes;
+  const bool tied_first = tied && runtime_.store.keeps_gradients();
+  if (tied_first) {
+    tied->add();
+    runtime_.reduction->start(tied->block());
+  }
+  runtime_.reduction->finish();
+  if (tied && !tied_first) tied->add();
+  if (runtime_.partial) runtime_.partial->sum();
+  if (runtime_.same_heads) runtime_.same_heads->sum();
 }
 
 void Step::forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {
-  runtime_.reduction->begin_step();
   // Gradients of a tied weight with two homes are added first, where they stay here.
-  std::optional<TiedHomes>& tied = runtime_.tied_homes;
+  const std::optional<TiedHomes>& tied = runtime_.tied_homes;
   const bool tied_first = tied && runtime_.store.keeps_gradients();
-  forward_backward_here(micro_batches, target_count, [&](int block) {
+  runtime_.stage.begin_step(micro_batches, target_count, [&](int block) {
     if (!tied_first || block != tied->block()) runtime_.reduction->start(block);
   });
-  {
-    const Span span(runtime_.trace, Phase::kCommunication);
-    if (tied_first) {
-      tied->add();
-      runtime_.reduction->start(tied->block());
-    }
-    runtime_.reduction->finish();
-    if (tied && !tied_first) tied->add();
-    if (runtime_.partial) runtime_.partial->sum();
-    if (runtime_.same_heads) runtime_.same_heads->sum();
-  }
+  set_step_key(key_, runtime_.stage.batches_of_step());
+  const Channels::ByAxis sent = runtime_.channels.sent_bytes();
+  const StepGraph::Ran ran = graph_.run(key_, [&] {
+    runtime_.reduction->begin_step();
+    pass();
+    reduce();
+  });
+  if (ran == StepGraph::Ran::kRecorded) recorded_bytes_ = runtime_.channels.sent_bytes() - sent;
+  if (ran == StepGraph::Ran::kReplayed) runtime_.channels.replayed(recorded_bytes_);
   if (!runtime_.context.on_gpu()) return;
+  // Transfers of a graph stand in the recorder together.
+  FlightRecorder& recorder = runtime_.launch.flight_recorder();
+  const bool transfers = ran != StepGraph::Ran::kPlain && runtime_.mesh.size() > 1;
+  const std::int64_t sequence =
+      transfers ? recorder.begin("replayed step", recorded_bytes_.total(), "all channels") : 0;
   // Kernels are launched ahead of time; their time is that of waiting for them.
   const Span span(runtime_.trace, Phase::kBackwardInput);
   runtime_.context.synchronize();
+  if (transfers) recorder.end(sequence);
 }
 
 double Step::gradient_norm() {
@@ -77,10 +90,11 @@ std::string Step::find_non_finite(std::span<const MicroBatch> micro_batches,
                                   std::int64_t target_count) {
   // Blocks are done from the last to the first, and the first of the model is named.
   std::string tensor;
-  forward_backward_here(micro_batches, target_count, [&](int block) {
+  runtime_.stage.begin_step(micro_batches, target_count, [&](int block) {
     const std::string name = first_non_finite_gradient(runtime_.context, runtime_.store, block);
     if (!name.empty()) tensor = name;
   });
+  pass();
   if (!tensor.empty()) return tensor;
   return std::isfinite(runtime_.stage.loss_sum()) ? "" : "loss";
 }

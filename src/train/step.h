@@ -20,6 +20,8 @@ class Step {
   /// Nanoseconds since the last call that forward and backward passes have waited for other ranks,
   /// which the spans of those passes contain.
   std::int64_t take_waits_in_passes_ns() { return std::exchange(waits_in_passes_ns_, 0); }
+  /// Whether forward and backward are replayed from now on.
+  [[nodiscard]] bool recorded() const { return graph_.recorded(); }
   /// Sum of this rank's token losses.
   [[nodiscard]] double loss_sum() const { return runtime_.stage.loss_sum(); }
   /// Before clipping; the same on every rank.
@@ -33,12 +35,14 @@ class Step {
   std::string find_non_finite(std::span<const MicroBatch> micro_batches, std::int64_t target_count);
 
  private:
-  void forward_backward_here(std::span<const MicroBatch> micro_batches, std::int64_t target_count,
-                             const std::function<void(int)>& gradients_ready);
+  /// Forward and backward of what the stage was given, without the sum over ranks.
+  void pass();
+  void reduce();
 
   Runtime& runtime_;
   StepGraph graph_;
-  std::vector<std::int64_t> key_;  ///< of the step that graph_ is asked for
+  std::vector<std::int64_t> key_;    ///< of the step that graph_ is asked for
+  Channels::ByAxis recorded_bytes_;  ///< that a replay sends
   std::int64_t waits_in_passes_ns_ = 0;
 };
 

@@ -7,9 +7,8 @@
 
 namespace trireme {
 
-void set_step_key(std::vector<std::int64_t>& key, std::int64_t target_count,
-                  std::span<const MicroBatch> batches) {
-  key.assign(1, target_count);
+void set_step_key(std::vector<std::int64_t>& key, std::span<const MicroBatch> batches) {
+  key.clear();
   for (const MicroBatch& batch : batches) {
     for (const ConstTensorView* tensor :
          {&batch.input_ids, &batch.targets, &batch.positions, &batch.first_key}) {
@@ -18,17 +17,26 @@ void set_step_key(std::vector<std::int64_t>& key, std::int64_t target_count,
   }
 }
 
-void StepGraph::run(std::span<const std::int64_t> key, const std::function<void()>& work) {
-  if (!context_.on_gpu() || mode_ == Mode::kOff || context_.op_trace() != nullptr) return work();
+StepGraph::Ran StepGraph::run(std::span<const std::int64_t> key,
+                              const std::function<void()>& work) {
+  if (!context_.on_gpu() || mode_ == Mode::kOff || context_.op_trace() != nullptr) {
+    work();
+    return Ran::kPlain;
+  }
   if (!std::ranges::equal(key, key_) || !seen_ || (graph_ && scratch_ != context_.scratch(0))) {
     forget();
     work();
     key_.assign(key.begin(), key.end());
     seen_ = true;
-    return;
+    return Ran::kPlain;
   }
-  if (!graph_ && !record(work)) return work();
+  const bool recorded = !graph_;
+  if (recorded && !record(work)) {
+    work();
+    return Ran::kPlain;
+  }
   gpu::replay(graph_.get(), context_.exec().stream);
+  return recorded ? Ran::kRecorded : Ran::kReplayed;
 }
 
 StepGraph::~StepGraph() {

@@ -11,11 +11,9 @@
 
 namespace trireme {
 
-/// What decides the work of a step beside what stands in device memory: how many targets it counts,
-/// a number that enters kernels, and where its batches are read. Into `key`, whose memory is used
-/// again.
-void set_step_key(std::vector<std::int64_t>& key, std::int64_t target_count,
-                  std::span<const MicroBatch> batches);
+/// What decides the work of a step beside what stands in device memory: where its batches are read.
+/// Into `key`, whose memory is used again.
+void set_step_key(std::vector<std::int64_t>& key, std::span<const MicroBatch> batches);
 
 /// Work that is asked of a GPU again and again: done as it is at first, recorded as one CUDA graph
 /// when it comes the second time in a row, and replayed from then on, without a launch for each
@@ -32,7 +30,8 @@ class StepGraph {
   /// `key`: whatever decides the work beside what stands in device memory (set_step_key). Other
   /// work, and scratch memory that has moved meanwhile, begin anew. `work` may be called twice in a
   /// run, so it sets what it keeps on the host.
-  void run(std::span<const std::int64_t> key, const std::function<void()>& work);
+  enum class Ran : std::uint8_t { kPlain, kRecorded, kReplayed };  ///< recorded: and replayed once
+  Ran run(std::span<const std::int64_t> key, const std::function<void()>& work);
   [[nodiscard]] bool recorded() const { return static_cast<bool>(graph_); }
 
  private:

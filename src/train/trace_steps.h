@@ -11,7 +11,8 @@ namespace trireme {
 /// Writes run.directory/trace.json with the spans of all ranks over the steps of log.trace_steps.
 class TraceSteps {
  public:
-  explicit TraceSteps(Runtime& runtime) : runtime_(runtime), steps_(runtime.config.log.trace_steps) {}
+  explicit TraceSteps(Runtime& runtime)
+      : runtime_(runtime), steps_(runtime.config.log.trace_steps) {}
   /// Before and after each step, with its number. Collective. A trace that cannot be written is
   /// warned of.
   void before(std::int64_t step);

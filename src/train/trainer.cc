@@ -6,7 +6,6 @@
 
 #include "base/log.h"
 #include "optim/lr_schedule.h"
-#include "parallel/host_state.h"
 #include "pipeline/simulate.h"
 #include "train/device_choice.h"
 #include "train/evaluator.h"
@@ -29,15 +28,31 @@ Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, Progress progress)
       step_(runtime),
       trace_steps_(runtime),
       stopping_(runtime.config, runtime.world().rank() == 0),
-      exposed_(runtime.channels.exposed()),  // what came before is of no step
-      saved_step_(progress.step > 0 ? progress.step : -1),
-      last_save_(Clock::now()) {}
+      exposed_(runtime.channels.exposed_ns()),  // what came before is of no step
+      writer_(runtime.world(), runtime.store.state(),
+              {inputs_.staging_bytes, runtime.context.on_gpu() ? &runtime.context : nullptr}),
+      begun_save_(progress.step > 0 ? progress.step : -1),
+      last_save_(Clock::now()) {
+  if (inputs_.watchdog != nullptr) inputs_.watchdog->watch_writer(&writer_.last_progress_ns());
+}
+
+Trainer::~Trainer() {
+  if (inputs_.watchdog != nullptr) inputs_.watchdog->watch_writer(nullptr);
+}
 
 ExitCode Trainer::run() {
+  const auto give_up = [this](bool all_ranks_are_here) {
+    if (ended_) return;
+    if (all_ranks_are_here) finish_save_under_way();
+    write_end(EndReason::kError);
+  };
   try {
     return loop();
+  } catch (const SharedError&) {
+    give_up(true);
+    throw;
   } catch (...) {
-    if (!ended_) write_end(EndReason::kError);
+    give_up(runtime_.world().size() == 1);
     throw;
   }
 }
@@ -55,10 +70,18 @@ ExitCode Trainer::loop() {
     trace_steps_.before(progress_.step + 1);
     run_step();
     trace_steps_.after(progress_.step);
+    advance_save();
     const std::int64_t interval = runtime_.config.evaluation.interval_steps;
+    // What asked to stop may not wait for an evaluation.
+    if (stop_ != Stopping::Reason::kNone) save(SaveKind::kLast);
     if (finished() || (interval > 0 && progress_.step % interval == 0)) evaluate();
     const bool exit_now = run.exit_at_step && progress_.step == *run.exit_at_step;
-    if (save_due() || finished() || exit_now || stop_ != Stopping::Reason::kNone) save();
+    const bool due = save_due();
+    if (finished() || exit_now || stop_ != Stopping::Reason::kNone) {
+      save(SaveKind::kLast);
+    } else if (due) {
+      save(SaveKind::kInterval);
+    }
     if (finished()) break;
     if (stop_ == Stopping::Reason::kSignal) return end(EndReason::kSignal, ExitCode::kRequeue);
     if (stop_ == Stopping::Reason::kTime) return end(EndReason::kTime, ExitCode::kRequeue);
@@ -140,6 +163,7 @@ void Trainer::exchange_reports() {
   const Executor::Occupation occupation = runtime_.executor.occupation();
   mine.span_ns = occupation.span_ns;
   mine.busy_ns = occupation.busy_ns;
+  mine.writer = writer_.state();
   reports_.resize(static_cast<std::size_t>(runtime_.world().size()));
   runtime_.world().all_gather(std::as_bytes(std::span(&mine, 1)),
                               std::as_writable_bytes(std::span(reports_)));
@@ -176,19 +200,17 @@ StepTime Trainer::take_step_time() {
   time.forward_backward = seconds(Phase::kForward) + seconds(Phase::kBackwardInput) +
                           seconds(Phase::kBackwardWeight) -
                           static_cast<double>(step_.take_waits_in_passes_ns()) * 1e-9;
-  const Channels::Exposed exposed = runtime_.channels.exposed();
+  const Channels::ByAxis exposed = runtime_.channels.exposed_ns();
   const auto since = [](std::int64_t now, std::int64_t before) {
     return static_cast<double>(now - before) * 1e-9;
   };
-  time.communication_exposed = {{"data", since(exposed.data_ns, exposed_.data_ns)}};
+  time.communication_exposed = {{"data", since(exposed.data, exposed_.data)}};
   if (runtime_.part.cut.tensor.extent > 1)
-    time.communication_exposed.emplace_back("tensor", since(exposed.tensor_ns, exposed_.tensor_ns));
+    time.communication_exposed.emplace_back("tensor", since(exposed.tensor, exposed_.tensor));
   if (runtime_.part.cut.context.extent > 1)
-    time.communication_exposed.emplace_back("context",
-                                            since(exposed.context_ns, exposed_.context_ns));
+    time.communication_exposed.emplace_back("context", since(exposed.context, exposed_.context));
   if (runtime_.mesh.extent(Axis::kPipeline) > 1)
-    time.communication_exposed.emplace_back("pipeline",
-                                            since(exposed.pipeline_ns, exposed_.pipeline_ns));
+    time.communication_exposed.emplace_back("pipeline", since(exposed.pipeline, exposed_.pipeline));
   exposed_ = exposed;
   time.data_wait = seconds(Phase::kData);
   time.optimizer = seconds(Phase::kOptimizer);
@@ -218,7 +240,9 @@ void Trainer::evaluate() {
   if (inputs_.validation == nullptr || evaluated_step_ == progress_.step) return;
   evaluated_step_ = progress_.step;
   const EvaluationResult result = trireme::evaluate(runtime_, *inputs_.validation);
-  exposed_ = runtime_.channels.exposed();  // its waits are of no step
+  // Its waits and passes are of no step.
+  exposed_ = runtime_.channels.exposed_ns();
+  runtime_.trace.take_total_ns(Phase::kForward);
   if (inputs_.reporter == nullptr) return;
   inputs_.reporter->evaluation({progress_.step, result.loss, result.perplexity(), result.tokens});
 }
@@ -235,31 +259,67 @@ bool Trainer::save_due() {
   return due;
 }
 
-void Trainer::save() {
-  if (saved_step_ == progress_.step) return;
+void Trainer::save(SaveKind kind) {
+  if (begun_save_ == progress_.step) return;
+  const RunConfig::Checkpoint& config = runtime_.config.checkpoint;
   const Span span(runtime_.trace, Phase::kCheckpoint);
+  if (writer_.busy()) {
+    if (kind == SaveKind::kInterval && config.when_busy == WhenBusy::kSkip) {
+      log_info("step {} is not saved: step {} is still being written (checkpoint.when_busy)",
+               progress_.step, writer_.step());
+      return;
+    }
+    finish_save();
+  }
   const Clock::time_point begin = Clock::now();
-  if (inputs_.reporter != nullptr) inputs_.reporter->before_commit();
-  HostState host(runtime_.context, runtime_.store.state());
-  host.fetch();
-  State& state = host.state();
+  if (inputs_.reporter != nullptr) inputs_.reporter->before_save();
+  State state = runtime_.store.state();
   state.scalars = inputs_.scalars(progress_, runtime_.optimizer->applied_updates());
   SaveRequest request = inputs_.save;
   request.step = progress_.step;
   request.consumed_samples = progress_.consumed_samples;
   request.state = &state;
-  const SaveResult result = save_checkpoint(request, runtime_.world());
+  if (inputs_.reporter != nullptr)
+    request.before_commit = [this] { inputs_.reporter->before_commit(); };
+  const std::optional<SaveResult> failed = writer_.begin(request);
+  begun_save_ = progress_.step;
+  stall_seconds_ = seconds_since(begin);
+  last_save_ = Clock::now();
+  if (failed) return end_save(*failed);
+  if (kind == SaveKind::kLast || !config.async) finish_save();
+}
+
+void Trainer::advance_save() {
+  if (!writer_.busy()) return;
+  std::vector<WriterState> states;
+  for (const RankReport& report : reports_) states.push_back(report.writer);
+  if (const std::optional<SaveResult> result = writer_.advance(states)) end_save(*result);
+}
+
+void Trainer::finish_save() {
+  const Clock::time_point begin = Clock::now();
+  const SaveResult result = writer_.finish();
+  stall_seconds_ += seconds_since(begin);
+  end_save(result);
+}
+
+void Trainer::finish_save_under_way() {
+  if (!writer_.busy()) return;
+  const Span span(runtime_.trace, Phase::kCheckpoint);
+  finish_save();
+}
+
+void Trainer::end_save(const SaveResult& result) {
   last_save_failed_ = !result.saved();
   failed_saves_ += last_save_failed_;
-  last_save_ = Clock::now();
-  if (result.saved()) saved_step_ = progress_.step;
-  if (!result.warning.empty()) log_warning("{}", result.warning);
   if (inputs_.reporter == nullptr) return;
+  if (!result.warning.empty()) log_warning("{}", result.warning);
   CheckpointLine line;
-  line.step = progress_.step;
+  line.step = result.step;
   line.path = result.path.string();
   line.bytes = result.bytes;
-  line.stall_seconds = line.save_seconds = seconds_since(begin);
+  line.stall_seconds = stall_seconds_;
+  line.save_seconds = result.seconds;
   if (!result.saved()) line.error = result.error;
   inputs_.reporter->checkpoint(line);
 }
@@ -272,16 +332,14 @@ void Trainer::write_end(EndReason reason) {
   line.reason = reason;
   line.failed_saves = failed_saves_;
   if (runtime_.mesh.extent(Axis::kPipeline) > 1) {
-    const auto [forward, input, weight, transfer] =
-        runtime_.config.parallel.pipeline_times.value_or(std::array<double, 4>{1, 1, 1, 0});
-    line.bubble_simulated =
-        simulate(runtime_.pipeline.plan, {forward, input, weight, transfer}).bubble_rate;
+    line.bubble_simulated = simulate(runtime_.pipeline.plan, runtime_.pipeline.times).bubble_rate;
     if (pipeline_span_ns_ > 0) line.bubble_measured = 1 - pipeline_busy_ns_ / pipeline_span_ns_;
   }
   inputs_.reporter->end(line);
 }
 
 ExitCode Trainer::end(EndReason reason, ExitCode code) {
+  finish_save_under_way();
   write_end(reason);
   if (last_save_failed_) {
     throw SharedError(ExitCode::kData,

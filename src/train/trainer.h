@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "checkpoint/writer.h"
+#include "checkpoint/async_writer.h"
 #include "dataset/evaluation_batches.h"
 #include "dataset/loader.h"
 #include "train/reporter.h"
@@ -34,6 +34,7 @@ struct TrainerInputs {
   std::int64_t flops_per_token = 0;
   std::optional<double> peak_tflops;  ///< of all ranks together
   SaveRequest save;                   ///< everything but step, position and state
+  std::int64_t staging_bytes = 0;     ///< for saves, at most; 0: as much as they need
   std::function<Json(const Progress&, std::int64_t applied_updates)>
       scalars;  ///< saved beside the tensors
   Loader* loader = nullptr;
@@ -48,6 +49,9 @@ class Trainer {
   static constexpr std::int64_t kSkipsMax = 10;
 
   Trainer(Runtime& runtime, TrainerInputs inputs, Progress progress);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
   /// To the end of the run or a reason to stop. Throws DivergedError, and DataError where the last
   /// save failed.
   ExitCode run();
@@ -59,6 +63,7 @@ class Trainer {
     std::int64_t stop_reason = 0;
     std::int64_t memory_bytes = 0;
     std::int64_t span_ns = 0, busy_ns = 0;  ///< of the pipeline's actions
+    WriterState writer = WriterState::kIdle;
   };
 
   ExitCode loop();
@@ -67,7 +72,14 @@ class Trainer {
   void report_step(double loss, double norm, double lr, double seconds);
   SkipLine find_skip(double loss, std::span<const MicroBatch> micro_batches);
   void evaluate();
-  void save();
+  /// Begins a save and, where it is the run's last or the config says so, waits for its end.
+  enum class SaveKind : std::uint8_t { kInterval, kLast };
+  void save(SaveKind kind);
+  /// Learns from the last step's reports how far the save under way is.
+  void advance_save();
+  void finish_save();
+  void finish_save_under_way();
+  void end_save(const SaveResult& result);
   [[nodiscard]] bool save_due();  // collective
   [[nodiscard]] bool finished() const { return progress_.step >= inputs_.steps; }
   void add_pipeline_times();
@@ -89,10 +101,12 @@ class Trainer {
   // Over the steps since the first: the longest rank's span of each, and what a rank is busy in it.
   double pipeline_span_ns_ = 0, pipeline_busy_ns_ = 0;
   bool first_step_ = true;
-  Channels::Exposed exposed_;  // up to the step before
+  Channels::ByAxis exposed_;  // up to the step before
   std::vector<RankReport> reports_;
-  std::int64_t saved_step_ = -1, evaluated_step_ = -1;
+  AsyncWriter writer_;
+  std::int64_t begun_save_ = -1, evaluated_step_ = -1;  // steps
   std::int64_t failed_saves_ = 0;
+  double stall_seconds_ = 0;  // so far, of the save under way
   bool last_save_failed_ = false, ended_ = false;
   std::chrono::steady_clock::time_point last_save_;
 };

@@ -67,5 +67,24 @@ TEST(Trace, every_phase_has_its_own_name) {
   EXPECT_EQ(name_of(Phase::kIdle), "idle");
 }
 
+TEST(Trace, keeps_where_it_stands_in_a_word_that_others_see) {
+  Trace trace;
+  std::atomic<std::uint64_t> word{77};
+  trace.keep_standing_in(&word);
+  const Span span(trace, Phase::kForward);
+  trace.set_action('W', 65535, 2047);
+
+  const Standing seen = unpack_standing(word.load());
+  EXPECT_EQ(seen.phase, Phase::kForward);
+  EXPECT_EQ(seen.action, 'W');
+  EXPECT_EQ(seen.virtual_stage, 65535);
+  EXPECT_EQ(seen.micro_batch, 2047);
+  EXPECT_EQ(pack(seen), word.load());
+  trace.set_action(0, 0, 0);
+  EXPECT_EQ(unpack_standing(word.load()).phase, Phase::kForward) << "an action changes no phase";
+  trace.keep_standing_in(nullptr);
+  EXPECT_EQ(trace.current_phase(), Phase::kForward);
+}
+
 }  // namespace
 }  // namespace trireme

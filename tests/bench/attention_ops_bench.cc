@@ -79,7 +79,9 @@ std::function<void(Context&)> backward(Operands& operands) {
   // The gradient's softmax needs the forward's own log-sum-exp.
   Context context(bench_device(), 1, detect_isa());
   attention_forward(context, before);
-  return [args = backward_args(operands, before), all](Context& timed) mutable {
+  AttentionBackward args = backward_args(operands, before);
+  args.o = before.o;
+  return [args, all](Context& timed) mutable {
     args.mask.q = args.mask.kv = {&all, 1};
     attention_backward(timed, args);
   };
@@ -96,6 +98,35 @@ std::function<void(Context&)> merge(Operands& operands) {
   return [a, b](Context& context) { attention_merge(context, a.o, a.lse_TH, b.o, b.lse_TH); };
 }
 
+/// The same op by cuDNN.
+std::function<void(Context&)> by_library(const std::function<void(Context&)>& op) {
+  return [op](Context& context) {
+    context.set_attention_by_library(true);
+    op(context);
+    context.set_attention_by_library(false);
+  };
+}
+/// The same op where equal bits are not asked for.
+std::function<void(Context&)> in_any_order(const std::function<void(Context&)>& op) {
+  return [op](Context& context) {
+    context.set_deterministic(false);
+    op(context);
+    context.set_deterministic(true);
+  };
+}
+
+void add_variants_of_gpus() {
+  add_op("attention_backward_any_order", {DType::kBF16},
+         [](Operands& operands) { return in_any_order(backward(operands)); });
+  if (!attention_missing_library().empty()) return;
+  add_op("attention_forward_cudnn", {DType::kBF16},
+         [](Operands& operands) { return by_library(forward(operands)); });
+  add_op("attention_backward_cudnn", {DType::kBF16},
+         [](Operands& operands) { return by_library(backward(operands)); });
+  add_op("attention_backward_cudnn_any_order", {DType::kBF16},
+         [](Operands& operands) { return in_any_order(by_library(backward(operands))); });
+}
+
 }  // namespace
 
 void add_attention() {
@@ -104,6 +135,7 @@ void add_attention() {
   add_op("attention_delta", kBothTypes, delta);
   add_op("attention_merge", kBothTypes, merge);
   add_op("attention_decode", kBothTypes, decode);
+  if (bench_device().kind == DeviceKind::kCuda) add_variants_of_gpus();
 }
 
 }  // namespace trireme::bench

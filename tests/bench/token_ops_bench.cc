@@ -191,6 +191,7 @@ std::function<void(Context&)> cross_entropy_finish_of(Operands& operands) {
   args.target_logit_T = before.target_logit_T;
   args.targets_T = before.targets_T;
   args.part = before.part;
+  args.scale = operands.f32({1});
   return [args](Context& timed) { cross_entropy_finish(timed, args); };
 }
 

@@ -14,10 +14,11 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <map>
 
 #include "checkpoint/hdf5_file.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/writer.h"
+#include "checkpoint/async_writer.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"
 #include "traced_child.h"
@@ -71,10 +72,79 @@ bool can_fail(const user_regs_struct& registers) {
   }
 }
 
+/// A save has two threads; the calls of both are counted together, and only one of them makes any at
+/// a time.
+class Tracer {
+ public:
+  Tracer(pid_t child, const Fault& fault) : child_(child), fault_(fault) {}
+
+  ChildEnd run() {
+    ::ptrace(PTRACE_SETOPTIONS, child_, nullptr,
+             PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL | PTRACE_O_TRACECLONE);
+    threads_[child_] = {};
+    ::ptrace(PTRACE_SYSCALL, child_, nullptr, 0);
+    for (;;) {
+      int status = 0;
+      const pid_t thread = ::waitpid(-1, &status, __WALL);
+      if (WIFEXITED(status) || WIFSIGNALED(status)) {
+        if (thread != child_) continue;
+        if (WIFEXITED(status)) end_.exit_code = WEXITSTATUS(status);
+        if (WIFSIGNALED(status)) end_.signal = WTERMSIG(status);
+        return end_;
+      }
+      ::ptrace(PTRACE_SYSCALL, thread, nullptr, signal_for(thread, status));
+    }
+  }
+
+ private:
+  struct Thread {
+    bool entering = true, failing = false;
+  };
+
+  /// What the stopped thread is to get when it goes on.
+  int signal_for(pid_t thread, int status) {
+    const auto [known, is_new] = threads_.try_emplace(thread);
+    const int signal = WSTOPSIG(status);
+    if (signal == (SIGTRAP | 0x80)) {
+      at_call(thread, known->second);
+      return 0;
+    }
+    const bool first_stop = is_new && signal == SIGSTOP;
+    return first_stop || signal == SIGTRAP ? 0 : signal;
+  }
+
+  void at_call(pid_t thread, Thread& state) {
+    user_regs_struct registers{};
+    ::ptrace(PTRACE_GETREGS, thread, nullptr, &registers);
+    if (!state.entering && state.failing) {
+      registers.rax = static_cast<unsigned long long>(-fault_.error);
+      ::ptrace(PTRACE_SETREGS, thread, nullptr, &registers);
+    } else if (state.entering && counted(thread, registers)) {
+      const int number = end_.calls++;
+      if (fault_.kind == Fault::Kind::kKill && number == fault_.at) ::kill(child_, SIGKILL);
+      state.failing =
+          can_fail(registers) &&
+          ((fault_.kind == Fault::Kind::kFailOnce && number == fault_.at) ||
+           (fault_.kind == Fault::Kind::kFailFromHere && number >= fault_.at));
+      if (state.failing) {
+        registers.orig_rax = static_cast<unsigned long long>(-1);
+        ::ptrace(PTRACE_SETREGS, thread, nullptr, &registers);
+      }
+    } else if (state.entering) {
+      state.failing = false;
+    }
+    state.entering = !state.entering;
+  }
+
+  pid_t child_;
+  Fault fault_;
+  ChildEnd end_;
+  std::map<pid_t, Thread> threads_;
+};
+
 }  // namespace
 
 ChildEnd run_traced(const std::function<int()>& work, const Fault& fault) {
-  ChildEnd end;
   const pid_t child = ::fork();
   if (child == 0) {
     if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(125);
@@ -82,43 +152,9 @@ ChildEnd run_traced(const std::function<int()>& work, const Fault& fault) {
     ::_exit(work());
   }
   int status = 0;
-  bool entering = true, failing = false;
   ::waitpid(child, &status, 0);
-  if (WIFEXITED(status)) {
-    end.refused = true;
-    return end;
-  }
-  ::ptrace(PTRACE_SETOPTIONS, child, nullptr, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL);
-  for (int signal = 0;;) {
-    ::ptrace(PTRACE_SYSCALL, child, nullptr, signal);
-    ::waitpid(child, &status, 0);
-    if (WIFEXITED(status) || WIFSIGNALED(status)) break;
-    signal = WSTOPSIG(status);
-    if (signal != (SIGTRAP | 0x80)) continue;  // deliver it
-    signal = 0;
-    user_regs_struct registers{};
-    ::ptrace(PTRACE_GETREGS, child, nullptr, &registers);
-    if (!entering && failing) {
-      registers.rax = static_cast<unsigned long long>(-fault.error);
-      ::ptrace(PTRACE_SETREGS, child, nullptr, &registers);
-    } else if (entering && counted(child, registers)) {
-      const int number = end.calls++;
-      if (fault.kind == Fault::Kind::kKill && number == fault.at) ::kill(child, SIGKILL);
-      failing =
-          can_fail(registers) && ((fault.kind == Fault::Kind::kFailOnce && number == fault.at) ||
-                                  (fault.kind == Fault::Kind::kFailFromHere && number >= fault.at));
-      if (failing) {
-        registers.orig_rax = static_cast<unsigned long long>(-1);
-        ::ptrace(PTRACE_SETREGS, child, nullptr, &registers);
-      }
-    } else if (entering) {
-      failing = false;
-    }
-    entering = !entering;
-  }
-  if (WIFEXITED(status)) end.exit_code = WEXITSTATUS(status);
-  if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
-  return end;
+  if (WIFEXITED(status)) return {.refused = true};
+  return Tracer(child, fault).run();
 }
 #else
 ChildEnd run_traced(const std::function<int()>&, const Fault&) { return {.refused = true}; }

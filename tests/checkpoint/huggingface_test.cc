@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "checkpoint/boxes.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/writer.h"
+#include "checkpoint/async_writer.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"

@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "checkpoint/hdf5_file.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/writer.h"
+#include "checkpoint/async_writer.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"
 
@@ -183,6 +183,22 @@ TEST_F(SaveLoad, the_newest_that_verifies_is_found_and_others_are_explained) {
   EXPECT_EQ(resolve_checkpoint_argument(newest.path, *world_), newest.path);
   EXPECT_THROW(resolve_checkpoint_argument(temporary_ / "nowhere", *world_), DataError);
   EXPECT_THROW(resolve_checkpoint_argument(newest.path / "rank-00000.h5", *world_), DataError);
+}
+
+TEST_F(SaveLoad, sizes_and_what_is_known_of_others_choose_without_reading) {
+  for (const int step : {1, 2, 3}) ASSERT_EQ(save(step).error, "");
+  const std::filesystem::path newest = directory_ / "step-00000003",
+                              second = directory_ / "step-00000002";
+  EXPECT_EQ(find_newest(directory_, *world_, Check::kSizes).path, newest);
+  const NewestCheckpoint other =
+      find_newest(directory_, *world_, Check::kSizes, {{newest, "was read and is damaged"}});
+  EXPECT_EQ(other.path, second);
+  EXPECT_TRUE(other.rejected.empty()) << "what is known is not told again";
+  std::filesystem::resize_file(newest / "rank-00000.h5", 5000);
+  const NewestCheckpoint by_size = find_newest(directory_, *world_, Check::kSizes);
+  EXPECT_EQ(by_size.path, second);
+  ASSERT_EQ(by_size.rejected.size(), 1u);
+  EXPECT_NE(by_size.rejected[0].reason.find("has 5000 bytes"), std::string::npos);
 }
 
 TEST_F(SaveLoad, a_folder_of_another_step_is_refused) {

@@ -10,7 +10,7 @@
 #include "base/dtype.h"
 #include "base/random.h"
 #include "checkpoint/boxes.h"
-#include "checkpoint/writer.h"
+#include "checkpoint/async_writer.h"
 #include "parallel/state.h"
 
 namespace trireme {

@@ -4,7 +4,8 @@
 binary=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 cd "$scratch" || exit 1
-"$root/scripts/bundle.sh" --train "$binary" --output trireme.tar.xz 2>log
+echo "a text" >note
+"$root/scripts/bundle.sh" --train "$binary" --output trireme.tar.xz --add "$(command -v xz)" --add note 2>log
 check "it packs" [ $? = 0 ]
 check "under 60 MB" [ "$(stat -c %s trireme.tar.xz)" -lt 60000000 ]
 
@@ -20,7 +21,7 @@ cat >new/tmp/tiny.json <<'JSON'
 {"run": {"directory": "/tmp/run", "steps": 3, "threads_per_rank": 1}, "data": {"train": "synthetic", "sequence_length": 16},
  "model": {"model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
            "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 16},
- "batch": {"global": 4, "micro": 1}, "optimizer": {"lr": 1e-3}, "checkpoint": {"async": false}}
+ "batch": {"global": 4, "micro": 1}, "optimizer": {"lr": 1e-3}}
 JSON
 in_root() { # in_root COMMAND LINE: in the new root, with an environment of its own
   unshare --mount --map-root-user --fork --pid sh -c '
@@ -37,6 +38,9 @@ in_root '/elsewhere/trireme/train /tmp/tiny.json'
 check "one rank trains" [ $? = 0 ]
 [ "$failures" = 0 ] || cat log
 check "and saves" [ -e new/tmp/run/checkpoints/step-00000003/manifest.json ]
+in_root '/elsewhere/trireme/xz --version'
+check "a program that was added finds its libraries" [ $? = 0 ]
+check "a file that was added stands there" [ "$(cat new/elsewhere/trireme/note)" = "a text" ]
 rm -rf new/tmp/run
 in_root '/elsewhere/trireme/mpirun --allow-run-as-root --oversubscribe -n 2 /elsewhere/trireme/train /tmp/tiny.json'
 check "two ranks train" [ $? = 0 ]

@@ -10,6 +10,8 @@ for package in libopenmpi-dev openmpi-bin libhdf5-dev nlohmann-json3-dev libdnnl
   check "--list names $package" contains "${list//$'\n'/ } " " $package "
 done
 for manager in dnf conda-forge spack; do check "--list knows $manager" contains "$list" "$manager: "; done
+check "--list names Slurm's apart" contains "$list" "under Slurm: slurmctld slurmd"
+check "which no ordinary setup installs" lacks "$(grep '^apt:' <<<"$list")" slurm
 "$setup" --what 2>/dev/null
 check "an unknown option is a usage error" [ $? = 2 ]
 
@@ -30,6 +32,11 @@ fake id 'echo 0'
 PATH=$bin "$setup"
 check "nothing missing: exit 0" [ $? = 0 ]
 check "nothing missing: apt-get is not called" [ ! -s "$CALLS" ]
+
+fake dpkg-query 'if [ "${*: -1}" = munge ]; then exit 1; else echo installed; fi'
+PATH=$bin "$setup" --slurm 2>"$scratch/log"
+check "--slurm installs Slurm's daemons, too" contains "$(tail -n 1 "$CALLS")" "install --no-install-recommends munge"
+: >"$CALLS"
 
 fake dpkg-query 'if [ "${*: -1}" = libdnnl-dev ]; then exit 1; else echo installed; fi'
 PATH=$bin "$setup" 2>"$scratch/log"

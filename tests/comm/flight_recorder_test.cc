@@ -32,6 +32,23 @@ TEST(FlightRecorder, points_at_the_oldest_transfer_under_way_else_at_the_newest)
   EXPECT_NE(recorder.current().end_ns, 0);
 }
 
+TEST(FlightRecorder, gives_the_newest_and_the_oldest_under_way) {
+  FlightRecorder recorder;
+  const std::int64_t old = recorder.begin("all_reduce", 8, "gradients", {5, 1});
+  for (int i = 0; i < 9; ++i) recorder.end(recorder.begin("barrier", i, "world", {6, i + 1}));
+  std::array<TransferRecord, 4> records;
+
+  ASSERT_EQ(recorder.recent(records), 4U);
+  EXPECT_EQ(records[0].sequence, old);
+  EXPECT_EQ(records[0].place.group, 5U);
+  EXPECT_EQ(records[1].sequence, 8);
+  EXPECT_EQ(records[3].place.sequence, 9);
+  recorder.end(old);
+  ASSERT_EQ(recorder.recent(records), 4U);
+  EXPECT_EQ(records[0].sequence, 7);
+  EXPECT_EQ(FlightRecorder().recent(records), 0U);
+}
+
 TEST(FlightRecorder, the_end_of_a_forgotten_transfer_changes_nothing) {
   FlightRecorder recorder;
   const std::int64_t old = recorder.begin("all_reduce", 8, "gradients");

@@ -59,7 +59,7 @@ TEST(ScheduleCommand, prints_an_object_that_is_a_plan_file) {
 TEST(ScheduleCommand, draws_in_the_terminal_and_as_svg) {
   const Words words = {"--kind", "1f1b", "--stages", "2", "--micro-batches", "2"};
   EXPECT_EQ(printed(words),
-            "1f1b: 2 ranks, 1 virtual stages each, 2 micro-batches\n"
+            "1f1b: 2 ranks, 1 virtual stage each, 2 micro-batches\n"
             "rank 0 F0-F1-......B0-W0-...B1-W1-\n"
             "rank 1 ...F0-B0-W0-F1-B1-W1-......\n"
             "F forward, B gradient of the input, W gradient of the weights, R recompute\n"
@@ -113,6 +113,15 @@ TEST(ScheduleCommand, every_bad_input_is_told_with_its_rule_and_what_is_legal) {
   }
   EXPECT_NE(of("1f1b", {"--stages", "2", "--micro-batches", "2", "--times", "1,nan,1"})
                 .find("Legal: numbers above 0"),
+            std::string::npos);
+  EXPECT_NE(of("gpipe", {"--stages", "2", "--micro-batches", "2", "--times", "1e300,1e300,1e300"})
+                .find("1e-100 to 1e100"),
+            std::string::npos);
+  EXPECT_EQ(of("1f1b", {"--stages", "2", "--micro-batches", "4", "--group-size", "4"}),
+            "1f1b on 2 stages with 4 micro-batches: a group of 4 micro-batches. Legal: none; "
+            "interleaved alone has groups");
+  EXPECT_NE(of("zb-h2", {"--stages", "2000000000", "--micro-batches", "1"})
+                .find("more than 100000000 actions"),
             std::string::npos);
   EXPECT_NE(of("1f2b", {}).find("nearest: 1f1b"), std::string::npos);
   EXPECT_EQ(of("1f1b", {"--stages", "4"}),

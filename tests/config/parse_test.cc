@@ -311,8 +311,7 @@ TEST(Parse, resume_takes_a_word_a_step_or_a_directory) {
 
 TEST(Unbuilt, what_this_version_lacks_is_refused_when_asked_for) {
   for (const char* text :
-       {"parallel.expert=2", "precision.compute=fp8", "parallel.speculative_step=true",
-        "model_backend.attention=cudnn", "checkpoint.async=true"}) {
+       {"parallel.expert=2", "precision.compute=fp8", "parallel.speculative_step=true"}) {
     const Problem problem = only_problem(load_with({text}));
     EXPECT_EQ(problem.message, "not in this version") << text;
     EXPECT_EQ(problem.path, std::string(text).substr(0, std::string(text).find('='))) << text;
@@ -322,17 +321,23 @@ TEST(Unbuilt, what_this_version_lacks_is_refused_when_asked_for) {
 TEST(Unbuilt, an_inactive_value_may_be_written) {
   for (const char* text : {"parallel.tensor=1", "parallel.zero_stage=0", "precision.compute=bf16",
                            "parallel.sequence_parallel=true", "parallel.pipeline_schedule=1f1b",
-                           "checkpoint.async=false", "parallel.data=1"}) {
+                           "checkpoint.async=true", "parallel.data=1"}) {
     EXPECT_TRUE(load_with({text}).problems.empty()) << text;
   }
 }
 
-TEST(Unbuilt, a_default_that_is_not_built_falls_back_with_one_line) {
+TEST(Unbuilt, every_default_works) {
   const LoadedConfig loaded = load_with({});
-  ASSERT_EQ(loaded.notes.size(), 1U);
-  EXPECT_TRUE(loaded.notes[0].starts_with("checkpoint.async"));
-  EXPECT_FALSE(loaded.config.checkpoint.async);
-  EXPECT_TRUE(load_with({"checkpoint.async=false"}).notes.empty());
+  EXPECT_TRUE(loaded.notes.empty());
+  EXPECT_TRUE(loaded.config.checkpoint.async);
+}
+
+TEST(Parse, staging_memory_is_chosen_or_enough_for_two_shards) {
+  EXPECT_TRUE(load_with({"checkpoint.staging_bytes=0"}).problems.empty());
+  EXPECT_TRUE(load_with({"checkpoint.staging_bytes=1048576"}).problems.empty());
+  const Problem problem = only_problem(load_with({"checkpoint.staging_bytes=1048575"}));
+  EXPECT_EQ(problem.path, "checkpoint.staging_bytes");
+  EXPECT_EQ(problem.legal, "0, or at least 1048576");
 }
 
 TEST(Unbuilt, the_device_is_a_matter_of_the_machine) {

@@ -61,7 +61,11 @@ check "plan: no errors" grep -q '"errors": *\[\]' out
 train plan base.json --world 4 --set batch.global=8 --json --memory 80GiB --mtbf-hours 10 --write-gbps 2
 ends_with "plan for four ranks" 0
 check "plan: four data ranks" same "$(number data_ranks out)" 4
-check "plan: when to save" [ -n "$(number checkpoint_interval_seconds out)" ]
+check "plan: when to save" awk -v seconds="$(number checkpoint_interval_seconds out)" \
+  -v bytes="$(number checkpoint_bytes out)" \
+  'BEGIN { e = seconds / sqrt(2 * 36000 * bytes / 2e9) - 1; exit !(e < 1e-4 && e > -1e-4) }'
+train plan base.json --mtbf-hours 4
+check "plan: when to save, in words" grep -q 'Save every .*failure comes every 4h00m.*Young, Daly' out
 train plan base.json --world 3 --json
 ends_with "plan with a fault" 2
 result "plan with a fault"
@@ -114,10 +118,12 @@ check "checkpoint show: a shape" grep -q 'parameters/model.embed_tokens.weight .
 train checkpoint verify run
 ends_with "checkpoint verify" 0
 cp -r run damaged
-shard=$(folder_of damaged 20)/rank-00000.h5
-offset=$(($(wc -c <"$shard") / 2))
-byte=$(od -An -tu1 -j $offset -N 1 "$shard")
-printf "\\$(printf %o $((byte ^ 1)))" | dd of="$shard" bs=1 seek=$offset conv=notrunc 2>/dev/null
+flip_a_bit() { # of the middle byte of a file
+  local offset=$(($(wc -c <"$1") / 2)) byte
+  byte=$(od -An -tu1 -j $offset -N 1 "$1")
+  printf "\\$(printf %o $((byte ^ 1)))" | dd of="$1" bs=1 seek=$offset conv=notrunc 2>/dev/null
+}
+flip_a_bit "$(folder_of damaged 20)/rank-00000.h5"
 train checkpoint verify damaged
 ends_with "a flipped bit" 74
 check "a flipped bit: the file and tensor are named" grep -q 'step-00000020.*damaged.*\(parameters\|optimizer\)/' out
@@ -128,6 +134,19 @@ ends_with "resume beside a damaged checkpoint" 0
 says "the damaged one is named" 'step-00000020 is not used'
 says "the older one is used" 'from step 10 '
 same_run "resume beside a damaged checkpoint" damaged 20 run
+# A run that is not finished finds it while it loads.
+flip_a_bit "$(folder_of damaged 20)/rank-00000.h5"
+ranks 2 base.json --set run.directory=damaged --set batch.micro=1 --set run.steps=23
+ends_with "damage found while loading" 0
+says_once "damage found while loading is named" 'step-00000020 is not used'
+says "damage found while loading: the older one is used" 'from step 10 '
+check_metrics damaged 23
+for step in 10 23; do flip_a_bit "$(folder_of damaged $step)/rank-00000.h5"; done
+cp damaged/metrics.jsonl before.jsonl
+ranks 2 base.json --set run.directory=damaged --set batch.micro=1 --set run.steps=25
+ends_with "all damaged, found while loading" 74
+says "all damaged, found while loading: said so" 'no checkpoint of the run is good'
+check "all damaged, found while loading: the metrics stay" same_file damaged/metrics.jsonl before.jsonl
 
 rm -rf damaged
 cp -r run damaged

@@ -102,6 +102,45 @@ malformed "no file" "choices.json.*No such file"
 TRIREME_KERNEL_CHOICES=choices.json on cpu base.json "${short[@]}" --set run.directory=cpu-chosen
 ends_with "a CPU has nothing to choose" 0
 
+TRIREME_KERNEL_CHOICES=measure on cuda-host base.json "${choices[@]}" --set run.directory=evaluated
+on cuda-host evaluate base.json "${choices[@]}" --set run.directory=evaluated
+ends_with "evaluate by the checkpoint's kernels" 0
+says_once "evaluate: the line" "kernels of products are those of $(folder_of evaluated 5)/kernel_choices.json"
+TRIREME_KERNEL_CHOICES=measure on cuda-host evaluate base.json "${choices[@]}" --set run.directory=evaluated
+ends_with "evaluate measures" 0
+TRIREME_KERNEL_CHOICES=measure on cuda-host benchmark base.json "${choices[@]}" --set run.directory=benchmarked --steps 1 --warmup 1 --no-rates
+ends_with "benchmark measures" 0
+check "and leaves no files" [ ! -e benchmarked ]
+
+# Attention by a library: what stands for cuDNN here interprets the graph that cuDNN would get.
+library=("${short[@]}" --set precision.compute=bf16 --set model_backend.attention=cudnn)
+for family in llama qwen3; do
+  declare -n set=$family
+  on cuda-host base.json "${library[@]}" "${set[@]}" --set run.directory=library-$family
+  ends_with "$family, attention by a library" 0
+  close "$family, attention by a library: losses" library-$family gpu-$family-bf16 4e-3
+  close "$family, attention by a library: gradient norms" library-$family gpu-$family-bf16 4e-2 grad_norm
+done
+check "it is another kernel: other bits" [ "$(steps_of library-llama)" != "$(steps_of gpu-llama-bf16)" ]
+on cuda-host base.json "${library[@]}" --set run.directory=library-again
+same_run "attention by a library: the same bits twice" library-again 5 library-llama
+on cuda-host base.json "${library[@]}" --set run.directory=library-any-order --set run.deterministic=false
+ends_with "attention by a library without determinism" 0
+close "attention by a library without determinism: losses" library-any-order gpu-llama-bf16 4e-3
+library_refuses() { # library_refuses WHAT CODE SENTENCE ARGUMENTS
+  on cuda-host base.json "${library[@]}" --set run.directory=not-served "${@:4}"
+  ends_with "$1" "$2"
+  says_once "$1: the sentence" "$3"
+}
+library_refuses "a library's attention in fp32" 2 "model_backend.attention: computes in bf16 only, not in fp32" --set precision.compute=fp32
+library_refuses "a library's attention and documents" 2 "model_backend.attention: knows no documents" --set data.document_mask=true
+library_refuses "a library's attention of odd heads" 2 "does not serve heads of 12" --set model.head_dim=12
+TRIREME_SIMT_CUDNN=none library_refuses "no such library" 3 'model_backend.attention is "cudnn", which cannot be used here: libcudnn.so.9: cannot open'
+check "nothing was begun" [ ! -e not-served/metrics.jsonl ]
+on cpu base.json "${library[@]}" --set run.directory=not-served
+ends_with "a library's attention on the CPU" 2
+says_once "a library's attention on the CPU: the sentence" "is a library of GPUs, and this run is on the CPU"
+
 # Streams that do nothing until they are waited for, and then in any order that the events allow.
 for streams in lazy random; do
   export TRIREME_SIMT_STREAMS=$streams

@@ -34,27 +34,31 @@ train base.json --set run.directory=again
 same_run "after a torn line" run 20 again
 check_metrics run 20
 
-# One of two ranks.
-rm -rf run
-ranked=("${long[@]}" --set batch.micro=1)
-for victim in head tail; do
-  start log "$root/scripts/run.sh" -n 2 "${ranked[@]}"
-  until_true logged log '^step .*'
-  until_true logged log '^saved step '
-  others=$(train_processes "$job")
-  check "there are two ranks" [ "$(echo "$others" | wc -l)" = 2 ]
-  kill -KILL "$(echo "$others" | $victim -n 1)"
-  begin=$(date +%s%N)
-  for process in $others; do until_true gone "$process"; done
-  milliseconds=$((($(date +%s%N) - begin) / 1000000))
-  check "the other rank ended within 5 s ($milliseconds ms)" [ "$milliseconds" -lt 5000 ]
-  wait "$job"
-  check "the job does not end well" [ $? != 0 ]
-done
-end=$(($(ls run/checkpoints | sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | tail -n 1) + 13))
-ranks 2 "${ranked[@]}" --set run.exit_at_step=$end
-ends_with "two ranks after the kills" 0
-check_metrics run $end
-ranks 2 "${ranked[@]}" --set run.directory=whole2 --set run.exit_at_step=$end
-same_run "two ranks, killed" run $end whole2
+# One of two ranks, which hold the same of the model or a stage each and then wait for each other within passes.
+kill_one_of_two() {
+  local name=$1 ranked=("${long[@]}" --set batch.micro=1 "${@:2}")
+  rm -rf run
+  for victim in head tail; do
+    start log "$root/scripts/run.sh" -n 2 "${ranked[@]}"
+    until_true logged log '^step .*'
+    until_true logged log '^saved step '
+    others=$(train_processes "$job")
+    check "$name: there are two ranks" [ "$(echo "$others" | wc -l)" = 2 ]
+    kill -KILL "$(echo "$others" | $victim -n 1)"
+    begin=$(date +%s%N)
+    for process in $others; do until_true gone "$process"; done
+    milliseconds=$((($(date +%s%N) - begin) / 1000000))
+    check "$name: the other rank ended within 5 s ($milliseconds ms)" [ "$milliseconds" -lt 5000 ]
+    wait "$job"
+    check "$name: the job does not end well" [ $? != 0 ]
+  done
+  end=$(($(ls run/checkpoints | sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | tail -n 1) + 13))
+  ranks 2 "${ranked[@]}" --set run.exit_at_step=$end
+  ends_with "$name: two ranks after the kills" 0
+  check_metrics run $end
+  ranks 2 "${ranked[@]}" --set run.directory="whole-$name" --set run.exit_at_step=$end
+  same_run "$name: two ranks, killed" run $end "whole-$name"
+}
+kill_one_of_two data
+kill_one_of_two pipeline --set parallel.pipeline=2 --set parallel.pipeline_schedule=zb-h1
 finish

@@ -30,7 +30,7 @@ cat >base.json <<'E2'
   "optimizer": {"lr": 0.003},
   "lr_schedule": {"warmup_steps": 4},
   "evaluation": {"batches": 2},
-  "checkpoint": {"interval_steps": 1000, "async": false},
+  "checkpoint": {"interval_steps": 1000},
   "log": {"interval_steps": 1, "tensorboard": false}
 }
 E2

@@ -80,7 +80,7 @@ if [ "$(id -u)" = 0 ] && mkdir small && mount -t tmpfs -o size=1500k none small 
   ends_with "read-only: the last save fails" 74
   check "read-only: failures are counted" [ "$(failed_saves)" -ge 1 ]
   mount -o remount,rw read_only
-  last=$(ls read_only/c | sed -n 's/^step-0*//p' | tail -n 1)
+  last=$(ls read_only/c | sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | tail -n 1)
   train "${saving[@]}" --set run.steps=200000 --set run.exit_at_step=$((last + 7)) --set checkpoint.directory=read_only/c
   ends_with "read-only: goes on when writable" 0
   says "read-only: from the last saved step" "from step $last "

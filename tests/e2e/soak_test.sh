@@ -72,7 +72,7 @@ flat() { # WHAT COLUMN ALLOWED_GROWTH
 }
 flat "memory in KiB" 2 $((ranks * 1024 + 40 * steps / 1024 + $(most 2 0.1 0.4) / 100))
 flat "threads" 3 0
-flat "open descriptors" 4 0
+flat "open descriptors" 4 $((2 * ranks)) # a save beside the steps has a file or a folder open
 flat "bytes of the checkpoints" 5 4096
 flat "files of the checkpoints" 6 0
 echo "$(wc -l <samples) samples; metrics.jsonl $(wc -c <run/metrics.jsonl) bytes, run folder $(du -sk run | cut -f 1) KiB"

@@ -119,6 +119,15 @@ check "resume never begins at 1" same "$(steps_of never)" "$(steps_of whole)"
 train base.json --set run.resume=10 --set optimizer.lr=0.001 --set run.exit_at_step=12
 ends_with "another learning rate" 0
 says "the change is printed" '^optimizer.lr: 0.003 -> 0.001'
+train base.json --set run.resume=12 --set run.steps=22 --set checkpoint.keep_last=2 --set checkpoint.keep_every_steps=7 \
+  --set checkpoint.interval_steps=1
+ends_with "more steps" 0
+says "the change of steps is printed" '^run.steps: 20 -> 22'
+says "and that of the rate, back" '^optimizer.lr: 0.001 -> 0.003'
+says "and that of what is kept" '^checkpoint.keep_last: 3 -> 2'
+check "an unchanged key is not printed" lacks "$(cat log)" 'batch.global:'
+check "keep_last and keep_every_steps" same "$(ls run/checkpoints | tr '\n' ' ')" \
+  'step-00000014 step-00000021 step-00000022 '
 train base.json --set model.hidden_size=64
 ends_with "another model" 2
 says "what changed is named" 'model.hidden_size: 32 .*64'

@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "checkpoint/test_state.h"
-#include "checkpoint/writer.h"
+#include "checkpoint/async_writer.h"
 #include "fuzz_support.h"
 
 namespace trireme::fuzz {

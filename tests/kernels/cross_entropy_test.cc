@@ -28,6 +28,9 @@ Statistics statistics_of(Context& context, const TestTensor& logits, const TestT
   return s;
 }
 
+/// One, where the op runs.
+TestTensor unscaled() { return TestTensor::of(DType::kF32, {1}, {1}); }
+
 struct Result {
   Statistics statistics;
   TestTensor loss, dlogits;
@@ -37,8 +40,10 @@ Result run(Context& context, const TestTensor& logits, const TestTensor& targets
            const VocabularyPart& part, float scale = 1, DType dlogits_type = DType::kF32) {
   Result r{statistics_of(context, logits, targets, part), TestTensor(DType::kF32, targets.shape()),
            TestTensor::random(dlogits_type, logits.shape(), 8)};
+  const TestTensor scale_1 = TestTensor::of(DType::kF32, {1}, {scale});
   cross_entropy_finish(context, {r.loss, r.dlogits, logits, r.statistics.maximum, r.statistics.sum,
-                                 r.statistics.target_logit, targets, part, scale});
+                                 r.statistics.target_logit, targets, part, scale_1});
+  test_device::synchronize();
   return r;
 }
 
@@ -169,7 +174,7 @@ TEST_P(CrossEntropy, the_parts_of_a_vocabulary_merged_give_what_the_whole_gives)
         for (std::size_t r = 0; r < parts.size(); ++r) {
           TestTensor loss(DType::kF32, {tokens}), dlogits(DType::kF32, {tokens, 128});
           cross_entropy_finish(context, {loss, dlogits, columns[r], whole.maximum, whole.sum,
-                                         whole.target_logit, targets, parts[r], 1});
+                                         whole.target_logit, targets, parts[r], unscaled()});
           expect_close(loss.values(), expected.loss, {1e-6, 1e-6}, "loss");
           const auto actual = dlogits.values();
           for (std::int64_t i = 0; i < tokens * 128; ++i) {
@@ -210,7 +215,8 @@ TEST_P(CrossEntropy, a_part_that_is_not_finite_is_seen_in_the_loss_of_the_whole)
                                  statistics_of(context, logits, targets, {40, 40})}));
       TestTensor loss(DType::kF32, {1});
       cross_entropy_finish(context,
-                           {loss, {}, {}, s.maximum, s.sum, s.target_logit, targets, {0, 40}, 1});
+                           {loss, {}, {}, s.maximum, s.sum, s.target_logit, targets, {0, 40},
+                            unscaled()});
       EXPECT_FALSE(std::isfinite(loss.values()[0])) << bad << " " << everywhere;
     }
   }
@@ -276,8 +282,9 @@ TEST_P(CrossEntropy, the_gradient_may_replace_the_logits_and_either_result_may_b
   const Result r = run(context, logits, targets, part);
   const Statistics& s = r.statistics;
   TestTensor loss(DType::kF32, {30});
-  cross_entropy_finish(context, {loss, {}, {}, s.maximum, s.sum, s.target_logit, targets, part, 1});
-  cross_entropy_finish(context, {{}, logits, logits, s.maximum, s.sum, {}, targets, part, 1});
+  cross_entropy_finish(
+      context, {loss, {}, {}, s.maximum, s.sum, s.target_logit, targets, part, unscaled()});
+  cross_entropy_finish(context, {{}, logits, logits, s.maximum, s.sum, {}, targets, part, unscaled()});
   EXPECT_EQ(loss.bits(), r.loss.bits());
   EXPECT_EQ(logits.bits(), r.dlogits.bits());
 }
@@ -312,7 +319,8 @@ TEST_P(CrossEntropy, the_gradient_has_its_bits_at_any_distance_from_an_aligned_a
     for (const int other : {0, 1, 3, 4}) {
       TestTensor dlogits(DType::kBF16, {kTokens, kColumns}, other);
       cross_entropy_finish(context,
-                           {{}, dlogits, logits, s.maximum, s.sum, {}, targets, {0, 70}, 1});
+                           {{}, dlogits, logits, s.maximum, s.sum, {}, targets, {0, 70},
+                            unscaled()});
       if (expected.empty()) expected = dlogits.bits();
       EXPECT_EQ(dlogits.bits(), expected) << offset << " " << other;
     }
@@ -343,17 +351,17 @@ TEST_P(CrossEntropy, wrong_operands_are_refused_by_name) {
       "the valid columns must be among those of the logits");
   expect_refused(
       [&] {
-        cross_entropy_finish(context, {{}, {}, logits, row, row, row, targets, {0, 4}, 1});
+        cross_entropy_finish(context, {{}, {}, logits, row, row, row, targets, {0, 4}, unscaled()});
       },
       "neither the loss nor the gradient is given");
   expect_refused(
       [&] {
-        cross_entropy_finish(context, {{}, targets, logits, row, row, row, targets, {0, 4}, 1});
+        cross_entropy_finish(context, {{}, targets, logits, row, row, row, targets, {0, 4}, unscaled()});
       },
       "cross_entropy_finish.dlogits: expected fp32 or bf16");
   expect_refused(
       [&] {
-        cross_entropy_finish(context, {row, {}, logits, row, row, {}, targets, {0, 4}, 1});
+        cross_entropy_finish(context, {row, {}, logits, row, row, {}, targets, {0, 4}, unscaled()});
       },
       "cross_entropy_finish.target_logit: expected [2] fp32");
   TestTensor parts(DType::kF32, {3, 3, 2}), pairs(DType::kF32, {3, 2, 2}),

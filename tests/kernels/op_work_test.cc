@@ -244,6 +244,7 @@ TEST_F(OpWorkTest, the_loss_reads_the_logits_twice_and_writes_their_gradient) {
   cross_entropy_finish(context_, finish);
   expect_work("cross_entropy_finish", 0, 4 * kT);
   finish.dlogits_TV = bf16({kT, 11});
+  finish.scale = f32({1});
   cross_entropy_finish(context_, finish);
   expect_work("cross_entropy_finish", 0, (4 + 2) * kT * 11);
 }

@@ -52,27 +52,55 @@ TEST_P(ModelGoldenCase, b_and_w_apart_give_the_bits_of_bw) {
   const OwnedBatch batch(golden.batch, golden.tokens, golden.input_ids, golden.targets);
   const std::vector<MicroBatch> batches(3, batch.view);
   ModelFixture fused(load_model_config(golden.directory), {golden.batch, golden.tokens});
-  ModelFixture split(load_model_config(golden.directory),
-                     {golden.batch, golden.tokens, 3, StagePurpose::kTrainingSplit});
   fused.load(golden.directory / "model.safetensors");
-  split.load(golden.directory / "model.safetensors");
-  // W as late as it may be: three micro-batches in flight.
-  Plan plan;
-  plan.ranks.emplace_back();
-  for (const ActionKind kind :
-       {ActionKind::kForward, ActionKind::kBackwardInput, ActionKind::kBackwardWeight}) {
-    for (int i = 0; i < 3; ++i) plan.ranks[0].push_back({kind, 0, i});
-  }
-
   const double fused_loss = fused.run(batches);
-  const double split_loss = split.run(batches, plan);
-
-  EXPECT_EQ(fused_loss, split_loss);
-  for (ParamIndex index = 0; index < static_cast<int>(fused.params.metas.size()); ++index) {
-    const auto a = fused.gradient(index), b = split.gradient(index);
-    EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin()))
-        << fused.params.metas[static_cast<std::size_t>(index)].name;
+  constexpr auto F = ActionKind::kForward, B = ActionKind::kBackwardInput,
+                 W = ActionKind::kBackwardWeight, BW = ActionKind::kBackward;
+  // W as late as it may be; two that wait for W in turns; one B with its W at once.
+  const std::vector<Action> orders[] = {
+      {{F, 0, 0}, {F, 0, 1}, {F, 0, 2}, {B, 0, 0}, {B, 0, 1}, {B, 0, 2}, {W, 0, 0}, {W, 0, 1},
+       {W, 0, 2}},
+      {{F, 0, 0}, {F, 0, 1}, {B, 0, 0}, {F, 0, 2}, {B, 0, 1}, {W, 0, 0}, {B, 0, 2}, {W, 0, 1},
+       {W, 0, 2}},
+      {{F, 0, 0}, {F, 0, 1}, {BW, 0, 0}, {B, 0, 1}, {F, 0, 2}, {W, 0, 1}, {BW, 0, 2}}};
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    for (const std::vector<Action>& order : orders) {
+      Plan plan;
+      plan.ranks = {order};
+      StageShape shape{golden.batch, golden.tokens, 1, StagePurpose::kTrainingSplit};
+      shape.recompute = recompute;
+      shape.chunks = {{whole_model(fused.config), slots_of(plan).front(),
+                       waiting_for_weights(order, 0)}};
+      ModelFixture split(load_model_config(golden.directory), shape);
+      split.load(golden.directory / "model.safetensors");
+      split.run(batches, plan);  // what B and the activations have exchanged stays so
+      EXPECT_EQ(fused_loss, split.run(batches, plan));
+      for (ParamIndex index = 0; index < static_cast<int>(fused.params.metas.size()); ++index) {
+        const auto a = fused.gradient(index), b = split.gradient(index);
+        EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin()))
+            << fused.params.metas[static_cast<std::size_t>(index)].name;
+      }
+    }
   }
+}
+
+// What W needs lies where B has read: a micro-batch that waits takes the gradients of the stream
+// (two), the MLP's activation and, before the first layer, one more of the stream.
+TEST(ModelStage, a_micro_batch_that_waits_for_w_takes_little_beside_its_activations) {
+  const ModelGolden golden = read_model_golden(golden_model_cases().front());
+  const ModelConfig config = load_model_config(golden.directory);
+  const auto bytes = [&](int waiting, Recompute recompute) {
+    StageShape shape{golden.batch, golden.tokens, 1, StagePurpose::kTrainingSplit};
+    shape.recompute = recompute;
+    shape.chunks = {{whole_model(config), 4, waiting}};
+    return Stage::buffer_bytes(config, shape, DType::kF32);
+  };
+  const std::int64_t row = 4 * golden.batch * golden.tokens;
+  const std::int64_t layer = row * (2 * config.hidden + config.ffn);
+  const std::int64_t set = config.layers * layer + row * config.hidden;
+  EXPECT_NEAR(static_cast<double>(bytes(4, Recompute::kNone) - bytes(1, Recompute::kNone)),
+              3.0 * static_cast<double>(set), 4096);
+  EXPECT_GT(bytes(4, Recompute::kFull) - bytes(1, Recompute::kFull), 3 * set);
 }
 
 TEST_P(ModelGoldenCase, logits_with_a_cache_equal_float64) {

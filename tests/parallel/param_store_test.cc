@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/hash.h"
+#include "parallel/state_boxes.h"
 
 namespace trireme {
 namespace {
@@ -162,6 +163,26 @@ TEST(ParamStore, state_names_every_tensor_once) {
   EXPECT_EQ(state.tensors[6].data, store.exp_avg_sq(0).data);
   EXPECT_EQ(state.tensors[0].replica, 1);
   EXPECT_EQ(state.tensors[0].box.shape, (Shape{7, 6}));
+}
+
+TEST(ParamStore, the_boxes_of_its_state_are_known_without_a_store) {
+  const std::vector<ParamMeta> params = some_params();
+  for (const int zero_stage : {0, 3}) {
+    const AxisPlace shard = zero_stage == 0 ? AxisPlace{1, 0} : AxisPlace{2, 1};
+    const StorePlace place{{1, 0}, zero_stage, shard, {3, 1}};
+    const ParamStore store(params, DType::kBF16, StorePurpose::kTraining, {}, place);
+    const State with = store.state(),
+                without = state_boxes(params, StorePurpose::kTraining, place);
+    ASSERT_EQ(with.tensors.size(), without.tensors.size());
+    for (std::size_t i = 0; i < with.tensors.size(); ++i) {
+      const StateTensor &a = with.tensors[i], &b = without.tensors[i];
+      EXPECT_EQ(a.name, b.name);
+      EXPECT_EQ(a.box, b.box);
+      EXPECT_EQ(a.replica, b.replica);
+      EXPECT_EQ(a.replicas, b.replicas);
+      EXPECT_EQ(b.data, nullptr);
+    }
+  }
 }
 
 }  // namespace

@@ -111,6 +111,21 @@ TEST(StoreLayout, runs_bring_every_element_of_a_block_to_one_owner_whatever_the_
   }
 }
 
+TEST(StoreLayout, padding_follows_the_rows_of_each_place_and_is_owned_by_nobody) {
+  std::vector<ParamMeta> params = some_params();
+  params[0].row_alignment = 16;
+  for (const AxisPlace tensor : {AxisPlace{1, 0}, AxisPlace{2, 0}, AxisPlace{2, 1}}) {
+    const StoreLayout padded(params, place_of(1, {2, 0}, tensor));
+    const StoreLayout plain(some_params(), place_of(1, {2, 0}, tensor));
+    EXPECT_EQ(padded.local_shape(0), plain.local_shape(0));
+    EXPECT_EQ(padded.padded_shape(0), (Shape{16, 6}));
+    EXPECT_EQ(padded.padded_shape(1), padded.local_shape(1));
+    EXPECT_EQ(padded.local_offset(1), 16 * 6);
+    EXPECT_EQ(padded.local_block(1).size, plain.local_block(1).size);
+    EXPECT_EQ(padded.shard_size(), plain.shard_size());
+  }
+}
+
 TEST(StoreLayout, an_owner_reads_its_rows_where_both_layouts_say) {
   const StoreLayout layout(some_params(), place_of(2, {3, 1}));
   // Row 3 of the embedding is the first of owner 1.

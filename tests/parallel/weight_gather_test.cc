@@ -7,10 +7,11 @@
 namespace trireme {
 namespace {
 
-/// A group of one rank that notes how many elements it is asked to gather.
+/// A group of one rank that notes how many elements it is asked to gather, and how many it had been
+/// asked for when each of them was waited for.
 class Noting final : public Communicator {
  public:
-  std::vector<std::int64_t> gathers;
+  std::vector<std::int64_t> gathers, before_wait;
 
   [[nodiscard]] int rank() const override { return 0; }
   [[nodiscard]] int size() const override { return 1; }
@@ -24,7 +25,7 @@ class Noting final : public Communicator {
   Pending start_reduce_scatter(TensorView) override { return {}; }
   Pending start_all_gather(TensorView pieces) override {
     gathers.push_back(pieces.count());
-    return {};
+    return Pending([this] { before_wait.push_back(static_cast<std::int64_t>(gathers.size())); });
   }
   Pending start_exchange(std::span<const Message>, std::span<const Message>) override { return {}; }
   std::unique_ptr<Communicator> split(int) override { return make_self_communicator(); }
@@ -128,11 +129,60 @@ TEST(WeightGather, below_stage_3_a_block_is_gathered_once_after_an_update) {
   EXPECT_EQ(model.counted(), std::vector<std::int64_t>(5, 1));
 }
 
+TEST(WeightGather, a_gather_begins_before_the_one_ahead_of_it_is_waited_for) {
+  Sharded model(3, 3);
+  for (int block = 0; block < 3; ++block) {
+    const auto lease = model.store.acquire(block, block + 1);
+  }
+  EXPECT_EQ(model.group.before_wait, (std::vector<std::int64_t>{2, 3, 4}));
+}
+
 TEST(WeightGather, a_stage_3_step_holds_the_last_layers_until_backward) {
   // 5 blocks: the head and the layer before stay for the way back, the others come twice.
   Sharded model(3, 3);
   model.step(false, 1);
   EXPECT_EQ(model.counted(), (std::vector<std::int64_t>{1, 2, 2, 1, 1}));
+}
+
+TEST(WeightGather, a_small_block_takes_no_layers_place) {
+  // Embedding, three layers, a final norm and a head.
+  std::vector<ParamMeta> params = model_of(4);
+  for (int block = 0; block < 6; ++block)
+    params[static_cast<std::size_t>(block)].shape = {block == 4 ? 16 : 16 * (30 + block)};
+  const StoreLayout layout(params, Sharded::place(3));
+  const std::vector<int> reads = {0, 1, 2, 3, 4, 5, 4, 3, 2, 1, 0, 1};
+  // Layer 2 gives its place to the head and layer 1 its to layer 3, which then stays.
+  EXPECT_EQ(gathers_in_step(layout, reads), (std::vector<std::int64_t>{1, 2, 2, 1, 1, 1}));
+  const WeightPlaces places(layout);
+  EXPECT_EQ(places.of_block, (std::vector<int>{0, 1, 2, 1, 3, 2}));
+  EXPECT_EQ(places.begins, (std::vector<std::int64_t>{0, 480, 480 + 528, 480 + 528 + 560,
+                                                      480 + 528 + 560 + 16}));
+}
+
+TEST(WeightGather, padding_stays_zero_where_a_larger_block_stood) {
+  std::vector<ParamMeta> params(5);
+  for (int block = 0; block < 5; ++block) {
+    ParamMeta& param = params[static_cast<std::size_t>(block)];
+    param.name = std::to_string(block);
+    param.shape = {block == 3 ? 5 : 16, 4};
+    param.init = {InitKind::kNormal, 1};
+    param.block = block;
+    param.row_alignment = 8;
+  }
+  Context context({}, 1, detect_isa());
+  ParamStore store(params, DType::kF32, StorePurpose::kTraining, {}, Sharded::place(3));
+  Noting group;
+  WeightGather gather(context, store, group);
+  store.initialise(context, 5);
+  gather.weights_changed();
+  for (int block = 0; block < 5; ++block) {
+    const ParamStore::Lease lease = store.acquire(block);
+    const ConstTensorView padded = lease.padded_weight(block);
+    ASSERT_EQ(padded.shape[0], block == 3 ? 8 : 16);
+    const std::int64_t rows = lease.weight(block).count();
+    for (std::int64_t i = 0; i < padded.count(); ++i)
+      EXPECT_EQ(padded.as<float>()[i] == 0, i >= rows) << "block " << block << ", element " << i;
+  }
 }
 
 TEST(WeightGather, a_lease_reads_the_values_that_the_owner_has_now) {

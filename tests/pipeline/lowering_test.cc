@@ -3,41 +3,78 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include "early_run.h"
 #include "naive_run.h"
 #include "pipeline/schedules/schedules.h"
 
 namespace trireme {
 namespace {
 
-/// "F0.0 >1F0.0 [<1B1.0 >1F0.1] ...": > to, < from a rank; marks of batches in brackets.
-std::string text_of_rank(const Program& program, std::size_t rank) {
+/// "F0.0 >1F0.0 [<1B1.0 >1F0.1] ... BW0.1!": > to, < from a rank, = within it; marks of batches in
+/// brackets; a ! where a stage's sums are complete.
+std::string text_of_steps(const std::vector<ProgramStep>& steps) {
   std::string text;
   std::int32_t batch = 0;
-  for (const Step& step : program.ranks[rank]) {
+  for (const ProgramStep& step : steps) {
     if (batch != 0 && step.batch != batch) text += "]";
     text += text.empty() ? "" : " ";
     if (step.batch != 0 && step.batch != batch) text += "[";
     batch = step.batch;
-    if (step.kind != StepKind::kAction)
+    if (step.kind == StepKind::kSend || step.kind == StepKind::kReceive)
       text += fmt::format("{}{}", step.kind == StepKind::kSend ? ">" : "<", step.peer);
-    text += text_of(step.action);
+    text += (step.kind == StepKind::kCopy ? "=" : "") + text_of(step.action) +
+            (step.pass == Pass::kLast ? "!" : "");
   }
   return text + (batch != 0 ? "]" : "");
 }
+std::string text_of_rank(const Program& program, std::size_t rank) {
+  return text_of_steps(program.ranks[rank]);
+}
 
-TEST(Lowering, sends_when_made_and_receives_at_that_time) {
+TEST(Lowering, transfers_stand_where_they_are_made_and_have_room) {
+  // Rank 1 has memory for one micro-batch, so it takes the second activation behind BW1.0.
   const Program program = lower(make_1f1b(2, 2), {1, 1, 1, 0});
-  EXPECT_EQ(text_of_rank(program, 0), "F0.0 >1F0.0 F0.1 >1F0.1 <1B1.0 BW0.0 <1B1.1 BW0.1");
-  EXPECT_EQ(text_of_rank(program, 1), "<0F0.0 F1.0 <0F0.1 BW1.0 >0B1.0 F1.1 BW1.1 >0B1.1");
+  EXPECT_EQ(text_of_rank(program, 0), "F0.0 >1F0.0 F0.1 [>1F0.1 <1B1.0] BW0.0 <1B1.1 BW0.1!");
+  EXPECT_EQ(text_of_rank(program, 1), "<0F0.0 F1.0 BW1.0 [<0F0.1 >0B1.0] F1.1 BW1.1! >0B1.1");
+}
+
+TEST(Lowering, hands_on_within_a_rank_before_the_use) {
+  Plan plan = make_1f1b(1, 1);
+  plan.ranks = {{{ActionKind::kForward, 0, 0},
+                 {ActionKind::kForward, 1, 0},
+                 {ActionKind::kBackward, 1, 0},
+                 {ActionKind::kBackward, 0, 0}}};
+  EXPECT_EQ(text_of_rank(lower(plan), 0), "F0.0 =F0.0 F1.0 BW1.0! =B1.0 BW0.0!");
+}
+
+TEST(Lowering, a_pass_of_evaluation_is_a_program_too) {
+  const Plan plan = make_forward_pass(v_placement(2));
+  const Program program = lower(plan);
+  EXPECT_EQ(text_of_rank(program, 0), "F0.0 >1F0.0 <1F2.0 F3.0");
+  EXPECT_EQ(text_of_rank(program, 1), "<0F0.0 F1.0 =F1.0 F2.0 >0F2.0");
+  EXPECT_FALSE(check_program(plan, program));
+}
+
+TEST(Lowering, an_executor_receives_one_action_ahead_where_memory_is_free) {
+  const Plan plan = make_1f1b(2, 3);
+  const Program program = lower(plan, {1, 1, 1e-3, 0});
+  const auto early = [&](std::size_t rank) {
+    std::vector<ProgramStep> steps = start_early(program.ranks[rank], slots_of(plan));
+    for (ProgramStep& step : steps) step.batch = 0;
+    return text_of_steps(steps);
+  };
+  EXPECT_EQ(early(0),
+            "F0.0 >1F0.0 <1B1.0 F0.1 >1F0.1 BW0.0 <1B1.1 F0.2 >1F0.2 <1B1.2 BW0.1 BW0.2!");
+  EXPECT_EQ(early(1), "<0F0.0 F1.0 BW1.0 <0F0.1 >0B1.0 F1.1 BW1.1 >0B1.1 <0F0.2 F1.2 BW1.2! >0B1.2");
 }
 
 TEST(Lowering, joins_what_two_ranks_exchange) {
   // Rank 0 has made its third output when rank 1 has made its second gradient.
   const Program program = lower(make_1f1b(2, 3), {1, 1, 1e-3, 0});
   EXPECT_EQ(text_of_rank(program, 0),
-            "F0.0 >1F0.0 F0.1 >1F0.1 <1B1.0 BW0.0 F0.2 [<1B1.1 >1F0.2] BW0.1 <1B1.2 BW0.2");
+            "F0.0 >1F0.0 F0.1 [>1F0.1 <1B1.0] BW0.0 F0.2 [<1B1.1 >1F0.2] BW0.1 <1B1.2 BW0.2!");
   EXPECT_EQ(text_of_rank(program, 1),
-            "<0F0.0 F1.0 <0F0.1 BW1.0 >0B1.0 F1.1 BW1.1 [>0B1.1 <0F0.2] F1.2 BW1.2 >0B1.2");
+            "<0F0.0 F1.0 BW1.0 [<0F0.1 >0B1.0] F1.1 BW1.1 [>0B1.1 <0F0.2] F1.2 BW1.2! >0B1.2");
 }
 
 TEST(Lowering, every_schedule_runs_with_blocking_transfers) {
@@ -59,6 +96,9 @@ TEST(Lowering, every_schedule_runs_with_blocking_transfers) {
         const NaiveResult result = naive_run(program, shape);
         ASSERT_EQ(result.fault, "");
         ASSERT_EQ(result.sums, naive_run(plan, shape).sums);
+        const NaiveResult early = EarlyRun(plan, program).run();
+        ASSERT_EQ(early.fault, "") << schedule_names()[kind];
+        ASSERT_EQ(early.sums, result.sums) << schedule_names()[kind];
       }
     }
   }
@@ -97,7 +137,23 @@ TEST(Lowering, the_checker_names_what_is_wrong) {
   program.ranks[0][1].batch = 3;
   EXPECT_EQ(fault_of(plan, program),
             "batch, rank 0, position 1: no send and receive with one peer");
+  Program apart = right;
+  for (std::vector<ProgramStep>& steps : apart.ranks)
+    for (ProgramStep& step : steps) step.batch = 0;
+  program = apart;
+  std::swap(program.ranks[1][2], program.ranks[1][3]);
+  EXPECT_EQ(fault_of(plan, program),
+            "memory, rank 1, position 2: its memory is that of micro-batch 0");
+  program = apart;
+  std::rotate(program.ranks[1].begin() + 4, program.ranks[1].begin() + 5,
+              program.ranks[1].begin() + 7);
+  EXPECT_EQ(fault_of(plan, program),
+            "memory, rank 1, position 5: micro-batch 0 is not sent from there");
   program = right;
+  program.ranks[0][5].pass = Pass::kLast;
+  EXPECT_EQ(fault_of(plan, program),
+            "sums, rank 0, position 5: its stage's sums are not complete after it");
+  program = apart;
   // Rank 0 wants to receive the gradient before it sends what rank 1 stands and waits for.
   std::swap(program.ranks[0][3], program.ranks[0][4]);
   EXPECT_EQ(fault_of(plan, program),

@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "early_run.h"
 #include "naive_run.h"
 #include "pipeline/checker.h"
 #include "pipeline/schedules/schedules.h"
@@ -93,6 +94,9 @@ TEST(Mutation, a_plan_is_taken_just_where_it_runs_to_the_same_bits) {
       const NaiveResult blocking = naive_run(program, shape);
       ASSERT_EQ(blocking.fault, "");
       ASSERT_EQ(blocking.sums, right.sums);
+      const NaiveResult early = EarlyRun(edited, program).run();
+      ASSERT_EQ(early.fault, "") << plan_json(edited).dump();
+      ASSERT_EQ(early.sums, right.sums) << plan_json(edited).dump();
     } else {
       ++refused;
       // These two rules are promises beyond this run: order of sums, form of groups.
@@ -120,6 +124,9 @@ TEST(Mutation, a_program_is_taken_only_where_blocking_ranks_run_it_to_the_same_b
     const NaiveResult result = naive_run(program, shape);
     ASSERT_EQ(result.fault, "");
     ASSERT_EQ(result.sums, naive_run(plan, shape).sums);
+    const NaiveResult early = EarlyRun(plan, program).run();
+    ASSERT_EQ(early.fault, "");
+    ASSERT_EQ(early.sums, result.sums);
   }
   EXPECT_GT(taken, 300);
   EXPECT_GT(refused, 5000);

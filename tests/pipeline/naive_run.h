@@ -144,20 +144,20 @@ inline NaiveResult naive_run(const Program& program, const PlanShape& shape) {
     ranks.emplace_back(rank, shape.virtual_stages, shape.placement, result);
   std::vector<std::vector<bool>> met;
   std::vector<std::size_t> next(program.ranks.size(), 0);
-  for (const std::vector<Step>& steps : program.ranks) met.emplace_back(steps.size(), false);
+  for (const std::vector<ProgramStep>& steps : program.ranks) met.emplace_back(steps.size(), false);
   const auto end_of_batch = [&](std::size_t rank, std::size_t begin) {
-    const std::vector<Step>& steps = program.ranks[rank];
+    const std::vector<ProgramStep>& steps = program.ranks[rank];
     std::size_t end = begin + 1;
     while (steps[begin].batch != 0 && end < steps.size() && steps[end].batch == steps[begin].batch)
       ++end;
     return end;
   };
   // The step of a batch at which `rank` stands that is the other end of `step`.
-  const auto other_end = [&](std::size_t rank, const Step& step,
+  const auto other_end = [&](std::size_t rank, const ProgramStep& step,
                              std::int32_t peer) -> std::optional<std::size_t> {
     if (next[rank] == program.ranks[rank].size()) return std::nullopt;
     for (std::size_t i = next[rank]; i < end_of_batch(rank, next[rank]); ++i) {
-      const Step& there = program.ranks[rank][i];
+      const ProgramStep& there = program.ranks[rank][i];
       if (there.kind == StepKind::kReceive && there.peer == peer && there.action == step.action &&
           !met[rank][i])
         return i;
@@ -167,9 +167,14 @@ inline NaiveResult naive_run(const Program& program, const PlanShape& shape) {
   for (bool moved = true; moved && result.fault.empty();) {
     moved = false;
     for (std::size_t rank = 0; rank < ranks.size() && result.fault.empty(); ++rank) {
-      const std::vector<Step>& steps = program.ranks[rank];
+      const std::vector<ProgramStep>& steps = program.ranks[rank];
       if (next[rank] == steps.size()) continue;
       const std::size_t begin = next[rank];
+      if (steps[begin].kind == StepKind::kCopy) {  // values are a rank's, not a stage's, here
+        ++next[rank];
+        moved = true;
+        continue;
+      }
       if (steps[begin].kind == StepKind::kAction) {
         const std::int32_t group = steps[begin].action.group;
         std::size_t end = begin + 1;
@@ -188,7 +193,7 @@ inline NaiveResult naive_run(const Program& program, const PlanShape& shape) {
       const std::size_t end = end_of_batch(rank, begin);
       bool all = true;
       for (std::size_t i = begin; i < end; ++i) {
-        const Step& step = steps[i];
+        const ProgramStep& step = steps[i];
         if (step.kind == StepKind::kSend && !met[rank][i]) {
           const auto peer = static_cast<std::size_t>(step.peer);
           if (const auto found = other_end(peer, step, static_cast<std::int32_t>(rank))) {

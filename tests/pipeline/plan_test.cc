@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "pipeline/schedules/schedules.h"
 #include "support/temporary_directory.h"
 
 namespace trireme {
@@ -88,6 +89,20 @@ TEST(Plan, a_file_that_is_no_json_is_the_users_fault_and_a_missing_one_the_file_
 TEST(Plan, placements_of_the_three_shapes) {
   EXPECT_EQ(interleaved_placement(2, 2), (std::vector<std::int32_t>{0, 1, 0, 1}));
   EXPECT_EQ(v_placement(3), (std::vector<std::int32_t>{0, 1, 2, 2, 1, 0}));
+}
+
+TEST(Plan, micro_batches_that_wait_for_their_weight_gradients) {
+  const Plan h1 = make_zb_h1(4, 8);
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(waiting_for_weights(h1.ranks[static_cast<std::size_t>(rank)], rank), rank + 1);
+  EXPECT_EQ(waiting_for_weights(make_1f1b(4, 8).ranks[0], 0), 1);
+  EXPECT_EQ(waiting_for_weights(h1.ranks[0], 7), 1);  // not its stage
+  // Two wait, and their numbers are three apart: 0 and 3 are the same modulo 2 and modulo 3.
+  const std::vector<Action> apart = {{ActionKind::kBackwardInput, 0, 0},
+                                     {ActionKind::kBackwardInput, 0, 3},
+                                     {ActionKind::kBackwardWeight, 0, 0},
+                                     {ActionKind::kBackwardWeight, 0, 3}};
+  EXPECT_EQ(waiting_for_weights(apart, 0), 4);
 }
 
 }  // namespace

@@ -85,5 +85,56 @@ TEST(Memory, on_the_cpu_ranks_of_a_host_stage_their_transfers) {
   EXPECT_EQ(staged({1, 1, 2, 1}, 0), 3 * 4 * (kLayer / 2));  // gradients; a ring stages nothing
 }
 
+TEST(Memory, what_a_library_of_attention_works_in_is_counted) {
+  const ModelConfig model =
+      model_of(R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,
+      "num_hidden_layers":2,"intermediate_size":128,"vocab_size":257})");
+  MemoryRequest request = request_for({2, 2, 1, 1}, 256, DType::kBF16);
+  request.device = DeviceKind::kCuda;
+  const std::int64_t own = estimate_memory(model, request).buffers;
+  request.attention_by_library = true;
+  const std::int64_t deterministic = estimate_memory(model, request).buffers;
+  // Scores and their gradients of all pairs, bf16, and the tensors of a pass.
+  EXPECT_GT(deterministic - own, 2 * 2 * 4 * 256 * 256);
+  EXPECT_LT(deterministic - own, 4 * 2 * 4 * 256 * 256);
+  request.deterministic = false;
+  EXPECT_LT(estimate_memory(model, request).buffers, deterministic);
+  request.purpose = StagePurpose::kEvaluation;
+  EXPECT_LT(estimate_memory(model, request).buffers - own, 2 * 2 * 4 * 256 * 256);
+}
+
+TEST(Memory, a_save_is_staged_in_as_much_as_the_rank_writes_of_it) {
+  const ModelConfig model =
+      model_of(R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,
+      "num_hidden_layers":2,"intermediate_size":128,"vocab_size":2000})");
+  MemoryRequest request = request_for({2, 1, 1, 1}, 64);
+  const std::int64_t without = estimate_memory(model, request).buffers;
+  EXPECT_EQ(estimate_memory(model, request).saving, 0);
+  RunConfig::Checkpoint config;
+  request.saving_max = saving_memory_max(config);
+  const RankMemory alone = estimate_memory(model, request);
+  EXPECT_GE(alone.saving, checkpoint_bytes(model));
+  EXPECT_LT(alone.saving, checkpoint_bytes(model) + 100 * 64);
+  EXPECT_EQ(alone.buffers, without + alone.saving);
+  // Copies share out the writing.
+  request.part = part_of_rank({}, MeshShape({1, 2, 1, 1}), 1, StagePurpose::kTraining);
+  const RankMemory one_of_two = estimate_memory(model, request);
+  EXPECT_GE(one_of_two.saving, checkpoint_bytes(model) / 2);
+  EXPECT_LT(one_of_two.saving, checkpoint_bytes(model) * 6 / 10);
+  // A GPU's memory has no part in it.
+  request.device = DeviceKind::kCuda;
+  const RankMemory on_gpu = estimate_memory(model, request);
+  EXPECT_EQ(on_gpu.saving, one_of_two.saving);
+  request.saving_max = 0;
+  EXPECT_EQ(on_gpu.buffers, estimate_memory(model, request).buffers);
+  // What the config says, and what a waiting save takes.
+  config.staging_bytes = 1 << 20;
+  request.saving_max = saving_memory_max(config);
+  EXPECT_EQ(estimate_memory(model, request).saving, 1 << 20);
+  config = {};
+  config.async = false;
+  EXPECT_EQ(saving_memory_max(config), std::int64_t{128} << 20);
+}
+
 }  // namespace
 }  // namespace trireme

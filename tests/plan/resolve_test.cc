@@ -218,7 +218,6 @@ TEST(Resolve, what_is_written_out_resolves_to_the_same_run) {
   for (const LrScheduleKind kind :
        {LrScheduleKind::kCosine, LrScheduleKind::kWsd, LrScheduleKind::kConstant}) {
     RunConfig config = small_config();
-    config.checkpoint.async = false;
     config.lr_schedule.kind = kind;
     config.lr_schedule.warmup_steps = 9;
     const Outcome first = resolve(config, {.world = 2});
@@ -237,6 +236,27 @@ TEST(Resolve, what_is_written_out_resolves_to_the_same_run) {
     // On other ranks the global batch stays.
     EXPECT_EQ(resolve(again.config, {.world = 1}).run.batch, (ResolvedBatch{4, 2, 2, 1}));
   }
+}
+
+TEST(Resolve, what_a_library_of_attention_does_not_serve_is_refused_by_name) {
+  RunConfig good = small_config();
+  good.model_backend.attention = AttentionBackend::kCudnn;
+  EXPECT_TRUE(resolve(good, {}).problems.empty());
+  const auto refused = [&](const auto& change, const std::string& why, std::int64_t world = 1) {
+    RunConfig config = good;
+    change(config);
+    ResolveInput input;
+    input.world = world;
+    const Problem problem = only_problem(resolve(config, input));
+    EXPECT_EQ(problem.path, "model_backend.attention");
+    EXPECT_EQ(problem.nearest, "\"own\"");
+    EXPECT_NE(problem.message.find(why), std::string::npos) << problem.message;
+  };
+  refused([](RunConfig& c) { c.precision.compute = ComputePrecision::kFp32; }, "not in fp32");
+  refused([](RunConfig& c) { c.data.document_mask = true; }, "knows no documents");
+  refused([](RunConfig& c) { c.parallel.context = 2; }, "whole sequences", 2);
+  refused([](RunConfig& c) { c.data.sequence_length = 1; }, "one token");
+  refused([](RunConfig& c) { c.model.head_dim = 12; }, "does not serve heads of 12");
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU; 
   exit 0
 fi
 config=("$root/configs/tiny_llama.json" --set run.directory="$scratch/run" --set run.steps=2 --set data.train=synthetic
-  --set evaluation.interval_steps=0 --set data.sequence_length=16 --set checkpoint.async=false)
+  --set evaluation.interval_steps=0 --set data.sequence_length=16)
 text=$("$build/train_cuda" "${config[@]}" --set run.device=cuda 2>&1)
 check "no driver: exit 3" [ $? = 3 ]
 check "and the sentence" contains "$text" "this machine has no NVIDIA driver"

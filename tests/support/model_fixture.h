@@ -115,7 +115,7 @@ struct ModelFixture {
     return stage.loss_sum() / static_cast<double>(targets);
   }
   double run(std::span<const MicroBatch> batches, const Plan& plan) {
-    Executor executor(plan, 0, stage);
+    Executor executor(lower(plan).ranks.front(), stage);
     return run(batches, executor);
   }
   double run(std::span<const MicroBatch> batches) {

@@ -47,8 +47,7 @@ TEST_P(SteadyState, a_step_allocates_nothing) {
   Optimizer optimizer({}, model.store);
   const std::unique_ptr<Communicator> alone = make_self_communicator();
   const std::vector<MicroBatch> batches(2, batch.view);
-  const Plan plan = make_1f1b(1, 2);
-  Executor executor(plan, 0, model.stage);
+  Executor executor(lower(make_1f1b(1, 2)).ranks.front(), model.stage);
   const auto step = [&] {
     model.run(batches, executor);
     optimizer.step(model.context, 1e-3,

@@ -18,7 +18,7 @@ RankSight sight(int rank, std::int64_t sequence, int running) {
   made.beat.transfer_sequence = sequence;
   made.beat.transfer_bytes = 4096;
   made.beat.transfer_running = running;
-  made.beat.phase = static_cast<std::int32_t>(Phase::kCommunication);
+  made.beat.standing.phase = Phase::kCommunication;
   std::string_view("all_reduce").copy(made.beat.operation.data(), 23);
   std::string_view("data.reduce").copy(made.beat.channel.data(), 23);
   return made;
@@ -35,6 +35,7 @@ TEST(Patience, gives_the_first_steps_load_save_and_evaluation_ten_minutes) {
     patience.step_finished(1);
   }
   EXPECT_EQ(patience.limit_seconds(Phase::kForward), 60);
+  EXPECT_EQ(patience.limit_seconds_of_stopped(), 60);
   EXPECT_EQ(patience.limit_seconds(Phase::kCheckpoint), 600);
   EXPECT_EQ(patience.limit_seconds(Phase::kEvaluation), 600);
 }
@@ -57,12 +58,13 @@ TEST(Patience, takes_the_configs_value_from_the_first_step_on) {
   patience.step_finished(100);
   EXPECT_EQ(patience.limit_seconds(Phase::kStart), 9) << "between steps";
   EXPECT_EQ(Patience(2).limit_seconds(Phase::kCheckpoint), 60);
+  EXPECT_EQ(Patience(2).limit_seconds_of_stopped(), 2);
 }
 
 TEST(DescribeHang, names_a_stopped_rank_with_its_phase) {
   std::vector<RankSight> ranks{sight(0, 12, 1), sight(1, 11, 0), sight(2, 12, 1)};
   ranks[1].process_state = 'T';
-  ranks[1].beat.phase = static_cast<std::int32_t>(Phase::kBackwardInput);
+  ranks[1].beat.standing.phase = Phase::kBackwardInput;
 
   const HangReport report = describe(ranks);
 
@@ -98,9 +100,82 @@ TEST(DescribeHang, names_nobody_where_all_stand_at_one_place) {
   EXPECT_NE(report.reason.find("look at the other hosts"), std::string::npos) << report.reason;
 }
 
+/// The `sequence`-th collective of group 7 or another.
+BeatTransfer transfer(std::int64_t sequence, std::string_view operation, std::int64_t bytes,
+                      int running, std::uint32_t group = 7) {
+  BeatTransfer made;
+  made.place = {group, sequence};
+  made.bytes = bytes;
+  made.running = running;
+  operation.copy(made.operation.data(), 23);
+  (group == 7 ? std::string_view("tensor") : std::string_view("world"))
+      .copy(made.channel.data(), 23);
+  return made;
+}
+
+RankSight sight_with(int rank, std::vector<BeatTransfer> recent) {
+  RankSight made = sight(rank, 12, 1);
+  made.beat.transfers = static_cast<std::uint32_t>(recent.size());
+  std::copy(recent.begin(), recent.end(), made.beat.recent.begin());
+  return made;
+}
+
+TEST(DescribeDesync, sees_another_size_or_operation_at_the_same_place_of_a_group) {
+  const RankSight one = sight_with(0, {transfer(4, "all_reduce", 2048, 1)});
+  const auto beside = [&](const BeatTransfer& other) {
+    return describe_desync(std::vector{one, sight_with(1, {other})});
+  };
+  EXPECT_EQ(beside(transfer(4, "all_reduce", 1024, 1)),
+            "rank 0 entered all_reduce 4 of 2.00 KiB on tensor, rank 1 all_reduce 4 of 1.00 KiB on "
+            "tensor");
+  EXPECT_NE(beside(transfer(4, "all_gather", 2048, 1)), "");
+  EXPECT_EQ(beside(transfer(4, "all_reduce", 2048, 1)), "") << "slow";
+  EXPECT_EQ(beside(transfer(3, "all_gather", 1024, 0)), "") << "late";
+  EXPECT_EQ(beside(transfer(4, "all_gather", 1024, 1, 8)), "") << "of another group";
+  const HangReport report = describe({one, sight_with(1, {transfer(4, "all_gather", 2048, 1)})});
+  EXPECT_TRUE(report.culprit_found);
+  EXPECT_NE(report.text.find("Collectives out of step: rank 0"), std::string::npos) << report.text;
+  EXPECT_EQ(report.text.find("raise run.hang_timeout_seconds"), std::string::npos) << report.text;
+}
+
+TEST(DescribeDesync, lets_texts_differ_in_length) {
+  EXPECT_EQ(describe_desync(std::vector{sight_with(0, {transfer(4, "all_gather_text", 9, 1)}),
+                                        sight_with(1, {transfer(4, "all_gather_text", 5, 1)})}),
+            "");
+}
+
+TEST(DescribeDesync, sees_two_groups_entered_in_different_orders) {
+  const RankSight a =
+      sight_with(0, {transfer(8, "all_reduce", 64, 0, 8), transfer(4, "all_reduce", 64, 1)});
+  const RankSight b =
+      sight_with(1, {transfer(3, "all_reduce", 64, 0), transfer(9, "all_reduce", 64, 1, 8)});
+  EXPECT_EQ(describe_desync(std::vector{a, b}),
+            "rank 0 waits in all_reduce 4 of 64 B on tensor, rank 1 in all_reduce 9 of 64 B on "
+            "world");
+  RankSight computing = b;
+  computing.beat.recent[1].running = 0;
+  EXPECT_EQ(describe_desync(std::vector{a, computing}), "");
+}
+
+TEST(DescribeHang, says_which_collective_a_rank_never_entered) {
+  RankSight late = sight_with(2, {transfer(3, "all_reduce", 2048, 0)});
+  late.beat.transfer_running = 0;
+  late.beat.standing = {Phase::kForward, 'F', 3, 11};
+  const HangReport report = describe({sight_with(0, {transfer(4, "all_reduce", 2048, 1)}),
+                                      sight_with(1, {transfer(4, "all_reduce", 2048, 1)}), late});
+  EXPECT_NE(report.text.find("Rank 0, 1 wait in all_reduce 4 of 2.00 KiB on tensor, which rank 2 "
+                             "never entered."),
+            std::string::npos)
+      << report.text;
+  EXPECT_NE(report.reason.find("rank 2 (alive; step 7, phase forward, action F of stage 3, "
+                               "micro-batch 11)"),
+            std::string::npos)
+      << report.reason;
+}
+
 TEST(DescribeHang, names_the_only_rank_there_is) {
   RankSight alone = sight(0, 0, 0);
-  alone.beat.phase = static_cast<std::int32_t>(Phase::kData);
+  alone.beat.standing.phase = Phase::kData;
   const HangReport report = describe({alone});
   EXPECT_NE(report.reason.find("rank 0 (alive; step 7, phase data)"), std::string::npos)
       << report.reason;

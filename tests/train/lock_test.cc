@@ -50,6 +50,14 @@ std::size_t files_in(const TemporaryDirectory& directory) {
                     std::filesystem::directory_iterator()));
 }
 
+TEST(Process, knows_its_age) {
+  const double before = process_age_seconds();
+  EXPECT_GT(before, -0.02) << "ticks are of a hundredth";
+  EXPECT_LT(before, 3600);
+  ::usleep(30000);
+  EXPECT_GT(process_age_seconds(), before + 0.025);
+}
+
 TEST(RunLock, stands_while_held_and_is_gone_afterwards) {
   const TemporaryDirectory directory;
   {

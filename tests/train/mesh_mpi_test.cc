@@ -178,6 +178,21 @@ TEST(Mesh, bf16_stays_near_one_rank) {
   table.print();
 }
 
+/// In the MPI library's order sums agree to rounding, and with those of a second run in all bits.
+TEST(Mesh, sums_of_the_library_stay_within_rounding_of_one_rank) {
+  Tolerance tolerance;
+  tolerance.steps = 2;
+  Table table(tolerance);
+  std::vector<MeshCell> cells = meshes_in_turn(test_world().size());
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    cells[i].library_sums = true;
+    cells[i].zero_stage = static_cast<int>(i % 4);
+    cells[i].accumulation = 1 + static_cast<int>(i / 2 % 2);
+    if (!table.run(cells[i]) || !table.run(cells[i])) break;
+  }
+  table.print();
+}
+
 /// Ranks of a group are not those of the launch.
 TEST(Mesh, a_part_of_the_ranks_trains_alike) {
   const int ranks = test_world().size();

@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "base/hash.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/async_writer.h"
 #include "dataset/loader.h"
 #include "dataset/sample_order.h"
 #include "device/gpu.h"
@@ -177,6 +179,26 @@ void disturb(Runtime& runtime) {
   runtime.weights_changed(Runtime::Forms::kStale);
 }
 
+void load(Runtime& runtime, const std::filesystem::path& folder) {
+  HostState host(runtime.context, runtime.store.state());
+  const Manifest manifest = load_state(folder, host.state(), runtime.world());
+  runtime.optimizer->set_applied_updates(manifest.scalars.find("applied_updates")->as_integer());
+  host.store();
+  runtime.weights_changed(Runtime::Forms::kStale);
+}
+
+void save(Runtime& runtime, const std::filesystem::path& directory, int step) {
+  HostState host(runtime.context, runtime.store.state());
+  host.fetch();
+  host.state().scalars["applied_updates"] = runtime.optimizer->applied_updates();
+  SaveRequest request;
+  request.directory = directory;
+  request.step = step;
+  request.state = &host.state();
+  const SaveResult result = save_checkpoint(request, runtime.world());
+  expect(result.saved(), "{}", result.error);
+}
+
 /// The number beside which a tensor's error is small or large.
 double norm_of(const std::vector<float>& values) {
   double sum = 0;
@@ -218,7 +240,7 @@ double distance_of(const std::vector<double>& found, const std::vector<double>& 
 }  // namespace
 
 MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
-                    std::int64_t global_batch, int steps) {
+                    std::int64_t global_batch, int steps, const MeshPassage& passage) {
   expect(world.size() == cell.ranks(), "{} ranks for {}", world.size(), cell.text());
   const RunConfig config = cell.config();
   RuntimeOptions options;
@@ -228,10 +250,15 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
   options.device = {gpu::backend_name() == "none" ? DeviceKind::kCpu : DeviceKind::kCuda, 0};
   options.mesh = {cell.pipeline, cell.data, cell.context, cell.tensor};
   Runtime runtime(launch, world, config, config.model, options);
-  runtime.store.initialise(runtime.context, 7);
   MeshResult result;
-  result.initial = gather(runtime, runtime.store.state());
-  disturb(runtime);
+  if (passage.load.empty()) {
+    runtime.store.initialise(runtime.context, 7);
+    result.initial = gather(runtime, runtime.store.state());
+    disturb(runtime);
+  } else {
+    load(runtime, passage.load);
+    result.initial = gather(runtime, runtime.store.state());
+  }
 
   BatchShape shape;
   shape.global = global_batch;
@@ -243,6 +270,7 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
   shape.context = runtime.part.cut.context;
   Loader loader(std::make_shared<MeshTokens>(), config.data, shape, kEndToken,
                 config.model.vocab_size);
+  loader.seek(passage.first_step * global_batch);
   Step step(runtime);
   for (int i = 0; i < steps; ++i) {
     const StepBatch batch = loader.next();
@@ -257,6 +285,7 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
     step.update(1e-3, norm);
   }
   result.final = gather(runtime, runtime.store.state());
+  if (!passage.save.empty()) save(runtime, passage.save, passage.first_step + steps);
   return result;
 }
 

@@ -2,6 +2,7 @@
 // Runs a line of the table of meshes, and brings what its ranks hold in pieces together.
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -24,12 +25,19 @@ struct MeshResult {
   std::vector<double> losses, norms;  ///< of every step; the norm before clipping
 };
 
+/// Where a run comes from and what stays of it.
+struct MeshPassage {
+  std::filesystem::path load;  ///< a step folder in place of fresh weights; empty: none
+  std::filesystem::path save;  ///< a folder of checkpoints for the last step; empty: none
+  int first_step = 0;          ///< updates made before, samples that they took
+};
+
 /// `steps` updates with `global_batch` sequences each, on the ranks of `world`, as many as the cell
 /// has. Parameters are set to numbers that depend on their global place alone once the initial ones
-/// are read, so that no bias is zero and no norm's weight one. Collective; the same result on every
-/// rank.
+/// are read, so that no bias is zero and no norm's weight one; `initial` of what was loaded is that,
+/// with the moments. Collective; the same result on every rank.
 MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
-                    std::int64_t global_batch, int steps);
+                    std::int64_t global_batch, int steps, const MeshPassage& passage = {});
 
 /// How far two results are apart, relative to `expected`: losses and norms at the worst step,
 /// gradients and moments at the worst tensor by norm of the difference over norm, where a tensor

@@ -176,6 +176,7 @@ RunConfig MeshCell::config() const {
   config.parallel.pipeline = pipeline;
   config.parallel.pipeline_schedule = schedule;
   if (layers > 0) config.model.layers = layers;
+  if (library_sums) config.parallel.reduction_order = ReductionOrder::kLibrary;
   return config;
 }
 
@@ -189,6 +190,7 @@ std::string MeshCell::text() const {
   text += fmt::format(", recompute {}, accumulation {}", name_of(recompute), accumulation);
   if (documents) text += ", documents";
   if (bf16) text += ", bf16";
+  if (library_sums) text += ", sums of the library";
   if (layers > 0) text += fmt::format(", {} layers", layers);
   if (pipeline > 1) text += fmt::format(", pipeline {} by {}", pipeline, schedule);
   return text;

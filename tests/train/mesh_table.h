@@ -43,6 +43,7 @@ struct MeshCell {
   int pipeline = 1;
   std::string schedule = "1f1b";
   int layers = 0;  ///< in place of the model's; 0: as they are
+  bool library_sums = false;
 
   [[nodiscard]] int ranks() const { return pipeline * tensor * context * data; }
   /// Sequences of a step: about 12, and the data ranks and micro-batches divide them.

@@ -103,9 +103,19 @@ TEST(Pipelines, stages_are_cut_by_tensor_and_context_too) {
     cell.context = 2;
     expect_bits_of_one_stage(cell);
   }
-  MeshCell again = cell_of(ranks, 2, "interleaved", MeshModel::kQwen2);
-  again.recompute = Recompute::kFull;
-  expect_bits_of_one_stage(again);
+  MeshModel model = MeshModel::kQwen2;
+  for (const char* schedule : {"interleaved", "zb-h1", "zb-v", "dualpipe-v"}) {
+    MeshCell again = cell_of(ranks, 2, schedule, model);
+    again.recompute = Recompute::kFull;
+    expect_bits_of_one_stage(again);
+    model = MeshModel::kQwen3;
+  }
+  MeshCell cut = cell_of(ranks, 2, "zb-h1", MeshModel::kQwen3);
+  cut.data = 1;
+  cut.tensor = 2;
+  cut.sequence_parallel = true;
+  cut.recompute = Recompute::kFull;
+  expect_bits_of_one_stage(cut);
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ TEST(StepGraph, a_step_follows_its_batches_where_they_move) {
   const auto step = [&](std::int32_t id) {
     const Ids ids(3, id);
     const auto batches = device.bring(context, {&ids.batch, 1});
-    set_step_key(key, 1, batches);
+    set_step_key(key, batches);
     graph.run(key, [&] {
       ++counted.calls;
       embedding_forward(context, {.out_TC = out.view(),

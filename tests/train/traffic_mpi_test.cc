@@ -49,8 +49,8 @@ RunConfig config_of(int turn) {
   return config;
 }
 
-Channels::Sent sum_by_axis(const std::vector<Traffic>& traffic) {
-  Channels::Sent sum;
+Channels::ByAxis sum_by_axis(const std::vector<Traffic>& traffic) {
+  Channels::ByAxis sum;
   for (const Traffic& each : traffic) {
     std::int64_t& axis = each.axis == Axis::kData     ? sum.data
                          : each.axis == Axis::kTensor ? sum.tensor
@@ -77,7 +77,7 @@ bool run_cell(const RunConfig& config, int turn) {
                   runtime_options(prepared, test_launch(), placement, StagePurpose::kTraining));
   runtime.store.initialise(runtime.context, 1);
   runtime.weights_changed(Runtime::Forms::kStale);
-  const Channels::Sent planned =
+  const Channels::ByAxis planned =
       sum_by_axis(step_traffic(config.model,
                                memory_request(config, prepared.run, runtime.store.compute(),
                                               StagePurpose::kTraining, world.rank()),
@@ -90,11 +90,11 @@ bool run_cell(const RunConfig& config, int turn) {
   const std::string cell = fmt::format("turn {}: {}, zero {}, rank {}", turn, runtime.mesh.text(),
                                        config.parallel.zero_stage, world.rank());
   for (int i = 0; i < 2; ++i) {
-    const Channels::Sent before = runtime.channels.sent();
+    const Channels::ByAxis before = runtime.channels.sent_bytes();
     const StepBatch batch = loader.next();
     step.forward_backward(batch.micro_batches, batch.target_count);
     step.update(config.optimizer.lr, step.gradient_norm());
-    const Channels::Sent after = runtime.channels.sent();
+    const Channels::ByAxis after = runtime.channels.sent_bytes();
     EXPECT_EQ(after.data - before.data, planned.data) << cell << ", step " << i;
     EXPECT_EQ(after.tensor - before.tensor, planned.tensor) << cell << ", step " << i;
     EXPECT_EQ(after.context - before.context, planned.context) << cell << ", step " << i;

@@ -28,11 +28,17 @@ struct Rank {
   std::uint64_t ticket = 0;  // of its place in the queue; older ones count for nothing
 };
 
+/// Such a rank waits where its plan, once known, need not.
+bool holds_back(const GreedyRule& rule) {
+  return rule.keep_lead != GreedyRule::Lead::kNever || rule.ahead_each > 0;
+}
+
 class Greedy {
  public:
-  Greedy(const GreedyTask& task, const GreedyRule& rule)
+  Greedy(const GreedyTask& task, const GreedyRule& rule, double bubble_max)
       : task_(task),
         rule_(rule),
+        give_up_(holds_back(rule) ? 2 * bubble_max : bubble_max),
         stages_(static_cast<std::int32_t>(task.placement.size())),
         limit_(task.memory_limit * stages_ / task.ranks * (1 + 1e-12)),
         forward_(pairs(), kUnknown),
@@ -50,6 +56,7 @@ class Greedy {
       const Turn turn = queue_.top();
       queue_.pop();
       if (turn.ticket == ranks_[turn.rank].ticket) decide(turn.rank, turn.time);
+      if (bubble_max_ > give_up_) return {};
     }
     for (const Rank& rank : ranks_) {
       for (const Chunk& chunk : rank.chunks) {
@@ -122,12 +129,9 @@ class Greedy {
     const bool keeps =
         rule_.keep_lead == GreedyRule::Lead::kAlways ||
         (rule_.keep_lead == GreedyRule::Lead::kUntilBackward && chunk.backwards == 0);
-    if (keeps && chunk.stage > 0) {
-      const std::int32_t before = ranks_[home(chunk.stage - 1)].chunks.front().forwards;
-      if (before < std::min(chunk.forwards + 2, task_.micro_batches)) return true;
-    }
-    if (rule_.lead_max == 0 || chunk.stage + 1 >= task_.ranks || chunk.backwards == 0) return false;
-    return chunk.forwards - ranks_[home(chunk.stage + 1)].chunks.front().forwards >= rule_.lead_max;
+    if (!keeps || chunk.stage == 0) return false;
+    const std::int32_t before = ranks_[home(chunk.stage - 1)].chunks.front().forwards;
+    return before < std::min(chunk.forwards + 2, task_.micro_batches);
   }
 
   [[nodiscard]] double forward_ready(const Chunk& chunk) const {
@@ -238,7 +242,6 @@ class Greedy {
         announce(chunk.stage + 1, end + travel(chunk.stage, chunk.stage + 1));
       if (rule_.keep_lead != GreedyRule::Lead::kNever && chunk.stage + 1 < task_.ranks)
         announce(chunk.stage + 1, time);
-      if (rule_.lead_max > 0 && chunk.stage > 0) announce(chunk.stage - 1, time);
     } else if (kind == ActionKind::kBackwardInput) {
       plan_.ranks[at].push_back({kind, chunk.stage, chunk.backwards});
       backward_[index(chunk.stage, chunk.backwards++)] = end;
@@ -257,6 +260,7 @@ class Greedy {
 
   const GreedyTask& task_;
   const GreedyRule& rule_;
+  const double give_up_;
   std::int32_t stages_;
   double limit_;  // activations of one virtual stage
   Plan plan_;
@@ -269,8 +273,8 @@ class Greedy {
 
 }  // namespace
 
-Plan greedy_plan(const GreedyTask& task, const GreedyRule& rule) {
-  return Greedy(task, rule).run();
+Plan greedy_plan(const GreedyTask& task, const GreedyRule& rule, double bubble_max) {
+  return Greedy(task, rule, bubble_max).run();
 }
 
 }  // namespace trireme

@@ -23,8 +23,6 @@ struct GreedyRule {
   enum class Lead : std::uint8_t { kNever, kUntilBackward, kAlways } keep_lead = Lead::kNever;
   /// Before its first B a rank runs at most 1 + this for each rank behind it, rounded up; 0: any.
   double ahead_each = 0;
-  /// F waits where a rank is this many micro-batches ahead of the next; 0: never.
-  std::int32_t lead_max = 0;
   /// Of two stages of a rank that are ready: the later or earlier one in order of the model, or
   /// each after the other.
   enum class Stage : std::uint8_t { kFar, kNear, kInTurns } stage = Stage::kFar;
@@ -38,8 +36,9 @@ struct GreedyTask {
   double w_memory = 1;
 };
 
-/// Valid and within the limit; no ranks where the rule comes to a stand, which only one that keeps
-/// a lead can.
-Plan greedy_plan(const GreedyTask& task, const GreedyRule& rule);
+/// Valid and within the limit. No ranks where the rule comes to a stand, which only one that keeps
+/// a lead can, or where a rank waits longer than `bubble_max` in all; twice that with a rule that
+/// holds F back, as it may wait where its plan need not.
+Plan greedy_plan(const GreedyTask& task, const GreedyRule& rule, double bubble_max);
 
 }  // namespace trireme

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "base/error.h"
 #include "pipeline/checker.h"
@@ -129,12 +128,14 @@ void check_request(const ScheduleRequest& request, std::string_view what) {
   const double least = *std::min_element(values.begin(), values.end());
   const double most = *std::max_element(values.begin(), values.end());
   const bool positive = std::all_of(values.begin(), values.end(),
-                                    [](double time) { return time > 0 && std::isfinite(time); });
+                                    [](double time) { return time > 1e-100 && time < 1e100; });
   // Times far apart would be lost in sums of them.
   if (!positive || most > 1e6 * least) {
     throw ConfigError(
-        "{}: times F {}, B {}, W {}. Legal: numbers above 0, none a million times another", what,
-        times.forward, times.backward_input, times.backward_weight);
+        "{}: times F {}, B {}, W {}. Legal: numbers above 0 (1e-100 to 1e100), none a million "
+        "times "
+        "another",
+        what, times.forward, times.backward_input, times.backward_weight);
   }
   if (!(times.transfer >= 0) || !(times.transfer <= 1e6 * most))
     throw ConfigError("{}: time C {}. Legal: 0 to {}", what, times.transfer, 1e6 * most);
@@ -154,9 +155,13 @@ Plan make_schedule(const ScheduleRequest& request) {
   if (sizes.stages < 1 || sizes.micro_batches < 1) refuse(sizes, "legal are 1 or more of both");
   check_virtual_stages(sizes, request.kind);
   check_request(request, sizes.name);
-  check_micro_batches(sizes, request.kind);
   if (std::int64_t{3} * sizes.stages * sizes.virtual_stages > kActionsMax / sizes.micro_batches)
     refuse(sizes, "more than {} actions. Legal: fewer stages or micro-batches", kActionsMax);
+  if (request.kind != ScheduleKind::kInterleaved && sizes.group_size != sizes.stages) {
+    refuse(sizes, "a group of {} micro-batches. Legal: none; interleaved alone has groups",
+           sizes.group_size);
+  }
+  check_micro_batches(sizes, request.kind);
   Plan plan = generate(request, sizes);
   if (request.memory_limit) {
     const PlanShape shape = shape_of(plan);

@@ -74,13 +74,15 @@ Plan make_zb_h2(int stages, int micro_batches);
 /// `memory_limit` (default p). Needs a limit of at least 1.
 Plan make_zb_auto(const ScheduleRequest& request);
 
-/// ZB-V (Qi et al. 2023; v = 2, V placement): the hand-made plan, whose bubble is 0 and whose peak
-/// is p where F = B = W, or what a search finds for the times and `memory_limit` (default p) where
-/// that is shorter. Needs a limit of at least 1.
+/// ZB-V (Qi et al. 2023; v = 2, V placement): the shortest of the hand-made plan, whose bubble is 0
+/// and whose peak is p where F = B = W, the authors' rounds for the times and `memory_limit`
+/// (default p), and what a search finds. Needs a limit of at least 1.
 Plan make_zb_v(const ScheduleRequest& request);
 
 /// V-Half and V-Min (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory"): a building
-/// block of six passes repeated for every micro-batch, then squeezed. Peaks about p/2 and p/3.
+/// block of six passes repeated for every micro-batch, the gaps of its warm-up and cool-down closed
+/// as far as the peak of the steady state allows. Peaks (p+2)/2 for V-Half, rounded down, about p/3
+/// for V-Min; their bubbles at unit times are in tests/pipeline/schedules_test.cc.
 Plan make_v_half(const ScheduleRequest& request);
 Plan make_v_min(const ScheduleRequest& request);
 

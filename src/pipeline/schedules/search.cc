@@ -1,6 +1,7 @@
 #include "pipeline/schedules/search.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "pipeline/simulate.h"
@@ -19,29 +20,31 @@ class Search {
   /// Takes a plan that keeps the limit and is shorter: of the longest rank first, then of all.
   bool offer(Plan plan) {
     if (plan.ranks.empty()) return false;
-    Simulation simulation = simulate(plan, task_.times, task_.w_memory);
-    const double peak = *std::max_element(simulation.peak.begin(), simulation.peak.end());
-    if (peak > task_.memory_limit * (1 + kSame)) return false;
-    double sum = 0;
-    for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank)
-      sum += span(plan, simulation, rank);
-    if (!plan_.ranks.empty()) {
-      const bool same = simulation.cost <= simulation_.cost * (1 + kSame);
-      const bool shorter = simulation.cost < simulation_.cost * (1 - kSame);
-      if (!shorter && !(same && sum < sum_ * (1 - kSame))) return false;
+    const PlanShape shape = shape_of(plan);
+    Replay replay(plan, shape, task_.times);
+    double longest = 0, sum = 0;
+    for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+      const double span = replay.ends[rank] - replay.starts[rank].front();
+      longest = std::max(longest, span);
+      sum += span;
     }
-    simulation_ = std::move(simulation);
+    const bool same = longest <= longest_ * (1 + kSame);
+    const bool shorter = longest < longest_ * (1 - kSame);
+    if (!shorter && !(same && sum < sum_ * (1 - kSame))) return false;
+    for (const std::vector<Action>& actions : plan.ranks) {
+      if (peak_of(actions, shape, task_.w_memory) > task_.memory_limit * (1 + kSame)) return false;
+    }
+    starts_ = std::move(replay.starts);
+    longest_ = longest;
     sum_ = sum;
     plan_ = std::move(plan);
     return true;
   }
 
+  /// How long its longest rank waits.
+  [[nodiscard]] double bubble() const { return longest_ - work(); }
   /// No rank can be shorter than its work.
-  [[nodiscard]] bool ideal() const {
-    const double work = task_.times.all() * static_cast<double>(task_.placement.size()) /
-                        task_.ranks * task_.micro_batches;
-    return !plan_.ranks.empty() && simulation_.cost <= work * (1 + kSame);
-  }
+  [[nodiscard]] bool ideal() const { return longest_ <= work() * (1 + kSame); }
 
   /// Moves single Ws while that makes the plan shorter: those of other ranks that the longest rank
   /// waits for, behind the next F or B; its own into the gaps where it waits.
@@ -75,13 +78,15 @@ class Search {
     std::size_t rank, from, to;
   };
 
-  [[nodiscard]] double end(const Plan& plan, const Simulation& simulation, std::size_t rank,
-                           std::size_t i) const {
-    return simulation.starts[rank][i] + task_.times.of(plan.ranks[rank][i].kind);
+  [[nodiscard]] double work() const {
+    return task_.times.all() * static_cast<double>(task_.placement.size()) / task_.ranks *
+           task_.micro_batches;
   }
-  [[nodiscard]] double span(const Plan& plan, const Simulation& simulation,
-                            std::size_t rank) const {
-    return end(plan, simulation, rank, plan.ranks[rank].size() - 1) - simulation.starts[rank][0];
+  [[nodiscard]] double end(std::size_t rank, std::size_t i) const {
+    return starts_[rank][i] + task_.times.of(plan_.ranks[rank][i].kind);
+  }
+  [[nodiscard]] double span(std::size_t rank) const {
+    return end(rank, plan_.ranks[rank].size() - 1) - starts_[rank][0];
   }
 
   [[nodiscard]] bool is_weight(std::size_t rank, std::size_t i) const {
@@ -92,7 +97,7 @@ class Search {
   [[nodiscard]] std::vector<Move> candidates() const {
     std::size_t longest = 0;
     for (std::size_t rank = 1; rank < plan_.ranks.size(); ++rank) {
-      if (span(plan_, simulation_, rank) > span(plan_, simulation_, longest)) longest = rank;
+      if (span(rank) > span(longest)) longest = rank;
     }
     std::vector<Move> moves;
     std::size_t rank = longest, i = plan_.ranks[rank].size() - 1;
@@ -101,8 +106,7 @@ class Search {
       if (rank != longest && is_weight(rank, i) && i + 1 < actions.size() &&
           !is_weight(rank, i + 1))
         moves.push_back({rank, i, i + 1});
-      const bool waits = i == 0 || end(plan_, simulation_, rank, i - 1) <
-                                       simulation_.starts[rank][i] * (1 - kSame);
+      const bool waits = i == 0 || end(rank, i - 1) < starts_[rank][i] * (1 - kSame);
       if (!waits) {
         --i;
         continue;
@@ -142,8 +146,8 @@ class Search {
 
   const GreedyTask& task_;
   Plan plan_;
-  Simulation simulation_;
-  double sum_ = 0;
+  std::vector<std::vector<double>> starts_;
+  double longest_ = std::numeric_limits<double>::infinity(), sum_ = 0;  // spans of ranks
 };
 
 std::vector<GreedyRule> rules(const GreedyTask& task) {
@@ -158,7 +162,7 @@ std::vector<GreedyRule> rules(const GreedyTask& task) {
                              GreedyRule::Gap::kNever}) {
         for (const auto keep_lead : {GreedyRule::Lead::kNever, GreedyRule::Lead::kUntilBackward}) {
           for (const double ahead : {0.0, even})
-            all.push_back({first, delay_from, gap, keep_lead, ahead, 0,
+            all.push_back({first, delay_from, gap, keep_lead, ahead,
                            v_shape ? GreedyRule::Stage::kInTurns : GreedyRule::Stage::kFar});
         }
       }
@@ -177,7 +181,7 @@ Plan shortest_plan(const GreedyTask& task, std::vector<Plan> known) {
   for (Plan& plan : known) search.offer(std::move(plan));
   for (const GreedyRule& rule : rules(task)) {
     if (search.ideal() || plays == 0) break;
-    search.offer(greedy_plan(task, rule));
+    search.offer(greedy_plan(task, rule, search.bubble() * (1 + kSame)));
     --plays;
   }
   search.move_weights(static_cast<int>(std::min<std::int64_t>(plays, 400)));

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "pipeline/schedules/rounds.h"
 #include "pipeline/schedules/schedules.h"
 #include "pipeline/schedules/search.h"
 
@@ -78,7 +79,7 @@ Plan make_zb_v(const ScheduleRequest& request) {
                   request.times,
                   request.memory_limit.value_or(p),
                   request.w_memory};
-  std::vector<Plan> known;
+  std::vector<Plan> known = round_plans(task);
   known.push_back(std::move(hand_made));
   return shortest_plan(task, std::move(known));
 }

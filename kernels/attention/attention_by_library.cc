@@ -1,0 +1,178 @@
+// Attention on a GPU by a library's kernels: its layouts, and the memory of a call.
+
+#include "base/math.h"
+#include "kernels/attention/attention_gpu_table.h"
+#include "kernels/attention/attention_internal.h"
+#include "kernels/common/check_args.h"
+#include "kernels/common/dispatch.h"
+
+namespace trireme {
+namespace attention_internal {
+namespace {
+
+constexpr std::size_t kScratchAlignment = 256;
+/// A library's loads take 16 bytes.
+constexpr std::int64_t kRowUnit = 8;
+
+/// Tokens 0 ... T - 1 of each sequence.
+bool whole(std::span<const PositionRange> ranges, std::int64_t tokens) {
+  std::int64_t next = 0;
+  for (const PositionRange& range : ranges) {
+    if (range.count == 0) continue;
+    if (range.first != next) return false;
+    next += range.count;
+  }
+  return next == tokens;
+}
+
+void check_heads(const ArgumentChecker& check, const char* name, const ConstHeadsView& view) {
+  check.that(view.token_stride % kRowUnit == 0 &&
+                 reinterpret_cast<std::uintptr_t>(view.data) % (2 * kRowUnit) == 0,
+             name, "a library reads rows that are multiples of 16 bytes");
+}
+
+/// What both passes ask; strides of o and dO are their own.
+LibraryAttention library_shape(const ArgumentChecker& check, const AttentionShape& shape,
+                               const AttentionMask& mask, const ConstHeadsView& q,
+                               const ConstHeadsView& k, const ConstHeadsView& v) {
+  check.that(shape.type == DType::kBF16, "q", "a library serves bf16");
+  const std::string fault = library_attention_fault(shape.head_dim);
+  check.that(fault.empty(), "q", fault.c_str());
+  check.that(shape.q_tokens == shape.kv_tokens && whole(mask.q, shape.q_tokens) &&
+                 whole(mask.kv, shape.kv_tokens),
+             "mask", "a library serves whole sequences");
+  check.that(!mask.first_key_T.given(), "mask.first_key", "a library knows no documents");
+  check_heads(check, "q", q);
+  check_heads(check, "k", k);
+  check_heads(check, "v", v);
+  LibraryAttention library;
+  library.sequences = shape.sequences;
+  library.tokens = shape.q_tokens;
+  library.heads = shape.heads;
+  library.kv_heads = shape.kv_heads;
+  library.head_dim = shape.head_dim;
+  library.q_stride = q.token_stride;
+  library.k_stride = k.token_stride;
+  library.v_stride = v.token_stride;
+  return library;
+}
+
+/// A call and its scratch memory.
+struct Prepared {
+  AttentionLibraryCall call;
+  LibraryScratch offsets;
+  std::byte* scratch;
+
+  Prepared(Context& context, const LibraryAttention& shape, LibraryPass pass,
+           const AttentionLibraryKernels& library)
+      : offsets(library_scratch(shape, pass, library.workspace_bytes(shape, pass))) {
+    const auto begin =
+        reinterpret_cast<std::uintptr_t>(context.scratch(offsets.bytes + kScratchAlignment));
+    scratch = reinterpret_cast<std::byte*>(round_up(begin, kScratchAlignment));
+    call.exec = context.exec();
+    call.shape = shape;
+    call.pass = pass;
+    call.workspace = scratch + offsets.workspace;
+  }
+  void set(LibraryTensor tensor, const void* memory) {
+    call.memory[static_cast<std::size_t>(tensor)] = const_cast<void*>(memory);
+  }
+};
+
+}  // namespace
+
+const AttentionLibraryKernels& attention_library() {
+  const AttentionLibraryKernels* const library = gpu_kernels().attention_cudnn;
+  const std::string problem = attention_missing_library();
+  if (library == nullptr || !problem.empty()) throw EnvironmentError("attention: {}", problem);
+  return *library;
+}
+
+void forward_by_library(Context& context, const AttentionShape& shape, const AttentionForward& args,
+                        const AttentionLibraryKernels& library) {
+  const ArgumentChecker check("attention_forward");
+  LibraryAttention asked = library_shape(check, shape, args.mask, args.q, args.k, args.v);
+  check_heads(check, "o", args.o);
+  asked.o_stride = args.o.token_stride;
+  Prepared prepared(context, asked, LibraryPass::kForward, library);
+  prepared.set(LibraryTensor::kQ, args.q.data);
+  prepared.set(LibraryTensor::kK, args.k.data);
+  prepared.set(LibraryTensor::kV, args.v.data);
+  prepared.set(LibraryTensor::kO, args.o.data);
+  auto* const lse = reinterpret_cast<float*>(prepared.scratch + prepared.offsets.lse);
+  prepared.set(LibraryTensor::kLse, lse);
+  prepared.call.scale = args.scale;
+  library.run(prepared.call);
+  gpu_table("attention", &GpuKernels::attention)
+      .turn_lse({context.exec(), asked.sequences, asked.tokens, asked.heads,
+                 AttentionTurnLse::Order::kByToken, args.lse_TH.as<float>(), lse});
+}
+
+void backward_by_library(Context& context, const AttentionShape& shape,
+                         const AttentionBackward& args, const AttentionLibraryKernels& library) {
+  const ArgumentChecker check("attention_backward");
+  LibraryAttention asked = library_shape(check, shape, args.mask, args.q, args.k, args.v);
+  check_heads(check, "o", args.o);
+  check_heads(check, "d_o", args.d_o);
+  asked.o_stride = args.o.token_stride;
+  asked.d_o_stride = args.d_o.token_stride;
+  asked.deterministic = context.deterministic();
+  Prepared prepared(context, asked, LibraryPass::kBackward, library);
+  const AttentionGpuKernels& own = gpu_table("attention", &GpuKernels::attention);
+  const auto in_scratch = [&](LibraryTensor tensor, std::size_t offset) {
+    prepared.set(tensor, prepared.scratch + offset);
+    return prepared.scratch + offset;
+  };
+  const LibraryScratch& at = prepared.offsets;
+  auto* const lse = reinterpret_cast<float*>(in_scratch(LibraryTensor::kLse, at.lse));
+  own.turn_lse({context.exec(), asked.sequences, asked.tokens, asked.heads,
+                AttentionTurnLse::Order::kByHead, lse, args.lse_TH.as<float>()});
+  prepared.set(LibraryTensor::kQ, args.q.data);
+  prepared.set(LibraryTensor::kK, args.k.data);
+  prepared.set(LibraryTensor::kV, args.v.data);
+  prepared.set(LibraryTensor::kO, args.o.data);
+  prepared.set(LibraryTensor::kDO, args.d_o.data);
+  in_scratch(LibraryTensor::kDelta, at.delta);
+  const std::byte* const dq = in_scratch(LibraryTensor::kDQ, at.dq);
+  const std::byte* const dk = in_scratch(LibraryTensor::kDK, at.dk);
+  const std::byte* const dv = in_scratch(LibraryTensor::kDV, at.dv);
+  if (!asked.deterministic) in_scratch(LibraryTensor::kDQSum, at.dq_sum);
+  prepared.call.scale = args.scale;
+  library.run(prepared.call);
+  const auto add = [&](const HeadsView& to, const std::byte* from) {
+    own.add_heads({context.exec(),
+                   to.tokens,
+                   to.heads,
+                   to.head_dim,
+                   {reinterpret_cast<float*>(to.data), to.token_stride},
+                   from});
+  };
+  add(args.dq, dq);
+  add(args.dk, dk);
+  add(args.dv, dv);
+}
+
+}  // namespace attention_internal
+
+std::string attention_missing_library() {
+  const AttentionLibraryKernels* const library = gpu_kernels().attention_cudnn;
+  if (library == nullptr) return "this program was built without cuDNN";
+  const char* const problem = library->missing();
+  return problem == nullptr ? "" : problem;
+}
+
+std::int64_t attention_library_version() {
+  const AttentionLibraryKernels* const library = gpu_kernels().attention_cudnn;
+  return library == nullptr ? 0 : library->version();
+}
+
+void prepare_attention_library(const LibraryAttention& shape, bool backward) {
+  const AttentionLibraryKernels& library = attention_internal::attention_library();
+  LibraryAttention forward = shape;
+  forward.deterministic = true;
+  forward.d_o_stride = 0;
+  library.workspace_bytes(forward, LibraryPass::kForward);
+  if (backward) library.workspace_bytes(shape, LibraryPass::kBackward);
+}
+
+}  // namespace trireme

@@ -1,0 +1,254 @@
+#include "checkpoint/async_writer.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/signal_free_thread.h"
+#include "base/trace.h"
+#include "checkpoint/manifest.h"
+#include "config/run_config.h"
+
+namespace trireme {
+
+namespace {
+
+/// How long a rank waits before it tells the others that it still waits.
+constexpr std::chrono::milliseconds kPatience{100};
+
+std::int64_t staging_bytes_of(const State& state, std::int64_t bytes_max) {
+  const std::int64_t all = staged_bytes(own_shards(state, kShardBytesMax));
+  if (bytes_max == 0) return all;
+  return std::min(all, std::max(bytes_max, RunConfig::Checkpoint::kStagingBytesMin));
+}
+
+std::string of_rank(const Communicator& world, std::size_t rank, const std::string& error) {
+  return world.size() == 1 ? error : fmt::format("rank {}: {}", rank, error);
+}
+
+}  // namespace
+
+WriterThread::WriterThread(std::function<void()> first) {
+  thread_ = signal_free_thread([this, first = std::move(first)] {
+    first();
+    run();
+  });
+}
+
+WriterThread::~WriterThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    quit_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void WriterThread::start(std::function<std::string()> job) {
+  const std::lock_guard lock(mutex_);
+  expect(state() != WriterState::kBusy, "the writer has a job");
+  job_ = std::move(job);
+  progress();
+  state_ = WriterState::kBusy;
+  changed_.notify_all();
+}
+
+void WriterThread::wait(std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, patience, [&] { return state() != WriterState::kBusy; });
+}
+
+void WriterThread::progress() noexcept {
+  last_progress_ns_.store(steady_now_ns(), std::memory_order_relaxed);
+}
+
+void WriterThread::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return quit_ || job_; });
+    if (!job_) return;
+    const std::function<std::string()> job = std::exchange(job_, {});
+    lock.unlock();
+    WriterState state = WriterState::kDone;
+    std::string outcome;
+    try {
+      outcome = job();
+    } catch (const SaveCancelled&) {
+      state = WriterState::kFailed;
+    } catch (const std::exception& error) {
+      state = WriterState::kFailed;
+      outcome = error.what();
+    }
+    lock.lock();
+    outcome_ = std::move(outcome);
+    last_progress_ns_ = 0;
+    state_.store(state, std::memory_order_release);
+    changed_.notify_all();
+  }
+}
+
+/// The save under way. The thread's jobs read it; the main thread changes it between them.
+struct AsyncWriter::Save {
+  SaveRequest request;  // without state
+  Json scalars;
+  std::vector<StateTensor> tensors;  // names and boxes; their memory is not touched
+  std::vector<OwnShard> shards;
+  std::filesystem::path folder;
+  std::int64_t bytes = 0, begin_ns = 0;
+  double seconds = 0;
+  std::string error;
+  std::vector<std::string> entries_of_ranks;
+  bool files_ended = false;
+
+  void note_seconds() { seconds = static_cast<double>(steady_now_ns() - begin_ns) * 1e-9; }
+};
+
+AsyncWriter::AsyncWriter(Communicator& world, const State& state, const StagingChoice& choice)
+    : world_(world),
+      staging_(staging_bytes_of(state, choice.bytes_max), choice.context),
+      thread_([this] { staging_.populate(); }) {}
+
+AsyncWriter::~AsyncWriter() { staging_.cancel(); }
+
+std::int64_t AsyncWriter::step() const { return save_ ? save_->request.step : -1; }
+
+std::optional<SaveResult> AsyncWriter::begin(const SaveRequest& request) {
+  expect(request.state != nullptr && request.step >= 0, "a save without state");
+  expect(!busy(), "a save of step {} while another is under way", request.step);
+  save_ = std::make_unique<Save>();
+  Save& save = *save_;
+  save.begin_ns = steady_now_ns();
+  save.request = request;
+  save.request.state = nullptr;
+  save.scalars = request.state->scalars;
+  save.tensors = request.state->tensors;
+  std::array<std::int64_t, 1> bytes{0};
+  try {
+    run_together(world_, [&] {
+      save.shards = own_shards(*request.state, request.shard_bytes_max);
+      if (staged_bytes(save.shards) > staging_.bytes()) {
+        save.shards =
+            own_shards(*request.state, std::min(request.shard_bytes_max, staging_.bytes() / 2));
+      }
+      for (const OwnShard& shard : save.shards) bytes[0] += shard.bytes;
+    });
+    world_.sum(bytes);
+    save.bytes = bytes[0];
+    run_together(world_, [&] {
+      if (world_.rank() == 0) save.folder = make_temporary_folder(request, save.bytes);
+    });
+  } catch (const std::exception& error) {
+    save.error = error.what();
+    save.note_seconds();
+    return end_save("");
+  }
+  save.folder = world_.broadcast_text(save.folder.string(), 0);
+  staging_.open(*request.state, save.shards);
+  thread_.start([this, &save] { return write_files(save); });
+  for (std::array<std::int64_t, 2> told{1, 0}; told[0] != 0;) {
+    const bool staged = staging_.stage(kPatience);
+    told = {staged ? 0 : 1, state() == WriterState::kFailed ? 1 : 0};
+    world_.maximum(told);
+    if (told[1] != 0) staging_.cancel();
+  }
+  return std::nullopt;
+}
+
+std::string AsyncWriter::write_files(Save& save) {
+  try {
+    return write_rank_file({save.request, save.folder, world_.rank(), save.tensors, save.shards},
+                           staging_, [this] { thread_.progress(); });
+  } catch (...) {
+    staging_.cancel();
+    throw;
+  }
+}
+
+std::optional<SaveResult> AsyncWriter::advance(std::span<const WriterState> states) {
+  if (!busy()) return std::nullopt;
+  Save& save = *save_;
+  if (!save.files_ended) {
+    const auto any = [&](WriterState state) {
+      return std::find(states.begin(), states.end(), state) != states.end();
+    };
+    if (any(WriterState::kFailed)) staging_.cancel();
+    if (!any(WriterState::kBusy)) start_last_part();
+    return std::nullopt;
+  }
+  if (states[0] == WriterState::kBusy) return std::nullopt;
+  Json told = Json::object();
+  if (world_.rank() == 0) {
+    if (save.error.empty() && state() == WriterState::kFailed)
+      save.error = of_rank(world_, 0, thread_.outcome());
+    told["error"] = save.error;
+    told["warning"] = state() == WriterState::kDone ? thread_.outcome() : "";
+    told["seconds"] = save.seconds;
+  }
+  told = parse_json(world_.broadcast_text(told.dump(), 0), "the end of a save");
+  save.error = told.find("error")->as_string();
+  save.seconds = told.find("seconds")->as_double();
+  return end_save(told.find("warning")->as_string());
+}
+
+void AsyncWriter::start_last_part() {
+  Save& save = *save_;
+  save.files_ended = true;
+  const bool failed = state() == WriterState::kFailed;
+  save.entries_of_ranks = world_.all_gather_text((failed ? 'f' : 'e') + thread_.outcome());
+  for (std::size_t rank = 0; rank < save.entries_of_ranks.size(); ++rank) {
+    std::string& text = save.entries_of_ranks[rank];
+    const bool cause = text[0] == 'f' && text.size() > 1;  // a cancelled rank says nothing
+    text.erase(0, 1);
+    if (!cause || !save.error.empty()) continue;
+    save.error = of_rank(world_, rank, text);
+  }
+  if (world_.rank() != 0) return;
+  thread_.start([&save] {
+    std::string warning;
+    std::error_code ignored;
+    try {
+      if (save.error.empty()) {
+        warning = finish_checkpoint(save.request, save.scalars, save.folder, save.entries_of_ranks);
+      } else {
+        std::filesystem::remove_all(save.folder, ignored);  // every rank is past its last write
+      }
+    } catch (...) {
+      std::filesystem::remove_all(save.folder, ignored);
+      save.note_seconds();
+      throw;
+    }
+    save.note_seconds();
+    return warning;
+  });
+}
+
+SaveResult AsyncWriter::end_save(const std::string& warning) {
+  const std::unique_ptr<Save> save = std::move(save_);
+  return {save->request.step,
+          save->request.directory / step_folder_name(save->request.step),
+          save->error.empty() ? save->bytes : 0,
+          save->seconds,
+          save->error,
+          warning};
+}
+
+SaveResult AsyncWriter::finish() {
+  expect(busy(), "no save is under way");
+  std::vector<WriterState> states(static_cast<std::size_t>(world_.size()));
+  for (;;) {
+    thread_.wait(kPatience);
+    const WriterState mine = state();
+    world_.all_gather(std::as_bytes(std::span(&mine, 1)),
+                      std::as_writable_bytes(std::span(states)));
+    if (std::optional<SaveResult> result = advance(states)) return *std::move(result);
+  }
+}
+
+SaveResult save_checkpoint(const SaveRequest& request, Communicator& world) {
+  expect(request.state != nullptr, "a save without state");
+  AsyncWriter writer(world, *request.state, {2 * kShardBytesMax});
+  if (std::optional<SaveResult> failed = writer.begin(request)) return *std::move(failed);
+  return writer.finish();
+}
+
+}  // namespace trireme

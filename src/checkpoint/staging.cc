@@ -1,0 +1,180 @@
+#include "checkpoint/staging.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/math.h"
+#include "base/parallel_for.h"
+
+namespace trireme {
+
+namespace {
+
+/// Of one job of a copy by several threads.
+constexpr std::int64_t kSliceBytes = std::int64_t{4} << 20;
+
+/// Calls f(to, from, row_bytes, rows) for bytes [begin, begin + size) of a tensor's box; `from`
+/// tells the rows' distance, in `to` they are close.
+template <class F>
+void for_each_block(const StateTensor& tensor, std::int64_t begin, std::int64_t size, std::byte* to,
+                    const F& f) {
+  if (tensor.contiguous()) {
+    f(to, gpu::Rows{tensor.data + begin, static_cast<std::size_t>(size)}, size, 1);
+    return;
+  }
+  const auto element = static_cast<std::int64_t>(size_of(tensor.dtype));
+  const std::int64_t row_bytes = tensor.row_size() * element;
+  const std::int64_t stride = tensor.row_stride * element;
+  while (size > 0) {
+    const std::int64_t row = begin / row_bytes, column = begin % row_bytes;
+    const bool whole = column == 0 && size >= row_bytes;
+    const std::int64_t rows = whole ? size / row_bytes : 1;
+    const std::int64_t part = whole ? row_bytes : std::min(size, row_bytes - column);
+    f(to, gpu::Rows{tensor.data + row * stride + column, static_cast<std::size_t>(stride)}, part,
+      rows);
+    begin += part * rows;
+    size -= part * rows;
+    to += part * rows;
+  }
+}
+
+void copy_on_host(std::byte* to, const gpu::Rows& from, std::int64_t row_bytes, std::int64_t rows) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::memcpy(to + row * row_bytes, from.data + static_cast<std::size_t>(row) * from.stride,
+                static_cast<std::size_t>(row_bytes));
+  }
+}
+
+}  // namespace
+
+Staging::Staging(std::int64_t bytes, Context* context) : bytes_(bytes), context_(context) {
+  if (bytes == 0) return;
+  if (context != nullptr) {
+    pinned_ = PinnedMemory(static_cast<std::size_t>(bytes));
+  } else {
+    host_ = HostBuffer(static_cast<std::size_t>(bytes));
+  }
+}
+
+void Staging::populate() noexcept {
+#if defined(MADV_POPULATE_WRITE)
+  if (host_.size() > 0) ::madvise(host_.data(), host_.size(), MADV_POPULATE_WRITE);
+#endif
+}
+
+void Staging::open(const State& state, std::vector<OwnShard> shards) {
+  const std::lock_guard lock(mutex_);
+  for (const OwnShard& shard : shards) {
+    expect(round_up(shard.bytes, kShardAlignment) <= bytes_, "a shard of {} bytes in {} of staging",
+           shard.bytes, bytes_);
+  }
+  state_ = &state;
+  shards_ = std::move(shards);
+  begins_.assign(shards_.size(), 0);
+  head_ = 0;
+  claimed_ = staged_ = taken_ = released_ = 0;
+  cancelled_ = false;
+}
+
+std::optional<std::int64_t> Staging::room_for(std::int64_t bytes) const {
+  std::int64_t begin = head_;
+  if (begin % bytes_ + bytes > bytes_) begin = round_up(begin, bytes_);
+  const std::int64_t oldest = released_ < claimed_ ? begins_[released_] : begin;
+  if (begin + bytes - oldest > bytes_) return std::nullopt;
+  return begin;
+}
+
+Staging::Batch Staging::claim(std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_);
+  Batch batch{claimed_, claimed_};
+  changed_.wait_for(lock, patience, [&] {
+    return cancelled_ || claimed_ == shards_.size() ||
+           room_for(round_up(shards_[claimed_].bytes, kShardAlignment)).has_value();
+  });
+  while (!cancelled_ && claimed_ < shards_.size()) {
+    const std::int64_t bytes = round_up(shards_[claimed_].bytes, kShardAlignment);
+    const std::optional<std::int64_t> begin = room_for(bytes);
+    if (!begin) break;
+    begins_[claimed_++] = *begin;
+    head_ = *begin + bytes;
+  }
+  batch.end = claimed_;
+  return batch;
+}
+
+std::byte* Staging::place_of(std::size_t shard) const {
+  return (context_ != nullptr ? pinned_.data() : host_.data()) + begins_[shard] % bytes_;
+}
+
+void Staging::copy(Batch batch) {
+  if (context_ != nullptr) {
+    void* stream = context_->exec().stream;
+    for (std::size_t i = batch.begin; i < batch.end; ++i) {
+      const OwnShard& shard = shards_[i];
+      for_each_block(
+          state_->tensors[shard.tensor], shard.begin_bytes, shard.bytes, place_of(i),
+          [&](std::byte* to, const gpu::Rows& from, std::int64_t row_bytes, std::int64_t rows) {
+            const auto size = static_cast<std::size_t>(row_bytes);
+            gpu::copy_rows({to, size}, from, size, static_cast<std::size_t>(rows), stream);
+          });
+    }
+    gpu::synchronize(stream);
+    return;
+  }
+  // Slices of all shards laid end to end, so that few large or many small ones keep all threads
+  // busy.
+  std::vector<std::int64_t> ends;
+  for (std::size_t i = batch.begin; i < batch.end; ++i)
+    ends.push_back((ends.empty() ? 0 : ends.back()) + shards_[i].bytes);
+  const std::int64_t total = ends.empty() ? 0 : ends.back();
+  parallel_for(ceil_div(total, kSliceBytes), [&](std::int64_t slice) {
+    std::int64_t at = slice * kSliceBytes;
+    const std::int64_t end = std::min(at + kSliceBytes, total);
+    auto found = std::upper_bound(ends.begin(), ends.end(), at) - ends.begin();
+    for (; at < end; ++found) {
+      const std::size_t i = batch.begin + static_cast<std::size_t>(found);
+      const OwnShard& shard = shards_[i];
+      const std::int64_t offset = at - (ends[static_cast<std::size_t>(found)] - shard.bytes);
+      const std::int64_t size = std::min(end - at, shard.bytes - offset);
+      for_each_block(state_->tensors[shard.tensor], shard.begin_bytes + offset, size,
+                     place_of(i) + offset, copy_on_host);
+      at += size;
+    }
+  });
+}
+
+bool Staging::stage(std::chrono::milliseconds patience) {
+  const Batch batch = claim(patience);
+  copy(batch);
+  const std::lock_guard lock(mutex_);
+  staged_ = batch.end;
+  changed_.notify_all();
+  return cancelled_ || staged_ == shards_.size();
+}
+
+std::span<const std::byte> Staging::take() {
+  std::unique_lock lock(mutex_);
+  expect(taken_ < shards_.size() && taken_ == released_, "shards are taken one by one");
+  changed_.wait(lock, [&] { return cancelled_ || staged_ > taken_; });
+  if (cancelled_) throw SaveCancelled();
+  const std::size_t shard = taken_++;
+  return {place_of(shard), static_cast<std::size_t>(shards_[shard].bytes)};
+}
+
+void Staging::release() {
+  const std::lock_guard lock(mutex_);
+  expect(released_ < taken_, "no shard is taken");
+  ++released_;
+  changed_.notify_all();
+}
+
+void Staging::cancel() {
+  const std::lock_guard lock(mutex_);
+  cancelled_ = true;
+  changed_.notify_all();
+}
+
+}  // namespace trireme

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <vector>
+
+#include "parallel/param_store.h"
+
+namespace trireme {
+
+/// What ParamStore::state() of such a store names, without its memory: for the plan.
+State state_boxes(const std::vector<ParamMeta>& params, StorePurpose purpose,
+                  const StorePlace& place = {});
+
+}  // namespace trireme

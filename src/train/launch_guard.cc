@@ -1,0 +1,178 @@
+#include "train/launch_guard.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/signal_free_thread.h"
+#include "comm/launch_variables.h"
+#include "train/hang.h"
+
+namespace trireme {
+
+namespace {
+constexpr double kLookSeconds = 1;
+constexpr double kQuietSeconds = 3;  // an ordinary start is over by then
+constexpr double kGraceSeconds = 5;  // for the rank that should report first
+
+std::filesystem::path process_folder(int pid) { return fmt::format("/proc/{}", pid); }
+
+std::string program_of(int pid) {
+  std::error_code ignored;
+  return std::filesystem::read_symlink(process_folder(pid) / "exe", ignored).string();
+}
+
+int parent_of(int pid) {
+  std::ifstream file(process_folder(pid) / "stat");
+  const std::string line(std::istreambuf_iterator<char>(file), {});
+  const auto name_end = line.rfind(')');  // the name may hold anything
+  if (name_end == std::string::npos) return -1;
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string state;
+  int parent = -1;
+  fields >> state >> parent;
+  return parent;
+}
+
+int number_in(std::string_view text) {
+  int number = -1;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+int rank_of(int pid) {
+  std::ifstream file(process_folder(pid) / "environ", std::ios::binary);
+  int rank = -1;
+  for (std::string variable; std::getline(file, variable, '\0');) {
+    for (const std::string_view name : {"PMIX_RANK=", "OMPI_COMM_WORLD_RANK=", "PMI_RANK="}) {
+      if (variable.starts_with(name))
+        rank = number_in(std::string_view(variable).substr(name.size()));
+    }
+    if (rank < 0 && variable.starts_with("SLURM_PROCID="))
+      rank = number_in(std::string_view(variable).substr(13));
+  }
+  return rank;
+}
+}  // namespace
+
+std::vector<Sibling> siblings() {
+  std::vector<Sibling> found;
+  const int me = ::getpid(), parent = ::getppid();
+  const std::string program = program_of(me);
+  std::error_code fault;
+  for (std::filesystem::directory_iterator at("/proc", fault), end; !fault && at != end;
+       at.increment(fault)) {
+    const int pid = number_in(at->path().filename().string());
+    if (pid <= 0 || (pid != me && (parent_of(pid) != parent || program_of(pid) != program)))
+      continue;
+    found.push_back({pid, rank_of(pid), process_state_of(pid)});
+  }
+  std::sort(found.begin(), found.end(), [](const Sibling& a, const Sibling& b) {
+    return std::pair(a.rank, a.pid) < std::pair(b.rank, b.pid);
+  });
+  return found;
+}
+
+std::string name_stopped(std::span<const Sibling> all) {
+  std::string list;
+  for (const Sibling& one : all) {
+    if (!out_of_action(one.state)) continue;
+    if (!list.empty()) list += ", ";
+    list += fmt::format("rank {} (pid {}, {})", one.rank, one.pid, state_text(one.state));
+  }
+  return list;
+}
+
+LaunchGuard::LaunchGuard(std::function<double()> hang_timeout_seconds)
+    : hang_timeout_seconds_(std::move(hang_timeout_seconds)) {
+  if (read_launch_variables([](const char* name) { return std::getenv(name); }).ranks == 1) return;
+  thread_ = signal_free_thread([this] { run(); });
+}
+
+LaunchGuard::~LaunchGuard() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void LaunchGuard::rest() {
+  const std::lock_guard lock(mutex_);
+  watching_ = false;
+}
+
+void LaunchGuard::watch_end() {
+  const std::lock_guard lock(mutex_);
+  watching_ = true;
+  what_ = "end";
+  waited_seconds_ = stopped_seconds_ = 0;
+}
+
+void LaunchGuard::run() {
+  using Clock = std::chrono::steady_clock;
+  std::unique_lock lock(mutex_);
+  Clock::time_point before = Clock::now();
+  const auto look = std::chrono::duration<double>(kLookSeconds);
+  while (!wake_.wait_for(lock, look, [this] { return stop_; })) {
+    const Clock::time_point now = Clock::now();
+    // Time in which this process was stopped itself does not count.
+    waited_seconds_ +=
+        std::min(2 * kLookSeconds, std::chrono::duration<double>(now - before).count());
+    before = now;
+    if (watching_ && waited_seconds_ > kQuietSeconds) judge();
+  }
+}
+
+void LaunchGuard::judge() {
+  if (given_seconds_ < 0) {
+    try {
+      given_seconds_ = hang_timeout_seconds_();
+    } catch (const std::exception&) {
+      given_seconds_ = 0;  // the main thread reports it
+    }
+  }
+  const std::vector<Sibling> all = siblings();
+  stopped_seconds_ = name_stopped(all).empty() ? 0 : stopped_seconds_ + kLookSeconds;
+  const Patience patience(given_seconds_);
+  const double stopped_limit = patience.limit_seconds_of_stopped();
+  const double limit = patience.limit_seconds(Phase::kStart);
+  const double late = std::max(stopped_seconds_ - stopped_limit, waited_seconds_ - limit);
+  if (late <= 0 || speaker_ == 0) {
+    // Settled before the deadline: the one that speaks is gone when it has spoken.
+    const auto speaker = std::find_if(all.begin(), all.end(),
+                                      [](const Sibling& one) { return !out_of_action(one.state); });
+    speaker_ = speaker == all.end() ? ::getpid() : speaker->pid;
+    return;
+  }
+  if (speaker_ != ::getpid() && late < kGraceSeconds) return;
+  end_job(all, stopped_seconds_ > stopped_limit ? stopped_limit : limit);
+}
+
+void LaunchGuard::end_job(std::span<const Sibling> all, double limit_seconds) const {
+  std::string who = name_stopped(all);
+  if (who.empty())
+    who = "no rank that can be seen from here is stopped; look at the other hosts and the network";
+  // One write, without the logger.
+  const std::string text = fmt::format(
+      "error: the ranks of this host do not {} together, for longer than the {:.0f} s allowed "
+      "here (the job would hang for ever): {}. If this takes so long, raise "
+      "run.hang_timeout_seconds.\ntrain: exit {} (no progress, phase {}: {})\n",
+      what_, limit_seconds, who, static_cast<int>(ExitCode::kHang), what_, who);
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+  ::_exit(static_cast<int>(ExitCode::kHang));
+}
+
+}  // namespace trireme

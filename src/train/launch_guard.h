@@ -1,0 +1,60 @@
+#pragma once
+// Ends a job that hangs where no watchdog lives: while its ranks start (MPI_Init, reading the
+// config, meeting each other) and while they leave. A rank sees no others then but the processes
+// of its host.
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace trireme {
+
+/// A rank of this host, found among the processes that the same launcher started.
+struct Sibling {
+  int pid = 0;
+  int rank = -1;     ///< as its launcher's variables say; -1: they do not
+  char state = '?';  ///< as of process_state_of
+};
+/// The processes with this one's parent and program, this one among them, by rank.
+std::vector<Sibling> siblings();
+
+/// "rank 1 (pid 7, stopped (SIGSTOP or a debugger))", ...: those out of action; "" where all live.
+std::string name_stopped(std::span<const Sibling> siblings);
+
+class LaunchGuard {
+ public:
+  /// Watches from here on, with a thread where the launcher's variables tell of several ranks.
+  /// `hang_timeout_seconds` gives the config's value (0: chosen), and is asked only where a start
+  /// takes long, from another thread; what it throws counts as 0. As the watchdog: a stopped rank
+  /// of this host ends the job after the time of a step, anything else after the time of a load.
+  explicit LaunchGuard(std::function<double()> hang_timeout_seconds);
+  ~LaunchGuard();
+  LaunchGuard(const LaunchGuard&) = delete;
+  LaunchGuard& operator=(const LaunchGuard&) = delete;
+
+  /// A watchdog has taken over.
+  void rest();
+  /// It has gone, and the ranks leave.
+  void watch_end();
+
+ private:
+  void run();
+  void judge();
+  [[noreturn]] void end_job(std::span<const Sibling> all, double limit_seconds) const;
+
+  std::function<double()> hang_timeout_seconds_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable wake_;
+  bool stop_ = false, watching_ = true;
+  const char* what_ = "start";
+  int speaker_ = 0;  // pid of the rank that reports; 0: not settled
+  double waited_seconds_ = 0, stopped_seconds_ = 0, given_seconds_ = -1;
+  std::thread thread_;
+};
+
+}  // namespace trireme

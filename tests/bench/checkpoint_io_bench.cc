@@ -1,0 +1,142 @@
+// Saves or loads a state of 0.25 billion parameters with both moments, fp32, cut by rows among the
+// ranks: 3 GB. Type: tests/support/mpirun.sh 2 build/.../checkpoint_io_bench save|load|memcpy
+// DIRECTORY [LAYERS]. Prints a line of JSON: bytes of all ranks, seconds from a barrier to the last
+// rank's end. scripts/bench_checkpoint.sh sets it beside dd, cat and torch.distributed.checkpoint.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/math.h"
+#include "base/parallel_for.h"
+#include "base/trace.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/async_writer.h"
+#include "comm/launch.h"
+
+namespace {
+
+using namespace trireme;
+
+/// The tensors of a Llama of width 1024; 16 layers are 0.25 billion parameters. bench_dcp.py lists
+/// the same.
+std::vector<std::pair<std::string, Shape>> tensors_of(int layers) {
+  std::vector<std::pair<std::string, Shape>> tensors{{"model.embed_tokens.weight", {22000, 1024}},
+                                                     {"lm_head.weight", {22000, 1024}}};
+  for (int i = 0; i < layers; ++i) {
+    const auto add = [&](const char* name, const Shape& shape) {
+      tensors.emplace_back(fmt::format("model.layers.{}.{}.weight", i, name), shape);
+    };
+    for (const char* name : {"q", "k", "v", "o"})
+      add(fmt::format("self_attn.{}_proj", name).c_str(), {1024, 1024});
+    for (const char* name : {"gate", "up"})
+      add(fmt::format("mlp.{}_proj", name).c_str(), {2816, 1024});
+    add("mlp.down_proj", {1024, 2816});
+    add("input_layernorm", {1024});
+    add("post_attention_layernorm", {1024});
+  }
+  return tensors;
+}
+
+/// One flat buffer, as a rank's moments are.
+class BenchState {
+ public:
+  BenchState(int layers, int rank, int ranks) {
+    std::int64_t total = 0;
+    for (const auto& [name, shape] : tensors_of(layers)) {
+      Box box = {Shape(shape), shape};
+      for (int dim = 0; dim < shape.rank(); ++dim) box.offset.set(dim, 0);
+      const Piece piece = even_piece(shape[0], ranks, rank);
+      box.offset.set(0, piece.begin);
+      box.shape.set(0, piece.size);
+      for (const std::string& full : {"parameters/" + name, "optimizer/" + name + "/exp_avg",
+                                      "optimizer/" + name + "/exp_avg_sq"}) {
+        StateTensor tensor;
+        tensor.name = full;
+        tensor.global_shape = shape;
+        tensor.box = box;
+        offsets_.push_back(total);
+        state.tensors.push_back(tensor);
+        total += round_up(box.shape.count(), 16);
+      }
+    }
+    values.resize(static_cast<std::size_t>(total));
+    for (std::size_t i = 0; i < state.tensors.size(); ++i)
+      state.tensors[i].data = reinterpret_cast<std::byte*>(values.data() + offsets_[i]);
+  }
+  void fill() {
+    std::uint64_t number = 1;
+    for (float& value : values) {
+      number = number * 6364136223846793005U + 1442695040888963407U;
+      value = static_cast<float>(number >> 40U) * 1e-6F - 8.0F;
+    }
+  }
+  State state;
+  std::vector<float> values;
+
+ private:
+  std::vector<std::int64_t> offsets_;
+};
+
+double seconds_of(Communicator& world, const std::function<void()>& work) {
+  world.barrier();
+  const std::int64_t begin_ns = steady_now_ns();
+  work();
+  world.barrier();
+  return static_cast<double>(steady_now_ns() - begin_ns) * 1e-9;
+}
+
+int run(Launch& launch, const std::string& mode, const std::string& directory, int layers) {
+  Communicator& world = launch.world();
+  BenchState bench(layers, world.rank(), world.size());
+  double seconds = 0;
+  std::array<std::int64_t, 1> bytes{static_cast<std::int64_t>(bench.values.size() * sizeof(float))};
+  world.sum(bytes);
+  if (mode == "save") {
+    bench.fill();
+    SaveRequest request;
+    request.directory = directory;
+    request.step = 1;
+    request.state = &bench.state;
+    SaveResult result;
+    seconds = seconds_of(world, [&] { result = save_checkpoint(request, world); });
+    if (!result.saved()) throw DataError("{}", result.error);
+  } else if (mode == "load") {
+    bench.fill();  // a run's memory has been touched by its initialisation
+    seconds =
+        seconds_of(world, [&] { load_state(directory + "/step-00000001", bench.state, world); });
+  } else {
+    bench.fill();
+    std::vector<float> copy(bench.values);
+    seconds = seconds_of(
+        world, [&] { std::memcpy(copy.data(), bench.values.data(), copy.size() * sizeof(float)); });
+  }
+  if (world.rank() == 0) {
+    fmt::print(R"({{"mode": "{}", "bytes": {}, "seconds": {:.4f}}})"
+               "\n",
+               mode, bytes[0], seconds);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    fmt::print(stderr, "usage: checkpoint_io_bench save|load|memcpy DIRECTORY [LAYERS]\n");
+    return 2;
+  }
+  Launch launch;
+  try {
+    return run(launch, argv[1], argv[2], argc > 3 ? std::atoi(argv[3]) : 16);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "rank {}: {}\n", launch.world().rank(), error.what());
+    launch.abort(1);
+  }
+}

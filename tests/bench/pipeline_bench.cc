@@ -1,0 +1,141 @@
+// The bubble of real runs beside the simulated one: the executor and its links over MPI, with
+// stages that sleep in place of computing, so that ranks may share cores and every pass takes its
+// time.
+//
+//   tests/support/mpirun.sh 4 build/.../pipeline_bench [MILLISECONDS] [MICRO_BATCHES]
+//
+// MILLISECONDS: of F, B and W each of a full stage (20). Ends with 1 where a measured bubble is
+// more than 3 points from the simulated one, or zb-auto takes longer than 1f1b.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/launch.h"
+#include "pipeline/executor.h"
+#include "pipeline/schedules/schedules.h"
+
+namespace {
+
+using namespace trireme;
+
+constexpr std::int64_t kNumbers = 1024;  // of a message between stages
+constexpr int kSteps = 4;                // the first is not counted
+
+class SleepingStage final : public StageProgram {
+ public:
+  SleepingStage(const Plan& plan, int rank, const ActionTimes& milliseconds)
+      : times_(milliseconds) {
+    const PlanShape shape = shape_of(plan);
+    for (int stage = 0; stage < shape.virtual_stages; ++stage) {
+      if (shape.placement[static_cast<std::size_t>(stage)] != rank) continue;
+      const std::int32_t slots = slots_of(plan)[static_cast<std::size_t>(stage)];
+      chunks_.emplace_back(static_cast<std::size_t>(slots));
+      for (Slot& slot : chunks_.back()) {
+        for (std::vector<float>& boundary : slot) boundary.resize(kNumbers);
+      }
+    }
+  }
+
+  void forward(int, int) override { sleep(times_.forward); }
+  void backward_input(int, int) override { sleep(times_.backward_input); }
+  void backward_weight(int, int, Pass) override { sleep(times_.backward_weight); }
+  void backward(int, int, Pass) override { sleep(times_.of(ActionKind::kBackward)); }
+  TensorView boundary(int chunk, int micro_batch, Boundary which) override {
+    std::vector<Slot>& all = chunks_[static_cast<std::size_t>(chunk)];
+    Slot& slot = all[static_cast<std::size_t>(micro_batch) % all.size()];
+    return view_of(slot[static_cast<std::size_t>(which)].data(), {kNumbers});
+  }
+  [[nodiscard]] int slots(int chunk) const override {
+    return static_cast<int>(chunks_[static_cast<std::size_t>(chunk)].size());
+  }
+  void copy(TensorView, TensorView) override {}
+
+ private:
+  using Slot = std::array<std::vector<float>, 4>;
+  static void sleep(double milliseconds) {
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+  }
+  ActionTimes times_;
+  std::vector<std::vector<Slot>> chunks_;
+};
+
+struct Measured {
+  double milliseconds = 0, bubble = 0;  ///< of the longest rank; of all ranks beside it
+};
+
+/// The step of least bubble: what else the machine does can only add to it.
+Measured measure(Communicator& world, const Plan& plan, const ActionTimes& times) {
+  SleepingStage stage(plan, world.rank(), times);
+  StageLinks links(world, shape_of(plan).placement,
+                   [](Communicator& group, const char* name) { return group.channel(name); });
+  const Program program = lower(plan, times);
+  Executor executor(program.ranks[static_cast<std::size_t>(world.rank())], stage, &links);
+  Trace trace;
+  Measured best{0, 1};
+  for (int step = 0; step < kSteps; ++step) {
+    world.barrier();
+    executor.run(trace);
+    const Executor::Occupation mine = executor.occupation();
+    std::vector<Executor::Occupation> all(static_cast<std::size_t>(world.size()));
+    world.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+    double longest = 0, busy = 0;
+    for (const Executor::Occupation& one : all) {
+      longest = std::max(longest, static_cast<double>(one.span_ns));
+      busy += static_cast<double>(one.busy_ns) / world.size();
+    }
+    const Measured now{longest * 1e-6, 1 - busy / longest};
+    if (step > 0 && now.bubble < best.bubble) best = now;
+  }
+  return best;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  Launch launch;
+  Communicator& world = launch.world();
+  const int ranks = world.size();
+  const double pass = count > 1 ? std::atof(arguments[1]) : 20;
+  const int micro_batches = count > 2 ? std::atoi(arguments[2]) : 4 * ranks;
+  if (world.rank() == 0) {
+    fmt::print("{} ranks, {} micro-batches, {:g} ms each of F, B and W of a stage\n\n", ranks,
+               micro_batches, pass);
+    fmt::print("| schedule | step, ms | bubble measured | simulated | difference |\n");
+    fmt::print("|---|---|---|---|---|\n");
+  }
+  std::map<std::string, double> steps;
+  bool good = true;
+  for (const std::string& name : schedule_names()) {
+    ScheduleRequest request;
+    request.kind = *schedule_kind(name);
+    request.stages = ranks;
+    request.micro_batches = micro_batches;
+    const double part = pass / default_virtual_stages(request.kind);
+    request.times = {part, part, part, 0};
+    if (request.kind == ScheduleKind::kZbAuto) request.memory_limit = 2 * ranks;
+    const Plan plan = make_schedule(request);
+    const double simulated = simulate(plan, request.times).bubble_rate;
+    const Measured found = measure(world, plan, request.times);
+    const bool near = std::abs(found.bubble - simulated) <= 0.03;
+    good = good && near;
+    steps[name] = found.milliseconds;
+    if (world.rank() == 0) {
+      fmt::print("| {} | {:.1f} | {:.4f} | {:.4f} | {:+.4f}{} |\n", name, found.milliseconds,
+                 found.bubble, simulated, found.bubble - simulated, near ? "" : " too far");
+    }
+  }
+  const double ratio = steps["1f1b"] / steps["zb-auto"];
+  if (world.rank() == 0) fmt::print("\n1f1b takes {:.3f} times as long as zb-auto\n", ratio);
+  good = good && ratio > 1;
+  return good ? 0 : 1;
+}

@@ -1,0 +1,134 @@
+#pragma once
+// What an executor makes of a program, with numbers: steps started early, memory of slots that is
+// written over, transfers that are done no sooner than somebody waits for them and both ends have
+// started (a rendezvous). What moves too early or too late shows as another sum, NaN or a stop.
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "naive_run.h"
+#include "pipeline/lowering.h"
+
+namespace trireme {
+
+class EarlyRun {
+ public:
+  EarlyRun(const Plan& plan, const Program& program) : shape_(shape_of(plan)), slots_(slots_of(plan)) {
+    for (const auto& steps : program.ranks) steps_.push_back(start_early(steps, slots_));
+    result_.sums.assign(static_cast<std::size_t>(shape_.virtual_stages), 0);
+  }
+
+  NaiveResult run() {
+    std::vector<std::size_t> next(steps_.size(), 0);
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t rank = 0; rank < steps_.size(); ++rank) {
+        while (next[rank] < steps_[rank].size() && take(steps_[rank][next[rank]])) {
+          ++next[rank];
+          moved = true;
+        }
+      }
+    }
+    for (std::size_t rank = 0; rank < steps_.size(); ++rank)
+      if (next[rank] < steps_[rank].size()) result_.fault = "stuck";
+    return result_;
+  }
+
+ private:
+  using Cell = std::tuple<int, int, Boundary>;  ///< stage, slot, what
+  struct Transfer {
+    std::vector<Cell> sends, receives;  ///< of a channel, as they were started
+    std::size_t done = 0;
+  };
+
+  Cell cell(int stage, int micro_batch, Boundary which) {
+    return {stage, micro_batch % slots_[static_cast<std::size_t>(stage)], which};
+  }
+  Cell left(const Action& made) {
+    return cell(made.virtual_stage, made.micro_batch,
+                made.kind == ActionKind::kForward ? Boundary::kOutput : Boundary::kInputGradient);
+  }
+  Cell taken(const Action& made) {
+    const bool forward = made.kind == ActionKind::kForward;
+    return cell(made.virtual_stage + (forward ? 1 : -1), made.micro_batch,
+                forward ? Boundary::kInput : Boundary::kOutputGradient);
+  }
+  Transfer& channel(const Action& made) {
+    return channels_[{made.virtual_stage, made.kind == ActionKind::kForward}];
+  }
+
+  /// False where a transfer of this cell is under way and its other end has not come.
+  bool await(const Cell& cell) {
+    for (auto& [name, transfer] : channels_) {
+      const auto is_open = [&](const std::vector<Cell>& cells) {
+        for (std::size_t i = transfer.done; i < cells.size(); ++i)
+          if (cells[i] == cell) return true;
+        return false;
+      };
+      while (is_open(transfer.sends) || is_open(transfer.receives)) {
+        if (transfer.done == transfer.sends.size() || transfer.done == transfer.receives.size())
+          return false;
+        values_[transfer.receives[transfer.done]] = values_.at(transfer.sends[transfer.done]);
+        ++transfer.done;
+      }
+    }
+    return true;
+  }
+
+  bool take(const ProgramStep& step) {
+    switch (step.kind) {
+      case StepKind::kSend:
+        channel(step.action).sends.push_back(left(step.action));
+        return true;
+      case StepKind::kReceive:
+        channel(step.action).receives.push_back(taken(step.action));
+        values_[taken(step.action)] = std::nan("");
+        return true;
+      case StepKind::kCopy:
+        values_[taken(step.action)] = values_.at(left(step.action));
+        return true;
+      case StepKind::kAction:
+        return act(step.action);
+    }
+    return false;
+  }
+
+  bool act(const Action& a) {
+    const int stage = a.virtual_stage;
+    const auto at = [&](Boundary which) { return cell(stage, a.micro_batch, which); };
+    const std::pair slot{stage, std::get<1>(at(Boundary::kInput))};
+    if (a.kind == ActionKind::kForward) {
+      if (!await(at(Boundary::kInput)) || !await(at(Boundary::kOutput))) return false;
+      if (stage == 0) values_[at(Boundary::kInput)] = 0.37 * a.micro_batch + 1;
+      values_[at(Boundary::kOutput)] = values_.at(at(Boundary::kInput)) * 1.01 + 0.03 * stage;
+      return true;
+    }
+    // The input stays where it came to, as a stage keeps it until the weights' gradients.
+    const double held = values_.at(at(Boundary::kInput));
+    if (goes_back(a.kind)) {
+      if (!await(at(Boundary::kOutputGradient)) || !await(at(Boundary::kInputGradient)))
+        return false;
+      const double gradient = stage + 1 == shape_.virtual_stages
+                                  ? 0.01 * held
+                                  : values_.at(at(Boundary::kOutputGradient));
+      values_[at(Boundary::kInputGradient)] = gradient * 0.99 + 0.001 * held;
+      kept_[slot] = gradient;
+    }
+    if (makes_weight_gradients(a.kind))
+      result_.sums[static_cast<std::size_t>(stage)] += static_cast<float>(held * kept_.at(slot));
+    return true;
+  }
+
+  const PlanShape shape_;
+  const std::vector<std::int32_t> slots_;
+  std::vector<std::vector<ProgramStep>> steps_;
+  std::map<Cell, double> values_;
+  std::map<std::pair<int, int>, double> kept_;
+  std::map<std::pair<int, bool>, Transfer> channels_;
+  NaiveResult result_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,135 @@
+// Steps of several ranks recorded with their transfers, beside plain ones: for GPUs, executed on
+// the host here.
+
+#include <gtest/gtest.h>
+
+#include "config/model_parse.h"
+#include "dataset/loader.h"
+#include "device/gpu.h"
+#include "support/mpi_test.h"
+#include "train/session.h"
+#include "train/step.h"
+
+namespace trireme {
+namespace {
+
+RunConfig small_config() {
+  RunConfig config;
+  config.run.directory = "none";
+  config.run.steps = 10;
+  config.data.train.synthetic = true;
+  config.data.sequence_length = 16;
+  config.batch.micro = 1;
+  config.batch.accumulation = 2;
+  std::vector<Problem> problems;
+  std::vector<std::string> notes;
+  config.model =
+      read_model(parse_json(R"({"model_type":"qwen3","hidden_size":16,"head_dim":8,"vocab_size":61,
+                    "num_attention_heads":4,"num_key_value_heads":2,"num_hidden_layers":2,
+                    "intermediate_size":24,"tie_word_embeddings":true})",
+                            "model"),
+                 problems, notes);
+  config.precision.compute = ComputePrecision::kBf16;
+  return config;
+}
+
+struct Steps {
+  std::vector<double> losses, norms;
+  std::vector<std::int64_t> bytes;  ///< sent in each step
+  bool recorded = false;
+};
+
+Steps run_steps(const RunConfig& config, CudaGraph graph) {
+  Communicator& world = test_world();
+  RunConfig with = config;
+  with.run.cuda_graph = graph;
+  std::vector<Problem> problems;
+  std::vector<std::string> notes;
+  ResolveInput input;
+  input.world = world.size();
+  PreparedRun prepared;
+  prepared.run = resolve_run(with, input, problems, notes);
+  expect(problems.empty(), "{}", format_problems(problems));
+  prepared.config = with;
+  RuntimeOptions options;
+  options.micro = with.batch.micro.value();
+  options.tokens = with.data.sequence_length;
+  options.accumulation = with.batch.accumulation.value();
+  options.device = {DeviceKind::kCuda, 0};
+  for (int axis = 0; axis < kAxisCount; ++axis)
+    options.mesh[static_cast<std::size_t>(axis)] =
+        prepared.run.mesh.extent(static_cast<Axis>(axis));
+  Runtime runtime(test_launch(), with, with.model, options);
+  runtime.store.initialise(runtime.context, 1);
+  runtime.weights_changed(Runtime::Forms::kStale);
+  SourceRequest request;
+  request.vocab_size = with.model.vocab_size;
+  Loader loader(make_training_source(with, request), with.data, batch_shape(prepared, runtime), -1,
+                with.model.vocab_size);
+  Step step(runtime);
+  Steps steps;
+  std::int64_t sent = runtime.channels.sent_bytes().total();
+  for (int i = 0; i < 5; ++i) {
+    const StepBatch batch = loader.next();
+    // Other counts of targets in each step, as documents and masks give: no reason to begin anew.
+    step.forward_backward(batch.micro_batches, batch.target_count + i);
+    steps.norms.push_back(step.gradient_norm());
+    steps.losses.push_back(step.loss_sum());
+    step.update(1e-3, steps.norms.back());
+    const std::int64_t now = runtime.channels.sent_bytes().total();
+    steps.bytes.push_back(now - std::exchange(sent, now));
+  }
+  steps.recorded = step.recorded();
+  return steps;
+}
+
+void expect_recorded_steps_equal_plain_ones(const RunConfig& config, const std::string& what) {
+  const Steps recorded = run_steps(config, CudaGraph::kAuto),
+              plain = run_steps(config, CudaGraph::kOff);
+  EXPECT_TRUE(recorded.recorded) << what;
+  EXPECT_FALSE(plain.recorded) << what;
+  EXPECT_EQ(recorded.losses, plain.losses) << what;
+  EXPECT_EQ(recorded.norms, plain.norms) << what;
+  EXPECT_NE(plain.norms.front(), plain.norms.back()) << what;
+  EXPECT_EQ(recorded.bytes, plain.bytes) << what;
+  EXPECT_GT(plain.bytes.back(), 0) << what;
+}
+
+class StepGraphRanks : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpu::backend_name() == "none") GTEST_SKIP() << "the CPU records nothing";
+  }
+};
+
+TEST_F(StepGraphRanks, transfers_of_each_axis_are_replayed_with_the_step) {
+  const int ranks = test_world().size();
+  RunConfig config = small_config();
+  expect_recorded_steps_equal_plain_ones(config, "data");
+  config.parallel.reduction_order = ReductionOrder::kRank;
+  expect_recorded_steps_equal_plain_ones(config, "data, sums in rank order");
+  config = small_config();
+  config.parallel.tensor = ranks;
+  expect_recorded_steps_equal_plain_ones(config, "tensor, sequence parallel");
+  config.parallel.sequence_parallel = false;
+  expect_recorded_steps_equal_plain_ones(config, "tensor");
+  config = small_config();
+  config.parallel.context = ranks;
+  for (const ContextMethod method :
+       {ContextMethod::kRing, ContextMethod::kAllGather, ContextMethod::kUlysses}) {
+    config.parallel.context_method = method;
+    expect_recorded_steps_equal_plain_ones(config, "context");
+  }
+}
+
+TEST_F(StepGraphRanks, steps_that_the_host_decides_in_stay_plain) {
+  RunConfig config = small_config();
+  config.parallel.zero_stage = 3;
+  EXPECT_FALSE(run_steps(config, CudaGraph::kAuto).recorded);
+  config = small_config();
+  config.parallel.pipeline = test_world().size();
+  EXPECT_FALSE(run_steps(config, CudaGraph::kAuto).recorded);
+}
+
+}  // namespace
+}  // namespace trireme
