@@ -172,6 +172,8 @@ same_run "killed, requeued, cancelled" disturbed $end whole
 # By now the limit has come near.
 until_true times "$limited" 'slurm.sbatch: saved, requeued' 1
 check "time limit: 75 on record" times "$limited" '^train: exit 75' 1
+# A limit of a minute with a signal a minute before it lets Slurm's next look end the second life as well.
+until_true scontrol update JobId="$limited" TimeLimit=30
 start_now "$limited"
 until_true times "$limited" '^resuming from step' 1
 check "time limit: the job starts again" times "$limited" 'requeued 1 times' 1
