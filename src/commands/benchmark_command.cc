@@ -148,7 +148,7 @@ int run(Launch& launch, const Options& options) {
   launch.check_collectives(config.run.check_collectives);
   const ResidentBytes before = resident_bytes();
   Runtime runtime(
-      launch, config, config.model,
+      launch, config, prepared.run,
       runtime_options(prepared, launch, settle_on_cores(config, launch), StagePurpose::kTraining));
   runtime.store.initialise(runtime.context, static_cast<std::uint64_t>(config.run.seed));
   runtime.weights_changed(Runtime::Forms::kStale);

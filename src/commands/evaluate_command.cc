@@ -30,9 +30,9 @@ int run(Launch& launch, const Options& options) {
   PreparedRun prepared = prepare_run(options.input, Needs::kTraining, world);
   const ModelSource source(
       options.checkpoint.empty() ? prepared.config.run.directory : options.checkpoint, world);
-  prepared.config.model = source.model();
+  take_model(prepared, source.model());
   launch.check_collectives(prepared.config.run.check_collectives);
-  Runtime runtime(launch, prepared.config, source.model(),
+  Runtime runtime(launch, prepared.config, prepared.run,
                   runtime_options(prepared, launch, settle_on_cores(prepared.config, launch),
                                   StagePurpose::kEvaluation));
   HostState host(runtime.context, runtime.store.state());

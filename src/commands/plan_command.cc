@@ -11,7 +11,6 @@
 #include "dataset/sources.h"
 #include "model/flops.h"
 #include "pipeline/simulate.h"
-#include "plan/pipeline.h"
 #include "plan/size_text.h"
 #include "plan/time.h"
 #include "plan/traffic.h"
@@ -138,8 +137,7 @@ Figures compute(const Options& options, const RunConfig& config, const ResolvedR
     if (rank.memory.total() > figures.memory.total()) figures.memory = rank.memory;
   }
   figures.parameters = count_parameters(config.model);
-  const Pipeline pipeline = make_pipeline(config.parallel, config.model, run.batch.accumulation);
-  figures.bubble_rate = simulate(pipeline.plan, pipeline.times).bubble_rate;
+  figures.bubble_rate = simulate(run.pipeline.plan, run.pipeline.times).bubble_rate;
   figures.checkpoint_bytes = checkpoint_bytes(config.model);
   figures.flops_per_token = model_flops_per_token(config.model, config.data.sequence_length);
   figures.traffic =

@@ -17,7 +17,6 @@
 #include "pipeline/draw.h"
 #include "pipeline/schedules/schedules.h"
 #include "pipeline/simulate.h"
-#include "plan/pipeline.h"
 #include "plan/resolve.h"
 #include "train/prepare.h"
 
@@ -71,24 +70,6 @@ ActionTimes parse_times(const std::string& text) {
   return {values[0], values[1], values[2], values[3]};
 }
 
-/// What a config says of the pipeline; its micro-batches are the accumulation of a step.
-void take_config(const Options& options, ScheduleRequest& request, std::string& kind) {
-  LoadedConfig loaded = read_config_with_model(options.input);
-  // A schedule can be drawn before it can be trained with.
-  std::erase_if(loaded.problems, [](const Problem& problem) {
-    const bool of_pipeline =
-        problem.path.starts_with("parallel.pipeline") || problem.path == "parallel.virtual_stages";
-    return of_pipeline && problem.message == "not in this version";
-  });
-  ResolveInput facts;
-  facts.world = default_world(loaded.config);
-  const ResolvedRun run = resolve_run(loaded.config, facts, loaded.problems, loaded.notes);
-  throw_problems(loaded.problems);
-  const auto& parallel = loaded.config.parallel;
-  kind = parallel.pipeline_schedule;
-  request = schedule_request(parallel, run.batch.accumulation);
-}
-
 void take_options(const Options& options, ScheduleRequest& request) {
   request.stages = options.stages.value_or(request.stages);
   request.micro_batches = options.micro_batches.value_or(request.micro_batches);
@@ -100,17 +81,16 @@ void take_options(const Options& options, ScheduleRequest& request) {
 }
 
 /// A plan of a file must be of the sizes that were asked for, where any were.
-void check_sizes(const Plan& plan, const std::string& path, std::optional<int> stages,
-                 std::optional<int> micro_batches, std::optional<int> virtual_stages) {
+void check_sizes(const Plan& plan, const std::string& path, const Options& options) {
   const PlanShape shape = shape_of(plan);
   const auto check = [&](const char* what, std::optional<int> wanted, int found) {
     if (wanted && *wanted != found)
       throw ConfigError("{}: its {} are {}, and {} were asked for. Legal: {}", path, what, found,
                         *wanted, found);
   };
-  check("ranks", stages, shape.ranks);
-  check("micro-batches", micro_batches, shape.micro_batches);
-  check("virtual stages of a rank", virtual_stages, shape.stages_per_rank());
+  check("ranks", options.stages, shape.ranks);
+  check("micro-batches", options.micro_batches, shape.micro_batches);
+  check("virtual stages of a rank", options.virtual_stages, shape.stages_per_rank());
 }
 
 struct Drawn {
@@ -119,26 +99,36 @@ struct Drawn {
   std::string name;
 };
 
+/// The pipeline that a config resolves to; its micro-batches are the accumulation of a step.
+Drawn plan_of_config(const Options& options) {
+  if (options.kind || options.stages || options.micro_batches || options.virtual_stages ||
+      options.group_size || !options.times.empty() || options.memory_limit || options.w_memory) {
+    throw ConfigError(
+        "train schedule: a CONFIG and an option that describes a schedule (--kind, --stages, "
+        "--micro-batches, --virtual-stages, --group-size, --times, --memory-limit, --w-memory). "
+        "Legal: one or the other; --set parallel.pipeline=8 changes a config");
+  }
+  LoadedConfig loaded = read_config_with_model(options.input);
+  ResolveInput facts;
+  facts.world = default_world(loaded.config);
+  ResolvedRun run = resolve_run(loaded.config, facts, loaded.problems, loaded.notes);
+  throw_problems(loaded.problems);
+  Drawn drawn;
+  drawn.plan = std::move(run.pipeline.plan);
+  drawn.request.times = run.pipeline.times;
+  drawn.name = loaded.config.parallel.pipeline_schedule;
+  return drawn;
+}
+
 Drawn plan_of(const Options& options) {
+  if (!options.input.files.empty()) return plan_of_config(options);
   Drawn drawn;
   ScheduleRequest& request = drawn.request;
-  const bool from_config = !options.input.files.empty();
-  if (from_config) {
-    if (options.kind || options.stages || options.micro_batches || options.virtual_stages ||
-        options.group_size) {
-      throw ConfigError(
-          "train schedule: a CONFIG and --kind, --stages, --micro-batches, --virtual-stages or "
-          "--group-size. Legal: one or the other; --set parallel.pipeline=8 changes a config");
-    }
-    take_config(options, request, drawn.name);
-  } else {
-    if (!options.kind)
-      throw ConfigError(
-          "train schedule: neither --kind nor CONFIG was given. Legal kinds: {}, or "
-          "a plan file",
-          kinds());
-    drawn.name = *options.kind;
-  }
+  if (!options.kind)
+    throw ConfigError(
+        "train schedule: neither --kind nor CONFIG was given. Legal kinds: {}, or a plan file",
+        kinds());
+  drawn.name = *options.kind;
   take_options(options, request);
   const std::optional<ScheduleKind> kind = schedule_kind(drawn.name);
   if (!kind) {
@@ -149,18 +139,12 @@ Drawn plan_of(const Options& options) {
     }
     drawn.plan = read_plan(drawn.name);
     require_valid(drawn.plan, drawn.name, {request.memory_limit, request.w_memory});
-    if (from_config) {
-      check_sizes(drawn.plan, drawn.name, request.stages, request.micro_batches,
-                  request.virtual_stages);
-    } else {
-      check_sizes(drawn.plan, drawn.name, options.stages, options.micro_batches,
-                  options.virtual_stages);
-    }
+    check_sizes(drawn.plan, drawn.name, options);
     check_request(request, "plan file");
     return drawn;
   }
   request.kind = *kind;
-  if (!from_config && (!options.stages || !options.micro_batches))
+  if (!options.stages || !options.micro_batches)
     throw ConfigError("train schedule: --kind {} needs --stages and --micro-batches", drawn.name);
   drawn.plan = make_schedule(request);
   return drawn;

@@ -121,9 +121,7 @@ MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, DT
   request.sums = config.parallel.reduction_order.value_or(ReductionOrder::kRank);
   request.attention_by_library = config.model_backend.attention == AttentionBackend::kCudnn;
   request.deterministic = config.run.deterministic;
-  request.part = part_of_rank(config.parallel, run.mesh,
-                              make_pipeline(config.parallel, config.model, run.batch.accumulation),
-                              rank, purpose);
+  request.part = part_of_rank(config.parallel, run.mesh, run.pipeline, rank, purpose);
   if (purpose != StagePurpose::kEvaluation)
     request.saving_max = saving_memory_max(config.checkpoint);
   return request;

@@ -5,10 +5,31 @@
 
 #include "base/math.h"
 #include "pipeline/checker.h"
+#include "pipeline/schedules/schedules.h"
 
 namespace trireme {
 
 namespace {
+
+/// `kind` is left alone where the config names a file.
+ScheduleRequest schedule_request(const RunConfig::Parallel& config, std::int64_t micro_batches) {
+  // Generators refuse what is too large; a narrower number must not look legal to them.
+  const auto narrow = [](std::int64_t value) {
+    return static_cast<int>(std::min<std::int64_t>(value, 1 << 30));
+  };
+  ScheduleRequest request;
+  request.kind = schedule_kind(config.pipeline_schedule).value_or(request.kind);
+  request.stages = narrow(config.pipeline);
+  request.micro_batches = narrow(micro_batches);
+  if (config.virtual_stages) request.virtual_stages = narrow(*config.virtual_stages);
+  if (config.pipeline_group_size) request.group_size = narrow(*config.pipeline_group_size);
+  if (config.pipeline_times) {
+    const auto& [f, b, w, c] = *config.pipeline_times;
+    request.times = {f, b, w, c};
+  }
+  request.memory_limit = config.pipeline_memory_limit;
+  return request;
+}
 
 Plan plan_of(const RunConfig::Parallel& config, std::int64_t micro_batches) {
   if (!schedule_kind(config.pipeline_schedule)) {
@@ -75,38 +96,19 @@ std::vector<ChunkShape> Pipeline::chunks_of(int rank) const {
   return chunks;
 }
 
-ScheduleRequest schedule_request(const RunConfig::Parallel& config, std::int64_t micro_batches) {
-  // Generators refuse what is too large; a narrower number must not look legal to them.
-  const auto narrow = [](std::int64_t value) {
-    return static_cast<int>(std::min<std::int64_t>(value, 1 << 30));
-  };
-  ScheduleRequest request;
-  request.kind = schedule_kind(config.pipeline_schedule).value_or(request.kind);
-  request.stages = narrow(config.pipeline);
-  request.micro_batches = narrow(micro_batches);
-  if (config.virtual_stages) request.virtual_stages = narrow(*config.virtual_stages);
-  if (config.pipeline_group_size) request.group_size = narrow(*config.pipeline_group_size);
-  if (config.pipeline_times) {
-    const auto& [f, b, w, c] = *config.pipeline_times;
-    request.times = {f, b, w, c};
-  }
-  request.memory_limit = config.pipeline_memory_limit;
-  return request;
-}
-
-Pipeline make_pipeline(const RunConfig::Parallel& config, const ModelConfig& model,
-                       std::int64_t micro_batches) {
+Pipeline make_pipeline(const RunConfig& config, const ResolvedBatch& batch, const Plan* made) {
+  const RunConfig::Parallel& parallel = config.parallel;
   Pipeline pipeline;
-  pipeline.plan = plan_of(config, micro_batches);
+  pipeline.plan = made != nullptr ? *made : plan_of(parallel, batch.accumulation);
   pipeline.placement = shape_of(pipeline.plan).placement;
-  pipeline.times = schedule_request(config, micro_batches).times;
+  pipeline.times = schedule_request(parallel, batch.accumulation).times;
   pipeline.slots = slots_of(pipeline.plan);
   pipeline.step = proved_program(pipeline.plan, pipeline.times);
   pipeline.evaluation = proved_program(make_forward_pass(pipeline.placement), pipeline.times);
   const auto stages = static_cast<std::int64_t>(pipeline.placement.size());
   std::int64_t first = 0;
-  for (const std::int64_t layers : layers_of_stages(config, model, stages)) {
-    pipeline.stages.push_back({first, layers, first == 0, first + layers == model.layers});
+  for (const std::int64_t layers : layers_of_stages(parallel, config.model, stages)) {
+    pipeline.stages.push_back({first, layers, first == 0, first + layers == config.model.layers});
     first += layers;
   }
   for (const std::vector<Action>& actions : pipeline.plan.ranks) {

@@ -4,9 +4,8 @@
 
 #include "config/run_config.h"
 #include "model/stage.h"
-#include "parallel/mesh_shape.h"
 #include "pipeline/lowering.h"
-#include "pipeline/schedules/schedules.h"
+#include "plan/batch.h"
 
 namespace trireme {
 
@@ -26,13 +25,11 @@ struct Pipeline {
   [[nodiscard]] std::vector<ChunkShape> chunks_of(int rank) const;
 };
 
-/// What a config asks of the generator of its schedule; `kind` is left alone where it names a file.
-ScheduleRequest schedule_request(const RunConfig::Parallel& config, std::int64_t micro_batches);
-
 /// From parallel.pipeline and what else speaks of it. Throws ConfigError naming the key: a schedule
 /// that does not exist for these numbers, more stages than layers, layers that do not add up, a
-/// plan file that is no valid plan of this pipeline.
-Pipeline make_pipeline(const RunConfig::Parallel& config, const ModelConfig& model,
-                       std::int64_t micro_batches);
+/// plan file that is no valid plan of this pipeline. `made`: its plan, where another rank has made
+/// or read it.
+Pipeline make_pipeline(const RunConfig& config, const ResolvedBatch& batch,
+                       const Plan* made = nullptr);
 
 }  // namespace trireme

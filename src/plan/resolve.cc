@@ -7,7 +7,6 @@
 #include "kernels/attention/attention_library.h"
 #include "model/model_limits.h"
 #include "plan/mesh_rules.h"
-#include "plan/pipeline.h"
 
 namespace trireme {
 
@@ -72,7 +71,7 @@ class Resolver {
     if (clean({"model_backend", "parallel", "data", "model", "precision"})) check_attention();
     if (data && clean({"parallel", "data", "model"})) check_mesh_rules(config_, *data, problems_);
     if (data && clean({"parallel", "batch", "model"}) && config_.has_model())
-      check_pipeline(result.batch.accumulation);
+      resolve_pipeline(result);
     if (config_.evaluation.interval_steps > 0 && !config_.data.validation && !config_.data.split) {
       notes_.emplace_back(
           "evaluation.interval_steps has no effect: neither data.validation nor data.split is "
@@ -215,9 +214,9 @@ class Resolver {
     if (!fault.empty()) report("\"own\"", "does not serve " + fault);
   }
 
-  void check_pipeline(std::int64_t micro_batches) {
+  void resolve_pipeline(ResolvedRun& run) {
     try {
-      (void)make_pipeline(config_.parallel, config_.model, micro_batches);
+      run.pipeline = make_pipeline(config_, run.batch, input_.plan);
     } catch (const ConfigError& error) {
       problems_.push_back(problem_of(error, "parallel.pipeline_schedule"));
     } catch (const DataError& error) {

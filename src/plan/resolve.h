@@ -11,26 +11,25 @@
 #include "config/problem.h"
 #include "config/run_config.h"
 #include "parallel/mesh_shape.h"
+#include "plan/batch.h"
+#include "plan/pipeline.h"
 
 namespace trireme {
-
-/// global = micro x accumulation x data_ranks.
-struct ResolvedBatch {
-  std::int64_t global = 1, micro = 1, accumulation = 1, data_ranks = 1;
-  friend bool operator==(const ResolvedBatch&, const ResolvedBatch&) = default;
-};
 
 struct ResolveInput {
   std::int64_t world = 1;
   std::optional<std::int64_t> windows =
       {};  ///< of the training data in one pass; needed for run.epochs
   std::optional<std::int64_t> vocabulary = {};  ///< of the tokenizer, where it is known
+  /// The pipeline's plan where another rank has made or read it.
+  const Plan* plan = nullptr;
 };
 
 struct ResolvedRun {
   MeshShape mesh;
   ResolvedBatch batch;
   std::int64_t steps = 0;  ///< 0 where run.epochs is given and the windows are not known
+  Pipeline pipeline;       ///< without stages where there is no model
 };
 
 /// tensor x context x pipeline x (data or 1): what a plan assumes where nobody says how many ranks

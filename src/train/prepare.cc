@@ -46,7 +46,7 @@ PreparedRun read_and_check(const ConfigInput& input, Needs needs, std::int64_t w
       take_end_token(loaded.config, prepared.end_token);
     }
   }
-  resolve_run(loaded.config, facts, loaded.problems, loaded.notes);
+  prepared.run = resolve_run(loaded.config, facts, loaded.problems, loaded.notes);
   if (auto fault = device_fault(loaded.config)) loaded.problems.push_back(*std::move(fault));
   throw_problems(loaded.problems);
   require_device_built(loaded.config.run.device);
@@ -68,6 +68,12 @@ LoadedConfig read_config_with_model(const ConfigInput& input) {
   return loaded;
 }
 
+void take_model(PreparedRun& prepared, const ModelConfig& model) {
+  prepared.config.model = model;
+  ResolvedRun& run = prepared.run;
+  run.pipeline = make_pipeline(prepared.config, run.batch, &run.pipeline.plan);
+}
+
 PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& world) {
   PreparedRun prepared;
   Json shared;
@@ -81,6 +87,7 @@ PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& wor
     shared["documents"] = prepared.data.documents;
     shared["tokens"] = prepared.data.tokens;
     shared["windows"] = prepared.data.windows;
+    shared["plan"] = plan_json(prepared.run.pipeline.plan);
   });
   shared = parse_json(world.broadcast_text(shared.dump(), 0), "the config sent by rank 0");
   LoadedConfig loaded = parse_run_config(*shared.find("config"));
@@ -91,13 +98,17 @@ PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& wor
   prepared.data = {shared.find("synthetic")->as_bool(), shared.find("documents")->as_integer(),
                    shared.find("tokens")->as_integer(), shared.find("windows")->as_integer()};
   prepared.global_batch_given = prepared.config.batch.global.has_value();
-  ResolveInput facts;
-  facts.world = world.size();
-  if (!prepared.data.synthetic) facts.windows = prepared.data.windows;
-  std::vector<Problem> problems;
-  std::vector<std::string> notes;  // told once, by rank 0 above
-  prepared.run = resolve_run(prepared.config, facts, problems, notes);
-  throw_problems(problems);
+  if (world.rank() != 0) {
+    const Plan plan = parse_plan(*shared.find("plan"), "the plan sent by rank 0");
+    ResolveInput facts;
+    facts.world = world.size();
+    facts.plan = &plan;
+    if (!prepared.data.synthetic) facts.windows = prepared.data.windows;
+    std::vector<Problem> problems;
+    std::vector<std::string> notes;  // told once, by rank 0 above
+    prepared.run = resolve_run(prepared.config, facts, problems, notes);
+    throw_problems(problems);
+  }
   const DeviceKind device = device_kind(prepared.config.run.device);
   prepared.config = with_defaults_written(prepared.config, prepared.run,
                                           compute_type(prepared.config, device) == DType::kBF16

@@ -28,6 +28,10 @@ enum class Needs : std::uint8_t {
   kSynthetic,  ///< a model; data and tokenizer are not opened
 };
 
+/// Another model in place of the config's, whose stages may then hold other layers. Throws
+/// ConfigError where they are fewer than the stages.
+void take_model(PreparedRun& prepared, const ModelConfig& model);
+
 /// Reads and checks on rank 0; every fault of the config at once. Collective. Throws SharedError
 /// (ConfigError, DataError).
 PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& world);

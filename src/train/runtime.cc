@@ -20,15 +20,15 @@ ReductionOrder reduction_order(const RunConfig& config, DeviceKind device) {
 
 namespace {
 
-StageShape stage_shape(const RuntimeOptions& options, const RankPart& part, Recompute recompute) {
+StageShape stage_shape(const RunConfig& config, const ResolvedRun& run, const RankPart& part) {
   StageShape shape;
-  shape.sequences = options.micro;
-  shape.tokens = options.tokens;
+  shape.sequences = run.batch.micro;
+  shape.tokens = config.data.sequence_length;
   shape.purpose = part.purpose;
   shape.cut = part.cut;
   shape.chunks = part.chunks;
   shape.gradients_leave = part.store.zero_stage >= 2;
-  shape.recompute = recompute;
+  shape.recompute = config.parallel.recompute;
   return shape;
 }
 
@@ -97,18 +97,18 @@ Channels::ByAxis Channels::sum(std::int64_t TrafficCounters::*counter) const {
           of({ends.get()}) + links.counters().*counter};
 }
 
-Runtime::Runtime(Launch& launch_, const RunConfig& config_, const ModelConfig& model_,
+Runtime::Runtime(Launch& launch_, const RunConfig& config_, const ResolvedRun& run,
                  const RuntimeOptions& options_)
-    : Runtime(launch_, launch_.world(), config_, model_, options_) {}
+    : Runtime(launch_, launch_.world(), config_, run, options_) {}
 
 Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
-                 const ModelConfig& model_, const RuntimeOptions& options_)
+                 const ResolvedRun& run, const RuntimeOptions& options_)
     : launch(launch_),
       config(config_),
-      model(model_),
+      model(config.model),
       options(options_),
-      mesh(options.mesh),
-      pipeline(make_pipeline(config.parallel, model, options.accumulation)),
+      mesh(run.mesh),
+      pipeline(run.pipeline),
       part(part_of_rank(config.parallel, mesh, pipeline, world.rank(), options.purpose)),
       context(options.device, options.threads, detect_isa()),
       channels(world, mesh, part, pipeline, model.kv_heads,
@@ -118,9 +118,9 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
             options.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference
                                                          : StorePurpose::kTraining,
             options.device, part.store),
-      stage(context, model, params, store, stage_shape(options, part, config.parallel.recompute),
+      stage(context, model, params, store, stage_shape(config, run, part),
             {TensorAxis(*channels.tensor, part.cut.sequence_parallel),
-             ContextAxis(*channels.context, part.cut.context_method, options.tokens)}),
+             ContextAxis(*channels.context, part.cut.context_method, config.data.sequence_length)}),
       executor(steps_of(pipeline.step, *channels.pipeline_group), stage, &channels.links),
       evaluator(steps_of(pipeline.evaluation, *channels.pipeline_group), stage, &channels.links),
       world_(world) {

@@ -16,15 +16,14 @@
 #include "parallel/weight_gather.h"
 #include "pipeline/executor.h"
 #include "plan/rank_part.h"
+#include "plan/resolve.h"
 
 namespace trireme {
 
 struct RuntimeOptions {
   StagePurpose purpose = StagePurpose::kTraining;
-  std::int64_t micro = 1, tokens = 1, accumulation = 1;
   int threads = 1;
   Device device;
-  std::array<int, kAxisCount> mesh = {1, 1, 1, 1};
 };
 
 /// What a channel is made with.
@@ -76,11 +75,12 @@ struct Channels {
 
 class Runtime {
  public:
-  /// Collective. Allocates everything that the steady state needs; parameters are zero.
-  Runtime(Launch& launch, const RunConfig& config, const ModelConfig& model,
+  /// Collective. Allocates everything that the steady state needs; parameters are zero. `run` is
+  /// what the config, with its model, means on these ranks; it must outlive this.
+  Runtime(Launch& launch, const RunConfig& config, const ResolvedRun& run,
           const RuntimeOptions& options);
-  /// With the ranks of `world` alone, a group of the launch's; options.mesh is theirs.
-  Runtime(Launch& launch, Communicator& world, const RunConfig& config, const ModelConfig& model,
+  /// With the ranks of `world` alone, a group of the launch's; `run` is theirs.
+  Runtime(Launch& launch, Communicator& world, const RunConfig& config, const ResolvedRun& run,
           const RuntimeOptions& options);
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -101,10 +101,10 @@ class Runtime {
 
   Launch& launch;
   const RunConfig config;
-  const ModelConfig model;
+  const ModelConfig& model;  ///< the config's
   const RuntimeOptions options;
-  const MeshShape mesh;
-  const Pipeline pipeline;
+  const MeshShape& mesh;
+  const Pipeline& pipeline;
   const RankPart part;
   Context context;
   Channels channels;

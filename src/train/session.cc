@@ -64,10 +64,7 @@ LibraryAttention attention_of_rank(const PreparedRun& prepared, const Launch& la
                                    StagePurpose purpose) {
   const RunConfig& config = prepared.config;
   const StageCut cut =
-      part_of_rank(config.parallel, prepared.run.mesh,
-                   make_pipeline(config.parallel, config.model, prepared.run.batch.accumulation),
-                   launch.world().rank(), purpose)
-          .cut;
+      part_of_rank(config.parallel, prepared.run.mesh, launch.world().rank(), purpose).cut;
   return library_attention_of(config_of_place(config.model, cut.tensor), prepared.run.batch.micro,
                               config.data.sequence_length, config.run.deterministic);
 }
@@ -86,13 +83,7 @@ RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch
     require_attention_library(launch, options.device, attention_of_rank(prepared, launch, purpose),
                               purpose);
   }
-  options.micro = prepared.run.batch.micro;
-  options.tokens = prepared.config.data.sequence_length;
-  options.accumulation = prepared.run.batch.accumulation;
   options.threads = placement.threads;
-  const MeshShape& mesh = prepared.run.mesh;
-  options.mesh = {mesh.extent(Axis::kPipeline), mesh.extent(Axis::kData),
-                  mesh.extent(Axis::kContext), mesh.extent(Axis::kTensor)};
   return options;
 }
 
@@ -349,7 +340,7 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard*
   const Sources sources = open_sources(prepared, world);
   if (stopped_before_the_first_step(world)) return ExitCode::kRequeue;
   const Placement placement = settle_on_cores(config, launch);
-  Runtime runtime(launch, config, config.model,
+  Runtime runtime(launch, config, prepared.run,
                   runtime_options(prepared, launch, placement, StagePurpose::kTraining));
   const Watchdog::Following following(watchdog, runtime.trace);
   RankMemory memory = memory_of_rank(prepared, runtime.store.compute(), runtime.options.purpose,

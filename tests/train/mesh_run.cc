@@ -237,19 +237,25 @@ double distance_of(const std::vector<double>& found, const std::vector<double>& 
   return worst;
 }
 
+ResolvedRun resolved(const MeshCell& cell, const RunConfig& config, std::int64_t global_batch) {
+  ResolvedRun run;
+  run.mesh = MeshShape({cell.pipeline, cell.data, cell.context, cell.tensor});
+  const std::int64_t micro = div_exact(global_batch, std::int64_t{cell.data} * cell.accumulation);
+  run.batch = {global_batch, micro, cell.accumulation, cell.data};
+  run.pipeline = make_pipeline(config, run.batch);
+  return run;
+}
+
 }  // namespace
 
 MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
                     std::int64_t global_batch, int steps, const MeshPassage& passage) {
   expect(world.size() == cell.ranks(), "{} ranks for {}", world.size(), cell.text());
   const RunConfig config = cell.config();
+  const ResolvedRun run = resolved(cell, config, global_batch);
   RuntimeOptions options;
-  options.micro = div_exact(global_batch, std::int64_t{cell.data} * cell.accumulation);
-  options.tokens = kMeshTokens;
-  options.accumulation = cell.accumulation;
   options.device = {gpu::backend_name() == "none" ? DeviceKind::kCpu : DeviceKind::kCuda, 0};
-  options.mesh = {cell.pipeline, cell.data, cell.context, cell.tensor};
-  Runtime runtime(launch, world, config, config.model, options);
+  Runtime runtime(launch, world, config, run, options);
   MeshResult result;
   if (passage.load.empty()) {
     runtime.store.initialise(runtime.context, 7);
@@ -262,7 +268,7 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
 
   BatchShape shape;
   shape.global = global_batch;
-  shape.micro = options.micro;
+  shape.micro = run.batch.micro;
   shape.accumulation = cell.accumulation;
   shape.data_rank = runtime.data_rank();
   shape.data_ranks = cell.data;

@@ -52,14 +52,8 @@ Steps run_steps(const RunConfig& config, CudaGraph graph) {
   expect(problems.empty(), "{}", format_problems(problems));
   prepared.config = with;
   RuntimeOptions options;
-  options.micro = with.batch.micro.value();
-  options.tokens = with.data.sequence_length;
-  options.accumulation = with.batch.accumulation.value();
   options.device = {DeviceKind::kCuda, 0};
-  for (int axis = 0; axis < kAxisCount; ++axis)
-    options.mesh[static_cast<std::size_t>(axis)] =
-        prepared.run.mesh.extent(static_cast<Axis>(axis));
-  Runtime runtime(test_launch(), with, with.model, options);
+  Runtime runtime(test_launch(), with, prepared.run, options);
   runtime.store.initialise(runtime.context, 1);
   runtime.weights_changed(Runtime::Forms::kStale);
   SourceRequest request;

@@ -73,7 +73,7 @@ bool run_cell(const RunConfig& config, int turn) {
   if (!problems.empty()) return false;
   Placement placement;
   placement.threads = 1;
-  Runtime runtime(test_launch(), config, config.model,
+  Runtime runtime(test_launch(), config, prepared.run,
                   runtime_options(prepared, test_launch(), placement, StagePurpose::kTraining));
   runtime.store.initialise(runtime.context, 1);
   runtime.weights_changed(Runtime::Forms::kStale);
