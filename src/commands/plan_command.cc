@@ -1,6 +1,10 @@
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <numeric>
 
 #include "base/human_format.h"
 #include "base/log.h"
@@ -45,8 +49,9 @@ struct Figures {
   RankMemory memory;  ///< of the rank that needs most
   ParameterCount parameters;
   std::int64_t checkpoint_bytes = 0, flops_per_token = 0;
-  std::vector<Traffic> traffic;  ///< of rank 0
-  double bubble_rate = 0;
+  std::vector<Traffic> traffic;            ///< of rank 0
+  std::vector<std::int64_t> stage_layers;  ///< of each virtual stage
+  double bubble_rate = 0, rank_imbalance = 0;
   std::optional<double> interval_seconds;
   double mtbf_seconds = 0, save_seconds = 0;  ///< what that interval follows from
 };
@@ -126,6 +131,16 @@ void check_memory(const Options& options, const Figures& figures, std::vector<Pr
                                   format_bytes(figures.memory.activations))});
 }
 
+void take_pipeline(const Pipeline& pipeline, Figures& figures) {
+  const Simulation simulation = simulate(pipeline.plan, pipeline.times);
+  figures.bubble_rate = simulation.bubble_rate;
+  const std::vector<double>& busy = simulation.busy;
+  const double mean =
+      std::accumulate(busy.begin(), busy.end(), 0.0) / static_cast<double>(busy.size());
+  figures.rank_imbalance = *std::max_element(busy.begin(), busy.end()) / mean - 1;
+  for (const ChunkRange& stage : pipeline.stages) figures.stage_layers.push_back(stage.layers);
+}
+
 Figures compute(const Options& options, const RunConfig& config, const ResolvedRun& run,
                 std::int64_t world) {
   Figures figures;
@@ -137,7 +152,7 @@ Figures compute(const Options& options, const RunConfig& config, const ResolvedR
     if (rank.memory.total() > figures.memory.total()) figures.memory = rank.memory;
   }
   figures.parameters = count_parameters(config.model);
-  figures.bubble_rate = simulate(run.pipeline.plan, run.pipeline.times).bubble_rate;
+  take_pipeline(run.pipeline, figures);
   figures.checkpoint_bytes = checkpoint_bytes(config.model);
   figures.flops_per_token = model_flops_per_token(config.model, config.data.sequence_length);
   figures.traffic =
@@ -185,6 +200,8 @@ Json json_of(const Figures& figures) {
   json["memory_bytes_max"] = figures.memory.total();
   json["checkpoint_bytes"] = figures.checkpoint_bytes;
   json["bubble_rate"] = figures.bubble_rate;
+  for (const std::int64_t layers : figures.stage_layers) json["stage_layers"].push_back(layers);
+  json["rank_imbalance"] = figures.rank_imbalance;
   json["model_flops_per_token"] = figures.flops_per_token;
   json["traffic_bytes"] = Json::object();
   json["traffic_bytes"]["data"]["gradients"] = std::int64_t{0};
@@ -214,6 +231,13 @@ void print(const RunConfig& config, const Figures& figures) {
           (figures.ranks.size() == 1 ? "Memory of each rank:\n"
                                      : "Memory of the rank that needs most:\n") +
           memory_text(items, 0);
+  if (figures.stage_layers.size() > 1) {
+    text += fmt::format(
+        "Layers of the virtual stages: {}; the longest rank computes {:.1f} % more than the mean, "
+        "bubble {:.1f} %\n",
+        fmt::join(figures.stage_layers, ", "), 100 * figures.rank_imbalance,
+        100 * figures.bubble_rate);
+  }
   for (const Traffic& traffic : figures.traffic) {
     text += fmt::format("Sent by each rank in a step: {} ({}, {} axis)\n",
                         format_bytes(traffic.bytes), traffic.kind, name_of(traffic.axis));

@@ -253,7 +253,10 @@ void add_parallel(std::vector<Field>& list) {
   FIELD(parallel.virtual_stages, .text = "Stages of one rank", .unit = "stages",
         .default_text = "1; 2 for interleaved and the V kinds", .example = "2", .minimum = 1,
         .maximum = 4096, .peers = {"--num-virtual-stages-per-pipeline-rank", "", "", ""});
-  FIELD(parallel.pipeline_layers, .text = "Layers of each virtual stage, in order of the model",
+  FIELD(parallel.pipeline_layers,
+        .text =
+            "Layers of each virtual stage, in order of the model; balanced: the longest rank "
+            "computes as little as can be, the head counted",
         .minimum = 0, .maximum = 4096,
         .peers = {"--pipeline-model-parallel-layout --decoder-first-pipeline-num-layers",
                   "pipeline.partition", "", "parallelism.module_fqns_per_model_part"});

@@ -29,7 +29,7 @@ struct Together {
 };
 Together together(const std::vector<Action>& actions, std::size_t begin, const ActionTimes& times) {
   Together group{begin, end_of_group(actions, begin)};
-  for (std::size_t i = begin; i < group.end; ++i) group.duration += times.of(actions[i].kind);
+  for (std::size_t i = begin; i < group.end; ++i) group.duration += times.of(actions[i]);
   return group;
 }
 
@@ -122,17 +122,18 @@ std::string draw_text(const Plan& plan, const Simulation& simulation, const Acti
       double start = simulation.starts[rank][i];
       for (std::size_t j = i; j > 0 && action.group != 0 && actions[j - 1].group == action.group;
            --j)
-        start += times.of(actions[j - 1].kind);
+        start += times.of(actions[j - 1]);
       const auto letter = [&](char capital) {
         const bool first = depth[static_cast<std::size_t>(action.virtual_stage)] == 0;
         return first ? capital : static_cast<char>(std::tolower(capital));
       };
       const std::string number = std::to_string(action.micro_batch);
       if (action.kind == ActionKind::kBackward) {
-        put(start, times.backward_input, letter('B'), number);
-        put(start + times.backward_input, times.backward_weight, letter('W'), number);
+        const double input = times.of(ActionKind::kBackwardInput, action.virtual_stage);
+        put(start, input, letter('B'), number);
+        put(start + input, times.of(action) - input, letter('W'), number);
       } else {
-        put(start, times.of(action.kind), letter(name_of(action.kind)[0]), number);
+        put(start, times.of(action), letter(name_of(action.kind)[0]), number);
       }
     }
     text += fmt::format("rank {:<{}} {}\n", rank, label - 6, row);

@@ -26,7 +26,7 @@ void for_each_group(const Plan& plan, const std::vector<std::vector<double>>& st
     for (std::size_t i = 0; i < actions.size();) {
       const std::size_t end = end_of_group(actions, i);
       double duration = 0;
-      for (std::size_t j = i; j < end; ++j) duration += times.of(actions[j].kind);
+      for (std::size_t j = i; j < end; ++j) duration += times.of(actions[j]);
       f(actions, i, end, starts[rank][i] + duration);
       i = end;
     }

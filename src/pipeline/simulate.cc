@@ -99,7 +99,7 @@ class Clocks {
           waiting_[rank] = true;
           return;
         }
-        duration += times_.of(actions[i].kind);
+        duration += times_.of(actions[i]);
       }
       clock = start + duration;
       for (; position < end; ++position) {
@@ -120,17 +120,19 @@ class Clocks {
 
 }  // namespace
 
-double ActionTimes::of(ActionKind kind) const {
+double ActionTimes::of(ActionKind kind, std::int32_t virtual_stage) const {
+  const StageTimes all{forward, backward_input, backward_weight};
+  const StageTimes& t = stages.empty() ? all : stages[static_cast<std::size_t>(virtual_stage)];
   switch (kind) {
     case ActionKind::kForward:
     case ActionKind::kRecompute:
-      return forward;
+      return t.forward;
     case ActionKind::kBackwardInput:
-      return backward_input;
+      return t.backward_input;
     case ActionKind::kBackwardWeight:
-      return backward_weight;
+      return t.backward_weight;
     case ActionKind::kBackward:
-      return backward_input + backward_weight;
+      return t.backward_input + t.backward_weight;
   }
   throw InternalError("an action of no kind");
 }
@@ -202,7 +204,7 @@ Simulation simulate(const Plan& plan, const ActionTimes& times, double w_memory)
     double busy = 0;
     std::int64_t sent = 0;
     for (const Action& action : actions) {
-      busy += times.of(action.kind);
+      busy += times.of(action);
       const bool forward = action.kind == ActionKind::kForward;
       const bool backward =
           action.kind == ActionKind::kBackwardInput || action.kind == ActionKind::kBackward;

@@ -13,12 +13,21 @@
 
 namespace trireme {
 
+struct StageTimes {
+  double forward = 1, backward_input = 1, backward_weight = 1;
+};
+
 /// Of one action on one virtual stage. BW takes the sum of B and W, R that of F, a group the sum of
 /// its actions.
 struct ActionTimes {
   double forward = 1, backward_input = 1, backward_weight = 1;
   double transfer = 0;
-  [[nodiscard]] double of(ActionKind kind) const;
+  /// Of each virtual stage where they differ; those above are then their means.
+  std::vector<StageTimes> stages = {};
+  [[nodiscard]] double of(ActionKind kind, std::int32_t virtual_stage) const;
+  [[nodiscard]] double of(const Action& action) const {
+    return of(action.kind, action.virtual_stage);
+  }
   [[nodiscard]] double all() const { return forward + backward_input + backward_weight; }
 };
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/math.h"
 #include "pipeline/checker.h"
 #include "pipeline/schedules/schedules.h"
+#include "plan/layer_balance.h"
 
 namespace trireme {
 
@@ -23,29 +23,23 @@ ScheduleRequest schedule_request(const RunConfig::Parallel& config, std::int64_t
   request.micro_batches = narrow(micro_batches);
   if (config.virtual_stages) request.virtual_stages = narrow(*config.virtual_stages);
   if (config.pipeline_group_size) request.group_size = narrow(*config.pipeline_group_size);
-  if (config.pipeline_times) {
-    const auto& [f, b, w, c] = *config.pipeline_times;
-    request.times = {f, b, w, c};
-  }
   request.memory_limit = config.pipeline_memory_limit;
   return request;
 }
 
-Plan plan_of(const RunConfig::Parallel& config, std::int64_t micro_batches) {
-  if (!schedule_kind(config.pipeline_schedule)) {
-    Plan plan = read_plan(config.pipeline_schedule);
-    require_valid(plan, config.pipeline_schedule);
-    const PlanShape shape = shape_of(plan);
-    if (shape.ranks != config.pipeline || shape.micro_batches != micro_batches) {
-      throw ConfigError(
-          "parallel.pipeline_schedule: {} is a plan of {} ranks and {} micro-batches, the run has "
-          "pipeline {} and {} micro-batches in a step. Use another plan or other extents",
-          config.pipeline_schedule, shape.ranks, shape.micro_batches, config.pipeline,
-          micro_batches);
-    }
-    return plan;
+/// The plan of a file, where the schedule is none of the kinds.
+Plan plan_of_file(const RunConfig::Parallel& config, std::int64_t micro_batches) {
+  const std::string& path = config.pipeline_schedule;
+  Plan plan = read_plan(path);
+  require_valid(plan, path);
+  const PlanShape shape = shape_of(plan);
+  if (shape.ranks != config.pipeline || shape.micro_batches != micro_batches) {
+    throw ConfigError(
+        "parallel.pipeline_schedule: {} is a plan of {} ranks and {} micro-batches, the run has "
+        "pipeline {} and {} micro-batches in a step. Use another plan or other extents",
+        path, shape.ranks, shape.micro_batches, config.pipeline, micro_batches);
   }
-  return make_schedule(schedule_request(config, micro_batches));
+  return plan;
 }
 
 Program proved_program(const Plan& plan, const ActionTimes& times) {
@@ -57,31 +51,68 @@ Program proved_program(const Plan& plan, const ActionTimes& times) {
   return program;
 }
 
-std::vector<std::int64_t> layers_of_stages(const RunConfig::Parallel& config,
-                                           const ModelConfig& model, std::int64_t stages) {
-  if (config.pipeline_layers.empty()) {
-    if (stages > model.layers) {
-      throw ConfigError(
-          "parallel.pipeline: {} virtual stages for a model of {} layers; each needs one. Legal: "
-          "pipeline x virtual_stages up to {}",
-          stages, model.layers, model.layers);
-    }
-    std::vector<std::int64_t> layers;
-    for (std::int64_t s = 0; s < stages; ++s)
-      layers.push_back(even_piece(model.layers, stages, s).size);
-    return layers;
+/// Virtual stages that a config asks a generator for.
+std::int64_t stages_of(const ScheduleRequest& request) {
+  return std::int64_t{request.stages} *
+         request.virtual_stages.value_or(default_virtual_stages(request.kind));
+}
+
+void check_layers(const RunConfig& config, std::int64_t stages) {
+  const std::vector<std::int64_t>& given = config.parallel.pipeline_layers;
+  const std::int64_t layers = config.model.layers;
+  if (given.empty() && stages > layers) {
+    throw ConfigError(
+        "parallel.pipeline: {} virtual stages for a model of {} layers; each needs one. Legal: "
+        "pipeline x virtual_stages up to {}",
+        stages, layers, layers);
   }
-  const std::vector<std::int64_t>& given = config.pipeline_layers;
+  if (given.empty()) return;
   const std::int64_t sum = std::accumulate(given.begin(), given.end(), std::int64_t{0});
   const bool positive =
       std::all_of(given.begin(), given.end(), [](std::int64_t count) { return count > 0; });
-  if (static_cast<std::int64_t>(given.size()) != stages || sum != model.layers || !positive) {
+  if (std::ssize(given) != stages || sum != layers || !positive) {
     throw ConfigError(
         "parallel.pipeline_layers: {} entries with {} layers in all. Legal: {} entries (one for "
         "each virtual stage), each at least 1, together the model's {} layers",
-        given.size(), sum, stages, model.layers);
+        given.size(), sum, stages, layers);
   }
-  return given;
+}
+
+/// What each virtual stage holds, and how long its actions take.
+void settle_stages(const RunConfig& config, Pipeline& pipeline) {
+  const ModelConfig& model = config.model;
+  const PassCost layer =
+      cost_of_layer(model, config.data.sequence_length, config.parallel.recompute);
+  const PassCost head = cost_of_head(model);
+  std::vector<std::int64_t> counts = config.parallel.pipeline_layers;
+  if (counts.empty())
+    counts = balance_layers({model.layers, layer.all(), head.all(), pipeline.placement});
+  std::int64_t first = 0;
+  for (const std::int64_t layers : counts) {
+    pipeline.stages.push_back({first, layers, first == 0, first + layers == model.layers});
+    first += layers;
+  }
+  if (config.parallel.pipeline_times) {
+    const auto& [f, b, w, c] = *config.parallel.pipeline_times;
+    pipeline.times = {f, b, w, c};
+    return;
+  }
+  // A stage's F, B and W take 3 in the mean, as where nobody says anything.
+  const double unit = static_cast<double>(model.layers * layer.all() + head.all()) /
+                      (3 * static_cast<double>(counts.size()));
+  ActionTimes& times = pipeline.times;
+  times = {0, 0, 0, 0};
+  for (const ChunkRange& stage : pipeline.stages) {
+    const auto time = [&](std::int64_t PassCost::*pass) {
+      return static_cast<double>(stage.layers * layer.*pass + (stage.head ? head.*pass : 0)) / unit;
+    };
+    times.stages.push_back({time(&PassCost::forward), time(&PassCost::backward_input),
+                            time(&PassCost::backward_weight)});
+    const auto share = 1 / static_cast<double>(counts.size());
+    times.forward += times.stages.back().forward * share;
+    times.backward_input += times.stages.back().backward_input * share;
+    times.backward_weight += times.stages.back().backward_weight * share;
+  }
 }
 
 }  // namespace
@@ -98,19 +129,23 @@ std::vector<ChunkShape> Pipeline::chunks_of(int rank) const {
 
 Pipeline make_pipeline(const RunConfig& config, const ResolvedBatch& batch, const Plan* made) {
   const RunConfig::Parallel& parallel = config.parallel;
+  ScheduleRequest request = schedule_request(parallel, batch.accumulation);
+  const bool generated = made == nullptr && schedule_kind(parallel.pipeline_schedule);
   Pipeline pipeline;
-  pipeline.plan = made != nullptr ? *made : plan_of(parallel, batch.accumulation);
-  pipeline.placement = shape_of(pipeline.plan).placement;
-  pipeline.times = schedule_request(parallel, batch.accumulation).times;
+  if (generated) {
+    check_layers(config, stages_of(request));
+    pipeline.placement = placement_of(request);
+  } else {
+    pipeline.plan = made != nullptr ? *made : plan_of_file(parallel, batch.accumulation);
+    pipeline.placement = shape_of(pipeline.plan).placement;
+    check_layers(config, std::ssize(pipeline.placement));
+  }
+  settle_stages(config, pipeline);
+  request.times = pipeline.times;
+  if (generated) pipeline.plan = make_schedule(request);
   pipeline.slots = slots_of(pipeline.plan);
   pipeline.step = proved_program(pipeline.plan, pipeline.times);
   pipeline.evaluation = proved_program(make_forward_pass(pipeline.placement), pipeline.times);
-  const auto stages = static_cast<std::int64_t>(pipeline.placement.size());
-  std::int64_t first = 0;
-  for (const std::int64_t layers : layers_of_stages(parallel, config.model, stages)) {
-    pipeline.stages.push_back({first, layers, first == 0, first + layers == config.model.layers});
-    first += layers;
-  }
   for (const std::vector<Action>& actions : pipeline.plan.ranks) {
     pipeline.split =
         pipeline.split || std::any_of(actions.begin(), actions.end(), [](const Action& action) {

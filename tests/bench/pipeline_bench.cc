@@ -49,7 +49,7 @@ class SleepingStage final : public StageProgram {
   void forward(int, int) override { sleep(times_.forward); }
   void backward_input(int, int) override { sleep(times_.backward_input); }
   void backward_weight(int, int, Pass) override { sleep(times_.backward_weight); }
-  void backward(int, int, Pass) override { sleep(times_.of(ActionKind::kBackward)); }
+  void backward(int, int, Pass) override { sleep(times_.backward_input + times_.backward_weight); }
   TensorView boundary(int chunk, int micro_batch, Boundary which) override {
     std::vector<Slot>& all = chunks_[static_cast<std::size_t>(chunk)];
     Slot& slot = all[static_cast<std::size_t>(micro_batch) % all.size()];

@@ -12,8 +12,15 @@ for schedule in 1f1b interleaved zb-h1 zb-v dualpipe-v; do
   ends_with "two stages by $schedule" 0
   check "two stages by $schedule have the bits of one rank" same "$(losses "$schedule")" "$(losses one)"
 done
-check "the end says what the bubble was, and would be" grep -q '"bubble_measured":0\.[0-9]*,"bubble_simulated":0\.2' \
+check "the end says what the bubble was, and would be" grep -q '"bubble_measured":0\.[0-9]*,"bubble_simulated":0\.[0-9]*}' \
   <(tail -n 1 1f1b/metrics.jsonl)
+
+# What the head computes is taken off the layers of its rank.
+train plan base.json "${deep[@]}" --set parallel.pipeline=2 --set model.num_hidden_layers=7
+ends_with "a plan of two stages" 0
+check "the plan says how layers are dealt out" grep -q '^Layers of the virtual stages: 4, 3; the longest rank' out
+train plan base.json "${deep[@]}" --set parallel.pipeline=2 --set model.vocab_size=1000 --json
+check "a large vocabulary takes layers off the last stage" grep -q '"stage_layers":\[3,1\]' <(tr -d '\n ' <out)
 
 # A plan as a file: what `train schedule` prints is what runs.
 train schedule --kind gpipe --stages 2 --micro-batches 4 --json

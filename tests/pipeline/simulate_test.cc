@@ -68,6 +68,15 @@ TEST(Simulate, activations_are_held_from_r_where_there_is_one_and_in_part_from_b
   EXPECT_EQ(simulate(plan, {}, 0.25).peak, std::vector<double>{1.25});
 }
 
+TEST(Simulate, stages_may_take_times_of_their_own) {
+  ActionTimes times{1.5, 1, 1};
+  times.stages = {{1, 1, 1}, {2, 1, 1}};
+  const Simulation s = simulate(make_1f1b(2, 2), times);
+  EXPECT_EQ(s.starts, (Starts{{0, 1, 5, 9}, {1, 3, 5, 7}}));
+  EXPECT_EQ(s.busy, (std::vector<double>{6, 8}));
+  EXPECT_EQ(s.bubble_rate, (11.0 - 7) / 11);
+}
+
 TEST(Simulate, a_plan_that_was_not_checked_is_a_defect_of_the_caller) {
   Plan plan;
   plan.ranks = {{{kBW, 0, 0}, {kF, 0, 0}}};

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "base/file.h"
 #include "support/temporary_directory.h"
 
@@ -15,11 +17,24 @@ RunConfig::Parallel parallel_of(std::int64_t pipeline, const char* schedule) {
   return parallel;
 }
 
+/// A head of about half a layer.
+ModelConfig small_model(std::int64_t layers) {
+  ModelConfig model;
+  model.layers = layers;
+  model.hidden = 16;
+  model.heads = model.kv_heads = 2;
+  model.head_dim = 8;
+  model.ffn = 40;
+  model.vocab_size = 100;
+  return model;
+}
+
 Pipeline pipeline_of(const RunConfig::Parallel& parallel, std::int64_t layers,
                      std::int64_t micro_batches) {
   RunConfig config;
   config.parallel = parallel;
-  config.model.layers = layers;
+  config.model = small_model(layers);
+  config.data.sequence_length = 16;
   return make_pipeline(config, {micro_batches, 1, micro_batches, 1});
 }
 
@@ -72,6 +87,52 @@ TEST(Pipeline, layers_may_be_given_for_each_stage) {
   EXPECT_NE(fault_of(parallel, 7, 2).find("together the model's 7 layers"), std::string::npos);
   parallel.pipeline_layers = {7, 0};
   EXPECT_NE(fault_of(parallel, 7, 2).find("each at least 1"), std::string::npos);
+}
+
+std::vector<std::int64_t> layers_of(const Pipeline& pipeline) {
+  std::vector<std::int64_t> layers;
+  for (const ChunkRange& stage : pipeline.stages) layers.push_back(stage.layers);
+  return layers;
+}
+
+TEST(Pipeline, a_large_vocabulary_leaves_fewer_layers_to_the_rank_of_the_head) {
+  RunConfig config;
+  config.parallel = parallel_of(4, "1f1b");
+  config.model = small_model(16);
+  config.data.sequence_length = 16;
+  EXPECT_EQ(layers_of(make_pipeline(config, {8, 1, 8, 1})),
+            (std::vector<std::int64_t>{4, 4, 4, 4}));
+  config.model.vocab_size = 1000;
+  EXPECT_EQ(layers_of(make_pipeline(config, {8, 1, 8, 1})),
+            (std::vector<std::int64_t>{5, 5, 5, 1}));
+  config.parallel = parallel_of(2, "zb-v");
+  const Pipeline pipeline = make_pipeline(config, {8, 1, 8, 1});
+  EXPECT_EQ(layers_of(pipeline), (std::vector<std::int64_t>{5, 5, 5, 1}));
+  EXPECT_EQ(pipeline.placement.back(), 0);
+}
+
+TEST(Pipeline, stages_take_the_times_of_what_they_compute_unless_the_config_says_others) {
+  RunConfig config;
+  config.parallel = parallel_of(2, "zb-h1");
+  config.model = small_model(6);
+  config.model.vocab_size = 1000;
+  config.data.sequence_length = 16;
+  const Pipeline pipeline = make_pipeline(config, {4, 1, 4, 1});
+  const ActionTimes& times = pipeline.times;
+  ASSERT_EQ(times.stages.size(), 2U);
+  EXPECT_NEAR(times.all(), 3, 1e-9) << "of a stage in the mean";
+  const auto& [first, last] = std::tie(times.stages[0], times.stages[1]);
+  EXPECT_NEAR(first.backward_weight / last.backward_weight,
+              static_cast<double>(pipeline.stages[0].layers) /
+                  static_cast<double>(pipeline.stages[1].layers),
+              1e-9);
+  EXPECT_GT(last.forward, first.forward) << "the head makes its gradients in F";
+  EXPECT_GT(first.backward_input, first.forward) << "attention makes its scores anew";
+  config.parallel.pipeline_times = {1, 2, 3, 0.5};
+  const ActionTimes given = make_pipeline(config, {4, 1, 4, 1}).times;
+  EXPECT_TRUE(given.stages.empty());
+  EXPECT_EQ(given.backward_weight, 3);
+  EXPECT_EQ(given.transfer, 0.5);
 }
 
 TEST(Pipeline, more_stages_than_layers_are_refused_with_the_numbers) {

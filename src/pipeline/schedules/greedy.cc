@@ -232,7 +232,7 @@ class Greedy {
       rank.last = kind;
       rank.last_stage[kind == ActionKind::kForward ? 0 : 1] = chunk.stage;
     }
-    const double end = time + task_.times.of(kind);
+    const double end = time + task_.times.of(kind, chunk.stage);
     rank.clock = end;
     wake(at, end);
     if (kind == ActionKind::kForward) {

@@ -91,7 +91,7 @@ class Rounds {
     const double begin = std::max(rank.clock, input);
     if (!plan.ranks[i].empty()) rank.bubble += begin - rank.clock;
     bubble_max_ = std::max(bubble_max_, rank.bubble);
-    rank.clock = begin + task_.times.of(kind);
+    rank.clock = begin + task_.times.of(kind, stage(i, chunk));
     plan.ranks[i].push_back({kind, stage(i, chunk), micro_batch});
   }
   void put_forward(int i, int chunk) {

@@ -147,6 +147,13 @@ void check_request(const ScheduleRequest& request, std::string_view what) {
   }
 }
 
+std::vector<std::int32_t> placement_of(const ScheduleRequest& request) {
+  const int stages = request.virtual_stages.value_or(default_virtual_stages(request.kind));
+  const bool v_shape =
+      default_virtual_stages(request.kind) == 2 && request.kind != ScheduleKind::kInterleaved;
+  return v_shape ? v_placement(request.stages) : interleaved_placement(request.stages, stages);
+}
+
 Plan make_schedule(const ScheduleRequest& request) {
   const Sizes sizes{schedule_names()[static_cast<std::size_t>(request.kind)], request.stages,
                     request.micro_batches,

@@ -51,6 +51,9 @@ struct ScheduleRequest {
 /// ConfigError where times or w_memory of a request have no meaning; `what` begins the message.
 void check_request(const ScheduleRequest& request, std::string_view what);
 
+/// Rank of each virtual stage in a plan of this request, where the kind exists for its numbers.
+std::vector<std::int32_t> placement_of(const ScheduleRequest& request);
+
 /// A plan that check_plan accepts. Throws ConfigError where the kind does not exist for these
 /// numbers: which rule, and what would be legal.
 Plan make_schedule(const ScheduleRequest& request);

@@ -15,7 +15,17 @@ constexpr double kSame = 1e-12;  // relative: times that rounding alone tells ap
 /// The shortest plan so far, and how it got shorter.
 class Search {
  public:
-  explicit Search(const GreedyTask& task) : task_(task) {}
+  explicit Search(const GreedyTask& task) : task_(task) {
+    std::vector<double> work(static_cast<std::size_t>(task.ranks));
+    for (std::int32_t stage = 0; stage < std::ssize(task.placement); ++stage) {
+      for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackward})
+        work[static_cast<std::size_t>(task.placement[static_cast<std::size_t>(stage)])] +=
+            task.times.of(kind, stage) * task.micro_batches;
+    }
+    const auto [least, most] = std::minmax_element(work.begin(), work.end());
+    least_work_ = *least;
+    most_work_ = *most;
+  }
 
   /// Takes a plan that keeps the limit and is shorter: of the longest rank first, then of all.
   bool offer(Plan plan) {
@@ -41,10 +51,10 @@ class Search {
     return true;
   }
 
-  /// How long its longest rank waits.
-  [[nodiscard]] double bubble() const { return longest_ - work(); }
+  /// How long a rank may wait in a plan that is no longer.
+  [[nodiscard]] double bubble() const { return longest_ - least_work_; }
   /// No rank can be shorter than its work.
-  [[nodiscard]] bool ideal() const { return longest_ <= work() * (1 + kSame); }
+  [[nodiscard]] bool ideal() const { return longest_ <= most_work_ * (1 + kSame); }
 
   /// Moves single Ws while that makes the plan shorter: those of other ranks that the longest rank
   /// waits for, behind the next F or B; its own into the gaps where it waits.
@@ -78,12 +88,8 @@ class Search {
     std::size_t rank, from, to;
   };
 
-  [[nodiscard]] double work() const {
-    return task_.times.all() * static_cast<double>(task_.placement.size()) / task_.ranks *
-           task_.micro_batches;
-  }
   [[nodiscard]] double end(std::size_t rank, std::size_t i) const {
-    return starts_[rank][i] + task_.times.of(plan_.ranks[rank][i].kind);
+    return starts_[rank][i] + task_.times.of(plan_.ranks[rank][i]);
   }
   [[nodiscard]] double span(std::size_t rank) const {
     return end(rank, plan_.ranks[rank].size() - 1) - starts_[rank][0];
@@ -148,6 +154,7 @@ class Search {
   Plan plan_;
   std::vector<std::vector<double>> starts_;
   double longest_ = std::numeric_limits<double>::infinity(), sum_ = 0;  // spans of ranks
+  double least_work_ = 0, most_work_ = 0;                               // of a rank
 };
 
 std::vector<GreedyRule> rules(const GreedyTask& task) {

@@ -1,0 +1,42 @@
+#pragma once
+// How many layers each virtual stage of a pipeline gets, so that no rank works much longer than
+// the others: a count of operations, no timing of the run.
+
+#include <cstdint>
+#include <vector>
+
+#include "config/model_config.h"
+#include "config/run_config.h"
+
+namespace trireme {
+
+/// Operations of products and attention for one token, in each pass over a part of the model. What
+/// moves memory alone is not counted.
+struct PassCost {
+  std::int64_t forward = 0, backward_input = 0, backward_weight = 0;
+  [[nodiscard]] std::int64_t all() const { return forward + backward_input + backward_weight; }
+};
+
+/// With N elements of weights that multiply activations, q_size Q and T tokens of a sequence:
+///   F  2N + 2QT   causal attention, each pair of positions once
+///   B  2N + 5QT   which makes the scores anew; and F again with full recomputation
+///   W  2N
+PassCost cost_of_layer(const ModelConfig& model, std::int64_t sequence_length, Recompute recompute);
+
+/// F of the head makes the loss and its gradients too: 6 times its elements. The embedding is a
+/// look-up and costs nothing.
+PassCost cost_of_head(const ModelConfig& model);
+
+struct BalanceTask {
+  std::int64_t layers = 1;              ///< of the model, all of one cost
+  std::int64_t layer = 1, head = 0;     ///< cost; the head is on the last stage
+  std::vector<std::int32_t> placement;  ///< rank of each virtual stage, in order of the model
+};
+
+/// Layers of each virtual stage, at least one of each: the longest rank is as short as can be; then
+/// the longest stage; then the numbers are as equal (sum of squares) as that leaves, those of
+/// earlier stages the larger. Exact. Needs as many layers as stages. Time in proportion to (stages
+/// + layers) log stages.
+std::vector<std::int64_t> balance_layers(const BalanceTask& task);
+
+}  // namespace trireme
