@@ -23,6 +23,7 @@ PATH=$PATH:/usr/sbin
 # Jobs, logs and the two runs.
 . "$(dirname "${BASH_SOURCE[0]}")/../e2e/lib.sh" "$1"
 export OMP_NUM_THREADS=1
+trap '[ $? = 0 ] || tail -n 40 train-*.log cluster/log/slurmctld; end_background' EXIT
 
 start_cluster() {
   local node host
@@ -99,8 +100,9 @@ ends_in() {
 
 saved_at() { sed -n 's/^saved step \([0-9]*\) .*/\1/p' "train-$1.log" | tail -n 1; }
 resumed_at() { sed -n 's/^resuming from step \([0-9]*\) .*/\1/p' "train-$1.log" | tail -n 1; }
+# The step that stood last in the log when the last life went on.
 saved_before_resuming() {
-  tac "train-$1.log" | sed '1,/^resuming from step/d' | sed -n '0,/^saved step/s/^saved step \([0-9]*\) .*/\1/p'
+  awk '/^saved step/ { saved = $3 } /^resuming from step/ { before = saved } END { print before }' "train-$1.log"
 }
 # The ranks of a run, by what stands in their command line.
 ranks_of() {
