@@ -10,14 +10,6 @@ namespace trireme {
 
 namespace {
 
-std::int64_t qkv_columns(const ModelConfig& config) {
-  return config.q_size() + 2 * config.kv_size();
-}
-
-std::int64_t up_columns(const ModelConfig& config) {
-  return config.activation == Activation::kSwiGlu ? 2 * config.ffn : config.ffn;
-}
-
 /// The q, k and v columns of a fused row.
 template <class Byte>
 struct QkvHeads {
@@ -95,26 +87,6 @@ void rotate_heads(const BlockPass& pass, const BlockWeights& weights,
   rotate(pass, heads.k, raw.k, weights.k_norm, acts.rstd_k_TH);
 }
 
-}  // namespace
-
-LibraryAttention library_attention_of(const ModelConfig& config, std::int64_t sequences,
-                                      std::int64_t tokens, bool deterministic) {
-  LibraryAttention attention;
-  attention.sequences = sequences;
-  attention.tokens = tokens;
-  attention.heads = config.heads;
-  attention.kv_heads = config.kv_heads;
-  attention.head_dim = config.head_dim;
-  attention.v_stride = qkv_columns(config);
-  attention.q_stride = attention.k_stride =
-      config.qk_norm ? config.q_size() + config.kv_size() : attention.v_stride;
-  attention.o_stride = attention.d_o_stride = config.q_size();
-  attention.deterministic = deterministic;
-  return attention;
-}
-
-namespace {
-
 void attend(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
             const BlockForwardScratch& scratch, const KvCache* cache) {
   const ModelConfig& config = pass.config;
@@ -135,6 +107,39 @@ void attend(const BlockPass& pass, const BlockWeights& weights, const BlockActiv
   args.v = heads.v;
   args.scale = attention_scale(config);
   pass.context_axis.forward(pass.context, scratch.attention, args);
+}
+
+/// `product(first, count)` makes rows of a result from those rows of x, which is on its way inside:
+/// first this place's own, while the others' travel.
+template <class Product>
+void product_from_stream(const BlockPass& pass, ConstTensorView x_TC, Pending others,
+                         const Product& product) {
+  const std::int64_t tokens = x_TC.shape[0];
+  const auto [first, count] = pass.tensor.stream_range(tokens);
+  product(first, count);
+  others.wait();
+  if (first > 0) product(0, first);
+  if (first + count < tokens) product(first + count, tokens - first - count);
+}
+
+/// y = x W + b where the stream has x's rows.
+void linear_from_stream(const BlockPass& pass, TensorView y_TN, TensorView x_TC,
+                        const LinearWeights& weights, const LinearEpilogue& epilogue = {}) {
+  product_from_stream(
+      pass, x_TC, pass.tensor.start_to_inside(x_TC), [&](std::int64_t first, std::int64_t count) {
+        linear_forward(pass.context, y_TN.rows(first, count), x_TC.rows(first, count), weights,
+                       epilogue.rows(first, count));
+      });
+}
+
+/// dx = dy W where the stream has dy's rows and the others are on their way.
+void input_gradient_from_stream(const BlockPass& pass, TensorView dx_TN, ConstTensorView dy_TC,
+                                Pending others, const LinearWeights& weights,
+                                const LinearEpilogue& epilogue = {}) {
+  product_from_stream(pass, dy_TC, std::move(others), [&](std::int64_t first, std::int64_t count) {
+    linear_backward_input(pass.context, dx_TN.rows(first, count), dy_TC.rows(first, count), weights,
+                          epilogue.rows(first, count));
+  });
 }
 
 /// y = x W + b where each place of the tensor axis has a part of x's columns: parts of the sum, b
@@ -163,82 +168,6 @@ BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& param
           weights_of(lease, params.up, config),     weights_of(lease, params.down, config)};
 }
 
-namespace {
-
-ContextShape context_shape(const BlockShape& shape) {
-  ContextShape context;
-  context.sequences = shape.sequences;
-  context.tokens = shape.tokens / shape.sequences;
-  context.heads = shape.config.heads;
-  context.kv_heads = shape.config.kv_heads;
-  context.head_dim = shape.config.head_dim;
-  context.compute = shape.compute;
-  return context;
-}
-
-ContextAxis::Buffers lay_out_context(ArenaCursor& arena, const BlockShape& shape,
-                                     ContextAxis::Pass pass) {
-  return ContextAxis::lay_out(arena, context_shape(shape), shape.context_extent,
-                              shape.context_method, pass);
-}
-
-}  // namespace
-
-BlockActivations lay_out_activations(ArenaCursor& arena, const BlockShape& shape, Keep which,
-                                     BlockActivations acts) {
-  const ModelConfig& config = shape.config;
-  const bool full = shape.recompute == Recompute::kFull;
-  const bool selective = shape.recompute == Recompute::kSelective;
-  const auto take = [&](TensorView& x, bool made_again, DType dtype, Shape size) {
-    if (made_again == (which == Keep::kShared)) x = arena.take(dtype, size);
-  };
-  const auto inside = [&](TensorView& x, bool made_again, std::int64_t columns) {
-    take(x, made_again, shape.compute, {shape.tokens, columns});
-  };
-  const auto heads = [&](TensorView& x, std::int64_t count) {
-    take(x, full, DType::kF32, {shape.tokens, count});
-  };
-  const auto stream = [&](TensorView& x, bool made_again) {
-    take(x, made_again, shape.compute, {shape.stream_tokens, config.hidden});
-  };
-  const auto row = [&](TensorView& x) { take(x, full, DType::kF32, {shape.stream_tokens}); };
-  const bool layer_norm = config.norm == NormKind::kLayer;
-  stream(acts.s1_TC, false);
-  if (layer_norm) row(acts.mean1_T);
-  row(acts.rstd1_T);
-  inside(acts.qkv_TX, full, qkv_columns(config));
-  if (config.qk_norm) {
-    inside(acts.qk_TX, full || selective, config.q_size() + config.kv_size());
-    heads(acts.rstd_q_TH, config.heads);
-    heads(acts.rstd_k_TH, config.kv_heads);
-  }
-  inside(acts.attended_TX, full, config.q_size());
-  heads(acts.lse_TH, config.heads);
-  stream(acts.s2_TC, full);
-  if (layer_norm) row(acts.mean2_T);
-  row(acts.rstd2_T);
-  inside(acts.up_TU, full, up_columns(config));
-  return acts;
-}
-
-NormGradients lay_out_norm_gradients(ArenaCursor& arena, const ModelConfig& config,
-                                     std::int64_t size) {
-  NormGradients gradients;
-  gradients.weight = arena.take(DType::kF32, {size});
-  if (config.norm == NormKind::kLayer) gradients.bias = arena.take(DType::kF32, {size});
-  return gradients;
-}
-
-BlockNormGradients lay_out_block_norm_gradients(ArenaCursor& arena, const ModelConfig& config) {
-  BlockNormGradients gradients;
-  gradients.attention = lay_out_norm_gradients(arena, config, config.hidden);
-  gradients.mlp = lay_out_norm_gradients(arena, config, config.hidden);
-  if (!config.qk_norm) return gradients;
-  gradients.q.weight = arena.take(DType::kF32, {config.head_dim});
-  gradients.k.weight = arena.take(DType::kF32, {config.head_dim});
-  return gradients;
-}
-
 NormGradients norm_gradients(Context& context, const ParamStore& store, const NormParams& params,
                              const NormGradients& kept) {
   if (kept.weight.given()) {
@@ -250,73 +179,6 @@ NormGradients norm_gradients(Context& context, const ParamStore& store, const No
   if (params.weight != kNoParam) gradients.weight = store.gradient(params.weight);
   if (params.bias != kNoParam) gradients.bias = store.gradient(params.bias);
   return gradients;
-}
-
-BlockGradients lay_out_gradients(ArenaCursor& arena, const BlockShape& shape, GradientPart part) {
-  const ModelConfig& config = shape.config;
-  const auto take = [&](TensorView& x, std::int64_t columns, bool exchanged) {
-    if (part == GradientPart::kBoth || (part == GradientPart::kExchanged) == exchanged)
-      x = arena.take(shape.compute, {shape.tokens, columns});
-  };
-  const bool all_tokens = shape.stream_tokens == shape.tokens;
-  BlockGradients gradients;
-  take(gradients.dup_TU, up_columns(config), true);
-  take(gradients.ds2_TC, config.hidden, false);
-  take(gradients.dqkv_TX, qkv_columns(config), true);
-  take(gradients.act_TF, config.ffn, false);
-  take(gradients.n2_TC, config.hidden, all_tokens);
-  take(gradients.n1_TC, config.hidden, all_tokens);
-  return gradients;
-}
-
-BlockGradients with_exchanged(BlockGradients gradients, const BlockGradients& exchanged) {
-  const auto take = [](TensorView& to, TensorView from) {
-    if (from.given()) to = from;
-  };
-  take(gradients.dup_TU, exchanged.dup_TU);
-  take(gradients.dqkv_TX, exchanged.dqkv_TX);
-  take(gradients.n2_TC, exchanged.n2_TC);
-  take(gradients.n1_TC, exchanged.n1_TC);
-  return gradients;
-}
-
-void exchange(BlockActivations& acts, BlockGradients& exchanged) {
-  const auto trade = [](TensorView& activation, TensorView& left) {
-    if (left.given()) std::swap(activation, left);
-  };
-  trade(acts.up_TU, exchanged.dup_TU);
-  trade(acts.qkv_TX, exchanged.dqkv_TX);
-  trade(acts.s2_TC, exchanged.n2_TC);
-  trade(acts.s1_TC, exchanged.n1_TC);
-}
-
-BlockGradients exchanged_in(const BlockActivations& activations, const BlockGradients& exchanged) {
-  BlockActivations acts = activations;
-  BlockGradients found = exchanged;
-  exchange(acts, found);
-  return found;
-}
-
-BlockForwardScratch lay_out_forward_scratch(ArenaCursor& arena, const BlockShape& shape) {
-  const auto wide = [&](std::int64_t columns) {
-    return arena.take(shape.compute, {shape.tokens, columns});
-  };
-  BlockForwardScratch scratch;
-  scratch.branch_TC = wide(shape.config.hidden);
-  scratch.n_TC = wide(shape.config.hidden);
-  scratch.act_TF = wide(shape.config.ffn);
-  scratch.attention = lay_out_context(arena, shape, ContextAxis::Pass::kForward);
-  return scratch;
-}
-
-BlockBackwardScratch lay_out_backward_scratch(ArenaCursor& arena, const BlockShape& shape) {
-  BlockBackwardScratch scratch;
-  scratch.dattended_TX = arena.take(shape.compute, {shape.tokens, shape.config.q_size()});
-  scratch.delta_TH = arena.take(DType::kF32, {shape.tokens, shape.config.heads});
-  if (shape.compute != DType::kF32)
-    scratch.dqkv_f32_TX = arena.take(DType::kF32, {shape.tokens, qkv_columns(shape.config)});
-  scratch.attention = lay_out_context(arena, shape, ContextAxis::Pass::kBackward);
-  return scratch;
 }
 
 namespace {
@@ -343,8 +205,7 @@ void forward_to_activation(const BlockPass& pass, const BlockWeights& weights,
     norm.sum_TC = acts.s1_TC;
   }
   norm_forward(context, norm);
-  pass.tensor.to_inside(scratch.n_TC);
-  linear_forward(context, acts.qkv_TX, scratch.n_TC, weights.qkv);
+  linear_from_stream(pass, acts.qkv_TX, scratch.n_TC, weights.qkv);
   attend(pass, weights, acts, scratch, cache);
   product_to_stream(pass, scratch.branch_TC, acts.attended_TX, weights.out);
 
@@ -357,10 +218,9 @@ void forward_to_activation(const BlockPass& pass, const BlockWeights& weights,
   norm.residual_TC = acts.s1_TC;
   norm.sum_TC = acts.s2_TC;
   norm_forward(context, norm);
-  pass.tensor.to_inside(scratch.n_TC);
   const bool swiglu = pass.config.activation == Activation::kSwiGlu;
-  linear_forward(context, scratch.act_TF, scratch.n_TC, weights.up,
-                 {swiglu ? GemmEpilogue::kSwiglu : GemmEpilogue::kGelu, {}, acts.up_TU});
+  linear_from_stream(pass, scratch.act_TF, scratch.n_TC, weights.up,
+                     {swiglu ? GemmEpilogue::kSwiglu : GemmEpilogue::kGelu, {}, acts.up_TU});
 }
 
 }  // namespace
@@ -429,83 +289,159 @@ void attend_backward(const BlockPass& pass, const BlockWeights& weights,
 
 }  // namespace
 
+namespace {
+
+/// Both halves of a layer's backward pass in steps, between which its sums and rows travel.
+class BlockBackward {
+ public:
+  BlockBackward(const BlockPass& pass, const BlockActivations& acts,
+                const BlockGradients& gradients, const ParamStore& store, const BlockParams& params)
+      : pass_(pass), acts_(acts), gradients_(gradients), store_(store), params_(params) {}
+
+  /// From dy, on its way inside, to this place's part of n2's gradient, in n2.
+  void mlp_products(const BlockWeights& weights, Pending dy) const {
+    const bool swiglu = pass_.config.activation == Activation::kSwiGlu;
+    input_gradient_from_stream(
+        pass_, gradients_.dup_TU, gradients_.dy_TC, std::move(dy), weights.down,
+        {swiglu ? GemmEpilogue::kSwigluBackward : GemmEpilogue::kGeluBackward, acts_.up_TU,
+         gradients_.act_TF});
+    linear_backward_input(pass_.context, gradients_.n2_TC, gradients_.dup_TU, weights.up);
+  }
+  /// n2's gradient gives way to n2.
+  void mlp_norm(const BlockWeights& weights) const {
+    norm(params_.mlp_norm, weights.mlp_norm, gradients_.norms.mlp,
+         {gradients_.n2_TC, gradients_.dy_TC, acts_.s2_TC, acts_.mean2_T, acts_.rstd2_T},
+         gradients_.ds2_TC);
+  }
+  /// From ds2, on its way inside, to this place's part of n1's gradient, in n1.
+  void attention_products(const BlockWeights& weights, const BlockBackwardScratch& scratch,
+                          Pending ds2) const {
+    input_gradient_from_stream(pass_, scratch.dattended_TX, gradients_.ds2_TC, std::move(ds2),
+                               weights.out);
+    attend_backward(pass_, weights, acts_, gradients_, scratch, store_, params_);
+    linear_backward_input(pass_.context, gradients_.n1_TC, gradients_.dqkv_TX, weights.qkv);
+  }
+  void attention_norm(const BlockWeights& weights, TensorView ds1_TC) const {
+    norm(params_.attention_norm, weights.attention_norm, gradients_.norms.attention,
+         {gradients_.n1_TC, gradients_.ds2_TC, acts_.s1_TC, acts_.mean1_T, acts_.rstd1_T}, ds1_TC);
+  }
+
+  void down_weight(Accumulate accumulate) const {
+    product(params_.down, gradients_.dy_TC, gradients_.act_TF, accumulate);
+  }
+  void up_weight(Accumulate accumulate) const {
+    product(params_.up, gradients_.dup_TU, gradients_.n2_TC, accumulate);
+  }
+  void out_weight(Accumulate accumulate) const {
+    product(params_.out, gradients_.ds2_TC, acts_.attended_TX, accumulate);
+  }
+  void qkv_weight(Accumulate accumulate) const {
+    product(params_.qkv, gradients_.dqkv_TX, gradients_.n1_TC, accumulate);
+  }
+  /// The norms' sums that have waited for W.
+  void add_kept() const {
+    add_kept(params_.attention_norm, gradients_.norms.attention);
+    add_kept(params_.mlp_norm, gradients_.norms.mlp);
+    add_kept(params_.q_norm, gradients_.norms.q);
+    add_kept(params_.k_norm, gradients_.norms.k);
+  }
+
+ private:
+  /// What the backward pass of a norm reads: the gradient of its output, which its output
+  /// replaces, and of its input beside it; its input and statistics.
+  struct NormOperands {
+    TensorView n_TC, dresidual_TC;
+    ConstTensorView s_TC, mean_T, rstd_T;
+  };
+  void norm(const NormParams& of, const NormWeights& weights, const NormGradients& kept,
+            const NormOperands& operands, TensorView dx_TC) const {
+    const NormGradients sums = norm_gradients(pass_.context, store_, of, kept);
+    NormBackward args;
+    args.op = norm_op(pass_.config);
+    args.dx_TC = pass_.tensor.stream_rows(dx_TC);
+    args.y_TC = pass_.tensor.stream_rows(operands.n_TC);
+    args.dweight_C = sums.weight;
+    args.dbias_C = sums.bias;
+    args.dy_TC = pass_.tensor.stream_rows(operands.n_TC);
+    args.dresidual_TC = pass_.tensor.stream_rows(operands.dresidual_TC);
+    args.s_TC = operands.s_TC;
+    args.weight_C = weights.weight;
+    args.bias_C = weights.bias;
+    args.mean_T = operands.mean_T;
+    args.rstd_T = operands.rstd_T;
+    norm_backward(pass_.context, args);
+  }
+  void product(const LinearParams& linear, ConstTensorView dy, ConstTensorView x,
+               Accumulate accumulate) const {
+    linear_backward_weight(pass_.context, gradients_of(store_, linear, pass_.config), dy, x,
+                           accumulate);
+  }
+  void add_kept(const NormParams& norm, const NormGradients& kept) const {
+    if (kept.weight.given()) accumulate(pass_.context, store_.gradient(norm.weight), kept.weight);
+    if (kept.bias.given()) accumulate(pass_.context, store_.gradient(norm.bias), kept.bias);
+  }
+
+  const BlockPass& pass_;
+  const BlockActivations& acts_;
+  const BlockGradients& gradients_;
+  const ParamStore& store_;
+  const BlockParams& params_;
+};
+
+}  // namespace
+
 void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
                           const BlockActivations& acts, const BlockGradients& gradients,
                           const BlockBackwardScratch& scratch, const ParamStore& store,
                           const BlockParams& params, TensorView ds1_TC) {
-  Context& context = pass.context;
-  const auto take_gradients = [&](NormBackward& args, const NormParams& of,
-                                  const NormGradients& kept) {
-    const NormGradients sums = norm_gradients(context, store, of, kept);
-    args.dweight_C = sums.weight;
-    args.dbias_C = sums.bias;
-  };
-
-  const TensorAxis& tensor = pass.tensor;
-  const TensorView ds2_SC = tensor.stream_rows(gradients.ds2_TC);
-  const TensorView n2_SC = tensor.stream_rows(gradients.n2_TC);
-  const TensorView n1_SC = tensor.stream_rows(gradients.n1_TC);
-  const bool swiglu = pass.config.activation == Activation::kSwiGlu;
-  tensor.to_inside(gradients.dy_TC);
-  linear_backward_input(context, gradients.dup_TU, gradients.dy_TC, weights.down,
-                        {swiglu ? GemmEpilogue::kSwigluBackward : GemmEpilogue::kGeluBackward,
-                         acts.up_TU, gradients.act_TF});
-  linear_backward_input(context, gradients.n2_TC, gradients.dup_TU, weights.up);
-  tensor.to_stream(gradients.n2_TC);
-  NormBackward norm;
-  norm.op = norm_op(pass.config);
-  norm.dx_TC = ds2_SC;
-  norm.y_TC = n2_SC;
-  take_gradients(norm, params.mlp_norm, gradients.norms.mlp);
-  norm.dy_TC = n2_SC;
-  norm.dresidual_TC = tensor.stream_rows(gradients.dy_TC);
-  norm.s_TC = acts.s2_TC;
-  norm.weight_C = weights.mlp_norm.weight;
-  norm.bias_C = weights.mlp_norm.bias;
-  norm.mean_T = acts.mean2_T;
-  norm.rstd_T = acts.rstd2_T;
-  norm_backward(context, norm);
-
-  tensor.to_inside(gradients.ds2_TC);
-  linear_backward_input(context, scratch.dattended_TX, gradients.ds2_TC, weights.out);
-  attend_backward(pass, weights, acts, gradients, scratch, store, params);
-  linear_backward_input(context, gradients.n1_TC, gradients.dqkv_TX, weights.qkv);
-  tensor.to_stream(gradients.n1_TC);
-  norm.dx_TC = tensor.stream_rows(ds1_TC);
-  norm.y_TC = n1_SC;
-  take_gradients(norm, params.attention_norm, gradients.norms.attention);
-  norm.dy_TC = n1_SC;
-  norm.dresidual_TC = ds2_SC;
-  norm.s_TC = acts.s1_TC;
-  norm.weight_C = weights.attention_norm.weight;
-  norm.bias_C = weights.attention_norm.bias;
-  norm.mean_T = acts.mean1_T;
-  norm.rstd_T = acts.rstd1_T;
-  norm_backward(context, norm);
+  const BlockBackward layer(pass, acts, gradients, store, params);
+  layer.mlp_products(weights, pass.tensor.start_to_inside(gradients.dy_TC));
+  pass.tensor.to_stream(gradients.n2_TC);
+  layer.mlp_norm(weights);
+  layer.attention_products(weights, scratch, pass.tensor.start_to_inside(gradients.ds2_TC));
+  pass.tensor.to_stream(gradients.n1_TC);
+  layer.attention_norm(weights, ds1_TC);
 }
 
 void block_backward_weight(const BlockPass& pass, const BlockActivations& acts,
                            const BlockGradients& gradients, const ParamStore& store,
                            const BlockParams& params, Accumulate accumulate) {
-  const auto add = [&](const LinearParams& linear, ConstTensorView dy, ConstTensorView x) {
-    linear_backward_weight(pass.context, gradients_of(store, linear, pass.config), dy, x,
-                           accumulate);
-  };
-  const auto add_kept = [&](const NormParams& norm, const NormGradients& kept) {
-    if (kept.weight.given())
-      trireme::accumulate(pass.context, store.gradient(norm.weight), kept.weight);
-    if (kept.bias.given()) trireme::accumulate(pass.context, store.gradient(norm.bias), kept.bias);
-  };
-  add_kept(params.attention_norm, gradients.norms.attention);
-  add_kept(params.mlp_norm, gradients.norms.mlp);
-  add_kept(params.q_norm, gradients.norms.q);
-  add_kept(params.k_norm, gradients.norms.k);
-  add(params.down, gradients.dy_TC, gradients.act_TF);
-  pass.tensor.to_inside(gradients.n2_TC);
-  add(params.up, gradients.dup_TU, gradients.n2_TC);
-  add(params.out, gradients.ds2_TC, acts.attended_TX);
-  pass.tensor.to_inside(gradients.n1_TC);
-  add(params.qkv, gradients.dqkv_TX, gradients.n1_TC);
+  const BlockBackward layer(pass, acts, gradients, store, params);
+  Pending n2 = pass.tensor.start_to_inside(gradients.n2_TC);
+  Pending n1 = pass.tensor.start_to_inside(gradients.n1_TC);
+  layer.add_kept();
+  layer.down_weight(accumulate);
+  layer.out_weight(accumulate);
+  n2.wait();
+  layer.up_weight(accumulate);
+  n1.wait();
+  layer.qkv_weight(accumulate);
+}
+
+void block_backward(const BlockPass& pass, const BlockWeights& weights,
+                    const BlockActivations& acts, const BlockGradients& gradients,
+                    const BlockBackwardScratch& scratch, const ParamStore& store,
+                    const BlockParams& params, TensorView ds1_TC, Accumulate accumulate) {
+  const BlockBackward layer(pass, acts, gradients, store, params);
+  const TensorAxis& tensor = pass.tensor;
+  layer.mlp_products(weights, tensor.start_to_inside(gradients.dy_TC));
+  Pending dn2 = tensor.start_to_stream(gradients.n2_TC);
+  layer.down_weight(accumulate);
+  dn2.wait();
+  layer.mlp_norm(weights);
+  Pending ds2 = tensor.start_to_inside(gradients.ds2_TC);
+  Pending n2 = tensor.start_to_inside(gradients.n2_TC);
+  layer.attention_products(weights, scratch, std::move(ds2));
+  Pending dn1 = tensor.start_to_stream(gradients.n1_TC);
+  n2.wait();
+  layer.up_weight(accumulate);
+  dn1.wait();
+  layer.attention_norm(weights, ds1_TC);
+  Pending n1 = tensor.start_to_inside(gradients.n1_TC);
+  layer.out_weight(accumulate);
+  n1.wait();
+  layer.qkv_weight(accumulate);
+  layer.add_kept();
 }
 
 }  // namespace trireme

@@ -159,4 +159,11 @@ void block_backward_weight(const BlockPass& pass, const BlockActivations& acts,
                            const BlockGradients& gradients, const ParamStore& store,
                            const BlockParams& params, Accumulate accumulate);
 
+/// B and W with the same bits, where nobody waits between them: products of W run while what B
+/// sends to other places travels.
+void block_backward(const BlockPass& pass, const BlockWeights& weights,
+                    const BlockActivations& acts, const BlockGradients& gradients,
+                    const BlockBackwardScratch& scratch, const ParamStore& store,
+                    const BlockParams& params, TensorView ds1_TC, Accumulate accumulate);
+
 }  // namespace trireme

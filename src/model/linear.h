@@ -27,6 +27,13 @@ struct LinearEpilogue {
   GemmEpilogue kind = GemmEpilogue::kNone;
   ConstTensorView operand = {};
   TensorView saved = {};
+  /// For those rows of the product alone.
+  [[nodiscard]] LinearEpilogue rows(std::int64_t first, std::int64_t count) const {
+    LinearEpilogue part = *this;
+    if (operand.given()) part.operand = operand.rows(first, count);
+    if (saved.given()) part.saved = saved.rows(first, count);
+    return part;
+  }
 };
 void linear_forward(Context& context, TensorView y_TN, ConstTensorView x_TK,
                     const LinearWeights& weights, const LinearEpilogue& epilogue = {});

@@ -434,37 +434,40 @@ void Stage::begin_backward(int chunk, int micro_batch) {
   copy_bytes(context_, dy.data, received.data, received.bytes());
 }
 
-/// B of one layer, after what it needs of the forward pass again.
-void Stage::backward_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer) {
+/// B of one layer, after what it needs of the forward pass again; W too where both are one action.
+void Stage::backward_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer,
+                           BackwardHalves halves) {
   const ChunkParams& chunk_params = params_of(chunk);
   const BlockParams& params = chunk_params.blocks[static_cast<std::size_t>(layer)];
   const BlockActivations acts = acts_of(chunk, micro_batch, layer);
   const BlockGradients gradients = gradients_of_b(chunk, micro_batch, layer);
+  const TensorView ds1_TC = dy_of(chunk, micro_batch, layer - 1);
   const int block = block_of_layer(chunk_params, layer);
   const ParamStore::Lease lease = store_.acquire(block, block_of_layer(chunk_params, layer - 1));
   const BlockWeights weights = weights_of(lease, params, local_);
-  if (!gradients.norms.attention.weight.given()) store_.open_gradients(context_, block);
   block_recompute(pass, weights, acts, buffers_.forward, shape_.recompute);
-  block_backward_input(pass, weights, acts, gradients, buffers_.backward, store_, params,
-                       dy_of(chunk, micro_batch, layer - 1));
-  // What W needs takes the place of what nobody needs any more; its memory serves the next B.
-  exchange(slot_of(chunk, micro_batch).blocks[static_cast<std::size_t>(layer)], buffers_.exchanged);
+  if (halves == BackwardHalves::kBoth) {
+    store_.open_gradients(context_, block);
+    block_backward(pass, weights, acts, gradients, buffers_.backward, store_, params, ds1_TC,
+                   block_accumulation(chunk));
+  } else {
+    if (!gradients.norms.attention.weight.given()) store_.open_gradients(context_, block);
+    block_backward_input(pass, weights, acts, gradients, buffers_.backward, store_, params, ds1_TC);
+    // What W needs takes the place of what nobody needs any more; its memory serves the next B.
+    exchange(slot_of(chunk, micro_batch).blocks[static_cast<std::size_t>(layer)],
+             buffers_.exchanged);
+  }
   if (layer > 0 || chunk_params.range.embedding) return;
   const TensorView sent = slot_of(chunk, micro_batch).din_SC;
-  copy_bytes(context_, sent.data, axes_.tensor.stream_rows(dy_of(chunk, micro_batch, -1)).data,
-             sent.bytes());
+  copy_bytes(context_, sent.data, axes_.tensor.stream_rows(ds1_TC).data, sent.bytes());
 }
 
-void Stage::weight_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer,
-                         bool last) {
+void Stage::weight_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer) {
   const ChunkParams& params = params_of(chunk);
-  const int block = block_of_layer(params, layer);
-  store_.open_gradients(context_, block);
+  store_.open_gradients(context_, block_of_layer(params, layer));
   block_backward_weight(pass, acts_of(chunk, micro_batch, layer),
                         gradients_of_w(chunk, micro_batch, layer), store_,
-                        params.blocks[static_cast<std::size_t>(layer)],
-                        accumulate_or_set(block_accumulate_[static_cast<std::size_t>(chunk)]));
-  ready(block, last);
+                        params.blocks[static_cast<std::size_t>(layer)], block_accumulation(chunk));
 }
 
 /// W of the head: its product has been made in F, the norm's sums in B.
@@ -495,8 +498,8 @@ void Stage::backward(int chunk, int micro_batch, Pass pass) {
   begin_backward(chunk, micro_batch);
   end_head(chunk, micro_batch, last);
   for (std::int64_t layer = params.range.layers - 1; layer >= 0; --layer) {
-    backward_layer(block_pass, chunk, micro_batch, layer);
-    weight_layer(block_pass, chunk, micro_batch, layer, last);
+    backward_layer(block_pass, chunk, micro_batch, layer, BackwardHalves::kBoth);
+    ready(block_of_layer(params, layer), last);
   }
   end_backward(chunk, micro_batch, last);
 }
@@ -506,15 +509,17 @@ void Stage::backward_input(int chunk, int micro_batch) {
   const BlockPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
   begin_backward(chunk, micro_batch);
   for (std::int64_t layer = params_of(chunk).range.layers - 1; layer >= 0; --layer)
-    backward_layer(pass, chunk, micro_batch, layer);
+    backward_layer(pass, chunk, micro_batch, layer, BackwardHalves::kInput);
 }
 
 void Stage::backward_weight(int chunk, int micro_batch, Pass pass) {
   const BlockPass block_pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
   const bool last = pass == Pass::kLast;
   end_head(chunk, micro_batch, last);
-  for (std::int64_t layer = params_of(chunk).range.layers - 1; layer >= 0; --layer)
-    weight_layer(block_pass, chunk, micro_batch, layer, last);
+  for (std::int64_t layer = params_of(chunk).range.layers - 1; layer >= 0; --layer) {
+    weight_layer(block_pass, chunk, micro_batch, layer);
+    ready(block_of_layer(params_of(chunk), layer), last);
+  }
   end_backward(chunk, micro_batch, last);
 }
 

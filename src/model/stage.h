@@ -159,16 +159,20 @@ class Stage final : public StageProgram {
   void run_head(const ChunkParams& chunk, const MicroBatch& micro_batch, const Slot& slot,
                 ConstTensorView stream, const HeadTraining* training);
   void begin_backward(int chunk, int micro_batch);
-  void backward_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer);
+  enum class BackwardHalves : std::uint8_t { kInput, kBoth };
+  void backward_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer,
+                      BackwardHalves halves);
   /// W of one layer.
-  void weight_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer,
-                    bool last);
+  void weight_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer);
   void end_head(int chunk, int micro_batch, bool last);
   void end_backward(int chunk, int micro_batch, bool last);
   /// Adds what B has left to the gradients of the open block.
   void add_kept(const NormGradients& kept, const NormParams& params);
   [[nodiscard]] Accumulate accumulate_or_set(Accumulate of_step) const {
     return store_.keeps_gradients() ? of_step : Accumulate::kNo;
+  }
+  [[nodiscard]] Accumulate block_accumulation(int chunk) const {
+    return accumulate_or_set(block_accumulate_[static_cast<std::size_t>(chunk)]);
   }
   void backward_head(int chunk, int micro_batch);
   void backward_embedding(int chunk, int micro_batch);

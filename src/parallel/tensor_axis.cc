@@ -2,14 +2,13 @@
 
 namespace trireme {
 
-void TensorAxis::to_inside(TensorView x_TC) const {
-  if (cuts_tokens_) channel_->start_all_gather(x_TC).wait();
+Pending TensorAxis::start_to_inside(TensorView x_TC) const {
+  return cuts_tokens_ ? channel_->start_all_gather(x_TC) : Pending();
 }
 
-void TensorAxis::to_stream(TensorView x_TC) const {
-  if (place_.extent == 1) return;
-  if (cuts_tokens_) return channel_->start_reduce_scatter(x_TC).wait();
-  channel_->start_all_reduce(x_TC).wait();
+Pending TensorAxis::start_to_stream(TensorView x_TC) const {
+  if (place_.extent == 1) return {};
+  return cuts_tokens_ ? channel_->start_reduce_scatter(x_TC) : channel_->start_all_reduce(x_TC);
 }
 
 void TensorAxis::sum(TensorView x) const {

@@ -39,17 +39,27 @@ class TensorAxis {
   [[nodiscard]] std::int64_t stream_tokens(std::int64_t tokens) const {
     return stream_tokens(tokens, place_.extent, cuts_tokens_);
   }
+  /// Those of `tokens` rows that are the stream's here.
+  struct Rows {
+    std::int64_t first = 0, count = 0;
+  };
+  [[nodiscard]] Rows stream_range(std::int64_t tokens) const {
+    const std::int64_t rows = stream_tokens(tokens);
+    return {cuts_tokens_ ? rows * place_.index : 0, rows};
+  }
   template <class Byte>
   [[nodiscard]] BasicTensorView<Byte> stream_rows(const BasicTensorView<Byte>& x_TC) const {
-    const std::int64_t rows = stream_tokens(x_TC.shape[0]);
-    return cuts_tokens_ ? x_TC.rows(rows * place_.index, rows) : x_TC;
+    const Rows rows = stream_range(x_TC.shape[0]);
+    return x_TC.rows(rows.first, rows.count);
   }
 
-  /// The rows of the stream stand in `x`; afterwards all rows do.
-  void to_inside(TensorView x_TC) const;
-  /// `x` holds this place's part of every sum; afterwards its stream rows hold the sums, and where
-  /// tokens are cut the other rows nothing of use.
-  void to_stream(TensorView x_TC) const;
+  /// The rows of the stream stand in `x`; after the wait all rows do.
+  [[nodiscard]] Pending start_to_inside(TensorView x_TC) const;
+  void to_inside(TensorView x_TC) const { start_to_inside(x_TC).wait(); }
+  /// `x` holds this place's part of every sum; after the wait its stream rows hold the sums, and
+  /// where tokens are cut the other rows nothing of use.
+  [[nodiscard]] Pending start_to_stream(TensorView x_TC) const;
+  void to_stream(TensorView x_TC) const { start_to_stream(x_TC).wait(); }
   /// Sums over the places, everywhere: for what is no stream.
   void sum(TensorView x) const;
   /// `parts` [extent, ...]: every place's part, where this one has filled its own.

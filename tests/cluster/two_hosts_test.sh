@@ -195,27 +195,37 @@ check "two hosts compute what one does" same "$apart" "$(losses)"
   echo "| mesh | eager messages | transfer, ms | could hide it, ms | step, ms | exposed, ms | exposed without limits, ms | hidden |"
   echo "|---|---|---|---|---|---|---|---|"
 } >>"$table"
-for stage in 0 3; do
-  options_of parallel.data=2 parallel.zero_stage=$stage batch.global=8 batch.micro=4 model.hidden_size=192 \
-    model.intermediate_size=512 model.num_hidden_layers=12
+deep=(batch.global=8 batch.micro=4 model.hidden_size=192 model.intermediate_size=512 model.num_hidden_layers=12)
+# overlap MESH AXIS SHARE EAGER KEY=VALUE...: a row. SHARE of the passes is what the axis' transfers can hide behind.
+overlap() {
+  local mesh=$1 axis=$2 share=$3 eager=$4
+  options_of "${deep[@]}" "${@:5}"
+  local plan compute unlimited
   plan=$(planned "${options[@]}")
-  for eager in "Open MPI's own, to 64 KiB" "the program's, to 512 KiB"; do
-    # What Open MPI takes by itself, and what the program sets where nobody did.
-    case $eager in Open*) export OMPI_MCA_btl_tcp_eager_limit=65536 ;; *) unset OMPI_MCA_btl_tcp_eager_limit ;; esac
-    limit no
-    run_of 14 "${options[@]}"
-    compute=$(median forward_backward) unlimited=$(median data)
-    limit yes
-    run_of 14 "${options[@]}"
-    check "zero $stage, eager $eager: it trains" [ $code = 0 ]
-    # Sums of gradients can hide behind backward, two thirds of the passes; gathers of stage 3 behind all of them.
-    awk -v z=$stage -v e="$eager" -v p="$plan" -v rate=$rate_mbit -v c="$compute" -v s="$(median step_seconds)" \
-      -v x="$(median data)" -v u="$unlimited" 'BEGIN {
-      t = p * 8 / rate / 1000
-      if (z == 0) c *= 2 / 3
-      printf "| data 2, zero %d | %s | %.0f | %.0f | %.0f | %.0f | %.0f | %.0f %% |\n", z, e, t, c, s, x, u,
-        100 * (1 - x / (t < c ? t : c)) }' >>"$table"
-  done
-done
+  limit no
+  run_of 14 "${options[@]}"
+  compute=$(median forward_backward) unlimited=$(median "$axis")
+  limit yes
+  run_of 14 "${options[@]}"
+  check "$mesh, eager $eager: it trains" [ $code = 0 ]
+  awk -v m="$mesh" -v e="$eager" -v p="$plan" -v rate=$rate_mbit -v c="$compute" -v share="$share" \
+    -v s="$(median step_seconds)" -v x="$(median "$axis")" -v u="$unlimited" 'BEGIN {
+    t = p * 8 / rate / 1000
+    c *= share
+    printf "| %s | %s | %.0f | %.0f | %.0f | %.0f | %.0f | %.0f %% |\n", m, e, t, c, s, x, u, 100 * (1 - x / (t < c ? t : c)) }' \
+    >>"$table"
+}
+# What Open MPI takes by itself, and what the program sets where nobody did. Sums of gradients can hide behind backward,
+# two thirds of the passes; gathers of stage 3 behind all of them.
+export OMPI_MCA_btl_tcp_eager_limit=65536
+overlap "data 2, zero 0" data 0.67 "Open MPI's own, to 64 KiB" parallel.data=2 parallel.zero_stage=0
+overlap "data 2, zero 3" data 1 "Open MPI's own, to 64 KiB" parallel.data=2 parallel.zero_stage=3
+unset OMPI_MCA_btl_tcp_eager_limit
+ours="the program's, to 512 KiB"
+overlap "data 2, zero 0" data 0.67 "$ours" parallel.data=2 parallel.zero_stage=0
+overlap "data 2, zero 3" data 1 "$ours" parallel.data=2 parallel.zero_stage=3
+overlap "tensor 2" tensor 1 "$ours" parallel.tensor=2 parallel.sequence_parallel=false
+overlap "tensor 2, sequence parallel" tensor 1 "$ours" parallel.tensor=2 parallel.sequence_parallel=true
+overlap "context 2, ring" context 1 "$ours" parallel.context=2 parallel.context_method=ring
 cat "$table"
 finish
