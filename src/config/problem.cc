@@ -59,7 +59,7 @@ std::string format_problem(const Problem& problem) {
   return readable(line, LineFeeds::kEscaped, kBytesMax);
 }
 
-Problem problem_of(const ConfigError& error, std::string_view otherwise) {
+Problem problem_of(const Error& error, std::string_view otherwise) {
   const std::string_view text = error.what();
   const std::size_t colon = text.find(": ");
   const bool names_key =

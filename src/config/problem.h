@@ -25,7 +25,7 @@ struct Problem {
 std::string format_problem(const Problem& problem);
 
 /// "data.seed: what is wrong" as a fault of that key; one that names no key, of `otherwise`.
-Problem problem_of(const ConfigError& error, std::string_view otherwise);
+Problem problem_of(const Error& error, std::string_view otherwise);
 
 /// How many problems are told to people, and get a nearest key looked for: a hostile file has more.
 inline constexpr std::size_t kProblemsTold = 100;

@@ -15,6 +15,8 @@ namespace trireme {
 namespace {
 
 constexpr std::int32_t kNone = -1;
+constexpr std::string_view kComplete =
+    "F and BW, or F, B and W, of every micro-batch from 0 on every stage";
 constexpr auto kForward = static_cast<std::size_t>(ActionKind::kForward);
 constexpr auto kInput = static_cast<std::size_t>(ActionKind::kBackwardInput);
 constexpr auto kWeight = static_cast<std::size_t>(ActionKind::kBackwardWeight);
@@ -49,8 +51,9 @@ class Checker {
  private:
   /// Numbers that the other rules may index with.
   Fault check_sizes() {
-    if (plan_.ranks.empty()) return fault("placement", -1, -1, "there are no ranks");
+    if (plan_.ranks.empty()) return fault("placement", -1, -1, "there are no ranks. Legal: 1 or more");
     std::int64_t actions = 0, stages = std::ssize(plan_.placement), micro_batches = 0;
+    std::int64_t far_rank = 0, far_position = 0, farthest = -1;  // of the largest number
     for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
       for (std::size_t i = 0; i < plan_.ranks[rank].size(); ++i) {
         const Action& action = plan_.ranks[rank][i];
@@ -63,16 +66,22 @@ class Checker {
         stages = std::max<std::int64_t>(stages, std::int64_t{action.virtual_stage} + 1);
         micro_batches = std::max<std::int64_t>(micro_batches, std::int64_t{action.micro_batch} + 1);
         ++actions;
+        if (const std::int64_t far = std::max(action.virtual_stage, action.micro_batch);
+            far > farthest) {
+          farthest = far;
+          far_rank = static_cast<std::int64_t>(rank);
+          far_position = static_cast<std::int64_t>(i);
+        }
       }
     }
-    if (actions == 0) return fault("complete", -1, -1, "there are no actions");
-    // Each pair has at least F and BW; so the tables below are no larger than the plan.
-    if (stages * micro_batches > actions / 2) {
-      return fault(
-          "complete", -1, -1,
-          "{} actions are too few for {} virtual stages and {} micro-batches. Legal: F and "
-          "BW, or F, B and W, of every micro-batch from 0 on every stage",
-          actions, stages, micro_batches);
+    if (actions == 0) return fault("complete", -1, -1, "there are no actions. Legal: {}", kComplete);
+    // Each pair has at least F and BW. Far fewer are told by their number, so that the tables below
+    // are no larger than the plan.
+    if (stages * micro_batches > 4 * actions + 4096) {
+      return fault("complete", far_rank, far_position,
+                   "the plan's {} actions are too few for {} virtual stages and {} micro-batches. "
+                   "Legal: {}",
+                   actions, stages, micro_batches, kComplete);
     }
     return std::nullopt;
   }
@@ -101,7 +110,8 @@ class Checker {
         const std::int32_t stage = plan_.ranks[rank][i].virtual_stage;
         const std::int32_t home = shape_.placement[static_cast<std::size_t>(stage)];
         if (home != static_cast<std::int32_t>(rank))
-          return fault("place", rank, i, "virtual stage {} is on rank {}", stage, home);
+          return fault("place", rank, i, "virtual stage {} is on rank {}. Legal: there, or another placement", stage,
+                       home);
       }
     }
     return std::nullopt;
@@ -115,7 +125,8 @@ class Checker {
         const Action& action = plan_.ranks[rank][i];
         std::int32_t& position = at(static_cast<std::size_t>(action.kind), action);
         if (position != kNone)
-          return fault("complete", rank, i, "it stands at position {} already", position);
+          return fault("complete", rank, i, "it stands at position {} already. Legal: once",
+                       position);
         position = static_cast<std::int32_t>(i);
       }
     }
@@ -133,14 +144,17 @@ class Checker {
     const bool both = at(kBoth, pair) != kNone, input = at(kInput, pair) != kNone,
                weight = at(kWeight, pair) != kNone;
     if (at(kForward, pair) == kNone)
-      return fault("complete", rank, -1, "F{}.{} is missing", stage, micro_batch);
+      return fault("complete", rank, -1, "F{}.{} is missing. Legal: {}", stage, micro_batch,
+                   kComplete);
     if (both && (input || weight)) {
       return fault("complete", rank, at(input ? kInput : kWeight, pair),
-                   "BW{}.{} at position {} does this already", stage, micro_batch, at(kBoth, pair));
+                   "BW{}.{} at position {} does this already. Legal: {}", stage, micro_batch,
+                   at(kBoth, pair), kComplete);
     }
     if (!both && (!input || !weight)) {
-      return fault("complete", rank, -1, "{}{}.{} is missing",
-                   input ? "W" : (weight ? "B" : "B and W, or BW, of "), stage, micro_batch);
+      return fault("complete", rank, -1, "{}{}.{} is missing. Legal: {}",
+                   input ? "W" : (weight ? "B" : "B and W, or BW, of "), stage, micro_batch,
+                   kComplete);
     }
     return std::nullopt;
   }
@@ -165,7 +179,8 @@ class Checker {
         }
         if (const std::int32_t position = at(before, action);
             position > static_cast<std::int32_t>(i)) {
-          return fault("order", rank, i, "{}{}.{} must stand before it, and stands at position {}",
+          return fault("order", rank, i, "{}{}.{} must stand before it, and stands at position {}. Legal: F, then R "
+                       "where there is one, then B and W, or BW",
                        name_of(static_cast<ActionKind>(before)), action.virtual_stage,
                        action.micro_batch, position);
         }
@@ -207,7 +222,8 @@ class Checker {
     }
     if (a.micro_batch == b.micro_batch && a.virtual_stage == b.virtual_stage)
       return fault("group", rank, begin,
-                   "both are of one stage and micro-batch, so one needs the other");
+                   "both are of one stage and micro-batch, so one needs the other. Legal: of two "
+                   "stages or micro-batches");
     return std::nullopt;
   }
 
@@ -252,7 +268,8 @@ class Checker {
     return fault(
         "progress", rank, replay.done[rank],
         "it needs {} of virtual stage {}, micro-batch {}, which stands behind {} (rank {}, "
-        "position {}), and that waits, over other ranks or at once, for this action",
+        "position {}), and that waits, over other ranks or at once, for this action. Legal: an "
+        "order in which one of the ranks can always go on",
         needed.kind == ActionKind::kForward ? "the output" : "the input gradient",
         needed.virtual_stage, needed.micro_batch, text_of(stuck), other, replay.done[other]);
   }
@@ -290,7 +307,7 @@ std::string PlanFault::text(const Plan& plan) const {
         "position {} ({}), ", position,
         text_of(plan.ranks[static_cast<std::size_t>(rank)][static_cast<std::size_t>(position)]));
   }
-  return fmt::format("{}rule {}: {}.", where, rule, message);
+  return fmt::format("{}rule {}: {}", where, rule, message);
 }
 
 std::optional<PlanFault> check_plan(const Plan& plan, const CheckLimits& limits) {

@@ -154,7 +154,7 @@ class Executor::State {
           stage_.backward(chunk, action.micro_batch, pass);
           break;
         case ActionKind::kRecompute:
-          throw InternalError("a plan that recomputes; stages do so by themselves");
+          throw InternalError("a plan that recomputes was not refused");
       }
     }
     const std::int64_t end_ns = steady_now_ns();

@@ -59,7 +59,7 @@ class Reader {
  private:
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
-    throw ConfigError("{}: {}{}{}.", source_, where_, where_.empty() ? "" : ": ",
+    throw ConfigError("{}: {}{}{}", source_, where_, where_.empty() ? "" : ": ",
                       fmt::format(format, std::forward<Args>(args)...));
   }
 

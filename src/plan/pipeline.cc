@@ -27,11 +27,10 @@ ScheduleRequest schedule_request(const RunConfig::Parallel& config, std::int64_t
   return request;
 }
 
-/// The plan of a file, where the schedule is none of the kinds.
-Plan plan_of_file(const RunConfig::Parallel& config, std::int64_t micro_batches) {
+/// Rules of a run for a plan that check_plan accepts.
+void check_for_run(const Plan& plan, const RunConfig::Parallel& config,
+                   std::int64_t micro_batches) {
   const std::string& path = config.pipeline_schedule;
-  Plan plan = read_plan(path);
-  require_valid(plan, path);
   const PlanShape shape = shape_of(plan);
   if (shape.ranks != config.pipeline || shape.micro_batches != micro_batches) {
     throw ConfigError(
@@ -39,6 +38,37 @@ Plan plan_of_file(const RunConfig::Parallel& config, std::int64_t micro_batches)
         "pipeline {} and {} micro-batches in a step. Use another plan or other extents",
         path, shape.ranks, shape.micro_batches, config.pipeline, micro_batches);
   }
+  if (config.virtual_stages.value_or(shape.stages_per_rank()) != shape.stages_per_rank()) {
+    throw ConfigError(
+        "parallel.virtual_stages: {}, and the plan {} has {} on each rank. Legal: {}, or leave it "
+        "out",
+        *config.virtual_stages, path, shape.stages_per_rank(), shape.stages_per_rank());
+  }
+  if (config.pipeline_group_size) {
+    throw ConfigError(
+        "parallel.pipeline_group_size: {}, and the plan {} has its order already. Legal: leave it "
+        "out; \"interleaved\" alone has groups",
+        *config.pipeline_group_size, path);
+  }
+  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    const std::vector<Action>& actions = plan.ranks[rank];
+    const auto again = std::find_if(actions.begin(), actions.end(), [](const Action& action) {
+      return action.kind == ActionKind::kRecompute;
+    });
+    if (again == actions.end()) continue;
+    throw ConfigError(
+        "parallel.pipeline_schedule: {}: rank {}, position {} ({}), rule recompute: R as an action "
+        "of its own is not in this version. Legal: the plan without R, and parallel.recompute "
+        "\"full\", with which B runs forward again layer by layer",
+        path, rank, again - actions.begin(), text_of(*again));
+  }
+}
+
+/// The plan of a file, where the schedule is none of the kinds.
+Plan plan_of_file(const RunConfig::Parallel& config, std::int64_t micro_batches) {
+  Plan plan = read_plan(config.pipeline_schedule);
+  require_valid(plan, config.pipeline_schedule, {config.pipeline_memory_limit});
+  check_for_run(plan, config, micro_batches);
   return plan;
 }
 

@@ -6,6 +6,7 @@
 #include "base/math.h"
 #include "kernels/attention/attention_library.h"
 #include "model/model_limits.h"
+#include "pipeline/schedules/schedules.h"
 #include "plan/mesh_rules.h"
 
 namespace trireme {
@@ -217,11 +218,22 @@ class Resolver {
   void resolve_pipeline(ResolvedRun& run) {
     try {
       run.pipeline = make_pipeline(config_, run.batch, input_.plan);
-    } catch (const ConfigError& error) {
-      problems_.push_back(problem_of(error, "parallel.pipeline_schedule"));
     } catch (const DataError& error) {
-      problems_.push_back({"parallel.pipeline_schedule", config_.parallel.pipeline_schedule,
-                           "a kind of schedule or a plan file that can be read", "", error.what()});
+      const std::string& schedule = config_.parallel.pipeline_schedule;
+      problems_.push_back({"parallel.pipeline_schedule", schedule,
+                           "a kind of schedule or a plan file that can be read",
+                           nearest_word(schedule, schedule_names()).value_or(""), error.what()});
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kConfig) throw;
+      problems_.push_back(problem_of(error, "parallel.pipeline_schedule"));
+    }
+    if (!run.pipeline.plan.reproducible) {
+      notes_.push_back(fmt::format(
+          "parallel.pipeline_schedule: {} is not reproducible: it sums micro-batches in an order "
+          "of "
+          "its own, so this run has other bits than one with another schedule, and its checkpoints "
+          "say so",
+          config_.parallel.pipeline_schedule));
     }
   }
 

@@ -248,6 +248,7 @@ Json saved_scalars(const PreparedRun& prepared, const Progress& progress,
   scalars["applied_updates"] = applied_updates;
   scalars["skipped_in_a_row"] = progress.skipped_in_a_row;
   scalars["global_batch"] = prepared.run.batch.global;
+  scalars["reproducible"] = prepared.run.pipeline.plan.reproducible;
   scalars["config"] = resolved_json(prepared.config);
   return scalars;
 }

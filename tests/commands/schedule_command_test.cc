@@ -140,10 +140,10 @@ TEST(ScheduleCommand, a_wrong_plan_file_is_refused_with_its_place) {
   };
   EXPECT_EQ(of(R"({"ranks": [[["BW", 0, 0], ["F", 0, 0]]]})"),
             "FILE: rank 0, position 0 (BW0.0), rule order: F0.0 must stand before it, and stands "
-            "at position 1.");
+            "at position 1. Legal: F, then R where there is one, then B and W, or BW");
   EXPECT_EQ(of(R"({"ranks": [[["X", 0, 0]]]})"),
             "FILE: rank 0, position 0: the action is \"X\". Legal: \"F\", \"B\", \"W\", \"BW\", "
-            "\"R\".");
+            "\"R\"");
   EXPECT_EQ(of("{"), "code 2");
 }
 

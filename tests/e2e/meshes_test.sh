@@ -32,6 +32,22 @@ check "a plan from a file has the bits of one rank" same "$(losses file)" "$(los
 ranks 2 base.json "${deep[@]}" --set run.directory=bad --set parallel.pipeline=2 \
   --set parallel.pipeline_schedule=plan.json --set batch.global=8
 ends_with "a plan of other sizes" 2
+cat >free.json <<'E2'
+{"reproducible": false, "placement": [1, 0], "ranks": [
+  [["F", 1, 2], ["B", 1, 2], ["F", 1, 0], ["BW", 1, 0], ["F", 1, 1], ["W", 1, 2], ["F", 1, 3], ["BW", 1, 3], ["BW", 1, 1]],
+  [["F", 0, 2], ["F", 0, 0], ["F", 0, 1], ["BW", 0, 0], ["F", 0, 3], ["BW", 0, 2], ["BW", 0, 3], ["BW", 0, 1]]]}
+E2
+ranks 2 base.json "${deep[@]}" --set run.directory=free --set parallel.pipeline=2 \
+  --set parallel.pipeline_schedule=free.json
+ends_with "a plan of an order of its own, the first stage on the last rank" 0
+says "it says that its bits are its own" 'free.json is not reproducible'
+check "its checkpoint says so" grep -q '"reproducible": false' "$(folder_of free 8)/manifest.json"
+check "other checkpoints say that they are" grep -q '"reproducible": true' "$(folder_of file 8)/manifest.json"
+sed 's/\["W", 1, 2\]/["R", 1, 1], ["W", 1, 2]/' free.json >again.json
+ranks 2 base.json "${deep[@]}" --set run.directory=bad --set parallel.pipeline=2 \
+  --set parallel.pipeline_schedule=again.json
+ends_with "a plan with an action that no stage runs" 2
+says "the action is named" 'again.json: rank 0, position 5 (R1.1), rule recompute'
 
 # Every step or two on another mesh, from its checkpoint.
 go_on() {

@@ -47,29 +47,29 @@ TEST(Plan, needs_only_ranks_and_looks_at_no_other_key) {
 }
 
 TEST(Plan, says_where_a_file_is_wrong_and_what_would_be_legal) {
-  EXPECT_EQ(fault_of("[]"), "plan.json: is an array. Legal: an object with \"ranks\".");
-  EXPECT_EQ(fault_of("{}"), "plan.json: has no \"ranks\". Legal: a list of actions for each rank.");
-  EXPECT_EQ(fault_of(R"({"ranks": []})"), "plan.json: \"ranks\" has 0 entries. Legal: 1 to 65536.");
+  EXPECT_EQ(fault_of("[]"), "plan.json: is an array. Legal: an object with \"ranks\"");
+  EXPECT_EQ(fault_of("{}"), "plan.json: has no \"ranks\". Legal: a list of actions for each rank");
+  EXPECT_EQ(fault_of(R"({"ranks": []})"), "plan.json: \"ranks\" has 0 entries. Legal: 1 to 65536");
   EXPECT_EQ(fault_of(R"({"ranks": [[], 3]})"),
-            "plan.json: rank 1: is an integer. Legal: a list of actions.");
+            "plan.json: rank 1: is an integer. Legal: a list of actions");
   EXPECT_EQ(fault_of(R"({"ranks": [[["F", 0, 0], ["G", 0, 0]]]})"),
             "plan.json: rank 0, position 1: the action is \"G\". Legal: \"F\", \"B\", \"W\", "
-            "\"BW\", \"R\".");
+            "\"BW\", \"R\"");
   EXPECT_EQ(fault_of(R"({"ranks": [[["F", 0]]]})"),
             "plan.json: rank 0, position 0: is no action. Legal: [action, virtual stage, "
-            "micro-batch], then a start and a group.");
+            "micro-batch], then a start and a group");
   EXPECT_EQ(fault_of(R"({"ranks": [[["F", -1, 0]]]})"),
             "plan.json: rank 0, position 0: the virtual stage is -1. Legal: an integer from 0 to "
-            "1048575.");
+            "1048575");
   EXPECT_EQ(fault_of(R"({"ranks": [[["F", 0, 1.5]]]})"),
             "plan.json: rank 0, position 0: the micro-batch is 1.5. Legal: an integer from 0 to "
-            "16777215.");
+            "16777215");
   EXPECT_EQ(fault_of(R"({"ranks": [[["F", 0, 0, "now"]]]})"),
-            "plan.json: rank 0, position 0: the start is a string. Legal: a number, or null.");
+            "plan.json: rank 0, position 0: the start is a string. Legal: a number, or null");
   EXPECT_EQ(fault_of(R"({"ranks": [[["F", 0, 0]]], "placement": [1]})"),
-            "plan.json: a rank in \"placement\" is 1. Legal: an integer from 0 to 0.");
+            "plan.json: a rank in \"placement\" is 1. Legal: an integer from 0 to 0");
   EXPECT_EQ(fault_of(R"({"ranks": [[["F", 0, 0]]], "reproducible": 1})"),
-            "plan.json: \"reproducible\" is an integer. Legal: true or false.");
+            "plan.json: \"reproducible\" is an integer. Legal: true or false");
 }
 
 TEST(Plan, a_file_that_is_no_json_is_the_users_fault_and_a_missing_one_the_file_systems) {
