@@ -16,10 +16,11 @@ namespace {
 /// How long a rank waits before it tells the others that it still waits.
 constexpr std::chrono::milliseconds kPatience{100};
 
-std::int64_t staging_bytes_of(const State& state, std::int64_t bytes_max) {
-  const std::int64_t all = staged_bytes(own_shards(state, kShardBytesMax));
-  if (bytes_max == 0) return all;
-  return std::min(all, std::max(bytes_max, RunConfig::Checkpoint::kStagingBytesMin));
+std::int64_t staging_bytes_of(const State& state, const StagingChoice& choice) {
+  const std::int64_t all =
+      copied_bytes(state, own_shards(state, kShardBytesMax), choice.saves, choice.context);
+  if (choice.bytes_max == 0) return all;
+  return std::min(all, std::max(choice.bytes_max, RunConfig::Checkpoint::kStagingBytesMin));
 }
 
 std::string of_rank(const Communicator& world, std::size_t rank, const std::string& error) {
@@ -105,14 +106,16 @@ struct AsyncWriter::Save {
 
 AsyncWriter::AsyncWriter(Communicator& world, const State& state, const StagingChoice& choice)
     : world_(world),
-      staging_(staging_bytes_of(state, choice.bytes_max), choice.context),
+      choice_(choice),
+      staging_(staging_bytes_of(state, choice), choice.context),
       thread_([this] { staging_.populate(); }) {}
 
 AsyncWriter::~AsyncWriter() { staging_.cancel(); }
 
 std::int64_t AsyncWriter::step() const { return save_ ? save_->request.step : -1; }
 
-std::optional<SaveResult> AsyncWriter::begin(const SaveRequest& request) {
+std::optional<SaveResult> AsyncWriter::begin(const SaveRequest& request, Meanwhile meanwhile) {
+  if (choice_.saves == Meanwhile::kStay) meanwhile = Meanwhile::kStay;
   expect(request.state != nullptr && request.step >= 0, "a save without state");
   expect(!busy(), "a save of step {} while another is under way", request.step);
   save_ = std::make_unique<Save>();
@@ -126,7 +129,8 @@ std::optional<SaveResult> AsyncWriter::begin(const SaveRequest& request) {
   try {
     run_together(world_, [&] {
       save.shards = own_shards(*request.state, request.shard_bytes_max);
-      if (staged_bytes(save.shards) > staging_.bytes()) {
+      if (copied_bytes(*request.state, save.shards, meanwhile, choice_.context) >
+          staging_.bytes()) {
         save.shards =
             own_shards(*request.state, std::min(request.shard_bytes_max, staging_.bytes() / 2));
       }
@@ -143,7 +147,7 @@ std::optional<SaveResult> AsyncWriter::begin(const SaveRequest& request) {
     return end_save("");
   }
   save.folder = world_.broadcast_text(save.folder.string(), 0);
-  staging_.open(*request.state, save.shards);
+  staging_.open(*request.state, save.shards, meanwhile);
   thread_.start([this, &save] { return write_files(save); });
   for (std::array<std::int64_t, 2> told{1, 0}; told[0] != 0;) {
     const bool staged = staging_.stage(kPatience);
@@ -151,7 +155,17 @@ std::optional<SaveResult> AsyncWriter::begin(const SaveRequest& request) {
     world_.maximum(told);
     if (told[1] != 0) staging_.cancel();
   }
+  if (meanwhile == Meanwhile::kStay) wait_for_files();
   return std::nullopt;
+}
+
+void AsyncWriter::wait_for_files() {
+  for (std::array<std::int64_t, 2> told{1, 0}; told[0] != 0;) {
+    thread_.wait(kPatience);
+    told = {state() == WriterState::kBusy ? 1 : 0, state() == WriterState::kFailed ? 1 : 0};
+    world_.maximum(told);
+    if (told[1] != 0) staging_.cancel();
+  }
 }
 
 std::string AsyncWriter::write_files(Save& save) {
@@ -246,7 +260,7 @@ SaveResult AsyncWriter::finish() {
 
 SaveResult save_checkpoint(const SaveRequest& request, Communicator& world) {
   expect(request.state != nullptr, "a save without state");
-  AsyncWriter writer(world, *request.state, {2 * kShardBytesMax});
+  AsyncWriter writer(world, *request.state, {2 * kShardBytesMax, nullptr, Meanwhile::kStay});
   if (std::optional<SaveResult> failed = writer.begin(request)) return *std::move(failed);
   return writer.finish();
 }

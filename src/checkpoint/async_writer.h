@@ -73,6 +73,8 @@ struct StagingChoice {
   /// shards are at most half of it.
   std::int64_t bytes_max = 0;
   Context* context = nullptr;  ///< of the GPU that holds the tensors; null: they are on the host
+  /// kStay: every save will be waited for, so that there is room for what is copied even then.
+  Meanwhile saves = Meanwhile::kChange;
 };
 
 class AsyncWriter {
@@ -87,9 +89,11 @@ class AsyncWriter {
   // Collective, on the thread that owns the tensors. None throws for what a file system refuses on
   // any rank: a failed save leaves what was there before and no temporary folder.
   /// Returns once the tensors may change: all is staged on every rank. Where staging memory is
-  /// short that is when the writer has taken the rest. `request.state` is not kept. The result
-  /// where the save has failed already.
-  std::optional<SaveResult> begin(const SaveRequest& request);
+  /// short that is when the writer has taken the rest. For who waits anyway (kStay) that is when
+  /// the files of all ranks are written, from where the tensors lie. `request.state` is not kept.
+  /// The result where the save has failed already.
+  std::optional<SaveResult> begin(const SaveRequest& request,
+                                  Meanwhile meanwhile = Meanwhile::kChange);
   /// After each step: `states` are those of all ranks, told since the last call. The result of the
   /// save that has ended.
   std::optional<SaveResult> advance(std::span<const WriterState> states);
@@ -109,11 +113,14 @@ class AsyncWriter {
 
  private:
   struct Save;
+  /// The files of all ranks are written, or a failure has ended that.
+  void wait_for_files();
   std::string write_files(Save& save);
   void start_last_part();
   SaveResult end_save(const std::string& warning);
 
   Communicator& world_;
+  const StagingChoice choice_;
   Staging staging_;
   std::unique_ptr<Save> save_;
   WriterThread thread_;  // ends before what its job uses

@@ -117,28 +117,55 @@ herr_t read_bytes(H5FD_t* base, H5FD_mem_t, hid_t, haddr_t address, std::size_t 
 /// out (a third of the rate, measured); the fsync at the end finds little left to do.
 constexpr std::size_t kPartBytes = std::size_t{8} << 20, kWriteBackBytes = std::size_t{1} << 20;
 
+/// Of one call of the system: who looked at the bytes before has left them in the cache for it.
+constexpr std::size_t kBlockBytes = std::size_t{256} << 10;
+
 /// Starts the writing of these bytes and does not wait. What fails is told by fsync.
-void start_write_back(int descriptor, haddr_t address, ssize_t bytes) {
-  (void)::sync_file_range(descriptor, static_cast<off_t>(address), bytes, SYNC_FILE_RANGE_WRITE);
+void start_write_back(int descriptor, haddr_t address, std::size_t bytes) {
+  (void)::sync_file_range(descriptor, static_cast<off_t>(address), static_cast<off_t>(bytes),
+                          SYNC_FILE_RANGE_WRITE);
+}
+
+/// False where nothing more is to be written.
+bool write_block(const OpenFile& file, haddr_t address, std::span<const std::byte> block) {
+  while (!block.empty()) {
+    const ssize_t count =
+        ::pwrite(file.descriptor.get(), block.data(), block.size(), static_cast<off_t>(address));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      note(*file.status);
+      return false;
+    }
+    block = block.subspan(static_cast<std::size_t>(count));
+    address += static_cast<haddr_t>(count);
+  }
+  return true;
+}
+
+bool write_part(const OpenFile& file, haddr_t address, std::span<const std::byte> part) {
+  const DriverStatus& status = *file.status;
+  while (!part.empty() && !status.discard && status.error == 0) {
+    const std::span<const std::byte> block = part.first(std::min(part.size(), kBlockBytes));
+    if (status.before_block) status.before_block(block);
+    if (!write_block(file, address, block)) return false;
+    part = part.subspan(block.size());
+    address += block.size();
+  }
+  return part.empty();
 }
 
 herr_t write_bytes(H5FD_t* base, H5FD_mem_t, hid_t, haddr_t address, std::size_t size,
                    const void* bytes) {
   OpenFile& file = file_of(base);
   file.end_of_file = std::max(file.end_of_file, address + size);
-  const auto* from = static_cast<const std::byte*>(bytes);
-  while (size > 0 && !file.status->discard && file.status->error == 0) {
-    const std::size_t part = std::min(size, kPartBytes);
-    const ssize_t count = ::pwrite(file.descriptor.get(), from, part, static_cast<off_t>(address));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      note(*file.status);
-      break;
-    }
-    if (part >= kWriteBackBytes) start_write_back(file.descriptor.get(), address, count);
-    from += count;
-    address += static_cast<haddr_t>(count);
-    size -= static_cast<std::size_t>(count);
+  std::span<const std::byte> left(static_cast<const std::byte*>(bytes), size);
+  while (!left.empty()) {
+    const std::span<const std::byte> part = left.first(std::min(left.size(), kPartBytes));
+    if (!write_part(file, address, part)) break;
+    if (part.size() >= kWriteBackBytes)
+      start_write_back(file.descriptor.get(), address, part.size());
+    left = left.subspan(part.size());
+    address += part.size();
   }
   return 0;
 }

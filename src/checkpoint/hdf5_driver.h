@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 
 namespace trireme {
 
@@ -8,6 +11,9 @@ namespace trireme {
 struct DriverStatus {
   int error = 0;         ///< errno of the first call that the system refused; 0: none
   bool discard = false;  ///< set by the owner: nothing more is written
+  /// Called with each block of a write right before it goes to the system, blocks so small that a
+  /// core's cache keeps them from one to the other. May be empty; throws nothing.
+  std::function<void(std::span<const std::byte>)> before_block;
 };
 
 /// Makes files created with these access properties (an hid_t) go through a driver of our own. It

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/unique_handle.h"
 #include "checkpoint/hdf5_driver.h"
 
@@ -232,8 +233,8 @@ Hdf5Writer::Hdf5Writer(std::filesystem::path path) : handles_(std::make_unique<H
 
 Hdf5Writer::~Hdf5Writer() = default;
 
-std::int64_t Hdf5Writer::write(const std::string& dataset, DType dtype, const Shape& shape,
-                               std::span<const std::byte> bytes) {
+Hdf5Writer::Stored Hdf5Writer::write(const std::string& dataset, DType dtype, const Shape& shape,
+                                     std::span<const std::byte> bytes) {
   expect(bytes.size() == static_cast<std::size_t>(shape.count()) * size_of(dtype),
          "{}: {} bytes for {}", dataset, bytes.size(), shape.text());
   const Place at{handles_->path, dataset};
@@ -243,13 +244,23 @@ std::int64_t Hdf5Writer::write(const std::string& dataset, DType dtype, const Sh
       at.made<Dataset>(H5Dcreate2(handles_->file.get(), dataset.c_str(), type.get(), space.get(),
                                   handles_->links.get(), handles_->creation.get(), H5P_DEFAULT),
                        "cannot create the dataset");
-  at.check(H5Dwrite(made.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()),
-           "cannot write");
+  StreamingHash hash;
+  std::span<const std::byte> left = bytes;  // the library keeps small ones, and writes them later
+  handles_->status.before_block = [&](std::span<const std::byte> block) {
+    if (left.empty() || block.data() != left.data()) return;
+    hash.update(block);
+    left = left.subspan(block.size());
+  };
+  const herr_t written =
+      H5Dwrite(made.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data());
+  handles_->status.before_block = {};
+  at.check(written, "cannot write");
   const haddr_t begin = H5Dget_offset(made.get());
   if (!bytes.empty() && begin == HADDR_UNDEF) at.fail("cannot write", "it got no place");
   at.close(made, "cannot write");
   handles_->check_written(at);
-  return bytes.empty() ? 0 : static_cast<std::int64_t>(begin);
+  hash.update(left);
+  return {bytes.empty() ? 0 : static_cast<std::int64_t>(begin), hash.hex()};
 }
 
 void Hdf5Writer::write_virtual(const std::string& dataset, DType dtype, const Shape& shape,

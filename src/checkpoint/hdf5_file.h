@@ -37,11 +37,16 @@ class Hdf5Writer {
   Hdf5Writer(const Hdf5Writer&) = delete;
   Hdf5Writer& operator=(const Hdf5Writer&) = delete;
 
+  /// What became of a dataset's bytes.
+  struct Stored {
+    std::int64_t begin = 0;  ///< where they stand in the file; 0 for none
+    std::string xxh3_128;    ///< of them, 32 hex digits
+  };
   /// A contiguous little-endian dataset; groups on the way to "a/b/c" are made. bf16 is HDF5's own
-  /// 16-bit float with 8 exponent bits. Returns the byte of the file at which the data begin, 0 for
-  /// none.
-  std::int64_t write(const std::string& dataset, DType dtype, const Shape& shape,
-                     std::span<const std::byte> bytes);
+  /// 16-bit float with 8 exponent bits. Bytes are hashed block by block as they go to the system,
+  /// which then finds each block in the cache: one pass over memory serves both.
+  Stored write(const std::string& dataset, DType dtype, const Shape& shape,
+               std::span<const std::byte> bytes);
 
   /// A box of a virtual dataset and where it comes from; `file` is relative to this file.
   struct VirtualPart {

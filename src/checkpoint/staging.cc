@@ -65,14 +65,15 @@ void Staging::populate() noexcept {
 #endif
 }
 
-void Staging::open(const State& state, std::vector<OwnShard> shards) {
+void Staging::open(const State& state, std::vector<OwnShard> shards, Meanwhile meanwhile) {
   const std::lock_guard lock(mutex_);
-  for (const OwnShard& shard : shards) {
-    expect(round_up(shard.bytes, kShardAlignment) <= bytes_, "a shard of {} bytes in {} of staging",
-           shard.bytes, bytes_);
-  }
   state_ = &state;
   shards_ = std::move(shards);
+  in_place_.assign(shards_.size(), false);
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    in_place_[i] = !is_copied(state.tensors[shards_[i].tensor], meanwhile, context_);
+    expect(room_of(i) <= bytes_, "a shard of {} bytes in {} of staging", shards_[i].bytes, bytes_);
+  }
   begins_.assign(shards_.size(), 0);
   head_ = 0;
   claimed_ = staged_ = taken_ = released_ = 0;
@@ -81,6 +82,7 @@ void Staging::open(const State& state, std::vector<OwnShard> shards) {
 
 std::optional<std::int64_t> Staging::room_for(std::int64_t bytes) const {
   std::int64_t begin = head_;
+  if (bytes == 0) return begin;
   if (begin % bytes_ + bytes > bytes_) begin = round_up(begin, bytes_);
   const std::int64_t oldest = released_ < claimed_ ? begins_[released_] : begin;
   if (begin + bytes - oldest > bytes_) return std::nullopt;
@@ -91,11 +93,10 @@ Staging::Batch Staging::claim(std::chrono::milliseconds patience) {
   std::unique_lock lock(mutex_);
   Batch batch{claimed_, claimed_};
   changed_.wait_for(lock, patience, [&] {
-    return cancelled_ || claimed_ == shards_.size() ||
-           room_for(round_up(shards_[claimed_].bytes, kShardAlignment)).has_value();
+    return cancelled_ || claimed_ == shards_.size() || room_for(room_of(claimed_)).has_value();
   });
   while (!cancelled_ && claimed_ < shards_.size()) {
-    const std::int64_t bytes = round_up(shards_[claimed_].bytes, kShardAlignment);
+    const std::int64_t bytes = room_of(claimed_);
     const std::optional<std::int64_t> begin = room_for(bytes);
     if (!begin) break;
     begins_[claimed_++] = *begin;
@@ -105,14 +106,24 @@ Staging::Batch Staging::claim(std::chrono::milliseconds patience) {
   return batch;
 }
 
+std::int64_t Staging::room_of(std::size_t shard) const {
+  return in_place_[shard] ? 0 : round_up(shards_[shard].bytes, kShardAlignment);
+}
+
 std::byte* Staging::place_of(std::size_t shard) const {
+  if (in_place_[shard])
+    return state_->tensors[shards_[shard].tensor].data + shards_[shard].begin_bytes;
   return (context_ != nullptr ? pinned_.data() : host_.data()) + begins_[shard] % bytes_;
 }
 
 void Staging::copy(Batch batch) {
+  std::vector<std::size_t> copied;
+  for (std::size_t i = batch.begin; i < batch.end; ++i) {
+    if (!in_place_[i]) copied.push_back(i);
+  }
   if (context_ != nullptr) {
     void* stream = context_->exec().stream;
-    for (std::size_t i = batch.begin; i < batch.end; ++i) {
+    for (const std::size_t i : copied) {
       const OwnShard& shard = shards_[i];
       for_each_block(
           state_->tensors[shard.tensor], shard.begin_bytes, shard.bytes, place_of(i),
@@ -127,17 +138,18 @@ void Staging::copy(Batch batch) {
   // Slices of all shards laid end to end, so that few large or many small ones keep all threads
   // busy.
   std::vector<std::int64_t> ends;
-  for (std::size_t i = batch.begin; i < batch.end; ++i)
+  for (const std::size_t i : copied)
     ends.push_back((ends.empty() ? 0 : ends.back()) + shards_[i].bytes);
   const std::int64_t total = ends.empty() ? 0 : ends.back();
   parallel_for(ceil_div(total, kSliceBytes), [&](std::int64_t slice) {
     std::int64_t at = slice * kSliceBytes;
     const std::int64_t end = std::min(at + kSliceBytes, total);
-    auto found = std::upper_bound(ends.begin(), ends.end(), at) - ends.begin();
+    auto found =
+        static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), at) - ends.begin());
     for (; at < end; ++found) {
-      const std::size_t i = batch.begin + static_cast<std::size_t>(found);
+      const std::size_t i = copied[found];
       const OwnShard& shard = shards_[i];
-      const std::int64_t offset = at - (ends[static_cast<std::size_t>(found)] - shard.bytes);
+      const std::int64_t offset = at - (ends[found] - shard.bytes);
       const std::int64_t size = std::min(end - at, shard.bytes - offset);
       for_each_block(state_->tensors[shard.tensor], shard.begin_bytes + offset, size,
                      place_of(i) + offset, copy_on_host);
@@ -175,6 +187,20 @@ void Staging::cancel() {
   const std::lock_guard lock(mutex_);
   cancelled_ = true;
   changed_.notify_all();
+}
+
+bool is_copied(const StateTensor& tensor, Meanwhile meanwhile, const Context* gpu) {
+  return meanwhile == Meanwhile::kChange || gpu != nullptr || !tensor.contiguous();
+}
+
+std::int64_t copied_bytes(const State& state, const std::vector<OwnShard>& shards,
+                          Meanwhile meanwhile, const Context* gpu) {
+  std::int64_t bytes = 0;
+  for (const OwnShard& shard : shards) {
+    if (is_copied(state.tensors[shard.tensor], meanwhile, gpu))
+      bytes += round_up(shard.bytes, kShardAlignment);
+  }
+  return bytes;
 }
 
 }  // namespace trireme

@@ -1,6 +1,7 @@
 #pragma once
 // Where the bytes of a save wait for the disk: one thread copies tensors in, another writes them
 // out and gives the room back. A training step waits for the copy alone, as long as there is room.
+// A save that is waited for needs no copy of what lies in host memory as it is written.
 
 #include <chrono>
 #include <condition_variable>
@@ -26,6 +27,12 @@ class SaveCancelled : public std::exception {
   [[nodiscard]] const char* what() const noexcept override { return "the save was cancelled"; }
 };
 
+/// What the tensors do while their save is written.
+enum class Meanwhile : std::uint8_t {
+  kChange,  ///< once they are staged
+  kStay,    ///< until the last shard is released
+};
+
 /// A ring of memory, taken once. Shards go through it in the order of their list; each is
 /// contiguous in it.
 class Staging {
@@ -39,8 +46,10 @@ class Staging {
 
   // The thread that owns the tensors.
   /// A new save; nothing of the last is left. `state` stays where it is until all is staged, and
-  /// its tensors do not change. No shard is larger than `bytes()`.
-  void open(const State& state, std::vector<OwnShard> shards);
+  /// its tensors do not change. What is copied (is_copied) of them is in shards of at most
+  /// `bytes()`.
+  void open(const State& state, std::vector<OwnShard> shards,
+            Meanwhile meanwhile = Meanwhile::kChange);
   /// Copies what there is room for, and waits for room at most so long. True once all shards are
   /// staged or the save was cancelled.
   bool stage(std::chrono::milliseconds patience);
@@ -62,6 +71,8 @@ class Staging {
   [[nodiscard]] std::optional<std::int64_t> room_for(std::int64_t bytes) const;
   void copy(Batch batch);
   [[nodiscard]] std::byte* place_of(std::size_t shard) const;
+  /// In the ring.
+  [[nodiscard]] std::int64_t room_of(std::size_t shard) const;
 
   std::int64_t bytes_;
   Context* context_;
@@ -69,6 +80,7 @@ class Staging {
   HostBuffer host_;
   const State* state_ = nullptr;
   std::vector<OwnShard> shards_;
+  std::vector<bool> in_place_;  // of each shard
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
@@ -78,5 +90,13 @@ class Staging {
   std::size_t claimed_ = 0, staged_ = 0, taken_ = 0, released_ = 0;
   bool cancelled_ = false;
 };
+
+/// Whether a tensor goes through the ring: not where it stays, in host memory (no `gpu`), its rows
+/// close.
+bool is_copied(const StateTensor& tensor, Meanwhile meanwhile, const Context* gpu);
+
+/// The memory in which all shards that are copied stand at once.
+std::int64_t copied_bytes(const State& state, const std::vector<OwnShard>& shards,
+                          Meanwhile meanwhile, const Context* gpu);
 
 }  // namespace trireme

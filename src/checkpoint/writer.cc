@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <future>
 #include <map>
 
 #include "base/file.h"
@@ -132,21 +131,6 @@ void commit(const std::filesystem::path& folder, const std::filesystem::path& fi
   }
 }
 
-/// XXH3-128 of a shard, computed beside its writing where that is worth a thread.
-class ShardHash {
- public:
-  explicit ShardHash(std::span<const std::byte> bytes) : bytes_(bytes) {
-    constexpr std::size_t kBytesWorthAThread = 1 << 20;
-    if (bytes.size() >= kBytesWorthAThread)
-      hex_ = std::async(std::launch::async, [bytes] { return xxh3_128_hex(bytes); });
-  }
-  std::string hex() { return hex_.valid() ? hex_.get() : xxh3_128_hex(bytes_); }
-
- private:
-  std::span<const std::byte> bytes_;
-  std::future<std::string> hex_;
-};
-
 }  // namespace
 
 std::filesystem::path make_temporary_folder(const SaveRequest& request,
@@ -179,15 +163,14 @@ std::string write_rank_file(const RankFile& work, Staging& staging,
   for (const OwnShard& shard : work.shards) {
     const StateTensor& tensor = work.tensors[shard.tensor];
     const std::span<const std::byte> bytes = staging.take();
-    ShardHash hash(bytes);
-    const std::int64_t begin =
+    const Hdf5Writer::Stored stored =
         file.write(dataset_name(tensor.name, shard.box), tensor.dtype, shard.box.shape, bytes);
-    extents.push_back({begin, shard.bytes});
+    extents.push_back({stored.begin, shard.bytes});
     Json entry = describe(tensor);
     entry.push_back(json_of(shard.box.offset));
     entry.push_back(json_of(shard.box.shape));
-    entry.push_back(hash.hex());
-    entry.push_back(begin);
+    entry.push_back(stored.xxh3_128);
+    entry.push_back(stored.begin);
     entries.push_back(std::move(entry));
     staging.release();
     progress();

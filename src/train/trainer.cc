@@ -30,7 +30,8 @@ Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, Progress progress)
       stopping_(runtime.config, runtime.world().rank() == 0),
       exposed_(runtime.channels.exposed_ns()),  // what came before is of no step
       writer_(runtime.world(), runtime.store.state(),
-              {inputs_.staging_bytes, runtime.context.on_gpu() ? &runtime.context : nullptr}),
+              {inputs_.staging_bytes, runtime.context.on_gpu() ? &runtime.context : nullptr,
+               runtime.config.checkpoint.async ? Meanwhile::kChange : Meanwhile::kStay}),
       begun_save_(progress.step > 0 ? progress.step : -1),
       last_save_(Clock::now()) {
   if (inputs_.watchdog != nullptr) inputs_.watchdog->watch_writer(&writer_.last_progress_ns());
@@ -281,12 +282,14 @@ void Trainer::save(SaveKind kind) {
   request.state = &state;
   if (inputs_.reporter != nullptr)
     request.before_commit = [this] { inputs_.reporter->before_commit(); };
-  const std::optional<SaveResult> failed = writer_.begin(request);
+  const bool waits = kind == SaveKind::kLast || !config.async;
+  const std::optional<SaveResult> failed =
+      writer_.begin(request, waits ? Meanwhile::kStay : Meanwhile::kChange);
   begun_save_ = progress_.step;
   stall_seconds_ = seconds_since(begin);
   last_save_ = Clock::now();
   if (failed) return end_save(*failed);
-  if (kind == SaveKind::kLast || !config.async) finish_save();
+  if (waits) finish_save();
 }
 
 void Trainer::advance_save() {

@@ -11,13 +11,14 @@
 namespace trireme {
 namespace {
 
-enum class Way { kWaiting, kBeside };
+enum class Way { kWaiting, kBeside, kInPlace };
 
 /// As a training loop saves: states are told once a step.
 SaveResult save(AsyncWriter& writer, const SaveRequest& request, Way way) {
   Communicator& world = test_world();
-  if (std::optional<SaveResult> failed = writer.begin(request)) return *failed;
-  if (way == Way::kWaiting) return writer.finish();
+  const Meanwhile meanwhile = way == Way::kInPlace ? Meanwhile::kStay : Meanwhile::kChange;
+  if (std::optional<SaveResult> failed = writer.begin(request, meanwhile)) return *failed;
+  if (way != Way::kBeside) return writer.finish();
   std::vector<WriterState> states(static_cast<std::size_t>(world.size()));
   for (;;) {
     const WriterState mine = writer.state();
@@ -48,12 +49,13 @@ TEST(AsyncSavingOnRanks, is_the_same_as_waiting_and_what_changes_meanwhile_does_
     TestState tensors;
     add_pieces(tensors);
     AsyncWriter writer(test_world(), tensors.state(), {staging_bytes});
-    for (std::int64_t step = 1; step <= 4; ++step) {
+    for (std::int64_t step = 1; step <= 6; ++step) {
       const auto salt = static_cast<std::uint64_t>(step);
       tensors.fill(salt);
       SaveRequest request = request_for(directory.path(), step, tensors.state());
-      if (step % 2 == 1) {
-        ASSERT_EQ(save(writer, request, Way::kWaiting).error, "");
+      if (step % 3 != 0) {
+        const Way way = step % 3 == 1 ? Way::kWaiting : Way::kInPlace;
+        ASSERT_EQ(save(writer, request, way).error, "");
       } else {
         ASSERT_FALSE(writer.begin(request));
         tensors.fill(99);
@@ -74,7 +76,7 @@ TEST(AsyncSavingOnRanks, a_failure_on_any_rank_in_any_phase_is_told_by_all_and_t
   tensors.fill(1);
   const int me = test_world().rank(), ranks = test_world().size();
   AsyncWriter writer(test_world(), tensors.state(), {1 << 20});
-  for (const Way way : {Way::kWaiting, Way::kBeside}) {
+  for (const Way way : {Way::kWaiting, Way::kBeside, Way::kInPlace}) {
     for (int phase = 0; phase <= static_cast<int>(SavePhase::kCommit); ++phase) {
       const auto at = static_cast<SavePhase>(phase);
       const bool of_every_rank = at == SavePhase::kRankFile || at == SavePhase::kShards;

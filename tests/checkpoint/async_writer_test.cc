@@ -97,6 +97,30 @@ TEST_F(AsyncSaving, what_changes_behind_the_copy_is_not_in_the_file_however_shor
   }
 }
 
+TEST_F(AsyncSaving, who_waits_anyway_needs_no_copy_and_gets_the_tensors_back_when_all_is_written) {
+  for (const Meanwhile saves : {Meanwhile::kChange, Meanwhile::kStay}) {
+    AsyncWriter writer(*world_, tensors_.state(), {0, nullptr, saves});
+    EXPECT_EQ(writer.staging_bytes() == 0, saves == Meanwhile::kStay);
+    for (std::uint64_t step = 1; step <= 2; ++step) {
+      tensors_.fill(step);
+      ASSERT_FALSE(writer.begin(request(static_cast<std::int64_t>(step)), Meanwhile::kStay));
+      EXPECT_NE(writer.state(), WriterState::kBusy);
+      tensors_.fill(99);
+      const SaveResult saved = writer.finish();
+      ASSERT_EQ(saved.error, "");
+      EXPECT_EQ(difference(saved.path, step), "");
+      EXPECT_TRUE(verify_checkpoint(saved.path).empty());
+    }
+    SaveRequest faulty = request(3);
+    faulty.on_phase = [](SavePhase now) {
+      if (now == SavePhase::kShards) throw DataError("it fails");
+    };
+    ASSERT_FALSE(writer.begin(faulty, Meanwhile::kStay));
+    EXPECT_EQ(writer.state(), WriterState::kFailed);
+    EXPECT_EQ(writer.finish().error, "it fails");
+  }
+}
+
 TEST_F(AsyncSaving, beginning_does_not_wait_for_the_file) {
   AsyncWriter writer(*world_, tensors_.state(), {});
   std::promise<void> gate;

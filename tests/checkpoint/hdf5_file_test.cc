@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "base/hash.h"
 #include "checkpoint/boxes.h"
 #include "checkpoint/store_file.h"
 #include "support/temporary_directory.h"
@@ -52,7 +53,7 @@ TEST(Hdf5Writer, tells_where_the_library_finds_the_bytes_of_a_dataset) {
       std::vector<float> values = counted(shape.count(), static_cast<float>(100 * i));
       const std::string name = fmt::format("group/{}/at-0", i);
       const std::int64_t begin =
-          file.write(name, DType::kF32, shape, std::as_bytes(std::span(values)));
+          file.write(name, DType::kF32, shape, std::as_bytes(std::span(values))).begin;
       all.push_back({name, std::move(values), begin});
     }
     file.finish();
@@ -67,6 +68,22 @@ TEST(Hdf5Writer, tells_where_the_library_finds_the_bytes_of_a_dataset) {
     store.read(written.begin, std::as_writable_bytes(std::span(values)));
     EXPECT_EQ(values, written.values) << written.name;
   }
+}
+
+TEST(Hdf5Writer, hashes_what_it_writes_in_blocks_of_any_number) {
+  const TemporaryDirectory folder;
+  const std::filesystem::path path = folder / "a.h5";
+  constexpr std::int64_t kBlock = 65536, kPart = 32 * kBlock;  // floats of the driver's
+  Hdf5Writer file(path);
+  for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{1000}, kBlock - 1,
+                                   kBlock, kBlock + 1, 3 * kBlock, kPart, kPart + 5}) {
+    const std::vector<float> values = counted(count, 0.5F);
+    const auto bytes = std::as_bytes(std::span(values));
+    const std::string name = fmt::format("of-{}", count);
+    EXPECT_EQ(file.write(name, DType::kF32, Shape{count}, bytes).xxh3_128, xxh3_128_hex(bytes));
+  }
+  file.finish();
+  EXPECT_EQ(read_by_library(path, "of-2097157"), counted(kPart + 5, 0.5F));
 }
 
 TEST(Hdf5Writer, a_view_shows_the_parts_of_other_files_as_one) {

@@ -111,6 +111,47 @@ TEST(Staging, rows_inside_wider_ones_come_out_close) {
   }
 }
 
+TEST(Staging, what_stays_is_handed_out_where_it_lies_and_the_rest_goes_through_the_ring) {
+  TestState tensors;
+  add_odd_tensors(tensors);
+  tensors.fill(1);
+  State& state = tensors.state();
+  std::vector<float> wide(40 * 10, 3);
+  StateTensor columns;
+  columns.name = "parameters/columns";
+  columns.global_shape = Shape{40, 10};
+  columns.box = {Shape{0, 3}, Shape{40, 5}};
+  columns.data = reinterpret_cast<std::byte*>(wide.data() + 3);
+  columns.row_stride = 10;
+  state.tensors.insert(state.tensors.begin() + 3, columns);
+  for (const std::int64_t shard_bytes_max : {100, 1 << 20}) {
+    const std::vector<OwnShard> shards = own_shards(state, shard_bytes_max);
+    EXPECT_EQ(copied_bytes(state, shards, Meanwhile::kChange, nullptr), staged_bytes(shards));
+    const std::int64_t bytes = copied_bytes(state, shards, Meanwhile::kStay, nullptr);
+    EXPECT_LT(bytes, 40 * 5 * 4 + 20 * 64);
+    Staging staging(bytes, nullptr);
+    staging.open(state, shards, Meanwhile::kStay);
+    EXPECT_TRUE(staging.stage(milliseconds(0)));
+    for (const OwnShard& shard : shards) {
+      const StateTensor& tensor = state.tensors[shard.tensor];
+      const std::span<const std::byte> got = staging.take();
+      ASSERT_EQ(static_cast<std::int64_t>(got.size()), shard.bytes);
+      if (tensor.contiguous()) {
+        EXPECT_EQ(got.data(), tensor.data + shard.begin_bytes) << tensor.name;
+      } else {
+        EXPECT_EQ(std::memcmp(got.data(), wide.data(), 4), 0);
+      }
+      staging.release();
+    }
+  }
+  Staging nothing(0, nullptr);  // all of it lies close
+  state.tensors.erase(state.tensors.begin() + 3);
+  const std::vector<OwnShard> shards = own_shards(state, 1000);
+  nothing.open(state, shards, Meanwhile::kStay);
+  EXPECT_TRUE(nothing.stage(milliseconds(0)));
+  EXPECT_EQ(drain(nothing, shards.size()), bytes_of(state));
+}
+
 TEST(Staging, cancelling_frees_both_sides) {
   TestState tensors;
   tensors.add_whole("parameters/a", Shape{64});
