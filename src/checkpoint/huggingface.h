@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -25,6 +26,8 @@ void import_weights(const std::filesystem::path& folder, State& state, Communica
 struct ExportOptions {
   std::optional<DType> dtype;  ///< kF32 or kBF16; none: as the model's config names it, else fp32
   std::int64_t file_bytes_max = SafetensorsWriter::kFileBytesMax;
+  /// Called after each tensor of this rank; what it throws ends the export. May be empty.
+  std::function<void()> after_tensor;
 };
 
 struct ExportResult {
@@ -34,10 +37,12 @@ struct ExportResult {
 
 /// Writes a checkpoint's parameters as a directory that transformers' from_pretrained loads:
 /// config.json, weights, generation_config.json and the tokenizer where the checkpoint keeps one.
-/// Every shard's hash is verified; memory holds one tensor at a time. `output` comes to be by a
-/// rename; one that exists and is neither empty nor an earlier export is refused (ConfigError), an
-/// earlier export is replaced. Throws DataError.
+/// The ranks deal the files of weights among them, each reads the tensors of its own and holds one
+/// at a time; the bytes are those of one rank. Every shard's hash is verified. `output` comes to be
+/// by a rename; one that exists and is neither empty nor an earlier export is refused
+/// (ConfigError), an earlier export is replaced. Throws DataError on every rank. Collective.
 ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
-                               const std::filesystem::path& output, const ExportOptions& options);
+                               const std::filesystem::path& output, const ExportOptions& options,
+                               Communicator& world);
 
 }  // namespace trireme

@@ -60,30 +60,47 @@ void write_json(const std::filesystem::path& path, const Json& json) {
   write_file_atomically(path, json.dump(2) + "\n");
 }
 
-void write_weights(const std::filesystem::path& checkpoint, const Manifest& manifest,
-                   SafetensorsWriter& writer) {
-  std::vector<std::byte> bytes;
-  std::vector<float> widened;
-  for (const SafetensorsWriter::Tensor& wanted : writer.tensors()) {
-    const ManifestTensor& tensor = *manifest.find(std::string(kStatePrefix) + wanted.name);
+/// Reads the tensors of one file from the checkpoint and writes them.
+class PartExport {
+ public:
+  PartExport(const std::filesystem::path& checkpoint, const Manifest& manifest,
+             SafetensorsWriter& writer)
+      : checkpoint_(checkpoint), manifest_(manifest), writer_(writer) {}
+
+  void write(std::size_t part, const std::function<void()>& after_tensor) {
+    writer_.go_to(part);
+    const auto [name, begin, end] = writer_.parts()[part];
+    for (std::size_t i = begin; i < end; ++i) {
+      write_tensor(*manifest_.find(std::string(kStatePrefix) + writer_.tensors()[i].name));
+      if (after_tensor) after_tensor();
+    }
+  }
+  void give_up() { writer_.give_up(); }
+
+ private:
+  void write_tensor(const ManifestTensor& tensor) {
     const auto count = static_cast<std::size_t>(tensor.shape.count());
-    bytes.resize(count * size_of(tensor.dtype));
-    read_tensor(checkpoint, tensor, bytes.data());
+    bytes_.resize(count * size_of(tensor.dtype));
+    read_tensor(checkpoint_, tensor, bytes_.data());
     if (tensor.dtype == DType::kF32) {
-      writer.write({reinterpret_cast<const float*>(bytes.data()), count});
-      continue;
+      return writer_.write({reinterpret_cast<const float*>(bytes_.data()), count});
     }
     if (tensor.dtype != DType::kBF16) {
-      throw DataError("{}: {} is {} (parameters are fp32 or bf16)", checkpoint.string(),
+      throw DataError("{}: {} is {} (parameters are fp32 or bf16)", checkpoint_.string(),
                       tensor.name, name_of(tensor.dtype));
     }
-    const auto* halves = reinterpret_cast<const BFloat16*>(bytes.data());
-    widened.resize(count);
-    for (std::size_t i = 0; i < count; ++i) widened[i] = to_float(halves[i]);
-    writer.write(widened);
+    const auto* halves = reinterpret_cast<const BFloat16*>(bytes_.data());
+    widened_.resize(count);
+    for (std::size_t i = 0; i < count; ++i) widened_[i] = to_float(halves[i]);
+    writer_.write(widened_);
   }
-  writer.finish();
-}
+
+  const std::filesystem::path& checkpoint_;
+  const Manifest& manifest_;
+  SafetensorsWriter& writer_;
+  std::vector<std::byte> bytes_;
+  std::vector<float> widened_;
+};
 
 /// The text of a token in tokenizer.json's list of added tokens; "" where it is not there.
 std::string added_token(const Json& tokenizer, const Json* id) {
@@ -155,43 +172,90 @@ void commit(const std::filesystem::path& folder, const std::filesystem::path& ou
   }
 }
 
-}  // namespace
-
-ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
-                               const std::filesystem::path& output, const ExportOptions& options) {
-  check_output(output);
-  const Manifest manifest = read_manifest(checkpoint);
-  const ModelConfig model = model_of(manifest, (checkpoint / kManifestName).string());
-  ExportResult result;
-  result.dtype = options.dtype.value_or(dtype_of(manifest));
-  std::vector<SafetensorsWriter::Tensor> tensors;
-  for (const ManifestTensor& tensor : manifest.tensors) {
-    if (!tensor.name.starts_with(kStatePrefix)) continue;
-    tensors.push_back({tensor.name.substr(kStatePrefix.size()), tensor.shape});
-    result.parameters += tensor.shape.count();
-  }
-  if (tensors.empty()) throw DataError("{}: holds no parameters", checkpoint.string());
-  result.tensors = static_cast<std::int64_t>(tensors.size());
-
-  const std::filesystem::path target =
-      std::filesystem::absolute(output / "").lexically_normal().parent_path();
+/// A new folder beside the output, of a name that nobody reads.
+std::filesystem::path make_temporary_folder(const std::filesystem::path& target) {
   std::error_code code;
   std::filesystem::create_directories(target.parent_path(), code);
-  const std::filesystem::path folder =
+  std::filesystem::path folder =
       target.parent_path() / fmt::format(".{}.tmp-{}", target.filename().string(), unique_suffix());
   std::filesystem::create_directory(folder, code);
   if (code) throw DataError("{}: cannot make this folder: {}", folder.string(), code.message());
+  return folder;
+}
+
+std::vector<SafetensorsWriter::Tensor> parameters_of(const Manifest& manifest,
+                                                     const std::filesystem::path& checkpoint) {
+  std::vector<SafetensorsWriter::Tensor> tensors;
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    if (tensor.name.starts_with(kStatePrefix))
+      tensors.push_back({tensor.name.substr(kStatePrefix.size()), tensor.shape});
+  }
+  if (tensors.empty()) throw DataError("{}: holds no parameters", checkpoint.string());
+  return tensors;
+}
+
+/// File i falls to rank i modulo the ranks. They meet after each round: a fault of one ends all
+/// soon, and none waits for another longer than a file takes.
+void write_parts(PartExport& part_export, std::size_t parts, const ExportOptions& options,
+                 Communicator& world) {
+  const auto rank = static_cast<std::size_t>(world.rank());
+  const auto ranks = static_cast<std::size_t>(world.size());
+  for (std::size_t first = 0; first < parts; first += ranks) {
+    run_together(world, [&] {
+      if (first + rank >= parts) return;
+      try {
+        part_export.write(first + rank, options.after_tensor);
+      } catch (...) {
+        part_export.give_up();  // before rank 0 hears of it and removes the folder
+        throw;
+      }
+    });
+  }
+}
+
+}  // namespace
+
+ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
+                               const std::filesystem::path& output, const ExportOptions& options,
+                               Communicator& world) {
+  const bool leader = world.rank() == 0;
+  const std::filesystem::path target =
+      std::filesystem::absolute(output / "").lexically_normal().parent_path();
+  Manifest manifest;
+  ModelConfig model;
+  std::vector<SafetensorsWriter::Tensor> tensors;
+  std::filesystem::path folder;
+  run_together(world, [&] {
+    if (leader) check_output(output);
+    manifest = read_manifest(checkpoint);
+    model = model_of(manifest, (checkpoint / kManifestName).string());
+    tensors = parameters_of(manifest, checkpoint);
+  });
+  run_together(world, [&] {
+    if (leader) folder = make_temporary_folder(target);
+  });
+  folder = world.broadcast_text(folder.string(), 0);
+  ExportResult result;
+  result.dtype = options.dtype.value_or(dtype_of(manifest));
+  result.tensors = static_cast<std::int64_t>(tensors.size());
+  for (const auto& tensor : tensors) result.parameters += tensor.shape.count();
   try {
     SafetensorsWriter writer(folder, result.dtype, std::move(tensors), options.file_bytes_max);
-    write_weights(checkpoint, manifest, writer);
     result.bytes = writer.bytes();
-    const Json config = hf_config_json(model, result.dtype);
-    if (manifest.find_file("tokenizer.json") != nullptr)
-      write_tokenizer(checkpoint, folder, config);
-    write_configs(manifest, config, folder);
-    commit(folder, target);
+    PartExport part_export(checkpoint, manifest, writer);
+    write_parts(part_export, writer.parts().size(), options, world);
+    run_together(world, [&] {
+      if (!leader) return;
+      writer.finish();
+      const Json config = hf_config_json(model, result.dtype);
+      if (manifest.find_file("tokenizer.json") != nullptr)
+        write_tokenizer(checkpoint, folder, config);
+      write_configs(manifest, config, folder);
+      commit(folder, target);
+    });
   } catch (...) {
-    std::filesystem::remove_all(folder, code);
+    std::error_code ignored;
+    if (leader) std::filesystem::remove_all(folder, ignored);  // every rank is past its last write
     throw;
   }
   return result;

@@ -90,31 +90,38 @@ class SafetensorsFolder {
 
 /// Writes model.safetensors, or model-00001-of-0000N.safetensors with their index where one file
 /// would hold more than `file_bytes_max` of tensors. A reader sees each file whole or not at all.
+/// Several writers of the same list may share out the files.
 class SafetensorsWriter {
  public:
   struct Tensor {
     std::string name;
     Shape shape;
   };
+  /// A file and the tensors [begin, end) that it holds.
+  struct Part {
+    std::string name;
+    std::size_t begin, end;
+  };
   static constexpr std::int64_t kFileBytesMax = 5'000'000'000;  ///< transformers' "5GB"
 
-  /// `tensors` are sorted by name; they come in that order. kF32 or kBF16. Throws DataError.
+  /// `tensors` are sorted by name; they come in that order. kF32 or kBF16. All throw DataError.
   SafetensorsWriter(std::filesystem::path folder, DType dtype, std::vector<Tensor> tensors,
                     std::int64_t file_bytes_max = kFileBytesMax);
   ~SafetensorsWriter();
 
   [[nodiscard]] const std::vector<Tensor>& tensors() const { return tensors_; }
+  [[nodiscard]] const std::vector<Part>& parts() const { return parts_; }
+  /// Between two files: the next tensor is the first of this one.
+  void go_to(std::size_t part);
+  /// Removes the file that is half written, where there is one. Nothing comes behind it.
+  void give_up() noexcept;
   /// The next tensor, whole; rounded to nearest even for bf16.
   void write(std::span<const float> values);
-  /// After the last tensor: the index, where there is more than one file.
+  /// When every file is there: the index, where there is more than one.
   void finish();
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
  private:
-  struct Part {
-    std::string name;
-    std::size_t begin, end;  // of tensors_
-  };
   [[nodiscard]] std::int64_t bytes_of(const Tensor& tensor) const;
   [[nodiscard]] std::string header_of(const Part& part) const;
   void open_part();

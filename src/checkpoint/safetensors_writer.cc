@@ -46,8 +46,11 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path folder, DType dtype,
   }
 }
 
-SafetensorsWriter::~SafetensorsWriter() {
+SafetensorsWriter::~SafetensorsWriter() { give_up(); }
+
+void SafetensorsWriter::give_up() noexcept {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  temporary_.clear();
 }
 
 std::int64_t SafetensorsWriter::bytes_of(const Tensor& tensor) const {
@@ -98,6 +101,12 @@ void SafetensorsWriter::close_part() {
   ++part_;
 }
 
+void SafetensorsWriter::go_to(std::size_t part) {
+  expect(temporary_.empty() && part < parts_.size(), "an export leaves a file half written");
+  part_ = part;
+  next_ = parts_[part].begin;
+}
+
 void SafetensorsWriter::write(std::span<const float> values) {
   expect(next_ < tensors_.size() &&
              static_cast<std::int64_t>(values.size()) == tensors_[next_].shape.count(),
@@ -118,7 +127,10 @@ void SafetensorsWriter::write(std::span<const float> values) {
 }
 
 void SafetensorsWriter::finish() {
-  expect(next_ == tensors_.size(), "an export ends before its last tensor");
+  for (const Part& part : parts_) {
+    expect(std::filesystem::exists(folder_ / part.name), "an export ends without its {}",
+           part.name);
+  }
   if (parts_.size() == 1) return;
   Json map = Json::object();
   std::int64_t parameters = 0;

@@ -21,6 +21,7 @@
 #include "train/run_kernels.h"
 #include "train/session.h"
 #include "train/step.h"
+#include "train/watch.h"
 
 namespace trireme {
 
@@ -45,7 +46,7 @@ Loader synthetic_loader(Runtime& runtime, const PreparedRun& prepared) {
 /// Runs the steps; returns the seconds of the timed ones. What they did is in `trace` and, where
 /// given, `ops`.
 std::vector<double> time_steps(Runtime& runtime, const PreparedRun& prepared,
-                               const Options& options, OpTrace* ops) {
+                               const Options& options, OpTrace* ops, Watchdog& watchdog) {
   const RunConfig& config = prepared.config;
   Communicator& world = runtime.world();
   Loader loader = synthetic_loader(runtime, prepared);
@@ -76,8 +77,9 @@ std::vector<double> time_steps(Runtime& runtime, const PreparedRun& prepared,
       const Span span(runtime.trace, Phase::kIdle);
       world.barrier();
     }
-    if (i >= options.warmup)
-      seconds.push_back(static_cast<double>(steady_now_ns() - begin_ns) * 1e-9);
+    const double step_seconds = static_cast<double>(steady_now_ns() - begin_ns) * 1e-9;
+    watchdog.step_finished(i + 1, step_seconds);
+    if (i >= options.warmup) seconds.push_back(step_seconds);
   }
   runtime.context.set_op_trace(nullptr);
   return seconds;
@@ -104,9 +106,9 @@ std::array<std::int64_t, kAxisCount> by_axis(std::int64_t data, std::int64_t con
 /// Of this rank: memory since `before`, traffic of the `steps` since `channels_before`.
 RankFigures rank_figures(const Runtime& runtime, const PreparedRun& prepared, ResidentBytes before,
                          const ChannelFigures& channels_before, std::int64_t steps) {
-  MemoryRequest request = memory_request(
-      prepared.config, prepared.run, runtime.store.compute(), StagePurpose::kTraining,
-      runtime.world().rank(), runtime.context.device().kind);
+  MemoryRequest request = memory_request(prepared.config, prepared.run, runtime.store.compute(),
+                                         StagePurpose::kTraining, runtime.world().rank(),
+                                         runtime.context.device().kind);
   request.saving_max = 0;  // no step is saved here
   RankFigures figures;
   const ResidentBytes now = resident_bytes();
@@ -141,15 +143,17 @@ MachineRates rates_of_machine(Runtime& runtime) {
   return measure_rates(runtime.context, request);
 }
 
-int run(Launch& launch, const Options& options) {
+int run(Launch& launch, LaunchGuard& guard, const Options& options) {
   Communicator& world = launch.world();
   const PreparedRun prepared = prepare_run(options.input, Needs::kSynthetic, world);
   const RunConfig& config = prepared.config;
+  Watch watch(launch, &guard, config.run.hang_timeout_seconds);
   launch.check_collectives(config.run.check_collectives);
   const ResidentBytes before = resident_bytes();
   Runtime runtime(
       launch, config, prepared.run,
       runtime_options(prepared, launch, settle_on_cores(config, launch), StagePurpose::kTraining));
+  const Watchdog::Following following(watch.watchdog(), runtime.trace);
   runtime.store.initialise(runtime.context, static_cast<std::uint64_t>(config.run.seed));
   runtime.weights_changed(Runtime::Forms::kStale);
   RunKernels kernels(runtime, "");
@@ -163,9 +167,9 @@ int run(Launch& launch, const Options& options) {
   const bool gpu = runtime.context.on_gpu();
   OpTrace ops(runtime.trace, gpu ? std::function<void()>([&] { runtime.context.synchronize(); })
                                  : std::function<void()>());
-  if (gpu) result.step_seconds = time_steps(runtime, prepared, options, nullptr);
+  if (gpu) result.step_seconds = time_steps(runtime, prepared, options, nullptr, watch.watchdog());
   const ChannelFigures channels_before = figures_of(runtime.channels);
-  const std::vector<double> traced = time_steps(runtime, prepared, options, &ops);
+  const std::vector<double> traced = time_steps(runtime, prepared, options, &ops, watch.watchdog());
   if (!gpu) result.step_seconds = traced;
   const RankTimes mine = take_rank_times(runtime.trace, ops);
   result.memory_bytes =
@@ -223,7 +227,8 @@ int benchmark_command(Arguments arguments) {
   app.add_flag("!--no-rates", options.rates,
                "do not measure what the machine can do (it takes seconds and memory)");
   if (!parse_options(app, arguments)) return 0;
-  return on_every_rank([&](Launch& launch) { return run(launch, options); });
+  LaunchGuard guard([&] { return hang_timeout_of(options.input); });
+  return on_every_rank([&](Launch& launch) { return run(launch, guard, options); });
 }
 
 }  // namespace trireme

@@ -12,4 +12,15 @@ void add_config_options(CLI::App& app, ConfigInput& input) {
       ->allow_extra_args(false);
 }
 
+double hang_timeout_of(const ConfigInput& input) {
+  return read_run_config(input).config.run.hang_timeout_seconds;
+}
+
+void add_hang_timeout(CLI::App& app, double& seconds) {
+  app.add_option("--hang-timeout", seconds,
+                 "SECONDS without progress after which several ranks end with 124, as "
+                 "run.hang_timeout_seconds; 0: chosen")
+      ->check(CLI::NonNegativeNumber);
+}
+
 }  // namespace trireme

@@ -11,4 +11,10 @@ namespace trireme {
 /// Adds what every command with a config takes: CONFIG [MORE.json ...] [--set key.path=value ...].
 void add_config_options(CLI::App& app, ConfigInput& input);
 
+/// run.hang_timeout_seconds, for a LaunchGuard; throws what reading the config throws.
+double hang_timeout_of(const ConfigInput& input);
+
+/// For commands without a config: --hang-timeout SECONDS.
+void add_hang_timeout(CLI::App& app, double& seconds);
+
 }  // namespace trireme

@@ -14,6 +14,7 @@
 #include "train/model_source.h"
 #include "train/run_kernels.h"
 #include "train/session.h"
+#include "train/watch.h"
 
 namespace trireme {
 
@@ -25,9 +26,10 @@ struct Options {
   bool json = false;
 };
 
-int run(Launch& launch, const Options& options) {
+int run(Launch& launch, LaunchGuard& guard, const Options& options) {
   Communicator& world = launch.world();
   PreparedRun prepared = prepare_run(options.input, Needs::kTraining, world);
+  Watch watch(launch, &guard, prepared.config.run.hang_timeout_seconds);
   const ModelSource source(
       options.checkpoint.empty() ? prepared.config.run.directory : options.checkpoint, world);
   take_model(prepared, source.model());
@@ -35,6 +37,7 @@ int run(Launch& launch, const Options& options) {
   Runtime runtime(launch, prepared.config, prepared.run,
                   runtime_options(prepared, launch, settle_on_cores(prepared.config, launch),
                                   StagePurpose::kEvaluation));
+  const Watchdog::Following following(watch.watchdog(), runtime.trace);
   HostState host(runtime.context, runtime.store.state());
   source.load(host.state(), world);
   host.store();
@@ -72,7 +75,8 @@ int evaluate_command(Arguments arguments) {
                  "run.directory");
   app.add_flag("--json", options.json, "print the evaluation object of metrics.jsonl");
   if (!parse_options(app, arguments)) return 0;
-  return on_every_rank([&](Launch& launch) { return run(launch, options); });
+  LaunchGuard guard([&] { return hang_timeout_of(options.input); });
+  return on_every_rank([&](Launch& launch) { return run(launch, guard, options); });
 }
 
 }  // namespace trireme

@@ -3,11 +3,14 @@
 
 #include "base/human_format.h"
 #include "base/log.h"
+#include "base/stop_flag.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/reader.h"
 #include "commands/commands.h"
+#include "commands/config_options.h"
 #include "commands/every_rank.h"
 #include "commands/parse_options.h"
+#include "train/watch.h"
 
 namespace trireme {
 
@@ -15,22 +18,26 @@ namespace {
 
 struct Options {
   std::string checkpoint, output, dtype;
+  double hang_timeout_seconds = 0;
 };
 
-int run(Launch& launch, const Options& options) {
-  const std::filesystem::path folder =
-      resolve_checkpoint_argument(options.checkpoint, launch.world());
-  run_together(launch.world(), [&] {
-    if (launch.world().rank() != 0) return;
-    ExportOptions how;
-    if (options.dtype == "bf16") how.dtype = DType::kBF16;
-    if (options.dtype == "fp32") how.dtype = DType::kF32;
-    const ExportResult result = export_checkpoint(folder, options.output, how);
-    log_info("{}: {} tensors, {} parameters, {} in {}, from {}", options.output, result.tensors,
-             format_count(static_cast<double>(result.parameters)), format_bytes(result.bytes),
-             name_of(result.dtype), folder.string());
-    std::puts(options.output.c_str());
-  });
+int run(Launch& launch, LaunchGuard& guard, const Options& options) {
+  Communicator& world = launch.world();
+  Watch watch(launch, &guard, options.hang_timeout_seconds);
+  const std::filesystem::path folder = resolve_checkpoint_argument(options.checkpoint, world);
+  ExportOptions how;
+  if (options.dtype == "bf16") how.dtype = DType::kBF16;
+  if (options.dtype == "fp32") how.dtype = DType::kF32;
+  how.after_tensor = [&] {
+    watch.watchdog().progress();
+    give_up_if_stopped("train export");
+  };
+  const ExportResult result = export_checkpoint(folder, options.output, how, world);
+  if (world.rank() != 0) return 0;
+  log_info("{}: {} tensors, {} parameters, {} in {}, from {}", options.output, result.tensors,
+           format_count(static_cast<double>(result.parameters)), format_bytes(result.bytes),
+           name_of(result.dtype), folder.string());
+  std::puts(options.output.c_str());
   return 0;
 }
 
@@ -40,8 +47,8 @@ int export_command(Arguments arguments) {
   Options options;
   CLI::App app(
       "Write a checkpoint as a Hugging Face directory: config.json, safetensors (several files "
-      "above "
-      "5 GB), generation_config.json, the tokenizer's files.",
+      "above 5 GB), generation_config.json, the tokenizer's files. Several ranks share out the "
+      "files.",
       "train export");
   app.add_option("--checkpoint", options.checkpoint,
                  "step folder, checkpoints folder or run folder (newest that verifies)")
@@ -51,8 +58,10 @@ int export_command(Arguments arguments) {
   app.add_option("--dtype", options.dtype,
                  "bf16 or fp32; default: what the model's config.json names, else fp32")
       ->check(CLI::IsMember({"bf16", "fp32"}));
+  add_hang_timeout(app, options.hang_timeout_seconds);
   if (!parse_options(app, arguments)) return 0;
-  return on_every_rank([&](Launch& launch) { return run(launch, options); });
+  LaunchGuard guard([&] { return options.hang_timeout_seconds; });
+  return on_every_rank([&](Launch& launch) { return run(launch, guard, options); });
 }
 
 }  // namespace trireme

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/stop_flag.h"
 #include "commands/commands.h"
+#include "commands/config_options.h"
 #include "commands/every_rank.h"
 #include "commands/parse_options.h"
 #include "generate/generator.h"
@@ -14,6 +15,7 @@
 #include "parallel/host_state.h"
 #include "train/device_choice.h"
 #include "train/model_source.h"
+#include "train/watch.h"
 
 namespace trireme {
 
@@ -23,6 +25,7 @@ struct Options {
   std::string checkpoint, prompt, token_ids;
   std::int64_t max_new_tokens = 128;
   SamplingOptions sampling;
+  double hang_timeout_seconds = 0;
 };
 
 std::vector<std::int32_t> parse_ids(const std::string& text) {
@@ -92,21 +95,36 @@ void check_prompt(const std::vector<std::int32_t>& prompt, const ModelConfig& mo
   }
 }
 
-int run(Launch& launch, const Options& options) {
-  const ModelSource source(options.checkpoint, launch.world());
+/// The ranks meet at each token, so that a signal to any of them ends all and none waits for
+/// another longer than a token takes. False where rank 0, which alone generates, has no more.
+bool meet(Communicator& world, Watchdog& watchdog, bool more) {
+  std::int64_t goes_on = more ? 1 : 0;
+  world.broadcast(std::as_writable_bytes(std::span(&goes_on, 1)), 0);
+  watchdog.progress();
+  if (goes_on == 0) return false;
+  run_together(world, [] { give_up_if_stopped("train generate"); });
+  return true;
+}
+
+int run(Launch& launch, LaunchGuard& guard, const Options& options) {
+  Communicator& world = launch.world();
+  Watch watch(launch, &guard, options.hang_timeout_seconds);
+  const ModelSource source(options.checkpoint, world);
   const ModelConfig& model = source.model();
-  require_built(model);
   std::unique_ptr<Tokenizer> tokenizer;
-  if (options.token_ids.empty()) {
-    if (source.tokenizer().empty()) {
-      throw DataError("{}: has no tokenizer.json. Give the prompt as --token-ids.",
-                      source.path().string());
+  std::vector<std::int32_t> prompt;
+  run_together(world, [&] {
+    require_built(model);
+    if (options.token_ids.empty()) {
+      if (source.tokenizer().empty()) {
+        throw DataError("{}: has no tokenizer.json. Give the prompt as --token-ids.",
+                        source.path().string());
+      }
+      tokenizer = load_tokenizer(source.tokenizer());
     }
-    tokenizer = load_tokenizer(source.tokenizer());
-  }
-  const std::vector<std::int32_t> prompt =
-      tokenizer ? tokenizer->encode(options.prompt) : parse_ids(options.token_ids);
-  check_prompt(prompt, model, options);
+    prompt = tokenizer ? tokenizer->encode(options.prompt) : parse_ids(options.token_ids);
+    check_prompt(prompt, model, options);
+  });
 
   const Device device = choose_device(DeviceChoice::kAuto, launch);
   Context context(device, std::max(1, usable_cpu_count() / launch.local_size()), detect_isa());
@@ -114,10 +132,15 @@ int run(Launch& launch, const Options& options) {
   ParamStore store(params.metas, DType::kF32, StorePurpose::kInference, device);
   {
     HostState host(context, store.state());
-    source.load(host.state(), launch.world());
+    source.load(host.state(), world);
     host.store();
   }
-  if (launch.world().rank() != 0) return 0;  // one rank holds the whole model in this version
+  const auto meet_others = [&](bool more) { return meet(world, watch.watchdog(), more); };
+  if (world.rank() != 0) {  // one rank has the whole model in this version
+    while (meet_others(true)) {
+    }
+    return 0;
+  }
 
   Decoder decoder(context, model, params, store,
                   static_cast<std::int64_t>(prompt.size()) + options.max_new_tokens, 256);
@@ -126,7 +149,7 @@ int run(Launch& launch, const Options& options) {
     printer.print(options.prompt);
     generate(decoder, prompt, options.max_new_tokens, model.end_token, options.sampling,
              [&](std::int32_t id) {
-               give_up_if_stopped("train generate");
+               meet_others(true);
                if (id != model.end_token) printer.print(tokenizer->token_text(id));
              });
     printer.finish();
@@ -134,11 +157,12 @@ int run(Launch& launch, const Options& options) {
     std::vector<std::int32_t> ids = prompt;
     generate(decoder, prompt, options.max_new_tokens, model.end_token, options.sampling,
              [&](std::int32_t id) {
-               give_up_if_stopped("train generate");
+               meet_others(true);
                ids.push_back(id);
              });
     std::puts(fmt::format("{}", fmt::join(ids, ",")).c_str());
   }
+  meet_others(false);
   return 0;
 }
 
@@ -170,10 +194,12 @@ int generate_command(Arguments arguments) {
                  "keep the most likely that reach p together; default 1 = off")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--seed", options.sampling.seed, "of the draws; default 1234");
+  add_hang_timeout(app, options.hang_timeout_seconds);
   if (!parse_options(app, arguments)) return 0;
   if (prompt->count() + ids->count() == 0)
     throw ConfigError("train generate: --prompt or --token-ids is required");
-  return on_every_rank([&](Launch& launch) { return run(launch, options); });
+  LaunchGuard guard([&] { return options.hang_timeout_seconds; });
+  return on_every_rank([&](Launch& launch) { return run(launch, guard, options); });
 }
 
 }  // namespace trireme

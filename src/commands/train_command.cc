@@ -16,7 +16,7 @@ int train_command(Arguments arguments) {
       "train");
   add_config_options(app, input);
   if (!parse_options(app, arguments)) return 0;
-  LaunchGuard guard([&] { return read_run_config(input).config.run.hang_timeout_seconds; });
+  LaunchGuard guard([&] { return hang_timeout_of(input); });
   return on_every_rank([&](Launch& launch) {
     const PreparedRun prepared = prepare_run(input, Needs::kTraining, launch.world());
     return static_cast<int>(train_session(launch, prepared, &guard));

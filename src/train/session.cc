@@ -23,7 +23,7 @@
 #include "train/shared_directory.h"
 #include "train/start_point.h"
 #include "train/trainer.h"
-#include "train/watchdog.h"
+#include "train/watch.h"
 
 namespace trireme {
 
@@ -312,23 +312,13 @@ bool stopped_before_the_first_step(Communicator& world) {
   return true;
 }
 
-/// The guard of the launch watches again where the session's watchdog ends.
-struct GuardOfEnd {
-  LaunchGuard* guard;
-  ~GuardOfEnd() {
-    if (guard != nullptr) guard->watch_end();
-  }
-};
 }  // namespace
 
 ExitCode train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard* guard) {
   Communicator& world = launch.world();
   const bool leader = world.rank() == 0;
   const RunConfig& config = prepared.config;
-  const GuardOfEnd end_guard{guard};
-  Heartbeat heartbeat(launch);
-  Watchdog watchdog(launch, heartbeat, config.run.hang_timeout_seconds);
-  if (guard != nullptr) guard->rest();
+  Watch watch(launch, guard, config.run.hang_timeout_seconds);
   launch.check_collectives(config.run.check_collectives);
   const RunDirectory directory(prepared, launch);
   StartPoint start = choose_start(prepared, world);
@@ -342,7 +332,7 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard*
   const Placement placement = settle_on_cores(config, launch);
   Runtime runtime(launch, config, prepared.run,
                   runtime_options(prepared, launch, placement, StagePurpose::kTraining));
-  const Watchdog::Following following(watchdog, runtime.trace);
+  const Watchdog::Following following(watch.watchdog(), runtime.trace);
   RankMemory memory = memory_of_rank(prepared, runtime.store.compute(), runtime.options.purpose,
                                      launch, runtime.context.device().kind);
   settle_staging(prepared, runtime, memory);
@@ -397,7 +387,7 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard*
   inputs.loader = &loader;
   inputs.validation = validation.get();
   inputs.reporter = reporter.get();
-  inputs.watchdog = &watchdog;
+  inputs.watchdog = &watch.watchdog();
   return Trainer(runtime, std::move(inputs), start.progress).run();
 }
 

@@ -3,13 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
-
 #include "base/file.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/async_writer.h"
+#include "process_counts.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"
 
@@ -22,23 +20,6 @@ const Shape kShape{512, 512};  // 1 MiB in fp32
 
 std::string name_of_tensor(int i) {
   return fmt::format("model.layers.{:02}.mlp.up_proj.weight", i);
-}
-
-/// A count of /proc/self/FILE behind "KEY:"; in KiB in `status`, in bytes in `io`.
-std::int64_t count_of(const char* file, const std::string& key) {
-  std::ifstream in(std::string("/proc/self/") + file);
-  for (std::string line; std::getline(in, line);) {
-    if (line.starts_with(key + ":")) return std::atoll(line.c_str() + key.size() + 1);
-  }
-  return -1;
-}
-
-/// Bytes by which the largest resident set of `work` exceeds what was there before.
-std::int64_t growth_of(const std::function<void()>& work) {
-  std::ofstream("/proc/self/clear_refs") << "5";  // the largest begins anew
-  const std::int64_t before = count_of("status", "VmRSS");
-  work();
-  return (count_of("status", "VmHWM") - before) * 1024;
 }
 
 class BoundedMemory : public testing::Test {
@@ -64,7 +45,7 @@ class BoundedMemory : public testing::Test {
 TEST_F(BoundedMemory, an_export_holds_a_few_tensors_and_never_the_model) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const std::int64_t growth = growth_of([&] {
-      export_checkpoint(checkpoint_, output_, {dtype, 20 * kMiB});
+      export_checkpoint(checkpoint_, output_, {dtype, 20 * kMiB, {}}, *world_);
     });
     EXPECT_LT(growth, kTensors * kMiB / 4) << "of a model of " << kTensors << " MiB";
     int files = 0;
@@ -78,7 +59,7 @@ TEST_F(BoundedMemory, an_export_holds_a_few_tensors_and_never_the_model) {
 }
 
 TEST_F(BoundedMemory, an_import_of_a_quarter_reads_and_holds_a_quarter) {
-  export_checkpoint(checkpoint_, output_, {DType::kF32, 20 * kMiB});
+  export_checkpoint(checkpoint_, output_, {DType::kF32, 20 * kMiB, {}}, *world_);
   TestState part;
   for (int i = 0; i < kTensors; ++i)
     part.add({"parameters/" + name_of_tensor(i), DType::kF32, kShape, {{128, 0}, {128, 512}}});

@@ -54,7 +54,7 @@ TEST_P(HuggingFace, import_then_export_gives_the_same_tensor_bytes) {
   const SaveResult saved = save_checkpoint(request, *world_);
   ASSERT_EQ(saved.error, "");
   const std::filesystem::path output = directory / "deep/hf";
-  const ExportResult result = export_checkpoint(saved.path, output, {});
+  const ExportResult result = export_checkpoint(saved.path, output, {}, *world_);
   EXPECT_EQ(result.tensors, static_cast<std::int64_t>(golden.size()));
   EXPECT_EQ(result.dtype, DType::kF32);
   const auto data_of = [](const std::filesystem::path& path) {
@@ -70,7 +70,7 @@ TEST_P(HuggingFace, import_then_export_gives_the_same_tensor_bytes) {
     EXPECT_TRUE(std::filesystem::exists(output / name)) << name;
   }
   // Again over itself, in several files and in bf16.
-  export_checkpoint(saved.path, output, {DType::kBF16, 5000});
+  export_checkpoint(saved.path, output, {DType::kBF16, 5000, {}}, *world_);
   EXPECT_FALSE(std::filesystem::exists(output / "model.safetensors"));
   TestState again;
   add_parameters_of(again, golden);
@@ -166,7 +166,8 @@ TEST_F(Import, a_folder_that_is_not_an_export_is_never_replaced) {
   request.model = parse_json(R"({"model_type":"llama"})", "");
   ASSERT_EQ(save_checkpoint(request, *world_).error, "");
   directory_.write("out/thesis.txt", "three years of work");
-  EXPECT_THROW(export_checkpoint(directory_ / "checkpoints/step-00000001", directory_ / "out", {}),
+  EXPECT_THROW(export_checkpoint(directory_ / "checkpoints/step-00000001", directory_ / "out", {},
+                                 *world_),
                ConfigError);
   EXPECT_EQ(read_file(directory_ / "out/thesis.txt"), "three years of work");
 }

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Ranks of the commands that do not train end together as well: one that is stopped ends all with 124 and is named, one that
+# dies ends all within seconds, also where the launcher would leave them waiting.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+train base.json --set run.exit_at_step=2
+[ "$code" = 0 ] || { cat log; exit 1; }
+
+pid_of_rank() { # RANK
+  local process
+  for process in $(train_processes "$job"); do
+    if tr '\0' '\n' <"/proc/$process/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1"; then echo "$process"; fi
+  done
+}
+appeared() { [ -n "$(pid_of_rank "$1")" ]; }
+# Both ranks computed for so many hundredths of a second: they are past their start.
+worked() { # HUNDREDTHS
+  local process
+  for process in $(pid_of_rank 0) $(pid_of_rank 1); do
+    [ "$(awk '{ print $14 + $15 }' "/proc/$process/stat" 2>/dev/null || echo 0)" -ge "$1" ] || return
+  done
+}
+# hit WHAT RANK SIGNAL WORK COMMAND...
+hit() {
+  local rank=$2 signal=$3 work=$4 process processes
+  local -i begin
+  shift 4
+  start log "$root/scripts/run.sh" -n 2 "$@"
+  until_true appeared 0
+  until_true appeared 1
+  until_true worked "$work"
+  processes=$(train_processes "$job")
+  kill -"$signal" "$(pid_of_rank "$rank")"
+  begin=$(date +%s%N)
+  for process in $processes; do until_true gone "$process"; done
+  milliseconds=$((($(date +%s%N) - begin) / 1000000))
+  wait "$job"
+  code=$?
+}
+stopped() { # RANK WORK COMMAND...
+  local what="$3, rank $1 stopped"
+  hit "$what" "$1" STOP "${@:2:1}" "${@:3}"
+  check "$what: exit 124" same "$code" 124
+  check "$what: within the deadline of 1 s and 10 s ($milliseconds ms)" [ "$milliseconds" -lt 11000 ]
+  check "$what: one closing line" [ "$(grep -c '^train: exit' log)" = 1 ]
+  says "$what: it is named" "^train: exit 124 (.*rank $1 (.*stopped"
+}
+died() { # RANK WORK COMMAND...
+  local what="$3, rank $1 killed"
+  hit "$what" "$1" KILL "${@:2:1}" "${@:3}"
+  check "$what: not well" [ "$code" != 0 ]
+  check "$what: all end within 5 s and what a loaded machine adds ($milliseconds ms)" [ "$milliseconds" -lt 8000 ]
+  says "$what: it is named" "rank $1 .*gone"
+}
+evaluate=(evaluate base.json --set data.validation=synthetic --set evaluation.batches=1000000)
+benchmark=(benchmark base.json --steps 1000000 --set run.hang_timeout_seconds=1)
+generate=(generate --checkpoint run --token-ids 65,66 --temperature 0 --max-new-tokens 1000000)
+export=(export --checkpoint run --output hf)
+stopped 0 30 "${benchmark[@]}"
+stopped 1 10 "${generate[@]}" --hang-timeout 1
+stopped 0 0 "${export[@]}" --hang-timeout 1
+export OMPI_MCA_orte_abort_on_non_zero_status=0
+died 0 30 "${evaluate[@]}"
+finish
