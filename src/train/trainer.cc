@@ -127,14 +127,17 @@ void Trainer::run_step() {
   report_step(loss, norm, lr, seconds);
   if (skip && inputs_.reporter != nullptr) inputs_.reporter->skip(*skip);
   if (progress_.skipped_in_a_row >= kSkipsMax) {
-    end(EndReason::kDiverged, ExitCode::kDiverged);
+    finish_save_under_way();
+    write_end(EndReason::kDiverged);
     throw SharedError(
         ExitCode::kDiverged,
         fmt::format(
             "{} steps in a row were not finite (the last: {}, first in {} on rank {}, step {}). "
             "Lower optimizer.lr, "
-            "lengthen lr_schedule.warmup_steps, or go back to an older checkpoint with run.resume.",
-            kSkipsMax, skip->reason, skip->tensor, skip->rank, k));
+            "lengthen lr_schedule.warmup_steps, or go back to an older checkpoint with "
+            "run.resume.{}",
+            kSkipsMax, skip->reason, skip->tensor, skip->rank, k,
+            last_save_failed_ ? " The last save failed as well (its cause stands above)." : ""));
   }
 }
 

@@ -26,4 +26,11 @@ check "three ranks: on record" same "$(end_reason run)" diverged
 check "three ranks: one closing line" [ "$(grep -c '^train: exit' log)" = 1 ]
 check "three ranks: the cause once" [ "$(grep -c '10 steps in a row' log)" = 1 ]
 check "three ranks: ten skips" [ "$(grep -c '"kind":"skip"' run/metrics.jsonl)" = 10 ]
+
+# A save that fails beside it does not hide it: whoever requeues on 74 would diverge again.
+rm -rf run
+train "${huge[@]}" --set checkpoint.interval_steps=2 --set checkpoint.min_free_bytes=9000000000000000
+diverged "without room for a save"
+says "without room for a save: that is told too" '^error: .*10 steps in a row.*The last save failed as well'
+says "without room for a save: its cause stands above" 'was not saved: .*saving needs'
 finish
