@@ -1,10 +1,10 @@
 #include "dataset/loader.h"
 
-#include <array>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "dataset/batch_builder.h"
@@ -26,24 +26,30 @@ struct Loader::State {
   ~State();
   void run();
   void build(Step& step, std::int64_t first_sample);
-  void wait_for_idle(std::unique_lock<std::mutex>& lock);
+  Step& at(std::int64_t number) { return steps[static_cast<std::size_t>(number) % steps.size()]; }
+  /// The step handed out `ahead` calls from now, once it is built; throws what building it met.
+  Step& wait_for(std::unique_lock<std::mutex>& lock, int ahead);
 
   BatchShape shape;
   std::vector<std::int64_t> samples;  // of one micro-batch; the thread's
-  std::array<Step, 2> steps;
+  // As many are handed out and whole as are built ahead.
+  std::vector<Step> steps;
 
-  // Guarded by `mutex`. Step `building` is the thread's while `wanted`, else it is built and waits.
+  // Guarded by `mutex`. Steps are numbered as they are handed out; number `built` is the thread's
+  // while it is `building`.
   std::mutex mutex;
   std::condition_variable changed;
-  int building = 0;
-  bool wanted = true, ended = false;
-  std::int64_t next_sample = 0;  // where the step that is built, or being built, begins
+  std::int64_t handed_out = 0, built = 0;
+  bool building = false, ended = false;
+  std::int64_t next_sample = 0;  // where the step that is handed out next begins
   std::thread thread;            // last: it uses all of the above
 };
 
 Loader::State::State(std::shared_ptr<const SampleSource> source, const BatchRules& rules,
                      const BatchShape& batch_shape)
-    : shape(batch_shape), samples(batch_shape.micro) {
+    : shape(batch_shape),
+      samples(batch_shape.micro),
+      steps(2 * static_cast<std::size_t>(batch_shape.lookahead)) {
   expect(shape.global == shape.micro * shape.accumulation * shape.data_ranks,
          "a global batch of {} as {} x {} x {}", shape.global, shape.micro, shape.accumulation,
          shape.data_ranks);
@@ -71,14 +77,16 @@ Loader::State::~State() {
 void Loader::State::run() {
   std::unique_lock lock(mutex);
   for (;;) {
-    changed.wait(lock, [this] { return wanted || ended; });
+    changed.wait(lock, [this] { return built < handed_out + shape.lookahead || ended; });
     if (ended) return;
-    Step& step = steps[building];
-    const std::int64_t first_sample = next_sample;
+    Step& step = at(built);
+    const std::int64_t first_sample = next_sample + (built - handed_out) * shape.global;
+    building = true;
     lock.unlock();
     build(step, first_sample);
     lock.lock();
-    wanted = false;
+    building = false;
+    ++built;
     changed.notify_all();
   }
 }
@@ -100,8 +108,12 @@ void Loader::State::build(Step& step, std::int64_t first_sample) {
   }
 }
 
-void Loader::State::wait_for_idle(std::unique_lock<std::mutex>& lock) {
-  changed.wait(lock, [this] { return !wanted; });
+Step& Loader::State::wait_for(std::unique_lock<std::mutex>& lock, int ahead) {
+  changed.wait(lock, [&] { return built >= handed_out + ahead; });
+  Step& step = at(handed_out + ahead - 1);
+  // A step that could not be built stays, so that a second call says the same.
+  if (step.fault != nullptr) std::rethrow_exception(step.fault);
+  return step;
 }
 
 Loader::Loader(std::shared_ptr<const SampleSource> source, const RunConfig::Data& data,
@@ -111,27 +123,32 @@ Loader::Loader(std::shared_ptr<const SampleSource> source, const RunConfig::Data
 
 Loader::~Loader() = default;
 
+int Loader::lookahead() const { return state_->shape.lookahead; }
+
 void Loader::seek(std::int64_t consumed_samples) {
   expect(consumed_samples >= 0, "sample {}", consumed_samples);
   std::unique_lock lock(state_->mutex);
-  if (state_->next_sample == consumed_samples) return;  // it is what is being built
-  state_->wait_for_idle(lock);
+  if (state_->next_sample == consumed_samples) return;
+  state_->changed.wait(lock, [this] { return !state_->building; });
   state_->next_sample = consumed_samples;
-  state_->wanted = true;
+  state_->built = state_->handed_out;
   state_->changed.notify_all();
 }
 
 StepBatch Loader::next() {
   std::unique_lock lock(state_->mutex);
-  state_->wait_for_idle(lock);
-  const Step& step = state_->steps[state_->building];
-  // A step that could not be built stays, so that a second call says the same.
-  if (step.fault != nullptr) std::rethrow_exception(step.fault);
-  state_->building = 1 - state_->building;
+  const Step& step = state_->wait_for(lock, 1);
+  ++state_->handed_out;
   state_->next_sample += state_->shape.global;
-  state_->wanted = true;
   state_->changed.notify_all();
   return {step.micro_batches, step.target_count};
+}
+
+std::int64_t Loader::target_count(int ahead) {
+  expect(ahead >= 1 && ahead <= state_->shape.lookahead, "the {}-th step ahead of {}", ahead,
+         state_->shape.lookahead);
+  std::unique_lock lock(state_->mutex);
+  return state_->wait_for(lock, ahead).target_count;
 }
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
 #pragma once
-// Feeds the training loop: a thread builds the micro-batches of the next step while this one
+// Feeds the training loop: a thread builds the micro-batches of the steps to come while this one
 // computes.
 
 #include <memory>
@@ -21,10 +21,12 @@ struct BatchShape {
   int data_rank = 0, data_ranks = 1;
   std::int64_t tokens = 1;  ///< T of a sample
   AxisPlace context = {};   ///< that shares out the tokens of each sample
+  /// Steps that a Loader builds ahead; as many stay whole when they are handed out.
+  int lookahead = 1;
 };
 
 /// One optimizer step of one data rank, the tokens of one place of its context axis. Views stay
-/// valid until the next call of `next`.
+/// valid until `lookahead` more have been handed out.
 struct StepBatch {
   std::span<const MicroBatch> micro_batches;  ///< `accumulation` of them
   std::int64_t target_count = 0;              ///< counted targets in this rank's micro-batches
@@ -43,11 +45,15 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
+  [[nodiscard]] int lookahead() const;
   /// The next step's data begins at this global sample. Drops what was prefetched.
   void seek(std::int64_t consumed_samples);
   /// Blocks until the step is built; throws what building it met. Allocates nothing after the first
   /// steps.
   StepBatch next();
+  /// Of the `ahead`-th step behind the one that was handed out last, 1 to lookahead. Blocks and
+  /// throws as next() would.
+  [[nodiscard]] std::int64_t target_count(int ahead);
 
  private:
   struct State;

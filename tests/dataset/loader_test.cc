@@ -115,6 +115,38 @@ TEST_F(LoaderTest, a_step_stays_whole_while_the_next_is_built) {
   EXPECT_EQ(loader.next().micro_batches[0].input_ids.data, address);
 }
 
+TEST_F(LoaderTest, as_many_steps_stay_whole_and_are_counted_as_it_looks_ahead) {
+  RunConfig::Data data;
+  data.mask_eod_loss = true;  // 10 and 17 are the ends: each of another step
+  const auto source = window_source(prefix_, 4);
+  Loader loader(source, data, {1, 1, 1, 0, 1, 4, {}, 2}, 10, kVocab);
+  Loader plain(source, data, {1, 1, 1, 0, 1, 4}, 10, kVocab);
+  std::vector<std::vector<std::int32_t>> rows;
+  std::vector<std::int64_t> counts;
+  for (int i = 0; i < 9; ++i) {
+    EXPECT_EQ(plain.target_count(1), plain.target_count(1));
+    counts.push_back(plain.target_count(1));
+    const StepBatch batch = plain.next();
+    EXPECT_EQ(batch.target_count, counts.back());
+    rows.push_back(rows_of(batch));
+  }
+  EXPECT_EQ(counts[2], 3);
+  EXPECT_EQ(counts[3], 4);
+  StepBatch before = loader.next();
+  for (int i = 1; i < 7; ++i) {
+    const StepBatch now = loader.next();
+    EXPECT_EQ(loader.target_count(1), counts[i + 1]);
+    EXPECT_EQ(loader.target_count(2), counts[i + 2]);  // both are built by now
+    EXPECT_EQ(rows_of(before), rows[i - 1]);
+    EXPECT_EQ(rows_of(now), rows[i]);
+    before = now;
+  }
+  loader.seek(1);
+  EXPECT_EQ(loader.target_count(2), counts[2]);
+  EXPECT_EQ(rows_of(loader.next()), rows[1]);
+  EXPECT_THROW(static_cast<void>(loader.target_count(3)), InternalError);
+}
+
 TEST_F(LoaderTest, a_document_mask_restarts_positions_where_documents_begin) {
   RunConfig::Data data;
   data.document_mask = true;
