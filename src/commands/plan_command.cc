@@ -193,6 +193,7 @@ Json json_of(const Figures& figures) {
     rank["memory_bytes"]["optimizer"] = memory.optimizer;
     rank["memory_bytes"]["activations"] = memory.activations;
     rank["memory_bytes"]["buffers"] = memory.buffers;
+    if (memory.undo > 0) rank["memory_bytes"]["undo"] = memory.undo;
     rank["memory_bytes"]["total"] = memory.total();
     rank["save_staging_bytes"] = memory.saving;
     json["ranks"].push_back(std::move(rank));
@@ -219,11 +220,7 @@ void print(const RunConfig& config, const Figures& figures) {
                         config.data.sequence_length,
                         figures.run.steps,
                         0};
-  const std::vector<MemoryItem> items = {{"parameters", memory.parameters},
-                                         {"gradients", memory.gradients},
-                                         {"optimizer", memory.optimizer},
-                                         {"activations", memory.activations},
-                                         {"buffers", memory.buffers}};
+  const std::vector<MemoryItem> items = items_of(memory);
   std::string text = fmt::format("{} ranks: {}\n{} parameters, {} FLOP a token\n", figures.world,
                                  figures.run.mesh.text(), format_integer(figures.parameters.total),
                                  format_count(static_cast<double>(figures.flops_per_token)));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <span>
 
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/grad_norm/grad_norm.h"
 
 namespace trireme {
@@ -18,7 +19,7 @@ ConstTensorView as_rows(const TensorView& gradient) {
 
 }  // namespace
 
-double gradient_norm(Context& context, const ParamStore& store, Communicator& world) {
+ExactSum sum_of_squares(Context& context, const ParamStore& store) {
   // Many at a time, so that a GPU is waited for seldom; and no call takes memory.
   constexpr std::size_t kMany = 512;
   std::array<ConstTensorView, kMany> gradients;
@@ -30,6 +31,11 @@ double gradient_norm(Context& context, const ParamStore& store, Communicator& wo
       gradients[i] = as_rows(store.counted_gradient(static_cast<ParamIndex>(first + i)));
     grad_norm_accumulate(context, sum, std::span<const ConstTensorView>(gradients.data(), part));
   }
+  return sum;
+}
+
+double gradient_norm(Context& context, const ParamStore& store, Communicator& world) {
+  ExactSum sum = sum_of_squares(context, store);
   world.sum(std::span<std::int64_t>(sum.words()));
   return std::sqrt(sum.value());
 }
@@ -73,6 +79,43 @@ void Optimizer::step(Context& context, double lr, double gradient_scale) {
   scalars.bias_correction2 = 1 - std::pow(constants_.beta2, static_cast<double>(applied_updates_));
   scalars.gradient_scale = static_cast<float>(gradient_scale);
   adamw_update(context, tensors_, constants_, scalars);
+}
+
+template <class F>
+void Optimizer::for_each_kept(const F& f) const {
+  std::int64_t begin = 0;
+  for (const AdamWTensor& tensor : tensors_) {
+    for (const TensorView& state : {tensor.parameter, tensor.exp_avg, tensor.exp_avg_sq}) {
+      f(state, kept_.view().rows(begin, state.count()).reshape(state.shape));
+      begin += state.count();
+    }
+  }
+}
+
+void Optimizer::allow_undo(const ParamStore& store, Device device) {
+  const std::int64_t bytes = undo_bytes(store.params(), store.layout());
+  if (bytes > 0)
+    kept_ = Buffer(DType::kF32, {bytes / static_cast<std::int64_t>(sizeof(float))}, device);
+}
+
+std::int64_t Optimizer::undo_bytes(const std::vector<ParamMeta>& params,
+                                   const StoreLayout& layout) {
+  std::int64_t count = 0;
+  for (ParamIndex i = 0; i < static_cast<int>(params.size()); ++i) {
+    if (params[static_cast<std::size_t>(i)].shares == kNoParam)
+      count += 3 * layout.owned_shape(i).count();
+  }
+  return count * static_cast<std::int64_t>(sizeof(float));
+}
+
+void Optimizer::keep(Context& context) {
+  for_each_kept([&](TensorView state, TensorView kept) { cast(context, kept, state); });
+  kept_updates_ = applied_updates_;
+}
+
+void Optimizer::undo(Context& context) {
+  for_each_kept([&](TensorView state, TensorView kept) { cast(context, state, kept); });
+  applied_updates_ = kept_updates_;
 }
 
 }  // namespace trireme

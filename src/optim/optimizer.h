@@ -12,9 +12,13 @@
 
 namespace trireme {
 
-/// The norm of all gradients of the model: sqrt of the exact sum of squares, each row summed by one
-/// of the ranks that hold it, tied parameters once (their accumulators are added before). The bits
-/// do not depend on which rank that is. Not finite where any element is not. Collective.
+/// This rank's part of the exact sum of squares of all gradients of the model: each row is summed
+/// by one of the ranks that hold it, tied parameters once (their accumulators are added before).
+/// The bits of the whole do not depend on which rank that is.
+ExactSum sum_of_squares(Context& context, const ParamStore& store);
+
+/// The norm of all gradients of the model: the root of those of all ranks. Not finite where any
+/// element is not. Collective.
 double gradient_norm(Context& context, const ParamStore& store, Communicator& world);
 
 /// The first parameter of a block with a non-finite gradient where the model wrote it, in order of
@@ -31,14 +35,28 @@ class Optimizer {
   /// One update with gradients * `gradient_scale`; rounds the bf16 forms on the way.
   void step(Context& context, double lr, double gradient_scale);
 
+  /// Takes memory for keep().
+  void allow_undo(const ParamStore& store, Device device);
+  static std::int64_t undo_bytes(const std::vector<ParamMeta>& params, const StoreLayout& layout);
+  /// Copies all that updates change.
+  void keep(Context& context);
+  /// Back to the last keep(), in all bits. The bf16 forms are left stale.
+  void undo(Context& context);
+
   /// Updates applied so far: AdamW's t. Saved and restored with a checkpoint.
   [[nodiscard]] std::int64_t applied_updates() const { return applied_updates_; }
   void set_applied_updates(std::int64_t count) { applied_updates_ = count; }
 
  private:
+  /// f(state, its place in kept_) for the value and the moments of all tensors.
+  template <class F>
+  void for_each_kept(const F& f) const;
+
   AdamWConstants constants_;
   std::vector<AdamWTensor> tensors_;
   std::int64_t applied_updates_ = 0;
+  Buffer kept_;
+  std::int64_t kept_updates_ = 0;  ///< applied_updates_ of then
 };
 
 }  // namespace trireme

@@ -10,6 +10,7 @@
 #include "model/block.h"
 #include "model/flops.h"
 #include "model/param_table.h"
+#include "optim/optimizer.h"
 #include "parallel/buckets.h"
 #include "parallel/partial_gradients.h"
 #include "parallel/reduction.h"
@@ -21,10 +22,10 @@ namespace trireme {
 
 namespace {
 
-/// Input ids, targets, positions and document begins of each token; the loader builds a step while
-/// one runs.
+/// Input ids, targets, positions and document begins of each token.
 constexpr std::int64_t kLoaderBytesPerToken = 4 * std::int64_t{sizeof(std::int32_t)};
-constexpr std::int64_t kLoaderSteps = 2;
+/// The loader builds a step while one runs, or two while one may come again.
+constexpr std::int64_t loader_steps(bool speculative_step) { return speculative_step ? 4 : 2; }
 
 /// What the channels of a rank stage in, each as its largest transfer asks for.
 class TransferStaging {
@@ -122,9 +123,20 @@ MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, DT
   request.attention_by_library = config.model_backend.attention == AttentionBackend::kCudnn;
   request.deterministic = config.run.deterministic;
   request.part = part_of_rank(config.parallel, run.mesh, run.pipeline, rank, purpose);
+  request.speculative_step = config.parallel.speculative_step;
   if (purpose != StagePurpose::kEvaluation)
     request.saving_max = saving_memory_max(config.checkpoint);
   return request;
+}
+
+std::vector<std::pair<std::string, std::int64_t>> items_of(const RankMemory& memory) {
+  std::vector<std::pair<std::string, std::int64_t>> items = {{"parameters", memory.parameters},
+                                                             {"gradients", memory.gradients},
+                                                             {"optimizer", memory.optimizer},
+                                                             {"activations", memory.activations}};
+  if (memory.undo > 0) items.emplace_back("undo", memory.undo);
+  items.emplace_back("buffers", memory.buffers);
+  return items;
 }
 
 RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& request) {
@@ -148,8 +160,8 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   memory.gradients = store.gradients;
   memory.optimizer = store.optimizer;
   memory.activations = Stage::buffer_bytes(model, shape, request.compute);
-  memory.buffers =
-      kLoaderSteps * kLoaderBytesPerToken * shape.local_tokens() * request.batch.accumulation;
+  memory.buffers = loader_steps(training && request.speculative_step) * kLoaderBytesPerToken *
+                   shape.local_tokens() * request.batch.accumulation;
   if (model.position == PositionKind::kRope) {
     memory.buffers += request.sequence_length * model.head_dim * std::int64_t{sizeof(float)};
   }
@@ -164,6 +176,7 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
     memory.buffers +=
         PartialGradients::bytes_of(params, layout, of, request.part.cut.sequence_parallel);
   }
+  if (request.speculative_step) memory.undo = Optimizer::undo_bytes(params, layout);
   if (request.saving_max == 0) return memory;
   const State saved = state_boxes(params, StorePurpose::kTraining, place);
   memory.saving = std::min(staged_bytes_max(saved), request.saving_max);

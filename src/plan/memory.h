@@ -3,6 +3,9 @@
 // allocate, so that the figure and the allocation cannot differ.
 
 #include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "config/model_config.h"
 #include "device/device.h"
@@ -19,15 +22,17 @@ struct RankMemory {
   std::int64_t optimizer = 0;   ///< two moments
   std::int64_t activations =
       0;  ///< of the micro-batches in flight, with gradients of activations and logits
-  /// Token batches of the loader (two steps), rotary tables, staging of sums and gathers, gathered
-  /// weights, what a library's attention works in; on the CPU also what transfers between ranks of
-  /// one host go through, and `saving`.
+  /// A copy of what an update changes, for parallel.speculative_step.
+  std::int64_t undo = 0;
+  /// Token batches of the loader (two steps, or four where they run ahead), rotary tables, staging
+  /// of sums and gathers, gathered weights, what a library's attention works in; on the CPU also
+  /// what transfers between ranks of one host go through, and `saving`.
   std::int64_t buffers = 0;
   /// Host memory in which a save under way waits for the disk. With a GPU in no sum of these: the
   /// others are the GPU's memory.
   std::int64_t saving = 0;
   [[nodiscard]] std::int64_t total() const {
-    return parameters + gradients + optimizer + activations + buffers;
+    return parameters + gradients + optimizer + activations + undo + buffers;
   }
   friend bool operator==(const RankMemory&, const RankMemory&) = default;
 };
@@ -45,8 +50,12 @@ struct MemoryRequest {
   /// its sums is not planned.
   ReductionOrder sums = ReductionOrder::kRank;
   std::int64_t saving_max = 0;  ///< bounds RankMemory::saving
+  bool speculative_step = false;
 };
 RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& request);
+
+/// For readers: what there is of it, by name. They add up to the total.
+std::vector<std::pair<std::string, std::int64_t>> items_of(const RankMemory& memory);
 
 /// The request of a rank of a run.
 MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, DType compute,

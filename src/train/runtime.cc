@@ -139,6 +139,7 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
   if (find_shared_home(params.metas) != kNoParam)
     tied_homes.emplace(context, store, *channels.ends);
   optimizer.emplace(config.optimizer, store);
+  if (config.parallel.speculative_step) optimizer->allow_undo(store, context.device());
 }
 
 double Runtime::sum_of_losses(double mine) const {

@@ -96,6 +96,8 @@ BatchShape batch_shape(const PreparedRun& prepared, const Runtime& runtime) {
   shape.data_ranks = static_cast<int>(prepared.run.batch.data_ranks);
   shape.tokens = prepared.config.data.sequence_length;
   shape.context = runtime.part.cut.context;
+  // A step that runs ahead may be computed again, and its successor's targets are counted by then.
+  shape.lookahead = prepared.config.parallel.speculative_step ? 2 : 1;
   return shape;
 }
 
@@ -213,11 +215,7 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
                       other.find("cores")->as_string(), other.find("threads")->as_integer(),
                       other.find("device")->as_string()});
   }
-  const std::vector<MemoryItem> items = {{"parameters", memory.parameters},
-                                         {"gradients", memory.gradients},
-                                         {"optimizer", memory.optimizer},
-                                         {"activations", memory.activations},
-                                         {"buffers", memory.buffers}};
+  const std::vector<MemoryItem> items = items_of(memory);
   // A GPU's memory is taken by now, a host's when it is touched.
   std::int64_t available = memory_bytes_available() / runtime.launch.local_size();
   if (runtime.context.on_gpu()) {

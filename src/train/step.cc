@@ -74,6 +74,11 @@ void Step::forward_backward(std::span<const MicroBatch> micro_batches, std::int6
   if (transfers) recorder.end(sequence);
 }
 
+ExactSum Step::sum_of_squares() {
+  const Span span(runtime_.trace, Phase::kOptimizer);
+  return trireme::sum_of_squares(runtime_.context, runtime_.store);
+}
+
 double Step::gradient_norm() {
   const Span span(runtime_.trace, Phase::kOptimizer);
   return trireme::gradient_norm(runtime_.context, runtime_.store, runtime_.world());
@@ -84,6 +89,19 @@ void Step::update(double lr, double norm) {
   runtime_.optimizer->step(runtime_.context, lr,
                            clip_coefficient(norm, runtime_.config.optimizer.clip_grad_norm));
   runtime_.weights_changed(Runtime::Forms::kFresh);
+}
+
+void Step::update_ahead(double lr) {
+  const Span span(runtime_.trace, Phase::kOptimizer);
+  runtime_.optimizer->keep(runtime_.context);
+  runtime_.optimizer->step(runtime_.context, lr, 1);
+  runtime_.weights_changed(Runtime::Forms::kFresh);
+}
+
+void Step::take_back() {
+  const Span span(runtime_.trace, Phase::kOptimizer);
+  runtime_.optimizer->undo(runtime_.context);
+  runtime_.weights_changed(Runtime::Forms::kStale);
 }
 
 std::string Step::find_non_finite(std::span<const MicroBatch> micro_batches,

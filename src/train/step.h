@@ -24,10 +24,15 @@ class Step {
   [[nodiscard]] bool recorded() const { return graph_.recorded(); }
   /// Sum of this rank's token losses.
   [[nodiscard]] double loss_sum() const { return runtime_.stage.loss_sum(); }
-  /// Before clipping; the same on every rank.
+  /// This rank's part of the norm's square.
+  ExactSum sum_of_squares();
+  /// Before clipping; the same on every rank. Collective.
   double gradient_norm();
   /// Clips by `norm` and updates every parameter.
   void update(double lr, double norm);
+  /// Updates as if there were nothing to clip; then take_back() makes that undone.
+  void update_ahead(double lr);
+  void take_back();
 
   /// After a step whose loss or gradient is not finite: computes this rank's part again without the
   /// sum over ranks and names what is not finite in it: a parameter (its gradient), "loss", or ""

@@ -4,6 +4,9 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
+
+#include "tensor/transfer.h"
 
 namespace trireme {
 namespace {
@@ -50,6 +53,52 @@ TEST_F(GradientTest, the_first_parameter_that_is_not_finite_is_named) {
   EXPECT_EQ(first_non_finite_gradient(context_, store_, 0), "p513");
   set(20, 5, std::nanf(""));
   EXPECT_EQ(first_non_finite_gradient(context_, store_, 0), "p20");
+}
+
+/// Everything that an update may change, as bytes.
+std::string bits_of(const ParamStore& store) {
+  std::string bits;
+  for (ParamIndex i = 0; i < static_cast<int>(store.params().size()); ++i) {
+    for (const TensorView& view :
+         {store.value(i), store.form(i), store.exp_avg(i), store.exp_avg_sq(i)}) {
+      bits.append(reinterpret_cast<const char*>(view.data), view.given() ? view.bytes() : 0);
+    }
+  }
+  return bits;
+}
+
+TEST(Optimizer, an_update_that_is_taken_back_and_made_again_leaves_the_same_bits) {
+  Context context({}, 2, detect_isa());
+  ParamStore store(many_params(), DType::kBF16, StorePurpose::kTraining);
+  store.initialise(context, 3);
+  for (ParamIndex i = 0; i < 700; ++i) {
+    for (std::int64_t at = 0; at < store.gradient(i).count(); ++at)
+      store.gradient(i).as<float>()[at] = static_cast<float>(i % 13 + at) / 7;
+  }
+  Optimizer optimizer({}, store);
+  optimizer.allow_undo(store, {});
+  EXPECT_EQ(Optimizer::undo_bytes(store.params(), store.layout()), 350 * 3 * 4 * (6 + 5));
+  optimizer.step(context, 1e-2, 0.5);
+  optimizer.step(context, 1e-2, 0.25);
+  const std::string before = bits_of(store);
+
+  optimizer.keep(context);
+  optimizer.step(context, 1e30, std::numeric_limits<float>::infinity());
+  EXPECT_NE(bits_of(store), before);
+  optimizer.undo(context);
+  store.refresh_forms(context);
+  EXPECT_EQ(bits_of(store), before);
+  EXPECT_EQ(optimizer.applied_updates(), 2);
+
+  ParamStore other(many_params(), DType::kBF16, StorePurpose::kTraining);
+  other.initialise(context, 3);
+  for (ParamIndex i = 0; i < 700; ++i)
+    copy_in(context, other.gradient(i),
+            {store.gradient(i).data, static_cast<std::size_t>(store.gradient(i).bytes())});
+  Optimizer straight({}, other);
+  for (const double scale : {0.5, 0.25, 1.0}) straight.step(context, 1e-2, scale);
+  optimizer.step(context, 1e-2, 1);
+  EXPECT_EQ(bits_of(store), bits_of(other));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "config/model_parse.h"
+#include "model/flops.h"
 
 namespace trireme {
 namespace {
@@ -83,6 +84,33 @@ TEST(Memory, on_the_cpu_ranks_of_a_host_stage_their_transfers) {
   EXPECT_EQ(staged({1, 2, 1, 1}, 1), 3 * 2 * kShard + 3 * 2 * kShard);
   EXPECT_EQ(staged({1, 1, 1, 2}, 0), 3 * 4 * (64 * 16 * 4 / 2));  // the stream
   EXPECT_EQ(staged({1, 1, 2, 1}, 0), 3 * 4 * (kLayer / 2));  // gradients; a ring stages nothing
+}
+
+TEST(Memory, stepping_ahead_keeps_owned_values_and_moments_a_second_time) {
+  const ModelConfig model =
+      model_of(R"({"model_type":"gpt2","n_embd":64,"n_head":4,"n_layer":2,"vocab_size":256})");
+  const auto of = [&](bool ahead, std::int64_t zero_stage, DType compute) {
+    RunConfig::Parallel parallel;
+    parallel.zero_stage = zero_stage;
+    MemoryRequest request = request_for({4, 1, 2, 2}, 32, compute);
+    request.part = part_of_rank(parallel, MeshShape({1, 2, 1, 1}), 1, StagePurpose::kTraining);
+    request.speculative_step = ahead;
+    return estimate_memory(model, request);
+  };
+  // Tied: the head's gradient has no value of its own.
+  const std::int64_t state = 12 * count_parameters(model).total;
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    EXPECT_EQ(of(false, 0, compute).undo, 0);
+    EXPECT_EQ(of(true, 0, compute).undo, state);
+    for (const int zero_stage : {1, 2, 3}) EXPECT_EQ(of(true, zero_stage, compute).undo, state / 2);
+  }
+  const RankMemory with = of(true, 0, DType::kF32), without = of(false, 0, DType::kF32);
+  // The loader has two steps more, of two micro-batches of 32 tokens.
+  EXPECT_EQ(with.buffers - without.buffers, 2 * 2 * 32 * 16);
+  EXPECT_EQ(with.total() - without.total(), state + with.buffers - without.buffers);
+  std::int64_t total = 0;
+  for (const auto& [name, bytes] : items_of(with)) total += bytes;
+  EXPECT_EQ(total, with.total());
 }
 
 TEST(Memory, what_a_library_of_attention_works_in_is_counted) {
