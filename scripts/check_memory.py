@@ -73,6 +73,7 @@ def draw(dice):
         "sequence_parallel": cut,
         "zero_stage": dice.randrange(4),
         "recompute": dice.choice(["none", "selective", "full"]),
+        "speculative_step": dice.random() < 0.3,
     }
     if parallel["zero_stage"] and dice.random() < 0.3:
         parallel["zero_group"] = dice.choice([i for i in range(1, peers + 1) if peers % i == 0])

@@ -71,7 +71,13 @@ std::vector<double> time_steps(Runtime& runtime, const PreparedRun& prepared,
       runtime.channels.peers->sum(std::span(&targets, 1));
     }
     step.forward_backward(batch.micro_batches, targets);
-    step.update(config.optimizer.lr, step.gradient_norm());
+    const double norm = step.gradient_norm();
+    // Steps wait for each other here: of running ahead its cost is seen, not its gain.
+    if (config.parallel.speculative_step) {
+      step.update_ahead(config.optimizer.lr);
+    } else {
+      step.update(config.optimizer.lr, norm);
+    }
     runtime.context.synchronize();
     {
       const Span span(runtime.trace, Phase::kIdle);

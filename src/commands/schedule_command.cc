@@ -97,6 +97,7 @@ struct Drawn {
   Plan plan;
   ScheduleRequest request;
   std::string name;
+  bool norm_is_awaited = true;
 };
 
 /// The pipeline that a config resolves to; its micro-batches are the accumulation of a step.
@@ -117,6 +118,7 @@ Drawn plan_of_config(const Options& options) {
   drawn.plan = std::move(run.pipeline.plan);
   drawn.request.times = run.pipeline.times;
   drawn.name = loaded.config.parallel.pipeline_schedule;
+  drawn.norm_is_awaited = !loaded.config.parallel.speculative_step;
   return drawn;
 }
 
@@ -155,7 +157,7 @@ Json json_of(const Drawn& drawn, const Simulation& simulation) {
   json["kind"] = drawn.name;
   json["cost"] = simulation.cost;
   json["makespan"] = simulation.makespan;
-  json["step_span"] = simulation.step_span;
+  json["step_span"] = drawn.norm_is_awaited ? simulation.step_span : simulation.cost;
   json["bubble_rate"] = simulation.bubble_rate;
   for (const double peak : simulation.peak) json["peak"].push_back(peak);
   for (const std::int64_t sent : simulation.transfers) json["transfers"].push_back(sent);

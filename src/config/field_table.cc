@@ -273,7 +273,10 @@ void add_parallel(std::vector<Field>& list) {
         .default_text = "parallel.pipeline", .example = "4", .minimum = 1, .maximum = 1 << 20,
         .peers = {"--microbatch-group-size-per-virtual-pipeline-stage", "", "", ""});
   FIELD(parallel.speculative_step,
-        .text = "Step before the gradient norm is known, and undo the step when it says so",
+        .text =
+            "Update before the gradient norm is known, as if nothing were to be clipped, and take it "
+            "back where something is: equal bits, no stage of a pipeline waits for the others at a "
+            "step's end; keeps a second copy of values and moments",
         .peers = {"--enable-optimizer-post-validation", "", "", ""});
   FIELD(parallel.expert, .text = "Ranks that share the experts", .unit = "ranks", .minimum = 1,
         .maximum = 1 << 20,

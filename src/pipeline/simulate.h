@@ -45,7 +45,10 @@ struct Replay {
 
 struct Simulation {
   std::vector<std::vector<double>> starts;  ///< of each rank and position
-  double cost = 0;         ///< longest time of a rank from its first action to the end of its last
+  /// Longest time of a rank from its first action to the end of its last. Also the time between the
+  /// starts of two steps where ranks begin the next as soon as they have ended this one
+  /// (parallel.speculative_step): starts that are shifted by it keep every dependency.
+  double cost = 0;
   double makespan = 0;     ///< from the first action of all to the end of the last
   double bubble_rate = 0;  ///< (cost - M·V·(F+B+W)) / cost
   /// Time between the starts of two steps where no rank begins the next before all have ended this

@@ -70,6 +70,7 @@ class Resolver {
     if (result.steps > 0 && clean({"lr_schedule"})) check_schedule(result.steps);
     if (config_.has_model() && clean({"data", "model"})) check_model();
     if (clean({"model_backend", "parallel", "data", "model", "precision"})) check_attention();
+    if (clean({"parallel"})) check_speculation();
     if (data && clean({"parallel", "data", "model"})) check_mesh_rules(config_, *data, problems_);
     if (data && clean({"parallel", "batch", "model"}) && config_.has_model())
       resolve_pipeline(result);
@@ -190,6 +191,14 @@ class Resolver {
           "the tokenizer has {} ids and the model a vocabulary of {}: data with larger ids is "
           "refused",
           *input_.vocabulary, model.vocab_size));
+    }
+  }
+
+  void check_speculation() {
+    if (config_.parallel.speculative_step && config_.parallel.pipeline == 1) {
+      notes_.push_back(
+          "parallel.speculative_step: without a pipeline no rank is done with a step before the "
+          "others; it takes memory and a copy of the state, and saves no time");
     }
   }
 

@@ -85,12 +85,14 @@ Json to_json(const ResumeLine& line) {
 }
 
 Json to_json(const EndLine& line) {
-  return Json::Object{{"kind", "end"},
-                      {"step", line.step},
-                      {"reason", name_of(line.reason)},
-                      {"failed_saves", line.failed_saves},
-                      {"bubble_measured", or_null(line.bubble_measured)},
-                      {"bubble_simulated", or_null(line.bubble_simulated)}};
+  Json json = Json::Object{{"kind", "end"},
+                           {"step", line.step},
+                           {"reason", name_of(line.reason)},
+                           {"failed_saves", line.failed_saves},
+                           {"bubble_measured", or_null(line.bubble_measured)},
+                           {"bubble_simulated", or_null(line.bubble_simulated)}};
+  if (line.undone_steps) json["undone_steps"] = *line.undone_steps;
+  return json;
 }
 
 }  // namespace trireme

@@ -85,6 +85,8 @@ struct EndLine {
   EndReason reason = EndReason::kSteps;
   std::int64_t failed_saves = 0;
   std::optional<double> bubble_measured, bubble_simulated;  ///< empty without a pipeline
+  /// Updates that the norm took back; empty, and no key, without parallel.speculative_step.
+  std::optional<std::int64_t> undone_steps;
 };
 
 Json to_json(const StartLine& line);

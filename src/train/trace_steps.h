@@ -17,6 +17,8 @@ class TraceSteps {
   /// warned of.
   void before(std::int64_t step);
   void after(std::int64_t step);
+  /// The trace is written behind this step.
+  [[nodiscard]] bool end_with(std::int64_t step) const { return steps_ && step == (*steps_)[1]; }
 
  private:
   Runtime& runtime_;

@@ -19,6 +19,11 @@ namespace {
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
+
+StepReports::Exchange exchange_of(const RunConfig& config) {
+  return config.parallel.speculative_step ? StepReports::Exchange::kBeside
+                                          : StepReports::Exchange::kBlocking;
+}
 }  // namespace
 
 Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, Progress progress)
@@ -28,6 +33,9 @@ Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, Progress progress)
       step_(runtime),
       trace_steps_(runtime),
       stopping_(runtime.config, runtime.world().rank() == 0),
+      lookahead_(inputs_.loader->lookahead()),
+      handed_out_(progress.step),
+      reports_(runtime.world(), exchange_of(runtime.config)),
       exposed_(runtime.channels.exposed_ns()),  // what came before is of no step
       writer_(runtime.world(), runtime.store.state(),
               {inputs_.staging_bytes, runtime.context.on_gpu() ? &runtime.context : nullptr,
@@ -59,73 +67,134 @@ ExitCode Trainer::run() {
 }
 
 ExitCode Trainer::loop() {
-  const RunConfig::Run& run = runtime_.config.run;
-  inputs_.loader->seek(progress_.consumed_samples);
-  {
-    const Span span(runtime_.trace, Phase::kData);
-    batch_ = inputs_.loader->next();
-  }
-  target_count_ = batch_.target_count;
-  runtime_.channels.peers->sum(std::span(&target_count_, 1));
-  while (!finished()) {
-    trace_steps_.before(progress_.step + 1);
-    run_step();
-    trace_steps_.after(progress_.step);
-    advance_save();
-    const std::int64_t interval = runtime_.config.evaluation.interval_steps;
-    // What asked to stop may not wait for an evaluation.
-    if (stop_ != Stopping::Reason::kNone) save(SaveKind::kLast);
-    if (finished() || (interval > 0 && progress_.step % interval == 0)) evaluate();
-    const bool exit_now = run.exit_at_step && progress_.step == *run.exit_at_step;
-    const bool due = save_due();
-    if (finished() || exit_now || stop_ != Stopping::Reason::kNone) {
-      save(SaveKind::kLast);
-    } else if (due) {
-      save(SaveKind::kInterval);
+  look_ahead();
+  taken_ = Clock::now();
+  for (;;) {
+    pass();
+    if (ahead_) {
+      learn();
+      if (!nothing_clipped_) {
+        go_back();
+        continue;
+      }
+      if (const std::optional<ExitCode> over = end_step()) return *over;
     }
-    if (finished()) break;
-    if (stop_ == Stopping::Reason::kSignal) return end(EndReason::kSignal, ExitCode::kRequeue);
-    if (stop_ == Stopping::Reason::kTime) return end(EndReason::kTime, ExitCode::kRequeue);
-    if (stop_ == Stopping::Reason::kStopFile) {
-      if (runtime_.world().rank() == 0) stopping_.remove_stop_file();
-      return end(EndReason::kStopFile, ExitCode::kOk);
+    tell();
+    if (may_run_ahead()) {
+      run_ahead();
+      continue;
     }
-    if (exit_now) return end(EndReason::kExitAtStep, ExitCode::kOk);
+    learn();
+    update_or_skip();
+    if (const std::optional<ExitCode> over = end_step()) return *over;
   }
-  return end(EndReason::kSteps, ExitCode::kOk);
 }
 
-void Trainer::run_step() {
-  const Clock::time_point begin = Clock::now();
-  const std::int64_t k = progress_.step + 1;
-  const StepBatch batch = batch_;
-  step_.forward_backward(batch.micro_batches, target_count_);
-  const double norm = step_.gradient_norm();
-  const double lr =
-      learning_rate(runtime_.config.lr_schedule, runtime_.config.optimizer.lr, inputs_.steps, k);
+void Trainer::look_ahead() {
+  inputs_.loader->seek(progress_.consumed_samples);
+  for (int i = 0; i < lookahead_; ++i) {
+    std::int64_t& count = at(next_step() + i).target_count = targets_of(next_step() + i);
+    runtime_.channels.peers->sum(std::span(&count, 1));
+  }
+}
 
-  const double loss_sum = runtime_.sum_of_losses(step_.loss_sum());
-  const double loss = loss_sum / static_cast<double>(std::max<std::int64_t>(1, target_count_));
-  const bool finite = std::isfinite(loss) && std::isfinite(norm);
-  std::optional<SkipLine> skip;
-  if (finite) {
-    step_.update(lr, norm);
-    progress_.skipped_in_a_row = 0;
-  } else {
-    skip = find_skip(loss, batch.micro_batches);
-    ++progress_.skipped_in_a_row;
-  }
-  progress_.step = k;
-  progress_.consumed_samples += inputs_.global_batch;
-  if (!finished()) {  // an order may end with the run
+std::int64_t Trainer::targets_of(std::int64_t step) {
+  if (step > inputs_.steps) return 0;  // an order may end with the run
+  const Span span(runtime_.trace, Phase::kData);
+  return inputs_.loader->target_count(static_cast<int>(step - handed_out_));
+}
+
+void Trainer::pass() {
+  const std::int64_t k = next_step() + (ahead_ ? 1 : 0);
+  trace_steps_.before(k);
+  Unsettled& step = at(k);
+  if (handed_out_ < k) {
     const Span span(runtime_.trace, Phase::kData);
-    batch_ = inputs_.loader->next();
+    step.batch = inputs_.loader->next();
+    handed_out_ = k;
   }
-  exchange_reports();
-  const double seconds = seconds_since(begin);
-  if (inputs_.watchdog != nullptr) inputs_.watchdog->step_finished(k, seconds);
-  report_step(loss, norm, lr, seconds);
-  if (skip && inputs_.reporter != nullptr) inputs_.reporter->skip(*skip);
+  step_.forward_backward(step.batch.micro_batches, step.target_count);
+  loss_sum_ = step_.loss_sum();
+}
+
+void Trainer::tell() {
+  // Places of the tensor axis and pipeline ranks see the same tokens: one counts them. Losses are
+  // where the model ends.
+  const bool first_place = runtime_.part.cut.tensor.index == 0;
+  const bool counts = first_place && runtime_.pipeline_rank() == 0;
+  const double late_seconds = runtime_.config.checkpoint.interval_minutes * 60;
+  const Executor::Occupation occupation = runtime_.executor.occupation();
+  RankReport mine;
+  mine.squares = step_.sum_of_squares().words();
+  mine.loss_sum = first_place ? loss_sum_ : 0;
+  if (counts) mine.target_count = targets_of(next_step() + lookahead_);
+  mine.stop_reason = static_cast<std::int64_t>(stopping_.look());
+  mine.save_is_late =
+      runtime_.world().rank() == 0 && late_seconds > 0 && seconds_since(last_save_) >= late_seconds;
+  mine.memory_bytes = memory_in_use(runtime_.context.device());
+  mine.span_ns = occupation.span_ns;
+  mine.busy_ns = occupation.busy_ns;
+  mine.writer = writer_.state();
+  const Span span(runtime_.trace, Phase::kOptimizer);
+  reports_.start(mine);
+}
+
+void Trainer::learn() {
+  const Span span(runtime_.trace, Phase::kOptimizer);
+  const std::int64_t k = next_step();
+  facts_ = reports_.finish();
+  at(k + lookahead_).target_count = facts_.target_count;
+  line_.loss = facts_.loss_sum / static_cast<double>(std::max<std::int64_t>(1, at(k).target_count));
+  line_.grad_norm = facts_.norm;
+  nothing_clipped_ =
+      std::isfinite(line_.loss) && std::isfinite(line_.grad_norm) &&
+      clip_coefficient(line_.grad_norm, runtime_.config.optimizer.clip_grad_norm) == 1;
+}
+
+bool Trainer::may_run_ahead() const {
+  const std::int64_t k = next_step();
+  const bool stands_still = k >= inputs_.steps || k == runtime_.config.run.exit_at_step ||
+                            evaluates_behind(k) || trace_steps_.end_with(k);
+  return runtime_.config.parallel.speculative_step && nothing_clipped_ && !stands_still;
+}
+
+double Trainer::learning_rate_of_step() const {
+  return learning_rate(runtime_.config.lr_schedule, runtime_.config.optimizer.lr, inputs_.steps,
+                       next_step());
+}
+
+void Trainer::run_ahead() {
+  step_.update_ahead(learning_rate_of_step());
+  ahead_ = true;
+  take_times();
+}
+
+void Trainer::go_back() {
+  step_.take_back();
+  ahead_ = false;
+  ++undone_steps_;
+}
+
+void Trainer::update_or_skip() {
+  if (std::isfinite(line_.loss) && std::isfinite(line_.grad_norm)) {
+    step_.update(learning_rate_of_step(), line_.grad_norm);
+  } else {
+    skip_ = find_skip();
+  }
+  take_times();
+}
+
+std::optional<ExitCode> Trainer::end_step() {
+  const Clock::time_point begin = Clock::now();
+  line_.lr = learning_rate_of_step();
+  ++progress_.step;
+  progress_.consumed_samples += inputs_.global_batch;
+  progress_.skipped_in_a_row = skip_ ? progress_.skipped_in_a_row + 1 : 0;
+  ahead_ = false;
+  add_pipeline_times();
+  if (inputs_.watchdog != nullptr)
+    inputs_.watchdog->step_finished(progress_.step, line_.step_seconds);
+  report_step();
   if (progress_.skipped_in_a_row >= kSkipsMax) {
     finish_save_under_way();
     write_end(EndReason::kDiverged);
@@ -136,16 +205,47 @@ void Trainer::run_step() {
             "Lower optimizer.lr, "
             "lengthen lr_schedule.warmup_steps, or go back to an older checkpoint with "
             "run.resume.{}",
-            kSkipsMax, skip->reason, skip->tensor, skip->rank, k,
+            kSkipsMax, skip_->reason, skip_->tensor, skip_->rank, progress_.step,
             last_save_failed_ ? " The last save failed as well (its cause stands above)." : ""));
   }
+  const std::optional<ExitCode> over = stand_behind_step();
+  line_ = {};
+  skip_.reset();
+  taken_ += Clock::now() - begin;  // of no step
+  return over;
 }
 
-SkipLine Trainer::find_skip(double loss, std::span<const MicroBatch> micro_batches) {
+std::optional<ExitCode> Trainer::stand_behind_step() {
+  const RunConfig::Run& run = runtime_.config.run;
+  const auto stop = static_cast<Stopping::Reason>(facts_.stop_reason);
+  trace_steps_.after(progress_.step);
+  advance_save();
+  // What asked to stop may not wait for an evaluation.
+  if (stop != Stopping::Reason::kNone) save(SaveKind::kLast);
+  if (evaluates_behind(progress_.step)) evaluate();
+  const bool exit_now = run.exit_at_step && progress_.step == *run.exit_at_step;
+  if (finished() || exit_now) {
+    save(SaveKind::kLast);
+  } else if (save_due()) {
+    save(SaveKind::kInterval);
+  }
+  if (finished()) return end(EndReason::kSteps, ExitCode::kOk);
+  if (stop == Stopping::Reason::kSignal) return end(EndReason::kSignal, ExitCode::kRequeue);
+  if (stop == Stopping::Reason::kTime) return end(EndReason::kTime, ExitCode::kRequeue);
+  if (stop == Stopping::Reason::kStopFile) {
+    if (runtime_.world().rank() == 0) stopping_.remove_stop_file();
+    return end(EndReason::kStopFile, ExitCode::kOk);
+  }
+  if (exit_now) return end(EndReason::kExitAtStep, ExitCode::kOk);
+  return std::nullopt;
+}
+
+SkipLine Trainer::find_skip() {
   SkipLine skip;
-  skip.step = progress_.step + 1;
-  skip.reason = std::isfinite(loss) ? "non-finite gradient" : "non-finite loss";
-  const std::string tensor = step_.find_non_finite(micro_batches, target_count_);
+  skip.step = next_step();
+  skip.reason = std::isfinite(line_.loss) ? "non-finite gradient" : "non-finite loss";
+  const Unsettled& step = at(skip.step);
+  const std::string tensor = step_.find_non_finite(step.batch.micro_batches, step.target_count);
   const std::vector<std::string> tensors = runtime_.world().all_gather_text(tensor);
   for (std::size_t rank = 0; rank < tensors.size(); ++rank) {
     if (tensors[rank].empty()) continue;
@@ -157,92 +257,62 @@ SkipLine Trainer::find_skip(double loss, std::span<const MicroBatch> micro_batch
   return skip;
 }
 
-void Trainer::exchange_reports() {
-  RankReport mine;
-  // Places of the tensor axis and pipeline ranks see the same tokens: one counts them.
-  const bool counts = runtime_.part.cut.tensor.index == 0 && runtime_.pipeline_rank() == 0;
-  mine.next_target_count = counts ? batch_.target_count : 0;
-  mine.stop_reason = static_cast<std::int64_t>(stopping_.look());
-  mine.memory_bytes = memory_in_use(runtime_.context.device());
-  const Executor::Occupation occupation = runtime_.executor.occupation();
-  mine.span_ns = occupation.span_ns;
-  mine.busy_ns = occupation.busy_ns;
-  mine.writer = writer_.state();
-  reports_.resize(static_cast<std::size_t>(runtime_.world().size()));
-  runtime_.world().all_gather(std::as_bytes(std::span(&mine, 1)),
-                              std::as_writable_bytes(std::span(reports_)));
-  target_count_ = 0;
-  std::int64_t stop = 0;
-  for (const RankReport& report : reports_) {
-    target_count_ += report.next_target_count;
-    stop = std::max(stop, report.stop_reason);
-    memory_bytes_ = std::max(memory_bytes_, report.memory_bytes);
-  }
-  stop_ = static_cast<Stopping::Reason>(stop);
-  add_pipeline_times();
-}
-
 void Trainer::add_pipeline_times() {
   // The first step allocates.
   if (std::exchange(first_step_, false)) return;
-  std::int64_t longest = 0, busy = 0;
-  for (const RankReport& report : reports_) {
-    longest = std::max(longest, report.span_ns);
-    busy += report.busy_ns;
-  }
-  pipeline_span_ns_ += static_cast<double>(longest);
-  pipeline_busy_ns_ += static_cast<double>(busy) / static_cast<double>(reports_.size());
+  pipeline_span_ns_ += facts_.longest_span_ns;
+  pipeline_busy_ns_ += facts_.busy_ns;
 }
 
-StepTime Trainer::take_step_time() {
+void Trainer::take_times() {
   Trace& trace = runtime_.trace;
   const auto seconds = [&](Phase phase) {
     return static_cast<double>(trace.take_total_ns(phase)) * 1e-9;
   };
-  StepTime time;
+  StepTime& time = line_.time;
   // What the passes wait for other ranks is told by axis below, once.
-  time.forward_backward = seconds(Phase::kForward) + seconds(Phase::kBackwardInput) +
-                          seconds(Phase::kBackwardWeight) -
-                          static_cast<double>(step_.take_waits_in_passes_ns()) * 1e-9;
-  const Channels::ByAxis exposed = runtime_.channels.exposed_ns();
-  const auto since = [](std::int64_t now, std::int64_t before) {
-    return static_cast<double>(now - before) * 1e-9;
+  time.forward_backward += seconds(Phase::kForward) + seconds(Phase::kBackwardInput) +
+                           seconds(Phase::kBackwardWeight) -
+                           static_cast<double>(step_.take_waits_in_passes_ns()) * 1e-9;
+  const Channels::ByAxis now = runtime_.channels.exposed_ns();
+  const Channels::ByAxis since = now - std::exchange(exposed_, now);
+  std::size_t axis = 0;
+  const auto add = [&](const char* name, bool is_there, std::int64_t ns) {
+    if (!is_there) return;
+    if (axis == time.communication_exposed.size()) time.communication_exposed.emplace_back(name, 0);
+    time.communication_exposed[axis++].second += static_cast<double>(ns) * 1e-9;
   };
-  time.communication_exposed = {{"data", since(exposed.data, exposed_.data)}};
-  if (runtime_.part.cut.tensor.extent > 1)
-    time.communication_exposed.emplace_back("tensor", since(exposed.tensor, exposed_.tensor));
-  if (runtime_.part.cut.context.extent > 1)
-    time.communication_exposed.emplace_back("context", since(exposed.context, exposed_.context));
-  if (runtime_.mesh.extent(Axis::kPipeline) > 1)
-    time.communication_exposed.emplace_back("pipeline", since(exposed.pipeline, exposed_.pipeline));
-  exposed_ = exposed;
-  time.data_wait = seconds(Phase::kData);
-  time.optimizer = seconds(Phase::kOptimizer);
-  return time;
+  add("data", true, since.data);
+  add("tensor", runtime_.part.cut.tensor.extent > 1, since.tensor);
+  add("context", runtime_.part.cut.context.extent > 1, since.context);
+  add("pipeline", runtime_.mesh.extent(Axis::kPipeline) > 1, since.pipeline);
+  time.data_wait += seconds(Phase::kData);
+  time.optimizer += seconds(Phase::kOptimizer);
+  line_.step_seconds += seconds_since(std::exchange(taken_, Clock::now()));
 }
 
-void Trainer::report_step(double loss, double norm, double lr, double seconds) {
-  StepLine line;
-  line.time = take_step_time();
+void Trainer::report_step() {
   if (inputs_.reporter == nullptr) return;
   const auto tokens = static_cast<double>(inputs_.global_batch * inputs_.sequence_length);
-  line.step = progress_.step;
-  line.loss = loss;
-  line.grad_norm = norm;
-  line.lr = lr;
-  line.consumed_samples = progress_.consumed_samples;
-  line.consumed_tokens = progress_.consumed_samples * inputs_.sequence_length;
-  line.step_seconds = seconds;
-  line.tokens_per_second = tokens / seconds;
-  line.tflops_per_second = tokens * static_cast<double>(inputs_.flops_per_token) / seconds * 1e-12;
-  if (inputs_.peak_tflops) line.mfu = line.tflops_per_second / *inputs_.peak_tflops;
-  line.memory_bytes = memory_bytes_;
-  inputs_.reporter->step(line);
+  line_.step = progress_.step;
+  line_.consumed_samples = progress_.consumed_samples;
+  line_.consumed_tokens = progress_.consumed_samples * inputs_.sequence_length;
+  line_.tokens_per_second = tokens / line_.step_seconds;
+  line_.tflops_per_second =
+      tokens * static_cast<double>(inputs_.flops_per_token) / line_.step_seconds * 1e-12;
+  if (inputs_.peak_tflops) line_.mfu = line_.tflops_per_second / *inputs_.peak_tflops;
+  line_.memory_bytes = facts_.memory_bytes;
+  inputs_.reporter->step(line_);
+  if (skip_) inputs_.reporter->skip(*skip_);
+}
+
+bool Trainer::evaluates_behind(std::int64_t step) const {
+  const std::int64_t interval = runtime_.config.evaluation.interval_steps;
+  return inputs_.validation != nullptr &&
+         (step >= inputs_.steps || (interval > 0 && step % interval == 0));
 }
 
 void Trainer::evaluate() {
-  if (inputs_.validation == nullptr || evaluated_step_ == progress_.step) return;
-  evaluated_step_ = progress_.step;
   const EvaluationResult result = trireme::evaluate(runtime_, *inputs_.validation);
   // Its waits and passes are of no step.
   exposed_ = runtime_.channels.exposed_ns();
@@ -251,16 +321,9 @@ void Trainer::evaluate() {
   inputs_.reporter->evaluation({progress_.step, result.loss, result.perplexity(), result.tokens});
 }
 
-bool Trainer::save_due() {
-  const RunConfig::Checkpoint& config = runtime_.config.checkpoint;
-  bool due = config.interval_steps > 0 && progress_.step % config.interval_steps == 0;
-  if (config.interval_minutes > 0) {
-    std::int64_t late =
-        seconds_since(last_save_) >= config.interval_minutes * 60;  // rank 0's clock decides
-    runtime_.world().broadcast(std::as_writable_bytes(std::span(&late, 1)), 0);
-    due = due || late != 0;
-  }
-  return due;
+bool Trainer::save_due() const {
+  const std::int64_t interval = runtime_.config.checkpoint.interval_steps;
+  return facts_.save_is_late || (interval > 0 && progress_.step % interval == 0);
 }
 
 void Trainer::save(SaveKind kind) {
@@ -298,7 +361,7 @@ void Trainer::save(SaveKind kind) {
 void Trainer::advance_save() {
   if (!writer_.busy()) return;
   std::vector<WriterState> states;
-  for (const RankReport& report : reports_) states.push_back(report.writer);
+  for (const RankReport& report : reports_.all()) states.push_back(report.writer);
   if (const std::optional<SaveResult> result = writer_.advance(states)) end_save(*result);
 }
 
@@ -337,6 +400,7 @@ void Trainer::write_end(EndReason reason) {
   line.step = progress_.step;
   line.reason = reason;
   line.failed_saves = failed_saves_;
+  if (runtime_.config.parallel.speculative_step) line.undone_steps = undone_steps_;
   if (runtime_.mesh.extent(Axis::kPipeline) > 1) {
     line.bubble_simulated = simulate(runtime_.pipeline.plan, runtime_.pipeline.times).bubble_rate;
     if (pipeline_span_ns_ > 0) line.bubble_measured = 1 - pipeline_busy_ns_ / pipeline_span_ns_;

@@ -1,7 +1,17 @@
 #pragma once
 // The training loop: data, forward and backward, sum over ranks, norm, update; evaluation, saving
 // and stopping at step boundaries, decided by all ranks together.
+//
+// A step is settled when all ranks' reports of it are here: only then are its norm and loss known.
+// It is updated behind that; or, with parallel.speculative_step, before, as if there were nothing
+// to clip, and the next step's passes run meanwhile (after optimizer post-validation in Qi et al.
+// 2023, "Zero Bubble Pipeline Parallelism"). Where the norm says otherwise the update is taken
+// back, those passes are of no use, and the step is computed again: the same bits either way. One
+// step at most is updated and not settled. A step runs ahead where the one before it was below the
+// clip, so that a run which clips all the time loses nothing; the first of a process never does,
+// nor what something stands still behind. What is saved is settled.
 
+#include <array>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -12,6 +22,7 @@
 #include "dataset/loader.h"
 #include "train/reporter.h"
 #include "train/step.h"
+#include "train/step_reports.h"
 #include "train/stopping.h"
 #include "train/trace_steps.h"
 
@@ -57,20 +68,46 @@ class Trainer {
   ExitCode run();
 
  private:
-  /// What each rank tells the others once a step; plain bytes on the wire.
-  struct RankReport {
-    std::int64_t next_target_count = 0;
-    std::int64_t stop_reason = 0;
-    std::int64_t memory_bytes = 0;
-    std::int64_t span_ns = 0, busy_ns = 0;  ///< of the pipeline's actions
-    WriterState writer = WriterState::kIdle;
+  /// A step that is not settled: its data, and the targets of its global batch.
+  struct Unsettled {
+    StepBatch batch;
+    std::int64_t target_count = 0;
   };
 
   ExitCode loop();
-  void run_step();
-  void exchange_reports();
-  void report_step(double loss, double norm, double lr, double seconds);
-  SkipLine find_skip(double loss, std::span<const MicroBatch> micro_batches);
+  /// Targets of the first steps.
+  void look_ahead();
+  /// The step that is settled next.
+  [[nodiscard]] std::int64_t next_step() const { return progress_.step + 1; }
+  [[nodiscard]] Unsettled& at(std::int64_t step) {
+    return steps_[static_cast<std::size_t>(step) % steps_.size()];
+  }
+  /// Of this rank, where it counts them; 0 behind the end of the run.
+  [[nodiscard]] std::int64_t targets_of(std::int64_t step);
+  /// Forward and backward of the step behind those that are updated.
+  void pass();
+
+  // Of step next_step(), once it has its gradients:
+  void tell();
+  /// Waits for what the others have told.
+  void learn();
+  [[nodiscard]] bool may_run_ahead() const;
+  /// Updates before it is settled.
+  void run_ahead();
+  /// Takes that back.
+  void go_back();
+  /// Once it is settled.
+  void update_or_skip();
+  /// It is updated, or skipped, and settled. What ends the run.
+  std::optional<ExitCode> end_step();
+
+  /// What is done where nothing is under way but, perhaps, the next step's gradients.
+  std::optional<ExitCode> stand_behind_step();
+  void report_step();
+  [[nodiscard]] double learning_rate_of_step() const;
+  /// Adds what has passed since the last call.
+  void take_times();
+  SkipLine find_skip();
   void evaluate();
   /// Begins a save and, where it is the run's last or the config says so, waits for its end.
   enum class SaveKind : std::uint8_t { kInterval, kLast };
@@ -80,13 +117,13 @@ class Trainer {
   void finish_save();
   void finish_save_under_way();
   void end_save(const SaveResult& result);
-  [[nodiscard]] bool save_due();  // collective
+  [[nodiscard]] bool save_due() const;
+  [[nodiscard]] bool evaluates_behind(std::int64_t step) const;
   [[nodiscard]] bool finished() const { return progress_.step >= inputs_.steps; }
   void add_pipeline_times();
   void write_end(EndReason reason);
   /// The end line, and the error of a last save that failed.
   ExitCode end(EndReason reason, ExitCode code);
-  StepTime take_step_time();
 
   Runtime& runtime_;
   TrainerInputs inputs_;
@@ -94,17 +131,24 @@ class Trainer {
   Step step_;
   TraceSteps trace_steps_;
   Stopping stopping_;
-  StepBatch batch_;                // of the step that comes next
-  std::int64_t target_count_ = 0;  // of its global batch
-  Stopping::Reason stop_ = Stopping::Reason::kNone;
-  std::int64_t memory_bytes_ = 0;
+  const int lookahead_;  // reports tell the targets of so many steps on
+  std::array<Unsettled, 4> steps_;
+  std::int64_t handed_out_ = 0;  // the last step that the loader has
+  double loss_sum_ = 0;          // of this rank's last pass
+  StepReports reports_;
+  StepFacts facts_;               // of the step that is settled next, or was last
+  StepLine line_;                 // likewise
+  bool nothing_clipped_ = false;  // likewise; and it is finite
+  bool ahead_ = false;            // next_step() is updated
+  std::int64_t undone_steps_ = 0;
+  std::optional<SkipLine> skip_;
   // Over the steps since the first: the longest rank's span of each, and what a rank is busy in it.
   double pipeline_span_ns_ = 0, pipeline_busy_ns_ = 0;
   bool first_step_ = true;
-  Channels::ByAxis exposed_;  // up to the step before
-  std::vector<RankReport> reports_;
+  Channels::ByAxis exposed_;                     // up to the last take_times()
+  std::chrono::steady_clock::time_point taken_;  // likewise
   AsyncWriter writer_;
-  std::int64_t begun_save_ = -1, evaluated_step_ = -1;  // steps
+  std::int64_t begun_save_ = -1;  // step
   std::int64_t failed_saves_ = 0;
   double stall_seconds_ = 0;  // so far, of the save under way
   bool last_save_failed_ = false, ended_ = false;

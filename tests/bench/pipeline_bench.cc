@@ -4,8 +4,10 @@
 //
 //   tests/support/mpirun.sh 4 build/.../pipeline_bench [MILLISECONDS] [MICRO_BATCHES]
 //
-// MILLISECONDS: of F, B and W each of a full stage (20). Ends with 1 where a measured bubble is
-// more than 3 points from the simulated one, or zb-auto takes longer than 1f1b.
+// MILLISECONDS: of F, B and W each of a full stage (20). Then the time from step to step where all
+// wait for the norm, and where they go on meanwhile (parallel.speculative_step). Ends with 1 where
+// a measured bubble is more than 3 points from the simulated one, or zb-auto takes longer than
+// 1f1b.
 
 #include <fmt/core.h>
 
@@ -23,6 +25,7 @@
 #include "comm/launch.h"
 #include "pipeline/executor.h"
 #include "pipeline/schedules/schedules.h"
+#include "train/step_reports.h"
 
 namespace {
 
@@ -69,6 +72,12 @@ class SleepingStage final : public StageProgram {
   std::vector<std::vector<Slot>> chunks_;
 };
 
+struct NamedPlan {
+  std::string name;
+  Plan plan;
+  ActionTimes times;
+};
+
 struct Measured {
   double milliseconds = 0, bubble = 0;  ///< of the longest rank; of all ranks beside it
 };
@@ -99,6 +108,50 @@ Measured measure(Communicator& world, const Plan& plan, const ActionTimes& times
   return best;
 }
 
+/// Milliseconds from the start of a step to that of the next, on the rank where it takes longest.
+double from_step_to_step(Communicator& world, const Plan& plan, const ActionTimes& times,
+                         StepReports::Exchange exchange) {
+  constexpr int kFirst = 1, kLast = 9;
+  SleepingStage stage(plan, world.rank(), times);
+  StageLinks links(world, shape_of(plan).placement,
+                   [](Communicator& group, const char* name) { return group.channel(name); });
+  const Program program = lower(plan, times);
+  Executor executor(program.ranks[static_cast<std::size_t>(world.rank())], stage, &links);
+  StepReports reports(world, exchange);
+  Trace trace;
+  std::int64_t span_ns = 0;
+  world.barrier();
+  for (int step = 0; step <= kLast; ++step) {
+    if (step == kFirst) span_ns = -steady_now_ns();
+    if (step == kLast) span_ns += steady_now_ns();
+    executor.run(trace);
+    const bool beside = exchange == StepReports::Exchange::kBeside;
+    if (beside && step > 0) reports.finish();
+    reports.start({});
+    if (!beside || step == kLast) reports.finish();
+  }
+  world.maximum(std::span(&span_ns, 1));
+  return static_cast<double>(span_ns) * 1e-6 / (kLast - kFirst);
+}
+
+void compare_steps(Communicator& world, const std::vector<NamedPlan>& plans) {
+  using Exchange = StepReports::Exchange;
+  if (world.rank() == 0) {
+    fmt::print(
+        "\n| schedule | step that awaits the norm, ms | simulated | that does not, ms | "
+        "simulated | gain |\n|---|---|---|---|---|---|\n");
+  }
+  for (const NamedPlan& each : plans) {
+    const double awaited = from_step_to_step(world, each.plan, each.times, Exchange::kBlocking);
+    const double beside = from_step_to_step(world, each.plan, each.times, Exchange::kBeside);
+    const Simulation simulated = simulate(each.plan, each.times);
+    if (world.rank() == 0) {
+      fmt::print("| {} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.3f} |\n", each.name, awaited,
+                 simulated.step_span, beside, simulated.cost, awaited / beside);
+    }
+  }
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -114,6 +167,7 @@ int main(int count, char** arguments) {
     fmt::print("|---|---|---|---|---|\n");
   }
   std::map<std::string, double> steps;
+  std::vector<NamedPlan> plans;
   bool good = true;
   for (const std::string& name : schedule_names()) {
     ScheduleRequest request;
@@ -129,6 +183,7 @@ int main(int count, char** arguments) {
     const bool near = std::abs(found.bubble - simulated) <= 0.03;
     good = good && near;
     steps[name] = found.milliseconds;
+    plans.push_back({name, plan, request.times});
     if (world.rank() == 0) {
       fmt::print("| {} | {:.1f} | {:.4f} | {:.4f} | {:+.4f}{} |\n", name, found.milliseconds,
                  found.bubble, simulated, found.bubble - simulated, near ? "" : " too far");
@@ -137,5 +192,6 @@ int main(int count, char** arguments) {
   const double ratio = steps["1f1b"] / steps["zb-auto"];
   if (world.rank() == 0) fmt::print("\n1f1b takes {:.3f} times as long as zb-auto\n", ratio);
   good = good && ratio > 1;
+  compare_steps(world, plans);
   return good ? 0 : 1;
 }

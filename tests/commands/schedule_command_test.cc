@@ -87,6 +87,18 @@ TEST(ScheduleCommand, takes_the_schedule_of_a_config) {
   EXPECT_EQ(json.find("makespan")->as_double(), 38);
 }
 
+TEST(ScheduleCommand, a_step_that_runs_ahead_spans_what_its_longest_rank_takes) {
+  const auto of = [](const char* ahead) {
+    return json_of({std::string(TRIREME_CONFIGS) + "/tiny_llama.json", "--set",
+                    "parallel.pipeline=2", "--set", "parallel.pipeline_schedule=zb-h2", "--set",
+                    "batch.micro=1", "--set", "batch.global=8", "--set",
+                    "parallel.pipeline_times=[1.0,1.0,1.0,0.0]", "--set",
+                    std::string("parallel.speculative_step=") + ahead});
+  };
+  EXPECT_EQ(of("false").find("step_span")->as_double(), 25);
+  EXPECT_EQ(of("true").find("step_span")->as_double(), 24);
+}
+
 TEST(ScheduleCommand, every_bad_input_is_told_with_its_rule_and_what_is_legal) {
   const auto of = [](const char* kind, Words more) {
     Words words = {"--kind", kind};

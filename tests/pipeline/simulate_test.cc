@@ -36,6 +36,42 @@ TEST(Simulate, cost_is_the_longest_rank_and_makespan_all_of_them) {
   EXPECT_EQ(s.bubble_rate, 0);
 }
 
+/// So many steps one after the other, each rank's next behind its last.
+Plan repeated(const Plan& plan, int steps) {
+  const std::int32_t micro_batches = shape_of(plan).micro_batches;
+  Plan all{{}, plan.placement};
+  for (const std::vector<Action>& actions : plan.ranks) {
+    std::vector<Action>& rank = all.ranks.emplace_back();
+    for (int step = 0; step < steps; ++step) {
+      for (Action action : actions) {
+        action.micro_batch += step * micro_batches;
+        if (action.group != 0) action.group += step * 1000000;
+        rank.push_back(action);
+      }
+    }
+  }
+  return all;
+}
+
+TEST(Simulate, steps_that_follow_without_waiting_take_the_cost_each) {
+  for (const std::string& name : schedule_names()) {
+    for (const ActionTimes& times : {ActionTimes{1, 1, 1, 0}, ActionTimes{3, 4, 2, 0.5}}) {
+      ScheduleRequest request;
+      request.kind = *schedule_kind(name);
+      request.stages = 4;
+      request.micro_batches = 16;
+      request.times = times;
+      const Plan plan = make_schedule(request);
+      const Simulation one = simulate(plan, times);
+      constexpr int kSteps = 12;
+      const double few = simulate(repeated(plan, kSteps), times).makespan;
+      const double more = simulate(repeated(plan, 2 * kSteps), times).makespan;
+      EXPECT_NEAR((more - few) / kSteps, one.cost, 1e-9) << name;
+      EXPECT_LE(one.cost, one.step_span) << name;
+    }
+  }
+}
+
 TEST(Simulate, a_transfer_within_a_rank_takes_no_time) {
   ScheduleRequest request;
   request.kind = ScheduleKind::kZbV;

@@ -202,6 +202,15 @@ TEST(Resolve, a_schedule_that_cannot_be_is_refused) {
   EXPECT_EQ(resolve(config, {}).notes.size(), 1U);
 }
 
+TEST(Resolve, a_step_that_runs_ahead_of_nobody_is_told) {
+  RunConfig config = small_config();
+  config.parallel.speculative_step = true;
+  EXPECT_EQ(resolve(config, {}).notes.size(), 1U);
+  config.parallel.pipeline = 2;
+  config.batch.accumulation = 2;
+  EXPECT_TRUE(resolve(config, {2}).notes.empty());
+}
+
 TEST(Resolve, sections_with_faults_are_left_alone) {
   RunConfig config = small_config();
   config.batch = {5, 2, kNone};

@@ -77,6 +77,9 @@ TEST(MetricsFile, every_line_has_the_documented_fields_in_order) {
   EXPECT_EQ(keys_of(to_json(ResumeLine{})), (Keys{"kind", "step", "path"}));
   EXPECT_EQ(keys_of(to_json(EndLine{})),
             (Keys{"kind", "step", "reason", "failed_saves", "bubble_measured", "bubble_simulated"}));
+  EndLine ahead;
+  ahead.undone_steps = 3;
+  EXPECT_EQ(to_json(ahead).find("undone_steps")->as_integer(), 3);
 }
 
 TEST(MetricsFile, a_step_line_is_exactly_this_text) {

@@ -69,7 +69,7 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       {"parallel.pipeline_times", one_of({nullptr})},
       {"parallel.pipeline_memory_limit", one_of({nullptr})},
       {"parallel.pipeline_group_size", one_of({1})},
-      {"parallel.speculative_step", one_of({false})},
+      {"parallel.speculative_step", one_of({true, false})},
       {"parallel.expert", one_of({1})},
       {"parallel.data", [](Dice&, const Situation& s) { return Json(s.data_ranks); }},
       {"parallel.reduction_order", one_of({"rank", "library"})},
