@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Everything that happens to checkpoints, in full: ranks killed at every call of a save, calls refused, full disks, damaged
-# files, every mesh to every other, restarts under random deaths, ten thousand steps that save every ten. Hours; the tests
-# run a part of each in seconds. Prints a table as it goes; the exit code is 1 where anything was lost, wrong or hung.
+# files, every mesh to every other, ranks stopped in every phase, restarts under random deaths, ten thousand steps that save
+# every ten. Hours; the tests run a part of each in seconds. Prints a table as it goes; the exit code is 1 where anything was lost, wrong or hung.
 #
 # usage: scripts/torture.sh [--build DIR] [--output DIR] [--every N] [--ranks "1 2 4"] [--async "false true"] [--only STAGES]
 #   DIR      build/cpu-release; --output keeps README.md and the logs
 #   N        only each N-th call is hit on 4 ranks and more (1); of refused calls in whole runs each 16 N-th
-#   STAGES   of "calls kills refuse full damage meshes restarts soak", apart by spaces (all)
+#   STAGES   of "calls kills refuse full damage meshes hangs restarts soak", apart by spaces (all)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=build/cpu-release output='' every=1 ranks='1 2 4' asynchronous='false true'
-only='calls kills refuse full damage meshes restarts soak'
+only='calls kills refuse full damage meshes hangs restarts soak'
 while [ $# -gt 1 ]; do
   case $1 in
   --build) build=$2 ;; --output) output=$2 ;; --every) every=$2 ;; --ranks) ranks=$2 ;; --async) asynchronous=$2 ;;
@@ -75,6 +75,9 @@ fi
 if wanted meshes; then
   stage meshes env TRIREME_RESHARD=all tests/support/mpirun.sh 8 "$build/train_mpi_tests" --gtest_filter='Reshard.*'
   said meshes 'ordered pairs of'
+fi
+if wanted hangs; then
+  stage hangs tests/e2e/hang_product_test.sh "$build/train" "$build/stop_in_phase" "$build/tests/libslow_fsync.so" 3
 fi
 if wanted restarts; then
   stage restarts tests/e2e/restarts_test.sh "$build/train" 500 7
