@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Saves and loads 3 GB of state (0.25 billion parameters and both moments, fp32) on two processes, beside dd with fsync and
-# cat of as many bytes on the same disk, and beside torch.distributed.checkpoint on the same tensors.
+# cat of as many bytes on the same disk, and beside torch.distributed.checkpoint on the same tensors. And how long a training
+# step waits for the first save beside it and for later ones, beside a memcpy of the same bytes and DCP's async_save.
 #
 # usage: scripts/bench_checkpoint.sh [--bench PROGRAM] [--python PYTHON] [--directory DIR] [--output DIR]
 #                                    [--rounds N] [--ranks N] [--layers N] [--pause SECONDS]
@@ -56,6 +57,17 @@ dd_fsync() { dd if=/dev/zero of="$1" bs=8M count=$((bytes / ranks / 8388608)) co
 cat_file() { cat "$1" >/dev/null; }
 rest() { sync && sleep "$pause"; }
 
+# stalls PREFIX COMMAND...: of three saves beside a step: the first, and the shorter of the others.
+stalls() {
+  local prefix=$1 lines
+  shift
+  lines=$("$@" 2>/dev/null)
+  of "${prefix}first_stall" "$(sed -n 1p <<<"$lines" | field seconds)" "$bytes"
+  of "${prefix}warm_stall" "$(sed 1d <<<"$lines" | sed -n 's/.*"seconds": \([0-9.e+-]*\).*/\1/p' | sort -g | head -n 1)" "$bytes"
+  [ -n "$prefix" ] || of memcpy_of_stall "$(sed 1d <<<"$lines" | sed -n 's/.*"memcpy_seconds": \([0-9.e+-]*\).*/\1/p' |
+    sort -g | head -n 1)" "$bytes"
+}
+
 bytes=0
 ours warm_up save && ours memcpy memcpy
 for ((round = 0; round < rounds; ++round)); do
@@ -63,6 +75,10 @@ for ((round = 0; round < rounds; ++round)); do
   rm -rf "$scratch/ours" && rest && ours save save
   rm -rf "$scratch/dcp" && rest && theirs dcp_save save
   rm -rf "$scratch/dcp" && rest && theirs dcp_save_2_threads save 2
+  rm -rf "$scratch/beside" && rest && stalls "" tests/support/mpirun.sh "$ranks" "$bench" async "$scratch/beside" "$layers"
+  rm -rf "$scratch/beside" && rest &&
+    stalls dcp_ "$python" scripts/pytorch/bench_dcp.py async "$scratch/beside" --ranks "$ranks" --layers "$layers"
+  rm -rf "$scratch/beside"
   if drop_caches; then
     plain cat_cold cat_file
     drop_caches && ours load_cold load
@@ -96,7 +112,8 @@ for what, found in rows.items():
           statistics.median(l for _, _, l in found)))
 print("\n| ratio | of medians | of the best | goal |\n|---|---|---|---|")
 for a, b, goal in (("save", "dd", "0.85"), ("load_cold", "cat_cold", "0.85"), ("load", "cat", ""), ("save", "dcp_save", "1.5"),
-                   ("save", "dcp_save_2_threads", "1.5"), ("load_cold", "dcp_load_cold", "1.5"), ("load", "dcp_load", "1.5")):
+                   ("save", "dcp_save_2_threads", "1.5"), ("warm_stall", "memcpy_of_stall", "0.77 (1.3 times a memcpy)"),
+                   ("first_stall", "memcpy_of_stall", ""), ("first_stall", "dcp_first_stall", "5"), ("warm_stall", "dcp_warm_stall", ""), ("load_cold", "dcp_load_cold", "1.5"), ("load", "dcp_load", "1.5")):
     if a in rate and b in rate:
         print("| %s / %s | %.2f | %.2f | %s |" % (a.replace("_", " "), b.replace("_", " "), rate[a] / rate[b], best[a] / best[b], goal))
 E2

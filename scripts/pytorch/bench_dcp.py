@@ -5,7 +5,7 @@ usage: bench_dcp.py save|load|async DIRECTORY [--ranks 2] [--layers 16] [--threa
 
 Every rank holds its rows of each tensor as a DTensor (Shard(0)), as FSDP's states are. Prints lines of JSON:
 seconds from a barrier to the last rank's end; of `async` the stall of each save, with a save in flight waited
-for before the next begins.
+for before the next begins, and three seconds of work on the state before the first.
 """
 
 import argparse
@@ -71,6 +71,10 @@ def run(rank, options):
     else:
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < 3:
+            for tensor in state.values():
+                tensor.to_local().uniform_(-8, 8)
         for number in range(options.saves):
             folder = os.path.join(options.directory, str(number))
             stall, future = seconds_of(lambda: dcp.async_save(

@@ -1,7 +1,10 @@
 // Saves or loads a state of 0.25 billion parameters with both moments, fp32, cut by rows among the
-// ranks: 3 GB. Type: tests/support/mpirun.sh 2 build/.../checkpoint_io_bench save|load|memcpy
-// DIRECTORY [LAYERS]. Prints a line of JSON: bytes of all ranks, seconds from a barrier to the last
-// rank's end. scripts/bench_checkpoint.sh sets it beside dd, cat and torch.distributed.checkpoint.
+// ranks: 3 GB. Type: tests/support/mpirun.sh 2 build/.../checkpoint_io_bench MODE DIRECTORY [LAYERS
+// [STAGING_MIB]]. Prints lines of JSON: bytes of all ranks, seconds from a barrier to the last
+// rank's end; of `async` how long a step waits for each of three saves beside it, with the same
+// bytes copied by one thread of each rank at the same moment. Between the start and the first save
+// lies a step: three seconds of work on the state. scripts/bench_checkpoint.sh sets all of it
+// beside dd, cat and torch.distributed.checkpoint.
 
 #include <fmt/core.h>
 
@@ -10,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -92,18 +96,54 @@ double seconds_of(Communicator& world, const std::function<void()>& work) {
   return static_cast<double>(steady_now_ns() - begin_ns) * 1e-9;
 }
 
-int run(Launch& launch, const std::string& mode, const std::string& directory, int layers) {
+SaveRequest request_of(const BenchState& bench, const std::string& directory, std::int64_t step) {
+  SaveRequest request;
+  request.directory = directory;
+  request.step = step;
+  request.state = &bench.state;
+  request.retention = {1, 0};
+  return request;
+}
+
+void save_beside(Communicator& world, BenchState& bench, const std::string& directory,
+                 std::int64_t staging_mib, std::int64_t bytes) {
+  AsyncWriter writer(world, bench.state, {staging_mib << 20});
+  constexpr std::int64_t kStepNs = 3'000'000'000;
+  const std::int64_t begin_ns = steady_now_ns();
+  do bench.fill();
+  while (steady_now_ns() - begin_ns < kStepNs);
+  std::vector<float> copy;
+  for (std::int64_t number = 0; number < 3; ++number) {
+    const SaveRequest request = request_of(bench, directory, number + 1);
+    std::optional<SaveResult> failed;
+    const double stall = seconds_of(world, [&] { failed = writer.begin(request); });
+    const SaveResult saved = failed ? *failed : writer.finish();
+    if (!saved.saved()) throw DataError("{}", saved.error);
+    if (copy.empty()) copy = bench.values;
+    const double memcpy_seconds = seconds_of(
+        world, [&] { std::memcpy(copy.data(), bench.values.data(), copy.size() * sizeof(float)); });
+    if (world.rank() != 0) continue;
+    fmt::print(R"({{"mode": "async", "number": {}, "bytes": {}, "seconds": {:.4f}, )"
+               R"("memcpy_seconds": {:.4f}, "save_seconds": {:.3f}}})"
+               "\n",
+               number, bytes, stall, memcpy_seconds, saved.seconds);
+  }
+}
+
+int run(Launch& launch, const std::string& mode, const std::string& directory, int layers,
+        std::int64_t staging_mib) {
   Communicator& world = launch.world();
   BenchState bench(layers, world.rank(), world.size());
   double seconds = 0;
   std::array<std::int64_t, 1> bytes{static_cast<std::int64_t>(bench.values.size() * sizeof(float))};
   world.sum(bytes);
+  if (mode == "async") {
+    save_beside(world, bench, directory, staging_mib, bytes[0]);
+    return 0;
+  }
   if (mode == "save") {
     bench.fill();
-    SaveRequest request;
-    request.directory = directory;
-    request.step = 1;
-    request.state = &bench.state;
+    const SaveRequest request = request_of(bench, directory, 1);
     SaveResult result;
     seconds = seconds_of(world, [&] { result = save_checkpoint(request, world); });
     if (!result.saved()) throw DataError("{}", result.error);
@@ -129,12 +169,15 @@ int run(Launch& launch, const std::string& mode, const std::string& directory, i
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    fmt::print(stderr, "usage: checkpoint_io_bench save|load|memcpy DIRECTORY [LAYERS]\n");
+    fmt::print(stderr,
+               "usage: checkpoint_io_bench save|load|async|memcpy DIRECTORY [LAYERS "
+               "[STAGING_MIB]]\n");
     return 2;
   }
   Launch launch;
   try {
-    return run(launch, argv[1], argv[2], argc > 3 ? std::atoi(argv[3]) : 16);
+    return run(launch, argv[1], argv[2], argc > 3 ? std::atoi(argv[3]) : 16,
+               argc > 4 ? std::atoi(argv[4]) : 0);
   } catch (const std::exception& error) {
     fmt::print(stderr, "rank {}: {}\n", launch.world().rank(), error.what());
     launch.abort(1);
