@@ -276,7 +276,7 @@ void add_parallel(std::vector<Field>& list) {
         .text =
             "Update before the gradient norm is known, as if nothing were to be clipped, and take it "
             "back where something is: equal bits, no stage of a pipeline waits for the others at a "
-            "step's end; keeps a second copy of values and moments",
+            "step's end (zb-h2, zb-auto and zb-v gain); keeps a second copy of values and moments",
         .peers = {"--enable-optimizer-post-validation", "", "", ""});
   FIELD(parallel.expert, .text = "Ranks that share the experts", .unit = "ranks", .minimum = 1,
         .maximum = 1 << 20,

@@ -70,7 +70,6 @@ class Resolver {
     if (result.steps > 0 && clean({"lr_schedule"})) check_schedule(result.steps);
     if (config_.has_model() && clean({"data", "model"})) check_model();
     if (clean({"model_backend", "parallel", "data", "model", "precision"})) check_attention();
-    if (clean({"parallel"})) check_speculation();
     if (data && clean({"parallel", "data", "model"})) check_mesh_rules(config_, *data, problems_);
     if (data && clean({"parallel", "batch", "model"}) && config_.has_model())
       resolve_pipeline(result);
@@ -194,14 +193,6 @@ class Resolver {
     }
   }
 
-  void check_speculation() {
-    if (config_.parallel.speculative_step && config_.parallel.pipeline == 1) {
-      notes_.push_back(
-          "parallel.speculative_step: without a pipeline no rank is done with a step before the "
-          "others; it takes memory and a copy of the state, and saves no time");
-    }
-  }
-
   /// What a library's attention does not serve is never served by another.
   void check_attention() {
     if (config_.model_backend.attention != AttentionBackend::kCudnn) return;
@@ -244,6 +235,18 @@ class Resolver {
           "say so",
           config_.parallel.pipeline_schedule));
     }
+    if (config_.parallel.speculative_step && !run.pipeline.plan.ranks.empty())
+      check_speculation(run.pipeline);
+  }
+
+  void check_speculation(const Pipeline& pipeline) {
+    const Simulation simulated = simulate(pipeline.plan, pipeline.times);
+    if (simulated.cost < simulated.step_span * (1 - 1e-9)) return;
+    notes_.push_back(fmt::format(
+        "parallel.speculative_step: {}, the rank that begins a step first ends it last, so that "
+        "nobody waits for its norm: it costs memory and a copy of the state, and saves no time",
+        config_.parallel.pipeline == 1 ? "without a pipeline"
+                                       : "with " + config_.parallel.pipeline_schedule));
   }
 
   const RunConfig& config_;

@@ -47,7 +47,7 @@ pipeline=("${common[@]}" --set parallel.pipeline=2 --set parallel.pipeline_sched
 ranks 2 "${pipeline[@]}" --set run.directory=whole
 ends_with "with evaluations, plain" 0
 rm -rf run
-ranks 2 "${pipeline[@]}" "${ahead[@]}" --set run.exit_at_step=7 --set log.trace_steps=[2,6]
+ranks 2 "${pipeline[@]}" "${ahead[@]}" --set run.exit_at_step=7 --set log.trace_steps=[2,6] --set checkpoint.async=false
 ends_with "with evaluations, first part" 0
 check "the trace is written" [ -s run/trace.json ]
 ranks 2 "${pipeline[@]}" "${ahead[@]}" --set checkpoint.interval_minutes=1e-6 --set checkpoint.keep_last=0
