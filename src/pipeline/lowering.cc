@@ -156,15 +156,22 @@ Program lower(const Plan& plan, const ActionTimes& times) {
     for (std::size_t i = 0; i < actions.size();) {
       put_until(replay.starts[at(rank)][i]);
       const std::size_t end = end_of_group(actions, i);
-      for (std::size_t j = i; j < end; ++j) {
+      const std::size_t begin = i;
+      for (std::size_t j = begin; j < end; ++j) {
         const Output input = input_of(actions[j], shape);
-        if (input.goes() && !input.travels()) steps.push_back({StepKind::kCopy, input.made});
+        if (actions[j].kind == ActionKind::kForward && input.goes() && !input.travels())
+          steps.push_back({StepKind::kCopy, input.made});
       }
       for (; i < end; ++i) {
         const bool ends_sum =
             makes_weight_gradients(actions[i].kind) && last[at(actions[i].virtual_stage)] == i;
         steps.push_back(
             {StepKind::kAction, actions[i], -1, 0, ends_sum ? Pass::kLast : Pass::kOneOfSeveral});
+      }
+      for (std::size_t j = begin; j < end; ++j) {
+        const Output output = output_of(actions[j], shape);
+        if (goes_back(actions[j].kind) && output.goes() && !output.travels())
+          steps.push_back({StepKind::kCopy, output.made});
       }
     }
     if (!transfers.empty()) put_until(transfers.back().time);

@@ -3,7 +3,9 @@
 // hands on. The executor follows the program and derives nothing itself.
 //
 // An activation goes from F of stage s to F of stage s+1, a gradient from B or BW of s to that of
-// s-1: by a transfer where the two stages are on different ranks, else by a copy before its use.
+// s-1: by a transfer where the two stages are on different ranks, else by a copy: of an activation
+// before its use, as its place may be another's until then; of a gradient when it is made, as the
+// slot that it is made in may be another's soon.
 // All transfers are put into one order, that of the times at which a simulation makes them and has
 // room for them, and every rank takes its own in that order: each after the action that makes it,
 // before the one that needs it, and among its other actions by time. So the program cannot

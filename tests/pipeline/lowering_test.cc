@@ -3,8 +3,14 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+#include <set>
+#include <utility>
+
 #include "early_run.h"
 #include "naive_run.h"
+#include "pipeline/checker.h"
 #include "pipeline/schedules/schedules.h"
 
 namespace trireme {
@@ -38,13 +44,79 @@ TEST(Lowering, transfers_stand_where_they_are_made_and_have_room) {
   EXPECT_EQ(text_of_rank(program, 1), "<0F0.0 F1.0 BW1.0 [<0F0.1 >0B1.0] F1.1 BW1.1! >0B1.1");
 }
 
-TEST(Lowering, hands_on_within_a_rank_before_the_use) {
+TEST(Lowering, hands_on_within_a_rank_an_activation_before_its_use_and_a_gradient_when_it_is_made) {
   Plan plan = make_1f1b(1, 1);
   plan.ranks = {{{ActionKind::kForward, 0, 0},
                  {ActionKind::kForward, 1, 0},
                  {ActionKind::kBackward, 1, 0},
                  {ActionKind::kBackward, 0, 0}}};
   EXPECT_EQ(text_of_rank(lower(plan), 0), "F0.0 =F0.0 F1.0 BW1.0! =B1.0 BW0.0!");
+  // Stage 1 has one slot: its first gradient leaves before its second is made.
+  plan.ranks = {{{ActionKind::kForward, 0, 0},
+                 {ActionKind::kForward, 0, 1},
+                 {ActionKind::kForward, 1, 0},
+                 {ActionKind::kBackward, 1, 0},
+                 {ActionKind::kForward, 1, 1},
+                 {ActionKind::kBackward, 1, 1},
+                 {ActionKind::kBackward, 0, 0},
+                 {ActionKind::kBackward, 0, 1}}};
+  EXPECT_EQ(text_of_rank(lower(plan), 0),
+            "F0.0 F0.1 =F0.0 F1.0 BW1.0 =B1.0 =F0.1 F1.1 BW1.1! =B1.1 BW0.0 BW0.1!");
+}
+
+/// Stages on ranks at random, each action one that is ready: in an order as wild as a file may
+/// hold.
+Plan random_plan(std::mt19937& random) {
+  const auto below = [&](std::size_t end) { return static_cast<std::size_t>(random() % end); };
+  const auto ranks = static_cast<int>(1 + below(4)), held = static_cast<int>(1 + below(3));
+  const auto stages = ranks * held, micro_batches = static_cast<int>(1 + below(6));
+  Plan plan;
+  plan.reproducible = false;
+  plan.placement = interleaved_placement(ranks, held);
+  std::shuffle(plan.placement.begin(), plan.placement.end(), random);
+  plan.ranks.resize(static_cast<std::size_t>(ranks));
+  std::set<std::pair<int, int>> forward, back, weight;  // stage and micro-batch
+  while (std::ssize(weight) < stages * micro_batches) {
+    std::vector<Action> ready;
+    for (int s = 0; s < stages; ++s) {
+      for (int i = 0; i < micro_batches; ++i) {
+        if (!forward.contains({s, i}) && (s == 0 || forward.contains({s - 1, i})))
+          ready.push_back({ActionKind::kForward, s, i});
+        if (forward.contains({s, i}) && !back.contains({s, i}) &&
+            (s + 1 == stages || back.contains({s + 1, i}))) {
+          ready.push_back({ActionKind::kBackwardInput, s, i});
+          ready.push_back({ActionKind::kBackward, s, i});
+        }
+        if (back.contains({s, i}) && !weight.contains({s, i}))
+          ready.push_back({ActionKind::kBackwardWeight, s, i});
+      }
+    }
+    const Action action = ready[below(ready.size())];
+    const std::pair pair{action.virtual_stage, action.micro_batch};
+    if (action.kind == ActionKind::kForward) forward.insert(pair);
+    if (goes_back(action.kind)) back.insert(pair);
+    if (makes_weight_gradients(action.kind)) weight.insert(pair);
+    plan.ranks[static_cast<std::size_t>(plan.placement[static_cast<std::size_t>(pair.first)])]
+        .push_back(action);
+  }
+  return plan;
+}
+
+TEST(Lowering, every_valid_plan_has_a_program_however_wild_its_order) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 1000; ++round) {
+    const Plan plan = random_plan(random);
+    ASSERT_FALSE(check_plan(plan));
+    const Program program = lower(plan);
+    const std::optional<ProgramFault> fault = check_program(plan, program);
+    ASSERT_FALSE(fault) << fault->rule << ", rank " << fault->rank << ": " << fault->message << "\n"
+                        << plan_json(plan).dump();
+    const NaiveResult result = naive_run(program, shape_of(plan));
+    ASSERT_EQ(result.fault, "");
+    const NaiveResult early = EarlyRun(plan, program).run();
+    ASSERT_EQ(early.fault, "") << plan_json(plan).dump();
+    ASSERT_EQ(early.sums, result.sums);
+  }
 }
 
 TEST(Lowering, a_pass_of_evaluation_is_a_program_too) {
@@ -65,7 +137,8 @@ TEST(Lowering, an_executor_receives_one_action_ahead_where_memory_is_free) {
   };
   EXPECT_EQ(early(0),
             "F0.0 >1F0.0 <1B1.0 F0.1 >1F0.1 BW0.0 <1B1.1 F0.2 >1F0.2 <1B1.2 BW0.1 BW0.2!");
-  EXPECT_EQ(early(1), "<0F0.0 F1.0 BW1.0 <0F0.1 >0B1.0 F1.1 BW1.1 >0B1.1 <0F0.2 F1.2 BW1.2! >0B1.2");
+  EXPECT_EQ(early(1),
+            "<0F0.0 F1.0 BW1.0 <0F0.1 >0B1.0 F1.1 BW1.1 >0B1.1 <0F0.2 F1.2 BW1.2! >0B1.2");
 }
 
 TEST(Lowering, joins_what_two_ranks_exchange) {
