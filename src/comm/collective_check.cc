@@ -1,5 +1,6 @@
 #include "comm/collective_check.h"
 
+#include <algorithm>
 #include <string>
 
 #include "base/error.h"
@@ -28,10 +29,13 @@ const char* name_of(Operation operation) noexcept {
   return "an unknown operation";
 }
 
-std::uint32_t channel_hash(std::string_view name) noexcept {
-  std::uint32_t hash = 2166136261U;  // FNV-1a
-  for (const char each : name) hash = (hash ^ static_cast<unsigned char>(each)) * 16777619U;
-  return hash;
+void Descriptor::set_channel(std::string_view channel_name) noexcept {
+  channel = 2166136261U;  // FNV-1a
+  for (const char each : channel_name)
+    channel = (channel ^ static_cast<unsigned char>(each)) * 16777619U;
+  if (channel_name.size() >= sizeof name)
+    channel_name.remove_prefix(channel_name.size() - (sizeof name - 1));
+  std::copy(channel_name.begin(), channel_name.end(), name);
 }
 
 namespace {
@@ -60,11 +64,17 @@ std::string text_of(const Descriptor& call) {
 
 [[noreturn]] void refuse(const Descriptor& a, int rank_a, const Descriptor& b, int rank_b,
                          std::string_view channel) {
-  const char* const channels = a.channel == b.channel ? "" : ", and their channels differ in name";
+  const bool same = a.channel == b.channel;
+  const auto text = [&](const Descriptor& call, int rank) {
+    const std::string place =
+        call.sequence == 0 ? "" : fmt::format(" as its collective {}", call.sequence);
+    return fmt::format("rank {} started {}{}{}{}", rank, text_of(call), place, same ? "" : " on ",
+                       same ? "" : call.name);
+  };
   throw InternalError(
-      "on {}, rank {} started {} as its collective {}, but rank {} started {} as its collective {}"
-      "{} (their bytes would mix, or both would wait for ever). This is a defect of the program.",
-      channel, rank_a, text_of(a), a.sequence, rank_b, text_of(b), b.sequence, channels);
+      "{}{}, but {} (their bytes would mix, or both would wait for ever). This is a defect of the "
+      "program.",
+      same ? fmt::format("on {}, ", channel) : "", text(a, rank_a), text(b, rank_b));
 }
 }  // namespace
 

@@ -1,5 +1,5 @@
 #pragma once
-// What `run.check_collectives` compares: each transfer and each blocking call is described in 32
+// What `run.check_collectives` compares: each transfer and each blocking call is described in a few
 // bytes, which the ranks exchange before it begins, so that two ranks in different places of the
 // program are named instead of hanging or mixing their bytes.
 
@@ -32,10 +32,11 @@ struct Descriptor {
   Operation operation = Operation::kNone;
   DType dtype = DType::kF32;  ///< kF32 too where bytes have none
   std::uint32_t channel = 0;  ///< hash of the name
-};
-static_assert(sizeof(Descriptor) == 32);
+  char name[32] = {};         ///< of the channel, its end where it is longer; 0 behind it
 
-std::uint32_t channel_hash(std::string_view name) noexcept;
+  void set_channel(std::string_view channel_name) noexcept;
+};
+static_assert(sizeof(Descriptor) == 64);
 
 /// Throws InternalError, naming the lowest two ranks that differ, both calls and their sizes.
 /// `by_rank` holds what each rank described to rank `me`, itself included; kNone stands for a rank

@@ -7,6 +7,7 @@
 
 #include "base/math.h"
 #include "base/trace.h"
+#include "comm/call_comparison.h"
 #include "comm/library_sums.h"
 
 namespace trireme {
@@ -68,7 +69,8 @@ MpiCommunicator::MpiCommunicator(std::shared_ptr<MpiEngine> engine, MPI_Comm gro
     check_mpi(MPI_Comm_size(group, &size_), "MPI_Comm_size");
     blocking_ = duplicate(group);
     started_ = duplicate(group);
-    place_.group = group_hash(name_, world_ranks(group));
+    job_ranks_ = world_ranks(group);
+    place_.group = group_hash(name_, job_ranks_);
   }
   try {
     share_memory();
@@ -113,22 +115,12 @@ void MpiCommunicator::compare_calls(Operation operation, DType dtype, std::int64
 void MpiCommunicator::compare_calls(Operation operation, DType dtype, std::int64_t bytes,
                                     int root) {
   if (!options_.check || size_ == 1) return;
-  const Descriptor mine{++compared_, bytes, root, operation, dtype, channel_hash(name_)};
-  std::vector<Descriptor> all(static_cast<std::size_t>(size_));
-  MPI_Request request = MPI_REQUEST_NULL;
-  {
-    const std::lock_guard lock(engine_->mutex());
-    check_mpi(MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE,
-                             blocking_.get(), &request),
-              "comparing calls: MPI_Iallgather");
-  }
-  engine_->complete(request, "comparing calls: MPI_Iallgather");
-  std::vector<int> names;
-  {
-    const std::lock_guard lock(engine_->mutex());
-    names = world_ranks(blocking_.get());
-  }
-  compare_descriptors(all, {}, rank_, names, name_);
+  Descriptor mine{++compared_, bytes, root, operation, dtype};
+  mine.set_channel(name_);
+  CallComparison comparison;
+  comparison.post(*engine_, job_ranks_, rank_, mine);
+  comparison.wait(*engine_);
+  comparison.check(job_ranks_, rank_, name_);
 }
 
 void MpiCommunicator::barrier() {

@@ -60,6 +60,7 @@ class MpiCommunicator final : public Communicator {
   std::string name_;
   TransferOptions options_;
   int rank_ = 0, size_ = 1;
+  std::vector<int> job_ranks_;
   MpiComm blocking_, started_;
   std::unique_ptr<SharedSlots> shared_;       // null: not all on one host, or alone
   std::unique_ptr<TransferChannel> channel_;  // made by the first transfer

@@ -146,6 +146,7 @@ TransferChannel::Transfer* TransferChannel::start(Operation operation, TensorVie
     transfer->unit = operation == Operation::kAllGather ? 1 : size_of(operand.dtype);
     transfer->count = operand.bytes() / transfer->unit;
     if (operation != Operation::kAllReduce) transfer->count /= static_cast<std::size_t>(size_);
+    if (options_.check) describe(*transfer);
     put(transfer);
   }
   engine_.add_work();
@@ -280,16 +281,25 @@ bool TransferChannel::post_next() {
   return true;
 }
 
-bool TransferChannel::agreed(Transfer& transfer) {
-  if (!options_.check || transfer.agreed) return true;
+bool TransferChannel::all_described(Transfer& transfer) {
+  if (transfer.operation != Operation::kExchange) return transfer.comparison.done(engine_);
   if (!comparing_) {
-    post_descriptors(transfer);
+    post_exchange_descriptors(transfer);
     comparing_ = true;
   }
-  if (!all_done(comparison_, MPI_STATUSES_IGNORE)) return false;
-  comparing_ = false;
+  comparing_ = !all_done(comparison_, MPI_STATUSES_IGNORE);
+  return !comparing_;
+}
+
+bool TransferChannel::agreed(Transfer& transfer) {
+  if (!options_.check || transfer.agreed) return true;
+  if (!all_described(transfer)) return false;
   try {
-    compare_descriptors(received_, described_, rank_, job_ranks_, name_);
+    if (transfer.operation == Operation::kExchange) {
+      compare_descriptors(received_, described_, rank_, job_ranks_, name_);
+    } else {
+      transfer.comparison.check(job_ranks_, rank_, name_);
+    }
   } catch (...) {
     // What is posted already is the same on all ranks, and goes on to its end.
     fail(std::current_exception(), false);
@@ -299,26 +309,28 @@ bool TransferChannel::agreed(Transfer& transfer) {
   return true;
 }
 
-void TransferChannel::post_descriptors(const Transfer& transfer) {
-  const bool exchange = transfer.operation == Operation::kExchange;
-  if (!exchange) ++collectives_;
-  const Descriptor common{collectives_,       transfer.bytes, 0,
-                          transfer.operation, transfer.dtype, channel_hash(name_)};
+void TransferChannel::describe(Transfer& transfer) {
+  Descriptor mine{++collectives_, transfer.bytes, 0, transfer.operation, transfer.dtype};
+  mine.set_channel(name_);
+  transfer.comparison.post(engine_, job_ranks_, rank_, mine);
+}
+
+void TransferChannel::post_exchange_descriptors(const Transfer& transfer) {
+  Descriptor common{0, transfer.bytes, 0, transfer.operation, transfer.dtype};
+  common.set_channel(name_);
   comparison_.clear();
   const std::lock_guard lock(engine_.mutex());
   for (int rank = 0; rank < size_; ++rank) {
     Descriptor& to = described_[static_cast<std::size_t>(rank)] = common;
     Descriptor& from = received_[static_cast<std::size_t>(rank)] = {};
-    if (exchange) {
-      to.bytes = bytes_with(transfer.sends, rank);
-      to.other = bytes_with(transfer.receives, rank);
-    }
+    to.bytes = bytes_with(transfer.sends, rank);
+    to.other = bytes_with(transfer.receives, rank);
     if (rank == rank_) {
       from = to;
       continue;
     }
     const auto names = [rank](const Message& message) { return message.rank == rank; };
-    if (exchange && std::none_of(transfer.sends.begin(), transfer.sends.end(), names) &&
+    if (std::none_of(transfer.sends.begin(), transfer.sends.end(), names) &&
         std::none_of(transfer.receives.begin(), transfer.receives.end(), names)) {
       continue;
     }

@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/collective_check.h"
+#include "comm/call_comparison.h"
 #include "comm/communicator.h"
 #include "comm/mpi_engine.h"
 #include "comm/shared_slots.h"
@@ -53,6 +53,7 @@ class TransferChannel final : public Progress {
     std::vector<MPI_Request> requests;     ///< of an exchange: receives, then sends
     std::int64_t bytes = 0;                ///< as recorded
     std::int64_t sequence = 0;             ///< of the flight recorder
+    CallComparison comparison;             ///< of a collective, where calls are compared
     bool agreed = false;                   ///< the ranks have compared descriptors
     bool under_way = false;                ///< all of it is posted
     bool done = false;
@@ -114,7 +115,9 @@ class TransferChannel final : public Progress {
   void begin(Segment& segment);
   bool post_next();
   bool agreed(Transfer& transfer);
-  void post_descriptors(const Transfer& transfer);
+  void describe(Transfer& transfer);
+  [[nodiscard]] bool all_described(Transfer& transfer);
+  void post_exchange_descriptors(const Transfer& transfer);
   void post_segment(Segment& segment, Transfer& transfer);
   void post_scatter(Segment& segment);
   void add_pieces(Segment& segment);
@@ -146,11 +149,11 @@ class TransferChannel final : public Progress {
   std::vector<Transfer*> exchanges_;  ///< under way
   std::vector<MPI_Status> statuses_;
 
-  // The comparison of the oldest transfer that is not posted.
   std::vector<int> job_ranks_;
-  GroupPlace place_;  ///< of the newest collective put in the queue
+  GroupPlace place_;              ///< of the newest collective put in the queue
+  std::int64_t collectives_ = 0;  ///< compared
+  // The comparison of the oldest exchange that is not posted: with the ranks that it names alone.
   bool comparing_ = false;
-  std::int64_t collectives_ = 0;
   std::vector<Descriptor> described_, received_;  ///< by rank: to it, from it
   std::vector<MPI_Request> comparison_;
 
