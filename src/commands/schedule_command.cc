@@ -117,6 +117,7 @@ Drawn plan_of_config(const Options& options) {
   Drawn drawn;
   drawn.plan = std::move(run.pipeline.plan);
   drawn.request.times = run.pipeline.times;
+  drawn.request.w_memory = run.pipeline.w_memory;
   drawn.name = loaded.config.parallel.pipeline_schedule;
   drawn.norm_is_awaited = !loaded.config.parallel.speculative_step;
   return drawn;
@@ -203,7 +204,7 @@ int schedule_command(Arguments arguments) {
   app.add_option("--memory-limit", options.memory_limit,
                  "full-stage activations that a rank may hold; zb-auto and zb-v: default --stages");
   app.add_option("--w-memory", options.w_memory,
-                 "share of an activation that is kept from B to W; default 1");
+                 "what is kept from B to W, in activations; default 1");
   CLI::Option* json =
       app.add_flag("--json", options.json, "print one JSON object, a plan file too");
   app.add_option("--svg", options.svg, "write a picture to this file")->excludes(json);

@@ -34,7 +34,7 @@ struct PlanFault {
 
 struct CheckLimits {
   std::optional<double> memory;  ///< full-stage activations that a rank may hold
-  double w_memory = 1;           ///< share of one that is kept from B to W
+  double w_memory = 1;           ///< kept from B to W, in activations
 };
 
 /// Nothing where the plan is valid. Any plan may be asked about, also one with numbers out of

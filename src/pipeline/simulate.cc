@@ -149,7 +149,7 @@ Replay::Replay(const Plan& plan, const PlanShape& shape, const ActionTimes& time
 
 double peak_of(const std::vector<Action>& actions, const PlanShape& shape, double w_memory) {
   // Activations held whole, and kept for W alone: integers, so that sums are exact.
-  std::int64_t whole = 0, kept = 0;
+  std::int64_t whole = 0, kept = 0, kept_most = 0;
   std::vector<std::size_t> again;  // pairs whose activations are made by R
   for (const Action& action : actions) {
     if (action.kind == ActionKind::kRecompute)
@@ -167,12 +167,13 @@ double peak_of(const std::vector<Action>& actions, const PlanShape& shape, doubl
           (kind == ActionKind::kForward && !std::binary_search(again.begin(), again.end(), pair));
       whole += makes ? 1 : 0;
     }
-    peak = std::max(peak, static_cast<double>(whole) + w_memory * static_cast<double>(kept));
+    peak = std::max(
+        peak, static_cast<double>(whole) + std::min(1.0, w_memory) * static_cast<double>(kept));
     for (std::size_t i = position; i < end; ++i) {
       switch (actions[i].kind) {
         case ActionKind::kBackwardInput:
           --whole;
-          ++kept;
+          kept_most = std::max(kept_most, ++kept);
           break;
         case ActionKind::kBackwardWeight:
           --kept;
@@ -186,6 +187,7 @@ double peak_of(const std::vector<Action>& actions, const PlanShape& shape, doubl
     }
     position = end;
   }
+  peak += std::max(0.0, w_memory - 1) * static_cast<double>(kept_most);
   return peak * shape.ranks / shape.virtual_stages;
 }
 

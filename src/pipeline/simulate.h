@@ -59,8 +59,10 @@ struct Simulation {
   std::vector<std::int64_t> transfers;  ///< of each rank: activations and gradients that it sends
 };
 
-/// `w_memory` is the share of an activation that stays from B to W. An activation is held from F,
-/// or from R where there is one. Throws InternalError for a plan that check_plan would refuse.
+/// `w_memory` is what stays from B to W, in activations. An activation is held from F, or from R
+/// where there is one. Above 1 it is the activation and more that B makes, which has memory of its
+/// own: as many pieces as ever wait at once. Throws InternalError for a plan that check_plan would
+/// refuse.
 Simulation simulate(const Plan& plan, const ActionTimes& times, double w_memory = 1);
 
 /// Most activations held at once by a rank, in full stages: simulate's `peak`. Any order of

@@ -6,6 +6,7 @@
 #include "pipeline/checker.h"
 #include "pipeline/schedules/schedules.h"
 #include "plan/layer_balance.h"
+#include "plan/rank_part.h"
 
 namespace trireme {
 
@@ -25,6 +26,28 @@ ScheduleRequest schedule_request(const RunConfig::Parallel& config, std::int64_t
   if (config.pipeline_group_size) request.group_size = narrow(*config.pipeline_group_size);
   request.memory_limit = config.pipeline_memory_limit;
   return request;
+}
+
+/// Stages with B and W apart, where nobody waits and where one micro-batch more is in flight or
+/// waits: their differences are what each takes.
+double memory_between(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& batch,
+                      const ChunkRange& range) {
+  const RankPart part = part_of_rank(config.parallel, mesh, 0, StagePurpose::kTraining);
+  const bool bf16 = config.precision.compute == ComputePrecision::kBf16;
+  StageShape shape;
+  shape.sequences = batch.micro;
+  shape.tokens = config.data.sequence_length;
+  shape.purpose = StagePurpose::kTrainingSplit;
+  shape.cut = part.cut;
+  shape.gradients_leave = part.store.zero_stage >= 2;
+  shape.recompute = config.parallel.recompute;
+  const auto bytes = [&](int in_flight, int waiting) {
+    shape.chunks = {{range, in_flight, waiting}};
+    return static_cast<double>(
+        Stage::buffer_bytes(config.model, shape, bf16 ? DType::kBF16 : DType::kF32));
+  };
+  const double one = bytes(1, 1);
+  return 1 + (bytes(1, 2) - one) / (bytes(2, 1) - one);
 }
 
 /// Rules of a run for a plan that check_plan accepts.
@@ -67,7 +90,7 @@ void check_for_run(const Plan& plan, const RunConfig::Parallel& config,
 /// The plan of a file, where the schedule is none of the kinds.
 Plan plan_of_file(const RunConfig::Parallel& config, std::int64_t micro_batches) {
   Plan plan = read_plan(config.pipeline_schedule);
-  require_valid(plan, config.pipeline_schedule, {config.pipeline_memory_limit});
+  require_valid(plan, config.pipeline_schedule);
   check_for_run(plan, config, micro_batches);
   return plan;
 }
@@ -157,7 +180,8 @@ std::vector<ChunkShape> Pipeline::chunks_of(int rank) const {
   return chunks;
 }
 
-Pipeline make_pipeline(const RunConfig& config, const ResolvedBatch& batch, const Plan* made) {
+Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& batch,
+                       const Plan* made) {
   const RunConfig::Parallel& parallel = config.parallel;
   ScheduleRequest request = schedule_request(parallel, batch.accumulation);
   const bool generated = made == nullptr && schedule_kind(parallel.pipeline_schedule);
@@ -171,8 +195,16 @@ Pipeline make_pipeline(const RunConfig& config, const ResolvedBatch& batch, cons
     check_layers(config, std::ssize(pipeline.placement));
   }
   settle_stages(config, pipeline);
+  for (const ChunkRange& stage : pipeline.stages)
+    pipeline.w_memory = std::max(pipeline.w_memory, memory_between(config, mesh, batch, stage));
   request.times = pipeline.times;
-  if (generated) pipeline.plan = make_schedule(request);
+  request.w_memory = pipeline.w_memory;
+  if (generated) {
+    pipeline.plan = make_schedule(request);
+  } else if (made == nullptr) {
+    require_valid(pipeline.plan, parallel.pipeline_schedule,
+                  {parallel.pipeline_memory_limit, pipeline.w_memory});
+  }
   pipeline.slots = slots_of(pipeline.plan);
   pipeline.step = proved_program(pipeline.plan, pipeline.times);
   pipeline.evaluation = proved_program(make_forward_pass(pipeline.placement), pipeline.times);

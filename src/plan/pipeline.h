@@ -4,6 +4,7 @@
 
 #include "config/run_config.h"
 #include "model/stage.h"
+#include "parallel/mesh_shape.h"
 #include "pipeline/lowering.h"
 #include "plan/batch.h"
 
@@ -14,6 +15,9 @@ namespace trireme {
 struct Pipeline {
   Plan plan;
   ActionTimes times;                    ///< that it was made for, and is simulated with
+  /// What a micro-batch takes between B and W, in activations: the most of a stage, with what a
+  /// stage allocates for each.
+  double w_memory = 1;
   Program step, evaluation;             ///< what the ranks run, proved by check_program
   std::vector<std::int32_t> slots;      ///< of each virtual stage
   std::vector<std::int32_t> placement;  ///< rank of each virtual stage
@@ -29,7 +33,7 @@ struct Pipeline {
 /// that does not exist for these numbers, more stages than layers, layers that do not add up, a
 /// plan file that is no valid plan of this pipeline. `made`: its plan, where another rank has made
 /// or read it.
-Pipeline make_pipeline(const RunConfig& config, const ResolvedBatch& batch,
+Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& batch,
                        const Plan* made = nullptr);
 
 }  // namespace trireme

@@ -71,7 +71,8 @@ class Resolver {
     if (config_.has_model() && clean({"data", "model"})) check_model();
     if (clean({"model_backend", "parallel", "data", "model", "precision"})) check_attention();
     if (data && clean({"parallel", "data", "model"})) check_mesh_rules(config_, *data, problems_);
-    if (data && clean({"parallel", "batch", "model"}) && config_.has_model())
+    // Stages are laid out for it: what they stand on must be sound by now.
+    if (data && config_.has_model() && sound({"parallel", "batch", "data", "model"}))
       resolve_pipeline(result);
     if (config_.evaluation.interval_steps > 0 && !config_.data.validation && !config_.data.split) {
       notes_.emplace_back(
@@ -85,6 +86,12 @@ class Resolver {
   [[nodiscard]] bool clean(std::initializer_list<std::string_view> sections) const {
     return std::none_of(sections.begin(), sections.end(), [&](std::string_view section) {
       return has_problem_in(faults_before_, section);
+    });
+  }
+
+  [[nodiscard]] bool sound(std::initializer_list<std::string_view> sections) const {
+    return std::none_of(sections.begin(), sections.end(), [&](std::string_view section) {
+      return has_problem_in(problems_, section);
     });
   }
 
@@ -217,7 +224,7 @@ class Resolver {
 
   void resolve_pipeline(ResolvedRun& run) {
     try {
-      run.pipeline = make_pipeline(config_, run.batch, input_.plan);
+      run.pipeline = make_pipeline(config_, run.mesh, run.batch, input_.plan);
     } catch (const DataError& error) {
       const std::string& schedule = config_.parallel.pipeline_schedule;
       problems_.push_back({"parallel.pipeline_schedule", schedule,

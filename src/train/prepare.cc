@@ -71,7 +71,7 @@ LoadedConfig read_config_with_model(const ConfigInput& input) {
 void take_model(PreparedRun& prepared, const ModelConfig& model) {
   prepared.config.model = model;
   ResolvedRun& run = prepared.run;
-  run.pipeline = make_pipeline(prepared.config, run.batch, &run.pipeline.plan);
+  run.pipeline = make_pipeline(prepared.config, run.mesh, run.batch, &run.pipeline.plan);
 }
 
 PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& world) {

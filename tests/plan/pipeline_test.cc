@@ -29,13 +29,17 @@ ModelConfig small_model(std::int64_t layers) {
   return model;
 }
 
+MeshShape mesh_of(const RunConfig::Parallel& parallel) {
+  return MeshShape({static_cast<int>(parallel.pipeline), 1, 1, 1});
+}
+
 Pipeline pipeline_of(const RunConfig::Parallel& parallel, std::int64_t layers,
                      std::int64_t micro_batches) {
   RunConfig config;
   config.parallel = parallel;
   config.model = small_model(layers);
   config.data.sequence_length = 16;
-  return make_pipeline(config, {micro_batches, 1, micro_batches, 1});
+  return make_pipeline(config, mesh_of(parallel), {micro_batches, 1, micro_batches, 1});
 }
 
 std::string fault_of(const RunConfig::Parallel& parallel, std::int64_t layers,
@@ -100,13 +104,13 @@ TEST(Pipeline, a_large_vocabulary_leaves_fewer_layers_to_the_rank_of_the_head) {
   config.parallel = parallel_of(4, "1f1b");
   config.model = small_model(16);
   config.data.sequence_length = 16;
-  EXPECT_EQ(layers_of(make_pipeline(config, {8, 1, 8, 1})),
+  EXPECT_EQ(layers_of(make_pipeline(config, mesh_of(config.parallel), {8, 1, 8, 1})),
             (std::vector<std::int64_t>{4, 4, 4, 4}));
   config.model.vocab_size = 1000;
-  EXPECT_EQ(layers_of(make_pipeline(config, {8, 1, 8, 1})),
+  EXPECT_EQ(layers_of(make_pipeline(config, mesh_of(config.parallel), {8, 1, 8, 1})),
             (std::vector<std::int64_t>{5, 5, 5, 1}));
   config.parallel = parallel_of(2, "zb-v");
-  const Pipeline pipeline = make_pipeline(config, {8, 1, 8, 1});
+  const Pipeline pipeline = make_pipeline(config, mesh_of(config.parallel), {8, 1, 8, 1});
   EXPECT_EQ(layers_of(pipeline), (std::vector<std::int64_t>{5, 5, 5, 1}));
   EXPECT_EQ(pipeline.placement.back(), 0);
 }
@@ -117,7 +121,7 @@ TEST(Pipeline, stages_take_the_times_of_what_they_compute_unless_the_config_says
   config.model = small_model(6);
   config.model.vocab_size = 1000;
   config.data.sequence_length = 16;
-  const Pipeline pipeline = make_pipeline(config, {4, 1, 4, 1});
+  const Pipeline pipeline = make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1});
   const ActionTimes& times = pipeline.times;
   ASSERT_EQ(times.stages.size(), 2U);
   EXPECT_NEAR(times.all(), 3, 1e-9) << "of a stage in the mean";
@@ -129,7 +133,7 @@ TEST(Pipeline, stages_take_the_times_of_what_they_compute_unless_the_config_says
   EXPECT_GT(last.forward, first.forward) << "the head makes its gradients in F";
   EXPECT_GT(first.backward_input, first.forward) << "attention makes its scores anew";
   config.parallel.pipeline_times = {1, 2, 3, 0.5};
-  const ActionTimes given = make_pipeline(config, {4, 1, 4, 1}).times;
+  const ActionTimes given = make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}).times;
   EXPECT_TRUE(given.stages.empty());
   EXPECT_EQ(given.backward_weight, 3);
   EXPECT_EQ(given.transfer, 0.5);
@@ -149,6 +153,75 @@ TEST(Pipeline, a_plan_file_is_run_and_one_of_other_sizes_is_refused) {
   EXPECT_EQ(pipeline_of(parallel, 2, 3).plan.ranks, make_1f1b(2, 3).ranks);
   EXPECT_NE(fault_of(parallel, 2, 4).find("a plan of 2 ranks and 3 micro-batches"),
             std::string::npos);
+}
+
+/// Bytes of a rank's activations in slots and between B and W.
+double activations_of(const RunConfig& config, const Pipeline& pipeline, int rank) {
+  StageShape shape;
+  shape.tokens = config.data.sequence_length;
+  shape.purpose = pipeline.split ? StagePurpose::kTrainingSplit : StagePurpose::kTraining;
+  shape.chunks = pipeline.chunks_of(rank);
+  const auto all = static_cast<double>(Stage::buffer_bytes(config.model, shape, DType::kF32));
+  for (ChunkShape& chunk : shape.chunks) chunk.in_flight = chunk.waiting = 1;
+  return all - static_cast<double>(Stage::buffer_bytes(config.model, shape, DType::kF32));
+}
+
+TEST(Pipeline, a_memory_limit_bounds_what_stages_allocate) {
+  RunConfig config;
+  config.parallel = parallel_of(4, "zb-auto");
+  config.model = small_model(8);
+  config.model.vocab_size = 10;  // equal stages
+  config.data.sequence_length = 64;
+  int filled = 0;
+  for (const double limit : {1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0}) {
+    config.parallel.pipeline_memory_limit = limit;
+    const Pipeline pipeline = make_pipeline(config, mesh_of(config.parallel), {12, 1, 12, 1});
+    EXPECT_GT(pipeline.w_memory, 1.3);
+    EXPECT_LT(pipeline.w_memory, 1.5);
+    // Of a stage in the middle: one activation more.
+    StageShape one;
+    one.tokens = config.data.sequence_length;
+    one.purpose = StagePurpose::kTrainingSplit;
+    one.chunks = {{pipeline.stages[1], 2, 1}};
+    const auto two = static_cast<double>(Stage::buffer_bytes(config.model, one, DType::kF32));
+    one.chunks[0].in_flight = 1;
+    const double activation =
+        two - static_cast<double>(Stage::buffer_bytes(config.model, one, DType::kF32));
+    double most = 0;
+    for (int rank = 1; rank < 3; ++rank) {
+      // What the first micro-batch takes, and what it leaves for W.
+      const double first = pipeline.split ? pipeline.w_memory : 1;
+      most = std::max(most, first + activations_of(config, pipeline, rank) / activation);
+    }
+    EXPECT_LE(most, limit * (1 + 1e-9));
+    filled += most > limit - 1;
+  }
+  EXPECT_GE(filled, 6) << "the limit is used";
+}
+
+TEST(Pipeline, with_full_recomputation_what_waits_for_w_is_more_than_an_activation) {
+  RunConfig config;
+  config.parallel = parallel_of(2, "zb-auto");
+  config.parallel.recompute = Recompute::kFull;
+  config.model = small_model(8);
+  config.data.sequence_length = 64;
+  const Pipeline pipeline = make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1});
+  EXPECT_GT(pipeline.w_memory, 5);
+  EXPECT_FALSE(pipeline.split) << "1F1B alone takes no more than 1F1B";
+  config.parallel.pipeline_schedule = "zb-v";
+  EXPECT_TRUE(make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}).split);
+}
+
+TEST(Pipeline, a_memory_limit_that_no_plan_keeps_is_refused_with_the_least) {
+  RunConfig::Parallel parallel = parallel_of(2, "zb-auto");
+  parallel.pipeline_memory_limit = 1;
+  EXPECT_NE(
+      fault_of(parallel, 2, 4).find("a memory limit of 1 full-stage activations is too small"),
+      std::string::npos);
+  parallel.pipeline_memory_limit.reset();
+  EXPECT_EQ(fault_of(parallel, 2, 4), "");
+  parallel.pipeline = 1;
+  EXPECT_EQ(fault_of(parallel, 2, 4), "");
 }
 
 }  // namespace

@@ -242,7 +242,7 @@ ResolvedRun resolved(const MeshCell& cell, const RunConfig& config, std::int64_t
   run.mesh = MeshShape({cell.pipeline, cell.data, cell.context, cell.tensor});
   const std::int64_t micro = div_exact(global_batch, std::int64_t{cell.data} * cell.accumulation);
   run.batch = {global_batch, micro, cell.accumulation, cell.data};
-  run.pipeline = make_pipeline(config, run.batch);
+  run.pipeline = make_pipeline(config, run.mesh, run.batch);
   return run;
 }
 

@@ -25,6 +25,7 @@ struct Rank {
   bool started = false;
   ActionKind last = ActionKind::kForward;  // F or B
   std::int32_t last_stage[2] = {-1, -1};   // of F, of B
+  std::int32_t kept_most = 1;              // Bs that waited for their W at once, or may
   std::uint64_t ticket = 0;  // of its place in the queue; older ones count for nothing
 };
 
@@ -109,7 +110,17 @@ class Greedy {
       whole += chunk.forwards - chunk.backwards;
       kept += chunk.backwards - chunk.weights;
     }
-    return whole + task_.w_memory * kept;
+    return whole + std::min(1.0, task_.w_memory) * kept + more(rank.kept_most);
+  }
+  /// Memory beside activations in which so many B leave something for their W.
+  [[nodiscard]] double more(std::int32_t kept) const {
+    return std::max(0.0, task_.w_memory - 1) * kept;
+  }
+  /// Room for one more B before a W: there is for the first.
+  [[nodiscard]] bool keeps_one_more(const Rank& rank) const {
+    std::int32_t kept = 0;
+    for (const Chunk& chunk : rank.chunks) kept += chunk.backwards - chunk.weights;
+    return kept < rank.kept_most || held(rank) + more(1) <= limit_;
   }
 
   /// Room for F of this chunk. One activation stays free for each later stage of the rank, so that
@@ -175,7 +186,10 @@ class Greedy {
       full = full || ready <= time;
       return kUnknown;
     });
-    const bool backward_now = backward.ready <= time, forward_now = forward.ready <= time;
+    const bool waits_for_room = backward.ready <= time && !keeps_one_more(rank);
+    full = full || waits_for_room;
+    const bool backward_now = backward.ready <= time && !waits_for_room;
+    const bool forward_now = forward.ready <= time;
     Chunk* const pending = weight(rank);
     // A B that is known to come soon is worth waiting for.
     const bool delays = forward_now && !backward_now &&
@@ -245,6 +259,9 @@ class Greedy {
     } else if (kind == ActionKind::kBackwardInput) {
       plan_.ranks[at].push_back({kind, chunk.stage, chunk.backwards});
       backward_[index(chunk.stage, chunk.backwards++)] = end;
+      std::int32_t kept = 0;
+      for (const Chunk& each : rank.chunks) kept += each.backwards - each.weights;
+      rank.kept_most = std::max(rank.kept_most, kept);
       if (chunk.stage > 0) announce(chunk.stage - 1, end + travel(chunk.stage, chunk.stage - 1));
     } else {
       plan_.ranks[at].push_back({kind, chunk.stage, chunk.weights++});
@@ -272,6 +289,10 @@ class Greedy {
 };
 
 }  // namespace
+
+double least_memory(int stages_per_rank, double w_memory) {
+  return 1 + std::max(0.0, w_memory - 1) / stages_per_rank;
+}
 
 Plan greedy_plan(const GreedyTask& task, const GreedyRule& rule, double bubble_max) {
   return Greedy(task, rule, bubble_max).run();

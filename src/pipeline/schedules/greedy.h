@@ -32,9 +32,12 @@ struct GreedyTask {
   std::int32_t ranks = 1, micro_batches = 1;
   std::vector<std::int32_t> placement;  ///< one stage of each rank, or a V
   ActionTimes times;
-  double memory_limit = 1;  ///< full stages, at least 1
+  double memory_limit = 1;  ///< full stages, at least `least_memory`
   double w_memory = 1;
 };
+
+/// What a rank takes in any plan with B and W apart, of so many stages of its own.
+double least_memory(int stages_per_rank, double w_memory);
 
 /// Valid and within the limit. No ranks where the rule comes to a stand, which only one that keeps
 /// a lead can, or where a rank waits longer than `bubble_max` in all; twice that with a rule that

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "pipeline/checker.h"
+#include "pipeline/schedules/greedy.h"
 
 namespace trireme {
 
@@ -139,8 +140,9 @@ void check_request(const ScheduleRequest& request, std::string_view what) {
   }
   if (!(times.transfer >= 0) || !(times.transfer <= 1e6 * most))
     throw ConfigError("{}: time C {}. Legal: 0 to {}", what, times.transfer, 1e6 * most);
-  if (!(request.w_memory >= 0 && request.w_memory <= 1))
-    throw ConfigError("{}: w-memory {}. Legal: a share from 0 to 1", what, request.w_memory);
+  // With full recomputation an activation is little, and what waits for a W much more.
+  if (!(request.w_memory >= 0 && request.w_memory <= 1e6))
+    throw ConfigError("{}: w-memory {}. Legal: 0 to 1000000 activations", what, request.w_memory);
   if (request.memory_limit && !(*request.memory_limit >= 1)) {
     throw ConfigError("{}: a memory limit of {} full-stage activations. Legal: 1 or more", what,
                       *request.memory_limit);
@@ -170,6 +172,14 @@ Plan make_schedule(const ScheduleRequest& request) {
   }
   check_micro_batches(sizes, request.kind);
   Plan plan = generate(request, sizes);
+  if (plan.ranks.empty()) {
+    refuse(
+        sizes,
+        "a memory limit of {} full-stage activations is too small, as what waits for a W takes {} "
+        "activations. Legal: {} or more",
+        request.memory_limit.value_or(sizes.stages), request.w_memory,
+        least_memory(sizes.virtual_stages, request.w_memory));
+  }
   if (request.memory_limit) {
     const PlanShape shape = shape_of(plan);
     double peak = 0;

@@ -3,7 +3,7 @@
 // communication. One file for each kind.
 //
 // In the formulas p is the number of ranks, m of micro-batches, v of virtual stages of a rank, i a
-// rank from 0, w the share of an activation that is kept from B to W. Peaks count full stages.
+// rank from 0, w what is kept from B to W, in activations. Peaks count full stages.
 
 #include <cstdint>
 #include <optional>
@@ -45,7 +45,7 @@ struct ScheduleRequest {
                                       ///< stage, for interleaved; else `stages`
   ActionTimes times;
   std::optional<double> memory_limit;  ///< full-stage activations that a rank may hold
-  double w_memory = 1;
+  double w_memory = 1;  ///< 0 to 1e6
 };
 
 /// ConfigError where times or w_memory of a request have no meaning; `what` begins the message.
@@ -74,12 +74,13 @@ Plan make_zb_h1(int stages, int micro_batches);
 /// m >= 2p-1.
 Plan make_zb_h2(int stages, int micro_batches);
 /// ZB-1p, ZB-2p and between (Qi et al. 2023): the shortest plan found for these times under
-/// `memory_limit` (default p). Needs a limit of at least 1.
+/// `memory_limit` (default p, where 1F1B fits). Needs a limit of at least least_memory.
 Plan make_zb_auto(const ScheduleRequest& request);
 
 /// ZB-V (Qi et al. 2023; v = 2, V placement): the shortest of the hand-made plan, whose bubble is 0
-/// and whose peak is p where F = B = W, the authors' rounds for the times and `memory_limit`
-/// (default p), and what a search finds. Needs a limit of at least 1.
+/// and whose peak is p where F = B = W and w is up to 1, the authors' rounds for the times and
+/// `memory_limit` (default: that of the hand-made plan), and what a search finds. Needs a limit of
+/// at least least_memory.
 Plan make_zb_v(const ScheduleRequest& request);
 
 /// V-Half and V-Min (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory"): a building

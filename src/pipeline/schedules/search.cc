@@ -81,6 +81,7 @@ class Search {
     }
   }
 
+  [[nodiscard]] bool found() const { return !plan_.ranks.empty(); }
   Plan take() { return std::move(plan_); }
 
  private:
@@ -186,12 +187,14 @@ Plan shortest_plan(const GreedyTask& task, std::vector<Plan> known) {
   std::int64_t plays = std::max<std::int64_t>(12, 40'000'000 / actions);
   Search search(task);
   for (Plan& plan : known) search.offer(std::move(plan));
+  const auto stages_per_rank = static_cast<int>(std::ssize(task.placement) / task.ranks);
+  const bool apart = task.memory_limit >= least_memory(stages_per_rank, task.w_memory);
   for (const GreedyRule& rule : rules(task)) {
-    if (search.ideal() || plays == 0) break;
+    if (search.ideal() || plays == 0 || !apart) break;
     search.offer(greedy_plan(task, rule, search.bubble() * (1 + kSame)));
     --plays;
   }
-  search.move_weights(static_cast<int>(std::min<std::int64_t>(plays, 400)));
+  if (search.found()) search.move_weights(static_cast<int>(std::min<std::int64_t>(plays, 400)));
   return search.take();
 }
 

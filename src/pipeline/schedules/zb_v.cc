@@ -73,11 +73,15 @@ Plan make_zb_v(const ScheduleRequest& request) {
   hand_made.placement = v_placement(p);
   for (int rank = 0; rank < p; ++rank)
     hand_made.ranks.push_back(hand_made_rank(rank, p, request.micro_batches));
+  const PlanShape shape = shape_of(hand_made);
+  double own = p;  // what the hand-made plan takes
+  for (const std::vector<Action>& actions : hand_made.ranks)
+    own = std::max(own, peak_of(actions, shape, request.w_memory));
   GreedyTask task{p,
                   request.micro_batches,
                   v_placement(p),
                   request.times,
-                  request.memory_limit.value_or(p),
+                  request.memory_limit.value_or(own),
                   request.w_memory};
   std::vector<Plan> known = round_plans(task);
   known.push_back(std::move(hand_made));
