@@ -58,12 +58,27 @@ void accumulate(Context& context, TensorView destination, ConstTensorView source
   const ArgumentChecker check("accumulate");
   check.floating("source", source.dtype);
   const bool rounded = destination.dtype == DType::kBF16 && source.dtype == DType::kBF16;
-  check.tensor("destination", destination, rounded ? DType::kBF16 : DType::kF32,
-               destination.shape);
+  check.tensor("destination", destination, rounded ? DType::kBF16 : DType::kF32, destination.shape);
   check.tensor("source", source, source.dtype, destination.shape);
   check.same_or_disjoint("destination", destination, "source", source);
   table(context).accumulate({context.exec(), destination.data, source.data, destination.count(),
                              destination.dtype, source.dtype});
+}
+
+void sum_ranks(Context& context, TensorView own_N, ConstTensorView others_PN, int rank) {
+  const OpSpan span(context.op_trace(), "sum_ranks", {0, bytes_of(own_N, own_N, others_PN)});
+  const ArgumentChecker check("sum_ranks");
+  check.rank("own", own_N, 1);
+  check.rank("others", others_PN, 2);
+  check.floating("own", own_N.dtype);
+  check.tensor("own", own_N, own_N.dtype, own_N.shape);
+  check.tensor("others", others_PN, own_N.dtype, {others_PN.shape[0], own_N.count()});
+  check.disjoint("own", own_N, "others", others_PN);
+  expect(rank >= 0 && rank <= others_PN.shape[0], "sum_ranks: rank {} of {}", rank,
+         others_PN.shape[0] + 1);
+  if (own_N.count() == 0) return;
+  table(context).sum_ranks({context.exec(), own_N.data, others_PN.data, own_N.count(),
+                            others_PN.shape[0], rank, own_N.dtype});
 }
 
 void column_sum(Context& context, TensorView sum_N, ConstTensorView x_TN) {

@@ -19,6 +19,11 @@ void clear(Context& context, TensorView destination);
 /// destination += source: f32 += f32|bf16, or bf16 += bf16 (added in f32, rounded once).
 void accumulate(Context& context, TensorView destination, ConstTensorView source);
 
+/// own = the sum over ranks 0, 1, 2, ... in that order, added in f32 and rounded once (the bits of
+/// comm/rank_order_sum.h), where `own` is what rank `rank` has and `others` what the others have.
+///   own [N];  others [ranks - 1, N] of own's type, f32|bf16;  0 <= rank < ranks
+void sum_ranks(Context& context, TensorView own_N, ConstTensorView others_PN, int rank);
+
 /// sum[n] += sum_t x[t,n]: the gradient of a bias.   sum [N] f32;  x [T, N] f32|bf16
 /// Deterministic for any number of threads: columns are shared out, tokens added in ascending order
 /// in f32 over blocks of 64, the blocks in order. On a GPU the pieces of tokens, and the order they

@@ -72,6 +72,28 @@ void accumulate(const AccumulateArgs& args) {
   accumulate_elements<BFloat16, BFloat16>(args);
 }
 
+template <class T>
+void sum_elements_of_ranks(const SumRanksArgs& args) {
+  T* own = static_cast<T*>(args.own);
+  const T* others = static_cast<const T*>(args.others);
+  parallel_ranges(args.exec, args.count, 1, [&](std::int64_t begin, std::int64_t end) {
+    for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
+      const F32 mine = F32::load(own + i, lanes);
+      F32 sum = args.rank == 0 ? mine : F32::load(others + i, lanes);
+      for (std::int64_t r = 1; r <= args.others_count; ++r) {
+        const std::int64_t row = r < args.rank ? r : r - 1;
+        sum = sum + (r == args.rank ? mine : F32::load(others + row * args.count + i, lanes));
+      }
+      sum.store(own + i, lanes);
+    });
+  });
+}
+
+void sum_ranks(const SumRanksArgs& args) {
+  if (args.type == DType::kF32) return sum_elements_of_ranks<float>(args);
+  sum_elements_of_ranks<BFloat16>(args);
+}
+
 constexpr std::int64_t kTokensPerBlock = 64;
 
 /// Sums kVectors whole vectors of columns, or one partial one, in registers. Blocks keep the error
@@ -130,6 +152,7 @@ void sum_in_order(const SumInOrderArgs& args) {
 }  // namespace
 
 const ElementwiseKernels elementwise_cpu = {
-    cast, copy_rows, clear, accumulate, column_sum, column_sum_scratch_floats, sum_in_order};
+    cast,        copy_rows, clear, accumulate, sum_ranks, column_sum, column_sum_scratch_floats,
+    sum_in_order};
 
 }  // namespace trireme::TRIREME_ISA

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kTurnThreads)
       items,
       [&](std::int64_t i) {
         return Summands<Sum, T, kWidth>{load<kWidth>(destination + i * kWidth),
-                                   load<kWidth>(source + i * kWidth)};
+                                        load<kWidth>(source + i * kWidth)};
       },
       [&](std::int64_t i, const Summands<Sum, T, kWidth>& in) {
         Vector<Sum, kWidth> sum;
@@ -42,6 +42,30 @@ __global__ void __launch_bounds__(kTurnThreads)
         for (int k = 0; k < kWidth; ++k)
           sum.at[k] = from_float<Sum>(to_float(in.sum.at[k]) + to_float(in.more.at[k]));
         store(destination + i * kWidth, sum);
+      });
+}
+
+/// Rows of `others` are `stride` elements apart.
+template <int kWidth, class T>
+__global__ void __launch_bounds__(kTurnThreads)
+    sum_ranks_kernel(T* own, const T* others, std::int64_t stride, std::int64_t others_count,
+                     std::int64_t rank, std::int64_t items) {
+  for_each_item<kTurns>(
+      items, [&](std::int64_t i) { return load<kWidth>(own + i * kWidth); },
+      [&](std::int64_t i, const Vector<T, kWidth>& mine) {
+        float sum[kWidth] = {};
+        for (std::int64_t r = 0; r <= others_count; ++r) {
+          const std::int64_t row = r < rank ? r : r - 1;
+          const Vector<T, kWidth> part =
+              r == rank ? mine : load<kWidth>(others + row * stride + i * kWidth);
+#pragma unroll
+          for (int k = 0; k < kWidth; ++k)
+            sum[k] = r == 0 ? to_float(part.at[k]) : sum[k] + to_float(part.at[k]);
+        }
+        Vector<T, kWidth> out;
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) out.at[k] = from_float<T>(sum[k]);
+        store(own + i * kWidth, out);
       });
 }
 
@@ -96,6 +120,23 @@ void accumulate(const AccumulateArgs& args) {
     using T = decltype(type);
     if (args.destination_type == DType::kF32) return accumulate_elements<float, T>(args);
     accumulate_elements<T, T>(args);
+  });
+}
+
+void sum_ranks(const SumRanksArgs& args) {
+  for_type(args.type, [&](auto type) {
+    using T = decltype(type);
+    auto* own = static_cast<T*>(args.own);
+    const auto* others = static_cast<const T*>(args.others);
+    constexpr auto kSpan = static_cast<std::int64_t>(kVector * sizeof(T));
+    const bool rows_aligned = args.count * static_cast<std::int64_t>(sizeof(T)) % kSpan == 0;
+    for_vectors_and_rest<kVector>(args.count, rows_aligned && aligned_to_16(own, others),
+                                  [&](auto width, std::int64_t first, std::int64_t items) {
+                                    launch(sum_ranks_kernel<decltype(width)::value, T>,
+                                           config_of_turns(args.exec, kTurns, items, "sum_ranks"),
+                                           own + first, others + first, args.count,
+                                           args.others_count, args.rank, items);
+                                  });
   });
 }
 
@@ -223,6 +264,7 @@ void sum_in_order(const SumInOrderArgs& args) {
 }  // namespace
 
 const ElementwiseKernels elementwise_cuda = {
-    cast, copy_rows, clear, accumulate, column_sum, column_sum_scratch_floats, sum_in_order};
+    cast,        copy_rows, clear, accumulate, sum_ranks, column_sum, column_sum_scratch_floats,
+    sum_in_order};
 
 }  // namespace trireme::cuda

@@ -38,6 +38,14 @@ struct AccumulateArgs {
   DType destination_type, source_type;
 };
 
+struct SumRanksArgs {
+  Exec exec;
+  void* own;
+  const void* others;
+  std::int64_t count, others_count, rank;
+  DType type;
+};
+
 struct ColumnSumArgs {
   Exec exec;
   float* sum;
@@ -59,6 +67,7 @@ struct ElementwiseKernels {
   void (*copy_rows)(const CopyRowsArgs&);
   void (*clear)(const ClearArgs&);
   void (*accumulate)(const AccumulateArgs&);
+  void (*sum_ranks)(const SumRanksArgs&);
   void (*column_sum)(const ColumnSumArgs&);
   std::int64_t (*column_sum_scratch_floats)(const ColumnSumArgs&);
   void (*sum_in_order)(const SumInOrderArgs&);

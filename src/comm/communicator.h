@@ -85,6 +85,9 @@ class Communicator {
   virtual std::unique_ptr<Communicator> channel(std::string_view name) = 0;
 
   [[nodiscard]] virtual TrafficCounters counters() const = 0;
+  /// Whether collectives beside the computation go through memory that all ranks map, so that one
+  /// is cheaper than the exchanges that would make it up.
+  [[nodiscard]] virtual bool shares_memory() const { return false; }
 
   /// Where collectives are checked (Launch::check_collectives): throws InternalError on every rank
   /// of the group where one calls it with other arguments. Everything here that every rank calls

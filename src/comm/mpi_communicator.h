@@ -34,6 +34,7 @@ class MpiCommunicator final : public Communicator {
                          std::span<const Message> receives) override;
   std::unique_ptr<Communicator> split(int color) override;
   std::unique_ptr<Communicator> channel(std::string_view name) override;
+  [[nodiscard]] bool shares_memory() const override { return shared_ != nullptr; }
   [[nodiscard]] TrafficCounters counters() const override { return counters_; }
   [[nodiscard]] const TransferOptions& options() const { return options_; }
   void compare_calls(Operation operation, DType dtype, std::int64_t bytes) override;

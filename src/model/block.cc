@@ -109,46 +109,25 @@ void attend(const BlockPass& pass, const BlockWeights& weights, const BlockActiv
   pass.context_axis.forward(pass.context, scratch.attention, args);
 }
 
-/// `product(first, count)` makes rows of a result from those rows of x, which is on its way inside:
-/// first this place's own, while the others' travel.
-template <class Product>
-void product_from_stream(const BlockPass& pass, ConstTensorView x_TC, Pending others,
-                         const Product& product) {
-  const std::int64_t tokens = x_TC.shape[0];
-  const auto [first, count] = pass.tensor.stream_range(tokens);
-  product(first, count);
-  others.wait();
-  if (first > 0) product(0, first);
-  if (first + count < tokens) product(first + count, tokens - first - count);
-}
-
 /// y = x W + b where the stream has x's rows.
 void linear_from_stream(const BlockPass& pass, TensorView y_TN, TensorView x_TC,
                         const LinearWeights& weights, const LinearEpilogue& epilogue = {}) {
-  product_from_stream(
-      pass, x_TC, pass.tensor.start_to_inside(x_TC), [&](std::int64_t first, std::int64_t count) {
+  pass.tensor.use_inside(
+      x_TC, pass.tensor.start_to_inside(x_TC), [&](std::int64_t first, std::int64_t count) {
         linear_forward(pass.context, y_TN.rows(first, count), x_TC.rows(first, count), weights,
                        epilogue.rows(first, count));
       });
 }
 
-/// dx = dy W where the stream has dy's rows and the others are on their way.
-void input_gradient_from_stream(const BlockPass& pass, TensorView dx_TN, ConstTensorView dy_TC,
-                                Pending others, const LinearWeights& weights,
-                                const LinearEpilogue& epilogue = {}) {
-  product_from_stream(pass, dy_TC, std::move(others), [&](std::int64_t first, std::int64_t count) {
-    linear_backward_input(pass.context, dx_TN.rows(first, count), dy_TC.rows(first, count), weights,
-                          epilogue.rows(first, count));
-  });
-}
-
 /// y = x W + b where each place of the tensor axis has a part of x's columns: parts of the sum, b
-/// in the first. Then to the stream.
-void product_to_stream(const BlockPass& pass, TensorView y_TC, ConstTensorView x,
-                       LinearWeights weights) {
+/// in the first. To the stream, by way of memory as large as y.
+void linear_to_stream(const BlockPass& pass, TensorView y_TC, ConstTensorView x,
+                      LinearWeights weights, TensorView scratch_TC) {
   if (!pass.tensor.first()) weights.bias = {};
-  linear_forward(pass.context, y_TC, x, weights);
-  pass.tensor.to_stream(y_TC);
+  pass.tensor.make_to_stream(
+      pass.context, y_TC, scratch_TC, [&](std::int64_t first, std::int64_t count) {
+        linear_forward(pass.context, y_TC.rows(first, count), x.rows(first, count), weights);
+      });
 }
 
 }  // namespace
@@ -207,7 +186,7 @@ void forward_to_activation(const BlockPass& pass, const BlockWeights& weights,
   norm_forward(context, norm);
   linear_from_stream(pass, acts.qkv_TX, scratch.n_TC, weights.qkv);
   attend(pass, weights, acts, scratch, cache);
-  product_to_stream(pass, scratch.branch_TC, acts.attended_TX, weights.out);
+  linear_to_stream(pass, scratch.branch_TC, acts.attended_TX, weights.out, scratch.n_TC);
 
   norm.y_TC = n_SC;
   norm.mean_T = acts.mean2_T;
@@ -229,7 +208,7 @@ void block_forward(const BlockPass& pass, const BlockWeights& weights, const Blo
                    const BlockForwardScratch& scratch, ConstTensorView stream_TC,
                    const KvCache* cache) {
   forward_to_activation(pass, weights, acts, scratch, stream_TC, cache);
-  product_to_stream(pass, scratch.branch_TC, scratch.act_TF, weights.down);
+  linear_to_stream(pass, scratch.branch_TC, scratch.act_TF, weights.down, scratch.n_TC);
 }
 
 void block_recompute(const BlockPass& pass, const BlockWeights& weights,
@@ -298,14 +277,19 @@ class BlockBackward {
                 const BlockGradients& gradients, const ParamStore& store, const BlockParams& params)
       : pass_(pass), acts_(acts), gradients_(gradients), store_(store), params_(params) {}
 
-  /// From dy, on its way inside, to this place's part of n2's gradient, in n2.
-  void mlp_products(const BlockWeights& weights, Pending dy) const {
+  /// From dy, on its way inside, to dup.
+  void down_input(const BlockWeights& weights, Pending dy) const {
     const bool swiglu = pass_.config.activation == Activation::kSwiGlu;
-    input_gradient_from_stream(
-        pass_, gradients_.dup_TU, gradients_.dy_TC, std::move(dy), weights.down,
-        {swiglu ? GemmEpilogue::kSwigluBackward : GemmEpilogue::kGeluBackward, acts_.up_TU,
-         gradients_.act_TF});
+    input_from_stream(gradients_.dup_TU, gradients_.dy_TC, std::move(dy), weights.down,
+                      {swiglu ? GemmEpilogue::kSwigluBackward : GemmEpilogue::kGeluBackward,
+                       acts_.up_TU, gradients_.act_TF});
+  }
+  /// This place's part of n2's gradient, in n2.
+  void up_input(const BlockWeights& weights) const {
     linear_backward_input(pass_.context, gradients_.n2_TC, gradients_.dup_TU, weights.up);
+  }
+  void up_input_to_stream(const BlockWeights& weights) const {
+    input_to_stream(gradients_.n2_TC, gradients_.dup_TU, weights.up, gradients_.ds2_TC);
   }
   /// n2's gradient gives way to n2.
   void mlp_norm(const BlockWeights& weights) const {
@@ -313,13 +297,18 @@ class BlockBackward {
          {gradients_.n2_TC, gradients_.dy_TC, acts_.s2_TC, acts_.mean2_T, acts_.rstd2_T},
          gradients_.ds2_TC);
   }
-  /// From ds2, on its way inside, to this place's part of n1's gradient, in n1.
-  void attention_products(const BlockWeights& weights, const BlockBackwardScratch& scratch,
-                          Pending ds2) const {
-    input_gradient_from_stream(pass_, scratch.dattended_TX, gradients_.ds2_TC, std::move(ds2),
-                               weights.out);
+  /// From ds2, on its way inside, to dqkv.
+  void attention(const BlockWeights& weights, const BlockBackwardScratch& scratch,
+                 Pending ds2) const {
+    input_from_stream(scratch.dattended_TX, gradients_.ds2_TC, std::move(ds2), weights.out);
     attend_backward(pass_, weights, acts_, gradients_, scratch, store_, params_);
+  }
+  /// This place's part of n1's gradient, in n1.
+  void qkv_input(const BlockWeights& weights) const {
     linear_backward_input(pass_.context, gradients_.n1_TC, gradients_.dqkv_TX, weights.qkv);
+  }
+  void qkv_input_to_stream(const BlockWeights& weights, TensorView ds1_TC) const {
+    input_to_stream(gradients_.n1_TC, gradients_.dqkv_TX, weights.qkv, ds1_TC);
   }
   void attention_norm(const BlockWeights& weights, TensorView ds1_TC) const {
     norm(params_.attention_norm, weights.attention_norm, gradients_.norms.attention,
@@ -371,6 +360,23 @@ class BlockBackward {
     args.rstd_T = operands.rstd_T;
     norm_backward(pass_.context, args);
   }
+  /// dx = dy W where dy's rows are on their way inside.
+  void input_from_stream(TensorView dx_TN, TensorView dy_TC, Pending others,
+                         const LinearWeights& weights, const LinearEpilogue& epilogue = {}) const {
+    pass_.tensor.use_inside(dy_TC, std::move(others), [&](std::int64_t first, std::int64_t count) {
+      linear_backward_input(pass_.context, dx_TN.rows(first, count), dy_TC.rows(first, count),
+                            weights, epilogue.rows(first, count));
+    });
+  }
+  /// dx = dy W, summed over the places, to the stream; scratch is what is written next.
+  void input_to_stream(TensorView dx_TC, TensorView dy_TN, const LinearWeights& weights,
+                       TensorView scratch_TC) const {
+    pass_.tensor.make_to_stream(pass_.context, dx_TC, scratch_TC,
+                                [&](std::int64_t first, std::int64_t count) {
+                                  linear_backward_input(pass_.context, dx_TC.rows(first, count),
+                                                        dy_TN.rows(first, count), weights);
+                                });
+  }
   void product(const LinearParams& linear, ConstTensorView dy, ConstTensorView x,
                Accumulate accumulate) const {
     linear_backward_weight(pass_.context, gradients_of(store_, linear, pass_.config), dy, x,
@@ -395,11 +401,11 @@ void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
                           const BlockBackwardScratch& scratch, const ParamStore& store,
                           const BlockParams& params, TensorView ds1_TC) {
   const BlockBackward layer(pass, acts, gradients, store, params);
-  layer.mlp_products(weights, pass.tensor.start_to_inside(gradients.dy_TC));
-  pass.tensor.to_stream(gradients.n2_TC);
+  layer.down_input(weights, pass.tensor.start_to_inside(gradients.dy_TC));
+  layer.up_input_to_stream(weights);
   layer.mlp_norm(weights);
-  layer.attention_products(weights, scratch, pass.tensor.start_to_inside(gradients.ds2_TC));
-  pass.tensor.to_stream(gradients.n1_TC);
+  layer.attention(weights, scratch, pass.tensor.start_to_inside(gradients.ds2_TC));
+  layer.qkv_input_to_stream(weights, ds1_TC);
   layer.attention_norm(weights, ds1_TC);
 }
 
@@ -424,14 +430,16 @@ void block_backward(const BlockPass& pass, const BlockWeights& weights,
                     const BlockParams& params, TensorView ds1_TC, Accumulate accumulate) {
   const BlockBackward layer(pass, acts, gradients, store, params);
   const TensorAxis& tensor = pass.tensor;
-  layer.mlp_products(weights, tensor.start_to_inside(gradients.dy_TC));
+  layer.down_input(weights, tensor.start_to_inside(gradients.dy_TC));
+  layer.up_input(weights);
   Pending dn2 = tensor.start_to_stream(gradients.n2_TC);
   layer.down_weight(accumulate);
   dn2.wait();
   layer.mlp_norm(weights);
   Pending ds2 = tensor.start_to_inside(gradients.ds2_TC);
   Pending n2 = tensor.start_to_inside(gradients.n2_TC);
-  layer.attention_products(weights, scratch, std::move(ds2));
+  layer.attention(weights, scratch, std::move(ds2));
+  layer.qkv_input(weights);
   Pending dn1 = tensor.start_to_stream(gradients.n1_TC);
   n2.wait();
   layer.up_weight(accumulate);

@@ -5,7 +5,6 @@
 
 #include "base/math.h"
 #include "kernels/elementwise/elementwise.h"
-#include "tensor/transfer.h"
 
 namespace trireme {
 
@@ -70,21 +69,8 @@ Pending RankOrderChannel::start(TensorView values, Back back) {
 void RankOrderChannel::finish(Sum& sum) {
   sum.scatter.wait();
   const TensorView mine = piece(sum.values, rank());
-  const auto source = [&](int from) { return from == rank() ? mine : of_other(sum, from); };
-  if (mine.dtype == DType::kF32) {
-    const TensorView first = source(0);
-    for (int from = 1; from < size(); ++from) accumulate(context_, first, source(from));
-    if (rank() != 0) copy_bytes(context_, mine.data, first.data, mine.bytes());
-  } else {
-    if (sum.wide.bytes() < mine.bytes() * 2) {
-      context_.synchronize();
-      sum.wide = Buffer(DType::kF32, mine.shape, context_.device());
-    }
-    const TensorView wide(sum.wide.view().data, DType::kF32, mine.shape);
-    cast(context_, wide, source(0));
-    for (int from = 1; from < size(); ++from) accumulate(context_, wide, source(from));
-    cast(context_, mine, wide);
-  }
+  const TensorView others(sum.others.view().data, mine.dtype, {size() - 1, mine.count()});
+  sum_ranks(context_, mine, others, rank());
   if (sum.back == Back::kYes) {
     sends_.clear();
     receives_.clear();

@@ -49,7 +49,6 @@ class RankOrderChannel final : public Communicator {
     TensorView values;  ///< flat
     Back back = Back::kNo;
     Buffer others;  ///< this rank's piece as every other rank has it
-    Buffer wide;    ///< its sum in f32, of bf16 values
     Pending scatter;
     bool busy = false;
   };

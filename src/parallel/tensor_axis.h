@@ -8,8 +8,10 @@
 //   to the stream    partial sums -> the stream: the sum, everywhere or of each place's rows
 //
 // Both work in place on a buffer of all tokens [T, C] whose rows `stream_rows` are the stream's.
+// Under sequence parallelism they travel beside the products at either end, cut where the places'
+// rows are (as in the ring exchanges of Wang et al., ASPLOS 2023, each pair of places at once).
 
-#include <memory>
+#include <functional>
 
 #include "comm/communicator.h"
 #include "device/context.h"
@@ -60,6 +62,17 @@ class TensorAxis {
   /// where tokens are cut the other rows nothing of use.
   [[nodiscard]] Pending start_to_stream(TensorView x_TC) const;
   void to_stream(TensorView x_TC) const { start_to_stream(x_TC).wait(); }
+  /// The same for rows that `make(first, count)` makes: under sequence parallelism those of the
+  /// other places first, each on its way while the next are made, this place's own last; all at
+  /// once where places share memory, as nothing waits for a wire then. `scratch` has room for as
+  /// much as x. On the CPU the bits of to_stream; with NCCL the order of sums is that of the
+  /// places.
+  void make_to_stream(Context& context, TensorView x_TC, TensorView scratch_TC,
+                      const std::function<void(std::int64_t, std::int64_t)>& make) const;
+  /// `use(first, count)` reads rows that are on their way inside, this place's own before the
+  /// others have come.
+  void use_inside(TensorView x_TC, Pending others,
+                  const std::function<void(std::int64_t, std::int64_t)>& use) const;
   /// Sums over the places, everywhere: for what is no stream.
   void sum(TensorView x) const;
   /// `parts` [extent, ...]: every place's part, where this one has filled its own.

@@ -90,6 +90,47 @@ TEST_P(Elementwise, an_element_has_the_same_bits_at_any_offset_and_length) {
   }
 }
 
+TEST_P(Elementwise, sum_ranks_adds_in_rank_order_in_f32_and_rounds_once) {
+  for (const int threads : {1, 3}) {
+    Context context = test_context(GetParam(), threads);
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const std::int64_t count : {1, 7, 8, 33, 1000}) {
+        for (const int others_count : {0, 1, 4}) {
+          const TestTensor others = TestTensor::random(dtype, {others_count, count}, 1);
+          for (int rank = 0; rank <= others_count; ++rank) {
+            TestTensor own = TestTensor::random(dtype, {count}, 2);
+            const std::vector<double> mine = own.values(), rest = others.values();
+            std::vector<double> expected(mine.size());
+            for (std::size_t i = 0; i < expected.size(); ++i) {
+              float sum = 0;
+              for (int r = 0, row = 0; r <= others_count; ++r) {
+                const double part =
+                    r == rank ? mine[i] : rest[static_cast<std::size_t>(row++ * count) + i];
+                sum = r == 0 ? static_cast<float>(part) : sum + static_cast<float>(part);
+              }
+              expected[i] = dtype == DType::kF32 ? static_cast<double>(sum)
+                                                 : static_cast<double>(to_float(to_bfloat16(sum)));
+            }
+            sum_ranks(context, own, others, rank);
+            EXPECT_EQ(own.values(), expected) << count << " elements, rank " << rank;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Elementwise, sum_ranks_refuses_operands_that_do_not_belong_together) {
+  Context context = test_context(GetParam());
+  TestTensor own = TestTensor::random(DType::kF32, {6}, 1);
+  const TestTensor others = TestTensor::random(DType::kF32, {2, 6}, 2);
+  const TestTensor other_type = TestTensor::random(DType::kBF16, {2, 6}, 2);
+  EXPECT_THROW(sum_ranks(context, own, others, 3), InternalError);
+  EXPECT_THROW(sum_ranks(context, own, others, -1), InternalError);
+  EXPECT_THROW(sum_ranks(context, own, other_type, 0), InternalError);
+  EXPECT_THROW(sum_ranks(context, own, own.view().reshape({2, 3}), 0), InternalError);
+}
+
 TEST_P(Elementwise, clear_zeroes_all_bytes_and_no_others) {
   for (const int threads : {1, 3}) {
     Context context = test_context(GetParam(), threads);
