@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
-
 #include "base/error.h"
 #include "pipeline/checker.h"
 #include "pipeline/schedules/schedules.h"
@@ -119,29 +117,10 @@ TEST(Simulate, a_plan_that_was_not_checked_is_a_defect_of_the_caller) {
   EXPECT_THROW(simulate(plan, {}), InternalError);
 }
 
-double seconds(const Plan& plan) {
-  double best = 1e9;
-  for (int round = 0; round < 5; ++round) {
-    const auto begin = std::chrono::steady_clock::now();
-    EXPECT_FALSE(check_plan(plan));
-    EXPECT_GT(simulate(plan, {}).cost, 0);
-    best = std::min(
-        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-  }
-  return best;
-}
-
-// 1.3 ms and 0.36 s on a core of a busy machine.
-TEST(Simulate, checks_and_times_large_plans_fast) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
-  GTEST_SKIP() << "not with sanitizers or without optimisation";
-#endif
-  const double usual = seconds(make_zb_h1(32, 256));
-  RecordProperty("p32_m256_seconds", std::to_string(usual));
-  EXPECT_LT(usual, 0.050);
-  const double large = seconds(make_interleaved(128, 4, 2048, 128));
-  RecordProperty("p128_v4_m2048_seconds", std::to_string(large));
-  EXPECT_LT(large, 1.0);
+TEST(Simulate, checks_and_times_large_plans) {  // how fast: schedule_bench
+  const Plan plan = make_interleaved(128, 4, 2048, 128);
+  EXPECT_FALSE(check_plan(plan));
+  EXPECT_EQ(simulate(plan, {}).cost, 3 * 4 * 2048 + 3 * 127);
 }
 
 }  // namespace
