@@ -1,8 +1,5 @@
 #include "parallel/tensor_axis.h"
 
-#include <utility>
-#include <vector>
-
 #include "kernels/elementwise/elementwise.h"
 
 namespace trireme {
@@ -16,42 +13,24 @@ Pending TensorAxis::start_to_stream(TensorView x_TC) const {
   return cuts_tokens_ ? channel_->start_reduce_scatter(x_TC) : channel_->start_all_reduce(x_TC);
 }
 
-void TensorAxis::make_to_stream(Context& context, TensorView x_TC, TensorView scratch_TC,
-                                const std::function<void(std::int64_t, std::int64_t)>& make) const {
-  const std::int64_t tokens = x_TC.shape[0];
-  if (!cuts_tokens_ || channel_->shares_memory()) {
-    make(0, tokens);
-    return to_stream(x_TC);
-  }
+Pending TensorAxis::start_hop(TensorView x_TC, TensorView scratch_TC, int hop) const {
+  const std::int64_t rows = stream_tokens(x_TC.shape[0]);
   const int places = place_.extent, here = place_.index;
-  const std::int64_t rows = stream_tokens(tokens);
-  const auto message = [](int place, const TensorView& values) {
-    return Message{place, {values.data, values.bytes()}};
+  const int to = (here + hop) % places, from = (here + places - hop) % places;
+  const auto message = [rows](int place, const TensorView& values, std::int64_t slot) {
+    const TensorView part = values.rows(slot * rows, rows);
+    return Message{place, {part.data, part.bytes()}};
   };
-  std::vector<Pending> under_way;
-  for (int hop = 1; hop < places; ++hop) {
-    const int to = (here + hop) % places, from = (here + places - hop) % places;
-    make(to * rows, rows);
-    const Message send = message(to, x_TC.rows(to * rows, rows));
-    const std::int64_t slot = from < here ? from : from - 1;
-    const Message receive = message(from, scratch_TC.rows(slot * rows, rows));
-    under_way.push_back(channel_->start_exchange({&send, 1}, {&receive, 1}));
-  }
-  make(here * rows, rows);
-  for (Pending& of_place : under_way) of_place.wait();
-  const TensorView own = stream_rows(x_TC);
-  sum_ranks(context, own.reshape({own.count()}),
-            scratch_TC.rows(0, tokens - rows).reshape({places - 1, own.count()}), here);
+  const Message send = message(to, x_TC, to);
+  const Message receive = message(from, scratch_TC, from < here ? from : from - 1);
+  return channel_->start_exchange({&send, 1}, {&receive, 1});
 }
 
-void TensorAxis::use_inside(TensorView x_TC, Pending others,
-                            const std::function<void(std::int64_t, std::int64_t)>& use) const {
-  const std::int64_t tokens = x_TC.shape[0];
-  const auto [first, count] = stream_range(tokens);
-  use(first, count);
-  others.wait();
-  if (first > 0) use(0, first);
-  if (first + count < tokens) use(first + count, tokens - first - count);
+void TensorAxis::add_hops(Context& context, TensorView x_TC, TensorView scratch_TC) const {
+  const TensorView own = stream_rows(x_TC);
+  const TensorView others = scratch_TC.rows(0, x_TC.shape[0] - own.shape[0]);
+  sum_ranks(context, own.reshape({own.count()}), others.reshape({place_.extent - 1, own.count()}),
+            place_.index);
 }
 
 void TensorAxis::sum(TensorView x) const {

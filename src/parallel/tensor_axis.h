@@ -11,7 +11,7 @@
 // Under sequence parallelism they travel beside the products at either end, cut where the places'
 // rows are (as in the ring exchanges of Wang et al., ASPLOS 2023, each pair of places at once).
 
-#include <functional>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "device/context.h"
@@ -67,18 +67,47 @@ class TensorAxis {
   /// once where places share memory, as nothing waits for a wire then. `scratch` has room for as
   /// much as x. On the CPU the bits of to_stream; with NCCL the order of sums is that of the
   /// places.
+  template <class Make>
   void make_to_stream(Context& context, TensorView x_TC, TensorView scratch_TC,
-                      const std::function<void(std::int64_t, std::int64_t)>& make) const;
+                      const Make& make) const {
+    const std::int64_t tokens = x_TC.shape[0];
+    if (!cuts_tokens_ || channel_->shares_memory()) {
+      make(0, tokens);
+      return to_stream(x_TC);
+    }
+    const std::int64_t rows = stream_tokens(tokens);
+    std::vector<Pending> under_way;
+    for (int hop = 1; hop < place_.extent; ++hop) {
+      make((place_.index + hop) % place_.extent * rows, rows);
+      under_way.push_back(start_hop(x_TC, scratch_TC, hop));
+    }
+    make(place_.index * rows, rows);
+    for (Pending& hop : under_way) hop.wait();
+    add_hops(context, x_TC, scratch_TC);
+  }
   /// `use(first, count)` reads rows that are on their way inside, this place's own before the
   /// others have come.
-  void use_inside(TensorView x_TC, Pending others,
-                  const std::function<void(std::int64_t, std::int64_t)>& use) const;
+  template <class Use>
+  void use_inside(TensorView x_TC, Pending others, const Use& use) const {
+    const std::int64_t tokens = x_TC.shape[0];
+    const Rows own = stream_range(tokens);
+    use(own.first, own.count);
+    others.wait();
+    if (own.first > 0) use(0, own.first);
+    const std::int64_t behind = own.first + own.count;
+    if (behind < tokens) use(behind, tokens - behind);
+  }
   /// Sums over the places, everywhere: for what is no stream.
   void sum(TensorView x) const;
   /// `parts` [extent, ...]: every place's part, where this one has filled its own.
   void gather_parts(TensorView parts) const;
 
  private:
+  /// Rows of the place so many behind this one, and what the one as many before it has made of
+  /// this place's.
+  [[nodiscard]] Pending start_hop(TensorView x_TC, TensorView scratch_TC, int hop) const;
+  void add_hops(Context& context, TensorView x_TC, TensorView scratch_TC) const;
+
   Communicator* channel_ = nullptr;
   AxisPlace place_;
   bool cuts_tokens_ = false;
