@@ -32,26 +32,27 @@ void Step::pass() {
   waits_in_passes_ns_ += runtime_.channels.exposed_ns().in_passes() - waited_ns;
 }
 
+bool Step::tied_homes_first() const {
+  return runtime_.tied_homes && runtime_.store.keeps_gradients();
+}
+
 void Step::reduce() {
   const Span span(runtime_.trace, Phase::kCommunication);
   std::optional<TiedHomes>& tied = runtime_.tied_homes;
-  const bool tied_first = tied && runtime_.store.keeps_gradients();
-  if (tied_first) {
+  if (tied_homes_first()) {
     tied->add();
     runtime_.reduction->start(tied->block());
   }
   runtime_.reduction->finish();
-  if (tied && !tied_first) tied->add();
+  if (tied && !tied_homes_first()) tied->add();
   if (runtime_.partial) runtime_.partial->sum();
   if (runtime_.same_heads) runtime_.same_heads->sum();
 }
 
 void Step::forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {
-  // Gradients of a tied weight with two homes are added first, where they stay here.
-  const std::optional<TiedHomes>& tied = runtime_.tied_homes;
-  const bool tied_first = tied && runtime_.store.keeps_gradients();
   runtime_.stage.begin_step(micro_batches, target_count, [&](int block) {
-    if (!tied_first || block != tied->block()) runtime_.reduction->start(block);
+    if (!tied_homes_first() || block != runtime_.tied_homes->block())
+      runtime_.reduction->start(block);
   });
   set_step_key(key_, runtime_.stage.batches_of_step());
   const Channels::ByAxis sent = runtime_.channels.sent_bytes();
