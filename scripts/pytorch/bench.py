@@ -28,6 +28,9 @@ SIZES = {
     "M": (6, 6, 3, 384, 1024, 256, 16, 256),
     "L": (12, 12, 6, 768, 2048, 512, 4, 50257),
 }
+# Where the activations of a batch take much of the memory, both sides also train it one sequence at
+# a time: gradients add up over as many passes, and the update is the same.
+BY_SEQUENCE = {"L"}
 
 
 class MeasurementFailed(Exception):
@@ -176,10 +179,12 @@ class Bench:
     def measure_pytorch(self, size, dtype, row, steps):
         ranks = self.ranks_of(size) if row.startswith("ddp") else 1
         config = config_of(size)
+        batch = config["batch"]["global"]
         result = self.pytorch("step", {
             "model": config["model"], "sequence": config["data"]["sequence_length"],
-            "batch": config["batch"]["global"], "ranks": ranks, "dtype": dtype,
-            "compile": row.endswith("compiled"), **steps}, self.threads // ranks, ranks)
+            "batch": batch, "micro": 1 if row == "by sequence" else batch // ranks,
+            "ranks": ranks, "dtype": dtype, "compile": not row.endswith("eager"), **steps},
+            self.threads // ranks, ranks)
         return {"step_seconds": statistics.median(result["step_seconds"]),
                 "step_seconds_minimum": min(result["step_seconds"]), "ranks": ranks,
                 "threads_per_rank": self.threads // ranks,
@@ -189,16 +194,17 @@ class Bench:
 
     def benchmark(self, size, dtype, row, steps, *options):
         """`train benchmark`: the object that it prints, and the peak memory of each rank."""
-        ranks = 1 if row == "threads" else self.ranks_of(size)
+        ranks = self.ranks_of(size) if row.startswith("ranks") else 1
         config = config_of(size)
         config["run"] = {"directory": str(self.scratch / "unused"), "steps": 1,
                          "threads_per_rank": self.threads // ranks}
-        config["batch"]["micro"] = config["batch"]["global"] // ranks
+        config["batch"]["micro"] = (1 if row.endswith("by sequence")
+                                    else config["batch"]["global"] // ranks)
         config["precision"] = {"compute": dtype}
         path = self.write("config.json", config)
         command = ["benchmark", str(path), "--json", "--steps", str(steps["steps"]),
                    "--warmup", str(steps["warmup"]), *options]
-        if row == "threads":
+        if ranks == 1:
             command = [str(self.train)] + command
         else:
             command = [str(machine.ROOT / "scripts" / "run.sh"), "-n", str(ranks)] + command
@@ -234,7 +240,8 @@ class Bench:
         fewer = {"steps": max(steps["steps"] // 2, 3), "warmup": steps["warmup"]}
         return [{"dtype": dtype, "row": row, **self.benchmark(size, dtype, row, fewer)[0]}
                 for dtype in self.arguments.dtypes
-                for side, row in self.rows(size) if side == "trireme"]
+                for side, row in self.rows(size)
+                if side == "trireme" and not row.endswith("by sequence")]
 
     def check_same_step(self, size):
         """Two updates from the same weights on the same samples: losses and norms must agree."""
@@ -286,6 +293,10 @@ class Bench:
         if self.ranks_of(size) > 1:
             rows.insert(1, ("trireme", "ranks"))
             rows += [("pytorch", "ddp eager"), ("pytorch", "ddp compiled")]
+        if size in BY_SEQUENCE:
+            rows += [("trireme", "by sequence"), ("pytorch", "by sequence")]
+            if self.ranks_of(size) > 1:
+                rows.insert(-1, ("trireme", "ranks by sequence"))
         return [row for row in rows if row[0] == "trireme" or row[1] in self.arguments.pytorch]
 
     def measure(self, size, dtype, side, row, steps):
@@ -351,7 +362,7 @@ def choice(legal):
 
 
 def main():
-    every_row = ["eager", "compiled", "ddp eager", "ddp compiled"]
+    every_row = ["eager", "compiled", "ddp eager", "ddp compiled", "by sequence"]
     parser = argparse.ArgumentParser(prog="scripts/bench_pytorch.sh", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=pathlib.Path, required=True, help="the binary")

@@ -16,9 +16,12 @@ MEMORY = 0.6
 
 NAMES = {
     ("trireme", "threads"): "Trireme, threads", ("trireme", "ranks"): "Trireme, ranks",
+    ("trireme", "by sequence"): "Trireme, threads, by sequence",
+    ("trireme", "ranks by sequence"): "Trireme, ranks, by sequence",
     ("pytorch", "eager"): "PyTorch eager", ("pytorch", "compiled"): "PyTorch compiled",
     ("pytorch", "ddp eager"): "PyTorch DDP eager",
     ("pytorch", "ddp compiled"): "PyTorch DDP compiled",
+    ("pytorch", "by sequence"): "PyTorch compiled, by sequence",
 }
 
 

@@ -44,7 +44,7 @@ def timed_steps(spec):
     seconds = []
     for step in range(spec["warmup"] + spec["steps"]):
         begin = time.perf_counter()
-        llama.train_step(model, optimizer, loss_of, samples, 1.0)
+        llama.train_step(model, optimizer, loss_of, samples, 1.0, micro=spec.get("micro"))
         if ranks > 1:
             torch.distributed.barrier()
         if step >= spec["warmup"]:

@@ -51,16 +51,21 @@ def exact_norm(model):
     return math.sqrt(sum(p.grad.double().square().sum().item() for p in model.parameters()))
 
 
-def train_step(model, optimizer, loss_of, samples, clip, before_clipping=None):
-    """One update from samples [batch, T + 1]; returns loss and gradient norm as numbers."""
-    loss = loss_of(samples[:, :-1], samples[:, 1:])
-    loss.backward()
+def train_step(model, optimizer, loss_of, samples, clip, before_clipping=None, micro=None):
+    """One update from samples [batch, T + 1], `micro` at a time (default: all); returns loss and
+    gradient norm as numbers."""
+    parts = samples.split(micro or len(samples))
+    loss = 0.0
+    for part in parts:
+        share = loss_of(part[:, :-1], part[:, 1:]) * (len(part) / len(samples))
+        share.backward()
+        loss += share.detach()
     if before_clipping:
         before_clipping(model)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return loss.item(), norm.item()
+    return float(loss), norm.item()
 
 
 def learning_rate(update, lr, schedule, steps):
