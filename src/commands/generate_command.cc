@@ -3,7 +3,9 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdio>
+#include <optional>
 
+#include "base/human_format.h"
 #include "base/log.h"
 #include "base/stop_flag.h"
 #include "commands/commands.h"
@@ -13,7 +15,9 @@
 #include "generate/generator.h"
 #include "model/model_limits.h"
 #include "parallel/host_state.h"
+#include "plan/generation_mesh.h"
 #include "train/device_choice.h"
+#include "train/generation_runtime.h"
 #include "train/model_source.h"
 #include "train/watch.h"
 
@@ -25,6 +29,7 @@ struct Options {
   std::string checkpoint, prompt, token_ids;
   std::int64_t max_new_tokens = 128;
   SamplingOptions sampling;
+  std::optional<std::int64_t> tensor, pipeline;
   double hang_timeout_seconds = 0;
 };
 
@@ -95,74 +100,128 @@ void check_prompt(const std::vector<std::int32_t>& prompt, const ModelConfig& mo
   }
 }
 
-/// The ranks meet at each token, so that a signal to any of them ends all and none waits for
-/// another longer than a token takes. False where rank 0, which alone generates, has no more.
-bool meet(Communicator& world, Watchdog& watchdog, bool more) {
-  std::int64_t goes_on = more ? 1 : 0;
-  world.broadcast(std::as_writable_bytes(std::span(&goes_on, 1)), 0);
-  watchdog.progress();
-  if (goes_on == 0) return false;
-  run_together(world, [] { give_up_if_stopped("train generate"); });
-  return true;
+/// Rank 0's words on who does what; alone there is nothing to say.
+void tell_shares(const GenerationMesh& shared, int ranks) {
+  if (ranks == 1) return;
+  const int sharers = shared.mesh.size(), others = ranks - sharers;
+  log_info("generating with pipeline {} x tensor {}, up to {} of weights on a rank{}",
+           shared.mesh.extent(Axis::kPipeline), shared.mesh.extent(Axis::kTensor),
+           format_bytes(shared.weight_bytes_max()),
+           others == 0 ? ""
+           : others == 1
+               ? fmt::format("; 1 of {} ranks has no part and keeps company", ranks)
+               : fmt::format("; {} of {} ranks have no part and keep company", others, ranks));
 }
+
+/// Ranks of a host, the least of all; 0 where one host has all.
+std::int64_t ranks_of_host(Launch& launch) {
+  std::int64_t least = -launch.local_size();
+  launch.world().maximum(std::span(&least, 1));
+  return -least == launch.world().size() ? 0 : -least;
+}
+
+/// Each rank its own boxes; those that have no part of the model take part in the reading.
+void load(const ModelSource& source, std::optional<GenerationRuntime>& runtime,
+          Communicator& world) {
+  State nothing;
+  if (!runtime) return source.load(nothing, world);
+  HostState host(runtime->context, runtime->store.state());
+  source.load(host.state(), world);
+  host.store();
+}
+
+/// What is generated from, checked.
+struct Task {
+  std::unique_ptr<Tokenizer> tokenizer;  ///< of a text
+  std::vector<std::int32_t> prompt;
+  GenerationMesh shared;
+};
+
+Task prepare(const ModelSource& source, const Options& options, GenerationRequest request) {
+  Task task;
+  require_built(source.model());
+  if (options.token_ids.empty()) {
+    if (source.tokenizer().empty()) {
+      throw DataError("{}: has no tokenizer.json. Give the prompt as --token-ids.",
+                      source.path().string());
+    }
+    task.tokenizer = load_tokenizer(source.tokenizer());
+  }
+  task.prompt =
+      task.tokenizer ? task.tokenizer->encode(options.prompt) : parse_ids(options.token_ids);
+  check_prompt(task.prompt, source.model(), options);
+  request.tensor = options.tensor;
+  request.pipeline = options.pipeline;
+  task.shared = resolve_generation(source.model(), request);
+  return task;
+}
+
+/// Writes prompt and continuation: text as it comes, ids when all are there.
+class Output {
+ public:
+  Output(const Task& task, const Options& options, std::int64_t end_token)
+      : tokenizer_(task.tokenizer.get()), end_token_(end_token), ids_(task.prompt) {
+    if (tokenizer_ != nullptr) printer_.print(options.prompt);
+  }
+  void add(std::int32_t id) {
+    if (tokenizer_ == nullptr) {
+      ids_.push_back(id);
+    } else if (id != end_token_) {
+      printer_.print(tokenizer_->token_text(id));
+    }
+  }
+  void finish() {
+    if (tokenizer_ != nullptr) return printer_.finish();
+    std::puts(fmt::format("{}", fmt::join(ids_, ",")).c_str());
+  }
+
+ private:
+  const Tokenizer* tokenizer_;
+  std::int64_t end_token_;
+  std::vector<std::int32_t> ids_;
+  TextPrinter printer_;
+};
 
 int run(Launch& launch, LaunchGuard& guard, const Options& options) {
   Communicator& world = launch.world();
   Watch watch(launch, &guard, options.hang_timeout_seconds);
   const ModelSource source(options.checkpoint, world);
-  const ModelConfig& model = source.model();
-  std::unique_ptr<Tokenizer> tokenizer;
-  std::vector<std::int32_t> prompt;
+  const std::int64_t end_token = source.model().end_token;
+  const std::int64_t of_host = ranks_of_host(launch);
+  Task task;
+  run_together(world, [&] { task = prepare(source, options, {world.size(), of_host, {}, {}}); });
+  tell_shares(task.shared, world.size());
+
+  GenerationOptions sizes;
+  sizes.device = choose_device(DeviceChoice::kAuto, launch);
+  sizes.threads = std::max(1, usable_cpu_count() / launch.local_size());
+  sizes.shape.capacity = static_cast<std::int64_t>(task.prompt.size()) + options.max_new_tokens;
+  const bool has_part = world.rank() < task.shared.mesh.size();
+  const std::unique_ptr<Communicator> group = world.split(has_part ? 0 : 1);
+  std::optional<GenerationRuntime> runtime;
+  std::optional<Watchdog::Following> following;
   run_together(world, [&] {
-    require_built(model);
-    if (options.token_ids.empty()) {
-      if (source.tokenizer().empty()) {
-        throw DataError("{}: has no tokenizer.json. Give the prompt as --token-ids.",
-                        source.path().string());
-      }
-      tokenizer = load_tokenizer(source.tokenizer());
-    }
-    prompt = tokenizer ? tokenizer->encode(options.prompt) : parse_ids(options.token_ids);
-    check_prompt(prompt, model, options);
+    if (has_part) runtime.emplace(launch, *group, task.shared, sizes);
   });
+  if (runtime) following.emplace(watch.watchdog(), runtime->decoder.trace());
+  load(source, runtime, world);
 
-  const Device device = choose_device(DeviceChoice::kAuto, launch);
-  Context context(device, std::max(1, usable_cpu_count() / launch.local_size()), detect_isa());
-  const ModelParams params = declare_params(model);
-  ParamStore store(params.metas, DType::kF32, StorePurpose::kInference, device);
-  {
-    HostState host(context, store.state());
-    source.load(host.state(), world);
-    host.store();
-  }
-  const auto meet_others = [&](bool more) { return meet(world, watch.watchdog(), more); };
-  if (world.rank() != 0) {  // one rank has the whole model in this version
-    while (meet_others(true)) {
-    }
-    return 0;
-  }
-
-  Decoder decoder(context, model, params, store,
-                  static_cast<std::int64_t>(prompt.size()) + options.max_new_tokens, 256);
-  if (tokenizer) {
-    TextPrinter printer;
-    printer.print(options.prompt);
-    generate(decoder, prompt, options.max_new_tokens, model.end_token, options.sampling,
-             [&](std::int32_t id) {
-               meet_others(true);
-               if (id != model.end_token) printer.print(tokenizer->token_text(id));
-             });
-    printer.finish();
-  } else {
-    std::vector<std::int32_t> ids = prompt;
-    generate(decoder, prompt, options.max_new_tokens, model.end_token, options.sampling,
-             [&](std::int32_t id) {
-               meet_others(true);
-               ids.push_back(id);
-             });
-    std::puts(fmt::format("{}", fmt::join(ids, ",")).c_str());
-  }
-  meet_others(false);
+  std::optional<Output> output;
+  if (world.rank() == 0) output.emplace(task, options, end_token);
+  const Feed feed = [&](std::span<const std::int32_t> ids) {
+    return runtime ? runtime->decoder.feed(ids) : std::span<const float>();
+  };
+  // The ranks meet at each token, so that a signal to any of them ends all and none waits for
+  // another longer than a token takes.
+  const Agree agree = [&](std::int32_t token) {
+    world.broadcast(std::as_writable_bytes(std::span(&token, 1)), task.shared.sampler());
+    watch.watchdog().progress();
+    run_together(world, [] { give_up_if_stopped("train generate"); });
+    if (output) output->add(token);
+    return token;
+  };
+  generate(feed, task.prompt, options.max_new_tokens, end_token, options.sampling, agree);
+  if (output) output->finish();
   return 0;
 }
 
@@ -173,7 +232,8 @@ int generate_command(Arguments arguments) {
   CLI::App app(
       "Continue a prompt: prints prompt and continuation. Filters run in the order temperature, "
       "top-k, top-p, as in "
-      "transformers.",
+      "transformers. Several ranks share the model out, each keeping its own weights, keys and "
+      "values.",
       "train generate");
   app.add_option("--checkpoint", options.checkpoint,
                  "step folder, checkpoints folder, run folder (newest that verifies) or Hugging "
@@ -194,6 +254,13 @@ int generate_command(Arguments arguments) {
                  "keep the most likely that reach p together; default 1 = off")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--seed", options.sampling.seed, "of the draws; default 1234");
+  const CLI::Range extent(std::int64_t{1}, std::int64_t{1} << 30);
+  app.add_option("--tensor", options.tensor,
+                 "cut every layer over N ranks; default: chosen, for as many ranks as can have a "
+                 "part of the model")
+      ->check(extent);
+  app.add_option("--pipeline", options.pipeline, "put the layers on N stages; default: chosen")
+      ->check(extent);
   add_hang_timeout(app, options.hang_timeout_seconds);
   if (!parse_options(app, arguments)) return 0;
   if (prompt->count() + ids->count() == 0)

@@ -1,17 +1,18 @@
 #include "generate/generator.h"
 
+#include <utility>
+
 namespace trireme {
 
-void generate(Decoder& decoder, std::span<const std::int32_t> prompt, std::int64_t count,
-              std::int64_t end_token, const SamplingOptions& options,
-              const std::function<void(std::int32_t)>& emit) {
-  if (count == 0) return;
-  std::span<const float> logits = decoder.feed(prompt);
+void generate(const Feed& feed, std::span<const std::int32_t> prompt, std::int64_t count,
+              std::int64_t end_token, const SamplingOptions& options, const Agree& agree) {
+  std::int32_t token = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int32_t token = sample_token(logits, options, static_cast<std::uint64_t>(i));
-    emit(token);
-    if (token == end_token || i + 1 == count) return;
-    logits = decoder.feed({&token, 1});
+    const std::span<const float> logits =
+        feed(i == 0 ? prompt : std::span(&std::as_const(token), 1));
+    token =
+        agree(logits.empty() ? -1 : sample_token(logits, options, static_cast<std::uint64_t>(i)));
+    if (token == end_token) return;
   }
 }
 

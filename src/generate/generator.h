@@ -4,15 +4,19 @@
 #include <span>
 
 #include "generate/sampler.h"
-#include "model/decoder.h"
 
 namespace trireme {
 
-/// Appends up to `count` tokens to the prompt, calling `emit` with each as it is made; stops behind
-/// `end_token` (< 0: none), which is emitted too. The decoder holds nothing yet and has room for
-/// prompt and continuation.
-void generate(Decoder& decoder, std::span<const std::int32_t> prompt, std::int64_t count,
-              std::int64_t end_token, const SamplingOptions& options,
-              const std::function<void(std::int32_t)>& emit);
+/// Appends tokens to what the model has seen: the logits behind the last of them, or none where
+/// another has them.
+using Feed = std::function<std::span<const float>(std::span<const std::int32_t>)>;
+/// Takes the token chosen here, -1 where there were no logits, and returns the one that everybody
+/// goes on with; called once for each token.
+using Agree = std::function<std::int32_t(std::int32_t)>;
+
+/// Appends up to `count` tokens to the prompt; stops behind `end_token` (< 0: none), which is
+/// agreed on too. The model has seen nothing yet and has room for prompt and continuation.
+void generate(const Feed& feed, std::span<const std::int32_t> prompt, std::int64_t count,
+              std::int64_t end_token, const SamplingOptions& options, const Agree& agree);
 
 }  // namespace trireme

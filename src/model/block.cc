@@ -139,6 +139,15 @@ NormWeights weights_of(const ParamStore::Lease& lease, const NormParams& params)
   return weights;
 }
 
+NormForward norm_of(const ModelConfig& config, const NormWeights& weights) {
+  NormForward norm;
+  norm.op = norm_op(config);
+  norm.eps = config.norm_eps;
+  norm.weight_C = weights.weight;
+  norm.bias_C = weights.bias;
+  return norm;
+}
+
 BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& params,
                         const ModelConfig& config) {
   return {weights_of(lease, params.attention_norm), weights_of(lease, params.mlp_norm),
@@ -169,14 +178,10 @@ void forward_to_activation(const BlockPass& pass, const BlockWeights& weights,
   Context& context = pass.context;
   const TensorView n_SC = pass.tensor.stream_rows(scratch.n_TC);
   const TensorView branch_SC = pass.tensor.stream_rows(scratch.branch_TC);
-  NormForward norm;
-  norm.op = norm_op(pass.config);
-  norm.eps = pass.config.norm_eps;
+  NormForward norm = norm_of(pass.config, weights.attention_norm);
   norm.y_TC = n_SC;
   norm.mean_T = acts.mean1_T;
   norm.rstd_T = acts.rstd1_T;
-  norm.weight_C = weights.attention_norm.weight;
-  norm.bias_C = weights.attention_norm.bias;
   norm.x_TC = acts.s1_TC;
   if (stream_TC.given()) {
     norm.x_TC = branch_SC;
@@ -188,11 +193,10 @@ void forward_to_activation(const BlockPass& pass, const BlockWeights& weights,
   attend(pass, weights, acts, scratch, cache);
   linear_to_stream(pass, scratch.branch_TC, acts.attended_TX, weights.out, scratch.n_TC);
 
+  norm = norm_of(pass.config, weights.mlp_norm);
   norm.y_TC = n_SC;
   norm.mean_T = acts.mean2_T;
   norm.rstd_T = acts.rstd2_T;
-  norm.weight_C = weights.mlp_norm.weight;
-  norm.bias_C = weights.mlp_norm.bias;
   norm.x_TC = branch_SC;
   norm.residual_TC = acts.s1_TC;
   norm.sum_TC = acts.s2_TC;

@@ -26,6 +26,9 @@ struct NormWeights {
 };
 NormWeights weights_of(const ParamStore::Lease& lease, const NormParams& params);
 
+/// A norm of the model, without its operands.
+NormForward norm_of(const ModelConfig& config, const NormWeights& weights);
+
 struct BlockWeights {
   NormWeights attention_norm, mlp_norm, q_norm, k_norm;
   LinearWeights qkv, out, up, down;

@@ -1,127 +1,190 @@
 #include "model/decoder.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 
-#include "kernels/embedding/embedding.h"
 #include "kernels/gemm/gemm.h"
+#include "model/ends.h"
 #include "model/rope_table.h"
 #include "tensor/transfer.h"
 
 namespace trireme {
 
+namespace {
+
+const ChunkParams& only_chunk(const ModelParams& params) {
+  expect(params.chunks.size() == 1 && !params.chunks.front().blocks.empty(),
+         "a decoder of {} chunks", params.chunks.size());
+  return params.chunks.front();
+}
+
+}  // namespace
+
 Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams& params,
-                 const ParamStore& store, std::int64_t capacity, std::int64_t chunk)
+                 const ParamStore& store, const DecoderShape& shape, DecoderPeers peers)
     : context_(context),
       config_(config),
+      local_(config_of_place(config, peers.tensor.place())),
       params_(params),
+      chunk_(only_chunk(params)),
       store_(store),
-      capacity_(capacity),
-      chunk_(std::min(chunk, capacity)),
-      logits_(DType::kF32, {1, config.vocab_size}, context.device()),
-      positions_(DType::kI32, {capacity}, context.device()),
-      ids_(DType::kI32, {chunk_}, context.device()),
-      final_n_(store.compute(), {1, config.hidden}, context.device()),
-      final_s_(store.compute(), {1, config.hidden}, context.device()),
-      final_mean_(DType::kF32, {1}, context.device()),
-      final_rstd_(DType::kF32, {1}, context.device()),
-      host_logits_(static_cast<std::size_t>(config.vocab_size)) {
+      tensor_(peers.tensor),
+      vocabulary_(vocabulary_part(config.vocab_size, tensor_.place())),
+      shape_{shape.capacity, std::min(shape.chunk, shape.capacity)},
+      positions_(DType::kI32, {shape.capacity}, context.device()),
+      ids_(DType::kI32, {shape_.chunk}, context.device()),
+      executor_(peers.pass, *this, peers.links) {
   if (config.position == PositionKind::kRope)
-    rope_table_ = make_rope_table(context, config.rope, config.head_dim, capacity);
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    k_.emplace_back(store.compute(), Shape{capacity, config.kv_size()}, context.device());
-    v_.emplace_back(store.compute(), Shape{capacity, config.kv_size()}, context.device());
+    rope_table_ = make_rope_table(context, config.rope, config.head_dim, shape.capacity);
+  const Shape cache{shape.capacity, local_.kv_size()};
+  for (std::size_t layer = 0; layer < chunk_.blocks.size(); ++layer) {
+    k_.emplace_back(store.compute(), cache, context.device());
+    v_.emplace_back(store.compute(), cache, context.device());
   }
-  std::vector<std::int32_t> positions(static_cast<std::size_t>(capacity));
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(shape.capacity));
   std::iota(positions.begin(), positions.end(), 0);
   copy_in(context, positions_.view(), std::as_bytes(std::span(positions)));
+  if (!chunk_.range.head) return;
+  const Shape row{1, config.hidden}, one{1};
+  final_n_ = Buffer(store.compute(), row, context.device());
+  final_s_ = Buffer(store.compute(), row, context.device());
+  final_mean_ = Buffer(DType::kF32, one, context.device());
+  final_rstd_ = Buffer(DType::kF32, one, context.device());
+  const std::int64_t places = tensor_.extent(), widest = ceil_div(config.vocab_size, places);
+  logits_parts_ = Buffer(DType::kF32, {places, widest}, context.device());
+  host_parts_.resize(static_cast<std::size_t>(places * widest));
+  host_logits_.resize(static_cast<std::size_t>(config.vocab_size));
+}
+
+std::int64_t Decoder::cache_bytes() const {
+  std::size_t bytes = 0;
+  for (const Buffer& k : k_) bytes += 2 * k.bytes();
+  return static_cast<std::int64_t>(bytes);
 }
 
 std::span<const float> Decoder::feed(std::span<const std::int32_t> ids) {
-  expect(!ids.empty() && length_ + static_cast<std::int64_t>(ids.size()) <= capacity_,
-         "{} tokens fed to a decoder of {} that holds {}", ids.size(), capacity_, length_);
+  expect(!ids.empty() && length_ + static_cast<std::int64_t>(ids.size()) <= shape_.capacity,
+         "{} tokens fed to a decoder of {} that holds {}", ids.size(), shape_.capacity, length_);
   while (!ids.empty()) {
-    const auto count = std::min(ids.size(), static_cast<std::size_t>(chunk_));
-    feed_chunk(ids.first(count));
+    const auto count = std::min(ids.size(), static_cast<std::size_t>(shape_.chunk));
+    wants_logits_ = count == ids.size();
+    begin_chunk(ids.first(count));
+    executor_.run(trace_);
+    length_ += static_cast<std::int64_t>(count);
     ids = ids.subspan(count);
   }
-  copy_out(context_, std::as_writable_bytes(std::span(host_logits_)), logits_.view());
+  if (!chunk_.range.head) return {};
+  read_logits();
   return host_logits_;
 }
 
-void Decoder::feed_chunk(std::span<const std::int32_t> ids) {
-  const auto tokens = static_cast<std::int64_t>(ids.size());
-  // Laid out for just these tokens: two layers' activations in turns, and what layers share.
-  struct Pass {
-    std::array<BlockActivations, 2> acts;
-    BlockForwardScratch scratch;
-  };
-  const auto lay_out = [&](ArenaCursor& arena) {
-    BlockShape shape{config_};
-    shape.tokens = shape.stream_tokens = tokens;
-    shape.compute = store_.compute();
-    return Pass{{lay_out_activations(arena, shape, Keep::kEachLayer),
-                 lay_out_activations(arena, shape, Keep::kEachLayer)},
-                lay_out_forward_scratch(arena, shape)};
-  };
-  ArenaCursor measure;
-  lay_out(measure);
-  const Memory memory(context_.device(), measure.bytes());
-  ArenaCursor arena(memory.data());
-  const auto [acts, scratch] = lay_out(arena);
+Decoder::Buffers Decoder::lay_out(ArenaCursor& arena, std::int64_t tokens) const {
+  BlockShape shape{local_};
+  shape.tokens = shape.stream_tokens = tokens;
+  shape.compute = store_.compute();
+  Buffers buffers;
+  for (BlockActivations& acts : buffers.acts)
+    acts = lay_out_activations(arena, shape, Keep::kEachLayer);
+  buffers.scratch = lay_out_forward_scratch(arena, shape);
+  if (!chunk_.range.head) buffers.out_SC = arena.take(shape.compute, {tokens, config_.hidden});
+  return buffers;
+}
 
-  PositionRange range{length_, tokens};
+/// Laid out for just these tokens, which are one after the prompt.
+void Decoder::begin_chunk(std::span<const std::int32_t> ids) {
+  const auto tokens = static_cast<std::int64_t>(ids.size());
+  if (tokens != tokens_) {
+    ArenaCursor measure;
+    lay_out(measure, tokens);
+    memory_ = {};
+    memory_ = Memory(context_.device(), measure.bytes());
+    ArenaCursor arena(memory_.data());
+    buffers_ = lay_out(arena, tokens);
+    tokens_ = tokens;
+  }
+  if (chunk_.range.embedding) copy_in(context_, ids_.view().rows(0, tokens), std::as_bytes(ids));
+}
+
+void Decoder::forward(int /*chunk*/, int /*micro_batch*/) {
+  PositionRange range{length_, tokens_};
   AttentionMask mask;
   mask.q = {&range, 1};
-  const ConstTensorView positions = positions_.view().rows(length_, tokens);
-  const BlockPass pass{context_,           config_,   tensor_, context_axis_,
+  const ConstTensorView positions = positions_.view().rows(length_, tokens_);
+  const BlockPass pass{context_,           local_,    tensor_, context_axis_,
                        rope_table_.view(), positions, mask};
-
-  const ChunkParams& whole = params_.chunks.front();
-  const ParamStore::Lease embedding_lease = store_.acquire(params_.block_of(whole.embedding));
-  EmbeddingForward embedding;
-  embedding.out_TC = acts[0].s1_TC;
-  embedding.ids_T = ids_.view().rows(0, tokens);
-  copy_in(context_, ids_.view().rows(0, tokens), std::as_bytes(ids));
-  embedding.table_VC = embedding_lease.weight(whole.embedding);
-  if (whole.position_embedding != kNoParam) {
-    embedding.positions_T = positions;
-    embedding.position_table_PC = embedding_lease.weight(whole.position_embedding);
+  if (chunk_.range.embedding) {
+    const ParamStore::Lease lease = store_.acquire(params_.block_of(chunk_.embedding));
+    embed_tokens(context_, tensor_, lease, chunk_,
+                 {ids_.view().rows(0, tokens_), positions, vocabulary_, config_.vocab_size},
+                 {buffers_.acts[0].s1_TC, buffers_.scratch.branch_TC});
   }
-  embedding_forward(context_, embedding);
   ConstTensorView stream;
-  for (std::size_t layer = 0; layer < whole.blocks.size(); ++layer) {
-    const ParamStore::Lease lease = store_.acquire(static_cast<int>(layer) + 1);
+  for (std::size_t layer = 0; layer < chunk_.blocks.size(); ++layer) {
+    const BlockParams& block = chunk_.blocks[layer];
+    const ParamStore::Lease lease = store_.acquire(params_.block_of(block.qkv.weight.first));
     const KvCache cache{k_[layer].view(), v_[layer].view()};
-    block_forward(pass, weights_of(lease, whole.blocks[layer], config_), acts[layer % 2], scratch,
-                  stream, &cache);
-    stream = acts[layer % 2].s2_TC;
+    const BlockActivations& acts = buffers_.acts[layer % 2];
+    block_forward(pass, weights_of(lease, block, local_), acts, buffers_.scratch, stream, &cache);
+    stream = acts.s2_TC;
   }
-  length_ += tokens;
+  if (!chunk_.range.head) {
+    leave_part(context_, buffers_.out_SC, buffers_.scratch.branch_TC, stream);
+  } else if (wants_logits_) {
+    run_head(stream);
+  }
+  context_.synchronize();  // before the range goes, and maybe the buffers
+}
 
-  const ParamStore::Lease lease = store_.acquire(params_.block_of(whole.final_norm.weight));
-  const NormWeights weights = weights_of(lease, whole.final_norm);
-  NormForward norm;
-  norm.op = norm_op(config_);
-  norm.eps = config_.norm_eps;
+void Decoder::run_head(ConstTensorView stream_TC) {
+  const ParamStore::Lease lease = store_.acquire(params_.block_of(chunk_.final_norm.weight));
+  NormForward norm = norm_of(config_, weights_of(lease, chunk_.final_norm));
   norm.y_TC = final_n_.view();
   norm.sum_TC = final_s_.view();
   if (config_.norm == NormKind::kLayer) norm.mean_T = final_mean_.view();
   norm.rstd_T = final_rstd_.view();
-  norm.x_TC = scratch.branch_TC.rows(tokens - 1, 1);
-  norm.residual_TC = stream.rows(tokens - 1, 1);
-  norm.weight_C = weights.weight;
-  norm.bias_C = weights.bias;
+  norm.x_TC = buffers_.scratch.branch_TC.rows(tokens_ - 1, 1);
+  norm.residual_TC = stream_TC.rows(tokens_ - 1, 1);
   norm_forward(context_, norm);
   Gemm product;
-  product.c_MN = logits_.view();
+  product.c_MN = logits_parts_.view().rows(tensor_.place().index, 1);
+  product.c_MN.shape.set(1, vocabulary_.valid);
   product.a = final_n_.view();
-  const ParamStore::Lease head = store_.acquire(params_.block_of(whole.head));
-  product.b = head.weight(whole.head);
+  const ParamStore::Lease head = store_.acquire(params_.block_of(chunk_.head));
+  product.b = head.weight(chunk_.head);
   product.transpose_b = Transpose::kYes;
   gemm(context_, product);
-  context_.synchronize();  // before the memory goes
+  tensor_.gather_parts(logits_parts_.view());
+}
+
+void Decoder::read_logits() {
+  copy_out(context_, std::as_writable_bytes(std::span(host_parts_)), logits_parts_.view());
+  const std::int64_t widest = logits_parts_.view().shape[1];
+  for (int place = 0; place < tensor_.extent(); ++place) {
+    const VocabularyPart part = vocabulary_part(config_.vocab_size, {tensor_.extent(), place});
+    std::copy_n(host_parts_.begin() + place * widest, part.valid,
+                host_logits_.begin() + part.first);
+  }
+}
+
+TensorView Decoder::boundary(int /*chunk*/, int /*micro_batch*/, Boundary which) {
+  if (which == Boundary::kInput) return buffers_.acts[0].s1_TC;
+  expect(which == Boundary::kOutput, "a gradient in a decoder");
+  return buffers_.out_SC;
+}
+
+int Decoder::slots(int /*chunk*/) const { return 1; }
+
+void Decoder::copy(TensorView /*to*/, TensorView /*from*/) {
+  throw InternalError("a decoder of one stage copies between stages");
+}
+void Decoder::backward_input(int /*chunk*/, int /*micro_batch*/) {
+  throw InternalError("a decoder goes backward");
+}
+void Decoder::backward_weight(int chunk, int micro_batch, Pass /*pass*/) {
+  backward_input(chunk, micro_batch);
+}
+void Decoder::backward(int chunk, int micro_batch, Pass /*pass*/) {
+  backward_input(chunk, micro_batch);
 }
 
 }  // namespace trireme

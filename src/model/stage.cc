@@ -5,6 +5,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
+#include "model/ends.h"
 #include "model/rope_table.h"
 #include "tensor/transfer.h"
 
@@ -266,22 +267,9 @@ void Stage::embed(const ChunkParams& chunk, const MicroBatch& micro_batch,
                   const BlockActivations& first) {
   const ParamStore::Lease lease =
       store_.acquire(params_.block_of(chunk.embedding), block_of_layer(chunk, 0));
-  const bool cut = axes_.tensor.extent() > 1;
-  EmbeddingForward embedding;
-  embedding.out_TC = cut ? buffers_.forward.branch_TC : first.s1_TC;
-  embedding.ids_T = micro_batch.input_ids;
-  embedding.table_VC = lease.weight(chunk.embedding);
-  embedding.first_row = vocabulary_.first;
-  embedding.vocabulary = config_.vocab_size;
-  if (chunk.position_embedding != kNoParam) {
-    embedding.positions_T = micro_batch.positions;
-    embedding.position_table_PC = lease.weight(chunk.position_embedding);
-  }
-  embedding_forward(context_, embedding);
-  if (!cut) return;
-  axes_.tensor.to_stream(embedding.out_TC);
-  const TensorView stream = axes_.tensor.stream_rows(embedding.out_TC);
-  copy_bytes(context_, first.s1_TC.data, stream.data, stream.bytes());
+  embed_tokens(context_, axes_.tensor, lease, chunk,
+               {micro_batch.input_ids, micro_batch.positions, vocabulary_, config_.vocab_size},
+               {first.s1_TC, buffers_.forward.branch_TC});
 }
 
 void Stage::run_head(const ChunkParams& chunk, const MicroBatch& micro_batch, const Slot& slot,
@@ -292,18 +280,13 @@ void Stage::run_head(const ChunkParams& chunk, const MicroBatch& micro_batch, co
                    : training != nullptr ? block_of_layer(chunk, chunk.range.layers - 1)
                                          : -1;
   const ParamStore::Lease lease = store_.acquire(block, next);
-  const NormWeights weights = weights_of(lease, chunk.final_norm);
-  NormForward norm;
-  norm.op = norm_op(config_);
-  norm.eps = config_.norm_eps;
+  NormForward norm = norm_of(config_, weights_of(lease, chunk.final_norm));
   norm.y_TC = axes_.tensor.stream_rows(slot.final_n_TC);
   norm.sum_TC = slot.final_s_TC;
   norm.mean_T = slot.final_mean_T;
   norm.rstd_T = slot.final_rstd_T;
   norm.x_TC = axes_.tensor.stream_rows(buffers_.forward.branch_TC);
   norm.residual_TC = stream;
-  norm.weight_C = weights.weight;
-  norm.bias_C = weights.bias;
   norm_forward(context_, norm);
   axes_.tensor.to_inside(slot.final_n_TC);
   const ParamStore::Lease head = store_.acquire(head_block);
@@ -330,10 +313,7 @@ void Stage::run_forward(int chunk, const MicroBatch& micro_batch, Slot& slot,
     stream = acts.s2_TC;
   }
   if (params.range.head) return run_head(params, micro_batch, slot, stream, training);
-  // The next stage's first norm would add the two and keep the sum, rounded as it is here.
-  const TensorView branch = axes_.tensor.stream_rows(buffers_.forward.branch_TC);
-  copy_bytes(context_, slot.out_SC.data, branch.data, branch.bytes());
-  accumulate(context_, slot.out_SC, stream);
+  leave_part(context_, slot.out_SC, axes_.tensor.stream_rows(buffers_.forward.branch_TC), stream);
 }
 
 void Stage::forward(int chunk, int micro_batch) {

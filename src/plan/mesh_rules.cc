@@ -54,11 +54,7 @@ class Rules {
   }
 
  private:
-  [[nodiscard]] bool tensor_fits(std::int64_t t) const {
-    const std::int64_t kv = model_.kv_heads;
-    return model_.heads % t == 0 && model_.ffn % t == 0 && (kv % t == 0 || t % kv == 0) &&
-           model_.vocab_size >= t;
-  }
+  [[nodiscard]] bool tensor_fits(std::int64_t t) const { return tensor_extent_fits(model_, t); }
 
   void check_tensor() {
     const std::int64_t t = parallel_.tensor;
@@ -143,6 +139,12 @@ class Rules {
 };
 
 }  // namespace
+
+bool tensor_extent_fits(const ModelConfig& model, std::int64_t extent) {
+  return model.heads % extent == 0 && model.ffn % extent == 0 &&
+         (model.kv_heads % extent == 0 || extent % model.kv_heads == 0) &&
+         model.vocab_size >= extent;
+}
 
 void check_mesh_rules(const RunConfig& config, std::int64_t data, std::vector<Problem>& problems) {
   Rules(config, data, problems).check();

@@ -8,6 +8,10 @@
 
 namespace trireme {
 
+/// Whether a tensor axis of `extent` places can cut the model: it divides attention heads and MLP
+/// columns, it and the key heads divide one another, and every place has a row of the vocabulary.
+bool tensor_extent_fits(const ModelConfig& model, std::int64_t extent);
+
 /// The rules between the extents of a mesh and what they cut: heads, MLP columns, vocabulary,
 /// tokens of a sequence, ranks that see other tokens. Each fault says the numbers, the rule and the
 /// nearest legal extent. `data` is the data extent.

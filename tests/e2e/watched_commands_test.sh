@@ -60,4 +60,5 @@ stopped 1 10 "${generate[@]}" --hang-timeout 1
 stopped 0 0 "${export[@]}" --hang-timeout 1
 export OMPI_MCA_orte_abort_on_non_zero_status=0
 died 0 30 "${evaluate[@]}"
+died 1 10 "${generate[@]}"
 finish

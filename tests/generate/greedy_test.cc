@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "generate/generator.h"
+#include "model/decoder.h"
 #include "support/model_fixture.h"
 
 namespace trireme {
@@ -25,10 +26,10 @@ TEST(Greedy, ids_equal_those_of_transformers_for_every_family) {
     options.temperature = 0;
     const auto continuation = [&](std::int64_t end_token) {
       Decoder decoder(model.context, model.config, model.params, model.store,
-                      static_cast<std::int64_t>(prompt.size()) + 24, 4);
+                      {static_cast<std::int64_t>(prompt.size()) + 24, 4});
       std::vector<std::int32_t> ids;
-      generate(decoder, prompt, 24, end_token, options,
-               [&](std::int32_t id) { ids.push_back(id); });
+      generate([&](std::span<const std::int32_t> more) { return decoder.feed(more); }, prompt, 24,
+               end_token, options, [&](std::int32_t id) { return ids.emplace_back(id); });
       return ids;
     };
 

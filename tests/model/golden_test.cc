@@ -111,7 +111,7 @@ TEST_P(ModelGoldenCase, logits_with_a_cache_equal_float64) {
   for (std::int64_t row = 0; row < golden.batch; ++row) {
     std::vector<std::int32_t> ids(golden.input_ids.begin() + row * golden.tokens,
                                   golden.input_ids.begin() + (row + 1) * golden.tokens);
-    Decoder decoder(model.context, model.config, model.params, model.store, golden.tokens, 8);
+    Decoder decoder(model.context, model.config, model.params, model.store, {golden.tokens, 8});
     const std::span<const std::int32_t> all(ids);
     // A prompt in chunks of 8, then one token at a time.
     for (const std::int64_t last : {golden.tokens - 2, golden.tokens - 1}) {

@@ -153,32 +153,6 @@ State gradients_of(const ParamStore& store) {
   return state;
 }
 
-/// Adds to every parameter a number that depends on its global place alone.
-void disturb(Runtime& runtime) {
-  State parameters;
-  for (StateTensor& tensor : runtime.store.state().tensors) {
-    if (tensor.name.rfind("parameters/", 0) == 0) parameters.tensors.push_back(tensor);
-  }
-  HostState host(runtime.context, parameters);
-  host.fetch();
-  for (const StateTensor& tensor : host.state().tensors) {
-    const std::int64_t width = tensor.row_size();
-    const std::int64_t stride = tensor.row_stride == 0 ? width : tensor.row_stride;
-    const bool matrix = tensor.global_shape.rank() == 2;
-    const std::int64_t columns = matrix ? tensor.global_shape[1] : 1;
-    const std::int64_t first = matrix ? tensor.box.offset[1] : 0;
-    auto* values = reinterpret_cast<float*>(tensor.data);
-    for (std::int64_t row = 0; row < tensor.box.shape[0]; ++row) {
-      for (std::int64_t column = 0; column < width; ++column) {
-        const std::int64_t at = (tensor.box.offset[0] + row) * columns + first + column;
-        values[row * stride + column] += static_cast<float>(at * 37 % 101 - 50) / 1000;
-      }
-    }
-  }
-  host.store();
-  runtime.weights_changed(Runtime::Forms::kStale);
-}
-
 void load(Runtime& runtime, const std::filesystem::path& folder) {
   HostState host(runtime.context, runtime.store.state());
   const Manifest manifest = load_state(folder, host.state(), runtime.world());
@@ -248,6 +222,30 @@ ResolvedRun resolved(const MeshCell& cell, const RunConfig& config, std::int64_t
 
 }  // namespace
 
+void disturb(Context& context, const ParamStore& store) {
+  State parameters;
+  for (StateTensor& tensor : store.state().tensors) {
+    if (tensor.name.rfind("parameters/", 0) == 0) parameters.tensors.push_back(tensor);
+  }
+  HostState host(context, parameters);
+  host.fetch();
+  for (const StateTensor& tensor : host.state().tensors) {
+    const std::int64_t width = tensor.row_size();
+    const std::int64_t stride = tensor.row_stride == 0 ? width : tensor.row_stride;
+    const bool matrix = tensor.global_shape.rank() == 2;
+    const std::int64_t columns = matrix ? tensor.global_shape[1] : 1;
+    const std::int64_t first = matrix ? tensor.box.offset[1] : 0;
+    auto* values = reinterpret_cast<float*>(tensor.data);
+    for (std::int64_t row = 0; row < tensor.box.shape[0]; ++row) {
+      for (std::int64_t column = 0; column < width; ++column) {
+        const std::int64_t at = (tensor.box.offset[0] + row) * columns + first + column;
+        values[row * stride + column] += static_cast<float>(at * 37 % 101 - 50) / 1000;
+      }
+    }
+  }
+  host.store();
+}
+
 MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
                     std::int64_t global_batch, int steps, const MeshPassage& passage) {
   expect(world.size() == cell.ranks(), "{} ranks for {}", world.size(), cell.text());
@@ -260,7 +258,8 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
   if (passage.load.empty()) {
     runtime.store.initialise(runtime.context, 7);
     result.initial = gather(runtime, runtime.store.state());
-    disturb(runtime);
+    disturb(runtime.context, runtime.store);
+    runtime.weights_changed(Runtime::Forms::kStale);
   } else {
     load(runtime, passage.load);
     result.initial = gather(runtime, runtime.store.state());

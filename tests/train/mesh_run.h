@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/launch.h"
+#include "parallel/param_store.h"
 #include "train/mesh_table.h"
 
 namespace trireme {
@@ -38,6 +39,9 @@ struct MeshPassage {
 /// with the moments. Collective; the same result on every rank.
 MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
                     std::int64_t global_batch, int steps, const MeshPassage& passage = {});
+
+/// Adds to every parameter a number that depends on its global place alone.
+void disturb(Context& context, const ParamStore& store);
 
 /// How far two results are apart, relative to `expected`: losses and norms at the worst step,
 /// gradients and moments at the worst tensor by norm of the difference over norm, where a tensor

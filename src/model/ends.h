@@ -1,0 +1,31 @@
+#pragma once
+// The ends of a part of the model: token ids become the stream, and the stream goes on to the part
+// behind.
+
+#include "kernels/cross_entropy/cross_entropy.h"
+#include "model/param_table.h"
+#include "parallel/param_store.h"
+#include "parallel/tensor_axis.h"
+
+namespace trireme {
+
+struct Tokens {
+  ConstTensorView ids_T, positions_T;  ///< [T] i32
+  VocabularyPart part;                 ///< the rows of the embedding that are here
+  std::int64_t vocabulary = 0;         ///< of all parts
+};
+/// Where the stream begins: [S, C], and [T, C] for this place's part of it where the tensor axis
+/// cuts the vocabulary.
+struct StreamStart {
+  TensorView s1_SC, scratch_TC;
+};
+/// s1 = the rows of the embedding and of learned positions. `lease` is of the embedding's block.
+void embed_tokens(Context& context, const TensorAxis& tensor, const ParamStore::Lease& lease,
+                  const ChunkParams& chunk, const Tokens& tokens, const StreamStart& start);
+
+/// out [S, C] = branch + stream: the first norm of the part behind would add the two and keep the
+/// sum, rounded as it is here.
+void leave_part(Context& context, TensorView out_SC, ConstTensorView branch_SC,
+                ConstTensorView stream_SC);
+
+}  // namespace trireme

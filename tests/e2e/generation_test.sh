@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Ranks share a model out for generation: the tokens of one rank on every mesh, from a checkpoint of any other and from a
+# Hugging Face directory; extents that are asked for, or refused; a signal ends all of them.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+model=(--set model.num_hidden_layers=3 --set model.num_attention_heads=4 --set model.num_key_value_heads=2)
+ranks 4 base.json "${model[@]}" --set parallel.tensor=2 --set parallel.pipeline=2
+ends_with "training on tensor 2 x pipeline 2" 0
+ranks 2 export --checkpoint run --output hf
+ends_with "export" 0
+
+# Longer than a chunk of the prompt, which is 256 tokens.
+prompt=$(for ((i = 0; i < 300; ++i)); do printf '%s,' $((97 + i * 7 % 26)); done)101
+greedy=(--token-ids "$prompt" --temperature 0 --max-new-tokens 12)
+sampled=(--prompt "stroke 7" --temperature 0.9 --top-k 20 --seed 3 --max-new-tokens 16)
+for source in run hf; do
+  train generate --checkpoint $source "${greedy[@]}"
+  ends_with "$source, one rank" 0
+  check "$source, one rank: nothing is said of shares" [ -z "$(grep '^generating' log)" ]
+  check "$source, one rank: tokens" grep -qE "^$prompt(,[0-9]+){1,12}$" out
+  cp out $source.ids
+done
+check "both sources have one model" same_file run.ids hf.ids
+train generate --checkpoint run "${sampled[@]}"
+cp out sampled.text
+for n in 2 3 4; do
+  for source in run hf; do
+    ranks $n generate --checkpoint $source "${greedy[@]}"
+    ends_with "$source, $n ranks" 0
+    check "$source, $n ranks: the ids of one" same_file out run.ids
+  done
+  ranks $n generate --checkpoint run "${sampled[@]}"
+  check "$n ranks: the sampled text of one" same_file out sampled.text
+done
+
+# mesh RANKS EXPECTED OPTIONS...
+mesh() {
+  local n=$1 expected=$2
+  shift 2
+  ranks "$n" generate --checkpoint run "${greedy[@]}" "$@"
+  ends_with "$n ranks, $*" 0
+  check "$n ranks, $*: the ids of one" same_file out run.ids
+  says_once "$n ranks, $*: $expected" "^generating with $expected"
+}
+weights_of() { sed -n 's/^generating .* up to \([0-9.]*\) KiB of weights.*/\1/p' log; }
+mesh 2 "pipeline 1 x tensor 2, up to [0-9.]* KiB of weights on a rank$"
+two=$(weights_of)
+mesh 4 "pipeline 1 x tensor 4, "
+check "four ranks hold half as much each as two" awk "BEGIN { r = $(weights_of) / $two; exit !(r > 0.45 && r < 0.6) }"
+mesh 3 "pipeline 3 x tensor 1, "
+mesh 3 "pipeline 1 x tensor 2, .*; 1 of 3 ranks has no part and keeps company$" --tensor 2
+mesh 4 "pipeline 2 x tensor 1, .*; 2 of 4 ranks have no part and keep company$" --tensor 1 --pipeline 2
+mesh 4 "pipeline 2 x tensor 2, " --pipeline 2
+
+refused() { # WHAT SENTENCE RANKS OPTIONS...
+  ranks "$3" generate --checkpoint run "${greedy[@]}" "${@:4}"
+  ends_with "$1" 2
+  says_once "$1: the sentence" "$2"
+}
+refused "an extent that does not divide" "--tensor: does not divide 4 attention heads.* Found 3; legal: 1, 2 or 4 for this model; nearest: 2" \
+  3 --tensor 3
+refused "more places than ranks" "--tensor: .* Found 4; legal: up to the 2 ranks; nearest: 2" 2 --tensor 4
+refused "more stages than layers" "--pipeline: .* Found 4; legal: 1 to 3; nearest: 3" 4 --pipeline 4
+refused "both together" "--pipeline: needs 2 x 2 = 4 ranks, and 3 were started. Found 2; legal: 1 beside tensor 2; nearest: 1" \
+  3 --tensor 2 --pipeline 2
+
+# A signal in the middle, to a rank that computes and to one that keeps company.
+for rank in 0 2; do
+  "$root/scripts/run.sh" -n 3 generate --checkpoint run --prompt "stroke" --temperature 0 --max-new-tokens 100000 --tensor 2 >text 2>log &
+  job=$!
+  background+=("$job")
+  until_true eval '[ "$(wc -c <text)" -gt 60 ]'
+  mapfile -t pids < <(train_processes "$job")
+  kill -TERM "${pids[$rank]}"
+  wait "$job"
+  code=$?
+  ends_with "a signal to process $rank of 3" 75
+done
+finish
