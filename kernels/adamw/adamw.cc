@@ -25,23 +25,25 @@ AdamWTensorArgs plain(const AdamWTensor& tensor, std::int64_t begin, std::int64_
   check_view(check, "exp_avg", tensor.exp_avg, DType::kF32, count);
   check_view(check, "exp_avg_sq", tensor.exp_avg_sq, DType::kF32, count);
   if (tensor.form.given()) check_view(check, "form", tensor.form, DType::kBF16, count);
+  if (tensor.kept.given()) check_view(check, "kept", tensor.kept, DType::kF32, 3 * count);
   return {tensor.parameter.as<float>(),
           tensor.exp_avg.as<float>(),
           tensor.exp_avg_sq.as<float>(),
           tensor.gradient.as<float>(),
           tensor.form.given() ? tensor.form.as<BFloat16>() : nullptr,
+          tensor.kept.given() ? tensor.kept.as<float>() : nullptr,
           begin,
           first_block,
           count,
           tensor.weight_decay};
 }
 
-/// Parameter and moments are read and written, the gradient read, the form written.
+/// Parameter and moments are read and written, the gradient read, form and old values written.
 OpWork work_of(std::span<const AdamWTensor> tensors) {
   std::int64_t bytes = 0;
   for (const AdamWTensor& each : tensors) {
     bytes += 2 * bytes_of(each.parameter, each.exp_avg, each.exp_avg_sq) +
-             bytes_of(each.gradient, each.form);
+             bytes_of(each.gradient, each.form, each.kept);
   }
   return {0, bytes};
 }

@@ -18,10 +18,12 @@ struct AdamWScalars {
 
 /// One tensor (or a rank's rows of it), all views of one count.
 ///   parameter, gradient, exp_avg, exp_avg_sq  f32;  form: bf16 copy of the new value, optional
+///   kept  f32, of three times the count: parameter, exp_avg and exp_avg_sq as they were; optional
 struct AdamWTensor {
   TensorView parameter, form, exp_avg, exp_avg_sq;
   ConstTensorView gradient;
   double weight_decay = 0;
+  TensorView kept = {};
 };
 
 struct AdamWConstants {

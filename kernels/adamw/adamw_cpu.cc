@@ -15,16 +15,22 @@ struct Constants {
   double lr;
 };
 
-template <bool kForm>
+template <bool kForm, bool kKept>
 void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t begin,
                  std::int64_t end) {
   const F32 lr_decay = F32::broadcast(static_cast<float>(c.lr * tensor.weight_decay));
   for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
     const F32 g = F32::load(tensor.gradient + i, lanes) * c.gradient_scale;
     const F32 p_old = F32::load(tensor.parameter + i, lanes),
-              m_old = F32::load(tensor.exp_avg + i, lanes);
+              m_old = F32::load(tensor.exp_avg + i, lanes),
+              v_old = F32::load(tensor.exp_avg_sq + i, lanes);
+    if constexpr (kKept) {
+      p_old.store(tensor.kept + i, lanes);
+      m_old.store(tensor.kept + tensor.count + i, lanes);
+      v_old.store(tensor.kept + 2 * tensor.count + i, lanes);
+    }
     const F32 m = fma(c.one_minus_beta1, g - m_old, m_old);
-    const F32 v = fma(c.beta2, F32::load(tensor.exp_avg_sq + i, lanes), c.one_minus_beta2 * g * g);
+    const F32 v = fma(c.beta2, v_old, c.one_minus_beta2 * g * g);
     const F32 denominator = fma(sqrt(v), c.inverse_sqrt_correction2, c.eps);
     const F32 p = fnma(c.step_size, m / denominator, fnma(lr_decay, p_old, p_old));
     m.store(tensor.exp_avg + i, lanes);
@@ -32,6 +38,16 @@ void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t
     p.store(tensor.parameter + i, lanes);
     if constexpr (kForm) p.store(tensor.form + i, lanes);
   });
+}
+
+void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t begin,
+                 std::int64_t end) {
+  if (tensor.kept != nullptr) {
+    if (tensor.form != nullptr) return update_part<true, true>(tensor, c, begin, end);
+    return update_part<false, true>(tensor, c, begin, end);
+  }
+  if (tensor.form != nullptr) return update_part<true, false>(tensor, c, begin, end);
+  update_part<false, false>(tensor, c, begin, end);
 }
 
 /// The first tensor that ends after element `begin`.
@@ -71,11 +87,7 @@ void update(const AdamWArgs& args) {
                       const std::int64_t from = begin > tensor.begin ? begin - tensor.begin : 0;
                       const std::int64_t to =
                           end - tensor.begin < tensor.count ? end - tensor.begin : tensor.count;
-                      if (tensor.form != nullptr) {
-                        update_part<true>(tensor, constants, from, to);
-                      } else {
-                        update_part<false>(tensor, constants, from, to);
-                      }
+                      update_part(tensor, constants, from, to);
                     }
                   });
 }

@@ -35,6 +35,11 @@ __device__ __forceinline__ void update_group(const AdamWTensorArgs& tensor, std:
   auto m = load<kWidth>(tensor.exp_avg + i);
   auto v = load<kWidth>(tensor.exp_avg_sq + i);
   const auto g = load<kWidth>(tensor.gradient + i);
+  if (tensor.kept != nullptr) {
+    store(tensor.kept + i, p);
+    store(tensor.kept + tensor.count + i, m);
+    store(tensor.kept + 2 * tensor.count + i, v);
+  }
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) update_element(p.at[k], m.at[k], v.at[k], g.at[k], c);
   store(tensor.parameter + i, p);
@@ -49,10 +54,12 @@ __device__ __forceinline__ void update_group(const AdamWTensorArgs& tensor, std:
 
 __device__ __forceinline__ bool begins_aligned(const AdamWTensorArgs& tensor) {
   const auto bits = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p); };
-  return (bits(tensor.parameter) | bits(tensor.exp_avg) | bits(tensor.exp_avg_sq) |
-          bits(tensor.gradient) | bits(tensor.form) << 1) %
-             16 ==
-         0;
+  const bool kept =
+      tensor.kept == nullptr || (bits(tensor.kept) % 16 == 0 && tensor.count % 4 == 0);
+  return kept && (bits(tensor.parameter) | bits(tensor.exp_avg) | bits(tensor.exp_avg_sq) |
+                  bits(tensor.gradient) | bits(tensor.form) << 1) %
+                         16 ==
+                     0;
 }
 
 /// A block updates kAdamWElementsPerBlock elements of one tensor, or its last ones.

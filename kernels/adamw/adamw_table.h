@@ -16,6 +16,7 @@ struct AdamWTensorArgs {
   float *parameter, *exp_avg, *exp_avg_sq;
   const float* gradient;
   BFloat16* form;  ///< or null
+  float* kept;     ///< or null
   /// Elements before it in the call; blocks of kAdamWElementsPerBlock before it, none shared.
   std::int64_t begin, first_block;
   std::int64_t count;

@@ -71,31 +71,29 @@ Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store
   }
 }
 
-void Optimizer::step(Context& context, double lr, double gradient_scale) {
+void Optimizer::step(Context& context, double lr, double gradient_scale, Undo undo) {
+  const bool keeps = undo == Undo::kPossible;
+  if (keeps) kept_updates_ = applied_updates_;
   ++applied_updates_;
   AdamWScalars scalars;
   scalars.lr = lr;
   scalars.bias_correction1 = 1 - std::pow(constants_.beta1, static_cast<double>(applied_updates_));
   scalars.bias_correction2 = 1 - std::pow(constants_.beta2, static_cast<double>(applied_updates_));
   scalars.gradient_scale = static_cast<float>(gradient_scale);
-  adamw_update(context, tensors_, constants_, scalars);
-}
-
-template <class F>
-void Optimizer::for_each_kept(const F& f) const {
-  std::int64_t begin = 0;
-  for (const AdamWTensor& tensor : tensors_) {
-    for (const TensorView& state : {tensor.parameter, tensor.exp_avg, tensor.exp_avg_sq}) {
-      f(state, kept_.view().rows(begin, state.count()).reshape(state.shape));
-      begin += state.count();
-    }
-  }
+  adamw_update(context, keeps ? undoable_ : tensors_, constants_, scalars);
 }
 
 void Optimizer::allow_undo(const ParamStore& store, Device device) {
   const std::int64_t bytes = undo_bytes(store.params(), store.layout());
-  if (bytes > 0)
-    kept_ = Buffer(DType::kF32, {bytes / static_cast<std::int64_t>(sizeof(float))}, device);
+  if (bytes == 0) return;
+  kept_ = Buffer(DType::kF32, {bytes / static_cast<std::int64_t>(sizeof(float))}, device);
+  undoable_ = tensors_;
+  std::int64_t begin = 0;
+  for (AdamWTensor& tensor : undoable_) {
+    const std::int64_t count = 3 * tensor.parameter.count();
+    tensor.kept = kept_.view().rows(begin, count);
+    begin += count;
+  }
 }
 
 std::int64_t Optimizer::undo_bytes(const std::vector<ParamMeta>& params,
@@ -108,13 +106,14 @@ std::int64_t Optimizer::undo_bytes(const std::vector<ParamMeta>& params,
   return count * static_cast<std::int64_t>(sizeof(float));
 }
 
-void Optimizer::keep(Context& context) {
-  for_each_kept([&](TensorView state, TensorView kept) { cast(context, kept, state); });
-  kept_updates_ = applied_updates_;
-}
-
 void Optimizer::undo(Context& context) {
-  for_each_kept([&](TensorView state, TensorView kept) { cast(context, state, kept); });
+  for (const AdamWTensor& tensor : undoable_) {
+    std::int64_t begin = 0;
+    for (const TensorView& state : {tensor.parameter, tensor.exp_avg, tensor.exp_avg_sq}) {
+      cast(context, state, tensor.kept.rows(begin, state.count()).reshape(state.shape));
+      begin += state.count();
+    }
+  }
   applied_updates_ = kept_updates_;
 }
 

@@ -32,15 +32,15 @@ double clip_coefficient(double norm, double limit);
 class Optimizer {
  public:
   Optimizer(const RunConfig::Optimizer& config, const ParamStore& store);
-  /// One update with gradients * `gradient_scale`; rounds the bf16 forms on the way.
-  void step(Context& context, double lr, double gradient_scale);
+  /// One update with gradients * `gradient_scale`; rounds the bf16 forms on the way. With
+  /// Undo::kPossible what it changes is copied on the way too; after allow_undo.
+  enum class Undo : std::uint8_t { kImpossible, kPossible };
+  void step(Context& context, double lr, double gradient_scale, Undo undo = Undo::kImpossible);
 
-  /// Takes memory for keep().
+  /// Takes the memory of copies.
   void allow_undo(const ParamStore& store, Device device);
   static std::int64_t undo_bytes(const std::vector<ParamMeta>& params, const StoreLayout& layout);
-  /// Copies all that updates change.
-  void keep(Context& context);
-  /// Back to the last keep(), in all bits. The bf16 forms are left stale.
+  /// Back to before the last step that can be undone, in all bits. The bf16 forms are left stale.
   void undo(Context& context);
 
   /// Updates applied so far: AdamW's t. Saved and restored with a checkpoint.
@@ -48,12 +48,8 @@ class Optimizer {
   void set_applied_updates(std::int64_t count) { applied_updates_ = count; }
 
  private:
-  /// f(state, its place in kept_) for the value and the moments of all tensors.
-  template <class F>
-  void for_each_kept(const F& f) const;
-
   AdamWConstants constants_;
-  std::vector<AdamWTensor> tensors_;
+  std::vector<AdamWTensor> tensors_, undoable_;  // the same, with places in kept_
   std::int64_t applied_updates_ = 0;
   Buffer kept_;
   std::int64_t kept_updates_ = 0;  ///< applied_updates_ of then

@@ -94,8 +94,7 @@ void Step::update(double lr, double norm) {
 
 void Step::update_ahead(double lr) {
   const Span span(runtime_.trace, Phase::kOptimizer);
-  runtime_.optimizer->keep(runtime_.context);
-  runtime_.optimizer->step(runtime_.context, lr, 1);
+  runtime_.optimizer->step(runtime_.context, lr, 1, Optimizer::Undo::kPossible);
   runtime_.weights_changed(Runtime::Forms::kFresh);
 }
 

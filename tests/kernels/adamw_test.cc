@@ -180,6 +180,32 @@ TEST_P(AdamW, operands_may_begin_apart_from_each_other) {
   EXPECT_EQ(apart.bits() + apart.form.bits(), state.bits() + state.form.bits());
 }
 
+TEST_P(AdamW, old_values_are_kept_on_the_way) {
+  for (const std::int64_t count : {1, 64, 1003, 9001}) {
+    for (const bool with_form : {false, true}) {
+      for (const int offset : {0, 1}) {
+        Context context = test_context(GetParam(), 2);
+        State plain(count, 5, 0.1);
+        const AdamWTensor tensor = plain.tensor(with_form);
+        adamw_update(context, {&tensor, 1}, {}, scalars_at(1, {}));
+        State keeping = plain;
+        const std::vector<double> old[] = {plain.parameter.values(), plain.exp_avg.values(),
+                                           plain.exp_avg_sq.values()};
+        TestTensor kept(DType::kF32, {3 * count}, offset);
+        AdamWTensor other = keeping.tensor(with_form);
+        other.kept = kept.view();
+        adamw_update(context, {&tensor, 1}, {}, scalars_at(2, {}));
+        adamw_update(context, {&other, 1}, {}, scalars_at(2, {}));
+        EXPECT_EQ(keeping.bits() + keeping.form.bits(), plain.bits() + plain.form.bits());
+        std::vector<double> expected;
+        for (const std::vector<double>& part : old)
+          expected.insert(expected.end(), part.begin(), part.end());
+        EXPECT_EQ(kept.values(), expected);
+      }
+    }
+  }
+}
+
 TEST_P(AdamW, no_tensors_are_no_work) {
   Context context = test_context(GetParam());
   adamw_update(context, {}, {}, {});
@@ -201,6 +227,9 @@ TEST_P(AdamW, wrong_operands_are_refused_by_name) {
   bad = state.tensor(true);
   bad.form = state.parameter.view();
   expect_refused([&] { update(bad); }, "adamw_update.form: expected [4] bf16");
+  bad = state.tensor(true);
+  bad.kept = five.view();
+  expect_refused([&] { update(bad); }, "adamw_update.kept: expected [12] fp32, found [5] fp32");
   expect_refused(
       [&] {
         update(state.tensor(true), {1e-3, 0, 0, 1});

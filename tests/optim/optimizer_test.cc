@@ -82,8 +82,7 @@ TEST(Optimizer, an_update_that_is_taken_back_and_made_again_leaves_the_same_bits
   optimizer.step(context, 1e-2, 0.25);
   const std::string before = bits_of(store);
 
-  optimizer.keep(context);
-  optimizer.step(context, 1e30, std::numeric_limits<float>::infinity());
+  optimizer.step(context, 1e30, std::numeric_limits<float>::infinity(), Optimizer::Undo::kPossible);
   EXPECT_NE(bits_of(store), before);
   optimizer.undo(context);
   store.refresh_forms(context);
