@@ -92,6 +92,33 @@ TEST(Schedules, unit_times_give_the_closed_forms) {
   }
 }
 
+// The published form above is that of w = 1. What is kept beyond an activation costs bubble, not
+// memory.
+TEST(Schedules, zb_h1_keeps_the_memory_of_1f1b_whatever_w_keeps) {
+  for (int p = 1; p <= 8; ++p) {
+    for (const int m : {1, p, 2 * p, 4 * p}) {
+      const std::vector<std::vector<Action>> published = make_zb_h1(p, m).ranks;
+      for (const double w : {0.0, 0.4324, 1.0}) EXPECT_EQ(make_zb_h1(p, m, w).ranks, published);
+      double bubble = 0;
+      for (const double w : {1.0, 1.2, 1.41, 1.6, 2.0, 3.3, 8.0, 100.0}) {
+        ScheduleRequest request;
+        request.kind = ScheduleKind::kZbH1;
+        request.stages = p;
+        request.micro_batches = m;
+        request.w_memory = w;
+        const Figures found = figures(request);
+        EXPECT_LE(found.most, p + 1e-9) << p << " " << m << " " << w;
+        EXPECT_GE(found.bubble, bubble) << p << " " << m << " " << w;
+        bubble = found.bubble;
+        if (w >= p + 1) {
+          EXPECT_EQ(make_schedule(request).ranks, make_1f1b(p, m).ranks);
+        }
+      }
+      EXPECT_EQ(bubble, figures(ScheduleKind::kOneFOneB, p, m).bubble);
+    }
+  }
+}
+
 // Every kind at unit times, m = 4p, for 4, 8 and 16 stages (DualPipeV: 2, 4 and 8 ranks of two):
 // figures of simulators of the published generators, in passes of a stage.
 TEST(Schedules, unit_time_table) {
@@ -344,23 +371,22 @@ TEST(Schedules, zb_auto_matches_the_published_curve_over_memory) {
   }
 }
 
-// ZB-V of the same version at 1, 1.25, 1.5 and 1.75 times p activations, and what the authors' later
-// generator of V-Half reaches at four of these times (0: not known).
+// ZB-V of the same version at 1, 1.25, 1.5 and 1.75 times p activations, and what the authors'
+// later generator of V-Half reaches at four of these times (0: not known).
 struct VRow {
   int stages, micro_batches;
   double forward, input, weight, transfer;
   double zb_v[4], half;
 };
-constexpr VRow kVRows[] = {
-    {16, 48, 14407, 14380, 9676, 1610, {.0697, .0306, .0065, .0035}, .1847},
-    {16, 64, 14412, 14393, 9688, 1621, {.0533, .0233, .0049, .0027}, .1453},
-    {16, 128, 14316, 14306, 9639, 1619, {.0274, .0118, .0025, .0014}, 0},
-    {24, 72, 6763, 6969, 5251, 755, {.0638, .0222, .0039, .0039}, .1823},
-    {24, 96, 6783, 6984, 5259, 758, {.0483, .0176, .0029, .0029}, 0},
-    {24, 192, 6785, 6990, 5260, 770, {.0250, .0085, .0015, .0015}, 0},
-    {32, 96, 9458, 9748, 7288, 879, {.0593, .0177, .0032, .0032}, .1810},
-    {32, 128, 9469, 9744, 7306, 892, {.0451, .0145, .0024, .0024}, 0},
-    {32, 256, 9447, 9644, 7193, 887, {.0236, .0059, .0010, .0010}, 0}};
+constexpr VRow kVRows[] = {{16, 48, 14407, 14380, 9676, 1610, {.0697, .0306, .0065, .0035}, .1847},
+                           {16, 64, 14412, 14393, 9688, 1621, {.0533, .0233, .0049, .0027}, .1453},
+                           {16, 128, 14316, 14306, 9639, 1619, {.0274, .0118, .0025, .0014}, 0},
+                           {24, 72, 6763, 6969, 5251, 755, {.0638, .0222, .0039, .0039}, .1823},
+                           {24, 96, 6783, 6984, 5259, 758, {.0483, .0176, .0029, .0029}, 0},
+                           {24, 192, 6785, 6990, 5260, 770, {.0250, .0085, .0015, .0015}, 0},
+                           {32, 96, 9458, 9748, 7288, 879, {.0593, .0177, .0032, .0032}, .1810},
+                           {32, 128, 9469, 9744, 7306, 892, {.0451, .0145, .0024, .0024}, 0},
+                           {32, 256, 9447, 9644, 7193, 887, {.0236, .0059, .0010, .0010}, 0}};
 
 TEST(Schedules, v_shapes_are_no_longer_than_published) {
   for (const VRow& row : kVRows) {

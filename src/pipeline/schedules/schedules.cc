@@ -77,7 +77,7 @@ Plan generate(const ScheduleRequest& request, const Sizes& sizes) {
     case ScheduleKind::kInterleaved:
       return make_interleaved(p, sizes.virtual_stages, m, sizes.group_size);
     case ScheduleKind::kZbH1:
-      return make_zb_h1(p, m);
+      return make_zb_h1(p, m, request.w_memory);
     case ScheduleKind::kZbH2:
       return make_zb_h2(p, m);
     case ScheduleKind::kZbAuto:

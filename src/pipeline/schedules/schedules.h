@@ -45,7 +45,7 @@ struct ScheduleRequest {
                                       ///< stage, for interleaved; else `stages`
   ActionTimes times;
   std::optional<double> memory_limit;  ///< full-stage activations that a rank may hold
-  double w_memory = 1;  ///< 0 to 1e6
+  double w_memory = 1;                 ///< 0 to 1e6
 };
 
 /// ConfigError where times or w_memory of a request have no meaning; `what` begins the message.
@@ -68,8 +68,10 @@ Plan make_gpipe(int stages, int micro_batches);
 Plan make_interleaved(int stages, int virtual_stages, int micro_batches, int group_size);
 
 /// ZB-H1 (Qi et al. 2023): 1F1B with W postponed, no more activations on any rank than 1F1B has on
-/// the first. Bubble (p-1)(F+B-W), peak (p-i) + i·w, in full for w = 1: p.
-Plan make_zb_h1(int stages, int micro_batches);
+/// the first. As published for w up to 1: rank i keeps up to i+1 micro-batches from B to W, bubble
+/// (p-1)(F+B-W), peak (p-i) + i·w, in full for w = 1: p. Above 1 it keeps as many as memory for p
+/// activations allows, (i+1)/w rounded down, and where that is none B and W are one action.
+Plan make_zb_h1(int stages, int micro_batches, double w_memory = 1);
 /// ZB-H2: 2(p-1-i)+1 forwards ahead. Bubble (p-1)(F+B-2W) of each rank, peak 2p-1 for w = 1. Needs
 /// m >= 2p-1.
 Plan make_zb_h2(int stages, int micro_batches);
