@@ -41,7 +41,7 @@ struct Options {
   std::optional<std::string> kind;
   std::optional<int> stages, micro_batches, virtual_stages, group_size;
   std::string times;
-  std::optional<double> memory_limit, w_memory;
+  std::optional<double> memory_limit, w_memory, r_memory;
   bool json = false;
   std::string svg;
 };
@@ -96,6 +96,7 @@ void check_sizes(const Plan& plan, const std::string& path, const Options& optio
 struct Drawn {
   Plan plan;
   ScheduleRequest request;
+  double r_memory = 0;
   std::string name;
   bool norm_is_awaited = true;
 };
@@ -103,10 +104,12 @@ struct Drawn {
 /// The pipeline that a config resolves to; its micro-batches are the accumulation of a step.
 Drawn plan_of_config(const Options& options) {
   if (options.kind || options.stages || options.micro_batches || options.virtual_stages ||
-      options.group_size || !options.times.empty() || options.memory_limit || options.w_memory) {
+      options.group_size || !options.times.empty() || options.memory_limit || options.w_memory ||
+      options.r_memory) {
     throw ConfigError(
         "train schedule: a CONFIG and an option that describes a schedule (--kind, --stages, "
-        "--micro-batches, --virtual-stages, --group-size, --times, --memory-limit, --w-memory). "
+        "--micro-batches, --virtual-stages, --group-size, --times, --memory-limit, --w-memory, "
+        "--r-memory). "
         "Legal: one or the other; --set parallel.pipeline=8 changes a config");
   }
   LoadedConfig loaded = read_config_with_model(options.input);
@@ -118,6 +121,7 @@ Drawn plan_of_config(const Options& options) {
   drawn.plan = std::move(run.pipeline.plan);
   drawn.request.times = run.pipeline.times;
   drawn.request.w_memory = run.pipeline.w_memory;
+  drawn.r_memory = run.pipeline.r_memory;
   drawn.name = loaded.config.parallel.pipeline_schedule;
   drawn.norm_is_awaited = !loaded.config.parallel.speculative_step;
   return drawn;
@@ -133,6 +137,9 @@ Drawn plan_of(const Options& options) {
         kinds());
   drawn.name = *options.kind;
   take_options(options, request);
+  drawn.r_memory = options.r_memory.value_or(0);
+  if (!(drawn.r_memory >= 0 && drawn.r_memory <= 1e6))
+    throw ConfigError("--r-memory: {}. Legal: 0 to 1000000 activations", drawn.r_memory);
   const std::optional<ScheduleKind> kind = schedule_kind(drawn.name);
   if (!kind) {
     if (!drawn.name.ends_with(".json") && !std::filesystem::exists(drawn.name)) {
@@ -141,7 +148,7 @@ Drawn plan_of(const Options& options) {
                         drawn.name, kinds(), near ? "; nearest: " + *near : "");
     }
     drawn.plan = read_plan(drawn.name);
-    require_valid(drawn.plan, drawn.name, {request.memory_limit, request.w_memory});
+    require_valid(drawn.plan, drawn.name, {request.memory_limit, request.w_memory, drawn.r_memory});
     check_sizes(drawn.plan, drawn.name, options);
     check_request(request, "plan file");
     return drawn;
@@ -205,13 +212,16 @@ int schedule_command(Arguments arguments) {
                  "full-stage activations that a rank may hold; zb-auto and zb-v: default --stages");
   app.add_option("--w-memory", options.w_memory,
                  "what is kept from B to W, in activations; default 1");
+  app.add_option("--r-memory", options.r_memory,
+                 "what R makes until B, beside the activation, in activations; default 0");
   CLI::Option* json =
       app.add_flag("--json", options.json, "print one JSON object, a plan file too");
   app.add_option("--svg", options.svg, "write a picture to this file")->excludes(json);
   if (!parse_options(app, arguments)) return 0;
 
   const Drawn drawn = plan_of(options);
-  const Simulation simulation = simulate(drawn.plan, drawn.request.times, drawn.request.w_memory);
+  const Simulation simulation =
+      simulate(drawn.plan, drawn.request.times, drawn.request.w_memory, drawn.r_memory);
   if (options.json) {
     std::puts(json_of(drawn, simulation).dump().c_str());
   } else if (!options.svg.empty()) {

@@ -83,6 +83,9 @@ enum class Keep : std::uint8_t { kEachLayer, kShared };
 BlockActivations lay_out_activations(ArenaCursor& arena, const BlockShape& shape, Keep which,
                                      BlockActivations activations = {});
 
+/// `activations` with their places taken by those that `made_again` has.
+BlockActivations with_made_again(BlockActivations activations, const BlockActivations& made_again);
+
 /// What B leaves for W. Those of width C have room for all tokens; the stream's rows are filled by
 /// B, and W asks for the rest of n1 and n2.
 struct BlockGradients {
@@ -145,7 +148,8 @@ void block_forward(const BlockPass& pass, const BlockWeights& weights, const Blo
                    const BlockForwardScratch& scratch, ConstTensorView stream_TC,
                    const KvCache* cache = nullptr);
 
-/// Before B: makes the shared activations of a layer again, with the bits that forward left.
+/// In B, or in R before it: makes the shared activations of a layer again, with the bits that
+/// forward left.
 void block_recompute(const BlockPass& pass, const BlockWeights& weights,
                      const BlockActivations& acts, const BlockForwardScratch& scratch,
                      Recompute recompute);

@@ -86,6 +86,19 @@ BlockActivations lay_out_activations(ArenaCursor& arena, const BlockShape& shape
   return acts;
 }
 
+BlockActivations with_made_again(BlockActivations activations, const BlockActivations& made_again) {
+  using Member = TensorView BlockActivations::*;
+  for (const Member x :
+       {&BlockActivations::s1_TC, &BlockActivations::mean1_T, &BlockActivations::rstd1_T,
+        &BlockActivations::qkv_TX, &BlockActivations::qk_TX, &BlockActivations::rstd_q_TH,
+        &BlockActivations::rstd_k_TH, &BlockActivations::attended_TX, &BlockActivations::lse_TH,
+        &BlockActivations::s2_TC, &BlockActivations::mean2_T, &BlockActivations::rstd2_T,
+        &BlockActivations::up_TU}) {
+    if ((made_again.*x).given()) activations.*x = made_again.*x;
+  }
+  return activations;
+}
+
 NormGradients lay_out_norm_gradients(ArenaCursor& arena, const ModelConfig& config,
                                      std::int64_t size) {
   NormGradients gradients;

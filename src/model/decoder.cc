@@ -180,6 +180,7 @@ void Decoder::copy(TensorView /*to*/, TensorView /*from*/) {
 void Decoder::backward_input(int /*chunk*/, int /*micro_batch*/) {
   throw InternalError("a decoder goes backward");
 }
+void Decoder::recompute(int chunk, int micro_batch) { backward_input(chunk, micro_batch); }
 void Decoder::backward_weight(int chunk, int micro_batch, Pass /*pass*/) {
   backward_input(chunk, micro_batch);
 }

@@ -55,6 +55,7 @@ class Decoder final : private StageProgram {
   void read_logits();
 
   void forward(int chunk, int micro_batch) override;
+  void recompute(int chunk, int micro_batch) override;
   void backward_input(int chunk, int micro_batch) override;
   void backward_weight(int chunk, int micro_batch, Pass pass) override;
   void backward(int chunk, int micro_batch, Pass pass) override;

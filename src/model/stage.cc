@@ -112,6 +112,9 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
     for (int i = 0; i < slots; ++i)
       chunk.slots.push_back(lay_out_slot(arena, block, part.range, shape.purpose, shared));
     if (split) lay_out_kept(arena, block, part, chunk);
+    if (!training) continue;
+    for (std::int64_t i = 0; i < part.made_again * part.range.layers; ++i)
+      chunk.made_again.push_back(lay_out_activations(arena, block, Keep::kShared));
   }
   const auto forward = [&] { buffers.forward = lay_out_forward_scratch(arena, block); };
   const auto head = [&] {
@@ -203,26 +206,34 @@ const BlockActivations& Stage::acts_of(const Slot& slot, std::int64_t layer) con
   return slot.blocks[static_cast<std::size_t>(layer) % slot.blocks.size()];
 }
 
-const Stage::Kept& Stage::kept_of(int chunk, int micro_batch, std::int64_t layer) const {
-  const std::vector<Kept>& kept = buffers_.chunks[static_cast<std::size_t>(chunk)].kept;
+Stage::Kept& Stage::kept_of(int chunk, int micro_batch, std::int64_t layer) {
+  std::vector<Kept>& kept = buffers_.chunks[static_cast<std::size_t>(chunk)].kept;
   const std::int64_t set = params_of(chunk).range.layers + 1;
   return kept[static_cast<std::size_t>(micro_batch * set % std::ssize(kept) + layer + 1)];
 }
 
-TensorView Stage::dy_of(int chunk, int micro_batch, std::int64_t layer) const {
+BlockActivations& Stage::made_again_of(int chunk, int micro_batch, std::int64_t layer) {
+  std::vector<BlockActivations>& all = buffers_.chunks[static_cast<std::size_t>(chunk)].made_again;
+  const std::int64_t set = params_of(chunk).range.layers;
+  return all[static_cast<std::size_t>(micro_batch * set % std::ssize(all) + layer)];
+}
+
+TensorView Stage::dy_of(int chunk, int micro_batch, std::int64_t layer) {
   if (!split()) return buffers_.gradients[static_cast<std::size_t>((layer + 2) % 2)].dy_TC;
   return kept_of(chunk, micro_batch, layer).gradients.dy_TC;
 }
 
 BlockActivations Stage::acts_of(int chunk, int micro_batch, std::int64_t layer) {
-  BlockActivations acts = acts_of(slot_of(chunk, micro_batch), layer);
+  const Slot& slot = slot_of(chunk, micro_batch);
+  BlockActivations acts = acts_of(slot, layer);
+  if (slot.made_again) return with_made_again(acts, made_again_of(chunk, micro_batch, layer));
   if (!split()) return acts;
   const TensorView own = kept_of(chunk, micro_batch, layer).attended_TX;
   if (own.given()) acts.attended_TX = own;
   return acts;
 }
 
-BlockGradients Stage::gradients_of_b(int chunk, int micro_batch, std::int64_t layer) const {
+BlockGradients Stage::gradients_of_b(int chunk, int micro_batch, std::int64_t layer) {
   if (!split()) return buffers_.gradients[static_cast<std::size_t>((layer + 2) % 2)];
   return with_exchanged(kept_of(chunk, micro_batch, layer).gradients, buffers_.exchanged);
 }
@@ -332,6 +343,18 @@ void Stage::forward(int chunk, int micro_batch) {
   if (!store_.keeps_gradients()) ready(head_block(params), false);
 }
 
+void Stage::recompute(int chunk, int micro_batch) {
+  const ChunkParams& params = params_of(chunk);
+  const BlockPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
+  slot_of(chunk, micro_batch).made_again = true;
+  for (std::int64_t layer = 0; layer < params.range.layers; ++layer) {
+    const ParamStore::Lease lease =
+        store_.acquire(block_of_layer(params, layer), block_of_layer(params, layer + 1));
+    block_recompute(pass, weights_of(lease, params.blocks[static_cast<std::size_t>(layer)], local_),
+                    acts_of(chunk, micro_batch, layer), buffers_.forward, shape_.recompute);
+  }
+}
+
 double Stage::loss_sum() {
   double sum = 0;
   copy_out(context_, std::as_writable_bytes(std::span(&sum, 1)), loss_sum_.view());
@@ -414,7 +437,8 @@ void Stage::begin_backward(int chunk, int micro_batch) {
   copy_bytes(context_, dy.data, received.data, received.bytes());
 }
 
-/// B of one layer, after what it needs of the forward pass again; W too where both are one action.
+/// B of one layer, after what it needs of the forward pass again unless R has made it; W too where
+/// both are one action.
 void Stage::backward_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer,
                            BackwardHalves halves) {
   const ChunkParams& chunk_params = params_of(chunk);
@@ -425,7 +449,8 @@ void Stage::backward_layer(const BlockPass& pass, int chunk, int micro_batch, st
   const int block = block_of_layer(chunk_params, layer);
   const ParamStore::Lease lease = store_.acquire(block, block_of_layer(chunk_params, layer - 1));
   const BlockWeights weights = weights_of(lease, params, local_);
-  block_recompute(pass, weights, acts, buffers_.forward, shape_.recompute);
+  Slot& slot = slot_of(chunk, micro_batch);
+  if (!slot.made_again) block_recompute(pass, weights, acts, buffers_.forward, shape_.recompute);
   if (halves == BackwardHalves::kBoth) {
     store_.open_gradients(context_, block);
     block_backward(pass, weights, acts, gradients, buffers_.backward, store_, params, ds1_TC,
@@ -434,11 +459,16 @@ void Stage::backward_layer(const BlockPass& pass, int chunk, int micro_batch, st
     if (!gradients.norms.attention.weight.given()) store_.open_gradients(context_, block);
     block_backward_input(pass, weights, acts, gradients, buffers_.backward, store_, params, ds1_TC);
     // What W needs takes the place of what nobody needs any more; its memory serves the next B.
-    exchange(slot_of(chunk, micro_batch).blocks[static_cast<std::size_t>(layer)],
-             buffers_.exchanged);
+    exchange(slot.blocks[static_cast<std::size_t>(layer)], buffers_.exchanged);
+    // So does attention's output, which R has left where the next R writes.
+    Kept& kept = kept_of(chunk, micro_batch, layer);
+    if (slot.made_again && kept.attended_TX.given())
+      std::swap(kept.attended_TX, made_again_of(chunk, micro_batch, layer).attended_TX);
   }
-  if (layer > 0 || chunk_params.range.embedding) return;
-  const TensorView sent = slot_of(chunk, micro_batch).din_SC;
+  if (layer > 0) return;
+  slot.made_again = false;
+  if (chunk_params.range.embedding) return;
+  const TensorView sent = slot.din_SC;
   copy_bytes(context_, sent.data, axes_.tensor.stream_rows(ds1_TC).data, sent.bytes());
 }
 

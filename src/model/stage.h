@@ -34,6 +34,8 @@ struct ChunkShape {
   /// Of those, the ones between B and W; what they keep for W is told apart by their numbers modulo
   /// this. Only where B and W are apart.
   int waiting = 1;
+  /// Of those, the ones between R and B; their activations are told apart likewise.
+  int made_again = 0;
 };
 
 struct StageShape {
@@ -78,6 +80,7 @@ class Stage final : public StageProgram {
   /// The actions of the step begin, once more: sums are set anew.
   void rewind();
   void forward(int chunk, int micro_batch) override;
+  void recompute(int chunk, int micro_batch) override;
   void backward_input(int chunk, int micro_batch) override;
   void backward_weight(int chunk, int micro_batch, Pass pass) override;
   void backward(int chunk, int micro_batch, Pass pass) override;
@@ -105,6 +108,7 @@ class Stage final : public StageProgram {
     // Rows of the stream that go to the next stage and the gradient that comes back, and the
     // gradient that goes to the one before.
     TensorView out_SC, dout_SC, din_SC;
+    bool made_again = false;  // by R, until B
   };
   /// From B of a layer to its W.
   struct Kept {
@@ -114,6 +118,7 @@ class Stage final : public StageProgram {
   struct Chunk {
     std::vector<Slot> slots;
     std::vector<Kept> kept;  // of the layers, set after set; where B and W are apart
+    std::vector<BlockActivations> made_again;  // the shared ones, as R leaves them; set after set
   };
   struct Buffers {
     std::vector<Chunk> chunks;
@@ -137,13 +142,14 @@ class Stage final : public StageProgram {
   static void lay_out_kept(ArenaCursor& arena, const BlockShape& block, const ChunkShape& part,
                            Chunk& chunk);
   [[nodiscard]] const BlockActivations& acts_of(const Slot& slot, std::int64_t layer) const;
-  /// The same for B and W, with what this layer keeps apart from the others.
+  /// The same for R, B and W, with what this layer keeps apart from the others.
   [[nodiscard]] BlockActivations acts_of(int chunk, int micro_batch, std::int64_t layer);
-  [[nodiscard]] const Kept& kept_of(int chunk, int micro_batch, std::int64_t layer) const;
+  [[nodiscard]] Kept& kept_of(int chunk, int micro_batch, std::int64_t layer);
+  [[nodiscard]] BlockActivations& made_again_of(int chunk, int micro_batch, std::int64_t layer);
   /// Where the gradient of the stream behind a layer lies; -1: before the first.
-  [[nodiscard]] TensorView dy_of(int chunk, int micro_batch, std::int64_t layer) const;
+  [[nodiscard]] TensorView dy_of(int chunk, int micro_batch, std::int64_t layer);
   /// Where B of a layer puts what W needs, and where W finds it.
-  [[nodiscard]] BlockGradients gradients_of_b(int chunk, int micro_batch, std::int64_t layer) const;
+  [[nodiscard]] BlockGradients gradients_of_b(int chunk, int micro_batch, std::int64_t layer);
   [[nodiscard]] BlockGradients gradients_of_w(int chunk, int micro_batch, std::int64_t layer);
   [[nodiscard]] bool split() const { return shape_.purpose == StagePurpose::kTrainingSplit; }
   Slot& slot_of(int chunk, int micro_batch);

@@ -51,7 +51,8 @@ class Checker {
  private:
   /// Numbers that the other rules may index with.
   Fault check_sizes() {
-    if (plan_.ranks.empty()) return fault("placement", -1, -1, "there are no ranks. Legal: 1 or more");
+    if (plan_.ranks.empty())
+      return fault("placement", -1, -1, "there are no ranks. Legal: 1 or more");
     std::int64_t actions = 0, stages = std::ssize(plan_.placement), micro_batches = 0;
     std::int64_t far_rank = 0, far_position = 0, farthest = -1;  // of the largest number
     for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
@@ -74,7 +75,8 @@ class Checker {
         }
       }
     }
-    if (actions == 0) return fault("complete", -1, -1, "there are no actions. Legal: {}", kComplete);
+    if (actions == 0)
+      return fault("complete", -1, -1, "there are no actions. Legal: {}", kComplete);
     // Each pair has at least F and BW. Far fewer are told by their number, so that the tables below
     // are no larger than the plan.
     if (stages * micro_batches > 4 * actions + 4096) {
@@ -110,7 +112,8 @@ class Checker {
         const std::int32_t stage = plan_.ranks[rank][i].virtual_stage;
         const std::int32_t home = shape_.placement[static_cast<std::size_t>(stage)];
         if (home != static_cast<std::int32_t>(rank))
-          return fault("place", rank, i, "virtual stage {} is on rank {}. Legal: there, or another placement", stage,
+          return fault("place", rank, i,
+                       "virtual stage {} is on rank {}. Legal: there, or another placement", stage,
                        home);
       }
     }
@@ -179,7 +182,8 @@ class Checker {
         }
         if (const std::int32_t position = at(before, action);
             position > static_cast<std::int32_t>(i)) {
-          return fault("order", rank, i, "{}{}.{} must stand before it, and stands at position {}. Legal: F, then R "
+          return fault("order", rank, i,
+                       "{}{}.{} must stand before it, and stands at position {}. Legal: F, then R "
                        "where there is one, then B and W, or BW",
                        name_of(static_cast<ActionKind>(before)), action.virtual_stage,
                        action.micro_batch, position);
@@ -277,7 +281,7 @@ class Checker {
   Fault check_memory(const CheckLimits& limits) {
     if (!limits.memory) return std::nullopt;
     for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
-      const double peak = peak_of(plan_.ranks[rank], shape_, limits.w_memory);
+      const double peak = peak_of(plan_.ranks[rank], shape_, limits.w_memory, limits.r_memory);
       if (peak > *limits.memory * (1 + 1e-12)) {
         return fault("memory", rank, -1,
                      "it holds {} full-stage activations and the limit is {}. Legal: a limit of at "

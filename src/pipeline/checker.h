@@ -10,7 +10,7 @@
 //   reproducible  F of a stage take the micro-batches in ascending order, and so do W or BW, unless
 //                 the plan says that it is not reproducible
 //   progress      program order of all ranks and the edges between stages have no cycle
-//   memory        no rank holds more activations than the limit
+//   memory        no rank holds more activations than the limit, as simulate.h counts them
 //
 // All take time and memory in proportion to the actions.
 
@@ -35,6 +35,7 @@ struct PlanFault {
 struct CheckLimits {
   std::optional<double> memory;  ///< full-stage activations that a rank may hold
   double w_memory = 1;           ///< kept from B to W, in activations
+  double r_memory = 0;           ///< made by R until B, beside the activation
 };
 
 /// Nothing where the plan is valid. Any plan may be asked about, also one with numbers out of

@@ -27,9 +27,10 @@ struct Together {
   std::size_t begin, end;
   double duration = 0;
 };
-Together together(const std::vector<Action>& actions, std::size_t begin, const ActionTimes& times) {
+Together together(const std::vector<Action>& actions, std::size_t begin,
+                  const std::vector<double>& durations) {
   Together group{begin, end_of_group(actions, begin)};
-  for (std::size_t i = begin; i < group.end; ++i) group.duration += times.of(actions[i]);
+  for (std::size_t i = begin; i < group.end; ++i) group.duration += durations[i];
   return group;
 }
 
@@ -122,18 +123,19 @@ std::string draw_text(const Plan& plan, const Simulation& simulation, const Acti
       double start = simulation.starts[rank][i];
       for (std::size_t j = i; j > 0 && action.group != 0 && actions[j - 1].group == action.group;
            --j)
-        start += times.of(actions[j - 1]);
+        start += simulation.durations[rank][j - 1];
       const auto letter = [&](char capital) {
         const bool first = depth[static_cast<std::size_t>(action.virtual_stage)] == 0;
         return first ? capital : static_cast<char>(std::tolower(capital));
       };
       const std::string number = std::to_string(action.micro_batch);
+      const double duration = simulation.durations[rank][i];
       if (action.kind == ActionKind::kBackward) {
-        const double input = times.of(ActionKind::kBackwardInput, action.virtual_stage);
-        put(start, input, letter('B'), number);
-        put(start + input, times.of(action) - input, letter('W'), number);
+        const double weight = times.of(ActionKind::kBackwardWeight, action.virtual_stage);
+        put(start, duration - weight, letter('B'), number);
+        put(start + duration - weight, weight, letter('W'), number);
       } else {
-        put(start, times.of(action), letter(name_of(action.kind)[0]), number);
+        put(start, duration, letter(name_of(action.kind)[0]), number);
       }
     }
     text += fmt::format("rank {:<{}} {}\n", rank, label - 6, row);
@@ -166,7 +168,7 @@ std::string draw_svg(const Plan& plan, const Simulation& simulation, const Actio
                     kLeft, top, simulation.makespan * scale, kRow);
     const std::vector<Action>& actions = plan.ranks[rank];
     for (std::size_t i = 0; i < actions.size();) {
-      const Together group = together(actions, i, times);
+      const Together group = together(actions, i, simulation.durations[rank]);
       const double height = kRow / static_cast<double>(group.end - i);
       for (; i < group.end; ++i) {
         const Action& action = actions[i];

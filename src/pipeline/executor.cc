@@ -154,7 +154,8 @@ class Executor::State {
           stage_.backward(chunk, action.micro_batch, pass);
           break;
         case ActionKind::kRecompute:
-          throw InternalError("a plan that recomputes was not refused");
+          stage_.recompute(chunk, action.micro_batch);
+          break;
       }
     }
     const std::int64_t end_ns = steady_now_ns();

@@ -19,15 +19,14 @@ struct Transfer {
 
 /// Calls f(rank, first, end, when they end) for the actions of each group.
 template <class F>
-void for_each_group(const Plan& plan, const std::vector<std::vector<double>>& starts,
-                    const ActionTimes& times, const F& f) {
+void for_each_group(const Plan& plan, const Replay& replay, const F& f) {
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
     const std::vector<Action>& actions = plan.ranks[rank];
     for (std::size_t i = 0; i < actions.size();) {
       const std::size_t end = end_of_group(actions, i);
       double duration = 0;
-      for (std::size_t j = i; j < end; ++j) duration += times.of(actions[j]);
-      f(actions, i, end, starts[rank][i] + duration);
+      for (std::size_t j = i; j < end; ++j) duration += replay.durations[rank][j];
+      f(actions, i, end, replay.starts[rank][i] + duration);
       i = end;
     }
   }
@@ -36,14 +35,13 @@ void for_each_group(const Plan& plan, const std::vector<std::vector<double>>& st
 /// Every transfer in the one order. A gradient goes where its micro-batch has its place already,
 /// an activation where the one that was there before has ended.
 std::vector<Transfer> all_transfers(const Plan& plan, const PlanShape& shape,
-                                    const std::vector<std::vector<double>>& starts,
-                                    const ActionTimes& times) {
+                                    const Replay& replay) {
   const std::vector<std::int32_t> slots = slots_of(plan);
   std::vector<std::vector<double>> free_from;  // of each stage and slot
   for (const std::int32_t count : slots) free_from.emplace_back(at(count), 0);
   std::vector<double> room(shape.pairs(), 0);
   std::vector<Transfer> transfers;
-  for_each_group(plan, starts, times, [&](const auto& actions, auto i, auto end, double made) {
+  for_each_group(plan, replay, [&](const auto& actions, auto i, auto end, double made) {
     const auto slot = [&](const Action& action) -> double& {
       const std::size_t stage = at(action.virtual_stage);
       return free_from[stage][at(action.micro_batch % slots[stage])];
@@ -132,7 +130,7 @@ Program lower(const Plan& plan, const ActionTimes& times) {
   const PlanShape shape = shape_of(plan);
   const Replay replay(plan, shape, times);
   expect(replay.complete, "a plan that was not checked: ranks wait for each other");
-  std::vector<Transfer> transfers = all_transfers(plan, shape, replay.starts, times);
+  std::vector<Transfer> transfers = all_transfers(plan, shape, replay);
   std::vector<std::vector<Transfer*>> by_rank(plan.ranks.size());
   for (Transfer& transfer : transfers) {
     by_rank[at(transfer.output.from)].push_back(&transfer);
@@ -188,8 +186,8 @@ std::vector<ProgramStep> start_early(const std::vector<ProgramStep>& steps,
   std::size_t send_from = 0, receive_from = 0;  // those of a kind keep their order
   const auto makes = [](const Action& action, const Action& made) {
     return action.virtual_stage == made.virtual_stage && action.micro_batch == made.micro_batch &&
-           (made.kind == ActionKind::kForward) == (action.kind == ActionKind::kForward) &&
-           action.kind != ActionKind::kBackwardWeight;
+           (made.kind == ActionKind::kForward ? action.kind == ActionKind::kForward
+                                              : goes_back(action.kind));
   };
   const auto frees_room_of = [&](const Action& action, const Action& made) {
     const std::int32_t stage = made.virtual_stage + (made.kind == ActionKind::kForward ? 1 : -1);

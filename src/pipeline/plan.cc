@@ -96,6 +96,24 @@ class Reader {
   std::string where_;
 };
 
+/// How many numbers in a row keep apart the micro-batches of a stage that are between an action
+/// that `begins` and one that `ends`, both counted.
+template <class Begins, class Ends>
+std::int32_t window(const std::vector<Action>& actions, std::int32_t virtual_stage,
+                    const Begins& begins, const Ends& ends) {
+  std::set<std::int32_t> inside;
+  std::int32_t most = 0;
+  for (const Action& action : actions) {
+    if (action.virtual_stage != virtual_stage) continue;
+    if (begins(action.kind)) {
+      inside.insert(action.micro_batch);
+      most = std::max(most, *inside.rbegin() - *inside.begin() + 1);
+    }
+    if (ends(action.kind)) inside.erase(action.micro_batch);
+  }
+  return most;
+}
+
 }  // namespace
 
 PlanShape shape_of(const Plan& plan) {
@@ -129,18 +147,12 @@ std::vector<std::int32_t> v_placement(int ranks) {
 }
 
 std::int32_t waiting_for_weights(const std::vector<Action>& actions, std::int32_t virtual_stage) {
-  std::set<std::int32_t> waiting;
-  std::int32_t most = 1;
-  for (const Action& action : actions) {
-    if (action.virtual_stage != virtual_stage) continue;
-    if (action.kind == ActionKind::kBackwardInput || action.kind == ActionKind::kBackward) {
-      waiting.insert(action.micro_batch);
-      most = std::max(most, *waiting.rbegin() - *waiting.begin() + 1);
-    }
-    if (action.kind == ActionKind::kBackwardWeight || action.kind == ActionKind::kBackward)
-      waiting.erase(action.micro_batch);
-  }
-  return most;
+  return std::max(1, window(actions, virtual_stage, goes_back, makes_weight_gradients));
+}
+
+std::int32_t made_again(const std::vector<Action>& actions, std::int32_t virtual_stage) {
+  const auto again = [](ActionKind kind) { return kind == ActionKind::kRecompute; };
+  return window(actions, virtual_stage, again, goes_back);
 }
 
 std::string_view name_of(ActionKind kind) { return kNames[static_cast<std::size_t>(kind)]; }

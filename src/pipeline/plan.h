@@ -20,7 +20,7 @@ enum class ActionKind : std::uint8_t {
   kBackwardInput,   ///< B: gradient of the input
   kBackwardWeight,  ///< W: gradient of the weights, any time after B
   kBackward,        ///< BW: both, the same bits
-  kRecompute,       ///< R: forward again, for its activations, before B or BW
+  kRecompute,       ///< R: what B or BW would make again of F's activations, before it
 };
 
 /// B or BW: takes the gradient of the stage's output and leaves that of its input.
@@ -72,9 +72,11 @@ std::vector<std::int32_t> interleaved_placement(int ranks, int stages_per_rank);
 /// Rank r holds stages r and 2·ranks-1-r: the first and the last share a rank.
 std::vector<std::int32_t> v_placement(int ranks);
 
-/// How many numbers in a row, counted modulo that, keep those micro-batches of a virtual stage apart
-/// that have their B and not yet their W, B itself and BW among them. At least 1.
+/// How many numbers in a row, counted modulo that, keep those micro-batches of a virtual stage
+/// apart that have their B and not yet their W, B itself and BW among them. At least 1.
 std::int32_t waiting_for_weights(const std::vector<Action>& actions, std::int32_t virtual_stage);
+/// The same of those that have their R and not yet their B or BW. 0 where nothing has an R.
+std::int32_t made_again(const std::vector<Action>& actions, std::int32_t virtual_stage);
 
 /// "F", "B", "W", "BW", "R"
 std::string_view name_of(ActionKind kind);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "base/error.h"
 
@@ -21,6 +22,7 @@ class Clocks {
         replay_(replay),
         forward_(shape.pairs(), kNotYet),
         backward_(shape.pairs(), kNotYet),
+        made_again_(shape.pairs(), false),
         waiting_(plan.ranks.size(), false) {}
 
   void run() {
@@ -61,6 +63,12 @@ class Clocks {
                                ActionKind::kBackwardInput, stage + 1));
   }
 
+  double duration(const Action& action) const {
+    const bool saved = goes_back(action.kind) &&
+                       made_again_[shape_.index(action.virtual_stage, action.micro_batch)];
+    return times_.of(action) - (saved ? times_.saved_by_recompute(action.virtual_stage) : 0);
+  }
+
   void wake(std::int32_t stage) {
     const auto rank = static_cast<std::size_t>(shape_.placement[static_cast<std::size_t>(stage)]);
     if (!waiting_[rank]) return;
@@ -70,7 +78,9 @@ class Clocks {
 
   void make(const Action& action, double end) {
     const std::int32_t stage = action.virtual_stage;
-    if (action.kind == ActionKind::kForward) {
+    if (action.kind == ActionKind::kRecompute) {
+      made_again_[shape_.index(stage, action.micro_batch)] = true;
+    } else if (action.kind == ActionKind::kForward) {
       forward_[shape_.index(stage, action.micro_batch)] = end;
       if (stage + 1 < shape_.virtual_stages) wake_if_awaited(stage + 1, action);
     } else if (action.kind == ActionKind::kBackwardInput || action.kind == ActionKind::kBackward) {
@@ -92,16 +102,17 @@ class Clocks {
     double& clock = replay_.ends[rank];
     while (position < actions.size()) {
       const std::size_t end = end_of_group(actions, position);
-      double start = clock, duration = 0;
+      double start = clock, duration_of_all = 0;
       for (std::size_t i = position; i < end; ++i) {
         start = std::max(start, input(static_cast<std::int32_t>(rank), actions[i]));
         if (start == kNotYet) {
           waiting_[rank] = true;
           return;
         }
-        duration += times_.of(actions[i]);
+        replay_.durations[rank][i] = duration(actions[i]);
+        duration_of_all += replay_.durations[rank][i];
       }
-      clock = start + duration;
+      clock = start + duration_of_all;
       for (; position < end; ++position) {
         replay_.starts[rank][position] = start;
         make(actions[position], clock);
@@ -114,19 +125,25 @@ class Clocks {
   const ActionTimes& times_;
   Replay& replay_;
   std::vector<double> forward_, backward_;  // when made, by shape_.index
+  std::vector<bool> made_again_;            // by R, by shape_.index
   std::vector<bool> waiting_;
   std::vector<std::size_t> ready_;  // ranks in the order in which they may go on
 };
 
 }  // namespace
 
+StageTimes ActionTimes::of_stage(std::int32_t virtual_stage) const {
+  if (!stages.empty()) return stages[static_cast<std::size_t>(virtual_stage)];
+  return {forward, backward_input, backward_weight, recompute};
+}
+
 double ActionTimes::of(ActionKind kind, std::int32_t virtual_stage) const {
-  const StageTimes all{forward, backward_input, backward_weight};
-  const StageTimes& t = stages.empty() ? all : stages[static_cast<std::size_t>(virtual_stage)];
+  const StageTimes t = of_stage(virtual_stage);
   switch (kind) {
     case ActionKind::kForward:
-    case ActionKind::kRecompute:
       return t.forward;
+    case ActionKind::kRecompute:
+      return t.recompute.value_or(t.forward);
     case ActionKind::kBackwardInput:
       return t.backward_input;
     case ActionKind::kBackwardWeight:
@@ -142,30 +159,27 @@ Replay::Replay(const Plan& plan, const PlanShape& shape, const ActionTimes& time
       done(plan.ranks.size(), 0),
       waits_for(plan.ranks.size(), Action{ActionKind::kForward, -1, -1}) {
   for (const std::vector<Action>& actions : plan.ranks) starts.emplace_back(actions.size(), 0);
+  durations = starts;
   Clocks(plan, shape, times, *this).run();
   for (std::size_t rank = 0; rank < done.size(); ++rank)
     complete = complete && done[rank] == plan.ranks[rank].size();
 }
 
-double peak_of(const std::vector<Action>& actions, const PlanShape& shape, double w_memory) {
-  // Activations held whole, and kept for W alone: integers, so that sums are exact.
-  std::int64_t whole = 0, kept = 0, kept_most = 0;
-  std::vector<std::size_t> again;  // pairs whose activations are made by R
-  for (const Action& action : actions) {
-    if (action.kind == ActionKind::kRecompute)
-      again.push_back(shape.index(action.virtual_stage, action.micro_batch));
-  }
-  std::sort(again.begin(), again.end());
+double peak_of(const std::vector<Action>& actions, const PlanShape& shape, double w_memory,
+               double r_memory) {
+  // Activations held whole, kept for W alone, made again by R: integers, so that sums are exact.
+  std::int64_t whole = 0, kept = 0, kept_most = 0, again_most = 0;
+  std::set<std::size_t> again;
   double peak = 0;
   for (std::size_t position = 0; position < actions.size();) {
     const std::size_t end = end_of_group(actions, position);
     for (std::size_t i = position; i < end; ++i) {
       const ActionKind kind = actions[i].kind;
+      whole += kind == ActionKind::kForward ? 1 : 0;
       const std::size_t pair = shape.index(actions[i].virtual_stage, actions[i].micro_batch);
-      const bool makes =
-          kind == ActionKind::kRecompute ||
-          (kind == ActionKind::kForward && !std::binary_search(again.begin(), again.end(), pair));
-      whole += makes ? 1 : 0;
+      if (kind == ActionKind::kRecompute) again.insert(pair);
+      again_most = std::max(again_most, std::ssize(again));
+      if (goes_back(kind)) again.erase(pair);
     }
     peak = std::max(
         peak, static_cast<double>(whole) + std::min(1.0, w_memory) * static_cast<double>(kept));
@@ -187,26 +201,28 @@ double peak_of(const std::vector<Action>& actions, const PlanShape& shape, doubl
     }
     position = end;
   }
-  peak += std::max(0.0, w_memory - 1) * static_cast<double>(kept_most);
+  peak += std::max(0.0, w_memory - 1) * static_cast<double>(kept_most) +
+          r_memory * static_cast<double>(again_most);
   return peak * shape.ranks / shape.virtual_stages;
 }
 
-Simulation simulate(const Plan& plan, const ActionTimes& times, double w_memory) {
+Simulation simulate(const Plan& plan, const ActionTimes& times, double w_memory, double r_memory) {
   const PlanShape shape = shape_of(plan);
   Replay replay(plan, shape, times);
   expect(replay.complete, "a plan that was not checked: ranks wait for each other");
   Simulation result;
   result.starts = std::move(replay.starts);
+  result.durations = std::move(replay.durations);
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
     const std::vector<Action>& actions = plan.ranks[rank];
     if (!actions.empty())
       result.cost = std::max(result.cost, replay.ends[rank] - result.starts[rank].front());
     result.makespan = std::max(result.makespan, replay.ends[rank]);
-    result.peak.push_back(peak_of(actions, shape, w_memory));
+    result.peak.push_back(peak_of(actions, shape, w_memory, r_memory));
     double busy = 0;
     std::int64_t sent = 0;
+    for (const double duration : result.durations[rank]) busy += duration;
     for (const Action& action : actions) {
-      busy += times.of(action);
       const bool forward = action.kind == ActionKind::kForward;
       const bool backward =
           action.kind == ActionKind::kBackwardInput || action.kind == ActionKind::kBackward;

@@ -7,6 +7,7 @@
 // rank. Bubble rate and times are those of Qi et al. 2023, "Zero Bubble Pipeline Parallelism".
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "pipeline/plan.h"
@@ -15,36 +16,47 @@ namespace trireme {
 
 struct StageTimes {
   double forward = 1, backward_input = 1, backward_weight = 1;
+  /// What B spends in making activations again where no R has: R takes that, and the B behind it so
+  /// much less. Not given: B makes none again, R takes as long as F and is more work.
+  std::optional<double> recompute = {};
 };
 
-/// Of one action on one virtual stage. BW takes the sum of B and W, R that of F, a group the sum of
-/// its actions.
+/// Of one action on one virtual stage. BW takes the sum of B and W, a group the sum of its actions.
 struct ActionTimes {
   double forward = 1, backward_input = 1, backward_weight = 1;
   double transfer = 0;
   /// Of each virtual stage where they differ; those above are then their means.
   std::vector<StageTimes> stages = {};
+  std::optional<double> recompute = {};  ///< as StageTimes has it
+  /// Of an action of a pair without R, or of R.
   [[nodiscard]] double of(ActionKind kind, std::int32_t virtual_stage) const;
   [[nodiscard]] double of(const Action& action) const {
     return of(action.kind, action.virtual_stage);
   }
+  /// What an R in front takes off B and BW.
+  [[nodiscard]] double saved_by_recompute(std::int32_t virtual_stage) const {
+    return of_stage(virtual_stage).recompute.value_or(0);
+  }
   [[nodiscard]] double all() const { return forward + backward_input + backward_weight; }
+
+ private:
+  [[nodiscard]] StageTimes of_stage(std::int32_t virtual_stage) const;
 };
 
 /// Plays a plan in order of its dependencies. Each pair (virtual stage, micro-batch) has at most
 /// one action of each kind, and every action stands on its stage's rank; nothing else is assumed.
 struct Replay {
   Replay(const Plan& plan, const PlanShape& shape, const ActionTimes& times);
-  std::vector<std::vector<double>> starts;  ///< of each rank and position
-  std::vector<double> ends;                 ///< of the last action of each rank
-  std::vector<std::size_t> done;            ///< positions played; fewer where ranks wait forever
+  std::vector<std::vector<double>> starts, durations;  ///< of each rank and position
+  std::vector<double> ends;                            ///< of the last action of each rank
+  std::vector<std::size_t> done;  ///< positions played; fewer where ranks wait forever
   bool complete = true;
   /// The output that the next position of a rank waits for, as an F or a B.
   std::vector<Action> waits_for;
 };
 
 struct Simulation {
-  std::vector<std::vector<double>> starts;  ///< of each rank and position
+  std::vector<std::vector<double>> starts, durations;  ///< of each rank and position
   /// Longest time of a rank from its first action to the end of its last. Also the time between the
   /// starts of two steps where ranks begin the next as soon as they have ended this one
   /// (parallel.speculative_step): starts that are shifted by it keep every dependency.
@@ -59,14 +71,16 @@ struct Simulation {
   std::vector<std::int64_t> transfers;  ///< of each rank: activations and gradients that it sends
 };
 
-/// `w_memory` is what stays from B to W, in activations. An activation is held from F, or from R
-/// where there is one. Above 1 it is the activation and more that B makes, which has memory of its
-/// own: as many pieces as ever wait at once. Throws InternalError for a plan that check_plan would
-/// refuse.
-Simulation simulate(const Plan& plan, const ActionTimes& times, double w_memory = 1);
+/// An activation is what F keeps until B. `w_memory` is what stays from B to W, in activations.
+/// Above 1 it is the activation and more that B makes, which has memory of its own: as many pieces
+/// as ever wait at once. `r_memory` is what R makes until B, beside the activation, in memory of
+/// its own too. Throws InternalError for a plan that check_plan would refuse.
+Simulation simulate(const Plan& plan, const ActionTimes& times, double w_memory = 1,
+                    double r_memory = 0);
 
 /// Most activations held at once by a rank, in full stages: simulate's `peak`. Any order of
 /// actions.
-double peak_of(const std::vector<Action>& actions, const PlanShape& shape, double w_memory);
+double peak_of(const std::vector<Action>& actions, const PlanShape& shape, double w_memory,
+               double r_memory = 0);
 
 }  // namespace trireme

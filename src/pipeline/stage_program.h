@@ -20,6 +20,9 @@ class StageProgram {
   virtual ~StageProgram() = default;
   /// Of a step, or of a pass of evaluation: the stage has been told which.
   virtual void forward(int chunk, int micro_batch) = 0;
+  /// Makes what backward would make again of the chunk's activations, until backward_input or
+  /// backward of the micro-batch, which then does not. Changes no bits.
+  virtual void recompute(int chunk, int micro_batch) = 0;
   virtual void backward_input(int chunk, int micro_batch) = 0;
   virtual void backward_weight(int chunk, int micro_batch, Pass pass) = 0;
   /// The same bits as backward_input, then backward_weight; needs less memory between them.

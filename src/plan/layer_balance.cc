@@ -89,7 +89,8 @@ PassCost cost_of_layer(const ModelConfig& model, std::int64_t sequence_length,
       count_parameters(model).multiplying - model.vocab_size * model.hidden, model.layers);
   const std::int64_t pairs = model.q_size() * sequence_length;
   PassCost cost{2 * elements + 2 * pairs, 2 * elements + 5 * pairs, 2 * elements};
-  if (recompute == Recompute::kFull) cost.backward_input += cost.forward;
+  if (recompute == Recompute::kFull) cost.recompute = cost.forward;
+  cost.backward_input += cost.recompute;
   return cost;
 }
 

@@ -14,6 +14,7 @@ namespace trireme {
 /// moves memory alone is not counted.
 struct PassCost {
   std::int64_t forward = 0, backward_input = 0, backward_weight = 0;
+  std::int64_t recompute = 0;  ///< of backward_input, what an R before it would take over
   [[nodiscard]] std::int64_t all() const { return forward + backward_input + backward_weight; }
 };
 

@@ -28,10 +28,15 @@ ScheduleRequest schedule_request(const RunConfig::Parallel& config, std::int64_t
   return request;
 }
 
-/// Stages with B and W apart, where nobody waits and where one micro-batch more is in flight or
-/// waits: their differences are what each takes.
-double memory_between(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& batch,
-                      const ChunkRange& range) {
+/// What B leaves for W and what R makes, in activations of one stage.
+struct Held {
+  double w, r;
+};
+
+/// Stages with B and W apart, where nobody waits and where one micro-batch more is in flight, waits
+/// or has its R: their differences are what each takes.
+Held memory_of(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& batch,
+               const ChunkRange& range) {
   const RankPart part = part_of_rank(config.parallel, mesh, 0, StagePurpose::kTraining);
   const bool bf16 = config.precision.compute == ComputePrecision::kBf16;
   StageShape shape;
@@ -41,18 +46,39 @@ double memory_between(const RunConfig& config, const MeshShape& mesh, const Reso
   shape.cut = part.cut;
   shape.gradients_leave = part.store.zero_stage >= 2;
   shape.recompute = config.parallel.recompute;
-  const auto bytes = [&](int in_flight, int waiting) {
-    shape.chunks = {{range, in_flight, waiting}};
+  const auto bytes = [&](const ChunkShape& chunk) {
+    shape.chunks = {chunk};
     return static_cast<double>(
         Stage::buffer_bytes(config.model, shape, bf16 ? DType::kBF16 : DType::kF32));
   };
-  const double one = bytes(1, 1);
-  return 1 + (bytes(1, 2) - one) / (bytes(2, 1) - one);
+  const double one = bytes({range, 1, 1, 0}), activation = bytes({range, 2, 1, 0}) - one;
+  return {1 + (bytes({range, 1, 2, 0}) - one) / activation,
+          (bytes({range, 1, 1, 1}) - one) / activation};
+}
+
+/// R needs something that F has not kept.
+void check_recompute(const Plan& plan, const RunConfig& config) {
+  const Recompute recompute = config.parallel.recompute;
+  if (recompute == Recompute::kFull) return;
+  if (recompute == Recompute::kSelective && config.model.qk_norm) return;
+  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    const std::vector<Action>& actions = plan.ranks[rank];
+    const auto again = std::find_if(actions.begin(), actions.end(), [](const Action& action) {
+      return action.kind == ActionKind::kRecompute;
+    });
+    if (again == actions.end()) continue;
+    throw ConfigError(
+        "parallel.pipeline_schedule: {}: rank {}, position {} ({}), rule recompute: with "
+        "parallel.recompute \"{}\" F of this model keeps all that R would make again. Legal: the "
+        "plan without R, or parallel.recompute \"full\"",
+        config.parallel.pipeline_schedule, rank, again - actions.begin(), text_of(*again),
+        recompute == Recompute::kNone ? "none" : "selective");
+  }
 }
 
 /// Rules of a run for a plan that check_plan accepts.
-void check_for_run(const Plan& plan, const RunConfig::Parallel& config,
-                   std::int64_t micro_batches) {
+void check_for_run(const Plan& plan, const RunConfig& run, std::int64_t micro_batches) {
+  const RunConfig::Parallel& config = run.parallel;
   const std::string& path = config.pipeline_schedule;
   const PlanShape shape = shape_of(plan);
   if (shape.ranks != config.pipeline || shape.micro_batches != micro_batches) {
@@ -73,24 +99,13 @@ void check_for_run(const Plan& plan, const RunConfig::Parallel& config,
         "out; \"interleaved\" alone has groups",
         *config.pipeline_group_size, path);
   }
-  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
-    const std::vector<Action>& actions = plan.ranks[rank];
-    const auto again = std::find_if(actions.begin(), actions.end(), [](const Action& action) {
-      return action.kind == ActionKind::kRecompute;
-    });
-    if (again == actions.end()) continue;
-    throw ConfigError(
-        "parallel.pipeline_schedule: {}: rank {}, position {} ({}), rule recompute: R as an action "
-        "of its own is not in this version. Legal: the plan without R, and parallel.recompute "
-        "\"full\", with which B runs forward again layer by layer",
-        path, rank, again - actions.begin(), text_of(*again));
-  }
+  check_recompute(plan, run);
 }
 
 /// The plan of a file, where the schedule is none of the kinds.
-Plan plan_of_file(const RunConfig::Parallel& config, std::int64_t micro_batches) {
-  Plan plan = read_plan(config.pipeline_schedule);
-  require_valid(plan, config.pipeline_schedule);
+Plan plan_of_file(const RunConfig& config, std::int64_t micro_batches) {
+  Plan plan = read_plan(config.parallel.pipeline_schedule);
+  require_valid(plan, config.parallel.pipeline_schedule);
   check_for_run(plan, config, micro_batches);
   return plan;
 }
@@ -148,6 +163,8 @@ void settle_stages(const RunConfig& config, Pipeline& pipeline) {
   if (config.parallel.pipeline_times) {
     const auto& [f, b, w, c] = *config.parallel.pipeline_times;
     pipeline.times = {f, b, w, c};
+    // B's time is that of a B which makes activations again.
+    pipeline.times.recompute = layer.recompute > 0 ? std::min(f, b) : 0;
     return;
   }
   // A stage's F, B and W take 3 in the mean, as where nobody says anything.
@@ -160,7 +177,7 @@ void settle_stages(const RunConfig& config, Pipeline& pipeline) {
       return static_cast<double>(stage.layers * layer.*pass + (stage.head ? head.*pass : 0)) / unit;
     };
     times.stages.push_back({time(&PassCost::forward), time(&PassCost::backward_input),
-                            time(&PassCost::backward_weight)});
+                            time(&PassCost::backward_weight), time(&PassCost::recompute)});
     const auto share = 1 / static_cast<double>(counts.size());
     times.forward += times.stages.back().forward * share;
     times.backward_input += times.stages.back().backward_input * share;
@@ -175,9 +192,18 @@ std::vector<ChunkShape> Pipeline::chunks_of(int rank) const {
   for (std::size_t s = 0; s < stages.size(); ++s) {
     if (placement[s] != rank) continue;
     const std::vector<Action>& actions = plan.ranks[static_cast<std::size_t>(rank)];
-    chunks.push_back({stages[s], slots[s], waiting_for_weights(actions, static_cast<int>(s))});
+    const auto stage = static_cast<std::int32_t>(s);
+    chunks.push_back(
+        {stages[s], slots[s], waiting_for_weights(actions, stage), made_again(actions, stage)});
   }
   return chunks;
+}
+
+bool Pipeline::splits(int rank) const {
+  const std::vector<Action>& actions = plan.ranks[static_cast<std::size_t>(rank)];
+  return std::any_of(actions.begin(), actions.end(), [](const Action& action) {
+    return action.kind == ActionKind::kBackwardInput;
+  });
 }
 
 Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& batch,
@@ -190,30 +216,27 @@ Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const Res
     check_layers(config, stages_of(request));
     pipeline.placement = placement_of(request);
   } else {
-    pipeline.plan = made != nullptr ? *made : plan_of_file(parallel, batch.accumulation);
+    pipeline.plan = made != nullptr ? *made : plan_of_file(config, batch.accumulation);
     pipeline.placement = shape_of(pipeline.plan).placement;
     check_layers(config, std::ssize(pipeline.placement));
   }
   settle_stages(config, pipeline);
-  for (const ChunkRange& stage : pipeline.stages)
-    pipeline.w_memory = std::max(pipeline.w_memory, memory_between(config, mesh, batch, stage));
+  for (const ChunkRange& stage : pipeline.stages) {
+    const Held held = memory_of(config, mesh, batch, stage);
+    pipeline.w_memory = std::max(pipeline.w_memory, held.w);
+    pipeline.r_memory = std::max(pipeline.r_memory, held.r);
+  }
   request.times = pipeline.times;
   request.w_memory = pipeline.w_memory;
   if (generated) {
     pipeline.plan = make_schedule(request);
   } else if (made == nullptr) {
     require_valid(pipeline.plan, parallel.pipeline_schedule,
-                  {parallel.pipeline_memory_limit, pipeline.w_memory});
+                  {parallel.pipeline_memory_limit, pipeline.w_memory, pipeline.r_memory});
   }
   pipeline.slots = slots_of(pipeline.plan);
   pipeline.step = proved_program(pipeline.plan, pipeline.times);
   pipeline.evaluation = proved_program(make_forward_pass(pipeline.placement), pipeline.times);
-  for (const std::vector<Action>& actions : pipeline.plan.ranks) {
-    pipeline.split =
-        pipeline.split || std::any_of(actions.begin(), actions.end(), [](const Action& action) {
-          return action.kind == ActionKind::kBackwardInput;
-        });
-  }
   return pipeline;
 }
 

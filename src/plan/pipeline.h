@@ -14,17 +14,18 @@ namespace trireme {
 /// the same on every rank. One rank without a pipeline is a plan of one stage.
 struct Pipeline {
   Plan plan;
-  ActionTimes times;                    ///< that it was made for, and is simulated with
+  ActionTimes times;  ///< that it was made for, and is simulated with
   /// What a micro-batch takes between B and W, in activations: the most of a stage, with what a
   /// stage allocates for each.
   double w_memory = 1;
+  double r_memory = 0;                  ///< the same of what R makes until B
   Program step, evaluation;             ///< what the ranks run, proved by check_program
   std::vector<std::int32_t> slots;      ///< of each virtual stage
   std::vector<std::int32_t> placement;  ///< rank of each virtual stage
   std::vector<ChunkRange> stages;       ///< of the model, in its order
-  /// B and W apart somewhere: every stage keeps what W needs.
-  bool split = false;
 
+  /// B and W of that rank are apart somewhere: its stages keep what W needs.
+  [[nodiscard]] bool splits(int rank) const;
   /// What a pipeline rank holds, with as many micro-batches in flight as its actions have.
   [[nodiscard]] std::vector<ChunkShape> chunks_of(int rank) const;
 };

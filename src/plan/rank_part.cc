@@ -69,9 +69,9 @@ RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh, 
 RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh,
                       const Pipeline& pipeline, int rank, StagePurpose purpose) {
   RankPart part = part_of_rank(config, mesh, rank, purpose);
-  take_pipeline_rank(pipeline, mesh.coordinate_of(rank)[static_cast<std::size_t>(Axis::kPipeline)],
-                     part);
-  if (purpose == StagePurpose::kTraining && pipeline.split)
+  const int pipeline_rank = mesh.coordinate_of(rank)[static_cast<std::size_t>(Axis::kPipeline)];
+  take_pipeline_rank(pipeline, pipeline_rank, part);
+  if (purpose == StagePurpose::kTraining && pipeline.splits(pipeline_rank))
     part.purpose = StagePurpose::kTrainingSplit;
   return part;
 }

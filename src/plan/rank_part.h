@@ -16,7 +16,7 @@ struct RankPart {
   /// In order; of each the chunk in place of the virtual stage.
   std::vector<Action> actions;
   int neighbours = 0;  ///< of its chunks, before and behind them, on other pipeline ranks
-  /// What the stage is made for: kTraining becomes kTrainingSplit where the plan has B and W apart.
+  /// What the stage is made for: kTraining becomes kTrainingSplit where the rank has B and W apart.
   StagePurpose purpose = StagePurpose::kTraining;
 
   /// Of the parameters of those chunks.

@@ -155,7 +155,9 @@ class Count {
         if (!chunk.range.head) continue;
         block(chunk.final_norm.weight);
         block(chunk.head);
-      } else if (action.kind != ActionKind::kBackwardWeight) {
+      } else if (action.kind == ActionKind::kRecompute) {
+        for (const BlockParams& layer : chunk.blocks) block(layer.qkv.weight.first);
+      } else if (goes_back(action.kind)) {
         if (chunk.range.head) block(chunk.final_norm.weight);
         for (auto layer = chunk.blocks.rbegin(); layer != chunk.blocks.rend(); ++layer)
           block(layer->qkv.weight.first);

@@ -2,12 +2,12 @@
 // stages that sleep in place of computing, so that ranks may share cores and every pass takes its
 // time.
 //
-//   tests/support/mpirun.sh 4 build/.../pipeline_bench [MILLISECONDS] [MICRO_BATCHES]
+//   tests/support/mpirun.sh 4 build/.../pipeline_bench [MILLISECONDS] [MICRO_BATCHES] [W_MEMORY]
 //
-// MILLISECONDS: of F, B and W each of a full stage (20). Then the time from step to step where all
-// wait for the norm, and where they go on meanwhile (parallel.speculative_step). Ends with 1 where
-// a measured bubble is more than 3 points from the simulated one, or zb-auto takes longer than
-// 1f1b.
+// MILLISECONDS: of F, B and W each of a full stage (20). W_MEMORY: what W keeps, in activations,
+// for schedules that ask (1). Then the time from step to step where all wait for the norm, and
+// where they go on meanwhile (parallel.speculative_step). Ends with 1 where a measured bubble is
+// more than 3 points from the simulated one, or zb-auto takes longer than 1f1b.
 
 #include <fmt/core.h>
 
@@ -50,6 +50,7 @@ class SleepingStage final : public StageProgram {
   }
 
   void forward(int, int) override { sleep(times_.forward); }
+  void recompute(int, int) override { sleep(times_.forward); }
   void backward_input(int, int) override { sleep(times_.backward_input); }
   void backward_weight(int, int, Pass) override { sleep(times_.backward_weight); }
   void backward(int, int, Pass) override { sleep(times_.backward_input + times_.backward_weight); }
@@ -160,9 +161,11 @@ int main(int count, char** arguments) {
   const int ranks = world.size();
   const double pass = count > 1 ? std::atof(arguments[1]) : 20;
   const int micro_batches = count > 2 ? std::atoi(arguments[2]) : 4 * ranks;
+  const double w_memory = count > 3 ? std::atof(arguments[3]) : 1;
   if (world.rank() == 0) {
-    fmt::print("{} ranks, {} micro-batches, {:g} ms each of F, B and W of a stage\n\n", ranks,
-               micro_batches, pass);
+    fmt::print(
+        "{} ranks, {} micro-batches, {:g} ms each of F, B and W of a stage, {:g} kept for W\n\n",
+        ranks, micro_batches, pass, w_memory);
     fmt::print("| schedule | step, ms | bubble measured | simulated | difference |\n");
     fmt::print("|---|---|---|---|---|\n");
   }
@@ -174,6 +177,7 @@ int main(int count, char** arguments) {
     request.kind = *schedule_kind(name);
     request.stages = ranks;
     request.micro_batches = micro_batches;
+    request.w_memory = w_memory;
     const double part = pass / default_virtual_stages(request.kind);
     request.times = {part, part, part, 0};
     if (request.kind == ScheduleKind::kZbAuto) request.memory_limit = 2 * ranks;

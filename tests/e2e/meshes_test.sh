@@ -46,8 +46,12 @@ check "other checkpoints say that they are" grep -q '"reproducible": true' "$(fo
 sed 's/\["W", 1, 2\]/["R", 1, 1], ["W", 1, 2]/' free.json >again.json
 ranks 2 base.json "${deep[@]}" --set run.directory=bad --set parallel.pipeline=2 \
   --set parallel.pipeline_schedule=again.json
-ends_with "a plan with an action that no stage runs" 2
+ends_with "a plan that makes activations again which F keeps" 2
 says "the action is named" 'again.json: rank 0, position 5 (R1.1), rule recompute'
+ranks 2 base.json "${deep[@]}" --set run.directory=again --set parallel.pipeline=2 \
+  --set parallel.pipeline_schedule=again.json --set parallel.recompute=full
+ends_with "the same where F does not keep them" 0
+check "R changes no bits" same "$(losses again)" "$(losses free)"
 
 # Every step or two on another mesh, from its checkpoint.
 go_on() {

@@ -55,22 +55,64 @@ TEST_P(ModelGoldenCase, b_and_w_apart_give_the_bits_of_bw) {
   fused.load(golden.directory / "model.safetensors");
   const double fused_loss = fused.run(batches);
   constexpr auto F = ActionKind::kForward, B = ActionKind::kBackwardInput,
-                 W = ActionKind::kBackwardWeight, BW = ActionKind::kBackward;
+                 W = ActionKind::kBackwardWeight, BW = ActionKind::kBackward,
+                 R = ActionKind::kRecompute;
   // W as late as it may be; two that wait for W in turns; one B with its W at once.
   const std::vector<Action> orders[] = {
-      {{F, 0, 0}, {F, 0, 1}, {F, 0, 2}, {B, 0, 0}, {B, 0, 1}, {B, 0, 2}, {W, 0, 0}, {W, 0, 1},
+      {{F, 0, 0},
+       {F, 0, 1},
+       {F, 0, 2},
+       {B, 0, 0},
+       {B, 0, 1},
+       {B, 0, 2},
+       {W, 0, 0},
+       {W, 0, 1},
        {W, 0, 2}},
-      {{F, 0, 0}, {F, 0, 1}, {B, 0, 0}, {F, 0, 2}, {B, 0, 1}, {W, 0, 0}, {B, 0, 2}, {W, 0, 1},
+      {{F, 0, 0},
+       {F, 0, 1},
+       {B, 0, 0},
+       {F, 0, 2},
+       {B, 0, 1},
+       {W, 0, 0},
+       {B, 0, 2},
+       {W, 0, 1},
        {W, 0, 2}},
       {{F, 0, 0}, {F, 0, 1}, {BW, 0, 0}, {B, 0, 1}, {F, 0, 2}, {W, 0, 1}, {BW, 0, 2}}};
+  // The same with R: some before B, one long before, two at once; attention's output of the third
+  // is kept for W while the fourth's is made.
+  const std::vector<Action> with_r[] = {{{F, 0, 0},
+                                         {F, 0, 1},
+                                         {R, 0, 1},
+                                         {F, 0, 2},
+                                         {B, 0, 0},
+                                         {B, 0, 1},
+                                         {R, 0, 2},
+                                         {W, 0, 0},
+                                         {B, 0, 2},
+                                         {W, 0, 1},
+                                         {W, 0, 2}},
+                                        {{F, 0, 0},
+                                         {F, 0, 1},
+                                         {R, 0, 0},
+                                         {R, 0, 1},
+                                         {BW, 0, 0},
+                                         {B, 0, 1},
+                                         {F, 0, 2},
+                                         {R, 0, 2},
+                                         {W, 0, 1},
+                                         {BW, 0, 2}}};
   for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-    for (const std::vector<Action>& order : orders) {
+    std::vector<std::vector<Action>> all(std::begin(orders), std::end(orders));
+    const bool again = recompute == Recompute::kFull ||
+                       (recompute == Recompute::kSelective && fused.config.qk_norm);
+    if (again) all.insert(all.end(), std::begin(with_r), std::end(with_r));
+    for (const std::vector<Action>& order : all) {
       Plan plan;
       plan.ranks = {order};
       StageShape shape{golden.batch, golden.tokens, 1, StagePurpose::kTrainingSplit};
       shape.recompute = recompute;
       shape.chunks = {{whole_model(fused.config), slots_of(plan).front(),
-                       waiting_for_weights(order, 0)}};
+                       waiting_for_weights(order, 0), made_again(order, 0)}};
       ModelFixture split(load_model_config(golden.directory), shape);
       split.load(golden.directory / "model.safetensors");
       split.run(batches, plan);  // what B and the activations have exchanged stays so

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -16,9 +17,14 @@ namespace trireme {
 
 class EarlyRun {
  public:
-  EarlyRun(const Plan& plan, const Program& program) : shape_(shape_of(plan)), slots_(slots_of(plan)) {
+  EarlyRun(const Plan& plan, const Program& program)
+      : shape_(shape_of(plan)), slots_(slots_of(plan)) {
     for (const auto& steps : program.ranks) steps_.push_back(start_early(steps, slots_));
     result_.sums.assign(static_cast<std::size_t>(shape_.virtual_stages), 0);
+    for (std::int32_t stage = 0; stage < shape_.virtual_stages; ++stage) {
+      const auto rank = static_cast<std::size_t>(shape_.placement[static_cast<std::size_t>(stage)]);
+      made_again_.push_back(made_again(plan.ranks[rank], stage));
+    }
   }
 
   NaiveResult run() {
@@ -55,6 +61,11 @@ class EarlyRun {
     const bool forward = made.kind == ActionKind::kForward;
     return cell(made.virtual_stage + (forward ? 1 : -1), made.micro_batch,
                 forward ? Boundary::kInput : Boundary::kOutputGradient);
+  }
+  /// Where R leaves what B reads.
+  std::pair<int, int> place_of_r(const Action& a) const {
+    return {a.virtual_stage,
+            a.micro_batch % made_again_[static_cast<std::size_t>(a.virtual_stage)]};
   }
   Transfer& channel(const Action& made) {
     return channels_[{made.virtual_stage, made.kind == ActionKind::kForward}];
@@ -107,8 +118,14 @@ class EarlyRun {
       return true;
     }
     // The input stays where it came to, as a stage keeps it until the weights' gradients.
-    const double held = values_.at(at(Boundary::kInput));
+    double held = values_.at(at(Boundary::kInput));
+    if (a.kind == ActionKind::kRecompute) {
+      again_[place_of_r(a)] = held;
+      has_r_.insert({stage, a.micro_batch});
+      return true;
+    }
     if (goes_back(a.kind)) {
+      if (has_r_.contains({stage, a.micro_batch})) held = again_.at(place_of_r(a));
       if (!await(at(Boundary::kOutputGradient)) || !await(at(Boundary::kInputGradient)))
         return false;
       const double gradient = stage + 1 == shape_.virtual_stages
@@ -126,7 +143,9 @@ class EarlyRun {
   const std::vector<std::int32_t> slots_;
   std::vector<std::vector<ProgramStep>> steps_;
   std::map<Cell, double> values_;
-  std::map<std::pair<int, int>, double> kept_;
+  std::map<std::pair<int, int>, double> kept_, again_;
+  std::set<std::pair<int, int>> has_r_;
+  std::vector<std::int32_t> made_again_;
   std::map<std::pair<int, bool>, Transfer> channels_;
   NaiveResult result_;
 };

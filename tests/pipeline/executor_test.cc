@@ -11,6 +11,7 @@ namespace {
 class Recorder final : public StageProgram {
  public:
   void forward(int, int micro_batch) override { note("F", micro_batch, Pass::kOneOfSeveral); }
+  void recompute(int, int micro_batch) override { note("R", micro_batch, Pass::kOneOfSeveral); }
   void backward_input(int, int micro_batch) override {
     note("B", micro_batch, Pass::kOneOfSeveral);
   }
@@ -61,6 +62,12 @@ TEST(Executor, the_last_weight_action_is_last_also_when_w_is_late) {
                  {ActionKind::kBackwardWeight, 0, 0},
                  {ActionKind::kBackwardWeight, 0, 1}}};
   EXPECT_EQ(run(plan, 0), "F0 F1 B0 B1 W0 W1!");
+}
+
+TEST(Executor, makes_again_what_a_plan_says) {
+  Plan plan = make_1f1b(2, 2);
+  plan.ranks[0].insert(plan.ranks[0].begin() + 2, {ActionKind::kRecompute, 0, 0});
+  EXPECT_EQ(run(plan, 0), "F0 F1 R0 BW0 BW1!");
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ Plan random_plan(std::mt19937& random) {
   plan.placement = interleaved_placement(ranks, held);
   std::shuffle(plan.placement.begin(), plan.placement.end(), random);
   plan.ranks.resize(static_cast<std::size_t>(ranks));
-  std::set<std::pair<int, int>> forward, back, weight;  // stage and micro-batch
+  std::set<std::pair<int, int>> forward, again, back, weight;  // stage and micro-batch
   while (std::ssize(weight) < stages * micro_batches) {
     std::vector<Action> ready;
     for (int s = 0; s < stages; ++s) {
@@ -87,6 +87,8 @@ Plan random_plan(std::mt19937& random) {
           ready.push_back({ActionKind::kBackwardInput, s, i});
           ready.push_back({ActionKind::kBackward, s, i});
         }
+        if (forward.contains({s, i}) && !again.contains({s, i}) && !back.contains({s, i}))
+          ready.push_back({ActionKind::kRecompute, s, i});
         if (back.contains({s, i}) && !weight.contains({s, i}))
           ready.push_back({ActionKind::kBackwardWeight, s, i});
       }
@@ -94,6 +96,7 @@ Plan random_plan(std::mt19937& random) {
     const Action action = ready[below(ready.size())];
     const std::pair pair{action.virtual_stage, action.micro_batch};
     if (action.kind == ActionKind::kForward) forward.insert(pair);
+    if (action.kind == ActionKind::kRecompute) again.insert(pair);
     if (goes_back(action.kind)) back.insert(pair);
     if (makes_weight_gradients(action.kind)) weight.insert(pair);
     plan.ranks[static_cast<std::size_t>(plan.placement[static_cast<std::size_t>(pair.first)])]

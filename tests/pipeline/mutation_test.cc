@@ -9,12 +9,14 @@
 #include "naive_run.h"
 #include "pipeline/checker.h"
 #include "pipeline/schedules/schedules.h"
+#include "support/recompute_plan.h"
 
 namespace trireme {
 namespace {
 
 std::vector<Plan> valid_plans() {
   std::vector<Plan> plans;
+  std::mt19937_64 random{7};
   for (std::size_t kind = 0; kind < schedule_names().size(); ++kind) {
     for (const int stages : {1, 2, 3, 4}) {
       ScheduleRequest request;
@@ -22,6 +24,7 @@ std::vector<Plan> valid_plans() {
       request.stages = stages;
       request.micro_batches = 2 * stages;
       plans.push_back(make_schedule(request));
+      plans.push_back(with_recompute(plans.back(), random));
     }
   }
   return plans;

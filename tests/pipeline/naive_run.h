@@ -35,6 +35,8 @@ class NaiveRank {
         return a.virtual_stage == 0 || values.contains({false, a.virtual_stage - 1, a.micro_batch});
       case ActionKind::kBackwardWeight:
         return kept_.contains({a.virtual_stage, a.micro_batch});
+      case ActionKind::kRecompute:
+        return held_.contains({a.virtual_stage, a.micro_batch});
       default:
         return held_.contains({a.virtual_stage, a.micro_batch}) &&
                (a.virtual_stage + 1 == stages_ ||
@@ -70,6 +72,7 @@ class NaiveRank {
         weight(pair);
         break;
       case ActionKind::kRecompute:
+        once(a);
         break;
     }
   }

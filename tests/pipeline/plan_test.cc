@@ -105,5 +105,18 @@ TEST(Plan, micro_batches_that_wait_for_their_weight_gradients) {
   EXPECT_EQ(waiting_for_weights(apart, 0), 4);
 }
 
+TEST(Plan, micro_batches_whose_activations_are_made_again) {
+  EXPECT_EQ(made_again(make_1f1b(4, 8).ranks[0], 0), 0);
+  std::vector<Action> actions = {{ActionKind::kRecompute, 0, 1},
+                                 {ActionKind::kBackward, 0, 1},
+                                 {ActionKind::kRecompute, 0, 2},
+                                 {ActionKind::kBackwardInput, 0, 2},
+                                 {ActionKind::kBackwardWeight, 0, 2}};
+  EXPECT_EQ(made_again(actions, 0), 1);
+  EXPECT_EQ(made_again(actions, 1), 0);
+  std::swap(actions[1], actions[2]);
+  EXPECT_EQ(made_again(actions, 0), 2);
+}
+
 }  // namespace
 }  // namespace trireme

@@ -92,11 +92,53 @@ TEST(Simulate, a_group_starts_with_the_last_input_and_gives_all_at_its_end) {
   EXPECT_EQ(s.peak, (std::vector<double>{2, 2}));
 }
 
-TEST(Simulate, activations_are_held_from_r_where_there_is_one_and_in_part_from_b_to_w) {
+TEST(Simulate, what_r_makes_is_held_until_b_in_memory_of_its_own) {
   Plan plan;
   plan.ranks = {{{kF, 0, 0}, {kF, 0, 1}, {kR, 0, 0}, {kBW, 0, 0}, {kR, 0, 1}, {kBW, 0, 1}}};
-  EXPECT_EQ(simulate(plan, {2, 1, 1}).makespan, 12);
-  EXPECT_EQ(simulate(plan, {}).peak, std::vector<double>{1});
+  EXPECT_EQ(simulate(plan, {}).peak, std::vector<double>{2});
+  EXPECT_EQ(simulate(plan, {}, 1, 10).peak, std::vector<double>{12});
+  std::swap(plan.ranks[0][3], plan.ranks[0][4]);
+  EXPECT_EQ(simulate(plan, {}, 1, 10).peak, std::vector<double>{22});
+  // 3 whole and one made again; later one whole and what two leave for W.
+  plan.ranks = {{{kF, 0, 0},
+                 {kF, 0, 1},
+                 {kF, 0, 2},
+                 {kR, 0, 0},
+                 {kB, 0, 0},
+                 {kB, 0, 1},
+                 {kW, 0, 0},
+                 {kW, 0, 1},
+                 {kBW, 0, 2}}};
+  EXPECT_EQ(simulate(plan, {}, 1, 10).peak, std::vector<double>{13});
+  EXPECT_EQ(simulate(plan, {}, 1.5, 10).peak, std::vector<double>{14});
+}
+
+TEST(Simulate, r_is_more_work_or_takes_over_what_b_would_do) {
+  Plan plan;
+  plan.ranks = {{{kF, 0, 0}, {kR, 0, 0}, {kBW, 0, 0}, {kF, 0, 1}, {kBW, 0, 1}}};
+  const Simulation more = simulate(plan, {2, 4, 1});
+  EXPECT_EQ(more.starts, (Starts{{0, 2, 4, 9, 11}}));
+  EXPECT_EQ(more.durations, (Starts{{2, 2, 5, 2, 5}}));
+  EXPECT_EQ(more.bubble_rate, 2.0 / 16);
+  ActionTimes times{2, 4, 1};
+  times.recompute = 1.5;
+  const Simulation over = simulate(plan, times);
+  EXPECT_EQ(over.durations, (Starts{{2, 1.5, 3.5, 2, 5}}));
+  EXPECT_EQ(over.busy, std::vector<double>{14});
+  EXPECT_EQ(over.bubble_rate, 0);
+  // Before a gradient that comes late it fills the time.
+  Plan two = make_1f1b(2, 1);
+  times = {2, 4, 1, 3};
+  times.recompute = 2;
+  EXPECT_EQ(simulate(two, times).makespan, 20);
+  two.ranks[0].insert(two.ranks[0].begin() + 1, {kR, 0, 0});
+  EXPECT_EQ(simulate(two, times).makespan, 18);
+  times.stages = {{2, 4, 1, 1.0}, {2, 4, 1, 2.0}};
+  EXPECT_EQ(simulate(two, times).makespan, 19);
+}
+
+TEST(Simulate, activations_are_held_in_part_from_b_to_w) {
+  Plan plan;
   plan.ranks = {{{kF, 0, 0}, {kB, 0, 0}, {kF, 0, 1}, {kB, 0, 1}, {kW, 0, 0}, {kW, 0, 1}}};
   EXPECT_EQ(simulate(plan, {}, 1).peak, std::vector<double>{2});
   EXPECT_EQ(simulate(plan, {}, 0.25).peak, std::vector<double>{1.25});

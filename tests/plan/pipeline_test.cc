@@ -59,7 +59,7 @@ TEST(Pipeline, one_rank_is_a_plan_of_one_stage_with_one_micro_batch_in_flight) {
   EXPECT_EQ(chunks[0].range.layers, 3);
   EXPECT_TRUE(chunks[0].range.embedding && chunks[0].range.head);
   EXPECT_EQ(chunks[0].in_flight, 1);
-  EXPECT_FALSE(pipeline.split);
+  EXPECT_FALSE(pipeline.splits(0));
 }
 
 TEST(Pipeline, layers_are_dealt_out_in_order_and_the_ends_have_embedding_and_head) {
@@ -159,7 +159,7 @@ TEST(Pipeline, a_plan_file_is_run_and_one_of_other_sizes_is_refused) {
 double activations_of(const RunConfig& config, const Pipeline& pipeline, int rank) {
   StageShape shape;
   shape.tokens = config.data.sequence_length;
-  shape.purpose = pipeline.split ? StagePurpose::kTrainingSplit : StagePurpose::kTraining;
+  shape.purpose = pipeline.splits(rank) ? StagePurpose::kTrainingSplit : StagePurpose::kTraining;
   shape.chunks = pipeline.chunks_of(rank);
   const auto all = static_cast<double>(Stage::buffer_bytes(config.model, shape, DType::kF32));
   for (ChunkShape& chunk : shape.chunks) chunk.in_flight = chunk.waiting = 1;
@@ -190,7 +190,7 @@ TEST(Pipeline, a_memory_limit_bounds_what_stages_allocate) {
     double most = 0;
     for (int rank = 1; rank < 3; ++rank) {
       // What the first micro-batch takes, and what it leaves for W.
-      const double first = pipeline.split ? pipeline.w_memory : 1;
+      const double first = pipeline.splits(rank) ? pipeline.w_memory : 1;
       most = std::max(most, first + activations_of(config, pipeline, rank) / activation);
     }
     EXPECT_LE(most, limit * (1 + 1e-9));
@@ -207,9 +207,104 @@ TEST(Pipeline, with_full_recomputation_what_waits_for_w_is_more_than_an_activati
   config.data.sequence_length = 64;
   const Pipeline pipeline = make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1});
   EXPECT_GT(pipeline.w_memory, 5);
-  EXPECT_FALSE(pipeline.split) << "1F1B alone takes no more than 1F1B";
+  EXPECT_FALSE(pipeline.splits(0) || pipeline.splits(1)) << "1F1B alone takes no more than 1F1B";
   config.parallel.pipeline_schedule = "zb-v";
-  EXPECT_TRUE(make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}).split);
+  EXPECT_TRUE(make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}).splits(0));
+}
+
+/// Bytes of the buffers of a rank's stages.
+double bytes_of(const RunConfig& config, const Pipeline& pipeline, int rank) {
+  StageShape shape;
+  shape.tokens = config.data.sequence_length;
+  shape.purpose = pipeline.splits(rank) ? StagePurpose::kTrainingSplit : StagePurpose::kTraining;
+  shape.recompute = config.parallel.recompute;
+  shape.chunks = pipeline.chunks_of(rank);
+  return static_cast<double>(Stage::buffer_bytes(config.model, shape, DType::kF32));
+}
+
+TEST(Pipeline, zb_h1_takes_no_more_than_the_first_rank_of_1f1b) {
+  RunConfig config;
+  config.model = small_model(12);
+  config.data.sequence_length = 64;
+  for (const int ranks : {2, 3, 4, 6}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      config.parallel = parallel_of(ranks, "1f1b");
+      config.parallel.recompute = recompute;
+      const Pipeline one = make_pipeline(config, mesh_of(config.parallel), {24, 1, 24, 1});
+      config.parallel.pipeline_schedule = "zb-h1";
+      const Pipeline pipeline = make_pipeline(config, mesh_of(config.parallel), {24, 1, 24, 1});
+      EXPECT_GT(pipeline.w_memory, 1.3);
+      for (int rank = 0; rank < ranks; ++rank) {
+        EXPECT_LE(bytes_of(config, pipeline, rank), 1.05 * bytes_of(config, one, 0))
+            << ranks << " ranks, rank " << rank;
+      }
+      EXPECT_EQ(bytes_of(config, pipeline, 0), bytes_of(config, one, 0));
+      EXPECT_EQ(pipeline.splits(ranks - 1), recompute == Recompute::kNone);
+    }
+  }
+}
+
+TEST(Pipeline, what_r_makes_is_a_set_of_activations_for_each_that_waits) {
+  const TemporaryDirectory directory;
+  const std::filesystem::path path = directory.path() / "plan.json";
+  RunConfig config;
+  config.parallel = parallel_of(2, path.c_str());
+  config.parallel.recompute = Recompute::kFull;
+  config.model = small_model(6);
+  config.data.sequence_length = 64;
+  const auto resolved = [&](const Plan& plan) {
+    write_file_atomically(path, plan_json(plan).dump());
+    return make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1});
+  };
+  Plan plan = make_1f1b(2, 4);
+  const Pipeline none = resolved(plan);
+  // Rank 0: F0 F1 R0 R1 BW0 F2 BW1 F3 BW2 BW3.
+  plan.ranks[0].insert(plan.ranks[0].begin() + 2,
+                       {{ActionKind::kRecompute, 0, 0}, {ActionKind::kRecompute, 0, 1}});
+  const Pipeline two = resolved(plan);
+  EXPECT_EQ(two.chunks_of(0)[0].made_again, 2);
+  EXPECT_EQ(two.chunks_of(1)[0].made_again, 0);
+  EXPECT_EQ(bytes_of(config, two, 1), bytes_of(config, none, 1));
+  const ModelConfig& model = config.model;
+  // All but s1: qkv, attention's output, s2 and up; log-sum-exps and the norms' statistics.
+  const std::int64_t layer =
+      4 * 64 * (3 * model.hidden + 2 * model.hidden + 2 * model.ffn + model.heads + 2);
+  const double made = bytes_of(config, two, 0) - bytes_of(config, none, 0);
+  EXPECT_EQ(made, static_cast<double>(2 * none.stages[0].layers * layer));
+  // The simulator counts the same, in activations.
+  StageShape shape;
+  shape.tokens = 64;
+  shape.recompute = Recompute::kFull;
+  shape.chunks = {{none.stages[0], 2}};
+  const auto more = static_cast<double>(Stage::buffer_bytes(model, shape, DType::kF32));
+  shape.chunks[0].in_flight = 1;
+  const double activation =
+      more - static_cast<double>(Stage::buffer_bytes(model, shape, DType::kF32));
+  EXPECT_DOUBLE_EQ(two.r_memory, made / 2 / activation);
+  EXPECT_DOUBLE_EQ(simulate(two.plan, two.times, two.w_memory, two.r_memory).peak[0],
+                   2 + 2 * two.r_memory);
+}
+
+TEST(Pipeline, r_takes_over_what_full_recomputation_adds_to_b) {
+  RunConfig config;
+  config.parallel = parallel_of(2, "1f1b");
+  config.parallel.recompute = Recompute::kFull;
+  config.model = small_model(6);
+  config.data.sequence_length = 16;
+  const auto times = [&] {
+    return make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}).times;
+  };
+  const ActionTimes full = times();
+  EXPECT_DOUBLE_EQ(full.of(ActionKind::kRecompute, 0), full.of(ActionKind::kForward, 0));
+  EXPECT_LT(full.of(ActionKind::kRecompute, 1), full.of(ActionKind::kForward, 1)) << "no head";
+  config.parallel.recompute = Recompute::kNone;
+  const ActionTimes none = times();
+  const double unit = full.of(ActionKind::kForward, 0) / none.of(ActionKind::kForward, 0);
+  EXPECT_NEAR(full.of(ActionKind::kBackwardInput, 1) - full.saved_by_recompute(1),
+              unit * none.of(ActionKind::kBackwardInput, 1), 1e-9);
+  config.parallel.pipeline_times = {1, 2, 3, 0.5};
+  config.parallel.recompute = Recompute::kFull;
+  EXPECT_EQ(times().saved_by_recompute(1), 1);
 }
 
 TEST(Pipeline, a_memory_limit_that_no_plan_keeps_is_refused_with_the_least) {

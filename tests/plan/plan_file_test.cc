@@ -160,9 +160,22 @@ TEST_F(PlanFile, is_refused_with_its_place_its_rule_and_what_is_legal) {
        ": rank 0, position 0 (F0.0), rule group: 2 actions with mark 1. Legal: one F and one B or "
        "BW"},
       {plan_of(kFirst, R"(["F",1,0],["R",1,0],["BW",1,0],["F",1,1],["BW",1,1])"),
-       ": rank 1, position 1 (R1.0), rule recompute: R as an action of its own is not in this "
-       "version. Legal: the plan without R, and parallel.recompute \"full\", with which B runs "
-       "forward again layer by layer"},
+       ": rank 1, position 1 (R1.0), rule recompute: with parallel.recompute \"none\" F of this "
+       "model keeps all that R would make again. Legal: the plan without R, or parallel.recompute "
+       "\"full\""},
+      {plan_of(kFirst, R"(["F",1,0],["BW",1,0],["F",1,1],["BW",1,1],["R",1,1])"),
+       ": rank 1, position 3 (BW1.1), rule order: R1.1 must stand before it, and stands at "
+       "position 4" +
+           order},
+      {plan_of(kFirst, R"(["F",1,0],["R",1,0],["R",1,0],["BW",1,0],["F",1,1],["BW",1,1])"),
+       ": rank 1, position 2 (R1.0), rule complete: it stands at position 1 already. Legal: once"},
+      {plan_of(kFirst, R"(["R",1,0],["F",1,0],["BW",1,0],["F",1,1],["BW",1,1])"),
+       ": rank 1, position 0 (R1.0), rule order: F1.0 must stand before it, and stands at position "
+       "1" +
+           order},
+      {plan_of(kFirst, R"(["F",1,0],["R",1,0,0,1],["BW",1,0,0,1],["F",1,1],["BW",1,1])"),
+       ": rank 1, position 1 (R1.0), rule group: 2 actions with mark 1. Legal: one F and one B or "
+       "BW"},
       {plan_of(kFirst + R"(,["F",0,2],["BW",0,2])", kLast + R"(,["F",1,2],["BW",1,2])"),
        " is a plan of 2 ranks and 3 micro-batches, the run has pipeline 2 and 2 micro-batches in a "
        "step. Use another plan or other extents"},
@@ -192,6 +205,22 @@ TEST_F(PlanFile, is_held_to_what_else_the_config_says) {
   EXPECT_EQ(fault_of(plan_of(kFirst, kLast)),
             "parallel.pipeline_group_size: 2, and the plan FILE has its order already. Legal: "
             "leave it out; \"interleaved\" alone has groups");
+}
+
+TEST_F(PlanFile, may_make_activations_again_where_f_does_not_keep_them) {
+  const std::string plan =
+      plan_of(kFirst, R"(["F",1,0],["R",1,0],["BW",1,0],["F",1,1],["BW",1,1])");
+  config_.parallel.recompute = Recompute::kFull;
+  EXPECT_EQ(fault_of(plan), "");
+  config_.parallel.recompute = Recompute::kSelective;
+  EXPECT_NE(fault_of(plan).find("with parallel.recompute \"selective\" F of this model keeps all"),
+            std::string::npos);
+  config_.model.qk_norm = true;
+  EXPECT_EQ(fault_of(plan), "");
+  // What R makes counts: two in flight here are not the most.
+  config_.parallel.recompute = Recompute::kFull;
+  config_.parallel.pipeline_memory_limit = 2;
+  EXPECT_NE(fault_of(plan).find("rank 1, rule memory: it holds "), std::string::npos) << fault_;
 }
 
 TEST_F(PlanFile, that_cannot_be_read_may_be_a_kind_of_schedule_with_a_slip) {

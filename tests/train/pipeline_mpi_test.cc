@@ -4,9 +4,12 @@
 
 #include <memory>
 
+#include "base/file.h"
 #include "pipeline/executor.h"
 #include "pipeline/schedules/schedules.h"
 #include "support/mpi_test.h"
+#include "support/recompute_plan.h"
+#include "support/temporary_directory.h"
 #include "train/mesh_run.h"
 
 namespace trireme {
@@ -33,6 +36,7 @@ std::string bits_of_one_stage(const MeshCell& cell) {
   MeshCell one = cell;
   one.pipeline = 1;
   one.schedule = "1f1b";
+  one.recompute = Recompute::kNone;
   Communicator& world = test_launch().world();
   const std::unique_ptr<Communicator> part = world.split(world.rank() / one.ranks());
   return bits_of(run_mesh(test_launch(), *part, one, cell.global_batch(), kSteps));
@@ -116,6 +120,65 @@ TEST(Pipelines, stages_are_cut_by_tensor_and_context_too) {
   cut.sequence_parallel = true;
   cut.recompute = Recompute::kFull;
   expect_bits_of_one_stage(cut);
+}
+
+/// A file of a schedule with B and W apart, where it has them, and with R here and there.
+std::string plan_with_recompute(const TemporaryDirectory& directory, const std::string& schedule,
+                                int pipeline, std::uint64_t seed) {
+  ScheduleRequest request;
+  request.kind = *schedule_kind(schedule);
+  request.stages = pipeline;
+  request.micro_batches = micro_batches(pipeline);
+  std::mt19937_64 random(seed);
+  const Plan plan = with_recompute(make_schedule(request), random);
+  return directory.write(schedule + ".json", plan_json(plan).dump()).string();
+}
+
+TEST(Pipelines, r_as_an_action_gives_the_bits_of_keeping_everything) {
+  const int ranks = test_launch().world().size();
+  const TemporaryDirectory directory;
+  std::uint64_t seed = 0;
+  for (const int pipeline : {2, 3, 4}) {
+    if (ranks % pipeline != 0) continue;
+    for (const char* schedule : {"1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}) {
+      const std::string plan = plan_with_recompute(directory, schedule, pipeline, ++seed);
+      MeshCell cell = cell_of(ranks, pipeline, plan, kMeshModels[seed % 5]);
+      cell.recompute = Recompute::kFull;
+      expect_bits_of_one_stage(cell);
+    }
+    const std::string plan = plan_with_recompute(directory, "zb-h1", pipeline, ++seed);
+    MeshCell cell = cell_of(ranks, pipeline, plan, MeshModel::kQwen3);
+    cell.recompute = Recompute::kSelective;
+    expect_bits_of_one_stage(cell);
+  }
+}
+
+TEST(Pipelines, r_goes_with_zero_and_with_stages_that_are_cut) {
+  const int ranks = test_launch().world().size();
+  if (ranks != 4) GTEST_SKIP();
+  const TemporaryDirectory directory;
+  std::uint64_t seed = 100;
+  for (const char* schedule : {"zb-h1", "zb-v"}) {
+    const std::string plan = plan_with_recompute(directory, schedule, 2, ++seed);
+    MeshCell cell = cell_of(ranks, 2, plan, MeshModel::kQwen3);
+    cell.recompute = Recompute::kFull;
+    for (const int zero_stage : {2, 3}) {
+      cell.zero_stage = zero_stage;
+      expect_bits_of_one_stage(cell);
+    }
+    cell.recompute = Recompute::kSelective;
+    expect_bits_of_one_stage(cell);
+    MeshCell cut = cell_of(ranks, 2, plan, MeshModel::kLlama);
+    cut.recompute = Recompute::kFull;
+    cut.data = 1;
+    cut.tensor = 2;
+    cut.sequence_parallel = true;
+    expect_bits_of_one_stage(cut);
+    cut.tensor = 1;
+    cut.sequence_parallel = false;
+    cut.context = 2;
+    expect_bits_of_one_stage(cut);
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "dataset/loader.h"
 #include "plan/traffic.h"
 #include "support/mpi_test.h"
+#include "support/temporary_directory.h"
 #include "train/session.h"
 #include "train/step.h"
 
@@ -104,6 +105,7 @@ bool run_cell(const RunConfig& config, int turn) {
 
 TEST(Traffic, is_what_the_channels_have_sent) {
   const int ranks = test_world().size();
+  const TemporaryDirectory directory;
   int turn = 0, cells = 0;
   for (int tensor = 1; tensor <= ranks; ++tensor) {
     for (int context = 1; tensor * context <= ranks; ++context) {
@@ -117,6 +119,13 @@ TEST(Traffic, is_what_the_channels_have_sent) {
           config.parallel.context = context;
           config.parallel.context_method = method;
           config.parallel.zero_stage = stage;
+          if (turn % 6 == 3) {  // three layers, more than are gathered at a time
+            config.parallel.recompute = Recompute::kFull;
+            Plan plan = make_1f1b(1, static_cast<int>(*config.batch.accumulation));
+            plan.ranks[0].insert(plan.ranks[0].begin() + 1, {ActionKind::kRecompute, 0, 0});
+            config.parallel.pipeline_schedule =
+                directory.write("plan.json", plan_json(plan).dump()).string();
+          }
           const int peers = ranks / tensor;
           if (stage > 0 && peers == 4 && turn % 2 == 0) config.parallel.zero_group = 2;
           cells += run_cell(config, turn);
