@@ -9,6 +9,10 @@ namespace trireme {
 /// ends the process at once with 128 + its number.
 void install_stop_handlers();
 
+/// The job has told its end, or a rank of it is about to. A second signal now ends the process
+/// without a word: launchers send one to ranks that are still leaving.
+void second_signal_says_nothing() noexcept;
+
 /// Number of the first signal received, 0 where there was none.
 int stop_signal() noexcept;
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stop_flag.h"
 #include "commands/ending.h"
 
 namespace trireme {
@@ -28,6 +29,7 @@ int leave_together(Launch& launch, int code, const char* fault) {
   } else {
     log_info_text(closing_line(code));
   }
+  second_signal_says_nothing();
   launch.world().barrier();
   silence_log();
   return code;
