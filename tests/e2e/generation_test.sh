@@ -51,6 +51,19 @@ mesh 3 "pipeline 1 x tensor 2, .*; 1 of 3 ranks has no part and keeps company$" 
 mesh 4 "pipeline 2 x tensor 1, .*; 2 of 4 ranks have no part and keep company$" --tensor 1 --pipeline 2
 mesh 4 "pipeline 2 x tensor 2, " --pipeline 2
 
+# Other families from files of transformers: tied ends on one stage and on two, learned positions, norms of q and k.
+others=(--token-ids 17,203,5,99,42 --temperature 0 --max-new-tokens 12)
+for name in gpt2 qwen2 qwen3_gqa; do
+  source=$root/tests/golden/model/$name
+  train generate --checkpoint "$source" "${others[@]}"
+  cp out $name.ids
+  for n in 2 4; do
+    ranks $n generate --checkpoint "$source" "${others[@]}"
+    ends_with "$name, $n ranks" 0
+    check "$name, $n ranks: the ids of one" same_file out $name.ids
+  done
+done
+
 refused() { # WHAT SENTENCE RANKS OPTIONS...
   ranks "$3" generate --checkpoint run "${greedy[@]}" "${@:4}"
   ends_with "$1" 2
