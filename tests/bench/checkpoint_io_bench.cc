@@ -3,8 +3,9 @@
 // [STAGING_MIB]]. Prints lines of JSON: bytes of all ranks, seconds from a barrier to the last
 // rank's end; of `async` how long a step waits for each of three saves beside it, with the same
 // bytes copied by one thread of each rank at the same moment. Between the start and the first save
-// lies a step: three seconds of work on the state. scripts/bench_checkpoint.sh sets all of it
-// beside dd, cat and torch.distributed.checkpoint.
+// lie ten seconds of work on the state, in which the writer's thread takes its memory from the
+// system; a run has interval_steps for it. scripts/bench_checkpoint.sh sets all of it beside dd,
+// cat and torch.distributed.checkpoint.
 
 #include <fmt/core.h>
 
@@ -20,8 +21,8 @@
 #include "base/math.h"
 #include "base/parallel_for.h"
 #include "base/trace.h"
-#include "checkpoint/reader.h"
 #include "checkpoint/async_writer.h"
+#include "checkpoint/reader.h"
 #include "comm/launch.h"
 
 namespace {
@@ -108,10 +109,10 @@ SaveRequest request_of(const BenchState& bench, const std::string& directory, st
 void save_beside(Communicator& world, BenchState& bench, const std::string& directory,
                  std::int64_t staging_mib, std::int64_t bytes) {
   AsyncWriter writer(world, bench.state, {staging_mib << 20});
-  constexpr std::int64_t kStepNs = 3'000'000'000;
+  constexpr std::int64_t kWorkNs = 10'000'000'000;
   const std::int64_t begin_ns = steady_now_ns();
   do bench.fill();
-  while (steady_now_ns() - begin_ns < kStepNs);
+  while (steady_now_ns() - begin_ns < kWorkNs);
   std::vector<float> copy;
   for (std::int64_t number = 0; number < 3; ++number) {
     const SaveRequest request = request_of(bench, directory, number + 1);
