@@ -188,6 +188,15 @@ hosts=oars-a:2 btl=vader,self run_of 3 "${options[@]}"
 check "one host trains" same "$(losses | wc -l)" 3
 check "two hosts compute what one does" same "$apart" "$(losses)"
 
+# Generation cuts layers within a host; over hosts they follow each other.
+greedy=(generate --checkpoint run --token-ids 7,8,9 --temperature 0 --max-new-tokens 12)
+"$binary" "${greedy[@]}" >alone 2>log
+check "one rank generates" [ $? = 0 ]
+pair "$binary" "${greedy[@]}"
+check "two hosts generate" [ $? = 0 ]
+check "two hosts generate what one rank does" cmp -s out alone
+check "a host has its layers" grep -q '^generating with pipeline 2 x tensor 1, ' log
+
 # Figures, where somebody asks: wall clock is no matter for a test on a machine that others use.
 [ -n "${TWO_HOSTS_TABLE-}" ] || { cat "$table"; finish; exit; }
 {
