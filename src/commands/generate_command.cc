@@ -1,6 +1,7 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <optional>
@@ -99,6 +100,9 @@ void check_prompt(const std::vector<std::int32_t>& prompt, const ModelConfig& mo
         std::max<std::int64_t>(0, model.max_positions - static_cast<std::int64_t>(prompt.size())));
   }
 }
+
+/// Of a prompt at a time: many chunks, as stages stand still where ranks meet.
+constexpr std::size_t kPieceTokens = 4096;
 
 /// Rank 0's words on who does what; alone there is nothing to say.
 void tell_shares(const GenerationMesh& shared, int ranks) {
@@ -208,15 +212,21 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
 
   std::optional<Output> output;
   if (world.rank() == 0) output.emplace(task, options, end_token);
+  // The ranks meet at each token and between pieces of a long prompt, so that a signal to any of
+  // them ends all and none waits for another longer than that takes.
   const Feed feed = [&](std::span<const std::int32_t> ids) {
-    return runtime ? runtime->decoder.feed(ids) : std::span<const float>();
+    std::span<const float> logits;
+    while (!ids.empty()) {
+      const std::size_t count = std::min(ids.size(), kPieceTokens);
+      if (runtime) logits = runtime->decoder.feed(ids.first(count));
+      ids = ids.subspan(count);
+      watch.watchdog().progress();
+      run_together(world, [] { give_up_if_stopped("train generate"); });
+    }
+    return logits;
   };
-  // The ranks meet at each token, so that a signal to any of them ends all and none waits for
-  // another longer than a token takes.
   const Agree agree = [&](std::int32_t token) {
     world.broadcast(std::as_writable_bytes(std::span(&token, 1)), task.shared.sampler());
-    watch.watchdog().progress();
-    run_together(world, [] { give_up_if_stopped("train generate"); });
     if (output) output->add(token);
     return token;
   };

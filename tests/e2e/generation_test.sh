@@ -51,6 +51,14 @@ mesh 3 "pipeline 1 x tensor 2, .*; 1 of 3 ranks has no part and keeps company$" 
 mesh 4 "pipeline 2 x tensor 1, .*; 2 of 4 ranks have no part and keep company$" --tensor 1 --pipeline 2
 mesh 4 "pipeline 2 x tensor 2, " --pipeline 2
 
+# Ranks meet between pieces of a long prompt.
+long=(--token-ids "$(for ((i = 0; i < 4600; ++i)); do printf '%s,' $((97 + i * 11 % 26)); done)101" --temperature 0 --max-new-tokens 4)
+train generate --checkpoint run "${long[@]}"
+cp out long.ids
+ranks 2 generate --checkpoint run "${long[@]}" --pipeline 2
+ends_with "a long prompt" 0
+check "a long prompt: the ids of one" same_file out long.ids
+
 # Other families from files of transformers: tied ends on one stage and on two, learned positions, norms of q and k.
 others=(--token-ids 17,203,5,99,42 --temperature 0 --max-new-tokens 12)
 for name in gpt2 qwen2 qwen3_gqa; do
@@ -78,6 +86,7 @@ refused "both together" "--pipeline: needs 2 x 2 = 4 ranks, and 3 were started. 
 
 # A signal in the middle, to a rank that computes and to one that keeps company.
 for rank in 0 2; do
+  : >text
   "$root/scripts/run.sh" -n 3 generate --checkpoint run --prompt "stroke" --temperature 0 --max-new-tokens 100000 --tensor 2 >text 2>log &
   job=$!
   background+=("$job")
