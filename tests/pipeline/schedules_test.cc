@@ -119,6 +119,29 @@ TEST(Schedules, zb_h1_keeps_the_memory_of_1f1b_whatever_w_keeps) {
   }
 }
 
+TEST(Schedules, zb_h1_and_zb_auto_use_a_limit_for_what_w_keeps) {
+  for (const int p : {2, 4, 8}) {
+    ScheduleRequest request;
+    request.stages = p;
+    request.micro_batches = 4 * p;
+    request.w_memory = 1.41;
+    double before = 1e9;
+    for (const double share : {1.0, 1.1, 1.2, 1.3, 1.41, 1.7, 2.0, 3.0}) {
+      request.memory_limit = share * p;
+      request.kind = ScheduleKind::kZbH1;
+      const double bubble = figures(request).bubble;
+      EXPECT_LE(bubble, before) << p << " " << share;
+      before = bubble;
+      if (share >= 1.41) {
+        EXPECT_EQ(make_schedule(request).ranks, make_zb_h1(p, 4 * p).ranks);
+      }
+      request.kind = ScheduleKind::kZbAuto;
+      EXPECT_LE(figures(request).bubble, bubble) << p << " " << share;
+    }
+    EXPECT_EQ(figures(request).bubble, 0) << "three times the memory is enough for zb-h2";
+  }
+}
+
 // Every kind at unit times, m = 4p, for 4, 8 and 16 stages (DualPipeV: 2, 4 and 8 ranks of two):
 // figures of simulators of the published generators, in passes of a stage.
 TEST(Schedules, unit_time_table) {

@@ -77,9 +77,9 @@ Plan generate(const ScheduleRequest& request, const Sizes& sizes) {
     case ScheduleKind::kInterleaved:
       return make_interleaved(p, sizes.virtual_stages, m, sizes.group_size);
     case ScheduleKind::kZbH1:
-      return make_zb_h1(p, m, request.w_memory);
+      return make_zb_h1(p, m, request.w_memory, request.memory_limit);
     case ScheduleKind::kZbH2:
-      return make_zb_h2(p, m);
+      return make_zb_h2(p, m, request.w_memory, request.memory_limit);
     case ScheduleKind::kZbAuto:
       return make_zb_auto(request);
     case ScheduleKind::kZbV:

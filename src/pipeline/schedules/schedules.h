@@ -69,12 +69,14 @@ Plan make_interleaved(int stages, int virtual_stages, int micro_batches, int gro
 
 /// ZB-H1 (Qi et al. 2023): 1F1B with W postponed, no more activations on any rank than 1F1B has on
 /// the first. As published for w up to 1: rank i keeps up to i+1 micro-batches from B to W, bubble
-/// (p-1)(F+B-W), peak (p-i) + i·w, in full for w = 1: p. Above 1 it keeps as many as memory for p
-/// activations allows, (i+1)/w rounded down, and where that is none B and W are one action.
-Plan make_zb_h1(int stages, int micro_batches, double w_memory = 1);
+/// (p-1)(F+B-W), peak (p-i) + i·w, in full for w = 1: p. Above 1 it keeps as many of them as
+/// `memory_limit` (default p) allows, and where that is none B and W are one action.
+Plan make_zb_h1(int stages, int micro_batches, double w_memory = 1,
+                std::optional<double> memory_limit = {});
 /// ZB-H2: 2(p-1-i)+1 forwards ahead. Bubble (p-1)(F+B-2W) of each rank, peak 2p-1 for w = 1. Needs
-/// m >= 2p-1.
-Plan make_zb_h2(int stages, int micro_batches);
+/// m >= 2p-1. With a limit it keeps no more for W than that allows, as above.
+Plan make_zb_h2(int stages, int micro_batches, double w_memory = 1,
+                std::optional<double> memory_limit = {});
 /// ZB-1p, ZB-2p and between (Qi et al. 2023): the shortest plan found for these times under
 /// `memory_limit` (default p, where 1F1B fits). Needs a limit of at least least_memory.
 Plan make_zb_auto(const ScheduleRequest& request);

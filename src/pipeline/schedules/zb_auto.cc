@@ -11,8 +11,8 @@ Plan make_zb_auto(const ScheduleRequest& request) {
                   request.times,
                   request.memory_limit.value_or(p),
                   request.w_memory};
-  std::vector<Plan> known = {make_1f1b(p, m), make_zb_h1(p, m, request.w_memory)};
-  if (m >= 2 * p - 1) known.push_back(make_zb_h2(p, m));
+  std::vector<Plan> known = {make_1f1b(p, m), make_zb_h1(p, m, task.w_memory, task.memory_limit)};
+  if (m >= 2 * p - 1) known.push_back(make_zb_h2(p, m, task.w_memory, task.memory_limit));
   return shortest_plan(task, std::move(known));
 }
 

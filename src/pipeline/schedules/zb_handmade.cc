@@ -36,23 +36,33 @@ std::vector<Action> postponed_weights(int rank, int micro_batches, int ahead, in
   return actions;
 }
 
+/// Up to `published` micro-batches from B to W, as the limit allows: with k of them a rank holds
+/// ahead + k - 1 activations, and w - 1 beside each of the k.
+int kept_max(int published, int ahead, double w_memory, double memory_limit) {
+  const double room = (memory_limit * (1 + 1e-12) + 1 - ahead) / std::max(1.0, w_memory);
+  return static_cast<int>(std::clamp(room, 0.0, static_cast<double>(published)));
+}
+
 }  // namespace
 
-Plan make_zb_h1(int stages, int micro_batches, double w_memory) {
+Plan make_zb_h1(int stages, int micro_batches, double w_memory,
+                std::optional<double> memory_limit) {
   Plan plan;
   for (int rank = 0; rank < stages; ++rank) {
-    // With k kept it holds p-i+k-1 activations, and w-1 beside each that is kept: p at most.
-    const int kept_max = static_cast<int>((rank + 1) / std::max(1.0, w_memory));
-    plan.ranks.push_back(postponed_weights(rank, micro_batches, stages - rank, kept_max));
+    const int ahead = stages - rank;
+    const int kept = kept_max(rank + 1, ahead, w_memory, memory_limit.value_or(stages));
+    plan.ranks.push_back(postponed_weights(rank, micro_batches, ahead, kept));
   }
   return plan;
 }
 
-Plan make_zb_h2(int stages, int micro_batches) {
+Plan make_zb_h2(int stages, int micro_batches, double w_memory,
+                std::optional<double> memory_limit) {
   Plan plan;
   for (int rank = 0; rank < stages; ++rank) {
-    plan.ranks.push_back(
-        postponed_weights(rank, micro_batches, 2 * (stages - 1 - rank) + 1, 2 * rank + 1));
+    const int ahead = 2 * (stages - 1 - rank) + 1, published = 2 * rank + 1;
+    const int kept = memory_limit ? kept_max(published, ahead, w_memory, *memory_limit) : published;
+    plan.ranks.push_back(postponed_weights(rank, micro_batches, ahead, kept));
   }
   return plan;
 }
