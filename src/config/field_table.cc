@@ -304,9 +304,8 @@ void add_parallel(std::vector<Field>& list) {
       parallel.recompute,
       .text =
           "What backward computes again instead of keeping it; selective: rotated q and k of "
-          "models "
-          "that norm them (norm outputs and activation products are never kept); full: all but the "
-          "input of each layer",
+          "models that norm them (norm outputs and activation products are never kept); full: all "
+          "but the input of each layer. R in a plan file does that ahead of backward",
       .peers = {"--recompute-granularity --recompute-activations", "activation_checkpointing",
                 "gradient_checkpointing", "activation_checkpoint.mode"});
 }
