@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "train/hang.h"
+
 namespace trireme {
 namespace {
 
@@ -25,11 +27,18 @@ bool a_child_sees(pid_t pid, char state) {
   return status == 0;
 }
 
-TEST(LaunchGuard, sees_the_processes_that_its_launcher_started_and_which_are_stopped) {
-  const pid_t other = ::fork();
-  if (other == 0) {
+/// Another process of this program that does nothing, once it does.
+pid_t start_idle() {
+  const pid_t child = ::fork();
+  if (child == 0) {
     for (;;) ::pause();
   }
+  while (process_state_of(child) != 'S') ::usleep(1000);
+  return child;
+}
+
+TEST(LaunchGuard, sees_the_processes_that_its_launcher_started_and_which_are_stopped) {
+  const pid_t other = start_idle();
   EXPECT_TRUE(a_child_sees(other, 'S'));
   ::kill(other, SIGSTOP);
   int status = 0;
