@@ -34,7 +34,7 @@ struct Beat {
   std::int64_t transfer_bytes = 0;
   Standing standing;                  ///< as read: of that moment, not of `stamp_ns`
   std::int32_t transfer_running = 0;  ///< 1: entered and not left
-  std::int32_t reporting = 0;         ///< 1: this rank ends the job and says why
+  std::int32_t reporting = 0;         ///< not 0: this rank says why and ends the job with that code
   std::int32_t leaving = 0;           ///< 1: it is done, and will be gone
   std::uint32_t pid_namespace = 0;    ///< pids of two containers do not compare
   std::uint32_t transfers = 0;        ///< of `recent`

@@ -1,8 +1,10 @@
 #include "train/hang.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -38,9 +40,18 @@ double Patience::limit_seconds_of_stopped() const {
   return given_seconds_ > 0 ? given_seconds_ : of_step();
 }
 
+double Patience::limit_seconds_of_dead(bool launcher_acts) {
+  // Open MPI sends SIGTERM one second after a death that it acts on, and SIGKILL after another;
+  // Slurm sends SIGTERM at once, and SIGKILL when its KillWait is over.
+  return launcher_acts ? 3.5 : 1.5;
+}
+
 char process_state_of(std::int32_t pid) {
   std::string line;
-  if (!std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), line)) return '-';
+  if (!std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), line)) {
+    // Not to be read (no descriptor is left, /proc is hidden) is not gone.
+    return ::kill(pid, 0) != 0 && errno == ESRCH ? '-' : '?';
+  }
   // "PID (name) S ...": the name may hold anything, so count from its last parenthesis.
   const auto name_end = line.rfind(')');
   return name_end == std::string::npos || name_end + 2 >= line.size() ? '?' : line[name_end + 2];
@@ -65,8 +76,12 @@ std::string_view state_text(char state) {
   }
 }
 
+bool is_dead(char process_state) {
+  return std::string_view("ZX-").find(process_state) != std::string_view::npos;
+}
+
 bool out_of_action(char process_state) {
-  return std::string_view("TtZX-").find(process_state) != std::string_view::npos;
+  return process_state == 'T' || process_state == 't' || is_dead(process_state);
 }
 
 namespace {
@@ -180,25 +195,31 @@ std::string missing_in_collective(std::span<const RankSight> ranks,
 }
 
 /// The ranks that the others wait for; empty where none stands out.
-std::vector<const RankSight*> find_culprits(std::span<const RankSight> ranks) {
+std::vector<const RankSight*> find_culprits(std::span<const RankSight> ranks, bool whole_job) {
   std::vector<const RankSight*> found;
-  const auto collect = [&](const auto& guilty) {
+  const auto collect = [&](bool all_may_be, const auto& guilty) {
     for (const RankSight& rank : ranks) {
       if (guilty(rank)) found.push_back(&rank);
     }
-    if (found.size() == ranks.size() && ranks.size() > 1) found.clear();
+    if (found.size() == ranks.size() && !all_may_be) found.clear();
     return !found.empty();
   };
-  if (collect([](const RankSight& rank) { return out_of_action(rank.process_state); }))
+  // Who stands alone in the job is the one; of a host among several all may keep the others waiting
+  // by what they do, but not by where they wait.
+  const bool alone = whole_job && ranks.size() == 1;
+  if (collect(alone || !whole_job,
+              [](const RankSight& rank) { return out_of_action(rank.process_state); }))
     return found;
-  if (collect([](const RankSight& rank) { return rank.beat.transfer_running == 0; })) return found;
+  if (collect(alone || !whole_job,
+              [](const RankSight& rank) { return rank.beat.transfer_running == 0; }))
+    return found;
   const auto position = [](const RankSight& rank) {
     return std::tuple(rank.beat.step, rank.beat.transfer_sequence);
   };
   const auto lowest = std::min_element(
       ranks.begin(), ranks.end(),
       [&](const RankSight& a, const RankSight& b) { return position(a) < position(b); });
-  collect([&](const RankSight& rank) { return position(rank) == position(*lowest); });
+  collect(alone, [&](const RankSight& rank) { return position(rank) == position(*lowest); });
   return found;
 }
 
@@ -238,14 +259,33 @@ std::string describe_ranks(std::span<const RankSight> ranks, std::string_view ho
   return text;
 }
 
+std::string list_hosts(std::span<const HostRanks> hosts) {
+  constexpr std::size_t kMost = 8;
+  std::string list;
+  for (std::size_t i = 0; i < std::min(hosts.size(), kMost); ++i) {
+    const std::vector<int>& ranks = hosts[i].ranks;
+    const bool in_a_row = ranks.back() - ranks.front() == static_cast<int>(ranks.size()) - 1;
+    list += fmt::format("{}{} (", list.empty() ? "" : ", ", hosts[i].name);
+    if (ranks.size() == 1) {
+      list += fmt::format("rank {})", ranks[0]);
+    } else if (in_a_row) {
+      list += fmt::format("ranks {} to {})", ranks.front(), ranks.back());
+    } else {
+      list += fmt::format("ranks {})", fmt::join(ranks, ", "));
+    }
+  }
+  if (hosts.size() > kMost) list += fmt::format(" and {} more", hosts.size() - kMost);
+  return list;
+}
+
 HangReport describe_hang(std::span<const RankSight> ranks, std::string_view host,
-                         std::int64_t now_ns, double limit_seconds, LocalView view) {
+                         std::int64_t now_ns, double limit_seconds, std::string_view elsewhere) {
   double idle_seconds = std::numeric_limits<double>::max();
   for (const RankSight& rank : ranks) {
     idle_seconds = std::min(idle_seconds, seconds_between(rank.beat.progress_ns, now_ns));
   }
   HangReport report;
-  const std::vector<const RankSight*> culprits = find_culprits(ranks);
+  const std::vector<const RankSight*> culprits = find_culprits(ranks, elsewhere.empty());
   const std::string desync = describe_desync(ranks);
   const bool stopped = !culprits.empty() && out_of_action(culprits.front()->process_state);
   report.culprit_found = !culprits.empty() || !desync.empty();
@@ -261,10 +301,16 @@ HangReport describe_hang(std::span<const RankSight> ranks, std::string_view host
     who = rank_list(culprits);
     advice = missing_in_collective(ranks, culprits) + advice;
   } else {
-    verdict = "Cause unknown";
-    who = view == LocalView::kWholeJob
+    verdict = elsewhere.empty() ? "Cause unknown" : "Silent";
+    who = elsewhere.empty()
               ? "all ranks stand at the same place"
-              : fmt::format("no rank of {} is behind, look at the other hosts", host);
+              : fmt::format("no rank of {} is behind, but elsewhere: {}", host, elsewhere);
+    if (!elsewhere.empty()) {
+      advice =
+          "A host whose ranks stand in no table above or below has a rank that is stopped, or is "
+          "cut off. " +
+          advice;
+    }
   }
   report.reason = fmt::format("no progress on {} for {:.0f} s: {}", host, idle_seconds, who);
   report.text = fmt::format(

@@ -32,6 +32,9 @@ class Patience {
   [[nodiscard]] double limit_seconds(Phase phase) const;
   /// Where another rank is known to be stopped: no slow work explains that.
   [[nodiscard]] double limit_seconds_of_stopped() const;
+  /// Where a rank of this host is dead: how long the launcher is left to end the others, as it
+  /// knows the reason better. One that acts (it has sent SIGTERM) is left more.
+  static double limit_seconds_of_dead(bool launcher_acts);
 
  private:
   [[nodiscard]] double of_step() const;
@@ -46,14 +49,22 @@ struct RankSight {
   char process_state = '?';  ///< of /proc/PID/stat; 'T' stopped, 'Z' dead; '-' no such process;
                              ///< '?' where it cannot be seen from here
 };
-/// 'R', 'S', 'D', 'T', ...; '-' where there is no such process.
+/// 'R', 'S', 'D', 'T', ...; '-' where there is no such process; '?' where that cannot be told.
 char process_state_of(std::int32_t pid);
 /// "stopped (SIGSTOP or a debugger)"
 std::string_view state_text(char process_state);
+/// Dead or gone: never true of one that is merely slow.
+bool is_dead(char process_state);
 /// Stopped, dead or gone.
 bool out_of_action(char process_state);
 
-enum class LocalView : std::uint8_t { kWholeJob, kOneHostOfSeveral };
+/// A host and the ranks on it, ascending.
+struct HostRanks {
+  std::string name;
+  std::vector<int> ranks;
+};
+/// "oars-b (rank 2), oars-c (ranks 3 to 5)", ...; the first eight of many.
+std::string list_hosts(std::span<const HostRanks> hosts);
 
 struct HangReport {
   bool culprit_found = false;
@@ -72,8 +83,9 @@ std::string describe_ranks(std::span<const RankSight> ranks, std::string_view ho
 
 /// Names the ranks that are stopped or gone; else two that are desynchronised; else those outside
 /// of the collective that others wait in; else those at the lowest step and collective. `now_ns` on
-/// the clock of the beats.
+/// the clock of the beats. `elsewhere`: the job's other hosts (list_hosts), "" where there are
+/// none; where no rank of this host is behind the others of it, the cause is there.
 HangReport describe_hang(std::span<const RankSight> ranks, std::string_view host,
-                         std::int64_t now_ns, double limit_seconds, LocalView view);
+                         std::int64_t now_ns, double limit_seconds, std::string_view elsewhere);
 
 }  // namespace trireme

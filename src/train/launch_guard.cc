@@ -1,6 +1,7 @@
 #include "train/launch_guard.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,15 +16,17 @@
 
 #include "base/error.h"
 #include "base/signal_free_thread.h"
+#include "base/stop_flag.h"
 #include "comm/launch_variables.h"
 #include "train/hang.h"
 
 namespace trireme {
 
 namespace {
-constexpr double kLookSeconds = 1;
-constexpr double kQuietSeconds = 3;  // an ordinary start is over by then
-constexpr double kGraceSeconds = 5;  // for the rank that should report first
+constexpr double kLookSeconds = 0.5;
+constexpr double kQuietSeconds = 3;        // an ordinary start is over by then
+constexpr double kGraceSeconds = 5;        // for the rank that should report first
+constexpr double kGraceOfDeadSeconds = 1;  // where a rank is dead
 
 std::filesystem::path process_folder(int pid) { return fmt::format("/proc/{}", pid); }
 
@@ -62,6 +65,12 @@ int rank_of(int pid) {
       rank = number_in(std::string_view(variable).substr(13));
   }
   return rank;
+}
+
+int first_in_action(std::span<const Sibling> all) {
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [](const Sibling& one) { return !out_of_action(one.state); });
+  return found == all.end() ? ::getpid() : found->pid;
 }
 }  // namespace
 
@@ -117,7 +126,7 @@ void LaunchGuard::rest() {
 void LaunchGuard::watch_end() {
   const std::lock_guard lock(mutex_);
   watching_ = true;
-  what_ = "end";
+  starting_ = false;
   waited_seconds_ = stopped_seconds_ = 0;
 }
 
@@ -126,17 +135,20 @@ void LaunchGuard::run() {
   std::unique_lock lock(mutex_);
   Clock::time_point before = Clock::now();
   const auto look = std::chrono::duration<double>(kLookSeconds);
-  while (!wake_.wait_for(lock, look, [this] { return stop_; })) {
+  do {
     const Clock::time_point now = Clock::now();
     // Time in which this process was stopped itself does not count.
     waited_seconds_ +=
         std::min(2 * kLookSeconds, std::chrono::duration<double>(now - before).count());
     before = now;
-    if (watching_ && waited_seconds_ > kQuietSeconds) judge();
-  }
+    if (watching_) judge();
+  } while (!wake_.wait_for(lock, look, [this] { return stop_; }));
 }
 
 void LaunchGuard::judge() {
+  const std::vector<Sibling> all = siblings();
+  if (starting_) end_with_the_dead(all);
+  if (waited_seconds_ <= kQuietSeconds) return;
   if (given_seconds_ < 0) {
     try {
       given_seconds_ = hang_timeout_seconds_();
@@ -144,7 +156,6 @@ void LaunchGuard::judge() {
       given_seconds_ = 0;  // the main thread reports it
     }
   }
-  const std::vector<Sibling> all = siblings();
   stopped_seconds_ = name_stopped(all).empty() ? 0 : stopped_seconds_ + kLookSeconds;
   const Patience patience(given_seconds_);
   const double stopped_limit = patience.limit_seconds_of_stopped();
@@ -152,25 +163,53 @@ void LaunchGuard::judge() {
   const double late = std::max(stopped_seconds_ - stopped_limit, waited_seconds_ - limit);
   if (late <= 0 || speaker_ == 0) {
     // Settled before the deadline: the one that speaks is gone when it has spoken.
-    const auto speaker = std::find_if(all.begin(), all.end(),
-                                      [](const Sibling& one) { return !out_of_action(one.state); });
-    speaker_ = speaker == all.end() ? ::getpid() : speaker->pid;
+    speaker_ = first_in_action(all);
     return;
   }
   if (speaker_ != ::getpid() && late < kGraceSeconds) return;
   end_job(all, stopped_seconds_ > stopped_limit ? stopped_limit : limit);
 }
 
+void LaunchGuard::end_with_the_dead(std::span<const Sibling> all) {
+  for (const Sibling& one : all) {
+    const bool known = std::any_of(met_.begin(), met_.end(),
+                                   [&](const Sibling& met) { return met.pid == one.pid; });
+    if (one.rank >= 0 && !known) met_.push_back(one);
+  }
+  const auto dead = std::find_if(met_.begin(), met_.end(), [](const Sibling& one) {
+    return is_dead(process_state_of(one.pid));
+  });
+  if (dead == met_.end()) {
+    dead_seconds_ = 0;
+    return;
+  }
+  if (dead_seconds_ == 0) speaker_ = first_in_action(all);
+  dead_seconds_ += kLookSeconds;
+  const double late = dead_seconds_ - Patience::limit_seconds_of_dead(stop_signal() == SIGTERM);
+  if (late <= 0) return;
+  const int code = static_cast<int>(ExitCode::kInternal);
+  const bool mine = speaker_ == ::getpid();
+  if (!mine && is_dead(process_state_of(speaker_))) ::_exit(code);  // it has spoken
+  if (!mine && late <= kGraceOfDeadSeconds) return;
+  const std::string text = fmt::format(
+      "error: rank {} (pid {}) has died while the ranks started (killed, or a crash that the "
+      "launcher may name); those of this host end with it.\ntrain: exit {} (rank {} is gone)\n",
+      dead->rank, dead->pid, code, dead->rank);
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+  ::_exit(code);
+}
+
 void LaunchGuard::end_job(std::span<const Sibling> all, double limit_seconds) const {
   std::string who = name_stopped(all);
   if (who.empty())
     who = "no rank that can be seen from here is stopped; look at the other hosts and the network";
+  const std::string_view what = starting_ ? "start" : "end";
   // One write, without the logger.
   const std::string text = fmt::format(
       "error: the ranks of this host do not {} together, for longer than the {:.0f} s allowed "
       "here (the job would hang for ever): {}. If this takes so long, raise "
       "run.hang_timeout_seconds.\ntrain: exit {} (no progress, phase {}: {})\n",
-      what_, limit_seconds, who, static_cast<int>(ExitCode::kHang), what_, who);
+      what, limit_seconds, who, static_cast<int>(ExitCode::kHang), what, who);
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
   ::_exit(static_cast<int>(ExitCode::kHang));
 }

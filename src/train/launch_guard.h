@@ -1,7 +1,8 @@
 #pragma once
 // Ends a job that hangs where no watchdog lives: while its ranks start (MPI_Init, reading the
 // config, meeting each other) and while they leave. A rank sees no others then but the processes
-// of its host.
+// of its host. One that dies while they start ends those of its host within 5 s; that it has gone
+// while they leave is no fault.
 
 #include <condition_variable>
 #include <cstdint>
@@ -45,15 +46,17 @@ class LaunchGuard {
  private:
   void run();
   void judge();
+  void end_with_the_dead(std::span<const Sibling> all);
   [[noreturn]] void end_job(std::span<const Sibling> all, double limit_seconds) const;
 
   std::function<double()> hang_timeout_seconds_;
   std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
   bool stop_ = false, watching_ = true;
-  const char* what_ = "start";
+  bool starting_ = true;
   int speaker_ = 0;  // pid of the rank that reports; 0: not settled
-  double waited_seconds_ = 0, stopped_seconds_ = 0, given_seconds_ = -1;
+  double waited_seconds_ = 0, stopped_seconds_ = 0, dead_seconds_ = 0, given_seconds_ = -1;
+  std::vector<Sibling> met_;  // all that were ever seen
   std::thread thread_;
 };
 

@@ -11,7 +11,7 @@ namespace trireme {
 /// A watchdog for as long as it lives; the guard, where there is one, rests meanwhile.
 class Watch {
  public:
-  /// Collective over the ranks of the host. `hang_timeout_seconds` as in the config.
+  /// Collective over the job. `hang_timeout_seconds` as in the config.
   Watch(Launch& launch, LaunchGuard* guard, double hang_timeout_seconds)
       : end_{guard}, heartbeat_(launch), watchdog_(launch, heartbeat_, hang_timeout_seconds) {
     if (guard != nullptr) guard->rest();

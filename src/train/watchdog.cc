@@ -1,16 +1,18 @@
 #include "train/watchdog.h"
 
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
-#include "base/error.h"
 #include "base/signal_free_thread.h"
+#include "base/stop_flag.h"
 
 namespace trireme {
 
@@ -23,8 +25,8 @@ constexpr std::int64_t kFreshNs = 5 * kSecondNs;  // the age of an entry whose w
 constexpr std::int64_t kGraceNs = 5 * kSecondNs;  // for the rank or host that should report first
 // From the hosts' tables to the end: those of other hosts arrive through the launcher.
 constexpr std::int64_t kTablesNs = 1 * kSecondNs;
-// Launchers end a job within a second or two of a rank's death, and know its code better.
-constexpr std::int64_t kGoneNs = 3 * kSecondNs;
+constexpr std::int64_t kLookNs = kSecondNs / 4;  // at the processes of the other ranks
+constexpr double kSpeakerSeconds = 1;            // as kGraceNs, where a rank is dead
 
 // One write, so that lines of two ranks do not mix; without the logger, whose lock a hung thread
 // may hold.
@@ -41,6 +43,29 @@ void copy_text(std::string_view text, std::array<char, 24>& to) {
   to.fill('\0');
   text.copy(to.data(), to.size() - 1);
 }
+
+/// Of the job, as list_hosts; "" where there is one host. Collective.
+std::string other_hosts(const Launch& launch) {
+  if (launch.local_size() == launch.world().size()) return "";
+  // Hosts may bear one name, but each has one lowest rank.
+  std::array<std::int64_t, 1> lowest{-launch.world().rank()};
+  launch.host().maximum(lowest);
+  const std::vector<std::string> hosts =
+      launch.world().all_gather_text(fmt::format("{} {}", -lowest[0], launch.host_name()));
+  const std::string& mine = hosts[static_cast<std::size_t>(launch.world().rank())];
+  std::map<std::string, HostRanks> others;
+  std::vector<std::string> order;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    if (hosts[rank] == mine) continue;
+    HostRanks& host = others[hosts[rank]];
+    if (host.ranks.empty()) order.push_back(hosts[rank]);
+    host.name = hosts[rank].substr(hosts[rank].find(' ') + 1);
+    host.ranks.push_back(static_cast<int>(rank));
+  }
+  std::vector<HostRanks> list;
+  for (const std::string& host : order) list.push_back(others[host]);
+  return list_hosts(list);
+}
 }  // namespace
 
 Watchdog::Watchdog(Launch& launch, Heartbeat& heartbeat, double hang_timeout_seconds)
@@ -51,6 +76,7 @@ Watchdog::Watchdog(Launch& launch, Heartbeat& heartbeat, double hang_timeout_sec
   beat_.stamp_ns = beat_.progress_ns = steady_now_ns();
   publish(beat_.stamp_ns);
   launch_.host().barrier();  // from here on each is seen by the others
+  elsewhere_ = other_hosts(launch);
   thread_ = signal_free_thread([this] { run(); });
 }
 
@@ -150,19 +176,14 @@ std::vector<RankSight> Watchdog::look() const {
   return sights;
 }
 
-LocalView Watchdog::view() const {
-  return launch_.local_size() == launch_.world().size() ? LocalView::kWholeJob
-                                                        : LocalView::kOneHostOfSeveral;
-}
-
 void Watchdog::judge(std::int64_t now_ns) {
-  if (now_ns - looked_ns_ > kSecondNs && launch_.local_size() > 1) {
+  if (now_ns - looked_ns_ > kLookNs && launch_.local_size() > 1) {
     looked_ns_ = now_ns;
     const std::vector<RankSight> sights = look();
     one_is_stopped_ = std::any_of(sights.begin(), sights.end(), [](const RankSight& sight) {
       return sight.process_state == 'T' || sight.process_state == 't';
     });
-    end_where_a_rank_is_gone(now_ns);
+    end_with_the_dead(sights, now_ns);
   }
   double limit_seconds = patience_.limit_seconds(beat_.standing.phase);
   if (one_is_stopped_)
@@ -173,7 +194,7 @@ void Watchdog::judge(std::int64_t now_ns) {
     return;
   }
   if (expired_ns_ == 0) expired_ns_ = now_ns;
-  if (view() == LocalView::kOneHostOfSeveral) {
+  if (!elsewhere_.empty()) {
     if (!told_ && speaks_for_host(now_ns)) {
       told_ = true;
       write_error(describe_ranks(look(), launch_.host_name(), now_ns));
@@ -191,8 +212,7 @@ void Watchdog::judge_writer(std::int64_t now_ns) {
   for (const Beat& beat : heartbeat_.read()) {
     if (beat.reporting != 0 && beat.rank != beat_.rank) return;
   }
-  beat_.reporting = 1;
-  heartbeat_.publish(beat_);
+  report(ExitCode::kHang);
   const std::string reason = fmt::format(
       "no progress on {} for {:.0f} s: rank {} (the thread that writes its checkpoint; "
       "step {}, phase {})",
@@ -207,28 +227,36 @@ void Watchdog::judge_writer(std::int64_t now_ns) {
   launch_.abort(static_cast<int>(ExitCode::kHang));
 }
 
-void Watchdog::end_where_a_rank_is_gone(std::int64_t now_ns) {
-  const RankSight* gone = nullptr;
-  const std::vector<RankSight> sights = look();
+void Watchdog::end_with_the_dead(const std::vector<RankSight>& sights, std::int64_t now_ns) {
+  std::vector<RankSight> dead;
   for (const RankSight& sight : sights) {
-    if (gone == nullptr &&
-        std::string_view("ZX-").find(sight.process_state) != std::string_view::npos)
-      gone = &sight;
+    if (is_dead(sight.process_state)) dead.push_back(sight);
   }
-  if (gone == nullptr) {
-    gone_ns_ = 0;
+  if (dead.empty()) {
+    dead_ns_ = 0;
     return;
   }
-  if (gone_ns_ == 0) gone_ns_ = now_ns;
-  if (now_ns - gone_ns_ < kGoneNs) return;
-  if (!speaks_for_host(now_ns) && now_ns - gone_ns_ < kGoneNs + kGraceNs) return;
-  constexpr int kCode = static_cast<int>(ExitCode::kInternal);
+  if (dead_ns_ == 0) dead_ns_ = now_ns;
+  const double late_seconds = static_cast<double>(now_ns - dead_ns_) * 1e-9 -
+                              Patience::limit_seconds_of_dead(stop_signal() == SIGTERM);
+  if (late_seconds < 0) return;
+  // Who has spoken ends the ranks of all hosts by way of the launcher, which takes its time.
+  for (const RankSight& sight : sights) {
+    if (sight.beat.reporting != 0) ::_exit(sight.beat.reporting);
+  }
+  if (late_seconds < kSpeakerSeconds && !speaks_for_host(now_ns)) return;
+  report(ExitCode::kInternal);
   write_error(fmt::format(
       "error: a rank has died (killed, or a crash that the launcher may name); the others end "
       "with it.\n{}train: exit {} (rank {} on {} is gone)\n",
-      describe_ranks(std::span(gone, 1), launch_.host_name(), now_ns), kCode, gone->beat.rank,
-      launch_.host_name()));
-  launch_.abort(kCode);
+      describe_ranks(dead, launch_.host_name(), now_ns), static_cast<int>(ExitCode::kInternal),
+      dead.front().beat.rank, launch_.host_name()));
+  launch_.abort(static_cast<int>(ExitCode::kInternal));
+}
+
+void Watchdog::report(ExitCode code) {
+  beat_.reporting = static_cast<int>(code);
+  heartbeat_.publish(beat_);
 }
 
 bool Watchdog::speaks_for_host(std::int64_t now_ns) const {
@@ -247,19 +275,19 @@ bool Watchdog::someone_else_reports(std::int64_t now_ns) const {
     // It has spoken; a loaded machine may take long to end the ranks.
     if (sight.beat.reporting != 0 && sight.beat.rank != beat_.rank) return waited_ns < 4 * kGraceNs;
   }
-  if (waited_ns < kGraceNs && !speaks_for_host(now_ns)) return true;
   // A host whose own ranks wait for another host leaves the report to that one.
-  if (view() == LocalView::kWholeJob || waited_ns >= 2 * kGraceNs) return false;
-  return !describe_hang(sights, launch_.host_name(), now_ns, 0, view()).culprit_found;
+  const bool cause_is_here =
+      elsewhere_.empty() ||
+      describe_hang(sights, launch_.host_name(), now_ns, 0, elsewhere_).culprit_found;
+  return waited_ns < (speaks_for_host(now_ns) ? 0 : kGraceNs) + (cause_is_here ? 0 : kGraceNs);
 }
 
 void Watchdog::end_job(double limit_seconds) {
-  beat_.reporting = 1;
-  heartbeat_.publish(beat_);
-  const HangReport report =
-      describe_hang(look(), launch_.host_name(), steady_now_ns(), limit_seconds, view());
-  write_error(report.text + fmt::format("train: exit {} ({})\n", static_cast<int>(ExitCode::kHang),
-                                        report.reason));
+  report(ExitCode::kHang);
+  const HangReport found =
+      describe_hang(look(), launch_.host_name(), steady_now_ns(), limit_seconds, elsewhere_);
+  write_error(found.text + fmt::format("train: exit {} ({})\n", static_cast<int>(ExitCode::kHang),
+                                       found.reason));
   launch_.abort(static_cast<int>(ExitCode::kHang));
 }
 

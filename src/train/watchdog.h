@@ -5,17 +5,19 @@
 // the cause prints one report (who, host, phase, last collective of every rank) and ends all ranks
 // with 124. Phases are those of the Trace: load (before the first step and under
 // Phase::kCheckpoint), save and evaluation are allowed more, except where a rank is stopped: no
-// slow work explains that. A rank of this host that is gone (killed, crashed) ends the others
-// within seconds, also under launchers that leave them waiting. After the rank monitors of NVIDIA's
+// slow work explains that. A rank of this host that is dead (killed, crashed) ends the others
+// within 5 s, also under launchers that leave them waiting. After the rank monitors of NVIDIA's
 // resiliency extension and PyTorch's flight recorder.
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "base/trace.h"
 #include "comm/heartbeat.h"
 #include "comm/launch.h"
@@ -25,7 +27,7 @@ namespace trireme {
 
 class Watchdog {
  public:
-  /// Collective over the ranks of the host. Both outlive this. `hang_timeout_seconds` as in the
+  /// Collective over the job. Both outlive this. `hang_timeout_seconds` as in the
   /// config; 0 = chosen. Until it follows a trace, the phase is Phase::kStart.
   Watchdog(Launch& launch, Heartbeat& heartbeat, double hang_timeout_seconds);
   ~Watchdog();
@@ -63,15 +65,16 @@ class Watchdog {
   void judge(std::int64_t now_ns);
   /// The ranks of this host that have begun and are not done.
   [[nodiscard]] std::vector<RankSight> look() const;
-  void end_where_a_rank_is_gone(std::int64_t now_ns);
+  void end_with_the_dead(const std::vector<RankSight>& sights, std::int64_t now_ns);
+  void report(ExitCode code);
   [[nodiscard]] bool speaks_for_host(std::int64_t now_ns) const;
   [[nodiscard]] bool someone_else_reports(std::int64_t now_ns) const;
-  [[nodiscard]] LocalView view() const;
   [[noreturn]] void end_job(double limit_seconds);
   void judge_writer(std::int64_t now_ns);
 
   Launch& launch_;
   Heartbeat& heartbeat_;
+  std::string elsewhere_;  // the job's other hosts
   std::atomic<std::int64_t> progress_{0};
   std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
@@ -81,7 +84,7 @@ class Watchdog {
   std::uint64_t seen_standing_ = 0;
   std::int64_t expired_ns_ = 0;  // when the patience ended
   std::int64_t looked_ns_ = 0;   // at the other processes
-  std::int64_t gone_ns_ = 0;     // since when a rank of this host is gone
+  std::int64_t dead_ns_ = 0;     // since when a rank of this host is seen dead
   bool one_is_stopped_ = false, told_ = false;
   const std::atomic<std::int64_t>* writer_ = nullptr;
   std::int64_t writer_stamp_ = 0, writer_progress_ns_ = 0;  // as last seen, and when it changed

@@ -58,7 +58,11 @@ check "and nothing is said" [ ! -s "$scratch/log" ]
 
 # A launcher that leaves the others waiting when one dies: they see that it is gone.
 export OMPI_MCA_orte_abort_on_non_zero_status=0
+declare -i begin
+begin=$(date +%s%N)
 timeout 60 "$mpirun" 3 "$program" 300 1 die >"$scratch/log" 2>&1
 check "a rank that dies ends the others" [ $? != 124 ]
+begin=$((($(date +%s%N) - begin) / 1000000))
+check "within 5 s of its death, start and all ($begin ms)" [ $begin -lt 5500 ]
 check "it is named with its phase" contains "$(cat "$scratch/log")" "gone: step 4, phase forward"
 finish

@@ -1,6 +1,7 @@
 #include "train/hang.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace trireme {
@@ -24,8 +25,8 @@ RankSight sight(int rank, std::int64_t sequence, int running) {
   return made;
 }
 
-HangReport describe(std::vector<RankSight> ranks, LocalView view = LocalView::kWholeJob) {
-  return describe_hang(ranks, "host-a", 75 * kSecond, 60, view);
+HangReport describe(std::vector<RankSight> ranks, std::string_view elsewhere = "") {
+  return describe_hang(ranks, "host-a", 75 * kSecond, 60, elsewhere);
 }
 
 TEST(Patience, gives_the_first_steps_load_save_and_evaluation_ten_minutes) {
@@ -95,9 +96,31 @@ TEST(DescribeHang, names_the_rank_in_the_lowest_collective) {
 
 TEST(DescribeHang, names_nobody_where_all_stand_at_one_place) {
   EXPECT_FALSE(describe({sight(0, 12, 1), sight(1, 12, 1)}).culprit_found);
-  const HangReport report =
-      describe({sight(0, 12, 1), sight(1, 12, 1)}, LocalView::kOneHostOfSeveral);
-  EXPECT_NE(report.reason.find("look at the other hosts"), std::string::npos) << report.reason;
+}
+
+TEST(DescribeHang, looks_elsewhere_where_all_of_a_host_wait) {
+  for (const auto& ranks : {std::vector{sight(0, 12, 1)}, {sight(0, 12, 1), sight(1, 12, 1)}}) {
+    const HangReport report = describe(ranks, "host-b (rank 2)");
+    EXPECT_FALSE(report.culprit_found);
+    EXPECT_NE(report.reason.find("no rank of host-a is behind, but elsewhere: host-b (rank 2)"),
+              std::string::npos)
+        << report.reason;
+  }
+}
+
+TEST(DescribeHang, names_all_of_a_host_where_they_are_in_no_collective) {
+  for (const auto& ranks : {std::vector{sight(0, 12, 0)}, {sight(0, 12, 0), sight(1, 12, 0)}}) {
+    const HangReport report = describe(ranks, "host-b (rank 2)");
+    EXPECT_TRUE(report.culprit_found);
+    EXPECT_NE(report.reason.find("rank 0 (alive"), std::string::npos) << report.reason;
+  }
+}
+
+TEST(ListHosts, names_hosts_with_their_ranks) {
+  const std::vector<HostRanks> hosts = {{"b", {2}}, {"c", {3, 4, 5}}, {"d", {0, 6}}};
+  EXPECT_EQ(list_hosts(hosts), "b (rank 2), c (ranks 3 to 5), d (ranks 0, 6)");
+  EXPECT_EQ(list_hosts({}), "");
+  EXPECT_TRUE(list_hosts(std::vector<HostRanks>(10, {"e", {1}})).ends_with(" and 2 more"));
 }
 
 /// The `sequence`-th collective of group 7 or another.
@@ -187,6 +210,27 @@ TEST(ProcessState, tells_living_from_gone) {
   EXPECT_EQ(process_state_of(0x7ffffff0), '-');
   EXPECT_TRUE(out_of_action('-'));
   EXPECT_TRUE(out_of_action('T'));
+  EXPECT_FALSE(is_dead('T'));
+  EXPECT_FALSE(is_dead('D')) << "slow";
+  EXPECT_FALSE(is_dead('?'));
+}
+
+TEST(ProcessState, takes_a_process_that_cannot_be_looked_at_for_no_dead_one) {
+  rlimit kept{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &kept), 0);
+  rlimit none = kept;
+  none.rlim_cur = 0;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const char seen = process_state_of(::getppid()), gone = process_state_of(0x7ffffff0);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &kept), 0);
+  EXPECT_EQ(seen, '?');
+  EXPECT_EQ(gone, '-');
+}
+
+TEST(Patience, leaves_the_launcher_more_time_where_it_ends_the_others_of_a_dead_rank_itself) {
+  EXPECT_GT(Patience::limit_seconds_of_dead(false), 1) << "Open MPI's SIGTERM comes after a second";
+  EXPECT_GT(Patience::limit_seconds_of_dead(true), 2) << "its SIGKILL after two";
+  EXPECT_LT(Patience::limit_seconds_of_dead(true), 4);
 }
 
 }  // namespace
