@@ -45,16 +45,12 @@ if "$mpirun" --version 2>/dev/null | grep -qi -e 'open mpi' -e openrte -e prrte;
   [ "$(id -u)" != 0 ] || options+=(--allow-run-as-root)
 fi
 
-# Whether a process has a handler for SIGUSR1 (bit 9 of the mask of caught signals): before that the signal would kill.
-catches_usr1() {
-  local mask
-  mask=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status" 2>/dev/null)
-  [ -n "$mask" ] && (((16#${mask: -4} & 0x200) != 0))
-}
-ready() {
+. "$root/scripts/forwarded.sh"
+# mpirun and all ranks of this host, of which there is one at least; those of other hosts cannot be seen from here.
+listens() {
   local child
   local -i found=0
-  catches_usr1 "$job" || return 1
+  begun && catches_usr1 "$job" || return 1
   # shellcheck disable=SC2013  # words: process numbers
   for child in $(cat "/proc/$job/task/"*/children 2>/dev/null); do
     tr '\0' '\n' <"/proc/$child/cmdline" 2>/dev/null | grep -qxF -e "$train" || continue
@@ -63,36 +59,5 @@ ready() {
   done
   ((found > 0))
 }
-
-declare -i signals=0 forwarded=0
-forwarding=no
-forward() {
-  local -i tries
-  if [ "$forwarding" != no ] || [ -z "$job" ]; then return; fi  # a signal during the loop below is seen by its condition
-  forwarding=yes
-  while ((forwarded < signals)); do
-    # A rank that has not installed its handler yet gets 10 s to do so; ranks on other hosts cannot be seen from here.
-    for ((tries = 0; tries < 100; ++tries)); do
-      kill -0 "$job" 2>/dev/null || break 2
-      ready && break
-      sleep 0.1
-    done
-    ((forwarded == 0)) || sleep 0.2  # two at once would arrive as one
-    kill -USR1 "$job" 2>/dev/null
-    forwarded+=1
-  done
-  forwarding=no
-}
-
-job=
-trap 'signals+=1; forward' INT TERM USR1  # from here on a signal waits until there is somebody to tell
-setsid "$mpirun" "${options[@]}" "$train" "$@" &
-job=$!
-forward
-while :; do
-  before=$signals
-  wait "$job"
-  code=$?
-  # Interrupted by a trap, `wait` says 128 + n although the job lives on.
-  ((signals != before)) || exit "$code"
-done
+run_forwarded "$mpirun" "${options[@]}" "$train" "$@"
+exit $code

@@ -19,6 +19,8 @@
 #   --end-on CODES    more codes that end it, joined by commas (under Slurm 75, for a requeue)
 #   --no-forward      the command gets its signals by itself (Slurm signals the ranks of a step): only remember them
 set -u
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+. "$here/forwarded.sh"
 
 say() { echo "run_with_restart: $*" >&2; }
 usage() {
@@ -27,7 +29,7 @@ usage() {
   exit 2
 }
 
-directory='' cycles=3 delay=2 forwards=yes end_on=,0,2,4,74,126,127,
+directory='' cycles=3 delay=2 end_on=,0,2,4,74,126,127,
 while [ $# -gt 0 ]; do
   case $1 in
   --directory | --cycles | --delay | --end-on)
@@ -51,7 +53,7 @@ done
 [[ $delay =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage "--delay: $delay is not a number of seconds"
 [[ $end_on =~ ^[0-9,]+$ ]] || usage "--end-on: codes joined by commas"
 [ $# -gt 0 ] || usage "no command"
-if [ "$1" = -n ]; then set -- "$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/run.sh" "$@"; fi
+if [ "$1" = -n ]; then set -- "$here/run.sh" "$@"; fi
 
 # The last config that names a run.directory; a --set after it wins.
 directory_in_config() {
@@ -118,53 +120,9 @@ clear_leftovers() {
   kill -KILL $pids 2>/dev/null
 }
 
-declare -i signals=0 forwarded=0 lives=0 idle=0 code=0
-job='' life='' forwarding=no
-
-# Before it has a handler for SIGUSR1 (bit 9 of the mask of caught signals) the signal would kill the command; the handlers
-# of this shell, which the process has before it begins a session of its own, do not count.
-catches_usr1() {
-  local mask
-  [ "$(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 4)" = "$1" ] || return 1
-  mask=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status" 2>/dev/null)
-  [ -n "$mask" ] && (((16#${mask: -4} & 0x200) != 0))
-}
-forward() {
-  local -i tries
-  [ "$forwarding" = no ] && [ -n "$job" ] && [ "$forwards" = yes ] || return
-  forwarding=yes # a signal during the loop below is seen by its condition
-  while ((forwarded < signals)); do
-    for ((tries = 0; tries < 100; ++tries)); do
-      kill -0 "$job" 2>/dev/null || break 2
-      catches_usr1 "$job" && break
-      sleep 0.1
-    done
-    say "asked to stop: SIGUSR1 to the command (a second signal ends it at once)"
-    ((forwarded == 0)) || sleep 0.2 # two at once would arrive as one
-    kill -USR1 "$job" 2>/dev/null
-    forwarded+=1
-  done
-  forwarding=no
-}
-trap 'signals+=1; forward' INT TERM USR1
-
-one_life() {
-  local -i before
-  job=''
-  life=$$.$lives.$begin
-  # Its own session: a Ctrl-C of the terminal reaches it through this script alone, once.
-  TRIREME_LIFE=$life setsid "$@" &
-  job=$!
-  forward
-  while :; do
-    before=$signals
-    wait "$job"
-    code=$?
-    # Interrupted by a trap, `wait` says 128 + n although the command lives on.
-    ((signals != before)) || break
-  done
-  job=''
-}
+on_forward() { say "asked to stop: SIGUSR1 to the command (a second signal ends it at once)"; }
+declare -i lives=0 idle=0
+life=''
 
 pause() { # SECONDS; a signal ends it
   sleep "$1" &
@@ -178,7 +136,8 @@ while :; do
   lives+=1
   begin=$(date +%s)
   ((signals == 0)) || break
-  one_life "$@"
+  life=$$.$lives.$begin
+  run_forwarded env "TRIREME_LIFE=$life" "$@"
   seconds=$(($(date +%s) - begin))
   steps=$(steps_so_far)
   what="life $lives ended after $seconds s at step $steps with $code ($(meaning_of $code))"
