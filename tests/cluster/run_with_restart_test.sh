@@ -45,6 +45,8 @@ lives "5 - 75" "- - 0"
 run "${directory[@]}" --end-on 75,70 "$fake"
 ends "--end-on 75" 75 1
 lives "- - 0"
+run "${directory[@]}" env
+log_says "mpirun is told to miss a host that is cut off" '^OMPI_MCA_oob_tcp_keepalive_time=10$'
 run "${directory[@]}" "$scratch/absent"
 check "no such command: 127" [ "$code" = 127 ]
 
