@@ -5,7 +5,7 @@
 #
 # usage: scripts/torture.sh [--build DIR] [--output DIR] [--every N] [--ranks "1 2 4"] [--async "false true"] [--only STAGES]
 #   DIR      build/cpu-release; --output keeps README.md and the logs
-#   N        only each N-th call is hit on 4 ranks and more (1); of refused calls in whole runs each 16 N-th
+#   N        of whole runs only each N-th call is hit on 4 ranks and more (1); of refused calls each 16 N-th
 #   STAGES   of "calls kills refuse full damage meshes hangs restarts soak", apart by spaces (all)
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -53,6 +53,10 @@ tell "| what | trials | lost | phantom | wrong | hung | seconds |"
 tell "|---|---|---|---|---|---|---|"
 torture=tests/e2e/torture_test.sh
 preload=$build/tests/libfaults_preload.so
+# Every call of every rank of 1, 2 and 4, by ranks that are forked; whole runs under a launcher follow.
+if wanted kills; then
+  stage killed-ranks env LD_PRELOAD="$preload" "$build/checkpoint_tests" --gtest_filter='*KilledRanks*'
+fi
 for n in $ranks; do
   if wanted calls; then
     stage "calls-$n" tests/support/mpirun.sh "$n" env LD_PRELOAD="$preload" "$build/checkpoint_mpi_tests" \
