@@ -23,6 +23,8 @@ void accumulate(Context& context, TensorView destination, ConstTensorView source
 /// comm/rank_order_sum.h), where `own` is what rank `rank` has and `others` what the others have.
 ///   own [N];  others [ranks - 1, N] of own's type, f32|bf16;  0 <= rank < ranks
 void sum_ranks(Context& context, TensorView own_N, ConstTensorView others_PN, int rank);
+/// The row of `others` that rank `other` fills for rank `rank`.
+constexpr int row_among_others(int other, int rank) { return other < rank ? other : other - 1; }
 
 /// sum[n] += sum_t x[t,n]: the gradient of a bias.   sum [N] f32;  x [T, N] f32|bf16
 /// Deterministic for any number of threads: columns are shared out, tokens added in ascending order

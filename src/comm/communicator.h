@@ -41,6 +41,9 @@ struct Message {
   int rank = 0;
   std::span<std::byte> bytes;
 };
+inline Message message_of(int rank, const TensorView& values) {
+  return {rank, {values.data, values.bytes()}};
+}
 
 enum class Operation : std::uint16_t;  // comm/collective_check.h
 

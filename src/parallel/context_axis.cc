@@ -126,8 +126,8 @@ namespace {
 /// The hop of a ring: to the next place, from the one before.
 Pending hop(Communicator& channel, TensorView out, TensorView in) {
   const int size = channel.size(), index = channel.rank();
-  const Message send{(index + 1) % size, {out.data, out.bytes()}};
-  const Message receive{(index + size - 1) % size, {in.data, in.bytes()}};
+  const Message send = message_of((index + 1) % size, out);
+  const Message receive = message_of((index + size - 1) % size, in);
   return channel.start_exchange({&send, 1}, {&receive, 1});
 }
 

@@ -8,14 +8,6 @@
 
 namespace trireme {
 
-namespace {
-
-Message message(int rank, const TensorView& values) {
-  return {rank, {values.data, values.bytes()}};
-}
-
-}  // namespace
-
 RankOrderChannel::RankOrderChannel(std::unique_ptr<Communicator> inner, Context& context)
     : inner_(std::move(inner)), context_(context) {}
 
@@ -37,7 +29,7 @@ TensorView RankOrderChannel::piece(const TensorView& values, int rank) const {
 
 TensorView RankOrderChannel::of_other(const Sum& sum, int rank) const {
   const TensorView mine = piece(sum.values, this->rank());
-  const auto slot = static_cast<std::size_t>(rank < this->rank() ? rank : rank - 1);
+  const auto slot = static_cast<std::size_t>(row_among_others(rank, this->rank()));
   return {sum.others.view().data + slot * mine.bytes(), mine.dtype, mine.shape};
 }
 
@@ -59,8 +51,8 @@ Pending RankOrderChannel::start(TensorView values, Back back) {
   receives_.clear();
   for (int other = 0; other < size(); ++other) {
     if (other == rank()) continue;
-    sends_.push_back(message(other, piece(sum->values, other)));
-    receives_.push_back(message(other, of_other(*sum, other)));
+    sends_.push_back(message_of(other, piece(sum->values, other)));
+    receives_.push_back(message_of(other, of_other(*sum, other)));
   }
   sum->scatter = inner_->start_exchange(sends_, receives_);
   return Pending([this, at = &*sum] { finish(*at); });
@@ -76,8 +68,8 @@ void RankOrderChannel::finish(Sum& sum) {
     receives_.clear();
     for (int other = 0; other < size(); ++other) {
       if (other == rank()) continue;
-      sends_.push_back(message(other, mine));
-      receives_.push_back(message(other, piece(sum.values, other)));
+      sends_.push_back(message_of(other, mine));
+      receives_.push_back(message_of(other, piece(sum.values, other)));
     }
     inner_->start_exchange(sends_, receives_).wait();
   }

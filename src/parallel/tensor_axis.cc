@@ -17,12 +17,9 @@ Pending TensorAxis::start_hop(TensorView x_TC, TensorView scratch_TC, int hop) c
   const std::int64_t rows = stream_tokens(x_TC.shape[0]);
   const int places = place_.extent, here = place_.index;
   const int to = (here + hop) % places, from = (here + places - hop) % places;
-  const auto message = [rows](int place, const TensorView& values, std::int64_t slot) {
-    const TensorView part = values.rows(slot * rows, rows);
-    return Message{place, {part.data, part.bytes()}};
-  };
-  const Message send = message(to, x_TC, to);
-  const Message receive = message(from, scratch_TC, from < here ? from : from - 1);
+  const Message send = message_of(to, x_TC.rows(to * rows, rows));
+  const Message receive =
+      message_of(from, scratch_TC.rows(row_among_others(from, here) * rows, rows));
   return channel_->start_exchange({&send, 1}, {&receive, 1});
 }
 

@@ -37,8 +37,8 @@ void TiedHomes::add() {
       store_.keeps_gradients() ? store_.gradient(index_) : store_.owned_gradient(index_);
   if (mine.count() == 0) return;
   const TensorView theirs = theirs_.view().reshape(mine.shape);
-  const Message send{1 - pair_.rank(), {mine.data, mine.bytes()}};
-  const Message receive{1 - pair_.rank(), {theirs.data, theirs.bytes()}};
+  const Message send = message_of(1 - pair_.rank(), mine);
+  const Message receive = message_of(1 - pair_.rank(), theirs);
   pair_.start_exchange({&send, 1}, {&receive, 1}).wait();
   if (pair_.rank() == 0) return accumulate(context_, mine, theirs);
   accumulate(context_, theirs, mine);

@@ -28,13 +28,13 @@ Communicator& StageLinks::channel_of(const Action& made) const {
 
 Pending StageLinks::send(const Action& made, TensorView message) {
   Communicator& channel = channel_of(made);
-  const Message whole{1 - channel.rank(), {message.data, message.bytes()}};
+  const Message whole = message_of(1 - channel.rank(), message);
   return channel.start_exchange({&whole, 1}, {});
 }
 
 Pending StageLinks::receive(const Action& made, TensorView message) {
   Communicator& channel = channel_of(made);
-  const Message whole{1 - channel.rank(), {message.data, message.bytes()}};
+  const Message whole = message_of(1 - channel.rank(), message);
   return channel.start_exchange({}, {&whole, 1});
 }
 
