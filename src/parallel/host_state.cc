@@ -94,8 +94,7 @@ class HostState::Parts {
   std::int64_t row_ = 0;
 };
 
-void HostState::copy_between(Direction direction, std::byte* piece,
-                             const std::vector<Part>& parts) {
+void HostState::fill(std::byte* piece, const std::vector<Part>& parts) {
   const std::size_t bytes = parts.back().offset + parts.back().bytes();
   const auto slice = [&](std::int64_t number) {
     const std::size_t begin = static_cast<std::size_t>(number) * kSliceBytes,
@@ -106,67 +105,50 @@ void HostState::copy_between(Direction direction, std::byte* piece,
     for (--part; part != parts.end() && part->offset < end; ++part) {
       const std::size_t from = std::max(begin, part->offset),
                         to = std::min(end, part->offset + part->bytes());
-      std::byte* host = part->host + (from - part->offset);
-      if (direction == Direction::kToHost) std::memcpy(host, piece + from, to - from);
-      if (direction == Direction::kToDevice) std::memcpy(piece + from, host, to - from);
+      std::memcpy(piece + from, part->host + (from - part->offset), to - from);
     }
   };
   parallel_for(ceil_div(static_cast<std::int64_t>(bytes), static_cast<std::int64_t>(kSliceBytes)),
                slice);
 }
 
-void HostState::copy_by_pieces(Direction direction) {
+void HostState::store_by_pieces() {
   std::size_t total = 0;
   for (const Copy& copy : copies_) total += static_cast<std::size_t>(copy.rows) * copy.row_bytes;
   if (total == 0) return;
   struct Pinned {
     PinnedMemory memory;
-    gpu::Event done;  ///< what was last asked of a GPU with this piece
-    std::vector<Part> parts;
+    gpu::Event done;  ///< what was last sent from this piece
   };
   std::array<Pinned, 2> pieces;
   for (Pinned& piece : pieces)
-    piece = {PinnedMemory(std::min(piece_bytes_, total)), gpu::Event(gpu::make_event()), {}};
+    piece = {PinnedMemory(std::min(piece_bytes_, total)), gpu::Event(gpu::make_event())};
   Parts parts(copies_, pieces[0].memory.size());
   void* stream = context_.exec().stream;
   for (int i = 0;; i ^= 1) {
-    Pinned &piece = pieces[static_cast<std::size_t>(i)],
-           &other = pieces[static_cast<std::size_t>(i ^ 1)];
-    piece.parts = parts.next();
-    if (direction == Direction::kToDevice && !piece.parts.empty()) {
-      gpu::wait_here(piece.done.get());
-      copy_between(direction, piece.memory.data(), piece.parts);
-    }
-    for (const Part& part : piece.parts) {
-      std::byte* pinned = piece.memory.data() + part.offset;
-      const gpu::Rows here{pinned, part.row_bytes}, there{part.device, part.device_stride_bytes};
-      const bool fetched = direction == Direction::kToHost;
-      gpu::copy_rows(fetched ? here : there, fetched ? there : here, part.row_bytes, part.rows,
+    Pinned& piece = pieces[static_cast<std::size_t>(i)];
+    const std::vector<Part> filled = parts.next();
+    if (filled.empty()) break;
+    gpu::wait_here(piece.done.get());
+    fill(piece.memory.data(), filled);
+    for (const Part& part : filled) {
+      gpu::copy_rows({part.device, part.device_stride_bytes},
+                     {piece.memory.data() + part.offset, part.row_bytes}, part.row_bytes, part.rows,
                      stream);
     }
     gpu::record(piece.done.get(), stream);
-    if (direction == Direction::kToHost && !other.parts.empty()) {
-      gpu::wait_here(other.done.get());
-      copy_between(direction, other.memory.data(), other.parts);
-    }
-    if (piece.parts.empty()) break;
   }
   context_.synchronize();
 }
 
-void HostState::copy_all(Direction direction) {
-  if (context_.on_gpu()) return copy_by_pieces(direction);
+void HostState::store() {
+  if (context_.on_gpu()) return store_by_pieces();
   for (const Copy& copy : copies_) {
     for (std::int64_t row = 0; row < copy.rows; ++row) {
-      std::byte* host = copy.host + static_cast<std::size_t>(row) * copy.row_bytes;
-      std::byte* device = copy.device + static_cast<std::size_t>(row) * copy.device_stride_bytes;
-      if (direction == Direction::kToHost) std::memcpy(host, device, copy.row_bytes);
-      if (direction == Direction::kToDevice) std::memcpy(device, host, copy.row_bytes);
+      std::memcpy(copy.device + static_cast<std::size_t>(row) * copy.device_stride_bytes,
+                  copy.host + static_cast<std::size_t>(row) * copy.row_bytes, copy.row_bytes);
     }
   }
 }
-
-void HostState::fetch() { copy_all(Direction::kToHost); }
-void HostState::store() { copy_all(Direction::kToDevice); }
 
 }  // namespace trireme

@@ -7,11 +7,11 @@
 
 namespace trireme {
 
-/// A state whose tensors stand contiguous in host memory, for who reads and writes files: the
-/// tensors themselves where they do, copies of a GPU's and of parts of wider rows.
+/// A state whose tensors stand contiguous in host memory, for who reads files: the tensors
+/// themselves where they do, else room for what a GPU's and parts of wider rows are given.
 ///
-/// A GPU's bytes come and go by way of two pieces of pinned memory, one in which they are under way
-/// while the other is copied from or to their tensors; both are given back when a call ends.
+/// A GPU's bytes go by way of two pieces of pinned memory, one from which they are under way while
+/// the other is filled; both are given back when a call ends.
 class HostState {
  public:
   static constexpr std::size_t kPieceBytes = std::size_t{64} << 20;
@@ -21,8 +21,6 @@ class HostState {
 
   /// A caller may take tensors out of the list or move them in it.
   [[nodiscard]] State& state() { return host_; }
-  /// Brings the copies up to date.
-  void fetch();
   /// Gives the device what stands in the copies: zeros, where nobody has written.
   void store();
 
@@ -32,8 +30,6 @@ class HostState {
     std::size_t row_bytes, device_stride_bytes;
     std::int64_t rows;
   };
-  enum class Direction : std::uint8_t { kToHost, kToDevice };
-  void copy_all(Direction direction);
 
   /// Rows of a tensor or a part of one, and where they stand in a piece of pinned memory.
   struct Part {
@@ -42,9 +38,8 @@ class HostState {
     [[nodiscard]] std::size_t bytes() const { return row_bytes * rows; }
   };
   class Parts;
-  void copy_by_pieces(Direction direction);
-  /// Between the piece and the host's tensors.
-  static void copy_between(Direction direction, std::byte* piece, const std::vector<Part>& parts);
+  void store_by_pieces();
+  static void fill(std::byte* piece, const std::vector<Part>& parts);
 
   Context& context_;
   std::size_t piece_bytes_;

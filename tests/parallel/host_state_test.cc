@@ -6,7 +6,7 @@
 
 #include "device/gpu.h"
 #include "parallel/param_store.h"
-#include "tensor/transfer.h"
+#include "support/fetch.h"
 
 namespace trireme {
 namespace {
@@ -37,11 +37,12 @@ struct Model {
 
 float* floats(const StateTensor& tensor) { return reinterpret_cast<float*>(tensor.data); }
 
-TEST(HostState, brings_tensors_and_gives_them_back) {
+TEST(HostState, gives_tensors_what_stands_in_the_copies) {
   Model model;
   const std::vector<float> before = model.read(model.store.value(0));
-  HostState host(model.context, model.store.state());
-  host.fetch();
+  const State given = model.store.state();
+  HostState host(model.context, given);
+  fetch(model.context, given, host);
   const State& state = host.state();
   ASSERT_EQ(state.tensors.size(), 6U);
   EXPECT_TRUE(std::equal(before.begin(), before.end(), floats(state.tensors[0])));
@@ -65,8 +66,8 @@ TEST(HostState, a_part_of_wider_rows_stands_contiguous_and_goes_back_between_its
   ASSERT_FALSE(part.contiguous());
   State state;
   state.tensors.push_back(part);
-  HostState host(model.context, std::move(state));
-  host.fetch();
+  HostState host(model.context, state);
+  fetch(model.context, state, host);
   const StateTensor& copy = host.state().tensors[0];
   EXPECT_TRUE(copy.contiguous());
   EXPECT_NE(copy.data, part.data);
@@ -86,7 +87,7 @@ TEST(HostState, a_part_of_wider_rows_stands_contiguous_and_goes_back_between_its
 
 /// Pieces smaller than rows, as large as some, and larger than all: tensors are cut anywhere, and
 /// the same bytes arrive.
-TEST(HostState, pieces_of_any_size_bring_and_give_back_the_same_bytes) {
+TEST(HostState, pieces_of_any_size_give_the_same_bytes) {
   Model model;
   const TensorView whole = model.store.value(0);
   const auto part_of_rows = [&] {
@@ -102,8 +103,8 @@ TEST(HostState, pieces_of_any_size_bring_and_give_back_the_same_bytes) {
   for (const std::size_t piece : {1U, 3U, 8U, 60U, 64U, 1000U}) {
     State state = model.store.state();
     state.tensors.push_back(part_of_rows());
-    HostState host(model.context, std::move(state), piece);
-    host.fetch();
+    HostState host(model.context, state, piece);
+    fetch(model.context, state, host);
     const std::vector<StateTensor>& tensors = host.state().tensors;
     EXPECT_TRUE(std::equal(a.begin(), a.end(), floats(tensors[0]))) << piece;
     EXPECT_TRUE(std::equal(b.begin(), b.end(), floats(tensors[1]))) << piece;
@@ -135,13 +136,13 @@ TEST(HostState, large_tensors_are_copied_by_slices_and_pieces) {
   tensor.data = memory.data();
   State state;
   state.tensors.push_back(tensor);
-  HostState host(model.context, std::move(state), (std::size_t{5} << 20) + 4);
+  HostState host(model.context, state, (std::size_t{5} << 20) + 4);
   float* values = floats(host.state().tensors[0]);
   const auto value = [](std::size_t i) { return static_cast<float>(i * 7 % 1000003); };
   for (std::size_t i = 0; i < count; ++i) values[i] = value(i);
   host.store();
   std::fill_n(values, count, -1.0F);
-  host.fetch();
+  fetch(model.context, state, host);
   if (!model.context.on_gpu()) return;  // the tensor itself, no copy
   for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(values[i], value(i)) << i;
 }
@@ -149,8 +150,9 @@ TEST(HostState, large_tensors_are_copied_by_slices_and_pieces) {
 /// Weights from elsewhere: their reader sees the parameters alone, in an order of its own.
 TEST(HostState, a_caller_may_take_tensors_out_and_move_them) {
   Model model;
-  HostState host(model.context, model.store.state());
-  host.fetch();
+  const State given = model.store.state();
+  HostState host(model.context, given);
+  fetch(model.context, given, host);
   std::vector<StateTensor>& tensors = host.state().tensors;
   std::erase_if(tensors, [](const StateTensor& t) { return !t.name.starts_with("parameters/"); });
   std::reverse(tensors.begin(), tensors.end());

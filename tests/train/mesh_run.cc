@@ -6,12 +6,13 @@
 #include <limits>
 
 #include "base/hash.h"
-#include "checkpoint/reader.h"
 #include "checkpoint/async_writer.h"
+#include "checkpoint/reader.h"
 #include "dataset/loader.h"
 #include "dataset/sample_order.h"
 #include "device/gpu.h"
 #include "parallel/host_state.h"
+#include "support/fetch.h"
 #include "train/step.h"
 
 namespace trireme {
@@ -116,7 +117,7 @@ class Assembly {
 
 WholeTensors gather(Runtime& runtime, const State& state) {
   HostState host(runtime.context, state);
-  host.fetch();
+  fetch(runtime.context, state, host);
   std::string mine;
   for (const StateTensor& tensor : host.state().tensors) append(mine, tensor);
   Assembly assembly;
@@ -162,8 +163,9 @@ void load(Runtime& runtime, const std::filesystem::path& folder) {
 }
 
 void save(Runtime& runtime, const std::filesystem::path& directory, int step) {
-  HostState host(runtime.context, runtime.store.state());
-  host.fetch();
+  const State state = runtime.store.state();
+  HostState host(runtime.context, state);
+  fetch(runtime.context, state, host);
   host.state().scalars["applied_updates"] = runtime.optimizer->applied_updates();
   SaveRequest request;
   request.directory = directory;
@@ -228,7 +230,7 @@ void disturb(Context& context, const ParamStore& store) {
     if (tensor.name.rfind("parameters/", 0) == 0) parameters.tensors.push_back(tensor);
   }
   HostState host(context, parameters);
-  host.fetch();
+  fetch(context, parameters, host);
   for (const StateTensor& tensor : host.state().tensors) {
     const std::int64_t width = tensor.row_size();
     const std::int64_t stride = tensor.row_stride == 0 ? width : tensor.row_stride;
