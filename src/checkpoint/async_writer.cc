@@ -148,9 +148,11 @@ std::optional<SaveResult> AsyncWriter::begin(const SaveRequest& request, Meanwhi
   }
   save.folder = world_.broadcast_text(save.folder.string(), 0);
   staging_.open(*request.state, save.shards, meanwhile);
-  thread_.start([this, &save] { return write_files(save); });
+  bool begun = false;
   for (std::array<std::int64_t, 2> told{1, 0}; told[0] != 0;) {
     const bool staged = staging_.stage(kPatience);
+    // Behind the copy, which takes all cores and which a step waits for.
+    if (!std::exchange(begun, true)) thread_.start([this, &save] { return write_files(save); });
     told = {staged ? 0 : 1, state() == WriterState::kFailed ? 1 : 0};
     world_.maximum(told);
     if (told[1] != 0) staging_.cancel();
