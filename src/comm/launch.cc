@@ -125,14 +125,15 @@ void Launch::abort(int code) noexcept {
   std::fflush(nullptr);
   if (engine_) {
     try {
-      // MPI_Abort waits for the launcher, which may be gone.
+      // MPI_Abort waits until the launcher ends this rank too, Open MPI's for two seconds; what it
+      // has to know is on its way long before, and it may be gone.
       std::thread([code] {
-        std::this_thread::sleep_for(std::chrono::seconds(5));
+        std::this_thread::sleep_for(std::chrono::seconds(1));
         ::_exit(code);
       }).detach();
       // The lock would be enough where MPI allows one thread at a time; a thread stuck inside MPI
       // must not stop this.
-      const std::unique_lock lock(engine_->mutex(), std::chrono::seconds(1));
+      const std::unique_lock lock(engine_->mutex(), std::chrono::milliseconds(200));
       MPI_Abort(MPI_COMM_WORLD, code);
     } catch (...) {
     }
