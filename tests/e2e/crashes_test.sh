@@ -73,7 +73,7 @@ done
 MEMORY_KB=''
 
 # What was saved is whole, and the run goes on.
-end=$(($(find run/checkpoints -name 'step-*' | sed 's/.*step-0*//' | sort -n | tail -n 1) + 3))
+end=$(($(find run/checkpoints -name 'step-*' ! -name '*.*' | sed 's/.*step-0*//' | sort -n | tail -n 1) + 3))
 ranks 3 "${common[@]}" --set run.exit_at_step=$end
 ends_with "after all of it" 0
 check_metrics run $end

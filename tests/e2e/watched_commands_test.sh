@@ -22,6 +22,8 @@ worked() { # HUNDREDTHS
 }
 # Before the ranks have met: one never comes to MPI_Init, and the other waits there.
 hold() { kill -STOP "$(pid_of_rank 1)" && sleep 2; }
+# A dead process counts: when its parent takes note of it (Open MPI's daemon sleeps two seconds first) is no matter here.
+ended() { [[ $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) =~ ^(Z|X|$) ]]; }
 # hit WHAT RANK SIGNAL WORK COMMAND...: WORK hundredths of a second, or "hold".
 hit() {
   local rank=$2 signal=$3 work=$4 process processes
@@ -34,7 +36,7 @@ hit() {
   processes=$(train_processes "$job")
   kill -"$signal" "$(pid_of_rank "$rank")"
   begin=$(date +%s%N)
-  for process in $processes; do until_true gone "$process"; done
+  for process in $processes; do until_true ended "$process"; done
   milliseconds=$((($(date +%s%N) - begin) / 1000000))
   # Open MPI waits for ever where it was told to leave the others alone and a rank never came to MPI_Init.
   [ "$work" != hold ] || kill -KILL "$(cat "/proc/$job/task/$job/children")"
