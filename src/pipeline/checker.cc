@@ -215,9 +215,7 @@ class Checker {
 
   Fault check_group(std::size_t rank, std::size_t begin, std::size_t end) {
     const std::vector<Action>& actions = plan_.ranks[rank];
-    const auto backward = [](const Action& a) {
-      return a.kind == ActionKind::kBackwardInput || a.kind == ActionKind::kBackward;
-    };
+    const auto backward = [](const Action& a) { return goes_back(a.kind); };
     const auto forward = [](const Action& a) { return a.kind == ActionKind::kForward; };
     const Action &a = actions[begin], &b = actions[end - 1];
     if (end - begin != 2 || !((forward(a) && backward(b)) || (backward(a) && forward(b)))) {

@@ -83,7 +83,7 @@ class Clocks {
     } else if (action.kind == ActionKind::kForward) {
       forward_[shape_.index(stage, action.micro_batch)] = end;
       if (stage + 1 < shape_.virtual_stages) wake_if_awaited(stage + 1, action);
-    } else if (action.kind == ActionKind::kBackwardInput || action.kind == ActionKind::kBackward) {
+    } else if (goes_back(action.kind)) {
       backward_[shape_.index(stage, action.micro_batch)] = end;
       if (stage > 0)
         wake_if_awaited(stage - 1, {ActionKind::kBackwardInput, stage, action.micro_batch});
@@ -224,8 +224,7 @@ Simulation simulate(const Plan& plan, const ActionTimes& times, double w_memory,
     for (const double duration : result.durations[rank]) busy += duration;
     for (const Action& action : actions) {
       const bool forward = action.kind == ActionKind::kForward;
-      const bool backward =
-          action.kind == ActionKind::kBackwardInput || action.kind == ActionKind::kBackward;
+      const bool backward = goes_back(action.kind);
       const std::int32_t to = action.virtual_stage + (forward ? 1 : -1);
       if ((forward || backward) && to >= 0 && to < shape.virtual_stages)
         sent += shape.placement[static_cast<std::size_t>(to)] != static_cast<std::int32_t>(rank);
