@@ -107,8 +107,9 @@ struct Grid {
 // Multiples of every register tile of oneDNN's, and of a cache line.
 constexpr std::int64_t kTileRowsAlignment = 24, kTileColumnsAlignment = 48;
 constexpr std::int64_t kTileMin = 96;
-// oneDNN packs a whole side of its product at once; this bounds it to a few MB a thread.
-constexpr std::int64_t kTileMax = 8192;
+// oneDNN packs a whole side of a product, 384 of K at a time: 3 MB a thread. Larger blocks were no
+// faster, and blocks of many sizes that come and go leave holes in the heap.
+constexpr std::int64_t kTileMax = 2048;
 
 /// The grid in which a thread reads least: (M / rows + N / columns) K. A thread then packs its own
 /// operands, without waiting for others, and mostly reads the rows that it wrote in the op before.

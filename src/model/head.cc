@@ -15,7 +15,8 @@ VocabularyPart vocabulary_part(std::int64_t vocabulary, AxisPlace place) {
 std::int64_t head_chunk_tokens(const HeadShape& shape) {
   const std::int64_t columns = ceil_div(shape.vocabulary, shape.place.extent);
   const std::int64_t about = (std::int64_t{1} << 22) / columns / 64 * 64;
-  return std::min(shape.tokens, std::clamp<std::int64_t>(about, 512, 2048));
+  const std::int64_t least = shape.device == DeviceKind::kCpu ? 256 : 512;
+  return std::min(shape.tokens, std::clamp<std::int64_t>(about, least, 2048));
 }
 
 HeadBuffers lay_out_head(ArenaCursor& arena, const HeadShape& shape) {

@@ -16,14 +16,15 @@ struct HeadShape {
   std::int64_t vocabulary = 1, tokens = 1;
   DType compute = DType::kF32;
   AxisPlace place;  ///< on the tensor axis
+  DeviceKind device = DeviceKind::kCpu;
 };
 
 /// The rows of the vocabulary that a place holds.
 VocabularyPart vocabulary_part(std::int64_t vocabulary, AxisPlace place);
 
-/// Tokens whose logits exist at once: about 4M logits of a place, whole multiples of 64 between 512
-/// and 2,048 tokens (with fewer, the products wait for memory: each chunk reads the weight and its
-/// gradient). The same on every place.
+/// Tokens whose logits exist at once: about 4M logits of a place, whole multiples of 64 up to 2,048
+/// tokens. At least as many as keep the products ahead of memory, since each chunk reads the weight
+/// and its gradient: 512 on a GPU, 256 on a CPU. The same on every place.
 std::int64_t head_chunk_tokens(const HeadShape& shape);
 
 struct HeadBuffers {

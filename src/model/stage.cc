@@ -119,8 +119,8 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
   const auto forward = [&] { buffers.forward = lay_out_forward_scratch(arena, block); };
   const auto head = [&] {
     if (!has_head) return;
-    buffers.head =
-        lay_out_head(arena, {config.vocab_size, block.tokens, compute, shape.cut.tensor});
+    buffers.head = lay_out_head(
+        arena, {config.vocab_size, block.tokens, compute, shape.cut.tensor, shape.device});
   };
   const auto backward = [&] {
     if (!training) return;

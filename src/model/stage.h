@@ -46,6 +46,7 @@ struct StageShape {
   Recompute recompute = Recompute::kNone;
   std::vector<ChunkShape> chunks = {};  ///< in order of the model; none: the whole
   bool gradients_leave = false;         ///< the store does not keep those of a micro-batch
+  DeviceKind device = DeviceKind::kCpu;
 
   /// Of a micro-batch, those that are computed here.
   [[nodiscard]] std::int64_t local_tokens() const {

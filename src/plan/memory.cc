@@ -155,6 +155,7 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   shape.chunks = request.part.chunks;
   shape.gradients_leave = place.zero_stage >= 2;
   shape.recompute = request.recompute;
+  shape.device = request.device;
   RankMemory memory;
   memory.parameters = store.parameters;
   memory.gradients = store.gradients;

@@ -20,7 +20,8 @@ ReductionOrder reduction_order(const RunConfig& config, DeviceKind device) {
 
 namespace {
 
-StageShape stage_shape(const RunConfig& config, const ResolvedRun& run, const RankPart& part) {
+StageShape stage_shape(const RunConfig& config, const ResolvedRun& run, const RankPart& part,
+                       DeviceKind device) {
   StageShape shape;
   shape.sequences = run.batch.micro;
   shape.tokens = config.data.sequence_length;
@@ -29,6 +30,7 @@ StageShape stage_shape(const RunConfig& config, const ResolvedRun& run, const Ra
   shape.chunks = part.chunks;
   shape.gradients_leave = part.store.zero_stage >= 2;
   shape.recompute = config.parallel.recompute;
+  shape.device = device;
   return shape;
 }
 
@@ -118,7 +120,7 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
             options.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference
                                                          : StorePurpose::kTraining,
             options.device, part.store),
-      stage(context, model, params, store, stage_shape(config, run, part),
+      stage(context, model, params, store, stage_shape(config, run, part, options.device.kind),
             {TensorAxis(*channels.tensor, part.cut.sequence_parallel),
              ContextAxis(*channels.context, part.cut.context_method, config.data.sequence_length)}),
       executor(steps_of(pipeline.step, *channels.pipeline_group), stage, &channels.links),
