@@ -174,18 +174,8 @@ TensorView Decoder::boundary(int /*chunk*/, int /*micro_batch*/, Boundary which)
 
 int Decoder::slots(int /*chunk*/) const { return 1; }
 
-void Decoder::copy(TensorView /*to*/, TensorView /*from*/) {
-  throw InternalError("a decoder of one stage copies between stages");
-}
-void Decoder::backward_input(int /*chunk*/, int /*micro_batch*/) {
-  throw InternalError("a decoder goes backward");
-}
-void Decoder::recompute(int chunk, int micro_batch) { backward_input(chunk, micro_batch); }
-void Decoder::backward_weight(int chunk, int micro_batch, Pass /*pass*/) {
-  backward_input(chunk, micro_batch);
-}
-void Decoder::backward(int chunk, int micro_batch, Pass /*pass*/) {
-  backward_input(chunk, micro_batch);
+void Decoder::copy(TensorView to, TensorView from) {
+  copy_bytes(context_, to.data, from.data, from.bytes());
 }
 
 }  // namespace trireme

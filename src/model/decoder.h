@@ -29,7 +29,7 @@ struct DecoderPeers {
 /// Runs a model token by token for generation, keys and values of earlier tokens kept in a cache:
 /// the layers of the one chunk of `params`, and of these the heads and columns of this place of the
 /// tensor axis. Those that have the rest feed the same tokens.
-class Decoder final : private StageProgram {
+class Decoder final : private ForwardProgram {
  public:
   /// References must outlive the decoder.
   Decoder(Context& context, const ModelConfig& config, const ModelParams& params,
@@ -55,10 +55,6 @@ class Decoder final : private StageProgram {
   void read_logits();
 
   void forward(int chunk, int micro_batch) override;
-  void recompute(int chunk, int micro_batch) override;
-  void backward_input(int chunk, int micro_batch) override;
-  void backward_weight(int chunk, int micro_batch, Pass pass) override;
-  void backward(int chunk, int micro_batch, Pass pass) override;
   [[nodiscard]] TensorView boundary(int chunk, int micro_batch, Boundary which) override;
   [[nodiscard]] int slots(int chunk) const override;
   void copy(TensorView to, TensorView from) override;

@@ -49,8 +49,13 @@ std::vector<std::int32_t> stages_of(const std::vector<ProgramStep>& steps) {
 
 class Executor::State {
  public:
-  State(const std::vector<ProgramStep>& steps, StageProgram& stage, StageLinks* links)
-      : stages_(stages_of(steps)), stage_(stage), links_(links) {
+  /// `training` is `stage`, or nothing where it goes forward alone.
+  State(const std::vector<ProgramStep>& steps, ForwardProgram& stage, StageProgram* training,
+        StageLinks* links)
+      : stages_(stages_of(steps)), stage_(stage), training_(training), links_(links) {
+    for (const ProgramStep& step : steps)
+      expect(training != nullptr || step.action.kind == ActionKind::kForward,
+             "{} in a forward pass", name_of(step.action.kind));
     std::vector<std::int32_t> slots(stages_.empty() ? 0 : at(stages_.back() + 1), 1);
     for (const std::int32_t held : stages_) {
       slots[at(held)] = stage.slots(chunk_of(held));
@@ -145,16 +150,16 @@ class Executor::State {
           stage_.forward(chunk, action.micro_batch);
           break;
         case ActionKind::kBackwardInput:
-          stage_.backward_input(chunk, action.micro_batch);
+          training_->backward_input(chunk, action.micro_batch);
           break;
         case ActionKind::kBackwardWeight:
-          stage_.backward_weight(chunk, action.micro_batch, pass);
+          training_->backward_weight(chunk, action.micro_batch, pass);
           break;
         case ActionKind::kBackward:
-          stage_.backward(chunk, action.micro_batch, pass);
+          training_->backward(chunk, action.micro_batch, pass);
           break;
         case ActionKind::kRecompute:
-          stage_.recompute(chunk, action.micro_batch);
+          training_->recompute(chunk, action.micro_batch);
           break;
       }
     }
@@ -166,7 +171,8 @@ class Executor::State {
   }
 
   const std::vector<std::int32_t> stages_;  // of each chunk the virtual stage
-  StageProgram& stage_;
+  ForwardProgram& stage_;
+  StageProgram* const training_;
   StageLinks* const links_;
   std::vector<ProgramStep> steps_;
   std::vector<std::vector<Boundaries>> under_way_;  // of each chunk and slot
@@ -176,7 +182,9 @@ class Executor::State {
 };
 
 Executor::Executor(const std::vector<ProgramStep>& steps, StageProgram& stage, StageLinks* links)
-    : state_(std::make_unique<State>(steps, stage, links)) {}
+    : state_(std::make_unique<State>(steps, stage, &stage, links)) {}
+Executor::Executor(const std::vector<ProgramStep>& steps, ForwardProgram& stage, StageLinks* links)
+    : state_(std::make_unique<State>(steps, stage, nullptr, links)) {}
 Executor::~Executor() = default;
 
 void Executor::run(Trace& trace) { state_->run(trace); }

@@ -19,6 +19,9 @@ class Executor {
   /// References must outlive this. Without `links` nothing is sent or received: of a plan of one
   /// rank.
   Executor(const std::vector<ProgramStep>& steps, StageProgram& stage, StageLinks* links = nullptr);
+  /// `steps` have forward actions alone.
+  Executor(const std::vector<ProgramStep>& steps, ForwardProgram& stage,
+           StageLinks* links = nullptr);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;

@@ -13,20 +13,14 @@ enum class Pass : std::uint8_t { kOneOfSeveral, kLast };
 /// What a chunk takes from its neighbours in the model and gives them, of one micro-batch.
 enum class Boundary : std::uint8_t { kInput, kOutput, kOutputGradient, kInputGradient };
 
-/// What a stage of the model can be asked to do; the executor is the only caller during a step. A
-/// chunk is a virtual stage that this rank holds, numbered from 0 in order of the model.
-class StageProgram {
+/// What a stage of the model can be asked to do in a forward pass; during it the executor is the
+/// only caller. A chunk is a virtual stage that this rank holds, numbered from 0 in order of the
+/// model.
+class ForwardProgram {
  public:
-  virtual ~StageProgram() = default;
+  virtual ~ForwardProgram() = default;
   /// Of a step, or of a pass of evaluation: the stage has been told which.
   virtual void forward(int chunk, int micro_batch) = 0;
-  /// Makes what backward would make again of the chunk's activations, until backward_input or
-  /// backward of the micro-batch, which then does not. Changes no bits.
-  virtual void recompute(int chunk, int micro_batch) = 0;
-  virtual void backward_input(int chunk, int micro_batch) = 0;
-  virtual void backward_weight(int chunk, int micro_batch, Pass pass) = 0;
-  /// The same bits as backward_input, then backward_weight; needs less memory between them.
-  virtual void backward(int chunk, int micro_batch, Pass pass) = 0;
   /// Where a chunk reads its input and the gradient of its output, and leaves its output and the
   /// gradient of its input; not given at the ends of the model. Micro-batches whose numbers are
   /// equal modulo `slots` share the memory.
@@ -34,6 +28,18 @@ class StageProgram {
   [[nodiscard]] virtual int slots(int chunk) const = 0;
   /// Between two boundaries of this stage.
   virtual void copy(TensorView to, TensorView from) = 0;
+};
+
+/// A stage that trains.
+class StageProgram : public ForwardProgram {
+ public:
+  /// Makes what backward would make again of the chunk's activations, until backward_input or
+  /// backward of the micro-batch, which then does not. Changes no bits.
+  virtual void recompute(int chunk, int micro_batch) = 0;
+  virtual void backward_input(int chunk, int micro_batch) = 0;
+  virtual void backward_weight(int chunk, int micro_batch, Pass pass) = 0;
+  /// The same bits as backward_input, then backward_weight; needs less memory between them.
+  virtual void backward(int chunk, int micro_batch, Pass pass) = 0;
 };
 
 }  // namespace trireme

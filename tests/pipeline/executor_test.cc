@@ -70,5 +70,17 @@ TEST(Executor, makes_again_what_a_plan_says) {
   EXPECT_EQ(run(plan, 0), "F0 F1 R0 BW0 BW1!");
 }
 
+TEST(Executor, a_forward_program_is_asked_to_go_forward_alone) {
+  Recorder recorder;
+  ForwardProgram& forward = recorder;
+  std::vector<ProgramStep> steps(2);
+  steps[1].action.micro_batch = 1;
+  Trace trace(64);
+  Executor(steps, forward).run(trace);
+  EXPECT_EQ(recorder.text, "F0 F1");
+  steps[1].action.kind = ActionKind::kBackward;
+  EXPECT_THROW(Executor(steps, forward), InternalError);
+}
+
 }  // namespace
 }  // namespace trireme
