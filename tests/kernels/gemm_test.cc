@@ -94,6 +94,15 @@ TEST_P(GemmOp, every_form_equals_the_reference_for_any_thread_count) {
   }
 }
 
+TEST_P(GemmOp, a_long_sum_over_rows_2_kb_apart_equals_the_reference) {
+  const bool gpu = test_context(GetParam()).on_gpu();
+  for (const int threads : gpu ? std::vector<int>{1} : std::vector<int>{1, 2}) {
+    Context context = test_context(GetParam(), threads);
+    expect_all_forms_equal_the_reference(context, DType::kF32, DType::kF32, multiply_by_op,
+                                         {{512, 5, 411}, {512, 200, 576}});
+  }
+}
+
 TEST_P(GemmOp, every_way_equals_the_reference) {
   Context context = test_context(GetParam(), 2);
   if (context.on_gpu()) GTEST_SKIP() << "ways of the CPU";
