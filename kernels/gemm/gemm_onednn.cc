@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <dnnl.hpp>
 #include <map>
 #include <unordered_map>
@@ -149,10 +150,23 @@ Sgemm tile_of(const Sgemm& args, Grid grid, int tile) {
   return part;
 }
 
+/// oneDNN packs into aligned blocks that it frees after each product. What glibc cuts off before
+/// such a block stays in the thread's cache of small blocks and keeps the freed block from joining
+/// its neighbours, so that products of many sizes take new memory again and again: 10 to 45 MB.
+/// Where that cache is full, they join.
+void fill_cache_of_small_blocks() {
+  constexpr std::size_t kOfEachSize = 7, kLargest = 160, kStep = 16;
+  std::array<void* volatile, kOfEachSize> blocks;  // volatile: else nothing is allocated
+  for (std::size_t size = kStep; size <= kLargest; size += kStep) {
+    for (auto& block : blocks) block = std::malloc(size);
+    for (auto& block : blocks) std::free(block);
+  }
+}
+
 /// How much of K oneDNN gets at once. Small weight gradients (`a` transposed) it makes without
-/// packing. Where the rows of `a` are then a multiple of 2 KB apart, those of a block of K fall into
-/// few sets of the caches and push each other out: 2/3 of the speed. So many stay there; c, which
-/// is read and written as often, must then be cheap to come by.
+/// packing. Where the rows of `a` are then a multiple of 2 KB apart, those of a block of K fall
+/// into few sets of the caches and push each other out: 2/3 of the speed. So many stay there; c,
+/// which is read and written as often, must then be cheap to come by.
 std::int64_t rows_at_once(const Sgemm& args) {
   constexpr std::int64_t kAliasingStride = 512, kRowsThatStay = 192, kSmall = 1 << 20;
   const auto& [m, n, k] = args.sizes;
@@ -162,6 +176,8 @@ std::int64_t rows_at_once(const Sgemm& args) {
 }
 
 dnnl::status multiply(const Sgemm& args) {
+  static thread_local const bool filled = (fill_cache_of_small_blocks(), true);
+  static_cast<void>(filled);
   const std::int64_t step = rows_at_once(args);
   std::int64_t k = 0;
   do {  // once also for K = 0, where c becomes beta c
