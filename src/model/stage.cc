@@ -161,6 +161,7 @@ Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& par
               static_cast<std::size_t>(buffer_bytes(config, shape, store.compute()))),
       loss_sum_(DType::kF64, {1}, context.device()),
       loss_scale_(DType::kF32, {1}, context.device()) {
+  expect(context.device().kind == shape.device, "a stage laid out for another device");
   expect(axes_.tensor.place() == shape.cut.tensor && axes_.context.place() == shape.cut.context,
          "a stage of another cut than its axes");
   expect(params.chunks.size() == chunks_of(config, shape).size(), "{} chunks with parameters of {}",

@@ -4,15 +4,13 @@
 
 #include "base/op_trace.h"
 #include "base/random.h"
-#include "device/gpu.h"
 #include "plan/machine_rates.h"
+#include "support/program_device.h"
 #include "tensor/transfer.h"
 
 namespace trireme::bench {
 
-Device bench_device() {
-  return {gpu::backend_name() == "none" ? DeviceKind::kCpu : DeviceKind::kCuda, 0};
-}
+Device bench_device() { return program_device(); }
 
 TensorView Operands::keep(Buffer buffer) {
   if (!context_.on_gpu()) return buffers_.emplace_back(std::move(buffer)).view();

@@ -8,17 +8,13 @@
 #include <vector>
 
 #include "base/random.h"
-#include "device/gpu.h"
 #include "model/param_table.h"
+#include "support/program_device.h"
 #include "tensor/buffer.h"
 #include "tensor/transfer.h"
 
 namespace trireme {
 namespace {
-
-Device device() {
-  return {gpu::backend_name() == "none" ? DeviceKind::kCpu : DeviceKind::kCuda, 0};
-}
 
 std::vector<float> random_values(std::int64_t count, std::uint64_t seed) {
   std::vector<float> values(static_cast<std::size_t>(count));
@@ -77,9 +73,10 @@ void expect_near(const std::vector<float>& found, const std::vector<double>& exp
 TEST(Head, several_chunks_give_the_loss_and_gradients_of_all_tokens) {
   // The last chunk of each device is a short one, and the vocabulary has rows of padding.
   const std::int64_t vocabulary = 16'401, hidden = 8, tokens = 520;
+  const Device device = program_device();
   const std::int64_t rows = round_up(vocabulary, kVocabularyRowAlignment);
-  Context context(device(), 2, detect_isa());
-  const HeadShape shape{vocabulary, tokens, DType::kF32, {}, device().kind};
+  Context context(device, 2, detect_isa());
+  const HeadShape shape{vocabulary, tokens, DType::kF32, {}, device.kind};
   const std::int64_t chunk = head_chunk_tokens(shape);
   ASSERT_LT(chunk, tokens);
   ASSERT_NE(tokens % chunk, 0);
@@ -96,7 +93,7 @@ TEST(Head, several_chunks_give_the_loss_and_gradients_of_all_tokens) {
   const Reference reference = head_in_float64(n, weight, targets, vocabulary, hidden, scale);
 
   const auto place = [&](DType dtype, Shape size, const void* data, std::size_t bytes) {
-    Buffer buffer(dtype, size, device());
+    Buffer buffer(dtype, size, device);
     if (bytes > 0) copy_in(context, buffer.view(), {static_cast<const std::byte*>(data), bytes});
     return buffer;
   };
@@ -111,7 +108,7 @@ TEST(Head, several_chunks_give_the_loss_and_gradients_of_all_tokens) {
   const Buffer loss_sum = place(DType::kF64, {1}, nullptr, 0);
   ArenaCursor measure;
   lay_out_head(measure, shape);
-  const Memory memory(device(), measure.bytes());
+  const Memory memory(device, measure.bytes());
   ArenaCursor arena(memory.data());
   const HeadBuffers buffers = lay_out_head(arena, shape);
   EXPECT_EQ(buffers.logits_TV.shape[0], chunk);

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "device/gpu.h"
 #include "parallel/param_store.h"
 #include "support/fetch.h"
+#include "support/program_device.h"
 
 namespace trireme {
 namespace {
@@ -17,8 +17,7 @@ struct Model {
   ParamStore store;
 
   Model()
-      : context({gpu::backend_name() == "none" ? DeviceKind::kCpu : DeviceKind::kCuda, 0}, 1,
-                detect_isa()),
+      : context(program_device(), 1, detect_isa()),
         store(metas(), DType::kF32, StorePurpose::kTraining, context.device()) {
     store.initialise(context, 3);
   }

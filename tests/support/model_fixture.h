@@ -8,10 +8,10 @@
 
 #include "base/trace.h"
 #include "config/model_parse.h"
-#include "device/gpu.h"
 #include "model/stage.h"
 #include "pipeline/executor.h"
 #include "support/golden.h"
+#include "support/program_device.h"
 #include "tensor/transfer.h"
 
 namespace trireme {
@@ -80,13 +80,17 @@ struct ModelFixture {
                int threads = 1)
       : config(std::move(model)),
         params(declare_params(config)),
-        context({gpu::backend_name() == "none" ? DeviceKind::kCpu : DeviceKind::kCuda, 0}, threads,
-                detect_isa()),
+        context(program_device(), threads, detect_isa()),
         store(params.metas, compute,
               shape.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference
                                                          : StorePurpose::kTraining,
               context.device()),
-        stage(context, config, params, store, shape) {}
+        stage(context, config, params, store, on(context.device(), shape)) {}
+
+  static StageShape on(Device device, StageShape shape) {
+    shape.device = device.kind;
+    return shape;
+  }
 
   /// Copies the tensors of a Hugging Face file by name; throws where one is missing.
   void load(const std::filesystem::path& safetensors) {

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "device/gpu.h"
 #include "plan/mesh_rules.h"
 #include "support/mpi_test.h"
+#include "support/program_device.h"
 #include "train/generation_runtime.h"
 #include "train/mesh_run.h"
 
@@ -31,7 +31,7 @@ struct Decoded {
 /// A prompt of several chunks, one token, one, and three. The same logits on every rank.
 Decoded decode(Communicator& group, const GenerationMesh& shared) {
   GenerationOptions options;
-  options.device = {gpu::backend_name() == "none" ? DeviceKind::kCpu : DeviceKind::kCuda, 0};
+  options.device = program_device();
   options.shape = {kCapacity, 5};
   GenerationRuntime runtime(test_launch(), group, shared, options);
   runtime.store.initialise(runtime.context, 7);

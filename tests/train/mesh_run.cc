@@ -10,9 +10,9 @@
 #include "checkpoint/reader.h"
 #include "dataset/loader.h"
 #include "dataset/sample_order.h"
-#include "device/gpu.h"
 #include "parallel/host_state.h"
 #include "support/fetch.h"
+#include "support/program_device.h"
 #include "train/step.h"
 
 namespace trireme {
@@ -254,7 +254,7 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
   const RunConfig config = cell.config();
   const ResolvedRun run = resolved(cell, config, global_batch);
   RuntimeOptions options;
-  options.device = {gpu::backend_name() == "none" ? DeviceKind::kCpu : DeviceKind::kCuda, 0};
+  options.device = program_device();
   Runtime runtime(launch, world, config, run, options);
   MeshResult result;
   if (passage.load.empty()) {

@@ -7,6 +7,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
 #include "pipeline/device_batches.h"
+#include "support/program_device.h"
 #include "tensor/buffer.h"
 #include "tensor/transfer.h"
 
@@ -22,8 +23,7 @@ struct Counted {
   int calls = 0;
 
   Counted()
-      : context({gpu::backend_name() == "none" ? DeviceKind::kCpu : DeviceKind::kCuda, 0}, 1,
-                detect_isa()),
+      : context(program_device(), 1, detect_isa()),
         sum(DType::kF32, {3}, context.device()),
         one(DType::kF32, {3}, context.device()) {
     const std::vector<float> ones(3, 1.0F);
