@@ -100,14 +100,15 @@ Sizes check(const Gemm& args) {
 }
 
 void gemm_f32(Context& context, const Gemm& args, Sizes s) {
-  float beta = args.accumulate == Accumulate::kYes ? 1.0F : 0.0F;
-  if (args.bias_N.given()) {
-    gemm_internal::fill_with_bias(context, args.c_MN, args.bias_N);
-    beta = 1.0F;
-  }
-  gemm_internal::sgemm(context.threads(), {s, args.a.as<float>(), args.b.as<float>(),
-                                           args.c_MN.as<float>(), args.a.shape[1], args.b.shape[1],
-                                           s.n, args.transpose_a, args.transpose_b, beta});
+  if (args.bias_N.given()) gemm_internal::fill_with_bias(context, args.c_MN, args.bias_N);
+  const auto bytes =
+      static_cast<std::size_t>(gemm_internal::sgemm_scratch(context)) * sizeof(float);
+  gemm_internal::sgemm(context,
+                       {s, args.a.as<float>(), args.b.as<float>(), args.c_MN.as<float>(),
+                        args.a.shape[1], args.b.shape[1], s.n, args.transpose_a == Transpose::kYes,
+                        args.transpose_b == Transpose::kYes,
+                        args.accumulate == Accumulate::kYes || args.bias_N.given()},
+                       reinterpret_cast<float*>(context.scratch(bytes)));
 }
 
 void add_rows(Context& context, TensorView c, ConstTensorView operand) {

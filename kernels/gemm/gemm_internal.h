@@ -10,21 +10,18 @@
 
 namespace trireme::gemm_internal {
 
-struct Sizes {
-  std::int64_t m, n, k;
-};
+using Sizes = GemmSizes;
 
-/// c = op(a) op(b) + beta c in f32; strides are those of the stored matrices, in elements.
-struct Sgemm {
-  Sizes sizes;
-  const float* a;
-  const float* b;
-  float* c;
-  std::int64_t a_stride, b_stride, c_stride;
-  Transpose transpose_a, transpose_b;
-  float beta;
-};
-void sgemm(int threads, const Sgemm& args);
+/// By sgemm_avx2.cc where the CPU has no AVX-512 and the product is large enough to pack, else by
+/// oneDNN; `scratch` has sgemm_scratch(context) floats.
+void sgemm(Context& context, const SgemmArgs& args, float* scratch);
+std::int64_t sgemm_scratch(const Context& context);
+
+/// fp32 means fp32 to oneDNN, whatever ONEDNN_DEFAULT_FPMATH_MODE says, and its team is the
+/// context's: before products of its, outside of parallel regions.
+void prepare_library(int threads);
+/// By oneDNN's team or, in a parallel region, by the calling thread. False: it refuses.
+bool sgemm_by_library(const SgemmArgs& args);
 
 /// The kernels of this program's GPU code that `gemm` chooses among.
 struct GpuTables {

@@ -14,17 +14,7 @@
 namespace trireme::gemm_internal {
 namespace {
 
-/// fp32 means fp32, whatever ONEDNN_DEFAULT_FPMATH_MODE says; the team is the context's.
-void prepare(int threads) {
-  static const bool strict = [] {
-    dnnl::set_default_fpmath_mode(dnnl::fpmath_mode::strict);
-    return true;
-  }();
-  static_cast<void>(strict);
-  if (omp_get_max_threads() != threads) omp_set_num_threads(threads);
-}
-
-char letter(Transpose transpose) { return transpose == Transpose::kYes ? 'T' : 'N'; }
+char letter(bool transpose) { return transpose ? 'T' : 'N'; }
 
 dnnl::memory::data_type type_of(DType dtype) {
   return dtype == DType::kBF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
@@ -100,56 +90,6 @@ PrimitiveCache& primitive_cache() {
   return cache;
 }
 
-/// Tiles of a product, as many as threads or a multiple; 1 x 1: oneDNN shares the work itself.
-struct Grid {
-  int rows, columns;
-};
-
-// Multiples of every register tile of oneDNN's, and of a cache line.
-constexpr std::int64_t kTileRowsAlignment = 24, kTileColumnsAlignment = 48;
-constexpr std::int64_t kTileMin = 96;
-// oneDNN packs a whole side of a product, 384 of K at a time: 3 MB a thread. Larger blocks were no
-// faster, and blocks of many sizes that come and go leave holes in the heap.
-constexpr std::int64_t kTileMax = 2048;
-
-/// The grid in which a thread reads least: (M / rows + N / columns) K. A thread then packs its own
-/// operands, without waiting for others, and mostly reads the rows that it wrote in the op before.
-/// Small tiles are left to oneDNN, which can also cut K.
-Grid grid_for(int threads, Sizes s) {
-  Grid best{1, 1};
-  std::int64_t least = 0;
-  for (int rows = 1; rows <= threads; ++rows) {
-    const int columns = threads / rows;
-    const std::int64_t m = s.m / rows, n = s.n / columns;
-    if (rows * columns != threads || m < kTileMin || n < kTileMin) continue;
-    if (least != 0 && m + n > least) continue;
-    least = m + n;
-    best = {rows, columns};
-  }
-  if (least == 0 && threads > 1) return best;
-  best.rows *= static_cast<int>(ceil_div(s.m / best.rows, kTileMax));
-  best.columns *= static_cast<int>(ceil_div(s.n / best.columns, kTileMax));
-  return best;
-}
-
-/// Where part `index` of `parts` begins in [0, total).
-std::int64_t cut(std::int64_t total, int index, int parts, std::int64_t alignment) {
-  return index == parts ? total : total * index / parts / alignment * alignment;
-}
-
-Sgemm tile_of(const Sgemm& args, Grid grid, int tile) {
-  const int row = tile / grid.columns, column = tile % grid.columns;
-  const std::int64_t m = cut(args.sizes.m, row, grid.rows, kTileRowsAlignment),
-                     n = cut(args.sizes.n, column, grid.columns, kTileColumnsAlignment);
-  Sgemm part = args;
-  part.sizes.m = cut(args.sizes.m, row + 1, grid.rows, kTileRowsAlignment) - m;
-  part.sizes.n = cut(args.sizes.n, column + 1, grid.columns, kTileColumnsAlignment) - n;
-  part.a += args.transpose_a == Transpose::kYes ? m : m * args.a_stride;
-  part.b += args.transpose_b == Transpose::kYes ? n * args.b_stride : n;
-  part.c += m * args.c_stride + n;
-  return part;
-}
-
 /// oneDNN packs into aligned blocks that it frees after each product. What glibc cuts off before
 /// such a block stays in the thread's cache of small blocks and keeps the freed block from joining
 /// its neighbours, so that products of many sizes take new memory again and again: 10 to 45 MB.
@@ -167,49 +107,39 @@ void fill_cache_of_small_blocks() {
 /// packing. Where the rows of `a` are then a multiple of 2 KB apart, those of a block of K fall
 /// into few sets of the caches and push each other out: 2/3 of the speed. So many stay there; c,
 /// which is read and written as often, must then be cheap to come by.
-std::int64_t rows_at_once(const Sgemm& args) {
+std::int64_t rows_at_once(const SgemmArgs& args) {
   constexpr std::int64_t kAliasingStride = 512, kRowsThatStay = 192, kSmall = 1 << 20;
   const auto& [m, n, k] = args.sizes;
-  const bool aliasing = args.transpose_a == Transpose::kYes && args.transpose_b == Transpose::kNo &&
-                        args.a_stride % kAliasingStride == 0;
+  const bool aliasing =
+      args.transpose_a && !args.transpose_b && args.a_stride % kAliasingStride == 0;
   return aliasing && k > 2 * kRowsThatStay && m * n <= kSmall ? kRowsThatStay : k;
-}
-
-dnnl::status multiply(const Sgemm& args) {
-  static thread_local const bool filled = (fill_cache_of_small_blocks(), true);
-  static_cast<void>(filled);
-  const std::int64_t step = rows_at_once(args);
-  std::int64_t k = 0;
-  do {  // once also for K = 0, where c becomes beta c
-    const std::int64_t a = args.transpose_a == Transpose::kYes ? k * args.a_stride : k;
-    const std::int64_t b = args.transpose_b == Transpose::kYes ? k : k * args.b_stride;
-    const dnnl::status status =
-        dnnl::sgemm(letter(args.transpose_a), letter(args.transpose_b), args.sizes.m, args.sizes.n,
-                    std::min(step, args.sizes.k - k), 1.0F, args.a + a, args.a_stride, args.b + b,
-                    args.b_stride, k == 0 ? args.beta : 1.0F, args.c, args.c_stride);
-    if (status != dnnl::status::success) return status;
-    k += step;
-  } while (k < args.sizes.k);
-  return dnnl::status::success;
 }
 
 }  // namespace
 
-void sgemm(int threads, const Sgemm& args) {
-  prepare(threads);
-  const Grid grid = grid_for(threads, args.sizes);
-  const int tiles = grid.rows * grid.columns;
-  int status = 0;  // oneDNN's: 0 is success
-  if (tiles == 1) {
-    status = static_cast<int>(multiply(args));
-  } else {
-    // Inside a parallel region oneDNN keeps to the thread that calls it.
-#pragma omp parallel for num_threads(threads) schedule(static) reduction(max : status)
-    for (int tile = 0; tile < tiles; ++tile)
-      status = std::max(status, static_cast<int>(multiply(tile_of(args, grid, tile))));
+void prepare_library(int threads) {
+  static const bool strict = [] {
+    dnnl::set_default_fpmath_mode(dnnl::fpmath_mode::strict);
+    return true;
+  }();
+  static_cast<void>(strict);
+  if (omp_get_max_threads() != threads) omp_set_num_threads(threads);
+}
+
+bool sgemm_by_library(const SgemmArgs& args) {
+  static thread_local const bool filled = (fill_cache_of_small_blocks(), true);
+  static_cast<void>(filled);
+  const std::int64_t step = rows_at_once(args);
+  for (std::int64_t k = 0; k < args.sizes.k; k += step) {
+    const std::int64_t a = args.transpose_a ? k * args.a_stride : k;
+    const std::int64_t b = args.transpose_b ? k : k * args.b_stride;
+    const dnnl::status status =
+        dnnl::sgemm(letter(args.transpose_a), letter(args.transpose_b), args.sizes.m, args.sizes.n,
+                    std::min(step, args.sizes.k - k), 1.0F, args.a + a, args.a_stride, args.b + b,
+                    args.b_stride, k > 0 || args.add ? 1.0F : 0.0F, args.c, args.c_stride);
+    if (status != dnnl::status::success) return false;
   }
-  expect(status == 0, "oneDNN refuses a product of [{}, {}] and [{}, {}]: status {}", args.sizes.m,
-         args.sizes.k, args.sizes.k, args.sizes.n, status);
+  return true;
 }
 
 bool has_native_bf16(const Context& context) {
@@ -217,7 +147,7 @@ bool has_native_bf16(const Context& context) {
 }
 
 void gemm_by_primitive(Context& context, const Gemm& args, Sizes sizes) {
-  prepare(context.threads());
+  prepare_library(context.threads());
   PrimitiveCache& cache = primitive_cache();
   try {
     const Primitive& primitive = cache.get(args, sizes, context.threads());

@@ -7,6 +7,10 @@
 
 namespace trireme {
 
+struct GemmSizes {
+  std::int64_t m, n, k;
+};
+
 /// destination[r, c] = source[r, c], converted; a source stride of 0 repeats one row.
 struct PanelArgs {
   Exec exec;
@@ -30,9 +34,25 @@ struct GemmKernels {
   void (*copy_panel)(const PanelArgs&);
   void (*add)(const AddArgs&);
 };
+
+/// c = op(a) op(b), or c += op(a) op(b), in f32; op(a) is [m, k], op(b) [k, n]; strides are those
+/// of the stored matrices, in elements.
+struct SgemmArgs {
+  GemmSizes sizes;
+  const float* a;
+  const float* b;
+  float* c;
+  std::int64_t a_stride, b_stride, c_stride;
+  bool transpose_a, transpose_b, add;
+};
+/// What sgemm packs its operands into, in floats.
+inline constexpr std::int64_t kSgemmScratch = 449'920;
+
 namespace avx2 {
 extern const GemmKernels gemm_cpu;
-}
+/// By one thread; scratch is aligned to 64 bytes. A sum over k is taken 384 values at a time.
+void sgemm(const SgemmArgs& args, float* scratch);
+}  // namespace avx2
 namespace avx512 {
 extern const GemmKernels gemm_cpu;
 }

@@ -228,11 +228,12 @@ class Bench:
 
     def rates(self):
         """Of both sides: large matrix products, and a copy."""
-        dtype = "bf16" if "bf16" in self.arguments.dtypes else "fp32"  # bf16's run measures both
-        result, _ = self.benchmark("S", dtype, "threads", {"steps": 1, "warmup": 1})
+        bf16 = "bf16" in self.arguments.dtypes  # bf16's run measures both
+        result, _ = self.benchmark("S", "bf16" if bf16 else "fp32", "threads",
+                                   {"steps": 1, "warmup": 1})
         return {"train": {key: result["machine"][key] for key in
                           ("sgemm_gflops", "bf16_gflops", "copy_gb_per_second")},
-                "pytorch": self.pytorch("machine", {}, self.threads)}
+                "pytorch": self.pytorch("machine", {"bf16": bf16}, self.threads)}
 
     def profile(self, size):
         """Where the time of our step goes, by op, and what bounds it."""

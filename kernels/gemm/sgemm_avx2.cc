@@ -1,0 +1,245 @@
+// A product of f32 matrices by one thread, for CPUs with AVX2 and without AVX-512.
+//
+// A tile of 6 x 16 of c stays in twelve registers; each step of K reads 16 values of b and
+// broadcasts 6 of a: 8 loads for 12 fused multiply-adds, which is what these CPUs can start in the
+// same time. All else keeps both operands coming (the loops of Goto and van de Geijn, ACM TOMS 34
+// (2008), 12): a block of b, packed 16 columns at a time, lies in the outer caches; a block of a,
+// packed 6 rows at a time, in the second; 16 columns of b in the first, while all rows of a pass.
+#include <immintrin.h>
+
+#include "kernels/gemm/gemm_table.h"
+
+namespace trireme::avx2 {
+namespace {
+
+#define TRIREME_INLINE __attribute__((always_inline)) inline
+
+constexpr int kRows = 6, kWidth = 8, kColumns = 2 * kWidth;
+// 24 KB for 16 columns of b, 9 KB for 6 rows of a, 216 KB for all of a.
+constexpr std::int64_t kBlockK = 384, kBlockM = 24 * kRows, kBlockN = 64 * kColumns;
+/// Between panels: whole cache lines that keep equal rows of panels out of one set of the caches,
+/// and take what stores of 8 lanes write beyond 6 rows.
+constexpr std::int64_t kGap = 16;
+
+constexpr std::int64_t panel(std::int64_t width) { return kBlockK * width + kGap; }
+static_assert(kBlockM / kRows * panel(kRows) + kBlockN / kColumns * panel(kColumns) <=
+              kSgemmScratch);
+
+std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+/// Cuts `total` into as few parts as blocks of `most` allow, all but the last equal and multiples
+/// of `alignment`, which divides `most`.
+std::int64_t even_part(std::int64_t total, std::int64_t most, std::int64_t alignment) {
+  const std::int64_t parts = (total + most - 1) / most, part = (total + parts - 1) / parts;
+  return (part + alignment - 1) / alignment * alignment;
+}
+
+/// x[i] becomes column i.
+TRIREME_INLINE void transpose(__m256 (&x)[8]) {
+  __m256 pairs[8], fours[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    pairs[2 * i] = _mm256_unpacklo_ps(x[2 * i], x[2 * i + 1]);
+    pairs[2 * i + 1] = _mm256_unpackhi_ps(x[2 * i], x[2 * i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    fours[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    fours[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+    fours[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    fours[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    x[i] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20);
+    x[i + 4] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31);
+  }
+}
+
+/// The first `count` of 8 lanes.
+TRIREME_INLINE __m256i lanes(std::int64_t count) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)),
+                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+/// to[k Width + i] = from[i stride + k] for i < rows <= Width, 0 for the others. Also writes up to
+/// 8 values after those of each k, so k ascends and panels follow each other.
+template <int Width>
+TRIREME_INLINE void pack_rows(const float* from, std::int64_t stride, std::int64_t rows,
+                              std::int64_t k_count, float* to) {
+  for (std::int64_t k = 0; k < k_count; k += 8) {
+    const std::int64_t steps = smaller(8, k_count - k);
+    const __m256i tail = lanes(steps);
+#pragma GCC unroll 2
+    for (int first = 0; first < Width; first += 8) {
+      __m256 x[8];
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) {
+        const float* row = from + (first + i) * stride + k;
+        if (first + i >= Width || first + i >= rows) {
+          x[i] = _mm256_setzero_ps();
+        } else {
+          x[i] = steps == 8 ? _mm256_loadu_ps(row) : _mm256_maskload_ps(row, tail);
+        }
+      }
+      transpose(x);
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) {
+        if (i < steps) _mm256_storeu_ps(to + (k + i) * Width + first, x[i]);
+      }
+    }
+  }
+}
+
+/// to[panel(Width) p + k Width + i] = from[k stride + p Width + i]: as it lies, 0 beyond `columns`.
+template <int Width>
+TRIREME_INLINE void pack_columns(const float* from, std::int64_t stride, std::int64_t columns,
+                                 std::int64_t k_count, float* to) {
+  constexpr int kPieces = (Width + 7) / 8;
+  const std::int64_t whole = columns < kPieces * 8 ? 0 : (columns - kPieces * 8) / Width + 1;
+  for (std::int64_t k = 0; k < k_count; ++k) {
+    const float* row = from + k * stride;
+    float* out = to + k * Width;
+    std::int64_t p = 0;
+    for (; p < whole; ++p) {
+#pragma GCC unroll 2
+      for (int i = 0; i < kPieces; ++i)
+        _mm256_storeu_ps(out + p * panel(Width) + i * 8, _mm256_loadu_ps(row + p * Width + i * 8));
+    }
+    for (; p * Width < columns; ++p) {
+#pragma GCC unroll 2
+      for (int i = 0; i < kPieces; ++i) {
+        const std::int64_t at = p * Width + i * 8;
+        _mm256_storeu_ps(out + p * panel(Width) + i * 8,
+                         _mm256_maskload_ps(row + at, lanes(columns - at)));
+      }
+    }
+  }
+}
+
+/// Panels of `Width` rows or columns of op(a) or op(b), of which k_count values each lie in memory
+/// beside each other (`along_k`) or `stride` apart.
+template <int Width>
+void pack(const float* from, std::int64_t stride, bool along_k, std::int64_t count,
+          std::int64_t k_count, float* to) {
+  if (!along_k) return pack_columns<Width>(from, stride, count, k_count, to);
+  for (std::int64_t p = 0; p < count; p += Width, to += panel(Width)) {
+    if (count - p >= Width) {
+      pack_rows<Width>(from + p * stride, stride, Width, k_count, to);
+    } else {
+      pack_rows<Width>(from + p * stride, stride, count - p, k_count, to);
+    }
+  }
+}
+
+struct Tile {
+  std::int64_t k_count;
+  const float* a;  ///< a panel
+  const float* b;
+  float* c;
+  std::int64_t c_stride;
+  bool add;
+  std::int64_t columns;  ///< of c that there are
+};
+
+template <int Rows>
+TRIREME_INLINE void store(const Tile& tile, int half, __m256 (&sums)[Rows]) {
+  const std::int64_t count = tile.columns - half * kWidth;
+  if (count <= 0) return;
+  const __m256i there = lanes(count);
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r) {
+    float* c = tile.c + r * tile.c_stride + half * kWidth;
+    if (count >= kWidth) {
+      _mm256_storeu_ps(c, tile.add ? _mm256_add_ps(_mm256_loadu_ps(c), sums[r]) : sums[r]);
+    } else {
+      _mm256_maskstore_ps(
+          c, there, tile.add ? _mm256_add_ps(_mm256_maskload_ps(c, there), sums[r]) : sums[r]);
+    }
+  }
+}
+
+template <int Rows>
+void multiply_tile(const Tile& tile) {
+  __m256 left[Rows], right[Rows];
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r) {
+    left[r] = right[r] = _mm256_setzero_ps();
+    _mm_prefetch(tile.c + r * tile.c_stride, _MM_HINT_T0);
+    _mm_prefetch(tile.c + r * tile.c_stride + smaller(tile.columns, kColumns) - 1, _MM_HINT_T0);
+  }
+  const float *a = tile.a, *b = tile.b;
+#pragma GCC unroll 4
+  for (std::int64_t k = 0; k < tile.k_count; ++k) {
+    const __m256 b_left = _mm256_load_ps(b), b_right = _mm256_load_ps(b + kWidth);
+#pragma GCC unroll 6
+    for (int r = 0; r < Rows; ++r) {
+      const __m256 x = _mm256_broadcast_ss(a + r);
+      left[r] = _mm256_fmadd_ps(x, b_left, left[r]);
+      right[r] = _mm256_fmadd_ps(x, b_right, right[r]);
+    }
+    a += kRows;
+    b += kColumns;
+  }
+  store(tile, 0, left);
+  store(tile, 1, right);
+}
+
+void multiply_rows(const Tile& tile, std::int64_t rows) {
+  switch (rows) {
+    case 1:
+      return multiply_tile<1>(tile);
+    case 2:
+      return multiply_tile<2>(tile);
+    case 3:
+      return multiply_tile<3>(tile);
+    case 4:
+      return multiply_tile<4>(tile);
+    case 5:
+      return multiply_tile<5>(tile);
+    default:
+      return multiply_tile<kRows>(tile);
+  }
+}
+
+/// Of c, the part at row m and column n, by packed blocks of m_count rows and n_count columns.
+void multiply_block(const SgemmArgs& args, std::int64_t m, std::int64_t n, std::int64_t m_count,
+                    std::int64_t n_count, Tile tile, const float* a, const float* b) {
+  for (std::int64_t j = 0; j < n_count; j += kColumns, b += panel(kColumns)) {
+    tile.b = b;
+    tile.columns = n_count - j;
+    tile.a = a;
+    for (std::int64_t i = 0; i < m_count; i += kRows, tile.a += panel(kRows)) {
+      tile.c = args.c + (m + i) * args.c_stride + n + j;
+      multiply_rows(tile, m_count - i);
+    }
+  }
+}
+
+}  // namespace
+
+void sgemm(const SgemmArgs& args, float* scratch) {
+  float *a_panels = scratch, *b_panels = scratch + kBlockM / kRows * panel(kRows);
+  const auto& [m, n, k] = args.sizes;
+  const std::int64_t part_m = even_part(m, kBlockM, kRows),
+                     part_n = even_part(n, kBlockN, kColumns), part_k = even_part(k, kBlockK, 8);
+  for (std::int64_t at_n = 0; at_n < n; at_n += part_n) {
+    const std::int64_t n_count = smaller(part_n, n - at_n);
+    for (std::int64_t at_k = 0; at_k < k; at_k += part_k) {
+      const std::int64_t k_count = smaller(part_k, k - at_k);
+      pack<kColumns>(
+          args.b + (args.transpose_b ? at_n * args.b_stride + at_k : at_k * args.b_stride + at_n),
+          args.b_stride, args.transpose_b, n_count, k_count, b_panels);
+      const Tile tile{k_count, nullptr, nullptr, nullptr, args.c_stride, args.add || at_k > 0, 0};
+      for (std::int64_t at_m = 0; at_m < m; at_m += part_m) {
+        const std::int64_t m_count = smaller(part_m, m - at_m);
+        pack<kRows>(
+            args.a + (args.transpose_a ? at_k * args.a_stride + at_m : at_m * args.a_stride + at_k),
+            args.a_stride, !args.transpose_a, m_count, k_count, a_panels);
+        multiply_block(args, at_m, at_n, m_count, n_count, tile, a_panels, b_panels);
+      }
+    }
+  }
+}
+
+}  // namespace trireme::avx2
