@@ -17,7 +17,7 @@ MEMORY = 0.6
 NAMES = {
     ("trireme", "threads"): "Trireme, threads", ("trireme", "ranks"): "Trireme, ranks",
     ("trireme", "by sequence"): "Trireme, threads, by sequence",
-    ("trireme", "ranks by sequence"): "Trireme, ranks, by sequence",
+    ("trireme", "ranks ZeRO 1"): "Trireme, ranks, ZeRO 1",
     ("pytorch", "eager"): "PyTorch eager", ("pytorch", "compiled"): "PyTorch compiled",
     ("pytorch", "ddp eager"): "PyTorch DDP eager",
     ("pytorch", "ddp compiled"): "PyTorch DDP compiled",
@@ -26,7 +26,7 @@ NAMES = {
 
 
 def rates_of(data):
-    """The best seen in any round, on both sides; products of oneDNN and of PyTorch, and copy."""
+    """The best seen in any round, on both sides: products and copy."""
     sources = {"sgemm_gflops": ("sgemm_gflops", "sgemm_gflops"),
                "bf16_gemm_gflops": ("bf16_gflops", "bf16_gemm_gflops"),
                "copy_gb_per_second": ("copy_gb_per_second", "copy_gb_per_second")}
@@ -218,11 +218,11 @@ def write_markdown(data, summary, path):
         "trained the same model with the same batch on the same cores, in turns within one run, "
         f"over {data['options']['rounds']} round(s). Of a round the median step counts, of a row "
         "its best round. Speed is beside PyTorch's fastest row of the same type. Shares are of the rate of a "
-        "large oneDNN matrix product of that type, best seen in the same run. Memory is the peak "
+        "large matrix product of that type by `train`, best seen in the same run. Memory is the peak "
         "resident set, summed over ranks (the least of the rounds: the first compiles), beside "
         "PyTorch's fastest row with as many processes.",
         "", machine.describe_markdown(data["machine"]), "",
-        table(["rates", "train (oneDNN)", "PyTorch"],
+        table(["rates", "train", "PyTorch"],
               [[name, *(f"{value:,.0f}" if value else "not measured"
                         for value in rates[key].values())] for key, name in names.items()]), "",
         "![speed and memory](speed.png)", "",

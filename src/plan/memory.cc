@@ -147,15 +147,9 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   const auto store =
       ParamStore::bytes_of(params, request.compute,
                            training ? StorePurpose::kTraining : StorePurpose::kInference, place);
-  StageShape shape;
-  shape.sequences = request.batch.micro;
-  shape.tokens = request.sequence_length;
-  shape.purpose = training ? request.part.purpose : request.purpose;
-  shape.cut = request.part.cut;
-  shape.chunks = request.part.chunks;
-  shape.gradients_leave = place.zero_stage >= 2;
-  shape.recompute = request.recompute;
-  shape.device = request.device;
+  StageShape shape = request.part.stage(request.batch.micro, request.sequence_length,
+                                        request.recompute, request.device);
+  if (!training) shape.purpose = request.purpose;
   RankMemory memory;
   memory.parameters = store.parameters;
   memory.gradients = store.gradients;

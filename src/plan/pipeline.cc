@@ -39,13 +39,9 @@ Held memory_of(const RunConfig& config, const MeshShape& mesh, const ResolvedBat
                const ChunkRange& range) {
   const RankPart part = part_of_rank(config.parallel, mesh, 0, StagePurpose::kTraining);
   const bool bf16 = config.precision.compute == ComputePrecision::kBf16;
-  StageShape shape;
-  shape.sequences = batch.micro;
-  shape.tokens = config.data.sequence_length;
+  StageShape shape =
+      part.stage(batch.micro, config.data.sequence_length, config.parallel.recompute);
   shape.purpose = StagePurpose::kTrainingSplit;
-  shape.cut = part.cut;
-  shape.gradients_leave = part.store.zero_stage >= 2;
-  shape.recompute = config.parallel.recompute;
   const auto bytes = [&](const ChunkShape& chunk) {
     shape.chunks = {chunk};
     return static_cast<double>(

@@ -66,6 +66,20 @@ RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh, 
   return part;
 }
 
+StageShape RankPart::stage(std::int64_t sequences, std::int64_t tokens, Recompute recompute,
+                           DeviceKind device) const {
+  StageShape shape;
+  shape.sequences = sequences;
+  shape.tokens = tokens;
+  shape.purpose = purpose;
+  shape.cut = cut;
+  shape.chunks = chunks;
+  shape.gradients_leave = store.zero_stage >= 2;
+  shape.recompute = recompute;
+  shape.device = device;
+  return shape;
+}
+
 RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh,
                       const Pipeline& pipeline, int rank, StagePurpose purpose) {
   RankPart part = part_of_rank(config, mesh, rank, purpose);

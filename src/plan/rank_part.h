@@ -21,6 +21,9 @@ struct RankPart {
 
   /// Of the parameters of those chunks.
   [[nodiscard]] ModelParams declare(const ModelConfig& model) const;
+  /// The stage that it computes with, in micro-batches of `sequences` of `tokens`.
+  [[nodiscard]] StageShape stage(std::int64_t sequences, std::int64_t tokens, Recompute recompute,
+                                 DeviceKind device = DeviceKind::kCpu) const;
 };
 
 /// ZeRO's stages 1 and 2 have no part in evaluation, where neither moments nor gradients are.

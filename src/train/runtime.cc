@@ -20,20 +20,6 @@ ReductionOrder reduction_order(const RunConfig& config, DeviceKind device) {
 
 namespace {
 
-StageShape stage_shape(const RunConfig& config, const ResolvedRun& run, const RankPart& part,
-                       DeviceKind device) {
-  StageShape shape;
-  shape.sequences = run.batch.micro;
-  shape.tokens = config.data.sequence_length;
-  shape.purpose = part.purpose;
-  shape.cut = part.cut;
-  shape.chunks = part.chunks;
-  shape.gradients_leave = part.store.zero_stage >= 2;
-  shape.recompute = config.parallel.recompute;
-  shape.device = device;
-  return shape;
-}
-
 /// A channel for the memory that the context computes in.
 std::unique_ptr<Communicator> channel_of(Communicator& group, std::string_view name,
                                          const ChannelMaker& maker) {
@@ -120,7 +106,9 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
             options.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference
                                                          : StorePurpose::kTraining,
             options.device, part.store),
-      stage(context, model, params, store, stage_shape(config, run, part, options.device.kind),
+      stage(context, model, params, store,
+            part.stage(run.batch.micro, config.data.sequence_length, config.parallel.recompute,
+                       options.device.kind),
             {TensorAxis(*channels.tensor, part.cut.sequence_parallel),
              ContextAxis(*channels.context, part.cut.context_method, config.data.sequence_length)}),
       executor(steps_of(pipeline.step, *channels.pipeline_group), stage, &channels.links),
