@@ -5,16 +5,13 @@
 // same time. All else keeps both operands coming (the loops of Goto and van de Geijn, ACM TOMS 34
 // (2008), 12): a block of b, packed 16 columns at a time, lies in the outer caches; a block of a,
 // packed 6 rows at a time, in the second; 16 columns of b in the first, while all rows of a pass.
-#include <immintrin.h>
-
+#include "kernels/common/simd.h"
 #include "kernels/gemm/gemm_table.h"
 
 namespace trireme::avx2 {
 namespace {
 
-#define TRIREME_INLINE __attribute__((always_inline)) inline
-
-constexpr int kRows = 6, kWidth = 8, kColumns = 2 * kWidth;
+constexpr int kRows = 6, kWidth = F32::kWidth, kColumns = 2 * kWidth;
 // 24 KB for 16 columns of b, 9 KB for 6 rows of a, 216 KB for all of a.
 constexpr std::int64_t kBlockK = 384, kBlockM = 24 * kRows, kBlockN = 64 * kColumns;
 /// Between panels: whole cache lines that keep equal rows of panels out of one set of the caches,
@@ -35,12 +32,12 @@ std::int64_t even_part(std::int64_t total, std::int64_t most, std::int64_t align
 }
 
 /// x[i] becomes column i.
-TRIREME_INLINE void transpose(__m256 (&x)[8]) {
+TRIREME_INLINE void transpose(F32 (&x)[8]) {
   __m256 pairs[8], fours[8];
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    pairs[2 * i] = _mm256_unpacklo_ps(x[2 * i], x[2 * i + 1]);
-    pairs[2 * i + 1] = _mm256_unpackhi_ps(x[2 * i], x[2 * i + 1]);
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(x[i].v, x[i + 1].v);
+    pairs[i + 1] = _mm256_unpackhi_ps(x[i].v, x[i + 1].v);
   }
 #pragma GCC unroll 2
   for (int i = 0; i < 8; i += 4) {
@@ -51,15 +48,9 @@ TRIREME_INLINE void transpose(__m256 (&x)[8]) {
   }
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    x[i] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20);
-    x[i + 4] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31);
+    x[i].v = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20);
+    x[i + 4].v = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31);
   }
-}
-
-/// The first `count` of 8 lanes.
-TRIREME_INLINE __m256i lanes(std::int64_t count) {
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)),
-                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
 /// to[k Width + i] = from[i stride + k] for i < rows <= Width, 0 for the others. Also writes up to
@@ -69,23 +60,23 @@ TRIREME_INLINE void pack_rows(const float* from, std::int64_t stride, std::int64
                               std::int64_t k_count, float* to) {
   for (std::int64_t k = 0; k < k_count; k += 8) {
     const std::int64_t steps = smaller(8, k_count - k);
-    const __m256i tail = lanes(steps);
+    const Tail tail(steps);
 #pragma GCC unroll 2
     for (int first = 0; first < Width; first += 8) {
-      __m256 x[8];
+      F32 x[8];
 #pragma GCC unroll 8
       for (int i = 0; i < 8; ++i) {
         const float* row = from + (first + i) * stride + k;
         if (first + i >= Width || first + i >= rows) {
-          x[i] = _mm256_setzero_ps();
+          x[i] = F32::zero();
         } else {
-          x[i] = steps == 8 ? _mm256_loadu_ps(row) : _mm256_maskload_ps(row, tail);
+          x[i] = steps == 8 ? F32::load(row) : F32::load(row, tail);
         }
       }
       transpose(x);
 #pragma GCC unroll 8
       for (int i = 0; i < 8; ++i) {
-        if (i < steps) _mm256_storeu_ps(to + (k + i) * Width + first, x[i]);
+        if (i < steps) x[i].store(to + (k + i) * Width + first);
       }
     }
   }
@@ -95,23 +86,17 @@ TRIREME_INLINE void pack_rows(const float* from, std::int64_t stride, std::int64
 template <int Width>
 TRIREME_INLINE void pack_columns(const float* from, std::int64_t stride, std::int64_t columns,
                                  std::int64_t k_count, float* to) {
-  constexpr int kPieces = (Width + 7) / 8;
-  const std::int64_t whole = columns < kPieces * 8 ? 0 : (columns - kPieces * 8) / Width + 1;
+  constexpr int kRead = (Width + 7) / 8 * 8;  // at once
+  const std::int64_t whole = columns < kRead ? 0 : (columns - kRead) / Width + 1;
   for (std::int64_t k = 0; k < k_count; ++k) {
     const float* row = from + k * stride;
     float* out = to + k * Width;
-    std::int64_t p = 0;
-    for (; p < whole; ++p) {
+    for (std::int64_t p = 0; p * Width < columns; ++p, row += Width, out += panel(Width)) {
 #pragma GCC unroll 2
-      for (int i = 0; i < kPieces; ++i)
-        _mm256_storeu_ps(out + p * panel(Width) + i * 8, _mm256_loadu_ps(row + p * Width + i * 8));
-    }
-    for (; p * Width < columns; ++p) {
-#pragma GCC unroll 2
-      for (int i = 0; i < kPieces; ++i) {
-        const std::int64_t at = p * Width + i * 8;
-        _mm256_storeu_ps(out + p * panel(Width) + i * 8,
-                         _mm256_maskload_ps(row + at, lanes(columns - at)));
+      for (int i = 0; i < kRead; i += 8) {
+        const F32 x =
+            p < whole ? F32::load(row + i) : F32::load(row + i, Tail(columns - p * Width - i));
+        x.store(out + i);
       }
     }
   }
@@ -143,40 +128,39 @@ struct Tile {
 };
 
 template <int Rows>
-TRIREME_INLINE void store(const Tile& tile, int half, __m256 (&sums)[Rows]) {
+TRIREME_INLINE void store(const Tile& tile, int half, const F32 (&sums)[Rows]) {
   const std::int64_t count = tile.columns - half * kWidth;
   if (count <= 0) return;
-  const __m256i there = lanes(count);
+  const Tail tail(count);
 #pragma GCC unroll 6
   for (int r = 0; r < Rows; ++r) {
     float* c = tile.c + r * tile.c_stride + half * kWidth;
     if (count >= kWidth) {
-      _mm256_storeu_ps(c, tile.add ? _mm256_add_ps(_mm256_loadu_ps(c), sums[r]) : sums[r]);
+      (tile.add ? F32::load(c) + sums[r] : sums[r]).store(c);
     } else {
-      _mm256_maskstore_ps(
-          c, there, tile.add ? _mm256_add_ps(_mm256_maskload_ps(c, there), sums[r]) : sums[r]);
+      (tile.add ? F32::load(c, tail) + sums[r] : sums[r]).store(c, tail);
     }
   }
 }
 
 template <int Rows>
 void multiply_tile(const Tile& tile) {
-  __m256 left[Rows], right[Rows];
+  F32 left[Rows], right[Rows];
 #pragma GCC unroll 6
   for (int r = 0; r < Rows; ++r) {
-    left[r] = right[r] = _mm256_setzero_ps();
+    left[r] = right[r] = F32::zero();
     _mm_prefetch(tile.c + r * tile.c_stride, _MM_HINT_T0);
     _mm_prefetch(tile.c + r * tile.c_stride + smaller(tile.columns, kColumns) - 1, _MM_HINT_T0);
   }
   const float *a = tile.a, *b = tile.b;
 #pragma GCC unroll 4
   for (std::int64_t k = 0; k < tile.k_count; ++k) {
-    const __m256 b_left = _mm256_load_ps(b), b_right = _mm256_load_ps(b + kWidth);
+    const F32 b_left = F32::load(b), b_right = F32::load(b + kWidth);
 #pragma GCC unroll 6
     for (int r = 0; r < Rows; ++r) {
-      const __m256 x = _mm256_broadcast_ss(a + r);
-      left[r] = _mm256_fmadd_ps(x, b_left, left[r]);
-      right[r] = _mm256_fmadd_ps(x, b_right, right[r]);
+      const F32 x = F32::broadcast(a[r]);
+      left[r] = fma(x, b_left, left[r]);
+      right[r] = fma(x, b_right, right[r]);
     }
     a += kRows;
     b += kColumns;
