@@ -241,9 +241,9 @@ void print(const RunConfig& config, const Figures& figures) {
   }
   if (device_kind(config.run.device) == DeviceKind::kCpu) {
     text +=
-        "Beside it, taken by libraries: 2 to 4 MB of compiled products and MPI's buffers, about as "
-        "much of programs read from disk, and in fp32 packed operands of products (up to some 10 "
-        "MB); `train benchmark` measures them\n";
+        "Beside it: 2 to 4 MB of compiled products and MPI's buffers, about as much of programs "
+        "read from disk, and in fp32 packed operands of products (up to 3 MB a thread); `train "
+        "benchmark` measures them\n";
   }
   text +=
       fmt::format("A checkpoint: {}; each rank copies what it writes of it into {}{}\n",
