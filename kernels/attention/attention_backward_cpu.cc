@@ -4,10 +4,10 @@
 // two loops, are ever transposed.
 
 #include "kernels/attention/attention_cpu.h"
-#include "kernels/attention/attention_product.h"
 #include "kernels/attention/attention_tile.h"
 #include "kernels/attention/attention_view.h"
 #include "kernels/common/parallel.h"
+#include "kernels/common/tile_product.h"
 
 namespace trireme::TRIREME_ISA {
 namespace {

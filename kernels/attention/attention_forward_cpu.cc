@@ -3,10 +3,10 @@
 // lane's and nothing is folded across lanes.
 
 #include "kernels/attention/attention_cpu.h"
-#include "kernels/attention/attention_product.h"
 #include "kernels/attention/attention_tile.h"
 #include "kernels/attention/attention_view.h"
 #include "kernels/common/parallel.h"
+#include "kernels/common/tile_product.h"
 
 namespace trireme::TRIREME_ISA {
 namespace {

@@ -4,11 +4,10 @@
 #include <xmmintrin.h>
 
 #include "kernels/attention/attention_table.h"
-#include "kernels/common/simd.h"
+#include "kernels/common/tile_product.h"
 
 namespace trireme::TRIREME_ISA {
 
-inline constexpr std::int64_t kPanel = 2 * F32::kWidth;  // columns of C in registers
 inline constexpr float kLog2E = 1.44269504F, kLn2 = 0.693147181F;
 inline constexpr float kAttentionInfinity = __builtin_inff();
 

@@ -35,7 +35,7 @@ struct Grid {
 /// The grid of most tiles, one a thread, in which a thread reads least: (M / rows + N / columns) K.
 /// A thread then packs its own operands, without waiting for others, and mostly reads the rows that
 /// it wrote in the op before.
-Grid grid_for(int threads, GemmSizes s, const TileRules& rules) {
+Grid grid_for(int threads, Sizes s, const TileRules& rules) {
   Grid best;
   std::int64_t least = s.m + s.n;
   for (int rows = 1; rows <= threads && s.m / rows >= rules.rows_min; ++rows) {
@@ -52,7 +52,7 @@ Grid grid_for(int threads, GemmSizes s, const TileRules& rules) {
 
 /// Small products are left to oneDNN's team, which can also cut K; tiles of the others are cut on
 /// until none is too long.
-Grid library_grid(int threads, GemmSizes s) {
+Grid library_grid(int threads, Sizes s) {
   Grid grid = grid_for(threads, s, kLibrary);
   if (threads > 1 && (grid.tiles() != threads || s.n < kLibrary.columns_min)) return {};
   grid.rows *= static_cast<int>(ceil_div(s.m / grid.rows, kLibraryMost));

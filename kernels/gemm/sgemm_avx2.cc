@@ -5,13 +5,13 @@
 // same time. All else keeps both operands coming (the loops of Goto and van de Geijn, ACM TOMS 34
 // (2008), 12): a block of b, packed 16 columns at a time, lies in the outer caches; a block of a,
 // packed 6 rows at a time, in the second; 16 columns of b in the first, while all rows of a pass.
-#include "kernels/common/simd.h"
+#include "kernels/common/tile_product.h"
 #include "kernels/gemm/gemm_table.h"
 
 namespace trireme::avx2 {
 namespace {
 
-constexpr int kRows = 6, kWidth = F32::kWidth, kColumns = 2 * kWidth;
+constexpr std::int64_t kRows = kRowsInRegisters, kColumns = kPanel;
 // 24 KB for 16 columns of b, 9 KB for 6 rows of a, 216 KB for all of a.
 constexpr std::int64_t kBlockK = 384, kBlockM = 24 * kRows, kBlockN = 64 * kColumns;
 /// Between panels: whole cache lines that keep equal rows of panels out of one set of the caches,
@@ -55,7 +55,7 @@ TRIREME_INLINE void transpose(F32 (&x)[8]) {
 
 /// to[k Width + i] = from[i stride + k] for i < rows <= Width, 0 for the others. Also writes up to
 /// 8 values after those of each k, so k ascends and panels follow each other.
-template <int Width>
+template <std::int64_t Width>
 TRIREME_INLINE void pack_rows(const float* from, std::int64_t stride, std::int64_t rows,
                               std::int64_t k_count, float* to) {
   for (std::int64_t k = 0; k < k_count; k += 8) {
@@ -83,10 +83,10 @@ TRIREME_INLINE void pack_rows(const float* from, std::int64_t stride, std::int64
 }
 
 /// to[panel(Width) p + k Width + i] = from[k stride + p Width + i]: as it lies, 0 beyond `columns`.
-template <int Width>
+template <std::int64_t Width>
 TRIREME_INLINE void pack_columns(const float* from, std::int64_t stride, std::int64_t columns,
                                  std::int64_t k_count, float* to) {
-  constexpr int kRead = (Width + 7) / 8 * 8;  // at once
+  constexpr std::int64_t kRead = (Width + 7) / 8 * 8;  // at once
   const std::int64_t whole = columns < kRead ? 0 : (columns - kRead) / Width + 1;
   for (std::int64_t k = 0; k < k_count; ++k) {
     const float* row = from + k * stride;
@@ -104,7 +104,7 @@ TRIREME_INLINE void pack_columns(const float* from, std::int64_t stride, std::in
 
 /// Panels of `Width` rows or columns of op(a) or op(b), of which k_count values each lie in memory
 /// beside each other (`along_k`) or `stride` apart.
-template <int Width>
+template <std::int64_t Width>
 void pack(const float* from, std::int64_t stride, bool along_k, std::int64_t count,
           std::int64_t k_count, float* to) {
   if (!along_k) return pack_columns<Width>(from, stride, count, k_count, to);
@@ -117,85 +117,49 @@ void pack(const float* from, std::int64_t stride, bool along_k, std::int64_t cou
   }
 }
 
-struct Tile {
-  std::int64_t k_count;
-  const float* a;  ///< a panel
-  const float* b;
-  float* c;
-  std::int64_t c_stride;
-  bool add;
-  std::int64_t columns;  ///< of c that there are
-};
-
-template <int Rows>
-TRIREME_INLINE void store(const Tile& tile, int half, const F32 (&sums)[Rows]) {
-  const std::int64_t count = tile.columns - half * kWidth;
-  if (count <= 0) return;
-  const Tail tail(count);
-#pragma GCC unroll 6
-  for (int r = 0; r < Rows; ++r) {
-    float* c = tile.c + r * tile.c_stride + half * kWidth;
-    if (count >= kWidth) {
-      (tile.add ? F32::load(c) + sums[r] : sums[r]).store(c);
-    } else {
-      (tile.add ? F32::load(c, tail) + sums[r] : sums[r]).store(c, tail);
-    }
+/// c = a b, or c += a b, for columns fewer than the registers have: the tile is made beside c.
+void multiply_edge(const Product& product, bool add) {
+  alignas(64) float tile[kRows * kColumns];
+  Product whole = product;
+  whole.c = tile;
+  whole.c_stride = kColumns;
+  whole.columns = kColumns;
+  multiply<OperandA::kColumns, Store::kSet>(whole);
+  for (std::int64_t r = 0; r < product.rows; ++r) {
+    float* c = product.c + r * product.c_stride;
+    for_each_vector(0, product.columns, [&](std::int64_t j, auto lanes) {
+      const F32 x = F32::load(tile + r * kColumns + j, lanes);
+      (add ? F32::load(c + j, lanes) + x : x).store(c + j, lanes);
+    });
   }
 }
 
-template <int Rows>
-void multiply_tile(const Tile& tile) {
-  F32 left[Rows], right[Rows];
-#pragma GCC unroll 6
-  for (int r = 0; r < Rows; ++r) {
-    left[r] = right[r] = F32::zero();
-    _mm_prefetch(tile.c + r * tile.c_stride, _MM_HINT_T0);
-    _mm_prefetch(tile.c + r * tile.c_stride + smaller(tile.columns, kColumns) - 1, _MM_HINT_T0);
-  }
-  const float *a = tile.a, *b = tile.b;
-#pragma GCC unroll 4
-  for (std::int64_t k = 0; k < tile.k_count; ++k) {
-    const F32 b_left = F32::load(b), b_right = F32::load(b + kWidth);
-#pragma GCC unroll 6
-    for (int r = 0; r < Rows; ++r) {
-      const F32 x = F32::broadcast(a[r]);
-      left[r] = fma(x, b_left, left[r]);
-      right[r] = fma(x, b_right, right[r]);
-    }
-    a += kRows;
-    b += kColumns;
-  }
-  store(tile, 0, left);
-  store(tile, 1, right);
-}
-
-void multiply_rows(const Tile& tile, std::int64_t rows) {
-  switch (rows) {
-    case 1:
-      return multiply_tile<1>(tile);
-    case 2:
-      return multiply_tile<2>(tile);
-    case 3:
-      return multiply_tile<3>(tile);
-    case 4:
-      return multiply_tile<4>(tile);
-    case 5:
-      return multiply_tile<5>(tile);
-    default:
-      return multiply_tile<kRows>(tile);
-  }
-}
-
-/// Of c, the part at row m and column n, by packed blocks of m_count rows and n_count columns.
-void multiply_block(const SgemmArgs& args, std::int64_t m, std::int64_t n, std::int64_t m_count,
-                    std::int64_t n_count, Tile tile, const float* a, const float* b) {
+/// The part of c at `c`, by packed blocks of m_count rows and n_count columns.
+void multiply_block(float* c, std::int64_t c_stride, bool add, std::int64_t m_count,
+                    std::int64_t n_count, std::int64_t k_count, const float* a, const float* b) {
+  Product tile{};
+  tile.a_stride = kRows;
+  tile.b_stride = kColumns;
+  tile.c_stride = c_stride;
+  tile.depth = k_count;
   for (std::int64_t j = 0; j < n_count; j += kColumns, b += panel(kColumns)) {
     tile.b = b;
-    tile.columns = n_count - j;
+    tile.columns = smaller(kColumns, n_count - j);
     tile.a = a;
     for (std::int64_t i = 0; i < m_count; i += kRows, tile.a += panel(kRows)) {
-      tile.c = args.c + (m + i) * args.c_stride + n + j;
-      multiply_rows(tile, m_count - i);
+      tile.c = c + i * c_stride + j;
+      tile.rows = smaller(kRows, m_count - i);
+      for (std::int64_t r = 0; r < tile.rows; ++r) {  // both ends: c need not be aligned
+        _mm_prefetch(tile.c + r * c_stride, _MM_HINT_T0);
+        _mm_prefetch(tile.c + r * c_stride + tile.columns - 1, _MM_HINT_T0);
+      }
+      if (tile.columns < kColumns) {
+        multiply_edge(tile, add);
+      } else if (add) {
+        multiply<OperandA::kColumns, Store::kAdd>(tile);
+      } else {
+        multiply<OperandA::kColumns, Store::kSet>(tile);
+      }
     }
   }
 }
@@ -214,13 +178,13 @@ void sgemm(const SgemmArgs& args, float* scratch) {
       pack<kColumns>(
           args.b + (args.transpose_b ? at_n * args.b_stride + at_k : at_k * args.b_stride + at_n),
           args.b_stride, args.transpose_b, n_count, k_count, b_panels);
-      const Tile tile{k_count, nullptr, nullptr, nullptr, args.c_stride, args.add || at_k > 0, 0};
       for (std::int64_t at_m = 0; at_m < m; at_m += part_m) {
         const std::int64_t m_count = smaller(part_m, m - at_m);
         pack<kRows>(
             args.a + (args.transpose_a ? at_k * args.a_stride + at_m : at_m * args.a_stride + at_k),
             args.a_stride, !args.transpose_a, m_count, k_count, a_panels);
-        multiply_block(args, at_m, at_n, m_count, n_count, tile, a_panels, b_panels);
+        multiply_block(args.c + at_m * args.c_stride + at_n, args.c_stride, args.add || at_k > 0,
+                       m_count, n_count, k_count, a_panels, b_panels);
       }
     }
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/gemm/gemm_table.h"
+#include "kernels/gemm_reference.h"
 
 namespace trireme {
 namespace {
@@ -37,6 +38,16 @@ class GuardedFloats {
   std::size_t size_;
   float* data_;
 };
+
+std::vector<double> without_gaps(GuardedFloats& matrix, std::int64_t rows, std::int64_t stride,
+                                 std::int64_t gap) {
+  std::vector<double> dense;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float* row = matrix.data() + r * stride;
+    dense.insert(dense.end(), row, row + stride - gap);
+  }
+  return dense;
+}
 
 struct Case {
   GemmSizes sizes;
@@ -75,14 +86,14 @@ class SgemmAvx2 : public ::testing::Test {
     avx2::sgemm({x.sizes, a.data(), b.data(), c.data(), a_stride, b_stride, c_stride, x.transpose_a,
                  x.transpose_b, x.add},
                 scratch_begin_);
+    const std::vector<double> expected = reference::gemm(
+        {m, n, k, x.transpose_a, x.transpose_b},
+        std::vector<double>(static_cast<std::size_t>(m * n), x.add ? 3.0 : 0.0),
+        without_gaps(a, a_rows, a_stride, gap), without_gaps(b, b_rows, b_stride, gap));
     for (std::int64_t r = 0; r < m; ++r) {
       for (std::int64_t j = 0; j < n; ++j) {
-        double sum = x.add ? 3 : 0;
-        for (std::int64_t i = 0; i < k; ++i) {
-          sum += static_cast<double>(a[x.transpose_a ? i * a_stride + r : r * a_stride + i]) *
-                 static_cast<double>(b[x.transpose_b ? j * b_stride + i : i * b_stride + j]);
-        }
-        ASSERT_EQ(c[r * c_stride + j], static_cast<float>(sum)) << "row " << r << ", column " << j;
+        ASSERT_EQ(c[r * c_stride + j], expected[static_cast<std::size_t>(r * n + j)])
+            << "row " << r << ", column " << j;
       }
       for (std::int64_t j = 0; j < gap && r + 1 < m; ++j)
         ASSERT_EQ(c[r * c_stride + n + j], 77.0F) << "beyond row " << r;

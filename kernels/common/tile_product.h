@@ -1,14 +1,15 @@
 #pragma once
-// Products of tiles, for the files of attention compiled per instruction set:
+// Products of tiles, for files compiled per instruction set:
 //   C[m, n] (+)= sum_k A[m, k] B[k, n]
 // n runs along vector lanes, A is broadcast element by element, a few rows by two vectors of C stay
 // in registers over all of k. Each element of C is one chain of fma over ascending k, so its bits
 // do not depend on the rows and columns around it.
 
-#include "kernels/attention/attention_tile.h"
+#include "kernels/common/simd.h"
 
 namespace trireme::TRIREME_ISA {
 
+inline constexpr std::int64_t kPanel = 2 * F32::kWidth;  // columns of C in registers
 inline constexpr int kRowsInRegisters =
     F32::kWidth == 16 ? 8 : 6;  // 16 accumulators of 32, 12 of 16
 
@@ -39,6 +40,7 @@ void multiply_registers(const Product& x, std::int64_t row, std::int64_t column)
   const std::int64_t a_stride = x.a_stride, b_stride = x.b_stride;
   const float* a = x.a + (kA == OperandA::kRows ? row * a_stride : row);
   const float* b = x.b + column;
+#pragma GCC unroll 4
   for (std::int64_t k = 0; k < x.depth; ++k) {
     F32 factor[kVectors];
 #pragma GCC unroll 2
