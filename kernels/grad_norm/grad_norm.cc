@@ -1,5 +1,7 @@
 #include "kernels/grad_norm/grad_norm.h"
 
+#include <algorithm>
+#include <array>
 #include <new>
 
 #include "device/gpu.h"
@@ -21,15 +23,40 @@ OpWork work_of(std::span<const ConstTensorView> gradients) {
   return {0, bytes};
 }
 
-void add_on_host(Context& context, ExactSum& sum, const ConstTensorView& gradient) {
-  const std::int64_t rows = rows_of(gradient);
-  auto* squares =
-      reinterpret_cast<double*>(context.scratch(static_cast<std::size_t>(rows) * sizeof(double)));
+/// Rows [begin, end) of a gradient, some at a time.
+void add_rows(const GradNormKernels& kernels, ExactSum& sum, const ConstTensorView& gradient,
+              std::int64_t begin, std::int64_t end) {
+  std::array<double, 64> squares;
+  const std::int64_t columns = gradient.count() / rows_of(gradient);
+  while (begin < end) {
+    const auto count = std::min(end - begin, static_cast<std::int64_t>(squares.size()));
+    kernels.row_squares(squares.data(), gradient.as<float>() + begin * columns, count, columns);
+    for (std::int64_t r = 0; r < count; ++r) sum.add(squares[static_cast<std::size_t>(r)]);
+    begin += count;
+  }
+}
+
+/// One parallel region for all tensors, of which a model has many small ones.
+void add_on_host(const Context& context, ExactSum& sum,
+                 std::span<const ConstTensorView> gradients) {
+  constexpr std::int64_t kElementsPerThreadMin = 16384;
   const GradNormKernels& kernels =
       context.isa() == Isa::kAvx512 ? avx512::grad_norm_cpu : avx2::grad_norm_cpu;
-  kernels.row_squares(
-      {context.exec(), squares, gradient.as<float>(), rows, gradient.count() / rows});
-  for (std::int64_t r = 0; r < rows; ++r) sum.add(squares[r]);
+  std::int64_t elements = 0;
+  for (const ConstTensorView& each : gradients) elements += each.count();
+  const std::int64_t parts =
+      std::clamp<std::int64_t>(elements / kElementsPerThreadMin, 1, context.threads());
+#pragma omp parallel for num_threads(static_cast <int>(parts)) schedule(static)
+  for (std::int64_t part = 0; part < parts; ++part) {
+    ExactSum of_part;
+    for (const ConstTensorView& each : gradients) {
+      if (each.count() == 0) continue;
+      const std::int64_t rows = rows_of(each);
+      add_rows(kernels, of_part, each, rows * part / parts, rows * (part + 1) / parts);
+    }
+#pragma omp critical(trireme_grad_norm)
+    sum.add(of_part);
+  }
 }
 
 void add_on_gpu(Context& context, ExactSum& sum, std::span<const ConstTensorView> gradients) {
@@ -69,9 +96,7 @@ void grad_norm_accumulate(Context& context, ExactSum& sum,
     check.tensor("gradient", each, DType::kF32, each.shape);
   }
   if (context.on_gpu()) return add_on_gpu(context, sum, gradients);
-  for (const ConstTensorView& each : gradients) {
-    if (each.count() != 0) add_on_host(context, sum, each);
-  }
+  add_on_host(context, sum, gradients);
 }
 
 }  // namespace trireme

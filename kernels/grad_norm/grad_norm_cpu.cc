@@ -1,4 +1,3 @@
-#include "kernels/common/parallel.h"
 #include "kernels/common/simd.h"
 #include "kernels/grad_norm/grad_norm_table.h"
 
@@ -20,10 +19,13 @@ struct Lanes {
       sums[v] = fma(value, value, sums[v]);
     }
   }
-  TRIREME_INLINE double folded() const {
-    double lanes[kLanes];
-    for (int v = 0; v < kVectors; ++v) sums[v].store(lanes + v * F64::kWidth);
-    for (int half = kLanes / 2; half > 0; half /= 2) {
+  TRIREME_INLINE double folded() {
+    for (int half = kVectors / 2; half > 0; half /= 2) {
+      for (int v = 0; v < half; ++v) sums[v] = sums[v] + sums[v + half];
+    }
+    double lanes[F64::kWidth];
+    sums[0].store(lanes);
+    for (int half = F64::kWidth / 2; half > 0; half /= 2) {
       for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
     }
     return lanes[0];
@@ -43,11 +45,8 @@ double squares_of(const float* x, std::int64_t count) {
   return lanes.folded();
 }
 
-void row_squares(const RowSquaresArgs& args) {
-  parallel_ranges(args.exec, args.rows, args.columns, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r)
-      args.squares[r] = squares_of(args.gradient + r * args.columns, args.columns);
-  });
+void row_squares(double* squares, const float* gradient, std::int64_t rows, std::int64_t columns) {
+  for (std::int64_t r = 0; r < rows; ++r) squares[r] = squares_of(gradient + r * columns, columns);
 }
 
 }  // namespace

@@ -6,16 +6,10 @@
 
 namespace trireme {
 
-/// squares[r] = the sum of the squares of row r.
-struct RowSquaresArgs {
-  Exec exec;
-  double* squares;
-  const float* gradient;
-  std::int64_t rows, columns;
-};
-
 struct GradNormKernels {
-  void (*row_squares)(const RowSquaresArgs&);
+  /// squares[r] = the sum of the squares of row r, by one thread.
+  void (*row_squares)(double* squares, const float* gradient, std::int64_t rows,
+                      std::int64_t columns);
 };
 namespace avx2 {
 extern const GradNormKernels grad_norm_cpu;
