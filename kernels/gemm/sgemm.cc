@@ -1,4 +1,5 @@
-// Shares a product of f32 matrices among threads: each makes a tile of c alone.
+// Shares a product of f32 matrices among threads: each makes a tile of c alone, or all of c from
+// its part of K.
 #include <algorithm>
 
 #include "base/math.h"
@@ -14,8 +15,9 @@ struct TileRules {
 };
 /// Multiples of the register tile; of any size: sgemm_avx2.cc cuts what it packs.
 constexpr TileRules kOwn = {6, 16, 24, 48};
-/// Multiples of every register tile of oneDNN's, and of a cache line.
-constexpr TileRules kLibrary = {24, 48, 96, 96};
+/// Of a cache line: even parts are worth more than whole register tiles, which oneDNN has in many
+/// sizes (up to 8 % of a weight gradient).
+constexpr TileRules kLibrary = {8, 16, 96, 96};
 /// oneDNN packs a whole side of a product, 384 of K at a time: 3 MB a thread. Larger blocks were no
 /// faster, and blocks of many sizes that come and go leave holes in the heap.
 constexpr std::int64_t kLibraryMost = 2048;
@@ -26,6 +28,10 @@ constexpr std::int64_t kOwnRowsMin = 128;
 bool by_own_kernel(const Context& context, const SgemmArgs& args) {
   return context.isa() == Isa::kAvx2 && args.sizes.m >= kOwnRowsMin;
 }
+
+/// Where threads share out K: what all but one sum apart and what a thread finds in its own caches
+/// of the ops before, in floats; tokens of a thread.
+constexpr std::int64_t kSumsMost = 1 << 19, kCached = 1 << 18, kTokensMin = 64;
 
 struct Grid {
   int rows = 1, columns = 1;
@@ -81,30 +87,89 @@ SgemmArgs tile_of(const SgemmArgs& args, Grid grid, int tile, const TileRules& r
   return part;
 }
 
+/// Weight gradients (K counts tokens) whose operands are still in the caches of the threads that
+/// wrote them: there a thread takes its own tokens, if to add all their sums moves less between
+/// caches than to read the tokens of others.
+bool cuts_tokens(int threads, const SgemmArgs& args) {
+  const auto& [m, n, k] = args.sizes;
+  if (threads == 1 || !args.transpose_a || args.transpose_b || args.c_stride != n) return false;
+  if (k < threads * kTokensMin || (m + n) * k > threads * kCached) return false;
+  if ((threads - 1) * m * n > kSumsMost) return false;
+  const Grid grid = grid_for(threads, args.sizes, kOwn);
+  const std::int64_t read = (m / grid.rows + n / grid.columns) * k;
+  return 2 * m * n < read - read / threads;
+}
+
+/// The tokens of a thread; the first adds to c what it must, the others write sums of their own.
+SgemmArgs tokens_of(const SgemmArgs& args, int thread, int threads, float* sums) {
+  const std::int64_t begin = cut(args.sizes.k, thread, threads, 1);
+  SgemmArgs part = args;
+  part.sizes.k = cut(args.sizes.k, thread + 1, threads, 1) - begin;
+  part.a += begin * args.a_stride;
+  part.b += begin * args.b_stride;
+  if (thread == 0) return part;
+  part.c = sums + (thread - 1) * args.sizes.m * args.sizes.n;
+  part.add = false;
+  return part;
+}
+
+/// c += all sums, in part `part` of `parts` of its `count` elements.
+void add_sums(const Context& context, float* c, const float* sums, std::int64_t count, int part,
+              int parts) {
+  const std::int64_t begin = cut(count, part, parts, 16), end = cut(count, part + 1, parts, 16);
+  for (int i = 1; i < parts; ++i, sums += count) {
+    kernels(context).add({{.threads = 1}, c + begin, sums + begin, end - begin, DType::kF32});
+  }
+}
+
+/// By the calling thread, the scratch of thread `thread`; false: oneDNN refuses.
+bool multiply(const SgemmArgs& args, bool own, float* scratch, int thread) {
+  if (!own) return sgemm_by_library(args);
+  avx2::sgemm(args, scratch + thread * kSgemmScratch);
+  return true;
+}
+
+bool by_tokens(const Context& context, const SgemmArgs& args, bool own, float* scratch) {
+  const int threads = context.threads();
+  const std::int64_t count = args.sizes.m * args.sizes.n;
+  float* sums = scratch + (sgemm_scratch(context) - kSumsMost);
+  bool done = true;
+#pragma omp parallel num_threads(threads)
+  {
+#pragma omp for schedule(static) reduction(&& : done)
+    for (int i = 0; i < threads; ++i)
+      done = multiply(tokens_of(args, i, threads, sums), own, scratch, i) && done;
+#pragma omp for schedule(static)
+    for (int i = 0; i < threads; ++i) add_sums(context, args.c, sums, count, i, threads);
+  }
+  return done;
+}
+
+bool by_tiles(const Context& context, const SgemmArgs& args, bool own, float* scratch) {
+  const int threads = context.threads();
+  const TileRules& rules = own ? kOwn : kLibrary;
+  const Grid grid = own ? grid_for(threads, args.sizes, kOwn) : library_grid(threads, args.sizes);
+  if (grid.tiles() == 1) return multiply(args, own, scratch, 0);
+  bool done = true;
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(&& : done)
+  for (int tile = 0; tile < grid.tiles(); ++tile)
+    done = multiply(tile_of(args, grid, tile, rules), own, scratch, tile) && done;
+  return done;
+}
+
 }  // namespace
 
 std::int64_t sgemm_scratch(const Context& context) {
-  return context.isa() == Isa::kAvx2 ? context.threads() * kSgemmScratch : 0;
+  const int threads = context.threads();
+  return (context.isa() == Isa::kAvx2 ? threads * kSgemmScratch : 0) +
+         (threads > 1 ? kSumsMost : 0);
 }
 
 void sgemm(Context& context, const SgemmArgs& args, float* scratch) {
   const bool own = by_own_kernel(context, args);
-  const int threads = context.threads();
-  const Grid grid = own ? grid_for(threads, args.sizes, kOwn) : library_grid(threads, args.sizes);
-  if (!own) prepare_library(threads);
-  bool done = true;
-  const auto multiply = [&](int tile) {
-    const SgemmArgs part = tile_of(args, grid, tile, own ? kOwn : kLibrary);
-    if (!own) return sgemm_by_library(part);
-    avx2::sgemm(part, scratch + tile * kSgemmScratch);
-    return true;
-  };
-  if (grid.tiles() == 1) {
-    done = multiply(0);
-  } else {
-#pragma omp parallel for num_threads(threads) schedule(static) reduction(&& : done)
-    for (int tile = 0; tile < grid.tiles(); ++tile) done = multiply(tile) && done;
-  }
+  if (!own) prepare_library(context.threads());
+  const bool done = cuts_tokens(context.threads(), args) ? by_tokens(context, args, own, scratch)
+                                                         : by_tiles(context, args, own, scratch);
   expect(done, "oneDNN refuses a product of [{}, {}] and [{}, {}]", args.sizes.m, args.sizes.k,
          args.sizes.k, args.sizes.n);
 }

@@ -103,6 +103,17 @@ TEST_P(GemmOp, a_long_sum_over_rows_2_kb_apart_equals_the_reference) {
   }
 }
 
+TEST_P(GemmOp, a_sum_that_threads_share_out_equals_the_reference) {
+  const bool gpu = test_context(GetParam()).on_gpu();
+  for (const int threads : gpu ? std::vector<int>{1} : std::vector<int>{2, 3, 4}) {
+    Context context = test_context(GetParam(), threads);
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      expect_all_forms_equal_the_reference(context, type, DType::kF32, multiply_by_op,
+                                           {{128, 37, 301}, {3, 7, 256}, {176, 64, 257}});
+    }
+  }
+}
+
 TEST_P(GemmOp, every_way_equals_the_reference) {
   Context context = test_context(GetParam(), 2);
   if (context.on_gpu()) GTEST_SKIP() << "ways of the CPU";
