@@ -4,10 +4,10 @@
 #include "base/stop_flag.h"
 #include "checkpoint/hdf5_file.h"
 #include "commands/commands.h"
-#include "device/thread_waiting.h"
+#include "device/openmp_setup.h"
 
 int main(int argc, char** argv) {
-  trireme::keep_waiting_threads_short(argv);
+  trireme::set_up_openmp(argv);
   trireme::initialise_hdf5();  // before anything else of HDF5
   trireme::install_stop_handlers();
   const std::vector<std::string> arguments(argv + 1, argv + argc);

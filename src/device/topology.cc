@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <hwloc.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <charconv>
@@ -10,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/unique_handle.h"
+#include "device/cpu_mask.h"
 
 namespace trireme {
 
@@ -21,24 +21,6 @@ struct TopologyTraits {
   static void destroy(Raw raw) noexcept { hwloc_topology_destroy(raw); }
 };
 using Topology = UniqueHandle<TopologyTraits>;
-
-// More than any Linux has: a machine beyond 1024 CPUs does not fit a plain cpu_set_t.
-constexpr int kCpusMax = 16384;
-
-class CpuMask {
- public:
-  CpuMask() : set_(CPU_ALLOC(kCpusMax)) { CPU_ZERO_S(bytes(), set_); }
-  ~CpuMask() { CPU_FREE(set_); }
-  CpuMask(const CpuMask&) = delete;
-  CpuMask& operator=(const CpuMask&) = delete;
-  [[nodiscard]] static std::size_t bytes() { return CPU_ALLOC_SIZE(kCpusMax); }
-  [[nodiscard]] cpu_set_t* get() const { return set_; }
-  [[nodiscard]] bool has(int cpu) const { return CPU_ISSET_S(cpu, bytes(), set_) != 0; }
-  void add(int cpu) { CPU_SET_S(cpu, bytes(), set_); }
-
- private:
-  cpu_set_t* set_;
-};
 
 /// The machine, with its PCI devices or without; null where hwloc cannot tell. Never more: hwloc's
 /// plugins would start CUDA and OpenCL to look for their devices.
@@ -126,8 +108,8 @@ std::vector<int> cpus_near(const std::string& pci_bus_id) {
 }
 
 std::vector<Core> usable_cores() {
-  const CpuMask mask;
-  if (::sched_getaffinity(0, CpuMask::bytes(), mask.get()) != 0) return {Core{{0}}};
+  CpuMask mask;
+  if (!mask.read()) return {Core{{0}}};
   std::vector<Core> cores = cores_of_machine();
   for (Core& core : cores)
     std::erase_if(core.cpus, [&](int cpu) { return cpu >= kCpusMax || !mask.has(cpu); });
@@ -220,7 +202,7 @@ void bind_this_thread(const Placement& placement) {
   if (!placement.bind || user_binds_threads()) return;
   CpuMask mask;
   for (const int cpu : placement.cpus) mask.add(cpu);
-  ::sched_setaffinity(0, CpuMask::bytes(), mask.get());
+  mask.apply();
 }
 
 }  // namespace trireme

@@ -107,6 +107,11 @@ check "data: from a sample" same_file out second
 train --version
 ends_with "--version" 0
 check "--version: on stdout" [ "$(wc -l <out)" -ge 3 ]
+cp out version.out
+OMP_PROC_BIND=true train --version
+check "bound threads: as many cores" same_file out version.out
+OMP_PROC_BIND=true OMP_PLACES=cores GOMP_SPINCOUNT=1000 train --version
+check "bound threads: as many cores, in one process" same_file out version.out
 
 # checkpoint.
 train checkpoint list run

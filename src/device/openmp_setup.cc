@@ -1,10 +1,26 @@
-#include "device/thread_waiting.h"
+#include "device/openmp_setup.h"
 
 #include <limits.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <vector>
+
+#include "device/cpu_mask.h"
+
 namespace trireme {
+namespace {
+
+void free_first_thread() {
+  CpuMask mask;
+  for (int place = 0; place < omp_get_num_places(); ++place) {
+    std::vector<int> cpus(static_cast<std::size_t>(omp_get_place_num_procs(place)));
+    omp_get_place_proc_ids(place, cpus.data());
+    for (const int cpu : cpus) mask.add(cpu);
+  }
+  if (omp_get_num_places() > 0) mask.apply();
+}
 
 void keep_waiting_threads_short(char** argv) {
   if (::getenv("OMP_WAIT_POLICY") != nullptr || ::getenv("GOMP_SPINCOUNT") != nullptr) return;
@@ -18,6 +34,13 @@ void keep_waiting_threads_short(char** argv) {
     ::execv(path, argv);
   }
   ::execv("/proc/self/exe", argv);
+}
+
+}  // namespace
+
+void set_up_openmp(char** argv) {
+  free_first_thread();
+  keep_waiting_threads_short(argv);
 }
 
 }  // namespace trireme
