@@ -16,6 +16,10 @@ using Sizes = GemmSizes;
 /// oneDNN; `scratch` has sgemm_scratch(context) floats.
 void sgemm(Context& context, const SgemmArgs& args, float* scratch);
 std::int64_t sgemm_scratch(const Context& context);
+/// Whether each thread takes a part of K, which counts tokens: for weight gradients whose operands
+/// are still in the caches of the threads that wrote them, if to add all their sums moves less
+/// between caches than to read the tokens of others.
+bool cuts_tokens(int threads, const SgemmArgs& args);
 
 /// fp32 means fp32 to oneDNN, whatever ONEDNN_DEFAULT_FPMATH_MODE says, and its team is the
 /// context's: before products of its, outside of parallel regions.

@@ -15,8 +15,8 @@ struct TileRules {
 };
 /// Multiples of the register tile; of any size: sgemm_avx2.cc cuts what it packs.
 constexpr TileRules kOwn = {6, 16, 24, 48};
-/// Of a cache line: even parts are worth more than whole register tiles, which oneDNN has in many
-/// sizes (up to 8 % of a weight gradient).
+/// A cache line of c, half of one of a transposed `a`: even parts are worth more than whole
+/// register tiles, which oneDNN has in many sizes (up to 8 % of a weight gradient).
 constexpr TileRules kLibrary = {8, 16, 96, 96};
 /// oneDNN packs a whole side of a product, 384 of K at a time: 3 MB a thread. Larger blocks were no
 /// faster, and blocks of many sizes that come and go leave holes in the heap.
@@ -29,9 +29,12 @@ bool by_own_kernel(const Context& context, const SgemmArgs& args) {
   return context.isa() == Isa::kAvx2 && args.sizes.m >= kOwnRowsMin;
 }
 
-/// Where threads share out K: what all but one sum apart and what a thread finds in its own caches
-/// of the ops before, in floats; tokens of a thread.
-constexpr std::int64_t kSumsMost = 1 << 19, kCached = 1 << 18, kTokensMin = 64;
+/// Where threads share out K: floats that all but one sum apart.
+constexpr std::int64_t kSumsMost = 1 << 19;
+/// Floats that a thread finds in its own caches of the ops before.
+constexpr std::int64_t kCached = 1 << 18;
+/// Tokens, and multiplications, for which a thread is worth it.
+constexpr std::int64_t kTokensMin = 64, kTokenWorkMin = 1 << 18;
 
 struct Grid {
   int rows = 1, columns = 1;
@@ -87,26 +90,13 @@ SgemmArgs tile_of(const SgemmArgs& args, Grid grid, int tile, const TileRules& r
   return part;
 }
 
-/// Weight gradients (K counts tokens) whose operands are still in the caches of the threads that
-/// wrote them: there a thread takes its own tokens, if to add all their sums moves less between
-/// caches than to read the tokens of others.
-bool cuts_tokens(int threads, const SgemmArgs& args) {
-  const auto& [m, n, k] = args.sizes;
-  if (threads == 1 || !args.transpose_a || args.transpose_b || args.c_stride != n) return false;
-  if (k < threads * kTokensMin || (m + n) * k > threads * kCached) return false;
-  if ((threads - 1) * m * n > kSumsMost) return false;
-  const Grid grid = grid_for(threads, args.sizes, kOwn);
-  const std::int64_t read = (m / grid.rows + n / grid.columns) * k;
-  return 2 * m * n < read - read / threads;
-}
-
 /// The tokens of a thread; the first adds to c what it must, the others write sums of their own.
 SgemmArgs tokens_of(const SgemmArgs& args, int thread, int threads, float* sums) {
-  const std::int64_t begin = cut(args.sizes.k, thread, threads, 1);
+  const Piece tokens = even_piece(args.sizes.k, threads, thread);
   SgemmArgs part = args;
-  part.sizes.k = cut(args.sizes.k, thread + 1, threads, 1) - begin;
-  part.a += begin * args.a_stride;
-  part.b += begin * args.b_stride;
+  part.sizes.k = tokens.size;
+  part.a += tokens.begin * args.a_stride;
+  part.b += tokens.begin * args.b_stride;
   if (thread == 0) return part;
   part.c = sums + (thread - 1) * args.sizes.m * args.sizes.n;
   part.add = false;
@@ -158,6 +148,16 @@ bool by_tiles(const Context& context, const SgemmArgs& args, bool own, float* sc
 }
 
 }  // namespace
+
+bool cuts_tokens(int threads, const SgemmArgs& args) {
+  const auto& [m, n, k] = args.sizes;
+  if (threads == 1 || !args.transpose_a || args.transpose_b || args.c_stride != n) return false;
+  if (k < threads * kTokensMin || m * n * k < threads * kTokenWorkMin) return false;
+  if ((m + n) * k > threads * kCached || (threads - 1) * m * n > kSumsMost) return false;
+  const Grid grid = grid_for(threads, args.sizes, kOwn);  // the finest
+  const std::int64_t read = (m / grid.rows + n / grid.columns) * k;
+  return 2 * m * n < read - read / threads;
+}
 
 std::int64_t sgemm_scratch(const Context& context) {
   const int threads = context.threads();

@@ -4,6 +4,7 @@
 #include <array>
 #include <new>
 
+#include "base/math.h"
 #include "device/gpu.h"
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
@@ -23,16 +24,18 @@ OpWork work_of(std::span<const ConstTensorView> gradients) {
   return {0, bytes};
 }
 
-/// Rows [begin, end) of a gradient, some at a time.
+/// Some rows at a time.
 void add_rows(const GradNormKernels& kernels, ExactSum& sum, const ConstTensorView& gradient,
-              std::int64_t begin, std::int64_t end) {
+              Piece rows) {
   std::array<double, 64> squares;
   const std::int64_t columns = gradient.count() / rows_of(gradient);
-  while (begin < end) {
-    const auto count = std::min(end - begin, static_cast<std::int64_t>(squares.size()));
-    kernels.row_squares(squares.data(), gradient.as<float>() + begin * columns, count, columns);
+  const float* row = gradient.as<float>() + rows.begin * columns;
+  for (std::int64_t left = rows.size; left > 0;) {
+    const auto count = std::min(left, static_cast<std::int64_t>(squares.size()));
+    kernels.row_squares(squares.data(), row, count, columns);
     for (std::int64_t r = 0; r < count; ++r) sum.add(squares[static_cast<std::size_t>(r)]);
-    begin += count;
+    row += count * columns;
+    left -= count;
   }
 }
 
@@ -44,15 +47,14 @@ void add_on_host(const Context& context, ExactSum& sum,
       context.isa() == Isa::kAvx512 ? avx512::grad_norm_cpu : avx2::grad_norm_cpu;
   std::int64_t elements = 0;
   for (const ConstTensorView& each : gradients) elements += each.count();
-  const std::int64_t parts =
-      std::clamp<std::int64_t>(elements / kElementsPerThreadMin, 1, context.threads());
-#pragma omp parallel for num_threads(static_cast <int>(parts)) schedule(static)
-  for (std::int64_t part = 0; part < parts; ++part) {
+  const auto parts = static_cast<int>(
+      std::clamp<std::int64_t>(elements / kElementsPerThreadMin, 1, context.threads()));
+#pragma omp parallel for num_threads(parts) schedule(static)
+  for (int part = 0; part < parts; ++part) {
     ExactSum of_part;
     for (const ConstTensorView& each : gradients) {
       if (each.count() == 0) continue;
-      const std::int64_t rows = rows_of(each);
-      add_rows(kernels, of_part, each, rows * part / parts, rows * (part + 1) / parts);
+      add_rows(kernels, of_part, each, even_piece(rows_of(each), parts, part));
     }
 #pragma omp critical(trireme_grad_norm)
     sum.add(of_part);

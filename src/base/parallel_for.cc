@@ -1,7 +1,5 @@
 #include "base/parallel_for.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -10,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/cpu_mask.h"
+
 namespace trireme {
 
 namespace {
@@ -17,10 +17,8 @@ namespace {
 constexpr std::int64_t kThreadsMax = 16;
 
 std::int64_t cpus_of_this_thread() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  // More CPUs than the mask has bits for are more than are used here.
-  return ::sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : kThreadsMax;
+  CpuMask mask;
+  return mask.read() ? mask.count() : 1;
 }
 
 }  // namespace

@@ -1,9 +1,8 @@
-#include <sched.h>
-
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <filesystem>
 
+#include "base/cpu_mask.h"
 #include "base/error.h"
 #include "base/human_format.h"
 #include "base/log.h"
@@ -51,9 +50,8 @@ void declare(CLI::App& app, Options& options) {
 }
 
 int cores_given() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+  CpuMask mask;
+  return mask.read() ? mask.count() : 1;
 }
 
 std::int32_t find_end_token(const Tokenizer& tokenizer, const std::string& text) {

@@ -1,7 +1,6 @@
 #include "device/cpu_info.h"
 
 #include <malloc.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/cpu_mask.h"
 #include "base/error.h"
 
 namespace trireme {
@@ -65,10 +65,8 @@ double cgroup_cpu_quota() {
 }  // namespace
 
 int usable_cpu_count() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  int count = 1;
-  if (::sched_getaffinity(0, sizeof mask, &mask) == 0) count = CPU_COUNT(&mask);
+  CpuMask mask;
+  int count = mask.read() ? mask.count() : 1;
   const double quota = cgroup_cpu_quota();
   if (quota < count) count = static_cast<int>(std::ceil(quota));
   return std::max(1, count);

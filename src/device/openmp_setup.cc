@@ -7,19 +7,21 @@
 
 #include <vector>
 
-#include "device/cpu_mask.h"
+#include "base/cpu_mask.h"
 
 namespace trireme {
 namespace {
 
-void free_first_thread() {
+void unbind_first_thread() {
+  // "master" keeps all threads on the first one's place.
+  if (!openmp_binds_threads() || omp_get_proc_bind() == omp_proc_bind_master) return;
   CpuMask mask;
   for (int place = 0; place < omp_get_num_places(); ++place) {
     std::vector<int> cpus(static_cast<std::size_t>(omp_get_place_num_procs(place)));
     omp_get_place_proc_ids(place, cpus.data());
     for (const int cpu : cpus) mask.add(cpu);
   }
-  if (omp_get_num_places() > 0) mask.apply();
+  mask.apply();
 }
 
 void keep_waiting_threads_short(char** argv) {
@@ -38,8 +40,10 @@ void keep_waiting_threads_short(char** argv) {
 
 }  // namespace
 
+bool openmp_binds_threads() { return omp_get_num_places() > 0; }
+
 void set_up_openmp(char** argv) {
-  free_first_thread();
+  unbind_first_thread();
   keep_waiting_threads_short(argv);
 }
 

@@ -7,9 +7,10 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "base/cpu_mask.h"
 #include "base/error.h"
 #include "base/unique_handle.h"
-#include "device/cpu_mask.h"
+#include "device/openmp_setup.h"
 
 namespace trireme {
 
@@ -50,14 +51,6 @@ std::vector<Core> cores_of_machine() {
     cores.push_back({cpus_of(core->cpuset)});
   }
   return cores;
-}
-
-bool user_binds_threads() {
-  for (const char* name : {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"}) {
-    const char* value = std::getenv(name);
-    if (value != nullptr && *value != '\0' && std::string(value) != "false") return true;
-  }
-  return false;
 }
 
 std::vector<int> all_cpus(std::span<const Core> cores) {
@@ -199,7 +192,7 @@ Placement place_rank(std::span<const std::vector<Core>> cores_of_rank,
 }
 
 void bind_this_thread(const Placement& placement) {
-  if (!placement.bind || user_binds_threads()) return;
+  if (!placement.bind || openmp_binds_threads()) return;
   CpuMask mask;
   for (const int cpu : placement.cpus) mask.add(cpu);
   mask.apply();

@@ -65,8 +65,7 @@ Placement place_rank(std::span<const std::vector<Core>> cores_of_rank,
                      const PlacementRequest& request);
 
 /// Keeps the calling thread, and those it starts later, on the placement's CPUs where it says so.
-/// Does nothing where the user bound OpenMP threads (OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY)
-/// or the system refuses.
+/// Does nothing where the user has OpenMP threads bound or the system refuses.
 void bind_this_thread(const Placement& placement);
 
 /// "0-3,8" of ascending numbers.

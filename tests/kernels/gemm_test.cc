@@ -109,9 +109,33 @@ TEST_P(GemmOp, a_sum_that_threads_share_out_equals_the_reference) {
     Context context = test_context(GetParam(), threads);
     for (const DType type : {DType::kF32, DType::kBF16}) {
       expect_all_forms_equal_the_reference(context, type, DType::kF32, multiply_by_op,
-                                           {{128, 37, 301}, {3, 7, 256}, {176, 64, 257}});
+                                           {{128, 37, 301}, {67, 64, 262}});
     }
   }
+}
+
+TEST(Gemm, threads_share_out_the_tokens_of_small_weight_gradients_alone) {
+  const auto cuts = [](int threads, GemmSizes sizes, bool transpose_a = true,
+                       bool transpose_b = false, std::int64_t gap = 0) {
+    SgemmArgs args{};
+    args.sizes = sizes;
+    args.transpose_a = transpose_a;
+    args.transpose_b = transpose_b;
+    args.c_stride = sizes.n + gap;
+    return gemm_internal::cuts_tokens(threads, args);
+  };
+  for (const int threads : {2, 3, 4}) {
+    EXPECT_TRUE(cuts(threads, {128, 37, 301}));
+    EXPECT_TRUE(cuts(threads, {67, 64, 262}));
+    EXPECT_FALSE(cuts(threads, {128, 37, 301}, false));
+    EXPECT_FALSE(cuts(threads, {128, 37, 301}, true, true));
+    EXPECT_FALSE(cuts(threads, {128, 37, 301}, true, false, 1));
+    EXPECT_FALSE(cuts(threads, {128, 37, 60}));        // few tokens
+    EXPECT_FALSE(cuts(threads, {3, 7, 256}));          // little work
+    EXPECT_FALSE(cuts(threads, {128, 128, 100'000}));  // beyond the caches
+    EXPECT_FALSE(cuts(threads, {700, 700, 300}));      // sums larger than operands
+  }
+  EXPECT_FALSE(cuts(1, {128, 37, 301}));
 }
 
 TEST_P(GemmOp, every_way_equals_the_reference) {
@@ -172,14 +196,17 @@ TEST_P(GemmOp, bf16_operands_larger_than_a_panel_are_cut_in_every_direction) {
 TEST_P(GemmOp, two_runs_give_the_same_bits) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
     Context context = test_context(GetParam(), 2);
-    const GemmOperands x({33, 65, 100}, type, DType::kF32);
-    Gemm args = x.args;
-    TestTensor c(DType::kF32, {33, 65}), again(DType::kF32, {33, 65});
-    args.c_MN = c;
-    gemm(context, args);
-    args.c_MN = again;
-    gemm(context, args);
-    EXPECT_EQ(c.bits(), again.bits());
+    for (const reference::GemmCase& problem : {reference::GemmCase{33, 65, 100, false, false},
+                                               reference::GemmCase{67, 64, 262, true, false}}) {
+      const GemmOperands x(problem, type, DType::kF32);
+      Gemm args = x.args;
+      TestTensor c(DType::kF32, {problem.m, problem.n}), again(DType::kF32, {problem.m, problem.n});
+      args.c_MN = c;
+      gemm(context, args);
+      args.c_MN = again;
+      gemm(context, args);
+      EXPECT_EQ(c.bits(), again.bits());
+    }
   }
 }
 

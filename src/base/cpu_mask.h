@@ -18,6 +18,7 @@ class CpuMask {
   CpuMask(const CpuMask&) = delete;
   CpuMask& operator=(const CpuMask&) = delete;
 
+  [[nodiscard]] int count() const { return CPU_COUNT_S(bytes(), set_); }
   [[nodiscard]] bool has(int cpu) const { return CPU_ISSET_S(cpu, bytes(), set_) != 0; }
   void add(int cpu) { CPU_SET_S(cpu, bytes(), set_); }
   /// The mask of the calling thread; false: the system does not say.
