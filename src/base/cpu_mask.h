@@ -32,4 +32,10 @@ class CpuMask {
   cpu_set_t* set_;
 };
 
+/// How many CPUs the calling thread may run on; 1 where the system does not say.
+inline int cpus_of_this_thread() {
+  CpuMask mask;
+  return mask.read() ? mask.count() : 1;
+}
+
 }  // namespace trireme

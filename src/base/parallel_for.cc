@@ -16,11 +16,6 @@ namespace {
 
 constexpr std::int64_t kThreadsMax = 16;
 
-std::int64_t cpus_of_this_thread() {
-  CpuMask mask;
-  return mask.read() ? mask.count() : 1;
-}
-
 }  // namespace
 
 void parallel_for(std::int64_t jobs, const std::function<void(std::int64_t)>& body) {
@@ -38,7 +33,7 @@ void parallel_for(std::int64_t jobs, const std::function<void(std::int64_t)>& bo
       }
     }
   };
-  const std::int64_t threads = std::min({jobs, cpus_of_this_thread(), kThreadsMax});
+  const std::int64_t threads = std::min<std::int64_t>({jobs, cpus_of_this_thread(), kThreadsMax});
   std::vector<std::thread> helpers;
   try {
     for (std::int64_t i = 1; i < threads; ++i) helpers.emplace_back(work);

@@ -49,11 +49,6 @@ void declare(CLI::App& app, Options& options) {
       "Llama 3 or Qwen.");
 }
 
-int cores_given() {
-  CpuMask mask;
-  return mask.read() ? mask.count() : 1;
-}
-
 std::int32_t find_end_token(const Tokenizer& tokenizer, const std::string& text) {
   std::int32_t id = -1;
   const char* end = text.data() + text.size();
@@ -103,7 +98,7 @@ int tokenize_command(Arguments arguments) {
   TokenizeOptions work;
   work.progress = parse_show(options.progress, "--progress");
   work.inputs = options.inputs;
-  work.workers = options.workers > 0 ? options.workers : cores_given();
+  work.workers = options.workers > 0 ? options.workers : cpus_of_this_thread();
   if (app.count("--jsonl") > 0) work.json_key = options.json_key;
   const auto tokenizer = load_tokenizer(options.tokenizer);
   work.end_token = choose_end_token(*tokenizer, options);

@@ -65,8 +65,7 @@ double cgroup_cpu_quota() {
 }  // namespace
 
 int usable_cpu_count() {
-  CpuMask mask;
-  int count = mask.read() ? mask.count() : 1;
+  int count = cpus_of_this_thread();
   const double quota = cgroup_cpu_quota();
   if (quota < count) count = static_cast<int>(std::ceil(quota));
   return std::max(1, count);

@@ -15,8 +15,8 @@ namespace trireme {
 /// Where the user has threads bound (OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY), the runtime
 /// keeps the first thread on one core already as it is loaded. That core would be all that this
 /// program sees, and that whatever it starts (itself again, threads that read and communicate) may
-/// use: the first thread gets back the CPUs of all places. The other threads of
-/// parallel regions stay bound, and the system finds this one the CPU that they leave.
+/// use: the first thread gets back the CPUs of all places. The other threads of parallel regions
+/// stay bound, and the system finds this one the CPU that they leave.
 void set_up_openmp(char** argv);
 
 /// Whether the user has threads bound, and the runtime does it.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 
 #include "base/cpu_mask.h"
 #include "base/error.h"
@@ -161,7 +160,8 @@ Placement place_rank(std::span<const std::vector<Core>> cores_of_rank,
   const auto rank = static_cast<std::size_t>(request.local_rank);
   expect(rank < cores_of_rank.size() && !cores_of_rank[rank].empty(), "rank {} of {} on this host",
          rank, cores_of_rank.size());
-  const bool launcher_binds = share_of(cores_of_rank, rank).sharers != cores_of_rank.size();
+  const std::size_t sharers = share_of(cores_of_rank, rank).sharers;
+  const bool launcher_binds = sharers != cores_of_rank.size();
   const std::vector<std::vector<Core>> near =
       launcher_binds ? std::vector<std::vector<Core>>()
                      : cores_near_gpus(cores_of_rank, request.near_of_rank);
@@ -179,6 +179,7 @@ Placement place_rank(std::span<const std::vector<Core>> cores_of_rank,
   const int fair = std::max(1, std::min(static_cast<int>(share), quota));
 
   Placement placement;
+  placement.sharers = static_cast<int>(sharers);
   placement.threads =
       request.threads_per_rank > 0 ? static_cast<int>(request.threads_per_rank) : fair;
   const bool whole = share >= 1 && quota >= static_cast<int>(share);

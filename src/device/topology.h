@@ -49,6 +49,7 @@ struct Placement {
   std::vector<int> cpus;  ///< where the rank runs
   int cores = 1;          ///< of its share
   int threads = 1;
+  int sharers = 1;    ///< ranks of the host that may use the same cores, itself among them
   bool bind = false;  ///< to `cpus`; else the launcher or the kernel decides
   /// "cores 0-3,8, 4 threads"
   [[nodiscard]] std::string text() const;

@@ -49,14 +49,11 @@ Placement settle_on_cores(const RunConfig& config, const Launch& launch) {
   Placement placement = place_rank(cores_of_rank, request);
   placement.device = device;
   bind_this_thread(placement);
-  const auto sharers = std::ranges::count(
-      cores_of_rank, cores_of_rank[static_cast<std::size_t>(launch.local_rank())]);
-  if (sharers > 1 && placement.threads > 1 && openmp_binds_threads()) {
+  if (placement.sharers > 1 && placement.threads > 1 && openmp_binds_threads()) {
     log_warning(
         "OMP_PROC_BIND (or OMP_PLACES) binds the threads of {} ranks of this host to the same "
-        "cores: "
-        "unset it, or have the launcher give each rank cores of its own (mpirun --bind-to)",
-        sharers);
+        "cores: unset it, or have the launcher give each rank cores of its own (mpirun --bind-to)",
+        placement.sharers);
   }
   return placement;
 }

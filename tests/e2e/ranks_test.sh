@@ -45,7 +45,6 @@ ranks 3 base.json "${masked[@]}" --set run.directory=m3
 losses_agree "masked losses on 3 ranks are those of one" m3 m1
 ranks 3 base.json "${twelve[@]}" --set run.directory=n3b
 same_run "two runs of three ranks" n3b 8 n3
-finish
 
 # OpenMP's own binding does not know of the other ranks of the host.
 OMP_PROC_BIND=true ranks 2 benchmark base.json --set run.threads_per_rank=2 --set batch.micro=1 --steps 1 --no-rates
@@ -53,3 +52,4 @@ ends_with "ranks whose threads the user binds" 0
 check "threads bound to the same cores are spoken of" grep -q 'warning: OMP_PROC_BIND .* 2 ranks' log
 ranks 2 benchmark base.json --set run.threads_per_rank=2 --set batch.micro=1 --steps 1 --no-rates
 check "threads that nobody binds are not" [ "$(grep -c OMP_PROC_BIND log)" = 0 ]
+finish
