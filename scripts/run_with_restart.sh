@@ -11,12 +11,13 @@
 #   after three lives in a row without progress: no newer checkpoint, and no step in metrics.jsonl beyond those before;
 #   where it was itself asked to stop: SIGINT, SIGTERM and SIGUSR1 become one SIGUSR1 to the command (a second one likewise),
 #     and what that ends with is what this ends with.
-# Its own code is the last code of the command. What a life leaves running on this host is killed before the next begins.
+# Its own code is the last code of the command (see --recorded). What a life leaves running on this host is killed before the next begins.
 #
 #   --directory DIR   run.directory, where it does not stand in a config or --set of the command line
 #   --cycles N        lives without progress that end it (3)
 #   --delay SECONDS   before a restart (2); doubled with each life without progress, up to a minute
 #   --end-on CODES    more codes that end it, joined by commas (under Slurm 75, for a requeue)
+#   --recorded        a life that ends with 0 and wrote nothing to metrics.jsonl counts as 1: srun may fail to launch and say 0
 #   --no-forward      the command gets its signals by itself (Slurm signals the ranks of a step): only remember them
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -29,7 +30,7 @@ usage() {
   exit 2
 }
 
-directory='' cycles=3 delay=2 end_on=,0,2,4,74,126,127,
+directory='' cycles=3 delay=2 recorded='' end_on=,0,2,4,74,126,127,
 while [ $# -gt 0 ]; do
   case $1 in
   --directory | --cycles | --delay | --end-on)
@@ -42,6 +43,7 @@ while [ $# -gt 0 ]; do
     esac
     shift 2
     ;;
+  --recorded) recorded=yes && shift ;;
   --no-forward) forwards=no && shift ;;
   --) shift && break ;;
   -n) break ;;
@@ -89,6 +91,8 @@ steps_so_far() {
   reached=10#${name:-0}
   echo $((saved > reached ? saved : reached))
 }
+
+metrics_state() { stat -c %s:%y "$directory/metrics.jsonl" 2>/dev/null; }
 
 meaning_of() {
   case $1 in
@@ -142,10 +146,15 @@ while :; do
   begin=$(date +%s)
   ((signals == 0)) || break
   life=$$.$lives.$begin
+  before=$(metrics_state)
   run_forwarded env "TRIREME_LIFE=$life" "$@"
   seconds=$(($(date +%s) - begin))
   steps=$(steps_so_far)
-  what="life $lives ended after $seconds s at step $steps with $code ($(meaning_of $code))"
+  meaning=$(meaning_of $code)
+  if [ -n "$recorded" ] && ((code == 0)) && [ "$(metrics_state)" = "$before" ]; then
+    code=1 meaning="in place of 0: it recorded nothing, so it was not launched"
+  fi
+  what="life $lives ended after $seconds s at step $steps with $code ($meaning)"
   if [[ $end_on == *,$code,* ]] || ((signals > 0)) || ((code == 3 && lives == 1)); then
     say "$what: ends"
     exit $code

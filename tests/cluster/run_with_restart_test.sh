@@ -44,6 +44,14 @@ ends "3 after a restart may pass" 0 3
 lives "5 - 75" "- - 0"
 run "${directory[@]}" --end-on 75,70 "$fake"
 ends "--end-on 75" 75 1
+# A launcher that starts nothing and says 0.
+lives "5 6 75" "- - 0" "- 7 0" "- - 4"
+run --recorded "${directory[@]}" "$fake"
+ends "--recorded: 0 counts where something was recorded" 0 3
+log_says "it says why it goes on" 'with 1 (in place of 0: it recorded nothing.*again in'
+lives "- - 0" "- - 0" "- - 0" "- 1 0"
+run --recorded "${directory[@]}" "$fake"
+ends "--recorded: three lives that record nothing are no success" 1 3
 lives "- - 0"
 run "${directory[@]}" env
 log_says "mpirun is told to miss a host that is cut off" '^OMPI_MCA_oob_tcp_keepalive_time=10$'

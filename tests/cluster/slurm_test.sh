@@ -23,7 +23,7 @@ PATH=$PATH:/usr/sbin
 # Jobs, logs and the two runs.
 . "$(dirname "${BASH_SOURCE[0]}")/../e2e/lib.sh" "$1"
 export OMP_NUM_THREADS=1
-trap '[ $? = 0 ] || tail -n 40 train-*.log cluster/log/slurmctld; end_background' EXIT
+trap '[ $? = 0 ] || tail -n 40 train-*.log cluster/log/slurm*; end_background' EXIT
 
 start_cluster() {
   local node host
