@@ -89,4 +89,5 @@ for phase in ${5-init load data forward backward reduce update evaluation save-c
   done
 done
 echo "row|a rank of $world stopped in any phase: ${5-all eleven}|$trials|$lost|$phantom|$wrong|$hung"
-[ $((wrong + hung + phantom + lost)) = 0 ]
+check "no rank stopped in any phase is wrong, hung, phantom or lost" [ $((wrong + hung + phantom + lost)) = 0 ]
+finish

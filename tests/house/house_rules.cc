@@ -271,6 +271,24 @@ Faults op_faults(std::string_view kernels_cmake, const std::set<std::string>& pa
   return faults;
 }
 
+Faults shell_test_faults(const SourceFile& file) {
+  if (!file.path.starts_with("tests/") || !file.path.ends_with("_test.sh")) return {};
+  bool sources = false;
+  int last = 0;
+  std::vector<int> finishes;
+  const auto lines = lines_of(file.text);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const std::string_view line = lines[i];
+    const int number = static_cast<int>(i) + 1;
+    sources = sources || (line.starts_with(". ") && (line.find("lib.sh") != std::string_view::npos ||
+                                                     line.find("check.sh") != std::string_view::npos));
+    if (line == "finish") finishes.push_back(number);
+    if (!line.empty()) last = number;
+  }
+  if (!sources || finishes == std::vector<int>{last}) return {};
+  return {{file.path, finishes.empty() ? last : finishes.front(), "`finish` is not the last line, and that alone"}};
+}
+
 Faults machine_path_faults(const SourceFile& file) {
   // In pieces, so that this file does not name them.
   static const std::string kForbidden[] = {std::string("../") + "shared", std::string("/wo") + "rk/",

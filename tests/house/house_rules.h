@@ -41,6 +41,10 @@ Faults style_faults(const SourceFile& file);
 /// tests/kernels/<op>*_test.cc.
 Faults op_faults(std::string_view kernels_cmake, const std::set<std::string>& paths);
 
+/// A shell test that sources lib.sh or check.sh has `finish` as its last line and nowhere else: without it no check
+/// counts, and behind it none does.
+Faults shell_test_faults(const SourceFile& file);
+
 /// No file names a folder of the machine that it was written on.
 Faults machine_path_faults(const SourceFile& file);
 

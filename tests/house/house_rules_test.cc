@@ -134,6 +134,20 @@ TEST(OpRule, a_listed_op_needs_contract_source_and_test) {
   EXPECT_EQ(count(op_faults("nothing", paths)), 1U);
 }
 
+TEST(ShellTestRule, a_check_behind_finish_or_without_it_is_found) {
+  const auto faults = [](std::string text, std::string path = "tests/e2e/x_test.sh") {
+    return count(shell_test_faults({std::move(path), std::move(text)}));
+  };
+  const std::string sourced = ". \"$(dirname \"$0\")/lib.sh\"\n";
+  EXPECT_EQ(faults(sourced + "check a\nfinish\n\n"), 0U);
+  EXPECT_EQ(faults(sourced + "finish\ncheck a\n"), 1U);
+  EXPECT_EQ(faults(sourced + "check a\n"), 1U);
+  EXPECT_EQ(faults(sourced + "finish\ncheck a\nfinish\n"), 1U);
+  EXPECT_EQ(faults(". ../cluster/check.sh\ncheck a\n"), 1U);
+  EXPECT_EQ(faults("[ 1 = 1 ]\n"), 0U) << "has its own way to fail";
+  EXPECT_EQ(faults(sourced + "check a\n", "tests/e2e/lib.sh"), 0U);
+}
+
 TEST(MachinePathRule, folders_of_a_machine_are_found) {
   const auto faults = [](std::string text) { return count(machine_path_faults({"README.md", std::move(text)})); };
   EXPECT_EQ(faults(std::string("see /ro") + "ot/x\n"), 1U);

@@ -76,6 +76,10 @@ TEST(Tree, every_op_is_complete) {
   expect_none(op_faults(cmake, paths));
 }
 
+TEST(Tree, shell_tests_end_with_what_counts_their_checks) {
+  for (const SourceFile& file : tree()) expect_none(shell_test_faults(file));
+}
+
 TEST(Tree, no_file_names_a_machine) {
   for (const SourceFile& file : tree()) expect_none(machine_path_faults(file));
 }
