@@ -178,6 +178,7 @@ Json json_of(const Figures& figures) {
   json["batch"]["global"] = figures.run.batch.global;
   json["batch"]["micro"] = figures.run.batch.micro;
   json["batch"]["accumulation"] = figures.run.batch.accumulation;
+  json["batch"]["pass"] = figures.run.passes.micro;
   json["batch"]["data_ranks"] = figures.run.batch.data_ranks;
   json["parameters"]["total"] = figures.parameters.total;
   json["parameters"]["active"] = figures.parameters.active;
@@ -214,17 +215,11 @@ Json json_of(const Figures& figures) {
 
 void print(const RunConfig& config, const Figures& figures) {
   const RankMemory& memory = figures.memory;
-  BatchArithmetic batch{figures.run.batch.micro,
-                        figures.run.batch.accumulation,
-                        figures.run.batch.data_ranks,
-                        config.data.sequence_length,
-                        figures.run.steps,
-                        0};
   const std::vector<MemoryItem> items = items_of(memory);
   std::string text = fmt::format("{} ranks: {}\n{} parameters, {} FLOP a token\n", figures.world,
                                  figures.run.mesh.text(), format_integer(figures.parameters.total),
                                  format_count(static_cast<double>(figures.flops_per_token)));
-  text += batch_text(batch) +
+  text += batch_text(arithmetic_of(figures.run, config.data.sequence_length)) +
           (figures.ranks.size() == 1 ? "Memory of each rank:\n"
                                      : "Memory of the rank that needs most:\n") +
           memory_text(items, 0);
@@ -301,6 +296,7 @@ int plan_command(Arguments arguments) {
   const std::int64_t world = options.world.value_or(default_world(config));
   ResolveInput input;
   input.world = world;
+  input.device = device_kind(config.run.device);
   input.windows = windows_of(config, loaded.problems);
   const ResolvedRun run = resolve_run(config, input, loaded.problems, loaded.notes);
   if (auto fault = device_fault(config)) loaded.problems.push_back(*std::move(fault));

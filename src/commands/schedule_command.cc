@@ -18,6 +18,7 @@
 #include "pipeline/schedules/schedules.h"
 #include "pipeline/simulate.h"
 #include "plan/resolve.h"
+#include "train/device_choice.h"
 #include "train/prepare.h"
 
 namespace trireme {
@@ -115,6 +116,7 @@ Drawn plan_of_config(const Options& options) {
   LoadedConfig loaded = read_config_with_model(options.input);
   ResolveInput facts;
   facts.world = default_world(loaded.config);
+  facts.device = device_kind(loaded.config.run.device);
   ResolvedRun run = resolve_run(loaded.config, facts, loaded.problems, loaded.notes);
   throw_problems(loaded.problems);
   Drawn drawn;

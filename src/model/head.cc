@@ -15,7 +15,7 @@ VocabularyPart vocabulary_part(std::int64_t vocabulary, AxisPlace place) {
 std::int64_t head_chunk_tokens(const HeadShape& shape) {
   const std::int64_t columns = ceil_div(shape.vocabulary, shape.place.extent);
   const std::int64_t about = (std::int64_t{1} << 22) / columns / 64 * 64;
-  const std::int64_t least = shape.device == DeviceKind::kCpu ? 256 : 512;
+  const std::int64_t least = shape.device == DeviceKind::kCpu ? 192 : 512;
   return std::min(shape.tokens, std::clamp<std::int64_t>(about, least, 2048));
 }
 

@@ -41,7 +41,7 @@ class TransferStaging {
   using Op = Operation;
   [[nodiscard]] bool training() const { return request_.purpose != StagePurpose::kEvaluation; }
   [[nodiscard]] std::int64_t rows() const {
-    return request_.batch.micro * request_.sequence_length / request_.part.cut.context.extent;
+    return request_.passes.micro * request_.sequence_length / request_.part.cut.context.extent;
   }
   [[nodiscard]] std::int64_t element() const {
     return static_cast<std::int64_t>(size_of(request_.compute));
@@ -96,7 +96,7 @@ class TransferStaging {
 /// What the larger pass of a library's attention works in.
 std::int64_t library_bytes(const ModelConfig& model, const MemoryRequest& request, bool training) {
   const LibraryAttention attention =
-      library_attention_of(config_of_place(model, request.part.cut.tensor), request.batch.micro,
+      library_attention_of(config_of_place(model, request.part.cut.tensor), request.passes.micro,
                            request.sequence_length, request.deterministic);
   std::int64_t bytes = 0;
   for (const LibraryPass pass : {LibraryPass::kForward, LibraryPass::kBackward}) {
@@ -113,7 +113,7 @@ std::int64_t library_bytes(const ModelConfig& model, const MemoryRequest& reques
 MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, DType compute,
                              StagePurpose purpose, int rank, DeviceKind device) {
   MemoryRequest request;
-  request.batch = run.batch;
+  request.passes = run.passes;
   request.sequence_length = config.data.sequence_length;
   request.compute = compute;
   request.purpose = purpose;
@@ -147,7 +147,7 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   const auto store =
       ParamStore::bytes_of(params, request.compute,
                            training ? StorePurpose::kTraining : StorePurpose::kInference, place);
-  StageShape shape = request.part.stage(request.batch.micro, request.sequence_length,
+  StageShape shape = request.part.stage(request.passes.micro, request.sequence_length,
                                         request.recompute, request.device);
   if (!training) shape.purpose = request.purpose;
   RankMemory memory;
@@ -156,7 +156,7 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   memory.optimizer = store.optimizer;
   memory.activations = Stage::buffer_bytes(model, shape, request.compute);
   memory.buffers = loader_steps(training && request.speculative_step) * kLoaderBytesPerToken *
-                   shape.local_tokens() * request.batch.accumulation;
+                   shape.local_tokens() * request.passes.accumulation;
   if (model.position == PositionKind::kRope) {
     memory.buffers += request.sequence_length * model.head_dim * std::int64_t{sizeof(float)};
   }

@@ -38,7 +38,7 @@ struct RankMemory {
 };
 
 struct MemoryRequest {
-  ResolvedBatch batch;
+  ResolvedBatch passes;
   std::int64_t sequence_length = 1;
   DType compute = DType::kF32;
   StagePurpose purpose = StagePurpose::kTraining;

@@ -35,12 +35,12 @@ struct Held {
 
 /// Stages with B and W apart, where nobody waits and where one micro-batch more is in flight, waits
 /// or has its R: their differences are what each takes.
-Held memory_of(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& batch,
+Held memory_of(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& passes,
                const ChunkRange& range) {
   const RankPart part = part_of_rank(config.parallel, mesh, 0, StagePurpose::kTraining);
   const bool bf16 = config.precision.compute == ComputePrecision::kBf16;
   StageShape shape =
-      part.stage(batch.micro, config.data.sequence_length, config.parallel.recompute);
+      part.stage(passes.micro, config.data.sequence_length, config.parallel.recompute);
   shape.purpose = StagePurpose::kTrainingSplit;
   const auto bytes = [&](const ChunkShape& chunk) {
     shape.chunks = {chunk};
@@ -202,23 +202,23 @@ bool Pipeline::splits(int rank) const {
   });
 }
 
-Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& batch,
+Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& passes,
                        const Plan* made) {
   const RunConfig::Parallel& parallel = config.parallel;
-  ScheduleRequest request = schedule_request(parallel, batch.accumulation);
+  ScheduleRequest request = schedule_request(parallel, passes.accumulation);
   const bool generated = made == nullptr && schedule_kind(parallel.pipeline_schedule);
   Pipeline pipeline;
   if (generated) {
     check_layers(config, stages_of(request));
     pipeline.placement = placement_of(request);
   } else {
-    pipeline.plan = made != nullptr ? *made : plan_of_file(config, batch.accumulation);
+    pipeline.plan = made != nullptr ? *made : plan_of_file(config, passes.accumulation);
     pipeline.placement = shape_of(pipeline.plan).placement;
     check_layers(config, std::ssize(pipeline.placement));
   }
   settle_stages(config, pipeline);
   for (const ChunkRange& stage : pipeline.stages) {
-    const Held held = memory_of(config, mesh, batch, stage);
+    const Held held = memory_of(config, mesh, passes, stage);
     pipeline.w_memory = std::max(pipeline.w_memory, held.w);
     pipeline.r_memory = std::max(pipeline.r_memory, held.r);
   }

@@ -34,7 +34,7 @@ struct Pipeline {
 /// that does not exist for these numbers, more stages than layers, layers that do not add up, a
 /// plan file that is no valid plan of this pipeline. `made`: its plan, where another rank has made
 /// or read it.
-Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& batch,
+Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& passes,
                        const Plan* made = nullptr);
 
 }  // namespace trireme

@@ -61,7 +61,7 @@ class Resolver {
     const std::optional<std::int64_t> data = mesh_known ? resolve_mesh(result) : std::nullopt;
     if (data && clean({"batch"})) {
       const std::size_t faults = problems_.size();
-      result.batch = resolve_batch(config_.batch, *data, problems_);
+      result.passes = result.batch = resolve_batch(config_.batch, *data, problems_);
       if (clean({"run", "data"}) && problems_.size() == faults) {
         result.steps = resolve_steps(config_, result.batch.global, input_.windows, problems_);
         check_total(result);
@@ -223,8 +223,9 @@ class Resolver {
   }
 
   void resolve_pipeline(ResolvedRun& run) {
+    run.passes = batch_of_passes(config_, run.batch, input_.world, input_.device);
     try {
-      run.pipeline = make_pipeline(config_, run.mesh, run.batch, input_.plan);
+      run.pipeline = make_pipeline(config_, run.mesh, run.passes, input_.plan);
     } catch (const DataError& error) {
       const std::string& schedule = config_.parallel.pipeline_schedule;
       problems_.push_back({"parallel.pipeline_schedule", schedule,
@@ -334,6 +335,18 @@ ResolvedRun resolve_run(const RunConfig& config, const ResolveInput& input,
                         std::vector<Problem>& problems, std::vector<std::string>& notes) {
   expect(input.world >= 1, "a world of {} ranks", input.world);
   return Resolver(config, input, problems, notes).run();
+}
+
+DType compute_type(const RunConfig& config, DeviceKind device) {
+  const ComputePrecision usual =
+      device == DeviceKind::kCuda ? ComputePrecision::kBf16 : ComputePrecision::kFp32;
+  return config.precision.compute.value_or(usual) == ComputePrecision::kBf16 ? DType::kBF16
+                                                                             : DType::kF32;
+}
+
+ReductionOrder reduction_order(const RunConfig& config, DeviceKind device) {
+  return config.parallel.reduction_order.value_or(
+      device == DeviceKind::kCuda ? ReductionOrder::kLibrary : ReductionOrder::kRank);
 }
 
 RunConfig with_defaults_written(const RunConfig& config, const ResolvedRun& run,

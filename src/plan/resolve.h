@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/dtype.h"
 #include "config/problem.h"
 #include "config/run_config.h"
 #include "parallel/mesh_shape.h"
@@ -23,11 +24,13 @@ struct ResolveInput {
   std::optional<std::int64_t> vocabulary = {};  ///< of the tokenizer, where it is known
   /// The pipeline's plan where another rank has made or read it.
   const Plan* plan = nullptr;
+  DeviceKind device = DeviceKind::kCpu;
 };
 
 struct ResolvedRun {
   MeshShape mesh;
-  ResolvedBatch batch;
+  ResolvedBatch batch;     ///< as the config has it
+  ResolvedBatch passes;    ///< as it is computed
   std::int64_t steps = 0;  ///< 0 where run.epochs is given and the windows are not known
   Pipeline pipeline;       ///< without stages where there is no model
 };
@@ -52,6 +55,12 @@ std::int64_t resolve_steps(const RunConfig& config, std::int64_t global,
 /// so that it may follow a parse that found faults: everything is then told at once.
 ResolvedRun resolve_run(const RunConfig& config, const ResolveInput& input,
                         std::vector<Problem>& problems, std::vector<std::string>& notes);
+
+/// The type that the model computes in: the config's, else fp32 on the CPU and bf16 on a GPU.
+DType compute_type(const RunConfig& config, DeviceKind device);
+
+/// The order of sums over ranks: the config's, else rank order on the CPU and NCCL's on a GPU.
+ReductionOrder reduction_order(const RunConfig& config, DeviceKind device);
 
 /// The config with derived defaults written out (batch, data seed, end of the decay, precision,
 /// order of sums), for config.json. What follows from the mesh (parallel.data, batch.accumulation)

@@ -23,7 +23,7 @@ class Count {
         layout_(params_.metas, request.part.store),
         local_(config_of_place(model, request.part.cut.tensor)),
         element_(static_cast<std::int64_t>(size_of(request.compute))),
-        rows_(request.batch.micro * request.sequence_length / request.part.cut.context.extent) {}
+        rows_(request.passes.micro * request.sequence_length / request.part.cut.context.extent) {}
 
   std::vector<Traffic> run() {
     for (const ChunkParams& chunk : params_.chunks) layers_ += chunk.range.layers;
@@ -55,7 +55,7 @@ class Count {
     }
     const int shards = place.shard.extent;
     const std::vector<std::int64_t> gathers = gathers_in_step(layout_, reads());
-    const std::int64_t passes = place.zero_stage == 1 ? 1 : request_.batch.accumulation;
+    const std::int64_t passes = place.zero_stage == 1 ? 1 : request_.passes.accumulation;
     Buckets::for_each_part_of(layout_, DType::kF32, [&](int block, Piece part) {
       const ParamIndex first = layout_.block_params(block).first;
       const ParamMeta& param = params_.metas[static_cast<std::size_t>(first)];
@@ -89,7 +89,7 @@ class Count {
       ends += (chunk.range.embedding + chunk.range.head) * (inside + stream);
       heads += chunk.range.head;
     }
-    const std::int64_t steps = request_.batch.accumulation;
+    const std::int64_t steps = request_.passes.accumulation;
     add(Axis::kTensor, "activations", steps * (layers_ * layer + ends));
     // Maximum, sum and target logit of each token.
     add(Axis::kTensor, "statistics",
@@ -127,7 +127,7 @@ class Count {
     }
     if (request_.recompute == Recompute::kFull) backward += forward;
     add(Axis::kContext, "keys_values",
-        request_.batch.accumulation * layers_ * (forward + backward));
+        request_.passes.accumulation * layers_ * (forward + backward));
   }
 
   void pipeline() {
@@ -135,14 +135,14 @@ class Count {
                                                           request_.part.cut.sequence_parallel) *
                                 model_.hidden * element_;
     add(Axis::kPipeline, "activations",
-        request_.batch.accumulation * request_.part.neighbours * stream);
+        request_.passes.accumulation * request_.part.neighbours * stream);
     add(Axis::kPipeline, "gradients", TiedHomes::buffer_bytes(params_.metas, layout_));
   }
 
   /// The blocks of weights that a step reads, in order.
   [[nodiscard]] std::vector<int> reads() const {
     std::vector<int> blocks;
-    const int micro_batches = narrow<int>(request_.batch.accumulation);
+    const int micro_batches = narrow<int>(request_.passes.accumulation);
     const std::vector<Action> actions = request_.part.chunks.empty()
                                             ? make_1f1b(1, micro_batches).ranks.front()
                                             : request_.part.actions;

@@ -103,8 +103,10 @@ std::string memory_text(std::span<const MemoryItem> items, std::int64_t availabl
 std::string batch_text(const BatchArithmetic& batch) {
   const std::int64_t global = batch.micro * batch.accumulation * batch.data_ranks;
   const std::int64_t tokens = global * batch.sequence_length;
-  std::string text = fmt::format("  batch     {} global = {} micro x {} accumulation x {} data ranks\n", global,
+  std::string text = fmt::format("  batch     {} global = {} micro x {} accumulation x {} data ranks", global,
                                  batch.micro, batch.accumulation, batch.data_ranks);
+  if (batch.pass > 0 && batch.pass < batch.micro) text += fmt::format(", computed {} at a time", batch.pass);
+  text += "\n";
   text +=
       fmt::format("  tokens    {} a step = {} samples x {}\n", format_integer(tokens), global, batch.sequence_length);
   text += fmt::format("  training  {} steps, {} tokens", format_integer(batch.steps),

@@ -44,6 +44,7 @@ struct BatchArithmetic {
   std::int64_t micro = 1, accumulation = 1, data_ranks = 1, sequence_length = 1;
   std::int64_t steps = 0;
   std::int64_t windows = 0;  ///< of the training data; 0 where unbounded (synthetic)
+  std::int64_t pass = 0;     ///< of a micro-batch what is computed at once; 0: all of it
 };
 /// "  batch    8 global = 2 micro x 2 accumulation x 2 data ranks\n" and the tokens that follow from it.
 std::string batch_text(const BatchArithmetic& batch);

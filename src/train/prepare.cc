@@ -30,6 +30,7 @@ PreparedRun read_and_check(const ConfigInput& input, Needs needs, std::int64_t w
   PreparedRun prepared;
   ResolveInput facts;
   facts.world = world;
+  facts.device = device_kind(loaded.config.run.device);
   if (needs == Needs::kTraining && loaded.problems.empty()) {
     const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(loaded.config.tokenizer);
     prepared.tokenizer_hash = tokenizer->hash();
@@ -71,7 +72,18 @@ LoadedConfig read_config_with_model(const ConfigInput& input) {
 void take_model(PreparedRun& prepared, const ModelConfig& model) {
   prepared.config.model = model;
   ResolvedRun& run = prepared.run;
-  run.pipeline = make_pipeline(prepared.config, run.mesh, run.batch, &run.pipeline.plan);
+  run.pipeline = make_pipeline(prepared.config, run.mesh, run.passes, &run.pipeline.plan);
+}
+
+BatchArithmetic arithmetic_of(const ResolvedRun& run, std::int64_t sequence_length) {
+  BatchArithmetic batch;
+  batch.micro = run.batch.micro;
+  batch.accumulation = run.batch.accumulation;
+  batch.data_ranks = run.batch.data_ranks;
+  batch.sequence_length = sequence_length;
+  batch.steps = run.steps;
+  batch.pass = run.passes.micro;
+  return batch;
 }
 
 PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& world) {
@@ -98,18 +110,19 @@ PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& wor
   prepared.data = {shared.find("synthetic")->as_bool(), shared.find("documents")->as_integer(),
                    shared.find("tokens")->as_integer(), shared.find("windows")->as_integer()};
   prepared.global_batch_given = prepared.config.batch.global.has_value();
+  const DeviceKind device = device_kind(prepared.config.run.device);
   if (world.rank() != 0) {
     const Plan plan = parse_plan(*shared.find("plan"), "the plan sent by rank 0");
     ResolveInput facts;
     facts.world = world.size();
     facts.plan = &plan;
+    facts.device = device;
     if (!prepared.data.synthetic) facts.windows = prepared.data.windows;
     std::vector<Problem> problems;
     std::vector<std::string> notes;  // told once, by rank 0 above
     prepared.run = resolve_run(prepared.config, facts, problems, notes);
     throw_problems(problems);
   }
-  const DeviceKind device = device_kind(prepared.config.run.device);
   prepared.config = with_defaults_written(prepared.config, prepared.run,
                                           compute_type(prepared.config, device) == DType::kBF16
                                               ? ComputePrecision::kBf16

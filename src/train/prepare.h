@@ -6,6 +6,7 @@
 #include "config/parse.h"
 #include "dataset/sources.h"
 #include "plan/resolve.h"
+#include "telemetry/console.h"
 
 namespace trireme {
 
@@ -31,6 +32,9 @@ enum class Needs : std::uint8_t {
 /// Another model in place of the config's, whose stages may then hold other layers. Throws
 /// ConfigError where they are fewer than the stages.
 void take_model(PreparedRun& prepared, const ModelConfig& model);
+
+/// For readers; the windows of the data are left out.
+BatchArithmetic arithmetic_of(const ResolvedRun& run, std::int64_t sequence_length);
 
 /// Reads and checks on rank 0; every fault of the config at once. Collective. Throws SharedError
 /// (ConfigError, DataError).

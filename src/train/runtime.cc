@@ -6,18 +6,6 @@
 
 namespace trireme {
 
-DType compute_type(const RunConfig& config, DeviceKind device) {
-  const ComputePrecision usual =
-      device == DeviceKind::kCuda ? ComputePrecision::kBf16 : ComputePrecision::kFp32;
-  return config.precision.compute.value_or(usual) == ComputePrecision::kBf16 ? DType::kBF16
-                                                                             : DType::kF32;
-}
-
-ReductionOrder reduction_order(const RunConfig& config, DeviceKind device) {
-  return config.parallel.reduction_order.value_or(
-      device == DeviceKind::kCuda ? ReductionOrder::kLibrary : ReductionOrder::kRank);
-}
-
 namespace {
 
 /// A channel for the memory that the context computes in.
@@ -107,7 +95,7 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
                                                          : StorePurpose::kTraining,
             options.device, part.store),
       stage(context, model, params, store,
-            part.stage(run.batch.micro, config.data.sequence_length, config.parallel.recompute,
+            part.stage(run.passes.micro, config.data.sequence_length, config.parallel.recompute,
                        options.device.kind),
             {TensorAxis(*channels.tensor, part.cut.sequence_parallel),
              ContextAxis(*channels.context, part.cut.context_method, config.data.sequence_length)}),

@@ -124,10 +124,4 @@ class Runtime {
   Communicator& world_;
 };
 
-/// The type that the model computes in: the config's, else fp32 on the CPU and bf16 on a GPU.
-DType compute_type(const RunConfig& config, DeviceKind device);
-
-/// The order of sums over ranks: the config's, else rank order on the CPU and NCCL's on a GPU.
-ReductionOrder reduction_order(const RunConfig& config, DeviceKind device);
-
 }  // namespace trireme

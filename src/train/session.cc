@@ -72,7 +72,7 @@ LibraryAttention attention_of_rank(const PreparedRun& prepared, const Launch& la
   const RunConfig& config = prepared.config;
   const StageCut cut =
       part_of_rank(config.parallel, prepared.run.mesh, launch.world().rank(), purpose).cut;
-  return library_attention_of(config_of_place(config.model, cut.tensor), prepared.run.batch.micro,
+  return library_attention_of(config_of_place(config.model, cut.tensor), prepared.run.passes.micro,
                               config.data.sequence_length, config.run.deterministic);
 }
 
@@ -97,8 +97,8 @@ RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch
 BatchShape batch_shape(const PreparedRun& prepared, const Runtime& runtime) {
   BatchShape shape;
   shape.global = prepared.run.batch.global;
-  shape.micro = prepared.run.batch.micro;
-  shape.accumulation = prepared.run.batch.accumulation;
+  shape.micro = prepared.run.passes.micro;
+  shape.accumulation = prepared.run.passes.accumulation;
   shape.data_rank = runtime.data_rank();
   shape.data_ranks = static_cast<int>(prepared.run.batch.data_ranks);
   shape.tokens = prepared.config.data.sequence_length;
@@ -229,12 +229,7 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
     available = static_cast<std::int64_t>(gpu::free_bytes());
     for (const MemoryItem& item : items) available += item.second;
   }
-  BatchArithmetic batch;
-  batch.micro = prepared.run.batch.micro;
-  batch.accumulation = prepared.run.batch.accumulation;
-  batch.data_ranks = prepared.run.batch.data_ranks;
-  batch.sequence_length = config.data.sequence_length;
-  batch.steps = prepared.run.steps;
+  BatchArithmetic batch = arithmetic_of(prepared.run, config.data.sequence_length);
   batch.windows = prepared.data.windows;
   log_info("{} with {} parameters, computing in {}", name_of(config.model.family),
            format_count(static_cast<double>(count_parameters(runtime.model).total)),

@@ -61,4 +61,29 @@ continued "megatron order" 10 --set data.train=short --set data.order=megatron
 continued "bf16" 10 --set precision.compute=bf16
 continued "blend" 10 --set 'data.train=[[0.7, "toy"], [0.3, "short"]]' --set lr_schedule.kind=wsd
 continued "synthetic" 10 --set data.train=synthetic
+# On one rank a micro-batch of more than 512 MiB of activations is computed in passes.
+cat >wide.json <<'E2'
+{
+  "run": {"directory": "wide", "steps": 1},
+  "model": {"model_type": "llama", "vocab_size": 64, "hidden_size": 128, "intermediate_size": 576, "num_hidden_layers": 4,
+            "num_attention_heads": 2, "max_position_embeddings": 512, "tie_word_embeddings": false},
+  "data": {"train": "synthetic", "validation": "synthetic", "sequence_length": 512},
+  "batch": {"global": 32, "micro": 32},
+  "optimizer": {"lr": 0.001},
+  "evaluation": {"interval_steps": 1, "batches": 1},
+  "checkpoint": {"interval_steps": 1},
+  "log": {"interval_steps": 1, "tensorboard": false}
+}
+E2
+train wide.json
+ends_with "a micro-batch in passes" 0
+says "it says that it has passes" "32 global = 32 micro x 1 accumulation x 1 data ranks, computed 16 at a time"
+train wide.json --set run.directory=narrow --set batch.micro=16
+ends_with "passes as micro-batches" 0
+check "passes and micro-batches: the steps are equal" same "$(steps_of wide)" "$(steps_of narrow)"
+check "passes and micro-batches: there are steps" [ "$(steps_of wide | wc -l)" = 1 ]
+check "passes and micro-batches: evaluations agree" same "$(grep '"kind":"evaluation"' wide/metrics.jsonl)" \
+  "$(grep '"kind":"evaluation"' narrow/metrics.jsonl)"
+check "passes and micro-batches: there are evaluations" [ "$(grep -c '"kind":"evaluation"' wide/metrics.jsonl)" = 1 ]
+check "passes and micro-batches: the tensors are equal" same "$(tensors_of "$(folder_of wide 1)")" "$(tensors_of "$(folder_of narrow 1)")"
 finish

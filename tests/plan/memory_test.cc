@@ -20,7 +20,7 @@ MemoryRequest request_for(const ResolvedBatch& batch, std::int64_t tokens,
                           DType compute = DType::kF32,
                           StagePurpose purpose = StagePurpose::kTraining) {
   MemoryRequest request;
-  request.batch = batch;
+  request.passes = batch;
   request.sequence_length = tokens;
   request.compute = compute;
   request.purpose = purpose;

@@ -56,7 +56,7 @@ TEST(Traffic, of_the_stream_on_two_tensor_places) {
   parallel.recompute = Recompute::kFull;
   EXPECT_EQ(bytes_of(request_of(parallel, mesh), Axis::kTensor, "activations"), (10 + 7) * 128);
   MemoryRequest more = request_of(parallel, mesh);
-  more.batch.accumulation = 3;
+  more.passes.accumulation = 3;
   EXPECT_EQ(bytes_of(more, Axis::kTensor, "activations"), 3 * (10 + 7) * 128);
   EXPECT_EQ(bytes_of(more, Axis::kTensor, "gradients"), 3 * 8 * 4);  // once a step
 }
@@ -95,7 +95,7 @@ TEST(Traffic, of_zero_is_a_sum_to_owners_and_weights_from_them) {
   const auto request = [&](std::int64_t stage, std::int64_t accumulation) {
     parallel.zero_stage = stage;
     MemoryRequest made = request_of(parallel, mesh);
-    made.batch.accumulation = accumulation;
+    made.passes.accumulation = accumulation;
     return made;
   };
   const StoreLayout layout(declare_params(small_model()).metas, request(1, 1).part.store);

@@ -76,6 +76,8 @@ TEST(Console, the_batch_shows_how_it_is_made) {
             "  training  1,000 steps, 1.02M tokens, 0.50 epochs of 16,000 windows\n");
   batch.windows = 0;
   EXPECT_EQ(batch_text(batch).find("epochs"), std::string::npos);
+  batch.pass = 1;
+  EXPECT_NE(batch_text(batch).find("2 data ranks, computed 1 at a time\n"), std::string::npos);
 }
 
 TEST(Console, many_ranks_are_shown_by_host) {

@@ -217,8 +217,8 @@ ResolvedRun resolved(const MeshCell& cell, const RunConfig& config, std::int64_t
   ResolvedRun run;
   run.mesh = MeshShape({cell.pipeline, cell.data, cell.context, cell.tensor});
   const std::int64_t micro = div_exact(global_batch, std::int64_t{cell.data} * cell.accumulation);
-  run.batch = {global_batch, micro, cell.accumulation, cell.data};
-  run.pipeline = make_pipeline(config, run.mesh, run.batch);
+  run.passes = run.batch = {global_batch, micro, cell.accumulation, cell.data};
+  run.pipeline = make_pipeline(config, run.mesh, run.passes);
   return run;
 }
 

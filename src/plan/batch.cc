@@ -1,0 +1,45 @@
+#include "plan/batch.h"
+
+#include "model/stage.h"
+#include "plan/layer_balance.h"
+#include "plan/resolve.h"
+
+namespace trireme {
+namespace {
+
+constexpr std::int64_t kActivationsMin = std::int64_t{512} << 20;  // bytes
+constexpr std::int64_t kTokensMin = 512;
+constexpr double kOperationsMin = 1LL << 34;  // of a layer: F, B and W
+
+std::int64_t activation_bytes(const RunConfig& config, std::int64_t sequences) {
+  StageShape shape;
+  shape.sequences = sequences;
+  shape.tokens = config.data.sequence_length;
+  return Stage::buffer_bytes(config.model, shape, compute_type(config, DeviceKind::kCpu));
+}
+
+}  // namespace
+
+ResolvedBatch batch_of_passes(const RunConfig& config, const ResolvedBatch& batch,
+                              std::int64_t world, DeviceKind device) {
+  if (world != 1 || device != DeviceKind::kCpu) return batch;
+  if (activation_bytes(config, batch.micro) < kActivationsMin) return batch;
+  const std::int64_t tokens = config.data.sequence_length;
+  const auto operations =
+      static_cast<double>(cost_of_layer(config.model, tokens, Recompute::kNone).all());
+  const auto long_enough = [&](std::int64_t sequences) {
+    const auto in_pass = static_cast<double>(sequences * tokens);
+    return in_pass >= kTokensMin && in_pass * operations >= kOperationsMin;
+  };
+  ResolvedBatch passes = batch;
+  for (std::int64_t i = 1; i * i <= batch.micro; ++i) {
+    if (batch.micro % i != 0) continue;
+    for (const std::int64_t sequences : {i, batch.micro / i}) {
+      if (sequences < passes.micro && long_enough(sequences)) passes.micro = sequences;
+    }
+  }
+  passes.accumulation *= batch.micro / passes.micro;
+  return passes;
+}
+
+}  // namespace trireme

@@ -1,0 +1,66 @@
+#include "plan/batch.h"
+
+#include <gtest/gtest.h>
+
+namespace trireme {
+namespace {
+
+/// 21.7 Gop a layer for a sequence of 512 tokens.
+RunConfig wide_config(std::int64_t tokens = 512) {
+  RunConfig config;
+  config.data.sequence_length = tokens;
+  config.model.layers = 12;
+  config.model.hidden = 768;
+  config.model.heads = 12;
+  config.model.kv_heads = 6;
+  config.model.head_dim = 64;
+  config.model.ffn = 2048;
+  config.model.vocab_size = 50'257;
+  return config;
+}
+
+TEST(BatchOfPasses, a_micro_batch_is_cut_on_one_rank_of_a_cpu_alone) {
+  const ResolvedBatch batch = {8, 4, 2, 1};
+  EXPECT_EQ(batch_of_passes(wide_config(), batch, 1, DeviceKind::kCpu),
+            (ResolvedBatch{8, 1, 8, 1}));
+  EXPECT_EQ(batch_of_passes(wide_config(), batch, 1, DeviceKind::kCuda), batch);
+  EXPECT_EQ(batch_of_passes(wide_config(), batch, 2, DeviceKind::kCpu), batch);
+  RunConfig other = wide_config();
+  other.parallel.pipeline_schedule = "zb-h1";
+  other.parallel.recompute = Recompute::kFull;
+  EXPECT_EQ(batch_of_passes(other, batch, 1, DeviceKind::kCpu), (ResolvedBatch{8, 1, 8, 1}));
+}
+
+TEST(BatchOfPasses, passes_are_long_enough_and_divide_the_micro_batch) {
+  const auto pass_of = [](const RunConfig& config, std::int64_t micro) {
+    const ResolvedBatch passes = batch_of_passes(config, {micro, micro, 1, 1}, 1, DeviceKind::kCpu);
+    EXPECT_EQ(passes.micro * passes.accumulation, micro);
+    return passes.micro;
+  };
+  // 512 tokens, however many operations.
+  EXPECT_EQ(pass_of(wide_config(256), 16), 2);
+  EXPECT_EQ(pass_of(wide_config(256), 15), 3);
+  EXPECT_EQ(pass_of(wide_config(256), 7), 7);
+  EXPECT_EQ(pass_of(wide_config(256), 1), 1);
+  EXPECT_EQ(pass_of(wide_config(511), 4), 2);
+  // 2^34 operations, however many tokens: 10.6 M of a token.
+  RunConfig narrow = wide_config(256);
+  narrow.model.hidden = 384;
+  narrow.model.heads = 6;
+  narrow.model.kv_heads = 3;
+  narrow.model.ffn = 1024;
+  EXPECT_EQ(pass_of(narrow, 16), 8);
+  EXPECT_EQ(pass_of(narrow, 12), 12);
+  // 512 MiB, however long: 390 MB in f32 and as much of twice the samples in bf16.
+  narrow.model.layers = 6;
+  EXPECT_EQ(pass_of(narrow, 16), 16);
+  EXPECT_EQ(pass_of(narrow, 32), 8);
+  narrow.precision.compute = ComputePrecision::kBf16;
+  EXPECT_EQ(pass_of(narrow, 32), 32);
+  // At once, for any number.
+  EXPECT_EQ(pass_of(wide_config(256), 999'999'937), 999'999'937) << "a prime";
+  EXPECT_EQ(pass_of(wide_config(256), 1'000'000'000), 2);
+}
+
+}  // namespace
+}  // namespace trireme
