@@ -5,10 +5,11 @@
 #                            [--output DIR] [--train BINARY] [--python INTERPRETER] [--quick]
 #
 # Ours: one rank with all threads, and one rank for each thread. PyTorch: LlamaForCausalLM of transformers with sdpa and
-# fused AdamW, eager and compiled, in one process with all threads and by DistributedDataParallel over gloo. At L both
-# sides also train one sequence at a time (the same update by accumulation; PyTorch compiled). Both clip
-# the gradient, in bf16 both keep fp32 weights (PyTorch by autocast). First both take two updates from the same weights
-# on the same samples, and must agree. Of each round the median step counts, of each row the best round.
+# fused AdamW, eager and compiled, in one process with all threads and by DistributedDataParallel over gloo. At L
+# PyTorch also trains one sequence at a time (the same update by accumulation, compiled), as one rank of ours does by
+# itself there. Both clip the gradient, in bf16 both keep fp32 weights (PyTorch by autocast). First both take two updates
+# from the same weights on the same samples, and must agree. Of each round the median step counts, of each row the best
+# round.
 #
 # Writes DIR/README.md (tables, targets), data.json and speed.png; DIR is runs/bench_pytorch. About 75 minutes on two
 # cores; --quick is one short round of S. Leave the machine alone meanwhile.

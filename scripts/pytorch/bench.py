@@ -198,8 +198,7 @@ class Bench:
         config = config_of(size)
         config["run"] = {"directory": str(self.scratch / "unused"), "steps": 1,
                          "threads_per_rank": self.threads // ranks}
-        config["batch"]["micro"] = (1 if row == "by sequence"
-                                    else config["batch"]["global"] // ranks)
+        config["batch"]["micro"] = config["batch"]["global"] // ranks
         config["precision"] = {"compute": dtype}
         if row == "ranks ZeRO 1":
             config["parallel"] = {"zero_stage": 1}
@@ -297,7 +296,7 @@ class Bench:
             rows.insert(1, ("trireme", "ranks"))
             rows += [("pytorch", "ddp eager"), ("pytorch", "ddp compiled")]
         if size in SHORT_OF_MEMORY:
-            rows += [("trireme", "by sequence"), ("pytorch", "by sequence")]
+            rows += [("pytorch", "by sequence")]
             if self.ranks_of(size) > 1:
                 rows.insert(-1, ("trireme", "ranks ZeRO 1"))
         return [row for row in rows if row[0] == "trireme" or row[1] in self.arguments.pytorch]

@@ -16,7 +16,6 @@ MEMORY = 0.6
 
 NAMES = {
     ("trireme", "threads"): "Trireme, threads", ("trireme", "ranks"): "Trireme, ranks",
-    ("trireme", "by sequence"): "Trireme, threads, by sequence",
     ("trireme", "ranks ZeRO 1"): "Trireme, ranks, ZeRO 1",
     ("pytorch", "eager"): "PyTorch eager", ("pytorch", "compiled"): "PyTorch compiled",
     ("pytorch", "ddp eager"): "PyTorch DDP eager",
