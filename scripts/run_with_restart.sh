@@ -146,12 +146,12 @@ while :; do
   begin=$(date +%s)
   ((signals == 0)) || break
   life=$$.$lives.$begin
-  before=$(metrics_state)
+  metrics_before=$(metrics_state)
   run_forwarded env "TRIREME_LIFE=$life" "$@"
   seconds=$(($(date +%s) - begin))
   steps=$(steps_so_far)
   meaning=$(meaning_of $code)
-  if [ -n "$recorded" ] && ((code == 0)) && [ "$(metrics_state)" = "$before" ]; then
+  if [ -n "$recorded" ] && ((code == 0)) && [ "$(metrics_state)" = "$metrics_before" ]; then
     code=1 meaning="in place of 0: it recorded nothing, so it was not launched"
   fi
   what="life $lives ended after $seconds s at step $steps with $code ($meaning)"

@@ -14,15 +14,16 @@ namespace trireme {
 
 namespace {
 std::atomic<int> first_signal{0};
-std::atomic<bool> end_is_told{false};
+constexpr int kNotSettled = -1;
+std::atomic<int> settled_code{kNotSettled};
 static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
 
 extern "C" void on_stop_signal(int number) {
   int none = 0;
   if (first_signal.compare_exchange_strong(none, number)) return;
   // Only calls that are safe in a handler from here on; the number has at most two digits.
+  if (const int settled = settled_code; settled != kNotSettled) ::_exit(settled);
   const int code = 128 + number;
-  if (end_is_told) ::_exit(code);
   char text[] = "train: exit 1xx (a second signal)\n";
   text[13] = static_cast<char>('0' + code / 10 % 10);
   text[14] = static_cast<char>('0' + code % 10);
@@ -51,7 +52,7 @@ void install_stop_handlers() {
   }).detach();
 }
 
-void second_signal_says_nothing() noexcept { end_is_told = true; }
+void settle_exit_code(int code) noexcept { settled_code = code; }
 
 int stop_signal() noexcept { return first_signal.load(); }
 

@@ -9,9 +9,10 @@ namespace trireme {
 /// ends the process at once with 128 + its number.
 void install_stop_handlers();
 
-/// The job has told its end, or a rank of it is about to. A second signal now ends the process
-/// without a word: launchers send one to ranks that are still leaving.
-void second_signal_says_nothing() noexcept;
+/// The job has told that it ends with `code`, or a rank of it is about to. A second signal now ends
+/// the process with that code, without a word: launchers send one to ranks that are still leaving,
+/// and srun then reports the largest code of all ranks.
+void settle_exit_code(int code) noexcept;
 
 /// Number of the first signal received, 0 where there was none.
 int stop_signal() noexcept;

@@ -29,7 +29,7 @@ int leave_together(Launch& launch, int code, const char* fault) {
   } else {
     log_info_text(closing_line(code));
   }
-  second_signal_says_nothing();
+  settle_exit_code(code);
   launch.world().barrier();
   silence_log();
   return code;

@@ -23,7 +23,11 @@ PATH=$PATH:/usr/sbin
 # Jobs, logs and the two runs.
 . "$(dirname "${BASH_SOURCE[0]}")/../e2e/lib.sh" "$1"
 export OMP_NUM_THREADS=1
-trap '[ $? = 0 ] || tail -n 40 train-*.log cluster/log/slurm*; end_background' EXIT
+show_logs() {
+  local log
+  for log in train-*.log cluster/log/slurm*; do echo "==> $log <==" && grep -v '^step ' "$log" | tail -n 60; done
+}
+trap '[ $? = 0 ] || show_logs; end_background' EXIT
 
 start_cluster() {
   local node host
@@ -113,6 +117,8 @@ ranks_of() {
   done
 }
 
+step_is_gone() { ! grep -qsF "slurmstepd: [$1]" /proc/[0-9]*/cmdline; }
+
 start_cluster
 export TRIREME_ROOT=$root
 job=("$root/scripts/slurm.sbatch" base.json --set batch.micro=1 --set run.steps=200000 --set log.interval_steps=20)
@@ -176,8 +182,13 @@ until_true times "$limited" 'slurm.sbatch: saved, requeued' 1
 check "time limit: 75 on record" times "$limited" '^train: exit 75' 1
 # A limit of a minute with a signal a minute before it lets Slurm's next look end the second life as well.
 until_true scontrol update JobId="$limited" TimeLimit=30
+# As if that step still ended: the next life's first step, which bears its number, cannot be launched beside it.
+until_true step_is_gone "$limited.0"
+touch cluster/spool.n{1,2}/stepd.slurm.pmix."$limited.0"
 start_now "$limited"
 until_true times "$limited" '^resuming from step' 1
+check "a step that cannot be launched: srun ends with 0, and another follows" \
+  times "$limited" '^run_with_restart: life 1 .*not launched.*again in' 1
 check "time limit: the job starts again" times "$limited" 'requeued 1 times' 1
 check "time limit: from the last step" same "$(resumed_at "$limited")" "$(saved_before_resuming "$limited")"
 touch limited/stop
