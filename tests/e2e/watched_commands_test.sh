@@ -27,7 +27,7 @@ ended() { [[ $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) =~ ^(Z|X|$) ]]; }
 # hit WHAT RANK SIGNAL WORK COMMAND...: WORK hundredths of a second, or "hold".
 hit() {
   local rank=$2 signal=$3 work=$4 process processes
-  local -i begin
+  local -i begin tries
   shift 4
   start log "$root/scripts/run.sh" -n 2 "$@"
   until_true appeared 0
@@ -38,8 +38,9 @@ hit() {
   begin=$(date +%s%N)
   for process in $processes; do until_true ended "$process"; done
   milliseconds=$((($(date +%s%N) - begin) / 1000000))
-  # Open MPI waits for ever where it was told to leave the others alone and a rank never came to MPI_Init.
-  [ "$work" != hold ] || kill -KILL "$(cat "/proc/$job/task/$job/children")"
+  # Open MPI waits for ever where it was told to leave the others alone and a rank died before the end of its MPI_Init.
+  for ((tries = 0; tries < 100; ++tries)); do ended "$job" && break || sleep 0.1; done
+  ended "$job" || kill -KILL "$(cat "/proc/$job/task/$job/children")"
   wait "$job"
   code=$?
 }
