@@ -11,7 +11,8 @@
 #   after three lives in a row without progress: no newer checkpoint, and no step in metrics.jsonl beyond those before;
 #   where it was itself asked to stop: SIGINT, SIGTERM and SIGUSR1 become one SIGUSR1 to the command (a second one likewise),
 #     and what that ends with is what this ends with.
-# Its own code is the last code of the command (see --recorded). What a life leaves running on this host is killed before the next begins.
+# Its own code is the last code of the command (see --recorded). What a life leaves running on this host is killed before
+# the next begins.
 #
 #   --directory DIR   run.directory, where it does not stand in a config or --set of the command line
 #   --cycles N        lives without progress that end it (3)

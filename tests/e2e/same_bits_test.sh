@@ -85,5 +85,6 @@ check "passes and micro-batches: there are steps" [ "$(steps_of wide | wc -l)" =
 check "passes and micro-batches: evaluations agree" same "$(grep '"kind":"evaluation"' wide/metrics.jsonl)" \
   "$(grep '"kind":"evaluation"' narrow/metrics.jsonl)"
 check "passes and micro-batches: there are evaluations" [ "$(grep -c '"kind":"evaluation"' wide/metrics.jsonl)" = 1 ]
-check "passes and micro-batches: the tensors are equal" same "$(tensors_of "$(folder_of wide 1)")" "$(tensors_of "$(folder_of narrow 1)")"
+check "passes and micro-batches: the tensors are equal" same "$(tensors_of "$(folder_of wide 1)")" \
+  "$(tensors_of "$(folder_of narrow 1)")"
 finish
