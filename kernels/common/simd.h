@@ -16,6 +16,7 @@
 //   scale_by_pow2(x, n)          x 2^floor(n), one rounding
 //   look_up(table, x)            table[the lowest four bits of x]
 //   exponent_of, mantissa_of     of normal x > 0
+//   transpose(x)                 x[i], one for each lane, becomes column i
 //   F64                          half as many lanes
 
 #if defined(TRIREME_SIMD_HEADER)  // tests put an emulation here (tests/kernels/support/simd_wide.h)

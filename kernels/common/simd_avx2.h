@@ -146,6 +146,28 @@ TRIREME_INLINE F32 look_up(const float* table, F32 bits) {
   return {_mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)))};
 }
 
+/// x[i] becomes column i.
+TRIREME_INLINE void transpose(F32 (&x)[8]) {
+  __m256 pairs[8], fours[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(x[i].v, x[i + 1].v);
+    pairs[i + 1] = _mm256_unpackhi_ps(x[i].v, x[i + 1].v);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    fours[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    fours[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+    fours[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    fours[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    x[i].v = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20);
+    x[i + 4].v = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31);
+  }
+}
+
 struct F64 {
   static constexpr int kWidth = 4;
   __m256d v;

@@ -140,6 +140,35 @@ TRIREME_INLINE F32 look_up(const float* table, F32 bits) {
   return {_mm512_permutexvar_ps(_mm512_castps_si512(bits.v), _mm512_loadu_ps(table))};
 }
 
+/// x[i] becomes column i: pairs of rows, then fours, whose quarters are then gathered.
+TRIREME_INLINE void transpose(F32 (&x)[16]) {
+  __m512 pairs[16], fours[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    pairs[i] = _mm512_unpacklo_ps(x[i].v, x[i + 1].v);
+    pairs[i + 1] = _mm512_unpackhi_ps(x[i].v, x[i + 1].v);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    fours[i] = _mm512_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    fours[i + 1] = _mm512_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+    fours[i + 2] = _mm512_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    fours[i + 3] = _mm512_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4;
+       ++i) {  // quarter q of fours[i + 4 r]: column 4 q + i of rows 4 r to 4 r + 3
+    const __m512 even_low = _mm512_shuffle_f32x4(fours[i], fours[i + 4], 0x88),
+                 odd_low = _mm512_shuffle_f32x4(fours[i], fours[i + 4], 0xdd),
+                 even_high = _mm512_shuffle_f32x4(fours[i + 8], fours[i + 12], 0x88),
+                 odd_high = _mm512_shuffle_f32x4(fours[i + 8], fours[i + 12], 0xdd);
+    x[i].v = _mm512_shuffle_f32x4(even_low, even_high, 0x88);
+    x[i + 4].v = _mm512_shuffle_f32x4(odd_low, odd_high, 0x88);
+    x[i + 8].v = _mm512_shuffle_f32x4(even_low, even_high, 0xdd);
+    x[i + 12].v = _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd);
+  }
+}
+
 struct F64 {
   static constexpr int kWidth = 8;
   __m512d v;

@@ -4,6 +4,10 @@
 // n runs along vector lanes, A is broadcast element by element, a few rows by two vectors of C stay
 // in registers over all of k. Each element of C is one chain of fma over ascending k, so its bits
 // do not depend on the rows and columns around it.
+//
+// A panel is a few rows of A or columns of B beside each other: element (i, k) at [k width + i].
+
+#include <xmmintrin.h>
 
 #include "kernels/common/simd.h"
 
@@ -18,6 +22,9 @@ enum class OperandA : std::uint8_t { kRows, kColumns };
 /// C = AB, C += AB, or row m: C = C row_scale[m] + AB.
 enum class Store : std::uint8_t { kSet, kAdd, kScaleAndAdd };
 
+/// What the first tile of a row or column of tiles leaves as a panel for those after it.
+enum class Pack : std::uint8_t { kNone, kA, kB, kBoth };
+
 struct Product {
   const float* a;
   std::int64_t a_stride;
@@ -27,10 +34,17 @@ struct Product {
   std::int64_t c_stride;
   std::int64_t rows, columns, depth;  ///< columns: a multiple of the vector width
   const float* row_scale;             ///< of kScaleAndAdd
+  float* a_panel;                     ///< of kA: kRowsInRegisters wide
+  float* b_panel;                     ///< of kB: kPanel wide
 };
 
-template <OperandA kA, Store kStore, int kRows, int kVectors>
+template <OperandA kA, Store kStore, int kRows, int kVectors, Pack kPack = Pack::kNone>
 void multiply_registers(const Product& x, std::int64_t row, std::int64_t column) {
+  constexpr bool kPackA = kPack == Pack::kA || kPack == Pack::kBoth,
+                 kPackB = kPack == Pack::kB || kPack == Pack::kBoth;
+  static_assert(!kPackA || kA == OperandA::kColumns);
+  // What is packed comes from afar, in steps of a row, which no CPU foresees beyond a page.
+  constexpr std::int64_t kAhead = 24;
   F32 sum[kRows][kVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -44,7 +58,18 @@ void multiply_registers(const Product& x, std::int64_t row, std::int64_t column)
   for (std::int64_t k = 0; k < x.depth; ++k) {
     F32 factor[kVectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) factor[v] = F32::load(b + v * F32::kWidth);
+    for (int v = 0; v < kVectors; ++v) {
+      factor[v] = F32::load(b + v * F32::kWidth);
+      if constexpr (kPackB) {
+        factor[v].store(x.b_panel + k * kPanel + v * F32::kWidth);
+        _mm_prefetch(b + kAhead * b_stride + v * F32::kWidth, _MM_HINT_T0);
+        _mm_prefetch(b + kPanel + v * F32::kWidth, _MM_HINT_T1);  // the next columns'
+      }
+    }
+    if constexpr (kPackA) {
+      __builtin_memcpy(x.a_panel + k * kRows, a, kRows * sizeof(float));
+      _mm_prefetch(a + kAhead * a_stride, _MM_HINT_T0);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const F32 one = F32::broadcast(a[kA == OperandA::kRows ? r * a_stride : r]);

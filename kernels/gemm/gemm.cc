@@ -170,4 +170,8 @@ void gemm(Context& context, const Gemm& args) {
   gemm_internal::gemm_by_panels(context, args, s);
 }
 
+void gemm_by_library(Context& context, const Gemm& args) {
+  gemm_internal::gemm_by_primitive(context, args, check(args));
+}
+
 }  // namespace trireme

@@ -45,6 +45,9 @@ struct Gemm {
 };
 void gemm(Context& context, const Gemm& args);
 
+/// A product without an epilogue by oneDNN, whatever its size, on a CPU: what ours is measured by.
+void gemm_by_library(Context& context, const Gemm& args);
+
 /// What a GPU's products do without on this machine and which of them are slower for it, as a
 /// sentence to warn with; "" where nothing is missing.
 std::string gemm_missing_library();

@@ -12,8 +12,8 @@ namespace trireme::gemm_internal {
 
 using Sizes = GemmSizes;
 
-/// By sgemm_avx2.cc where the CPU has no AVX-512 and the product is large enough to pack, else by
-/// oneDNN; `scratch` has sgemm_scratch(context) floats.
+/// By sgemm_cpu.cc where c has rows enough to pack b for, else by oneDNN; `scratch` has
+/// sgemm_scratch(context) floats.
 void sgemm(Context& context, const SgemmArgs& args, float* scratch);
 std::int64_t sgemm_scratch(const Context& context);
 /// Whether each thread takes a part of K, which counts tokens: for weight gradients whose operands

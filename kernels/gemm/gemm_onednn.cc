@@ -1,9 +1,7 @@
 // The only file that sees oneDNN. Versions 2.5 to 3.x.
 #include <omp.h>
 
-#include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <dnnl.hpp>
 #include <map>
 #include <unordered_map>
@@ -90,31 +88,6 @@ PrimitiveCache& primitive_cache() {
   return cache;
 }
 
-/// oneDNN packs into aligned blocks that it frees after each product. What glibc cuts off before
-/// such a block stays in the thread's cache of small blocks and keeps the freed block from joining
-/// its neighbours, so that products of many sizes take new memory again and again: 10 to 45 MB.
-/// Where that cache is full, they join.
-void fill_cache_of_small_blocks() {
-  constexpr std::size_t kOfEachSize = 7, kLargest = 160, kStep = 16;
-  std::array<void* volatile, kOfEachSize> blocks;  // volatile: else nothing is allocated
-  for (std::size_t size = kStep; size <= kLargest; size += kStep) {
-    for (auto& block : blocks) block = std::malloc(size);
-    for (auto& block : blocks) std::free(block);
-  }
-}
-
-/// How much of K oneDNN gets at once. Small weight gradients (`a` transposed) it makes without
-/// packing. Where the rows of `a` are then a multiple of 2 KB apart, those of a block of K fall
-/// into few sets of the caches and push each other out: 2/3 of the speed. So many stay there; c,
-/// which is read and written as often, must then be cheap to come by.
-std::int64_t rows_at_once(const SgemmArgs& args) {
-  constexpr std::int64_t kAliasingStride = 512, kRowsThatStay = 192, kSmall = 1 << 20;
-  const auto& [m, n, k] = args.sizes;
-  const bool aliasing =
-      args.transpose_a && !args.transpose_b && args.a_stride % kAliasingStride == 0;
-  return aliasing && k > 2 * kRowsThatStay && m * n <= kSmall ? kRowsThatStay : k;
-}
-
 }  // namespace
 
 void prepare_library(int threads) {
@@ -127,19 +100,9 @@ void prepare_library(int threads) {
 }
 
 bool sgemm_by_library(const SgemmArgs& args) {
-  static thread_local const bool filled = (fill_cache_of_small_blocks(), true);
-  static_cast<void>(filled);
-  const std::int64_t step = rows_at_once(args);
-  for (std::int64_t k = 0; k < args.sizes.k; k += step) {
-    const std::int64_t a = args.transpose_a ? k * args.a_stride : k;
-    const std::int64_t b = args.transpose_b ? k : k * args.b_stride;
-    const dnnl::status status =
-        dnnl::sgemm(letter(args.transpose_a), letter(args.transpose_b), args.sizes.m, args.sizes.n,
-                    std::min(step, args.sizes.k - k), 1.0F, args.a + a, args.a_stride, args.b + b,
-                    args.b_stride, k > 0 || args.add ? 1.0F : 0.0F, args.c, args.c_stride);
-    if (status != dnnl::status::success) return false;
-  }
-  return true;
+  return dnnl::sgemm(letter(args.transpose_a), letter(args.transpose_b), args.sizes.m, args.sizes.n,
+                     args.sizes.k, 1.0F, args.a, args.a_stride, args.b, args.b_stride,
+                     args.add ? 1.0F : 0.0F, args.c, args.c_stride) == dnnl::status::success;
 }
 
 bool has_native_bf16(const Context& context) {

@@ -30,11 +30,6 @@ struct AddArgs {
   DType type;
 };
 
-struct GemmKernels {
-  void (*copy_panel)(const PanelArgs&);
-  void (*add)(const AddArgs&);
-};
-
 /// c = op(a) op(b), or c += op(a) op(b), in f32; op(a) is [m, k], op(b) [k, n]; strides are those
 /// of the stored matrices, in elements.
 struct SgemmArgs {
@@ -45,14 +40,19 @@ struct SgemmArgs {
   std::int64_t a_stride, b_stride, c_stride;
   bool transpose_a, transpose_b, add;
 };
-/// What sgemm packs its operands into, in floats.
-inline constexpr std::int64_t kSgemmScratch = 449'920;
+struct GemmKernels {
+  void (*copy_panel)(const PanelArgs&);
+  void (*add)(const AddArgs&);
+  /// By one thread; scratch is aligned to 64 bytes. A sum over k is taken in parts that depend on k
+  /// and transpose_a alone.
+  void (*sgemm)(const SgemmArgs&, float* scratch);
+  std::int64_t (*sgemm_scratch)();       ///< in floats
+  std::int64_t tile_rows, tile_columns;  ///< that sgemm multiplies at once
+};
 
 namespace avx2 {
 extern const GemmKernels gemm_cpu;
-/// By one thread; scratch is aligned to 64 bytes. A sum over k is taken 384 values at a time.
-void sgemm(const SgemmArgs& args, float* scratch);
-}  // namespace avx2
+}
 namespace avx512 {
 extern const GemmKernels gemm_cpu;
 }

@@ -13,21 +13,15 @@ struct TileRules {
   std::int64_t rows_alignment, columns_alignment;  ///< of where tiles begin
   std::int64_t rows_min, columns_min;
 };
-/// Multiples of the register tile; of any size: sgemm_avx2.cc cuts what it packs.
-constexpr TileRules kOwn = {6, 16, 24, 48};
-/// A cache line of c, half of one of a transposed `a`: even parts are worth more than whole
-/// register tiles, which oneDNN has in many sizes (up to 8 % of a weight gradient).
+TileRules own_rules(const GemmKernels& own) {
+  return {own.tile_rows, own.tile_columns / 2, 4 * own.tile_rows, 3 * own.tile_columns};
+}
+/// A cache line of c, half of one of a transposed `a`.
 constexpr TileRules kLibrary = {8, 16, 96, 96};
-/// oneDNN packs a whole side of a product, 384 of K at a time: 3 MB a thread. Larger blocks were no
-/// faster, and blocks of many sizes that come and go leave holes in the heap.
-constexpr std::int64_t kLibraryMost = 2048;
-
 /// Packing b for a few rows costs more than it saves.
 constexpr std::int64_t kOwnRowsMin = 128;
 
-bool by_own_kernel(const Context& context, const SgemmArgs& args) {
-  return context.isa() == Isa::kAvx2 && args.sizes.m >= kOwnRowsMin;
-}
+bool by_own_kernel(const SgemmArgs& args) { return args.sizes.m >= kOwnRowsMin; }
 
 /// Where threads share out K: floats that all but one sum apart.
 constexpr std::int64_t kSumsMost = 1 << 19;
@@ -59,14 +53,10 @@ Grid grid_for(int threads, Sizes s, const TileRules& rules) {
   return best;
 }
 
-/// Small products are left to oneDNN's team, which can also cut K; tiles of the others are cut on
-/// until none is too long.
+/// Small products are left to oneDNN's team, which can also cut K.
 Grid library_grid(int threads, Sizes s) {
-  Grid grid = grid_for(threads, s, kLibrary);
-  if (threads > 1 && (grid.tiles() != threads || s.n < kLibrary.columns_min)) return {};
-  grid.rows *= static_cast<int>(ceil_div(s.m / grid.rows, kLibraryMost));
-  grid.columns *= static_cast<int>(ceil_div(s.n / grid.columns, kLibraryMost));
-  return grid;
+  const Grid grid = grid_for(threads, s, kLibrary);
+  return grid.tiles() == threads ? grid : Grid{};
 }
 
 /// Where part `index` of `parts` begins in [0, total).
@@ -112,10 +102,11 @@ void add_sums(const Context& context, float* c, const float* sums, std::int64_t 
   }
 }
 
-/// By the calling thread, the scratch of thread `thread`; false: oneDNN refuses.
-bool multiply(const SgemmArgs& args, bool own, float* scratch, int thread) {
+/// By the calling thread, with the scratch of thread `thread`; false: oneDNN refuses.
+bool multiply(const Context& context, const SgemmArgs& args, bool own, float* scratch, int thread) {
   if (!own) return sgemm_by_library(args);
-  avx2::sgemm(args, scratch + thread * kSgemmScratch);
+  const GemmKernels& kernels = gemm_internal::kernels(context);
+  kernels.sgemm(args, scratch + thread * kernels.sgemm_scratch());
   return true;
 }
 
@@ -128,7 +119,7 @@ bool by_tokens(const Context& context, const SgemmArgs& args, bool own, float* s
   {
 #pragma omp for schedule(static) reduction(&& : done)
     for (int i = 0; i < threads; ++i)
-      done = multiply(tokens_of(args, i, threads, sums), own, scratch, i) && done;
+      done = multiply(context, tokens_of(args, i, threads, sums), own, scratch, i) && done;
 #pragma omp for schedule(static)
     for (int i = 0; i < threads; ++i) add_sums(context, args.c, sums, count, i, threads);
   }
@@ -137,13 +128,13 @@ bool by_tokens(const Context& context, const SgemmArgs& args, bool own, float* s
 
 bool by_tiles(const Context& context, const SgemmArgs& args, bool own, float* scratch) {
   const int threads = context.threads();
-  const TileRules& rules = own ? kOwn : kLibrary;
-  const Grid grid = own ? grid_for(threads, args.sizes, kOwn) : library_grid(threads, args.sizes);
-  if (grid.tiles() == 1) return multiply(args, own, scratch, 0);
+  const TileRules rules = own ? own_rules(kernels(context)) : kLibrary;
+  const Grid grid = own ? grid_for(threads, args.sizes, rules) : library_grid(threads, args.sizes);
+  if (grid.tiles() == 1) return multiply(context, args, own, scratch, 0);
   bool done = true;
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(&& : done)
   for (int tile = 0; tile < grid.tiles(); ++tile)
-    done = multiply(tile_of(args, grid, tile, rules), own, scratch, tile) && done;
+    done = multiply(context, tile_of(args, grid, tile, rules), own, scratch, tile) && done;
   return done;
 }
 
@@ -154,19 +145,18 @@ bool cuts_tokens(int threads, const SgemmArgs& args) {
   if (threads == 1 || !args.transpose_a || args.transpose_b || args.c_stride != n) return false;
   if (k < threads * kTokensMin || m * n * k < threads * kTokenWorkMin) return false;
   if ((m + n) * k > threads * kCached || (threads - 1) * m * n > kSumsMost) return false;
-  const Grid grid = grid_for(threads, args.sizes, kOwn);  // the finest
+  const Grid grid = grid_for(threads, args.sizes, own_rules(avx2::gemm_cpu));  // the finest
   const std::int64_t read = (m / grid.rows + n / grid.columns) * k;
   return 2 * m * n < read - read / threads;
 }
 
 std::int64_t sgemm_scratch(const Context& context) {
   const int threads = context.threads();
-  return (context.isa() == Isa::kAvx2 ? threads * kSgemmScratch : 0) +
-         (threads > 1 ? kSumsMost : 0);
+  return threads * kernels(context).sgemm_scratch() + (threads > 1 ? kSumsMost : 0);
 }
 
 void sgemm(Context& context, const SgemmArgs& args, float* scratch) {
-  const bool own = by_own_kernel(context, args);
+  const bool own = by_own_kernel(args);
   if (!own) prepare_library(context.threads());
   const bool done = cuts_tokens(context.threads(), args) ? by_tokens(context, args, own, scratch)
                                                          : by_tiles(context, args, own, scratch);

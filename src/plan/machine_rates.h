@@ -18,9 +18,11 @@ struct CopyRate {
 };
 
 struct MachineRates {
-  double sgemm_flops_per_second = 0;  ///< an fp32 product of 2048 x 2048 matrices; 0 = not measured
-  double bf16_flops_per_second = 0;   ///< the same in bf16; 0 = not measured
-  std::vector<CopyRate> copies;       ///< ascending sizes; the last is larger than the caches
+  /// An fp32 product of 2048 x 2048 matrices, on a CPU our own or oneDNN's, whichever is faster
+  /// here; 0 = not measured.
+  double sgemm_flops_per_second = 0;
+  double bf16_flops_per_second = 0;  ///< the same in bf16; 0 = not measured
+  std::vector<CopyRate> copies;      ///< ascending sizes; the last is larger than the caches
 
   [[nodiscard]] bool known() const { return sgemm_flops_per_second > 0; }
   /// Of products of this type.

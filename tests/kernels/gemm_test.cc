@@ -141,8 +141,9 @@ TEST(Gemm, threads_share_out_the_tokens_of_small_weight_gradients_alone) {
 TEST_P(GemmOp, every_way_equals_the_reference) {
   Context context = test_context(GetParam(), 2);
   if (context.on_gpu()) GTEST_SKIP() << "ways of the CPU";
-  expect_all_forms_equal_the_reference(context, DType::kF32, DType::kF32,
-                                       gemm_internal::gemm_by_primitive);
+  expect_all_forms_equal_the_reference(
+      context, DType::kF32, DType::kF32,
+      [](Context& by, const Gemm& args, gemm_internal::Sizes) { gemm_by_library(by, args); });
   expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kBF16,
                                        gemm_internal::gemm_by_panels);
   if (!gemm_internal::has_native_bf16(context)) return;

@@ -96,6 +96,18 @@ TRIREME_INLINE F32 look_up(const float* table, F32 bits) {
   return {look_up(table, bits.low), look_up(table, bits.high)};
 }
 
+TRIREME_INLINE void transpose(F32 (&x)[16]) {
+  Half quarters[2][2][8];  // [rows from 0 or 8][columns from 0 or 8]
+  for (int i = 0; i < 16; ++i) {
+    quarters[i / 8][0][i % 8] = x[i].low;
+    quarters[i / 8][1][i % 8] = x[i].high;
+  }
+  for (auto& rows : quarters) {
+    for (auto& quarter : rows) transpose(quarter);
+  }
+  for (int i = 0; i < 16; ++i) x[i] = {quarters[0][i / 8][i % 8], quarters[1][i / 8][i % 8]};
+}
+
 struct F64 {
   static constexpr int kWidth = 8;
   v8::F64 low, high;

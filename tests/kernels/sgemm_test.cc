@@ -9,6 +9,7 @@
 
 #include "kernels/gemm/gemm_table.h"
 #include "kernels/gemm_reference.h"
+#include "kernels/support/op_test.h"
 
 namespace trireme {
 namespace {
@@ -57,14 +58,15 @@ struct Case {
 /// Small whole numbers: their sums are exact in f32, so that every element has one right value.
 float value(std::int64_t i) { return static_cast<float>((i * 7 + i / 5) % 11 - 5); }
 
-class SgemmAvx2 : public ::testing::Test {
+class SgemmTest : public OpTest {
  protected:
   void SetUp() override {
-    const std::size_t bytes = static_cast<std::size_t>(kSgemmScratch) * sizeof(float);
-    scratch_.resize(static_cast<std::size_t>(kSgemmScratch) + 16);
+    kernels_ = GetParam() == Isa::kAvx512 ? &avx512::gemm_cpu : &avx2::gemm_cpu;
+    const auto floats = static_cast<std::size_t>(kernels_->sgemm_scratch());
+    scratch_.resize(floats + 16);
     void* aligned = scratch_.data();
-    std::size_t space = bytes + 64;
-    ASSERT_NE(std::align(64, bytes, aligned, space), nullptr);
+    std::size_t space = scratch_.size() * sizeof(float);
+    ASSERT_NE(std::align(64, floats * sizeof(float), aligned, space), nullptr);
     scratch_begin_ = static_cast<float*>(aligned);
   }
 
@@ -83,9 +85,9 @@ class SgemmAvx2 : public ::testing::Test {
     const std::vector<float> marks(static_cast<std::size_t>(gap), 77.0F);
     for (std::int64_t r = 0; r + 1 < m; ++r)
       std::copy(marks.begin(), marks.end(), c.data() + r * c_stride + n);
-    avx2::sgemm({x.sizes, a.data(), b.data(), c.data(), a_stride, b_stride, c_stride, x.transpose_a,
-                 x.transpose_b, x.add},
-                scratch_begin_);
+    kernels_->sgemm({x.sizes, a.data(), b.data(), c.data(), a_stride, b_stride, c_stride,
+                     x.transpose_a, x.transpose_b, x.add},
+                    scratch_begin_);
     const std::vector<double> expected = reference::gemm(
         {m, n, k, x.transpose_a, x.transpose_b},
         std::vector<double>(static_cast<std::size_t>(m * n), x.add ? 3.0 : 0.0),
@@ -111,29 +113,33 @@ class SgemmAvx2 : public ::testing::Test {
     }
   }
 
+  const GemmKernels* kernels_ = nullptr;
   std::vector<float> scratch_;
   float* scratch_begin_ = nullptr;
 };
 
-TEST_F(SgemmAvx2, every_remainder_of_tiles_is_exact_and_nothing_outside_is_touched) {
+TRIREME_FOR_ALL_ISAS(SgemmTest);
+
+TEST_P(SgemmTest, every_remainder_of_tiles_is_exact_and_nothing_outside_is_touched) {
   for (const bool at_end : {false, true}) {
-    for (const std::int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 13}) {
-      for (const std::int64_t n : {1, 7, 8, 9, 15, 16, 17, 40}) {
-        for (const std::int64_t k : {1, 7, 8, 9, 19})
+    for (const std::int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16}) {
+      for (const std::int64_t n : {1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 64, 81}) {
+        for (const std::int64_t k : {1, 7, 8, 9, 16, 19})
           expect_all_forms_exact({m, n, k}, (m + n) % 3, at_end);
       }
     }
   }
 }
 
-TEST_F(SgemmAvx2, sides_beyond_each_block_are_exact) {
+TEST_P(SgemmTest, sides_beyond_each_block_are_exact) {
   expect_all_forms_exact({291, 17, 10}, 1, true);     // three blocks of rows
   expect_all_forms_exact({7, 2067, 5}, 0, true);      // three of columns
-  expect_all_forms_exact({11, 18, 1163}, 2, true);    // four of K
-  expect_all_forms_exact({149, 1043, 391}, 0, true);  // two of each
+  expect_all_forms_exact({11, 18, 1163}, 2, true);    // two, four or five of K
+  expect_all_forms_exact({201, 1043, 391}, 0, true);  // two of each, or nearly
+  expect_all_forms_exact({72, 800, 1040}, 3, false);
 }
 
-TEST_F(SgemmAvx2, what_stood_in_c_and_in_scratch_has_no_influence) {
+TEST_P(SgemmTest, what_stood_in_c_and_in_scratch_has_no_influence) {
   std::fill(scratch_.begin(), scratch_.end(), NAN);
   expect_all_forms_exact({5, 9, 3}, 0, true);
   std::fill(scratch_.begin(), scratch_.end(), NAN);
