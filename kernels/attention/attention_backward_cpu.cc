@@ -13,19 +13,17 @@ namespace trireme::TRIREME_ISA {
 namespace {
 
 constexpr std::int64_t kScoreStride = kAttentionBlock + 16;  // an odd number of cache lines
-/// Where some queries see only a part of a block, queries go by strips of this many, each with its
-/// own part.
-constexpr std::int64_t kStrip = 16;
-constexpr std::int64_t kStripsMax = kAttentionBlock / kStrip;
+/// Where some queries see only a part of a block, groups of them go one by one, each with its own
+/// part.
+constexpr std::int64_t kStripsMax = kAttentionBlock / kGroup;
 
 struct BackwardTiles {
-  std::int64_t stride, depth;
+  std::int64_t stride;
   float* k;                    // [64][stride]
-  float *k_panels, *v_panels;  // [panel][depth][kPanel]
+  float *k_panels, *v_panels;  // [panel][head_dim][kPanel]
   float *q, *d_o;              // [64][stride]
   float *p, *ds;               // [64][kScoreStride]
   float *dq, *dk, *dv;         // [64][stride]
-  float* rows;                 // [64][stride]
   float *lse, *delta;          // [64]; lse in powers of 2
   float *low, *high;           // [64]
 };
@@ -33,11 +31,10 @@ struct BackwardTiles {
 BackwardTiles backward_tiles(TileMemory& memory, std::int64_t head_dim) {
   BackwardTiles t;
   t.stride = tile_stride(head_dim);
-  t.depth = panel_depth(head_dim);
   const std::int64_t tile = kAttentionBlock * t.stride;
   t.k = memory.take(tile);
-  t.k_panels = memory.take(kAttentionBlock * t.depth);
-  t.v_panels = memory.take(kAttentionBlock * t.depth);
+  t.k_panels = memory.take(kAttentionBlock * head_dim);
+  t.v_panels = memory.take(kAttentionBlock * head_dim);
   t.q = memory.take(tile);
   t.d_o = memory.take(tile);
   t.p = memory.take(kAttentionBlock * kScoreStride);
@@ -45,7 +42,6 @@ BackwardTiles backward_tiles(TileMemory& memory, std::int64_t head_dim) {
   t.dq = memory.take(tile);
   t.dk = memory.take(tile);
   t.dv = memory.take(tile);
-  t.rows = memory.take(tile);
   t.lse = memory.take(kAttentionBlock);
   t.delta = memory.take(kAttentionBlock);
   t.low = memory.take(kAttentionBlock);
@@ -53,11 +49,17 @@ BackwardTiles backward_tiles(TileMemory& memory, std::int64_t head_dim) {
   return t;
 }
 
-/// Queries [begin, end) of a query block and the keys that they see, in whole panels.
+/// Queries [begin, end) of a query block and the keys that they see, in whole groups.
 struct Strip {
   std::int64_t begin, end;
-  KeySpan panels;
+  KeySpan keys;
+  bool whole;  ///< each query sees each key
+  [[nodiscard]] bool sees(std::int64_t key) const { return keys.low <= key && key < keys.high; }
 };
+
+TRIREME_INLINE KeySpan in_groups(KeySpan keys) {
+  return {keys.low / kGroup * kGroup, (keys.high + kGroup - 1) / kGroup * kGroup};
+}
 
 /// What the queries of a block see of a key block.
 struct StripList {
@@ -77,6 +79,16 @@ TRIREME_INLINE void add_rows(float* to, std::int64_t to_stride, const float* til
   }
 }
 
+/// What the next block of queries reads and adds to.
+struct QueriesAhead {
+  RowsAhead q, d_o, dq;
+  TRIREME_INLINE void fetch(std::int64_t row) const {
+    q.fetch(row);
+    d_o.fetch(row);
+    dq.fetch(row);
+  }
+};
+
 template <class T>
 struct BackwardBlock {
   const AttentionBackwardArgs& args;
@@ -90,19 +102,16 @@ struct BackwardBlock {
     const std::int64_t row = sequence * args.shape.kv_tokens + keys.index, column = kv_head * dim();
     const T* k = static_cast<const T*>(args.k.data) + row * args.k.stride + column;
     const T* v = static_cast<const T*>(args.v.data) + row * args.v.stride + column;
-    const std::int64_t tile = kAttentionBlock * t.stride;
-    if (keys.count < kAttentionBlock) {
-      clear_tile(t.k, tile);
-      clear_tile(t.rows, tile);
-    }
     copy_rows({t.k, t.stride, args.k.stride, keys.count, dim(), 1.0F}, k);
-    copy_rows({t.rows, t.stride, args.v.stride, keys.count, dim(), 1.0F}, v);
     for (std::int64_t i = 0; i < kAttentionBlock; i += kPanel) {
-      transpose_panel(t.k_panels + i * t.depth, t.k + i * t.stride, t.stride, dim());
-      transpose_panel(t.v_panels + i * t.depth, t.rows + i * t.stride, t.stride, dim());
+      const std::int64_t rows = keys.count - i;
+      pack_rows<kPanel>(t.k_panels + i * dim(), k + i * args.k.stride, args.k.stride, rows, dim(),
+                        1.0F);
+      pack_rows<kPanel>(t.v_panels + i * dim(), v + i * args.v.stride, args.v.stride, rows, dim(),
+                        1.0F);
     }
-    clear_tile(t.dk, tile);
-    clear_tile(t.dv, tile);
+    clear_tile(t.dk, kAttentionBlock * t.stride);
+    clear_tile(t.dv, kAttentionBlock * t.stride);
   }
 
   void store_keys() const {
@@ -115,20 +124,17 @@ struct BackwardBlock {
 
   [[nodiscard]] StripList strips(std::int64_t query, std::int64_t count) const {
     StripList list;
-    for (std::int64_t begin = 0; begin < count; begin += kStrip) {
-      const std::int64_t end = begin + kStrip < count ? begin + kStrip : count;
+    for (std::int64_t begin = 0; begin < count; begin += kGroup) {
+      const std::int64_t end = begin + kGroup < count ? begin + kGroup : count;
       const BlockView view = view_block(args.visibility, keys, sequence * args.shape.q_tokens,
                                         query + begin, end - begin, t.low + begin, t.high + begin);
       list.whole = list.whole && view.whole;
       list.empty = list.empty && view.hull.empty();
-      list.strips[list.count++] = {
-          begin, end, {view.hull.low / kPanel, (view.hull.high + kPanel - 1) / kPanel}};
+      list.strips[list.count++] = {begin, end, in_groups(view.hull), view.whole};
     }
-    // Lanes behind the last key must be masked, too.
-    list.whole = list.whole && keys.count % kPanel == 0;
     if (list.whole) {
       list.count = 1;
-      list.strips[0] = {0, count, {0, keys.count / kPanel}};
+      list.strips[0] = {0, count, in_groups({0, keys.count}), true};
     }
     return list;
   }
@@ -146,15 +152,15 @@ struct BackwardBlock {
     }
   }
 
-  /// P and dS of a strip's panels from the products that stand there.
+  /// P and dS of a strip from the products that stand there.
   template <bool kMasked>
-  void probabilities(const Strip& strip) const {
+  void probabilities(const Strip& strip, const QueriesAhead& ahead) const {
     const F32 score_scale = F32::broadcast(args.scale * kLog2E), scale = F32::broadcast(args.scale);
     for (std::int64_t i = strip.begin; i < strip.end; ++i) {
+      ahead.fetch(i);
       const F32 lse = F32::broadcast(t.lse[i]), delta = F32::broadcast(t.delta[i]);
       const F32 low = F32::broadcast(t.low[i]), high = F32::broadcast(t.high[i]);
-      for (std::int64_t j = strip.panels.low * kPanel; j < strip.panels.high * kPanel;
-           j += F32::kWidth) {
+      for (std::int64_t j = strip.keys.low; j < strip.keys.high; j += F32::kWidth) {
         float* p_at = t.p + i * kScoreStride + j;
         float* ds_at = t.ds + i * kScoreStride + j;
         F32 p = exp2(fma(F32::load(p_at), score_scale, -lse));
@@ -171,41 +177,40 @@ struct BackwardBlock {
     }
   }
 
-  /// P and dS of one panel are 0 for a strip that does not see it.
-  void clear_panel(const Strip& strip, std::int64_t panel) const {
+  /// P and dS of the keys that a strip does not see are 0: strips beside it may see them.
+  void clear_unseen(const Strip& strip) const {
     for (std::int64_t i = strip.begin; i < strip.end; ++i) {
-      clear_tile(t.p + i * kScoreStride + panel * kPanel, kPanel);
-      clear_tile(t.ds + i * kScoreStride + panel * kPanel, kPanel);
+      for (std::int64_t key = 0; key < kAttentionBlock; key += kGroup) {
+        if (strip.sees(key)) continue;
+        clear_tile(t.p + i * kScoreStride + key, kGroup);
+        clear_tile(t.ds + i * kScoreStride + key, kGroup);
+      }
     }
   }
 
-  void scores(const Strip& strip, bool whole) const {
-    for (std::int64_t panel = 0; panel * kPanel < kAttentionBlock; ++panel) {
-      if (panel < strip.panels.low || panel >= strip.panels.high) {
-        if (!whole) clear_panel(strip, panel);
-        continue;
-      }
+  void scores(const Strip& strip, const QueriesAhead& ahead) const {
+    for (std::int64_t panel = 0; panel < kAttentionBlock; panel += kPanel) {
+      const std::int64_t low = strip.keys.low > panel ? strip.keys.low : panel;
+      const std::int64_t end = panel + kPanel;
+      const std::int64_t high = strip.keys.high < end ? strip.keys.high : end;
+      if (low >= high) continue;
       Product product{};
       product.a = t.q + strip.begin * t.stride;
       product.a_stride = t.stride;
-      product.b = t.k_panels + panel * kPanel * t.depth;
+      product.b = t.k_panels + panel * dim() + low - panel;
       product.b_stride = kPanel;
-      product.c = t.p + strip.begin * kScoreStride + panel * kPanel;
+      product.c = t.p + strip.begin * kScoreStride + low;
       product.c_stride = kScoreStride;
       product.rows = strip.end - strip.begin;
-      product.columns = kPanel;
+      product.columns = high - low;
       product.depth = dim();
       multiply<OperandA::kRows, Store::kSet>(product);
       product.a = t.d_o + strip.begin * t.stride;
-      product.b = t.v_panels + panel * kPanel * t.depth;
-      product.c = t.ds + strip.begin * kScoreStride + panel * kPanel;
+      product.b = t.v_panels + panel * dim() + low - panel;
+      product.c = t.ds + strip.begin * kScoreStride + low;
       multiply<OperandA::kRows, Store::kSet>(product);
     }
-    if (whole) {
-      probabilities<false>(strip);
-    } else {
-      probabilities<true>(strip);
-    }
+    strip.whole ? probabilities<false>(strip, ahead) : probabilities<true>(strip, ahead);
   }
 
   /// dv += P^T dO, dk += dS^T q for keys [key, key + count) over queries [begin, end).
@@ -230,50 +235,77 @@ struct BackwardBlock {
 
   void key_gradients(const StripList& list) const {
     if (list.whole) return add_key_gradients(0, keys.count, 0, list.strips[0].end);
-    for (std::int64_t panel = 0; panel * kPanel < keys.count; ++panel) {
+    for (std::int64_t key = 0; key < keys.count; key += kGroup) {
       int first = 0, last = list.count;
-      const auto sees = [&](int i) {
-        return list.strips[i].panels.low <= panel && panel < list.strips[i].panels.high;
-      };
-      while (first < last && !sees(first)) ++first;
-      while (first < last && !sees(last - 1)) --last;
+      while (first < last && !list.strips[first].sees(key)) ++first;
+      while (first < last && !list.strips[last - 1].sees(key)) --last;
       if (first == last) continue;
-      const std::int64_t left = keys.count - panel * kPanel;
-      add_key_gradients(panel * kPanel, left < kPanel ? left : kPanel, list.strips[first].begin,
+      const std::int64_t left = keys.count - key;
+      add_key_gradients(key, left < kGroup ? left : kGroup, list.strips[first].begin,
                         list.strips[last - 1].end);
     }
   }
 
   /// dq += dS k;  `dq` is the row of the block's first query.
-  void query_gradients(const Strip& strip, float* dq, std::int64_t dq_stride) const {
-    const std::int64_t low = strip.panels.low * kPanel;
-    const std::int64_t high =
-        strip.panels.high * kPanel < keys.count ? strip.panels.high * kPanel : keys.count;
+  void query_gradients(const Strip& strip, AttentionHeads<float> dq) const {
+    const std::int64_t low = strip.keys.low;
+    const std::int64_t high = strip.keys.high < keys.count ? strip.keys.high : keys.count;
     if (low >= high) return;
+    const bool in_place = dim() % F32::kWidth == 0;
+    float* rows = dq.data + strip.begin * dq.stride;
     Product product{};
     product.a = t.ds + strip.begin * kScoreStride + low;
     product.a_stride = kScoreStride;
     product.b = t.k + low * t.stride;
     product.b_stride = t.stride;
-    product.c = t.dq;
-    product.c_stride = t.stride;
+    product.c = in_place ? rows : t.dq;
+    product.c_stride = in_place ? dq.stride : t.stride;
     product.rows = strip.end - strip.begin;
     product.columns = whole_vectors(dim());
     product.depth = high - low;
+    if (in_place) return multiply<OperandA::kRows, Store::kAdd>(product);
     multiply<OperandA::kRows, Store::kSet>(product);
-    add_rows(dq + strip.begin * dq_stride, dq_stride, t.dq, t.stride, product.rows, dim());
+    add_rows(rows, dq.stride, t.dq, t.stride, product.rows, dim());
   }
 
-  void visit_queries(std::int64_t head, std::int64_t query, float* dq,
-                     std::int64_t dq_stride) const {
+  /// False: none of these queries sees a key.
+  bool visit_queries(std::int64_t head, std::int64_t query, AttentionHeads<float> dq,
+                     const QueriesAhead& ahead) const {
     const std::int64_t left = args.shape.q_tokens - query;
     const std::int64_t count = left < kAttentionBlock ? left : kAttentionBlock;
     const StripList list = strips(query, count);
-    if (list.empty) return;
+    if (list.empty) return false;
     load_queries(head, query, count);
-    for (int i = 0; i < list.count; ++i) scores(list.strips[i], list.whole);
+    for (int i = 0; i < list.count; ++i) {
+      if (!list.whole) clear_unseen(list.strips[i]);
+      scores(list.strips[i], ahead);
+    }
     key_gradients(list);
-    for (int i = 0; i < list.count; ++i) query_gradients(list.strips[i], dq, dq_stride);
+    for (int i = 0; i < list.count; ++i) query_gradients(list.strips[i], dq);
+    return true;
+  }
+
+  /// Where dq of a head's query stands: in `partial`, where that is given, else the caller's.
+  [[nodiscard]] AttentionHeads<float> dq_of(float* partial, std::int64_t head,
+                                            std::int64_t query) const {
+    const std::int64_t queries = args.shape.q_tokens;
+    const std::int64_t first_head = kv_head * (args.shape.heads / args.shape.kv_heads);
+    if (partial != nullptr)
+      return {partial + ((head - first_head) * queries + query) * dim(), dim()};
+    return {args.dq.data + (sequence * queries + query) * args.dq.stride + head * dim(),
+            args.dq.stride};
+  }
+
+  [[nodiscard]] QueriesAhead queries_ahead(std::int64_t head, std::int64_t query,
+                                           AttentionHeads<float> dq) const {
+    const std::int64_t row = sequence * args.shape.q_tokens + query, column = head * dim();
+    const std::int64_t left = args.shape.q_tokens - query;
+    const std::int64_t count = left < kAttentionBlock ? left : kAttentionBlock;
+    const T* q = static_cast<const T*>(args.q.data) + row * args.q.stride + column;
+    const T* d_o = static_cast<const T*>(args.d_o.data) + row * args.d_o.stride + column;
+    return {RowsAhead::of(q, args.q.stride, count, dim()),
+            RowsAhead::of(d_o, args.d_o.stride, count, dim()),
+            RowsAhead::of(dq.data, dq.stride, count, dim())};
   }
 
   /// `partial`: where dq of this piece goes, or null to add it to the caller's.
@@ -281,15 +313,19 @@ struct BackwardBlock {
     load_keys();
     const std::int64_t heads = args.shape.heads / args.shape.kv_heads,
                        queries = args.shape.q_tokens;
-    for (std::int64_t i = 0; i < heads; ++i) {
-      const std::int64_t head = kv_head * heads + i;
+    std::int64_t first_seen = queries;  // the same for all heads
+    for (std::int64_t head = kv_head * heads; head < (kv_head + 1) * heads; ++head) {
       for (std::int64_t query = 0; query < queries; query += kAttentionBlock) {
-        if (partial != nullptr) {
-          visit_queries(head, query, partial + (i * queries + query) * dim(), dim());
-          continue;
+        std::int64_t next_head = head, next = query + kAttentionBlock;
+        if (next >= queries) {
+          ++next_head;
+          next = first_seen;
         }
-        float* dq = args.dq.data + (sequence * queries + query) * args.dq.stride + head * dim();
-        visit_queries(head, query, dq, args.dq.stride);
+        QueriesAhead ahead;
+        if (next_head < (kv_head + 1) * heads && next < queries)
+          ahead = queries_ahead(next_head, next, dq_of(partial, next_head, next));
+        const bool seen = visit_queries(head, query, dq_of(partial, head, query), ahead);
+        if (seen && query < first_seen) first_seen = query;
       }
     }
     store_keys();

@@ -12,15 +12,15 @@ namespace trireme::TRIREME_ISA {
 namespace {
 
 constexpr std::int64_t kQueries = kAttentionForwardQueries;
-constexpr std::int64_t kPanelsMax = kQueries / kPanel;
+constexpr std::int64_t kGroupsMax = kQueries / kGroup;
+constexpr std::int64_t kGroupsInPanel = kPanel / kGroup;
 
 struct ForwardTiles {
-  std::int64_t stride, depth;
-  float *k, *v;          // [64][stride]
-  float* q_panels;       // [panel][depth][kPanel], times scale log2(e): scores are exponents of 2
-  float* o;              // [128][stride]
-  float* s;              // [64][kPanel]: scores, then probabilities of a panel
-  float* rows;           // [kPanel][stride]
+  std::int64_t stride;
+  float *k, *v;     // [64][stride]
+  float* q_panels;  // [panel][head_dim][kPanel], times scale log2(e): scores are exponents of 2
+  float* o;         // [128][stride]
+  float* s;         // [64][kPanel]: scores, then probabilities of a panel
   float *maximum, *sum;  // [128], of the queries
   float* rescale;        // [kPanel]
   float *low, *high;     // [128]
@@ -29,13 +29,11 @@ struct ForwardTiles {
 ForwardTiles forward_tiles(TileMemory& memory, std::int64_t head_dim) {
   ForwardTiles t;
   t.stride = tile_stride(head_dim);
-  t.depth = panel_depth(head_dim);
   t.k = memory.take(kAttentionBlock * t.stride);
   t.v = memory.take(kAttentionBlock * t.stride);
-  t.q_panels = memory.take(kQueries * t.depth);
+  t.q_panels = memory.take(kQueries * head_dim);
   t.o = memory.take(kQueries * t.stride);
   t.s = memory.take(kAttentionBlock * kPanel);
-  t.rows = memory.take(kPanel * t.stride);
   t.maximum = memory.take(kQueries);
   t.sum = memory.take(kQueries);
   t.rescale = memory.take(kPanel);
@@ -48,14 +46,34 @@ ForwardTiles forward_tiles(TileMemory& memory, std::int64_t head_dim) {
 struct QueryBlock {
   std::int64_t sequence, head, kv_head, query, count;
 };
+QueryBlock query_block(const AttentionShape& shape, std::int64_t item) {
+  const std::int64_t blocks = (shape.q_tokens + kQueries - 1) / kQueries;
+  const std::int64_t group = item / blocks, query = item % blocks * kQueries;
+  const std::int64_t head = group % shape.heads, left = shape.q_tokens - query;
+  return {group / shape.heads, head, head / (shape.heads / shape.kv_heads), query,
+          left < kQueries ? left : kQueries};
+}
 
-/// Scores to probabilities in place; the panel's maximum and sum move on, `rescale` is what earlier
-/// sums and outputs are multiplied with. Sums run over keys in ascending order, whatever other
-/// queries see.
+/// Rows of two operands that are used after this block of keys; each group of queries asks for its
+/// part.
+struct Ahead {
+  RowsAhead a, b;
+  TRIREME_INLINE void fetch(std::int64_t group) const {
+    const std::int64_t count = a.count > b.count ? a.count : b.count;
+    for (std::int64_t i = count * group / kGroupsMax; i < count * (group + 1) / kGroupsMax; ++i) {
+      a.fetch(i);
+      b.fetch(i);
+    }
+  }
+};
+
+/// Scores to probabilities in place for the group that begins at lane `first` of a panel; its
+/// maximum and sum move on, `rescale` is what earlier sums and outputs are multiplied with. Sums
+/// run over keys in ascending order, whatever other queries see.
 template <bool kMasked>
-void softmax_panel(const ForwardTiles& t, std::int64_t panel, KeySpan span) {
+void softmax_group(const ForwardTiles& t, std::int64_t panel, std::int64_t first, KeySpan span) {
   const std::int64_t base = panel * kPanel;
-  for (std::int64_t lane = 0; lane < kPanel; lane += F32::kWidth) {
+  for (std::int64_t lane = first; lane < first + kGroup; lane += F32::kWidth) {
     const F32 lowest = F32::broadcast(-kAttentionInfinity);
     const F32 low = F32::load(t.low + base + lane), high = F32::load(t.high + base + lane);
     const F32 old = F32::load(t.maximum + base + lane);
@@ -86,40 +104,68 @@ void softmax_panel(const ForwardTiles& t, std::int64_t panel, KeySpan span) {
   }
 }
 
-void attend_panel(const ForwardTiles& t, std::int64_t panel, std::int64_t queries,
-                  const BlockView& view, std::int64_t head_dim) {
-  const KeySpan span = view.hull;
-  const std::int64_t keys = span.high - span.low;
-  Product scores{};
-  scores.a = t.k + span.low * t.stride;
-  scores.a_stride = t.stride;
-  scores.b = t.q_panels + panel * t.depth * kPanel;
-  scores.b_stride = kPanel;
-  scores.c = t.s + span.low * kPanel;
-  scores.c_stride = kPanel;
-  scores.rows = keys;
-  scores.columns = kPanel;
-  scores.depth = head_dim;
-  multiply<OperandA::kRows, Store::kSet>(scores);
+/// S^T of the keys `span` and of `lanes` queries from lane `first` of a panel.
+void scores(const ForwardTiles& t, std::int64_t panel, std::int64_t head_dim, std::int64_t first,
+            std::int64_t lanes, KeySpan span) {
+  if (span.empty()) return;
+  Product product{};
+  product.a = t.k + span.low * t.stride;
+  product.a_stride = t.stride;
+  product.b = t.q_panels + panel * head_dim * kPanel + first;
+  product.b_stride = kPanel;
+  product.c = t.s + span.low * kPanel + first;
+  product.c_stride = kPanel;
+  product.rows = span.high - span.low;
+  product.columns = lanes;
+  product.depth = head_dim;
+  multiply<OperandA::kRows, Store::kSet>(product);
+}
 
-  if (view.whole) {
-    softmax_panel<false>(t, panel, span);
-  } else {
-    softmax_panel<true>(t, panel, span);
+/// Keys that all groups of a panel see are multiplied with all its lanes, others group by group.
+void scores_of_panel(const ForwardTiles& t, std::int64_t panel, const BlockView* views,
+                     std::int64_t head_dim) {
+  KeySpan common = views[0].hull;
+  for (std::int64_t g = 1; g < kGroupsInPanel; ++g) {
+    const KeySpan hull = views[g].hull;
+    common = {hull.low > common.low ? hull.low : common.low,
+              hull.high < common.high ? hull.high : common.high};
   }
+  scores(t, panel, head_dim, 0, kPanel, common);
+  if (kGroupsInPanel == 1) return;
+  for (std::int64_t g = 0; g < kGroupsInPanel; ++g) {
+    const KeySpan hull = views[g].hull;
+    if (common.empty()) {
+      scores(t, panel, head_dim, g * kGroup, kGroup, hull);
+    } else {
+      scores(t, panel, head_dim, g * kGroup, kGroup, {hull.low, common.low});
+      scores(t, panel, head_dim, g * kGroup, kGroup, {common.high, hull.high});
+    }
+  }
+}
 
-  Product output{};
-  output.a = scores.c;
-  output.a_stride = kPanel;
-  output.b = t.v + span.low * t.stride;
-  output.b_stride = t.stride;
-  output.c = t.o + panel * kPanel * t.stride;
-  output.c_stride = t.stride;
-  output.rows = queries;
-  output.columns = whole_vectors(head_dim);
-  output.depth = keys;
-  output.row_scale = t.rescale;
-  multiply<OperandA::kColumns, Store::kScaleAndAdd>(output);
+/// `views`: what each group of the panel sees; `queries` of it there are.
+void attend_panel(const ForwardTiles& t, std::int64_t panel, std::int64_t queries,
+                  const BlockView* views, std::int64_t head_dim, const Ahead& ahead) {
+  scores_of_panel(t, panel, views, head_dim);
+  for (std::int64_t first = 0; first < queries; first += kGroup) {
+    ahead.fetch(panel * kGroupsInPanel + first / kGroup);
+    const auto& [span, whole] = views[first / kGroup];
+    if (span.empty()) continue;
+    whole ? softmax_group<false>(t, panel, first, span)
+          : softmax_group<true>(t, panel, first, span);
+    Product output{};
+    output.a = t.s + span.low * kPanel + first;
+    output.a_stride = kPanel;
+    output.b = t.v + span.low * t.stride;
+    output.b_stride = t.stride;
+    output.c = t.o + (panel * kPanel + first) * t.stride;
+    output.c_stride = t.stride;
+    output.rows = queries - first < kGroup ? queries - first : kGroup;
+    output.columns = whole_vectors(head_dim);
+    output.depth = span.high - span.low;
+    output.row_scale = t.rescale + first;
+    multiply<OperandA::kColumns, Store::kScaleAndAdd>(output);
+  }
 }
 
 template <class T>
@@ -128,17 +174,31 @@ struct ForwardBlock {
   const ForwardTiles& t;
   QueryBlock b;
 
+  [[nodiscard]] static const T* row_of(const AttentionHeads<const void>& from, std::int64_t row,
+                                       std::int64_t column) {
+    return static_cast<const T*>(from.data) + row * from.stride + column;
+  }
+  [[nodiscard]] std::int64_t first_row() const {
+    return b.sequence * args.shape.q_tokens + b.query;
+  }
+  [[nodiscard]] const T* queries() const {
+    return row_of(args.q, first_row(), b.head * args.shape.head_dim);
+  }
+  [[nodiscard]] const T* keys(const AttentionHeads<const void>& k_or_v, std::int64_t key) const {
+    return row_of(k_or_v, b.sequence * args.shape.kv_tokens + key, b.kv_head * args.shape.head_dim);
+  }
+  [[nodiscard]] T* output(std::int64_t query) const {
+    return static_cast<T*>(args.o.data) + (first_row() + query) * args.o.stride +
+           b.head * args.shape.head_dim;
+  }
+
   void load_queries() const {
     const AttentionShape& shape = args.shape;
-    const std::int64_t row = b.sequence * shape.q_tokens + b.query;
-    const T* q = static_cast<const T*>(args.q.data) + row * args.q.stride + b.head * shape.head_dim;
+    const T* q = queries();
+    // Lanes without a query compute on zeros; nothing of theirs is stored.
     for (std::int64_t i = 0; i < b.count; i += kPanel) {
-      const std::int64_t rows = b.count - i < kPanel ? b.count - i : kPanel;
-      // Lanes without a query compute on zeros; nothing of theirs is stored.
-      if (rows < kPanel) clear_tile(t.rows, kPanel * t.stride);
-      copy_rows({t.rows, t.stride, args.q.stride, rows, shape.head_dim, args.scale * kLog2E},
-                q + i * args.q.stride);
-      transpose_panel(t.q_panels + i * t.depth, t.rows, t.stride, shape.head_dim);
+      pack_rows<kPanel>(t.q_panels + i * shape.head_dim, q + i * args.q.stride, args.q.stride,
+                        b.count - i, shape.head_dim, args.scale * kLog2E);
     }
     clear_tile(t.o, kQueries * t.stride);
     clear_tile(t.sum, kQueries);
@@ -149,21 +209,33 @@ struct ForwardBlock {
 
   void load_keys(const AttentionKeyBlock& block, KeySpan span) const {
     const AttentionShape& shape = args.shape;
-    const std::int64_t row = b.sequence * shape.kv_tokens + block.index + span.low;
-    const std::int64_t column = b.kv_head * shape.head_dim, rows = span.high - span.low;
-    const T* k = static_cast<const T*>(args.k.data) + row * args.k.stride + column;
-    const T* v = static_cast<const T*>(args.v.data) + row * args.v.stride + column;
+    const T* k = keys(args.k, block.index + span.low);
+    const T* v = keys(args.v, block.index + span.low);
+    const std::int64_t rows = span.high - span.low;
     copy_rows({t.k + span.low * t.stride, t.stride, args.k.stride, rows, shape.head_dim, 1.0F}, k);
     copy_rows({t.v + span.low * t.stride, t.stride, args.v.stride, rows, shape.head_dim, 1.0F}, v);
   }
 
-  void attend(const AttentionKeyBlock& block) const {
+  [[nodiscard]] Ahead keys_ahead(const AttentionKeyBlock& block) const {
+    const std::int64_t dim = args.shape.head_dim;
+    return {RowsAhead::of(keys(args.k, block.index), args.k.stride, block.count, dim),
+            RowsAhead::of(keys(args.v, block.index), args.v.stride, block.count, dim)};
+  }
+  [[nodiscard]] Ahead ends_ahead(const ForwardBlock* next) const {
+    const std::int64_t dim = args.shape.head_dim;
+    Ahead ahead = {{}, RowsAhead::of(output(0), args.o.stride, b.count, dim)};
+    if (next != nullptr)
+      ahead.a = RowsAhead::of(next->queries(), args.q.stride, next->b.count, dim);
+    return ahead;
+  }
+
+  void attend(const AttentionKeyBlock& block, const Ahead& ahead) const {
     const std::int64_t sequence_row = b.sequence * args.shape.q_tokens;
-    BlockView views[kPanelsMax];
+    BlockView views[kGroupsMax];
     KeySpan hull = {block.count, 0};
-    for (std::int64_t i = 0; i < b.count; i += kPanel) {
-      const std::int64_t queries = b.count - i < kPanel ? b.count - i : kPanel;
-      BlockView& view = views[i / kPanel];
+    for (std::int64_t i = 0; i < b.count; i += kGroup) {
+      const std::int64_t queries = b.count - i < kGroup ? b.count - i : kGroup;
+      BlockView& view = views[i / kGroup];
       view = view_block(args.visibility, block, sequence_row, b.query + i, queries, t.low + i,
                         t.high + i);
       if (view.hull.empty()) continue;
@@ -174,16 +246,14 @@ struct ForwardBlock {
     load_keys(block, hull);
     for (std::int64_t i = 0; i < b.count; i += kPanel) {
       const std::int64_t queries = b.count - i < kPanel ? b.count - i : kPanel;
-      if (views[i / kPanel].hull.empty()) continue;
-      attend_panel(t, i / kPanel, queries, views[i / kPanel], args.shape.head_dim);
+      attend_panel(t, i / kPanel, queries, views + i / kGroup, args.shape.head_dim, ahead);
     }
   }
 
   void finish() const {
     const AttentionShape& shape = args.shape;
     for (std::int64_t i = 0; i < b.count; ++i) {
-      const std::int64_t row = b.sequence * shape.q_tokens + b.query + i;
-      T* o = static_cast<T*>(args.o.data) + row * args.o.stride + b.head * shape.head_dim;
+      T* o = output(i);
       const float sum = t.sum[i];
       const F32 inverse = F32::broadcast(sum == 0 ? 0.0F : 1.0F / sum);
       for_each_vector(0, shape.head_dim, [&](std::int64_t d, auto lanes) {
@@ -196,10 +266,21 @@ struct ForwardBlock {
       const F32 lse = fma(m, F32::broadcast(kLn2), log(sum));
       select(sum == F32::zero(), F32::broadcast(-kAttentionInfinity), lse).store(t.maximum + i);
     }
-    for (std::int64_t i = 0; i < b.count; ++i) {
-      const std::int64_t row = b.sequence * shape.q_tokens + b.query + i;
-      args.lse[row * shape.heads + b.head] = t.maximum[i];
+    for (std::int64_t i = 0; i < b.count; ++i)
+      args.lse[(first_row() + i) * shape.heads + b.head] = t.maximum[i];
+  }
+
+  /// `next`: the item after this one, or null.
+  void run(const ForwardBlock* next) const {
+    const AttentionVisibility& visibility = args.visibility;
+    const std::int64_t highest = extent_of(visibility.q_position + b.query, b.count).high;
+    load_queries();
+    for (std::int64_t j = 0; j < visibility.key_block_count; ++j) {
+      const AttentionKeyBlock* after = visibility.key_blocks + j + 1;
+      const bool last = j + 1 == visibility.key_block_count || after->position > highest;
+      attend(visibility.key_blocks[j], last ? ends_ahead(next) : keys_ahead(*after));
     }
+    finish();
   }
 };
 
@@ -210,19 +291,11 @@ void forward_piece(const AttentionForwardArgs& args, int piece) {
   const ForwardTiles tiles = forward_tiles(memory, shape.head_dim);
   const std::int64_t blocks = (shape.q_tokens + kQueries - 1) / kQueries;
   const AttentionItem first = args.starts[piece], last = args.starts[piece + 1];
-  for (std::int64_t item = first.group * blocks + first.block;
-       item < last.group * blocks + last.block; ++item) {
-    const std::int64_t group = item / blocks, query = item % blocks * kQueries;
-    const std::int64_t head = group % shape.heads, left = shape.q_tokens - query;
-    const ForwardBlock<T> block = {
-        args,
-        tiles,
-        {group / shape.heads, head, head / (shape.heads / shape.kv_heads), query,
-         left < kQueries ? left : kQueries}};
-    block.load_queries();
-    for (std::int64_t j = 0; j < args.visibility.key_block_count; ++j)
-      block.attend(args.visibility.key_blocks[j]);
-    block.finish();
+  const std::int64_t end = last.group * blocks + last.block;
+  for (std::int64_t item = first.group * blocks + first.block; item < end; ++item) {
+    const ForwardBlock<T> block = {args, tiles, query_block(shape, item)};
+    const ForwardBlock<T> next = {args, tiles, query_block(shape, item + 1)};
+    block.run(item + 1 < end ? &next : nullptr);
   }
 }
 

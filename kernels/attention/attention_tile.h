@@ -1,15 +1,19 @@
 #pragma once
 // Tiles of attention in thread-local memory, for the files compiled per instruction set.
 
-#include <xmmintrin.h>
-
 #include "kernels/attention/attention_table.h"
+#include "kernels/common/panels.h"
 #include "kernels/common/tile_product.h"
 
 namespace trireme::TRIREME_ISA {
 
 inline constexpr float kLog2E = 1.44269504F, kLn2 = 0.693147181F;
 inline constexpr float kAttentionInfinity = __builtin_inff();
+
+/// Queries, or keys, that are computed or left out together: one vector with AVX-512, two with
+/// AVX2.
+inline constexpr std::int64_t kGroup = 16;
+static_assert(kGroup % F32::kWidth == 0 && kPanel % kGroup == 0 && kAttentionBlock % kGroup == 0);
 
 /// Hands out parts of a scratch area, aligned to 64 bytes. With no memory it only counts.
 class TileMemory {
@@ -43,9 +47,6 @@ struct FewQueryTiles {
 inline FewQueryTiles few_query_tiles(TileMemory& memory, const AttentionShape& shape) {
   return {memory.take(whole_vectors(shape.head_dim)), memory.take(shape.kv_tokens)};
 }
-/// Rows of a transposed panel: transposing goes by 4 x 4.
-TRIREME_INLINE std::int64_t panel_depth(std::int64_t head_dim) { return (head_dim + 3) / 4 * 4; }
-
 /// Rows of D elements, widened, times `factor`; columns up to a whole vector are 0.
 struct RowCopy {
   float* to;
@@ -65,23 +66,24 @@ TRIREME_INLINE void copy_rows(const RowCopy& copy, const T* from) {
   }
 }
 
-/// panel[d][lane] = rows[lane][d] for kPanel rows.
-TRIREME_INLINE void transpose_panel(float* panel, const float* rows, std::int64_t stride,
-                                    std::int64_t head_dim) {
-  for (std::int64_t lane = 0; lane < kPanel; lane += 4) {
-    const float* source = rows + lane * stride;
-    for (std::int64_t d = 0; d < head_dim; d += 4) {
-      __m128 a = _mm_loadu_ps(source + d), b = _mm_loadu_ps(source + stride + d);
-      __m128 c = _mm_loadu_ps(source + 2 * stride + d), e = _mm_loadu_ps(source + 3 * stride + d);
-      _MM_TRANSPOSE4_PS(a, b, c, e);
-      float* to = panel + d * kPanel + lane;
-      _mm_storeu_ps(to, a);
-      _mm_storeu_ps(to + kPanel, b);
-      _mm_storeu_ps(to + 2 * kPanel, c);
-      _mm_storeu_ps(to + 3 * kPanel, e);
-    }
+/// Rows of a head that are used soon. CPUs do not foresee steps of a whole token: copying such rows
+/// from memory waited for each few of them, a sixth of the time.
+struct RowsAhead {
+  const void* first = nullptr;
+  std::int64_t stride = 0, row_bytes = 0, count = 0;  ///< stride in bytes
+
+  template <class T>
+  static RowsAhead of(const T* first, std::int64_t stride, std::int64_t count,
+                      std::int64_t head_dim) {
+    constexpr std::int64_t kSize = sizeof(T);
+    return {first, stride * kSize, head_dim * kSize, count};
   }
-}
+  TRIREME_INLINE void fetch(std::int64_t row) const {
+    if (row >= count) return;
+    const char* at = static_cast<const char*>(first) + row * stride;
+    for (std::int64_t i = 0; i < row_bytes; i += 64) __builtin_prefetch(at + i, 0, 2);
+  }
+};
 
 TRIREME_INLINE void clear_tile(float* tile, std::int64_t count) {
   __builtin_memset(tile, 0, static_cast<std::size_t>(count) * sizeof(float));

@@ -25,24 +25,43 @@ struct BlockView {
   bool whole = true;  ///< each query sees each key
 };
 
-/// Also writes each query's bounds, as the numbers that lanes are compared with.
+/// The smallest and the largest of `count` numbers.
+struct Extent {
+  std::int64_t low, high;
+};
+template <class Int>
+TRIREME_INLINE Extent extent_of(const Int* numbers, std::int64_t count) {
+  Int low = numbers[0], high = numbers[0];
+  for (std::int64_t i = 1; i < count; ++i) {
+    low = numbers[i] < low ? numbers[i] : low;
+    high = numbers[i] > high ? numbers[i] : high;
+  }
+  return {low, high};
+}
+
+/// Where some queries see less than the whole block and more than nothing, also writes each one's
+/// bounds, as the numbers that lanes are compared with.
 TRIREME_INLINE BlockView view_block(const AttentionVisibility& visibility,
                                     const AttentionKeyBlock& block, std::int64_t sequence_row,
                                     std::int64_t query, std::int64_t count, float* low,
                                     float* high) {
-  BlockView view;
+  const std::int64_t* positions = visibility.q_position + query;
+  const std::int32_t* first_keys =
+      visibility.first_key == nullptr ? nullptr : visibility.first_key + sequence_row + query;
+  const Extent position = extent_of(positions, count);
+  const Extent first = first_keys == nullptr ? Extent{0, 0} : extent_of(first_keys, count);
+  const std::int64_t last_key = block.position + block.count - 1;
+  if (first.high <= block.position && position.low >= last_key) return {{0, block.count}, true};
+  if (first.low > last_key || position.high < block.position) return {{0, 0}, false};
+  BlockView view = {{block.count, 0}, false};
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int32_t* first_key = visibility.first_key;
     const KeySpan span =
-        visible_keys(block, visibility.q_position[query + i],
-                     first_key == nullptr ? 0 : first_key[sequence_row + query + i]);
+        visible_keys(block, positions[i], first_keys == nullptr ? 0 : first_keys[i]);
     low[i] = static_cast<float>(span.low);
     high[i] = static_cast<float>(span.high);
-    view.whole = view.whole && span.low == 0 && span.high == block.count;
     if (span.empty()) continue;
-    const bool first = view.hull.empty();
-    if (first || span.low < view.hull.low) view.hull.low = span.low;
-    if (first || span.high > view.hull.high) view.hull.high = span.high;
+    view.hull.low = span.low < view.hull.low ? span.low : view.hull.low;
+    view.hull.high = span.high > view.hull.high ? span.high : view.hull.high;
   }
   return view;
 }
