@@ -99,18 +99,6 @@ Sizes check(const Gemm& args) {
   return s;
 }
 
-void gemm_f32(Context& context, const Gemm& args, Sizes s) {
-  if (args.bias_N.given()) gemm_internal::fill_with_bias(context, args.c_MN, args.bias_N);
-  const auto bytes =
-      static_cast<std::size_t>(gemm_internal::sgemm_scratch(context)) * sizeof(float);
-  gemm_internal::sgemm(context,
-                       {s, args.a.as<float>(), args.b.as<float>(), args.c_MN.as<float>(),
-                        args.a.shape[1], args.b.shape[1], s.n, args.transpose_a == Transpose::kYes,
-                        args.transpose_b == Transpose::kYes,
-                        args.accumulate == Accumulate::kYes || args.bias_N.given()},
-                       reinterpret_cast<float*>(context.scratch(bytes)));
-}
-
 void add_rows(Context& context, TensorView c, ConstTensorView operand) {
   if (c.count() == 0) return;
   const OpSpan span(context.op_trace(), "add_residual", {0, bytes_of(c, c, operand)});
@@ -118,36 +106,86 @@ void add_rows(Context& context, TensorView c, ConstTensorView operand) {
       {context.exec(), c.data, operand.data, c.count(), operand.dtype});
 }
 
-/// The product, then the op that its epilogue stands for.
-void gemm_unfused(Context& context, const Gemm& args) {
+/// Where the product goes that an epilogue goes on from.
+TensorView product_of(const Gemm& args) {
   using enum GemmEpilogue;
-  Gemm product = args;
-  product.epilogue = kNone;
-  product.operand = {};
-  product.saved = {};
   const bool kept = args.epilogue == kSwiglu || args.epilogue == kSwigluBackward ||
                     (args.epilogue == kGelu && args.saved.given());
-  if (kept) product.c_MN = args.saved;
-  gemm(context, product);
+  return kept ? args.saved : args.c_MN;
+}
+
+/// The op that the epilogue stands for, on rows of the product.
+void run_epilogue(Context& context, const Gemm& args, std::int64_t first, std::int64_t count) {
+  using enum GemmEpilogue;
+  const auto rows = [&](const auto& all) { return all.given() ? all.rows(first, count) : all; };
+  const TensorView c = rows(args.c_MN), saved = rows(args.saved), y = rows(product_of(args));
+  const ConstTensorView operand = rows(args.operand);
   switch (args.epilogue) {
     case kNone:
       break;
     case kAddResidual:
-      add_rows(context, args.c_MN, args.operand);
+      add_rows(context, c, operand);
       break;
     case kGelu:
-      gelu_forward(context, args.c_MN, product.c_MN);
+      gelu_forward(context, c, y);
       break;
     case kGeluBackward:
-      gelu_backward(context, args.c_MN, args.c_MN, args.operand, args.saved);
+      gelu_backward(context, c, y, operand, saved);
       break;
     case kSwiglu:
-      swiglu_forward(context, args.c_MN, args.saved);
+      swiglu_forward(context, c, y);
       break;
     case kSwigluBackward:
-      swiglu_backward(context, args.c_MN, args.saved, args.operand, args.saved);
+      swiglu_backward(context, c, y, operand, saved);
       break;
   }
+}
+
+void gemm_unfused(Context& context, const Gemm& args, Sizes s) {
+  Gemm product = args;
+  product.c_MN = product_of(args);
+  product.epilogue = GemmEpilogue::kNone;
+  product.operand = {};
+  product.saved = {};
+  gemm(context, product);
+  run_epilogue(context, args, 0, s.m);
+}
+
+void gemm_f32(Context& context, const Gemm& args, Sizes s) {
+  const TensorView y = product_of(args);
+  if (args.bias_N.given()) gemm_internal::fill_with_bias(context, y, args.bias_N);
+  const auto bytes =
+      static_cast<std::size_t>(gemm_internal::sgemm_scratch(context)) * sizeof(float);
+  SgemmArgs product = {s,
+                       args.a.as<float>(),
+                       args.b.as<float>(),
+                       y.as<float>(),
+                       args.a.shape[1],
+                       args.b.shape[1],
+                       s.n,
+                       args.transpose_a == Transpose::kYes,
+                       args.transpose_b == Transpose::kYes,
+                       args.accumulate == Accumulate::kYes || args.bias_N.given()};
+  struct Epilogue {
+    const Context& context;
+    const Gemm& args;
+  };
+  const Epilogue epilogue{context, args};
+  if (args.epilogue != GemmEpilogue::kNone) {
+    product.done.state = &epilogue;
+    product.done.call = [](const void* state, std::int64_t first, std::int64_t count) {
+      const auto& of = *static_cast<const Epilogue*>(state);
+      Context one_thread = of.context.one_thread();
+      run_epilogue(one_thread, of.args, first, count);
+    };
+  }
+  gemm_internal::sgemm(context, product, reinterpret_cast<float*>(context.scratch(bytes)));
+}
+
+/// Whether one pass over rows makes the product and its epilogue.
+bool fuses_epilogue(const Context& context, const Gemm& args, Sizes s) {
+  return !context.on_gpu() && args.a.dtype == DType::kF32 && s.n > 0 && s.k > 0 &&
+         gemm_internal::by_own_kernel(s);
 }
 
 }  // namespace
@@ -155,7 +193,8 @@ void gemm_unfused(Context& context, const Gemm& args) {
 void gemm(Context& context, const Gemm& args) {
   const Sizes s = check(args);
   const GemmGpuKernels* chosen = gemm_internal::choose_kernel(context, args, s);
-  if (args.epilogue != GemmEpilogue::kNone && chosen == nullptr) return gemm_unfused(context, args);
+  const bool fused = chosen != nullptr || fuses_epilogue(context, args, s);
+  if (args.epilogue != GemmEpilogue::kNone && !fused) return gemm_unfused(context, args, s);
   const OpSpan span(context.op_trace(), args.use, gemm_internal::work_of(args, s));
   if (s.m == 0 || s.n == 0) return;
   if (context.on_gpu()) return gemm_internal::gemm_on_gpu(context, args, s, chosen);

@@ -12,10 +12,11 @@ namespace trireme::gemm_internal {
 
 using Sizes = GemmSizes;
 
-/// By sgemm_cpu.cc where c has rows enough to pack b for, else by oneDNN; `scratch` has
-/// sgemm_scratch(context) floats.
+/// By sgemm_cpu.cc or by oneDNN; `scratch` has sgemm_scratch(context) floats.
 void sgemm(Context& context, const SgemmArgs& args, float* scratch);
 std::int64_t sgemm_scratch(const Context& context);
+/// Whether c has rows enough to pack b for. Only then may rows that are done go on.
+bool by_own_kernel(Sizes sizes);
 /// Whether each thread takes a part of K, which counts tokens: for weight gradients whose operands
 /// are still in the caches of the threads that wrote them, if to add all their sums moves less
 /// between caches than to read the tokens of others.

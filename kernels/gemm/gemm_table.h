@@ -30,6 +30,14 @@ struct AddArgs {
   DType type;
 };
 
+/// What goes on with rows [first, first + count) of c once they are complete, in the thread that
+/// made them and while its caches hold them.
+struct RowsDone {
+  void (*call)(const void* state, std::int64_t first, std::int64_t count) = nullptr;
+  const void* state = nullptr;
+  std::int64_t before = 0;  ///< rows of the caller's c before this one
+};
+
 /// c = op(a) op(b), or c += op(a) op(b), in f32; op(a) is [m, k], op(b) [k, n]; strides are those
 /// of the stored matrices, in elements.
 struct SgemmArgs {
@@ -39,6 +47,7 @@ struct SgemmArgs {
   float* c;
   std::int64_t a_stride, b_stride, c_stride;
   bool transpose_a, transpose_b, add;
+  RowsDone done = {};
 };
 struct GemmKernels {
   void (*copy_panel)(const PanelArgs&);

@@ -21,8 +21,6 @@ constexpr TileRules kLibrary = {8, 16, 96, 96};
 /// Packing b for a few rows costs more than it saves.
 constexpr std::int64_t kOwnRowsMin = 128;
 
-bool by_own_kernel(const SgemmArgs& args) { return args.sizes.m >= kOwnRowsMin; }
-
 /// Where threads share out K: floats that all but one sum apart.
 constexpr std::int64_t kSumsMost = 1 << 19;
 /// Floats that a thread finds in its own caches of the ops before.
@@ -77,6 +75,7 @@ SgemmArgs tile_of(const SgemmArgs& args, Grid grid, int tile, const TileRules& r
   part.a += args.transpose_a ? m : m * args.a_stride;
   part.b += args.transpose_b ? n * args.b_stride : n;
   part.c += m * args.c_stride + n;
+  part.done.before += m;
   return part;
 }
 
@@ -128,7 +127,8 @@ bool by_tokens(const Context& context, const SgemmArgs& args, bool own, float* s
 
 bool by_tiles(const Context& context, const SgemmArgs& args, bool own, float* scratch) {
   const int threads = context.threads();
-  const TileRules rules = own ? own_rules(kernels(context)) : kLibrary;
+  TileRules rules = own ? own_rules(kernels(context)) : kLibrary;
+  if (args.done.call != nullptr) rules.columns_min = args.sizes.n;  // whole rows
   const Grid grid = own ? grid_for(threads, args.sizes, rules) : library_grid(threads, args.sizes);
   if (grid.tiles() == 1) return multiply(context, args, own, scratch, 0);
   bool done = true;
@@ -139,6 +139,8 @@ bool by_tiles(const Context& context, const SgemmArgs& args, bool own, float* sc
 }
 
 }  // namespace
+
+bool by_own_kernel(Sizes sizes) { return sizes.m >= kOwnRowsMin; }
 
 bool cuts_tokens(int threads, const SgemmArgs& args) {
   const auto& [m, n, k] = args.sizes;
@@ -156,7 +158,7 @@ std::int64_t sgemm_scratch(const Context& context) {
 }
 
 void sgemm(Context& context, const SgemmArgs& args, float* scratch) {
-  const bool own = by_own_kernel(args);
+  const bool own = by_own_kernel(args.sizes);
   if (!own) prepare_library(context.threads());
   const bool done = cuts_tokens(context.threads(), args) ? by_tokens(context, args, own, scratch)
                                                          : by_tiles(context, args, own, scratch);

@@ -178,10 +178,12 @@ std::int64_t sgemm_scratch() {
 }
 
 void sgemm(const SgemmArgs& args, float* scratch) {
-  const BlockSizes& most = args.transpose_a ? kColumnsOfA : kRowsOfA;
+  BlockSizes most = args.transpose_a ? kColumnsOfA : kRowsOfA;
   const auto& [m, n, k] = args.sizes;
-  const BlockSizes part = {even_part(m, most.m, kRows), even_part(n, most.n, kColumns),
-                           even_part(k, most.k, F32::kWidth)};
+  const std::int64_t part_k = even_part(k, most.k, F32::kWidth);
+  // Rows of a come once where all of b has room.
+  if (!args.transpose_a) most.n = panels_of_b(kRowsOfA) / panel(kColumns, part_k) * kColumns;
+  const BlockSizes part = {even_part(m, most.m, kRows), even_part(n, most.n, kColumns), part_k};
   Block block = {args, {}, {}, scratch, scratch + kPanelsOfA};
   BlockSizes &at = block.at, &count = block.count;
   for (at.n = 0; at.n < n; at.n += part.n) {
@@ -195,6 +197,9 @@ void sgemm(const SgemmArgs& args, float* scratch) {
         } else {
           multiply_block<OperandA::kRows>(block);
         }
+        const bool complete = at.n + count.n == n && at.k + count.k == k;
+        if (complete && args.done.call != nullptr)
+          args.done.call(args.done.state, args.done.before + at.m, count.m);
       }
     }
   }

@@ -20,6 +20,10 @@ Context::Context(Device device, int threads, Isa isa)
   recorded_transfers_ = gpu::Stream(gpu::make_stream());
 }
 
+Context Context::one_thread() const {
+  return {device_, Exec{.threads = 1, .stream = exec_.stream}, isa_};
+}
+
 std::byte* Context::scratch(std::size_t bytes) {
   if (bytes > scratch_.size()) {
     synchronize();

@@ -26,6 +26,8 @@ class Context {
   Context(Device device, int threads, Isa isa);
   Context(Context&&) noexcept = default;
   Context& operator=(Context&&) = delete;
+  /// For ops that a thread of this one runs beside others: no threads, no scratch, no trace.
+  [[nodiscard]] Context one_thread() const;
 
   [[nodiscard]] Device device() const { return device_; }
   [[nodiscard]] bool on_gpu() const { return device_.kind == DeviceKind::kCuda; }
@@ -69,6 +71,8 @@ class Context {
   void synchronize();
 
  private:
+  Context(Device device, Exec exec, Isa isa) : device_(device), isa_(isa), exec_(exec) {}
+
   Device device_;
   Isa isa_;
   Exec exec_;
