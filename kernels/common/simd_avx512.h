@@ -155,9 +155,9 @@ TRIREME_INLINE void transpose(F32 (&x)[16]) {
     fours[i + 2] = _mm512_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
     fours[i + 3] = _mm512_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
   }
+  // Quarter q of fours[i + 4 r] is now column 4 q + i of rows 4 r to 4 r + 3.
 #pragma GCC unroll 4
-  for (int i = 0; i < 4;
-       ++i) {  // quarter q of fours[i + 4 r]: column 4 q + i of rows 4 r to 4 r + 3
+  for (int i = 0; i < 4; ++i) {
     const __m512 even_low = _mm512_shuffle_f32x4(fours[i], fours[i + 4], 0x88),
                  odd_low = _mm512_shuffle_f32x4(fours[i], fours[i + 4], 0xdd),
                  even_high = _mm512_shuffle_f32x4(fours[i + 8], fours[i + 12], 0x88),

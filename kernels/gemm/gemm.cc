@@ -182,10 +182,11 @@ void gemm_f32(Context& context, const Gemm& args, Sizes s) {
   gemm_internal::sgemm(context, product, reinterpret_cast<float*>(context.scratch(bytes)));
 }
 
-/// Whether one pass over rows makes the product and its epilogue.
+/// Whether one pass over rows makes the product and its epilogue. The sums of a transposed `a` may
+/// be shared out among threads: no row is complete before all are.
 bool fuses_epilogue(const Context& context, const Gemm& args, Sizes s) {
-  return !context.on_gpu() && args.a.dtype == DType::kF32 && s.n > 0 && s.k > 0 &&
-         gemm_internal::by_own_kernel(s);
+  return !context.on_gpu() && args.a.dtype == DType::kF32 && args.transpose_a == Transpose::kNo &&
+         s.n > 0 && s.k > 0 && gemm_internal::by_own_kernel(s);
 }
 
 }  // namespace
