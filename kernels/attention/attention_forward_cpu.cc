@@ -221,6 +221,7 @@ struct ForwardBlock {
     return {RowsAhead::of(keys(args.k, block.index), args.k.stride, block.count, dim),
             RowsAhead::of(keys(args.v, block.index), args.v.stride, block.count, dim)};
   }
+  /// The next item's queries, and where this one's outputs go.
   [[nodiscard]] Ahead ends_ahead(const ForwardBlock* next) const {
     const std::int64_t dim = args.shape.head_dim;
     Ahead ahead = {{}, RowsAhead::of(output(0), args.o.stride, b.count, dim)};

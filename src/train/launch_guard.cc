@@ -66,12 +66,6 @@ int rank_of(int pid) {
   }
   return rank;
 }
-
-int first_in_action(std::span<const Sibling> all) {
-  const auto found = std::find_if(all.begin(), all.end(),
-                                  [](const Sibling& one) { return !out_of_action(one.state); });
-  return found == all.end() ? ::getpid() : found->pid;
-}
 }  // namespace
 
 std::vector<Sibling> siblings() {
@@ -100,6 +94,12 @@ std::string name_stopped(std::span<const Sibling> all) {
     list += fmt::format("rank {} (pid {}, {})", one.rank, one.pid, state_text(one.state));
   }
   return list;
+}
+
+int speaker_of(std::span<const Sibling> all) {
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [](const Sibling& one) { return !out_of_action(one.state); });
+  return found == all.end() ? ::getpid() : found->pid;
 }
 
 LaunchGuard::LaunchGuard(std::function<double()> hang_timeout_seconds)
@@ -163,7 +163,7 @@ void LaunchGuard::judge() {
   const double late = std::max(stopped_seconds_ - stopped_limit, waited_seconds_ - limit);
   if (late <= 0 || speaker_ == 0) {
     // Settled before the deadline: the one that speaks is gone when it has spoken.
-    speaker_ = first_in_action(all);
+    speaker_ = speaker_of(all);
     return;
   }
   if (speaker_ != ::getpid() && late < kGraceSeconds) return;
@@ -183,7 +183,7 @@ void LaunchGuard::end_with_the_dead(std::span<const Sibling> all) {
     dead_seconds_ = 0;
     return;
   }
-  if (dead_seconds_ == 0) speaker_ = first_in_action(all);
+  if (dead_seconds_ == 0) speaker_ = speaker_of(all);
   dead_seconds_ += kLookSeconds;
   const double late = dead_seconds_ - Patience::limit_seconds_of_dead(stop_signal() == SIGTERM);
   if (late <= 0) return;

@@ -27,6 +27,9 @@ std::vector<Sibling> siblings();
 /// "rank 1 (pid 7, stopped (SIGSTOP or a debugger))", ...: those out of action; "" where all live.
 std::string name_stopped(std::span<const Sibling> siblings);
 
+/// The pid of the one that says what has happened: the first in action.
+int speaker_of(std::span<const Sibling> siblings);
+
 class LaunchGuard {
  public:
   /// Watches from here on, with a thread where the launcher's variables tell of several ranks.

@@ -13,6 +13,7 @@
 
 #include "base/signal_free_thread.h"
 #include "base/stop_flag.h"
+#include "train/launch_guard.h"
 
 namespace trireme {
 
@@ -260,6 +261,11 @@ void Watchdog::report(ExitCode code) {
 }
 
 bool Watchdog::speaks_for_host(std::int64_t now_ns) const {
+  // The guards of ranks that have not come as far as this know processes alone, and choose by them.
+  const std::vector<Beat> beats = heartbeat_.read();
+  const bool some_start =
+      std::any_of(beats.begin(), beats.end(), [](const Beat& beat) { return beat.pid == 0; });
+  if (some_start) return speaker_of(siblings()) == ::getpid();
   for (const RankSight& sight : look()) {
     const bool alive =
         now_ns - sight.beat.stamp_ns < kFreshNs && !out_of_action(sight.process_state);
