@@ -32,7 +32,7 @@ constexpr bool kWide = F32::kWidth == 16;
 constexpr BlockSizes kRowsOfA =
     kWide ? BlockSizes{8 * kRows, 24 * kColumns, 1024} : BlockSizes{8 * kRows, 64 * kColumns, 384};
 constexpr BlockSizes kColumnsOfA =
-    kWide ? BlockSizes{12 * kRows, 24 * kColumns, 512} : BlockSizes{24 * kRows, 64 * kColumns, 384};
+    kWide ? BlockSizes{24 * kRows, 24 * kColumns, 256} : BlockSizes{24 * kRows, 64 * kColumns, 384};
 
 constexpr std::int64_t panel(std::int64_t width, std::int64_t k) { return k * width + kGap; }
 /// Panels of a: all of its columns, or its last rows, fewer than a tile has.
