@@ -97,11 +97,19 @@ struct BackwardBlock {
   std::int64_t sequence, kv_head;
 
   [[nodiscard]] std::int64_t dim() const { return args.shape.head_dim; }
+  /// Of the block of queries that begins at `query`.
+  [[nodiscard]] std::int64_t queries_from(std::int64_t query) const {
+    const std::int64_t left = args.shape.q_tokens - query;
+    return left < kAttentionBlock ? left : kAttentionBlock;
+  }
+  [[nodiscard]] std::int64_t query_row(std::int64_t query) const {
+    return sequence * args.shape.q_tokens + query;
+  }
 
   void load_keys() const {
-    const std::int64_t row = sequence * args.shape.kv_tokens + keys.index, column = kv_head * dim();
-    const T* k = static_cast<const T*>(args.k.data) + row * args.k.stride + column;
-    const T* v = static_cast<const T*>(args.v.data) + row * args.v.stride + column;
+    const std::int64_t row = sequence * args.shape.kv_tokens + keys.index;
+    const T* k = row_of_head<T>(args.k, row, kv_head, dim());
+    const T* v = row_of_head<T>(args.v, row, kv_head, dim());
     copy_rows({t.k, t.stride, args.k.stride, keys.count, dim(), 1.0F}, k);
     for (std::int64_t i = 0; i < kAttentionBlock; i += kPanel) {
       const std::int64_t rows = keys.count - i;
@@ -140,11 +148,11 @@ struct BackwardBlock {
   }
 
   void load_queries(std::int64_t head, std::int64_t query, std::int64_t count) const {
-    const std::int64_t row = sequence * args.shape.q_tokens + query, column = head * dim();
-    const T* q = static_cast<const T*>(args.q.data) + row * args.q.stride + column;
-    const T* d_o = static_cast<const T*>(args.d_o.data) + row * args.d_o.stride + column;
-    copy_rows({t.q, t.stride, args.q.stride, count, dim(), 1.0F}, q);
-    copy_rows({t.d_o, t.stride, args.d_o.stride, count, dim(), 1.0F}, d_o);
+    const std::int64_t row = query_row(query);
+    copy_rows({t.q, t.stride, args.q.stride, count, dim(), 1.0F},
+              row_of_head<T>(args.q, row, head, dim()));
+    copy_rows({t.d_o, t.stride, args.d_o.stride, count, dim(), 1.0F},
+              row_of_head<T>(args.d_o, row, head, dim()));
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t at = (row + i) * args.shape.heads + head;
       t.lse[i] = args.lse[at] * kLog2E;
@@ -271,8 +279,7 @@ struct BackwardBlock {
   /// False: none of these queries sees a key.
   bool visit_queries(std::int64_t head, std::int64_t query, AttentionHeads<float> dq,
                      const QueriesAhead& ahead) const {
-    const std::int64_t left = args.shape.q_tokens - query;
-    const std::int64_t count = left < kAttentionBlock ? left : kAttentionBlock;
+    const std::int64_t count = queries_from(query);
     const StripList list = strips(query, count);
     if (list.empty) return false;
     load_queries(head, query, count);
@@ -292,20 +299,16 @@ struct BackwardBlock {
     const std::int64_t first_head = kv_head * (args.shape.heads / args.shape.kv_heads);
     if (partial != nullptr)
       return {partial + ((head - first_head) * queries + query) * dim(), dim()};
-    return {args.dq.data + (sequence * queries + query) * args.dq.stride + head * dim(),
-            args.dq.stride};
+    return {args.dq.data + query_row(query) * args.dq.stride + head * dim(), args.dq.stride};
   }
 
   [[nodiscard]] QueriesAhead queries_ahead(std::int64_t head, std::int64_t query,
                                            AttentionHeads<float> dq) const {
-    const std::int64_t row = sequence * args.shape.q_tokens + query, column = head * dim();
-    const std::int64_t left = args.shape.q_tokens - query;
-    const std::int64_t count = left < kAttentionBlock ? left : kAttentionBlock;
-    const T* q = static_cast<const T*>(args.q.data) + row * args.q.stride + column;
-    const T* d_o = static_cast<const T*>(args.d_o.data) + row * args.d_o.stride + column;
-    return {RowsAhead::of(q, args.q.stride, count, dim()),
-            RowsAhead::of(d_o, args.d_o.stride, count, dim()),
-            RowsAhead::of(dq.data, dq.stride, count, dim())};
+    const std::int64_t row = query_row(query), count = queries_from(query);
+    return {
+        RowsAhead::of(row_of_head<T>(args.q, row, head, dim()), args.q.stride, count, dim()),
+        RowsAhead::of(row_of_head<T>(args.d_o, row, head, dim()), args.d_o.stride, count, dim()),
+        RowsAhead::of(dq.data, dq.stride, count, dim())};
   }
 
   /// `partial`: where dq of this piece goes, or null to add it to the caller's.

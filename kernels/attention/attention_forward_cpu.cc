@@ -174,18 +174,15 @@ struct ForwardBlock {
   const ForwardTiles& t;
   QueryBlock b;
 
-  [[nodiscard]] static const T* row_of(const AttentionHeads<const void>& from, std::int64_t row,
-                                       std::int64_t column) {
-    return static_cast<const T*>(from.data) + row * from.stride + column;
-  }
   [[nodiscard]] std::int64_t first_row() const {
     return b.sequence * args.shape.q_tokens + b.query;
   }
   [[nodiscard]] const T* queries() const {
-    return row_of(args.q, first_row(), b.head * args.shape.head_dim);
+    return row_of_head<T>(args.q, first_row(), b.head, args.shape.head_dim);
   }
   [[nodiscard]] const T* keys(const AttentionHeads<const void>& k_or_v, std::int64_t key) const {
-    return row_of(k_or_v, b.sequence * args.shape.kv_tokens + key, b.kv_head * args.shape.head_dim);
+    return row_of_head<T>(k_or_v, b.sequence * args.shape.kv_tokens + key, b.kv_head,
+                          args.shape.head_dim);
   }
   [[nodiscard]] T* output(std::int64_t query) const {
     return static_cast<T*>(args.o.data) + (first_row() + query) * args.o.stride +

@@ -51,12 +51,6 @@ Grid grid_for(int threads, Sizes s, const TileRules& rules) {
   return best;
 }
 
-/// Small products are left to oneDNN's team, which can also cut K.
-Grid library_grid(int threads, Sizes s) {
-  const Grid grid = grid_for(threads, s, kLibrary);
-  return grid.tiles() == threads ? grid : Grid{};
-}
-
 /// Where part `index` of `parts` begins in [0, total).
 std::int64_t cut(std::int64_t total, int index, int parts, std::int64_t alignment) {
   return index == parts ? total : total * index / parts / alignment * alignment;
@@ -129,7 +123,8 @@ bool by_tiles(const Context& context, const SgemmArgs& args, bool own, float* sc
   const int threads = context.threads();
   TileRules rules = own ? own_rules(kernels(context)) : kLibrary;
   if (args.done.call != nullptr) rules.columns_min = args.sizes.n;  // whole rows
-  const Grid grid = own ? grid_for(threads, args.sizes, rules) : library_grid(threads, args.sizes);
+  Grid grid = grid_for(threads, args.sizes, rules);
+  if (!own && grid.tiles() != threads) grid = {};  // oneDNN's team can also cut K
   if (grid.tiles() == 1) return multiply(context, args, own, scratch, 0);
   bool done = true;
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(&& : done)

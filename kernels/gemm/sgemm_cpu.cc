@@ -41,7 +41,8 @@ static_assert(panel(kRows, kRowsOfA.k) <= kPanelsOfA);
 constexpr std::int64_t panels_of_b(BlockSizes most) {
   return most.n / kColumns * panel(kColumns, most.k);
 }
-constexpr std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+constexpr std::int64_t kPanelsOfB = panels_of_b(kRowsOfA);
+static_assert(panels_of_b(kColumnsOfA) <= kPanelsOfB);
 constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
 /// Cuts `total` into as few parts as blocks of `most` allow, all but the last equal and multiples
@@ -173,16 +174,14 @@ void multiply_block(const Block& x) {
 
 }  // namespace
 
-std::int64_t sgemm_scratch() {
-  return kPanelsOfA + larger(panels_of_b(kRowsOfA), panels_of_b(kColumnsOfA));
-}
+std::int64_t sgemm_scratch() { return kPanelsOfA + kPanelsOfB; }
 
 void sgemm(const SgemmArgs& args, float* scratch) {
   BlockSizes most = args.transpose_a ? kColumnsOfA : kRowsOfA;
   const auto& [m, n, k] = args.sizes;
   const std::int64_t part_k = even_part(k, most.k, F32::kWidth);
   // Rows of a come once where all of b has room.
-  if (!args.transpose_a) most.n = panels_of_b(kRowsOfA) / panel(kColumns, part_k) * kColumns;
+  if (!args.transpose_a) most.n = kPanelsOfB / panel(kColumns, part_k) * kColumns;
   const BlockSizes part = {even_part(m, most.m, kRows), even_part(n, most.n, kColumns), part_k};
   Block block = {args, {}, {}, scratch, scratch + kPanelsOfA};
   BlockSizes &at = block.at, &count = block.count;
