@@ -197,7 +197,7 @@ struct ForwardBlock {
       pack_rows<kPanel>(t.q_panels + i * shape.head_dim, q + i * args.q.stride, args.q.stride,
                         b.count - i, shape.head_dim, args.scale * kLog2E);
     }
-    clear_tile(t.o, kQueries * t.stride);
+    clear_tile(t.o, b.count * t.stride);
     clear_tile(t.sum, kQueries);
     clear_tile(t.low, kQueries);
     clear_tile(t.high, kQueries);
