@@ -69,10 +69,10 @@ CrossEntropyStatistics whole_statistics(Context& context, const TensorAxis& tens
   return statistics;
 }
 
-/// One chunk of tokens: the views of `args`, the loss and dn are its rows.
+/// One chunk of tokens: the views of `args` and the loss are its rows.
 void chunk_loss(Context& context, const TensorAxis& tensor, const HeadBuffers& buffers,
                 const HeadLoss& args, TensorView loss_T, const HeadTraining* training,
-                TensorView dn_TC, Accumulate accumulate) {
+                Accumulate accumulate) {
   const std::int64_t count = args.n_TC.shape[0];
   const TensorView logits = buffers.logits_TV.rows(0, count);
   Gemm product;
@@ -100,12 +100,6 @@ void chunk_loss(Context& context, const TensorAxis& tensor, const HeadBuffers& b
   cross_entropy_finish(context, finish);
   if (training == nullptr) return;
 
-  Gemm input;
-  input.c_MN = dn_TC;
-  input.a = finish.dlogits_TV;
-  input.b = args.weight_VC;
-  input.use = "head_input_gradient";
-  gemm(context, input);
   Gemm weight;
   weight.c_MN = training->dweight_VC;
   weight.a = finish.dlogits_TV;
@@ -114,6 +108,12 @@ void chunk_loss(Context& context, const TensorAxis& tensor, const HeadBuffers& b
   weight.accumulate = accumulate;
   weight.use = "head_weight_gradient";
   gemm(context, weight);
+  Gemm input;
+  input.c_MN = args.n_TC;
+  input.a = finish.dlogits_TV;
+  input.b = args.weight_VC;
+  input.use = "head_input_gradient";
+  gemm(context, input);
 }
 
 }  // namespace
@@ -127,10 +127,9 @@ void head_loss(Context& context, const TensorAxis& tensor, const HeadBuffers& bu
     part.n_TC = args.n_TC.rows(begin, count);
     part.targets_T = args.targets_T.rows(begin, count);
     chunk_loss(context, tensor, buffers, part, buffers.loss_T.rows(begin, count), training,
-               training != nullptr ? training->dn_TC.rows(begin, count) : TensorView(),
                training != nullptr && begin == 0 ? training->accumulate : Accumulate::kYes);
   }
-  if (training != nullptr) tensor.to_stream(training->dn_TC);
+  if (training != nullptr) tensor.to_stream(args.n_TC);
   sum_in_order(context, args.loss_sum, buffers.loss_T.rows(0, tokens));
 }
 

@@ -38,17 +38,18 @@ struct HeadBuffers {
 HeadBuffers lay_out_head(ArenaCursor& arena, const HeadShape& shape);
 
 struct HeadTraining {
-  TensorView dn_TC;       ///< out: gradient of the normalised stream, in its rows
-  TensorView dweight_VC;  ///< f32
+  TensorView dweight_VC;                     ///< f32
   Accumulate accumulate = Accumulate::kYes;  ///< of dweight, for the first chunk
   ConstTensorView scale;  ///< [1] f32, of every token's loss: 1 / targets of the global batch
 };
 
 /// logits = n W^T; loss_sum [1] f64 += the token losses, added in token order. With `training`,
-/// also the gradients: they need the logits while they exist. n [T, C] of all tokens; weight and
-/// dweight [V, C] with the rows of `part` and zeros behind them (kVocabularyRowAlignment).
+/// also the gradients, which need the logits while they exist; that of n takes n's place, in the
+/// rows of the stream. n [T, C] of all tokens; weight and dweight [V, C] with the rows of `part`
+/// and zeros behind them (kVocabularyRowAlignment).
 struct HeadLoss {
-  ConstTensorView n_TC, weight_VC, targets_T;
+  TensorView n_TC;
+  ConstTensorView weight_VC, targets_T;
   VocabularyPart part;
   TensorView loss_sum;
 };

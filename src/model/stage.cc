@@ -59,7 +59,6 @@ Stage::Slot Stage::lay_out_slot(ArenaCursor& arena, const BlockShape& block,
     slot.final_n_TC = wide();
     if (block.config.norm == NormKind::kLayer) slot.final_mean_T = row();
     slot.final_rstd_T = row();
-    if (training) slot.dn_TC = wide();
     if (keeps_norm_gradients(block, purpose))
       slot.final_norm = lay_out_norm_gradients(arena, block.config, block.config.hidden);
   } else {
@@ -335,7 +334,6 @@ void Stage::forward(int chunk, int micro_batch) {
   if (!params.range.head || evaluating_) return run_forward(chunk, batch, slot, nullptr);
   store_.open_gradients(context_, params_.block_of(params.head_gradient));
   HeadTraining training;
-  training.dn_TC = slot.dn_TC;
   training.dweight_VC = store_.padded_gradient(params.head_gradient);
   training.accumulate = accumulate_or_set(std::exchange(head_accumulate_, Accumulate::kYes));
   training.scale = std::as_const(loss_scale_).view();
@@ -389,7 +387,7 @@ void Stage::backward_head(int chunk, int micro_batch) {
       norm_gradients(context_, store_, params.final_norm, slot.final_norm);
   norm.dweight_C = gradients.weight;
   norm.dbias_C = gradients.bias;
-  norm.dy_TC = tensor.stream_rows(slot.dn_TC);
+  norm.dy_TC = tensor.stream_rows(slot.final_n_TC);
   norm.s_TC = slot.final_s_TC;
   norm.weight_C = lease.weight(params.final_norm.weight);
   norm.mean_T = slot.final_mean_T;

@@ -103,8 +103,8 @@ class Stage final : public StageProgram {
  private:
   struct Slot {                            // what one micro-batch in flight keeps
     std::vector<BlockActivations> blocks;  // with the shared ones joined
-    TensorView final_s_TC, final_n_TC, final_mean_T, final_rstd_T;
-    TensorView dn_TC;
+    TensorView final_s_TC, final_mean_T, final_rstd_T;
+    TensorView final_n_TC;     // its gradient once the head has run
     NormGradients final_norm;  // from B to W
     // Rows of the stream that go to the next stage and the gradient that comes back, and the
     // gradient that goes to the one before.
