@@ -108,8 +108,8 @@ struct BackwardBlock {
 
   void load_keys() const {
     const std::int64_t row = sequence * args.shape.kv_tokens + keys.index;
-    const T* k = row_of_head<T>(args.k, row, kv_head, dim());
-    const T* v = row_of_head<T>(args.v, row, kv_head, dim());
+    const T* k = row_of_head<const T>(args.k, row, kv_head, dim());
+    const T* v = row_of_head<const T>(args.v, row, kv_head, dim());
     copy_rows({t.k, t.stride, args.k.stride, keys.count, dim(), 1.0F}, k);
     for (std::int64_t i = 0; i < kAttentionBlock; i += kPanel) {
       const std::int64_t rows = keys.count - i;
@@ -123,10 +123,10 @@ struct BackwardBlock {
   }
 
   void store_keys() const {
-    const std::int64_t row = sequence * args.shape.kv_tokens + keys.index, column = kv_head * dim();
-    add_rows(args.dk.data + row * args.dk.stride + column, args.dk.stride, t.dk, t.stride,
+    const std::int64_t row = sequence * args.shape.kv_tokens + keys.index;
+    add_rows(row_of_head<float>(args.dk, row, kv_head, dim()), args.dk.stride, t.dk, t.stride,
              keys.count, dim());
-    add_rows(args.dv.data + row * args.dv.stride + column, args.dv.stride, t.dv, t.stride,
+    add_rows(row_of_head<float>(args.dv, row, kv_head, dim()), args.dv.stride, t.dv, t.stride,
              keys.count, dim());
   }
 
@@ -150,9 +150,9 @@ struct BackwardBlock {
   void load_queries(std::int64_t head, std::int64_t query, std::int64_t count) const {
     const std::int64_t row = query_row(query);
     copy_rows({t.q, t.stride, args.q.stride, count, dim(), 1.0F},
-              row_of_head<T>(args.q, row, head, dim()));
+              row_of_head<const T>(args.q, row, head, dim()));
     copy_rows({t.d_o, t.stride, args.d_o.stride, count, dim(), 1.0F},
-              row_of_head<T>(args.d_o, row, head, dim()));
+              row_of_head<const T>(args.d_o, row, head, dim()));
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t at = (row + i) * args.shape.heads + head;
       t.lse[i] = args.lse[at] * kLog2E;
@@ -299,15 +299,16 @@ struct BackwardBlock {
     const std::int64_t first_head = kv_head * (args.shape.heads / args.shape.kv_heads);
     if (partial != nullptr)
       return {partial + ((head - first_head) * queries + query) * dim(), dim()};
-    return {args.dq.data + query_row(query) * args.dq.stride + head * dim(), args.dq.stride};
+    return {row_of_head<float>(args.dq, query_row(query), head, dim()), args.dq.stride};
   }
 
   [[nodiscard]] QueriesAhead queries_ahead(std::int64_t head, std::int64_t query,
                                            AttentionHeads<float> dq) const {
     const std::int64_t row = query_row(query), count = queries_from(query);
     return {
-        RowsAhead::of(row_of_head<T>(args.q, row, head, dim()), args.q.stride, count, dim()),
-        RowsAhead::of(row_of_head<T>(args.d_o, row, head, dim()), args.d_o.stride, count, dim()),
+        RowsAhead::of(row_of_head<const T>(args.q, row, head, dim()), args.q.stride, count, dim()),
+        RowsAhead::of(row_of_head<const T>(args.d_o, row, head, dim()), args.d_o.stride, count,
+                      dim()),
         RowsAhead::of(dq.data, dq.stride, count, dim())};
   }
 
@@ -378,8 +379,8 @@ void add_partials(const AttentionBackwardArgs& args) {
       const std::int64_t sequence = group / shape.kv_heads, kv_head = group % shape.kv_heads;
       const float* partial = args.partial + piece * partial_count(shape);
       for (std::int64_t i = 0; i < heads; ++i) {
-        float* dq = args.dq.data + (sequence * queries + begin) * args.dq.stride +
-                    (kv_head * heads + i) * shape.head_dim;
+        float* dq = row_of_head<float>(args.dq, sequence * queries + begin, kv_head * heads + i,
+                                       shape.head_dim);
         add_rows(dq, args.dq.stride, partial + (i * queries + begin) * shape.head_dim,
                  shape.head_dim, end - begin, shape.head_dim);
       }

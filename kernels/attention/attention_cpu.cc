@@ -20,8 +20,8 @@ TRIREME_INLINE void for_each_head(const AttentionRowsArgs& args, const Body& bod
 template <class T>
 void delta_of(const AttentionRowsArgs& args) {
   for_each_head(args, [&](std::int64_t t, std::int64_t h) {
-    const T* d_o = static_cast<const T*>(args.d_o.data) + t * args.d_o.stride + h * args.head_dim;
-    const T* o = static_cast<const T*>(args.o2.data) + t * args.o2.stride + h * args.head_dim;
+    const T* d_o = row_of_head<const T>(args.d_o, t, h, args.head_dim);
+    const T* o = row_of_head<const T>(args.o2, t, h, args.head_dim);
     F32 sum = F32::zero();
     for_each_vector(0, args.head_dim, [&](std::int64_t d, auto lanes) {
       sum = fma(F32::load(d_o + d, lanes), F32::load(o + d, lanes), sum);
@@ -38,8 +38,8 @@ void delta(const AttentionRowsArgs& args) {
 template <class T>
 void merge_of(const AttentionRowsArgs& args) {
   for_each_head(args, [&](std::int64_t t, std::int64_t h) {
-    T* o = static_cast<T*>(args.o.data) + t * args.o.stride + h * args.head_dim;
-    const T* o2 = static_cast<const T*>(args.o2.data) + t * args.o2.stride + h * args.head_dim;
+    T* o = row_of_head<T>(args.o, t, h, args.head_dim);
+    const T* o2 = row_of_head<const T>(args.o2, t, h, args.head_dim);
     float* lse = args.lse + t * args.heads + h;
     const F32 a = F32::broadcast(*lse), b = F32::broadcast(args.lse2[t * args.heads + h]);
     const F32 lowest = F32::broadcast(-kAttentionInfinity), larger = max(a, b);

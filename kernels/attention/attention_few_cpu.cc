@@ -20,8 +20,8 @@ struct FewQuery {
   [[nodiscard]] std::int64_t row() const { return sequence * args.shape.q_tokens + query; }
   [[nodiscard]] const T* kv_head(const AttentionHeads<const void>& from) const {
     const std::int64_t kv_head = head / (args.shape.heads / args.shape.kv_heads);
-    return static_cast<const T*>(from.data) + sequence * args.shape.kv_tokens * from.stride +
-           kv_head * args.shape.head_dim;
+    return row_of_head<const T>(from, sequence * args.shape.kv_tokens, kv_head,
+                                args.shape.head_dim);
   }
   /// body(first key, end) for each block, as far as the query sees it.
   template <class Body>
@@ -37,9 +37,8 @@ struct FewQuery {
   }
 
   void load_query() const {
-    const T* from =
-        static_cast<const T*>(args.q.data) + row() * args.q.stride + head * args.shape.head_dim;
-    copy_rows({q, 0, 0, 1, args.shape.head_dim, args.scale * kLog2E}, from);
+    copy_rows({q, 0, 0, 1, args.shape.head_dim, args.scale * kLog2E},
+              row_of_head<const T>(args.q, row(), head, args.shape.head_dim));
   }
 
   /// Returns how many keys the query sees.
@@ -91,8 +90,7 @@ struct FewQuery {
           sum[i] = fma(weight, F32::load(value + i * F32::kWidth, lanes), sum[i]);
       }
     });
-    T* o =
-        static_cast<T*>(args.o.data) + row() * args.o.stride + head * args.shape.head_dim + column;
+    T* o = row_of_head<T>(args.o, row(), head, args.shape.head_dim) + column;
     for (int i = 0; i < kVectors; ++i)
       (sum[i] * F32::broadcast(inverse)).store(o + i * F32::kWidth, lanes);
   }

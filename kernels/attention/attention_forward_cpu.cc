@@ -178,15 +178,14 @@ struct ForwardBlock {
     return b.sequence * args.shape.q_tokens + b.query;
   }
   [[nodiscard]] const T* queries() const {
-    return row_of_head<T>(args.q, first_row(), b.head, args.shape.head_dim);
+    return row_of_head<const T>(args.q, first_row(), b.head, args.shape.head_dim);
   }
   [[nodiscard]] const T* keys(const AttentionHeads<const void>& k_or_v, std::int64_t key) const {
-    return row_of_head<T>(k_or_v, b.sequence * args.shape.kv_tokens + key, b.kv_head,
-                          args.shape.head_dim);
+    return row_of_head<const T>(k_or_v, b.sequence * args.shape.kv_tokens + key, b.kv_head,
+                                args.shape.head_dim);
   }
   [[nodiscard]] T* output(std::int64_t query) const {
-    return static_cast<T*>(args.o.data) + (first_row() + query) * args.o.stride +
-           b.head * args.shape.head_dim;
+    return row_of_head<T>(args.o, first_row() + query, b.head, args.shape.head_dim);
   }
 
   void load_queries() const {

@@ -47,11 +47,11 @@ struct FewQueryTiles {
 inline FewQueryTiles few_query_tiles(TileMemory& memory, const AttentionShape& shape) {
   return {memory.take(whole_vectors(shape.head_dim)), memory.take(shape.kv_tokens)};
 }
-/// A token's row of one head.
-template <class T>
-TRIREME_INLINE const T* row_of_head(const AttentionHeads<const void>& heads, std::int64_t token,
-                                    std::int64_t head, std::int64_t head_dim) {
-  return static_cast<const T*>(heads.data) + token * heads.stride + head * head_dim;
+/// A token's row of one head, of elements T.
+template <class T, class Data>
+TRIREME_INLINE T* row_of_head(const AttentionHeads<Data>& heads, std::int64_t token,
+                              std::int64_t head, std::int64_t head_dim) {
+  return static_cast<T*>(heads.data) + token * heads.stride + head * head_dim;
 }
 
 /// Rows of D elements, widened, times `factor`; columns up to a whole vector are 0.
