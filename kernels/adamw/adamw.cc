@@ -17,11 +17,26 @@ void check_view(const ArgumentChecker& check, const char* name, const ConstTenso
   check.tensor(name, view.count() == count ? view.reshape({count}) : view, dtype, {count});
 }
 
+/// The gradient's rows by slots, each of which must be one of its rows.
+void check_slots(const ArgumentChecker& check, const AdamWTensor& tensor) {
+  check.rank("parameter", tensor.parameter, 2);
+  check.rank("gradient", tensor.gradient, 2);
+  const std::int64_t rows = tensor.gradient.shape[0];
+  check.tensor("gradient", tensor.gradient, DType::kF32, {rows, tensor.parameter.shape[1]});
+  check.tensor("gradient_slots", tensor.gradient_slots, DType::kI32, {tensor.parameter.shape[0]});
+  check.indices("gradient_slots", tensor.gradient_slots, rows);
+}
+
 AdamWTensorArgs plain(const AdamWTensor& tensor, std::int64_t begin, std::int64_t first_block) {
   const ArgumentChecker check("adamw_update");
   const std::int64_t count = tensor.parameter.count();
+  const bool in_rows = tensor.gradient_slots.given();
   check_view(check, "parameter", tensor.parameter, DType::kF32, count);
-  check_view(check, "gradient", tensor.gradient, DType::kF32, count);
+  if (in_rows) {
+    check_slots(check, tensor);
+  } else {
+    check_view(check, "gradient", tensor.gradient, DType::kF32, count);
+  }
   check_view(check, "exp_avg", tensor.exp_avg, DType::kF32, count);
   check_view(check, "exp_avg_sq", tensor.exp_avg_sq, DType::kF32, count);
   if (tensor.form.given()) check_view(check, "form", tensor.form, DType::kBF16, count);
@@ -32,6 +47,8 @@ AdamWTensorArgs plain(const AdamWTensor& tensor, std::int64_t begin, std::int64_
           tensor.gradient.as<float>(),
           tensor.form.given() ? tensor.form.as<BFloat16>() : nullptr,
           tensor.kept.given() ? tensor.kept.as<float>() : nullptr,
+          in_rows ? tensor.gradient_slots.as<std::int32_t>() : nullptr,
+          in_rows ? tensor.parameter.shape[1] : count,
           begin,
           first_block,
           count,
@@ -60,6 +77,7 @@ void adamw_update(Context& context, std::span<const AdamWTensor> tensors,
   std::byte* table = context.host_scratch(table_bytes);
   std::int64_t elements = 0, blocks = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (context.on_gpu()) check.absent("gradient_slots", tensors[i].gradient_slots, "on a GPU");
     const std::int64_t count = tensors[i].parameter.count();
     new (table + i * sizeof(AdamWTensorArgs)) AdamWTensorArgs(plain(tensors[i], elements, blocks));
     elements += count;

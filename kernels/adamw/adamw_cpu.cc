@@ -40,14 +40,32 @@ void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t
   });
 }
 
-void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t begin,
-                 std::int64_t end) {
+void update_whole(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t begin,
+                  std::int64_t end) {
   if (tensor.kept != nullptr) {
     if (tensor.form != nullptr) return update_part<true, true>(tensor, c, begin, end);
     return update_part<false, true>(tensor, c, begin, end);
   }
   if (tensor.form != nullptr) return update_part<true, false>(tensor, c, begin, end);
   update_part<false, false>(tensor, c, begin, end);
+}
+
+void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t begin,
+                 std::int64_t end) {
+  if (tensor.slots == nullptr) return update_whole(tensor, c, begin, end);
+  for (std::int64_t at = begin; at < end;) {
+    const std::int64_t r = at / tensor.row, first = r * tensor.row;
+    const std::int64_t last = end < first + tensor.row ? end : first + tensor.row;
+    AdamWTensorArgs row = tensor;
+    row.parameter += first;
+    row.exp_avg += first;
+    row.exp_avg_sq += first;
+    row.gradient += tensor.slots[r] * tensor.row;
+    if (row.form != nullptr) row.form += first;
+    if (row.kept != nullptr) row.kept += first;
+    update_whole(row, c, at - first, last - first);
+    at = last;
+  }
 }
 
 /// The first tensor that ends after element `begin`.

@@ -17,6 +17,9 @@ struct AdamWTensorArgs {
   const float* gradient;
   BFloat16* form;  ///< or null
   float* kept;     ///< or null
+  /// Or null: rows of `row` elements have their gradients at gradient + slots[r] row.
+  const std::int32_t* slots;
+  std::int64_t row;
   /// Elements before it in the call; blocks of kAdamWElementsPerBlock before it, none shared.
   std::int64_t begin, first_block;
   std::int64_t count;

@@ -401,8 +401,8 @@ void Stage::backward_embedding(int chunk, int micro_batch) {
   const TensorView d = dy_of(chunk, micro_batch, -1);
   store_.open_gradients(context_, params_.block_of(params.embedding));
   axes_.tensor.to_inside(d);
-  embedding_backward(context_, store_.gradient(params.embedding), batch.input_ids, d,
-                     vocabulary_.first, config_.vocab_size);
+  store_.add_looked_up(context_, params.embedding, batch.input_ids, d, vocabulary_.first,
+                       config_.vocab_size);
   if (params.position_embedding != kNoParam) {
     embedding_backward(context_, store_.gradient(params.position_embedding), batch.positions, d);
   }

@@ -44,7 +44,7 @@ std::string first_non_finite_gradient(Context& context, const ParamStore& store,
   const ParamRange range = store.layout().block_params(block);
   for (ParamIndex i = range.first; i <= range.last; ++i) {
     ExactSum sum;  // squares of finite f32 are finite in f64
-    const ConstTensorView gradient = store.gradient(i);
+    const ConstTensorView gradient = store.written_gradient(i);
     grad_norm_accumulate(context, sum, {&gradient, 1});
     if (sum.non_finite()) return store.params()[static_cast<std::size_t>(i)].name;
   }
@@ -65,6 +65,7 @@ Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store
     tensor.exp_avg = store.exp_avg(index);
     tensor.exp_avg_sq = store.exp_avg_sq(index);
     tensor.gradient = store.owned_gradient(index);
+    tensor.gradient_slots = store.gradient_slots(index);
     tensor.weight_decay =
         store.params()[static_cast<std::size_t>(index)].decay ? config.weight_decay : 0;
     tensors_.push_back(tensor);

@@ -48,6 +48,9 @@ struct ParamMeta {
   /// products, which take them as further rows. They are in no file, sum or count.
   std::int64_t row_alignment = 1;
   TensorPartial partial = TensorPartial::kNever;
+  /// Not 0: the tokens of a step look up so many of its rows at most, over all ranks that sum the
+  /// gradient, which is held as those rows alone (RowGradient). Only of the first parameter.
+  std::int64_t looked_up_most = 0;
   /// Not kNoParam: the head of a tied model beside its embedding. It has a gradient of its own, to
   /// be added to that parameter's, and no value.
   ParamIndex shares = kNoParam;

@@ -5,6 +5,7 @@
 #include "base/math.h"
 #include "base/random.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/embedding/embedding.h"
 #include "parallel/state_boxes.h"
 #include "tensor/transfer.h"
 
@@ -12,11 +13,13 @@ namespace trireme {
 
 namespace {
 
-/// Elements of each kind of memory that a store has. One function, so that the plan's figure is the
-/// allocation.
+/// Elements of each kind of memory that a store has, and the sides of the gradient that is held as
+/// rows. One function, so that the plan's figure is the allocation.
 struct Sizes {
   std::int64_t values = 0, forms = 0, gradients = 0, block_gradient = 0, shared_gradient = 0,
                moments = 0;
+  Shape row_gradient = {0, 0};
+  std::int64_t looked_up_most = 0;
 };
 
 Sizes sizes_of(const std::vector<ParamMeta>& params, const StoreLayout& layout, DType compute,
@@ -31,7 +34,7 @@ Sizes sizes_of(const std::vector<ParamMeta>& params, const StoreLayout& layout, 
   if (purpose == StorePurpose::kInference) return sizes;
   const bool alone = std::any_of(params.begin(), params.end(),
                                  [](const ParamMeta& param) { return param.leaves_alone; });
-  sizes.gradients = stage < 2 ? layout.local_size()
+  sizes.gradients = stage < 2 ? layout.local_size() - layout.whole_gradients_begin()
                     : alone   ? layout.shard_size()
                               : layout.valued_shard_size();
   if (stage >= 2 && !alone)
@@ -40,6 +43,10 @@ Sizes sizes_of(const std::vector<ParamMeta>& params, const StoreLayout& layout, 
     sizes.block_gradient =
         layout.largest_block([&](int block) { return block < layout.valued_blocks(); });
   sizes.moments = stage == 0 ? local : shard;
+  if (!params.empty() && params.front().looked_up_most > 0) {
+    sizes.row_gradient = layout.local_shape(0);
+    sizes.looked_up_most = params.front().looked_up_most;
+  }
   return sizes;
 }
 
@@ -68,6 +75,9 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StorePurpos
   shared_gradient_ = make(sizes.shared_gradient);
   exp_avg_ = make(sizes.moments);
   exp_avg_sq_ = make(sizes.moments);
+  if (sizes.looked_up_most == 0) return;
+  expect(device.kind == DeviceKind::kCpu, "gradients in rows are of a CPU");
+  row_gradient_.emplace(sizes.row_gradient[0], sizes.row_gradient[1], sizes.looked_up_most);
 }
 
 std::int64_t ParamStore::element_count() const {
@@ -141,7 +151,19 @@ TensorView ParamStore::form(ParamIndex index) const {
 }
 
 TensorView ParamStore::owned_gradient(ParamIndex index) const {
-  return owned_part(gradients_, keeps_gradients() ? In::kLocal : In::kShard, index);
+  if (in_rows(index)) return row_gradient_->table();
+  if (!keeps_gradients()) return owned_part(gradients_, In::kShard, index);
+  const Piece rows = layout_.owned(index);
+  return kept_gradient({index, index}).rows(rows.begin, rows.size);
+}
+
+ConstTensorView ParamStore::gradient_slots(ParamIndex index) const {
+  return in_rows(index) ? row_gradient_->slots() : ConstTensorView();
+}
+
+TensorView ParamStore::kept_gradient(ParamRange range) const {
+  expect(!in_rows(range.first), "the gradient of {} is held as rows", params_.front().name);
+  return local_part(gradients_.view(), layout_.whole_gradients_begin(), range);
 }
 
 TensorView ParamStore::exp_avg(ParamIndex index) const {
@@ -160,7 +182,7 @@ TensorView ParamStore::counted_gradient(ParamIndex index) const {
     nothing.set(0, 0);
     return {gradients_.view().data, DType::kF32, nothing};
   }
-  const TensorView owned = owned_gradient(index);
+  const TensorView owned = in_rows(index) ? row_gradient_->looked_up() : owned_gradient(index);
   const Piece rows =
       even_piece(owned.shape[0], same_part * place.copy.extent,
                  place.tensor.index % same_part * place.copy.extent + place.copy.index);
@@ -168,7 +190,7 @@ TensorView ParamStore::counted_gradient(ParamIndex index) const {
 }
 
 TensorView ParamStore::gradient(ParamRange range) const {
-  if (keeps_gradients()) return local_part(gradients_.view(), 0, range);
+  if (keeps_gradients()) return kept_gradient(range);
   if (waits_for_owner(range.first))
     return local_part(shared_gradient_.view(), layout_.valued_local_size(), range);
   const ParamMeta& param = params_.at(static_cast<std::size_t>(range.first));
@@ -180,6 +202,17 @@ TensorView ParamStore::gradient(ParamRange range) const {
 TensorView ParamStore::padded_gradient(ParamIndex index) const {
   const TensorView rows = gradient(index);
   return {rows.data, rows.dtype, layout_.padded_shape(index)};
+}
+
+void ParamStore::add_looked_up(Context& context, ParamIndex embedding, ConstTensorView ids_T,
+                               ConstTensorView dout_TC, std::int64_t first_row,
+                               std::int64_t vocabulary) {
+  if (in_rows(embedding)) return row_gradient_->add(context, ids_T, dout_TC, first_row, vocabulary);
+  embedding_backward(context, gradient(embedding), ids_T, dout_TC, first_row, vocabulary);
+}
+
+ConstTensorView ParamStore::written_gradient(ParamIndex index) const {
+  return in_rows(index) ? row_gradient_->looked_up() : gradient(index);
 }
 
 void ParamStore::open_gradients(Context& context, int block) {
@@ -194,7 +227,8 @@ void ParamStore::open_gradients(Context& context, int block) {
 void ParamStore::clear_gradients(Context& context) {
   open_block_ = -1;
   if (!keeps_gradients()) return;
-  for (ParamIndex i = 0; i < static_cast<int>(params_.size()); ++i) {
+  if (row_gradient_) row_gradient_->clear(context);
+  for (ParamIndex i = row_gradient_ ? 1 : 0; i < static_cast<int>(params_.size()); ++i) {
     if (!params_[static_cast<std::size_t>(i)].set_by_product) clear(context, gradient(i));
   }
 }
@@ -216,8 +250,11 @@ void ParamStore::add_tied_sums(Context& context) {
 }
 
 TensorView ParamStore::block_gradients(int block) const {
+  if (keeps_gradients()) {
+    const Piece span = layout_.whole_gradients(block);
+    return part(gradients_.view(), span.begin - layout_.whole_gradients_begin(), {span.size});
+  }
   const Piece span = layout_.local_block(block);
-  if (keeps_gradients()) return part(gradients_.view(), span.begin, {span.size});
   expect(block == open_block_, "the gradients of block {} while {} is open", block, open_block_);
   return part(block_gradient_.view(), 0, {span.size});
 }
@@ -390,6 +427,10 @@ ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& params, DTy
   Bytes bytes;
   bytes.parameters = 4 * sizes.values + 2 * sizes.forms;
   bytes.gradients = 4 * (sizes.gradients + sizes.block_gradient + sizes.shared_gradient);
+  if (sizes.looked_up_most > 0) {
+    bytes.gradients +=
+        RowGradient::bytes_of(sizes.row_gradient[0], sizes.row_gradient[1], sizes.looked_up_most);
+  }
   bytes.optimizer = 8 * sizes.moments;
   return bytes;
 }

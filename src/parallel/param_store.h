@@ -12,11 +12,13 @@
 // "Whole" is what the tensor axis leaves to this rank.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "device/context.h"
+#include "parallel/row_gradient.h"
 #include "parallel/state.h"
 #include "parallel/store_layout.h"
 #include "tensor/buffer.h"
@@ -74,22 +76,32 @@ class ParamStore {
   void set_source(WeightSource& source) { source_ = &source; }
 
   /// The rows that this rank owns: fp32 value, gradient and moments of a parameter, and the bf16
-  /// form of its value (not given in fp32). No rows where a shard is empty.
+  /// form of its value (not given in fp32). No rows where a shard is empty. A gradient that is held
+  /// as rows has gradient_slots: that of row r is row slots[r] of owned_gradient.
   [[nodiscard]] TensorView value(ParamIndex index) const;
   [[nodiscard]] TensorView form(ParamIndex index) const;
   [[nodiscard]] TensorView owned_gradient(ParamIndex index) const;
+  [[nodiscard]] ConstTensorView gradient_slots(ParamIndex index) const;
   [[nodiscard]] TensorView exp_avg(ParamIndex index) const;
   [[nodiscard]] TensorView exp_avg_sq(ParamIndex index) const;
   /// Of the owned gradient the rows that this rank counts in sums over all ranks: every element of
   /// the model is counted by one of those that hold it.
   [[nodiscard]] TensorView counted_gradient(ParamIndex index) const;
 
-  /// Where the model writes: the whole gradient of a parameter (a fused range as one tensor). At
-  /// stages 2 and 3 of the open block only.
+  /// Where the model writes: the whole gradient of a parameter (a fused range as one tensor), which
+  /// must not be held as rows. At stages 2 and 3 of the open block only.
   [[nodiscard]] TensorView gradient(ParamRange range) const;
   [[nodiscard]] TensorView gradient(ParamIndex index) const { return gradient({index, index}); }
   /// With the rows that follow: what is written there must be zeros.
   [[nodiscard]] TensorView padded_gradient(ParamIndex index) const;
+  /// Adds what tokens bring to the gradient of an embedding, whole or in rows: the operands of
+  /// embedding_backward.
+  void add_looked_up(Context& context, ParamIndex embedding, ConstTensorView ids_T,
+                     ConstTensorView dout_TC, std::int64_t first_row, std::int64_t vocabulary);
+  /// That which is held as rows; null where there is none. It is of block 0.
+  [[nodiscard]] RowGradient* row_gradient() { return row_gradient_ ? &*row_gradient_ : nullptr; }
+  /// What of a gradient may not be zero: all of it, or the rows that were looked up.
+  [[nodiscard]] ConstTensorView written_gradient(ParamIndex index) const;
   /// Whether the gradients of micro-batches add up here (stages 0 and 1), or each micro-batch's
   /// leave for their owners when their block is done.
   [[nodiscard]] bool keeps_gradients() const { return layout_.place().zero_stage < 2; }
@@ -117,7 +129,8 @@ class ParamStore {
   }
 
   [[nodiscard]] int block_count() const { return layout_.block_count(); }
-  /// Gradients of a block as the model wrote them, as they lie in the local layout.
+  /// Gradients of a block as the model wrote them, as they lie in the local layout; without what is
+  /// held as rows.
   [[nodiscard]] TensorView block_gradients(int block) const;
   /// The owned gradients of a block as they lie in the shard layout. Stages 2 and 3.
   [[nodiscard]] TensorView block_gradient_shard(int block) const;
@@ -153,6 +166,8 @@ class ParamStore {
                                       ParamRange range) const;
   [[nodiscard]] TensorView owned_part(const Buffer& buffer, In in, ParamIndex index) const;
   [[nodiscard]] In masters() const;
+  [[nodiscard]] bool in_rows(ParamIndex index) const { return row_gradient_ && index == 0; }
+  [[nodiscard]] TensorView kept_gradient(ParamRange range) const;
   void make_values(float* values, ParamIndex index, std::uint64_t key, const CutPart& part) const;
 
   std::vector<ParamMeta> params_;
@@ -162,6 +177,7 @@ class ParamStore {
   WeightSource* source_ = nullptr;
   int open_block_ = -1;
   Buffer values_, forms_, gradients_, block_gradient_, shared_gradient_, exp_avg_, exp_avg_sq_;
+  std::optional<RowGradient> row_gradient_;
   std::vector<TensorView> placed_;  // stage 3: of each block
 };
 

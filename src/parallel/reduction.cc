@@ -13,10 +13,16 @@ GradientReduction::GradientReduction(Context& context, ParamStore& store,
       started_(static_cast<std::size_t>(store.block_count())) {
   pending_.reserve(static_cast<std::size_t>(store.block_count()));
   if (store.layout().sharded()) buckets_.emplace(store.layout(), DType::kF32, context.device());
+  if (store.row_gradient() != nullptr && channels.copies.size() > 1)
+    row_sum_.emplace(context, *store.row_gradient(), channels.copies);
 }
 
-std::int64_t GradientReduction::buffer_bytes(const StoreLayout& layout) {
-  return layout.sharded() ? Buckets::bytes_of(layout, DType::kF32) : 0;
+std::int64_t GradientReduction::buffer_bytes(const std::vector<ParamMeta>& params,
+                                             const StoreLayout& layout) {
+  if (layout.sharded()) return Buckets::bytes_of(layout, DType::kF32);
+  const ParamMeta& first = params.front();
+  if (first.looked_up_most == 0) return 0;
+  return RowSum::buffer_bytes(first.shape[1], first.looked_up_most, layout.place().copy.extent);
 }
 
 void GradientReduction::begin_step() { started_.assign(started_.size(), 0); }
@@ -24,7 +30,9 @@ void GradientReduction::begin_step() { started_.assign(started_.size(), 0); }
 void GradientReduction::start(int block) {
   if (buckets_) return start_shards(block);
   if (channels_.copies.size() == 1) return;
-  pending_.push_back(channels_.copies.start_all_reduce(store_.block_gradients(block)));
+  const TensorView gradients = store_.block_gradients(block);
+  if (gradients.count() > 0) pending_.push_back(channels_.copies.start_all_reduce(gradients));
+  if (row_sum_ && block == 0) row_sum_->start();
 }
 
 void GradientReduction::start_shards(int block) {
@@ -70,6 +78,7 @@ void GradientReduction::finish_bucket(Buckets::Bucket& bucket) {
 void GradientReduction::finish() {
   for (Pending& transfer : pending_) transfer.wait();
   pending_.clear();
+  if (row_sum_) row_sum_->finish();
   if (!buckets_) return;
   buckets_->finish_until([this](Buckets::Bucket& bucket) { finish_bucket(bucket); },
                          [] { return false; });

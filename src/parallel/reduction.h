@@ -5,6 +5,7 @@
 
 #include "parallel/buckets.h"
 #include "parallel/param_store.h"
+#include "parallel/row_gradient.h"
 
 namespace trireme {
 
@@ -20,13 +21,14 @@ struct ReductionChannels {
 /// on. The loss is already divided by the targets of the global batch, so a plain sum is the
 /// gradient of that loss. Every rank starts the blocks in the same order.
 ///
-/// Stage 0: the whole block, once a step. Stage 1: each owner gets its rows of that sum, with the
-/// same bits. Stages 2 and 3: likewise for each micro-batch, added up in order by the owner.
+/// Stage 0: the whole block, once a step; of an embedding that is held as rows, those. Stage 1:
+/// each owner gets its rows of that sum, with the same bits. Stages 2 and 3: likewise for each
+/// micro-batch, added up in order by the owner.
 class GradientReduction {
  public:
   GradientReduction(Context& context, ParamStore& store, const ReductionChannels& channels);
   /// What it takes besides the store.
-  static std::int64_t buffer_bytes(const StoreLayout& layout);
+  static std::int64_t buffer_bytes(const std::vector<ParamMeta>& params, const StoreLayout& layout);
 
   /// A step begins: sums of earlier ones are forgotten.
   void begin_step();
@@ -44,6 +46,7 @@ class GradientReduction {
   ParamStore& store_;
   ReductionChannels channels_;
   std::vector<Pending> pending_;    // stage 0
+  std::optional<RowSum> row_sum_;   // likewise, where the store has a gradient in rows
   std::optional<Buckets> buckets_;  // from stage 1
   std::vector<char> started_;       // blocks of which this step has started a sum
 };

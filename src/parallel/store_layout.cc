@@ -18,6 +18,8 @@ StoreLayout::StoreLayout(const std::vector<ParamMeta>& params, const StorePlace&
     const auto index = static_cast<ParamIndex>(i);
     expect(i == 0 || param.block >= params[i - 1].block, "{} is declared out of block order",
            param.name);
+    expect(param.looked_up_most == 0 || (i == 0 && place.zero_stage == 0),
+           "{} cannot have its gradient in rows", param.name);
     while (block_count() <= param.block) blocks_.push_back({index, index});
     blocks_.back().last = index;
     if (param.shares == kNoParam) {
@@ -39,6 +41,7 @@ StoreLayout::StoreLayout(const std::vector<ParamMeta>& params, const StorePlace&
       shard += even_piece(shape[0], place.shard.extent, 0).size * (shape.count() / shape[0]);
   }
   local_.push_back(round_up(local, kAlignmentElements));
+  if (!params.empty() && params.front().looked_up_most > 0) whole_gradients_begin_ = local_[1];
   shard_.push_back(round_up(shard, kAlignmentElements));
 }
 
@@ -52,6 +55,12 @@ Piece StoreLayout::span_of(const std::vector<std::int64_t>& offsets, int block) 
   const ParamRange range = blocks_[at(block)];
   const std::int64_t begin = offsets[at(range.first)];
   return {begin, offsets[at(range.last + 1)] - begin};
+}
+
+Piece StoreLayout::whole_gradients(int block) const {
+  const Piece all = local_block(block);
+  const std::int64_t begin = std::max(all.begin, whole_gradients_begin_);
+  return {begin, all.begin + all.size - begin};
 }
 
 std::int64_t StoreLayout::largest_block(const std::function<bool(int)>& counts) const {

@@ -52,6 +52,11 @@ class StoreLayout {
   [[nodiscard]] Piece local_block(int block) const { return span_of(local_, block); }
   [[nodiscard]] Piece shard_block(int block) const { return span_of(shard_, block); }
   [[nodiscard]] ParamRange block_params(int block) const { return blocks_[at(block)]; }
+  /// Where gradients that are held whole begin in the local layout; before that stands what is held
+  /// as rows (ParamMeta::looked_up_most).
+  [[nodiscard]] std::int64_t whole_gradients_begin() const { return whole_gradients_begin_; }
+  /// Of a block, the elements of the local layout whose gradients are held whole.
+  [[nodiscard]] Piece whole_gradients(int block) const;
   /// The largest local block among those for which `counts` holds.
   [[nodiscard]] std::int64_t largest_block(const std::function<bool(int)>& counts) const;
 
@@ -85,6 +90,7 @@ class StoreLayout {
   std::vector<std::int64_t> local_, shard_;  // one more than parameters: the last is the end
   std::vector<ParamRange> blocks_;
   int valued_blocks_ = 0;
+  std::int64_t whole_gradients_begin_ = 0;
 };
 
 }  // namespace trireme

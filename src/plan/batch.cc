@@ -7,7 +7,9 @@
 namespace trireme {
 namespace {
 
-constexpr std::int64_t kActivationsMin = std::int64_t{512} << 20;  // bytes
+// Bytes of activations, of all data ranks and of one.
+constexpr std::int64_t kActivationsMin = std::int64_t{512} << 20;
+constexpr std::int64_t kRankActivationsMin = std::int64_t{256} << 20;
 constexpr std::int64_t kTokensMin = 512;
 constexpr double kOperationsMin = 1LL << 34;  // of a layer: F, B and W
 
@@ -22,8 +24,11 @@ std::int64_t activation_bytes(const RunConfig& config, std::int64_t sequences) {
 
 ResolvedBatch batch_of_passes(const RunConfig& config, const ResolvedBatch& batch,
                               std::int64_t world, DeviceKind device) {
-  if (world != 1 || device != DeviceKind::kCpu) return batch;
-  if (activation_bytes(config, batch.micro) < kActivationsMin) return batch;
+  const bool data_alone = world == batch.data_ranks && config.parallel.zero_stage < 2;
+  if (!data_alone || device != DeviceKind::kCpu) return batch;
+  const std::int64_t activations = activation_bytes(config, batch.micro);
+  if (activations < kRankActivationsMin || activations * batch.data_ranks < kActivationsMin)
+    return batch;
   const std::int64_t tokens = config.data.sequence_length;
   const auto operations =
       static_cast<double>(cost_of_layer(config.model, tokens, Recompute::kNone).all());

@@ -34,7 +34,7 @@ class TransferStaging {
       : model_(model), request_(request), layout_(layout) {}
 
   [[nodiscard]] std::int64_t bytes(const std::vector<ParamMeta>& params) const {
-    return data() + tensor(params) + context();
+    return data(params) + tensor(params) + context();
   }
 
  private:
@@ -47,11 +47,16 @@ class TransferStaging {
     return static_cast<std::int64_t>(size_of(request_.compute));
   }
 
-  [[nodiscard]] std::int64_t data() const {
+  [[nodiscard]] std::int64_t data(const std::vector<ParamMeta>& params) const {
     const int shards = layout_.place().shard.extent, copies = layout_.place().copy.extent;
     if (!layout_.sharded()) {
-      const std::int64_t block = layout_.largest_block([](int) { return true; });
-      return training() ? staging_bytes(Op::kAllReduce, 4 * block, copies) : 0;
+      if (!training()) return 0;
+      std::int64_t block = 0;
+      for (int i = 0; i < layout_.block_count(); ++i)
+        block = std::max(block, layout_.whole_gradients(i).size);
+      const std::int64_t rows = params.front().looked_up_most * params.front().shape[1];
+      return std::max(staging_bytes(Op::kAllReduce, 4 * block, copies),
+                      staging_bytes(Op::kAllGather, 4 * rows, copies));
     }
     const auto largest = [&](DType dtype) {
       std::int64_t size = 0;
@@ -122,7 +127,7 @@ MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, DT
   request.sums = config.parallel.reduction_order.value_or(ReductionOrder::kRank);
   request.attention_by_library = config.model_backend.attention == AttentionBackend::kCudnn;
   request.deterministic = config.run.deterministic;
-  request.part = part_of_rank(config.parallel, run.mesh, run.pipeline, rank, purpose);
+  request.part = part_of_rank(config, run, rank, purpose, device);
   request.speculative_step = config.parallel.speculative_step;
   if (purpose != StagePurpose::kEvaluation)
     request.saving_max = saving_memory_max(config.checkpoint);
@@ -166,7 +171,7 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   if (layout.sharded()) memory.buffers += WeightGather::buffer_bytes(layout, request.compute);
   if (!training) return memory;
   memory.buffers +=
-      GradientReduction::buffer_bytes(layout) + TiedHomes::buffer_bytes(params, layout);
+      GradientReduction::buffer_bytes(params, layout) + TiedHomes::buffer_bytes(params, layout);
   for (const auto of : {PartialGradients::Of::kTensorAxis, PartialGradients::Of::kSameHeads}) {
     memory.buffers +=
         PartialGradients::bytes_of(params, layout, of, request.part.cut.sequence_parallel);

@@ -34,11 +34,29 @@ int shard_ranks(const RunConfig::Parallel& config, const MeshShape& mesh, StageP
   return narrow<int>(config.zero_group.value_or(all));
 }
 
+namespace {
+
+/// Rows take no more memory than the whole: those of this rank, and those that come from others.
+bool holds_rows(const ModelParams& params, const StorePlace& place, std::int64_t step_tokens) {
+  if (step_tokens == 0 || place.zero_stage > 0) return false;
+  const ParamIndex embedding = params.chunks.front().embedding;
+  if (embedding == kNoParam) return false;
+  const ParamMeta& meta = params.metas[static_cast<std::size_t>(embedding)];
+  if (meta.home.extent > 1) return false;
+  for (const ParamMeta& other : params.metas) {
+    if (other.shares == embedding) return false;
+  }
+  return 2 * (step_tokens + 1) <= local_shape(meta.shape, meta.cut, place.tensor)[0];
+}
+
+}  // namespace
+
 ModelParams RankPart::declare(const ModelConfig& model) const {
-  if (chunks.empty()) return declare_params(model);
   std::vector<ChunkRange> ranges;
   for (const ChunkShape& chunk : chunks) ranges.push_back(chunk.range);
-  return declare_params(model, ranges);
+  ModelParams params = chunks.empty() ? declare_params(model) : declare_params(model, ranges);
+  if (holds_rows(params, store, step_tokens)) params.metas.front().looked_up_most = step_tokens;
+  return params;
 }
 
 RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh, int rank,
@@ -87,6 +105,13 @@ RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh,
   take_pipeline_rank(pipeline, pipeline_rank, part);
   if (purpose == StagePurpose::kTraining && pipeline.splits(pipeline_rank))
     part.purpose = StagePurpose::kTrainingSplit;
+  return part;
+}
+
+RankPart part_of_rank(const RunConfig& config, const ResolvedRun& run, int rank,
+                      StagePurpose purpose, DeviceKind device) {
+  RankPart part = part_of_rank(config.parallel, run.mesh, run.pipeline, rank, purpose);
+  if (device == DeviceKind::kCpu) part.step_tokens = run.batch.global * config.data.sequence_length;
   return part;
 }
 

@@ -5,6 +5,7 @@
 #include "parallel/mesh_shape.h"
 #include "parallel/store_layout.h"
 #include "plan/pipeline.h"
+#include "plan/resolve.h"
 
 namespace trireme {
 
@@ -18,6 +19,8 @@ struct RankPart {
   int neighbours = 0;  ///< of its chunks, before and behind them, on other pipeline ranks
   /// What the stage is made for: kTraining becomes kTrainingSplit where the rank has B and W apart.
   StagePurpose purpose = StagePurpose::kTraining;
+  /// Of all ranks that sum gradients; 0 where an embedding's is held whole, however few they are.
+  std::int64_t step_tokens = 0;
 
   /// Of the parameters of those chunks.
   [[nodiscard]] ModelParams declare(const ModelConfig& model) const;
@@ -26,6 +29,9 @@ struct RankPart {
                                  DeviceKind device = DeviceKind::kCpu) const;
 };
 
+/// Of a run on `device`.
+RankPart part_of_rank(const RunConfig& config, const ResolvedRun& run, int rank,
+                      StagePurpose purpose, DeviceKind device);
 /// ZeRO's stages 1 and 2 have no part in evaluation, where neither moments nor gradients are.
 RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh,
                       const Pipeline& pipeline, int rank, StagePurpose purpose);

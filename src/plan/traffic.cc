@@ -6,6 +6,7 @@
 #include "model/param_table.h"
 #include "parallel/buckets.h"
 #include "parallel/partial_gradients.h"
+#include "parallel/row_gradient.h"
 #include "parallel/tied_homes.h"
 #include "parallel/weight_gather.h"
 
@@ -50,7 +51,10 @@ class Count {
     std::int64_t gradients = 0, weights = 0;
     if (!layout_.sharded()) {
       for (int block = 0; block < layout_.valued_blocks(); ++block)
-        gradients += both_ways(layout_.local_block(block).size, DType::kF32, place.copy);
+        gradients += both_ways(layout_.whole_gradients(block).size, DType::kF32, place.copy);
+      const ParamMeta& first = params_.metas.front();
+      if (first.looked_up_most > 0)
+        gradients += RowSum::bytes_sent(first.shape[1], first.looked_up_most, place.copy.extent);
       return add(Axis::kData, "gradients", gradients);
     }
     const int shards = place.shard.extent;

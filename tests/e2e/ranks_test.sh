@@ -46,6 +46,35 @@ losses_agree "masked losses on 3 ranks are those of one" m3 m1
 ranks 3 base.json "${twelve[@]}" --set run.directory=n3b
 same_run "two runs of three ranks" n3b 8 n3
 
+# Activations of more than 512 MiB on both together: each rank computes its micro-batch in passes.
+cat >wide.json <<'E2'
+{
+  "run": {"directory": "wide", "steps": 5},
+  "model": {"model_type": "llama", "vocab_size": 64, "hidden_size": 128, "intermediate_size": 576, "num_hidden_layers": 4,
+            "num_attention_heads": 2, "max_position_embeddings": 512, "tie_word_embeddings": false},
+  "data": {"train": "synthetic", "sequence_length": 512},
+  "batch": {"global": 64, "micro": 32},
+  "optimizer": {"lr": 0.001},
+  "log": {"interval_steps": 1, "tensorboard": false}
+}
+E2
+ranks 2 wide.json
+ends_with "micro-batches in passes on two ranks" 0
+says "it says that both have passes" "64 global = 32 micro x 1 accumulation x 2 data ranks, computed 16 at a time"
+ranks 2 wide.json --set run.directory=whole2 --set parallel.zero_stage=2
+check "shards of gradients have none" [ "$(grep -c 'at a time' log)" = 0 ]
+losses_agree "passes on two ranks, losses agree" wide whole2
+
+# A vocabulary of far more rows than a step has tokens: the embedding's gradient is held as rows, with ZeRO 1 whole.
+rows=("${twelve[@]}" --set model.vocab_size=1999 --set optimizer.clip_grad_norm=0.5)
+for n in 2 3 4; do
+  ranks $n base.json "${rows[@]}" --set run.directory=rows$n
+  ends_with "gradient in rows on $n ranks" 0
+  ranks $n base.json "${rows[@]}" --set run.directory=zero$n --set parallel.zero_stage=1
+  check "rows and the whole on $n ranks: the steps are equal" same "$(steps_of rows$n)" "$(steps_of zero$n)"
+  check "rows and the whole on $n ranks: there are steps" [ "$(steps_of rows$n | wc -l)" = 8 ]
+done
+
 # OpenMP's own binding does not know of the other ranks of the host.
 OMP_PROC_BIND=true ranks 2 benchmark base.json --set run.threads_per_rank=2 --set batch.micro=1 --steps 1 --no-rates
 ends_with "ranks whose threads the user binds" 0

@@ -123,6 +123,56 @@ TEST_P(AdamW, rows_of_a_tensor_updated_apart_have_the_same_bits) {
   EXPECT_EQ(cut.bits(), whole.bits());
 }
 
+/// Of 7 rows of 13 (and of whole vectors), 1, 3 and 4 have a gradient.
+TEST_P(AdamW, a_gradient_in_rows_has_the_bits_of_the_whole) {
+  if (test_context(GetParam()).on_gpu()) GTEST_SKIP() << "on a CPU only";
+  for (const std::int64_t columns : {1, 13, 64, 700}) {
+    for (const int threads : {1, 3}) {
+      Context context = test_context(GetParam(), threads);
+      State whole(7 * columns, 5, 0.1);
+      TestTensor rows(DType::kF32, {4, columns});
+      TestTensor slots = TestTensor::of(DType::kI32, {7}, {3, 2, 3, 0, 1, 3, 3});
+      for (std::int64_t r = 0; r < 7; ++r) {
+        const auto slot = static_cast<std::int64_t>(slots.values()[static_cast<std::size_t>(r)]);
+        for (std::int64_t c = 0; c < columns; ++c) {
+          const double g = slot == 3 ? 0 : static_cast<double>((r * columns + c) % 19 - 9) / 8;
+          whole.gradient.set(r * columns + c, g);
+          rows.set(slot * columns + c, g);
+        }
+      }
+      State apart = whole;
+      TestTensor kept(DType::kF32, {21 * columns}), others(DType::kF32, {21 * columns});
+      AdamWTensor tensor = whole.tensor(true), in_rows = apart.tensor(true);
+      tensor.kept = kept.view();
+      in_rows.kept = others.view();
+      in_rows.parameter = in_rows.parameter.reshape({7, columns});
+      in_rows.gradient = rows;
+      in_rows.gradient_slots = slots;
+      for (int t = 1; t <= 2; ++t) {
+        adamw_update(context, {&tensor, 1}, {}, scalars_at(t, {}));
+        adamw_update(context, {&in_rows, 1}, {}, scalars_at(t, {}));
+      }
+      EXPECT_EQ(apart.bits() + apart.form.bits() + others.bits(),
+                whole.bits() + whole.form.bits() + kept.bits());
+    }
+  }
+}
+
+TEST_P(AdamW, slots_that_are_no_rows_are_refused) {
+  Context context = test_context(GetParam());
+  State state(6, 5, 0.1);
+  TestTensor rows(DType::kF32, {2, 2}), slots = TestTensor::of(DType::kI32, {3}, {0, 2, 1});
+  AdamWTensor tensor = state.tensor(false);
+  tensor.parameter = tensor.parameter.reshape({3, 2});
+  tensor.gradient = rows;
+  tensor.gradient_slots = slots;
+  expect_refused(
+      [&] {
+        adamw_update(context, {&tensor, 1}, {}, scalars_at(1, {}));
+      },
+      "gradient_slots");
+}
+
 TEST_P(AdamW, the_form_is_the_new_value_rounded_once) {
   Context context = test_context(GetParam());
   State state(100, 1, 0.1);

@@ -32,6 +32,38 @@ TEST(ParamStore, a_fused_range_is_the_rows_of_its_parameters) {
   EXPECT_THROW((void)lease.weight(ParamRange{2, 3}), InternalError);
 }
 
+TEST(ParamStore, an_embedding_may_have_its_gradient_in_rows) {
+  Context context({}, 1, detect_isa());
+  std::vector<ParamMeta> params = some_params();
+  const std::int64_t whole_bytes =
+      ParamStore::bytes_of(params, DType::kF32, StorePurpose::kTraining).gradients;
+  params[0].looked_up_most = 2;
+  ParamStore store(params, DType::kF32, StorePurpose::kTraining);
+  EXPECT_EQ(ParamStore::bytes_of(params, DType::kF32, StorePurpose::kTraining).gradients,
+            whole_bytes - 4 * 48 + 4 * (3 * 6 + 7 + 2 * 2));
+  const Buffer ids(DType::kI32, {2}), d(DType::kF32, {2, 6});
+  ids.view().as<std::int32_t>()[0] = 5;
+  ids.view().as<std::int32_t>()[1] = 5;
+  for (int i = 0; i < 12; ++i) d.view().as<float>()[i] = static_cast<float>(i);
+  store.clear_gradients(context);
+  store.add_looked_up(context, 0, ids.view(), d.view(), 0, 7);
+  ASSERT_EQ(store.written_gradient(0).shape, (Shape{1, 6}));
+  ASSERT_EQ(store.counted_gradient(0).shape, (Shape{1, 6}));
+  EXPECT_EQ(store.counted_gradient(0).as<float>()[1], 1 + 7);
+  const auto* slots = store.gradient_slots(0).as<std::int32_t>();
+  EXPECT_EQ(slots[5], 0);
+  EXPECT_EQ(slots[4], 2) << "the row of zeros";
+  EXPECT_EQ(store.owned_gradient(0).as<float>()[2 * 6], 0);
+  EXPECT_FALSE(store.gradient_slots(1).given());
+  EXPECT_THROW((void)store.gradient(0), InternalError);
+  // The others stand as they stood, and their blocks begin behind it.
+  EXPECT_EQ(store.block_gradients(0).count(), 0);
+  EXPECT_EQ(store.block_gradients(1).data, store.gradient(1).data);
+  EXPECT_EQ(store.gradient(2).data, store.gradient(1).data + 5 * 6 * 4);
+  store.clear_gradients(context);
+  EXPECT_EQ(store.written_gradient(0).count(), 0);
+}
+
 TEST(ParamStore, initial_values_depend_on_seed_name_and_element_alone) {
   Context context({}, 1, detect_isa());
   ParamStore a(some_params(), DType::kF32, StorePurpose::kInference);
@@ -171,8 +203,7 @@ TEST(ParamStore, the_boxes_of_its_state_are_known_without_a_store) {
     const AxisPlace shard = zero_stage == 0 ? AxisPlace{1, 0} : AxisPlace{2, 1};
     const StorePlace place{{1, 0}, zero_stage, shard, {3, 1}};
     const ParamStore store(params, DType::kBF16, StorePurpose::kTraining, {}, place);
-    const State with = store.state(),
-                without = state_boxes(params, StorePurpose::kTraining, place);
+    const State with = store.state(), without = state_boxes(params, StorePurpose::kTraining, place);
     ASSERT_EQ(with.tensors.size(), without.tensors.size());
     for (std::size_t i = 0; i < with.tensors.size(); ++i) {
       const StateTensor &a = with.tensors[i], &b = without.tensors[i];

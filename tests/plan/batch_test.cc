@@ -19,13 +19,27 @@ RunConfig wide_config(std::int64_t tokens = 512) {
   return config;
 }
 
-TEST(BatchOfPasses, a_micro_batch_is_cut_on_one_rank_of_a_cpu_alone) {
+TEST(BatchOfPasses, a_micro_batch_is_cut_on_data_ranks_of_cpus_alone) {
   const ResolvedBatch batch = {8, 4, 2, 1};
   EXPECT_EQ(batch_of_passes(wide_config(), batch, 1, DeviceKind::kCpu),
             (ResolvedBatch{8, 1, 8, 1}));
   EXPECT_EQ(batch_of_passes(wide_config(), batch, 1, DeviceKind::kCuda), batch);
-  EXPECT_EQ(batch_of_passes(wide_config(), batch, 2, DeviceKind::kCpu), batch);
+  EXPECT_EQ(batch_of_passes(wide_config(), batch, 2, DeviceKind::kCpu), batch);  // of another axis
+  // 426 MB of a rank, twice.
+  EXPECT_EQ(batch_of_passes(wide_config(), {4, 2, 1, 2}, 2, DeviceKind::kCpu),
+            (ResolvedBatch{4, 1, 2, 2}));
+  EXPECT_EQ(batch_of_passes(wide_config(), {4, 2, 2, 1}, 1, DeviceKind::kCpu),
+            (ResolvedBatch{4, 2, 2, 1}));
+  // 226 MB, often.
+  EXPECT_EQ(batch_of_passes(wide_config(256), {16, 2, 1, 8}, 8, DeviceKind::kCpu),
+            (ResolvedBatch{16, 2, 1, 8}));
   RunConfig other = wide_config();
+  for (const std::int64_t stage : {0, 1, 2, 3}) {
+    other.parallel.zero_stage = stage;
+    EXPECT_EQ(batch_of_passes(other, {16, 8, 1, 2}, 2, DeviceKind::kCpu),
+              (stage < 2 ? ResolvedBatch{16, 1, 8, 2} : ResolvedBatch{16, 8, 1, 2}));
+  }
+  other.parallel.zero_stage = 0;
   other.parallel.pipeline_schedule = "zb-h1";
   other.parallel.recompute = Recompute::kFull;
   EXPECT_EQ(batch_of_passes(other, batch, 1, DeviceKind::kCpu), (ResolvedBatch{8, 1, 8, 1}));

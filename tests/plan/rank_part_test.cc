@@ -53,6 +53,36 @@ TEST(RankPart, shards_are_over_data_and_context_with_neighbours_in_one_group) {
   }
 }
 
+/// 2 (tokens + 1) rows or more of a rank, nobody else's gradient, no owners of rows.
+TEST(RankPart, an_embedding_has_its_gradient_in_rows_where_they_are_few) {
+  const ModelConfig model = model_of(kModels[0]);
+  const auto looked_up = [](const ModelConfig& of, std::int64_t tokens, int tensor = 1,
+                            std::int64_t stage = 0) {
+    const RankPart part = [&] {
+      RankPart made = part_of_rank(parallel_of(stage), MeshShape({1, 2, 1, tensor}), 0,
+                                   StagePurpose::kTraining);
+      made.step_tokens = tokens;
+      return made;
+    }();
+    const std::vector<ParamMeta> metas = part.declare(of).metas;
+    for (std::size_t i = 1; i < metas.size(); ++i) EXPECT_EQ(metas[i].looked_up_most, 0);
+    return metas.front().looked_up_most;
+  };
+  EXPECT_EQ(looked_up(model, 29), 29);  // 61 rows
+  EXPECT_EQ(looked_up(model, 30), 0);
+  EXPECT_EQ(looked_up(model, 0), 0);
+  EXPECT_EQ(looked_up(model, 14, 2), 14);  // 31 of them
+  EXPECT_EQ(looked_up(model, 15, 2), 0);
+  for (const std::int64_t stage : {1, 2, 3}) EXPECT_EQ(looked_up(model, 4, 1, stage), 0);
+  EXPECT_EQ(looked_up(model_of(kModels[1]), 4), 0) << "tied";
+  EXPECT_EQ(looked_up(model_of(kModels[2]), 4), 0) << "tied";
+  // Only the stage that has it.
+  RankPart last = part_of_rank(parallel_of(0), MeshShape({1, 2, 1, 1}), 0, StagePurpose::kTraining);
+  last.step_tokens = 4;
+  last.chunks = {{{1, 1, false, true}, 1, 1, 0}};
+  for (const ParamMeta& meta : last.declare(model).metas) EXPECT_EQ(meta.looked_up_most, 0);
+}
+
 TEST(RankPart, without_zero_all_peers_are_copies) {
   const MeshShape mesh({1, 3, 2, 1});
   const RankPart part = part_of_rank(parallel_of(0), mesh, 4, StagePurpose::kTraining);

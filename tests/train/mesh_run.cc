@@ -24,13 +24,16 @@ constexpr std::int32_t kEndToken = 5;
 /// Uniform ids, every tenth the end token.
 class MeshTokens final : public SampleSource {
  public:
+  explicit MeshTokens(std::int64_t vocabulary) : vocabulary_(vocabulary) {}
   [[nodiscard]] std::int64_t length() const override { return kMeshTokens; }
   [[nodiscard]] std::int64_t count() const override { return kEndless; }
   void read(std::int64_t sample, const Window& window) const override {
     std::int32_t begin = 0;
     for (std::size_t i = 0; i < window.tokens.size(); ++i) {
-      const std::uint64_t number = mix(static_cast<std::uint64_t>(sample) * 1000 + i + 1) % 66;
-      window.tokens[i] = number < 61 ? static_cast<std::int32_t>(number) : kEndToken;
+      const auto vocabulary = static_cast<std::uint64_t>(vocabulary_);
+      const std::uint64_t number =
+          mix(static_cast<std::uint64_t>(sample) * 1000 + i + 1) % (vocabulary + vocabulary / 12);
+      window.tokens[i] = number < vocabulary ? static_cast<std::int32_t>(number) : kEndToken;
       if (window.document_begin.empty()) continue;
       window.document_begin[i] = begin;
       if (window.tokens[i] == kEndToken) begin = static_cast<std::int32_t>(i) + 1;
@@ -46,6 +49,7 @@ class MeshTokens final : public SampleSource {
     x *= 0xBF58476D1CE4E5B9U;
     return x ^ x >> 32;
   }
+  std::int64_t vocabulary_;
   std::string name_ = "mesh tokens";
 };
 
@@ -128,15 +132,23 @@ WholeTensors gather(Runtime& runtime, const State& state) {
   return assembly.finish();
 }
 
-/// The owned gradients as boxes of the global ones.
-State gradients_of(const ParamStore& store) {
+/// The owned gradients as boxes of the global ones; what is held as rows is made whole in `whole`.
+State gradients_of(const ParamStore& store, std::vector<float>& whole) {
   State state;
   const StoreLayout& layout = store.layout();
   for (ParamIndex i = 0; i < static_cast<int>(store.params().size()); ++i) {
     const ParamMeta& param = store.params()[static_cast<std::size_t>(i)];
     if (!store.has_value(i)) continue;  // added to another's
-    const TensorView owned = store.owned_gradient(i);
+    TensorView owned = store.owned_gradient(i);
     if (owned.count() == 0) continue;
+    if (const ConstTensorView slots = store.gradient_slots(i); slots.given()) {
+      const std::int64_t columns = owned.shape[1];
+      for (std::int64_t r = 0; r < slots.count(); ++r) {
+        const auto* row = owned.as<float>() + slots.as<std::int32_t>()[r] * columns;
+        whole.insert(whole.end(), row, row + columns);
+      }
+      owned = view_of(whole.data(), layout.local_shape(i));
+    }
     const std::int64_t row = owned.count() / owned.shape[0];
     for (const CutPart& part : rows_of_parts(
              local_parts(param.shape, param.cut, layout.place().tensor), layout.owned(i))) {
@@ -275,8 +287,8 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
   shape.data_ranks = cell.data;
   shape.tokens = kMeshTokens;
   shape.context = runtime.part.cut.context;
-  Loader loader(std::make_shared<MeshTokens>(), config.data, shape, kEndToken,
-                config.model.vocab_size);
+  Loader loader(std::make_shared<MeshTokens>(config.model.vocab_size), config.data, shape,
+                kEndToken, config.model.vocab_size);
   loader.seek(passage.first_step * global_batch);
   Step step(runtime);
   for (int i = 0; i < steps; ++i) {
@@ -288,7 +300,8 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
     const double loss = runtime.sum_of_losses(step.loss_sum());
     result.losses.push_back(loss / static_cast<double>(targets));
     result.norms.push_back(norm);
-    if (i == 0) result.gradients = gather(runtime, gradients_of(runtime.store));
+    std::vector<float> whole;
+    if (i == 0) result.gradients = gather(runtime, gradients_of(runtime.store, whole));
     step.update(1e-3, norm);
   }
   result.final = gather(runtime, runtime.store.state());

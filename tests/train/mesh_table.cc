@@ -24,7 +24,8 @@ ModelConfig model_of(const std::string& keys) {
 
 // Weights large enough that attention is far from uniform.
 ModelConfig make_config(MeshModel model) {
-  const std::string common = R"("vocab_size": 61, "initializer_range": 0.1,)";
+  const std::string range = R"("initializer_range": 0.1,)";
+  const std::string common = R"("vocab_size": 61,)" + range;
   const std::string sizes = common + R"("hidden_size": 24, "max_position_embeddings": 64,)";
   const std::string heads =
       R"("num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 40,)";
@@ -32,8 +33,9 @@ ModelConfig make_config(MeshModel model) {
     case MeshModel::kLlama:
       return model_of(sizes + heads + R"("model_type": "llama", "num_hidden_layers": 2)");
     case MeshModel::kOneKey:
-      return model_of(sizes + R"("model_type": "llama", "num_hidden_layers": 2,
-          "num_attention_heads": 12, "num_key_value_heads": 1, "intermediate_size": 48)");
+      return model_of(range + R"("model_type": "llama", "num_hidden_layers": 2, "hidden_size": 24,
+          "max_position_embeddings": 64, "vocab_size": 1301, "num_attention_heads": 12,
+          "num_key_value_heads": 1, "intermediate_size": 48)");
     case MeshModel::kQwen2:
       return model_of(
           sizes + heads +
