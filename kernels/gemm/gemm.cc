@@ -166,25 +166,26 @@ void gemm_f32(Context& context, const Gemm& args, Sizes s) {
                        args.transpose_a == Transpose::kYes,
                        args.transpose_b == Transpose::kYes,
                        args.accumulate == Accumulate::kYes || args.bias_N.given()};
-  struct Epilogue {
+  struct Behind {
     const Context& context;
     const Gemm& args;
   };
-  const Epilogue epilogue{context, args};
-  if (args.epilogue != GemmEpilogue::kNone) {
-    product.done.state = &epilogue;
+  const Behind behind{context, args};
+  if (args.epilogue != GemmEpilogue::kNone || args.then.given()) {
+    product.done.state = &behind;
     product.done.call = [](const void* state, std::int64_t first, std::int64_t count) {
-      const auto& of = *static_cast<const Epilogue*>(state);
+      const auto& of = *static_cast<const Behind*>(state);
       Context one_thread = of.context.one_thread();
       run_epilogue(one_thread, of.args, first, count);
+      if (of.args.then.given()) of.args.then(one_thread, first, count);
     };
   }
   gemm_internal::sgemm(context, product, reinterpret_cast<float*>(context.scratch(bytes)));
 }
 
-/// Whether one pass over rows makes the product and its epilogue. The sums of a transposed `a` may
-/// be shared out among threads: no row is complete before all are.
-bool fuses_epilogue(const Context& context, const Gemm& args, Sizes s) {
+/// Whether one pass over rows makes the product and what follows it. The sums of a transposed `a`
+/// may be shared out among threads: no row is complete before all are.
+bool goes_on_by_rows(const Context& context, const Gemm& args, Sizes s) {
   return !context.on_gpu() && args.a.dtype == DType::kF32 && args.transpose_a == Transpose::kNo &&
          s.n > 0 && s.k > 0 && gemm_internal::by_own_kernel(s);
 }
@@ -193,8 +194,15 @@ bool fuses_epilogue(const Context& context, const Gemm& args, Sizes s) {
 
 void gemm(Context& context, const Gemm& args) {
   const Sizes s = check(args);
+  const bool by_rows = goes_on_by_rows(context, args, s);
+  if (args.then.given() && !by_rows) {
+    Gemm product = args;
+    product.then = {};
+    gemm(context, product);
+    return args.then(context, 0, s.m);
+  }
   const GemmGpuKernels* chosen = gemm_internal::choose_kernel(context, args, s);
-  const bool fused = chosen != nullptr || fuses_epilogue(context, args, s);
+  const bool fused = chosen != nullptr || by_rows;
   if (args.epilogue != GemmEpilogue::kNone && !fused) return gemm_unfused(context, args, s);
   const OpSpan span(context.op_trace(), args.use, gemm_internal::work_of(args, s));
   if (s.m == 0 || s.n == 0) return;

@@ -12,6 +12,25 @@ namespace trireme {
 enum class Transpose : std::uint8_t { kNo, kYes };
 enum class Accumulate : std::uint8_t { kNo, kYes };
 
+/// f(context, first, count), which must outlive this; or nothing.
+class RowsFunction {
+ public:
+  RowsFunction() = default;
+  template <class F>
+  RowsFunction(const F& f)  // NOLINT(google-explicit-constructor): a lambda in place of it
+      : f_(&f), call_([](const void* of, Context& context, std::int64_t first, std::int64_t count) {
+          (*static_cast<const F*>(of))(context, first, count);
+        }) {}
+  void operator()(Context& context, std::int64_t first, std::int64_t count) const {
+    call_(f_, context, first, count);
+  }
+  [[nodiscard]] bool given() const { return call_ != nullptr; }
+
+ private:
+  const void* f_ = nullptr;
+  void (*call_)(const void*, Context&, std::int64_t, std::int64_t) = nullptr;
+};
+
 /// C = op(A) op(B) (+ bias on each row) or C += op(A) op(B).
 ///
 ///   c     [M, N]  f32, or bf16 (then a, b are bf16 and nothing is accumulated)
@@ -32,6 +51,11 @@ enum class Accumulate : std::uint8_t { kNo, kYes };
 /// all of a's type, which is c's too; no two of them share memory; nothing is accumulated. The same
 /// bits as the product followed by that op (a fused op rounds wherever the unfused would store),
 /// which is also what runs where no kernel does both.
+///
+/// `then` is called for parts of c's rows that make up all of them, each when its rows are what
+/// they are to be: in f32 on a CPU by the thread that has just made them, while its caches hold
+/// them and others still multiply, with a context of its own; else once for all. Its time is then
+/// the product's.
 struct Gemm {
   TensorView c_MN;
   ConstTensorView a, b;
@@ -41,6 +65,7 @@ struct Gemm {
   GemmEpilogue epilogue = GemmEpilogue::kNone;
   ConstTensorView operand = {};
   TensorView saved = {};
+  RowsFunction then = {};
   const char* use = "gemm";  ///< a literal: what the product is called where times are shown
 };
 void gemm(Context& context, const Gemm& args);

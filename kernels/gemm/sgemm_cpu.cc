@@ -30,7 +30,7 @@ struct BlockSizes {
 /// (24 KB) stays in the first cache.
 constexpr bool kWide = F32::kWidth == 16;
 constexpr BlockSizes kRowsOfA =
-    kWide ? BlockSizes{8 * kRows, 24 * kColumns, 1024} : BlockSizes{8 * kRows, 64 * kColumns, 384};
+    kWide ? BlockSizes{8 * kRows, 25 * kColumns, 1024} : BlockSizes{8 * kRows, 64 * kColumns, 384};
 constexpr BlockSizes kColumnsOfA =
     kWide ? BlockSizes{24 * kRows, 24 * kColumns, 256} : BlockSizes{24 * kRows, 64 * kColumns, 384};
 

@@ -37,17 +37,23 @@ float attention_scale(const ModelConfig& config) {
   return 1 / std::sqrt(static_cast<float>(config.head_dim));
 }
 
-void rotate(const BlockPass& pass, HeadsView out, ConstHeadsView in, const NormWeights& norm,
-            TensorView rstd_TH) {
+/// Tokens [first, first + count).
+struct TokenRange {
+  std::int64_t first, count;
+};
+
+void rotate(Context& context, const BlockPass& pass, HeadsView out, ConstHeadsView in,
+            const NormWeights& norm, TensorView rstd_TH, TokenRange tokens) {
+  const auto rows = [&](const auto& all) { return all.rows(tokens.first, tokens.count); };
   RopeForward args;
-  args.out = out;
-  args.in = in;
-  args.positions_T = pass.positions;
+  args.out = rows(out);
+  args.in = rows(in);
+  args.positions_T = rows(pass.positions);
   args.cos_sin_PD = pass.cos_sin;
   args.weight_D = norm.weight;
-  args.rstd_TH = rstd_TH;
+  if (rstd_TH.given()) args.rstd_TH = rows(rstd_TH);
   args.eps = pass.config.norm_eps;
-  rope_forward(pass.context, args);
+  rope_forward(context, args);
 }
 
 void rotate_back(const BlockPass& pass, HeadsView gradient, ConstHeadsView in,
@@ -77,20 +83,19 @@ QkvHeads<std::byte> extend_cache(const BlockPass& pass, const QkvHeads<std::byte
   return {heads.q, append(cache.k, heads.k), append(cache.v, heads.v)};
 }
 
-/// Rotated q and k, with their norms' statistics.
-void rotate_heads(const BlockPass& pass, const BlockWeights& weights,
-                  const BlockActivations& acts) {
+/// Rotated q and k of some tokens, with their norms' statistics.
+void rotate_heads(Context& context, const BlockPass& pass, const BlockWeights& weights,
+                  const BlockActivations& acts, TokenRange tokens) {
   if (pass.config.position != PositionKind::kRope) return;
   const QkvHeads<std::byte> heads = attention_heads(acts, pass.config);
   const QkvHeads<std::byte> raw = split_heads(acts.qkv_TX, pass.config);
-  rotate(pass, heads.q, raw.q, weights.q_norm, acts.rstd_q_TH);
-  rotate(pass, heads.k, raw.k, weights.k_norm, acts.rstd_k_TH);
+  rotate(context, pass, heads.q, raw.q, weights.q_norm, acts.rstd_q_TH, tokens);
+  rotate(context, pass, heads.k, raw.k, weights.k_norm, acts.rstd_k_TH, tokens);
 }
 
-void attend(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
-            const BlockForwardScratch& scratch, const KvCache* cache) {
+void attend(const BlockPass& pass, const BlockActivations& acts, const BlockForwardScratch& scratch,
+            const KvCache* cache) {
   const ModelConfig& config = pass.config;
-  rotate_heads(pass, weights, acts);
   QkvHeads<std::byte> heads = attention_heads(acts, config);
   AttentionForward args;
   args.mask = pass.mask;
@@ -114,20 +119,32 @@ void linear_from_stream(const BlockPass& pass, TensorView y_TN, TensorView x_TC,
                         const LinearWeights& weights, const LinearEpilogue& epilogue = {}) {
   pass.tensor.use_inside(
       x_TC, pass.tensor.start_to_inside(x_TC), [&](std::int64_t first, std::int64_t count) {
+        const auto then = [&](Context& context, std::int64_t begin, std::int64_t rows) {
+          epilogue.then(context, first + begin, rows);
+        };
+        LinearEpilogue part = epilogue.rows(first, count);
+        if (epilogue.then.given()) part.then = then;
         linear_forward(pass.context, y_TN.rows(first, count), x_TC.rows(first, count), weights,
-                       epilogue.rows(first, count));
+                       part);
       });
 }
 
 /// y = x W + b where each place of the tensor axis has a part of x's columns: parts of the sum, b
-/// in the first. To the stream, by way of memory as large as y.
+/// in the first. To the stream, by way of memory as large as y. `then` is done with the stream's
+/// rows.
 void linear_to_stream(const BlockPass& pass, TensorView y_TC, ConstTensorView x,
-                      LinearWeights weights, TensorView scratch_TC) {
+                      LinearWeights weights, TensorView scratch_TC, RowsFunction then = {}) {
+  if (pass.tensor.extent() == 1) {
+    LinearEpilogue epilogue;
+    epilogue.then = then;
+    return linear_forward(pass.context, y_TC, x, weights, epilogue);
+  }
   if (!pass.tensor.first()) weights.bias = {};
   pass.tensor.make_to_stream(
       pass.context, y_TC, scratch_TC, [&](std::int64_t first, std::int64_t count) {
         linear_forward(pass.context, y_TC.rows(first, count), x.rows(first, count), weights);
       });
+  if (then.given()) then(pass.context, 0, pass.tensor.stream_rows(y_TC).shape[0]);
 }
 
 }  // namespace
@@ -171,6 +188,20 @@ NormGradients norm_gradients(Context& context, const ParamStore& store, const No
 
 namespace {
 
+/// Of some rows alone.
+NormForward rows_of(NormForward norm, std::int64_t first, std::int64_t count) {
+  const auto cut = [&](auto& view) {
+    if (view.given()) view = view.rows(first, count);
+  };
+  cut(norm.y_TC);
+  cut(norm.sum_TC);
+  cut(norm.mean_T);
+  cut(norm.rstd_T);
+  cut(norm.x_TC);
+  cut(norm.residual_TC);
+  return norm;
+}
+
 /// Everything up to the MLP's activation h, in scratch.act.
 void forward_to_activation(const BlockPass& pass, const BlockWeights& weights,
                            const BlockActivations& acts, const BlockForwardScratch& scratch,
@@ -189,9 +220,13 @@ void forward_to_activation(const BlockPass& pass, const BlockWeights& weights,
     norm.sum_TC = acts.s1_TC;
   }
   norm_forward(context, norm);
-  linear_from_stream(pass, acts.qkv_TX, scratch.n_TC, weights.qkv);
-  attend(pass, weights, acts, scratch, cache);
-  linear_to_stream(pass, scratch.branch_TC, acts.attended_TX, weights.out, scratch.n_TC);
+  const auto rotate_rows = [&](Context& of, std::int64_t first, std::int64_t count) {
+    rotate_heads(of, pass, weights, acts, {first, count});
+  };
+  LinearEpilogue rotated;
+  rotated.then = rotate_rows;
+  linear_from_stream(pass, acts.qkv_TX, scratch.n_TC, weights.qkv, rotated);
+  attend(pass, acts, scratch, cache);
 
   norm = norm_of(pass.config, weights.mlp_norm);
   norm.y_TC = n_SC;
@@ -200,7 +235,10 @@ void forward_to_activation(const BlockPass& pass, const BlockWeights& weights,
   norm.x_TC = branch_SC;
   norm.residual_TC = acts.s1_TC;
   norm.sum_TC = acts.s2_TC;
-  norm_forward(context, norm);
+  const auto norm_rows = [&](Context& of, std::int64_t first, std::int64_t count) {
+    norm_forward(of, rows_of(norm, first, count));
+  };
+  linear_to_stream(pass, scratch.branch_TC, acts.attended_TX, weights.out, scratch.n_TC, norm_rows);
   const bool swiglu = pass.config.activation == Activation::kSwiGlu;
   linear_from_stream(pass, scratch.act_TF, scratch.n_TC, weights.up,
                      {swiglu ? GemmEpilogue::kSwiglu : GemmEpilogue::kGelu, {}, acts.up_TU});
@@ -220,7 +258,8 @@ void block_recompute(const BlockPass& pass, const BlockWeights& weights,
                      Recompute recompute) {
   if (recompute == Recompute::kFull)
     forward_to_activation(pass, weights, acts, scratch, {}, nullptr);
-  if (recompute == Recompute::kSelective && pass.config.qk_norm) rotate_heads(pass, weights, acts);
+  if (recompute == Recompute::kSelective && pass.config.qk_norm)
+    rotate_heads(pass.context, pass, weights, acts, {0, acts.qkv_TX.shape[0]});
 }
 
 namespace {

@@ -29,6 +29,7 @@ Gemm product_with(const LinearEpilogue& epilogue) {
   args.epilogue = epilogue.kind;
   args.operand = epilogue.operand;
   args.saved = epilogue.saved;
+  args.then = epilogue.then;
   return args;
 }
 

@@ -27,9 +27,11 @@ struct LinearEpilogue {
   GemmEpilogue kind = GemmEpilogue::kNone;
   ConstTensorView operand = {};
   TensorView saved = {};
-  /// For those rows of the product alone.
+  RowsFunction then = {};
+  /// For those rows of the product alone; without `then`.
   [[nodiscard]] LinearEpilogue rows(std::int64_t first, std::int64_t count) const {
     LinearEpilogue part = *this;
+    part.then = {};
     if (operand.given()) part.operand = operand.rows(first, count);
     if (saved.given()) part.saved = saved.rows(first, count);
     return part;

@@ -1,7 +1,9 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <mutex>
 
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/gelu/gelu.h"
 #include "kernels/gelu_reference.h"
 #include "kernels/gemm_support.h"
@@ -140,6 +142,48 @@ TEST_P(GemmEpilogueOp, rows_go_on_once_all_blocks_of_a_large_product_are_added) 
     expect_bits_of_the_unfused(context, {201, 1502, 1040, false, true}, DType::kF32, epilogue);
     // Without an epilogue threads would share out the tokens of this one.
     expect_bits_of_the_unfused(context, {136, 38, 301, true, false}, DType::kF32, epilogue);
+  }
+}
+
+/// Rows go on once each, when they are what they are to be: what `then` reads is the result.
+TEST_P(GemmEpilogueOp, rows_go_on_when_they_are_complete) {
+  for (const int threads : {1, 3}) {
+    Context context = test_context(GetParam(), threads);
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      for (const std::int64_t m : {1, 127, 200, 401}) {
+        if (context.on_gpu() && m > 1) continue;  // all at once, whatever the size
+        for (const bool transpose_a : {false, true}) {
+          for (const GemmEpilogue epilogue : {kNone, kSwiglu}) {
+            // Columns and K in more blocks than one, and none that ends with a tile.
+            Fused fused({m, 834, transpose_a ? 300 : 1101, transpose_a, true}, type, epilogue,
+                        true);
+            if (epilogue == kNone) {
+              fused.args.saved = {};
+              fused.args.operand = {};
+            }
+            TestTensor seen(type, fused.c.shape());
+            std::mutex lock;
+            std::vector<int> times(static_cast<std::size_t>(m));
+            int calls = 0;
+            const auto then = [&](Context& of, std::int64_t first, std::int64_t count) {
+              cast(of, seen.view().rows(first, count), fused.c.view().rows(first, count));
+              const std::lock_guard guard(lock);
+              ++calls;
+              for (std::int64_t i = first; i < first + count; ++i)
+                ++times.at(static_cast<std::size_t>(i));
+            };
+            fused.args.then = then;
+            gemm(context, fused.args);
+            context.synchronize();
+            EXPECT_EQ(seen.bits(), fused.c.bits()) << m;
+            EXPECT_EQ(times, std::vector<int>(times.size(), 1)) << m;
+            const bool by_rows =
+                !context.on_gpu() && type == DType::kF32 && !transpose_a && m >= 128;
+            EXPECT_EQ(calls > 1, by_rows) << m;
+          }
+        }
+      }
+    }
   }
 }
 
