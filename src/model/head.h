@@ -24,7 +24,7 @@ VocabularyPart vocabulary_part(std::int64_t vocabulary, AxisPlace place);
 
 /// Tokens whose logits exist at once: about 4M logits of a place, whole multiples of 64 up to 2,048
 /// tokens. At least as many as keep the products ahead of memory, since each chunk reads the weight
-/// and its gradient: 512 on a GPU, 192 on a CPU. The same on every place.
+/// and its gradient: 512, on a CPU in f32 192. The same on every place.
 std::int64_t head_chunk_tokens(const HeadShape& shape);
 
 struct HeadBuffers {

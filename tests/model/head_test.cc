@@ -136,6 +136,7 @@ TEST(Head, a_cpu_keeps_the_logits_of_fewer_tokens) {
     return head_chunk_tokens({vocabulary, 4096, DType::kF32, {}, device});
   };
   EXPECT_EQ(tokens(50'257, DeviceKind::kCpu), 192);
+  EXPECT_EQ(head_chunk_tokens({50'257, 4096, DType::kBF16, {}, DeviceKind::kCpu}), 512);
   EXPECT_EQ(tokens(50'257, DeviceKind::kCuda), 512);
   EXPECT_EQ(tokens(256, DeviceKind::kCpu), 2048);
   EXPECT_EQ(tokens(10'000, DeviceKind::kCpu), 384);
