@@ -1,6 +1,7 @@
 #include "parallel/row_gradient.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/math.h"
 #include "kernels/elementwise/elementwise.h"
