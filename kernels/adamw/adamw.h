@@ -36,9 +36,9 @@ struct AdamWConstants {
 /// g = gradient * gradient_scale;  p -= lr wd p;  m += (1-b1)(g - m);  v = b2 v + (1-b2) g^2;
 /// p -= (lr / bias_correction1) m / (sqrt(v) / sqrt(bias_correction2) + eps)
 /// Elementwise in f32 with scalars prepared in double; the same bits for any split of a tensor, and
-/// on every device (square roots and divisions are IEEE's, each fused operation the same).
-/// Deterministic. On a GPU one launch for all tensors, whose table stays there: only the scalars go
-/// to the device, in the order of the stream.
+/// on every device but for subnormal values of the bf16 form (square roots and divisions are
+/// IEEE's, each fused operation the same). Deterministic. On a GPU one launch for all tensors,
+/// whose table stays there: only the scalars go to the device, in the order of the stream.
 void adamw_update(Context& context, std::span<const AdamWTensor> tensors,
                   const AdamWConstants& constants, const AdamWScalars& scalars);
 

@@ -54,6 +54,9 @@ extern const AdamWKernels adamw_cpu;
 namespace avx512 {
 extern const AdamWKernels adamw_cpu;
 }
+namespace avx512_bf16 {
+extern const AdamWKernels adamw_cpu;
+}
 namespace cuda {
 extern const AdamWKernels adamw_cuda;
 }

@@ -202,7 +202,7 @@ struct BackwardBlock {
       const std::int64_t end = panel + kPanel;
       const std::int64_t high = strip.keys.high < end ? strip.keys.high : end;
       if (low >= high) continue;
-      Product product{};
+      Product<> product{};
       product.a = t.q + strip.begin * t.stride;
       product.a_stride = t.stride;
       product.b = t.k_panels + panel * dim() + low - panel;
@@ -224,7 +224,7 @@ struct BackwardBlock {
   /// dv += P^T dO, dk += dS^T q for keys [key, key + count) over queries [begin, end).
   void add_key_gradients(std::int64_t key, std::int64_t count, std::int64_t begin,
                          std::int64_t end) const {
-    Product product{};
+    Product<> product{};
     product.a = t.p + begin * kScoreStride + key;
     product.a_stride = kScoreStride;
     product.b = t.d_o + begin * t.stride;
@@ -261,7 +261,7 @@ struct BackwardBlock {
     if (low >= high) return;
     const bool in_place = dim() % F32::kWidth == 0;
     float* rows = dq.data + strip.begin * dq.stride;
-    Product product{};
+    Product<> product{};
     product.a = t.ds + strip.begin * kScoreStride + low;
     product.a_stride = kScoreStride;
     product.b = t.k + low * t.stride;

@@ -108,7 +108,7 @@ void softmax_group(const ForwardTiles& t, std::int64_t panel, std::int64_t first
 void scores(const ForwardTiles& t, std::int64_t panel, std::int64_t head_dim, std::int64_t first,
             std::int64_t lanes, KeySpan span) {
   if (span.empty()) return;
-  Product product{};
+  Product<> product{};
   product.a = t.k + span.low * t.stride;
   product.a_stride = t.stride;
   product.b = t.q_panels + panel * head_dim * kPanel + first;
@@ -153,7 +153,7 @@ void attend_panel(const ForwardTiles& t, std::int64_t panel, std::int64_t querie
     if (span.empty()) continue;
     whole ? softmax_group<false>(t, panel, first, span)
           : softmax_group<true>(t, panel, first, span);
-    Product output{};
+    Product<> output{};
     output.a = t.s + span.low * kPanel + first;
     output.a_stride = kPanel;
     output.b = t.v + span.low * t.stride;

@@ -97,5 +97,8 @@ extern const AttentionKernels attention_cpu;
 namespace avx512 {
 extern const AttentionKernels attention_cpu;
 }
+namespace avx512_bf16 {
+extern const AttentionKernels attention_cpu;
+}
 
 }  // namespace trireme

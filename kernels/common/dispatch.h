@@ -16,10 +16,25 @@ const Table& gpu_table(const char* op, const Table* GpuKernels::*member) {
 }
 
 template <class Table>
+const Table& choose_by_isa(const Context& context, const Table& avx2, const Table& avx512,
+                           const Table& avx512_bf16) {
+  switch (context.isa()) {
+    case Isa::kAvx512Bf16:
+      return avx512_bf16;
+    case Isa::kAvx512:
+      return avx512;
+    case Isa::kAvx2:
+      break;
+  }
+  return avx2;
+}
+
+template <class Table>
 const Table& choose_table(const char* op, const Context& context, const Table& avx2,
-                          const Table& avx512, const Table* GpuKernels::*gpu) {
+                          const Table& avx512, const Table& avx512_bf16,
+                          const Table* GpuKernels::*gpu) {
   if (context.on_gpu()) return gpu_table(op, gpu);
-  return context.isa() == Isa::kAvx512 ? avx512 : avx2;
+  return choose_by_isa(context, avx2, avx512, avx512_bf16);
 }
 
 }  // namespace trireme

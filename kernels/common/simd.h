@@ -6,7 +6,8 @@
 // the AVX-512 one).
 //
 //   F32::load(p), x.store(p)     all lanes of float or BFloat16: widened; rounded to nearest even
-//   load(p, lanes), store(...)   Full{}, or Tail(n): the first n; others read 0, are not written
+//   load(p, lanes), store(...)   Full{}, or Tail(n): the first n, or all; others read 0, are
+//                              not written
 //   + - * / sqrt                 IEEE, one rounding
 //   fma(a, b, c), fnma(a, b, c)  a b + c; c - a b
 //   min(a, b), max(a, b)         b where either is NaN
@@ -18,6 +19,13 @@
 //   exponent_of, mantissa_of     of normal x > 0
 //   transpose(x)                 x[i], one for each lane, becomes column i
 //   F64                          half as many lanes
+//   BF16Pairs                    two bf16 in each lane, where TRIREME_BF16_PAIRS is defined:
+//     load(p), load(p, n), store     as they lie; the first n values, others 0
+//     broadcast(p)                   p[0], p[1] in all lanes
+//     of(p, q, lanes), of(p, lanes)  p[i], q[i] in lane i; p[i], 0
+//     store_halves(p, q)             the first half of the lanes, the second
+//     bits()                         of each pair, as f32
+//     fma(a, b, c)                   c + both products of a lane's pairs, rounded as the CPU does
 
 #if defined(TRIREME_SIMD_HEADER)  // tests put an emulation here (tests/kernels/support/simd_wide.h)
 #include TRIREME_SIMD_HEADER

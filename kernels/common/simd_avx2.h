@@ -16,7 +16,7 @@ struct Full {};
 struct Tail {
   __m256i words;
   int count;
-  TRIREME_INLINE explicit Tail(std::int64_t n) : count(static_cast<int>(n)) {
+  TRIREME_INLINE explicit Tail(std::int64_t n) : count(static_cast<int>(n < 8 ? n : 8)) {
     words = _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   }
 };

@@ -31,9 +31,12 @@ TRIREME_INLINE __m512 widen(__m256i halves) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
-/// The same integer steps as to_bfloat16 in base/dtype.h; AVX512_BF16 flushes denormals and is not
-/// used.
+/// As to_bfloat16 in base/dtype.h, which AVX512_BF16 does in one instruction, but that subnormal
+/// numbers become 0 (its products take them for 0 anyway).
 TRIREME_INLINE __m256i narrow(__m512 x) {
+#ifdef __AVX512BF16__
+  return (__m256i)_mm512_cvtneps_pbh(x);
+#else
   const __m512i bits = _mm512_castps_si512(x);
   const __m512i upper = _mm512_srli_epi32(bits, 16);
   const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
@@ -42,6 +45,7 @@ TRIREME_INLINE __m256i narrow(__m512 x) {
   const __m512i quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
   const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
   return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan, rounded, quiet));
+#endif
 }
 
 struct F32 {
@@ -168,6 +172,41 @@ TRIREME_INLINE void transpose(F32 (&x)[16]) {
     x[i + 12].v = _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd);
   }
 }
+
+#ifdef __AVX512BF16__
+#define TRIREME_BF16_PAIRS
+struct BF16Pairs {
+  __m512i v;
+
+  static TRIREME_INLINE BF16Pairs load(const BFloat16* p) { return {_mm512_loadu_si512(p)}; }
+  static TRIREME_INLINE BF16Pairs load(const BFloat16* p, std::int64_t n) {
+    return n >= 32 ? load(p) : BF16Pairs{_mm512_maskz_loadu_epi16((1U << n) - 1U, p)};
+  }
+  static TRIREME_INLINE BF16Pairs broadcast(const BFloat16* p) {
+    int pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return {_mm512_set1_epi32(pair)};
+  }
+  template <class Lanes>
+  static TRIREME_INLINE BF16Pairs of(const BFloat16* p, Lanes lanes) {
+    return {_mm512_srli_epi32(_mm512_castps_si512(F32::load(p, lanes).v), 16)};
+  }
+  template <class Lanes>
+  static TRIREME_INLINE BF16Pairs of(const BFloat16* p, const BFloat16* q, Lanes lanes) {
+    const __m512i upper = _mm512_castps_si512(F32::load(q, lanes).v);
+    return {_mm512_or_si512(of(p, lanes).v, upper)};
+  }
+  TRIREME_INLINE void store(BFloat16* p) const { _mm512_storeu_si512(p, v); }
+  TRIREME_INLINE void store_halves(BFloat16* low, BFloat16* high) const {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(low), _mm512_castsi512_si256(v));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(high), _mm512_extracti64x4_epi64(v, 1));
+  }
+  [[nodiscard]] TRIREME_INLINE F32 bits() const { return {_mm512_castsi512_ps(v)}; }
+};
+TRIREME_INLINE F32 fma(BF16Pairs a, BF16Pairs b, F32 c) {
+  return {_mm512_dpbf16_ps(c.v, (__m512bh)a.v, (__m512bh)b.v)};
+}
+#endif
 
 struct F64 {
   static constexpr int kWidth = 8;

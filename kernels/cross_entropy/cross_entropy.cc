@@ -10,7 +10,7 @@ namespace {
 
 const CrossEntropyKernels& table(const Context& context) {
   return choose_table("cross_entropy", context, avx2::cross_entropy_cpu, avx512::cross_entropy_cpu,
-                      &GpuKernels::cross_entropy);
+                      avx512_bf16::cross_entropy_cpu, &GpuKernels::cross_entropy);
 }
 
 CrossEntropyRows rows_of(const ArgumentChecker& check, const ConstTensorView& logits_TV,

@@ -59,6 +59,9 @@ extern const CrossEntropyKernels cross_entropy_cpu;
 namespace avx512 {
 extern const CrossEntropyKernels cross_entropy_cpu;
 }
+namespace avx512_bf16 {
+extern const CrossEntropyKernels cross_entropy_cpu;
+}
 namespace cuda {
 extern const CrossEntropyKernels cross_entropy_cuda;
 }

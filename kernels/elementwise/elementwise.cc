@@ -10,7 +10,7 @@ namespace {
 
 const ElementwiseKernels& table(const Context& context) {
   return choose_table("elementwise", context, avx2::elementwise_cpu, avx512::elementwise_cpu,
-                      &GpuKernels::elementwise);
+                      avx512_bf16::elementwise_cpu, &GpuKernels::elementwise);
 }
 
 }  // namespace

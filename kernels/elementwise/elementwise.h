@@ -7,6 +7,7 @@
 namespace trireme {
 
 /// destination = source, converted between f32 and bf16 (nearest even), or copied for equal types.
+/// Here and everywhere: a CPU with AVX512_BF16 rounds what is below 2^-126 to a bf16 of 0.
 void cast(Context& context, TensorView destination, ConstTensorView source);
 
 /// destination[t] = source[t] for each token, bytes as they are; the rows of one may lie further
@@ -20,7 +21,8 @@ void clear(Context& context, TensorView destination);
 void accumulate(Context& context, TensorView destination, ConstTensorView source);
 
 /// own = the sum over ranks 0, 1, 2, ... in that order, added in f32 and rounded once (the bits of
-/// comm/rank_order_sum.h), where `own` is what rank `rank` has and `others` what the others have.
+/// comm/rank_order_sum.h, but for subnormal bf16), where `own` is what rank `rank` has and `others`
+/// what the others have.
 ///   own [N];  others [ranks - 1, N] of own's type, f32|bf16;  0 <= rank < ranks
 void sum_ranks(Context& context, TensorView own_N, ConstTensorView others_PN, int rank);
 /// The row of `others` that rank `other` fills for rank `rank`.

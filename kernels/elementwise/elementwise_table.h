@@ -78,6 +78,9 @@ extern const ElementwiseKernels elementwise_cpu;
 namespace avx512 {
 extern const ElementwiseKernels elementwise_cpu;
 }
+namespace avx512_bf16 {
+extern const ElementwiseKernels elementwise_cpu;
+}
 namespace cuda {
 extern const ElementwiseKernels elementwise_cuda;
 }

@@ -10,7 +10,7 @@ namespace {
 
 const EmbeddingKernels& table(const Context& context) {
   return choose_table("embedding", context, avx2::embedding_cpu, avx512::embedding_cpu,
-                      &GpuKernels::embedding);
+                      avx512_bf16::embedding_cpu, &GpuKernels::embedding);
 }
 
 /// The size of the vocabulary that a table holds a part of.

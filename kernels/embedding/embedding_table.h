@@ -43,6 +43,9 @@ extern const EmbeddingKernels embedding_cpu;
 namespace avx512 {
 extern const EmbeddingKernels embedding_cpu;
 }
+namespace avx512_bf16 {
+extern const EmbeddingKernels embedding_cpu;
+}
 namespace cuda {
 extern const EmbeddingKernels embedding_cuda;
 }

@@ -9,7 +9,8 @@ namespace trireme {
 namespace {
 
 const GeluKernels& table(const Context& context) {
-  return choose_table("gelu", context, avx2::gelu_cpu, avx512::gelu_cpu, &GpuKernels::gelu);
+  return choose_table("gelu", context, avx2::gelu_cpu, avx512::gelu_cpu, avx512_bf16::gelu_cpu,
+                      &GpuKernels::gelu);
 }
 
 }  // namespace

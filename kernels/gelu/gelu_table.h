@@ -33,6 +33,9 @@ extern const GeluKernels gelu_cpu;
 namespace avx512 {
 extern const GeluKernels gelu_cpu;
 }
+namespace avx512_bf16 {
+extern const GeluKernels gelu_cpu;
+}
 namespace cuda {
 extern const GeluKernels gelu_cuda;
 }

@@ -53,9 +53,9 @@ class RowsFunction {
 /// which is also what runs where no kernel does both.
 ///
 /// `then` is called for parts of c's rows that make up all of them, each when its rows are what
-/// they are to be: in f32 on a CPU by the thread that has just made them, while its caches hold
-/// them and others still multiply, with a context of its own; else once for all. Its time is then
-/// the product's.
+/// they are to be: where ours multiplies on a CPU by the thread that has just made them, while its
+/// caches hold them and others still multiply, with a context of its own; else once for all. Its
+/// time is then the product's.
 struct Gemm {
   TensorView c_MN;
   ConstTensorView a, b;
@@ -71,6 +71,7 @@ struct Gemm {
 void gemm(Context& context, const Gemm& args);
 
 /// A product without an epilogue by oneDNN, whatever its size, on a CPU: what ours is measured by.
+/// In bf16 as gemm where the CPU does not multiply it.
 void gemm_by_library(Context& context, const Gemm& args);
 
 /// What a GPU's products do without on this machine and which of them are slower for it, as a

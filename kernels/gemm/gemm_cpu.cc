@@ -1,6 +1,6 @@
 #include "kernels/common/parallel.h"
-#include "kernels/common/tile_product.h"
-#include "kernels/gemm/sgemm_cpu.h"
+#include "kernels/common/simd.h"
+#include "kernels/gemm/product_cpu.h"
 
 namespace trireme::TRIREME_ISA {
 namespace {
@@ -45,6 +45,6 @@ void add(const AddArgs& args) {
 
 }  // namespace
 
-const GemmKernels gemm_cpu = {copy_panel, add, sgemm, sgemm_scratch, kRowsInRegisters, kPanel};
+constinit const GemmKernels gemm_cpu = {copy_panel, add, &f32_product, &bf16_product};
 
 }  // namespace trireme::TRIREME_ISA

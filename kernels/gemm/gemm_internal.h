@@ -12,21 +12,24 @@ namespace trireme::gemm_internal {
 
 using Sizes = GemmSizes;
 
-/// By sgemm_cpu.cc or by oneDNN; `scratch` has sgemm_scratch(context) floats.
-void sgemm(Context& context, const SgemmArgs& args, float* scratch);
-std::int64_t sgemm_scratch(const Context& context);
-/// Whether c has rows enough to pack b for. Only then may rows that are done go on.
-bool by_own_kernel(Sizes sizes);
+/// The kernel of ours that multiplies on a CPU; null: oneDNN does or, where the CPU has no bf16,
+/// gemm_by_panels.
+const CpuProduct* own_kernel(const GemmKernels& kernels, const ProductArgs& args,
+                             bool library_has_tiles);
+/// Shared among the context's threads, by `own` or, in f32 alone, by oneDNN; `scratch` has
+/// product_scratch(context) floats.
+void multiply(Context& context, const ProductArgs& args, const CpuProduct* own, float* scratch);
+std::int64_t product_scratch(const Context& context);
 /// Whether each thread takes a part of K, which counts tokens: for weight gradients whose operands
 /// are still in the caches of the threads that wrote them, if to add all their sums moves less
 /// between caches than to read the tokens of others.
-bool cuts_tokens(int threads, const SgemmArgs& args);
+bool cuts_tokens(int threads, const ProductArgs& args);
 
 /// fp32 means fp32 to oneDNN, whatever ONEDNN_DEFAULT_FPMATH_MODE says, and its team is the
 /// context's: before products of its, outside of parallel regions.
 void prepare_library(int threads);
 /// By oneDNN's team or, in a parallel region, by the calling thread. False: it refuses.
-bool sgemm_by_library(const SgemmArgs& args);
+bool sgemm_by_library(const ProductArgs& args);
 
 /// The kernels of this program's GPU code that `gemm` chooses among.
 struct GpuTables {
@@ -54,12 +57,14 @@ GemmGpuArgs gpu_args(const Context& context, const Gemm& args, Sizes sizes);
 /// What gemm_missing_library says of this library's table, which may be null.
 std::string missing_library(const GemmGpuKernels* library);
 
-/// Whether oneDNN multiplies bf16 with the CPU's own instructions.
-bool has_native_bf16(const Context& context);
+/// Whether oneDNN multiplies bf16 with the CPU's own instructions, and with those for whole tiles
+/// (AMX), which do several times what a vector of pairs does.
+bool library_multiplies_bf16();
+bool library_multiplies_bf16_tiles();
 /// By a oneDNN primitive of the operands' type, f32 or bf16 (f32 stands here for tests: it runs on
 /// any CPU).
 void gemm_by_primitive(Context& context, const Gemm& args, Sizes sizes);
-/// bf16 operands widened block by block, then sgemm: right on any CPU, and slower.
+/// bf16 operands widened block by block, then multiplied in f32: right on any CPU, and slower.
 void gemm_by_panels(Context& context, const Gemm& args, Sizes sizes);
 
 /// What a product has to do at least, its epilogue included.

@@ -88,6 +88,13 @@ PrimitiveCache& primitive_cache() {
   return cache;
 }
 
+/// Sets of instructions are sets of bits.
+bool library_uses(dnnl::cpu_isa isa) {
+  static const auto used = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto bits = static_cast<unsigned>(isa);
+  return (used & bits) == bits;
+}
+
 }  // namespace
 
 void prepare_library(int threads) {
@@ -99,15 +106,17 @@ void prepare_library(int threads) {
   if (omp_get_max_threads() != threads) omp_set_num_threads(threads);
 }
 
-bool sgemm_by_library(const SgemmArgs& args) {
+bool sgemm_by_library(const ProductArgs& args) {
+  const auto f32 = [](const void* matrix) { return static_cast<const float*>(matrix); };
   return dnnl::sgemm(letter(args.transpose_a), letter(args.transpose_b), args.sizes.m, args.sizes.n,
-                     args.sizes.k, 1.0F, args.a, args.a_stride, args.b, args.b_stride,
-                     args.add ? 1.0F : 0.0F, args.c, args.c_stride) == dnnl::status::success;
+                     args.sizes.k, 1.0F, f32(args.a), args.a_stride, f32(args.b), args.b_stride,
+                     args.add ? 1.0F : 0.0F, static_cast<float*>(args.c),
+                     args.c_stride) == dnnl::status::success;
 }
 
-bool has_native_bf16(const Context& context) {
-  return context.isa() == Isa::kAvx512 && __builtin_cpu_supports("avx512bf16");
-}
+bool library_multiplies_bf16() { return library_uses(dnnl::cpu_isa::avx512_core_bf16); }
+
+bool library_multiplies_bf16_tiles() { return library_uses(dnnl::cpu_isa::avx512_core_amx); }
 
 void gemm_by_primitive(Context& context, const Gemm& args, Sizes sizes) {
   prepare_library(context.threads());

@@ -6,8 +6,8 @@
 namespace trireme::gemm_internal {
 namespace {
 
-// Together at most 40 MiB of scratch beside sgemm's; large enough that sgemm on a block runs near
-// its full speed.
+// Together at most 40 MiB of scratch beside the product's; large enough that f32 on a block runs
+// near its full speed.
 constexpr std::int64_t kBlockK = 4096, kBlockN = 1024, kBlockM = 512;
 
 struct Range {
@@ -33,10 +33,10 @@ class Panels {
     const std::int64_t k = std::min(s_.k, kBlockK), n = std::min(s_.n, kBlockN),
                        m = std::min(s_.m, kBlockM);
     const std::int64_t a_size = round_up(m * k, 16), b_size = round_up(k * n, 16);
-    const std::int64_t inner = sgemm_scratch(context);
-    sgemm_scratch_ = reinterpret_cast<float*>(
+    const std::int64_t inner = product_scratch(context);
+    product_scratch_ = reinterpret_cast<float*>(
         context.scratch(static_cast<std::size_t>(inner + a_size + b_size + m * n) * sizeof(float)));
-    a_ = sgemm_scratch_ + inner;
+    a_ = product_scratch_ + inner;
     b_ = a_ + a_size;
     c_ = b_ + b_size;
   }
@@ -65,18 +65,11 @@ class Panels {
       widen_operand(a_, args_.a, args_.transpose_a, m, k);
       const bool ta = args_.transpose_a == Transpose::kYes,
                  tb = args_.transpose_b == Transpose::kYes;
-      sgemm(context_,
-            {{m.size, n.size, k.size},
-             a_,
-             b_,
-             c,
-             ta ? m.size : k.size,
-             tb ? k.size : n.size,
-             c_stride,
-             ta,
-             tb,
-             add || first > 0},
-            sgemm_scratch_);
+      const ProductArgs product = {
+          {m.size, n.size, k.size}, DType::kF32,          DType::kF32, a_, b_, c,
+          ta ? m.size : k.size,     tb ? k.size : n.size, c_stride,    ta, tb, add || first > 0};
+      gemm_internal::multiply(context_, product, own_kernel(kernels(context_), product, false),
+                              product_scratch_);
     }
     if (!narrow) return;
     kernels(context_).copy_panel({context_.exec(),
@@ -94,7 +87,7 @@ class Panels {
   Context& context_;
   const Gemm& args_;
   Sizes s_;
-  float *sgemm_scratch_, *a_, *b_, *c_;
+  float *product_scratch_, *a_, *b_, *c_;
 };
 
 }  // namespace

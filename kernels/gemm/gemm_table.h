@@ -38,31 +38,45 @@ struct RowsDone {
   std::int64_t before = 0;  ///< rows of the caller's c before this one
 };
 
-/// c = op(a) op(b), or c += op(a) op(b), in f32; op(a) is [m, k], op(b) [k, n]; strides are those
-/// of the stored matrices, in elements.
-struct SgemmArgs {
+/// c = op(a) op(b), or c += op(a) op(b), summed in f32; op(a) is [m, k], op(b) [k, n]; strides are
+/// those of the stored matrices, in elements.
+struct ProductArgs {
   GemmSizes sizes;
-  const float* a;
-  const float* b;
-  float* c;
+  DType type, c_type;  ///< of a and b; of c
+  const void* a;
+  const void* b;
+  void* c;
   std::int64_t a_stride, b_stride, c_stride;
   bool transpose_a, transpose_b, add;
   RowsDone done = {};
 };
+/// Products of one type by one thread; no `multiply`: none.
+///
+/// f32: all of them. bf16: c is f32, or bf16 where nothing is added, `a` is not transposed and K is
+/// at most k_at_once (sums are rounded once); K is even unless `a` is transposed.
+struct CpuProduct {
+  /// scratch is aligned to 64 bytes. A sum over k is taken in parts that depend on k and
+  /// transpose_a alone.
+  void (*multiply)(const ProductArgs&, float* scratch);
+  std::int64_t scratch;                  ///< in floats
+  std::int64_t tile_rows, tile_columns;  ///< multiplied at once
+  std::int64_t k_at_once;                ///< of rows of a
+};
+
 struct GemmKernels {
   void (*copy_panel)(const PanelArgs&);
   void (*add)(const AddArgs&);
-  /// By one thread; scratch is aligned to 64 bytes. A sum over k is taken in parts that depend on k
-  /// and transpose_a alone.
-  void (*sgemm)(const SgemmArgs&, float* scratch);
-  std::int64_t (*sgemm_scratch)();       ///< in floats
-  std::int64_t tile_rows, tile_columns;  ///< that sgemm multiplies at once
+  const CpuProduct* f32_product;
+  const CpuProduct* bf16_product;
 };
 
 namespace avx2 {
 extern const GemmKernels gemm_cpu;
 }
 namespace avx512 {
+extern const GemmKernels gemm_cpu;
+}
+namespace avx512_bf16 {
 extern const GemmKernels gemm_cpu;
 }
 

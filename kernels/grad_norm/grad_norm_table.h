@@ -17,6 +17,9 @@ extern const GradNormKernels grad_norm_cpu;
 namespace avx512 {
 extern const GradNormKernels grad_norm_cpu;
 }
+namespace avx512_bf16 {
+extern const GradNormKernels grad_norm_cpu;
+}
 
 /// A GPU's blocks take so many rows each.
 inline constexpr std::int64_t kGradNormRowsPerBlock = 64;

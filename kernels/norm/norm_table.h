@@ -44,6 +44,9 @@ extern const NormKernels norm_cpu;
 namespace avx512 {
 extern const NormKernels norm_cpu;
 }
+namespace avx512_bf16 {
+extern const NormKernels norm_cpu;
+}
 namespace cuda {
 extern const NormKernels norm_cuda;
 }

@@ -48,6 +48,9 @@ extern const RopeKernels rope_cpu;
 namespace avx512 {
 extern const RopeKernels rope_cpu;
 }
+namespace avx512_bf16 {
+extern const RopeKernels rope_cpu;
+}
 namespace cuda {
 extern const RopeKernels rope_cuda;
 }

@@ -9,7 +9,8 @@ namespace trireme {
 namespace {
 
 const SwigluKernels& table(const Context& context) {
-  return choose_table("swiglu", context, avx2::swiglu_cpu, avx512::swiglu_cpu, &GpuKernels::swiglu);
+  return choose_table("swiglu", context, avx2::swiglu_cpu, avx512::swiglu_cpu,
+                      avx512_bf16::swiglu_cpu, &GpuKernels::swiglu);
 }
 
 }  // namespace

@@ -33,6 +33,9 @@ extern const SwigluKernels swiglu_cpu;
 namespace avx512 {
 extern const SwigluKernels swiglu_cpu;
 }
+namespace avx512_bf16 {
+extern const SwigluKernels swiglu_cpu;
+}
 namespace cuda {
 extern const SwigluKernels swiglu_cuda;
 }

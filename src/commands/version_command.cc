@@ -44,7 +44,7 @@ int version_command(Arguments arguments) {
   row("HDF5", hdf5_version());
   row("oneDNN", gemm_library_version());
   row("CPU", fmt::format("{}, {} usable cores", cpu_model_name(), usable_cpu_count()));
-  row("instruction sets", "built for AVX2 and AVX-512");
+  row("instruction sets", "built for AVX2, AVX-512 and AVX512_BF16");
   row("uses", name_of(detect_isa()));
   row("GPUs", gpus_text());
   std::fputs(text.c_str(), stdout);

@@ -16,7 +16,17 @@
 
 namespace trireme {
 
-std::string_view name_of(Isa isa) { return isa == Isa::kAvx512 ? "AVX-512" : "AVX2"; }
+std::string_view name_of(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx512Bf16:
+      return "AVX512_BF16";
+    case Isa::kAvx512:
+      return "AVX-512";
+    case Isa::kAvx2:
+      break;
+  }
+  return "AVX2";
+}
 
 Isa detect_isa() {
   __builtin_cpu_init();
@@ -28,7 +38,8 @@ Isa detect_isa() {
   }
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return avx512 ? Isa::kAvx512 : Isa::kAvx2;
+  if (!avx512) return Isa::kAvx2;
+  return __builtin_cpu_supports("avx512bf16") ? Isa::kAvx512Bf16 : Isa::kAvx512;
 }
 
 std::string cpu_model_name() {

@@ -74,6 +74,52 @@ TEST_P(GemmOp, tiles_of_threads_and_of_long_sides_make_the_whole_product) {
   }
 }
 
+TEST_P(GemmOp, tiles_of_threads_make_the_whole_product_of_bf16) {
+  const bool gpu = test_context(GetParam()).on_gpu();
+  for (const int threads : gpu ? std::vector<int>{1} : std::vector<int>{1, 2, 4}) {
+    Context context = test_context(GetParam(), threads);
+    for (const DType c_type : {DType::kF32, DType::kBF16}) {
+      expect_all_forms_equal_the_reference(context, DType::kBF16, c_type, multiply_by_op,
+                                           {{200, 211, 8}, {391, 230, 38}});
+    }
+  }
+}
+
+TEST(Gemm, ours_multiplies_what_it_can_multiply_fast) {
+  const CpuProduct f32{}, none{};
+  CpuProduct bf16{};
+  bf16.multiply = [](const ProductArgs&, float*) {};
+  bf16.k_at_once = 64;
+  const GemmKernels without = {nullptr, nullptr, &f32, &none},
+                    pairs = {nullptr, nullptr, &f32, &bf16};
+  const auto own = [&](const GemmKernels& kernels, DType type, DType c_type, GemmSizes sizes,
+                       bool transpose_a = false, bool add = false, bool tiles = false) {
+    ProductArgs args{};
+    args.sizes = sizes;
+    args.type = type;
+    args.c_type = c_type;
+    args.transpose_a = transpose_a;
+    args.add = add;
+    return gemm_internal::own_kernel(kernels, args, tiles);
+  };
+  constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16;
+  EXPECT_EQ(own(without, kF32, kF32, {128, 3, 5}), &f32);
+  EXPECT_EQ(own(without, kF32, kF32, {127, 3, 5}), nullptr);
+  EXPECT_EQ(own(without, kBF16, kF32, {128, 3, 6}), nullptr);
+  for (const DType c_type : {kF32, kBF16}) {
+    EXPECT_EQ(own(pairs, kBF16, c_type, {128, 3, 64}), &bf16);
+    EXPECT_EQ(own(pairs, kBF16, c_type, {127, 3, 64}), nullptr);
+    EXPECT_EQ(own(pairs, kBF16, c_type, {128, 3, 63}), nullptr);
+    EXPECT_EQ(own(pairs, kBF16, c_type, {128, 3, 64}, false, false, true), nullptr);
+  }
+  EXPECT_EQ(own(pairs, kBF16, kF32, {128, 3, 66}), &bf16);
+  EXPECT_EQ(own(pairs, kBF16, kBF16, {128, 3, 66}), nullptr);
+  EXPECT_EQ(own(pairs, kBF16, kF32, {128, 3, 64}, false, true), &bf16);
+  EXPECT_EQ(own(pairs, kBF16, kBF16, {128, 3, 64}, false, true), nullptr);
+  EXPECT_EQ(own(pairs, kBF16, kF32, {128, 3, 63}, true), &bf16);
+  EXPECT_EQ(own(pairs, kBF16, kBF16, {128, 3, 64}, true), nullptr);
+}
+
 TEST_P(GemmOp, values_by_hand) {
   Context context = test_context(GetParam());
   const TestTensor a = TestTensor::of(DType::kF32, {2, 3}, {1, 2, 3, 4, 5, 6});
@@ -116,9 +162,12 @@ TEST_P(GemmOp, a_sum_that_threads_share_out_equals_the_reference) {
 
 TEST(Gemm, threads_share_out_the_tokens_of_small_weight_gradients_alone) {
   const auto cuts = [](int threads, GemmSizes sizes, bool transpose_a = true,
-                       bool transpose_b = false, std::int64_t gap = 0) {
-    SgemmArgs args{};
+                       bool transpose_b = false, std::int64_t gap = 0, DType type = DType::kF32,
+                       DType c_type = DType::kF32) {
+    ProductArgs args{};
     args.sizes = sizes;
+    args.type = type;
+    args.c_type = c_type;
     args.transpose_a = transpose_a;
     args.transpose_b = transpose_b;
     args.c_stride = sizes.n + gap;
@@ -136,6 +185,12 @@ TEST(Gemm, threads_share_out_the_tokens_of_small_weight_gradients_alone) {
     EXPECT_FALSE(cuts(threads, {700, 700, 300}));      // sums larger than operands
   }
   EXPECT_FALSE(cuts(1, {128, 37, 301}));
+  // Half the bytes: twice as many tokens stay in caches, and sums count twice as much.
+  EXPECT_FALSE(cuts(2, {128, 128, 3000}));
+  EXPECT_TRUE(cuts(2, {128, 128, 3000}, true, false, 0, DType::kBF16));
+  EXPECT_TRUE(cuts(2, {250, 250, 800}));
+  EXPECT_FALSE(cuts(2, {250, 250, 800}, true, false, 0, DType::kBF16));
+  EXPECT_FALSE(cuts(2, {128, 37, 301}, true, false, 0, DType::kBF16, DType::kBF16));
 }
 
 TEST_P(GemmOp, every_way_equals_the_reference) {
@@ -146,7 +201,7 @@ TEST_P(GemmOp, every_way_equals_the_reference) {
       [](Context& by, const Gemm& args, gemm_internal::Sizes) { gemm_by_library(by, args); });
   expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kBF16,
                                        gemm_internal::gemm_by_panels);
-  if (!gemm_internal::has_native_bf16(context)) return;
+  if (!gemm_internal::library_multiplies_bf16()) return;
   expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kF32,
                                        gemm_internal::gemm_by_primitive);
   expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kBF16,

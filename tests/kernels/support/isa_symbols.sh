@@ -1,6 +1,7 @@
 #!/bin/sh
 # Usage: isa_symbols.sh NM ISA "a.o;b.o;...". Fails when an object compiled for ISA exports a symbol that other objects
-# may define too (weak: the linker keeps any one copy) or any symbol at all outside namespace trireme::ISA.
+# may define too (weak: the linker keeps any one copy) any symbol at all outside namespace trireme::ISA, or code that
+# runs at start, whatever the CPU.
 set -eu
 nm=$1 isa=$2
 status=0
@@ -17,6 +18,10 @@ for object in $3; do
   if [ -n "$found" ]; then
     echo "$object exports symbols outside trireme::$isa:"
     echo "$found"
+    status=1
+  fi
+  if "$nm" -C --defined-only "$object" | grep 'GLOBAL__sub_I'; then
+    echo "$object runs code for $isa at start, on every CPU"
     status=1
   fi
   checked=$((checked + 1))

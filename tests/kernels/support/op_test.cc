@@ -17,7 +17,8 @@ constexpr std::byte kGuard{0xa5};
 }  // namespace
 
 std::string isa_test_name(const testing::TestParamInfo<Isa>& info) {
-  return info.param == Isa::kAvx512 ? "avx512" : "avx2";
+  if (info.param == Isa::kAvx2) return "avx2";
+  return info.param == Isa::kAvx512 ? "avx512" : "avx512_bf16";
 }
 
 Context test_context(Isa isa, int threads) { return {test_device::device(), threads, isa}; }

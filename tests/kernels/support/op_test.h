@@ -22,8 +22,8 @@
 
 namespace trireme {
 
-/// The instruction sets to test: what the CPU has; in kernels_wide_tests the AVX-512 tables are
-/// emulated on AVX2; one, where a GPU is tested.
+/// The instruction sets to test: what the CPU has; in kernels_wide_tests the largest, emulated on
+/// AVX2; one, where a GPU is tested.
 std::vector<Isa> isas_to_test();
 std::string isa_test_name(const testing::TestParamInfo<Isa>& info);
 /// On a CPU, or on the GPU where that is tested (`threads` then says nothing).

@@ -45,7 +45,13 @@ float probe_maximum(const float* x, std::int64_t count) {
 
 }  // namespace
 
+#ifdef __AVX512BF16__
+constexpr bool kFlushes = true;
+#else
+constexpr bool kFlushes = false;
+#endif
+
 const SimdProbe simd_probe = {probe_exp,    probe_exp2, probe_log,     probe_sigmoid, probe_widen,
-                              probe_narrow, probe_sum,  probe_maximum, F32::kWidth};
+                              probe_narrow, probe_sum,  probe_maximum, F32::kWidth,   kFlushes};
 
 }  // namespace trireme::TRIREME_ISA

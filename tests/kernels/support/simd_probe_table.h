@@ -18,11 +18,15 @@ struct SimdProbe {
   float (*sum)(const float* x, std::int64_t count);      ///< at most one vector
   float (*maximum)(const float* x, std::int64_t count);  ///< of whole vectors
   int width;
+  bool flushes;  ///< narrow() makes 0 of subnormal numbers
 };
 namespace avx2 {
 extern const SimdProbe simd_probe;
 }
 namespace avx512 {
+extern const SimdProbe simd_probe;
+}
+namespace avx512_bf16 {
 extern const SimdProbe simd_probe;
 }
 

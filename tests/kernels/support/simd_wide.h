@@ -108,6 +108,51 @@ TRIREME_INLINE void transpose(F32 (&x)[16]) {
   for (int i = 0; i < 16; ++i) x[i] = {quarters[0][i / 8][i % 8], quarters[1][i / 8][i % 8]};
 }
 
+#define TRIREME_BF16_PAIRS
+struct BF16Pairs {
+  BFloat16 v[32] = {};
+
+  static TRIREME_INLINE BF16Pairs load(const BFloat16* p, std::int64_t n = 32) {
+    BF16Pairs x;
+    for (int i = 0; i < 32 && i < n; ++i) x.v[i] = p[i];
+    return x;
+  }
+  static TRIREME_INLINE BF16Pairs broadcast(const BFloat16* p) {
+    BF16Pairs x;
+    for (int i = 0; i < 32; ++i) x.v[i] = p[i % 2];
+    return x;
+  }
+  template <class Lanes>
+  static TRIREME_INLINE BF16Pairs of(const BFloat16* p, Lanes lanes) {
+    return of(p, nullptr, lanes);
+  }
+  template <class Lanes>
+  static TRIREME_INLINE BF16Pairs of(const BFloat16* p, const BFloat16* q, Lanes lanes) {
+    BFloat16 low[16], high[16] = {};
+    F32::load(p, lanes).store(low);
+    if (q != nullptr) F32::load(q, lanes).store(high);
+    BF16Pairs x;
+    for (int i = 0; i < 32; ++i) x.v[i] = (i % 2 == 0 ? low : high)[i / 2];
+    return x;
+  }
+  TRIREME_INLINE void store(BFloat16* p) const { __builtin_memcpy(p, v, sizeof v); }
+  TRIREME_INLINE void store_halves(BFloat16* low, BFloat16* high) const {
+    __builtin_memcpy(low, v, sizeof v / 2);
+    __builtin_memcpy(high, v + 16, sizeof v / 2);
+  }
+  [[nodiscard]] TRIREME_INLINE F32 bits() const {
+    float both[16];
+    __builtin_memcpy(both, v, sizeof v);
+    return F32::load(both);
+  }
+};
+TRIREME_INLINE F32 fma(BF16Pairs a, BF16Pairs b, F32 c) {
+  float sums[16];
+  c.store(sums);
+  for (int i = 0; i < 32; ++i) sums[i / 2] += to_float(a.v[i]) * to_float(b.v[i]);
+  return F32::load(sums);
+}
+
 struct F64 {
   static constexpr int kWidth = 8;
   v8::F64 low, high;

@@ -5,10 +5,13 @@ namespace trireme {
 
 std::vector<Isa> isas_to_test() {
 #ifdef TRIREME_WIDE_TESTS
-  return {Isa::kAvx512};
+  return {Isa::kAvx512Bf16};
 #else
-  if (detect_isa() == Isa::kAvx512) return {Isa::kAvx2, Isa::kAvx512};
-  return {Isa::kAvx2};
+  std::vector<Isa> isas;
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+    if (isa <= detect_isa()) isas.push_back(isa);
+  }
+  return isas;
 #endif
 }
 

@@ -1,5 +1,4 @@
-// Shares a product of f32 matrices among threads: each makes a tile of c alone, or all of c from
-// its part of K.
+// Shares a product among threads: each makes a tile of c alone, or all of c from its part of K.
 #include <algorithm>
 
 #include "base/math.h"
@@ -13,18 +12,19 @@ struct TileRules {
   std::int64_t rows_alignment, columns_alignment;  ///< of where tiles begin
   std::int64_t rows_min, columns_min;
 };
-TileRules own_rules(const GemmKernels& own) {
-  return {own.tile_rows, own.tile_columns / 2, 4 * own.tile_rows, 3 * own.tile_columns};
-}
 /// A cache line of c, half of one of a transposed `a`.
 constexpr TileRules kLibrary = {8, 16, 96, 96};
+TileRules rules_of(const CpuProduct* own) {
+  if (own == nullptr) return kLibrary;
+  return {own->tile_rows, own->tile_columns / 2, 4 * own->tile_rows, 3 * own->tile_columns};
+}
 /// Packing b for a few rows costs more than it saves.
 constexpr std::int64_t kOwnRowsMin = 128;
 
 /// Where threads share out K: floats that all but one sum apart.
 constexpr std::int64_t kSumsMost = 1 << 19;
-/// Floats that a thread finds in its own caches of the ops before.
-constexpr std::int64_t kCached = 1 << 18;
+/// Bytes that a thread finds in its own caches of the ops before.
+constexpr std::int64_t kCached = 1 << 20;
 /// Tokens, and multiplications, for which a thread is worth it.
 constexpr std::int64_t kTokensMin = 64, kTokenWorkMin = 1 << 18;
 
@@ -56,30 +56,37 @@ std::int64_t cut(std::int64_t total, int index, int parts, std::int64_t alignmen
   return index == parts ? total : total * index / parts / alignment * alignment;
 }
 
-SgemmArgs tile_of(const SgemmArgs& args, Grid grid, int tile, const TileRules& rules) {
+const void* element(const void* matrix, std::int64_t i, DType type) {
+  return static_cast<const std::byte*>(matrix) + i * static_cast<std::int64_t>(size_of(type));
+}
+void* element(void* matrix, std::int64_t i, DType type) {
+  return static_cast<std::byte*>(matrix) + i * static_cast<std::int64_t>(size_of(type));
+}
+
+ProductArgs tile_of(const ProductArgs& args, Grid grid, int tile, const TileRules& rules) {
   const int row = tile / grid.columns, column = tile % grid.columns;
   const auto row_at = [&](int i) { return cut(args.sizes.m, i, grid.rows, rules.rows_alignment); };
   const auto column_at = [&](int i) {
     return cut(args.sizes.n, i, grid.columns, rules.columns_alignment);
   };
   const std::int64_t m = row_at(row), n = column_at(column);
-  SgemmArgs part = args;
+  ProductArgs part = args;
   part.sizes.m = row_at(row + 1) - m;
   part.sizes.n = column_at(column + 1) - n;
-  part.a += args.transpose_a ? m : m * args.a_stride;
-  part.b += args.transpose_b ? n * args.b_stride : n;
-  part.c += m * args.c_stride + n;
+  part.a = element(args.a, args.transpose_a ? m : m * args.a_stride, args.type);
+  part.b = element(args.b, args.transpose_b ? n * args.b_stride : n, args.type);
+  part.c = element(args.c, m * args.c_stride + n, args.c_type);
   part.done.before += m;
   return part;
 }
 
 /// The tokens of a thread; the first adds to c what it must, the others write sums of their own.
-SgemmArgs tokens_of(const SgemmArgs& args, int thread, int threads, float* sums) {
+ProductArgs tokens_of(const ProductArgs& args, int thread, int threads, float* sums) {
   const Piece tokens = even_piece(args.sizes.k, threads, thread);
-  SgemmArgs part = args;
+  ProductArgs part = args;
   part.sizes.k = tokens.size;
-  part.a += tokens.begin * args.a_stride;
-  part.b += tokens.begin * args.b_stride;
+  part.a = element(args.a, tokens.begin * args.a_stride, args.type);
+  part.b = element(args.b, tokens.begin * args.b_stride, args.type);
   if (thread == 0) return part;
   part.c = sums + (thread - 1) * args.sizes.m * args.sizes.n;
   part.add = false;
@@ -96,65 +103,78 @@ void add_sums(const Context& context, float* c, const float* sums, std::int64_t 
 }
 
 /// By the calling thread, with the scratch of thread `thread`; false: oneDNN refuses.
-bool multiply(const Context& context, const SgemmArgs& args, bool own, float* scratch, int thread) {
-  if (!own) return sgemm_by_library(args);
-  const GemmKernels& kernels = gemm_internal::kernels(context);
-  kernels.sgemm(args, scratch + thread * kernels.sgemm_scratch());
+bool multiply_alone(const ProductArgs& args, const CpuProduct* own, float* scratch, int thread) {
+  if (own == nullptr) return sgemm_by_library(args);
+  own->multiply(args, scratch + thread * own->scratch);
   return true;
 }
 
-bool by_tokens(const Context& context, const SgemmArgs& args, bool own, float* scratch) {
+bool by_tokens(const Context& context, const ProductArgs& args, const CpuProduct* own,
+               float* scratch) {
   const int threads = context.threads();
   const std::int64_t count = args.sizes.m * args.sizes.n;
-  float* sums = scratch + (sgemm_scratch(context) - kSumsMost);
+  float* sums = scratch + (product_scratch(context) - kSumsMost);
+  auto* c = static_cast<float*>(args.c);
   bool done = true;
 #pragma omp parallel num_threads(threads)
   {
 #pragma omp for schedule(static) reduction(&& : done)
     for (int i = 0; i < threads; ++i)
-      done = multiply(context, tokens_of(args, i, threads, sums), own, scratch, i) && done;
+      done = multiply_alone(tokens_of(args, i, threads, sums), own, scratch, i) && done;
 #pragma omp for schedule(static)
-    for (int i = 0; i < threads; ++i) add_sums(context, args.c, sums, count, i, threads);
+    for (int i = 0; i < threads; ++i) add_sums(context, c, sums, count, i, threads);
   }
   return done;
 }
 
-bool by_tiles(const Context& context, const SgemmArgs& args, bool own, float* scratch) {
+bool by_tiles(const Context& context, const ProductArgs& args, const CpuProduct* own,
+              float* scratch) {
   const int threads = context.threads();
-  TileRules rules = own ? own_rules(kernels(context)) : kLibrary;
+  TileRules rules = rules_of(own);
   if (args.done.call != nullptr) rules.columns_min = args.sizes.n;  // whole rows
   Grid grid = grid_for(threads, args.sizes, rules);
-  if (!own && grid.tiles() != threads) grid = {};  // oneDNN's team can also cut K
-  if (grid.tiles() == 1) return multiply(context, args, own, scratch, 0);
+  if (own == nullptr && grid.tiles() != threads) grid = {};  // oneDNN's team can also cut K
+  if (grid.tiles() == 1) return multiply_alone(args, own, scratch, 0);
   bool done = true;
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(&& : done)
   for (int tile = 0; tile < grid.tiles(); ++tile)
-    done = multiply(context, tile_of(args, grid, tile, rules), own, scratch, tile) && done;
+    done = multiply_alone(tile_of(args, grid, tile, rules), own, scratch, tile) && done;
   return done;
 }
 
 }  // namespace
 
-bool by_own_kernel(Sizes sizes) { return sizes.m >= kOwnRowsMin; }
+const CpuProduct* own_kernel(const GemmKernels& kernels, const ProductArgs& args,
+                             bool library_has_tiles) {
+  if (args.sizes.m < kOwnRowsMin) return nullptr;
+  if (args.type == DType::kF32) return kernels.f32_product;
+  const CpuProduct* own = kernels.bf16_product;
+  if (own->multiply == nullptr || library_has_tiles) return nullptr;
+  if (!args.transpose_a && args.sizes.k % 2 != 0) return nullptr;
+  const bool sums = args.c_type == DType::kF32;
+  return sums || (!args.add && !args.transpose_a && args.sizes.k <= own->k_at_once) ? own : nullptr;
+}
 
-bool cuts_tokens(int threads, const SgemmArgs& args) {
+bool cuts_tokens(int threads, const ProductArgs& args) {
   const auto& [m, n, k] = args.sizes;
   if (threads == 1 || !args.transpose_a || args.transpose_b || args.c_stride != n) return false;
+  if (args.c_type != DType::kF32) return false;
   if (k < threads * kTokensMin || m * n * k < threads * kTokenWorkMin) return false;
-  if ((m + n) * k > threads * kCached || (threads - 1) * m * n > kSumsMost) return false;
-  const Grid grid = grid_for(threads, args.sizes, own_rules(avx2::gemm_cpu));  // the finest
-  const std::int64_t read = (m / grid.rows + n / grid.columns) * k;
-  return 2 * m * n < read - read / threads;
+  const auto bytes = static_cast<std::int64_t>(size_of(args.type));
+  if ((m + n) * k * bytes > threads * kCached || (threads - 1) * m * n > kSumsMost) return false;
+  const Grid grid = grid_for(threads, args.sizes, rules_of(avx2::gemm_cpu.f32_product));  // finest
+  const std::int64_t read = (m / grid.rows + n / grid.columns) * k * bytes, sums = m * n * 4;
+  return 2 * sums < read - read / threads;
 }
 
-std::int64_t sgemm_scratch(const Context& context) {
+std::int64_t product_scratch(const Context& context) {
   const int threads = context.threads();
-  return threads * kernels(context).sgemm_scratch() + (threads > 1 ? kSumsMost : 0);
+  const GemmKernels& own = kernels(context);
+  return threads * std::max(own.f32_product->scratch, own.bf16_product->scratch) + (threads > 1 ? kSumsMost : 0);
 }
 
-void sgemm(Context& context, const SgemmArgs& args, float* scratch) {
-  const bool own = by_own_kernel(args.sizes);
-  if (!own) prepare_library(context.threads());
+void multiply(Context& context, const ProductArgs& args, const CpuProduct* own, float* scratch) {
+  if (own == nullptr) prepare_library(context.threads());
   const bool done = cuts_tokens(context.threads(), args) ? by_tokens(context, args, own, scratch)
                                                          : by_tiles(context, args, own, scratch);
   expect(done, "oneDNN refuses a product of [{}, {}] and [{}, {}]", args.sizes.m, args.sizes.k,
