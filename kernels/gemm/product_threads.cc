@@ -170,7 +170,8 @@ bool cuts_tokens(int threads, const ProductArgs& args) {
 std::int64_t product_scratch(const Context& context) {
   const int threads = context.threads();
   const GemmKernels& own = kernels(context);
-  return threads * std::max(own.f32_product->scratch, own.bf16_product->scratch) + (threads > 1 ? kSumsMost : 0);
+  return threads * std::max(own.f32_product->scratch, own.bf16_product->scratch) +
+         (threads > 1 ? kSumsMost : 0);
 }
 
 void multiply(Context& context, const ProductArgs& args, const CpuProduct* own, float* scratch) {
