@@ -45,6 +45,11 @@ void expect_all_forms_equal_the_reference(Context& context, DType type, DType c_
   }
 }
 
+/// Of a CPU; a GPU has one way.
+std::vector<int> thread_counts(Isa isa, std::vector<int> of_cpu) {
+  return test_context(isa).on_gpu() ? std::vector<int>{1} : of_cpu;
+}
+
 void multiply_by_op(Context& context, const Gemm& args, gemm_internal::Sizes) {
   gemm(context, args);
 }
@@ -61,7 +66,7 @@ TEST_P(GemmOp, tiles_of_threads_and_of_long_sides_make_the_whole_product) {
       const GemmOperands x({m, n, k, (transposes & 1) != 0, (transposes & 2) != 0}, DType::kF32,
                            DType::kF32);
       const std::vector<double> expected = x.expected(x.before.values());
-      for (const int threads : gpu ? std::vector<int>{1} : std::vector<int>{1, 2, 4}) {
+      for (const int threads : thread_counts(GetParam(), {1, 2, 4})) {
         Context context = test_context(GetParam(), threads);
         TestTensor c = x.before;
         Gemm args = x.args;
@@ -75,8 +80,7 @@ TEST_P(GemmOp, tiles_of_threads_and_of_long_sides_make_the_whole_product) {
 }
 
 TEST_P(GemmOp, tiles_of_threads_make_the_whole_product_of_bf16) {
-  const bool gpu = test_context(GetParam()).on_gpu();
-  for (const int threads : gpu ? std::vector<int>{1} : std::vector<int>{1, 2, 4}) {
+  for (const int threads : thread_counts(GetParam(), {1, 2, 4})) {
     Context context = test_context(GetParam(), threads);
     for (const DType c_type : {DType::kF32, DType::kBF16}) {
       expect_all_forms_equal_the_reference(context, DType::kBF16, c_type, multiply_by_op,
@@ -131,8 +135,7 @@ TEST_P(GemmOp, values_by_hand) {
 }
 
 TEST_P(GemmOp, every_form_equals_the_reference_for_any_thread_count) {
-  const bool gpu = test_context(GetParam()).on_gpu();
-  for (const int threads : gpu ? std::vector<int>{1} : std::vector<int>{1, 2, 3}) {
+  for (const int threads : thread_counts(GetParam(), {1, 2, 3})) {
     Context context = test_context(GetParam(), threads);
     expect_all_forms_equal_the_reference(context, DType::kF32, DType::kF32, multiply_by_op);
     expect_all_forms_equal_the_reference(context, DType::kBF16, DType::kF32, multiply_by_op);
@@ -141,8 +144,7 @@ TEST_P(GemmOp, every_form_equals_the_reference_for_any_thread_count) {
 }
 
 TEST_P(GemmOp, a_long_sum_over_rows_2_kb_apart_equals_the_reference) {
-  const bool gpu = test_context(GetParam()).on_gpu();
-  for (const int threads : gpu ? std::vector<int>{1} : std::vector<int>{1, 2}) {
+  for (const int threads : thread_counts(GetParam(), {1, 2})) {
     Context context = test_context(GetParam(), threads);
     expect_all_forms_equal_the_reference(context, DType::kF32, DType::kF32, multiply_by_op,
                                          {{512, 5, 411}, {512, 200, 576}});
@@ -150,8 +152,7 @@ TEST_P(GemmOp, a_long_sum_over_rows_2_kb_apart_equals_the_reference) {
 }
 
 TEST_P(GemmOp, a_sum_that_threads_share_out_equals_the_reference) {
-  const bool gpu = test_context(GetParam()).on_gpu();
-  for (const int threads : gpu ? std::vector<int>{1} : std::vector<int>{2, 3, 4}) {
+  for (const int threads : thread_counts(GetParam(), {2, 3, 4})) {
     Context context = test_context(GetParam(), threads);
     for (const DType type : {DType::kF32, DType::kBF16}) {
       expect_all_forms_equal_the_reference(context, type, DType::kF32, multiply_by_op,
