@@ -89,10 +89,16 @@ if(NOT architectures)
     endif()
   endif()
 endif()
+set(strict)
+if(TRIREME_WERROR)
+  set(strict --strict)
+endif()
 if(TRIREME_CUDA_IS_DEFAULT)
   message(STATUS "CUDA: ${TRIREME_NVCC}, architectures ${architectures}")
   set(exclude)
 else()
+  # Only the test compiles these.
+  set(strict --strict)
   if(TRIREME_CUDA STREQUAL "AUTO")
     message(STATUS "CUDA: ${TRIREME_NVCC}, but no GPU here: train has the CPU backend only "
                    "(-DTRIREME_CUDA=ON or -DTRIREME_CUDA_ARCHITECTURES=... changes that)")
@@ -116,7 +122,7 @@ foreach(source ${TRIREME_CU_SOURCES})
   set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
   add_custom_command(
     OUTPUT ${object}
-    COMMAND ${PROJECT_SOURCE_DIR}/scripts/nvcc.sh ${TRIREME_NVCC} ${object} ${source} -ccbin ${CMAKE_CXX_COMPILER}
+    COMMAND ${PROJECT_SOURCE_DIR}/scripts/nvcc.sh ${strict} ${TRIREME_NVCC} ${object} ${source} -ccbin ${CMAKE_CXX_COMPILER}
             -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR} ${codes}
     DEPENDS ${source} ${PROJECT_SOURCE_DIR}/scripts/nvcc.sh DEPFILE ${object}.d
     COMMENT "nvcc ${name}" VERBATIM)
