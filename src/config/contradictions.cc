@@ -58,6 +58,10 @@ class Checker {
   }
 
   void check_data() {
+    if (const Json* sets = value("data.validation"); sets != nullptr && sets->is_object()) {
+      report("data.validation", "a PREFIX, or [[weight above 0, PREFIX], ...]",
+             "not in this version: sets with names");
+    }
     if (!has("data.split")) return;
     if (has("data.validation")) {
       report("data.split", "data.split or data.validation", "stands in place of data.validation");

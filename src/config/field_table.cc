@@ -72,11 +72,12 @@ void add_run(std::vector<Field>& list) {
   FIELD(run.threads_per_rank,
         .text = "CPU threads of a rank; 0: its share of the affinity mask or cgroup quota",
         .unit = "threads", .maximum = 4096);
-  FIELD(run.deterministic,
-        .text =
-            "Equal runs give equal bits; false allows attention a faster backward pass in bf16 on a "
-            "GPU and changes nothing on a CPU",
-        .peers = {"--deterministic-mode", "", "full_determinism", "debug.deterministic"});
+  FIELD(
+      run.deterministic,
+      .text =
+          "Equal runs give equal bits; false allows attention a faster backward pass in bf16 on a "
+          "GPU and changes nothing on a CPU",
+      .peers = {"--deterministic-mode", "", "full_determinism", "debug.deterministic"});
   FIELD(run.resume,
         .text =
             "Go on from the newest checkpoint that verifies (auto), only from one (must), never, "
@@ -118,8 +119,12 @@ void add_data(std::vector<Field>& list) {
       .example = "[[0.7, \"data/web\"], [0.3, \"data/code\"]]", .presence = kRequired,
       .peers = {"--data-path --train-data-path", "", "train_file",
                 "training.dataset training.dataset_path"});
-  FIELD(data.validation, .text = "Tokens to evaluate on, in the same form", .default_text = "none",
-        .example = "\"data/valid\"",
+  FIELD(data.validation,
+        .text =
+            "Tokens to evaluate on, in the same form; or several such sets under names, each "
+            "evaluated by itself",
+        .default_text = "none",
+        .example = "{\"web\": \"data/valid_web\", \"code\": \"data/valid_code\"}",
         .peers = {"--valid-data-path", "", "validation_file", "validation.dataset"});
   FIELD(
       data.split,
@@ -150,8 +155,9 @@ void add_data(std::vector<Field>& list) {
             "larger ones as they are read; 0: chosen and printed",
         .unit = "bytes");
   FIELD(model_backend.attention,
-        .text = "Whose attention kernels; cudnn (9.16 or later) serves whole sequences in bf16 on a "
-                "GPU, and is refused for anything else",
+        .text =
+            "Whose attention kernels; cudnn (9.16 or later) serves whole sequences in bf16 on a "
+            "GPU, and is refused for anything else",
         .peers = {"--attention-backend --use-flash-attn", "", "attn_implementation",
                   "model.attn_type"});
   FIELD(batch.global, .text = "Samples of one update: micro x accumulation x data",
@@ -272,12 +278,13 @@ void add_parallel(std::vector<Field>& list) {
         .text = "Micro-batches of a group in the interleaved schedule", .unit = "micro-batches",
         .default_text = "parallel.pipeline", .example = "4", .minimum = 1, .maximum = 1 << 20,
         .peers = {"--microbatch-group-size-per-virtual-pipeline-stage", "", "", ""});
-  FIELD(parallel.speculative_step,
-        .text =
-            "Update before the gradient norm is known, as if nothing were to be clipped, and take it "
-            "back where something is: equal bits, no stage of a pipeline waits for the others at a "
-            "step's end (zb-h2, zb-auto and zb-v gain); keeps a second copy of values and moments",
-        .peers = {"--enable-optimizer-post-validation", "", "", ""});
+  FIELD(
+      parallel.speculative_step,
+      .text =
+          "Update before the gradient norm is known, as if nothing were to be clipped, and take it "
+          "back where something is: equal bits, no stage of a pipeline waits for the others at a "
+          "step's end (zb-h2, zb-auto and zb-v gain); keeps a second copy of values and moments",
+      .peers = {"--enable-optimizer-post-validation", "", "", ""});
   FIELD(parallel.expert, .text = "Ranks that share the experts", .unit = "ranks", .minimum = 1,
         .maximum = 1 << 20,
         .peers = {"--expert-model-parallel-size", "moe.ep_size", "",
@@ -298,7 +305,8 @@ void add_parallel(std::vector<Field>& list) {
       .maximum = 1 << 20,
       .peers = {"--num-distributed-optimizer-instances", "zero_hpz_partition_size mics_shard_size",
                 "", "parallelism.data_parallel_shard_degree"});
-  FIELD(parallel.reduction_order, .text = "Sums over ranks run in rank order, or in the library's (MPI, NCCL)",
+  FIELD(parallel.reduction_order,
+        .text = "Sums over ranks run in rank order, or in the library's (MPI, NCCL)",
         .default_text = "rank on cpu, library on cuda");
   FIELD(
       parallel.recompute,
@@ -321,6 +329,11 @@ void add_output(std::vector<Field>& list) {
         .peers = {"--most-recent-k", "", "save_total_limit", "checkpoint.keep_latest_k"});
   FIELD(checkpoint.keep_every_steps, .text = "Those at multiples of this stay for ever; 0: none",
         .unit = "steps", .peers = {"--save-retain-interval", "", "", ""});
+  FIELD(checkpoint.keep_best,
+        .text =
+            "Save whenever an evaluation finds a better loss than any before, and point "
+            "checkpoints/best there; not counted by keep_last",
+        .peers = {"", "", "load_best_model_at_end", ""});
   FIELD(checkpoint.async, .text = "Write while training goes on",
         .peers = {"--async-save", "", "", "checkpoint.async_mode"});
   FIELD(checkpoint.when_busy,
@@ -337,6 +350,15 @@ void add_output(std::vector<Field>& list) {
         .unit = "steps", .peers = {"--eval-interval", "", "eval_steps", "validation.freq"});
   FIELD(evaluation.batches, .text = "Global batches of one evaluation", .unit = "batches",
         .minimum = 1, .maximum = 1e9, .peers = {"--eval-iters", "", "", "validation.steps"});
+  FIELD(evaluation.watch, .text = "The set of data.validation whose loss decides what is better",
+        .default_text = "the mean over the sets", .example = "\"web\"",
+        .peers = {"", "", "metric_for_best_model", ""});
+  FIELD(evaluation.samples,
+        .text = "Prompts that each evaluation continues by 64 tokens, the likeliest each time",
+        .example = "[\"Once upon a time\"]");
+  FIELD(evaluation.stop_after,
+        .text = "Save and end after so many evaluations in a row without a better loss; 0: never",
+        .unit = "evaluations", .maximum = 1e9, .peers = {"", "", "early_stopping_patience", ""});
   FIELD(log.interval_steps, .text = "A line on the console every so many steps", .unit = "steps",
         .minimum = 1,
         .peers = {"--log-interval", "steps_per_print", "logging_steps", "metrics.log_freq"});
@@ -346,6 +368,12 @@ void add_output(std::vector<Field>& list) {
   FIELD(log.trace_steps, .text = "First and last step of a trace.json", .unit = "steps",
         .default_text = "none", .example = "[10, 12]", .minimum = 1, .maximum = 1e12,
         .peers = {"--profile-step-start --profile-step-end", "", "", "profiling.profile_freq"});
+  FIELD(log.command,
+        .text =
+            "A program and its arguments; gets each line of metrics.jsonl on standard input "
+            "(W&B, MLflow)",
+        .default_text = "none", .example = "[\"python3\", \"scripts/to_wandb.py\"]", .minimum = 1,
+        .peers = {"--wandb-project", "wandb.enabled", "", "metrics.enable_wandb"});
 }
 
 #undef FIELD

@@ -164,6 +164,82 @@ Json Codec<DataSource>::read(const DataSource& value) {
   return list;
 }
 
+// ---- data.validation
+
+std::vector<std::string> Codec<ValidationSets>::words(const FieldRow& row) {
+  return Codec<DataSource>::words(row);
+}
+
+Json Codec<ValidationSets>::schema(const FieldRow& row) {
+  const Json source = Codec<DataSource>::schema(row);
+  const Json name = Json::Object{{"pattern", text_schema().find("pattern")->as_string()}};
+  Json forms = *source.find("anyOf");
+  forms.push_back(Json::Object{{"type", "object"},
+                               {"minProperties", 1},
+                               {"propertyNames", name},
+                               {"additionalProperties", source}});
+  return Json::Object{{"anyOf", std::move(forms)}};
+}
+
+std::string Codec<ValidationSets>::legal(const FieldRow& row) {
+  return Codec<DataSource>::legal(row) + R"(, or {"name": one of these, ...})";
+}
+
+bool Codec<ValidationSets>::assign(const Json& json, const FieldRow& row, ValidationSets& out) {
+  ValidationSets value;
+  if (!json.is_object()) {
+    if (!Codec<DataSource>::assign(json, row, value.sets.emplace_back().second)) return false;
+  } else {
+    for (const auto& [name, source] : json.as_object()) {
+      auto& [set_name, set] = value.sets.emplace_back(name, DataSource());
+      if (!is_text(set_name) || !Codec<DataSource>::assign(source, row, set)) return false;
+    }
+    if (value.sets.empty()) return false;
+  }
+  out = std::move(value);
+  return true;
+}
+
+Json Codec<ValidationSets>::read(const ValidationSets& value) {
+  if (value.sets.size() == 1 && value.sets.front().first.empty())
+    return Codec<DataSource>::read(value.sets.front().second);
+  Json object = Json::object();
+  for (const auto& [name, source] : value.sets) object[name] = Codec<DataSource>::read(source);
+  return object;
+}
+
+// ---- evaluation.samples, log.command
+
+std::vector<std::string> Codec<std::vector<std::string>>::words(const FieldRow&) { return {}; }
+
+Json Codec<std::vector<std::string>>::schema(const FieldRow& row) {
+  Json json = Json::Object{{"type", "array"}, {"items", Json::Object{{"type", "string"}}}};
+  json["minItems"] = row.minimum > 0 ? bound_json(row.minimum) : Json(0);
+  return json;
+}
+
+std::string Codec<std::vector<std::string>>::legal(const FieldRow& row) {
+  return row.minimum > 0 ? "a list of strings, not empty" : "a list of strings";
+}
+
+bool Codec<std::vector<std::string>>::assign(const Json& json, const FieldRow& row,
+                                             std::vector<std::string>& out) {
+  if (!json.is_array() || static_cast<double>(json.as_array().size()) < row.minimum) return false;
+  std::vector<std::string> values;
+  for (const Json& item : json.as_array()) {
+    if (!item.is_string()) return false;
+    values.push_back(item.as_string());
+  }
+  out = std::move(values);
+  return true;
+}
+
+Json Codec<std::vector<std::string>>::read(const std::vector<std::string>& values) {
+  Json list = Json::array();
+  for (const std::string& value : values) list.push_back(value);
+  return list;
+}
+
 // ---- parallel.pipeline_layers
 
 std::vector<std::string> Codec<std::vector<std::int64_t>>::words(const FieldRow&) {

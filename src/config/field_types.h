@@ -220,6 +220,8 @@ struct Codec<std::array<T, kCount>> {
   }
 TRIREME_DECLARE_CODEC(ResumeChoice);
 TRIREME_DECLARE_CODEC(DataSource);
+TRIREME_DECLARE_CODEC(ValidationSets);
+TRIREME_DECLARE_CODEC(std::vector<std::string>);  // row.minimum: least number of them
 TRIREME_DECLARE_CODEC(std::vector<std::int64_t>);
 #undef TRIREME_DECLARE_CODEC
 

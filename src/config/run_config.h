@@ -49,6 +49,12 @@ struct DataSource {
   friend bool operator==(const DataSource&, const DataSource&) = default;
 };
 
+/// What to evaluate on: one source whose name is empty, or several under names that differ.
+struct ValidationSets {
+  std::vector<std::pair<std::string, DataSource>> sets;  ///< name, source; in the order given
+  friend bool operator==(const ValidationSets&, const ValidationSets&) = default;
+};
+
 struct RunConfig {
   struct Run {
     std::string directory;
@@ -85,7 +91,7 @@ struct RunConfig {
 
   struct Data {
     DataSource train;
-    std::optional<DataSource> validation;
+    std::optional<ValidationSets> validation;
     std::optional<std::string> split;  ///< "969,30,1", in place of validation
     std::int64_t sequence_length = 0;
     std::optional<std::int64_t> seed;  ///< run.seed
@@ -167,6 +173,7 @@ struct RunConfig {
     double interval_minutes = 0;
     std::int64_t keep_last = 3;  ///< 0: all
     std::int64_t keep_every_steps = 0;
+    bool keep_best = false;
     bool async = true;
     WhenBusy when_busy = WhenBusy::kWait;
     std::int64_t staging_bytes = 0;  ///< 0: chosen and printed
@@ -178,6 +185,9 @@ struct RunConfig {
   struct Evaluation {
     std::int64_t interval_steps = 0;  ///< 0: at the end only
     std::int64_t batches = 20;
+    std::optional<std::string> watch;  ///< of data.validation's names; the mean over them
+    std::vector<std::string> samples;  ///< prompts
+    std::int64_t stop_after = 0;       ///< evaluations without a better loss; 0: never
     friend bool operator==(const Evaluation&, const Evaluation&) = default;
   } evaluation;
 
@@ -185,6 +195,7 @@ struct RunConfig {
     std::int64_t interval_steps = 10;
     bool tensorboard = true;
     std::optional<std::array<std::int64_t, 2>> trace_steps;  ///< first and last step, both included
+    std::optional<std::vector<std::string>> command;         ///< program and its arguments
     friend bool operator==(const Log&, const Log&) = default;
   } log;
 

@@ -92,7 +92,7 @@ bool has_validation(const RunConfig& config) {
 }
 
 const DataSource& validation_of(const RunConfig& config) {
-  return config.data.validation ? *config.data.validation : config.data.train;
+  return config.data.validation ? config.data.validation->sets.front().second : config.data.train;
 }
 
 Sources validation_windows(const RunConfig& config, std::vector<Corpus> corpora) {

@@ -111,6 +111,14 @@ bool accepts(const Json& schema, const Json& value) {
   if (const Json* constant = schema.find("const")) return *constant == value;
   const std::string& type = at(schema, "type").as_string();
   if (type == "boolean") return value.is_bool();
+  if (type == "object") {
+    if (!value.is_object()) return false;
+    const auto size = static_cast<std::int64_t>(value.as_object().size());
+    return size >= at(schema, "minProperties").as_integer() &&
+           std::all_of(value.as_object().begin(), value.as_object().end(), [&](const auto& member) {
+             return accepts(at(schema, "additionalProperties"), member.second);
+           });
+  }
   if (type == "array") {
     if (!value.is_array()) return false;
     const auto size = static_cast<std::int64_t>(value.as_array().size());
@@ -168,6 +176,8 @@ TEST(Schema, accepts_of_each_field_exactly_what_the_parser_accepts) {
                           "[1,2,3,4]",
                           "[1.5,2]",
                           "{}",
+                          "{\"a\": \"b\"}",
+                          "{\"a\": 3}",
                           "\"balanced\"",
                           "9007199254740991",
                           "9007199254740992"};

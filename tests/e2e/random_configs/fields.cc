@@ -78,6 +78,7 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       {"checkpoint.interval_minutes", one_of({0, 1e-6, 1e7})},
       {"checkpoint.keep_last", one_of({0, 1, 2, 1000000})},
       {"checkpoint.keep_every_steps", one_of({0, 1, 2, kLargest})},
+      {"checkpoint.keep_best", one_of({false})},
       {"checkpoint.async", one_of({true, false})},
       {"checkpoint.when_busy", one_of({"wait", "skip"})},
       {"checkpoint.staging_bytes", one_of({0, 1 << 20, kLargest})},
@@ -85,10 +86,14 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       {"checkpoint.directory", one_of({"elsewhere", "run/kept", "./deep/er/still"})},
       {"evaluation.interval_steps", one_of({0, 1, 2, kLargest})},
       {"evaluation.batches", one_of({1, 2, 5})},
+      {"evaluation.watch", one_of({nullptr})},
+      {"evaluation.samples", one_of({Json::array()})},
+      {"evaluation.stop_after", one_of({0})},
       {"log.interval_steps", one_of({1, 2, kLargest})},
       {"log.tensorboard", one_of({true, false})},
       {"log.trace_steps",
        one_of({Json::Array{1, 1}, Json::Array{1, 2}, Json::Array{2, 1000000000000}})},
+      {"log.command", one_of({nullptr})},
   };
   return list;
 }
