@@ -7,6 +7,7 @@
 #
 # TRIREME_TRAIN: the binary, where it is not build/cpu-release/train. TRIREME_MPIRUN: the mpirun, where not on the PATH.
 set -u
+case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 
 usage() {
   echo "usage: scripts/run.sh -n RANKS CONFIG [MORE.json ...] [--set key.path=value ...]" >&2
@@ -59,5 +60,36 @@ listens() {
   done
   ((found > 0))
 }
-run_forwarded "$mpirun" "${options[@]}" "$train" "$@"
+# Open MPI ends a job whose code is not 0 with boxes about that ("Primary job terminated normally, but ...", "mpirun detected
+# that ..."). Beside the program's own last line they say nothing new, and make a run that was saved (75) look like a failure.
+# Every other box stays; these two are kept back, as they may come before that line, and told where it never came.
+without_exit_boxes() {
+  local line rule='' box='' kept='' told=no
+  local about='^(Primary job +terminated normally, but |(mpirun|orterun|prterun|mpiexec) detected that one or more processes)'
+  while IFS= read -r line || [ -n "$line" ]; do
+    case $line in "train: exit "*) told=yes ;; esac
+    if [ -n "$box" ]; then
+      kept+=$line$'\n'
+      if [[ $line =~ ^-{60,}$ ]]; then box=''; fi
+    elif [ -n "$rule" ] && [[ $line =~ $about ]]; then
+      kept+=$rule$'\n'$line$'\n' rule='' box=yes
+    else
+      [ -z "$rule" ] || printf '%s\n' "$rule"
+      rule=''
+      if [[ $line =~ ^-{60,}$ ]]; then rule=$line; else printf '%s\n' "$line"; fi
+    fi
+  done
+  [ -z "$rule" ] || printf '%s\n' "$rule"
+  [ $told = yes ] || printf '%s' "$kept"
+}
+exec 3>&2
+exec 2> >(trap '' INT TERM USR1 && without_exit_boxes >&3 2>/dev/null 3>&-)
+filter=$!
+run_forwarded "$mpirun" "${options[@]}" "$train" "$@" 3>&-
+exec 2>&3
+# Its end, once nobody holds the pipe: what mpirun may have left behind is not waited for.
+for ((tries = 0; tries < 40; ++tries)); do
+  kill -0 $filter 2>/dev/null || break
+  sleep 0.05
+done
 exit $code

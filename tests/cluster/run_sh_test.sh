@@ -59,6 +59,37 @@ kill -USR1 $script
 wait $script
 check "an early signal kills no rank" [ $? = 75 ]
 
+# Open MPI's boxes about an exit code: kept where no rank said why it ended, left out where one did, whichever came first.
+fresh
+"$run" -n 2 exit 75 >"$scratch/log" 2>&1
+check "the real mpirun: what it says of a silent rank stays" grep -qi 'exit' "$scratch/log"
+rule=$(printf '%074d' 0 | tr 0 -)
+boxes_of_4=$rule$'\nPrimary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction, the job has been aborted.\n'$rule
+boxes_of_4+=$'\n'$rule$'\nmpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated. The first process to do so was:\n\n  Process name: [[1,1],0]\n  Exit code:    75\n'$rule
+box_of_5=$rule$'\nprterun detected that one or more processes exited with non-zero status,\nthus causing the job to be terminated. The first process to do so was:\n\n   Process name: [prterun-a-1@1,0]\n   Exit code:    75\n'$rule
+other=$rule$'\nmpirun noticed that process rank 1 with PID 0 on node a exited on signal 9 (Killed).\n'$rule
+last='train: exit 75 (saved)'
+cat >"$scratch/telling" <<'FAKE'
+#!/bin/sh
+if [ "$1" = --version ]; then echo "mpirun (Open MPI) 4.1.4"; exit; fi
+cat "$SAYS" >&2
+printf 'no end of line' >&2
+exit 75
+FAKE
+chmod +x "$scratch/telling"
+heard() { # WHAT EXPECTED TEXT...
+  printf '%s\n' "${@:3}" >"$scratch/says"
+  SAYS=$scratch/says TRIREME_MPIRUN=$scratch/telling "$run" -n 2 c.json 2>"$scratch/log"
+  check "$1: the code" [ $? = 75 ]
+  check "$1" [ "$(cat "$scratch/log")" = "$2" ]
+}
+heard "boxes after the last line are left out" $'step\n'"$last"$'\n'"no end of line" step "$last" "$boxes_of_4"
+heard "boxes before it, too" "$last"$'\n'"no end of line" "$boxes_of_4" "$last"
+heard "those of Open MPI 5" "$last"$'\n'"no end of line" "$last" "$box_of_5"
+heard "other boxes stay" "$last"$'\n'"$other"$'\n'"no end of line" "$last" "$box_of_5" "$other"
+heard "a rule by itself stays" "$rule"$'\n'"$rule"$'\n'"$last"$'\n'"no end of line" "$rule" "$rule" "$last"
+heard "without a last line they are told, at the end" $'step\nno end of line\n'"$boxes_of_4" step "$boxes_of_4"
+
 # Options of mpirun, seen by a fake one.
 cat >"$scratch/mpirun" <<'FAKE'
 #!/bin/sh
