@@ -4,19 +4,40 @@
 #
 #   scripts/quickstart.sh [--text FILE] [--steps N] [--directory DIR]
 #
+#   --text       your own text in place of the King James Bible: 30 KB at least, plain, .gz or .zst
+#   --steps      updates (480); 2,048 tokens each
+#   --directory  where everything goes; must be empty or absent, as nothing that exists is touched (runs/quickstart, or the
+#                first of runs/quickstart-2, -3, ... that is free)
+#
 # TRIREME_TRAIN: a binary that is there already; nothing is then set up or built.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-
-text= steps=480 directory=runs/quickstart
+case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
+refuse() { # CODE TEXT
+  echo "scripts/quickstart.sh: $2" >&2
+  exit "$1"
+}
+text='' steps=480 directory=''
 while [ $# -gt 0 ]; do
-  case $1 in
-    --text) text=$(realpath "$2"); shift 2 ;;
-    --steps) steps=$2; shift 2 ;;
-    --directory) directory=$2; shift 2 ;;
-    *) sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
-  esac
+  case $1 in --text | --steps | --directory) ;; *) refuse 2 "$1: not known (--help)" ;; esac
+  [ $# -gt 1 ] || refuse 2 "$1 needs a value (--help)"
+  case $1 in --text) text=$(realpath -m "$2") ;; --steps) steps=$2 ;; --directory) directory=$(realpath -m "$2") ;; esac
+  shift 2
 done
+[[ $steps =~ ^[1-9][0-9]{0,8}$ ]] || refuse 2 "--steps $steps: a positive number"
+[ -z "${TRIREME_TRAIN:-}" ] || TRIREME_TRAIN=$(realpath -m "$TRIREME_TRAIN")
+[ -z "$text" ] || [ -f "$text" ] || refuse 74 "$text: there is no such file"
+cd "$(dirname "$0")/.."
+is_free() { [ ! -e "$1" ] || [ -z "$(ls -A "$1")" ]; }
+if [ -n "$directory" ]; then
+  is_free "$directory" || refuse 2 "$directory is not empty, and nothing in it would be touched. Name another --directory."
+else
+  directory=runs/quickstart
+  for ((number = 2; number < 1000; ++number)); do
+    is_free "$directory" && break
+    directory=runs/quickstart-$number
+  done
+fi
+case $directory in *[\"\\]*) refuse 2 "--directory $directory: choose a name without quotes and backslashes" ;; esac
 say() { printf '\n\033[1m%s\033[0m\n' "== $*"; }
 [ -t 1 ] && [ -z "${NO_COLOR:-}" ] || say() { printf '\n%s\n' "== $*"; }
 
@@ -33,23 +54,18 @@ fi
 export TRIREME_TRAIN
 train=$TRIREME_TRAIN
 
-say "Preparing the corpus"
-rm -rf "$directory"
-mkdir -p "$directory/data"
+say "Preparing the corpus in $directory"
+mkdir -p "$directory"
 if [ -n "$text" ]; then
-  cp "$text" "$directory/data/all.txt"
+  data/text.sh --output "$directory/data" --workers 2 "$text"
 else
-  # The King James Bible, 31,102 verses of plain text.
-  PATH=$PATH:/usr/games bible -f 'Gen1:1-Rev22:21' >"$directory/data/all.txt"
+  data/bible.sh --output "$directory/data" --workers 2
 fi
-lines=$(wc -l <"$directory/data/all.txt")
-validation=$((lines / 20))
-head -n $((lines - validation)) "$directory/data/all.txt" >"$directory/data/train.txt"
-tail -n $validation "$directory/data/all.txt" >"$directory/data/validation.txt"
-"$train" tokenizer --vocab-size 2048 --output "$directory/data/tokenizer.json" "$directory/data/train.txt"
+in_json() { sed -n 's/.*"'"$1"'": *\([0-9]*\).*/\1/p' "$2"; }
+vocabulary=$(in_json vocab_size "$directory/data/train.json")
 for part in train validation; do
-  "$train" tokenize --tokenizer "$directory/data/tokenizer.json" --output "$directory/data/$part" --workers 2 \
-    "$directory/data/$part.txt"
+  tokens=$(in_json tokens "$directory/data/$part.json")
+  ((tokens > 128)) || refuse 2 "$text is too small: its $part part has $tokens tokens, and a sample of this run has 129. Give 30 KB at least."
 done
 
 cat >"$directory/run.json" <<JSON
@@ -57,7 +73,7 @@ cat >"$directory/run.json" <<JSON
   "run": {"directory": "$directory/run", "steps": $steps},
   "model": {
     "model_type": "llama", "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 2048, "max_position_embeddings": 256,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": $vocabulary, "max_position_embeddings": 256,
     "tie_word_embeddings": true
   },
   "tokenizer": "$directory/data/tokenizer.json",

@@ -13,12 +13,30 @@ quickstart() {
 }
 quickstart whole 40
 check "it ends well" [ "$code" = 0 ]
+check "no noise of the launcher" lacks "$log" "Primary job"
+check "nor any other" lacks "$log" "detected that one or more"
 check "it was interrupted" contains "$log" "Exit code 75: saved."
 check "and went on" contains "$log" "resuming from step"
 check "every step stands once" \
   [ "$(grep -o '^{"kind":"step","step":[0-9]*' "$scratch/whole/run/metrics.jsonl" | sort -u | wc -l)" = 40 ]
 check "no step stands twice" [ "$(grep -c '^{"kind":"step"' "$scratch/whole/run/metrics.jsonl")" = 40 ]
 check "the export is there" [ -s "$scratch/whole/huggingface/model.safetensors" ]
-quickstart short 1
-check "a run of one step ends well too" [ "$code" = 0 ]
+find "$scratch/whole" -type f -exec md5sum {} + | sort >"$scratch/before"
+quickstart whole 40
+check "into a folder that is not empty: refused" [ "$code" = 2 ]
+check "and told" contains "$log" "is not empty"
+check "and untouched" [ "$(find "$scratch/whole" -type f -exec md5sum {} + | sort)" = "$(cat "$scratch/before")" ]
+mkdir "$scratch/short"
+head -c 30000 "$scratch/text.txt" | gzip >"$scratch/short.txt.gz"
+"$root/scripts/quickstart.sh" --text "$scratch/short.txt.gz" --directory "$scratch/short" --steps 1 >"$scratch/log" 2>&1
+check "30 KB, packed, an empty folder, one step: it ends well, too" [ $? = 0 ]
+head -c 3000 "$scratch/text.txt" >"$scratch/tiny.txt"
+"$root/scripts/quickstart.sh" --text "$scratch/tiny.txt" --directory "$scratch/tiny" --steps 1 >"$scratch/log" 2>&1
+check "3 KB: refused" [ $? = 2 ]
+check "3 KB: plainly" grep -q 'too small.*30 KB at least' "$scratch/log"
+for arguments in "--steps" "--steps none" "--text"; do
+  # shellcheck disable=SC2086
+  "$root/scripts/quickstart.sh" $arguments >"$scratch/log" 2>&1
+  check "'$arguments' is a usage error" [ $? = 2 ]
+done
 finish
