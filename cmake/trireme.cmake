@@ -28,6 +28,23 @@ function(trireme_library name)
   set_target_properties(trireme_${name} PROPERTIES LINKER_LANGUAGE CXX)
 endfunction()
 
+# GoogleTest is half of what a test's source costs to compile, so a target of several sources reads it precompiled. Not under
+# a launcher: ccache does not store what is compiled that way.
+function(trireme_precompile_gtest target)
+  get_target_property(sources ${target} SOURCES)
+  list(LENGTH sources count)
+  if(count GREATER 2 AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    target_precompile_headers(${target} PRIVATE <gtest/gtest.h>)
+  endif()
+endfunction()
+
+# trireme_quick([TESTS test ...] [TARGETS target ...]): part of what scripts/test.sh builds and runs without --all.
+function(trireme_quick)
+  cmake_parse_arguments(arg "" "" "TESTS;TARGETS" ${ARGN})
+  set_property(TEST ${arg_TESTS} APPEND PROPERTY LABELS quick)
+  set_property(GLOBAL APPEND PROPERTY TRIREME_QUICK_TARGETS ${arg_TARGETS})
+endfunction()
+
 # trireme_tests(<folder> [RANKS n ...] [libraries ...]): tests/<folder>/*_test.cc become <folder>_tests,
 # and *_mpi_test.cc become <folder>_mpi_tests, run once for each number of ranks.
 function(trireme_tests name)
@@ -42,6 +59,7 @@ function(trireme_tests name)
   if(sources)
     add_executable(${name}_tests ${sources})
     target_link_libraries(${name}_tests PRIVATE ${arg_UNPARSED_ARGUMENTS} trireme_test_support GTest::gtest_main)
+    trireme_precompile_gtest(${name}_tests)
     trireme_link_gpu(${name}_tests)
     add_test(NAME ${name} COMMAND ${name}_tests)
     set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS unit)
@@ -49,6 +67,7 @@ function(trireme_tests name)
   if(mpi_sources)
     add_executable(${name}_mpi_tests ${mpi_sources})
     target_link_libraries(${name}_mpi_tests PRIVATE ${arg_UNPARSED_ARGUMENTS} trireme_test_support trireme_mpi_main)
+    trireme_precompile_gtest(${name}_mpi_tests)
     trireme_link_gpu(${name}_mpi_tests)
     foreach(ranks ${arg_RANKS})
       add_test(NAME ${name}_mpi_${ranks}

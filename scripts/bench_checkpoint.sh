@@ -11,9 +11,11 @@
 # All in turns, round by round, each a process of its own; of each the median and the best are told. "cold": the page cache
 # was dropped before (root only, else left out). A pause before each writer lets a disk with a budget of bytes recover.
 set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 cd "$(dirname "$0")/.."
 bench=build/cpu-release/checkpoint_io_bench python=python3 directory=. output='' rounds=5 ranks=2 layers=16 pause=3
-while [ $# -gt 1 ]; do
+while [ $# -gt 0 ]; do
+  [ $# -gt 1 ] || { echo "$1: not known, or without a value" >&2 && exit 2; }
   case $1 in
   --bench) bench=$2 ;; --python) python=$2 ;; --directory) directory=$2 ;; --output) output=$2 ;;
   --rounds) rounds=$2 ;; --ranks) ranks=$2 ;; --layers) layers=$2 ;; --pause) pause=$2 ;;

@@ -11,6 +11,7 @@
 #
 # Prints a table in Markdown. About 1 minute a round on two idle cores. Leave the machine alone meanwhile.
 set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 train=build/cpu-release/train ranks=2 rounds=2 steps=5 micro_batches=8
 while [ $# -gt 1 ]; do

@@ -8,6 +8,7 @@
 #
 # The bundle's own C library is used only where the machine's is too old.
 set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 train='' output=trireme.tar.xz add=()

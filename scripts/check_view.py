@@ -5,10 +5,15 @@ a file of shards is missing, NaN stands and nothing else. Needs h5py, numpy, xxh
 usage: scripts/check_view.py STEP_FOLDER
 """
 
+import sys
+
+if sys.argv[1:2] and sys.argv[1].startswith("-"):
+    print(__doc__)
+    sys.exit(0 if sys.argv[1] in ("-h", "--help") else 2)
+
 import json
 import pathlib
 import shutil
-import sys
 import tempfile
 
 import h5py

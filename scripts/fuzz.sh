@@ -11,6 +11,7 @@
 # reader's run; its input lies in build/fuzzers/findings and, made small, belongs into tests/fuzz/regressions.
 # Ends with 0, with 1 where anything was found, with 3 where this machine has no clang with libFuzzer.
 set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 seconds=60

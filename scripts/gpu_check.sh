@@ -19,6 +19,7 @@
 #   ops       every op at the shapes of three models in TB/s or TFLOP/s beside the same rates (ops_bench_gpu)
 #   pytorch   the same step, attention, a product and a copy by PyTorch, where python3 has it
 set -uo pipefail
+case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 self=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/$(basename "${BASH_SOURCE[0]}")
 here=$(dirname "$self")
 all=(device kernels cudnn memcheck train ranks times ops pytorch)

@@ -3,6 +3,8 @@
 # (BUILD/cuda/*.log): registers of a thread, static shared memory, stack and spills in bytes, and how many of a
 # multiprocessor's 64 warps its registers leave room for (48 on sm_86 and sm_89).
 set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
+[ $# -gt 0 ] && [[ $1 != -* ]] || { echo "kernel_resources: name logs of ptxas (--help)" >&2 && exit 2; }
 awk '
   /Compiling entry function/ { split($0, part, "\x27"); name = part[2]; arch = part[4] }
   /bytes stack frame/ { stack = $1; spill = $5 + $9 }

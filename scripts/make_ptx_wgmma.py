@@ -5,6 +5,12 @@ each width is a function of its own.
     scripts/make_ptx_wgmma.py > kernels/common/ptx_wgmma.cuh
 """
 
+import sys
+
+if sys.argv[1:2] and sys.argv[1].startswith("-"):
+    print(__doc__)
+    sys.exit(0 if sys.argv[1] in ("-h", "--help") else 2)
+
 WIDTHS = (64, 96, 128, 192, 256)
 
 

@@ -5,6 +5,13 @@ Two facts about Hugging Face `tokenizers` are measured here and kept as tables: 
 of each character in its regular expressions (newer than PCRE2's in the distributions), and which
 characters its NFC does not know (older than utf8proc's). Needs `tokenizers` and perl (character ages).
 """
+
+import sys
+
+if sys.argv[1:2] and sys.argv[1].startswith("-"):
+    print(__doc__)
+    sys.exit(0 if sys.argv[1] in ("-h", "--help") else 2)
+
 import pathlib
 import subprocess
 

@@ -9,7 +9,9 @@
 # Ends with an hour of fuzzing for each reader of foreign files (FUZZ_SECONDS), which needs scripts/setup.sh --fuzz.
 # Makes its own virtual environment in build/nightly-python; PYTHON names the interpreter for it.
 set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 cd "$(dirname "$0")/.."
+case ${1-} in -*) echo "nightly: $1: not known (--help)" >&2 && exit 2 ;; esac
 train=$(realpath -m "${1:-build/cpu-release/train}")
 environment=$PWD/build/nightly-python
 scratch=$(mktemp -d)

@@ -6,7 +6,9 @@
 # Beside OBJECT stands what ptxas said (OBJECT.log): registers, shared memory, spills. Tensor-core kernels (gemm,
 # attention) that spill or whose wgmmas ptxas serialises are named. With --strict they are refused, and so are warnings.
 set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 strict=no errors=()
+[ $# -ge 3 ] || { echo "nvcc.sh: see --help" >&2 && exit 2; }
 if [ "$1" = --strict ]; then strict=yes errors=(-Werror all-warnings) && shift; fi
 nvcc=$1 object=$2 source=$3
 shift 3

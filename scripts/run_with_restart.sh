@@ -21,6 +21,7 @@
 #   --recorded        a life that ends with 0 and wrote nothing to metrics.jsonl counts as 1: srun may fail to launch and say 0
 #   --no-forward      the command gets its signals by itself (Slurm signals the ranks of a step): only remember them
 set -u
+case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/forwarded.sh"
 

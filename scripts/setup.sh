@@ -8,6 +8,7 @@
 #
 # For Debian 12, Ubuntu 22.04 and 24.04; needs root, or sudo without a password. Asks nothing.
 set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 
 apt_packages=(
   cmake ninja-build g++

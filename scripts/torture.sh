@@ -8,10 +8,12 @@
 #   N        of whole runs only each N-th call is hit on 4 ranks and more (1); of refused calls each 16 N-th
 #   STAGES   of "calls kills refuse full damage meshes hangs restarts soak", apart by spaces (all)
 set -uo pipefail
+case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 cd "$(dirname "$0")/.."
 build=build/cpu-release output='' every=1 ranks='1 2 4' asynchronous='false true'
 only='calls kills refuse full damage meshes hangs restarts soak'
-while [ $# -gt 1 ]; do
+while [ $# -gt 0 ]; do
+  [ $# -gt 1 ] || { echo "$1: not known, or without a value" >&2 && exit 2; }
   case $1 in
   --build) build=$2 ;; --output) output=$2 ;; --every) every=$2 ;; --ranks) ranks=$2 ;; --async) asynchronous=$2 ;;
   --only) only=$2 ;;

@@ -50,6 +50,10 @@ take_options() {
       -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
       --python) interpreter=$2; shift 2 ;;
       --train) binary=$(realpath -m "$2"); shift 2 ;;
+      -*)
+        # Told before anything is built: an option that the script's header does not name.
+        sed -n '2,/^set /p' "$0" | grep -q -e "\[$1[] ]" || { echo "$0: $1: not known (--help)" >&2; exit 2; }
+        rest+=("$1"); shift ;;
       *) rest+=("$1"); shift ;;
     esac
   done
