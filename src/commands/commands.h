@@ -4,10 +4,28 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 namespace trireme {
 
-using Arguments = std::span<const std::string>;
+struct CommandEntry;
+struct CommandText;
+
+/// The words that a command gets, and which row of the table it was called by.
+class Arguments : public std::span<const std::string> {
+ public:
+  /// `described`: parse_options fills it in and parses nothing; the command then does nothing more.
+  Arguments(std::span<const std::string> words, const CommandEntry* entry = nullptr,
+                     CommandText* described = nullptr)
+      : span(words), entry_(entry), described_(described) {}
+  Arguments(const std::vector<std::string>& words) : span(words) {}
+  [[nodiscard]] const CommandEntry* entry() const { return entry_; }
+  [[nodiscard]] CommandText* described() const { return described_; }
+
+ private:
+  const CommandEntry* entry_ = nullptr;
+  CommandText* described_ = nullptr;
+};
 
 int train_command(Arguments arguments);       // train_command.cc
 int benchmark_command(Arguments arguments);   // benchmark_command.cc
@@ -21,12 +39,14 @@ int generate_command(Arguments arguments);    // generate_command.cc
 int export_command(Arguments arguments);      // export_command.cc
 int checkpoint_command(Arguments arguments);  // checkpoint_command.cc
 int schedule_command(Arguments arguments);    // schedule_command.cc
+int completion_command(Arguments arguments);  // completion_command.cc
+int man_command(Arguments arguments);         // man_command.cc
 int version_command(Arguments arguments);     // version_command.cc
 
 /// Finds the command that `arguments` (all of argv but the program) name and runs it; a first word
 /// that is no command is a config to train. Catches everything: prints the fault, then "train: exit
 /// N (reason)" as the last line, and ends the other ranks where this one failed. Returns the exit
 /// code.
-int run_command_line(Arguments arguments);
+int run_command_line(std::span<const std::string> arguments);
 
 }  // namespace trireme

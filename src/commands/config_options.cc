@@ -9,6 +9,7 @@ void add_config_options(CLI::App& app, ConfigInput& input) {
       ->required();
   app.add_option("--set", input.overrides,
                  "key.path=value: one override, laid over the files; may be repeated")
+      ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
 }
 
@@ -20,6 +21,7 @@ void add_hang_timeout(CLI::App& app, double& seconds) {
   app.add_option("--hang-timeout", seconds,
                  "SECONDS without progress after which several ranks end with 124, as "
                  "run.hang_timeout_seconds; 0: chosen")
+      ->type_name("SECONDS")
       ->check(CLI::NonNegativeNumber);
 }
 

@@ -72,7 +72,8 @@ int evaluate_command(Arguments arguments) {
   add_config_options(app, options.input);
   app.add_option("--checkpoint", options.checkpoint,
                  "step folder, checkpoints folder, run folder or Hugging Face directory; default: "
-                 "run.directory");
+                 "run.directory")
+      ->type_name("DIR");
   app.add_flag("--json", options.json, "print the evaluation object of metrics.jsonl");
   if (!parse_options(app, arguments)) return 0;
   LaunchGuard guard([&] { return hang_timeout_of(options.input); });

@@ -52,8 +52,10 @@ int export_command(Arguments arguments) {
       "train export");
   app.add_option("--checkpoint", options.checkpoint,
                  "step folder, checkpoints folder or run folder (newest that verifies)")
+      ->type_name("DIR")
       ->required();
   app.add_option("--output", options.output, "the directory to make; an earlier export is replaced")
+      ->type_name("DIR")
       ->required();
   app.add_option("--dtype", options.dtype,
                  "bf16 or fp32; default: what the model's config.json names, else fp32")

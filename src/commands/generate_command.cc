@@ -248,6 +248,7 @@ int generate_command(Arguments arguments) {
   app.add_option("--checkpoint", options.checkpoint,
                  "step folder, checkpoints folder, run folder (newest that verifies) or Hugging "
                  "Face directory")
+      ->type_name("DIR")
       ->required();
   auto* prompt = app.add_option("--prompt", options.prompt, "text to continue");
   auto* ids = app.add_option("--token-ids", options.token_ids,

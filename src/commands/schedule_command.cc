@@ -1,3 +1,4 @@
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -200,8 +201,10 @@ int schedule_command(Arguments arguments) {
   app.add_option("CONFIG", options.input.files, "config files, in place of --kind");
   app.add_option("--set", options.input.overrides,
                  "key.path=value: one override of the config; may be repeated")
+      ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  app.add_option("--kind", options.kind, fmt::format("{}, or a plan file", kinds()));
+  app.add_option("--kind", options.kind, "kind of schedule, or a plan file")
+      ->type_name(fmt::format("{{{}}}|FILE", fmt::join(schedule_names(), ",")));
   app.add_option("--stages", options.stages, "ranks of the pipeline");
   app.add_option("--micro-batches", options.micro_batches, "micro-batches of a step");
   app.add_option("--virtual-stages", options.virtual_stages,
@@ -218,7 +221,9 @@ int schedule_command(Arguments arguments) {
                  "what R makes until B, beside the activation, in activations; default 0");
   CLI::Option* json =
       app.add_flag("--json", options.json, "print one JSON object, a plan file too");
-  app.add_option("--svg", options.svg, "write a picture to this file")->excludes(json);
+  app.add_option("--svg", options.svg, "write a picture to this file")
+      ->type_name("FILE")
+      ->excludes(json);
   if (!parse_options(app, arguments)) return 0;
 
   const Drawn drawn = plan_of(options);

@@ -23,8 +23,10 @@ struct Options {
 
 void declare(CLI::App& app, Options& options) {
   app.add_option("--tokenizer", options.tokenizer, "byte, a tokenizer.json or a folder with one")
+      ->type_name("{byte}|FILE")
       ->required();
   app.add_option("--output", options.output, "PREFIX of PREFIX.bin, PREFIX.idx, PREFIX.json")
+      ->type_name("PREFIX")
       ->required();
   app.add_option("--jsonl", options.json_key, "one document per line of JSON, its text under KEY")
       ->type_name("KEY");
@@ -36,7 +38,9 @@ void declare(CLI::App& app, Options& options) {
   app.add_flag("--no-eod", options.no_end_token, "documents end without a token")->excludes(eod);
   app.add_option("--workers", options.workers, "threads that encode (default: the cores given)")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--progress", options.progress, "auto, always or never");
+  app.add_option("--progress", options.progress,
+                 "of long work; auto: where standard error is a terminal")
+      ->type_name("{auto,always,never}");
   app.add_option("INPUT", options.inputs, "text: one document per file; - is standard input")
       ->required();
   app.footer(

@@ -24,8 +24,12 @@ void declare(CLI::App& app, Options& options) {
   app.add_option("--vocab-size", options.vocab_size,
                  "tokens in all: 256 bytes, <|endoftext|>, merges")
       ->required();
-  app.add_option("--output", options.output, "the tokenizer.json to write")->required();
-  app.add_option("--progress", options.progress, "auto, always or never");
+  app.add_option("--output", options.output, "the tokenizer.json to write")
+      ->type_name("FILE")
+      ->required();
+  app.add_option("--progress", options.progress,
+                 "of long work; auto: where standard error is a terminal")
+      ->type_name("{auto,always,never}");
   app.add_option("INPUT", options.inputs, "files of plain text; - is standard input")->required();
   app.footer(
       "Ids: <|endoftext|> is 0, then the bytes, then the merges. Of equally frequent pairs the one "

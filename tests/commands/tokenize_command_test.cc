@@ -128,7 +128,7 @@ TEST_F(TokenizeCommand, help_is_a_result) {
   for (const auto command : {tokenize_command, tokenizer_command}) {
     testing::internal::CaptureStdout();
     const std::string help = "--help";
-    EXPECT_EQ(command({&help, 1}), 0);
+    EXPECT_EQ(command(Words{help}), 0);
     EXPECT_NE(testing::internal::GetCapturedStdout().find("--output"), std::string::npos);
   }
 }
