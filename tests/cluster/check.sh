@@ -18,8 +18,8 @@ check() {
 contains() { [[ $1 == *"$2"* ]]; }
 lacks() { [[ $1 != *"$2"* ]]; }
 wait_for() {
-  local -i tries
-  for ((tries = 0; tries < 600; ++tries)); do
+  local -i end=$((SECONDS + 120))
+  while ((SECONDS < end)); do
     [ ! -e "$1" ] || return 0
     sleep 0.05
   done

@@ -29,10 +29,12 @@ show_logs() {
 }
 trap '[ $? = 0 ] || show_logs; end_background' EXIT
 
+is_taken() { (: <"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 start_cluster() {
   local node host
   host=$(hostname)
   local -i port=$((20000 + RANDOM % 9000))
+  while is_taken $port || is_taken $((port + 1)) || is_taken $((port + 2)); do port=$((20000 + RANDOM % 9000)); done
   mkdir -p cluster/{state,spool.n1,spool.n2,tmp.n1,tmp.n2,log} && mkdir -m 700 cluster/munge
   head -c 1024 /dev/urandom >cluster/munge/key && chmod 400 cluster/munge/key
   munged --force --socket="$PWD/cluster/munge/socket" --key-file="$PWD/cluster/munge/key" \

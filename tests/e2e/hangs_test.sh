@@ -33,6 +33,7 @@ stopped() {
   check "$what: exit 124" same "$code" 124
   check "$what: within the deadline of 3 s and 10 s ($begin ms)" [ $begin -lt 13000 ]
   check "$what: one closing line" [ "$(grep -c '^train: exit' log)" = 1 ]
+  [ "$(grep -c '^train: exit' log)" = 1 ] || sed 's/^/    /' log | tail -n 30
   says "$what: rank and phase are named" "^train: exit 124 (.*rank $rank (.*stopped.*"
   check "$what: the phase is one of $phases" grep -qE "^(train: exit 124|  rank $rank ).*phase ($phases)" log
   for process in $processes; do until_true gone "$process"; done

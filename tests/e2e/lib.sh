@@ -54,10 +54,10 @@ start() {
   job=$!
   background+=("$job")
 }
-# until_true COMMAND...: polls for at most 60 s.
+# until_true COMMAND...: polls, for as long as a machine may take that has other work; who waits in vain fails.
 until_true() {
-  local -i tries
-  for ((tries = 0; tries < 1200; ++tries)); do
+  local -i end=$((SECONDS + 180))
+  while ((SECONDS < end)); do
     "$@" && return 0
     sleep 0.05
   done

@@ -40,7 +40,8 @@ hit() {
   milliseconds=$((($(date +%s%N) - begin) / 1000000))
   # Open MPI waits for ever where it was told to leave the others alone and a rank died before the end of its MPI_Init.
   for ((tries = 0; tries < 100; ++tries)); do ended "$job" && break || sleep 0.1; done
-  ended "$job" || kill -KILL "$(cat "/proc/$job/task/$job/children")"
+  # shellcheck disable=SC2046  # words: process numbers
+  ended "$job" || kill -KILL $(cat "/proc/$job/task/$job/children")
   wait "$job"
   code=$?
 }
