@@ -50,7 +50,7 @@ endfunction()
 function(trireme_tests name)
   cmake_parse_arguments(arg "" "TIMEOUT" "RANKS" ${ARGN})
   if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 300)
+    set(arg_TIMEOUT 600) # of a machine that has other work
   endif()
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*_test.cc)
   set(mpi_sources ${sources})

@@ -62,7 +62,8 @@ listens() {
 }
 # Open MPI ends a job whose code is not 0 with boxes about that ("Primary job terminated normally, but ...", "mpirun detected
 # that ..."). Beside the program's own last line they say nothing new, and make a run that was saved (75) look like a failure.
-# Every other box stays; these two are kept back, as they may come before that line, and told where it never came.
+# They are kept back, as they may come before that line, and told where it never came. That a signal was forwarded, as here it
+# always is, is left out, too. Everything else stays.
 without_exit_boxes() {
   local line rule='' box='' kept='' told=no
   local about='^(Primary job +terminated normally, but |(mpirun|orterun|prterun|mpiexec) detected that one or more processes)'
@@ -73,7 +74,7 @@ without_exit_boxes() {
       if [[ $line =~ ^-{60,}$ ]]; then box=''; fi
     elif [ -n "$rule" ] && [[ $line =~ $about ]]; then
       kept+=$rule$'\n'$line$'\n' rule='' box=yes
-    else
+    elif [[ ! $line =~ ^[a-z]+run:\ Forwarding\ signal\ [0-9]+\ to\ job$ ]]; then
       [ -z "$rule" ] || printf '%s\n' "$rule"
       rule=''
       if [[ $line =~ ^-{60,}$ ]]; then rule=$line; else printf '%s\n' "$line"; fi

@@ -15,7 +15,7 @@ fi
 [ "$steps" = - ] || printf '{"kind":"step","step":%d,"loss":1}\n' "$steps" >>"$FAKE_DIRECTORY/run/metrics.jsonl"
 case $end in
 wait*)
-  trap 'count=$((count + 1))' USR1
+  trap 'count=$((count + 1)); : >"$FAKE_DIRECTORY/signal.$count"' USR1
   count=0
   : >"$FAKE_DIRECTORY/ready"
   until [ "$count" -ge "${end#wait}" ]; do sleep 0.05; done

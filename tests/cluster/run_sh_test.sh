@@ -86,6 +86,7 @@ heard() { # WHAT EXPECTED TEXT...
 heard "boxes after the last line are left out" $'step\n'"$last"$'\n'"no end of line" step "$last" "$boxes_of_4"
 heard "boxes before it, too" "$last"$'\n'"no end of line" "$boxes_of_4" "$last"
 heard "those of Open MPI 5" "$last"$'\n'"no end of line" "$last" "$box_of_5"
+heard "a signal forwarded is not told" "$last"$'\n'"no end of line" 'mpirun: Forwarding signal 10 to job' "$last"
 heard "other boxes stay" "$last"$'\n'"$other"$'\n'"no end of line" "$last" "$box_of_5" "$other"
 heard "a rule by itself stays" "$rule"$'\n'"$rule"$'\n'"$last"$'\n'"no end of line" "$rule" "$rule" "$last"
 heard "without a last line they are told, at the end" $'step\nno end of line\n'"$boxes_of_4" step "$boxes_of_4"

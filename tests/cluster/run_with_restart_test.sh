@@ -114,8 +114,7 @@ lives "5 - wait2"
 script=$!
 wait_for "$FAKE_DIRECTORY/ready"
 kill -TERM $script
-until grep -q 'asked to stop' "$scratch/log"; do sleep 0.05; done
-sleep 0.3
+wait_for "$FAKE_DIRECTORY/signal.1"
 kill -TERM $script
 wait $script
 check "a second signal is forwarded, too" [ $? = 138 ]
