@@ -9,11 +9,13 @@
 #include "base/error.h"
 #include "base/human_format.h"
 #include "base/log.h"
+#include "base/log_rank.h"
 #include "base/trace.h"
 
 namespace trireme {
 
 namespace {
+std::atomic<Show> default_progress{Show::kAuto}, colors{Show::kAuto};
 constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr std::int64_t kFirstBar = kSecond, kBarInterval = kSecond / 10,
                        kLineInterval = 10 * kSecond;
@@ -40,13 +42,21 @@ bool shows_on_terminal(Show show) {
   return ::isatty(STDERR_FILENO) == 1 && !unwanted && !started_by_launcher();
 }
 
+void set_default_progress(Show show) { default_progress = show; }
+void set_colors(Show show) { colors = show; }
+bool shows_colors() { return shows_on_terminal(colors); }
+
+namespace {
+Show settled(Show show) { return show == Show::kAuto ? default_progress.load() : show; }
+}  // namespace
+
 Progress::Progress(std::string label, std::int64_t total, ProgressUnit unit, Show show)
     : label_(std::move(label)),
       total_(total),
       unit_(unit),
-      form_(show == Show::kNever      ? Form::kSilent
-            : shows_on_terminal(show) ? Form::kBar
-                                      : Form::kLines),
+      form_(settled(show) == Show::kNever || log_rank() != 0 ? Form::kSilent
+            : shows_on_terminal(settled(show))               ? Form::kBar
+                                                             : Form::kLines),
       begin_ns_(steady_now_ns()),
       next_ns_(begin_ns_ + (form_ == Form::kBar ? kFirstBar : kLineInterval)) {}
 

@@ -20,11 +20,17 @@ Show parse_show(std::string_view text, std::string_view option);
 /// What `show` comes to for this process.
 bool shows_on_terminal(Show show);
 
+/// What the command line said of bars, which kAuto then means; and of colours.
+void set_default_progress(Show show);
+void set_colors(Show show);
+/// Whether words on standard error are coloured.
+bool shows_colors();
+
 enum class ProgressUnit { kBytes, kItems };
 
 /// One thread constructs and destroys; any may add. The bar is gone when the object is. Writes
 /// nothing where the work ends within the first second (bar) or 10 s (lines), or where `show` is
-/// kNever.
+/// kNever, and on other ranks than the one that speaks.
 class Progress {
  public:
   /// `total` 0: unknown.

@@ -56,6 +56,19 @@ void utf8_append(std::string& text, std::uint32_t code_point) {
   }
 }
 
+std::string valid_utf8(std::string_view bytes) {
+  std::string text;
+  while (!bytes.empty()) {
+    const std::size_t valid = utf8_valid_prefix(bytes);
+    text += bytes.substr(0, valid);
+    bytes.remove_prefix(valid);
+    if (bytes.empty()) break;
+    utf8_append(text, 0xFFFD);
+    bytes.remove_prefix(1);
+  }
+  return text;
+}
+
 std::size_t ascii_prefix(std::string_view text) noexcept {
   std::size_t i = 0;
   for (; i + 8 <= text.size(); i += 8) {

@@ -21,6 +21,9 @@ void utf8_append(std::string& text, std::uint32_t code_point);
 /// Bytes of the longest valid prefix.
 std::size_t utf8_valid_prefix(std::string_view text) noexcept;
 
+/// The text with U+FFFD for each byte that belongs to no character.
+std::string valid_utf8(std::string_view bytes);
+
 /// Where the text's plain ASCII begin ends (its size where it is all ASCII).
 std::size_t ascii_prefix(std::string_view text) noexcept;
 

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/math.h"
 #include "base/parallel_for.h"
+#include "base/progress.h"
 #include "checkpoint/boxes.h"
 
 namespace trireme {
@@ -257,9 +258,12 @@ void SafetensorsReads::add(const SafetensorsFile& file, const SafetensorsTensor&
 }
 
 void SafetensorsReads::run() const {
+  Progress progress("reading weights, block", static_cast<std::int64_t>(blocks_.size()),
+                    ProgressUnit::kItems);
   parallel_for(static_cast<std::int64_t>(blocks_.size()), [&](std::int64_t index) {
     const Block& block = blocks_[static_cast<std::size_t>(index)];
     block.file->read_block(*block.tensor, block.block, block.box, block.out);
+    progress.add(1);
   });
 }
 

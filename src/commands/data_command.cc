@@ -41,20 +41,6 @@ void declare(CLI::App& app, Options& options) {
       "stand as U+FFFD.");
 }
 
-/// The bytes as JSON can hold them.
-std::string valid_utf8(std::string_view bytes) {
-  std::string text;
-  while (!bytes.empty()) {
-    const std::size_t valid = utf8_valid_prefix(bytes);
-    text += bytes.substr(0, valid);
-    bytes.remove_prefix(valid);
-    if (bytes.empty()) break;
-    utf8_append(text, 0xFFFD);
-    bytes.remove_prefix(1);
-  }
-  return text;
-}
-
 struct OpenedRun {
   std::unique_ptr<Tokenizer> tokenizer;
   std::shared_ptr<const SampleSource> source;

@@ -3,6 +3,7 @@
 
 #include "base/human_format.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "base/stop_flag.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/reader.h"
@@ -28,7 +29,9 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
   ExportOptions how;
   if (options.dtype == "bf16") how.dtype = DType::kBF16;
   if (options.dtype == "fp32") how.dtype = DType::kF32;
+  Progress progress("writing tensors (of rank 0)", 0, ProgressUnit::kItems);
   how.after_tensor = [&] {
+    progress.add(1);
     watch.watchdog().progress();
     give_up_if_stopped("train export");
   };

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "commands/command_table.h"
+#include "base/progress.h"
 
 namespace trireme {
 
@@ -18,9 +19,34 @@ std::string examples_of(Arguments arguments) {
   return text;
 }
 
+/// What every command takes, behind its own options.
+struct Shows {
+  std::string progress = "auto", color = "auto";
+
+  void add_to(CLI::App& app) {
+    add(app, "--progress", progress, "bars of long work, else a line every 10 s");
+    add(app, "--color", color, "colours on standard error");
+    for (CLI::App* sub : app.get_subcommands({})) sub->fallthrough();
+  }
+  void apply() const {
+    set_default_progress(parse_show(progress, "--progress"));
+    set_colors(parse_show(color, "--color"));
+  }
+
+ private:
+  static void add(CLI::App& app, const char* name, std::string& value, const char* text) {
+    if (app.get_option_no_throw(name) != nullptr) return;
+    app.add_option(name, value, text)
+        ->check(CLI::IsMember({"auto", "always", "never"}))
+        ->group("Everywhere");
+  }
+};
+
 }  // namespace
 
 bool parse_options(CLI::App& app, Arguments arguments) {
+  Shows shows;
+  shows.add_to(app);
   if (arguments.described() != nullptr) {
     *arguments.described() = describe(app);
     return false;
@@ -34,6 +60,7 @@ bool parse_options(CLI::App& app, Arguments arguments) {
   } catch (const CLI::ParseError& fault) {
     throw ConfigError("{}: {}. See {} --help", app.get_name(), fault.what(), app.get_name());
   }
+  shows.apply();
   return true;
 }
 
