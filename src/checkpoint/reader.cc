@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/parallel_for.h"
+#include "base/progress.h"
 #include "checkpoint/name_sets.h"
 #include "checkpoint/shard_reader.h"
 #include "checkpoint/store_file.h"
@@ -23,6 +24,10 @@ struct StoredShard {
   const ManifestTensor* tensor;
   const ManifestShard* shard;
 };
+
+std::int64_t bytes_of(const StoredShard& stored) {
+  return stored.shard->box.shape.count() * static_cast<std::int64_t>(size_of(stored.tensor->dtype));
+}
 
 std::vector<StoredShard> shards_by_file(const Manifest& manifest) {
   std::vector<StoredShard> shards;
@@ -141,6 +146,19 @@ std::filesystem::path checkpoints_folder(const std::filesystem::path& argument) 
   return {};
 }
 
+/// Where a link such as checkpoints/best points to now: it may move while files are read. As rank 0
+/// sees it.
+std::filesystem::path without_link(const std::filesystem::path& folder, Communicator& world) {
+  std::string path;
+  if (world.rank() == 0) {
+    std::error_code code;
+    const std::filesystem::path plain = (folder / "").parent_path();  // without a slash at the end
+    const std::filesystem::path target = std::filesystem::read_symlink(plain, code);
+    path = (code ? folder : plain.parent_path() / target).string();
+  }
+  return world.broadcast_text(path, 0);
+}
+
 std::vector<std::string> names_of(const State& state) {
   std::vector<std::string> names;
   for (const StateTensor& tensor : state.tensors) names.push_back(tensor.name);
@@ -198,10 +216,14 @@ void load_boxes(const std::filesystem::path& folder, const Manifest& manifest, S
     }
     if (!met.empty()) readings.push_back({stored, std::move(met)});
   }
+  std::int64_t bytes = 0;
+  for (const Reading& reading : readings) bytes += bytes_of(reading.stored);
+  Progress progress("reading " + folder.string(), bytes, ProgressUnit::kBytes);
   const ShardReader reader(folder);
   parallel_for(static_cast<std::int64_t>(readings.size()), [&](std::int64_t i) {
     const Reading& reading = readings[static_cast<std::size_t>(i)];
     reader.read(*reading.stored.tensor, *reading.stored.shard, reading.met);
+    progress.add(bytes_of(reading.stored));
   });
 }
 
@@ -252,7 +274,9 @@ std::vector<CheckpointInfo> find_checkpoints(const std::filesystem::path& argume
       step_of_folder_name((argument / "").lexically_normal().parent_path().filename().string());
   if (std::filesystem::exists(argument / kManifestName, code) ||
       (named >= 0 && std::filesystem::exists(argument, code))) {
-    return {examine(argument, named)};
+    CheckpointInfo info = examine(argument, named);
+    if (info.problem.empty()) info.step = info.manifest.step;  // "best" names none
+    return {std::move(info)};
   }
   const std::filesystem::path folder = checkpoints_folder(argument);
   return folder.empty() ? std::vector<CheckpointInfo>{} : list_checkpoints(folder);
@@ -264,9 +288,14 @@ std::vector<CheckpointFault> verify_checkpoint(const std::filesystem::path& fold
   const ShardReader reader(folder);
   const std::vector<StoredShard> shards = shards_by_file(manifest);
   std::vector<std::string> texts(shards.size());
+  std::int64_t bytes = 0;
+  for (std::size_t i = selection.first; i < shards.size(); i += selection.stride)
+    bytes += bytes_of(shards[i]);
+  Progress progress("verifying " + folder.string(), bytes, ProgressUnit::kBytes);
   parallel_for(static_cast<std::int64_t>(shards.size()), [&](std::int64_t job) {
     const auto i = static_cast<std::size_t>(job);
     if (i % selection.stride != selection.first) return;
+    progress.add(bytes_of(shards[i]));
     try {
       reader.read(*shards[i].tensor, *shards[i].shard, {});
     } catch (const Error& error) {
@@ -356,7 +385,7 @@ std::filesystem::path folder_of_argument(const std::filesystem::path& argument,
 std::filesystem::path resolve_checkpoint_argument(const std::filesystem::path& argument,
                                                   Communicator& world) {
   const std::filesystem::path folder = folder_of_argument(argument, world);
-  if (folder.empty()) return argument;
+  if (folder.empty()) return without_link(argument, world);
   const NewestCheckpoint newest = find_newest_valid(folder, world);
   for (const Rejected& rejected : newest.rejected) {
     log_warning("{} is not used: {}", rejected.path.string(), rejected.reason);

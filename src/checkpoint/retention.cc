@@ -8,13 +8,14 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "checkpoint/manifest.h"
 
 namespace trireme {
 
 namespace {
 
-constexpr std::string_view kTrashPrefix = ".trash-";
+constexpr std::string_view kTrashPrefix = ".trash-", kUnfinished = ".tmp-";
 
 /// Calls `work` on each folder below `directory`; collects what it throws, a line each.
 std::string for_each_folder(const std::filesystem::path& directory,
@@ -55,16 +56,38 @@ std::vector<std::int64_t> steps_to_remove(std::vector<std::int64_t> steps, std::
   std::vector<std::int64_t> going;
   if (retention.keep_last <= 0) return going;
   std::sort(steps.begin(), steps.end(), std::greater<>());
-  std::int64_t kept = 1;  // `saved`
+  std::int64_t kept = saved == retention.best ? 0 : 1;
   for (const std::int64_t step : steps) {
-    if (step >= saved) continue;
-    if (kept < retention.keep_last) {
+    if (step >= saved || step == retention.best) continue;
+    if (step != retention.superseded && kept < retention.keep_last) {
       ++kept;
     } else if (retention.keep_every_steps <= 0 || step % retention.keep_every_steps != 0) {
       going.push_back(step);
     }
   }
   return going;
+}
+
+void point_best(const std::filesystem::path& directory, std::int64_t step) {
+  const std::filesystem::path link = directory / kBestName;
+  const std::filesystem::path fresh =
+      directory / fmt::format("{}{}{}", kBestName, kUnfinished, unique_suffix());
+  std::error_code code, ignored;
+  std::filesystem::create_symlink(step_folder_name(step), fresh, code);
+  if (code) throw DataError("{}: cannot make this link: {}", fresh.string(), code.message());
+  std::filesystem::rename(fresh, link, code);
+  if (code) {
+    std::filesystem::remove(fresh, ignored);
+    throw DataError("{}: cannot be replaced by a link to step {}: {}", link.string(), step,
+                    code.message());
+  }
+  sync_path(directory);
+}
+
+std::int64_t step_of_best(const std::filesystem::path& directory) {
+  std::error_code code;
+  const std::filesystem::path target = std::filesystem::read_symlink(directory / kBestName, code);
+  return code ? -1 : step_of_folder_name(target.string());
 }
 
 std::string unique_suffix() {
@@ -86,10 +109,11 @@ void remove_folder(const std::filesystem::path& folder) {
 
 std::string remove_old_checkpoints(const std::filesystem::path& directory, std::int64_t saved,
                                    const Retention& retention) {
+  const std::int64_t pointed_to = step_of_best(directory);
   std::vector<std::int64_t> steps;
   std::string problems = for_each_folder(directory, [&](const std::filesystem::path& folder) {
     const std::int64_t step = step_of_folder_name(folder.filename().string());
-    if (step >= 0) steps.push_back(step);
+    if (step >= 0 && (step != pointed_to || step == saved)) steps.push_back(step);
   });
   for (const std::int64_t step : steps_to_remove(std::move(steps), saved, retention)) {
     try {
@@ -102,9 +126,17 @@ std::string remove_old_checkpoints(const std::filesystem::path& directory, std::
 }
 
 std::string remove_leftovers(const std::filesystem::path& directory) {
+  std::error_code code;
+  for (std::filesystem::directory_iterator at(directory, code), end; !code && at != end;
+       at.increment(code)) {
+    std::error_code ignored;
+    const std::string name = at->path().filename().string();
+    if (name.starts_with(std::string(kBestName).append(kUnfinished)) && at->is_symlink(ignored))
+      std::filesystem::remove(at->path(), ignored);
+  }
   return for_each_folder(directory, [](const std::filesystem::path& folder) {
     const std::string name = folder.filename().string();
-    const std::size_t mark = name.find(".tmp-");
+    const std::size_t mark = name.find(kUnfinished);
     const bool unfinished =
         mark != std::string::npos && step_of_folder_name(name.substr(0, mark)) >= 0;
     if (unfinished || name.starts_with(kTrashPrefix)) delete_tree(folder);

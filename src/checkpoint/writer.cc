@@ -203,7 +203,17 @@ std::string finish_checkpoint(const SaveRequest& request, const Json& scalars,
   request.enter(SavePhase::kCommit);
   commit(folder, request.directory / step_folder_name(request.step));
   sync_path(request.directory);
-  return remove_old_checkpoints(request.directory, request.step, request.retention);
+  std::string problems;
+  if (request.retention.best == request.step) {
+    try {
+      point_best(request.directory, request.step);
+    } catch (const DataError& error) {  // the checkpoint is safe; the old link may still stand
+      problems = error.what();
+    }
+  }
+  const std::string left =
+      remove_old_checkpoints(request.directory, request.step, request.retention);
+  return problems + (problems.empty() || left.empty() ? "" : "\n") + left;
 }
 
 std::string dataset_name(const std::string& tensor, const Box& box) {

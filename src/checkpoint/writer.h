@@ -43,7 +43,7 @@ struct SaveRequest {
   std::vector<ExtraFile> files;
   std::int64_t min_free_bytes = 0;  ///< must remain free on the disk afterwards
   std::int64_t shard_bytes_max = kShardBytesMax;
-  Retention retention;
+  Retention retention;  ///< where its `best` is this step, the link will point to it
   /// Called by rank 0 when all else is on the disk, before the rename; may be empty.
   std::function<void()> before_commit;
   /// Called before each phase by the thread that does it; what it throws is that phase's failure.

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "checkpoint/name_sets.h"
 #include "checkpoint/reader.h"
+#include "checkpoint/retention.h"
 #include "commands/commands.h"
 #include "commands/parse_options.h"
 
@@ -42,7 +43,8 @@ std::vector<CheckpointInfo> checkpoints_of(const std::filesystem::path& argument
 
 int list(const std::filesystem::path& argument) {
   for (const CheckpointInfo& info : checkpoints_of(argument)) {
-    const std::string name = info.path.string();
+    const bool best = info.step >= 0 && step_of_best(info.path.parent_path()) == info.step;
+    const std::string name = info.path.string() + (best ? "  (best)" : "");
     if (!info.problem.empty()) {
       print(fmt::format("{}  not usable: {}", name, info.problem));
       continue;

@@ -4,9 +4,9 @@
 
 namespace trireme {
 
-void add_config_options(CLI::App& app, ConfigInput& input) {
+void add_config_options(CLI::App& app, ConfigInput& input, ConfigIs is) {
   app.add_option("CONFIG", input.files, "config files; later ones win, objects merge, null removes")
-      ->required();
+      ->required(is == ConfigIs::kRequired);
   app.add_option("--set", input.overrides,
                  "key.path=value: one override, laid over the files; may be repeated")
       ->type_name("KEY=VALUE")

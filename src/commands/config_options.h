@@ -8,8 +8,10 @@ class App;
 
 namespace trireme {
 
+/// Whether a command can do without a config.
+enum class ConfigIs : std::uint8_t { kRequired, kOptional };
 /// Adds what every command with a config takes: CONFIG [MORE.json ...] [--set key.path=value ...].
-void add_config_options(CLI::App& app, ConfigInput& input);
+void add_config_options(CLI::App& app, ConfigInput& input, ConfigIs is = ConfigIs::kRequired);
 
 /// run.hang_timeout_seconds, for a LaunchGuard; throws what reading the config throws.
 double hang_timeout_of(const ConfigInput& input);

@@ -115,7 +115,7 @@ void check_sources(const RunConfig& config, const ResolvedRun& run,
   };
   check("data.train", [&] { check_training_source(config, run.steps * run.batch.global); });
   check(config.data.validation ? "data.validation" : "data.split",
-        [&] { check_validation_source(config); });
+        [&] { check_validation_sources(config); });
 }
 
 void check_memory(const Options& options, const Figures& figures, std::vector<Problem>& problems) {

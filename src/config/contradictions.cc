@@ -1,5 +1,9 @@
 #include "config/contradictions.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "config/fields.h"
 
 namespace trireme {
@@ -26,6 +30,7 @@ class Checker {
     check_schedule();
     check_trace();
     check_staging();
+    check_watching();
     if (!has("model") && loaded_.config.init.weights == "random") {
       report("model", "Hugging Face config keys, or the path of a config.json or of its directory",
              "is required unless init.weights names weights to start from");
@@ -58,10 +63,6 @@ class Checker {
   }
 
   void check_data() {
-    if (const Json* sets = value("data.validation"); sets != nullptr && sets->is_object()) {
-      report("data.validation", "a PREFIX, or [[weight above 0, PREFIX], ...]",
-             "not in this version: sets with names");
-    }
     if (!has("data.split")) return;
     if (has("data.validation")) {
       report("data.split", "data.split or data.validation", "stands in place of data.validation");
@@ -122,6 +123,38 @@ class Checker {
     const auto& steps = loaded_.config.log.trace_steps;
     if (steps && (*steps)[0] > (*steps)[1]) {
       report("log.trace_steps", "[first, last] with first <= last", "ends before it begins");
+    }
+  }
+
+  /// What follows an evaluation needs one.
+  void check_watching() {
+    const RunConfig& config = loaded_.config;
+    const bool evaluates = has("data.validation") || has("data.split");
+    if (config.checkpoint.keep_best && !evaluates) {
+      report("checkpoint.keep_best", "data.validation or data.split beside it, or false",
+             "nothing is evaluated, so that no checkpoint is the best");
+    }
+    if (config.evaluation.stop_after > 0 && (!evaluates || config.evaluation.interval_steps == 0)) {
+      report("evaluation.stop_after",
+             evaluates ? "evaluation.interval_steps above 0 beside it, or 0"
+                       : "data.validation or data.split beside it, or 0",
+             "nothing is evaluated before the end of the run");
+    }
+    if (!config.evaluation.watch) return;
+    std::vector<std::string> names;
+    if (config.data.validation) {
+      for (const auto& [name, source] : config.data.validation->sets) {
+        if (!name.empty()) names.push_back(name);
+      }
+    }
+    if (names.empty()) {
+      report("evaluation.watch", R"(leave it out, or data.validation {"name": PREFIX, ...})",
+             "chooses among validation sets with names, and there are none");
+    } else if (std::find(names.begin(), names.end(), *config.evaluation.watch) == names.end()) {
+      loaded_.problems.push_back({"evaluation.watch", shown(*value("evaluation.watch")),
+                                  fmt::format("one of {}", fmt::join(names, ", ")),
+                                  nearest_word(*config.evaluation.watch, names).value_or(names[0]),
+                                  "is none of the names in data.validation"});
     }
   }
 

@@ -11,11 +11,6 @@ const std::vector<Unbuilt>& unbuilt_features() {
       {"precision.compute", {R"("fp32")", R"("bf16")"}},
       {"precision.wire", {R"("fp32")"}},
       {"parallel.expert", {"1"}},
-      {"checkpoint.keep_best", {"false"}},
-      {"evaluation.watch", {}},
-      {"evaluation.samples", {"[]"}},
-      {"evaluation.stop_after", {"0"}},
-      {"log.command", {}},
   };
   return list;
 }

@@ -22,7 +22,7 @@ std::vector<double> weights_of(const DataSource& data) {
 }
 
 /// A source that would never be drawn, or weights that leave the numbers.
-void check_weights(const DataSource& data, const char* key) {
+void check_weights(const DataSource& data, std::string_view key) {
   const std::vector<double> shares = weights_of(data);
   for (std::size_t i = 0; i < shares.size(); ++i) {
     if (shares[i] > 0 && shares[i] <= 1) continue;
@@ -33,8 +33,9 @@ void check_weights(const DataSource& data, const char* key) {
   }
 }
 
-std::vector<Corpus> open_corpora(const RunConfig& config, const DataSource& data, DataPart part) {
-  check_weights(data, &data == &config.data.train ? "data.train" : "data.validation");
+std::vector<Corpus> open_corpora(const RunConfig& config, const DataSource& data, DataPart part,
+                                 std::string_view key) {
+  check_weights(data, key);
   std::vector<Corpus> corpora;
   for (const auto& [weight, prefix] : data.blend) {
     auto file = std::make_shared<const IndexedFile>(prefix);
@@ -55,7 +56,7 @@ std::vector<Corpus> open_corpora(const RunConfig& config, const DataSource& data
 
 /// The part of data.train that data.split leaves for training, or all of it.
 std::vector<Corpus> open_training_corpora(const RunConfig& config) {
-  return open_corpora(config, config.data.train, DataPart::kTrain);
+  return open_corpora(config, config.data.train, DataPart::kTrain, "data.train");
 }
 
 Sources window_sources(const RunConfig& config, std::vector<Corpus> corpora,
@@ -80,19 +81,24 @@ void check_all(const std::vector<Corpus>& corpora, const RunConfig& config,
 
 std::shared_ptr<const SampleSource> synthetic_source(const RunConfig& config,
                                                      const SourceRequest& request,
-                                                     const char* purpose) {
+                                                     const std::string& purpose) {
   return std::make_shared<SyntheticSource>(config.data.sequence_length, request.vocab_size,
                                            config.data_seed(), purpose);
 }
 
-/// Where "data.validation" is not given, the split of the training data stands in.
-bool has_validation(const RunConfig& config) {
-  return config.data.validation ||
-         (config.data.split && split_gives(*config.data.split, DataPart::kValidation));
+/// What is evaluated: where "data.validation" is not given, the split of the training data stands
+/// in.
+std::vector<std::pair<std::string, DataSource>> validation_sets(const RunConfig& config) {
+  if (config.data.validation) return config.data.validation->sets;
+  if (config.data.split && split_gives(*config.data.split, DataPart::kValidation))
+    return {{"", config.data.train}};
+  return {};
 }
 
-const DataSource& validation_of(const RunConfig& config) {
-  return config.data.validation ? config.data.validation->sets.front().second : config.data.train;
+/// Where the config has a set: "data.validation.web".
+std::string key_of_set(const RunConfig& config, const std::string& name) {
+  if (!config.data.validation) return "data.train";
+  return name.empty() ? "data.validation" : "data.validation." + name;
 }
 
 Sources validation_windows(const RunConfig& config, std::vector<Corpus> corpora) {
@@ -126,9 +132,12 @@ void check_training_source(const RunConfig& config, std::int64_t total_samples) 
   }
 }
 
-void check_validation_source(const RunConfig& config) {
-  if (!has_validation(config) || validation_of(config).synthetic) return;
-  validation_windows(config, open_corpora(config, validation_of(config), DataPart::kValidation));
+void check_validation_sources(const RunConfig& config) {
+  for (const auto& [name, data] : validation_sets(config)) {
+    if (data.synthetic) continue;
+    validation_windows(config,
+                       open_corpora(config, data, DataPart::kValidation, key_of_set(config, name)));
+  }
 }
 
 std::shared_ptr<const SampleSource> make_training_source(const RunConfig& config,
@@ -148,16 +157,23 @@ std::shared_ptr<const SampleSource> make_training_source(const RunConfig& config
                                        BlendSource::Repeat::kEndless);
 }
 
-std::shared_ptr<const SampleSource> make_validation_source(const RunConfig& config,
-                                                           const SourceRequest& request) {
-  if (!has_validation(config)) return nullptr;
-  const DataSource& data = validation_of(config);
-  if (data.synthetic) return synthetic_source(config, request, "validation");
-  std::vector<Corpus> corpora = open_corpora(config, data, DataPart::kValidation);
-  check_all(corpora, config, request);
-  Sources sources = validation_windows(config, std::move(corpora));
-  return std::make_shared<BlendSource>(std::move(sources), weights_of(data),
-                                       BlendSource::Repeat::kOnce);
+std::vector<NamedSource> make_validation_sources(const RunConfig& config,
+                                                 const SourceRequest& request) {
+  std::vector<NamedSource> sets;
+  for (const auto& [name, data] : validation_sets(config)) {
+    if (data.synthetic) {
+      const std::string purpose = name.empty() ? "validation" : "validation " + name;
+      sets.push_back({name, synthetic_source(config, request, purpose)});
+      continue;
+    }
+    std::vector<Corpus> corpora =
+        open_corpora(config, data, DataPart::kValidation, key_of_set(config, name));
+    check_all(corpora, config, request);
+    sets.push_back(
+        {name, std::make_shared<BlendSource>(validation_windows(config, std::move(corpora)),
+                                             weights_of(data), BlendSource::Repeat::kOnce)});
+  }
+  return sets;
 }
 
 }  // namespace trireme

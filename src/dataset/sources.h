@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "config/run_config.h"
 #include "dataset/sample_order.h"
@@ -34,10 +35,10 @@ struct SourceRequest {
 /// what the files contain.
 DataFacts training_facts(const RunConfig& config);
 
-/// Throws what make_training_source and make_validation_source would for what the config asks of
+/// Throws what make_training_source and make_validation_sources would for what the config asks of
 /// the data, without building an index or reading the tokens.
 void check_training_source(const RunConfig& config, std::int64_t total_samples);
-void check_validation_source(const RunConfig& config);
+void check_validation_sources(const RunConfig& config);
 
 /// The training samples in order. The "megatron" order's index is read from its cache or built and
 /// kept there (see megatron_order.h): let one rank call first. Throws as training_facts, and
@@ -45,11 +46,17 @@ void check_validation_source(const RunConfig& config);
 std::shared_ptr<const SampleSource> make_training_source(const RunConfig& config,
                                                          const SourceRequest& request);
 
-/// The windows of the validation data (data.validation, or the second share of data.split) in
-/// order, each once; a blend takes them by weight until a source is used up. Null where the config
-/// names neither, and where data.split gives validation a share of 0. request.total_samples is not
-/// used.
-std::shared_ptr<const SampleSource> make_validation_source(const RunConfig& config,
-                                                           const SourceRequest& request);
+/// What is evaluated by itself; the only one may have no name.
+struct NamedSource {
+  std::string name;
+  std::shared_ptr<const SampleSource> source;
+};
+
+/// The windows of the validation data (of each set of data.validation, or the second share of
+/// data.split) in order, each once; a blend takes them by weight until a source is used up. None
+/// where the config names neither, and where data.split gives validation a share of 0.
+/// request.total_samples is not used.
+std::vector<NamedSource> make_validation_sources(const RunConfig& config,
+                                                 const SourceRequest& request);
 
 }  // namespace trireme

@@ -38,6 +38,8 @@ class Decoder final : private ForwardProgram {
   /// them, of the whole vocabulary; nothing where the head is not here.
   std::span<const float> feed(std::span<const std::int32_t> ids);
   [[nodiscard]] std::int64_t length() const { return length_; }
+  /// The next tokens begin a sequence; weights may have changed.
+  void restart() { length_ = 0; }
   /// Where it stands.
   [[nodiscard]] Trace& trace() { return trace_; }
   /// Of keys and values.

@@ -74,10 +74,11 @@ class Resolver {
     // Stages are laid out for it: what they stand on must be sound by now.
     if (data && config_.has_model() && sound({"parallel", "batch", "data", "model"}))
       resolve_pipeline(result);
-    if (config_.evaluation.interval_steps > 0 && !config_.data.validation && !config_.data.split) {
+    if (config_.evaluation.interval_steps > 0 && !config_.data.validation && !config_.data.split &&
+        config_.evaluation.samples.empty()) {
       notes_.emplace_back(
           "evaluation.interval_steps has no effect: neither data.validation nor data.split is "
-          "given");
+          "given, nor evaluation.samples");
     }
     return result;
   }
@@ -242,6 +243,13 @@ class Resolver {
           "its own, so this run has other bits than one with another schedule, and its checkpoints "
           "say so",
           config_.parallel.pipeline_schedule));
+    }
+    if (!config_.evaluation.samples.empty() &&
+        run.pipeline.placement.size() > static_cast<std::size_t>(config_.parallel.pipeline)) {
+      problems_.push_back(
+          {"evaluation.samples", "prompts", "leave them out, or one stage a rank", "[]",
+           fmt::format("not in this version with several virtual stages a rank ({})",
+                       config_.parallel.pipeline_schedule)});
     }
     if (config_.parallel.speculative_step && !run.pipeline.plan.ranks.empty())
       check_speculation(run.pipeline);

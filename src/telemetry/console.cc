@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/human_format.h"
+#include "base/readable.h"
 
 namespace trireme {
 
@@ -35,9 +36,17 @@ std::string step_text(const StepLine& line, std::int64_t steps_total, double sec
 }
 
 std::string evaluation_text(const EvaluationLine& line, std::int64_t steps_total) {
-  return fmt::format("{} | validation loss {:.4f} | perplexity {:.4g} | {} tokens",
-                     step_of_total(line.step, steps_total), line.loss, line.perplexity,
-                     format_count(static_cast<double>(line.tokens)));
+  return fmt::format("{} | validation loss {}{:.4f} | perplexity {:.4g} | {} tokens",
+                     step_of_total(line.step, steps_total),
+                     line.name.empty() ? "" : fmt::format("of {} ", line.name), line.loss,
+                     line.perplexity, format_count(static_cast<double>(line.tokens)));
+}
+
+std::string sample_text(const SampleLine& line, std::int64_t steps_total) {
+  std::string text;
+  for (const char c : line.prompt + line.text) c == '\n' ? text += "\\n" : text += c;
+  return fmt::format("{} | sample: {}", step_of_total(line.step, steps_total),
+                     readable(text, LineFeeds::kEscaped, 2000));
 }
 
 std::string table_text(std::span<const std::string> header, std::span<const std::vector<std::string>> rows,

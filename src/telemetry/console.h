@@ -18,8 +18,12 @@ namespace trireme {
 /// `seconds_left` < 0: unknown, printed as "?".
 std::string step_text(const StepLine& line, std::int64_t steps_total, double seconds_left);
 
-/// "step   120/5000 | validation loss 3.4012 | perplexity 30.0 | 1.05M tokens"
+/// "step   120/5000 | validation loss 3.4012 | perplexity 30.0 | 1.05M tokens"; of a set with a
+/// name "validation loss of web 3.4012"
 std::string evaluation_text(const EvaluationLine& line, std::int64_t steps_total);
+
+/// "step   120/5000 | sample: prompt and continuation", fit for a terminal.
+std::string sample_text(const SampleLine& line, std::int64_t steps_total);
 
 enum class Align : std::uint8_t { kLeft, kRight };
 

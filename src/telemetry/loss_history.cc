@@ -32,7 +32,9 @@ void LossHistory::add(const Json& line) {
     steps_.push_back(number);
     training_.push_back({real_or_nan(line, "consumed_tokens"), real_or_nan(line, "loss")});
   } else if (kind->as_string() == "evaluation") {
-    evaluations_.push_back({number, real_or_nan(line, "loss")});
+    const Json* name = line.find("name");
+    evaluations_.push_back({number, name != nullptr && name->is_string() ? name->as_string() : "",
+                            real_or_nan(line, "loss")});
   } else if (kind->as_string() == "resume") {
     restarts_.push_back(number);
   } else if (kind->as_string() == "skip") {
@@ -52,7 +54,14 @@ LossCurves LossHistory::curves() const {
   for (const LossPoint& point : training_) {
     if (point.tokens >= 0) curves.training.push_back(point);
   }
-  for (const auto& [step, loss] : evaluations_) curves.validation.push_back({tokens_at(step), loss});
+  for (const Evaluation& evaluation : evaluations_) {
+    auto curve =
+        std::find_if(curves.validation.begin(), curves.validation.end(),
+                     [&](const ValidationCurve& known) { return known.name == evaluation.name; });
+    if (curve == curves.validation.end())
+      curve = curves.validation.insert(curve, ValidationCurve{evaluation.name, {}});
+    curve->points.push_back({tokens_at(evaluation.step), evaluation.loss});
+  }
   for (const std::int64_t step : restarts_) curves.restarts.push_back(tokens_at(step));
   for (const std::int64_t step : skips_) curves.skips.push_back(tokens_at(step));
   return curves;

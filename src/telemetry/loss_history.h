@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "base/json.h"
@@ -14,10 +15,17 @@ struct LossPoint {
   double loss;  ///< NaN where the step had none
 };
 
+/// Of one validation set; the only one may have no name.
+struct ValidationCurve {
+  std::string name;
+  std::vector<LossPoint> points;  ///< in order of tokens
+};
+
 struct LossCurves {
-  std::vector<LossPoint> training, validation;  ///< in order of tokens
-  std::vector<double> restarts;                 ///< tokens at each
-  std::vector<double> skips;                    ///< tokens of each skipped step
+  std::vector<LossPoint> training;          ///< in order of tokens
+  std::vector<ValidationCurve> validation;  ///< in order of their first evaluations
+  std::vector<double> restarts;             ///< tokens at each
+  std::vector<double> skips;                ///< tokens of each skipped step
 };
 
 class LossHistory {
@@ -28,9 +36,10 @@ class LossHistory {
   [[nodiscard]] LossCurves curves() const;
 
  private:
-  struct StepPoint {
+  struct Evaluation {
     std::int64_t step;
-    double value;
+    std::string name;
+    double loss;
   };
   void add(const Json& line);
   [[nodiscard]] double tokens_at(std::int64_t step) const;
@@ -39,7 +48,7 @@ class LossHistory {
   std::uint64_t offset_ = 0;
   std::vector<std::int64_t> steps_;  // ascending
   std::vector<LossPoint> training_;  // of each of steps_
-  std::vector<StepPoint> evaluations_;
+  std::vector<Evaluation> evaluations_;
   std::vector<std::int64_t> restarts_, skips_;
 };
 

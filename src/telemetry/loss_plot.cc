@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <functional>
 #include <limits>
 
 #include "base/file.h"
@@ -19,7 +20,10 @@ constexpr double kWidth = 760, kHeight = 440;
 constexpr double kLeft = 74, kRight = 738, kTop = 44, kBottom = 386;
 constexpr double kLogFactorTokens = 1000, kLogFactorLoss = 100;
 constexpr double kMeanPixels = 3;  // width of a bin of the mean line
-constexpr std::string_view kTrainingColour = "#1f4e9c", kEachStepColour = "#a9c1e8", kValidationColour = "#d9591a";
+constexpr std::string_view kTrainingColour = "#1f4e9c", kEachStepColour = "#a9c1e8";
+// Of validation sets in turns; apart in lightness too, for who sees no colours.
+constexpr std::string_view kValidationColours[] = {"#d9591a", "#2a8f5b", "#8e3fa8", "#b8860b",
+                                                   "#4d4d4d"};
 constexpr std::string_view kRestartColour = "#6b6b6b", kSkipColour = "#c1121f";
 
 struct Pixel {
@@ -40,6 +44,10 @@ std::string escaped(std::string_view text) {
     }
   }
   return out;
+}
+
+std::string_view colour_of_set(std::size_t index) {
+  return kValidationColours[index % std::size(kValidationColours)];
 }
 
 std::vector<double> finite_losses(const std::vector<LossPoint>& points) {
@@ -63,8 +71,11 @@ struct Range {
 /// What the loss axis shows: everything, but for spikes that would press the curve into a line.
 Range loss_range(const LossCurves& curves) {
   const std::vector<double> training = finite_losses(curves.training);
-  std::vector<double> all = finite_losses(curves.validation);
-  all.insert(all.end(), training.begin(), training.end());
+  std::vector<double> all = training;
+  for (const ValidationCurve& curve : curves.validation) {
+    const std::vector<double> losses = finite_losses(curve.points);
+    all.insert(all.end(), losses.begin(), losses.end());
+  }
   if (all.empty()) return {0, 1};
   Range range{*std::min_element(all.begin(), all.end()), *std::max_element(all.begin(), all.end())};
   if (training.size() >= 20) {
@@ -78,12 +89,14 @@ Range loss_range(const LossCurves& curves) {
 
 Axis tokens_axis(const LossCurves& curves) {
   double low = std::numeric_limits<double>::infinity(), high = 0;
-  for (const auto* points : {&curves.training, &curves.validation}) {
-    for (const LossPoint& point : *points) {
+  const auto add = [&](const std::vector<LossPoint>& points) {
+    for (const LossPoint& point : points) {
       if (point.tokens > 0) low = std::min(low, point.tokens);
       high = std::max(high, point.tokens);
     }
-  }
+  };
+  add(curves.training);
+  for (const ValidationCurve& curve : curves.validation) add(curve.points);
   if (high >= kLogFactorTokens * low) return {low, high, AxisScale::kLog, kLeft, kRight};
   return {0, high > 0 ? high : 1000, AxisScale::kLinear, kLeft, kRight};
 }
@@ -265,17 +278,18 @@ void draw_training(SvgPainter& svg, const LossCurves& curves, const Axis& tokens
   }
 }
 
-void draw_validation(SvgPainter& svg, const LossCurves& curves, const Axis& tokens, const Axis& loss) {
+void draw_validation(SvgPainter& svg, const ValidationCurve& curve, std::string_view colour,
+                     const Axis& tokens, const Axis& loss) {
   std::vector<Pixel> points;
-  for (const LossPoint& point : curves.validation) {
+  for (const LossPoint& point : curve.points) {
     if (std::isfinite(point.loss)) points.push_back({tokens.pixel(point.tokens), loss.pixel(point.loss)});
   }
-  svg.line(points, kValidationColour, 1.6);
+  svg.line(points, colour, 1.6);
   // Markers that would cover each other hide the line: leave some out, never the last.
   double marked = -kWidth;
   for (std::size_t i = 0; i < points.size(); ++i) {
     if (i + 1 < points.size() && points[i].x - marked < 7) continue;
-    svg.circle(points[i], 3.2, kValidationColour);
+    svg.circle(points[i], 3.2, colour);
     marked = points[i].x;
   }
 }
@@ -283,7 +297,7 @@ void draw_validation(SvgPainter& svg, const LossCurves& curves, const Axis& toke
 void draw_legend(SvgPainter& svg, const LossCurves& curves, bool dense) {
   struct Entry {
     std::string text;
-    void (*sample)(SvgPainter& svg, Pixel at);
+    std::function<void(SvgPainter& svg, Pixel at)> sample;
   };
   std::vector<Entry> entries;
   if (!curves.training.empty()) {
@@ -296,11 +310,15 @@ void draw_legend(SvgPainter& svg, const LossCurves& curves, bool dense) {
                          painter.line({at, {at.x + 24, at.y}}, kEachStepColour, 5);
                        }});
   }
-  if (!curves.validation.empty()) {
-    entries.push_back({with_last("validation", curves.validation), [](SvgPainter& painter, Pixel at) {
-                         painter.line({at, {at.x + 24, at.y}}, kValidationColour, 1.6);
-                         painter.circle({at.x + 12, at.y}, 3.2, kValidationColour);
-                       }});
+  for (std::size_t i = 0; i < curves.validation.size(); ++i) {
+    const ValidationCurve& curve = curves.validation[i];
+    const std::string name =
+        curve.name.empty() ? "validation" : fmt::format("validation {}", curve.name);
+    entries.push_back(
+        {with_last(name, curve.points), [colour = colour_of_set(i)](SvgPainter& painter, Pixel at) {
+           painter.line({at, {at.x + 24, at.y}}, colour, 1.6);
+           painter.circle({at.x + 12, at.y}, 3.2, colour);
+         }});
   }
   if (!curves.restarts.empty()) {
     entries.push_back({"restart", [](SvgPainter& painter, Pixel at) {
@@ -343,7 +361,8 @@ std::string loss_svg(const LossCurves& curves, std::string_view title) {
                  fmt::format("stroke=\"{}\" stroke-width=\"1.2\" stroke-dasharray=\"4 3\"", kRestartColour));
   }
   draw_training(svg, curves, tokens, loss, dense);
-  draw_validation(svg, curves, tokens, loss);
+  for (std::size_t i = 0; i < curves.validation.size(); ++i)
+    draw_validation(svg, curves.validation[i], colour_of_set(i), tokens, loss);
   for (const double skip : curves.skips) {
     svg.vertical(tokens.pixel(skip), kBottom - 9, kBottom,
                  fmt::format("stroke=\"{}\" stroke-width=\"1.6\"", kSkipColour));

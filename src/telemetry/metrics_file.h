@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <string>
 #include <string_view>
 
 #include "telemetry/append_file.h"
@@ -22,8 +23,12 @@ class MetricsFile {
   /// Buffers one line: {"kind": ..., ...}.
   template <class Line>
   void append(const Line& line) {
-    file_.append(to_json(line).dump() + "\n");
+    const std::string text = to_json(line).dump() + "\n";
+    file_.append(text);
+    if (also_) also_(text);
   }
+  /// Each line from now on goes there too, with its newline, as soon as it is appended.
+  void tell_also(std::function<void(std::string_view line)> also) { also_ = std::move(also); }
 
   /// At each log interval. False where the file system refused; that is warned of once and training goes on.
   bool flush() noexcept { return file_.flush(); }
@@ -37,6 +42,7 @@ class MetricsFile {
 
  private:
   AppendFile file_;
+  std::function<void(std::string_view)> also_;
 };
 
 /// Calls `visit(line, object)` for each whole line from byte `offset` on that is a JSON object, in order; `line` has no

@@ -18,6 +18,8 @@ std::string_view name_of(EndReason reason) {
     case EndReason::kTime: return "time";
     case EndReason::kSignal: return "signal";
     case EndReason::kStopFile: return "stop_file";
+    case EndReason::kEarlyStop:
+      return "early_stop";
     case EndReason::kDiverged: return "diverged";
     case EndReason::kError: return "error";
   }
@@ -58,11 +60,18 @@ Json to_json(const StepLine& line) {
 }
 
 Json to_json(const EvaluationLine& line) {
-  return Json::Object{{"kind", "evaluation"},
-                      {"step", line.step},
-                      {"loss", line.loss},
-                      {"perplexity", line.perplexity},
-                      {"tokens", line.tokens}};
+  Json json = Json::Object{{"kind", "evaluation"},
+                           {"step", line.step},
+                           {"loss", line.loss},
+                           {"perplexity", line.perplexity},
+                           {"tokens", line.tokens}};
+  if (!line.name.empty()) json["name"] = line.name;
+  return json;
+}
+
+Json to_json(const SampleLine& line) {
+  return Json::Object{
+      {"kind", "sample"}, {"step", line.step}, {"prompt", line.prompt}, {"text", line.text}};
 }
 
 Json to_json(const CheckpointLine& line) {

@@ -53,6 +53,14 @@ struct EvaluationLine {
   double loss = 0;
   double perplexity = 0;
   std::int64_t tokens = 0;  ///< that the loss is the mean of
+  std::string name = {};    ///< of the set; empty, and no key, where the only one has none
+};
+
+/// Of evaluation.samples.
+struct SampleLine {
+  std::int64_t step = 0;
+  std::string prompt;
+  std::string text;  ///< its continuation
 };
 
 struct CheckpointLine {
@@ -76,8 +84,17 @@ struct ResumeLine {
   std::string path;
 };
 
-enum class EndReason : std::uint8_t { kSteps, kExitAtStep, kTime, kSignal, kStopFile, kDiverged, kError };
-/// "steps", "exit_at_step", "time", "signal", "stop_file", "diverged", "error"
+enum class EndReason : std::uint8_t {
+  kSteps,
+  kExitAtStep,
+  kTime,
+  kSignal,
+  kStopFile,
+  kEarlyStop,
+  kDiverged,
+  kError
+};
+/// "steps", "exit_at_step", "time", "signal", "stop_file", "early_stop", "diverged", "error"
 std::string_view name_of(EndReason reason);
 
 struct EndLine {
@@ -92,6 +109,7 @@ struct EndLine {
 Json to_json(const StartLine& line);
 Json to_json(const StepLine& line);
 Json to_json(const EvaluationLine& line);
+Json to_json(const SampleLine& line);
 Json to_json(const CheckpointLine& line);
 Json to_json(const SkipLine& line);
 Json to_json(const ResumeLine& line);

@@ -162,9 +162,11 @@ void TensorBoardWriter::append(const StepLine& line) {
 }
 
 void TensorBoardWriter::append(const EvaluationLine& line) {
+  const std::string tag = "lm loss validation" + (line.name.empty() ? "" : "-" + line.name);
+  const std::string perplexity_tag = tag + " ppl";
   file_.append(scalars_record(wall_now_seconds(), line.step,
-                              {{"lm loss validation", static_cast<float>(line.loss)},
-                               {"lm loss validation ppl", static_cast<float>(line.perplexity)}}));
+                              {{tag, static_cast<float>(line.loss)},
+                               {perplexity_tag, static_cast<float>(line.perplexity)}}));
 }
 
 }  // namespace trireme

@@ -36,7 +36,8 @@ class TensorBoardWriter {
   /// "tokens-per-second", "mfu", "mem-max-allocated-bytes". Nothing "vs samples": declaring steps void would void those
   /// events too, whose step counts samples.
   void append(const StepLine& line);
-  /// "lm loss validation", "lm loss validation ppl".
+  /// "lm loss validation", "lm loss validation ppl"; of a set with a name "lm loss validation-web",
+  /// "lm loss validation-web ppl".
   void append(const EvaluationLine& line);
   /// False where the file system refused; that is warned of once.
   bool flush() noexcept { return file_.flush(); }

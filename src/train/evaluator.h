@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <functional>
+#include <memory>
+#include <string>
 
 #include "dataset/evaluation_batches.h"
 #include "train/runtime.h"
@@ -12,6 +14,12 @@ struct EvaluationResult {
   double loss = 0;          ///< mean over the counted targets
   std::int64_t tokens = 0;  ///< counted targets
   [[nodiscard]] double perplexity() const { return std::exp(loss); }
+};
+
+/// What is evaluated by itself; the only one may have no name.
+struct ValidationSet {
+  std::string name;
+  std::unique_ptr<EvaluationBatches> batches;
 };
 
 /// Loss over the validation windows, shared out over data and context ranks, summed in rank order.

@@ -17,6 +17,15 @@ std::string tokenizer_of(const Manifest& manifest, const std::filesystem::path& 
   return path != nullptr && path->is_string() ? path->as_string() : "";
 }
 
+std::int64_t sequence_length_of(const Manifest& manifest) {
+  const Json* at = &manifest.scalars;
+  for (const char* key : {"config", "data", "sequence_length"}) {
+    at = at->find(key);
+    if (at == nullptr) return 0;
+  }
+  return at->is_integer() ? at->as_integer() : 0;
+}
+
 }  // namespace
 
 ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world)
@@ -45,6 +54,7 @@ ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world)
     model_ = read_model(manifest.model, problems, notes);
     throw_problems(problems);
     tokenizer_ = tokenizer_of(manifest, path_);
+    sequence_length_ = sequence_length_of(manifest);
   });
 }
 

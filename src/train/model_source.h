@@ -23,6 +23,8 @@ class ModelSource {
   [[nodiscard]] bool is_checkpoint() const { return checkpoint_; }
   /// What load_tokenizer takes; "" where the source has none.
   [[nodiscard]] const std::string& tokenizer() const { return tokenizer_; }
+  /// data.sequence_length of the run that made the checkpoint; 0 where it does not say.
+  [[nodiscard]] std::int64_t sequence_length() const { return sequence_length_; }
   /// Fills every "parameters/NAME" of `state`. Collective; throws DataError.
   void load(State& state, Communicator& world) const;
 
@@ -31,6 +33,7 @@ class ModelSource {
   bool checkpoint_ = false;
   ModelConfig model_;
   std::string tokenizer_;
+  std::int64_t sequence_length_ = 0;
 };
 
 }  // namespace trireme

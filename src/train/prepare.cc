@@ -25,16 +25,18 @@ void take_end_token(RunConfig& config, std::int64_t end_token) {
 }
 
 /// The work of rank 0.
-PreparedRun read_and_check(const ConfigInput& input, Needs needs, std::int64_t world) {
-  LoadedConfig loaded = read_config_with_model(input);
+PreparedRun read_and_check(LoadedConfig loaded, Needs needs, std::int64_t world) {
   PreparedRun prepared;
   ResolveInput facts;
   facts.world = world;
   facts.device = device_kind(loaded.config.run.device);
-  if (needs == Needs::kTraining && loaded.problems.empty()) {
-    const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(loaded.config.tokenizer);
-    prepared.tokenizer_hash = tokenizer->hash();
-    prepared.end_token = tokenizer->end_token().value_or(-1);
+  if (needs != Needs::kSynthetic && loaded.problems.empty()) {
+    std::unique_ptr<Tokenizer> tokenizer;
+    if (needs == Needs::kTraining) {
+      tokenizer = load_tokenizer(loaded.config.tokenizer);
+      prepared.tokenizer_hash = tokenizer->hash();
+      prepared.end_token = tokenizer->end_token().value_or(-1);
+    }
     // Synthetic tokens are below the model's vocabulary whatever the tokenizer.
     try {
       prepared.data = training_facts(loaded.config);
@@ -42,7 +44,7 @@ PreparedRun read_and_check(const ConfigInput& input, Needs needs, std::int64_t w
       loaded.problems.push_back(problem_of(error, "data.train"));
     }
     if (!prepared.data.synthetic && loaded.problems.empty()) {
-      facts.vocabulary = tokenizer->vocab_size();
+      if (tokenizer) facts.vocabulary = tokenizer->vocab_size();
       facts.windows = prepared.data.windows;
       take_end_token(loaded.config, prepared.end_token);
     }
@@ -87,11 +89,16 @@ BatchArithmetic arithmetic_of(const ResolvedRun& run, std::int64_t sequence_leng
 }
 
 PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& world) {
+  return prepare_run([&] { return read_config_with_model(input); }, needs, world);
+}
+
+PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
+                        Communicator& world) {
   PreparedRun prepared;
   Json shared;
   run_together(world, [&] {
     if (world.rank() != 0) return;
-    prepared = read_and_check(input, needs, world.size());
+    prepared = read_and_check(read(), needs, world.size());
     shared["config"] = resolved_json(prepared.config);
     shared["tokenizer_hash"] = prepared.tokenizer_hash;
     shared["end_token"] = prepared.end_token;

@@ -2,6 +2,8 @@
 // Everything that is settled before any memory is taken: the config with its model, tokenizer, data
 // and batch arithmetic, checked as a whole on rank 0, then the same on every rank.
 
+#include <functional>
+
 #include "comm/communicator.h"
 #include "config/parse.h"
 #include "dataset/sources.h"
@@ -17,6 +19,8 @@ struct PreparedRun {
   std::string tokenizer_hash;
   std::int64_t end_token = -1;  ///< of the tokenizer: what ends a document in the data; -1: none
   bool global_batch_given = false;  ///< by the user, not derived
+  /// Windows of each of evaluation.batches; 0: batch.global.
+  std::int64_t evaluation_batch = 0;
 };
 
 /// read_run_config, and where the config names no model but init.weights is a checkpoint, the model
@@ -26,6 +30,7 @@ LoadedConfig read_config_with_model(const ConfigInput& input);
 /// What the config must give.
 enum class Needs : std::uint8_t {
   kTraining,   ///< model, training data, tokenizer
+  kData,       ///< model and training data; whose tokenizer is not known
   kSynthetic,  ///< a model; data and tokenizer are not opened
 };
 
@@ -39,5 +44,8 @@ BatchArithmetic arithmetic_of(const ResolvedRun& run, std::int64_t sequence_leng
 /// Reads and checks on rank 0; every fault of the config at once. Collective. Throws SharedError
 /// (ConfigError, DataError).
 PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& world);
+/// The same with a config that `read`, called on rank 0, makes.
+PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
+                        Communicator& world);
 
 }  // namespace trireme

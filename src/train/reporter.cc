@@ -9,6 +9,9 @@
 namespace trireme {
 
 namespace {
+/// For log.command to take the last lines, and then to end: what stops a run may kill it soon.
+constexpr std::chrono::seconds kCommandPatience{5};
+
 std::filesystem::path in_run(const RunConfig& config, const char* name) {
   return std::filesystem::path(config.run.directory) / name;
 }
@@ -22,6 +25,10 @@ Reporter::Reporter(const RunConfig& config, std::int64_t resume_step, std::int64
       metrics_(in_run(config, "metrics.jsonl"), resume_step),
       plot_(in_run(config, "metrics.jsonl"), in_run(config, "loss.svg"),
             std::filesystem::path(config.run.directory).filename().string()) {
+  if (config.log.command) {
+    command_.emplace(*config.log.command);
+    metrics_.tell_also([this](std::string_view line) { command_->send(line); });
+  }
   if (config.log.tensorboard)
     tensorboard_.emplace(in_run(config, "tensorboard"), resume_step, world);
 }
@@ -61,12 +68,18 @@ void Reporter::skip(const SkipLine& line) {
 
 void Reporter::evaluation(const EvaluationLine& line) {
   metrics_.append(line);
-  metrics_.flush();
-  if (tensorboard_) {
-    tensorboard_->append(line);
-    tensorboard_->flush();
-  }
+  if (tensorboard_) tensorboard_->append(line);
   log_info_text(evaluation_text(line, steps_total_));
+}
+
+void Reporter::sample(const SampleLine& line) {
+  metrics_.append(line);
+  log_info_text(sample_text(line, steps_total_));
+}
+
+void Reporter::evaluated() {
+  metrics_.flush();
+  if (tensorboard_) tensorboard_->flush();
   plot_.redraw();
 }
 
@@ -86,6 +99,7 @@ void Reporter::end(const EndLine& line) {
   metrics_.sync();
   if (tensorboard_) tensorboard_->flush();
   plot_.redraw();
+  if (command_) command_->close(kCommandPatience);
 }
 
 }  // namespace trireme

@@ -5,6 +5,7 @@
 
 #include "config/run_config.h"
 #include "telemetry/loss_plot.h"
+#include "telemetry/metrics_command.h"
 #include "telemetry/metrics_file.h"
 #include "telemetry/tensorboard.h"
 
@@ -15,7 +16,7 @@ namespace trireme {
 class Reporter {
  public:
   /// `resume_step`: where the run goes on from, 0 for a fresh start. Throws DataError where the
-  /// files cannot be opened.
+  /// files cannot be opened, ConfigError where log.command cannot be started.
   Reporter(const RunConfig& config, std::int64_t resume_step, std::int64_t steps_total,
            std::int64_t world);
 
@@ -25,6 +26,9 @@ class Reporter {
   void step(const StepLine& line);
   void skip(const SkipLine& line);
   void evaluation(const EvaluationLine& line);
+  void sample(const SampleLine& line);
+  /// The last line of an evaluation has come.
+  void evaluated();
   /// The metrics must be on disk before the checkpoint that they lead to commits: first they leave
   /// this program, then, on whatever thread that commits, they are made durable.
   void before_save() { metrics_.flush(); }
@@ -35,6 +39,7 @@ class Reporter {
  private:
   std::int64_t log_interval_, steps_total_, first_step_;
   MetricsFile metrics_;
+  std::optional<MetricsCommand> command_;
   std::optional<TensorBoardWriter> tensorboard_;
   LossPlot plot_;
   double seconds_ = 0;  // of the steps reported so far

@@ -9,6 +9,7 @@
 #include "base/stop_flag.h"
 #include "base/version.h"
 #include "checkpoint/hdf5_file.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/own_shards.h"
 #include "config/model_parse.h"
 #include "device/gpu.h"
@@ -17,10 +18,12 @@
 #include "model/flops.h"
 #include "plan/memory.h"
 #include "telemetry/console.h"
+#include "telemetry/metrics_command.h"
 #include "tokenizer/tokenizer.h"
 #include "train/device_choice.h"
 #include "train/lock.h"
 #include "train/run_kernels.h"
+#include "train/samples.h"
 #include "train/shared_directory.h"
 #include "train/start_point.h"
 #include "train/trainer.h"
@@ -150,7 +153,8 @@ SaveRequest save_request(const PreparedRun& prepared) {
 }
 
 struct Sources {
-  std::shared_ptr<const SampleSource> training, validation;
+  std::shared_ptr<const SampleSource> training;
+  std::vector<NamedSource> validation;
 };
 
 /// Rank 0 checks the files and builds index caches, then the others open what is there.
@@ -165,7 +169,7 @@ Sources open_sources(const PreparedRun& prepared, Communicator& world) {
     run_together(world, [&] {
       if ((world.rank() == 0) != leader) return;
       sources.training = make_training_source(prepared.config, request);
-      sources.validation = make_validation_source(prepared.config, request);
+      sources.validation = make_validation_sources(prepared.config, request);
     });
     if (world.size() == 1) break;
   }
@@ -279,25 +283,30 @@ class RunDirectory {
   std::unique_ptr<RunLock> lock_;
 };
 
-std::unique_ptr<EvaluationBatches> batches_of(std::shared_ptr<const SampleSource> source,
-                                              const PreparedRun& prepared, const Runtime& runtime) {
+std::vector<ValidationSet> validation_of(const Sources& sources, const PreparedRun& prepared,
+                                         const Runtime& runtime) {
   const RunConfig& config = prepared.config;
-  return std::make_unique<EvaluationBatches>(
-      std::move(source), config.data, batch_shape(prepared, runtime), config.evaluation.batches,
-      prepared.end_token, config.model.vocab_size);
+  BatchShape shape = batch_shape(prepared, runtime);
+  if (prepared.evaluation_batch > 0) shape.global = prepared.evaluation_batch;
+  std::vector<ValidationSet> sets;
+  for (const NamedSource& set : sources.validation) {
+    sets.push_back({set.name, std::make_unique<EvaluationBatches>(
+                                  set.source, config.data, shape, config.evaluation.batches,
+                                  prepared.end_token, config.model.vocab_size)});
+  }
+  return sets;
 }
 
 }  // namespace
 
-std::unique_ptr<EvaluationBatches> open_validation(const PreparedRun& prepared,
-                                                   const Runtime& runtime) {
+std::vector<ValidationSet> open_validation(const PreparedRun& prepared, const Runtime& runtime) {
   const Sources sources = open_sources(prepared, runtime.world());
-  if (!sources.validation) {
+  if (sources.validation.empty()) {
     throw SharedError(
         ExitCode::kConfig,
         "data.validation: the config names no validation data (nor data.split). Add it.");
   }
-  return batches_of(sources.validation, prepared, runtime);
+  return validation_of(sources, prepared, runtime);
 }
 
 namespace {
@@ -314,20 +323,73 @@ bool stopped_before_the_first_step(Communicator& world) {
 
 }  // namespace
 
+namespace {
+
+/// The config names validation data, but a split may leave it nothing.
+void require_evaluation(const RunConfig& config, const Sources& sources) {
+  if (!sources.validation.empty()) return;
+  if (!config.checkpoint.keep_best && config.evaluation.stop_after == 0) return;
+  throw SharedError(ExitCode::kConfig,
+                    fmt::format("data.split: gives validation no share, so that {} has nothing to "
+                                "go by. Give it one, or leave that out",
+                                config.checkpoint.keep_best ? "checkpoint.keep_best"
+                                                            : "evaluation.stop_after"));
+}
+
+/// Why a run that could make more steps does not.
+std::string early_stop_text(const StartPoint& start, const PreparedRun& prepared) {
+  if (!stopped_early(start, prepared)) return "";
+  return fmt::format(
+      ", where {} evaluations in a row had found no better loss (evaluation.stop_after {}; a "
+      "larger "
+      "number, or 0, goes on)",
+      start.progress.best.evaluations_since, prepared.config.evaluation.stop_after);
+}
+
+/// Behind a crash, or where the run goes back: checkpoints/best is what the run knows as its best.
+/// What is not there any more is no best. Collective.
+void settle_best(const PreparedRun& prepared, Communicator& world, Progress& progress) {
+  if (!prepared.config.checkpoint.keep_best) return;
+  std::int64_t there = 0;
+  run_together(world, [&] {
+    if (world.rank() != 0 || progress.best.kept.step < 0) return;
+    const std::filesystem::path directory = prepared.config.checkpoint_directory();
+    std::error_code ignored;
+    if (!std::filesystem::exists(directory / step_folder_name(progress.best.kept.step), ignored))
+      return;
+    there = 1;
+    try {
+      if (step_of_best(directory) != progress.best.kept.step)
+        point_best(directory, progress.best.kept.step);
+    } catch (const DataError& error) {
+      log_warning("{}", error.what());
+    }
+  });
+  world.broadcast(std::as_writable_bytes(std::span(&there, 1)), 0);
+  if (there == 0) progress.best.kept = {};
+}
+
+}  // namespace
+
 ExitCode train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard* guard) {
   Communicator& world = launch.world();
   const bool leader = world.rank() == 0;
   const RunConfig& config = prepared.config;
   Watch watch(launch, guard, config.run.hang_timeout_seconds);
   launch.check_collectives(config.run.check_collectives);
+  run_together(world, [&] {
+    if (leader && config.log.command) find_program(config.log.command->front());
+  });
   const RunDirectory directory(prepared, launch);
   StartPoint start = choose_start(prepared, world);
-  if (start.progress.step >= prepared.run.steps) {
-    log_info("{}: finished: step {} of {} is saved in {}", config.run.directory,
-             start.progress.step, prepared.run.steps, start.checkpoint.string());
+  if (is_over(start, prepared)) {
+    log_info("{}: finished: step {} of {} is saved in {}{}", config.run.directory,
+             start.progress.step, prepared.run.steps, start.checkpoint.string(),
+             early_stop_text(start, prepared));
     return ExitCode::kOk;
   }
   const Sources sources = open_sources(prepared, world);
+  require_evaluation(config, sources);
   if (stopped_before_the_first_step(world)) return ExitCode::kRequeue;
   const Placement placement = settle_on_cores(config, launch);
   Runtime runtime(launch, config, prepared.run,
@@ -338,6 +400,7 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard*
   settle_staging(prepared, runtime, memory);
   print_start(prepared, runtime, placement, memory);
   start = load_start(runtime, prepared, std::move(start));
+  settle_best(prepared, world, start.progress);
   if (stopped_before_the_first_step(world)) return ExitCode::kRequeue;
   // Behind the tensors: metrics after the step where the run begins are dropped.
   std::unique_ptr<Reporter> reporter;
@@ -356,8 +419,9 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard*
 
   Loader loader(sources.training, config.data, batch_shape(prepared, runtime), prepared.end_token,
                 config.model.vocab_size);
-  std::unique_ptr<EvaluationBatches> validation;
-  if (sources.validation) validation = batches_of(sources.validation, prepared, runtime);
+  const std::vector<ValidationSet> validation = validation_of(sources, prepared, runtime);
+  std::optional<Samples> samples;
+  if (!config.evaluation.samples.empty()) samples.emplace(runtime, prepared);
   RunKernels kernels(runtime, start.checkpoint);
   kernels.measure([&] {
     loader.seek(start.progress.consumed_samples);
@@ -385,7 +449,8 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard*
     return saved_scalars(prepared, progress, applied_updates);
   };
   inputs.loader = &loader;
-  inputs.validation = validation.get();
+  inputs.validation = validation;
+  inputs.samples = samples ? &*samples : nullptr;
   inputs.reporter = reporter.get();
   inputs.watchdog = &watch.watchdog();
   return Trainer(runtime, std::move(inputs), start.progress).run();

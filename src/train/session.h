@@ -1,7 +1,7 @@
 #pragma once
 
-#include "dataset/evaluation_batches.h"
 #include "device/topology.h"
+#include "train/evaluator.h"
 #include "train/launch_guard.h"
 #include "train/prepare.h"
 #include "train/runtime.h"
@@ -20,10 +20,8 @@ RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch
 /// How the samples of a batch fall to this rank.
 BatchShape batch_shape(const PreparedRun& prepared, const Runtime& runtime);
 
-/// The validation batches of a run; ConfigError where the config names no validation data.
-/// Collective.
-std::unique_ptr<EvaluationBatches> open_validation(const PreparedRun& prepared,
-                                                   const Runtime& runtime);
+/// The validation sets of a run; ConfigError where the config names no validation data. Collective.
+std::vector<ValidationSet> open_validation(const PreparedRun& prepared, const Runtime& runtime);
 
 /// Trains a prepared run from its newest checkpoint, or from its initial weights, to its end or a
 /// reason to stop; the whole life of `train CONFIG` behind the config. `guard`, where there is one,

@@ -56,7 +56,7 @@ std::filesystem::path choose_checkpoint(const RunConfig& config, Communicator& w
   if (resume.kind == ResumeKind::kStep)
     return std::filesystem::path(config.checkpoint_directory()) / step_folder_name(resume.step);
   const std::filesystem::path folder = folder_to_choose_from(config, world);
-  if (folder.empty()) return resume.directory;
+  if (folder.empty()) return resolve_checkpoint_argument(resume.directory, world);
   std::filesystem::path newest = choose_newest(folder, world, rejected);
   if (!newest.empty()) return newest;
   if (resume.kind == ResumeKind::kDirectory) {
@@ -176,6 +176,7 @@ void choose(StartPoint& start, const PreparedRun& prepared, Communicator& world)
     start.progress.step = manifest.step;
     start.progress.consumed_samples = manifest.consumed_samples;
     start.progress.skipped_in_a_row = integer_of(manifest.scalars, "skipped_in_a_row");
+    start.progress.best = best_loss_of(manifest.scalars);
     if (world.rank() == 0) warn_of_later(prepared.config, start.progress.step);
   });
 }
@@ -220,13 +221,23 @@ void load_weights(Runtime& runtime, const PreparedRun& prepared) {
 
 }  // namespace
 
+bool is_over(const StartPoint& start, const PreparedRun& prepared) {
+  return start.progress.step >= prepared.run.steps || stopped_early(start, prepared);
+}
+
+bool stopped_early(const StartPoint& start, const PreparedRun& prepared) {
+  const std::int64_t patience = prepared.config.evaluation.stop_after;
+  return patience > 0 && start.progress.best.evaluations_since >= patience &&
+         start.progress.step < prepared.run.steps;
+}
+
 StartPoint choose_start(const PreparedRun& prepared, Communicator& world) {
   StartPoint start;
   choose(start, prepared, world);
   // Of a finished run nobody would read the tensors.
-  while (start.progress.step >= prepared.run.steps &&
-         !read_or_choose_next(start, prepared, world,
-                              [&] { require_valid(start.checkpoint, world); })) {
+  while (is_over(start, prepared) && !read_or_choose_next(start, prepared, world, [&] {
+           require_valid(start.checkpoint, world);
+         })) {
   }
   return start;
 }
@@ -248,6 +259,7 @@ Json saved_scalars(const PreparedRun& prepared, const Progress& progress,
   scalars["applied_updates"] = applied_updates;
   scalars["skipped_in_a_row"] = progress.skipped_in_a_row;
   scalars["global_batch"] = prepared.run.batch.global;
+  scalars["best"] = to_json(progress.best);
   scalars["reproducible"] = prepared.run.pipeline.plan.reproducible;
   scalars["config"] = resolved_json(prepared.config);
   return scalars;

@@ -18,6 +18,11 @@ struct StartPoint {
   std::vector<Rejected> rejected;  ///< newer checkpoints that were found to be no good, and told
 };
 
+/// All steps are made, or evaluations say that it has been enough: there is nothing left to do.
+bool is_over(const StartPoint& start, const PreparedRun& prepared);
+/// The second of these.
+bool stopped_early(const StartPoint& start, const PreparedRun& prepared);
+
 /// By run.resume: chooses a checkpoint by manifests and sizes, compares what it was made with to
 /// the config (model shape and tokenizer must be equal, any other changed key is printed) and to
 /// the batch. Its tensors are read by load_start alone, except where the run is finished: then

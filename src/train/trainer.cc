@@ -9,6 +9,7 @@
 #include "pipeline/simulate.h"
 #include "train/device_choice.h"
 #include "train/evaluator.h"
+#include "train/samples.h"
 #include "train/watchdog.h"
 
 namespace trireme {
@@ -220,15 +221,22 @@ std::optional<ExitCode> Trainer::stand_behind_step() {
   const auto stop = static_cast<Stopping::Reason>(facts_.stop_reason);
   trace_steps_.after(progress_.step);
   advance_save();
-  // What asked to stop may not wait for an evaluation.
-  if (stop != Stopping::Reason::kNone) save(SaveKind::kLast);
-  if (evaluates_behind(progress_.step)) evaluate();
+  // What asked to stop may not wait for an evaluation. What that finds is saved by a second save,
+  // so that a run which goes on from here knows it.
+  const bool stopped = stop != Stopping::Reason::kNone;
+  if (stopped) save(SaveKind::kLast);
+  const bool evaluated = evaluates_behind(progress_.step);
+  if (evaluated) evaluate();
   const bool exit_now = run.exit_at_step && progress_.step == *run.exit_at_step;
-  if (finished() || exit_now) {
+  const bool early = evaluated && stops_early();
+  if (finished() || exit_now || early || stopped) {
     save(SaveKind::kLast);
   } else if (save_due()) {
     save(SaveKind::kInterval);
+  } else if (best_is_new()) {
+    save(SaveKind::kBest);
   }
+  unsaved_loss_.reset();
   if (finished()) return end(EndReason::kSteps, ExitCode::kOk);
   if (stop == Stopping::Reason::kSignal) return end(EndReason::kSignal, ExitCode::kRequeue);
   if (stop == Stopping::Reason::kTime) return end(EndReason::kTime, ExitCode::kRequeue);
@@ -237,6 +245,13 @@ std::optional<ExitCode> Trainer::stand_behind_step() {
     return end(EndReason::kStopFile, ExitCode::kOk);
   }
   if (exit_now) return end(EndReason::kExitAtStep, ExitCode::kOk);
+  if (early) {
+    log_info(
+        "{} evaluations in a row found no loss below {:.4f}: the run ends here "
+        "(evaluation.stop_after)",
+        progress_.best.evaluations_since, progress_.best.loss);
+    return end(EndReason::kEarlyStop, ExitCode::kOk);
+  }
   return std::nullopt;
 }
 
@@ -308,17 +323,52 @@ void Trainer::report_step() {
 
 bool Trainer::evaluates_behind(std::int64_t step) const {
   const std::int64_t interval = runtime_.config.evaluation.interval_steps;
-  return inputs_.validation != nullptr &&
+  return (!inputs_.validation.empty() || inputs_.samples != nullptr) &&
          (step >= inputs_.steps || (interval > 0 && step % interval == 0));
 }
 
 void Trainer::evaluate() {
-  const EvaluationResult result = trireme::evaluate(runtime_, *inputs_.validation);
+  std::vector<SetLoss> losses;
+  for (const ValidationSet& set : inputs_.validation) {
+    const EvaluationResult result = trireme::evaluate(runtime_, *set.batches);
+    losses.push_back({set.name, result.loss});
+    if (inputs_.reporter == nullptr) continue;
+    inputs_.reporter->evaluation(
+        {progress_.step, result.loss, result.perplexity(), result.tokens, set.name});
+  }
+  if (!losses.empty()) take_loss(losses);
+  if (inputs_.samples != nullptr) {
+    for (const SampleLine& line :
+         inputs_.samples->continue_prompts(progress_.step, inputs_.watchdog)) {
+      inputs_.reporter->sample(line);
+    }
+  }
+  if (inputs_.reporter != nullptr) inputs_.reporter->evaluated();
   // Its waits and passes are of no step.
   exposed_ = runtime_.channels.exposed_ns();
   runtime_.trace.take_total_ns(Phase::kForward);
-  if (inputs_.reporter == nullptr) return;
-  inputs_.reporter->evaluation({progress_.step, result.loss, result.perplexity(), result.tokens});
+}
+
+void Trainer::take_loss(std::span<const SetLoss> losses) {
+  const RunConfig& config = runtime_.config;
+  const std::optional<std::string>& watch = config.evaluation.watch;
+  const double loss = watched_loss(losses, watch.value_or(""));
+  progress_.best.take(loss);
+  if (!config.checkpoint.keep_best && config.evaluation.stop_after == 0) return;
+  unsaved_loss_ = loss;
+  if (losses.size() == 1) return;
+  log_info("the loss that decides what is better is {:.4f}, {}", loss,
+           watch ? "that of " + *watch : fmt::format("the mean of {} sets", losses.size()));
+}
+
+bool Trainer::best_is_new() const {
+  const BestLoss::Kept& standing = kept_ ? *kept_ : progress_.best.kept;
+  return runtime_.config.checkpoint.keep_best && unsaved_loss_ && *unsaved_loss_ < standing.loss;
+}
+
+bool Trainer::stops_early() const {
+  const std::int64_t patience = runtime_.config.evaluation.stop_after;
+  return patience > 0 && progress_.best.evaluations_since >= patience;
 }
 
 bool Trainer::save_due() const {
@@ -327,11 +377,11 @@ bool Trainer::save_due() const {
 }
 
 void Trainer::save(SaveKind kind) {
-  if (begun_save_ == progress_.step) return;
+  if (begun_save_ == progress_.step && !unsaved_loss_) return;
   const RunConfig::Checkpoint& config = runtime_.config.checkpoint;
   const Span span(runtime_.trace, Phase::kCheckpoint);
   if (writer_.busy()) {
-    if (kind == SaveKind::kInterval && config.when_busy == WhenBusy::kSkip) {
+    if (kind != SaveKind::kLast && config.when_busy == WhenBusy::kSkip) {
       log_info("step {} is not saved: step {} is still being written (checkpoint.when_busy)",
                progress_.step, writer_.step());
       return;
@@ -340,9 +390,18 @@ void Trainer::save(SaveKind kind) {
   }
   const Clock::time_point begin = Clock::now();
   if (inputs_.reporter != nullptr) inputs_.reporter->before_save();
-  State state = runtime_.store.state();
-  state.scalars = inputs_.scalars(progress_, runtime_.optimizer->applied_updates());
   SaveRequest request = inputs_.save;
+  Progress saved = progress_;
+  kept_.reset();
+  if (best_is_new()) {
+    if (saved.best.kept.alone) request.retention.superseded = saved.best.kept.step;
+    saved.best.kept = {*unsaved_loss_, progress_.step, kind == SaveKind::kBest};
+    kept_ = saved.best.kept;
+  }
+  if (config.keep_best) request.retention.best = saved.best.kept.step;
+  unsaved_loss_.reset();
+  State state = runtime_.store.state();
+  state.scalars = inputs_.scalars(saved, runtime_.optimizer->applied_updates());
   request.step = progress_.step;
   request.consumed_samples = progress_.consumed_samples;
   request.state = &state;
@@ -381,6 +440,8 @@ void Trainer::finish_save_under_way() {
 void Trainer::end_save(const SaveResult& result) {
   last_save_failed_ = !result.saved();
   failed_saves_ += last_save_failed_;
+  const std::optional<BestLoss::Kept> kept = std::exchange(kept_, std::nullopt);
+  if (kept && result.saved()) progress_.best.kept = *kept;
   if (inputs_.reporter == nullptr) return;
   if (!result.warning.empty()) log_warning("{}", result.warning);
   CheckpointLine line;
@@ -391,6 +452,8 @@ void Trainer::end_save(const SaveResult& result) {
   line.save_seconds = result.seconds;
   if (!result.saved()) line.error = result.error;
   inputs_.reporter->checkpoint(line);
+  if (kept && result.saved())
+    log_info("step {} is the best so far (validation loss {:.4f})", kept->step, kept->loss);
 }
 
 void Trainer::write_end(EndReason reason) {

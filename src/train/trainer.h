@@ -18,8 +18,9 @@
 #include <vector>
 
 #include "checkpoint/async_writer.h"
-#include "dataset/evaluation_batches.h"
 #include "dataset/loader.h"
+#include "train/best_loss.h"
+#include "train/evaluator.h"
 #include "train/reporter.h"
 #include "train/step.h"
 #include "train/step_reports.h"
@@ -28,6 +29,7 @@
 
 namespace trireme {
 
+class Samples;
 class Watchdog;
 
 /// Where the loop stands; saved and restored.
@@ -35,6 +37,7 @@ struct Progress {
   std::int64_t step = 0;  ///< updates done, skipped ones included
   std::int64_t consumed_samples = 0;
   std::int64_t skipped_in_a_row = 0;
+  BestLoss best;
 };
 
 /// What the loop is given besides the runtime.
@@ -49,7 +52,8 @@ struct TrainerInputs {
   std::function<Json(const Progress&, std::int64_t applied_updates)>
       scalars;  ///< saved beside the tensors
   Loader* loader = nullptr;
-  EvaluationBatches* validation = nullptr;  ///< null: none
+  std::span<const ValidationSet> validation;  ///< none: nothing is evaluated
+  Samples* samples = nullptr;                 ///< null: none
   Reporter* reporter = nullptr;             ///< on rank 0
   Watchdog* watchdog = nullptr;             ///< null: none
 };
@@ -109,8 +113,14 @@ class Trainer {
   void take_times();
   SkipLine find_skip();
   void evaluate();
+  /// What an evaluation found, for keep_best and stop_after.
+  void take_loss(std::span<const SetLoss> losses);
+  /// The last evaluation was of this step, and better than what checkpoints/best stands for.
+  [[nodiscard]] bool best_is_new() const;
+  /// So many evaluations in a row were no better.
+  [[nodiscard]] bool stops_early() const;
   /// Begins a save and, where it is the run's last or the config says so, waits for its end.
-  enum class SaveKind : std::uint8_t { kInterval, kLast };
+  enum class SaveKind : std::uint8_t { kInterval, kBest, kLast };
   void save(SaveKind kind);
   /// Learns from the last step's reports how far the save under way is.
   void advance_save();
@@ -149,6 +159,9 @@ class Trainer {
   std::chrono::steady_clock::time_point taken_;  // likewise
   AsyncWriter writer_;
   std::int64_t begun_save_ = -1;  // step
+  /// What the last evaluation found, until a save tells of it.
+  std::optional<double> unsaved_loss_;
+  std::optional<BestLoss::Kept> kept_;  // by the save under way, once it is done
   std::int64_t failed_saves_ = 0;
   double stall_seconds_ = 0;  // so far, of the save under way
   bool last_save_failed_ = false, ended_ = false;

@@ -225,6 +225,14 @@ TEST(Retention, keeps_the_saved_the_newest_and_the_multiples) {
   EXPECT_EQ(steps_to_remove(steps, 60, {1, 0}), (std::vector<std::int64_t>{50, 40, 30, 20, 10}));
   EXPECT_EQ(steps_to_remove(steps, 60, {3, 20}), (std::vector<std::int64_t>{30, 10}));
   EXPECT_EQ(steps_to_remove(steps, 30, {2, 0}), std::vector<std::int64_t>{10}) << "newer ones stay";
+  EXPECT_EQ(steps_to_remove(steps, 60, {2, 0, 30}), (std::vector<std::int64_t>{40, 20, 10}))
+      << "the best stays beside the newest two";
+  EXPECT_EQ(steps_to_remove(steps, 60, {2, 0, 60}), (std::vector<std::int64_t>{30, 20, 10}))
+      << "the best is not counted";
+  EXPECT_EQ(steps_to_remove(steps, 60, {2, 0, 60, 50}), (std::vector<std::int64_t>{50, 20, 10}))
+      << "saved as the best only, which it is no more";
+  EXPECT_EQ(steps_to_remove(steps, 60, {2, 50, 60, 50}), (std::vector<std::int64_t>{20, 10}))
+      << "another rule keeps it";
 }
 
 }  // namespace

@@ -92,24 +92,24 @@ TEST_F(SourcesTest, a_split_cuts_the_documents_between_training_and_validation) 
   config_.data.split = "2,1,1";
   EXPECT_EQ(training_facts(config_).documents, 2);
   EXPECT_EQ(training_facts(config_).tokens, 30);
-  const auto validation = make_validation_source(config_, request_of(0));
+  const auto validation = make_validation_sources(config_, request_of(0)).front().source;
   EXPECT_EQ(validation->count(), 2);
   EXPECT_EQ(tokens_of(*validation, 0)[0], 30);
   EXPECT_EQ(tokens_of(*validation, 1)[0], 34);
   config_.data.split = "200,1,1";  // a share, and of four documents none
-  EXPECT_NE(message_of([&] { make_validation_source(config_, request_of(0)); }, ExitCode::kConfig)
+  EXPECT_NE(message_of([&] { make_validation_sources(config_, request_of(0)); }, ExitCode::kConfig)
                 .find("data.split"),
             std::string::npos);
 }
 
 TEST_F(SourcesTest, validation_is_read_in_order_whatever_the_order_of_training) {
-  EXPECT_EQ(make_validation_source(config_, request_of(0)), nullptr);
+  EXPECT_TRUE(make_validation_sources(config_, request_of(0)).empty());
   config_.data.validation = DataSource();
   config_.data.validation->blend = {{1.0, write("v", {21})}};
   for (const auto order :
        {SampleOrderKind::kShuffled, SampleOrderKind::kSequential, SampleOrderKind::kMegatron}) {
     config_.data.order = order;
-    const auto source = make_validation_source(config_, request_of(0));
+    const auto source = make_validation_sources(config_, request_of(0)).front().source;
     ASSERT_EQ(source->count(), 5);
     for (std::int64_t s = 0; s < 5; ++s) EXPECT_EQ(tokens_of(*source, s)[0], 4 * s);
   }
@@ -119,11 +119,11 @@ TEST_F(SourcesTest, a_share_of_zero_is_no_validation_data) {
   config_.data.train.blend = {{1.0, write("some", {9, 9, 9, 9})}};
   for (const char* split : {"1", "1,0", "90,0,10"}) {
     config_.data.split = split;
-    EXPECT_EQ(make_validation_source(config_, request_of(0)), nullptr) << split;
+    EXPECT_TRUE(make_validation_sources(config_, request_of(0)).empty()) << split;
     check_validation_source(config_);
   }
   config_.data.split = "99,1";  // a share, but of four documents none
-  message_of([&] { make_validation_source(config_, request_of(0)); }, ExitCode::kConfig);
+  message_of([&] { make_validation_sources(config_, request_of(0)); }, ExitCode::kConfig);
   message_of([&] { check_validation_source(config_); }, ExitCode::kConfig);
 }
 
@@ -225,7 +225,7 @@ TEST_F(SourcesTest, ids_of_another_part_of_the_split_do_not_count) {
   config_.data.split = "2,1";
   EXPECT_NO_THROW(
       make_training_source(config_, request_of(5, 30)));  // the third document holds 30 ... 40
-  message_of([&] { make_validation_source(config_, request_of(5, 30)); }, ExitCode::kData);
+  message_of([&] { make_validation_sources(config_, request_of(5, 30)); }, ExitCode::kData);
 }
 
 TEST_F(SourcesTest, synthetic_training_and_validation_differ) {
@@ -233,7 +233,7 @@ TEST_F(SourcesTest, synthetic_training_and_validation_differ) {
   config_.data.train.synthetic = true;
   config_.data.validation = config_.data.train;
   const auto training = make_training_source(config_, request_of(5)),
-             validation = make_validation_source(config_, request_of(5));
+             validation = make_validation_sources(config_, request_of(5)).front().source;
   EXPECT_NE(tokens_of(*training, 0), tokens_of(*validation, 0));
   EXPECT_EQ(training->source_name(0), "synthetic");
 }

@@ -38,6 +38,13 @@ TEST(Console, what_is_unknown_is_left_out_or_marked) {
 TEST(Console, an_evaluation_names_the_validation_loss) {
   EXPECT_EQ(evaluation_text({120, 3.4012, 30.0002, 1'050'000}, 5000),
             "step  120/5000 | validation loss 3.4012 | perplexity 30 | 1.05M tokens");
+  EXPECT_EQ(evaluation_text({120, 3.4012, 30.0002, 1'050'000, "web"}, 5000),
+            "step  120/5000 | validation loss of web 3.4012 | perplexity 30 | 1.05M tokens");
+}
+
+TEST(Console, a_sample_is_one_line_of_prompt_and_continuation) {
+  EXPECT_EQ(sample_text({7, "Once", " upon\na \x1b[31mtime"}, 10),
+            "step  7/10 | sample: Once upon\\na \\x1b[31mtime");
 }
 
 TEST(Console, tables_align_their_columns) {

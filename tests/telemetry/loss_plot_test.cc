@@ -101,10 +101,15 @@ TEST(LossPlot, the_legend_names_only_what_is_drawn) {
   EXPECT_EQ(count(loss_svg(curves, ""), "validation"), 0U);
   EXPECT_EQ(count(loss_svg(curves, ""), "restart"), 0U);
   EXPECT_EQ(count(loss_svg(curves, ""), "skipped"), 0U);
-  curves.validation = {{8192, 3.5}};
+  curves.validation = {{"", {{8192, 3.5}}}};
   curves.restarts = {8192};
   curves.skips = {8192};
   EXPECT_EQ(count(loss_svg(curves, ""), ">validation 3.5<"), 1U);
+  curves.validation = {{"web", {{8192, 3.5}, {9000, 3.25}}}, {"code", {{8192, 2.5}}}};
+  const std::string named = loss_svg(curves, "");
+  EXPECT_EQ(count(named, ">validation web 3.25<"), 1U);
+  EXPECT_EQ(count(named, ">validation code 2.5<"), 1U);
+  EXPECT_EQ(count(named, ">validation 3.5<"), 0U);
   EXPECT_EQ(count(loss_svg(curves, ""), ">restart<"), 1U);
   EXPECT_EQ(count(loss_svg(curves, ""), ">skipped step<"), 1U);
 }
@@ -187,8 +192,8 @@ TEST(LossHistory, a_resumed_run_shows_its_whole_history) {
   EXPECT_EQ(curves.training[3].loss, 40);
   EXPECT_TRUE(std::isnan(curves.training[1].loss));
   ASSERT_EQ(curves.validation.size(), 1U);
-  EXPECT_EQ(curves.validation[0].tokens, 300);
-  EXPECT_EQ(curves.validation[0].loss, 9);
+  EXPECT_EQ(curves.validation[0].points[0].tokens, 300);
+  EXPECT_EQ(curves.validation[0].points[0].loss, 9);
   EXPECT_EQ(curves.restarts, (std::vector<double>{300}));
   EXPECT_EQ(curves.skips, (std::vector<double>{200}));
 }

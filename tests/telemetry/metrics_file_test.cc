@@ -71,6 +71,9 @@ TEST(MetricsFile, every_line_has_the_documented_fields_in_order) {
                   "tokens_per_second", "tflops_per_second", "mfu", "memory_bytes", "time"}));
   EXPECT_EQ(keys_of(*step.find("time")), (Keys{"forward_backward", "communication_exposed", "data_wait", "optimizer"}));
   EXPECT_EQ(keys_of(to_json(EvaluationLine{})), (Keys{"kind", "step", "loss", "perplexity", "tokens"}));
+  EXPECT_EQ(keys_of(to_json(EvaluationLine{1, 2, 3, 4, "web"})),
+            (Keys{"kind", "step", "loss", "perplexity", "tokens", "name"}));
+  EXPECT_EQ(keys_of(to_json(SampleLine{})), (Keys{"kind", "step", "prompt", "text"}));
   EXPECT_EQ(keys_of(to_json(CheckpointLine{})),
             (Keys{"kind", "step", "path", "bytes", "stall_seconds", "save_seconds", "error"}));
   EXPECT_EQ(keys_of(to_json(SkipLine{})), (Keys{"kind", "step", "reason", "rank", "tensor"}));
@@ -240,7 +243,7 @@ TEST(MetricsFile, the_reasons_of_an_end_are_the_documented_words) {
   for (int i = 0; i <= static_cast<int>(EndReason::kError); ++i) {
     words += std::string(name_of(static_cast<EndReason>(i))) + " ";
   }
-  EXPECT_EQ(words, "steps exit_at_step time signal stop_file diverged error ");
+  EXPECT_EQ(words, "steps exit_at_step time signal stop_file early_stop diverged error ");
 }
 
 }  // namespace

@@ -1,0 +1,115 @@
+#include "train/samples.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/utf8.h"
+#include "generate/generator.h"
+#include "train/watchdog.h"
+
+namespace trireme {
+
+namespace {
+
+/// The ids of one prompt, checked against the model.
+std::vector<std::int32_t> ids_of(const Tokenizer& tokenizer, const std::string& prompt,
+                                 std::size_t index, const ModelConfig& model) {
+  std::vector<std::int32_t> ids = tokenizer.encode(prompt);
+  const std::string path = fmt::format("evaluation.samples[{}]", index);
+  if (ids.empty()) throw ConfigError("{}: has no tokens (there is nothing to continue)", path);
+  for (const std::int32_t id : ids) {
+    if (id >= model.vocab_size) {
+      throw ConfigError("{}: token id {} is outside the model's vocabulary of {}", path, id,
+                        model.vocab_size);
+    }
+  }
+  const auto total = static_cast<std::int64_t>(ids.size()) + Samples::kNewTokens;
+  if (model.position == PositionKind::kLearned && total > model.max_positions) {
+    throw ConfigError(
+        "{}: its {} tokens and {} more need {} positions, the model has {} (they are learned). "
+        "Shorten it",
+        path, ids.size(), Samples::kNewTokens, total, model.max_positions);
+  }
+  return ids;
+}
+
+Json json_of(const std::vector<std::vector<std::int32_t>>& prompts) {
+  Json list = Json::array();
+  for (const auto& ids : prompts) {
+    Json one = Json::array();
+    for (const std::int32_t id : ids) one.push_back(std::int64_t{id});
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+
+int first_rank_with_logits(const Runtime& runtime) {
+  return runtime.mesh.rank_of({runtime.pipeline.placement.back(), 0, 0, 0});
+}
+
+}  // namespace
+
+Samples::Samples(Runtime& runtime, const PreparedRun& prepared)
+    : runtime_(runtime),
+      prompts_(prepared.config.evaluation.samples),
+      sampler_(first_rank_with_logits(runtime)) {
+  Communicator& world = runtime.world();
+  run_together(world, [&] {
+    if (world.rank() != 0) return;
+    tokenizer_ = load_tokenizer(prepared.config.tokenizer);
+    for (std::size_t i = 0; i < prompts_.size(); ++i)
+      ids_.push_back(ids_of(*tokenizer_, prompts_[i], i, runtime.model));
+  });
+  const Json told = parse_json(world.broadcast_text(json_of(ids_).dump(), 0), "prompts");
+  ids_.clear();
+  std::size_t longest = 0;
+  for (const Json& one : told.as_array()) {
+    std::vector<std::int32_t>& ids = ids_.emplace_back();
+    for (const Json& id : one.as_array()) ids.push_back(static_cast<std::int32_t>(id.as_integer()));
+    longest = std::max(longest, ids.size());
+  }
+  DecoderShape shape;
+  shape.capacity = static_cast<std::int64_t>(longest) + kNewTokens;
+  const Program& pass = runtime.pipeline.evaluation;
+  run_together(world, [&] {
+    decoder_ = std::make_unique<Decoder>(
+        runtime.context, runtime.model, runtime.params, runtime.store, shape,
+        DecoderPeers{
+            TensorAxis(*runtime.channels.tensor, false),
+            pass.ranks.at(static_cast<std::size_t>(runtime.channels.pipeline_group->rank())),
+            &runtime.channels.links});
+  });
+}
+
+std::vector<std::int32_t> Samples::continue_one(const std::vector<std::int32_t>& prompt,
+                                                Watchdog* watchdog) {
+  std::vector<std::int32_t> added;
+  decoder_->restart();
+  const Feed feed = [&](std::span<const std::int32_t> ids) {
+    if (watchdog != nullptr) watchdog->progress();
+    return decoder_->feed(ids);
+  };
+  const Agree agree = [&](std::int32_t token) {
+    runtime_.world().broadcast(std::as_writable_bytes(std::span(&token, 1)), sampler_);
+    added.push_back(token);
+    return token;
+  };
+  SamplingOptions greedy;
+  greedy.temperature = 0;
+  generate(feed, prompt, kNewTokens, runtime_.model.end_token, greedy, agree);
+  return added;
+}
+
+std::vector<SampleLine> Samples::continue_prompts(std::int64_t step, Watchdog* watchdog) {
+  const Span span(runtime_.trace, Phase::kEvaluation);
+  std::vector<SampleLine> lines;
+  for (std::size_t i = 0; i < ids_.size(); ++i) {
+    const std::vector<std::int32_t> added = continue_one(ids_[i], watchdog);
+    if (tokenizer_ == nullptr) continue;
+    lines.push_back(
+        {step, prompts_[i], valid_utf8(tokenizer_->decode(added, SpecialTokens::kSkip))});
+  }
+  return lines;
+}
+
+}  // namespace trireme

@@ -1,0 +1,46 @@
+#pragma once
+// evaluation.samples: prompts that a run continues where it evaluates, to see what it writes.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/decoder.h"
+#include "telemetry/metrics_lines.h"
+#include "tokenizer/tokenizer.h"
+#include "train/prepare.h"
+#include "train/runtime.h"
+
+namespace trireme {
+
+class Watchdog;
+
+/// Continues the prompts with the weights as they stand, in the run's own precision: the decoder
+/// reads the run's store, gathered as ZeRO has it, and goes through the run's tensor places and
+/// pipeline stages. Ranks that have other data or another part of a sequence do the same beside
+/// them. Training has the same bits with and without.
+class Samples {
+ public:
+  /// Tokens of a continuation, where the end token does not come before.
+  static constexpr std::int64_t kNewTokens = 64;
+
+  /// Takes the memory. Collective. Throws SharedError: ConfigError for a prompt that is empty or
+  /// does not fit the model.
+  Samples(Runtime& runtime, const PreparedRun& prepared);
+  /// A line for each prompt, on rank 0; the likeliest token each time. Collective.
+  std::vector<SampleLine> continue_prompts(std::int64_t step, Watchdog* watchdog);
+
+ private:
+  [[nodiscard]] std::vector<std::int32_t> continue_one(const std::vector<std::int32_t>& prompt,
+                                                       Watchdog* watchdog);
+
+  Runtime& runtime_;
+  const std::vector<std::string> prompts_;
+  const int sampler_;                     // the rank whose logits count
+  std::unique_ptr<Tokenizer> tokenizer_;  // on rank 0
+  std::vector<std::vector<std::int32_t>> ids_;
+  std::unique_ptr<Decoder> decoder_;
+};
+
+}  // namespace trireme
