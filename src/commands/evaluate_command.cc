@@ -106,6 +106,7 @@ void declare(CLI::App& app, Options& options) {
          "--data", alone.data,
          "PREFIX of PREFIX.bin and PREFIX.idx: evaluate --checkpoint on all its windows, the "
          "last partial one dropped")
+      ->type_name("PREFIX")
       ->group(group);
   const CLI::Range count(std::int64_t{1}, std::int64_t{1'000'000'000});
   app.add_option("--sequence-length", alone.sequence_length,
