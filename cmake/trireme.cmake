@@ -4,7 +4,8 @@
 add_library(trireme_options INTERFACE)
 target_compile_options(trireme_options INTERFACE
   # GCC 12 sees uninitialised reads inside std::variant that are not there; sanitizers and tests look for real ones.
-  -Wall -Wextra -Wshadow -Wnon-virtual-dtor $<$<BOOL:${TRIREME_WERROR}>:-Werror> -Wno-maybe-uninitialized
+  -Wall -Wextra -Wshadow -Wnon-virtual-dtor $<$<BOOL:${TRIREME_WERROR}>:-Werror>
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
   # A contraction chosen by the compiler would give the same formula different bits in two files.
   -ffp-contract=off)
 target_include_directories(trireme_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})

@@ -57,7 +57,7 @@ if $only_find; then echo "$clang" && exit 0; fi
 build=$PWD/build/fuzzers
 launcher=()
 command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
-cmake -S . -B "$build" -G Ninja -DTRIREME_FUZZ=ON -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER="$clang" \
+cmake -S . -B "$build" -G Ninja -DTRIREME_FUZZ=ON "-DTRIREME_WERROR=${TRIREME_WERROR:-OFF}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER="$clang" \
   -DCMAKE_C_COMPILER="${clang/clang++/clang}" "${launcher[@]}" >/dev/null
 cmake --build "$build" --parallel "$(nproc)" --target fuzz_seeds "${readers[@]/#/fuzz_}"
 "$build/fuzz_seeds" tests/golden configs "$build/seeds"

@@ -82,18 +82,19 @@ SafetensorsTensor parse_tensor(const std::string& name, const Json& json,
   if (!dtype.is_string()) throw DataError("{}: dtype must be a string", place);
   tensor.dtype = dtype.as_string();
   std::int64_t bits = bits_of(tensor.dtype, place);
-  for (const Json& size : array_of(member(json, "shape", place), place + ": shape")) {
-    tensor.shape.push_back(count_of(size, place + ": shape"));
+  const std::string shape_place = place + ": shape";
+  for (const Json& size : array_of(member(json, "shape", place), shape_place)) {
+    tensor.shape.push_back(count_of(size, shape_place));
     if (!multiply_checked(bits, tensor.shape.back(), &bits)) {
       throw DataError("{}: its shape is too large", place);
     }
   }
   if (bits % 8 != 0) throw DataError("{}: its {} bits do not fill bytes", place, bits);
-  const Json::Array& offsets =
-      array_of(member(json, "data_offsets", place), place + ": data_offsets");
-  if (offsets.size() != 2) throw DataError("{}: data_offsets must be two integers", place);
-  const std::int64_t begin = count_of(offsets[0], place + ": data_offsets");
-  const std::int64_t end = count_of(offsets[1], place + ": data_offsets");
+  const std::string offsets_place = place + ": data_offsets";
+  const Json::Array& offsets = array_of(member(json, "data_offsets", place), offsets_place);
+  if (offsets.size() != 2) throw DataError("{} must be two integers", offsets_place);
+  const std::int64_t begin = count_of(offsets[0], offsets_place);
+  const std::int64_t end = count_of(offsets[1], offsets_place);
   if (end < begin || end - begin != bits / 8) {
     throw DataError("{}: {} takes {} bytes, data_offsets [{}, {}] do not hold them", place,
                     tensor.text(), bits / 8, begin, end);

@@ -75,10 +75,13 @@ std::string legend(const Plan& plan, const PlanShape& shape, double y) {
                                     {ActionKind::kBackwardWeight, "W gradient of the weights"},
                                     {ActionKind::kBackward, "BW both gradients"},
                                     {ActionKind::kRecompute, "R forward again"}}) {
-    const bool occurs = std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const auto& rank) {
-      return std::any_of(rank.begin(), rank.end(),
-                         [&](const Action& action) { return action.kind == kind; });
-    });
+    // A lambda may capture a name of a structured binding only by a copy of its own (clang holds to
+    // that).
+    const bool occurs =
+        std::any_of(plan.ranks.begin(), plan.ranks.end(), [&, k = kind](const auto& rank) {
+          return std::any_of(rank.begin(), rank.end(),
+                             [&](const Action& action) { return action.kind == k; });
+        });
     if (!occurs) continue;
     svg += fmt::format(
         "<rect x=\"{:.0f}\" y=\"{:.1f}\" width=\"10\" height=\"10\" fill=\"{}\" "
