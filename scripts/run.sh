@@ -5,7 +5,8 @@
 # exit with 75; a second one ends it at once. mpirun itself would give the ranks one second after Ctrl-C, so it runs in a
 # session of its own and gets one SIGUSR1 for each signal received here, which it forwards.
 #
-# TRIREME_TRAIN: the binary, where it is not build/cpu-release/train. TRIREME_MPIRUN: the mpirun, where not on the PATH.
+# TRIREME_TRAIN: the binary, where it is neither build/cpu-release/train nor installed. TRIREME_MPIRUN: the mpirun, where not
+# on the PATH.
 set -u
 case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 
@@ -23,12 +24,12 @@ ranks=$2
 shift 2
 [[ $ranks =~ ^[1-9][0-9]{0,5}$ ]] || usage
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-train=${TRIREME_TRAIN:-$root/build/cpu-release/train}
+here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+. "$here/find_train.sh"
 mpirun=${TRIREME_MPIRUN:-mpirun}
-[ -x "$train" ] || refuse "$train is missing. Build it (cmake --preset cpu-release && cmake --build --preset cpu-release) or set TRIREME_TRAIN."
+train=$(find_train "$here") || exit 3
 train=$(cd "$(dirname "$train")" && pwd)/$(basename "$train")
-command -v "$mpirun" >/dev/null || refuse "$mpirun is missing. Run scripts/setup.sh."
+command -v "$mpirun" >/dev/null || refuse "$mpirun is missing. Install Open MPI (scripts/setup.sh does) or set TRIREME_MPIRUN."
 
 # What mpirun counts as slots: cores, not their hardware threads, as far as this process may use them.
 usable_cores() {
@@ -46,7 +47,7 @@ if "$mpirun" --version 2>/dev/null | grep -qi -e 'open mpi' -e openrte -e prrte;
   [ "$(id -u)" != 0 ] || options+=(--allow-run-as-root)
 fi
 
-. "$root/scripts/forwarded.sh"
+. "$here/forwarded.sh"
 # mpirun and all ranks of this host, of which there is one at least; those of other hosts cannot be seen from here.
 listens() {
   local child

@@ -22,7 +22,7 @@
 #   --no-forward      the command gets its signals by itself (Slurm signals the ranks of a step): only remember them
 set -u
 case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 . "$here/forwarded.sh"
 
 say() { echo "run_with_restart: $*" >&2; }

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/program_files.h"
 #include "comm/launch_variables.h"
 #include "comm/mpi_communicator.h"
 
@@ -35,9 +36,9 @@ std::string this_host() {
       "{} says that this is one of {} ranks, but MPI sees {} (each would train alone and overwrite "
       "the others' files). "
       "Type `srun --mpi=pmix -n {} train ...`, or use the mpirun of this build's MPI ({}): "
-      "`mpirun -n {} train ...` or `scripts/run.sh -n {} ...`.",
+      "`mpirun -n {} train ...` or `{} -n {} ...`.",
       variables.source, variables.ranks, seen, variables.ranks, mpi_library_name(), variables.ranks,
-      variables.ranks);
+      program_file_to_type("scripts/run.sh"), variables.ranks);
 }
 }  // namespace
 
