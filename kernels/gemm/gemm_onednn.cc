@@ -99,7 +99,9 @@ bool library_uses(dnnl::cpu_isa isa) {
 
 void prepare_library(int threads) {
   static const bool strict = [] {
+#if DNNL_VERSION_MAJOR > 2 || DNNL_VERSION_MINOR >= 5  // older ones know no other mode
     dnnl::set_default_fpmath_mode(dnnl::fpmath_mode::strict);
+#endif
     return true;
   }();
   static_cast<void>(strict);
