@@ -6,7 +6,7 @@
 # scripts/setup.sh --slurm   the same and Slurm's daemons, of which tests/cluster/slurm_test.sh makes a cluster of its own (apt alone)
 # scripts/setup.sh --list    prints the package names for apt, dnf, conda-forge and Spack, installs nothing
 #
-# For Debian 12, Ubuntu 22.04 and 24.04; needs root, or sudo without a password. Asks nothing.
+# For Debian 12 and 13, Ubuntu 22.04 and 24.04; needs root, or sudo without a password. Asks nothing.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 
@@ -72,9 +72,12 @@ fi
 missing=()
 wanted=("${apt_packages[@]}")
 if $slurm; then wanted+=("${slurm_packages[@]}"); fi
+is_installed() { [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 for package in "${wanted[@]}"; do
-  status=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null || true)
-  [ "$status" = installed ] || missing+=("$package")
+  if is_installed "$package"; then continue; fi
+  # Since Debian 13 and Ubuntu 24.04 libraries may be named so; apt knows them by the old name, too.
+  if [[ $package == lib*[0-9] ]] && is_installed "${package}t64"; then continue; fi
+  missing+=("$package")
 done
 # Some systems ship libFuzzer in the compiler's package, others in libclang-rt-VERSION-dev, which is only recommended.
 fuzz_packages() {

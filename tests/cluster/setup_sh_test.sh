@@ -38,6 +38,16 @@ PATH=$bin "$setup" --slurm 2>"$scratch/log"
 check "--slurm installs Slurm's daemons, too" contains "$(tail -n 1 "$CALLS")" "install --no-install-recommends munge"
 : >"$CALLS"
 
+# Debian 13 has libpmix2 by another name.
+: >"$CALLS"
+fake dpkg-query 'if [ "${*: -1}" = libpmix2 ]; then exit 1; else echo installed; fi'
+PATH=$bin "$setup" --slurm
+check "a library that was renamed is not missing" [ ! -s "$CALLS" ]
+fake dpkg-query 'case ${*: -1} in libpmix2*) exit 1 ;; *) echo installed ;; esac'
+PATH=$bin "$setup" --slurm 2>"$scratch/log"
+check "but one of neither name is" contains "$(tail -n 1 "$CALLS")" "install --no-install-recommends libpmix2"
+: >"$CALLS"
+
 fake dpkg-query 'if [ "${*: -1}" = libdnnl-dev ]; then exit 1; else echo installed; fi'
 PATH=$bin "$setup" 2>"$scratch/log"
 check "root installs: exit 0" [ $? = 0 ]
