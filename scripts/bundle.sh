@@ -35,8 +35,17 @@ to=$scratch/trireme
 mkdir -p "$to"/{bin,lib/openmpi,libc,share,etc}
 install -s "$train" "$to/bin/train"
 install "$mpirun" "$to/bin/mpirun"
-install "$(dirname "$(command -v mpirun)")/orted" "$to/bin/orted"
+# Open MPI 4 starts ranks by orted; 5 by PRRTE's prterun and prted, which mpirun is a front of.
+launchers=()
+for launcher in orted prterun prted; do
+  path=$(command -v "$launcher") || continue
+  install "$(readlink -f "$path")" "$to/bin/$launcher"
+  launchers+=("$launcher")
+done
 cp -r "$help_texts" "$to/share/openmpi"
+for folder in prte pmix; do
+  if [ -d "$(dirname "$help_texts")/$folder" ]; then cp -rL "$(dirname "$help_texts")/$folder" "$to/share/"; fi
+done
 
 is_libc() { case $1 in ld-linux* | libc.so* | libm.so* | libpthread.so* | libdl.so* | librt.so* | libutil.so* | libresolv.so* | libanl.so*) return 0 ;; *) return 1 ;; esac; }
 is_cuda() { case $1 in libcuda* | libcublas* | libcudnn* | libnccl* | libnv*) return 0 ;; *) return 1 ;; esac; }
@@ -49,7 +58,7 @@ copy_libraries_of() {
   done
 }
 is_program() { [ -f "$1" ] && [ -x "$1" ] && [ "$(head -c 4 "$1" | tail -c 3)" = ELF ]; }
-programs=(train mpirun orted) files=()
+programs=(train mpirun "${launchers[@]}") files=()
 for path in ${add[@]+"${add[@]}"}; do
   if is_program "$path"; then
     install -s "$path" "$to/bin/$(basename "$path")"
@@ -59,9 +68,10 @@ for path in ${add[@]+"${add[@]}"}; do
     files+=("$path")
   fi
 done
-for program in "$train" "$mpirun" "$to/bin/orted"; do copy_libraries_of "$program"; done
+for program in "$train" "$mpirun" "${launchers[@]/#/$to/bin/}"; do copy_libraries_of "$program"; done
 # Open MPI starts the ranks and carries small messages; its plugins for special networks need libraries of their own.
 for plugin in "$plugins"/mca_*.so; do
+  [ -e "$plugin" ] || continue # Open MPI 5 has them inside
   case $(basename "$plugin") in
   *_ofi* | *_ucx* | *_psm* | *openib* | *_usnic* | *monitoring* | *_flux* | *scoll* | *spml* | *sshmem* | *memheap* | *romio*) continue ;;
   esac
@@ -77,6 +87,7 @@ export OPAL_PREFIX="$here" OPAL_BINDIR="$here/bin" OPAL_LIBDIR="$here/lib" OPAL_
 export OPAL_PKGDATADIR="$here/share/openmpi" OPAL_SYSCONFDIR="$here/etc"
 export PMIX_INSTALL_PREFIX="$here" PMIX_MCA_mca_base_component_path="$here/lib/pmix"
 export OMPI_MCA_orte_launch_agent="$here/orted"
+export PRTE_PREFIX="$here" PMIX_PREFIX="$here" OMPI_PRTERUN="$here/prterun" PRTE_MCA_prte_launch_agent="$here/prted"
 command -v ssh >/dev/null || export OMPI_MCA_plm="${OMPI_MCA_plm-isolated}" # one host then
 # The threads of a step wait for each other by looking for a short while; the program would set this by starting anew.
 if [ -z "${OMP_WAIT_POLICY-}" ]; then export GOMP_SPINCOUNT="${GOMP_SPINCOUNT-1000}"; fi

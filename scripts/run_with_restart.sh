@@ -127,10 +127,14 @@ clear_leftovers() {
 }
 
 on_forward() { say "asked to stop: SIGUSR1 to the command (a second signal ends it at once)"; }
-# Open MPI would wait for a host that is cut off long after its ranks gave up: this way mpirun misses it after 25 s.
-export OMPI_MCA_oob_tcp_keepalive_time="${OMPI_MCA_oob_tcp_keepalive_time-10}"
-export OMPI_MCA_oob_tcp_keepalive_intvl="${OMPI_MCA_oob_tcp_keepalive_intvl-5}"
-export OMPI_MCA_oob_tcp_keepalive_probes="${OMPI_MCA_oob_tcp_keepalive_probes-3}"
+# Open MPI would wait for a host that is cut off long after its ranks gave up: this way mpirun misses it after 25 s. Open MPI 5
+# starts ranks by PRRTE, whose settings are named apart.
+for setting in time=10 intvl=5 probes=3; do
+  for system in OMPI PRTE; do
+    name=${system}_MCA_oob_tcp_keepalive_${setting%=*}
+    export "$name=${!name-${setting#*=}}"
+  done
+done
 
 declare -i lives=0 idle=0
 life=''
