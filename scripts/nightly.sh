@@ -124,6 +124,16 @@ if command -v nvcc >/dev/null || scripts/setup.sh --cuda; then
   check scripts/kernel_resources.sh build/nightly-cuda/cuda/*.log
 fi
 
+section "Other compilers, Debian 13 as a newcomer finds it, the Dockerfile"
+check scripts/check_compilers.sh
+if [ "$(id -u)" = 0 ] && command -v debootstrap >/dev/null; then
+  check scripts/check_distribution.sh quickstart
+  check scripts/check_distribution.sh --again test --all
+  check scripts/check_distribution.sh container
+else
+  echo "no root or no debootstrap: no Debian 13"
+fi
+
 section "Fuzzing"
 check scripts/fuzz.sh --seconds "${FUZZ_SECONDS:-3600}"
 
