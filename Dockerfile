@@ -7,7 +7,7 @@
 # scripts/check_distribution.sh container runs these lines without a container engine; of the instructions that change a file
 # system it knows FROM, WORKDIR, ENV, COPY and RUN.
 FROM debian:trixie-slim AS build
-WORKDIR /root/trireme
+WORKDIR /trireme
 COPY . .
 RUN scripts/setup.sh
 RUN cmake --preset cpu-release -DTRIREME_TESTS=OFF && cmake --build --preset cpu-release --target train

@@ -9,10 +9,10 @@
 #   --key         the column that holds the text
 #   --tokenizer   one that exists, such as that of the model you fine-tune. Else a BPE is trained on the first documents:
 #                 DIR/tokenizer.json
-#   --python      one that has the package `datasets`; else a virtual environment with it is made in build/data-python
+#   --python      one that has the package `datasets`; else a virtual environment with it is made in build/data-python (installed: ~/.cache/trireme)
 #
 # Each 200th document is for validation. Writes DIR/train.bin, .idx, .json, DIR/validation.bin, .idx, .json.
-# TRIREME_TRAIN: the binary, where it is neither build/cpu-release/train nor `train` on the PATH.
+# TRIREME_TRAIN: the binary, where it is neither build/cpu-release/train nor installed nor on the PATH.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -39,8 +39,8 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 [ -n "$output" ] && [ -n "$dataset" ] || refuse 2 "--output DIR and --dataset NAME are needed (--help)"
-train=${TRIREME_TRAIN:-$root/build/cpu-release/train}
-[ -x "$train" ] || train=$(command -v train) || refuse 3 "no binary train: build it (scripts/quickstart.sh does), or set TRIREME_TRAIN"
+. "$root/scripts/find_train.sh"
+train=$(find_train "$root/scripts") || exit 3
 made=("$output"/{train,validation}.{bin,idx,json})
 [ -n "$tokenizer" ] || made+=("$output/tokenizer.json")
 for file in "${made[@]}"; do
@@ -50,6 +50,7 @@ done
 
 if [ -z "$python" ]; then
   place=$root/build/data-python
+  [ -e "$root/CMakeLists.txt" ] || place=${XDG_CACHE_HOME:-$HOME/.cache}/trireme/data-python # installed
   if [ ! -x "$place/bin/python" ] || ! "$place/bin/python" -c 'import datasets' 2>/dev/null; then
     echo "making a virtual environment with the package datasets in $place (once)" >&2
     python3 -m venv "$place" || refuse 3 "python3 cannot make a virtual environment (Debian: apt-get install python3-venv)"

@@ -18,7 +18,7 @@
 # text, where its last twentieth might be another book; and a block has neighbours in training at its two ends alone, where
 # single lines drawn here and there would each stand beside what was learned.
 #
-# TRIREME_TRAIN: the binary, where it is neither build/cpu-release/train nor `train` on the PATH.
+# TRIREME_TRAIN: the binary, where it is neither build/cpu-release/train nor installed nor on the PATH.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -49,8 +49,8 @@ done
 for file in "${files[@]}" ${validation:+"$validation"}; do
   [ "$file" = - ] || [ -f "$file" ] || refuse 74 "$file: there is no such file"
 done
-train=${TRIREME_TRAIN:-$root/build/cpu-release/train}
-[ -x "$train" ] || train=$(command -v train) || refuse 3 "no binary train: build it (scripts/quickstart.sh does), or set TRIREME_TRAIN"
+. "$root/scripts/find_train.sh"
+train=$(find_train "$root/scripts") || exit 3
 
 made=("$output"/{train,validation}.{bin,idx,json})
 [ -n "$tokenizer" ] || made+=("$output/tokenizer.json")

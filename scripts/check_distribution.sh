@@ -169,16 +169,16 @@ code=0
 case $what in
 container) container || code=$? ;;
 *)
-  clone=$here/root/root/trireme
+  clone=$here/machine/trireme
   if [ "$again" ] && [ -e "$clone" ]; then
     git -C "$clone" fetch --quiet "file://$tree" HEAD
     git -C "$clone" reset --quiet --hard FETCH_HEAD
   else
-    fresh_root root
+    fresh_root machine
     git clone --quiet --depth 1 "file://$tree" "$clone"
   fi
   if [ "$what" = run ]; then line=$*; else line="scripts/$what.sh $(printf '%q ' "$@")"; fi
-  timed "$line" enter "$here/root" "cd /root/trireme && $line" || code=$?
+  timed "$line" enter "$here/machine" "cd /trireme && $line" || code=$?
   ;;
 esac
 say "$suite: exit $code; ${times%; } ($here)"

@@ -4,15 +4,13 @@
 find_train() {
   local candidate
   if [ -n "${TRIREME_TRAIN-}" ]; then
-    if [ -x "$TRIREME_TRAIN" ]; then echo "$TRIREME_TRAIN" && return; fi
-    echo "train: TRIREME_TRAIN=$TRIREME_TRAIN is no program" >&2
+    if [ -x "$TRIREME_TRAIN" ]; then realpath -s "$TRIREME_TRAIN" && return; fi
+    echo "TRIREME_TRAIN=$TRIREME_TRAIN is no program" >&2
     return 3
   fi
-  for candidate in "$1/../build/cpu-release/train" "$1/../../../bin/train"; do
-    if [ -x "$candidate" ]; then realpath "$candidate" && return; fi
+  for candidate in "$1/../build/cpu-release/train" "$1/../../../bin/train" "$(type -P train)"; do
+    if [ -x "$candidate" ]; then realpath -s "$candidate" && return; fi
   done
-  # In the source tree a program of that name elsewhere would be another version.
-  if ! [ -e "$1/../CMakePresets.json" ] && candidate=$(type -P train); then echo "$candidate" && return; fi
   echo "train is missing. Build it (cmake --preset cpu-release && cmake --build --preset cpu-release) or set TRIREME_TRAIN." >&2
   return 3
 }

@@ -5,8 +5,8 @@
 # exit with 75; a second one ends it at once. mpirun itself would give the ranks one second after Ctrl-C, so it runs in a
 # session of its own and gets one SIGUSR1 for each signal received here, which it forwards.
 #
-# TRIREME_TRAIN: the binary, where it is neither build/cpu-release/train nor installed. TRIREME_MPIRUN: the mpirun, where not
-# on the PATH.
+# TRIREME_TRAIN: the binary, where it is neither build/cpu-release/train nor installed nor on the PATH. TRIREME_MPIRUN: the
+# mpirun, where not on the PATH.
 set -u
 case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 
@@ -28,7 +28,6 @@ here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 . "$here/find_train.sh"
 mpirun=${TRIREME_MPIRUN:-mpirun}
 train=$(find_train "$here") || exit 3
-train=$(cd "$(dirname "$train")" && pwd)/$(basename "$train")
 command -v "$mpirun" >/dev/null || refuse "$mpirun is missing. Install Open MPI (scripts/setup.sh does) or set TRIREME_MPIRUN."
 
 # What mpirun counts as slots: cores, not their hardware threads, as far as this process may use them.

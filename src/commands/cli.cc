@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/program_files.h"
 #include "commands/command_table.h"
 #include "commands/ending.h"
 
@@ -26,10 +27,10 @@ std::string help() {
       "Examples:\n";
   for (const std::string_view example : command_table().front().examples)
     text += fmt::format("  {}\n", example);
-  text +=
-      "\n`train COMMAND --help` says more. Several ranks: scripts/run.sh -n N CONFIG, mpirun or "
-      "srun "
-      "--mpi=pmix.\n";
+  text += fmt::format(
+      "\n`train COMMAND --help` says more. Several ranks: {} -n N CONFIG, mpirun or "
+      "srun --mpi=pmix.\n",
+      program_file_to_type("scripts/run.sh"));
   return text;
 }
 

@@ -128,7 +128,7 @@ std::string man_page(const std::vector<CommandText>& commands) {
       "A config is JSON; of several the later ones win, and --set lays single keys over them. All "
       "keys stand in the "
       "schema (train schema) and in configs/README.md. Several ranks are started by scripts/run.sh "
-      "-n N CONFIG, "
+      "-n N CONFIG (an installed program has scripts and configs in share/trireme of its prefix), "
       "mpirun or srun --mpi=pmix. Results go to standard output, everything else to standard "
       "error");
   out += "\n.SH COMMANDS\n";

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What `cmake --install` puts into a prefix runs from another folder, without the source tree's help.
 #   install_test.sh CMAKE BUILD_FOLDER
-cmake=$1 build=$2
+cmake=$1 build=$(cd "$2" && pwd)
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 unset TRIREME_TRAIN TRIREME_ROOT
 export OMPI_MCA_btl_vader_single_copy_mechanism=none
@@ -13,6 +13,11 @@ check "it installs" [ $? = 0 ]
 share=$prefix/share/trireme
 check "the schema is the program's" cmp -s <("$prefix/bin/train" schema) "$share/config.schema.json"
 check "the configs are there" cmp -s "$root/configs/tiny_llama.json" "$share/configs/tiny_llama.json"
+check "the man page is the program's" cmp -s <("$prefix/bin/train" man) "$prefix/share/man/man1/train.1"
+for place in bash:bash-completion/completions/train zsh:zsh/site-functions/_train fish:fish/vendor_completions.d/train.fish; do
+  check "completion for ${place%%:*}" cmp -s <("$prefix/bin/train" completion "${place%%:*}") "$prefix/share/${place#*:}"
+done
+check "none of them is empty" [ -z "$(find "$prefix" -type f -size 0)" ]
 check "licence and README, too" [ -e "$prefix/share/doc/trireme/LICENSE" -a -e "$prefix/share/doc/trireme/README.md" ]
 check "scripts find each other in it" lacks "$(grep -rl "$root" "$share" 2>/dev/null)" "$share"
 
@@ -30,6 +35,10 @@ check "a TRIREME_TRAIN that is not there: exit 3" [ $? = 3 ]
 check "and named" grep -q 'TRIREME_TRAIN=/nothing' log
 "$share/scripts/run_with_restart.sh" -n 1 "$share/configs/tiny_llama.json" "${settings[@]}" --set run.directory=again >log 2>&1
 check "run_with_restart.sh finds run.sh" [ $? = 0 ]
+"$share/data/text.sh" --output text "$share/data/sample.txt" --vocab-size 300 >log 2>&1
+check "a recipe of data/ finds it" [ -s text/train.bin ]
+[ "$failures" = 0 ] || cat log
+check "help names the installed script" contains "$("$prefix/bin/train" --help)" "$share/scripts/run.sh -n N"
 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=0 "$prefix/bin/train" "$share/configs/tiny_llama.json" 2>log
 check "a wrong launch names the installed script" grep -q "$share/scripts/run.sh" log
 
