@@ -1,12 +1,12 @@
 # What `cmake --install BUILD [--prefix DIR] [--strip]` puts where (DESTDIR is honoured). Of the targets it needs `train` alone,
 # which prints its own schema, man page and completions here.
 #   bin/train
-#   share/trireme/        scripts/ that start runs, configs/, data/ (recipes), config.schema.json
+#   share/trireme/        scripts/ that start runs or take their metrics, configs/, data/ (recipes), config.schema.json
 #   share/doc/trireme/    README.md, LICENSE
 #   share/man/man1/train.1, and where bash, zsh and fish look for completions
 install(TARGETS train RUNTIME)
 set(trireme_data ${CMAKE_INSTALL_DATADIR}/trireme)
-set(scripts run.sh run_with_restart.sh slurm.sbatch)
+set(scripts run.sh run_with_restart.sh slurm.sbatch metrics_to_mlflow.py metrics_to_wandb.py)
 list(TRANSFORM scripts PREPEND ${PROJECT_SOURCE_DIR}/scripts/)
 install(PROGRAMS ${scripts} DESTINATION ${trireme_data}/scripts)
 # Sourced by the others.

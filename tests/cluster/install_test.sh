@@ -18,6 +18,7 @@ for place in bash:bash-completion/completions/train zsh:zsh/site-functions/_trai
   check "completion for ${place%%:*}" cmp -s <("$prefix/bin/train" completion "${place%%:*}") "$prefix/share/${place#*:}"
 done
 check "none of them is empty" [ -z "$(find "$prefix" -type f -size 0)" ]
+check "the scripts for log.command" [ -x "$share/scripts/metrics_to_wandb.py" -a -x "$share/scripts/metrics_to_mlflow.py" ]
 check "licence and README, too" [ -e "$prefix/share/doc/trireme/LICENSE" -a -e "$prefix/share/doc/trireme/README.md" ]
 check "scripts find each other in it" lacks "$(grep -rl "$root" "$share" 2>/dev/null)" "$share"
 
