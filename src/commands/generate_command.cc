@@ -99,6 +99,8 @@ void check_prompt(const std::vector<std::int32_t>& prompt, const ModelConfig& mo
         total, model.max_positions,
         std::max<std::int64_t>(0, model.max_positions - static_cast<std::int64_t>(prompt.size())));
   }
+  // Nothing is computed from the last token.
+  if (auto problem = window_fault(model, total - 1)) throw_problems({*std::move(problem)});
 }
 
 /// Of a prompt at a time: many chunks, as stages stand still where ranks meet.

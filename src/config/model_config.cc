@@ -36,8 +36,11 @@ void add_llama_like(Json& json, const ModelConfig& model) {
   json["hidden_act"] = "silu";
   json["max_position_embeddings"] = model.max_positions;
   json["rms_norm_eps"] = model.norm_eps;
-  if (model.family != Family::kQwen2) json["attention_bias"] = model.qkv_bias;
+  if (model.family == Family::kLlama || model.family == Family::kQwen3)
+    json["attention_bias"] = model.qkv_bias;
   if (model.family == Family::kLlama) json["mlp_bias"] = model.mlp_bias;
+  if (model.family == Family::kMistral)
+    json["sliding_window"] = model.sliding_window == 0 ? Json() : Json(model.sliding_window);
   // transformers 5 reads rope_parameters, transformers 4 the other two.
   const Json rope = rope_parameters_json(model.rope);
   json["rope_parameters"] = rope;
@@ -61,6 +64,8 @@ std::string_view name_of(Family family) {
   switch (family) {
     case Family::kLlama:
       return "llama";
+    case Family::kMistral:
+      return "mistral";
     case Family::kQwen2:
       return "qwen2";
     case Family::kQwen3:
@@ -94,8 +99,9 @@ Json model_keys_json(const ModelConfig& model) {
 }
 
 Json hf_config_json(const ModelConfig& model, DType dtype) {
-  static constexpr std::string_view kClasses[] = {"LlamaForCausalLM", "Qwen2ForCausalLM",
-                                                  "Qwen3ForCausalLM", "GPT2LMHeadModel"};
+  static constexpr std::string_view kClasses[] = {"LlamaForCausalLM", "MistralForCausalLM",
+                                                  "Qwen2ForCausalLM", "Qwen3ForCausalLM",
+                                                  "GPT2LMHeadModel"};
   Json json = Json::object();
   json["architectures"] = Json::Array{Json(kClasses[static_cast<std::size_t>(model.family)])};
   const Json keys = model_keys_json(model);

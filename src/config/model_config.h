@@ -12,7 +12,7 @@
 
 namespace trireme {
 
-enum class Family : std::uint8_t { kLlama, kQwen2, kQwen3, kGpt2 };
+enum class Family : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3, kGpt2 };
 enum class NormKind : std::uint8_t { kRms, kLayer };
 enum class Activation : std::uint8_t {
   kSwiGlu,    ///< silu(gate) * up, two projections
@@ -51,6 +51,8 @@ struct ModelConfig {
   bool mlp_bias = false;         ///< on every projection of the MLP
   bool qk_norm = false;          ///< RMS norm of each q and k head before RoPE
   bool tied_embeddings = false;  ///< the head is the embedding
+  /// Positions that a query sees, its own among them; 0: all before it.
+  std::int64_t sliding_window = 0;
   double init_std = 0.02;
   std::int64_t bos_token = -1, end_token = -1;  ///< -1: none
 
@@ -65,6 +67,6 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
-std::string_view name_of(Family family);  ///< the model_type: "llama", "qwen2", "qwen3", "gpt2"
+std::string_view name_of(Family family);  ///< the model_type: "llama", "qwen2", ...
 
 }  // namespace trireme

@@ -108,6 +108,8 @@ constexpr ModelKey kLlama[] = {
     {"rope_interleaved", kFixed, "[false]"},
 };
 
+constexpr ModelKey kMistral[] = {{"sliding_window", kRead}};
+
 // Sliding windows are active by three keys together: model_parse looks at them.
 constexpr ModelKey kSliding[] = {
     {"layer_types", kRead},        {"max_window_layers", kRead},     {"sliding_window", kRead},
@@ -152,6 +154,8 @@ std::vector<std::span<const ModelKey>> tables(Family family) {
   switch (family) {
     case Family::kLlama:
       return {kCommon, kLlamaLike, kLlama};
+    case Family::kMistral:
+      return {kCommon, kLlamaLike, kMistral};
     case Family::kQwen2:
       return {kCommon, kLlamaLike, kSliding};
     case Family::kQwen3:
@@ -167,6 +171,7 @@ std::vector<std::span<const ModelKey>> tables(Family family) {
 TokenDefaults default_tokens(Family family) {
   switch (family) {
     case Family::kLlama:
+    case Family::kMistral:
       return {1, 2};
     case Family::kGpt2:
       return {50256, 50256};
@@ -211,7 +216,8 @@ std::string nearest_model_key(Family family, std::string_view name) {
 }
 
 std::optional<Family> family_of(std::string_view model_type) {
-  for (const Family family : {Family::kLlama, Family::kQwen2, Family::kQwen3, Family::kGpt2}) {
+  for (const Family family :
+       {Family::kLlama, Family::kMistral, Family::kQwen2, Family::kQwen3, Family::kGpt2}) {
     if (name_of(family) == model_type) return family;
   }
   return std::nullopt;

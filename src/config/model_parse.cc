@@ -33,6 +33,8 @@ Defaults defaults_of(Family family) {
   switch (family) {
     case Family::kLlama:
       return {32000, 4096, 11008, 32, 32, 2048, 1e-6, false};
+    case Family::kMistral:
+      return {32000, 4096, 14336, 32, 32, 131072, 1e-6, false};
     case Family::kQwen2:
     case Family::kQwen3:
       return {151936, 4096, 22016, 32, 32, 32768, 1e-6, false};
@@ -67,7 +69,7 @@ class ModelReader {
 
  private:
   std::optional<Family> read_family() {
-    constexpr const char* kLegal = R"("llama", "qwen2", "qwen3" or "gpt2")";
+    constexpr const char* kLegal = R"("llama", "mistral", "qwen2", "qwen3" or "gpt2")";
     const auto type = reader_.text("model_type");
     if (!type) {
       if (reader_.find("model_type") == nullptr)
@@ -160,10 +162,8 @@ class ModelReader {
     model.ffn = reader_.integer("intermediate_size", kFfn).value_or(default_.ffn);
     model.layers = reader_.integer("num_hidden_layers", kLayers).value_or(default_.layers);
     model.heads = reader_.integer("num_attention_heads", kHeads).value_or(default_.heads);
-    // Missing, llama takes as many as heads, the qwens 32; null is as many as heads everywhere.
-    const bool kv_missing = keys_.find("num_key_value_heads") == nullptr;
-    model.kv_heads = reader_.integer("num_key_value_heads", kHeads)
-                         .value_or(kv_missing && !llama ? 32 : model.heads);
+    model.kv_heads =
+        reader_.integer("num_key_value_heads", kHeads).value_or(default_kv_heads(model));
     model.head_dim = reader_.integer("head_dim", kHeadDim).value_or(0);
     if (model.head_dim == 0 && model.family == Family::kQwen3 &&
         keys_.find("head_dim") == nullptr) {
@@ -174,13 +174,32 @@ class ModelReader {
         reader_.integer("max_position_embeddings", kPositions).value_or(default_.positions);
     model.norm_eps = reader_.real("rms_norm_eps", {0, 1}).value_or(default_.norm_eps);
     model.qkv_bias = model.family == Family::kQwen2;
-    if (model.family != Family::kQwen2) {
+    if (llama || model.family == Family::kQwen3) {
       model.qkv_bias = model.attention_out_bias = reader_.boolean("attention_bias").value_or(false);
     }
     if (llama) model.mlp_bias = reader_.boolean("mlp_bias").value_or(false);
     model.qk_norm = model.family == Family::kQwen3;
     model.rope = read_rope(reader_, origin_, model.max_positions);
-    if (!llama) check_sliding(model.layers);
+    if (model.family == Family::kMistral) {
+      model.sliding_window = read_window();
+    } else if (!llama) {
+      check_sliding(model.layers);
+    }
+  }
+
+  /// Missing, llama takes as many as heads, mistral 8, the qwens 32; null is as many as heads
+  /// everywhere.
+  std::int64_t default_kv_heads(const ModelConfig& model) const {
+    if (model.family == Family::kLlama || keys_.find("num_key_value_heads") != nullptr)
+      return model.heads;
+    return model.family == Family::kMistral ? 8 : 32;
+  }
+
+  /// A missing window is 4096, null is none. Whether it cuts anything depends on the sequence.
+  std::int64_t read_window() {
+    const Json* window = keys_.find("sliding_window");
+    if (window == nullptr) return 4096;
+    return reader_.integer("sliding_window", kPositions).value_or(0);
   }
 
   void read_gpt2(ModelConfig& model) {

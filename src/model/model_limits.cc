@@ -14,6 +14,16 @@ std::optional<Problem> find_unbuilt(const ModelConfig& model) {
                  "makes heads of a size that is not in this version"};
 }
 
+std::optional<Problem> window_fault(const ModelConfig& model, std::int64_t positions) {
+  if (model.sliding_window == 0 || positions <= model.sliding_window) return std::nullopt;
+  return Problem{"model.sliding_window", std::to_string(model.sliding_window),
+                 fmt::format("null, or at least {}", positions), "",
+                 fmt::format("is active in sequences of {} tokens (each would see {} positions), "
+                             "and such attention is not in this version. Use sequences of up to {} "
+                             "tokens",
+                             positions, model.sliding_window, model.sliding_window)};
+}
+
 void require_built(const ModelConfig& model) {
   if (const auto problem = find_unbuilt(model)) throw_problems({*problem});
 }

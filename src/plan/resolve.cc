@@ -180,6 +180,7 @@ class Resolver {
     const ModelConfig& model = config_.model;
     const std::int64_t tokens = config_.data.sequence_length;
     if (auto problem = find_unbuilt(model)) problems_.push_back(*std::move(problem));
+    if (auto problem = window_fault(model, tokens)) problems_.push_back(*std::move(problem));
     if (tokens > model.max_positions) {
       if (model.position == PositionKind::kLearned) {
         problems_.push_back(

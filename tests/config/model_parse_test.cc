@@ -71,6 +71,8 @@ TEST(ModelParse, reads_what_transformers_reads) {
     EXPECT_EQ(m.mlp_bias, wanted.find("mlp_bias")->as_bool()) << keys.dump();
     EXPECT_EQ(m.bos_token, integer("bos_token")) << keys.dump();
     EXPECT_EQ(m.end_token, integer("end_token")) << keys.dump();
+    const Json* window = wanted.find("sliding_window");
+    EXPECT_EQ(m.sliding_window, window == nullptr ? 0 : window->as_integer()) << keys.dump();
     if (const Json* rope = wanted.find("rope")) {
       EXPECT_EQ(m.rope.theta, rope->find("rope_theta")->as_double()) << keys.dump();
       const Json ours = *model_keys_json(m).find("rope_parameters");
@@ -94,6 +96,28 @@ TEST(ModelParse, what_a_family_always_has) {
   EXPECT_TRUE(qwen3.qk_norm);
   EXPECT_EQ(qwen3.norm, NormKind::kRms);
   EXPECT_FALSE(legal(llama("")).qk_norm);
+}
+
+TEST(ModelParse, a_mistral_has_no_biases_and_a_window_that_null_takes_away) {
+  const std::string sizes = R"("model_type":"mistral","hidden_size":64,"num_attention_heads":4,)"
+                            R"("num_key_value_heads":2,"num_hidden_layers":2)";
+  const auto with = [&](std::string_view more) { return fmt::format("{{{}{}}}", sizes, more); };
+  const ModelConfig model = legal(with(R"(,"sliding_window":null)"));
+  EXPECT_EQ(model.family, Family::kMistral);
+  EXPECT_FALSE(model.qkv_bias || model.attention_out_bias || model.mlp_bias || model.qk_norm);
+  EXPECT_EQ(model.sliding_window, 0);
+  EXPECT_EQ(legal(with("")).sliding_window, 4096);
+  EXPECT_EQ(legal(with(R"(,"sliding_window":17)")).sliding_window, 17);
+  for (const char* value : {"0", "-1", "1.5", R"("4096")", "true"}) {
+    EXPECT_EQ(fault(with(fmt::format(R"(,"sliding_window":{})", value))).path,
+              "model.sliding_window")
+        << value;
+  }
+  EXPECT_EQ(fault(with(R"(,"attention_bias":true)")).path, "model.attention_bias");
+  const Json exported = hf_config_json(model, DType::kBF16);
+  EXPECT_EQ(exported.find("architectures")->dump(), R"(["MistralForCausalLM"])");
+  ASSERT_NE(exported.find("sliding_window"), nullptr);  // absent it would be 4096
+  EXPECT_TRUE(exported.find("sliding_window")->is_null());
 }
 
 TEST(ModelParse, gpt2_takes_family_names_and_aliases) {

@@ -72,6 +72,14 @@ for name in gpt2 qwen2 qwen3_gqa; do
   done
 done
 
+# A model's window of 37: the last token is read by nobody, so 5 + 33 are the most that it changes nothing of.
+mistral=(generate --checkpoint "$root/tests/golden/model/mistral" --token-ids 17,203,5,99,42 --temperature 0)
+train "${mistral[@]}" --max-new-tokens 33
+ends_with "as many positions as the window" 0
+train "${mistral[@]}" --max-new-tokens 34
+ends_with "one position more" 2
+says_once "one position more: the sentence" "model.sliding_window: is active in sequences of 38 tokens"
+
 refused() { # WHAT SENTENCE RANKS OPTIONS...
   ranks "$3" generate --checkpoint run "${greedy[@]}" "${@:4}"
   ends_with "$1" 2

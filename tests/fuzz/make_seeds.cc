@@ -116,7 +116,7 @@ void make_config_seeds(const std::filesystem::path& golden, const std::filesyste
         "eos_token_id",        "n_inner",          "hidden_act"})
     words.add_key(key);
   for (const char* value :
-       {"llama", "qwen2", "qwen3", "gpt2", "mixtral", "linear", "llama3", "yarn"})
+       {"llama", "mistral", "qwen2", "qwen3", "gpt2", "mixtral", "linear", "llama3", "yarn"})
     words.add(Json(value).dump());
   words.save("config");
 }

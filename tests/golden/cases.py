@@ -1,6 +1,6 @@
 """The model cases: odd sizes on purpose, each small enough that its golden is a few hundred KB."""
 
-from transformers import GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 VOCAB = 307
 TOKENS = 37
@@ -58,6 +58,11 @@ def cases():
                            "beta_slow": 0.25, "mscale": 1.0, "mscale_all_dim": 0.5,
                            "truncate": False}),
                 "max_position_embeddings": 64}),
+        # 6:2 heads of 12 (72 != hidden 48), no biases; a window that just holds the batch's 37 tokens
+        "mistral": _llama_like(
+            MistralConfig, hidden_size=48, intermediate_size=40, num_attention_heads=6,
+            num_key_value_heads=2, head_dim=12, sliding_window=TOKENS,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
         # 3 heads of 24 = hidden 72, one kv head, q/k/v biases, no head_dim key of its own
         "qwen2": _llama_like(
             Qwen2Config, hidden_size=72, intermediate_size=40, num_attention_heads=3,

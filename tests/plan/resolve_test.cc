@@ -51,6 +51,17 @@ struct BatchCase {
   ResolvedBatch expected;
 };
 
+TEST(Resolve, a_window_is_refused_where_it_would_hide_a_token) {
+  RunConfig config = small_config();
+  config.model.sliding_window = config.data.sequence_length;
+  EXPECT_TRUE(resolve(config, {}).problems.empty());
+  config.model.sliding_window = config.data.sequence_length - 1;
+  const Problem problem = only_problem(resolve(config, {}));
+  EXPECT_EQ(problem.path, "model.sliding_window");
+  EXPECT_EQ(problem.found, "31");
+  EXPECT_EQ(problem.legal, "null, or at least 32");
+}
+
 TEST(Resolve, a_run_whose_tokens_cannot_be_counted_is_refused) {
   RunConfig config = small_config();
   config.run.steps = std::int64_t{1} << 53;

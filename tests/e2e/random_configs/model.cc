@@ -113,15 +113,19 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
     model[dice.word({"rope_parameters", "rope_scaling"})] = draw_rope(dice, situation.positions);
   }
   if (dice.percent(20)) model["rope_theta"] = dice.pick<Json>({500000.0, 10000, 2.5});
-  if (family != "qwen2" && dice.percent(25)) model["attention_bias"] = dice.percent(50);
+  if ((family == "llama" || family == "qwen3") && dice.percent(25))
+    model["attention_bias"] = dice.percent(50);
   if (family == "llama" && dice.percent(25)) model["mlp_bias"] = dice.percent(50);
+  if (family == "mistral" && dice.percent(60)) {  // a missing one is 4096
+    model["sliding_window"] = dice.percent(50) ? Json() : Json(situation.sequence_length + 64);
+  }
   return model;
 }
 
 }  // namespace
 
 Json draw_model(Dice& dice, std::int64_t vocabulary, Situation& situation) {
-  situation.family = dice.pick<std::string>({"llama", "qwen2", "qwen3", "gpt2"});
+  situation.family = dice.pick<std::string>({"llama", "mistral", "qwen2", "qwen3", "gpt2"});
   situation.vocabulary =
       vocabulary > 0 && dice.percent(60)
           ? vocabulary

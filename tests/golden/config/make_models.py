@@ -9,6 +9,7 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
           "original_max_position_embeddings": 8192}
 CASES = [
     {"model_type": "llama"},
+    {"model_type": "mistral"},
     {"model_type": "qwen2"},
     {"model_type": "qwen3"},
     {"model_type": "gpt2"},
@@ -21,6 +22,9 @@ CASES = [
     {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 3}},
     {"model_type": "llama", "rope_theta": None, "rope_parameters": {"rope_theta": 70000.0, "rope_type": "default"}},
     {"model_type": "llama", "eos_token_id": [5, 6], "bos_token_id": None, "initializer_range": 0.01},
+    {"model_type": "mistral", "hidden_size": 1024, "num_attention_heads": 16,
+     "sliding_window": None, "rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "vocab_size": 32768},
+    {"model_type": "mistral", "hidden_size": 5120, "num_attention_heads": 32, "head_dim": 128, "sliding_window": 32768},
     {"model_type": "qwen2", "rope_theta": 1000000.0, "num_attention_heads": 28, "num_key_value_heads": 4,
      "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "use_sliding_window": False,
      "sliding_window": 131072, "max_window_layers": 28, "bos_token_id": 151643, "eos_token_id": 151645},
@@ -45,7 +49,8 @@ def token(value):
 
 def read(keys):
     c = AutoConfig.for_model(**json.loads(json.dumps(keys)))
-    gpt2, llama, qwen2 = (c.model_type == name for name in ("gpt2", "llama", "qwen2"))
+    gpt2, llama, mistral, qwen2 = (c.model_type == name for name in ("gpt2", "llama", "mistral", "qwen2"))
+    bias = gpt2 or (not mistral and not qwen2 and c.attention_bias)
     model = {
         "layers": c.num_hidden_layers, "hidden": c.hidden_size, "heads": c.num_attention_heads,
         "ffn": (c.n_inner or 4 * c.n_embd) if gpt2 else c.intermediate_size,
@@ -53,10 +58,12 @@ def read(keys):
         "head_dim": getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads,
         "vocab_size": c.vocab_size, "max_positions": c.max_position_embeddings,
         "norm_eps": c.layer_norm_epsilon if gpt2 else c.rms_norm_eps, "init_std": c.initializer_range,
-        "tied_embeddings": c.tie_word_embeddings, "qkv_bias": gpt2 or qwen2 or c.attention_bias,
-        "attention_out_bias": gpt2 or (not qwen2 and c.attention_bias), "mlp_bias": gpt2 or (llama and c.mlp_bias),
+        "tied_embeddings": c.tie_word_embeddings, "qkv_bias": qwen2 or bias,
+        "attention_out_bias": bias, "mlp_bias": gpt2 or (llama and c.mlp_bias),
         "bos_token": token(c.bos_token_id), "end_token": token(c.eos_token_id),
     }
+    if mistral:
+        model["sliding_window"] = c.sliding_window or 0
     if not gpt2:
         model["rope"] = {k: v for k, v in c.rope_parameters.items() if k != "type"}
     return {"keys": keys, "model": model}
