@@ -41,6 +41,7 @@ int checkpoint_command(Arguments arguments);  // checkpoint_command.cc
 int schedule_command(Arguments arguments);    // schedule_command.cc
 int completion_command(Arguments arguments);  // completion_command.cc
 int man_command(Arguments arguments);         // man_command.cc
+int convert_config_command(Arguments arguments);
 int version_command(Arguments arguments);     // version_command.cc
 
 /// Finds the command that `arguments` (all of argv but the program) name and runs it; a first word

@@ -139,6 +139,38 @@ ends_with "resume beside a damaged checkpoint" 0
 says "the damaged one is named" 'step-00000020 is not used'
 says "the older one is used" 'from step 10 '
 same_run "resume beside a damaged checkpoint" damaged 20 run
+# convert-config: what comes out is planned once the keys that it names are there.
+conversions=$root/tests/config/convert
+train convert-config "$conversions/megatron_mlperf_405b.txt"
+ends_with "convert-config: Megatron-LM" 0
+result "convert-config: Megatron-LM"
+check "convert-config: Megatron-LM: nothing is to be added" [ "$(grep -c '^To be added' log)" = 0 ]
+check "convert-config: Megatron-LM: what has no meaning is told" grep -q '^  --overlap-grad-reduce, ' log
+cp out converted.json
+train plan converted.json --world 1024 --set run.device=cuda
+ends_with "convert-config: the layout of 1,024 ranks is planned" 0
+train convert-config - <"$conversions/megatron_core_70b.sh"
+ends_with "convert-config: standard input" 0
+check "convert-config: standard input: the committed config" same_file out "$conversions/megatron_core_70b.expected.json"
+train convert-config "$conversions/deepspeed_zero3_auto.json"
+ends_with "convert-config: DeepSpeed" 0
+check "convert-config: DeepSpeed: what is to be added is named" grep -q '^  optimizer.lr: ' log
+cp out converted.json
+train plan base.json converted.json --world 4 --set run.device=cuda
+ends_with "convert-config: DeepSpeed: planned" 0
+printf -- '--lr "1e-3' >hostile.txt
+train convert-config hostile.txt
+ends_with "convert-config: a quote that is not closed" 2
+check "convert-config: a fault leaves no config" [ ! -s out ]
+train convert-config "$binary"
+ends_with "convert-config: a program" 2
+train convert-config absent.sh
+ends_with "convert-config: a file that is not there" 2
+train convert-config . --from deepspeed
+ends_with "convert-config: a folder" 2
+train convert-config base.json --from slurm
+ends_with "convert-config: no such system" 2
+
 # A run that is not finished finds it while it loads.
 flip_a_bit "$(folder_of damaged 20)/rank-00000.h5"
 ranks 2 base.json --set run.directory=damaged --set batch.micro=1 --set run.steps=23

@@ -1,0 +1,239 @@
+#include "config/megatron_model.h"
+
+#include "config/model_keys.h"
+
+namespace trireme {
+
+namespace {
+
+/// Of an argument that asks for what no family of this version has.
+struct Refused {
+  std::string_view name, what;
+};
+constexpr Refused kRefused[] = {
+    {"--apply-residual-connection-post-layernorm", "residuals behind the norms"},
+    {"--mtp-num-layers", "prediction of several tokens"},
+    {"--multi-latent-attention", "latent attention"},
+    {"--num-experts", "experts"},
+    {"--qk-l2-norm", "L2 norms of q and k"},
+    {"--quick-geglu", "quick GEGLU"},
+    {"--squared-relu", "squared ReLU"},
+    {"--window-size", "attention in a window"},
+};
+
+class MegatronModel {
+ public:
+  MegatronModel(const MegatronArguments& arguments, ConversionDraft& draft)
+      : arguments_(arguments), draft_(draft) {}
+
+  void convert() {
+    if (!read_sizes()) return;
+    read_traits();
+    const std::string missing = no_family();
+    if (!missing.empty())
+      return draft_.miss("model", fmt::format("no family of this version has {}", missing));
+    Json model = Json::object();
+    model["model_type"] = name_of(family_);
+    add_vocabulary(model);
+    add_sizes(model);
+    family_ == Family::kGpt2 ? add_gpt2(model) : add_llama_like(model);
+    model["tie_word_embeddings"] = !arguments_.has("--untie-embeddings-and-output-weights");
+    model["initializer_range"] = arguments_.real("--init-method-std").value_or(0.02);
+    if (arguments_.has("--apply-layernorm-1p")) {
+      draft_.remark(
+          "--apply-layernorm-1p: norms are stored as 1 + w here, which trains the same, as norms "
+          "have no weight decay; trained ones have to be changed");
+    }
+    draft_.set("model", std::move(model), "the arguments of the model");
+  }
+
+ private:
+  /// False, and told, where a size is not there.
+  bool read_sizes() {
+    std::string unknown;
+    const auto need = [&](const char* name, std::int64_t& size) {
+      if (const auto value = arguments_.size(name)) {
+        size = *value;
+      } else {
+        unknown += (unknown.empty() ? "" : ", ") + std::string(name);
+      }
+    };
+    need("--num-layers", layers_);
+    need("--hidden-size", hidden_);
+    need("--num-attention-heads", heads_);
+    if (!unknown.empty()) {
+      draft_.miss("model", unknown + " not known");
+      return false;
+    }
+    kv_heads_ = heads_;
+    if (arguments_.has("--group-query-attention")) {
+      kv_heads_ = arguments_.size("--num-query-groups").value_or(1);
+    } else if (arguments_.has("--num-query-groups")) {
+      draft_.remark(
+          "--num-query-groups has no effect without --group-query-attention, in "
+          "Megatron-LM as here");
+    }
+    head_dim_ = arguments_.size("--kv-channels").value_or(hidden_ / heads_);
+    swiglu_ = arguments_.has("--swiglu");
+    // Megatron-LM's default of a gated MLP has about as many weights as 4 x hidden without gate.
+    const std::int64_t otherwise = swiglu_ ? hidden_ * 8 / 3 / 64 * 64 : hidden_ * 4;
+    ffn_ = arguments_.size("--ffn-hidden-size").value_or(otherwise);
+    return true;
+  }
+
+  void read_traits() {
+    const std::string position =
+        arguments_.has("--use-rotary-position-embeddings")
+            ? "rope"
+            : arguments_.text("--position-embedding-type").value_or("learned_absolute");
+    rotary_ = position == "rope";
+    learned_ = position == "learned_absolute" && !arguments_.has("--no-position-embedding");
+    const std::string norm = arguments_.text("--normalization").value_or("LayerNorm");
+    rms_ = norm == "RMSNorm";
+    layer_norm_ = norm == "LayerNorm";
+    bias_ = !arguments_.has("--disable-bias-linear");
+    qkv_bias_ = arguments_.has("--add-qkv-bias");
+    qk_norm_ = arguments_.has("--qk-layernorm");
+    family_ = learned_              ? Family::kGpt2
+              : qk_norm_            ? Family::kQwen3
+              : !bias_ && qkv_bias_ ? Family::kQwen2
+                                    : Family::kLlama;
+  }
+
+  /// What no family has; "" where `family_` has all.
+  std::string no_family() const {
+    for (const auto& [name, what] : kRefused) {
+      if (arguments_.has(name)) return fmt::format("{} ({})", what, name);
+    }
+    if (arguments_.real("--rotary-percent").value_or(1) != 1)
+      return "rotary embedding of a part of each head (--rotary-percent)";
+    if (!rotary_ && !learned_) return "positions of that kind (--position-embedding-type)";
+    if (!rms_ && !layer_norm_) return "norms of that kind (--normalization)";
+    const bool gpt2 = learned_ && layer_norm_ && !swiglu_ && bias_ && !qk_norm_ &&
+                      kv_heads_ == heads_ && head_dim_ * heads_ == hidden_;
+    const bool llama = rotary_ && rms_ && swiglu_ && !(qk_norm_ && (bias_ || qkv_bias_));
+    if (gpt2 || llama) return "";
+    std::string text =
+        fmt::format("{} positions, {}, {}, {}{}{} together", rotary_ ? "rotary" : "learned",
+                    rms_ ? "RMSNorm" : "LayerNorm", swiglu_ ? "SwiGLU" : "GELU",
+                    bias_       ? "biases"
+                    : qkv_bias_ ? "biases of q, k and v"
+                                : "no biases",
+                    qk_norm_ ? ", norms of q and k" : "",
+                    learned_ && kv_heads_ != heads_ ? ", grouped heads" : "");
+    return text + " (gpt2: learned, LayerNorm, GELU, biases; llama, qwen: rotary, RMSNorm, SwiGLU)";
+  }
+
+  void put(Json& model, std::string_view key, Json value) const {
+    model[own_name(family_, key)] = std::move(value);
+  }
+
+  void add_vocabulary(Json& model) {
+    if (const auto padded = arguments_.size("--padded-vocab-size")) {
+      model["vocab_size"] = *padded;
+      return;
+    }
+    auto size = arguments_.size("--vocab-size");
+    const std::string tokenizer = megatron_tokenizer(arguments_);
+    if (size && tokenizer == "NullTokenizer") size = *size + 1;
+    if (!size && tokenizer == "GPT2BPETokenizer") size = 50257;
+    if (!size) {
+      draft_.unset(
+          "model.vocab_size: the tokenizer's size is not among the arguments, and the family's "
+          "default holds until it is set");
+      return;
+    }
+    const std::int64_t tensor = draft_.integer("parallel.tensor").value_or(1);
+    const std::int64_t divisor =
+        arguments_.size("--make-vocab-size-divisible-by").value_or(128) * tensor;
+    const std::int64_t padded = (*size + divisor - 1) / divisor * divisor;
+    model["vocab_size"] = padded;
+    if (padded == *size) return;
+    draft_.remark(
+        "model.vocab_size: {} padded to {} as Megatron-LM pads it; {} trains the same "
+        "model without the rows that no token has",
+        *size, padded, *size);
+  }
+
+  void add_sizes(Json& model) {
+    put(model, "hidden_size", hidden_);
+    put(model, "intermediate_size", ffn_);
+    put(model, "num_hidden_layers", layers_);
+    put(model, "num_attention_heads", heads_);
+    auto positions = arguments_.size("--max-position-embeddings");
+    if (!positions) positions = draft_.integer("data.sequence_length");
+    if (positions) put(model, "max_position_embeddings", *positions);
+  }
+
+  [[nodiscard]] double norm_eps() const {
+    const auto eps = arguments_.real("--norm-epsilon");
+    return eps ? *eps : arguments_.real("--layernorm-epsilon").value_or(1e-5);
+  }
+  [[nodiscard]] double dropout(const char* name) const {
+    return arguments_.real(name).value_or(0.1);
+  }
+
+  void add_gpt2(Json& model) {
+    model["layer_norm_epsilon"] = norm_eps();
+    model["attn_pdrop"] = dropout("--attention-dropout");
+    model["embd_pdrop"] = model["resid_pdrop"] = dropout("--hidden-dropout");
+  }
+
+  void add_llama_like(Json& model) {
+    model["num_key_value_heads"] = kv_heads_;
+    if (family_ == Family::kQwen3 || head_dim_ * heads_ != hidden_) model["head_dim"] = head_dim_;
+    model["rms_norm_eps"] = norm_eps();
+    add_rope(model);
+    if (family_ == Family::kLlama && bias_) model["attention_bias"] = model["mlp_bias"] = true;
+    model["attention_dropout"] = dropout("--attention-dropout");
+    if (const double rate = dropout("--hidden-dropout"); rate > 0) {
+      draft_.remark("--hidden-dropout {}{}: {} has none", rate,
+                    arguments_.has("--hidden-dropout") ? "" : " (Megatron-LM's default)",
+                    name_of(family_));
+    }
+    if (arguments_.has("--rotary-interleaved")) {
+      draft_.remark(
+          "--rotary-interleaved: pairs are a half of the head apart here, which is the same for "
+          "weights drawn at random; trained ones have to be permuted");
+    }
+  }
+
+  void add_rope(Json& model) {
+    model["rope_theta"] = arguments_.real("--rotary-base").value_or(10000);
+    const auto factor = arguments_.size("--rotary-seq-len-interpolation-factor");
+    if (arguments_.has("--use-rope-scaling")) {
+      Json scaling = Json::object();
+      scaling["rope_type"] = "llama3";
+      scaling["factor"] = arguments_.real("--rope-scaling-factor").value_or(8);
+      scaling["low_freq_factor"] = 1.0;
+      scaling["high_freq_factor"] = 4.0;
+      scaling["original_max_position_embeddings"] = 8192;
+      model["rope_scaling"] = std::move(scaling);
+    } else if (factor && *factor != 1) {
+      Json scaling = Json::object();
+      scaling["rope_type"] = "linear";
+      scaling["factor"] = static_cast<double>(*factor);
+      model["rope_scaling"] = std::move(scaling);
+    }
+  }
+
+  const MegatronArguments& arguments_;
+  ConversionDraft& draft_;
+  std::int64_t layers_ = 0, hidden_ = 0, ffn_ = 0, heads_ = 0, kv_heads_ = 0, head_dim_ = 0;
+  bool rotary_ = false, learned_ = false, rms_ = false, layer_norm_ = false, swiglu_ = false;
+  bool bias_ = true, qkv_bias_ = false, qk_norm_ = false;
+  Family family_ = Family::kLlama;
+};
+
+}  // namespace
+
+std::string megatron_tokenizer(const MegatronArguments& arguments) {
+  return arguments.text("--tokenizer-type")
+      .value_or(arguments.has("--merge-file") ? "GPT2BPETokenizer" : "");
+}
+
+void convert_megatron_model(const MegatronArguments& arguments, ConversionDraft& draft) {
+  MegatronModel(arguments, draft).convert();
+}
+
+}  // namespace trireme
