@@ -160,7 +160,12 @@ std::string config_reference_markdown() {
       "removes. `//` comments are\n"
       "allowed. Paths are relative to the working directory. `model` holds the keys of a Hugging "
       "Face config, or the path of a\n"
-      "config.json or of its directory, or `{\"path\": P, key: override}`.\n";
+      "config.json or of its directory, or `{\"path\": P, key: override}`.\n\n"
+      "Configs to begin with: `MODEL_Ngpu.json` in `gpt2`, `llama3`, `mistral`, `qwen2.5`, `qwen3`, "
+      "`smollm2`, for one GPU of\n"
+      "80 GB, a node of 8, 8 nodes, 64 nodes: copy one, set `data` and `tokenizer`, look at it with "
+      "`train plan FILE --world N`,\n"
+      "start it. `tiny_*.json` run anywhere, without data. `config.schema.json` is for editors.\n";
   std::string section = "-";
   for (const Field& field : fields()) {
     if (field.section() != section) {

@@ -199,6 +199,16 @@ TEST(Reference, the_committed_one_is_that_of_the_field_table) {
       << "set TRIREME_WRITE_REFERENCE=1 and run this test again to write it";
 }
 
+// The configs of known models name it.
+TEST(Reference, the_committed_schema_is_that_of_the_field_table) {
+  const std::filesystem::path file =
+      std::filesystem::path(TRIREME_CONFIGS) / "config.schema.json";
+  const std::string fresh = config_schema().dump(2) + "\n";
+  if (std::getenv("TRIREME_WRITE_REFERENCE") != nullptr) write_file_atomically(file, fresh);
+  EXPECT_TRUE(read_file(file) == fresh)
+      << "set TRIREME_WRITE_REFERENCE=1 and run this test again to write it";
+}
+
 TEST(Reference, names_every_field) {
   const std::string text = config_reference_markdown();
   for (const Field& field : fields()) {
