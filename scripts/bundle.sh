@@ -25,6 +25,7 @@ if [ -z "$train" ]; then
   train=$(ls -t "$root"/build/*/train 2>/dev/null | head -n 1) || true
   [ "$train" ] || { echo "bundle: no build/*/train; build it first, or name one with --train" >&2 && exit 3; }
 fi
+command -v xz >/dev/null || { echo "bundle: xz is not in PATH (scripts/setup.sh installs it)" >&2 && exit 3; }
 mpirun=$(readlink -f "$(command -v mpirun)") || { echo "bundle: mpirun is not in PATH" >&2 && exit 3; }
 plugins=$(ompi_info --path pkglibdir --parsable | cut -d: -f3)
 help_texts=$(ompi_info --path pkgdatadir --parsable | cut -d: -f3)

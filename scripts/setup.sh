@@ -19,19 +19,20 @@ apt_packages=(
   libpcre2-dev libutf8proc-dev
   libgtest-dev libbenchmark-dev
   bible-kjv bible-kjv-text # the quickstart's corpus
+  xz-utils                 # scripts/bundle.sh
 )
 slurm_packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libpmix2)
 dnf_packages=(
   cmake ninja-build gcc-c++ openmpi-devel hdf5-devel json-devel spdlog-devel fmt-devel cli11-devel xxhash-devel
-  onednn-devel hwloc-devel pcre2-devel utf8proc-devel gtest-devel google-benchmark-devel
+  onednn-devel hwloc-devel pcre2-devel utf8proc-devel gtest-devel google-benchmark-devel xz
 )
 conda_packages=(
   cmake ninja cxx-compiler openmpi hdf5 nlohmann_json spdlog fmt cli11 xxhash onednn libhwloc pcre2 libutf8proc
-  gtest benchmark
+  gtest benchmark xz
 )
 spack_packages=(
   cmake ninja gcc openmpi hdf5~mpi nlohmann-json spdlog fmt cli11 xxhash onednn hwloc pcre2 utf8proc googletest
-  benchmark
+  benchmark xz
 )
 
 say() { echo "setup: $*" >&2; }
