@@ -46,6 +46,9 @@ if "$mpirun" --version 2>/dev/null | grep -qi -e 'open mpi' -e openrte -e prrte;
   [ "$(id -u)" != 0 ] || options+=(--allow-run-as-root)
 fi
 
+# By the kernel's routes Open MPI 5 finds no way from a host of some containers to itself, and each rank says so.
+export OMPI_MCA_reachable="${OMPI_MCA_reachable-weighted}"
+
 . "$here/forwarded.sh"
 # mpirun and all ranks of this host, of which there is one at least; those of other hosts cannot be seen from here.
 listens() {
