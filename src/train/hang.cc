@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <tuple>
 
 #include "base/human_format.h"
+#include "train/process_stat.h"
 
 namespace trireme {
 
@@ -47,14 +47,12 @@ double Patience::limit_seconds_of_dead(bool launcher_acts) {
 }
 
 char process_state_of(std::int32_t pid) {
-  std::string line;
-  if (!std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), line)) {
+  const std::string fields = process_stat(pid);
+  if (fields.empty()) {
     // Not to be read (no descriptor is left, /proc is hidden) is not gone.
     return ::kill(pid, 0) != 0 && errno == ESRCH ? '-' : '?';
   }
-  // "PID (name) S ...": the name may hold anything, so count from its last parenthesis.
-  const auto name_end = line.rfind(')');
-  return name_end == std::string::npos || name_end + 2 >= line.size() ? '?' : line[name_end + 2];
+  return fields.front();
 }
 
 std::string_view state_text(char state) {

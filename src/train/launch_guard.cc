@@ -11,7 +11,6 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "base/error.h"
@@ -19,6 +18,7 @@
 #include "base/stop_flag.h"
 #include "comm/launch_variables.h"
 #include "train/hang.h"
+#include "train/process_stat.h"
 
 namespace trireme {
 
@@ -36,11 +36,7 @@ std::string program_of(int pid) {
 }
 
 int parent_of(int pid) {
-  std::ifstream file(process_folder(pid) / "stat");
-  const std::string line(std::istreambuf_iterator<char>(file), {});
-  const auto name_end = line.rfind(')');  // the name may hold anything
-  if (name_end == std::string::npos) return -1;
-  std::istringstream fields(line.substr(name_end + 1));
+  std::istringstream fields(process_stat(pid));
   std::string state;
   int parent = -1;
   fields >> state >> parent;

@@ -21,6 +21,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/signal_free_thread.h"
+#include "train/process_stat.h"
 
 namespace trireme {
 
@@ -126,12 +127,7 @@ std::string LockHolder::name() const {
 }
 
 std::int64_t process_start_ticks(std::int64_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string line(std::istreambuf_iterator<char>(file), {});
-  // Fields count from the last parenthesis: the name before it may hold anything.
-  const auto name_end = line.rfind(')');
-  if (name_end == std::string::npos) return -1;
-  std::istringstream fields(line.substr(name_end + 1));
+  std::istringstream fields(process_stat(pid));
   std::string field;
   fields >> field;
   if (field == "Z" || field == "X") return -1;
