@@ -43,7 +43,7 @@ crash() {
   code=$?
   check "$what on rank $2: exit $4" contains "|$4|" "|$code|"
   contains "|$4|" "|$code|" || tail -n 20 log
-  check "$what on rank $2: all ranks end within 5 s ($begin ms)" [ $begin -lt 5000 ]
+  in_time "$what on rank $2: all ranks end" $begin 5000
 }
 ulimit -c 0
 CRASH='' MEMORY_KB=''

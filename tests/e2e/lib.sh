@@ -62,6 +62,7 @@ until_true() {
     sleep 0.05
   done
   echo "FAILED: never true: $*"
+  tail -n 20 log 2>/dev/null | sed "s/^/    /"
   exit 1
 }
 logged() { grep -q -e "$2" "$1" 2>/dev/null; }

@@ -6,9 +6,6 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 kills=${2-3}
 RANDOM=${3-1}
-# What a killed mpirun leaves goes with the scratch folder.
-mkdir mpi
-export TMPDIR=$scratch/mpi
 
 common=(base.json --set run.steps=2000000 --set batch.global=8 --set data.order=shuffled --set checkpoint.interval_steps=5
   --set checkpoint.keep_last=2 --set log.tensorboard=true --set evaluation.interval_steps=7)

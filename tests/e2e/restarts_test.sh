@@ -7,8 +7,6 @@
 steps=${2-80}
 RANDOM=${3-1}
 mean=${4-20}
-mkdir mpi # what a killed mpirun leaves goes with the scratch folder
-export TMPDIR=$scratch/mpi
 common=(base.json --set "run.steps=$steps" --set batch.micro=1 --set batch.global=64 --set data.order=shuffled
   --set checkpoint.interval_steps=5 --set checkpoint.keep_last=2 --set evaluation.interval_steps=7
   --set run.hang_timeout_seconds=10)

@@ -13,8 +13,6 @@ stages=,${3-kill,refuse,full},
 IFS=, read -r -a worlds <<<"${4-2}"
 every=${5-1}
 async=${6-false}
-mkdir mpi # what a killed mpirun leaves goes with the scratch folder
-export TMPDIR=$scratch/mpi
 # Open MPI gives the others of a dead rank two seconds; here they have long written what they will.
 export OMPI_MCA_odls_base_sigkill_timeout=0
 [ -w /dev/shm ] && fast=$(mktemp -d /dev/shm/torture.XXXXXX) && trap 'rm -rf "$fast"; end_background' EXIT && cp -r ./* "$fast" &&

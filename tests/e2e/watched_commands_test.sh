@@ -49,7 +49,7 @@ stopped() { # RANK WORK COMMAND...
   local what="$3, rank $1 stopped"
   hit "$what" "$1" STOP "${@:2:1}" "${@:3}"
   check "$what: exit 124" same "$code" 124
-  check "$what: within the deadline of 1 s and 10 s ($milliseconds ms)" [ "$milliseconds" -lt 11000 ]
+  in_time "$what: it ends, after a deadline of 1 s" "$milliseconds" 11000
   check "$what: one closing line" [ "$(grep -c '^train: exit' log)" = 1 ]
   says "$what: it is named" "^train: exit 124 (.*rank $1 (.*stopped"
 }
@@ -57,7 +57,7 @@ died() { # RANK WORK COMMAND...
   local what="$3, rank $1 killed"
   hit "$what" "$1" KILL "${@:2:1}" "${@:3}"
   check "$what: not well" [ "$code" != 0 ]
-  check "$what: all end within 5 s ($milliseconds ms)" [ "$milliseconds" -lt 5000 ]
+  in_time "$what: all end" "$milliseconds" 5000
   says "$what: it is named" "rank $1 .*gone"
   check "$what: one closing line" [ "$(grep -c '^train: exit' log)" = 1 ]
 }
