@@ -35,7 +35,7 @@ done
 what=${1-}
 case $what in
 quickstart | test) shift ;;
-container) [ $# = 1 ] || wrong "container takes no argument" ;;
+container) shift && [ $# = 0 ] || wrong "container takes no argument" ;;
 run) shift && [ $# -gt 0 ] || wrong "run takes a command line" ;;
 *) wrong "one of quickstart, test, container, run" ;;
 esac
@@ -79,7 +79,7 @@ make_base() {
   [ -z "$keyring" ] || options+=("--keyring=$keyring")
   [ -z "$keyring" ] || [ -e "$keyring" ] || { say "$keyring is missing (--keyring)" && exit 3; }
   if [ -e "$scripts/$suite" ]; then script=$suite; fi
-  rm -rf "$here/base"
+  rm -rf "${here:?}/base" "$here/base.tmp"
   say "making a root of $suite"
   # An empty mirror is debootstrap's own choice, which only its script of that suite's name knows.
   debootstrap "${options[@]}" "$suite" "$here/base.tmp" "$mirror" "$scripts/$script" >"$here/debootstrap.log" 2>&1 ||
