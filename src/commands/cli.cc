@@ -1,8 +1,11 @@
 // The command line as a whole: which command, and what its end looks like.
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -34,7 +37,27 @@ std::string help() {
   return text;
 }
 
-int dispatch(std::span<const std::string> arguments) {
+/// `--progress W` and `--color W` may stand before the command: there they go to its end.
+std::vector<std::string> command_first(std::span<const std::string> arguments) {
+  std::vector<std::string> words(arguments.begin(), arguments.end());
+  std::size_t leading = 0;
+  while (leading < words.size()) {
+    const std::string_view word = words[leading];
+    if (word == "--progress" || word == "--color") {
+      leading = std::min(leading + 2, words.size());
+    } else if (word.starts_with("--progress=") || word.starts_with("--color=")) {
+      ++leading;
+    } else {
+      break;
+    }
+  }
+  std::rotate(words.begin(), words.begin() + static_cast<std::ptrdiff_t>(leading), words.end());
+  return words;
+}
+
+int dispatch(std::span<const std::string> given) {
+  const std::vector<std::string> words = command_first(given);
+  const std::span<const std::string> arguments(words);
   if (arguments.empty()) {
     std::fputs(help().c_str(), stderr);
     throw ConfigError("no config and no command was given");

@@ -7,6 +7,7 @@
 #include "tokenizer/tokenizer.h"
 #include "train/device_choice.h"
 #include "train/runtime.h"
+#include "train/samples.h"
 
 namespace trireme {
 
@@ -24,6 +25,17 @@ void take_end_token(RunConfig& config, std::int64_t end_token) {
   }
 }
 
+void check_prompts(LoadedConfig& loaded, const Tokenizer& tokenizer) {
+  if (!loaded.config.has_model()) return;
+  for (std::size_t i = 0; i < loaded.config.evaluation.samples.size(); ++i) {
+    try {
+      ids_of_prompt(loaded.config, i, tokenizer);
+    } catch (const ConfigError& error) {
+      loaded.problems.push_back(problem_of(error, "evaluation.samples"));
+    }
+  }
+}
+
 /// The work of rank 0.
 PreparedRun read_and_check(LoadedConfig loaded, Needs needs, std::int64_t world) {
   PreparedRun prepared;
@@ -36,6 +48,7 @@ PreparedRun read_and_check(LoadedConfig loaded, Needs needs, std::int64_t world)
       tokenizer = load_tokenizer(loaded.config.tokenizer);
       prepared.tokenizer_hash = tokenizer->hash();
       prepared.end_token = tokenizer->end_token().value_or(-1);
+      check_prompts(loaded, *tokenizer);
     }
     // Synthetic tokens are below the model's vocabulary whatever the tokenizer.
     try {

@@ -11,28 +11,6 @@ namespace trireme {
 
 namespace {
 
-/// The ids of one prompt, checked against the model.
-std::vector<std::int32_t> ids_of(const Tokenizer& tokenizer, const std::string& prompt,
-                                 std::size_t index, const ModelConfig& model) {
-  std::vector<std::int32_t> ids = tokenizer.encode(prompt);
-  const std::string path = fmt::format("evaluation.samples[{}]", index);
-  if (ids.empty()) throw ConfigError("{}: has no tokens (there is nothing to continue)", path);
-  for (const std::int32_t id : ids) {
-    if (id >= model.vocab_size) {
-      throw ConfigError("{}: token id {} is outside the model's vocabulary of {}", path, id,
-                        model.vocab_size);
-    }
-  }
-  const auto total = static_cast<std::int64_t>(ids.size()) + Samples::kNewTokens;
-  if (model.position == PositionKind::kLearned && total > model.max_positions) {
-    throw ConfigError(
-        "{}: its {} tokens and {} more need {} positions, the model has {} (they are learned). "
-        "Shorten it",
-        path, ids.size(), Samples::kNewTokens, total, model.max_positions);
-  }
-  return ids;
-}
-
 Json json_of(const std::vector<std::vector<std::int32_t>>& prompts) {
   Json list = Json::array();
   for (const auto& ids : prompts) {
@@ -49,6 +27,28 @@ int first_rank_with_logits(const Runtime& runtime) {
 
 }  // namespace
 
+std::vector<std::int32_t> ids_of_prompt(const RunConfig& config, std::size_t index,
+                                        const Tokenizer& tokenizer) {
+  const ModelConfig& model = config.model;
+  std::vector<std::int32_t> ids = tokenizer.encode(config.evaluation.samples[index]);
+  const std::string path = fmt::format("evaluation.samples: prompt {}", index + 1);
+  if (ids.empty()) throw ConfigError("{} has no tokens (there is nothing to continue)", path);
+  for (const std::int32_t id : ids) {
+    if (id >= model.vocab_size) {
+      throw ConfigError("{}: token id {} is outside the model's vocabulary of {}", path, id,
+                        model.vocab_size);
+    }
+  }
+  const auto total = static_cast<std::int64_t>(ids.size()) + Samples::kNewTokens;
+  if (model.position == PositionKind::kLearned && total > model.max_positions) {
+    throw ConfigError(
+        "{}: its {} tokens and {} more need {} positions, the model has {} (they are learned). "
+        "Shorten it",
+        path, ids.size(), Samples::kNewTokens, total, model.max_positions);
+  }
+  return ids;
+}
+
 Samples::Samples(Runtime& runtime, const PreparedRun& prepared)
     : runtime_(runtime),
       prompts_(prepared.config.evaluation.samples),
@@ -58,7 +58,7 @@ Samples::Samples(Runtime& runtime, const PreparedRun& prepared)
     if (world.rank() != 0) return;
     tokenizer_ = load_tokenizer(prepared.config.tokenizer);
     for (std::size_t i = 0; i < prompts_.size(); ++i)
-      ids_.push_back(ids_of(*tokenizer_, prompts_[i], i, runtime.model));
+      ids_.push_back(ids_of_prompt(prepared.config, i, *tokenizer_));
   });
   const Json told = parse_json(world.broadcast_text(json_of(ids_).dump(), 0), "prompts");
   ids_.clear();

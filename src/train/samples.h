@@ -16,6 +16,11 @@ namespace trireme {
 
 class Watchdog;
 
+/// The ids of evaluation.samples[index]. Throws ConfigError for a prompt that is empty or does not
+/// fit the model.
+std::vector<std::int32_t> ids_of_prompt(const RunConfig& config, std::size_t index,
+                                        const Tokenizer& tokenizer);
+
 /// Continues the prompts with the weights as they stand, in the run's own precision: the decoder
 /// reads the run's store, gathered as ZeRO has it, and goes through the run's tensor places and
 /// pipeline stages. Ranks that have other data or another part of a sequence do the same beside
@@ -25,8 +30,7 @@ class Samples {
   /// Tokens of a continuation, where the end token does not come before.
   static constexpr std::int64_t kNewTokens = 64;
 
-  /// Takes the memory. Collective. Throws SharedError: ConfigError for a prompt that is empty or
-  /// does not fit the model.
+  /// Takes the memory. Collective. Throws SharedError, as ids_of_prompt.
   Samples(Runtime& runtime, const PreparedRun& prepared);
   /// A line for each prompt, on rank 0; the likeliest token each time. Collective.
   std::vector<SampleLine> continue_prompts(std::int64_t step, Watchdog* watchdog);

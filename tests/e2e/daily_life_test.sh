@@ -43,6 +43,14 @@ for command in "export --output exported" "evaluate --data toy --sequence-length
   ends_with "$command of the link" 0
 done
 
+train base.json --set run.directory=half --set run.steps=4 --set precision.compute=bf16 --set data.validation=null \
+  --set evaluation.interval_steps=2 --set 'evaluation.samples=["stroke 7"]' --set parallel.zero_stage=1
+ends_with "samples in bf16, without validation data" 0
+check "they need none" same "$(grep -c '"kind":"sample"' half/metrics.jsonl)" 2
+train base.json --set run.directory=refused --set 'evaluation.samples=["", "a"]'
+ends_with "an empty prompt" 2
+says "which one" 'evaluation.samples: prompt 1 has no tokens'
+
 # A worse loss is not saved as the best, over a resume with another rate too; keep_last does not count the best.
 train base.json --set run.directory=best "${watched[@]}" --set run.steps=14 --set optimizer.lr=0.9 \
   --set lr_schedule.kind=constant --set checkpoint.interval_steps=3 --set checkpoint.keep_last=2
@@ -105,7 +113,8 @@ says "it is named" 'log.command.*no-such-program'
 check "nothing was made" [ ! -e refused ]
 
 # On two ranks, data-parallel with ZeRO 3, as a pipeline, and with a tensor axis: samples, best, and the same losses.
-for mesh in "data parallel.zero_stage=3" "pipeline parallel.pipeline=2" "context parallel.context=2"; do
+for mesh in "data parallel.zero_stage=3" "pipeline parallel.pipeline=2" "context parallel.context=2" \
+  "tensor parallel.tensor=2"; do
   name=${mesh%% *}
   ranks 2 base.json --set "run.directory=$name" "${watched[@]}" --set "${mesh#* }" --set run.steps=6 \
     --set 'evaluation.samples=["stroke 7"]' --set checkpoint.interval_steps=0
@@ -129,6 +138,11 @@ ranks 2 evaluate --checkpoint plain --data toy --json
 ends_with "on two ranks" 0
 check "all windows count once" same "$(number tokens out)" $((windows * 32))
 check "the loss is that of one rank" same "$(number loss out | cut -c 1-10)" "$(cut -c 1-10 <<<"$alone")"
+for axis in tensor pipeline; do
+  ranks 2 evaluate --checkpoint plain --data toy --json "--$axis" 2
+  check "with a $axis axis all windows count once" same "$(number tokens out)" $((windows * 32))
+  check "with a $axis axis the loss is that of one rank" same "$(number loss out | cut -c 1-8)" "$(cut -c 1-8 <<<"$alone")"
+done
 train export --checkpoint plain --output hf
 train evaluate --checkpoint hf --data toy --sequence-length 32 --json
 check "the exported weights have the same loss" same "$(number loss out | cut -c 1-10)" "$(cut -c 1-10 <<<"$alone")"
@@ -152,6 +166,10 @@ train evaluate --checkpoint plain --data toy --sequence-length 100000
 ends_with "data shorter than a window" 2
 train evaluate base.json --set "$sets" --checkpoint plain --json
 check "a line for each set" same "$(grep -c '"name":"text"' out) $(grep -c '"name":"code"' out)" "1 1"
+train --progress never --color=never evaluate --checkpoint plain --data toy
+ends_with "words for all commands before the command" 0
+train checkpoint list plain --color always
+ends_with "and behind a command of two words" 0
 train evaluate --checkpoint plain --data toy --progress sometimes
 ends_with "a word for bars that is none" 2
 finish
