@@ -104,8 +104,9 @@ TEST_F(SourcesTest, a_split_cuts_the_documents_between_training_and_validation) 
 
 TEST_F(SourcesTest, validation_is_read_in_order_whatever_the_order_of_training) {
   EXPECT_TRUE(make_validation_sources(config_, request_of(0)).empty());
-  config_.data.validation = DataSource();
-  config_.data.validation->blend = {{1.0, write("v", {21})}};
+  DataSource data;
+  data.blend = {{1.0, write("v", {21})}};
+  config_.data.validation = ValidationSets{{{"", data}}};
   for (const auto order :
        {SampleOrderKind::kShuffled, SampleOrderKind::kSequential, SampleOrderKind::kMegatron}) {
     config_.data.order = order;
@@ -115,16 +116,33 @@ TEST_F(SourcesTest, validation_is_read_in_order_whatever_the_order_of_training) 
   }
 }
 
+TEST_F(SourcesTest, sets_with_names_are_each_a_source) {
+  DataSource first, second, short_one;
+  first.blend = {{1.0, write("first", {21})}};
+  second.blend = {{1.0, write("second", {13})}};
+  short_one.blend = {{1.0, write("short", {2})}};
+  config_.data.validation = ValidationSets{{{"web", first}, {"code", second}}};
+  const auto sets = make_validation_sources(config_, request_of(0));
+  ASSERT_EQ(sets.size(), 2U);
+  EXPECT_EQ(sets[0].name, "web");
+  EXPECT_EQ(sets[0].source->count(), 5);
+  EXPECT_EQ(sets[1].name, "code");
+  EXPECT_EQ(sets[1].source->count(), 3);
+  config_.data.validation->sets.emplace_back("short", short_one);
+  message_of([&] { check_validation_sources(config_); }, ExitCode::kConfig);
+  message_of([&] { make_validation_sources(config_, request_of(0)); }, ExitCode::kConfig);
+}
+
 TEST_F(SourcesTest, a_share_of_zero_is_no_validation_data) {
   config_.data.train.blend = {{1.0, write("some", {9, 9, 9, 9})}};
   for (const char* split : {"1", "1,0", "90,0,10"}) {
     config_.data.split = split;
     EXPECT_TRUE(make_validation_sources(config_, request_of(0)).empty()) << split;
-    check_validation_source(config_);
+    check_validation_sources(config_);
   }
   config_.data.split = "99,1";  // a share, but of four documents none
   message_of([&] { make_validation_sources(config_, request_of(0)); }, ExitCode::kConfig);
-  message_of([&] { check_validation_source(config_); }, ExitCode::kConfig);
+  message_of([&] { check_validation_sources(config_); }, ExitCode::kConfig);
 }
 
 TEST_F(SourcesTest, what_the_sources_would_refuse_is_found_without_them) {
@@ -231,7 +249,7 @@ TEST_F(SourcesTest, ids_of_another_part_of_the_split_do_not_count) {
 TEST_F(SourcesTest, synthetic_training_and_validation_differ) {
   config_.data.train = {};
   config_.data.train.synthetic = true;
-  config_.data.validation = config_.data.train;
+  config_.data.validation = ValidationSets{{{"", config_.data.train}}};
   const auto training = make_training_source(config_, request_of(5)),
              validation = make_validation_sources(config_, request_of(5)).front().source;
   EXPECT_NE(tokens_of(*training, 0), tokens_of(*validation, 0));
