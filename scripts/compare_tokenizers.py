@@ -3,7 +3,7 @@
 
 usage: compare_tokenizers.py TRAIN [--lines N] [--seed N] [TOKENIZER_JSON ...]
 
-Without files of one's own: eight small tokenizers with the pre-tokenizers of published models.
+Without files of one's own: fourteen small tokenizers in the forms of published models.
 Exit 0 where every id of every line is equal.
 """
 import argparse
@@ -16,6 +16,7 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/golden"))
 from hostile_text import hostile_lines, training_lines  # noqa: E402
+from sentencepiece_variants import sentencepiece_variants  # noqa: E402
 from tokenizer_variants import byte_level, train, variants  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 
@@ -41,8 +42,8 @@ def compare_ids(train_binary, tokenizer, file, lines, folder):
     # A document without tokens is left out of the file: every line gets something before it.
     lines = ["x" + line for line in lines]
     source.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
-    subprocess.run([train_binary, "tokenize", "--tokenizer", file, "--output", folder / "ids", "--jsonl", "text", "--no-eod",
-                    "--progress", "never", source], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    subprocess.run([train_binary, "tokenize", "--tokenizer", file, "--output", folder / "ids", "--overwrite",
+                    "--jsonl", "text", "--no-eod", "--progress", "never", source], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     ours = read_documents(folder / "ids")
     theirs = [e.ids for e in tokenizer.encode_batch(lines, add_special_tokens=False)]
     different = [i for i in range(len(lines)) if i >= len(ours) or ours[i] != theirs[i]]
@@ -76,7 +77,8 @@ def main():
         folder = pathlib.Path(name)
         cases = {file: Tokenizer.from_file(file) for file in args.files}
         if not cases:
-            for kind, tokenizer in variants(training_lines(args.seed, 2000)).items():
+            text = training_lines(args.seed, 2000)
+            for kind, tokenizer in (variants(text) | sentencepiece_variants(text)).items():
                 file = str(folder / f"{kind}.json")
                 tokenizer.save(file)
                 cases[file] = tokenizer

@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/utf8.h"
+#include "tokenizer/decoder.h"
 
 namespace trireme {
 
@@ -33,10 +35,25 @@ std::uint64_t hash_of(std::string_view piece) {
 BpeModel::Scratch::Scratch() : entries_(kEntries) {}
 
 BpeModel::BpeModel(BpeVocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {
-  for (int byte = 0; byte < 256; ++byte) {
-    const auto found = vocabulary_.ids.find(std::string(1, static_cast<char>(byte)));
-    byte_ids_[byte] = found == vocabulary_.ids.end() ? -1 : found->second;
+  const auto id_of = [&](const std::string& token) {
+    const auto found = vocabulary_.ids.find(token);
+    return found == vocabulary_.ids.end() ? -1 : found->second;
+  };
+  const bool characters = vocabulary_.symbols == BpeSymbols::kCharacters;
+  for (int value = 0; value < 256; ++value) {
+    const auto byte = static_cast<unsigned char>(value);
+    byte_ids_[value] = !characters                 ? id_of(std::string(1, static_cast<char>(byte)))
+                       : vocabulary_.byte_fallback ? id_of(byte_token(byte))
+                                                   : -1;
   }
+  for (const auto& [token, id] : vocabulary_.ids) {
+    longest_token_ = std::max(longest_token_, token.size());
+    if (!characters || utf8_length(token) != static_cast<int>(token.size())) continue;
+    const std::uint32_t point = utf8_decode(token);
+    if (point >= character_ids_.size()) character_ids_.resize(point + 1, -1);
+    character_ids_[point] = id;
+  }
+  words_are_apart_ = characters && marks_stand_first();
   const std::size_t capacity = std::bit_ceil(2 * vocabulary_.merges.size() + 16);
   shift_ = 64 - std::countr_zero(capacity);
   slots_.assign(capacity, {kEmpty, {}});
@@ -58,37 +75,74 @@ BpeModel::Joined BpeModel::find_merge(std::int32_t left, std::int32_t right) con
   }
 }
 
+bool BpeModel::marks_stand_first() const {
+  if (!vocabulary_.ids.contains(std::string(kWordMark))) return false;
+  std::unordered_map<std::int32_t, std::string_view> tokens;
+  for (const auto& [token, id] : vocabulary_.ids) tokens.emplace(id, token);
+  return std::none_of(vocabulary_.merges.begin(), vocabulary_.merges.end(), [&](const auto& merge) {
+    return tokens[merge.right].starts_with(kWordMark) && !tokens[merge.left].ends_with(kWordMark);
+  });
+}
+
+bool BpeModel::encode_whole(std::string_view piece, std::vector<std::int32_t>& ids) const {
+  if (!vocabulary_.whole_piece_first || piece.size() > longest_token_) return false;
+  const auto found = vocabulary_.ids.find(std::string(piece));
+  if (found == vocabulary_.ids.end()) return false;
+  ids.push_back(found->second);
+  return true;
+}
+
 void BpeModel::encode(std::string_view piece, Scratch& scratch,
                       std::vector<std::int32_t>& ids) const {
   if (piece.empty()) return;
-  if (piece.size() > Scratch::kKeyMax) return encode_uncached(piece, scratch, ids);
-  Scratch::Entry& entry = scratch.entries_[hash_of(piece) >> 48];
+  if (!words_are_apart_) return encode_word(piece, scratch, ids);
+  if (encode_whole(piece, ids)) return;
+  std::size_t begin = 0, at = 0;
+  while ((at = piece.find(kWordMark, at)) != std::string_view::npos) {
+    if (at > begin && !piece.substr(0, at).ends_with(kWordMark)) {
+      encode_word(piece.substr(begin, at - begin), scratch, ids);
+      begin = at;
+    }
+    at += kWordMark.size();
+  }
+  encode_word(piece.substr(begin), scratch, ids);
+}
+
+void BpeModel::encode_word(std::string_view word, Scratch& scratch,
+                           std::vector<std::int32_t>& ids) const {
+  if (word.size() > Scratch::kKeyMax) return merge(word, scratch, ids);
+  Scratch::Entry& entry = scratch.entries_[hash_of(word) >> 48];
   static_assert(Scratch::kEntries == std::size_t{1} << 16);
-  if (entry.key_size == piece.size() && std::memcmp(entry.key, piece.data(), piece.size()) == 0) {
+  if (entry.key_size == word.size() && std::memcmp(entry.key, word.data(), word.size()) == 0) {
     ids.insert(ids.end(), entry.ids, entry.ids + entry.id_count);
     return;
   }
   const std::size_t before = ids.size();
-  encode_uncached(piece, scratch, ids);
+  merge(word, scratch, ids);
   const std::size_t count = ids.size() - before;
   if (count > Scratch::kIdsMax) return;
-  entry.key_size = static_cast<std::uint8_t>(piece.size());
+  entry.key_size = static_cast<std::uint8_t>(word.size());
   entry.id_count = static_cast<std::uint8_t>(count);
-  std::memcpy(entry.key, piece.data(), piece.size());
+  std::memcpy(entry.key, word.data(), word.size());
   std::copy_n(ids.data() + before, count, entry.ids);
 }
 
-void BpeModel::encode_uncached(std::string_view piece, Scratch& scratch,
-                               std::vector<std::int32_t>& ids) const {
-  if (vocabulary_.whole_piece_first) {
-    const auto found = vocabulary_.ids.find(std::string(piece));
-    if (found != vocabulary_.ids.end()) {
-      ids.push_back(found->second);
-      return;
-    }
+void BpeModel::merge(std::string_view word, Scratch& scratch,
+                     std::vector<std::int32_t>& ids) const {
+  // Where words are apart the whole piece was looked up, and a part of it is not.
+  if (!words_are_apart_ && encode_whole(word, ids)) return;
+  constexpr std::size_t kBytesMax = (std::size_t{1} << 31) - 1;
+  if (word.size() > kBytesMax) {
+    throw DataError(
+        "{} of text that this tokenizer does not divide (symbols of a piece are counted in 32 "
+        "bits). Put line breaks or blanks into it, or make it several documents",
+        word.size());
   }
-  expect(piece.size() < std::size_t{1} << 31, "a piece of {} bytes", piece.size());
-  first_symbols(piece, scratch.ids_);
+  if (vocabulary_.symbols == BpeSymbols::kBytes) {
+    first_bytes(word, scratch.ids_);
+  } else {
+    first_characters(word, scratch.ids_);
+  }
   constexpr std::size_t kShort = 48;
   if (scratch.ids_.size() <= kShort) {
     merge_short(scratch);
@@ -98,10 +152,10 @@ void BpeModel::encode_uncached(std::string_view piece, Scratch& scratch,
   ids.insert(ids.end(), scratch.ids_.begin(), scratch.ids_.end());
 }
 
-void BpeModel::first_symbols(std::string_view piece, std::vector<std::int32_t>& ids) const {
+void BpeModel::first_bytes(std::string_view word, std::vector<std::int32_t>& ids) const {
   ids.clear();
   bool after_unknown = false;
-  for (const char c : piece) {
+  for (const char c : word) {
     const std::int32_t id = byte_ids_[static_cast<unsigned char>(c)];
     if (id >= 0) {
       ids.push_back(id);
@@ -110,6 +164,37 @@ void BpeModel::first_symbols(std::string_view piece, std::vector<std::int32_t>& 
     }
     after_unknown = id < 0;
   }
+}
+
+bool BpeModel::append_bytes(std::string_view symbol, std::vector<std::int32_t>& ids) const {
+  const auto id_of = [&](char c) { return byte_ids_[static_cast<unsigned char>(c)]; };
+  if (!std::all_of(symbol.begin(), symbol.end(), [&](char c) { return id_of(c) >= 0; }))
+    return false;
+  for (const char c : symbol) ids.push_back(id_of(c));
+  return true;
+}
+
+void BpeModel::first_characters(std::string_view word, std::vector<std::int32_t>& ids) const {
+  ids.clear();
+  // As the peer does it: an unknown token is written when the next one is known, so that bytes of
+  // characters between the two come before it.
+  bool unknown_waits = false;
+  while (!word.empty()) {
+    const int length = utf8_length(word);
+    const std::string_view symbol = word.substr(0, static_cast<std::size_t>(std::max(length, 1)));
+    word.remove_prefix(symbol.size());
+    const std::uint32_t point = length > 0 ? utf8_decode(symbol) : 0xFFFFFFFF;
+    const std::int32_t id = point < character_ids_.size() ? character_ids_[point] : -1;
+    if (id >= 0) {
+      if (unknown_waits) ids.push_back(vocabulary_.unknown_id);
+      unknown_waits = false;
+      ids.push_back(id);
+    } else if (!append_bytes(symbol, ids) && vocabulary_.unknown_id >= 0) {
+      if (unknown_waits && !vocabulary_.fuse_unknown) ids.push_back(vocabulary_.unknown_id);
+      unknown_waits = true;
+    }
+  }
+  if (unknown_waits) ids.push_back(vocabulary_.unknown_id);
 }
 
 void BpeModel::merge_short(Scratch& scratch) const {

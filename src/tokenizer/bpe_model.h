@@ -1,7 +1,8 @@
 #pragma once
-// Byte-pair encoding of one piece (Sennrich et al. 2016; over bytes as in GPT-2): the bytes are the
-// first symbols, then the adjacent pair whose merge stands first in the list is joined, the
-// leftmost of equals, until none is left.
+// Byte-pair encoding of one piece (Sennrich et al. 2016; over bytes as in GPT-2, or over characters
+// as in SentencePiece, Kudo and Richardson 2018): bytes or characters are the first symbols, then
+// the adjacent pair whose merge stands first in the list is joined, the leftmost of equals, until
+// none is left.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,16 +17,25 @@ struct BpeMerge {
   std::int32_t left, right, joined;
 };
 
+enum class BpeSymbols { kBytes, kCharacters };
+
+/// What SentencePiece writes for a blank: words begin with it.
+inline constexpr std::string_view kWordMark = "\xE2\x96\x81";
+
 struct BpeVocabulary {
-  /// Byte form of a token -> id, for tokens written in the byte alphabet.
+  BpeSymbols symbols = BpeSymbols::kBytes;
+  /// Token -> id. Over bytes: the byte form of tokens written in the byte alphabet; over
+  /// characters: tokens as they are written.
   std::unordered_map<std::string, std::int32_t> ids;
   /// In order of rank. Of equal pairs the last counts.
   std::vector<BpeMerge> merges;
-  std::int32_t unknown_id =
-      -1;  ///< for a byte without token; -1: such a byte is dropped, as the peer does
-  bool fuse_unknown = false;  ///< adjacent unknown bytes are one token
-  bool whole_piece_first =
-      false;  ///< "ignore_merges": a piece that is a token is not merged up from bytes
+  /// For a symbol without token; -1: such a symbol is dropped, as the peer does.
+  std::int32_t unknown_id = -1;
+  bool fuse_unknown = false;  ///< adjacent unknown symbols are one token
+  /// Over characters: one without token is written as its bytes, "<0x0A>", where all have tokens.
+  bool byte_fallback = false;
+  /// "ignore_merges": a piece that is a token is not merged up from symbols.
+  bool whole_piece_first = false;
 };
 
 class BpeModel {
@@ -57,7 +67,12 @@ class BpeModel {
     std::vector<Candidate> heap_;
   };
 
-  /// Appends the ids of a piece. Linear in the piece, times its logarithm.
+  /// True where no merge joins a word to the mark that follows it: words of a piece are then
+  /// encoded apart, and a piece that is cut before such a mark gives the same ids.
+  [[nodiscard]] bool words_are_apart() const noexcept { return words_are_apart_; }
+
+  /// Appends the ids of a piece; over characters UTF-8, or one byte that is none. Linear in the
+  /// piece, times its logarithm.
   void encode(std::string_view piece, Scratch& scratch, std::vector<std::int32_t>& ids) const;
 
  private:
@@ -67,14 +82,21 @@ class BpeModel {
     std::int32_t id = -1;
   };
   [[nodiscard]] Joined find_merge(std::int32_t left, std::int32_t right) const noexcept;
-  void encode_uncached(std::string_view piece, Scratch& scratch,
-                       std::vector<std::int32_t>& ids) const;
-  void first_symbols(std::string_view piece, std::vector<std::int32_t>& ids) const;
+  [[nodiscard]] bool marks_stand_first() const;
+  [[nodiscard]] bool encode_whole(std::string_view piece, std::vector<std::int32_t>& ids) const;
+  void encode_word(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& ids) const;
+  void merge(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& ids) const;
+  void first_bytes(std::string_view word, std::vector<std::int32_t>& ids) const;
+  void first_characters(std::string_view word, std::vector<std::int32_t>& ids) const;
+  [[nodiscard]] bool append_bytes(std::string_view symbol, std::vector<std::int32_t>& ids) const;
   void merge_short(Scratch& scratch) const;
   void merge_long(Scratch& scratch) const;
 
   BpeVocabulary vocabulary_;
-  std::int32_t byte_ids_[256];
+  std::int32_t byte_ids_[256];               // over bytes; of "<0x0A>" over characters
+  std::vector<std::int32_t> character_ids_;  // by code point
+  bool words_are_apart_ = false;
+  std::size_t longest_token_ = 0;
   struct Slot {
     std::uint64_t pair;
     Joined joined;

@@ -214,7 +214,7 @@ BpeTrainer::BpeTrainer() {
 void BpeTrainer::add(std::string_view text) {
   while (!text.empty()) {
     const std::string_view valid = text.substr(0, utf8_valid_prefix(text));
-    pre_tokenizer_.split(valid, scratch_);
+    pre_tokenizer_.split(valid, Before::kNothing, scratch_);
     for (const PreTokenizer::Range& range : scratch_.ranges) {
       const std::string_view piece = valid.substr(range.begin, range.end - range.begin);
       const auto found = counts_.find(piece);

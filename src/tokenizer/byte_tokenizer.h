@@ -18,6 +18,7 @@ class ByteTokenizer final : public Tokenizer {
   [[nodiscard]] std::int32_t vocab_size() const override { return kEndToken + 1; }
   [[nodiscard]] std::optional<std::int32_t> end_token() const override { return kEndToken; }
   [[nodiscard]] const std::string& hash() const override { return name_; }
+  [[nodiscard]] const std::string& file_hash() const override { return name_; }
   [[nodiscard]] const std::string& source() const override { return name_; }
   [[nodiscard]] std::size_t split_position(std::string_view text, std::size_t from) const override;
 

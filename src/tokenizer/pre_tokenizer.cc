@@ -22,7 +22,6 @@ constexpr std::array<std::string_view, 3> kLineBreakPatterns = {
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
 };
-constexpr std::string_view kDigitPattern = R"(\p{N})";
 
 bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_ascii_printable(char c) { return c > ' ' && c < 0x7F; }
@@ -30,24 +29,16 @@ bool is_ascii_printable(char c) { return c > ' ' && c < 0x7F; }
 using Part = PreTokenizer::Scratch::Part;
 using Range = PreTokenizer::Range;
 
-/// All of the range, in matches and what lies between. An empty match right after a match does not
-/// count.
+/// All of the range, in matches and what lies between.
 void find_parts(const Regex& regex, std::string_view text, RegexScratch& scratch,
                 std::vector<Part>& parts) {
   parts.clear();
-  constexpr std::size_t kNone = std::string_view::npos;
-  std::size_t done = 0, from = 0, last_end = kNone;
-  Regex::Match match{};
-  while (from <= text.size() && regex.find(text, from, scratch, match)) {
-    if (match.begin == match.end && match.end == last_end) {
-      if (from >= text.size()) break;
-      from += static_cast<std::size_t>(utf8_length(text.substr(from)));
-      continue;
-    }
+  std::size_t done = 0;
+  for_each_match(regex, text, scratch, [&](const Regex::Match& match) {
     if (done < match.begin) parts.push_back({{done, match.begin}, false});
     parts.push_back({{match.begin, match.end}, true});
-    done = from = last_end = match.end;
-  }
+    done = match.end;
+  });
   if (done < text.size()) parts.push_back({{done, text.size()}, false});
 }
 
@@ -103,21 +94,37 @@ void PreTokenizer::add_split(Regex regex, SplitBehavior behavior, SplitMatches m
   divides_lines_ |= divides;
   if (!every_piece_stays || (!divides && regex.pattern() != kDigitPattern))
     keeps_lines_apart_ = false;
-  Step step{false, {}, behavior, matches};
-  step.regex.push_back(std::move(regex));
-  steps_.push_back(std::move(step));
+  steps_.emplace_back(Split{std::move(regex), behavior, matches});
 }
 
 void PreTokenizer::add_prefix_space() {
   keeps_lines_apart_ = false;
-  steps_.push_back({true, {}, SplitBehavior::kIsolated, SplitMatches::kAreDelimiters});
+  steps_.emplace_back(PrefixSpace{});
 }
 
-void PreTokenizer::split_range(const Step& step, std::string_view classed, Range range,
+void PreTokenizer::add_metaspace(Metaspace metaspace) {
+  keeps_lines_apart_ = false;
+  steps_.emplace_back(std::move(metaspace));
+}
+
+bool PreTokenizer::rewrites() const {
+  return std::any_of(steps_.begin(), steps_.end(),
+                     [](const auto& step) { return !std::holds_alternative<Split>(step); });
+}
+
+bool PreTokenizer::never_divides(std::string_view without) const {
+  return std::all_of(steps_.begin(), steps_.end(), [&](const auto& step) {
+    const auto* split = std::get_if<Split>(&step);
+    return split != nullptr && split->regex.kind() == Regex::Kind::kLiteral &&
+           split->regex.pattern() == without && split->matches == SplitMatches::kAreDelimiters;
+  });
+}
+
+void PreTokenizer::split_range(const Split& step, std::string_view classed, Range range,
                                Scratch& scratch) {
   std::vector<Part>& parts = scratch.parts;
-  find_parts(step.regex.front(), classed.substr(range.begin, range.end - range.begin),
-             scratch.regex, parts);
+  find_parts(step.regex, classed.substr(range.begin, range.end - range.begin), scratch.regex,
+             parts);
   if (step.matches == SplitMatches::kArePieces) {
     for (Part& part : parts) part.is_match = !part.is_match;
   }
@@ -160,23 +167,92 @@ void PreTokenizer::prefix_spaces(std::string_view text, std::string_view classed
   scratch.spaced_classed = std::move(spaced_classed);
 }
 
-std::string_view PreTokenizer::split(std::string_view text, Scratch& scratch) const {
+void PreTokenizer::write_marks(const Metaspace& step, std::string_view text,
+                               std::string_view classed, Before before, Scratch& scratch) {
+  std::string spaced, spaced_classed;
+  const std::string& mark = step.mark;
+  for (const Range& range : scratch.ranges) {
+    const std::size_t begin = spaced.size();
+    const std::string_view piece = text.substr(range.begin, range.end - range.begin);
+    const bool is_first = &range == scratch.ranges.data() && range.begin == 0;
+    const bool is_marked = piece.starts_with(' ') || piece.starts_with(mark);
+    const bool may_mark =
+        step.prepend == Metaspace::Prepend::kAlways
+            ? !is_first || before != Before::kText
+            : step.prepend == Metaspace::Prepend::kFirst && is_first && before == Before::kNothing;
+    std::vector<Part>& parts = scratch.parts;
+    parts.clear();
+    const auto add_mark = [&] {
+      parts.push_back({{spaced.size(), spaced.size() + mark.size()}, true});
+      spaced += mark;
+      spaced_classed += mark;
+    };
+    if (may_mark && !is_marked) add_mark();
+    for (std::size_t at = range.begin; at < range.end;) {
+      const bool blank = text[at] == ' ';
+      if (blank || text.substr(at, range.end - at).starts_with(mark)) {
+        add_mark();
+        at += blank ? 1 : mark.size();
+        continue;
+      }
+      if (parts.empty() || parts.back().is_match)
+        parts.push_back({{spaced.size(), spaced.size()}, false});
+      spaced += text[at];
+      spaced_classed += classed[at];
+      parts.back().range.end = spaced.size();
+      ++at;
+    }
+    if (step.splits) {
+      merge_with_next(parts);
+      for (const Part& part : parts) scratch.next.push_back(part.range);
+    } else {
+      scratch.next.push_back({begin, spaced.size()});
+    }
+  }
+  scratch.spaced = std::move(spaced);
+  scratch.spaced_classed = std::move(spaced_classed);
+}
+
+std::string_view PreTokenizer::split(std::string_view text, Before before, Scratch& scratch) const {
   std::string_view classed = text;
-  if (replace_young_characters(text, scratch.classed)) classed = scratch.classed;
+  if (!steps_.empty() && replace_young_characters(text, scratch.classed)) classed = scratch.classed;
   scratch.ranges.clear();
   if (!text.empty()) scratch.ranges.push_back({0, text.size()});
-  for (const Step& step : steps_) {
+  for (const auto& step : steps_) {
     scratch.next.clear();
-    if (step.is_prefix_space) {
-      prefix_spaces(text, classed, scratch);
+    if (const auto* split = std::get_if<Split>(&step)) {
+      for (const Range& range : scratch.ranges) split_range(*split, classed, range, scratch);
+    } else {
+      if (const auto* metaspace = std::get_if<Metaspace>(&step)) {
+        write_marks(*metaspace, text, classed, before, scratch);
+      } else {
+        prefix_spaces(text, classed, scratch);
+      }
       text = scratch.spaced;
       classed = scratch.spaced_classed;
-    } else {
-      for (const Range& range : scratch.ranges) split_range(step, classed, range, scratch);
     }
     scratch.ranges.swap(scratch.next);
   }
   return text;
+}
+
+Json PreTokenizer::describe() const {
+  Json steps = Json::array();
+  for (const auto& step : steps_) {
+    Json::Array parts;
+    if (const auto* split = std::get_if<Split>(&step)) {
+      const bool literal = split->regex.kind() == Regex::Kind::kLiteral;
+      parts = {Json(literal ? "split_literal" : "split"), Json(split->regex.pattern()),
+               Json(static_cast<int>(split->behavior)), Json(static_cast<int>(split->matches))};
+    } else if (const auto* metaspace = std::get_if<Metaspace>(&step)) {
+      parts = {Json("metaspace"), Json(metaspace->mark), Json(static_cast<int>(metaspace->prepend)),
+               Json(metaspace->splits)};
+    } else {
+      parts = {Json("prefix_space")};
+    }
+    steps.push_back(Json(std::move(parts)));
+  }
+  return steps;
 }
 
 std::size_t PreTokenizer::split_position(std::string_view text, std::size_t from) const {

@@ -5,8 +5,11 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include "base/json.h"
+#include "tokenizer/normalizer.h"
 #include "tokenizer/regex.h"
 
 namespace trireme {
@@ -15,9 +18,23 @@ namespace trireme {
 inline constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
+/// One numeric character, as Hugging Face's Digits knows them: those of its regular expressions and
+/// what Unicode 17 added, which they do not know yet.
+inline constexpr std::string_view kDigitPattern =
+    R"([\p{N}\x{11de0}-\x{11de9}\x{16ff4}-\x{16ff6}])";
+
 /// What becomes of the matches (Hugging Face's SplitDelimiterBehavior).
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 enum class SplitMatches { kAreDelimiters, kArePieces };  ///< "invert": false, true
+
+/// SentencePiece's blanks: each becomes `mark`, one is put before a piece that begins without, and
+/// pieces begin at marks where `splits`.
+struct Metaspace {
+  enum class Prepend { kAlways, kFirst, kNever };
+  std::string mark;
+  Prepend prepend = Prepend::kAlways;  ///< kFirst: only where the piece begins the text
+  bool splits = true;
+};
 
 class PreTokenizer {
  public:
@@ -40,26 +57,37 @@ class PreTokenizer {
   void add_split(Regex regex, SplitBehavior behavior, SplitMatches matches);
   /// Every piece that does not begin with a space gets one.
   void add_prefix_space();
+  void add_metaspace(Metaspace metaspace);
+  /// True where a step writes text: what a later step takes for the begin is then not the text's.
+  [[nodiscard]] bool rewrites() const;
+  /// True where a text that does not hold `without` is one piece.
+  [[nodiscard]] bool never_divides(std::string_view without) const;
 
   /// The pieces of `text` (UTF-8), in order; ranges of the string that it returns, which is `text`
   /// or lives in `scratch`, as the ranges do.
-  std::string_view split(std::string_view text, Scratch& scratch) const;
+  std::string_view split(std::string_view text, Before before, Scratch& scratch) const;
+
+  /// The steps in order: equal where the effects are.
+  [[nodiscard]] Json describe() const;
 
   /// See Tokenizer::split_position.
   [[nodiscard]] std::size_t split_position(std::string_view text, std::size_t from) const;
 
  private:
-  struct Step {
-    bool is_prefix_space;
-    std::vector<Regex> regex;  // one for a split
+  struct PrefixSpace {};
+  struct Split {
+    Regex regex;
     SplitBehavior behavior;
     SplitMatches matches;
   };
-  static void split_range(const Step& step, std::string_view classed, Range range,
+  static void split_range(const Split& step, std::string_view classed, Range range,
                           Scratch& scratch);
   static void prefix_spaces(std::string_view text, std::string_view classed, Scratch& scratch);
 
-  std::vector<Step> steps_;
+  static void write_marks(const Metaspace& step, std::string_view text, std::string_view classed,
+                          Before before, Scratch& scratch);
+
+  std::vector<std::variant<Split, PrefixSpace, Metaspace>> steps_;
   // Of "x\na": some step divides it before the a, and no step makes the pieces depend on the other
   // side.
   bool divides_lines_ = false, keeps_lines_apart_ = true;

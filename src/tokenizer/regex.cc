@@ -31,7 +31,7 @@ std::string message_of(int code) {
 }  // namespace
 
 Regex::Regex(std::string_view pattern, Kind kind, std::string place)
-    : pattern_(pattern), place_(std::move(place)) {
+    : pattern_(pattern), kind_(kind), place_(std::move(place)) {
   const bool literal = kind == Kind::kLiteral;
   const std::string translated = literal ? pattern_ : translate_pattern(pattern_, place_);
   const std::uint32_t options =

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/unique_handle.h"
+#include "base/utf8.h"
 
 struct pcre2_real_code_8;
 struct pcre2_real_match_data_8;
@@ -68,12 +69,32 @@ class Regex {
   bool find(std::string_view text, std::size_t from, RegexScratch& scratch, Match& match) const;
 
   [[nodiscard]] const std::string& pattern() const noexcept { return pattern_; }
+  [[nodiscard]] Kind kind() const noexcept { return kind_; }
 
  private:
   std::string pattern_;  // as the file has it
+  Kind kind_;
   std::string place_;
   UniqueHandle<RegexCodeTraits> code_;
   bool compiled_to_machine_code_ = false;
 };
+
+/// Calls `visit` with each match in `text` (UTF-8) from left to right, as Oniguruma's iterator
+/// meets them: an empty match right after a match does not count.
+template <class Visit>
+void for_each_match(const Regex& regex, std::string_view text, RegexScratch& scratch, Visit visit) {
+  constexpr std::size_t kNone = std::string_view::npos;
+  std::size_t from = 0, last_end = kNone;
+  Regex::Match match{};
+  while (from <= text.size() && regex.find(text, from, scratch, match)) {
+    if (match.begin == match.end && match.end == last_end) {
+      if (from >= text.size()) return;
+      from += static_cast<std::size_t>(utf8_length(text.substr(from)));
+      continue;
+    }
+    visit(match);
+    from = last_end = match.end;
+  }
+}
 
 }  // namespace trireme

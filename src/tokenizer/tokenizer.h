@@ -1,6 +1,6 @@
 #pragma once
 // Text to token ids and back. Text is bytes: nothing requires UTF-8, and decode(encode(x)) == x for
-// both kinds (a `tokenizer.json` with a normalizer gives the normalized text back).
+// bytes and byte-level BPE (a `tokenizer.json` with a normalizer gives the normalized text back).
 
 #include <cstddef>
 #include <cstdint>
@@ -30,9 +30,13 @@ class Tokenizer {
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text) const;
 
   /// Bytes, perhaps not UTF-8. Ids without text (a padded vocabulary has them) give nothing.
-  [[nodiscard]] std::string decode(std::span<const std::int32_t> ids,
-                                   SpecialTokens special = SpecialTokens::kKeep) const;
-  /// The bytes of one token; empty where the id has none.
+  [[nodiscard]] virtual std::string decode(std::span<const std::int32_t> ids,
+                                           SpecialTokens special) const;
+  [[nodiscard]] std::string decode(std::span<const std::int32_t> ids) const {
+    return decode(ids, SpecialTokens::kKeep);
+  }
+  /// The bytes of one token that follows others; empty where the id has none. decode() may leave
+  /// out a blank before the first.
   [[nodiscard]] virtual std::string_view token_text(std::int32_t id) const = 0;
   [[nodiscard]] virtual bool is_special(std::int32_t id) const = 0;
   /// The id of a token named as in `tokenizer.json` (special tokens by their text).
@@ -41,11 +45,18 @@ class Tokenizer {
   /// The largest id + 1.
   [[nodiscard]] virtual std::int32_t vocab_size() const = 0;
   /// The token that ends a document: 256 for bytes, else the first of <|endoftext|>,
-  /// <|end_of_text|>, </s>, <eos> and a few more that the file has.
+  /// <|end_of_text|>, </s>, <eos> and a few more that the file has as a special token, or else as
+  /// any.
   [[nodiscard]] virtual std::optional<std::int32_t> end_token() const = 0;
 
-  /// "byte", or the XXH3-128 of the file's bytes: equal hashes mean equal ids.
+  /// "byte", or an XXH3-128 of all that decides about ids (vocabulary, merges, options of the
+  /// model, added tokens, normalizer, pre-tokenizer): equal hashes mean equal ids, however the file
+  /// is written.
   [[nodiscard]] virtual const std::string& hash() const = 0;
+  /// "byte", or the XXH3-128 of the file's bytes, which earlier versions noted in its place.
+  [[nodiscard]] virtual const std::string& file_hash() const = 0;
+  /// Both: data and checkpoints that name either were made with this tokenizer.
+  [[nodiscard]] std::vector<std::string> hashes() const { return {hash(), file_hash()}; }
   /// "byte", or the path of the file.
   [[nodiscard]] virtual const std::string& source() const = 0;
 

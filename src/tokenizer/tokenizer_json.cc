@@ -8,6 +8,7 @@
 #include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/json_reader.h"
+#include "tokenizer/tokenizer_steps.h"
 
 namespace trireme {
 
@@ -20,109 +21,6 @@ void need_inactive(const JsonReader& reader) {
                         (value.is_bool() && !value.as_bool()) ||
                         (value.is_number() && value.as_double() == 0.0);
   if (!harmless) reader.refuse(value.dump());
-}
-
-Normalization read_normalizer(const JsonReader& reader) {
-  if (reader.is_null()) return Normalization::kNone;
-  const std::string& type = reader.type();
-  if (type == "NFC") return Normalization::kNfc;
-  if (type != "Sequence") reader.refuse(fmt::format("normalizer {}", type));
-  Normalization found = Normalization::kNone;
-  const JsonReader list = reader.member("normalizers");
-  for (std::size_t i = 0; i < list.array().size(); ++i) {
-    if (read_normalizer(list.element(i)) == Normalization::kNfc) found = Normalization::kNfc;
-  }
-  return found;
-}
-
-void read_split(const JsonReader& reader, PreTokenizer& pre_tokenizer) {
-  struct Named {
-    std::string_view name;
-    SplitBehavior behavior;
-  };
-  constexpr std::array<Named, 5> kBehaviors = {
-      {{"Removed", SplitBehavior::kRemoved},
-       {"Isolated", SplitBehavior::kIsolated},
-       {"MergedWithPrevious", SplitBehavior::kMergedWithPrevious},
-       {"MergedWithNext", SplitBehavior::kMergedWithNext},
-       {"Contiguous", SplitBehavior::kContiguous}}};
-  reader.allow({"type", "pattern", "behavior", "invert"});
-  const JsonReader behavior = reader.member("behavior");
-  const auto found = std::find_if(kBehaviors.begin(), kBehaviors.end(),
-                                  [&](const Named& n) { return n.name == behavior.string(); });
-  if (found == kBehaviors.end()) behavior.refuse(fmt::format("behavior {}", behavior.string()));
-  const auto matches = reader.member("invert").boolean(false) ? SplitMatches::kArePieces
-                                                              : SplitMatches::kAreDelimiters;
-  const JsonReader pattern = reader.member("pattern");
-  const bool literal = !pattern.member("String").is_null();
-  const JsonReader text = pattern.member(literal ? "String" : "Regex");
-  if (text.string().empty()) text.fail("an empty pattern");
-  const auto kind = literal ? Regex::Kind::kLiteral : Regex::Kind::kPattern;
-  pre_tokenizer.add_split(Regex(text.string(), kind, text.place()), found->behavior, matches);
-}
-
-/// True where this was ByteLevel, after which nothing may follow.
-bool read_pre_tokenizer(const JsonReader& reader, PreTokenizer& pre_tokenizer) {
-  if (reader.is_null()) reader.refuse("a model without pre-tokenizer");
-  const std::string& type = reader.type();
-  if (type == "ByteLevel") {
-    reader.allow({"type", "add_prefix_space", "trim_offsets", "use_regex"});
-    if (reader.member("add_prefix_space").boolean(true)) pre_tokenizer.add_prefix_space();
-    if (reader.member("use_regex").boolean(true)) {
-      pre_tokenizer.add_split(Regex(kGpt2Pattern, Regex::Kind::kPattern, reader.place()),
-                              SplitBehavior::kIsolated, SplitMatches::kAreDelimiters);
-    }
-    return true;
-  }
-  if (type == "Split") {
-    read_split(reader, pre_tokenizer);
-  } else if (type == "Digits") {
-    reader.allow({"type", "individual_digits"});
-    const bool individual = reader.member("individual_digits").boolean(false);
-    pre_tokenizer.add_split(Regex(R"(\p{N})", Regex::Kind::kPattern, reader.place()),
-                            individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous,
-                            SplitMatches::kAreDelimiters);
-  } else if (type == "Sequence") {
-    reader.allow({"type", "pretokenizers"});
-    const JsonReader list = reader.member("pretokenizers");
-    constexpr std::size_t kStepsMax = 64;  // each is compiled, and each sees the whole text
-    if (list.array().size() > kStepsMax) list.fail(fmt::format("more than {} steps", kStepsMax));
-    bool done = false;
-    for (std::size_t i = 0; i < list.array().size(); ++i) {
-      if (done) list.element(i).refuse("a pre-tokenizer after ByteLevel");
-      done = read_pre_tokenizer(list.element(i), pre_tokenizer);
-    }
-    return done;
-  } else {
-    reader.refuse(fmt::format("pre-tokenizer {}", type));
-  }
-  return false;
-}
-
-/// What adds special tokens or trims offsets changes no ids of encode().
-void check_post_processor(const JsonReader& reader) {
-  if (reader.is_null()) return;
-  const std::string& type = reader.type();
-  if (type == "Sequence") {
-    const JsonReader list = reader.member("processors");
-    for (std::size_t i = 0; i < list.array().size(); ++i) check_post_processor(list.element(i));
-    return;
-  }
-  constexpr std::array<std::string_view, 4> kKnown = {"ByteLevel", "TemplateProcessing",
-                                                      "RobertaProcessing", "BertProcessing"};
-  if (std::find(kKnown.begin(), kKnown.end(), type) == kKnown.end()) {
-    reader.refuse(fmt::format("post-processor {}", type));
-  }
-}
-
-void check_decoder(const JsonReader& reader) {
-  if (reader.is_null()) return;
-  if (reader.type() == "Sequence") {
-    const JsonReader list = reader.member("decoders");
-    for (std::size_t i = 0; i < list.array().size(); ++i) check_decoder(list.element(i));
-    return;
-  }
-  if (reader.type() != "ByteLevel") reader.refuse(fmt::format("decoder {}", reader.type()));
 }
 
 void set_text(BpeParts& parts, const JsonReader& reader, std::int32_t id, std::string text) {
@@ -145,9 +43,10 @@ void read_vocabulary(const JsonReader& reader, BpeParts& parts) {
           fmt::format("the id {} is far beyond the {} tokens of the file", id, members.size()));
     }
     if (name.empty()) entry.fail("an empty token");
-    const std::optional<std::string> bytes = from_byte_level(name);
-    if (bytes) parts.vocabulary.ids.emplace(*bytes, id);
-    set_text(parts, entry, id, bytes ? *bytes : name);
+    std::optional<std::string> text = name;
+    if (parts.vocabulary.symbols == BpeSymbols::kBytes) text = from_byte_level(name);
+    if (text) parts.vocabulary.ids.emplace(*text, id);
+    set_text(parts, entry, id, text ? *text : name);
     parts.names.emplace(name, id);
   }
 }
@@ -185,6 +84,17 @@ void read_merges(const JsonReader& reader, BpeParts& parts) {
   }
 }
 
+/// Over bytes it would speak of a byte that has no token, as the character that stands for it.
+void read_byte_fallback(const JsonReader& reader, BpeVocabulary& vocabulary) {
+  const bool active = reader.boolean(false);
+  vocabulary.byte_fallback = active && vocabulary.symbols == BpeSymbols::kCharacters;
+  if (!active || vocabulary.byte_fallback) return;
+  for (int byte = 0; byte < 256; ++byte) {
+    if (!vocabulary.ids.contains(std::string(1, static_cast<char>(byte))))
+      reader.refuse("byte_fallback beside ByteLevel, in a vocabulary without all bytes,");
+  }
+}
+
 void read_model(const JsonReader& reader, BpeParts& parts) {
   if (!reader.member("type").is_null() && reader.type() != "BPE") {
     reader.refuse(fmt::format("model {}", reader.type()));
@@ -192,11 +102,12 @@ void read_model(const JsonReader& reader, BpeParts& parts) {
   reader.allow({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                 "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
   for (const std::string_view key :
-       {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
+       {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     need_inactive(reader.member(key));
   }
   read_vocabulary(reader.member("vocab"), parts);
   read_merges(reader.member("merges"), parts);
+  read_byte_fallback(reader.member("byte_fallback"), parts.vocabulary);
   parts.vocabulary.fuse_unknown = reader.member("fuse_unk").boolean(false);
   parts.vocabulary.whole_piece_first = reader.member("ignore_merges").boolean(false);
   const JsonReader unknown = reader.member("unk_token");
@@ -242,6 +153,42 @@ void read_added_tokens(const JsonReader& reader, BpeParts& parts) {
   }
 }
 
+/// All that decides about ids, in one order and spelling.
+std::string identity_of(const BpeParts& parts) {
+  const BpeVocabulary& vocabulary = parts.vocabulary;
+  std::vector<std::pair<std::int32_t, std::string_view>> tokens;
+  for (const auto& [token, id] : vocabulary.ids) tokens.emplace_back(id, token);
+  std::sort(tokens.begin(), tokens.end());
+  Json merges = Json::array();
+  for (const BpeMerge& merge : vocabulary.merges) {
+    merges.push_back(merge.left);
+    merges.push_back(merge.right);
+  }
+  std::vector<AddedToken> added = parts.added_tokens;
+  std::stable_sort(added.begin(), added.end(),
+                   [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  Json added_json = Json::array();
+  for (const AddedToken& token : added) {
+    added_json.push_back(
+        Json(Json::Array{token.id, token.content, token.single_word, token.strips_left,
+                         token.strips_right, token.normalized}));
+  }
+  Json root = Json::array();
+  root.push_back(static_cast<int>(vocabulary.symbols));
+  root.push_back(vocabulary.unknown_id);
+  root.push_back(vocabulary.fuse_unknown);
+  root.push_back(vocabulary.byte_fallback);
+  root.push_back(vocabulary.whole_piece_first);
+  root.push_back(parts.normalizer.describe());
+  root.push_back(parts.pre_tokenizer.describe());
+  root.push_back(std::move(added_json));
+  root.push_back(std::move(merges));
+  // Tokens over bytes may be no UTF-8, which JSON is.
+  std::string text = root.dump();
+  for (const auto& [id, token] : tokens) text += fmt::format("\n{} {} {}", id, token.size(), token);
+  return xxh3_128_hex(text);
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer_json(const std::filesystem::path& path) {
@@ -254,20 +201,23 @@ std::unique_ptr<Tokenizer> load_tokenizer_json(const std::filesystem::path& path
               "post_processor", "decoder", "model"});
   BpeParts parts;
   parts.path = path.string();
-  parts.hash = xxh3_128_hex(content);
+  parts.file_hash = xxh3_128_hex(content);
   for (const std::string_view key : {"truncation", "padding"}) {
     if (!root.member(key).is_null()) root.member(key).refuse(key);
   }
   if (root.member("model").is_null()) root.fail("has no \"model\": this is no tokenizer.json");
+  const bool byte_level = read_pre_tokenizer(root.member("pre_tokenizer"), parts.pre_tokenizer);
+  parts.vocabulary.symbols = byte_level ? BpeSymbols::kBytes : BpeSymbols::kCharacters;
   read_model(root.member("model"), parts);
   read_added_tokens(root.member("added_tokens"), parts);
-  parts.normalization = read_normalizer(root.member("normalizer"));
-  const JsonReader pre_tokenizer = root.member("pre_tokenizer");
-  if (!read_pre_tokenizer(pre_tokenizer, parts.pre_tokenizer)) {
-    pre_tokenizer.refuse("a model that is not byte-level");
-  }
+  read_normalizer(root.member("normalizer"), parts.normalizer);
   check_post_processor(root.member("post_processor"));
-  check_decoder(root.member("decoder"));
+  if (byte_level) {
+    check_byte_level_decoder(root.member("decoder"));
+  } else {
+    read_decoder(root.member("decoder"), parts.decoder);
+  }
+  parts.hash = identity_of(parts);
   return std::make_unique<BpeTokenizer>(std::move(parts));
 }
 

@@ -225,7 +225,8 @@ void make_tokenizer_seeds(const std::filesystem::path& golden) {
         small_tokenizer(split(R"(\p{N}{1,3}| ?\p{L}+|\s+(?!\S))", "Isolated", false), end) + text);
   write("tokenizer", "inverted",
         small_tokenizer(split(R"((?i:'s|'t)|[^\r\n\p{L}]+)", "MergedWithNext", true), end) + text);
-  for (const char* name : {"llama3", "qwen", "roberta", "deepseek"})
+  for (const char* name : {"llama3", "qwen", "roberta", "deepseek", "llama2", "mistral", "gemma",
+                           "metaspace", "crossing"})
     write("tokenizer", name,
           read_file(golden / "tokenizer" / (std::string(name) + ".tokenizer.json")) + text);
   Dictionary words;
@@ -264,9 +265,17 @@ void make_tokenizer_seeds(const std::filesystem::path& golden) {
                           "ignore_merges",
                           "byte_fallback",
                           "dropout",
+                          "prepend",
+                          "replacement",
+                          "prepend_scheme",
+                          "split",
+                          "start",
+                          "stop",
                           "version"})
     words.add_key(key);
-  for (const char* value : {"BPE", "ByteLevel", "Split", "Digits", "Sequence", "NFC", "Isolated",
+  for (const char* value : {"BPE", "ByteLevel", "Split", "Digits", "Sequence", "NFC", "Prepend",
+                            "Replace", "Metaspace", "ByteFallback", "Fuse", "Strip", "first",
+                            "always", "never", "<0x0A>", "▁", "Isolated",
                             "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous",
                             "TemplateProcessing", "<|endoftext|>", "</s>", "#version: 0.2"})
     words.add(Json(value).dump());

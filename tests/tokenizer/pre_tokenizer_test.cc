@@ -16,7 +16,7 @@ PreTokenizer one_step(std::string_view pattern, SplitBehavior behavior,
 
 Strings pieces(const PreTokenizer& pre_tokenizer, std::string_view text) {
   PreTokenizer::Scratch scratch;
-  const std::string_view cut = pre_tokenizer.split(text, scratch);
+  const std::string_view cut = pre_tokenizer.split(text, Before::kNothing, scratch);
   Strings found;
   for (const auto& range : scratch.ranges)
     found.emplace_back(cut.substr(range.begin, range.end - range.begin));
@@ -26,6 +26,16 @@ Strings pieces(const PreTokenizer& pre_tokenizer, std::string_view text) {
 TEST(PreTokenizer, splits_as_gpt2_does) {
   EXPECT_EQ(pieces(one_step(kGpt2Pattern, SplitBehavior::kIsolated), "Don't  stop 42\n\n now!?"),
             (Strings{"Don", "'t", " ", " stop", " 42", "\n\n", " now", "!?"}));
+}
+
+// Found by comparing every character with Hugging Face tokenizers 0.23.
+TEST(PreTokenizer, numeric_characters_are_those_of_the_peers_digits_step) {
+  const PreTokenizer digits = one_step(kDigitPattern, SplitBehavior::kIsolated);
+  EXPECT_EQ(pieces(digits, "a12\u00bdb"), (Strings{"a", "1", "2", "\u00bd", "b"}));
+  for (const char* digit : {"\U00016A69", "\U00011DE0", "\U00011DE9", "\U00016FF4", "\U00016FF6"})
+    EXPECT_EQ(pieces(digits, std::string("a") + digit + "b"), (Strings{"a", digit, "b"}));
+  for (const char* other : {"\U00011DDF", "\U00011DEA", "\U00016FF3", "\U00016FF7"})
+    EXPECT_EQ(pieces(digits, std::string("a") + other + "b").size(), 1u);
 }
 
 TEST(PreTokenizer, has_every_behavior) {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "support/temporary_directory.h"
 
@@ -56,10 +57,27 @@ TEST(TokenizerJson, what_is_not_understood_is_refused_with_its_path) {
       fault_with({"normalizer"},
                  R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]})"),
       "normalizer.normalizers[1]: normalizer NFKC");
-  EXPECT_NAMES(fault_with({"pre_tokenizer"}, R"({"type": "Metaspace"})"),
-               "pre_tokenizer: pre-tokenizer Metaspace");
-  EXPECT_NAMES(fault_with({"pre_tokenizer"}, R"({"type": "Digits"})"), "not byte-level");
-  EXPECT_NAMES(fault_with({"pre_tokenizer"}, "null"), "pre_tokenizer:");
+  EXPECT_NAMES(fault_with({"normalizer"}, R"({"type": "Precompiled", "precompiled_charsmap": ""})"),
+               "normalizer: normalizer Precompiled");
+  EXPECT_NAMES(fault_with({"pre_tokenizer"}, R"({"type": "Whitespace"})"),
+               "pre_tokenizer: pre-tokenizer Whitespace");
+  EXPECT_NAMES(fault_with({"pre_tokenizer"}, R"({"type": "Metaspace", "replacement": "ab"})"),
+               "pre_tokenizer.replacement: is not one character");
+  EXPECT_NAMES(fault_with({"pre_tokenizer"},
+                          R"({"type": "Metaspace", "replacement": "_", "prepend_scheme": "last"})"),
+               "pre_tokenizer.prepend_scheme: prepend_scheme last");
+  EXPECT_NAMES(fault_with({"pre_tokenizer"},
+                          R"({"type": "Metaspace", "replacement": "_", "add_prefix_space": false,)"
+                          R"( "prepend_scheme": "first"})"),
+               "pre_tokenizer.add_prefix_space: false contradicts");
+  EXPECT_NAMES(fault_with({"pre_tokenizer"},
+                          R"({"type": "Sequence", "pretokenizers": [{"type": "Metaspace",)"
+                          R"( "replacement": "_"}, {"type": "Metaspace", "replacement": "-"}]})"),
+               "pre_tokenizer.pretokenizers[1]: Metaspace after a step that writes text");
+  // Without ByteLevel the vocabulary is over characters, and so must the decoder be.
+  EXPECT_NAMES(fault_with({"pre_tokenizer"}, R"({"type": "Digits"})"),
+               "decoder: decoder ByteLevel");
+  EXPECT_NAMES(fault_with({"pre_tokenizer"}, "null"), "decoder: decoder ByteLevel");
   EXPECT_NAMES(
       fault_with(
           {"pre_tokenizer"},
@@ -74,7 +92,8 @@ TEST(TokenizerJson, what_is_not_understood_is_refused_with_its_path) {
                "pre_tokenizer.behavior: behavior Odd");
   EXPECT_NAMES(fault_with({"pre_tokenizer", "new_option"}, "true"), "pre_tokenizer.new_option:");
   EXPECT_NAMES(fault_with({"model", "type"}, R"("WordPiece")"), "model: model WordPiece");
-  EXPECT_NAMES(fault_with({"model", "byte_fallback"}, "true"), "model.byte_fallback: true");
+  EXPECT_EQ(fault_with({"model", "byte_fallback"}, "true"), "accepted") << "every byte has a token";
+  EXPECT_NAMES(fault_with({"model", "byte_fallback"}, "1"), "model.byte_fallback: an integer");
   EXPECT_NAMES(fault_with({"model", "dropout"}, "0.1"), "model.dropout: 0.1");
   EXPECT_NAMES(fault_with({"model", "continuing_subword_prefix"}, R"("##")"),
                "model.continuing_subword_prefix:");
@@ -83,6 +102,110 @@ TEST(TokenizerJson, what_is_not_understood_is_refused_with_its_path) {
                "post_processor: post-processor Odd");
   EXPECT_NAMES(fault_with({"truncation"}, R"({"max_length": 8})"), "truncation:");
   EXPECT_NAMES(fault_with({"padding"}, R"({"length": 8})"), "padding:");
+}
+
+TEST(TokenizerJson, steps_over_characters_are_refused_with_their_path) {
+  const auto fault = [](const char* key, const char* value) {
+    Json root = parse_json(read_file(TRIREME_GOLDEN "/tokenizer/llama2.tokenizer.json"), "golden");
+    root[key] = parse_json(value, "value");
+    return fault_of(root.dump());
+  };
+  EXPECT_EQ(fault("version", R"("1.0")"), "accepted");
+  EXPECT_EQ(fault("decoder", "null"), "accepted");
+  EXPECT_NAMES(fault("decoder", R"({"type": "WordPiece"})"), "decoder: decoder WordPiece");
+  EXPECT_NAMES(
+      fault("decoder",
+            R"({"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "BPEDecoder"}]})"),
+      "decoder.decoders[1]: decoder BPEDecoder");
+  EXPECT_NAMES(
+      fault("decoder", R"({"type": "Replace", "pattern": {"Regex": "a+"}, "content": ""})"),
+      "decoder.pattern: a regular expression in a decoder");
+  EXPECT_NAMES(fault("decoder", R"({"type": "Strip", "content": "  ", "start": 1, "stop": 0})"),
+               "decoder.content: is not one character");
+  EXPECT_NAMES(fault("decoder", R"({"type": "Strip", "content": " ", "start": -1, "stop": 0})"),
+               "decoder.start: -1");
+  EXPECT_NAMES(fault("normalizer", R"({"type": "Prepend"})"), "normalizer.prepend: null");
+  // Seven steps that double.
+  const std::string step = R"({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"})";
+  std::string steps = step;
+  for (int i = 0; i < 6; ++i) steps += "," + step;
+  EXPECT_NAMES(
+      fault("normalizer", (R"({"type": "Sequence", "normalizers": [)" + steps + "]}").c_str()),
+      "normalizer.normalizers[6]: its steps make more than 64 bytes of one");
+  EXPECT_NAMES(fault("decoder", (R"({"type": "Sequence", "decoders": [)" + steps + "]}").c_str()),
+               "decoder.decoders[6]: its steps make more than 64 bytes of one");
+  EXPECT_NAMES(fault("normalizer", R"({"type": "Prepend", "prepend": "_", "odd": 1})"),
+               "normalizer.odd:");
+  EXPECT_NAMES(
+      fault("normalizer", R"({"type": "Replace", "pattern": {"String": ""}, "content": "x"})"),
+      "normalizer.pattern.String: an empty pattern");
+  EXPECT_NAMES(fault("normalizer", R"({"type": "Replace", "pattern": {}, "content": "x"})"),
+               "normalizer.pattern.Regex: null");
+}
+
+TEST(TokenizerJson, byte_fallback_of_a_byte_level_vocabulary_needs_every_byte) {
+  Json root = valid();
+  (*root.find("model"))["byte_fallback"] = true;
+  (*root.find("model"))["merges"] = Json::array();
+  Json::Object& words = root.find("model")->find("vocab")->as_object();
+  std::erase_if(words, [](const auto& word) { return word.first == "a"; });
+  EXPECT_NAMES(fault_of(root.dump()), "model.byte_fallback: byte_fallback beside ByteLevel");
+}
+
+/// The same tokenizer as another program may write it: a Sequence around one step, members in
+/// another order, merges as text, defaults left out, what is not about ids changed.
+Json written_otherwise(Json root) {
+  Json::Object& members = root.as_object();
+  std::reverse(members.begin(), members.end());
+  Json steps = Json::array();
+  steps.push_back(*root.find("pre_tokenizer"));
+  Json sequence = Json::object();
+  sequence["type"] = "Sequence";
+  sequence["pretokenizers"] = std::move(steps);
+  root["pre_tokenizer"] = std::move(sequence);
+  root["post_processor"] = Json();
+  root["version"] = "2.0";
+  Json& model = *root.find("model");
+  std::reverse(model.find("vocab")->as_object().begin(), model.find("vocab")->as_object().end());
+  for (Json& merge : model["merges"].as_array()) {
+    if (merge.is_array())
+      merge = Json(merge.as_array()[0].as_string() + " " + merge.as_array()[1].as_string());
+  }
+  std::erase_if(model.as_object(), [](const auto& member) {
+    return member.first == "fuse_unk" || member.first == "dropout";
+  });
+  return root;
+}
+
+TEST(TokenizerJson, the_hash_is_of_what_decides_about_ids_and_not_of_the_bytes) {
+  const TemporaryDirectory folder;
+  const auto load = [&](const Json& root) {
+    return load_tokenizer(folder.write("one.json", root.dump()).string());
+  };
+  const auto original = load(valid());
+  const auto again = load(written_otherwise(valid()));
+  EXPECT_EQ(again->hash(), original->hash());
+  EXPECT_EQ(original->hash().size(), 32u);
+  EXPECT_NE(again->file_hash(), original->file_hash());
+  EXPECT_EQ(original->file_hash(), xxh3_128_hex(valid().dump()));
+
+  const auto changed = [&](auto&& change) {
+    Json root = valid();
+    change(root);
+    EXPECT_NE(load(root)->hash(), original->hash()) << root.dump().substr(0, 300);
+  };
+  changed([](Json& r) { r["normalizer"] = parse_json(R"({"type": "NFC"})", "nfc"); });
+  changed([](Json& r) { (*r.find("pre_tokenizer"))["add_prefix_space"] = false; });
+  changed([](Json& r) { (*r.find("model"))["merges"].as_array().pop_back(); });
+  changed([](Json& r) {
+    Json::Array& merges = (*r.find("model"))["merges"].as_array();
+    std::swap(merges[0], merges[1]);
+  });
+  changed([](Json& r) { (*r.find("model"))["ignore_merges"] = true; });
+  changed([](Json& r) { (*r.find("model"))["unk_token"] = Json(); });
+  changed([](Json& r) { r.find("model")->find("vocab")->as_object().back().second = Json(900); });
+  changed([](Json& r) { r["added_tokens"].as_array().pop_back(); });
+  changed([](Json& r) { r["added_tokens"].as_array().back()["lstrip"] = false; });
 }
 
 TEST(TokenizerJson, wrong_kinds_are_refused_with_their_path) {
