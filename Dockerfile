@@ -16,7 +16,7 @@ RUN DESTDIR=/installed cmake --install build/cpu-release --prefix /usr/local --s
 FROM debian:trixie-slim
 RUN apt-get update && \
     apt-get install -y --no-install-recommends openmpi-bin libhdf5-310 libdnnl3.6 libfmt10 libspdlog1.15 libxxhash0 \
-      libhwloc15 libpcre2-8-0 libutf8proc3 libgomp1 && \
+      libhwloc15 libpcre2-8-0 libutf8proc3 zlib1g libzstd1 libgomp1 && \
     rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin
 COPY --from=build /installed/usr/local /usr/local
 ENV PATH=/usr/local/share/trireme/scripts:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin

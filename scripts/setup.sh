@@ -16,7 +16,7 @@ apt_packages=(
   libhdf5-dev
   nlohmann-json3-dev libspdlog-dev libfmt-dev libcli11-dev libxxhash-dev
   libdnnl-dev libhwloc-dev
-  libpcre2-dev libutf8proc-dev
+  libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev
   libgtest-dev libbenchmark-dev
   bible-kjv bible-kjv-text # the quickstart's corpus
   xz-utils                 # scripts/bundle.sh
@@ -24,14 +24,14 @@ apt_packages=(
 slurm_packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libpmix2)
 dnf_packages=(
   cmake ninja-build gcc-c++ openmpi-devel hdf5-devel json-devel spdlog-devel fmt-devel cli11-devel xxhash-devel
-  onednn-devel hwloc-devel pcre2-devel utf8proc-devel gtest-devel google-benchmark-devel xz
+  onednn-devel hwloc-devel pcre2-devel utf8proc-devel zlib-devel libzstd-devel gtest-devel google-benchmark-devel xz
 )
 conda_packages=(
-  cmake ninja cxx-compiler openmpi hdf5 nlohmann_json spdlog fmt cli11 xxhash onednn libhwloc pcre2 libutf8proc
+  cmake ninja cxx-compiler openmpi hdf5 nlohmann_json spdlog fmt cli11 xxhash onednn libhwloc pcre2 libutf8proc zlib zstd
   gtest benchmark xz
 )
 spack_packages=(
-  cmake ninja gcc openmpi hdf5~mpi nlohmann-json spdlog fmt cli11 xxhash onednn hwloc pcre2 utf8proc googletest
+  cmake ninja gcc openmpi hdf5~mpi nlohmann-json spdlog fmt cli11 xxhash onednn hwloc pcre2 utf8proc zlib zstd googletest
   benchmark xz
 )
 

@@ -7,6 +7,7 @@
 #include "base/human_format.h"
 #include "base/log.h"
 #include "commands/commands.h"
+#include "commands/output_files.h"
 #include "commands/parse_options.h"
 #include "tokenizer/tokenize_corpus.h"
 
@@ -15,8 +16,8 @@ namespace trireme {
 namespace {
 
 struct Options {
-  std::string tokenizer, output, json_key, end_token, progress = "auto";
-  bool no_end_token = false;
+  std::string tokenizer, output, json_key, messages, chat_template, end_token, progress = "auto";
+  bool no_end_token = false, overwrite = false;
   int workers = 0;
   std::vector<std::string> inputs;
 };
@@ -30,6 +31,9 @@ void declare(CLI::App& app, Options& options) {
       ->required();
   app.add_option("--jsonl", options.json_key, "one document per line of JSON, its text under KEY")
       ->type_name("KEY");
+  app.add_option("--messages", options.messages, "not in this version")->type_name("KEY");
+  app.add_option("--chat-template", options.chat_template, "not in this version")
+      ->type_name("NAME");
   CLI::Option* eod =
       app.add_option(
              "--eod", options.end_token,
@@ -38,10 +42,13 @@ void declare(CLI::App& app, Options& options) {
   app.add_flag("--no-eod", options.no_end_token, "documents end without a token")->excludes(eod);
   app.add_option("--workers", options.workers, "threads that encode (default: the cores given)")
       ->check(CLI::Range(1, 1024));
+  app.add_flag("--overwrite", options.overwrite, "replace an existing output");
   app.add_option("--progress", options.progress,
                  "of long work; auto: where standard error is a terminal")
       ->type_name("{auto,always,never}");
-  app.add_option("INPUT", options.inputs, "text: one document per file; - is standard input")
+  app.add_option(
+         "INPUT", options.inputs,
+         "text: one document per file; - is standard input; gzip and Zstandard are unpacked")
       ->required();
   app.footer(
       "The files are Megatron's (uint16 below a vocabulary of 65500, else int32), the same for any "
@@ -50,7 +57,7 @@ void declare(CLI::App& app, Options& options) {
       "document. Bytes that\n"
       "are not UTF-8 are kept. Documents without text and blank lines of JSON are left out.\n"
       "A large file is encoded by several workers where its tokenizer is byte or splits as GPT-2, "
-      "Llama 3 or Qwen.");
+      "Llama 3, Qwen or Gemma.");
 }
 
 std::int32_t find_end_token(const Tokenizer& tokenizer, const std::string& text) {
@@ -77,18 +84,24 @@ std::optional<std::int32_t> choose_end_token(const Tokenizer& tokenizer, const O
 
 /// What is read must not be what is written: the tokenizer of `--tokenizer x.json --output x` would
 /// be lost.
-void check_overwrites(const Tokenizer& tokenizer, const Options& options) {
+void check_output(const Tokenizer& tokenizer, const Options& options) {
   std::vector<std::string> read = options.inputs;
   if (tokenizer.source() != "byte") read.push_back(tokenizer.source());
-  for (const char* suffix : {".bin", ".idx", ".json"}) {
-    const std::string written = options.output + suffix;
-    for (const std::string& path : read) {
-      std::error_code absent;
-      if (path != "-" && std::filesystem::equivalent(path, written, absent)) {
-        throw ConfigError("--output {}: {} is read and would be overwritten. Choose another prefix",
-                          options.output, path);
-      }
-    }
+  if (options.output.empty() || options.output.ends_with('/')) {
+    throw ConfigError(
+        "--output \"{}\": a prefix is needed, of the files PREFIX.bin, PREFIX.idx, PREFIX.json",
+        options.output);
+  }
+  std::vector<std::filesystem::path> written;
+  for (const char* suffix : {".bin", ".idx", ".json"})
+    written.emplace_back(options.output + suffix);
+  check_output_files(written, read, options.overwrite);
+}
+
+void refuse_unbuilt(const CLI::App& app) {
+  for (const char* name : {"--messages", "--chat-template"}) {
+    if (app.count(name) > 0)
+      throw ConfigError("{}: not in this version. --jsonl KEY reads one text a line", name);
   }
 }
 
@@ -99,6 +112,7 @@ int tokenize_command(Arguments arguments) {
   CLI::App app("Turns text into token files for training.", "train tokenize");
   declare(app, options);
   if (!parse_options(app, arguments)) return 0;
+  refuse_unbuilt(app);
   TokenizeOptions work;
   work.progress = parse_show(options.progress, "--progress");
   work.inputs = options.inputs;
@@ -106,16 +120,20 @@ int tokenize_command(Arguments arguments) {
   if (app.count("--jsonl") > 0) work.json_key = options.json_key;
   const auto tokenizer = load_tokenizer(options.tokenizer);
   work.end_token = choose_end_token(*tokenizer, options);
-  check_overwrites(*tokenizer, options);
+  check_output(*tokenizer, options);
   IndexedWriter writer(options.output, tokenizer->vocab_size());
   tokenize_corpus(*tokenizer, work, writer);
   writer.finish(describe_tokenizer(*tokenizer, work.end_token));
   const IndexedTotals& totals = writer.totals();
   if (totals.empty_documents > 0) {
-    log_warning("{} documents without text were left out", format_integer(totals.empty_documents));
+    log_warning("{} left out",
+                totals.empty_documents == 1
+                    ? std::string("1 document without text was")
+                    : format_integer(totals.empty_documents) + " documents without text were");
   }
-  fmt::print("{}: {} documents, {} tokens, largest id {}\n", options.output,
-             format_integer(totals.documents), format_integer(totals.tokens), totals.largest_id);
+  fmt::print("{}: {} document{}, {} token{}, largest id {}\n", options.output,
+             format_integer(totals.documents), totals.documents == 1 ? "" : "s",
+             format_integer(totals.tokens), totals.tokens == 1 ? "" : "s", totals.largest_id);
   return 0;
 }
 

@@ -1,28 +1,29 @@
 #include "tokenizer/corpus_reader.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 
 #include "base/error.h"
-#include "base/stop_flag.h"
+#include "base/log.h"
 
 namespace trireme {
 
 namespace {
 constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
-constexpr std::string_view kStandardInput = "standard input";
 }  // namespace
 
 CorpusReader::CorpusReader(std::vector<std::string> inputs, CorpusFormat format,
                            SplitPosition split_position)
     : inputs_(std::move(inputs)), format_(format), split_position_(std::move(split_position)) {
   bool all_regular = true;
+  std::set<std::pair<dev_t, ino_t>> seen;
   for (const std::string& input : inputs_) {
     if (input == "-") {
+      if (std::count(inputs_.begin(), inputs_.end(), input) > 1)
+        throw ConfigError("- stands twice: standard input can be read once");
       all_regular = false;
       continue;
     }
@@ -30,6 +31,8 @@ CorpusReader::CorpusReader(std::vector<std::string> inputs, CorpusFormat format,
     if (::stat(input.c_str(), &status) != 0)
       throw DataError("{}: cannot open: {}", input, errno_text(errno));
     if (S_ISDIR(status.st_mode)) throw DataError("{}: is a folder. Name the files in it", input);
+    if (S_ISREG(status.st_mode) && !seen.emplace(status.st_dev, status.st_ino).second)
+      log_warning("{}: is named twice, so its text counts twice", input);
     all_regular = all_regular && S_ISREG(status.st_mode);
     total_bytes_ += status.st_size;
   }
@@ -38,18 +41,10 @@ CorpusReader::CorpusReader(std::vector<std::string> inputs, CorpusFormat format,
 
 bool CorpusReader::open_next() {
   if (next_input_ == inputs_.size()) return false;
-  const std::string& input = inputs_[next_input_++];
-  if (input == "-") {
-    source_ = kStandardInput;
-    file_ = FileDescriptor(::dup(STDIN_FILENO));
-    if (!file_) throw DataError("{}: cannot read: {}", source_, errno_text(errno));
-  } else {
-    source_ = input;
-    file_ = open_file(input, O_RDONLY);
-  }
+  stream_.emplace(inputs_[next_input_++]);
   pending_.clear();
   line_ = 1;
-  open_ = true;
+  counted_ = 0;
   at_end_ = false;
   return true;
 }
@@ -57,18 +52,8 @@ bool CorpusReader::open_next() {
 void CorpusReader::read_more() {
   const std::size_t before = pending_.size();
   pending_.resize(before + kBlockBytes);
-  std::size_t done = 0;
-  while (done < kBlockBytes) {
-    give_up_if_stopped("reading text");
-    const ssize_t count = ::read(file_.get(), pending_.data() + before + done, kBlockBytes - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw DataError("{}: cannot read: {}", source_, errno_text(errno));
-    if (count == 0) {
-      at_end_ = true;
-      break;
-    }
-    done += static_cast<std::size_t>(count);
-  }
+  const std::size_t done = stream_->read(pending_.data() + before, kBlockBytes);
+  at_end_ = done < kBlockBytes;
   pending_.resize(before + done);
 }
 
@@ -81,7 +66,7 @@ std::size_t CorpusReader::cut_position(std::size_t searched) const {
 }
 
 bool CorpusReader::next(CorpusBlock& block) {
-  if (!open_ && !open_next()) return false;
+  if (!stream_ && !open_next()) return false;
   std::size_t cut = std::string_view::npos, searched = 0;
   while (!at_end_) {
     read_more();
@@ -91,13 +76,14 @@ bool CorpusReader::next(CorpusBlock& block) {
     // The last bytes are searched again: a place may need what comes after it.
     searched = pending_.size() - std::min<std::size_t>(pending_.size(), 4);
   }
-  block.source = source_;
+  block.source = stream_->source();
+  block.input_bytes = stream_->taken() - std::exchange(counted_, stream_->taken());
   block.first_line = line_;
   block.ends_document = cut == std::string_view::npos;
   if (block.ends_document) {
     block.text = std::move(pending_);
     pending_.clear();
-    open_ = false;
+    stream_.reset();
     return true;
   }
   block.text = pending_.substr(0, cut);

@@ -1,14 +1,15 @@
 #pragma once
-// Reads text in blocks that can be encoded apart: files of any size, pipes and standard input, in
-// bounded memory.
+// Reads text in blocks that can be encoded apart: files of any size, packed by gzip or Zstandard or
+// not, pipes and standard input, in bounded memory.
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/file.h"
+#include "tokenizer/input_stream.h"
 
 namespace trireme {
 
@@ -16,9 +17,10 @@ enum class CorpusFormat { kDocuments, kJsonLines };
 
 struct CorpusBlock {
   std::string text;
-  std::string source;           ///< file name, "standard input"
-  std::int64_t first_line = 1;  ///< of `text` in the source (JSON lines)
-  bool ends_document = true;    ///< false: the next block continues this document (documents)
+  std::string source;            ///< file name, "standard input"
+  std::int64_t first_line = 1;   ///< of `text` in the source (JSON lines)
+  bool ends_document = true;     ///< false: the next block continues this document (documents)
+  std::int64_t input_bytes = 0;  ///< of the file as it stands, packed where it is, for this block
 };
 
 class CorpusReader {
@@ -28,13 +30,13 @@ class CorpusReader {
   using SplitPosition = std::function<std::size_t(std::string_view text, std::size_t from)>;
 
   /// `inputs`: paths, "-" is standard input. Throws DataError for a missing one before anything is
-  /// read.
+  /// read, ConfigError where "-" stands twice; a file that stands twice is warned of.
   CorpusReader(std::vector<std::string> inputs, CorpusFormat format, SplitPosition split_position);
 
   /// False at the end. JSON-lines blocks hold whole lines. Throws DataError.
   bool next(CorpusBlock& block);
 
-  /// Of all inputs; 0 where one of them is no regular file.
+  /// Of all inputs as they stand; 0 where one of them is no regular file.
   [[nodiscard]] std::int64_t total_bytes() const { return total_bytes_; }
 
  private:
@@ -48,10 +50,10 @@ class CorpusReader {
   SplitPosition split_position_;
   std::int64_t total_bytes_ = 0;
   std::size_t next_input_ = 0;
-  FileDescriptor file_;
-  std::string source_, pending_;
-  std::int64_t line_ = 1;
-  bool open_ = false, at_end_ = false;
+  std::optional<InputStream> stream_;
+  std::string pending_;
+  std::int64_t line_ = 1, counted_ = 0;
+  bool at_end_ = false;
 };
 
 }  // namespace trireme

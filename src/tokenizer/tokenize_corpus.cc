@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/stop_flag.h"
 #include "tokenizer/corpus_reader.h"
+#include "tokenizer/json_lines.h"
 
 namespace trireme {
 
@@ -23,53 +24,12 @@ struct Task {
   bool done = false;
 };
 
-Json parse_line(std::string_view line, const std::string& place) {
-  try {
-    return parse_json(line, "");
-  } catch (const Error& fault) {
-    // The parser counts lines of what it is given, which is one.
-    std::string_view what = fault.what();
-    constexpr std::string_view kPlace = ": line 1, ";
-    if (what.starts_with(kPlace)) what.remove_prefix(kPlace.size());
-    throw DataError("{}: {}", place, what);
-  }
-}
-
-std::string text_of_line(std::string_view line, const std::string& key, const std::string& place) {
-  const Json object = parse_line(line, place);
-  const Json* text = object.find(key);
-  if (!object.is_object())
-    throw DataError("{}: {} stands where an object is needed", place, object.kind_name());
-  if (text == nullptr) {
-    std::string others;
-    for (const auto& [name, value] : object.as_object()) {
-      others += fmt::format("{}\"{}\"", others.empty() ? "" : ", ", name);
-      if (others.size() > 200) break;
-    }
-    throw DataError("{}: has no member \"{}\" (it has {}). --jsonl names the one with the text",
-                    place, key, others.empty() ? "none" : others);
-  }
-  if (!text->is_string())
-    throw DataError("{}: \"{}\" is {}, not a string", place, key, text->kind_name());
-  return text->as_string();
-}
-
-void encode_lines(const Tokenizer& tokenizer, const std::string& key, Task& task) {
-  std::string_view rest = task.block.text;
-  for (std::int64_t line = task.block.first_line; !rest.empty(); ++line) {
-    const std::size_t end = std::min(rest.find('\n'), rest.size());
-    const std::string_view content = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-    if (content.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string place = fmt::format("{}: line {}", task.block.source, line);
-    tokenizer.encode(text_of_line(content, key, place), task.ids);
-    task.ends.push_back(task.ids.size());
-  }
-}
-
 void encode(const Tokenizer& tokenizer, const std::optional<std::string>& json_key, Task& task) {
   if (json_key) {
-    encode_lines(tokenizer, *json_key, task);
+    for_each_text(task.block, *json_key, [&](std::string_view text) {
+      tokenizer.encode(text, task.ids);
+      task.ends.push_back(task.ids.size());
+    });
     return;
   }
   tokenizer.encode(task.block.text, task.ids);
@@ -171,10 +131,12 @@ void tokenize_corpus(const Tokenizer& tokenizer, const TokenizeOptions& options,
     give_up_if_stopped("train tokenize");
     const std::shared_ptr<Task> task = workers.take_finished();
     write(*task, options.end_token, writer);
-    progress.add(static_cast<std::int64_t>(task->block.text.size()));
+    progress.add(task->block.input_bytes);
   };
   CorpusBlock block;
+  PlainTextCheck check;
   while (reader.next(block)) {
+    if (!options.json_key) check.look_at(block);
     workers.offer(std::move(block));
     while (workers.in_flight() >= in_flight_max) write_oldest();
   }

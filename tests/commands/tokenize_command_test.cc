@@ -19,6 +19,24 @@ class TokenizeCommand : public testing::Test {
     return parse_json(read_file(path(prefix) + ".json"), prefix);
   }
 
+  /// What a command throws; "done" where it does not.
+  static std::string fault_of(int (*command)(Arguments), Words words) {
+    try {
+      quietly(command, std::move(words));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "done";
+  }
+  /// What a command that ends well says on standard error.
+  static std::string warnings_of(int (*command)(Arguments), Words words) {
+    testing::internal::CaptureStderr();
+    const std::string fault = fault_of(command, std::move(words));
+    const std::string told = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(fault, "done");
+    return told;
+  }
+
   TemporaryDirectory folder_;
   std::string text_ = folder_.write("text", "the cat sat on the mat, the cat sat").string();
 
@@ -62,11 +80,13 @@ TEST_F(TokenizeCommand, a_trained_tokenizer_is_used_by_tokenize) {
 TEST_F(TokenizeCommand, the_end_token_is_named_numbered_or_left_out) {
   EXPECT_EQ(tokenize({"--tokenizer", "byte", "--output", path("out"), "--eod", "10", text_}), 0);
   EXPECT_EQ(summary("out").find("end_token")->as_integer(), 10);
-  EXPECT_EQ(
-      tokenize({"--tokenizer", "byte", "--output", path("out"), "--eod", "<|endoftext|>", text_}),
-      0);
+  EXPECT_EQ(tokenize({"--tokenizer", "byte", "--output", path("out"), "--overwrite", "--eod",
+                      "<|endoftext|>", text_}),
+            0);
   EXPECT_EQ(summary("out").find("end_token")->as_integer(), 256);
-  EXPECT_EQ(tokenize({"--tokenizer", "byte", "--output", path("out"), "--no-eod", text_}), 0);
+  EXPECT_EQ(
+      tokenize({"--tokenizer", "byte", "--output", path("out"), "--overwrite", "--no-eod", text_}),
+      0);
   EXPECT_TRUE(summary("out").find("end_token")->is_null());
   EXPECT_EQ(summary("out").find("tokens")->as_integer(), 35);
   EXPECT_THROW(tokenize({"--tokenizer", "byte", "--output", path("out"), "--eod", "257", text_}),
@@ -82,11 +102,129 @@ TEST_F(TokenizeCommand, the_end_token_is_named_numbered_or_left_out) {
 
 TEST_F(TokenizeCommand, what_is_read_is_never_overwritten) {
   EXPECT_EQ(tokenizer({"--vocab-size", "262", "--output", path("t.json"), text_}), 0);
-  EXPECT_THROW(tokenize({"--tokenizer", path("t.json"), "--output", path("t"), text_}),
-               ConfigError);
+  EXPECT_THROW(
+      tokenize({"--tokenizer", path("t.json"), "--output", path("t"), "--overwrite", text_}),
+      ConfigError);
   const std::string input = folder_.write("in.bin", "abc").string();
-  EXPECT_THROW(tokenize({"--tokenizer", "byte", "--output", path("in"), input}), ConfigError);
+  EXPECT_THROW(tokenize({"--tokenizer", "byte", "--output", path("in"), "--overwrite", input}),
+               ConfigError);
+  EXPECT_THROW(tokenizer({"--vocab-size", "262", "--output", text_, "--overwrite", text_}),
+               ConfigError);
   EXPECT_EQ(read_file(input), "abc");
+}
+
+TEST_F(TokenizeCommand, an_existing_output_is_replaced_only_when_told_so) {
+  for (const char* name : {"p.bin", "q.idx", "r.json"}) {
+    folder_.write(name, "mine");
+    const std::string prefix = path(std::string(name).substr(0, 1).c_str());
+    EXPECT_EQ(fault_of(tokenize_command, {"--tokenizer", "byte", "--output", prefix, text_}),
+              "--output: " + path(name) +
+                  " exists (it is not overwritten unasked). Choose another name, or give "
+                  "--overwrite");
+    EXPECT_EQ(read_file(path(name)), "mine");
+    EXPECT_EQ(tokenize({"--tokenizer", "byte", "--output", prefix, "--overwrite", text_}), 0);
+    EXPECT_NE(read_file(path(name)), "mine");
+  }
+  folder_.write("t.json", "mine");
+  EXPECT_THROW(tokenizer({"--vocab-size", "262", "--output", path("t.json"), text_}), ConfigError);
+  EXPECT_EQ(read_file(path("t.json")), "mine");
+  EXPECT_EQ(tokenizer({"--vocab-size", "262", "--output", path("t.json"), "--overwrite", text_}),
+            0);
+  EXPECT_NE(read_file(path("t.json")), "mine");
+}
+
+TEST_F(TokenizeCommand, an_output_in_a_missing_folder_says_to_make_it_before_any_work) {
+  const std::string wanted = "--output: the folder " + path("new/er") +
+                             " does not exist. Make it: mkdir -p " + path("new/er");
+  EXPECT_EQ(fault_of(tokenize_command,
+                     {"--tokenizer", "byte", "--output", path("new/er/out"), path("absent")}),
+            wanted);
+  EXPECT_EQ(fault_of(tokenizer_command,
+                     {"--vocab-size", "300", "--output", path("new/er/t.json"), path("absent")}),
+            wanted);
+  EXPECT_NE(fault_of(tokenizer_command,
+                     {"--vocab-size", "300", "--output", folder_.path().string(), text_})
+                .find("is a folder. Name a file"),
+            std::string::npos);
+  EXPECT_NE(fault_of(tokenize_command,
+                     {"--tokenizer", "byte", "--output", folder_.path().string() + "/", text_})
+                .find("a prefix is needed"),
+            std::string::npos);
+}
+
+TEST_F(TokenizeCommand, json_lines_read_as_text_are_told_once_with_the_flag_and_the_key) {
+  const std::string lines =
+      folder_.write("a", "\n{\"id\": \"1\", \"story\": \"the cat\"}\n{\"id\": \"2\"}\n").string();
+  const std::string more = folder_.write("b", "{\"text\": \"the cat\"}\n").string();
+  const std::string told =
+      warnings_of(tokenize_command, {"--tokenizer", "byte", "--output", path("out"), lines, more});
+  EXPECT_NE(told.find("a: looks like JSON lines"), std::string::npos) << told;
+  EXPECT_NE(told.find("--jsonl story"), std::string::npos) << told;
+  EXPECT_EQ(told.find("b: looks"), std::string::npos) << "once: " << told;
+  EXPECT_NE(warnings_of(tokenizer_command,
+                        {"--vocab-size", "258", "--output", path("t.json"), more, more})
+                .find("--jsonl text"),
+            std::string::npos);
+  for (const char* text :
+       {"the {cat}\n", "{not json\n", "{\n  \"text\": \"pretty\"\n}\n", "[1]\n"}) {
+    folder_.write("c", text);
+    EXPECT_EQ(warnings_of(tokenize_command, {"--tokenizer", "byte", "--output", path("out"),
+                                             "--overwrite", path("c")}),
+              "")
+        << text;
+  }
+}
+
+TEST_F(TokenizeCommand, bytes_that_are_hardly_text_are_told_once) {
+  const auto told = [&](const std::string& bytes) {
+    folder_.write("c", bytes);
+    return warnings_of(tokenize_command,
+                       {"--tokenizer", "byte", "--output", path("out"), "--overwrite", path("c")});
+  };
+  EXPECT_NE(told(std::string("a\0b", 3)).find("c: holds zero bytes"), std::string::npos);
+  EXPECT_NE(told("caf\xe9").find("c: is not all UTF-8"), std::string::npos);
+  EXPECT_NE(told(std::string("\xff\xfe"
+                             "a\0",
+                             4))
+                .find("c: is UTF-16"),
+            std::string::npos);
+  EXPECT_EQ(told("caf\xc3\xa9"), "");
+}
+
+TEST_F(TokenizeCommand, an_input_that_stands_twice_is_told) {
+  EXPECT_NE(
+      warnings_of(tokenize_command, {"--tokenizer", "byte", "--output", path("out"), text_, text_})
+          .find("is named twice"),
+      std::string::npos);
+  EXPECT_NE(
+      fault_of(tokenize_command, {"--tokenizer", "byte", "--output", path("new"), "-", text_, "-"})
+          .find("- stands twice"),
+      std::string::npos);
+}
+
+TEST_F(TokenizeCommand, a_tokenizer_is_trained_on_json_lines_as_on_their_texts) {
+  folder_.write("lines",
+                "{\"t\": \"the cat sat on the mat, \"}\n\n{\"t\": \"the cat sat\", \"n\": 1}\n");
+  EXPECT_EQ(
+      tokenizer({"--vocab-size", "262", "--output", path("a.json"), "--jsonl", "t", path("lines")}),
+      0);
+  const std::string one = folder_.write("one", "the cat sat on the mat, ").string();
+  const std::string two = folder_.write("two", "the cat sat").string();
+  EXPECT_EQ(tokenizer({"--vocab-size", "262", "--output", path("b.json"), one, two}), 0);
+  EXPECT_EQ(read_file(path("a.json")), read_file(path("b.json")));
+  EXPECT_NE(fault_of(tokenizer_command, {"--vocab-size", "262", "--output", path("c.json"),
+                                         "--jsonl", "x", path("lines")})
+                .find("lines: line 1: has no member \"x\" (it has \"t\")"),
+            std::string::npos);
+}
+
+TEST_F(TokenizeCommand, chat_data_are_not_in_this_version) {
+  for (const char* flag : {"--messages", "--chat-template"}) {
+    EXPECT_NE(fault_of(tokenize_command,
+                       {"--tokenizer", "byte", "--output", path("out"), flag, "x", text_})
+                  .find("not in this version"),
+              std::string::npos);
+  }
 }
 
 TEST_F(TokenizeCommand, faults_of_usage_are_config_errors) {
@@ -101,6 +239,7 @@ TEST_F(TokenizeCommand, faults_of_usage_are_config_errors) {
   for (const Words& words : faulty)
     EXPECT_THROW(tokenize(words), ConfigError) << testing::PrintToString(words);
   EXPECT_THROW(tokenizer({"--vocab-size", "256", "--output", path("t.json"), text_}), ConfigError);
+  EXPECT_THROW(tokenizer({"--vocab-size", "0", "--output", path("t.json"), text_}), ConfigError);
   EXPECT_THROW(tokenizer({"--vocab-size", "many", "--output", path("t.json"), text_}), ConfigError);
   EXPECT_THROW(tokenizer({"--vocab-size", "100000", "--output", path("t.json"), text_}),
                ConfigError);

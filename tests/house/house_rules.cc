@@ -40,7 +40,8 @@ constexpr HeavyHeader kHeavyHeaders[] = {
     {"nlohmann/", "src/base/"}, {"spdlog/", "src/base/"},     {"xxhash", "src/base/"},     {"CLI/", "src/commands/"},
     {"dnnl", "kernels/"},       {"oneapi/", "kernels/"},      {"cublas", "kernels/"},      {"cudnn", "kernels/"},
     {"mpi", "src/comm/"},       {"nccl", "src/comm/"},        {"hdf5", "src/checkpoint/"}, {"H5", "src/checkpoint/"},
-    {"hwloc", "src/device/"},   {"pcre2", "src/tokenizer/"},  {"utf8proc", "src/tokenizer/"}};
+    {"hwloc", "src/device/"},   {"pcre2", "src/tokenizer/"},  {"utf8proc", "src/tokenizer/"},
+    {"zlib", "src/tokenizer/"},   {"zstd", "src/tokenizer/"}};
 
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;

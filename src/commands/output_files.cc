@@ -1,0 +1,52 @@
+#include "commands/output_files.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/error.h"
+
+namespace trireme {
+
+namespace {
+
+void check_folder(const std::filesystem::path& file) {
+  std::error_code code;
+  const std::filesystem::path parent = file.has_parent_path() ? file.parent_path() : ".";
+  if (!std::filesystem::exists(parent, code)) {
+    throw DataError("--output: the folder {} does not exist. Make it: mkdir -p {}", parent.string(),
+                    parent.string());
+  }
+  if (!std::filesystem::is_directory(parent, code))
+    throw DataError("--output {}: {} is no folder", file.string(), parent.string());
+  if (::access(parent.c_str(), W_OK | X_OK) != 0) {
+    throw DataError("--output: nothing can be written in {}: {}", parent.string(),
+                    errno_text(errno));
+  }
+}
+
+}  // namespace
+
+void check_output_files(const std::vector<std::filesystem::path>& written,
+                        const std::vector<std::string>& read, bool overwrite) {
+  for (const std::filesystem::path& file : written) {
+    std::error_code absent;
+    for (const std::string& path : read) {
+      if (path != "-" && std::filesystem::equivalent(path, file, absent)) {
+        throw ConfigError("--output: {} is read and would be overwritten. Choose another output",
+                          file.string());
+      }
+    }
+    if (std::filesystem::is_directory(file, absent))
+      throw DataError("--output: {} is a folder. Name a file", file.string());
+    if (!overwrite && std::filesystem::exists(file, absent)) {
+      throw ConfigError(
+          "--output: {} exists (it is not overwritten unasked). Choose another name, or give "
+          "--overwrite",
+          file.string());
+    }
+    check_folder(file);
+  }
+}
+
+}  // namespace trireme

@@ -1,0 +1,35 @@
+#pragma once
+// JSON lines: an object a line, its text under one key.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tokenizer/corpus_reader.h"
+
+namespace trireme {
+
+/// The text under `key` of each line of a block, in order; blank lines are passed over. Throws
+/// DataError naming file and line: no JSON, no object, no such member (with those that are there),
+/// no string.
+void for_each_text(const CorpusBlock& block, const std::string& key,
+                   const std::function<void(std::string_view text)>& visit);
+
+/// Of a text that begins with a JSON object on a line of its own: the key that holds its text most
+/// likely; "" where none holds a string. nullopt for any other text.
+std::optional<std::string> likely_text_key(std::string_view text);
+
+/// Whoever reads plain text is told once of what is hardly meant so: JSON that is read with its
+/// syntax, bytes that are no UTF-8, zero bytes.
+class PlainTextCheck {
+ public:
+  void look_at(const CorpusBlock& block);
+
+ private:
+  bool told_json_ = false, told_bytes_ = false;
+  std::string source_;
+};
+
+}  // namespace trireme
