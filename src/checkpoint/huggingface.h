@@ -36,7 +36,8 @@ struct ExportResult {
 };
 
 /// Writes a checkpoint's parameters as a directory that transformers' from_pretrained loads:
-/// config.json, weights, generation_config.json and the tokenizer where the checkpoint keeps one.
+/// config.json, weights, the tokenizer's files and generation_config.json as the checkpoint keeps
+/// them (companion_files.h), derived where it does not.
 /// The ranks deal the files of weights among them, each reads the tensors of its own and holds one
 /// at a time; the bytes are those of one rank. Every shard's hash is verified. `output` comes to be
 /// by a rename; one that exists and is neither empty nor an earlier export is refused

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "checkpoint/companion_files.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/reader.h"
@@ -115,14 +116,12 @@ std::string added_token(const Json& tokenizer, const Json* id) {
   return "";
 }
 
-/// tokenizer.json as the checkpoint keeps it. The class named beside it takes that file as it is;
-/// one chosen by the model's type would replace parts of it by its own.
-void write_tokenizer(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
-                     const Json& config) {
-  const std::filesystem::path source = checkpoint / "tokenizer.json";
-  const std::string text = read_file(source);
-  const Json tokenizer = parse_json(text, source.string());
-  write_file_atomically(folder / "tokenizer.json", text);
+/// What transformers needs beside a tokenizer.json that came alone. The class named takes that file
+/// as it is; one chosen by the model's type would replace parts of it by its own.
+void write_tokenizer_settings(const std::filesystem::path& checkpoint,
+                              const std::filesystem::path& folder, const Json& config) {
+  const std::filesystem::path source = checkpoint / kTokenizerName;
+  const Json tokenizer = parse_json(read_file(source), source.string());
   Json settings = Json::object();
   Json special = Json::object();
   settings["tokenizer_class"] = "PreTrainedTokenizerFast";
@@ -130,24 +129,42 @@ void write_tokenizer(const std::filesystem::path& checkpoint, const std::filesys
   if (const Json* positions = config.find("max_position_embeddings"))
     settings["model_max_length"] = *positions;
   if (const Json* positions = config.find("n_positions")) settings["model_max_length"] = *positions;
-  for (const char* name : {"bos_token", "eos_token"}) {
+  for (const char* name : {"bos_token", "eos_token", "pad_token"}) {
     const std::string token = added_token(tokenizer, config.find(std::string(name) + "_id"));
     if (!token.empty()) settings[name] = special[name] = token;
   }
-  write_json(folder / "tokenizer_config.json", settings);
-  write_json(folder / "special_tokens_map.json", special);
+  write_json(folder / kTokenizerConfigName, settings);
+  std::error_code absent;
+  const std::filesystem::path map = folder / "special_tokens_map.json";
+  if (!std::filesystem::exists(map, absent)) write_json(map, special);
 }
 
-void write_configs(const Manifest& manifest, const Json& config,
-                   const std::filesystem::path& folder) {
-  write_json(folder / "config.json", config);
+void write_generation_config(const std::filesystem::path& folder, const Json& config) {
   Json generation = Json::object();
   generation["_from_model_config"] = true;
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
     const Json* id = config.find(key);
     if (id != nullptr && !id->is_null()) generation[key] = *id;
   }
-  write_json(folder / "generation_config.json", generation);
+  write_json(folder / kGenerationConfigName, generation);
+}
+
+/// What the checkpoint keeps as it is; the rest is derived.
+void write_companions(const std::filesystem::path& checkpoint, const Manifest& manifest,
+                      const std::filesystem::path& folder, const Json& config) {
+  for (const ManifestFile& file : manifest.files) {
+    if (is_companion(file.file))
+      write_file_atomically(folder / file.file, read_file(checkpoint / file.file));
+  }
+  const auto kept = [&](std::string_view name) { return manifest.find_file(name) != nullptr; };
+  if (kept(kTokenizerName) && !kept(kTokenizerConfigName))
+    write_tokenizer_settings(checkpoint, folder, config);
+  if (!kept(kGenerationConfigName)) write_generation_config(folder, config);
+}
+
+void write_config(const Manifest& manifest, const Json& config,
+                  const std::filesystem::path& folder) {
+  write_json(folder / "config.json", config);
   Json mark = Json::object();
   mark["step"] = manifest.step;
   mark["consumed_samples"] = manifest.consumed_samples;
@@ -248,9 +265,8 @@ ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
       if (!leader) return;
       writer.finish();
       const Json config = hf_config_json(model, result.dtype);
-      if (manifest.find_file("tokenizer.json") != nullptr)
-        write_tokenizer(checkpoint, folder, config);
-      write_configs(manifest, config, folder);
+      write_companions(checkpoint, manifest, folder, config);
+      write_config(manifest, config, folder);
       commit(folder, target);
     });
   } catch (...) {

@@ -69,7 +69,7 @@ OpenedRun open_run(const Options& options) {
   SourceRequest request;
   request.total_samples = opened.samples;
   request.vocab_size = opened.vocab_size;
-  request.tokenizer_hash = opened.tokenizer->hash();
+  request.tokenizer_hashes = opened.tokenizer->hashes();
   opened.source = make_training_source(loaded.config, request);
   return opened;
 }

@@ -75,7 +75,7 @@ void check_all(const std::vector<Corpus>& corpora, const RunConfig& config,
                const SourceRequest& request) {
   if (request.check == TokenCheck::kOnRead) return;
   for (const Corpus& corpus : corpora) {
-    check_tokens(corpus, {request.vocab_size, config.data.scan_bytes, request.tokenizer_hash});
+    check_tokens(corpus, {request.vocab_size, config.data.scan_bytes, request.tokenizer_hashes});
   }
 }
 

@@ -25,8 +25,8 @@ struct SourceRequest {
   std::int64_t total_samples =
       0;  ///< of the whole run, steps x global; only the "megatron" order depends on it
   std::int64_t vocab_size = 0;
-  std::string
-      tokenizer_hash;  ///< Tokenizer::hash() of the run; empty: not compared with the data's
+  /// Of the run's tokenizer; data that name none of them are warned of. Empty: not compared.
+  std::vector<std::string> tokenizer_hashes;
   TokenCheck check = TokenCheck::kBeforeStart;
 };
 

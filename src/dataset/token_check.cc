@@ -16,11 +16,12 @@ constexpr std::int64_t kPieceTokens = std::int64_t{1} << 22;
 void check_tokens(const Corpus& corpus, const TokenCheckRules& rules) {
   const IndexedFile& file = corpus.file();
   if (const auto& facts = file.facts()) {
-    const bool known = !rules.tokenizer_hash.empty() && !facts->tokenizer_hash.empty();
-    if (known && facts->tokenizer_hash != rules.tokenizer_hash) {
+    const std::vector<std::string>& hashes = rules.tokenizer_hashes;
+    const bool known = !hashes.empty() && !facts->tokenizer_hash.empty();
+    if (known && std::find(hashes.begin(), hashes.end(), facts->tokenizer_hash) == hashes.end()) {
       log_warning(
           "{}: made with another tokenizer ({}) than the run's ({}): its ids mean other text",
-          file.bin_path(), facts->tokenizer_hash, rules.tokenizer_hash);
+          file.bin_path(), facts->tokenizer_hash, hashes.front());
     }
     if (facts->largest_id < rules.vocab_size) return;
     // Only the places read by this part of the data count.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "dataset/corpus.h"
 
@@ -9,8 +10,8 @@ namespace trireme {
 
 struct TokenCheckRules {
   std::int64_t vocab_size = 0;
-  std::int64_t scan_bytes = 0;  ///< 0: 1 GiB
-  std::string tokenizer_hash;   ///< of the run; empty: unknown
+  std::int64_t scan_bytes = 0;                ///< 0: 1 GiB
+  std::vector<std::string> tokenizer_hashes;  ///< of the run, all that are its; empty: unknown
 };
 
 /// Before step 0: no id of a corpus is outside [0, vocab_size). By PREFIX.json's largest id where

@@ -1,6 +1,7 @@
 #include "train/model_source.h"
 
 #include "base/log.h"
+#include "checkpoint/companion_files.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/reader.h"
 #include "config/model_parse.h"
@@ -12,7 +13,7 @@ namespace {
 /// The tokenizer of a checkpoint: its own copy of the file where it keeps one, else "byte" or the
 /// path it was trained with.
 std::string tokenizer_of(const Manifest& manifest, const std::filesystem::path& folder) {
-  if (manifest.find_file("tokenizer.json") != nullptr) return (folder / "tokenizer.json").string();
+  if (manifest.find_file(kTokenizerName) != nullptr) return (folder / kTokenizerName).string();
   const Json* path = manifest.tokenizer.find("path");
   return path != nullptr && path->is_string() ? path->as_string() : "";
 }
@@ -42,8 +43,8 @@ ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world)
       }
       model_ = load_model_config(path_ / "config.json");
     });
-    if (std::filesystem::exists(path_ / "tokenizer.json", none))
-      tokenizer_ = (path_ / "tokenizer.json").string();
+    if (std::filesystem::exists(path_ / kTokenizerName, none))
+      tokenizer_ = (path_ / kTokenizerName).string();
     return;
   }
   path_ = resolve_checkpoint_argument(path, world);

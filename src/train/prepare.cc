@@ -46,7 +46,7 @@ PreparedRun read_and_check(LoadedConfig loaded, Needs needs, std::int64_t world)
     std::unique_ptr<Tokenizer> tokenizer;
     if (needs == Needs::kTraining) {
       tokenizer = load_tokenizer(loaded.config.tokenizer);
-      prepared.tokenizer_hash = tokenizer->hash();
+      prepared.tokenizer_hashes = tokenizer->hashes();
       prepared.end_token = tokenizer->end_token().value_or(-1);
       check_prompts(loaded, *tokenizer);
     }
@@ -113,7 +113,8 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
     if (world.rank() != 0) return;
     prepared = read_and_check(read(), needs, world.size());
     shared["config"] = resolved_json(prepared.config);
-    shared["tokenizer_hash"] = prepared.tokenizer_hash;
+    Json& hashes = shared["tokenizer_hashes"] = Json::array();
+    for (const std::string& hash : prepared.tokenizer_hashes) hashes.push_back(hash);
     shared["end_token"] = prepared.end_token;
     shared["synthetic"] = prepared.data.synthetic;
     shared["documents"] = prepared.data.documents;
@@ -125,7 +126,9 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
   LoadedConfig loaded = parse_run_config(*shared.find("config"));
   throw_problems(loaded.problems);
   prepared.config = std::move(loaded.config);
-  prepared.tokenizer_hash = shared.find("tokenizer_hash")->as_string();
+  prepared.tokenizer_hashes.clear();
+  for (const Json& hash : shared.find("tokenizer_hashes")->as_array())
+    prepared.tokenizer_hashes.push_back(hash.as_string());
   prepared.end_token = shared.find("end_token")->as_integer();
   prepared.data = {shared.find("synthetic")->as_bool(), shared.find("documents")->as_integer(),
                    shared.find("tokens")->as_integer(), shared.find("windows")->as_integer()};

@@ -19,8 +19,8 @@
 #include "plan/memory.h"
 #include "telemetry/console.h"
 #include "telemetry/metrics_command.h"
-#include "tokenizer/tokenizer.h"
 #include "train/device_choice.h"
+#include "train/kept_files.h"
 #include "train/lock.h"
 #include "train/run_kernels.h"
 #include "train/samples.h"
@@ -131,7 +131,8 @@ Json versions_json() {
 }
 
 /// Everything of a checkpoint that stays the same over the run.
-SaveRequest save_request(const PreparedRun& prepared) {
+SaveRequest save_request(const PreparedRun& prepared, const std::filesystem::path& resumed,
+                         bool leader) {
   const RunConfig& config = prepared.config;
   SaveRequest request;
   request.directory = config.checkpoint_directory();
@@ -139,16 +140,11 @@ SaveRequest save_request(const PreparedRun& prepared) {
   request.zero_stage = config.parallel.zero_stage;
   request.model = model_keys_json(config.model);
   request.tokenizer["path"] = config.tokenizer;
-  request.tokenizer["hash"] = prepared.tokenizer_hash;
+  request.tokenizer["hash"] = prepared.tokenizer_hashes.front();
   request.versions = versions_json();
   request.min_free_bytes = config.checkpoint.min_free_bytes;
   request.retention = {config.checkpoint.keep_last, config.checkpoint.keep_every_steps};
-  if (config.tokenizer != "byte") {
-    // A copy, so that a checkpoint can be used where the original is not.
-    std::filesystem::path file = config.tokenizer;
-    if (std::filesystem::is_directory(file)) file /= "tokenizer.json";
-    request.files.push_back({"tokenizer.json", read_file(file)});
-  }
+  if (leader) request.files = kept_files(config, prepared.tokenizer_hashes.front(), resumed);
   return request;
 }
 
@@ -162,7 +158,7 @@ Sources open_sources(const PreparedRun& prepared, Communicator& world) {
   SourceRequest request;
   request.total_samples = prepared.run.steps * prepared.run.batch.global;
   request.vocab_size = prepared.config.model.vocab_size;
-  request.tokenizer_hash = prepared.tokenizer_hash;
+  request.tokenizer_hashes = prepared.tokenizer_hashes;
   Sources sources;
   for (const bool leader : {true, false}) {
     request.check = leader ? TokenCheck::kBeforeStart : TokenCheck::kOnRead;
@@ -435,7 +431,7 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard*
   inputs.flops_per_token = model_flops_per_token(config.model, config.data.sequence_length);
   if (const auto peak = peak_tflops(config, runtime.context.device()))
     inputs.peak_tflops = *peak * world.size();
-  inputs.save = save_request(prepared);
+  run_together(world, [&] { inputs.save = save_request(prepared, start.checkpoint, leader); });
   inputs.staging_bytes = memory.saving;
   if (const std::string chosen = kernels.text(); !chosen.empty()) {
     inputs.save.files.push_back({RunKernels::kFileName, chosen});

@@ -1,11 +1,14 @@
 #include "train/start_point.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "base/log.h"
+#include "checkpoint/companion_files.h"
 #include "config/fields.h"
 #include "config/model_parse.h"
 #include "parallel/host_state.h"
+#include "tokenizer/tokenizer.h"
 #include "train/model_source.h"
 
 namespace trireme {
@@ -113,6 +116,20 @@ std::int64_t integer_of(const Json& scalars, std::string_view name) {
   return value->as_integer();
 }
 
+/// Whether the run's tokenizer is the checkpoint's: by the hash that it names, or by the copy that
+/// it keeps, where that hash is one of a file which was written anew since.
+bool is_tokenizer_of(const PreparedRun& prepared, const std::string& hash, const Manifest& manifest,
+                     const std::filesystem::path& folder) {
+  const std::vector<std::string>& hashes = prepared.tokenizer_hashes;
+  if (std::find(hashes.begin(), hashes.end(), hash) != hashes.end()) return true;
+  if (manifest.find_file(kTokenizerName) == nullptr) return false;
+  try {
+    return load_tokenizer((folder / kTokenizerName).string())->hash() == hashes.front();
+  } catch (const Error&) {
+    return false;  // damaged, or of a form that only another version understands
+  }
+}
+
 void compare(const PreparedRun& prepared, const Manifest& manifest,
              const std::filesystem::path& folder) {
   std::vector<Problem> problems;
@@ -127,12 +144,14 @@ void compare(const PreparedRun& prepared, const Manifest& manifest,
         folder.string(), difference);
   }
   const Json* hash = manifest.tokenizer.find("hash");
-  if (hash != nullptr && hash->is_string() && hash->as_string() != prepared.tokenizer_hash) {
+  if (hash != nullptr && hash->is_string() &&
+      !is_tokenizer_of(prepared, hash->as_string(), manifest, folder)) {
     throw ConfigError(
         "{}: trained with another tokenizer (hash {}, the config's {} has {}): its ids mean other "
         "text. "
         "Use the same tokenizer or another run.directory.",
-        folder.string(), hash->as_string(), prepared.config.tokenizer, prepared.tokenizer_hash);
+        folder.string(), hash->as_string(), prepared.config.tokenizer,
+        prepared.tokenizer_hashes.front());
   }
   const std::int64_t global = integer_of(manifest.scalars, "global_batch");
   if (global != prepared.run.batch.global && !prepared.global_batch_given) {

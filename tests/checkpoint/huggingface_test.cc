@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "base/file.h"
+#include "checkpoint/async_writer.h"
 #include "checkpoint/boxes.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/async_writer.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"
@@ -81,6 +81,47 @@ TEST_P(HuggingFace, import_then_export_gives_the_same_tensor_bytes) {
     const double exact = golden.at(tensor.name.substr(std::string("parameters/").size())).values[0];
     EXPECT_EQ(value, to_float(to_bfloat16(static_cast<float>(exact)))) << tensor.name;
   }
+}
+
+// Chat template, generation settings and the vocabulary's other forms cannot be derived from a
+// checkpoint.
+TEST_P(HuggingFace, what_a_checkpoint_keeps_of_a_tokenizer_is_exported_as_it_is) {
+  TestState state;
+  add_parameters_of(state, read_tensors(folder_ / "model.safetensors"));
+  TemporaryDirectory directory;
+  SaveRequest request = request_for(directory / "checkpoints", 3, state.state());
+  request.model = parse_json(read_file(folder_ / "config.json"), "config.json");
+  const std::vector<ExtraFile> files = {
+      {"tokenizer.json", R"({"added_tokens": [] })"},
+      {"tokenizer_config.json", R"({"tokenizer_class": "LlamaTokenizer", "pad_token": "<pad>"})"},
+      {"special_tokens_map.json", R"({"pad_token": "<pad>"})"},
+      {"added_tokens.json", "{}"},
+      {"vocab.json", "{ }"},
+      {"merges.txt", "#version: 0.2\n"},
+      {"tokenizer.model", std::string("\0\1\xff", 3)},
+      {"chat_template.jinja", "{{ messages }}"},
+      {"chat_template.json", R"({"chat_template": "x"})"},
+      {"generation_config.json", R"({"eos_token_id": [1, 2], "temperature": 0.6})"}};
+  request.files = files;
+  request.files.push_back({"kernel_choices.json", "{}"});
+  const SaveResult saved = save_checkpoint(request, *world_);
+  ASSERT_EQ(saved.error, "");
+  export_checkpoint(saved.path, directory / "hf", {}, *world_);
+  for (const ExtraFile& file : files)
+    EXPECT_EQ(read_file(directory / "hf" / file.name), file.content) << file.name;
+  EXPECT_FALSE(std::filesystem::exists(directory / "hf" / "kernel_choices.json"));
+
+  // Settings that were not kept are derived, beside those that were.
+  request.files = {files[0], files[2]};
+  request.directory = directory / "others";
+  const SaveResult fewer = save_checkpoint(request, *world_);
+  ASSERT_EQ(fewer.error, "");
+  export_checkpoint(fewer.path, directory / "derived", {}, *world_);
+  EXPECT_EQ(read_file(directory / "derived/special_tokens_map.json"), files[2].content);
+  const Json settings =
+      parse_json(read_file(directory / "derived/tokenizer_config.json"), "settings");
+  EXPECT_EQ(settings.find("tokenizer_class")->as_string(), "PreTrainedTokenizerFast");
+  EXPECT_TRUE(std::filesystem::exists(directory / "derived/generation_config.json"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, HuggingFace, testing::ValuesIn(golden_model_cases()),
@@ -166,9 +207,9 @@ TEST_F(Import, a_folder_that_is_not_an_export_is_never_replaced) {
   request.model = parse_json(R"({"model_type":"llama"})", "");
   ASSERT_EQ(save_checkpoint(request, *world_).error, "");
   directory_.write("out/thesis.txt", "three years of work");
-  EXPECT_THROW(export_checkpoint(directory_ / "checkpoints/step-00000001", directory_ / "out", {},
-                                 *world_),
-               ConfigError);
+  EXPECT_THROW(
+      export_checkpoint(directory_ / "checkpoints/step-00000001", directory_ / "out", {}, *world_),
+      ConfigError);
   EXPECT_EQ(read_file(directory_ / "out/thesis.txt"), "three years of work");
 }
 

@@ -236,6 +236,57 @@ train export --checkpoint bpe-run --output bpe-hf
 check "export: the tokenizer" same_file bpe-hf/tokenizer.json moved.json
 train "${bpe[@]}" --set tokenizer=byte --set data.train=toy --set data.validation=toy --set run.steps=30
 ends_with "another tokenizer on resume" 2
+# The file written anew, with other bytes, is the same tokenizer, whichever hash a checkpoint names.
+tr -d '\n' <moved.json | sed 's/  */ /g' >vocabulary.json
+differs() { ! cmp -s "$1" "$2"; }
+check "other bytes" differs moved.json vocabulary.json
+train "${bpe[@]}" --set run.steps=30
+ends_with "a tokenizer that was saved again, on resume" 0
+check "nothing is said of another tokenizer" [ -z "$(grep 'another tokenizer' log)" ]
+manifest=$(echo bpe-run/checkpoints/step-*30/manifest.json)
+hash=$(sed -n '/"tokenizer.json"/,/}/s/.*"xxh3_128": *"\([0-9a-f]*\)".*/\1/p' "$manifest")
+check "the hash of the file" [ ${#hash} = 32 ]
+sed -i -e "/\"tokenizer\": *{/,/}/s/\(\"hash\": *\"\)[0-9a-f]*/\1$hash/" "$manifest"
+sed -i -e ':a;N;$!ba;s/,\n *"manifest_xxh3_128": *"[0-9a-f]*"//' "$manifest"
+check "the manifest is an old one" grep -q "\"hash\": *\"$hash\"" "$manifest"
+train "${bpe[@]}" --set run.steps=40
+ends_with "a checkpoint that names the hash of a file" 0
+cp moved.json vocabulary.json
+train "${bpe[@]}" --set run.resume="$(dirname "$manifest")" --set run.steps=31 --set run.directory=bpe-fork
+ends_with "and whose file was written anew since" 0
+
+# What belongs to a tokenizer, and how to generate, goes the whole way.
+cp -r bpe-hf pretrained
+echo '{{ messages }}' >pretrained/chat_template.jinja
+echo '{"eos_token_id": [0, 7], "temperature": 0.6, "transformers_version": "5.0"}' >pretrained/generation_config.json
+echo '{"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>"}' >pretrained/tokenizer_config.json
+train base.json --set model=pretrained/config.json --set init.weights=pretrained --set tokenizer=vocabulary.json \
+  --set data.train=bpe --set data.validation=bpe --set run.directory=tuned --set run.steps=2
+ends_with "fine-tuning" 0
+rm -r vocabulary.json pretrained/tokenizer.json
+train export --checkpoint tuned --output tuned-hf
+ends_with "its export" 0
+for file in chat_template.jinja generation_config.json tokenizer_config.json special_tokens_map.json; do
+  check "export: $file" same_file pretrained/$file tuned-hf/$file
+done
+check "export: tokenizer.json" same_file moved.json tuned-hf/tokenizer.json
+
+# Packed text, by its contents, from files and pipes.
+gzip -c text.txt >packed.txt
+train tokenize --tokenizer byte --output packed packed.txt
+ends_with "gzip" 0
+train tokenize --tokenizer byte --output piped - <packed.txt
+ends_with "gzip on standard input" 0
+train tokenize --tokenizer byte --output plain text.txt
+check "the same tokens" same_file plain.bin packed.bin
+check "the same tokens from a pipe" same_file plain.bin piped.bin
+head -c 200 packed.txt >cut.txt
+train tokenize --tokenizer byte --output cut cut.txt
+ends_with "gzip that is cut off" 74
+says "it is named" 'cut.txt: its gzip data end after 200 bytes'
+check "nothing is left of it" [ ! -e cut.bin ]
+train tokenize --tokenizer byte --output plain text.txt
+ends_with "an output that is there" 2
 
 # A long command that saves nothing ends at the first signal.
 start log "$binary" benchmark base.json --steps 100000000 --warmup 0

@@ -111,7 +111,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     for (const SequenceRange& range : split_sequences("1,1,1", file->sequences())) {
       check_windows(Corpus(file, range));
     }
-    check_tokens(corpus, {.vocab_size = 300, .scan_bytes = 0, .tokenizer_hash = ""});
+    check_tokens(corpus, {.vocab_size = 300, .scan_bytes = 0, .tokenizer_hashes = {}});
   });
   return 0;
 }
