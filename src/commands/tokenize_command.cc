@@ -126,14 +126,10 @@ int tokenize_command(Arguments arguments) {
   writer.finish(describe_tokenizer(*tokenizer, work.end_token));
   const IndexedTotals& totals = writer.totals();
   if (totals.empty_documents > 0) {
-    log_warning("{} left out",
-                totals.empty_documents == 1
-                    ? std::string("1 document without text was")
-                    : format_integer(totals.empty_documents) + " documents without text were");
+    log_warning("{} documents without text were left out", format_integer(totals.empty_documents));
   }
-  fmt::print("{}: {} document{}, {} token{}, largest id {}\n", options.output,
-             format_integer(totals.documents), totals.documents == 1 ? "" : "s",
-             format_integer(totals.tokens), totals.tokens == 1 ? "" : "s", totals.largest_id);
+  fmt::print("{}: {} documents, {} tokens, largest id {}\n", options.output,
+             format_integer(totals.documents), format_integer(totals.tokens), totals.largest_id);
   return 0;
 }
 

@@ -1,5 +1,6 @@
 #include "tokenizer/tokenizer.h"
 
+#include "base/error.h"
 #include "tokenizer/byte_tokenizer.h"
 #include "tokenizer/tokenizer_json.h"
 
@@ -24,7 +25,18 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& name) {
   if (name == "byte") return std::make_unique<ByteTokenizer>();
   std::filesystem::path path = name;
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) path /= "tokenizer.json";
+  if (std::filesystem::is_directory(path, ignored)) {
+    const bool other_form = std::filesystem::exists(path / "tokenizer.model", ignored);
+    path /= other_form && !std::filesystem::exists(path / "tokenizer.json", ignored)
+                ? "tokenizer.model"
+                : "tokenizer.json";
+  }
+  if (path.extension() == ".model" && std::filesystem::exists(path, ignored)) {
+    throw DataError(
+        "{}: is SentencePiece's own form, and a tokenizer.json is needed. transformers writes one: "
+        "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+        path.string());
+  }
   return load_tokenizer_json(path);
 }
 

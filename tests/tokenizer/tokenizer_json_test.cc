@@ -268,6 +268,21 @@ TEST(TokenizerJson, a_missing_file_and_a_folder_without_one_are_data_errors) {
   EXPECT_GT(load_tokenizer(folder.path().string())->vocab_size(), 256);
 }
 
+TEST(TokenizerJson, sentencepieces_own_form_is_told_apart_with_the_way_out) {
+  const TemporaryDirectory folder;
+  const std::string model = folder.write("tokenizer.model", "\n\x0e\n\x05<unk>").string();
+  for (const std::string& name : {model, folder.path().string()}) {
+    try {
+      (void)load_tokenizer(name);
+      ADD_FAILURE() << name;
+    } catch (const DataError& error) {
+      EXPECT_NAMES(std::string(error.what()), model + ": is SentencePiece's own form");
+    }
+  }
+  folder.write("tokenizer.json", valid().dump());
+  EXPECT_GT(load_tokenizer(folder.path().string())->vocab_size(), 256);
+}
+
 TEST(TokenizerJson, merges_as_pairs_and_as_text_mean_the_same) {
   Json root = valid();
   for (Json& merge : (*root.find("model"))["merges"].as_array()) {
