@@ -147,7 +147,8 @@ result "convert-config: Megatron-LM"
 check "convert-config: Megatron-LM: nothing is to be added" [ "$(grep -c '^To be added' log)" = 0 ]
 check "convert-config: Megatron-LM: what has no meaning is told" grep -q '^  --overlap-grad-reduce, ' log
 cp out converted.json
-train plan converted.json --world 1024 --set run.device=cuda
+train plan converted.json --world 1024 --set run.device=cuda --set run.directory=planned --set model.hidden_size=256 \
+  --set model.intermediate_size=512 --set model.vocab_size=1024 # its checkpoints fit on any disk
 ends_with "convert-config: the layout of 1,024 ranks is planned" 0
 train convert-config - <"$conversions/megatron_core_70b.sh"
 ends_with "convert-config: standard input" 0
@@ -156,7 +157,7 @@ train convert-config "$conversions/deepspeed_zero3_auto.json"
 ends_with "convert-config: DeepSpeed" 0
 check "convert-config: DeepSpeed: what is to be added is named" grep -q '^  optimizer.lr: ' log
 cp out converted.json
-train plan base.json converted.json --world 4 --set run.device=cuda
+train plan base.json converted.json --world 2 --set run.device=cuda
 ends_with "convert-config: DeepSpeed: planned" 0
 printf -- '--lr "1e-3' >hostile.txt
 train convert-config hostile.txt
