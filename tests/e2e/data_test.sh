@@ -89,6 +89,13 @@ recipe text --output untold lines.jsonl
 ends "JSON lines without --jsonl" 2
 says "JSON lines without --jsonl: what to say" '--jsonl text'
 
+sed 's/.*/{"body": "&"}/' "$root/data/sample.txt" >sample.jsonl
+recipe text --output jsonl_bpe --jsonl body sample.jsonl
+ends "JSON lines, with a tokenizer of their own" 0
+check "JSON lines, with a tokenizer of their own: it learned the text alone" \
+  lacks "$(cat jsonl_bpe/tokenizer.json)" body
+check "JSON lines, with a tokenizer of their own: documents" [ "$(value documents jsonl_bpe/train.json)" = 2606 ]
+
 # The sample, with a tokenizer of its own, trained on.
 recipe bible --sample --output sample
 ends "the sample" 0
