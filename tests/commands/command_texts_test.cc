@@ -267,7 +267,7 @@ TEST(ManPage, has_every_command_and_option) {
     return text;
   };
   for (const CommandText& command : command_texts())
-    EXPECT_NE(page.find(".SS \"" + program_name(command) + "\"\n"), std::string::npos)
+    EXPECT_NE(page.find(".SS \"" + escaped(program_name(command)) + "\"\n"), std::string::npos)
         << command.name;
   for_each_option([&](const CommandText& command, const OptionText& option) {
     const std::string name =
