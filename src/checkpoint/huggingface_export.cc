@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/companion_files.h"
+#include "checkpoint/export_files.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/reader.h"
@@ -162,9 +163,7 @@ void write_companions(const std::filesystem::path& checkpoint, const Manifest& m
   if (!kept(kGenerationConfigName)) write_generation_config(folder, config);
 }
 
-void write_config(const Manifest& manifest, const Json& config,
-                  const std::filesystem::path& folder) {
-  write_json(folder / "config.json", config);
+void write_mark(const Manifest& manifest, const std::filesystem::path& folder) {
   Json mark = Json::object();
   mark["step"] = manifest.step;
   mark["consumed_samples"] = manifest.consumed_samples;
@@ -187,17 +186,6 @@ void commit(const std::filesystem::path& folder, const std::filesystem::path& ou
     throw DataError("{}: cannot rename to {}: {}", folder.string(), output.string(),
                     errno_text(errno));
   }
-}
-
-/// A new folder beside the output, of a name that nobody reads.
-std::filesystem::path make_temporary_folder(const std::filesystem::path& target) {
-  std::error_code code;
-  std::filesystem::create_directories(target.parent_path(), code);
-  std::filesystem::path folder =
-      target.parent_path() / fmt::format(".{}.tmp-{}", target.filename().string(), unique_suffix());
-  std::filesystem::create_directory(folder, code);
-  if (code) throw DataError("{}: cannot make this folder: {}", folder.string(), code.message());
-  return folder;
 }
 
 std::vector<SafetensorsWriter::Tensor> parameters_of(const Manifest& manifest,
@@ -232,20 +220,40 @@ void write_parts(PartExport& part_export, std::size_t parts, const ExportOptions
 
 }  // namespace
 
+void write_model_files(const std::filesystem::path& checkpoint, const Manifest& manifest,
+                       DType dtype, const std::filesystem::path& folder) {
+  const Json config =
+      hf_config_json(model_of(manifest, (checkpoint / kManifestName).string()), dtype);
+  write_companions(checkpoint, manifest, folder, config);
+  write_json(folder / "config.json", config);
+}
+
+std::filesystem::path output_target(const std::filesystem::path& output) {
+  return std::filesystem::absolute(output / "").lexically_normal().parent_path();
+}
+
+std::filesystem::path make_temporary_folder(const std::filesystem::path& target) {
+  std::error_code code;
+  std::filesystem::create_directories(target.parent_path(), code);
+  std::filesystem::path folder =
+      target.parent_path() / fmt::format(".{}.tmp-{}", target.filename().string(), unique_suffix());
+  std::filesystem::create_directory(folder, code);
+  if (code) throw DataError("{}: cannot make this folder: {}", folder.string(), code.message());
+  return folder;
+}
+
 ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
                                const std::filesystem::path& output, const ExportOptions& options,
                                Communicator& world) {
   const bool leader = world.rank() == 0;
-  const std::filesystem::path target =
-      std::filesystem::absolute(output / "").lexically_normal().parent_path();
+  const std::filesystem::path target = output_target(output);
   Manifest manifest;
-  ModelConfig model;
   std::vector<SafetensorsWriter::Tensor> tensors;
   std::filesystem::path folder;
   run_together(world, [&] {
     if (leader) check_output(output);
     manifest = read_manifest(checkpoint);
-    model = model_of(manifest, (checkpoint / kManifestName).string());
+    model_of(manifest, (checkpoint / kManifestName).string());  // found out before hours of writing
     tensors = parameters_of(manifest, checkpoint);
   });
   run_together(world, [&] {
@@ -264,9 +272,8 @@ ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
     run_together(world, [&] {
       if (!leader) return;
       writer.finish();
-      const Json config = hf_config_json(model, result.dtype);
-      write_companions(checkpoint, manifest, folder, config);
-      write_config(manifest, config, folder);
+      write_model_files(checkpoint, manifest, result.dtype, folder);
+      write_mark(manifest, folder);
       commit(folder, target);
     });
   } catch (...) {

@@ -245,6 +245,12 @@ void SafetensorsFile::read_block(const SafetensorsTensor& tensor, const Box& blo
            {reinterpret_cast<std::byte*>(out), box}, wanted, sizeof(float));
 }
 
+void SafetensorsFile::read_bytes(const SafetensorsTensor& tensor, std::span<std::byte> out) const {
+  expect(out.size() == tensor.end - tensor.begin, "{}: {}: another number of bytes", path_.string(),
+         tensor.name);
+  read_at(file_, data_offset_ + tensor.begin, out, path_);
+}
+
 void SafetensorsFile::read_fp32(const SafetensorsTensor& tensor, const Box& box, float* out) const {
   for (const Box& block : cut_box(rows_of(tensor, box), kBlockElementsMax)) {
     read_block(tensor, block, box, out);

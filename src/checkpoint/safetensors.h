@@ -32,6 +32,8 @@ class SafetensorsFile {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
 
+  /// The bytes of a tensor as they stand there, whatever its type.
+  void read_bytes(const SafetensorsTensor& tensor, std::span<std::byte> out) const;
   /// A box of a tensor as fp32 (F32, BF16 and F16 are read; exact), row-major. Reads the rows of
   /// dim 0 that the box needs, in blocks.
   void read_fp32(const SafetensorsTensor& tensor, const Box& box, float* out) const;
@@ -96,6 +98,7 @@ class SafetensorsWriter {
   struct Tensor {
     std::string name;
     Shape shape;
+    std::string dtype = "";  ///< "F32", "BF16" or "F16" where it is not that of the writer
   };
   /// A file and the tensors [begin, end) that it holds.
   struct Part {
@@ -115,14 +118,19 @@ class SafetensorsWriter {
   void go_to(std::size_t part);
   /// Removes the file that is half written, where there is one. Nothing comes behind it.
   void give_up() noexcept;
-  /// The next tensor, whole; rounded to nearest even for bf16.
+  /// The next tensor, whole, of the writer's type; rounded to nearest even for bf16.
   void write(std::span<const float> values);
+  /// The next tensor, whole, as its bytes are to stand in the file.
+  void write_bytes(std::string_view bytes);
   /// When every file is there: the index, where there is more than one.
   void finish();
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
  private:
+  [[nodiscard]] std::string dtype_of(const Tensor& tensor) const;
   [[nodiscard]] std::int64_t bytes_of(const Tensor& tensor) const;
+  void begin_tensor();
+  void end_tensor();
   [[nodiscard]] std::string header_of(const Part& part) const;
   void open_part();
   void close_part();

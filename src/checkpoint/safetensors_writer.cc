@@ -53,8 +53,15 @@ void SafetensorsWriter::give_up() noexcept {
   temporary_.clear();
 }
 
+std::string SafetensorsWriter::dtype_of(const Tensor& tensor) const {
+  if (!tensor.dtype.empty()) return tensor.dtype;
+  return dtype_ == DType::kBF16 ? "BF16" : "F32";
+}
+
 std::int64_t SafetensorsWriter::bytes_of(const Tensor& tensor) const {
-  return tensor.shape.count() * static_cast<std::int64_t>(size_of(dtype_));
+  const std::string dtype = dtype_of(tensor);
+  expect(dtype == "F32" || dtype == "BF16" || dtype == "F16", "safetensors of {}", dtype);
+  return tensor.shape.count() * (dtype == "F32" ? 4 : 2);
 }
 
 std::string SafetensorsWriter::header_of(const Part& part) const {
@@ -66,7 +73,7 @@ std::string SafetensorsWriter::header_of(const Part& part) const {
     for (const std::int64_t size : tensors_[i].shape.sizes()) shape.push_back(size);
     const std::int64_t end = offset + bytes_of(tensors_[i]);
     header.as_object().emplace_back(
-        tensors_[i].name, Json::Object{{"dtype", dtype_ == DType::kBF16 ? "BF16" : "F32"},
+        tensors_[i].name, Json::Object{{"dtype", dtype_of(tensors_[i])},
                                        {"shape", std::move(shape)},
                                        {"data_offsets", Json::Array{Json(offset), Json(end)}}});
     offset = end;
@@ -107,11 +114,28 @@ void SafetensorsWriter::go_to(std::size_t part) {
   next_ = parts_[part].begin;
 }
 
-void SafetensorsWriter::write(std::span<const float> values) {
+void SafetensorsWriter::begin_tensor() {
+  if (next_ == parts_[part_].begin) open_part();
+}
+
+void SafetensorsWriter::end_tensor() {
+  if (++next_ == parts_[part_].end) close_part();
+}
+
+void SafetensorsWriter::write_bytes(std::string_view bytes) {
   expect(next_ < tensors_.size() &&
+             static_cast<std::int64_t>(bytes.size()) == bytes_of(tensors_[next_]),
+         "a tensor of {} bytes that an export does not expect", bytes.size());
+  begin_tensor();
+  write_all(file_.get(), bytes, temporary_);
+  end_tensor();
+}
+
+void SafetensorsWriter::write(std::span<const float> values) {
+  expect(next_ < tensors_.size() && tensors_[next_].dtype.empty() &&
              static_cast<std::int64_t>(values.size()) == tensors_[next_].shape.count(),
          "a tensor of {} elements that an export does not expect", values.size());
-  if (next_ == parts_[part_].begin) open_part();
+  begin_tensor();
   if (dtype_ == DType::kF32) {
     write_all(file_.get(), text_of(values.data(), values.size_bytes()), temporary_);
   } else {
@@ -123,7 +147,7 @@ void SafetensorsWriter::write(std::span<const float> values) {
       write_all(file_.get(), text_of(block_.data(), block_.size() * sizeof(BFloat16)), temporary_);
     }
   }
-  if (++next_ == parts_[part_].end) close_part();
+  end_tensor();
 }
 
 void SafetensorsWriter::finish() {

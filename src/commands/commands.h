@@ -30,6 +30,9 @@ class Arguments : public std::span<const std::string> {
 int train_command(Arguments arguments);       // train_command.cc
 int benchmark_command(Arguments arguments);   // benchmark_command.cc
 int plan_command(Arguments arguments);        // plan_command.cc
+int compare_command(Arguments arguments);     // compare_command.cc
+int average_command(Arguments arguments);     // average_command.cc
+int sweep_command(Arguments arguments);       // sweep_command.cc
 int schema_command(Arguments arguments);      // schema_command.cc
 int tokenizer_command(Arguments arguments);   // tokenizer_command.cc
 int tokenize_command(Arguments arguments);    // tokenize_command.cc

@@ -6,24 +6,12 @@
 #include <functional>
 
 #include "base/utf8.h"
+#include "commands/shell_quote.h"
 #include "config/fields.h"
 
 namespace trireme {
 
 namespace {
-
-/// 'text' for a POSIX shell; zsh the same.
-std::string shell_quoted(std::string_view text) {
-  std::string out = "'";
-  for (const char c : text) {
-    if (c == '\'') {
-      out += "'\\''";
-    } else {
-      out += c;
-    }
-  }
-  return out + "'";
-}
 
 /// What the word of an option or a place may be.
 enum class Expects : std::uint8_t { kAnything, kFile, kDirectory, kConfigKey };

@@ -7,6 +7,7 @@
 #include <exception>
 #include <functional>
 #include <limits>
+#include <optional>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -101,8 +102,7 @@ Axis tokens_axis(const LossCurves& curves) {
   return {0, high > 0 ? high : 1000, AxisScale::kLinear, kLeft, kRight};
 }
 
-Axis loss_axis(const LossCurves& curves) {
-  Range range = loss_range(curves);
+Axis loss_axis(Range range) {
   // Below a part in a hundred the labels would be longer than their column; the curve is then as good as flat.
   const double least = 0.01 * std::max(std::abs(range.low), std::abs(range.high));
   if (range.high - range.low < least) {
@@ -351,7 +351,7 @@ void draw_legend(SvgPainter& svg, const LossCurves& curves, bool dense) {
 }  // namespace
 
 std::string loss_svg(const LossCurves& curves, std::string_view title) {
-  const Axis tokens = tokens_axis(curves), loss = loss_axis(curves);
+  const Axis tokens = tokens_axis(curves), loss = loss_axis(loss_range(curves));
   const bool dense = static_cast<double>(curves.training.size()) >
                      1.5 * static_cast<double>(mean_line(curves.training, tokens, loss).size());
   SvgPainter svg(title);
@@ -371,6 +371,72 @@ std::string loss_svg(const LossCurves& curves, std::string_view title) {
     svg.text({(kLeft + kRight) / 2, (kTop + kBottom) / 2}, "text-anchor=\"middle\" fill=\"#777777\"", "no steps yet");
   }
   draw_legend(svg, curves, dense);
+  return svg.finish();
+}
+
+namespace {
+
+/// Apart for eyes that do not tell red from green too; in turns where there are more runs.
+constexpr std::string_view kRunColours[] = {"#1f4e9c", "#d9591a", "#2a8f5b", "#8e3fa8", "#b8860b",
+                                            "#3aa6b9", "#4d4d4d", "#c2557d", "#7a9a01", "#7b4b2a"};
+
+void draw_run(SvgPainter& svg, const LossCurves& curves, std::string_view colour, const Axis& tokens,
+              const Axis& loss) {
+  const std::vector<Pixel> means = mean_line(curves.training, tokens, loss);
+  svg.line(means, colour, 1.8);
+  if (means.size() == 1) svg.circle(means.front(), 2, colour);
+  for (const ValidationCurve& curve : curves.validation) draw_validation(svg, curve, colour, tokens, loss);
+}
+
+void draw_names(SvgPainter& svg, std::span<const NamedCurves> runs) {
+  constexpr double kLineHeight = 18, kLetterWidth = 6.6, kSampleWidth = 36, kLinesMax = 16;
+  constexpr std::size_t kLettersMax = 60;
+  std::vector<std::string> lines;
+  std::size_t letters = 0;
+  for (const NamedCurves& run : runs) {
+    if (static_cast<double>(lines.size()) == kLinesMax) {
+      lines.push_back(fmt::format("and {} more", runs.size() - lines.size()));
+      break;
+    }
+    std::string name = run.name;
+    if (name.size() > kLettersMax) name = "..." + name.substr(name.size() - kLettersMax + 3);
+    lines.push_back(with_last(name, run.curves.training));
+    letters = std::max(letters, lines.back().size());
+  }
+  const Pixel size{kSampleWidth + 12 + kLetterWidth * static_cast<double>(letters),
+                   12 + kLineHeight * static_cast<double>(lines.size())};
+  const Pixel corner{kRight - size.x - 8, kTop + 8};
+  svg.box(corner, size, "rx=\"3\" fill=\"#ffffff\" fill-opacity=\"0.9\" stroke=\"#d0d0d0\"");
+  double y = corner.y + 6 + kLineHeight / 2;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (i < static_cast<std::size_t>(kLinesMax))
+      svg.line({{corner.x + 8, y}, {corner.x + 30, y}}, kRunColours[i % std::size(kRunColours)], 2.2);
+    svg.text({corner.x + kSampleWidth, y + 4.5}, "font-size=\"11\"", lines[i]);
+    y += kLineHeight;
+  }
+}
+
+}  // namespace
+
+std::string comparison_svg(std::span<const NamedCurves> runs, std::string_view title) {
+  LossCurves all;
+  std::optional<Range> range;
+  for (const NamedCurves& run : runs) {
+    const LossCurves& curves = run.curves;
+    all.training.insert(all.training.end(), curves.training.begin(), curves.training.end());
+    all.validation.insert(all.validation.end(), curves.validation.begin(), curves.validation.end());
+    if (curves.training.empty() && curves.validation.empty()) continue;
+    const Range own = loss_range(curves);
+    range = range ? Range{std::min(range->low, own.low), std::max(range->high, own.high)} : own;
+  }
+  const Axis tokens = tokens_axis(all), loss = loss_axis(range.value_or(Range{0, 1}));
+  SvgPainter svg(title);
+  svg.axes(tokens, loss);
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    draw_run(svg, runs[i].curves, kRunColours[i % std::size(kRunColours)], tokens, loss);
+  if (!range)
+    svg.text({(kLeft + kRight) / 2, (kTop + kBottom) / 2}, "text-anchor=\"middle\" fill=\"#777777\"", "no steps yet");
+  draw_names(svg, runs);
   return svg.finish();
 }
 

@@ -2,6 +2,7 @@
 // loss.svg: training and validation loss over tokens as one would put it in a paper.
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -13,6 +14,15 @@ namespace trireme {
 /// loss from a factor of 100 on where it is positive. A line of more points than pixels keeps its extremes in every
 /// pixel column, with the mean drawn over it; rare spikes far beyond the curve are cut at the frame and marked there.
 std::string loss_svg(const LossCurves& curves, std::string_view title);
+
+struct NamedCurves {
+  std::string name;
+  LossCurves curves;
+};
+
+/// The curves of several runs over each other: a colour each, the mean of the training loss as a line, validation as
+/// circles on a thin one; names and last losses in a list beside. Axes as above, wide enough for every run.
+std::string comparison_svg(std::span<const NamedCurves> runs, std::string_view title);
 
 class LossPlot {
  public:

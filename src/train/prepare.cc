@@ -36,8 +36,10 @@ void check_prompts(LoadedConfig& loaded, const Tokenizer& tokenizer) {
   }
 }
 
-/// The work of rank 0.
-PreparedRun read_and_check(LoadedConfig loaded, Needs needs, std::int64_t world) {
+}  // namespace
+
+PreparedRun check_run(LoadedConfig loaded, Needs needs, std::int64_t world,
+                      std::vector<std::string>& notes) {
   PreparedRun prepared;
   ResolveInput facts;
   facts.world = world;
@@ -66,12 +68,10 @@ PreparedRun read_and_check(LoadedConfig loaded, Needs needs, std::int64_t world)
   if (auto fault = device_fault(loaded.config)) loaded.problems.push_back(*std::move(fault));
   throw_problems(loaded.problems);
   require_device_built(loaded.config.run.device);
-  for (const std::string& note : loaded.notes) log_info_text(note);
+  notes = std::move(loaded.notes);
   prepared.config = std::move(loaded.config);
   return prepared;
 }
-
-}  // namespace
 
 LoadedConfig read_config_with_model(const ConfigInput& input) {
   LoadedConfig loaded = read_run_config(input);
@@ -111,7 +111,9 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
   Json shared;
   run_together(world, [&] {
     if (world.rank() != 0) return;
-    prepared = read_and_check(read(), needs, world.size());
+    std::vector<std::string> notes;
+    prepared = check_run(read(), needs, world.size(), notes);
+    for (const std::string& note : notes) log_info_text(note);
     shared["config"] = resolved_json(prepared.config);
     Json& hashes = shared["tokenizer_hashes"] = Json::array();
     for (const std::string& hash : prepared.tokenizer_hashes) hashes.push_back(hash);

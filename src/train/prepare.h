@@ -41,6 +41,11 @@ void take_model(PreparedRun& prepared, const ModelConfig& model);
 /// For readers; the windows of the data are left out.
 BatchArithmetic arithmetic_of(const ResolvedRun& run, std::int64_t sequence_length);
 
+/// What prepare_run does on rank 0 of `world` ranks, without the others: for commands that check
+/// runs before they start any. What it would log goes to `notes`.
+PreparedRun check_run(LoadedConfig loaded, Needs needs, std::int64_t world,
+                      std::vector<std::string>& notes);
+
 /// Reads and checks on rank 0; every fault of the config at once. Collective. Throws SharedError
 /// (ConfigError, DataError).
 PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& world);

@@ -197,4 +197,13 @@ touch limited/stop
 ends_in "$limited" COMPLETED
 check_metrics limited "$(saved_at "$limited")"
 check "no process of a job is left" same "$(ranks_of limited)$(ranks_of disturbed)" ""
+
+# A sweep as a job array.
+"$binary" sweep base.json --set run.directory=array --set run.steps=4 --set run.seed=1,2 --slurm >out 2>log
+check "sweep --slurm: submitted" logged out '^Submitted batch job'
+of_seed() { end_reason "array/run.steps=4,run.seed=$1" 2>/dev/null; }
+both_ended() { [ "$(of_seed 1)$(of_seed 2)" = stepssteps ]; }
+until_true both_ended
+check_metrics 'array/run.steps=4,run.seed=2' 4
+check "sweep --slurm: a log for each task" same "$(ls array/slurm-*_[01].log | wc -l)" 2
 finish

@@ -1,0 +1,47 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/human_format.h"
+#include "base/log.h"
+#include "base/stop_flag.h"
+#include "checkpoint/average.h"
+#include "checkpoint/reader.h"
+#include "commands/alone.h"
+#include "commands/parse_options.h"
+
+namespace trireme {
+
+int average_command(Arguments arguments) {
+  std::vector<std::string> inputs;
+  std::string output;
+  CLI::App app("Writes the mean of checkpoints of one model as a Hugging Face directory.",
+               "train average");
+  app.add_option("DIR", inputs,
+                 "step folders, checkpoints folders or run folders (newest that verifies), Hugging "
+                 "Face directories")
+      ->required();
+  app.add_option("--output", output, "the directory to make; nothing is overwritten")
+      ->type_name("DIR")
+      ->required();
+  app.footer(
+      "Sums are taken in fp64 in the order given and rounded once, to the dtype of the first; "
+      "config and tokenizer are\n"
+      "those of the first too. Optimizers are left out.");
+  if (!parse_options(app, arguments)) return 0;
+  require_alone("train average", "Start it without one.");
+  const std::unique_ptr<Communicator> self = make_self_communicator();
+  std::vector<std::filesystem::path> sources;
+  for (const std::string& input : inputs)
+    sources.push_back(looks_like_checkpoint(input) ? resolve_checkpoint_argument(input, *self)
+                                                   : std::filesystem::path(input));
+  AverageOptions options;
+  options.after_tensor = [] { give_up_if_stopped("train average"); };
+  const AverageResult result = average_weights(sources, output, options);
+  log_info("{}: the mean of {}, {} tensors, {} parameters, {}", output, sources.size(),
+           result.tensors, format_count(static_cast<double>(result.parameters)),
+           format_bytes(result.bytes));
+  std::puts(output.c_str());
+  return 0;
+}
+
+}  // namespace trireme
