@@ -55,6 +55,16 @@ std::string format_duration(double seconds) {
   return fmt::format("{}d{:02}h", whole / 86400, whole / 3600 % 24);
 }
 
+std::string counted(std::int64_t count, std::string_view noun) {
+  const std::string number = format_integer(count);
+  if (count == 1) return fmt::format("{} {}", number, noun);
+  for (const std::string_view end : {"ch", "sh", "x", "s"}) {
+    if (noun.ends_with(end)) return fmt::format("{} {}es", number, noun);
+  }
+  if (noun.ends_with('y')) return fmt::format("{} {}ies", number, noun.substr(0, noun.size() - 1));
+  return fmt::format("{} {}s", number, noun);
+}
+
 std::string format_integer(std::int64_t value) {
   std::string digits = fmt::format("{}", value);
   const std::size_t first = value < 0 ? 1 : 0;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace trireme {
 
@@ -16,6 +17,10 @@ std::string format_bytes(std::int64_t bytes);
 /// Two neighbouring units: "0s", "0.25s" below ten seconds, "45s", "3m07s", "1h02m", "2d03h"; "?"
 /// where not finite or negative.
 std::string format_duration(double seconds);
+
+/// "1 rank", "3 micro-batches", "1,200 entries": a number with its noun, which is given in the
+/// singular.
+std::string counted(std::int64_t count, std::string_view noun);
 
 /// "1,234,567"
 std::string format_integer(std::int64_t value);

@@ -1,6 +1,7 @@
 #include "base/json.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,54 @@ namespace trireme {
 namespace {
 
 using Parser = nlohmann::json;
+
+/// The last character before `end` that is neither blank nor in a comment; 0 where there is none.
+char significant_before(std::string_view text, std::size_t end) {
+  char last = 0;
+  for (std::size_t at = 0; at < end; ++at) {
+    if (text[at] == '"') {
+      for (++at; at < end && text[at] != '"'; ++at) at += text[at] == '\\' ? 1 : 0;
+      last = '"';
+    } else if (text.substr(at, 2) == "//") {
+      at = std::min(text.find('\n', at), end);
+    } else if (text.substr(at, 2) == "/*") {
+      const auto close = text.find("*/", at + 2);
+      at = close == std::string_view::npos ? end : close + 1;
+    } else if (std::string_view(" \t\r\n").find(text[at]) == std::string_view::npos) {
+      last = text[at];
+    }
+  }
+  return last;
+}
+
+/// What people write that JSON does not have, at the character where the parser stopped; "" for
+/// anything else, which the parser's own words describe.
+std::string reason_of_fault(std::string_view text, std::size_t at, std::string_view what) {
+  const auto says = [&](std::string_view part) {
+    return what.find(part) != std::string_view::npos;
+  };
+  if (at >= text.size()) {
+    return significant_before(text, text.size()) == 0
+               ? "holds nothing"
+               : "the text ends too early: a bracket or a quote is not closed";
+  }
+  const char found = text[at], before = significant_before(text, at);
+  if ((found == '}' || found == ']') && before == ',')
+    return fmt::format("a comma before {}, which JSON does not allow behind the last element",
+                       found);
+  if (found == '\'') return "a string in single quotes; JSON has double quotes only";
+  if (says("while parsing object - unexpected") || says("while parsing array - unexpected"))
+    return "a comma is missing before this";
+  if (says("while parsing object separator")) return "a colon is missing before this";
+  // The parser stops within a word, at its first wrong letter.
+  std::size_t begin = at;
+  while (begin > 0 && std::isalpha(static_cast<unsigned char>(text[begin - 1])) != 0) --begin;
+  for (const auto& [word, ours] :
+       {std::pair("True", "true"), {"False", "false"}, {"None", "null"}}) {
+    if (text.substr(begin).starts_with(word)) return fmt::format("{} is {} in JSON", word, ours);
+  }
+  return "";
+}
 
 /// Builds a Json tree from parser events. A frame stands for an open array or object.
 class TreeBuilder : public nlohmann::json_sax<Parser> {
@@ -114,6 +163,8 @@ class TreeBuilder : public nlohmann::json_sax<Parser> {
       const auto line = 1 + std::count(before.begin(), before.end(), '\n');
       const auto line_start = before.rfind('\n') + 1;  // npos + 1 is 0
       place = fmt::format(" line {}, column {}:", line, before.size() - line_start + 1);
+      if (const std::string reason = reason_of_fault(text_, position_ - 1, what); !reason.empty())
+        throw Error(rules_.code, fmt::format("{}:{} {}", source_, place, reason));
     }
     throw Error(rules_.code, fmt::format("{}:{} {}", source_, place, what));
   }

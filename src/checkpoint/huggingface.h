@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
 #include "base/dtype.h"
+#include "base/shape.h"
 #include "checkpoint/safetensors.h"
 #include "comm/communicator.h"
 #include "parallel/state.h"
@@ -22,6 +24,10 @@ namespace trireme {
 /// or left over, other shapes, an untied head for a tied model, whatever SafetensorsFolder refuses.
 /// Collective.
 void import_weights(const std::filesystem::path& folder, State& state, Communicator& world);
+
+/// What import_weights would refuse of the names and shapes in `folder`, by the files' headers
+/// alone. `wanted` has every parameter of the model, without "parameters/". Throws DataError.
+void check_weights(const std::filesystem::path& folder, const std::map<std::string, Shape>& wanted);
 
 struct ExportOptions {
   std::optional<DType> dtype;  ///< kF32 or kBF16; none: as the model's config names it, else fp32

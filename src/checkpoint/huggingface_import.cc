@@ -85,13 +85,16 @@ void check_tied_head(const Stored& head, const std::map<std::string, Stored>& by
       head.file->path().string(), kHeadName);
 }
 
-std::map<std::string, Stored> match_names(const SafetensorsFolder& weights,
-                                          const std::set<std::string>& wanted,
-                                          const std::filesystem::path& folder,
-                                          const Communicator& world) {
+struct Matched {
   std::map<std::string, Stored> by_our_name;
+  const Stored* head = nullptr;  ///< of a model that has none of its own
+};
+
+Matched match_names(const SafetensorsFolder& weights, const std::set<std::string>& wanted,
+                    const std::filesystem::path& folder) {
+  Matched matched;
+  auto& [by_our_name, head] = matched;
   std::vector<std::string> missing, surplus;
-  const Stored* head = nullptr;
   for (const auto& [stored_name, stored] : weights.tensors()) {
     const std::string name = our_name(stored_name, wanted, weights);
     if (wanted.contains(name)) {
@@ -112,26 +115,38 @@ std::map<std::string, Stored> match_names(const SafetensorsFolder& weights,
     }
     throw DataError("{}: does not hold this model's weights.{}", folder.string(), text);
   }
-  if (head != nullptr) check_tied_head(*head, by_our_name, world);
-  return by_our_name;
+  return matched;
+}
+
+void check_shape(const Stored& stored, const Shape& wanted) {
+  const auto& shape = stored.tensor->shape;
+  const auto sizes = wanted.sizes();
+  if (std::equal(shape.begin(), shape.end(), sizes.begin(), sizes.end())) return;
+  throw DataError("{}: {} is {}, the model has {}", stored.file->path().string(),
+                  stored.tensor->name, stored.tensor->text(), wanted.text());
 }
 
 }  // namespace
+
+void check_weights(const std::filesystem::path& folder,
+                   const std::map<std::string, Shape>& wanted) {
+  std::set<std::string> names;
+  for (const auto& [name, shape] : wanted) names.insert(name);
+  const SafetensorsFolder weights(folder);
+  for (const auto& [name, stored] : match_names(weights, names, folder).by_our_name)
+    check_shape(stored, wanted.at(name));
+}
 
 void import_weights(const std::filesystem::path& folder, State& state, Communicator& world) {
   const std::set<std::string> wanted = union_of_names(names_of(state), world);
   run_together(world, [&] {
     const SafetensorsFolder weights(folder);
-    const auto stored_of = match_names(weights, wanted, folder, world);
+    const auto [stored_of, head] = match_names(weights, wanted, folder);
+    if (head != nullptr) check_tied_head(*head, stored_of, world);
     SafetensorsReads reads;
     for (StateTensor& tensor : state.tensors) {
       const Stored& stored = stored_of.at(tensor.name.substr(kStatePrefix.size()));
-      const auto& shape = stored.tensor->shape;
-      const auto sizes = tensor.global_shape.sizes();
-      if (!std::equal(shape.begin(), shape.end(), sizes.begin(), sizes.end())) {
-        throw DataError("{}: {} is {}, the model has {}", stored.file->path().string(),
-                        stored.tensor->name, stored.tensor->text(), tensor.global_shape.text());
-      }
+      check_shape(stored, tensor.global_shape);
       reads.add(*stored.file, *stored.tensor, tensor.box, reinterpret_cast<float*>(tensor.data));
     }
     reads.run();

@@ -50,6 +50,9 @@ LaunchVariables read_launch_variables(const std::function<const char*(const char
   for (const char* name : {"PMI_SIZE", "MV2_COMM_WORLD_SIZE", slurm_task_variable(variables)}) {
     if (name != nullptr && variables.number(name) > 1) return claim(name, pmix);
   }
+  // torchrun's and accelerate's, under which no library of MPI knows of the others.
+  if (!pmix && variables.number("RANK") >= 0 && variables.number("WORLD_SIZE") > 1)
+    return claim("WORLD_SIZE", false);
   if (pmix && variables.number("SLURM_STEP_NUM_TASKS") != 1) return {0, "PMIX_RANK", true};
   return {};
 }

@@ -12,9 +12,9 @@ struct LaunchVariables {
   bool pmix = false;   ///< the launcher speaks what Open MPI listens to
 };
 
-/// Reads the variables of Open MPI, PMIx, PMI (MPICH, Intel MPI, MVAPICH) and Slurm. `get` as
-/// getenv. The shell of a Slurm batch job is alone, although the job has many tasks; text that is
-/// no number counts as unset.
+/// Reads the variables of Open MPI, PMIx, PMI (MPICH, Intel MPI, MVAPICH), Slurm and torchrun.
+/// `get` as getenv. The shell of a Slurm batch job is alone, although the job has many tasks; text
+/// that is no number counts as unset.
 LaunchVariables read_launch_variables(const std::function<const char*(const char*)>& get);
 
 }  // namespace trireme

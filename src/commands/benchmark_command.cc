@@ -226,9 +226,9 @@ int benchmark_command(Arguments arguments) {
   CLI::App app("Times the training step of a config on synthetic tokens; writes no checkpoint.",
                "train benchmark");
   add_config_options(app, options.input);
-  app.add_option("--steps", options.steps, "steps to time; default 10")->check(CLI::PositiveNumber);
+  app.add_option("--steps", options.steps, "steps to time; default 10")->check(integer_from(1));
   app.add_option("--warmup", options.warmup, "steps before them; default 2")
-      ->check(CLI::NonNegativeNumber);
+      ->check(integer_from(0));
   app.add_flag("--json", options.json, "one JSON object on standard output");
   app.add_flag("!--no-rates", options.rates,
                "do not measure what the machine can do (it takes seconds and memory)");

@@ -50,10 +50,11 @@ int list(const std::filesystem::path& argument) {
       continue;
     }
     const Manifest& manifest = info.manifest;
-    print(fmt::format("{}  step {}, {} samples, {} parameters, {} tensors, {}", name, manifest.step,
-                      format_integer(manifest.consumed_samples),
+    print(fmt::format("{}  step {}, {}, {} parameters, {}, {}", name, manifest.step,
+                      counted(manifest.consumed_samples, "sample"),
                       format_count(static_cast<double>(parameter_count(manifest))),
-                      manifest.tensors.size(), format_bytes(manifest.bytes())));
+                      counted(std::ssize(manifest.tensors), "tensor"),
+                      format_bytes(manifest.bytes())));
   }
   return 0;
 }
@@ -92,8 +93,9 @@ std::string verify_one(const std::filesystem::path& folder) {
   }
   if (!faults.empty()) return faults.front();
   const Manifest manifest = read_manifest(folder);
-  print(fmt::format("{}  good: {} tensors in {} shards, {}", folder.string(),
-                    manifest.tensors.size(), shard_count(manifest),
+  print(fmt::format("{}  good: {} in {}, {}", folder.string(),
+                    counted(std::ssize(manifest.tensors), "tensor"),
+                    counted(static_cast<std::int64_t>(shard_count(manifest)), "shard"),
                     format_bytes(manifest.bytes())));
   return "";
 }
@@ -106,8 +108,8 @@ int verify(const std::filesystem::path& argument) {
     if (!fault.empty()) damaged.push_back(std::move(fault));
   }
   if (!damaged.empty()) {
-    throw DataError("{}: {} of {} checkpoints damaged. {}", argument.string(), damaged.size(),
-                    found.size(), damaged.front());
+    throw DataError("{}: {} of {} damaged. {}", argument.string(), damaged.size(),
+                    counted(std::ssize(found), "checkpoint"), damaged.front());
   }
   return 0;
 }
@@ -132,9 +134,8 @@ int show(const std::filesystem::path& argument) {
   std::size_t width = 0;
   for (const ManifestTensor& tensor : manifest.tensors) width = std::max(width, tensor.name.size());
   for (const ManifestTensor& tensor : manifest.tensors) {
-    print(fmt::format("  {:<{}}  {}  {}  {} shard{}", tensor.name, width, name_of(tensor.dtype),
-                      tensor.shape.text(), tensor.shards.size(),
-                      tensor.shards.size() == 1 ? "" : "s"));
+    print(fmt::format("  {:<{}}  {}  {}  {}", tensor.name, width, name_of(tensor.dtype),
+                      tensor.shape.text(), counted(std::ssize(tensor.shards), "shard")));
   }
   return 0;
 }

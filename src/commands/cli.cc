@@ -1,9 +1,12 @@
 // The command line as a whole: which command, and what its end looks like.
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "base/program_files.h"
 #include "commands/command_table.h"
 #include "commands/ending.h"
+#include "config/problem.h"
 
 namespace trireme {
 
@@ -35,6 +39,52 @@ std::string help() {
       "srun --mpi=pmix.\n",
       program_file_to_type("scripts/run.sh"));
   return text;
+}
+
+// What people call our commands.
+constexpr std::array<std::array<std::string_view, 2>, 16> kOtherWords = {{
+    {"bench", "benchmark"},
+    {"chat", "generate"},
+    {"ckpt", "checkpoint"},
+    {"complete", "generate"},
+    {"eval", "evaluate"},
+    {"encode", "tokenize"},
+    {"infer", "generate"},
+    {"inference", "generate"},
+    {"perplexity", "evaluate"},
+    {"pretokenize", "tokenize"},
+    {"preprocess", "tokenize"},
+    {"sample", "generate"},
+    {"samples", "data"},
+    {"test", "evaluate"},
+    {"validate", "evaluate"},
+    {"verify", "checkpoint"},
+}};
+
+// Of the contract, and not in this version unless the table has them.
+constexpr std::array<std::string_view, 1> kLaterCommands = {"preflight"};
+
+/// Refuses a first word that is neither a command nor a config; one that looks like a path is a
+/// config that may be missing.
+void refuse_word(const std::string& word) {
+  std::error_code none;
+  if (word.starts_with('-') || word.find_first_of("./=") != std::string::npos ||
+      std::filesystem::exists(word, none))
+    return;
+  if (std::find(kLaterCommands.begin(), kLaterCommands.end(), word) != kLaterCommands.end())
+    throw ConfigError("train {}: not in this version. `train --help` names the commands", word);
+  if (word == "train" || word == "run" || word == "resume" || word == "pretrain")
+    throw ConfigError("{}: is no command; a config follows at once: `train CONFIG`", word);
+  if (word == "version") throw ConfigError("version: is no command. Nearest: `train --version`");
+  std::vector<std::string> names;
+  for (const CommandEntry& command : command_table().subspan(1)) names.emplace_back(command.name);
+  std::optional<std::string> near;
+  for (const auto& [other, own] : kOtherWords) {
+    if (other == word) near = std::string(own);
+  }
+  if (!near) near = nearest_word(word, names);
+  throw ConfigError("{}: is neither a command nor a file{}. `train --help` names the commands",
+                    word, near ? fmt::format(". Nearest command: {}", *near) : "");
 }
 
 /// `--progress W` and `--color W` may stand before the command: there they go to its end.
@@ -70,6 +120,7 @@ int dispatch(std::span<const std::string> given) {
   if (first == "--version") return version_command(Arguments(arguments.subspan(1)));
   if (const CommandEntry* command = find_command(first))
     return command->run(Arguments(arguments.subspan(1), command));
+  refuse_word(first);
   return train_command(Arguments(arguments, &command_table().front()));
 }
 

@@ -1,12 +1,28 @@
 #include "commands/config_options.h"
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
+
+#include "commands/parse_options.h"
 
 namespace trireme {
 
+CLI::Validator config_file() {
+  return CLI::Validator(
+      [](std::string& text) {
+        std::error_code none;
+        if (text.find('=') == std::string::npos || std::filesystem::exists(text, none))
+          return std::string();
+        return fmt::format("{} is no file; a config key is set by `--set {}`", text, text);
+      },
+      "");
+}
+
 void add_config_options(CLI::App& app, ConfigInput& input, ConfigIs is) {
-  app.add_option("CONFIG", input.files, "config files; later ones win, objects merge, null removes")
-      ->required(is == ConfigIs::kRequired);
+  app.add_option("CONFIG", input.files,
+                 "config files, or a run's folder; later ones win, objects merge, null removes")
+      ->required(is == ConfigIs::kRequired)
+      ->check(config_file());
   app.add_option("--set", input.overrides,
                  "key.path=value: one override, laid over the files; may be repeated")
       ->type_name("KEY=VALUE")
@@ -22,7 +38,7 @@ void add_hang_timeout(CLI::App& app, double& seconds) {
                  "SECONDS without progress after which several ranks end with 124, as "
                  "run.hang_timeout_seconds; 0: chosen")
       ->type_name("SECONDS")
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_from(0));
 }
 
 }  // namespace trireme

@@ -4,9 +4,13 @@
 
 namespace CLI {
 class App;
-}
+class Validator;
+}  // namespace CLI
 
 namespace trireme {
+
+/// Of a CONFIG: that it is no override without its --set.
+CLI::Validator config_file();
 
 /// Whether a command can do without a config.
 enum class ConfigIs : std::uint8_t { kRequired, kOptional };

@@ -4,16 +4,16 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/human_format.h"
 #include "base/log.h"
 #include "base/utf8.h"
 #include "commands/commands.h"
 #include "commands/config_options.h"
 #include "commands/parse_options.h"
-#include "config/parse.h"
 #include "dataset/batch_builder.h"
 #include "dataset/sources.h"
 #include "plan/resolve.h"
-#include "tokenizer/tokenizer.h"
+#include "train/inputs.h"
 
 namespace trireme {
 
@@ -27,11 +27,10 @@ struct Options {
 
 void declare(CLI::App& app, Options& options) {
   add_config_options(app, options.input);
-  app.add_option("--from", options.from, "number of the first sample")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--count", options.count, "how many samples")->check(CLI::NonNegativeNumber);
+  app.add_option("--from", options.from, "number of the first sample")->check(integer_from(0));
+  app.add_option("--count", options.count, "how many samples")->check(integer_from(0));
   app.add_option("--world", options.world, "ranks of the run (default: as train plan)")
-      ->check(CLI::PositiveNumber);
+      ->check(integer_from(1));
   app.add_flag("--json", options.json, "one JSON object a line: sample, source, tokens, text");
   app.footer(
       "A sample holds data.sequence_length + 1 tokens: inputs are all but the last, targets all "
@@ -49,23 +48,22 @@ struct OpenedRun {
 };
 
 OpenedRun open_run(const Options& options) {
-  LoadedConfig loaded = read_run_config(options.input);
-  throw_problems(loaded.problems);
-  OpenedRun opened;
-  opened.tokenizer = load_tokenizer(loaded.config.tokenizer);
-  const DataFacts facts = training_facts(loaded.config);
+  LoadedConfig loaded = read_config_with_model(options.input);
+  Inputs inputs = check_inputs(loaded, DataFiles::kOpened);
   ResolveInput input;
   input.world = options.world > 0 ? options.world : default_world(loaded.config);
-  if (!facts.synthetic) {
-    input.windows = facts.windows;
-    input.vocabulary = opened.tokenizer->vocab_size();
+  if (!inputs.data.synthetic && inputs.tokenizer) {
+    input.windows = inputs.data.windows;
+    input.vocabulary = inputs.tokenizer->vocab_size();
   }
   const ResolvedRun run = resolve_run(loaded.config, input, loaded.problems, loaded.notes);
+  loaded.problems.insert(loaded.problems.end(), inputs.problems.begin(), inputs.problems.end());
   throw_problems(loaded.problems);
+  OpenedRun opened;
+  opened.tokenizer = std::move(inputs.tokenizer);
   for (const std::string& note : loaded.notes) log_info_text(note);
   opened.samples = run.steps * run.batch.global;
-  opened.vocab_size =
-      loaded.config.has_model() ? loaded.config.model.vocab_size : opened.tokenizer->vocab_size();
+  opened.vocab_size = loaded.config.model.vocab_size;
   SourceRequest request;
   request.total_samples = opened.samples;
   request.vocab_size = opened.vocab_size;
@@ -79,7 +77,8 @@ void print_sample(const OpenedRun& run, std::int64_t sample, std::span<const std
   const std::string& source = run.source->source_name(sample);
   const std::string text = run.tokenizer->decode(tokens);
   if (!json) {
-    fmt::print("sample {}, {}, {} tokens\n{}\n\n", sample, source, tokens.size(), text);
+    fmt::print("sample {}, {}, {}\n{}\n\n", sample, source, counted(std::ssize(tokens), "token"),
+               text);
     return;
   }
   Json line;

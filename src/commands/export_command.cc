@@ -37,9 +37,9 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
   };
   const ExportResult result = export_checkpoint(folder, options.output, how, world);
   if (world.rank() != 0) return 0;
-  log_info("{}: {} tensors, {} parameters, {} in {}, from {}", options.output, result.tensors,
-           format_count(static_cast<double>(result.parameters)), format_bytes(result.bytes),
-           name_of(result.dtype), folder.string());
+  log_info("{}: {}, {} parameters, {} in {}, from {}", options.output,
+           counted(result.tensors, "tensor"), format_count(static_cast<double>(result.parameters)),
+           format_bytes(result.bytes), name_of(result.dtype), folder.string());
   std::puts(options.output.c_str());
   return 0;
 }
@@ -62,7 +62,7 @@ int export_command(Arguments arguments) {
       ->required();
   app.add_option("--dtype", options.dtype,
                  "bf16 or fp32; default: what the model's config.json names, else fp32")
-      ->check(CLI::IsMember({"bf16", "fp32"}));
+      ->check(one_of({"bf16", "fp32"}));
   add_hang_timeout(app, options.hang_timeout_seconds);
   if (!parse_options(app, arguments)) return 0;
   LaunchGuard guard([&] { return options.hang_timeout_seconds; });

@@ -113,10 +113,10 @@ void tell_shares(const GenerationMesh& shared, int ranks) {
   log_info("generating with pipeline {} x tensor {}, up to {} of weights on a rank{}",
            shared.mesh.extent(Axis::kPipeline), shared.mesh.extent(Axis::kTensor),
            format_bytes(shared.weight_bytes_max()),
-           others == 0 ? ""
-           : others == 1
-               ? fmt::format("; 1 of {} ranks has no part and keeps company", ranks)
-               : fmt::format("; {} of {} ranks have no part and keep company", others, ranks));
+           others == 0
+               ? ""
+               : fmt::format("; {} of {} {} no part and {} company", others, counted(ranks, "rank"),
+                             others == 1 ? "has" : "have", others == 1 ? "keeps" : "keep"));
 }
 
 /// Ranks of a host, the least of all; 0 where one host has all.
@@ -257,17 +257,18 @@ int generate_command(Arguments arguments) {
                              "1,2,3 in place of a text; all ids are printed");
   prompt->excludes(ids);
   app.add_option("--max-new-tokens", options.max_new_tokens, "tokens to add at most; default 128")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24));
+      ->check(integer_from(0, std::int64_t{1} << 24));
   app.add_option("--temperature", options.sampling.temperature,
                  "0 takes the most likely token; default 1")
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_from(0));
   app.add_option("--top-k", options.sampling.top_k, "keep the k most likely; default 0 = off")
-      ->check(CLI::NonNegativeNumber);
+      ->check(integer_from(0));
   app.add_option("--top-p", options.sampling.top_p,
                  "keep the most likely that reach p together; default 1 = off")
-      ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--seed", options.sampling.seed, "of the draws; default 1234");
-  const CLI::Range extent(std::int64_t{1}, std::int64_t{1} << 30);
+      ->check(number_from(0, 1));
+  app.add_option("--seed", options.sampling.seed, "of the draws; default 1234")
+      ->check(integer_from(0));
+  const CLI::Validator extent = integer_from(1, std::int64_t{1} << 30);
   app.add_option("--tensor", options.tensor,
                  "cut every layer over N ranks; default: chosen, for as many ranks as can have a "
                  "part of the model")

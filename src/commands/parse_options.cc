@@ -1,11 +1,19 @@
 #include "commands/parse_options.h"
 
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "base/error.h"
-#include "commands/command_table.h"
 #include "base/progress.h"
+#include "base/units.h"
+#include "commands/command_table.h"
+#include "config/aliases.h"
+#include "config/fields.h"
+#include "config/problem.h"
 
 namespace trireme {
 
@@ -37,10 +45,97 @@ struct Shows {
   static void add(CLI::App& app, const char* name, std::string& value, const char* text) {
     if (app.get_option_no_throw(name) != nullptr) return;
     app.add_option(name, value, text)
-        ->check(CLI::IsMember({"auto", "always", "never"}))
+        ->check(one_of({"auto", "always", "never"}))
         ->group("Everywhere");
   }
 };
+
+/// Options of the contract that this version does not have.
+struct LaterOption {
+  std::string_view command, option;
+};
+constexpr LaterOption kLaterOptions[] = {
+    {"train benchmark", "--write-cluster"},
+    {"train evaluate", "--base"},
+    {"train evaluate", "--ema"},
+    {"train export", "--base"},
+    {"train export", "--ema"},
+    {"train export", "--merge"},
+    {"train generate", "--base"},
+    {"train generate", "--chat"},
+    {"train generate", "--json"},
+    {"train generate", "--num-samples"},
+    {"train generate", "--prompt-file"},
+    {"train generate", "--token-ids-file"},
+    {"train plan", "--cluster"},
+    {"train plan", "--expert-load"},
+    {"train plan", "--search"},
+    {"train plan", "--write"},
+    {"train tokenize", "--chat-template"},
+    {"train tokenize", "--messages"},
+};
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+bool has_config(const CLI::App& app) {
+  const auto names = option_names(app);
+  return std::find(names.begin(), names.end(), "--set") != names.end();
+}
+
+/// What to type in place of an option that the command does not have; "" where that is not known.
+std::string advice_on(const CLI::App& app, const std::string& option, const std::string& value) {
+  const std::string name = option.substr(0, option.find('='));
+  const std::string shown = value.empty() ? "VALUE" : value;
+  for (const auto& [command, later] : kLaterOptions) {
+    if (command == app.get_name() && later == name) return "It is not in this version";
+  }
+  if (name == "--config" || name == "-c" || name == "--config-file" || name == "--config_file")
+    return fmt::format("A config stands without an option: `{} {}`", app.get_name(),
+                       value.empty() ? "CONFIG" : value);
+  if (name == "-n" || name == "-np" || name == "--nproc_per_node" || name == "--nproc-per-node")
+    return fmt::format("Several ranks are started by `scripts/run.sh -n {} CONFIG`",
+                       value.empty() ? "N" : value);
+  const std::string key = has_config(app) ? known_key(name) : "";
+  if (find_field(key) != nullptr || key.starts_with("model."))
+    return fmt::format("A config key is set by `--set {}={}`", key, shown);
+  if (const auto near = nearest_word(name, option_names(app)))
+    return fmt::format("Nearest: {}", *near);
+  return "";
+}
+
+/// The value behind an option, or behind its '='.
+std::string value_of(Arguments arguments, const std::string& option) {
+  if (const auto equals = option.find('='); equals != std::string::npos)
+    return option.substr(equals + 1);
+  const auto at = std::find(arguments.begin(), arguments.end(), option);
+  if (at == arguments.end() || at + 1 == arguments.end() || (at + 1)->starts_with("--")) return "";
+  return *(at + 1);
+}
+
+[[noreturn]] void refuse_surplus(const CLI::App& app, Arguments arguments) {
+  const std::vector<std::string> surplus = app.remaining(true);
+  const std::string first = surplus.empty() ? "" : surplus.front();
+  const bool option = first.starts_with('-') && first.size() > 1;
+  std::string advice;
+  if (option) {
+    advice = advice_on(app, first, value_of(arguments, first));
+  } else if (first.find('=') != std::string::npos && has_config(app)) {
+    advice = fmt::format("A config key is set by `--set {}`", first);
+  }
+  throw ConfigError("{}: {} {}{}. See {} --help", app.get_name(), first,
+                    option ? "is no option of this command" : "was not expected",
+                    advice.empty() ? "" : ". " + advice, app.get_name());
+}
+
+std::string fault(const std::string& found, const std::string& legal) {
+  return fmt::format("found {}; legal: {}", Json(found).dump(), legal);
+}
 
 }  // namespace
 
@@ -57,11 +152,75 @@ bool parse_options(CLI::App& app, Arguments arguments) {
   } catch (const CLI::CallForHelp&) {
     std::fputs((app.help() + examples_of(arguments)).c_str(), stdout);
     return false;
+  } catch (const CLI::ExtrasError&) {
+    refuse_surplus(app, arguments);
   } catch (const CLI::ParseError& fault) {
+    // An option that is none may be why something else is missing.
+    if (!app.remaining(true).empty()) refuse_surplus(app, arguments);
     throw ConfigError("{}: {}. See {} --help", app.get_name(), fault.what(), app.get_name());
   }
   shows.apply();
   return true;
+}
+
+CLI::Validator integer_from(std::int64_t least, std::int64_t most) {
+  return CLI::Validator(
+      [least, most](std::string& text) {
+        std::int64_t value = 0;
+        bool whole = CLI::detail::lexical_cast(text, value);
+        if (const auto count = whole ? std::nullopt : parse_count(text)) {
+          whole = true;
+          value = *count;
+          text = std::to_string(value);
+        }
+        if (whole && value >= least && value <= most) return std::string();
+        if (most == std::numeric_limits<std::int64_t>::max())
+          return fault(text, fmt::format("an integer of at least {}", least));
+        return fault(text, fmt::format("an integer from {} to {}", least, most));
+      },
+      "");
+}
+
+CLI::Validator number_from(double least, double most) {
+  return CLI::Validator(
+      [least, most](std::string& text) {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most &&
+            std::isfinite(value))
+          return std::string();
+        return fault(text, std::isfinite(most) ? fmt::format("a number from {} to {}", least, most)
+                                               : fmt::format("a number of at least {}", least));
+      },
+      "");
+}
+
+CLI::Validator number_above(double bound) {
+  return CLI::Validator(
+      [bound](std::string& text) {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value > bound && std::isfinite(value))
+          return std::string();
+        return fault(text, fmt::format("a number above {}", bound));
+      },
+      "");
+}
+
+CLI::Validator one_of(std::vector<std::string> words) {
+  const std::string shown =
+      fmt::format("{{{}}}", fmt::join(words, ","));  // help and completion read it
+  return CLI::Validator(
+      [words](std::string& text) {
+        if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
+        std::string legal;
+        for (const std::string& word : words) legal.append(legal.empty() ? "" : ", ").append(word);
+        return fault(text, legal + nearest_text(text, words));
+      },
+      shown);
+}
+
+std::string nearest_text(const std::string& word, const std::vector<std::string>& words) {
+  const auto near = nearest_word(word, words);
+  return near ? "; nearest: " + *near : "";
 }
 
 }  // namespace trireme

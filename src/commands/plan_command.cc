@@ -8,6 +8,7 @@
 
 #include "base/human_format.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "commands/commands.h"
 #include "commands/config_options.h"
 #include "commands/parse_options.h"
@@ -15,11 +16,11 @@
 #include "dataset/sources.h"
 #include "model/flops.h"
 #include "pipeline/simulate.h"
-#include "plan/size_text.h"
 #include "plan/time.h"
 #include "plan/traffic.h"
 #include "telemetry/console.h"
 #include "train/device_choice.h"
+#include "train/inputs.h"
 #include "train/prepare.h"
 #include "train/runtime.h"
 
@@ -80,26 +81,6 @@ std::vector<EqualRanks> ranks_of(const RunConfig& config, const ResolvedRun& run
     }
   }
   return ranks;
-}
-
-/// Windows of the data where the files are there; a plan may be made before they are.
-std::optional<std::int64_t> windows_of(const RunConfig& config, std::vector<Problem>& problems) {
-  if (!problems.empty()) return std::nullopt;
-  try {
-    const DataFacts facts = training_facts(config);
-    if (!facts.synthetic) return facts.windows;
-  } catch (const DataError& error) {
-    if (!config.run.epochs) {
-      log_info("the data are not looked at: {}", error.what());
-      return std::nullopt;
-    }
-    problems.push_back({"data.train", "",
-                        "token files that can be read (run.epochs counts their windows)", "",
-                        error.what()});
-  } catch (const ConfigError& error) {
-    problems.push_back(problem_of(error, "data.train"));
-  }
-  return std::nullopt;
 }
 
 /// What only the sources themselves know: lengths of shares and orders. Of files that are there.
@@ -216,9 +197,10 @@ Json json_of(const Figures& figures) {
 void print(const RunConfig& config, const Figures& figures) {
   const RankMemory& memory = figures.memory;
   const std::vector<MemoryItem> items = items_of(memory);
-  std::string text = fmt::format("{} ranks: {}\n{} parameters, {} FLOP a token\n", figures.world,
-                                 figures.run.mesh.text(), format_integer(figures.parameters.total),
-                                 format_count(static_cast<double>(figures.flops_per_token)));
+  std::string text =
+      fmt::format("{}: {}\n{} parameters, {} FLOP a token\n", counted(figures.world, "rank"),
+                  figures.run.mesh.text(), format_integer(figures.parameters.total),
+                  format_count(static_cast<double>(figures.flops_per_token)));
   text += batch_text(arithmetic_of(figures.run, config.data.sequence_length)) +
           (figures.ranks.size() == 1 ? "Memory of each rank:\n"
                                      : "Memory of the rank that needs most:\n") +
@@ -273,15 +255,15 @@ int plan_command(Arguments arguments) {
   add_config_options(app, options.input);
   app.add_option("--world", options.world,
                  "ranks; default tensor x context x pipeline x (data or 1)")
-      ->check(CLI::PositiveNumber);
+      ->check(integer_from(1));
   app.add_option("--memory", options.memory,
                  "what a rank may use, such as 80GiB; more is an error");
   app.add_option("--mtbf-hours", options.mtbf_hours,
                  "mean time between failures, for the checkpoint interval")
-      ->check(CLI::PositiveNumber);
+      ->check(number_above(0));
   app.add_option("--write-gbps", options.write_gbps,
                  "GB/s at which checkpoints are written; default 1")
-      ->check(CLI::PositiveNumber);
+      ->check(number_above(0));
   app.add_flag("--json", options.json, "print one JSON object, also when there are errors");
   if (!parse_options(app, arguments)) return 0;
 
@@ -289,7 +271,7 @@ int plan_command(Arguments arguments) {
   try {
     loaded = read_config_with_model(options.input);
   } catch (const Error& error) {
-    if (options.json && error.code() == ExitCode::kConfig) print_unreadable(options, error);
+    if (options.json) print_unreadable(options, error);
     throw;
   }
   RunConfig& config = loaded.config;
@@ -297,8 +279,10 @@ int plan_command(Arguments arguments) {
   ResolveInput input;
   input.world = world;
   input.device = device_kind(config.run.device);
-  input.windows = windows_of(config, loaded.problems);
+  const Inputs inputs = check_inputs(loaded, DataFiles::kChecked);
+  if (!inputs.data.synthetic && inputs.data.tokens > 0) input.windows = inputs.data.windows;
   const ResolvedRun run = resolve_run(config, input, loaded.problems, loaded.notes);
+  loaded.problems.insert(loaded.problems.end(), inputs.problems.begin(), inputs.problems.end());
   if (auto fault = device_fault(config)) loaded.problems.push_back(*std::move(fault));
   if (loaded.problems.empty()) check_sources(config, run, loaded.problems);
   for (const std::string& note : loaded.notes) log_info_text(note);

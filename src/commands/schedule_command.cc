@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/human_format.h"
 #include "base/log.h"
 #include "commands/commands.h"
 #include "commands/config_options.h"
@@ -20,7 +21,7 @@
 #include "pipeline/simulate.h"
 #include "plan/resolve.h"
 #include "train/device_choice.h"
-#include "train/prepare.h"
+#include "train/inputs.h"
 
 namespace trireme {
 
@@ -31,11 +32,6 @@ int terminal_columns() {
   winsize size{};
   const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
   return known ? size.ws_col : 160;
-}
-
-/// "1 rank", "3 micro-batches"
-std::string count_of(int count, std::string_view word) {
-  return fmt::format("{} {}{}", count, word, count == 1 ? "" : word.ends_with("ch") ? "es" : "s");
 }
 
 struct Options {
@@ -115,10 +111,13 @@ Drawn plan_of_config(const Options& options) {
         "Legal: one or the other; --set parallel.pipeline=8 changes a config");
   }
   LoadedConfig loaded = read_config_with_model(options.input);
+  const Inputs inputs = check_inputs(loaded, DataFiles::kChecked);
   ResolveInput facts;
   facts.world = default_world(loaded.config);
   facts.device = device_kind(loaded.config.run.device);
+  if (!inputs.data.synthetic) facts.windows = inputs.data.windows;
   ResolvedRun run = resolve_run(loaded.config, facts, loaded.problems, loaded.notes);
+  loaded.problems.insert(loaded.problems.end(), inputs.problems.begin(), inputs.problems.end());
   throw_problems(loaded.problems);
   Drawn drawn;
   drawn.plan = std::move(run.pipeline.plan);
@@ -180,9 +179,9 @@ Json json_of(const Drawn& drawn, const Simulation& simulation) {
 void print(const Drawn& drawn, const Simulation& simulation) {
   const PlanShape shape = shape_of(drawn.plan);
   const auto [least, most] = std::minmax_element(simulation.peak.begin(), simulation.peak.end());
-  std::string text = fmt::format("{}: {}, {} each, {}\n", drawn.name, count_of(shape.ranks, "rank"),
-                                 count_of(shape.stages_per_rank(), "virtual stage"),
-                                 count_of(shape.micro_batches, "micro-batch"));
+  std::string text = fmt::format("{}: {}, {} each, {}\n", drawn.name, counted(shape.ranks, "rank"),
+                                 counted(shape.stages_per_rank(), "virtual stage"),
+                                 counted(shape.micro_batches, "micro-batch"));
   text += draw_text(drawn.plan, simulation, drawn.request.times, terminal_columns());
   text += fmt::format(
       "Longest rank {:g}, all ranks {:g}, bubble {:.2f} %\n"
@@ -198,15 +197,19 @@ int schedule_command(Arguments arguments) {
   Options options;
   CLI::App app("Draws a pipeline schedule: of a kind, of a plan file, or the one of a config.",
                "train schedule");
-  app.add_option("CONFIG", options.input.files, "config files, in place of --kind");
+  app.add_option("CONFIG", options.input.files,
+                 "config files or a run's folder, in place of --kind")
+      ->check(config_file());
   app.add_option("--set", options.input.overrides,
                  "key.path=value: one override of the config; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   app.add_option("--kind", options.kind, "kind of schedule, or a plan file")
       ->type_name(fmt::format("{{{}}}|FILE", fmt::join(schedule_names(), ",")));
-  app.add_option("--stages", options.stages, "ranks of the pipeline");
-  app.add_option("--micro-batches", options.micro_batches, "micro-batches of a step");
+  app.add_option("--stages", options.stages, "ranks of the pipeline")
+      ->check(integer_from(1, 1 << 20));
+  app.add_option("--micro-batches", options.micro_batches, "micro-batches of a step")
+      ->check(integer_from(1, 1 << 20));
   app.add_option("--virtual-stages", options.virtual_stages,
                  "stages of a rank; default 1, 2 for interleaved and the V kinds");
   app.add_option("--group-size", options.group_size,

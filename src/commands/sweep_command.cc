@@ -12,6 +12,7 @@
 #include "commands/sweep_slurm.h"
 #include "config/combinations.h"
 #include "telemetry/run_comparison.h"
+#include "train/inputs.h"
 #include "train/prepare.h"
 
 namespace trireme {

@@ -41,7 +41,7 @@ void declare(CLI::App& app, Options& options) {
           ->type_name("TOKEN|ID");
   app.add_flag("--no-eod", options.no_end_token, "documents end without a token")->excludes(eod);
   app.add_option("--workers", options.workers, "threads that encode (default: the cores given)")
-      ->check(CLI::Range(1, 1024));
+      ->check(integer_from(1, 1024));
   app.add_flag("--overwrite", options.overwrite, "replace an existing output");
   app.add_option("--progress", options.progress,
                  "of long work; auto: where standard error is a terminal")
@@ -126,10 +126,10 @@ int tokenize_command(Arguments arguments) {
   writer.finish(describe_tokenizer(*tokenizer, work.end_token));
   const IndexedTotals& totals = writer.totals();
   if (totals.empty_documents > 0) {
-    log_warning("{} documents without text were left out", format_integer(totals.empty_documents));
+    log_warning("{} without text left out", counted(totals.empty_documents, "document"));
   }
-  fmt::print("{}: {} documents, {} tokens, largest id {}\n", options.output,
-             format_integer(totals.documents), format_integer(totals.tokens), totals.largest_id);
+  fmt::print("{}: {}, {}, largest id {}\n", options.output, counted(totals.documents, "document"),
+             counted(totals.tokens, "token"), totals.largest_id);
   return 0;
 }
 

@@ -27,6 +27,7 @@ struct Options {
 void declare(CLI::App& app, Options& options) {
   app.add_option("--vocab-size", options.vocab_size,
                  "tokens in all: 256 bytes, <|endoftext|>, merges")
+      ->check(integer_from(0))
       ->required();
   app.add_option("--output", options.output, "the tokenizer.json to write")
       ->type_name("FILE")

@@ -186,14 +186,21 @@ const std::map<std::string, std::string, std::less<>>& key_aliases() {
   return aliases;
 }
 
+std::string known_key(std::string_view name) {
+  const auto& aliases = key_aliases();
+  const std::string wanted = normalised(name);
+  for (const std::string_view part : {std::string_view(wanted), last_part(wanted)}) {
+    if (find_field(part) != nullptr && part != name) return std::string(part);
+    if (const auto found = aliases.find(part); found != aliases.end()) return found->second;
+  }
+  return "";
+}
+
 std::string nearest_key(std::string_view path) {
+  if (std::string known = known_key(path); !known.empty()) return known;
   const auto& aliases = key_aliases();
   const std::string wanted = normalised(path);
   const std::string_view section = std::string_view(wanted).substr(0, wanted.find('.'));
-  for (const std::string_view name : {std::string_view(wanted), last_part(wanted)}) {
-    if (find_field(name) != nullptr && name != path) return std::string(name);
-    if (const auto found = aliases.find(name); found != aliases.end()) return found->second;
-  }
   std::vector<std::string> of_section, paths, keys;
   for (const Field& field : fields()) {
     paths.push_back(field.path);

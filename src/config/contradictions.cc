@@ -12,10 +12,15 @@ namespace {
 
 class Checker {
  public:
-  Checker(const Json& given, LoadedConfig& loaded) : given_(given), loaded_(loaded) {}
+  Checker(const Json& given, LoadedConfig& loaded)
+      : given_(given), loaded_(loaded), meant_(keys_meant(loaded.problems)) {}
 
   /// Written in a file or on the command line, legal or not.
   [[nodiscard]] bool has(std::string_view path) const { return value(path) != nullptr; }
+  /// Written, or meant by the name that it has elsewhere.
+  [[nodiscard]] bool meant(const std::string& path) const {
+    return has(path) || meant_.contains(path);
+  }
 
   void report(std::string path, std::string legal, std::string message) {
     const Json* found = value(path);
@@ -31,7 +36,10 @@ class Checker {
     check_trace();
     check_staging();
     check_watching();
-    if (!has("model") && loaded_.config.init.weights == "random") {
+    const auto of_model = meant_.lower_bound("model.");
+    const bool model_meant = of_model != meant_.end() && of_model->starts_with("model.");
+    if (!has("model") && !model_meant && !meant("init.weights") &&
+        loaded_.config.init.weights == "random") {
       report("model", "Hugging Face config keys, or the path of a config.json or of its directory",
              "is required unless init.weights names weights to start from");
     }
@@ -48,7 +56,8 @@ class Checker {
   void check_length() {
     const int count =
         (has("run.steps") ? 1 : 0) + (has("run.tokens") ? 1 : 0) + (has("run.epochs") ? 1 : 0);
-    if (count == 0) report("run.steps", "one of run.steps, run.tokens, run.epochs", "is required");
+    if (count == 0 && !meant("run.steps") && !meant("run.tokens") && !meant("run.epochs"))
+      report("run.steps", "one of run.steps, run.tokens, run.epochs", "is required");
     if (has("run.epochs") && loaded_.config.data.train.synthetic) {
       report("run.epochs", "run.steps or run.tokens",
              "counts passes, and synthetic data have no end");
@@ -92,7 +101,7 @@ class Checker {
   }
 
   void check_batch() {
-    if (!has("batch.micro") && !has("batch.global")) {
+    if (!meant("batch.micro") && !meant("batch.global")) {
       report("batch.micro", "batch.micro or batch.global, or both", "is required");
     }
   }
@@ -169,6 +178,7 @@ class Checker {
 
   const Json& given_;
   LoadedConfig& loaded_;
+  const std::set<std::string> meant_;
 };
 
 }  // namespace

@@ -82,6 +82,7 @@ void add_run(std::vector<Field>& list) {
         .text =
             "Go on from the newest checkpoint that verifies (auto), only from one (must), never, "
             "from that step, or from a directory",
+        .plain = true,
         .peers = {"--load --ckpt-step", "", "resume_from_checkpoint", "checkpoint.load_step"});
   FIELD(run.exit_at_step, .text = "Save after this step and exit 0", .unit = "steps",
         .default_text = "none", .example = "500", .minimum = 1,
@@ -132,7 +133,7 @@ void add_data(std::vector<Field>& list) {
           "Shares of the documents for training, validation and test, in place of data.validation",
       .default_text = "none", .example = "\"969,30,1\"", .peers = {"--split", "", "", ""});
   FIELD(data.sequence_length, .text = "Tokens of one sample", .unit = "tokens", .example = "1024",
-        .minimum = 1, .maximum = 1 << 24, .presence = kRequired,
+        .minimum = 1, .maximum = 1 << 24, .presence = kRequired, .plain = true,
         .peers = {"--seq-length", "", "block_size max_seq_length", "training.seq_len"});
   FIELD(data.seed, .text = "Of the data order", .default_text = "run.seed",
         .peers = {"", "", "data_seed", ""});
@@ -415,6 +416,16 @@ const std::vector<std::string>& sections() {
 std::string_view Field::section() const {
   const auto dot = path.find('.');
   return dot == std::string::npos ? std::string_view() : std::string_view(path).substr(0, dot);
+}
+
+std::string Field::json_type() const {
+  const Json* type = schema.find("type");
+  if (type == nullptr && schema.find("anyOf") != nullptr && !row.plain) {
+    const Json& first = schema.find("anyOf")->as_array().front();
+    type = first.find("type");  // an integer, or a text with a unit
+    if (type == nullptr || *type != Json("integer")) return "";
+  }
+  return type != nullptr && type->is_string() ? type->as_string() : "";
 }
 
 std::string_view Field::key() const {

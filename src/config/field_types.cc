@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/units.h"
+
 namespace trireme {
 
 namespace {
@@ -64,6 +66,20 @@ Json typed_schema(const char* type) { return Json::Object{{"type", type}}; }
 
 Json text_schema() {
   return Json::Object{{"type", "string"}, {"pattern", "^[^\\u0000-\\u001f]+$"}};
+}
+
+std::optional<std::int64_t> integer_with_unit(const Json& value, const FieldRow& row) {
+  if (!value.is_string()) return exact_integer(value);
+  return row.unit == "bytes" ? parse_size(value.as_string()) : parse_count(value.as_string());
+}
+
+Json integer_schema(const FieldRow& row) {
+  Json number = typed_schema("integer");
+  add_range(number, row);
+  if (row.plain) return number;
+  Json text = typed_schema("string");
+  text["pattern"] = row.unit == "bytes" ? kSizePattern : kCountPattern;
+  return Json::Object{{"anyOf", Json::Array{std::move(number), std::move(text)}}};
 }
 
 Json list_schema(Json items, std::size_t count) {

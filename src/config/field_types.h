@@ -73,6 +73,7 @@ bool is_text(const Json& value);
 Json text_schema();
 Json typed_schema(const char* type);
 Json list_schema(Json items, std::size_t count);
+Json integer_schema(const FieldRow& row);
 
 /// Codec<T>: schema, legal, words, assign, read.
 template <class T>
@@ -118,14 +119,10 @@ struct Codec<bool> {
 template <>
 struct Codec<std::int64_t> {
   static std::vector<std::string> words(const FieldRow&) { return {}; }
-  static Json schema(const FieldRow& row) {
-    Json json = typed_schema("integer");
-    add_range(json, row);
-    return json;
-  }
+  static Json schema(const FieldRow& row) { return integer_schema(row); }
   static std::string legal(const FieldRow& row) { return legal_range("an integer", row); }
   static bool assign(const Json& json, const FieldRow& row, std::int64_t& out) {
-    const auto value = exact_integer(json);
+    const auto value = row.plain ? exact_integer(json) : integer_with_unit(json, row);
     if (!value || !in_range(static_cast<double>(*value), row)) return false;
     out = *value;
     return true;

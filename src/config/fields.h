@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,7 @@ struct FieldRow {
   double below = std::numeric_limits<double>::quiet_NaN();
   Presence presence = Presence::kOptional;
   std::vector<std::string_view> values = {};  ///< where fewer than all of a type are legal
+  bool plain = false;  ///< an integer that takes no unit ("4k" might be 4000 or 4096 tokens)
   PeerNames peers = {};
 };
 
@@ -49,7 +51,14 @@ struct Field {
 
   [[nodiscard]] std::string_view section() const;  ///< "optimizer"; "" for a field of the top level
   [[nodiscard]] std::string_view key() const;      ///< "lr"
+  /// "integer" (also where a text with a unit may stand for it), "number", "boolean", "string",
+  /// "array"; "" where several are legal.
+  [[nodiscard]] std::string json_type() const;
 };
+
+/// An integer, or a text with a unit: a size ("2GiB") where the row counts bytes, else a count
+/// ("4k"). Nothing for anything else; the row's range is not looked at.
+std::optional<std::int64_t> integer_with_unit(const Json& value, const FieldRow& row);
 
 /// All fields but "model", in the order of INTERFACE and of config.json.
 const std::vector<Field>& fields();

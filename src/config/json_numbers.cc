@@ -1,5 +1,6 @@
 #include "config/json_numbers.h"
 
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
 
@@ -30,6 +31,35 @@ std::size_t opaque_length(std::string_view text, std::size_t at) {
     return (end == std::string_view::npos ? text.size() : end + 2) - at;
   }
   return 0;
+}
+
+/// What a text that is not JSON is, by its first bytes, its name or its lines; "" where it is not
+/// known or meant to be JSON.
+std::string_view other_format(const std::filesystem::path& file, std::string_view text) {
+  if (text.starts_with("\x1f\x8b") || text.starts_with("\x28\xb5\x2f\xfd"))
+    return "compressed (gzip or zstd)";
+  const auto first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos) return "";
+  const std::string name = file.extension().string();
+  if (text[first] == '{' || text.substr(first, 2) == "//") return "";
+  if (name == ".yaml" || name == ".yml" || text.starts_with("---")) return "YAML";
+  if (name == ".toml") return "TOML";
+  if (name == ".py") return "Python";
+  if (name == ".sh") return "a shell script";
+  // "key: value" or "key = value" as the first line that is no comment, "[section]" in TOML.
+  std::size_t at = first;
+  while (at < text.size() && text[at] == '#') {
+    at = text.find_first_not_of(" \t\r\n", std::min(text.find('\n', at), text.size()));
+  }
+  if (at >= text.size()) return "";
+  const std::string_view line = text.substr(at, text.find('\n', at) - at);
+  const auto word =
+      line.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-. ");
+  if (word == 0 && line.front() == '[' && line.size() > 2 &&
+      std::isalpha(static_cast<unsigned char>(line[1])) != 0)
+    return "TOML";
+  if (word == std::string_view::npos || word == 0) return "";
+  return line[word] == ':' ? "YAML" : line[word] == '=' ? "TOML or Python" : "";
 }
 
 std::string mark_overflows(std::string_view text) {
@@ -79,7 +109,17 @@ Json read_config_file(const std::filesystem::path& file, std::vector<std::string
   try {
     return parse_json(text, file.string(), rules);
   } catch (const Error& error) {
-    if (std::string_view(error.what()).find("overflow") == std::string_view::npos) throw;
+    if (std::string_view(error.what()).find("overflow") == std::string_view::npos) {
+      if (const std::string_view other = other_format(file, text); !other.empty()) {
+        throw ConfigError(
+            "{}: is {}, and a config is JSON ({{\"run\": {{...}}, ...}}; // comments are allowed). "
+            "{}",
+            file.string(), other,
+            other.starts_with("compressed") ? "Unpack it"
+                                            : "Write it as JSON; `train schema` has all keys");
+      }
+      throw;
+    }
   }
   duplicates.clear();
   return parse_json(mark_overflows(text), file.string(), rules);

@@ -215,9 +215,27 @@ std::string nearest_model_key(Family family, std::string_view name) {
   return nearest_word(name, names).value_or("");
 }
 
+namespace {
+constexpr Family kFamilies[] = {Family::kLlama, Family::kMistral, Family::kQwen2, Family::kQwen3,
+                                Family::kGpt2};
+}  // namespace
+
+std::vector<std::string> family_names() {
+  std::vector<std::string> names;
+  for (const Family family : kFamilies) names.emplace_back(name_of(family));
+  return names;
+}
+
+bool is_future_family(std::string_view model_type) {
+  static constexpr std::string_view kNames[] = {
+      "smollm3",   "olmo2",     "olmo3", "gemma3_text", "mixtral",
+      "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe",    "deepseek_v3"};
+  return !family_of(model_type) &&
+         std::find(std::begin(kNames), std::end(kNames), model_type) != std::end(kNames);
+}
+
 std::optional<Family> family_of(std::string_view model_type) {
-  for (const Family family :
-       {Family::kLlama, Family::kMistral, Family::kQwen2, Family::kQwen3, Family::kGpt2}) {
+  for (const Family family : kFamilies) {
     if (name_of(family) == model_type) return family;
   }
   return std::nullopt;

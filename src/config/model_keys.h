@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "config/model_config.h"
 
@@ -39,6 +40,12 @@ std::string_view own_name(Family family, std::string_view name);
 
 /// The nearest key of the family to an unknown one; "" where nothing is near.
 std::string nearest_model_key(Family family, std::string_view name);
+
+/// The model_types of this version.
+std::vector<std::string> family_names();
+
+/// Whether a model_type is one that later versions will have.
+bool is_future_family(std::string_view model_type);
 
 /// From a model_type; nothing where the family is not in this version.
 std::optional<Family> family_of(std::string_view model_type);

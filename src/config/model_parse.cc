@@ -3,10 +3,12 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/missing_path.h"
 #include "config/json_numbers.h"
 #include "config/key_reader.h"
 #include "config/model_keys.h"
 #include "config/rope_parse.h"
+#include "config/value_names.h"
 
 namespace trireme {
 
@@ -69,15 +71,23 @@ class ModelReader {
 
  private:
   std::optional<Family> read_family() {
-    constexpr const char* kLegal = R"("llama", "mistral", "qwen2", "qwen3" or "gpt2")";
+    const std::vector<std::string> names = family_names();
+    std::string legal;
+    for (const std::string& name : names)
+      legal += fmt::format("{}\"{}\"", legal.empty() ? "" : ", ", name);
     const auto type = reader_.text("model_type");
     if (!type) {
       if (reader_.find("model_type") == nullptr)
-        reader_.report("model_type", kLegal, "", "is required");
+        reader_.report("model_type", legal, "", "is required");
       return std::nullopt;
     }
     const auto family = family_of(*type);
-    if (!family) reader_.report("model_type", kLegal, "", "not in this version");
+    if (!family) {
+      const bool future = is_future_family(*type);
+      reader_.report("model_type", legal,
+                     future ? "" : nearest_choice("model.model_type", *type, names),
+                     future ? "not in this version" : "is no model_type that this program knows");
+    }
     return family;
   }
 
@@ -124,9 +134,16 @@ class ModelReader {
     };
     if (std::any_of(list.as_array().begin(), list.as_array().end(), same)) return;
     std::string legal = "null";
-    for (const Json& item : list.as_array())
+    std::vector<std::string> words;
+    for (const Json& item : list.as_array()) {
       legal = &item == &list.as_array()[0] ? item.dump() : legal + ", " + item.dump();
-    reader_.report(key.name, legal, "", "not in this version");
+      if (item.is_string()) words.push_back(item.as_string());
+    }
+    reader_.report(key.name, legal,
+                   value.is_string()
+                       ? nearest_choice(fmt::format("model.{}", key.name), value.as_string(), words)
+                       : "",
+                   "not in this version");
   }
 
   void read_common(ModelConfig& model) {
@@ -346,8 +363,14 @@ ModelConfig read_model(const Json& model, std::vector<Problem>& problems,
          "has no legal form"});
     return {};
   }
-  const std::filesystem::path file = config_file(path->as_string());
+  const std::filesystem::path named = path->as_string(), file = config_file(named);
+  std::error_code none;
+  if (!std::filesystem::exists(file, none))
+    throw DataError("{}", missing_model_text(std::filesystem::exists(named, none) ? file : named));
   Json keys = read_keys(file);
+  if (keys.find("run") != nullptr && keys.find("model_type") == nullptr) {
+    throw ConfigError("{}: holds the config of a run where a model's keys belong", file.string());
+  }
   origin.file = file.string();
   if (model.is_object()) {
     Json over = model;
@@ -359,14 +382,29 @@ ModelConfig read_model(const Json& model, std::vector<Problem>& problems,
   return ModelReader(keys, origin).read();
 }
 
-ModelConfig model_of_weights(const std::string& weights, std::vector<Problem>& problems,
-                             std::vector<std::string>& notes) {
-  std::error_code error;
-  if (weights == "random" || !std::filesystem::is_directory(weights, error)) return {};
-  const std::filesystem::path file = std::filesystem::path(weights) / "config.json";
-  // A run's folder holds a config.json too, that of the run.
-  if (!std::filesystem::exists(file, error) || read_keys(file).find("run") != nullptr) return {};
-  return read_model(file.string(), problems, notes);
+Json model_of_weights(const std::string& weights) {
+  constexpr const char* kLegal =
+      "Give a Hugging Face directory (config.json, model.safetensors) or a checkpoint";
+  std::error_code none;
+  const std::filesystem::path folder = weights, file = folder / "config.json";
+  if (!std::filesystem::exists(folder, none))
+    throw DataError("{}. {}", missing_model_text(folder), kLegal);
+  if (!std::filesystem::is_directory(folder, none)) {
+    throw DataError("{}: is a file, and weights are read from the folder that holds them. {}",
+                    weights, kLegal);
+  }
+  if (!std::filesystem::exists(file, none)) {
+    throw DataError(
+        "{}: has no config.json, manifest.json or step folders, so that nothing says which model "
+        "its "
+        "weights are of. {}",
+        weights, kLegal);
+  }
+  if (read_keys(file).find("run") != nullptr) {
+    throw DataError("{}: is the folder of a run without checkpoints: it has no weights. {}",
+                    weights, kLegal);
+  }
+  return file.string();
 }
 
 ModelConfig load_model_config(const std::filesystem::path& path) {

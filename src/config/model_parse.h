@@ -24,10 +24,9 @@ namespace trireme {
 ModelConfig read_model(const Json& model, std::vector<Problem>& problems,
                        std::vector<std::string>& notes);
 
-/// The config.json beside Hugging Face weights; a model without layers where `weights` is "random"
-/// or holds no config.json (a checkpoint: its manifest knows the model).
-ModelConfig model_of_weights(const std::string& weights, std::vector<Problem>& problems,
-                             std::vector<std::string>& notes);
+/// What read_model takes, of a Hugging Face directory of weights: the path of its config.json.
+/// Throws DataError where `weights` is not there, no folder, or has no such file.
+Json model_of_weights(const std::string& weights);
 
 /// read_model of a path, notes logged as warnings, ConfigError listing all problems.
 ModelConfig load_model_config(const std::filesystem::path& path);

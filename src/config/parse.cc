@@ -1,9 +1,10 @@
 #include "config/parse.h"
 
-#include <cmath>
-#include <cstdlib>
+#include <set>
 
 #include "base/log.h"
+#include "base/missing_path.h"
+#include "base/units.h"
 #include "config/aliases.h"
 #include "config/contradictions.h"
 #include "config/fields.h"
@@ -11,46 +12,31 @@
 #include "config/merge.h"
 #include "config/model_parse.h"
 #include "config/unbuilt.h"
+#include "config/value_names.h"
 
 namespace trireme {
 
 namespace {
 
-std::string quoted(const std::string& word) { return Json(word).dump(); }
-
-/// The legal value nearest to a wrong one, where that can be told; as JSON text.
-std::string nearest_value(const Field& field, const Json& value) {
-  if (value.is_string() && !field.values.empty()) {
-    if (const auto word = nearest_word(value.as_string(), field.values)) return quoted(*word);
-    return "";
-  }
-  double number = 0;
-  if (const auto real = finite_number(value)) {
-    number = *real;
-  } else if (value.is_string() && !value.as_string().empty()) {
-    char* end = nullptr;
-    number = std::strtod(value.as_string().c_str(), &end);
-    if (*end != '\0' || !std::isfinite(number)) return "";
-  } else {
-    return "";
-  }
-  const Json* type = field.schema.find("type");
-  if (type == nullptr || !type->is_string()) return "";
-  const bool integer = type->as_string() == "integer";
-  if (!integer && type->as_string() != "number") return "";
-  if (number < field.row.minimum) number = field.row.minimum;
-  if (number > field.row.maximum) number = field.row.maximum;
-  if (integer) number = std::round(number);
-  const Json nearest = integer ? Json(static_cast<std::int64_t>(number)) : Json(number);
-  RunConfig scratch;
-  return field.assign(nearest, scratch) ? nearest.dump() : "";
+/// "4k" of a length, which is as often a power of two: the numbers that it may be; "" for no count.
+std::string ambiguity_of(const Json& value) {
+  const auto decimal = value.is_string() ? parse_count(value.as_string()) : std::nullopt;
+  if (!decimal) return "";
+  double binary = static_cast<double>(*decimal);
+  const auto thousands = std::string_view("kMBT").find(value.as_string().back());
+  for (std::size_t i = 0; i <= (thousands == std::string_view::npos ? 0 : thousands); ++i)
+    binary *= 1.024;
+  return fmt::format("may be {} or {:.0f}: write the number", *decimal, binary);
 }
 
 std::string fault_of(const Field& field, const Json& value) {
-  const Json* type = field.schema.find("type");
-  const std::string wanted = type != nullptr && type->is_string() ? type->as_string() : "";
+  const std::string wanted = field.json_type();
   const bool number = wanted == "integer" || wanted == "number";
   if (overflowed_number(value)) return "is more than a number can hold";
+  if (wanted == "integer" && value.is_string()) {
+    if (const std::string text = ambiguity_of(value); field.row.plain && !text.empty()) return text;
+    if (!field.row.plain && integer_with_unit(value, field.row)) return "is out of range";
+  }
   if (number && value.is_number()) {
     return wanted == "integer" && !exact_integer(value) ? "must be a whole number"
                                                         : "is out of range";
@@ -63,10 +49,34 @@ std::string fault_of(const Field& field, const Json& value) {
                      wanted == "integer" || wanted == "array" ? "an" : "a", wanted);
 }
 
+/// Of an integer for which a text stands: units, too.
+std::string legal_of(const Field& field, const Json& value) {
+  if (field.json_type() != "integer" || field.row.plain || !value.is_string()) return field.legal;
+  return field.legal + (field.row.unit == "bytes"
+                            ? R"(, or a text with KB ... TB, KiB ... TiB: "2GiB")"
+                            : R"(, or a text with k, M, B or T: "10k")");
+}
+
+void report_unknown(const std::string& path, const Json& value, const std::string& legal,
+                    std::vector<Problem>& problems) {
+  if (is_future_key(path)) {
+    problems.push_back({path, shown(value), "leave it out", "", kNotInThisVersion});
+    return;
+  }
+  Problem problem{path, shown(value), legal, "", kUnknownKey};
+  if (problems.size() < kProblemsTold) problem.nearest = nearest_key(path);
+  if (const Field* field = find_field(problem.nearest)) {
+    constexpr std::size_t kValueBytesMax = 200;
+    problem.value = translated_value(*field, path, value);
+    if (problem.value.size() > kValueBytesMax) problem.value.clear();
+  }
+  if (problem.nearest.starts_with("model.") && !value.is_object()) problem.value = shown(value);
+  problems.push_back(std::move(problem));
+}
+
 void check_unknown_keys(const Json& given, std::vector<Problem>& problems) {
   const auto unknown = [&](const std::string& path, const Json& value, const std::string& legal) {
-    problems.push_back({path, shown(value), legal,
-                        problems.size() < kProblemsTold ? nearest_key(path) : "", "unknown key"});
+    report_unknown(path, value, legal, problems);
   };
   const auto list_of = [](std::string_view section) {
     std::string keys;
@@ -106,21 +116,38 @@ const Json* given_value(const Json& given, const Field& field) {
 }
 
 void read_fields(const Json& given, LoadedConfig& loaded) {
+  const std::set<std::string> meant = keys_meant(loaded.problems);
   for (const Field& field : fields()) {
     const Json* value = given_value(given, field);
     if (value == nullptr || value->is_null()) {
-      if (field.row.presence == Presence::kRequired) {
+      if (field.row.presence == Presence::kRequired && !meant.contains(field.path)) {
         loaded.problems.push_back({field.path, "nothing", field.legal, "", "is required"});
       }
+    } else if (is_future_value(field.path, *value)) {
+      loaded.problems.push_back({field.path, shown(*value), field.legal, "", kNotInThisVersion});
     } else if (!field.assign(*value, loaded.config)) {
-      loaded.problems.push_back({field.path, shown(*value), field.legal,
+      loaded.problems.push_back({field.path, shown(*value), legal_of(field, *value),
                                  nearest_value(field, *value), fault_of(field, *value)});
     }
   }
 }
 
+/// The file that a CONFIG means: itself, or the config.json of a run's folder.
+std::filesystem::path file_of(const std::filesystem::path& config) {
+  std::error_code none;
+  if (!std::filesystem::exists(config, none)) throw DataError("{}", missing_path_text(config));
+  if (!std::filesystem::is_directory(config, none)) return config;
+  const std::filesystem::path file = config / "config.json";
+  if (std::filesystem::exists(file, none)) return file;
+  throw DataError(
+      "{}: is a folder without a config.json. Give a config file, or the folder of a run, whose "
+      "config.json is then taken",
+      config.string());
+}
+
 /// One file: an object, its duplicate keys noted.
-Json read_one(const std::filesystem::path& file, std::vector<Problem>& problems) {
+Json read_one(const std::filesystem::path& config, std::vector<Problem>& problems) {
+  const std::filesystem::path file = file_of(config);
   std::vector<std::string> duplicates;
   Json json = read_config_file(file, duplicates);
   for (const std::string& key : duplicates) {
@@ -130,22 +157,38 @@ Json read_one(const std::filesystem::path& file, std::vector<Problem>& problems)
     problems.push_back({"", shown(json), "an object", "", file.string() + " holds no object"});
     return Json::object();
   }
+  if (json.find("model_type") != nullptr && json.find("run") == nullptr) {
+    throw ConfigError(
+        "{}: holds a model's config, not a run's. Give it to a config as its model: --set model={}",
+        file.string(), file.string());
+  }
   return json;
 }
 
-void parse_into(const Json& given, LoadedConfig& loaded) {
-  check_unknown_keys(given, loaded.problems);
-  read_fields(given, loaded);
+void take_model(const Json& given, const ModelFinder& find, LoadedConfig& loaded) {
+  const std::string& weights = loaded.config.init.weights;
   const Json* model = given.find("model");
-  if (model != nullptr && !model->is_null()) {
-    loaded.config.model = read_model(*model, loaded.problems, loaded.notes);
-  } else {
-    loaded.config.model =
-        model_of_weights(loaded.config.init.weights, loaded.problems, loaded.notes);
+  const bool named = model != nullptr && !model->is_null();
+  // That neither is given is told by check_contradictions.
+  if (!named && (weights == "random" || has_problem_in(loaded.problems, "init"))) return;
+  try {
+    const Json found = named  ? *model
+                       : find ? find(loaded.config, loaded.notes)
+                              : model_of_weights(weights);
+    loaded.config.model = read_model(found, loaded.problems, loaded.notes);
+  } catch (const Error& error) {
+    loaded.problems.push_back(problem_of(error, named ? "model" : "init.weights"));
   }
   if (loaded.config.has_model()) loaded.config.model_json = loaded.config.model.source;
+}
+
+void parse_into(const Json& given, LoadedConfig& loaded, const ModelFinder& find = {}) {
+  check_unknown_keys(given, loaded.problems);
+  read_fields(given, loaded);
+  take_model(given, find, loaded);
   check_contradictions(given, loaded);
   check_unbuilt(given, loaded.problems);
+  expect(loaded.config.has_model() || !loaded.problems.empty(), "a config without a model");
 }
 
 }  // namespace
@@ -157,12 +200,12 @@ LoadedConfig parse_run_config(const Json& merged) {
   return loaded;
 }
 
-LoadedConfig read_run_config(const ConfigInput& input) {
+LoadedConfig read_run_config(const ConfigInput& input, const ModelFinder& find) {
   LoadedConfig loaded;
   Json merged = Json::object();
   for (const auto& file : input.files) merge_config(merged, read_one(file, loaded.problems));
   for (const std::string& text : input.overrides) apply_override(merged, text, loaded.problems);
-  parse_into(merged, loaded);
+  parse_into(merged, loaded, find);
   return loaded;
 }
 

@@ -3,6 +3,7 @@
 // world size, the mesh, the model's sizes or the data is checked by plan/resolve.
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,16 @@ struct LoadedConfig {
   std::vector<std::string> notes;  ///< one line each for stderr: what is not applied or falls back
 };
 
+/// The value that "model" would have, for a config that names none: what its init.weights, or a
+/// checkpoint that it goes on from, knows of the model. Throws Error where that says nothing; may
+/// add notes.
+using ModelFinder = std::function<Json(const RunConfig&, std::vector<std::string>& notes)>;
+
 /// Throws DataError where a file cannot be read, ConfigError (file, line, column) where it is not
-/// JSON; everything else becomes a problem. Relative paths are those of the working directory.
-LoadedConfig read_run_config(const ConfigInput& input);
+/// JSON; everything else becomes a problem, a model that cannot be read too: without problems the
+/// config has a model. Relative paths are those of the working directory. `find` is by default
+/// model_of_weights, which knows Hugging Face directories alone.
+LoadedConfig read_run_config(const ConfigInput& input, const ModelFinder& find = {});
 
 /// The same from merged JSON, e.g. a config.json sent by rank 0.
 LoadedConfig parse_run_config(const Json& merged);

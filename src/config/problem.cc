@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/readable.h"
+#include "config/aliases.h"
 #include "config/fields.h"
 #include "config/json_numbers.h"
 
@@ -39,6 +40,14 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+/// kConfig unless all are of another code.
+ExitCode common_code(const std::vector<Problem>& problems) {
+  const bool of_config = std::any_of(problems.begin(), problems.end(), [](const Problem& problem) {
+    return problem.code == ExitCode::kConfig;
+  });
+  return of_config || problems.empty() ? ExitCode::kConfig : problems.front().code;
+}
+
 }  // namespace
 
 std::string format_problem(const Problem& problem) {
@@ -52,7 +61,9 @@ std::string format_problem(const Problem& problem) {
   };
   add("Found ", problem.found);
   add("legal: ", problem.legal);
-  add("nearest: ", problem.nearest);
+  add("nearest: ", problem.value.empty() || problem.nearest.empty()
+                       ? problem.nearest
+                       : fmt::format("{} = {}", problem.nearest, problem.value));
   if (!facts.empty()) line += facts + ".";
   // One problem is one line, whatever a hostile key holds.
   constexpr std::size_t kBytesMax = 1000;
@@ -64,23 +75,57 @@ Problem problem_of(const Error& error, std::string_view otherwise) {
   const std::size_t colon = text.find(": ");
   const bool names_key =
       colon != std::string_view::npos && find_field(text.substr(0, colon)) != nullptr;
-  return {std::string(names_key ? text.substr(0, colon) : otherwise), "", "", "",
-          std::string(names_key ? text.substr(colon + 2) : text)};
+  std::string_view message = names_key ? text.substr(colon + 2) : text;
+  if (message.ends_with('.')) message.remove_suffix(1);  // format_problem sets its own
+  return {std::string(names_key ? text.substr(0, colon) : otherwise),
+          "",
+          "",
+          "",
+          std::string(message),
+          "",
+          error.code()};
+}
+
+bool has_problem_in(const std::vector<Problem>& problems, std::string_view section) {
+  return std::any_of(problems.begin(), problems.end(), [&](const Problem& problem) {
+    return problem.path == section ||
+           (problem.path.starts_with(section) && problem.path[section.size()] == '.');
+  });
 }
 
 std::string format_problems(const std::vector<Problem>& problems) {
-  std::string text =
-      problems.size() == 1
-          ? std::string("the config has a fault (nothing was started):")
-          : fmt::format("the config has {} faults (nothing was started):", problems.size());
+  // A fault of a file is one line.
+  const bool of_files = common_code(problems) != ExitCode::kConfig;
+  const std::string_view separator = of_files ? " " : "\n  ";
+  std::string text = problems.size() == 1
+                         ? std::string(of_files ? "nothing was started:"
+                                                : "the config has a fault (nothing was started):")
+                         : fmt::format("{} {}{} (nothing was started):",
+                                       of_files ? "what the config names has" : "the config has",
+                                       problems.size(), " faults");
   const std::size_t told = std::min(problems.size(), kProblemsTold);
-  for (std::size_t i = 0; i < told; ++i) text += "\n  " + format_problem(problems[i]);
-  if (told < problems.size()) text += fmt::format("\n  and {} more", problems.size() - told);
+  std::set<std::string> lists;
+  for (std::size_t i = 0; i < told; ++i) {
+    Problem problem = problems[i];
+    constexpr std::size_t kListBytes = 48;  // beyond the legal values of most keys
+    if (problem.message == kUnknownKey && problem.legal.size() > kListBytes) {
+      // Who is told the key that was meant needs no list of all of them.
+      if (!problem.nearest.empty() || !lists.insert(problem.legal).second) problem.legal.clear();
+    }
+    text.append(separator).append(format_problem(problem));
+  }
+  if (told < problems.size())
+    text += fmt::format("{}and {} more", separator, problems.size() - told);
   return text;
 }
 
 void throw_problems(const std::vector<Problem>& problems) {
-  if (!problems.empty()) throw ConfigError("{}", format_problems(problems));
+  if (problems.empty()) return;
+  const ExitCode code = common_code(problems);
+  const std::string text = format_problems(problems);
+  if (code == ExitCode::kConfig) throw ConfigError("{}", text);
+  if (code == ExitCode::kData) throw DataError("{}", text);
+  throw Error(code, text);
 }
 
 Json problems_json(const std::vector<Problem>& problems) {
@@ -91,8 +136,18 @@ Json problems_json(const std::vector<Problem>& problems) {
                                 {"legal", problem.legal},
                                 {"nearest", problem.nearest},
                                 {"message", problem.message}});
+    if (!problem.value.empty()) list.as_array().back()["value"] = problem.value;
   }
   return list;
+}
+
+std::set<std::string> keys_meant(const std::vector<Problem>& problems) {
+  std::set<std::string> keys;
+  for (const Problem& problem : problems) {
+    if (problem.message == kUnknownKey && !known_key(problem.path).empty())
+      keys.insert(problem.nearest);
+  }
+  return keys;
 }
 
 std::string shown(const Json& value) {

@@ -3,6 +3,7 @@
 // one: a person who waited in a queue wants to hear all of them.
 
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,22 +19,35 @@ struct Problem {
   std::string legal;    ///< what may stand there
   std::string nearest;  ///< the nearest legal key or value; empty where none comes to mind
   std::string message;  ///< what is wrong and why it matters, without the above
+  /// What to write there, as JSON text, where `nearest` is a key and the value found says it.
+  std::string value = "";
+  ExitCode code = ExitCode::kConfig;  ///< kData where a file that the config names is at fault
 };
 
 /// "optimizer.lr: must be a number. Found \"x\"; legal: a number above 0; nearest: 0.001." on one
 /// line.
 std::string format_problem(const Problem& problem);
 
-/// "data.seed: what is wrong" as a fault of that key; one that names no key, of `otherwise`.
+/// Of unknown keys that other systems name so, the path of ours that each means.
+std::set<std::string> keys_meant(const std::vector<Problem>& problems);
+inline constexpr const char* kUnknownKey = "unknown key";
+
+/// "data.seed: what is wrong" as a fault of that key; one that names no key, of `otherwise`. With
+/// the error's code.
 Problem problem_of(const Error& error, std::string_view otherwise);
 
 /// How many problems are told to people, and get a nearest key looked for: a hostile file has more.
 inline constexpr std::size_t kProblemsTold = 100;
 
-/// A heading and one line for each problem; of very many the first.
+/// A heading and one line for each problem; of very many the first. A long list of what is legal
+/// stands once.
 std::string format_problems(const std::vector<Problem>& problems);
 
-/// Throws ConfigError with all of them; returns where there are none.
+/// Whether any of them is of this section or key ("data", "optimizer.lr").
+bool has_problem_in(const std::vector<Problem>& problems, std::string_view section);
+
+/// Throws an Error with all of them, ConfigError unless all are of another code; returns where
+/// there are none.
 void throw_problems(const std::vector<Problem>& problems);
 
 /// [{path, found, legal, nearest, message}], as `plan --json` prints it.

@@ -1,6 +1,7 @@
 #include "config/unbuilt.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "config/fields.h"
 
@@ -13,6 +14,41 @@ const std::vector<Unbuilt>& unbuilt_features() {
       {"parallel.expert", {"1"}},
   };
   return list;
+}
+
+bool is_future_key(std::string_view path) {
+  static constexpr std::string_view kKeys[] = {"init.adapter",
+                                               "log.blocks",
+                                               "log.prometheus",
+                                               "log.report",
+                                               "model_backend.dropout",
+                                               "optimizer.ema",
+                                               "optimizer.groups",
+                                               "optimizer.matrix_lr",
+                                               "parallel.expert_placement",
+                                               "parallel.expert_tensor",
+                                               "parallel.offload",
+                                               "precision.fp8"};
+  static constexpr std::string_view kSections[] = {"lora", "moe", "stability"};
+  const std::string_view section = path.substr(0, path.find('.'));
+  return find_field(path) == nullptr &&
+         (std::find(std::begin(kKeys), std::end(kKeys), path) != std::end(kKeys) ||
+          std::find(std::begin(kSections), std::end(kSections), section) != std::end(kSections));
+}
+
+bool is_future_value(std::string_view path, const Json& value) {
+  static constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"model_backend.attention", "auto"}, {"optimizer.kind", "adafactor"},
+      {"optimizer.kind", "lion"},          {"optimizer.kind", "muon"},
+      {"optimizer.kind", "schedule-free"}, {"optimizer.state", "8bit"}};
+  RunConfig scratch;
+  const Field* field = find_field(path);
+  if (field == nullptr || field->assign(value, scratch)) return false;
+  if (path == "batch.global" && value.is_array()) return true;  // a ramp
+  return value.is_string() &&
+         std::any_of(std::begin(kWords), std::end(kWords), [&](const auto& word) {
+           return word.first == path && word.second == value.as_string();
+         });
 }
 
 void check_unbuilt(const Json& given, std::vector<Problem>& problems) {
@@ -36,7 +72,7 @@ void check_unbuilt(const Json& given, std::vector<Problem>& problems) {
     if (feature.built.empty()) legal = "leave it out";
     problems.push_back({field->path, shown(*value), legal,
                         feature.built.empty() ? "" : std::string(feature.built.back()),
-                        "not in this version"});
+                        kNotInThisVersion});
   }
 }
 

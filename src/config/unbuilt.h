@@ -18,6 +18,14 @@ struct Unbuilt {
 };
 const std::vector<Unbuilt>& unbuilt_features();
 
+inline constexpr const char* kNotInThisVersion = "not in this version";
+
+/// A key of the contract that this version does not have, or of a section that it does not have.
+bool is_future_key(std::string_view path);
+
+/// A value of the contract that this version does not have, of a key that it has.
+bool is_future_value(std::string_view path, const Json& value);
+
 /// Appends a problem for each key of `given` (the merged file, sections as objects) that asks for
 /// one.
 void check_unbuilt(const Json& given, std::vector<Problem>& problems);

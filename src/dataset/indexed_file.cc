@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/missing_path.h"
 
 namespace trireme {
 namespace {
@@ -43,8 +45,36 @@ auto IndexedFile::visit_tokens(std::int64_t first, Visitor&& visitor) const {
   return visitor(reinterpret_cast<const std::int32_t*>(data));
 }
 
+namespace {
+
+/// The index of a prefix, which people take for the name of a file: what they gave instead is told.
+std::string index_of(const std::string& prefix) {
+  std::string index = prefix + ".idx";
+  std::error_code none;
+  if (std::filesystem::exists(index, none)) return index;
+  for (const std::string_view suffix : {".bin", ".idx"}) {
+    if (!prefix.ends_with(suffix)) continue;
+    const std::string bare = prefix.substr(0, prefix.size() - suffix.size());
+    throw DataError("{}: token files are named by their PREFIX, without {}: \"{}\"{}", prefix,
+                    suffix, bare,
+                    std::filesystem::exists(bare + ".idx", none)
+                        ? ""
+                        : fmt::format(" (but {}.idx is not there either)", bare));
+  }
+  if (std::filesystem::is_regular_file(prefix, none)) {
+    throw DataError(
+        "{}: is no pair of token files, PREFIX.bin and PREFIX.idx. Make them of this text: `train "
+        "tokenize --tokenizer byte|tokenizer.json --output PREFIX {}{}`, then give PREFIX",
+        prefix, prefix.find(".jsonl") != std::string::npos ? "--jsonl KEY " : "", prefix);
+  }
+  throw DataError("{} (token files are PREFIX.bin and PREFIX.idx; `train tokenize` makes them)",
+                  missing_path_text(index));
+}
+
+}  // namespace
+
 IndexedFile::IndexedFile(const std::string& prefix)
-    : prefix_(prefix), index_(prefix + ".idx"), bin_(prefix + ".bin") {
+    : prefix_(prefix), index_(index_of(prefix)), bin_(prefix + ".bin") {
   read_header();
   check_sequences();
   check_document_bounds();

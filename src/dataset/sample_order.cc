@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/human_format.h"
 #include "base/random.h"
 #include "dataset/permutation.h"
 
@@ -17,11 +18,11 @@ WindowSource::WindowSource(Corpus corpus, std::int64_t length, Order order, Shuf
       source_(shuffle.source) {
   if (windows_ < 1) {
     throw ConfigError(
-        "{}: holds {} tokens in the documents [{}, {}), fewer than one window of "
+        "{}: holds {} in the documents [{}, {}), fewer than one window of "
         "data.sequence_length + 1 = {} (there would be no sample). Give more text or a shorter "
         "data.sequence_length",
-        corpus_.file().bin_path(), corpus_.tokens(), corpus_.range().begin, corpus_.range().end,
-        length + 1);
+        corpus_.file().bin_path(), counted(corpus_.tokens(), "token"), corpus_.range().begin,
+        corpus_.range().end, length + 1);
   }
 }
 

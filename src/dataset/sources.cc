@@ -140,6 +140,19 @@ void check_validation_sources(const RunConfig& config) {
   }
 }
 
+void check_training_tokens(const RunConfig& config, const SourceRequest& request) {
+  if (config.data.train.synthetic) return;
+  check_all(open_training_corpora(config), config, request);
+}
+
+void check_validation_tokens(const RunConfig& config, const SourceRequest& request) {
+  for (const auto& [name, data] : validation_sets(config)) {
+    if (data.synthetic) continue;
+    check_all(open_corpora(config, data, DataPart::kValidation, key_of_set(config, name)), config,
+              request);
+  }
+}
+
 std::shared_ptr<const SampleSource> make_training_source(const RunConfig& config,
                                                          const SourceRequest& request) {
   if (config.data.train.synthetic) return synthetic_source(config, request, "train");

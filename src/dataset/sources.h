@@ -40,6 +40,11 @@ DataFacts training_facts(const RunConfig& config);
 void check_training_source(const RunConfig& config, std::int64_t total_samples);
 void check_validation_sources(const RunConfig& config);
 
+/// Throws DataError where one of these would for an id outside of request.vocab_size; reads the
+/// tokens where nothing else says their largest id. Without an index.
+void check_training_tokens(const RunConfig& config, const SourceRequest& request);
+void check_validation_tokens(const RunConfig& config, const SourceRequest& request);
+
 /// The training samples in order. The "megatron" order's index is read from its cache or built and
 /// kept there (see megatron_order.h): let one rank call first. Throws as training_facts, and
 /// DataError for an id outside the vocabulary.

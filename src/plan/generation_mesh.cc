@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/human_format.h"
 #include "model/flops.h"
 #include "parallel/param_store.h"
 #include "plan/mesh_rules.h"
@@ -41,7 +42,7 @@ void check_request(const ModelConfig& model, const GenerationRequest& request) {
   if (tensor > ranks) {
     std::int64_t nearest = ranks;
     while (!tensor_extent_fits(model, nearest)) --nearest;
-    refuse({"--tensor", std::to_string(tensor), fmt::format("up to the {} ranks", ranks),
+    refuse({"--tensor", std::to_string(tensor), fmt::format("up to the {}", counted(ranks, "rank")),
             std::to_string(nearest), "is more places than ranks were started"});
   }
   if (tensor * pipeline > ranks) {
@@ -49,8 +50,8 @@ void check_request(const ModelConfig& model, const GenerationRequest& request) {
             request.tensor ? fmt::format("{} beside tensor {}", up_to(ranks / tensor), tensor)
                            : up_to(ranks),
             std::to_string(ranks / tensor),
-            fmt::format("needs {} x {} = {} ranks, and {} were started", pipeline, tensor,
-                        tensor * pipeline, ranks)});
+            fmt::format("needs {} x {} = {} ranks, and {} {} started", pipeline, tensor,
+                        tensor * pipeline, ranks, ranks == 1 ? "was" : "were")});
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/human_format.h"
 #include "pipeline/checker.h"
 #include "pipeline/schedules/schedules.h"
 #include "plan/layer_balance.h"
@@ -79,9 +80,10 @@ void check_for_run(const Plan& plan, const RunConfig& run, std::int64_t micro_ba
   const PlanShape shape = shape_of(plan);
   if (shape.ranks != config.pipeline || shape.micro_batches != micro_batches) {
     throw ConfigError(
-        "parallel.pipeline_schedule: {} is a plan of {} ranks and {} micro-batches, the run has "
-        "pipeline {} and {} micro-batches in a step. Use another plan or other extents",
-        path, shape.ranks, shape.micro_batches, config.pipeline, micro_batches);
+        "parallel.pipeline_schedule: {} is a plan of {} and {}, the run has "
+        "pipeline {} and {} in a step. Use another plan or other extents",
+        path, counted(shape.ranks, "rank"), counted(shape.micro_batches, "micro-batch"),
+        config.pipeline, counted(micro_batches, "micro-batch"));
   }
   if (config.virtual_stages.value_or(shape.stages_per_rank()) != shape.stages_per_rank()) {
     throw ConfigError(
@@ -126,9 +128,9 @@ void check_layers(const RunConfig& config, std::int64_t stages) {
   const std::int64_t layers = config.model.layers;
   if (given.empty() && stages > layers) {
     throw ConfigError(
-        "parallel.pipeline: {} virtual stages for a model of {} layers; each needs one. Legal: "
+        "parallel.pipeline: {} for a model of {}; each needs one. Legal: "
         "pipeline x virtual_stages up to {}",
-        stages, layers, layers);
+        counted(stages, "virtual stage"), counted(layers, "layer"), layers);
   }
   if (given.empty()) return;
   const std::int64_t sum = std::accumulate(given.begin(), given.end(), std::int64_t{0});
@@ -136,9 +138,10 @@ void check_layers(const RunConfig& config, std::int64_t stages) {
       std::all_of(given.begin(), given.end(), [](std::int64_t count) { return count > 0; });
   if (std::ssize(given) != stages || sum != layers || !positive) {
     throw ConfigError(
-        "parallel.pipeline_layers: {} entries with {} layers in all. Legal: {} entries (one for "
-        "each virtual stage), each at least 1, together the model's {} layers",
-        given.size(), sum, stages, layers);
+        "parallel.pipeline_layers: {} with {} in all. Legal: {} (one for "
+        "each virtual stage), each at least 1, together the model's {}",
+        counted(std::ssize(given), "entry"), counted(sum, "layer"), counted(stages, "entry"),
+        counted(layers, "layer"));
   }
 }
 

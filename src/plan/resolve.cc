@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/human_format.h"
 #include "base/math.h"
 #include "kernels/attention/attention_library.h"
 #include "model/model_limits.h"
@@ -24,13 +25,6 @@ std::string given(const std::optional<std::int64_t>& value) {
 std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
   const std::int64_t below = value / unit * unit;
   return below == 0 ? std::to_string(unit) : fmt::format("{} or {}", below, below + unit);
-}
-
-bool has_problem_in(const std::vector<Problem>& problems, std::string_view section) {
-  return std::any_of(problems.begin(), problems.end(), [&](const Problem& problem) {
-    return problem.path == section ||
-           (problem.path.starts_with(section) && problem.path[section.size()] == '.');
-  });
 }
 
 /// global / (what each data rank takes at a time), or a fault.
@@ -96,28 +90,35 @@ class Resolver {
     });
   }
 
+  /// For who forgot that several ranks need a launcher.
+  [[nodiscard]] std::string how_to_start(std::int64_t ranks) const {
+    if (input_.world > 1) return "";
+    return fmt::format(" (one process was started, alone). `scripts/run.sh -n {} CONFIG` starts {}",
+                       ranks, counted(ranks, "rank"));
+  }
+
   /// The data extent, or nothing where the extents do not fit the world.
   std::optional<std::int64_t> resolve_mesh(ResolvedRun& result) {
     const auto& p = config_.parallel;
     const std::int64_t rest = p.tensor * p.context * p.pipeline;
     if (input_.world % rest != 0) {
       problems_.push_back(
-          {"parallel", fmt::format("{} ranks", input_.world),
-           fmt::format("a multiple of {} ranks", rest),
+          {"parallel", counted(input_.world, "rank"), fmt::format("a multiple of {} ranks", rest),
            nearest_multiples(input_.world, rest) + " ranks",
            fmt::format(
-               "tensor {} x context {} x pipeline {} = {} does not divide the number of ranks",
-               p.tensor, p.context, p.pipeline, rest)});
+               "tensor {} x context {} x pipeline {} = {} does not divide the number of ranks{}",
+               p.tensor, p.context, p.pipeline, rest, how_to_start(rest))});
       return std::nullopt;
     }
     const std::int64_t data = input_.world / rest;
     if (p.data && *p.data != data) {
       problems_.push_back(
           {"parallel.data", std::to_string(*p.data),
-           fmt::format("{} = {} ranks / ({} x {} x {}), or leave it out", data, input_.world,
-                       p.tensor, p.context, p.pipeline),
+           fmt::format("{} = {} / ({} x {} x {}), or leave it out", data,
+                       counted(input_.world, "rank"), p.tensor, p.context, p.pipeline),
            std::to_string(data),
-           fmt::format("does not match the {} ranks that were started", input_.world)});
+           fmt::format("does not match the {} that {} started{}", counted(input_.world, "rank"),
+                       input_.world == 1 ? "was" : "were", how_to_start(rest * *p.data))});
       return std::nullopt;
     }
     const auto extent = [](std::int64_t value) { return narrow<int>(value); };

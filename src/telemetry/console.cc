@@ -19,20 +19,24 @@ std::string step_of_total(std::int64_t step, std::int64_t total) {
 }
 
 std::size_t width_of(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
 }
 
-std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}%", 100 * part / whole) : ""; }
+std::string percent(double part, double whole) {
+  return whole > 0 ? fmt::format("{:.1f}%", 100 * part / whole) : "";
+}
 
 }  // namespace
 
 std::string step_text(const StepLine& line, std::int64_t steps_total, double seconds_left) {
   std::string text = fmt::format("{} | loss {:.4f} | grad norm {:.3f} | lr {:.2e} | {} tokens/s",
-                                 step_of_total(line.step, steps_total), line.loss, line.grad_norm, line.lr,
-                                 format_count(line.tokens_per_second));
+                                 step_of_total(line.step, steps_total), line.loss, line.grad_norm,
+                                 line.lr, format_count(line.tokens_per_second));
   if (line.mfu) text += fmt::format(" | MFU {:.1f}%", 100 * *line.mfu);
-  return text + fmt::format(" | memory {} | {} left", format_bytes(line.memory_bytes), format_duration(seconds_left));
+  return text + fmt::format(" | memory {} | {} left", format_bytes(line.memory_bytes),
+                            format_duration(seconds_left));
 }
 
 std::string evaluation_text(const EvaluationLine& line, std::int64_t steps_total) {
@@ -49,7 +53,8 @@ std::string sample_text(const SampleLine& line, std::int64_t steps_total) {
                      readable(text, LineFeeds::kEscaped, 2000));
 }
 
-std::string table_text(std::span<const std::string> header, std::span<const std::vector<std::string>> rows,
+std::string table_text(std::span<const std::string> header,
+                       std::span<const std::vector<std::string>> rows,
                        std::span<const Align> columns) {
   std::vector<std::size_t> widths;
   for (std::size_t c = 0; c < header.size(); ++c) {
@@ -80,8 +85,9 @@ std::string parameters_text(std::span<const ParameterGroup> groups) {
   }
   std::vector<std::vector<std::string>> rows;
   const auto add = [&](const ParameterGroup& group) {
-    rows.push_back({group.name, format_integer(group.tensors), format_integer(group.elements),
-                    percent(static_cast<double>(group.elements), static_cast<double>(total.elements))});
+    rows.push_back(
+        {group.name, format_integer(group.tensors), format_integer(group.elements),
+         percent(static_cast<double>(group.elements), static_cast<double>(total.elements))});
   };
   for (const ParameterGroup& group : groups) add(group);
   add(total);
@@ -112,19 +118,21 @@ std::string memory_text(std::span<const MemoryItem> items, std::int64_t availabl
 std::string batch_text(const BatchArithmetic& batch) {
   const std::int64_t global = batch.micro * batch.accumulation * batch.data_ranks;
   const std::int64_t tokens = global * batch.sequence_length;
-  std::string text = fmt::format("  batch     {} global = {} micro x {} accumulation x {} data ranks", global,
-                                 batch.micro, batch.accumulation, batch.data_ranks);
-  if (batch.pass > 0 && batch.pass < batch.micro) text += fmt::format(", computed {} at a time", batch.pass);
+  std::string text =
+      fmt::format("  batch     {} global = {} micro x {} accumulation x {}", global, batch.micro,
+                  batch.accumulation, counted(batch.data_ranks, "data rank"));
+  if (batch.pass > 0 && batch.pass < batch.micro)
+    text += fmt::format(", computed {} at a time", batch.pass);
   text += "\n";
-  text +=
-      fmt::format("  tokens    {} a step = {} samples x {}\n", format_integer(tokens), global, batch.sequence_length);
-  text += fmt::format("  training  {} steps, {} tokens", format_integer(batch.steps),
+  text += fmt::format("  tokens    {} a step = {} x {}\n", format_integer(tokens),
+                      counted(global, "sample"), batch.sequence_length);
+  text += fmt::format("  training  {}, {} tokens", counted(batch.steps, "step"),
                       format_count(static_cast<double>(batch.steps) * static_cast<double>(tokens)));
   if (batch.windows > 0) {
-    text +=
-        fmt::format(", {:.2f} epochs of {} windows",
-                    static_cast<double>(batch.steps) * static_cast<double>(global) / static_cast<double>(batch.windows),
-                    format_integer(batch.windows));
+    text += fmt::format(", {:.2f} epochs of {}",
+                        static_cast<double>(batch.steps) * static_cast<double>(global) /
+                            static_cast<double>(batch.windows),
+                        counted(batch.windows, "window"));
   }
   return text + "\n";
 }
@@ -133,8 +141,8 @@ std::string places_text(std::span<const RankPlace> places) {
   std::vector<std::vector<std::string>> rows;
   if (places.size() <= kPlacesMax) {
     for (const RankPlace& place : places) {
-      rows.push_back(
-          {fmt::format("{}", place.rank), place.host, place.cores, fmt::format("{}", place.threads), place.device});
+      rows.push_back({fmt::format("{}", place.rank), place.host, place.cores,
+                      fmt::format("{}", place.threads), place.device});
     }
   } else {
     for (std::size_t begin = 0, end = 0; begin < places.size(); begin = end) {

@@ -1,6 +1,7 @@
 #include "tokenizer/tokenizer.h"
 
 #include "base/error.h"
+#include "base/missing_path.h"
 #include "tokenizer/byte_tokenizer.h"
 #include "tokenizer/tokenizer_json.h"
 
@@ -37,6 +38,9 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& name) {
         "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
         path.string());
   }
+  if (!std::filesystem::exists(path, ignored))
+    throw DataError("{}. Give \"byte\", a tokenizer.json or a folder with one",
+                    missing_model_text(path));
   return load_tokenizer_json(path);
 }
 

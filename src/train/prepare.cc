@@ -1,11 +1,8 @@
 #include "train/prepare.h"
 
 #include "base/log.h"
-#include "checkpoint/reader.h"
-#include "config/model_parse.h"
-#include "config/unbuilt.h"
-#include "tokenizer/tokenizer.h"
 #include "train/device_choice.h"
+#include "train/inputs.h"
 #include "train/runtime.h"
 #include "train/samples.h"
 
@@ -44,27 +41,25 @@ PreparedRun check_run(LoadedConfig loaded, Needs needs, std::int64_t world,
   ResolveInput facts;
   facts.world = world;
   facts.device = device_kind(loaded.config.run.device);
-  if (needs != Needs::kSynthetic && loaded.problems.empty()) {
-    std::unique_ptr<Tokenizer> tokenizer;
-    if (needs == Needs::kTraining) {
-      tokenizer = load_tokenizer(loaded.config.tokenizer);
-      prepared.tokenizer_hashes = tokenizer->hashes();
-      prepared.end_token = tokenizer->end_token().value_or(-1);
-      check_prompts(loaded, *tokenizer);
+  const bool data = needs != Needs::kSynthetic;
+  const Inputs inputs = check_inputs(loaded, data ? DataFiles::kOpened : DataFiles::kLeftOut);
+  if (data && inputs.tokenizer) {
+    const bool tokenizer_known = needs == Needs::kTraining;
+    if (tokenizer_known) {
+      prepared.tokenizer_hashes = inputs.tokenizer->hashes();
+      prepared.end_token = inputs.tokenizer->end_token().value_or(-1);
+      check_prompts(loaded, *inputs.tokenizer);
     }
+    prepared.data = inputs.data;
     // Synthetic tokens are below the model's vocabulary whatever the tokenizer.
-    try {
-      prepared.data = training_facts(loaded.config);
-    } catch (const ConfigError& error) {  // told with whatever else is wrong
-      loaded.problems.push_back(problem_of(error, "data.train"));
-    }
-    if (!prepared.data.synthetic && loaded.problems.empty()) {
-      if (tokenizer) facts.vocabulary = tokenizer->vocab_size();
+    if (!prepared.data.synthetic && loaded.problems.empty() && inputs.problems.empty()) {
+      if (tokenizer_known) facts.vocabulary = inputs.tokenizer->vocab_size();
       facts.windows = prepared.data.windows;
       take_end_token(loaded.config, prepared.end_token);
     }
   }
   prepared.run = resolve_run(loaded.config, facts, loaded.problems, loaded.notes);
+  loaded.problems.insert(loaded.problems.end(), inputs.problems.begin(), inputs.problems.end());
   if (auto fault = device_fault(loaded.config)) loaded.problems.push_back(*std::move(fault));
   throw_problems(loaded.problems);
   require_device_built(loaded.config.run.device);
@@ -73,16 +68,6 @@ PreparedRun check_run(LoadedConfig loaded, Needs needs, std::int64_t world,
   return prepared;
 }
 
-LoadedConfig read_config_with_model(const ConfigInput& input) {
-  LoadedConfig loaded = read_run_config(input);
-  RunConfig& config = loaded.config;
-  if (config.has_model() || !loaded.problems.empty() || !looks_like_checkpoint(config.init.weights))
-    return loaded;
-  const std::unique_ptr<Communicator> self = make_self_communicator();
-  const Manifest manifest = read_manifest(resolve_checkpoint_argument(config.init.weights, *self));
-  config.model = read_model(manifest.model, loaded.problems, loaded.notes);
-  return loaded;
-}
 
 void take_model(PreparedRun& prepared, const ModelConfig& model) {
   prepared.config.model = model;

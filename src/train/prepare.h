@@ -23,15 +23,11 @@ struct PreparedRun {
   std::int64_t evaluation_batch = 0;
 };
 
-/// read_run_config, and where the config names no model but init.weights is a checkpoint, the model
-/// of that.
-LoadedConfig read_config_with_model(const ConfigInput& input);
-
-/// What the config must give.
+/// What of the config's files is opened.
 enum class Needs : std::uint8_t {
-  kTraining,   ///< model, training data, tokenizer
-  kData,       ///< model and training data; whose tokenizer is not known
-  kSynthetic,  ///< a model; data and tokenizer are not opened
+  kTraining,   ///< all
+  kData,       ///< all; the tokenizer is not known to be that of the data
+  kSynthetic,  ///< all but the data
 };
 
 /// Another model in place of the config's, whose stages may then hold other layers. Throws

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "base/file.h"
 #include "base/human_format.h"
@@ -52,6 +53,16 @@ Placement settle_on_cores(const RunConfig& config, const Launch& launch) {
   Placement placement = place_rank(cores_of_rank, request);
   placement.device = device;
   bind_this_thread(placement);
+  std::set<int> cpus;
+  for (const std::vector<Core>& cores : cores_of_rank) {
+    for (const Core& core : cores) cpus.insert(core.cpus.begin(), core.cpus.end());
+  }
+  const std::int64_t usable = std::min<std::int64_t>(std::ssize(cpus), request.cpu_count_max);
+  if (device.kind == DeviceKind::kCpu && launch.local_size() > usable) {
+    log_warning(
+        "{} share {} of {}: each waits for the others and steps take longer than on fewer ranks",
+        counted(launch.local_size(), "rank"), counted(usable, "core"), launch.host_name());
+  }
   if (placement.sharers > 1 && placement.threads > 1 && openmp_binds_threads()) {
     log_warning(
         "OMP_PROC_BIND (or OMP_PLACES) binds the threads of {} ranks of this host to the same "

@@ -32,6 +32,18 @@ TEST(LaunchVariables, one_rank_is_alone_under_every_launcher) {
             1);
 }
 
+TEST(LaunchVariables, torchrun_names_ranks_that_mpi_cannot_see) {
+  const LaunchVariables found =
+      read({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "127.0.0.1"}});
+  EXPECT_EQ(found.ranks, 4);
+  EXPECT_FALSE(found.pmix);
+  EXPECT_EQ(found.source, "WORLD_SIZE=4");
+  EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).ranks, 1);
+  EXPECT_EQ(read({{"WORLD_SIZE", "4"}}).ranks, 1);  // nobody's rank
+  EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_SIZE", "2"}}).source,
+            "OMPI_COMM_WORLD_SIZE=2");
+}
+
 TEST(LaunchVariables, open_mpi_says_how_many_and_is_reachable) {
   const LaunchVariables found =
       read({{"OMPI_COMM_WORLD_SIZE", "4"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "9"}});

@@ -98,8 +98,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"run.steps={\"a\": 1}", "run.steps", "{\"a\":1}", "an integer", ""},
         Wrong{"run.directory=3", "run.directory", "3", "a string", ""},
         Wrong{"run.directory=", "run.directory", "\"\"", "not empty", ""},
-        Wrong{"run.deterministic=1", "run.deterministic", "1", "true or false", ""},
-        Wrong{"run.device=gpu", "run.device", "\"gpu\"", "\"cpu\"", "\"cpu\""},
+        Wrong{"run.deterministic=1", "run.deterministic", "1", "true or false", "true"},
+        Wrong{"run.device=gpu", "run.device", "\"gpu\"", "\"cpu\"", "\"cuda\""},
         Wrong{"run.resume=-1", "run.resume", "-1", "\"never\"", ""},
         Wrong{"data.order=shufled", "data.order", "\"shufled\"", "\"megatron\"", "\"shuffled\""},
         Wrong{"data.train=[]", "data.train", "[]", "[[weight above 0, PREFIX], ...]", ""},
@@ -412,11 +412,15 @@ Json random_value(const Field& field, std::mt19937& random) {
   if (field.path == "optimizer.betas") return Json::Array{real(), real()};
   if (field.path == "log.trace_steps") return Json::Array{3, 9};
   if (field.path == "run.resume") return Json::Array{"auto", 4, "dir"}.at(random() % 3);
-  const Json* type = field.schema.find("type");
-  if (type == nullptr || type->as_string() == "array") return {};
-  if (type->as_string() == "boolean") return random() % 2 == 0;
-  if (type->as_string() == "integer") return static_cast<std::int64_t>(1 + random() % 1000);
-  if (type->as_string() == "number") return real();
+  const std::string type = field.json_type();
+  if (type.empty() || type == "array") return {};
+  if (type == "boolean") return random() % 2 == 0;
+  if (type == "integer") {
+    const auto value = static_cast<std::int64_t>(1 + random() % 1000);
+    if (field.row.plain || random() % 4 != 0) return value;
+    return fmt::format("{}{}", value, field.row.unit == "bytes" ? "MiB" : "k");
+  }
+  if (type == "number") return real();
   return "text/" + std::to_string(random() % 10);
 }
 

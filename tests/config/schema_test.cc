@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <regex>
 #include <set>
 
 #include "base/file.h"
@@ -45,7 +46,7 @@ TEST(Fields, a_default_is_legal_and_one_that_is_not_constant_is_described) {
     if (value.is_null()) {
       EXPECT_FALSE(field.row.default_text.empty()) << field.path;
       EXPECT_FALSE(field.row.example.empty() && field.schema.find("enum") == nullptr &&
-                   at(field.schema, "type") != Json("boolean") && field.path != "data.seed")
+                   field.json_type() != "boolean" && field.path != "data.seed")
           << field.path;
     } else {
       EXPECT_TRUE(field.assign(value, scratch)) << field.path;
@@ -133,6 +134,10 @@ bool accepts(const Json& schema, const Json& value) {
   }
   if (type == "string") {
     if (!value.is_string() || value.as_string().empty() || value.as_string()[0] < ' ') return false;
+    const Json* pattern = schema.find("pattern");  // of numbers with units
+    if (pattern != nullptr && pattern->as_string().starts_with("^[0-9]") &&
+        !std::regex_search(value.as_string(), std::regex(pattern->as_string())))
+      return false;
     const Json* words = schema.find("enum");
     if (words == nullptr) return true;
     return std::find(words->as_array().begin(), words->as_array().end(), value) !=

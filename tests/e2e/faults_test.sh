@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# Bad input ends before step 0 with the code of the contract and a sentence that names the place, once.
+# Bad input ends before step 0 with the code of the contract and a sentence that names the place, once, in every
+# command that reads it.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# refused WHAT CODE PATTERN ARGUMENTS...: alone and, with `both` set, on two ranks.
+# refused WHAT CODE PATTERN ARGUMENTS...: by `train`, with `both` set on two ranks too, and by each command of `others`.
 both=
+with_data=(plan "plan --json" data evaluate schedule)
+without_data=("benchmark --steps 1 --no-rates")
+everywhere=("${with_data[@]}" "${without_data[@]}")
+others=("${everywhere[@]}")
 refused() {
   local what=$1 expected=$2 pattern=$3
   shift 3
@@ -13,6 +18,15 @@ refused() {
   says "$what: the place is named" "$pattern"
   last_line_is_closing "$what"
   check "$what: no step was made" [ ! -e run/checkpoints ]
+  local command
+  for command in "${others[@]}"; do
+    # shellcheck disable=SC2086  # a command and its options
+    timeout 60 "$binary" $command "$@" >out 2>log
+    code=$?
+    ends_with "$command: $what" "$expected"
+    says "$command: $what: the place is named" "$pattern"
+    last_line_is_closing "$command: $what"
+  done
   [ -n "$both" ] || return
   ranks 2 "$@"
   ends_with "$what, two ranks" "$expected"
@@ -50,10 +64,13 @@ printf '{"run": {' >broken.json
 refused "cut config" 2 'broken.json' broken.json
 refused "a model we lack" 2 'not in this version\|model_type' base.json --set model.model_type=mamba
 refused "expert axis" 2 'parallel.expert.*not in this version' base.json --set parallel.expert=2
+others=() # a plan may be of two ranks
 refused "tensor axis on one rank" 2 'tensor 2 .*does not divide the number of ranks' base.json --set parallel.tensor=2
+others=("${everywhere[@]}")
 refused "fp8" 2 'precision.compute' base.json --set precision.compute=fp8
 refused "unknown option" 2 'nonsense' base.json --nonsense
 both=yes
+others=() # what is planned may run elsewhere
 refused "cuda in a build without" 3 'run.device\|cuda' base.json --set run.device=cuda
 both=
 train
@@ -66,7 +83,9 @@ check "--help is a result" grep -q 'train CONFIG' out
 
 # Data.
 both=yes
+others=("${everywhere[@]}")
 refused "no config" 74 'absent.json' absent.json
+others=("${with_data[@]}")
 refused "missing data" 74 'absent.*idx\|absent.*bin' base.json --set data.train=absent
 printf 'a few' >five.txt
 train tokenize --tokenizer byte --output five five.txt
@@ -90,9 +109,11 @@ refused "empty corpus" 2 'data.train\|empty' base.json --set data.train=empty
 cp toy.bin high.bin && cp toy.idx high.idx
 printf '\377\377' | dd of=high.bin bs=1 seek=3000 conv=notrunc 2>/dev/null
 both=yes
+others=(plan "plan --json" data schedule) # evaluate looks for its weights first
 refused "token beyond the vocabulary" 74 'high.*65535\|65535.*high' base.json --set data.train=high
 both=
 refused "vocabulary smaller than the data's" 74 'toy.bin.*vocabulary of 100' base.json --set model.vocab_size=100
+others=("${with_data[@]}")
 refused "no validation data" 74 'absent' base.json --set data.validation=absent
 token_files odd_type 99 1000 && cp toy.bin odd_type.bin
 refused "wrong dtype code" 74 'odd_type.idx' base.json --set data.train=odd_type
@@ -103,6 +124,7 @@ train base.json --set data.train=good --set run.directory=good-run --set run.ste
 ends_with "an index made by hand" 0
 
 # A tokenizer.
+others=("${everywhere[@]}")
 printf '{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "a' >cut_tokenizer.json
 printf '{"version": "1.0", "model": {"type": "Unigram", "vocab": []}}' >unigram.json
 both=yes

@@ -180,7 +180,7 @@ TEST_F(PlanFile, is_refused_with_its_place_its_rule_and_what_is_legal) {
        " is a plan of 2 ranks and 3 micro-batches, the run has pipeline 2 and 2 micro-batches in a "
        "step. Use another plan or other extents"},
       {"{\"ranks\":[[" + kFirst + "]]}",
-       " is a plan of 1 ranks and 2 micro-batches, the run has pipeline 2 and 2 micro-batches in a "
+       " is a plan of 1 rank and 2 micro-batches, the run has pipeline 2 and 2 micro-batches in a "
        "step. Use another plan or other extents"},
   };
   for (const Refused& file : files) {

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/human_format.h"
 #include "pipeline/checker.h"
 #include "pipeline/schedules/greedy.h"
 
@@ -24,8 +25,9 @@ struct Sizes {
 /// As a person would write it: the rule, then what was asked, then what would be legal.
 template <class... Args>
 [[noreturn]] void refuse(const Sizes& sizes, fmt::format_string<Args...> format, Args&&... args) {
-  throw ConfigError("{} on {} stages with {} micro-batches: {}", sizes.name, sizes.stages,
-                    sizes.micro_batches, fmt::format(format, std::forward<Args>(args)...));
+  throw ConfigError("{} on {} with {}: {}", sizes.name, counted(sizes.stages, "stage"),
+                    counted(sizes.micro_batches, "micro-batch"),
+                    fmt::format(format, std::forward<Args>(args)...));
 }
 
 void check_virtual_stages(const Sizes& sizes, ScheduleKind kind) {

@@ -1,0 +1,60 @@
+#include "base/missing_path.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cctype>
+
+namespace trireme {
+
+namespace {
+
+bool is_there(const std::filesystem::path& path) {
+  std::error_code none;  // a name may be too long to ask for
+  return std::filesystem::exists(path, none);
+}
+
+/// "name" or "owner/name", of the letters that the Hub allows, and no file's or local folder's
+/// name.
+bool is_hub_name(const std::string& text) {
+  constexpr std::size_t kLengthMax = 96;
+  if (text.empty() || text.size() > kLengthMax || text.front() == '.' || text.back() == '/')
+    return false;
+  const auto legal = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.' || c == '/';
+  };
+  if (!std::all_of(text.begin(), text.end(), legal)) return false;
+  const auto slash = text.find('/');
+  if (slash == 0 || (slash != std::string::npos && text.find('/', slash + 1) != std::string::npos))
+    return false;
+  if (slash != std::string::npos && is_there(text.substr(0, slash))) return false;
+  // Versions stand in names ("Llama-3.1-8B"); letters alone behind the last dot are a file's.
+  const auto dot = text.rfind('.');
+  return dot == std::string::npos ||
+         !std::all_of(text.begin() + static_cast<std::ptrdiff_t>(dot) + 1, text.end(),
+                      [](unsigned char c) { return std::isalpha(c) != 0; });
+}
+
+}  // namespace
+
+std::string missing_path_text(const std::filesystem::path& path) {
+  const std::string out = fmt::format("{}: there is no such file or folder", path.string());
+  std::filesystem::path above = (path / "").parent_path(), missing = above.filename();
+  for (above = above.parent_path(); !above.empty() && !is_there(above);) {
+    if (above == above.parent_path()) return out;
+    missing = above.filename();
+    above = above.parent_path();
+  }
+  if (above.empty() || missing.empty()) return out;
+  return out + fmt::format(" ({} is there, and {} in it is not)", above.string(), missing.string());
+}
+
+std::string missing_model_text(const std::filesystem::path& path) {
+  if (!is_hub_name(path.string())) return missing_path_text(path);
+  return fmt::format(
+      "{0}: there is no such file or folder (and nothing is downloaded by name). Where there is a "
+      "network, `hf download {0} --local-dir DIR` of huggingface_hub fetches it; then give DIR",
+      path.string());
+}
+
+}  // namespace trireme

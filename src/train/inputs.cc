@@ -1,0 +1,163 @@
+#include "train/inputs.h"
+
+#include <functional>
+#include <map>
+#include <optional>
+
+#include "base/missing_path.h"
+#include "checkpoint/huggingface.h"
+#include "checkpoint/name_sets.h"
+#include "checkpoint/reader.h"
+#include "config/model_parse.h"
+#include "model/param_table.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr std::string_view kParameterPrefix = "parameters/";
+
+bool is_there(const std::filesystem::path& path) {
+  std::error_code none;
+  return std::filesystem::exists(path, none);
+}
+
+/// The newest of a folder whose manifest and sizes of files are good; nothing where there is none.
+std::optional<CheckpointInfo> newest_of(const std::filesystem::path& argument) {
+  for (CheckpointInfo& info : find_checkpoints(argument)) {
+    if (info.problem.empty()) return std::move(info);
+  }
+  return std::nullopt;
+}
+
+/// What the run would go on from in place of init.weights.
+std::optional<CheckpointInfo> checkpoint_to_resume(const RunConfig& config) {
+  const ResumeChoice& resume = config.run.resume;
+  const std::filesystem::path own = config.checkpoint_directory();
+  switch (resume.kind) {
+    case ResumeKind::kNever:
+      return std::nullopt;
+    case ResumeKind::kStep:
+      return newest_of(own / step_folder_name(resume.step));
+    case ResumeKind::kDirectory:
+      return newest_of(resume.directory);
+    case ResumeKind::kAuto:
+    case ResumeKind::kMust:
+      break;
+  }
+  return newest_of(own);
+}
+
+/// The checkpoint that init.weights names. Throws DataError where none of its folder is good.
+CheckpointInfo checkpoint_of_weights(const std::string& weights) {
+  if (auto found = newest_of(weights)) return *std::move(found);
+  std::vector<CheckpointInfo> all = find_checkpoints(weights);
+  throw DataError("{}: holds no checkpoint that is good{}", weights,
+                  all.empty() ? std::string() : "; the newest: " + all.front().problem);
+}
+
+Json find_model(const RunConfig& config, std::vector<std::string>& notes) {
+  const std::string& weights = config.init.weights;
+  if (looks_like_checkpoint(weights)) return checkpoint_of_weights(weights).manifest.model;
+  if (!is_there(weights)) {
+    if (const auto resumed = checkpoint_to_resume(config)) {
+      notes.push_back(fmt::format(
+          "init.weights: {} is not there; the model is that of {}, where the run goes on", weights,
+          resumed->path.string()));
+      return resumed->manifest.model;
+    }
+  }
+  return model_of_weights(weights);
+}
+
+std::map<std::string, Shape> shapes_of(const ModelConfig& model) {
+  std::map<std::string, Shape> shapes;
+  for (const ParamMeta& param : declare_params(model).metas) {
+    if (param.shares == kNoParam) shapes.emplace(param.name, param.shape);
+  }
+  return shapes;
+}
+
+void check_checkpoint(const CheckpointInfo& info, const std::map<std::string, Shape>& wanted) {
+  std::vector<std::string> missing, surplus;
+  std::map<std::string, Shape> found;
+  for (const ManifestTensor& tensor : info.manifest.tensors) {
+    if (!tensor.name.starts_with(kParameterPrefix)) continue;
+    const std::string name = tensor.name.substr(kParameterPrefix.size());
+    found.emplace(name, tensor.shape);
+    if (!wanted.contains(name)) surplus.push_back(name);
+  }
+  for (const auto& [name, shape] : wanted) {
+    const auto at = found.find(name);
+    if (at == found.end()) {
+      missing.push_back(name);
+    } else if (!(at->second == shape)) {
+      throw DataError("{}: {} is {}, the model has {}", info.path.string(), name, at->second.text(),
+                      shape.text());
+    }
+  }
+  if (!missing.empty() || !surplus.empty()) {
+    throw DataError("{}: does not hold this model's weights.{}", info.path.string(),
+                    mismatch_text(missing, surplus));
+  }
+}
+
+void check_weights_of(const RunConfig& config) {
+  const std::string& weights = config.init.weights;
+  if (weights == "random") return;
+  if (looks_like_checkpoint(weights)) {
+    check_checkpoint(checkpoint_of_weights(weights), shapes_of(config.model));
+  } else if (is_there(weights) || !checkpoint_to_resume(config)) {
+    (void)model_of_weights(weights);  // that it is a folder of weights
+    check_weights(weights, shapes_of(config.model));
+  }
+}
+
+void check_resume(const RunConfig& config) {
+  const ResumeChoice& resume = config.run.resume;
+  if (resume.kind != ResumeKind::kDirectory || looks_like_checkpoint(resume.directory)) return;
+  if (!is_there(resume.directory)) throw DataError("{}", missing_path_text(resume.directory));
+  throw DataError(
+      "{}: holds no checkpoint. Give a step folder, a checkpoints folder or a run's folder",
+      resume.directory);
+}
+
+}  // namespace
+
+LoadedConfig read_config_with_model(const ConfigInput& input) {
+  return read_run_config(input, find_model);
+}
+
+Inputs check_inputs(const LoadedConfig& loaded, DataFiles data) {
+  const RunConfig& config = loaded.config;
+  Inputs inputs;
+  const auto clean = [&](std::string_view section) {
+    return !has_problem_in(loaded.problems, section);
+  };
+  const auto look = [&](std::string_view path, const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kConfig && error.code() != ExitCode::kData) throw;
+      inputs.problems.push_back(problem_of(error, path));
+    }
+  };
+  if (clean("tokenizer"))
+    look("tokenizer", [&] { inputs.tokenizer = load_tokenizer(config.tokenizer); });
+  if (clean("init") && config.has_model()) look("init.weights", [&] { check_weights_of(config); });
+  if (clean("run")) look("run.resume", [&] { check_resume(config); });
+  if (data == DataFiles::kLeftOut || !clean("data")) return inputs;
+  look("data.train", [&] { inputs.data = training_facts(config); });
+  look(config.data.validation ? "data.validation" : "data.split",
+       [&] { check_validation_sources(config); });
+  if (data != DataFiles::kChecked || !inputs.problems.empty() || !config.has_model()) return inputs;
+  SourceRequest request;
+  request.vocab_size = config.model.vocab_size;
+  if (inputs.tokenizer) request.tokenizer_hashes = inputs.tokenizer->hashes();
+  look("data.train", [&] { check_training_tokens(config, request); });
+  look(config.data.validation ? "data.validation" : "data.split",
+       [&] { check_validation_tokens(config, request); });
+  return inputs;
+}
+
+}  // namespace trireme

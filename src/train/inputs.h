@@ -1,0 +1,38 @@
+#pragma once
+// The files that a config names, as a start of its run would find them.
+
+#include <memory>
+#include <vector>
+
+#include "config/parse.h"
+#include "dataset/sources.h"
+#include "tokenizer/tokenizer.h"
+
+namespace trireme {
+
+/// read_run_config where the model of a config that names none is that of init.weights, a Hugging
+/// Face directory or a checkpoint. Where init.weights is gone and the run has a checkpoint to go on
+/// from, its model is taken (it beats init.weights anyway), and a note says so.
+LoadedConfig read_config_with_model(const ConfigInput& input);
+
+enum class DataFiles : std::uint8_t {
+  kLeftOut,  ///< not looked at: they need not be on this host
+  kOpened,   ///< indices read and checked, lengths counted
+  kChecked,  ///< token ids compared with the vocabulary too, as make_training_source does
+};
+
+struct Inputs {
+  std::unique_ptr<Tokenizer> tokenizer;  ///< null where it cannot be read
+  DataFacts data;                        ///< of the training data, where they were opened
+  /// Every fault with the key that names the file: its code is kData for what a file holds or that
+  /// it is not there.
+  std::vector<Problem> problems;
+};
+
+/// Opens tokenizer, init.weights (names and shapes of all tensors), training and validation data
+/// and a folder that run.resume names; every command that takes a CONFIG does, whether it needs
+/// them or not. What stands in a section of the config that has problems is not looked at. On one
+/// rank.
+Inputs check_inputs(const LoadedConfig& loaded, DataFiles data);
+
+}  // namespace trireme
