@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -18,9 +19,39 @@ constexpr int kNotSettled = -1;
 std::atomic<int> settled_code{kNotSettled};
 static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
 
+struct Answer {
+  const char* text;
+  std::atomic<std::uint64_t>* told;
+};
+std::atomic<const Answer*> answer{nullptr};
+std::atomic<int> answering{0};
+static_assert(std::atomic<const Answer*>::is_always_lock_free &&
+                  std::atomic<std::uint64_t>::is_always_lock_free,
+              "used in a signal handler");
+
+/// Only calls that are safe in a handler.
+void answer_signal(int number) noexcept {
+  answering.fetch_add(1);
+  if (const Answer* const now = answer.load()) {
+    std::uint64_t nobody = 0;
+    if (now->told == nullptr || now->told->compare_exchange_strong(nobody, 1)) {
+      // One write, so that lines of other ranks do not come between.
+      char line[256];
+      std::size_t length = 0;
+      for (const char* part : {stop_signal_name(number), ": ", now->text, "\n"}) {
+        const std::size_t size = std::min(std::strlen(part), sizeof line - length);
+        std::memcpy(line + length, part, size);
+        length += size;
+      }
+      [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line, length);
+    }
+  }
+  answering.fetch_sub(1);
+}
+
 extern "C" void on_stop_signal(int number) {
   int none = 0;
-  if (first_signal.compare_exchange_strong(none, number)) return;
+  if (first_signal.compare_exchange_strong(none, number)) return answer_signal(number);
   // Only calls that are safe in a handler from here on; the number has at most two digits.
   if (const int settled = settled_code; settled != kNotSettled) ::_exit(settled);
   const int code = 128 + number;
@@ -50,6 +81,30 @@ void install_stop_handlers() {
     ::pthread_sigmask(SIG_UNBLOCK, &stops, nullptr);
     for (;;) ::pause();
   }).detach();
+}
+
+StopAnswer::StopAnswer(const char* text, std::atomic<std::uint64_t>* told) noexcept {
+  static Answer one;
+  one = {text, told};
+  answer = &one;
+}
+
+StopAnswer::~StopAnswer() {
+  answer = nullptr;
+  while (answering.load() != 0) std::this_thread::yield();  // the handler has a thread of its own
+}
+
+const char* stop_signal_name(int number) noexcept {
+  switch (number) {
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGINT:
+      return "SIGINT";
+    case SIGUSR1:
+      return "SIGUSR1";
+    default:
+      return "a signal";
+  }
 }
 
 void settle_exit_code(int code) noexcept { settled_code = code; }

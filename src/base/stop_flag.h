@@ -1,6 +1,8 @@
 #pragma once
 // Signals that ask the program to stop. The handlers only set flags; the training loop reads them.
 
+#include <atomic>
+#include <cstdint>
 #include <string_view>
 
 namespace trireme {
@@ -13,6 +15,21 @@ void install_stop_handlers();
 /// the process with that code, without a word: launchers send one to ranks that are still leaving,
 /// and srun then reports the largest code of all ranks.
 void settle_exit_code(int code) noexcept;
+
+/// While it lives, the first signal is answered at once on standard error, from the handler: a line
+/// of "SIGINT: " and the text. One at a time. `told`, where it is given: memory that processes
+/// share; whoever counts it up from 0 speaks, so that of several one does. What is there at the end
+/// of this object's life is used no more.
+class StopAnswer {
+ public:
+  explicit StopAnswer(const char* text, std::atomic<std::uint64_t>* told = nullptr) noexcept;
+  ~StopAnswer();
+  StopAnswer(const StopAnswer&) = delete;
+  StopAnswer& operator=(const StopAnswer&) = delete;
+};
+
+/// "SIGTERM"; "a signal" for any but those three. The text lives for ever.
+const char* stop_signal_name(int number) noexcept;
 
 /// Number of the first signal received, 0 where there was none.
 int stop_signal() noexcept;

@@ -19,23 +19,23 @@
 
 namespace trireme {
 
-namespace {
-
-void check_free_space(const SaveRequest& request, std::int64_t payload_bytes) {
+std::int64_t check_free_space(const std::filesystem::path& directory, std::int64_t payload_bytes,
+                              std::int64_t min_free_bytes) {
   struct statvfs status {};
-  if (::statvfs(request.directory.c_str(), &status) != 0) {
-    throw DataError("{}: cannot read the free space: {}", request.directory.string(),
-                    errno_text(errno));
-  }
+  if (::statvfs(directory.c_str(), &status) != 0)
+    throw DataError("{}: cannot read the free space: {}", directory.string(), errno_text(errno));
   const double free = static_cast<double>(status.f_bavail) * static_cast<double>(status.f_frsize);
   const double needed =
-      1.1 * static_cast<double>(payload_bytes) + static_cast<double>(request.min_free_bytes);
+      1.1 * static_cast<double>(payload_bytes) + static_cast<double>(min_free_bytes);
   if (free < needed) {
     throw DataError("{}: {} free, saving needs {}. Free space, or lower checkpoint.keep_last",
-                    request.directory.string(), format_bytes(static_cast<std::int64_t>(free)),
+                    directory.string(), format_bytes(static_cast<std::int64_t>(free)),
                     format_bytes(static_cast<std::int64_t>(needed)));
   }
+  return static_cast<std::int64_t>(std::min(free, 0x1p62));
 }
+
+namespace {
 
 std::string rank_file_name(int rank) { return fmt::format("rank-{:05d}.h5", rank); }
 
@@ -140,7 +140,7 @@ std::filesystem::path make_temporary_folder(const SaveRequest& request,
   std::filesystem::create_directories(request.directory, code);
   if (code)
     throw DataError("{}: cannot make this folder: {}", request.directory.string(), code.message());
-  check_free_space(request, payload_bytes);
+  check_free_space(request.directory, payload_bytes, request.min_free_bytes);
   std::filesystem::path folder =
       request.directory / fmt::format("{}.tmp-{}", step_folder_name(request.step), unique_suffix());
   std::filesystem::create_directory(folder, code);

@@ -55,6 +55,12 @@ struct SaveRequest {
   }
 };
 
+/// Free bytes of the file system of `directory`, which exists. Throws DataError unless a save of
+/// `payload_bytes` fits there (with a tenth for what else a checkpoint holds) and leaves
+/// `min_free_bytes`.
+std::int64_t check_free_space(const std::filesystem::path& directory, std::int64_t payload_bytes,
+                              std::int64_t min_free_bytes);
+
 /// Rank 0: the temporary folder of a checkpoint, empty. `payload_bytes` of all ranks must fit on
 /// the disk.
 std::filesystem::path make_temporary_folder(const SaveRequest& request, std::int64_t payload_bytes);

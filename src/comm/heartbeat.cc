@@ -29,6 +29,7 @@ struct Heartbeat::Entry {
   // How often; its lowest bit says which version is current.
   std::atomic<std::uint64_t> published{0};
   std::atomic<std::uint64_t> standing{0};
+  std::atomic<std::uint64_t> host_word{0};  // the first entry's is used
   std::array<std::array<std::atomic<std::uint64_t>, kWords>, 2> versions{};
 
   void write(const Beat& beat) noexcept {
@@ -104,6 +105,7 @@ Heartbeat::Heartbeat(const Launch& launch)
           "rank).",
           launch.host_name());
     }
+    shared_ = count_ == 1;
     mine_ = 0;
     count_ = 1;
     bytes_ = sizeof(Entry);
@@ -118,6 +120,10 @@ Heartbeat::Heartbeat(const Launch& launch)
 Heartbeat::~Heartbeat() { ::munmap(entries_, bytes_); }
 
 std::atomic<std::uint64_t>& Heartbeat::standing() noexcept { return entries_[mine_].standing; }
+
+std::atomic<std::uint64_t>* Heartbeat::host_word() noexcept {
+  return shared_ ? &entries_->host_word : nullptr;
+}
 
 void Heartbeat::publish(const Beat& beat) noexcept { entries_[mine_].write(beat); }
 

@@ -56,6 +56,8 @@ class Heartbeat {
   void publish(const Beat& beat) noexcept;
   /// Where this rank keeps its Standing (Trace::keep_standing_in), seen by the others at once.
   [[nodiscard]] std::atomic<std::uint64_t>& standing() noexcept;
+  /// A number that the ranks of this host share, 0 at first; null where they cannot share memory.
+  [[nodiscard]] std::atomic<std::uint64_t>* host_word() noexcept;
   /// The entries by local rank; each is one that was published as a whole.
   [[nodiscard]] std::vector<Beat> read() const;
 
@@ -64,6 +66,7 @@ class Heartbeat {
   Entry* entries_ = nullptr;
   std::size_t bytes_ = 0;
   int mine_ = 0, count_ = 1;
+  bool shared_ = true;
 };
 
 }  // namespace trireme

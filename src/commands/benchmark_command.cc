@@ -100,12 +100,12 @@ ChannelFigures figures_of(const Channels& channels) {
   return {channels.sent_bytes(), channels.exposed_ns()};
 }
 
-std::array<std::int64_t, kAxisCount> by_axis(std::int64_t data, std::int64_t context,
-                                             std::int64_t tensor) {
+std::array<std::int64_t, kAxisCount> of_each_step(const Channels::ByAxis& sum, std::int64_t steps) {
   std::array<std::int64_t, kAxisCount> values = {};
-  values[static_cast<std::size_t>(Axis::kData)] = data;
-  values[static_cast<std::size_t>(Axis::kContext)] = context;
-  values[static_cast<std::size_t>(Axis::kTensor)] = tensor;
+  values[static_cast<std::size_t>(Axis::kData)] = sum.data / steps;
+  values[static_cast<std::size_t>(Axis::kContext)] = sum.context / steps;
+  values[static_cast<std::size_t>(Axis::kTensor)] = sum.tensor / steps;
+  values[static_cast<std::size_t>(Axis::kPipeline)] = sum.pipeline / steps;
   return values;
 }
 
@@ -125,14 +125,8 @@ RankFigures rank_figures(const Runtime& runtime, const PreparedRun& prepared, Re
   figures.scratch_bytes = static_cast<std::int64_t>(runtime.context.scratch_bytes());
   figures.planned_memory_bytes = estimate_memory(runtime.model, request).total();
   const ChannelFigures after = figures_of(runtime.channels);
-  const Channels::ByAxis& sent = channels_before.sent;
-  figures.sent_bytes =
-      by_axis((after.sent.data - sent.data) / steps, (after.sent.context - sent.context) / steps,
-              (after.sent.tensor - sent.tensor) / steps);
-  const Channels::ByAxis& exposed = channels_before.exposed;
-  figures.exposed_ns = by_axis((after.exposed.data - exposed.data) / steps,
-                               (after.exposed.context - exposed.context) / steps,
-                               (after.exposed.tensor - exposed.tensor) / steps);
+  figures.sent_bytes = of_each_step(after.sent - channels_before.sent, steps);
+  figures.exposed_ns = of_each_step(after.exposed - channels_before.exposed, steps);
   for (const Traffic& traffic :
        step_traffic(runtime.model, request, prepared.config.data.document_mask))
     figures.planned_sent_bytes[static_cast<std::size_t>(traffic.axis)] += traffic.bytes;
@@ -234,7 +228,7 @@ int benchmark_command(Arguments arguments) {
                "do not measure what the machine can do (it takes seconds and memory)");
   if (!parse_options(app, arguments)) return 0;
   LaunchGuard guard([&] { return hang_timeout_of(options.input); });
-  return on_every_rank([&](Launch& launch) { return run(launch, guard, options); });
+  return on_every_rank([&](Launch& launch) { return run(launch, guard, options); }).code;
 }
 
 }  // namespace trireme

@@ -81,7 +81,7 @@ Json part_json(const PartCost& part, const BenchmarkResult& result) {
 
 Json by_axis(const std::array<std::int64_t, kAxisCount>& values, double unit) {
   Json json = Json::object();
-  for (const Axis axis : {Axis::kData, Axis::kContext, Axis::kTensor}) {
+  for (const Axis axis : {Axis::kData, Axis::kContext, Axis::kTensor, Axis::kPipeline}) {
     const std::int64_t value = values[static_cast<std::size_t>(axis)];
     json[name_of(axis)] = unit == 1 ? Json(value) : Json(static_cast<double>(value) * unit);
   }
@@ -311,7 +311,7 @@ std::string bounds_text(const BenchmarkResult& result) {
 /// Of the rank that sends most along an axis: what went, how long a mean rank waited.
 std::string sent_text(const BenchmarkResult& result) {
   std::string text;
-  for (const Axis axis : {Axis::kData, Axis::kContext, Axis::kTensor}) {
+  for (const Axis axis : {Axis::kData, Axis::kContext, Axis::kTensor, Axis::kPipeline}) {
     const auto at = static_cast<std::size_t>(axis);
     const RankFigures* most = nullptr;
     double waited = 0;

@@ -105,7 +105,7 @@ std::vector<std::string> command_first(std::span<const std::string> arguments) {
   return words;
 }
 
-int dispatch(std::span<const std::string> given) {
+Ending dispatch(std::span<const std::string> given) {
   const std::vector<std::string> words = command_first(given);
   const std::span<const std::string> arguments(words);
   if (arguments.empty()) {
@@ -134,11 +134,11 @@ int fail(ExitCode code, const char* what) {
 
 int run_command_line(std::span<const std::string> arguments) {
   try {
-    const int code = dispatch(arguments);
+    const Ending ending = dispatch(arguments);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
       throw DataError("standard output: cannot be written");
-    log_info_text(closing_line(code));
-    return code;
+    log_info_text(closing_line(ending));
+    return ending.code;
   } catch (const Error& error) {
     return fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {

@@ -9,7 +9,7 @@ std::span<const CommandEntry> command_table() {
   static const std::vector<CommandEntry> kCommands = {
       {"",
        "train; resumes by itself",
-       train_command,
+       [](Arguments arguments) { return train_command(arguments).code; },
        {"train config.json", "train config.json --set optimizer.lr=3e-4 --set run.steps=2000",
         "scripts/run.sh -n 4 config.json"}},
       {"benchmark",

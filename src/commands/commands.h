@@ -1,10 +1,13 @@
 #pragma once
-// One function for each command: its own arguments (without the command's name) to an exit code.
+// One function for each command: its own arguments (without the command's name) to an exit code, or
+// to how it ends.
 // They throw Error.
 
 #include <span>
 #include <string>
 #include <vector>
+
+#include "commands/ending.h"
 
 namespace trireme {
 
@@ -27,7 +30,7 @@ class Arguments : public std::span<const std::string> {
   CommandText* described_ = nullptr;
 };
 
-int train_command(Arguments arguments);       // train_command.cc
+Ending train_command(Arguments arguments);    // train_command.cc
 int benchmark_command(Arguments arguments);   // benchmark_command.cc
 int plan_command(Arguments arguments);        // plan_command.cc
 int compare_command(Arguments arguments);     // compare_command.cc

@@ -11,7 +11,6 @@
 #include "commands/config_options.h"
 #include "commands/parse_options.h"
 #include "dataset/batch_builder.h"
-#include "dataset/sources.h"
 #include "plan/resolve.h"
 #include "train/inputs.h"
 
@@ -59,9 +58,9 @@ OpenedRun open_run(const Options& options) {
   const ResolvedRun run = resolve_run(loaded.config, input, loaded.problems, loaded.notes);
   loaded.problems.insert(loaded.problems.end(), inputs.problems.begin(), inputs.problems.end());
   throw_problems(loaded.problems);
+  for (const std::string& note : loaded.notes) log_info_text(note);
   OpenedRun opened;
   opened.tokenizer = std::move(inputs.tokenizer);
-  for (const std::string& note : loaded.notes) log_info_text(note);
   opened.samples = run.steps * run.batch.global;
   opened.vocab_size = loaded.config.model.vocab_size;
   SourceRequest request;

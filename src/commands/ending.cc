@@ -22,7 +22,7 @@ std::string_view reason_of(int code) {
     case ExitCode::kData:
       return "data or file system";
     case ExitCode::kRequeue:
-      return "saved, please requeue";
+      return "stopped, please start it again";
     case ExitCode::kHang:
       return "hang";
   }
@@ -31,8 +31,9 @@ std::string_view reason_of(int code) {
 
 }  // namespace
 
-std::string closing_line(int code) {
-  return fmt::format("train: exit {} ({})", code, reason_of(code));
+std::string closing_line(const Ending& ending) {
+  return fmt::format("train: exit {} ({})", ending.code,
+                     ending.reason.empty() ? reason_of(ending.code) : ending.reason);
 }
 
 void print_fault(int code, const char* what) {

@@ -58,7 +58,7 @@ void tell(const PreparedRun& prepared, const std::vector<ValidationSet>& sets,
 int run(Launch& launch, LaunchGuard& guard, const Options& options) {
   Communicator& world = launch.world();
   PreparedRun prepared;
-  if (options.has_config()) prepared = prepare_run(options.input, Needs::kTraining, world);
+  if (options.has_config()) prepared = prepare_run(options.input, Needs::kEvaluation, world);
   Watch watch(launch, &guard,
               options.has_config() ? prepared.config.run.hang_timeout_seconds
                                    : options.alone.hang_timeout_seconds);
@@ -170,7 +170,7 @@ int evaluate_command(Arguments arguments) {
     return options.has_config() ? hang_timeout_of(options.input)
                                 : options.alone.hang_timeout_seconds;
   });
-  return on_every_rank([&](Launch& launch) { return run(launch, guard, options); });
+  return on_every_rank([&](Launch& launch) { return run(launch, guard, options); }).code;
 }
 
 }  // namespace trireme

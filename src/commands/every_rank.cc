@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/stop_flag.h"
-#include "commands/ending.h"
 
 namespace trireme {
 
@@ -22,28 +21,28 @@ namespace {
 
 /// Launchers end a job at the first rank that leaves with another code than 0: nobody leaves before
 /// rank 0 has said why.
-int leave_together(Launch& launch, int code, const char* fault) {
+Ending leave_together(Launch& launch, Ending ending, const char* fault) {
   std::fflush(stdout);
   if (fault != nullptr) {
-    print_fault(code, fault);
+    print_fault(ending.code, fault);
   } else {
-    log_info_text(closing_line(code));
+    log_info_text(closing_line(ending));
   }
-  settle_exit_code(code);
+  settle_exit_code(ending.code);
   launch.world().barrier();
   silence_log();
-  return code;
+  return ending;
 }
 
 }  // namespace
 
-int on_every_rank(const std::function<int(Launch&)>& body) {
+Ending on_every_rank(const std::function<Ending(Launch&)>& body) {
   Launch launch;
   if (launch.world().size() == 1) return body(launch);
   // Caught in the life of `launch`: unwinding through it would leave MPI without its end.
   try {
-    const int code = body(launch);
-    return code == 0 ? 0 : leave_together(launch, code, nullptr);
+    Ending ending = body(launch);
+    return ending.code == 0 ? ending : leave_together(launch, std::move(ending), nullptr);
   } catch (const SharedError& error) {
     return leave_together(launch, static_cast<int>(error.code()), error.what());
   } catch (const Error& error) {

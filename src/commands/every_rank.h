@@ -3,13 +3,14 @@
 #include <functional>
 
 #include "comm/launch.h"
+#include "commands/ending.h"
 
 namespace trireme {
 
-/// Runs `body` as one rank of the job and returns its exit code. Of several ranks none leaves with
+/// Runs `body` as one rank of the job and returns how it ends. Of several ranks none leaves with
 /// another code than 0 before rank 0 has told it, as the program's last words; a fault that all
 /// ranks know of (SharedError) likewise. Any other fault is this rank's alone: it is printed here
 /// and ends every rank. Alone, faults go on to the caller.
-int on_every_rank(const std::function<int(Launch&)>& body);
+Ending on_every_rank(const std::function<Ending(Launch&)>& body);
 
 }  // namespace trireme

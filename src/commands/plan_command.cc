@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <functional>
 #include <numeric>
 
 #include "base/human_format.h"
@@ -13,15 +12,16 @@
 #include "commands/config_options.h"
 #include "commands/parse_options.h"
 #include "config/fields.h"
-#include "dataset/sources.h"
 #include "model/flops.h"
 #include "pipeline/simulate.h"
+#include "plan/rank_memory.h"
 #include "plan/time.h"
 #include "plan/traffic.h"
 #include "telemetry/console.h"
 #include "train/device_choice.h"
 #include "train/inputs.h"
 #include "train/prepare.h"
+#include "train/run_files.h"
 #include "train/runtime.h"
 
 namespace trireme {
@@ -33,14 +33,7 @@ struct Options {
   std::optional<std::int64_t> world;
   std::string memory;
   std::optional<double> mtbf_hours, write_gbps;
-  bool json = false;
-};
-
-/// Ranks that need the same.
-struct EqualRanks {
-  int first = 0, stage = 0;
-  std::int64_t count = 0, parameters = 0;
-  RankMemory memory;
+  bool json = false, no_data = false;
 };
 
 struct Figures {
@@ -50,66 +43,37 @@ struct Figures {
   RankMemory memory;  ///< of the rank that needs most
   ParameterCount parameters;
   std::int64_t checkpoint_bytes = 0, flops_per_token = 0;
-  std::vector<Traffic> traffic;            ///< of rank 0
+  DeviceKind device = DeviceKind::kCpu;
+  DType compute = DType::kF32;
+  std::vector<Traffic> traffic;            ///< of each axis and kind, of the rank that sends most
   std::vector<std::int64_t> stage_layers;  ///< of each virtual stage
   double bubble_rate = 0, rank_imbalance = 0;
+  double even_bubble_rate = 0;  ///< were all stages as long as their mean
   std::optional<double> interval_seconds;
   double mtbf_seconds = 0, save_seconds = 0;  ///< what that interval follows from
 };
 
-/// What differs between ranks is the pipeline stage and the place on the tensor axis: shards are
-/// padded to the largest, tokens cut evenly.
-std::vector<EqualRanks> ranks_of(const RunConfig& config, const ResolvedRun& run, DType compute) {
-  std::vector<EqualRanks> ranks;
-  const int places = run.mesh.extent(Axis::kTensor), stages = run.mesh.extent(Axis::kPipeline);
-  const int of_stage = run.mesh.size() / stages;
-  for (int rank = 0; rank < run.mesh.size();
-       rank += rank % of_stage + 1 < places ? 1 : of_stage - places + 1) {
-    const MemoryRequest request = memory_request(config, run, compute, StagePurpose::kTraining,
-                                                 rank, device_kind(config.run.device));
-    EqualRanks equal{rank, rank / of_stage, of_stage / places, 0,
-                     estimate_memory(config.model, request)};
-    for (const ParamMeta& param : request.part.declare(config.model).metas) {
-      if (param.shares == kNoParam)
-        equal.parameters += local_shape(param.shape, param.cut, request.part.store.tensor).count();
-    }
-    if (!ranks.empty() && ranks.back().memory == equal.memory &&
-        ranks.back().parameters == equal.parameters && ranks.back().stage == equal.stage) {
-      ranks.back().count += equal.count;
-    } else {
-      ranks.push_back(equal);
-    }
-  }
-  return ranks;
-}
-
-/// What only the sources themselves know: lengths of shares and orders. Of files that are there.
+/// What only the sources themselves know: lengths of shares and orders.
 void check_sources(const RunConfig& config, const ResolvedRun& run,
                    std::vector<Problem>& problems) {
-  const auto check = [&](const char* path, const std::function<void()>& body) {
-    try {
-      body();
-    } catch (const DataError&) {  // told before, or found when the run begins
-    } catch (const ConfigError& error) {
-      problems.push_back(problem_of(error, path));
-    }
-  };
-  check("data.train", [&] { check_training_source(config, run.steps * run.batch.global); });
-  check(config.data.validation ? "data.validation" : "data.split",
-        [&] { check_validation_sources(config); });
+  try {
+    check_training_source(config, run.steps * run.batch.global);
+  } catch (const Error& error) {
+    problems.push_back(problem_of(error, "data.train"));
+  }
 }
 
-void check_memory(const Options& options, const Figures& figures, std::vector<Problem>& problems) {
+void check_memory(const Options& options, const RunConfig& config, const Figures& figures,
+                  std::vector<Problem>& problems) {
   if (options.memory.empty()) return;
   const std::int64_t limit = parse_bytes(options.memory, "--memory");
   if (figures.memory.total() <= limit) return;
-  problems.push_back({"--memory", format_bytes(limit),
-                      fmt::format("at least {}", format_bytes(figures.memory.total())), "",
-                      fmt::format("a rank needs {} (activations {}). Use a smaller batch.micro or "
-                                  "data.sequence_length, parallel.zero_stage, parallel.tensor or "
-                                  "parallel.recompute, or precision.compute \"bf16\"",
-                                  format_bytes(figures.memory.total()),
-                                  format_bytes(figures.memory.activations))});
+  const std::string advice = memory_advice(config, figures.world, figures.device, limit);
+  problems.push_back(
+      {"--memory", format_bytes(limit),
+       fmt::format("at least {}", format_bytes(figures.memory.total())), "",
+       fmt::format("a rank needs {}{}", needed_text(figures.memory),
+                   advice.empty() ? "" : ". Change, what helps most first: " + advice)});
 }
 
 void take_pipeline(const Pipeline& pipeline, Figures& figures) {
@@ -120,6 +84,30 @@ void take_pipeline(const Pipeline& pipeline, Figures& figures) {
       std::accumulate(busy.begin(), busy.end(), 0.0) / static_cast<double>(busy.size());
   figures.rank_imbalance = *std::max_element(busy.begin(), busy.end()) / mean - 1;
   for (const ChunkRange& stage : pipeline.stages) figures.stage_layers.push_back(stage.layers);
+  ActionTimes even = pipeline.times;
+  even.stages.clear();
+  figures.even_bubble_rate = simulate(pipeline.plan, even).bubble_rate;
+}
+
+/// A rank with more tokens or rows than others of its group has a lower number: the first of equal
+/// ranks sends most of them.
+std::vector<Traffic> most_traffic(const RunConfig& config, const Figures& figures) {
+  std::vector<Traffic> most;
+  for (const EqualRanks& equal : figures.ranks) {
+    const MemoryRequest request = memory_request(
+        config, figures.run, figures.compute, StagePurpose::kTraining, equal.first, figures.device);
+    for (const Traffic& traffic : step_traffic(config.model, request, config.data.document_mask)) {
+      const auto same = std::find_if(most.begin(), most.end(), [&](const Traffic& other) {
+        return other.axis == traffic.axis && std::string_view(other.kind) == traffic.kind;
+      });
+      if (same == most.end()) {
+        most.push_back(traffic);
+      } else {
+        same->bytes = std::max(same->bytes, traffic.bytes);
+      }
+    }
+  }
+  return most;
 }
 
 Figures compute(const Options& options, const RunConfig& config, const ResolvedRun& run,
@@ -127,18 +115,15 @@ Figures compute(const Options& options, const RunConfig& config, const ResolvedR
   Figures figures;
   figures.run = run;
   figures.world = world;
-  const DType compute = compute_type(config, device_kind(config.run.device));
-  figures.ranks = ranks_of(config, run, compute);
-  for (const EqualRanks& rank : figures.ranks) {
-    if (rank.memory.total() > figures.memory.total()) figures.memory = rank.memory;
-  }
+  figures.device = device_kind(config.run.device);
+  figures.compute = compute_type(config, figures.device);
+  figures.ranks = ranks_of(config, run, figures.compute, figures.device);
+  figures.memory = most_of(figures.ranks);
   figures.parameters = count_parameters(config.model);
   take_pipeline(run.pipeline, figures);
   figures.checkpoint_bytes = checkpoint_bytes(config.model);
   figures.flops_per_token = model_flops_per_token(config.model, config.data.sequence_length);
-  figures.traffic =
-      step_traffic(config.model, memory_request(config, run, compute, StagePurpose::kTraining, 0),
-                   config.data.document_mask);
+  figures.traffic = most_traffic(config, figures);
   if (options.mtbf_hours) {
     figures.mtbf_seconds = *options.mtbf_hours * 3600;
     figures.save_seconds =
@@ -148,9 +133,16 @@ Figures compute(const Options& options, const RunConfig& config, const ResolvedR
   return figures;
 }
 
+std::string_view device_word(DeviceKind device) {
+  return device == DeviceKind::kCuda ? "cuda" : "cpu";
+}
+std::string_view precision_word(DType compute) { return compute == DType::kBF16 ? "bf16" : "fp32"; }
+
 Json json_of(const Figures& figures) {
   Json json;
   json["world"] = figures.world;
+  json["device"] = device_word(figures.device);
+  json["precision"] = precision_word(figures.compute);
   for (int axis = 0; axis < kAxisCount; ++axis) {
     json["mesh"][name_of(static_cast<Axis>(axis))] =
         std::int64_t{figures.run.mesh.extent(static_cast<Axis>(axis))};
@@ -194,26 +186,72 @@ Json json_of(const Figures& figures) {
   return json;
 }
 
+/// What the figures are for, and who chose that.
+std::string assumed_text(const RunConfig& config, const Figures& figures) {
+  const bool here = config.run.device == DeviceChoice::kAuto;
+  return fmt::format("Assumed: device {} ({}), precision {} ({})\n", device_word(figures.device),
+                     !here ? "run.device"
+                     : figures.device == DeviceKind::kCuda
+                         ? "run.device is auto, and this machine has it"
+                         : "run.device is auto, and this build or machine has no GPU; "
+                           "--set run.device=cuda plans for one",
+                     precision_word(figures.compute),
+                     config.precision.compute ? "precision.compute" : "its default");
+}
+
+/// A row for each pipeline stage: of its rank that needs most.
+std::string stages_text(const Figures& figures) {
+  const std::string header[] = {"stage", "layers", "parameters", "activations", "memory"};
+  const Align columns[] = {Align::kRight, Align::kRight, Align::kRight, Align::kRight,
+                           Align::kRight};
+  std::vector<std::vector<std::string>> rows;
+  const std::vector<std::int32_t>& placement = figures.run.pipeline.placement;
+  for (int stage = 0; stage < figures.run.mesh.extent(Axis::kPipeline); ++stage) {
+    const EqualRanks* most = nullptr;
+    for (const EqualRanks& rank : figures.ranks) {
+      if (rank.stage == stage && (most == nullptr || rank.memory.total() > most->memory.total()))
+        most = &rank;
+    }
+    std::int64_t layers = 0;
+    for (std::size_t s = 0; s < placement.size(); ++s)
+      layers += placement[s] == stage ? figures.stage_layers[s] : 0;
+    rows.push_back({fmt::format("{}", stage), fmt::format("{}", layers),
+                    format_count(static_cast<double>(most->parameters)),
+                    format_bytes(most->memory.activations), format_bytes(most->memory.total())});
+  }
+  return "Memory by pipeline stage, of a rank:\n" + table_text(header, rows, columns);
+}
+
+std::string pipeline_text(const Figures& figures) {
+  if (figures.run.mesh.extent(Axis::kPipeline) == 1) return "";
+  return stages_text(figures) +
+         fmt::format(
+             "Layers of the virtual stages: {}; the longest rank computes {:.1f} % more than the "
+             "mean\nBubble {:.1f} %: {:.1f} % of the schedule, {:+.1f} % since stages are not "
+             "equally long (the head is part of the last)\n",
+             fmt::join(figures.stage_layers, ", "), 100 * figures.rank_imbalance,
+             100 * figures.bubble_rate, 100 * figures.even_bubble_rate,
+             100 * (figures.bubble_rate - figures.even_bubble_rate));
+}
+
 void print(const RunConfig& config, const Figures& figures) {
   const RankMemory& memory = figures.memory;
   const std::vector<MemoryItem> items = items_of(memory);
   std::string text =
-      fmt::format("{}: {}\n{} parameters, {} FLOP a token\n", counted(figures.world, "rank"),
-                  figures.run.mesh.text(), format_integer(figures.parameters.total),
+      fmt::format("{}: {}\n", counted(figures.world, "rank"), figures.run.mesh.text()) +
+      assumed_text(config, figures) +
+      fmt::format("{} parameters, {} FLOP a token\n", format_integer(figures.parameters.total),
                   format_count(static_cast<double>(figures.flops_per_token)));
-  text += batch_text(arithmetic_of(figures.run, config.data.sequence_length)) +
-          (figures.ranks.size() == 1 ? "Memory of each rank:\n"
+  text += batch_text(arithmetic_of(figures.run, config.data.sequence_length));
+  const double tokens = static_cast<double>(figures.run.steps) *
+                        static_cast<double>(figures.run.batch.global * config.data.sequence_length);
+  text += fmt::format("  compute   {:.3g} FLOP in all\n",
+                      tokens * static_cast<double>(figures.flops_per_token));
+  text += (figures.ranks.size() == 1 ? "Memory of each rank:\n"
                                      : "Memory of the rank that needs most:\n") +
-          memory_text(items, 0);
-  if (figures.stage_layers.size() > 1) {
-    text += fmt::format(
-        "Layers of the virtual stages: {}; the longest rank computes {:.1f} % more than the mean, "
-        "bubble {:.1f} %\n",
-        fmt::join(figures.stage_layers, ", "), 100 * figures.rank_imbalance,
-        100 * figures.bubble_rate);
-  }
+          memory_text(items, 0) + pipeline_text(figures);
   for (const Traffic& traffic : figures.traffic) {
-    text += fmt::format("Sent by each rank in a step: {} ({}, {} axis)\n",
+    text += fmt::format("Sent in a step by the rank that sends most: {} ({}, {} axis)\n",
                         format_bytes(traffic.bytes), traffic.kind, name_of(traffic.axis));
   }
   if (device_kind(config.run.device) == DeviceKind::kCpu) {
@@ -238,7 +276,7 @@ void print(const RunConfig& config, const Figures& figures) {
   std::fputs(text.c_str(), stdout);
 }
 
-/// A config of which no key could be read, as the object that is promised for every fault.
+/// A config that could not be read, as the object that is promised for every fault.
 void print_unreadable(const Options& options, const Error& error) {
   Json json;
   json["world"] = options.world.value_or(1);
@@ -264,6 +302,8 @@ int plan_command(Arguments arguments) {
   app.add_option("--write-gbps", options.write_gbps,
                  "GB/s at which checkpoints are written; default 1")
       ->check(number_above(0));
+  app.add_flag("--no-data", options.no_data,
+               "the data, and the disk for checkpoints, are on another host: do not look for them");
   app.add_flag("--json", options.json, "print one JSON object, also when there are errors");
   if (!parse_options(app, arguments)) return 0;
 
@@ -279,17 +319,31 @@ int plan_command(Arguments arguments) {
   ResolveInput input;
   input.world = world;
   input.device = device_kind(config.run.device);
-  const Inputs inputs = check_inputs(loaded, DataFiles::kChecked);
-  if (!inputs.data.synthetic && inputs.data.tokens > 0) input.windows = inputs.data.windows;
+  const Inputs inputs =
+      check_inputs(loaded, options.no_data ? DataFiles::kLeftOut : DataFiles::kChecked);
+  if (auto fault = foreign_file(config)) loaded.problems.push_back(*std::move(fault));
+  if (options.no_data && config.run.epochs) {
+    loaded.problems.push_back({"run.epochs", fmt::format("{}", *config.run.epochs),
+                               "run.steps or run.tokens, or a plan without --no-data", "",
+                               "counts windows of data that are left out"});
+  }
+  if (!inputs.data.synthetic && inputs.data.tokens > 0) {
+    input.windows = inputs.data.windows;
+    if (inputs.tokenizer) input.vocabulary = inputs.tokenizer->vocab_size();
+  }
   const ResolvedRun run = resolve_run(config, input, loaded.problems, loaded.notes);
   loaded.problems.insert(loaded.problems.end(), inputs.problems.begin(), inputs.problems.end());
   if (auto fault = device_fault(config)) loaded.problems.push_back(*std::move(fault));
-  if (loaded.problems.empty()) check_sources(config, run, loaded.problems);
+  if (loaded.problems.empty() && !options.no_data) {
+    check_sources(config, run, loaded.problems);
+    if (auto fault = disk_fault(config, checkpoint_bytes(config.model)))
+      loaded.problems.push_back(*std::move(fault));
+  }
   for (const std::string& note : loaded.notes) log_info_text(note);
   std::optional<Figures> figures;
   if (loaded.problems.empty()) {
     figures = compute(options, config, run, world);
-    check_memory(options, *figures, loaded.problems);
+    check_memory(options, config, *figures, loaded.problems);
   }
   if (options.json) {
     Json json = figures ? json_of(*figures) : Json::object();

@@ -119,6 +119,7 @@ Drawn plan_of_config(const Options& options) {
   ResolvedRun run = resolve_run(loaded.config, facts, loaded.problems, loaded.notes);
   loaded.problems.insert(loaded.problems.end(), inputs.problems.begin(), inputs.problems.end());
   throw_problems(loaded.problems);
+  for (const std::string& note : loaded.notes) log_info_text(note);
   Drawn drawn;
   drawn.plan = std::move(run.pipeline.plan);
   drawn.request.times = run.pipeline.times;

@@ -8,7 +8,7 @@
 
 namespace trireme {
 
-int train_command(Arguments arguments) {
+Ending train_command(Arguments arguments) {
   ConfigInput input;
   CLI::App app(
       "Trains what the config describes; goes on by itself from the newest checkpoint of "
@@ -17,9 +17,10 @@ int train_command(Arguments arguments) {
   add_config_options(app, input);
   if (!parse_options(app, arguments)) return 0;
   LaunchGuard guard([&] { return hang_timeout_of(input); });
-  return on_every_rank([&](Launch& launch) {
+  return on_every_rank([&](Launch& launch) -> Ending {
     const PreparedRun prepared = prepare_run(input, Needs::kTraining, launch.world());
-    return static_cast<int>(train_session(launch, prepared, &guard));
+    RunEnd end = train_session(launch, prepared, &guard);
+    return {static_cast<int>(end.code), std::move(end.reason)};
   });
 }
 

@@ -98,6 +98,26 @@ Json model_keys_json(const ModelConfig& model) {
   return json;
 }
 
+std::string shape_difference(const ModelConfig& saved, const ModelConfig& wanted,
+                             std::string_view where) {
+  const Json a = model_keys_json(saved), b = model_keys_json(wanted);
+  static constexpr std::string_view kShape[] = {
+      "model_type",  "hidden_size",         "n_embd",         "num_hidden_layers",
+      "n_layer",     "num_attention_heads", "n_head",         "num_key_value_heads",
+      "head_dim",    "intermediate_size",   "n_inner",        "vocab_size",
+      "n_positions", "tie_word_embeddings", "attention_bias", "mlp_bias"};
+  for (const std::string_view key : kShape) {
+    const Json* x = a.find(key);
+    const Json* y = b.find(key);
+    if (x == nullptr && y == nullptr) continue;
+    if (x == nullptr || y == nullptr || !(*x == *y)) {
+      return fmt::format("model.{}: {} in {}, {} in the config", key, x ? x->dump() : "absent",
+                         where, y ? y->dump() : "absent");
+    }
+  }
+  return "";
+}
+
 Json hf_config_json(const ModelConfig& model, DType dtype) {
   static constexpr std::string_view kClasses[] = {"LlamaForCausalLM", "MistralForCausalLM",
                                                   "Qwen2ForCausalLM", "Qwen3ForCausalLM",

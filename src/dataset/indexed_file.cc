@@ -298,4 +298,21 @@ std::string IndexedFile::describe(std::int64_t token) const {
 
 std::string IndexedFile::index_hash() const { return xxh3_128_hex(index_.bytes()); }
 
+std::string IndexedFile::sampled_hash() const {
+  constexpr std::size_t kBlocks = 64, kBlockBytes = 4096;
+  const std::span<const std::byte> tokens = bin_.bytes();
+  StreamingHash hash;
+  hash.update(index_.bytes());
+  if (tokens.size() <= kBlocks * kBlockBytes) {
+    hash.update(tokens);
+    return hash.hex();
+  }
+  // The first and the last block are among them.
+  const std::size_t room = tokens.size() - kBlockBytes;
+  for (std::size_t i = 0; i < kBlocks; ++i)
+    hash.update(tokens.subspan(room / (kBlocks - 1) * i + room % (kBlocks - 1) * i / (kBlocks - 1),
+                               kBlockBytes));
+  return hash.hex();
+}
+
 }  // namespace trireme

@@ -60,6 +60,9 @@ class IndexedFile {
 
   /// XXH3-128 of the index: equal where lengths and type are equal.
   [[nodiscard]] std::string index_hash() const;
+  /// XXH3-128 of the index and of 64 blocks of 4 KiB of the tokens, evenly apart: of all tokens
+  /// where they are no more. Tells other data under the same name, not a few changed tokens.
+  [[nodiscard]] std::string sampled_hash() const;
   /// PREFIX.json, where it is there and speaks of this very file; a stale one is warned of and left
   /// out.
   [[nodiscard]] const std::optional<TokenizedFacts>& facts() const { return facts_; }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "config/run_config.h"
 #include "dataset/sample_order.h"
 
@@ -44,6 +45,15 @@ void check_validation_sources(const RunConfig& config);
 /// tokens where nothing else says their largest id. Without an index.
 void check_training_tokens(const RunConfig& config, const SourceRequest& request);
 void check_validation_tokens(const RunConfig& config, const SourceRequest& request);
+
+/// {PREFIX: {documents, tokens, hash}} of every file that the config names, whatever its shares:
+/// what a checkpoint keeps, so that a run which goes on knows data that were replaced. Throws
+/// DataError.
+Json data_fingerprints(const RunConfig& config);
+
+/// "PREFIX.bin: other data than at the checkpoint (documents 240 -> 100, tokens ...)", a line each;
+/// none for names that only one of the two has.
+std::vector<std::string> replaced_data(const Json& saved, const Json& now);
 
 /// The training samples in order. The "megatron" order's index is read from its cache or built and
 /// kept there (see megatron_order.h): let one rank call first. Throws as training_facts, and

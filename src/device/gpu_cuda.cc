@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/human_format.h"
 #include "device/gpu.h"
+#include "device/out_of_memory.h"
 
 namespace trireme::gpu {
 namespace {
@@ -22,12 +23,10 @@ std::byte* checked_memory(cudaError_t error, void* memory, std::size_t bytes, co
   cudaGetLastError();
   std::size_t free = 0, total = 0;
   cudaMemGetInfo(&free, &total);
-  throw EnvironmentError(
-      "{} of {} memory were refused, {} are free of the GPU's {} ({}). Use a smaller batch.micro "
-      "or data.sequence_length, or more GPUs",
-      format_bytes(static_cast<std::int64_t>(bytes)), kind,
-      format_bytes(static_cast<std::int64_t>(free)), format_bytes(static_cast<std::int64_t>(total)),
-      cudaGetErrorString(error));
+  throw OutOfMemory("{} of {} memory were refused, {} are free of the GPU's {} ({})",
+                    format_bytes(static_cast<std::int64_t>(bytes)), kind,
+                    format_bytes(static_cast<std::int64_t>(free)),
+                    format_bytes(static_cast<std::int64_t>(total)), cudaGetErrorString(error));
 }
 
 struct MemoryInfo {

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "base/error.h"
+#include "device/out_of_memory.h"
 
 namespace trireme {
 
@@ -13,7 +14,7 @@ HostBuffer::HostBuffer(std::size_t bytes) : size_(bytes) {
   void* address =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {
-    throw EnvironmentError("cannot allocate {} bytes of memory: {}", bytes, errno_text(errno));
+    throw OutOfMemory("cannot allocate {} bytes of memory: {}", bytes, errno_text(errno));
   }
   data_ = static_cast<std::byte*>(address);
   // A core file without tensors is small; and resident_bytes() knows them by this.

@@ -253,8 +253,30 @@ class Resolver {
            fmt::format("not in this version with several virtual stages a rank ({})",
                        config_.parallel.pipeline_schedule)});
     }
-    if (config_.parallel.speculative_step && !run.pipeline.plan.ranks.empty())
-      check_speculation(run.pipeline);
+    if (run.pipeline.plan.ranks.empty()) return;
+    if (config_.parallel.speculative_step) check_speculation(run.pipeline);
+    check_bubble(run.pipeline);
+  }
+
+  /// A schedule that was chosen for its bubble and has none of what makes it small.
+  void check_bubble(const Pipeline& pipeline) {
+    const std::string& name = config_.parallel.pipeline_schedule;
+    const std::optional<ScheduleKind> kind = schedule_kind(name);
+    const bool keeps_together = kind == ScheduleKind::kGpipe || kind == ScheduleKind::kOneFOneB ||
+                                kind == ScheduleKind::kInterleaved;
+    if (config_.parallel.pipeline == 1 || !kind || keeps_together) return;
+    const int ranks = narrow<int>(config_.parallel.pipeline);
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (pipeline.splits(rank)) return;
+    }
+    const PlanShape shape = shape_of(pipeline.plan);
+    const bool is_1f1b = shape.stages_per_rank() == 1 &&
+                         pipeline.plan.ranks == make_1f1b(ranks, shape.micro_batches).ranks;
+    notes_.push_back(fmt::format(
+        "parallel.pipeline_schedule: {} {}: B and W are one action on every rank, since a "
+        "micro-batch whose W waits keeps {:.2f} activations, for which its memory has no room. A "
+        "larger parallel.pipeline_memory_limit gives it room",
+        name, is_1f1b ? "is exactly 1f1b here" : "fills no bubble here", pipeline.w_memory));
   }
 
   void check_speculation(const Pipeline& pipeline) {

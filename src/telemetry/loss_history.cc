@@ -29,8 +29,10 @@ void LossHistory::add(const Json& line) {
   const std::int64_t number = step->as_integer();
   if (kind->as_string() == "step") {
     if (!steps_.empty() && number <= steps_.back()) return;
+    const double tokens = real_or_nan(line, "consumed_tokens");
+    if (steps_.empty() && number > 1 && tokens > 0) begin_ = tokens - tokens / static_cast<double>(number);
     steps_.push_back(number);
-    training_.push_back({real_or_nan(line, "consumed_tokens"), real_or_nan(line, "loss")});
+    training_.push_back({tokens, real_or_nan(line, "loss")});
   } else if (kind->as_string() == "evaluation") {
     const Json* name = line.find("name");
     evaluations_.push_back({number, name != nullptr && name->is_string() ? name->as_string() : "",
@@ -44,13 +46,14 @@ void LossHistory::add(const Json& line) {
 
 double LossHistory::tokens_at(std::int64_t step) const {
   const auto after = std::upper_bound(steps_.begin(), steps_.end(), step);
-  if (after == steps_.begin()) return 0;
+  if (after == steps_.begin()) return begin_;
   const double tokens = training_[static_cast<std::size_t>(after - steps_.begin()) - 1].tokens;
   return tokens >= 0 ? tokens : 0;
 }
 
 LossCurves LossHistory::curves() const {
   LossCurves curves;
+  curves.begin = begin_;
   for (const LossPoint& point : training_) {
     if (point.tokens >= 0) curves.training.push_back(point);
   }

@@ -26,6 +26,7 @@ struct LossCurves {
   std::vector<ValidationCurve> validation;  ///< in order of their first evaluations
   std::vector<double> restarts;             ///< tokens at each
   std::vector<double> skips;                ///< tokens of each skipped step
+  double begin = 0;                         ///< tokens before the first step, of a run that went on from another's
 };
 
 class LossHistory {
@@ -48,6 +49,7 @@ class LossHistory {
   std::uint64_t offset_ = 0;
   std::vector<std::int64_t> steps_;  // ascending
   std::vector<LossPoint> training_;  // of each of steps_
+  double begin_ = 0;
   std::vector<Evaluation> evaluations_;
   std::vector<std::int64_t> restarts_, skips_;
 };

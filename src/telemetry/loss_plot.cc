@@ -99,7 +99,7 @@ Axis tokens_axis(const LossCurves& curves) {
   add(curves.training);
   for (const ValidationCurve& curve : curves.validation) add(curve.points);
   if (high >= kLogFactorTokens * low) return {low, high, AxisScale::kLog, kLeft, kRight};
-  return {0, high > 0 ? high : 1000, AxisScale::kLinear, kLeft, kRight};
+  return {curves.begin, high > 0 ? high : 1000, AxisScale::kLinear, kLeft, kRight};
 }
 
 Axis loss_axis(Range range) {

@@ -135,8 +135,8 @@ std::string scalars_record(double wall_seconds, std::int64_t step, const std::ve
 }
 
 TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& directory, std::int64_t resume_step,
-                                     std::int64_t world)
-    : file_(new_event_file(directory)), world_(world) {
+                                     std::int64_t consumed_samples, std::int64_t world)
+    : file_(new_event_file(directory)), world_(world), samples_before_(consumed_samples) {
   const double now = wall_now_seconds();
   file_.append(file_version_record(now));
   if (resume_step > 0) file_.append(session_start_record(now, resume_step + 1));
@@ -152,11 +152,9 @@ void TensorBoardWriter::append(const StepLine& line) {
       {"throughput", real(line.tflops_per_second / static_cast<double>(world_))},
       {"tokens-per-second", real(line.tokens_per_second)},
       {"mem-max-allocated-bytes", static_cast<float>(line.memory_bytes)},
+      {"batch-size", static_cast<float>(line.consumed_samples - samples_before_)},
   };
   if (line.mfu) scalars.emplace_back("mfu", real(*line.mfu));
-  if (samples_before_ >= 0) {
-    scalars.emplace_back("batch-size", static_cast<float>(line.consumed_samples - samples_before_));
-  }
   samples_before_ = line.consumed_samples;
   file_.append(scalars_record(wall_now_seconds(), line.step, scalars));
 }

@@ -28,9 +28,11 @@ std::string scalars_record(double wall_seconds, std::int64_t step, const std::ve
 class TensorBoardWriter {
  public:
   /// A new file `events.out.tfevents.<unix seconds>.<host>.<pid>.0` in `directory`, which is made where absent.
-  /// `resume_step` N: events later than N that earlier files hold are declared void. `world` turns the throughput of
-  /// all ranks into Megatron's, which is per device. Throws DataError.
-  TensorBoardWriter(const std::filesystem::path& directory, std::int64_t resume_step, std::int64_t world);
+  /// `resume_step` N: events later than N that earlier files hold are declared void. `consumed_samples` until then:
+  /// what the first step's batch size is told from. `world` turns the throughput of all ranks into Megatron's, which is
+  /// per device. Throws DataError.
+  TensorBoardWriter(const std::filesystem::path& directory, std::int64_t resume_step, std::int64_t consumed_samples,
+                    std::int64_t world);
 
   /// "lm loss", "grad-norm", "learning-rate", "batch-size", "iteration-time", "throughput" (TFLOP/s per rank),
   /// "tokens-per-second", "mfu", "mem-max-allocated-bytes". Nothing "vs samples": declaring steps void would void those
@@ -45,7 +47,7 @@ class TensorBoardWriter {
  private:
   AppendFile file_;
   std::int64_t world_;
-  std::int64_t samples_before_ = -1;
+  std::int64_t samples_before_;
 };
 
 }  // namespace trireme

@@ -144,28 +144,6 @@ Device choose_device(DeviceChoice choice, const Launch& launch) {
   return device;
 }
 
-void require_device_memory(const Launch& launch, Device device, const RankMemory& needed) {
-  if (device.kind == DeviceKind::kCpu) return;
-  run_together(launch.world(), [&] {
-    gpu::select(device.index);
-    const auto free = static_cast<std::int64_t>(gpu::free_bytes());
-    if (needed.total() <= free) return;
-    const auto total = static_cast<std::int64_t>(gpu::info(device.index).total_bytes);
-    // Less than this is what a process takes to use a GPU at all.
-    const bool others = total - free > total / 16;
-    throw EnvironmentError(
-        "GPU {} of {} ({}) has {} of its {} free, the run needs {} there: parameters {}, gradients "
-        "{}, optimizer {}, activations {}, buffers {}. Less for activations: a smaller batch.micro "
-        "or data.sequence_length, or parallel.recompute; less for the others: parallel.zero_stage, "
-        "or parallel.tensor over more GPUs{}",
-        device.index, launch.host_name(), gpu::info(device.index).name, format_bytes(free),
-        format_bytes(total), format_bytes(needed.total()), format_bytes(needed.parameters),
-        format_bytes(needed.gradients), format_bytes(needed.optimizer),
-        format_bytes(needed.activations), format_bytes(needed.buffers),
-        others ? "; other programs use some of this one (nvidia-smi names them)" : "");
-  });
-}
-
 void require_attention_library(const Launch& launch, Device device,
                                const LibraryAttention& attention, StagePurpose purpose) {
   run_together(launch.world(), [&] {

@@ -8,7 +8,7 @@
 #include "config/run_config.h"
 #include "device/device.h"
 #include "kernels/attention/attention_library.h"
-#include "plan/memory.h"
+#include "plan/resolve.h"
 
 namespace trireme {
 
@@ -27,11 +27,6 @@ void require_device_built(DeviceChoice choice);
 /// throws EnvironmentError where one has no GPU, ranks have GPUs of different types, or two ranks
 /// of a host the same one.
 Device choose_device(DeviceChoice choice, const Launch& launch);
-
-/// Before anything is allocated: every rank throws EnvironmentError where a GPU has less memory
-/// free than its rank needs, with both figures and what to change. Selects the GPU for the calling
-/// thread. Collective; asks nothing of the CPU, whose memory is taken as it is touched.
-void require_device_memory(const Launch& launch, Device device, const RankMemory& needed);
 
 /// For a config that asks for a library's attention: every rank throws EnvironmentError where one
 /// has none, or no kernel for its part of a layer. Takes seconds; selects the GPU for the calling

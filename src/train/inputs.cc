@@ -102,14 +102,32 @@ void check_checkpoint(const CheckpointInfo& info, const std::map<std::string, Sh
   }
 }
 
+/// Equal tensors may be those of other heads. A model that cannot be read is told where it is.
+void check_model(const Json& saved, const RunConfig& config) {
+  std::vector<Problem> problems;
+  std::vector<std::string> notes;
+  const ModelConfig model = read_model(saved, problems, notes);
+  if (!problems.empty()) return;
+  const std::string difference = shape_difference(model, config.model, "init.weights");
+  if (difference.empty()) return;
+  throw ConfigError(
+      "init.weights: another model ({}): its weights would mean something else. Leave \"model\" "
+      "out "
+      "to take that of the weights",
+      difference);
+}
+
 void check_weights_of(const RunConfig& config) {
   const std::string& weights = config.init.weights;
   if (weights == "random") return;
   if (looks_like_checkpoint(weights)) {
-    check_checkpoint(checkpoint_of_weights(weights), shapes_of(config.model));
+    const CheckpointInfo info = checkpoint_of_weights(weights);
+    check_checkpoint(info, shapes_of(config.model));
+    check_model(info.manifest.model, config);
   } else if (is_there(weights) || !checkpoint_to_resume(config)) {
-    (void)model_of_weights(weights);  // that it is a folder of weights
+    const Json model = model_of_weights(weights);  // that it is a folder of weights
     check_weights(weights, shapes_of(config.model));
+    check_model(model, config);
   }
 }
 

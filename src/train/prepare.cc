@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "train/device_choice.h"
 #include "train/inputs.h"
+#include "train/run_files.h"
 #include "train/runtime.h"
 #include "train/samples.h"
 
@@ -43,8 +44,11 @@ PreparedRun check_run(LoadedConfig loaded, Needs needs, std::int64_t world,
   facts.device = device_kind(loaded.config.run.device);
   const bool data = needs != Needs::kSynthetic;
   const Inputs inputs = check_inputs(loaded, data ? DataFiles::kOpened : DataFiles::kLeftOut);
+  if (needs == Needs::kTraining) {
+    if (auto fault = foreign_file(loaded.config)) loaded.problems.push_back(*std::move(fault));
+  }
   if (data && inputs.tokenizer) {
-    const bool tokenizer_known = needs == Needs::kTraining;
+    const bool tokenizer_known = needs != Needs::kData;
     if (tokenizer_known) {
       prepared.tokenizer_hashes = inputs.tokenizer->hashes();
       prepared.end_token = inputs.tokenizer->end_token().value_or(-1);
@@ -62,6 +66,7 @@ PreparedRun check_run(LoadedConfig loaded, Needs needs, std::int64_t world,
   loaded.problems.insert(loaded.problems.end(), inputs.problems.begin(), inputs.problems.end());
   if (auto fault = device_fault(loaded.config)) loaded.problems.push_back(*std::move(fault));
   throw_problems(loaded.problems);
+  if (needs == Needs::kTraining) prepared.data_fingerprints = data_fingerprints(loaded.config);
   require_device_built(loaded.config.run.device);
   notes = std::move(loaded.notes);
   prepared.config = std::move(loaded.config);
@@ -103,6 +108,7 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
     Json& hashes = shared["tokenizer_hashes"] = Json::array();
     for (const std::string& hash : prepared.tokenizer_hashes) hashes.push_back(hash);
     shared["end_token"] = prepared.end_token;
+    shared["data_fingerprints"] = prepared.data_fingerprints;
     shared["synthetic"] = prepared.data.synthetic;
     shared["documents"] = prepared.data.documents;
     shared["tokens"] = prepared.data.tokens;
@@ -117,6 +123,7 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
   for (const Json& hash : shared.find("tokenizer_hashes")->as_array())
     prepared.tokenizer_hashes.push_back(hash.as_string());
   prepared.end_token = shared.find("end_token")->as_integer();
+  prepared.data_fingerprints = *shared.find("data_fingerprints");
   prepared.data = {shared.find("synthetic")->as_bool(), shared.find("documents")->as_integer(),
                    shared.find("tokens")->as_integer(), shared.find("windows")->as_integer()};
   prepared.global_batch_given = prepared.config.batch.global.has_value();

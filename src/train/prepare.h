@@ -5,10 +5,9 @@
 #include <functional>
 
 #include "comm/communicator.h"
-#include "config/parse.h"
-#include "dataset/sources.h"
 #include "plan/resolve.h"
 #include "telemetry/console.h"
+#include "train/inputs.h"
 
 namespace trireme {
 
@@ -17,17 +16,19 @@ struct PreparedRun {
   ResolvedRun run;
   DataFacts data;
   std::vector<std::string> tokenizer_hashes;  ///< Tokenizer::hashes()
+  Json data_fingerprints = Json::object();  ///< of a run (kTraining)
   std::int64_t end_token = -1;  ///< of the tokenizer: what ends a document in the data; -1: none
   bool global_batch_given = false;  ///< by the user, not derived
   /// Windows of each of evaluation.batches; 0: batch.global.
   std::int64_t evaluation_batch = 0;
 };
 
-/// What of the config's files is opened.
+/// What the config is read for.
 enum class Needs : std::uint8_t {
-  kTraining,   ///< all
-  kData,       ///< all; the tokenizer is not known to be that of the data
-  kSynthetic,  ///< all but the data
+  kTraining,    ///< a run, whose folder must hold nothing of others that it would overwrite
+  kEvaluation,  ///< the same data; nothing is written
+  kData,        ///< likewise; the tokenizer is not known to be that of the data
+  kSynthetic,   ///< data are not opened
 };
 
 /// Another model in place of the config's, whose stages may then hold other layers. Throws

@@ -1,6 +1,7 @@
 #include "train/reporter.h"
 
 #include <filesystem>
+#include <utility>
 
 #include "base/log.h"
 #include "telemetry/console.h"
@@ -17,12 +18,12 @@ std::filesystem::path in_run(const RunConfig& config, const char* name) {
 }
 }  // namespace
 
-Reporter::Reporter(const RunConfig& config, std::int64_t resume_step, std::int64_t steps_total,
+Reporter::Reporter(const RunConfig& config, Begin begin, std::int64_t steps_total,
                    std::int64_t world)
     : log_interval_(config.log.interval_steps),
       steps_total_(steps_total),
-      first_step_(resume_step),
-      metrics_(in_run(config, "metrics.jsonl"), resume_step),
+      first_step_(begin.step),
+      metrics_(in_run(config, "metrics.jsonl"), begin.step),
       plot_(in_run(config, "metrics.jsonl"), in_run(config, "loss.svg"),
             std::filesystem::path(config.run.directory).filename().string()) {
   if (config.log.command) {
@@ -30,7 +31,7 @@ Reporter::Reporter(const RunConfig& config, std::int64_t resume_step, std::int64
     metrics_.tell_also([this](std::string_view line) { command_->send(line); });
   }
   if (config.log.tensorboard)
-    tensorboard_.emplace(in_run(config, "tensorboard"), resume_step, world);
+    tensorboard_.emplace(in_run(config, "tensorboard"), begin.step, begin.consumed_samples, world);
 }
 
 void Reporter::start(const StartLine& line) {
@@ -45,6 +46,8 @@ void Reporter::step(const StepLine& line) {
   if (tensorboard_) tensorboard_->append(line);
   seconds_ += line.step_seconds;
   ++steps_;
+  interval_seconds_ += line.step_seconds;
+  interval_tokens_ += line.tokens_per_second * line.step_seconds;
   if (line.step == first_step_ + 1) {
     log_info("the first step ended {:.2f} s after the process began", process_age_seconds());
   }
@@ -54,7 +57,11 @@ void Reporter::step(const StepLine& line) {
   if (!due) return;
   const double left =
       seconds_ / static_cast<double>(steps_) * static_cast<double>(steps_total_ - line.step);
-  log_info_text(step_text(line, steps_total_, left));
+  StepLine shown = line;
+  shown.tokens_per_second =
+      std::exchange(interval_tokens_, 0) / std::exchange(interval_seconds_, 0);
+  if (line.mfu) *shown.mfu *= shown.tokens_per_second / line.tokens_per_second;
+  log_info_text(step_text(shown, steps_total_, left));
   metrics_.flush();
   if (tensorboard_) tensorboard_->flush();
 }

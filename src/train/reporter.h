@@ -15,14 +15,18 @@ namespace trireme {
 /// Rank 0 has one.
 class Reporter {
  public:
-  /// `resume_step`: where the run goes on from, 0 for a fresh start. Throws DataError where the
-  /// files cannot be opened, ConfigError where log.command cannot be started.
-  Reporter(const RunConfig& config, std::int64_t resume_step, std::int64_t steps_total,
-           std::int64_t world);
+  /// Where the run goes on from, zeros for a fresh start.
+  struct Begin {
+    std::int64_t step = 0, consumed_samples = 0;
+  };
+  /// Throws DataError where the files cannot be opened, ConfigError where log.command cannot be
+  /// started.
+  Reporter(const RunConfig& config, Begin begin, std::int64_t steps_total, std::int64_t world);
 
   void start(const StartLine& line);
   void resume(const ResumeLine& line);
-  /// Console and flush at each log interval and at the last step.
+  /// Console and flush at each log interval and at the last step; the console's rates are those of
+  /// all steps since the line before.
   void step(const StepLine& line);
   void skip(const SkipLine& line);
   void evaluation(const EvaluationLine& line);
@@ -44,6 +48,7 @@ class Reporter {
   LossPlot plot_;
   double seconds_ = 0;  // of the steps reported so far
   std::int64_t steps_ = 0;
+  double interval_seconds_ = 0, interval_tokens_ = 0;  // since the console's last line
 };
 
 }  // namespace trireme

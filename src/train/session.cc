@@ -92,14 +92,19 @@ LibraryAttention attention_of_rank(const PreparedRun& prepared, const Launch& la
 
 }  // namespace
 
+MemoryNeed memory_need(const PreparedRun& prepared, const Launch& launch, Device device,
+                       StagePurpose purpose) {
+  return {prepared.config, device,
+          memory_of_rank(prepared, compute_type(prepared.config, device.kind), purpose, launch,
+                         device.kind)};
+}
+
 RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch,
                                const Placement& placement, StagePurpose purpose) {
   RuntimeOptions options;
   options.device = placement.device;
   options.purpose = purpose;
-  require_device_memory(launch, options.device,
-                        memory_of_rank(prepared, compute_type(prepared.config, options.device.kind),
-                                       purpose, launch, options.device.kind));
+  require_memory(launch, memory_need(prepared, launch, options.device, purpose));
   if (prepared.config.model_backend.attention == AttentionBackend::kCudnn) {
     require_attention_library(launch, options.device, attention_of_rank(prepared, launch, purpose),
                               purpose);
@@ -318,19 +323,16 @@ std::vector<ValidationSet> open_validation(const PreparedRun& prepared, const Ru
 
 namespace {
 
-/// Whether any rank was told to stop while all were starting: nothing is new yet, so nothing is
-/// saved. Collective.
-bool stopped_before_the_first_step(Communicator& world) {
+/// The end where any rank was told to stop while all were starting: nothing is new yet, so nothing
+/// is saved. Collective.
+std::optional<RunEnd> stopped_before_the_first_step(Communicator& world) {
   std::int64_t stopped = stop_signal();
   world.maximum(std::span(&stopped, 1));
-  if (stopped == 0) return false;
-  log_info("stopped by signal {} before the first step: nothing new to save", stopped);
-  return true;
+  if (stopped == 0) return std::nullopt;
+  const char* const name = stop_signal_name(static_cast<int>(stopped));
+  log_info("stopped by {} before the first step: nothing new to save", name);
+  return RunEnd{ExitCode::kRequeue, fmt::format("{} before the first step, please requeue", name)};
 }
-
-}  // namespace
-
-namespace {
 
 /// The config names validation data, but a split may leave it nothing.
 void require_evaluation(const RunConfig& config, const Sources& sources) {
@@ -376,47 +378,44 @@ void settle_best(const PreparedRun& prepared, Communicator& world, Progress& pro
   if (there == 0) progress.best.kept = {};
 }
 
-}  // namespace
+/// A run that is not finished, on cores and a device of its own.
+struct Session {
+  Launch& launch;
+  const PreparedRun& prepared;
+  Watch& watch;
+  const Placement& placement;
+  const Sources& sources;
+};
 
-ExitCode train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard* guard) {
+/// From the memory that it takes to its end.
+RunEnd train_from(const Session& session, StartPoint start) {
+  const PreparedRun& prepared = session.prepared;
+  const RunConfig& config = prepared.config;
+  Launch& launch = session.launch;
   Communicator& world = launch.world();
   const bool leader = world.rank() == 0;
-  const RunConfig& config = prepared.config;
-  Watch watch(launch, guard, config.run.hang_timeout_seconds);
-  launch.check_collectives(config.run.check_collectives);
-  run_together(world, [&] {
-    if (leader && config.log.command) find_program(config.log.command->front());
-  });
-  const RunDirectory directory(prepared, launch);
-  StartPoint start = choose_start(prepared, world);
-  if (is_over(start, prepared)) {
-    log_info("{}: finished: step {} of {} is saved in {}{}", config.run.directory,
-             start.progress.step, prepared.run.steps, start.checkpoint.string(),
-             early_stop_text(start, prepared));
-    return ExitCode::kOk;
-  }
-  const Sources sources = open_sources(prepared, world);
-  require_evaluation(config, sources);
-  if (stopped_before_the_first_step(world)) return ExitCode::kRequeue;
-  const Placement placement = settle_on_cores(config, launch);
+  const Sources& sources = session.sources;
+  Watch& watch = session.watch;
   Runtime runtime(launch, config, prepared.run,
-                  runtime_options(prepared, launch, placement, StagePurpose::kTraining));
+                  runtime_options(prepared, launch, session.placement, StagePurpose::kTraining));
   const Watchdog::Following following(watch.watchdog(), runtime.trace);
   RankMemory memory = memory_of_rank(prepared, runtime.store.compute(), runtime.options.purpose,
                                      launch, runtime.context.device().kind);
   settle_staging(prepared, runtime, memory);
-  print_start(prepared, runtime, placement, memory);
+  print_start(prepared, runtime, session.placement, memory);
   start = load_start(runtime, prepared, std::move(start));
   settle_best(prepared, world, start.progress);
-  if (stopped_before_the_first_step(world)) return ExitCode::kRequeue;
+  if (auto stopped = stopped_before_the_first_step(world)) return *std::move(stopped);
   // Behind the tensors: metrics after the step where the run begins are dropped.
   std::unique_ptr<Reporter> reporter;
   run_together(world, [&] {
     if (!leader) return;
+    // metrics.jsonl before config.json: a config.json alone would be somebody else's (run_files.h).
+    reporter = std::make_unique<Reporter>(
+        config, Reporter::Begin{start.progress.step, start.progress.consumed_samples},
+        prepared.run.steps, world.size());
     write_file_atomically(std::filesystem::path(config.run.directory) / "config.json",
                           resolved_json(config).dump(2) + "\n");
-    reporter =
-        std::make_unique<Reporter>(config, start.progress.step, prepared.run.steps, world.size());
   });
   if (reporter) reporter->start(start_line(prepared, runtime));
   if (!start.checkpoint.empty()) {
@@ -460,7 +459,39 @@ ExitCode train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard*
   inputs.samples = samples ? &*samples : nullptr;
   inputs.reporter = reporter.get();
   inputs.watchdog = &watch.watchdog();
+  watch.answer_stop("stopping after this step, saving; again to end at once");
   return Trainer(runtime, std::move(inputs), start.progress).run();
+}
+
+}  // namespace
+
+RunEnd train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard* guard) {
+  Communicator& world = launch.world();
+  const RunConfig& config = prepared.config;
+  Watch watch(launch, guard, config.run.hang_timeout_seconds);
+  watch.answer_stop("stopping before the first step; again to end at once");
+  launch.check_collectives(config.run.check_collectives);
+  run_together(world, [&] {
+    if (world.rank() == 0 && config.log.command) find_program(config.log.command->front());
+  });
+  const RunDirectory directory(prepared, launch);
+  StartPoint start = choose_start(prepared, world);
+  if (is_over(start, prepared)) {
+    log_info("{}: finished: step {} of {} is saved in {}{}", config.run.directory,
+             start.progress.step, prepared.run.steps, start.checkpoint.string(),
+             early_stop_text(start, prepared));
+    return run_end(stopped_early(start, prepared) ? EndReason::kEarlyStop : EndReason::kSteps, 0);
+  }
+  const Sources sources = open_sources(prepared, world);
+  require_evaluation(config, sources);
+  if (auto stopped = stopped_before_the_first_step(world)) return *std::move(stopped);
+  const Placement placement = settle_on_cores(config, launch);
+  RunEnd end;
+  telling_of_memory(
+      launch, memory_need(prepared, launch, placement.device, StagePurpose::kTraining), [&] {
+        end = train_from({launch, prepared, watch, placement, sources}, std::move(start));
+      });
+  return end;
 }
 
 }  // namespace trireme

@@ -3,7 +3,9 @@
 #include "device/topology.h"
 #include "train/evaluator.h"
 #include "train/launch_guard.h"
+#include "train/memory_check.h"
 #include "train/prepare.h"
+#include "train/run_end.h"
 #include "train/runtime.h"
 
 namespace trireme {
@@ -11,6 +13,10 @@ namespace trireme {
 /// Which GPU and cores this rank computes on, and keeps its threads there; EnvironmentError where
 /// the machine will not do (choose_device). Collective.
 Placement settle_on_cores(const RunConfig& config, const Launch& launch);
+
+/// What a rank needs of a prepared run's memory.
+MemoryNeed memory_need(const PreparedRun& prepared, const Launch& launch, Device device,
+                       StagePurpose purpose);
 
 /// The runtime options that a prepared run means on this rank; EnvironmentError where its device
 /// has too little memory. Collective.
@@ -26,6 +32,6 @@ std::vector<ValidationSet> open_validation(const PreparedRun& prepared, const Ru
 /// Trains a prepared run from its newest checkpoint, or from its initial weights, to its end or a
 /// reason to stop; the whole life of `train CONFIG` behind the config. `guard`, where there is one,
 /// rests while the session's watchdog lives. Collective.
-ExitCode train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard* guard = nullptr);
+RunEnd train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard* guard = nullptr);
 
 }  // namespace trireme

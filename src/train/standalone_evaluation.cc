@@ -62,7 +62,7 @@ PreparedRun prepare_evaluation(const StandaloneEvaluation& wanted, const ModelSo
              source.path().string(), wanted.data);
   }
   PreparedRun prepared = prepare_run([&] { return config_of(wanted, source); },
-                                     known ? Needs::kTraining : Needs::kData, world);
+                                     known ? Needs::kEvaluation : Needs::kData, world);
   prepared.evaluation_batch = 1;
   return prepared;
 }

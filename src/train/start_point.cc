@@ -76,26 +76,6 @@ std::filesystem::path choose_checkpoint(const RunConfig& config, Communicator& w
   return {};
 }
 
-/// Shape-giving keys of two models; "" where they agree.
-std::string model_difference(const ModelConfig& saved, const ModelConfig& wanted) {
-  const Json a = model_keys_json(saved), b = model_keys_json(wanted);
-  static constexpr std::string_view kShape[] = {
-      "model_type",  "hidden_size",         "n_embd",         "num_hidden_layers",
-      "n_layer",     "num_attention_heads", "n_head",         "num_key_value_heads",
-      "head_dim",    "intermediate_size",   "n_inner",        "vocab_size",
-      "n_positions", "tie_word_embeddings", "attention_bias", "mlp_bias"};
-  for (const std::string_view key : kShape) {
-    const Json* x = a.find(key);
-    const Json* y = b.find(key);
-    if (x == nullptr && y == nullptr) continue;
-    if (x == nullptr || y == nullptr || !(*x == *y)) {
-      return fmt::format("model.{}: {} in the checkpoint, {} in the config", key,
-                         x ? x->dump() : "absent", y ? y->dump() : "absent");
-    }
-  }
-  return "";
-}
-
 void print_changes(const Json& saved, const Json& wanted) {
   for (const Field& field : fields()) {
     const auto value = [&](const Json& config) {
@@ -136,7 +116,8 @@ void compare(const PreparedRun& prepared, const Manifest& manifest,
   std::vector<std::string> notes;
   const ModelConfig saved = read_model(manifest.model, problems, notes);
   throw_problems(problems);
-  if (const std::string difference = model_difference(saved, prepared.config.model);
+  if (const std::string difference =
+          shape_difference(saved, prepared.config.model, "the checkpoint");
       !difference.empty()) {
     throw ConfigError(
         "{}: another model ({}). Use another run.directory, or init.weights to start from its "
@@ -164,6 +145,11 @@ void compare(const PreparedRun& prepared, const Manifest& manifest,
   }
   if (const Json* config = manifest.scalars.find("config"))
     print_changes(*config, resolved_json(prepared.config));
+  // Checkpoints of earlier versions say nothing of their data.
+  if (const Json* data = manifest.scalars.find("data")) {
+    for (const std::string& line : replaced_data(*data, prepared.data_fingerprints))
+      log_warning("{}", line);
+  }
 }
 
 /// Going back leaves later checkpoints where they are; whoever starts again with "auto" should
@@ -281,6 +267,7 @@ Json saved_scalars(const PreparedRun& prepared, const Progress& progress,
   scalars["best"] = to_json(progress.best);
   scalars["reproducible"] = prepared.run.pipeline.plan.reproducible;
   scalars["config"] = resolved_json(prepared.config);
+  scalars["data"] = prepared.data_fingerprints;
   return scalars;
 }
 

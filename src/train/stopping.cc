@@ -12,12 +12,12 @@ Stopping::Stopping(const RunConfig& config, bool leader)
               std::chrono::duration_cast<std::chrono::steady_clock::duration>(limit);
 }
 
-Stopping::Reason Stopping::look() const {
-  if (stop_signal() != 0) return Reason::kSignal;
-  if (!leader_) return Reason::kNone;
-  if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) return Reason::kTime;
+std::int64_t Stopping::look() const {
+  if (const int signal = stop_signal()) return kSignal + signal;
+  if (!leader_) return kNone;
+  if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) return kTime;
   std::error_code ignored;
-  return std::filesystem::exists(stop_file_, ignored) ? Reason::kStopFile : Reason::kNone;
+  return std::filesystem::exists(stop_file_, ignored) ? kStopFile : kNone;
 }
 
 void Stopping::remove_stop_file() const {

@@ -13,12 +13,12 @@ namespace trireme {
 /// (the largest wins), so that all stop behind the same step.
 class Stopping {
  public:
-  /// In ascending order of precedence.
-  enum class Reason : std::uint8_t { kNone, kStopFile, kTime, kSignal };
+  /// In ascending order of precedence; from kSignal on, kSignal + the signal's number.
+  enum Reason : std::int64_t { kNone, kStopFile, kTime, kSignal };
 
   /// Only `leader` (rank 0) looks at the clock and for the file run.directory/stop.
   Stopping(const RunConfig& config, bool leader);
-  [[nodiscard]] Reason look() const;
+  [[nodiscard]] std::int64_t look() const;
   /// Removes the stop file; on the leader.
   void remove_stop_file() const;
 

@@ -50,7 +50,7 @@ Trainer::~Trainer() {
   if (inputs_.watchdog != nullptr) inputs_.watchdog->watch_writer(nullptr);
 }
 
-ExitCode Trainer::run() {
+RunEnd Trainer::run() {
   const auto give_up = [this](bool all_ranks_are_here) {
     if (ended_) return;
     if (all_ranks_are_here) finish_save_under_way();
@@ -67,7 +67,7 @@ ExitCode Trainer::run() {
   }
 }
 
-ExitCode Trainer::loop() {
+RunEnd Trainer::loop() {
   look_ahead();
   taken_ = Clock::now();
   for (;;) {
@@ -78,7 +78,7 @@ ExitCode Trainer::loop() {
         go_back();
         continue;
       }
-      if (const std::optional<ExitCode> over = end_step()) return *over;
+      if (const std::optional<RunEnd> over = end_step()) return *over;
     }
     tell();
     if (may_run_ahead()) {
@@ -87,7 +87,7 @@ ExitCode Trainer::loop() {
     }
     learn();
     update_or_skip();
-    if (const std::optional<ExitCode> over = end_step()) return *over;
+    if (const std::optional<RunEnd> over = end_step()) return *over;
   }
 }
 
@@ -129,7 +129,7 @@ void Trainer::tell() {
   mine.squares = step_.sum_of_squares().words();
   mine.loss_sum = first_place ? loss_sum_ : 0;
   if (counts) mine.target_count = targets_of(next_step() + lookahead_);
-  mine.stop_reason = static_cast<std::int64_t>(stopping_.look());
+  mine.stop_reason = stopping_.look();
   mine.save_is_late =
       runtime_.world().rank() == 0 && late_seconds > 0 && seconds_since(last_save_) >= late_seconds;
   mine.memory_bytes = memory_in_use(runtime_.context.device());
@@ -185,7 +185,7 @@ void Trainer::update_or_skip() {
   take_times();
 }
 
-std::optional<ExitCode> Trainer::end_step() {
+std::optional<RunEnd> Trainer::end_step() {
   const Clock::time_point begin = Clock::now();
   line_.lr = learning_rate_of_step();
   ++progress_.step;
@@ -209,21 +209,21 @@ std::optional<ExitCode> Trainer::end_step() {
             kSkipsMax, skip_->reason, skip_->tensor, skip_->rank, progress_.step,
             last_save_failed_ ? " The last save failed as well (its cause stands above)." : ""));
   }
-  const std::optional<ExitCode> over = stand_behind_step();
+  const std::optional<RunEnd> over = stand_behind_step();
   line_ = {};
   skip_.reset();
   taken_ += Clock::now() - begin;  // of no step
   return over;
 }
 
-std::optional<ExitCode> Trainer::stand_behind_step() {
+std::optional<RunEnd> Trainer::stand_behind_step() {
   const RunConfig::Run& run = runtime_.config.run;
-  const auto stop = static_cast<Stopping::Reason>(facts_.stop_reason);
+  const std::int64_t stop = facts_.stop_reason;
   trace_steps_.after(progress_.step);
   advance_save();
   // What asked to stop may not wait for an evaluation. What that finds is saved by a second save,
   // so that a run which goes on from here knows it.
-  const bool stopped = stop != Stopping::Reason::kNone;
+  const bool stopped = stop != Stopping::kNone;
   if (stopped) save(SaveKind::kLast);
   const bool evaluated = evaluates_behind(progress_.step);
   if (evaluated) evaluate();
@@ -237,20 +237,20 @@ std::optional<ExitCode> Trainer::stand_behind_step() {
     save(SaveKind::kBest);
   }
   unsaved_loss_.reset();
-  if (finished()) return end(EndReason::kSteps, ExitCode::kOk);
-  if (stop == Stopping::Reason::kSignal) return end(EndReason::kSignal, ExitCode::kRequeue);
-  if (stop == Stopping::Reason::kTime) return end(EndReason::kTime, ExitCode::kRequeue);
-  if (stop == Stopping::Reason::kStopFile) {
+  if (finished()) return end(EndReason::kSteps);
+  if (stop >= Stopping::kSignal) return end(EndReason::kSignal);
+  if (stop == Stopping::kTime) return end(EndReason::kTime);
+  if (stop == Stopping::kStopFile) {
     if (runtime_.world().rank() == 0) stopping_.remove_stop_file();
-    return end(EndReason::kStopFile, ExitCode::kOk);
+    return end(EndReason::kStopFile);
   }
-  if (exit_now) return end(EndReason::kExitAtStep, ExitCode::kOk);
+  if (exit_now) return end(EndReason::kExitAtStep);
   if (early) {
     log_info(
         "{} evaluations in a row found no loss below {:.4f}: the run ends here "
         "(evaluation.stop_after)",
         progress_.best.evaluations_since, progress_.best.loss);
-    return end(EndReason::kEarlyStop, ExitCode::kOk);
+    return end(EndReason::kEarlyStop);
   }
   return std::nullopt;
 }
@@ -471,7 +471,7 @@ void Trainer::write_end(EndReason reason) {
   inputs_.reporter->end(line);
 }
 
-ExitCode Trainer::end(EndReason reason, ExitCode code) {
+RunEnd Trainer::end(EndReason reason) {
   finish_save_under_way();
   write_end(reason);
   if (last_save_failed_) {
@@ -480,7 +480,7 @@ ExitCode Trainer::end(EndReason reason, ExitCode code) {
                       "Make room or mend the "
                       "folder, then start the run again: it goes on from the newest saved step.");
   }
-  return code;
+  return run_end(reason, facts_.stop_reason - Stopping::kSignal);
 }
 
 }  // namespace trireme

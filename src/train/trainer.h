@@ -22,6 +22,7 @@
 #include "train/best_loss.h"
 #include "train/evaluator.h"
 #include "train/reporter.h"
+#include "train/run_end.h"
 #include "train/step.h"
 #include "train/step_reports.h"
 #include "train/stopping.h"
@@ -69,7 +70,7 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
   /// To the end of the run or a reason to stop. Throws DivergedError, and DataError where the last
   /// save failed.
-  ExitCode run();
+  RunEnd run();
 
  private:
   /// A step that is not settled: its data, and the targets of its global batch.
@@ -78,7 +79,7 @@ class Trainer {
     std::int64_t target_count = 0;
   };
 
-  ExitCode loop();
+  RunEnd loop();
   /// Targets of the first steps.
   void look_ahead();
   /// The step that is settled next.
@@ -103,10 +104,10 @@ class Trainer {
   /// Once it is settled.
   void update_or_skip();
   /// It is updated, or skipped, and settled. What ends the run.
-  std::optional<ExitCode> end_step();
+  std::optional<RunEnd> end_step();
 
   /// What is done where nothing is under way but, perhaps, the next step's gradients.
-  std::optional<ExitCode> stand_behind_step();
+  std::optional<RunEnd> stand_behind_step();
   void report_step();
   [[nodiscard]] double learning_rate_of_step() const;
   /// Adds what has passed since the last call.
@@ -133,7 +134,7 @@ class Trainer {
   void add_pipeline_times();
   void write_end(EndReason reason);
   /// The end line, and the error of a last save that failed.
-  ExitCode end(EndReason reason, ExitCode code);
+  RunEnd end(EndReason reason);
 
   Runtime& runtime_;
   TrainerInputs inputs_;

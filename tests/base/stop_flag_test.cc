@@ -51,6 +51,53 @@ TEST(StopFlagDeathTest, a_second_signal_ends_the_process_with_128_plus_its_numbe
   }
 }
 
+TEST(StopFlagDeathTest, the_first_signal_is_answered_at_once_and_the_answer_ends_with_its_object) {
+  EXPECT_EXIT(
+      {
+        install_stop_handlers();
+        { const StopAnswer gone("nobody hears this"); }
+        const StopAnswer answer("stopping after this step");
+        send_and_wait(SIGINT, SIGINT);
+        // The handler raises the flag, then answers.
+        ::usleep(200000);
+        ::_exit(0);
+      },
+      testing::ExitedWithCode(0), "^SIGINT: stopping after this step\n$");
+  EXPECT_EXIT(
+      {
+        install_stop_handlers();
+        { const StopAnswer gone("nobody hears this"); }
+        send_and_wait(SIGINT, SIGINT);
+        ::usleep(200000);
+        ::_exit(0);
+      },
+      testing::ExitedWithCode(0), "^$");
+}
+
+TEST(StopFlagDeathTest, of_processes_that_share_a_word_one_answers) {
+  EXPECT_EXIT(
+      {
+        install_stop_handlers();
+        std::atomic<std::uint64_t> told{1};
+        const StopAnswer answer("stopping", &told);
+        send_and_wait(SIGTERM, SIGTERM);
+        ::usleep(200000);
+        ::_exit(0);
+      },
+      testing::ExitedWithCode(0), "^$");
+  EXPECT_EXIT(
+      {
+        install_stop_handlers();
+        std::atomic<std::uint64_t> told{0};
+        const StopAnswer answer("stopping", &told);
+        send_and_wait(SIGTERM, SIGTERM);
+        for (int i = 0; i < 10000 && told == 0; ++i) ::usleep(1000);
+        ::usleep(200000);
+        ::_exit(told == 1 ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "^SIGTERM: stopping\n$");
+}
+
 TEST(StopFlagDeathTest, once_the_code_is_settled_a_second_signal_ends_with_it_and_says_nothing) {
   EXPECT_EXIT(
       {

@@ -49,6 +49,40 @@ class SourcesTest : public ::testing::Test {
   RunConfig config_;
 };
 
+TEST_F(SourcesTest, other_data_under_the_same_name_are_told_from_a_checkpoints) {
+  const std::string prefix = config_.data.train.blend[0].second;
+  const Json saved = data_fingerprints(config_);
+  EXPECT_TRUE(replaced_data(saved, data_fingerprints(config_)).empty());
+  EXPECT_TRUE(replaced_data(Json(), saved).empty()) << "a checkpoint that says nothing";
+  EXPECT_TRUE(replaced_data(Json::object(), saved).empty()) << "data under a new name";
+  write("a", {10, 20, 12});
+  std::vector<std::string> lines = replaced_data(saved, data_fingerprints(config_));
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines[0].find(prefix + ".bin"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[0].find("tokens 41 -> 42"), std::string::npos) << lines[0];
+  EXPECT_EQ(lines[0].find("documents"), std::string::npos) << lines[0];
+  // As many of each, and other ones.
+  std::vector<std::vector<std::int64_t>> documents = counting_documents({10, 20, 11});
+  documents.back().back() += 1;
+  token_file(documents).write(folder_, "a");
+  lines = replaced_data(saved, data_fingerprints(config_));
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines[0].find("other ones"), std::string::npos) << lines[0];
+}
+
+TEST_F(SourcesTest, a_source_is_checked_for_ids_outside_the_vocabulary_without_being_made) {
+  SourceRequest request = request_of(1, 41);
+  check_source_tokens(config_, request);
+  request.vocab_size = 40;
+  message_of([&] { check_source_tokens(config_, request); }, ExitCode::kData);
+  config_.data.validation = ValidationSets{{{"", DataSource{}}}};
+  config_.data.validation->sets[0].second.blend = {{1.0, write("v", {50})}};
+  request.vocab_size = 41;
+  EXPECT_NE(
+      message_of([&] { check_source_tokens(config_, request); }, ExitCode::kData).find("v.bin"),
+      std::string::npos);
+}
+
 TEST_F(SourcesTest, facts_count_one_epoch_of_all_sources) {
   config_.data.train.blend.emplace_back(2.0, write("b", {13}));
   const DataFacts facts = training_facts(config_);

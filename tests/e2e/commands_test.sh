@@ -74,10 +74,33 @@ train plan base.json --memory 10KiB --json
 ends_with "plan beyond the memory" 2
 result "plan beyond the memory"
 check "plan: memory is the fault" grep -q '"path": *"--memory"' out
+says "plan beyond the memory: by item, with the sum" 'parameters .*B, gradients .*activations .*B: .* together'
 train plan base.json --set nonsense=1 --set optimizer.lr=-1 --json
 ends_with "plan with two faults" 2
 result "plan with two faults"
 check "plan: both faults" [ "$(grep -c '"path"' out)" -ge 2 -o "$(grep -o '"path"' out | wc -l)" -ge 2 ]
+
+# Each layer is 82 TB: refused before anything is taken.
+train base.json --set run.directory=vast --set model.hidden_size=65536 --set model.num_attention_heads=512 \
+  --set model.intermediate_size=262144 --set model.num_hidden_layers=100
+ends_with "a model larger than any host" 3
+says "a model larger than any host: by item" 'has .*iB of memory, and the run would take .*parameters .*iB, .*: .* together'
+says_once "a model larger than any host: what to change" 'what helps most first'
+# Whoever sends most: the middle of three stages sends to both sides.
+deep=(base.json --no-data --set model.num_hidden_layers=3 --set batch.micro=1 --set parallel.pipeline=3)
+train plan "${deep[@]}" --json
+middle=$(number activations <(grep -o '"pipeline": *{[^}]*}' <(tr -d '\n' <out) | tail -n 1))
+train plan "${deep[@]}" --set parallel.pipeline=2 --set model.num_hidden_layers=2 --json
+check "the traffic is of the rank that sends most" \
+  [ "$middle" = $((2 * $(number activations <(grep -o '"pipeline": *{[^}]*}' <(tr -d '\n' <out) | tail -n 1)))) ]
+train plan "${deep[@]}"
+check "the text says so" grep -q '^Sent in a step by the rank that sends most: .* (activations, pipeline axis)' out
+check "memory by stage" [ "$(grep -A 4 '^Memory by pipeline stage' out | wc -l)" = 5 ]
+check "the bubble in parts" grep -qE '^Bubble [0-9.]+ %: [0-9.]+ % of the schedule, [+-][0-9.]+ % since' out
+train plan "${deep[@]}" --set parallel.pipeline_schedule=zb-h1 --set parallel.recompute=full
+says_once "zb-h1 that is 1f1b says so" 'zb-h1 is exactly 1f1b here'
+train schedule "${deep[@]/--no-data/--json}" --set parallel.pipeline_schedule=zb-h1 --set parallel.recompute=full
+says_once "so does the schedule" 'zb-h1 is exactly 1f1b here'
 
 # benchmark, schema, data, version.
 train benchmark base.json --steps 3 --warmup 1 --json
@@ -92,6 +115,10 @@ result "benchmark on two ranks"
 check "benchmark on two ranks: threads of both" same "$(number threads out)" 2
 check "benchmark on two ranks: a rate of the machine" awk -v x="$(number sgemm_gflops out)" 'BEGIN { exit !(x > 0) }'
 check "benchmark on two ranks: least and most of an op" grep -q '"op":"adamw_update".*"seconds_minimum":' out
+ranks 2 benchmark base.json --set parallel.pipeline=2 --set batch.micro=1 --steps 2 --warmup 1 --json --no-rates
+ends_with "benchmark of a pipeline" 0
+check "benchmark of a pipeline: what its axis sends" grep -q '"sent_bytes":{[^}]*"pipeline":[1-9]' out
+check "benchmark of a pipeline: as planned" grep -q '"planned_sent_bytes":{[^}]*"pipeline":[1-9]' out
 train schema
 ends_with "schema" 0
 result "schema"

@@ -69,6 +69,9 @@ for VICTIM in 0 2; do
   check "no memory on rank $VICTIM: exit 3" same "$code" 3
   check "no memory on rank $VICTIM: told once" [ "$(grep -c '^train: exit 3' log)" = 1 ]
   says "no memory on rank $VICTIM: it is named" "error: .*memory"
+  says "no memory on rank $VICTIM: by item, with the sum" 'parameters .*B, .*activations .*iB, buffers .*B: .*iB together'
+  check "no memory on rank $VICTIM: what the launcher then ends answers no signal" lacks "$(cat log)" 'again to end at once'
+  says "no memory on rank $VICTIM: what to change first" 'what helps most first: [a-z_.]* .*(a rank then needs '
 done
 MEMORY_KB=''
 

@@ -26,6 +26,8 @@ for signal in TERM INT USR1; do
   code=$?
   ends_with "SIG$signal" 75
   last_line_is_closing "SIG$signal"
+  says_once "SIG$signal: answered at once" "^SIG$signal: stopping after this step, saving; again to end at once"
+  says "SIG$signal: named at the end" "^train: exit 75 (SIG$signal, saved, please requeue)"
   check "SIG$signal: on record" same "$(end_reason run)" signal
   stopped=$(last_step run)
   check "SIG$signal: the last step is saved" [ -e "$(folder_of run "$stopped")/manifest.json" ]
@@ -39,6 +41,8 @@ kill -USR1 "$job"
 wait "$job"
 code=$?
 ends_with "SIGUSR1 to two ranks" 75
+says_once "SIGUSR1 to two ranks: one answer" '^SIGUSR1: stopping after this step'
+says "SIGUSR1 to two ranks: named at the end" '^train: exit 75 (SIGUSR1, saved'
 check "two ranks: on record" same "$(end_reason run)" signal
 goes_on "two ranks stopped" 2 $(($(last_step run) + 5)) ranks-reference --set batch.micro=1
 
@@ -49,6 +53,8 @@ kill -TERM "$(train_processes "$job" | tail -n 1)"
 wait "$job"
 code=$?
 ends_with "SIGTERM to one rank of two" 75
+says_once "SIGTERM to one rank of two: one answer" '^SIGTERM: stopping after this step'
+says "SIGTERM to one rank of two: named at the end" '^train: exit 75 (SIGTERM, saved'
 
 # A second signal ends at once: while the first waits for a step that does not end in time.
 rm -rf run
@@ -56,6 +62,8 @@ start log "$binary" "${long[@]}" --set batch.global=20000 --set batch.micro=1
 until_true logged log '^ *rank '
 kill -TERM "$job"
 until_true taken "$job"
+until_true logged log '^SIGTERM: stopping'
+check "the first is answered while the step goes on" kill -0 "$job"
 kill -TERM "$job"
 wait "$job"
 check "a second signal ends with 128 + its number" [ $? = 143 ]
@@ -67,12 +75,14 @@ touch run/stop
 wait "$job"
 code=$?
 ends_with "the stop file" 0
+says "the stop file: named at the end" '^train: exit 0 (stop file, saved)'
 check "the stop file is removed" [ ! -e run/stop ]
 check "the stop file is on record" same "$(end_reason run)" stop_file
 check "stopped with a save" [ -e "$(folder_of run "$(last_step run)")/manifest.json" ]
 rm -rf run
 train "${long[@]}" --set run.exit_after_minutes=0.001
 ends_with "exit_after_minutes" 75
+says "exit_after_minutes: named at the end" '^train: exit 75 (.*time limit, saved, please requeue)'
 check "the time is on record" same "$(end_reason run)" time
 
 # A live run holds its directory.
@@ -95,10 +105,12 @@ train base.json --set checkpoint.interval_steps=5 --set checkpoint.keep_last=0
 cp -r run whole
 train base.json
 ends_with "a finished run" 0
-says "a finished run says so" 'finished'
+says "a finished run says so" 'is saved in'
+says "a finished run: named at the end" '^train: exit 0 (finished)'
 check "a finished run writes no steps" same "$(steps_of run)" "$(steps_of whole)"
 train base.json --set run.resume=10 --set checkpoint.keep_last=0
 ends_with "resume at a step" 0
+says "a run to its end: named there" '^train: exit 0 (finished)'
 says "resume at a step says so" 'from step 10 '
 says_once "and that a later one stands" 'warning: .*step-00000020 is later than step 10'
 same_run "resume at a step" run 20 whole
@@ -118,6 +130,7 @@ check "resume never begins at 1" same "$(steps_of never)" "$(steps_of whole)"
 # Changes between two parts of a run.
 train base.json --set run.resume=10 --set optimizer.lr=0.001 --set run.exit_at_step=12
 ends_with "another learning rate" 0
+says "exit_at_step: named at the end" '^train: exit 0 (run.exit_at_step, saved)'
 says "the change is printed" '^optimizer.lr: 0.003 -> 0.001'
 train base.json --set run.resume=12 --set run.steps=22 --set checkpoint.keep_last=2 --set checkpoint.keep_every_steps=7 \
   --set checkpoint.interval_steps=1

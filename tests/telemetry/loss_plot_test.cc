@@ -239,5 +239,23 @@ TEST(LossPlot, redrawing_replaces_the_file_and_survives_a_refusal) {
   EXPECT_EQ(count(testing::internal::GetCapturedStderr(), "warning: "), 1U);
 }
 
+TEST(LossPlot, a_run_that_went_on_from_another_begins_where_it_began) {
+  const TemporaryDirectory folder;
+  std::string lines = R"({"kind":"resume","step":100,"path":"other/step-00000100"})" "\n";
+  for (int step = 101; step <= 110; ++step) {
+    lines += fmt::format(R"({{"kind":"step","step":{},"loss":2.5,"consumed_tokens":{}}})" "\n", step, step * 1000);
+  }
+  folder.write("metrics.jsonl", lines);
+  LossHistory history(folder / "metrics.jsonl");
+  history.refresh();
+  const LossCurves curves = history.curves();
+  EXPECT_DOUBLE_EQ(curves.begin, 100'000);
+  ASSERT_EQ(curves.restarts.size(), 1U);
+  EXPECT_DOUBLE_EQ(curves.restarts[0], 100'000);
+  const std::string svg = loss_svg(curves, "fork");
+  EXPECT_EQ(count(svg, ">0</text>"), 0U) << "the axis of tokens has no 0";
+  EXPECT_EQ(count(svg, ">100k</text>"), 1U);
+}
+
 }  // namespace
 }  // namespace trireme

@@ -70,7 +70,7 @@ TEST(TensorBoard, records_have_exactly_these_bytes) {
 TEST(TensorBoard, a_run_writes_megatron_tags) {
   const TemporaryDirectory folder;
   {
-    TensorBoardWriter writer(folder / "tensorboard", 0, 2);
+    TensorBoardWriter writer(folder / "tensorboard", 0, 0, 2);
     StepLine line;
     line.step = 1;
     line.consumed_samples = 8;
@@ -86,18 +86,21 @@ TEST(TensorBoard, a_run_writes_megatron_tags) {
   const auto payloads = payloads_of(read_file(file));
   ASSERT_EQ(payloads.size(), 4U);
   EXPECT_NE(payloads[0].find("brain.Event:2"), std::string::npos);
-  for (const char* tag : {"lm loss", "grad-norm", "learning-rate", "iteration-time", "throughput"}) {
+  for (const char* tag : {"lm loss", "grad-norm", "learning-rate", "iteration-time", "throughput", "batch-size"}) {
     EXPECT_NE(payloads[1].find(tag), std::string::npos) << tag;
   }
   EXPECT_EQ(payloads[1].find("mfu"), std::string::npos) << "unknown values have no event";
   EXPECT_NE(payloads[2].find("mfu"), std::string::npos);
-  EXPECT_NE(payloads[2].find("batch-size"), std::string::npos);
+  // Field 2 (wire type 5) behind the tag: 8.0 as a float, in both steps.
+  const std::string size = std::string("batch-size\x15", 11) + std::string("\0\0\0A", 4);
+  EXPECT_NE(payloads[1].find(size), std::string::npos);
+  EXPECT_NE(payloads[2].find(size), std::string::npos);
   EXPECT_NE(payloads[3].find("lm loss validation ppl"), std::string::npos);
 }
 
 TEST(TensorBoard, a_resumed_run_declares_later_events_void) {
   const TemporaryDirectory folder;
-  { const TensorBoardWriter writer(folder.path() / "tensorboard", 10, 1); }
+  { const TensorBoardWriter writer(folder.path() / "tensorboard", 10, 80, 1); }
   const auto payloads = payloads_of(read_file(only_file_of(folder / "tensorboard")));
   ASSERT_EQ(payloads.size(), 2U);
   EXPECT_EQ(hex_of(payloads[1]).substr(18), "100b3a020801") << "step 11, session log, status START";
@@ -106,7 +109,7 @@ TEST(TensorBoard, a_resumed_run_declares_later_events_void) {
 TEST(TensorBoard, a_folder_that_cannot_be_made_is_refused_before_training) {
   const TemporaryDirectory folder;
   folder.write("file", "");
-  EXPECT_THROW(TensorBoardWriter(folder / "file/tensorboard", 0, 1), DataError);
+  EXPECT_THROW(TensorBoardWriter(folder / "file/tensorboard", 0, 0, 1), DataError);
 }
 
 }  // namespace

@@ -1,0 +1,30 @@
+#pragma once
+// Memory that is not there: what was needed, by item, what there is, and what to change.
+
+#include <functional>
+
+#include "comm/launch.h"
+#include "config/run_config.h"
+#include "device/device.h"
+#include "plan/memory.h"
+
+namespace trireme {
+
+/// What a rank is to allocate.
+struct MemoryNeed {
+  const RunConfig& config;
+  Device device;
+  RankMemory memory;  ///< of this rank
+};
+
+/// Before anything is allocated: every rank throws EnvironmentError where a GPU has less memory
+/// free than its rank needs, or a host less in all than its ranks. Selects the GPU for the calling
+/// thread. Collective.
+void require_memory(const Launch& launch, const MemoryNeed& need);
+
+/// Runs `work`; memory that is refused meanwhile, by the system, a GPU or operator new, becomes an
+/// EnvironmentError. It is of this rank alone, unless `work` made it a SharedError.
+void telling_of_memory(const Launch& launch, const MemoryNeed& need,
+                       const std::function<void()>& work);
+
+}  // namespace trireme

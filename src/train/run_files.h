@@ -1,0 +1,24 @@
+#pragma once
+// What a run writes, and what stands where it would.
+
+#include <optional>
+
+#include "config/problem.h"
+#include "config/run_config.h"
+
+namespace trireme {
+
+/// A file or folder that a run of this config would overwrite and that no run of ours made. A
+/// folder is a run's where a config.json stands beside metrics.jsonl or checkpoints/; whatever a
+/// run writes is its own there. Elsewhere none of its files may exist: config.json, metrics.jsonl
+/// (but for an empty one: a run makes it before its config.json, so that one which ends between the
+/// two is no stranger), loss.svg, kernel_choices.json, trace.json where it is asked for. A step
+/// folder of checkpoint.directory is ours where it holds nothing, or something that a save makes.
+/// Other files and empty folders do not matter.
+std::optional<Problem> foreign_file(const RunConfig& config);
+
+/// Whether checkpoints of `bytes` may be written where the config wants them, and one fits; warns
+/// where one does and those that are kept do not.
+std::optional<Problem> disk_fault(const RunConfig& config, std::int64_t bytes);
+
+}  // namespace trireme
