@@ -72,14 +72,14 @@ TEST_F(SourcesTest, other_data_under_the_same_name_are_told_from_a_checkpoints) 
 
 TEST_F(SourcesTest, a_source_is_checked_for_ids_outside_the_vocabulary_without_being_made) {
   SourceRequest request = request_of(1, 41);
-  check_source_tokens(config_, request);
+  check_training_tokens(config_, request);
   request.vocab_size = 40;
-  message_of([&] { check_source_tokens(config_, request); }, ExitCode::kData);
+  message_of([&] { check_training_tokens(config_, request); }, ExitCode::kData);
   config_.data.validation = ValidationSets{{{"", DataSource{}}}};
   config_.data.validation->sets[0].second.blend = {{1.0, write("v", {50})}};
   request.vocab_size = 41;
   EXPECT_NE(
-      message_of([&] { check_source_tokens(config_, request); }, ExitCode::kData).find("v.bin"),
+      message_of([&] { check_validation_tokens(config_, request); }, ExitCode::kData).find("v.bin"),
       std::string::npos);
 }
 
