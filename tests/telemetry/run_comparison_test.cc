@@ -147,12 +147,12 @@ TEST_F(RunComparisonTest, prints_tables_with_names_that_tell_the_runs_apart) {
   EXPECT_NE(text.find("optimizer.lr     1     2"), std::string::npos) << text;
   EXPECT_EQ(text.find("long"), std::string::npos) << text;
   const auto names_of = [](const std::vector<std::string>& directories) {
-    Comparison comparison;
+    Comparison several;
     for (const std::string& directory : directories) {
-      comparison.runs.emplace_back();
-      comparison.runs.back().directory = directory;
+      several.runs.emplace_back();
+      several.runs.back().directory = directory;
     }
-    return short_names(comparison);
+    return short_names(several);
   };
   using Names = std::vector<std::string>;
   EXPECT_EQ(names_of({"/a/b", "c/d"}), (Names{"/a/b", "c/d"}));
