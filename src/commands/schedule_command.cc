@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -208,9 +209,9 @@ int schedule_command(Arguments arguments) {
   app.add_option("--kind", options.kind, "kind of schedule, or a plan file")
       ->type_name(fmt::format("{{{}}}|FILE", fmt::join(schedule_names(), ",")));
   app.add_option("--stages", options.stages, "ranks of the pipeline")
-      ->check(integer_from(1, 1 << 20));
+      ->check(integer_from(1, std::numeric_limits<int>::max()));
   app.add_option("--micro-batches", options.micro_batches, "micro-batches of a step")
-      ->check(integer_from(1, 1 << 20));
+      ->check(integer_from(1, std::numeric_limits<int>::max()));
   app.add_option("--virtual-stages", options.virtual_stages,
                  "stages of a rank; default 1, 2 for interleaved and the V kinds");
   app.add_option("--group-size", options.group_size,

@@ -101,9 +101,7 @@ TEST_F(PlanFile, is_refused_with_its_place_its_rule_and_what_is_legal) {
   const std::string order = ". Legal: F, then R where there is one, then B and W, or BW";
   const std::string deep(100'000, '[');
   const Refused files[] = {
-      {"",
-       ": line 1, column 1: syntax error while parsing value - unexpected end of input; "
-       "expected '[', '{', or a literal"},
+      {"", ": line 1, column 1: holds nothing"},
       {deep, ": nested deeper than 64 levels"},
       {"{}", ": has no \"ranks\". Legal: a list of actions for each rank"},
       {"[]", ": is an array. Legal: an object with \"ranks\""},
