@@ -34,12 +34,12 @@ void MpiEngine::complete(MPI_Request request, const char* operation) {
   }
 }
 
-void MpiEngine::attach(Progress& queue) {
+void MpiEngine::attach(TransferQueue& queue) {
   const std::lock_guard lock(queues_mutex_);
   queues_.push_back(&queue);
 }
 
-void MpiEngine::detach(Progress& queue) {
+void MpiEngine::detach(TransferQueue& queue) {
   const std::lock_guard lock(queues_mutex_);
   std::erase(queues_, &queue);
 }
@@ -75,7 +75,7 @@ void MpiEngine::run() {
 bool MpiEngine::advance_all() {
   const std::lock_guard lock(queues_mutex_);
   bool moved = false;
-  for (Progress* queue : queues_) moved = queue->advance() || moved;
+  for (TransferQueue* queue : queues_) moved = queue->advance() || moved;
   return moved;
 }
 

@@ -15,9 +15,9 @@
 namespace trireme {
 
 /// A queue of transfers as the communication thread sees it.
-class Progress {
+class TransferQueue {
  public:
-  virtual ~Progress() = default;
+  virtual ~TransferQueue() = default;
   /// Moves along what can move without waiting; true where anything did. Called by the
   /// communication thread.
   virtual bool advance() noexcept = 0;
@@ -38,8 +38,8 @@ class MpiEngine {
   /// Polls one request of the calling thread to its end. Throws InternalError.
   void complete(MPI_Request request, const char* operation);
 
-  void attach(Progress& queue);
-  void detach(Progress& queue);
+  void attach(TransferQueue& queue);
+  void detach(TransferQueue& queue);
   /// One transfer more, one less: the thread sleeps while there is none.
   void add_work();
   void remove_work() noexcept { work_.fetch_sub(1); }
@@ -51,7 +51,7 @@ class MpiEngine {
   FlightRecorder& recorder_;
   std::timed_mutex mutex_;
   std::mutex queues_mutex_;
-  std::vector<Progress*> queues_;
+  std::vector<TransferQueue*> queues_;
   std::mutex wake_mutex_;
   std::condition_variable wake_;
   std::atomic<int> work_{0};

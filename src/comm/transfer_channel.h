@@ -40,7 +40,7 @@ struct TransferOptions {
   SumsBy sums = SumsBy::kRankOrder;                  ///< kLibrary: not with SharedSlots
 };
 
-class TransferChannel final : public Progress {
+class TransferChannel final : public TransferQueue {
  public:
   struct Transfer {
     Operation operation = Operation::kNone;
