@@ -357,7 +357,7 @@ std::string early_stop_text(const StartPoint& start, const PreparedRun& prepared
 
 /// Behind a crash, or where the run goes back: checkpoints/best is what the run knows as its best.
 /// What is not there any more is no best. Collective.
-void settle_best(const PreparedRun& prepared, Communicator& world, Progress& progress) {
+void settle_best(const PreparedRun& prepared, Communicator& world, RunProgress& progress) {
   if (!prepared.config.checkpoint.keep_best) return;
   std::int64_t there = 0;
   run_together(world, [&] {
@@ -451,7 +451,7 @@ RunEnd train_from(const Session& session, StartPoint start) {
                             chosen);
     });
   }
-  inputs.scalars = [&prepared](const Progress& progress, std::int64_t applied_updates) {
+  inputs.scalars = [&prepared](const RunProgress& progress, std::int64_t applied_updates) {
     return saved_scalars(prepared, progress, applied_updates);
   };
   inputs.loader = &loader;

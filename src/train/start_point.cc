@@ -258,7 +258,7 @@ StartPoint load_start(Runtime& runtime, const PreparedRun& prepared, StartPoint 
   return start;
 }
 
-Json saved_scalars(const PreparedRun& prepared, const Progress& progress,
+Json saved_scalars(const PreparedRun& prepared, const RunProgress& progress,
                    std::int64_t applied_updates) {
   Json scalars = Json::object();
   scalars["applied_updates"] = applied_updates;

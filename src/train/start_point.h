@@ -14,7 +14,7 @@ namespace trireme {
 
 struct StartPoint {
   std::filesystem::path checkpoint;  ///< empty: fresh
-  Progress progress;
+  RunProgress progress;
   std::vector<Rejected> rejected;  ///< newer checkpoints that were found to be no good, and told
 };
 
@@ -35,7 +35,7 @@ StartPoint choose_start(const PreparedRun& prepared, Communicator& world);
 StartPoint load_start(Runtime& runtime, const PreparedRun& prepared, StartPoint start);
 
 /// What the trainer saves besides tensors, so that choose_start can compare.
-Json saved_scalars(const PreparedRun& prepared, const Progress& progress,
+Json saved_scalars(const PreparedRun& prepared, const RunProgress& progress,
                    std::int64_t applied_updates);
 
 }  // namespace trireme

@@ -27,7 +27,7 @@ StepReports::Exchange exchange_of(const RunConfig& config) {
 }
 }  // namespace
 
-Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, Progress progress)
+Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, RunProgress progress)
     : runtime_(runtime),
       inputs_(std::move(inputs)),
       progress_(progress),
@@ -391,7 +391,7 @@ void Trainer::save(SaveKind kind) {
   const Clock::time_point begin = Clock::now();
   if (inputs_.reporter != nullptr) inputs_.reporter->before_save();
   SaveRequest request = inputs_.save;
-  Progress saved = progress_;
+  RunProgress saved = progress_;
   kept_.reset();
   if (best_is_new()) {
     if (saved.best.kept.alone) request.retention.superseded = saved.best.kept.step;

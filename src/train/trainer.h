@@ -34,7 +34,7 @@ class Samples;
 class Watchdog;
 
 /// Where the loop stands; saved and restored.
-struct Progress {
+struct RunProgress {
   std::int64_t step = 0;  ///< updates done, skipped ones included
   std::int64_t consumed_samples = 0;
   std::int64_t skipped_in_a_row = 0;
@@ -50,7 +50,7 @@ struct TrainerInputs {
   std::optional<double> peak_tflops;  ///< of all ranks together
   SaveRequest save;                   ///< everything but step, position and state
   std::int64_t staging_bytes = 0;     ///< for saves, at most; 0: as much as they need
-  std::function<Json(const Progress&, std::int64_t applied_updates)>
+  std::function<Json(const RunProgress&, std::int64_t applied_updates)>
       scalars;  ///< saved beside the tensors
   Loader* loader = nullptr;
   std::span<const ValidationSet> validation;  ///< none: nothing is evaluated
@@ -64,7 +64,7 @@ class Trainer {
   /// A step whose loss or gradient is not finite is skipped; so many in a row end the run.
   static constexpr std::int64_t kSkipsMax = 10;
 
-  Trainer(Runtime& runtime, TrainerInputs inputs, Progress progress);
+  Trainer(Runtime& runtime, TrainerInputs inputs, RunProgress progress);
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -138,7 +138,7 @@ class Trainer {
 
   Runtime& runtime_;
   TrainerInputs inputs_;
-  Progress progress_;
+  RunProgress progress_;
   Step step_;
   TraceSteps trace_steps_;
   Stopping stopping_;
