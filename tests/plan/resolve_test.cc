@@ -76,11 +76,12 @@ TEST(Resolve, a_run_whose_tokens_cannot_be_counted_is_refused) {
 }
 
 TEST(Resolve, a_zero_bubble_schedule_that_comes_to_1f1b_says_so) {
-  const auto notes_of = [](const char* schedule, double limit) {
+  const auto notes_of = [](const char* schedule, double limit, Recompute recompute) {
     RunConfig config = small_config();
     config.parallel.pipeline = 2;
     config.parallel.pipeline_schedule = schedule;
     if (limit > 0) config.parallel.pipeline_memory_limit = limit;
+    config.parallel.recompute = recompute;
     config.batch = {.global = 8, .micro = 1, .accumulation = {}};
     const Outcome outcome = resolve(config, {.world = 2});
     EXPECT_TRUE(outcome.problems.empty()) << format_problems(outcome.problems);
@@ -88,13 +89,13 @@ TEST(Resolve, a_zero_bubble_schedule_that_comes_to_1f1b_says_so) {
     for (const std::string& note : outcome.notes) text += note + "\n";
     return text;
   };
-  // What W needs is more than an activation of so wide a model, and two are all that 1F1B holds.
-  const std::string note = notes_of("zb-h1", 0);
+  // Recomputed, a micro-batch keeps one layer input until B and all that W reads behind it.
+  const std::string note = notes_of("zb-h1", 0, Recompute::kFull);
   EXPECT_NE(note.find("zb-h1 is exactly 1f1b here"), std::string::npos) << note;
   EXPECT_NE(note.find("parallel.pipeline_memory_limit"), std::string::npos) << note;
-  EXPECT_EQ(notes_of("1f1b", 0), "");
-  EXPECT_EQ(notes_of("zb-h2", 0), "") << "it holds back Ws";
-  EXPECT_EQ(notes_of("zb-auto", 6), "") << "there is room";
+  EXPECT_EQ(notes_of("1f1b", 0, Recompute::kFull), "");
+  EXPECT_EQ(notes_of("zb-h2", 0, Recompute::kNone), "") << "it holds back Ws";
+  EXPECT_EQ(notes_of("zb-auto", 6, Recompute::kNone), "") << "there is room";
 }
 
 TEST(Resolve, a_model_whose_heads_no_op_takes_is_refused) {
