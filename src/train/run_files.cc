@@ -49,18 +49,16 @@ fs::path foreign_in_run(const RunConfig& config) {
     const fs::path path = directory / name;
     if (stands(path) && !(path.filename() == "metrics.jsonl" && is_empty_file(path))) return path;
   }
-  // These are folders in a run, and files in nobody's way else.
-  for (const char* name : {"tensorboard", "checkpoints"}) {
-    std::error_code none;
-    const fs::path path = directory / name;
-    if (stands(path) && !fs::is_directory(path, none)) return path;
-  }
-  return {};
+  // A folder in a run, and in nobody's way else.
+  std::error_code none;
+  const fs::path events = directory / "tensorboard";
+  return stands(events) && !fs::is_directory(events, none) ? events : fs::path();
 }
 
 bool is_step_folder_of_ours(const fs::path& folder) {
   std::error_code fault;
-  if (!fs::is_directory(folder, fault)) return false;
+  // What is no folder is in a save's way and stays: the rename onto it fails, which is told then.
+  if (!fs::is_directory(folder, fault)) return true;
   bool empty = true;
   for (fs::directory_iterator at(folder, fault), end; !fault && at != end; at.increment(fault)) {
     const std::string name = at->path().filename().string();

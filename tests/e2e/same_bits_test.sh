@@ -77,7 +77,7 @@ cat >wide.json <<'E2'
 E2
 train wide.json
 ends_with "a micro-batch in passes" 0
-says "it says that it has passes" "32 global = 32 micro x 1 accumulation x 1 data ranks, computed 16 at a time"
+says "it says that it has passes" "32 global = 32 micro x 1 accumulation x 1 data rank, computed 16 at a time"
 train wide.json --set run.directory=narrow --set batch.micro=16
 ends_with "passes as micro-batches" 0
 check "passes and micro-batches: the steps are equal" same "$(steps_of wide)" "$(steps_of narrow)"

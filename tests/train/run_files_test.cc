@@ -47,8 +47,8 @@ TEST_F(RunFiles, a_new_folder_an_empty_one_and_files_of_others_are_no_matter) {
 }
 
 TEST_F(RunFiles, no_file_that_a_run_writes_may_be_somebody_elses) {
-  for (const char* name : {"config.json", "metrics.jsonl", "loss.svg", "kernel_choices.json",
-                           "tensorboard", "checkpoints"}) {
+  for (const char* name :
+       {"config.json", "metrics.jsonl", "loss.svg", "kernel_choices.json", "tensorboard"}) {
     const std::string path = std::string("run/") + name;
     write(path);
     EXPECT_EQ(in_the_way(), path);
@@ -94,7 +94,8 @@ TEST_F(RunFiles, step_folders_are_replaced_only_where_a_save_made_them) {
   write("run/checkpoints/step-00000010/thesis.tex");
   EXPECT_EQ(in_the_way(), "run/checkpoints/step-00000010");
   fs::remove_all(folder_ / "run");
-  write("elsewhere/step-00000010", "a file");
+  write("elsewhere/step-00000010/thesis.tex");
+  write("elsewhere/step-00000020", "a file, which no save can replace");
   config_.checkpoint.directory = (folder_ / "elsewhere").string();
   EXPECT_EQ(in_the_way(), "elsewhere/step-00000010");
   EXPECT_EQ(foreign_file(config_)->path, "checkpoint.directory");
