@@ -1,5 +1,6 @@
 #include "config/combinations.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -61,8 +62,9 @@ TEST(Combinations, refuse_what_would_be_one_run_twice_or_none) {
   EXPECT_NE(fault_of({"=1"}).find("names no key"), std::string::npos);
   EXPECT_NE(fault_of({"x=" + std::string(300, 'a')}).find("302 bytes"), std::string::npos);
   Words many;
-  for (const char key : {'a', 'b', 'c', 'd', 'e'})
-    many.push_back(std::string(1, key) + "=1,2,3,4,5,6,7,8,9,10");
+  for (const char* key : {"a", "b", "c", "d", "e"}) {
+    many.push_back(fmt::format("{}=1,2,3,4,5,6,7,8,9,10", key));
+  }
   EXPECT_NE(fault_of(many).find("more than 10000 runs"), std::string::npos);
 }
 
