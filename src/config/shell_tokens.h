@@ -1,6 +1,7 @@
 #pragma once
 // Words and operators of a shell script, quotes and expansions still in them.
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

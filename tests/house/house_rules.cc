@@ -202,6 +202,35 @@ Faults heavy_header_faults(std::span<const SourceFile> tree) {
   return faults;
 }
 
+Faults integer_header_faults(std::span<const SourceFile> tree) {
+  std::set<std::string> complete;  // paths that <cstdint> is reached from
+  for (bool grew = true; grew;) {
+    grew = false;
+    for (const SourceFile& file : tree) {
+      if (complete.count(file.path) > 0) continue;
+      for_each_include(file, [&](int, const Include& include) {
+        const std::string target(include.target);
+        const bool reaches =
+            include.quoted ? complete.count("src/" + target) + complete.count(target) > 0 : target == "cstdint";
+        if (reaches) grew |= complete.insert(file.path).second;
+      });
+    }
+  }
+  Faults faults;
+  for (const SourceFile& file : tree) {
+    if (!is_header(file.path) || complete.count(file.path) > 0) continue;
+    const auto lines = lines_of(file.text);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      if (lines[i].find("std::int") == std::string_view::npos && lines[i].find("std::uint") == std::string_view::npos) {
+        continue;
+      }
+      faults.push_back({file.path, static_cast<int>(i) + 1, "an integer of fixed width without <cstdint>"});
+      break;
+    }
+  }
+  return faults;
+}
+
 Faults model_word_faults(const SourceFile& file) {
   Faults faults;
   if (!file.path.starts_with("src/model/")) return faults;

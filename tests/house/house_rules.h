@@ -29,6 +29,10 @@ Faults layer_faults(const SourceFile& file);
 /// elsewhere reaches them through any chain of includes.
 Faults heavy_header_faults(std::span<const SourceFile> tree);
 
+/// A header that names a std:: integer of fixed width includes <cstdint>, itself or by the program's headers that it
+/// includes: <string> of one compiler brings it along, of the next it does not.
+Faults integer_header_faults(std::span<const SourceFile> tree);
+
 /// src/model is written as if for one device: none of the words rank, world, mpi, nccl, all_reduce. `shape.rank()`,
 /// the number of dims, is another word.
 Faults model_word_faults(const SourceFile& file);

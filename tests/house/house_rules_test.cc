@@ -85,6 +85,20 @@ TEST(HeavyHeaderRule, no_chain_of_includes_leads_out_of_the_folder) {
   EXPECT_EQ(count(heavy_header_faults(std::span(tree).subspan(2))), 0U);
 }
 
+TEST(IntegerHeaderRule, a_header_reaches_cstdint_by_the_programs_headers_alone) {
+  const SourceFile tree[] = {
+      {"src/base/x.h", "#include <cstdint>\nstd::int64_t x;"},
+      {"src/base/y.h", "#include \"base/x.h\"\nstd::uint8_t y;"},
+      {"src/base/z.h", "#include <string>\n\nstd::uint8_t z;"},
+      {"src/base/z.cc", "std::uint8_t z;"},
+      {"src/base/w.h", "#include <string>\nint w;"},
+  };
+  const Faults faults = integer_header_faults(tree);
+  ASSERT_EQ(faults.size(), 1U);
+  EXPECT_EQ(faults[0].path, "src/base/z.h");
+  EXPECT_EQ(faults[0].line, 3);
+}
+
 TEST(ModelWordRule, whole_words_of_any_case_are_found) {
   const auto faults = [](std::string path, std::string text) {
     return count(model_word_faults({std::move(path), std::move(text)}));

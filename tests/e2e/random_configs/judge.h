@@ -1,6 +1,7 @@
 #pragma once
 // What must hold for one config, and the files that configs refer to.
 
+#include <cstdint>
 #include <filesystem>
 
 #include "e2e/random_configs/random_config.h"
