@@ -284,19 +284,19 @@ class DeepSpeedConfig {
       if (const Json* end = draft_.find("lr_schedule.decay_end_step"))
         draft_.miss("run.steps", fmt::format("the schedule's length is {}", end->dump()));
     }
-    cosine ? convert_cosine() : convert_peak();
-    if (!cosine && word("scheduler.params.warmup_type", "log") == "log")
+    cosine ? convert_cosine() : convert_peak(decay);
+    if (word("scheduler.params.warmup_type", "log") == "log")
       draft_.remark("scheduler.params.warmup_type log (its default): the warm-up here is linear");
   }
 
-  /// WarmupLR and WarmupDecayLR have their own peak.
-  void convert_peak() {
+  /// WarmupLR and WarmupDecayLR have their own peak. The latter ends where its warm-up began.
+  void convert_peak(bool decay) {
     if (const auto low = number("scheduler.params.warmup_min_lr", 0, "lr_schedule.min_lr");
         low && *low != 0) {
+      if (decay) draft_.set("lr_schedule.min_lr", *low, "scheduler.params.warmup_min_lr");
       draft_.remark(
-          "scheduler.params.warmup_min_lr {} is left out: the warm-up begins at "
-          "lr / warmup_steps",
-          *low);
+          "scheduler.params.warmup_min_lr {} is {}: the warm-up begins at lr / warmup_steps", *low,
+          decay ? "where the decay ends" : "left out");
     }
     set_number("scheduler.params.warmup_max_lr", "optimizer.lr", 0.001);
   }

@@ -184,6 +184,10 @@ class MegatronModel {
     if (family_ == Family::kQwen3 || head_dim_ * heads_ != hidden_) model["head_dim"] = head_dim_;
     model["rms_norm_eps"] = norm_eps();
     add_rope(model);
+    draft_.remark(
+        "the weights of o_proj and down_proj are drawn with initializer_range, as transformers "
+        "draws them; Megatron-LM divides theirs by the root of 2 x {} layers",
+        layers_);
     if (family_ == Family::kLlama && bias_) model["attention_bias"] = model["mlp_bias"] = true;
     model["attention_dropout"] = dropout("--attention-dropout");
     if (const double rate = dropout("--hidden-dropout"); rate > 0) {

@@ -217,6 +217,27 @@ TEST(Convert, values_that_conflict_are_told) {
                    "contradict each other"));
 }
 
+TEST(Convert, the_decay_of_deepspeed_ends_at_its_least_rate) {
+  const auto of = [](const std::string& type) {
+    return converted(R"({"scheduler": {"type": ")" + type + R"(", "params": {"total_num_steps": 9,
+                         "warmup_min_lr": 1e-5, "warmup_max_lr": 1e-3}}})");
+  };
+  EXPECT_EQ(at(of("WarmupDecayLR").config, "lr_schedule.min_lr"), Json(1e-5));
+  EXPECT_TRUE(says(of("WarmupDecayLR").remarks, "warmup_min_lr 1e-05 is where the decay ends"));
+  EXPECT_TRUE(at(of("WarmupLR").config, "lr_schedule.min_lr").is_null());
+  EXPECT_TRUE(says(of("WarmupLR").remarks, "warmup_min_lr 1e-05 is left out"));
+  for (const char* type : {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"})
+    EXPECT_TRUE(says(of(type).remarks, "warmup_type log (its default)")) << type;
+}
+
+TEST(Convert, weights_that_are_drawn_otherwise_are_told) {
+  const std::string sizes = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 ";
+  const std::string llama =
+      "--swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope";
+  EXPECT_TRUE(says(converted(sizes + llama).remarks, "the root of 2 x 2 layers"));
+  EXPECT_FALSE(says(converted(sizes).remarks, "the root of")) << "GPT-2 draws them so too";
+}
+
 TEST(Convert, blends_keep_their_weights_or_say_that_they_have_none) {
   const auto train = [](const std::string& path) {
     return at(converted("--lr 1 --data-path " + path).config, "data.train").dump();
