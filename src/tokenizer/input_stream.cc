@@ -31,20 +31,27 @@ bool is_skippable_frame(std::string_view begin) {
          begin.substr(1, 3) == std::string_view("\x2a\x4d\x18", 3);
 }
 
+/// "BZh", the size of a block, the mark of a block or of the end.
+bool is_bzip2(std::string_view begin) {
+  if (!begin.starts_with("BZh") || begin.size() < 9 || begin[3] < '1' || begin[3] > '9')
+    return false;
+  const std::string_view mark = begin.substr(4, 5);
+  return mark == "1AY&S" || mark == "\x17rE8P";
+}
+
 /// What text cannot begin with, and how to make text of it.
 struct Foreign {
   std::string_view magic, what, remedy;
 };
-constexpr std::array<Foreign, 6> kForeign = {{
+constexpr std::array<Foreign, 5> kForeign = {{
     {{"\xfd"
       "7zXZ\0",
       6},
      "packed by xz",
      "Unpack it first: xz -dc FILE | train ... -"},
-    {"BZh", "packed by bzip2", "Unpack it first: bzip2 -dc FILE | train ... -"},
     {{"PK\3\4", 4}, "a zip archive", "Unpack it first"},
     {{"\x04\x22\x4d\x18", 4}, "packed by lz4", "Unpack it first: lz4 -dc FILE | train ... -"},
-    {"PAR1", "Parquet", "Write its text column as JSON lines first"},
+    {"PAR1\x15", "Parquet", "Write its text column as JSON lines first"},
     {{"MMIDIDX\0\0", 9}, "an index of token files", "Name the text, not what was made of it"},
 }};
 }  // namespace
@@ -240,6 +247,10 @@ void InputStream::recognise() {
         "build again, or: zstd -dc FILE | train ... -",
         source());
 #endif
+  }
+  if (is_bzip2(begin)) {
+    throw DataError(
+        "{}: is packed by bzip2, no text. Unpack it first: bzip2 -dc FILE | train ... -", source());
   }
   for (const Foreign& foreign : kForeign) {
     if (begin.starts_with(foreign.magic))

@@ -130,9 +130,15 @@ TEST_F(InputStreamTest, what_is_no_text_is_refused_by_name) {
                                   "7zXZ\0 more",
                                   11)),
              "packed by xz");
-  EXPECT_HAS(fault_of("BZh91AY"), "packed by bzip2");
-  EXPECT_HAS(fault_of("PAR1...."), "Parquet");
+  EXPECT_HAS(fault_of("BZh91AY&SY"), "packed by bzip2");
+  EXPECT_HAS(fault_of("BZh9\x17rE8P\x90"), "packed by bzip2");
+  EXPECT_HAS(fault_of("PAR1\x15\x04...."), "Parquet");
   EXPECT_HAS(fault_of(std::string("PK\3\4....", 8)), "a zip archive");
+}
+
+TEST_F(InputStreamTest, words_that_begin_as_other_formats_do_are_text) {
+  for (const char* text : {"BZh is a name", "BZh9 too", "PAR1 is a receptor"})
+    EXPECT_EQ(text_of(text), text);
 }
 
 TEST_F(InputStreamTest, a_missing_file_is_a_data_error) {
