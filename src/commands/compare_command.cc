@@ -45,7 +45,8 @@ int compare_command(Arguments arguments) {
                "print {runs: [...], config: {path: [values]}}, null where a run lacks it");
   app.add_option("--svg", svg, "write the loss curves of all runs to this file")->type_name("FILE");
   app.footer(
-      "loss is that of the last step, validation that of the last evaluation (of several sets the "
+      "loss is the last that is a number, validation that of the last evaluation (of several sets "
+      "the "
       "mean, or the one of\n"
       "evaluation.watch); tokens/s and MFU are those of all steps together, without evaluations "
       "and saves.");
