@@ -33,12 +33,23 @@ void check_weights(const DataSource& data, std::string_view key) {
   }
 }
 
+/// A loss over other tokens than the data's maker meant is a wrong one.
+void refuse_mask(const std::string& prefix) {
+  std::error_code none;
+  if (!std::filesystem::exists(prefix + ".mask", none)) return;
+  throw ConfigError(
+      "{}.mask: says which tokens count, and masks are not in this version: the loss would be "
+      "another. Move the file away to count all tokens",
+      prefix);
+}
+
 std::vector<Corpus> open_corpora(const RunConfig& config, const DataSource& data, DataPart part,
                                  std::string_view key) {
   check_weights(data, key);
   std::vector<Corpus> corpora;
   for (const auto& [weight, prefix] : data.blend) {
     auto file = std::make_shared<const IndexedFile>(prefix);
+    refuse_mask(prefix);
     SequenceRange range{0, file->sequences()};
     if (config.data.split) {
       range =

@@ -1,7 +1,6 @@
 #include "train/standalone_evaluation.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/log.h"
 
@@ -14,14 +13,6 @@ constexpr std::int64_t kPassTokens = 4096;           // that a rank computes at 
 constexpr std::int64_t kEveryBatch = 1'000'000'000;  // evaluation.batches has no word for all
 
 LoadedConfig config_of(const StandaloneEvaluation& wanted, const ModelSource& source) {
-  std::error_code ignored;
-  if (std::filesystem::exists(wanted.data + ".mask", ignored)) {
-    throw ConfigError(
-        "--data: {}.mask says which tokens count, and masks are not in this version: the loss "
-        "would "
-        "be another. Move the file away to count all tokens",
-        wanted.data);
-  }
   const std::int64_t length = sequence_length_for(wanted, source);
   Json json = Json::object();
   json["run"]["directory"] = "evaluation";  // nothing is written

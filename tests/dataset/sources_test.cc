@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "dataset/loader.h"
 #include "token_fixture.h"
 
@@ -48,6 +49,24 @@ class SourcesTest : public ::testing::Test {
   TemporaryDirectory folder_;
   RunConfig config_;
 };
+
+TEST_F(SourcesTest, a_mask_beside_the_tokens_is_refused_and_never_ignored) {
+  const std::string prefix = config_.data.train.blend[0].second, valid = write("valid", {20});
+  config_.data.validation.emplace().sets.emplace_back().second.blend = {{1.0, valid}};
+  check_training_source(config_, 1);
+  check_validation_sources(config_);
+  write_file_atomically(prefix + ".mask", std::string(41, '\1'));
+  write_file_atomically(valid + ".mask", std::string(20, '\1'));
+  for (const auto& [file, work] : std::vector<std::pair<std::string, std::function<void()>>>{
+           {prefix, [&] { training_facts(config_); }},
+           {prefix, [&] { make_training_source(config_, request_of(1)); }},
+           {valid, [&] { check_validation_sources(config_); }},
+           {valid, [&] { make_validation_sources(config_, request_of(1)); }}}) {
+    const std::string message = message_of(work, ExitCode::kConfig);
+    EXPECT_TRUE(message.starts_with(file + ".mask: ")) << message;
+    EXPECT_NE(message.find("not in this version"), std::string::npos) << message;
+  }
+}
 
 TEST_F(SourcesTest, other_data_under_the_same_name_are_told_from_a_checkpoints) {
   const std::string prefix = config_.data.train.blend[0].second;
