@@ -5,6 +5,7 @@
 
 Reads the lines of metrics.jsonl on standard input. Needs `pip install wandb` and `wandb login`.
 """
+import html
 import json
 import os
 import sys
@@ -30,7 +31,8 @@ def main():
             prefix = "validation/" + line.get("name", "all")
             run.log({f"{prefix}/loss": line["loss"], f"{prefix}/perplexity": line["perplexity"]}, step=line["step"])
         elif kind == "sample":
-            run.log({"sample": wandb.Html(f"<pre>{line['prompt']}<b>{line['text']}</b></pre>")}, step=line["step"])
+            prompt, text = html.escape(line["prompt"]), html.escape(line["text"])
+            run.log({"sample": wandb.Html(f"<pre>{prompt}<b>{text}</b></pre>")}, step=line["step"])
         elif kind == "end":
             run.summary["end"] = line["reason"]
     if run is not None:

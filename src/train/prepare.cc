@@ -73,7 +73,6 @@ PreparedRun check_run(LoadedConfig loaded, Needs needs, std::int64_t world,
   return prepared;
 }
 
-
 void take_model(PreparedRun& prepared, const ModelConfig& model) {
   prepared.config.model = model;
   ResolvedRun& run = prepared.run;
