@@ -79,7 +79,7 @@ void read_normalizer(const JsonReader& reader, Normalizer& normalizer) {
     normalizer.add_prepend(reader.member("prepend").string());
   } else if (type == "Replace") {
     reader.allow({"type", "pattern", "content"});
-    const std::string& content = reader.member("content").string();
+    const std::string content = reader.member("content").string();
     Regex pattern = read_pattern(reader.member("pattern"));
     normalizer.add_replacement(pattern.kind() == Regex::Kind::kLiteral
                                    ? Replacement(pattern.pattern(), content)
