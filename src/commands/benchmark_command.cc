@@ -228,7 +228,7 @@ int benchmark_command(Arguments arguments) {
                "do not measure what the machine can do (it takes seconds and memory)");
   if (!parse_options(app, arguments)) return 0;
   LaunchGuard guard([&] { return hang_timeout_of(options.input); });
-  return on_every_rank([&](Launch& launch) { return run(launch, guard, options); }).code;
+  return on_every_rank([&](Launch& launch) { return run(launch, guard, options); }, &guard).code;
 }
 
 }  // namespace trireme

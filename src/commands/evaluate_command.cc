@@ -170,7 +170,7 @@ int evaluate_command(Arguments arguments) {
     return options.has_config() ? hang_timeout_of(options.input)
                                 : options.alone.hang_timeout_seconds;
   });
-  return on_every_rank([&](Launch& launch) { return run(launch, guard, options); }).code;
+  return on_every_rank([&](Launch& launch) { return run(launch, guard, options); }, &guard).code;
 }
 
 }  // namespace trireme

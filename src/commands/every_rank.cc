@@ -1,5 +1,7 @@
 #include "commands/every_rank.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <new>
 
@@ -11,7 +13,9 @@ namespace trireme {
 
 namespace {
 
-[[noreturn]] void end_job(Launch& launch, ExitCode code, const char* what) {
+[[noreturn]] void end_job(Launch& launch, LaunchGuard* guard, ExitCode code, const char* what) {
+  if (guard != nullptr && !guard->claim().take(static_cast<int>(code)))
+    ::_exit(guard->claim().taken());
   const int rank = launch.world().rank();
   set_log_rank(0);  // this rank speaks for the job
   log_info("error: rank {}: {}", rank, what);
@@ -36,7 +40,7 @@ Ending leave_together(Launch& launch, Ending ending, const char* fault) {
 
 }  // namespace
 
-Ending on_every_rank(const std::function<Ending(Launch&)>& body) {
+Ending on_every_rank(const std::function<Ending(Launch&)>& body, LaunchGuard* guard) {
   Launch launch;
   if (launch.world().size() == 1) return body(launch);
   // Caught in the life of `launch`: unwinding through it would leave MPI without its end.
@@ -46,12 +50,12 @@ Ending on_every_rank(const std::function<Ending(Launch&)>& body) {
   } catch (const SharedError& error) {
     return leave_together(launch, static_cast<int>(error.code()), error.what());
   } catch (const Error& error) {
-    end_job(launch, error.code(), error.what());
+    end_job(launch, guard, error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    end_job(launch, ExitCode::kEnvironment,
+    end_job(launch, guard, ExitCode::kEnvironment,
             "out of memory. Use a smaller batch or fewer ranks on this machine.");
   } catch (const std::exception& error) {
-    end_job(launch, ExitCode::kInternal, error.what());
+    end_job(launch, guard, ExitCode::kInternal, error.what());
   }
 }
 

@@ -66,7 +66,7 @@ int export_command(Arguments arguments) {
   add_hang_timeout(app, options.hang_timeout_seconds);
   if (!parse_options(app, arguments)) return 0;
   LaunchGuard guard([&] { return options.hang_timeout_seconds; });
-  return on_every_rank([&](Launch& launch) { return run(launch, guard, options); }).code;
+  return on_every_rank([&](Launch& launch) { return run(launch, guard, options); }, &guard).code;
 }
 
 }  // namespace trireme

@@ -280,7 +280,7 @@ int generate_command(Arguments arguments) {
   if (prompt->count() + ids->count() == 0)
     throw ConfigError("train generate: --prompt or --token-ids is required");
   LaunchGuard guard([&] { return options.hang_timeout_seconds; });
-  return on_every_rank([&](Launch& launch) { return run(launch, guard, options); }).code;
+  return on_every_rank([&](Launch& launch) { return run(launch, guard, options); }, &guard).code;
 }
 
 }  // namespace trireme

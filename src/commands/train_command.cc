@@ -17,11 +17,13 @@ Ending train_command(Arguments arguments) {
   add_config_options(app, input);
   if (!parse_options(app, arguments)) return 0;
   LaunchGuard guard([&] { return hang_timeout_of(input); });
-  return on_every_rank([&](Launch& launch) -> Ending {
-    const PreparedRun prepared = prepare_run(input, Needs::kTraining, launch.world());
-    RunEnd end = train_session(launch, prepared, &guard);
-    return {static_cast<int>(end.code), std::move(end.reason)};
-  });
+  return on_every_rank(
+      [&](Launch& launch) -> Ending {
+        const PreparedRun prepared = prepare_run(input, Needs::kTraining, launch.world());
+        RunEnd end = train_session(launch, prepared, &guard);
+        return {static_cast<int>(end.code), std::move(end.reason)};
+      },
+      &guard);
 }
 
 }  // namespace trireme

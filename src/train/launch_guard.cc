@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "base/signal_free_thread.h"
@@ -137,12 +138,22 @@ void LaunchGuard::run() {
     waited_seconds_ +=
         std::min(2 * kLookSeconds, std::chrono::duration<double>(now - before).count());
     before = now;
-    if (watching_) judge();
+    if (watching_) {
+      judge();
+    } else if (!std::exchange(all_met_, true)) {
+      meet();
+    }
   } while (!wake_.wait_for(lock, look, [this] { return stop_; }));
 }
 
+std::vector<Sibling> LaunchGuard::meet() {
+  std::vector<Sibling> all = siblings();
+  for (const Sibling& one : all) claim_.meet(one.rank, one.pid);
+  return all;
+}
+
 void LaunchGuard::judge() {
-  const std::vector<Sibling> all = siblings();
+  const std::vector<Sibling> all = meet();
   if (starting_) end_with_the_dead(all);
   if (waited_seconds_ <= kQuietSeconds) return;
   if (given_seconds_ < 0) {
@@ -183,31 +194,35 @@ void LaunchGuard::end_with_the_dead(std::span<const Sibling> all) {
   dead_seconds_ += kLookSeconds;
   const double late = dead_seconds_ - Patience::limit_seconds_of_dead(stop_signal() == SIGTERM);
   if (late <= 0) return;
-  const int code = static_cast<int>(ExitCode::kInternal);
-  const bool mine = speaker_ == ::getpid();
-  if (!mine && is_dead(process_state_of(speaker_))) ::_exit(code);  // it has spoken
-  if (!mine && late <= kGraceOfDeadSeconds) return;
+  // The dead one may have had the last word itself.
+  if (const int told = claim_.taken(); told != 0) ::_exit(told);
+  if (speaker_ != ::getpid() && late <= kGraceOfDeadSeconds) return;
+  const ExitCode code = ExitCode::kInternal;
   const std::string text = fmt::format(
       "error: rank {} (pid {}) has died while the ranks started (killed, or a crash that the "
       "launcher may name); those of this host end with it.\ntrain: exit {} (rank {} is gone)\n",
-      dead->rank, dead->pid, code, dead->rank);
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
-  ::_exit(code);
+      dead->rank, dead->pid, static_cast<int>(code), dead->rank);
+  end_told(code, text);
 }
 
-void LaunchGuard::end_job(std::span<const Sibling> all, double limit_seconds) const {
+void LaunchGuard::end_told(ExitCode code, std::string_view text) {
+  if (!claim_.take(static_cast<int>(code))) ::_exit(claim_.taken());
+  // One write, without the logger.
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+  ::_exit(static_cast<int>(code));
+}
+
+void LaunchGuard::end_job(std::span<const Sibling> all, double limit_seconds) {
   std::string who = name_stopped(all);
   if (who.empty())
     who = "no rank that can be seen from here is stopped; look at the other hosts and the network";
   const std::string_view what = starting_ ? "start" : "end";
-  // One write, without the logger.
   const std::string text = fmt::format(
       "error: the ranks of this host do not {} together, for longer than the {:.0f} s allowed "
       "here (the job would hang for ever): {}. If this takes so long, raise "
       "run.hang_timeout_seconds.\ntrain: exit {} (no progress, phase {}: {})\n",
       what, limit_seconds, who, static_cast<int>(ExitCode::kHang), what, who);
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
-  ::_exit(static_cast<int>(ExitCode::kHang));
+  end_told(ExitCode::kHang, text);
 }
 
 }  // namespace trireme

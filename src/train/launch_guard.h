@@ -2,7 +2,7 @@
 // Ends a job that hangs where no watchdog lives: while its ranks start (MPI_Init, reading the
 // config, meeting each other) and while they leave. A rank sees no others then but the processes
 // of its host. One that dies while they start ends those of its host within 5 s; that it has gone
-// while they leave is no fault.
+// while they leave is no fault. What is found is told by one rank of the host (EndClaim).
 
 #include <condition_variable>
 #include <cstdint>
@@ -10,8 +10,12 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
+
+#include "base/error.h"
+#include "train/end_claim.h"
 
 namespace trireme {
 
@@ -45,17 +49,23 @@ class LaunchGuard {
   void rest();
   /// It has gone, and the ranks leave.
   void watch_end();
+  /// Of the ranks of this host, all of which it has met when a watchdog takes over.
+  [[nodiscard]] EndClaim& claim() { return claim_; }
 
  private:
   void run();
   void judge();
+  std::vector<Sibling> meet();
   void end_with_the_dead(std::span<const Sibling> all);
-  [[noreturn]] void end_job(std::span<const Sibling> all, double limit_seconds) const;
+  [[noreturn]] void end_job(std::span<const Sibling> all, double limit_seconds);
+  /// Prints `text` and ends with `code`, or with that of the rank that has told already.
+  [[noreturn]] void end_told(ExitCode code, std::string_view text);
 
+  EndClaim claim_;
   std::function<double()> hang_timeout_seconds_;
   std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
-  bool stop_ = false, watching_ = true;
+  bool stop_ = false, watching_ = true, all_met_ = false;
   bool starting_ = true;
   int speaker_ = 0;  // pid of the rank that reports; 0: not settled
   double waited_seconds_ = 0, stopped_seconds_ = 0, dead_seconds_ = 0, given_seconds_ = -1;

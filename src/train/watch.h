@@ -17,7 +17,10 @@ class Watch {
  public:
   /// Collective over the job. `hang_timeout_seconds` as in the config.
   Watch(Launch& launch, LaunchGuard* guard, double hang_timeout_seconds)
-      : end_{guard}, heartbeat_(launch), watchdog_(launch, heartbeat_, hang_timeout_seconds) {
+      : end_{guard},
+        heartbeat_(launch),
+        watchdog_(launch, heartbeat_, hang_timeout_seconds,
+                  guard != nullptr ? &guard->claim() : nullptr) {
     if (guard != nullptr) guard->rest();
     std::int64_t first = launch.world().rank();
     launch.host().broadcast(std::as_writable_bytes(std::span(&first, 1)), 0);

@@ -69,8 +69,9 @@ std::string other_hosts(const Launch& launch) {
 }
 }  // namespace
 
-Watchdog::Watchdog(Launch& launch, Heartbeat& heartbeat, double hang_timeout_seconds)
-    : launch_(launch), heartbeat_(heartbeat), patience_(hang_timeout_seconds) {
+Watchdog::Watchdog(Launch& launch, Heartbeat& heartbeat, double hang_timeout_seconds,
+                   EndClaim* claim)
+    : launch_(launch), heartbeat_(heartbeat), claim_(claim), patience_(hang_timeout_seconds) {
   beat_.pid = ::getpid();
   beat_.pid_namespace = this_pid_namespace();
   beat_.rank = launch_.world().rank();
@@ -245,6 +246,7 @@ void Watchdog::end_with_the_dead(const std::vector<RankSight>& sights, std::int6
   for (const RankSight& sight : sights) {
     if (sight.beat.reporting != 0) ::_exit(sight.beat.reporting);
   }
+  if (claim_ != nullptr && claim_->taken() != 0) ::_exit(claim_->taken());
   if (late_seconds < kSpeakerSeconds && !speaks_for_host(now_ns)) return;
   report(ExitCode::kInternal);
   write_error(fmt::format(
@@ -256,6 +258,7 @@ void Watchdog::end_with_the_dead(const std::vector<RankSight>& sights, std::int6
 }
 
 void Watchdog::report(ExitCode code) {
+  if (claim_ != nullptr && !claim_->take(static_cast<int>(code))) ::_exit(claim_->taken());
   beat_.reporting = static_cast<int>(code);
   heartbeat_.publish(beat_);
 }

@@ -21,15 +21,18 @@
 #include "base/trace.h"
 #include "comm/heartbeat.h"
 #include "comm/launch.h"
+#include "train/end_claim.h"
 #include "train/hang.h"
 
 namespace trireme {
 
 class Watchdog {
  public:
-  /// Collective over the job. Both outlive this. `hang_timeout_seconds` as in the
-  /// config; 0 = chosen. Until it follows a trace, the phase is Phase::kStart.
-  Watchdog(Launch& launch, Heartbeat& heartbeat, double hang_timeout_seconds);
+  /// Collective over the job. All outlive this. `hang_timeout_seconds` as in the
+  /// config; 0 = chosen. Until it follows a trace, the phase is Phase::kStart. `claim`: of the
+  /// guard of the launch, which may have spoken on another rank; null where there is none.
+  Watchdog(Launch& launch, Heartbeat& heartbeat, double hang_timeout_seconds,
+           EndClaim* claim = nullptr);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -66,6 +69,7 @@ class Watchdog {
   /// The ranks of this host that have begun and are not done.
   [[nodiscard]] std::vector<RankSight> look() const;
   void end_with_the_dead(const std::vector<RankSight>& sights, std::int64_t now_ns);
+  /// The last word is this rank's; else ends here, with the code of the one that has it.
   void report(ExitCode code);
   [[nodiscard]] bool speaks_for_host(std::int64_t now_ns) const;
   [[nodiscard]] bool someone_else_reports(std::int64_t now_ns) const;
@@ -74,6 +78,7 @@ class Watchdog {
 
   Launch& launch_;
   Heartbeat& heartbeat_;
+  EndClaim* claim_;
   std::string elsewhere_;  // the job's other hosts
   std::atomic<std::int64_t> progress_{0};
   std::mutex mutex_;  // guards what follows
