@@ -43,7 +43,7 @@ crash() {
   code=$?
   check "$what on rank $2: exit $4" contains "|$4|" "|$code|"
   contains "|$4|" "|$code|" || tail -n 20 log
-  in_time "$what on rank $2: all ranks end" $begin 5000
+  in_time "$what on rank $2: all ranks end" $begin
 }
 ulimit -c 0
 CRASH='' MEMORY_KB=''

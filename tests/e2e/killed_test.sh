@@ -48,7 +48,7 @@ kill_one_of_two() {
     begin=$(date +%s%N)
     for process in $others; do until_true gone "$process"; done
     milliseconds=$((($(date +%s%N) - begin) / 1000000))
-    in_time "$name: the other rank ended" "$milliseconds" 5000
+    in_time "$name: the other rank ended" "$milliseconds"
     wait "$job"
     check "$name: the job does not end well" [ $? != 0 ]
   done

@@ -24,7 +24,7 @@ send() {
   begin=$((($(date +%s%N) - begin) / 1000000))
   check "$what: exit $codes, found $code" contains " $codes " " $code "
   contains " $codes " " $code " || tail -n 20 log
-  in_time "$what: it ends" $begin 5000
+  in_time "$what: it ends" $begin
   [ -z "$before" ] || check "$what: nothing saved is lost" [ "$(newest)" -ge "$before" ]
   if [ -e run/checkpoints ]; then
     "$binary" checkpoint verify run/checkpoints >verified 2>&1
