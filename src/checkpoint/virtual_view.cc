@@ -6,7 +6,7 @@
 namespace trireme {
 
 void write_virtual_view(const std::filesystem::path& folder, const Manifest& manifest) {
-  Hdf5Writer view(folder / "model.h5");
+  Hdf5Writer view(folder / kVirtualViewName);
   for (const ManifestTensor& tensor : manifest.tensors) {
     // Virtual datasets have at least one dim and one element; one number or none is copied instead.
     if (tensor.shape.rank() > 0 && tensor.shape.count() > 0) {

@@ -37,7 +37,11 @@ std::int64_t check_free_space(const std::filesystem::path& directory, std::int64
 
 namespace {
 
-std::string rank_file_name(int rank) { return fmt::format("rank-{:05d}.h5", rank); }
+constexpr std::string_view kRankFilePrefix = "rank-", kRankFileSuffix = ".h5";
+
+std::string rank_file_name(int rank) {
+  return fmt::format("{}{:05d}{}", kRankFilePrefix, rank, kRankFileSuffix);
+}
 
 Shape shape_of(const Json& json) {
   std::vector<std::int64_t> sizes;
@@ -214,6 +218,11 @@ std::string finish_checkpoint(const SaveRequest& request, const Json& scalars,
   const std::string left =
       remove_old_checkpoints(request.directory, request.step, request.retention);
   return problems + (problems.empty() || left.empty() ? "" : "\n") + left;
+}
+
+bool is_name_of_save(std::string_view name) {
+  return name == kManifestName || name == kVirtualViewName ||
+         (name.starts_with(kRankFilePrefix) && name.ends_with(kRankFileSuffix));
 }
 
 std::string dataset_name(const std::string& tensor, const Box& box) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -86,6 +87,10 @@ std::string write_rank_file(const RankFile& file, Staging& staging,
 std::string finish_checkpoint(const SaveRequest& request, const Json& scalars,
                               const std::filesystem::path& folder,
                               const std::vector<std::string>& entries_of_ranks);
+
+/// Whether a save gives this name to a file that is its own: manifest, shards of a rank, virtual
+/// view. Those of SaveRequest::files have their own names.
+bool is_name_of_save(std::string_view name);
 
 /// The name of the dataset that holds `box` of a tensor: "parameters/NAME/at-0-128".
 std::string dataset_name(const std::string& tensor, const Box& box);

@@ -103,6 +103,15 @@ std::string LockHolder::text() const {
   return object.dump() + "\n";
 }
 
+bool LockHolder::has_form(const std::string& text) {
+  const std::string whole = LockHolder().text();
+  const std::string_view begin = std::string_view(whole).substr(0, whole.find(':'));
+  if (begin.substr(0, text.size()) == text) return true;
+  const LockHolder holder = parse(text);
+  const bool cut_off = !text.ends_with('\n') && text.starts_with(begin);
+  return cut_off || (!holder.host.empty() && holder.pid > 0);
+}
+
 LockHolder LockHolder::parse(const std::string& text) {
   LockHolder holder;
   try {
@@ -145,6 +154,16 @@ double process_age_seconds() {
          static_cast<double>(begin) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
+bool is_foreign_lock(const std::filesystem::path& path) {
+  std::error_code fault;
+  const auto status = std::filesystem::symlink_status(path, fault);
+  if (!std::filesystem::exists(status)) return false;
+  if (!std::filesystem::is_regular_file(status)) return true;
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  // One that vanished, or may not be read, is told where it is taken.
+  return file && !LockHolder::has_form(content_of(file.get()));
+}
+
 LockVerdict judge_lock(const LockHolder& holder, const LockHolder& self, double age_seconds,
                        const std::function<std::int64_t(std::int64_t)>& start_ticks_of) {
   if (!self.job.empty() && holder.job == self.job && holder.restarts >= 0 &&
@@ -166,7 +185,9 @@ LockVerdict judge_lock(const LockHolder& holder, const LockHolder& self, double 
 
 RunLock::RunLock(const std::filesystem::path& directory,
                  std::function<void(const std::string&)> on_lost)
-    : path_(directory / "lock"), self_(LockHolder::this_process()), on_lost_(std::move(on_lost)) {
+    : path_(directory / kFileName),
+      self_(LockHolder::this_process()),
+      on_lost_(std::move(on_lost)) {
   std::error_code fault;
   std::filesystem::create_directories(directory, fault);
   if (fault)
@@ -201,6 +222,12 @@ void RunLock::acquire(const std::filesystem::path& mine) {
     if (errno != EEXIST && create_without_link()) return;
     if (errno != EEXIST)
       throw DataError("{}: cannot make the lock: {}", path_.string(), errno_text(errno));
+    if (is_foreign_lock(path_)) {
+      throw ConfigError(
+          "{}: is there and is no lock of a run: training would replace it. Move it away, or "
+          "choose another run.directory.",
+          path_.string());
+    }
     // Kept open, so that its inode number cannot become another lock's meanwhile.
     const FileDescriptor held(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
     const auto status = held ? status_of(held.get()) : std::nullopt;

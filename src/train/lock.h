@@ -32,6 +32,9 @@ struct LockHolder {
   [[nodiscard]] std::string text() const;
   /// What `text` made; anything else gives a holder on no known host.
   static LockHolder parse(const std::string& text);
+  /// Whether `text` is a lock by its form: it names host and pid, or a run ended while it wrote it
+  /// (and it may be empty). Anything else a user wrote.
+  static bool has_form(const std::string& text);
   /// "host a, pid 12, Slurm job 7"
   [[nodiscard]] std::string name() const;
 };
@@ -41,6 +44,9 @@ std::int64_t process_start_ticks(std::int64_t pid);
 
 /// Of this process, in seconds to the hundredth; 0 where the system does not tell.
 double process_age_seconds();
+
+/// Whether something stands at `path`, be it a folder or a link, that no run made as its lock.
+bool is_foreign_lock(const std::filesystem::path& path);
 
 struct LockVerdict {
   bool dead = false;
@@ -54,10 +60,11 @@ LockVerdict judge_lock(const LockHolder& holder, const LockHolder& self, double 
 class RunLock {
  public:
   static constexpr double kForeignSeconds = 60;
+  static constexpr const char* kFileName = "lock";
   /// Makes the directory where it is missing. Throws EnvironmentError where a live lock stands
-  /// (host, pid, job), DataError where the file system refuses. `on_lost`, from another thread:
-  /// somebody else took the lock over (this process was suspended for a minute, or the file was
-  /// replaced), and both would write.
+  /// (host, pid, job), ConfigError where it is_foreign_lock, DataError where the file system
+  /// refuses. `on_lost`, from another thread: somebody else took the lock over (this process was
+  /// suspended for a minute, or the file was replaced), and both would write.
   explicit RunLock(const std::filesystem::path& directory,
                    std::function<void(const std::string&)> on_lost = {});
   /// Removes the lock where it is still this one.

@@ -9,8 +9,10 @@
 
 #include "base/human_format.h"
 #include "base/log.h"
+#include "checkpoint/companion_files.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/writer.h"
+#include "train/lock.h"
 #include "train/run_kernels.h"
 
 namespace trireme {
@@ -41,6 +43,7 @@ bool is_empty_file(const fs::path& path) {
 
 fs::path foreign_in_run(const RunConfig& config) {
   const fs::path directory = config.run.directory;
+  if (const fs::path lock = directory / RunLock::kFileName; is_foreign_lock(lock)) return lock;
   if (is_run(directory)) return {};
   std::vector<const char*> names = {"config.json", "metrics.jsonl", "loss.svg",
                                     RunKernels::kFileName};
@@ -59,15 +62,13 @@ bool is_step_folder_of_ours(const fs::path& folder) {
   std::error_code fault;
   // What is no folder is in a save's way and stays: the rename onto it fails, which is told then.
   if (!fs::is_directory(folder, fault)) return true;
-  bool empty = true;
+  bool kept_alone = true;
   for (fs::directory_iterator at(folder, fault), end; !fault && at != end; at.increment(fault)) {
     const std::string name = at->path().filename().string();
-    if (name == kManifestName || name == "model.h5" || name == "tokenizer.json" ||
-        name == RunKernels::kFileName || (name.starts_with("rank-") && name.ends_with(".h5")))
-      return true;
-    empty = false;
+    if (is_name_of_save(name)) return true;
+    kept_alone = kept_alone && (is_companion(name) || name == RunKernels::kFileName);
   }
-  return empty;
+  return kept_alone;
 }
 
 fs::path foreign_step(const fs::path& directory) {

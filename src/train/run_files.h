@@ -10,11 +10,13 @@ namespace trireme {
 
 /// A file or folder that a run of this config would overwrite and that no run of ours made. A
 /// folder is a run's where a config.json stands beside metrics.jsonl or checkpoints/; whatever a
-/// run writes is its own there. Elsewhere none of its files may exist: config.json, metrics.jsonl
-/// (but for an empty one: a run makes it before its config.json, so that one which ends between the
-/// two is no stranger), loss.svg, kernel_choices.json, trace.json where it is asked for. A step
-/// folder of checkpoint.directory is ours where it holds nothing, or something that a save makes.
-/// Other files and empty folders do not matter.
+/// run writes is its own there, but for a lock that is none (train/lock.h). Elsewhere none of its
+/// files may exist: config.json, metrics.jsonl (but for an empty one: a run makes it before its
+/// config.json, so that one which ends between the two is no stranger), loss.svg,
+/// kernel_choices.json, trace.json where it is asked for. A step folder of checkpoint.directory is
+/// ours where it holds something that only a save makes, or nothing but files that a save keeps
+/// (what a removal that was cut short may leave), or nothing. Other files and empty folders do not
+/// matter.
 std::optional<Problem> foreign_file(const RunConfig& config);
 
 /// Whether checkpoints of `bytes` may be written where the config wants them, and one fits; warns

@@ -125,11 +125,53 @@ TEST(RunLock, another_host_keeps_it_for_60_seconds_after_a_touch) {
   EXPECT_EQ(refusal(directory), "");
 }
 
-TEST(RunLock, a_file_that_is_no_lock_counts_as_another_hosts) {
-  for (const char* text : {"", "{", "[]", "{\"pid\": \"x\"}", "\xff\xfe"}) {
+TEST(RunLock, one_that_was_cut_off_while_being_written_counts_as_another_hosts) {
+  const std::string whole = other_process().text();
+  for (const std::string& text :
+       {std::string(), std::string("{"), whole.substr(0, 9), whole.substr(0, whole.size() / 2)}) {
     const TemporaryDirectory directory;
     directory.write("lock", text);
     EXPECT_NE(refusal(directory).find("unknown holder"), std::string::npos) << text;
+  }
+}
+
+TEST(RunLock, what_no_run_made_is_refused_and_stays) {
+  const auto expect_refused = [](const TemporaryDirectory& directory) {
+    EXPECT_TRUE(is_foreign_lock(directory / "lock"));
+    try {
+      const RunLock lock(directory.path());
+      ADD_FAILURE() << "taken over";
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("no lock of a run"), std::string::npos);
+    }
+    EXPECT_EQ(files_in(directory), 1U) << "something was left behind";
+  };
+  for (const std::string& text :
+       {std::string("[]"), std::string("{\"pid\": \"x\"}"), std::string("\xff\xfe"),
+        std::string("{\"host\": \"a\"}\n"), std::string("my key is under the mat\n"),
+        std::string(10000, 'x')}) {
+    const TemporaryDirectory directory;
+    directory.write("lock", text);
+    // However long nobody touched it.
+    const std::array<timespec, 2> long_ago{timespec{1000, 0}, timespec{1000, 0}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, (directory / "lock").c_str(), long_ago.data(), 0), 0);
+    expect_refused(directory);
+    EXPECT_EQ(read_file(directory / "lock"), text);
+  }
+  {
+    const TemporaryDirectory directory;
+    std::filesystem::create_directory(directory / "lock");
+    expect_refused(directory);
+  }
+  {
+    const TemporaryDirectory directory;
+    std::filesystem::create_symlink("nowhere", directory / "lock");
+    expect_refused(directory);
+  }
+  {
+    const TemporaryDirectory directory;
+    ASSERT_EQ(::mkfifo((directory / "lock").c_str(), 0600), 0);
+    expect_refused(directory);
   }
 }
 

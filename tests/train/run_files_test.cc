@@ -79,7 +79,17 @@ TEST_F(RunFiles, a_config_beside_metrics_or_checkpoints_is_a_runs) {
 
 TEST_F(RunFiles, a_run_that_ended_before_its_config_stood_begins_again) {
   write("run/metrics.jsonl", "");
-  write("run/lock");
+  write("run/lock", "");
+  EXPECT_EQ(in_the_way(), "");
+}
+
+TEST_F(RunFiles, a_lock_that_is_none_is_somebody_elses_in_a_runs_folder_too) {
+  write("run/lock", "the key is under the mat");
+  EXPECT_EQ(in_the_way(), "run/lock");
+  write("run/config.json");
+  write("run/metrics.jsonl");
+  EXPECT_EQ(in_the_way(), "run/lock");
+  write("run/lock", R"({"host": "a", "pid": 12, "job": ""})");
   EXPECT_EQ(in_the_way(), "");
 }
 
@@ -91,8 +101,12 @@ TEST_F(RunFiles, step_folders_are_replaced_only_where_a_save_made_them) {
   }
   make("run/checkpoints/step-00000010");
   EXPECT_EQ(in_the_way(), "");
+  for (const char* kept : {"merges.txt", "generation_config.json", "kernel_choices.json"}) {
+    write("run/checkpoints/step-00000010/" + std::string(kept));
+    EXPECT_EQ(in_the_way(), "") << "a removal that was cut short left " << kept;
+  }
   write("run/checkpoints/step-00000010/thesis.tex");
-  EXPECT_EQ(in_the_way(), "run/checkpoints/step-00000010");
+  EXPECT_EQ(in_the_way(), "run/checkpoints/step-00000010") << "a save keeps no such file";
   fs::remove_all(folder_ / "run");
   write("elsewhere/step-00000010/thesis.tex");
   write("elsewhere/step-00000020", "a file, which no save can replace");
