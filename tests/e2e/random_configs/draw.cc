@@ -2,6 +2,7 @@
 // overrides that say it.
 
 #include <algorithm>
+#include <functional>
 
 #include "config/aliases.h"
 #include "config/fields.h"
@@ -10,8 +11,6 @@
 namespace trireme {
 
 namespace {
-
-constexpr std::string_view kRawMark = "@raw:";
 
 class Drawing {
  public:
@@ -28,6 +27,7 @@ class Drawing {
     set("optimizer.lr", dice_.pick<Json>({1e-4, 1e-3, 0, 1e-30, 0.01}));
     if (dice_.percent(10)) config_["$schema"] = "schema.json";
     draw_free_fields(dice_, config_, situation_);
+    draw_watching(dice_, config_, situation_);
     if (given("evaluation.batches") == nullptr) set("evaluation.batches", dice_.between(1, 4));
     clean_up();
     out_.world = situation_.world;
@@ -49,7 +49,8 @@ class Drawing {
   void erase(const std::string& path) {
     touched_.push_back(path);
     const auto dot = path.find('.');
-    config_.find(path.substr(0, dot))->erase(path.substr(dot + 1));
+    if (Json* section = config_.find(path.substr(0, dot)); section != nullptr)
+      section->erase(path.substr(dot + 1));
   }
   [[nodiscard]] const Json* given(std::string_view path) const { return value_at(config_, path); }
 
@@ -60,7 +61,7 @@ class Drawing {
     situation_.synthetic = dice_.percent(40);
     if (situation_.synthetic) {
       set("data.train", "synthetic");
-      if (dice_.percent(30)) set("data.validation", "synthetic");
+      if (dice_.percent(30)) set("data.validation", named([] { return Json("synthetic"); }));
       if (dice_.percent(20)) set("tokenizer", "byte");
     } else {
       place_tokens();
@@ -86,6 +87,16 @@ class Drawing {
     return list;
   }
 
+  /// One set without a name, or several with one each.
+  Json named(const std::function<Json()>& source) {
+    if (dice_.percent(50)) return source();
+    Json sets = Json::object();
+    for (const char* name : {"web", "books and more", "l\xc3\xa4uf"}) {
+      if (dice_.percent(60)) sets[name] = source();
+    }
+    return sets.as_object().empty() ? source() : sets;
+  }
+
   void place_tokens() {
     // One tokenizer for all sources.
     const std::string tokenizer = dice_.pick(fixtures_.tokens).tokenizer;
@@ -100,7 +111,8 @@ class Drawing {
     };
     set("data.train", source());
     if (dice_.percent(40)) {
-      set("data.validation", dice_.percent(85) ? source() : Json("synthetic"));
+      const auto any = [&] { return dice_.percent(85) ? source() : Json("synthetic"); };
+      set("data.validation", named(any));
     } else if (dice_.percent(35)) {
       // Shares that leave every part a window, whatever the source.
       set("data.split", dice_.word({"969,30,1", "50,50", "1", "0.5,0.25,0.25", "90,10,0"}));
@@ -139,7 +151,8 @@ class Drawing {
     if (vocabulary_ > 257) {
       config_.erase("tokenizer");
       set("data.train", "synthetic");
-      if (given("data.validation") != nullptr) set("data.validation", "synthetic");
+      if (given("data.validation") != nullptr)
+        set("data.validation", named([] { return Json("synthetic"); }));
       if (split_) config_.find("data")->erase("split");
       split_ = false;
       situation_.synthetic = true;
@@ -293,7 +306,19 @@ class Drawing {
   }
 
   void contradict() {
-    switch (dice_.between(0, 11)) {
+    switch (dice_.between(0, 14)) {
+      case 12:
+        for (const char* key : {"data.validation", "data.split", "evaluation.watch"}) erase(key);
+        set("evaluation.stop_after", 0);
+        set("checkpoint.keep_best", true);
+        return refused_at("the best of no evaluation", "checkpoint.keep_best");
+      case 13:
+        set("evaluation.watch", "wbe");
+        return refused_at("a set of no such name", "evaluation.watch");
+      case 14:
+        erase("evaluation.interval_steps");
+        set("evaluation.stop_after", 3);
+        return refused_at("stops after evaluations that are not made", "evaluation.stop_after");
       case 0:
         set("run.steps", 2);
         set("run.tokens", 1000);
@@ -479,7 +504,7 @@ class Drawing {
     if (kind < 40) return set_illegal();
     if (kind < 50) return add_unknown();
     if (kind < 65) return contradict();
-    if (kind < 80 && model_inline_) {
+    if (kind < 80 && model_inline_ && config_.find("model")->is_object()) {
       touched_.push_back("model");
       if (late_.empty() && situation_.world > 1) out_.may_refuse = true;  // by a rule of the mesh
       return add_model_oddity(dice_, config_, out_, situation_);
@@ -492,6 +517,7 @@ class Drawing {
 
   void write() {
     out_.merged = config_;
+    if (dice_.percent(30)) draw_units(dice_, config_);
     Json first = config_, second = Json::object();
     const int form = static_cast<int>(dice_.between(0, 9));
     if (form < 3) {  // some keys come by --set
@@ -552,45 +578,6 @@ class Drawing {
 
 RandomConfig draw_config(std::uint64_t seed, std::int64_t index, const Fixtures& fixtures) {
   return Drawing(seed, index, fixtures).draw();
-}
-
-Json raw(std::string text) { return std::string(kRawMark) + std::move(text); }
-
-std::string text_of(const Json& value, int indent) {
-  std::string text = value.dump(indent);
-  // "@raw:..." with its quotes becomes what stands in it.
-  const std::string mark = '"' + std::string(kRawMark);
-  for (std::size_t at = 0; (at = text.find(mark, at)) != std::string::npos;) {
-    std::size_t end = at + mark.size();
-    while (text[end] != '"') end += text[end] == '\\' ? 2 : 1;
-    const Json inner = parse_json(text.substr(at, end + 1 - at), "a raw part");
-    const std::string plain = inner.as_string().substr(kRawMark.size());
-    text.replace(at, end + 1 - at, plain);
-    at += plain.size();
-  }
-  return text;
-}
-
-const Json* value_at(const Json& config, std::string_view path) {
-  const Json* value = &config;
-  while (value != nullptr && !path.empty()) {
-    if (const Json* whole = value->find(path); whole != nullptr) return whole;
-    const auto dot = std::min(path.find('.'), path.size());
-    value = value->find(path.substr(0, dot));
-    path.remove_prefix(std::min(dot + 1, path.size()));
-  }
-  return value;
-}
-
-void set_at(Json& config, std::string_view path, Json value) {
-  const auto dot = path.find('.');
-  if (dot == std::string_view::npos) {
-    config[path] = std::move(value);
-    return;
-  }
-  Json& section = config[path.substr(0, dot)];
-  if (!section.is_object()) section = Json::object();
-  section[path.substr(dot + 1)] = std::move(value);
 }
 
 }  // namespace trireme

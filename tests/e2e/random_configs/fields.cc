@@ -78,7 +78,6 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       {"checkpoint.interval_minutes", one_of({0, 1e-6, 1e7})},
       {"checkpoint.keep_last", one_of({0, 1, 2, 1000000})},
       {"checkpoint.keep_every_steps", one_of({0, 1, 2, kLargest})},
-      {"checkpoint.keep_best", one_of({false})},
       {"checkpoint.async", one_of({true, false})},
       {"checkpoint.when_busy", one_of({"wait", "skip"})},
       {"checkpoint.staging_bytes", one_of({0, 1 << 20, kLargest})},
@@ -86,14 +85,13 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       {"checkpoint.directory", one_of({"elsewhere", "run/kept", "./deep/er/still"})},
       {"evaluation.interval_steps", one_of({0, 1, 2, kLargest})},
       {"evaluation.batches", one_of({1, 2, 5})},
-      {"evaluation.watch", one_of({nullptr})},
-      {"evaluation.samples", one_of({Json::array()})},
-      {"evaluation.stop_after", one_of({0})},
       {"log.interval_steps", one_of({1, 2, kLargest})},
       {"log.tensorboard", one_of({true, false})},
       {"log.trace_steps",
        one_of({Json::Array{1, 1}, Json::Array{1, 2}, Json::Array{2, 1000000000000}})},
-      {"log.command", one_of({nullptr})},
+      // One that reads all, one that reads nothing, one that is gone at once.
+      {"log.command", one_of({Json::Array{"cat"}, Json::Array{"sleep", "0.1"},
+                              Json::Array{"sh", "-c", "exit 3"}})},
   };
   return list;
 }
@@ -123,7 +121,11 @@ constexpr const char* kPlaced[] = {"run.directory",
                                    "optimizer.lr",
                                    "lr_schedule.decay_end_step",
                                    "lr_schedule.decay_steps",
-                                   "lr_schedule.decay_shape"};
+                                   "lr_schedule.decay_shape",
+                                   "checkpoint.keep_best",
+                                   "evaluation.watch",
+                                   "evaluation.samples",
+                                   "evaluation.stop_after"};
 
 /// Values of another type than any that the field takes, and numbers at and beyond its bounds.
 std::vector<Json> candidates(const Field& field) {
@@ -197,6 +199,49 @@ void draw_free_fields(Dice& dice, Json& config, const Situation& situation) {
       set_at(config, "lr_schedule.decay_steps", dice.between(1, situation.steps));
     if (dice.percent(50))
       set_at(config, "lr_schedule.decay_shape", dice.word({"linear", "sqrt", "cosine"}));
+  }
+}
+
+void draw_watching(Dice& dice, Json& config, const Situation& situation) {
+  const Json* validation = value_at(config, "data.validation");
+  const Json* split = value_at(config, "data.split");
+  if (validation != nullptr || (split != nullptr && *split != Json("1"))) {
+    if (dice.percent(30)) set_at(config, "checkpoint.keep_best", dice.percent(80));
+    const Json* interval = value_at(config, "evaluation.interval_steps");
+    // A run makes two steps here, which so few evaluations do not end.
+    if (interval != nullptr && *interval != Json(0) && dice.percent(50))
+      set_at(config, "evaluation.stop_after", dice.pick<Json>({0, 2, 3, 1000, 1'000'000'000}));
+  }
+  if (validation != nullptr && validation->is_object() && dice.percent(50)) {
+    std::vector<std::string> names;
+    for (const Json::Member& one : validation->as_object()) names.push_back(one.first);
+    set_at(config, "evaluation.watch", dice.pick(names));
+  }
+  // Prompts need the ids of a tokenizer; 64 more tokens, positions where these are learned.
+  const bool ids = !situation.synthetic && situation.family != "weights";
+  const bool positions = situation.family != "gpt2" || situation.positions > 90;
+  if (!ids || !positions || !dice.percent(15)) return;
+  Json prompts = Json::array();
+  for (std::int64_t count = dice.between(0, 2); count > 0; --count)
+    prompts.push_back(dice.word({"stroke", " ", "a\nb \"c\"", "\xc3\xa9t\xc3\xa9 7919"}));
+  set_at(config, "evaluation.samples", std::move(prompts));
+}
+
+void draw_units(Dice& dice, Json& config) {
+  for (const Field& field : fields()) {
+    const Json* value = value_at(config, field.path);
+    if (field.row.plain || value == nullptr || !value->is_integer() || !dice.percent(30)) continue;
+    const std::int64_t number = value->as_integer();
+    if (field.json_type() != "integer" || number < 0 || number > 1'000'000'000'000) continue;
+    const bool bytes = field.row.unit == "bytes";
+    const std::int64_t thousand = bytes && number % 1024 == 0 ? 1024 : 1000;
+    const char* const unit = !bytes ? "k" : thousand == 1024 ? "KiB" : "KB";
+    // Whole for bytes, which are rounded down; counts may have a fraction.
+    if (bytes && number % thousand != 0) continue;
+    const std::string text = number % thousand == 0 ? fmt::format("{}{}", number / thousand, unit)
+                                                    : fmt::format("{}.{:03} {}", number / thousand,
+                                                                  number % thousand, unit);
+    set_at(config, field.path, text);
   }
 }
 

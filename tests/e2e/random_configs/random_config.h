@@ -74,6 +74,10 @@ DrawnMesh draw_mesh(Dice& dice, const Json* model, Situation& situation);
 
 /// Legal values of the keys that fit on their own, each given now and then.
 void draw_free_fields(Dice& dice, Json& config, const Situation& situation);
+/// What follows an evaluation, where there is one; when all else is drawn.
+void draw_watching(Dice& dice, Json& config, const Situation& situation);
+/// Says some of the integers in counts of thousands or in KiB, which change nothing.
+void draw_units(Dice& dice, Json& config);
 /// The keys that draw_free_fields or draw_config know how to draw.
 std::set<std::string> drawn_fields();
 
