@@ -11,6 +11,7 @@ list(TRANSFORM scripts PREPEND ${PROJECT_SOURCE_DIR}/scripts/)
 install(PROGRAMS ${scripts} DESTINATION ${trireme_data}/scripts)
 # Sourced by the others.
 install(FILES ${PROJECT_SOURCE_DIR}/scripts/find_train.sh ${PROJECT_SOURCE_DIR}/scripts/forwarded.sh
+        ${PROJECT_SOURCE_DIR}/scripts/token_files.sh
         DESTINATION ${trireme_data}/scripts)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/configs DESTINATION ${trireme_data})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/data DESTINATION ${trireme_data} USE_SOURCE_PERMISSIONS)

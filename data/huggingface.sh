@@ -40,13 +40,9 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$output" ] && [ -n "$dataset" ] || refuse 2 "--output DIR and --dataset NAME are needed (--help)"
 . "$root/scripts/find_train.sh"
+. "$root/scripts/token_files.sh"
 train=$(find_train "$root/scripts") || exit 3
-made=("$output"/{train,validation}.{bin,idx,json})
-[ -n "$tokenizer" ] || made+=("$output/tokenizer.json")
-for file in "${made[@]}"; do
-  [ -e "$file" ] || continue
-  [ -n "$overwrite" ] || refuse 2 "$file exists, and nothing is overwritten without --overwrite. Name another --output."
-done
+may_make "$output" "$tokenizer" "$overwrite" || exit
 
 if [ -z "$python" ]; then
   place=$root/build/data-python
@@ -58,8 +54,7 @@ if [ -z "$python" ]; then
   fi
   python=$place/bin/python
 fi
-mkdir -p "$output" || exit 74
-[ -z "$overwrite" ] || rm -f "${made[@]}"
+make_room "$output" "$overwrite" || exit
 validation=$(mktemp "$output/validation.XXXXXX") || exit 74
 trap 'rm -f "$validation"' EXIT
 

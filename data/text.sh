@@ -50,16 +50,11 @@ for file in "${files[@]}" ${validation:+"$validation"}; do
   [ "$file" = - ] || [ -f "$file" ] || refuse 74 "$file: there is no such file"
 done
 . "$root/scripts/find_train.sh"
+. "$root/scripts/token_files.sh"
 train=$(find_train "$root/scripts") || exit 3
 
-made=("$output"/{train,validation}.{bin,idx,json})
-[ -n "$tokenizer" ] || made+=("$output/tokenizer.json")
-for file in "${made[@]}"; do
-  [ -e "$file" ] || continue
-  [ -n "$overwrite" ] || refuse 2 "$file exists, and nothing is overwritten without --overwrite. Name another --output."
-done
-mkdir -p "$output" || exit 74
-[ -z "$overwrite" ] || rm -f "${made[@]}"
+may_make "$output" "$tokenizer" "$overwrite" || exit
+make_room "$output" "$overwrite" || exit
 # Beside the result, since it is as large as the text.
 parts=$(mktemp -d "$output/parts.XXXXXX") || exit 74
 trap 'rm -rf "$parts"' EXIT
