@@ -3,26 +3,16 @@
 #include <gtest/gtest.h>
 
 #include "base/human_format.h"
-#include "config/model_parse.h"
+#include "support/small_config.h"
 
 namespace trireme {
 namespace {
 
 RunConfig config_of(std::int64_t micro) {
-  RunConfig config;
-  config.run.directory = "r";
-  config.run.steps = 10;
-  config.data.train.synthetic = true;
+  RunConfig config = small_config(4);
   config.data.sequence_length = 64;
   config.batch.global = 16;
   config.batch.micro = micro;
-  std::vector<Problem> problems;
-  std::vector<std::string> notes;
-  config.model =
-      read_model(parse_json(R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,
-      "num_hidden_layers":4,"intermediate_size":128,"vocab_size":257})",
-                            "model"),
-                 problems, notes);
   return config;
 }
 

@@ -4,29 +4,10 @@
 
 #include "config/model_parse.h"
 #include "config/parse.h"
+#include "support/small_config.h"
 
 namespace trireme {
 namespace {
-
-RunConfig small_config() {
-  RunConfig config;
-  config.run.directory = "r";
-  config.run.steps = 10;
-  config.data.train.synthetic = true;
-  config.data.sequence_length = 32;
-  config.batch.micro = 2;
-  config.optimizer.lr = 1e-3;
-  std::vector<Problem> problems;
-  std::vector<std::string> notes;
-  config.model =
-      read_model(parse_json(R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,
-      "num_hidden_layers":2,"intermediate_size":128,"vocab_size":257,"max_position_embeddings":64})",
-                            "model"),
-                 problems, notes);
-  EXPECT_TRUE(problems.empty());
-  config.model_json = config.model.source;
-  return config;
-}
 
 struct Outcome {
   ResolvedRun run;
