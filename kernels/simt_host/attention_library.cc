@@ -2,6 +2,7 @@
 // get, run operation by operation in double, reading and writing memory as its tensors say. So the
 // op around it, its layouts and scratch memory are executed; cuDNN is not.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cmath>

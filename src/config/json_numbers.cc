@@ -1,5 +1,6 @@
 #include "config/json_numbers.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <cstdlib>

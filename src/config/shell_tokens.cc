@@ -1,5 +1,6 @@
 #include "config/shell_tokens.h"
 
+#include <algorithm>
 #include <cctype>
 
 #include "base/error.h"

@@ -1,5 +1,6 @@
 #include "dataset/split.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <vector>

@@ -3,6 +3,7 @@
 // shard layout, the same part of every owner, each owner's a piece of one reduce-scatter or
 // all-gather. Bucket sizes change no bits: sums are made element by element.
 
+#include <algorithm>
 #include <functional>
 #include <vector>
 

@@ -2,6 +2,7 @@
 // Where the parameters of one rank lie in its memory: pure arithmetic on their declarations and on
 // the rank's place, for allocation, for the plan and for what moves them.
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <vector>

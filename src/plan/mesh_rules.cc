@@ -1,5 +1,6 @@
 #include "plan/mesh_rules.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <string>

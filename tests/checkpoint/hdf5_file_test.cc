@@ -5,6 +5,7 @@
 #include <hdf5.h>
 
 #include <cstring>
+#include <limits>
 
 #include "base/hash.h"
 #include "checkpoint/boxes.h"

@@ -1,5 +1,7 @@
 // A config as a user gives it: two files, the model's config.json and --set options, divided by
 // lines "%%". Whatever is accepted resolves to a config.json that reads back to the same run.
+#include <algorithm>
+
 #include "base/file.h"
 #include "config/merge.h"
 #include "config/model_parse.h"

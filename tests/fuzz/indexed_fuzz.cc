@@ -1,5 +1,6 @@
 // Token files: the parts of an input are PREFIX.idx, PREFIX.bin and PREFIX.json. Every token of
 // what is accepted can be read, one by one and together.
+#include <algorithm>
 #include <cstring>
 
 #include "dataset/corpus.h"

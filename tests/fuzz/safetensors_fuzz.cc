@@ -1,6 +1,7 @@
 // Hugging Face weights: the parts of an input are model.safetensors.index.json and two files; with
 // an empty index the first file is the model.safetensors. What is accepted reads whole and in
 // boxes to the same numbers.
+#include <algorithm>
 #include <cstring>
 
 #include "checkpoint/boxes.h"

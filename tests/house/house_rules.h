@@ -29,9 +29,9 @@ Faults layer_faults(const SourceFile& file);
 /// elsewhere reaches them through any chain of includes.
 Faults heavy_header_faults(std::span<const SourceFile> tree);
 
-/// A header that names a std:: integer of fixed width includes <cstdint>, itself or by the program's headers that it
-/// includes: <string> of one compiler brings it along, of the next it does not.
-Faults integer_header_faults(std::span<const SourceFile> tree);
+/// Who names a std:: algorithm or an integer of fixed width includes <algorithm> or <cstdint>, itself or by the
+/// program's headers that it includes: <string> of one compiler brings them along, of the next it does not.
+Faults standard_header_faults(std::span<const SourceFile> tree);
 
 /// src/model is written as if for one device: none of the words rank, world, mpi, nccl, all_reduce. `shape.rank()`,
 /// the number of dims, is another word.

@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "support/temporary_directory.h"
 
