@@ -142,6 +142,9 @@ class DeepSpeedConfig {
     convert_scheduler();
     convert_precision();
     convert_memory();
+    // Its sequence parallelism is Ulysses'.
+    if (draft_.integer("parallel.context").value_or(1) > 1)
+      draft_.set("parallel.context_method", "ulysses", "sequence_parallel_size");
   }
 
  private:

@@ -91,8 +91,9 @@ class MegatronRun {
     if (const auto steps = steps_of("--train-samples"))
       draft_.set("run.steps", *steps, "--train-samples");
     if (a_.has("--rampup-batch-size")) {
+      const auto global = draft_.integer("batch.global");
       draft_.remark("--rampup-batch-size is left out: the global batch is {} from the first step",
-                    draft_.integer("batch.global").value_or(0));
+                    global ? fmt::format("{}", *global) : "the same");
     }
     if (const auto at = a_.whole("--exit-interval")) {
       draft_.set("run.exit_at_step", *at, "--exit-interval");

@@ -230,6 +230,20 @@ TEST(Convert, the_decay_of_deepspeed_ends_at_its_least_rate) {
     EXPECT_TRUE(says(of(type).remarks, "warmup_type log (its default)")) << type;
 }
 
+TEST(Convert, sequence_parallelism_of_deepspeed_is_ulysses) {
+  const Json config = converted(R"({"sequence_parallel_size": 4})").config;
+  EXPECT_EQ(at(config, "parallel.context"), Json(4));
+  EXPECT_EQ(at(config, "parallel.context_method"), Json("ulysses"));
+  EXPECT_TRUE(at(converted(R"({"sequence_parallel_size": 1})").config, "parallel.context_method")
+                  .is_null());
+}
+
+TEST(Convert, a_ramp_is_left_out_in_words_that_hold) {
+  const std::string ramp = "--lr 1 --rampup-batch-size 8 8 100 ";
+  EXPECT_TRUE(says(converted(ramp + "--global-batch-size 64").remarks, "is 64 from the first"));
+  EXPECT_TRUE(says(converted(ramp).remarks, "is the same from the first"));
+}
+
 TEST(Convert, weights_that_are_drawn_otherwise_are_told) {
   const std::string sizes = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 ";
   const std::string llama =
