@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "base/file.h"
+#include "base/missing_path.h"
 #include "checkpoint/companion_files.h"
 #include "checkpoint/export_files.h"
 #include "checkpoint/manifest.h"
@@ -120,8 +121,11 @@ std::unique_ptr<WeightSource> open_source(const std::filesystem::path& path) {
   std::error_code absent;
   if (std::filesystem::exists(path / kManifestName, absent))
     return std::make_unique<CheckpointSource>(path);
-  if (!std::filesystem::is_directory(path, absent))
-    throw DataError("{}: there is no such folder", path.string());
+  if (!std::filesystem::exists(path, absent)) throw DataError("{}", missing_path_text(path));
+  if (!std::filesystem::is_directory(path, absent)) {
+    throw DataError("{}: is a file. Give a checkpoint's folder, or a Hugging Face directory",
+                    path.string());
+  }
   if (std::filesystem::exists(path / "adapter_config.json", absent)) {
     throw ConfigError(
         "{}: holds an adapter; their mean is not in this version. Merge each into its model first",

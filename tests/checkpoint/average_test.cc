@@ -203,6 +203,8 @@ TEST_F(AverageTest, refuses_other_models_and_names_the_tensor) {
   EXPECT_NE(fault({a, more}).find("has v, which"), std::string::npos);
   EXPECT_NE(fault({more, a}).find("has no v, which"), std::string::npos);
   EXPECT_NE(fault({a, directory_ / "absent"}, ExitCode::kData).find("absent"), std::string::npos);
+  EXPECT_NE(fault({a, directory_.write("file", "")}, ExitCode::kData).find("is a file"),
+            std::string::npos);
   directory_.write("a/adapter_config.json", "{}");
   EXPECT_NE(fault({a}).find("adapter"), std::string::npos);
 }
