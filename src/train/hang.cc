@@ -185,8 +185,9 @@ std::string missing_in_collective(std::span<const RankSight> ranks,
         }
       }
       if (outside.empty()) continue;
-      return fmt::format("Rank {} wait in {}, which rank {} never entered. ", inside,
-                         text_of(transfer), outside);
+      return fmt::format("Rank {} wait{} in {}, which rank {} never entered. ", inside,
+                         inside.find(',') == std::string::npos ? "s" : "", text_of(transfer),
+                         outside);
     }
   }
   return "";

@@ -338,21 +338,21 @@ std::optional<RunEnd> stopped_before_the_first_step(Communicator& world) {
 void require_evaluation(const RunConfig& config, const Sources& sources) {
   if (!sources.validation.empty()) return;
   if (!config.checkpoint.keep_best && config.evaluation.stop_after == 0) return;
-  throw SharedError(ExitCode::kConfig,
-                    fmt::format("data.split: gives validation no share, so that {} has nothing to "
-                                "go by. Give it one, or leave that out",
-                                config.checkpoint.keep_best ? "checkpoint.keep_best"
-                                                            : "evaluation.stop_after"));
+  throw SharedError(
+      ExitCode::kConfig,
+      fmt::format("data.split: gives validation no share, so that {} has nothing to "
+                  "go by. Give it one, or leave that out",
+                  config.checkpoint.keep_best ? "checkpoint.keep_best" : "evaluation.stop_after"));
 }
 
 /// Why a run that could make more steps does not.
 std::string early_stop_text(const StartPoint& start, const PreparedRun& prepared) {
   if (!stopped_early(start, prepared)) return "";
   return fmt::format(
-      ", where {} evaluations in a row had found no better loss (evaluation.stop_after {}; a "
-      "larger "
-      "number, or 0, goes on)",
-      start.progress.best.evaluations_since, prepared.config.evaluation.stop_after);
+      ", where {} in a row had found no better loss (evaluation.stop_after {}; a larger number, or "
+      "0, goes on)",
+      counted(start.progress.best.evaluations_since, "evaluation"),
+      prepared.config.evaluation.stop_after);
 }
 
 /// Behind a crash, or where the run goes back: checkpoints/best is what the run knows as its best.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/human_format.h"
 #include "base/log.h"
 #include "optim/lr_schedule.h"
 #include "pipeline/simulate.h"
@@ -246,10 +247,8 @@ std::optional<RunEnd> Trainer::stand_behind_step() {
   }
   if (exit_now) return end(EndReason::kExitAtStep);
   if (early) {
-    log_info(
-        "{} evaluations in a row found no loss below {:.4f}: the run ends here "
-        "(evaluation.stop_after)",
-        progress_.best.evaluations_since, progress_.best.loss);
+    log_info("{} in a row found no loss below {:.4f}: the run ends here (evaluation.stop_after)",
+             counted(progress_.best.evaluations_since, "evaluation"), progress_.best.loss);
     return end(EndReason::kEarlyStop);
   }
   return std::nullopt;

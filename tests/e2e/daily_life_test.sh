@@ -99,6 +99,8 @@ says "it is finished, and says why" 'finished: step 8 of 20.*evaluation.stop_aft
 check "nothing was trained" same "$(steps_of early | wc -l)" 8
 train base.json "${early[@]}" --set evaluation.stop_after=5
 check "a larger number goes on" same "$(end_reason early) $(steps_of early | wc -l)" "early_stop 12"
+train base.json "${early[@]}" --set run.directory=once --set evaluation.stop_after=1
+says "one is singular" '^1 evaluation in a row found no loss'
 
 # A program gets every line; one that is missing is told of before anything is made.
 train base.json --set run.directory=told --set run.steps=4 --set 'log.command=["sh", "-c", "cat > told.jsonl"]'

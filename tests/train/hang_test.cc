@@ -198,6 +198,16 @@ TEST(DescribeHang, says_which_collective_a_rank_never_entered) {
       << report.reason;
 }
 
+TEST(DescribeHang, one_rank_waits_in_the_singular) {
+  RankSight late = sight_with(1, {transfer(3, "all_reduce", 2048, 0)});
+  late.beat.transfer_running = 0;
+  late.beat.standing = {Phase::kForward, 'F', 3, 11};
+  const HangReport report = describe({sight_with(0, {transfer(4, "all_reduce", 2048, 1)}), late});
+  EXPECT_NE(report.text.find("Rank 0 waits in all_reduce 4 of 2.00 KiB on tensor, which rank 1 "),
+            std::string::npos)
+      << report.text;
+}
+
 TEST(DescribeHang, names_the_only_rank_there_is) {
   RankSight alone = sight(0, 0, 0);
   alone.beat.standing.phase = Phase::kData;
