@@ -48,7 +48,7 @@ AttentionShape check_common(const ArgumentChecker& check, const ConstHeadsView& 
   check.that(q.head_dim > 0 && q.head_dim <= kHeadDimMax && q.head_dim % 2 == 0, "q",
              "the head size must be even and from 2 to 256");
   check.that(q.heads > 0 && k.heads > 0 && q.heads % k.heads == 0, "k",
-             "the number of query heads must be a multiple of the number of key heads");
+             "the number of query heads must be a multiple of the number of KV heads");
   const AttentionShape shape = {mask.sequences,
                                 token_count(check, "mask.q", mask.q),
                                 token_count(check, "mask.kv", mask.kv),

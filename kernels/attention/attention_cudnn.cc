@@ -363,7 +363,7 @@ Plan make_plan(const LibraryAttention& shape, LibraryPass pass, const Target& ta
   }
   throw EnvironmentError(
       "cuDNN {} has no {}kernel for the {} pass of attention over {} tokens with {} query and {} "
-      "key heads of {} on this GPU. Set model_backend.attention to \"own\"",
+      "KV heads of {} on this GPU. Set model_backend.attention to \"own\"",
       library().version(), deterministic ? "deterministic " : "",
       pass == LibraryPass::kForward ? "forward" : "backward", shape.tokens, shape.heads,
       shape.kv_heads, shape.head_dim);

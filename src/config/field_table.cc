@@ -231,7 +231,7 @@ void add_training(std::vector<Field>& list) {
 void add_parallel(std::vector<Field>& list) {
   FIELD(parallel.tensor,
         .text =
-            "Ranks that share each matrix; divides heads and MLP columns, and divides key heads or "
+            "Ranks that share each matrix; divides heads and MLP columns, and divides KV heads or "
             "is divided by them",
         .unit = "ranks", .minimum = 1, .maximum = 1 << 20,
         .peers = {"--tensor-model-parallel-size", "tensor_parallel.autotp_size", "",

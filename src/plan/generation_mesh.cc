@@ -43,7 +43,7 @@ void check_request(const ModelConfig& model, const GenerationRequest& request) {
     std::int64_t nearest = ranks;
     while (!tensor_extent_fits(model, nearest)) --nearest;
     refuse({"--tensor", std::to_string(tensor), fmt::format("up to the {}", counted(ranks, "rank")),
-            std::to_string(nearest), "is more places than ranks were started"});
+            std::to_string(nearest), "is more than the ranks that were started"});
   }
   if (tensor * pipeline > ranks) {
     refuse({"--pipeline", std::to_string(pipeline),

@@ -64,7 +64,7 @@ class Rules {
     const auto add = [&](const std::string& reason) { why += (why.empty() ? "" : ", ") + reason; };
     if (model_.heads % t != 0) add(fmt::format("{} attention heads", model_.heads));
     if (model_.kv_heads % t != 0 && t % model_.kv_heads != 0)
-      add(fmt::format("{} key heads (nor do they divide it)", model_.kv_heads));
+      add(fmt::format("{} KV heads (nor do they divide it)", model_.kv_heads));
     if (model_.ffn % t != 0) add(fmt::format("an MLP of {} columns", model_.ffn));
     if (model_.vocab_size < t) add(fmt::format("a vocabulary of {} rows", model_.vocab_size));
     const Legal legal(model_.heads, [this](std::int64_t i) { return tensor_fits(i); });
@@ -90,7 +90,7 @@ class Rules {
         {"parallel.context", std::to_string(c),
          legal.text() + " with context_method \"ulysses\", or \"ring\" or \"allgather\"",
          legal.nearest(c),
-         fmt::format("does not share out the {} attention heads and {} key heads of a rank",
+         fmt::format("does not share out the {} attention heads and {} KV heads of a rank",
                      model_.heads / parallel_.tensor,
                      std::max<std::int64_t>(1, model_.kv_heads / parallel_.tensor))});
   }

@@ -30,13 +30,13 @@ refused() {
 refused 4 parallel.tensor 4 "1 or 2 for this model" 2 \
   "does not divide 6 attention heads" parallel.tensor=4
 refused 3 parallel.tensor 3 "1 or 2 for this model" 2 \
-  "does not divide 2 key heads (nor do they divide it), an MLP of 64 columns" parallel.tensor=3 data.sequence_length=30
+  "does not divide 2 KV heads (nor do they divide it), an MLP of 64 columns" parallel.tensor=3 data.sequence_length=30
 refused 3 data.sequence_length 32 "a multiple of 6" 30 \
   "cannot be cut evenly: 2 x context 3 pieces" parallel.context=3
 refused 2 data.sequence_length 31 "a multiple of 2" 30 \
   "cannot be cut evenly: sequence_parallel on tensor 2" parallel.tensor=2 data.sequence_length=31
 refused 4 parallel.context 4 '1, 2 or 6 with context_method "ulysses", or "ring" or "allgather"' 2 \
-  "does not share out the 6 attention heads and 2 key heads of a rank" parallel.context=4 parallel.context_method=ulysses
+  "does not share out the 6 attention heads and 2 KV heads of a rank" parallel.context=4 parallel.context_method=ulysses
 refused 4 parallel.zero_group 3 "1, 2 or 4" 2 \
   "does not divide the 4 ranks of data 4 x context 1" parallel.zero_stage=1 parallel.zero_group=3 batch.micro=1
 refused 2 parallel.zero_group 2 "leave it out, or set parallel.zero_stage to 1, 2 or 3" "" \

@@ -179,7 +179,7 @@ TEST_P(Attention, wrong_operands_are_refused_by_name) {
   bad.q = bad.o = view(o, 1, 6);
   bad.k = bad.v = view(o, 2, 6);
   expect_refused([&] { attention_forward(context, bad); },
-                 "must be a multiple of the number of key heads");
+                 "must be a multiple of the number of KV heads");
   bad = good;
   const PositionRange negative{-1, 3};
   bad.mask.kv = {&negative, 1};

@@ -63,11 +63,12 @@ std::string refusal(const GenerationRequest& request) {
 
 TEST(GenerationMesh, an_illegal_extent_is_told_with_numbers_rule_and_the_nearest) {
   EXPECT_EQ(refusal({4, 0, 3, {}}),
-            "--tensor: does not divide 4 attention heads, 2 key heads (nor do they divide it), an "
+            "--tensor: does not divide 4 attention heads, 2 KV heads (nor do they divide it), an "
             "MLP of 40 columns. Found 3; legal: 1, 2 or 4 for this model; nearest: 2.");
-  EXPECT_EQ(refusal({3, 0, 4, {}}),
-            "--tensor: is more places than ranks were started. Found 4; legal: up to the 3 ranks; "
-            "nearest: 2.");
+  EXPECT_EQ(
+      refusal({3, 0, 4, {}}),
+      "--tensor: is more than the ranks that were started. Found 4; legal: up to the 3 ranks; "
+      "nearest: 2.");
   EXPECT_EQ(refusal({8, 0, {}, 4}),
             "--pipeline: is more stages than the model has layers, 3; each needs one. Found 4; "
             "legal: 1 to 3; nearest: 3.");

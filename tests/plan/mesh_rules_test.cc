@@ -40,7 +40,7 @@ TEST(MeshRules, legal_tensor_extents_are_those_that_divide_heads_columns_and_key
   for (std::int64_t t = 1; t <= 13; ++t) {
     config.parallel.tensor = t;
     config.parallel.sequence_parallel = false;
-    // 3 and 6 divide the heads but neither divide the four key heads nor are divided by them.
+    // 3 and 6 divide the heads but neither divide the four KV heads nor are divided by them.
     const bool legal = t == 1 || t == 2 || t == 4 || t == 12;
     EXPECT_EQ(problems_of(config).empty(), legal) << t;
   }
@@ -57,11 +57,11 @@ TEST(MeshRules, a_tensor_extent_that_does_not_divide_is_told_with_numbers_and_th
   EXPECT_EQ(eight.nearest, "4");
   EXPECT_EQ(eight.message, "does not divide 12 attention heads");
   config.parallel.tensor = 3;
-  EXPECT_EQ(only_problem(config).message, "does not divide 4 key heads (nor do they divide it)");
+  EXPECT_EQ(only_problem(config).message, "does not divide 4 KV heads (nor do they divide it)");
   config.model.ffn = 25;
   config.parallel.tensor = 5;
   EXPECT_EQ(only_problem(config).message,
-            "does not divide 12 attention heads, 4 key heads (nor do they divide it)");
+            "does not divide 12 attention heads, 4 KV heads (nor do they divide it)");
   EXPECT_EQ(only_problem(config).legal, "1 for this model");
   config.parallel.tensor = 2;
   EXPECT_EQ(only_problem(config).message, "does not divide an MLP of 25 columns");
@@ -80,7 +80,7 @@ TEST(MeshRules, ulysses_shares_out_the_heads_that_the_tensor_axis_leaves) {
     const bool legal = c == 1 || c == 2 || c == 4 || c == 12;
     EXPECT_EQ(problems_of(config).empty(), legal) << c;
   }
-  config.parallel.tensor = 2;  // 6 heads and 2 key heads a rank
+  config.parallel.tensor = 2;  // 6 heads and 2 KV heads a rank
   config.parallel.context = 4;
   const Problem problem = only_problem(config);
   EXPECT_EQ(problem.path, "parallel.context");
@@ -88,7 +88,7 @@ TEST(MeshRules, ulysses_shares_out_the_heads_that_the_tensor_axis_leaves) {
   EXPECT_EQ(problem.legal,
             "1, 2 or 6 with context_method \"ulysses\", or \"ring\" or \"allgather\"");
   EXPECT_EQ(problem.nearest, "2");
-  EXPECT_EQ(problem.message, "does not share out the 6 attention heads and 2 key heads of a rank");
+  EXPECT_EQ(problem.message, "does not share out the 6 attention heads and 2 KV heads of a rank");
   config.parallel.context_method = ContextMethod::kRing;
   EXPECT_TRUE(problems_of(config).empty());
 }

@@ -13,7 +13,7 @@ namespace trireme {
 
 /// Models of small odd sizes: a vocabulary of 61 (but where it says so), sequences of 24 tokens.
 enum class MeshModel : std::uint8_t {
-  kLlama,   ///< 2 key heads for 4
+  kLlama,   ///< 2 KV heads for 4
   kOneKey,  ///< llama with one key head for 12, and a vocabulary of 1,301: far more than a step's
             ///< tokens, so that the embedding's gradient is held as rows
   kQwen2,   ///< biases of q, k and v; tied embeddings; 3 layers
