@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <vector>
+
+#include "base/nearest_word.h"
 
 namespace trireme {
 
@@ -35,6 +38,27 @@ bool is_hub_name(const std::string& text) {
                       [](unsigned char c) { return std::isalpha(c) != 0; });
 }
 
+/// What is called nearly so in the folder, with the same extension or, whatever it is, the same
+/// stem; "" where nothing is. Of a very large folder a part is looked at.
+std::string nearest_in(const std::filesystem::path& folder, const std::filesystem::path& name) {
+  constexpr std::size_t kEntriesMax = 4096, kLengthMax = 256;
+  if (name.native().size() > kLengthMax) return "";
+  std::vector<std::string> stems, same_stem;
+  std::error_code stop;
+  std::filesystem::directory_iterator entry(folder, stop), end;
+  for (std::size_t count = 0; !stop && entry != end && count < kEntriesMax; ++count) {
+    const std::filesystem::path there = entry->path().filename();
+    if (there.extension() == name.extension()) stems.push_back(there.stem().string());
+    if (there.stem() == name.stem()) same_stem.push_back(there.string());
+    entry.increment(stop);
+  }
+  std::sort(stems.begin(), stems.end());  // the answer is no matter of the file system
+  if (const auto stem = nearest_word(name.stem().string(), stems))
+    return *stem + name.extension().string();
+  const auto least = std::min_element(same_stem.begin(), same_stem.end());
+  return least == same_stem.end() ? "" : *least;
+}
+
 }  // namespace
 
 std::string missing_path_text(const std::filesystem::path& path) {
@@ -45,8 +69,11 @@ std::string missing_path_text(const std::filesystem::path& path) {
     missing = above.filename();
     above = above.parent_path();
   }
-  if (above.empty() || missing.empty()) return out;
-  return out + fmt::format(" ({} is there, and {} in it is not)", above.string(), missing.string());
+  if (missing.empty()) return out;
+  const std::string near = nearest_in(above.empty() ? "." : above, missing);
+  if (above.empty()) return near.empty() ? out : fmt::format("{} (nearest: {})", out, near);
+  return out + fmt::format(" ({} is there, and {} in it is not{})", above.string(),
+                           missing.string(), near.empty() ? "" : "; nearest: " + near);
 }
 
 std::string missing_model_text(const std::filesystem::path& path) {

@@ -7,7 +7,8 @@
 
 namespace trireme {
 
-/// "runs/a/step-5: there is no such file or folder (runs/a is there, and step-5 in it is not)".
+/// "runs/a/step-5: there is no such file or folder (runs/a is there, and step-5 in it is not;
+/// nearest: step-50)".
 std::string missing_path_text(const std::filesystem::path& path);
 
 /// The same of a model, tokenizer or weights; a name as these have on the Hugging Face Hub ("gpt2",

@@ -121,7 +121,8 @@ std::unique_ptr<WeightSource> open_source(const std::filesystem::path& path) {
   std::error_code absent;
   if (std::filesystem::exists(path / kManifestName, absent))
     return std::make_unique<CheckpointSource>(path);
-  if (!std::filesystem::exists(path, absent)) throw DataError("{}", missing_path_text(path));
+  if (!std::filesystem::exists(path, absent))
+    throw DataError("{}. Give checkpoints or Hugging Face directories", missing_path_text(path));
   if (!std::filesystem::is_directory(path, absent)) {
     throw DataError("{}: is a file. Give a checkpoint's folder, or a Hugging Face directory",
                     path.string());

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/missing_path.h"
 #include "base/parallel_for.h"
 #include "base/progress.h"
 #include "checkpoint/name_sets.h"
@@ -369,15 +370,12 @@ std::filesystem::path folder_of_argument(const std::filesystem::path& argument,
   run_together(world, [&] {
     if (world.rank() != 0) return;
     std::error_code code;
+    constexpr const char* kLegal = "Give a step folder, a checkpoints folder or a run's folder";
     if (!std::filesystem::exists(argument, code))
-      throw DataError("{}: there is no such folder", argument.string());
+      throw DataError("{}. {}", missing_path_text(argument), kLegal);
     if (std::filesystem::exists(argument / kManifestName, code)) return;
     folder = checkpoints_folder(argument).string();
-    if (folder.empty()) {
-      throw DataError(
-          "{}: holds no checkpoint. Give a step folder, a checkpoints folder or a run's folder",
-          argument.string());
-    }
+    if (folder.empty()) throw DataError("{}: holds no checkpoint. {}", argument.string(), kLegal);
   });
   return world.broadcast_text(folder, 0);
 }

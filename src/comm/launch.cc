@@ -108,6 +108,11 @@ void Launch::start_mpi() {
   host_ = std::make_unique<MpiCommunicator>(engine_, host.get(), "host");
 }
 
+bool Launch::has_begun() {
+  int begun = 0;
+  return MPI_Initialized(&begun) == MPI_SUCCESS && begun != 0;
+}
+
 Launch::~Launch() {
   if (!engine_) return;
   host_.reset();

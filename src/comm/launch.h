@@ -24,6 +24,9 @@ class Launch {
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
 
+  /// Whether this process has begun with MPI, whatever became of it: that happens once.
+  [[nodiscard]] static bool has_begun();
+
   [[nodiscard]] Communicator& world() const { return *world_; }
   /// The ranks of this host, ordered as in the world.
   [[nodiscard]] Communicator& host() const { return *host_; }

@@ -12,9 +12,11 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/nearest_word.h"
 #include "base/program_files.h"
 #include "commands/command_table.h"
 #include "commands/ending.h"
+#include "commands/every_rank.h"
 #include "config/problem.h"
 
 namespace trireme {
@@ -105,23 +107,31 @@ std::vector<std::string> command_first(std::span<const std::string> arguments) {
   return words;
 }
 
+/// A word that is no command begins the arguments of training.
+Ending run_named(const CommandEntry* command, std::span<const std::string> arguments) {
+  if (command != nullptr) return command->run(Arguments(arguments.subspan(1), command));
+  if (arguments.empty()) throw ConfigError("no config and no command was given.\n\n{}", help());
+  refuse_word(arguments.front());
+  return train_command(Arguments(arguments, &command_table().front()));
+}
+
 Ending dispatch(std::span<const std::string> given) {
   const std::vector<std::string> words = command_first(given);
   const std::span<const std::string> arguments(words);
-  if (arguments.empty()) {
-    std::fputs(help().c_str(), stderr);
-    throw ConfigError("no config and no command was given");
-  }
-  const std::string& first = arguments.front();
+  const std::string first = arguments.empty() ? "" : arguments.front();
   if (first == "--help" || first == "-h" || first == "help") {
     std::fputs(help().c_str(), stdout);
     return 0;
   }
   if (first == "--version") return version_command(Arguments(arguments.subspan(1)));
-  if (const CommandEntry* command = find_command(first))
-    return command->run(Arguments(arguments.subspan(1), command));
-  refuse_word(first);
-  return train_command(Arguments(arguments, &command_table().front()));
+  const CommandEntry* command = first.empty() ? nullptr : find_command(first);
+  try {
+    return run_named(command, arguments);
+  } catch (const Error& error) {
+    // Behind the beginning of MPI the ranks have settled it.
+    if (Launch::has_begun() || (command != nullptr && !command->one_job)) throw;
+    return fail_on_every_rank(error);
+  }
 }
 
 int fail(ExitCode code, const char* what) {

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/stop_flag.h"
+#include "train/launch_guard.h"
 
 namespace trireme {
 
@@ -38,13 +39,17 @@ Ending leave_together(Launch& launch, Ending ending, const char* fault) {
   return ending;
 }
 
-}  // namespace
-
-Ending on_every_rank(const std::function<Ending(Launch&)>& body, LaunchGuard* guard) {
+/// `settle` throws where this rank has failed before it met the others: then all are told.
+Ending meet(const std::function<void()>& settle, const std::function<Ending(Launch&)>& body,
+            LaunchGuard* guard) {
   Launch launch;
-  if (launch.world().size() == 1) return body(launch);
+  if (launch.world().size() == 1) {
+    settle();
+    return body(launch);
+  }
   // Caught in the life of `launch`: unwinding through it would leave MPI without its end.
   try {
+    run_together(launch.world(), settle);
     Ending ending = body(launch);
     return ending.code == 0 ? ending : leave_together(launch, std::move(ending), nullptr);
   } catch (const SharedError& error) {
@@ -57,6 +62,18 @@ Ending on_every_rank(const std::function<Ending(Launch&)>& body, LaunchGuard* gu
   } catch (const std::exception& error) {
     end_job(launch, guard, ExitCode::kInternal, error.what());
   }
+}
+
+}  // namespace
+
+Ending on_every_rank(const std::function<Ending(Launch&)>& body, LaunchGuard* guard) {
+  return meet([] {}, body, guard);
+}
+
+Ending fail_on_every_rank(const Error& fault) {
+  LaunchGuard guard([] { return 0.0; });
+  return meet([&] { throw Error(fault.code(), fault.what()); }, [](Launch&) { return Ending(0); },
+              &guard);
 }
 
 }  // namespace trireme

@@ -2,6 +2,7 @@
 
 #include <functional>
 
+#include "base/error.h"
 #include "comm/launch.h"
 #include "commands/ending.h"
 #include "train/launch_guard.h"
@@ -14,5 +15,10 @@ namespace trireme {
 /// and ends every rank, unless another one of the host has the last word by `guard`, null where
 /// there is none. Alone, faults go on to the caller.
 Ending on_every_rank(const std::function<Ending(Launch&)>& body, LaunchGuard* guard = nullptr);
+
+/// In place of on_every_rank, for a rank that cannot come so far (its command line is wrong): meets
+/// the others there and ends with them as SharedError does. Alone it throws the fault. MPI must not
+/// have begun.
+Ending fail_on_every_rank(const Error& fault);
 
 }  // namespace trireme

@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/nearest_word.h"
 #include "base/progress.h"
 #include "base/units.h"
 #include "commands/command_table.h"

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/human_format.h"
 #include "base/log.h"
+#include "base/nearest_word.h"
 #include "commands/commands.h"
 #include "commands/config_options.h"
 #include "commands/parse_options.h"

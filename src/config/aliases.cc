@@ -5,6 +5,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/nearest_word.h"
 #include "config/fields.h"
 #include "config/problem.h"
 

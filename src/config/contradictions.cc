@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/nearest_word.h"
 #include "config/fields.h"
 
 namespace trireme {

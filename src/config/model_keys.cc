@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "base/nearest_word.h"
 #include "config/aliases.h"
 #include "config/problem.h"
 

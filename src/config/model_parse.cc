@@ -346,6 +346,24 @@ void take_own_names(Json& keys, Json& over) {
   }
 }
 
+void require_config_file(const std::filesystem::path& named, const std::filesystem::path& file) {
+  constexpr const char* kLegal =
+      "Give a Hugging Face config.json, its folder, or the model's keys themselves";
+  std::error_code none;
+  if (std::filesystem::exists(file, none)) return;
+  if (!std::filesystem::exists(named, none))
+    throw DataError("{}. {}", missing_model_text(named), kLegal);
+  if (std::filesystem::exists(named / "manifest.json", none)) {
+    throw DataError(
+        "{}: is a checkpoint. Give it as init.weights and leave \"model\" out: its model is then "
+        "taken",
+        named.string());
+  }
+  throw DataError(
+      "{}: is a folder without a config.json, so that nothing says what the model is. {}",
+      named.string(), kLegal);
+}
+
 }  // namespace
 
 ModelConfig read_model(const Json& model, std::vector<Problem>& problems,
@@ -364,9 +382,7 @@ ModelConfig read_model(const Json& model, std::vector<Problem>& problems,
     return {};
   }
   const std::filesystem::path named = path->as_string(), file = config_file(named);
-  std::error_code none;
-  if (!std::filesystem::exists(file, none))
-    throw DataError("{}", missing_model_text(std::filesystem::exists(named, none) ? file : named));
+  require_config_file(named, file);
   Json keys = read_keys(file);
   if (keys.find("run") != nullptr && keys.find("model_type") == nullptr) {
     throw ConfigError("{}: holds the config of a run where a model's keys belong", file.string());

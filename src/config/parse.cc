@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/missing_path.h"
+#include "base/program_files.h"
 #include "base/units.h"
 #include "config/aliases.h"
 #include "config/contradictions.h"
@@ -135,7 +136,11 @@ void read_fields(const Json& given, LoadedConfig& loaded) {
 /// The file that a CONFIG means: itself, or the config.json of a run's folder.
 std::filesystem::path file_of(const std::filesystem::path& config) {
   std::error_code none;
-  if (!std::filesystem::exists(config, none)) throw DataError("{}", missing_path_text(config));
+  if (!std::filesystem::exists(config, none)) {
+    const std::string first = program_file_to_type("configs/tiny_llama.json");
+    throw DataError("{}. A first config to copy and change: {} (`train {}` takes seconds)",
+                    missing_path_text(config), first, first);
+  }
   if (!std::filesystem::is_directory(config, none)) return config;
   const std::filesystem::path file = config / "config.json";
   if (std::filesystem::exists(file, none)) return file;

@@ -2,7 +2,6 @@
 // One fault of a config, and how a list of them is told. Faults are collected, not thrown one by
 // one: a person who waited in a queue wants to hear all of them.
 
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -55,10 +54,5 @@ Json problems_json(const std::vector<Problem>& problems);
 
 /// A value as it is shown to people: JSON on one line, cut after 60 characters.
 std::string shown(const Json& value);
-
-/// The candidate with the smallest edit distance (case, '-' and '_' count for nothing), where that
-/// is less than half of the word.
-std::optional<std::string> nearest_word(std::string_view word,
-                                        const std::vector<std::string>& candidates);
 
 }  // namespace trireme

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/nearest_word.h"
 #include "config/json_numbers.h"
 
 namespace trireme {

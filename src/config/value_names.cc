@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/nearest_word.h"
 #include "config/json_numbers.h"
 #include "config/problem.h"
 

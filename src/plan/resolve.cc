@@ -5,6 +5,7 @@
 
 #include "base/human_format.h"
 #include "base/math.h"
+#include "base/nearest_word.h"
 #include "kernels/attention/attention_library.h"
 #include "model/model_limits.h"
 #include "pipeline/schedules/schedules.h"

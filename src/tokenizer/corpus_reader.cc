@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/missing_path.h"
 
 namespace trireme {
 
@@ -28,8 +29,11 @@ CorpusReader::CorpusReader(std::vector<std::string> inputs, CorpusFormat format,
       continue;
     }
     struct stat status {};
-    if (::stat(input.c_str(), &status) != 0)
-      throw DataError("{}: cannot open: {}", input, errno_text(errno));
+    if (::stat(input.c_str(), &status) != 0) {
+      const int fault = errno;
+      if (fault != ENOENT) throw DataError("{}: cannot open: {}", input, errno_text(fault));
+      throw DataError("{}. Name files of text, or - for standard input", missing_path_text(input));
+    }
     if (S_ISDIR(status.st_mode)) throw DataError("{}: is a folder. Name the files in it", input);
     if (S_ISREG(status.st_mode) && !seen.emplace(status.st_dev, status.st_ino).second)
       log_warning("{}: is named twice, so its text counts twice", input);

@@ -102,19 +102,32 @@ void check_checkpoint(const CheckpointInfo& info, const std::map<std::string, Sh
   }
 }
 
-/// Equal tensors may be those of other heads. A model that cannot be read is told where it is.
-void check_model(const Json& saved, const RunConfig& config) {
+/// How the model of the weights differs from the config's; "" where it does not. One that cannot be
+/// read is told where it is.
+std::string model_difference(const Json& saved, const RunConfig& config) {
   std::vector<Problem> problems;
   std::vector<std::string> notes;
   const ModelConfig model = read_model(saved, problems, notes);
-  if (!problems.empty()) return;
-  const std::string difference = shape_difference(model, config.model, "init.weights");
+  return problems.empty() ? shape_difference(model, config.model, "init.weights") : "";
+}
+
+/// `check_tensors` compares names and shapes; equal ones may be those of other heads.
+void check_model(const Json& saved, const RunConfig& config,
+                 const std::function<void()>& check_tensors) {
+  constexpr const char* kWayOut =
+      "Leave \"model\" out to take that of the weights, or give it the weights' value";
+  const std::string difference = model_difference(saved, config);
+  try {
+    check_tensors();
+  } catch (const DataError& error) {
+    if (difference.empty()) throw;
+    std::string_view text = error.what();
+    if (text.ends_with('.')) text.remove_suffix(1);
+    throw DataError("{} ({}). {}", text, difference, kWayOut);
+  }
   if (difference.empty()) return;
-  throw ConfigError(
-      "init.weights: another model ({}): its weights would mean something else. Leave \"model\" "
-      "out "
-      "to take that of the weights",
-      difference);
+  throw ConfigError("init.weights: another model ({}): its weights would mean something else. {}",
+                    difference, kWayOut);
 }
 
 void check_weights_of(const RunConfig& config) {
@@ -122,22 +135,30 @@ void check_weights_of(const RunConfig& config) {
   if (weights == "random") return;
   if (looks_like_checkpoint(weights)) {
     const CheckpointInfo info = checkpoint_of_weights(weights);
-    check_checkpoint(info, shapes_of(config.model));
-    check_model(info.manifest.model, config);
+    check_model(info.manifest.model, config,
+                [&] { check_checkpoint(info, shapes_of(config.model)); });
   } else if (is_there(weights) || !checkpoint_to_resume(config)) {
     const Json model = model_of_weights(weights);  // that it is a folder of weights
-    check_weights(weights, shapes_of(config.model));
-    check_model(model, config);
+    check_model(model, config, [&] { check_weights(weights, shapes_of(config.model)); });
   }
 }
 
 void check_resume(const RunConfig& config) {
   const ResumeChoice& resume = config.run.resume;
+  if (resume.kind == ResumeKind::kStep) {
+    const std::filesystem::path folder =
+        std::filesystem::path(config.checkpoint_directory()) / step_folder_name(resume.step);
+    if (is_there(folder)) return;
+    throw DataError("{}. `train checkpoint list {}` names those that were saved",
+                    missing_path_text(folder), config.run.directory);
+  }
   if (resume.kind != ResumeKind::kDirectory || looks_like_checkpoint(resume.directory)) return;
-  if (!is_there(resume.directory)) throw DataError("{}", missing_path_text(resume.directory));
-  throw DataError(
-      "{}: holds no checkpoint. Give a step folder, a checkpoints folder or a run's folder",
-      resume.directory);
+  constexpr const char* kLegal =
+      "Give a step folder, a checkpoints folder or a run's folder; or \"auto\", which goes on from "
+      "the newest of run.directory and begins where there is none";
+  if (!is_there(resume.directory))
+    throw DataError("{}. {}", missing_path_text(resume.directory), kLegal);
+  throw DataError("{}: holds no checkpoint. {}", resume.directory, kLegal);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "train/model_source.h"
 
 #include "base/log.h"
+#include "base/missing_path.h"
 #include "checkpoint/companion_files.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/reader.h"
@@ -34,6 +35,10 @@ ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world)
   if (!checkpoint_) {
     std::error_code none;  // a name may be too long to ask for
     run_together(world, [&] {
+      if (!std::filesystem::exists(path_, none)) {
+        throw DataError("{}. Give a checkpoint, a run's folder or a Hugging Face directory",
+                        missing_model_text(path_));
+      }
       if (!std::filesystem::exists(path_ / "config.json", none)) {
         throw DataError(
             "{}: is neither a checkpoint (no manifest.json, no step folders) nor a Hugging Face "

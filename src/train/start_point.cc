@@ -68,7 +68,10 @@ std::filesystem::path choose_checkpoint(const RunConfig& config, Communicator& w
   if (resume.kind == ResumeKind::kMust) {
     throw SharedError(
         ExitCode::kData,
-        fmt::format("{}: no checkpoint to resume from (run.resume is \"must\")", folder.string()));
+        fmt::format(
+            "{}: no checkpoint to resume from (run.resume is \"must\"). Set run.directory to "
+            "that of the run, or run.resume to \"auto\" to begin where there is none",
+            folder.string()));
   }
   run_together(world, [&] {
     if (world.rank() == 0) refuse_if_saved(rejected);

@@ -43,7 +43,9 @@ slip "a command misspelt" 2 'Nearest command: evaluate' evalute base.json
 slip "a command of other systems" 2 'Nearest command: evaluate' eval base.json
 slip "train train" 2 '`train CONFIG`' train base.json
 slip "a word that is nothing" 2 'neither a command nor a file' xyzzy
-slip "a config that is not there" 74 'absent.json: there is no such file' absent.json
+slip "a config that is not there" 74 'absent.json: there is no such file.*A first config.*configs/tiny_llama.json' absent.json
+slip "a config misspelt" 74 'bsae.json: there is no such file.*nearest: base.json' bsae.json
+slip "a config without its extension" 74 './base: there is no such file.*nearest: base.json' ./base
 
 # Configs that are none.
 printf 'run:\n  directory: r\n' >config.yaml
@@ -103,6 +105,34 @@ for command in "" "${others[@]}" benchmark; do
       $command base.json --set model=null --set init.weights="$weights"
   done
 done
+mkdir -p empty
+slip "a model's folder without config.json" 74 'model: empty: is a folder without a config.json.*Give a Hugging Face' \
+  base.json --set model=empty
+slip "a checkpoint as the model" 74 'is a checkpoint. Give it as init.weights and leave "model" out' \
+  base.json --set model="$(folder_of done 2)"
+slip "a resume from nowhere" 74 'run.resume: absent: there is no such.*Give a step folder.*"auto"' \
+  base.json --set run.resume=absent
+slip "a resume from an empty folder" 74 'run.resume: empty: holds no checkpoint.*Give a step folder.*"auto"' \
+  base.json --set run.resume=empty
+slip "a resume that must be and cannot" 74 'no checkpoint to resume from.*Set run.directory .* or run.resume to "auto"' \
+  base.json --set run.resume=must --set run.directory=unmade
+slip "a step that was not saved" 74 'step-00000099 in it is not; nearest: step-000000.*train checkpoint list done' base.json --set run.directory=done --set run.resume=99
+train export --checkpoint done --output wide
+for weights in wide done; do
+  slip "weights of another width ($weights)" 74 'model.hidden_size: 32 in init.weights, 64 in the config.*Leave "model" out' \
+    base.json --set init.weights=$weights --set model.hidden_size=64
+done
+slip "tokens of a text that is not there" 74 'absent.txt: there is no such file.*Name files of text' \
+  tokenize --tokenizer byte --output x absent.txt
+slip "tokens of a text misspelt" 74 'nearest: text.txt' tokenize --tokenizer byte --output x txet.txt
+slip "a vocabulary of a text that is not there" 74 'absent.txt: there is no such file.*Name files of text' \
+  tokenizer --vocab-size 300 --output t.json absent.txt
+for command in "generate --prompt x" "export --output e" "evaluate base.json" "evaluate --data toy"; do
+  # shellcheck disable=SC2086  # a command and its options
+  slip "$command --checkpoint absent" 74 'absent: there is no such file or folder.*Give a .*run.s folder' \
+    $command --checkpoint absent
+done
+slip "the mean of what is not there" 74 'absent: there is no such file.*Give checkpoints' average absent --output mean
 slip "tokenize with a name" 74 'nothing is downloaded' tokenize --tokenizer gpt2 --output x text.txt
 slip "several faults of files are told together" 74 'tokenizer: .*absent.json' base.json --set tokenizer=absent.json \
   --set data.train=absent
@@ -126,6 +156,25 @@ RANK=0 WORLD_SIZE=4 train base.json --set run.directory=torchrun
 ends_with "torchrun" 3
 says "torchrun: what to type" 'WORLD_SIZE=4.*scripts/run.sh -n 4'
 check "torchrun: nothing was trained" [ ! -e torchrun ]
+# once WHAT CODE PATTERN ARGUMENTS...: told once for both ranks.
+once() {
+  local what=$1 expected=$2 pattern=$3
+  shift 3
+  ranks 2 "$@"
+  ends_with "two ranks: $what" "$expected"
+  says_once "two ranks: $what: told once" "$pattern"
+}
+once "no config" 2 'CONFIG is required' benchmark
+once "another system's option" 2 '`--set optimizer.lr=1e-3`' base.json --lr 1e-3
+once "an override alone" 2 'set by `--set run.seed=2`' base.json run.seed=2
+once "a command misspelt" 2 'Nearest command: evaluate' evalute base.json
+once "a config that is not there" 74 'absent.json: there is no such file' absent.json
+once "a value out of range" 2 'optimizer.lr' base.json --set optimizer.lr=-1
+once "an option of benchmark" 2 '--steps: found "0"' benchmark base.json --steps 0
+once "an option of evaluate" 2 'give a CONFIG, or --checkpoint' evaluate --checkpoint done
+once "an option of generate" 2 '--prompt or --token-ids is required' generate --checkpoint done
+once "an option of export" 2 'found "bf15"' export --checkpoint done --output e --dtype bf15
+once "a command that is one process" 3 'Start it without one' average done --output mean
 many=$(($(nproc) + 1))
 if [ "$many" -le 5 ]; then
   OMP_NUM_THREADS=1 ranks "$many" base.json --set run.directory=many --set batch.global="$many" --set batch.micro=1 \
