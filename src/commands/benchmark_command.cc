@@ -143,16 +143,14 @@ MachineRates rates_of_machine(Runtime& runtime) {
   return measure_rates(runtime.context, request);
 }
 
-int run(Launch& launch, LaunchGuard& guard, const Options& options) {
+/// From the memory that it takes to what is printed.
+void time_run(Launch& launch, const PreparedRun& prepared, const Placement& placement, Watch& watch,
+              const Options& options) {
   Communicator& world = launch.world();
-  const PreparedRun prepared = prepare_run(options.input, Needs::kSynthetic, world);
   const RunConfig& config = prepared.config;
-  Watch watch(launch, &guard, config.run.hang_timeout_seconds);
-  launch.check_collectives(config.run.check_collectives);
   const ResidentBytes before = resident_bytes();
-  Runtime runtime(
-      launch, config, prepared.run,
-      runtime_options(prepared, launch, settle_on_cores(config, launch), StagePurpose::kTraining));
+  Runtime runtime(launch, config, prepared.run,
+                  runtime_options(prepared, launch, placement, StagePurpose::kTraining));
   const Watchdog::Following following(watch.watchdog(), runtime.trace);
   runtime.store.initialise(runtime.context, static_cast<std::uint64_t>(config.run.seed));
   runtime.weights_changed(Runtime::Forms::kStale);
@@ -182,7 +180,7 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
                    std::as_writable_bytes(std::span(result.ranks)));
   const MachineRates my_rates = options.rates ? rates_of_machine(runtime) : MachineRates();
   const std::vector<std::string> texts = world.all_gather_text(text_of(mine, my_rates));
-  if (world.rank() != 0) return 0;
+  if (world.rank() != 0) return;
 
   std::vector<RankTimes> ranks(texts.size());
   for (std::size_t i = 0; i < texts.size(); ++i) {
@@ -210,6 +208,18 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
   std::fputs(options.json ? (benchmark_json(result).dump() + "\n").c_str()
                           : benchmark_text(result).c_str(),
              stdout);
+}
+
+int run(Launch& launch, LaunchGuard& guard, const Options& options) {
+  const PreparedRun prepared = prepare_run(options.input, Needs::kSynthetic, launch.world());
+  const RunConfig& config = prepared.config;
+  Watch watch(launch, &guard, config.run.hang_timeout_seconds);
+  launch.check_collectives(config.run.check_collectives);
+  const Placement placement = settle_on_cores(config, launch);
+  telling_of_memory(
+      launch,
+      words_of(launch, memory_need(prepared, launch, placement.device, StagePurpose::kTraining)),
+      [&] { time_run(launch, prepared, placement, watch, options); });
   return 0;
 }
 

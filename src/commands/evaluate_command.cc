@@ -55,22 +55,25 @@ void tell(const PreparedRun& prepared, const std::vector<ValidationSet>& sets,
            format_integer(prepared.config.data.sequence_length), name_of(runtime.store.compute()));
 }
 
-int run(Launch& launch, LaunchGuard& guard, const Options& options) {
+struct Work {
+  Launch& launch;
+  Watch& watch;
+  const ModelSource& source;
+  const PreparedRun& prepared;
+  const Placement& placement;
+  const Options& options;
+};
+
+/// From the memory that it takes to what is printed.
+void evaluate_from(const Work& work) {
+  Launch& launch = work.launch;
+  const ModelSource& source = work.source;
+  const PreparedRun& prepared = work.prepared;
+  const Options& options = work.options;
   Communicator& world = launch.world();
-  PreparedRun prepared;
-  if (options.has_config()) prepared = prepare_run(options.input, Needs::kEvaluation, world);
-  Watch watch(launch, &guard,
-              options.has_config() ? prepared.config.run.hang_timeout_seconds
-                                   : options.alone.hang_timeout_seconds);
-  const ModelSource source(
-      options.checkpoint.empty() ? prepared.config.run.directory : options.checkpoint, world);
-  if (!options.has_config()) prepared = prepare_evaluation(options.alone, source, world);
-  take_model(prepared, source.model());
-  launch.check_collectives(prepared.config.run.check_collectives);
   Runtime runtime(launch, prepared.config, prepared.run,
-                  runtime_options(prepared, launch, settle_on_cores(prepared.config, launch),
-                                  StagePurpose::kEvaluation));
-  const Watchdog::Following following(watch.watchdog(), runtime.trace);
+                  runtime_options(prepared, launch, work.placement, StagePurpose::kEvaluation));
+  const Watchdog::Following following(work.watch.watchdog(), runtime.trace);
   HostState host(runtime.context, runtime.store.state());
   source.load(host.state(), world);
   host.store();
@@ -85,6 +88,27 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
     });
     if (world.rank() == 0) print(result, set.name, source, options.json);
   }
+}
+
+int run(Launch& launch, LaunchGuard& guard, const Options& options) {
+  Communicator& world = launch.world();
+  PreparedRun prepared;
+  if (options.has_config()) prepared = prepare_run(options.input, Needs::kEvaluation, world);
+  Watch watch(launch, &guard,
+              options.has_config() ? prepared.config.run.hang_timeout_seconds
+                                   : options.alone.hang_timeout_seconds);
+  const ModelSource source(
+      options.checkpoint.empty() ? prepared.config.run.directory : options.checkpoint, world);
+  if (!options.has_config()) prepared = prepare_evaluation(options.alone, source, world);
+  take_model(prepared, source.model());
+  launch.check_collectives(prepared.config.run.check_collectives);
+  const Placement placement = settle_on_cores(prepared.config, launch);
+  telling_of_memory(
+      launch,
+      words_of(launch, memory_need(prepared, launch, placement.device, StagePurpose::kEvaluation)),
+      [&] {
+        evaluate_from({launch, watch, source, prepared, placement, options});
+      });
   return 0;
 }
 

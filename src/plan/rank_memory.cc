@@ -18,8 +18,9 @@ struct Change {
 
 class Advisor {
  public:
-  Advisor(const RunConfig& config, std::int64_t world, DeviceKind device, std::int64_t available)
-      : config_(config), world_(world), device_(device), available_(available) {
+  Advisor(const RunConfig& config, std::int64_t world, DeviceKind device, std::int64_t available,
+          StagePurpose purpose)
+      : config_(config), world_(world), device_(device), available_(available), purpose_(purpose) {
     now_ = total_of(config, world);
   }
 
@@ -55,7 +56,8 @@ class Advisor {
     try {
       const ResolvedRun run = resolve_run(config, input, problems, notes);
       if (!problems.empty() || run.pipeline.stages.empty()) return 0;
-      return most_of(ranks_of(config, run, compute_type(config, device_), device_)).total();
+      return most_of(ranks_of(config, run, compute_type(config, device_), device_, purpose_))
+          .total();
     } catch (const Error&) {  // not to hide the fault that this is an advice for
       return 0;
     }
@@ -133,6 +135,7 @@ class Advisor {
   const std::int64_t world_;
   const DeviceKind device_;
   const std::int64_t available_;
+  const StagePurpose purpose_;
   std::int64_t now_ = 0;
   std::vector<Change> changes_;
 };
@@ -140,14 +143,13 @@ class Advisor {
 }  // namespace
 
 std::vector<EqualRanks> ranks_of(const RunConfig& config, const ResolvedRun& run, DType compute,
-                                 DeviceKind device) {
+                                 DeviceKind device, StagePurpose purpose) {
   std::vector<EqualRanks> ranks;
   const int places = run.mesh.extent(Axis::kTensor), stages = run.mesh.extent(Axis::kPipeline);
   const int of_stage = run.mesh.size() / stages;
   for (int rank = 0; rank < run.mesh.size();
        rank += rank % of_stage + 1 < places ? 1 : of_stage - places + 1) {
-    const MemoryRequest request =
-        memory_request(config, run, compute, StagePurpose::kTraining, rank, device);
+    const MemoryRequest request = memory_request(config, run, compute, purpose, rank, device);
     EqualRanks equal{rank, rank / of_stage, of_stage / places, 0,
                      estimate_memory(config.model, request)};
     for (const ParamMeta& param : request.part.declare(config.model).metas) {
@@ -180,8 +182,8 @@ std::string needed_text(const RankMemory& memory) {
 }
 
 std::string memory_advice(const RunConfig& config, std::int64_t world, DeviceKind device,
-                          std::int64_t available) {
-  return Advisor(config, world, device, available).text();
+                          std::int64_t available, StagePurpose purpose) {
+  return Advisor(config, world, device, available, purpose).text();
 }
 
 }  // namespace trireme

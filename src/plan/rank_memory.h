@@ -21,7 +21,7 @@ struct EqualRanks {
 /// All ranks of a run, in order of the first of each. What differs between ranks is the pipeline
 /// stage and the place on the tensor axis: shards are padded to the largest, tokens cut evenly.
 std::vector<EqualRanks> ranks_of(const RunConfig& config, const ResolvedRun& run, DType compute,
-                                 DeviceKind device);
+                                 DeviceKind device, StagePurpose purpose = StagePurpose::kTraining);
 
 /// Of the ranks that need most.
 RankMemory most_of(const std::vector<EqualRanks>& ranks);
@@ -33,6 +33,6 @@ std::string needed_text(const RankMemory& memory);
 /// what helps most first, each alone, as the changed run would be planned; "" where nothing that is
 /// known of helps. `available`: of sizes that may be chosen the largest is named that fits there.
 std::string memory_advice(const RunConfig& config, std::int64_t world, DeviceKind device,
-                          std::int64_t available);
+                          std::int64_t available, StagePurpose purpose = StagePurpose::kTraining);
 
 }  // namespace trireme

@@ -18,8 +18,10 @@ namespace {
 
 /// "; change, what helps most first: ..."
 std::string advice_text(const Launch& launch, const MemoryNeed& need, std::int64_t available) {
+  if (need.by_options)
+    return ". Change --sequence-length, or share the model out: --tensor N on N ranks";
   const std::string advice =
-      memory_advice(need.config, launch.world().size(), need.device.kind, available);
+      memory_advice(need.config, launch.world().size(), need.device.kind, available, need.purpose);
   return advice.empty() ? ". Fewer ranks on this host leave more to each"
                         : ". Change, what helps most first: " + advice;
 }
@@ -80,7 +82,12 @@ void require_memory(const Launch& launch, const MemoryNeed& need) {
   });
 }
 
-void telling_of_memory(const Launch& launch, const MemoryNeed& need,
+MemoryWords words_of(const Launch& launch, const MemoryNeed& need) {
+  return {need.device, needed_text(need.memory),
+          [&launch, need](std::int64_t available) { return advice_text(launch, need, available); }};
+}
+
+void telling_of_memory(const Launch& launch, const MemoryWords& words,
                        const std::function<void()>& work) {
   std::string refused;
   try {
@@ -91,12 +98,12 @@ void telling_of_memory(const Launch& launch, const MemoryNeed& need,
     refused = "the system refused memory";
   }
   // What was taken is given back by now.
-  const bool on_gpu = need.device.kind == DeviceKind::kCuda;
+  const bool on_gpu = words.device.kind == DeviceKind::kCuda;
   const std::int64_t there =
       on_gpu ? static_cast<std::int64_t>(gpu::free_bytes()) : host_memory_of_rank(launch);
   throw EnvironmentError("out of memory on host {}: {}. The rank needs {}; there is {} for it{}",
-                         launch.host_name(), refused, needed_text(need.memory), format_bytes(there),
-                         advice_text(launch, need, there));
+                         launch.host_name(), refused, words.needed, format_bytes(there),
+                         words.advice(there));
 }
 
 }  // namespace trireme

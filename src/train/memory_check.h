@@ -15,7 +15,18 @@ struct MemoryNeed {
   const RunConfig& config;
   Device device;
   RankMemory memory;  ///< of this rank
+  StagePurpose purpose = StagePurpose::kTraining;
+  bool by_options = false;  ///< made of evaluate's options, without a config that could be changed
 };
+
+/// What is told where memory is refused.
+struct MemoryWords {
+  Device device;
+  std::string needed;  ///< "weights 1.2 GiB, ...: 8.4 GiB together"
+  /// ". Change ...", where so many bytes are there.
+  std::function<std::string(std::int64_t available)> advice;
+};
+MemoryWords words_of(const Launch& launch, const MemoryNeed& need);
 
 /// Before anything is allocated: every rank throws EnvironmentError where a GPU has less memory
 /// free than its rank needs, or a host less in all than its ranks. Selects the GPU for the calling
@@ -24,7 +35,7 @@ void require_memory(const Launch& launch, const MemoryNeed& need);
 
 /// Runs `work`; memory that is refused meanwhile, by the system, a GPU or operator new, becomes an
 /// EnvironmentError. It is of this rank alone, unless `work` made it a SharedError.
-void telling_of_memory(const Launch& launch, const MemoryNeed& need,
+void telling_of_memory(const Launch& launch, const MemoryWords& words,
                        const std::function<void()>& work);
 
 }  // namespace trireme

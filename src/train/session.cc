@@ -96,7 +96,8 @@ MemoryNeed memory_need(const PreparedRun& prepared, const Launch& launch, Device
                        StagePurpose purpose) {
   return {prepared.config, device,
           memory_of_rank(prepared, compute_type(prepared.config, device.kind), purpose, launch,
-                         device.kind)};
+                         device.kind),
+          purpose, prepared.evaluation_batch > 0};
 }
 
 RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch,
@@ -488,7 +489,9 @@ RunEnd train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard* g
   const Placement placement = settle_on_cores(config, launch);
   RunEnd end;
   telling_of_memory(
-      launch, memory_need(prepared, launch, placement.device, StagePurpose::kTraining), [&] {
+      launch,
+      words_of(launch, memory_need(prepared, launch, placement.device, StagePurpose::kTraining)),
+      [&] {
         end = train_from({launch, prepared, watch, placement, sources}, std::move(start));
       });
   return end;

@@ -175,6 +175,29 @@ once "an option of evaluate" 2 'give a CONFIG, or --checkpoint' evaluate --check
 once "an option of generate" 2 '--prompt or --token-ids is required' generate --checkpoint done
 once "an option of export" 2 'found "bf15"' export --checkpoint done --output e --dtype bf15
 once "a command that is one process" 3 'Start it without one' average done --output mean
+
+# Memory that is refused when it is taken: what was needed, by item, and the way out.
+mkdir -p large
+cat >large/config.json <<'E2'
+{"model_type": "llama", "vocab_size": 257, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 8,
+ "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 1024}
+E2
+# refused WHAT PATTERN ARGUMENTS...: with 1.5 GB of addresses.
+refused() {
+  local what=$1 pattern=$2
+  shift 2
+  (ulimit -v 1500000 && timeout 60 "$binary" "$@" >out 2>log)
+  code=$?
+  ends_with "out of memory: $what" 3
+  says_once "out of memory: $what: by item, and the way out" "out of memory on host .* The rank needs $pattern"
+  last_line_is_closing "out of memory: $what"
+}
+if ! grep -qa __asan_init "$binary"; then # which reserves more than that
+  large=(base.json --set model=large --set tokenizer=byte --set run.directory=large-run --set run.threads_per_rank=1)
+  refused "train" 'parameters .*B, .* together.* Change, what helps most first: ' "${large[@]}"
+  refused "benchmark" 'parameters .*B, .* together.* Change, what helps most first: ' benchmark "${large[@]}" --no-rates
+  refused "evaluate" 'parameters .*B, .* together.* Change --sequence-length' evaluate --checkpoint large --data toy
+fi
 many=$(($(nproc) + 1))
 if [ "$many" -le 5 ]; then
   OMP_NUM_THREADS=1 ranks "$many" base.json --set run.directory=many --set batch.global="$many" --set batch.micro=1 \
