@@ -8,6 +8,7 @@
 
 #include "base/human_format.h"
 #include "base/log.h"
+#include "base/program_files.h"
 #include "base/stop_flag.h"
 #include "commands/commands.h"
 #include "commands/config_options.h"
@@ -19,6 +20,7 @@
 #include "plan/generation_mesh.h"
 #include "train/device_choice.h"
 #include "train/generation_runtime.h"
+#include "train/memory_check.h"
 #include "train/model_source.h"
 #include "train/watch.h"
 
@@ -119,6 +121,24 @@ void tell_shares(const GenerationMesh& shared, int ranks) {
                              others == 1 ? "has" : "have", others == 1 ? "keeps" : "keep"));
 }
 
+MemoryWords memory_words(const Launch& launch, const GenerationMesh& shared,
+                         const GenerationOptions& sizes) {
+  const std::int64_t tokens = sizes.shape.capacity;
+  const std::int64_t weights = shared.weight_bytes_max(), cache = shared.cache_bytes_max(tokens);
+  return {sizes.device,
+          fmt::format("weights {}, keys and values of {} {}: {} together", format_bytes(weights),
+                      counted(tokens, "token"), format_bytes(cache), format_bytes(weights + cache)),
+          [&launch, weights](std::int64_t available) {
+            const int ranks = 2 * launch.world().size();
+            const std::string share =
+                fmt::format("more ranks, which share the model out: {} -n {} generate ...",
+                            program_file_to_type("scripts/run.sh"), ranks);
+            return weights > available
+                       ? fmt::format(". Take {}", share)
+                       : fmt::format(". Take a smaller --max-new-tokens, or {}", share);
+          }};
+}
+
 /// Ranks of a host, the least of all; 0 where one host has all.
 std::int64_t ranks_of_host(Launch& launch) {
   std::int64_t least = -launch.local_size();
@@ -165,14 +185,14 @@ Task prepare(const ModelSource& source, const Options& options, GenerationReques
 /// Writes prompt and continuation: text as it comes, ids when all are there.
 class Output {
  public:
-  Output(const Task& task, const Options& options, std::int64_t end_token)
-      : tokenizer_(task.tokenizer.get()), end_token_(end_token), ids_(task.prompt) {
+  Output(const Task& task, const Options& options, std::vector<std::int64_t> end_tokens)
+      : tokenizer_(task.tokenizer.get()), end_tokens_(std::move(end_tokens)), ids_(task.prompt) {
     if (tokenizer_ != nullptr) printer_.print(options.prompt);
   }
   void add(std::int32_t id) {
     if (tokenizer_ == nullptr) {
       ids_.push_back(id);
-    } else if (id != end_token_) {
+    } else if (std::find(end_tokens_.begin(), end_tokens_.end(), id) == end_tokens_.end()) {
       printer_.print(tokenizer_->token_text(id));
     }
   }
@@ -183,37 +203,43 @@ class Output {
 
  private:
   const Tokenizer* tokenizer_;
-  std::int64_t end_token_;
+  std::vector<std::int64_t> end_tokens_;
   std::vector<std::int32_t> ids_;
   TextPrinter printer_;
 };
 
-int run(Launch& launch, LaunchGuard& guard, const Options& options) {
-  Communicator& world = launch.world();
-  Watch watch(launch, &guard, options.hang_timeout_seconds);
-  const ModelSource source(options.checkpoint, world);
-  const std::int64_t end_token = source.model().end_token;
-  const std::int64_t of_host = ranks_of_host(launch);
-  Task task;
-  run_together(world, [&] { task = prepare(source, options, {world.size(), of_host, {}, {}}); });
-  tell_shares(task.shared, world.size());
+struct Work {
+  Launch& launch;
+  Watch& watch;
+  const ModelSource& source;
+  const Task& task;
+  const Options& options;
+  const GenerationOptions& sizes;
+  const MemoryWords& words;
+};
 
-  GenerationOptions sizes;
-  sizes.device = choose_device(DeviceChoice::kAuto, launch);
-  sizes.threads = std::max(1, usable_cpu_count() / launch.local_size());
-  sizes.shape.capacity = static_cast<std::int64_t>(task.prompt.size()) + options.max_new_tokens;
+/// From the memory that it takes to the last token.
+void generate_from(const Work& work) {
+  Launch& launch = work.launch;
+  Watch& watch = work.watch;
+  const ModelSource& source = work.source;
+  const Task& task = work.task;
+  const Options& options = work.options;
+  Communicator& world = launch.world();
   const bool has_part = world.rank() < task.shared.mesh.size();
   const std::unique_ptr<Communicator> group = world.split(has_part ? 0 : 1);
   std::optional<GenerationRuntime> runtime;
   std::optional<Watchdog::Following> following;
   run_together(world, [&] {
-    if (has_part) runtime.emplace(launch, *group, task.shared, sizes);
+    if (!has_part) return;
+    telling_of_memory(launch, work.words,
+                      [&] { runtime.emplace(launch, *group, task.shared, work.sizes); });
   });
   if (runtime) following.emplace(watch.watchdog(), runtime->decoder.trace());
   load(source, runtime, world);
 
   std::optional<Output> output;
-  if (world.rank() == 0) output.emplace(task, options, end_token);
+  if (world.rank() == 0) output.emplace(task, options, source.end_tokens());
   // The ranks meet at each token and between pieces of a long prompt, so that a signal to any of
   // them ends all and none waits for another longer than that takes.
   const Feed feed = [&](std::span<const std::int32_t> ids) {
@@ -232,8 +258,27 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
     if (output) output->add(token);
     return token;
   };
-  generate(feed, task.prompt, options.max_new_tokens, end_token, options.sampling, agree);
+  generate(feed, task.prompt, options.max_new_tokens, source.end_tokens(), options.sampling, agree);
   if (output) output->finish();
+}
+
+int run(Launch& launch, LaunchGuard& guard, const Options& options) {
+  Communicator& world = launch.world();
+  Watch watch(launch, &guard, options.hang_timeout_seconds);
+  const ModelSource source(options.checkpoint, world);
+  const std::int64_t of_host = ranks_of_host(launch);
+  Task task;
+  run_together(world, [&] { task = prepare(source, options, {world.size(), of_host, {}, {}}); });
+  tell_shares(task.shared, world.size());
+
+  GenerationOptions sizes;
+  sizes.device = choose_device(DeviceChoice::kAuto, launch);
+  sizes.threads = std::max(1, usable_cpu_count() / launch.local_size());
+  sizes.shape.capacity = static_cast<std::int64_t>(task.prompt.size()) + options.max_new_tokens;
+  const MemoryWords words = memory_words(launch, task.shared, sizes);
+  telling_of_memory(launch, words, [&] {
+    generate_from({launch, watch, source, task, options, sizes, words});
+  });
   return 0;
 }
 

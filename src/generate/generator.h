@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 
@@ -14,9 +15,10 @@ using Feed = std::function<std::span<const float>(std::span<const std::int32_t>)
 /// goes on with; called once for each token.
 using Agree = std::function<std::int32_t(std::int32_t)>;
 
-/// Appends up to `count` tokens to the prompt; stops behind `end_token` (< 0: none), which is
-/// agreed on too. The model has seen nothing yet and has room for prompt and continuation.
+/// Appends up to `count` tokens to the prompt; stops behind any of `end_tokens`, which is agreed on
+/// too. The model has seen nothing yet and has room for prompt and continuation.
 void generate(const Feed& feed, std::span<const std::int32_t> prompt, std::int64_t count,
-              std::int64_t end_token, const SamplingOptions& options, const Agree& agree);
+              std::span<const std::int64_t> end_tokens, const SamplingOptions& options,
+              const Agree& agree);
 
 }  // namespace trireme

@@ -110,6 +110,20 @@ std::int64_t GenerationMesh::weight_bytes_max() const {
   return most;
 }
 
+std::int64_t GenerationMesh::cache_bytes_max(std::int64_t tokens) const {
+  std::int64_t most = 0;
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    const RankPart part = part_of(rank);
+    std::int64_t layers = 0;
+    for (const ChunkParams& chunk : part.declare(config.model).chunks)
+      layers += std::ssize(chunk.blocks);
+    const std::int64_t row = config_of_place(config.model, part.cut.tensor).kv_size();
+    most =
+        std::max(most, 2 * layers * tokens * row * static_cast<std::int64_t>(size_of(DType::kF32)));
+  }
+  return most;
+}
+
 GenerationMesh resolve_generation(const ModelConfig& model, const GenerationRequest& request) {
   check_request(model, request);
   const auto [tensor, pipeline] = choose_extents(model, request);

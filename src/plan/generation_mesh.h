@@ -30,6 +30,8 @@ struct GenerationMesh {
   [[nodiscard]] int sampler() const;
   /// The most that one rank holds, in fp32.
   [[nodiscard]] std::int64_t weight_bytes_max() const;
+  /// And of the keys and values of so many tokens.
+  [[nodiscard]] std::int64_t cache_bytes_max(std::int64_t tokens) const;
 };
 
 /// Where extents are left open: as many ranks as can have a part of the model, and of the meshes

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "config/model_config.h"
@@ -21,6 +22,9 @@ class ModelSource {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] const ModelConfig& model() const { return model_; }
   [[nodiscard]] bool is_checkpoint() const { return checkpoint_; }
+  /// Behind any of them a text ends: generation_config.json's, which may be several, as in
+  /// transformers; else the model config's.
+  [[nodiscard]] const std::vector<std::int64_t>& end_tokens() const { return end_tokens_; }
   /// What load_tokenizer takes; "" where the source has none.
   [[nodiscard]] const std::string& tokenizer() const { return tokenizer_; }
   /// data.sequence_length of the run that made the checkpoint; 0 where it does not say.
@@ -32,6 +36,7 @@ class ModelSource {
   std::filesystem::path path_;
   bool checkpoint_ = false;
   ModelConfig model_;
+  std::vector<std::int64_t> end_tokens_;
   std::string tokenizer_;
   std::int64_t sequence_length_ = 0;
 };

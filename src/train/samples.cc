@@ -96,7 +96,7 @@ std::vector<std::int32_t> Samples::continue_one(const std::vector<std::int32_t>&
   };
   SamplingOptions greedy;
   greedy.temperature = 0;
-  generate(feed, prompt, kNewTokens, runtime_.model.end_token, greedy, agree);
+  generate(feed, prompt, kNewTokens, std::span(&runtime_.model.end_token, 1), greedy, agree);
   return added;
 }
 

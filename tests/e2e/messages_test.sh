@@ -197,6 +197,8 @@ if ! grep -qa __asan_init "$binary"; then # which reserves more than that
   refused "train" 'parameters .*B, .* together.* Change, what helps most first: ' "${large[@]}"
   refused "benchmark" 'parameters .*B, .* together.* Change, what helps most first: ' benchmark "${large[@]}" --no-rates
   refused "evaluate" 'parameters .*B, .* together.* Change --sequence-length' evaluate --checkpoint large --data toy
+  refused "generate" 'weights .*B, keys and values of 12 tokens .*B: .* together.*more ranks, .*run.sh -n 2 generate' \
+    generate --checkpoint large --token-ids 1,2 --max-new-tokens 10
 fi
 many=$(($(nproc) + 1))
 if [ "$many" -le 5 ]; then
