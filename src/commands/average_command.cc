@@ -8,6 +8,7 @@
 #include "checkpoint/reader.h"
 #include "commands/alone.h"
 #include "commands/parse_options.h"
+#include "train/inputs.h"
 
 namespace trireme {
 
@@ -31,9 +32,12 @@ int average_command(Arguments arguments) {
   require_alone("train average", "Start it without one.");
   const std::unique_ptr<Communicator> self = make_self_communicator();
   std::vector<std::filesystem::path> sources;
-  for (const std::string& input : inputs)
-    sources.push_back(looks_like_checkpoint(input) ? resolve_checkpoint_argument(input, *self)
-                                                   : std::filesystem::path(input));
+  for (const std::string& input : inputs) {
+    const bool checkpoint = looks_like_checkpoint(input);
+    sources.push_back(checkpoint ? resolve_checkpoint_argument(input, *self)
+                                 : std::filesystem::path(input));
+    if (checkpoint) check_own_model(sources.back());
+  }
   AverageOptions options;
   options.after_tensor = [] { give_up_if_stopped("train average"); };
   const AverageResult result = average_weights(sources, output, options);

@@ -11,6 +11,7 @@
 #include "commands/config_options.h"
 #include "commands/every_rank.h"
 #include "commands/parse_options.h"
+#include "train/inputs.h"
 #include "train/watch.h"
 
 namespace trireme {
@@ -26,6 +27,9 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
   Communicator& world = launch.world();
   Watch watch(launch, &guard, options.hang_timeout_seconds);
   const std::filesystem::path folder = resolve_checkpoint_argument(options.checkpoint, world);
+  run_together(world, [&] {
+    if (world.rank() == 0) check_own_model(folder);
+  });
   ExportOptions how;
   if (options.dtype == "bf16") how.dtype = DType::kBF16;
   if (options.dtype == "fp32") how.dtype = DType::kF32;

@@ -138,6 +138,20 @@ std::string fault(const std::string& found, const std::string& legal) {
   return fmt::format("found {}; legal: {}", Json(found).dump(), legal);
 }
 
+/// Every option that takes a path, by the name of its type, has one where it is given.
+void refuse_empty_paths(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    const bool path = type.find("FILE") != std::string::npos || type == "DIR" || type == "PREFIX";
+    if (!path || option->count() == 0) continue;
+    for (const std::string& value : option->results()) {
+      if (!value.empty()) continue;
+      throw ConfigError("{}: {}: found \"\"; legal: a {}. See {} --help", app.get_name(),
+                        option->get_name(), type, app.get_name());
+    }
+  }
+}
+
 }  // namespace
 
 bool parse_options(CLI::App& app, Arguments arguments) {
@@ -161,6 +175,7 @@ bool parse_options(CLI::App& app, Arguments arguments) {
     throw ConfigError("{}: {}. See {} --help", app.get_name(), fault.what(), app.get_name());
   }
   shows.apply();
+  refuse_empty_paths(app);
   return true;
 }
 

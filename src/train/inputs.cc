@@ -163,6 +163,17 @@ void check_resume(const RunConfig& config) {
 
 }  // namespace
 
+void check_own_model(const std::filesystem::path& step_folder) {
+  CheckpointInfo info;
+  info.path = step_folder;
+  info.manifest = read_manifest(step_folder);
+  std::vector<Problem> problems;
+  std::vector<std::string> notes;
+  const ModelConfig model = read_model(info.manifest.model, problems, notes);
+  throw_problems(problems);
+  check_checkpoint(info, shapes_of(model));
+}
+
 LoadedConfig read_config_with_model(const ConfigInput& input) {
   return read_run_config(input, find_model);
 }

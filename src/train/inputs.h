@@ -1,6 +1,7 @@
 #pragma once
 // The files that a config names, as a start of its run would find them.
 
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -34,5 +35,9 @@ struct Inputs {
 /// them or not. What stands in a section of the config that has problems is not looked at. On one
 /// rank.
 Inputs check_inputs(const LoadedConfig& loaded, DataFiles data);
+
+/// Throws where a checkpoint does not hold the weights of the model that its own manifest names, by
+/// names and shapes: a DataError, and a ConfigError for a model that this version does not train.
+void check_own_model(const std::filesystem::path& step_folder);
 
 }  // namespace trireme
