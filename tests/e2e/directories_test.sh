@@ -23,21 +23,25 @@ check "leftovers: what belongs to others stays" [ -d run/checkpoints/notes ]
 train "${common[@]}" --set run.directory=again
 same_run "leftovers" run 20 again
 
-# A lock without sense, of another host long ago, of this host's dead.
+# A lock of another host, long ago too, of this host's dead; another file of that name.
 lock_of() { # WHAT CODE CONTENT [AGE]
   rm -rf run && mkdir run
   printf '%s\n' "$3" >run/lock
   [ -z "${4-}" ] || touch -d "$4" run/lock
   train "${common[@]}" --set run.exit_at_step=1
   ends_with "a lock $1" "$2"
-  [ "$2" = 0 ] || { says "a lock $1: host and pid are named" 'elsewhere.*77' && check "a lock $1: it stays" [ -e run/lock ]; }
-  [ "$2" = 3 ] || check "a lock $1: it goes with the run" [ ! -e run/lock ]
+  case $2 in
+  0) check "a lock $1: it goes with the run" [ ! -e run/lock ] ;;
+  2) says "a lock $1: it is named" 'run/lock is there and no run made it' ;;
+  3) says "a lock $1: host and pid are named" 'elsewhere.*77' ;;
+  esac
+  [ "$2" = 0 ] || check "a lock $1: it stays" same "$(cat run/lock)" "$3"
 }
 lock_of "of another host, fresh" 3 '{"host":"elsewhere","pid":77,"job":"5","start_ticks":1}'
 lock_of "of another host, untouched for an hour" 0 '{"host":"elsewhere","pid":77,"start_ticks":1}' '1 hour ago'
 says "it says that it takes over" 'taken over from host elsewhere, pid 77'
 lock_of "of a dead process" 0 "{\"host\":\"$(hostname)\",\"pid\":2147483000,\"start_ticks\":1}"
-lock_of "that is no lock, old" 0 'nonsense' '1 hour ago'
+lock_of "that is somebody's file" 2 'nonsense' '1 hour ago'
 
 # Several runs at once in one folder: one trains, the others end with 3.
 for try in 1 2 3; do

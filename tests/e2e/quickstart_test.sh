@@ -30,10 +30,10 @@ mkdir "$scratch/short"
 head -c 30000 "$scratch/text.txt" | gzip >"$scratch/short.txt.gz"
 "$root/scripts/quickstart.sh" --text "$scratch/short.txt.gz" --directory "$scratch/short" --steps 1 >"$scratch/log" 2>&1
 check "30 KB, packed, an empty folder, one step: it ends well, too" [ $? = 0 ]
-head -c 3000 "$scratch/text.txt" >"$scratch/tiny.txt"
+seq -f 'And the evening and the morning were the day %g.' 50 >"$scratch/tiny.txt"
 "$root/scripts/quickstart.sh" --text "$scratch/tiny.txt" --directory "$scratch/tiny" --steps 1 >"$scratch/log" 2>&1
-check "3 KB: refused" [ $? = 2 ]
-check "3 KB: plainly" grep -q 'too small.*30 KB at least' "$scratch/log"
+check "2 KB: refused" [ $? = 2 ]
+check "2 KB: plainly" grep -q 'too small.*30 KB at least' "$scratch/log"
 for arguments in "--steps" "--steps none" "--text"; do
   # shellcheck disable=SC2086
   "$root/scripts/quickstart.sh" $arguments >"$scratch/log" 2>&1
