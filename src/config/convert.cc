@@ -40,6 +40,18 @@ std::optional<Json> number_of(std::string_view text) {
 
 }  // namespace
 
+const Field* find_field_of_peer(std::string_view PeerNames::*system, std::string_view name) {
+  for (const Field& field : fields()) {
+    std::string_view names = field.row.peers.*system;
+    while (!names.empty()) {
+      const std::string_view one = names.substr(0, names.find(' '));
+      if (one == name) return &field;
+      names.remove_prefix(std::min(names.size(), one.size() + 1));
+    }
+  }
+  return nullptr;
+}
+
 void ConversionDraft::set(std::string_view path, Json value, std::string_view from) {
   const auto found = entries_.find(path);
   if (found == entries_.end()) {

@@ -112,19 +112,6 @@ constexpr std::string_view kRead[] = {
     "zero_optimization.zero_hpz_partition_size",
 };
 
-/// Keys whose fields' columns translate them as they are.
-const Field* field_of(std::string_view path) {
-  for (const Field& field : fields()) {
-    std::string_view names = field.row.peers.deepspeed;
-    while (!names.empty()) {
-      const std::string_view one = names.substr(0, names.find(' '));
-      if (one == path) return &field;
-      names.remove_prefix(std::min(names.size(), one.size() + 1));
-    }
-  }
-  return nullptr;
-}
-
 bool is_auto(const Json* value) { return value != nullptr && *value == Json("auto"); }
 
 class DeepSpeedConfig {
@@ -157,7 +144,7 @@ class DeepSpeedConfig {
       if (!read) draft_.nothing(path, without->why);
       return;
     }
-    if (const Field* field = field_of(path)) {
+    if (const Field* field = find_field_of_peer(&PeerNames::deepspeed, path)) {
       ++known_;
       return take(*field, path, value);
     }

@@ -56,4 +56,8 @@ class ConversionDraft {
 void convert_megatron(std::string_view text, std::string_view source, ConversionDraft& draft);
 void convert_deepspeed(std::string_view text, std::string_view source, ConversionDraft& draft);
 
+/// The field whose column of `system` (&PeerNames::megatron, ...) holds `name`; nullptr where there
+/// is none.
+const Field* find_field_of_peer(std::string_view PeerNames::*system, std::string_view name);
+
 }  // namespace trireme

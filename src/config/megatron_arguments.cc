@@ -377,15 +377,7 @@ const MegatronRow* find_megatron_row(std::string_view name) {
 }
 
 const Field* find_megatron_field(std::string_view name) {
-  for (const Field& field : fields()) {
-    std::string_view names = field.row.peers.megatron;
-    while (!names.empty()) {
-      const std::string_view one = names.substr(0, names.find(' '));
-      if (one == name) return &field;
-      names.remove_prefix(std::min(names.size(), one.size() + 1));
-    }
-  }
-  return nullptr;
+  return find_field_of_peer(&PeerNames::megatron, name);
 }
 
 MegatronArguments::MegatronArguments(std::string_view text, std::string_view source,
