@@ -73,7 +73,14 @@ export=(export --checkpoint run --output hf)
 stopped 0 30 "${benchmark[@]}"
 stopped 1 10 "${generate[@]}" --hang-timeout 1
 stopped 0 0 "${export[@]}" --hang-timeout 1
-export OMPI_MCA_orte_abort_on_non_zero_status=0
+case $(mpirun --version) in
+*"(Open MPI) 4."*) export OMPI_MCA_orte_abort_on_non_zero_status=0 ;;
+*)
+  printf '#!/bin/sh\nexec mpirun --continuous "$@"\n' >continuous
+  chmod +x continuous
+  export TRIREME_MPIRUN=$PWD/continuous
+  ;;
+esac
 for _ in 1 2 3 4; do
   (while :; do :; done) &
   background+=($!)
