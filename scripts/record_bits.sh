@@ -213,7 +213,7 @@ count=$(wc -l <<<"$runs")
 # judged NAME NUMBER: what compare says of a run; nothing where its bits are the record's.
 judged() {
   if [ -e "values/$2.failed" ]; then
-    echo "$1: the run failed:" && tail -n 5 "values/$2.failed" | sed 's/^/    /'
+    echo "$1: the run failed:" && tail -n 15 "values/$2.failed" | sed 's/^/    /'
     return
   fi
   awk -F '\t' -v run="$1" '$1 == run' "$file" | awk -F '\t' -v run="$1" '
@@ -235,7 +235,7 @@ while read -r name _; do
     said=$(judged "$name" $number)
     if [ -n "$said" ]; then echo "$said" && differ=$((differ + 1)); fi
   elif [ -e "values/$number.failed" ]; then
-    echo "$name: the run failed, and nothing is recorded:" >&2 && tail -n 5 "values/$number.failed" >&2
+    echo "$name: the run failed, and nothing is recorded:" >&2 && tail -n 15 "values/$number.failed" >&2
     exit 1
   else
     cat "values/$number" >>record

@@ -20,7 +20,7 @@ done
 check "none of them is empty" [ -z "$(find "$prefix" -type f -size 0)" ]
 check "the scripts for log.command" [ -x "$share/scripts/metrics_to_wandb.py" -a -x "$share/scripts/metrics_to_mlflow.py" ]
 check "licence and README, too" [ -e "$prefix/share/doc/trireme/LICENSE" -a -e "$prefix/share/doc/trireme/README.md" ]
-check "scripts find each other in it" lacks "$(grep -rlE "(^|[^[:alnum:]_./~-])$root(/|\$)" "$share" 2>/dev/null)" "$share"
+check "scripts find each other in it" lacks "$(grep -rlE "(^|[^[:alnum:]_./~}-])$root(/|\$)" "$share" 2>/dev/null)" "$share"
 
 # Two ranks by the installed run.sh: which has to find the program of its own prefix.
 settings=(--set run.steps=3 --set run.threads_per_rank=1 --set data.train=synthetic --set evaluation.interval_steps=0)
