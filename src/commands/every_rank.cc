@@ -72,8 +72,14 @@ Ending on_every_rank(const std::function<Ending(Launch&)>& body, LaunchGuard* gu
 
 Ending fail_on_every_rank(const Error& fault) {
   LaunchGuard guard([] { return 0.0; });
-  return meet([&] { throw Error(fault.code(), fault.what()); }, [](Launch&) { return Ending(0); },
-              &guard);
+  const auto fail = [&] { throw Error(fault.code(), fault.what()); };
+  try {
+    return meet(
+        fail, [](Launch&) { return Ending(0); }, &guard);
+  } catch (const Error&) {  // alone, or MPI does not see the others: what was wrong first is told
+    fail();
+    throw;
+  }
 }
 
 }  // namespace trireme
