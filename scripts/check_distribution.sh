@@ -177,7 +177,7 @@ container) container || code=$? ;;
     fresh_root machine
     git clone --quiet --depth 1 "file://$tree" "$clone"
   fi
-  if [ "$what" = run ]; then line=$*; else line="scripts/$what.sh $(printf '%q ' "$@")"; fi
+  if [ "$what" = run ]; then line=$*; else line="scripts/$what.sh${*:+ $(printf '%q ' "$@")}"; fi
   timed "$line" enter "$here/machine" "cd /trireme && $line" || code=$?
   ;;
 esac
