@@ -12,11 +12,6 @@ namespace trireme {
 
 namespace {
 
-bool is_there(const std::filesystem::path& path) {
-  std::error_code none;  // a name may be too long to ask for
-  return std::filesystem::exists(path, none);
-}
-
 /// "name" or "owner/name", of the letters that the Hub allows, and no file's or local folder's
 /// name.
 bool is_hub_name(const std::string& text) {
@@ -60,6 +55,11 @@ std::string nearest_in(const std::filesystem::path& folder, const std::filesyste
 }
 
 }  // namespace
+
+bool is_there(const std::filesystem::path& path) {
+  std::error_code none;
+  return std::filesystem::exists(path, none);
+}
 
 std::string missing_path_text(const std::filesystem::path& path) {
   const std::string out = fmt::format("{}: there is no such file or folder", path.string());

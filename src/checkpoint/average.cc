@@ -108,9 +108,7 @@ class FolderSource : public WeightSource {
     for (const ExtraFile& file : read_companions(path_))
       write_file_atomically(folder / file.name, file.content);
     const std::string_view config = "config.json";
-    std::error_code absent;
-    if (std::filesystem::exists(path_ / config, absent))
-      write_file_atomically(folder / config, read_file(path_ / config));
+    if (is_there(path_ / config)) write_file_atomically(folder / config, read_file(path_ / config));
   }
 
  private:
@@ -119,15 +117,14 @@ class FolderSource : public WeightSource {
 
 std::unique_ptr<WeightSource> open_source(const std::filesystem::path& path) {
   std::error_code absent;
-  if (std::filesystem::exists(path / kManifestName, absent))
-    return std::make_unique<CheckpointSource>(path);
-  if (!std::filesystem::exists(path, absent))
+  if (is_there(path / kManifestName)) return std::make_unique<CheckpointSource>(path);
+  if (!is_there(path))
     throw DataError("{}. Give checkpoints or Hugging Face directories", missing_path_text(path));
   if (!std::filesystem::is_directory(path, absent)) {
     throw DataError("{}: is a file. Give a checkpoint's folder, or a Hugging Face directory",
                     path.string());
   }
-  if (std::filesystem::exists(path / "adapter_config.json", absent)) {
+  if (is_there(path / "adapter_config.json")) {
     throw ConfigError(
         "{}: holds an adapter; their mean is not in this version. Merge each into its model first",
         path.string());

@@ -73,12 +73,11 @@ Ending on_every_rank(const std::function<Ending(Launch&)>& body, LaunchGuard* gu
 Ending fail_on_every_rank(const Error& fault) {
   LaunchGuard guard([] { return 0.0; });
   const auto fail = [&] { throw Error(fault.code(), fault.what()); };
+  const auto nothing = [](Launch&) { return Ending(0); };
   try {
-    return meet(
-        fail, [](Launch&) { return Ending(0); }, &guard);
+    return meet(fail, nothing, &guard);
   } catch (const Error&) {  // alone, or MPI does not see the others: what was wrong first is told
-    fail();
-    throw;
+    throw Error(fault.code(), fault.what());
   }
 }
 

@@ -17,11 +17,6 @@ namespace {
 
 constexpr std::string_view kParameterPrefix = "parameters/";
 
-bool is_there(const std::filesystem::path& path) {
-  std::error_code none;
-  return std::filesystem::exists(path, none);
-}
-
 /// The newest of a folder whose manifest and sizes of files are good; nothing where there is none.
 std::optional<CheckpointInfo> newest_of(const std::filesystem::path& argument) {
   for (CheckpointInfo& info : find_checkpoints(argument)) {

@@ -55,8 +55,7 @@ std::vector<std::int64_t> ids_of(const Json& value, const std::filesystem::path&
 std::vector<std::int64_t> end_tokens_of(const std::filesystem::path& folder,
                                         const ModelConfig& model) {
   const std::filesystem::path file = folder / kGenerationConfigName;
-  std::error_code none;
-  if (std::filesystem::exists(file, none)) {
+  if (is_there(file)) {
     const Json generation = parse_json(read_file(file), file.string());
     if (!generation.is_object()) throw DataError("{}: is no JSON object", file.string());
     const Json* ids = generation.find("eos_token_id");
@@ -73,13 +72,12 @@ std::vector<std::int64_t> end_tokens_of(const std::filesystem::path& folder,
 ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world)
     : path_(path), checkpoint_(looks_like_checkpoint(path)) {
   if (!checkpoint_) {
-    std::error_code none;  // a name may be too long to ask for
     run_together(world, [&] {
-      if (!std::filesystem::exists(path_, none)) {
+      if (!is_there(path_)) {
         throw DataError("{}. Give a checkpoint, a run's folder or a Hugging Face directory",
                         missing_model_text(path_));
       }
-      if (!std::filesystem::exists(path_ / "config.json", none)) {
+      if (!is_there(path_ / "config.json")) {
         throw DataError(
             "{}: is neither a checkpoint (no manifest.json, no step folders) nor a Hugging Face "
             "directory (no "
@@ -89,8 +87,7 @@ ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world)
       model_ = load_model_config(path_ / "config.json");
       end_tokens_ = end_tokens_of(path_, model_);
     });
-    if (std::filesystem::exists(path_ / kTokenizerName, none))
-      tokenizer_ = (path_ / kTokenizerName).string();
+    if (is_there(path_ / kTokenizerName)) tokenizer_ = (path_ / kTokenizerName).string();
     return;
   }
   path_ = resolve_checkpoint_argument(path, world);
