@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "base/file.h"
 #include "base/missing_path.h"
@@ -16,6 +17,7 @@
 #include "checkpoint/export_files.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/reader.h"
+#include "config/model_parse.h"
 
 namespace trireme {
 
@@ -54,11 +56,22 @@ class WeightSource {
     const std::string prefixed = std::string(kGpt2Prefix) + name;
     return weights_.contains(prefixed) ? prefixed : "";
   }
+  /// Its config; nothing where it says none that this program reads: means need none.
+  [[nodiscard]] std::optional<ModelConfig> model() const {
+    std::vector<Problem> problems;
+    std::vector<std::string> notes;
+    const Json keys = model_keys();
+    if (!keys.is_object()) return std::nullopt;
+    ModelConfig model = read_model(keys, problems, notes);
+    return problems.empty() ? std::optional(std::move(model)) : std::nullopt;
+  }
   /// The bytes as they are stored.
   virtual void read(const std::string& name, std::span<std::byte> out) const = 0;
   virtual void write_files(const std::filesystem::path& folder, bool bf16) const = 0;
 
  protected:
+  [[nodiscard]] virtual Json model_keys() const = 0;
+
   std::filesystem::path path_;
   std::map<std::string, StoredWeight> weights_;
 };
@@ -85,6 +98,8 @@ class CheckpointSource : public WeightSource {
   }
 
  private:
+  [[nodiscard]] Json model_keys() const override { return manifest_.model; }
+
   Manifest manifest_;
 };
 
@@ -112,6 +127,11 @@ class FolderSource : public WeightSource {
   }
 
  private:
+  [[nodiscard]] Json model_keys() const override {
+    const std::filesystem::path config = path_ / "config.json";
+    return is_there(config) ? parse_json(read_file(config), config.string()) : Json();
+  }
+
   SafetensorsFolder files_;
 };
 
@@ -146,6 +166,15 @@ void check_float(const WeightSource& source, const std::string& name, const Stor
                     name, text_of(weight));
 }
 
+/// Equal shapes may be those of other heads.
+void check_same_model(const WeightSource& first, const WeightSource& other) {
+  const std::optional<ModelConfig> wanted = first.model(), found = other.model();
+  if (!wanted || !found) return;
+  const std::string difference =
+      shape_difference(*found, *wanted, other.path().string(), first.path().string());
+  if (!difference.empty()) throw ConfigError("{} (they are not of one model)", difference);
+}
+
 /// All sources have the names and shapes of the first.
 void check_same(const std::vector<std::unique_ptr<WeightSource>>& sources) {
   const WeightSource& first = *sources.front();
@@ -171,6 +200,7 @@ void check_same(const std::vector<std::unique_ptr<WeightSource>>& sources) {
                           source->path().string(), name, first.path().string());
       }
     }
+    check_same_model(first, *source);
   }
 }
 

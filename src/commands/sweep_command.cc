@@ -30,6 +30,7 @@ struct SweepRun {
   std::filesystem::path directory;
   ConfigInput input;       ///< run.directory among its overrides
   std::int64_t steps = 0;  ///< that it has when it is finished; 0: not known before
+  std::int64_t exit_at_step = 0;
 };
 
 struct Sweep {
@@ -41,8 +42,10 @@ struct Sweep {
 std::optional<Error> fault_of(SweepRun& run, std::int64_t ranks) {
   try {
     std::vector<std::string> notes;  // the run itself tells them
-    run.steps =
-        check_run(read_config_with_model(run.input), Needs::kTraining, ranks, notes).run.steps;
+    const PreparedRun prepared =
+        check_run(read_config_with_model(run.input), Needs::kTraining, ranks, notes);
+    run.steps = prepared.run.steps;
+    run.exit_at_step = prepared.config.run.exit_at_step.value_or(0);
     return std::nullopt;
   } catch (const Error& error) {
     return error;
@@ -134,8 +137,10 @@ std::optional<RunSummary> summary_of(const SweepRun& run) {
 bool finished(const SweepRun& run) {
   const std::optional<RunSummary> summary = summary_of(run);
   if (!summary) return false;
-  if (summary->end_reason == "early_stop") return true;
-  return summary->end_reason == "steps" && summary->steps.value_or(0) >= run.steps;
+  const std::string& reason = summary->end_reason;
+  const std::int64_t steps = summary->steps.value_or(0);
+  return reason == "early_stop" || (reason == "exit_at_step" && steps == run.exit_at_step) ||
+         (reason == "steps" && steps >= run.steps);
 }
 
 /// The words behind `train`.

@@ -367,6 +367,15 @@ std::optional<Number> parsed(std::string_view text) {
   return number;
 }
 
+/// Python's int() takes 1_000 for 1000: an underscore between two digits.
+std::string without_underscores(const std::string& text) {
+  const auto digit = [&](std::size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '9'; };
+  std::string plain;
+  for (std::size_t i = 0; i < text.size(); ++i)
+    if (text[i] != '_' || i == 0 || !digit(i - 1) || !digit(i + 1)) plain += text[i];
+  return plain;
+}
+
 }  // namespace
 
 const MegatronRow* find_megatron_row(std::string_view name) {
@@ -499,7 +508,7 @@ std::optional<std::string> MegatronArguments::text(std::string_view name) const 
 std::optional<std::int64_t> MegatronArguments::whole(std::string_view name) const {
   const auto value = text(name);
   if (!value) return std::nullopt;
-  const auto number = parsed<std::int64_t>(*value);
+  const auto number = parsed<std::int64_t>(without_underscores(*value));
   if (!number) fault(name, fmt::format("{} is no whole number", Json(*value).dump()));
   return number;
 }

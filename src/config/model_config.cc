@@ -99,7 +99,7 @@ Json model_keys_json(const ModelConfig& model) {
 }
 
 std::string shape_difference(const ModelConfig& saved, const ModelConfig& wanted,
-                             std::string_view where) {
+                             std::string_view where, std::string_view where_wanted) {
   const Json a = model_keys_json(saved), b = model_keys_json(wanted);
   static constexpr std::string_view kShape[] = {
       "model_type",  "hidden_size",         "n_embd",         "num_hidden_layers",
@@ -111,8 +111,8 @@ std::string shape_difference(const ModelConfig& saved, const ModelConfig& wanted
     const Json* y = b.find(key);
     if (x == nullptr && y == nullptr) continue;
     if (x == nullptr || y == nullptr || !(*x == *y)) {
-      return fmt::format("model.{}: {} in {}, {} in the config", key, x ? x->dump() : "absent",
-                         where, y ? y->dump() : "absent");
+      return fmt::format("model.{}: {} in {}, {} in {}", key, x ? x->dump() : "absent", where,
+                         y ? y->dump() : "absent", where_wanted);
     }
   }
   return "";

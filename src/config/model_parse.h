@@ -35,10 +35,10 @@ ModelConfig load_model_config(const std::filesystem::path& path);
 /// gives an equal model. Keys of `model.source` that the program lets pass stay.
 Json model_keys_json(const ModelConfig& model);
 
-/// "model.head_dim: 16 in WHERE, 32 in the config" for the first key in which the shape of two
+/// "model.head_dim: 16 in WHERE, 32 in WHERE_WANTED" for the first key in which the shape of two
 /// models differs, the heads that a matrix is cut into among them; "" where they agree.
 std::string shape_difference(const ModelConfig& saved, const ModelConfig& wanted,
-                             std::string_view where);
+                             std::string_view where, std::string_view where_wanted = "the config");
 
 /// The config.json of an export: model_keys_json with architectures, model_type, dtype and
 /// torch_dtype. transformers 4 and 5 make the same model of it.

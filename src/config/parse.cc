@@ -44,7 +44,9 @@ std::string fault_of(const Field& field, const Json& value) {
   }
   if (wanted == "string" && value.is_string())
     return field.values.empty() ? "is no text" : "is no known choice";
-  if (wanted == "array" && value.is_array()) return "has elements that are not legal";
+  if (wanted == "array" && value.is_array()) {
+    return value.as_array().empty() ? "is empty" : "has elements that are not legal";
+  }
   if (wanted.empty()) return "has no legal form";
   return fmt::format("is {} where {} {} belongs", value.kind_name(),
                      wanted == "integer" || wanted == "array" ? "an" : "a", wanted);

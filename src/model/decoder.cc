@@ -18,6 +18,11 @@ const ChunkParams& only_chunk(const ModelParams& params) {
   return params.chunks.front();
 }
 
+/// Of the keys of one layer, and of its values.
+Shape cache_shape(const ModelConfig& local, std::int64_t capacity) {
+  return {capacity, local.kv_size()};
+}
+
 }  // namespace
 
 Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams& params,
@@ -36,7 +41,7 @@ Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams&
       executor_(peers.pass, *this, peers.links) {
   if (config.position == PositionKind::kRope)
     rope_table_ = make_rope_table(context, config.rope, config.head_dim, shape.capacity);
-  const Shape cache{shape.capacity, local_.kv_size()};
+  const Shape cache = cache_shape(local_, shape.capacity);
   for (std::size_t layer = 0; layer < chunk_.blocks.size(); ++layer) {
     k_.emplace_back(store.compute(), cache, context.device());
     v_.emplace_back(store.compute(), cache, context.device());
@@ -56,10 +61,10 @@ Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams&
   host_logits_.resize(static_cast<std::size_t>(config.vocab_size));
 }
 
-std::int64_t Decoder::cache_bytes() const {
-  std::size_t bytes = 0;
-  for (const Buffer& k : k_) bytes += 2 * k.bytes();
-  return static_cast<std::int64_t>(bytes);
+std::int64_t Decoder::cache_bytes(const ModelConfig& local, std::int64_t layers,
+                                  std::int64_t capacity, DType compute) {
+  return 2 * layers * cache_shape(local, capacity).count() *
+         static_cast<std::int64_t>(size_of(compute));
 }
 
 std::span<const float> Decoder::feed(std::span<const std::int32_t> ids) {

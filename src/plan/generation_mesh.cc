@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/human_format.h"
+#include "model/decoder.h"
 #include "model/flops.h"
 #include "parallel/param_store.h"
 #include "plan/mesh_rules.h"
@@ -117,9 +118,8 @@ std::int64_t GenerationMesh::cache_bytes_max(std::int64_t tokens) const {
     std::int64_t layers = 0;
     for (const ChunkParams& chunk : part.declare(config.model).chunks)
       layers += std::ssize(chunk.blocks);
-    const std::int64_t row = config_of_place(config.model, part.cut.tensor).kv_size();
-    most =
-        std::max(most, 2 * layers * tokens * row * static_cast<std::int64_t>(size_of(DType::kF32)));
+    most = std::max(most, Decoder::cache_bytes(config_of_place(config.model, part.cut.tensor),
+                                               layers, tokens, DType::kF32));
   }
   return most;
 }

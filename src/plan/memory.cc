@@ -8,6 +8,7 @@
 #include "comm/communicator.h"
 #include "kernels/attention/attention_library.h"
 #include "model/block.h"
+#include "model/decoder.h"
 #include "model/flops.h"
 #include "model/param_table.h"
 #include "optim/optimizer.h"
@@ -131,6 +132,7 @@ MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, DT
   request.speculative_step = config.parallel.speculative_step;
   if (purpose != StagePurpose::kEvaluation)
     request.saving_max = saving_memory_max(config.checkpoint);
+  if (purpose != StagePurpose::kEvaluation) request.sample_tokens = run.sample_tokens;
   return request;
 }
 
@@ -146,7 +148,8 @@ std::vector<std::pair<std::string, std::int64_t>> items_of(const RankMemory& mem
 
 RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& request) {
   const bool training = request.purpose != StagePurpose::kEvaluation;
-  const std::vector<ParamMeta> params = request.part.declare(model).metas;
+  const ModelParams declared = request.part.declare(model);
+  const std::vector<ParamMeta>& params = declared.metas;
   const StorePlace& place = request.part.store;
   const StoreLayout layout(params, place);
   const auto store =
@@ -170,6 +173,13 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   if (request.attention_by_library) memory.buffers += library_bytes(model, request, training);
   if (layout.sharded()) memory.buffers += WeightGather::buffer_bytes(layout, request.compute);
   if (!training) return memory;
+  if (request.sample_tokens > 0) {
+    std::int64_t layers = 0;
+    for (const ChunkParams& chunk : declared.chunks) layers += std::ssize(chunk.blocks);
+    memory.buffers +=
+        Decoder::cache_bytes(config_of_place(model, request.part.cut.tensor), layers,
+                             request.sample_tokens, request.compute);
+  }
   memory.buffers +=
       GradientReduction::buffer_bytes(params, layout) + TiedHomes::buffer_bytes(params, layout);
   for (const auto of : {PartialGradients::Of::kTensorAxis, PartialGradients::Of::kSameHeads}) {

@@ -25,7 +25,8 @@ struct RankMemory {
   /// A copy of what an update changes, for parallel.speculative_step.
   std::int64_t undo = 0;
   /// Token batches of the loader (two steps, or four where they run ahead), rotary tables, staging
-  /// of sums and gathers, gathered weights, what a library's attention works in; on the CPU also
+  /// of sums and gathers, gathered weights, what a library's attention works in, keys and values of
+  /// evaluation.samples; on the CPU also
   /// what transfers between ranks of one host go through, and `saving`.
   std::int64_t buffers = 0;
   /// Host memory in which a save under way waits for the disk. With a GPU in no sum of these: the
@@ -49,6 +50,7 @@ struct MemoryRequest {
   /// Rank order alone goes through memory that ranks of one host share; what the library takes for
   /// its sums is not planned.
   ReductionOrder sums = ReductionOrder::kRank;
+  std::int64_t sample_tokens = 0;  ///< of the longest of evaluation.samples; 0: none
   std::int64_t saving_max = 0;  ///< bounds RankMemory::saving
   bool speculative_step = false;
 };

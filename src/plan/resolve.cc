@@ -52,6 +52,7 @@ class Resolver {
 
   ResolvedRun run() {
     ResolvedRun result;
+    result.sample_tokens = input_.sample_tokens;
     const bool mesh_known = clean({"parallel"});
     const std::optional<std::int64_t> data = mesh_known ? resolve_mesh(result) : std::nullopt;
     if (data && clean({"batch"})) {

@@ -22,6 +22,7 @@ struct ResolveInput {
   std::optional<std::int64_t> windows =
       {};  ///< of the training data in one pass; needed for run.epochs
   std::optional<std::int64_t> vocabulary = {};  ///< of the tokenizer, where it is known
+  std::int64_t sample_tokens = 0;  ///< as ResolvedRun has it; 0 where no tokenizer is known
   /// The pipeline's plan where another rank has made or read it.
   const Plan* plan = nullptr;
   DeviceKind device = DeviceKind::kCpu;
@@ -31,6 +32,7 @@ struct ResolvedRun {
   MeshShape mesh;
   ResolvedBatch batch;     ///< as the config has it
   ResolvedBatch passes;    ///< as it is computed
+  std::int64_t sample_tokens = 0;  ///< of the longest of evaluation.samples and its continuation
   std::int64_t steps = 0;  ///< 0 where run.epochs is given and the windows are not known
   Pipeline pipeline;       ///< without stages where there is no model
 };

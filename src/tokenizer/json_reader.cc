@@ -15,11 +15,11 @@ void JsonReader::wrong_kind(std::string_view wanted) const {
   fail(fmt::format("{} stands where {} is needed", value_->kind_name(), wanted));
 }
 
-void JsonReader::refuse(std::string_view what) const {
+void JsonReader::refuse(std::string_view what, std::string_view would_differ) const {
   fail(
-      fmt::format("{} is not understood by this version (ignoring it would give other token ids "
-                  "than Hugging Face tokenizers)",
-                  what));
+      fmt::format("{} is not understood by this version (ignoring it would give other {} than "
+                  "Hugging Face tokenizers)",
+                  what, would_differ));
 }
 
 void JsonReader::allow(std::initializer_list<std::string_view> keys) const {

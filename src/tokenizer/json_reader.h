@@ -39,8 +39,9 @@ class JsonReader {
   /// Refuses members that are not in the list: a setting of a newer version may change every id.
   void allow(std::initializer_list<std::string_view> keys) const;
 
-  /// Throws DataError "PLACE: WHAT is not understood ...".
-  [[noreturn]] void refuse(std::string_view what) const;
+  /// Throws DataError "PLACE: WHAT is not understood ...", as other WOULD_DIFFER came of ignoring it.
+  [[noreturn]] void refuse(std::string_view what,
+                           std::string_view would_differ = "token ids") const;
   /// Throws DataError "PLACE: what".
   [[noreturn]] void fail(std::string_view what) const;
   [[noreturn]] void wrong_kind(std::string_view wanted) const;

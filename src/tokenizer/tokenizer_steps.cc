@@ -179,7 +179,7 @@ void read_decoder(const JsonReader& reader, Decoder& decoder) {
   if (type == "Replace") {
     reader.allow({"type", "pattern", "content"});
     const JsonReader pattern = reader.member("pattern");
-    if (pattern.member("String").is_null()) pattern.refuse("a regular expression in a decoder");
+    if (pattern.member("String").is_null()) pattern.refuse("a regular expression in a decoder", "text");
     decoder.add_replacement(read_pattern(pattern).pattern(), reader.member("content").string());
   } else if (type == "ByteFallback") {
     reader.allow({"type"});
@@ -204,7 +204,7 @@ void read_decoder(const JsonReader& reader, Decoder& decoder) {
     const JsonReader list = short_list(reader.member("decoders"));
     for (std::size_t i = 0; i < list.array().size(); ++i) read_decoder(list.element(i), decoder);
   } else {
-    reader.refuse(fmt::format("decoder {}", type));
+    reader.refuse(fmt::format("decoder {}", type), "text");
   }
   check_growth(reader, decoder.growth());
 }
@@ -216,7 +216,7 @@ void check_byte_level_decoder(const JsonReader& reader) {
     for (std::size_t i = 0; i < list.array().size(); ++i) check_byte_level_decoder(list.element(i));
     return;
   }
-  if (reader.type() != "ByteLevel") reader.refuse(fmt::format("decoder {}", reader.type()));
+  if (reader.type() != "ByteLevel") reader.refuse(fmt::format("decoder {}", reader.type()), "text");
 }
 
 }  // namespace trireme

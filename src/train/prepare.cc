@@ -1,5 +1,7 @@
 #include "train/prepare.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "train/device_choice.h"
 #include "train/inputs.h"
@@ -23,15 +25,19 @@ void take_end_token(RunConfig& config, std::int64_t end_token) {
   }
 }
 
-void check_prompts(LoadedConfig& loaded, const Tokenizer& tokenizer) {
-  if (!loaded.config.has_model()) return;
+/// Tokens of the longest prompt and its continuation; 0 without prompts.
+std::int64_t check_prompts(LoadedConfig& loaded, const Tokenizer& tokenizer) {
+  std::int64_t longest = 0;
+  if (!loaded.config.has_model()) return longest;
   for (std::size_t i = 0; i < loaded.config.evaluation.samples.size(); ++i) {
     try {
-      ids_of_prompt(loaded.config, i, tokenizer);
+      const auto tokens = std::ssize(ids_of_prompt(loaded.config, i, tokenizer));
+      longest = std::max<std::int64_t>(longest, tokens + Samples::kNewTokens);
     } catch (const ConfigError& error) {
       loaded.problems.push_back(problem_of(error, "evaluation.samples"));
     }
   }
+  return longest;
 }
 
 }  // namespace
@@ -52,7 +58,7 @@ PreparedRun check_run(LoadedConfig loaded, Needs needs, std::int64_t world,
     if (tokenizer_known) {
       prepared.tokenizer_hashes = inputs.tokenizer->hashes();
       prepared.end_token = inputs.tokenizer->end_token().value_or(-1);
-      check_prompts(loaded, *inputs.tokenizer);
+      facts.sample_tokens = check_prompts(loaded, *inputs.tokenizer);
     }
     prepared.data = inputs.data;
     // Synthetic tokens are below the model's vocabulary whatever the tokenizer.

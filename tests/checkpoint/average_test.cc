@@ -205,6 +205,13 @@ TEST_F(AverageTest, refuses_other_models_and_names_the_tensor) {
   EXPECT_NE(fault({a, directory_ / "absent"}, ExitCode::kData).find("absent"), std::string::npos);
   EXPECT_NE(fault({a, directory_.write("file", "")}, ExitCode::kData).find("is a file"),
             std::string::npos);
+  const auto heads = fp32("heads", {3, 4});
+  for (const auto& [name, count] : {std::pair{"a", "2"}, {"heads", "4"}}) {
+    directory_.write(std::string(name) + "/config.json",
+                     std::string(R"({"model_type":"llama","num_attention_heads":)") + count + "}");
+  }
+  EXPECT_EQ(fault({a, heads}), "model.num_attention_heads: 4 in " + heads.string() + ", 2 in " +
+                                   a.string() + " (they are not of one model)");
   directory_.write("a/adapter_config.json", "{}");
   EXPECT_NE(fault({a}).find("adapter"), std::string::npos);
 }

@@ -192,13 +192,15 @@ TEST(Convert, the_vocabulary_is_padded_as_megatron_pads_it) {
 
 TEST(Convert, samples_and_fractions_become_steps) {
   const Json config = converted(
-                          "--global-batch-size 64 --train-samples 6400 --lr-warmup-fraction 0.1 "
+                          "--global-batch-size 64 --train-samples 6_400 --lr-warmup-fraction 0.1 "
                           "--lr-decay-samples 3200 --lr-decay-style cosine --lr 1")
                           .config;
   EXPECT_EQ(at(config, "run.steps"), Json(100));
   EXPECT_EQ(at(config, "lr_schedule.decay_end_step"), Json(50));
   EXPECT_EQ(at(config, "lr_schedule.warmup_steps"), Json(5));
   EXPECT_TRUE(says(converted("--train-samples 6400 --lr 1").remarks, "--global-batch-size"));
+  for (const char* not_python : {"_6400", "6400_", "6__400"})
+    EXPECT_THROW(converted(fmt::format("--train-samples {} --lr 1", not_python)), ConfigError);
 }
 
 TEST(Convert, values_that_conflict_are_told) {

@@ -292,6 +292,7 @@ TEST(Parse, lists_of_words_and_named_sets_are_told_apart_from_what_is_none) {
   EXPECT_EQ(config.log.command->size(), 3U);
   for (const char* bad : {"[]", "\"sh\"", "[3]", "[null]", "true"})
     EXPECT_FALSE(takes("log.command", bad)) << bad;
+  EXPECT_EQ(only_problem(load_with({"log.command=[]"})).message, "is empty");
 }
 
 TEST(Parse, contradictions_are_refused) {

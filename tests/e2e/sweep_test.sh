@@ -26,6 +26,14 @@ sweep_ends_with "again" 0
 check "what is finished is skipped" same "$(grep -c 'is finished$' log)" 4
 check "and not started" same "$(grep -c '"kind":"start"' "$first/metrics.jsonl")" 1
 
+# Runs that end before their last step are finished, too.
+for _ in once again; do
+  train sweep base.json --set run.directory=early --set run.steps=6 --set run.exit_at_step=2 --set run.seed=1,2
+  sweep_ends_with "runs that exit at a step" 0
+done
+check "they are not trained on" same "$(grep -c 'is finished$' log)" 2
+check_metrics early/run.steps=6,run.exit_at_step=2,run.seed=1 2
+
 # compare.
 train compare "$first" "$last" --json --svg losses.svg
 ends_with "compare" 0

@@ -131,6 +131,20 @@ TEST(Memory, what_a_library_of_attention_works_in_is_counted) {
   EXPECT_LT(estimate_memory(model, request).buffers - own, 2 * 2 * 4 * 256 * 256);
 }
 
+TEST(Memory, prompts_that_a_run_continues_take_keys_and_values) {
+  const ModelConfig model =
+      model_of(R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,
+      "num_key_value_heads":2,"num_hidden_layers":6,"intermediate_size":128,"vocab_size":200})");
+  MemoryRequest request = request_for({2, 1, 1, 1}, 64);
+  const std::int64_t without = estimate_memory(model, request).buffers;
+  request.sample_tokens = 70;
+  EXPECT_EQ(estimate_memory(model, request).buffers - without, 2 * 6 * 70 * 32 * 4);
+  request.compute = DType::kBF16;
+  const std::int64_t of_bf16 = estimate_memory(model, request).buffers;
+  request.sample_tokens = 0;
+  EXPECT_EQ(of_bf16 - estimate_memory(model, request).buffers, 2 * 6 * 70 * 32 * 2);
+}
+
 TEST(Memory, a_save_is_staged_in_as_much_as_the_rank_writes_of_it) {
   const ModelConfig model =
       model_of(R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,

@@ -49,7 +49,11 @@ Decoded decode(Communicator& group, const GenerationMesh& shared) {
     result.logits.insert(result.logits.end(), logits.begin(), logits.end());
   }
   EXPECT_EQ(runtime.decoder.length(), 16);
-  result.cache_bytes = runtime.decoder.cache_bytes();
+  for (const ChunkParams& chunk : runtime.params.chunks) {
+    const AxisPlace place = shared.part_of(group.rank()).cut.tensor;
+    result.cache_bytes += Decoder::cache_bytes(config_of_place(shared.config.model, place),
+                                               std::ssize(chunk.blocks), kCapacity, DType::kF32);
+  }
   for (const StateTensor& tensor : runtime.store.state().tensors)
     result.weights += tensor.box.shape.count();
   return result;
