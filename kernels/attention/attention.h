@@ -42,8 +42,8 @@ struct AttentionMask {
 ///
 /// Where the context wants a GPU's attention by a library (cuDNN), both passes take bf16 heads in
 /// rows that are multiples of 16 bytes, whole sequences (one range from 0, the same for queries and
-/// keys) and no first_key; anything else is refused, never served otherwise. Sums are in f32 all the
-/// same; dq, dk and dv are rounded to bf16 before they are added.
+/// keys) and no first_key; anything else is refused, never served otherwise. Sums are in f32 all
+/// the same; dq, dk and dv are rounded to bf16 before they are added.
 struct AttentionForward {
   HeadsView o;
   TensorView lse_TH;

@@ -1,7 +1,7 @@
-#include "kernels/common/gpu_kernels.h"
 #include "kernels/adamw/adamw_table.h"
 #include "kernels/attention/attention_gpu_table.h"
 #include "kernels/attention/attention_library_table.h"
+#include "kernels/common/gpu_kernels.h"
 #include "kernels/cross_entropy/cross_entropy_table.h"
 #include "kernels/elementwise/elementwise_table.h"
 #include "kernels/embedding/embedding_table.h"

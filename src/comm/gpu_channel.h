@@ -22,8 +22,9 @@ namespace trireme {
 /// in one order, in the stream that the context keeps for it. Each must be waited for before the
 /// end.
 ///
-/// Other transfers stand in `recorder` from their start until they are seen to be done, at the latest
-/// when the next one starts. Throws EnvironmentError on every rank where NCCL cannot connect them.
+/// Other transfers stand in `recorder` from their start until they are seen to be done, at the
+/// latest when the next one starts. Throws EnvironmentError on every rank where NCCL cannot connect
+/// them.
 std::unique_ptr<Communicator> make_gpu_channel(Communicator& group, std::string_view name,
                                                Context& context, FlightRecorder& recorder);
 

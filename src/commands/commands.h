@@ -19,7 +19,7 @@ class Arguments : public std::span<const std::string> {
  public:
   /// `described`: parse_options fills it in and parses nothing; the command then does nothing more.
   Arguments(std::span<const std::string> words, const CommandEntry* entry = nullptr,
-                     CommandText* described = nullptr)
+            CommandText* described = nullptr)
       : span(words), entry_(entry), described_(described) {}
   Arguments(const std::vector<std::string>& words) : span(words) {}
   [[nodiscard]] const CommandEntry* entry() const { return entry_; }
@@ -48,7 +48,7 @@ int schedule_command(Arguments arguments);    // schedule_command.cc
 int completion_command(Arguments arguments);  // completion_command.cc
 int man_command(Arguments arguments);         // man_command.cc
 int convert_config_command(Arguments arguments);
-int version_command(Arguments arguments);     // version_command.cc
+int version_command(Arguments arguments);  // version_command.cc
 
 /// Finds the command that `arguments` (all of argv but the program) name and runs it; a first word
 /// that is no command is a config to train. Catches everything: prints the fault, then "train: exit

@@ -369,7 +369,9 @@ std::optional<Number> parsed(std::string_view text) {
 
 /// Python's int() takes 1_000 for 1000: an underscore between two digits.
 std::string without_underscores(const std::string& text) {
-  const auto digit = [&](std::size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '9'; };
+  const auto digit = [&](std::size_t i) {
+    return i < text.size() && text[i] >= '0' && text[i] <= '9';
+  };
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i)
     if (text[i] != '_' || i == 0 || !digit(i - 1) || !digit(i + 1)) plain += text[i];

@@ -35,7 +35,8 @@ Json property(const Field& field) {
 Json model_property() {
   return Json::Object{
       {"description",
-       "Keys of a Hugging Face config (model_type llama, mistral, qwen2, qwen3 or gpt2; a missing key takes "
+       "Keys of a Hugging Face config (model_type llama, mistral, qwen2, qwen3 or gpt2; a missing "
+       "key takes "
        "transformers' "
        "default), or the path of a config.json or of its directory, or {\"path\": P, key: "
        "override}. "
@@ -160,16 +161,20 @@ std::string config_reference_markdown() {
       "removes. `//` comments are\n"
       "allowed. Paths are relative to the working directory. `model` holds the keys of a Hugging "
       "Face config, or the path of a\n"
-      "config.json or of its directory, or `{\"path\": P, key: override}`. A run's folder stands for "
+      "config.json or of its directory, or `{\"path\": P, key: override}`. A run's folder stands "
+      "for "
       "its config.json.\n\n"
-      "Integers may be written with a unit: counts with k, M, B, T (`\"4k\"` is 4000, `\"10B\"` 10^10), "
+      "Integers may be written with a unit: counts with k, M, B, T (`\"4k\"` is 4000, `\"10B\"` "
+      "10^10), "
       "bytes with KB ... TB\n"
       "and KiB ... TiB (`\"2GiB\"`); `data.sequence_length` takes none, as 4k may be 4000 or 4096. "
       "Resolved configs hold plain\n"
       "numbers.\n\n"
-      "Configs to begin with: `MODEL_Ngpu.json` in `gpt2`, `llama3`, `mistral`, `qwen2.5`, `qwen3`, "
+      "Configs to begin with: `MODEL_Ngpu.json` in `gpt2`, `llama3`, `mistral`, `qwen2.5`, "
+      "`qwen3`, "
       "`smollm2`, for one GPU of\n"
-      "80 GB, a node of 8, 8 nodes, 64 nodes: copy one, set `data` and `tokenizer`, look at it with "
+      "80 GB, a node of 8, 8 nodes, 64 nodes: copy one, set `data` and `tokenizer`, look at it "
+      "with "
       "`train plan FILE --world N`,\n"
       "start it. `tiny_*.json` run anywhere, without data. `config.schema.json` is for editors.\n";
   std::string section = "-";

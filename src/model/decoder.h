@@ -42,8 +42,8 @@ class Decoder final : private ForwardProgram {
   void restart() { length_ = 0; }
   /// Where it stands.
   [[nodiscard]] Trace& trace() { return trace_; }
-  /// Of the keys and values of `layers` layers and `capacity` tokens, where `local` is the config of
-  /// this place of the tensor axis.
+  /// Of the keys and values of `layers` layers and `capacity` tokens, where `local` is the config
+  /// of this place of the tensor axis.
   [[nodiscard]] static std::int64_t cache_bytes(const ModelConfig& local, std::int64_t layers,
                                                 std::int64_t capacity, DType compute);
 

@@ -176,9 +176,8 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   if (request.sample_tokens > 0) {
     std::int64_t layers = 0;
     for (const ChunkParams& chunk : declared.chunks) layers += std::ssize(chunk.blocks);
-    memory.buffers +=
-        Decoder::cache_bytes(config_of_place(model, request.part.cut.tensor), layers,
-                             request.sample_tokens, request.compute);
+    memory.buffers += Decoder::cache_bytes(config_of_place(model, request.part.cut.tensor), layers,
+                                           request.sample_tokens, request.compute);
   }
   memory.buffers +=
       GradientReduction::buffer_bytes(params, layout) + TiedHomes::buffer_bytes(params, layout);

@@ -51,7 +51,7 @@ struct MemoryRequest {
   /// its sums is not planned.
   ReductionOrder sums = ReductionOrder::kRank;
   std::int64_t sample_tokens = 0;  ///< of the longest of evaluation.samples; 0: none
-  std::int64_t saving_max = 0;  ///< bounds RankMemory::saving
+  std::int64_t saving_max = 0;     ///< bounds RankMemory::saving
   bool speculative_step = false;
 };
 RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& request);

@@ -30,11 +30,11 @@ struct ResolveInput {
 
 struct ResolvedRun {
   MeshShape mesh;
-  ResolvedBatch batch;     ///< as the config has it
-  ResolvedBatch passes;    ///< as it is computed
+  ResolvedBatch batch;             ///< as the config has it
+  ResolvedBatch passes;            ///< as it is computed
   std::int64_t sample_tokens = 0;  ///< of the longest of evaluation.samples and its continuation
-  std::int64_t steps = 0;  ///< 0 where run.epochs is given and the windows are not known
-  Pipeline pipeline;       ///< without stages where there is no model
+  std::int64_t steps = 0;          ///< 0 where run.epochs is given and the windows are not known
+  Pipeline pipeline;               ///< without stages where there is no model
 };
 
 /// tensor x context x pipeline x (data or 1): what a plan assumes where nobody says how many ranks

@@ -29,7 +29,8 @@ bool AppendFile::flush() noexcept {
     write_all(file_.get(), pending_, path_);
   } catch (const std::exception& fault) {
     // Part of a record may be in the file; take it out again, or the next one would be glued to it.
-    if (size_before >= 0 && ::ftruncate(file_.get(), size_before) != 0) return fail(errno_text(errno));
+    if (size_before >= 0 && ::ftruncate(file_.get(), size_before) != 0)
+      return fail(errno_text(errno));
     return fail(fault.what());
   }
   pending_.clear();
@@ -44,14 +45,16 @@ bool AppendFile::sync() noexcept {
 
 bool AppendFile::sync_flushed() const noexcept {
   if (::fsync(file_.get()) == 0) return true;
-  log_warning("{}: cannot be made durable: {} (training goes on)", path_.string(), errno_text(errno));
+  log_warning("{}: cannot be made durable: {} (training goes on)", path_.string(),
+              errno_text(errno));
   return false;
 }
 
 bool AppendFile::fail(const std::string& reason) noexcept {
   if (failed_flushes_++ == 0) {
-    log_warning("{} (training goes on; what is missing in {} is written as soon as that works again)", reason,
-                path_.filename().string());
+    log_warning(
+        "{} (training goes on; what is missing in {} is written as soon as that works again)",
+        reason, path_.filename().string());
   }
   return false;
 }
@@ -62,7 +65,8 @@ void AppendFile::give_up_oldest() {
     bytes += record_bytes_[records++];
   }
   pending_.erase(0, bytes);
-  record_bytes_.erase(record_bytes_.begin(), record_bytes_.begin() + static_cast<std::ptrdiff_t>(records));
+  record_bytes_.erase(record_bytes_.begin(),
+                      record_bytes_.begin() + static_cast<std::ptrdiff_t>(records));
   lost_records_ += static_cast<std::int64_t>(records);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// What a run says to people on standard error: one line each log interval, tables before step 0. These functions make
-// text; `log_info_text` prints it on rank 0.
+// What a run says to people on standard error: one line each log interval, tables before step 0.
+// These functions make text; `log_info_text` prints it on rank 0.
 
 #include <cstdint>
 #include <optional>
@@ -13,9 +13,9 @@
 
 namespace trireme {
 
-/// "step   120/5000 | loss 3.4512 | grad norm 0.982 | lr 3.00e-04 | 12.3k tokens/s | MFU 38.2% | memory 1.23 GiB |
-/// 1h02m left". Loss and norm that are not finite read "nan" and "inf"; an unknown MFU is left out.
-/// `seconds_left` < 0: unknown, printed as "?".
+/// "step   120/5000 | loss 3.4512 | grad norm 0.982 | lr 3.00e-04 | 12.3k tokens/s | MFU 38.2% |
+/// memory 1.23 GiB | 1h02m left". Loss and norm that are not finite read "nan" and "inf"; an
+/// unknown MFU is left out. `seconds_left` < 0: unknown, printed as "?".
 std::string step_text(const StepLine& line, std::int64_t steps_total, double seconds_left);
 
 /// "step   120/5000 | validation loss 3.4012 | perplexity 30.0 | 1.05M tokens"; of a set with a
@@ -27,9 +27,11 @@ std::string sample_text(const SampleLine& line, std::int64_t steps_total);
 
 enum class Align : std::uint8_t { kLeft, kRight };
 
-/// Rows under a header, columns padded to the widest cell and two spaces apart, indented by two; each line ends with
-/// a newline. Every row has as many cells as the header. Cells count code points, so "µ" is one wide.
-std::string table_text(std::span<const std::string> header, std::span<const std::vector<std::string>> rows,
+/// Rows under a header, columns padded to the widest cell and two spaces apart, indented by two;
+/// each line ends with a newline. Every row has as many cells as the header. Cells count code
+/// points, so "µ" is one wide.
+std::string table_text(std::span<const std::string> header,
+                       std::span<const std::vector<std::string>> rows,
                        std::span<const Align> columns);
 
 struct ParameterGroup {
@@ -50,7 +52,8 @@ struct BatchArithmetic {
   std::int64_t windows = 0;  ///< of the training data; 0 where unbounded (synthetic)
   std::int64_t pass = 0;     ///< of a micro-batch what is computed at once; 0: all of it
 };
-/// "  batch    8 global = 2 micro x 2 accumulation x 2 data ranks\n" and the tokens that follow from it.
+/// "  batch    8 global = 2 micro x 2 accumulation x 2 data ranks\n" and the tokens that follow
+/// from it.
 std::string batch_text(const BatchArithmetic& batch);
 
 struct RankPlace {

@@ -12,14 +12,16 @@ namespace {
 
 double real_or_nan(const Json& line, std::string_view key) {
   const Json* value = line.find(key);
-  return value != nullptr && value->is_number() ? value->as_double() : std::numeric_limits<double>::quiet_NaN();
+  return value != nullptr && value->is_number() ? value->as_double()
+                                                : std::numeric_limits<double>::quiet_NaN();
 }
 
 }  // namespace
 
 void LossHistory::refresh() {
   if (std::filesystem::file_size(path_) < offset_) *this = LossHistory(path_);
-  offset_ = for_each_metrics_line(path_, offset_, [this](std::string_view, const Json& line) { add(line); });
+  offset_ = for_each_metrics_line(path_, offset_,
+                                  [this](std::string_view, const Json& line) { add(line); });
 }
 
 void LossHistory::add(const Json& line) {
@@ -30,7 +32,8 @@ void LossHistory::add(const Json& line) {
   if (kind->as_string() == "step") {
     if (!steps_.empty() && number <= steps_.back()) return;
     const double tokens = real_or_nan(line, "consumed_tokens");
-    if (steps_.empty() && number > 1 && tokens > 0) begin_ = tokens - tokens / static_cast<double>(number);
+    if (steps_.empty() && number > 1 && tokens > 0)
+      begin_ = tokens - tokens / static_cast<double>(number);
     steps_.push_back(number);
     training_.push_back({tokens, real_or_nan(line, "loss")});
   } else if (kind->as_string() == "evaluation") {

@@ -26,13 +26,14 @@ struct LossCurves {
   std::vector<ValidationCurve> validation;  ///< in order of their first evaluations
   std::vector<double> restarts;             ///< tokens at each
   std::vector<double> skips;                ///< tokens of each skipped step
-  double begin = 0;                         ///< tokens before the first step, of a run that went on from another's
+  double begin = 0;  ///< tokens before the first step, of a run that went on from another's
 };
 
 class LossHistory {
  public:
   explicit LossHistory(std::filesystem::path metrics_path) : path_(std::move(metrics_path)) {}
-  /// Reads the lines added since the last call; everything again where the file became shorter. Throws DataError.
+  /// Reads the lines added since the last call; everything again where the file became shorter.
+  /// Throws DataError.
   void refresh();
   [[nodiscard]] LossCurves curves() const;
 

@@ -35,10 +35,18 @@ std::string escaped(std::string_view text) {
   std::string out;
   for (const char c : text) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
       default:
         // XML 1.0 has no way to write other control characters.
         if (static_cast<unsigned char>(c) >= 0x20) out += c;
@@ -60,7 +68,8 @@ std::vector<double> finite_losses(const std::vector<LossPoint>& points) {
 }
 
 double quantile(std::vector<double> values, double q) {
-  const auto nth = values.begin() + static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1));
+  const auto nth =
+      values.begin() + static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1));
   std::nth_element(values.begin(), nth, values.end());
   return *nth;
 }
@@ -103,7 +112,8 @@ Axis tokens_axis(const LossCurves& curves) {
 }
 
 Axis loss_axis(Range range) {
-  // Below a part in a hundred the labels would be longer than their column; the curve is then as good as flat.
+  // Below a part in a hundred the labels would be longer than their column; the curve is then as
+  // good as flat.
   const double least = 0.01 * std::max(std::abs(range.low), std::abs(range.high));
   if (range.high - range.low < least) {
     const double middle = range.low + (range.high - range.low) / 2;
@@ -138,31 +148,36 @@ class SvgPainter {
 SvgPainter::SvgPainter(std::string_view title) {
   out_ = fmt::format(
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" role=\"img\">\n"
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
+      "{1}\" role=\"img\">\n"
       "<title>{2}</title>\n<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n"
-      "<g font-family=\"Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif\" font-size=\"13\" "
+      "<g font-family=\"Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif\" "
+      "font-size=\"13\" "
       "fill=\"#222222\">\n",
       kWidth, kHeight, escaped(title));
   text({kLeft, 26}, "font-size=\"15\" font-weight=\"bold\"", title);
 }
 
 void SvgPainter::text(Pixel at, std::string_view style, std::string_view content) {
-  out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", at.x, at.y, style, escaped(content));
+  out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", at.x, at.y, style,
+                      escaped(content));
 }
 
 void SvgPainter::vertical(double x, double y0, double y1, std::string_view style) {
-  out_ += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" {3}/>\n", x, y0, y1, style);
+  out_ += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" {3}/>\n",
+                      x, y0, y1, style);
 }
 
 void SvgPainter::box(Pixel corner, Pixel size, std::string_view style) {
-  out_ += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" {}/>\n", corner.x, corner.y,
-                      size.x, size.y, style);
+  out_ += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" {}/>\n",
+                      corner.x, corner.y, size.x, size.y, style);
 }
 
 void SvgPainter::circle(Pixel at, double radius, std::string_view colour) {
   out_ += fmt::format(
-      "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" fill=\"#ffffff\" stroke=\"{}\" stroke-width=\"1.6\"/>\n", at.x,
-      at.y, radius, colour);
+      "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" fill=\"#ffffff\" stroke=\"{}\" "
+      "stroke-width=\"1.6\"/>\n",
+      at.x, at.y, radius, colour);
 }
 
 void SvgPainter::triangle(Pixel top, std::string_view colour) {
@@ -172,7 +187,8 @@ void SvgPainter::triangle(Pixel top, std::string_view colour) {
 void SvgPainter::line(const std::vector<Pixel>& points, std::string_view colour, double width) {
   if (points.size() < 2) return;
   out_ += fmt::format(
-      "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-linejoin=\"round\" stroke-linecap=\"round\" "
+      "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-linejoin=\"round\" "
+      "stroke-linecap=\"round\" "
       "points=\"",
       colour, width);
   for (const Pixel& point : points) out_ += fmt::format("{:.1f},{:.1f} ", point.x, point.y);
@@ -194,17 +210,19 @@ void SvgPainter::axes(const Axis& tokens, const Axis& loss) {
     out_ += fmt::format("<path d=\"M{} {:.1f}h-4\" stroke=\"#222222\"/>\n", kLeft, y);
     text({kLeft - 8, y + 4.5}, "text-anchor=\"end\"", tick.label);
   }
-  out_ += fmt::format("<path d=\"M{0} {1}V{2}H{3}\" fill=\"none\" stroke=\"#222222\" stroke-width=\"1.2\"/>\n", kLeft,
-                      kTop, kBottom, kRight);
+  out_ += fmt::format(
+      "<path d=\"M{0} {1}V{2}H{3}\" fill=\"none\" stroke=\"#222222\" stroke-width=\"1.2\"/>\n",
+      kLeft, kTop, kBottom, kRight);
   text({(kLeft + kRight) / 2, kHeight - 14}, "text-anchor=\"middle\"", "tokens");
   text({18, (kTop + kBottom) / 2},
        fmt::format("text-anchor=\"middle\" transform=\"rotate(-90 18 {})\"", (kTop + kBottom) / 2),
        "loss (nats per token)");
 }
 
-/// The runs of finite points, as pixels. Where several fall into one pixel column, the first, the lowest, the highest
-/// and the last stay, in their order.
-std::vector<std::vector<Pixel>> thinned(const std::vector<LossPoint>& points, const Axis& tokens, const Axis& loss) {
+/// The runs of finite points, as pixels. Where several fall into one pixel column, the first, the
+/// lowest, the highest and the last stay, in their order.
+std::vector<std::vector<Pixel>> thinned(const std::vector<LossPoint>& points, const Axis& tokens,
+                                        const Axis& loss) {
   std::vector<std::vector<Pixel>> lines(1);
   std::vector<Pixel> column;
   const auto close_column = [&] {
@@ -232,7 +250,8 @@ std::vector<std::vector<Pixel>> thinned(const std::vector<LossPoint>& points, co
 }
 
 /// Means of the finite points in bins of `kMeanPixels`.
-std::vector<Pixel> mean_line(const std::vector<LossPoint>& points, const Axis& tokens, const Axis& loss) {
+std::vector<Pixel> mean_line(const std::vector<LossPoint>& points, const Axis& tokens,
+                             const Axis& loss) {
   std::vector<Pixel> means;
   double bin = -1, count = 0;
   for (const LossPoint& point : points) {
@@ -258,7 +277,8 @@ std::string with_last(std::string_view name, const std::vector<LossPoint>& point
   return std::string(name);
 }
 
-void draw_training(SvgPainter& svg, const LossCurves& curves, const Axis& tokens, const Axis& loss, bool dense) {
+void draw_training(SvgPainter& svg, const LossCurves& curves, const Axis& tokens, const Axis& loss,
+                   bool dense) {
   const std::vector<Pixel> means = mean_line(curves.training, tokens, loss);
   for (const auto& line : thinned(curves.training, tokens, loss)) {
     if (dense) {
@@ -282,7 +302,8 @@ void draw_validation(SvgPainter& svg, const ValidationCurve& curve, std::string_
                      const Axis& tokens, const Axis& loss) {
   std::vector<Pixel> points;
   for (const LossPoint& point : curve.points) {
-    if (std::isfinite(point.loss)) points.push_back({tokens.pixel(point.tokens), loss.pixel(point.loss)});
+    if (std::isfinite(point.loss))
+      points.push_back({tokens.pixel(point.tokens), loss.pixel(point.loss)});
   }
   svg.line(points, colour, 1.6);
   // Markers that would cover each other hide the line: leave some out, never the last.
@@ -322,14 +343,16 @@ void draw_legend(SvgPainter& svg, const LossCurves& curves, bool dense) {
   }
   if (!curves.restarts.empty()) {
     entries.push_back({"restart", [](SvgPainter& painter, Pixel at) {
-                         painter.vertical(at.x + 12, at.y - 8, at.y + 8,
-                                          fmt::format("stroke=\"{}\" stroke-dasharray=\"4 3\"", kRestartColour));
+                         painter.vertical(
+                             at.x + 12, at.y - 8, at.y + 8,
+                             fmt::format("stroke=\"{}\" stroke-dasharray=\"4 3\"", kRestartColour));
                        }});
   }
   if (!curves.skips.empty()) {
     entries.push_back({"skipped step", [](SvgPainter& painter, Pixel at) {
-                         painter.vertical(at.x + 12, at.y - 6, at.y + 6,
-                                          fmt::format("stroke=\"{}\" stroke-width=\"2\"", kSkipColour));
+                         painter.vertical(
+                             at.x + 12, at.y - 6, at.y + 6,
+                             fmt::format("stroke=\"{}\" stroke-width=\"2\"", kSkipColour));
                        }});
   }
   if (entries.empty()) return;
@@ -357,8 +380,9 @@ std::string loss_svg(const LossCurves& curves, std::string_view title) {
   SvgPainter svg(title);
   svg.axes(tokens, loss);
   for (const double restart : curves.restarts) {
-    svg.vertical(tokens.pixel(restart), kTop, kBottom,
-                 fmt::format("stroke=\"{}\" stroke-width=\"1.2\" stroke-dasharray=\"4 3\"", kRestartColour));
+    svg.vertical(
+        tokens.pixel(restart), kTop, kBottom,
+        fmt::format("stroke=\"{}\" stroke-width=\"1.2\" stroke-dasharray=\"4 3\"", kRestartColour));
   }
   draw_training(svg, curves, tokens, loss, dense);
   for (std::size_t i = 0; i < curves.validation.size(); ++i)
@@ -368,7 +392,8 @@ std::string loss_svg(const LossCurves& curves, std::string_view title) {
                  fmt::format("stroke=\"{}\" stroke-width=\"1.6\"", kSkipColour));
   }
   if (curves.training.empty() && curves.validation.empty()) {
-    svg.text({(kLeft + kRight) / 2, (kTop + kBottom) / 2}, "text-anchor=\"middle\" fill=\"#777777\"", "no steps yet");
+    svg.text({(kLeft + kRight) / 2, (kTop + kBottom) / 2},
+             "text-anchor=\"middle\" fill=\"#777777\"", "no steps yet");
   }
   draw_legend(svg, curves, dense);
   return svg.finish();
@@ -380,12 +405,13 @@ namespace {
 constexpr std::string_view kRunColours[] = {"#1f4e9c", "#d9591a", "#2a8f5b", "#8e3fa8", "#b8860b",
                                             "#3aa6b9", "#4d4d4d", "#c2557d", "#7a9a01", "#7b4b2a"};
 
-void draw_run(SvgPainter& svg, const LossCurves& curves, std::string_view colour, const Axis& tokens,
-              const Axis& loss) {
+void draw_run(SvgPainter& svg, const LossCurves& curves, std::string_view colour,
+              const Axis& tokens, const Axis& loss) {
   const std::vector<Pixel> means = mean_line(curves.training, tokens, loss);
   svg.line(means, colour, 1.8);
   if (means.size() == 1) svg.circle(means.front(), 2, colour);
-  for (const ValidationCurve& curve : curves.validation) draw_validation(svg, curve, colour, tokens, loss);
+  for (const ValidationCurve& curve : curves.validation)
+    draw_validation(svg, curve, colour, tokens, loss);
 }
 
 void draw_names(SvgPainter& svg, std::span<const NamedCurves> runs) {
@@ -410,7 +436,8 @@ void draw_names(SvgPainter& svg, std::span<const NamedCurves> runs) {
   double y = corner.y + 6 + kLineHeight / 2;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (i < static_cast<std::size_t>(kLinesMax))
-      svg.line({{corner.x + 8, y}, {corner.x + 30, y}}, kRunColours[i % std::size(kRunColours)], 2.2);
+      svg.line({{corner.x + 8, y}, {corner.x + 30, y}}, kRunColours[i % std::size(kRunColours)],
+               2.2);
     svg.text({corner.x + kSampleWidth, y + 4.5}, "font-size=\"11\"", lines[i]);
     y += kLineHeight;
   }
@@ -435,7 +462,8 @@ std::string comparison_svg(std::span<const NamedCurves> runs, std::string_view t
   for (std::size_t i = 0; i < runs.size(); ++i)
     draw_run(svg, runs[i].curves, kRunColours[i % std::size(kRunColours)], tokens, loss);
   if (!range)
-    svg.text({(kLeft + kRight) / 2, (kTop + kBottom) / 2}, "text-anchor=\"middle\" fill=\"#777777\"", "no steps yet");
+    svg.text({(kLeft + kRight) / 2, (kTop + kBottom) / 2},
+             "text-anchor=\"middle\" fill=\"#777777\"", "no steps yet");
   draw_names(svg, runs);
   return svg.finish();
 }

@@ -10,9 +10,10 @@
 
 namespace trireme {
 
-/// A whole SVG document, 760 x 440, white background. Tokens run on a logarithmic axis from a factor of 1000 on, the
-/// loss from a factor of 100 on where it is positive. A line of more points than pixels keeps its extremes in every
-/// pixel column, with the mean drawn over it; rare spikes far beyond the curve are cut at the frame and marked there.
+/// A whole SVG document, 760 x 440, white background. Tokens run on a logarithmic axis from a
+/// factor of 1000 on, the loss from a factor of 100 on where it is positive. A line of more points
+/// than pixels keeps its extremes in every pixel column, with the mean drawn over it; rare spikes
+/// far beyond the curve are cut at the frame and marked there.
 std::string loss_svg(const LossCurves& curves, std::string_view title);
 
 struct NamedCurves {
@@ -20,16 +21,19 @@ struct NamedCurves {
   LossCurves curves;
 };
 
-/// The curves of several runs over each other: a colour each, the mean of the training loss as a line, validation as
-/// circles on a thin one; names and last losses in a list beside. Axes as above, wide enough for every run.
+/// The curves of several runs over each other: a colour each, the mean of the training loss as a
+/// line, validation as circles on a thin one; names and last losses in a list beside. Axes as
+/// above, wide enough for every run.
 std::string comparison_svg(std::span<const NamedCurves> runs, std::string_view title);
 
 class LossPlot {
  public:
   LossPlot(std::filesystem::path metrics_path, std::filesystem::path svg_path, std::string title)
-      : history_(std::move(metrics_path)), svg_path_(std::move(svg_path)), title_(std::move(title)) {}
-  /// Reads on in the metrics (flush them first) and replaces the file atomically. A failure is warned of once and
-  /// gives false: a plot never ends a run.
+      : history_(std::move(metrics_path)),
+        svg_path_(std::move(svg_path)),
+        title_(std::move(title)) {}
+  /// Reads on in the metrics (flush them first) and replaces the file atomically. A failure is
+  /// warned of once and gives false: a plot never ends a run.
   bool redraw() noexcept;
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// metrics.jsonl: one JSON object per line, written by rank 0, the primary record of a run; plots, TensorBoard and the
-// console say nothing that is not in it.
+// metrics.jsonl: one JSON object per line, written by rank 0, the primary record of a run; plots,
+// TensorBoard and the console say nothing that is not in it.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,9 +15,9 @@ namespace trireme {
 
 class MetricsFile {
  public:
-  /// Opens or creates the file. `resume_step` N (0 for a fresh start): lines of a step beyond N, a torn last line and
-  /// lines that are no JSON object are dropped first (by atomic replacement), so that every step stands once; lines
-  /// without a step stay. Throws DataError.
+  /// Opens or creates the file. `resume_step` N (0 for a fresh start): lines of a step beyond N, a
+  /// torn last line and lines that are no JSON object are dropped first (by atomic replacement), so
+  /// that every step stands once; lines without a step stay. Throws DataError.
   MetricsFile(const std::filesystem::path& path, std::int64_t resume_step);
 
   /// Buffers one line: {"kind": ..., ...}.
@@ -30,7 +30,8 @@ class MetricsFile {
   /// Each line from now on goes there too, with its newline, as soon as it is appended.
   void tell_also(std::function<void(std::string_view line)> also) { also_ = std::move(also); }
 
-  /// At each log interval. False where the file system refused; that is warned of once and training goes on.
+  /// At each log interval. False where the file system refused; that is warned of once and training
+  /// goes on.
   bool flush() noexcept { return file_.flush(); }
   /// At the end: to the disk.
   bool sync() noexcept { return file_.sync(); }
@@ -45,9 +46,11 @@ class MetricsFile {
   std::function<void(std::string_view)> also_;
 };
 
-/// Calls `visit(line, object)` for each whole line from byte `offset` on that is a JSON object, in order; `line` has no
-/// newline and lives as long as the call. Returns the offset behind the last whole line. Throws DataError.
-std::uint64_t for_each_metrics_line(const std::filesystem::path& path, std::uint64_t offset,
-                                    const std::function<void(std::string_view line, const Json& object)>& visit);
+/// Calls `visit(line, object)` for each whole line from byte `offset` on that is a JSON object, in
+/// order; `line` has no newline and lives as long as the call. Returns the offset behind the last
+/// whole line. Throws DataError.
+std::uint64_t for_each_metrics_line(
+    const std::filesystem::path& path, std::uint64_t offset,
+    const std::function<void(std::string_view line, const Json& object)>& visit);
 
 }  // namespace trireme

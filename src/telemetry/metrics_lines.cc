@@ -13,15 +13,22 @@ Json or_null(const std::optional<T>& value) {
 
 std::string_view name_of(EndReason reason) {
   switch (reason) {
-    case EndReason::kSteps: return "steps";
-    case EndReason::kExitAtStep: return "exit_at_step";
-    case EndReason::kTime: return "time";
-    case EndReason::kSignal: return "signal";
-    case EndReason::kStopFile: return "stop_file";
+    case EndReason::kSteps:
+      return "steps";
+    case EndReason::kExitAtStep:
+      return "exit_at_step";
+    case EndReason::kTime:
+      return "time";
+    case EndReason::kSignal:
+      return "signal";
+    case EndReason::kStopFile:
+      return "stop_file";
     case EndReason::kEarlyStop:
       return "early_stop";
-    case EndReason::kDiverged: return "diverged";
-    case EndReason::kError: return "error";
+    case EndReason::kDiverged:
+      return "diverged";
+    case EndReason::kError:
+      return "error";
   }
   return "?";
 }
@@ -85,8 +92,11 @@ Json to_json(const CheckpointLine& line) {
 }
 
 Json to_json(const SkipLine& line) {
-  return Json::Object{
-      {"kind", "skip"}, {"step", line.step}, {"reason", line.reason}, {"rank", line.rank}, {"tensor", line.tensor}};
+  return Json::Object{{"kind", "skip"},
+                      {"step", line.step},
+                      {"reason", line.reason},
+                      {"rank", line.rank},
+                      {"tensor", line.tensor}};
 }
 
 Json to_json(const ResumeLine& line) {

@@ -1,6 +1,6 @@
 #pragma once
-// The lines of metrics.jsonl as plain data: member names are the JSON names, "kind" is the name of the struct.
-// A NaN or infinity becomes null, and so does an empty optional.
+// The lines of metrics.jsonl as plain data: member names are the JSON names, "kind" is the name of
+// the struct. A NaN or infinity becomes null, and so does an empty optional.
 
 #include <cstdint>
 #include <optional>

@@ -29,9 +29,12 @@ int decimals_of(double step) {
 }
 
 std::string decimal_label(double value, double step, double largest) {
-  if (decimals_of(step) <= 4 && largest < 1e6) return fmt::format("{:.{}f}", value, decimals_of(step));
+  if (decimals_of(step) <= 4 && largest < 1e6)
+    return fmt::format("{:.{}f}", value, decimals_of(step));
   const double digits = largest > 0 ? std::log10(largest / step) : 0;
-  return value == 0 ? "0" : fmt::format("{:.{}e}", value, std::clamp(static_cast<int>(std::ceil(digits)), 0, 12));
+  return value == 0 ? "0"
+                    : fmt::format("{:.{}e}", value,
+                                  std::clamp(static_cast<int>(std::ceil(digits)), 0, 12));
 }
 
 std::string count_label(double value, double step, double largest) {
@@ -59,8 +62,8 @@ Axis::Axis(double low, double high, AxisScale scale, double first, double last)
 
 double Axis::pixel(double value) const {
   const double inside = std::clamp(value, low_, high_);
-  const double part =
-      scale_ == AxisScale::kLog ? std::log(inside / low_) / std::log(high_ / low_) : (inside - low_) / (high_ - low_);
+  const double part = scale_ == AxisScale::kLog ? std::log(inside / low_) / std::log(high_ / low_)
+                                                : (inside - low_) / (high_ - low_);
   return first_ + part * (last_ - first_);
 }
 
@@ -85,7 +88,8 @@ std::vector<Tick> Axis::ticks(int count, TickLabels labels) const {
   const auto label = labels == TickLabels::kCount ? count_label : decimal_label;
   std::vector<Tick> ticks;
   if (scale_ == AxisScale::kLog) {
-    for (const double value : log_values(count)) ticks.push_back({value, label(value, value, value)});
+    for (const double value : log_values(count))
+      ticks.push_back({value, label(value, value, value)});
     if (ticks.size() >= 2) return ticks;
     ticks.clear();  // less than a decade: round linear values serve better
   }

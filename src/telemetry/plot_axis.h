@@ -20,13 +20,14 @@ struct Tick {
 
 class Axis {
  public:
-  /// Data from `low` to `high` onto pixels `first` to `last` (either may be larger). An empty range is widened around
-  /// its value. kLog needs low > 0.
+  /// Data from `low` to `high` onto pixels `first` to `last` (either may be larger). An empty range
+  /// is widened around its value. kLog needs low > 0.
   Axis(double low, double high, AxisScale scale, double first, double last);
 
   /// Pixel of a value; values outside the range fall on its ends.
   [[nodiscard]] double pixel(double value) const;
-  /// Round values inside the range, ascending, about `count` of them and never more than twice as many.
+  /// Round values inside the range, ascending, about `count` of them and never more than twice as
+  /// many.
   [[nodiscard]] std::vector<Tick> ticks(int count, TickLabels labels) const;
 
   [[nodiscard]] double low() const { return low_; }

@@ -47,7 +47,9 @@ class ProtoMessage {
   [[nodiscard]] const std::string& bytes() const { return bytes_; }
 
  private:
-  void add_key(int field, int wire_type) { add_varint(static_cast<std::uint64_t>(field << 3 | wire_type)); }
+  void add_key(int field, int wire_type) {
+    add_varint(static_cast<std::uint64_t>(field << 3 | wire_type));
+  }
   void add_varint(std::uint64_t value) {
     for (; value >= 0x80; value >>= 7) bytes_ += static_cast<char>(value | 0x80);
     bytes_ += static_cast<char>(value);
@@ -59,7 +61,8 @@ class ProtoMessage {
 };
 
 // Field numbers of tensorflow/core/util/event.proto and framework/summary.proto.
-constexpr int kEventWallTime = 1, kEventStep = 2, kEventFileVersion = 3, kEventSummary = 5, kEventSessionLog = 7;
+constexpr int kEventWallTime = 1, kEventStep = 2, kEventFileVersion = 3, kEventSummary = 5,
+              kEventSessionLog = 7;
 constexpr int kSummaryValue = 1, kValueTag = 1, kValueSimpleValue = 2;
 constexpr int kSessionStatus = 1, kSessionStart = 1;
 
@@ -86,19 +89,21 @@ double wall_now_seconds() {
 std::filesystem::path new_event_file(const std::filesystem::path& directory) {
   std::error_code fault;
   std::filesystem::create_directories(directory, fault);
-  if (fault) throw DataError("{}: cannot make this folder: {}", directory.string(), fault.message());
+  if (fault)
+    throw DataError("{}: cannot make this folder: {}", directory.string(), fault.message());
   char host[256] = "localhost";
   ::gethostname(host, sizeof host - 1);
   // Readers order the files of a folder by name: ten digits of seconds come first.
-  return directory / fmt::format("events.out.tfevents.{:010}.{}.{}.0", static_cast<std::int64_t>(wall_now_seconds()),
-                                 host, ::getpid());
+  return directory / fmt::format("events.out.tfevents.{:010}.{}.{}.0",
+                                 static_cast<std::int64_t>(wall_now_seconds()), host, ::getpid());
 }
 
 }  // namespace
 
 std::uint32_t crc32c(std::string_view bytes) {
   std::uint32_t crc = ~0U;
-  for (const char byte : bytes) crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<unsigned char>(byte)) & 0xffU];
+  for (const char byte : bytes)
+    crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<unsigned char>(byte)) & 0xffU];
   return ~crc;
 }
 
@@ -119,7 +124,8 @@ std::string session_start_record(double wall_seconds, std::int64_t step) {
   return framed(event);
 }
 
-std::string scalars_record(double wall_seconds, std::int64_t step, const std::vector<TensorBoardScalar>& scalars) {
+std::string scalars_record(double wall_seconds, std::int64_t step,
+                           const std::vector<TensorBoardScalar>& scalars) {
   ProtoMessage summary;
   for (const auto& [tag, number] : scalars) {
     ProtoMessage value;
@@ -134,8 +140,9 @@ std::string scalars_record(double wall_seconds, std::int64_t step, const std::ve
   return framed(event);
 }
 
-TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& directory, std::int64_t resume_step,
-                                     std::int64_t consumed_samples, std::int64_t world)
+TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& directory,
+                                     std::int64_t resume_step, std::int64_t consumed_samples,
+                                     std::int64_t world)
     : file_(new_event_file(directory)), world_(world), samples_before_(consumed_samples) {
   const double now = wall_now_seconds();
   file_.append(file_version_record(now));

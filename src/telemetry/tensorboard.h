@@ -1,6 +1,7 @@
 #pragma once
-// TensorBoard event files, written without protobuf: TFRecord framing (length, masked CRC-32C, data, masked CRC-32C)
-// around hand-encoded tensorflow.Event messages. Tags are Megatron-LM's, so that existing dashboards work.
+// TensorBoard event files, written without protobuf: TFRecord framing (length, masked CRC-32C,
+// data, masked CRC-32C) around hand-encoded tensorflow.Event messages. Tags are Megatron-LM's, so
+// that existing dashboards work.
 
 #include <cstdint>
 #include <filesystem>
@@ -21,22 +22,24 @@ using TensorBoardScalar = std::pair<std::string_view, float>;
 
 // One framed record each. `wall_seconds` is Unix time.
 std::string file_version_record(double wall_seconds);
-/// Tells readers that events of `step` and later in older files belong to an abandoned continuation.
+/// Tells readers that events of `step` and later in older files belong to an abandoned
+/// continuation.
 std::string session_start_record(double wall_seconds, std::int64_t step);
-std::string scalars_record(double wall_seconds, std::int64_t step, const std::vector<TensorBoardScalar>& scalars);
+std::string scalars_record(double wall_seconds, std::int64_t step,
+                           const std::vector<TensorBoardScalar>& scalars);
 
 class TensorBoardWriter {
  public:
-  /// A new file `events.out.tfevents.<unix seconds>.<host>.<pid>.0` in `directory`, which is made where absent.
-  /// `resume_step` N: events later than N that earlier files hold are declared void. `consumed_samples` until then:
-  /// what the first step's batch size is told from. `world` turns the throughput of all ranks into Megatron's, which is
-  /// per device. Throws DataError.
-  TensorBoardWriter(const std::filesystem::path& directory, std::int64_t resume_step, std::int64_t consumed_samples,
-                    std::int64_t world);
+  /// A new file `events.out.tfevents.<unix seconds>.<host>.<pid>.0` in `directory`, which is made
+  /// where absent. `resume_step` N: events later than N that earlier files hold are declared void.
+  /// `consumed_samples` until then: what the first step's batch size is told from. `world` turns
+  /// the throughput of all ranks into Megatron's, which is per device. Throws DataError.
+  TensorBoardWriter(const std::filesystem::path& directory, std::int64_t resume_step,
+                    std::int64_t consumed_samples, std::int64_t world);
 
-  /// "lm loss", "grad-norm", "learning-rate", "batch-size", "iteration-time", "throughput" (TFLOP/s per rank),
-  /// "tokens-per-second", "mfu", "mem-max-allocated-bytes". Nothing "vs samples": declaring steps void would void those
-  /// events too, whose step counts samples.
+  /// "lm loss", "grad-norm", "learning-rate", "batch-size", "iteration-time", "throughput" (TFLOP/s
+  /// per rank), "tokens-per-second", "mfu", "mem-max-allocated-bytes". Nothing "vs samples":
+  /// declaring steps void would void those events too, whose step counts samples.
   void append(const StepLine& line);
   /// "lm loss validation", "lm loss validation ppl"; of a set with a name "lm loss validation-web",
   /// "lm loss validation-web ppl".

@@ -1,5 +1,6 @@
 #pragma once
-// trace.json: the spans that base/trace collected, in the JSON that chrome://tracing and ui.perfetto.dev open.
+// trace.json: the spans that base/trace collected, in the JSON that chrome://tracing and
+// ui.perfetto.dev open.
 
 #include <cstdint>
 #include <filesystem>
@@ -11,8 +12,8 @@
 
 namespace trireme {
 
-/// Spans of one thread or stream. Perfetto wants events of one track to nest, never to overlap partly: one recording
-/// thread gives that.
+/// Spans of one thread or stream. Perfetto wants events of one track to nest, never to overlap
+/// partly: one recording thread gives that.
 struct TraceTrack {
   std::string name;
   std::vector<SpanRecord> spans;
@@ -25,8 +26,8 @@ struct RankTrace {
   std::vector<TraceTrack> tracks;
 };
 
-/// One complete event a span in microseconds from the earliest span on; rank is the process, track the thread. An
-/// event's name is its phase; `detail`, where there is one, stands in its arguments.
+/// One complete event a span in microseconds from the earliest span on; rank is the process, track
+/// the thread. An event's name is its phase; `detail`, where there is one, stands in its arguments.
 std::string trace_json(std::span<const RankTrace> ranks);
 
 /// Atomically; throws DataError.

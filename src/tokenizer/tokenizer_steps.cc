@@ -179,7 +179,8 @@ void read_decoder(const JsonReader& reader, Decoder& decoder) {
   if (type == "Replace") {
     reader.allow({"type", "pattern", "content"});
     const JsonReader pattern = reader.member("pattern");
-    if (pattern.member("String").is_null()) pattern.refuse("a regular expression in a decoder", "text");
+    if (pattern.member("String").is_null())
+      pattern.refuse("a regular expression in a decoder", "text");
     decoder.add_replacement(read_pattern(pattern).pattern(), reader.member("content").string());
   } else if (type == "ByteFallback") {
     reader.allow({"type"});

@@ -16,7 +16,7 @@ struct PreparedRun {
   ResolvedRun run;
   DataFacts data;
   std::vector<std::string> tokenizer_hashes;  ///< Tokenizer::hashes()
-  Json data_fingerprints = Json::object();  ///< of a run (kTraining)
+  Json data_fingerprints = Json::object();    ///< of a run (kTraining)
   std::int64_t end_token = -1;  ///< of the tokenizer: what ends a document in the data; -1: none
   bool global_batch_given = false;  ///< by the user, not derived
   /// Windows of each of evaluation.batches; 0: batch.global.

@@ -55,8 +55,8 @@ struct TrainerInputs {
   Loader* loader = nullptr;
   std::span<const ValidationSet> validation;  ///< none: nothing is evaluated
   Samples* samples = nullptr;                 ///< null: none
-  Reporter* reporter = nullptr;             ///< on rank 0
-  Watchdog* watchdog = nullptr;             ///< null: none
+  Reporter* reporter = nullptr;               ///< on rank 0
+  Watchdog* watchdog = nullptr;               ///< null: none
 };
 
 class Trainer {

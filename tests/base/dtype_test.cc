@@ -60,7 +60,8 @@ TEST(BFloat16, values_beyond_the_largest_round_to_infinity) {
 
 TEST(BFloat16, a_nan_stays_a_quiet_nan_of_its_sign) {
   // A payload only in the lower half would be cut to infinity.
-  for (const std::uint32_t bits : {0x7f800001U, 0xff800001U, 0x7fffffffU, 0x7fc00000U, 0xffffffffU, 0x7f80ffffU}) {
+  for (const std::uint32_t bits :
+       {0x7f800001U, 0xff800001U, 0x7fffffffU, 0x7fc00000U, 0xffffffffU, 0x7f80ffffU}) {
     const std::uint16_t narrow = to_bfloat16(float_of(bits)).bits;
     EXPECT_TRUE(std::isnan(to_float(BFloat16{narrow}))) << bits;
     EXPECT_NE(narrow & 0x40, 0) << bits;

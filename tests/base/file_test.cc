@@ -81,19 +81,24 @@ TEST(File, errors_name_the_path_and_the_reason) {
   const std::string missing = message_of([&] { read_file(folder / "missing"); });
   EXPECT_NE(missing.find((folder / "missing").string()), std::string::npos);
   EXPECT_NE(missing.find("No such file or directory"), std::string::npos);
-  EXPECT_NE(message_of([&] { read_file(folder.path()); }).find("not a regular file"), std::string::npos);
-  EXPECT_NE(message_of([&] { MappedFile(folder.path()); }).find("not a regular file"), std::string::npos);
+  EXPECT_NE(message_of([&] { read_file(folder.path()); }).find("not a regular file"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { MappedFile(folder.path()); }).find("not a regular file"),
+            std::string::npos);
   EXPECT_NE(message_of([&] { read_file(folder / "file", 2); }).find("3 bytes"), std::string::npos);
   EXPECT_EQ(read_file(folder / "file", 3), "abc");
-  EXPECT_NE(message_of([&] { write_file_atomically(folder / "file/x", ""); }).find("Not a directory"),
+  EXPECT_NE(
+      message_of([&] { write_file_atomically(folder / "file/x", ""); }).find("Not a directory"),
+      std::string::npos);
+  EXPECT_NE(message_of([&] { sync_path(folder / "missing"); }).find("No such file"),
             std::string::npos);
-  EXPECT_NE(message_of([&] { sync_path(folder / "missing"); }).find("No such file"), std::string::npos);
 }
 
 TEST(File, a_full_device_is_told) {
   const FileDescriptor full = open_file("/dev/full", O_WRONLY);
-  EXPECT_NE(message_of([&] { write_all(full.get(), "x", "/dev/full"); }).find("No space left on device"),
-            std::string::npos);
+  EXPECT_NE(
+      message_of([&] { write_all(full.get(), "x", "/dev/full"); }).find("No space left on device"),
+      std::string::npos);
 }
 
 TEST(MappedFile, shows_the_bytes_of_the_file) {
@@ -113,7 +118,9 @@ TEST(MappedFile, moving_takes_the_mapping_along) {
   MappedFile first(folder.write("x", "hello"));
   MappedFile second(std::move(first));
   EXPECT_EQ(text_of(second.bytes()), "hello");
-  EXPECT_TRUE(first.bytes().empty());  // NOLINT(bugprone-use-after-move): what a moved-from file shows is promised
+  EXPECT_TRUE(
+      first.bytes()
+          .empty());  // NOLINT(bugprone-use-after-move): what a moved-from file shows is promised
   MappedFile third(folder.write("y", "bye"));
   third = std::move(second);
   EXPECT_EQ(text_of(third.bytes()), "hello");

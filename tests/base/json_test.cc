@@ -11,7 +11,9 @@
 namespace trireme {
 namespace {
 
-Json parsed(std::string_view text, const JsonRules& rules = {}) { return parse_json(text, "x.json", rules); }
+Json parsed(std::string_view text, const JsonRules& rules = {}) {
+  return parse_json(text, "x.json", rules);
+}
 
 std::string fault_of(std::string_view text, const JsonRules& rules = {}) {
   try {
@@ -34,8 +36,8 @@ TEST(Json, numbers_keep_whether_they_are_integers) {
 }
 
 TEST(Json, an_integer_beyond_64_bits_is_a_real) {
-  for (const char* text :
-       {"9223372036854775808", "18446744073709551615", "18446744073709551616", "12345678901234567890123"}) {
+  for (const char* text : {"9223372036854775808", "18446744073709551615", "18446744073709551616",
+                           "12345678901234567890123"}) {
     const Json value = parsed(text);
     EXPECT_FALSE(value.is_integer()) << text;
     EXPECT_EQ(value.as_double(), std::strtod(text, nullptr)) << text;
@@ -83,11 +85,12 @@ TEST(Json, what_is_no_json_is_refused) {
 }
 
 TEST(Json, text_that_is_no_utf8_is_refused) {
-  for (const char* text :
-       {"\"\xff\"", "\"\xc3\"", "\"\xc0\xaf\"", "\"\xed\xa0\x80\"", "\"\xf5\x80\x80\x80\"", "\"\xe2\x82\""}) {
+  for (const char* text : {"\"\xff\"", "\"\xc3\"", "\"\xc0\xaf\"", "\"\xed\xa0\x80\"",
+                           "\"\xf5\x80\x80\x80\"", "\"\xe2\x82\""}) {
     EXPECT_NE(fault_of(text), "") << text;
   }
-  EXPECT_EQ(parsed("\"\xc3\xa9 \\u00e9 \\ud83d\\ude00\"").as_string(), "\xc3\xa9 \xc3\xa9 \xf0\x9f\x98\x80");
+  EXPECT_EQ(parsed("\"\xc3\xa9 \\u00e9 \\ud83d\\ude00\"").as_string(),
+            "\xc3\xa9 \xc3\xa9 \xf0\x9f\x98\x80");
 }
 
 TEST(Json, faults_name_source_line_and_column) {
@@ -138,7 +141,8 @@ TEST(Json, keys_keep_the_order_of_the_file) {
 
 TEST(Json, a_large_object_finds_its_names_and_its_duplicates) {
   std::string text = "{";
-  for (int i = 0; i < 3000; ++i) text += "\"key" + std::to_string(i) + "\":" + std::to_string(i) + ",";
+  for (int i = 0; i < 3000; ++i)
+    text += "\"key" + std::to_string(i) + "\":" + std::to_string(i) + ",";
   const Json value = parsed(text + "\"end\":0}");
   EXPECT_EQ(value.as_object().size(), 3001U);
   EXPECT_EQ(value.find("key2999")->as_integer(), 2999);
@@ -169,7 +173,8 @@ TEST(Json, every_real_reads_back_to_the_same_bits) {
     const std::string text = Json(value).dump();
     const Json read = parsed(text);
     ASSERT_FALSE(read.is_integer()) << text;
-    ASSERT_EQ(std::bit_cast<std::uint64_t>(read.as_double()), std::bit_cast<std::uint64_t>(value)) << text;
+    ASSERT_EQ(std::bit_cast<std::uint64_t>(read.as_double()), std::bit_cast<std::uint64_t>(value))
+        << text;
   }
 }
 
@@ -187,7 +192,8 @@ TEST(Json, every_character_survives_a_round_trip) {
 }
 
 TEST(Json, indented_text_reads_back_to_the_same_value) {
-  const Json value = parsed("{\"a\":[1,2.5,null],\"b\":{},\"c\":[],\"d\":[{\"e\":true}],\"f\":\"x\"}");
+  const Json value =
+      parsed("{\"a\":[1,2.5,null],\"b\":{},\"c\":[],\"d\":[{\"e\":true}],\"f\":\"x\"}");
   EXPECT_EQ(parsed(value.dump(2)), value);
   EXPECT_EQ(parsed("{\"a\":[1,2]}").dump(2), "{\n  \"a\": [1, 2]\n}");
 }

@@ -14,7 +14,8 @@ TEST(ParallelFor, each_job_is_done_once) {
   for (const std::int64_t jobs : {0, 1, 2, 3, 1000}) {
     std::vector<std::atomic<int>> done(static_cast<std::size_t>(jobs));
     parallel_for(jobs, [&](std::int64_t job) { ++done[static_cast<std::size_t>(job)]; });
-    for (std::int64_t job = 0; job < jobs; ++job) EXPECT_EQ(done[static_cast<std::size_t>(job)], 1) << job;
+    for (std::int64_t job = 0; job < jobs; ++job)
+      EXPECT_EQ(done[static_cast<std::size_t>(job)], 1) << job;
   }
 }
 

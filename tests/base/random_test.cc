@@ -22,7 +22,8 @@ TEST(Random, philox_gives_the_published_answers) {
 TEST(Random, streams_differ_by_name_and_by_seed) {
   std::set<std::uint64_t> keys;
   for (const std::uint64_t seed : {0ULL, 1ULL, 1234ULL}) {
-    for (const char* name : {"", "a", "b", "model.layers.0.mlp.up_proj.weight"}) keys.insert(stream_key(seed, name));
+    for (const char* name : {"", "a", "b", "model.layers.0.mlp.up_proj.weight"})
+      keys.insert(stream_key(seed, name));
   }
   EXPECT_EQ(keys.size(), 12U);
 }
@@ -59,7 +60,8 @@ TEST(Random, normal_has_its_moments) {
   EXPECT_NEAR(moments[1], 0, 5 / std::sqrt(n));
   EXPECT_NEAR(moments[2], 1, 5 * std::sqrt(2 / n));
   EXPECT_NEAR(moments[3], 0, 5 * std::sqrt(15 / n));
-  EXPECT_NEAR(moments[4], 3 - 1.2 / 12, 5 * std::sqrt(96 / n)) << "twelve uniforms: kurtosis 3 - 1.2/12";
+  EXPECT_NEAR(moments[4], 3 - 1.2 / 12, 5 * std::sqrt(96 / n))
+      << "twelve uniforms: kurtosis 3 - 1.2/12";
 }
 
 TEST(Random, normal_values_of_neighbours_are_uncorrelated) {
@@ -70,7 +72,8 @@ TEST(Random, normal_values_of_neighbours_are_uncorrelated) {
     products[1] += normal(7, i) * normal(8, i);
     products[2] += normal(7, i) * (uniform(7, i) - 0.5F);
   }
-  for (const double product : products) EXPECT_LT(std::abs(product) / kCount, 5 / std::sqrt(double{kCount}));
+  for (const double product : products)
+    EXPECT_LT(std::abs(product) / kCount, 5 / std::sqrt(double{kCount}));
 }
 
 TEST(Random, a_value_is_a_function_of_key_and_index_alone) {
@@ -82,8 +85,10 @@ TEST(Random, a_value_is_a_function_of_key_and_index_alone) {
 }
 
 TEST(Random, filling_gives_the_same_bits_from_any_index_and_for_any_length) {
-  constexpr std::uint64_t kTop = ~std::uint64_t{0} - 20;  // the index passes its end within a vector
-  for (const std::uint64_t first : std::vector<std::uint64_t>{0, 1, (1ULL << 32) - 3, (1ULL << 40) + 7, kTop}) {
+  constexpr std::uint64_t kTop =
+      ~std::uint64_t{0} - 20;  // the index passes its end within a vector
+  for (const std::uint64_t first :
+       std::vector<std::uint64_t>{0, 1, (1ULL << 32) - 3, (1ULL << 40) + 7, kTop}) {
     for (std::size_t size = 0; size < 40; ++size) {
       std::vector<float> values(size + 1, 77.0F);
       fill_normal(0x299f31d0a4093822, first, 0.02F, std::span(values).first(size));

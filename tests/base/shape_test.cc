@@ -53,7 +53,9 @@ TEST(Box, boxes_of_different_rank_are_a_defect) {
 
 TEST(Box, an_intersection_holds_exactly_the_elements_of_both) {
   std::uint64_t counter = 0;
-  const auto draw = [&](std::uint64_t bound) { return static_cast<std::int64_t>(uniform_below(9, bound, &counter)); };
+  const auto draw = [&](std::uint64_t bound) {
+    return static_cast<std::int64_t>(uniform_below(9, bound, &counter));
+  };
   for (int trial = 0; trial < 300; ++trial) {
     const Box a{{draw(5), draw(5)}, {draw(5), draw(5)}}, b{{draw(5), draw(5)}, {draw(5), draw(5)}};
     const auto holds = [](const Box& box, std::int64_t i, std::int64_t j) {

@@ -5,7 +5,9 @@
 namespace trireme {
 namespace {
 
-SpanRecord span(std::int64_t begin, std::int64_t end, Phase phase = Phase::kForward) { return {begin, end, -1, phase}; }
+SpanRecord span(std::int64_t begin, std::int64_t end, Phase phase = Phase::kForward) {
+  return {begin, end, -1, phase};
+}
 
 TEST(Trace, spans_come_out_in_order_and_once) {
   Trace trace(4);
@@ -62,7 +64,8 @@ TEST(Trace, a_span_sets_the_phase_and_gives_back_the_outer_one) {
 TEST(Trace, every_phase_has_its_own_name) {
   for (int a = 0; a < static_cast<int>(Phase::kCount); ++a) {
     EXPECT_FALSE(name_of(static_cast<Phase>(a)).empty());
-    for (int b = 0; b < a; ++b) EXPECT_NE(name_of(static_cast<Phase>(a)), name_of(static_cast<Phase>(b)));
+    for (int b = 0; b < a; ++b)
+      EXPECT_NE(name_of(static_cast<Phase>(a)), name_of(static_cast<Phase>(b)));
   }
   EXPECT_EQ(name_of(Phase::kIdle), "idle");
 }

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "base/file.h"
+#include "checkpoint/async_writer.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/async_writer.h"
 #include "process_counts.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"

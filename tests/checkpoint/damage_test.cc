@@ -10,8 +10,8 @@
 
 #include "base/file.h"
 #include "base/random.h"
-#include "checkpoint/reader.h"
 #include "checkpoint/async_writer.h"
+#include "checkpoint/reader.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"
 

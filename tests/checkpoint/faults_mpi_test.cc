@@ -9,8 +9,8 @@
 #include <cstdlib>
 
 #include "base/math.h"
-#include "checkpoint/reader.h"
 #include "checkpoint/async_writer.h"
+#include "checkpoint/reader.h"
 #include "support/faults_preload.h"
 #include "support/mpi_test.h"
 #include "support/temporary_directory.h"

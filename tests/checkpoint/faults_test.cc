@@ -16,9 +16,9 @@
 #include <cstdlib>
 #include <map>
 
+#include "checkpoint/async_writer.h"
 #include "checkpoint/hdf5_file.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/async_writer.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"
 #include "traced_child.h"
@@ -72,8 +72,8 @@ bool can_fail(const user_regs_struct& registers) {
   }
 }
 
-/// A save has two threads; the calls of both are counted together, and only one of them makes any at
-/// a time.
+/// A save has two threads; the calls of both are counted together, and only one of them makes any
+/// at a time.
 class Tracer {
  public:
   Tracer(pid_t child, const Fault& fault) : child_(child), fault_(fault) {}
@@ -122,10 +122,9 @@ class Tracer {
     } else if (state.entering && counted(thread, registers)) {
       const int number = end_.calls++;
       if (fault_.kind == Fault::Kind::kKill && number == fault_.at) ::kill(child_, SIGKILL);
-      state.failing =
-          can_fail(registers) &&
-          ((fault_.kind == Fault::Kind::kFailOnce && number == fault_.at) ||
-           (fault_.kind == Fault::Kind::kFailFromHere && number >= fault_.at));
+      state.failing = can_fail(registers) &&
+                      ((fault_.kind == Fault::Kind::kFailOnce && number == fault_.at) ||
+                       (fault_.kind == Fault::Kind::kFailFromHere && number >= fault_.at));
       if (state.failing) {
         registers.orig_rax = static_cast<unsigned long long>(-1);
         ::ptrace(PTRACE_SETREGS, thread, nullptr, &registers);

@@ -4,9 +4,9 @@
 #include <fstream>
 
 #include "base/file.h"
+#include "checkpoint/async_writer.h"
 #include "checkpoint/hdf5_file.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/async_writer.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"
 

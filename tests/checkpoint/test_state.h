@@ -9,8 +9,8 @@
 
 #include "base/dtype.h"
 #include "base/random.h"
-#include "checkpoint/boxes.h"
 #include "checkpoint/async_writer.h"
+#include "checkpoint/boxes.h"
 #include "parallel/state.h"
 
 namespace trireme {

@@ -84,10 +84,9 @@ TEST_P(BenchmarkCommand, products_of_a_step_are_six_operations_a_weight_and_toke
   const Json json = result();
   // The head's product takes the rows of zeros behind the vocabulary too.
   const std::int64_t vocabulary = model().vocab_size;
-  const double weights =
-      static_cast<double>(count_parameters(model()).multiplying +
-                          (round_up(vocabulary, kVocabularyRowAlignment) - vocabulary) *
-                              model().hidden);
+  const double weights = static_cast<double>(
+      count_parameters(model()).multiplying +
+      (round_up(vocabulary, kVocabularyRowAlignment) - vocabulary) * model().hidden);
   EXPECT_EQ(flops_of(json, {"linear_", "head_"}), 6 * weights * kTokens);
   for (const char* use : {"_forward", "_input_gradient", "_weight_gradient"}) {
     EXPECT_EQ(flops_of(json, {std::string("linear") + use, std::string("head") + use}),

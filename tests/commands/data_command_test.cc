@@ -32,10 +32,10 @@ class DataCommandTest : public ::testing::Test {
   DataCommandTest() {
     Json config;
     config["run"] = Json::Object{{"directory", (folder_ / "run").string()}, {"steps", 20}};
-    config["model"] = Json::Object{{"model_type", "llama"},      {"vocab_size", 307},
-                                   {"hidden_size", 16},          {"num_hidden_layers", 1},
-                                   {"num_attention_heads", 2},   {"intermediate_size", 16},
-                                   {"max_position_embeddings", 512}};
+    config["model"] = Json::Object{
+        {"model_type", "llama"},         {"vocab_size", 307},        {"hidden_size", 16},
+        {"num_hidden_layers", 1},        {"num_attention_heads", 2}, {"intermediate_size", 16},
+        {"max_position_embeddings", 512}};
     config["data"] = Json::Object{{"train", golden_path("megatron/small").string()},
                                   {"sequence_length", 16},
                                   {"cache_directory", folder_.path().string()},

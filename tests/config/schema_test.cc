@@ -207,8 +207,7 @@ TEST(Reference, the_committed_one_is_that_of_the_field_table) {
 
 // The configs of known models name it.
 TEST(Reference, the_committed_schema_is_that_of_the_field_table) {
-  const std::filesystem::path file =
-      std::filesystem::path(TRIREME_CONFIGS) / "config.schema.json";
+  const std::filesystem::path file = std::filesystem::path(TRIREME_CONFIGS) / "config.schema.json";
   const std::string fresh = config_schema().dump(2) + "\n";
   if (std::getenv("TRIREME_WRITE_REFERENCE") != nullptr) write_file_atomically(file, fresh);
   EXPECT_TRUE(read_file(file) == fresh)

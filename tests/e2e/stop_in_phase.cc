@@ -1,7 +1,7 @@
 // Stops a rank of the real program in a phase of its life: `stop_in_phase PID LOCAL_RANK PHASE`.
-// Looks into the memory in which the ranks of a host publish where they stand (comm/heartbeat.h) and
-// sends SIGSTOP; where the rank was faster, it goes on and the next time is tried. PHASE is a name of
-// base/trace.h ("start": from the first sight of that memory on), or
+// Looks into the memory in which the ranks of a host publish where they stand (comm/heartbeat.h)
+// and sends SIGSTOP; where the rank was faster, it goes on and the next time is tried. PHASE is a
+// name of base/trace.h ("start": from the first sight of that memory on), or
 //   init   before that memory is there
 //   end    when it is there no more
 // Exit 0: it stands there. 1: it never did, within a minute. Needs the right to trace PID.

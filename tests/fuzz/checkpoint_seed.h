@@ -2,8 +2,8 @@
 // The small checkpoint that the checkpoint fuzzer attacks.
 
 #include "base/file.h"
-#include "checkpoint/test_state.h"
 #include "checkpoint/async_writer.h"
+#include "checkpoint/test_state.h"
 #include "fuzz_support.h"
 
 namespace trireme::fuzz {

@@ -273,11 +273,32 @@ void make_tokenizer_seeds(const std::filesystem::path& golden) {
                           "stop",
                           "version"})
     words.add_key(key);
-  for (const char* value : {"BPE", "ByteLevel", "Split", "Digits", "Sequence", "NFC", "Prepend",
-                            "Replace", "Metaspace", "ByteFallback", "Fuse", "Strip", "first",
-                            "always", "never", "<0x0A>", "▁", "Isolated",
-                            "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous",
-                            "TemplateProcessing", "<|endoftext|>", "</s>", "#version: 0.2"})
+  for (const char* value : {"BPE",
+                            "ByteLevel",
+                            "Split",
+                            "Digits",
+                            "Sequence",
+                            "NFC",
+                            "Prepend",
+                            "Replace",
+                            "Metaspace",
+                            "ByteFallback",
+                            "Fuse",
+                            "Strip",
+                            "first",
+                            "always",
+                            "never",
+                            "<0x0A>",
+                            "▁",
+                            "Isolated",
+                            "Removed",
+                            "MergedWithPrevious",
+                            "MergedWithNext",
+                            "Contiguous",
+                            "TemplateProcessing",
+                            "<|endoftext|>",
+                            "</s>",
+                            "#version: 0.2"})
     words.add(Json(value).dump());
   for (const char* regex :
        {"\\\\p{L}", "\\\\p{^N}", "\\\\s+", "\\\\S", "(?!", "(?<=", "(?i:", "(?>", "[^", "{1,3}",

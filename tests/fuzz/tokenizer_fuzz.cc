@@ -12,8 +12,8 @@ using namespace trireme::fuzz;
 
 namespace {
 
-/// Nothing in the file can change or drop text: byte-level, no normalizer, no removing split, no prefix space,
-/// every byte a token, no added token that takes blanks along or renames bytes.
+/// Nothing in the file can change or drop text: byte-level, no normalizer, no removing split, no
+/// prefix space, every byte a token, no added token that takes blanks along or renames bytes.
 bool keeps_text(const std::string& file, const Tokenizer& tokenizer) {
   const Json json = parse_json(file, "tokenizer");
   const Json* normalizer = json.find("normalizer");

@@ -63,7 +63,8 @@ TEST(Golden, training_generation_and_order_are_whole) {
     const Json recipe = read_golden_json(folder + "/expected.json");
     EXPECT_EQ(flat_reals(*recipe.find("losses")).size(), 20u);
     EXPECT_EQ(flat_reals(*recipe.find("grad_norms")).size(), 20u);
-    EXPECT_EQ(flat_reals(*recipe.find("learning_rates")).back(), recipe.find("min_lr")->as_double());
+    EXPECT_EQ(flat_reals(*recipe.find("learning_rates")).back(),
+              recipe.find("min_lr")->as_double());
     EXPECT_EQ(read_tensors(golden_path(folder) / "final.safetensors").size(), 3u);
     EXPECT_TRUE(std::filesystem::exists(golden_path(folder) / "tokens.idx"));
   }

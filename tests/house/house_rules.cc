@@ -18,16 +18,19 @@ constexpr std::string_view kToDo =
 constexpr int kColumnsMax = 120, kLinesMax = 600;
 
 const std::map<std::string_view, int> kLevels = {
-    {"base", 0},    {"config", 1},   {"tokenizer", 1}, {"device", 1},   {"tensor", 2},     {"comm", 3},
-    {"kernels", 3}, {"parallel", 4}, {"pipeline", 5},  {"model", 6},    {"optim", 6},      {"dataset", 6},
-    {"plan", 7},    {"generate", 7}, {"train", 8},     {"commands", 9}, {"checkpoint", 6}, {"telemetry", 6}};
+    {"base", 0},     {"config", 1},     {"tokenizer", 1}, {"device", 1},   {"tensor", 2},
+    {"comm", 3},     {"kernels", 3},    {"parallel", 4},  {"pipeline", 5}, {"model", 6},
+    {"optim", 6},    {"dataset", 6},    {"plan", 7},      {"generate", 7}, {"train", 8},
+    {"commands", 9}, {"checkpoint", 6}, {"telemetry", 6}};
 
-/// Ops built on another op, as their headers say; the language of kernels is simt_host's where nvcc does not compile.
-const std::map<std::string_view, std::set<std::string_view>> kOpsOfOps = {{"attention", {"gemm"}},
-                                                                          {"common", {"simt_host"}},
-                                                                          {"cross_entropy", {"gemm"}},
-                                                                          {"gemm", {"elementwise", "gelu", "swiglu"}},
-                                                                          {"simt_host", {"attention"}}};
+/// Ops built on another op, as their headers say; the language of kernels is simt_host's where nvcc
+/// does not compile.
+const std::map<std::string_view, std::set<std::string_view>> kOpsOfOps = {
+    {"attention", {"gemm"}},
+    {"common", {"simt_host"}},
+    {"cross_entropy", {"gemm"}},
+    {"gemm", {"elementwise", "gelu", "swiglu"}},
+    {"simt_host", {"attention"}}};
 /// It lists every op's table.
 constexpr std::string_view kListOfOps = "kernels/common/gpu_kernels_cuda.cc";
 
@@ -38,11 +41,12 @@ struct HeavyHeader {
   std::string_view prefix, folder;
 };
 constexpr HeavyHeader kHeavyHeaders[] = {
-    {"nlohmann/", "src/base/"}, {"spdlog/", "src/base/"},    {"xxhash", "src/base/"},        {"CLI/", "src/commands/"},
-    {"dnnl", "kernels/"},       {"oneapi/", "kernels/"},     {"cublas", "kernels/"},         {"cudnn", "kernels/"},
-    {"mpi", "src/comm/"},       {"nccl", "src/comm/"},       {"hdf5", "src/checkpoint/"},    {"H5", "src/checkpoint/"},
-    {"hwloc", "src/device/"},   {"pcre2", "src/tokenizer/"}, {"utf8proc", "src/tokenizer/"}, {"zlib", "src/tokenizer/"},
-    {"zstd", "src/tokenizer/"}};
+    {"nlohmann/", "src/base/"}, {"spdlog/", "src/base/"},    {"xxhash", "src/base/"},
+    {"CLI/", "src/commands/"},  {"dnnl", "kernels/"},        {"oneapi/", "kernels/"},
+    {"cublas", "kernels/"},     {"cudnn", "kernels/"},       {"mpi", "src/comm/"},
+    {"nccl", "src/comm/"},      {"hdf5", "src/checkpoint/"}, {"H5", "src/checkpoint/"},
+    {"hwloc", "src/device/"},   {"pcre2", "src/tokenizer/"}, {"utf8proc", "src/tokenizer/"},
+    {"zlib", "src/tokenizer/"}, {"zstd", "src/tokenizer/"}};
 
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
@@ -76,7 +80,8 @@ std::optional<Include> include_of(std::string_view line) {
   return Include{line.substr(0, line.find(quoted ? '"' : '>')), quoted};
 }
 
-void for_each_include(const SourceFile& file, const std::function<void(int line, const Include&)>& visit) {
+void for_each_include(const SourceFile& file,
+                      const std::function<void(int line, const Include&)>& visit) {
   const auto lines = lines_of(file.text);
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (const auto include = include_of(lines[i])) visit(static_cast<int>(i) + 1, *include);
@@ -91,64 +96,78 @@ std::string_view folder_of(std::string_view path) {
   return path.find('/') == std::string_view::npos ? "" : first_part(path);
 }
 
-std::string_view op_of(std::string_view path) { return first_part(path.substr(std::string_view("kernels/").size())); }
+std::string_view op_of(std::string_view path) {
+  return first_part(path.substr(std::string_view("kernels/").size()));
+}
 
-bool is_word_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+bool is_word_character(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+}
 
 /// Calls `visit(at)` for each place where `word` stands whole in `line`, whatever its case.
-void for_each_word(std::string_view line, std::string_view word, const std::function<void(std::size_t at)>& visit) {
+void for_each_word(std::string_view line, std::string_view word,
+                   const std::function<void(std::size_t at)>& visit) {
   const auto same = [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; };
   for (auto at = line.begin();; ++at) {
     at = std::search(at, line.end(), word.begin(), word.end(), same);
     if (at == line.end()) return;
     const auto begin = static_cast<std::size_t>(at - line.begin()), end = begin + word.size();
-    const bool whole =
-        (begin == 0 || !is_word_character(line[begin - 1])) && (end == line.size() || !is_word_character(line[end]));
+    const bool whole = (begin == 0 || !is_word_character(line[begin - 1])) &&
+                       (end == line.size() || !is_word_character(line[end]));
     if (whole) visit(begin);
   }
 }
 
 std::size_t columns_of(std::string_view line) {
-  return static_cast<std::size_t>(
-      std::count_if(line.begin(), line.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return static_cast<std::size_t>(std::count_if(line.begin(), line.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
 }
 
 bool is_header(std::string_view path) { return path.ends_with(".h") || path.ends_with(".cuh"); }
 
 const HeavyHeader* heavy_header(const Include& include) {
   if (include.quoted) return nullptr;
-  const auto found = std::find_if(std::begin(kHeavyHeaders), std::end(kHeavyHeaders),
-                                  [&](const HeavyHeader& heavy) { return include.target.starts_with(heavy.prefix); });
+  const auto found = std::find_if(
+      std::begin(kHeavyHeaders), std::end(kHeavyHeaders),
+      [&](const HeavyHeader& heavy) { return include.target.starts_with(heavy.prefix); });
   return found == std::end(kHeavyHeaders) ? nullptr : found;
 }
 
-/// Headers that some standard libraries bring along with others, and the names that they are needed for.
+/// Headers that some standard libraries bring along with others, and the names that they are needed
+/// for.
 struct StandardHeader {
   std::string_view name;
   std::set<std::string_view> words;
 };
 const StandardHeader kStandardHeaders[] = {
     {"algorithm",
-     {"adjacent_find", "all_of",      "any_of",      "binary_search",  "clamp",      "copy",        "copy_if",
-      "copy_n",        "count",       "count_if",    "equal",          "fill",       "fill_n",      "find",
-      "find_if",       "find_if_not", "for_each",    "generate",       "is_sorted",  "lower_bound", "max",
-      "max_element",   "min",         "min_element", "minmax_element", "mismatch",   "none_of",     "nth_element",
-      "partial_sort",  "remove_if",   "replace",     "reverse",        "rotate",     "search",      "shuffle",
-      "sort",          "stable_sort", "transform",   "unique",         "upper_bound"}},
-    {"cstdint", {"int8_t", "int16_t", "int32_t", "int64_t", "uint8_t", "uint16_t", "uint32_t", "uint64_t"}},
+     {"adjacent_find",  "all_of",      "any_of",  "binary_search", "clamp",        "copy",
+      "copy_if",        "copy_n",      "count",   "count_if",      "equal",        "fill",
+      "fill_n",         "find",        "find_if", "find_if_not",   "for_each",     "generate",
+      "is_sorted",      "lower_bound", "max",     "max_element",   "min",          "min_element",
+      "minmax_element", "mismatch",    "none_of", "nth_element",   "partial_sort", "remove_if",
+      "replace",        "reverse",     "rotate",  "search",        "shuffle",      "sort",
+      "stable_sort",    "transform",   "unique",  "upper_bound"}},
+    {"cstdint",
+     {"int8_t", "int16_t", "int32_t", "int64_t", "uint8_t", "uint16_t", "uint32_t", "uint64_t"}},
     {"limits", {"numeric_limits"}},
 };
 
 /// The first of `words` behind a std:: outside of comments, and its line; line 0: there is none.
-std::pair<int, std::string_view> first_word_of(const SourceFile& file, const std::set<std::string_view>& words) {
+std::pair<int, std::string_view> first_word_of(const SourceFile& file,
+                                               const std::set<std::string_view>& words) {
   constexpr std::string_view kNamespace = "std::";
   const auto lines = lines_of(file.text);
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const std::string_view code = lines[i].substr(0, lines[i].find("//"));
-    for (auto at = code.find(kNamespace); at != std::string_view::npos; at = code.find(kNamespace, at)) {
+    for (auto at = code.find(kNamespace); at != std::string_view::npos;
+         at = code.find(kNamespace, at)) {
       at += kNamespace.size();
-      const auto end = std::find_if_not(code.begin() + static_cast<std::ptrdiff_t>(at), code.end(), is_word_character);
-      const std::string_view word(code.data() + at, static_cast<std::size_t>(end - code.begin()) - at);
+      const auto end = std::find_if_not(code.begin() + static_cast<std::ptrdiff_t>(at), code.end(),
+                                        is_word_character);
+      const std::string_view word(code.data() + at,
+                                  static_cast<std::size_t>(end - code.begin()) - at);
       if (words.count(word) > 0) return {static_cast<int>(i) + 1, word};
     }
   }
@@ -161,7 +180,8 @@ std::string op_layer_problem(const SourceFile& file, std::string_view target) {
   const auto known = kOpsOfOps.find(from);
   if (known != kOpsOfOps.end() && known->second.count(to) > 0) return "";
   return fmt::format(
-      "the op {} includes the op {} (ops do not know each other). Name the pair in kOpsOfOps where one "
+      "the op {} includes the op {} (ops do not know each other). Name the pair in kOpsOfOps where "
+      "one "
       "is built on the other",
       from, to);
 }
@@ -170,23 +190,28 @@ std::string layer_problem(const SourceFile& file, std::string_view target) {
   const std::string_view from = folder_of(file.path), to = folder_of(target);
   if (kLevels.count(to) == 0) {
     return fmt::format(
-        "\"{}\" does not begin with a folder of src or with kernels/ (includes are written from the root)", target);
+        "\"{}\" does not begin with a folder of src or with kernels/ (includes are written from "
+        "the root)",
+        target);
   }
   if (from.empty()) return "";  // main.cc may include anything
   if (from == "kernels" && to == "kernels") return op_layer_problem(file, target);
   if (from == to || kLevels.at(to) < kLevels.at(from)) return "";
-  return fmt::format("{} (level {}) includes {} (level {}): only lower levels may be included", from, kLevels.at(from),
-                     to, kLevels.at(to));
+  return fmt::format("{} (level {}) includes {} (level {}): only lower levels may be included",
+                     from, kLevels.at(from), to, kLevels.at(to));
 }
 
 }  // namespace
 
-bool is_source(std::string_view path) { return is_header(path) || path.ends_with(".cc") || path.ends_with(".cu"); }
+bool is_source(std::string_view path) {
+  return is_header(path) || path.ends_with(".cc") || path.ends_with(".cu");
+}
 
 Faults layer_faults(const SourceFile& file) {
   const std::string_view folder = folder_of(file.path);
   if (!folder.empty() && kLevels.count(folder) == 0) {
-    return {{file.path, 0, fmt::format("the folder {} has no level in tests/house/house_rules.cc", folder)}};
+    return {{file.path, 0,
+             fmt::format("the folder {} has no level in tests/house/house_rules.cc", folder)}};
   }
   Faults faults;
   for_each_include(file, [&](int line, const Include& include) {
@@ -200,12 +225,13 @@ Faults layer_faults(const SourceFile& file) {
 Faults heavy_header_faults(std::span<const SourceFile> tree) {
   Faults faults;
   std::map<std::string, std::set<const HeavyHeader*>> reached;  // by path of a file
-  const auto check = [&](const SourceFile& file, int line, const HeavyHeader& heavy, std::string_view through) {
+  const auto check = [&](const SourceFile& file, int line, const HeavyHeader& heavy,
+                         std::string_view through) {
     if (!reached[file.path].insert(&heavy).second) return false;
     if (!file.path.starts_with(heavy.folder)) {
-      faults.push_back(
-          {file.path, line,
-           fmt::format("reaches <{}...> through {} (only files of {} may)", heavy.prefix, through, heavy.folder)});
+      faults.push_back({file.path, line,
+                        fmt::format("reaches <{}...> through {} (only files of {} may)",
+                                    heavy.prefix, through, heavy.folder)});
     }
     return true;
   };
@@ -215,7 +241,9 @@ Faults heavy_header_faults(std::span<const SourceFile> tree) {
       if (heavy == nullptr) return;
       check(file, line, *heavy, include.target);
       if (is_header(file.path) && !file.path.ends_with("_handles.h")) {
-        faults.push_back({file.path, line, fmt::format("a header includes <{}>; a .cc file should", include.target)});
+        faults.push_back(
+            {file.path, line,
+             fmt::format("a header includes <{}>; a .cc file should", include.target)});
       }
     });
   }
@@ -224,7 +252,8 @@ Faults heavy_header_faults(std::span<const SourceFile> tree) {
     for (const SourceFile& file : tree) {
       for_each_include(file, [&](int line, const Include& include) {
         if (!include.quoted) return;
-        for (const std::string& path : {"src/" + std::string(include.target), std::string(include.target)}) {
+        for (const std::string& path :
+             {"src/" + std::string(include.target), std::string(include.target)}) {
           const auto found = reached.find(path);
           if (found == reached.end()) continue;
           const auto through = found->second;
@@ -249,7 +278,8 @@ Faults standard_header_faults(std::span<const SourceFile> tree) {
           const std::string target(include.target);
           bool reaches = !include.quoted && target == header.name;
           if (include.quoted) {
-            for (const std::string& from : {std::string("src/"), std::string("tests/"), std::string(), folder})
+            for (const std::string& from :
+                 {std::string("src/"), std::string("tests/"), std::string(), folder})
               reaches |= complete.count(from + target) > 0;
           }
           if (reaches) grew |= complete.insert(file.path).second;
@@ -259,7 +289,8 @@ Faults standard_header_faults(std::span<const SourceFile> tree) {
     for (const SourceFile& file : tree) {
       if (!is_source(file.path) || complete.count(file.path) > 0) continue;
       const auto [line, word] = first_word_of(file, header.words);
-      if (line > 0) faults.push_back({file.path, line, fmt::format("std::{} without <{}>", word, header.name)});
+      if (line > 0)
+        faults.push_back({file.path, line, fmt::format("std::{} without <{}>", word, header.name)});
     }
   }
   return faults;
@@ -275,8 +306,9 @@ Faults model_word_faults(const SourceFile& file) {
         const std::string_view before = lines[i].substr(0, at);
         const bool is_member = before.ends_with('.') || before.ends_with("->");
         if (word == "rank" && is_member && lines[i].substr(at).starts_with("rank()")) return;
-        faults.push_back({file.path, static_cast<int>(i) + 1,
-                          fmt::format("the word \"{}\" (the model is written as if for one device)", word)});
+        faults.push_back(
+            {file.path, static_cast<int>(i) + 1,
+             fmt::format("the word \"{}\" (the model is written as if for one device)", word)});
       });
     }
   }
@@ -287,17 +319,21 @@ Faults style_faults(const SourceFile& file) {
   Faults faults;
   const auto lines = lines_of(file.text);
   const bool generated = file.text.starts_with("// Made by ");
-  const bool may_not_use_namespaces = is_header(file.path) && file.path.find(kSimdHeaders) == std::string::npos;
+  const bool may_not_use_namespaces =
+      is_header(file.path) && file.path.find(kSimdHeaders) == std::string::npos;
   if (is_header(file.path) && !file.text.starts_with("#pragma once\n")) {
     faults.push_back({file.path, 1, "a header begins with #pragma once"});
   }
   if (!generated && lines.size() > kLinesMax) {
-    faults.push_back({file.path, 0, fmt::format("{} lines, more than {}", lines.size(), kLinesMax)});
+    faults.push_back(
+        {file.path, 0, fmt::format("{} lines, more than {}", lines.size(), kLinesMax)});
   }
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const int line = static_cast<int>(i) + 1;
     if (!generated && columns_of(lines[i]) > kColumnsMax) {
-      faults.push_back({file.path, line, fmt::format("{} columns, more than {}", columns_of(lines[i]), kColumnsMax)});
+      faults.push_back(
+          {file.path, line,
+           fmt::format("{} columns, more than {}", columns_of(lines[i]), kColumnsMax)});
     }
     if (may_not_use_namespaces && trimmed(lines[i]).starts_with("using namespace")) {
       faults.push_back({file.path, line, "using namespace in a header"});
@@ -317,8 +353,9 @@ Faults op_faults(std::string_view kernels_cmake, const std::set<std::string>& pa
   std::string_view list = kernels_cmake.substr(begin + kListBegin.size());
   list = list.substr(0, list.find(')'));
   const auto any = [&](const std::string& prefix, std::string_view suffix) {
-    return std::any_of(paths.begin(), paths.end(),
-                       [&](const std::string& path) { return path.starts_with(prefix) && path.ends_with(suffix); });
+    return std::any_of(paths.begin(), paths.end(), [&](const std::string& path) {
+      return path.starts_with(prefix) && path.ends_with(suffix);
+    });
   };
   Faults faults;
   while (!(list = list.substr(std::min(list.find_first_not_of(" \n"), list.size()))).empty()) {
@@ -329,7 +366,8 @@ Faults op_faults(std::string_view kernels_cmake, const std::set<std::string>& pa
       faults.push_back({std::string(kCMake), 0, fmt::format("the op {} has no {}", op, what)});
     };
     if (paths.count(stem + ".h") == 0) missing("contract " + stem + ".h");
-    if (!any(stem, "_cpu.cc") && !any(stem, "_onednn.cc")) missing("CPU source " + stem + "*_cpu.cc");
+    if (!any(stem, "_cpu.cc") && !any(stem, "_onednn.cc"))
+      missing("CPU source " + stem + "*_cpu.cc");
     if (!any("tests/kernels/" + op, "_test.cc")) missing("test tests/kernels/" + op + "*_test.cc");
   }
   return faults;
@@ -344,25 +382,28 @@ Faults shell_test_faults(const SourceFile& file) {
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const std::string_view line = lines[i];
     const int number = static_cast<int>(i) + 1;
-    sources = sources || (line.starts_with(". ") && (line.find("lib.sh") != std::string_view::npos ||
-                                                     line.find("check.sh") != std::string_view::npos));
+    sources =
+        sources || (line.starts_with(". ") && (line.find("lib.sh") != std::string_view::npos ||
+                                               line.find("check.sh") != std::string_view::npos));
     if (line == "finish") finishes.push_back(number);
     if (!line.empty()) last = number;
   }
   if (!sources || finishes == std::vector<int>{last}) return {};
-  return {{file.path, finishes.empty() ? last : finishes.front(), "`finish` is not the last line, and that alone"}};
+  return {{file.path, finishes.empty() ? last : finishes.front(),
+           "`finish` is not the last line, and that alone"}};
 }
 
 Faults machine_path_faults(const SourceFile& file) {
   // In pieces, so that this file does not name them.
-  static const std::string kForbidden[] = {std::string("../") + "shared", std::string("/wo") + "rk/",
-                                           std::string("/ro") + "ot/"};
+  static const std::string kForbidden[] = {std::string("../") + "shared",
+                                           std::string("/wo") + "rk/", std::string("/ro") + "ot/"};
   Faults faults;
   const auto lines = lines_of(file.text);
   for (std::size_t i = 0; i < lines.size(); ++i) {
     for (const std::string& word : kForbidden) {
       if (lines[i].find(word) == std::string_view::npos) continue;
-      faults.push_back({file.path, static_cast<int>(i) + 1, "names \"" + word + "\", a folder of one machine"});
+      faults.push_back(
+          {file.path, static_cast<int>(i) + 1, "names \"" + word + "\", a folder of one machine"});
     }
   }
   return faults;

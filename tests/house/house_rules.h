@@ -1,5 +1,6 @@
 #pragma once
-// The layer and style rules of src/README.md as functions over text, so that each can be shown to fail.
+// The layer and style rules of src/README.md as functions over text, so that each can be shown to
+// fail.
 
 #include <set>
 #include <span>
@@ -21,32 +22,33 @@ struct Fault {
 };
 using Faults = std::vector<Fault>;
 
-/// Quoted includes reach only folders of a lower level (never a sibling) or the file's own; an op's folder reaches
-/// kernels/common, its own folder and the ops that `kOpsOfOps` names.
+/// Quoted includes reach only folders of a lower level (never a sibling) or the file's own; an op's
+/// folder reaches kernels/common, its own folder and the ops that `kOpsOfOps` names.
 Faults layer_faults(const SourceFile& file);
 
-/// Headers of heavy libraries are named in .cc files (or a private *_handles.h) of their one folder, and no file
-/// elsewhere reaches them through any chain of includes.
+/// Headers of heavy libraries are named in .cc files (or a private *_handles.h) of their one
+/// folder, and no file elsewhere reaches them through any chain of includes.
 Faults heavy_header_faults(std::span<const SourceFile> tree);
 
-/// Who names a std:: algorithm or an integer of fixed width includes <algorithm> or <cstdint>, itself or by the
-/// program's headers that it includes: <string> of one compiler brings them along, of the next it does not.
+/// Who names a std:: algorithm or an integer of fixed width includes <algorithm> or <cstdint>,
+/// itself or by the program's headers that it includes: <string> of one compiler brings them along,
+/// of the next it does not.
 Faults standard_header_faults(std::span<const SourceFile> tree);
 
-/// src/model is written as if for one device: none of the words rank, world, mpi, nccl, all_reduce. `shape.rank()`,
-/// the number of dims, is another word.
+/// src/model is written as if for one device: none of the words rank, world, mpi, nccl, all_reduce.
+/// `shape.rank()`, the number of dims, is another word.
 Faults model_word_faults(const SourceFile& file);
 
-/// Headers: #pragma once, no `using namespace`. All: no bare to-do mark, at most 120 columns and 600 lines
-/// (generated files, "// Made by", apart).
+/// Headers: #pragma once, no `using namespace`. All: no bare to-do mark, at most 120 columns and
+/// 600 lines (generated files, "// Made by", apart).
 Faults style_faults(const SourceFile& file);
 
-/// Every op that kernels/CMakeLists.txt lists has <op>.h, a CPU source <op>*_cpu.cc or <op>_onednn.cc, and a test
-/// tests/kernels/<op>*_test.cc.
+/// Every op that kernels/CMakeLists.txt lists has <op>.h, a CPU source <op>*_cpu.cc or
+/// <op>_onednn.cc, and a test tests/kernels/<op>*_test.cc.
 Faults op_faults(std::string_view kernels_cmake, const std::set<std::string>& paths);
 
-/// A shell test that sources lib.sh or check.sh has `finish` as its last line and nowhere else: without it no check
-/// counts, and behind it none does.
+/// A shell test that sources lib.sh or check.sh has `finish` as its last line and nowhere else:
+/// without it no check counts, and behind it none does.
 Faults shell_test_faults(const SourceFile& file);
 
 /// No file names a folder of the machine that it was written on.

@@ -49,7 +49,9 @@ TEST(LayerRule, ops_do_not_know_each_other) {
   EXPECT_EQ(layer_count("kernels/common/simd.h", "\"kernels/norm/norm.h\""), 1U);
 }
 
-TEST(LayerRule, a_folder_without_a_level_is_told) { EXPECT_EQ(layer_count("src/utils/x.h", "<vector>"), 1U); }
+TEST(LayerRule, a_folder_without_a_level_is_told) {
+  EXPECT_EQ(layer_count("src/utils/x.h", "<vector>"), 1U);
+}
 
 TEST(HeavyHeaderRule, a_heavy_header_stays_in_sources_of_its_folder) {
   const auto faults = [](std::string path, std::string_view include) {
@@ -91,7 +93,8 @@ TEST(StandardHeaderRule, they_are_reached_by_the_programs_headers_alone) {
       {"src/base/x.h", "#include <cstdint>\n" + from + "int64_t x;"},
       {"src/base/y.h", "#include \"base/x.h\"\n" + from + "uint8_t y;"},
       {"src/base/z.h", "#include <string>\n// " + from + "int8_t\n" + from + "uint8_t z;"},
-      {"src/base/z.cc", "#include \"base/x.h\"\nvoid f() { " + from + "sort(s.begin(), s.end()); }"},
+      {"src/base/z.cc",
+       "#include \"base/x.h\"\nvoid f() { " + from + "sort(s.begin(), s.end()); }"},
       {"src/base/w.h", "int w = " + from + "count_words(" + from + "uint8_text());"},
       {"tests/e2e/a.h", "#include <algorithm>"},
       {"tests/e2e/a.cc", "#include \"a.h\"\nint b = " + from + "max(1, 2);"},
@@ -141,9 +144,12 @@ TEST(StyleRule, each_fault_is_found) {
 
 TEST(OpRule, a_listed_op_needs_contract_source_and_test) {
   const std::string cmake = "# x\nset(ops embedding\n    gemm)\n";
-  std::set<std::string> paths = {
-      "kernels/embedding/embedding.h", "kernels/embedding/embedding_cpu.cc", "kernels/gemm/gemm.h",
-      "kernels/gemm/gemm_onednn.cc",   "tests/kernels/embedding_test.cc",    "tests/kernels/gemm_test.cc"};
+  std::set<std::string> paths = {"kernels/embedding/embedding.h",
+                                 "kernels/embedding/embedding_cpu.cc",
+                                 "kernels/gemm/gemm.h",
+                                 "kernels/gemm/gemm_onednn.cc",
+                                 "tests/kernels/embedding_test.cc",
+                                 "tests/kernels/gemm_test.cc"};
   EXPECT_EQ(count(op_faults(cmake, paths)), 0U);
   for (const std::string& path : paths) {
     auto without = paths;
@@ -168,7 +174,9 @@ TEST(ShellTestRule, a_check_behind_finish_or_without_it_is_found) {
 }
 
 TEST(MachinePathRule, folders_of_a_machine_are_found) {
-  const auto faults = [](std::string text) { return count(machine_path_faults({"README.md", std::move(text)})); };
+  const auto faults = [](std::string text) {
+    return count(machine_path_faults({"README.md", std::move(text)}));
+  };
   EXPECT_EQ(faults(std::string("see /ro") + "ot/x\n"), 1U);
   EXPECT_EQ(faults(std::string("see /wo") + "rk/main\nor ../" + "shared\n"), 2U);
   EXPECT_EQ(faults("shared roots work/here\n"), 0U);

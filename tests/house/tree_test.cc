@@ -17,7 +17,8 @@ const std::vector<SourceFile>& tree() {
     const std::filesystem::path root = TRIREME_SOURCE_ROOT;
     const std::set<std::string> others = {".git", "build", "runs", ".cache", "__pycache__"};
     std::vector<SourceFile> found;
-    for (auto entry = std::filesystem::recursive_directory_iterator(root); entry != end(entry); ++entry) {
+    for (auto entry = std::filesystem::recursive_directory_iterator(root); entry != end(entry);
+         ++entry) {
       if (others.count(entry->path().filename().string()) > 0) {
         entry.disable_recursion_pending();
       } else if (entry->is_regular_file() && !entry->is_symlink()) {
@@ -26,19 +27,22 @@ const std::vector<SourceFile>& tree() {
         found.push_back({entry->path().lexically_relative(root).generic_string(), std::move(text)});
       }
     }
-    std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+    std::sort(found.begin(), found.end(),
+              [](const auto& a, const auto& b) { return a.path < b.path; });
     return found;
   }();
   return files;
 }
 
 bool is_program(const SourceFile& file) {
-  return is_source(file.path) && (file.path.starts_with("src/") || file.path.starts_with("kernels/"));
+  return is_source(file.path) &&
+         (file.path.starts_with("src/") || file.path.starts_with("kernels/"));
 }
 
 void expect_none(const Faults& faults) {
   for (const Fault& fault : faults) {
-    ADD_FAILURE_AT((std::string(TRIREME_SOURCE_ROOT) + "/" + fault.path).c_str(), fault.line) << fault.problem;
+    ADD_FAILURE_AT((std::string(TRIREME_SOURCE_ROOT) + "/" + fault.path).c_str(), fault.line)
+        << fault.problem;
   }
 }
 

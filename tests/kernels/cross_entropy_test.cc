@@ -214,9 +214,8 @@ TEST_P(CrossEntropy, a_part_that_is_not_finite_is_seen_in_the_loss_of_the_whole)
           merge(context, joined({statistics_of(context, good, targets, {0, 40}),
                                  statistics_of(context, logits, targets, {40, 40})}));
       TestTensor loss(DType::kF32, {1});
-      cross_entropy_finish(context,
-                           {loss, {}, {}, s.maximum, s.sum, s.target_logit, targets, {0, 40},
-                            unscaled()});
+      cross_entropy_finish(
+          context, {loss, {}, {}, s.maximum, s.sum, s.target_logit, targets, {0, 40}, unscaled()});
       EXPECT_FALSE(std::isfinite(loss.values()[0])) << bad << " " << everywhere;
     }
   }
@@ -282,9 +281,10 @@ TEST_P(CrossEntropy, the_gradient_may_replace_the_logits_and_either_result_may_b
   const Result r = run(context, logits, targets, part);
   const Statistics& s = r.statistics;
   TestTensor loss(DType::kF32, {30});
-  cross_entropy_finish(
-      context, {loss, {}, {}, s.maximum, s.sum, s.target_logit, targets, part, unscaled()});
-  cross_entropy_finish(context, {{}, logits, logits, s.maximum, s.sum, {}, targets, part, unscaled()});
+  cross_entropy_finish(context,
+                       {loss, {}, {}, s.maximum, s.sum, s.target_logit, targets, part, unscaled()});
+  cross_entropy_finish(context,
+                       {{}, logits, logits, s.maximum, s.sum, {}, targets, part, unscaled()});
   EXPECT_EQ(loss.bits(), r.loss.bits());
   EXPECT_EQ(logits.bits(), r.dlogits.bits());
 }
@@ -318,9 +318,8 @@ TEST_P(CrossEntropy, the_gradient_has_its_bits_at_any_distance_from_an_aligned_a
     Statistics s = statistics_of(context, random, targets, {0, 70});
     for (const int other : {0, 1, 3, 4}) {
       TestTensor dlogits(DType::kBF16, {kTokens, kColumns}, other);
-      cross_entropy_finish(context,
-                           {{}, dlogits, logits, s.maximum, s.sum, {}, targets, {0, 70},
-                            unscaled()});
+      cross_entropy_finish(
+          context, {{}, dlogits, logits, s.maximum, s.sum, {}, targets, {0, 70}, unscaled()});
       if (expected.empty()) expected = dlogits.bits();
       EXPECT_EQ(dlogits.bits(), expected) << offset << " " << other;
     }
@@ -356,7 +355,8 @@ TEST_P(CrossEntropy, wrong_operands_are_refused_by_name) {
       "neither the loss nor the gradient is given");
   expect_refused(
       [&] {
-        cross_entropy_finish(context, {{}, targets, logits, row, row, row, targets, {0, 4}, unscaled()});
+        cross_entropy_finish(context,
+                             {{}, targets, logits, row, row, row, targets, {0, 4}, unscaled()});
       },
       "cross_entropy_finish.dlogits: expected fp32 or bf16");
   expect_refused(

@@ -155,8 +155,8 @@ TEST(WeightGather, a_small_block_takes_no_layers_place) {
   EXPECT_EQ(gathers_in_step(layout, reads), (std::vector<std::int64_t>{1, 2, 2, 1, 1, 1}));
   const WeightPlaces places(layout);
   EXPECT_EQ(places.of_block, (std::vector<int>{0, 1, 2, 1, 3, 2}));
-  EXPECT_EQ(places.begins, (std::vector<std::int64_t>{0, 480, 480 + 528, 480 + 528 + 560,
-                                                      480 + 528 + 560 + 16}));
+  EXPECT_EQ(places.begins,
+            (std::vector<std::int64_t>{0, 480, 480 + 528, 480 + 528 + 560, 480 + 528 + 560 + 16}));
 }
 
 TEST(WeightGather, padding_stays_zero_where_a_larger_block_stood) {

@@ -119,7 +119,7 @@ TEST(DeviceMemoryTest, places_are_given_away_again) {
     places.insert(p);
     cudaFree(p);
   }
-  EXPECT_GT(places.size(), 4000U);  // not at once: late accesses are to be found
+  EXPECT_GT(places.size(), 4000U);   // not at once: late accesses are to be found
   EXPECT_LT(places.size(), 38000U);  // as many as holes of other sizes let begin elsewhere
   void* p = nullptr;
   EXPECT_EQ(cudaMalloc(&p, std::size_t{9} << 30), cudaErrorMemoryAllocation);

@@ -21,9 +21,10 @@ StepLine example() {
 }
 
 TEST(Console, a_step_reads_like_this) {
-  EXPECT_EQ(step_text(example(), 5000, 3725),
-            "step  120/5000 | loss 3.4512 | grad norm 0.982 | lr 3.00e-04 | 12.3k tokens/s | MFU 38.2% | "
-            "memory 1.23 GiB | 1h02m left");
+  EXPECT_EQ(
+      step_text(example(), 5000, 3725),
+      "step  120/5000 | loss 3.4512 | grad norm 0.982 | lr 3.00e-04 | 12.3k tokens/s | MFU 38.2% | "
+      "memory 1.23 GiB | 1h02m left");
 }
 
 TEST(Console, what_is_unknown_is_left_out_or_marked) {
@@ -32,7 +33,8 @@ TEST(Console, what_is_unknown_is_left_out_or_marked) {
   line.loss = std::numeric_limits<double>::quiet_NaN();
   line.grad_norm = std::numeric_limits<double>::infinity();
   EXPECT_EQ(step_text(line, 5000, -1),
-            "step  120/5000 | loss nan | grad norm inf | lr 3.00e-04 | 12.3k tokens/s | memory 1.23 GiB | ? left");
+            "step  120/5000 | loss nan | grad norm inf | lr 3.00e-04 | 12.3k tokens/s | memory "
+            "1.23 GiB | ? left");
 }
 
 TEST(Console, an_evaluation_names_the_validation_loss) {
@@ -48,7 +50,8 @@ TEST(Console, a_sample_is_one_line_of_prompt_and_continuation) {
 }
 
 TEST(Console, tables_align_their_columns) {
-  const ParameterGroup groups[] = {{"embedding", 1, 65536}, {"attention", 16, 131072}, {"norms", 9, 0}};
+  const ParameterGroup groups[] = {
+      {"embedding", 1, 65536}, {"attention", 16, 131072}, {"norms", 9, 0}};
   EXPECT_EQ(parameters_text(groups),
             "  parameters  tensors  elements   share\n"
             "  embedding         1    65,536   33.3%\n"

@@ -17,7 +17,8 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 std::size_t count(std::string_view text, std::string_view part) {
   std::size_t found = 0;
-  for (std::size_t at = 0; (at = text.find(part, at)) != std::string_view::npos; at += part.size()) ++found;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string_view::npos; at += part.size())
+    ++found;
   return found;
 }
 
@@ -34,12 +35,14 @@ testing::AssertionResult is_well_formed(std::string_view xml) {
       if (static_cast<unsigned char>(xml[at]) < 0x20 && xml[at] != '\n') {
         return testing::AssertionFailure() << "control character at " << at;
       }
-      if (open.empty() && xml[at] != '\n') return testing::AssertionFailure() << "text outside the root at " << at;
+      if (open.empty() && xml[at] != '\n')
+        return testing::AssertionFailure() << "text outside the root at " << at;
       ++at;
       continue;
     }
     const std::size_t end = xml.find('>', at);
-    if (end == std::string_view::npos) return testing::AssertionFailure() << "tag without end at " << at;
+    if (end == std::string_view::npos)
+      return testing::AssertionFailure() << "tag without end at " << at;
     const std::string_view tag = xml.substr(at + 1, end - at - 1);
     at = end + 1;
     if (tag.starts_with('?')) continue;
@@ -48,14 +51,16 @@ testing::AssertionResult is_well_formed(std::string_view xml) {
     }
     const std::string name(tag.substr(0, tag.find_first_of(" /", 1)));
     if (tag.starts_with('/')) {
-      if (open.empty() || "/" + open.back() != name) return testing::AssertionFailure() << name << " closes nothing";
+      if (open.empty() || "/" + open.back() != name)
+        return testing::AssertionFailure() << name << " closes nothing";
       open.pop_back();
     } else {
       roots += open.empty();
       if (!tag.ends_with('/')) open.push_back(name);
     }
   }
-  if (roots != 1 || !open.empty()) return testing::AssertionFailure() << roots << " roots, " << open.size() << " open";
+  if (roots != 1 || !open.empty())
+    return testing::AssertionFailure() << roots << " roots, " << open.size() << " open";
   return testing::AssertionSuccess();
 }
 
@@ -68,15 +73,17 @@ LossCurves curves_of(std::initializer_list<double> losses) {
 
 TEST(LossPlot, the_checker_of_these_tests_finds_faults) {
   EXPECT_TRUE(is_well_formed("<a><b x=\"1\"/>t &amp; u</a>\n"));
-  for (const char* bad : {"<a><b></a></b>", "<a>&</a>", "<a", "<a/><b/>", "<a>\x01</a>", "<a x=\"/>", "t", ""}) {
+  for (const char* bad :
+       {"<a><b></a></b>", "<a>&</a>", "<a", "<a/><b/>", "<a>\x01</a>", "<a x=\"/>", "t", ""}) {
     EXPECT_FALSE(is_well_formed(bad)) << bad;
   }
 }
 
 TEST(LossPlot, any_number_of_points_gives_a_valid_document) {
-  for (const auto& curves : {curves_of({}), curves_of({10.8}), curves_of({10.8, 10.2}), curves_of({kNaN}),
-                             curves_of({kNaN, kNaN, 3.0, kNaN, 2.0, 1.0}), curves_of({0.0, 0.0}),
-                             curves_of({-1.0, 1.0}), curves_of({1e300, -1e300, 1e-300}), curves_of({3.0, 3.0, 3.0})}) {
+  for (const auto& curves :
+       {curves_of({}), curves_of({10.8}), curves_of({10.8, 10.2}), curves_of({kNaN}),
+        curves_of({kNaN, kNaN, 3.0, kNaN, 2.0, 1.0}), curves_of({0.0, 0.0}), curves_of({-1.0, 1.0}),
+        curves_of({1e300, -1e300, 1e-300}), curves_of({3.0, 3.0, 3.0})}) {
     const std::string svg = loss_svg(curves, "a run");
     EXPECT_TRUE(is_well_formed(svg)) << svg;
     EXPECT_EQ(count(svg, "nan") + count(svg, "inf"), 0U) << svg;
@@ -124,7 +131,8 @@ TEST(LossPlot, every_restart_is_a_dashed_line) {
 }
 
 TEST(LossPlot, a_missing_loss_interrupts_the_line) {
-  EXPECT_EQ(count(loss_svg(curves_of({5, 4, 3, 2}), ""), "<polyline"), 2U) << "the line and its sample in the legend";
+  EXPECT_EQ(count(loss_svg(curves_of({5, 4, 3, 2}), ""), "<polyline"), 2U)
+      << "the line and its sample in the legend";
   EXPECT_EQ(count(loss_svg(curves_of({5, 4, kNaN, 3, 2}), ""), "<polyline"), 3U);
 }
 
@@ -212,11 +220,12 @@ TEST(LossHistory, refreshing_adds_only_what_is_new) {
 
 TEST(LossHistory, strange_lines_do_no_harm) {
   const TemporaryDirectory folder;
-  folder.write(
-      "metrics.jsonl",
-      "{\"kind\":7,\"step\":1}\n{\"kind\":\"step\",\"step\":\"x\"}\n{\"kind\":\"step\",\"step\":5}\n"
-      "{\"kind\":\"step\",\"step\":6,\"consumed_tokens\":-3,\"loss\":\"a\"}\n{\"kind\":\"resume\",\"step\":-9}\n"
-      "{\"kind\":\"evaluation\",\"step\":6}\n");
+  folder.write("metrics.jsonl",
+               "{\"kind\":7,\"step\":1}\n{\"kind\":\"step\",\"step\":\"x\"}\n{\"kind\":\"step\","
+               "\"step\":5}\n"
+               "{\"kind\":\"step\",\"step\":6,\"consumed_tokens\":-3,\"loss\":\"a\"}\n{\"kind\":"
+               "\"resume\",\"step\":-9}\n"
+               "{\"kind\":\"evaluation\",\"step\":6}\n");
   LossHistory history(folder / "metrics.jsonl");
   history.refresh();
   EXPECT_TRUE(history.curves().training.empty());
@@ -241,9 +250,12 @@ TEST(LossPlot, redrawing_replaces_the_file_and_survives_a_refusal) {
 
 TEST(LossPlot, a_run_that_went_on_from_another_begins_where_it_began) {
   const TemporaryDirectory folder;
-  std::string lines = R"({"kind":"resume","step":100,"path":"other/step-00000100"})" "\n";
+  std::string lines = R"({"kind":"resume","step":100,"path":"other/step-00000100"})"
+                      "\n";
   for (int step = 101; step <= 110; ++step) {
-    lines += fmt::format(R"({{"kind":"step","step":{},"loss":2.5,"consumed_tokens":{}}})" "\n", step, step * 1000);
+    lines += fmt::format(R"({{"kind":"step","step":{},"loss":2.5,"consumed_tokens":{}}})"
+                         "\n",
+                         step, step * 1000);
   }
   folder.write("metrics.jsonl", lines);
   LossHistory history(folder / "metrics.jsonl");

@@ -23,7 +23,8 @@ StepLine step_line(std::int64_t step, double loss = 2.5) {
 
 std::vector<Json> lines_of(const std::filesystem::path& path) {
   std::vector<Json> lines;
-  for_each_metrics_line(path, 0, [&](std::string_view, const Json& line) { lines.push_back(line); });
+  for_each_metrics_line(path, 0,
+                        [&](std::string_view, const Json& line) { lines.push_back(line); });
   return lines;
 }
 
@@ -41,7 +42,8 @@ std::vector<std::string> keys_of(const Json& object) {
   return keys;
 }
 
-/// No file of this process may grow beyond `bytes` while this lives: what a full disk is to a writer.
+/// No file of this process may grow beyond `bytes` while this lives: what a full disk is to a
+/// writer.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -64,13 +66,16 @@ using Keys = std::vector<std::string>;
 
 TEST(MetricsFile, every_line_has_the_documented_fields_in_order) {
   EXPECT_EQ(keys_of(to_json(StartLine{})),
-            (Keys{"kind", "version", "world", "mesh", "parameters", "model_flops_per_token", "peak_tflops", "config"}));
+            (Keys{"kind", "version", "world", "mesh", "parameters", "model_flops_per_token",
+                  "peak_tflops", "config"}));
   const Json step = to_json(StepLine{});
-  EXPECT_EQ(keys_of(step),
-            (Keys{"kind", "step", "loss", "grad_norm", "lr", "consumed_samples", "consumed_tokens", "step_seconds",
-                  "tokens_per_second", "tflops_per_second", "mfu", "memory_bytes", "time"}));
-  EXPECT_EQ(keys_of(*step.find("time")), (Keys{"forward_backward", "communication_exposed", "data_wait", "optimizer"}));
-  EXPECT_EQ(keys_of(to_json(EvaluationLine{})), (Keys{"kind", "step", "loss", "perplexity", "tokens"}));
+  EXPECT_EQ(keys_of(step), (Keys{"kind", "step", "loss", "grad_norm", "lr", "consumed_samples",
+                                 "consumed_tokens", "step_seconds", "tokens_per_second",
+                                 "tflops_per_second", "mfu", "memory_bytes", "time"}));
+  EXPECT_EQ(keys_of(*step.find("time")),
+            (Keys{"forward_backward", "communication_exposed", "data_wait", "optimizer"}));
+  EXPECT_EQ(keys_of(to_json(EvaluationLine{})),
+            (Keys{"kind", "step", "loss", "perplexity", "tokens"}));
   EXPECT_EQ(keys_of(to_json(EvaluationLine{1, 2, 3, 4, "web"})),
             (Keys{"kind", "step", "loss", "perplexity", "tokens", "name"}));
   EXPECT_EQ(keys_of(to_json(SampleLine{})), (Keys{"kind", "step", "prompt", "text"}));
@@ -78,8 +83,8 @@ TEST(MetricsFile, every_line_has_the_documented_fields_in_order) {
             (Keys{"kind", "step", "path", "bytes", "stall_seconds", "save_seconds", "error"}));
   EXPECT_EQ(keys_of(to_json(SkipLine{})), (Keys{"kind", "step", "reason", "rank", "tensor"}));
   EXPECT_EQ(keys_of(to_json(ResumeLine{})), (Keys{"kind", "step", "path"}));
-  EXPECT_EQ(keys_of(to_json(EndLine{})),
-            (Keys{"kind", "step", "reason", "failed_saves", "bubble_measured", "bubble_simulated"}));
+  EXPECT_EQ(keys_of(to_json(EndLine{})), (Keys{"kind", "step", "reason", "failed_saves",
+                                               "bubble_measured", "bubble_simulated"}));
   EndLine ahead;
   ahead.undone_steps = 3;
   EXPECT_EQ(to_json(ahead).find("undone_steps")->as_integer(), 3);
@@ -167,7 +172,8 @@ TEST(MetricsFile, resuming_drops_later_steps_and_keeps_lines_without_a_step) {
 
 TEST(MetricsFile, resuming_keeps_the_bytes_of_the_lines_it_keeps) {
   const TemporaryDirectory folder;
-  const std::string kept = "{\"kind\":\"step\",  \"step\":1, \"loss\":1.50, \"of_a_later_version\":[1]}\n";
+  const std::string kept =
+      "{\"kind\":\"step\",  \"step\":1, \"loss\":1.50, \"of_a_later_version\":[1]}\n";
   folder.write("metrics.jsonl", kept + "{\"kind\":\"step\",\"step\":2}\n");
   const MetricsFile metrics(folder / "metrics.jsonl", 1);
   EXPECT_EQ(read_file(metrics.path()), kept);
@@ -175,7 +181,8 @@ TEST(MetricsFile, resuming_keeps_the_bytes_of_the_lines_it_keeps) {
 
 TEST(MetricsFile, a_torn_last_line_is_dropped_even_where_it_parses) {
   const TemporaryDirectory folder;
-  for (const std::string torn : {"{\"kind\":\"st", "{\"kind\":\"step\",\"step\":2}", "\xff\xfe", "{"}) {
+  for (const std::string torn :
+       {"{\"kind\":\"st", "{\"kind\":\"step\",\"step\":2}", "\xff\xfe", "{"}) {
     folder.write("metrics.jsonl", "{\"kind\":\"step\",\"step\":1}\n" + torn);
     const MetricsFile metrics(folder / "metrics.jsonl", 9);
     EXPECT_EQ(read_file(metrics.path()), "{\"kind\":\"step\",\"step\":1}\n") << torn;
@@ -184,8 +191,8 @@ TEST(MetricsFile, a_torn_last_line_is_dropped_even_where_it_parses) {
 
 TEST(MetricsFile, lines_that_are_no_objects_are_dropped_wherever_they_stand) {
   const TemporaryDirectory folder;
-  folder.write("metrics.jsonl",
-               std::string("\n[1]\n{\"a\":1,\"a\":2}\n") + std::string(7, '\0') + "\n{\"step\":\"x\"}\n{\"step\":1}\n");
+  folder.write("metrics.jsonl", std::string("\n[1]\n{\"a\":1,\"a\":2}\n") + std::string(7, '\0') +
+                                    "\n{\"step\":\"x\"}\n{\"step\":1}\n");
   const MetricsFile metrics(folder / "metrics.jsonl", 5);
   EXPECT_EQ(read_file(metrics.path()), "{\"step\":\"x\"}\n{\"step\":1}\n");
 }
@@ -207,7 +214,8 @@ TEST(MetricsFile, a_full_disk_costs_no_step_once_there_is_room_again) {
     EXPECT_NE(warnings.find("warning: "), std::string::npos);
     EXPECT_EQ(warnings.find("warning: "), warnings.rfind("warning: ")) << "warned once only";
     EXPECT_EQ(metrics.failed_flushes(), 2);
-    EXPECT_EQ(std::filesystem::file_size(metrics.path()), size) << "no torn line while the disk is full";
+    EXPECT_EQ(std::filesystem::file_size(metrics.path()), size)
+        << "no torn line while the disk is full";
   }
   EXPECT_TRUE(metrics.flush());
   EXPECT_EQ(steps_of(metrics.path()), (std::vector<std::int64_t>{1, 2, 3}));
@@ -233,8 +241,9 @@ TEST(MetricsFile, lines_are_read_on_from_where_the_last_reading_ended) {
   metrics.flush();
 
   std::vector<std::int64_t> steps;
-  for_each_metrics_line(metrics.path(), offset,
-                        [&](std::string_view, const Json& line) { steps.push_back(line.find("step")->as_integer()); });
+  for_each_metrics_line(metrics.path(), offset, [&](std::string_view, const Json& line) {
+    steps.push_back(line.find("step")->as_integer());
+  });
   EXPECT_EQ(steps, (std::vector<std::int64_t>{2}));
 }
 

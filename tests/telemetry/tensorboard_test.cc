@@ -43,7 +43,8 @@ std::vector<std::string> payloads_of(std::string_view file) {
 
 std::string only_file_of(const std::filesystem::path& directory) {
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) files.push_back(entry.path());
+  for (const auto& entry : std::filesystem::directory_iterator(directory))
+    files.push_back(entry.path());
   EXPECT_EQ(files.size(), 1U);
   return files.empty() ? "" : files.front().string();
 }
@@ -55,16 +56,17 @@ TEST(TensorBoard, crc32c_gives_the_published_check_values) {
   EXPECT_EQ(crc32c(""), 0U);
 }
 
-// The bytes below were read back by TensorBoard 2.21's EventAccumulator and equal what its RecordWriter makes of the
-// same events.
+// The bytes below were read back by TensorBoard 2.21's EventAccumulator and equal what its
+// RecordWriter makes of the same events.
 TEST(TensorBoard, records_have_exactly_these_bytes) {
   EXPECT_EQ(hex_of(file_version_record(1.5)),
             "1800000000000000a37f4b2209000000000000f83f1a0d627261696e2e4576656e743a322a28646c");
-  EXPECT_EQ(
-      hex_of(scalars_record(1.5, 300, {{"lm loss", 2.5F}, {"grad-norm", -1.0F}})),
-      "300000000000000095f5d05f09000000000000f83f10ac022a220a0e0a076c6d206c6f737315000020400a100a09677261642d6e6f72"
-      "6d15000080bfa9bfbdc4");
-  EXPECT_EQ(hex_of(session_start_record(1.5, 11)), "0f000000000000006d532b0909000000000000f83f100b3a020801b2012ff1");
+  EXPECT_EQ(hex_of(scalars_record(1.5, 300, {{"lm loss", 2.5F}, {"grad-norm", -1.0F}})),
+            "300000000000000095f5d05f09000000000000f83f10ac022a220a0e0a076c6d206c6f737315000020400a"
+            "100a09677261642d6e6f72"
+            "6d15000080bfa9bfbdc4");
+  EXPECT_EQ(hex_of(session_start_record(1.5, 11)),
+            "0f000000000000006d532b0909000000000000f83f100b3a020801b2012ff1");
 }
 
 TEST(TensorBoard, a_run_writes_megatron_tags) {
@@ -86,7 +88,8 @@ TEST(TensorBoard, a_run_writes_megatron_tags) {
   const auto payloads = payloads_of(read_file(file));
   ASSERT_EQ(payloads.size(), 4U);
   EXPECT_NE(payloads[0].find("brain.Event:2"), std::string::npos);
-  for (const char* tag : {"lm loss", "grad-norm", "learning-rate", "iteration-time", "throughput", "batch-size"}) {
+  for (const char* tag :
+       {"lm loss", "grad-norm", "learning-rate", "iteration-time", "throughput", "batch-size"}) {
     EXPECT_NE(payloads[1].find(tag), std::string::npos) << tag;
   }
   EXPECT_EQ(payloads[1].find("mfu"), std::string::npos) << "unknown values have no event";

@@ -1,8 +1,7 @@
-// The steady state of training takes no memory: counted at operator new, after the first steps. oneDNN's own is not
-// counted: its version 3 takes some for each product, and frees it.
+// The steady state of training takes no memory: counted at operator new, after the first steps.
+// oneDNN's own is not counted: its version 3 takes some for each product, and frees it.
 
 #include <dlfcn.h>
-
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -35,8 +35,8 @@ struct MeshPassage {
 
 /// `steps` updates with `global_batch` sequences each, on the ranks of `world`, as many as the cell
 /// has. Parameters are set to numbers that depend on their global place alone once the initial ones
-/// are read, so that no bias is zero and no norm's weight one; `initial` of what was loaded is that,
-/// with the moments. Collective; the same result on every rank.
+/// are read, so that no bias is zero and no norm's weight one; `initial` of what was loaded is
+/// that, with the moments. Collective; the same result on every rank.
 MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
                     std::int64_t global_batch, int steps, const MeshPassage& passage = {});
 

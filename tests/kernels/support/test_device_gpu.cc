@@ -35,8 +35,8 @@ std::vector<std::string> in_every_order(const std::function<std::string()>& run)
 #ifdef TRIREME_SIMT_TESTS
   const simt::Options before = simt::options();
   std::vector<std::string> results;
-  for (const simt::Order order :
-       {simt::Order::kForward, simt::Order::kBackward, simt::Order::kRandom, simt::Order::kRandom}) {
+  for (const simt::Order order : {simt::Order::kForward, simt::Order::kBackward,
+                                  simt::Order::kRandom, simt::Order::kRandom}) {
     simt::options().order = order;
     simt::options().seed = results.size();
     results.push_back(run());
