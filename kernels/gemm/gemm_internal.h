@@ -13,7 +13,8 @@ namespace trireme::gemm_internal {
 using Sizes = GemmSizes;
 
 /// The kernel of ours that multiplies on a CPU; null: oneDNN does or, where the CPU has no bf16,
-/// gemm_by_panels.
+/// gemm_by_panels. oneDNN is faster at few rows and, in bf16, with AMX; CpuProduct says what ours
+/// does not serve.
 const CpuProduct* own_kernel(const GemmKernels& kernels, const ProductArgs& args,
                              bool library_has_tiles);
 /// Shared among the context's threads, by `own` or, in f32 alone, by oneDNN; `scratch` has

@@ -16,11 +16,13 @@ namespace trireme {
 ///
 /// By NCCL in a program with CUDA: transfers in a stream of their own; sums in NCCL's order, the
 /// same from run to run, where bf16 may be rounded at every term. By the group itself where GPUs
-/// are executed on the host: rank order. Where
-/// collectives are checked, NCCL's transfers are compared as they start, exchanges excepted.
+/// are executed on the host: rank order. Where collectives are checked, NCCL's transfers are
+/// compared as they start, exchanges excepted.
+///
 /// While the context's stream is captured, transfers become part of what is recorded: all channels'
-/// in one order, in the stream that the context keeps for it. Each must be waited for before the
-/// end.
+/// in one order, in the stream that the context keeps for it, as kernels of several NCCL
+/// communicators in one graph could start in any order and wait for each other for ever. Each must
+/// be waited for before the end.
 ///
 /// Other transfers stand in `recorder` from their start until they are seen to be done, at the
 /// latest when the next one starts. Throws EnvironmentError on every rank where NCCL cannot connect

@@ -36,7 +36,8 @@ struct BlockWeights {
 BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& params,
                         const ModelConfig& config);
 
-/// Where B adds a norm's sums, where not to the store: f32, cleared by B.
+/// Where B adds a norm's sums, where not to the store: f32, cleared by B. At ZeRO stages 2 and 3
+/// with B apart from W, since the store then holds a block's gradients only while its W runs.
 struct NormGradients {
   TensorView weight, bias;
 };
