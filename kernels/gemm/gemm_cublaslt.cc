@@ -3,7 +3,8 @@
 //
 // It ends a product with a bias and nothing else. Its GELU and its gradient take sums that were not
 // rounded to bf16, and it adds a residual before it rounds: neither gives the bits of the unfused
-// sequence (DESIGN 4), so that products with an epilogue are left to our own kernels.
+// sequence (kernels/README.md, "Numbers"), so that products with an epilogue are left to our own
+// kernels.
 #include <cublasLt.h>
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-// Host bodies of kernels/ptx.cuh. Not instrumented: shared-memory reads are noted by hand for the
+// Host bodies of kernels/common/ptx.cuh. Not instrumented: shared-memory reads are noted by hand for the
 // lane that names the row.
 #include "kernels/common/ptx.cuh"
 

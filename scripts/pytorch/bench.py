@@ -53,7 +53,7 @@ def config_of(size):
 
 
 def flops_per_token(model, sequence):
-    """INTERFACE's count: 6 per weight that multiplies, and causal attention once."""
+    """`train benchmark`'s count: 6 per weight that multiplies, and causal attention once."""
     hidden, head_dim = model["hidden_size"], model["hidden_size"] // model["num_attention_heads"]
     kv = model["num_key_value_heads"] * head_dim
     block = 2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * model["intermediate_size"]

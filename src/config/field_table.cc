@@ -1,4 +1,4 @@
-// The rows. Order is that of INTERFACE and of config.json; defaults stand in run_config.h.
+// The rows, in the order of config.json and configs/README.md; defaults stand in run_config.h.
 
 #include "config/field_types.h"
 

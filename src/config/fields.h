@@ -60,7 +60,7 @@ struct Field {
 /// ("4k"). Nothing for anything else; the row's range is not looked at.
 std::optional<std::int64_t> integer_with_unit(const Json& value, const FieldRow& row);
 
-/// All fields but "model", in the order of INTERFACE and of config.json.
+/// All fields but "model", in the order of config.json.
 const std::vector<Field>& fields();
 
 /// nullptr where there is none.

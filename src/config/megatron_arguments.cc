@@ -31,7 +31,7 @@ constexpr std::int64_t kSizeMax = std::int64_t{1} << 24;
 constexpr bool kFlag = true, kValue = false;
 
 constexpr MegatronRow kRows[] = {
-    // The model: convert_megatron_model.cc.
+    // The model: megatron_model.cc.
     {"--add-bias-linear", kFlag},
     {"--add-qkv-bias", kFlag},
     {"--apply-layernorm-1p", kFlag},
