@@ -1,5 +1,5 @@
-// Host bodies of kernels/common/ptx.cuh. Not instrumented: shared-memory reads are noted by hand for the
-// lane that names the row.
+// Host bodies of kernels/common/ptx.cuh. Not instrumented: shared-memory reads are noted by hand
+// for the lane that names the row.
 #include "kernels/common/ptx.cuh"
 
 namespace trireme::cuda::ptx {
