@@ -173,7 +173,7 @@ BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& param
           weights_of(lease, params.up, config),     weights_of(lease, params.down, config)};
 }
 
-NormGradients norm_gradients(Context& context, const ParamStore& store, const NormParams& params,
+NormGradients norm_gradients(Context& context, const Gradients& sink, const NormParams& params,
                              const NormGradients& kept) {
   if (kept.weight.given()) {
     clear(context, kept.weight);
@@ -181,8 +181,8 @@ NormGradients norm_gradients(Context& context, const ParamStore& store, const No
     return kept;
   }
   NormGradients gradients;
-  if (params.weight != kNoParam) gradients.weight = store.gradient(params.weight);
-  if (params.bias != kNoParam) gradients.bias = store.gradient(params.bias);
+  if (params.weight != kNoParam) gradients.weight = sink.sum(params.weight);
+  if (params.bias != kNoParam) gradients.bias = sink.sum(params.bias);
   return gradients;
 }
 
@@ -266,7 +266,7 @@ namespace {
 
 void attend_backward(const BlockPass& pass, const BlockWeights& weights,
                      const BlockActivations& acts, const BlockGradients& gradients,
-                     const BlockBackwardScratch& scratch, const ParamStore& store,
+                     const BlockBackwardScratch& scratch, const Gradients& sink,
                      const BlockParams& params) {
   const ModelConfig& config = pass.config;
   Context& context = pass.context;
@@ -300,7 +300,7 @@ void attend_backward(const BlockPass& pass, const BlockWeights& weights,
     const QkvHeads<std::byte> gradient = split_heads(gradients.dqkv_TX, config);
     const QkvHeads<std::byte> raw = split_heads(acts.qkv_TX, config);
     const auto dweight = [&](const NormParams& norm, const NormGradients& kept) {
-      return norm_gradients(context, store, norm, kept).weight;
+      return norm_gradients(context, sink, norm, kept).weight;
     };
     rotate_back(pass, gradient.q, raw.q, weights.q_norm, acts.rstd_q_TH,
                 dweight(params.q_norm, gradients.norms.q));
@@ -317,8 +317,8 @@ namespace {
 class BlockBackward {
  public:
   BlockBackward(const BlockPass& pass, const BlockActivations& acts,
-                const BlockGradients& gradients, const ParamStore& store, const BlockParams& params)
-      : pass_(pass), acts_(acts), gradients_(gradients), store_(store), params_(params) {}
+                const BlockGradients& gradients, const Gradients& sink, const BlockParams& params)
+      : pass_(pass), acts_(acts), gradients_(gradients), sink_(sink), params_(params) {}
 
   /// From dy, on its way inside, to dup.
   void down_input(const BlockWeights& weights, Pending dy) const {
@@ -344,7 +344,7 @@ class BlockBackward {
   void attention(const BlockWeights& weights, const BlockBackwardScratch& scratch,
                  Pending ds2) const {
     input_from_stream(scratch.dattended_TX, gradients_.ds2_TC, std::move(ds2), weights.out);
-    attend_backward(pass_, weights, acts_, gradients_, scratch, store_, params_);
+    attend_backward(pass_, weights, acts_, gradients_, scratch, sink_, params_);
   }
   /// This place's part of n1's gradient, in n1.
   void qkv_input(const BlockWeights& weights) const {
@@ -358,18 +358,10 @@ class BlockBackward {
          {gradients_.n1_TC, gradients_.ds2_TC, acts_.s1_TC, acts_.mean1_T, acts_.rstd1_T}, ds1_TC);
   }
 
-  void down_weight(Accumulate accumulate) const {
-    product(params_.down, gradients_.dy_TC, gradients_.act_TF, accumulate);
-  }
-  void up_weight(Accumulate accumulate) const {
-    product(params_.up, gradients_.dup_TU, gradients_.n2_TC, accumulate);
-  }
-  void out_weight(Accumulate accumulate) const {
-    product(params_.out, gradients_.ds2_TC, acts_.attended_TX, accumulate);
-  }
-  void qkv_weight(Accumulate accumulate) const {
-    product(params_.qkv, gradients_.dqkv_TX, gradients_.n1_TC, accumulate);
-  }
+  void down_weight() const { product(params_.down, gradients_.dy_TC, gradients_.act_TF); }
+  void up_weight() const { product(params_.up, gradients_.dup_TU, gradients_.n2_TC); }
+  void out_weight() const { product(params_.out, gradients_.ds2_TC, acts_.attended_TX); }
+  void qkv_weight() const { product(params_.qkv, gradients_.dqkv_TX, gradients_.n1_TC); }
   /// The norms' sums that have waited for W.
   void add_kept() const {
     add_kept(params_.attention_norm, gradients_.norms.attention);
@@ -387,7 +379,7 @@ class BlockBackward {
   };
   void norm(const NormParams& of, const NormWeights& weights, const NormGradients& kept,
             const NormOperands& operands, TensorView dx_TC) const {
-    const NormGradients sums = norm_gradients(pass_.context, store_, of, kept);
+    const NormGradients sums = norm_gradients(pass_.context, sink_, of, kept);
     NormBackward args;
     args.op = norm_op(pass_.config);
     args.dx_TC = pass_.tensor.stream_rows(dx_TC);
@@ -420,20 +412,18 @@ class BlockBackward {
                                                         dy_TN.rows(first, count), weights);
                                 });
   }
-  void product(const LinearParams& linear, ConstTensorView dy, ConstTensorView x,
-               Accumulate accumulate) const {
-    linear_backward_weight(pass_.context, gradients_of(store_, linear, pass_.config), dy, x,
-                           accumulate);
+  void product(const LinearParams& linear, ConstTensorView dy, ConstTensorView x) const {
+    linear_backward_weight(pass_.context, gradients_of(sink_, linear, pass_.config), dy, x);
   }
   void add_kept(const NormParams& norm, const NormGradients& kept) const {
-    if (kept.weight.given()) accumulate(pass_.context, store_.gradient(norm.weight), kept.weight);
-    if (kept.bias.given()) accumulate(pass_.context, store_.gradient(norm.bias), kept.bias);
+    if (kept.weight.given()) accumulate(pass_.context, sink_.sum(norm.weight), kept.weight);
+    if (kept.bias.given()) accumulate(pass_.context, sink_.sum(norm.bias), kept.bias);
   }
 
   const BlockPass& pass_;
   const BlockActivations& acts_;
   const BlockGradients& gradients_;
-  const ParamStore& store_;
+  const Gradients& sink_;
   const BlockParams& params_;
 };
 
@@ -441,9 +431,9 @@ class BlockBackward {
 
 void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
                           const BlockActivations& acts, const BlockGradients& gradients,
-                          const BlockBackwardScratch& scratch, const ParamStore& store,
+                          const BlockBackwardScratch& scratch, const Gradients& sink,
                           const BlockParams& params, TensorView ds1_TC) {
-  const BlockBackward layer(pass, acts, gradients, store, params);
+  const BlockBackward layer(pass, acts, gradients, sink, params);
   layer.down_input(weights, pass.tensor.start_to_inside(gradients.dy_TC));
   layer.up_input_to_stream(weights);
   layer.mlp_norm(weights);
@@ -453,30 +443,30 @@ void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
 }
 
 void block_backward_weight(const BlockPass& pass, const BlockActivations& acts,
-                           const BlockGradients& gradients, const ParamStore& store,
-                           const BlockParams& params, Accumulate accumulate) {
-  const BlockBackward layer(pass, acts, gradients, store, params);
+                           const BlockGradients& gradients, const Gradients& sink,
+                           const BlockParams& params) {
+  const BlockBackward layer(pass, acts, gradients, sink, params);
   Pending n2 = pass.tensor.start_to_inside(gradients.n2_TC);
   Pending n1 = pass.tensor.start_to_inside(gradients.n1_TC);
   layer.add_kept();
-  layer.down_weight(accumulate);
-  layer.out_weight(accumulate);
+  layer.down_weight();
+  layer.out_weight();
   n2.wait();
-  layer.up_weight(accumulate);
+  layer.up_weight();
   n1.wait();
-  layer.qkv_weight(accumulate);
+  layer.qkv_weight();
 }
 
 void block_backward(const BlockPass& pass, const BlockWeights& weights,
                     const BlockActivations& acts, const BlockGradients& gradients,
-                    const BlockBackwardScratch& scratch, const ParamStore& store,
-                    const BlockParams& params, TensorView ds1_TC, Accumulate accumulate) {
-  const BlockBackward layer(pass, acts, gradients, store, params);
+                    const BlockBackwardScratch& scratch, const Gradients& sink,
+                    const BlockParams& params, TensorView ds1_TC) {
+  const BlockBackward layer(pass, acts, gradients, sink, params);
   const TensorAxis& tensor = pass.tensor;
   layer.down_input(weights, tensor.start_to_inside(gradients.dy_TC));
   layer.up_input(weights);
   Pending dn2 = tensor.start_to_stream(gradients.n2_TC);
-  layer.down_weight(accumulate);
+  layer.down_weight();
   dn2.wait();
   layer.mlp_norm(weights);
   Pending ds2 = tensor.start_to_inside(gradients.ds2_TC);
@@ -485,13 +475,13 @@ void block_backward(const BlockPass& pass, const BlockWeights& weights,
   layer.qkv_input(weights);
   Pending dn1 = tensor.start_to_stream(gradients.n1_TC);
   n2.wait();
-  layer.up_weight(accumulate);
+  layer.up_weight();
   dn1.wait();
   layer.attention_norm(weights, ds1_TC);
   Pending n1 = tensor.start_to_inside(gradients.n1_TC);
-  layer.out_weight(accumulate);
+  layer.out_weight();
   n1.wait();
-  layer.qkv_weight(accumulate);
+  layer.qkv_weight();
   layer.add_kept();
 }
 

@@ -36,8 +36,8 @@ struct BlockWeights {
 BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& params,
                         const ModelConfig& config);
 
-/// Where B adds a norm's sums, where not to the store: f32, cleared by B. At ZeRO stages 2 and 3
-/// with B apart from W, since the store then holds a block's gradients only while its W runs.
+/// Where B leaves a norm's sums for W, which adds them to the parameters' gradients: f32, cleared
+/// by B. A block's gradients are open while its W runs, at ZeRO stages 2 and 3 only then.
 struct NormGradients {
   TensorView weight, bias;
 };
@@ -48,8 +48,8 @@ NormGradients lay_out_norm_gradients(ArenaCursor& arena, const ModelConfig& conf
                                      std::int64_t size);
 BlockNormGradients lay_out_block_norm_gradients(ArenaCursor& arena, const ModelConfig& config);
 /// Where a norm's backward pass adds: to `kept`, cleared now, or where that is not given to the
-/// store.
-NormGradients norm_gradients(Context& context, const ParamStore& store, const NormParams& params,
+/// parameters' gradients.
+NormGradients norm_gradients(Context& context, const Gradients& sink, const NormParams& params,
                              const NormGradients& kept);
 
 /// Sizes of a layer's buffers.
@@ -61,7 +61,6 @@ struct BlockShape {
   int context_extent = 1;
   ContextMethod context_method = ContextMethod::kRing;
   Recompute recompute = Recompute::kNone;
-  bool gradients_leave = false;  ///< as StageShape has it
 };
 
 /// What backward reads of the forward pass. X = q, k and v columns; U = 2F with SwiGLU, F with
@@ -93,7 +92,7 @@ struct BlockGradients {
   TensorView dy_TC;  ///< gradient of the stream behind this layer; its input
   TensorView dup_TU, ds2_TC, dqkv_TX;
   TensorView act_TF, n2_TC, n1_TC;  ///< h, n2, n1 again; each holds its gradient before that
-  BlockNormGradients norms;         ///< given where the store takes no gradients in B
+  BlockNormGradients norms;         ///< given where B and W are apart
 };
 /// Those of the type and shape of an activation that has no use after B, with which they may be
 /// exchanged (dup of up, dqkv of qkv, and where the stream has all tokens n1 of s1 and n2 of s2),
@@ -159,19 +158,19 @@ void block_recompute(const BlockPass& pass, const BlockWeights& weights,
 /// Norm weights (and their few sums) get their gradients here, projections in W.
 void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
                           const BlockActivations& acts, const BlockGradients& gradients,
-                          const BlockBackwardScratch& scratch, const ParamStore& store,
+                          const BlockBackwardScratch& scratch, const Gradients& sink,
                           const BlockParams& params, TensorView ds1_TC);
 
-/// W. `accumulate` is for the projections' weights; their biases always add.
+/// W.
 void block_backward_weight(const BlockPass& pass, const BlockActivations& acts,
-                           const BlockGradients& gradients, const ParamStore& store,
-                           const BlockParams& params, Accumulate accumulate);
+                           const BlockGradients& gradients, const Gradients& sink,
+                           const BlockParams& params);
 
 /// B and W with the same bits, where nobody waits between them: products of W run while what B
 /// sends to other places travels.
 void block_backward(const BlockPass& pass, const BlockWeights& weights,
                     const BlockActivations& acts, const BlockGradients& gradients,
-                    const BlockBackwardScratch& scratch, const ParamStore& store,
-                    const BlockParams& params, TensorView ds1_TC, Accumulate accumulate);
+                    const BlockBackwardScratch& scratch, const Gradients& sink,
+                    const BlockParams& params, TensorView ds1_TC);
 
 }  // namespace trireme

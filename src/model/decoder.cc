@@ -38,6 +38,7 @@ Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams&
       shape_{shape.capacity, std::min(shape.chunk, shape.capacity)},
       positions_(DType::kI32, {shape.capacity}, context.device()),
       ids_(DType::kI32, {shape_.chunk}, context.device()),
+      reads_(blocks_read(params, chunk_, ActionKind::kForward)),
       executor_(peers.pass, *this, peers.links) {
   if (config.position == PositionKind::kRope)
     rope_table_ = make_rope_table(context, config.rope, config.head_dim, shape.capacity);
@@ -45,6 +46,7 @@ Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams&
   for (std::size_t layer = 0; layer < chunk_.blocks.size(); ++layer) {
     k_.emplace_back(store.compute(), cache, context.device());
     v_.emplace_back(store.compute(), cache, context.device());
+    caches_.push_back({k_.back().view(), v_.back().view()});
   }
   std::vector<std::int32_t> positions(static_cast<std::size_t>(shape.capacity));
   std::iota(positions.begin(), positions.end(), 0);
@@ -53,7 +55,7 @@ Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams&
   const Shape row{1, config.hidden}, one{1};
   final_n_ = Buffer(store.compute(), row, context.device());
   final_s_ = Buffer(store.compute(), row, context.device());
-  final_mean_ = Buffer(DType::kF32, one, context.device());
+  if (config.norm == NormKind::kLayer) final_mean_ = Buffer(DType::kF32, one, context.device());
   final_rstd_ = Buffer(DType::kF32, one, context.device());
   const std::int64_t places = tensor_.extent(), widest = ceil_div(config.vocab_size, places);
   logits_parts_ = Buffer(DType::kF32, {places, widest}, context.device());
@@ -117,44 +119,37 @@ void Decoder::forward(int /*chunk*/, int /*micro_batch*/) {
   const ConstTensorView positions = positions_.view().rows(length_, tokens_);
   const BlockPass pass{context_,           local_,    tensor_, context_axis_,
                        rope_table_.view(), positions, mask};
+  const bool head = chunk_.range.head && wants_logits_;
+  // A gather must not be under way when nobody comes for it.
+  const std::size_t unread = chunk_.range.head && !head ? 2 : 0;
+  WeightReader weights(store_, std::span(reads_).first(reads_.size() - unread));
   if (chunk_.range.embedding) {
-    const ParamStore::Lease lease = store_.acquire(params_.block_of(chunk_.embedding));
+    const ParamStore::Lease lease = weights.next();
     embed_tokens(context_, tensor_, lease, chunk_,
                  {ids_.view().rows(0, tokens_), positions, vocabulary_, config_.vocab_size},
                  {buffers_.acts[0].s1_TC, buffers_.scratch.branch_TC});
   }
-  ConstTensorView stream;
-  for (std::size_t layer = 0; layer < chunk_.blocks.size(); ++layer) {
-    const BlockParams& block = chunk_.blocks[layer];
-    const ParamStore::Lease lease = store_.acquire(params_.block_of(block.qkv.weight.first));
-    const KvCache cache{k_[layer].view(), v_[layer].view()};
-    const BlockActivations& acts = buffers_.acts[layer % 2];
-    block_forward(pass, weights_of(lease, block, local_), acts, buffers_.scratch, stream, &cache);
-    stream = acts.s2_TC;
-  }
+  const ConstTensorView stream =
+      forward_layers(pass, weights, chunk_, buffers_.acts, buffers_.scratch, caches_);
   if (!chunk_.range.head) {
     leave_part(context_, buffers_.out_SC, buffers_.scratch.branch_TC, stream);
-  } else if (wants_logits_) {
-    run_head(stream);
+  } else if (head) {
+    run_head(pass, weights, stream);
   }
   context_.synchronize();  // before the range goes, and maybe the buffers
 }
 
-void Decoder::run_head(ConstTensorView stream_TC) {
-  const ParamStore::Lease lease = store_.acquire(params_.block_of(chunk_.final_norm.weight));
-  NormForward norm = norm_of(config_, weights_of(lease, chunk_.final_norm));
-  norm.y_TC = final_n_.view();
-  norm.sum_TC = final_s_.view();
-  if (config_.norm == NormKind::kLayer) norm.mean_T = final_mean_.view();
-  norm.rstd_T = final_rstd_.view();
-  norm.x_TC = buffers_.scratch.branch_TC.rows(tokens_ - 1, 1);
-  norm.residual_TC = stream_TC.rows(tokens_ - 1, 1);
-  norm_forward(context_, norm);
+void Decoder::run_head(const BlockPass& pass, WeightReader& weights, ConstTensorView stream_TC) {
+  const ParamStore::Lease norm = weights.next();
+  final_norm_forward(pass, weights_of(norm, chunk_.final_norm),
+                     {final_n_.view(), final_s_.view(), final_mean_.view(), final_rstd_.view()},
+                     buffers_.scratch.branch_TC.rows(tokens_ - 1, 1),
+                     stream_TC.rows(tokens_ - 1, 1));
   Gemm product;
   product.c_MN = logits_parts_.view().rows(tensor_.place().index, 1);
   product.c_MN.shape.set(1, vocabulary_.valid);
   product.a = final_n_.view();
-  const ParamStore::Lease head = store_.acquire(params_.block_of(chunk_.head));
+  const ParamStore::Lease head = weights.next();
   product.b = head.weight(chunk_.head);
   product.transpose_b = Transpose::kYes;
   gemm(context_, product);

@@ -6,8 +6,8 @@
 
 #include "base/trace.h"
 #include "device/memory.h"
-#include "model/block.h"
 #include "model/head.h"
+#include "model/walk.h"
 #include "pipeline/executor.h"
 #include "tensor/buffer.h"
 
@@ -55,7 +55,7 @@ class Decoder final : private ForwardProgram {
   };
   Buffers lay_out(ArenaCursor& arena, std::int64_t tokens) const;
   void begin_chunk(std::span<const std::int32_t> ids);
-  void run_head(ConstTensorView stream_TC);
+  void run_head(const BlockPass& pass, WeightReader& weights, ConstTensorView stream_TC);
   void read_logits();
 
   void forward(int chunk, int micro_batch) override;
@@ -76,6 +76,7 @@ class Decoder final : private ForwardProgram {
   std::int64_t length_ = 0;
   Buffer rope_table_, positions_, ids_;
   std::vector<Buffer> k_, v_;  // of each layer
+  std::vector<KvCache> caches_;
   Memory memory_;
   Buffers buffers_;
   std::int64_t tokens_ = 0;  // that the buffers are for
@@ -84,7 +85,8 @@ class Decoder final : private ForwardProgram {
   Buffer final_n_, final_s_, final_mean_, final_rstd_, logits_parts_;
   std::vector<float> host_parts_, host_logits_;
   Trace trace_{1};
-  Executor executor_;  // last: it asks the decoder
+  const std::vector<int> reads_;  // blocks of weights, in order
+  Executor executor_;             // last: it asks the decoder
 };
 
 }  // namespace trireme

@@ -13,11 +13,11 @@ LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& par
   return weights;
 }
 
-LinearGradients gradients_of(const ParamStore& store, const LinearParams& params,
+LinearGradients gradients_of(const Gradients& sink, const LinearParams& params,
                              const ModelConfig& config) {
   LinearGradients gradients;
-  gradients.weight = store.gradient(params.weight);
-  if (params.bias.given()) gradients.bias = store.gradient(params.bias);
+  gradients.weight = sink.product(params.weight);
+  if (params.bias.given()) gradients.bias = sink.sum(params.bias);
   gradients.in_out = config.weights_in_out();
   return gradients;
 }
@@ -59,13 +59,13 @@ void linear_backward_input(Context& context, TensorView dx_TK, ConstTensorView d
 }
 
 void linear_backward_weight(Context& context, const LinearGradients& gradients,
-                            ConstTensorView dy_TN, ConstTensorView x_TK, Accumulate accumulate) {
+                            ConstTensorView dy_TN, ConstTensorView x_TK) {
   Gemm args;
-  args.c_MN = gradients.weight;
+  args.c_MN = gradients.weight.gradient;
   args.a = gradients.in_out ? x_TK : dy_TN;
   args.b = gradients.in_out ? dy_TN : x_TK;
   args.transpose_a = Transpose::kYes;
-  args.accumulate = accumulate;
+  args.accumulate = gradients.weight.accumulate;
   args.use = "linear_weight_gradient";
   gemm(context, args);
   if (gradients.bias.given()) column_sum(context, gradients.bias, dy_TN);

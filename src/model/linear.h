@@ -13,13 +13,14 @@ struct LinearWeights {
   bool in_out = false;
 };
 struct LinearGradients {
-  TensorView weight, bias;  ///< f32
+  Gradients::Product weight;
+  TensorView bias;  ///< added to
   bool in_out = false;
 };
 
 LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params,
                          const ModelConfig& config);
-LinearGradients gradients_of(const ParamStore& store, const LinearParams& params,
+LinearGradients gradients_of(const Gradients& sink, const LinearParams& params,
                              const ModelConfig& config);
 
 /// What follows a product in the same pass over its result, as Gemm has it.
@@ -44,6 +45,6 @@ void linear_backward_input(Context& context, TensorView dx_TK, ConstTensorView d
                            const LinearWeights& weights, const LinearEpilogue& epilogue = {});
 /// W: dW = dy^T x or dW += dy^T x, db += sum_t dy. Needs no weights.
 void linear_backward_weight(Context& context, const LinearGradients& gradients,
-                            ConstTensorView dy_TN, ConstTensorView x_TK, Accumulate accumulate);
+                            ConstTensorView dy_TN, ConstTensorView x_TK);
 
 }  // namespace trireme

@@ -20,21 +20,10 @@ BlockShape Stage::block_shape(const ModelConfig& local, const StageShape& shape,
   block.compute = compute;
   block.context_extent = shape.cut.context.extent;
   block.context_method = shape.cut.context_method;
-  block.gradients_leave = shape.gradients_leave;
   // Nothing is kept for a backward pass that does not come.
   if (shape.purpose != StagePurpose::kEvaluation) block.recompute = shape.recompute;
   return block;
 }
-
-namespace {
-
-/// Norms make their sums in B. Where B and W are apart and gradients leave with each micro-batch,
-/// the block's are not open then.
-bool keeps_norm_gradients(const BlockShape& block, StagePurpose purpose) {
-  return purpose == StagePurpose::kTrainingSplit && block.gradients_leave;
-}
-
-}  // namespace
 
 std::vector<ChunkShape> Stage::chunks_of(const ModelConfig& config, const StageShape& shape) {
   if (!shape.chunks.empty()) return shape.chunks;
@@ -59,7 +48,7 @@ Stage::Slot Stage::lay_out_slot(ArenaCursor& arena, const BlockShape& block,
     slot.final_n_TC = wide();
     if (block.config.norm == NormKind::kLayer) slot.final_mean_T = row();
     slot.final_rstd_T = row();
-    if (keeps_norm_gradients(block, purpose))
+    if (purpose == StagePurpose::kTrainingSplit)
       slot.final_norm = lay_out_norm_gradients(arena, block.config, block.config.hidden);
   } else {
     slot.out_SC = stream();
@@ -85,8 +74,7 @@ void Stage::lay_out_kept(ArenaCursor& arena, const BlockShape& block, const Chun
       kept.gradients =
           lay_out_gradients(arena, block, shared ? GradientPart::kBoth : GradientPart::kOthers);
       kept.gradients.dy_TC = wide(block.config.hidden);
-      if (block.gradients_leave)
-        kept.gradients.norms = lay_out_block_norm_gradients(arena, block.config);
+      kept.gradients.norms = lay_out_block_norm_gradients(arena, block.config);
       if (shared) kept.attended_TX = wide(block.config.q_size());
     }
   }
@@ -167,26 +155,27 @@ Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& par
          chunks_of(config, shape).size(), params.chunks.size());
   ArenaCursor arena(memory_.data());
   buffers_ = lay_out(arena, config, shape, store.compute());
+  for (const ChunkParams& chunk : params.chunks) {
+    for (const ActionKind kind :
+         {ActionKind::kForward, ActionKind::kRecompute, ActionKind::kBackward})
+      reads_[{&chunk, kind}] = blocks_read(params, chunk, kind);
+  }
   if (config.position == PositionKind::kRope)
     rope_table_ = make_rope_table(context, config.rope, config.head_dim, shape.tokens);
 }
 
-void Stage::begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count,
-                       const std::function<void(int)>& gradients_ready) {
+void Stage::begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {
   micro_batches_ = device_batches_.bring(context_, micro_batches);
   const auto scale =
       static_cast<float>(1.0 / static_cast<double>(std::max<std::int64_t>(1, target_count)));
   copy_bytes(context_, loss_scale_.view().data, reinterpret_cast<const std::byte*>(&scale),
              sizeof scale);
-  gradients_ready_ = gradients_ready;
   evaluating_ = false;
-  rewind();
 }
 
 void Stage::rewind() {
   clear(context_, loss_sum_.view());
-  head_accumulate_ = Accumulate::kNo;
-  block_accumulate_.assign(params_.chunks.size(), Accumulate::kNo);
+  store_.gradients().begin_step(context_);
 }
 
 BlockPass Stage::pass_of(const MicroBatch& micro_batch) {
@@ -250,8 +239,11 @@ Stage::Slot& Stage::slot_of(int chunk, int micro_batch) {
   return slots[static_cast<std::size_t>(micro_batch) % slots.size()];
 }
 
+WeightReader Stage::reader_of(int chunk, ActionKind kind) const {
+  return {store_, reads_.at({&params_of(chunk), kind})};
+}
+
 int Stage::block_of_layer(const ChunkParams& chunk, std::int64_t layer) const {
-  if (layer < 0 || layer >= chunk.range.layers) return -1;
   return params_.block_of(chunk.blocks[static_cast<std::size_t>(layer)].qkv.weight.first);
 }
 
@@ -274,81 +266,66 @@ void Stage::copy(TensorView to, TensorView from) {
   copy_bytes(context_, to.data, from.data, from.bytes());
 }
 
-void Stage::embed(const ChunkParams& chunk, const MicroBatch& micro_batch,
+void Stage::embed(WeightReader& weights, const ChunkParams& chunk, const MicroBatch& micro_batch,
                   const BlockActivations& first) {
-  const ParamStore::Lease lease =
-      store_.acquire(params_.block_of(chunk.embedding), block_of_layer(chunk, 0));
+  const ParamStore::Lease lease = weights.next();
   embed_tokens(context_, axes_.tensor, lease, chunk,
                {micro_batch.input_ids, micro_batch.positions, vocabulary_, config_.vocab_size},
                {first.s1_TC, buffers_.forward.branch_TC});
 }
 
-void Stage::run_head(const ChunkParams& chunk, const MicroBatch& micro_batch, const Slot& slot,
-                     ConstTensorView stream, const HeadTraining* training) {
-  const int block = params_.block_of(chunk.final_norm.weight);
-  const int head_block = params_.block_of(chunk.head);
-  const int next = head_block != block   ? head_block
-                   : training != nullptr ? block_of_layer(chunk, chunk.range.layers - 1)
-                                         : -1;
-  const ParamStore::Lease lease = store_.acquire(block, next);
-  NormForward norm = norm_of(config_, weights_of(lease, chunk.final_norm));
-  norm.y_TC = axes_.tensor.stream_rows(slot.final_n_TC);
-  norm.sum_TC = slot.final_s_TC;
-  norm.mean_T = slot.final_mean_T;
-  norm.rstd_T = slot.final_rstd_T;
-  norm.x_TC = axes_.tensor.stream_rows(buffers_.forward.branch_TC);
-  norm.residual_TC = stream;
-  norm_forward(context_, norm);
+void Stage::run_head(const BlockPass& pass, WeightReader& weights, const ChunkParams& chunk,
+                     const ForwardOf& of, ConstTensorView stream) {
+  const Slot& slot = of.slot;
+  const ParamStore::Lease norm = weights.next();
+  final_norm_forward(pass, weights_of(norm, chunk.final_norm),
+                     {axes_.tensor.stream_rows(slot.final_n_TC), slot.final_s_TC, slot.final_mean_T,
+                      slot.final_rstd_T},
+                     axes_.tensor.stream_rows(buffers_.forward.branch_TC), stream);
   axes_.tensor.to_inside(slot.final_n_TC);
-  const ParamStore::Lease head = store_.acquire(head_block);
+  const ParamStore::Lease head = weights.next();
   head_loss(context_, axes_.tensor, buffers_.head,
-            {slot.final_n_TC, head.padded_weight(chunk.head), micro_batch.targets, vocabulary_,
+            {slot.final_n_TC, head.padded_weight(chunk.head), of.micro_batch.targets, vocabulary_,
              loss_sum_.view()},
-            training);
+            of.training);
 }
 
-void Stage::run_forward(int chunk, const MicroBatch& micro_batch, Slot& slot,
-                        const HeadTraining* training) {
+void Stage::run_forward(int chunk, const ForwardOf& of) {
   const ChunkParams& params = params_of(chunk);
-  const BlockPass pass = pass_of(micro_batch);
-  if (params.range.embedding) embed(params, micro_batch, acts_of(slot, 0));
-  ConstTensorView stream;
-  for (std::int64_t layer = 0; layer < params.range.layers; ++layer) {
-    const int after = layer + 1 < params.range.layers ? block_of_layer(params, layer + 1)
-                      : params.range.head             ? params_.block_of(params.final_norm.weight)
-                                                      : -1;
-    const ParamStore::Lease lease = store_.acquire(block_of_layer(params, layer), after);
-    const BlockActivations& acts = acts_of(slot, layer);
-    block_forward(pass, weights_of(lease, params.blocks[static_cast<std::size_t>(layer)], local_),
-                  acts, buffers_.forward, stream);
-    stream = acts.s2_TC;
-  }
-  if (params.range.head) return run_head(params, micro_batch, slot, stream, training);
-  leave_part(context_, slot.out_SC, axes_.tensor.stream_rows(buffers_.forward.branch_TC), stream);
+  const BlockPass pass = pass_of(of.micro_batch);
+  WeightReader weights = reader_of(chunk, ActionKind::kForward);
+  if (params.range.embedding) embed(weights, params, of.micro_batch, of.slot.blocks.front());
+  const ConstTensorView stream =
+      forward_layers(pass, weights, params, of.slot.blocks, buffers_.forward);
+  if (params.range.head) return run_head(pass, weights, params, of, stream);
+  leave_part(context_, of.slot.out_SC, axes_.tensor.stream_rows(buffers_.forward.branch_TC),
+             stream);
 }
 
 void Stage::forward(int chunk, int micro_batch) {
   const ChunkParams& params = params_of(chunk);
   const MicroBatch& batch = micro_batches_[static_cast<std::size_t>(micro_batch)];
   Slot& slot = slot_of(chunk, micro_batch);
-  if (!params.range.head || evaluating_) return run_forward(chunk, batch, slot, nullptr);
-  store_.open_gradients(context_, params_.block_of(params.head_gradient));
+  if (!params.range.head || evaluating_) return run_forward(chunk, {batch, slot, nullptr});
+  Gradients& sink = store_.gradients();
+  const int block = params_.block_of(params.head_gradient);
+  sink.open(context_, block);
+  const Gradients::Product product = sink.padded_product(params.head_gradient);
   HeadTraining training;
-  training.dweight_VC = store_.padded_gradient(params.head_gradient);
-  training.accumulate = accumulate_or_set(std::exchange(head_accumulate_, Accumulate::kYes));
+  training.dweight_VC = product.gradient;
+  training.accumulate = product.accumulate;
   training.scale = std::as_const(loss_scale_).view();
-  run_forward(chunk, batch, slot, &training);
-  // Where gradients leave, the next block takes their memory.
-  if (!store_.keeps_gradients()) ready(head_block(params), false);
+  run_forward(chunk, {batch, slot, &training});
+  sink.close(context_, block, false);
 }
 
 void Stage::recompute(int chunk, int micro_batch) {
   const ChunkParams& params = params_of(chunk);
   const BlockPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
+  WeightReader weights = reader_of(chunk, ActionKind::kRecompute);
   slot_of(chunk, micro_batch).made_again = true;
   for (std::int64_t layer = 0; layer < params.range.layers; ++layer) {
-    const ParamStore::Lease lease =
-        store_.acquire(block_of_layer(params, layer), block_of_layer(params, layer + 1));
+    const ParamStore::Lease lease = weights.next();
     block_recompute(pass, weights_of(lease, params.blocks[static_cast<std::size_t>(layer)], local_),
                     acts_of(chunk, micro_batch, layer), buffers_.forward, shape_.recompute);
   }
@@ -372,19 +349,19 @@ double Stage::evaluate(const MicroBatch& micro_batch) {
   return loss_sum();
 }
 
-void Stage::backward_head(int chunk, int micro_batch) {
+void Stage::backward_head(WeightReader& weights, int chunk, int micro_batch) {
   const ChunkParams& params = params_of(chunk);
   const Slot& slot = slot_of(chunk, micro_batch);
   const TensorAxis& tensor = axes_.tensor;
-  const int block = params_.block_of(params.final_norm.weight);
   const std::int64_t last = params.range.layers - 1;
-  const ParamStore::Lease lease = store_.acquire(block, block_of_layer(params, last));
-  if (!slot.final_norm.weight.given()) store_.open_gradients(context_, block);
+  const ParamStore::Lease lease = weights.next();
+  Gradients& sink = store_.gradients();
+  if (!split()) sink.open(context_, params_.block_of(params.final_norm.weight));
   NormBackward norm;
   norm.op = norm_op(config_);
   norm.dx_TC = tensor.stream_rows(dy_of(chunk, micro_batch, last));
   const NormGradients gradients =
-      norm_gradients(context_, store_, params.final_norm, slot.final_norm);
+      norm_gradients(context_, sink, params.final_norm, slot.final_norm);
   norm.dweight_C = gradients.weight;
   norm.dbias_C = gradients.bias;
   norm.dy_TC = tensor.stream_rows(slot.final_n_TC);
@@ -399,37 +376,24 @@ void Stage::backward_embedding(int chunk, int micro_batch) {
   const ChunkParams& params = params_of(chunk);
   const MicroBatch& batch = micro_batches_[static_cast<std::size_t>(micro_batch)];
   const TensorView d = dy_of(chunk, micro_batch, -1);
-  store_.open_gradients(context_, params_.block_of(params.embedding));
+  Gradients& sink = store_.gradients();
+  sink.open(context_, params_.block_of(params.embedding));
   axes_.tensor.to_inside(d);
-  store_.add_looked_up(context_, params.embedding, batch.input_ids, d, vocabulary_.first,
-                       config_.vocab_size);
-  if (params.position_embedding != kNoParam) {
-    embedding_backward(context_, store_.gradient(params.position_embedding), batch.positions, d);
-  }
-}
-
-int Stage::head_block(const ChunkParams& chunk) const {
-  if (!chunk.range.head) return -1;
-  const bool waits = store_.keeps_gradients() ? !store_.has_value(chunk.head_gradient)
-                                              : store_.waits_for_owner(chunk.head_gradient);
-  return waits ? -1 : params_.block_of(chunk.head_gradient);
+  sink.add_looked_up(context_, params.embedding, batch.input_ids, d, vocabulary_.first,
+                     config_.vocab_size);
+  if (params.position_embedding != kNoParam)
+    embedding_backward(context_, sink.sum(params.position_embedding), batch.positions, d);
 }
 
 void Stage::add_kept(const NormGradients& kept, const NormParams& params) {
-  if (kept.weight.given()) accumulate(context_, store_.gradient(params.weight), kept.weight);
-  if (kept.bias.given()) accumulate(context_, store_.gradient(params.bias), kept.bias);
-}
-
-void Stage::ready(int block, bool last) {
-  if (block < 0 || (!last && store_.keeps_gradients())) return;
-  if (gradients_ready_) gradients_ready_(block);
-  store_.close_gradients();
+  if (kept.weight.given()) accumulate(context_, store_.gradients().sum(params.weight), kept.weight);
+  if (kept.bias.given()) accumulate(context_, store_.gradients().sum(params.bias), kept.bias);
 }
 
 /// Brings the gradient of the stream behind the chunk to where its last layer reads it.
-void Stage::begin_backward(int chunk, int micro_batch) {
+void Stage::begin_backward(WeightReader& weights, int chunk, int micro_batch) {
   const ChunkParams& params = params_of(chunk);
-  if (params.range.head) return backward_head(chunk, micro_batch);
+  if (params.range.head) return backward_head(weights, chunk, micro_batch);
   const TensorView received = slot_of(chunk, micro_batch).dout_SC;
   const TensorView dy =
       axes_.tensor.stream_rows(dy_of(chunk, micro_batch, params.range.layers - 1));
@@ -438,25 +402,23 @@ void Stage::begin_backward(int chunk, int micro_batch) {
 
 /// B of one layer, after what it needs of the forward pass again unless R has made it; W too where
 /// both are one action.
-void Stage::backward_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer,
-                           BackwardHalves halves) {
+void Stage::backward_layer(const BlockPass& pass, WeightReader& reader, int chunk, int micro_batch,
+                           std::int64_t layer, BackwardHalves halves) {
   const ChunkParams& chunk_params = params_of(chunk);
   const BlockParams& params = chunk_params.blocks[static_cast<std::size_t>(layer)];
   const BlockActivations acts = acts_of(chunk, micro_batch, layer);
   const BlockGradients gradients = gradients_of_b(chunk, micro_batch, layer);
   const TensorView ds1_TC = dy_of(chunk, micro_batch, layer - 1);
-  const int block = block_of_layer(chunk_params, layer);
-  const ParamStore::Lease lease = store_.acquire(block, block_of_layer(chunk_params, layer - 1));
+  const ParamStore::Lease lease = reader.next();
   const BlockWeights weights = weights_of(lease, params, local_);
+  Gradients& sink = store_.gradients();
   Slot& slot = slot_of(chunk, micro_batch);
   if (!slot.made_again) block_recompute(pass, weights, acts, buffers_.forward, shape_.recompute);
   if (halves == BackwardHalves::kBoth) {
-    store_.open_gradients(context_, block);
-    block_backward(pass, weights, acts, gradients, buffers_.backward, store_, params, ds1_TC,
-                   block_accumulation(chunk));
+    sink.open(context_, block_of_layer(chunk_params, layer));
+    block_backward(pass, weights, acts, gradients, buffers_.backward, sink, params, ds1_TC);
   } else {
-    if (!gradients.norms.attention.weight.given()) store_.open_gradients(context_, block);
-    block_backward_input(pass, weights, acts, gradients, buffers_.backward, store_, params, ds1_TC);
+    block_backward_input(pass, weights, acts, gradients, buffers_.backward, sink, params, ds1_TC);
     // What W needs takes the place of what nobody needs any more; its memory serves the next B.
     exchange(slot.blocks[static_cast<std::size_t>(layer)], buffers_.exchanged);
     // So does attention's output, which R has left where the next R writes.
@@ -473,42 +435,42 @@ void Stage::backward_layer(const BlockPass& pass, int chunk, int micro_batch, st
 
 void Stage::weight_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer) {
   const ChunkParams& params = params_of(chunk);
-  store_.open_gradients(context_, block_of_layer(params, layer));
+  store_.gradients().open(context_, block_of_layer(params, layer));
   block_backward_weight(pass, acts_of(chunk, micro_batch, layer),
-                        gradients_of_w(chunk, micro_batch, layer), store_,
-                        params.blocks[static_cast<std::size_t>(layer)], block_accumulation(chunk));
+                        gradients_of_w(chunk, micro_batch, layer), store_.gradients(),
+                        params.blocks[static_cast<std::size_t>(layer)]);
 }
 
 /// W of the head: its product has been made in F, the norm's sums in B.
 void Stage::end_head(int chunk, int micro_batch, bool last) {
   const ChunkParams& params = params_of(chunk);
   if (!params.range.head) return;
-  if (store_.keeps_gradients()) ready(head_block(params), last);
+  Gradients& sink = store_.gradients();
+  sink.close(context_, params_.block_of(params.head_gradient), last);
   const int block = params_.block_of(params.final_norm.weight);
-  store_.open_gradients(context_, block);
+  sink.open(context_, block);
   add_kept(slot_of(chunk, micro_batch).final_norm, params.final_norm);
-  ready(block, last);
+  sink.close(context_, block, last);
 }
 
 /// What follows the weight gradients of the layers.
 void Stage::end_backward(int chunk, int micro_batch, bool last) {
   const ChunkParams& params = params_of(chunk);
-  block_accumulate_[static_cast<std::size_t>(chunk)] = Accumulate::kYes;
   if (!params.range.embedding) return;
   backward_embedding(chunk, micro_batch);
-  if (last || !store_.keeps_gradients()) store_.add_tied_gradients(context_);
-  ready(params_.block_of(params.embedding), last);
+  store_.gradients().close(context_, params_.block_of(params.embedding), last);
 }
 
 void Stage::backward(int chunk, int micro_batch, Pass pass) {
   const ChunkParams& params = params_of(chunk);
   const BlockPass block_pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
   const bool last = pass == Pass::kLast;
-  begin_backward(chunk, micro_batch);
+  WeightReader weights = reader_of(chunk, ActionKind::kBackward);
+  begin_backward(weights, chunk, micro_batch);
   end_head(chunk, micro_batch, last);
   for (std::int64_t layer = params.range.layers - 1; layer >= 0; --layer) {
-    backward_layer(block_pass, chunk, micro_batch, layer, BackwardHalves::kBoth);
-    ready(block_of_layer(params, layer), last);
+    backward_layer(block_pass, weights, chunk, micro_batch, layer, BackwardHalves::kBoth);
+    store_.gradients().close(context_, block_of_layer(params, layer), last);
   }
   end_backward(chunk, micro_batch, last);
 }
@@ -516,9 +478,10 @@ void Stage::backward(int chunk, int micro_batch, Pass pass) {
 void Stage::backward_input(int chunk, int micro_batch) {
   expect(split(), "B without W in a stage made for BW");
   const BlockPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
-  begin_backward(chunk, micro_batch);
+  WeightReader weights = reader_of(chunk, ActionKind::kBackward);
+  begin_backward(weights, chunk, micro_batch);
   for (std::int64_t layer = params_of(chunk).range.layers - 1; layer >= 0; --layer)
-    backward_layer(pass, chunk, micro_batch, layer, BackwardHalves::kInput);
+    backward_layer(pass, weights, chunk, micro_batch, layer, BackwardHalves::kInput);
 }
 
 void Stage::backward_weight(int chunk, int micro_batch, Pass pass) {
@@ -527,7 +490,7 @@ void Stage::backward_weight(int chunk, int micro_batch, Pass pass) {
   end_head(chunk, micro_batch, last);
   for (std::int64_t layer = params_of(chunk).range.layers - 1; layer >= 0; --layer) {
     weight_layer(block_pass, chunk, micro_batch, layer);
-    ready(block_of_layer(params_of(chunk), layer), last);
+    store_.gradients().close(context_, block_of_layer(params_of(chunk), layer), last);
   }
   end_backward(chunk, micro_batch, last);
 }

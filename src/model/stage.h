@@ -2,13 +2,13 @@
 // The layers of the virtual stages (chunks) that are here, with the buffers of their passes. The
 // only place that holds weight leases.
 
-#include <functional>
+#include <map>
 #include <span>
 #include <vector>
 
 #include "device/memory.h"
-#include "model/block.h"
 #include "model/head.h"
+#include "model/walk.h"
 #include "pipeline/device_batches.h"
 #include "pipeline/stage_program.h"
 
@@ -45,7 +45,6 @@ struct StageShape {
   StageCut cut = {};
   Recompute recompute = Recompute::kNone;
   std::vector<ChunkShape> chunks = {};  ///< in order of the model; none: the whole
-  bool gradients_leave = false;         ///< the store does not keep those of a micro-batch
   DeviceKind device = DeviceKind::kCpu;
 
   /// Of a micro-batch, those that are computed here.
@@ -72,13 +71,11 @@ class Stage final : public StageProgram {
                                    DType compute);
 
   /// The micro-batches that the actions of the next step speak of, and how many targets the whole
-  /// global batch counts. `gradients_ready(block)` is called when a block's gradients are final
-  /// here: of the step, or of a micro-batch where the store does not keep them.
-  void begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count,
-                  const std::function<void(int)>& gradients_ready);
+  /// global batch counts.
+  void begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count);
   /// Where the context reads those micro-batches.
   [[nodiscard]] std::span<const MicroBatch> batches_of_step() const { return micro_batches_; }
-  /// The actions of the step begin, once more: sums are set anew.
+  /// Those actions begin, maybe once more: gradients and the loss are zero.
   void rewind();
   void forward(int chunk, int micro_batch) override;
   void recompute(int chunk, int micro_batch) override;
@@ -157,37 +154,31 @@ class Stage final : public StageProgram {
   [[nodiscard]] const ChunkParams& params_of(int chunk) const {
     return params_.chunks[static_cast<std::size_t>(chunk)];
   }
-  /// Of layer `layer` of a chunk; -1 where there is none.
+  [[nodiscard]] WeightReader reader_of(int chunk, ActionKind kind) const;
+  /// Of layer `layer` of a chunk.
   [[nodiscard]] int block_of_layer(const ChunkParams& chunk, std::int64_t layer) const;
-  void run_forward(int chunk, const MicroBatch& micro_batch, Slot& slot,
-                   const HeadTraining* training);
-  void embed(const ChunkParams& chunk, const MicroBatch& micro_batch,
+  struct ForwardOf {
+    const MicroBatch& micro_batch;
+    Slot& slot;
+    const HeadTraining* training;  // null where no backward pass follows
+  };
+  void run_forward(int chunk, const ForwardOf& of);
+  void embed(WeightReader& weights, const ChunkParams& chunk, const MicroBatch& micro_batch,
              const BlockActivations& first);
-  void run_head(const ChunkParams& chunk, const MicroBatch& micro_batch, const Slot& slot,
-                ConstTensorView stream, const HeadTraining* training);
-  void begin_backward(int chunk, int micro_batch);
+  void run_head(const BlockPass& pass, WeightReader& weights, const ChunkParams& chunk,
+                const ForwardOf& of, ConstTensorView stream);
+  void begin_backward(WeightReader& weights, int chunk, int micro_batch);
   enum class BackwardHalves : std::uint8_t { kInput, kBoth };
-  void backward_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer,
-                      BackwardHalves halves);
+  void backward_layer(const BlockPass& pass, WeightReader& reader, int chunk, int micro_batch,
+                      std::int64_t layer, BackwardHalves halves);
   /// W of one layer.
   void weight_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer);
   void end_head(int chunk, int micro_batch, bool last);
   void end_backward(int chunk, int micro_batch, bool last);
   /// Adds what B has left to the gradients of the open block.
   void add_kept(const NormGradients& kept, const NormParams& params);
-  [[nodiscard]] Accumulate accumulate_or_set(Accumulate of_step) const {
-    return store_.keeps_gradients() ? of_step : Accumulate::kNo;
-  }
-  [[nodiscard]] Accumulate block_accumulation(int chunk) const {
-    return accumulate_or_set(block_accumulate_[static_cast<std::size_t>(chunk)]);
-  }
-  void backward_head(int chunk, int micro_batch);
+  void backward_head(WeightReader& weights, int chunk, int micro_batch);
   void backward_embedding(int chunk, int micro_batch);
-  /// The block of the head's gradient, which is complete when forward is; -1 where there is no head
-  /// or where its gradient is added to the embedding's.
-  [[nodiscard]] int head_block(const ChunkParams& chunk) const;
-  /// The block's gradients are final, where `last` or where they leave with each micro-batch.
-  void ready(int block, bool last);
 
   Context& context_;
   const ModelConfig& config_;
@@ -200,13 +191,10 @@ class Stage final : public StageProgram {
   Memory memory_;
   Buffers buffers_;
   Buffer rope_table_, loss_sum_, loss_scale_;
+  std::map<std::pair<const ChunkParams*, ActionKind>, std::vector<int>> reads_;
   DeviceBatches device_batches_;
   std::span<const MicroBatch> micro_batches_;
   bool evaluating_ = false;
-  std::function<void(int)> gradients_ready_;
-  // Of this step: the first product sets a weight's gradient, later ones add to it.
-  Accumulate head_accumulate_ = Accumulate::kNo;
-  std::vector<Accumulate> block_accumulate_;  // of each chunk
 };
 
 }  // namespace trireme

@@ -28,7 +28,7 @@ ExactSum sum_of_squares(Context& context, const ParamStore& store) {
   for (std::size_t first = 0; first < count; first += kMany) {
     const std::size_t part = std::min(kMany, count - first);
     for (std::size_t i = 0; i < part; ++i)
-      gradients[i] = as_rows(store.counted_gradient(static_cast<ParamIndex>(first + i)));
+      gradients[i] = as_rows(store.gradients().counted(static_cast<ParamIndex>(first + i)));
     grad_norm_accumulate(context, sum, std::span<const ConstTensorView>(gradients.data(), part));
   }
   return sum;
@@ -44,7 +44,7 @@ std::string first_non_finite_gradient(Context& context, const ParamStore& store,
   const ParamRange range = store.layout().block_params(block);
   for (ParamIndex i = range.first; i <= range.last; ++i) {
     ExactSum sum;  // squares of finite f32 are finite in f64
-    const ConstTensorView gradient = store.written_gradient(i);
+    const ConstTensorView gradient = store.gradients().written(i);
     grad_norm_accumulate(context, sum, {&gradient, 1});
     if (sum.non_finite()) return store.params()[static_cast<std::size_t>(i)].name;
   }
@@ -55,17 +55,19 @@ double clip_coefficient(double norm, double limit) {
   return limit <= 0 ? 1 : std::min(1.0, limit / (norm + 1e-6));
 }
 
+StoreContents Optimizer::contents() { return {true, {{"exp_avg"}, {"exp_avg_sq"}}}; }
+
 Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store)
     : constants_{config.betas[0], config.betas[1], config.eps} {
   for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
     if (!store.has_value(index) || store.value(index).count() == 0) continue;
     AdamWTensor tensor;
     tensor.parameter = store.value(index);
-    tensor.form = store.form(index);
-    tensor.exp_avg = store.exp_avg(index);
-    tensor.exp_avg_sq = store.exp_avg_sq(index);
-    tensor.gradient = store.owned_gradient(index);
-    tensor.gradient_slots = store.gradient_slots(index);
+    tensor.form = store.copy(index);
+    tensor.exp_avg = store.optimizer_state(0, index);
+    tensor.exp_avg_sq = store.optimizer_state(1, index);
+    tensor.gradient = store.gradients().owned(index);
+    tensor.gradient_slots = store.gradients().slots(index);
     tensor.weight_decay =
         store.params()[static_cast<std::size_t>(index)].decay ? config.weight_decay : 0;
     tensors_.push_back(tensor);

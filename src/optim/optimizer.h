@@ -31,6 +31,8 @@ double clip_coefficient(double norm, double limit);
 /// AdamW over the rows that a store owns.
 class Optimizer {
  public:
+  /// What a store must hold for it.
+  static StoreContents contents();
   Optimizer(const RunConfig::Optimizer& config, const ParamStore& store);
   /// One update with gradients * `gradient_scale`; rounds the bf16 forms on the way. With
   /// Undo::kPossible what it changes is copied on the way too; after allow_undo.

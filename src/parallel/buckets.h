@@ -29,17 +29,18 @@ class Buckets {
     }
   };
 
-  Buckets(const StoreLayout& layout, DType dtype, Device device);
+  /// For the parameters of one view.
+  Buckets(const StoreLayout& layout, MeshView view, DType dtype, Device device);
   /// f(block, part) for all parts of all blocks, in the order that buckets take them.
-  static void for_each_part_of(const StoreLayout& layout, DType dtype,
+  static void for_each_part_of(const StoreLayout& layout, MeshView view, DType dtype,
                                const std::function<void(int, Piece)>& f);
   /// What such a ring takes.
-  static std::int64_t bytes_of(const StoreLayout& layout, DType dtype);
+  static std::int64_t bytes_of(const StoreLayout& layout, MeshView view, DType dtype);
 
   /// f(part) for the parts that a block moves in.
   template <class F>
   void for_each_part(int block, const F& f) const {
-    const std::int64_t size = layout_.shard_block(block).size;
+    const std::int64_t size = layout_.shard_block(block, view_).size;
     for (std::int64_t begin = 0; begin < size; begin += part_max_)
       f(Piece{begin, std::min(part_max_, size - begin)});
   }
@@ -54,7 +55,7 @@ class Buckets {
     bucket.part = part;
     bucket.pieces = {memory_.view().data + offset_of(bucket),
                      memory_.view().dtype,
-                     {layout_.place().shard.extent * part.size}};
+                     {layout_.distribution(view_).shard.extent * part.size}};
     bucket.busy = true;
     return bucket;
   }
@@ -78,6 +79,7 @@ class Buckets {
   }
 
   const StoreLayout& layout_;
+  const MeshView view_;
   std::int64_t part_max_;
   Buffer memory_;
   std::vector<Bucket> ring_;

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/shape.h"
-#include "parallel/cut.h"
+#include "parallel/distribution.h"
 
 namespace trireme {
 
@@ -48,6 +48,8 @@ struct ParamMeta {
   /// products, which take them as further rows. They are in no file, sum or count.
   std::int64_t row_alignment = 1;
   TensorPartial partial = TensorPartial::kNever;
+  /// Within a block those of the dense view come first.
+  MeshView view = MeshView::kDense;
   /// Not 0: the tokens of a step look up so many of its rows at most, over all ranks that sum the
   /// gradient, which is held as those rows alone (RowGradient). Only of the first parameter.
   std::int64_t looked_up_most = 0;

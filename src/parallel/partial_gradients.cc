@@ -21,7 +21,7 @@ std::int64_t PartialGradients::bytes_of(const std::vector<ParamMeta>& params,
                                         const StoreLayout& layout, Of which, bool tokens_are_cut) {
   std::int64_t count = 0;
   for (ParamIndex i = 0; i < static_cast<int>(params.size()); ++i) {
-    if (is_partial(params[static_cast<std::size_t>(i)], layout.place().tensor.extent, which,
+    if (is_partial(params[static_cast<std::size_t>(i)], layout.distribution(i).tensor.extent, which,
                    tokens_are_cut))
       count += layout.owned_shape(i).count();
   }
@@ -37,8 +37,10 @@ PartialGradients::PartialGradients(Context& context, ParamStore& store, Of which
       Buffer(DType::kF32, {bytes / static_cast<std::int64_t>(sizeof(float))}, context.device());
   for (ParamIndex i = 0; i < static_cast<int>(store.params().size()); ++i) {
     const ParamMeta& param = store.params()[static_cast<std::size_t>(i)];
-    if (!is_partial(param, store.layout().place().tensor.extent, which, tokens_are_cut)) continue;
-    if (store.owned_gradient(i).count() > 0) gradients_.push_back(store.owned_gradient(i));
+    if (!is_partial(param, store.layout().distribution(i).tensor.extent, which, tokens_are_cut))
+      continue;
+    const TensorView owned = store.gradients().owned(i);
+    if (owned.count() > 0) gradients_.push_back(owned);
   }
 }
 

@@ -9,12 +9,13 @@
 
 namespace trireme {
 
-/// The ranks that a parameter's gradients are summed over, each a channel of its own for the memory
-/// that the store is in. `shards` hold one full copy of the model; `copies` hold the same shard
-/// (alone where there is one copy; at stage 0 they are all).
+/// The ranks that the gradients of a view's parameters are summed over, each a channel of its own
+/// for the memory that the store is in. `shards` hold one full copy of the model; `replicas` hold
+/// the same shard (alone where there is one copy; at stage 0 they are all).
 struct ReductionChannels {
+  MeshView view;
   Communicator& shards;
-  Communicator& copies;
+  Communicator& replicas;
 };
 
 /// Sums the gradients of the ranks that see different tokens, block by block, while backward goes
@@ -26,7 +27,9 @@ struct ReductionChannels {
 /// micro-batch, added up in order by the owner.
 class GradientReduction {
  public:
-  GradientReduction(Context& context, ParamStore& store, const ReductionChannels& channels);
+  /// `channels`: of each view that has parameters.
+  GradientReduction(Context& context, ParamStore& store,
+                    const std::vector<ReductionChannels>& channels);
   /// What it takes besides the store.
   static std::int64_t buffer_bytes(const std::vector<ParamMeta>& params, const StoreLayout& layout);
 
@@ -39,16 +42,20 @@ class GradientReduction {
   void finish();
 
  private:
-  void start_shards(int block);
-  void finish_bucket(Buckets::Bucket& bucket);
+  struct Group {  // of the parameters of one view
+    ReductionChannels channels;
+    std::optional<Buckets> buckets;  // from stage 1
+  };
+  void start_whole(const Group& group, int block);
+  void start_shards(Group& group, int block);
+  void finish_bucket(const Group& group, Buckets::Bucket& bucket);
 
   Context& context_;
   ParamStore& store_;
-  ReductionChannels channels_;
-  std::vector<Pending> pending_;    // stage 0
-  std::optional<RowSum> row_sum_;   // likewise, where the store has a gradient in rows
-  std::optional<Buckets> buckets_;  // from stage 1
-  std::vector<char> started_;       // blocks of which this step has started a sum
+  std::vector<Group> groups_;
+  std::vector<Pending> pending_;   // stage 0
+  std::optional<RowSum> row_sum_;  // likewise, where the store has a gradient in rows
+  std::vector<char> started_;      // blocks of which this step has started a sum
 };
 
 }  // namespace trireme

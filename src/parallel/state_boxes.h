@@ -7,7 +7,7 @@
 namespace trireme {
 
 /// What ParamStore::state() of such a store names, without its memory: for the plan.
-State state_boxes(const std::vector<ParamMeta>& params, StorePurpose purpose,
-                  const StorePlace& place = {});
+State state_boxes(const std::vector<ParamMeta>& params, const std::vector<OptimizerState>& states,
+                  const ParamDistribution& distribution = {});
 
 }  // namespace trireme

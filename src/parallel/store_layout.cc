@@ -9,16 +9,20 @@ namespace {
 constexpr std::int64_t kAlignmentElements = 16;
 }  // namespace
 
-StoreLayout::StoreLayout(const std::vector<ParamMeta>& params, const StorePlace& place)
-    : place_(place) {
-  expect(place.zero_stage > 0 || place.shard.extent == 1, "shards without ZeRO");
+StoreLayout::StoreLayout(const std::vector<ParamMeta>& params,
+                         const ParamDistribution& distribution)
+    : distribution_(distribution) {
+  for (const Distribution& view : distribution.views)
+    expect(distribution.sharded() || view.shard.extent == 1, "shards without ZeRO");
   std::int64_t local = 0, shard = 0;
   for (std::size_t i = 0; i < params.size(); ++i) {
     const ParamMeta& param = params[i];
     const auto index = static_cast<ParamIndex>(i);
     expect(i == 0 || param.block >= params[i - 1].block, "{} is declared out of block order",
            param.name);
-    expect(param.looked_up_most == 0 || (i == 0 && place.zero_stage == 0),
+    expect(i == 0 || param.block > params[i - 1].block || param.view >= params[i - 1].view,
+           "{} is declared out of order of views", param.name);
+    expect(param.looked_up_most == 0 || (i == 0 && !distribution.sharded()),
            "{} cannot have its gradient in rows", param.name);
     while (block_count() <= param.block) blocks_.push_back({index, index});
     blocks_.back().last = index;
@@ -27,7 +31,10 @@ StoreLayout::StoreLayout(const std::vector<ParamMeta>& params, const StorePlace&
              "{} has a value and stands behind what has none", param.name);
       valued_blocks_ = param.block + 1;
     }
-    shapes_.push_back(trireme::local_shape(param.shape, param.cut, place.tensor));
+    views_.push_back(param.view);
+    fused_.push_back(param.fuse);
+    const Distribution& view = distribution.of(param.view);
+    shapes_.push_back(trireme::local_shape(param.shape, param.cut, view.tensor));
     const Shape& shape = shapes_.back();
     padded_.push_back(shape);
     padded_.back().set(0, round_up(shape[0], param.row_alignment));
@@ -38,11 +45,22 @@ StoreLayout::StoreLayout(const std::vector<ParamMeta>& params, const StorePlace&
     local += padded_.back().count();
     // even_piece gives the first place the most.
     if (shape.count() > 0)
-      shard += even_piece(shape[0], place.shard.extent, 0).size * (shape.count() / shape[0]);
+      shard += even_piece(shape[0], view.shard.extent, 0).size * (shape.count() / shape[0]);
   }
   local_.push_back(round_up(local, kAlignmentElements));
   if (!params.empty() && params.front().looked_up_most > 0) whole_gradients_begin_ = local_[1];
   shard_.push_back(round_up(shard, kAlignmentElements));
+}
+
+Shape StoreLayout::fused_shape(ParamRange range) const {
+  expect(range.given() && range.first <= range.last && at(range.last) < shapes_.size(),
+         "parameters {}..{} of {}", range.first, range.last, shapes_.size());
+  Shape shape = local_shape(range.first);
+  for (ParamIndex i = range.first + 1; i <= range.last; ++i) {
+    expect(fused_[at(i)] == Fuse::kWithPrevious, "parameter {} does not stand behind {}", i, i - 1);
+    shape.set(0, shape[0] + local_shape(i)[0]);
+  }
+  return shape;
 }
 
 Shape StoreLayout::owned_shape(ParamIndex index) const {
@@ -51,16 +69,30 @@ Shape StoreLayout::owned_shape(ParamIndex index) const {
   return shape;
 }
 
-Piece StoreLayout::span_of(const std::vector<std::int64_t>& offsets, int block) const {
-  const ParamRange range = blocks_[at(block)];
+bool StoreLayout::has(MeshView view) const {
+  return std::find(views_.begin(), views_.end(), view) != views_.end();
+}
+
+ParamRange StoreLayout::params_of(int block, MeshView view) const {
+  const ParamRange all = blocks_[at(block)];
+  ParamRange range;
+  for (ParamIndex i = all.first; i <= all.last; ++i) {
+    if (views_[at(i)] != view) continue;
+    if (!range.given()) range.first = i;
+    range.last = i;
+  }
+  return range;
+}
+
+Piece StoreLayout::span_of(const std::vector<std::int64_t>& offsets, ParamRange range) const {
+  if (!range.given()) return {0, 0};
   const std::int64_t begin = offsets[at(range.first)];
   return {begin, offsets[at(range.last + 1)] - begin};
 }
 
-Piece StoreLayout::whole_gradients(int block) const {
-  const Piece all = local_block(block);
-  const std::int64_t begin = std::max(all.begin, whole_gradients_begin_);
-  return {begin, all.begin + all.size - begin};
+Piece StoreLayout::without_rows(Piece local) const {
+  const std::int64_t begin = std::max(local.begin, whole_gradients_begin_);
+  return {begin, std::max<std::int64_t>(0, local.begin + local.size - begin)};
 }
 
 std::int64_t StoreLayout::largest_block(const std::function<bool(int)>& counts) const {

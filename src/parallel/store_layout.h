@@ -1,6 +1,6 @@
 #pragma once
-// Where the parameters of one rank lie in its memory: pure arithmetic on their declarations and on
-// the rank's place, for allocation, for the plan and for what moves them.
+// Where the parameters of one rank lie in its memory: pure arithmetic on their declarations and
+// their distribution, for allocation, for the plan and for what moves them.
 
 #include <algorithm>
 #include <cstdint>
@@ -11,34 +11,38 @@
 
 namespace trireme {
 
-/// A rank among those that share the parameters of a pipeline stage.
-struct StorePlace {
-  AxisPlace tensor;    ///< cuts parameters as they are declared
-  int zero_stage = 0;  ///< ZeRO: 1 cuts moments (and masters), 2 gradients too, 3 weights too
-  AxisPlace shard;     ///< within the ranks that hold one full copy; alone at stage 0
-  AxisPlace copy;      ///< among the ranks that hold the same shard
-};
-
 /// Two flat layouts of the same parameters: *local*, whole as the tensor axis cuts them, groups
 /// aligned and fused ranges together; and *shard*, the rows that one rank owns under ZeRO. A
 /// parameter's rows take the room of the largest share there, so that offsets are the same for all
 /// owners and a block of shards is a gather's or a reduction's piece.
 class StoreLayout {
  public:
-  StoreLayout(const std::vector<ParamMeta>& params, const StorePlace& place);
+  StoreLayout(const std::vector<ParamMeta>& params, const ParamDistribution& distribution);
 
-  [[nodiscard]] const StorePlace& place() const { return place_; }
+  [[nodiscard]] const ParamDistribution& distribution() const { return distribution_; }
+  [[nodiscard]] const Distribution& distribution(MeshView view) const {
+    return distribution_.of(view);
+  }
+  /// Of one parameter.
+  [[nodiscard]] const Distribution& distribution(ParamIndex index) const {
+    return distribution_.of(views_[at(index)]);
+  }
+  [[nodiscard]] int zero_stage() const { return distribution_.zero_stage; }
+  [[nodiscard]] bool sharded() const { return distribution_.sharded(); }
+  /// Whether any parameter is of that view.
+  [[nodiscard]] bool has(MeshView view) const;
   [[nodiscard]] int block_count() const { return static_cast<int>(blocks_.size()); }
   /// Blocks with values; what comes behind them has gradients alone (ParamMeta::shares).
   [[nodiscard]] int valued_blocks() const { return valued_blocks_; }
-  [[nodiscard]] bool sharded() const { return place_.zero_stage > 0; }
 
   [[nodiscard]] const Shape& local_shape(ParamIndex index) const { return shapes_[at(index)]; }
   /// With the rows of zeros that follow (ParamMeta::row_alignment).
   [[nodiscard]] const Shape& padded_shape(ParamIndex index) const { return padded_[at(index)]; }
+  /// Of a fused range as one tensor: the rows (sizes of vectors) of all.
+  [[nodiscard]] Shape fused_shape(ParamRange range) const;
   /// Of rows that this rank owns, in the local tensor: all of them at stage 0.
   [[nodiscard]] Piece owned(ParamIndex index) const {
-    return owned_rows(shapes_[at(index)], place_.shard);
+    return owned_rows(shapes_[at(index)], distribution(index).shard);
   }
   [[nodiscard]] Shape owned_shape(ParamIndex index) const;
 
@@ -49,28 +53,39 @@ class StoreLayout {
   /// Of the blocks with values, which come first.
   [[nodiscard]] std::int64_t valued_local_size() const { return end_of(local_); }
   [[nodiscard]] std::int64_t valued_shard_size() const { return end_of(shard_); }
-  /// Of a block, elements [begin, begin + size) of either.
-  [[nodiscard]] Piece local_block(int block) const { return span_of(local_, block); }
-  [[nodiscard]] Piece shard_block(int block) const { return span_of(shard_, block); }
   [[nodiscard]] ParamRange block_params(int block) const { return blocks_[at(block)]; }
+  /// Of a block, elements [begin, begin + size) of the local layout.
+  [[nodiscard]] Piece local_block(int block) const { return span_of(local_, blocks_[at(block)]); }
+  /// The same for either layout and the parameters of one view.
+  [[nodiscard]] Piece local_block(int block, MeshView view) const {
+    return span_of(local_, params_of(block, view));
+  }
+  [[nodiscard]] Piece shard_block(int block, MeshView view) const {
+    return span_of(shard_, params_of(block, view));
+  }
   /// Where gradients that are held whole begin in the local layout; before that stands what is held
   /// as rows (ParamMeta::looked_up_most).
   [[nodiscard]] std::int64_t whole_gradients_begin() const { return whole_gradients_begin_; }
-  /// Of a block, the elements of the local layout whose gradients are held whole.
-  [[nodiscard]] Piece whole_gradients(int block) const;
+  /// Of local_block, the elements whose gradients are held whole.
+  [[nodiscard]] Piece whole_gradients(int block) const { return without_rows(local_block(block)); }
+  [[nodiscard]] Piece whole_gradients(int block, MeshView view) const {
+    return without_rows(local_block(block, view));
+  }
   /// The largest local block among those for which `counts` holds.
   [[nodiscard]] std::int64_t largest_block(const std::function<bool(int)>& counts) const;
 
   /// Calls f(local, shard, count) for every run of elements of `owner` inside [begin, begin + size)
-  /// of a block's shard span: local and shard offsets within the block.
+  /// of a block's shard span of that view: offsets within the block's local span and within that.
   template <class F>
-  void for_each_run(int block, int owner, Piece part, const F& f) const {
-    const ParamRange range = blocks_[at(block)];
-    const std::int64_t local_begin = local_[at(range.first)], shard_begin = shard_[at(range.first)];
+  void for_each_run(int block, MeshView view, int owner, Piece part, const F& f) const {
+    const ParamRange range = params_of(block, view);
+    if (!range.given()) return;
+    const std::int64_t local_begin = local_block(block).begin,
+                       shard_begin = shard_[at(range.first)];
     for (ParamIndex i = range.first; i <= range.last; ++i) {
       const Shape& shape = shapes_[at(i)];
       const std::int64_t row = shape[0] == 0 ? 0 : shape.count() / shape[0];
-      const Piece rows = even_piece(shape[0], place_.shard.extent, owner);
+      const Piece rows = even_piece(shape[0], distribution_.of(view).shard.extent, owner);
       const std::int64_t at_shard = shard_[at(i)] - shard_begin;
       const std::int64_t begin = std::max(at_shard, part.begin),
                          end = std::min(at_shard + rows.size * row, part.begin + part.size);
@@ -81,12 +96,17 @@ class StoreLayout {
 
  private:
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
-  [[nodiscard]] Piece span_of(const std::vector<std::int64_t>& offsets, int block) const;
+  /// Those of a block that are of a view; not given where there are none.
+  [[nodiscard]] ParamRange params_of(int block, MeshView view) const;
+  [[nodiscard]] Piece without_rows(Piece local) const;
+  [[nodiscard]] Piece span_of(const std::vector<std::int64_t>& offsets, ParamRange range) const;
   [[nodiscard]] std::int64_t end_of(const std::vector<std::int64_t>& offsets) const {
     return offsets[at(blocks_[at(valued_blocks_ - 1)].last + 1)];
   }
 
-  StorePlace place_;
+  ParamDistribution distribution_;
+  std::vector<MeshView> views_;  // of each parameter
+  std::vector<Fuse> fused_;
   std::vector<Shape> shapes_, padded_;
   std::vector<std::int64_t> local_, shard_;  // one more than parameters: the last is the end
   std::vector<ParamRange> blocks_;

@@ -16,8 +16,8 @@ std::int64_t TiedHomes::buffer_bytes(const std::vector<ParamMeta>& params,
                                      const StoreLayout& layout) {
   const ParamIndex index = find_shared_home(params);
   if (index == kNoParam) return 0;
-  const Shape shape =
-      layout.place().zero_stage < 2 ? layout.local_shape(index) : layout.owned_shape(index);
+  const Shape shape = layout.distribution().accumulates_locally() ? layout.local_shape(index)
+                                                                  : layout.owned_shape(index);
   return shape.count() * static_cast<std::int64_t>(sizeof(float));
 }
 
@@ -33,8 +33,10 @@ TiedHomes::TiedHomes(Context& context, ParamStore& store, Communicator& pair)
 int TiedHomes::block() const { return store_.params()[static_cast<std::size_t>(index_)].block; }
 
 void TiedHomes::add() {
-  const TensorView mine =
-      store_.keeps_gradients() ? store_.gradient(index_) : store_.owned_gradient(index_);
+  const Gradients& gradients = store_.gradients();
+  const TensorView mine = store_.layout().distribution().accumulates_locally()
+                              ? gradients.sum(index_)
+                              : gradients.owned(index_);
   if (mine.count() == 0) return;
   const TensorView theirs = theirs_.view().reshape(mine.shape);
   const Message send = message_of(1 - pair_.rank(), mine);

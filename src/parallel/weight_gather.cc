@@ -32,14 +32,17 @@ WeightPlaces::WeightPlaces(const StoreLayout& layout) {
   for (const std::int64_t size : sizes) begins.push_back(begins.back() + size);
 }
 
-WeightGather::WeightGather(Context& context, ParamStore& store, Communicator& shards)
+WeightGather::WeightGather(Context& context, ParamStore& store,
+                           const std::vector<Channel>& channels)
     : context_(context),
       store_(store),
-      shards_(shards),
-      buckets_(store.layout(), store.compute(), context.device()),
       blocks_(static_cast<std::size_t>(store.layout().valued_blocks())) {
   const StoreLayout& layout = store.layout();
-  if (layout.place().zero_stage == 3) {
+  for (const Channel& channel : channels) {
+    if (!layout.has(channel.view)) continue;
+    groups_.push_back({channel, Buckets(layout, channel.view, store.compute(), context.device())});
+  }
+  if (layout.zero_stage() == 3) {
     places_.emplace(layout);
     memory_ = Buffer(store.compute(), {places_->begins.back()}, context.device());
     holder_.assign(places_->begins.size() - 1, -1);
@@ -50,8 +53,10 @@ WeightGather::WeightGather(Context& context, ParamStore& store, Communicator& sh
 }
 
 std::int64_t WeightGather::buffer_bytes(const StoreLayout& layout, DType compute) {
-  const std::int64_t buckets = Buckets::bytes_of(layout, compute);
-  if (layout.place().zero_stage < 3) return buckets;
+  std::int64_t buckets = 0;
+  for (const MeshView view : kMeshViews)
+    if (layout.has(view)) buckets += Buckets::bytes_of(layout, view, compute);
+  if (layout.zero_stage() < 3) return buckets;
   return buckets + WeightPlaces(layout).begins.back() * static_cast<std::int64_t>(size_of(compute));
 }
 
@@ -73,38 +78,45 @@ void WeightGather::start(int block) {
     }
     holder = block;
   }
-  const StoreLayout& layout = store_.layout();
-  const int mine = layout.place().shard.index;
-  const auto finish = [this](Buckets::Bucket& bucket) { finish_bucket(bucket); };
   at(block).state = State::kUnderWay;
   at(block).parts_left = 0;
-  buckets_.for_each_part(block, [&](Piece) { ++at(block).parts_left; });
-  buckets_.for_each_part(block, [&](Piece part) {
-    Buckets::Bucket& bucket = buckets_.take(block, part, finish);
+  for (Group& group : groups_)
+    group.buckets.for_each_part(block, [&](Piece) { ++at(block).parts_left; });
+  for (Group& group : groups_) start_view(group, block);
+}
+
+void WeightGather::start_view(Group& group, int block) {
+  const StoreLayout& layout = store_.layout();
+  const MeshView view = group.channel.view;
+  const int mine = layout.distribution(view).shard.index;
+  const auto finish = [&](Buckets::Bucket& bucket) { finish_bucket(group, bucket); };
+  group.buckets.for_each_part(block, [&](Piece part) {
+    Buckets::Bucket& bucket = group.buckets.take(block, part, finish);
     const TensorView piece = bucket.piece(mine);
     if (holder_.empty()) {
       const TensorView weights = store_.block_weights(block);
       layout.for_each_run(
-          block, mine, part, [&](std::int64_t local, std::int64_t shard, std::int64_t count) {
+          block, view, mine, part, [&](std::int64_t local, std::int64_t shard, std::int64_t count) {
             copy_elements(context_, piece, shard - part.begin, weights, local, count);
           });
     } else {
-      const TensorView shard = store_.block_weight_shard(block).rows(part.begin, part.size);
+      const TensorView shard = store_.block_weight_shard(block, view).rows(part.begin, part.size);
       copy_bytes(context_, piece.data, shard.data, shard.bytes());
     }
-    bucket.transfer = shards_.start_all_gather(bucket.pieces);
+    bucket.transfer = group.channel.shards.start_all_gather(bucket.pieces);
   });
 }
 
-void WeightGather::finish_bucket(Buckets::Bucket& bucket) {
+void WeightGather::finish_bucket(const Group& group, Buckets::Bucket& bucket) {
   const StoreLayout& layout = store_.layout();
+  const AxisPlace shard = layout.distribution(group.channel.view).shard;
   const TensorView weights = weights_of(bucket.block);
-  for (int owner = 0; owner < layout.place().shard.extent; ++owner) {
-    if (holder_.empty() && owner == layout.place().shard.index) continue;  // they stand there
+  for (int owner = 0; owner < shard.extent; ++owner) {
+    if (holder_.empty() && owner == shard.index) continue;  // they stand there
     const TensorView piece = bucket.piece(owner);
-    layout.for_each_run(bucket.block, owner, bucket.part,
-                        [&](std::int64_t local, std::int64_t shard, std::int64_t count) {
-                          copy_elements(context_, weights, local, piece, shard - bucket.part.begin,
+    layout.for_each_run(bucket.block, group.channel.view, owner, bucket.part,
+                        [&](std::int64_t local, std::int64_t offset, std::int64_t count) {
+                          copy_elements(context_, weights, local, piece, offset - bucket.part.begin,
                                         count);
                         });
   }
@@ -113,12 +125,19 @@ void WeightGather::finish_bucket(Buckets::Bucket& bucket) {
   if (!holder_.empty()) store_.clear_padding(context_, bucket.block);
 }
 
+template <class Done>
+void WeightGather::finish_until(const Done& done) {
+  for (Group& group : groups_) {
+    group.buckets.finish_until([&](Buckets::Bucket& bucket) { finish_bucket(group, bucket); },
+                               done);
+  }
+}
+
 void WeightGather::acquire(int block, int next) {
   start(block);
   // Before the wait: where gathers take longer than passes the channel never stands still.
   if (next >= 0) start(next);
-  buckets_.finish_until([this](Buckets::Bucket& bucket) { finish_bucket(bucket); },
-                        [&] { return at(block).state == State::kWhole; });
+  finish_until([&] { return at(block).state == State::kWhole; });
   expect(at(block).state == State::kWhole, "block {} was not gathered", block);
   ++at(block).leases;
 }
@@ -126,8 +145,7 @@ void WeightGather::acquire(int block, int next) {
 void WeightGather::release(int block) { --at(block).leases; }
 
 void WeightGather::weights_changed() {
-  buckets_.finish_until([this](Buckets::Bucket& bucket) { finish_bucket(bucket); },
-                        [] { return false; });
+  finish_until([] { return false; });
   for (Block& block : blocks_) block.state = State::kStale;
 }
 
@@ -140,7 +158,7 @@ std::vector<std::int64_t> gathers_in_step(const StoreLayout& layout, std::span<c
     char& here = whole[static_cast<std::size_t>(block)];
     gathers[static_cast<std::size_t>(block)] += here == 0;
     here = 1;
-    if (layout.place().zero_stage < 3) continue;
+    if (layout.zero_stage() < 3) continue;
     int& here_before = holder[static_cast<std::size_t>(places.of(block))];
     const int before = std::exchange(here_before, block);
     if (before >= 0 && before != block) whole[static_cast<std::size_t>(before)] = 0;

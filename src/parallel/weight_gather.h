@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <optional>
 #include <span>
 #include <vector>
@@ -27,9 +28,14 @@ struct WeightPlaces {
 /// of the group acquire in the same order.
 class WeightGather final : public WeightSource {
  public:
-  /// `shards`: the ranks that hold one full copy, on a channel of its own for the memory that the
-  /// store is in. The store's leases come here from now on.
-  WeightGather(Context& context, ParamStore& store, Communicator& shards);
+  /// The ranks that hold one full copy of a view's parameters, on a channel of its own for the
+  /// memory that the store is in.
+  struct Channel {
+    MeshView view;
+    Communicator& shards;
+  };
+  /// `channels`: of each view that has parameters. The store's leases come here from now on.
+  WeightGather(Context& context, ParamStore& store, const std::vector<Channel>& channels);
   /// What it takes besides the store.
   static std::int64_t buffer_bytes(const StoreLayout& layout, DType compute);
 
@@ -46,15 +52,23 @@ class WeightGather final : public WeightSource {
     int leases = 0;
   };
 
+  struct Group {  // of the parameters of one view
+    Channel channel;
+    Buckets buckets;
+  };
+
   void start(int block);
-  void finish_bucket(Buckets::Bucket& bucket);
+  void start_view(Group& group, int block);
+  void finish_bucket(const Group& group, Buckets::Bucket& bucket);
+  /// Finishes gathers of all views, the oldest first, until `done()`.
+  template <class Done>
+  void finish_until(const Done& done);
   [[nodiscard]] TensorView weights_of(int block) const;
   [[nodiscard]] Block& at(int block) { return blocks_[static_cast<std::size_t>(block)]; }
 
   Context& context_;
   ParamStore& store_;
-  Communicator& shards_;
-  Buckets buckets_;
+  std::deque<Group> groups_;
   std::optional<WeightPlaces> places_;  // stage 3
   Buffer memory_;                       // stage 3
   std::vector<Block> blocks_;

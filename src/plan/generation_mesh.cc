@@ -104,8 +104,8 @@ std::int64_t GenerationMesh::weight_bytes_max() const {
   std::int64_t most = 0;
   for (int rank = 0; rank < mesh.size(); ++rank) {
     const RankPart part = part_of(rank);
-    const ParamStore::Bytes bytes = ParamStore::bytes_of(
-        part.declare(config.model).metas, DType::kF32, StorePurpose::kInference, part.store);
+    const ParamStore::Bytes bytes =
+        ParamStore::bytes_of(part.declare(config.model).metas, DType::kF32, {}, part.store);
     most = std::max(most, bytes.parameters);
   }
   return most;

@@ -49,19 +49,33 @@ class TransferStaging {
   }
 
   [[nodiscard]] std::int64_t data(const std::vector<ParamMeta>& params) const {
-    const int shards = layout_.place().shard.extent, copies = layout_.place().copy.extent;
-    if (!layout_.sharded()) {
-      if (!training()) return 0;
-      std::int64_t block = 0;
-      for (int i = 0; i < layout_.block_count(); ++i)
-        block = std::max(block, layout_.whole_gradients(i).size);
-      const std::int64_t rows = params.front().looked_up_most * params.front().shape[1];
-      return std::max(staging_bytes(Op::kAllReduce, 4 * block, copies),
-                      staging_bytes(Op::kAllGather, 4 * rows, copies));
+    std::int64_t bytes = 0;
+    for (const MeshView view : kMeshViews) {
+      if (!layout_.has(view)) continue;
+      bytes += layout_.sharded() ? shards(view) : training() ? replicas(view, params) : 0;
     }
+    return bytes;
+  }
+
+  /// Of sums over the ranks that hold the same parameters.
+  [[nodiscard]] std::int64_t replicas(MeshView view, const std::vector<ParamMeta>& params) const {
+    const int ranks = layout_.distribution(view).replica.extent;
+    std::int64_t block = 0;
+    for (int i = 0; i < layout_.block_count(); ++i)
+      block = std::max(block, layout_.whole_gradients(i, view).size);
+    const bool dense = view == MeshView::kDense;
+    const std::int64_t rows =
+        dense ? params.front().looked_up_most * params.front().shape[1] : std::int64_t{0};
+    return std::max(staging_bytes(Op::kAllReduce, 4 * block, ranks),
+                    staging_bytes(Op::kAllGather, 4 * rows, ranks));
+  }
+
+  /// Of gathers, and of sums to owners.
+  [[nodiscard]] std::int64_t shards(MeshView view) const {
+    const int shards = layout_.distribution(view).shard.extent;
     const auto largest = [&](DType dtype) {
       std::int64_t size = 0;
-      Buckets::for_each_part_of(layout_, dtype,
+      Buckets::for_each_part_of(layout_, view, dtype,
                                 [&](int, Piece part) { size = std::max(size, part.size); });
       return size * static_cast<std::int64_t>(size_of(dtype));
     };
@@ -70,7 +84,7 @@ class TransferStaging {
     if (!training()) return gather;
     const std::int64_t part = largest(DType::kF32);
     return gather + staging_bytes(Op::kReduceScatter, part * shards, shards) +
-           staging_bytes(Op::kAllReduce, part, copies);
+           staging_bytes(Op::kAllReduce, part, layout_.distribution(view).replica.extent);
   }
 
   [[nodiscard]] std::int64_t tensor(const std::vector<ParamMeta>& params) const {
@@ -150,11 +164,10 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   const bool training = request.purpose != StagePurpose::kEvaluation;
   const ModelParams declared = request.part.declare(model);
   const std::vector<ParamMeta>& params = declared.metas;
-  const StorePlace& place = request.part.store;
-  const StoreLayout layout(params, place);
-  const auto store =
-      ParamStore::bytes_of(params, request.compute,
-                           training ? StorePurpose::kTraining : StorePurpose::kInference, place);
+  const ParamDistribution& distribution = request.part.store;
+  const StoreLayout layout(params, distribution);
+  const StoreContents contents = training ? Optimizer::contents() : StoreContents{};
+  const auto store = ParamStore::bytes_of(params, request.compute, contents, distribution);
   StageShape shape = request.part.stage(request.passes.micro, request.sequence_length,
                                         request.recompute, request.device);
   if (!training) shape.purpose = request.purpose;
@@ -187,7 +200,7 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   }
   if (request.speculative_step) memory.undo = Optimizer::undo_bytes(params, layout);
   if (request.saving_max == 0) return memory;
-  const State saved = state_boxes(params, StorePurpose::kTraining, place);
+  const State saved = state_boxes(params, contents.states, distribution);
   memory.saving = std::min(staged_bytes_max(saved), request.saving_max);
   if (request.device == DeviceKind::kCpu) memory.buffers += memory.saving;
   return memory;

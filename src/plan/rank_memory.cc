@@ -154,7 +154,8 @@ std::vector<EqualRanks> ranks_of(const RunConfig& config, const ResolvedRun& run
                      estimate_memory(config.model, request)};
     for (const ParamMeta& param : request.part.declare(config.model).metas) {
       if (param.shares == kNoParam)
-        equal.parameters += local_shape(param.shape, param.cut, request.part.store.tensor).count();
+        equal.parameters +=
+            local_shape(param.shape, param.cut, request.part.store.of(param.view).tensor).count();
     }
     if (!ranks.empty() && ranks.back().memory == equal.memory &&
         ranks.back().parameters == equal.parameters && ranks.back().stage == equal.stage) {

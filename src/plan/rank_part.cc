@@ -37,8 +37,9 @@ int shard_ranks(const RunConfig::Parallel& config, const MeshShape& mesh, StageP
 namespace {
 
 /// Rows take no more memory than the whole: those of this rank, and those that come from others.
-bool holds_rows(const ModelParams& params, const StorePlace& place, std::int64_t step_tokens) {
-  if (step_tokens == 0 || place.zero_stage > 0) return false;
+bool holds_rows(const ModelParams& params, const ParamDistribution& distribution,
+                std::int64_t step_tokens) {
+  if (step_tokens == 0 || distribution.sharded()) return false;
   const ParamIndex embedding = params.chunks.front().embedding;
   if (embedding == kNoParam) return false;
   const ParamMeta& meta = params.metas[static_cast<std::size_t>(embedding)];
@@ -46,7 +47,8 @@ bool holds_rows(const ModelParams& params, const StorePlace& place, std::int64_t
   for (const ParamMeta& other : params.metas) {
     if (other.shares == embedding) return false;
   }
-  return 2 * (step_tokens + 1) <= local_shape(meta.shape, meta.cut, place.tensor)[0];
+  return 2 * (step_tokens + 1) <=
+         local_shape(meta.shape, meta.cut, distribution.of(meta.view).tensor)[0];
 }
 
 }  // namespace
@@ -71,11 +73,10 @@ RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh, 
   const int group = shard_ranks(config, mesh, purpose);
 
   RankPart part;
-  part.store.tensor = axis_place(Axis::kTensor);
-  part.store.zero_stage = has_shards(config, purpose) ? static_cast<int>(config.zero_stage) : 0;
-  part.store.shard = {group, peer % group};
-  part.store.copy = {peers / group, peer / group};
-  part.cut.tensor = part.store.tensor;
+  part.cut.tensor = axis_place(Axis::kTensor);
+  part.store =
+      dense_distribution(has_shards(config, purpose) ? static_cast<int>(config.zero_stage) : 0,
+                         {part.cut.tensor, {group, peer % group}, {peers / group, peer / group}});
   part.cut.sequence_parallel =
       part.cut.tensor.extent > 1 && config.sequence_parallel.value_or(true);
   part.cut.context = context;
@@ -92,7 +93,6 @@ StageShape RankPart::stage(std::int64_t sequences, std::int64_t tokens, Recomput
   shape.purpose = purpose;
   shape.cut = cut;
   shape.chunks = chunks;
-  shape.gradients_leave = store.zero_stage >= 2;
   shape.recompute = recompute;
   shape.device = device;
   return shape;

@@ -11,7 +11,7 @@ namespace trireme {
 
 /// What a rank of the mesh holds of the parameters and computes of each micro-batch. Pure.
 struct RankPart {
-  StorePlace store;
+  ParamDistribution store;
   StageCut cut;
   std::vector<ChunkShape> chunks;  ///< of the pipeline rank; none: the whole model
   /// In order; of each the chunk in place of the virtual stage.

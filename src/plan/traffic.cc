@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "comm/communicator.h"
-#include "model/param_table.h"
+#include "model/walk.h"
 #include "parallel/buckets.h"
 #include "parallel/partial_gradients.h"
 #include "parallel/row_gradient.h"
@@ -47,33 +47,54 @@ class Count {
   }
 
   void data() {
-    const StorePlace& place = layout_.place();
     std::int64_t gradients = 0, weights = 0;
-    if (!layout_.sharded()) {
-      for (int block = 0; block < layout_.valued_blocks(); ++block)
-        gradients += both_ways(layout_.whole_gradients(block).size, DType::kF32, place.copy);
-      const ParamMeta& first = params_.metas.front();
-      if (first.looked_up_most > 0)
-        gradients += RowSum::bytes_sent(first.shape[1], first.looked_up_most, place.copy.extent);
-      return add(Axis::kData, "gradients", gradients);
+    const std::vector<std::int64_t> gathers =
+        layout_.sharded() ? gathers_in_step(layout_, reads()) : std::vector<std::int64_t>();
+    for (const MeshView view : kMeshViews) {
+      if (!layout_.has(view)) continue;
+      gradients += layout_.sharded() ? scattered_gradients(view) : summed_gradients(view);
+      if (layout_.sharded()) weights += gathered_weights(view, gathers);
     }
-    const int shards = place.shard.extent;
-    const std::vector<std::int64_t> gathers = gathers_in_step(layout_, reads());
-    const std::int64_t passes = place.zero_stage == 1 ? 1 : request_.passes.accumulation;
-    Buckets::for_each_part_of(layout_, DType::kF32, [&](int block, Piece part) {
-      const ParamIndex first = layout_.block_params(block).first;
-      const ParamMeta& param = params_.metas[static_cast<std::size_t>(first)];
-      if (param.shares != kNoParam && (place.zero_stage < 2 || !param.leaves_alone)) return;
-      gradients += passes * (one_way_bytes_sent(4 * part.size * shards, shards) +
-                             both_ways(part.size, DType::kF32, place.copy));
-    });
-    Buckets::for_each_part_of(layout_, request_.compute, [&](int block, Piece part) {
-      if (block >= layout_.valued_blocks()) return;
-      weights += gathers[static_cast<std::size_t>(block)] *
-                 one_way_bytes_sent(element_ * part.size * shards, shards);
-    });
     add(Axis::kData, "gradients", gradients);
     add(Axis::kData, "weights", weights);
+  }
+
+  [[nodiscard]] std::int64_t summed_gradients(MeshView view) const {
+    const AxisPlace replica = layout_.distribution(view).replica;
+    std::int64_t bytes = 0;
+    for (int block = 0; block < layout_.valued_blocks(); ++block)
+      bytes += both_ways(layout_.whole_gradients(block, view).size, DType::kF32, replica);
+    const ParamMeta& first = params_.metas.front();
+    if (view == MeshView::kDense && first.looked_up_most > 0)
+      bytes += RowSum::bytes_sent(first.shape[1], first.looked_up_most, replica.extent);
+    return bytes;
+  }
+
+  [[nodiscard]] std::int64_t scattered_gradients(MeshView view) const {
+    const Distribution& ranks = layout_.distribution(view);
+    const bool each_micro_batch = !layout_.distribution().accumulates_locally();
+    const std::int64_t times = each_micro_batch ? request_.passes.accumulation : 1;
+    std::int64_t bytes = 0;
+    Buckets::for_each_part_of(layout_, view, DType::kF32, [&](int block, Piece part) {
+      const ParamIndex first = layout_.block_params(block).first;
+      const ParamMeta& param = params_.metas[static_cast<std::size_t>(first)];
+      if (param.shares != kNoParam && !(each_micro_batch && param.leaves_alone)) return;
+      bytes += one_way_bytes_sent(4 * part.size * ranks.shard.extent, ranks.shard.extent) +
+               both_ways(part.size, DType::kF32, ranks.replica);
+    });
+    return times * bytes;
+  }
+
+  [[nodiscard]] std::int64_t gathered_weights(MeshView view,
+                                              const std::vector<std::int64_t>& gathers) const {
+    const int shards = layout_.distribution(view).shard.extent;
+    std::int64_t bytes = 0;
+    Buckets::for_each_part_of(layout_, view, request_.compute, [&](int block, Piece part) {
+      if (block >= layout_.valued_blocks()) return;
+      bytes += gathers[static_cast<std::size_t>(block)] *
+               one_way_bytes_sent(element_ * part.size * shards, shards);
+    });
+    return bytes;
   }
 
   void tensor() {
@@ -152,20 +173,8 @@ class Count {
                                             : request_.part.actions;
     for (const Action& action : actions) {
       const ChunkParams& chunk = params_.chunks[static_cast<std::size_t>(action.virtual_stage)];
-      const auto block = [&](ParamIndex index) { blocks.push_back(params_.block_of(index)); };
-      if (action.kind == ActionKind::kForward) {
-        if (chunk.range.embedding) block(chunk.embedding);
-        for (const BlockParams& layer : chunk.blocks) block(layer.qkv.weight.first);
-        if (!chunk.range.head) continue;
-        block(chunk.final_norm.weight);
-        block(chunk.head);
-      } else if (action.kind == ActionKind::kRecompute) {
-        for (const BlockParams& layer : chunk.blocks) block(layer.qkv.weight.first);
-      } else if (goes_back(action.kind)) {
-        if (chunk.range.head) block(chunk.final_norm.weight);
-        for (auto layer = chunk.blocks.rbegin(); layer != chunk.blocks.rend(); ++layer)
-          block(layer->qkv.weight.first);
-      }
+      const std::vector<int> read = blocks_read(params_, chunk, action.kind);
+      blocks.insert(blocks.end(), read.begin(), read.end());
     }
     return blocks;
   }

@@ -10,7 +10,7 @@ GenerationRuntime::GenerationRuntime(Launch& launch, Communicator& group,
           group, shared.mesh, part, shared.pipeline, shared.config.model.kv_heads,
           {context, launch.flight_recorder(), reduction_order(shared.config, options.device.kind)}),
       params(part.declare(shared.config.model)),
-      store(params.metas, DType::kF32, StorePurpose::kInference, options.device, part.store),
+      store(params.metas, DType::kF32, {}, options.device, part.store),
       decoder(context, shared.config.model, params, store, options.shape,
               {TensorAxis(*channels.tensor, false),
                shared.pipeline.evaluation.ranks.at(

@@ -118,6 +118,7 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
     shared["documents"] = prepared.data.documents;
     shared["tokens"] = prepared.data.tokens;
     shared["windows"] = prepared.data.windows;
+    shared["sample_tokens"] = prepared.run.sample_tokens;
     shared["plan"] = plan_json(prepared.run.pipeline.plan);
   });
   shared = parse_json(world.broadcast_text(shared.dump(), 0), "the config sent by rank 0");
@@ -139,6 +140,7 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
     facts.world = world.size();
     facts.plan = &plan;
     facts.device = device;
+    facts.sample_tokens = shared.find("sample_tokens")->as_integer();
     if (!prepared.data.synthetic) facts.windows = prepared.data.windows;
     std::vector<Problem> problems;
     std::vector<std::string> notes;  // told once, by rank 0 above

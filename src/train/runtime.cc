@@ -43,17 +43,17 @@ const std::vector<ProgramStep>& steps_of(const Program& program,
 Channels::Channels(Communicator& world, const MeshShape& mesh, const RankPart& part,
                    const Pipeline& pipeline, std::int64_t kv_heads, const ChannelMaker& maker)
     : peers(world.split(mesh.group_color({Axis::kData, Axis::kContext}, world.rank()))),
-      shard_group(peers->split(part.store.copy.index)),
-      copy_group(peers->split(part.store.shard.index)),
+      shard_group(peers->split(part.store.of(MeshView::kDense).replica.index)),
+      copy_group(peers->split(part.store.of(MeshView::kDense).shard.index)),
       tensor_group(world.split(mesh.group_color({Axis::kTensor}, world.rank()))),
-      same_heads_group(tensor_group->split(same_heads_color(part.store.tensor, kv_heads))),
+      same_heads_group(tensor_group->split(same_heads_color(part.cut.tensor, kv_heads))),
       context_group(world.split(mesh.group_color({Axis::kContext}, world.rank()))),
       pipeline_group(world.split(mesh.group_color({Axis::kPipeline}, world.rank()))),
       ends_group(pipeline_group->split(ends_color(pipeline, *pipeline_group))),
       shard_reduce(channel_of(*shard_group, "data.reduce", maker)),
       shard_gather(channel_of(*shard_group, "data.gather", maker)),
-      copy_reduce(channel_of(*copy_group, part.store.zero_stage > 0 ? "data.copies" : "data.reduce",
-                             maker)),
+      copy_reduce(
+          channel_of(*copy_group, part.store.sharded() ? "data.copies" : "data.reduce", maker)),
       tensor(channel_of(*tensor_group, "tensor", maker)),
       same_heads(channel_of(*same_heads_group, "tensor.heads", maker)),
       context(channel_of(*context_group, "context", maker)),
@@ -91,8 +91,7 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
                {context, launch.flight_recorder(), reduction_order(config, options.device.kind)}),
       params(part.declare(model)),
       store(params.metas, compute_type(config, options.device.kind),
-            options.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference
-                                                         : StorePurpose::kTraining,
+            options.purpose == StagePurpose::kEvaluation ? StoreContents{} : Optimizer::contents(),
             options.device, part.store),
       stage(context, model, params, store,
             part.stage(run.passes.micro, config.data.sequence_length, config.parallel.recompute,
@@ -104,10 +103,13 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
       world_(world) {
   context.set_deterministic(config.run.deterministic);
   context.set_attention_by_library(config.model_backend.attention == AttentionBackend::kCudnn);
-  if (part.store.zero_stage > 0) gather.emplace(context, store, *channels.shard_gather);
+  using GatherChannels = std::vector<WeightGather::Channel>;
+  if (part.store.sharded())
+    gather.emplace(context, store, GatherChannels{{MeshView::kDense, *channels.shard_gather}});
   if (options.purpose == StagePurpose::kEvaluation) return;
   reduction.emplace(context, store,
-                    ReductionChannels{*channels.shard_reduce, *channels.copy_reduce});
+                    std::vector<ReductionChannels>{
+                        {MeshView::kDense, *channels.shard_reduce, *channels.copy_reduce}});
   if (part.cut.tensor.extent > 1) {
     using Of = PartialGradients::Of;
     const bool tokens_cut = part.cut.sequence_parallel;
@@ -127,7 +129,7 @@ double Runtime::sum_of_losses(double mine) const {
 }
 
 void Runtime::weights_changed(Forms forms) {
-  if (forms == Forms::kStale) store.refresh_forms(context);
+  if (forms == Forms::kStale) store.refresh_copies(context);
   if (gather) gather->weights_changed();
 }
 

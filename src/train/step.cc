@@ -23,17 +23,16 @@ Step::Step(Runtime& runtime) : runtime_(runtime), graph_(runtime.context, graph_
 
 void Step::pass() {
   const std::int64_t waited_ns = runtime_.channels.exposed_ns().in_passes();
-  runtime_.stage.rewind();
   {
     const Span span(runtime_.trace, Phase::kOptimizer);
-    runtime_.store.clear_gradients(runtime_.context);
+    runtime_.stage.rewind();
   }
   runtime_.executor.run(runtime_.trace);
   waits_in_passes_ns_ += runtime_.channels.exposed_ns().in_passes() - waited_ns;
 }
 
 bool Step::tied_homes_first() const {
-  return runtime_.tied_homes && runtime_.store.keeps_gradients();
+  return runtime_.tied_homes && runtime_.part.store.accumulates_locally();
 }
 
 void Step::reduce() {
@@ -50,7 +49,8 @@ void Step::reduce() {
 }
 
 void Step::forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {
-  runtime_.stage.begin_step(micro_batches, target_count, [&](int block) {
+  runtime_.stage.begin_step(micro_batches, target_count);
+  runtime_.store.gradients().when_complete([&](int block) {
     if (!tied_homes_first() || block != runtime_.tied_homes->block())
       runtime_.reduction->start(block);
   });
@@ -108,11 +108,13 @@ std::string Step::find_non_finite(std::span<const MicroBatch> micro_batches,
                                   std::int64_t target_count) {
   // Blocks are done from the last to the first, and the first of the model is named.
   std::string tensor;
-  runtime_.stage.begin_step(micro_batches, target_count, [&](int block) {
+  runtime_.stage.begin_step(micro_batches, target_count);
+  runtime_.store.gradients().when_complete([&](int block) {
     const std::string name = first_non_finite_gradient(runtime_.context, runtime_.store, block);
     if (!name.empty()) tensor = name;
   });
   pass();
+  runtime_.store.gradients().when_complete({});
   if (!tensor.empty()) return tensor;
   return std::isfinite(runtime_.stage.loss_sum()) ? "" : "loss";
 }

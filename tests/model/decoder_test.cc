@@ -35,7 +35,7 @@ TEST_P(DecoderOfFamily, logits_equal_float64_however_tokens_are_fed) {
       const double limit = compute == DType::kF32 ? 3e-6 : 6e-2;
       on_threads(setup.ranks, [&](Communicator& channel) {
         SCOPED_TRACE(setup.text());
-        RankModel rank(GetParam(), {{0, 3, true, true}}, setup, channel, StorePurpose::kInference);
+        RankModel rank(GetParam(), {{0, 3, true, true}}, setup, channel, StoreContents{});
         Decoder decoder(rank.context, rank.config, rank.params, rank.store, {kTokens, 2},
                         {rank.axis()});
         const auto feed = [&](std::int64_t count) {
@@ -58,7 +58,7 @@ TEST_P(DecoderOfFamily, logits_equal_float64_however_tokens_are_fed) {
 
 TEST_P(DecoderOfFamily, more_tokens_than_there_is_room_for_are_refused) {
   on_threads(1, [&](Communicator& channel) {
-    RankModel rank(GetParam(), {{0, 3, true, true}}, {}, channel, StorePurpose::kInference);
+    RankModel rank(GetParam(), {{0, 3, true, true}}, {}, channel, StoreContents{});
     Decoder decoder(rank.context, rank.config, rank.params, rank.store, {4, 2});
     (void)decoder.feed(std::span(ids_).first(3));
     EXPECT_THROW((void)decoder.feed(std::span(ids_).first(2)), InternalError);

@@ -127,7 +127,8 @@ TEST_P(ModelGoldenCase, b_and_w_apart_give_the_bits_of_bw) {
 }
 
 // What W needs lies where B has read: a micro-batch that waits takes the gradients of the stream
-// (two), the MLP's activation and, before the first layer, one more of the stream.
+// (two), the MLP's activation, the sums of two norms and, before the first layer, one more of the
+// stream.
 TEST(ModelStage, a_micro_batch_that_waits_for_w_takes_little_beside_its_activations) {
   const ModelGolden golden = read_model_golden(golden_model_cases().front());
   const ModelConfig config = load_model_config(golden.directory);
@@ -138,7 +139,8 @@ TEST(ModelStage, a_micro_batch_that_waits_for_w_takes_little_beside_its_activati
     return Stage::buffer_bytes(config, shape, DType::kF32);
   };
   const std::int64_t row = 4 * golden.batch * golden.tokens;
-  const std::int64_t layer = row * (2 * config.hidden + config.ffn);
+  const std::int64_t norms = 2 * 4 * config.hidden * (config.norm == NormKind::kLayer ? 2 : 1);
+  const std::int64_t layer = row * (2 * config.hidden + config.ffn) + norms;
   const std::int64_t set = config.layers * layer + row * config.hidden;
   EXPECT_NEAR(static_cast<double>(bytes(4, Recompute::kNone) - bytes(1, Recompute::kNone)),
               3.0 * static_cast<double>(set), 4096);

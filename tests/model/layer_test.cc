@@ -75,9 +75,10 @@ class LayerRun {
   }
   void run(Halves halves) {
     const std::vector<MicroBatch> batches = {tokens_[0].view, tokens_[1].view};
-    rank_.store.clear_gradients(rank_.context);
-    left_.clear();
-    stage_->begin_step(batches, 1, [&](int block) { leave(block); });
+    reduced_.clear();
+    rank_.store.gradients().when_complete([this](int block) { reduce(block); });
+    stage_->begin_step(batches, 1);
+    stage_->rewind();
     switch (halves) {
       case Halves::kTogether:
         return f(0), f(1), bw(0), bw(1);
@@ -91,15 +92,15 @@ class LayerRun {
         return f(0), r(0), bw(0), f(1), r(1), bw(1);
     }
   }
-  /// Where gradients leave, the sums of what has left.
-  [[nodiscard]] const RankGradients& left() const { return left_; }
+  /// The sums of what was complete with each micro-batch.
+  [[nodiscard]] const RankGradients& reduced() const { return reduced_; }
 
  private:
-  void leave(int block) {
+  void reduce(int block) {
     for (ParamIndex i = 0; i < static_cast<int>(rank_.params.metas.size()); ++i) {
-      if (rank_.params.block_of(i) != block || !rank_.setup.gradients_leave) continue;
-      const std::vector<float> values = read(rank_.context, rank_.store.gradient(i));
-      std::vector<float>& sums = left_[i];
+      if (rank_.params.block_of(i) != block || !rank_.setup.reduces_each_micro_batch) continue;
+      const std::vector<float> values = read(rank_.context, rank_.store.gradients().sum(i));
+      std::vector<float>& sums = reduced_[i];
       sums.resize(values.size());
       for (std::size_t at = 0; at < values.size(); ++at) sums[at] += values[at];
     }
@@ -140,7 +141,7 @@ class LayerRun {
   Gathered& result_;
   std::vector<TokensOfRank> tokens_;
   std::unique_ptr<Stage> stage_;
-  RankGradients left_;
+  RankGradients reduced_;
 };
 
 std::unique_ptr<Gathered> run(const ModelCase& of, const RankSetup& setup,
@@ -154,7 +155,8 @@ std::unique_ptr<Gathered> run(const ModelCase& of, const RankSetup& setup,
         LayerRun layer(rank, reference, halves, documents, *result);
         layer.run(halves);
         layer.run(halves);  // what a step leaves behind is of no use to the next
-        result->add_gradients(rank, setup.gradients_leave ? layer.left() : gradients_of(rank));
+        result->add_gradients(
+            rank, setup.reduces_each_micro_batch ? layer.reduced() : gradients_of(rank));
       },
       setup.shares_memory);
   return result;
@@ -251,10 +253,10 @@ TEST_P(Layer, halves_and_recomputation_change_no_bits) {
   }
 }
 
-TEST_P(Layer, gradients_that_leave_with_each_micro_batch_add_up) {
+TEST_P(Layer, gradients_reduced_each_micro_batch_add_up) {
   for (RankSetup setup : setups()) {
     SCOPED_TRACE(setup.text());
-    setup.gradients_leave = true;
+    setup.reduces_each_micro_batch = true;
     setup.recompute = Recompute::kNone;
     const std::unique_ptr<Gathered> together = run(GetParam(), setup);
     expect_reference(*together, reference_of(GetParam()), 2e-6);

@@ -93,12 +93,13 @@ TEST_P(Linear, backward_weight_sets_or_adds_and_the_bias_always_adds) {
       }
     }
     const Buffer weight = tensor(weight_shape(), before_w), bias = tensor({kOut}, before_b);
-    linear_backward_weight(context_, {weight.view(), bias.view(), in_out()}, dy.view(), x.view(),
-                           accumulate);
+    linear_backward_weight(context_, {{weight.view(), accumulate}, bias.view(), in_out()},
+                           dy.view(), x.view());
     expect_near(read(context_, weight.view()), dw, 1e-6, "dW");
     expect_near(read(context_, bias.view()), db, 1e-6, "db");
     const Buffer alone = tensor(weight_shape(), before_w);
-    linear_backward_weight(context_, {alone.view(), {}, in_out()}, dy.view(), x.view(), accumulate);
+    linear_backward_weight(context_, {{alone.view(), accumulate}, {}, in_out()}, dy.view(),
+                           x.view());
     EXPECT_EQ(read(context_, alone.view()), read(context_, weight.view())) << "without a bias";
   }
 }

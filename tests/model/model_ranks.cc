@@ -164,15 +164,15 @@ void write(Context& context, const TensorView& view, const reference::Values& va
 }
 
 RankModel::RankModel(const ModelCase& of, const std::vector<ChunkRange>& ranges,
-                     const RankSetup& setup_, Communicator& channel_, StorePurpose purpose)
+                     const RankSetup& setup_, Communicator& channel_, const StoreContents& contents)
     : setup(setup_),
       channel(channel_),
       place{channel.size(), channel.rank()},
       config(config_of(of.keys)),
       params(declare_params(config, ranges)),
       context(program_device(), setup.threads, detect_isa()),
-      store(params.metas, setup.compute, purpose, context.device(),
-            StorePlace{place, setup.gradients_leave ? 2 : 0, {}, {}}) {
+      store(params.metas, setup.compute, contents, context.device(),
+            dense_distribution(setup.reduces_each_micro_batch ? 2 : 0, {place, {}, {}})) {
   load(params_of(of.model));
 }
 
@@ -198,7 +198,7 @@ void RankModel::load(const reference::Params& whole) {
     }
     write(context, store.value(index), mine);
   }
-  store.refresh_forms(context);
+  store.refresh_copies(context);
 }
 
 TensorAxis RankModel::axis() const {
@@ -210,7 +210,6 @@ std::unique_ptr<Stage> RankModel::stage(StageShape shape) {
   shape.cut.tensor = place;
   shape.cut.sequence_parallel = setup.sequence_parallel;
   shape.recompute = setup.recompute;
-  shape.gradients_leave = setup.gradients_leave;
   return std::make_unique<Stage>(context, config, params, store, shape,
                                  StageAxes{axis(), ContextAxis()});
 }
@@ -241,7 +240,7 @@ RankGradients gradients_of(RankModel& rank) {
   RankGradients gradients;
   for (ParamIndex index = 0; index < static_cast<int>(rank.params.metas.size()); ++index) {
     if (!rank.store.has_value(index)) continue;  // added to the embedding's
-    gradients[index] = read(rank.context, rank.store.gradient(index));
+    gradients[index] = read(rank.context, rank.store.gradients().sum(index));
   }
   return gradients;
 }

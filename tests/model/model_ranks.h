@@ -11,6 +11,7 @@
 
 #include "model/model_reference.h"
 #include "model/stage.h"
+#include "support/store_contents.h"
 #include "support/thread_ranks.h"
 
 namespace trireme {
@@ -35,7 +36,7 @@ struct RankSetup {
   DType compute = DType::kF32;
   Recompute recompute = Recompute::kNone;
   int threads = 1;
-  bool gradients_leave = false;  ///< ZeRO stage 2, of one rank
+  bool reduces_each_micro_batch = false;  ///< ZeRO stage 2, of one rank
 
   [[nodiscard]] std::string text() const;
 };
@@ -51,7 +52,7 @@ void write(Context& context, const TensorView& view, const reference::Values& va
 /// The context, parameters and place of one rank.
 struct RankModel {
   RankModel(const ModelCase& of, const std::vector<ChunkRange>& ranges, const RankSetup& setup,
-            Communicator& channel, StorePurpose purpose = StorePurpose::kTraining);
+            Communicator& channel, const StoreContents& contents = kTrainingStore);
   RankModel(const RankModel&) = delete;
   RankModel& operator=(const RankModel&) = delete;
 

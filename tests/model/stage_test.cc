@@ -75,8 +75,9 @@ class StageRun {
   double run() {
     const std::vector<MicroBatch> batches = {tokens_[0].view, tokens_[1].view};
     ready_.clear();
-    rank_.store.clear_gradients(rank_.context);
-    stage_->begin_step(batches, targets_, [&](int block) { ready_.push_back(block); });
+    rank_.store.gradients().when_complete([this](int block) { ready_.push_back(block); });
+    stage_->begin_step(batches, targets_);
+    stage_->rewind();
     for (int i = 0; i < 2; ++i) forward(i);
     for (int i = 0; i < 2; ++i) backward(i);
     for (int i = 0; apart_ && i < 2; ++i) {
@@ -213,7 +214,7 @@ TEST_P(StageWithEnds, evaluation_has_the_loss_of_training) {
     on_threads(
         setup.ranks,
         [&](Communicator& channel) {
-          RankModel rank(GetParam(), ranges_of(1), setup, channel, StorePurpose::kInference);
+          RankModel rank(GetParam(), ranges_of(1), setup, channel, StoreContents{});
           const TokensOfRank tokens(reference.batch, 0, kSequences, false);
           const std::unique_ptr<Stage> stage =
               rank.stage({kSequences, kTokens, 1, StagePurpose::kEvaluation});

@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "support/store_contents.h"
 #include "tensor/transfer.h"
 
 namespace trireme {
@@ -26,11 +27,11 @@ std::vector<ParamMeta> many_params() {
 class GradientTest : public testing::Test {
  protected:
   void set(ParamIndex index, std::int64_t element, float value) {
-    store_.gradient(index).as<float>()[element] = value;
+    store_.gradients().sum(index).as<float>()[element] = value;
   }
   std::unique_ptr<Communicator> world_ = make_self_communicator();
   Context context_{{}, 2, detect_isa()};
-  ParamStore store_{many_params(), DType::kF32, StorePurpose::kTraining};
+  ParamStore store_{many_params(), DType::kF32, kTrainingStore};
 };
 
 TEST_F(GradientTest, the_norm_is_over_all_parameters) {
@@ -59,8 +60,8 @@ TEST_F(GradientTest, the_first_parameter_that_is_not_finite_is_named) {
 std::string bits_of(const ParamStore& store) {
   std::string bits;
   for (ParamIndex i = 0; i < static_cast<int>(store.params().size()); ++i) {
-    for (const TensorView& view :
-         {store.value(i), store.form(i), store.exp_avg(i), store.exp_avg_sq(i)}) {
+    for (const TensorView& view : {store.value(i), store.copy(i), store.optimizer_state(0, i),
+                                   store.optimizer_state(1, i)}) {
       bits.append(reinterpret_cast<const char*>(view.data), view.given() ? view.bytes() : 0);
     }
   }
@@ -69,11 +70,11 @@ std::string bits_of(const ParamStore& store) {
 
 TEST(Optimizer, an_update_that_is_taken_back_and_made_again_leaves_the_same_bits) {
   Context context({}, 2, detect_isa());
-  ParamStore store(many_params(), DType::kBF16, StorePurpose::kTraining);
+  ParamStore store(many_params(), DType::kBF16, kTrainingStore);
   store.initialise(context, 3);
   for (ParamIndex i = 0; i < 700; ++i) {
-    for (std::int64_t at = 0; at < store.gradient(i).count(); ++at)
-      store.gradient(i).as<float>()[at] = static_cast<float>(i % 13 + at) / 7;
+    for (std::int64_t at = 0; at < store.gradients().sum(i).count(); ++at)
+      store.gradients().sum(i).as<float>()[at] = static_cast<float>(i % 13 + at) / 7;
   }
   Optimizer optimizer({}, store);
   optimizer.allow_undo(store, {});
@@ -85,15 +86,16 @@ TEST(Optimizer, an_update_that_is_taken_back_and_made_again_leaves_the_same_bits
   optimizer.step(context, 1e30, std::numeric_limits<float>::infinity(), Optimizer::Undo::kPossible);
   EXPECT_NE(bits_of(store), before);
   optimizer.undo(context);
-  store.refresh_forms(context);
+  store.refresh_copies(context);
   EXPECT_EQ(bits_of(store), before);
   EXPECT_EQ(optimizer.applied_updates(), 2);
 
-  ParamStore other(many_params(), DType::kBF16, StorePurpose::kTraining);
+  ParamStore other(many_params(), DType::kBF16, kTrainingStore);
   other.initialise(context, 3);
   for (ParamIndex i = 0; i < 700; ++i)
-    copy_in(context, other.gradient(i),
-            {store.gradient(i).data, static_cast<std::size_t>(store.gradient(i).bytes())});
+    copy_in(context, other.gradients().sum(i),
+            {store.gradients().sum(i).data,
+             static_cast<std::size_t>(store.gradients().sum(i).bytes())});
   Optimizer straight({}, other);
   for (const double scale : {0.5, 0.25, 1.0}) straight.step(context, 1e-2, scale);
   optimizer.step(context, 1e-2, 1);

@@ -18,10 +18,7 @@ std::vector<ParamMeta> model_of(std::int64_t embedding_rows, std::int64_t layer_
 }
 
 StoreLayout layout_of(const std::vector<ParamMeta>& params, int shards) {
-  StorePlace place;
-  place.zero_stage = 2;
-  place.shard = {shards, 0};
-  return {params, place};
+  return {params, dense_distribution(2, {{}, {shards, 0}, {}})};
 }
 
 constexpr auto kNothing = [](Buckets::Bucket&) {};
@@ -31,9 +28,9 @@ TEST(Buckets, parts_tile_every_block_and_are_those_that_a_plan_counts) {
   for (const std::int64_t layer_rows : {3, 40'000}) {
     const auto params = model_of(150'000, layer_rows, 2);
     const StoreLayout layout = layout_of(params, 2);
-    const Buckets buckets(layout, DType::kF32, {});
+    const Buckets buckets(layout, MeshView::kDense, DType::kF32, {});
     std::vector<std::pair<int, std::int64_t>> planned, taken;
-    Buckets::for_each_part_of(layout, DType::kF32, [&](int block, Piece part) {
+    Buckets::for_each_part_of(layout, MeshView::kDense, DType::kF32, [&](int block, Piece part) {
       planned.emplace_back(block, part.begin);
     });
     for (int block = 0; block < layout.block_count(); ++block) {
@@ -44,7 +41,7 @@ TEST(Buckets, parts_tile_every_block_and_are_those_that_a_plan_counts) {
         end += part.size;
         taken.emplace_back(block, part.begin);
       });
-      EXPECT_EQ(end, layout.shard_block(block).size);
+      EXPECT_EQ(end, layout.shard_block(block, MeshView::kDense).size);
     }
     EXPECT_EQ(planned, taken);
     EXPECT_GT(planned.size(), 4U);  // the embedding is cut
@@ -55,14 +52,14 @@ TEST(Buckets, memory_holds_a_layer_under_way_and_the_part_that_is_made) {
   const auto params = model_of(10, 3, 2);
   const StoreLayout layout = layout_of(params, 3);
   // 10 rows over 3 owners: 4 of 64; a part is as large as the largest block, a layer fills one.
-  EXPECT_EQ(Buckets::bytes_of(layout, DType::kF32), 2 * 3 * 4 * 64 * 4);
-  EXPECT_EQ(Buckets::bytes_of(layout, DType::kBF16), 2 * 3 * 4 * 64 * 2);
+  EXPECT_EQ(Buckets::bytes_of(layout, MeshView::kDense, DType::kF32), 2 * 3 * 4 * 64 * 4);
+  EXPECT_EQ(Buckets::bytes_of(layout, MeshView::kDense, DType::kBF16), 2 * 3 * 4 * 64 * 2);
 }
 
 TEST(Buckets, pieces_of_owners_lie_side_by_side_and_rings_do_not_meet) {
   const auto params = model_of(10, 3, 2);
   const StoreLayout layout = layout_of(params, 3);
-  Buckets buckets(layout, DType::kF32, {});
+  Buckets buckets(layout, MeshView::kDense, DType::kF32, {});
   const Buckets::Bucket& one = buckets.take(0, {0, 256}, kNothing);
   const Buckets::Bucket& other = buckets.take(1, {0, 64}, kNothing);
   EXPECT_EQ(one.pieces.count(), 3 * 256);
@@ -74,7 +71,7 @@ TEST(Buckets, pieces_of_owners_lie_side_by_side_and_rings_do_not_meet) {
 TEST(Buckets, a_place_of_the_ring_is_finished_before_it_is_used_again) {
   const auto params = model_of(10, 3, 2);
   const StoreLayout layout = layout_of(params, 2);
-  Buckets buckets(layout, DType::kF32, {});
+  Buckets buckets(layout, MeshView::kDense, DType::kF32, {});
   std::vector<std::string> log;
   const auto finish = [&](Buckets::Bucket& bucket) {
     log.push_back("finish " + std::to_string(bucket.block));

@@ -7,6 +7,7 @@
 #include "parallel/param_store.h"
 #include "support/fetch.h"
 #include "support/program_device.h"
+#include "support/store_contents.h"
 
 namespace trireme {
 namespace {
@@ -18,7 +19,7 @@ struct Model {
 
   Model()
       : context(program_device(), 1, detect_isa()),
-        store(metas(), DType::kF32, StorePurpose::kTraining, context.device()) {
+        store(metas(), DType::kF32, kTrainingStore, context.device()) {
     store.initialise(context, 3);
   }
   static std::vector<ParamMeta> metas() {
@@ -162,7 +163,7 @@ TEST(HostState, a_caller_may_take_tensors_out_and_move_them) {
   host.store();
   EXPECT_EQ(model.read(model.store.value(0)), std::vector<float>(15, 3.0F));
   EXPECT_EQ(model.read(model.store.value(1)), std::vector<float>(7, 2.0F));
-  EXPECT_EQ(model.read(model.store.exp_avg_sq(0)), std::vector<float>(15, 0.0F));
+  EXPECT_EQ(model.read(model.store.optimizer_state(1, 0)), std::vector<float>(15, 0.0F));
 }
 
 }  // namespace

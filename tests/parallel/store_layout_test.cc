@@ -28,16 +28,12 @@ std::vector<ParamMeta> some_params() {
   return params;
 }
 
-StorePlace place_of(int stage, AxisPlace shard, AxisPlace tensor = {}) {
-  StorePlace place;
-  place.tensor = tensor;
-  place.zero_stage = stage;
-  place.shard = shard;
-  return place;
+ParamDistribution distribution_of(int stage, AxisPlace shard, AxisPlace tensor = {}) {
+  return dense_distribution(stage, {tensor, shard, {}});
 }
 
 TEST(StoreLayout, groups_begin_on_a_line_and_fused_ranges_are_together) {
-  const StoreLayout layout(some_params(), place_of(0, {}));
+  const StoreLayout layout(some_params(), distribution_of(0, {}));
   EXPECT_EQ(layout.local_offset(0), 0);
   EXPECT_EQ(layout.local_offset(1), 48);
   EXPECT_EQ(layout.local_offset(2), 48 + 48);  // directly behind q
@@ -54,30 +50,30 @@ TEST(StoreLayout, shards_take_the_room_of_the_largest_at_the_same_place_for_all)
   // 7 rows of 6 over 3: 3, 2, 2 rows; 8 rows: 3, 3, 2; 4 rows: 2, 1, 1; 6: 2 each; 9: 3 each.
   const std::vector<std::int64_t> offsets = {0, 32, 64, 80, 96};
   for (int owner = 0; owner < 3; ++owner) {
-    const StoreLayout layout(some_params(), place_of(1, {3, owner}));
+    const StoreLayout layout(some_params(), distribution_of(1, {3, owner}));
     for (ParamIndex i = 0; i < 5; ++i)
       EXPECT_EQ(layout.shard_offset(i), offsets[static_cast<std::size_t>(i)]);
     EXPECT_EQ(layout.shard_size(), 112);
     EXPECT_EQ(layout.owned_shape(0), (Shape{owner == 0 ? 3 : 2, 6}));
-    EXPECT_EQ(layout.shard_block(1).begin, 32);
-    EXPECT_EQ(layout.shard_block(1).size, 64);
+    EXPECT_EQ(layout.shard_block(1, MeshView::kDense).begin, 32);
+    EXPECT_EQ(layout.shard_block(1, MeshView::kDense).size, 64);
   }
 }
 
 TEST(StoreLayout, shards_without_zero_and_blocks_out_of_order_are_refused) {
-  EXPECT_THROW(StoreLayout(some_params(), place_of(0, {2, 0})), InternalError);
+  EXPECT_THROW(StoreLayout(some_params(), distribution_of(0, {2, 0})), InternalError);
   std::vector<ParamMeta> params = some_params();
   params[4].block = 0;
-  EXPECT_THROW(StoreLayout(params, place_of(0, {})), InternalError);
+  EXPECT_THROW(StoreLayout(params, distribution_of(0, {})), InternalError);
 }
 
 /// With more owners than rows some own nothing.
 TEST(StoreLayout, runs_bring_every_element_of_a_block_to_one_owner_whatever_the_parts) {
   for (const AxisPlace tensor : {AxisPlace{1, 0}, AxisPlace{2, 1}}) {
     for (const int shards : {1, 2, 3, 5, 11}) {
-      const StoreLayout layout(some_params(), place_of(3, {shards, 0}, tensor));
+      const StoreLayout layout(some_params(), distribution_of(3, {shards, 0}, tensor));
       for (int block = 0; block < layout.block_count(); ++block) {
-        const std::int64_t size = layout.shard_block(block).size;
+        const std::int64_t size = layout.shard_block(block, MeshView::kDense).size;
         std::vector<int> local(static_cast<std::size_t>(layout.local_block(block).size));
         for (const std::int64_t part : {size, std::int64_t{16}, std::int64_t{7}}) {
           std::fill(local.begin(), local.end(), 0);
@@ -85,7 +81,7 @@ TEST(StoreLayout, runs_bring_every_element_of_a_block_to_one_owner_whatever_the_
             std::int64_t shard_end = 0;
             for (std::int64_t begin = 0; begin < size; begin += part) {
               const Piece piece{begin, std::min(part, size - begin)};
-              layout.for_each_run(block, owner, piece,
+              layout.for_each_run(block, MeshView::kDense, owner, piece,
                                   [&](std::int64_t at, std::int64_t shard, std::int64_t count) {
                                     ASSERT_GE(shard, std::max(shard_end, begin));
                                     shard_end = shard + count;
@@ -116,8 +112,8 @@ TEST(StoreLayout, padding_follows_the_rows_of_each_place_and_is_owned_by_nobody)
   std::vector<ParamMeta> params = some_params();
   params[0].row_alignment = 16;
   for (const AxisPlace tensor : {AxisPlace{1, 0}, AxisPlace{2, 0}, AxisPlace{2, 1}}) {
-    const StoreLayout padded(params, place_of(1, {2, 0}, tensor));
-    const StoreLayout plain(some_params(), place_of(1, {2, 0}, tensor));
+    const StoreLayout padded(params, distribution_of(1, {2, 0}, tensor));
+    const StoreLayout plain(some_params(), distribution_of(1, {2, 0}, tensor));
     EXPECT_EQ(padded.local_shape(0), plain.local_shape(0));
     EXPECT_EQ(padded.padded_shape(0), (Shape{16, 6}));
     EXPECT_EQ(padded.padded_shape(1), padded.local_shape(1));
@@ -128,10 +124,10 @@ TEST(StoreLayout, padding_follows_the_rows_of_each_place_and_is_owned_by_nobody)
 }
 
 TEST(StoreLayout, an_owner_reads_its_rows_where_both_layouts_say) {
-  const StoreLayout layout(some_params(), place_of(2, {3, 1}));
+  const StoreLayout layout(some_params(), distribution_of(2, {3, 1}));
   // Row 3 of the embedding is the first of owner 1.
   std::vector<std::int64_t> runs;
-  layout.for_each_run(0, 1, {0, layout.shard_block(0).size},
+  layout.for_each_run(0, MeshView::kDense, 1, {0, layout.shard_block(0, MeshView::kDense).size},
                       [&](std::int64_t local, std::int64_t shard, std::int64_t count) {
                         runs.insert(runs.end(), {local, shard, count});
                       });

@@ -4,6 +4,8 @@
 
 #include <memory>
 
+#include "support/store_contents.h"
+
 namespace trireme {
 namespace {
 
@@ -55,17 +57,13 @@ struct Sharded {
   WeightGather gather;
 
   Sharded(int layers, int stage, DType compute = DType::kF32)
-      : store(model_of(layers), compute, StorePurpose::kTraining, {}, place(stage)),
-        gather(context, store, group) {
+      : store(model_of(layers), compute, kTrainingStore, {}, distribution(stage)),
+        gather(context, store, {{MeshView::kDense, group}}) {
     store.initialise(context, 5);
-    store.refresh_forms(context);
+    store.refresh_copies(context);
     gather.weights_changed();
   }
-  static StorePlace place(int stage) {
-    StorePlace place;
-    place.zero_stage = stage;
-    return place;
-  }
+  static ParamDistribution distribution(int stage) { return dense_distribution(stage, {}); }
   /// How often each block was gathered since the last call.
   std::vector<std::int64_t> counted() {
     std::vector<std::int64_t> counts(static_cast<std::size_t>(store.block_count()));
@@ -149,7 +147,7 @@ TEST(WeightGather, a_small_block_takes_no_layers_place) {
   std::vector<ParamMeta> params = model_of(4);
   for (int block = 0; block < 6; ++block)
     params[static_cast<std::size_t>(block)].shape = {block == 4 ? 16 : 16 * (30 + block)};
-  const StoreLayout layout(params, Sharded::place(3));
+  const StoreLayout layout(params, Sharded::distribution(3));
   const std::vector<int> reads = {0, 1, 2, 3, 4, 5, 4, 3, 2, 1, 0, 1};
   // Layer 2 gives its place to the head and layer 1 its to layer 3, which then stays.
   EXPECT_EQ(gathers_in_step(layout, reads), (std::vector<std::int64_t>{1, 2, 2, 1, 1, 1}));
@@ -170,9 +168,9 @@ TEST(WeightGather, padding_stays_zero_where_a_larger_block_stood) {
     param.row_alignment = 8;
   }
   Context context({}, 1, detect_isa());
-  ParamStore store(params, DType::kF32, StorePurpose::kTraining, {}, Sharded::place(3));
+  ParamStore store(params, DType::kF32, kTrainingStore, {}, Sharded::distribution(3));
   Noting group;
-  WeightGather gather(context, store, group);
+  WeightGather gather(context, store, {{MeshView::kDense, group}});
   store.initialise(context, 5);
   gather.weights_changed();
   for (int block = 0; block < 5; ++block) {
@@ -207,7 +205,7 @@ TEST(WeightGather, a_lease_reads_the_values_that_the_owner_has_now) {
           const TensorView value = model.store.value(block);
           for (std::int64_t i = 0; i < value.count(); ++i) value.as<float>()[i] += 1;
         }
-        model.store.refresh_forms(model.context);
+        model.store.refresh_copies(model.context);
         model.gather.weights_changed();
       }
     }

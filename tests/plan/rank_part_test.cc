@@ -8,6 +8,7 @@
 #include "config/model_parse.h"
 #include "model/param_table.h"
 #include "parallel/param_store.h"
+#include "support/store_contents.h"
 
 namespace trireme {
 namespace {
@@ -35,6 +36,8 @@ RunConfig::Parallel parallel_of(std::int64_t stage, std::optional<std::int64_t> 
   return parallel;
 }
 
+const Distribution& dense(const RankPart& part) { return part.store.of(MeshView::kDense); }
+
 TEST(RankPart, shards_are_over_data_and_context_with_neighbours_in_one_group) {
   const MeshShape mesh({1, 3, 2, 2});
   const RunConfig::Parallel all = parallel_of(1), pairs = parallel_of(1, 2);
@@ -43,13 +46,13 @@ TEST(RankPart, shards_are_over_data_and_context_with_neighbours_in_one_group) {
   for (int rank = 0; rank < mesh.size(); ++rank) {
     const int peer = rank / 2;  // tensor is innermost
     const RankPart whole = part_of_rank(all, mesh, rank, StagePurpose::kTraining);
-    EXPECT_EQ(whole.store.shard, (AxisPlace{6, peer}));
-    EXPECT_EQ(whole.store.copy, (AxisPlace{1, 0}));
-    EXPECT_EQ(whole.store.tensor, (AxisPlace{2, rank % 2}));
+    EXPECT_EQ(dense(whole).shard, (AxisPlace{6, peer}));
+    EXPECT_EQ(dense(whole).replica, (AxisPlace{1, 0}));
+    EXPECT_EQ(dense(whole).tensor, (AxisPlace{2, rank % 2}));
     EXPECT_EQ(whole.cut.context, (AxisPlace{2, peer % 2}));
     const RankPart hybrid = part_of_rank(pairs, mesh, rank, StagePurpose::kTraining);
-    EXPECT_EQ(hybrid.store.shard, (AxisPlace{2, peer % 2}));
-    EXPECT_EQ(hybrid.store.copy, (AxisPlace{3, peer / 2}));
+    EXPECT_EQ(dense(hybrid).shard, (AxisPlace{2, peer % 2}));
+    EXPECT_EQ(dense(hybrid).replica, (AxisPlace{3, peer / 2}));
   }
 }
 
@@ -83,12 +86,12 @@ TEST(RankPart, an_embedding_has_its_gradient_in_rows_where_they_are_few) {
   for (const ParamMeta& meta : last.declare(model).metas) EXPECT_EQ(meta.looked_up_most, 0);
 }
 
-TEST(RankPart, without_zero_all_peers_are_copies) {
+TEST(RankPart, without_zero_all_ranks_with_other_tokens_are_replicas) {
   const MeshShape mesh({1, 3, 2, 1});
   const RankPart part = part_of_rank(parallel_of(0), mesh, 4, StagePurpose::kTraining);
   EXPECT_EQ(part.store.zero_stage, 0);
-  EXPECT_EQ(part.store.shard, (AxisPlace{1, 0}));
-  EXPECT_EQ(part.store.copy, (AxisPlace{6, 4}));
+  EXPECT_EQ(dense(part).shard, (AxisPlace{1, 0}));
+  EXPECT_EQ(dense(part).replica, (AxisPlace{6, 4}));
 }
 
 TEST(RankPart, evaluation_has_shards_of_weights_alone) {
@@ -96,11 +99,11 @@ TEST(RankPart, evaluation_has_shards_of_weights_alone) {
   for (const std::int64_t stage : {1, 2}) {
     const RankPart part = part_of_rank(parallel_of(stage), mesh, 1, StagePurpose::kEvaluation);
     EXPECT_EQ(part.store.zero_stage, 0);
-    EXPECT_EQ(part.store.copy, (AxisPlace{4, 1}));
+    EXPECT_EQ(dense(part).replica, (AxisPlace{4, 1}));
   }
   const RankPart part = part_of_rank(parallel_of(3), mesh, 1, StagePurpose::kEvaluation);
   EXPECT_EQ(part.store.zero_stage, 3);
-  EXPECT_EQ(part.store.shard, (AxisPlace{4, 1}));
+  EXPECT_EQ(dense(part).shard, (AxisPlace{4, 1}));
 }
 
 TEST(RankPart, sequence_parallelism_is_on_where_there_is_a_tensor_axis_to_cut_tokens) {
@@ -149,7 +152,7 @@ TEST(RankPart, ranks_own_every_element_of_every_parameter_in_numbered_copies) {
       for (int rank = 0; rank < mesh.size(); ++rank) {
         const RankPart part = part_of_rank(parallel_of(extents.zero_stage, extents.zero_group),
                                            mesh, rank, StagePurpose::kTraining);
-        const ParamStore store(params.metas, DType::kF32, StorePurpose::kTraining, {}, part.store);
+        const ParamStore store(params.metas, DType::kF32, kTrainingStore, {}, part.store);
         for (const StateTensor& tensor : store.state().tensors) {
           const auto count = static_cast<std::size_t>(tensor.global_shape.count());
           auto& held = holders[tensor.name];
@@ -178,7 +181,7 @@ TEST(RankPart, ranks_own_every_element_of_every_parameter_in_numbered_copies) {
   }
 }
 
-/// counted_gradient: each element of the model enters the norm once.
+/// Gradients::counted: each element of the model enters the norm once.
 TEST(RankPart, one_of_the_holders_of_an_element_counts_it) {
   for (const char* text : kModels) {
     const ModelParams params = declare_params(model_of(text));
@@ -189,9 +192,9 @@ TEST(RankPart, one_of_the_holders_of_an_element_counts_it) {
       for (int rank = 0; rank < mesh.size(); ++rank) {
         const RankPart part = part_of_rank(parallel_of(extents.zero_stage, extents.zero_group),
                                            mesh, rank, StagePurpose::kTraining);
-        const ParamStore store(params.metas, DType::kF32, StorePurpose::kTraining, {}, part.store);
+        const ParamStore store(params.metas, DType::kF32, kTrainingStore, {}, part.store);
         for (std::size_t i = 0; i < counted.size(); ++i)
-          counted[i] += store.counted_gradient(static_cast<ParamIndex>(i)).count();
+          counted[i] += store.gradients().counted(static_cast<ParamIndex>(i)).count();
       }
       for (std::size_t i = 0; i < counted.size(); ++i)
         EXPECT_EQ(counted[i],

@@ -12,6 +12,7 @@
 #include "pipeline/executor.h"
 #include "support/golden.h"
 #include "support/program_device.h"
+#include "support/store_contents.h"
 #include "tensor/transfer.h"
 
 namespace trireme {
@@ -82,8 +83,7 @@ struct ModelFixture {
         params(declare_params(config)),
         context(program_device(), threads, detect_isa()),
         store(params.metas, compute,
-              shape.purpose == StagePurpose::kEvaluation ? StorePurpose::kInference
-                                                         : StorePurpose::kTraining,
+              shape.purpose == StagePurpose::kEvaluation ? StoreContents{} : kTrainingStore,
               context.device()),
         stage(context, config, params, store, on(context.device(), shape)) {}
 
@@ -106,15 +106,15 @@ struct ModelFixture {
       const std::vector<float> values(found->second.values.begin(), found->second.values.end());
       copy_in(context, value, std::as_bytes(std::span(values)));
     }
-    store.refresh_forms(context);
+    store.refresh_copies(context);
   }
 
   /// One step's forward and backward over all micro-batches; returns the loss.
   double run(std::span<const MicroBatch> batches, Executor& executor) {
     std::int64_t targets = 0;
     for (const MicroBatch& batch : batches) targets += batch.target_count;
-    store.clear_gradients(context);
-    stage.begin_step(batches, targets, {});
+    stage.begin_step(batches, targets);
+    stage.rewind();
     executor.run(trace);
     return stage.loss_sum() / static_cast<double>(targets);
   }
@@ -127,7 +127,7 @@ struct ModelFixture {
   }
 
   std::vector<float> gradient(ParamIndex index) {
-    const TensorView view = store.gradient(index);
+    const TensorView view = store.gradients().sum(index);
     std::vector<float> values(static_cast<std::size_t>(view.count()));
     copy_out(context, std::as_writable_bytes(std::span(values)), view);
     return values;

@@ -139,9 +139,9 @@ State gradients_of(const ParamStore& store, std::vector<float>& whole) {
   for (ParamIndex i = 0; i < static_cast<int>(store.params().size()); ++i) {
     const ParamMeta& param = store.params()[static_cast<std::size_t>(i)];
     if (!store.has_value(i)) continue;  // added to another's
-    TensorView owned = store.owned_gradient(i);
+    TensorView owned = store.gradients().owned(i);
     if (owned.count() == 0) continue;
-    if (const ConstTensorView slots = store.gradient_slots(i); slots.given()) {
+    if (const ConstTensorView slots = store.gradients().slots(i); slots.given()) {
       const std::int64_t columns = owned.shape[1];
       for (std::int64_t r = 0; r < slots.count(); ++r) {
         const auto* row = owned.as<float>() + slots.as<std::int32_t>()[r] * columns;
@@ -151,7 +151,7 @@ State gradients_of(const ParamStore& store, std::vector<float>& whole) {
     }
     const std::int64_t row = owned.count() / owned.shape[0];
     for (const CutPart& part : rows_of_parts(
-             local_parts(param.shape, param.cut, layout.place().tensor), layout.owned(i))) {
+             local_parts(param.shape, param.cut, layout.distribution(i).tensor), layout.owned(i))) {
       StateTensor tensor;
       tensor.name = param.name;
       tensor.global_shape = param.shape;

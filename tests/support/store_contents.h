@@ -1,0 +1,10 @@
+#pragma once
+
+#include "parallel/param_store.h"
+
+namespace trireme {
+
+/// What a run with AdamW has its store hold.
+inline const StoreContents kTrainingStore{true, {{"exp_avg"}, {"exp_avg_sq"}}};
+
+}  // namespace trireme
