@@ -112,9 +112,8 @@ std::array<std::int64_t, kAxisCount> of_each_step(const Channels::ByAxis& sum, s
 /// Of this rank: memory since `before`, traffic of the `steps` since `channels_before`.
 RankFigures rank_figures(const Runtime& runtime, const PreparedRun& prepared, ResidentBytes before,
                          const ChannelFigures& channels_before, std::int64_t steps) {
-  MemoryRequest request = memory_request(prepared.config, prepared.run, runtime.store.compute(),
-                                         StagePurpose::kTraining, runtime.world().rank(),
-                                         runtime.context.device().kind);
+  MemoryRequest request = memory_request(prepared.config, prepared.run, StagePurpose::kTraining,
+                                         runtime.world().rank());
   request.saving_max = 0;  // no step is saved here
   RankFigures figures;
   const ResidentBytes now = resident_bytes();

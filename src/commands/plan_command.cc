@@ -43,8 +43,6 @@ struct Figures {
   RankMemory memory;  ///< of the rank that needs most
   ParameterCount parameters;
   std::int64_t checkpoint_bytes = 0, flops_per_token = 0;
-  DeviceKind device = DeviceKind::kCpu;
-  DType compute = DType::kF32;
   std::vector<Traffic> traffic;            ///< of each axis and kind, of the rank that sends most
   std::vector<std::int64_t> stage_layers;  ///< of each virtual stage
   double bubble_rate = 0, rank_imbalance = 0;
@@ -68,7 +66,7 @@ void check_memory(const Options& options, const RunConfig& config, const Figures
   if (options.memory.empty()) return;
   const std::int64_t limit = parse_bytes(options.memory, "--memory");
   if (figures.memory.total() <= limit) return;
-  const std::string advice = memory_advice(config, figures.world, figures.device, limit);
+  const std::string advice = memory_advice(config, figures.world, figures.run.device, limit);
   problems.push_back(
       {"--memory", format_bytes(limit),
        fmt::format("at least {}", format_bytes(figures.memory.total())), "",
@@ -94,8 +92,8 @@ void take_pipeline(const Pipeline& pipeline, Figures& figures) {
 std::vector<Traffic> most_traffic(const RunConfig& config, const Figures& figures) {
   std::vector<Traffic> most;
   for (const EqualRanks& equal : figures.ranks) {
-    const MemoryRequest request = memory_request(
-        config, figures.run, figures.compute, StagePurpose::kTraining, equal.first, figures.device);
+    const MemoryRequest request =
+        memory_request(config, figures.run, StagePurpose::kTraining, equal.first);
     for (const Traffic& traffic : step_traffic(config.model, request, config.data.document_mask)) {
       const auto same = std::find_if(most.begin(), most.end(), [&](const Traffic& other) {
         return other.axis == traffic.axis && std::string_view(other.kind) == traffic.kind;
@@ -115,9 +113,7 @@ Figures compute(const Options& options, const RunConfig& config, const ResolvedR
   Figures figures;
   figures.run = run;
   figures.world = world;
-  figures.device = device_kind(config.run.device);
-  figures.compute = compute_type(config, figures.device);
-  figures.ranks = ranks_of(config, run, figures.compute, figures.device);
+  figures.ranks = ranks_of(config, run);
   figures.memory = most_of(figures.ranks);
   figures.parameters = count_parameters(config.model);
   take_pipeline(run.pipeline, figures);
@@ -141,8 +137,8 @@ std::string_view precision_word(DType compute) { return compute == DType::kBF16 
 Json json_of(const Figures& figures) {
   Json json;
   json["world"] = figures.world;
-  json["device"] = device_word(figures.device);
-  json["precision"] = precision_word(figures.compute);
+  json["device"] = device_word(figures.run.device);
+  json["precision"] = precision_word(figures.run.compute);
   for (int axis = 0; axis < kAxisCount; ++axis) {
     json["mesh"][name_of(static_cast<Axis>(axis))] =
         std::int64_t{figures.run.mesh.extent(static_cast<Axis>(axis))};
@@ -189,13 +185,14 @@ Json json_of(const Figures& figures) {
 /// What the figures are for, and who chose that.
 std::string assumed_text(const RunConfig& config, const Figures& figures) {
   const bool here = config.run.device == DeviceChoice::kAuto;
-  return fmt::format("Assumed: device {} ({}), precision {} ({})\n", device_word(figures.device),
+  return fmt::format("Assumed: device {} ({}), precision {} ({})\n",
+                     device_word(figures.run.device),
                      !here ? "run.device"
-                     : figures.device == DeviceKind::kCuda
+                     : figures.run.device == DeviceKind::kCuda
                          ? "run.device is auto, and this machine has it"
                          : "run.device is auto, and this build or machine has no GPU; "
                            "--set run.device=cuda plans for one",
-                     precision_word(figures.compute),
+                     precision_word(figures.run.compute),
                      config.precision.compute ? "precision.compute" : "its default");
 }
 

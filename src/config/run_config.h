@@ -134,6 +134,10 @@ struct RunConfig {
     std::optional<std::int64_t> decay_end_step;  ///< cosine, linear: run.steps
     std::optional<std::int64_t> decay_steps;     ///< wsd: a tenth of run.steps
     DecayShape decay_shape = DecayShape::kLinear;
+    /// decay_steps of a run of so many.
+    [[nodiscard]] std::int64_t decay_steps_of(std::int64_t steps) const {
+      return decay_steps.value_or(std::max<std::int64_t>(1, steps / 10));
+    }
     friend bool operator==(const LrSchedule&, const LrSchedule&) = default;
   } lr_schedule;
 
@@ -148,6 +152,10 @@ struct RunConfig {
   struct Parallel {
     std::int64_t tensor = 1;
     std::optional<bool> sequence_parallel;  ///< true when tensor > 1
+    /// On a tensor axis of so many ranks.
+    [[nodiscard]] bool cuts_tokens(std::int64_t ranks) const {
+      return ranks > 1 && sequence_parallel.value_or(true);
+    }
     std::int64_t context = 1;
     ContextMethod context_method = ContextMethod::kRing;
     std::int64_t pipeline = 1;

@@ -43,8 +43,7 @@ double learning_rate(const RunConfig::LrSchedule& schedule, double lr, std::int6
       break;
     }
     case LrScheduleKind::kWsd: {
-      const std::int64_t decay =
-          schedule.decay_steps.value_or(std::max<std::int64_t>(1, steps / 10));
+      const std::int64_t decay = schedule.decay_steps_of(steps);
       if (k > steps - decay) f = falling(schedule.decay_shape, ratio(k - steps + decay, decay));
       break;
     }

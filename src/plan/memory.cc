@@ -130,19 +130,19 @@ std::int64_t library_bytes(const ModelConfig& model, const MemoryRequest& reques
 
 }  // namespace
 
-MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, DType compute,
-                             StagePurpose purpose, int rank, DeviceKind device) {
+MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, StagePurpose purpose,
+                             int rank) {
   MemoryRequest request;
   request.passes = run.passes;
   request.sequence_length = config.data.sequence_length;
-  request.compute = compute;
+  request.compute = run.compute;
   request.purpose = purpose;
-  request.device = device;
+  request.device = run.device;
   request.recompute = config.parallel.recompute;
-  request.sums = config.parallel.reduction_order.value_or(ReductionOrder::kRank);
+  request.sums = run.sums;
   request.attention_by_library = config.model_backend.attention == AttentionBackend::kCudnn;
   request.deterministic = config.run.deterministic;
-  request.part = part_of_rank(config, run, rank, purpose, device);
+  request.part = part_of_rank(config, run, rank, purpose);
   request.speculative_step = config.parallel.speculative_step;
   if (purpose != StagePurpose::kEvaluation)
     request.saving_max = saving_memory_max(config.checkpoint);

@@ -60,8 +60,8 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
 std::vector<std::pair<std::string, std::int64_t>> items_of(const RankMemory& memory);
 
 /// The request of a rank of a run.
-MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, DType compute,
-                             StagePurpose purpose, int rank, DeviceKind device = DeviceKind::kCpu);
+MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, StagePurpose purpose,
+                             int rank);
 
 /// The most memory that saves of this config are staged in, whatever the rank needs: what it says;
 /// else any amount where training goes on meanwhile, and what a waiting save needs to copy and

@@ -98,7 +98,7 @@ class Rules {
   void check_sequence() {
     const std::int64_t tokens = config_.data.sequence_length, c = parallel_.context;
     if (tokens <= 0) return;
-    const bool cut = parallel_.tensor > 1 && parallel_.sequence_parallel.value_or(true);
+    const bool cut = parallel_.cuts_tokens(parallel_.tensor);
     const std::int64_t t = cut ? parallel_.tensor : 1;
     const std::int64_t pieces = c > 1 ? 2 * c : 1;
     // A context rank has two pieces, and its tokens are cut again along the tensor axis.

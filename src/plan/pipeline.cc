@@ -37,16 +37,14 @@ struct Held {
 /// Stages with B and W apart, where nobody waits and where one micro-batch more is in flight, waits
 /// or has its R: their differences are what each takes.
 Held memory_of(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& passes,
-               const ChunkRange& range) {
+               DType compute, const ChunkRange& range) {
   const RankPart part = part_of_rank(config.parallel, mesh, 0, StagePurpose::kTraining);
-  const bool bf16 = config.precision.compute == ComputePrecision::kBf16;
   StageShape shape =
       part.stage(passes.micro, config.data.sequence_length, config.parallel.recompute);
   shape.purpose = StagePurpose::kTrainingSplit;
   const auto bytes = [&](const ChunkShape& chunk) {
     shape.chunks = {chunk};
-    return static_cast<double>(
-        Stage::buffer_bytes(config.model, shape, bf16 ? DType::kBF16 : DType::kF32));
+    return static_cast<double>(Stage::buffer_bytes(config.model, shape, compute));
   };
   const double one = bytes({range, 1, 1, 0}), activation = bytes({range, 2, 1, 0}) - one;
   return {1 + (bytes({range, 1, 2, 0}) - one) / activation,
@@ -206,7 +204,7 @@ bool Pipeline::splits(int rank) const {
 }
 
 Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& passes,
-                       const Plan* made) {
+                       DType compute, const Plan* made) {
   const RunConfig::Parallel& parallel = config.parallel;
   ScheduleRequest request = schedule_request(parallel, passes.accumulation);
   const bool generated = made == nullptr && schedule_kind(parallel.pipeline_schedule);
@@ -221,7 +219,7 @@ Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const Res
   }
   settle_stages(config, pipeline);
   for (const ChunkRange& stage : pipeline.stages) {
-    const Held held = memory_of(config, mesh, passes, stage);
+    const Held held = memory_of(config, mesh, passes, compute, stage);
     pipeline.w_memory = std::max(pipeline.w_memory, held.w);
     pipeline.r_memory = std::max(pipeline.r_memory, held.r);
   }

@@ -35,6 +35,6 @@ struct Pipeline {
 /// plan file that is no valid plan of this pipeline. `made`: its plan, where another rank has made
 /// or read it.
 Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& passes,
-                       const Plan* made = nullptr);
+                       DType compute, const Plan* made = nullptr);
 
 }  // namespace trireme

@@ -56,8 +56,7 @@ class Advisor {
     try {
       const ResolvedRun run = resolve_run(config, input, problems, notes);
       if (!problems.empty() || run.pipeline.stages.empty()) return 0;
-      return most_of(ranks_of(config, run, compute_type(config, device_), device_, purpose_))
-          .total();
+      return most_of(ranks_of(config, run, purpose_)).total();
     } catch (const Error&) {  // not to hide the fault that this is an advice for
       return 0;
     }
@@ -142,14 +141,14 @@ class Advisor {
 
 }  // namespace
 
-std::vector<EqualRanks> ranks_of(const RunConfig& config, const ResolvedRun& run, DType compute,
-                                 DeviceKind device, StagePurpose purpose) {
+std::vector<EqualRanks> ranks_of(const RunConfig& config, const ResolvedRun& run,
+                                 StagePurpose purpose) {
   std::vector<EqualRanks> ranks;
   const int places = run.mesh.extent(Axis::kTensor), stages = run.mesh.extent(Axis::kPipeline);
   const int of_stage = run.mesh.size() / stages;
   for (int rank = 0; rank < run.mesh.size();
        rank += rank % of_stage + 1 < places ? 1 : of_stage - places + 1) {
-    const MemoryRequest request = memory_request(config, run, compute, purpose, rank, device);
+    const MemoryRequest request = memory_request(config, run, purpose, rank);
     EqualRanks equal{rank, rank / of_stage, of_stage / places, 0,
                      estimate_memory(config.model, request)};
     for (const ParamMeta& param : request.part.declare(config.model).metas) {

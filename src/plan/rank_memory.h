@@ -20,8 +20,8 @@ struct EqualRanks {
 
 /// All ranks of a run, in order of the first of each. What differs between ranks is the pipeline
 /// stage and the place on the tensor axis: shards are padded to the largest, tokens cut evenly.
-std::vector<EqualRanks> ranks_of(const RunConfig& config, const ResolvedRun& run, DType compute,
-                                 DeviceKind device, StagePurpose purpose = StagePurpose::kTraining);
+std::vector<EqualRanks> ranks_of(const RunConfig& config, const ResolvedRun& run,
+                                 StagePurpose purpose = StagePurpose::kTraining);
 
 /// Of the ranks that need most.
 RankMemory most_of(const std::vector<EqualRanks>& ranks);

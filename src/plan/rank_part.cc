@@ -77,8 +77,7 @@ RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh, 
   part.store =
       dense_distribution(has_shards(config, purpose) ? static_cast<int>(config.zero_stage) : 0,
                          {part.cut.tensor, {group, peer % group}, {peers / group, peer / group}});
-  part.cut.sequence_parallel =
-      part.cut.tensor.extent > 1 && config.sequence_parallel.value_or(true);
+  part.cut.sequence_parallel = config.cuts_tokens(part.cut.tensor.extent);
   part.cut.context = context;
   part.cut.context_method = config.context_method;
   part.purpose = purpose;
@@ -109,9 +108,10 @@ RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh,
 }
 
 RankPart part_of_rank(const RunConfig& config, const ResolvedRun& run, int rank,
-                      StagePurpose purpose, DeviceKind device) {
+                      StagePurpose purpose) {
   RankPart part = part_of_rank(config.parallel, run.mesh, run.pipeline, rank, purpose);
-  if (device == DeviceKind::kCpu) part.step_tokens = run.batch.global * config.data.sequence_length;
+  if (run.device == DeviceKind::kCpu)
+    part.step_tokens = run.batch.global * config.data.sequence_length;
   return part;
 }
 

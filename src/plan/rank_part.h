@@ -29,9 +29,9 @@ struct RankPart {
                                  DeviceKind device = DeviceKind::kCpu) const;
 };
 
-/// Of a run on `device`.
+/// Of a run.
 RankPart part_of_rank(const RunConfig& config, const ResolvedRun& run, int rank,
-                      StagePurpose purpose, DeviceKind device);
+                      StagePurpose purpose);
 /// ZeRO's stages 1 and 2 have no part in evaluation, where neither moments nor gradients are.
 RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh,
                       const Pipeline& pipeline, int rank, StagePurpose purpose);

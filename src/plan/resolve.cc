@@ -53,6 +53,9 @@ class Resolver {
   ResolvedRun run() {
     ResolvedRun result;
     result.sample_tokens = input_.sample_tokens;
+    result.device = input_.device;
+    result.compute = compute_type(config_, input_.device);
+    result.sums = reduction_order(config_, input_.device);
     const bool mesh_known = clean({"parallel"});
     const std::optional<std::int64_t> data = mesh_known ? resolve_mesh(result) : std::nullopt;
     if (data && clean({"batch"})) {
@@ -164,7 +167,7 @@ class Resolver {
              fmt::format("up to the {} steps of the run", steps),
              std::max<std::int64_t>(1, steps - warmup), "is longer than the run");
     }
-    const std::int64_t decay = schedule.decay_steps.value_or(std::max<std::int64_t>(1, steps / 10));
+    const std::int64_t decay = schedule.decay_steps_of(steps);
     if (schedule.kind == LrScheduleKind::kWsd && decay <= steps && warmup < steps &&
         decay > steps - warmup) {
       notes_.push_back(fmt::format(
@@ -230,7 +233,7 @@ class Resolver {
   void resolve_pipeline(ResolvedRun& run) {
     run.passes = batch_of_passes(config_, run.batch, input_.world, input_.device);
     try {
-      run.pipeline = make_pipeline(config_, run.mesh, run.passes, input_.plan);
+      run.pipeline = make_pipeline(config_, run.mesh, run.passes, run.compute, input_.plan);
     } catch (const DataError& error) {
       const std::string& schedule = config_.parallel.pipeline_schedule;
       problems_.push_back({"parallel.pipeline_schedule", schedule,
@@ -383,8 +386,7 @@ ReductionOrder reduction_order(const RunConfig& config, DeviceKind device) {
       device == DeviceKind::kCuda ? ReductionOrder::kLibrary : ReductionOrder::kRank);
 }
 
-RunConfig with_defaults_written(const RunConfig& config, const ResolvedRun& run,
-                                ComputePrecision compute, ReductionOrder order) {
+RunConfig with_defaults_written(const RunConfig& config, const ResolvedRun& run) {
   RunConfig out = config;
   out.batch.global = run.batch.global;
   out.batch.micro = run.batch.micro;
@@ -396,10 +398,13 @@ RunConfig with_defaults_written(const RunConfig& config, const ResolvedRun& run,
   }
   if (run.steps > 0 && config.lr_schedule.kind == LrScheduleKind::kWsd &&
       !config.lr_schedule.decay_steps) {
-    out.lr_schedule.decay_steps = std::max<std::int64_t>(1, run.steps / 10);
+    out.lr_schedule.decay_steps = config.lr_schedule.decay_steps_of(run.steps);
   }
-  out.precision.compute = config.precision.compute.value_or(compute);
-  out.parallel.reduction_order = order;
+  if (!out.precision.compute) {
+    out.precision.compute =
+        run.compute == DType::kBF16 ? ComputePrecision::kBf16 : ComputePrecision::kFp32;
+  }
+  out.parallel.reduction_order = run.sums;
   return out;
 }
 

@@ -33,8 +33,11 @@ struct ResolvedRun {
   ResolvedBatch batch;             ///< as the config has it
   ResolvedBatch passes;            ///< as it is computed
   std::int64_t sample_tokens = 0;  ///< of the longest of evaluation.samples and its continuation
-  std::int64_t steps = 0;          ///< 0 where run.epochs is given and the windows are not known
-  Pipeline pipeline;               ///< without stages where there is no model
+  DeviceKind device = DeviceKind::kCpu;
+  DType compute = DType::kF32;  ///< what layers compute in
+  ReductionOrder sums = ReductionOrder::kRank;
+  std::int64_t steps = 0;  ///< 0 where run.epochs is given and the windows are not known
+  Pipeline pipeline;       ///< without stages where there is no model
 };
 
 /// tensor x context x pipeline x (data or 1): what a plan assumes where nobody says how many ranks
@@ -68,7 +71,6 @@ ReductionOrder reduction_order(const RunConfig& config, DeviceKind device);
 /// order of sums), for config.json. What follows from the mesh (parallel.data, batch.accumulation)
 /// or from run.directory stays out unless it was given: the file then trains the same on another
 /// number of ranks.
-RunConfig with_defaults_written(const RunConfig& config, const ResolvedRun& run,
-                                ComputePrecision compute, ReductionOrder order);
+RunConfig with_defaults_written(const RunConfig& config, const ResolvedRun& run);
 
 }  // namespace trireme

@@ -82,7 +82,8 @@ PreparedRun check_run(LoadedConfig loaded, Needs needs, std::int64_t world,
 void take_model(PreparedRun& prepared, const ModelConfig& model) {
   prepared.config.model = model;
   ResolvedRun& run = prepared.run;
-  run.pipeline = make_pipeline(prepared.config, run.mesh, run.passes, &run.pipeline.plan);
+  run.pipeline =
+      make_pipeline(prepared.config, run.mesh, run.passes, run.compute, &run.pipeline.plan);
 }
 
 BatchArithmetic arithmetic_of(const ResolvedRun& run, std::int64_t sequence_length) {
@@ -147,11 +148,7 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
     prepared.run = resolve_run(prepared.config, facts, problems, notes);
     throw_problems(problems);
   }
-  prepared.config = with_defaults_written(prepared.config, prepared.run,
-                                          compute_type(prepared.config, device) == DType::kBF16
-                                              ? ComputePrecision::kBf16
-                                              : ComputePrecision::kFp32,
-                                          reduction_order(prepared.config, device));
+  prepared.config = with_defaults_written(prepared.config, prepared.run);
   return prepared;
 }
 

@@ -85,12 +85,12 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
       options(options_),
       mesh(run.mesh),
       pipeline(run.pipeline),
-      part(part_of_rank(config, run, world.rank(), options.purpose, options.device.kind)),
+      part(part_of_rank(config, run, world.rank(), options.purpose)),
       context(options.device, options.threads, detect_isa()),
       channels(world, mesh, part, pipeline, model.kv_heads,
-               {context, launch.flight_recorder(), reduction_order(config, options.device.kind)}),
+               {context, launch.flight_recorder(), run.sums}),
       params(part.declare(model)),
-      store(params.metas, compute_type(config, options.device.kind),
+      store(params.metas, run.compute,
             options.purpose == StagePurpose::kEvaluation ? StoreContents{} : Optimizer::contents(),
             options.device, part.store),
       stage(context, model, params, store,
@@ -101,6 +101,7 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
       executor(steps_of(pipeline.step, *channels.pipeline_group), stage, &channels.links),
       evaluator(steps_of(pipeline.evaluation, *channels.pipeline_group), stage, &channels.links),
       world_(world) {
+  expect(options.device.kind == run.device, "a run resolved for another device");
   context.set_deterministic(config.run.deterministic);
   context.set_attention_by_library(config.model_backend.attention == AttentionBackend::kCudnn);
   using GatherChannels = std::vector<WeightGather::Channel>;

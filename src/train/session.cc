@@ -74,11 +74,9 @@ Placement settle_on_cores(const RunConfig& config, const Launch& launch) {
 
 namespace {
 
-RankMemory memory_of_rank(const PreparedRun& prepared, DType compute, StagePurpose purpose,
-                          const Launch& launch, DeviceKind device) {
-  return estimate_memory(prepared.config.model,
-                         memory_request(prepared.config, prepared.run, compute, purpose,
-                                        launch.world().rank(), device));
+RankMemory memory_of_rank(const PreparedRun& prepared, StagePurpose purpose, const Launch& launch) {
+  return estimate_memory(prepared.config.model, memory_request(prepared.config, prepared.run,
+                                                               purpose, launch.world().rank()));
 }
 
 LibraryAttention attention_of_rank(const PreparedRun& prepared, const Launch& launch,
@@ -94,10 +92,8 @@ LibraryAttention attention_of_rank(const PreparedRun& prepared, const Launch& la
 
 MemoryNeed memory_need(const PreparedRun& prepared, const Launch& launch, Device device,
                        StagePurpose purpose) {
-  return {prepared.config, device,
-          memory_of_rank(prepared, compute_type(prepared.config, device.kind), purpose, launch,
-                         device.kind),
-          purpose, prepared.evaluation_batch > 0};
+  return {prepared.config, device, memory_of_rank(prepared, purpose, launch), purpose,
+          prepared.evaluation_batch > 0};
 }
 
 RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch,
@@ -400,8 +396,7 @@ RunEnd train_from(const Session& session, StartPoint start) {
   Runtime runtime(launch, config, prepared.run,
                   runtime_options(prepared, launch, session.placement, StagePurpose::kTraining));
   const Watchdog::Following following(watch.watchdog(), runtime.trace);
-  RankMemory memory = memory_of_rank(prepared, runtime.store.compute(), runtime.options.purpose,
-                                     launch, runtime.context.device().kind);
+  RankMemory memory = memory_of_rank(prepared, runtime.options.purpose, launch);
   settle_staging(prepared, runtime, memory);
   print_start(prepared, runtime, session.placement, memory);
   start = load_start(runtime, prepared, std::move(start));

@@ -66,6 +66,7 @@ TEST_P(ModelConfigs, resolves_on_its_gpus_and_fits_into_their_memory) {
   input.device = DeviceKind::kCuda;
   const ResolvedRun run = resolve_run(loaded.config, input, loaded.problems, loaded.notes);
   ASSERT_TRUE(loaded.problems.empty()) << format_problems(loaded.problems);
+  EXPECT_EQ(run.compute, DType::kBF16);
   EXPECT_EQ(run.mesh.size(), gpus);
   EXPECT_GT(run.steps, 2 * loaded.config.lr_schedule.warmup_steps);
   // CUDA and NCCL take some of the 80 GiB.
@@ -75,8 +76,7 @@ TEST_P(ModelConfigs, resolves_on_its_gpus_and_fits_into_their_memory) {
   for (int first = 0; first < run.mesh.size(); first += of_stage) {
     for (int rank = first; rank < first + tensor; ++rank) {
       const RankMemory memory = estimate_memory(
-          loaded.config.model, memory_request(loaded.config, run, DType::kBF16,
-                                              StagePurpose::kTraining, rank, DeviceKind::kCuda));
+          loaded.config.model, memory_request(loaded.config, run, StagePurpose::kTraining, rank));
       EXPECT_LE(memory.total(), kMemory) << "rank " << rank;
     }
   }

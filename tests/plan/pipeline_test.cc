@@ -39,7 +39,8 @@ Pipeline pipeline_of(const RunConfig::Parallel& parallel, std::int64_t layers,
   config.parallel = parallel;
   config.model = small_model(layers);
   config.data.sequence_length = 16;
-  return make_pipeline(config, mesh_of(parallel), {micro_batches, 1, micro_batches, 1});
+  return make_pipeline(config, mesh_of(parallel), {micro_batches, 1, micro_batches, 1},
+                       DType::kF32);
 }
 
 std::string fault_of(const RunConfig::Parallel& parallel, std::int64_t layers,
@@ -104,13 +105,14 @@ TEST(Pipeline, a_large_vocabulary_leaves_fewer_layers_to_the_rank_of_the_head) {
   config.parallel = parallel_of(4, "1f1b");
   config.model = small_model(16);
   config.data.sequence_length = 16;
-  EXPECT_EQ(layers_of(make_pipeline(config, mesh_of(config.parallel), {8, 1, 8, 1})),
+  EXPECT_EQ(layers_of(make_pipeline(config, mesh_of(config.parallel), {8, 1, 8, 1}, DType::kF32)),
             (std::vector<std::int64_t>{4, 4, 4, 4}));
   config.model.vocab_size = 1000;
-  EXPECT_EQ(layers_of(make_pipeline(config, mesh_of(config.parallel), {8, 1, 8, 1})),
+  EXPECT_EQ(layers_of(make_pipeline(config, mesh_of(config.parallel), {8, 1, 8, 1}, DType::kF32)),
             (std::vector<std::int64_t>{5, 5, 5, 1}));
   config.parallel = parallel_of(2, "zb-v");
-  const Pipeline pipeline = make_pipeline(config, mesh_of(config.parallel), {8, 1, 8, 1});
+  const Pipeline pipeline =
+      make_pipeline(config, mesh_of(config.parallel), {8, 1, 8, 1}, DType::kF32);
   EXPECT_EQ(layers_of(pipeline), (std::vector<std::int64_t>{5, 5, 5, 1}));
   EXPECT_EQ(pipeline.placement.back(), 0);
 }
@@ -121,7 +123,8 @@ TEST(Pipeline, stages_take_the_times_of_what_they_compute_unless_the_config_says
   config.model = small_model(6);
   config.model.vocab_size = 1000;
   config.data.sequence_length = 16;
-  const Pipeline pipeline = make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1});
+  const Pipeline pipeline =
+      make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}, DType::kF32);
   const ActionTimes& times = pipeline.times;
   ASSERT_EQ(times.stages.size(), 2U);
   EXPECT_NEAR(times.all(), 3, 1e-9) << "of a stage in the mean";
@@ -133,7 +136,8 @@ TEST(Pipeline, stages_take_the_times_of_what_they_compute_unless_the_config_says
   EXPECT_GT(last.forward, first.forward) << "the head makes its gradients in F";
   EXPECT_GT(first.backward_input, first.forward) << "attention makes its scores anew";
   config.parallel.pipeline_times = {1, 2, 3, 0.5};
-  const ActionTimes given = make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}).times;
+  const ActionTimes given =
+      make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}, DType::kF32).times;
   EXPECT_TRUE(given.stages.empty());
   EXPECT_EQ(given.backward_weight, 3);
   EXPECT_EQ(given.transfer, 0.5);
@@ -175,7 +179,8 @@ TEST(Pipeline, a_memory_limit_bounds_what_stages_allocate) {
   int filled = 0;
   for (const double limit : {1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0}) {
     config.parallel.pipeline_memory_limit = limit;
-    const Pipeline pipeline = make_pipeline(config, mesh_of(config.parallel), {12, 1, 12, 1});
+    const Pipeline pipeline =
+        make_pipeline(config, mesh_of(config.parallel), {12, 1, 12, 1}, DType::kF32);
     EXPECT_GT(pipeline.w_memory, 1.3);
     EXPECT_LT(pipeline.w_memory, 1.5);
     // Of a stage in the middle: one activation more.
@@ -205,11 +210,12 @@ TEST(Pipeline, with_full_recomputation_what_waits_for_w_is_more_than_an_activati
   config.parallel.recompute = Recompute::kFull;
   config.model = small_model(8);
   config.data.sequence_length = 64;
-  const Pipeline pipeline = make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1});
+  const Pipeline pipeline =
+      make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}, DType::kF32);
   EXPECT_GT(pipeline.w_memory, 5);
   EXPECT_FALSE(pipeline.splits(0) || pipeline.splits(1)) << "1F1B alone takes no more than 1F1B";
   config.parallel.pipeline_schedule = "zb-v";
-  EXPECT_TRUE(make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}).splits(0));
+  EXPECT_TRUE(make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}, DType::kF32).splits(0));
 }
 
 /// Bytes of the buffers of a rank's stages.
@@ -230,9 +236,11 @@ TEST(Pipeline, zb_h1_takes_no_more_than_the_first_rank_of_1f1b) {
     for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
       config.parallel = parallel_of(ranks, "1f1b");
       config.parallel.recompute = recompute;
-      const Pipeline one = make_pipeline(config, mesh_of(config.parallel), {24, 1, 24, 1});
+      const Pipeline one =
+          make_pipeline(config, mesh_of(config.parallel), {24, 1, 24, 1}, DType::kF32);
       config.parallel.pipeline_schedule = "zb-h1";
-      const Pipeline pipeline = make_pipeline(config, mesh_of(config.parallel), {24, 1, 24, 1});
+      const Pipeline pipeline =
+          make_pipeline(config, mesh_of(config.parallel), {24, 1, 24, 1}, DType::kF32);
       EXPECT_GT(pipeline.w_memory, 1.3);
       for (int rank = 0; rank < ranks; ++rank) {
         EXPECT_LE(bytes_of(config, pipeline, rank), 1.05 * bytes_of(config, one, 0))
@@ -254,7 +262,7 @@ TEST(Pipeline, what_r_makes_is_a_set_of_activations_for_each_that_waits) {
   config.data.sequence_length = 64;
   const auto resolved = [&](const Plan& plan) {
     write_file_atomically(path, plan_json(plan).dump());
-    return make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1});
+    return make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}, DType::kF32);
   };
   Plan plan = make_1f1b(2, 4);
   const Pipeline none = resolved(plan);
@@ -292,7 +300,7 @@ TEST(Pipeline, r_takes_over_what_full_recomputation_adds_to_b) {
   config.model = small_model(6);
   config.data.sequence_length = 16;
   const auto times = [&] {
-    return make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}).times;
+    return make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}, DType::kF32).times;
   };
   const ActionTimes full = times();
   EXPECT_DOUBLE_EQ(full.of(ActionKind::kRecompute, 0), full.of(ActionKind::kForward, 0));

@@ -21,7 +21,7 @@ std::int64_t total_of(const RunConfig& config, std::int64_t world) {
   std::vector<std::string> notes;
   const ResolvedRun run = resolve_run(config, {.world = world}, problems, notes);
   EXPECT_TRUE(problems.empty());
-  return most_of(ranks_of(config, run, DType::kF32, DeviceKind::kCpu)).total();
+  return most_of(ranks_of(config, run)).total();
 }
 
 TEST(RankMemory, what_is_needed_stands_by_item_with_the_sum) {

@@ -249,8 +249,7 @@ TEST(Resolve, what_is_written_out_resolves_to_the_same_run) {
     config.lr_schedule.kind = kind;
     config.lr_schedule.warmup_steps = 9;
     const Outcome first = resolve(config, {.world = 2});
-    const RunConfig written =
-        with_defaults_written(config, first.run, ComputePrecision::kFp32, ReductionOrder::kRank);
+    const RunConfig written = with_defaults_written(config, first.run);
     EXPECT_EQ(written.batch.global, 4);
     EXPECT_EQ(written.data.seed, 1234);
     const LoadedConfig again = parse_run_config(resolved_json(written));
@@ -258,12 +257,35 @@ TEST(Resolve, what_is_written_out_resolves_to_the_same_run) {
     const Outcome second = resolve(again.config, {.world = 2});
     EXPECT_TRUE(second.problems.empty()) << format_problems(second.problems);
     EXPECT_EQ(second.run.batch, first.run.batch);
-    EXPECT_EQ(resolved_json(with_defaults_written(again.config, second.run, ComputePrecision::kFp32,
-                                                  ReductionOrder::kRank)),
+    EXPECT_EQ(resolved_json(with_defaults_written(again.config, second.run)),
               resolved_json(written));
     // On other ranks the global batch stays.
     EXPECT_EQ(resolve(again.config, {.world = 1}).run.batch, (ResolvedBatch{4, 2, 2, 1}));
   }
+}
+
+TEST(Resolve, a_default_precision_is_that_of_the_device_in_every_figure) {
+  RunConfig open = small_config();
+  open.model.layers = 2;
+  open.parallel.pipeline = 2;
+  open.parallel.pipeline_schedule = "zb-h1";
+  RunConfig bf16 = open, fp32 = open;
+  bf16.precision.compute = ComputePrecision::kBf16;
+  fp32.precision.compute = ComputePrecision::kFp32;
+  const auto run_of = [](const RunConfig& config, DeviceKind device) {
+    Outcome outcome = resolve(config, {.world = 2, .device = device});
+    EXPECT_TRUE(outcome.problems.empty()) << format_problems(outcome.problems);
+    return outcome.run;
+  };
+  const ResolvedRun on_gpu = run_of(open, DeviceKind::kCuda),
+                    on_cpu = run_of(open, DeviceKind::kCpu);
+  EXPECT_EQ(on_gpu.compute, DType::kBF16);
+  EXPECT_EQ(on_gpu.sums, ReductionOrder::kLibrary);
+  EXPECT_EQ(on_gpu.pipeline.w_memory, run_of(bf16, DeviceKind::kCuda).pipeline.w_memory);
+  EXPECT_NE(on_gpu.pipeline.w_memory, run_of(fp32, DeviceKind::kCuda).pipeline.w_memory);
+  EXPECT_EQ(on_cpu.compute, DType::kF32);
+  EXPECT_EQ(on_cpu.sums, ReductionOrder::kRank);
+  EXPECT_EQ(on_cpu.pipeline.w_memory, run_of(fp32, DeviceKind::kCpu).pipeline.w_memory);
 }
 
 TEST(Resolve, what_a_library_of_attention_does_not_serve_is_refused_by_name) {

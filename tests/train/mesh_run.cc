@@ -230,7 +230,10 @@ ResolvedRun resolved(const MeshCell& cell, const RunConfig& config, std::int64_t
   run.mesh = MeshShape({cell.pipeline, cell.data, cell.context, cell.tensor});
   const std::int64_t micro = div_exact(global_batch, std::int64_t{cell.data} * cell.accumulation);
   run.passes = run.batch = {global_batch, micro, cell.accumulation, cell.data};
-  run.pipeline = make_pipeline(config, run.mesh, run.passes);
+  run.device = program_device().kind;
+  run.compute = compute_type(config, run.device);
+  run.sums = reduction_order(config, run.device);
+  run.pipeline = make_pipeline(config, run.mesh, run.passes, run.compute);
   return run;
 }
 

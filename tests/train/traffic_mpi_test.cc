@@ -81,11 +81,9 @@ bool run_cell(const RunConfig& config, int turn) {
                   runtime_options(prepared, test_launch(), placement, StagePurpose::kTraining));
   runtime.store.initialise(runtime.context, 1);
   runtime.weights_changed(Runtime::Forms::kStale);
-  const Channels::ByAxis planned =
-      sum_by_axis(step_traffic(config.model,
-                               memory_request(config, prepared.run, runtime.store.compute(),
-                                              StagePurpose::kTraining, world.rank()),
-                               config.data.document_mask));
+  const Channels::ByAxis planned = sum_by_axis(step_traffic(
+      config.model, memory_request(config, prepared.run, StagePurpose::kTraining, world.rank()),
+      config.data.document_mask));
   SourceRequest request;
   request.vocab_size = config.model.vocab_size;
   Loader loader(make_training_source(config, request), config.data, batch_shape(prepared, runtime),
