@@ -95,8 +95,7 @@ void adamw_update(Context& context, std::span<const AdamWTensor> tensors,
     device_table = context.device_constant({table, table_bytes});
     in_place = reinterpret_cast<AdamWStep*>(context.scratch(sizeof(AdamWStep)));
   }
-  const AdamWKernels& kernels = choose_table("adamw", context, avx2::adamw_cpu, avx512::adamw_cpu,
-                                             avx512_bf16::adamw_cpu, &GpuKernels::adamw);
+  const AdamWKernels& kernels = choose_table("adamw", context, adamw_cpu, &GpuKernels::adamw);
   kernels.write_step(context.exec(), in_place, step);
   kernels.update({context.exec(), reinterpret_cast<const AdamWTensorArgs*>(device_table), in_place,
                   static_cast<std::int64_t>(tensors.size()), elements, blocks,

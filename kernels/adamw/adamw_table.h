@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "device/exec.h"
+#include "kernels/common/cpu_tables.h"
 
 namespace trireme {
 
@@ -48,15 +49,7 @@ struct AdamWKernels {
   void (*write_step)(const Exec& exec, AdamWStep* to, const AdamWStep& step);
   void (*update)(const AdamWArgs&);
 };
-namespace avx2 {
-extern const AdamWKernels adamw_cpu;
-}
-namespace avx512 {
-extern const AdamWKernels adamw_cpu;
-}
-namespace avx512_bf16 {
-extern const AdamWKernels adamw_cpu;
-}
+TRIREME_CPU_TABLES(AdamWKernels, adamw_cpu);
 namespace cuda {
 extern const AdamWKernels adamw_cuda;
 }

@@ -23,8 +23,7 @@ constexpr std::int64_t kFewQueries = 4;
 constexpr std::int64_t kWorkPerThreadMin = 32768;
 
 const AttentionKernels& table(const Context& context) {
-  return choose_by_isa(context, avx2::attention_cpu, avx512::attention_cpu,
-                       avx512_bf16::attention_cpu);
+  return choose_by_isa(context, attention_cpu);
 }
 
 std::int64_t token_count(const ArgumentChecker& check, const char* name,

@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "device/exec.h"
+#include "kernels/common/cpu_tables.h"
 
 namespace trireme {
 
@@ -91,14 +92,6 @@ struct AttentionKernels {
   void (*merge)(const AttentionRowsArgs&);
   void (*delta)(const AttentionRowsArgs&);
 };
-namespace avx2 {
-extern const AttentionKernels attention_cpu;
-}
-namespace avx512 {
-extern const AttentionKernels attention_cpu;
-}
-namespace avx512_bf16 {
-extern const AttentionKernels attention_cpu;
-}
+TRIREME_CPU_TABLES(AttentionKernels, attention_cpu);
 
 }  // namespace trireme

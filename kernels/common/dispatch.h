@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "device/context.h"
+#include "kernels/common/cpu_tables.h"
 #include "kernels/common/gpu_kernels.h"
 
 namespace trireme {
@@ -16,25 +17,14 @@ const Table& gpu_table(const char* op, const Table* GpuKernels::*member) {
 }
 
 template <class Table>
-const Table& choose_by_isa(const Context& context, const Table& avx2, const Table& avx512,
-                           const Table& avx512_bf16) {
-  switch (context.isa()) {
-    case Isa::kAvx512Bf16:
-      return avx512_bf16;
-    case Isa::kAvx512:
-      return avx512;
-    case Isa::kAvx2:
-      break;
-  }
-  return avx2;
+const Table& choose_by_isa(const Context& context, const CpuTables<Table>& cpu) {
+  return *cpu[static_cast<std::size_t>(context.isa())];
 }
 
 template <class Table>
-const Table& choose_table(const char* op, const Context& context, const Table& avx2,
-                          const Table& avx512, const Table& avx512_bf16,
+const Table& choose_table(const char* op, const Context& context, const CpuTables<Table>& cpu,
                           const Table* GpuKernels::*gpu) {
-  if (context.on_gpu()) return gpu_table(op, gpu);
-  return choose_by_isa(context, avx2, avx512, avx512_bf16);
+  return context.on_gpu() ? gpu_table(op, gpu) : choose_by_isa(context, cpu);
 }
 
 }  // namespace trireme

@@ -9,8 +9,7 @@ namespace trireme {
 namespace {
 
 const CrossEntropyKernels& table(const Context& context) {
-  return choose_table("cross_entropy", context, avx2::cross_entropy_cpu, avx512::cross_entropy_cpu,
-                      avx512_bf16::cross_entropy_cpu, &GpuKernels::cross_entropy);
+  return choose_table("cross_entropy", context, cross_entropy_cpu, &GpuKernels::cross_entropy);
 }
 
 CrossEntropyRows rows_of(const ArgumentChecker& check, const ConstTensorView& logits_TV,

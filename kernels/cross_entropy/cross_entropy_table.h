@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "device/exec.h"
+#include "kernels/common/cpu_tables.h"
 
 namespace trireme {
 
@@ -53,15 +54,7 @@ struct CrossEntropyKernels {
   void (*loss)(const CrossEntropyLossArgs&);
   void (*gradient)(const CrossEntropyGradientArgs&);
 };
-namespace avx2 {
-extern const CrossEntropyKernels cross_entropy_cpu;
-}
-namespace avx512 {
-extern const CrossEntropyKernels cross_entropy_cpu;
-}
-namespace avx512_bf16 {
-extern const CrossEntropyKernels cross_entropy_cpu;
-}
+TRIREME_CPU_TABLES(CrossEntropyKernels, cross_entropy_cpu);
 namespace cuda {
 extern const CrossEntropyKernels cross_entropy_cuda;
 }

@@ -9,8 +9,7 @@ namespace trireme {
 namespace {
 
 const ElementwiseKernels& table(const Context& context) {
-  return choose_table("elementwise", context, avx2::elementwise_cpu, avx512::elementwise_cpu,
-                      avx512_bf16::elementwise_cpu, &GpuKernels::elementwise);
+  return choose_table("elementwise", context, elementwise_cpu, &GpuKernels::elementwise);
 }
 
 }  // namespace

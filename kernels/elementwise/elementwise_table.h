@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "device/exec.h"
+#include "kernels/common/cpu_tables.h"
 
 namespace trireme {
 
@@ -72,15 +73,7 @@ struct ElementwiseKernels {
   std::int64_t (*column_sum_scratch_floats)(const ColumnSumArgs&);
   void (*sum_in_order)(const SumInOrderArgs&);
 };
-namespace avx2 {
-extern const ElementwiseKernels elementwise_cpu;
-}
-namespace avx512 {
-extern const ElementwiseKernels elementwise_cpu;
-}
-namespace avx512_bf16 {
-extern const ElementwiseKernels elementwise_cpu;
-}
+TRIREME_CPU_TABLES(ElementwiseKernels, elementwise_cpu);
 namespace cuda {
 extern const ElementwiseKernels elementwise_cuda;
 }

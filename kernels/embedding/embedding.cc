@@ -9,8 +9,7 @@ namespace trireme {
 namespace {
 
 const EmbeddingKernels& table(const Context& context) {
-  return choose_table("embedding", context, avx2::embedding_cpu, avx512::embedding_cpu,
-                      avx512_bf16::embedding_cpu, &GpuKernels::embedding);
+  return choose_table("embedding", context, embedding_cpu, &GpuKernels::embedding);
 }
 
 /// The size of the vocabulary that a table holds a part of.

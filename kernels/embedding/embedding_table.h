@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "device/exec.h"
+#include "kernels/common/cpu_tables.h"
 
 namespace trireme {
 
@@ -37,15 +38,7 @@ struct EmbeddingKernels {
   void (*backward)(const EmbeddingBackwardArgs&);
   std::size_t (*backward_scratch_bytes)(std::int64_t tokens, std::int64_t rows);
 };
-namespace avx2 {
-extern const EmbeddingKernels embedding_cpu;
-}
-namespace avx512 {
-extern const EmbeddingKernels embedding_cpu;
-}
-namespace avx512_bf16 {
-extern const EmbeddingKernels embedding_cpu;
-}
+TRIREME_CPU_TABLES(EmbeddingKernels, embedding_cpu);
 namespace cuda {
 extern const EmbeddingKernels embedding_cuda;
 }

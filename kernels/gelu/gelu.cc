@@ -9,8 +9,7 @@ namespace trireme {
 namespace {
 
 const GeluKernels& table(const Context& context) {
-  return choose_table("gelu", context, avx2::gelu_cpu, avx512::gelu_cpu, avx512_bf16::gelu_cpu,
-                      &GpuKernels::gelu);
+  return choose_table("gelu", context, gelu_cpu, &GpuKernels::gelu);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "device/exec.h"
+#include "kernels/common/cpu_tables.h"
 
 namespace trireme {
 
@@ -27,15 +28,7 @@ struct GeluKernels {
   void (*forward)(const GeluForwardArgs&);
   void (*backward)(const GeluBackwardArgs&);
 };
-namespace avx2 {
-extern const GeluKernels gelu_cpu;
-}
-namespace avx512 {
-extern const GeluKernels gelu_cpu;
-}
-namespace avx512_bf16 {
-extern const GeluKernels gelu_cpu;
-}
+TRIREME_CPU_TABLES(GeluKernels, gelu_cpu);
 namespace cuda {
 extern const GeluKernels gelu_cuda;
 }

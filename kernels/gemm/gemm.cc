@@ -14,7 +14,7 @@ namespace trireme {
 namespace gemm_internal {
 
 const GemmKernels& kernels(const Context& context) {
-  return choose_by_isa(context, avx2::gemm_cpu, avx512::gemm_cpu, avx512_bf16::gemm_cpu);
+  return choose_by_isa(context, gemm_cpu);
 }
 
 void fill_with_bias(Context& context, TensorView c_MN, ConstTensorView bias_N) {
@@ -221,7 +221,7 @@ void gemm(Context& context, const Gemm& args) {
   if (own != nullptr || args.a.dtype == DType::kF32)
     return gemm_by_tiles(context, args, product, own);
   // A context may be held to less than the CPU has; tests emulate more.
-  if (context.isa() == Isa::kAvx512Bf16 && gemm_internal::library_multiplies_bf16())
+  if (context.isa() >= Isa::kAvx512Bf16 && gemm_internal::library_multiplies_bf16())
     return gemm_internal::gemm_by_primitive(context, args, s);
   gemm_internal::gemm_by_panels(context, args, s);
 }

@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "device/exec.h"
+#include "kernels/common/cpu_tables.h"
 
 namespace trireme {
 
@@ -70,14 +71,6 @@ struct GemmKernels {
   const CpuProduct* bf16_product;
 };
 
-namespace avx2 {
-extern const GemmKernels gemm_cpu;
-}
-namespace avx512 {
-extern const GemmKernels gemm_cpu;
-}
-namespace avx512_bf16 {
-extern const GemmKernels gemm_cpu;
-}
+TRIREME_CPU_TABLES(GemmKernels, gemm_cpu);
 
 }  // namespace trireme

@@ -162,7 +162,8 @@ bool cuts_tokens(int threads, const ProductArgs& args) {
   if (k < threads * kTokensMin || m * n * k < threads * kTokenWorkMin) return false;
   const auto bytes = static_cast<std::int64_t>(size_of(args.type));
   if ((m + n) * k * bytes > threads * kCached || (threads - 1) * m * n > kSumsMost) return false;
-  const Grid grid = grid_for(threads, args.sizes, rules_of(avx2::gemm_cpu.f32_product));  // finest
+  const GemmKernels& finest = *gemm_cpu[static_cast<std::size_t>(Isa::kAvx2)];
+  const Grid grid = grid_for(threads, args.sizes, rules_of(finest.f32_product));
   const std::int64_t read = (m / grid.rows + n / grid.columns) * k * bytes, sums = m * n * 4;
   return 2 * sums < read - read / threads;
 }

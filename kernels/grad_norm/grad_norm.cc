@@ -43,8 +43,7 @@ void add_rows(const GradNormKernels& kernels, ExactSum& sum, const ConstTensorVi
 void add_on_host(const Context& context, ExactSum& sum,
                  std::span<const ConstTensorView> gradients) {
   constexpr std::int64_t kElementsPerThreadMin = 16384;
-  const GradNormKernels& kernels = choose_by_isa(context, avx2::grad_norm_cpu,
-                                                 avx512::grad_norm_cpu, avx512_bf16::grad_norm_cpu);
+  const GradNormKernels& kernels = choose_by_isa(context, grad_norm_cpu);
   std::int64_t elements = 0;
   for (const ConstTensorView& each : gradients) elements += each.count();
   const auto parts = static_cast<int>(

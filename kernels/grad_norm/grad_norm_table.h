@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "device/exec.h"
+#include "kernels/common/cpu_tables.h"
 
 namespace trireme {
 
@@ -11,15 +12,7 @@ struct GradNormKernels {
   void (*row_squares)(double* squares, const float* gradient, std::int64_t rows,
                       std::int64_t columns);
 };
-namespace avx2 {
-extern const GradNormKernels grad_norm_cpu;
-}
-namespace avx512 {
-extern const GradNormKernels grad_norm_cpu;
-}
-namespace avx512_bf16 {
-extern const GradNormKernels grad_norm_cpu;
-}
+TRIREME_CPU_TABLES(GradNormKernels, grad_norm_cpu);
 
 /// A GPU's blocks take so many rows each.
 inline constexpr std::int64_t kGradNormRowsPerBlock = 64;

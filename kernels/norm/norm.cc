@@ -9,8 +9,7 @@ namespace trireme {
 namespace {
 
 const NormKernels& table(const Context& context) {
-  return choose_table("norm", context, avx2::norm_cpu, avx512::norm_cpu, avx512_bf16::norm_cpu,
-                      &GpuKernels::norm);
+  return choose_table("norm", context, norm_cpu, &GpuKernels::norm);
 }
 
 void check_forward(const NormForward& args) {

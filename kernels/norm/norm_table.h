@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "device/exec.h"
+#include "kernels/common/cpu_tables.h"
 
 namespace trireme {
 
@@ -38,15 +39,7 @@ struct NormKernels {
   /// How many floats of scratch a backward pass wants; dweight and dbias may be null.
   std::int64_t (*backward_scratch_floats)(const NormBackwardArgs&);
 };
-namespace avx2 {
-extern const NormKernels norm_cpu;
-}
-namespace avx512 {
-extern const NormKernels norm_cpu;
-}
-namespace avx512_bf16 {
-extern const NormKernels norm_cpu;
-}
+TRIREME_CPU_TABLES(NormKernels, norm_cpu);
 namespace cuda {
 extern const NormKernels norm_cuda;
 }

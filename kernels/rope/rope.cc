@@ -9,8 +9,7 @@ namespace trireme {
 namespace {
 
 const RopeKernels& table(const Context& context) {
-  return choose_table("rope", context, avx2::rope_cpu, avx512::rope_cpu, avx512_bf16::rope_cpu,
-                      &GpuKernels::rope);
+  return choose_table("rope", context, rope_cpu, &GpuKernels::rope);
 }
 
 void check_rotation(const Context& context, const ArgumentChecker& check,

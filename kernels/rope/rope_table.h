@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "device/exec.h"
+#include "kernels/common/cpu_tables.h"
 
 namespace trireme {
 
@@ -42,15 +43,7 @@ struct RopeKernels {
   void (*backward)(const RopeBackwardArgs&);
   std::int64_t (*backward_scratch_floats)(const RopeBackwardArgs&);
 };
-namespace avx2 {
-extern const RopeKernels rope_cpu;
-}
-namespace avx512 {
-extern const RopeKernels rope_cpu;
-}
-namespace avx512_bf16 {
-extern const RopeKernels rope_cpu;
-}
+TRIREME_CPU_TABLES(RopeKernels, rope_cpu);
 namespace cuda {
 extern const RopeKernels rope_cuda;
 }

@@ -9,8 +9,7 @@ namespace trireme {
 namespace {
 
 const SwigluKernels& table(const Context& context) {
-  return choose_table("swiglu", context, avx2::swiglu_cpu, avx512::swiglu_cpu,
-                      avx512_bf16::swiglu_cpu, &GpuKernels::swiglu);
+  return choose_table("swiglu", context, swiglu_cpu, &GpuKernels::swiglu);
 }
 
 }  // namespace

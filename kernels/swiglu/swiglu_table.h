@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "device/exec.h"
+#include "kernels/common/cpu_tables.h"
 
 namespace trireme {
 
@@ -27,15 +28,7 @@ struct SwigluKernels {
   void (*forward)(const SwigluForwardArgs&);
   void (*backward)(const SwigluBackwardArgs&);
 };
-namespace avx2 {
-extern const SwigluKernels swiglu_cpu;
-}
-namespace avx512 {
-extern const SwigluKernels swiglu_cpu;
-}
-namespace avx512_bf16 {
-extern const SwigluKernels swiglu_cpu;
-}
+TRIREME_CPU_TABLES(SwigluKernels, swiglu_cpu);
 namespace cuda {
 extern const SwigluKernels swiglu_cuda;
 }

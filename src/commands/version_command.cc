@@ -30,6 +30,17 @@ std::string gpus_text() {
   }
 }
 
+std::string instruction_sets_text() {
+  std::string text = "built for ";
+  for (std::size_t i = 0; i < kIsaCount; ++i)
+    text += fmt::format("{}{}",
+                        i == 0               ? ""
+                        : i + 1 == kIsaCount ? " and "
+                                             : ", ",
+                        name_of(kIsas[i]));
+  return text;
+}
+
 }  // namespace
 
 int version_command(Arguments arguments) {
@@ -44,7 +55,7 @@ int version_command(Arguments arguments) {
   row("HDF5", hdf5_version());
   row("oneDNN", gemm_library_version());
   row("CPU", fmt::format("{}, {} usable cores", cpu_model_name(), usable_cpu_count()));
-  row("instruction sets", "built for AVX2, AVX-512 and AVX512_BF16");
+  row("instruction sets", instruction_sets_text());
   row("uses", name_of(detect_isa()));
   row("GPUs", gpus_text());
   std::fputs(text.c_str(), stdout);

@@ -17,29 +17,25 @@
 namespace trireme {
 
 std::string_view name_of(Isa isa) {
-  switch (isa) {
-    case Isa::kAvx512Bf16:
-      return "AVX512_BF16";
-    case Isa::kAvx512:
-      return "AVX-512";
-    case Isa::kAvx2:
-      break;
-  }
-  return "AVX2";
+#define TRIREME_NAME(enumerator, space, name, ...) name,
+  constexpr std::string_view kNames[] = {TRIREME_INSTRUCTION_SETS(TRIREME_NAME)};
+#undef TRIREME_NAME
+  return kNames[static_cast<std::size_t>(isa)];
 }
 
 Isa detect_isa() {
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
+#define TRIREME_SUPPORTED(enumerator, space, name, has, ...) static_cast<bool>(has),
+  const bool supported[] = {TRIREME_INSTRUCTION_SETS(TRIREME_SUPPORTED)};
+#undef TRIREME_SUPPORTED
+  const auto count = std::find(std::begin(supported), std::end(supported), false) - supported;
+  if (count == 0) {
     throw EnvironmentError(
         "this CPU ({}) lacks AVX2 or FMA (the CPU ops are built on them). "
         "Use an x86-64 CPU of 2013 (Intel Haswell, AMD Excavator) or later.",
         cpu_model_name());
   }
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (!avx512) return Isa::kAvx2;
-  return __builtin_cpu_supports("avx512bf16") ? Isa::kAvx512Bf16 : Isa::kAvx512;
+  return kIsas[count - 1];
 }
 
 std::string cpu_model_name() {

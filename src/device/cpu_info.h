@@ -4,14 +4,10 @@
 #include <string>
 #include <string_view>
 
+#include "device/isa.h"
+
 namespace trireme {
 
-/// Instruction sets that the CPU ops are compiled for, in ascending order.
-enum class Isa : std::uint8_t {
-  kAvx2,        ///< with FMA and F16C
-  kAvx512,      ///< F, BW, DQ, VL
-  kAvx512Bf16,  ///< and AVX512_BF16: rounds to bf16 and multiplies pairs of it
-};
 std::string_view name_of(Isa isa);
 
 /// The best of the sets that this CPU and its operating system offer.

@@ -18,10 +18,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 class Simd : public OpTest {
  protected:
-  const SimdProbe& probe() const {
-    return choose_by_isa(test_context(GetParam()), avx2::simd_probe, avx512::simd_probe,
-                         avx512_bf16::simd_probe);
-  }
+  const SimdProbe& probe() const { return choose_by_isa(test_context(GetParam()), simd_probe); }
 };
 TRIREME_FOR_ALL_ISAS(Simd);
 

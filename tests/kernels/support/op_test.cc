@@ -17,8 +17,10 @@ constexpr std::byte kGuard{0xa5};
 }  // namespace
 
 std::string isa_test_name(const testing::TestParamInfo<Isa>& info) {
-  if (info.param == Isa::kAvx2) return "avx2";
-  return info.param == Isa::kAvx512 ? "avx512" : "avx512_bf16";
+#define TRIREME_NAMESPACE(enumerator, isa, ...) #isa,
+  constexpr const char* kNames[] = {TRIREME_INSTRUCTION_SETS(TRIREME_NAMESPACE)};
+#undef TRIREME_NAMESPACE
+  return kNames[static_cast<std::size_t>(info.param)];
 }
 
 Context test_context(Isa isa, int threads) { return {test_device::device(), threads, isa}; }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/common/cpu_tables.h"
 
 namespace trireme {
 
@@ -20,14 +21,6 @@ struct SimdProbe {
   int width;
   bool flushes;  ///< narrow() makes 0 of subnormal numbers
 };
-namespace avx2 {
-extern const SimdProbe simd_probe;
-}
-namespace avx512 {
-extern const SimdProbe simd_probe;
-}
-namespace avx512_bf16 {
-extern const SimdProbe simd_probe;
-}
+TRIREME_CPU_TABLES(SimdProbe, simd_probe);
 
 }  // namespace trireme

@@ -5,10 +5,10 @@ namespace trireme {
 
 std::vector<Isa> isas_to_test() {
 #ifdef TRIREME_WIDE_TESTS
-  return {Isa::kAvx512Bf16};
+  return {kIsas[kIsaCount - 1]};
 #else
   std::vector<Isa> isas;
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+  for (const Isa isa : kIsas) {
     if (isa <= detect_isa()) isas.push_back(isa);
   }
   return isas;
