@@ -16,14 +16,19 @@ using namespace attention_internal;
 
 namespace {
 
-constexpr std::int64_t kHeadDimMax = 256;
-/// Up to this many queries go one by one (a key/value cache) rather than in tiles.
+/// Up to this many queries are computed one by one (a key/value cache) rather than in tiles.
 constexpr std::int64_t kFewQueries = 4;
 /// Below this many (query, key) pairs times head size another thread costs more than it saves.
 constexpr std::int64_t kWorkPerThreadMin = 32768;
+constexpr std::int64_t kHeadDimMax = 256;
 
 const AttentionKernels& table(const Context& context) {
   return choose_by_isa(context, attention_cpu);
+}
+
+const AttentionBackend& backend(const Context& context) {
+  const AttentionBackend* const chosen = context.attention_backend();
+  return chosen == nullptr ? own_attention : *chosen;
 }
 
 std::int64_t token_count(const ArgumentChecker& check, const char* name,
@@ -62,14 +67,6 @@ AttentionShape check_common(const ArgumentChecker& check, const ConstHeadsView& 
   check.heads("v", v, q.dtype, {kv_rows, shape.kv_heads, shape.head_dim});
   check.optional("mask.first_key", mask.first_key_T, DType::kI32, {q_rows});
   return shape;
-}
-
-AttentionHeads<const void> plain(const ConstHeadsView& view) {
-  return {view.data, view.token_stride};
-}
-AttentionHeads<void> plain(const HeadsView& view) { return {view.data, view.token_stride}; }
-AttentionHeads<float> plain_f32(const HeadsView& view) {
-  return {reinterpret_cast<float*>(view.data), view.token_stride};
 }
 
 /// The parts of a call's scratch area, each aligned to 64 bytes.
@@ -148,7 +145,8 @@ void write_starts(std::int64_t groups, std::int64_t blocks, const std::int64_t* 
   for (int piece = 0; piece <= pieces; ++piece) {
     const std::int64_t cost = groups * group_cost * piece / pieces;
     const std::int64_t group = cost / group_cost;
-    // The boundary nearest to the share; that of the group's end is the next group's start.
+    // The boundary between blocks that is nearest to the wanted cost; the end of a group is the
+    // start of the next.
     const std::int64_t rest = cost - group * group_cost;
     const std::int64_t* after = std::lower_bound(costs, costs + blocks + 1, rest);
     std::int64_t block = after - costs;
@@ -162,7 +160,7 @@ int piece_count(const Context& context, std::int64_t items, std::int64_t work) {
   return static_cast<int>(std::min({static_cast<std::int64_t>(context.threads()), items, by_work}));
 }
 
-/// Where the parts of the scratch area stand that both directions have.
+/// Offsets of what both directions keep in scratch.
 struct CommonPlan {
   std::size_t positions, key_blocks, costs, starts;
 };
@@ -172,10 +170,6 @@ CommonPlan plan_common(ScratchPlan& plan, const AttentionShape& shape, std::int6
           plan.take(key_blocks * static_cast<std::int64_t>(sizeof(AttentionKeyBlock))),
           plan.take((blocks + 1) * 8),
           plan.take((pieces + 1) * static_cast<std::int64_t>(sizeof(AttentionItem)))};
-}
-
-const std::int32_t* first_key_of(const AttentionMask& mask) {
-  return mask.first_key_T.given() ? mask.first_key_T.as<std::int32_t>() : nullptr;
 }
 
 AttentionVisibility write_visibility(std::byte* scratch, const CommonPlan& plan,
@@ -197,7 +191,7 @@ AttentionShape check_forward(const AttentionForward& args) {
   return shape;
 }
 
-AttentionShape check_backward(const Context& context, const AttentionBackward& args) {
+AttentionShape check_backward(const AttentionBackward& args) {
   const ArgumentChecker check("attention_backward");
   const AttentionShape shape = check_common(check, args.q, args.k, args.v, args.mask);
   const std::int64_t q_rows = shape.sequences * shape.q_tokens,
@@ -209,83 +203,13 @@ AttentionShape check_backward(const Context& context, const AttentionBackward& a
   check.tensor("lse", args.lse_TH, DType::kF32, {q_rows, shape.heads});
   check.tensor("delta", args.delta_TH, DType::kF32, {q_rows, shape.heads});
   check.that(args.scale > 0, "scale", "must be positive");
-  const bool has_o = args.o.data != nullptr;
-  if (has_o) check.heads("o", args.o, shape.type, {q_rows, shape.heads, shape.head_dim});
-  check.that(has_o || !context.attention_by_library() || q_rows == 0, "o",
-             "a library makes delta of it");
+  if (args.o.data != nullptr)
+    check.heads("o", args.o, shape.type, {q_rows, shape.heads, shape.head_dim});
   return shape;
 }
 
-// ---- on a GPU ----
-
-const AttentionGpuKernels& gpu_kernels_of() {
-  return gpu_table("attention", &GpuKernels::attention);
-}
-
-/// Empty ranges left out, those that go on where the one before ends joined to it. `list`: room for
-/// as many, valid during the call.
-AttentionRanges joined(Context& context, std::span<const PositionRange> ranges,
-                       AttentionRange* list) {
-  AttentionRanges out;
-  std::int32_t index = 0;
-  for (const PositionRange& range : ranges) {
-    if (range.count == 0) continue;
-    const auto first = static_cast<std::int32_t>(range.first),
-               count = static_cast<std::int32_t>(range.count);
-    if (out.count > 0 && list[out.count - 1].first + list[out.count - 1].count == first) {
-      list[out.count - 1].count += count;
-    } else {
-      list[out.count++] = {first, count, index};
-    }
-    index += count;
-  }
-  out.on_host = list;
-  const std::span<const AttentionRange> all(list, static_cast<std::size_t>(out.count));
-  if (out.count <= AttentionRanges::kFew) {
-    std::copy(all.begin(), all.end(), out.few);
-  } else {
-    out.table =
-        reinterpret_cast<const AttentionRange*>(context.device_constant(std::as_bytes(all)));
-  }
-  return out;
-}
-
-struct GpuRanges {
-  AttentionRanges q, kv;
-};
-GpuRanges joined(Context& context, const AttentionMask& mask) {
-  auto* list = reinterpret_cast<AttentionRange*>(
-      context.host_scratch((mask.q.size() + mask.kv.size()) * sizeof(AttentionRange)));
-  return {joined(context, mask.q, list), joined(context, mask.kv, list + mask.q.size())};
-}
-
-void forward_on_gpu(Context& context, const AttentionShape& shape, const AttentionForward& args) {
-  const GpuRanges ranges = joined(context, args.mask);
-  gpu_kernels_of().forward({context.exec(), shape, ranges.q, ranges.kv, first_key_of(args.mask),
-                            plain(args.o), args.lse_TH.as<float>(), plain(args.q), plain(args.k),
-                            plain(args.v), args.scale});
-}
-
-void backward_on_gpu(Context& context, const AttentionShape& shape, const AttentionBackward& args) {
-  const GpuRanges ranges = joined(context, args.mask);
-  const std::int32_t* first_key = first_key_of(args.mask);
-  std::int32_t* tile_first_key = nullptr;
-  std::int64_t tile_stride = 0;
-  if (first_key != nullptr) {
-    for (int i = 0; i < ranges.q.count; ++i)
-      tile_stride += 2 * ceil_div(std::int64_t{ranges.q.on_host[i].count}, kAttentionGpuTileMin);
-    tile_first_key = reinterpret_cast<std::int32_t*>(
-        context.scratch(static_cast<std::size_t>(shape.sequences * tile_stride * 4)));
-  }
-  gpu_kernels_of().backward(
-      {context.exec(), shape, ranges.q, ranges.kv, first_key, plain_f32(args.dq),
-       plain_f32(args.dk), plain_f32(args.dv), plain(args.d_o), plain(args.q), plain(args.k),
-       plain(args.v), args.lse_TH.as<float>(), args.delta_TH.as<float>(), args.scale,
-       tile_first_key, static_cast<std::int32_t>(tile_stride), !context.deterministic()});
-}
-
-/// The (query, key) pairs that the mask leaves, of one head, over all sequences; documents in a
-/// GPU's memory are not looked at.
+/// The visible (query, key) pairs of one head, over all sequences. Documents that are in a GPU's
+/// memory are not taken into account.
 std::int64_t visible_pairs(const Context& context, const AttentionMask& mask) {
   const std::int32_t* first_key = context.on_gpu() ? nullptr : first_key_of(mask);
   std::int64_t pairs = 0, row = 0;
@@ -304,8 +228,8 @@ std::int64_t visible_pairs(const Context& context, const AttentionMask& mask) {
   return pairs;
 }
 
-/// 4 D operations for each pair of a query head forward (S, O); 10 D backward, which makes S anew
-/// (S, dV, dP, dQ, dK). In f32, whatever the operands. Nobody asks: nothing is counted.
+/// For each visible pair and query head 4 D operations forward (S, O) and 10 D backward (S again,
+/// dV, dP, dQ, dK), counted as f32 whatever the operands. Without a trace nothing is counted.
 OpWork work_of(const Context& context, const AttentionForward& args) {
   if (context.op_trace() == nullptr) return {};
   return {4 * visible_pairs(context, args.mask) * args.q.heads * args.q.head_dim,
@@ -325,9 +249,7 @@ void attention_forward(Context& context, const AttentionForward& args) {
   const OpSpan span(context.op_trace(), "attention_forward", work_of(context, args));
   const std::int64_t groups = shape.sequences * shape.heads;
   if (groups * shape.q_tokens == 0) return;
-  if (context.on_gpu() && context.attention_by_library())
-    return forward_by_library(context, shape, args, attention_library());
-  if (context.on_gpu()) return forward_on_gpu(context, shape, args);
+  if (context.on_gpu()) return backend(context).forward(context, shape, args);
   const bool few = shape.q_tokens <= kFewQueries;
   const std::int64_t key_blocks = block_count(args.mask.kv);
   const std::int64_t blocks =
@@ -356,20 +278,18 @@ void attention_forward(Context& context, const AttentionForward& args) {
 }
 
 void attention_backward(Context& context, const AttentionBackward& args) {
-  const AttentionShape shape = check_backward(context, args);
+  const AttentionShape shape = check_backward(args);
   const OpSpan span(context.op_trace(), "attention_backward", work_of(context, args));
   const std::int64_t groups = shape.sequences * shape.kv_heads,
                      key_blocks = block_count(args.mask.kv);
   if (groups * shape.q_tokens == 0 || key_blocks == 0) return;
-  if (context.on_gpu() && context.attention_by_library())
-    return backward_by_library(context, shape, args, attention_library());
-  if (context.on_gpu()) return backward_on_gpu(context, shape, args);
+  if (context.on_gpu()) return backend(context).backward(context, shape, args);
   const std::int64_t work =
       shape.sequences * shape.heads * shape.q_tokens * shape.kv_tokens * shape.head_dim;
   const int pieces = piece_count(context, groups * key_blocks, work);
   const AttentionKernels& kernels = table(context);
   const std::int64_t piece_bytes = kernels.backward_scratch(shape);
-  // No piece begins inside a group where the groups divide evenly.
+  // Where the groups divide evenly among the pieces, no piece begins inside a group.
   const bool shared = groups % pieces != 0;
   const std::int64_t partial_bytes =
       shared ? pieces * (shape.heads / shape.kv_heads) * shape.q_tokens * shape.head_dim * 4 : 0;
@@ -403,7 +323,8 @@ void attention_merge(Context& context, HeadsView o, TensorView lse_TH, ConstHead
                          plain(o2),      {},       nullptr, nullptr,    nullptr};
   rows.lse = lse_TH.as<float>();
   rows.lse2 = lse2_TH.as<float>();
-  context.on_gpu() ? gpu_kernels_of().merge(rows) : table(context).merge(rows);
+  context.on_gpu() ? gpu_table("attention", &GpuKernels::attention).merge(rows)
+                   : table(context).merge(rows);
 }
 
 void attention_delta(Context& context, TensorView delta_TH, ConstHeadsView d_o, ConstHeadsView o) {
@@ -416,7 +337,8 @@ void attention_delta(Context& context, TensorView delta_TH, ConstHeadsView d_o, 
   AttentionRowsArgs rows{context.exec(), o.tokens,   o.heads, o.head_dim, o.dtype, {},
                          plain(o),       plain(d_o), nullptr, nullptr,    nullptr};
   rows.delta = delta_TH.as<float>();
-  context.on_gpu() ? gpu_kernels_of().delta(rows) : table(context).delta(rows);
+  context.on_gpu() ? gpu_table("attention", &GpuKernels::attention).delta(rows)
+                   : table(context).delta(rows);
 }
 
 }  // namespace trireme

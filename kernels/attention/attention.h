@@ -6,7 +6,6 @@
 #include <span>
 
 #include "device/context.h"
-#include "kernels/attention/attention_library.h"
 #include "tensor/heads_view.h"
 
 namespace trireme {
@@ -16,8 +15,8 @@ struct PositionRange {
   std::int64_t first, count;
 };
 
-/// Which query may see which key. Within one sequence query i stands at position p(i), key j at
-/// position r(j); i sees j iff first_key[i] <= r(j) <= p(i).
+/// Which query sees which key. Within one sequence query i stands at position p(i), key j at
+/// position r(j), and i sees j iff first_key[i] <= r(j) <= p(i).
 struct AttentionMask {
   std::int64_t sequences = 1;  ///< B; q holds B * Tq tokens, k and v B * Tk, sequence by sequence
   std::span<const PositionRange> q;   ///< the same for every sequence; counts sum to Tq
@@ -25,9 +24,11 @@ struct AttentionMask {
   ConstTensorView first_key_T;  ///< [B * Tq] i32: where the query's document begins; not given: 0
 };
 
-/// S[i,j] = scale q_i . k_j over the keys that i sees;  O_i = sum_j softmax_j(S) v_j;  LSE_i = log
-/// sum_j exp S[i,j] A query that sees no key gets O = 0, LSE = -inf, so that `attention_merge` can
-/// add the rest.
+///   S[i,j] = scale q_i . k_j   over the keys j that query i sees
+///   LSE_i = log sum_j exp S[i,j]
+///   O_i = sum_j exp(S[i,j] - LSE_i) v_j
+///
+/// A query that sees no key gets O = 0, LSE = -inf, so that `attention_merge` can add the rest.
 ///
 ///   o, q   heads [B*Tq, H, D]   f32|bf16, all of one type
 ///   k, v   heads [B*Tk, G, D]   H % G == 0: query head h reads key head h / (H/G)
@@ -40,10 +41,10 @@ struct AttentionMask {
 /// 2^-9 of the largest |v| besides its own rounding. A query has the same bits whatever queries
 /// stand around it. A v that is not finite may reach queries that do not see it (0 inf is NaN).
 ///
-/// Where the context wants a GPU's attention by a library (cuDNN), both passes take bf16 heads in
-/// rows that are multiples of 16 bytes, whole sequences (one range from 0, the same for queries and
-/// keys) and no first_key; anything else is refused, never served otherwise. Sums are in f32 all
-/// the same; dq, dk and dv are rounded to bf16 before they are added.
+/// Where a library computes a GPU's attention (attention_backend.h), both passes take bf16 heads in
+/// rows of multiples of 16 bytes, whole sequences (one range from 0, the same for queries and keys)
+/// and no first_key; any other call is refused. Sums are in f32 there too; dq, dk and dv are
+/// rounded to bf16 before they are added.
 struct AttentionForward {
   HeadsView o;
   TensorView lse_TH;
@@ -59,12 +60,16 @@ void attention_forward(Context& context, const AttentionForward& args);
 void attention_merge(Context& context, HeadsView o, TensorView lse_TH, ConstHeadsView o2,
                      ConstTensorView lse2_TH);
 
-/// delta[i,h] = sum_d dO[i,h,d] O[i,h,d], once for each token however many key blocks follow. delta
-/// [B*Tq, H] f32.
+///   delta[i,h] = sum_d dO[i,h,d] O[i,h,d]
+///
+/// Called once, however many backward passes over parts of the keys follow. delta [B*Tq, H] f32.
 void attention_delta(Context& context, TensorView delta_TH, ConstHeadsView d_o, ConstHeadsView o);
 
-/// With P = exp(S - lse):  dV_j += sum_i P dO_i,  dS = P (dO_i . v_j - delta_i) scale,  dQ_i +=
-/// sum_j dS k_j, dK_j += sum_i dS q_i, the sums of a key head running over its H/G query heads.
+///   P[i,j] = exp(S[i,j] - lse_i),   dS[i,j] = P[i,j] (dO_i . v_j - delta_i) scale
+///   dQ_i += sum_j dS[i,j] k_j
+///   dK_j += sum_i dS[i,j] q_i,      dV_j += sum_i P[i,j] dO_i
+///
+/// where the sums of a key head run over its H/G query heads too.
 ///
 ///   dq heads [B*Tq, H, D], dk, dv heads [B*Tk, G, D]   f32, accumulated: the caller clears them
 ///   d_o, q, k, v, mask, scale as in the forward pass; lse and delta final (over all keys)
@@ -84,18 +89,8 @@ struct AttentionBackward {
   ConstTensorView lse_TH, delta_TH;
   AttentionMask mask;
   float scale = 1;
-  ConstHeadsView o = {};  ///< of the forward pass: what a library needs in place of delta
+  ConstHeadsView o = {};  ///< of the forward pass; a library needs it, ours takes delta
 };
 void attention_backward(Context& context, const AttentionBackward& args);
-
-// ---- attention by a library (cuDNN), on a GPU ----
-
-/// "" or why this program has none on this machine: "libcudnn.so.9: cannot open ...".
-std::string attention_missing_library();
-/// As its maker counts: 91900 of 9.19.0; 0 without one.
-std::int64_t attention_library_version();
-/// Settles before the first step how the selected GPU computes such attention, which takes seconds;
-/// the ops then find it. Throws EnvironmentError where the library has no kernel for it.
-void prepare_attention_library(const LibraryAttention& shape, bool backward);
 
 }  // namespace trireme

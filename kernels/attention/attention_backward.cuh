@@ -1,15 +1,16 @@
 #pragma once
-// What a block of the backward pass owns and what streams by it, for every kernel of it.
+// The rows that a block of the backward pass owns and the tiles that it streams past them, for all
+// of its kernels.
 
 #include "kernels/attention/attention_mask.cuh"
 
 namespace trireme::cuda::attention {
 
-/// What a block owns: the other side streams by.
+/// Which side a block owns; it streams the other.
 enum class RowsOf : std::uint8_t { kQueries, kKeys };
 
-/// A streamed tile and the head it is of. Of keys that is the key head; of queries all heads of the
-/// key head come, one after the other.
+/// A streamed tile and its head: the key head for keys; for queries each query head of the key head
+/// in turn.
 struct BackwardStep {
   Tile tile;
   int head, number;
@@ -48,7 +49,7 @@ class BackwardWork {
     return bounds;
   }
 
-  /// The next tile of which the block's rows may see something; of no tokens where none is left.
+  /// The next tile that the block's rows may see; one of no tokens after the last.
   [[nodiscard]] __device__ __forceinline__ BackwardStep next() {
     for (;;) {
       const Tile tile = scan_.next([&](const Tile& other, int number) {

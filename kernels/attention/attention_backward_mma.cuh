@@ -1,20 +1,20 @@
 #pragma once
 // Attention backward by mma.sync (sm_80 and later), in one of two ways.
 //
-// Deterministic: the same bits on every run, without atomics. Two kernels that are one: a block
-// owns 64 rows and adds up their gradients alone, while the other side streams by. Of keys:
-// S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q over the query heads of the key head. Of
-// queries: S = Q K^T, dP = dO V^T, dQ += dS K. Seven products for the five that are needed.
+// Deterministic: the same bits on every run, without atomics. A block owns 64 rows, keys in one
+// kernel and queries in the other, and alone adds up their gradients while it streams the other
+// side. Seven products, where five would do:
+//   keys     S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q over the key head's query heads
+//   queries  S = Q K^T, dP = dO V^T, dQ += dS K
 //
-// In one pass: the kernel of keys alone, which hands dS^T around in shared memory, multiplies it by
-// K and adds that to dQ by atomics. Five products; dV and dK keep the bits of the other way, dQ's
-// depend on which block comes first. A block owns 128 keys (64 for heads above 128), as each adds
-// to all of dQ that sees it: 4 D bytes a query and block, 16 D operations a query of 128 keys.
+// In one pass: the kernel of keys alone, whose warps share dS^T in shared memory, multiply it by K
+// and add that to dQ by atomics. Five products; dV and dK have the bits of the other way, dQ's
+// depend on the order of the blocks. A block owns 128 keys (64 for heads above 128), because it
+// adds to every dQ that sees one of them: 4 D bytes and, of 128 keys, 16 D operations a query.
 //
 // The scores, P and dS of a warp's 16 rows stay in its registers: an accumulator's fragments are
 // the left operand of the next product. P and dS are rounded to bf16 for these; the scale is
-// applied to the sums. Rows behind the end are zeros (so are their lse and delta): they add
-// nothing.
+// applied to the sums. Rows beyond the end are zeros, as are their lse and delta, and add nothing.
 //
 // Floor: 10 D operations for each visible pair and query head, 14 D done by the deterministic way;
 // a fragment of the streamed tiles serves one product of 16 rows, so that loads from shared memory
@@ -26,7 +26,7 @@
 
 namespace trireme::cuda::attention {
 
-/// What a kernel gives: its block's rows' gradients, or those and what they add to dQ.
+/// What a kernel computes: the gradients of its block's rows, or also what they add to dQ.
 enum class Gives : std::uint8_t { kKeyGradients, kQueryGradients, kAll };
 
 template <int kD, Gives kGives>
@@ -51,7 +51,7 @@ struct Backward {
     alignas(16) float delta[2][kColumns];
     alignas(16) int first_key[2][kColumns];
   };
-  /// Behind it: dS^T of the block's keys, as bf16, where dQ is given.
+  /// After it in shared memory: dS^T of the block's keys, as bf16, where dQ is computed.
   static constexpr std::size_t kSmemBytes =
       sizeof(Smem) + (kAll ? kRows * kColumns * sizeof(bf16) : 0);
   using Scores = float[1][kColumns / 8][4];
@@ -83,7 +83,7 @@ struct Backward {
     }
   }
 
-  /// Pairs that are not visible have no weight; what stood there may be NaN.
+  /// Pairs that are not visible get weight 0, even where their score is NaN.
   static __device__ __forceinline__ void mask(Scores& p, Scores& ds, const Smem& smem, int stage,
                                               const Tile& own, const Tile& other, int row,
                                               const std::int32_t* first_key) {
@@ -101,7 +101,7 @@ struct Backward {
           const int at = n * 8 + column + e, other_position = other.position + at;
           bool seen = at < other.count;
           if constexpr (kKeyRows) {
-            // A key behind the end would be a factor of dQ's products, if only of zeros.
+            // A key beyond the end would be a factor of dQ's products, if only of zeros.
             seen = seen && tile_row < own.count && position <= other_position &&
                    (first_key == nullptr || position >= smem.first_key[stage][at]);
           } else {
@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(Backward<kD, kGives>::kBlock, Backward<kD, kGi
   for (int stage = 0; step.tile.count > 0; stage ^= 1) {
     const BackwardStep next = work.next();
     ptx::cp_async_wait<0>();
-    __syncthreads();  // the stage has arrived, and nobody reads the other one any more
+    __syncthreads();  // the stage has arrived, and no warp still reads the other one
     if (next.tile.count > 0) load_columns(next, stage ^ 1);
     ptx::cp_async_commit();
 

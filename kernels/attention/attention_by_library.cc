@@ -1,5 +1,7 @@
 // Attention on a GPU by a library's kernels: its layouts, and the memory of a call.
 
+#include <algorithm>
+
 #include "base/math.h"
 #include "kernels/attention/attention_gpu_table.h"
 #include "kernels/attention/attention_internal.h"
@@ -31,13 +33,12 @@ void check_heads(const ArgumentChecker& check, const char* name, const ConstHead
              name, "a library reads rows that are multiples of 16 bytes");
 }
 
-/// What both passes ask; strides of o and dO are their own.
-LibraryAttention library_shape(const ArgumentChecker& check, const AttentionShape& shape,
-                               const AttentionMask& mask, const ConstHeadsView& q,
-                               const ConstHeadsView& k, const ConstHeadsView& v) {
+/// The layout that both passes ask for, without the strides of o and dO.
+AttentionLayout layout_of(const ArgumentChecker& check, const AttentionShape& shape,
+                          const AttentionMask& mask, const ConstHeadsView& q,
+                          const ConstHeadsView& k, const ConstHeadsView& v) {
   check.that(shape.type == DType::kBF16, "q", "a library serves bf16");
-  const std::string fault = library_attention_fault(shape.head_dim);
-  check.that(fault.empty(), "q", fault.c_str());
+  check.that(shape.head_dim % kRowUnit == 0, "q", "a library serves heads of a multiple of 8");
   check.that(shape.q_tokens == shape.kv_tokens && whole(mask.q, shape.q_tokens) &&
                  whole(mask.kv, shape.kv_tokens),
              "mask", "a library serves whole sequences");
@@ -45,16 +46,8 @@ LibraryAttention library_shape(const ArgumentChecker& check, const AttentionShap
   check_heads(check, "q", q);
   check_heads(check, "k", k);
   check_heads(check, "v", v);
-  LibraryAttention library;
-  library.sequences = shape.sequences;
-  library.tokens = shape.q_tokens;
-  library.heads = shape.heads;
-  library.kv_heads = shape.kv_heads;
-  library.head_dim = shape.head_dim;
-  library.q_stride = q.token_stride;
-  library.k_stride = k.token_stride;
-  library.v_stride = v.token_stride;
-  return library;
+  return {shape.sequences, shape.q_tokens, shape.heads,    shape.kv_heads,
+          shape.head_dim,  q.token_stride, k.token_stride, v.token_stride};
 }
 
 /// A call and its scratch memory.
@@ -63,7 +56,7 @@ struct Prepared {
   LibraryScratch offsets;
   std::byte* scratch;
 
-  Prepared(Context& context, const LibraryAttention& shape, LibraryPass pass,
+  Prepared(Context& context, const AttentionLayout& shape, LibraryPass pass,
            const AttentionLibraryKernels& library)
       : offsets(library_scratch(shape, pass, library.workspace_bytes(shape, pass))) {
     const auto begin =
@@ -79,19 +72,48 @@ struct Prepared {
   }
 };
 
+std::string missing() {
+  const AttentionLibraryKernels* const library = gpu_kernels().attention_cudnn;
+  if (library == nullptr) return "this program was built without cuDNN";
+  const char* const problem = library->missing();
+  return problem == nullptr ? "" : problem;
+}
+
+std::int64_t version() {
+  const AttentionLibraryKernels* const library = gpu_kernels().attention_cudnn;
+  return library == nullptr ? 0 : library->version();
+}
+
+std::int64_t bytes(const AttentionLayout& layout, bool backward) {
+  const auto of = [&](LibraryPass pass) {
+    const auto workspace = static_cast<std::size_t>(library_workspace_bound(layout, pass));
+    return static_cast<std::int64_t>(library_scratch(layout, pass, workspace).bytes);
+  };
+  const std::int64_t forward = of(LibraryPass::kForward);
+  return backward ? std::max(forward, of(LibraryPass::kBackward)) : forward;
+}
+
+void prepare(const AttentionLayout& layout, bool backward) {
+  const AttentionLibraryKernels& library = attention_library();
+  AttentionLayout forward = layout;
+  forward.deterministic = true;
+  forward.d_o_stride = 0;
+  library.workspace_bytes(forward, LibraryPass::kForward);
+  if (backward) library.workspace_bytes(layout, LibraryPass::kBackward);
+}
+
 }  // namespace
 
 const AttentionLibraryKernels& attention_library() {
-  const AttentionLibraryKernels* const library = gpu_kernels().attention_cudnn;
-  const std::string problem = attention_missing_library();
-  if (library == nullptr || !problem.empty()) throw EnvironmentError("attention: {}", problem);
-  return *library;
+  const std::string problem = missing();
+  if (!problem.empty()) throw EnvironmentError("attention: {}", problem);
+  return *gpu_kernels().attention_cudnn;
 }
 
 void forward_by_library(Context& context, const AttentionShape& shape, const AttentionForward& args,
                         const AttentionLibraryKernels& library) {
   const ArgumentChecker check("attention_forward");
-  LibraryAttention asked = library_shape(check, shape, args.mask, args.q, args.k, args.v);
+  AttentionLayout asked = layout_of(check, shape, args.mask, args.q, args.k, args.v);
   check_heads(check, "o", args.o);
   asked.o_stride = args.o.token_stride;
   Prepared prepared(context, asked, LibraryPass::kForward, library);
@@ -104,14 +126,15 @@ void forward_by_library(Context& context, const AttentionShape& shape, const Att
   prepared.call.scale = args.scale;
   library.run(prepared.call);
   gpu_table("attention", &GpuKernels::attention)
-      .turn_lse({context.exec(), asked.sequences, asked.tokens, asked.heads,
-                 AttentionTurnLse::Order::kByToken, args.lse_TH.as<float>(), lse});
+      .transpose_lse({context.exec(), asked.sequences, asked.tokens, asked.heads,
+                      AttentionTransposeLse::Order::kByToken, args.lse_TH.as<float>(), lse});
 }
 
 void backward_by_library(Context& context, const AttentionShape& shape,
                          const AttentionBackward& args, const AttentionLibraryKernels& library) {
   const ArgumentChecker check("attention_backward");
-  LibraryAttention asked = library_shape(check, shape, args.mask, args.q, args.k, args.v);
+  AttentionLayout asked = layout_of(check, shape, args.mask, args.q, args.k, args.v);
+  check.that(args.o.data != nullptr, "o", "a library makes delta of it");
   check_heads(check, "o", args.o);
   check_heads(check, "d_o", args.d_o);
   asked.o_stride = args.o.token_stride;
@@ -125,8 +148,8 @@ void backward_by_library(Context& context, const AttentionShape& shape,
   };
   const LibraryScratch& at = prepared.offsets;
   auto* const lse = reinterpret_cast<float*>(in_scratch(LibraryTensor::kLse, at.lse));
-  own.turn_lse({context.exec(), asked.sequences, asked.tokens, asked.heads,
-                AttentionTurnLse::Order::kByHead, lse, args.lse_TH.as<float>()});
+  own.transpose_lse({context.exec(), asked.sequences, asked.tokens, asked.heads,
+                     AttentionTransposeLse::Order::kByHead, lse, args.lse_TH.as<float>()});
   prepared.set(LibraryTensor::kQ, args.q.data);
   prepared.set(LibraryTensor::kK, args.k.data);
   prepared.set(LibraryTensor::kV, args.v.data);
@@ -154,25 +177,30 @@ void backward_by_library(Context& context, const AttentionShape& shape,
 
 }  // namespace attention_internal
 
-std::string attention_missing_library() {
-  const AttentionLibraryKernels* const library = gpu_kernels().attention_cudnn;
-  if (library == nullptr) return "this program was built without cuDNN";
-  const char* const problem = library->missing();
-  return problem == nullptr ? "" : problem;
-}
-
-std::int64_t attention_library_version() {
-  const AttentionLibraryKernels* const library = gpu_kernels().attention_cudnn;
-  return library == nullptr ? 0 : library->version();
-}
-
-void prepare_attention_library(const LibraryAttention& shape, bool backward) {
-  const AttentionLibraryKernels& library = attention_internal::attention_library();
-  LibraryAttention forward = shape;
-  forward.deterministic = true;
-  forward.d_o_stride = 0;
-  library.workspace_bytes(forward, LibraryPass::kForward);
-  if (backward) library.workspace_bytes(shape, LibraryPass::kBackward);
-}
+const AttentionBackend cudnn_attention = {
+    .name = "cudnn",
+    .serves = {.cpu = false,
+               .f32 = false,
+               .documents = false,
+               .sequence_parts = false,
+               .tokens_min = 2,
+               .head_dim_step = attention_internal::kRowUnit},
+    .forward =
+        [](Context& context, const AttentionShape& shape, const AttentionForward& args) {
+          using namespace attention_internal;
+          forward_by_library(context, shape, args, attention_library());
+        },
+    .backward =
+        [](Context& context, const AttentionShape& shape, const AttentionBackward& args) {
+          using namespace attention_internal;
+          backward_by_library(context, shape, args, attention_library());
+        },
+    .missing = attention_internal::missing,
+    .remedy =
+        "Install cuDNN 9.16 or later (with NVRTC of the CUDA toolkit, by which it compiles), "
+        "name its folder in LD_LIBRARY_PATH",
+    .version = attention_internal::version,
+    .bytes = attention_internal::bytes,
+    .prepare = attention_internal::prepare};
 
 }  // namespace trireme

@@ -187,8 +187,8 @@ std::size_t smem_bytes_of_block() {
 
 }  // namespace attention
 
-const AttentionGpuKernels attention_cuda = {attention::forward,  attention::backward,
-                                            attention::merge,    attention::delta,
-                                            attention::turn_lse, attention::add_heads};
+const AttentionGpuKernels attention_cuda = {attention::forward,       attention::backward,
+                                            attention::merge,         attention::delta,
+                                            attention::transpose_lse, attention::add_heads};
 
 }  // namespace trireme::cuda

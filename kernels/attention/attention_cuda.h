@@ -17,7 +17,7 @@ void backward_f32(const AttentionGpuBackward& args);
 /// Fills tile_first_key for tiles of that many queries; nothing without documents.
 void find_tile_first_keys(const AttentionGpuBackward& args, int tile_size);
 
-void turn_lse(const AttentionTurnLse& args);
+void transpose_lse(const AttentionTransposeLse& args);
 void add_heads(const AttentionAddHeads& args);
 
 /// Shared memory that a block may have on the calling thread's GPU.

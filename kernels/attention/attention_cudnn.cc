@@ -169,9 +169,9 @@ Descriptor tensor_descriptor(const GraphTensor& tensor) {
   descriptor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, tensor.dims.data());
   descriptor.set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, tensor.strides.data());
   descriptor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, kAlignment);
-  if (tensor.place == GraphTensor::Place::kInside)
+  if (tensor.storage == GraphTensor::Storage::kVirtual)
     descriptor.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, true);
-  if (tensor.place == GraphTensor::Place::kNumber)
+  if (tensor.storage == GraphTensor::Storage::kByValue)
     descriptor.set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, true);
   descriptor.finalize();
   return descriptor;
@@ -324,7 +324,7 @@ struct Target {
 };
 
 /// The first of cuDNN's suggestions that it can make a plan of.
-Plan make_plan(const LibraryAttention& shape, LibraryPass pass, const Target& target) {
+Plan make_plan(const AttentionLayout& shape, LibraryPass pass, const Target& target) {
   const AttentionGraph graph = attention_graph(shape, pass);
   const GraphDescriptor operations(graph, target.handle);
   const bool deterministic = pass == LibraryPass::kForward || shape.deterministic;
@@ -357,7 +357,7 @@ Plan make_plan(const LibraryAttention& shape, LibraryPass pass, const Target& ta
       plan.plan.get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &bytes);
       plan.workspace_bytes = static_cast<std::size_t>(bytes);
       for (const GraphTensor& tensor : graph.tensors)
-        if (tensor.place != GraphTensor::Place::kInside) plan.ids.push_back(tensor.id);
+        if (tensor.storage != GraphTensor::Storage::kVirtual) plan.ids.push_back(tensor.id);
       return plan;
     }
   }
@@ -372,7 +372,7 @@ Plan make_plan(const LibraryAttention& shape, LibraryPass pass, const Target& ta
 class Plans {
  public:
   /// A memo: a plan takes seconds.
-  const Plan& get(const LibraryAttention& shape, LibraryPass pass) {
+  const Plan& get(const AttentionLayout& shape, LibraryPass pass) {
     const std::pair key(shape, pass);
     const auto found = plans_.find(key);
     if (found != plans_.end()) return found->second;
@@ -389,7 +389,7 @@ class Plans {
 
  private:
   DnnHandle handle_;
-  std::map<std::pair<LibraryAttention, LibraryPass>, Plan> plans_;
+  std::map<std::pair<AttentionLayout, LibraryPass>, Plan> plans_;
 };
 
 Plans& plans() {
@@ -397,7 +397,7 @@ Plans& plans() {
   return plans;
 }
 
-std::size_t workspace_bytes(const LibraryAttention& shape, LibraryPass pass) {
+std::size_t workspace_bytes(const AttentionLayout& shape, LibraryPass pass) {
   return plans().get(shape, pass).workspace_bytes;
 }
 
@@ -434,7 +434,7 @@ std::int64_t version() {
 
 const AttentionLibraryKernels attention_cudnn = {missing, version, workspace_bytes, run};
 
-std::size_t attention_cudnn_planned_bytes(const LibraryAttention& shape, LibraryPass pass,
+std::size_t attention_cudnn_planned_bytes(const AttentionLayout& shape, LibraryPass pass,
                                           std::string_view device_json) {
   Descriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, "device");
   device.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, device_json.size(),

@@ -19,7 +19,7 @@ struct F32 {
   using Weights = float[kRows][kColumns + 4];
   using Sums = Vector<float, 4>[kD / 16];
 
-  /// Rows of a head; zeros behind the last one and up to a multiple of four columns.
+  /// Rows of a head; zeros beyond the last one and up to a multiple of four columns.
   static __device__ __forceinline__ void load_rows(Rows& to,
                                                    const AttentionHeads<const void>& heads,
                                                    std::int64_t first, const Tile& tile, int head,
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
   for (;;) {
     const Tile keys = scan.next([&](const Tile& tile, int) { return bounds.meets(tile); });
     if (keys.count == 0) break;
-    __syncthreads();  // nobody reads the tile before any more
+    __syncthreads();  // no warp still reads the tile before
     F::load_rows(s.k, args.k, kv_row, keys, kv_head, head_dim);
     F::load_rows(s.v, args.v, kv_row, keys, kv_head, head_dim);
     __syncthreads();
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
   for (;;) {
     const BackwardStep step = work.next();
     if (step.tile.count == 0) break;
-    __syncthreads();  // nobody reads the tile before any more
+    __syncthreads();  // no warp still reads the tile before
     F::load_rows(s.columns1, kKeyRows ? args.q : args.k, other_row, step.tile, step.head, head_dim);
     F::load_rows(s.columns2, kKeyRows ? args.d_o : args.v, other_row, step.tile, step.head,
                  head_dim);

@@ -14,7 +14,7 @@ template <class T>
 struct FewQuery {
   const AttentionForwardArgs& args;
   std::int64_t sequence, head, query;
-  float* q;       // [whole vectors of D], times scale log2(e), zeros behind
+  float* q;       // [whole vectors of D], times scale log2(e), then zeros
   float* scores;  // [keys that the query sees], one after the other
 
   [[nodiscard]] std::int64_t row() const { return sequence * args.shape.q_tokens + query; }

@@ -54,8 +54,8 @@ QueryBlock query_block(const AttentionShape& shape, std::int64_t item) {
           left < kQueries ? left : kQueries};
 }
 
-/// Rows of two operands that are used after this block of keys; each group of queries asks for its
-/// part.
+/// Rows of two operands that are used after this block of keys; each group of queries prefetches
+/// its part of them.
 struct Ahead {
   RowsAhead a, b;
   TRIREME_INLINE void fetch(std::int64_t group) const {
@@ -67,9 +67,9 @@ struct Ahead {
   }
 };
 
-/// Scores to probabilities in place for the group that begins at lane `first` of a panel; its
-/// maximum and sum move on, `rescale` is what earlier sums and outputs are multiplied with. Sums
-/// run over keys in ascending order, whatever other queries see.
+/// Scores to probabilities in place for the group that begins at lane `first` of a panel. Updates
+/// its maximum and sum; `rescale` becomes the factor of earlier sums and outputs. Sums run over
+/// keys in ascending order, whatever other queries see.
 template <bool kMasked>
 void softmax_group(const ForwardTiles& t, std::int64_t panel, std::int64_t first, KeySpan span) {
   const std::int64_t base = panel * kPanel;

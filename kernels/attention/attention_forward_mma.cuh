@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const float scale_log2 = args.scale * kLog2E;
   for (int stage = 0, slot = 0;; stage ^= 1, slot = slot == 2 ? 0 : slot + 1) {
     ptx::cp_async_wait<0>();
-    __syncthreads();  // the stage has arrived, and nobody reads the other one any more
+    __syncthreads();  // the stage has arrived, and no warp still reads the other one
     if (s.tiles[slot].count == 0) break;
     load_keys(s.tiles[slot == 2 ? 0 : slot + 1], stage ^ 1);
     ptx::cp_async_commit();

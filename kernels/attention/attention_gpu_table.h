@@ -11,8 +11,8 @@ struct AttentionRange {
   std::int32_t first, count, index;
 };
 
-/// The ranges of one side, empty ones left out and neighbours joined. A few travel inside (a cache
-/// of keys has other ranges at each call), more stand in device memory.
+/// The ranges of one side, empty ones left out and neighbours joined. A few are passed in the
+/// argument itself (a key/value cache has other ranges at each call), more are in device memory.
 struct AttentionRanges {
   static constexpr int kFew = 16;
   std::int32_t count = 0;
@@ -52,7 +52,7 @@ struct AttentionGpuBackward {
 };
 
 /// Log-sum-exps [B, T, H] as this program has them from [B, H, T] as a library has them, or back.
-struct AttentionTurnLse {
+struct AttentionTransposeLse {
   enum class Order : std::uint8_t { kByToken, kByHead };
   Exec exec;
   std::int64_t sequences, tokens, heads;  ///< fewer than 2^31 numbers
@@ -74,7 +74,7 @@ struct AttentionGpuKernels {
   void (*backward)(const AttentionGpuBackward&);
   void (*merge)(const AttentionRowsArgs&);
   void (*delta)(const AttentionRowsArgs&);
-  void (*turn_lse)(const AttentionTurnLse&);
+  void (*transpose_lse)(const AttentionTransposeLse&);
   void (*add_heads)(const AttentionAddHeads&);
 };
 namespace cuda {

@@ -2,10 +2,23 @@
 // Between the files of this op, and for its tests.
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/attention_backend.h"
 #include "kernels/attention/attention_library_table.h"
 #include "kernels/attention/attention_table.h"
 
 namespace trireme::attention_internal {
+
+inline AttentionHeads<const void> plain(const ConstHeadsView& view) {
+  return {view.data, view.token_stride};
+}
+inline AttentionHeads<void> plain(const HeadsView& view) { return {view.data, view.token_stride}; }
+inline AttentionHeads<float> plain_f32(const HeadsView& view) {
+  return {reinterpret_cast<float*>(view.data), view.token_stride};
+}
+
+inline const std::int32_t* first_key_of(const AttentionMask& mask) {
+  return mask.first_key_T.given() ? mask.first_key_T.as<std::int32_t>() : nullptr;
+}
 
 /// The library's table; throws EnvironmentError where there is none.
 const AttentionLibraryKernels& attention_library();

@@ -66,8 +66,8 @@ void launch_add_heads(const AttentionAddHeads& args) {
 
 }  // namespace
 
-void turn_lse(const AttentionTurnLse& args) {
-  const bool by_head = args.to_order == AttentionTurnLse::Order::kByHead;
+void transpose_lse(const AttentionTransposeLse& args) {
+  const bool by_head = args.to_order == AttentionTransposeLse::Order::kByHead;
   const std::int64_t rows = by_head ? args.heads : args.tokens,
                      columns = by_head ? args.tokens : args.heads;
   const std::int64_t items = args.sequences * rows * columns;

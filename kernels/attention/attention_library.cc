@@ -1,7 +1,5 @@
 #include "kernels/attention/attention_library.h"
 
-#include <fmt/core.h>
-
 #include <utility>
 
 namespace trireme {
@@ -10,59 +8,57 @@ namespace {
 using Dims = std::array<std::int64_t, 4>;
 using Kind = GraphOperation::Kind;
 using Type = GraphTensor::Type;
-using Place = GraphTensor::Place;
-
-constexpr std::int64_t kHeadDimStep = 8, kHeadDimMax = 256;
+using Storage = GraphTensor::Storage;
 
 Dims packed(const Dims& dims) {
   return {dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1};
 }
-/// Rows and columns of the last two dims change places.
-Dims turned(Dims dims) {
+/// The last two dims swapped.
+Dims transposed(Dims dims) {
   std::swap(dims[2], dims[3]);
   return dims;
 }
 
 class Builder {
  public:
-  explicit Builder(const LibraryAttention& shape) : shape_(shape) {}
+  explicit Builder(const AttentionLayout& shape) : shape_(shape) {}
 
   AttentionGraph forward() {
     const int q = heads(LibraryTensor::kQ, shape_.heads, shape_.q_stride);
-    const int k_turned = turned_heads(LibraryTensor::kK, shape_.k_stride);
+    const int k_transposed = transposed_heads(LibraryTensor::kK, shape_.k_stride);
     const int v = heads(LibraryTensor::kV, shape_.kv_heads, shape_.v_stride);
     const int o = heads(LibraryTensor::kO, shape_.heads, shape_.o_stride);
     const int lse = rows(LibraryTensor::kLse);
-    const int scores = masked(scaled(product(q, k_turned, inside(square()))));
-    const int maximum = apply(Kind::kMaximum, scores, -1, inside(column()));
-    const int e = apply(Kind::kExp, apply(Kind::kSubtract, scores, maximum, inside(square())), -1,
-                        inside(square()));
-    const int sum = apply(Kind::kSum, e, -1, inside(column()));
-    apply(Kind::kAdd, maximum, apply(Kind::kLog, sum, -1, inside(column())), lse);
+    const int scores = masked(scaled(product(q, k_transposed, intermediate(square()))));
+    const int maximum = apply(Kind::kMaximum, scores, -1, intermediate(column()));
+    const int e = apply(Kind::kExp, apply(Kind::kSubtract, scores, maximum, intermediate(square())),
+                        -1, intermediate(square()));
+    const int sum = apply(Kind::kSum, e, -1, intermediate(column()));
+    apply(Kind::kAdd, maximum, apply(Kind::kLog, sum, -1, intermediate(column())), lse);
     // The tensor cores take it in the operands' type.
-    product(apply(Kind::kDivide, e, sum, inside(square(), Type::kBF16)), v, o);
+    product(apply(Kind::kDivide, e, sum, intermediate(square(), Type::kBF16)), v, o);
     return std::move(graph_);
   }
 
   AttentionGraph backward() {
     const int q = heads(LibraryTensor::kQ, shape_.heads, shape_.q_stride);
-    const int k_turned = turned_heads(LibraryTensor::kK, shape_.k_stride);
-    const int v_turned = turned_heads(LibraryTensor::kV, shape_.v_stride);
+    const int k_transposed = transposed_heads(LibraryTensor::kK, shape_.k_stride);
+    const int v_transposed = transposed_heads(LibraryTensor::kV, shape_.v_stride);
     const int o = heads(LibraryTensor::kO, shape_.heads, shape_.o_stride);
     const int d_o = heads(LibraryTensor::kDO, shape_.heads, shape_.d_o_stride);
     const int lse = rows(LibraryTensor::kLse);
     const int delta = make_delta(d_o, o);
 
-    const int scores = scaled(product(q, k_turned, inside(square())));
-    const int difference = apply(Kind::kSubtract, scores, lse, inside(square()));
-    const int p = apply(Kind::kExp, masked(difference), -1, inside(square()));
-    gradient_of_keys(turned_bf16(p), d_o, LibraryTensor::kDV);
+    const int scores = scaled(product(q, k_transposed, intermediate(square())));
+    const int difference = apply(Kind::kSubtract, scores, lse, intermediate(square()));
+    const int p = apply(Kind::kExp, masked(difference), -1, intermediate(square()));
+    gradient_of_keys(transposed_bf16(p), d_o, LibraryTensor::kDV);
 
-    const int dp =
-        apply(Kind::kSubtract, product(d_o, v_turned, inside(square())), delta, inside(square()));
-    const int ds = scaled(apply(Kind::kMultiply, dp, p, inside(square())));
-    gradient_of_keys(turned_bf16(ds), q, LibraryTensor::kDK);
-    gradient_of_queries(ds, k_turned);
+    const int dp = apply(Kind::kSubtract, product(d_o, v_transposed, intermediate(square())), delta,
+                         intermediate(square()));
+    const int ds = scaled(apply(Kind::kMultiply, dp, p, intermediate(square())));
+    gradient_of_keys(transposed_bf16(ds), q, LibraryTensor::kDK);
+    gradient_of_queries(ds, k_transposed);
     return std::move(graph_);
   }
 
@@ -84,14 +80,14 @@ class Builder {
     return static_cast<int>(graph_.tensors.size()) - 1;
   }
   int outside(LibraryTensor tensor, const Dims& dims, const Dims& strides, Type type) {
-    return add({static_cast<std::int64_t>(tensor), dims, strides, type, Place::kMemory});
+    return add({static_cast<std::int64_t>(tensor), dims, strides, type, Storage::kMemory});
   }
   int heads(LibraryTensor tensor, std::int64_t count, std::int64_t stride) {
     return outside(tensor, of_heads(count), row_strides(stride), Type::kBF16);
   }
   /// Keys or values as the right side of a product: [B, G, D, T].
-  int turned_heads(LibraryTensor tensor, std::int64_t stride) {
-    return outside(tensor, turned(of_heads(shape_.kv_heads)), turned(row_strides(stride)),
+  int transposed_heads(LibraryTensor tensor, std::int64_t stride) {
+    return outside(tensor, transposed(of_heads(shape_.kv_heads)), transposed(row_strides(stride)),
                    Type::kBF16);
   }
   int rows(LibraryTensor tensor) { return outside(tensor, column(), packed(column()), Type::kF32); }
@@ -102,12 +98,14 @@ class Builder {
                 {1, 1, 1, 1},
                 {1, 1, 1, 1},
                 Type::kF32,
-                Place::kNumber});
+                Storage::kByValue});
   }
-  int inside(const Dims& dims, const Dims& strides, Type type) {
-    return add({next_id_++, dims, strides, type, Place::kInside});
+  int intermediate(const Dims& dims, const Dims& strides, Type type) {
+    return add({next_id_++, dims, strides, type, Storage::kVirtual});
   }
-  int inside(const Dims& dims, Type type = Type::kF32) { return inside(dims, packed(dims), type); }
+  int intermediate(const Dims& dims, Type type = Type::kF32) {
+    return intermediate(dims, packed(dims), type);
+  }
 
   int apply(Kind kind, int x, int y, int out, int condition = -1) {
     graph_.operations.push_back({kind, x, y, condition, out});
@@ -115,41 +113,43 @@ class Builder {
   }
   int product(int x, int y, int out) { return apply(Kind::kProduct, x, y, out); }
   int scaled(int x) {
-    return apply(Kind::kMultiply, x, number(LibraryTensor::kScale), inside(square()));
+    return apply(Kind::kMultiply, x, number(LibraryTensor::kScale), intermediate(square()));
   }
   /// Where the query's index is below the key's: minus infinity.
   int masked(int x) {
-    const int row = apply(Kind::kRowIndex, x, -1, inside(square(), Type::kI32));
-    const int col = apply(Kind::kColumnIndex, x, -1, inside(square(), Type::kI32));
-    const int seen = apply(Kind::kNotBelow, row, col, inside(square(), Type::kBool));
-    return apply(Kind::kSelect, x, number(LibraryTensor::kMinusInfinity), inside(square()), seen);
+    const int row = apply(Kind::kRowIndex, x, -1, intermediate(square(), Type::kI32));
+    const int col = apply(Kind::kColumnIndex, x, -1, intermediate(square(), Type::kI32));
+    const int seen = apply(Kind::kNotBelow, row, col, intermediate(square(), Type::kBool));
+    return apply(Kind::kSelect, x, number(LibraryTensor::kMinusInfinity), intermediate(square()),
+                 seen);
   }
-  /// delta = sum_d dO O. It is in memory between two of the library's kernels.
+  /// delta = sum_d dO O, which the library keeps in memory between two of its kernels.
   int make_delta(int d_o, int o) {
     const Dims dims = of_heads(shape_.heads);
-    const int products = apply(Kind::kMultiply, d_o, o, inside(dims));
-    const int sum = apply(Kind::kSum, products, -1, inside(column()));
+    const int products = apply(Kind::kMultiply, d_o, o, intermediate(dims));
+    const int sum = apply(Kind::kSum, products, -1, intermediate(column()));
     return apply(Kind::kMultiply, sum, number(LibraryTensor::kOne), rows(LibraryTensor::kDelta));
   }
-  int turned_bf16(int x) {
+  int transposed_bf16(int x) {
     return apply(Kind::kView, x, -1,
-                 inside(turned(square()), turned(packed(square())), Type::kBF16));
+                 intermediate(transposed(square()), transposed(packed(square())), Type::kBF16));
   }
   /// sum over queries of weights^T x, and over the query heads of a key head.
-  void gradient_of_keys(int weights_turned, int x, LibraryTensor result) {
+  void gradient_of_keys(int weights_transposed, int x, LibraryTensor result) {
     const int out = heads(result, shape_.kv_heads, shape_.kv_heads * shape_.head_dim);
     if (shape_.heads == shape_.kv_heads) {
-      product(weights_turned, x, out);
+      product(weights_transposed, x, out);
       return;
     }
-    const int by_head = product(weights_turned, x, inside(of_heads(shape_.heads), Type::kBF16));
+    const int by_head =
+        product(weights_transposed, x, intermediate(of_heads(shape_.heads), Type::kBF16));
     apply(Kind::kSum, by_head, -1, out);
   }
   /// dq = dS k: at once, or where it may be added to in any order, in fp32 and then rounded.
-  void gradient_of_queries(int ds, int k_turned) {
-    const GraphTensor& turned_k = graph_.tensors[static_cast<std::size_t>(k_turned)];
-    const Dims dims = turned(turned_k.dims), strides = turned(turned_k.strides);
-    const int k = apply(Kind::kView, k_turned, -1, inside(dims, strides, Type::kBF16));
+  void gradient_of_queries(int ds, int k_transposed) {
+    const GraphTensor& transposed_k = graph_.tensors[static_cast<std::size_t>(k_transposed)];
+    const Dims dims = transposed(transposed_k.dims), strides = transposed(transposed_k.strides);
+    const int k = apply(Kind::kView, k_transposed, -1, intermediate(dims, strides, Type::kBF16));
     const int dq = heads(LibraryTensor::kDQ, shape_.heads, shape_.heads * shape_.head_dim);
     if (shape_.deterministic) {
       product(ds, k, dq);
@@ -160,7 +160,7 @@ class Builder {
     apply(Kind::kCopy, product(ds, k, sum), -1, dq);
   }
 
-  const LibraryAttention& shape_;
+  const AttentionLayout& shape_;
   AttentionGraph graph_;
   std::int64_t next_id_ = 100;
 };
@@ -173,18 +173,12 @@ const GraphTensor* AttentionGraph::find(LibraryTensor tensor) const {
   return nullptr;
 }
 
-AttentionGraph attention_graph(const LibraryAttention& shape, LibraryPass pass) {
+AttentionGraph attention_graph(const AttentionLayout& shape, LibraryPass pass) {
   Builder builder(shape);
   return pass == LibraryPass::kForward ? builder.forward() : builder.backward();
 }
 
-std::string library_attention_fault(std::int64_t head_dim) {
-  if (head_dim % kHeadDimStep == 0 && head_dim <= kHeadDimMax) return "";
-  return fmt::format("heads of {} (legal: a multiple of {}, at most {})", head_dim, kHeadDimStep,
-                     kHeadDimMax);
-}
-
-std::int64_t library_workspace_bound(const LibraryAttention& shape, LibraryPass pass) {
+std::int64_t library_workspace_bound(const AttentionLayout& shape, LibraryPass pass) {
   constexpr std::int64_t kSmall = 4096;  // and the parts' alignment
   if (pass == LibraryPass::kForward) return kSmall;
   const std::int64_t groups = shape.sequences * shape.heads;
@@ -196,7 +190,7 @@ std::int64_t library_workspace_bound(const LibraryAttention& shape, LibraryPass 
   return pairs + (shape.deterministic ? 2 : 4) * by_head + kSmall;
 }
 
-LibraryScratch library_scratch(const LibraryAttention& shape, LibraryPass pass,
+LibraryScratch library_scratch(const AttentionLayout& shape, LibraryPass pass,
                                std::size_t workspace_bytes) {
   LibraryScratch scratch;
   const auto take = [&](std::int64_t bytes) {

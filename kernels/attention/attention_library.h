@@ -10,21 +10,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <string_view>
 #include <vector>
+
+#include "kernels/attention/attention_backend.h"
 
 namespace trireme {
 
-/// Causal attention of whole sequences: queries and keys at positions 0 ... tokens - 1, operands
-/// and gradients bf16, sums fp32.
-struct LibraryAttention {
-  std::int64_t sequences = 1, tokens = 1, heads = 1, kv_heads = 1, head_dim = 8;
-  /// From token to token, in elements; heads of a token stand side by side.
-  std::int64_t q_stride = 0, k_stride = 0, v_stride = 0, o_stride = 0, d_o_stride = 0;
-  bool deterministic = true;  ///< of the backward pass: no sum in an order that may change
-  auto operator<=>(const LibraryAttention&) const = default;
-};
 enum class LibraryPass : std::uint8_t { kForward, kBackward };
 
 /// What a call brings memory for. Those that are one number come from the host's.
@@ -38,7 +29,7 @@ enum class LibraryTensor : std::uint8_t {
   kMinusInfinity,  ///< one f32
   kOne,            ///< one f32
   kDO,
-  kDelta,  ///< f32 [B, H, T]; written by the backward pass, of no use behind it
+  kDelta,  ///< f32 [B, H, T]; written and read by the backward pass alone
   kDQ,     ///< bf16 [B, T, H, D]
   kDK,     ///< bf16 [B, T, G, D]
   kDV,     ///< likewise
@@ -49,12 +40,12 @@ inline constexpr std::size_t kLibraryTensorCount = static_cast<std::size_t>(Libr
 
 struct GraphTensor {
   enum class Type : std::uint8_t { kBF16, kF32, kI32, kBool };
-  /// kInside: between two operations, never in memory. kNumber: one number of the host's.
-  enum class Place : std::uint8_t { kMemory, kNumber, kInside };
+  /// kVirtual: between two operations, never in memory. kByValue: one number of the host's.
+  enum class Storage : std::uint8_t { kMemory, kByValue, kVirtual };
   std::int64_t id = 0;  ///< that of the LibraryTensor, or any other number
   std::array<std::int64_t, 4> dims = {1, 1, 1, 1}, strides = {1, 1, 1, 1};
   Type type = Type::kF32;
-  Place place = Place::kInside;
+  Storage storage = Storage::kVirtual;
 };
 
 struct GraphOperation {
@@ -81,22 +72,19 @@ struct GraphOperation {
 
 struct AttentionGraph {
   std::vector<GraphTensor> tensors;
-  std::vector<GraphOperation> operations;  ///< each behind those whose results it reads
+  std::vector<GraphOperation> operations;  ///< each after those whose results it reads
   /// Null where the graph has no such tensor.
   [[nodiscard]] const GraphTensor* find(LibraryTensor tensor) const;
 };
 
 ///   S = scale q k^T, masked;  lse = log sum exp S;  o = exp(S - lse) v
 /// Backward as attention.h has it, with delta made of o and d_o.
-AttentionGraph attention_graph(const LibraryAttention& shape, LibraryPass pass);
+AttentionGraph attention_graph(const AttentionLayout& shape, LibraryPass pass);
 
-/// "" or why a library does not serve such heads whatever the machine, with what is served:
-/// "heads of 100 (legal: a multiple of 8, at most 256)".
-std::string library_attention_fault(std::int64_t head_dim);
 /// What cuDNN 9.19 asks for as a workspace at most, for plans that are made before a GPU is there:
 /// without determinism of the sums over query heads, with it scores and their gradients of all
 /// pairs, bf16.
-std::int64_t library_workspace_bound(const LibraryAttention& shape, LibraryPass pass);
+std::int64_t library_workspace_bound(const AttentionLayout& shape, LibraryPass pass);
 
 /// Memory beside the operands of a pass, its parts aligned to 256 bytes: the tensors of kLse on
 /// that the operands do not hold, then the library's workspace.
@@ -104,7 +92,7 @@ struct LibraryScratch {
   std::size_t lse = 0, delta = 0, dq = 0, dk = 0, dv = 0, dq_sum = 0, workspace = 0;  ///< offsets
   std::size_t bytes = 0;
 };
-LibraryScratch library_scratch(const LibraryAttention& shape, LibraryPass pass,
+LibraryScratch library_scratch(const AttentionLayout& shape, LibraryPass pass,
                                std::size_t workspace_bytes);
 
 }  // namespace trireme

@@ -11,7 +11,7 @@ namespace trireme {
 
 struct AttentionLibraryCall {
   Exec exec;
-  LibraryAttention shape;
+  AttentionLayout shape;
   LibraryPass pass = LibraryPass::kForward;
   std::array<void*, kLibraryTensorCount> memory = {};  ///< by LibraryTensor; numbers left out
   float scale = 1;
@@ -24,7 +24,7 @@ struct AttentionLibraryKernels {
   std::int64_t (*version)();
   /// Settles how the selected GPU computes the pass, and says what memory that takes. Throws
   /// EnvironmentError where the library has no kernel for it. Remembered for each thread.
-  std::size_t (*workspace_bytes)(const LibraryAttention&, LibraryPass);
+  std::size_t (*workspace_bytes)(const AttentionLayout&, LibraryPass);
   /// Asynchronous, in the stream of exec. `workspace`: as many bytes as that, aligned to 256.
   void (*run)(const AttentionLibraryCall&);
 };
@@ -35,7 +35,7 @@ extern const AttentionLibraryKernels attention_cudnn;
 
 /// The workspace of the plan that cuDNN makes for a GPU of these properties (its own JSON of them),
 /// which need not be here. For tests.
-std::size_t attention_cudnn_planned_bytes(const LibraryAttention& shape, LibraryPass pass,
+std::size_t attention_cudnn_planned_bytes(const AttentionLayout& shape, LibraryPass pass,
                                           std::string_view device_json);
 }  // namespace cuda
 

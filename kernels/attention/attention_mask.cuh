@@ -15,7 +15,7 @@ struct Tile {
   [[nodiscard]] __host__ __device__ int last_position() const { return position + count - 1; }
 };
 
-/// Tile `number` of those that the ranges fall into; none behind the last one.
+/// Tile `number` of those that the ranges are divided into; one of no tokens after the last.
 __device__ __forceinline__ Tile tile_at(const AttentionRanges& ranges, int number, int size) {
   const AttentionRange* range = ranges.table != nullptr ? ranges.table : ranges.few;
   for (int i = 0; i < ranges.count; ++i, ++range) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ Tile tile_at(const AttentionRanges& ranges, int numbe
 /// so skipping documents and the future costs next to nothing. Called by whole warps.
 class TileScan {
  public:
-  /// Where a scan stands; one that begins: zeros.
+  /// The state of a scan; zeros to begin with.
   struct State {
     int base;
     unsigned seen;
@@ -109,8 +109,8 @@ __device__ __forceinline__ QueryBounds query_bounds(const Tile& queries, int beg
 // ---- the order of blocks ----
 
 /// Blocks work on (tile, group) pairs; a group is a head of a sequence. Those that run together
-/// should read the same few groups, whose rows then stay in the L2 cache, and within these the
-/// longest tiles should come first. So: sections of groups, in each the tiles by length.
+/// should read the same few groups, whose rows then stay in the L2 cache, and the longest tiles
+/// should come first. So blocks go section by section of groups, in each by the tiles' length.
 struct BlockOrder {
   int tiles, groups, section;
   bool last_tile_first;

@@ -13,8 +13,8 @@ namespace trireme::cuda::attention {
 inline constexpr int kThreads = 128, kWarps = kThreads / 32;
 inline constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
 
-/// A row is stored in chunks of eight elements that change places by row, so that ldmatrix's eight
-/// rows of one chunk lie in different banks: 8 / kSpread rows fill all banks once.
+/// A row is stored in chunks of eight elements, permuted by row, so that the eight rows of a chunk
+/// that ldmatrix reads lie in different banks: 8 / kSpread rows fill all banks once.
 template <int kD>
 struct Swizzle {
   static_assert(kD % 16 == 0);
@@ -58,8 +58,8 @@ inline bool whole_chunks(const AttentionHeads<const void>& heads, std::int64_t h
          head_dim % 8 == 0;
 }
 
-/// Asks for kRows rows; those from `count` on and columns behind the head are zero. Where rows are
-/// not made of whole chunks the elements come one by one, at once. By all kBlock threads.
+/// Starts copies of kRows rows; those from `count` on and columns beyond the head are zero. Where
+/// rows are not made of whole chunks the elements come one by one, at once. By all kBlock threads.
 template <int kBlock = kThreads, int kD, int kRows>
 __device__ __forceinline__ void load_tile(bf16 (&tile)[kRows][kD], const HeadRows& source,
                                           int index, int count, int head_dim, bool chunks) {

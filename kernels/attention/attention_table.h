@@ -33,8 +33,8 @@ struct AttentionVisibility {
   const std::int32_t* first_key;  ///< [B * Tq], or null
 };
 
-/// Where the work of a thread begins: a block of queries (forward) or keys (backward) of a group; a
-/// group is a (sequence, head), of query heads forward and of key heads backward.
+/// The unit of work: a block of queries (forward) or keys (backward) of a group, which is a
+/// sequence and a query head (forward) or key head (backward).
 struct AttentionItem {
   std::int64_t group, block;
 };
@@ -67,8 +67,7 @@ struct AttentionBackwardArgs {
   const AttentionItem* starts;
   int pieces;
   std::byte* scratch;
-  float* partial;  ///< pieces * [H/G, Tq, D], for groups of which several pieces have keys; null
-                   ///< where there are none
+  float* partial;  ///< pieces * [H/G, Tq, D], where several pieces share a group; else null
 };
 
 struct AttentionRowsArgs {

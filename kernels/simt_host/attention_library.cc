@@ -18,7 +18,7 @@ namespace {
 
 using Dims = std::array<std::int64_t, 4>;
 using Kind = GraphOperation::Kind;
-using Place = GraphTensor::Place;
+using Storage = GraphTensor::Storage;
 using Type = GraphTensor::Type;
 
 std::int64_t extent(const GraphTensor& tensor) {
@@ -48,7 +48,7 @@ class Interpreter {
   void run() {
     for (const GraphOperation& operation : graph_.operations) run(operation);
     for (std::size_t i = 0; i < graph_.tensors.size(); ++i)
-      expect(graph_.tensors[i].place != Place::kInside || !inside_[i].empty(),
+      expect(graph_.tensors[i].storage != Storage::kVirtual || !inside_[i].empty(),
              "tensor {} is made by nothing", i);
   }
 
@@ -74,7 +74,7 @@ class Interpreter {
   }
   [[nodiscard]] double read_at(int index, std::int64_t offset) const {
     const GraphTensor& from = tensor(index);
-    if (from.place == Place::kNumber) {
+    if (from.storage == Storage::kByValue) {
       switch (static_cast<LibraryTensor>(from.id)) {
         case LibraryTensor::kScale:
           return call_.scale;
@@ -84,7 +84,7 @@ class Interpreter {
           return 1;
       }
     }
-    if (from.place == Place::kInside) {
+    if (from.storage == Storage::kVirtual) {
       const auto& values = inside_[static_cast<std::size_t>(index)];
       expect(!values.empty(), "tensor {} is read before it is made", index);
       return values[static_cast<std::size_t>(offset)];
@@ -103,7 +103,7 @@ class Interpreter {
   }
   void write_at(int index, std::int64_t offset, double value) {
     const GraphTensor& to = tensor(index);
-    if (to.place == Place::kInside) {
+    if (to.storage == Storage::kVirtual) {
       auto& values = inside_[static_cast<std::size_t>(index)];
       if (values.empty()) values.resize(static_cast<std::size_t>(extent(to)));
       values[static_cast<std::size_t>(offset)] =
@@ -111,7 +111,7 @@ class Interpreter {
       return;
     }
     void* memory = call_.memory[static_cast<std::size_t>(to.id)];
-    expect(memory != nullptr && to.place == Place::kMemory, "no memory for tensor {}", to.id);
+    expect(memory != nullptr && to.storage == Storage::kMemory, "no memory for tensor {}", to.id);
     const std::size_t bytes = to.type == Type::kBF16 ? 2 : 4;
     char* const place = static_cast<char*>(memory) + offset * static_cast<std::int64_t>(bytes);
     simt::device_check_range(place, bytes, "a library's result");
@@ -125,7 +125,7 @@ class Interpreter {
 
   void run(const GraphOperation& operation) {
     const auto out = static_cast<std::size_t>(operation.out);
-    expect(tensor(operation.out).place != Place::kInside || inside_[out].empty(),
+    expect(tensor(operation.out).storage != Storage::kVirtual || inside_[out].empty(),
            "tensor {} is made twice", out);
     if (operation.kind == Kind::kProduct) return product(operation);
     if (operation.kind == Kind::kSum || operation.kind == Kind::kMaximum) return reduce(operation);
@@ -218,7 +218,7 @@ class Interpreter {
 
 /// Some bytes, of which the last ones must be there too.
 constexpr std::size_t kWorkspaceBytes = 777;
-std::size_t workspace_bytes(const LibraryAttention&, LibraryPass) { return kWorkspaceBytes; }
+std::size_t workspace_bytes(const AttentionLayout&, LibraryPass) { return kWorkspaceBytes; }
 
 void run(const AttentionLibraryCall& call) {
   simt::enqueue(static_cast<cudaStream_t>(call.exec.stream), [call] {
@@ -230,8 +230,9 @@ void run(const AttentionLibraryCall& call) {
 
 /// TRIREME_SIMT_CUDNN=none: a machine without it.
 const char* missing() {
-  const char* const wish = std::getenv("TRIREME_SIMT_CUDNN");
-  return wish != nullptr && std::strcmp(wish, "none") == 0 ? "libcudnn.so.9: cannot open" : nullptr;
+  const char* const setting = std::getenv("TRIREME_SIMT_CUDNN");
+  return setting != nullptr && std::strcmp(setting, "none") == 0 ? "libcudnn.so.9: cannot open"
+                                                                 : nullptr;
 }
 std::int64_t version() { return 1; }
 

@@ -24,7 +24,7 @@ struct EnumWords<SampleOrderKind> {
   static constexpr std::string_view kWords[] = {"shuffled", "megatron", "sequential"};
 };
 template <>
-struct EnumWords<AttentionBackend> {
+struct EnumWords<AttentionKind> {
   static constexpr std::string_view kWords[] = {"own", "cudnn"};
 };
 template <>

@@ -20,7 +20,7 @@ enum class DeviceChoice : std::uint8_t { kAuto, kCpu, kCuda, kCudaHost };
 enum class CudaGraph : std::uint8_t { kAuto, kOff };
 enum class ResumeKind : std::uint8_t { kAuto, kNever, kMust, kStep, kDirectory };
 enum class SampleOrderKind : std::uint8_t { kShuffled, kMegatron, kSequential };
-enum class AttentionBackend : std::uint8_t { kOwn, kCudnn };
+enum class AttentionKind : std::uint8_t { kOwn, kCudnn };
 enum class OptimizerKind : std::uint8_t { kAdamW };
 enum class LrScheduleKind : std::uint8_t { kCosine, kLinear, kConstant, kWsd };
 enum class DecayShape : std::uint8_t { kLinear, kSqrt, kCosine };
@@ -105,7 +105,7 @@ struct RunConfig {
   } data;
 
   struct ModelBackend {
-    AttentionBackend attention = AttentionBackend::kOwn;
+    AttentionKind attention = AttentionKind::kOwn;
     friend bool operator==(const ModelBackend&, const ModelBackend&) = default;
   } model_backend;
 

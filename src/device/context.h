@@ -16,6 +16,7 @@
 
 namespace trireme {
 
+struct AttentionBackend;
 class KernelChoices;
 class OpTrace;
 
@@ -43,10 +44,9 @@ class Context {
   [[nodiscard]] bool deterministic() const { return deterministic_; }
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
 
-  /// Whether a GPU's attention is a library's (attention_library.h) in place of our own, as at
-  /// first.
-  [[nodiscard]] bool attention_by_library() const { return attention_by_library_; }
-  void set_attention_by_library(bool by_library) { attention_by_library_ = by_library; }
+  /// Who computes a GPU's attention (kernels/attention); null (as at first): our own kernels.
+  [[nodiscard]] const AttentionBackend* attention_backend() const { return attention_backend_; }
+  void set_attention_backend(const AttentionBackend& backend) { attention_backend_ = &backend; }
 
   /// Which kernels serve a GPU's products; null (as at first): by rule. It must outlive the calls.
   [[nodiscard]] KernelChoices* kernel_choices() const { return kernel_choices_; }
@@ -83,7 +83,8 @@ class Context {
   gpu::Stream recorded_transfers_;
   OpTrace* op_trace_ = nullptr;
   KernelChoices* kernel_choices_ = nullptr;
-  bool deterministic_ = true, attention_by_library_ = false;
+  const AttentionBackend* attention_backend_ = nullptr;
+  bool deterministic_ = true;
 };
 
 }  // namespace trireme

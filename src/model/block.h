@@ -9,6 +9,7 @@
 // go to the inside of the layer, o, y (and dn1, dn2) to the stream: TensorAxis says what that
 // takes. T tokens are inside, S on the stream.
 
+#include "kernels/attention/attention_backend.h"
 #include "kernels/norm/norm.h"
 #include "model/linear.h"
 #include "parallel/context_axis.h"
@@ -137,10 +138,10 @@ struct BlockPass {
   AttentionMask mask;
 };
 
-/// Attention of a layer as a library is asked for it, of heads that lie as the buffers above have
-/// them. `config` is that of the tensor place.
-LibraryAttention library_attention_of(const ModelConfig& config, std::int64_t sequences,
-                                      std::int64_t tokens, bool deterministic);
+/// A layer's attention over heads that lie as the buffers above have them. `config` is that of the
+/// tensor place.
+AttentionLayout attention_layout(const ModelConfig& config, std::int64_t sequences,
+                                 std::int64_t tokens, bool deterministic);
 
 /// `stream_TC` is s (not given for the first layer, whose s1 is already set). With a cache, the
 /// tokens stand at mask.q's first range and see the cache up to their own position.

@@ -33,9 +33,9 @@ ContextAxis::Buffers lay_out_context(ArenaCursor& arena, const BlockShape& shape
 
 }  // namespace
 
-LibraryAttention library_attention_of(const ModelConfig& config, std::int64_t sequences,
-                                      std::int64_t tokens, bool deterministic) {
-  LibraryAttention attention;
+AttentionLayout attention_layout(const ModelConfig& config, std::int64_t sequences,
+                                 std::int64_t tokens, bool deterministic) {
+  AttentionLayout attention;
   attention.sequences = sequences;
   attention.tokens = tokens;
   attention.heads = config.heads;

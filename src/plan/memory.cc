@@ -6,7 +6,6 @@
 #include "checkpoint/own_shards.h"
 #include "comm/collective_check.h"
 #include "comm/communicator.h"
-#include "kernels/attention/attention_library.h"
 #include "model/block.h"
 #include "model/decoder.h"
 #include "model/flops.h"
@@ -113,21 +112,6 @@ class TransferStaging {
   const StoreLayout& layout_;
 };
 
-/// What the larger pass of a library's attention works in.
-std::int64_t library_bytes(const ModelConfig& model, const MemoryRequest& request, bool training) {
-  const LibraryAttention attention =
-      library_attention_of(config_of_place(model, request.part.cut.tensor), request.passes.micro,
-                           request.sequence_length, request.deterministic);
-  std::int64_t bytes = 0;
-  for (const LibraryPass pass : {LibraryPass::kForward, LibraryPass::kBackward}) {
-    if (pass == LibraryPass::kBackward && !training) continue;
-    const auto workspace = static_cast<std::size_t>(library_workspace_bound(attention, pass));
-    bytes = std::max(bytes,
-                     static_cast<std::int64_t>(library_scratch(attention, pass, workspace).bytes));
-  }
-  return bytes;
-}
-
 }  // namespace
 
 MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, StagePurpose purpose,
@@ -140,7 +124,7 @@ MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, St
   request.device = run.device;
   request.recompute = config.parallel.recompute;
   request.sums = run.sums;
-  request.attention_by_library = config.model_backend.attention == AttentionBackend::kCudnn;
+  request.attention = &attention_backend(config);
   request.deterministic = config.run.deterministic;
   request.part = part_of_rank(config, run, rank, purpose);
   request.speculative_step = config.parallel.speculative_step;
@@ -158,6 +142,11 @@ std::vector<std::pair<std::string, std::int64_t>> items_of(const RankMemory& mem
   if (memory.undo > 0) items.emplace_back("undo", memory.undo);
   items.emplace_back("buffers", memory.buffers);
   return items;
+}
+
+AttentionLayout attention_layout(const ModelConfig& model, const MemoryRequest& request) {
+  return attention_layout(config_of_place(model, request.part.cut.tensor), request.passes.micro,
+                          request.sequence_length, request.deterministic);
 }
 
 RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& request) {
@@ -183,7 +172,8 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   }
   if (request.device == DeviceKind::kCpu && request.sums == ReductionOrder::kRank)
     memory.buffers += TransferStaging(model, request, layout).bytes(params);
-  if (request.attention_by_library) memory.buffers += library_bytes(model, request, training);
+  if (request.attention->bytes != nullptr)
+    memory.buffers += request.attention->bytes(attention_layout(model, request), training);
   if (layout.sharded()) memory.buffers += WeightGather::buffer_bytes(layout, request.compute);
   if (!training) return memory;
   if (request.sample_tokens > 0) {

@@ -9,6 +9,7 @@
 
 #include "config/model_config.h"
 #include "device/device.h"
+#include "kernels/attention/attention_backend.h"
 #include "model/stage.h"
 #include "plan/rank_part.h"
 #include "plan/resolve.h"
@@ -45,7 +46,8 @@ struct MemoryRequest {
   StagePurpose purpose = StagePurpose::kTraining;
   DeviceKind device = DeviceKind::kCpu;
   Recompute recompute = Recompute::kNone;
-  bool attention_by_library = false, deterministic = true;
+  const AttentionBackend* attention = &own_attention;
+  bool deterministic = true;
   RankPart part = {};
   /// Rank order alone goes through memory that ranks of one host share; what the library takes for
   /// its sums is not planned.
@@ -55,6 +57,8 @@ struct MemoryRequest {
   bool speculative_step = false;
 };
 RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& request);
+/// A layer's attention on that rank.
+AttentionLayout attention_layout(const ModelConfig& model, const MemoryRequest& request);
 
 /// For readers: what there is of it, by name. They add up to the total.
 std::vector<std::pair<std::string, std::int64_t>> items_of(const RankMemory& memory);

@@ -6,7 +6,7 @@
 #include "base/human_format.h"
 #include "base/math.h"
 #include "base/nearest_word.h"
-#include "kernels/attention/attention_library.h"
+#include "kernels/attention/attention_backend.h"
 #include "model/model_limits.h"
 #include "pipeline/schedules/schedules.h"
 #include "plan/mesh_rules.h"
@@ -208,26 +208,28 @@ class Resolver {
     }
   }
 
-  /// What a library's attention does not serve is never served by another.
+  /// What a backend of attention does not serve is never served by another.
   void check_attention() {
-    if (config_.model_backend.attention != AttentionBackend::kCudnn) return;
-    const auto report = [&](const char* legal, std::string message) {
-      problems_.push_back(
-          {"model_backend.attention", "\"cudnn\"", legal, "\"own\"", std::move(message)});
+    const AttentionBackend& backend = attention_backend(config_);
+    const AttentionBackend::Serves& serves = backend.serves;
+    const auto report = [&](const char* other, std::string message) {
+      problems_.push_back({"model_backend.attention", fmt::format("\"{}\"", backend.name),
+                           fmt::format("\"own\"{}", other), "\"own\"", std::move(message)});
     };
-    if (config_.precision.compute == ComputePrecision::kFp32)
-      report("\"own\", or precision.compute \"bf16\"", "computes in bf16 only, not in fp32");
-    if (config_.data.document_mask)
-      report("\"own\", or data.document_mask false", "knows no documents");
-    if (config_.parallel.context > 1) {
-      report("\"own\", or parallel.context 1",
+    if (!serves.f32 && config_.precision.compute == ComputePrecision::kFp32)
+      report(", or precision.compute \"bf16\"", "computes in bf16 only, not in fp32");
+    if (!serves.documents && config_.data.document_mask)
+      report(", or data.document_mask false", "knows no documents");
+    if (!serves.sequence_parts && config_.parallel.context > 1) {
+      report(", or parallel.context 1",
              "serves whole sequences, not the parts that context ranks have");
     }
-    if (config_.data.sequence_length == 1)
-      report("\"own\", or data.sequence_length from 2 on", "serves no sequence of one token");
-    if (!config_.has_model()) return;
-    const std::string fault = library_attention_fault(config_.model.head_dim);
-    if (!fault.empty()) report("\"own\"", "does not serve " + fault);
+    if (config_.data.sequence_length < serves.tokens_min)
+      report(", or data.sequence_length from 2 on", "serves no sequence of one token");
+    if (config_.has_model() && config_.model.head_dim % serves.head_dim_step != 0) {
+      report("", fmt::format("does not serve heads of {} (legal: a multiple of {})",
+                             config_.model.head_dim, serves.head_dim_step));
+    }
   }
 
   void resolve_pipeline(ResolvedRun& run) {
@@ -372,6 +374,10 @@ ResolvedRun resolve_run(const RunConfig& config, const ResolveInput& input,
                         std::vector<Problem>& problems, std::vector<std::string>& notes) {
   expect(input.world >= 1, "a world of {} ranks", input.world);
   return Resolver(config, input, problems, notes).run();
+}
+
+const AttentionBackend& attention_backend(const RunConfig& config) {
+  return config.model_backend.attention == AttentionKind::kCudnn ? cudnn_attention : own_attention;
 }
 
 DType compute_type(const RunConfig& config, DeviceKind device) {

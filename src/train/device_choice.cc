@@ -11,7 +11,6 @@
 #include "device/cpu_info.h"
 #include "device/gpu.h"
 #include "device/gpu_peak.h"
-#include "kernels/attention/attention.h"
 #include "kernels/gemm/gemm.h"
 
 namespace trireme {
@@ -92,10 +91,10 @@ DeviceKind device_kind(DeviceChoice choice) {
 }
 
 std::optional<Problem> device_fault(const RunConfig& config) {
-  if (device_kind(config.run.device) != DeviceKind::kCpu ||
-      config.model_backend.attention != AttentionBackend::kCudnn)
+  const AttentionBackend& attention = attention_backend(config);
+  if (attention.serves.cpu || device_kind(config.run.device) != DeviceKind::kCpu)
     return std::nullopt;
-  return Problem{"model_backend.attention", "\"cudnn\"",
+  return Problem{"model_backend.attention", fmt::format("\"{}\"", attention.name),
                  "\"own\" on the CPU, or run.device \"cuda\"", "\"own\"",
                  "is a library of GPUs, and this run is on the CPU"};
 }
@@ -144,19 +143,18 @@ Device choose_device(DeviceChoice choice, const Launch& launch) {
   return device;
 }
 
-void require_attention_library(const Launch& launch, Device device,
-                               const LibraryAttention& attention, StagePurpose purpose) {
+void require_attention(const Launch& launch, Device device, const AttentionBackend& backend,
+                       const AttentionLayout& layout, StagePurpose purpose) {
+  if (backend.prepare == nullptr) return;
   run_together(launch.world(), [&] {
-    const std::string missing = attention_missing_library();
+    const std::string missing = backend.missing();
     if (!missing.empty()) {
       throw EnvironmentError(
-          "model_backend.attention is \"cudnn\", which cannot be used here: {}. Install cuDNN 9.16 "
-          "or later (with NVRTC of the CUDA toolkit, by which it compiles), name its folder in "
-          "LD_LIBRARY_PATH, or set \"own\"",
-          missing);
+          "model_backend.attention is \"{}\", which cannot be used here: {}. {}, or set \"own\"",
+          backend.name, missing, backend.remedy);
     }
     gpu::select(device.index);
-    prepare_attention_library(attention, purpose != StagePurpose::kEvaluation);
+    backend.prepare(layout, purpose != StagePurpose::kEvaluation);
   });
 }
 

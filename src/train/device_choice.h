@@ -7,7 +7,7 @@
 #include "comm/launch.h"
 #include "config/run_config.h"
 #include "device/device.h"
-#include "kernels/attention/attention_library.h"
+#include "kernels/attention/attention_backend.h"
 #include "plan/resolve.h"
 
 namespace trireme {
@@ -28,11 +28,11 @@ void require_device_built(DeviceChoice choice);
 /// of a host the same one.
 Device choose_device(DeviceChoice choice, const Launch& launch);
 
-/// For a config that asks for a library's attention: every rank throws EnvironmentError where one
-/// has none, or no kernel for its part of a layer. Takes seconds; selects the GPU for the calling
-/// thread. Collective.
-void require_attention_library(const Launch& launch, Device device,
-                               const LibraryAttention& attention, StagePurpose purpose);
+/// Makes a backend of attention ready: every rank throws EnvironmentError where one lacks it, or it
+/// has no kernel for such a layer. Takes seconds where there is anything to do, and then selects
+/// the GPU for the calling thread. Collective.
+void require_attention(const Launch& launch, Device device, const AttentionBackend& backend,
+                       const AttentionLayout& layout, StagePurpose purpose);
 
 /// TFLOP/s of one device for MFU: the config's, else the bf16 rate of a GPU that is known.
 std::optional<double> peak_tflops(const RunConfig& config, Device device);

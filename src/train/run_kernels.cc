@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "device/gpu.h"
-#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_backend.h"
 #include "kernels/gemm/gemm.h"
 
 namespace trireme {
@@ -36,8 +36,8 @@ Json libraries(const RunConfig& config) {
   Json libraries = Json::object();
   libraries["trireme"] = program_version();
   libraries["cublaslt"] = gemm_gpu_library_version();
-  if (config.model_backend.attention == AttentionBackend::kCudnn)
-    libraries["cudnn"] = attention_library_version();
+  const AttentionBackend& attention = attention_backend(config);
+  if (attention.version != nullptr) libraries[attention.name] = attention.version();
   return libraries;
 }
 

@@ -103,7 +103,7 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
       world_(world) {
   expect(options.device.kind == run.device, "a run resolved for another device");
   context.set_deterministic(config.run.deterministic);
-  context.set_attention_by_library(config.model_backend.attention == AttentionBackend::kCudnn);
+  context.set_attention_backend(attention_backend(config));
   using GatherChannels = std::vector<WeightGather::Channel>;
   if (part.store.sharded())
     gather.emplace(context, store, GatherChannels{{MeshView::kDense, *channels.shard_gather}});

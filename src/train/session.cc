@@ -15,7 +15,6 @@
 #include "config/model_parse.h"
 #include "device/gpu.h"
 #include "device/openmp_setup.h"
-#include "model/block.h"
 #include "model/flops.h"
 #include "plan/memory.h"
 #include "telemetry/console.h"
@@ -79,15 +78,6 @@ RankMemory memory_of_rank(const PreparedRun& prepared, StagePurpose purpose, con
                                                                purpose, launch.world().rank()));
 }
 
-LibraryAttention attention_of_rank(const PreparedRun& prepared, const Launch& launch,
-                                   StagePurpose purpose) {
-  const RunConfig& config = prepared.config;
-  const StageCut cut =
-      part_of_rank(config.parallel, prepared.run.mesh, launch.world().rank(), purpose).cut;
-  return library_attention_of(config_of_place(config.model, cut.tensor), prepared.run.passes.micro,
-                              config.data.sequence_length, config.run.deterministic);
-}
-
 }  // namespace
 
 MemoryNeed memory_need(const PreparedRun& prepared, const Launch& launch, Device device,
@@ -102,10 +92,10 @@ RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch
   options.device = placement.device;
   options.purpose = purpose;
   require_memory(launch, memory_need(prepared, launch, options.device, purpose));
-  if (prepared.config.model_backend.attention == AttentionBackend::kCudnn) {
-    require_attention_library(launch, options.device, attention_of_rank(prepared, launch, purpose),
-                              purpose);
-  }
+  const MemoryRequest request =
+      memory_request(prepared.config, prepared.run, purpose, launch.world().rank());
+  require_attention(launch, options.device, *request.attention,
+                    attention_layout(prepared.config.model, request), purpose);
   options.threads = placement.threads;
   return options;
 }

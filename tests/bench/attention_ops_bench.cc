@@ -4,6 +4,7 @@
 
 #include "bench/op_bench.h"
 #include "kernels/attention/attention.h"
+#include "kernels/attention/attention_backend.h"
 
 namespace trireme::bench {
 namespace {
@@ -101,9 +102,9 @@ std::function<void(Context&)> merge(Operands& operands) {
 /// The same op by cuDNN.
 std::function<void(Context&)> by_library(const std::function<void(Context&)>& op) {
   return [op](Context& context) {
-    context.set_attention_by_library(true);
+    context.set_attention_backend(cudnn_attention);
     op(context);
-    context.set_attention_by_library(false);
+    context.set_attention_backend(own_attention);
   };
 }
 /// The same op where equal bits are not asked for.
@@ -118,7 +119,7 @@ std::function<void(Context&)> in_any_order(const std::function<void(Context&)>& 
 void add_variants_of_gpus() {
   add_op("attention_backward_any_order", {DType::kBF16},
          [](Operands& operands) { return in_any_order(backward(operands)); });
-  if (!attention_missing_library().empty()) return;
+  if (!cudnn_attention.missing().empty()) return;
   add_op("attention_forward_cudnn", {DType::kBF16},
          [](Operands& operands) { return by_library(forward(operands)); });
   add_op("attention_backward_cudnn", {DType::kBF16},

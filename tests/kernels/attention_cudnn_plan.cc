@@ -34,13 +34,13 @@ struct Gpu {
 };
 constexpr Gpu kH200 = {"NVIDIA H200", 900, 132, 232448}, kA100 = {"NVIDIA A100", 800, 108, 166912};
 
-LibraryAttention attention(std::int64_t sequences, std::int64_t tokens, std::int64_t heads,
-                           std::int64_t kv_heads, std::int64_t head_dim, bool deterministic) {
+AttentionLayout attention(std::int64_t sequences, std::int64_t tokens, std::int64_t heads,
+                          std::int64_t kv_heads, std::int64_t head_dim, bool deterministic) {
   const std::int64_t row = (heads + 2 * kv_heads) * head_dim, o = heads * head_dim;
   return {sequences, tokens, heads, kv_heads, head_dim, row, row, row, o, o, deterministic};
 }
 
-void expect_plans(const Gpu& gpu, const LibraryAttention& shape) {
+void expect_plans(const Gpu& gpu, const AttentionLayout& shape) {
   for (const LibraryPass pass : {LibraryPass::kForward, LibraryPass::kBackward}) {
     std::size_t bytes = 0;
     ASSERT_NO_THROW(bytes = cuda::attention_cudnn_planned_bytes(shape, pass, gpu.json()))

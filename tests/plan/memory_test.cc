@@ -120,7 +120,7 @@ TEST(Memory, what_a_library_of_attention_works_in_is_counted) {
   MemoryRequest request = request_for({2, 2, 1, 1}, 256, DType::kBF16);
   request.device = DeviceKind::kCuda;
   const std::int64_t own = estimate_memory(model, request).buffers;
-  request.attention_by_library = true;
+  request.attention = &cudnn_attention;
   const std::int64_t deterministic = estimate_memory(model, request).buffers;
   // Scores and their gradients of all pairs, bf16, and the tensors of a pass.
   EXPECT_GT(deterministic - own, 2 * 2 * 4 * 256 * 256);

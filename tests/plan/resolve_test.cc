@@ -290,7 +290,7 @@ TEST(Resolve, a_default_precision_is_that_of_the_device_in_every_figure) {
 
 TEST(Resolve, what_a_library_of_attention_does_not_serve_is_refused_by_name) {
   RunConfig good = small_config();
-  good.model_backend.attention = AttentionBackend::kCudnn;
+  good.model_backend.attention = AttentionKind::kCudnn;
   EXPECT_TRUE(resolve(good, {}).problems.empty());
   const auto refused = [&](const auto& change, const std::string& why, std::int64_t world = 1) {
     RunConfig config = good;

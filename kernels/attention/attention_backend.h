@@ -1,0 +1,54 @@
+#pragma once
+// Who computes attention on a GPU: our own kernels or a library. What each serves, the memory that
+// it takes and how it is prepared. Other folders ask a backend and name none.
+
+#include <cstdint>
+#include <string>
+
+namespace trireme {
+
+class Context;
+struct AttentionBackward;
+struct AttentionForward;
+struct AttentionShape;
+
+/// Causal attention of whole sequences as a layer calls it: queries and keys at positions
+/// 0 ... tokens - 1, and how they lie.
+struct AttentionLayout {
+  std::int64_t sequences = 1, tokens = 1, heads = 1, kv_heads = 1, head_dim = 8;
+  /// From token to token, in elements; heads of a token stand side by side.
+  std::int64_t q_stride = 0, k_stride = 0, v_stride = 0, o_stride = 0, d_o_stride = 0;
+  bool deterministic = true;  ///< of the backward pass: no sum in an order that may change
+  auto operator<=>(const AttentionLayout&) const = default;
+};
+
+struct AttentionBackend {
+  const char* name;  ///< in messages, and where a run notes its version
+  /// What it serves beside bf16, on a GPU, of whole sequences without documents.
+  struct Serves {
+    bool cpu, f32, documents, sequence_parts;
+    std::int64_t tokens_min, head_dim_step;
+  } serves;
+
+  // On a GPU, the arguments checked. Throw InternalError for what the backend does not serve.
+  void (*forward)(Context&, const AttentionShape&, const AttentionForward&);
+  void (*backward)(Context&, const AttentionShape&, const AttentionBackward&);
+
+  // Those of a library; null for our own.
+  /// "" or why this program has none on this machine: "libcudnn.so.9: cannot open ...".
+  std::string (*missing)() = nullptr;
+  const char* remedy = nullptr;  ///< "Install cuDNN ..."
+  /// As its maker counts: 91900 of 9.19.0; 0 without one.
+  std::int64_t (*version)() = nullptr;
+  /// The most device memory that a pass takes beside its operands; needs no GPU. `backward`: that
+  /// pass too.
+  std::int64_t (*bytes)(const AttentionLayout&, bool backward) = nullptr;
+  /// Settles before the first step how the selected GPU computes such attention, which takes
+  /// seconds; the op then finds it. Throws EnvironmentError where the library has no kernel for it.
+  void (*prepare)(const AttentionLayout&, bool backward) = nullptr;
+};
+/// Our own kernels: all that the op's contract has.
+extern const AttentionBackend own_attention;
+extern const AttentionBackend cudnn_attention;
+
+}  // namespace trireme
