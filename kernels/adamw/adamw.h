@@ -33,8 +33,10 @@ struct AdamWConstants {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
 };
 
-/// g = gradient * gradient_scale;  p -= lr wd p;  m += (1-b1)(g - m);  v = b2 v + (1-b2) g^2;
-/// p -= (lr / bias_correction1) m / (sqrt(v) / sqrt(bias_correction2) + eps)
+///   g = gradient * gradient_scale
+///   p -= lr wd p;   m += (1 - b1) (g - m);   v = b2 v + (1 - b2) g^2
+///   p -= (lr / bias_correction1) m / (sqrt(v) / sqrt(bias_correction2) + eps)
+///
 /// Elementwise in f32 with scalars prepared in double; the same bits for any split of a tensor, and
 /// on every device but for subnormal values of the bf16 form (square roots and divisions are
 /// IEEE's, each fused operation the same). Deterministic. On a GPU one launch for all tensors,

@@ -32,7 +32,7 @@ struct PartialSum {
     (F32::load(recent + c, lanes) + value).store(recent + c, lanes);
   }
 
-  /// Call once for each row, counted from 0, after adding it, and with `last` behind the last one.
+  /// Call once for each row, counted from 0, after adding it; `last`: it is the last one.
   TRIREME_INLINE void finish_row(std::int64_t row, bool last) const {
     if (!last && (row + 1) % kRowsPerBlock != 0) return;
     for_each_vector(0, count, [&](std::int64_t c, auto lanes) {

@@ -1,7 +1,6 @@
 #pragma once
-// The loss on a chunk of tokens whose logits exist only for the moment, in ops that let the
-// vocabulary be cut: statistics of a part, merged over parts once they have been brought together,
-// then loss and gradient of a part.
+// The loss of a chunk of tokens, whose logits need not outlive it, over a vocabulary that may be
+// sharded: statistics of each shard, merged once they have been gathered, then loss and gradient.
 
 #include "device/context.h"
 #include "tensor/tensor_view.h"
@@ -14,8 +13,9 @@ struct VocabularyPart {
   std::int64_t first = 0, valid = 0;
 };
 
-/// maximum[t] = max_v logits[t,v];  sum[t] = sum_v exp(logits[t,v] - maximum[t]);
-/// target_logit[t] = logits[t, target[t]] where this part holds it, else 0
+///   maximum[t] = max_v logits[t,v]
+///   sum[t] = sum_v exp(logits[t,v] - maximum[t])
+///   target_logit[t] = logits[t, target[t]] where this part holds it, else 0
 ///
 ///   maximum, sum, target_logit [T] f32;  logits [T, V] f32;  targets [T] i32, -1 = not counted
 /// Without a column, or where all are -inf, maximum is -inf and sum 0. A NaN makes sum NaN.
@@ -28,25 +28,30 @@ struct CrossEntropyStatistics {
 void cross_entropy_statistics(Context& context, const CrossEntropyStatistics& args);
 
 /// The statistics of the whole vocabulary from those of its R parts:
-///   maximum[t] = max_r maximum[r,t];  sum[t] = sum_r sum[r,t] exp(maximum[r,t] - maximum[t]);
-///   target_logit[t] = sum_r target_logit[r,t], as one part holds it; sums in order of r
+///   maximum[t] = max_r maximum[r,t]
+///   sum[t] = sum_r sum[r,t] exp(maximum[r,t] - maximum[t])
+///   target_logit[t] = sum_r target_logit[r,t]   (one part holds it)
 ///
-///   maximum, sum, target_logit [T] f32, no byte of them in parts;  parts [R, 3, T] f32, of each
-///   part maximum, sum and target_logit in this order; R >= 1
-/// One part is copied. Deterministic, the same bits for any thread count.
+///   maximum, sum, target_logit  [T]        f32, outside of parts
+///   parts                       [R, 3, T]  f32, of each part maximum, sum and target_logit; R >= 1
+/// Sums in order of r.
+/// A single part is copied. Deterministic, the same bits for any thread count.
 struct CrossEntropyMerge {
   TensorView maximum_T, sum_T, target_logit_T;
   ConstTensorView parts_R3T;
 };
 void cross_entropy_merge(Context& context, const CrossEntropyMerge& args);
 
-/// loss[t] = maximum + log(sum) - target_logit, 0 where the target is -1;
-/// dlogits[t,v] = (exp(logits - maximum) / sum - [v = target]) * scale, 0 where the target is -1
-/// and in padding columns
+///   loss[t] = maximum[t] + log(sum[t]) - target_logit[t]
+///   dlogits[t,v] = (exp(logits[t,v] - maximum[t]) / sum[t] - [v = target[t]]) scale
 ///
-///   loss [T] f32, not given when only the gradient is wanted;  statistics over the whole
-///   vocabulary dlogits [T, V] f32|bf16, may be logits (f32); not given when only the loss is
-///   wanted;  scale [1] f32, read where the op runs, with dlogits
+/// both 0 where the target is -1, and dlogits in padding columns.
+///
+///   maximum, sum, target_logit  [T]     f32, of the whole vocabulary
+///   loss                        [T]     f32, not given when only the gradient is wanted
+///   dlogits                     [T, V]  f32|bf16, may be logits (f32); not given when only the
+///                                       loss is wanted
+///   scale                       [1]     f32, in the device's memory; given with dlogits
 struct CrossEntropyFinish {
   TensorView loss_T, dlogits_TV;
   ConstTensorView logits_TV, maximum_T, sum_T, target_logit_T, targets_T;

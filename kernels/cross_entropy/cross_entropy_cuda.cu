@@ -23,7 +23,7 @@ __device__ __forceinline__ std::int64_t target_column(const CrossEntropyRows& ro
 struct RowCut {
   std::int64_t head, groups, rest;
 
-  /// The index of single element i of `rest`, which has those before and behind the groups.
+  /// The index of single element i of `rest`: those before and after the groups.
   [[nodiscard]] __device__ __forceinline__ std::int64_t single(std::int64_t i) const {
     return i < head ? i : i + groups * kCount;
   }

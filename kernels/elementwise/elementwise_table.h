@@ -17,7 +17,7 @@ struct CastArgs {
   DType destination_type, source_type;
 };
 
-/// Rows of so many bytes, each `stride` bytes behind the one before.
+/// Rows of row_bytes, each `stride` bytes after the one before.
 struct CopyRowsArgs {
   Exec exec;
   void* destination;

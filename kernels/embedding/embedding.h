@@ -8,14 +8,14 @@ namespace trireme {
 /// out[t, c] = table[ids[t], c] (+ position_table[positions[t], c])
 ///
 ///   out             [T, C]  f32|bf16
-///   ids, positions  [T]     i32, checked by the loader: 0 <= id < vocabulary. Another one is
-///                           refused on the CPU; a GPU makes the token's row of out NaN, so that
-///                           the loss says it
+///   ids, positions  [T]     i32, checked by the loader: 0 <= id < vocabulary. Any other is
+///                           refused on the CPU; on a GPU the token's row of out becomes NaN, and
+///                           so does the loss
 ///   table           [V, C]  as out
 ///   position_table  [P, C]  as out; not given where positions enter elsewhere (RoPE)
-/// The table may be a part of the vocabulary, its rows first_row .. first_row + V - 1. A token
-/// whose id stands in another part gets zeros, without its position's row, so that the sum over
-/// parts in any order is what the whole gives. V may be 0; rows that pad a part are not among the
+/// The table may be a shard of the vocabulary, its rows first_row .. first_row + V - 1. A token
+/// whose id is in another shard gets zeros, without its position's row, so that the sum over shards
+/// in any order is what the whole table gives. V may be 0; a shard's padding rows are not among the
 /// V. Deterministic. The sum of two bf16 values is rounded once.
 struct EmbeddingForward {
   TensorView out_TC;

@@ -93,7 +93,7 @@ void forward(const EmbeddingForwardArgs& args) {
 
 /// What stands in scratch memory, of all tokens but for the first two.
 struct Lists {
-  std::int32_t* count;      ///< [V] tokens of a row; behind it, of all rows that have a list
+  std::int32_t* count;      ///< [V] tokens of a row; then one more: of all rows that have a list
   std::int32_t* begin;      ///< [V] of a row's list
   std::int32_t* arrival;    ///< of a token among those of its row; -1 for an id in none
   std::int32_t* arrived;    ///< the lists by arrival

@@ -13,9 +13,7 @@
 namespace trireme {
 namespace gemm_internal {
 
-const GemmKernels& kernels(const Context& context) {
-  return choose_by_isa(context, gemm_cpu);
-}
+const GemmKernels& kernels(const Context& context) { return choose_by_isa(context, gemm_cpu); }
 
 void fill_with_bias(Context& context, TensorView c_MN, ConstTensorView bias_N) {
   const std::int64_t n = c_MN.shape[1];
@@ -106,7 +104,7 @@ void add_rows(Context& context, TensorView c, ConstTensorView operand) {
       {context.exec(), c.data, operand.data, c.count(), operand.dtype});
 }
 
-/// Where the product goes that an epilogue goes on from.
+/// Where the product is written, on which the epilogue then works.
 TensorView product_of(const Gemm& args) {
   using enum GemmEpilogue;
   const bool kept = args.epilogue == kSwiglu || args.epilogue == kSwigluBackward ||
@@ -172,15 +170,15 @@ void gemm_by_tiles(Context& context, const Gemm& args, ProductArgs product, cons
   if (args.bias_N.given()) gemm_internal::fill_with_bias(context, product_of(args), args.bias_N);
   const auto bytes =
       static_cast<std::size_t>(gemm_internal::product_scratch(context)) * sizeof(float);
-  struct Behind {
+  struct Call {
     const Context& context;
     const Gemm& args;
   };
-  const Behind behind{context, args};
+  const Call call{context, args};
   if (args.epilogue != GemmEpilogue::kNone || args.then.given()) {
-    product.done.state = &behind;
+    product.done.state = &call;
     product.done.call = [](const void* state, std::int64_t first, std::int64_t count) {
-      const auto& of = *static_cast<const Behind*>(state);
+      const auto& of = *static_cast<const Call*>(state);
       Context one_thread = of.context.one_thread();
       run_epilogue(one_thread, of.args, first, count);
       if (of.args.then.given()) of.args.then(one_thread, first, count);

@@ -52,10 +52,10 @@ class RowsFunction {
 /// bits as the product followed by that op (a fused op rounds wherever the unfused would store),
 /// which is also what runs where no kernel does both.
 ///
-/// `then` is called for parts of c's rows that make up all of them, each when its rows are what
-/// they are to be: where ours multiplies on a CPU by the thread that has just made them, while its
-/// caches hold them and others still multiply, with a context of its own; else once for all. Its
-/// time is then the product's.
+/// `then` is called once for each part of c's rows, as soon as these are final. Where our own
+/// product runs on a CPU, the thread that made the rows calls it, with a context of its own, while
+/// its caches hold them and other threads still multiply; else it is called once for all rows. Its
+/// time counts as the product's.
 struct Gemm {
   TensorView c_MN;
   ConstTensorView a, b;
@@ -74,8 +74,8 @@ void gemm(Context& context, const Gemm& args);
 /// In bf16 as gemm where the CPU does not multiply it.
 void gemm_by_library(Context& context, const Gemm& args);
 
-/// What a GPU's products do without on this machine and which of them are slower for it, as a
-/// sentence to warn with; "" where nothing is missing.
+/// A warning that names the library that a GPU's products lack on this machine, and what is slower
+/// without it; "" where nothing is missing.
 std::string gemm_missing_library();
 
 /// The version of that library, 0 where it is missing.

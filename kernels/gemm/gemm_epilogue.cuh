@@ -1,5 +1,5 @@
 #pragma once
-// What is done with a product's sums, written once for all main loops.
+// What follows a product's sums, written once for all main loops.
 //
 // A main loop computes a tile of op(a) op(b) in f32 registers and hands every sum to an epilogue E,
 // two neighbours of a row at a time:

@@ -1,5 +1,5 @@
 #pragma once
-// What the files of gemm share; nobody else includes it.
+// What the files of gemm share; no other folder includes it.
 
 #include "base/op_trace.h"
 #include "device/gpu.h"
@@ -21,15 +21,15 @@ const CpuProduct* own_kernel(const GemmKernels& kernels, const ProductArgs& args
 /// product_scratch(context) floats.
 void multiply(Context& context, const ProductArgs& args, const CpuProduct* own, float* scratch);
 std::int64_t product_scratch(const Context& context);
-/// Whether each thread takes a part of K, which counts tokens: for weight gradients whose operands
-/// are still in the caches of the threads that wrote them, if to add all their sums moves less
-/// between caches than to read the tokens of others.
+/// Whether K, here the tokens, is divided among the threads: for weight gradients whose operands
+/// are still in the caches of the threads that wrote them, where adding up the threads' sums moves
+/// less between caches than reading the others' tokens.
 bool cuts_tokens(int threads, const ProductArgs& args);
 
-/// fp32 means fp32 to oneDNN, whatever ONEDNN_DEFAULT_FPMATH_MODE says, and its team is the
-/// context's: before products of its, outside of parallel regions.
+/// To be called before oneDNN multiplies, outside of parallel regions: it then computes fp32 in
+/// fp32, whatever ONEDNN_DEFAULT_FPMATH_MODE says, with the context's number of threads.
 void prepare_library(int threads);
-/// By oneDNN's team or, in a parallel region, by the calling thread. False: it refuses.
+/// By oneDNN's threads or, in a parallel region, by the calling one. False: oneDNN refuses.
 bool sgemm_by_library(const ProductArgs& args);
 
 /// The kernels of this program's GPU code that `gemm` chooses among.

@@ -31,8 +31,8 @@ struct AddArgs {
   DType type;
 };
 
-/// What goes on with rows [first, first + count) of c once they are complete, in the thread that
-/// made them and while its caches hold them.
+/// Called with rows [first, first + count) of c once they are complete, by the thread that made
+/// them, while its caches hold them.
 struct RowsDone {
   void (*call)(const void* state, std::int64_t first, std::int64_t count) = nullptr;
   const void* state = nullptr;

@@ -21,8 +21,8 @@
 namespace trireme::TRIREME_ISA::blocks {
 
 constexpr std::int64_t kRows = kRowsInRegisters, kColumns = kPanel;
-/// Steps behind each panel: a whole cache line keeps equal rows of panels out of one set of the
-/// caches, and takes the vector that packing writes beyond the end.
+/// Steps of padding after each panel: a whole cache line keeps equal rows of panels out of one set
+/// of the caches, and takes the vector that packing writes beyond the end.
 constexpr std::int64_t kGap = 16;
 
 /// At most as many rows, columns and steps of K are multiplied at once.
@@ -58,7 +58,7 @@ constexpr std::int64_t even_part(std::int64_t total, std::int64_t most, std::int
   return (part + alignment - 1) / alignment * alignment;
 }
 
-/// What stands in bf16 is rounded: sums are not added to it.
+/// A c of bf16 is rounded: no sums are added to it.
 template <class C>
 constexpr bool kTakesSums = false;
 template <>
@@ -122,7 +122,7 @@ struct Block {
   }
 };
 
-/// Fewer rows or columns than a tile has: it is made beside c.
+/// Fewer rows or columns than a tile has: computed outside of c, then copied.
 template <OperandA kA, class T, class C>
 void multiply_edge(const Product<T, C>& product, bool add) {
   alignas(64) float tile[kRows * kColumns];

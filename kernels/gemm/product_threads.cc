@@ -7,7 +7,7 @@
 namespace trireme::gemm_internal {
 namespace {
 
-/// What tiles suit a way to multiply.
+/// The tiles that a kernel multiplies well.
 struct TileRules {
   std::int64_t rows_alignment, columns_alignment;  ///< of where tiles begin
   std::int64_t rows_min, columns_min;
@@ -21,11 +21,11 @@ TileRules rules_of(const CpuProduct* own) {
 /// Packing b for a few rows costs more than it saves.
 constexpr std::int64_t kOwnRowsMin = 128;
 
-/// Where threads share out K: floats that all but one sum apart.
+/// Where K is divided: the most floats of sums that all threads but one keep apart.
 constexpr std::int64_t kSumsMost = 1 << 19;
-/// Bytes that a thread finds in its own caches of the ops before.
+/// Bytes of earlier ops' results that a thread finds in its own caches.
 constexpr std::int64_t kCached = 1 << 20;
-/// Tokens, and multiplications, for which a thread is worth it.
+/// The fewest tokens, and multiplications, that are worth a thread.
 constexpr std::int64_t kTokensMin = 64, kTokenWorkMin = 1 << 18;
 
 struct Grid {
@@ -133,7 +133,7 @@ bool by_tiles(const Context& context, const ProductArgs& args, const CpuProduct*
   TileRules rules = rules_of(own);
   if (args.done.call != nullptr) rules.columns_min = args.sizes.n;  // whole rows
   Grid grid = grid_for(threads, args.sizes, rules);
-  if (own == nullptr && grid.tiles() != threads) grid = {};  // oneDNN's team can also cut K
+  if (own == nullptr && grid.tiles() != threads) grid = {};  // oneDNN can divide K too
   if (grid.tiles() == 1) return multiply_alone(args, own, scratch, 0);
   bool done = true;
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(&& : done)

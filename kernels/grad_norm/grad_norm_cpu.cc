@@ -4,7 +4,7 @@
 namespace trireme::TRIREME_ISA {
 namespace {
 
-// The tree is the same for both instruction sets: lane l of 16 adds the squares of elements l, l +
+// The tree is the same for all instruction sets: lane l of 16 adds the squares of elements l, l +
 // 16, ... in order, then the lanes are folded in halves. The square of an f32 is exact in f64, so
 // only the additions round.
 constexpr int kLanes = 16;

@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads, 4) squares_kernel(ManySquaresArgs ar
       args.tensors[tensor_of_block(args.tensors, args.tensor_count, blockIdx.x)];
   const std::int64_t row =
       (blockIdx.x - tensor.first_block) * kGradNormRowsPerBlock + thread / kThreadsPerRow;
-  // A row behind the last takes part in the exchange, with nothing.
+  // Threads beyond the last row take part in the exchange, with 0.
   const bool valid = row < tensor.rows;
   const float* x = tensor.gradient + (valid ? row : 0) * tensor.columns;
   const std::int64_t columns = valid ? tensor.columns : 0;

@@ -21,7 +21,7 @@ enum class NormOp : std::uint8_t { kRms, kLayer };
 ///   weight, bias          [C]     as y; bias for layer norm only, optional
 ///   mean, rstd            [T]     f32, kept for the backward pass; mean for layer norm only
 /// Without residual, sum is not given and s = x. Sums in f32, the variance in two passes.
-/// Deterministic; a token has the same bits whatever stands beside it.
+/// Deterministic; a token's bits do not depend on the others.
 struct NormForward {
   NormOp op = NormOp::kRms;
   double eps = 1e-5;

@@ -49,8 +49,8 @@ const ErrorName& describe(cudaError_t error) {
 cudaError_t remember(cudaError_t error) { return t_last_error = error; }
 
 size_t memory_bytes() {
-  const char* wish = std::getenv("TRIREME_SIMT_MEMORY_BYTES");
-  return wish != nullptr ? std::strtoull(wish, nullptr, 10) : size_t(8) << 30;
+  const char* setting = std::getenv("TRIREME_SIMT_MEMORY_BYTES");
+  return setting != nullptr ? std::strtoull(setting, nullptr, 10) : size_t(8) << 30;
 }
 
 }  // namespace trireme::simt
@@ -168,8 +168,8 @@ cudaError_t cudaPeekAtLastError() { return t_last_error; }
 const char* cudaGetErrorString(cudaError_t error) { return trireme::simt::describe(error).text; }
 const char* cudaGetErrorName(cudaError_t error) { return trireme::simt::describe(error).name; }
 cudaError_t cudaDriverGetVersion(int* v) {
-  const char* wish = std::getenv("TRIREME_SIMT_GPUS");
-  const bool old = wish != nullptr && std::strcmp(wish, "old") == 0;
+  const char* setting = std::getenv("TRIREME_SIMT_GPUS");
+  const bool old = setting != nullptr && std::strcmp(setting, "old") == 0;
   return *v = old ? CUDART_VERSION - 2000 : CUDART_VERSION, cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
@@ -192,9 +192,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* n) {
-  const char* wish = std::getenv("TRIREME_SIMT_GPUS");
-  *n = wish != nullptr ? std::atoi(wish) : 1;
-  if (wish != nullptr && std::strcmp(wish, "old") == 0) return cudaErrorInsufficientDriver;
+  const char* setting = std::getenv("TRIREME_SIMT_GPUS");
+  *n = setting != nullptr ? std::atoi(setting) : 1;
+  if (setting != nullptr && std::strcmp(setting, "old") == 0) return cudaErrorInsufficientDriver;
   return *n > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {

@@ -2,11 +2,13 @@
 // What the files of this folder share: the state of a block under execution, and the functions by
 // which they call each other. Nothing outside the folder includes this file.
 //
-//   launch.cc       options, launches, blocks, OS threads        report.cc       faults and their
-//   texts scheduler.cc    fibers                                       shadow.cc       checks of
-//   loads and stores collectives.cc  barriers, warp collectives                   cp_async.cc
-//   sm_80's copies mbarrier.cc  tma.cc  wgmma.cc   Hopper                       device_memory.cc
-//   ptx.cc          mma.sync, ldmatrix                           streams.cc graphs.cc cudart.cc
+// clang-format off
+//   launch.cc       options, launches, blocks, OS threads   scheduler.cc   fibers
+//   collectives.cc  barriers, warp collectives              cp_async.cc    copies of sm_80
+//   mbarrier.cc, tma.cc, wgmma.cc  Hopper                   ptx.cc         mma.sync, ldmatrix
+//   shadow.cc       checks of loads and stores              report.cc      faults and their texts
+//   device_memory.cc  allocations                           streams.cc, graphs.cc, cudart.cc
+// clang-format on
 
 #include <algorithm>
 #include <atomic>

@@ -14,9 +14,9 @@ namespace {
 
 // A program as a whole can be run with lazy streams: TRIREME_SIMT_STREAMS=lazy or random.
 Streams streams_of_environment() {
-  const char* wish = std::getenv("TRIREME_SIMT_STREAMS");
-  if (wish == nullptr) return Streams::kEager;
-  return std::strcmp(wish, "random") == 0 ? Streams::kRandom : Streams::kLazy;
+  const char* setting = std::getenv("TRIREME_SIMT_STREAMS");
+  if (setting == nullptr) return Streams::kEager;
+  return std::strcmp(setting, "random") == 0 ? Streams::kRandom : Streams::kLazy;
 }
 
 struct State {
