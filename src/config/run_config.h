@@ -3,6 +3,7 @@
 // section by section; an empty optional is "not given", and what then holds is in fields.cc (the
 // documented default) or comes from the mesh, the model or the data (plan/resolve).
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
