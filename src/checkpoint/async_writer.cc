@@ -260,11 +260,4 @@ SaveResult AsyncWriter::finish() {
   }
 }
 
-SaveResult save_checkpoint(const SaveRequest& request, Communicator& world) {
-  expect(request.state != nullptr, "a save without state");
-  AsyncWriter writer(world, *request.state, {2 * kShardBytesMax, nullptr, Meanwhile::kStay});
-  if (std::optional<SaveResult> failed = writer.begin(request)) return *std::move(failed);
-  return writer.finish();
-}
-
 }  // namespace trireme

@@ -126,7 +126,4 @@ class AsyncWriter {
   WriterThread thread_;  // ends before what its job uses
 };
 
-/// Collective. Begins a save and waits for its end; the tensors are in host memory.
-SaveResult save_checkpoint(const SaveRequest& request, Communicator& world);
-
 }  // namespace trireme

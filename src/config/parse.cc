@@ -216,13 +216,6 @@ LoadedConfig read_run_config(const ConfigInput& input, const ModelFinder& find) 
   return loaded;
 }
 
-RunConfig load_run_config(const ConfigInput& input) {
-  LoadedConfig loaded = read_run_config(input);
-  throw_problems(loaded.problems);
-  for (const std::string& note : loaded.notes) log_info_text(note);
-  return std::move(loaded.config);
-}
-
 Json resolved_json(const RunConfig& config) {
   Json out = Json::object();
   for (const Field& field : fields()) {

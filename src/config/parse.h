@@ -37,9 +37,6 @@ LoadedConfig read_run_config(const ConfigInput& input, const ModelFinder& find =
 /// The same from merged JSON, e.g. a config.json sent by rank 0.
 LoadedConfig parse_run_config(const Json& merged);
 
-/// read_run_config, notes logged as information, ConfigError listing all problems.
-RunConfig load_run_config(const ConfigInput& input);
-
 /// Every default written out, the model as inline keys; unset options with a derived default are
 /// left out. parse_run_config of it gives an equal config.
 Json resolved_json(const RunConfig& config);

@@ -67,7 +67,6 @@ void AppendFile::give_up_oldest() {
   pending_.erase(0, bytes);
   record_bytes_.erase(record_bytes_.begin(),
                       record_bytes_.begin() + static_cast<std::ptrdiff_t>(records));
-  lost_records_ += static_cast<std::int64_t>(records);
 }
 
 }  // namespace trireme

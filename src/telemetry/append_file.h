@@ -38,7 +38,6 @@ class AppendFile {
   bool sync_flushed() const noexcept;
 
   [[nodiscard]] std::int64_t failed_flushes() const noexcept { return failed_flushes_; }
-  [[nodiscard]] std::int64_t lost_records() const noexcept { return lost_records_; }
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
  private:
@@ -49,7 +48,7 @@ class AppendFile {
   FileDescriptor file_;
   std::string pending_;
   std::vector<std::size_t> record_bytes_;  // of each pending record
-  std::int64_t failed_flushes_ = 0, lost_records_ = 0;
+  std::int64_t failed_flushes_ = 0;
 };
 
 }  // namespace trireme

@@ -77,25 +77,6 @@ std::string table_text(std::span<const std::string> header,
   return text;
 }
 
-std::string parameters_text(std::span<const ParameterGroup> groups) {
-  ParameterGroup total{"total"};
-  for (const ParameterGroup& group : groups) {
-    total.tensors += group.tensors;
-    total.elements += group.elements;
-  }
-  std::vector<std::vector<std::string>> rows;
-  const auto add = [&](const ParameterGroup& group) {
-    rows.push_back(
-        {group.name, format_integer(group.tensors), format_integer(group.elements),
-         percent(static_cast<double>(group.elements), static_cast<double>(total.elements))});
-  };
-  for (const ParameterGroup& group : groups) add(group);
-  add(total);
-  const std::string header[] = {"parameters", "tensors", "elements", "share"};
-  const Align columns[] = {Align::kLeft, Align::kRight, Align::kRight, Align::kRight};
-  return table_text(header, rows, columns);
-}
-
 std::string memory_text(std::span<const MemoryItem> items, std::int64_t available_bytes) {
   std::vector<std::vector<std::string>> rows;
   std::int64_t total = 0;

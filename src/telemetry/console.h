@@ -34,13 +34,6 @@ std::string table_text(std::span<const std::string> header,
                        std::span<const std::vector<std::string>> rows,
                        std::span<const Align> columns);
 
-struct ParameterGroup {
-  std::string name;  ///< "embedding", "attention", ...
-  std::int64_t tensors = 0, elements = 0;
-};
-/// One row a group with its share, and the total.
-std::string parameters_text(std::span<const ParameterGroup> groups);
-
 /// Bytes of one kind ("parameters", "gradients", "activations", ...) on the rank that needs most.
 using MemoryItem = std::pair<std::string, std::int64_t>;
 /// One row an item, the total, and its share of what the device has (0: unknown, left out).

@@ -226,7 +226,6 @@ class InputStream::Zstandard final : public Unpacker {
 
 InputStream::InputStream(const std::string& name) : bytes_(std::make_unique<Bytes>(name)) {}
 InputStream::InputStream(InputStream&&) noexcept = default;
-InputStream& InputStream::operator=(InputStream&&) noexcept = default;
 InputStream::~InputStream() = default;
 
 const std::string& InputStream::source() const { return bytes_->source(); }

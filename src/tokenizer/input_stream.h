@@ -16,7 +16,6 @@ class InputStream {
   /// "-" is standard input. Throws DataError where the file cannot be opened.
   explicit InputStream(const std::string& name);
   InputStream(InputStream&&) noexcept;
-  InputStream& operator=(InputStream&&) noexcept;
   ~InputStream();
 
   /// The file's name, or "standard input".

@@ -24,6 +24,7 @@
 #include "checkpoint/async_writer.h"
 #include "checkpoint/reader.h"
 #include "comm/launch.h"
+#include "support/save_checkpoint.h"
 
 namespace {
 

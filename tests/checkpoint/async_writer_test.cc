@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "checkpoint/reader.h"
+#include "support/save_checkpoint.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"
 

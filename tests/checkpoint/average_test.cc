@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "checkpoint/async_writer.h"
 #include "support/golden.h"
+#include "support/save_checkpoint.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"
 

@@ -8,6 +8,7 @@
 #include "checkpoint/huggingface.h"
 #include "checkpoint/reader.h"
 #include "process_counts.h"
+#include "support/save_checkpoint.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"
 

@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "checkpoint/async_writer.h"
 #include "checkpoint/reader.h"
+#include "support/save_checkpoint.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"
 

@@ -11,6 +11,7 @@
 #include "checkpoint/reader.h"
 #include "process_counts.h"
 #include "shared_directory.h"
+#include "support/save_checkpoint.h"
 #include "test_state.h"
 
 namespace trireme {

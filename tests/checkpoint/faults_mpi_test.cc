@@ -13,6 +13,7 @@
 #include "checkpoint/reader.h"
 #include "support/faults_preload.h"
 #include "support/mpi_test.h"
+#include "support/save_checkpoint.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"
 

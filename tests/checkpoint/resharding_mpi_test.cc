@@ -9,6 +9,7 @@
 #include "checkpoint/async_writer.h"
 #include "checkpoint/reader.h"
 #include "shared_directory.h"
+#include "support/save_checkpoint.h"
 #include "test_state.h"
 
 namespace trireme {

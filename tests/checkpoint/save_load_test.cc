@@ -7,6 +7,7 @@
 #include "checkpoint/async_writer.h"
 #include "checkpoint/hdf5_file.h"
 #include "checkpoint/reader.h"
+#include "support/save_checkpoint.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"
 

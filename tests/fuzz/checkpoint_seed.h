@@ -5,6 +5,7 @@
 #include "checkpoint/async_writer.h"
 #include "checkpoint/test_state.h"
 #include "fuzz_support.h"
+#include "support/save_checkpoint.h"
 
 namespace trireme::fuzz {
 

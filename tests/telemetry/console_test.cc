@@ -50,14 +50,13 @@ TEST(Console, a_sample_is_one_line_of_prompt_and_continuation) {
 }
 
 TEST(Console, tables_align_their_columns) {
-  const ParameterGroup groups[] = {
-      {"embedding", 1, 65536}, {"attention", 16, 131072}, {"norms", 9, 0}};
-  EXPECT_EQ(parameters_text(groups),
-            "  parameters  tensors  elements   share\n"
-            "  embedding         1    65,536   33.3%\n"
-            "  attention        16   131,072   66.7%\n"
-            "  norms             9         0    0.0%\n"
-            "  total            26   196,608  100.0%\n");
+  const std::string header[] = {"what", "tensors", "share"};
+  const std::vector<std::string> rows[] = {{"embedding", "1", "33.3%"}, {"all", "1,000", "100.0%"}};
+  const Align columns[] = {Align::kLeft, Align::kRight, Align::kRight};
+  EXPECT_EQ(table_text(header, rows, columns),
+            "  what       tensors   share\n"
+            "  embedding        1   33.3%\n"
+            "  all          1,000  100.0%\n");
 }
 
 TEST(Console, a_table_counts_characters_rather_than_bytes) {

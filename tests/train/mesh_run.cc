@@ -13,6 +13,7 @@
 #include "parallel/host_state.h"
 #include "support/fetch.h"
 #include "support/program_device.h"
+#include "support/save_checkpoint.h"
 #include "train/step.h"
 
 namespace trireme {
