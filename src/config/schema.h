@@ -1,6 +1,6 @@
 #pragma once
-// What the field table says, for machines (JSON Schema draft-07, for editors) and for people
-// (Markdown).
+// What the field table says, as JSON Schema draft-07, for editors. configs/README.md says the same
+// to people: tests/config/reference_test.cc makes it.
 
 #include <string>
 
@@ -12,9 +12,6 @@ namespace trireme {
 /// The schema of a config file: type, range, default, examples, and in each description the names
 /// that Megatron, DeepSpeed, transformers and torchtitan use.
 Json config_schema();
-
-/// configs/README.md. A test compares it with the committed file.
-std::string config_reference_markdown();
 
 /// "Learning rate after the warm-up. A number of at least 0; ...; Megatron: --lr; ..." for help and
 /// schema.

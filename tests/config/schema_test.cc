@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <regex>
 #include <set>
 
-#include "base/file.h"
 #include "config/aliases.h"
 #include "config/parse.h"
 
@@ -194,30 +192,6 @@ TEST(Schema, accepts_of_each_field_exactly_what_the_parser_accepts) {
       EXPECT_EQ(accepts(property_of(field), value), field.assign(value, scratch))
           << field.path << " " << text;
     }
-  }
-}
-
-TEST(Reference, the_committed_one_is_that_of_the_field_table) {
-  const std::filesystem::path file = std::filesystem::path(TRIREME_CONFIGS) / "README.md";
-  const std::string fresh = config_reference_markdown();
-  if (std::getenv("TRIREME_WRITE_REFERENCE") != nullptr) write_file_atomically(file, fresh);
-  EXPECT_TRUE(read_file(file) == fresh)
-      << "set TRIREME_WRITE_REFERENCE=1 and run this test again to write it";
-}
-
-// The configs of known models name it.
-TEST(Reference, the_committed_schema_is_that_of_the_field_table) {
-  const std::filesystem::path file = std::filesystem::path(TRIREME_CONFIGS) / "config.schema.json";
-  const std::string fresh = config_schema().dump(2) + "\n";
-  if (std::getenv("TRIREME_WRITE_REFERENCE") != nullptr) write_file_atomically(file, fresh);
-  EXPECT_TRUE(read_file(file) == fresh)
-      << "set TRIREME_WRITE_REFERENCE=1 and run this test again to write it";
-}
-
-TEST(Reference, names_every_field) {
-  const std::string text = config_reference_markdown();
-  for (const Field& field : fields()) {
-    EXPECT_NE(text.find(fmt::format("| `{}` |", field.key())), std::string::npos) << field.path;
   }
 }
 
