@@ -124,6 +124,9 @@ if command -v nvcc >/dev/null || scripts/setup.sh --cuda; then
   check scripts/kernel_resources.sh build/nightly-cuda/cuda/*.log
 fi
 
+section "Format, names"
+check scripts/check_style.sh --all
+
 section "Other compilers, Debian 13 as a newcomer finds it, the Dockerfile"
 check scripts/check_compilers.sh
 if [ "$(id -u)" = 0 ] && command -v debootstrap >/dev/null; then

@@ -4,6 +4,7 @@
 # scripts/setup.sh --cuda    the same and a CUDA toolkit with cuDNN: installed ones are used, for what is missing NVIDIA's
 #                            packages for pip are put into build/cuda, where CMake looks for them
 # scripts/setup.sh --slurm   the same and Slurm's daemons, of which tests/cluster/slurm_test.sh makes a cluster of its own (apt alone)
+# scripts/setup.sh --style   the same and clang-format and clang-tidy of version 14, for scripts/check_style.sh (apt alone)
 # scripts/setup.sh --list    prints the package names for apt, dnf, conda-forge and Spack, installs nothing
 #
 # For Debian 12 and 13, Ubuntu 22.04 and 24.04; needs root, or sudo without a password. Asks nothing.
@@ -22,6 +23,7 @@ apt_packages=(
   xz-utils                 # scripts/bundle.sh
 )
 slurm_packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libpmix2)
+style_packages=(clang-format-14 clang-tidy-14)
 dnf_packages=(
   cmake ninja-build gcc-c++ openmpi-devel hdf5-devel json-devel spdlog-devel fmt-devel cli11-devel xxhash-devel
   onednn-devel hwloc-devel pcre2-devel utf8proc-devel zlib-devel libzstd-devel gtest-devel google-benchmark-devel xz
@@ -45,11 +47,12 @@ cuda_packages=(
 )
 cudnn_packages=(nvidia-cudnn-cu13==9.19.0.56)
 
-fuzz=false cuda=false slurm=false
+fuzz=false cuda=false slurm=false style=false
 case "${1-}" in
 --list)
   echo "apt: ${apt_packages[*]}"
   echo "apt, for tests under Slurm: ${slurm_packages[*]}"
+  echo "apt, for scripts/check_style.sh: ${style_packages[*]}"
   echo "dnf: ${dnf_packages[*]}"
   echo "conda-forge: ${conda_packages[*]}"
   echo "spack: ${spack_packages[*]}"
@@ -58,9 +61,10 @@ case "${1-}" in
 --fuzz) fuzz=true ;;
 --cuda) cuda=true ;;
 --slurm) slurm=true ;;
+--style) style=true ;;
 "") ;;
 *)
-  echo "usage: scripts/setup.sh [--list | --fuzz | --cuda | --slurm]" >&2
+  echo "usage: scripts/setup.sh [--list | --fuzz | --cuda | --slurm | --style]" >&2
   exit 2
   ;;
 esac
@@ -73,6 +77,7 @@ fi
 missing=()
 wanted=("${apt_packages[@]}")
 if $slurm; then wanted+=("${slurm_packages[@]}"); fi
+if $style; then wanted+=("${style_packages[@]}"); fi
 is_installed() { [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 for package in "${wanted[@]}"; do
   if is_installed "$package"; then continue; fi

@@ -12,6 +12,7 @@ done
 for manager in dnf conda-forge spack; do check "--list knows $manager" contains "$list" "$manager: "; done
 check "--list names Slurm's apart" contains "$list" "under Slurm: slurmctld slurmd"
 check "which no ordinary setup installs" lacks "$(grep '^apt:' <<<"$list")" slurm
+check "and the tools for style" contains "$list" "scripts/check_style.sh: clang-format-14 clang-tidy-14"
 "$setup" --what 2>/dev/null
 check "an unknown option is a usage error" [ $? = 2 ]
 
@@ -37,6 +38,10 @@ fake dpkg-query 'if [ "${*: -1}" = munge ]; then exit 1; else echo installed; fi
 PATH=$bin "$setup" --slurm 2>"$scratch/log"
 check "--slurm installs Slurm's daemons, too" contains "$(tail -n 1 "$CALLS")" "install --no-install-recommends munge"
 : >"$CALLS"
+
+fake dpkg-query 'case ${*: -1} in clang-*) exit 1 ;; *) echo installed ;; esac'
+PATH=$bin "$setup" --style 2>"$scratch/log"
+check "--style installs clang's tools" contains "$(tail -n 1 "$CALLS")" "install --no-install-recommends clang-format-14 clang-tidy-14"
 
 # Debian 13 has libpmix2 by another name.
 : >"$CALLS"
