@@ -120,18 +120,31 @@ struct WorkerGuard {
   WorkerGuard& operator=(const WorkerGuard&) = delete;
 };
 
-void run_some(const LaunchShape& shape, const Options& opt, void (*body)(void*), void* context,
-              size_t context_bytes, const std::vector<uint32_t>& blocks, std::atomic<size_t>& next,
-              std::atomic<bool>& stop, uint32_t stamp, Worker& w) {
+/// What the workers of one launch share.
+struct GridRun {
+  const LaunchShape& shape;
+  const Options& opt;
+  void (*body)(void*);
+  void* context;
+  size_t context_bytes;
+  std::vector<uint32_t> blocks;
+  uint32_t stamp;
+  std::atomic<size_t> next{0};
+  std::atomic<bool> stop{false};
+};
+
+void run_some(GridRun& run, Worker& w) {
+  const LaunchShape& shape = run.shape;
+  const Options& opt = run.opt;
   w.opt = opt;
   w.shape = &shape;
-  w.body = body;
-  w.context = context;
-  w.context_bytes = context_bytes;
+  w.body = run.body;
+  w.context = run.context;
+  w.context_bytes = run.context_bytes;
   w.faulted = false;
   w.fault_pc = w.fault_other_pc = t_pc = nullptr;
   w.stats = {};
-  w.stamp = stamp;
+  w.stamp = run.stamp;
   w.rng.seed(opt.seed);
   w.device_readers.clear();
   w.checking = instrumented() && opt.check_memory && opt.workers == 1;
@@ -155,11 +168,11 @@ void run_some(const LaunchShape& shape, const Options& opt, void (*body)(void*),
   if (w.checking && w.smem_shadow.empty()) w.smem_shadow = Shadow(kClusterMax * kSmemMax);
   blockDim = shape.block;
   gridDim = shape.grid;
-  while (!stop) {
-    size_t i = next++;
-    if (i >= blocks.size()) break;
-    run_block(w, blocks[i]);
-    if (w.faulted) stop = true;
+  while (!run.stop) {
+    size_t i = run.next++;
+    if (i >= run.blocks.size()) break;
+    run_block(w, run.blocks[i]);
+    if (w.faulted) run.stop = true;
   }
 }
 
@@ -170,22 +183,19 @@ void run_grid(const LaunchShape& shape, void (*body)(void*), void* context, size
   check_launch(shape, opt);
   if (t_worker) throw Fault(FaultKind::kLaunchConfig, "launch inside a kernel");
   const auto cluster = uint32_t(shape.cluster);
-  std::vector<uint32_t> blocks(size_t(shape.grid.x) * shape.grid.y * shape.grid.z / cluster);
+  GridRun grid{shape, opt, body, context, context_bytes, {}, ++g_stamp};
+  std::vector<uint32_t>& blocks = grid.blocks;
+  blocks.resize(size_t(shape.grid.x) * shape.grid.y * shape.grid.z / cluster);
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = uint32_t(i) * cluster;
   if (opt.order == Order::kBackward) std::reverse(blocks.begin(), blocks.end());
   if (opt.order == Order::kRandom)
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937_64(opt.seed));
-  std::atomic<size_t> next{0};
-  std::atomic<bool> stop{false};
-  uint32_t stamp = ++g_stamp;
   int n = std::max(1, std::min<int>(opt.workers, int(blocks.size())));
   std::vector<WorkerGuard> workers(static_cast<size_t>(n));
-  const auto run = [&](WorkerGuard& w) {
-    run_some(shape, opt, body, context, context_bytes, blocks, next, stop, stamp, *w.worker);
-  };
   std::vector<std::thread> threads;
-  for (size_t i = 1; i < workers.size(); ++i) threads.emplace_back([&, i] { run(workers[i]); });
-  run(workers[0]);
+  for (size_t i = 1; i < workers.size(); ++i)
+    threads.emplace_back([&, i] { run_some(grid, *workers[i].worker); });
+  run_some(grid, *workers[0].worker);
   for (auto& t : threads) t.join();
   static std::mutex stats_mutex;
   {

@@ -64,9 +64,11 @@ void check_readers(Worker& w, const Cell& c, ReaderLists& lists, int me, const u
   }
 }
 
-void check_cell(Worker& w, Cell& c, ReaderLists& lists, unsigned char* p, const Allocation* a,
-                const Access& now, Kind kind) {
+/// `a`: the allocation that `p` is of; nullptr: shared memory.
+void check_cell(Worker& w, Cell& c, unsigned char* p, const Allocation* a, const Access& now,
+                Kind kind) {
   const int me = now.thread;
+  ReaderLists& lists = a ? w.device_readers : w.smem_readers;
   const bool races = !a || w.opt.check_global_races;
   if (c.pending) [[unlikely]]
     report_pending(w, c, describe(w, p, a), kind);
@@ -93,7 +95,7 @@ void check_cell(Worker& w, Cell& c, ReaderLists& lists, unsigned char* p, const 
 void check_smem(Worker& w, unsigned char* p, size_t n, int me, Kind kind) {
   const Access now{w.block, w.clock[size_t(me)], uint16_t(me)};
   each_smem_cell(w, size_t(p - w.smem), n, [&](Cell& c, size_t at, size_t) {
-    check_cell(w, c, w.smem_readers, w.smem + at, nullptr, now, kind);
+    check_cell(w, c, w.smem + at, nullptr, now, kind);
   });
 }
 
@@ -109,9 +111,8 @@ void check_device(Worker& w, Allocation& a, unsigned char* p, size_t n, int me, 
   }
   if (a.shadow.empty()) a.shadow = Shadow(a.size);
   const Access now{w.block, w.clock[size_t(me)], uint16_t(me)};
-  a.shadow.each(offset, n, w.stamp, w.stamp, w.device_readers, [&](Cell& c, size_t at, size_t) {
-    check_cell(w, c, w.device_readers, a.base + at, &a, now, kind);
-  });
+  a.shadow.each(offset, n, w.stamp, w.stamp, w.device_readers,
+                [&](Cell& c, size_t at, size_t) { check_cell(w, c, a.base + at, &a, now, kind); });
 }
 
 }  // namespace

@@ -225,8 +225,15 @@ void send(Worker& w, const CUtensorMap& map, const TensorMap& m, const int* coor
   w.tma_in_flight.push_back(load);
 }
 
-void load_to(void* dst, const CUtensorMap* map, int rank, const int* coordinate, uint64_t* bar,
-             uint32_t blocks, const void* pc) {
+struct LoadTarget {
+  void* dst;
+  uint64_t* bar;
+  uint32_t blocks;  // bit r: the cluster's block of rank r
+};
+
+void load_to(LoadTarget to, const CUtensorMap* map, int rank, const int* coordinate,
+             const void* pc) {
+  const auto [dst, bar, blocks] = to;
   Worker& w = *t_worker;
   RuntimeScope scope;
   t_pc = pc;
@@ -252,11 +259,11 @@ void load_to(void* dst, const CUtensorMap* map, int rank, const int* coordinate,
 
 void tma_load_multicast(void* dst, const CUtensorMap* map, int rank, const int* coordinate,
                         uint64_t* bar, uint32_t blocks, Loc) {
-  load_to(dst, map, rank, coordinate, bar, blocks, __builtin_return_address(0));
+  load_to({dst, bar, blocks}, map, rank, coordinate, __builtin_return_address(0));
 }
 void tma_load(void* dst, const CUtensorMap* map, int rank, const int* coordinate, uint64_t* bar,
               Loc) {
-  load_to(dst, map, rank, coordinate, bar, 1u << t_worker->rank(), __builtin_return_address(0));
+  load_to({dst, bar, 1u << t_worker->rank()}, map, rank, coordinate, __builtin_return_address(0));
 }
 
 void tma_store(const CUtensorMap* map, const void* src, int rank, const int* coordinate, Loc) {

@@ -203,6 +203,86 @@ std::string small_tokenizer(std::string_view pre_tokenizer, std::string_view ext
                      extra, pre_tokenizer, vocabulary);
 }
 
+constexpr const char* kTokenizerKeys[] = {"type",
+                                          "pre_tokenizer",
+                                          "normalizer",
+                                          "normalizers",
+                                          "decoder",
+                                          "decoders",
+                                          "post_processor",
+                                          "processors",
+                                          "pretokenizers",
+                                          "added_tokens",
+                                          "model",
+                                          "vocab",
+                                          "merges",
+                                          "id",
+                                          "content",
+                                          "special",
+                                          "normalized",
+                                          "lstrip",
+                                          "rstrip",
+                                          "single_word",
+                                          "pattern",
+                                          "Regex",
+                                          "String",
+                                          "behavior",
+                                          "invert",
+                                          "add_prefix_space",
+                                          "use_regex",
+                                          "trim_offsets",
+                                          "individual_digits",
+                                          "unk_token",
+                                          "fuse_unk",
+                                          "ignore_merges",
+                                          "byte_fallback",
+                                          "dropout",
+                                          "prepend",
+                                          "replacement",
+                                          "prepend_scheme",
+                                          "split",
+                                          "start",
+                                          "stop",
+                                          "version"};
+constexpr const char* kTokenizerValues[] = {"BPE",
+                                            "ByteLevel",
+                                            "Split",
+                                            "Digits",
+                                            "Sequence",
+                                            "NFC",
+                                            "Prepend",
+                                            "Replace",
+                                            "Metaspace",
+                                            "ByteFallback",
+                                            "Fuse",
+                                            "Strip",
+                                            "first",
+                                            "always",
+                                            "never",
+                                            "<0x0A>",
+                                            "▁",
+                                            "Isolated",
+                                            "Removed",
+                                            "MergedWithPrevious",
+                                            "MergedWithNext",
+                                            "Contiguous",
+                                            "TemplateProcessing",
+                                            "<|endoftext|>",
+                                            "</s>",
+                                            "#version: 0.2"};
+
+void save_tokenizer_words() {
+  Dictionary words;
+  words.add_json();
+  for (const char* key : kTokenizerKeys) words.add_key(key);
+  for (const char* value : kTokenizerValues) words.add(Json(value).dump());
+  for (const char* regex :
+       {"\\\\p{L}", "\\\\p{^N}", "\\\\s+", "\\\\S", "(?!", "(?<=", "(?i:", "(?>", "[^", "{1,3}",
+        "*+", "\\\\x{10ffff}", "\\\\u0041", "|", ".*?", "((a+)+)+b"})
+    words.add(regex);
+  words.save("tokenizer");
+}
+
 void make_tokenizer_seeds(const std::filesystem::path& golden) {
   const std::string text = "\n%%\nthe Thé they'll 1234  the\n\nthe \xff<|end|> x\tthe\nthat";
   const auto byte_level = [](bool regex) {
@@ -229,82 +309,7 @@ void make_tokenizer_seeds(const std::filesystem::path& golden) {
                            "metaspace", "crossing"})
     write("tokenizer", name,
           read_file(golden / "tokenizer" / (std::string(name) + ".tokenizer.json")) + text);
-  Dictionary words;
-  words.add_json();
-  for (const char* key : {"type",
-                          "pre_tokenizer",
-                          "normalizer",
-                          "normalizers",
-                          "decoder",
-                          "decoders",
-                          "post_processor",
-                          "processors",
-                          "pretokenizers",
-                          "added_tokens",
-                          "model",
-                          "vocab",
-                          "merges",
-                          "id",
-                          "content",
-                          "special",
-                          "normalized",
-                          "lstrip",
-                          "rstrip",
-                          "single_word",
-                          "pattern",
-                          "Regex",
-                          "String",
-                          "behavior",
-                          "invert",
-                          "add_prefix_space",
-                          "use_regex",
-                          "trim_offsets",
-                          "individual_digits",
-                          "unk_token",
-                          "fuse_unk",
-                          "ignore_merges",
-                          "byte_fallback",
-                          "dropout",
-                          "prepend",
-                          "replacement",
-                          "prepend_scheme",
-                          "split",
-                          "start",
-                          "stop",
-                          "version"})
-    words.add_key(key);
-  for (const char* value : {"BPE",
-                            "ByteLevel",
-                            "Split",
-                            "Digits",
-                            "Sequence",
-                            "NFC",
-                            "Prepend",
-                            "Replace",
-                            "Metaspace",
-                            "ByteFallback",
-                            "Fuse",
-                            "Strip",
-                            "first",
-                            "always",
-                            "never",
-                            "<0x0A>",
-                            "▁",
-                            "Isolated",
-                            "Removed",
-                            "MergedWithPrevious",
-                            "MergedWithNext",
-                            "Contiguous",
-                            "TemplateProcessing",
-                            "<|endoftext|>",
-                            "</s>",
-                            "#version: 0.2"})
-    words.add(Json(value).dump());
-  for (const char* regex :
-       {"\\\\p{L}", "\\\\p{^N}", "\\\\s+", "\\\\S", "(?!", "(?<=", "(?i:", "(?>", "[^", "{1,3}",
-        "*+", "\\\\x{10ffff}", "\\\\u0041", "|", ".*?", "((a+)+)+b"})
-    words.add(regex);
-  words.save("tokenizer");
+  save_tokenizer_words();
 }
 
 void make_checkpoint_seeds() {

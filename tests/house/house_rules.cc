@@ -8,6 +8,8 @@
 #include <map>
 #include <optional>
 
+#include "house/cpp_text.h"
+
 namespace trireme::house {
 
 namespace {
@@ -15,7 +17,12 @@ namespace {
 constexpr std::string_view kToDo =
     "TO"
     "DO";  // in pieces: this file keeps the rule too
-constexpr int kColumnsMax = 120, kLinesMax = 600;
+constexpr int kColumnsMax = 100, kRawColumnsMax = 120, kLinesMax = 600;
+
+/// What a layer may know of other ranks: what a layout of a tensor means, and its parameters.
+constexpr std::string_view kParallelForModel[] = {"parallel/context_axis.h", "parallel/cut.h",
+                                                  "parallel/param.h", "parallel/param_store.h",
+                                                  "parallel/tensor_axis.h"};
 
 const std::map<std::string_view, int> kLevels = {
     {"base", 0},     {"config", 1},     {"tokenizer", 1}, {"device", 1},   {"tensor", 2},
@@ -47,16 +54,6 @@ constexpr HeavyHeader kHeavyHeaders[] = {
     {"nccl", "src/comm/"},      {"hdf5", "src/checkpoint/"}, {"H5", "src/checkpoint/"},
     {"hwloc", "src/device/"},   {"pcre2", "src/tokenizer/"}, {"utf8proc", "src/tokenizer/"},
     {"zlib", "src/tokenizer/"}, {"zstd", "src/tokenizer/"}};
-
-std::vector<std::string_view> lines_of(std::string_view text) {
-  std::vector<std::string_view> lines;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    lines.push_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return lines;
-}
 
 std::string_view trimmed(std::string_view text) {
   const std::size_t first = text.find_first_not_of(" \t");
@@ -104,24 +101,18 @@ bool is_word_character(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
 
-/// Calls `visit(at)` for each place where `word` stands whole in `line`, whatever its case.
-void for_each_word(std::string_view line, std::string_view word,
-                   const std::function<void(std::size_t at)>& visit) {
-  const auto same = [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; };
-  for (auto at = line.begin();; ++at) {
-    at = std::search(at, line.end(), word.begin(), word.end(), same);
-    if (at == line.end()) return;
-    const auto begin = static_cast<std::size_t>(at - line.begin()), end = begin + word.size();
-    const bool whole = (begin == 0 || !is_word_character(line[begin - 1])) &&
-                       (end == line.size() || !is_word_character(line[end]));
-    if (whole) visit(begin);
-  }
-}
-
-std::size_t columns_of(std::string_view line) {
-  return static_cast<std::size_t>(std::count_if(line.begin(), line.end(), [](char c) {
+int columns_of(std::string_view line) {
+  return static_cast<int>(std::count_if(line.begin(), line.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
   }));
+}
+
+std::set<int> raw_string_lines(std::string_view source) {
+  std::set<int> lines;
+  for (const LineRange& range : scan_cpp(source).raw_strings) {
+    for (int line = range.first; line <= range.last; ++line) lines.insert(line);
+  }
+  return lines;
 }
 
 bool is_header(std::string_view path) { return path.ends_with(".h") || path.ends_with(".cuh"); }
@@ -202,6 +193,16 @@ std::string layer_problem(const SourceFile& file, std::string_view target) {
 }
 
 }  // namespace
+
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    lines.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
 
 bool is_source(std::string_view path) {
   return is_header(path) || path.ends_with(".cc") || path.ends_with(".cu");
@@ -296,22 +297,20 @@ Faults standard_header_faults(std::span<const SourceFile> tree) {
   return faults;
 }
 
-Faults model_word_faults(const SourceFile& file) {
+Faults model_include_faults(const SourceFile& file) {
   Faults faults;
   if (!file.path.starts_with("src/model/")) return faults;
-  const auto lines = lines_of(file.text);
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    for (const std::string_view word : {"rank", "world", "mpi", "nccl", "all_reduce"}) {
-      for_each_word(lines[i], word, [&](std::size_t at) {
-        const std::string_view before = lines[i].substr(0, at);
-        const bool is_member = before.ends_with('.') || before.ends_with("->");
-        if (word == "rank" && is_member && lines[i].substr(at).starts_with("rank()")) return;
-        faults.push_back(
-            {file.path, static_cast<int>(i) + 1,
-             fmt::format("the word \"{}\" (the model is written as if for one device)", word)});
-      });
+  for_each_include(file, [&](int line, const Include& include) {
+    const std::string_view target = include.target;
+    const bool open = std::find(std::begin(kParallelForModel), std::end(kParallelForModel),
+                                target) != std::end(kParallelForModel);
+    if (target.starts_with("comm/") || (target.starts_with("parallel/") && !open)) {
+      faults.push_back({file.path, line,
+                        fmt::format("the model includes \"{}\" (it is written as if for one "
+                                    "device: kParallelForModel lists what it asks)",
+                                    target)});
     }
-  }
+  });
   return faults;
 }
 
@@ -319,6 +318,7 @@ Faults style_faults(const SourceFile& file) {
   Faults faults;
   const auto lines = lines_of(file.text);
   const bool generated = file.text.starts_with("// Made by ");
+  const std::set<int> raw_lines = raw_string_lines(file.text);
   const bool may_not_use_namespaces =
       is_header(file.path) && file.path.find(kSimdHeaders) == std::string::npos;
   if (is_header(file.path) && !file.text.starts_with("#pragma once\n")) {
@@ -330,10 +330,11 @@ Faults style_faults(const SourceFile& file) {
   }
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const int line = static_cast<int>(i) + 1;
-    if (!generated && columns_of(lines[i]) > kColumnsMax) {
+    const int columns_max = raw_lines.count(line) > 0 ? kRawColumnsMax : kColumnsMax;
+    if (!generated && columns_of(lines[i]) > columns_max) {
       faults.push_back(
           {file.path, line,
-           fmt::format("{} columns, more than {}", columns_of(lines[i]), kColumnsMax)});
+           fmt::format("{} columns, more than {}", columns_of(lines[i]), columns_max)});
     }
     if (may_not_use_namespaces && trimmed(lines[i]).starts_with("using namespace")) {
       faults.push_back({file.path, line, "using namespace in a header"});

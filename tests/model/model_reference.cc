@@ -13,11 +13,15 @@ std::string prefix_of(const Architecture& model, std::int64_t layer) {
   return (model.gpt2 ? "transformer.h." : "model.layers.") + std::to_string(layer) + ".";
 }
 
-/// y[t, o] = sum_i x[t, i] W[o, i] + b[o], of the outputs [first, first + out) of a weight that has
+struct Outputs {
+  std::int64_t first, count, all;
+};
+
+/// y[t, o] = sum_i x[t, i] W[o, i] + b[o], of `count` outputs from `first` on of a weight that has
 /// `all` of them.
 Values linear(const Architecture& model, const Params& params, const std::string& name,
-              const Values& x, std::int64_t in, std::int64_t out, std::int64_t first,
-              std::int64_t all) {
+              const Values& x, std::int64_t in, Outputs outputs) {
+  const auto [first, out, all] = outputs;
   const Values& weight = params.at(name + ".weight");
   const auto bias = params.find(name + ".bias");
   const std::int64_t tokens = static_cast<std::int64_t>(x.size()) / in;
@@ -35,7 +39,7 @@ Values linear(const Architecture& model, const Params& params, const std::string
 }
 Values linear(const Architecture& model, const Params& params, const std::string& name,
               const Values& x, std::int64_t in, std::int64_t out) {
-  return linear(model, params, name, x, in, out, 0, out);
+  return linear(model, params, name, x, in, {0, out, out});
 }
 
 /// Of each run of `size` numbers: x / sqrt(mean x^2 + eps) w, or (x - mean) / sqrt(var + eps) w +
@@ -123,8 +127,8 @@ Values attention_branch(const Architecture& model, const Params& params, const s
                      kv_size = model.kv_heads * model.head_dim;
   if (model.gpt2) {
     const auto part = [&](std::int64_t index) {
-      return linear(model, params, prefix + "attn.c_attn", n, model.hidden, q_size, index * q_size,
-                    3 * q_size);
+      return linear(model, params, prefix + "attn.c_attn", n, model.hidden,
+                    {index * q_size, q_size, 3 * q_size});
     };
     return linear(model, params, prefix + "attn.c_proj",
                   attention(model, part(0), part(1), part(2), batch), q_size, model.hidden);

@@ -138,90 +138,123 @@ inline NaiveResult naive_run(const Plan& plan, const PlanShape& shape) {
   return result;
 }
 
-/// The program of it with sends and receives that return only when both ends stand there.
-inline NaiveResult naive_run(const Program& program, const PlanShape& shape) {
-  NaiveResult result;
-  result.sums.assign(static_cast<std::size_t>(shape.virtual_stages), 0);
-  std::vector<NaiveRank> ranks;
-  for (int rank = 0; rank < shape.ranks; ++rank)
-    ranks.emplace_back(rank, shape.virtual_stages, shape.placement, result);
-  std::vector<std::vector<bool>> met;
-  std::vector<std::size_t> next(program.ranks.size(), 0);
-  for (const std::vector<ProgramStep>& steps : program.ranks) met.emplace_back(steps.size(), false);
-  const auto end_of_batch = [&](std::size_t rank, std::size_t begin) {
-    const std::vector<ProgramStep>& steps = program.ranks[rank];
+class NaiveProgramRun {
+ public:
+  NaiveProgramRun(const Program& program, const PlanShape& shape)
+      : program_(program), next_(program.ranks.size(), 0) {
+    result_.sums.assign(static_cast<std::size_t>(shape.virtual_stages), 0);
+    for (int rank = 0; rank < shape.ranks; ++rank)
+      ranks_.emplace_back(rank, shape.virtual_stages, shape.placement, result_);
+    for (const std::vector<ProgramStep>& steps : program.ranks)
+      met_.emplace_back(steps.size(), false);
+  }
+
+  NaiveResult run() {
+    for (moved_ = true; moved_ && result_.fault.empty();) {
+      moved_ = false;
+      for (std::size_t rank = 0; rank < ranks_.size() && result_.fault.empty(); ++rank)
+        advance(rank);
+    }
+    for (std::size_t rank = 0; rank < ranks_.size() && result_.fault.empty(); ++rank) {
+      if (next_[rank] < program_.ranks[rank].size()) result_.fault = "stuck";
+    }
+    return result_;
+  }
+
+ private:
+  using Steps = std::vector<ProgramStep>;
+
+  void advance(std::size_t rank) {
+    const Steps& steps = program_.ranks[rank];
+    const std::size_t begin = next_[rank];
+    if (begin == steps.size()) return;
+    if (steps[begin].kind == StepKind::kCopy) {  // values are a rank's, not a stage's, here
+      go_to(rank, begin + 1);
+    } else if (steps[begin].kind == StepKind::kAction) {
+      run_group(rank, begin);
+    } else {
+      move_batch(rank, begin);
+    }
+  }
+
+  void go_to(std::size_t rank, std::size_t step) {
+    next_[rank] = step;
+    moved_ = true;
+  }
+
+  void run_group(std::size_t rank, std::size_t begin) {
+    const Steps& steps = program_.ranks[rank];
+    const std::int32_t group = steps[begin].action.group;
+    std::size_t end = begin + 1;
+    while (group != 0 && end < steps.size() && steps[end].kind == StepKind::kAction &&
+           steps[end].action.group == group)
+      ++end;
+    for (std::size_t i = begin; i < end; ++i) {
+      if (!ranks_[rank].can(steps[i].action)) result_.fault = "no input";
+    }
+    for (std::size_t i = begin; i < end && result_.fault.empty(); ++i)
+      ranks_[rank].run(steps[i].action);
+    go_to(rank, end);
+  }
+
+  [[nodiscard]] std::size_t end_of_batch(std::size_t rank, std::size_t begin) const {
+    const Steps& steps = program_.ranks[rank];
     std::size_t end = begin + 1;
     while (steps[begin].batch != 0 && end < steps.size() && steps[end].batch == steps[begin].batch)
       ++end;
     return end;
-  };
-  // The step of a batch at which `rank` stands that is the other end of `step`.
-  const auto other_end = [&](std::size_t rank, const ProgramStep& step,
-                             std::int32_t peer) -> std::optional<std::size_t> {
-    if (next[rank] == program.ranks[rank].size()) return std::nullopt;
-    for (std::size_t i = next[rank]; i < end_of_batch(rank, next[rank]); ++i) {
-      const ProgramStep& there = program.ranks[rank][i];
+  }
+
+  void move_batch(std::size_t rank, std::size_t begin) {
+    const std::size_t end = end_of_batch(rank, begin);
+    bool all = true;
+    for (std::size_t i = begin; i < end && result_.fault.empty(); ++i) {
+      if (program_.ranks[rank][i].kind == StepKind::kSend && !met_[rank][i]) send(rank, i);
+      all = all && met_[rank][i];
+    }
+    if (all && result_.fault.empty()) go_to(rank, end);
+  }
+
+  void send(std::size_t rank, std::size_t i) {
+    const ProgramStep& step = program_.ranks[rank][i];
+    const auto peer = static_cast<std::size_t>(step.peer);
+    const auto found = other_end(peer, step, static_cast<std::int32_t>(rank));
+    if (!found) return;
+    const NaiveRank::Key key{step.action.kind != ActionKind::kForward, step.action.virtual_stage,
+                             step.action.micro_batch};
+    if (!ranks_[rank].values.contains(key)) {
+      result_.fault = "nothing to send";
+      return;
+    }
+    ranks_[peer].values[key] = ranks_[rank].values.at(key);
+    met_[rank][i] = met_[peer][*found] = moved_ = true;
+  }
+
+  /// The step of a batch at which `rank` stands that is the other end of `step`.
+  [[nodiscard]] std::optional<std::size_t> other_end(std::size_t rank, const ProgramStep& step,
+                                                     std::int32_t peer) const {
+    const std::size_t begin = next_[rank];
+    if (begin == program_.ranks[rank].size()) return std::nullopt;
+    for (std::size_t i = begin; i < end_of_batch(rank, begin); ++i) {
+      const ProgramStep& there = program_.ranks[rank][i];
       if (there.kind == StepKind::kReceive && there.peer == peer && there.action == step.action &&
-          !met[rank][i])
+          !met_[rank][i])
         return i;
     }
     return std::nullopt;
-  };
-  for (bool moved = true; moved && result.fault.empty();) {
-    moved = false;
-    for (std::size_t rank = 0; rank < ranks.size() && result.fault.empty(); ++rank) {
-      const std::vector<ProgramStep>& steps = program.ranks[rank];
-      if (next[rank] == steps.size()) continue;
-      const std::size_t begin = next[rank];
-      if (steps[begin].kind == StepKind::kCopy) {  // values are a rank's, not a stage's, here
-        ++next[rank];
-        moved = true;
-        continue;
-      }
-      if (steps[begin].kind == StepKind::kAction) {
-        const std::int32_t group = steps[begin].action.group;
-        std::size_t end = begin + 1;
-        while (group != 0 && end < steps.size() && steps[end].kind == StepKind::kAction &&
-               steps[end].action.group == group)
-          ++end;
-        for (std::size_t i = begin; i < end; ++i) {
-          if (!ranks[rank].can(steps[i].action)) result.fault = "no input";
-        }
-        for (std::size_t i = begin; i < end && result.fault.empty(); ++i)
-          ranks[rank].run(steps[i].action);
-        next[rank] = end;
-        moved = true;
-        continue;
-      }
-      const std::size_t end = end_of_batch(rank, begin);
-      bool all = true;
-      for (std::size_t i = begin; i < end; ++i) {
-        const ProgramStep& step = steps[i];
-        if (step.kind == StepKind::kSend && !met[rank][i]) {
-          const auto peer = static_cast<std::size_t>(step.peer);
-          if (const auto found = other_end(peer, step, static_cast<std::int32_t>(rank))) {
-            const NaiveRank::Key key{step.action.kind != ActionKind::kForward,
-                                     step.action.virtual_stage, step.action.micro_batch};
-            if (!ranks[rank].values.contains(key)) {
-              result.fault = "nothing to send";
-              break;
-            }
-            ranks[peer].values[key] = ranks[rank].values.at(key);
-            met[rank][i] = met[peer][*found] = moved = true;
-          }
-        }
-        all = all && met[rank][i];
-      }
-      if (all && result.fault.empty()) {
-        next[rank] = end;
-        moved = true;
-      }
-    }
   }
-  for (std::size_t rank = 0; rank < ranks.size() && result.fault.empty(); ++rank) {
-    if (next[rank] < program.ranks[rank].size()) result.fault = "stuck";
-  }
-  return result;
+
+  const Program& program_;
+  NaiveResult result_;
+  std::vector<NaiveRank> ranks_;
+  std::vector<std::vector<bool>> met_;
+  std::vector<std::size_t> next_;
+  bool moved_ = false;
+};
+
+/// The program of it with sends and receives that return only when both ends stand there.
+inline NaiveResult naive_run(const Program& program, const PlanShape& shape) {
+  return NaiveProgramRun(program, shape).run();
 }
 
 }  // namespace trireme

@@ -174,16 +174,16 @@ void run_majors(float* out, const Bf16* a, const Bf16* b, bool a_mn_major, bool 
 
 }  // namespace
 
-void double_box(Bf16* to, const Bf16* from, int d0, int d1, int d2, int c0, int c1, int c2) {
+void double_box(Bf16* to, const Bf16* from, std::array<int, 3> d, std::array<int, 3> c) {
   const auto map = [&](const Bf16* p) {
     return cuda::encode_tiled<3>({.base = p,
-                                  .dims = {uint64_t(d0), uint64_t(d1), uint64_t(d2)},
-                                  .strides = {uint64_t(d0), uint64_t(d0) * uint64_t(d1)},
+                                  .dims = {uint64_t(d[0]), uint64_t(d[1]), uint64_t(d[2])},
+                                  .strides = {uint64_t(d[0]), uint64_t(d[0]) * uint64_t(d[1])},
                                   .box = {64, 8, 2}});
   };
   cuda::launch(double_box_kernel,
                {.grid = 1, .block = 64, .smem_bytes = sizeof(BoxSmem), .name = "double_box"},
-               map(from), map(to), c0, c1, c2);
+               map(from), map(to), c[0], c[1], c[2]);
 }
 
 void multiply_a_from_registers(float* out, const Bf16* a, const Bf16* b, int n) {

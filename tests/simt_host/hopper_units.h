@@ -4,12 +4,14 @@
 
 #include <cuda_bf16.h>
 
+#include <array>
+
 namespace trireme::simt_cases {
 
 using Bf16 = __nv_bfloat16;
 
 /// to[c2.., c1.., c0..] = 2 from: a box of 2 x 8 x 64 of tensors [d2, d1, d0].
-void double_box(Bf16* to, const Bf16* from, int d0, int d1, int d2, int c0, int c1, int c2);
+void double_box(Bf16* to, const Bf16* from, std::array<int, 3> d, std::array<int, 3> c);
 
 /// out[64, n] = twice a b^T, with a [64, 64] from shared memory and then from registers, b [n, 64].
 void multiply_a_from_registers(float* out, const Bf16* a, const Bf16* b, int n);

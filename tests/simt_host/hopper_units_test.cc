@@ -28,7 +28,7 @@ TEST_P(TmaTest, a_box_is_loaded_and_stored_and_what_is_outside_left_alone) {
   const auto [c0, c1, c2] = GetParam();
   const auto values = small_integers(std::size_t{kD0} * kD1 * kD2, 5);
   const DeviceArray<Bf16> from(values), to(std::vector<Bf16>(values.size(), Bf16(7.0f)));
-  double_box(to.data(), from.data(), kD0, kD1, kD2, c0, c1, c2);
+  double_box(to.data(), from.data(), {kD0, kD1, kD2}, {c0, c1, c2});
   const auto result = to.values();
   for (int z = 0; z < kD2; ++z)
     for (int y = 0; y < kD1; ++y)

@@ -161,7 +161,8 @@ __global__ void another_threads_local(float* out) {
 #define TRIREME_CASE(kind, kernel, blocks, ...)                                                    \
   Case {                                                                                           \
 #kernel, FaultKind::kind, [](bool faulty, [[maybe_unused]] const Buffers& x) {                   \
-      cuda::launch(faulty ? kernel<true> : kernel<false>, config(#kernel, blocks), __VA_ARGS__);         \
+      const auto run = faulty ? kernel<true> : kernel<false>; \
+      cuda::launch(run, config(#kernel, blocks), __VA_ARGS__); \
     } \
   }
 

@@ -305,20 +305,29 @@ class Drawing {
     refused_at("unknown " + path, refusal_path(path));
   }
 
-  void contradict() {
-    switch (dice_.between(0, 14)) {
-      case 12:
+  void contradict_evaluation() {
+    switch (dice_.between(0, 2)) {
+      case 0:
         for (const char* key : {"data.validation", "data.split", "evaluation.watch"}) erase(key);
         set("evaluation.stop_after", 0);
         set("checkpoint.keep_best", true);
         return refused_at("the best of no evaluation", "checkpoint.keep_best");
-      case 13:
+      case 1:
         set("evaluation.watch", "wbe");
         return refused_at("a set of no such name", "evaluation.watch");
-      case 14:
+      default:
         erase("evaluation.interval_steps");
         set("evaluation.stop_after", 3);
         return refused_at("stops after evaluations that are not made", "evaluation.stop_after");
+    }
+  }
+
+  void contradict() {
+    switch (dice_.between(0, 14)) {
+      case 12:
+      case 13:
+      case 14:
+        return contradict_evaluation();
       case 0:
         set("run.steps", 2);
         set("run.tokens", 1000);

@@ -149,92 +149,130 @@ Json draw_model(Dice& dice, std::int64_t vocabulary, Situation& situation) {
   return model;
 }
 
-void add_model_oddity(Dice& dice, Json& config, RandomConfig& drawn, Situation& situation) {
-  Json& model = config["model"];
-  const bool gpt2 = situation.family == "gpt2";
-  const std::string heads =
-      gpt2 && model.find("n_head") != nullptr ? "n_head" : "num_attention_heads";
-  const std::string hidden = gpt2 && model.find("n_embd") != nullptr ? "n_embd" : "hidden_size";
-  const auto put = [&](const std::string& key, Json value, const char* refused_at) {
-    drawn.oddities.push_back("model." + key + " = " + text_of(value));
-    model[key] = std::move(value);
-    if (refused_at != nullptr) drawn.must_refuse.push_back(std::string("model.") + refused_at);
-  };
-  switch (dice.between(0, 16)) {
-    case 0:
-      return put("vocab_size", dice.pick<Json>({0, -1, 1.5, "257", true, 1 << 25, raw("1e400")}),
-                 "vocab_size");
-    case 1: {
-      const char* own = gpt2 ? "n_head" : "num_attention_heads";
-      model.erase(gpt2 ? "num_attention_heads" : "n_head");
-      return put(own, dice.pick<Json>({0, -2, 1.5, "2", Json::array(), 1 << 20}), own);
-    }
-    case 2:  // heads that do not divide, unless a head's size is given
-      if (model.find("head_dim") != nullptr) model.erase("head_dim");
-      if (situation.family == "qwen3") return put("head_dim", 3, "head_dim");
-      model[hidden] = 30;
-      if (!gpt2) model.erase("num_key_value_heads");
-      if (!gpt2) model["num_key_value_heads"] = 7;
-      model.erase(gpt2 ? "num_attention_heads" : "n_head");
-      return put(gpt2 ? "n_head" : heads, 7, gpt2 ? "n_head" : "num_attention_heads");
-    case 3:
-      if (gpt2) return put("n_inner", dice.pick<Json>({0, -1, "x"}), "n_inner");
-      return put("num_key_value_heads", dice.pick<Json>({0, 13, "x", 2.5}), "num_key_value_heads");
-    case 4:
-      if (gpt2) return put("head_dim", 8, "head_dim");  // no key of gpt2
-      return put("head_dim", dice.pick<Json>({3, 7, -2, 1 << 20}), "head_dim");
-    case 5:
-      return put(dice.word({"hiden_size", "n_embedding", "layers", "dropout_rate", "x"}), 4,
-                 nullptr),
-             drawn.must_refuse.push_back("model." + model.as_object().back().first);
-    case 6:
-      return put("model_type", dice.pick<Json>({"mamba", "mixtral", "qwen3_moe", "", 3, nullptr}),
-                 "model_type");
-    case 7:
-      return put("initializer_range", dice.pick<Json>({-0.02, 1.5, "x", raw("1e999")}),
-                 "initializer_range");
-    case 8:
-      return put("tie_word_embeddings", dice.pick<Json>({"true", 1, Json::array()}),
-                 "tie_word_embeddings");
-    case 9:
-      return put("quantization_config", Json::Object{{"bits", 4}}, "quantization_config");
-    case 10: {
-      if (gpt2)
-        return put("activation_function", dice.word({"relu", "gelu"}), "activation_function");
-      Json rope;
-      rope["rope_type"] = dice.word({"dynamic", "longrope", "su"});
-      rope["factor"] = 2.0;
-      model.erase("rope_parameters");
-      return put("rope_scaling", rope, "rope_scaling.rope_type");
-    }
-    case 11:
-      if (situation.family.starts_with("qwen")) {
-        model.erase("layer_types");
-        model.erase("sliding_window");
-        model["max_window_layers"] = 0;
-        return put("use_sliding_window", true, "use_sliding_window");
-      }
-      return put("is_encoder_decoder", true, "is_encoder_decoder");
-    case 16:  // a head of a size that attention lacks
-      drawn.may_refuse = true;
-      if (!gpt2) return put("head_dim", 258, nullptr);
-      model[hidden] = 15;
-      return put(heads, dice.pick<Json>({3, 5}), nullptr);
-    case 12:  // legal, and all weights 0
-      drawn.finite = false;
-      return put("initializer_range", 0, nullptr);
-    case 13:
-      drawn.finite = false;
-      return put(gpt2 ? "layer_norm_epsilon" : "rms_norm_eps", dice.pick<Json>({0, 1}), nullptr);
-    case 14:  // far too large to run, and to be told so before anything is allocated
-      drawn.affordable = false;
-      drawn.may_refuse = true;
-      return put("vocab_size", 1 << 24, nullptr);
-    default:
-      drawn.may_refuse = true;
-      return put(gpt2 ? "n_positions" : "max_position_embeddings",
-                 dice.pick<Json>({1, 2, std::int64_t{1} << 22}), nullptr);
+namespace {
+
+/// One thing about a model that is wrong, or legal and at an edge.
+class ModelOddity {
+ public:
+  ModelOddity(Dice& dice, Json& config, RandomConfig& drawn, const Situation& situation)
+      : dice_(dice),
+        model_(config["model"]),
+        drawn_(drawn),
+        situation_(situation),
+        gpt2_(situation.family == "gpt2"),
+        heads_(gpt2_ && model_.find("n_head") != nullptr ? "n_head" : "num_attention_heads"),
+        hidden_(gpt2_ && model_.find("n_embd") != nullptr ? "n_embd" : "hidden_size") {}
+
+  void add() {
+    const std::int64_t which = dice_.between(0, 16);
+    which < 5 ? add_size(which) : add_other(which);
   }
+
+ private:
+  void put(const std::string& key, Json value, const char* refused_at) {
+    drawn_.oddities.push_back("model." + key + " = " + text_of(value));
+    model_[key] = std::move(value);
+    if (refused_at != nullptr) drawn_.must_refuse.push_back(std::string("model.") + refused_at);
+  }
+
+  void add_size(std::int64_t which) {
+    switch (which) {
+      case 0:
+        return put("vocab_size", dice_.pick<Json>({0, -1, 1.5, "257", true, 1 << 25, raw("1e400")}),
+                   "vocab_size");
+      case 1: {
+        const char* own = gpt2_ ? "n_head" : "num_attention_heads";
+        model_.erase(gpt2_ ? "num_attention_heads" : "n_head");
+        return put(own, dice_.pick<Json>({0, -2, 1.5, "2", Json::array(), 1 << 20}), own);
+      }
+      case 2:  // heads that do not divide, unless a head's size is given
+        if (model_.find("head_dim") != nullptr) model_.erase("head_dim");
+        if (situation_.family == "qwen3") return put("head_dim", 3, "head_dim");
+        model_[hidden_] = 30;
+        if (!gpt2_) model_.erase("num_key_value_heads");
+        if (!gpt2_) model_["num_key_value_heads"] = 7;
+        model_.erase(gpt2_ ? "num_attention_heads" : "n_head");
+        return put(gpt2_ ? "n_head" : heads_, 7, gpt2_ ? "n_head" : "num_attention_heads");
+      case 3:
+        if (gpt2_) return put("n_inner", dice_.pick<Json>({0, -1, "x"}), "n_inner");
+        return put("num_key_value_heads", dice_.pick<Json>({0, 13, "x", 2.5}),
+                   "num_key_value_heads");
+      default:
+        if (gpt2_) return put("head_dim", 8, "head_dim");  // no key of gpt2
+        return put("head_dim", dice_.pick<Json>({3, 7, -2, 1 << 20}), "head_dim");
+    }
+  }
+
+  void add_other(std::int64_t which) {
+    switch (which) {
+      case 5:
+        return put(dice_.word({"hiden_size", "n_embedding", "layers", "dropout_rate", "x"}), 4,
+                   nullptr),
+               drawn_.must_refuse.push_back("model." + model_.as_object().back().first);
+      case 6:
+        return put("model_type",
+                   dice_.pick<Json>({"mamba", "mixtral", "qwen3_moe", "", 3, nullptr}),
+                   "model_type");
+      case 7:
+        return put("initializer_range", dice_.pick<Json>({-0.02, 1.5, "x", raw("1e999")}),
+                   "initializer_range");
+      case 8:
+        return put("tie_word_embeddings", dice_.pick<Json>({"true", 1, Json::array()}),
+                   "tie_word_embeddings");
+      case 9:
+        return put("quantization_config", Json::Object{{"bits", 4}}, "quantization_config");
+      case 10: {
+        if (gpt2_)
+          return put("activation_function", dice_.word({"relu", "gelu"}), "activation_function");
+        Json rope;
+        rope["rope_type"] = dice_.word({"dynamic", "longrope", "su"});
+        rope["factor"] = 2.0;
+        model_.erase("rope_parameters");
+        return put("rope_scaling", rope, "rope_scaling.rope_type");
+      }
+      case 11:
+        if (situation_.family.starts_with("qwen")) {
+          model_.erase("layer_types");
+          model_.erase("sliding_window");
+          model_["max_window_layers"] = 0;
+          return put("use_sliding_window", true, "use_sliding_window");
+        }
+        return put("is_encoder_decoder", true, "is_encoder_decoder");
+      case 16:  // a head of a size that attention lacks
+        drawn_.may_refuse = true;
+        if (!gpt2_) return put("head_dim", 258, nullptr);
+        model_[hidden_] = 15;
+        return put(heads_, dice_.pick<Json>({3, 5}), nullptr);
+      case 12:  // legal, and all weights 0
+        drawn_.finite = false;
+        return put("initializer_range", 0, nullptr);
+      case 13:
+        drawn_.finite = false;
+        return put(gpt2_ ? "layer_norm_epsilon" : "rms_norm_eps", dice_.pick<Json>({0, 1}),
+                   nullptr);
+      case 14:  // far too large to run, and to be told so before anything is allocated
+        drawn_.affordable = false;
+        drawn_.may_refuse = true;
+        return put("vocab_size", 1 << 24, nullptr);
+      default:
+        drawn_.may_refuse = true;
+        return put(gpt2_ ? "n_positions" : "max_position_embeddings",
+                   dice_.pick<Json>({1, 2, std::int64_t{1} << 22}), nullptr);
+    }
+  }
+
+  Dice& dice_;
+  Json& model_;
+  RandomConfig& drawn_;
+  const Situation& situation_;
+  const bool gpt2_;
+  const std::string heads_, hidden_;
+};
+
+}  // namespace
+
+void add_model_oddity(Dice& dice, Json& config, RandomConfig& drawn, Situation& situation) {
+  ModelOddity(dice, config, drawn, situation).add();
 }
 
 }  // namespace trireme
