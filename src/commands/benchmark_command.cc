@@ -93,20 +93,11 @@ std::vector<double> time_steps(Runtime& runtime, const PreparedRun& prepared,
 
 /// Bytes and nanoseconds of the channels, up to now.
 struct ChannelFigures {
-  Channels::ByAxis sent;
-  Channels::ByAxis exposed;
+  ByAxis sent;
+  ByAxis exposed;
 };
 ChannelFigures figures_of(const Channels& channels) {
   return {channels.sent_bytes(), channels.exposed_ns()};
-}
-
-std::array<std::int64_t, kAxisCount> of_each_step(const Channels::ByAxis& sum, std::int64_t steps) {
-  std::array<std::int64_t, kAxisCount> values = {};
-  values[static_cast<std::size_t>(Axis::kData)] = sum.data / steps;
-  values[static_cast<std::size_t>(Axis::kContext)] = sum.context / steps;
-  values[static_cast<std::size_t>(Axis::kTensor)] = sum.tensor / steps;
-  values[static_cast<std::size_t>(Axis::kPipeline)] = sum.pipeline / steps;
-  return values;
 }
 
 /// Of this rank: memory since `before`, traffic of the `steps` since `channels_before`.
@@ -124,11 +115,13 @@ RankFigures rank_figures(const Runtime& runtime, const PreparedRun& prepared, Re
   figures.scratch_bytes = static_cast<std::int64_t>(runtime.context.scratch_bytes());
   figures.planned_memory_bytes = estimate_memory(runtime.model, request).total();
   const ChannelFigures after = figures_of(runtime.channels);
-  figures.sent_bytes = of_each_step(after.sent - channels_before.sent, steps);
-  figures.exposed_ns = of_each_step(after.exposed - channels_before.exposed, steps);
+  for (const Axis axis : kAxes) {
+    figures.sent_bytes[axis] = (after.sent - channels_before.sent)[axis] / steps;
+    figures.exposed_ns[axis] = (after.exposed - channels_before.exposed)[axis] / steps;
+  }
   for (const Traffic& traffic :
        step_traffic(runtime.model, request, prepared.config.data.document_mask))
-    figures.planned_sent_bytes[static_cast<std::size_t>(traffic.axis)] += traffic.bytes;
+    figures.planned_sent_bytes[traffic.axis] += traffic.bytes;
   return figures;
 }
 

@@ -79,12 +79,15 @@ Json part_json(const PartCost& part, const BenchmarkResult& result) {
   return json;
 }
 
-Json by_axis(const std::array<std::int64_t, kAxisCount>& values, double unit) {
+Json bytes_json(const ByAxis& bytes) {
   Json json = Json::object();
-  for (const Axis axis : {Axis::kData, Axis::kContext, Axis::kTensor, Axis::kPipeline}) {
-    const std::int64_t value = values[static_cast<std::size_t>(axis)];
-    json[name_of(axis)] = unit == 1 ? Json(value) : Json(static_cast<double>(value) * unit);
-  }
+  for (const Axis axis : kAxes) json[name_of(axis)] = bytes[axis];
+  return json;
+}
+
+Json seconds_json(const ByAxis& ns) {
+  Json json = Json::object();
+  for (const Axis axis : kAxes) json[name_of(axis)] = static_cast<double>(ns[axis]) * 1e-9;
   return json;
 }
 
@@ -96,9 +99,9 @@ Json rank_json(const RankFigures& rank) {
   json["scratch_bytes"] = rank.scratch_bytes;
   json["untouched_bytes"] = rank.untouched_bytes;
   json["code_bytes"] = rank.code_bytes;
-  json["sent_bytes"] = by_axis(rank.sent_bytes, 1);
-  json["planned_sent_bytes"] = by_axis(rank.planned_sent_bytes, 1);
-  json["communication_exposed"] = by_axis(rank.exposed_ns, 1e-9);
+  json["sent_bytes"] = bytes_json(rank.sent_bytes);
+  json["planned_sent_bytes"] = bytes_json(rank.planned_sent_bytes);
+  json["communication_exposed"] = seconds_json(rank.exposed_ns);
   return json;
 }
 
@@ -311,18 +314,18 @@ std::string bounds_text(const BenchmarkResult& result) {
 /// Of the rank that sends most along an axis: what went, how long a mean rank waited.
 std::string sent_text(const BenchmarkResult& result) {
   std::string text;
-  for (const Axis axis : {Axis::kData, Axis::kContext, Axis::kTensor, Axis::kPipeline}) {
-    const auto at = static_cast<std::size_t>(axis);
+  for (const Axis axis : kAxes) {
     const RankFigures* most = nullptr;
     double waited = 0;
     for (const RankFigures& rank : result.ranks) {
-      waited += static_cast<double>(rank.exposed_ns[at]) / static_cast<double>(result.ranks.size());
-      if (most == nullptr || rank.sent_bytes[at] > most->sent_bytes[at]) most = &rank;
+      waited +=
+          static_cast<double>(rank.exposed_ns[axis]) / static_cast<double>(result.ranks.size());
+      if (most == nullptr || rank.sent_bytes[axis] > most->sent_bytes[axis]) most = &rank;
     }
-    if (most == nullptr || most->sent_bytes[at] == 0) continue;
+    if (most == nullptr || most->sent_bytes[axis] == 0) continue;
     text += fmt::format("  {:<8} {} in a step (planned {}), waited for {} ms\n", name_of(axis),
-                        format_bytes(most->sent_bytes[at]),
-                        format_bytes(most->planned_sent_bytes[at]), milliseconds(waited * 1e-9));
+                        format_bytes(most->sent_bytes[axis]),
+                        format_bytes(most->planned_sent_bytes[axis]), milliseconds(waited * 1e-9));
   }
   return text.empty() ? text : "sent by a rank\n" + text;
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,8 +19,8 @@ struct RankFigures {
   /// Not in memory_bytes: of what is planned or scratch, pages that no step has touched.
   std::int64_t untouched_bytes = 0;
   std::int64_t planned_memory_bytes = 0;
-  std::array<std::int64_t, kAxisCount> sent_bytes = {}, planned_sent_bytes = {};  ///< in a step
-  std::array<std::int64_t, kAxisCount> exposed_ns = {};  ///< of a step, waiting for other ranks
+  ByAxis sent_bytes, planned_sent_bytes;  ///< in a step
+  ByAxis exposed_ns;                      ///< of a step, waiting for other ranks
 };
 
 /// What `train benchmark` has measured, ready to be shown.

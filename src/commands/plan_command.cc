@@ -139,10 +139,7 @@ Json json_of(const Figures& figures) {
   json["world"] = figures.world;
   json["device"] = device_word(figures.run.device);
   json["precision"] = precision_word(figures.run.compute);
-  for (int axis = 0; axis < kAxisCount; ++axis) {
-    json["mesh"][name_of(static_cast<Axis>(axis))] =
-        std::int64_t{figures.run.mesh.extent(static_cast<Axis>(axis))};
-  }
+  json["mesh"] = figures.run.mesh.json();
   json["steps"] = figures.run.steps;
   json["batch"]["global"] = figures.run.batch.global;
   json["batch"]["micro"] = figures.run.batch.micro;

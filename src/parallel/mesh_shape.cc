@@ -1,12 +1,29 @@
 #include "parallel/mesh_shape.h"
 
+#include <numeric>
+
 #include "base/error.h"
+#include "base/json.h"
 
 namespace trireme {
 
 std::string_view name_of(Axis axis) {
   static constexpr std::string_view kNames[kAxisCount] = {"pipeline", "data", "context", "tensor"};
   return kNames[static_cast<int>(axis)];
+}
+
+std::int64_t ByAxis::total() const {
+  return std::accumulate(values_.begin(), values_.end(), std::int64_t{0});
+}
+
+ByAxis& ByAxis::operator+=(const ByAxis& other) {
+  for (const Axis axis : kAxes) (*this)[axis] += other[axis];
+  return *this;
+}
+
+ByAxis& ByAxis::operator-=(const ByAxis& other) {
+  for (const Axis axis : kAxes) (*this)[axis] -= other[axis];
+  return *this;
 }
 
 MeshShape::MeshShape(std::array<int, kAxisCount> extents) : extents_(extents) {
@@ -58,11 +75,15 @@ int MeshShape::group_color(std::initializer_list<Axis> axes, int rank) const {
 
 std::string MeshShape::text() const {
   std::string text;
-  for (int axis = 0; axis < kAxisCount; ++axis) {
-    text += fmt::format("{}{} {}", axis == 0 ? "" : " x ", name_of(static_cast<Axis>(axis)),
-                        extents_[axis]);
-  }
+  for (const Axis axis : kAxes)
+    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name_of(axis), extent(axis));
   return text;
+}
+
+Json MeshShape::json() const {
+  Json json = Json::object();
+  for (const Axis axis : kAxes) json[name_of(axis)] = std::int64_t{extent(axis)};
+  return json;
 }
 
 }  // namespace trireme

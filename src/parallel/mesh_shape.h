@@ -10,10 +10,30 @@
 
 namespace trireme {
 
+class Json;
+
 /// Outermost first: ranks that differ only in `kTensor` are neighbours.
 enum class Axis : std::uint8_t { kPipeline, kData, kContext, kTensor };
 inline constexpr int kAxisCount = 4;
+inline constexpr std::array<Axis, kAxisCount> kAxes = {Axis::kPipeline, Axis::kData, Axis::kContext,
+                                                       Axis::kTensor};
 std::string_view name_of(Axis axis);
+
+/// A number for each axis, such as bytes or nanoseconds; zeros at first. Plain bytes on the wire.
+class ByAxis {
+ public:
+  std::int64_t& operator[](Axis axis) { return values_[static_cast<std::size_t>(axis)]; }
+  std::int64_t operator[](Axis axis) const { return values_[static_cast<std::size_t>(axis)]; }
+  [[nodiscard]] std::int64_t total() const;
+  ByAxis& operator+=(const ByAxis& other);
+  ByAxis& operator-=(const ByAxis& other);
+  friend ByAxis operator+(ByAxis a, const ByAxis& b) { return a += b; }
+  friend ByAxis operator-(ByAxis a, const ByAxis& b) { return a -= b; }
+  friend bool operator==(const ByAxis&, const ByAxis&) = default;
+
+ private:
+  std::array<std::int64_t, kAxisCount> values_ = {};
+};
 
 using MeshCoordinate = std::array<int, kAxisCount>;
 
@@ -34,6 +54,8 @@ class MeshShape {
   [[nodiscard]] int group_color(std::initializer_list<Axis> axes, int rank) const;
   /// "pipeline 2 x data 4 x context 1 x tensor 8"
   [[nodiscard]] std::string text() const;
+  /// {"pipeline": 2, "data": 4, "context": 1, "tensor": 8}
+  [[nodiscard]] Json json() const;
 
  private:
   std::array<int, kAxisCount> extents_;

@@ -62,15 +62,18 @@ Channels::Channels(Communicator& world, const MeshShape& mesh, const RankPart& p
             [&](Communicator& group, const char* name) { return channel_of(group, name, maker); }) {
 }
 
-Channels::ByAxis Channels::sum(std::int64_t TrafficCounters::*counter) const {
+ByAxis Channels::sum(std::int64_t TrafficCounters::*counter) const {
   const auto of = [counter](std::initializer_list<const Communicator*> channels) {
     std::int64_t sum = 0;
     for (const Communicator* channel : channels) sum += channel->counters().*counter;
     return sum;
   };
-  return {of({shard_reduce.get(), shard_gather.get(), copy_reduce.get()}),
-          of({tensor.get(), same_heads.get()}), of({context.get()}),
-          of({ends.get()}) + links.counters().*counter};
+  ByAxis sum;
+  sum[Axis::kPipeline] = of({ends.get()}) + links.counters().*counter;
+  sum[Axis::kData] = of({shard_reduce.get(), shard_gather.get(), copy_reduce.get()});
+  sum[Axis::kContext] = of({context.get()});
+  sum[Axis::kTensor] = of({tensor.get(), same_heads.get()});
+  return sum;
 }
 
 Runtime::Runtime(Launch& launch_, const RunConfig& config_, const ResolvedRun& run,

@@ -49,18 +49,6 @@ struct Channels {
   const std::unique_ptr<Communicator> ends;  ///< "pipeline": both ends of the model, in its order
   StageLinks links;                          ///< "pipeline"
 
-  struct ByAxis {
-    std::int64_t data = 0, tensor = 0, context = 0, pipeline = 0;
-    /// Of waits, those that fall into passes; the executor waits for other stages between them.
-    [[nodiscard]] std::int64_t in_passes() const { return data + tensor + context; }
-    [[nodiscard]] std::int64_t total() const { return in_passes() + pipeline; }
-    friend ByAxis operator+(const ByAxis& a, const ByAxis& b) {
-      return {a.data + b.data, a.tensor + b.tensor, a.context + b.context, a.pipeline + b.pipeline};
-    }
-    friend ByAxis operator-(const ByAxis& a, const ByAxis& b) {
-      return {a.data - b.data, a.tensor - b.tensor, a.context - b.context, a.pipeline - b.pipeline};
-    }
-  };
   /// Nanoseconds of the calling thread's waits so far.
   [[nodiscard]] ByAxis exposed_ns() const { return sum(&TrafficCounters::exposed_ns); }
   /// Bytes that this rank has sent so far.

@@ -116,14 +116,6 @@ BatchShape batch_shape(const PreparedRun& prepared, const Runtime& runtime) {
 
 namespace {
 
-Json mesh_json(const MeshShape& mesh) {
-  Json json = Json::object();
-  for (int axis = 0; axis < kAxisCount; ++axis) {
-    json[name_of(static_cast<Axis>(axis))] = std::int64_t{mesh.extent(static_cast<Axis>(axis))};
-  }
-  return json;
-}
-
 Json versions_json() {
   Json versions = Json::object();
   versions["trireme"] = program_version();
@@ -139,7 +131,7 @@ SaveRequest save_request(const PreparedRun& prepared, const std::filesystem::pat
   const RunConfig& config = prepared.config;
   SaveRequest request;
   request.directory = config.checkpoint_directory();
-  request.mesh = mesh_json(prepared.run.mesh);
+  request.mesh = prepared.run.mesh.json();
   request.zero_stage = config.parallel.zero_stage;
   request.model = model_keys_json(config.model);
   request.tokenizer["path"] = config.tokenizer;
@@ -246,7 +238,7 @@ StartLine start_line(const PreparedRun& prepared, const Runtime& runtime) {
   StartLine line;
   line.version = program_version();
   line.world = runtime.world().size();
-  line.mesh = mesh_json(prepared.run.mesh);
+  line.mesh = prepared.run.mesh.json();
   line.parameters = count_parameters(runtime.model).total;
   line.model_flops_per_token =
       model_flops_per_token(prepared.config.model, prepared.config.data.sequence_length);

@@ -17,18 +17,23 @@ StepGraph::Mode graph_mode(const Runtime& runtime) {
   return on ? StepGraph::Mode::kAuto : StepGraph::Mode::kOff;
 }
 
+/// Of waits, those that fall into passes: for other stages the executor waits between them.
+std::int64_t in_passes(const ByAxis& waits_ns) {
+  return waits_ns.total() - waits_ns[Axis::kPipeline];
+}
+
 }  // namespace
 
 Step::Step(Runtime& runtime) : runtime_(runtime), graph_(runtime.context, graph_mode(runtime)) {}
 
 void Step::pass() {
-  const std::int64_t waited_ns = runtime_.channels.exposed_ns().in_passes();
+  const std::int64_t waited_ns = in_passes(runtime_.channels.exposed_ns());
   {
     const Span span(runtime_.trace, Phase::kOptimizer);
     runtime_.stage.rewind();
   }
   runtime_.executor.run(runtime_.trace);
-  waits_in_passes_ns_ += runtime_.channels.exposed_ns().in_passes() - waited_ns;
+  waits_in_passes_ns_ += in_passes(runtime_.channels.exposed_ns()) - waited_ns;
 }
 
 bool Step::tied_homes_first() const {
@@ -55,7 +60,7 @@ void Step::forward_backward(std::span<const MicroBatch> micro_batches, std::int6
       runtime_.reduction->start(block);
   });
   set_step_key(key_, runtime_.stage.batches_of_step());
-  const Channels::ByAxis sent = runtime_.channels.sent_bytes();
+  const ByAxis sent = runtime_.channels.sent_bytes();
   const StepGraph::Ran ran = graph_.run(key_, [&] {
     runtime_.reduction->begin_step();
     pass();

@@ -49,8 +49,8 @@ class Step {
 
   Runtime& runtime_;
   StepGraph graph_;
-  std::vector<std::int64_t> key_;    ///< of the step that graph_ is asked for
-  Channels::ByAxis recorded_bytes_;  ///< that a replay sends
+  std::vector<std::int64_t> key_;  ///< of the step that graph_ is asked for
+  ByAxis recorded_bytes_;          ///< that a replay sends
   std::int64_t waits_in_passes_ns_ = 0;
 };
 

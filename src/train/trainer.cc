@@ -288,18 +288,15 @@ void Trainer::take_times() {
   time.forward_backward += seconds(Phase::kForward) + seconds(Phase::kBackwardInput) +
                            seconds(Phase::kBackwardWeight) -
                            static_cast<double>(step_.take_waits_in_passes_ns()) * 1e-9;
-  const Channels::ByAxis now = runtime_.channels.exposed_ns();
-  const Channels::ByAxis since = now - std::exchange(exposed_, now);
-  std::size_t axis = 0;
-  const auto add = [&](const char* name, bool is_there, std::int64_t ns) {
-    if (!is_there) return;
-    if (axis == time.communication_exposed.size()) time.communication_exposed.emplace_back(name, 0);
-    time.communication_exposed[axis++].second += static_cast<double>(ns) * 1e-9;
-  };
-  add("data", true, since.data);
-  add("tensor", runtime_.part.cut.tensor.extent > 1, since.tensor);
-  add("context", runtime_.part.cut.context.extent > 1, since.context);
-  add("pipeline", runtime_.mesh.extent(Axis::kPipeline) > 1, since.pipeline);
+  const ByAxis now = runtime_.channels.exposed_ns();
+  const ByAxis since = now - std::exchange(exposed_, now);
+  std::size_t row = 0;
+  for (const Axis axis : kAxes) {
+    if (axis != Axis::kData && runtime_.mesh.extent(axis) == 1) continue;
+    if (row == time.communication_exposed.size())
+      time.communication_exposed.emplace_back(name_of(axis), 0);
+    time.communication_exposed[row++].second += static_cast<double>(since[axis]) * 1e-9;
+  }
   time.data_wait += seconds(Phase::kData);
   time.optimizer += seconds(Phase::kOptimizer);
   line_.step_seconds += seconds_since(std::exchange(taken_, Clock::now()));

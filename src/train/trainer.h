@@ -156,7 +156,7 @@ class Trainer {
   // Over the steps since the first: the longest rank's span of each, and what a rank is busy in it.
   double pipeline_span_ns_ = 0, pipeline_busy_ns_ = 0;
   bool first_step_ = true;
-  Channels::ByAxis exposed_;                     // up to the last take_times()
+  ByAxis exposed_;                               // up to the last take_times()
   std::chrono::steady_clock::time_point taken_;  // likewise
   AsyncWriter writer_;
   std::int64_t begun_save_ = -1;  // step

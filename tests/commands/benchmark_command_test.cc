@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/human_format.h"
 #include "base/json.h"
 #include "commands/benchmark_report.h"
 #include "commands/commands.h"
@@ -308,6 +309,31 @@ TEST(BenchmarkReport, tells_of_each_op_its_time_rate_and_what_it_is_of_the_machi
                         "linear_forward 20.0 %, not in ops 6.3 %\n"),
             std::string::npos)
       << report;
+}
+
+TEST(BenchmarkReport, tells_of_every_axis_what_a_rank_sends_and_waits_for) {
+  BenchmarkResult result = sample_result(2);
+  RankFigures figures;
+  for (const Axis axis : kAxes) {
+    figures.sent_bytes[axis] = 1024 * (1 + static_cast<int>(axis));
+    figures.planned_sent_bytes[axis] = 2 * figures.sent_bytes[axis];
+    figures.exposed_ns[axis] = 1'000'000 * (1 + static_cast<int>(axis));
+  }
+  result.ranks = {figures, RankFigures()};
+  const std::string report = benchmark_text(result);
+  const Json json = benchmark_json(result);
+  const Json& rank = json.find("ranks")->as_array().at(0);
+  for (const Axis axis : kAxes) {
+    const std::string name(name_of(axis));
+    const int number = 1 + static_cast<int>(axis);
+    const std::string line =
+        fmt::format("  {:<8} {} in a step (planned {}), waited for {:.2f} ms\n", name,
+                    format_bytes(1024 * number), format_bytes(2048 * number), 0.5 * number);
+    EXPECT_NE(report.find(line), std::string::npos) << line << report;
+    EXPECT_EQ(rank.find("sent_bytes")->find(name)->as_integer(), 1024 * number);
+    EXPECT_EQ(rank.find("planned_sent_bytes")->find(name)->as_integer(), 2048 * number);
+    EXPECT_NEAR(rank.find("communication_exposed")->find(name)->as_double(), 1e-3 * number, 1e-12);
+  }
 }
 
 TEST(BenchmarkReport, of_two_ranks_rates_are_those_of_both) {

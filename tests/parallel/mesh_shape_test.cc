@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace trireme {
 namespace {
@@ -22,11 +23,12 @@ TEST(MeshShape, tensor_ranks_are_neighbours_and_pipeline_is_outermost) {
   EXPECT_EQ(mesh.group(Axis::kData, 5), (std::vector<int>{1, 5, 9}));
   EXPECT_EQ(mesh.group(Axis::kPipeline, 5), (std::vector<int>{5, 17}));
   EXPECT_EQ(mesh.text(), "pipeline 2 x data 3 x context 1 x tensor 4");
+  EXPECT_EQ(mesh.json().dump(), R"({"pipeline":2,"data":3,"context":1,"tensor":4})");
 }
 
 TEST(MeshShape, groups_of_an_axis_partition_the_ranks_and_share_a_color) {
   const MeshShape mesh({2, 3, 2, 2});
-  for (const Axis axis : {Axis::kPipeline, Axis::kData, Axis::kContext, Axis::kTensor}) {
+  for (const Axis axis : kAxes) {
     std::set<int> colors;
     for (int rank = 0; rank < mesh.size(); ++rank) {
       colors.insert(mesh.group_color({axis}, rank));
@@ -49,6 +51,18 @@ TEST(MeshShape, ranks_that_differ_along_two_axes_share_a_color) {
     EXPECT_EQ(a[3], b[3]);
   }
   EXPECT_EQ(colors.size(), 4U);
+}
+
+TEST(ByAxis, adds_and_subtracts_axis_by_axis) {
+  ByAxis a, b;
+  for (const Axis axis : kAxes) {
+    a[axis] = 10 + static_cast<int>(axis);
+    b[axis] = 100 * static_cast<int>(axis);
+  }
+  EXPECT_EQ(a.total(), 10 + 11 + 12 + 13);
+  for (const Axis axis : kAxes) EXPECT_EQ((a + b)[axis], a[axis] + b[axis]) << name_of(axis);
+  EXPECT_EQ(a + b - a, b);
+  EXPECT_EQ(ByAxis().total(), 0);
 }
 
 TEST(MeshShape, ranks_outside_are_refused) {
