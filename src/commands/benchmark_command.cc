@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
-#include <numeric>
 
 #include "base/human_format.h"
 #include "base/stop_flag.h"
@@ -20,7 +19,7 @@
 #include "train/device_choice.h"
 #include "train/run_kernels.h"
 #include "train/session.h"
-#include "train/step.h"
+#include "train/step_loop.h"
 #include "train/watch.h"
 
 namespace trireme {
@@ -43,52 +42,34 @@ Loader synthetic_loader(Runtime& runtime, const PreparedRun& prepared) {
                 batch_shape(prepared, runtime), -1, synthetic.model.vocab_size);
 }
 
-/// Runs the steps; returns the seconds of the timed ones. What they did is in `trace` and, where
-/// given, `ops`.
-std::vector<double> time_steps(Runtime& runtime, const PreparedRun& prepared,
-                               const Options& options, OpTrace* ops, Watchdog& watchdog) {
-  const RunConfig& config = prepared.config;
-  Communicator& world = runtime.world();
+/// What the steps behind the warm-up took on this rank.
+struct TimedSteps {
+  std::vector<double> seconds;  ///< of each
+  StepTimes sum;
+};
+
+/// Training's own steps; their ops go to `ops`, where given.
+TimedSteps time_steps(Runtime& runtime, const PreparedRun& prepared, const Options& options,
+                      OpTrace* ops, Watchdog& watchdog) {
   Loader loader = synthetic_loader(runtime, prepared);
-  Step step(runtime);
-  std::vector<double> seconds;
-  for (std::int64_t i = 0; i < options.warmup + options.steps; ++i) {
-    run_together(world, [] { give_up_if_stopped("train benchmark"); });
-    if (i == options.warmup) {
-      runtime.context.set_op_trace(ops);
-      if (ops != nullptr) take_rank_times(runtime.trace, *ops);
-    }
-    world.barrier();
-    const std::int64_t begin_ns = steady_now_ns();
-    StepBatch batch;
-    {
-      const Span span(runtime.trace, Phase::kData);
-      batch = loader.next();
-    }
-    std::int64_t targets = batch.target_count;
-    {
-      const Span span(runtime.trace, Phase::kCommunication);
-      runtime.channels.peers->sum(std::span(&targets, 1));
-    }
-    step.forward_backward(batch.micro_batches, targets);
-    const double norm = step.gradient_norm();
-    // Steps wait for each other here: of running ahead its cost is seen, not its gain.
-    if (config.parallel.speculative_step) {
-      step.update_ahead(config.optimizer.lr);
-    } else {
-      step.update(config.optimizer.lr, norm);
-    }
-    runtime.context.synchronize();
-    {
-      const Span span(runtime.trace, Phase::kIdle);
-      world.barrier();
-    }
-    const double step_seconds = static_cast<double>(steady_now_ns() - begin_ns) * 1e-9;
-    watchdog.step_finished(i + 1, step_seconds);
-    if (i >= options.warmup) seconds.push_back(step_seconds);
+  StepLoopInputs inputs;
+  inputs.steps = options.warmup + options.steps;
+  inputs.report = [](RankReport& mine) { mine.stop_reason = stop_signal(); };
+  inputs.stands_still_behind = [&](std::int64_t step) { return step == options.warmup; };
+  StepLoop loop(runtime, loader, inputs);
+  TimedSteps timed;
+  for (std::int64_t i = 0; i < inputs.steps; ++i) {
+    if (i == options.warmup) runtime.context.set_op_trace(ops);
+    const SettledStep step = loop.next();
+    if (step.facts.stop_reason != 0)
+      run_together(runtime.world(), [] { give_up_if_stopped("train benchmark"); });
+    watchdog.step_finished(step.step, step.times.seconds());
+    if (i < options.warmup) continue;
+    timed.seconds.push_back(step.times.seconds());
+    timed.sum += step.times;
   }
   runtime.context.set_op_trace(nullptr);
-  return seconds;
+  return timed;
 }
 
 /// Bytes and nanoseconds of the channels, up to now.
@@ -157,11 +138,12 @@ void time_run(Launch& launch, const PreparedRun& prepared, const Placement& plac
   const bool gpu = runtime.context.on_gpu();
   OpTrace ops(runtime.trace, gpu ? std::function<void()>([&] { runtime.context.synchronize(); })
                                  : std::function<void()>());
-  if (gpu) result.step_seconds = time_steps(runtime, prepared, options, nullptr, watch.watchdog());
+  if (gpu)
+    result.step_seconds = time_steps(runtime, prepared, options, nullptr, watch.watchdog()).seconds;
   const ChannelFigures channels_before = figures_of(runtime.channels);
-  const std::vector<double> traced = time_steps(runtime, prepared, options, &ops, watch.watchdog());
-  if (!gpu) result.step_seconds = traced;
-  const RankTimes mine = take_rank_times(runtime.trace, ops);
+  const TimedSteps traced = time_steps(runtime, prepared, options, &ops, watch.watchdog());
+  if (!gpu) result.step_seconds = traced.seconds;
+  const RankTimes mine = rank_times(traced.sum.phase_ns, ops);
   result.memory_bytes =
       memory_in_use(runtime.context.device());  // before the rates, which need memory of their own
   world.maximum(std::span(&result.memory_bytes, 1));
@@ -193,8 +175,7 @@ void time_run(Launch& launch, const PreparedRun& prepared, const Placement& plac
                                            config.model, config.data.sequence_length));
   if (const auto peak = peak_tflops(config, runtime.context.device()))
     result.peak_flops = *peak * 1e12 * world.size();
-  const double traced_mean =
-      std::accumulate(traced.begin(), traced.end(), 0.0) / static_cast<double>(traced.size());
+  const double traced_mean = traced.sum.seconds() / static_cast<double>(options.steps);
   result.cost = cost_of_step(ranks, options.steps, traced_mean, result.rates);
   std::sort(result.step_seconds.begin(), result.step_seconds.end());
   std::fputs(options.json ? (benchmark_json(result).dump() + "\n").c_str()

@@ -158,17 +158,16 @@ void add_parts(StepCost& cost) {
 
 }  // namespace
 
-RankTimes take_rank_times(Trace& trace, OpTrace& ops) {
+RankTimes rank_times(
+    std::span<const std::int64_t, static_cast<std::size_t>(Phase::kCount)> phase_ns,
+    const OpTrace& ops) {
   RankTimes times;
-  for (int i = 0; i < static_cast<int>(Phase::kCount); ++i) {
-    const auto phase = static_cast<Phase>(i);
-    times.phase_ns[static_cast<std::size_t>(step_phase_of(phase))] += trace.take_total_ns(phase);
-  }
+  for (std::size_t i = 0; i < phase_ns.size(); ++i)
+    times.phase_ns[static_cast<std::size_t>(step_phase_of(static_cast<Phase>(i)))] += phase_ns[i];
   for (const OpTotal& total : ops.totals()) {
     add_row(times.ops, {step_phase_of(total.phase), total.op, total.type, total.calls, total.ns,
                         total.flops, total.bytes});
   }
-  ops.clear();
   return times;
 }
 

@@ -40,8 +40,9 @@ struct RankTimes {
   std::array<std::int64_t, static_cast<std::size_t>(StepPhase::kCount)> phase_ns = {};
   std::vector<OpTime> ops;
 };
-/// Since the last call; sets both back to zero.
-RankTimes take_rank_times(Trace& trace, OpTrace& ops);
+RankTimes rank_times(
+    std::span<const std::int64_t, static_cast<std::size_t>(Phase::kCount)> phase_ns,
+    const OpTrace& ops);
 
 /// For the way to rank 0, and there.
 std::string text_of(const RankTimes& times, const MachineRates& rates);

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "base/progress.h"
+#include "train/reporter.h"
+#include "train/samples.h"
 
 namespace trireme {
 
@@ -30,6 +33,51 @@ EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches,
 void rehearse_evaluation(Runtime& runtime, EvaluationBatches& batches) {
   runtime.stage.begin_evaluation(batches.read(0));
   runtime.evaluator.run(runtime.trace);
+}
+
+bool RunEvaluation::is_due_behind(std::int64_t step) const {
+  const std::int64_t interval = runtime_.config.evaluation.interval_steps;
+  return (!inputs_.validation.empty() || inputs_.samples != nullptr) &&
+         (step >= inputs_.prepared.run.steps || (interval > 0 && step % interval == 0));
+}
+
+std::optional<double> RunEvaluation::run() {
+  std::vector<SetLoss> losses;
+  for (const ValidationSet& set : inputs_.validation) {
+    const EvaluationResult result = evaluate(runtime_, *set.batches);
+    losses.push_back({set.name, result.loss});
+    if (inputs_.reporter == nullptr) continue;
+    inputs_.reporter->evaluation(
+        {progress_.step, result.loss, result.perplexity(), result.tokens, set.name});
+  }
+  std::optional<double> loss;
+  if (!losses.empty()) loss = take_loss(losses);
+  if (inputs_.samples != nullptr) {
+    for (const SampleLine& line :
+         inputs_.samples->continue_prompts(progress_.step, inputs_.watchdog)) {
+      inputs_.reporter->sample(line);
+    }
+  }
+  if (inputs_.reporter != nullptr) inputs_.reporter->evaluated();
+  return loss;
+}
+
+std::optional<double> RunEvaluation::take_loss(std::span<const SetLoss> losses) {
+  const RunConfig& config = runtime_.config;
+  const std::optional<std::string>& watch = config.evaluation.watch;
+  const double loss = watched_loss(losses, watch.value_or(""));
+  progress_.best.take(loss);
+  if (!config.checkpoint.keep_best && config.evaluation.stop_after == 0) return std::nullopt;
+  if (losses.size() > 1) {
+    log_info("the loss that decides what is better is {:.4f}, {}", loss,
+             watch ? "that of " + *watch : fmt::format("the mean of {} sets", losses.size()));
+  }
+  return loss;
+}
+
+bool RunEvaluation::stops_early() const {
+  const std::int64_t patience = runtime_.config.evaluation.stop_after;
+  return patience > 0 && progress_.best.evaluations_since >= patience;
 }
 
 }  // namespace trireme

@@ -88,8 +88,6 @@ void RunKernels::read(const std::filesystem::path& checkpoint) {
 void RunKernels::measure(const std::function<void()>& rehearsal) {
   if (!choices_.measuring()) return;
   rehearsal();
-  for (int phase = 0; phase < static_cast<int>(Phase::kCount); ++phase)
-    runtime_.trace.take_total_ns(static_cast<Phase>(phase));
   settle();
 }
 

@@ -30,7 +30,7 @@ class RunKernels {
 
   /// Collective. Where products are still to be measured: runs `rehearsal`, after which gradients
   /// and losses are no good, and measures those that come; one that several ranks have measured
-  /// gets the choice of the lowest of them on all ranks. It leaves no times in the trace.
+  /// gets the choice of the lowest of them on all ranks.
   void measure(const std::function<void()>& rehearsal);
   /// The file's content, the same on every rank; "" where nothing was chosen.
   [[nodiscard]] std::string text() const;

@@ -116,33 +116,6 @@ BatchShape batch_shape(const PreparedRun& prepared, const Runtime& runtime) {
 
 namespace {
 
-Json versions_json() {
-  Json versions = Json::object();
-  versions["trireme"] = program_version();
-  versions["commit"] = program_commit();
-  versions["hdf5"] = hdf5_version();
-  versions["mpi"] = mpi_library_name();
-  return versions;
-}
-
-/// Everything of a checkpoint that stays the same over the run.
-SaveRequest save_request(const PreparedRun& prepared, const std::filesystem::path& resumed,
-                         bool leader) {
-  const RunConfig& config = prepared.config;
-  SaveRequest request;
-  request.directory = config.checkpoint_directory();
-  request.mesh = prepared.run.mesh.json();
-  request.zero_stage = config.parallel.zero_stage;
-  request.model = model_keys_json(config.model);
-  request.tokenizer["path"] = config.tokenizer;
-  request.tokenizer["hash"] = prepared.tokenizer_hashes.front();
-  request.versions = versions_json();
-  request.min_free_bytes = config.checkpoint.min_free_bytes;
-  request.retention = {config.checkpoint.keep_last, config.checkpoint.keep_every_steps};
-  if (leader) request.files = kept_files(config, prepared.tokenizer_hashes.front(), resumed);
-  return request;
-}
-
 struct Sources {
   std::shared_ptr<const SampleSource> training;
   std::vector<NamedSource> validation;
@@ -412,15 +385,7 @@ RunEnd train_from(const Session& session, StartPoint start) {
     const StepBatch batch = loader.next();
     Step(runtime).forward_backward(batch.micro_batches, batch.target_count);
   });
-  TrainerInputs inputs;
-  inputs.steps = prepared.run.steps;
-  inputs.global_batch = prepared.run.batch.global;
-  inputs.sequence_length = config.data.sequence_length;
-  inputs.flops_per_token = model_flops_per_token(config.model, config.data.sequence_length);
-  if (const auto peak = peak_tflops(config, runtime.context.device()))
-    inputs.peak_tflops = *peak * world.size();
-  run_together(world, [&] { inputs.save = save_request(prepared, start.checkpoint, leader); });
-  inputs.staging_bytes = memory.saving;
+  TrainerInputs inputs{prepared, save_request(prepared, start.checkpoint, world), memory.saving};
   if (const std::string chosen = kernels.text(); !chosen.empty()) {
     inputs.save.files.push_back({RunKernels::kFileName, chosen});
     run_together(world, [&] {
@@ -429,9 +394,6 @@ RunEnd train_from(const Session& session, StartPoint start) {
                             chosen);
     });
   }
-  inputs.scalars = [&prepared](const RunProgress& progress, std::int64_t applied_updates) {
-    return saved_scalars(prepared, progress, applied_updates);
-  };
   inputs.loader = &loader;
   inputs.validation = validation;
   inputs.samples = samples ? &*samples : nullptr;

@@ -6,11 +6,19 @@
 #include <vector>
 
 #include "checkpoint/reader.h"
+#include "train/best_loss.h"
 #include "train/prepare.h"
 #include "train/runtime.h"
-#include "train/trainer.h"
 
 namespace trireme {
+
+/// Where a run stands; saved and restored.
+struct RunProgress {
+  std::int64_t step = 0;  ///< updates done, skipped ones included
+  std::int64_t consumed_samples = 0;
+  std::int64_t skipped_in_a_row = 0;
+  BestLoss best;
+};
 
 struct StartPoint {
   std::filesystem::path checkpoint;  ///< empty: fresh

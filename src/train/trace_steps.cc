@@ -38,7 +38,7 @@ void TraceSteps::before(std::int64_t step) {
 }
 
 void TraceSteps::after(std::int64_t step) {
-  if (!end_with(step)) return;
+  if (!steps_ || step != (*steps_)[1]) return;
   const std::vector<std::string> packed = runtime_.world().all_gather_text(
       pack(runtime_.trace.take_spans(), runtime_.launch.host_name()));
   if (runtime_.world().rank() != 0) return;

@@ -17,8 +17,10 @@ class TraceSteps {
   /// warned of.
   void before(std::int64_t step);
   void after(std::int64_t step);
-  /// The trace is written behind this step.
-  [[nodiscard]] bool end_with(std::int64_t step) const { return steps_ && step == (*steps_)[1]; }
+  /// The trace begins or ends behind this step.
+  [[nodiscard]] bool turns_behind(std::int64_t step) const {
+    return steps_ && (step + 1 == (*steps_)[0] || step == (*steps_)[1]);
+  }
 
  private:
   Runtime& runtime_;
