@@ -17,8 +17,10 @@
 #include "model/flops.h"
 #include "plan/traffic.h"
 #include "train/device_choice.h"
+#include "train/memory_check.h"
+#include "train/rank_placement.h"
+#include "train/run_data.h"
 #include "train/run_kernels.h"
-#include "train/session.h"
 #include "train/step_loop.h"
 #include "train/watch.h"
 

@@ -12,9 +12,11 @@
 #include "parallel/host_state.h"
 #include "telemetry/metrics_lines.h"
 #include "train/evaluator.h"
+#include "train/memory_check.h"
 #include "train/model_source.h"
+#include "train/rank_placement.h"
+#include "train/run_data.h"
 #include "train/run_kernels.h"
-#include "train/session.h"
 #include "train/standalone_evaluation.h"
 #include "train/watch.h"
 

@@ -68,7 +68,22 @@ void require_host_memory(const Launch& launch, const MemoryNeed& need, std::int6
       format_bytes(of_host), needed_text(need.memory), advice_text(launch, need, there / ranks));
 }
 
+/// Of the memory that this rank may use on its host. A GPU's is taken by now, a host's when it is
+/// touched.
+std::int64_t host_memory_left(const Runtime& runtime, const RankMemory& needed) {
+  const std::int64_t share = memory_bytes_available() / runtime.launch.local_size();
+  return runtime.context.on_gpu() ? share : share - needed.total() + needed.saving;
+}
+
 }  // namespace
+
+MemoryNeed memory_need(const PreparedRun& prepared, const Launch& launch, Device device,
+                       StagePurpose purpose) {
+  return {prepared.config, device,
+          estimate_memory(prepared.config.model, memory_request(prepared.config, prepared.run,
+                                                                purpose, launch.world().rank())),
+          purpose, prepared.evaluation_batch > 0};
+}
 
 void require_memory(const Launch& launch, const MemoryNeed& need) {
   std::int64_t of_host = least(need);
@@ -104,6 +119,15 @@ void telling_of_memory(const Launch& launch, const MemoryWords& words,
   throw EnvironmentError("out of memory on host {}: {}. The rank needs {}; there is {} for it{}",
                          launch.host_name(), refused, words.needed, format_bytes(there),
                          words.advice(there));
+}
+
+void settle_staging(const Runtime& runtime, RankMemory& memory) {
+  if (runtime.config.checkpoint.staging_bytes > 0) return;
+  const std::int64_t left = host_memory_left(runtime, memory);
+  if (memory.saving <= left / 5 * 4) return;
+  const std::int64_t settled = std::min(memory.saving, std::max(2 * kShardBytesMax, left / 2));
+  if (!runtime.context.on_gpu()) memory.buffers -= memory.saving - settled;
+  memory.saving = settled;
 }
 
 }  // namespace trireme

@@ -7,6 +7,8 @@
 #include "config/run_config.h"
 #include "device/device.h"
 #include "plan/memory.h"
+#include "train/prepare.h"
+#include "train/runtime.h"
 
 namespace trireme {
 
@@ -18,6 +20,10 @@ struct MemoryNeed {
   StagePurpose purpose = StagePurpose::kTraining;
   bool by_options = false;  ///< made of evaluate's options, without a config that could be changed
 };
+
+/// Of what a prepared run takes on this rank.
+MemoryNeed memory_need(const PreparedRun& prepared, const Launch& launch, Device device,
+                       StagePurpose purpose);
 
 /// What is told where memory is refused.
 struct MemoryWords {
@@ -37,5 +43,9 @@ void require_memory(const Launch& launch, const MemoryNeed& need);
 /// EnvironmentError. It is of this rank alone, unless `work` made it a SharedError.
 void telling_of_memory(const Launch& launch, const MemoryWords& words,
                        const std::function<void()>& work);
+
+/// Settles how much memory saves are staged in, where the config leaves it open: all that they
+/// need, or a part of what is left beside the runtime.
+void settle_staging(const Runtime& runtime, RankMemory& memory);
 
 }  // namespace trireme

@@ -227,6 +227,29 @@ void load_weights(Runtime& runtime, const PreparedRun& prepared) {
   host.store();
 }
 
+/// Behind a crash, or where the run goes back: checkpoints/best is what the run knows as its best.
+/// What is not there any more is no best. Collective.
+void settle_best(const PreparedRun& prepared, Communicator& world, RunProgress& progress) {
+  if (!prepared.config.checkpoint.keep_best) return;
+  std::int64_t there = 0;
+  run_together(world, [&] {
+    if (world.rank() != 0 || progress.best.kept.step < 0) return;
+    const std::filesystem::path directory = prepared.config.checkpoint_directory();
+    std::error_code ignored;
+    if (!std::filesystem::exists(directory / step_folder_name(progress.best.kept.step), ignored))
+      return;
+    there = 1;
+    try {
+      if (step_of_best(directory) != progress.best.kept.step)
+        point_best(directory, progress.best.kept.step);
+    } catch (const DataError& error) {
+      log_warning("{}", error.what());
+    }
+  });
+  world.broadcast(std::as_writable_bytes(std::span(&there, 1)), 0);
+  if (there == 0) progress.best.kept = {};
+}
+
 }  // namespace
 
 bool is_over(const StartPoint& start, const PreparedRun& prepared) {
@@ -258,6 +281,7 @@ StartPoint load_start(Runtime& runtime, const PreparedRun& prepared, StartPoint 
   }
   if (start.checkpoint.empty()) load_weights(runtime, prepared);
   runtime.weights_changed(Runtime::Forms::kStale);
+  settle_best(prepared, runtime.world(), start.progress);
   return start;
 }
 

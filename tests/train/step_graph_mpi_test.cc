@@ -7,7 +7,7 @@
 #include "dataset/loader.h"
 #include "device/gpu.h"
 #include "support/mpi_test.h"
-#include "train/session.h"
+#include "train/run_data.h"
 #include "train/step.h"
 
 namespace trireme {

@@ -7,7 +7,8 @@
 #include "plan/traffic.h"
 #include "support/mpi_test.h"
 #include "support/temporary_directory.h"
-#include "train/session.h"
+#include "train/rank_placement.h"
+#include "train/run_data.h"
 #include "train/step.h"
 
 namespace trireme {

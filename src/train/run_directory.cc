@@ -1,4 +1,4 @@
-#include "train/shared_directory.h"
+#include "train/run_directory.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,11 +8,13 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "checkpoint/retention.h"
 
 namespace trireme {
 
 namespace {
+
 constexpr std::string_view kPrefix = ".seen-";
 
 /// What runs left that were killed while they looked.
@@ -59,7 +61,6 @@ void write_own(const std::filesystem::path& mark, const Launch& launch) {
   }
   ::unlink(mine.c_str());
 }
-}  // namespace
 
 void require_shared_directory(const Launch& launch, const std::filesystem::path& directory) {
   Communicator& world = launch.world();
@@ -85,6 +86,27 @@ void require_shared_directory(const Launch& launch, const std::filesystem::path&
     find_mark(mark, text, launch);
     write_own(mark, launch);
   });
+}
+
+}  // namespace
+
+RunDirectory::RunDirectory(const PreparedRun& prepared, Launch& launch) {
+  run_together(launch.world(), [&] {
+    if (launch.world().rank() != 0) return;
+    lock_ =
+        std::make_unique<RunLock>(prepared.config.run.directory, [&launch](const std::string& why) {
+          log_any_rank("{}", why);
+          launch.abort(static_cast<int>(ExitCode::kEnvironment));
+        });
+    const std::string left = remove_leftovers(prepared.config.checkpoint_directory());
+    if (!left.empty()) log_warning("{}", left);
+  });
+  require_shared_directory(launch, prepared.config.run.directory);
+  const std::filesystem::path checkpoints = prepared.config.checkpoint_directory();
+  std::error_code ignored;
+  std::int64_t there = std::filesystem::exists(checkpoints, ignored) ? 1 : 0;
+  launch.world().broadcast(std::as_writable_bytes(std::span(&there, 1)), 0);
+  if (there != 0) require_shared_directory(launch, checkpoints);
 }
 
 }  // namespace trireme

@@ -1,0 +1,80 @@
+#include "train/start_report.h"
+
+#include "base/human_format.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "checkpoint/own_shards.h"
+#include "device/gpu.h"
+#include "model/flops.h"
+#include "telemetry/console.h"
+#include "train/device_choice.h"
+
+namespace trireme {
+
+namespace {
+
+std::string saving_text(const RunConfig::Checkpoint& config, const RankMemory& memory,
+                        std::int64_t needed) {
+  if (!config.async) return "";
+  return fmt::format(
+      "  saving    {} of memory for a save under way{}\n", format_bytes(memory.saving),
+      memory.saving >= needed ? ""
+                              : fmt::format(" of {}: beyond it steps wait for the disk "
+                                            "(checkpoint.staging_bytes)",
+                                            format_bytes(needed)));
+}
+
+}  // namespace
+
+void print_start(const PreparedRun& prepared, const Runtime& runtime, const Placement& placement,
+                 const RankMemory& memory) {
+  const RunConfig& config = prepared.config;
+  RankPlace mine;
+  mine.rank = runtime.world().rank();
+  mine.host = runtime.launch.host_name();
+  mine.cores = range_text(placement.cpus);
+  mine.threads = runtime.options.threads;
+  mine.device = device_text(runtime.context.device());
+  Json place = Json::object();
+  place["host"] = mine.host;
+  place["cores"] = mine.cores;
+  place["threads"] = mine.threads;
+  place["device"] = mine.device;
+  std::vector<RankPlace> places;
+  for (const std::string& text : runtime.world().all_gather_text(place.dump())) {
+    const Json other = parse_json(text, "a place");
+    places.push_back({static_cast<std::int64_t>(places.size()), other.find("host")->as_string(),
+                      other.find("cores")->as_string(), other.find("threads")->as_integer(),
+                      other.find("device")->as_string()});
+  }
+  const std::vector<MemoryItem> items = items_of(memory);
+  // A GPU's memory is taken by now, a host's when it is touched.
+  std::int64_t available = memory_bytes_available() / runtime.launch.local_size();
+  if (runtime.context.on_gpu()) {
+    available = static_cast<std::int64_t>(gpu::free_bytes());
+    for (const MemoryItem& item : items) available += item.second;
+  }
+  BatchArithmetic batch = arithmetic_of(prepared.run, config.data.sequence_length);
+  batch.windows = prepared.data.windows;
+  log_info("{} with {} parameters, computing in {}", name_of(config.model.family),
+           format_count(static_cast<double>(count_parameters(runtime.model).total)),
+           name_of(runtime.store.compute()));
+  log_info_text(batch_text(batch) + memory_text(items, available) +
+                saving_text(config.checkpoint, memory, staged_bytes_max(runtime.store.state())) +
+                places_text(places));
+}
+
+StartLine start_line(const PreparedRun& prepared, const Runtime& runtime) {
+  StartLine line;
+  line.version = program_version();
+  line.world = runtime.world().size();
+  line.mesh = prepared.run.mesh.json();
+  line.parameters = count_parameters(runtime.model).total;
+  line.model_flops_per_token =
+      model_flops_per_token(prepared.config.model, prepared.config.data.sequence_length);
+  line.peak_tflops = peak_tflops(prepared.config, runtime.context.device());
+  line.config = resolved_json(prepared.config);
+  return line;
+}
+
+}  // namespace trireme
