@@ -58,6 +58,28 @@ std::string content_of(int descriptor) {
   return content;
 }
 
+/// What stands where a lock would.
+struct Found {
+  FileDescriptor file;  ///< where it could be opened
+  int fault = 0;        ///< why it could not
+  std::string content;
+  bool foreign = false;  ///< no run made it as its lock
+};
+
+Found look_at(const std::filesystem::path& path) {
+  Found found;
+  std::error_code ignored;
+  const auto status = std::filesystem::symlink_status(path, ignored);
+  found.foreign = std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+  if (found.foreign) return found;
+  found.file = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  found.fault = found.file ? 0 : errno;
+  if (!found.file) return found;  // one that vanished, or may not be read: told where it is taken
+  found.content = content_of(found.file.get());
+  found.foreign = !LockHolder::has_form(found.content);
+  return found;
+}
+
 double seconds_of(const struct timespec& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
@@ -154,15 +176,7 @@ double process_age_seconds() {
          static_cast<double>(begin) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
-bool is_foreign_lock(const std::filesystem::path& path) {
-  std::error_code fault;
-  const auto status = std::filesystem::symlink_status(path, fault);
-  if (!std::filesystem::exists(status)) return false;
-  if (!std::filesystem::is_regular_file(status)) return true;
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  // One that vanished, or may not be read, is told where it is taken.
-  return file && !LockHolder::has_form(content_of(file.get()));
-}
+bool is_foreign_lock(const std::filesystem::path& path) { return look_at(path).foreign; }
 
 LockVerdict judge_lock(const LockHolder& holder, const LockHolder& self, double age_seconds,
                        const std::function<std::int64_t(std::int64_t)>& start_ticks_of) {
@@ -222,18 +236,18 @@ void RunLock::acquire(const std::filesystem::path& mine) {
     if (errno != EEXIST && create_without_link()) return;
     if (errno != EEXIST)
       throw DataError("{}: cannot make the lock: {}", path_.string(), errno_text(errno));
-    if (is_foreign_lock(path_)) {
+    // Kept open, so that its inode number cannot become another lock's meanwhile.
+    const Found held = look_at(path_);
+    if (held.foreign) {
       throw ConfigError(
           "{}: is there and is no lock of a run: training would replace it. Move it away, or "
           "choose another run.directory.",
           path_.string());
     }
-    // Kept open, so that its inode number cannot become another lock's meanwhile.
-    const FileDescriptor held(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
-    const auto status = held ? status_of(held.get()) : std::nullopt;
-    if (!held && errno == ENOENT) continue;  // just removed
-    if (!status) throw DataError("{}: cannot open: {}", path_.string(), errno_text(errno));
-    const LockHolder holder = LockHolder::parse(content_of(held.get()));
+    if (held.fault == ENOENT) continue;  // just removed
+    const auto status = held.file ? status_of(held.file.get()) : std::nullopt;
+    if (!status) throw DataError("{}: cannot open: {}", path_.string(), errno_text(held.fault));
+    const LockHolder holder = LockHolder::parse(held.content);
     const double age_seconds =
         std::max(0.0, seconds_of(my_status->st_mtim) - seconds_of(status->st_mtim));
     const LockVerdict verdict = judge_lock(holder, self_, age_seconds, process_start_ticks);
