@@ -14,6 +14,7 @@
 #include "commands/parse_options.h"
 #include "dataset/loader.h"
 #include "device/cpu_info.h"
+#include "guard/watch.h"
 #include "model/flops.h"
 #include "plan/traffic.h"
 #include "train/device_choice.h"
@@ -22,7 +23,6 @@
 #include "train/run_data.h"
 #include "train/run_kernels.h"
 #include "train/step_loop.h"
-#include "train/watch.h"
 
 namespace trireme {
 

@@ -9,6 +9,7 @@
 #include "commands/config_options.h"
 #include "commands/every_rank.h"
 #include "commands/parse_options.h"
+#include "guard/watch.h"
 #include "parallel/host_state.h"
 #include "telemetry/metrics_lines.h"
 #include "train/evaluator.h"
@@ -18,7 +19,6 @@
 #include "train/run_data.h"
 #include "train/run_kernels.h"
 #include "train/standalone_evaluation.h"
-#include "train/watch.h"
 
 namespace trireme {
 

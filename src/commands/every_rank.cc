@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/stop_flag.h"
-#include "train/launch_guard.h"
+#include "guard/launch_guard.h"
 
 namespace trireme {
 

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "comm/launch.h"
 #include "commands/ending.h"
-#include "train/launch_guard.h"
+#include "guard/launch_guard.h"
 
 namespace trireme {
 

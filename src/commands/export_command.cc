@@ -11,8 +11,8 @@
 #include "commands/config_options.h"
 #include "commands/every_rank.h"
 #include "commands/parse_options.h"
+#include "guard/watch.h"
 #include "train/inputs.h"
-#include "train/watch.h"
 
 namespace trireme {
 

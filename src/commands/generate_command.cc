@@ -15,6 +15,7 @@
 #include "commands/every_rank.h"
 #include "commands/parse_options.h"
 #include "generate/generator.h"
+#include "guard/watch.h"
 #include "model/model_limits.h"
 #include "parallel/host_state.h"
 #include "plan/generation_mesh.h"
@@ -22,7 +23,6 @@
 #include "train/generation_runtime.h"
 #include "train/memory_check.h"
 #include "train/model_source.h"
-#include "train/watch.h"
 
 namespace trireme {
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "guard/lock.h"
 #include "telemetry/console.h"
-#include "train/lock.h"
 
 namespace trireme {
 

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "comm/launch.h"
-#include "train/lock.h"
+#include "guard/lock.h"
 #include "train/prepare.h"
 
 namespace trireme {

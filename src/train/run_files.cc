@@ -12,7 +12,7 @@
 #include "checkpoint/companion_files.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/writer.h"
-#include "train/lock.h"
+#include "guard/lock.h"
 #include "train/run_kernels.h"
 
 namespace trireme {

@@ -10,7 +10,7 @@ namespace trireme {
 
 /// A file or folder that a run of this config would overwrite and that no run of ours made. A
 /// folder is a run's where a config.json stands beside metrics.jsonl or checkpoints/; whatever a
-/// run writes is its own there, but for a lock that is none (train/lock.h). Elsewhere none of its
+/// run writes is its own there, but for a lock that is none (guard/lock.h). Elsewhere none of its
 /// files may exist: config.json, metrics.jsonl (but for an empty one: a run makes it before its
 /// config.json, so that one which ends between the two is no stranger), loss.svg,
 /// kernel_choices.json, trace.json where it is asked for. A step folder of checkpoint.directory is

@@ -7,9 +7,9 @@
 #include "base/version.h"
 #include "checkpoint/hdf5_file.h"
 #include "config/model_parse.h"
+#include "guard/watchdog.h"
 #include "train/kept_files.h"
 #include "train/reporter.h"
-#include "train/watchdog.h"
 
 namespace trireme {
 

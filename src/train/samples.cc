@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "generate/generator.h"
-#include "train/watchdog.h"
+#include "guard/watchdog.h"
 
 namespace trireme {
 

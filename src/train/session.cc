@@ -7,6 +7,7 @@
 #include "base/human_format.h"
 #include "base/log.h"
 #include "base/stop_flag.h"
+#include "guard/watch.h"
 #include "telemetry/metrics_command.h"
 #include "train/memory_check.h"
 #include "train/rank_placement.h"
@@ -18,7 +19,6 @@
 #include "train/start_point.h"
 #include "train/start_report.h"
 #include "train/trainer.h"
-#include "train/watch.h"
 
 namespace trireme {
 

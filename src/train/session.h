@@ -1,7 +1,7 @@
 #pragma once
 
 #include "comm/launch.h"
-#include "train/launch_guard.h"
+#include "guard/launch_guard.h"
 #include "train/prepare.h"
 #include "train/run_end.h"
 

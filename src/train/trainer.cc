@@ -4,11 +4,11 @@
 
 #include "base/human_format.h"
 #include "base/log.h"
+#include "guard/watchdog.h"
 #include "model/flops.h"
 #include "pipeline/simulate.h"
 #include "train/device_choice.h"
 #include "train/reporter.h"
-#include "train/watchdog.h"
 
 namespace trireme {
 

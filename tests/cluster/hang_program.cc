@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "comm/heartbeat.h"
-#include "train/watchdog.h"
+#include "guard/watchdog.h"
 
 namespace trireme {
 namespace {

@@ -18,7 +18,7 @@
 #include <string>
 
 #include "comm/heartbeat.h"
-#include "train/hang.h"
+#include "guard/hang.h"
 
 namespace trireme {
 namespace {

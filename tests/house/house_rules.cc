@@ -25,10 +25,10 @@ constexpr std::string_view kParallelForModel[] = {"parallel/context_axis.h", "pa
                                                   "parallel/tensor_axis.h"};
 
 const std::map<std::string_view, int> kLevels = {
-    {"base", 0},     {"config", 1},     {"tokenizer", 1}, {"device", 1},   {"tensor", 2},
-    {"comm", 3},     {"kernels", 3},    {"parallel", 4},  {"pipeline", 5}, {"model", 6},
-    {"optim", 6},    {"dataset", 6},    {"plan", 7},      {"generate", 7}, {"train", 8},
-    {"commands", 9}, {"checkpoint", 6}, {"telemetry", 6}};
+    {"base", 0},  {"config", 1},   {"tokenizer", 1},  {"device", 1},   {"tensor", 2},
+    {"comm", 3},  {"kernels", 3},  {"parallel", 4},   {"pipeline", 5}, {"model", 6},
+    {"optim", 6}, {"dataset", 6},  {"plan", 7},       {"generate", 7}, {"guard", 7},
+    {"train", 8}, {"commands", 9}, {"checkpoint", 6}, {"telemetry", 6}};
 
 /// Ops built on another op, as their headers say; the language of kernels is simt_host's where nvcc
 /// does not compile.

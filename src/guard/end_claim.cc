@@ -1,4 +1,4 @@
-#include "train/end_claim.h"
+#include "guard/end_claim.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "train/launch_guard.h"
+#include "guard/launch_guard.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/file.h"
+#include "guard/hang.h"
 #include "tests/support/temporary_directory.h"
-#include "train/hang.h"
 
 namespace trireme {
 namespace {
@@ -74,7 +74,7 @@ pid_t start_rank(int rank, int ranks, const std::string& log) {
   ::setenv("OMPI_COMM_WORLD_SIZE", std::to_string(ranks).c_str(), 1);
   const FileDescriptor file = open_file(log, O_WRONLY | O_CREAT | O_APPEND);
   ::dup2(file.get(), STDERR_FILENO);
-  ::execl("/proc/self/exe", "train_tests", "--gtest_also_run_disabled_tests",
+  ::execl("/proc/self/exe", "guard_tests", "--gtest_also_run_disabled_tests",
           "--gtest_filter=LaunchGuard.DISABLED_a_rank_that_never_starts", nullptr);
   ::_exit(1);
 }

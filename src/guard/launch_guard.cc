@@ -1,4 +1,4 @@
-#include "train/launch_guard.h"
+#include "guard/launch_guard.h"
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -18,8 +18,8 @@
 #include "base/signal_free_thread.h"
 #include "base/stop_flag.h"
 #include "comm/launch_variables.h"
-#include "train/hang.h"
-#include "train/process_stat.h"
+#include "guard/hang.h"
+#include "guard/process_stat.h"
 
 namespace trireme {
 

@@ -6,8 +6,8 @@
 
 #include "base/stop_flag.h"
 #include "comm/heartbeat.h"
-#include "train/launch_guard.h"
-#include "train/watchdog.h"
+#include "guard/launch_guard.h"
+#include "guard/watchdog.h"
 
 namespace trireme {
 

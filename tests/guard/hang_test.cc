@@ -1,4 +1,4 @@
-#include "train/hang.h"
+#include "guard/hang.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

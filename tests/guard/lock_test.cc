@@ -1,4 +1,4 @@
-#include "train/lock.h"
+#include "guard/lock.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "train/hang.h"
+#include "guard/hang.h"
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "base/human_format.h"
-#include "train/process_stat.h"
+#include "guard/process_stat.h"
 
 namespace trireme {
 

@@ -1,4 +1,4 @@
-#include "train/lock.h"
+#include "guard/lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -21,7 +21,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/signal_free_thread.h"
-#include "train/process_stat.h"
+#include "guard/process_stat.h"
 
 namespace trireme {
 

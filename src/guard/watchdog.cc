@@ -1,4 +1,4 @@
-#include "train/watchdog.h"
+#include "guard/watchdog.h"
 
 #include <signal.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@
 
 #include "base/signal_free_thread.h"
 #include "base/stop_flag.h"
-#include "train/launch_guard.h"
+#include "guard/launch_guard.h"
 
 namespace trireme {
 

@@ -21,8 +21,8 @@
 #include "base/trace.h"
 #include "comm/heartbeat.h"
 #include "comm/launch.h"
-#include "train/end_claim.h"
-#include "train/hang.h"
+#include "guard/end_claim.h"
+#include "guard/hang.h"
 
 namespace trireme {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "train/end_claim.h"
+#include "guard/end_claim.h"
 
 namespace trireme {
 

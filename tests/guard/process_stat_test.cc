@@ -1,4 +1,4 @@
-#include "train/process_stat.h"
+#include "guard/process_stat.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
