@@ -6,6 +6,7 @@
 #include "config/model_parse.h"
 #include "dataset/loader.h"
 #include "device/gpu.h"
+#include "plan/resolve.h"
 #include "support/mpi_test.h"
 #include "train/run_data.h"
 #include "train/step.h"
@@ -50,6 +51,10 @@ Steps run_steps(const RunConfig& config, CudaGraph graph) {
   PreparedRun prepared;
   prepared.run = resolve_run(with, input, problems, notes);
   expect(problems.empty(), "{}", format_problems(problems));
+  // "auto" finds no real GPU where the host plays one.
+  prepared.run.device = DeviceKind::kCuda;
+  prepared.run.compute = compute_type(with, DeviceKind::kCuda);
+  prepared.run.sums = reduction_order(with, DeviceKind::kCuda);
   prepared.config = with;
   RuntimeOptions options;
   options.device = {DeviceKind::kCuda, 0};
