@@ -54,22 +54,22 @@ Launch::Launch() : host_name_(this_host()) {
   const LaunchVariables variables =
       read_launch_variables([](const char* name) { return std::getenv(name); });
   if (variables.ranks == 1) {
-    world_ = make_self_communicator();
+    job_ = make_self_communicator();
     host_ = make_self_communicator();
     return;
   }
   // Open MPI without PMIx ends the process inside of MPI_Init, so this comes first.
   if (kNeedsPmix && !variables.pmix) refuse(variables, 1);
   start_mpi();
-  if (world_->size() < variables.ranks) {
-    const int seen = world_->size();
-    world_.reset();
+  if (job_->size() < variables.ranks) {
+    const int seen = job_->size();
+    job_.reset();
     host_.reset();
     engine_.reset();
     MPI_Finalize();
     refuse(variables, seen);
   }
-  set_log_rank(world_->rank());
+  set_log_rank(job_->rank());
 }
 
 /// Settings of Open MPI that it reads as it starts; other libraries look at none of them. Who sets
@@ -104,7 +104,7 @@ void Launch::start_mpi() {
             "MPI_Comm_split_type");
   const MpiComm host(raw);
   engine_ = std::make_shared<MpiEngine>(recorder_);
-  world_ = std::make_unique<MpiCommunicator>(engine_, MPI_COMM_WORLD, "world");
+  job_ = std::make_unique<MpiCommunicator>(engine_, MPI_COMM_WORLD, "world");
   host_ = std::make_unique<MpiCommunicator>(engine_, host.get(), "host");
 }
 
@@ -116,14 +116,14 @@ bool Launch::has_begun() {
 Launch::~Launch() {
   if (!engine_) return;
   host_.reset();
-  world_.reset();
+  job_.reset();
   engine_.reset();
   if (std::uncaught_exceptions() == 0) MPI_Finalize();
 }
 
 void Launch::check_collectives(bool on) {
   if (!engine_) return;
-  static_cast<MpiCommunicator&>(*world_).check_collectives(on);
+  static_cast<MpiCommunicator&>(*job_).check_collectives(on);
   static_cast<MpiCommunicator&>(*host_).check_collectives(on);
 }
 

@@ -27,8 +27,12 @@ class Launch {
   /// Whether this process has begun with MPI, whatever became of it: that happens once.
   [[nodiscard]] static bool has_begun();
 
-  [[nodiscard]] Communicator& world() const { return *world_; }
-  /// The ranks of this host, ordered as in the world.
+  /// Every process of the job: what it starts with, which hosts they are on, how it ends.
+  [[nodiscard]] Communicator& job() const { return *job_; }
+  /// The ranks that train one model in step, a part of the job: its mesh, and every decision of a
+  /// step (loss, norm, skip, stop, save), are theirs alone. So far all of the job.
+  [[nodiscard]] Communicator& replica() const { return *job_; }
+  /// The ranks of this host, ordered as in the job.
   [[nodiscard]] Communicator& host() const { return *host_; }
   /// Rank and number of ranks on this host.
   [[nodiscard]] int local_rank() const { return host_->rank(); }
@@ -39,7 +43,7 @@ class Launch {
   [[nodiscard]] FlightRecorder& flight_recorder() { return recorder_; }
 
   /// Whether the ranks compare order, kind and size of every collective and transfer before it
-  /// begins, in the world, the host and all that is made of them from now on: two ranks in
+  /// begins, in the job, the host and all that is made of them from now on: two ranks in
   /// different places of the program are then named by an InternalError on every rank of the group
   /// (for an exchange, at both ends), where they would hang or mix their bytes. A blocking call on
   /// one rank and a transfer on another do not meet, and still hang. Costs a round of small
@@ -56,7 +60,7 @@ class Launch {
   FlightRecorder recorder_;
   std::string host_name_;
   std::shared_ptr<MpiEngine> engine_;  // null: alone
-  std::unique_ptr<Communicator> world_, host_;
+  std::unique_ptr<Communicator> job_, host_;
 };
 
 /// "Open MPI v4.1.4": the library of this build.

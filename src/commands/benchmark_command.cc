@@ -64,7 +64,7 @@ TimedSteps time_steps(Runtime& runtime, const PreparedRun& prepared, const Optio
     if (i == options.warmup) runtime.context.set_op_trace(ops);
     const SettledStep step = loop.next();
     if (step.facts.stop_reason != 0)
-      run_together(runtime.world(), [] { give_up_if_stopped("train benchmark"); });
+      run_together(runtime.replica(), [] { give_up_if_stopped("train benchmark"); });
     watchdog.step_finished(step.step, step.times.seconds());
     if (i < options.warmup) continue;
     timed.seconds.push_back(step.times.seconds());
@@ -87,7 +87,7 @@ ChannelFigures figures_of(const Channels& channels) {
 RankFigures rank_figures(const Runtime& runtime, const PreparedRun& prepared, ResidentBytes before,
                          const ChannelFigures& channels_before, std::int64_t steps) {
   MemoryRequest request = memory_request(prepared.config, prepared.run, StagePurpose::kTraining,
-                                         runtime.world().rank());
+                                         runtime.replica().rank());
   request.saving_max = 0;  // no step is saved here
   RankFigures figures;
   const ResidentBytes now = resident_bytes();
@@ -113,19 +113,19 @@ MachineRates rates_of_machine(Runtime& runtime) {
   RateRequest request;
   request.bf16 = runtime.store.compute() == DType::kBF16;
   request.largest_copy = copy_bytes_beyond_cache();
-  runtime.world().maximum(std::span(&request.largest_copy, 1));
-  request.together = [&] { runtime.world().barrier(); };
+  runtime.replica().maximum(std::span(&request.largest_copy, 1));
+  request.together = [&] { runtime.replica().barrier(); };
   return measure_rates(runtime.context, request);
 }
 
 /// From the memory that it takes to what is printed.
 void time_run(Launch& launch, const PreparedRun& prepared, const Placement& placement, Watch& watch,
               const Options& options) {
-  Communicator& world = launch.world();
   const RunConfig& config = prepared.config;
   const ResidentBytes before = resident_bytes();
   Runtime runtime(launch, config, prepared.run,
                   runtime_options(prepared, launch, placement, StagePurpose::kTraining));
+  Communicator& replica = runtime.replica();
   const Watchdog::Following following(watch.watchdog(), runtime.trace);
   runtime.store.initialise(runtime.context, static_cast<std::uint64_t>(config.run.seed));
   runtime.weights_changed(Runtime::Forms::kStale);
@@ -148,15 +148,15 @@ void time_run(Launch& launch, const PreparedRun& prepared, const Placement& plac
   const RankTimes mine = rank_times(traced.sum.phase_ns, ops);
   result.memory_bytes =
       memory_in_use(runtime.context.device());  // before the rates, which need memory of their own
-  world.maximum(std::span(&result.memory_bytes, 1));
+  replica.maximum(std::span(&result.memory_bytes, 1));
   const RankFigures my_figures =
       rank_figures(runtime, prepared, before, channels_before, options.warmup + options.steps);
-  result.ranks.resize(static_cast<std::size_t>(world.size()));
-  world.all_gather(std::as_bytes(std::span(&my_figures, 1)),
-                   std::as_writable_bytes(std::span(result.ranks)));
+  result.ranks.resize(static_cast<std::size_t>(replica.size()));
+  replica.all_gather(std::as_bytes(std::span(&my_figures, 1)),
+                     std::as_writable_bytes(std::span(result.ranks)));
   const MachineRates my_rates = options.rates ? rates_of_machine(runtime) : MachineRates();
-  const std::vector<std::string> texts = world.all_gather_text(text_of(mine, my_rates));
-  if (world.rank() != 0) return;
+  const std::vector<std::string> texts = replica.all_gather_text(text_of(mine, my_rates));
+  if (replica.rank() != 0) return;
 
   std::vector<RankTimes> ranks(texts.size());
   for (std::size_t i = 0; i < texts.size(); ++i) {
@@ -170,13 +170,13 @@ void time_run(Launch& launch, const PreparedRun& prepared, const Placement& plac
   result.cpu = gpu ? device_text(runtime.context.device()) : cpu_model_name();
   result.isa = name_of(runtime.context.isa());
   result.compute = runtime.store.compute();
-  result.world = world.size();
+  result.world = replica.size();
   result.threads = runtime.options.threads;
   result.tokens = static_cast<double>(prepared.run.batch.global * config.data.sequence_length);
   result.model_flops = result.tokens * static_cast<double>(model_flops_per_token(
                                            config.model, config.data.sequence_length));
   if (const auto peak = peak_tflops(config, runtime.context.device()))
-    result.peak_flops = *peak * 1e12 * world.size();
+    result.peak_flops = *peak * 1e12 * replica.size();
   const double traced_mean = traced.sum.seconds() / static_cast<double>(options.steps);
   result.cost = cost_of_step(ranks, options.steps, traced_mean, result.rates);
   std::sort(result.step_seconds.begin(), result.step_seconds.end());
@@ -186,7 +186,7 @@ void time_run(Launch& launch, const PreparedRun& prepared, const Placement& plac
 }
 
 int run(Launch& launch, LaunchGuard& guard, const Options& options) {
-  const PreparedRun prepared = prepare_run(options.input, Needs::kSynthetic, launch.world());
+  const PreparedRun prepared = prepare_run(options.input, Needs::kSynthetic, launch);
   const RunConfig& config = prepared.config;
   Watch watch(launch, &guard, config.run.hang_timeout_seconds);
   launch.check_collectives(config.run.check_collectives);

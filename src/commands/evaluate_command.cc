@@ -72,12 +72,12 @@ void evaluate_from(const Work& work) {
   const ModelSource& source = work.source;
   const PreparedRun& prepared = work.prepared;
   const Options& options = work.options;
-  Communicator& world = launch.world();
+  Communicator& replica = launch.replica();
   Runtime runtime(launch, prepared.config, prepared.run,
                   runtime_options(prepared, launch, work.placement, StagePurpose::kEvaluation));
   const Watchdog::Following following(work.watch.watchdog(), runtime.trace);
   HostState host(runtime.context, runtime.store.state());
-  source.load(host.state(), world);
+  source.load(host.state(), replica);
   host.store();
   runtime.weights_changed(Runtime::Forms::kStale);
   const std::vector<ValidationSet> sets = open_validation(prepared, runtime);
@@ -86,22 +86,22 @@ void evaluate_from(const Work& work) {
   kernels.measure([&] { rehearse_evaluation(runtime, *sets.front().batches); });
   for (const ValidationSet& set : sets) {
     const EvaluationResult result = evaluate(runtime, *set.batches, [&] {
-      run_together(world, [] { give_up_if_stopped("train evaluate"); });
+      run_together(replica, [] { give_up_if_stopped("train evaluate"); });
     });
-    if (world.rank() == 0) print(result, set.name, source, options.json);
+    if (replica.rank() == 0) print(result, set.name, source, options.json);
   }
 }
 
 int run(Launch& launch, LaunchGuard& guard, const Options& options) {
-  Communicator& world = launch.world();
+  Communicator& job = launch.job();
   PreparedRun prepared;
-  if (options.has_config()) prepared = prepare_run(options.input, Needs::kEvaluation, world);
+  if (options.has_config()) prepared = prepare_run(options.input, Needs::kEvaluation, launch);
   Watch watch(launch, &guard,
               options.has_config() ? prepared.config.run.hang_timeout_seconds
                                    : options.alone.hang_timeout_seconds);
   const ModelSource source(
-      options.checkpoint.empty() ? prepared.config.run.directory : options.checkpoint, world);
-  if (!options.has_config()) prepared = prepare_evaluation(options.alone, source, world);
+      options.checkpoint.empty() ? prepared.config.run.directory : options.checkpoint, job);
+  if (!options.has_config()) prepared = prepare_evaluation(options.alone, source, launch);
   take_model(prepared, source.model());
   launch.check_collectives(prepared.config.run.check_collectives);
   const Placement placement = settle_on_cores(prepared.config, launch);

@@ -17,7 +17,7 @@ namespace {
 [[noreturn]] void end_job(Launch& launch, LaunchGuard* guard, ExitCode code, const char* what) {
   if (guard != nullptr && !guard->claim().take(static_cast<int>(code)))
     ::_exit(guard->claim().taken());
-  const int rank = launch.world().rank();
+  const int rank = launch.job().rank();
   set_log_rank(0);  // this rank speaks for the job
   log_info("error: rank {}: {}", rank, what);
   log_info("train: exit {} (rank {} ended the job)", static_cast<int>(code), rank);
@@ -34,7 +34,7 @@ Ending leave_together(Launch& launch, Ending ending, const char* fault) {
     log_info_text(closing_line(ending));
   }
   settle_exit_code(ending.code);
-  launch.world().barrier();
+  launch.job().barrier();
   silence_log();
   return ending;
 }
@@ -43,13 +43,13 @@ Ending leave_together(Launch& launch, Ending ending, const char* fault) {
 Ending meet(const std::function<void()>& settle, const std::function<Ending(Launch&)>& body,
             LaunchGuard* guard) {
   Launch launch;
-  if (launch.world().size() == 1) {
+  if (launch.job().size() == 1) {
     settle();
     return body(launch);
   }
   // Caught in the life of `launch`: unwinding through it would leave MPI without its end.
   try {
-    run_together(launch.world(), settle);
+    run_together(launch.job(), settle);
     Ending ending = body(launch);
     return ending.code == 0 ? ending : leave_together(launch, std::move(ending), nullptr);
   } catch (const SharedError& error) {

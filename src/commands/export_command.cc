@@ -24,11 +24,11 @@ struct Options {
 };
 
 int run(Launch& launch, LaunchGuard& guard, const Options& options) {
-  Communicator& world = launch.world();
+  Communicator& job = launch.job();
   Watch watch(launch, &guard, options.hang_timeout_seconds);
-  const std::filesystem::path folder = resolve_checkpoint_argument(options.checkpoint, world);
-  run_together(world, [&] {
-    if (world.rank() == 0) check_own_model(folder);
+  const std::filesystem::path folder = resolve_checkpoint_argument(options.checkpoint, job);
+  run_together(job, [&] {
+    if (job.rank() == 0) check_own_model(folder);
   });
   ExportOptions how;
   if (options.dtype == "bf16") how.dtype = DType::kBF16;
@@ -39,8 +39,8 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
     watch.watchdog().progress();
     give_up_if_stopped("train export");
   };
-  const ExportResult result = export_checkpoint(folder, options.output, how, world);
-  if (world.rank() != 0) return 0;
+  const ExportResult result = export_checkpoint(folder, options.output, how, job);
+  if (job.rank() != 0) return 0;
   log_info("{}: {}, {} parameters, {} in {}, from {}", options.output,
            counted(result.tensors, "tensor"), format_count(static_cast<double>(result.parameters)),
            format_bytes(result.bytes), name_of(result.dtype), folder.string());

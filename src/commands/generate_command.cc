@@ -129,7 +129,7 @@ MemoryWords memory_words(const Launch& launch, const GenerationMesh& shared,
           fmt::format("weights {}, keys and values of {} {}: {} together", format_bytes(weights),
                       counted(tokens, "token"), format_bytes(cache), format_bytes(weights + cache)),
           [&launch, weights](std::int64_t available) {
-            const int ranks = 2 * launch.world().size();
+            const int ranks = 2 * launch.job().size();
             const std::string share =
                 fmt::format("more ranks, which share the model out: {} -n {} generate ...",
                             program_file_to_type("scripts/run.sh"), ranks);
@@ -142,17 +142,16 @@ MemoryWords memory_words(const Launch& launch, const GenerationMesh& shared,
 /// Ranks of a host, the least of all; 0 where one host has all.
 std::int64_t ranks_of_host(Launch& launch) {
   std::int64_t least = -launch.local_size();
-  launch.world().maximum(std::span(&least, 1));
-  return -least == launch.world().size() ? 0 : -least;
+  launch.job().maximum(std::span(&least, 1));
+  return -least == launch.job().size() ? 0 : -least;
 }
 
 /// Each rank its own boxes; those that have no part of the model take part in the reading.
-void load(const ModelSource& source, std::optional<GenerationRuntime>& runtime,
-          Communicator& world) {
+void load(const ModelSource& source, std::optional<GenerationRuntime>& runtime, Communicator& job) {
   State nothing;
-  if (!runtime) return source.load(nothing, world);
+  if (!runtime) return source.load(nothing, job);
   HostState host(runtime->context, runtime->store.state());
-  source.load(host.state(), world);
+  source.load(host.state(), job);
   host.store();
 }
 
@@ -225,21 +224,21 @@ void generate_from(const Work& work) {
   const ModelSource& source = work.source;
   const Task& task = work.task;
   const Options& options = work.options;
-  Communicator& world = launch.world();
-  const bool has_part = world.rank() < task.shared.mesh.size();
-  const std::unique_ptr<Communicator> group = world.split(has_part ? 0 : 1);
+  Communicator& job = launch.job();
+  const bool has_part = job.rank() < task.shared.mesh.size();
+  const std::unique_ptr<Communicator> group = job.split(has_part ? 0 : 1);
   std::optional<GenerationRuntime> runtime;
   std::optional<Watchdog::Following> following;
-  run_together(world, [&] {
+  run_together(job, [&] {
     if (!has_part) return;
     telling_of_memory(launch, work.words,
                       [&] { runtime.emplace(launch, *group, task.shared, work.sizes); });
   });
   if (runtime) following.emplace(watch.watchdog(), runtime->decoder.trace());
-  load(source, runtime, world);
+  load(source, runtime, job);
 
   std::optional<Output> output;
-  if (world.rank() == 0) output.emplace(task, options, source.end_tokens());
+  if (job.rank() == 0) output.emplace(task, options, source.end_tokens());
   // The ranks meet at each token and between pieces of a long prompt, so that a signal to any of
   // them ends all and none waits for another longer than that takes.
   const Feed feed = [&](std::span<const std::int32_t> ids) {
@@ -249,12 +248,12 @@ void generate_from(const Work& work) {
       if (runtime) logits = runtime->decoder.feed(ids.first(count));
       ids = ids.subspan(count);
       watch.watchdog().progress();
-      run_together(world, [] { give_up_if_stopped("train generate"); });
+      run_together(job, [] { give_up_if_stopped("train generate"); });
     }
     return logits;
   };
   const Agree agree = [&](std::int32_t token) {
-    world.broadcast(std::as_writable_bytes(std::span(&token, 1)), task.shared.sampler());
+    job.broadcast(std::as_writable_bytes(std::span(&token, 1)), task.shared.sampler());
     if (output) output->add(token);
     return token;
   };
@@ -263,13 +262,13 @@ void generate_from(const Work& work) {
 }
 
 int run(Launch& launch, LaunchGuard& guard, const Options& options) {
-  Communicator& world = launch.world();
+  Communicator& job = launch.job();
   Watch watch(launch, &guard, options.hang_timeout_seconds);
-  const ModelSource source(options.checkpoint, world);
+  const ModelSource source(options.checkpoint, job);
   const std::int64_t of_host = ranks_of_host(launch);
   Task task;
-  run_together(world, [&] { task = prepare(source, options, {world.size(), of_host, {}, {}}); });
-  tell_shares(task.shared, world.size());
+  run_together(job, [&] { task = prepare(source, options, {job.size(), of_host, {}, {}}); });
+  tell_shares(task.shared, job.size());
 
   GenerationOptions sizes;
   sizes.device = choose_device(DeviceChoice::kAuto, launch);

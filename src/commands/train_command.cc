@@ -19,7 +19,7 @@ Ending train_command(Arguments arguments) {
   LaunchGuard guard([&] { return hang_timeout_of(input); });
   return on_every_rank(
       [&](Launch& launch) -> Ending {
-        const PreparedRun prepared = prepare_run(input, Needs::kTraining, launch.world());
+        const PreparedRun prepared = prepare_run(input, Needs::kTraining, launch);
         RunEnd end = train_session(launch, prepared, &guard);
         return {static_cast<int>(end.code), std::move(end.reason)};
       },

@@ -22,9 +22,9 @@ class Watch {
         watchdog_(launch, heartbeat_, hang_timeout_seconds,
                   guard != nullptr ? &guard->claim() : nullptr) {
     if (guard != nullptr) guard->rest();
-    std::int64_t first = launch.world().rank();
+    std::int64_t first = launch.job().rank();
     launch.host().broadcast(std::as_writable_bytes(std::span(&first, 1)), 0);
-    const bool told_once = heartbeat_.host_word() != nullptr || launch.world().rank() == 0;
+    const bool told_once = heartbeat_.host_word() != nullptr || launch.job().rank() == 0;
     answers_ = first == 0 && told_once;
     answer_stop("stopping; again to end at once");
   }

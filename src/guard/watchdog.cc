@@ -47,13 +47,13 @@ void copy_text(std::string_view text, std::array<char, 24>& to) {
 
 /// Of the job, as list_hosts; "" where there is one host. Collective.
 std::string other_hosts(const Launch& launch) {
-  if (launch.local_size() == launch.world().size()) return "";
+  if (launch.local_size() == launch.job().size()) return "";
   // Hosts may bear one name, but each has one lowest rank.
-  std::array<std::int64_t, 1> lowest{-launch.world().rank()};
+  std::array<std::int64_t, 1> lowest{-launch.job().rank()};
   launch.host().maximum(lowest);
   const std::vector<std::string> hosts =
-      launch.world().all_gather_text(fmt::format("{} {}", -lowest[0], launch.host_name()));
-  const std::string& mine = hosts[static_cast<std::size_t>(launch.world().rank())];
+      launch.job().all_gather_text(fmt::format("{} {}", -lowest[0], launch.host_name()));
+  const std::string& mine = hosts[static_cast<std::size_t>(launch.job().rank())];
   std::map<std::string, HostRanks> others;
   std::vector<std::string> order;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
@@ -74,7 +74,7 @@ Watchdog::Watchdog(Launch& launch, Heartbeat& heartbeat, double hang_timeout_sec
     : launch_(launch), heartbeat_(heartbeat), claim_(claim), patience_(hang_timeout_seconds) {
   beat_.pid = ::getpid();
   beat_.pid_namespace = this_pid_namespace();
-  beat_.rank = launch_.world().rank();
+  beat_.rank = launch_.job().rank();
   beat_.stamp_ns = beat_.progress_ns = steady_now_ns();
   publish(beat_.stamp_ns);
   launch_.host().barrier();  // from here on each is seen by the others

@@ -34,12 +34,6 @@ ExactSum sum_of_squares(Context& context, const ParamStore& store) {
   return sum;
 }
 
-double gradient_norm(Context& context, const ParamStore& store, Communicator& world) {
-  ExactSum sum = sum_of_squares(context, store);
-  world.sum(std::span<std::int64_t>(sum.words()));
-  return std::sqrt(sum.value());
-}
-
 std::string first_non_finite_gradient(Context& context, const ParamStore& store, int block) {
   const ParamRange range = store.layout().block_params(block);
   for (ParamIndex i = range.first; i <= range.last; ++i) {

@@ -17,10 +17,6 @@ namespace trireme {
 /// The bits of the whole do not depend on which rank that is.
 ExactSum sum_of_squares(Context& context, const ParamStore& store);
 
-/// The norm of all gradients of the model: the root of those of all ranks. Not finite where any
-/// element is not. Collective.
-double gradient_norm(Context& context, const ParamStore& store, Communicator& world);
-
 /// The first parameter of a block with a non-finite gradient where the model wrote it, in order of
 /// the model; empty where there is none.
 std::string first_non_finite_gradient(Context& context, const ParamStore& store, int block);

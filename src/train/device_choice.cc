@@ -60,7 +60,7 @@ void require_own_gpus(const Launch& launch, const std::vector<std::string>& bus_
 
 /// One line, which names a rank where it is not true of all. Collective.
 void warn_of_missing_library(const Launch& launch) {
-  const std::vector<std::string> missing = launch.world().all_gather_text(gemm_missing_library());
+  const std::vector<std::string> missing = launch.job().all_gather_text(gemm_missing_library());
   const auto first = std::find_if(missing.begin(), missing.end(),
                                   [](const std::string& text) { return !text.empty(); });
   if (first == missing.end()) return;
@@ -115,7 +115,7 @@ void require_device_built(DeviceChoice choice) {
 Device choose_device(DeviceChoice choice, const Launch& launch) {
   Device device;
   std::string gpu, bus_id;
-  run_together(launch.world(), [&] {
+  run_together(launch.job(), [&] {
     require_device_built(choice);
     if (device_kind(choice) == DeviceKind::kCpu) return;
     device = gpu_of_rank(launch);
@@ -123,7 +123,7 @@ Device choose_device(DeviceChoice choice, const Launch& launch) {
     gpu = fmt::format("{} ({}.{})", info.name, info.capability / 10, info.capability % 10);
     bus_id = info.pci_bus_id;
   });
-  const std::vector<std::string> gpus = launch.world().all_gather_text(gpu);
+  const std::vector<std::string> gpus = launch.job().all_gather_text(gpu);
   for (std::size_t rank = 1; rank < gpus.size(); ++rank) {
     if (gpus[rank] == gpus[0]) continue;
     const auto name = [](const std::string& text) { return text.empty() ? "the CPU" : text; };
@@ -135,7 +135,7 @@ Device choose_device(DeviceChoice choice, const Launch& launch) {
   }
   if (device.kind == DeviceKind::kCpu) return device;
   const std::vector<std::string> bus_ids = launch.host().all_gather_text(bus_id);
-  run_together(launch.world(), [&] {
+  run_together(launch.job(), [&] {
     // For tests: several ranks on one GPU.
     if (std::getenv("TRIREME_SHARE_GPU") == nullptr) require_own_gpus(launch, bus_ids);
   });
@@ -146,7 +146,7 @@ Device choose_device(DeviceChoice choice, const Launch& launch) {
 void require_attention(const Launch& launch, Device device, const AttentionBackend& backend,
                        const AttentionLayout& layout, StagePurpose purpose) {
   if (backend.prepare == nullptr) return;
-  run_together(launch.world(), [&] {
+  run_together(launch.job(), [&] {
     const std::string missing = backend.missing();
     if (!missing.empty()) {
       throw EnvironmentError(

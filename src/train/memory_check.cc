@@ -20,8 +20,8 @@ namespace {
 std::string advice_text(const Launch& launch, const MemoryNeed& need, std::int64_t available) {
   if (need.by_options)
     return ". Change --sequence-length, or share the model out: --tensor N on N ranks";
-  const std::string advice =
-      memory_advice(need.config, launch.world().size(), need.device.kind, available, need.purpose);
+  const std::string advice = memory_advice(need.config, launch.replica().size(), need.device.kind,
+                                           available, need.purpose);
   return advice.empty() ? ". Fewer ranks on this host leave more to each"
                         : ". Change, what helps most first: " + advice;
 }
@@ -79,16 +79,16 @@ std::int64_t host_memory_left(const Runtime& runtime, const RankMemory& needed) 
 
 MemoryNeed memory_need(const PreparedRun& prepared, const Launch& launch, Device device,
                        StagePurpose purpose) {
-  return {prepared.config, device,
-          estimate_memory(prepared.config.model, memory_request(prepared.config, prepared.run,
-                                                                purpose, launch.world().rank())),
-          purpose, prepared.evaluation_batch > 0};
+  const MemoryRequest request =
+      memory_request(prepared.config, prepared.run, purpose, launch.replica().rank());
+  return {prepared.config, device, estimate_memory(prepared.config.model, request), purpose,
+          prepared.evaluation_batch > 0};
 }
 
 void require_memory(const Launch& launch, const MemoryNeed& need) {
   std::int64_t of_host = least(need);
   launch.host().sum(std::span(&of_host, 1));
-  run_together(launch.world(), [&] {
+  run_together(launch.job(), [&] {
     if (need.device.kind == DeviceKind::kCuda) {
       require_gpu_memory(launch, need);
     } else {

@@ -97,18 +97,19 @@ BatchArithmetic arithmetic_of(const ResolvedRun& run, std::int64_t sequence_leng
   return batch;
 }
 
-PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& world) {
-  return prepare_run([&] { return read_config_with_model(input); }, needs, world);
+PreparedRun prepare_run(const ConfigInput& input, Needs needs, const Launch& launch) {
+  return prepare_run([&] { return read_config_with_model(input); }, needs, launch);
 }
 
 PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
-                        Communicator& world) {
+                        const Launch& launch) {
+  Communicator& job = launch.job();
   PreparedRun prepared;
   Json shared;
-  run_together(world, [&] {
-    if (world.rank() != 0) return;
+  run_together(job, [&] {
+    if (job.rank() != 0) return;
     std::vector<std::string> notes;
-    prepared = check_run(read(), needs, world.size(), notes);
+    prepared = check_run(read(), needs, launch.replica().size(), notes);
     for (const std::string& note : notes) log_info_text(note);
     shared["config"] = resolved_json(prepared.config);
     Json& hashes = shared["tokenizer_hashes"] = Json::array();
@@ -122,7 +123,7 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
     shared["sample_tokens"] = prepared.run.sample_tokens;
     shared["plan"] = plan_json(prepared.run.pipeline.plan);
   });
-  shared = parse_json(world.broadcast_text(shared.dump(), 0), "the config sent by rank 0");
+  shared = parse_json(job.broadcast_text(shared.dump(), 0), "the config sent by rank 0");
   LoadedConfig loaded = parse_run_config(*shared.find("config"));
   throw_problems(loaded.problems);
   prepared.config = std::move(loaded.config);
@@ -135,10 +136,10 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
                    shared.find("tokens")->as_integer(), shared.find("windows")->as_integer()};
   prepared.global_batch_given = prepared.config.batch.global.has_value();
   const DeviceKind device = device_kind(prepared.config.run.device);
-  if (world.rank() != 0) {
+  if (job.rank() != 0) {
     const Plan plan = parse_plan(*shared.find("plan"), "the plan sent by rank 0");
     ResolveInput facts;
-    facts.world = world.size();
+    facts.world = launch.replica().size();
     facts.plan = &plan;
     facts.device = device;
     facts.sample_tokens = shared.find("sample_tokens")->as_integer();

@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "comm/communicator.h"
+#include "comm/launch.h"
 #include "plan/resolve.h"
 #include "telemetry/console.h"
 #include "train/inputs.h"
@@ -45,9 +45,9 @@ PreparedRun check_run(LoadedConfig loaded, Needs needs, std::int64_t world,
 
 /// Reads and checks on rank 0; every fault of the config at once. Collective. Throws SharedError
 /// (ConfigError, DataError).
-PreparedRun prepare_run(const ConfigInput& input, Needs needs, Communicator& world);
+PreparedRun prepare_run(const ConfigInput& input, Needs needs, const Launch& launch);
 /// The same with a config that `read`, called on rank 0, makes.
 PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
-                        Communicator& world);
+                        const Launch& launch);
 
 }  // namespace trireme

@@ -2,7 +2,7 @@
 
 namespace trireme {
 
-RunSources open_sources(const PreparedRun& prepared, Communicator& world) {
+RunSources open_sources(const PreparedRun& prepared, Communicator& job) {
   SourceRequest request;
   request.total_samples = prepared.run.steps * prepared.run.batch.global;
   request.vocab_size = prepared.config.model.vocab_size;
@@ -10,12 +10,12 @@ RunSources open_sources(const PreparedRun& prepared, Communicator& world) {
   RunSources sources;
   for (const bool leader : {true, false}) {
     request.check = leader ? TokenCheck::kBeforeStart : TokenCheck::kOnRead;
-    run_together(world, [&] {
-      if ((world.rank() == 0) != leader) return;
+    run_together(job, [&] {
+      if ((job.rank() == 0) != leader) return;
       sources.training = make_training_source(prepared.config, request);
       sources.validation = make_validation_sources(prepared.config, request);
     });
-    if (world.size() == 1) break;
+    if (job.size() == 1) break;
   }
   return sources;
 }
@@ -59,7 +59,7 @@ std::vector<ValidationSet> validation_sets(const RunSources& sources, const Prep
 }
 
 std::vector<ValidationSet> open_validation(const PreparedRun& prepared, const Runtime& runtime) {
-  const RunSources sources = open_sources(prepared, runtime.world());
+  const RunSources sources = open_sources(prepared, runtime.launch.job());
   if (sources.validation.empty()) {
     throw SharedError(
         ExitCode::kConfig,

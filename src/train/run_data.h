@@ -17,7 +17,7 @@ struct RunSources {
 };
 
 /// Rank 0 checks the files and builds index caches, then the others open what is there. Collective.
-RunSources open_sources(const PreparedRun& prepared, Communicator& world);
+RunSources open_sources(const PreparedRun& prepared, Communicator& job);
 
 /// ConfigError where the run goes by an evaluation's loss and a split leaves validation nothing.
 void require_evaluation(const RunConfig& config, const RunSources& sources);

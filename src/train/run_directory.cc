@@ -51,7 +51,7 @@ void find_mark(const std::filesystem::path& mark, const std::string& text, const
 
 void write_own(const std::filesystem::path& mark, const Launch& launch) {
   std::filesystem::path mine = mark;
-  mine += fmt::format("-{}", launch.world().rank());
+  mine += fmt::format("-{}", launch.job().rank());
   const FileDescriptor file(::open(mine.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!file) {
     const std::string why = errno_text(errno);
@@ -63,12 +63,12 @@ void write_own(const std::filesystem::path& mark, const Launch& launch) {
 }
 
 void require_shared_directory(const Launch& launch, const std::filesystem::path& directory) {
-  Communicator& world = launch.world();
-  if (world.size() == 1) return;
-  const bool leader = world.rank() == 0;
-  const std::string text = world.broadcast_text(leader ? unique_suffix() : "", 0);
+  Communicator& job = launch.job();
+  if (job.size() == 1) return;
+  const bool leader = job.rank() == 0;
+  const std::string text = job.broadcast_text(leader ? unique_suffix() : "", 0);
   const std::filesystem::path mark = directory / (std::string(kPrefix) + text);
-  run_together(world, [&] {
+  run_together(job, [&] {
     if (!leader) return;
     remove_marks(directory);
     const FileDescriptor file = open_file(mark, O_WRONLY | O_CREAT | O_EXCL);
@@ -81,7 +81,7 @@ void require_shared_directory(const Launch& launch, const std::filesystem::path&
       if (leader) ::unlink(mark.c_str());
     }
   } const remove{mark, leader};
-  run_together(world, [&] {
+  run_together(job, [&] {
     if (leader) return;
     find_mark(mark, text, launch);
     write_own(mark, launch);
@@ -91,8 +91,8 @@ void require_shared_directory(const Launch& launch, const std::filesystem::path&
 }  // namespace
 
 RunDirectory::RunDirectory(const PreparedRun& prepared, Launch& launch) {
-  run_together(launch.world(), [&] {
-    if (launch.world().rank() != 0) return;
+  run_together(launch.job(), [&] {
+    if (launch.job().rank() != 0) return;
     lock_ =
         std::make_unique<RunLock>(prepared.config.run.directory, [&launch](const std::string& why) {
           log_any_rank("{}", why);
@@ -105,7 +105,7 @@ RunDirectory::RunDirectory(const PreparedRun& prepared, Launch& launch) {
   const std::filesystem::path checkpoints = prepared.config.checkpoint_directory();
   std::error_code ignored;
   std::int64_t there = std::filesystem::exists(checkpoints, ignored) ? 1 : 0;
-  launch.world().broadcast(std::as_writable_bytes(std::span(&there, 1)), 0);
+  launch.job().broadcast(std::as_writable_bytes(std::span(&there, 1)), 0);
   if (there != 0) require_shared_directory(launch, checkpoints);
 }
 

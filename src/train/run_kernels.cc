@@ -56,20 +56,21 @@ RunKernels::~RunKernels() { runtime_.context.set_kernel_choices(nullptr); }
 
 void RunKernels::read(const std::filesystem::path& checkpoint) {
   const char* variable = std::getenv("TRIREME_KERNEL_CHOICES");
-  const std::string wish = runtime_.world().broadcast_text(variable == nullptr ? "" : variable, 0);
+  const std::string wish =
+      runtime_.replica().broadcast_text(variable == nullptr ? "" : variable, 0);
   const bool anew = wish == "measure", pinned = !wish.empty() && !anew;
   choices_.set_measuring(anew || (!pinned && gpu::backend_name() == "cuda"));
   if (anew) return;
   std::string text;
   const std::filesystem::path path = pinned ? std::filesystem::path(wish) : checkpoint / kFileName;
-  run_together(runtime_.world(), [&] {
-    if (runtime_.world().rank() != 0) return;
+  run_together(runtime_.replica(), [&] {
+    if (runtime_.replica().rank() != 0) return;
     // A checkpoint of a CPU, or of a run whose products had one kernel each, has none.
     if (!pinned && (checkpoint.empty() || !std::filesystem::exists(path))) return;
     text = read_file(path, std::size_t{64} << 20);
     (void)parse(text, path.string());
   });
-  text = runtime_.world().broadcast_text(text, 0);
+  text = runtime_.replica().broadcast_text(text, 0);
   if (text.empty()) return;
   const ChoicesFile file = parse(text, path.string());
   const bool same = file.device == device_ && file.libraries == libraries_;
@@ -94,7 +95,7 @@ void RunKernels::measure(const std::function<void()>& rehearsal) {
 void RunKernels::settle() {
   choices_.set_measuring(false);
   KernelChoices settled;
-  for (const std::string& text : runtime_.world().all_gather_text(choices_.json().dump()))
+  for (const std::string& text : runtime_.replica().all_gather_text(choices_.json().dump()))
     settled.add(KernelChoices::parse(parse_json(text, "kernels"), "the kernels of a rank"));
   choices_ = std::move(settled);
 }

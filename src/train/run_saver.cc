@@ -31,7 +31,7 @@ Json versions_json() {
 }  // namespace
 
 SaveRequest save_request(const PreparedRun& prepared, const std::filesystem::path& resumed,
-                         Communicator& world) {
+                         Communicator& replica) {
   const RunConfig& config = prepared.config;
   SaveRequest request;
   request.directory = config.checkpoint_directory();
@@ -43,8 +43,8 @@ SaveRequest save_request(const PreparedRun& prepared, const std::filesystem::pat
   request.versions = versions_json();
   request.min_free_bytes = config.checkpoint.min_free_bytes;
   request.retention = {config.checkpoint.keep_last, config.checkpoint.keep_every_steps};
-  run_together(world, [&] {
-    if (world.rank() == 0)
+  run_together(replica, [&] {
+    if (replica.rank() == 0)
       request.files = kept_files(config, prepared.tokenizer_hashes.front(), resumed);
   });
   return request;
@@ -54,7 +54,7 @@ RunSaver::RunSaver(Runtime& runtime, const TrainerInputs& inputs, RunProgress& p
     : runtime_(runtime),
       inputs_(inputs),
       progress_(progress),
-      writer_(runtime.world(), runtime.store.state(),
+      writer_(runtime.replica(), runtime.store.state(),
               {inputs_.staging_bytes, runtime.context.on_gpu() ? &runtime.context : nullptr,
                runtime.config.checkpoint.async ? Meanwhile::kChange : Meanwhile::kStay}),
       begun_step_(progress.step > 0 ? progress.step : -1) {
@@ -68,7 +68,7 @@ RunSaver::~RunSaver() {
 void RunSaver::report(RankReport& mine) const {
   const double late_seconds = runtime_.config.checkpoint.interval_minutes * 60;
   mine.save_is_late =
-      runtime_.world().rank() == 0 && late_seconds > 0 && seconds_since(begun_) >= late_seconds;
+      runtime_.replica().rank() == 0 && late_seconds > 0 && seconds_since(begun_) >= late_seconds;
   mine.writer = writer_.state();
 }
 

@@ -16,7 +16,7 @@ namespace trireme {
 /// What of a checkpoint stays the same over the run; with the files that it keeps on rank 0.
 /// `resumed`: the checkpoint that the run goes on from, "" where there is none. Collective.
 SaveRequest save_request(const PreparedRun& prepared, const std::filesystem::path& resumed,
-                         Communicator& world);
+                         Communicator& replica);
 
 class RunSaver {
  public:

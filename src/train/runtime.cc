@@ -40,15 +40,15 @@ const std::vector<ProgramStep>& steps_of(const Program& program,
 
 }  // namespace
 
-Channels::Channels(Communicator& world, const MeshShape& mesh, const RankPart& part,
+Channels::Channels(Communicator& replica, const MeshShape& mesh, const RankPart& part,
                    const Pipeline& pipeline, std::int64_t kv_heads, const ChannelMaker& maker)
-    : peers(world.split(mesh.group_color({Axis::kData, Axis::kContext}, world.rank()))),
+    : peers(replica.split(mesh.group_color({Axis::kData, Axis::kContext}, replica.rank()))),
       shard_group(peers->split(part.store.of(MeshView::kDense).replica.index)),
       copy_group(peers->split(part.store.of(MeshView::kDense).shard.index)),
-      tensor_group(world.split(mesh.group_color({Axis::kTensor}, world.rank()))),
+      tensor_group(replica.split(mesh.group_color({Axis::kTensor}, replica.rank()))),
       same_heads_group(tensor_group->split(same_heads_color(part.cut.tensor, kv_heads))),
-      context_group(world.split(mesh.group_color({Axis::kContext}, world.rank()))),
-      pipeline_group(world.split(mesh.group_color({Axis::kPipeline}, world.rank()))),
+      context_group(replica.split(mesh.group_color({Axis::kContext}, replica.rank()))),
+      pipeline_group(replica.split(mesh.group_color({Axis::kPipeline}, replica.rank()))),
       ends_group(pipeline_group->split(ends_color(pipeline, *pipeline_group))),
       shard_reduce(channel_of(*shard_group, "data.reduce", maker)),
       shard_gather(channel_of(*shard_group, "data.gather", maker)),
@@ -78,9 +78,9 @@ ByAxis Channels::sum(std::int64_t TrafficCounters::*counter) const {
 
 Runtime::Runtime(Launch& launch_, const RunConfig& config_, const ResolvedRun& run,
                  const RuntimeOptions& options_)
-    : Runtime(launch_, launch_.world(), config_, run, options_) {}
+    : Runtime(launch_, launch_.replica(), config_, run, options_) {}
 
-Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
+Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config_,
                  const ResolvedRun& run, const RuntimeOptions& options_)
     : launch(launch_),
       config(config_),
@@ -88,9 +88,9 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
       options(options_),
       mesh(run.mesh),
       pipeline(run.pipeline),
-      part(part_of_rank(config, run, world.rank(), options.purpose)),
+      part(part_of_rank(config, run, replica.rank(), options.purpose)),
       context(options.device, options.threads, detect_isa()),
-      channels(world, mesh, part, pipeline, model.kv_heads,
+      channels(replica, mesh, part, pipeline, model.kv_heads,
                {context, launch.flight_recorder(), run.sums}),
       params(part.declare(model)),
       store(params.metas, run.compute,
@@ -103,7 +103,7 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
              ContextAxis(*channels.context, part.cut.context_method, config.data.sequence_length)}),
       executor(steps_of(pipeline.step, *channels.pipeline_group), stage, &channels.links),
       evaluator(steps_of(pipeline.evaluation, *channels.pipeline_group), stage, &channels.links),
-      world_(world) {
+      replica_(replica) {
   expect(options.device.kind == run.device, "a run resolved for another device");
   context.set_deterministic(config.run.deterministic);
   context.set_attention_backend(attention_backend(config));
@@ -128,7 +128,7 @@ Runtime::Runtime(Launch& launch_, Communicator& world, const RunConfig& config_,
 
 double Runtime::sum_of_losses(double mine) const {
   double sum = part.cut.tensor.index == 0 ? mine : 0;
-  world().sum(std::span(&sum, 1));
+  replica().sum(std::span(&sum, 1));
   return sum;
 }
 

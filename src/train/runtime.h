@@ -37,7 +37,7 @@ struct ChannelMaker {
 /// own so that none queues behind another. Channels of one rank do nothing.
 struct Channels {
   /// Collective. `peers` is split into the ranks of one full copy and those of equal shards.
-  Channels(Communicator& world, const MeshShape& mesh, const RankPart& part,
+  Channels(Communicator& replica, const MeshShape& mesh, const RankPart& part,
            const Pipeline& pipeline, std::int64_t kv_heads, const ChannelMaker& maker);
 
   const std::unique_ptr<Communicator> peers;  ///< same part of the model, other tokens
@@ -67,18 +67,18 @@ class Runtime {
   /// what the config, with its model, means on these ranks; it must outlive this.
   Runtime(Launch& launch, const RunConfig& config, const ResolvedRun& run,
           const RuntimeOptions& options);
-  /// With the ranks of `world` alone, a group of the launch's; `run` is theirs.
-  Runtime(Launch& launch, Communicator& world, const RunConfig& config, const ResolvedRun& run,
+  /// With the ranks of `replica` alone, a group of the launch's; `run` is theirs.
+  Runtime(Launch& launch, Communicator& replica, const RunConfig& config, const ResolvedRun& run,
           const RuntimeOptions& options);
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
   [[nodiscard]] int data_rank() const {
-    return mesh.coordinate_of(world().rank())[static_cast<std::size_t>(Axis::kData)];
+    return mesh.coordinate_of(replica().rank())[static_cast<std::size_t>(Axis::kData)];
   }
-  [[nodiscard]] Communicator& world() const { return world_; }
+  [[nodiscard]] Communicator& replica() const { return replica_; }
   [[nodiscard]] int pipeline_rank() const {
-    return mesh.coordinate_of(world().rank())[static_cast<std::size_t>(Axis::kPipeline)];
+    return mesh.coordinate_of(replica().rank())[static_cast<std::size_t>(Axis::kPipeline)];
   }
   /// The sum over the model's ends of what each rank whose tensor place is the first has: a loss.
   [[nodiscard]] double sum_of_losses(double mine) const;
@@ -109,7 +109,7 @@ class Runtime {
   std::optional<TiedHomes> tied_homes;  ///< in training, where they are on two pipeline ranks
 
  private:
-  Communicator& world_;
+  Communicator& replica_;
 };
 
 }  // namespace trireme

@@ -53,14 +53,14 @@ Samples::Samples(Runtime& runtime, const PreparedRun& prepared)
     : runtime_(runtime),
       prompts_(prepared.config.evaluation.samples),
       sampler_(first_rank_with_logits(runtime)) {
-  Communicator& world = runtime.world();
-  run_together(world, [&] {
-    if (world.rank() != 0) return;
+  Communicator& replica = runtime.replica();
+  run_together(replica, [&] {
+    if (replica.rank() != 0) return;
     tokenizer_ = load_tokenizer(prepared.config.tokenizer);
     for (std::size_t i = 0; i < prompts_.size(); ++i)
       ids_.push_back(ids_of_prompt(prepared.config, i, *tokenizer_));
   });
-  const Json told = parse_json(world.broadcast_text(json_of(ids_).dump(), 0), "prompts");
+  const Json told = parse_json(replica.broadcast_text(json_of(ids_).dump(), 0), "prompts");
   ids_.clear();
   std::size_t longest = 0;
   for (const Json& one : told.as_array()) {
@@ -71,7 +71,7 @@ Samples::Samples(Runtime& runtime, const PreparedRun& prepared)
   DecoderShape shape;
   shape.capacity = static_cast<std::int64_t>(longest) + kNewTokens;
   const Program& pass = runtime.pipeline.evaluation;
-  run_together(world, [&] {
+  run_together(replica, [&] {
     decoder_ = std::make_unique<Decoder>(
         runtime.context, runtime.model, runtime.params, runtime.store, shape,
         DecoderPeers{
@@ -90,7 +90,7 @@ std::vector<std::int32_t> Samples::continue_one(const std::vector<std::int32_t>&
     return decoder_->feed(ids);
   };
   const Agree agree = [&](std::int32_t token) {
-    runtime_.world().broadcast(std::as_writable_bytes(std::span(&token, 1)), sampler_);
+    runtime_.replica().broadcast(std::as_writable_bytes(std::span(&token, 1)), sampler_);
     added.push_back(token);
     return token;
   };

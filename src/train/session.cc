@@ -26,9 +26,9 @@ namespace {
 
 /// The end where any rank was told to stop while all were starting: nothing is new yet, so nothing
 /// is saved. Collective.
-std::optional<RunEnd> stopped_before_the_first_step(Communicator& world) {
+std::optional<RunEnd> stopped_before_the_first_step(Communicator& job) {
   std::int64_t stopped = stop_signal();
-  world.maximum(std::span(&stopped, 1));
+  job.maximum(std::span(&stopped, 1));
   if (stopped == 0) return std::nullopt;
   const char* const name = stop_signal_name(static_cast<int>(stopped));
   log_info("stopped by {} before the first step: nothing new to save", name);
@@ -58,14 +58,14 @@ struct Session {
 std::unique_ptr<Reporter> begin_reports(const PreparedRun& prepared, const Runtime& runtime,
                                         const StartPoint& start) {
   const RunConfig& config = prepared.config;
-  Communicator& world = runtime.world();
+  Communicator& replica = runtime.replica();
   std::unique_ptr<Reporter> reporter;
-  run_together(world, [&] {
-    if (world.rank() != 0) return;
+  run_together(replica, [&] {
+    if (replica.rank() != 0) return;
     // metrics.jsonl before config.json: a config.json alone would be somebody else's (run_files.h).
     reporter = std::make_unique<Reporter>(
         config, Reporter::Begin{start.progress.step, start.progress.consumed_samples},
-        prepared.run.steps, world.size());
+        prepared.run.steps, replica.size());
     write_file_atomically(std::filesystem::path(config.run.directory) / "config.json",
                           resolved_json(config).dump(2) + "\n");
   });
@@ -80,8 +80,8 @@ std::unique_ptr<Reporter> begin_reports(const PreparedRun& prepared, const Runti
 void keep_kernel_choices(const std::string& chosen, const Runtime& runtime, SaveRequest& save) {
   if (chosen.empty()) return;
   save.files.push_back({RunKernels::kFileName, chosen});
-  run_together(runtime.world(), [&] {
-    if (runtime.world().rank() != 0) return;
+  run_together(runtime.replica(), [&] {
+    if (runtime.replica().rank() != 0) return;
     const std::filesystem::path directory = runtime.config.run.directory;
     write_file_atomically(directory / RunKernels::kFileName, chosen);
   });
@@ -98,7 +98,7 @@ RunEnd train_from(const Session& session, RankMemory memory, StartPoint start) {
   settle_staging(runtime, memory);
   print_start(prepared, runtime, session.placement, memory);
   start = load_start(runtime, prepared, std::move(start));
-  if (auto stopped = stopped_before_the_first_step(launch.world())) return *std::move(stopped);
+  if (auto stopped = stopped_before_the_first_step(launch.job())) return *std::move(stopped);
   const std::unique_ptr<Reporter> reporter = begin_reports(prepared, runtime, start);
   Loader loader(session.sources.training, config.data, batch_shape(prepared, runtime),
                 prepared.end_token, config.model.vocab_size);
@@ -111,7 +111,7 @@ RunEnd train_from(const Session& session, RankMemory memory, StartPoint start) {
     const StepBatch batch = loader.next();
     Step(runtime).forward_backward(batch.micro_batches, batch.target_count);
   });
-  TrainerInputs inputs{prepared, save_request(prepared, start.checkpoint, runtime.world())};
+  TrainerInputs inputs{prepared, save_request(prepared, start.checkpoint, runtime.replica())};
   keep_kernel_choices(kernels.text(), runtime, inputs.save);
   inputs.staging_bytes = memory.saving;
   inputs.loader = &loader;
@@ -126,25 +126,25 @@ RunEnd train_from(const Session& session, RankMemory memory, StartPoint start) {
 }  // namespace
 
 RunEnd train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard* guard) {
-  Communicator& world = launch.world();
+  Communicator& job = launch.job();
   const RunConfig& config = prepared.config;
   Watch watch(launch, guard, config.run.hang_timeout_seconds);
   watch.answer_stop("stopping before the first step; again to end at once");
   launch.check_collectives(config.run.check_collectives);
-  run_together(world, [&] {
-    if (world.rank() == 0 && config.log.command) find_program(config.log.command->front());
+  run_together(job, [&] {
+    if (job.rank() == 0 && config.log.command) find_program(config.log.command->front());
   });
   const RunDirectory directory(prepared, launch);
-  StartPoint start = choose_start(prepared, world);
+  StartPoint start = choose_start(prepared, launch.replica());
   if (is_over(start, prepared)) {
     log_info("{}: finished: step {} of {} is saved in {}{}", config.run.directory,
              start.progress.step, prepared.run.steps, start.checkpoint.string(),
              early_stop_text(start, prepared));
     return run_end(stopped_early(start, prepared) ? EndReason::kEarlyStop : EndReason::kSteps, 0);
   }
-  const RunSources sources = open_sources(prepared, world);
+  const RunSources sources = open_sources(prepared, job);
   require_evaluation(config, sources);
-  if (auto stopped = stopped_before_the_first_step(world)) return *std::move(stopped);
+  if (auto stopped = stopped_before_the_first_step(job)) return *std::move(stopped);
   const Placement placement = settle_on_cores(config, launch);
   const MemoryNeed need = memory_need(prepared, launch, placement.device, StagePurpose::kTraining);
   RunEnd end;

@@ -46,14 +46,14 @@ std::int64_t sequence_length_for(const StandaloneEvaluation& wanted, const Model
 }
 
 PreparedRun prepare_evaluation(const StandaloneEvaluation& wanted, const ModelSource& source,
-                               Communicator& world) {
+                               const Launch& launch) {
   const bool known = !source.tokenizer().empty();
   if (!known) {
     log_info("{} has no tokenizer.json: whether {} was made with its tokenizer is not known",
              source.path().string(), wanted.data);
   }
   PreparedRun prepared = prepare_run([&] { return config_of(wanted, source); },
-                                     known ? Needs::kEvaluation : Needs::kData, world);
+                                     known ? Needs::kEvaluation : Needs::kData, launch);
   prepared.evaluation_batch = 1;
   return prepared;
 }

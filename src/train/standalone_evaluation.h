@@ -27,6 +27,6 @@ std::int64_t sequence_length_for(const StandaloneEvaluation& wanted, const Model
 /// Ranks that tensor and pipeline leave over share the windows out. Collective. Throws SharedError:
 /// ConfigError also for data with a PREFIX.mask, which this version does not read.
 PreparedRun prepare_evaluation(const StandaloneEvaluation& wanted, const ModelSource& source,
-                               Communicator& world);
+                               const Launch& launch);
 
 }  // namespace trireme

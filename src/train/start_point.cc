@@ -36,31 +36,31 @@ void reject(const Rejected& one, std::vector<Rejected>& rejected) {
 
 /// The newest below `directory` by sizes, apart from those that were rejected before; newly
 /// rejected ones are told and added.
-std::filesystem::path choose_newest(const std::filesystem::path& directory, Communicator& world,
+std::filesystem::path choose_newest(const std::filesystem::path& directory, Communicator& replica,
                                     std::vector<Rejected>& rejected) {
-  const NewestCheckpoint newest = find_newest(directory, world, Check::kSizes, rejected);
+  const NewestCheckpoint newest = find_newest(directory, replica, Check::kSizes, rejected);
   for (const Rejected& one : newest.rejected) reject(one, rejected);
   return newest.path;
 }
 
 /// run.resume names a run or a folder of checkpoints, or leaves it to us: older ones may take the
 /// place of a damaged one.
-std::filesystem::path folder_to_choose_from(const RunConfig& config, Communicator& world) {
+std::filesystem::path folder_to_choose_from(const RunConfig& config, Communicator& replica) {
   const ResumeChoice& resume = config.run.resume;
-  if (resume.kind == ResumeKind::kDirectory) return folder_of_argument(resume.directory, world);
+  if (resume.kind == ResumeKind::kDirectory) return folder_of_argument(resume.directory, replica);
   const bool ours = resume.kind == ResumeKind::kAuto || resume.kind == ResumeKind::kMust;
   return ours ? config.checkpoint_directory() : "";
 }
 
-std::filesystem::path choose_checkpoint(const RunConfig& config, Communicator& world,
+std::filesystem::path choose_checkpoint(const RunConfig& config, Communicator& replica,
                                         std::vector<Rejected>& rejected) {
   const ResumeChoice& resume = config.run.resume;
   if (resume.kind == ResumeKind::kNever) return {};
   if (resume.kind == ResumeKind::kStep)
     return std::filesystem::path(config.checkpoint_directory()) / step_folder_name(resume.step);
-  const std::filesystem::path folder = folder_to_choose_from(config, world);
-  if (folder.empty()) return resolve_checkpoint_argument(resume.directory, world);
-  std::filesystem::path newest = choose_newest(folder, world, rejected);
+  const std::filesystem::path folder = folder_to_choose_from(config, replica);
+  if (folder.empty()) return resolve_checkpoint_argument(resume.directory, replica);
+  std::filesystem::path newest = choose_newest(folder, replica, rejected);
   if (!newest.empty()) return newest;
   if (resume.kind == ResumeKind::kDirectory) {
     throw SharedError(ExitCode::kData, folder.string() + ": holds no checkpoint that verifies");
@@ -73,8 +73,8 @@ std::filesystem::path choose_checkpoint(const RunConfig& config, Communicator& w
             "that of the run, or run.resume to \"auto\" to begin where there is none",
             folder.string()));
   }
-  run_together(world, [&] {
-    if (world.rank() == 0) refuse_if_saved(rejected);
+  run_together(replica, [&] {
+    if (replica.rank() == 0) refuse_if_saved(rejected);
   });
   return {};
 }
@@ -171,12 +171,12 @@ void warn_of_later(const RunConfig& config, std::int64_t step) {
 }
 
 /// Chooses anew, without what was rejected.
-void choose(StartPoint& start, const PreparedRun& prepared, Communicator& world) {
-  start.checkpoint = choose_checkpoint(prepared.config, world, start.rejected);
+void choose(StartPoint& start, const PreparedRun& prepared, Communicator& replica) {
+  start.checkpoint = choose_checkpoint(prepared.config, replica, start.rejected);
   start.progress = {};
-  run_together(world, [&] {
+  run_together(replica, [&] {
     if (start.checkpoint.empty()) {
-      if (world.rank() == 0) warn_of_later(prepared.config, 0);
+      if (replica.rank() == 0) warn_of_later(prepared.config, 0);
       return;
     }
     const Manifest manifest = read_manifest(start.checkpoint);
@@ -185,30 +185,30 @@ void choose(StartPoint& start, const PreparedRun& prepared, Communicator& world)
     start.progress.consumed_samples = manifest.consumed_samples;
     start.progress.skipped_in_a_row = integer_of(manifest.scalars, "skipped_in_a_row");
     start.progress.best = best_loss_of(manifest.scalars);
-    if (world.rank() == 0) warn_of_later(prepared.config, start.progress.step);
+    if (replica.rank() == 0) warn_of_later(prepared.config, start.progress.step);
   });
 }
 
 /// Runs `read`, which finds damage by a DataError; then chooses the next, or lets the error pass
 /// where there is no choice. True where nothing was wrong. Collective.
-bool read_or_choose_next(StartPoint& start, const PreparedRun& prepared, Communicator& world,
+bool read_or_choose_next(StartPoint& start, const PreparedRun& prepared, Communicator& replica,
                          const std::function<void()>& read) {
   try {
     read();
     return true;
   } catch (const Error& error) {
-    const bool shared = world.size() == 1 || dynamic_cast<const SharedError*>(&error) != nullptr;
+    const bool shared = replica.size() == 1 || dynamic_cast<const SharedError*>(&error) != nullptr;
     if (error.code() != ExitCode::kData || !shared) throw;
-    if (folder_to_choose_from(prepared.config, world).empty()) throw;
+    if (folder_to_choose_from(prepared.config, replica).empty()) throw;
     reject({start.checkpoint, error.what()}, start.rejected);
   }
-  choose(start, prepared, world);
+  choose(start, prepared, replica);
   return false;
 }
 
 void load_checkpoint(Runtime& runtime, const std::filesystem::path& folder) {
   HostState host(runtime.context, runtime.store.state());
-  const Manifest manifest = load_state(folder, host.state(), runtime.world());
+  const Manifest manifest = load_state(folder, host.state(), runtime.replica());
   runtime.optimizer->set_applied_updates(integer_of(manifest.scalars, "applied_updates"));
   host.store();
 }
@@ -220,20 +220,20 @@ void load_weights(Runtime& runtime, const PreparedRun& prepared) {
     return;
   }
   HostState host(runtime.context, runtime.store.state());
-  const ModelSource source(init.weights, runtime.world());
+  const ModelSource source(init.weights, runtime.replica());
   std::erase_if(host.state().tensors,
                 [](const StateTensor& tensor) { return !tensor.name.starts_with("parameters/"); });
-  source.load(host.state(), runtime.world());
+  source.load(host.state(), runtime.replica());
   host.store();
 }
 
 /// Behind a crash, or where the run goes back: checkpoints/best is what the run knows as its best.
 /// What is not there any more is no best. Collective.
-void settle_best(const PreparedRun& prepared, Communicator& world, RunProgress& progress) {
+void settle_best(const PreparedRun& prepared, Communicator& replica, RunProgress& progress) {
   if (!prepared.config.checkpoint.keep_best) return;
   std::int64_t there = 0;
-  run_together(world, [&] {
-    if (world.rank() != 0 || progress.best.kept.step < 0) return;
+  run_together(replica, [&] {
+    if (replica.rank() != 0 || progress.best.kept.step < 0) return;
     const std::filesystem::path directory = prepared.config.checkpoint_directory();
     std::error_code ignored;
     if (!std::filesystem::exists(directory / step_folder_name(progress.best.kept.step), ignored))
@@ -246,7 +246,7 @@ void settle_best(const PreparedRun& prepared, Communicator& world, RunProgress& 
       log_warning("{}", error.what());
     }
   });
-  world.broadcast(std::as_writable_bytes(std::span(&there, 1)), 0);
+  replica.broadcast(std::as_writable_bytes(std::span(&there, 1)), 0);
   if (there == 0) progress.best.kept = {};
 }
 
@@ -262,12 +262,12 @@ bool stopped_early(const StartPoint& start, const PreparedRun& prepared) {
          start.progress.step < prepared.run.steps;
 }
 
-StartPoint choose_start(const PreparedRun& prepared, Communicator& world) {
+StartPoint choose_start(const PreparedRun& prepared, Communicator& replica) {
   StartPoint start;
-  choose(start, prepared, world);
+  choose(start, prepared, replica);
   // Of a finished run nobody would read the tensors.
-  while (is_over(start, prepared) && !read_or_choose_next(start, prepared, world, [&] {
-           require_valid(start.checkpoint, world);
+  while (is_over(start, prepared) && !read_or_choose_next(start, prepared, replica, [&] {
+           require_valid(start.checkpoint, replica);
          })) {
   }
   return start;
@@ -275,13 +275,13 @@ StartPoint choose_start(const PreparedRun& prepared, Communicator& world) {
 
 StartPoint load_start(Runtime& runtime, const PreparedRun& prepared, StartPoint start) {
   const Span span(runtime.trace, Phase::kCheckpoint);
-  while (!start.checkpoint.empty() && !read_or_choose_next(start, prepared, runtime.world(), [&] {
+  while (!start.checkpoint.empty() && !read_or_choose_next(start, prepared, runtime.replica(), [&] {
     load_checkpoint(runtime, start.checkpoint);
   })) {
   }
   if (start.checkpoint.empty()) load_weights(runtime, prepared);
   runtime.weights_changed(Runtime::Forms::kStale);
-  settle_best(prepared, runtime.world(), start.progress);
+  settle_best(prepared, runtime.replica(), start.progress);
   return start;
 }
 

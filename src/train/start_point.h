@@ -35,7 +35,7 @@ bool stopped_early(const StartPoint& start, const PreparedRun& prepared);
 /// the config (model shape and tokenizer must be equal, any other changed key is printed) and to
 /// the batch. Its tensors are read by load_start alone, except where the run is finished: then
 /// every hash is verified here. Collective. Throws SharedError.
-StartPoint choose_start(const PreparedRun& prepared, Communicator& world);
+StartPoint choose_start(const PreparedRun& prepared, Communicator& replica);
 
 /// Fills parameters and, from a checkpoint, moments and counters; fresh runs take init.weights. A
 /// checkpoint whose hashes do not hold is told, and the next older takes its place where run.resume

@@ -30,7 +30,7 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
                  const RankMemory& memory) {
   const RunConfig& config = prepared.config;
   RankPlace mine;
-  mine.rank = runtime.world().rank();
+  mine.rank = runtime.replica().rank();
   mine.host = runtime.launch.host_name();
   mine.cores = range_text(placement.cpus);
   mine.threads = runtime.options.threads;
@@ -41,7 +41,7 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
   place["threads"] = mine.threads;
   place["device"] = mine.device;
   std::vector<RankPlace> places;
-  for (const std::string& text : runtime.world().all_gather_text(place.dump())) {
+  for (const std::string& text : runtime.replica().all_gather_text(place.dump())) {
     const Json other = parse_json(text, "a place");
     places.push_back({static_cast<std::int64_t>(places.size()), other.find("host")->as_string(),
                       other.find("cores")->as_string(), other.find("threads")->as_integer(),
@@ -67,7 +67,7 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
 StartLine start_line(const PreparedRun& prepared, const Runtime& runtime) {
   StartLine line;
   line.version = program_version();
-  line.world = runtime.world().size();
+  line.world = runtime.replica().size();
   line.mesh = prepared.run.mesh.json();
   line.parameters = count_parameters(runtime.model).total;
   line.model_flops_per_token =

@@ -85,11 +85,6 @@ ExactSum Step::sum_of_squares() {
   return trireme::sum_of_squares(runtime_.context, runtime_.store);
 }
 
-double Step::gradient_norm() {
-  const Span span(runtime_.trace, Phase::kOptimizer);
-  return trireme::gradient_norm(runtime_.context, runtime_.store, runtime_.world());
-}
-
 void Step::update(double lr, double norm) {
   const Span span(runtime_.trace, Phase::kOptimizer);
   runtime_.optimizer->step(runtime_.context, lr,

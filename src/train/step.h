@@ -26,8 +26,6 @@ class Step {
   [[nodiscard]] double loss_sum() const { return runtime_.stage.loss_sum(); }
   /// This rank's part of the norm's square.
   ExactSum sum_of_squares();
-  /// Before clipping; the same on every rank. Collective.
-  double gradient_norm();
   /// Clips by `norm` and updates every parameter.
   void update(double lr, double norm);
   /// Updates as if there were nothing to clip; then take_back() makes that undone.

@@ -24,7 +24,7 @@ StepLoop::StepLoop(Runtime& runtime, Loader& loader, StepLoopInputs inputs)
       inputs_(std::move(inputs)),
       step_(runtime),
       timer_(runtime, step_),
-      reports_(runtime.world(), exchange_of(runtime.config)),
+      reports_(runtime.replica(), exchange_of(runtime.config)),
       lookahead_(loader.lookahead()),
       settled_(inputs_.settled),
       handed_out_(inputs_.settled) {}
@@ -154,7 +154,7 @@ SkipLine StepLoop::find_skip() {
   skip.reason = std::isfinite(now_.loss) ? "non-finite gradient" : "non-finite loss";
   const Unsettled& step = at(skip.step);
   const std::string tensor = step_.find_non_finite(step.batch.micro_batches, step.target_count);
-  const std::vector<std::string> tensors = runtime_.world().all_gather_text(tensor);
+  const std::vector<std::string> tensors = runtime_.replica().all_gather_text(tensor);
   for (std::size_t rank = 0; rank < tensors.size(); ++rank) {
     if (tensors[rank].empty()) continue;
     skip.rank = static_cast<std::int64_t>(rank);

@@ -9,17 +9,17 @@ namespace trireme {
 
 static_assert(std::is_trivially_copyable_v<RankReport>);
 
-StepReports::StepReports(Communicator& world, Exchange exchange)
-    : world_(world), reports_(static_cast<std::size_t>(world.size())) {
-  if (exchange == Exchange::kBeside) beside_ = world.channel("reports");
+StepReports::StepReports(Communicator& replica, Exchange exchange)
+    : replica_(replica), reports_(static_cast<std::size_t>(replica.size())) {
+  if (exchange == Exchange::kBeside) beside_ = replica.channel("reports");
 }
 
 void StepReports::start(const RankReport& mine) {
   if (!beside_) {
-    return world_.all_gather(std::as_bytes(std::span(&mine, 1)),
-                             std::as_writable_bytes(std::span(reports_)));
+    return replica_.all_gather(std::as_bytes(std::span(&mine, 1)),
+                               std::as_writable_bytes(std::span(reports_)));
   }
-  reports_[static_cast<std::size_t>(world_.rank())] = mine;
+  reports_[static_cast<std::size_t>(replica_.rank())] = mine;
   const std::span<std::byte> bytes = std::as_writable_bytes(std::span(reports_));
   constexpr DType kUnit = DType::kF64;
   static_assert(sizeof(RankReport) % size_of(kUnit) == 0);

@@ -42,7 +42,7 @@ class StepReports {
   /// also with GPUs they go over MPI.
   enum class Exchange : std::uint8_t { kBlocking, kBeside };
   /// Collective.
-  StepReports(Communicator& world, Exchange exchange);
+  StepReports(Communicator& replica, Exchange exchange);
   /// Once on each rank, then finish() once.
   void start(const RankReport& mine);
   /// Waits until all ranks have told; the same on all. Sums are in rank order.
@@ -51,7 +51,7 @@ class StepReports {
   [[nodiscard]] std::span<const RankReport> all() const { return reports_; }
 
  private:
-  Communicator& world_;
+  Communicator& replica_;
   std::vector<RankReport> reports_;
   std::unique_ptr<Communicator> beside_;
   Pending pending_;

@@ -39,9 +39,9 @@ void TraceSteps::before(std::int64_t step) {
 
 void TraceSteps::after(std::int64_t step) {
   if (!steps_ || step != (*steps_)[1]) return;
-  const std::vector<std::string> packed = runtime_.world().all_gather_text(
+  const std::vector<std::string> packed = runtime_.replica().all_gather_text(
       pack(runtime_.trace.take_spans(), runtime_.launch.host_name()));
-  if (runtime_.world().rank() != 0) return;
+  if (runtime_.replica().rank() != 0) return;
   std::vector<RankTrace> ranks;
   for (const std::string& text : packed) {
     ranks.push_back(unpack(text, static_cast<std::int64_t>(ranks.size())));

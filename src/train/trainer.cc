@@ -19,7 +19,7 @@ Trainer::Trainer(Runtime& runtime, TrainerInputs inputs, RunProgress progress)
       flops_per_token_(model_flops_per_token(runtime.model, runtime.config.data.sequence_length)),
       peak_tflops_(peak_tflops(runtime.config, runtime.context.device())),
       trace_steps_(runtime),
-      stopping_(runtime.config, runtime.world().rank() == 0),
+      stopping_(runtime.config, runtime.replica().rank() == 0),
       saver_(runtime, inputs_, progress_),
       evaluation_(runtime, inputs_, progress_),
       steps_(runtime, *inputs_.loader,
@@ -42,7 +42,7 @@ RunEnd Trainer::run() {
     give_up(true);
     throw;
   } catch (...) {
-    give_up(runtime_.world().size() == 1);
+    give_up(runtime_.replica().size() == 1);
     throw;
   }
 }
@@ -110,7 +110,7 @@ std::optional<RunEnd> Trainer::stand_behind_step(const StepFacts& facts) {
   if (stop >= Stopping::kSignal) return end(EndReason::kSignal, stop - Stopping::kSignal);
   if (stop == Stopping::kTime) return end(EndReason::kTime);
   if (stop == Stopping::kStopFile) {
-    if (runtime_.world().rank() == 0) stopping_.remove_stop_file();
+    if (runtime_.replica().rank() == 0) stopping_.remove_stop_file();
     return end(EndReason::kStopFile);
   }
   if (exit_now) return end(EndReason::kExitAtStep);
@@ -137,7 +137,7 @@ void Trainer::report_step(const SettledStep& step) {
   line.tokens_per_second = tokens / line.step_seconds;
   line.tflops_per_second =
       tokens * static_cast<double>(flops_per_token_) / line.step_seconds * 1e-12;
-  if (peak_tflops_) line.mfu = line.tflops_per_second / (*peak_tflops_ * runtime_.world().size());
+  if (peak_tflops_) line.mfu = line.tflops_per_second / (*peak_tflops_ * runtime_.replica().size());
   line.memory_bytes = step.facts.memory_bytes;
   line.time.forward_backward = times.forward_backward_seconds();
   for (const Axis axis : kAxes) {

@@ -134,7 +134,7 @@ void save_beside(Communicator& world, BenchState& bench, const std::string& dire
 
 int run(Launch& launch, const std::string& mode, const std::string& directory, int layers,
         std::int64_t staging_mib) {
-  Communicator& world = launch.world();
+  Communicator& world = launch.job();
   BenchState bench(layers, world.rank(), world.size());
   double seconds = 0;
   std::array<std::int64_t, 1> bytes{static_cast<std::int64_t>(bench.values.size() * sizeof(float))};
@@ -181,7 +181,7 @@ int main(int argc, char** argv) {
     return run(launch, argv[1], argv[2], argc > 3 ? std::atoi(argv[3]) : 16,
                argc > 4 ? std::atoi(argv[4]) : 0);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "rank {}: {}\n", launch.world().rank(), error.what());
+    fmt::print(stderr, "rank {}: {}\n", launch.job().rank(), error.what());
     launch.abort(1);
   }
 }

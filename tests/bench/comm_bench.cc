@@ -68,7 +68,7 @@ void measure(Communicator& world, Communicator& shared, Communicator& mpi, std::
 
 int main(int count, char** arguments) {
   Launch launch;
-  Communicator& world = launch.world();
+  Communicator& world = launch.job();
   std::unique_ptr<Communicator> shared = world.channel("shared"), mpi = world.channel("mpi");
   if (auto* const several = dynamic_cast<MpiCommunicator*>(&world)) {
     const std::size_t segment = count > 1 ? std::strtoull(arguments[1], nullptr, 10) : 0;

@@ -157,7 +157,7 @@ void compare_steps(Communicator& world, const std::vector<NamedPlan>& plans) {
 
 int main(int count, char** arguments) {
   Launch launch;
-  Communicator& world = launch.world();
+  Communicator& world = launch.job();
   const int ranks = world.size();
   const double pass = count > 1 ? std::atof(arguments[1]) : 20;
   const int micro_batches = count > 2 ? std::atoi(arguments[2]) : 4 * ranks;

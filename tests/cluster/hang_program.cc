@@ -29,8 +29,8 @@ struct Program {
   Trace& trace;
   int guilty;
   std::string where;
-  std::unique_ptr<Communicator> forward = launch.world().channel("forward");
-  std::unique_ptr<Communicator> backward = launch.world().channel("backward");
+  std::unique_ptr<Communicator> forward = launch.job().channel("forward");
+  std::unique_ptr<Communicator> backward = launch.job().channel("backward");
   std::vector<float> values = std::vector<float>(6000000, 1.0F);
 
   void pass(Phase phase, bool now) {
@@ -48,7 +48,7 @@ struct Program {
     if (now && where == "stop:communication") ::raise(SIGSTOP);
     pending.wait();
     if (now && where == "operation") {
-      b.start_all_gather(first(values, launch.world().size() * 2000000)).wait();
+      b.start_all_gather(first(values, launch.job().size() * 2000000)).wait();
     } else {
       b.start_all_reduce(first(values, 100000)).wait();
     }
@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
   Watchdog watchdog(launch, heartbeat, std::atof(argv[1]));
   const Watchdog::Following following(watchdog, trace);
   Program program{launch, trace, std::atoi(argv[2]), argv[3]};
-  const bool guilty = launch.world().rank() == program.guilty;
+  const bool guilty = launch.job().rank() == program.guilty;
   program.pass(Phase::kStart, guilty);
   const bool writer = program.where == "writer";
   const std::atomic<std::int64_t> stood_still_since{steady_now_ns() - 600'000'000'000};

@@ -103,22 +103,22 @@ TEST(Launch, a_process_without_a_launcher_has_a_world_of_one) {
   const Launch launch;
   std::vector<float> values{1, 2};
 
-  launch.world()
+  launch.job()
       .start_all_reduce(view_of(values.data(), {static_cast<std::int64_t>(values.size())}))
       .wait();
 
-  EXPECT_EQ(launch.world().size(), 1);
+  EXPECT_EQ(launch.job().size(), 1);
   EXPECT_EQ(launch.local_size(), 1);
   EXPECT_EQ(values, (std::vector<float>{1, 2}));
-  EXPECT_EQ(launch.world().split(3)->size(), 1);
-  EXPECT_EQ(launch.world().all_gather_text("me"), std::vector<std::string>{"me"});
+  EXPECT_EQ(launch.job().split(3)->size(), 1);
+  EXPECT_EQ(launch.job().all_gather_text("me"), std::vector<std::string>{"me"});
 }
 
 TEST(Launch, a_launcher_that_mpi_does_not_see_is_refused_with_what_to_type) {
   ASSERT_EQ(::setenv("PMI_SIZE", "4", 1), 0);
   try {
     const Launch launch;
-    ADD_FAILURE() << "started with " << launch.world().size() << " ranks";
+    ADD_FAILURE() << "started with " << launch.job().size() << " ranks";
   } catch (const EnvironmentError& error) {
     const std::string text = error.what();
     EXPECT_NE(text.find("PMI_SIZE=4"), std::string::npos) << text;

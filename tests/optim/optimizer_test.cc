@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "support/gradient_norm.h"
 #include "support/store_contents.h"
 #include "tensor/transfer.h"
 

@@ -21,7 +21,7 @@ std::vector<float> values_of(int rank, std::size_t count) {
 
 class RankOrder : public testing::Test {
  protected:
-  Communicator& world_ = test_launch().world();
+  Communicator& world_ = test_launch().job();
   Context context_{{}, 1, detect_isa()};
   RankOrderChannel channel_{world_.channel("inner"), context_};
   std::unique_ptr<Communicator> expected_ = world_.channel("expected");

@@ -28,7 +28,7 @@ class TensorAxisOfRanks : public testing::Test {
     return view_of(values.data(), {world_.size() * kRows, kColumns});
   }
 
-  Communicator& world_ = test_launch().world();
+  Communicator& world_ = test_launch().job();
   Context context_{{}, 1, detect_isa()};
   std::unique_ptr<Communicator> shared_ = world_.channel("shared");
   RankOrderChannel apart_{world_.channel("inner"), context_};  // as if the memory were not shared

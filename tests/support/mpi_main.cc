@@ -49,7 +49,7 @@ class FailTogether final : public testing::EmptyTestEventListener {
   }
   void OnTestEnd(const testing::TestInfo& info) override {
     std::array<std::int64_t, 1> failed{info.result()->Failed() ? 1 : 0};
-    the_launch->world().maximum(failed);
+    the_launch->job().maximum(failed);
     if (failed[0] != 0 && !info.result()->Failed()) {
       ADD_FAILURE_AT(info.file(), info.line()) << "failed on another rank";
     }
@@ -58,20 +58,20 @@ class FailTogether final : public testing::EmptyTestEventListener {
 
 int run(Launch& launch) {
   auto& listeners = testing::UnitTest::GetInstance()->listeners();
-  if (launch.world().rank() != 0) {
+  if (launch.job().rank() != 0) {
     delete listeners.Release(listeners.default_result_printer());
-    listeners.Append(new FailurePrinter(launch.world().rank()));
+    listeners.Append(new FailurePrinter(launch.job().rank()));
   }
   listeners.Append(new FailTogether);
   std::array<std::int64_t, 1> result{RUN_ALL_TESTS()};
-  launch.world().maximum(result);
+  launch.job().maximum(result);
   return static_cast<int>(result[0]);
 }
 
 }  // namespace
 
 Launch& test_launch() { return *the_launch; }
-Communicator& test_world() { return the_launch->world(); }
+Communicator& test_world() { return the_launch->job(); }
 
 }  // namespace trireme
 
@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
   try {
     return trireme::run(launch);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "rank %d: %s\n", launch.world().rank(), error.what());
+    std::fprintf(stderr, "rank %d: %s\n", launch.job().rank(), error.what());
     launch.abort(1);
   }
 }

@@ -10,9 +10,9 @@
 
 namespace trireme {
 
-/// A whole config of synthetic data, as parsing would leave it: 32 tokens, micro-batches of 2, a
-/// Llama of so many layers.
-inline RunConfig small_config(std::int64_t layers = 2) {
+/// A whole config of synthetic data, as parsing would leave it: 32 tokens, micro-batches of 2, the
+/// model of this config.json.
+inline RunConfig small_config(const Json& model) {
   RunConfig config;
   config.run.directory = "r";
   config.run.steps = 10;
@@ -20,16 +20,21 @@ inline RunConfig small_config(std::int64_t layers = 2) {
   config.data.sequence_length = 32;
   config.batch.micro = 2;
   config.optimizer.lr = 1e-3;
-  Json model = parse_json(R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,
-      "intermediate_size":128,"vocab_size":257,"max_position_embeddings":64})",
-                          "model");
-  model["num_hidden_layers"] = layers;
   std::vector<Problem> problems;
   std::vector<std::string> notes;
   config.model = read_model(model, problems, notes);
   EXPECT_TRUE(problems.empty());
   config.model_json = config.model.source;
   return config;
+}
+
+/// A Llama of so many layers.
+inline RunConfig small_config(std::int64_t layers = 2) {
+  Json model = parse_json(R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,
+      "intermediate_size":128,"vocab_size":257,"max_position_embeddings":64})",
+                          "model");
+  model["num_hidden_layers"] = layers;
+  return small_config(model);
 }
 
 }  // namespace trireme

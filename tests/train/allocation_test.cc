@@ -11,6 +11,7 @@
 
 #include "base/op_trace.h"
 #include "optim/optimizer.h"
+#include "support/gradient_norm.h"
 #include "support/model_fixture.h"
 
 namespace {

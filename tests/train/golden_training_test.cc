@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
+#include "support/gradient_norm.h"
 #include "support/model_fixture.h"
 
 namespace trireme {

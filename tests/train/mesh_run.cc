@@ -12,6 +12,7 @@
 #include "dataset/sample_order.h"
 #include "parallel/host_state.h"
 #include "support/fetch.h"
+#include "support/gradient_norm.h"
 #include "support/program_device.h"
 #include "support/save_checkpoint.h"
 #include "train/step.h"
@@ -126,7 +127,7 @@ WholeTensors gather(Runtime& runtime, const State& state) {
   std::string mine;
   for (const StateTensor& tensor : host.state().tensors) append(mine, tensor);
   Assembly assembly;
-  const std::vector<std::string> all = runtime.world().all_gather_text(mine);
+  const std::vector<std::string> all = runtime.replica().all_gather_text(mine);
   for (const std::string& boxes : all) {
     for (std::string_view text = boxes; !text.empty();) assembly.take(text);
   }
@@ -169,7 +170,7 @@ State gradients_of(const ParamStore& store, std::vector<float>& whole) {
 
 void load(Runtime& runtime, const std::filesystem::path& folder) {
   HostState host(runtime.context, runtime.store.state());
-  const Manifest manifest = load_state(folder, host.state(), runtime.world());
+  const Manifest manifest = load_state(folder, host.state(), runtime.replica());
   runtime.optimizer->set_applied_updates(manifest.scalars.find("applied_updates")->as_integer());
   host.store();
   runtime.weights_changed(Runtime::Forms::kStale);
@@ -184,7 +185,7 @@ void save(Runtime& runtime, const std::filesystem::path& directory, int step) {
   request.directory = directory;
   request.step = step;
   request.state = &host.state();
-  const SaveResult result = save_checkpoint(request, runtime.world());
+  const SaveResult result = save_checkpoint(request, runtime.replica());
   expect(result.saved(), "{}", result.error);
 }
 
@@ -300,7 +301,7 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
     std::int64_t targets = batch.target_count;
     runtime.channels.peers->sum(std::span(&targets, 1));
     step.forward_backward(batch.micro_batches, targets);
-    const double norm = step.gradient_norm();
+    const double norm = gradient_norm(runtime.context, runtime.store, runtime.replica());
     const double loss = runtime.sum_of_losses(step.loss_sum());
     result.losses.push_back(loss / static_cast<double>(targets));
     result.norms.push_back(norm);

@@ -37,20 +37,20 @@ std::string bits_of_one_stage(const MeshCell& cell) {
   one.pipeline = 1;
   one.schedule = "1f1b";
   one.recompute = Recompute::kNone;
-  Communicator& world = test_launch().world();
+  Communicator& world = test_launch().job();
   const std::unique_ptr<Communicator> part = world.split(world.rank() / one.ranks());
   return bits_of(run_mesh(test_launch(), *part, one, cell.global_batch(), kSteps));
 }
 
 void expect_bits_of_one_stage(const MeshCell& cell) {
   const MeshResult found =
-      run_mesh(test_launch(), test_launch().world(), cell, cell.global_batch(), kSteps);
+      run_mesh(test_launch(), test_launch().job(), cell, cell.global_batch(), kSteps);
   EXPECT_EQ(found.initial.fault + found.gradients.fault + found.final.fault, "") << cell.text();
   EXPECT_EQ(bits_of(found), bits_of_one_stage(cell)) << cell.text();
 }
 
 TEST(Pipelines, every_schedule_gives_the_bits_of_one_stage) {
-  const int ranks = test_launch().world().size();
+  const int ranks = test_launch().job().size();
   int turn = 0;
   for (const int pipeline : {2, 3, 4}) {
     if (ranks % pipeline != 0) continue;
@@ -62,7 +62,7 @@ TEST(Pipelines, every_schedule_gives_the_bits_of_one_stage) {
 }
 
 TEST(Pipelines, every_stage_of_zero_goes_with_fused_and_with_postponed_weight_gradients) {
-  const int ranks = test_launch().world().size();
+  const int ranks = test_launch().job().size();
   if (ranks != 4) GTEST_SKIP();
   for (const char* schedule : {"1f1b", "interleaved", "zb-h2", "zb-v"}) {
     for (const int zero_stage : {1, 2, 3}) {
@@ -76,7 +76,7 @@ TEST(Pipelines, every_stage_of_zero_goes_with_fused_and_with_postponed_weight_gr
 /// A tied weight whose ends are not one chunk is summed over ranks in two parts where gradients
 /// leave with each micro-batch: equal to rounding, not in bits.
 TEST(Pipelines, a_tied_model_with_gradients_that_leave_agrees_to_rounding) {
-  const int ranks = test_launch().world().size();
+  const int ranks = test_launch().job().size();
   if (ranks != 4) GTEST_SKIP();
   for (const char* schedule : {"1f1b", "zb-v"}) {
     MeshCell cell = cell_of(ranks, 2, schedule, MeshModel::kGpt2);
@@ -85,8 +85,7 @@ TEST(Pipelines, a_tied_model_with_gradients_that_leave_agrees_to_rounding) {
     const std::unique_ptr<Communicator> self = make_self_communicator();
     const MeshResult expected = run_mesh(test_launch(), *self, one, cell.global_batch(), kSteps);
     const MeshDistance distance = distance_of(
-        run_mesh(test_launch(), test_launch().world(), cell, cell.global_batch(), kSteps),
-        expected);
+        run_mesh(test_launch(), test_launch().job(), cell, cell.global_batch(), kSteps), expected);
     EXPECT_LE(distance.losses, 2e-6) << cell.text();
     EXPECT_LE(distance.gradients, 5e-6) << cell.text() << ": " << distance.worst_gradient;
     EXPECT_LE(distance.moments, 5e-6) << cell.text() << ": " << distance.worst_moment;
@@ -94,7 +93,7 @@ TEST(Pipelines, a_tied_model_with_gradients_that_leave_agrees_to_rounding) {
 }
 
 TEST(Pipelines, stages_are_cut_by_tensor_and_context_too) {
-  const int ranks = test_launch().world().size();
+  const int ranks = test_launch().job().size();
   if (ranks != 4) GTEST_SKIP();
   for (const char* schedule : {"1f1b", "zb-v"}) {
     MeshCell cell = cell_of(ranks, 2, schedule, MeshModel::kLlama);
@@ -135,7 +134,7 @@ std::string plan_with_recompute(const TemporaryDirectory& directory, const std::
 }
 
 TEST(Pipelines, r_as_an_action_gives_the_bits_of_keeping_everything) {
-  const int ranks = test_launch().world().size();
+  const int ranks = test_launch().job().size();
   const TemporaryDirectory directory;
   std::uint64_t seed = 0;
   for (const int pipeline : {2, 3, 4}) {
@@ -154,7 +153,7 @@ TEST(Pipelines, r_as_an_action_gives_the_bits_of_keeping_everything) {
 }
 
 TEST(Pipelines, r_goes_with_zero_and_with_stages_that_are_cut) {
-  const int ranks = test_launch().world().size();
+  const int ranks = test_launch().job().size();
   if (ranks != 4) GTEST_SKIP();
   const TemporaryDirectory directory;
   std::uint64_t seed = 100;

@@ -3,33 +3,27 @@
 
 #include <gtest/gtest.h>
 
-#include "config/model_parse.h"
 #include "dataset/loader.h"
 #include "device/gpu.h"
 #include "plan/resolve.h"
+#include "support/gradient_norm.h"
 #include "support/mpi_test.h"
+#include "support/small_config.h"
 #include "train/run_data.h"
 #include "train/step.h"
 
 namespace trireme {
 namespace {
 
-RunConfig small_config() {
-  RunConfig config;
-  config.run.directory = "none";
-  config.run.steps = 10;
-  config.data.train.synthetic = true;
+RunConfig recorded_config() {
+  RunConfig config = small_config(parse_json(
+      R"({"model_type":"qwen3","hidden_size":16,"head_dim":8,"vocab_size":61,
+          "num_attention_heads":4,"num_key_value_heads":2,"num_hidden_layers":2,
+          "intermediate_size":24,"tie_word_embeddings":true})",
+      "model"));
   config.data.sequence_length = 16;
   config.batch.micro = 1;
   config.batch.accumulation = 2;
-  std::vector<Problem> problems;
-  std::vector<std::string> notes;
-  config.model =
-      read_model(parse_json(R"({"model_type":"qwen3","hidden_size":16,"head_dim":8,"vocab_size":61,
-                    "num_attention_heads":4,"num_key_value_heads":2,"num_hidden_layers":2,
-                    "intermediate_size":24,"tie_word_embeddings":true})",
-                            "model"),
-                 problems, notes);
   config.precision.compute = ComputePrecision::kBf16;
   return config;
 }
@@ -72,7 +66,7 @@ Steps run_steps(const RunConfig& config, CudaGraph graph) {
     const StepBatch batch = loader.next();
     // Other counts of targets in each step, as documents and masks give: no reason to begin anew.
     step.forward_backward(batch.micro_batches, batch.target_count + i);
-    steps.norms.push_back(step.gradient_norm());
+    steps.norms.push_back(gradient_norm(runtime.context, runtime.store, runtime.replica()));
     steps.losses.push_back(step.loss_sum());
     step.update(1e-3, steps.norms.back());
     const std::int64_t now = runtime.channels.sent_bytes().total();
@@ -103,16 +97,16 @@ class StepGraphRanks : public testing::Test {
 
 TEST_F(StepGraphRanks, transfers_of_each_axis_are_replayed_with_the_step) {
   const int ranks = test_world().size();
-  RunConfig config = small_config();
+  RunConfig config = recorded_config();
   expect_recorded_steps_equal_plain_ones(config, "data");
   config.parallel.reduction_order = ReductionOrder::kRank;
   expect_recorded_steps_equal_plain_ones(config, "data, sums in rank order");
-  config = small_config();
+  config = recorded_config();
   config.parallel.tensor = ranks;
   expect_recorded_steps_equal_plain_ones(config, "tensor, sequence parallel");
   config.parallel.sequence_parallel = false;
   expect_recorded_steps_equal_plain_ones(config, "tensor");
-  config = small_config();
+  config = recorded_config();
   config.parallel.context = ranks;
   for (const ContextMethod method :
        {ContextMethod::kRing, ContextMethod::kAllGather, ContextMethod::kUlysses}) {
@@ -122,10 +116,10 @@ TEST_F(StepGraphRanks, transfers_of_each_axis_are_replayed_with_the_step) {
 }
 
 TEST_F(StepGraphRanks, steps_that_the_host_decides_in_stay_plain) {
-  RunConfig config = small_config();
+  RunConfig config = recorded_config();
   config.parallel.zero_stage = 3;
   EXPECT_FALSE(run_steps(config, CudaGraph::kAuto).recorded);
-  config = small_config();
+  config = recorded_config();
   config.parallel.pipeline = test_world().size();
   EXPECT_FALSE(run_steps(config, CudaGraph::kAuto).recorded);
 }

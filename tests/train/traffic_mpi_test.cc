@@ -2,10 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include "config/model_parse.h"
 #include "dataset/loader.h"
 #include "plan/traffic.h"
+#include "support/gradient_norm.h"
 #include "support/mpi_test.h"
+#include "support/small_config.h"
 #include "support/temporary_directory.h"
 #include "train/rank_placement.h"
 #include "train/run_data.h"
@@ -27,27 +28,15 @@ const char* const kModels[] = {
     R"({"model_type":"llama","hidden_size":24,"num_attention_heads":4,"num_key_value_heads":2,
         "num_hidden_layers":1,"intermediate_size":40,"vocab_size":1301})"};
 
-ModelConfig model_of(const char* text) {
-  std::vector<Problem> problems;
-  std::vector<std::string> notes;
-  return read_model(parse_json(text, "model"), problems, notes);
-}
-
 /// Settings that are dealt out to the cells in turn, so that all of them meet.
 RunConfig config_of(int turn) {
-  RunConfig config;
-  config.run.directory = "none";
-  config.run.steps = 10;
+  RunConfig config = small_config(parse_json(kModels[turn % 4], "model"));
   config.run.threads_per_rank = 1;
   config.run.device = DeviceChoice::kCpu;
-  config.data.train.synthetic = true;
   config.data.sequence_length = 24;
   config.data.document_mask = turn % 3 != 0;
   config.batch.micro = 1 + turn % 2;
   config.batch.accumulation = 1 + turn % 5 % 3;
-  config.optimizer.lr = 1e-3;
-  config.model = model_of(kModels[turn % 4]);
-  config.model_json = config.model.source;
   config.precision.compute = turn % 7 < 2 ? ComputePrecision::kBf16 : ComputePrecision::kFp32;
   config.parallel.sequence_parallel = turn % 4 != 0;
   config.parallel.recompute = static_cast<Recompute>(turn / 2 % 3);
@@ -91,7 +80,8 @@ bool run_cell(const RunConfig& config, int turn) {
     const ByAxis before = runtime.channels.sent_bytes();
     const StepBatch batch = loader.next();
     step.forward_backward(batch.micro_batches, batch.target_count);
-    step.update(config.optimizer.lr, step.gradient_norm());
+    step.update(config.optimizer.lr,
+                gradient_norm(runtime.context, runtime.store, runtime.replica()));
     const ByAxis sent = runtime.channels.sent_bytes() - before;
     for (const Axis axis : kAxes)
       EXPECT_EQ(sent[axis], planned[axis]) << cell << ", step " << i << ", " << name_of(axis);
