@@ -36,6 +36,13 @@ TensorView part(const TensorView& flat, std::int64_t begin, Shape shape) {
   return {flat.data + static_cast<std::size_t>(begin) * size_of(flat.dtype), flat.dtype, shape};
 }
 
+/// What has a gradient and no value comes last (StoreLayout): none but a tied head, so that closing
+/// a block need not look at every parameter.
+ParamIndex first_without_value(const StoreLayout& layout) {
+  const int blocks = layout.valued_blocks();
+  return blocks == 0 ? 0 : layout.block_params(blocks - 1).last + 1;
+}
+
 }  // namespace
 
 Gradients::Gradients(const std::vector<ParamMeta>& params, const StoreLayout& layout, Device device)
@@ -124,7 +131,7 @@ void Gradients::close(Context& context, int block, bool last) {
   const ParamRange range = layout_.block_params(block);
   if (waits_for_owner(range.first)) return;
   if (accumulates() ? !last : block != open_block_) return;
-  for (ParamIndex i = 0; i < static_cast<int>(params_.size()); ++i) {
+  for (ParamIndex i = first_without_value(layout_); i < static_cast<int>(params_.size()); ++i) {
     if (waits_for_owner(i) && param(param(i).shares).block == block)
       accumulate(context, sum(param(i).shares), sum(i));
   }
@@ -184,7 +191,7 @@ TensorView Gradients::block_shard(int block, MeshView view) const {
 }
 
 void Gradients::add_tied_sums(Context& context) {
-  for (ParamIndex i = 0; i < static_cast<int>(params_.size()); ++i) {
+  for (ParamIndex i = first_without_value(layout_); i < static_cast<int>(params_.size()); ++i) {
     if (accumulates() || !param(i).leaves_alone || owned(i).count() == 0) continue;
     accumulate(context, owned(param(i).shares), owned(i));
   }
