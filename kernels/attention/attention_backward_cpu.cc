@@ -134,8 +134,9 @@ struct BackwardBlock {
     StripList list;
     for (std::int64_t begin = 0; begin < count; begin += kGroup) {
       const std::int64_t end = begin + kGroup < count ? begin + kGroup : count;
-      const BlockView view = view_block(args.visibility, keys, sequence * args.shape.q_tokens,
-                                        query + begin, end - begin, t.low + begin, t.high + begin);
+      const BlockView view =
+          view_block(args.visibility, keys, sequence * args.shape.q_tokens, query + begin,
+                     end - begin, {t.low + begin, t.high + begin});
       list.whole = list.whole && view.whole;
       list.empty = list.empty && view.hull.empty();
       list.strips[list.count++] = {begin, end, in_groups(view.hull), view.whole};

@@ -119,21 +119,26 @@ struct Backward {
       for (int h = 0; h < 2; ++h) weights[0][n][h] = pack(s[0][n][2 * h], s[0][n][2 * h + 1]);
   }
 
-  /// to[row] += factor sums, of the rows that exist and from column `begin` of the head on.
+  /// Where a thread's sums go: rows `row` and `row + 8` of the `count` that begin at `first_row`,
+  /// from column `begin` of the head on.
+  struct SumsAt {
+    std::int64_t first_row;
+    int count, row, head, head_dim, begin;
+  };
+  /// to += factor sums, of the rows that exist.
   static __device__ __forceinline__ void add_sums(const AttentionHeads<float>& to,
-                                                  std::int64_t first_row, int count, int row,
-                                                  int head, int head_dim, int begin,
-                                                  const Sums& sums, float factor) {
-    const int column = begin + static_cast<int>(threadIdx.x % 4) * 2;
+                                                  const SumsAt& where, const Sums& sums,
+                                                  float factor) {
+    const int column = where.begin + static_cast<int>(threadIdx.x % 4) * 2;
     const bool pairs = reinterpret_cast<std::uintptr_t>(to.data) % 8 == 0 && to.stride % 2 == 0;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if (row + h * 8 >= count) continue;
-      float* at =
-          to.data + (first_row + row + h * 8) * to.stride + std::int64_t{head} * head_dim + column;
+      if (where.row + h * 8 >= where.count) continue;
+      float* at = to.data + (where.first_row + where.row + h * 8) * to.stride +
+                  std::int64_t{where.head} * where.head_dim + column;
 #pragma unroll
       for (int n = 0; n < kTake / 8; ++n) {
-        if (n * 8 + column >= head_dim) continue;
+        if (n * 8 + column >= where.head_dim) continue;
         const float low = factor * sums[0][n][2 * h], high = factor * sums[0][n][2 * h + 1];
         if (pairs) {
           Vector<float, 2> pair = load<2>(at + n * 8);
@@ -331,12 +336,10 @@ __global__ void __launch_bounds__(Backward<kD, kGives>::kBlock, Backward<kD, kGi
     step = next;
   }
 
-  const std::int64_t first_row = own_row + own.index;
-  B::add_sums(kKeyRows ? args.dk : args.dq, first_row, own.count, row, work.head, head_dim,
-              slice * B::kTake, sum1, args.scale);
-  if constexpr (kKeyRows) {
-    B::add_sums(args.dv, first_row, own.count, row, work.head, head_dim, slice * B::kTake, sum2, 1);
-  }
+  const typename B::SumsAt where{own_row + own.index, own.count, row,
+                                 work.head,           head_dim,  slice * B::kTake};
+  B::add_sums(kKeyRows ? args.dk : args.dq, where, sum1, args.scale);
+  if constexpr (kKeyRows) B::add_sums(args.dv, where, sum2, 1);
 }
 
 template <int kD, Gives kGives>

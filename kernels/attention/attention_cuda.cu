@@ -139,29 +139,32 @@ void merge(const AttentionRowsArgs& args) {
 
 // ---- head sizes ----
 
-/// f<kD> of the smallest compiled size that holds the head.
 template <class Args>
-void for_head_size(const Args& args, void (*f32)(const Args&), void (*d32)(const Args&),
-                   void (*d64)(const Args&), void (*d80)(const Args&), void (*d96)(const Args&),
-                   void (*d128)(const Args&), void (*d256)(const Args&)) {
+struct ByHeadSize {
+  using Function = void (*)(const Args&);
+  Function f32, d32, d64, d80, d96, d128, d256;
+};
+/// That of the smallest compiled size that holds the head.
+template <class Args>
+void for_head_size(const Args& args, const ByHeadSize<Args>& by) {
   const std::int64_t d = args.shape.head_dim;
-  if (args.shape.type == DType::kF32) return f32(args);
-  if (d <= 32) return d32(args);
-  if (d <= 64) return d64(args);
-  if (d <= 80) return d80(args);
-  if (d <= 96) return d96(args);
-  (d <= 128 ? d128 : d256)(args);
+  if (args.shape.type == DType::kF32) return by.f32(args);
+  if (d <= 32) return by.d32(args);
+  if (d <= 64) return by.d64(args);
+  if (d <= 80) return by.d80(args);
+  if (d <= 96) return by.d96(args);
+  (d <= 128 ? by.d128 : by.d256)(args);
 }
 
 void forward(const AttentionGpuForward& args) {
-  for_head_size<AttentionGpuForward>(args, forward_f32, forward_bf16<32>, forward_bf16<64>,
-                                     forward_bf16<80>, forward_bf16<96>, forward_bf16<128>,
-                                     forward_bf16<256>);
+  for_head_size<AttentionGpuForward>(
+      args, {forward_f32, forward_bf16<32>, forward_bf16<64>, forward_bf16<80>, forward_bf16<96>,
+             forward_bf16<128>, forward_bf16<256>});
 }
 void backward(const AttentionGpuBackward& args) {
-  for_head_size<AttentionGpuBackward>(args, backward_f32, backward_bf16<32>, backward_bf16<64>,
-                                      backward_bf16<80>, backward_bf16<96>, backward_bf16<128>,
-                                      backward_bf16<256>);
+  for_head_size<AttentionGpuBackward>(
+      args, {backward_f32, backward_bf16<32>, backward_bf16<64>, backward_bf16<80>,
+             backward_bf16<96>, backward_bf16<128>, backward_bf16<256>});
 }
 
 }  // namespace

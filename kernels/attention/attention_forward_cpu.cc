@@ -233,8 +233,8 @@ struct ForwardBlock {
     for (std::int64_t i = 0; i < b.count; i += kGroup) {
       const std::int64_t queries = b.count - i < kGroup ? b.count - i : kGroup;
       BlockView& view = views[i / kGroup];
-      view = view_block(args.visibility, block, sequence_row, b.query + i, queries, t.low + i,
-                        t.high + i);
+      view = view_block(args.visibility, block, sequence_row, b.query + i, queries,
+                        {t.low + i, t.high + i});
       if (view.hull.empty()) continue;
       hull.low = view.hull.low < hull.low ? view.hull.low : hull.low;
       hull.high = view.hull.high > hull.high ? view.hull.high : hull.high;

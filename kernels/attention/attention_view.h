@@ -39,12 +39,14 @@ TRIREME_INLINE Extent extent_of(const Int* numbers, std::int64_t count) {
   return {low, high};
 }
 
-/// Where some queries see less than the whole block and more than nothing, also writes each one's
-/// bounds, as the numbers that lanes are compared with.
+/// Of each query the keys that it sees, as the numbers that lanes are compared with.
+struct QueryBounds {
+  float *low, *high;
+};
+/// Where some queries see less than the whole block and more than nothing, also writes `bounds`.
 TRIREME_INLINE BlockView view_block(const AttentionVisibility& visibility,
                                     const AttentionKeyBlock& block, std::int64_t sequence_row,
-                                    std::int64_t query, std::int64_t count, float* low,
-                                    float* high) {
+                                    std::int64_t query, std::int64_t count, QueryBounds bounds) {
   const std::int64_t* positions = visibility.q_position + query;
   const std::int32_t* first_keys =
       visibility.first_key == nullptr ? nullptr : visibility.first_key + sequence_row + query;
@@ -57,8 +59,8 @@ TRIREME_INLINE BlockView view_block(const AttentionVisibility& visibility,
   for (std::int64_t i = 0; i < count; ++i) {
     const KeySpan span =
         visible_keys(block, positions[i], first_keys == nullptr ? 0 : first_keys[i]);
-    low[i] = static_cast<float>(span.low);
-    high[i] = static_cast<float>(span.high);
+    bounds.low[i] = static_cast<float>(span.low);
+    bounds.high[i] = static_cast<float>(span.high);
     if (span.empty()) continue;
     view.hull.low = span.low < view.hull.low ? span.low : view.hull.low;
     view.hull.high = span.high > view.hull.high ? span.high : view.hull.high;

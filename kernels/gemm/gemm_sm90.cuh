@@ -148,7 +148,7 @@ __device__ __forceinline__ void wgmma_step(float (&sums)[128], std::uint64_t a, 
   ptx::wgmma_m64n256k16_bf16<kTransposed, kTransposedB>(sums, a, b, accumulate);
 }
 
-/// One warp has read a stage: each block that writes there is told.
+/// One warp has read a stage: each block that writes there is reported.
 template <class T>
 __device__ __forceinline__ void release_stage(std::uint64_t* empty) {
   if (threadIdx.x % 32 != 0) return;

@@ -82,7 +82,7 @@ ProductArgs tile_of(const ProductArgs& args, Grid grid, int tile, const TileRule
 
 /// The tokens of a thread; the first adds to c what it must, the others write sums of their own.
 ProductArgs tokens_of(const ProductArgs& args, int thread, int threads, float* sums) {
-  const Piece tokens = even_piece(args.sizes.k, threads, thread);
+  const Slice tokens = even_slice(args.sizes.k, threads, thread);
   ProductArgs part = args;
   part.sizes.k = tokens.size;
   part.a = element(args.a, tokens.begin * args.a_stride, args.type);

@@ -26,7 +26,7 @@ OpWork work_of(std::span<const ConstTensorView> gradients) {
 
 /// Some rows at a time.
 void add_rows(const GradNormKernels& kernels, ExactSum& sum, const ConstTensorView& gradient,
-              Piece rows) {
+              Slice rows) {
   std::array<double, 64> squares;
   const std::int64_t columns = gradient.count() / rows_of(gradient);
   const float* row = gradient.as<float>() + rows.begin * columns;
@@ -53,7 +53,7 @@ void add_on_host(const Context& context, ExactSum& sum,
     ExactSum of_part;
     for (const ConstTensorView& each : gradients) {
       if (each.count() == 0) continue;
-      add_rows(kernels, of_part, each, even_piece(rows_of(each), parts, part));
+      add_rows(kernels, of_part, each, even_slice(rows_of(each), parts, part));
     }
 #pragma omp critical(trireme_grad_norm)
     sum.add(of_part);

@@ -31,13 +31,14 @@ To narrow(From value) {
   return !__builtin_mul_overflow(a, b, out);
 }
 
-/// Piece `index` of `count` items cut into `pieces` that differ by at most one; the first are
-/// larger.
-struct Piece {
+/// [begin, begin + size).
+struct Slice {
   std::int64_t begin, size;
 };
-constexpr Piece even_piece(std::int64_t count, std::int64_t pieces, std::int64_t index) {
-  const std::int64_t base = count / pieces, extra = count % pieces;
+/// Slice `index` of `count` items cut into `slices` whose sizes differ by at most one; the first
+/// are larger.
+constexpr Slice even_slice(std::int64_t count, std::int64_t slices, std::int64_t index) {
+  const std::int64_t base = count / slices, extra = count % slices;
   const std::int64_t begin = index * base + (index < extra ? index : extra);
   return {begin, base + (index < extra ? 1 : 0)};
 }

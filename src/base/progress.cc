@@ -47,16 +47,16 @@ void set_colors(Show show) { colors = show; }
 bool shows_colors() { return shows_on_terminal(colors); }
 
 namespace {
-Show settled(Show show) { return show == Show::kAuto ? default_progress.load() : show; }
+Show resolved(Show show) { return show == Show::kAuto ? default_progress.load() : show; }
 }  // namespace
 
 Progress::Progress(std::string label, std::int64_t total, ProgressUnit unit, Show show)
     : label_(std::move(label)),
       total_(total),
       unit_(unit),
-      form_(settled(show) == Show::kNever || log_rank() != 0 ? Form::kSilent
-            : shows_on_terminal(settled(show))               ? Form::kBar
-                                                             : Form::kLines),
+      form_(resolved(show) == Show::kNever || log_rank() != 0 ? Form::kSilent
+            : shows_on_terminal(resolved(show))               ? Form::kBar
+                                                              : Form::kLines),
       begin_ns_(steady_now_ns()),
       next_ns_(begin_ns_ + (form_ == Form::kBar ? kFirstBar : kLineInterval)) {}
 

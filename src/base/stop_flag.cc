@@ -15,8 +15,8 @@ namespace trireme {
 
 namespace {
 std::atomic<int> first_signal{0};
-constexpr int kNotSettled = -1;
-std::atomic<int> settled_code{kNotSettled};
+constexpr int kNotAnnounced = -1;
+std::atomic<int> announced_code{kNotAnnounced};
 static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
 
 struct Answer {
@@ -53,7 +53,7 @@ extern "C" void on_stop_signal(int number) {
   int none = 0;
   if (first_signal.compare_exchange_strong(none, number)) return answer_signal(number);
   // Only calls that are safe in a handler from here on; the number has at most two digits.
-  if (const int settled = settled_code; settled != kNotSettled) ::_exit(settled);
+  if (const int code = announced_code; code != kNotAnnounced) ::_exit(code);
   const int code = 128 + number;
   char text[] = "train: exit 1xx (a second signal)\n";
   text[13] = static_cast<char>('0' + code / 10 % 10);
@@ -107,7 +107,7 @@ const char* stop_signal_name(int number) noexcept {
   }
 }
 
-void settle_exit_code(int code) noexcept { settled_code = code; }
+void announce_exit_code(int code) noexcept { announced_code = code; }
 
 int stop_signal() noexcept { return first_signal.load(); }
 

@@ -14,7 +14,7 @@ void install_stop_handlers();
 /// The job has told that it ends with `code`, or a rank of it is about to. A second signal now ends
 /// the process with that code, without a word: launchers send one to ranks that are still leaving,
 /// and srun then reports the largest code of all ranks.
-void settle_exit_code(int code) noexcept;
+void announce_exit_code(int code) noexcept;
 
 /// While it lives, the first signal is answered at once on standard error, from the handler: a line
 /// of "SIGINT: " and the text. One at a time. `told`, where it is given: memory that processes

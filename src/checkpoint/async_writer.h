@@ -1,7 +1,7 @@
 #pragma once
 // Saving beside training. A step waits until this rank's shards are copied (staging.h); then one
 // thread of each process, the only one that HDF5 sees, writes this rank's file, and rank 0's the
-// rest, while training goes on. Ranks agree on the main thread alone: what each has to tell rides
+// rest, while training goes on. Ranks agree on the main thread alone: what each has to report rides
 // on the step's report, and only where all files are written are their entries gathered.
 
 #include <atomic>
@@ -94,8 +94,8 @@ class AsyncWriter {
   /// The result where the save has failed already.
   std::optional<SaveResult> begin(const SaveRequest& request,
                                   Meanwhile meanwhile = Meanwhile::kChange);
-  /// After each step: `states` are those of all ranks, told since the last call. The result of the
-  /// save that has ended.
+  /// After each step: `states` are those of all ranks, reported since the last call. The result of
+  /// the save that has ended.
   std::optional<SaveResult> advance(std::span<const WriterState> states);
   /// Waits for the save under way.
   SaveResult finish();

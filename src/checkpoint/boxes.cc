@@ -18,7 +18,7 @@ int first_cuttable_dim(const Shape& shape) {
   return dim;
 }
 
-Box rows_of(const Box& box, int dim, Piece rows) {
+Box rows_of(const Box& box, int dim, Slice rows) {
   Box part = box;
   part.offset.set(dim, box.offset[dim] + rows.begin);
   part.shape.set(dim, rows.size);
@@ -74,7 +74,7 @@ Box share_of_replica(const ReplicaShare& share) {
   const std::int64_t bytes = share.box.shape.count() * share.element_bytes;
   if (dim < share.box.shape.rank() && share.box.shape[dim] >= share.replicas &&
       bytes / share.replicas >= kBytesWorthCutting) {
-    return rows_of(share.box, dim, even_piece(share.box.shape[dim], share.replicas, share.replica));
+    return rows_of(share.box, dim, even_slice(share.box.shape[dim], share.replicas, share.replica));
   }
   const auto writer = stream_key(0, share.name) % static_cast<std::uint64_t>(share.replicas);
   if (writer == static_cast<std::uint64_t>(share.replica)) return share.box;

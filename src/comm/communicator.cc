@@ -95,7 +95,7 @@ void Communicator::expect_messages(std::span<const Message> sends,
 }
 
 std::int64_t all_reduce_bytes_sent(std::int64_t count, DType dtype, int ranks, int rank) {
-  const std::int64_t mine = even_piece(count, ranks, rank).size;
+  const std::int64_t mine = even_slice(count, ranks, rank).size;
   return (count - mine + mine * (ranks - 1)) * static_cast<std::int64_t>(size_of(dtype));
 }
 

@@ -118,7 +118,7 @@ class Communicator {
 };
 
 /// Bytes that place `rank` of `ranks` sends in an all-reduce of `count` elements: its versions of
-/// the others' pieces, and the sum of its own piece to each of them. Pieces are even_piece's.
+/// the others' pieces, and the sum of its own piece to each of them. Pieces are even_slice's.
 std::int64_t all_reduce_bytes_sent(std::int64_t count, DType dtype, int ranks, int rank);
 /// In a reduce-scatter or an all-gather of `ranks` equal pieces, `bytes` together.
 std::int64_t one_way_bytes_sent(std::int64_t bytes, int ranks);

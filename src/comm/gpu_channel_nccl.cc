@@ -93,7 +93,7 @@ constexpr std::chrono::minutes kConnectMax{10};
 
 /// Calls of a non-blocking communicator go on behind their return; this waits for them. A rank that
 /// failed before its call never comes, and would be waited for without end.
-void settle(ncclComm_t comm, ncclResult_t result, std::string_view what) {
+void await_result(ncclComm_t comm, ncclResult_t result, std::string_view what) {
   const auto begin = std::chrono::steady_clock::now();
   while (result == ncclInProgress) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -128,7 +128,7 @@ class NcclChannel final : public GpuChannel {
       config.blocking = 0;
       const ncclResult_t result = library().init_rank(&comm_, size(), id, rank(), &config);
       try {
-        settle(comm_, result, fmt::format("connecting {} ranks", size()));
+        await_result(comm_, result, fmt::format("connecting {} ranks", size()));
       } catch (...) {
         // The destructor of what was not constructed does not run.
         if (comm_ != nullptr) library().abort(std::exchange(comm_, nullptr));
@@ -246,7 +246,8 @@ class NcclChannel final : public GpuChannel {
       transfers_.push_back({done, recorder_.begin(name_of(operation), bytes, name_)});
     gpu::record(done, context_.exec().stream);
     gpu::wait(stream(), done);
-    settle(comm_, call(), fmt::format("{} of {} bytes on {}", name_of(operation), bytes, name_));
+    await_result(comm_, call(),
+                 fmt::format("{} of {} bytes on {}", name_of(operation), bytes, name_));
     gpu::record(done, stream());
     count(sent);
     if (recording_) {

@@ -351,7 +351,7 @@ std::span<std::byte> TransferChannel::piece(const Segment& segment, int rank) co
     const std::size_t begin = static_cast<std::size_t>(rank) * transfer.count + segment.begin;
     return {transfer.data + begin * transfer.unit, segment.count * transfer.unit};
   }
-  const Piece part = even_piece(static_cast<std::int64_t>(segment.count), size_, rank);
+  const Slice part = even_slice(static_cast<std::int64_t>(segment.count), size_, rank);
   const std::size_t begin = segment.begin + static_cast<std::size_t>(part.begin);
   return {transfer.data + begin * transfer.unit,
           static_cast<std::size_t>(part.size) * transfer.unit};

@@ -62,7 +62,7 @@ TimedSteps time_steps(Runtime& runtime, const PreparedRun& prepared, const Optio
   TimedSteps timed;
   for (std::int64_t i = 0; i < inputs.steps; ++i) {
     if (i == options.warmup) runtime.context.set_op_trace(ops);
-    const SettledStep step = loop.next();
+    const CommittedStep step = loop.next();
     if (step.facts.stop_reason != 0)
       run_together(runtime.replica(), [] { give_up_if_stopped("train benchmark"); });
     watchdog.step_finished(step.step, step.times.seconds());
@@ -128,7 +128,7 @@ void time_run(Launch& launch, const PreparedRun& prepared, const Placement& plac
   Communicator& replica = runtime.replica();
   const Watchdog::Following following(watch.watchdog(), runtime.trace);
   runtime.store.initialise(runtime.context, static_cast<std::uint64_t>(config.run.seed));
-  runtime.weights_changed(Runtime::Forms::kStale);
+  runtime.weights_changed(Runtime::Copies::kStale);
   RunKernels kernels(runtime, "");
   kernels.measure([&] {
     Loader loader = synthetic_loader(runtime, prepared);
@@ -190,8 +190,8 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
   const RunConfig& config = prepared.config;
   Watch watch(launch, &guard, config.run.hang_timeout_seconds);
   launch.check_collectives(config.run.check_collectives);
-  const Placement placement = settle_on_cores(config, launch);
-  telling_of_memory(
+  const Placement placement = bind_to_cores(config, launch);
+  reporting_memory(
       launch,
       words_of(launch, memory_need(prepared, launch, placement.device, StagePurpose::kTraining)),
       [&] { time_run(launch, prepared, placement, watch, options); });

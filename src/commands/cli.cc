@@ -128,7 +128,7 @@ Ending dispatch(std::span<const std::string> given) {
   try {
     return run_named(command, arguments);
   } catch (const Error& error) {
-    // Behind the beginning of MPI the ranks have settled it.
+    // Behind the beginning of MPI the ranks have agreed on it.
     if (Launch::has_begun() || (command != nullptr && !command->one_job)) throw;
     return fail_on_every_rank(error);
   }

@@ -20,8 +20,8 @@ struct CommandEntry {
   std::string_view summary;  ///< "continue a prompt"
   int (*run)(Arguments);
   std::vector<std::string_view> examples;  ///< whole command lines, one at least
-  /// Its processes are ranks of one job: what is wrong is told once for all. Of other commands a
-  /// launcher may start several that have nothing to do with each other.
+  /// Its processes are ranks of one job: what is wrong is reported once for all. Of other commands
+  /// a launcher may start several that have nothing to do with each other.
   bool one_job = false;
 };
 

@@ -79,7 +79,7 @@ void evaluate_from(const Work& work) {
   HostState host(runtime.context, runtime.store.state());
   source.load(host.state(), replica);
   host.store();
-  runtime.weights_changed(Runtime::Forms::kStale);
+  runtime.weights_changed(Runtime::Copies::kStale);
   const std::vector<ValidationSet> sets = open_validation(prepared, runtime);
   if (!options.has_config()) tell(prepared, sets, runtime);
   RunKernels kernels(runtime, source.is_checkpoint() ? source.path() : "");
@@ -104,8 +104,8 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
   if (!options.has_config()) prepared = prepare_evaluation(options.alone, source, launch);
   take_model(prepared, source.model());
   launch.check_collectives(prepared.config.run.check_collectives);
-  const Placement placement = settle_on_cores(prepared.config, launch);
-  telling_of_memory(
+  const Placement placement = bind_to_cores(prepared.config, launch);
+  reporting_memory(
       launch,
       words_of(launch, memory_need(prepared, launch, placement.device, StagePurpose::kEvaluation)),
       [&] {

@@ -33,23 +33,23 @@ Ending leave_together(Launch& launch, Ending ending, const char* fault) {
   } else {
     log_info_text(closing_line(ending));
   }
-  settle_exit_code(ending.code);
+  announce_exit_code(ending.code);
   launch.job().barrier();
   silence_log();
   return ending;
 }
 
-/// `settle` throws where this rank has failed before it met the others: then all are told.
-Ending meet(const std::function<void()>& settle, const std::function<Ending(Launch&)>& body,
+/// `prepare` throws where this rank has failed before it met the others: then all are reported.
+Ending meet(const std::function<void()>& prepare, const std::function<Ending(Launch&)>& body,
             LaunchGuard* guard) {
   Launch launch;
   if (launch.job().size() == 1) {
-    settle();
+    prepare();
     return body(launch);
   }
   // Caught in the life of `launch`: unwinding through it would leave MPI without its end.
   try {
-    run_together(launch.job(), settle);
+    run_together(launch.job(), prepare);
     Ending ending = body(launch);
     return ending.code == 0 ? ending : leave_together(launch, std::move(ending), nullptr);
   } catch (const SharedError& error) {
@@ -76,7 +76,8 @@ Ending fail_on_every_rank(const Error& fault) {
   const auto nothing = [](Launch&) { return Ending(0); };
   try {
     return meet(fail, nothing, &guard);
-  } catch (const Error&) {  // alone, or MPI does not see the others: what was wrong first is told
+  } catch (
+      const Error&) {  // alone, or MPI does not see the others: what was wrong first is reported
     throw Error(fault.code(), fault.what());
   }
 }

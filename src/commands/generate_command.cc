@@ -106,19 +106,18 @@ void check_prompt(const std::vector<std::int32_t>& prompt, const ModelConfig& mo
 }
 
 /// Of a prompt at a time: many chunks, as stages stand still where ranks meet.
-constexpr std::size_t kPieceTokens = 4096;
+constexpr std::size_t kFedTokens = 4096;
 
-/// Rank 0's words on who does what; alone there is nothing to say.
-void tell_shares(const GenerationMesh& shared, int ranks) {
+/// By rank 0: who does what; alone there is nothing to say.
+void report_ranks(const GenerationMesh& shared, int ranks) {
   if (ranks == 1) return;
   const int sharers = shared.mesh.size(), others = ranks - sharers;
   log_info("generating with pipeline {} x tensor {}, up to {} of weights on a rank{}",
            shared.mesh.extent(Axis::kPipeline), shared.mesh.extent(Axis::kTensor),
            format_bytes(shared.weight_bytes_max()),
-           others == 0
-               ? ""
-               : fmt::format("; {} of {} {} no part and {} company", others, counted(ranks, "rank"),
-                             others == 1 ? "has" : "have", others == 1 ? "keeps" : "keep"));
+           others == 0 ? ""
+                       : fmt::format("; {} of {} {} idle", others, counted(ranks, "rank"),
+                                     others == 1 ? "is" : "are"));
 }
 
 MemoryWords memory_words(const Launch& launch, const GenerationMesh& shared,
@@ -231,8 +230,8 @@ void generate_from(const Work& work) {
   std::optional<Watchdog::Following> following;
   run_together(job, [&] {
     if (!has_part) return;
-    telling_of_memory(launch, work.words,
-                      [&] { runtime.emplace(launch, *group, task.shared, work.sizes); });
+    reporting_memory(launch, work.words,
+                     [&] { runtime.emplace(launch, *group, task.shared, work.sizes); });
   });
   if (runtime) following.emplace(watch.watchdog(), runtime->decoder.trace());
   load(source, runtime, job);
@@ -244,7 +243,7 @@ void generate_from(const Work& work) {
   const Feed feed = [&](std::span<const std::int32_t> ids) {
     std::span<const float> logits;
     while (!ids.empty()) {
-      const std::size_t count = std::min(ids.size(), kPieceTokens);
+      const std::size_t count = std::min(ids.size(), kFedTokens);
       if (runtime) logits = runtime->decoder.feed(ids.first(count));
       ids = ids.subspan(count);
       watch.watchdog().progress();
@@ -268,14 +267,14 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
   const std::int64_t of_host = ranks_of_host(launch);
   Task task;
   run_together(job, [&] { task = prepare(source, options, {job.size(), of_host, {}, {}}); });
-  tell_shares(task.shared, job.size());
+  report_ranks(task.shared, job.size());
 
   GenerationOptions sizes;
   sizes.device = choose_device(DeviceChoice::kAuto, launch);
   sizes.threads = std::max(1, usable_cpu_count() / launch.local_size());
   sizes.shape.capacity = static_cast<std::int64_t>(task.prompt.size()) + options.max_new_tokens;
   const MemoryWords words = memory_words(launch, task.shared, sizes);
-  telling_of_memory(launch, words, [&] {
+  reporting_memory(launch, words, [&] {
     generate_from({launch, watch, source, task, options, sizes, words});
   });
   return 0;

@@ -28,7 +28,7 @@ CLI::Validator number_from(double least, double most = std::numeric_limits<doubl
 CLI::Validator number_above(double bound);
 CLI::Validator one_of(std::vector<std::string> words);
 
-/// The word nearest to one that is none of them, told as "; nearest: WORD", else "".
+/// The word nearest to one that is none of them, reported as "; nearest: WORD", else "".
 std::string nearest_text(const std::string& word, const std::vector<std::string>& words);
 
 }  // namespace trireme

@@ -75,7 +75,7 @@ void check_memory(const Options& options, const RunConfig& config, const Figures
 }
 
 void take_pipeline(const Pipeline& pipeline, Figures& figures) {
-  const Simulation simulation = simulate(pipeline.plan, pipeline.times);
+  const Simulation simulation = simulate(pipeline.schedule, pipeline.times);
   figures.bubble_rate = simulation.bubble_rate;
   const std::vector<double>& busy = simulation.busy;
   const double mean =
@@ -84,7 +84,7 @@ void take_pipeline(const Pipeline& pipeline, Figures& figures) {
   for (const ChunkRange& stage : pipeline.stages) figures.stage_layers.push_back(stage.layers);
   ActionTimes even = pipeline.times;
   even.stages.clear();
-  figures.even_bubble_rate = simulate(pipeline.plan, even).bubble_rate;
+  figures.even_bubble_rate = simulate(pipeline.schedule, even).bubble_rate;
 }
 
 /// A rank with more tokens or rows than others of its group has a lower number: the first of equal

@@ -29,7 +29,7 @@ namespace trireme {
 
 namespace {
 
-/// Of the terminal, else of a page that is wide enough for a small plan.
+/// Of the terminal, else of a page that is wide enough for a small schedule.
 int terminal_columns() {
   winsize size{};
   const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
@@ -80,9 +80,9 @@ void take_options(const Options& options, ScheduleRequest& request) {
   request.w_memory = options.w_memory.value_or(request.w_memory);
 }
 
-/// A plan of a file must be of the sizes that were asked for, where any were.
-void check_sizes(const Plan& plan, const std::string& path, const Options& options) {
-  const PlanShape shape = shape_of(plan);
+/// A schedule of a file must be of the sizes that were asked for, where any were.
+void check_sizes(const Schedule& schedule, const std::string& path, const Options& options) {
+  const ScheduleShape shape = shape_of(schedule);
   const auto check = [&](const char* what, std::optional<int> wanted, int found) {
     if (wanted && *wanted != found)
       throw ConfigError("{}: its {} are {}, and {} were asked for. Legal: {}", path, what, found,
@@ -94,7 +94,7 @@ void check_sizes(const Plan& plan, const std::string& path, const Options& optio
 }
 
 struct Drawn {
-  Plan plan;
+  Schedule schedule;
   ScheduleRequest request;
   double r_memory = 0;
   std::string name;
@@ -123,7 +123,7 @@ Drawn plan_of_config(const Options& options) {
   throw_problems(loaded.problems);
   for (const std::string& note : loaded.notes) log_info_text(note);
   Drawn drawn;
-  drawn.plan = std::move(run.pipeline.plan);
+  drawn.schedule = std::move(run.pipeline.schedule);
   drawn.request.times = run.pipeline.times;
   drawn.request.w_memory = run.pipeline.w_memory;
   drawn.r_memory = run.pipeline.r_memory;
@@ -138,7 +138,7 @@ Drawn plan_of(const Options& options) {
   ScheduleRequest& request = drawn.request;
   if (!options.kind)
     throw ConfigError(
-        "train schedule: neither --kind nor CONFIG was given. Legal kinds: {}, or a plan file",
+        "train schedule: neither --kind nor CONFIG was given. Legal kinds: {}, or a schedule file",
         kinds());
   drawn.name = *options.kind;
   take_options(options, request);
@@ -149,19 +149,21 @@ Drawn plan_of(const Options& options) {
   if (!kind) {
     if (!drawn.name.ends_with(".json") && !std::filesystem::exists(drawn.name)) {
       const std::optional<std::string> near = nearest_word(drawn.name, schedule_names());
-      throw ConfigError("{}: neither a kind of schedule nor a file. Legal: {}, or a plan file{}",
-                        drawn.name, kinds(), near ? "; nearest: " + *near : "");
+      throw ConfigError(
+          "{}: neither a kind of schedule nor a file. Legal: {}, or a schedule file{}", drawn.name,
+          kinds(), near ? "; nearest: " + *near : "");
     }
-    drawn.plan = read_plan(drawn.name);
-    require_valid(drawn.plan, drawn.name, {request.memory_limit, request.w_memory, drawn.r_memory});
-    check_sizes(drawn.plan, drawn.name, options);
-    check_request(request, "plan file");
+    drawn.schedule = read_schedule(drawn.name);
+    require_valid(drawn.schedule, drawn.name,
+                  {request.memory_limit, request.w_memory, drawn.r_memory});
+    check_sizes(drawn.schedule, drawn.name, options);
+    check_request(request, "schedule file");
     return drawn;
   }
   request.kind = *kind;
   if (!options.stages || !options.micro_batches)
     throw ConfigError("train schedule: --kind {} needs --stages and --micro-batches", drawn.name);
-  drawn.plan = make_schedule(request);
+  drawn.schedule = make_schedule(request);
   return drawn;
 }
 
@@ -174,18 +176,18 @@ Json json_of(const Drawn& drawn, const Simulation& simulation) {
   json["bubble_rate"] = simulation.bubble_rate;
   for (const double peak : simulation.peak) json["peak"].push_back(peak);
   for (const std::int64_t sent : simulation.transfers) json["transfers"].push_back(sent);
-  Json plan = plan_json(drawn.plan, &simulation.starts);
-  for (Json::Member& member : plan.as_object()) json[member.first] = std::move(member.second);
+  Json schedule = schedule_json(drawn.schedule, &simulation.starts);
+  for (Json::Member& member : schedule.as_object()) json[member.first] = std::move(member.second);
   return json;
 }
 
 void print(const Drawn& drawn, const Simulation& simulation) {
-  const PlanShape shape = shape_of(drawn.plan);
+  const ScheduleShape shape = shape_of(drawn.schedule);
   const auto [least, most] = std::minmax_element(simulation.peak.begin(), simulation.peak.end());
   std::string text = fmt::format("{}: {}, {} each, {}\n", drawn.name, counted(shape.ranks, "rank"),
                                  counted(shape.stages_per_rank(), "virtual stage"),
                                  counted(shape.micro_batches, "micro-batch"));
-  text += draw_text(drawn.plan, simulation, drawn.request.times, terminal_columns());
+  text += draw_text(drawn.schedule, simulation, drawn.request.times, terminal_columns());
   text += fmt::format(
       "Longest rank {:g}, all ranks {:g}, bubble {:.2f} %\n"
       "Activations held at once: {:g} to {:g} full stages; sent by a rank: up to {} tensors\n",
@@ -198,7 +200,7 @@ void print(const Drawn& drawn, const Simulation& simulation) {
 
 int schedule_command(Arguments arguments) {
   Options options;
-  CLI::App app("Draws a pipeline schedule: of a kind, of a plan file, or the one of a config.",
+  CLI::App app("Draws a pipeline schedule: of a kind, of a schedule file, or the one of a config.",
                "train schedule");
   app.add_option("CONFIG", options.input.files,
                  "config files or a run's folder, in place of --kind")
@@ -207,7 +209,7 @@ int schedule_command(Arguments arguments) {
                  "key.path=value: one override of the config; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  app.add_option("--kind", options.kind, "kind of schedule, or a plan file")
+  app.add_option("--kind", options.kind, "kind of schedule, or a schedule file")
       ->type_name(fmt::format("{{{}}}|FILE", fmt::join(schedule_names(), ",")));
   app.add_option("--stages", options.stages, "ranks of the pipeline")
       ->check(integer_from(1, std::numeric_limits<int>::max()));
@@ -226,7 +228,7 @@ int schedule_command(Arguments arguments) {
   app.add_option("--r-memory", options.r_memory,
                  "what R makes until B, beside the activation, in activations; default 0");
   CLI::Option* json =
-      app.add_flag("--json", options.json, "print one JSON object, a plan file too");
+      app.add_flag("--json", options.json, "print one JSON object, a schedule file too");
   app.add_option("--svg", options.svg, "write a picture to this file")
       ->type_name("FILE")
       ->excludes(json);
@@ -234,11 +236,11 @@ int schedule_command(Arguments arguments) {
 
   const Drawn drawn = plan_of(options);
   const Simulation simulation =
-      simulate(drawn.plan, drawn.request.times, drawn.request.w_memory, drawn.r_memory);
+      simulate(drawn.schedule, drawn.request.times, drawn.request.w_memory, drawn.r_memory);
   if (options.json) {
     std::puts(json_of(drawn, simulation).dump().c_str());
   } else if (!options.svg.empty()) {
-    write_file_atomically(options.svg, draw_svg(drawn.plan, simulation, drawn.request.times));
+    write_file_atomically(options.svg, draw_svg(drawn.schedule, simulation, drawn.request.times));
     log_info("{}: written", options.svg);
   } else {
     print(drawn, simulation);

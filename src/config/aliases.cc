@@ -175,7 +175,7 @@ const std::map<std::string, std::string, std::less<>>& key_aliases() {
     std::map<std::string, std::string, std::less<>> map;
     for (const auto& [name, path] : kMore) map.emplace(name, path);
     for (const Field& field : fields()) {
-      const PeerNames& peers = field.row.peers;
+      const OtherNames& peers = field.row.peers;
       for (const auto names :
            {peers.megatron, peers.deepspeed, peers.transformers, peers.torchtitan}) {
         add_names(map, names, field.path);

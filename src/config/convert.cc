@@ -40,7 +40,7 @@ std::optional<Json> number_of(std::string_view text) {
 
 }  // namespace
 
-const Field* find_field_of_peer(std::string_view PeerNames::*system, std::string_view name) {
+const Field* find_field_of_other(std::string_view OtherNames::*system, std::string_view name) {
   for (const Field& field : fields()) {
     std::string_view names = field.row.peers.*system;
     while (!names.empty()) {

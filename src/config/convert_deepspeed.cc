@@ -144,7 +144,7 @@ class DeepSpeedConfig {
       if (!read) draft_.nothing(path, without->why);
       return;
     }
-    if (const Field* field = find_field_of_peer(&PeerNames::deepspeed, path)) {
+    if (const Field* field = find_field_of_other(&OtherNames::deepspeed, path)) {
       ++known_;
       return take(*field, path, value);
     }
@@ -190,7 +190,7 @@ class DeepSpeedConfig {
     }
     return at != nullptr && at->is_null() ? nullptr : at;
   }
-  /// A number, `otherwise` where it is absent; nothing where it is "auto", which is told.
+  /// A number, `otherwise` where it is absent; nothing where it is "auto", which is reported.
   std::optional<double> number(const char* path, double otherwise, std::string_view ours) {
     const Json* value = find(path);
     if (value == nullptr) return otherwise;

@@ -37,7 +37,7 @@ class MegatronRun {
     convert_pipeline();
     convert_recompute();
     convert_saving();
-    tell_ranks();
+    report_ranks();
   }
 
  private:
@@ -138,7 +138,7 @@ class MegatronRun {
     if (argument == nullptr) return;
     for (const std::string& word : argument->values) {
       if (word.find(kUnknownMark) == std::string::npos) continue;
-      // Told already. A part of a blend would be another blend.
+      // Reported already. A part of a blend would be another blend.
       return draft_.miss(path, fmt::format("{} names {}", name, without_marks(word)));
     }
     draft_.set(path, blend_of(*argument), name);
@@ -508,7 +508,7 @@ class MegatronRun {
     }
   }
 
-  void tell_ranks() {
+  void report_ranks() {
     if (!a_.ranks()) return;
     draft_.remark(
         "torchrun starts {0} ranks there: `scripts/run.sh -n {0} CONFIG` or srun here, and "

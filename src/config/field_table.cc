@@ -314,7 +314,7 @@ void add_parallel(std::vector<Field>& list) {
       .text =
           "What backward computes again instead of keeping it; selective: rotated q and k of "
           "models that norm them (norm outputs and activation products are never kept); full: all "
-          "but the input of each layer. R in a plan file does that ahead of backward",
+          "but the input of each layer. R in a schedule file does that ahead of backward",
       .peers = {"--recompute-granularity --recompute-activations", "activation_checkpointing",
                 "gradient_checkpointing", "activation_checkpoint.mode"});
 }

@@ -18,7 +18,7 @@ namespace trireme {
 enum class Presence : std::uint8_t { kOptional, kRequired };
 
 /// Names of the same thing elsewhere, "" where there is none; several are separated by a blank.
-struct PeerNames {
+struct OtherNames {
   std::string_view megatron = "", deepspeed = "", transformers = "", torchtitan = "";
 };
 
@@ -35,7 +35,7 @@ struct FieldRow {
   Presence presence = Presence::kOptional;
   std::vector<std::string_view> values = {};  ///< where fewer than all of a type are legal
   bool plain = false;  ///< an integer that takes no unit ("4k" might be 4000 or 4096 tokens)
-  PeerNames peers = {};
+  OtherNames peers = {};
 };
 
 struct Field {

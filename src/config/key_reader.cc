@@ -29,7 +29,7 @@ void KeyReader::unknown(std::string_view key, const std::function<std::string()>
   const std::string file = origin_.file_of(key);
   if (file.empty()) {
     report(key, "a key of transformers for this model_type",
-           origin_.problems.size() < kProblemsTold ? nearest() : "", "unknown key");
+           origin_.problems.size() < kProblemsShown ? nearest() : "", "unknown key");
   } else {
     origin_.notes.push_back(
         fmt::format("{}: the key {}{} is unknown and not applied", file, prefix_, key));

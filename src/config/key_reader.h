@@ -46,7 +46,7 @@ class KeyReader {
 
   void report(std::string_view key, std::string legal, std::string nearest, std::string message);
   /// A problem where a person typed the key, a note where a file holds it. `nearest` is asked for
-  /// problems that are told.
+  /// problems that are reported.
   void unknown(std::string_view key, const std::function<std::string()>& nearest);
 
  private:

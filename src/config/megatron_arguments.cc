@@ -388,7 +388,7 @@ const MegatronRow* find_megatron_row(std::string_view name) {
 }
 
 const Field* find_megatron_field(std::string_view name) {
-  return find_field_of_peer(&PeerNames::megatron, name);
+  return find_field_of_other(&OtherNames::megatron, name);
 }
 
 MegatronArguments::MegatronArguments(std::string_view text, std::string_view source,

@@ -29,7 +29,7 @@ const Field* find_megatron_field(std::string_view name);
 
 class MegatronArguments {
  public:
-  /// Of all commands in the text the one with the most arguments that are known. Tells what could
+  /// Of all commands in the text the one with the most arguments that are known. Reports what could
   /// not be followed. Throws ConfigError where the text is no script or no argument is known.
   MegatronArguments(std::string_view text, std::string_view source, ConversionDraft& draft);
 
@@ -39,7 +39,7 @@ class MegatronArguments {
 
   [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
   [[nodiscard]] const MegatronArgument* find(std::string_view name) const;
-  /// The value; nothing where it is absent or known on the machine only, which is told once.
+  /// The value; nothing where it is absent or known on the machine only, which is reported once.
   /// Throws ConfigError where there is none, or no number of that kind.
   [[nodiscard]] std::optional<std::string> text(std::string_view name) const;
   [[nodiscard]] std::optional<std::int64_t> whole(std::string_view name) const;

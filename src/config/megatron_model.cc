@@ -48,7 +48,7 @@ class MegatronModel {
   }
 
  private:
-  /// False, and told, where a size is not there.
+  /// False, and reported, where a size is not there.
   bool read_sizes() {
     std::string unknown;
     const auto need = [&](const char* name, std::int64_t& size) {

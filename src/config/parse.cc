@@ -67,7 +67,7 @@ void report_unknown(const std::string& path, const Json& value, const std::strin
     return;
   }
   Problem problem{path, shown(value), legal, "", kUnknownKey};
-  if (problems.size() < kProblemsTold) problem.nearest = nearest_key(path);
+  if (problems.size() < kProblemsShown) problem.nearest = nearest_key(path);
   if (const Field* field = find_field(problem.nearest)) {
     constexpr std::size_t kValueBytesMax = 200;
     problem.value = translated_value(*field, path, value);

@@ -74,13 +74,13 @@ std::string format_problems(const std::vector<Problem>& problems) {
                          : fmt::format("{} {}{} (nothing was started):",
                                        of_files ? "what the config names has" : "the config has",
                                        problems.size(), " faults");
-  const std::size_t told = std::min(problems.size(), kProblemsTold);
+  const std::size_t told = std::min(problems.size(), kProblemsShown);
   std::set<std::string> lists;
   for (std::size_t i = 0; i < told; ++i) {
     Problem problem = problems[i];
     constexpr std::size_t kListBytes = 48;  // beyond the legal values of most keys
     if (problem.message == kUnknownKey && problem.legal.size() > kListBytes) {
-      // Who is told the key that was meant needs no list of all of them.
+      // Who is reported the key that was meant needs no list of all of them.
       if (!problem.nearest.empty() || !lists.insert(problem.legal).second) problem.legal.clear();
     }
     text.append(separator).append(format_problem(problem));

@@ -1,6 +1,6 @@
 #pragma once
-// One fault of a config, and how a list of them is told. Faults are collected, not thrown one by
-// one: a person who waited in a queue wants to hear all of them.
+// One fault of a config, and how a list of them is reported. Faults are collected, not thrown one
+// by one: a person who waited in a queue wants to hear all of them.
 
 #include <set>
 #include <string>
@@ -36,7 +36,7 @@ inline constexpr const char* kUnknownKey = "unknown key";
 Problem problem_of(const Error& error, std::string_view otherwise);
 
 /// How many problems are told to people, and get a nearest key looked for: a hostile file has more.
-inline constexpr std::size_t kProblemsTold = 100;
+inline constexpr std::size_t kProblemsShown = 100;
 
 /// A heading and one line for each problem; of very many the first. A long list of what is legal
 /// stands once.

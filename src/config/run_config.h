@@ -160,7 +160,7 @@ struct RunConfig {
     std::int64_t context = 1;
     ContextMethod context_method = ContextMethod::kRing;
     std::int64_t pipeline = 1;
-    std::string pipeline_schedule = "1f1b";      ///< a kind or the path of a plan file
+    std::string pipeline_schedule = "1f1b";      ///< a kind or the path of a schedule file
     std::optional<std::int64_t> virtual_stages;  ///< 1; 2 for interleaved and the V kinds
     std::vector<std::int64_t> pipeline_layers;   ///< empty: balanced
     std::optional<std::array<double, 4>> pipeline_times;

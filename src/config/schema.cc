@@ -108,7 +108,7 @@ std::string describe(const Field& field) {
     text += found->built.empty() ? " Not in this version."
                                  : fmt::format(" This version: only {}.", works);
   }
-  const PeerNames& peers = field.row.peers;
+  const OtherNames& peers = field.row.peers;
   const std::pair<std::string_view, std::string_view> names[] = {
       {"Megatron", peers.megatron},
       {"DeepSpeed", peers.deepspeed},

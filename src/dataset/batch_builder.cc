@@ -30,7 +30,7 @@ void check_token_ids(const SampleSource& source, std::int64_t sample,
 }
 
 BatchBuilder::BatchBuilder(std::shared_ptr<const SampleSource> source, const BatchRules& rules,
-                           std::int64_t sequences, AxisPlace context)
+                           std::int64_t sequences, AxisRank context)
     : source_(std::move(source)),
       rules_(rules),
       ranges_(context_ranges(source_->length(), context)),

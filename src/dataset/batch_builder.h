@@ -34,7 +34,7 @@ class BatchBuilder {
  public:
   /// `context`: of each sample the tokens of that place of the context axis.
   BatchBuilder(std::shared_ptr<const SampleSource> source, const BatchRules& rules,
-               std::int64_t sequences, AxisPlace context = {});
+               std::int64_t sequences, AxisRank context = {});
 
   /// Row r of the micro-batch from sample samples[r]; a negative number gives a row of token 0
   /// without counted targets. With x the T + 1 tokens of a sample: input_ids x[0] ... x[T-1],

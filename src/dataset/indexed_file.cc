@@ -47,7 +47,8 @@ auto IndexedFile::visit_tokens(std::int64_t first, Visitor&& visitor) const {
 
 namespace {
 
-/// The index of a prefix, which people take for the name of a file: what they gave instead is told.
+/// The index of a prefix, which people take for the name of a file: what they gave instead is
+/// reported.
 std::string index_of(const std::string& prefix) {
   std::string index = prefix + ".idx";
   std::error_code none;

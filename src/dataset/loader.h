@@ -20,7 +20,7 @@ struct BatchShape {
   std::int64_t global = 1, micro = 1, accumulation = 1;
   int data_rank = 0, data_ranks = 1;
   std::int64_t tokens = 1;  ///< T of a sample
-  AxisPlace context = {};   ///< that shares out the tokens of each sample
+  AxisRank context = {};    ///< that shares out the tokens of each sample
   /// Steps that a Loader builds ahead; as many stay whole when they are handed out.
   int lookahead = 1;
 };

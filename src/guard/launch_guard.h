@@ -58,7 +58,7 @@ class LaunchGuard {
   std::vector<Sibling> meet();
   void end_with_the_dead(std::span<const Sibling> all);
   [[noreturn]] void end_job(std::span<const Sibling> all, double limit_seconds);
-  /// Prints `text` and ends with `code`, or with that of the rank that has told already.
+  /// Prints `text` and ends with `code`, or with that of the rank that has reported already.
   [[noreturn]] void end_told(ExitCode code, std::string_view text);
 
   EndClaim claim_;
@@ -67,7 +67,7 @@ class LaunchGuard {
   std::condition_variable wake_;
   bool stop_ = false, watching_ = true, all_met_ = false;
   bool starting_ = true;
-  int speaker_ = 0;  // pid of the rank that reports; 0: not settled
+  int speaker_ = 0;  // pid of the rank that reports; 0: none yet
   double waited_seconds_ = 0, stopped_seconds_ = 0, dead_seconds_ = 0, given_seconds_ = -1;
   std::vector<Sibling> met_;  // all that were ever seen
   std::thread thread_;

@@ -192,13 +192,13 @@ void Watchdog::judge(std::int64_t now_ns) {
     limit_seconds = std::min(limit_seconds, patience_.limit_seconds_of_stopped());
   if (static_cast<double>(now_ns - beat_.progress_ns) * 1e-9 <= limit_seconds) {
     expired_ns_ = 0;
-    told_ = false;
+    reported_ = false;
     return;
   }
   if (expired_ns_ == 0) expired_ns_ = now_ns;
   if (!elsewhere_.empty()) {
-    if (!told_ && speaks_for_host(now_ns)) {
-      told_ = true;
+    if (!reported_ && speaks_for_host(now_ns)) {
+      reported_ = true;
       write_error(describe_ranks(look(), launch_.host_name(), now_ns));
     }
     if (now_ns - expired_ns_ < kTablesNs) return;

@@ -90,7 +90,7 @@ class Watchdog {
   std::int64_t expired_ns_ = 0;  // when the patience ended
   std::int64_t looked_ns_ = 0;   // at the other processes
   std::int64_t dead_ns_ = 0;     // since when a rank of this host is seen dead
-  bool one_is_stopped_ = false, told_ = false;
+  bool one_is_stopped_ = false, reported_ = false;
   const std::atomic<std::int64_t>* writer_ = nullptr;
   std::int64_t writer_stamp_ = 0, writer_progress_ns_ = 0;  // as last seen, and when it changed
   Beat beat_;

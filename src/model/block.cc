@@ -42,20 +42,6 @@ struct TokenRange {
   std::int64_t first, count;
 };
 
-void rotate(Context& context, const BlockPass& pass, HeadsView out, ConstHeadsView in,
-            const NormWeights& norm, TensorView rstd_TH, TokenRange tokens) {
-  const auto rows = [&](const auto& all) { return all.rows(tokens.first, tokens.count); };
-  RopeForward args;
-  args.out = rows(out);
-  args.in = rows(in);
-  args.positions_T = rows(pass.positions);
-  args.cos_sin_PD = pass.cos_sin;
-  args.weight_D = norm.weight;
-  if (rstd_TH.given()) args.rstd_TH = rows(rstd_TH);
-  args.eps = pass.config.norm_eps;
-  rope_forward(context, args);
-}
-
 void rotate_back(const BlockPass& pass, HeadsView gradient, ConstHeadsView in,
                  const NormWeights& norm, ConstTensorView rstd_TH, TensorView dweight_D) {
   RopeBackward args;
@@ -89,8 +75,21 @@ void rotate_heads(Context& context, const BlockPass& pass, const BlockWeights& w
   if (pass.config.position != PositionKind::kRope) return;
   const QkvHeads<std::byte> heads = attention_heads(acts, pass.config);
   const QkvHeads<std::byte> raw = split_heads(acts.qkv_TX, pass.config);
-  rotate(context, pass, heads.q, raw.q, weights.q_norm, acts.rstd_q_TH, tokens);
-  rotate(context, pass, heads.k, raw.k, weights.k_norm, acts.rstd_k_TH, tokens);
+  const auto rows = [&](const auto& all) { return all.rows(tokens.first, tokens.count); };
+  const auto rotate = [&](const HeadsView& out, const HeadsView& in, const NormWeights& norm,
+                          const TensorView& rstd_TH) {
+    RopeForward args;
+    args.out = rows(out);
+    args.in = rows(in);
+    args.positions_T = rows(pass.positions);
+    args.cos_sin_PD = pass.cos_sin;
+    args.weight_D = norm.weight;
+    if (rstd_TH.given()) args.rstd_TH = rows(rstd_TH);
+    args.eps = pass.config.norm_eps;
+    rope_forward(context, args);
+  };
+  rotate(heads.q, raw.q, weights.q_norm, acts.rstd_q_TH);
+  rotate(heads.k, raw.k, weights.k_norm, acts.rstd_k_TH);
 }
 
 void attend(const BlockPass& pass, const BlockActivations& acts, const BlockForwardScratch& scratch,
@@ -114,11 +113,11 @@ void attend(const BlockPass& pass, const BlockActivations& acts, const BlockForw
   pass.context_axis.forward(pass.context, scratch.attention, args);
 }
 
-/// y = x W + b where the stream has x's rows.
-void linear_from_stream(const BlockPass& pass, TensorView y_TN, TensorView x_TC,
-                        const LinearWeights& weights, const LinearEpilogue& epilogue = {}) {
-  pass.tensor.use_inside(
-      x_TC, pass.tensor.start_to_inside(x_TC), [&](std::int64_t first, std::int64_t count) {
+/// Column-parallel: y = x W + b, where x is gathered from the residual rows.
+void column_parallel_forward(const BlockPass& pass, TensorView y_TN, TensorView x_TC,
+                             const LinearWeights& weights, const LinearEpilogue& epilogue = {}) {
+  pass.tensor.use_gathered(
+      x_TC, pass.tensor.start_all_gather(x_TC), [&](std::int64_t first, std::int64_t count) {
         const auto then = [&](Context& context, std::int64_t begin, std::int64_t rows) {
           epilogue.then(context, first + begin, rows);
         };
@@ -129,22 +128,22 @@ void linear_from_stream(const BlockPass& pass, TensorView y_TN, TensorView x_TC,
       });
 }
 
-/// y = x W + b where each place of the tensor axis has a part of x's columns: parts of the sum, b
-/// in the first. To the stream, by way of memory as large as y. `then` is done with the stream's
+/// Row-parallel: y = x W + b, where x's columns are sharded: partial sums, b
+/// in the first. Reduced by way of memory as large as y. `then` is done with the residual
 /// rows.
-void linear_to_stream(const BlockPass& pass, TensorView y_TC, ConstTensorView x,
-                      LinearWeights weights, TensorView scratch_TC, RowsFunction then = {}) {
+void row_parallel_forward(const BlockPass& pass, TensorView y_TC, ConstTensorView x,
+                          LinearWeights weights, TensorView scratch_TC, RowsFunction then = {}) {
   if (pass.tensor.extent() == 1) {
     LinearEpilogue epilogue;
     epilogue.then = then;
     return linear_forward(pass.context, y_TC, x, weights, epilogue);
   }
   if (!pass.tensor.first()) weights.bias = {};
-  pass.tensor.make_to_stream(
+  pass.tensor.make_reduced(
       pass.context, y_TC, scratch_TC, [&](std::int64_t first, std::int64_t count) {
         linear_forward(pass.context, y_TC.rows(first, count), x.rows(first, count), weights);
       });
-  if (then.given()) then(pass.context, 0, pass.tensor.stream_rows(y_TC).shape[0]);
+  if (then.given()) then(pass.context, 0, pass.tensor.residual_rows(y_TC).shape[0]);
 }
 
 }  // namespace
@@ -205,18 +204,18 @@ NormForward rows_of(NormForward norm, std::int64_t first, std::int64_t count) {
 /// Everything up to the MLP's activation h, in scratch.act.
 void forward_to_activation(const BlockPass& pass, const BlockWeights& weights,
                            const BlockActivations& acts, const BlockForwardScratch& scratch,
-                           ConstTensorView stream_TC, const KvCache* cache) {
+                           ConstTensorView residual_TC, const KvCache* cache) {
   Context& context = pass.context;
-  const TensorView n_SC = pass.tensor.stream_rows(scratch.n_TC);
-  const TensorView branch_SC = pass.tensor.stream_rows(scratch.branch_TC);
+  const TensorView n_SC = pass.tensor.residual_rows(scratch.n_TC);
+  const TensorView branch_SC = pass.tensor.residual_rows(scratch.branch_TC);
   NormForward norm = norm_of(pass.config, weights.attention_norm);
   norm.y_TC = n_SC;
   norm.mean_T = acts.mean1_T;
   norm.rstd_T = acts.rstd1_T;
   norm.x_TC = acts.s1_TC;
-  if (stream_TC.given()) {
+  if (residual_TC.given()) {
     norm.x_TC = branch_SC;
-    norm.residual_TC = stream_TC;
+    norm.residual_TC = residual_TC;
     norm.sum_TC = acts.s1_TC;
   }
   norm_forward(context, norm);
@@ -225,7 +224,7 @@ void forward_to_activation(const BlockPass& pass, const BlockWeights& weights,
   };
   LinearEpilogue rotated;
   rotated.then = rotate_rows;
-  linear_from_stream(pass, acts.qkv_TX, scratch.n_TC, weights.qkv, rotated);
+  column_parallel_forward(pass, acts.qkv_TX, scratch.n_TC, weights.qkv, rotated);
   attend(pass, acts, scratch, cache);
 
   norm = norm_of(pass.config, weights.mlp_norm);
@@ -238,19 +237,20 @@ void forward_to_activation(const BlockPass& pass, const BlockWeights& weights,
   const auto norm_rows = [&](Context& of, std::int64_t first, std::int64_t count) {
     norm_forward(of, rows_of(norm, first, count));
   };
-  linear_to_stream(pass, scratch.branch_TC, acts.attended_TX, weights.out, scratch.n_TC, norm_rows);
+  row_parallel_forward(pass, scratch.branch_TC, acts.attended_TX, weights.out, scratch.n_TC,
+                       norm_rows);
   const bool swiglu = pass.config.activation == Activation::kSwiGlu;
-  linear_from_stream(pass, scratch.act_TF, scratch.n_TC, weights.up,
-                     {swiglu ? GemmEpilogue::kSwiglu : GemmEpilogue::kGelu, {}, acts.up_TU});
+  column_parallel_forward(pass, scratch.act_TF, scratch.n_TC, weights.up,
+                          {swiglu ? GemmEpilogue::kSwiglu : GemmEpilogue::kGelu, {}, acts.up_TU});
 }
 
 }  // namespace
 
 void block_forward(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
-                   const BlockForwardScratch& scratch, ConstTensorView stream_TC,
+                   const BlockForwardScratch& scratch, ConstTensorView residual_TC,
                    const KvCache* cache) {
-  forward_to_activation(pass, weights, acts, scratch, stream_TC, cache);
-  linear_to_stream(pass, scratch.branch_TC, scratch.act_TF, weights.down, scratch.n_TC);
+  forward_to_activation(pass, weights, acts, scratch, residual_TC, cache);
+  row_parallel_forward(pass, scratch.branch_TC, scratch.act_TF, weights.down, scratch.n_TC);
 }
 
 void block_recompute(const BlockPass& pass, const BlockWeights& weights,
@@ -264,55 +264,6 @@ void block_recompute(const BlockPass& pass, const BlockWeights& weights,
 
 namespace {
 
-void attend_backward(const BlockPass& pass, const BlockWeights& weights,
-                     const BlockActivations& acts, const BlockGradients& gradients,
-                     const BlockBackwardScratch& scratch, const Gradients& sink,
-                     const BlockParams& params) {
-  const ModelConfig& config = pass.config;
-  Context& context = pass.context;
-  const ConstHeadsView d_o = heads_of(scratch.dattended_TX, 0, config.heads, config.head_dim);
-  attention_delta(context, scratch.delta_TH, d_o,
-                  heads_of(acts.attended_TX, 0, config.heads, config.head_dim));
-
-  const bool rounded = scratch.dqkv_f32_TX.given();
-  const TensorView sums_TX = rounded ? scratch.dqkv_f32_TX : gradients.dqkv_TX;
-  clear(context, sums_TX);
-  const QkvHeads<std::byte> sums = split_heads(sums_TX, config);
-  const QkvHeads<std::byte> heads = attention_heads(acts, config);
-  AttentionBackward args;
-  args.dq = sums.q;
-  args.dk = sums.k;
-  args.dv = sums.v;
-  args.d_o = d_o;
-  args.q = heads.q;
-  args.k = heads.k;
-  args.v = heads.v;
-  args.lse_TH = acts.lse_TH;
-  args.delta_TH = scratch.delta_TH;
-  args.o = heads_of(acts.attended_TX, 0, config.heads, config.head_dim);
-  args.mask = pass.mask;
-  args.scale = attention_scale(config);
-  pass.context_axis.backward(context, scratch.attention, args);
-  // The gradient of the rotated heads is rounded where an op for bf16 heads would store it.
-  if (rounded) cast(context, gradients.dqkv_TX, sums_TX);
-
-  if (config.position == PositionKind::kRope) {
-    const QkvHeads<std::byte> gradient = split_heads(gradients.dqkv_TX, config);
-    const QkvHeads<std::byte> raw = split_heads(acts.qkv_TX, config);
-    const auto dweight = [&](const NormParams& norm, const NormGradients& kept) {
-      return norm_gradients(context, sink, norm, kept).weight;
-    };
-    rotate_back(pass, gradient.q, raw.q, weights.q_norm, acts.rstd_q_TH,
-                dweight(params.q_norm, gradients.norms.q));
-    rotate_back(pass, gradient.k, raw.k, weights.k_norm, acts.rstd_k_TH,
-                dweight(params.k_norm, gradients.norms.k));
-  }
-}
-
-}  // namespace
-
-namespace {
-
 /// Both halves of a layer's backward pass in steps, between which its sums and rows travel.
 class BlockBackward {
  public:
@@ -320,19 +271,19 @@ class BlockBackward {
                 const BlockGradients& gradients, const Gradients& sink, const BlockParams& params)
       : pass_(pass), acts_(acts), gradients_(gradients), sink_(sink), params_(params) {}
 
-  /// From dy, on its way inside, to dup.
+  /// From dy, while it is gathered, to dup.
   void down_input(const BlockWeights& weights, Pending dy) const {
     const bool swiglu = pass_.config.activation == Activation::kSwiGlu;
-    input_from_stream(gradients_.dup_TU, gradients_.dy_TC, std::move(dy), weights.down,
-                      {swiglu ? GemmEpilogue::kSwigluBackward : GemmEpilogue::kGeluBackward,
-                       acts_.up_TU, gradients_.act_TF});
+    row_parallel_input(gradients_.dup_TU, gradients_.dy_TC, std::move(dy), weights.down,
+                       {swiglu ? GemmEpilogue::kSwigluBackward : GemmEpilogue::kGeluBackward,
+                        acts_.up_TU, gradients_.act_TF});
   }
-  /// This place's part of n2's gradient, in n2.
+  /// This rank's part of n2's gradient, in n2.
   void up_input(const BlockWeights& weights) const {
     linear_backward_input(pass_.context, gradients_.n2_TC, gradients_.dup_TU, weights.up);
   }
-  void up_input_to_stream(const BlockWeights& weights) const {
-    input_to_stream(gradients_.n2_TC, gradients_.dup_TU, weights.up, gradients_.ds2_TC);
+  void up_input_reduced(const BlockWeights& weights) const {
+    column_parallel_input(gradients_.n2_TC, gradients_.dup_TU, weights.up, gradients_.ds2_TC);
   }
   /// n2's gradient gives way to n2.
   void mlp_norm(const BlockWeights& weights) const {
@@ -340,18 +291,18 @@ class BlockBackward {
          {gradients_.n2_TC, gradients_.dy_TC, acts_.s2_TC, acts_.mean2_T, acts_.rstd2_T},
          gradients_.ds2_TC);
   }
-  /// From ds2, on its way inside, to dqkv.
+  /// From ds2, while it is gathered, to dqkv.
   void attention(const BlockWeights& weights, const BlockBackwardScratch& scratch,
                  Pending ds2) const {
-    input_from_stream(scratch.dattended_TX, gradients_.ds2_TC, std::move(ds2), weights.out);
-    attend_backward(pass_, weights, acts_, gradients_, scratch, sink_, params_);
+    row_parallel_input(scratch.dattended_TX, gradients_.ds2_TC, std::move(ds2), weights.out);
+    attend(weights, scratch);
   }
-  /// This place's part of n1's gradient, in n1.
+  /// This rank's part of n1's gradient, in n1.
   void qkv_input(const BlockWeights& weights) const {
     linear_backward_input(pass_.context, gradients_.n1_TC, gradients_.dqkv_TX, weights.qkv);
   }
-  void qkv_input_to_stream(const BlockWeights& weights, TensorView ds1_TC) const {
-    input_to_stream(gradients_.n1_TC, gradients_.dqkv_TX, weights.qkv, ds1_TC);
+  void qkv_input_reduced(const BlockWeights& weights, TensorView ds1_TC) const {
+    column_parallel_input(gradients_.n1_TC, gradients_.dqkv_TX, weights.qkv, ds1_TC);
   }
   void attention_norm(const BlockWeights& weights, TensorView ds1_TC) const {
     norm(params_.attention_norm, weights.attention_norm, gradients_.norms.attention,
@@ -377,17 +328,59 @@ class BlockBackward {
     TensorView n_TC, dresidual_TC;
     ConstTensorView s_TC, mean_T, rstd_T;
   };
+  /// From attention's output to dqkv.
+  void attend(const BlockWeights& weights, const BlockBackwardScratch& scratch) const {
+    const ModelConfig& config = pass_.config;
+    Context& context = pass_.context;
+    const ConstHeadsView d_o = heads_of(scratch.dattended_TX, 0, config.heads, config.head_dim);
+    attention_delta(context, scratch.delta_TH, d_o,
+                    heads_of(acts_.attended_TX, 0, config.heads, config.head_dim));
+
+    const bool rounded = scratch.dqkv_f32_TX.given();
+    const TensorView sums_TX = rounded ? scratch.dqkv_f32_TX : gradients_.dqkv_TX;
+    clear(context, sums_TX);
+    const QkvHeads<std::byte> sums = split_heads(sums_TX, config);
+    const QkvHeads<std::byte> heads = attention_heads(acts_, config);
+    AttentionBackward args;
+    args.dq = sums.q;
+    args.dk = sums.k;
+    args.dv = sums.v;
+    args.d_o = d_o;
+    args.q = heads.q;
+    args.k = heads.k;
+    args.v = heads.v;
+    args.lse_TH = acts_.lse_TH;
+    args.delta_TH = scratch.delta_TH;
+    args.o = heads_of(acts_.attended_TX, 0, config.heads, config.head_dim);
+    args.mask = pass_.mask;
+    args.scale = attention_scale(config);
+    pass_.context_axis.backward(context, scratch.attention, args);
+    // The gradient of the rotated heads is rounded where an op for bf16 heads would store it.
+    if (rounded) cast(context, gradients_.dqkv_TX, sums_TX);
+
+    if (config.position == PositionKind::kRope) {
+      const QkvHeads<std::byte> gradient = split_heads(gradients_.dqkv_TX, config);
+      const QkvHeads<std::byte> raw = split_heads(acts_.qkv_TX, config);
+      const auto dweight = [&](const NormParams& norm, const NormGradients& kept) {
+        return norm_gradients(context, sink_, norm, kept).weight;
+      };
+      rotate_back(pass_, gradient.q, raw.q, weights.q_norm, acts_.rstd_q_TH,
+                  dweight(params_.q_norm, gradients_.norms.q));
+      rotate_back(pass_, gradient.k, raw.k, weights.k_norm, acts_.rstd_k_TH,
+                  dweight(params_.k_norm, gradients_.norms.k));
+    }
+  }
   void norm(const NormParams& of, const NormWeights& weights, const NormGradients& kept,
             const NormOperands& operands, TensorView dx_TC) const {
     const NormGradients sums = norm_gradients(pass_.context, sink_, of, kept);
     NormBackward args;
     args.op = norm_op(pass_.config);
-    args.dx_TC = pass_.tensor.stream_rows(dx_TC);
-    args.y_TC = pass_.tensor.stream_rows(operands.n_TC);
+    args.dx_TC = pass_.tensor.residual_rows(dx_TC);
+    args.y_TC = pass_.tensor.residual_rows(operands.n_TC);
     args.dweight_C = sums.weight;
     args.dbias_C = sums.bias;
-    args.dy_TC = pass_.tensor.stream_rows(operands.n_TC);
-    args.dresidual_TC = pass_.tensor.stream_rows(operands.dresidual_TC);
+    args.dy_TC = pass_.tensor.residual_rows(operands.n_TC);
+    args.dresidual_TC = pass_.tensor.residual_rows(operands.dresidual_TC);
     args.s_TC = operands.s_TC;
     args.weight_C = weights.weight;
     args.bias_C = weights.bias;
@@ -395,22 +388,23 @@ class BlockBackward {
     args.rstd_T = operands.rstd_T;
     norm_backward(pass_.context, args);
   }
-  /// dx = dy W where dy's rows are on their way inside.
-  void input_from_stream(TensorView dx_TN, TensorView dy_TC, Pending others,
-                         const LinearWeights& weights, const LinearEpilogue& epilogue = {}) const {
-    pass_.tensor.use_inside(dy_TC, std::move(others), [&](std::int64_t first, std::int64_t count) {
-      linear_backward_input(pass_.context, dx_TN.rows(first, count), dy_TC.rows(first, count),
-                            weights, epilogue.rows(first, count));
-    });
+  /// Of a row-parallel product: dx = dy W while dy's rows are gathered.
+  void row_parallel_input(TensorView dx_TN, TensorView dy_TC, Pending others,
+                          const LinearWeights& weights, const LinearEpilogue& epilogue = {}) const {
+    pass_.tensor.use_gathered(
+        dy_TC, std::move(others), [&](std::int64_t first, std::int64_t count) {
+          linear_backward_input(pass_.context, dx_TN.rows(first, count), dy_TC.rows(first, count),
+                                weights, epilogue.rows(first, count));
+        });
   }
-  /// dx = dy W, summed over the places, to the stream; scratch is what is written next.
-  void input_to_stream(TensorView dx_TC, TensorView dy_TN, const LinearWeights& weights,
-                       TensorView scratch_TC) const {
-    pass_.tensor.make_to_stream(pass_.context, dx_TC, scratch_TC,
-                                [&](std::int64_t first, std::int64_t count) {
-                                  linear_backward_input(pass_.context, dx_TC.rows(first, count),
-                                                        dy_TN.rows(first, count), weights);
-                                });
+  /// Of a column-parallel product: dx = dy W, reduced; scratch is what is written next.
+  void column_parallel_input(TensorView dx_TC, TensorView dy_TN, const LinearWeights& weights,
+                             TensorView scratch_TC) const {
+    pass_.tensor.make_reduced(pass_.context, dx_TC, scratch_TC,
+                              [&](std::int64_t first, std::int64_t count) {
+                                linear_backward_input(pass_.context, dx_TC.rows(first, count),
+                                                      dy_TN.rows(first, count), weights);
+                              });
   }
   void product(const LinearParams& linear, ConstTensorView dy, ConstTensorView x) const {
     linear_backward_weight(pass_.context, gradients_of(sink_, linear, pass_.config), dy, x);
@@ -430,24 +424,22 @@ class BlockBackward {
 }  // namespace
 
 void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
-                          const BlockActivations& acts, const BlockGradients& gradients,
-                          const BlockBackwardScratch& scratch, const Gradients& sink,
-                          const BlockParams& params, TensorView ds1_TC) {
-  const BlockBackward layer(pass, acts, gradients, sink, params);
-  layer.down_input(weights, pass.tensor.start_to_inside(gradients.dy_TC));
-  layer.up_input_to_stream(weights);
+                          const BlockBackwardArgs& args) {
+  const BlockBackward layer(pass, args.acts, args.gradients, args.sink, args.params);
+  layer.down_input(weights, pass.tensor.start_all_gather(args.gradients.dy_TC));
+  layer.up_input_reduced(weights);
   layer.mlp_norm(weights);
-  layer.attention(weights, scratch, pass.tensor.start_to_inside(gradients.ds2_TC));
-  layer.qkv_input_to_stream(weights, ds1_TC);
-  layer.attention_norm(weights, ds1_TC);
+  layer.attention(weights, args.scratch, pass.tensor.start_all_gather(args.gradients.ds2_TC));
+  layer.qkv_input_reduced(weights, args.ds1_TC);
+  layer.attention_norm(weights, args.ds1_TC);
 }
 
 void block_backward_weight(const BlockPass& pass, const BlockActivations& acts,
                            const BlockGradients& gradients, const Gradients& sink,
                            const BlockParams& params) {
   const BlockBackward layer(pass, acts, gradients, sink, params);
-  Pending n2 = pass.tensor.start_to_inside(gradients.n2_TC);
-  Pending n1 = pass.tensor.start_to_inside(gradients.n1_TC);
+  Pending n2 = pass.tensor.start_all_gather(gradients.n2_TC);
+  Pending n1 = pass.tensor.start_all_gather(gradients.n1_TC);
   layer.add_kept();
   layer.down_weight();
   layer.out_weight();
@@ -458,27 +450,25 @@ void block_backward_weight(const BlockPass& pass, const BlockActivations& acts,
 }
 
 void block_backward(const BlockPass& pass, const BlockWeights& weights,
-                    const BlockActivations& acts, const BlockGradients& gradients,
-                    const BlockBackwardScratch& scratch, const Gradients& sink,
-                    const BlockParams& params, TensorView ds1_TC) {
-  const BlockBackward layer(pass, acts, gradients, sink, params);
+                    const BlockBackwardArgs& args) {
+  const BlockBackward layer(pass, args.acts, args.gradients, args.sink, args.params);
   const TensorAxis& tensor = pass.tensor;
-  layer.down_input(weights, tensor.start_to_inside(gradients.dy_TC));
+  layer.down_input(weights, tensor.start_all_gather(args.gradients.dy_TC));
   layer.up_input(weights);
-  Pending dn2 = tensor.start_to_stream(gradients.n2_TC);
+  Pending dn2 = tensor.start_reduce(args.gradients.n2_TC);
   layer.down_weight();
   dn2.wait();
   layer.mlp_norm(weights);
-  Pending ds2 = tensor.start_to_inside(gradients.ds2_TC);
-  Pending n2 = tensor.start_to_inside(gradients.n2_TC);
-  layer.attention(weights, scratch, std::move(ds2));
+  Pending ds2 = tensor.start_all_gather(args.gradients.ds2_TC);
+  Pending n2 = tensor.start_all_gather(args.gradients.n2_TC);
+  layer.attention(weights, args.scratch, std::move(ds2));
   layer.qkv_input(weights);
-  Pending dn1 = tensor.start_to_stream(gradients.n1_TC);
+  Pending dn1 = tensor.start_reduce(args.gradients.n1_TC);
   n2.wait();
   layer.up_weight();
   dn1.wait();
-  layer.attention_norm(weights, ds1_TC);
-  Pending n1 = tensor.start_to_inside(gradients.n1_TC);
+  layer.attention_norm(weights, args.ds1_TC);
+  Pending n1 = tensor.start_all_gather(args.gradients.n1_TC);
   layer.out_weight();
   n1.wait();
   layer.qkv_weight();

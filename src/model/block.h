@@ -5,9 +5,9 @@
 // x is the branch of the layer before and y the branch for the next, so that each add is fused into
 // the norm behind it.
 //
-// Heads and MLP columns are those of this place of the tensor axis. n1, n2 (and dy, ds2 backward)
-// go to the inside of the layer, o, y (and dn1, dn2) to the stream: TensorAxis says what that
-// takes. T tokens are inside, S on the stream.
+// Heads and MLP columns are those of this tensor-parallel rank. n1, n2 (and dy, ds2 backward) are
+// all-gathered, o, y (and dn1, dn2) reduced, as TensorAxis says. T: all tokens; S: those of this
+// rank's residual rows.
 
 #include "kernels/attention/attention_backend.h"
 #include "kernels/norm/norm.h"
@@ -55,9 +55,9 @@ NormGradients norm_gradients(Context& context, const Gradients& sink, const Norm
 
 /// Sizes of a layer's buffers.
 struct BlockShape {
-  const ModelConfig& config;               ///< with this place's heads and MLP columns
+  const ModelConfig& config;               ///< with this rank's heads and MLP columns
   std::int64_t sequences = 1, tokens = 1;  ///< T of all sequences
-  std::int64_t stream_tokens = 1;          ///< S
+  std::int64_t residual_tokens = 1;        ///< S
   DType compute = DType::kF32;
   int context_extent = 1;
   ContextMethod context_method = ContextMethod::kRing;
@@ -84,19 +84,19 @@ enum class Keep : std::uint8_t { kEachLayer, kShared };
 BlockActivations lay_out_activations(ArenaCursor& arena, const BlockShape& shape, Keep which,
                                      BlockActivations activations = {});
 
-/// `activations` with their places taken by those that `made_again` has.
-BlockActivations with_made_again(BlockActivations activations, const BlockActivations& made_again);
+/// `activations` with their places taken by those that `recomputed` has.
+BlockActivations with_recomputed(BlockActivations activations, const BlockActivations& recomputed);
 
-/// What B leaves for W. Those of width C have room for all tokens; the stream's rows are filled by
-/// B, and W asks for the rest of n1 and n2.
+/// What B leaves for W. Those of width C have room for all tokens; B fills the
+/// residual rows, and W gathers the rest of n1 and n2.
 struct BlockGradients {
-  TensorView dy_TC;  ///< gradient of the stream behind this layer; its input
+  TensorView dy_TC;  ///< gradient of the residual stream behind this layer; its input
   TensorView dup_TU, ds2_TC, dqkv_TX;
   TensorView act_TF, n2_TC, n1_TC;  ///< h, n2, n1 again; each holds its gradient before that
   BlockNormGradients norms;         ///< given where B and W are apart
 };
 /// Those of the type and shape of an activation that has no use after B, with which they may be
-/// exchanged (dup of up, dqkv of qkv, and where the stream has all tokens n1 of s1 and n2 of s2),
+/// exchanged (dup of up, dqkv of qkv, and where residual rows are all rows n1 of s1 and n2 of s2),
 /// the others, or both.
 enum class GradientPart { kBoth, kExchanged, kOthers };
 /// All of that part but dy.
@@ -110,7 +110,7 @@ BlockGradients exchanged_in(const BlockActivations& activations, const BlockGrad
 
 /// Buffers that live within one pass through a layer; all layers share them.
 struct BlockForwardScratch {
-  TensorView branch_TC;  ///< x before and y after (rows of the stream); goes from layer to layer
+  TensorView branch_TC;  ///< x before and y after (residual rows); goes from layer to layer
   TensorView n_TC, act_TF;
   ContextAxis::Buffers attention;
 };
@@ -130,7 +130,7 @@ struct KvCache {
 /// The same for all layers of a pass.
 struct BlockPass {
   Context& context;
-  const ModelConfig& config;  ///< with this place's heads and MLP columns
+  const ModelConfig& config;  ///< with this rank's heads and MLP columns
   const TensorAxis& tensor;
   ContextAxis& context_axis;
   ConstTensorView cos_sin;    ///< with RoPE
@@ -139,14 +139,14 @@ struct BlockPass {
 };
 
 /// A layer's attention over heads that lie as the buffers above have them. `config` is that of the
-/// tensor place.
+/// tensor rank.
 AttentionLayout attention_layout(const ModelConfig& config, std::int64_t sequences,
                                  std::int64_t tokens, bool deterministic);
 
-/// `stream_TC` is s (not given for the first layer, whose s1 is already set). With a cache, the
+/// `residual_TC` is s (not given for the first layer, whose s1 is already set). With a cache, the
 /// tokens stand at mask.q's first range and see the cache up to their own position.
 void block_forward(const BlockPass& pass, const BlockWeights& weights, const BlockActivations& acts,
-                   const BlockForwardScratch& scratch, ConstTensorView stream_TC,
+                   const BlockForwardScratch& scratch, ConstTensorView residual_TC,
                    const KvCache* cache = nullptr);
 
 /// In B, or in R before it: makes the shared activations of a layer again, with the bits that
@@ -155,12 +155,28 @@ void block_recompute(const BlockPass& pass, const BlockWeights& weights,
                      const BlockActivations& acts, const BlockForwardScratch& scratch,
                      Recompute recompute);
 
+/// How often a layer goes between residual rows and all rows (TensorAxis), in each direction: for
+/// what a step sends.
+struct LayerTransitions {
+  int all_gathers = 0, reduces = 0;
+};
+inline constexpr LayerTransitions kForwardTransitions{2, 2};    // n1, n2; o, y
+inline constexpr LayerTransitions kRecomputeTransitions{2, 1};  // full: up to the activation, not y
+inline constexpr LayerTransitions kBackwardTransitions{4, 2};   // dy, ds2, n1, n2; dn1, dn2
+
+/// What B of a layer reads and writes beside its weights.
+struct BlockBackwardArgs {
+  const BlockActivations& acts;
+  const BlockGradients& gradients;
+  const BlockBackwardScratch& scratch;
+  const Gradients& sink;
+  const BlockParams& params;
+  TensorView ds1_TC;
+};
 /// B: from gradients.dy to ds1, the gradient of this layer's input stream, written to `ds1_TC`.
 /// Norm weights (and their few sums) get their gradients here, projections in W.
 void block_backward_input(const BlockPass& pass, const BlockWeights& weights,
-                          const BlockActivations& acts, const BlockGradients& gradients,
-                          const BlockBackwardScratch& scratch, const Gradients& sink,
-                          const BlockParams& params, TensorView ds1_TC);
+                          const BlockBackwardArgs& args);
 
 /// W.
 void block_backward_weight(const BlockPass& pass, const BlockActivations& acts,
@@ -168,10 +184,8 @@ void block_backward_weight(const BlockPass& pass, const BlockActivations& acts,
                            const BlockParams& params);
 
 /// B and W with the same bits, where nobody waits between them: products of W run while what B
-/// sends to other places travels.
+/// sends to other ranks travels.
 void block_backward(const BlockPass& pass, const BlockWeights& weights,
-                    const BlockActivations& acts, const BlockGradients& gradients,
-                    const BlockBackwardScratch& scratch, const Gradients& sink,
-                    const BlockParams& params, TensorView ds1_TC);
+                    const BlockBackwardArgs& args);
 
 }  // namespace trireme

@@ -26,9 +26,9 @@ ContextShape context_shape(const BlockShape& shape) {
 }
 
 ContextAxis::Buffers lay_out_context(ArenaCursor& arena, const BlockShape& shape,
-                                     ContextAxis::Pass pass) {
+                                     ContextAxis::Direction direction) {
   return ContextAxis::lay_out(arena, context_shape(shape), shape.context_extent,
-                              shape.context_method, pass);
+                              shape.context_method, direction);
 }
 
 }  // namespace
@@ -54,39 +54,39 @@ BlockActivations lay_out_activations(ArenaCursor& arena, const BlockShape& shape
   const ModelConfig& config = shape.config;
   const bool full = shape.recompute == Recompute::kFull;
   const bool selective = shape.recompute == Recompute::kSelective;
-  const auto take = [&](TensorView& x, bool made_again, DType dtype, Shape size) {
-    if (made_again == (which == Keep::kShared)) x = arena.take(dtype, size);
+  const auto take = [&](TensorView& x, bool recomputed, DType dtype, Shape size) {
+    if (recomputed == (which == Keep::kShared)) x = arena.take(dtype, size);
   };
-  const auto inside = [&](TensorView& x, bool made_again, std::int64_t columns) {
-    take(x, made_again, shape.compute, {shape.tokens, columns});
+  const auto wide = [&](TensorView& x, bool recomputed, std::int64_t columns) {
+    take(x, recomputed, shape.compute, {shape.tokens, columns});
   };
   const auto heads = [&](TensorView& x, std::int64_t count) {
     take(x, full, DType::kF32, {shape.tokens, count});
   };
-  const auto stream = [&](TensorView& x, bool made_again) {
-    take(x, made_again, shape.compute, {shape.stream_tokens, config.hidden});
+  const auto residual = [&](TensorView& x, bool recomputed) {
+    take(x, recomputed, shape.compute, {shape.residual_tokens, config.hidden});
   };
-  const auto row = [&](TensorView& x) { take(x, full, DType::kF32, {shape.stream_tokens}); };
+  const auto row = [&](TensorView& x) { take(x, full, DType::kF32, {shape.residual_tokens}); };
   const bool layer_norm = config.norm == NormKind::kLayer;
-  stream(acts.s1_TC, false);
+  residual(acts.s1_TC, false);
   if (layer_norm) row(acts.mean1_T);
   row(acts.rstd1_T);
-  inside(acts.qkv_TX, full, qkv_columns(config));
+  wide(acts.qkv_TX, full, qkv_columns(config));
   if (config.qk_norm) {
-    inside(acts.qk_TX, full || selective, config.q_size() + config.kv_size());
+    wide(acts.qk_TX, full || selective, config.q_size() + config.kv_size());
     heads(acts.rstd_q_TH, config.heads);
     heads(acts.rstd_k_TH, config.kv_heads);
   }
-  inside(acts.attended_TX, full, config.q_size());
+  wide(acts.attended_TX, full, config.q_size());
   heads(acts.lse_TH, config.heads);
-  stream(acts.s2_TC, full);
+  residual(acts.s2_TC, full);
   if (layer_norm) row(acts.mean2_T);
   row(acts.rstd2_T);
-  inside(acts.up_TU, full, up_columns(config));
+  wide(acts.up_TU, full, up_columns(config));
   return acts;
 }
 
-BlockActivations with_made_again(BlockActivations activations, const BlockActivations& made_again) {
+BlockActivations with_recomputed(BlockActivations activations, const BlockActivations& recomputed) {
   using Member = TensorView BlockActivations::*;
   for (const Member x :
        {&BlockActivations::s1_TC, &BlockActivations::mean1_T, &BlockActivations::rstd1_T,
@@ -94,7 +94,7 @@ BlockActivations with_made_again(BlockActivations activations, const BlockActiva
         &BlockActivations::rstd_k_TH, &BlockActivations::attended_TX, &BlockActivations::lse_TH,
         &BlockActivations::s2_TC, &BlockActivations::mean2_T, &BlockActivations::rstd2_T,
         &BlockActivations::up_TU}) {
-    if ((made_again.*x).given()) activations.*x = made_again.*x;
+    if ((recomputed.*x).given()) activations.*x = recomputed.*x;
   }
   return activations;
 }
@@ -123,7 +123,7 @@ BlockGradients lay_out_gradients(ArenaCursor& arena, const BlockShape& shape, Gr
     if (part == GradientPart::kBoth || (part == GradientPart::kExchanged) == exchanged)
       x = arena.take(shape.compute, {shape.tokens, columns});
   };
-  const bool all_tokens = shape.stream_tokens == shape.tokens;
+  const bool all_tokens = shape.residual_tokens == shape.tokens;
   BlockGradients gradients;
   take(gradients.dup_TU, up_columns(config), true);
   take(gradients.ds2_TC, config.hidden, false);
@@ -170,7 +170,7 @@ BlockForwardScratch lay_out_forward_scratch(ArenaCursor& arena, const BlockShape
   scratch.branch_TC = wide(shape.config.hidden);
   scratch.n_TC = wide(shape.config.hidden);
   scratch.act_TF = wide(shape.config.ffn);
-  scratch.attention = lay_out_context(arena, shape, ContextAxis::Pass::kForward);
+  scratch.attention = lay_out_context(arena, shape, ContextAxis::Direction::kForward);
   return scratch;
 }
 
@@ -180,7 +180,7 @@ BlockBackwardScratch lay_out_backward_scratch(ArenaCursor& arena, const BlockSha
   scratch.delta_TH = arena.take(DType::kF32, {shape.tokens, shape.config.heads});
   if (shape.compute != DType::kF32)
     scratch.dqkv_f32_TX = arena.take(DType::kF32, {shape.tokens, qkv_columns(shape.config)});
-  scratch.attention = lay_out_context(arena, shape, ContextAxis::Pass::kBackward);
+  scratch.attention = lay_out_context(arena, shape, ContextAxis::Direction::kBackward);
   return scratch;
 }
 

@@ -26,15 +26,14 @@ Shape cache_shape(const ModelConfig& local, std::int64_t capacity) {
 }  // namespace
 
 Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams& params,
-                 const ParamStore& store, const DecoderShape& shape, DecoderPeers peers)
+                 const ParamStore& store, const DecoderShape& shape, DecoderMesh peers)
     : context_(context),
       config_(config),
-      local_(config_of_place(config, peers.tensor.place())),
-      params_(params),
+      local_(config_of_rank(config, peers.tensor.rank())),
       chunk_(only_chunk(params)),
       store_(store),
       tensor_(peers.tensor),
-      vocabulary_(vocabulary_part(config.vocab_size, tensor_.place())),
+      vocabulary_(vocabulary_part(config.vocab_size, tensor_.rank())),
       shape_{shape.capacity, std::min(shape.chunk, shape.capacity)},
       positions_(DType::kI32, {shape.capacity}, context.device()),
       ids_(DType::kI32, {shape_.chunk}, context.device()),
@@ -57,9 +56,9 @@ Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams&
   final_s_ = Buffer(store.compute(), row, context.device());
   if (config.norm == NormKind::kLayer) final_mean_ = Buffer(DType::kF32, one, context.device());
   final_rstd_ = Buffer(DType::kF32, one, context.device());
-  const std::int64_t places = tensor_.extent(), widest = ceil_div(config.vocab_size, places);
-  logits_parts_ = Buffer(DType::kF32, {places, widest}, context.device());
-  host_parts_.resize(static_cast<std::size_t>(places * widest));
+  const std::int64_t ranks = tensor_.extent(), widest = ceil_div(config.vocab_size, ranks);
+  logits_parts_ = Buffer(DType::kF32, {ranks, widest}, context.device());
+  host_parts_.resize(static_cast<std::size_t>(ranks * widest));
   host_logits_.resize(static_cast<std::size_t>(config.vocab_size));
 }
 
@@ -87,7 +86,7 @@ std::span<const float> Decoder::feed(std::span<const std::int32_t> ids) {
 
 Decoder::Buffers Decoder::lay_out(ArenaCursor& arena, std::int64_t tokens) const {
   BlockShape shape{local_};
-  shape.tokens = shape.stream_tokens = tokens;
+  shape.tokens = shape.residual_tokens = tokens;
   shape.compute = store_.compute();
   Buffers buffers;
   for (BlockActivations& acts : buffers.acts)
@@ -139,14 +138,14 @@ void Decoder::forward(int /*chunk*/, int /*micro_batch*/) {
   context_.synchronize();  // before the range goes, and maybe the buffers
 }
 
-void Decoder::run_head(const BlockPass& pass, WeightReader& weights, ConstTensorView stream_TC) {
+void Decoder::run_head(const BlockPass& pass, WeightReader& weights, ConstTensorView residual_TC) {
   const ParamStore::Lease norm = weights.next();
   final_norm_forward(pass, weights_of(norm, chunk_.final_norm),
                      {final_n_.view(), final_s_.view(), final_mean_.view(), final_rstd_.view()},
                      buffers_.scratch.branch_TC.rows(tokens_ - 1, 1),
-                     stream_TC.rows(tokens_ - 1, 1));
+                     residual_TC.rows(tokens_ - 1, 1));
   Gemm product;
-  product.c_MN = logits_parts_.view().rows(tensor_.place().index, 1);
+  product.c_MN = logits_parts_.view().rows(tensor_.rank().index, 1);
   product.c_MN.shape.set(1, vocabulary_.valid);
   product.a = final_n_.view();
   const ParamStore::Lease head = weights.next();
@@ -159,10 +158,9 @@ void Decoder::run_head(const BlockPass& pass, WeightReader& weights, ConstTensor
 void Decoder::read_logits() {
   copy_out(context_, std::as_writable_bytes(std::span(host_parts_)), logits_parts_.view());
   const std::int64_t widest = logits_parts_.view().shape[1];
-  for (int place = 0; place < tensor_.extent(); ++place) {
-    const VocabularyPart part = vocabulary_part(config_.vocab_size, {tensor_.extent(), place});
-    std::copy_n(host_parts_.begin() + place * widest, part.valid,
-                host_logits_.begin() + part.first);
+  for (int rank = 0; rank < tensor_.extent(); ++rank) {
+    const VocabularyPart part = vocabulary_part(config_.vocab_size, {tensor_.extent(), rank});
+    std::copy_n(host_parts_.begin() + rank * widest, part.valid, host_logits_.begin() + part.first);
   }
 }
 

@@ -19,7 +19,7 @@ struct DecoderShape {
 };
 
 /// Where a decoder meets those that have the rest of the model; alone by default.
-struct DecoderPeers {
+struct DecoderMesh {
   TensorAxis tensor;
   /// Of a forward pass through all stages what is done here; at first the forward of one stage.
   std::vector<ProgramStep> pass = std::vector<ProgramStep>(1);
@@ -27,13 +27,13 @@ struct DecoderPeers {
 };
 
 /// Runs a model token by token for generation, keys and values of earlier tokens kept in a cache:
-/// the layers of the one chunk of `params`, and of these the heads and columns of this place of the
-/// tensor axis. Those that have the rest feed the same tokens.
+/// the layers of the one chunk of `params`, and of these the heads and columns of this
+/// tensor-parallel rank. Those that have the rest feed the same tokens.
 class Decoder final : private ForwardProgram {
  public:
   /// References must outlive the decoder.
   Decoder(Context& context, const ModelConfig& config, const ModelParams& params,
-          const ParamStore& store, const DecoderShape& shape, DecoderPeers peers = {});
+          const ParamStore& store, const DecoderShape& shape, DecoderMesh peers = {});
   /// Appends tokens (any number up to the free capacity) and returns the logits behind the last of
   /// them, of the whole vocabulary; nothing where the head is not here.
   std::span<const float> feed(std::span<const std::int32_t> ids);
@@ -43,7 +43,7 @@ class Decoder final : private ForwardProgram {
   /// Where it stands.
   [[nodiscard]] Trace& trace() { return trace_; }
   /// Of the keys and values of `layers` layers and `capacity` tokens, where `local` is the config
-  /// of this place of the tensor axis.
+  /// of this tensor-parallel rank.
   [[nodiscard]] static std::int64_t cache_bytes(const ModelConfig& local, std::int64_t layers,
                                                 std::int64_t capacity, DType compute);
 
@@ -55,7 +55,7 @@ class Decoder final : private ForwardProgram {
   };
   Buffers lay_out(ArenaCursor& arena, std::int64_t tokens) const;
   void begin_chunk(std::span<const std::int32_t> ids);
-  void run_head(const BlockPass& pass, WeightReader& weights, ConstTensorView stream_TC);
+  void run_head(const BlockPass& pass, WeightReader& weights, ConstTensorView residual_TC);
   void read_logits();
 
   void forward(int chunk, int micro_batch) override;
@@ -65,8 +65,7 @@ class Decoder final : private ForwardProgram {
 
   Context& context_;
   const ModelConfig& config_;
-  const ModelConfig local_;  // of this place of the tensor axis
-  const ModelParams& params_;
+  const ModelConfig local_;  // of this tensor-parallel rank
   const ChunkParams& chunk_;
   const ParamStore& store_;
   const TensorAxis tensor_;
@@ -81,7 +80,7 @@ class Decoder final : private ForwardProgram {
   Buffers buffers_;
   std::int64_t tokens_ = 0;  // that the buffers are for
   bool wants_logits_ = false;
-  // Where the head is: of the last token, and the logits of each place's part of the vocabulary.
+  // Where the head is: of the last token, and the logits of each rank's part of the vocabulary.
   Buffer final_n_, final_s_, final_mean_, final_rstd_, logits_parts_;
   std::vector<float> host_parts_, host_logits_;
   Trace trace_{1};

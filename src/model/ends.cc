@@ -21,15 +21,15 @@ void embed_tokens(Context& context, const TensorAxis& tensor, const ParamStore::
   }
   embedding_forward(context, embedding);
   if (!cut) return;
-  tensor.to_stream(embedding.out_TC);
-  const TensorView stream = tensor.stream_rows(embedding.out_TC);
+  tensor.reduce(embedding.out_TC);
+  const TensorView stream = tensor.residual_rows(embedding.out_TC);
   copy_bytes(context, start.s1_SC.data, stream.data, stream.bytes());
 }
 
 void leave_part(Context& context, TensorView out_SC, ConstTensorView branch_SC,
-                ConstTensorView stream_SC) {
+                ConstTensorView residual_SC) {
   copy_bytes(context, out_SC.data, branch_SC.data, branch_SC.bytes());
-  accumulate(context, out_SC, stream_SC);
+  accumulate(context, out_SC, residual_SC);
 }
 
 }  // namespace trireme

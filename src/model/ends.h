@@ -1,5 +1,5 @@
 #pragma once
-// The ends of a part of the model: token ids become the stream, and the stream goes on to the part
+// The ends of a part of the model: token ids become the residual stream, which goes on to the part
 // behind.
 
 #include "kernels/cross_entropy/cross_entropy.h"
@@ -14,7 +14,7 @@ struct Tokens {
   VocabularyPart part;                 ///< the rows of the embedding that are here
   std::int64_t vocabulary = 0;         ///< of all parts
 };
-/// Where the stream begins: [S, C], and [T, C] for this place's part of it where the tensor axis
+/// Where the stream begins: [S, C], and [T, C] for this rank's part of it where the tensor axis
 /// cuts the vocabulary.
 struct StreamStart {
   TensorView s1_SC, scratch_TC;
@@ -26,6 +26,6 @@ void embed_tokens(Context& context, const TensorAxis& tensor, const ParamStore::
 /// out [S, C] = branch + stream: the first norm of the part behind would add the two and keep the
 /// sum, rounded as it is here.
 void leave_part(Context& context, TensorView out_SC, ConstTensorView branch_SC,
-                ConstTensorView stream_SC);
+                ConstTensorView residual_SC);
 
 }  // namespace trireme

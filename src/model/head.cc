@@ -7,13 +7,13 @@
 
 namespace trireme {
 
-VocabularyPart vocabulary_part(std::int64_t vocabulary, AxisPlace place) {
-  const Piece rows = even_piece(vocabulary, place.extent, place.index);
+VocabularyPart vocabulary_part(std::int64_t vocabulary, AxisRank rank) {
+  const Slice rows = even_slice(vocabulary, rank.extent, rank.index);
   return {rows.begin, rows.size};
 }
 
 std::int64_t head_chunk_tokens(const HeadShape& shape) {
-  const std::int64_t columns = ceil_div(shape.vocabulary, shape.place.extent);
+  const std::int64_t columns = ceil_div(shape.vocabulary, shape.rank.extent);
   const std::int64_t about = (std::int64_t{1} << 22) / columns / 64 * 64;
   // Few where logits take much memory and products hide the traffic of the weight's gradient, to
   // all of which each chunk adds: bf16 products do not.
@@ -25,13 +25,13 @@ std::int64_t head_chunk_tokens(const HeadShape& shape) {
 HeadBuffers lay_out_head(ArenaCursor& arena, const HeadShape& shape) {
   const std::int64_t chunk = head_chunk_tokens(shape);
   const std::int64_t columns =
-      round_up(vocabulary_part(shape.vocabulary, shape.place).valid, kVocabularyRowAlignment);
+      round_up(vocabulary_part(shape.vocabulary, shape.rank).valid, kVocabularyRowAlignment);
   HeadBuffers buffers;
   buffers.logits_TV = arena.take(DType::kF32, {chunk, columns});
   if (shape.compute != DType::kF32)
     buffers.dlogits_TV = arena.take(shape.compute, {chunk, columns});
-  if (shape.place.extent > 1)
-    buffers.parts_R3T = arena.take(DType::kF32, {shape.place.extent, 3, chunk});
+  if (shape.rank.extent > 1)
+    buffers.parts_R3T = arena.take(DType::kF32, {shape.rank.extent, 3, chunk});
   buffers.maximum_T = arena.take(DType::kF32, {chunk});
   buffers.sum_T = arena.take(DType::kF32, {chunk});
   buffers.target_T = arena.take(DType::kF32, {chunk});
@@ -59,7 +59,7 @@ CrossEntropyStatistics whole_statistics(Context& context, const TensorAxis& tens
   }
   TensorView parts = buffers.parts_R3T;
   parts.shape.set(2, count);
-  const TensorView mine = parts.rows(tensor.place().index, 1).reshape({3, count});
+  const TensorView mine = parts.rows(tensor.rank().index, 1).reshape({3, count});
   const auto row = [&](std::int64_t i) { return mine.rows(i, 1).reshape({count}); };
   CrossEntropyStatistics part = statistics;
   part.maximum_T = row(0);
@@ -74,8 +74,7 @@ CrossEntropyStatistics whole_statistics(Context& context, const TensorAxis& tens
 
 /// One chunk of tokens: the views of `args` and the loss are its rows.
 void chunk_loss(Context& context, const TensorAxis& tensor, const HeadBuffers& buffers,
-                const HeadLoss& args, TensorView loss_T, const HeadTraining* training,
-                Accumulate accumulate) {
+                const HeadLoss& args, TensorView loss_T, const HeadTraining* training) {
   const std::int64_t count = args.n_TC.shape[0];
   const TensorView logits = buffers.logits_TV.rows(0, count);
   Gemm product;
@@ -108,7 +107,7 @@ void chunk_loss(Context& context, const TensorAxis& tensor, const HeadBuffers& b
   weight.a = finish.dlogits_TV;
   weight.b = args.n_TC;
   weight.transpose_a = Transpose::kYes;
-  weight.accumulate = accumulate;
+  weight.accumulate = training->accumulate;
   weight.use = "head_weight_gradient";
   gemm(context, weight);
   Gemm input;
@@ -124,15 +123,17 @@ void chunk_loss(Context& context, const TensorAxis& tensor, const HeadBuffers& b
 void head_loss(Context& context, const TensorAxis& tensor, const HeadBuffers& buffers,
                const HeadLoss& args, const HeadTraining* training) {
   const std::int64_t tokens = args.n_TC.shape[0], chunk = buffers.logits_TV.shape[0];
+  HeadTraining of_chunk = training != nullptr ? *training : HeadTraining{};
   for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
     const std::int64_t count = std::min(chunk, tokens - begin);
     HeadLoss part = args;
     part.n_TC = args.n_TC.rows(begin, count);
     part.targets_T = args.targets_T.rows(begin, count);
-    chunk_loss(context, tensor, buffers, part, buffers.loss_T.rows(begin, count), training,
-               training != nullptr && begin == 0 ? training->accumulate : Accumulate::kYes);
+    chunk_loss(context, tensor, buffers, part, buffers.loss_T.rows(begin, count),
+               training != nullptr ? &of_chunk : nullptr);
+    of_chunk.accumulate = Accumulate::kYes;
   }
-  if (training != nullptr) tensor.to_stream(args.n_TC);
+  if (training != nullptr) tensor.reduce(args.n_TC);
   sum_in_order(context, args.loss_sum, buffers.loss_T.rows(0, tokens));
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // The language-model head and the loss, over chunks of tokens: the logits of one chunk exist at a
-// time, and of them the columns of this place of the tensor axis. Between statistics and loss three
+// time, and of them the columns of this tensor-parallel rank. Between statistics and loss three
 // numbers for each token are gathered.
 
 #include "config/model_config.h"
@@ -15,16 +15,16 @@ namespace trireme {
 struct HeadShape {
   std::int64_t vocabulary = 1, tokens = 1;
   DType compute = DType::kF32;
-  AxisPlace place;  ///< on the tensor axis
+  AxisRank rank;  ///< on the tensor axis
   DeviceKind device = DeviceKind::kCpu;
 };
 
-/// The rows of the vocabulary that a place holds.
-VocabularyPart vocabulary_part(std::int64_t vocabulary, AxisPlace place);
+/// The rows of the vocabulary that a rank holds.
+VocabularyPart vocabulary_part(std::int64_t vocabulary, AxisRank rank);
 
-/// Tokens whose logits exist at once: about 4M logits of a place, whole multiples of 64 up to 2,048
+/// Tokens whose logits exist at once: about 4M logits of a rank, whole multiples of 64 up to 2,048
 /// tokens. At least as many as keep the products ahead of memory, since each chunk reads the weight
-/// and its gradient: 512, on a CPU in f32 192. The same on every place.
+/// and its gradient: 512, on a CPU in f32 192. The same on every rank.
 std::int64_t head_chunk_tokens(const HeadShape& shape);
 
 struct HeadBuffers {
@@ -45,7 +45,7 @@ struct HeadTraining {
 
 /// logits = n W^T; loss_sum [1] f64 += the token losses, added in token order. With `training`,
 /// also the gradients, which need the logits while they exist; that of n takes n's place, in the
-/// rows of the stream. n [T, C] of all tokens; weight and dweight [V, C] with the rows of `part`
+/// residual rows. n [T, C] of all tokens; weight and dweight [V, C] with the rows of `part`
 /// and zeros behind them (kVocabularyRowAlignment).
 struct HeadLoss {
   TensorView n_TC;

@@ -36,7 +36,7 @@ class Table {
   }
 
   /// The columns of an activation, cut or not.
-  using Columns = std::vector<CutSection>;
+  using Columns = std::vector<CutSegment>;
   struct Part {
     const char* name;
     Columns out;
@@ -103,7 +103,7 @@ class Table {
   static bool is_cut(const Columns& columns) { return columns.front().units > 0; }
   static std::int64_t size_of(const Columns& columns) {
     std::int64_t size = 0;
-    for (const CutSection& section : columns) size += section.size;
+    for (const CutSegment& section : columns) size += section.size;
     return size;
   }
 
@@ -137,7 +137,7 @@ BlockParams gpt2_block(Table& table, const ModelConfig& config, const std::strin
   const float residual_scale = 1 / std::sqrt(2 * static_cast<float>(config.layers));
   BlockParams block;
   block.attention_norm = table.norm(prefix + "ln_1", config.hidden);
-  const CutSection heads = table.heads().front(), kv_heads = table.kv_heads().front();
+  const CutSegment heads = table.heads().front(), kv_heads = table.kv_heads().front();
   block.qkv = table.linear(prefix + "attn.", {{"c_attn", {heads, kv_heads, kv_heads}}},
                            table.hidden(), true);
   block.out = table.linear(prefix + "attn.", {{"c_proj", table.hidden()}}, table.heads(), true,
@@ -194,11 +194,11 @@ void declare_tied_head(Table& table, const ModelConfig& config, ParamIndex embed
   head.set_by_product = true;
   if (embedding == kNoParam) {
     chunk.head = chunk.head_gradient;
-    head.home = {2, 1};
+    head.tied_rank = {2, 1};
     return;
   }
   chunk.head = head.shares = embedding;
-  head.leaves_alone = !chunk.range.embedding;
+  head.reduced_alone = !chunk.range.embedding;
   head.name += " (head)";
 }
 
@@ -223,7 +223,7 @@ ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange
       declare_tied_head(table, config, embedding, chunk);
   }
   if (config.tied_embeddings && embedding != kNoParam && !head_here)
-    params.metas[embedding].home = {2, 0};
+    params.metas[embedding].tied_rank = {2, 0};
   return std::move(table.params);
 }
 
@@ -232,11 +232,11 @@ ModelParams declare_params(const ModelConfig& config) {
   return declare_params(config, {&whole, 1});
 }
 
-ModelConfig config_of_place(const ModelConfig& config, AxisPlace place) {
+ModelConfig config_of_rank(const ModelConfig& config, AxisRank rank) {
   ModelConfig local = config;
-  local.heads = div_exact(config.heads, place.extent);
-  local.ffn = div_exact(config.ffn, place.extent);
-  local.kv_heads = config.kv_heads >= place.extent ? div_exact(config.kv_heads, place.extent) : 1;
+  local.heads = div_exact(config.heads, rank.extent);
+  local.ffn = div_exact(config.ffn, rank.extent);
+  local.kv_heads = config.kv_heads >= rank.extent ? div_exact(config.kv_heads, rank.extent) : 1;
   return local;
 }
 

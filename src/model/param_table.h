@@ -38,7 +38,7 @@ struct ChunkParams {
   ParamIndex embedding = kNoParam, position_embedding = kNoParam;
   std::vector<BlockParams> blocks;
   NormParams final_norm;
-  ParamIndex head = kNoParam;           ///< where tied the embedding, or a second home of it
+  ParamIndex head = kNoParam;  ///< where tied the embedding, or its copy on the last pipeline rank
   ParamIndex head_gradient = kNoParam;  ///< the head's own
 };
 
@@ -50,7 +50,7 @@ struct ModelParams {
   }
 };
 
-/// In memory the vocabulary's rows of a place are rounded up to a multiple of this: rows of logits
+/// In memory the vocabulary's rows of a rank are rounded up to a multiple of this: rows of logits
 /// then begin on 32 bytes in bf16, which tensor cores and TMA ask for. Megatron rounds to 128 for
 /// whole tiles; a partial tile costs as much there as a padded one, and a vocabulary of 257 bytes
 /// would grow by half.
@@ -58,15 +58,15 @@ inline constexpr std::int64_t kVocabularyRowAlignment = 16;
 
 /// The parameters of chunks that are held together, in order of the model. A block is the
 /// embedding, a layer, the final norm or the head; a tied one comes last: its gradient, or its
-/// second home. Initial values: weights N(0, init_std), GPT-2's two residual projections N(0,
+/// copy. Initial values: weights N(0, init_std), GPT-2's two residual projections N(0,
 /// init_std / sqrt(2 L)), biases 0, norms 1 (transformers' _init_weights for each family).
 ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange> chunks);
 /// Of the whole model.
 ModelParams declare_params(const ModelConfig& config);
 
-/// The model that the layers of a place of the tensor axis compute: its heads and its columns of
-/// the MLP. Key and value heads fewer than places are held by several. The extents divide
+/// The model that the layers of a tensor-parallel rank compute: its heads and its columns of
+/// the MLP. Key and value heads fewer than ranks are held by several. The extents divide
 /// (plan/resolve says so before).
-ModelConfig config_of_place(const ModelConfig& config, AxisPlace place);
+ModelConfig config_of_rank(const ModelConfig& config, AxisRank rank);
 
 }  // namespace trireme

@@ -15,8 +15,8 @@ BlockShape Stage::block_shape(const ModelConfig& local, const StageShape& shape,
   BlockShape block{local};
   block.sequences = shape.sequences;
   block.tokens = shape.local_tokens();
-  block.stream_tokens =
-      TensorAxis::stream_tokens(block.tokens, shape.cut.tensor.extent, shape.cut.sequence_parallel);
+  block.residual_tokens = TensorAxis::residual_tokens(block.tokens, shape.cut.tensor.extent,
+                                                      shape.cut.sequence_parallel);
   block.compute = compute;
   block.context_extent = shape.cut.context.extent;
   block.context_method = shape.cut.context_method;
@@ -35,10 +35,10 @@ Stage::Slot Stage::lay_out_slot(ArenaCursor& arena, const BlockShape& block,
                                 const BlockActivations& shared) {
   const bool training = purpose != StagePurpose::kEvaluation;
   const auto stream = [&] {
-    return arena.take(block.compute, {block.stream_tokens, block.config.hidden});
+    return arena.take(block.compute, {block.residual_tokens, block.config.hidden});
   };
   const auto wide = [&] { return arena.take(block.compute, {block.tokens, block.config.hidden}); };
-  const auto row = [&] { return arena.take(DType::kF32, {block.stream_tokens}); };
+  const auto row = [&] { return arena.take(DType::kF32, {block.residual_tokens}); };
   Slot slot;
   const std::int64_t kept = training ? range.layers : std::min<std::int64_t>(2, range.layers);
   for (std::int64_t layer = 0; layer < kept; ++layer)
@@ -82,7 +82,7 @@ void Stage::lay_out_kept(ArenaCursor& arena, const BlockShape& block, const Chun
 
 Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
                               const StageShape& shape, DType compute) {
-  const ModelConfig local = config_of_place(config, shape.cut.tensor);
+  const ModelConfig local = config_of_rank(config, shape.cut.tensor);
   const BlockShape block = block_shape(local, shape, compute);
   const bool training = shape.purpose != StagePurpose::kEvaluation;
   const auto wide = [&] { return arena.take(compute, {block.tokens, config.hidden}); };
@@ -100,8 +100,8 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
       chunk.slots.push_back(lay_out_slot(arena, block, part.range, shape.purpose, shared));
     if (split) lay_out_kept(arena, block, part, chunk);
     if (!training) continue;
-    for (std::int64_t i = 0; i < part.made_again * part.range.layers; ++i)
-      chunk.made_again.push_back(lay_out_activations(arena, block, Keep::kShared));
+    for (std::int64_t i = 0; i < part.recomputed * part.range.layers; ++i)
+      chunk.recomputed.push_back(lay_out_activations(arena, block, Keep::kShared));
   }
   const auto forward = [&] { buffers.forward = lay_out_forward_scratch(arena, block); };
   const auto head = [&] {
@@ -138,7 +138,7 @@ Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& par
              ParamStore& store, const StageShape& shape, StageAxes axes)
     : context_(context),
       config_(config),
-      local_(config_of_place(config, shape.cut.tensor)),
+      local_(config_of_rank(config, shape.cut.tensor)),
       params_(params),
       store_(store),
       shape_(shape),
@@ -149,7 +149,7 @@ Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& par
       loss_sum_(DType::kF64, {1}, context.device()),
       loss_scale_(DType::kF32, {1}, context.device()) {
   expect(context.device().kind == shape.device, "a stage laid out for another device");
-  expect(axes_.tensor.place() == shape.cut.tensor && axes_.context.place() == shape.cut.context,
+  expect(axes_.tensor.rank() == shape.cut.tensor && axes_.context.rank() == shape.cut.context,
          "a stage of another cut than its axes");
   expect(params.chunks.size() == chunks_of(config, shape).size(), "{} chunks with parameters of {}",
          chunks_of(config, shape).size(), params.chunks.size());
@@ -201,8 +201,8 @@ Stage::Kept& Stage::kept_of(int chunk, int micro_batch, std::int64_t layer) {
   return kept[static_cast<std::size_t>(micro_batch * set % std::ssize(kept) + layer + 1)];
 }
 
-BlockActivations& Stage::made_again_of(int chunk, int micro_batch, std::int64_t layer) {
-  std::vector<BlockActivations>& all = buffers_.chunks[static_cast<std::size_t>(chunk)].made_again;
+BlockActivations& Stage::recomputed_of(int chunk, int micro_batch, std::int64_t layer) {
+  std::vector<BlockActivations>& all = buffers_.chunks[static_cast<std::size_t>(chunk)].recomputed;
   const std::int64_t set = params_of(chunk).range.layers;
   return all[static_cast<std::size_t>(micro_batch * set % std::ssize(all) + layer)];
 }
@@ -215,7 +215,7 @@ TensorView Stage::dy_of(int chunk, int micro_batch, std::int64_t layer) {
 BlockActivations Stage::acts_of(int chunk, int micro_batch, std::int64_t layer) {
   const Slot& slot = slot_of(chunk, micro_batch);
   BlockActivations acts = acts_of(slot, layer);
-  if (slot.made_again) return with_made_again(acts, made_again_of(chunk, micro_batch, layer));
+  if (slot.recomputed) return with_recomputed(acts, recomputed_of(chunk, micro_batch, layer));
   if (!split()) return acts;
   const TensorView own = kept_of(chunk, micro_batch, layer).attended_TX;
   if (own.given()) acts.attended_TX = own;
@@ -279,10 +279,10 @@ void Stage::run_head(const BlockPass& pass, WeightReader& weights, const ChunkPa
   const Slot& slot = of.slot;
   const ParamStore::Lease norm = weights.next();
   final_norm_forward(pass, weights_of(norm, chunk.final_norm),
-                     {axes_.tensor.stream_rows(slot.final_n_TC), slot.final_s_TC, slot.final_mean_T,
-                      slot.final_rstd_T},
-                     axes_.tensor.stream_rows(buffers_.forward.branch_TC), stream);
-  axes_.tensor.to_inside(slot.final_n_TC);
+                     {axes_.tensor.residual_rows(slot.final_n_TC), slot.final_s_TC,
+                      slot.final_mean_T, slot.final_rstd_T},
+                     axes_.tensor.residual_rows(buffers_.forward.branch_TC), stream);
+  axes_.tensor.all_gather(slot.final_n_TC);
   const ParamStore::Lease head = weights.next();
   head_loss(context_, axes_.tensor, buffers_.head,
             {slot.final_n_TC, head.padded_weight(chunk.head), of.micro_batch.targets, vocabulary_,
@@ -298,7 +298,7 @@ void Stage::run_forward(int chunk, const ForwardOf& of) {
   const ConstTensorView stream =
       forward_layers(pass, weights, params, of.slot.blocks, buffers_.forward);
   if (params.range.head) return run_head(pass, weights, params, of, stream);
-  leave_part(context_, of.slot.out_SC, axes_.tensor.stream_rows(buffers_.forward.branch_TC),
+  leave_part(context_, of.slot.out_SC, axes_.tensor.residual_rows(buffers_.forward.branch_TC),
              stream);
 }
 
@@ -323,7 +323,7 @@ void Stage::recompute(int chunk, int micro_batch) {
   const ChunkParams& params = params_of(chunk);
   const BlockPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
   WeightReader weights = reader_of(chunk, ActionKind::kRecompute);
-  slot_of(chunk, micro_batch).made_again = true;
+  slot_of(chunk, micro_batch).recomputed = true;
   for (std::int64_t layer = 0; layer < params.range.layers; ++layer) {
     const ParamStore::Lease lease = weights.next();
     block_recompute(pass, weights_of(lease, params.blocks[static_cast<std::size_t>(layer)], local_),
@@ -359,12 +359,12 @@ void Stage::backward_head(WeightReader& weights, int chunk, int micro_batch) {
   if (!split()) sink.open(context_, params_.block_of(params.final_norm.weight));
   NormBackward norm;
   norm.op = norm_op(config_);
-  norm.dx_TC = tensor.stream_rows(dy_of(chunk, micro_batch, last));
+  norm.dx_TC = tensor.residual_rows(dy_of(chunk, micro_batch, last));
   const NormGradients gradients =
       norm_gradients(context_, sink, params.final_norm, slot.final_norm);
   norm.dweight_C = gradients.weight;
   norm.dbias_C = gradients.bias;
-  norm.dy_TC = tensor.stream_rows(slot.final_n_TC);
+  norm.dy_TC = tensor.residual_rows(slot.final_n_TC);
   norm.s_TC = slot.final_s_TC;
   norm.weight_C = lease.weight(params.final_norm.weight);
   norm.mean_T = slot.final_mean_T;
@@ -378,7 +378,7 @@ void Stage::backward_embedding(int chunk, int micro_batch) {
   const TensorView d = dy_of(chunk, micro_batch, -1);
   Gradients& sink = store_.gradients();
   sink.open(context_, params_.block_of(params.embedding));
-  axes_.tensor.to_inside(d);
+  axes_.tensor.all_gather(d);
   sink.add_looked_up(context_, params.embedding, batch.input_ids, d, vocabulary_.first,
                      config_.vocab_size);
   if (params.position_embedding != kNoParam)
@@ -396,7 +396,7 @@ void Stage::begin_backward(WeightReader& weights, int chunk, int micro_batch) {
   if (params.range.head) return backward_head(weights, chunk, micro_batch);
   const TensorView received = slot_of(chunk, micro_batch).dout_SC;
   const TensorView dy =
-      axes_.tensor.stream_rows(dy_of(chunk, micro_batch, params.range.layers - 1));
+      axes_.tensor.residual_rows(dy_of(chunk, micro_batch, params.range.layers - 1));
   copy_bytes(context_, dy.data, received.data, received.bytes());
 }
 
@@ -413,24 +413,25 @@ void Stage::backward_layer(const BlockPass& pass, WeightReader& reader, int chun
   const BlockWeights weights = weights_of(lease, params, local_);
   Gradients& sink = store_.gradients();
   Slot& slot = slot_of(chunk, micro_batch);
-  if (!slot.made_again) block_recompute(pass, weights, acts, buffers_.forward, shape_.recompute);
+  if (!slot.recomputed) block_recompute(pass, weights, acts, buffers_.forward, shape_.recompute);
+  const BlockBackwardArgs args{acts, gradients, buffers_.backward, sink, params, ds1_TC};
   if (halves == BackwardHalves::kBoth) {
     sink.open(context_, block_of_layer(chunk_params, layer));
-    block_backward(pass, weights, acts, gradients, buffers_.backward, sink, params, ds1_TC);
+    block_backward(pass, weights, args);
   } else {
-    block_backward_input(pass, weights, acts, gradients, buffers_.backward, sink, params, ds1_TC);
+    block_backward_input(pass, weights, args);
     // What W needs takes the place of what nobody needs any more; its memory serves the next B.
     exchange(slot.blocks[static_cast<std::size_t>(layer)], buffers_.exchanged);
     // So does attention's output, which R has left where the next R writes.
     Kept& kept = kept_of(chunk, micro_batch, layer);
-    if (slot.made_again && kept.attended_TX.given())
-      std::swap(kept.attended_TX, made_again_of(chunk, micro_batch, layer).attended_TX);
+    if (slot.recomputed && kept.attended_TX.given())
+      std::swap(kept.attended_TX, recomputed_of(chunk, micro_batch, layer).attended_TX);
   }
   if (layer > 0) return;
-  slot.made_again = false;
+  slot.recomputed = false;
   if (chunk_params.range.embedding) return;
   const TensorView sent = slot.din_SC;
-  copy_bytes(context_, sent.data, axes_.tensor.stream_rows(ds1_TC).data, sent.bytes());
+  copy_bytes(context_, sent.data, axes_.tensor.residual_rows(ds1_TC).data, sent.bytes());
 }
 
 void Stage::weight_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer) {
@@ -461,18 +462,18 @@ void Stage::end_backward(int chunk, int micro_batch, bool last) {
   store_.gradients().close(context_, params_.block_of(params.embedding), last);
 }
 
-void Stage::backward(int chunk, int micro_batch, Pass pass) {
+void Stage::backward(int chunk, int micro_batch, LastMicroBatch last) {
   const ChunkParams& params = params_of(chunk);
   const BlockPass block_pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
-  const bool last = pass == Pass::kLast;
+  const bool closes = last == LastMicroBatch::kYes;
   WeightReader weights = reader_of(chunk, ActionKind::kBackward);
   begin_backward(weights, chunk, micro_batch);
-  end_head(chunk, micro_batch, last);
+  end_head(chunk, micro_batch, closes);
   for (std::int64_t layer = params.range.layers - 1; layer >= 0; --layer) {
     backward_layer(block_pass, weights, chunk, micro_batch, layer, BackwardHalves::kBoth);
-    store_.gradients().close(context_, block_of_layer(params, layer), last);
+    store_.gradients().close(context_, block_of_layer(params, layer), closes);
   }
-  end_backward(chunk, micro_batch, last);
+  end_backward(chunk, micro_batch, closes);
 }
 
 void Stage::backward_input(int chunk, int micro_batch) {
@@ -484,15 +485,15 @@ void Stage::backward_input(int chunk, int micro_batch) {
     backward_layer(pass, weights, chunk, micro_batch, layer, BackwardHalves::kInput);
 }
 
-void Stage::backward_weight(int chunk, int micro_batch, Pass pass) {
+void Stage::backward_weight(int chunk, int micro_batch, LastMicroBatch last) {
   const BlockPass block_pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
-  const bool last = pass == Pass::kLast;
-  end_head(chunk, micro_batch, last);
+  const bool closes = last == LastMicroBatch::kYes;
+  end_head(chunk, micro_batch, closes);
   for (std::int64_t layer = params_of(chunk).range.layers - 1; layer >= 0; --layer) {
     weight_layer(block_pass, chunk, micro_batch, layer);
-    store_.gradients().close(context_, block_of_layer(params_of(chunk), layer), last);
+    store_.gradients().close(context_, block_of_layer(params_of(chunk), layer), closes);
   }
-  end_backward(chunk, micro_batch, last);
+  end_backward(chunk, micro_batch, closes);
 }
 
 }  // namespace trireme

@@ -22,9 +22,9 @@ enum class StagePurpose : std::uint8_t {
 
 /// What a stage has of the model and of a sequence.
 struct StageCut {
-  AxisPlace tensor;
+  AxisRank tensor;
   bool sequence_parallel = false;
-  AxisPlace context;
+  AxisRank context;
   ContextMethod context_method = ContextMethod::kRing;
 };
 
@@ -35,7 +35,7 @@ struct ChunkShape {
   /// this. Only where B and W are apart.
   int waiting = 1;
   /// Of those, the ones between R and B; their activations are told apart likewise.
-  int made_again = 0;
+  int recomputed = 0;
 };
 
 struct StageShape {
@@ -80,8 +80,8 @@ class Stage final : public StageProgram {
   void forward(int chunk, int micro_batch) override;
   void recompute(int chunk, int micro_batch) override;
   void backward_input(int chunk, int micro_batch) override;
-  void backward_weight(int chunk, int micro_batch, Pass pass) override;
-  void backward(int chunk, int micro_batch, Pass pass) override;
+  void backward_weight(int chunk, int micro_batch, LastMicroBatch last) override;
+  void backward(int chunk, int micro_batch, LastMicroBatch last) override;
   [[nodiscard]] TensorView boundary(int chunk, int micro_batch, Boundary which) override;
   void copy(TensorView to, TensorView from) override;
   [[nodiscard]] int slots(int chunk) const override {
@@ -106,7 +106,7 @@ class Stage final : public StageProgram {
     // Rows of the stream that go to the next stage and the gradient that comes back, and the
     // gradient that goes to the one before.
     TensorView out_SC, dout_SC, din_SC;
-    bool made_again = false;  // by R, until B
+    bool recomputed = false;  // by R, until B
   };
   /// From B of a layer to its W.
   struct Kept {
@@ -116,7 +116,7 @@ class Stage final : public StageProgram {
   struct Chunk {
     std::vector<Slot> slots;
     std::vector<Kept> kept;  // of the layers, set after set; where B and W are apart
-    std::vector<BlockActivations> made_again;  // the shared ones, as R leaves them; set after set
+    std::vector<BlockActivations> recomputed;  // the shared ones, as R leaves them; set after set
   };
   struct Buffers {
     std::vector<Chunk> chunks;
@@ -143,7 +143,7 @@ class Stage final : public StageProgram {
   /// The same for R, B and W, with what this layer keeps apart from the others.
   [[nodiscard]] BlockActivations acts_of(int chunk, int micro_batch, std::int64_t layer);
   [[nodiscard]] Kept& kept_of(int chunk, int micro_batch, std::int64_t layer);
-  [[nodiscard]] BlockActivations& made_again_of(int chunk, int micro_batch, std::int64_t layer);
+  [[nodiscard]] BlockActivations& recomputed_of(int chunk, int micro_batch, std::int64_t layer);
   /// Where the gradient of the stream behind a layer lies; -1: before the first.
   [[nodiscard]] TensorView dy_of(int chunk, int micro_batch, std::int64_t layer);
   /// Where B of a layer puts what W needs, and where W finds it.
@@ -182,7 +182,7 @@ class Stage final : public StageProgram {
 
   Context& context_;
   const ModelConfig& config_;
-  const ModelConfig local_;  // of this place of the tensor axis
+  const ModelConfig local_;  // of this tensor-parallel rank
   const ModelParams& params_;
   ParamStore& store_;
   StageShape shape_;

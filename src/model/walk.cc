@@ -43,14 +43,14 @@ ConstTensorView forward_layers(const BlockPass& pass, WeightReader& weights,
 }
 
 void final_norm_forward(const BlockPass& pass, const NormWeights& weights, const FinalNorm& out,
-                        ConstTensorView branch_SC, ConstTensorView stream_SC) {
+                        ConstTensorView branch_SC, ConstTensorView residual_SC) {
   NormForward norm = norm_of(pass.config, weights);
   norm.y_TC = out.n_SC;
   norm.sum_TC = out.s_SC;
   norm.mean_T = out.mean_S;
   norm.rstd_T = out.rstd_S;
   norm.x_TC = branch_SC;
-  norm.residual_TC = stream_SC;
+  norm.residual_TC = residual_SC;
   norm_forward(pass.context, norm);
 }
 

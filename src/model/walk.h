@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/block.h"
-#include "pipeline/plan.h"
+#include "pipeline/schedule.h"
 
 namespace trireme {
 
@@ -41,6 +41,6 @@ struct FinalNorm {
   TensorView n_SC, s_SC, mean_S, rstd_S;
 };
 void final_norm_forward(const BlockPass& pass, const NormWeights& weights, const FinalNorm& out,
-                        ConstTensorView branch_SC, ConstTensorView stream_SC);
+                        ConstTensorView branch_SC, ConstTensorView residual_SC);
 
 }  // namespace trireme

@@ -43,7 +43,7 @@ std::int64_t Buckets::bytes_of(const StoreLayout& layout, MeshView view, DType d
 }
 
 void Buckets::for_each_part_of(const StoreLayout& layout, MeshView view, DType dtype,
-                               const std::function<void(int, Piece)>& f) {
+                               const std::function<void(int, Slice)>& f) {
   const std::int64_t part_max = ring_shape(layout, view, dtype).part_max;
   for (int block = 0; block < layout.block_count(); ++block) {
     const std::int64_t size = layout.shard_block(block, view).size;

@@ -18,7 +18,7 @@ class Buckets {
  public:
   struct Bucket {
     int block = -1;
-    Piece part{};       ///< of the block's shard span
+    Slice part{};       ///< of the block's shard span
     TensorView pieces;  ///< `part.size` elements of each owner
     Pending transfer;
     bool first = true;  ///< of this part in the step
@@ -33,7 +33,7 @@ class Buckets {
   Buckets(const StoreLayout& layout, MeshView view, DType dtype, Device device);
   /// f(block, part) for all parts of all blocks, in the order that buckets take them.
   static void for_each_part_of(const StoreLayout& layout, MeshView view, DType dtype,
-                               const std::function<void(int, Piece)>& f);
+                               const std::function<void(int, Slice)>& f);
   /// What such a ring takes.
   static std::int64_t bytes_of(const StoreLayout& layout, MeshView view, DType dtype);
 
@@ -42,12 +42,12 @@ class Buckets {
   void for_each_part(int block, const F& f) const {
     const std::int64_t size = layout_.shard_block(block, view_).size;
     for (std::int64_t begin = 0; begin < size; begin += part_max_)
-      f(Piece{begin, std::min(part_max_, size - begin)});
+      f(Slice{begin, std::min(part_max_, size - begin)});
   }
   /// The next place of the ring, for `part` of `block`. `finish(bucket)` is called for what stands
   /// there and is busy.
   template <class F>
-  Bucket& take(int block, Piece part, const F& finish) {
+  Bucket& take(int block, Slice part, const F& finish) {
     Bucket& bucket = ring_[next_];
     finish_one(bucket, finish);
     next_ = (next_ + 1) % ring_.size();

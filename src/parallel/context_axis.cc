@@ -24,14 +24,14 @@ BasicHeadsView<Byte> some_heads(BasicHeadsView<Byte> view, std::int64_t first, s
   return view;
 }
 
-/// What place j computes with ulysses: `q` query heads from j * q on, `kv` heads from `first_kv`.
+/// What rank j computes with ulysses: `q` query heads from j * q on, `kv` heads from `first_kv`.
 struct HeadShare {
   std::int64_t q, kv;
   const ContextShape& shape;
   HeadShare(const ContextShape& s, int extent)
       : q(s.heads / extent), kv(std::max<std::int64_t>(1, s.kv_heads / extent)), shape(s) {}
-  [[nodiscard]] std::int64_t first_kv(int place) const {
-    return place * q / (shape.heads / shape.kv_heads);
+  [[nodiscard]] std::int64_t first_kv(int rank) const {
+    return rank * q / (shape.heads / shape.kv_heads);
   }
   [[nodiscard]] std::int64_t columns() const { return (q + 2 * kv) * shape.head_dim; }
 };
@@ -47,35 +47,35 @@ QkvHeads qkv_heads(const TensorView& rows, const HeadShare& share) {
 
 }  // namespace
 
-std::vector<PositionRange> context_ranges(std::int64_t tokens, AxisPlace place) {
-  if (place.extent == 1) return {{0, tokens}};
-  const std::int64_t piece = div_exact(tokens, 2 * std::int64_t{place.extent});
-  return {{place.index * piece, piece}, {(2 * place.extent - 1 - place.index) * piece, piece}};
+std::vector<PositionRange> context_ranges(std::int64_t tokens, AxisRank rank) {
+  if (rank.extent == 1) return {{0, tokens}};
+  const std::int64_t piece = div_exact(tokens, 2 * std::int64_t{rank.extent});
+  return {{rank.index * piece, piece}, {(2 * rank.extent - 1 - rank.index) * piece, piece}};
 }
 
 ContextAxis::ContextAxis(Communicator& channel, ContextMethod method, std::int64_t sequence_tokens)
-    : channel_(&channel), method_(method), place_{channel.size(), channel.rank()} {
-  if (place_.extent == 1) return;
-  for (int i = 0; i < place_.extent; ++i) {
-    const auto ranges = context_ranges(sequence_tokens, {place_.extent, i});
+    : channel_(&channel), method_(method), rank_{channel.size(), channel.rank()} {
+  if (rank_.extent == 1) return;
+  for (int i = 0; i < rank_.extent; ++i) {
+    const auto ranges = context_ranges(sequence_tokens, {rank_.extent, i});
     ranges_.insert(ranges_.end(), ranges.begin(), ranges.end());
   }
 }
 
 std::span<const PositionRange> ContextAxis::own(std::int64_t tokens) {
-  if (place_.extent > 1) return ranges_of(place_.index);
+  if (rank_.extent > 1) return ranges_of(rank_.index);
   alone_ = {0, tokens};
   return {&alone_, 1};
 }
 
 ContextAxis::Buffers ContextAxis::lay_out(ArenaCursor& arena, const ContextShape& shape, int extent,
-                                          ContextMethod method, Pass pass) {
+                                          ContextMethod method, Direction direction) {
   Buffers buffers;
   buffers.shape = shape;
   if (extent == 1) return buffers;
   const std::int64_t rows = shape.sequences * shape.tokens, all = rows * extent;
   const std::int64_t kv = 2 * shape.kv_heads * shape.head_dim;
-  const bool backward = pass == Pass::kBackward;
+  const bool backward = direction == Direction::kBackward;
   if (method == ContextMethod::kUlysses) {
     const HeadShare share(shape, extent);
     buffers.sent = arena.take(shape.compute, {all, share.columns()});
@@ -108,13 +108,13 @@ ContextAxis::Buffers ContextAxis::lay_out(ArenaCursor& arena, const ContextShape
 }
 
 void ContextAxis::forward(Context& context, const Buffers& buffers, AttentionForward args) {
-  if (place_.extent == 1) return attention_forward(context, args);
+  if (rank_.extent == 1) return attention_forward(context, args);
   if (method_ == ContextMethod::kUlysses) return forward_heads(context, buffers, args);
   forward_blocks(context, buffers, args);
 }
 
 void ContextAxis::backward(Context& context, const Buffers& buffers, AttentionBackward args) {
-  if (place_.extent == 1) return attention_backward(context, args);
+  if (rank_.extent == 1) return attention_backward(context, args);
   args.o = {};  // for who computes whole sequences, which nobody does here
   if (method_ == ContextMethod::kUlysses) return backward_heads(context, buffers, args);
   if (method_ == ContextMethod::kRing) return backward_ring(context, buffers, args);
@@ -123,7 +123,7 @@ void ContextAxis::backward(Context& context, const Buffers& buffers, AttentionBa
 
 namespace {
 
-/// The hop of a ring: to the next place, from the one before.
+/// The hop of a ring: to the next rank, from the one before.
 Pending hop(Communicator& channel, TensorView out, TensorView in) {
   const int size = channel.size(), index = channel.rank();
   const Message send = message_of((index + 1) % size, out);
@@ -146,15 +146,15 @@ void ContextAxis::forward_blocks(Context& context, const Buffers& buffers, Atten
   const bool ring = method_ == ContextMethod::kRing;
   const HeadsView o = args.o;
   const TensorView lse = args.lse_TH;
-  args.mask.q = ranges_of(place_.index);
+  args.mask.q = ranges_of(rank_.index);
   const auto block = [&](int step) {
     return ring ? buffers.kv[step % 2] : buffers.kv[0].rows(behind(step) * rows, rows);
   };
   pack(context, block(0), shape, args.k, args.v);
   Pending gather = ring ? Pending() : channel_->start_all_gather(buffers.kv[0]);
-  for (int step = 0; step < place_.extent; ++step) {
+  for (int step = 0; step < rank_.extent; ++step) {
     Pending move;
-    if (ring && step + 1 < place_.extent) move = hop(*channel_, block(step), block(step + 1));
+    if (ring && step + 1 < rank_.extent) move = hop(*channel_, block(step), block(step + 1));
     if (step == 1) gather.wait();
     const KvHeads kv = kv_heads(block(step), shape);
     args.k = kv.k;
@@ -173,13 +173,13 @@ void ContextAxis::forward_blocks(Context& context, const Buffers& buffers, Atten
 void ContextAxis::backward_ring(Context& context, const Buffers& buffers, AttentionBackward args) {
   const ContextShape& shape = buffers.shape;
   const HeadsView dk = args.dk, dv = args.dv;
-  args.mask.q = ranges_of(place_.index);
+  args.mask.q = ranges_of(rank_.index);
   pack(context, buffers.kv[0], shape, args.k, args.v);
   // The sums of a block travel with it, one hop behind, and come home with the last.
   Pending travel;
-  for (int step = 0; step < place_.extent; ++step) {
+  for (int step = 0; step < rank_.extent; ++step) {
     Pending move;
-    if (step + 1 < place_.extent)
+    if (step + 1 < rank_.extent)
       move = hop(*channel_, buffers.kv[step % 2], buffers.kv[(step + 1) % 2]);
     const KvHeads kv = kv_heads(buffers.kv[step % 2], shape);
     const TensorView sums = step == 0 ? buffers.dkv[0] : buffers.dkv_block;
@@ -199,7 +199,7 @@ void ContextAxis::backward_ring(Context& context, const Buffers& buffers, Attent
     move.wait();
   }
   travel.wait();
-  const KvHeads home = kv_heads(buffers.dkv[place_.extent % 2], shape);
+  const KvHeads home = kv_heads(buffers.dkv[rank_.extent % 2], shape);
   copy_heads(context, dk, home.k);
   copy_heads(context, dv, home.v);
 }
@@ -209,14 +209,14 @@ void ContextAxis::backward_gathered(Context& context, const Buffers& buffers,
   const ContextShape& shape = buffers.shape;
   const std::int64_t rows = shape.sequences * shape.tokens;
   const HeadsView dk = args.dk, dv = args.dv;
-  args.mask.q = ranges_of(place_.index);
+  args.mask.q = ranges_of(rank_.index);
   const auto block = [&](const TensorView& all, int step) {
     return kv_heads(all.rows(behind(step) * rows, rows), shape);
   };
-  pack(context, buffers.kv[0].rows(place_.index * rows, rows), shape, args.k, args.v);
+  pack(context, buffers.kv[0].rows(rank_.index * rows, rows), shape, args.k, args.v);
   Pending gather = channel_->start_all_gather(buffers.kv[0]);
   clear(context, buffers.dkv[0]);
-  for (int step = 0; step < place_.extent; ++step) {
+  for (int step = 0; step < rank_.extent; ++step) {
     if (step == 1) gather.wait();
     const KvHeads kv = block(buffers.kv[0], step), gradient = block(buffers.dkv[0], step);
     args.k = kv.k;
@@ -234,25 +234,24 @@ void ContextAxis::backward_gathered(Context& context, const Buffers& buffers,
 
 namespace {
 
-/// Where the chunk of a place and a sequence stands in rows of `places` and `sequences`.
+/// Where the chunk of a rank and a sequence stands in rows of `ranks` and `sequences`.
 struct Chunks {
   TensorView rows;
-  std::int64_t places, sequences;
+  std::int64_t ranks, sequences;
 
-  [[nodiscard]] auto by_place() const {
-    return [*this](std::int64_t place, std::int64_t sequence) {
-      return at(place * sequences + sequence);
+  [[nodiscard]] auto by_rank() const {
+    return [*this](std::int64_t rank, std::int64_t sequence) {
+      return at(rank * sequences + sequence);
     };
   }
   [[nodiscard]] auto by_sequence() const {
-    return [*this](std::int64_t place, std::int64_t sequence) {
-      return at(sequence * places + place);
-    };
+    return
+        [*this](std::int64_t rank, std::int64_t sequence) { return at(sequence * ranks + rank); };
   }
 
  private:
   [[nodiscard]] std::span<std::byte> at(std::int64_t index) const {
-    const std::size_t bytes = rows.bytes() / static_cast<std::size_t>(places * sequences);
+    const std::size_t bytes = rows.bytes() / static_cast<std::size_t>(ranks * sequences);
     return {rows.data + static_cast<std::size_t>(index) * bytes, bytes};
   }
 };
@@ -264,14 +263,14 @@ void ContextAxis::exchange_chunks(Context& context, std::int64_t sequences, cons
                                   const To& to) {
   sends_.clear();
   receives_.clear();
-  for (int place = 0; place < place_.extent; ++place) {
+  for (int rank = 0; rank < rank_.extent; ++rank) {
     for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
-      const std::span<std::byte> out = from(place, sequence), in = to(place, sequence);
-      if (place == place_.index) {
+      const std::span<std::byte> out = from(rank, sequence), in = to(rank, sequence);
+      if (rank == rank_.index) {
         copy_bytes(context, in.data(), out.data(), in.size());
       } else {
-        sends_.push_back({place, out});
-        receives_.push_back({place, in});
+        sends_.push_back({rank, out});
+        receives_.push_back({rank, in});
       }
     }
   }
@@ -280,26 +279,26 @@ void ContextAxis::exchange_chunks(Context& context, std::int64_t sequences, cons
 
 void ContextAxis::to_sequences(Context& context, TensorView out, TensorView in,
                                std::int64_t sequences) {
-  exchange_chunks(context, sequences, Chunks{out, place_.extent, sequences}.by_place(),
-                  Chunks{in, place_.extent, sequences}.by_sequence());
+  exchange_chunks(context, sequences, Chunks{out, rank_.extent, sequences}.by_rank(),
+                  Chunks{in, rank_.extent, sequences}.by_sequence());
 }
 
-void ContextAxis::to_places(Context& context, TensorView out, TensorView in,
-                            std::int64_t sequences) {
-  exchange_chunks(context, sequences, Chunks{out, place_.extent, sequences}.by_sequence(),
-                  Chunks{in, place_.extent, sequences}.by_place());
+void ContextAxis::to_ranks(Context& context, TensorView out, TensorView in,
+                           std::int64_t sequences) {
+  exchange_chunks(context, sequences, Chunks{out, rank_.extent, sequences}.by_sequence(),
+                  Chunks{in, rank_.extent, sequences}.by_rank());
 }
 
 void ContextAxis::exchange_heads(Context& context, const Buffers& buffers, const ConstHeadsView& q,
                                  const ConstHeadsView& k, const ConstHeadsView& v) {
   const ContextShape& shape = buffers.shape;
-  const HeadShare share(shape, place_.extent);
+  const HeadShare share(shape, rank_.extent);
   const std::int64_t rows = shape.sequences * shape.tokens;
-  for (int place = 0; place < place_.extent; ++place) {
-    const QkvHeads out = qkv_heads(buffers.sent.rows(place * rows, rows), share);
-    copy_heads(context, out.q, some_heads(q, place * share.q, share.q));
-    copy_heads(context, out.k, some_heads(k, share.first_kv(place), share.kv));
-    copy_heads(context, out.v, some_heads(v, share.first_kv(place), share.kv));
+  for (int rank = 0; rank < rank_.extent; ++rank) {
+    const QkvHeads out = qkv_heads(buffers.sent.rows(rank * rows, rows), share);
+    copy_heads(context, out.q, some_heads(q, rank * share.q, share.q));
+    copy_heads(context, out.k, some_heads(k, share.first_kv(rank), share.kv));
+    copy_heads(context, out.v, some_heads(v, share.first_kv(rank), share.kv));
   }
   to_sequences(context, buffers.sent, buffers.received, shape.sequences);
 }
@@ -310,11 +309,11 @@ AttentionMask ContextAxis::whole_mask(Context& context, const Buffers& buffers,
   whole.q = whole.kv = ranges_;
   if (!mask.first_key_T.given()) return whole;
   const std::int64_t sequences = buffers.shape.sequences;
-  const Chunks all{buffers.first_key, place_.extent, sequences};
-  // Every place gets the same of this one's. A send only reads.
+  const Chunks all{buffers.first_key, rank_.extent, sequences};
+  // Every rank gets the same of this one's. A send only reads.
   const ConstTensorView mine = mask.first_key_T;
   const Chunks own{{const_cast<std::byte*>(mine.data), mine.dtype, mine.shape}, 1, sequences};
-  const auto to_all = [&](int, std::int64_t sequence) { return own.by_place()(0, sequence); };
+  const auto to_all = [&](int, std::int64_t sequence) { return own.by_rank()(0, sequence); };
   exchange_chunks(context, sequences, to_all, all.by_sequence());
   whole.first_key_T = buffers.first_key;
   return whole;
@@ -322,7 +321,7 @@ AttentionMask ContextAxis::whole_mask(Context& context, const Buffers& buffers,
 
 void ContextAxis::forward_heads(Context& context, const Buffers& buffers, AttentionForward args) {
   const ContextShape& shape = buffers.shape;
-  const HeadShare share(shape, place_.extent);
+  const HeadShare share(shape, rank_.extent);
   const std::int64_t rows = shape.sequences * shape.tokens;
   const HeadsView o = args.o;
   exchange_heads(context, buffers, args.q, args.k, args.v);
@@ -332,28 +331,28 @@ void ContextAxis::forward_heads(Context& context, const Buffers& buffers, Attent
   args.k = whole.k;
   args.v = whole.v;
   args.o = heads_of(buffers.o_sent, 0, share.q, shape.head_dim);
-  args.lse_TH = args.lse_TH.reshape({rows * place_.extent, share.q});
+  args.lse_TH = args.lse_TH.reshape({rows * rank_.extent, share.q});
   attention_forward(context, args);
-  to_places(context, buffers.o_sent, buffers.o_received, shape.sequences);
-  for (int place = 0; place < place_.extent; ++place) {
-    copy_heads(context, some_heads(o, place * share.q, share.q),
-               heads_of(buffers.o_received.rows(place * rows, rows), 0, share.q, shape.head_dim));
+  to_ranks(context, buffers.o_sent, buffers.o_received, shape.sequences);
+  for (int rank = 0; rank < rank_.extent; ++rank) {
+    copy_heads(context, some_heads(o, rank * share.q, share.q),
+               heads_of(buffers.o_received.rows(rank * rows, rows), 0, share.q, shape.head_dim));
   }
 }
 
 void ContextAxis::backward_heads(Context& context, const Buffers& buffers, AttentionBackward args) {
   const ContextShape& shape = buffers.shape;
-  const HeadShare share(shape, place_.extent);
+  const HeadShare share(shape, rank_.extent);
   const std::int64_t rows = shape.sequences * shape.tokens;
   const HeadsView dq = args.dq, dk = args.dk, dv = args.dv;
   exchange_heads(context, buffers, args.q, args.k, args.v);
   const ConstHeadsView delta(args.delta_TH.data, DType::kF32, rows, shape.heads, 1, shape.heads);
-  for (int place = 0; place < place_.extent; ++place) {
+  for (int rank = 0; rank < rank_.extent; ++rank) {
     copy_heads(context,
-               heads_of(buffers.o_sent.rows(place * rows, rows), 0, share.q, shape.head_dim),
-               some_heads(args.d_o, place * share.q, share.q));
-    copy_heads(context, heads_of(buffers.delta_sent.rows(place * rows, rows), 0, share.q, 1),
-               some_heads(delta, place * share.q, share.q));
+               heads_of(buffers.o_sent.rows(rank * rows, rows), 0, share.q, shape.head_dim),
+               some_heads(args.d_o, rank * share.q, share.q));
+    copy_heads(context, heads_of(buffers.delta_sent.rows(rank * rows, rows), 0, share.q, 1),
+               some_heads(delta, rank * share.q, share.q));
   }
   to_sequences(context, buffers.o_sent, buffers.o_received, shape.sequences);
   to_sequences(context, buffers.delta_sent, buffers.delta, shape.sequences);
@@ -366,22 +365,22 @@ void ContextAxis::backward_heads(Context& context, const Buffers& buffers, Atten
   args.k = whole.k;
   args.v = whole.v;
   args.d_o = heads_of(buffers.o_received, 0, share.q, shape.head_dim);
-  args.lse_TH = args.lse_TH.reshape({rows * place_.extent, share.q});
+  args.lse_TH = args.lse_TH.reshape({rows * rank_.extent, share.q});
   args.delta_TH = buffers.delta;
   args.dq = gradient.q;
   args.dk = gradient.k;
   args.dv = gradient.v;
   attention_backward(context, args);
 
-  to_places(context, buffers.gradient, buffers.gradient_received, shape.sequences);
-  const auto from = [&](int place) { return buffers.gradient_received.rows(place * rows, rows); };
-  for (int place = 0; place < place_.extent; ++place) {
-    copy_heads(context, some_heads(dq, place * share.q, share.q), qkv_heads(from(place), share).q);
+  to_ranks(context, buffers.gradient, buffers.gradient_received, shape.sequences);
+  const auto from = [&](int rank) { return buffers.gradient_received.rows(rank * rows, rows); };
+  for (int rank = 0; rank < rank_.extent; ++rank) {
+    copy_heads(context, some_heads(dq, rank * share.q, share.q), qkv_heads(from(rank), share).q);
   }
-  // Places that share a key head are neighbours: their sums are added in order.
-  for (int first = 0; first < place_.extent;) {
+  // Ranks that share a key head are neighbours: their sums are added in order.
+  for (int first = 0; first < rank_.extent;) {
     int next = first + 1;
-    for (; next < place_.extent && share.first_kv(next) == share.first_kv(first); ++next)
+    for (; next < rank_.extent && share.first_kv(next) == share.first_kv(first); ++next)
       accumulate(context, from(first), from(next));
     const QkvHeads sums = qkv_heads(from(first), share);
     copy_heads(context, some_heads(dk, share.first_kv(first), share.kv), sums.k);

@@ -1,8 +1,8 @@
 #pragma once
 // How the tokens of a sequence lie on the context axis, and attention over all of them. A sequence
-// is cut into 2c pieces and place i holds pieces i and 2c-1-i, so that causal attention is the same
+// is cut into 2c pieces and rank i holds pieces i and 2c-1-i, so that causal attention is the same
 // work everywhere (zigzag; Zhu 2024, ring-flash-attention). Everything but attention computes on a
-// place's own tokens. Attention sees the others' keys in one of three ways:
+// rank's own tokens. Attention sees the others' keys in one of three ways:
 //
 //   ring       blocks of keys and values go round, one hop while the block before computes (Liu et
 //              al. 2023); results are merged by their log-sum-exp. Two blocks of memory
@@ -21,29 +21,29 @@
 
 namespace trireme {
 
-/// Where the tokens of a place stand in a sequence of `tokens`, which 2 * extent divides: one range
-/// where the axis has one place, else two.
-std::vector<PositionRange> context_ranges(std::int64_t tokens, AxisPlace place);
+/// Where the tokens of a rank stand in a sequence of `tokens`, which 2 * extent divides: one range
+/// where the axis has one rank, else two.
+std::vector<PositionRange> context_ranges(std::int64_t tokens, AxisRank rank);
 
-/// Attention of one place: its own tokens, of all sequences of a micro-batch.
+/// Attention of one rank: its own tokens, of all sequences of a micro-batch.
 struct ContextShape {
-  std::int64_t sequences = 1, tokens = 1;  ///< tokens of a sequence that the place holds
+  std::int64_t sequences = 1, tokens = 1;  ///< tokens of a sequence that the rank holds
   std::int64_t heads = 1, kv_heads = 1, head_dim = 2;
   DType compute = DType::kF32;
 };
 
 class ContextAxis {
  public:
-  /// One place: attention as it is.
+  /// One rank: attention as it is.
   ContextAxis() = default;
   /// `channel` must outlive this and move the memory that activations are in.
   ContextAxis(Communicator& channel, ContextMethod method, std::int64_t sequence_tokens);
 
-  [[nodiscard]] AxisPlace place() const { return place_; }
-  /// Where this place's tokens stand.
+  [[nodiscard]] AxisRank rank() const { return rank_; }
+  /// Where this rank's tokens stand.
   [[nodiscard]] std::span<const PositionRange> own(std::int64_t tokens);
 
-  /// Memory that attention takes within one call; nothing on one place.
+  /// Memory that attention takes within one call; nothing on one rank.
   struct Buffers {
     ContextShape shape;
     TensorView kv[2], o, lse;       ///< ring, allgather (kv[0]: all blocks)
@@ -54,15 +54,15 @@ class ContextAxis {
     TensorView gradient, gradient_received;
     TensorView first_key;
   };
-  enum class Pass : std::uint8_t { kForward, kBackward };
+  enum class Direction : std::uint8_t { kForward, kBackward };
   static Buffers lay_out(ArenaCursor& arena, const ContextShape& shape, int extent,
-                         ContextMethod method, Pass pass);
+                         ContextMethod method, Direction direction);
 
-  /// attention_forward over the keys of all places. Of `args` k and v are this place's; the mask's
-  /// ranges are not looked at, its first_key is of this place's queries. With ulysses `lse` is left
+  /// attention_forward over the keys of all ranks. Of `args` k and v are this rank's; the mask's
+  /// ranges are not looked at, its first_key is of this rank's queries. With ulysses `lse` is left
   /// in an order of its own, which `backward` expects.
   void forward(Context& context, const Buffers& buffers, AttentionForward args);
-  /// attention_backward; dk and dv are the sums over the queries of all places.
+  /// attention_backward; dk and dv are the sums over the queries of all ranks.
   void backward(Context& context, const Buffers& buffers, AttentionBackward args);
 
  private:
@@ -73,20 +73,20 @@ class ContextAxis {
   void backward_heads(Context& context, const Buffers& buffers, AttentionBackward args);
   void exchange_heads(Context& context, const Buffers& buffers, const ConstHeadsView& q,
                       const ConstHeadsView& k, const ConstHeadsView& v);
-  /// Rows of places' tokens lie as [place][sequence][tokens] or as [sequence][place][tokens]. Each
-  /// place sends every place its chunks of `out`, which lies the first way, and lays what comes in
+  /// Rows of ranks' tokens lie as [rank][sequence][tokens] or as [sequence][rank][tokens]. Each
+  /// rank sends every rank its chunks of `out`, which lies the first way, and lays what comes in
   /// `in` the second way.
   void to_sequences(Context& context, TensorView out, TensorView in, std::int64_t sequences);
   /// The way back: `out` lies the second way, `in` the first.
-  void to_places(Context& context, TensorView out, TensorView in, std::int64_t sequences);
-  /// What `from(place, sequence)` holds goes to `place`; what comes from there is laid where
-  /// `to(place, sequence)` says. Spans of bytes, of one size in a sequence.
+  void to_ranks(Context& context, TensorView out, TensorView in, std::int64_t sequences);
+  /// What `from(rank, sequence)` holds goes to `rank`; what comes from there is laid where
+  /// `to(rank, sequence)` says. Spans of bytes, of one size in a sequence.
   template <class From, class To>
   void exchange_chunks(Context& context, std::int64_t sequences, const From& from, const To& to);
   [[nodiscard]] AttentionMask whole_mask(Context& context, const Buffers& buffers,
                                          const AttentionMask& mask);
   [[nodiscard]] int behind(int steps) const {
-    return (place_.index + place_.extent - steps) % place_.extent;
+    return (rank_.index + rank_.extent - steps) % rank_.extent;
   }
   [[nodiscard]] std::span<const PositionRange> ranges_of(int index) const {
     return std::span(ranges_).subspan(static_cast<std::size_t>(index) * 2, 2);
@@ -94,8 +94,8 @@ class ContextAxis {
 
   Communicator* channel_ = nullptr;
   ContextMethod method_ = ContextMethod::kRing;
-  AxisPlace place_;
-  std::vector<PositionRange> ranges_;  ///< of every place, in order
+  AxisRank rank_;
+  std::vector<PositionRange> ranges_;  ///< of every rank, in order
   PositionRange alone_{};
   std::vector<Message> sends_, receives_;  ///< of the exchange that is being started
 };

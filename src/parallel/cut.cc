@@ -4,66 +4,68 @@
 
 namespace trireme {
 
-int copies_of_units(std::int64_t units, int extent) {
+int replicas_of_units(std::int64_t units, int extent) {
   return units >= extent ? 1 : narrow<int>(div_exact(extent, units));
 }
 
 namespace {
 
-/// The elements of a section that a place holds.
-Piece share_of(const CutSection& section, AxisPlace place) {
-  const std::int64_t unit = div_exact(section.size, section.units);
-  Piece units{};
-  if (section.units >= place.extent) {
-    units = even_piece(section.units, place.extent, place.index);
+/// The elements of a segment that a rank holds.
+Slice shard_of(const CutSegment& segment, AxisRank rank) {
+  const std::int64_t unit = div_exact(segment.size, segment.units);
+  Slice units{};
+  if (segment.units >= rank.extent) {
+    units = even_slice(segment.units, rank.extent, rank.index);
   } else {
-    units = {place.index / copies_of_units(section.units, place.extent), 1};
+    units = {rank.index / replicas_of_units(segment.units, rank.extent), 1};
   }
   return {units.begin * unit, units.size * unit};
 }
 
 }  // namespace
 
-int TensorCut::copies(int extent) const {
+int TensorCut::replicas(int extent) const {
   if (!given()) return extent;
-  const auto of = [&](const CutSection& section) { return copies_of_units(section.units, extent); };
-  for (const CutSection& section : sections) {
-    expect(of(section) == of(sections.front()), "sections in unlike numbers of copies");
+  const auto of = [&](const CutSegment& segment) {
+    return replicas_of_units(segment.units, extent);
+  };
+  for (const CutSegment& segment : segments) {
+    expect(of(segment) == of(segments.front()), "segments in unlike numbers of copies");
   }
-  return of(sections.front());
+  return of(segments.front());
 }
 
-Shape local_shape(const Shape& global, const TensorCut& cut, AxisPlace place) {
+Shape local_shape(const Shape& global, const TensorCut& cut, AxisRank rank) {
   if (!cut.given()) return global;
   Shape local = global;
   std::int64_t size = 0;
-  for (const CutSection& section : cut.sections) size += share_of(section, place).size;
+  for (const CutSegment& segment : cut.segments) size += shard_of(segment, rank).size;
   local.set(cut.dim, size);
   return local;
 }
 
-std::vector<CutPart> local_parts(const Shape& global, const TensorCut& cut, AxisPlace place) {
+std::vector<CutPart> local_parts(const Shape& global, const TensorCut& cut, AxisRank rank) {
   Shape zero = global;
   for (int dim = 0; dim < zero.rank(); ++dim) zero.set(dim, 0);
   if (!cut.given()) return {{{zero, global}, zero}};
   std::vector<CutPart> parts;
   std::int64_t section_begin = 0, at = 0;
-  for (const CutSection& section : cut.sections) {
-    const Piece share = share_of(section, place);
+  for (const CutSegment& segment : cut.segments) {
+    const Slice shard = shard_of(segment, rank);
     CutPart part{{zero, global}, zero};
-    part.box.offset.set(cut.dim, section_begin + share.begin);
-    part.box.shape.set(cut.dim, share.size);
+    part.box.offset.set(cut.dim, section_begin + shard.begin);
+    part.box.shape.set(cut.dim, shard.size);
     part.at.set(cut.dim, at);
     if (part.box.shape.count() > 0) parts.push_back(part);
-    section_begin += section.size;
-    at += share.size;
+    section_begin += segment.size;
+    at += shard.size;
   }
-  expect(section_begin == global[cut.dim], "sections of {} on a dim of {}", section_begin,
+  expect(section_begin == global[cut.dim], "segments of {} on a dim of {}", section_begin,
          global[cut.dim]);
   return parts;
 }
 
-std::vector<CutPart> rows_of_parts(const std::vector<CutPart>& parts, Piece rows) {
+std::vector<CutPart> rows_of_parts(const std::vector<CutPart>& parts, Slice rows) {
   std::vector<CutPart> cut;
   for (CutPart part : parts) {
     const std::int64_t begin = std::max(part.at[0], rows.begin),

@@ -15,9 +15,9 @@ inline constexpr std::array kMeshViews = {MeshView::kDense, MeshView::kExpert};
 
 /// A rank among those of its pipeline stage that hold the parameters of one view.
 struct Distribution {
-  AxisPlace tensor;   ///< shards parameters as they are declared (ParamMeta::cut)
-  AxisPlace shard;    ///< ZeRO: within the ranks that hold one full copy; alone at stage 0
-  AxisPlace replica;  ///< among the ranks that hold the same shard
+  AxisRank tensor;   ///< shards parameters as they are declared (ParamMeta::cut)
+  AxisRank shard;    ///< ZeRO: within the ranks that hold one full copy; alone at stage 0
+  AxisRank replica;  ///< among the ranks that hold the same shard
 };
 
 /// How the parameters of a rank are distributed. Pure; made in plan.

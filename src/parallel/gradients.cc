@@ -24,7 +24,7 @@ Sizes sizes_of(const std::vector<ParamMeta>& params, const StoreLayout& layout) 
     return sizes;
   }
   const bool alone = std::any_of(params.begin(), params.end(),
-                                 [](const ParamMeta& param) { return param.leaves_alone; });
+                                 [](const ParamMeta& param) { return param.reduced_alone; });
   sizes.memory = alone ? layout.shard_size() : layout.valued_shard_size();
   if (!alone) sizes.tied = layout.local_size() - layout.valued_local_size();
   sizes.block = layout.largest_block([&](int block) { return block < layout.valued_blocks(); });
@@ -143,7 +143,7 @@ TensorView Gradients::owned(ParamIndex index) const {
   if (in_rows(index)) return rows_->table();
   if (!accumulates())
     return part(memory_.view(), layout_.shard_offset(index), layout_.owned_shape(index));
-  const Piece rows = layout_.owned(index);
+  const Slice rows = layout_.owned(index);
   return sum(index).rows(rows.begin, rows.size);
 }
 
@@ -152,16 +152,16 @@ ConstTensorView Gradients::slots(ParamIndex index) const {
 }
 
 TensorView Gradients::counted(ParamIndex index) const {
-  if (param(index).shares != kNoParam || param(index).home.index > 0) {
+  if (param(index).shares != kNoParam || param(index).tied_rank.index > 0) {
     Shape nothing = layout_.owned_shape(index);  // it is counted with the owner's
     nothing.set(0, 0);
     return {memory_.view().data, DType::kF32, nothing};
   }
   const Distribution& ranks = layout_.distribution(index);
-  const int same_part = param(index).cut.copies(ranks.tensor.extent);
+  const int same_part = param(index).cut.replicas(ranks.tensor.extent);
   const TensorView mine = in_rows(index) ? rows_->looked_up() : owned(index);
-  const Piece rows =
-      even_piece(mine.shape[0], same_part * ranks.replica.extent,
+  const Slice rows =
+      even_slice(mine.shape[0], same_part * ranks.replica.extent,
                  ranks.tensor.index % same_part * ranks.replica.extent + ranks.replica.index);
   return mine.rows(rows.begin, rows.size);
 }
@@ -175,24 +175,24 @@ TensorView Gradients::block(int block) const {
     expect(block == open_block_, "the gradients of block {} while {} is open", block, open_block_);
     return part(block_.view(), 0, {layout_.local_block(block).size});
   }
-  const Piece span = layout_.whole_gradients(block);
+  const Slice span = layout_.whole_gradients(block);
   return part(memory_.view(), span.begin - layout_.whole_gradients_begin(), {span.size});
 }
 
 TensorView Gradients::block(int block, MeshView view) const {
-  const Piece all = layout_.whole_gradients(block), span = layout_.whole_gradients(block, view);
+  const Slice all = layout_.whole_gradients(block), span = layout_.whole_gradients(block, view);
   if (span.size == 0) return this->block(block).rows(0, 0);
   return this->block(block).rows(span.begin - all.begin, span.size);
 }
 
 TensorView Gradients::block_shard(int block, MeshView view) const {
-  const Piece span = layout_.shard_block(block, view);
+  const Slice span = layout_.shard_block(block, view);
   return part(memory_.view(), span.begin, {span.size});
 }
 
 void Gradients::add_tied_sums(Context& context) {
   for (ParamIndex i = first_without_value(layout_); i < static_cast<int>(params_.size()); ++i) {
-    if (accumulates() || !param(i).leaves_alone || owned(i).count() == 0) continue;
+    if (accumulates() || !param(i).reduced_alone || owned(i).count() == 0) continue;
     accumulate(context, owned(param(i).shares), owned(i));
   }
 }

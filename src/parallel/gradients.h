@@ -70,7 +70,7 @@ class Gradients {
   [[nodiscard]] TensorView block(int block, MeshView view) const;
   /// The owned ones of a block in the shard layout. From ZeRO stage 2 on.
   [[nodiscard]] TensorView block_shard(int block, MeshView view) const;
-  /// Adds the sums of tied gradients that are reduced by themselves (ParamMeta::leaves_alone) to
+  /// Adds the sums of tied gradients that are reduced by themselves (ParamMeta::reduced_alone) to
   /// those of the parameters that have the value.
   void add_tied_sums(Context& context);
 
@@ -82,7 +82,7 @@ class Gradients {
   [[nodiscard]] bool in_rows(ParamIndex index) const { return rows_ && index == 0; }
   /// The head's gradient of a tied model, which the embedding's close takes along.
   [[nodiscard]] bool waits_for_owner(ParamIndex index) const {
-    return param(index).shares != kNoParam && (accumulates() || !param(index).leaves_alone);
+    return param(index).shares != kNoParam && (accumulates() || !param(index).reduced_alone);
   }
   void clear_sums(Context& context, ParamRange range);
 

@@ -22,8 +22,8 @@ enum class Fuse : std::uint8_t { kNo, kWithPrevious };
 /// When the gradient of a parameter that the tensor axis does not cut is a part of the whole one
 /// on each of its places, to be summed over them.
 enum class TensorPartial : std::uint8_t {
-  kNever,       ///< every place computes the whole gradient
-  kWithTokens,  ///< where tokens are cut (sequence parallelism): norms of the stream
+  kNever,       ///< every rank computes the whole gradient
+  kWithTokens,  ///< under sequence parallelism: norms of the residual stream
   kWithHeads,   ///< wherever heads are: norms of q and k
 };
 
@@ -44,7 +44,7 @@ struct ParamMeta {
   /// nobody clears it.
   bool set_by_product = false;
   TensorCut cut = {};  ///< on the tensor axis
-  /// In memory the rows of a place are followed by rows of zeros up to a multiple of this: for
+  /// In memory the rows of a rank are followed by rows of zeros up to a multiple of this: for
   /// products, which take them as further rows. They are in no file, sum or count.
   std::int64_t row_alignment = 1;
   TensorPartial partial = TensorPartial::kNever;
@@ -58,10 +58,10 @@ struct ParamMeta {
   ParamIndex shares = kNoParam;
   /// Of such a one: micro-batches may be in flight between the two ends, so that where gradients
   /// leave with each, this one leaves by itself, and the sums are added.
-  bool leaves_alone = false;
+  bool reduced_alone = false;
   /// Which of the pipeline ranks that hold this parameter: both ends of a tied model where they are
   /// not one rank. Their gradients are added, owner first, and both update.
-  AxisPlace home = {};
+  AxisRank tied_rank = {};
 };
 
 /// Parameters [first, last], fused where there are several; `first` is kNoParam for "none".

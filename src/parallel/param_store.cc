@@ -58,7 +58,7 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StoreConten
 std::int64_t ParamStore::element_count() const {
   std::int64_t count = 0;
   for (const ParamMeta& param : params_) {
-    if (param.shares == kNoParam && param.home.index == 0) count += param.shape.count();
+    if (param.shares == kNoParam && param.tied_rank.index == 0) count += param.shape.count();
   }
   return count;
 }
@@ -71,7 +71,7 @@ TensorView ParamStore::local_part(const TensorView& flat, std::int64_t origin,
 TensorView ParamStore::owned_part(const Buffer& buffer, In in, ParamIndex index) const {
   const Shape shape = layout_.owned_shape(index);
   if (in == In::kShard) return part(buffer.view(), layout_.shard_offset(index), shape);
-  const Piece rows = layout_.owned(index);
+  const Slice rows = layout_.owned(index);
   return local_part(buffer.view(), 0, {index, index}).rows(rows.begin, rows.size);
 }
 
@@ -120,12 +120,12 @@ TensorView ParamStore::optimizer_state(std::size_t slot, ParamIndex index) const
 }
 
 TensorView ParamStore::block_weights(int block) const {
-  const Piece span = layout_.local_block(block);
+  const Slice span = layout_.local_block(block);
   return part((compute_ == DType::kBF16 ? copies_ : values_).view(), span.begin, {span.size});
 }
 
 TensorView ParamStore::block_weight_shard(int block, MeshView view) const {
-  const Piece span = layout_.shard_block(block, view);
+  const Slice span = layout_.shard_block(block, view);
   return part((compute_ == DType::kBF16 ? copies_ : values_).view(), span.begin, {span.size});
 }
 
@@ -221,7 +221,7 @@ State state_of(const std::vector<ParamMeta>& params, const StoreLayout& layout,
     const ParamMeta& param = params[static_cast<std::size_t>(index)];
     if (param.shares != kNoParam) return;
     const Distribution& ranks = layout.distribution(index);
-    const int same_part = param.cut.copies(ranks.tensor.extent);
+    const int same_part = param.cut.replicas(ranks.tensor.extent);
     const Shape owned = layout.owned_shape(index);
     const std::int64_t row = owned.count() == 0 ? 0 : owned.count() / owned[0];
     const OptimizerState* of_optimizer =
@@ -244,9 +244,9 @@ State state_of(const std::vector<ParamMeta>& params, const StoreLayout& layout,
       }
       tensor.row_stride = row;
       const int copies = same_part * ranks.replica.extent;
-      tensor.replica = param.home.index * copies +
+      tensor.replica = param.tied_rank.index * copies +
                        ranks.tensor.index % same_part * ranks.replica.extent + ranks.replica.index;
-      tensor.replicas = param.home.extent * copies;
+      tensor.replicas = param.tied_rank.extent * copies;
       state.tensors.push_back(std::move(tensor));
     }
   };

@@ -10,7 +10,7 @@ bool is_partial(const ParamMeta& param, int extent, PartialGradients::Of which,
                 bool tokens_are_cut) {
   if (extent == 1) return false;
   if (which == PartialGradients::Of::kSameHeads)
-    return param.cut.given() && param.cut.copies(extent) > 1;
+    return param.cut.given() && param.cut.replicas(extent) > 1;
   return param.partial == TensorPartial::kWithHeads ||
          (param.partial == TensorPartial::kWithTokens && tokens_are_cut);
 }

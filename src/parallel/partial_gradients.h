@@ -14,7 +14,7 @@ namespace trireme {
 class PartialGradients {
  public:
   /// `group`: either the whole tensor axis, for parameters that it does not cut, or those of its
-  /// places that hold the same key and value heads, for parameters cut into fewer parts.
+  /// ranks that hold the same key and value heads, for parameters cut into fewer parts.
   enum class Of : std::uint8_t { kTensorAxis, kSameHeads };
   PartialGradients(Context& context, ParamStore& store, Of which, bool tokens_are_cut,
                    Communicator& group);

@@ -23,7 +23,7 @@ Pending RankOrderChannel::start_reduce_scatter(TensorView pieces) {
 }
 
 TensorView RankOrderChannel::piece(const TensorView& values, int rank) const {
-  const Piece part = even_piece(values.count(), size(), rank);
+  const Slice part = even_slice(values.count(), size(), rank);
   return values.rows(part.begin, part.size);
 }
 

@@ -61,7 +61,7 @@ void GradientReduction::start_shards(Group& group, int block) {
   const MeshView view = group.channels.view;
   const auto finish = [&](Buckets::Bucket& bucket) { finish_bucket(group, bucket); };
   const TensorView gradients = store_.gradients().block(block);
-  group.buckets->for_each_part(block, [&](Piece part) {
+  group.buckets->for_each_part(block, [&](Slice part) {
     Buckets::Bucket& bucket = group.buckets->take(block, part, finish);
     bucket.first = started_[static_cast<std::size_t>(block)] == 0;
     for (int owner = 0; owner < layout.distribution(view).shard.extent; ++owner) {

@@ -15,7 +15,7 @@ RowGradient::RowGradient(std::int64_t rows, std::int64_t columns, std::int64_t m
       table_(DType::kF32, {most + 1, columns}),
       slots_(DType::kI32, {rows}),
       indices_(DType::kI32, {most}),
-      places_(DType::kI32, {most}) {
+      token_slots_(DType::kI32, {most}) {
   std::fill_n(slots_.view().as<std::int32_t>(), rows, narrow<std::int32_t>(most));
 }
 
@@ -38,20 +38,21 @@ void RowGradient::add(Context& context, ConstTensorView ids_T, ConstTensorView d
   const auto* ids = ids_T.as<std::int32_t>();
   auto* slots = slots_.view().as<std::int32_t>();
   auto* indices = indices_.view().as<std::int32_t>();
-  auto* places = places_.view().as<std::int32_t>();
+  auto* token_slots = token_slots_.view().as<std::int32_t>();
   for (std::int64_t t = 0; t < tokens; ++t) {
     expect(ids[t] < vocabulary, "token {} of a vocabulary of {}", ids[t], vocabulary);
     const std::int64_t row = ids[t] - first_row;
-    places[t] = 0;  // of another part
+    token_slots[t] = 0;  // of another part
     if (row < 0 || row >= rows) continue;
     if (slots[row] == most_) {
       expect(count_ < most_, "more than {} rows of an embedding are looked up", most_);
       indices[count_] = static_cast<std::int32_t>(row);
       slots[row] = static_cast<std::int32_t>(count_++);
     }
-    places[t] = slots[row] + 1;
+    token_slots[t] = slots[row] + 1;
   }
-  embedding_backward(context, looked_up(), places_.view().rows(0, tokens), dout_TC, 1, count_ + 1);
+  embedding_backward(context, looked_up(), token_slots_.view().rows(0, tokens), dout_TC, 1,
+                     count_ + 1);
 }
 
 RowSum::RowSum(Context& context, RowGradient& gradient, Communicator& ranks)

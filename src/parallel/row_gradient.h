@@ -36,7 +36,7 @@ class RowGradient {
 
  private:
   std::int64_t most_, count_ = 0;
-  Buffer table_, slots_, indices_, places_;
+  Buffer table_, slots_, indices_, token_slots_;
 };
 
 /// Adds up the gradients of several ranks in the order of the ranks, with the bits of an all-reduce

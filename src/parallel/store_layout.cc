@@ -43,9 +43,9 @@ StoreLayout::StoreLayout(const std::vector<ParamMeta>& params,
     local_.push_back(local);
     shard_.push_back(shard);
     local += padded_.back().count();
-    // even_piece gives the first place the most.
+    // even_slice gives the first rank the most.
     if (shape.count() > 0)
-      shard += even_piece(shape[0], view.shard.extent, 0).size * (shape.count() / shape[0]);
+      shard += even_slice(shape[0], view.shard.extent, 0).size * (shape.count() / shape[0]);
   }
   local_.push_back(round_up(local, kAlignmentElements));
   if (!params.empty() && params.front().looked_up_most > 0) whole_gradients_begin_ = local_[1];
@@ -84,13 +84,13 @@ ParamRange StoreLayout::params_of(int block, MeshView view) const {
   return range;
 }
 
-Piece StoreLayout::span_of(const std::vector<std::int64_t>& offsets, ParamRange range) const {
+Slice StoreLayout::span_of(const std::vector<std::int64_t>& offsets, ParamRange range) const {
   if (!range.given()) return {0, 0};
   const std::int64_t begin = offsets[at(range.first)];
   return {begin, offsets[at(range.last + 1)] - begin};
 }
 
-Piece StoreLayout::without_rows(Piece local) const {
+Slice StoreLayout::without_rows(Slice local) const {
   const std::int64_t begin = std::max(local.begin, whole_gradients_begin_);
   return {begin, std::max<std::int64_t>(0, local.begin + local.size - begin)};
 }

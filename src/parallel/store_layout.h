@@ -41,7 +41,7 @@ class StoreLayout {
   /// Of a fused range as one tensor: the rows (sizes of vectors) of all.
   [[nodiscard]] Shape fused_shape(ParamRange range) const;
   /// Of rows that this rank owns, in the local tensor: all of them at stage 0.
-  [[nodiscard]] Piece owned(ParamIndex index) const {
+  [[nodiscard]] Slice owned(ParamIndex index) const {
     return owned_rows(shapes_[at(index)], distribution(index).shard);
   }
   [[nodiscard]] Shape owned_shape(ParamIndex index) const;
@@ -55,20 +55,20 @@ class StoreLayout {
   [[nodiscard]] std::int64_t valued_shard_size() const { return end_of(shard_); }
   [[nodiscard]] ParamRange block_params(int block) const { return blocks_[at(block)]; }
   /// Of a block, elements [begin, begin + size) of the local layout.
-  [[nodiscard]] Piece local_block(int block) const { return span_of(local_, blocks_[at(block)]); }
+  [[nodiscard]] Slice local_block(int block) const { return span_of(local_, blocks_[at(block)]); }
   /// The same for either layout and the parameters of one view.
-  [[nodiscard]] Piece local_block(int block, MeshView view) const {
+  [[nodiscard]] Slice local_block(int block, MeshView view) const {
     return span_of(local_, params_of(block, view));
   }
-  [[nodiscard]] Piece shard_block(int block, MeshView view) const {
+  [[nodiscard]] Slice shard_block(int block, MeshView view) const {
     return span_of(shard_, params_of(block, view));
   }
   /// Where gradients that are held whole begin in the local layout; before that stands what is held
   /// as rows (ParamMeta::looked_up_most).
   [[nodiscard]] std::int64_t whole_gradients_begin() const { return whole_gradients_begin_; }
   /// Of local_block, the elements whose gradients are held whole.
-  [[nodiscard]] Piece whole_gradients(int block) const { return without_rows(local_block(block)); }
-  [[nodiscard]] Piece whole_gradients(int block, MeshView view) const {
+  [[nodiscard]] Slice whole_gradients(int block) const { return without_rows(local_block(block)); }
+  [[nodiscard]] Slice whole_gradients(int block, MeshView view) const {
     return without_rows(local_block(block, view));
   }
   /// The largest local block among those for which `counts` holds.
@@ -77,7 +77,7 @@ class StoreLayout {
   /// Calls f(local, shard, count) for every run of elements of `owner` inside [begin, begin + size)
   /// of a block's shard span of that view: offsets within the block's local span and within that.
   template <class F>
-  void for_each_run(int block, MeshView view, int owner, Piece part, const F& f) const {
+  void for_each_run(int block, MeshView view, int owner, Slice part, const F& f) const {
     const ParamRange range = params_of(block, view);
     if (!range.given()) return;
     const std::int64_t local_begin = local_block(block).begin,
@@ -85,7 +85,7 @@ class StoreLayout {
     for (ParamIndex i = range.first; i <= range.last; ++i) {
       const Shape& shape = shapes_[at(i)];
       const std::int64_t row = shape[0] == 0 ? 0 : shape.count() / shape[0];
-      const Piece rows = even_piece(shape[0], distribution_.of(view).shard.extent, owner);
+      const Slice rows = even_slice(shape[0], distribution_.of(view).shard.extent, owner);
       const std::int64_t at_shard = shard_[at(i)] - shard_begin;
       const std::int64_t begin = std::max(at_shard, part.begin),
                          end = std::min(at_shard + rows.size * row, part.begin + part.size);
@@ -98,8 +98,8 @@ class StoreLayout {
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
   /// Those of a block that are of a view; not given where there are none.
   [[nodiscard]] ParamRange params_of(int block, MeshView view) const;
-  [[nodiscard]] Piece without_rows(Piece local) const;
-  [[nodiscard]] Piece span_of(const std::vector<std::int64_t>& offsets, ParamRange range) const;
+  [[nodiscard]] Slice without_rows(Slice local) const;
+  [[nodiscard]] Slice span_of(const std::vector<std::int64_t>& offsets, ParamRange range) const;
   [[nodiscard]] std::int64_t end_of(const std::vector<std::int64_t>& offsets) const {
     return offsets[at(blocks_[at(valued_blocks_ - 1)].last + 1)];
   }

@@ -14,7 +14,7 @@ constexpr std::int64_t kSmallBlock = 16;
 
 }  // namespace
 
-WeightPlaces::WeightPlaces(const StoreLayout& layout) {
+WeightSlots::WeightSlots(const StoreLayout& layout) {
   const std::int64_t largest =
       layout.largest_block([&](int block) { return block > 0 && block < layout.valued_blocks(); });
   std::vector<std::int64_t> sizes(3);  // the embedding's, the two that are taken in turns
@@ -57,7 +57,7 @@ std::int64_t WeightGather::buffer_bytes(const StoreLayout& layout, DType compute
   for (const MeshView view : kMeshViews)
     if (layout.has(view)) buckets += Buckets::bytes_of(layout, view, compute);
   if (layout.zero_stage() < 3) return buckets;
-  return buckets + WeightPlaces(layout).begins.back() * static_cast<std::int64_t>(size_of(compute));
+  return buckets + WeightSlots(layout).begins.back() * static_cast<std::int64_t>(size_of(compute));
 }
 
 TensorView WeightGather::weights_of(int block) const {
@@ -81,7 +81,7 @@ void WeightGather::start(int block) {
   at(block).state = State::kUnderWay;
   at(block).parts_left = 0;
   for (Group& group : groups_)
-    group.buckets.for_each_part(block, [&](Piece) { ++at(block).parts_left; });
+    group.buckets.for_each_part(block, [&](Slice) { ++at(block).parts_left; });
   for (Group& group : groups_) start_view(group, block);
 }
 
@@ -90,7 +90,7 @@ void WeightGather::start_view(Group& group, int block) {
   const MeshView view = group.channel.view;
   const int mine = layout.distribution(view).shard.index;
   const auto finish = [&](Buckets::Bucket& bucket) { finish_bucket(group, bucket); };
-  group.buckets.for_each_part(block, [&](Piece part) {
+  group.buckets.for_each_part(block, [&](Slice part) {
     Buckets::Bucket& bucket = group.buckets.take(block, part, finish);
     const TensorView piece = bucket.piece(mine);
     if (holder_.empty()) {
@@ -109,7 +109,7 @@ void WeightGather::start_view(Group& group, int block) {
 
 void WeightGather::finish_bucket(const Group& group, Buckets::Bucket& bucket) {
   const StoreLayout& layout = store_.layout();
-  const AxisPlace shard = layout.distribution(group.channel.view).shard;
+  const AxisRank shard = layout.distribution(group.channel.view).shard;
   const TensorView weights = weights_of(bucket.block);
   for (int owner = 0; owner < shard.extent; ++owner) {
     if (holder_.empty() && owner == shard.index) continue;  // they stand there
@@ -152,7 +152,7 @@ void WeightGather::weights_changed() {
 std::vector<std::int64_t> gathers_in_step(const StoreLayout& layout, std::span<const int> reads) {
   std::vector<std::int64_t> gathers(static_cast<std::size_t>(layout.valued_blocks()));
   std::vector<char> whole(gathers.size());
-  const WeightPlaces places(layout);
+  const WeightSlots places(layout);
   std::vector<int> holder(places.begins.size(), -1);
   for (const int block : reads) {
     char& here = whole[static_cast<std::size_t>(block)];

@@ -14,8 +14,8 @@ namespace trireme {
 /// it beside its own block; so has a block that is small beside the largest: a final norm between
 /// the last layer and the head costs little there, and would take a layer's place before backward
 /// comes to it. The others take two places in turns.
-struct WeightPlaces {
-  explicit WeightPlaces(const StoreLayout& layout);
+struct WeightSlots {
+  explicit WeightSlots(const StoreLayout& layout);
   [[nodiscard]] int of(int block) const { return of_block[static_cast<std::size_t>(block)]; }
   std::vector<int> of_block;
   std::vector<std::int64_t> begins;  ///< elements, of each place; then their sum
@@ -23,7 +23,7 @@ struct WeightPlaces {
 
 /// Keeps weights whole where the model reads them, under ZeRO. At stages 1 and 2 each block is
 /// gathered from its owners once after an update, when the model first comes to it; at stage 3 each
-/// time, into memory for a few (WeightPlaces), which the next takes over. A block is gathered while
+/// time, into memory for a few (WeightSlots), which the next takes over. A block is gathered while
 /// the one before it computes, and its gather has begun before that one's is waited for. All ranks
 /// of the group acquire in the same order.
 class WeightGather final : public WeightSource {
@@ -69,8 +69,8 @@ class WeightGather final : public WeightSource {
   Context& context_;
   ParamStore& store_;
   std::deque<Group> groups_;
-  std::optional<WeightPlaces> places_;  // stage 3
-  Buffer memory_;                       // stage 3
+  std::optional<WeightSlots> places_;  // stage 3
+  Buffer memory_;                      // stage 3
   std::vector<Block> blocks_;
   std::vector<int> holder_;  // stage 3: the block that stands in each place of memory_
 };

@@ -23,22 +23,22 @@ constexpr auto kWeight = static_cast<std::size_t>(ActionKind::kBackwardWeight);
 constexpr auto kBoth = static_cast<std::size_t>(ActionKind::kBackward);
 constexpr auto kAgain = static_cast<std::size_t>(ActionKind::kRecompute);
 
-using Fault = std::optional<PlanFault>;
+using Fault = std::optional<ScheduleFault>;
 
 template <class... Args>
-PlanFault fault(std::string_view rule, std::int64_t rank, std::int64_t position,
-                fmt::format_string<Args...> format, Args&&... args) {
+ScheduleFault fault(std::string_view rule, std::int64_t rank, std::int64_t position,
+                    fmt::format_string<Args...> format, Args&&... args) {
   return {rule, static_cast<std::int32_t>(rank), position,
           fmt::format(format, std::forward<Args>(args)...)};
 }
 
 class Checker {
  public:
-  explicit Checker(const Plan& plan) : plan_(plan) {}
+  explicit Checker(const Schedule& schedule) : schedule_(schedule) {}
 
   Fault check(const CheckLimits& limits) {
     if (Fault found = check_sizes()) return found;
-    shape_ = shape_of(plan_);
+    shape_ = shape_of(schedule_);
     using Rule = Fault (Checker::*)();
     for (const Rule rule : {&Checker::check_placement, &Checker::check_places,
                             &Checker::check_complete, &Checker::check_order, &Checker::check_groups,
@@ -51,18 +51,19 @@ class Checker {
  private:
   /// Numbers that the other rules may index with.
   Fault check_sizes() {
-    if (plan_.ranks.empty())
+    if (schedule_.ranks.empty())
       return fault("placement", -1, -1, "there are no ranks. Legal: 1 or more");
-    std::int64_t actions = 0, stages = std::ssize(plan_.placement), micro_batches = 0;
+    std::int64_t actions = 0, stages = std::ssize(schedule_.placement), micro_batches = 0;
     std::int64_t far_rank = 0, far_position = 0, farthest = -1;  // of the largest number
-    for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
-      for (std::size_t i = 0; i < plan_.ranks[rank].size(); ++i) {
-        const Action& action = plan_.ranks[rank][i];
+    for (std::size_t rank = 0; rank < schedule_.ranks.size(); ++rank) {
+      for (std::size_t i = 0; i < schedule_.ranks[rank].size(); ++i) {
+        const Action& action = schedule_.ranks[rank][i];
         if (action.virtual_stage < 0 || action.micro_batch < 0)
           return fault("place", rank, i, "a number below 0. Legal: 0 or more");
-        if (!plan_.placement.empty() && action.virtual_stage >= std::ssize(plan_.placement)) {
+        if (!schedule_.placement.empty() &&
+            action.virtual_stage >= std::ssize(schedule_.placement)) {
           return fault("place", rank, i, "the placement has only virtual stages 0 to {}",
-                       plan_.placement.size() - 1);
+                       schedule_.placement.size() - 1);
         }
         stages = std::max<std::int64_t>(stages, std::int64_t{action.virtual_stage} + 1);
         micro_batches = std::max<std::int64_t>(micro_batches, std::int64_t{action.micro_batch} + 1);
@@ -78,19 +79,20 @@ class Checker {
     if (actions == 0)
       return fault("complete", -1, -1, "there are no actions. Legal: {}", kComplete);
     // Each pair has at least F and BW. Far fewer are told by their number, so that the tables below
-    // are no larger than the plan.
+    // are no larger than the schedule.
     if (stages * micro_batches > 4 * actions + 4096) {
-      return fault("complete", far_rank, far_position,
-                   "the plan's {} actions are too few for {} virtual stages and {} micro-batches. "
-                   "Legal: {}",
-                   actions, stages, micro_batches, kComplete);
+      return fault(
+          "complete", far_rank, far_position,
+          "the schedule's {} actions are too few for {} virtual stages and {} micro-batches. "
+          "Legal: {}",
+          actions, stages, micro_batches, kComplete);
     }
     return std::nullopt;
   }
 
   Fault check_placement() {
     const std::int32_t ranks = shape_.ranks;
-    std::vector<std::int32_t> held(plan_.ranks.size(), 0);
+    std::vector<std::int32_t> held(schedule_.ranks.size(), 0);
     for (const std::int32_t rank : shape_.placement) {
       if (rank < 0 || rank >= ranks)
         return fault("placement", -1, -1, "it names rank {}. Legal: 0 to {}", rank, ranks - 1);
@@ -107,9 +109,9 @@ class Checker {
   }
 
   Fault check_places() {
-    for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
-      for (std::size_t i = 0; i < plan_.ranks[rank].size(); ++i) {
-        const std::int32_t stage = plan_.ranks[rank][i].virtual_stage;
+    for (std::size_t rank = 0; rank < schedule_.ranks.size(); ++rank) {
+      for (std::size_t i = 0; i < schedule_.ranks[rank].size(); ++i) {
+        const std::int32_t stage = schedule_.ranks[rank][i].virtual_stage;
         const std::int32_t home = shape_.placement[static_cast<std::size_t>(stage)];
         if (home != static_cast<std::int32_t>(rank))
           return fault("place", rank, i,
@@ -123,9 +125,9 @@ class Checker {
   /// Fills the positions of all actions.
   Fault check_complete() {
     for (std::vector<std::int32_t>& of_kind : position_) of_kind.assign(shape_.pairs(), kNone);
-    for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
-      for (std::size_t i = 0; i < plan_.ranks[rank].size(); ++i) {
-        const Action& action = plan_.ranks[rank][i];
+    for (std::size_t rank = 0; rank < schedule_.ranks.size(); ++rank) {
+      for (std::size_t i = 0; i < schedule_.ranks[rank].size(); ++i) {
+        const Action& action = schedule_.ranks[rank][i];
         std::int32_t& position = at(static_cast<std::size_t>(action.kind), action);
         if (position != kNone)
           return fault("complete", rank, i, "it stands at position {} already. Legal: once",
@@ -163,9 +165,9 @@ class Checker {
   }
 
   Fault check_order() {
-    for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
-      for (std::size_t i = 0; i < plan_.ranks[rank].size(); ++i) {
-        const Action& action = plan_.ranks[rank][i];
+    for (std::size_t rank = 0; rank < schedule_.ranks.size(); ++rank) {
+      for (std::size_t i = 0; i < schedule_.ranks[rank].size(); ++i) {
+        const Action& action = schedule_.ranks[rank][i];
         std::size_t before = kForward;
         switch (action.kind) {
           case ActionKind::kForward:
@@ -194,8 +196,8 @@ class Checker {
   }
 
   Fault check_groups() {
-    for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
-      const std::vector<Action>& actions = plan_.ranks[rank];
+    for (std::size_t rank = 0; rank < schedule_.ranks.size(); ++rank) {
+      const std::vector<Action>& actions = schedule_.ranks[rank];
       std::unordered_map<std::int32_t, std::size_t> seen;
       for (std::size_t i = 0; i < actions.size();) {
         const std::size_t end = end_of_group(actions, i);
@@ -214,7 +216,7 @@ class Checker {
   }
 
   Fault check_group(std::size_t rank, std::size_t begin, std::size_t end) {
-    const std::vector<Action>& actions = plan_.ranks[rank];
+    const std::vector<Action>& actions = schedule_.ranks[rank];
     const auto backward = [](const Action& a) { return goes_back(a.kind); };
     const auto forward = [](const Action& a) { return a.kind == ActionKind::kForward; };
     const Action &a = actions[begin], &b = actions[end - 1];
@@ -230,21 +232,22 @@ class Checker {
   }
 
   Fault check_sums() {
-    if (!plan_.reproducible) return std::nullopt;
-    for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
+    if (!schedule_.reproducible) return std::nullopt;
+    for (std::size_t rank = 0; rank < schedule_.ranks.size(); ++rank) {
       std::unordered_map<std::int32_t, std::int32_t> last[2];
-      for (std::size_t i = 0; i < plan_.ranks[rank].size(); ++i) {
-        const Action& action = plan_.ranks[rank][i];
+      for (std::size_t i = 0; i < schedule_.ranks[rank].size(); ++i) {
+        const Action& action = schedule_.ranks[rank][i];
         const bool forward = action.kind == ActionKind::kForward;
         if (action.kind == ActionKind::kBackwardInput || action.kind == ActionKind::kRecompute)
           continue;
         const auto [found, first] =
             last[forward ? 0 : 1].try_emplace(action.virtual_stage, action.micro_batch);
         if (!first && found->second > action.micro_batch) {
-          return fault("reproducible", rank, i,
-                       "micro-batch {} of this stage came before, so sums differ from other plans. "
-                       "Legal: ascending micro-batches, or \"reproducible\": false in the plan",
-                       found->second);
+          return fault(
+              "reproducible", rank, i,
+              "micro-batch {} of this stage came before, so sums differ from other schedules. "
+              "Legal: ascending micro-batches, or \"reproducible\": false in the schedule",
+              found->second);
         }
         found->second = action.micro_batch;
       }
@@ -253,20 +256,20 @@ class Checker {
   }
 
   Fault check_progress() {
-    const Replay replay(plan_, shape_, ActionTimes{});
+    const Replay replay(schedule_, shape_, ActionTimes{});
     if (replay.complete) return std::nullopt;
     std::size_t rank = 0;
-    while (replay.done[rank] == plan_.ranks[rank].size()) ++rank;
+    while (replay.done[rank] == schedule_.ranks[rank].size()) ++rank;
     // Each rank that waits does so for one that waits too; after as many steps as there are ranks
     // the walk is on the cycle.
     const auto holder = [&](std::size_t of) {
       return static_cast<std::size_t>(
           shape_.placement[static_cast<std::size_t>(replay.waits_for[of].virtual_stage)]);
     };
-    for (std::size_t step = 0; step < plan_.ranks.size(); ++step) rank = holder(rank);
+    for (std::size_t step = 0; step < schedule_.ranks.size(); ++step) rank = holder(rank);
     const Action& needed = replay.waits_for[rank];
     const std::size_t other = holder(rank);
-    const Action& stuck = plan_.ranks[other][replay.done[other]];
+    const Action& stuck = schedule_.ranks[other][replay.done[other]];
     return fault(
         "progress", rank, replay.done[rank],
         "it needs {} of virtual stage {}, micro-batch {}, which stands behind {} (rank {}, "
@@ -278,8 +281,8 @@ class Checker {
 
   Fault check_memory(const CheckLimits& limits) {
     if (!limits.memory) return std::nullopt;
-    for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
-      const double peak = peak_of(plan_.ranks[rank], shape_, limits.w_memory, limits.r_memory);
+    for (std::size_t rank = 0; rank < schedule_.ranks.size(); ++rank) {
+      const double peak = peak_of(schedule_.ranks[rank], shape_, limits.w_memory, limits.r_memory);
       if (peak > *limits.memory * (1 + 1e-12)) {
         return fault("memory", rank, -1,
                      "it holds {} full-stage activations and the limit is {}. Legal: a limit of at "
@@ -294,31 +297,32 @@ class Checker {
     return position_[kind][shape_.index(action.virtual_stage, action.micro_batch)];
   }
 
-  const Plan& plan_;
-  PlanShape shape_;
+  const Schedule& schedule_;
+  ScheduleShape shape_;
   std::array<std::vector<std::int32_t>, 5> position_;  // by kind and pair
 };
 
 }  // namespace
 
-std::string PlanFault::text(const Plan& plan) const {
+std::string ScheduleFault::text(const Schedule& schedule) const {
   std::string where;
   if (rank >= 0) where = fmt::format("rank {}, ", rank);
   if (position >= 0) {
     where += fmt::format(
         "position {} ({}), ", position,
-        text_of(plan.ranks[static_cast<std::size_t>(rank)][static_cast<std::size_t>(position)]));
+        text_of(
+            schedule.ranks[static_cast<std::size_t>(rank)][static_cast<std::size_t>(position)]));
   }
   return fmt::format("{}rule {}: {}", where, rule, message);
 }
 
-std::optional<PlanFault> check_plan(const Plan& plan, const CheckLimits& limits) {
-  return Checker(plan).check(limits);
+std::optional<ScheduleFault> check_schedule(const Schedule& schedule, const CheckLimits& limits) {
+  return Checker(schedule).check(limits);
 }
 
-void require_valid(const Plan& plan, std::string_view source, const CheckLimits& limits) {
-  if (const std::optional<PlanFault> fault = check_plan(plan, limits))
-    throw ConfigError("{}: {}", source, fault->text(plan));
+void require_valid(const Schedule& schedule, std::string_view source, const CheckLimits& limits) {
+  if (const std::optional<ScheduleFault> fault = check_schedule(schedule, limits))
+    throw ConfigError("{}: {}", source, fault->text(schedule));
 }
 
 }  // namespace trireme

@@ -12,7 +12,7 @@ namespace trireme {
 namespace {
 
 /// From the first virtual stage of a rank to its last: 0 ... 1.
-std::vector<double> depths(const PlanShape& shape) {
+std::vector<double> depths(const ScheduleShape& shape) {
   std::vector<int> held(static_cast<std::size_t>(shape.ranks), 0);
   std::vector<double> depth;
   for (const std::int32_t rank : shape.placement) {
@@ -62,8 +62,8 @@ double tick_step(double span) {
   return 10 * power;
 }
 
-/// What the colours of this plan mean, from `y` down.
-std::string legend(const Plan& plan, const PlanShape& shape, double y) {
+/// What the colours of this schedule mean, from `y` down.
+std::string legend(const Schedule& schedule, const ScheduleShape& shape, double y) {
   std::string svg;
   double x = kLeft;
   const auto text = [&](std::string_view words) {
@@ -78,7 +78,7 @@ std::string legend(const Plan& plan, const PlanShape& shape, double y) {
     // A lambda may capture a name of a structured binding only by a copy of its own (clang holds to
     // that).
     const bool occurs =
-        std::any_of(plan.ranks.begin(), plan.ranks.end(), [&, k = kind](const auto& rank) {
+        std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [&, k = kind](const auto& rank) {
           return std::any_of(rank.begin(), rank.end(),
                              [&](const Action& action) { return action.kind == k; });
         });
@@ -96,9 +96,9 @@ std::string legend(const Plan& plan, const PlanShape& shape, double y) {
 
 }  // namespace
 
-std::string draw_text(const Plan& plan, const Simulation& simulation, const ActionTimes& times,
-                      int columns) {
-  const PlanShape shape = shape_of(plan);
+std::string draw_text(const Schedule& schedule, const Simulation& simulation,
+                      const ActionTimes& times, int columns) {
+  const ScheduleShape shape = shape_of(schedule);
   const std::vector<double> depth = depths(shape);
   const std::size_t label = std::to_string(shape.ranks - 1).size() + std::string("rank  ").size();
   const double room = std::max(20, columns - static_cast<int>(label));
@@ -106,7 +106,7 @@ std::string draw_text(const Plan& plan, const Simulation& simulation, const Acti
   const double shortest = std::min({times.forward, times.backward_input, times.backward_weight});
   const double scale = std::min(3 / shortest, room / simulation.makespan);
   std::string text;
-  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+  for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     std::string row(static_cast<std::size_t>(std::ceil(simulation.makespan * scale)), '.');
     const auto put = [&](double start, double duration, char letter, const std::string& number) {
       const auto begin = static_cast<std::size_t>(std::lround(start * scale));
@@ -119,7 +119,7 @@ std::string draw_text(const Plan& plan, const Simulation& simulation, const Acti
                      : '-';
       }
     };
-    const std::vector<Action>& actions = plan.ranks[rank];
+    const std::vector<Action>& actions = schedule.ranks[rank];
     for (std::size_t i = 0; i < actions.size(); ++i) {
       const Action& action = actions[i];
       // In a picture of one row the actions of a group stand one after the other.
@@ -150,8 +150,9 @@ std::string draw_text(const Plan& plan, const Simulation& simulation, const Acti
   return text + "\n";
 }
 
-std::string draw_svg(const Plan& plan, const Simulation& simulation, const ActionTimes& times) {
-  const PlanShape shape = shape_of(plan);
+std::string draw_svg(const Schedule& schedule, const Simulation& simulation,
+                     const ActionTimes& times) {
+  const ScheduleShape shape = shape_of(schedule);
   const std::vector<double> depth = depths(shape);
   const double shortest = std::min({times.forward, times.backward_input, times.backward_weight});
   const double scale =
@@ -163,13 +164,13 @@ std::string draw_svg(const Plan& plan, const Simulation& simulation, const Actio
       "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"sans-serif\" font-size=\"10\">\n"
       "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
       std::max(width, kLegendWidth), bottom + kAxis + kLegend);
-  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+  for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     const double top = kTop + static_cast<double>(rank) * (kRow + kGap);
     svg += fmt::format("<text x=\"8\" y=\"{:.1f}\">rank {}</text>\n", top + kRow / 2 + 4, rank);
     svg +=
         fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" fill=\"#efefef\"/>\n",
                     kLeft, top, simulation.makespan * scale, kRow);
-    const std::vector<Action>& actions = plan.ranks[rank];
+    const std::vector<Action>& actions = schedule.ranks[rank];
     for (std::size_t i = 0; i < actions.size();) {
       const Together group = together(actions, i, simulation.durations[rank]);
       const double height = kRow / static_cast<double>(group.end - i);
@@ -201,7 +202,7 @@ std::string draw_svg(const Plan& plan, const Simulation& simulation, const Actio
         "<text x=\"{0:.2f}\" y=\"{2:.1f}\" text-anchor=\"middle\">{3:g}</text>\n",
         x, bottom, bottom + 16, tick * step);
   }
-  return svg + legend(plan, shape, bottom + kAxis) + "</svg>\n";
+  return svg + legend(schedule, shape, bottom + kAxis) + "</svg>\n";
 }
 
 }  // namespace trireme

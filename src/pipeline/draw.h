@@ -1,9 +1,9 @@
 #pragma once
-// Pictures of a plan in time: one row for each rank, from left to right.
+// Pictures of a schedule in time: one row for each rank, from left to right.
 
 #include <string>
 
-#include "pipeline/plan.h"
+#include "pipeline/schedule.h"
 #include "pipeline/simulate.h"
 
 namespace trireme {
@@ -11,11 +11,12 @@ namespace trireme {
 /// Rows of at most `columns` characters, letters F B W R in capitals for the first virtual stage of
 /// a rank and small for later ones, BW as a B and a W, '.' where the rank waits; micro-batch
 /// numbers where they fit. Below, what the letters mean. ASCII, ends with a line feed.
-std::string draw_text(const Plan& plan, const Simulation& simulation, const ActionTimes& times,
-                      int columns);
+std::string draw_text(const Schedule& schedule, const Simulation& simulation,
+                      const ActionTimes& times, int columns);
 
 /// A whole SVG document: a rectangle for each action with its name as a tooltip, groups one above
 /// the other, a time axis below.
-std::string draw_svg(const Plan& plan, const Simulation& simulation, const ActionTimes& times);
+std::string draw_svg(const Schedule& schedule, const Simulation& simulation,
+                     const ActionTimes& times);
 
 }  // namespace trireme

@@ -104,7 +104,7 @@ class Executor::State {
     const Action& action = step.action;
     switch (step.kind) {
       case StepKind::kAction:
-        return act(action, step.pass);
+        return act(action, step.last);
       case StepKind::kCopy:
         return copy(action);
       case StepKind::kSend: {
@@ -138,7 +138,7 @@ class Executor::State {
       await(chunk, action.micro_batch, {Boundary::kOutputGradient, Boundary::kInputGradient});
   }
 
-  void act(const Action& action, Pass pass) {
+  void act(const Action& action, LastMicroBatch last) {
     const int chunk = chunk_of(action.virtual_stage);
     trace_->set_action(letter_of(action.kind), action.virtual_stage, action.micro_batch);
     if (links_ != nullptr) prepare(action, chunk);
@@ -153,10 +153,10 @@ class Executor::State {
           training_->backward_input(chunk, action.micro_batch);
           break;
         case ActionKind::kBackwardWeight:
-          training_->backward_weight(chunk, action.micro_batch, pass);
+          training_->backward_weight(chunk, action.micro_batch, last);
           break;
         case ActionKind::kBackward:
-          training_->backward(chunk, action.micro_batch, pass);
+          training_->backward(chunk, action.micro_batch, last);
           break;
         case ActionKind::kRecompute:
           training_->recompute(chunk, action.micro_batch);

@@ -19,9 +19,9 @@ struct Transfer {
 
 /// Calls f(rank, first, end, when they end) for the actions of each group.
 template <class F>
-void for_each_group(const Plan& plan, const Replay& replay, const F& f) {
-  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
-    const std::vector<Action>& actions = plan.ranks[rank];
+void for_each_group(const Schedule& schedule, const Replay& replay, const F& f) {
+  for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    const std::vector<Action>& actions = schedule.ranks[rank];
     for (std::size_t i = 0; i < actions.size();) {
       const std::size_t end = end_of_group(actions, i);
       double duration = 0;
@@ -34,14 +34,14 @@ void for_each_group(const Plan& plan, const Replay& replay, const F& f) {
 
 /// Every transfer in the one order. A gradient goes where its micro-batch has its place already,
 /// an activation where the one that was there before has ended.
-std::vector<Transfer> all_transfers(const Plan& plan, const PlanShape& shape,
+std::vector<Transfer> all_transfers(const Schedule& schedule, const ScheduleShape& shape,
                                     const Replay& replay) {
-  const std::vector<std::int32_t> slots = slots_of(plan);
+  const std::vector<std::int32_t> slots = slots_of(schedule);
   std::vector<std::vector<double>> free_from;  // of each stage and slot
   for (const std::int32_t count : slots) free_from.emplace_back(at(count), 0);
   std::vector<double> room(shape.pairs(), 0);
   std::vector<Transfer> transfers;
-  for_each_group(plan, replay, [&](const auto& actions, auto i, auto end, double made) {
+  for_each_group(schedule, replay, [&](const auto& actions, auto i, auto end, double made) {
     const auto slot = [&](const Action& action) -> double& {
       const std::size_t stage = at(action.virtual_stage);
       return free_from[stage][at(action.micro_batch % slots[stage])];
@@ -68,7 +68,7 @@ std::vector<Transfer> all_transfers(const Plan& plan, const PlanShape& shape,
 }
 
 /// The output that an action takes: made elsewhere or here. Goes nowhere where there is none.
-Output input_of(const Action& action, const PlanShape& shape) {
+Output input_of(const Action& action, const ScheduleShape& shape) {
   const bool forward = action.kind == ActionKind::kForward;
   const std::int32_t from = action.virtual_stage + (forward ? -1 : 1);
   if ((!forward && !goes_back(action.kind)) || from < 0 || from >= shape.virtual_stages) return {};
@@ -78,9 +78,10 @@ Output input_of(const Action& action, const PlanShape& shape) {
 }
 
 /// Positions in each stage's rank after which no weight gradients of it come.
-std::vector<std::size_t> last_weight_gradients(const Plan& plan, const PlanShape& shape) {
+std::vector<std::size_t> last_weight_gradients(const Schedule& schedule,
+                                               const ScheduleShape& shape) {
   std::vector<std::size_t> last(at(shape.virtual_stages), 0);
-  for (const std::vector<Action>& actions : plan.ranks) {
+  for (const std::vector<Action>& actions : schedule.ranks) {
     for (std::size_t i = 0; i < actions.size(); ++i)
       if (makes_weight_gradients(actions[i].kind)) last[at(actions[i].virtual_stage)] = i;
   }
@@ -113,7 +114,7 @@ void mark_batches(Program& program, const std::vector<std::vector<Transfer*>>& b
 
 }  // namespace
 
-Output output_of(const Action& action, const PlanShape& shape) {
+Output output_of(const Action& action, const ScheduleShape& shape) {
   Output output;
   const bool forward = action.kind == ActionKind::kForward;
   if (!forward && !goes_back(action.kind)) return output;
@@ -126,17 +127,17 @@ Output output_of(const Action& action, const PlanShape& shape) {
   return output;
 }
 
-Program lower(const Plan& plan, const ActionTimes& times) {
-  const PlanShape shape = shape_of(plan);
-  const Replay replay(plan, shape, times);
-  expect(replay.complete, "a plan that was not checked: ranks wait for each other");
-  std::vector<Transfer> transfers = all_transfers(plan, shape, replay);
-  std::vector<std::vector<Transfer*>> by_rank(plan.ranks.size());
+Program lower(const Schedule& schedule, const ActionTimes& times) {
+  const ScheduleShape shape = shape_of(schedule);
+  const Replay replay(schedule, shape, times);
+  expect(replay.complete, "a schedule that was not checked: ranks wait for each other");
+  std::vector<Transfer> transfers = all_transfers(schedule, shape, replay);
+  std::vector<std::vector<Transfer*>> by_rank(schedule.ranks.size());
   for (Transfer& transfer : transfers) {
     by_rank[at(transfer.output.from)].push_back(&transfer);
     by_rank[at(transfer.output.to)].push_back(&transfer);
   }
-  const std::vector<std::size_t> last = last_weight_gradients(plan, shape);
+  const std::vector<std::size_t> last = last_weight_gradients(schedule, shape);
   Program program;
   for (std::int32_t rank = 0; rank < shape.ranks; ++rank) {
     std::vector<ProgramStep>& steps = program.ranks.emplace_back();
@@ -150,7 +151,7 @@ Program lower(const Plan& plan, const ActionTimes& times) {
                          sends ? output.to : output.from});
       }
     };
-    const std::vector<Action>& actions = plan.ranks[at(rank)];
+    const std::vector<Action>& actions = schedule.ranks[at(rank)];
     for (std::size_t i = 0; i < actions.size();) {
       put_until(replay.starts[at(rank)][i]);
       const std::size_t end = end_of_group(actions, i);
@@ -163,8 +164,8 @@ Program lower(const Plan& plan, const ActionTimes& times) {
       for (; i < end; ++i) {
         const bool ends_sum =
             makes_weight_gradients(actions[i].kind) && last[at(actions[i].virtual_stage)] == i;
-        steps.push_back(
-            {StepKind::kAction, actions[i], -1, 0, ends_sum ? Pass::kLast : Pass::kOneOfSeveral});
+        steps.push_back({StepKind::kAction, actions[i], -1, 0,
+                         ends_sum ? LastMicroBatch::kYes : LastMicroBatch::kNo});
       }
       for (std::size_t j = begin; j < end; ++j) {
         const Output output = output_of(actions[j], shape);

@@ -1,6 +1,6 @@
 #pragma once
-// From a plan to a program: the same actions, and between them what each rank sends, receives and
-// hands on. The executor follows the program and derives nothing itself.
+// From a schedule to a program: the same actions, and between them what each rank sends, receives
+// and hands on. The executor follows the program and derives nothing itself.
 //
 // An activation goes from F of stage s to F of stage s+1, a gradient from B or BW of s to that of
 // s-1: by a transfer where the two stages are on different ranks, else by a copy: of an activation
@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "pipeline/plan.h"
+#include "pipeline/schedule.h"
 #include "pipeline/simulate.h"
 #include "pipeline/stage_program.h"
 
@@ -36,7 +36,7 @@ struct ProgramStep {
   /// two stand so at the peer.
   std::int32_t batch = 0;
   /// Of W and BW: whether what its stage sums is complete after it, so that it may leave.
-  Pass pass = Pass::kOneOfSeveral;
+  LastMicroBatch last = LastMicroBatch::kNo;
   friend bool operator==(const ProgramStep&, const ProgramStep&) = default;
 };
 
@@ -51,11 +51,11 @@ struct Output {
   [[nodiscard]] bool goes() const { return to >= 0; }
   [[nodiscard]] bool travels() const { return goes() && from != to; }
 };
-Output output_of(const Action& action, const PlanShape& shape);
+Output output_of(const Action& action, const ScheduleShape& shape);
 
-/// The program of a plan that check_plan accepts, or of a forward pass. Times decide the order
-/// alone.
-Program lower(const Plan& plan, const ActionTimes& times = {});
+/// The program of a schedule that check_schedule accepts, or of a forward pass. Times decide the
+/// order alone.
+Program lower(const Schedule& schedule, const ActionTimes& times = {});
 
 /// The steps of one rank as an executor takes them that starts transfers and waits for them where
 /// they are used: a send starts when its output is made, a receive one action ahead where its
@@ -71,9 +71,9 @@ struct ProgramFault {
   std::string message;
 };
 
-/// Proves a program of a plan that check_plan accepts:
+/// Proves a program of a schedule that check_schedule accepts:
 ///
-///   actions   without its other steps it is the plan, and none of them divides a group
+///   actions   without its other steps it is the schedule, and none of them divides a group
 ///   sums      the last W or BW of each stage is marked, and no other
 ///   matched   each edge between ranks is sent once and received once, by the right ranks; each
 ///             within a rank is copied once
@@ -84,6 +84,6 @@ struct ProgramFault {
 ///             order
 ///   batch     a mark joins a send to and a receive from one peer, which joins the same
 ///   blocking  with sends and receives that return only when both ends are there, all ranks end
-std::optional<ProgramFault> check_program(const Plan& plan, const Program& program);
+std::optional<ProgramFault> check_program(const Schedule& schedule, const Program& program);
 
 }  // namespace trireme

@@ -16,8 +16,11 @@ using Fault = std::optional<ProgramFault>;
 
 class ProgramChecker {
  public:
-  ProgramChecker(const Plan& plan, const Program& program)
-      : plan_(plan), program_(program), shape_(shape_of(plan)), ends_(2 * shape_.pairs()) {}
+  ProgramChecker(const Schedule& schedule, const Program& program)
+      : schedule_(schedule),
+        program_(program),
+        shape_(shape_of(schedule)),
+        ends_(2 * shape_.pairs()) {}
 
   Fault check() {
     using Rule = Fault (ProgramChecker::*)();
@@ -49,11 +52,11 @@ class ProgramChecker {
   }
 
   Fault check_actions() {
-    if (program_.ranks.size() != plan_.ranks.size())
-      return fault("actions", -1, -1, "{} ranks, and the plan has {}", program_.ranks.size(),
-                   plan_.ranks.size());
-    for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
-      const std::vector<Action>& actions = plan_.ranks[rank];
+    if (program_.ranks.size() != schedule_.ranks.size())
+      return fault("actions", -1, -1, "{} ranks, and the schedule has {}", program_.ranks.size(),
+                   schedule_.ranks.size());
+    for (std::size_t rank = 0; rank < schedule_.ranks.size(); ++rank) {
+      const std::vector<Action>& actions = schedule_.ranks[rank];
       std::size_t next = 0;
       for (std::size_t i = 0; i < program_.ranks[rank].size(); ++i) {
         const ProgramStep& step = program_.ranks[rank][i];
@@ -64,7 +67,7 @@ class ProgramChecker {
           continue;
         }
         if (next == actions.size() || step.action != actions[next])
-          return fault("actions", rank, i, "{} is not the plan's next action",
+          return fault("actions", rank, i, "{} is not the schedule's next action",
                        text_of(step.action));
         ++next;
       }
@@ -84,7 +87,7 @@ class ProgramChecker {
             steps[i].kind == StepKind::kAction && makes_weight_gradients(steps[i].action.kind);
         const std::size_t stage = at(steps[i].action.virtual_stage);
         const bool last = adds && !complete[stage];
-        if (last != (steps[i].pass == Pass::kLast))
+        if (last != (steps[i].last == LastMicroBatch::kYes))
           return fault("sums", rank, i, "{}",
                        last ? "more is added to its stage's sums behind it"
                             : "its stage's sums are not complete after it");
@@ -168,7 +171,7 @@ class ProgramChecker {
   };
 
   Fault check_memory() {
-    const std::vector<std::int32_t> slots = slots_of(plan_);
+    const std::vector<std::int32_t> slots = slots_of(schedule_);
     std::vector<std::vector<Slot>> memory;
     for (const std::int32_t count : slots) memory.emplace_back(at(count));
     const auto slot = [&](std::int32_t stage, std::int32_t micro_batch) -> Slot& {
@@ -176,7 +179,7 @@ class ProgramChecker {
     };
     for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank) {
       for (std::size_t i = 0; i < program_.ranks[rank].size(); ++i) {
-        const auto& [kind, action, peer, batch, pass] = program_.ranks[rank][i];
+        const auto& [kind, action, peer, batch, last] = program_.ranks[rank][i];
         const Output output = output_of(action, shape_);
         const bool arrives = kind == StepKind::kReceive || kind == StepKind::kCopy;
         Slot& theirs = slot(arrives ? output.to_stage : action.virtual_stage, action.micro_batch);
@@ -303,9 +306,9 @@ class ProgramChecker {
     ready_.push_back(peer);
   }
 
-  const Plan& plan_;
+  const Schedule& schedule_;
   const Program& program_;
-  PlanShape shape_;
+  ScheduleShape shape_;
   std::vector<Ends> ends_;      // by edge
   std::vector<bool> standing_;  // by edge: one end is there
   std::vector<std::size_t> done_,
@@ -315,8 +318,8 @@ class ProgramChecker {
 
 }  // namespace
 
-std::optional<ProgramFault> check_program(const Plan& plan, const Program& program) {
-  return ProgramChecker(plan, program).check();
+std::optional<ProgramFault> check_program(const Schedule& schedule, const Program& program) {
+  return ProgramChecker(schedule, program).check();
 }
 
 }  // namespace trireme

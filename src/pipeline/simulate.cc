@@ -15,18 +15,19 @@ constexpr double kNotYet = std::numeric_limits<double>::infinity();
 /// The clocks of all ranks, and when each output was made.
 class Clocks {
  public:
-  Clocks(const Plan& plan, const PlanShape& shape, const ActionTimes& times, Replay& replay)
-      : plan_(plan),
+  Clocks(const Schedule& schedule, const ScheduleShape& shape, const ActionTimes& times,
+         Replay& replay)
+      : schedule_(schedule),
         shape_(shape),
         times_(times),
         replay_(replay),
         forward_(shape.pairs(), kNotYet),
         backward_(shape.pairs(), kNotYet),
-        made_again_(shape.pairs(), false),
-        waiting_(plan.ranks.size(), false) {}
+        recomputed_(shape.pairs(), false),
+        waiting_(schedule.ranks.size(), false) {}
 
   void run() {
-    for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) ready_.push_back(rank);
+    for (std::size_t rank = 0; rank < schedule_.ranks.size(); ++rank) ready_.push_back(rank);
     // A rank that has to wait is put back by the one that makes what it waits for.
     for (std::size_t next = 0; next < ready_.size(); ++next) advance(ready_[next]);
   }
@@ -65,7 +66,7 @@ class Clocks {
 
   double duration(const Action& action) const {
     const bool saved = goes_back(action.kind) &&
-                       made_again_[shape_.index(action.virtual_stage, action.micro_batch)];
+                       recomputed_[shape_.index(action.virtual_stage, action.micro_batch)];
     return times_.of(action) - (saved ? times_.saved_by_recompute(action.virtual_stage) : 0);
   }
 
@@ -79,7 +80,7 @@ class Clocks {
   void make(const Action& action, double end) {
     const std::int32_t stage = action.virtual_stage;
     if (action.kind == ActionKind::kRecompute) {
-      made_again_[shape_.index(stage, action.micro_batch)] = true;
+      recomputed_[shape_.index(stage, action.micro_batch)] = true;
     } else if (action.kind == ActionKind::kForward) {
       forward_[shape_.index(stage, action.micro_batch)] = end;
       if (stage + 1 < shape_.virtual_stages) wake_if_awaited(stage + 1, action);
@@ -97,7 +98,7 @@ class Clocks {
   }
 
   void advance(std::size_t rank) {
-    const std::vector<Action>& actions = plan_.ranks[rank];
+    const std::vector<Action>& actions = schedule_.ranks[rank];
     std::size_t& position = replay_.done[rank];
     double& clock = replay_.ends[rank];
     while (position < actions.size()) {
@@ -120,12 +121,12 @@ class Clocks {
     }
   }
 
-  const Plan& plan_;
-  const PlanShape& shape_;
+  const Schedule& schedule_;
+  const ScheduleShape& shape_;
   const ActionTimes& times_;
   Replay& replay_;
   std::vector<double> forward_, backward_;  // when made, by shape_.index
-  std::vector<bool> made_again_;            // by R, by shape_.index
+  std::vector<bool> recomputed_;            // by R, by shape_.index
   std::vector<bool> waiting_;
   std::vector<std::size_t> ready_;  // ranks in the order in which they may go on
 };
@@ -154,18 +155,18 @@ double ActionTimes::of(ActionKind kind, std::int32_t virtual_stage) const {
   throw InternalError("an action of no kind");
 }
 
-Replay::Replay(const Plan& plan, const PlanShape& shape, const ActionTimes& times)
-    : ends(plan.ranks.size(), 0),
-      done(plan.ranks.size(), 0),
-      waits_for(plan.ranks.size(), Action{ActionKind::kForward, -1, -1}) {
-  for (const std::vector<Action>& actions : plan.ranks) starts.emplace_back(actions.size(), 0);
+Replay::Replay(const Schedule& schedule, const ScheduleShape& shape, const ActionTimes& times)
+    : ends(schedule.ranks.size(), 0),
+      done(schedule.ranks.size(), 0),
+      waits_for(schedule.ranks.size(), Action{ActionKind::kForward, -1, -1}) {
+  for (const std::vector<Action>& actions : schedule.ranks) starts.emplace_back(actions.size(), 0);
   durations = starts;
-  Clocks(plan, shape, times, *this).run();
+  Clocks(schedule, shape, times, *this).run();
   for (std::size_t rank = 0; rank < done.size(); ++rank)
-    complete = complete && done[rank] == plan.ranks[rank].size();
+    complete = complete && done[rank] == schedule.ranks[rank].size();
 }
 
-double peak_of(const std::vector<Action>& actions, const PlanShape& shape, double w_memory,
+double peak_of(const std::vector<Action>& actions, const ScheduleShape& shape, double w_memory,
                double r_memory) {
   // Activations held whole, kept for W alone, made again by R: integers, so that sums are exact.
   std::int64_t whole = 0, kept = 0, kept_most = 0, again_most = 0;
@@ -206,15 +207,16 @@ double peak_of(const std::vector<Action>& actions, const PlanShape& shape, doubl
   return peak * shape.ranks / shape.virtual_stages;
 }
 
-Simulation simulate(const Plan& plan, const ActionTimes& times, double w_memory, double r_memory) {
-  const PlanShape shape = shape_of(plan);
-  Replay replay(plan, shape, times);
-  expect(replay.complete, "a plan that was not checked: ranks wait for each other");
+Simulation simulate(const Schedule& schedule, const ActionTimes& times, double w_memory,
+                    double r_memory) {
+  const ScheduleShape shape = shape_of(schedule);
+  Replay replay(schedule, shape, times);
+  expect(replay.complete, "a schedule that was not checked: ranks wait for each other");
   Simulation result;
   result.starts = std::move(replay.starts);
   result.durations = std::move(replay.durations);
-  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
-    const std::vector<Action>& actions = plan.ranks[rank];
+  for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    const std::vector<Action>& actions = schedule.ranks[rank];
     if (!actions.empty())
       result.cost = std::max(result.cost, replay.ends[rank] - result.starts[rank].front());
     result.makespan = std::max(result.makespan, replay.ends[rank]);

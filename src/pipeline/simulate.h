@@ -1,5 +1,5 @@
 #pragma once
-// What a plan costs, before it runs: a virtual clock for each rank.
+// What a schedule costs, before it runs: a virtual clock for each rank.
 //
 // An action starts when the one before it on its rank has ended and its input is there: F of stage
 // s needs F of stage s-1; B and BW of stage s need those of s+1 and their own F (or R), W its own
@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "pipeline/plan.h"
+#include "pipeline/schedule.h"
 
 namespace trireme {
 
@@ -43,10 +43,11 @@ struct ActionTimes {
   [[nodiscard]] StageTimes of_stage(std::int32_t virtual_stage) const;
 };
 
-/// Plays a plan in order of its dependencies. Each pair (virtual stage, micro-batch) has at most
-/// one action of each kind, and every action stands on its stage's rank; nothing else is assumed.
+/// Plays a schedule in order of its dependencies. Each pair (virtual stage, micro-batch) has at
+/// most one action of each kind, and every action stands on its stage's rank; nothing else is
+/// assumed.
 struct Replay {
-  Replay(const Plan& plan, const PlanShape& shape, const ActionTimes& times);
+  Replay(const Schedule& schedule, const ScheduleShape& shape, const ActionTimes& times);
   std::vector<std::vector<double>> starts, durations;  ///< of each rank and position
   std::vector<double> ends;                            ///< of the last action of each rank
   std::vector<std::size_t> done;  ///< positions played; fewer where ranks wait forever
@@ -74,13 +75,13 @@ struct Simulation {
 /// An activation is what F keeps until B. `w_memory` is what stays from B to W, in activations.
 /// Above 1 it is the activation and more that B makes, which has memory of its own: as many pieces
 /// as ever wait at once. `r_memory` is what R makes until B, beside the activation, in memory of
-/// its own too. Throws InternalError for a plan that check_plan would refuse.
-Simulation simulate(const Plan& plan, const ActionTimes& times, double w_memory = 1,
+/// its own too. Throws InternalError for a schedule that check_schedule would refuse.
+Simulation simulate(const Schedule& schedule, const ActionTimes& times, double w_memory = 1,
                     double r_memory = 0);
 
 /// Most activations held at once by a rank, in full stages: simulate's `peak`. Any order of
 /// actions.
-double peak_of(const std::vector<Action>& actions, const PlanShape& shape, double w_memory,
+double peak_of(const std::vector<Action>& actions, const ScheduleShape& shape, double w_memory,
                double r_memory = 0);
 
 }  // namespace trireme

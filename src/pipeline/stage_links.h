@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "pipeline/plan.h"
+#include "pipeline/schedule.h"
 #include "tensor/tensor_view.h"
 
 namespace trireme {

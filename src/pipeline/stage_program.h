@@ -8,7 +8,7 @@ namespace trireme {
 
 /// Whether a backward pass is the last of its chunk in this step: then each block's gradients are
 /// final after it.
-enum class Pass : std::uint8_t { kOneOfSeveral, kLast };
+enum class LastMicroBatch : std::uint8_t { kNo, kYes };
 
 /// What a chunk takes from its neighbours in the model and gives them, of one micro-batch.
 enum class Boundary : std::uint8_t { kInput, kOutput, kOutputGradient, kInputGradient };
@@ -37,9 +37,9 @@ class StageProgram : public ForwardProgram {
   /// backward of the micro-batch, which then does not. Changes no bits.
   virtual void recompute(int chunk, int micro_batch) = 0;
   virtual void backward_input(int chunk, int micro_batch) = 0;
-  virtual void backward_weight(int chunk, int micro_batch, Pass pass) = 0;
+  virtual void backward_weight(int chunk, int micro_batch, LastMicroBatch last) = 0;
   /// The same bits as backward_input, then backward_weight; needs less memory between them.
-  virtual void backward(int chunk, int micro_batch, Pass pass) = 0;
+  virtual void backward(int chunk, int micro_batch, LastMicroBatch last) = 0;
 };
 
 }  // namespace trireme

@@ -118,7 +118,7 @@ std::int64_t GenerationMesh::cache_bytes_max(std::int64_t tokens) const {
     std::int64_t layers = 0;
     for (const ChunkParams& chunk : part.declare(config.model).chunks)
       layers += std::ssize(chunk.blocks);
-    most = std::max(most, Decoder::cache_bytes(config_of_place(config.model, part.cut.tensor),
+    most = std::max(most, Decoder::cache_bytes(config_of_rank(config.model, part.cut.tensor),
                                                layers, tokens, DType::kF32));
   }
   return most;

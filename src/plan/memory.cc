@@ -15,7 +15,7 @@
 #include "parallel/partial_gradients.h"
 #include "parallel/reduction.h"
 #include "parallel/state_boxes.h"
-#include "parallel/tied_homes.h"
+#include "parallel/tied_weight.h"
 #include "parallel/weight_gather.h"
 
 namespace trireme {
@@ -75,7 +75,7 @@ class TransferStaging {
     const auto largest = [&](DType dtype) {
       std::int64_t size = 0;
       Buckets::for_each_part_of(layout_, view, dtype,
-                                [&](int, Piece part) { size = std::max(size, part.size); });
+                                [&](int, Slice part) { size = std::max(size, part.size); });
       return size * static_cast<std::int64_t>(size_of(dtype));
     };
     const std::int64_t gather =
@@ -88,23 +88,23 @@ class TransferStaging {
 
   [[nodiscard]] std::int64_t tensor(const std::vector<ParamMeta>& params) const {
     const StageCut& cut = request_.part.cut;
-    const int places = cut.tensor.extent;
+    const int ranks = cut.tensor.extent;
     // Gathers and sums of the stream take turns on one channel.
     const std::int64_t stream =
-        staging_bytes(Op::kAllReduce, rows() * model_.hidden * element(), places);
+        staging_bytes(Op::kAllReduce, rows() * model_.hidden * element(), ranks);
     const std::int64_t heads = PartialGradients::bytes_of(
         params, layout_, PartialGradients::Of::kSameHeads, cut.sequence_parallel);
-    const int copies = copies_of_units(model_.kv_heads, places);
+    const int copies = replicas_of_units(model_.kv_heads, ranks);
     return stream + (training() ? staging_bytes(Op::kAllReduce, heads, copies) : 0);
   }
 
   [[nodiscard]] std::int64_t context() const {
     const StageCut& cut = request_.part.cut;
     if (cut.context_method != ContextMethod::kAllGather) return 0;  // exchanges are posted whole
-    const std::int64_t kv = 2 * config_of_place(model_, cut.tensor).kv_size() * rows();
-    const int places = cut.context.extent;
-    return training() ? staging_bytes(Op::kAllReduce, 4 * kv * places, places)
-                      : staging_bytes(Op::kAllGather, element() * kv * places, places);
+    const std::int64_t kv = 2 * config_of_rank(model_, cut.tensor).kv_size() * rows();
+    const int ranks = cut.context.extent;
+    return training() ? staging_bytes(Op::kAllReduce, 4 * kv * ranks, ranks)
+                      : staging_bytes(Op::kAllGather, element() * kv * ranks, ranks);
   }
 
   const ModelConfig& model_;
@@ -145,7 +145,7 @@ std::vector<std::pair<std::string, std::int64_t>> items_of(const RankMemory& mem
 }
 
 AttentionLayout attention_layout(const ModelConfig& model, const MemoryRequest& request) {
-  return attention_layout(config_of_place(model, request.part.cut.tensor), request.passes.micro,
+  return attention_layout(config_of_rank(model, request.part.cut.tensor), request.passes.micro,
                           request.sequence_length, request.deterministic);
 }
 
@@ -179,11 +179,11 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   if (request.sample_tokens > 0) {
     std::int64_t layers = 0;
     for (const ChunkParams& chunk : declared.chunks) layers += std::ssize(chunk.blocks);
-    memory.buffers += Decoder::cache_bytes(config_of_place(model, request.part.cut.tensor), layers,
+    memory.buffers += Decoder::cache_bytes(config_of_rank(model, request.part.cut.tensor), layers,
                                            request.sample_tokens, request.compute);
   }
   memory.buffers +=
-      GradientReduction::buffer_bytes(params, layout) + TiedHomes::buffer_bytes(params, layout);
+      GradientReduction::buffer_bytes(params, layout) + TiedWeight::buffer_bytes(params, layout);
   for (const auto of : {PartialGradients::Of::kTensorAxis, PartialGradients::Of::kSameHeads}) {
     memory.buffers +=
         PartialGradients::bytes_of(params, layout, of, request.part.cut.sequence_parallel);

@@ -8,8 +8,8 @@
 
 namespace trireme {
 
-/// Whether a tensor axis of `extent` places can cut the model: it divides attention heads and MLP
-/// columns, it and the KV heads divide one another, and every place has a row of the vocabulary.
+/// Whether a tensor axis of `extent` ranks can cut the model: it divides attention heads and MLP
+/// columns, it and the KV heads divide one another, and every rank has a row of the vocabulary.
 bool tensor_extent_fits(const ModelConfig& model, std::int64_t extent);
 
 /// The rules between the extents of a mesh and what they cut: heads, MLP columns, vocabulary,

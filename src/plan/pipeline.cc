@@ -52,12 +52,12 @@ Held memory_of(const RunConfig& config, const MeshShape& mesh, const ResolvedBat
 }
 
 /// R needs something that F has not kept.
-void check_recompute(const Plan& plan, const RunConfig& config) {
+void check_recompute(const Schedule& schedule, const RunConfig& config) {
   const Recompute recompute = config.parallel.recompute;
   if (recompute == Recompute::kFull) return;
   if (recompute == Recompute::kSelective && config.model.qk_norm) return;
-  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
-    const std::vector<Action>& actions = plan.ranks[rank];
+  for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    const std::vector<Action>& actions = schedule.ranks[rank];
     const auto again = std::find_if(actions.begin(), actions.end(), [](const Action& action) {
       return action.kind == ActionKind::kRecompute;
     });
@@ -65,52 +65,55 @@ void check_recompute(const Plan& plan, const RunConfig& config) {
     throw ConfigError(
         "parallel.pipeline_schedule: {}: rank {}, position {} ({}), rule recompute: with "
         "parallel.recompute \"{}\" F of this model keeps all that R would make again. Legal: the "
-        "plan without R, or parallel.recompute \"full\"",
+        "schedule without R, or parallel.recompute \"full\"",
         config.parallel.pipeline_schedule, rank, again - actions.begin(), text_of(*again),
         recompute == Recompute::kNone ? "none" : "selective");
   }
 }
 
-/// Rules of a run for a plan that check_plan accepts.
-void check_for_run(const Plan& plan, const RunConfig& run, std::int64_t micro_batches) {
+/// Rules of a run for a schedule that check_schedule accepts.
+void check_for_run(const Schedule& schedule, const RunConfig& run, std::int64_t micro_batches) {
   const RunConfig::Parallel& config = run.parallel;
   const std::string& path = config.pipeline_schedule;
-  const PlanShape shape = shape_of(plan);
+  const ScheduleShape shape = shape_of(schedule);
   if (shape.ranks != config.pipeline || shape.micro_batches != micro_batches) {
     throw ConfigError(
-        "parallel.pipeline_schedule: {} is a plan of {} and {}, the run has "
-        "pipeline {} and {} in a step. Use another plan or other extents",
+        "parallel.pipeline_schedule: {} is a schedule of {} and {}, the run has "
+        "pipeline {} and {} in a step. Use another schedule or other extents",
         path, counted(shape.ranks, "rank"), counted(shape.micro_batches, "micro-batch"),
         config.pipeline, counted(micro_batches, "micro-batch"));
   }
   if (config.virtual_stages.value_or(shape.stages_per_rank()) != shape.stages_per_rank()) {
     throw ConfigError(
-        "parallel.virtual_stages: {}, and the plan {} has {} on each rank. Legal: {}, or leave it "
+        "parallel.virtual_stages: {}, and the schedule {} has {} on each rank. Legal: {}, or leave "
+        "it "
         "out",
         *config.virtual_stages, path, shape.stages_per_rank(), shape.stages_per_rank());
   }
   if (config.pipeline_group_size) {
     throw ConfigError(
-        "parallel.pipeline_group_size: {}, and the plan {} has its order already. Legal: leave it "
+        "parallel.pipeline_group_size: {}, and the schedule {} has its order already. Legal: leave "
+        "it "
         "out; \"interleaved\" alone has groups",
         *config.pipeline_group_size, path);
   }
-  check_recompute(plan, run);
+  check_recompute(schedule, run);
 }
 
-/// The plan of a file, where the schedule is none of the kinds.
-Plan plan_of_file(const RunConfig& config, std::int64_t micro_batches) {
-  Plan plan = read_plan(config.parallel.pipeline_schedule);
-  require_valid(plan, config.parallel.pipeline_schedule);
-  check_for_run(plan, config, micro_batches);
-  return plan;
+/// The schedule of a file, where the schedule is none of the kinds.
+Schedule schedule_of_file(const RunConfig& config, std::int64_t micro_batches) {
+  Schedule schedule = read_schedule(config.parallel.pipeline_schedule);
+  require_valid(schedule, config.parallel.pipeline_schedule);
+  check_for_run(schedule, config, micro_batches);
+  return schedule;
 }
 
-Program proved_program(const Plan& plan, const ActionTimes& times) {
-  Program program = lower(plan, times);
-  if (const std::optional<ProgramFault> fault = check_program(plan, program)) {
-    throw InternalError("the program of a valid plan is refused: rank {}, position {}, rule {}: {}",
-                        fault->rank, fault->position, fault->rule, fault->message);
+Program proved_program(const Schedule& schedule, const ActionTimes& times) {
+  Program program = lower(schedule, times);
+  if (const std::optional<ProgramFault> fault = check_program(schedule, program)) {
+    throw InternalError(
+        "the program of a valid schedule is refused: rank {}, position {}, rule {}: {}",
+        fault->rank, fault->position, fault->rule, fault->message);
   }
   return program;
 }
@@ -144,7 +147,7 @@ void check_layers(const RunConfig& config, std::int64_t stages) {
 }
 
 /// What each virtual stage holds, and how long its actions take.
-void settle_stages(const RunConfig& config, Pipeline& pipeline) {
+void place_stages(const RunConfig& config, Pipeline& pipeline) {
   const ModelConfig& model = config.model;
   const PassCost layer =
       cost_of_layer(model, config.data.sequence_length, config.parallel.recompute);
@@ -188,23 +191,23 @@ std::vector<ChunkShape> Pipeline::chunks_of(int rank) const {
   std::vector<ChunkShape> chunks;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     if (placement[s] != rank) continue;
-    const std::vector<Action>& actions = plan.ranks[static_cast<std::size_t>(rank)];
+    const std::vector<Action>& actions = schedule.ranks[static_cast<std::size_t>(rank)];
     const auto stage = static_cast<std::int32_t>(s);
     chunks.push_back(
-        {stages[s], slots[s], waiting_for_weights(actions, stage), made_again(actions, stage)});
+        {stages[s], slots[s], waiting_for_weights(actions, stage), recomputed(actions, stage)});
   }
   return chunks;
 }
 
 bool Pipeline::splits(int rank) const {
-  const std::vector<Action>& actions = plan.ranks[static_cast<std::size_t>(rank)];
+  const std::vector<Action>& actions = schedule.ranks[static_cast<std::size_t>(rank)];
   return std::any_of(actions.begin(), actions.end(), [](const Action& action) {
     return action.kind == ActionKind::kBackwardInput;
   });
 }
 
 Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& passes,
-                       DType compute, const Plan* made) {
+                       DType compute, const Schedule* made) {
   const RunConfig::Parallel& parallel = config.parallel;
   ScheduleRequest request = schedule_request(parallel, passes.accumulation);
   const bool generated = made == nullptr && schedule_kind(parallel.pipeline_schedule);
@@ -213,11 +216,11 @@ Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const Res
     check_layers(config, stages_of(request));
     pipeline.placement = placement_of(request);
   } else {
-    pipeline.plan = made != nullptr ? *made : plan_of_file(config, passes.accumulation);
-    pipeline.placement = shape_of(pipeline.plan).placement;
+    pipeline.schedule = made != nullptr ? *made : schedule_of_file(config, passes.accumulation);
+    pipeline.placement = shape_of(pipeline.schedule).placement;
     check_layers(config, std::ssize(pipeline.placement));
   }
-  settle_stages(config, pipeline);
+  place_stages(config, pipeline);
   for (const ChunkRange& stage : pipeline.stages) {
     const Held held = memory_of(config, mesh, passes, compute, stage);
     pipeline.w_memory = std::max(pipeline.w_memory, held.w);
@@ -226,13 +229,13 @@ Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const Res
   request.times = pipeline.times;
   request.w_memory = pipeline.w_memory;
   if (generated) {
-    pipeline.plan = make_schedule(request);
+    pipeline.schedule = make_schedule(request);
   } else if (made == nullptr) {
-    require_valid(pipeline.plan, parallel.pipeline_schedule,
+    require_valid(pipeline.schedule, parallel.pipeline_schedule,
                   {parallel.pipeline_memory_limit, pipeline.w_memory, pipeline.r_memory});
   }
-  pipeline.slots = slots_of(pipeline.plan);
-  pipeline.step = proved_program(pipeline.plan, pipeline.times);
+  pipeline.slots = slots_of(pipeline.schedule);
+  pipeline.step = proved_program(pipeline.schedule, pipeline.times);
   pipeline.evaluation = proved_program(make_forward_pass(pipeline.placement), pipeline.times);
   return pipeline;
 }

@@ -11,9 +11,9 @@
 namespace trireme {
 
 /// The pipeline of a run: who does what in which order, and what each virtual stage holds. Pure:
-/// the same on every rank. One rank without a pipeline is a plan of one stage.
+/// the same on every rank. One rank without a pipeline is a schedule of one stage.
 struct Pipeline {
-  Plan plan;
+  Schedule schedule;
   ActionTimes times;  ///< that it was made for, and is simulated with
   /// What a micro-batch takes between B and W, in activations: the most of a stage, with what a
   /// stage allocates for each.
@@ -32,9 +32,9 @@ struct Pipeline {
 
 /// From parallel.pipeline and what else speaks of it. Throws ConfigError naming the key: a schedule
 /// that does not exist for these numbers, more stages than layers, layers that do not add up, a
-/// plan file that is no valid plan of this pipeline. `made`: its plan, where another rank has made
-/// or read it.
+/// schedule file that is no valid schedule of this pipeline. `made`: its schedule, where another
+/// rank has made or read it.
 Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& passes,
-                       DType compute, const Plan* made = nullptr);
+                       DType compute, const Schedule* made = nullptr);
 
 }  // namespace trireme

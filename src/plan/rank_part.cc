@@ -12,7 +12,7 @@ bool has_shards(const RunConfig::Parallel& config, StagePurpose purpose) {
 
 void take_pipeline_rank(const Pipeline& pipeline, int rank, RankPart& part) {
   part.chunks = pipeline.chunks_of(rank);
-  part.actions = pipeline.plan.ranks[static_cast<std::size_t>(rank)];
+  part.actions = pipeline.schedule.ranks[static_cast<std::size_t>(rank)];
   const std::vector<std::int32_t>& holder = pipeline.placement;
   std::vector<std::int32_t> chunk_of(holder.size());
   std::int32_t chunks = 0;
@@ -43,7 +43,7 @@ bool holds_rows(const ModelParams& params, const ParamDistribution& distribution
   const ParamIndex embedding = params.chunks.front().embedding;
   if (embedding == kNoParam) return false;
   const ParamMeta& meta = params.metas[static_cast<std::size_t>(embedding)];
-  if (meta.home.extent > 1) return false;
+  if (meta.tied_rank.extent > 1) return false;
   for (const ParamMeta& other : params.metas) {
     if (other.shares == embedding) return false;
   }
@@ -64,16 +64,16 @@ ModelParams RankPart::declare(const ModelConfig& model) const {
 RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh, int rank,
                       StagePurpose purpose) {
   const MeshCoordinate at = mesh.coordinate_of(rank);
-  const auto axis_place = [&](Axis axis) {
-    return AxisPlace{mesh.extent(axis), at[static_cast<std::size_t>(axis)]};
+  const auto axis_rank = [&](Axis axis) {
+    return AxisRank{mesh.extent(axis), at[static_cast<std::size_t>(axis)]};
   };
-  const AxisPlace data = axis_place(Axis::kData), context = axis_place(Axis::kContext);
+  const AxisRank data = axis_rank(Axis::kData), context = axis_rank(Axis::kContext);
   const int peers = data.extent * context.extent;
   const int peer = data.index * context.extent + context.index;
   const int group = shard_ranks(config, mesh, purpose);
 
   RankPart part;
-  part.cut.tensor = axis_place(Axis::kTensor);
+  part.cut.tensor = axis_rank(Axis::kTensor);
   part.store =
       dense_distribution(has_shards(config, purpose) ? static_cast<int>(config.zero_stage) : 0,
                          {part.cut.tensor, {group, peer % group}, {peers / group, peer / group}});

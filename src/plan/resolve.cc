@@ -235,17 +235,17 @@ class Resolver {
   void resolve_pipeline(ResolvedRun& run) {
     run.passes = batch_of_passes(config_, run.batch, input_.world, input_.device);
     try {
-      run.pipeline = make_pipeline(config_, run.mesh, run.passes, run.compute, input_.plan);
+      run.pipeline = make_pipeline(config_, run.mesh, run.passes, run.compute, input_.schedule);
     } catch (const DataError& error) {
       const std::string& schedule = config_.parallel.pipeline_schedule;
       problems_.push_back({"parallel.pipeline_schedule", schedule,
-                           "a kind of schedule or a plan file that can be read",
+                           "a kind of schedule or a schedule file that can be read",
                            nearest_word(schedule, schedule_names()).value_or(""), error.what()});
     } catch (const Error& error) {
       if (error.code() != ExitCode::kConfig) throw;
       problems_.push_back(problem_of(error, "parallel.pipeline_schedule"));
     }
-    if (!run.pipeline.plan.reproducible) {
+    if (!run.pipeline.schedule.reproducible) {
       notes_.push_back(fmt::format(
           "parallel.pipeline_schedule: {} is not reproducible: it sums micro-batches in an order "
           "of "
@@ -260,7 +260,7 @@ class Resolver {
            fmt::format("not in this version with several virtual stages a rank ({})",
                        config_.parallel.pipeline_schedule)});
     }
-    if (run.pipeline.plan.ranks.empty()) return;
+    if (run.pipeline.schedule.ranks.empty()) return;
     if (config_.parallel.speculative_step) check_speculation(run.pipeline);
     check_bubble(run.pipeline);
   }
@@ -276,9 +276,9 @@ class Resolver {
     for (int rank = 0; rank < ranks; ++rank) {
       if (pipeline.splits(rank)) return;
     }
-    const PlanShape shape = shape_of(pipeline.plan);
+    const ScheduleShape shape = shape_of(pipeline.schedule);
     const bool is_1f1b = shape.stages_per_rank() == 1 &&
-                         pipeline.plan.ranks == make_1f1b(ranks, shape.micro_batches).ranks;
+                         pipeline.schedule.ranks == make_1f1b(ranks, shape.micro_batches).ranks;
     notes_.push_back(fmt::format(
         "parallel.pipeline_schedule: {} {}: B and W are one action on every rank, since a "
         "micro-batch whose W waits keeps {:.2f} activations, for which its memory has no room. A "
@@ -287,7 +287,7 @@ class Resolver {
   }
 
   void check_speculation(const Pipeline& pipeline) {
-    const Simulation simulated = simulate(pipeline.plan, pipeline.times);
+    const Simulation simulated = simulate(pipeline.schedule, pipeline.times);
     if (simulated.cost < simulated.step_span * (1 - 1e-9)) return;
     notes_.push_back(fmt::format(
         "parallel.speculative_step: {}, the rank that begins a step first ends it last, so that "

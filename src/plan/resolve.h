@@ -25,8 +25,8 @@ struct ResolveInput {
       {};  ///< of the training data in one pass; needed for run.epochs
   std::optional<std::int64_t> vocabulary = {};  ///< of the tokenizer, where it is known
   std::int64_t sample_tokens = 0;  ///< as ResolvedRun has it; 0 where no tokenizer is known
-  /// The pipeline's plan where another rank has made or read it.
-  const Plan* plan = nullptr;
+  /// The schedule where another rank has made or read it.
+  const Schedule* schedule = nullptr;
   DeviceKind device = DeviceKind::kCpu;
 };
 
@@ -59,7 +59,7 @@ std::int64_t resolve_steps(const RunConfig& config, std::int64_t global,
 
 /// All of it, with the rules between schedule, model, data and batch. Appends faults to `problems`
 /// and lines for stderr to `notes`. Looks only at sections in which `problems` holds nothing yet,
-/// so that it may follow a parse that found faults: everything is then told at once.
+/// so that it may follow a parse that found faults: everything is then reported at once.
 ResolvedRun resolve_run(const RunConfig& config, const ResolveInput& input,
                         std::vector<Problem>& problems, std::vector<std::string>& notes);
 

@@ -7,7 +7,7 @@
 #include "parallel/buckets.h"
 #include "parallel/partial_gradients.h"
 #include "parallel/row_gradient.h"
-#include "parallel/tied_homes.h"
+#include "parallel/tied_weight.h"
 #include "parallel/weight_gather.h"
 
 namespace trireme {
@@ -22,7 +22,7 @@ class Count {
         document_mask_(document_mask),
         params_(request.part.declare(model)),
         layout_(params_.metas, request.part.store),
-        local_(config_of_place(model, request.part.cut.tensor)),
+        local_(config_of_rank(model, request.part.cut.tensor)),
         element_(static_cast<std::int64_t>(size_of(request.compute))),
         rows_(request.passes.micro * request.sequence_length / request.part.cut.context.extent) {}
 
@@ -42,7 +42,7 @@ class Count {
   }
 
   /// An all-reduce with the ranks of `group`.
-  static std::int64_t both_ways(std::int64_t count, DType dtype, AxisPlace group) {
+  static std::int64_t both_ways(std::int64_t count, DType dtype, AxisRank group) {
     return all_reduce_bytes_sent(count, dtype, group.extent, group.index);
   }
 
@@ -60,7 +60,7 @@ class Count {
   }
 
   [[nodiscard]] std::int64_t summed_gradients(MeshView view) const {
-    const AxisPlace replica = layout_.distribution(view).replica;
+    const AxisRank replica = layout_.distribution(view).replica;
     std::int64_t bytes = 0;
     for (int block = 0; block < layout_.valued_blocks(); ++block)
       bytes += both_ways(layout_.whole_gradients(block, view).size, DType::kF32, replica);
@@ -75,10 +75,10 @@ class Count {
     const bool each_micro_batch = !layout_.distribution().accumulates_locally();
     const std::int64_t times = each_micro_batch ? request_.passes.accumulation : 1;
     std::int64_t bytes = 0;
-    Buckets::for_each_part_of(layout_, view, DType::kF32, [&](int block, Piece part) {
+    Buckets::for_each_part_of(layout_, view, DType::kF32, [&](int block, Slice part) {
       const ParamIndex first = layout_.block_params(block).first;
       const ParamMeta& param = params_.metas[static_cast<std::size_t>(first)];
-      if (param.shares != kNoParam && !(each_micro_batch && param.leaves_alone)) return;
+      if (param.shares != kNoParam && !(each_micro_batch && param.reduced_alone)) return;
       bytes += one_way_bytes_sent(4 * part.size * ranks.shard.extent, ranks.shard.extent) +
                both_ways(part.size, DType::kF32, ranks.replica);
     });
@@ -89,7 +89,7 @@ class Count {
                                               const std::vector<std::int64_t>& gathers) const {
     const int shards = layout_.distribution(view).shard.extent;
     std::int64_t bytes = 0;
-    Buckets::for_each_part_of(layout_, view, request_.compute, [&](int block, Piece part) {
+    Buckets::for_each_part_of(layout_, view, request_.compute, [&](int block, Slice part) {
       if (block >= layout_.valued_blocks()) return;
       bytes += gathers[static_cast<std::size_t>(block)] *
                one_way_bytes_sent(element_ * part.size * shards, shards);
@@ -99,56 +99,59 @@ class Count {
 
   void tensor() {
     const StageCut& cut = request_.part.cut;
-    const AxisPlace place = cut.tensor;
-    if (place.extent == 1) return;
+    const AxisRank rank = cut.tensor;
+    if (rank.extent == 1) return;
     const std::int64_t wide = rows_ * model_.hidden;
-    const std::int64_t half = one_way_bytes_sent(wide * element_, place.extent);
-    const std::int64_t inside = cut.sequence_parallel ? half : 0;
-    const std::int64_t stream =
-        cut.sequence_parallel ? half : both_ways(wide, request_.compute, place);
-    const bool again = request_.recompute == Recompute::kFull;
-    const std::int64_t layer = (again ? 8 : 6) * inside + (again ? 5 : 4) * stream;
+    const std::int64_t half = one_way_bytes_sent(wide * element_, rank.extent);
+    const std::int64_t gather = cut.sequence_parallel ? half : 0;
+    const std::int64_t reduce =
+        cut.sequence_parallel ? half : both_ways(wide, request_.compute, rank);
+    const auto sent = [&](const LayerTransitions& of) {
+      return of.all_gathers * gather + of.reduces * reduce;
+    };
+    std::int64_t layer = sent(kForwardTransitions) + sent(kBackwardTransitions);
+    if (request_.recompute == Recompute::kFull) layer += sent(kRecomputeTransitions);
     // The embedding and its gradient; the head's input and its gradient.
     std::int64_t ends = 0, heads = 0;
     for (const ChunkParams& chunk : params_.chunks) {
-      ends += (chunk.range.embedding + chunk.range.head) * (inside + stream);
+      ends += (chunk.range.embedding + chunk.range.head) * (gather + reduce);
       heads += chunk.range.head;
     }
     const std::int64_t steps = request_.passes.accumulation;
     add(Axis::kTensor, "activations", steps * (layers_ * layer + ends));
     // Maximum, sum and target logit of each token.
     add(Axis::kTensor, "statistics",
-        steps * heads * one_way_bytes_sent(3 * 4 * rows_ * place.extent, place.extent));
+        steps * heads * one_way_bytes_sent(3 * 4 * rows_ * rank.extent, rank.extent));
     using Of = PartialGradients::Of;
-    const auto partial = [&](Of of, AxisPlace group) {
+    const auto partial = [&](Of of, AxisRank group) {
       const std::int64_t bytes =
           PartialGradients::bytes_of(params_.metas, layout_, of, cut.sequence_parallel);
       return both_ways(bytes / 4, DType::kF32, group);
     };
-    const int copies = copies_of_units(model_.kv_heads, place.extent);
+    const int copies = replicas_of_units(model_.kv_heads, rank.extent);
     add(Axis::kTensor, "gradients",
-        partial(Of::kTensorAxis, place) + partial(Of::kSameHeads, {copies, place.index % copies}));
+        partial(Of::kTensorAxis, rank) + partial(Of::kSameHeads, {copies, rank.index % copies}));
   }
 
   void context() {
     const StageCut& cut = request_.part.cut;
-    const std::int64_t places = cut.context.extent;
-    if (places == 1) return;
+    const std::int64_t ranks = cut.context.extent;
+    if (ranks == 1) return;
     const std::int64_t kv = 2 * local_.kv_size() * rows_;
     std::int64_t forward = 0, backward = 0;
     if (cut.context_method == ContextMethod::kUlysses) {
-      const std::int64_t heads = local_.heads / places;
-      const std::int64_t kv_heads = std::max<std::int64_t>(1, local_.kv_heads / places);
+      const std::int64_t heads = local_.heads / ranks;
+      const std::int64_t kv_heads = std::max<std::int64_t>(1, local_.kv_heads / ranks);
       const std::int64_t q = rows_ * heads * local_.head_dim;
       const std::int64_t qkv = q + 2 * rows_ * kv_heads * local_.head_dim;
       const std::int64_t keys = document_mask_ ? rows_ * 4 : 0;
-      forward = (places - 1) * ((qkv + q) * element_ + keys);
-      backward = (places - 1) * ((qkv + q) * element_ + rows_ * heads * 4 + qkv * 4 + keys);
+      forward = (ranks - 1) * ((qkv + q) * element_ + keys);
+      backward = (ranks - 1) * ((qkv + q) * element_ + rows_ * heads * 4 + qkv * 4 + keys);
     } else {
       const bool ring = cut.context_method == ContextMethod::kRing;
-      forward = (places - 1) * kv * element_;
+      forward = (ranks - 1) * kv * element_;
       // A ring's sums make one hop more, to their home.
-      backward = forward + (ring ? places : places - 1) * kv * 4;
+      backward = forward + (ring ? ranks : ranks - 1) * kv * 4;
     }
     if (request_.recompute == Recompute::kFull) backward += forward;
     add(Axis::kContext, "keys_values",
@@ -156,12 +159,12 @@ class Count {
   }
 
   void pipeline() {
-    const std::int64_t stream = TensorAxis::stream_tokens(rows_, request_.part.cut.tensor.extent,
-                                                          request_.part.cut.sequence_parallel) *
+    const std::int64_t stream = TensorAxis::residual_tokens(rows_, request_.part.cut.tensor.extent,
+                                                            request_.part.cut.sequence_parallel) *
                                 model_.hidden * element_;
     add(Axis::kPipeline, "activations",
         request_.passes.accumulation * request_.part.neighbours * stream);
-    add(Axis::kPipeline, "gradients", TiedHomes::buffer_bytes(params_.metas, layout_));
+    add(Axis::kPipeline, "gradients", TiedWeight::buffer_bytes(params_.metas, layout_));
   }
 
   /// The blocks of weights that a step reads, in order.

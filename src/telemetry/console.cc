@@ -11,7 +11,7 @@ namespace trireme {
 
 namespace {
 
-constexpr std::size_t kPlacesMax = 64;
+constexpr std::size_t kRanksMax = 64;
 
 std::string step_of_total(std::int64_t step, std::int64_t total) {
   const std::string total_text = fmt::format("{}", total);
@@ -118,17 +118,17 @@ std::string batch_text(const BatchArithmetic& batch) {
   return text + "\n";
 }
 
-std::string places_text(std::span<const RankPlace> places) {
+std::string placements_text(std::span<const RankPlacement> places) {
   std::vector<std::vector<std::string>> rows;
-  if (places.size() <= kPlacesMax) {
-    for (const RankPlace& place : places) {
+  if (places.size() <= kRanksMax) {
+    for (const RankPlacement& place : places) {
       rows.push_back({fmt::format("{}", place.rank), place.host, place.cores,
                       fmt::format("{}", place.threads), place.device});
     }
   } else {
     for (std::size_t begin = 0, end = 0; begin < places.size(); begin = end) {
       while (end < places.size() && places[end].host == places[begin].host) ++end;
-      const RankPlace& first = places[begin];
+      const RankPlacement& first = places[begin];
       rows.push_back({fmt::format("{}-{}", first.rank, places[end - 1].rank), first.host, "",
                       fmt::format("{}", first.threads), first.device});
     }

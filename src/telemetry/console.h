@@ -49,7 +49,7 @@ struct BatchArithmetic {
 /// from it.
 std::string batch_text(const BatchArithmetic& batch);
 
-struct RankPlace {
+struct RankPlacement {
   std::int64_t rank = 0;
   std::string host;
   std::string cores;  ///< "0-7"
@@ -57,6 +57,6 @@ struct RankPlace {
   std::string device;  ///< "CPU, AVX-512" or "GPU 3, NVIDIA H200"
 };
 /// Where each rank runs; above 64 ranks one row a host.
-std::string places_text(std::span<const RankPlace> places);
+std::string placements_text(std::span<const RankPlacement> places);
 
 }  // namespace trireme

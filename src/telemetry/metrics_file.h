@@ -28,7 +28,7 @@ class MetricsFile {
     if (also_) also_(text);
   }
   /// Each line from now on goes there too, with its newline, as soon as it is appended.
-  void tell_also(std::function<void(std::string_view line)> also) { also_ = std::move(also); }
+  void also_write_to(std::function<void(std::string_view line)> also) { also_ = std::move(also); }
 
   /// At each log interval. False where the file system refused; that is warned of once and training
   /// goes on.

@@ -98,7 +98,7 @@ void check_checkpoint(const CheckpointInfo& info, const std::map<std::string, Sh
 }
 
 /// How the model of the weights differs from the config's; "" where it does not. One that cannot be
-/// read is told where it is.
+/// read is reported where it is.
 std::string model_difference(const Json& saved, const RunConfig& config) {
   std::vector<Problem> problems;
   std::vector<std::string> notes;

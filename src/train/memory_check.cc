@@ -102,8 +102,8 @@ MemoryWords words_of(const Launch& launch, const MemoryNeed& need) {
           [&launch, need](std::int64_t available) { return advice_text(launch, need, available); }};
 }
 
-void telling_of_memory(const Launch& launch, const MemoryWords& words,
-                       const std::function<void()>& work) {
+void reporting_memory(const Launch& launch, const MemoryWords& words,
+                      const std::function<void()>& work) {
   std::string refused;
   try {
     return work();
@@ -121,13 +121,13 @@ void telling_of_memory(const Launch& launch, const MemoryWords& words,
                          words.advice(there));
 }
 
-void settle_staging(const Runtime& runtime, RankMemory& memory) {
+void choose_staging(const Runtime& runtime, RankMemory& memory) {
   if (runtime.config.checkpoint.staging_bytes > 0) return;
   const std::int64_t left = host_memory_left(runtime, memory);
   if (memory.saving <= left / 5 * 4) return;
-  const std::int64_t settled = std::min(memory.saving, std::max(2 * kShardBytesMax, left / 2));
-  if (!runtime.context.on_gpu()) memory.buffers -= memory.saving - settled;
-  memory.saving = settled;
+  const std::int64_t staged = std::min(memory.saving, std::max(2 * kShardBytesMax, left / 2));
+  if (!runtime.context.on_gpu()) memory.buffers -= memory.saving - staged;
+  memory.saving = staged;
 }
 
 }  // namespace trireme

@@ -25,7 +25,7 @@ struct MemoryNeed {
 MemoryNeed memory_need(const PreparedRun& prepared, const Launch& launch, Device device,
                        StagePurpose purpose);
 
-/// What is told where memory is refused.
+/// What is reported where memory is refused.
 struct MemoryWords {
   Device device;
   std::string needed;  ///< "weights 1.2 GiB, ...: 8.4 GiB together"
@@ -41,11 +41,11 @@ void require_memory(const Launch& launch, const MemoryNeed& need);
 
 /// Runs `work`; memory that is refused meanwhile, by the system, a GPU or operator new, becomes an
 /// EnvironmentError. It is of this rank alone, unless `work` made it a SharedError.
-void telling_of_memory(const Launch& launch, const MemoryWords& words,
-                       const std::function<void()>& work);
+void reporting_memory(const Launch& launch, const MemoryWords& words,
+                      const std::function<void()>& work);
 
 /// Settles how much memory saves are staged in, where the config leaves it open: all that they
 /// need, or a part of what is left beside the runtime.
-void settle_staging(const Runtime& runtime, RankMemory& memory);
+void choose_staging(const Runtime& runtime, RankMemory& memory);
 
 }  // namespace trireme

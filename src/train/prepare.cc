@@ -83,7 +83,7 @@ void take_model(PreparedRun& prepared, const ModelConfig& model) {
   prepared.config.model = model;
   ResolvedRun& run = prepared.run;
   run.pipeline =
-      make_pipeline(prepared.config, run.mesh, run.passes, run.compute, &run.pipeline.plan);
+      make_pipeline(prepared.config, run.mesh, run.passes, run.compute, &run.pipeline.schedule);
 }
 
 BatchArithmetic arithmetic_of(const ResolvedRun& run, std::int64_t sequence_length) {
@@ -121,7 +121,7 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
     shared["tokens"] = prepared.data.tokens;
     shared["windows"] = prepared.data.windows;
     shared["sample_tokens"] = prepared.run.sample_tokens;
-    shared["plan"] = plan_json(prepared.run.pipeline.plan);
+    shared["schedule"] = schedule_json(prepared.run.pipeline.schedule);
   });
   shared = parse_json(job.broadcast_text(shared.dump(), 0), "the config sent by rank 0");
   LoadedConfig loaded = parse_run_config(*shared.find("config"));
@@ -137,15 +137,16 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
   prepared.global_batch_given = prepared.config.batch.global.has_value();
   const DeviceKind device = device_kind(prepared.config.run.device);
   if (job.rank() != 0) {
-    const Plan plan = parse_plan(*shared.find("plan"), "the plan sent by rank 0");
+    const Schedule schedule =
+        parse_schedule(*shared.find("schedule"), "the schedule sent by rank 0");
     ResolveInput facts;
     facts.world = launch.replica().size();
-    facts.plan = &plan;
+    facts.schedule = &schedule;
     facts.device = device;
     facts.sample_tokens = shared.find("sample_tokens")->as_integer();
     if (!prepared.data.synthetic) facts.windows = prepared.data.windows;
     std::vector<Problem> problems;
-    std::vector<std::string> notes;  // told once, by rank 0 above
+    std::vector<std::string> notes;  // reported once, by rank 0 above
     prepared.run = resolve_run(prepared.config, facts, problems, notes);
     throw_problems(problems);
   }

@@ -1,5 +1,5 @@
 #pragma once
-// Everything that is settled before any memory is taken: the config with its model, tokenizer, data
+// Everything that is fixed before any memory is taken: the config with its model, tokenizer, data
 // and batch arithmetic, checked as a whole on rank 0, then the same on every rank.
 
 #include <functional>

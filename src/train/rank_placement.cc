@@ -13,7 +13,7 @@
 
 namespace trireme {
 
-Placement settle_on_cores(const RunConfig& config, const Launch& launch) {
+Placement bind_to_cores(const RunConfig& config, const Launch& launch) {
   std::vector<std::vector<Core>> cores_of_rank;
   for (const std::string& text : launch.host().all_gather_text(text_of(usable_cores()))) {
     cores_of_rank.push_back(parse_cores(text));

@@ -9,7 +9,7 @@ namespace trireme {
 
 /// Which GPU and cores this rank computes on, and keeps its threads there; EnvironmentError where
 /// the machine will not do (choose_device). Collective.
-Placement settle_on_cores(const RunConfig& config, const Launch& launch);
+Placement bind_to_cores(const RunConfig& config, const Launch& launch);
 
 /// The runtime options that a prepared run means on this rank; EnvironmentError where its device
 /// has too little memory. Collective.

@@ -28,7 +28,7 @@ Reporter::Reporter(const RunConfig& config, Begin begin, std::int64_t steps_tota
             std::filesystem::path(config.run.directory).filename().string()) {
   if (config.log.command) {
     command_.emplace(*config.log.command);
-    metrics_.tell_also([this](std::string_view line) { command_->send(line); });
+    metrics_.also_write_to([this](std::string_view line) { command_->send(line); });
   }
   if (config.log.tensorboard)
     tensorboard_.emplace(in_run(config, "tensorboard"), begin.step, begin.consumed_samples, world);

@@ -60,7 +60,8 @@ fs::path foreign_in_run(const RunConfig& config) {
 
 bool is_step_folder_of_ours(const fs::path& folder) {
   std::error_code fault;
-  // What is no folder is in a save's way and stays: the rename onto it fails, which is told then.
+  // What is no folder is in a save's way and stays: the rename onto it fails, which is reported
+  // then.
   if (!fs::is_directory(folder, fault)) return true;
   bool kept_alone = true;
   for (fs::directory_iterator at(folder, fault), end; !fault && at != end; at.increment(fault)) {

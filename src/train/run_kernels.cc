@@ -89,15 +89,15 @@ void RunKernels::read(const std::filesystem::path& checkpoint) {
 void RunKernels::measure(const std::function<void()>& rehearsal) {
   if (!choices_.measuring()) return;
   rehearsal();
-  settle();
+  agree();
 }
 
-void RunKernels::settle() {
+void RunKernels::agree() {
   choices_.set_measuring(false);
-  KernelChoices settled;
+  KernelChoices agreed;
   for (const std::string& text : runtime_.replica().all_gather_text(choices_.json().dump()))
-    settled.add(KernelChoices::parse(parse_json(text, "kernels"), "the kernels of a rank"));
-  choices_ = std::move(settled);
+    agreed.add(KernelChoices::parse(parse_json(text, "kernels"), "the kernels of a rank"));
+  choices_ = std::move(agreed);
 }
 
 std::string RunKernels::text() const {

@@ -9,7 +9,7 @@
 
 namespace trireme {
 
-/// Which kernels serve the products of a command on GPUs, settled before its first step: those that
+/// Which kernels serve the products of a command on GPUs, agreed before its first step: those that
 /// TRIREME_KERNEL_CHOICES=FILE names (others then by rule), else those of the checkpoint that the
 /// run goes on from, where it was made by the same GPU and libraries, and what is still open
 /// measured in the rehearsal of a step. Ops of the runtime's context obey them while this lives.
@@ -37,7 +37,7 @@ class RunKernels {
 
  private:
   void read(const std::filesystem::path& checkpoint);
-  void settle();
+  void agree();
 
   Runtime& runtime_;
   Json device_, libraries_;

@@ -22,8 +22,8 @@ std::unique_ptr<Communicator> channel_of(Communicator& group, std::string_view n
 }
 
 /// Places that hold the same key and value heads.
-int same_heads_color(const AxisPlace& tensor, std::int64_t kv_heads) {
-  return tensor.index / copies_of_units(kv_heads, tensor.extent);
+int same_heads_color(const AxisRank& tensor, std::int64_t kv_heads) {
+  return tensor.index / replicas_of_units(kv_heads, tensor.extent);
 }
 
 /// The ranks that hold the first and the last virtual stage; every other rank is alone.
@@ -121,7 +121,7 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
     same_heads.emplace(context, store, Of::kSameHeads, tokens_cut, *channels.same_heads);
   }
   if (find_shared_home(params.metas) != kNoParam)
-    tied_homes.emplace(context, store, *channels.ends);
+    tied_weight.emplace(context, store, *channels.ends);
   optimizer.emplace(config.optimizer, store);
   if (config.parallel.speculative_step) optimizer->allow_undo(store, context.device());
 }
@@ -132,8 +132,8 @@ double Runtime::sum_of_losses(double mine) const {
   return sum;
 }
 
-void Runtime::weights_changed(Forms forms) {
-  if (forms == Forms::kStale) store.refresh_copies(context);
+void Runtime::weights_changed(Copies copies) {
+  if (copies == Copies::kStale) store.refresh_copies(context);
   if (gather) gather->weights_changed();
 }
 

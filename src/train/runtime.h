@@ -12,7 +12,7 @@
 #include "parallel/mesh_shape.h"
 #include "parallel/partial_gradients.h"
 #include "parallel/reduction.h"
-#include "parallel/tied_homes.h"
+#include "parallel/tied_weight.h"
 #include "parallel/weight_gather.h"
 #include "pipeline/executor.h"
 #include "plan/rank_part.h"
@@ -80,12 +80,13 @@ class Runtime {
   [[nodiscard]] int pipeline_rank() const {
     return mesh.coordinate_of(replica().rank())[static_cast<std::size_t>(Axis::kPipeline)];
   }
-  /// The sum over the model's ends of what each rank whose tensor place is the first has: a loss.
+  /// The sum over the model's ends of what each rank that is the first on the tensor axis has: a
+  /// loss.
   [[nodiscard]] double sum_of_losses(double mine) const;
-  /// The owned values have changed, by an update or by whoever loaded them: forms are rounded anew
-  /// where `forms` says so, and the model sees the new weights.
-  enum class Forms : std::uint8_t { kStale, kFresh };
-  void weights_changed(Forms forms);
+  /// The owned values have changed, by an update or by whoever loaded them: stale low-precision
+  /// copies are rounded anew, and the model sees the new weights.
+  enum class Copies : std::uint8_t { kStale, kFresh };
+  void weights_changed(Copies copies);
 
   Launch& launch;
   const RunConfig config;
@@ -106,7 +107,7 @@ class Runtime {
   std::optional<GradientReduction> reduction;           ///< in training
   std::optional<PartialGradients> partial, same_heads;  ///< in training, with a tensor axis
   std::optional<Optimizer> optimizer;                   ///< in training
-  std::optional<TiedHomes> tied_homes;  ///< in training, where they are on two pipeline ranks
+  std::optional<TiedWeight> tied_weight;  ///< in training, where they are on two pipeline ranks
 
  private:
   Communicator& replica_;

@@ -74,7 +74,7 @@ Samples::Samples(Runtime& runtime, const PreparedRun& prepared)
   run_together(replica, [&] {
     decoder_ = std::make_unique<Decoder>(
         runtime.context, runtime.model, runtime.params, runtime.store, shape,
-        DecoderPeers{
+        DecoderMesh{
             TensorAxis(*runtime.channels.tensor, false),
             pass.ranks.at(static_cast<std::size_t>(runtime.channels.pipeline_group->rank())),
             &runtime.channels.links});

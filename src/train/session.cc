@@ -87,6 +87,16 @@ void keep_kernel_choices(const std::string& chosen, const Runtime& runtime, Save
   });
 }
 
+/// Steps without an update, of the run's first batch.
+void measure_kernels(RunKernels& kernels, Runtime& runtime, Loader& loader,
+                     std::int64_t consumed_samples) {
+  kernels.measure([&] {
+    loader.seek(consumed_samples);
+    const StepBatch batch = loader.next();
+    Step(runtime).forward_backward(batch.micro_batches, batch.target_count);
+  });
+}
+
 /// From the memory that it takes to its end.
 RunEnd train_from(const Session& session, RankMemory memory, StartPoint start) {
   const PreparedRun& prepared = session.prepared;
@@ -95,7 +105,7 @@ RunEnd train_from(const Session& session, RankMemory memory, StartPoint start) {
   Runtime runtime(launch, config, prepared.run,
                   runtime_options(prepared, launch, session.placement, StagePurpose::kTraining));
   const Watchdog::Following following(session.watch.watchdog(), runtime.trace);
-  settle_staging(runtime, memory);
+  choose_staging(runtime, memory);
   print_start(prepared, runtime, session.placement, memory);
   start = load_start(runtime, prepared, std::move(start));
   if (auto stopped = stopped_before_the_first_step(launch.job())) return *std::move(stopped);
@@ -106,11 +116,7 @@ RunEnd train_from(const Session& session, RankMemory memory, StartPoint start) {
   std::optional<Samples> samples;
   if (!config.evaluation.samples.empty()) samples.emplace(runtime, prepared);
   RunKernels kernels(runtime, start.checkpoint);
-  kernels.measure([&] {
-    loader.seek(start.progress.consumed_samples);
-    const StepBatch batch = loader.next();
-    Step(runtime).forward_backward(batch.micro_batches, batch.target_count);
-  });
+  measure_kernels(kernels, runtime, loader, start.progress.consumed_samples);
   TrainerInputs inputs{prepared, save_request(prepared, start.checkpoint, runtime.replica())};
   keep_kernel_choices(kernels.text(), runtime, inputs.save);
   inputs.staging_bytes = memory.saving;
@@ -145,10 +151,10 @@ RunEnd train_session(Launch& launch, const PreparedRun& prepared, LaunchGuard* g
   const RunSources sources = open_sources(prepared, job);
   require_evaluation(config, sources);
   if (auto stopped = stopped_before_the_first_step(job)) return *std::move(stopped);
-  const Placement placement = settle_on_cores(config, launch);
+  const Placement placement = bind_to_cores(config, launch);
   const MemoryNeed need = memory_need(prepared, launch, placement.device, StagePurpose::kTraining);
   RunEnd end;
-  telling_of_memory(launch, words_of(launch, need), [&] {
+  reporting_memory(launch, words_of(launch, need), [&] {
     end = train_from({launch, prepared, watch, placement, sources}, need.memory, std::move(start));
   });
   return end;

@@ -32,7 +32,7 @@ LoadedConfig config_of(const StandaloneEvaluation& wanted, const ModelSource& so
   json["parallel"]["pipeline"] = wanted.pipeline;
   if (!wanted.precision.empty()) json["precision"]["compute"] = wanted.precision;
   LoadedConfig loaded = parse_run_config(json);
-  loaded.notes.clear();  // of the model, told when it was read
+  loaded.notes.clear();  // of the model, reported when it was read
   return loaded;
 }
 

@@ -35,7 +35,7 @@ void reject(const Rejected& one, std::vector<Rejected>& rejected) {
 }
 
 /// The newest below `directory` by sizes, apart from those that were rejected before; newly
-/// rejected ones are told and added.
+/// rejected ones are reported and added.
 std::filesystem::path choose_newest(const std::filesystem::path& directory, Communicator& replica,
                                     std::vector<Rejected>& rejected) {
   const NewestCheckpoint newest = find_newest(directory, replica, Check::kSizes, rejected);
@@ -229,7 +229,7 @@ void load_weights(Runtime& runtime, const PreparedRun& prepared) {
 
 /// Behind a crash, or where the run goes back: checkpoints/best is what the run knows as its best.
 /// What is not there any more is no best. Collective.
-void settle_best(const PreparedRun& prepared, Communicator& replica, RunProgress& progress) {
+void find_best(const PreparedRun& prepared, Communicator& replica, RunProgress& progress) {
   if (!prepared.config.checkpoint.keep_best) return;
   std::int64_t there = 0;
   run_together(replica, [&] {
@@ -280,8 +280,8 @@ StartPoint load_start(Runtime& runtime, const PreparedRun& prepared, StartPoint 
   })) {
   }
   if (start.checkpoint.empty()) load_weights(runtime, prepared);
-  runtime.weights_changed(Runtime::Forms::kStale);
-  settle_best(prepared, runtime.replica(), start.progress);
+  runtime.weights_changed(Runtime::Copies::kStale);
+  find_best(prepared, runtime.replica(), start.progress);
   return start;
 }
 
@@ -292,7 +292,7 @@ Json saved_scalars(const PreparedRun& prepared, const RunProgress& progress,
   scalars["skipped_in_a_row"] = progress.skipped_in_a_row;
   scalars["global_batch"] = prepared.run.batch.global;
   scalars["best"] = to_json(progress.best);
-  scalars["reproducible"] = prepared.run.pipeline.plan.reproducible;
+  scalars["reproducible"] = prepared.run.pipeline.schedule.reproducible;
   scalars["config"] = resolved_json(prepared.config);
   scalars["data"] = prepared.data_fingerprints;
   return scalars;

@@ -23,7 +23,8 @@ struct RunProgress {
 struct StartPoint {
   std::filesystem::path checkpoint;  ///< empty: fresh
   RunProgress progress;
-  std::vector<Rejected> rejected;  ///< newer checkpoints that were found to be no good, and told
+  std::vector<Rejected>
+      rejected;  ///< newer checkpoints that were found to be no good, and reported
 };
 
 /// All steps are made, or evaluations say that it has been enough: there is nothing left to do.
@@ -38,8 +39,8 @@ bool stopped_early(const StartPoint& start, const PreparedRun& prepared);
 StartPoint choose_start(const PreparedRun& prepared, Communicator& replica);
 
 /// Fills parameters and, from a checkpoint, moments and counters; fresh runs take init.weights. A
-/// checkpoint whose hashes do not hold is told, and the next older takes its place where run.resume
-/// leaves the choice. Returns where the run begins. Collective. Throws SharedError.
+/// checkpoint whose hashes do not hold is reported, and the next older takes its place where
+/// run.resume leaves the choice. Returns where the run begins. Collective. Throws SharedError.
 StartPoint load_start(Runtime& runtime, const PreparedRun& prepared, StartPoint start);
 
 /// What the trainer saves besides tensors, so that choose_start can compare.

@@ -29,7 +29,7 @@ std::string saving_text(const RunConfig::Checkpoint& config, const RankMemory& m
 void print_start(const PreparedRun& prepared, const Runtime& runtime, const Placement& placement,
                  const RankMemory& memory) {
   const RunConfig& config = prepared.config;
-  RankPlace mine;
+  RankPlacement mine;
   mine.rank = runtime.replica().rank();
   mine.host = runtime.launch.host_name();
   mine.cores = range_text(placement.cpus);
@@ -40,7 +40,7 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
   place["cores"] = mine.cores;
   place["threads"] = mine.threads;
   place["device"] = mine.device;
-  std::vector<RankPlace> places;
+  std::vector<RankPlacement> places;
   for (const std::string& text : runtime.replica().all_gather_text(place.dump())) {
     const Json other = parse_json(text, "a place");
     places.push_back({static_cast<std::int64_t>(places.size()), other.find("host")->as_string(),
@@ -61,7 +61,7 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
            name_of(runtime.store.compute()));
   log_info_text(batch_text(batch) + memory_text(items, available) +
                 saving_text(config.checkpoint, memory, staged_bytes_max(runtime.store.state())) +
-                places_text(places));
+                placements_text(places));
 }
 
 StartLine start_line(const PreparedRun& prepared, const Runtime& runtime) {

@@ -36,19 +36,19 @@ void Step::pass() {
   waits_in_passes_ns_ += in_passes(runtime_.channels.exposed_ns()) - waited_ns;
 }
 
-bool Step::tied_homes_first() const {
-  return runtime_.tied_homes && runtime_.part.store.accumulates_locally();
+bool Step::tied_weight_first() const {
+  return runtime_.tied_weight && runtime_.part.store.accumulates_locally();
 }
 
 void Step::reduce() {
   const Span span(runtime_.trace, Phase::kCommunication);
-  std::optional<TiedHomes>& tied = runtime_.tied_homes;
-  if (tied_homes_first()) {
+  std::optional<TiedWeight>& tied = runtime_.tied_weight;
+  if (tied_weight_first()) {
     tied->add();
     runtime_.reduction->start(tied->block());
   }
   runtime_.reduction->finish();
-  if (tied && !tied_homes_first()) tied->add();
+  if (tied && !tied_weight_first()) tied->add();
   if (runtime_.partial) runtime_.partial->sum();
   if (runtime_.same_heads) runtime_.same_heads->sum();
 }
@@ -56,7 +56,7 @@ void Step::reduce() {
 void Step::forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {
   runtime_.stage.begin_step(micro_batches, target_count);
   runtime_.store.gradients().when_complete([&](int block) {
-    if (!tied_homes_first() || block != runtime_.tied_homes->block())
+    if (!tied_weight_first() || block != runtime_.tied_weight->block())
       runtime_.reduction->start(block);
   });
   set_step_key(key_, runtime_.stage.batches_of_step());
@@ -89,19 +89,19 @@ void Step::update(double lr, double norm) {
   const Span span(runtime_.trace, Phase::kOptimizer);
   runtime_.optimizer->step(runtime_.context, lr,
                            clip_coefficient(norm, runtime_.config.optimizer.clip_grad_norm));
-  runtime_.weights_changed(Runtime::Forms::kFresh);
+  runtime_.weights_changed(Runtime::Copies::kFresh);
 }
 
 void Step::update_ahead(double lr) {
   const Span span(runtime_.trace, Phase::kOptimizer);
   runtime_.optimizer->step(runtime_.context, lr, 1, Optimizer::Undo::kPossible);
-  runtime_.weights_changed(Runtime::Forms::kFresh);
+  runtime_.weights_changed(Runtime::Copies::kFresh);
 }
 
 void Step::take_back() {
   const Span span(runtime_.trace, Phase::kOptimizer);
   runtime_.optimizer->undo(runtime_.context);
-  runtime_.weights_changed(Runtime::Forms::kStale);
+  runtime_.weights_changed(Runtime::Copies::kStale);
 }
 
 std::string Step::find_non_finite(std::span<const MicroBatch> micro_batches,

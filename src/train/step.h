@@ -41,9 +41,9 @@ class Step {
   /// Forward and backward of what the stage was given, without the sum over ranks.
   void pass();
   void reduce();
-  /// Gradients of a tied weight with two homes are added before their sum over ranks, where they
-  /// stay here.
-  [[nodiscard]] bool tied_homes_first() const;
+  /// Gradients of a tied weight on two pipeline ranks are added before their sum over ranks, where
+  /// they stay here.
+  [[nodiscard]] bool tied_weight_first() const;
 
   Runtime& runtime_;
   StepGraph graph_;

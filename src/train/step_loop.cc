@@ -26,11 +26,11 @@ StepLoop::StepLoop(Runtime& runtime, Loader& loader, StepLoopInputs inputs)
       timer_(runtime, step_),
       reports_(runtime.replica(), exchange_of(runtime.config)),
       lookahead_(loader.lookahead()),
-      settled_(inputs_.settled),
-      handed_out_(inputs_.settled) {}
+      committed_(inputs_.committed),
+      handed_out_(inputs_.committed) {}
 
-SettledStep StepLoop::next() {
-  if (handed_out_ == inputs_.settled) look_ahead();
+CommittedStep StepLoop::next() {
+  if (handed_out_ == inputs_.committed) look_ahead();
   timer_.start();
   for (;;) {
     if (!std::exchange(has_gradients_, true)) forward_backward();
@@ -51,7 +51,7 @@ SettledStep StepLoop::next() {
     break;
   }
   timer_.stop();
-  return settle();
+  return commit();
 }
 
 void StepLoop::look_ahead() {
@@ -70,7 +70,7 @@ std::int64_t StepLoop::targets_of(std::int64_t step) {
 
 void StepLoop::forward_backward() {
   const std::int64_t k = next_step() + (ahead_ ? 1 : 0);
-  Unsettled& step = at(k);
+  Uncommitted& step = at(k);
   if (handed_out_ < k) {
     const Span span(runtime_.trace, Phase::kData);
     step.batch = loader_.next();
@@ -141,9 +141,9 @@ void StepLoop::update_or_skip() {
   now_.times += timer_.lap();
 }
 
-SettledStep StepLoop::settle() {
+CommittedStep StepLoop::commit() {
   now_.lr = learning_rate_of_step();
-  now_.step = ++settled_;
+  now_.step = ++committed_;
   ahead_ = false;
   return std::exchange(now_, {});
 }
@@ -152,7 +152,7 @@ SkipLine StepLoop::find_skip() {
   SkipLine skip;
   skip.step = next_step();
   skip.reason = std::isfinite(now_.loss) ? "non-finite gradient" : "non-finite loss";
-  const Unsettled& step = at(skip.step);
+  const Uncommitted& step = at(skip.step);
   const std::string tensor = step_.find_non_finite(step.batch.micro_batches, step.target_count);
   const std::vector<std::string> tensors = runtime_.replica().all_gather_text(tensor);
   for (std::size_t rank = 0; rank < tensors.size(); ++rank) {

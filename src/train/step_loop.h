@@ -2,14 +2,15 @@
 // The steps of training one after the other: data, forward and backward, sum over ranks, norm,
 // update. What stands between them (evaluation, saving, stopping) is the caller's.
 //
-// A step is settled when all ranks' reports of it are here: only then are its norm and loss known.
-// It is updated behind that; or, with parallel.speculative_step, before, as if there were nothing
-// to clip, and the next step's forward and backward run meanwhile (after optimizer post-validation
-// in Qi et al. 2023, "Zero Bubble Pipeline Parallelism"). Where the norm says otherwise the update
-// is taken back, those gradients are of no use, and the step is computed again: the same bits
-// either way. One step at most is updated and not settled. A step runs ahead where the one before
-// it was below the clip, so that a run which clips all the time loses nothing; the first of a loop
-// never does, nor the last, nor one behind which the caller wants to stand still.
+// A step is committed when all ranks' reports of it are here: only then are its norm and loss
+// known. It is updated behind that; or, with parallel.speculative_step, before, as if there were
+// nothing to clip, and the next step's forward and backward run meanwhile (after optimizer
+// post-validation in Qi et al. 2023, "Zero Bubble Pipeline Parallelism"). Where the norm says
+// otherwise the update is taken back, those gradients are of no use, and the step is computed
+// again: the same bits either way. One step at most is updated and not committed. A step runs ahead
+// where the one before it was below the clip, so that a run which clips all the time loses nothing;
+// the first of a loop never does, nor the last, nor one behind which the caller wants to stand
+// still.
 
 #include <array>
 #include <cmath>
@@ -25,8 +26,8 @@
 
 namespace trireme {
 
-/// A step that is updated, or skipped, and settled.
-struct SettledStep {
+/// A step that is updated, or skipped, and committed.
+struct CommittedStep {
   std::int64_t step = 0;
   double loss = 0;  ///< mean over the targets of the global batch
   double lr = 0;
@@ -40,12 +41,12 @@ struct SettledStep {
 /// What a loop is given besides runtime and data.
 struct StepLoopInputs {
   std::int64_t first_sample = 0;  ///< consumed before
-  std::int64_t settled = 0;       ///< steps before
+  std::int64_t committed = 0;     ///< steps before
   std::int64_t steps = 0;         ///< of the whole run
   /// Adds to what this rank reports of a step.
   std::function<void(RankReport&)> report;
-  /// Whether the next step may not begin before this one is settled and handed out; the same on all
-  /// ranks.
+  /// Whether the next step may not begin before this one is committed and handed out; the same on
+  /// all ranks.
   std::function<bool(std::int64_t step)> stands_still_behind;
 };
 
@@ -53,24 +54,24 @@ class StepLoop {
  public:
   /// Collective. References must outlive this.
   StepLoop(Runtime& runtime, Loader& loader, StepLoopInputs inputs);
-  /// The next step, settled: what memory holds then is its state, also where the gradients of the
+  /// The next step, committed: what memory holds then is its state, also where the gradients of the
   /// step behind are there already. Collective.
-  SettledStep next();
-  /// Of all ranks, of the step that was settled last.
+  CommittedStep next();
+  /// Of all ranks, of the step that was committed last.
   [[nodiscard]] std::span<const RankReport> reports() const { return reports_.all(); }
   /// Updates that were taken back so far.
   [[nodiscard]] std::int64_t undone_steps() const { return undone_steps_; }
 
  private:
-  /// A step that is not settled: its data, and the targets of its global batch.
-  struct Unsettled {
+  /// A step that is not committed: its data, and the targets of its global batch.
+  struct Uncommitted {
     StepBatch batch;
     std::int64_t target_count = 0;
   };
 
-  /// The step that is settled next.
-  [[nodiscard]] std::int64_t next_step() const { return settled_ + 1; }
-  [[nodiscard]] Unsettled& at(std::int64_t step) {
+  /// The step that is committed next.
+  [[nodiscard]] std::int64_t next_step() const { return committed_ + 1; }
+  [[nodiscard]] Uncommitted& at(std::int64_t step) {
     return steps_[static_cast<std::size_t>(step) % steps_.size()];
   }
   /// Targets of the first steps.
@@ -86,7 +87,7 @@ class StepLoop {
   void run_ahead();
   void take_back();
   void update_or_skip();
-  SettledStep settle();
+  CommittedStep commit();
   [[nodiscard]] double learning_rate_of_step() const;
   SkipLine find_skip();
 
@@ -97,13 +98,13 @@ class StepLoop {
   StepTimer timer_;
   StepReports reports_;
   const int lookahead_;  // reports tell the targets of so many steps on
-  std::array<Unsettled, 4> steps_;
-  std::int64_t settled_, handed_out_;  // the last step that is, and that the loader has
-  bool has_gradients_ = false;         // of the step behind those that are updated
-  bool ahead_ = false;                 // next_step() is updated
-  double loss_sum_ = 0;                // of this rank's last forward and backward
-  SettledStep now_;                    // next_step(), so far
-  bool nothing_clipped_ = false;       // of the step whose reports came last; and it is finite
+  std::array<Uncommitted, 4> steps_;
+  std::int64_t committed_, handed_out_;  // the last step that is, and that the loader has
+  bool has_gradients_ = false;           // of the step behind those that are updated
+  bool ahead_ = false;                   // next_step() is updated
+  double loss_sum_ = 0;                  // of this rank's last forward and backward
+  CommittedStep now_;                    // next_step(), so far
+  bool nothing_clipped_ = false;         // of the step whose reports came last; and it is finite
   std::int64_t undone_steps_ = 0;
 };
 

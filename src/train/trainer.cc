@@ -50,12 +50,12 @@ RunEnd Trainer::run() {
 RunEnd Trainer::loop() {
   for (;;) {
     trace_steps_.before(progress_.step + 1);
-    const SettledStep step = steps_.next();
+    const CommittedStep step = steps_.next();
     if (const std::optional<RunEnd> over = end_step(step)) return *over;
   }
 }
 
-std::optional<RunEnd> Trainer::end_step(const SettledStep& step) {
+std::optional<RunEnd> Trainer::end_step(const CommittedStep& step) {
   progress_.step = step.step;
   progress_.consumed_samples += inputs_.prepared.run.batch.global;
   progress_.skipped_in_a_row = step.skip ? progress_.skipped_in_a_row + 1 : 0;
@@ -66,7 +66,7 @@ std::optional<RunEnd> Trainer::end_step(const SettledStep& step) {
   if (inputs_.watchdog != nullptr) inputs_.watchdog->step_finished(step.step, step.times.seconds());
   if (inputs_.reporter != nullptr) report_step(step);
   if (progress_.skipped_in_a_row >= kSkipsMax) end_diverged(*step.skip);
-  return stand_behind_step(step.facts);
+  return after_step(step.facts);
 }
 
 void Trainer::end_diverged(const SkipLine& last) {
@@ -88,7 +88,7 @@ bool Trainer::stands_still_behind(std::int64_t step) const {
          trace_steps_.turns_behind(step);
 }
 
-std::optional<RunEnd> Trainer::stand_behind_step(const StepFacts& facts) {
+std::optional<RunEnd> Trainer::after_step(const StepFacts& facts) {
   const std::int64_t stop = facts.stop_reason;
   trace_steps_.after(progress_.step);
   saver_.advance(steps_.reports());
@@ -122,7 +122,7 @@ std::optional<RunEnd> Trainer::stand_behind_step(const StepFacts& facts) {
   return std::nullopt;
 }
 
-void Trainer::report_step(const SettledStep& step) {
+void Trainer::report_step(const CommittedStep& step) {
   const std::int64_t length = inputs_.prepared.config.data.sequence_length;
   const auto tokens = static_cast<double>(inputs_.prepared.run.batch.global * length);
   const StepTimes& times = step.times;
@@ -159,7 +159,8 @@ void Trainer::write_end(EndReason reason) {
   line.failed_saves = saver_.failed_saves();
   if (runtime_.config.parallel.speculative_step) line.undone_steps = steps_.undone_steps();
   if (runtime_.mesh.extent(Axis::kPipeline) > 1) {
-    line.bubble_simulated = simulate(runtime_.pipeline.plan, runtime_.pipeline.times).bubble_rate;
+    line.bubble_simulated =
+        simulate(runtime_.pipeline.schedule, runtime_.pipeline.times).bubble_rate;
     if (pipeline_.span_ns > 0) line.bubble_measured = 1 - pipeline_.busy_ns / pipeline_.span_ns;
   }
   inputs_.reporter->end(line);

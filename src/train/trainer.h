@@ -29,11 +29,11 @@ class Trainer {
  private:
   RunEnd loop();
   /// Counts and reports the step; then what is done behind it. What ends the run.
-  std::optional<RunEnd> end_step(const SettledStep& step);
-  std::optional<RunEnd> stand_behind_step(const StepFacts& facts);
+  std::optional<RunEnd> end_step(const CommittedStep& step);
+  std::optional<RunEnd> after_step(const StepFacts& facts);
   [[nodiscard]] bool stands_still_behind(std::int64_t step) const;
   [[nodiscard]] bool finished() const { return progress_.step >= inputs_.prepared.run.steps; }
-  void report_step(const SettledStep& step);
+  void report_step(const CommittedStep& step);
   [[noreturn]] void end_diverged(const SkipLine& last);
   void write_end(EndReason reason);
   /// The end line, and the error of a last save that failed.

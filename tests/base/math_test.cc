@@ -38,12 +38,12 @@ TEST(Math, even_pieces_cover_everything_once_and_differ_by_at_most_one) {
     for (std::int64_t pieces = 1; pieces < 10; ++pieces) {
       std::int64_t next = 0;
       for (std::int64_t i = 0; i < pieces; ++i) {
-        const Piece piece = even_piece(count, pieces, i);
+        const Slice piece = even_slice(count, pieces, i);
         ASSERT_EQ(piece.begin, next);
         ASSERT_GE(piece.size, count / pieces);
         ASSERT_LE(piece.size, ceil_div(count, pieces));
         if (i > 0) {
-          ASSERT_LE(piece.size, even_piece(count, pieces, i - 1).size) << "the first are larger";
+          ASSERT_LE(piece.size, even_slice(count, pieces, i - 1).size) << "the first are larger";
         }
         next += piece.size;
       }

@@ -33,7 +33,7 @@ TEST(Progress, short_work_writes_nothing) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
-TEST(Progress, only_the_rank_that_speaks_draws_and_the_command_line_settles_auto) {
+TEST(Progress, only_the_rank_that_speaks_draws_and_the_command_line_decides_auto) {
   const auto drawn = [](int rank, Show of_command_line) {
     set_log_rank(rank);
     set_default_progress(of_command_line);

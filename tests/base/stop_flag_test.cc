@@ -98,12 +98,12 @@ TEST(StopFlagDeathTest, of_processes_that_share_a_word_one_answers) {
       testing::ExitedWithCode(0), "^SIGTERM: stopping\n$");
 }
 
-TEST(StopFlagDeathTest, once_the_code_is_settled_a_second_signal_ends_with_it_and_says_nothing) {
+TEST(StopFlagDeathTest, once_the_code_is_announced_a_second_signal_ends_with_it_and_says_nothing) {
   EXPECT_EXIT(
       {
         install_stop_handlers();
         send_and_wait(SIGUSR1, SIGUSR1);
-        settle_exit_code(75);
+        announce_exit_code(75);
         send_and_wait(SIGTERM, -1);
         ::_exit(0);
       },

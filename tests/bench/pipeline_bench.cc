@@ -36,12 +36,12 @@ constexpr int kSteps = 4;                // the first is not counted
 
 class SleepingStage final : public StageProgram {
  public:
-  SleepingStage(const Plan& plan, int rank, const ActionTimes& milliseconds)
+  SleepingStage(const Schedule& schedule, int rank, const ActionTimes& milliseconds)
       : times_(milliseconds) {
-    const PlanShape shape = shape_of(plan);
+    const ScheduleShape shape = shape_of(schedule);
     for (int stage = 0; stage < shape.virtual_stages; ++stage) {
       if (shape.placement[static_cast<std::size_t>(stage)] != rank) continue;
-      const std::int32_t slots = slots_of(plan)[static_cast<std::size_t>(stage)];
+      const std::int32_t slots = slots_of(schedule)[static_cast<std::size_t>(stage)];
       chunks_.emplace_back(static_cast<std::size_t>(slots));
       for (Slot& slot : chunks_.back()) {
         for (std::vector<float>& boundary : slot) boundary.resize(kNumbers);
@@ -75,7 +75,7 @@ class SleepingStage final : public StageProgram {
 
 struct NamedPlan {
   std::string name;
-  Plan plan;
+  Schedule schedule;
   ActionTimes times;
 };
 
@@ -84,11 +84,11 @@ struct Measured {
 };
 
 /// The step of least bubble: what else the machine does can only add to it.
-Measured measure(Communicator& world, const Plan& plan, const ActionTimes& times) {
-  SleepingStage stage(plan, world.rank(), times);
-  StageLinks links(world, shape_of(plan).placement,
+Measured measure(Communicator& world, const Schedule& schedule, const ActionTimes& times) {
+  SleepingStage stage(schedule, world.rank(), times);
+  StageLinks links(world, shape_of(schedule).placement,
                    [](Communicator& group, const char* name) { return group.channel(name); });
-  const Program program = lower(plan, times);
+  const Program program = lower(schedule, times);
   Executor executor(program.ranks[static_cast<std::size_t>(world.rank())], stage, &links);
   Trace trace;
   Measured best{0, 1};
@@ -110,13 +110,13 @@ Measured measure(Communicator& world, const Plan& plan, const ActionTimes& times
 }
 
 /// Milliseconds from the start of a step to that of the next, on the rank where it takes longest.
-double from_step_to_step(Communicator& world, const Plan& plan, const ActionTimes& times,
+double from_step_to_step(Communicator& world, const Schedule& schedule, const ActionTimes& times,
                          StepReports::Exchange exchange) {
   constexpr int kFirst = 1, kLast = 9;
-  SleepingStage stage(plan, world.rank(), times);
-  StageLinks links(world, shape_of(plan).placement,
+  SleepingStage stage(schedule, world.rank(), times);
+  StageLinks links(world, shape_of(schedule).placement,
                    [](Communicator& group, const char* name) { return group.channel(name); });
-  const Program program = lower(plan, times);
+  const Program program = lower(schedule, times);
   Executor executor(program.ranks[static_cast<std::size_t>(world.rank())], stage, &links);
   StepReports reports(world, exchange);
   Trace trace;
@@ -143,9 +143,9 @@ void compare_steps(Communicator& world, const std::vector<NamedPlan>& plans) {
         "simulated | gain |\n|---|---|---|---|---|---|\n");
   }
   for (const NamedPlan& each : plans) {
-    const double awaited = from_step_to_step(world, each.plan, each.times, Exchange::kBlocking);
-    const double beside = from_step_to_step(world, each.plan, each.times, Exchange::kBeside);
-    const Simulation simulated = simulate(each.plan, each.times);
+    const double awaited = from_step_to_step(world, each.schedule, each.times, Exchange::kBlocking);
+    const double beside = from_step_to_step(world, each.schedule, each.times, Exchange::kBeside);
+    const Simulation simulated = simulate(each.schedule, each.times);
     if (world.rank() == 0) {
       fmt::print("| {} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.3f} |\n", each.name, awaited,
                  simulated.step_span, beside, simulated.cost, awaited / beside);
@@ -181,13 +181,13 @@ int main(int count, char** arguments) {
     const double part = pass / default_virtual_stages(request.kind);
     request.times = {part, part, part, 0};
     if (request.kind == ScheduleKind::kZbAuto) request.memory_limit = 2 * ranks;
-    const Plan plan = make_schedule(request);
-    const double simulated = simulate(plan, request.times).bubble_rate;
-    const Measured found = measure(world, plan, request.times);
+    const Schedule schedule = make_schedule(request);
+    const double simulated = simulate(schedule, request.times).bubble_rate;
+    const Measured found = measure(world, schedule, request.times);
     const bool near = std::abs(found.bubble - simulated) <= 0.03;
     good = good && near;
     steps[name] = found.milliseconds;
-    plans.push_back({name, plan, request.times});
+    plans.push_back({name, schedule, request.times});
     if (world.rank() == 0) {
       fmt::print("| {} | {:.1f} | {:.4f} | {:.4f} | {:+.4f}{} |\n", name, found.milliseconds,
                  found.bubble, simulated, found.bubble - simulated, near ? "" : " too far");

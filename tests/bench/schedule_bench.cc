@@ -24,18 +24,19 @@ double seconds_of(Work&& work) {
 
 /// The best of three simulations is within the limit.
 bool measure(ScheduleRequest request, double seconds_max) {
-  Plan plan;
-  const double make = seconds_of([&] { plan = make_schedule(request); });
-  const double check = seconds_of([&] { require_valid(plan, "plan"); });
+  Schedule schedule;
+  const double make = seconds_of([&] { schedule = make_schedule(request); });
+  const double check = seconds_of([&] { require_valid(schedule, "schedule"); });
   double best = std::numeric_limits<double>::infinity();
   Simulation simulation;
   for (int i = 0; i < 3; ++i) {
-    best = std::min(
-        best, seconds_of([&] { simulation = simulate(plan, request.times, request.w_memory); }));
+    best = std::min(best, seconds_of([&] {
+                      simulation = simulate(schedule, request.times, request.w_memory);
+                    }));
   }
-  const PlanShape shape = shape_of(plan);
+  const ScheduleShape shape = shape_of(schedule);
   std::size_t actions = 0;
-  for (const std::vector<Action>& rank : plan.ranks) actions += rank.size();
+  for (const std::vector<Action>& rank : schedule.ranks) actions += rank.size();
   fmt::print("| {} | {} x {} | {} | {} | {:.1f} | {:.1f} | {:.2f}{} | {:.4f} |\n",
              schedule_names()[static_cast<std::size_t>(request.kind)], shape.ranks,
              shape.stages_per_rank(), shape.micro_batches, actions, make * 1e3, check * 1e3,

@@ -1,5 +1,5 @@
-// Saving beside training on several ranks: a writer that fails on any rank in any phase is told on
-// all of them, nobody waits for ever, and the next save works.
+// Saving beside training on several ranks: a writer that fails on any rank in any phase is reported
+// on all of them, nobody waits for ever, and the next save works.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 enum class Way { kWaiting, kBeside, kInPlace };
 
-/// As a training loop saves: states are told once a step.
+/// As a training loop saves: states are reported once a step.
 SaveResult save(AsyncWriter& writer, const SaveRequest& request, Way way) {
   Communicator& world = test_world();
   const Meanwhile meanwhile = way == Way::kInPlace ? Meanwhile::kStay : Meanwhile::kChange;

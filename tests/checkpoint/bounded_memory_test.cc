@@ -68,7 +68,7 @@ TEST_F(BoundedMemory, an_import_of_a_quarter_reads_and_holds_a_quarter) {
   const std::int64_t read_before = count_of("io", "rchar");
   const std::int64_t growth = growth_of([&] { import_weights(output_, part.state(), *world_); });
   EXPECT_LT(growth, kTensors * kMiB / 4);
-  if (read_before < 0) return;  // not told here
+  if (read_before < 0) return;  // not reported here
   EXPECT_LT(count_of("io", "rchar") - read_before, kTensors * kMiB / 4 + 2 * kMiB);
 }
 

@@ -47,7 +47,7 @@ class FaultsOnRanks : public testing::Test {
     }
     directory_ = world.broadcast_text(own_ ? own_->path().string() : "", 0);
     const Shape rows{world.size() * 3 + 1, 40};
-    const Piece piece = even_piece(rows[0], world.size(), world.rank());
+    const Slice piece = even_slice(rows[0], world.size(), world.rank());
     tensors_.add(
         {"parameters/rows.weight", DType::kF32, rows, {{piece.begin, 0}, {piece.size, 40}}});
     for (int i = 0; i < 6; ++i) {
@@ -94,7 +94,7 @@ class FaultsOnRanks : public testing::Test {
       before = before || (good && info.step == step - 1);
     }
     tally.lost += newest || before ? 0 : 1;
-    // What was told is what is there; one refused after the rename is there all the same.
+    // What was reported is what is there; one refused after the rename is there all the same.
     tally.phantom += result.saved() && !newest ? 1 : 0;
   }
 

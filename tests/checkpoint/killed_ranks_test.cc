@@ -24,7 +24,7 @@ enum Verdict : int { kGood = 0, kLost = 10, kPhantom = 11, kWrong = 12, kNotSave
 /// Rows that each rank has of its own, and copies that all have.
 void add_tensors(TestState& tensors, const Communicator& world) {
   const Shape rows{world.size() * 3 + 1, 40};
-  const Piece piece = even_piece(rows[0], world.size(), world.rank());
+  const Slice piece = even_slice(rows[0], world.size(), world.rank());
   tensors.add({"parameters/rows.weight", DType::kF32, rows, {{piece.begin, 0}, {piece.size, 40}}});
   for (int i = 0; i < 4; ++i) {
     const std::string name = fmt::format("parameters/norm.{}.weight", i);

@@ -9,7 +9,8 @@
 
 namespace trireme {
 
-/// A count of /proc/self/FILE behind "KEY:"; in KiB in `status`, in bytes in `io`; -1: not told.
+/// A count of /proc/self/FILE behind "KEY:"; in KiB in `status`, in bytes in `io`; -1: not
+/// reported.
 inline std::int64_t count_of(const char* file, const std::string& key) {
   std::ifstream in(std::string("/proc/self/") + file);
   for (std::string line; std::getline(in, line);) {

@@ -17,7 +17,7 @@ namespace {
 
 Box piece_of(const Shape& shape, int dim, int pieces, int index) {
   Box box = whole(shape);
-  const Piece piece = even_piece(shape[dim], pieces, index);
+  const Slice piece = even_slice(shape[dim], pieces, index);
   box.offset.set(dim, piece.begin);
   box.shape.set(dim, piece.size);
   return box;
@@ -92,7 +92,7 @@ TEST(Resharding, a_replicated_box_stands_once_and_its_writing_is_shared_out) {
   const ManifestTensor& embed = *manifest.find("parameters/embed.weight");
   ASSERT_EQ(embed.shards.size(), static_cast<std::size_t>(ranks));
   for (int i = 0; i < ranks; ++i) {
-    const Piece rows = even_piece(large[0], ranks, i);
+    const Slice rows = even_slice(large[0], ranks, i);
     EXPECT_EQ(embed.shards[static_cast<std::size_t>(i)].box,
               (Box{{rows.begin, 0}, {rows.size, 512}}));
   }

@@ -1,4 +1,4 @@
-// What people type wrong, and what they are told.
+// What people type wrong, and what they are reported.
 #include <gtest/gtest.h>
 
 #include <algorithm>

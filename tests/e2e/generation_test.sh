@@ -47,8 +47,8 @@ two=$(weights_of)
 mesh 4 "pipeline 1 x tensor 4, "
 check "four ranks hold half as much each as two" awk "BEGIN { r = $(weights_of) / $two; exit !(r > 0.45 && r < 0.6) }"
 mesh 3 "pipeline 3 x tensor 1, "
-mesh 3 "pipeline 1 x tensor 2, .*; 1 of 3 ranks has no part and keeps company$" --tensor 2
-mesh 4 "pipeline 2 x tensor 1, .*; 2 of 4 ranks have no part and keep company$" --tensor 1 --pipeline 2
+mesh 3 "pipeline 1 x tensor 2, .*; 1 of 3 ranks is idle$" --tensor 2
+mesh 4 "pipeline 2 x tensor 1, .*; 2 of 4 ranks are idle$" --tensor 1 --pipeline 2
 mesh 4 "pipeline 2 x tensor 2, " --pipeline 2
 
 # Ranks meet between pieces of a long prompt.
@@ -92,7 +92,7 @@ refused "more stages than layers" "--pipeline: .* Found 4; legal: 1 to 3; neares
 refused "both together" "--pipeline: needs 2 x 2 = 4 ranks, and 3 were started. Found 2; legal: 1 beside tensor 2; nearest: 1" \
   3 --tensor 2 --pipeline 2
 
-# A signal in the middle, to a rank that computes and to one that keeps company.
+# A signal in the middle, to a rank that computes and to one that is idle.
 for rank in 0 2; do
   : >text
   "$root/scripts/run.sh" -n 3 generate --checkpoint run --prompt "stroke" --temperature 0 --max-new-tokens 100000 --tensor 2 >text 2>log &

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A run goes on over any mesh: pipelines have the bits of one rank, others agree; evaluation and plan files too.
+# A run goes on over any mesh: pipelines have the bits of one rank, others agree; evaluation and schedule files too.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 deep=(--set model.num_hidden_layers=4 --set batch.micro=1 --set run.steps=8)

@@ -107,16 +107,16 @@ TEST_P(ModelGoldenCase, b_and_w_apart_give_the_bits_of_bw) {
                        (recompute == Recompute::kSelective && fused.config.qk_norm);
     if (again) all.insert(all.end(), std::begin(with_r), std::end(with_r));
     for (const std::vector<Action>& order : all) {
-      Plan plan;
-      plan.ranks = {order};
+      Schedule schedule;
+      schedule.ranks = {order};
       StageShape shape{golden.batch, golden.tokens, 1, StagePurpose::kTrainingSplit};
       shape.recompute = recompute;
-      shape.chunks = {{whole_model(fused.config), slots_of(plan).front(),
-                       waiting_for_weights(order, 0), made_again(order, 0)}};
+      shape.chunks = {{whole_model(fused.config), slots_of(schedule).front(),
+                       waiting_for_weights(order, 0), recomputed(order, 0)}};
       ModelFixture split(load_model_config(golden.directory), shape);
       split.load(golden.directory / "model.safetensors");
-      split.run(batches, plan);  // what B and the activations have exchanged stays so
-      EXPECT_EQ(fused_loss, split.run(batches, plan));
+      split.run(batches, schedule);  // what B and the activations have exchanged stays so
+      EXPECT_EQ(fused_loss, split.run(batches, schedule));
       for (ParamIndex index = 0; index < static_cast<int>(fused.params.metas.size()); ++index) {
         const auto a = fused.gradient(index), b = split.gradient(index);
         EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin()))

@@ -69,11 +69,11 @@ class HeadRank {
  public:
   HeadRank(const RankSetup& setup, Communicator& channel)
       : setup_(setup),
-        place_{channel.size(), channel.rank()},
-        part_(vocabulary_part(kVocabulary, place_)),
+        rank_{channel.size(), channel.rank()},
+        part_(vocabulary_part(kVocabulary, rank_)),
         context_(program_device(), 1, detect_isa()),
-        tensor_(place_.extent == 1 ? TensorAxis() : TensorAxis(channel, setup.sequence_parallel)),
-        shape_{kVocabulary, kTokens, DType::kF32, place_, program_device().kind},
+        tensor_(rank_.extent == 1 ? TensorAxis() : TensorAxis(channel, setup.sequence_parallel)),
+        shape_{kVocabulary, kTokens, DType::kF32, rank_, program_device().kind},
         rows_(round_up(part_.valid, kVocabularyRowAlignment)) {
     ArenaCursor measure;
     lay_out_head(measure, shape_);
@@ -101,7 +101,7 @@ class HeadRank {
     write(context_, dweight.view(), before);
     const HeadLoss args{n.view(), weight.view(), targets.view(), part_, loss.view()};
 
-    const auto rank = static_cast<std::size_t>(place_.index);
+    const auto rank = static_cast<std::size_t>(rank_.index);
     head_loss(context_, tensor_, buffers_, args, nullptr);
     result.evaluated[rank] = value(loss);
     EXPECT_EQ(read(context_, n.view()), std::vector<float>(reference.n.begin(), reference.n.end()));
@@ -124,11 +124,11 @@ class HeadRank {
     return sum;
   }
   void add_stream(HeadResult& result, const Buffer& n) {
-    result.dn.add_stream("dn", place_, setup_, read(context_, tensor_.stream_rows(n.view())));
+    result.dn.add_stream("dn", rank_, setup_, read(context_, tensor_.residual_rows(n.view())));
   }
 
   const RankSetup& setup_;
-  const AxisPlace place_;
+  const AxisRank rank_;
   const VocabularyPart part_;
   Context context_;
   const TensorAxis tensor_;

@@ -92,19 +92,19 @@ TEST(Head, several_chunks_give_the_loss_and_gradients_of_all_tokens) {
   const float scale = 1.0F / 445;
   const Reference reference = head_in_float64(n, weight, targets, vocabulary, hidden, scale);
 
-  const auto place = [&](DType dtype, Shape size, const void* data, std::size_t bytes) {
+  const auto rank = [&](DType dtype, Shape size, const void* data, std::size_t bytes) {
     Buffer buffer(dtype, size, device);
     if (bytes > 0) copy_in(context, buffer.view(), {static_cast<const std::byte*>(data), bytes});
     return buffer;
   };
   weight.resize(static_cast<std::size_t>(rows * hidden));
-  const Buffer n_TC = place(DType::kF32, {tokens, hidden}, n.data(), n.size() * 4);
-  const Buffer weight_VC = place(DType::kF32, {rows, hidden}, weight.data(), weight.size() * 4);
-  const Buffer targets_T = place(DType::kI32, {tokens}, targets.data(), targets.size() * 4);
-  const Buffer scale_1 = place(DType::kF32, {1}, &scale, 4);
+  const Buffer n_TC = rank(DType::kF32, {tokens, hidden}, n.data(), n.size() * 4);
+  const Buffer weight_VC = rank(DType::kF32, {rows, hidden}, weight.data(), weight.size() * 4);
+  const Buffer targets_T = rank(DType::kI32, {tokens}, targets.data(), targets.size() * 4);
+  const Buffer scale_1 = rank(DType::kF32, {1}, &scale, 4);
   const std::vector<float> garbage(weight.size(), 1e9F);
-  const Buffer dweight_VC = place(DType::kF32, {rows, hidden}, garbage.data(), garbage.size() * 4);
-  const Buffer loss_sum = place(DType::kF64, {1}, nullptr, 0);
+  const Buffer dweight_VC = rank(DType::kF32, {rows, hidden}, garbage.data(), garbage.size() * 4);
+  const Buffer loss_sum = rank(DType::kF64, {1}, nullptr, 0);
   ArenaCursor measure;
   lay_out_head(measure, shape);
   const Memory memory(device, measure.bytes());

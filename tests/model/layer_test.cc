@@ -111,10 +111,10 @@ class LayerRun {
     return {both.begin() + half * i, both.begin() + half * (i + 1)};
   }
   void put(Boundary which, int i, const reference::Values& both) {
-    write(rank_.context, stage_->boundary(0, i, which), rank_.stream_rows(of(both, i)));
+    write(rank_.context, stage_->boundary(0, i, which), rank_.residual_rows(of(both, i)));
   }
   void take(Boundary which, int i, const char* name) {
-    result_.add_stream(name + std::to_string(i), rank_.place, rank_.setup,
+    result_.add_stream(name + std::to_string(i), rank_.rank, rank_.setup,
                        read(rank_.context, stage_->boundary(0, i, which)));
   }
   void f(int i) {
@@ -128,13 +128,13 @@ class LayerRun {
     stage_->backward_input(0, i);
     take(Boundary::kInputGradient, i, "dinput");
   }
-  void w(int i) { stage_->backward_weight(0, i, pass(i)); }
+  void w(int i) { stage_->backward_weight(0, i, last(i)); }
   void bw(int i) {
     put(Boundary::kOutputGradient, i, reference_.dout);
-    stage_->backward(0, i, pass(i));
+    stage_->backward(0, i, last(i));
     take(Boundary::kInputGradient, i, "dinput");
   }
-  static Pass pass(int i) { return i == 1 ? Pass::kLast : Pass::kOneOfSeveral; }
+  static LastMicroBatch last(int i) { return i == 1 ? LastMicroBatch::kYes : LastMicroBatch::kNo; }
 
   RankModel& rank_;
   const LayerReference& reference_;

@@ -167,12 +167,12 @@ RankModel::RankModel(const ModelCase& of, const std::vector<ChunkRange>& ranges,
                      const RankSetup& setup_, Communicator& channel_, const StoreContents& contents)
     : setup(setup_),
       channel(channel_),
-      place{channel.size(), channel.rank()},
+      rank{channel.size(), channel.rank()},
       config(config_of(of.keys)),
       params(declare_params(config, ranges)),
       context(program_device(), setup.threads, detect_isa()),
       store(params.metas, setup.compute, contents, context.device(),
-            dense_distribution(setup.reduces_each_micro_batch ? 2 : 0, {place, {}, {}})) {
+            dense_distribution(setup.reduces_each_micro_batch ? 2 : 0, {rank, {}, {}})) {
   load(params_of(of.model));
 }
 
@@ -182,9 +182,9 @@ void RankModel::load(const reference::Params& whole) {
     const ParamMeta& param = params.metas[at(index)];
     const reference::Values& values = whole.at(param.name);
     expect(param.shape.count() == std::ssize(values), "{} is {}", param.name, param.shape.text());
-    const Shape local = local_shape(param.shape, param.cut, place);
+    const Shape local = local_shape(param.shape, param.cut, rank);
     reference::Values mine(at(local.count()));
-    for (const CutPart& part : local_parts(param.shape, param.cut, place)) {
+    for (const CutPart& part : local_parts(param.shape, param.cut, rank)) {
       const bool matrix = local.rank() == 2;
       const std::int64_t width = matrix ? part.box.shape[1] : 1;
       for (std::int64_t i = 0; i < part.box.shape.count(); ++i) {
@@ -202,38 +202,38 @@ void RankModel::load(const reference::Params& whole) {
 }
 
 TensorAxis RankModel::axis() const {
-  return place.extent == 1 ? TensorAxis() : TensorAxis(channel, setup.sequence_parallel);
+  return rank.extent == 1 ? TensorAxis() : TensorAxis(channel, setup.sequence_parallel);
 }
 
 std::unique_ptr<Stage> RankModel::stage(StageShape shape) {
   shape.device = context.device().kind;
-  shape.cut.tensor = place;
+  shape.cut.tensor = rank;
   shape.cut.sequence_parallel = setup.sequence_parallel;
   shape.recompute = setup.recompute;
   return std::make_unique<Stage>(context, config, params, store, shape,
                                  StageAxes{axis(), ContextAxis()});
 }
 
-reference::Values RankModel::stream_rows(const reference::Values& whole) const {
+reference::Values RankModel::residual_rows(const reference::Values& whole) const {
   if (!setup.sequence_parallel) return whole;
-  const auto share = static_cast<std::ptrdiff_t>(whole.size()) / place.extent;
-  return {whole.begin() + share * place.index, whole.begin() + share * (place.index + 1)};
+  const auto share = static_cast<std::ptrdiff_t>(whole.size()) / rank.extent;
+  return {whole.begin() + share * rank.index, whole.begin() + share * (rank.index + 1)};
 }
 
-void Gathered::add_stream(const std::string& name, AxisPlace place, const RankSetup& setup,
+void Gathered::add_stream(const std::string& name, AxisRank rank, const RankSetup& setup,
                           const std::vector<float>& rows) {
   const std::lock_guard lock(mutex_);
-  parts_[fmt::format("{} {}", place.index, name)] = rows;
+  parts_[fmt::format("{} {}", rank.index, name)] = rows;
   std::vector<float>& whole = whole_[name];
   if (!setup.sequence_parallel) {
     if (!whole.empty()) {
-      EXPECT_EQ(whole, rows) << name << " of rank " << place.index;
+      EXPECT_EQ(whole, rows) << name << " of rank " << rank.index;
     }
     whole = rows;
     return;
   }
-  whole.resize(rows.size() * at(place.extent));
-  std::copy(rows.begin(), rows.end(), whole.begin() + std::ssize(rows) * place.index);
+  whole.resize(rows.size() * at(rank.extent));
+  std::copy(rows.begin(), rows.end(), whole.begin() + std::ssize(rows) * rank.index);
 }
 
 RankGradients gradients_of(RankModel& rank) {
@@ -249,14 +249,14 @@ void Gathered::add_gradients(RankModel& rank, const RankGradients& gradients) {
   for (const auto& [index, values] : gradients) {
     const ParamMeta& param = rank.params.metas[at(index)];
     const std::lock_guard lock(mutex_);
-    parts_[fmt::format("{} {}", rank.place.index, param.name)] = values;
+    parts_[fmt::format("{} {}", rank.rank.index, param.name)] = values;
     const bool of_heads = contains(param.name, "q_norm") || contains(param.name, "k_norm");
     const bool in_parts =
         param.cut.given() || of_heads || (is_norm(param.name) && rank.setup.sequence_parallel);
     if (in_parts) {
       add_parts(rank, param, values);
     } else if (const auto [found, first] = whole_.try_emplace(param.name, values); !first) {
-      EXPECT_EQ(found->second, values) << param.name << " of rank " << rank.place.index;
+      EXPECT_EQ(found->second, values) << param.name << " of rank " << rank.rank.index;
     }
   }
 }
@@ -265,8 +265,8 @@ void Gathered::add_parts(const RankModel& rank, const ParamMeta& param,
                          const std::vector<float>& values) {
   std::vector<float>& whole = whole_[param.name];
   whole.resize(at(param.shape.count()));
-  const Shape local = local_shape(param.shape, param.cut, rank.place);
-  for (const CutPart& part : local_parts(param.shape, param.cut, rank.place)) {
+  const Shape local = local_shape(param.shape, param.cut, rank.rank);
+  for (const CutPart& part : local_parts(param.shape, param.cut, rank.rank)) {
     const bool matrix = local.rank() == 2;
     const std::int64_t width = matrix ? part.box.shape[1] : 1;
     for (std::int64_t i = 0; i < part.box.shape.count(); ++i) {

@@ -49,7 +49,7 @@ std::vector<RankSetup> setups();
 std::vector<float> read(Context& context, const TensorView& view);
 void write(Context& context, const TensorView& view, const reference::Values& values);
 
-/// The context, parameters and place of one rank.
+/// The context, parameters and rank of one rank.
 struct RankModel {
   RankModel(const ModelCase& of, const std::vector<ChunkRange>& ranges, const RankSetup& setup,
             Communicator& channel, const StoreContents& contents = kTrainingStore);
@@ -62,11 +62,11 @@ struct RankModel {
   /// Of a stage of these chunks: `shape` with device, cut and recomputation filled in.
   [[nodiscard]] std::unique_ptr<Stage> stage(StageShape shape);
   /// The rows of `whole` [T, C] that the stream has here.
-  [[nodiscard]] reference::Values stream_rows(const reference::Values& whole) const;
+  [[nodiscard]] reference::Values residual_rows(const reference::Values& whole) const;
 
   const RankSetup setup;
   Communicator& channel;
-  const AxisPlace place;
+  const AxisRank rank;
   ModelConfig config;
   ModelParams params;
   Context context;
@@ -81,7 +81,7 @@ RankGradients gradients_of(RankModel& rank);
 class Gathered {
  public:
   /// The rank's rows of the stream: all of them on every rank, or its share.
-  void add_stream(const std::string& name, AxisPlace place, const RankSetup& setup,
+  void add_stream(const std::string& name, AxisRank rank, const RankSetup& setup,
                   const std::vector<float>& rows);
   /// The gradients of the rank: what cuts leave in parts is added, what every rank has whole must
   /// have equal bits.

@@ -81,7 +81,7 @@ class StageRun {
     for (int i = 0; i < 2; ++i) forward(i);
     for (int i = 0; i < 2; ++i) backward(i);
     for (int i = 0; apart_ && i < 2; ++i) {
-      for (int chunk = chunks_ - 1; chunk >= 0; --chunk) stage_->backward_weight(chunk, i, pass(i));
+      for (int chunk = chunks_ - 1; chunk >= 0; --chunk) stage_->backward_weight(chunk, i, last(i));
     }
     return stage_->loss_sum();
   }
@@ -89,7 +89,7 @@ class StageRun {
   [[nodiscard]] const std::vector<int>& ready() const { return ready_; }
 
  private:
-  static Pass pass(int i) { return i == 1 ? Pass::kLast : Pass::kOneOfSeveral; }
+  static LastMicroBatch last(int i) { return i == 1 ? LastMicroBatch::kYes : LastMicroBatch::kNo; }
   void forward(int i) {
     for (int chunk = 0; chunk < chunks_; ++chunk) {
       if (chunk > 0)
@@ -106,7 +106,7 @@ class StageRun {
       if (apart_) {
         stage_->backward_input(chunk, i);
       } else {
-        stage_->backward(chunk, i, pass(i));
+        stage_->backward(chunk, i, last(i));
       }
     }
   }

@@ -30,12 +30,12 @@ TEST(Buckets, parts_tile_every_block_and_are_those_that_a_plan_counts) {
     const StoreLayout layout = layout_of(params, 2);
     const Buckets buckets(layout, MeshView::kDense, DType::kF32, {});
     std::vector<std::pair<int, std::int64_t>> planned, taken;
-    Buckets::for_each_part_of(layout, MeshView::kDense, DType::kF32, [&](int block, Piece part) {
+    Buckets::for_each_part_of(layout, MeshView::kDense, DType::kF32, [&](int block, Slice part) {
       planned.emplace_back(block, part.begin);
     });
     for (int block = 0; block < layout.block_count(); ++block) {
       std::int64_t end = 0;
-      buckets.for_each_part(block, [&](Piece part) {
+      buckets.for_each_part(block, [&](Slice part) {
         EXPECT_EQ(part.begin, end);
         EXPECT_LE(part.size * 2 * 4, 16 << 20);
         end += part.size;

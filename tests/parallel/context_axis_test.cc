@@ -13,8 +13,8 @@ TEST(ContextAxis, ranges_partition_the_sequence) {
     for (const std::int64_t piece : {1, 2, 5}) {
       const std::int64_t tokens = 2 * extent * piece;
       std::vector<int> seen(static_cast<std::size_t>(tokens));
-      for (int place = 0; place < extent; ++place) {
-        const auto ranges = context_ranges(tokens, {extent, place});
+      for (int rank = 0; rank < extent; ++rank) {
+        const auto ranges = context_ranges(tokens, {extent, rank});
         ASSERT_EQ(ranges.size(), extent == 1 ? 1U : 2U);
         std::int64_t count = 0, end = 0;
         for (const PositionRange& range : ranges) {
@@ -25,7 +25,7 @@ TEST(ContextAxis, ranges_partition_the_sequence) {
         }
         EXPECT_EQ(count, tokens / extent);
       }
-      EXPECT_EQ(seen, std::vector<int>(seen.size(), 1)) << extent << " places, " << tokens;
+      EXPECT_EQ(seen, std::vector<int>(seen.size(), 1)) << extent << " ranks, " << tokens;
     }
   }
 }
@@ -34,12 +34,12 @@ TEST(ContextAxis, ranges_partition_the_sequence) {
 TEST(ContextAxis, causal_attention_is_the_same_work_on_every_place) {
   for (int extent = 1; extent <= 8; ++extent) {
     const std::int64_t tokens = 2 * extent * 3;
-    for (int place = 0; place < extent; ++place) {
+    for (int rank = 0; rank < extent; ++rank) {
       std::int64_t keys = 0;
-      for (const PositionRange& range : context_ranges(tokens, {extent, place})) {
+      for (const PositionRange& range : context_ranges(tokens, {extent, rank})) {
         for (std::int64_t i = 0; i < range.count; ++i) keys += range.first + i + 1;
       }
-      EXPECT_EQ(keys * extent, tokens * (tokens + 1) / 2) << extent << " places, place " << place;
+      EXPECT_EQ(keys * extent, tokens * (tokens + 1) / 2) << extent << " ranks, rank " << rank;
     }
   }
 }
@@ -52,7 +52,7 @@ TEST(ContextAxis, an_odd_sequence_is_whole_on_one_place) {
   EXPECT_THROW((void)context_ranges(6, {2, 0}), InternalError);
 }
 
-std::size_t bytes_of(ContextMethod method, ContextAxis::Pass pass, int extent) {
+std::size_t bytes_of(ContextMethod method, ContextAxis::Direction pass, int extent) {
   ContextShape shape;
   shape.sequences = 3;
   shape.tokens = 64;
@@ -65,20 +65,20 @@ std::size_t bytes_of(ContextMethod method, ContextAxis::Pass pass, int extent) {
 }
 
 TEST(ContextAxis, memory_of_the_methods_is_what_they_hold_at_once) {
-  using Pass = ContextAxis::Pass;
+  using Direction = ContextAxis::Direction;
   constexpr std::size_t kRows = 3 * 64, kKeys = 2 * 4 * 16 * 4 * kRows,
                         kOut = (8 * 16 + 8) * 4 * kRows;
-  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
     for (const ContextMethod method :
          {ContextMethod::kRing, ContextMethod::kAllGather, ContextMethod::kUlysses})
-      EXPECT_EQ(bytes_of(method, pass, 1), 0U);
+      EXPECT_EQ(bytes_of(method, direction, 1), 0U);
   }
   // Two blocks, whatever the extent; or all of them.
-  EXPECT_EQ(bytes_of(ContextMethod::kRing, Pass::kForward, 2), 2 * kKeys + kOut);
-  EXPECT_EQ(bytes_of(ContextMethod::kRing, Pass::kForward, 4), 2 * kKeys + kOut);
-  EXPECT_EQ(bytes_of(ContextMethod::kAllGather, Pass::kForward, 4), 4 * kKeys + kOut);
-  EXPECT_EQ(bytes_of(ContextMethod::kRing, Pass::kBackward, 4), 5 * kKeys);
-  EXPECT_EQ(bytes_of(ContextMethod::kAllGather, Pass::kBackward, 4), 8 * kKeys);
+  EXPECT_EQ(bytes_of(ContextMethod::kRing, Direction::kForward, 2), 2 * kKeys + kOut);
+  EXPECT_EQ(bytes_of(ContextMethod::kRing, Direction::kForward, 4), 2 * kKeys + kOut);
+  EXPECT_EQ(bytes_of(ContextMethod::kAllGather, Direction::kForward, 4), 4 * kKeys + kOut);
+  EXPECT_EQ(bytes_of(ContextMethod::kRing, Direction::kBackward, 4), 5 * kKeys);
+  EXPECT_EQ(bytes_of(ContextMethod::kAllGather, Direction::kBackward, 4), 8 * kKeys);
 }
 
 }  // namespace

@@ -7,10 +7,10 @@
 namespace trireme {
 namespace {
 
-TensorCut cut_of(int dim, std::vector<CutSection> sections) {
+TensorCut cut_of(int dim, std::vector<CutSegment> segments) {
   TensorCut cut;
   cut.dim = dim;
-  cut.sections = std::move(sections);
+  cut.segments = std::move(segments);
   return cut;
 }
 
@@ -41,19 +41,19 @@ TEST(Cut, sections_of_a_matrix_are_dealt_out_each_by_itself) {
 
 TEST(Cut, units_fewer_than_places_are_held_by_neighbours) {
   const TensorCut cut = cut_of(0, {{6, 2}});
-  EXPECT_EQ(cut.copies(4), 2);
-  for (int place = 0; place < 4; ++place) {
-    const auto parts = local_parts({6, 5}, cut, {4, place});
+  EXPECT_EQ(cut.replicas(4), 2);
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto parts = local_parts({6, 5}, cut, {4, rank});
     ASSERT_EQ(parts.size(), 1U);
-    EXPECT_EQ(parts[0].box, (Box{{place < 2 ? 0 : 3, 0}, {3, 5}}));
+    EXPECT_EQ(parts[0].box, (Box{{rank < 2 ? 0 : 3, 0}, {3, 5}}));
   }
-  EXPECT_EQ(TensorCut{}.copies(4), 4);
-  EXPECT_EQ(cut_of(0, {{6, 6}}).copies(4), 1);
+  EXPECT_EQ(TensorCut{}.replicas(4), 4);
+  EXPECT_EQ(cut_of(0, {{6, 6}}).replicas(4), 1);
 }
 
 TEST(Cut, what_cannot_be_cut_is_refused) {
-  EXPECT_THROW((void)cut_of(0, {{6, 2}}).copies(3), InternalError);
-  EXPECT_THROW((void)cut_of(0, {{8, 4}, {4, 2}}).copies(4), InternalError);
+  EXPECT_THROW((void)cut_of(0, {{6, 2}}).replicas(3), InternalError);
+  EXPECT_THROW((void)cut_of(0, {{8, 4}, {4, 2}}).replicas(4), InternalError);
   EXPECT_THROW((void)local_parts({7, 2}, cut_of(0, {{6, 2}}), {2, 0}), InternalError);
   EXPECT_THROW((void)local_shape({7, 2}, cut_of(0, {{7, 2}}), {2, 0}), InternalError);
 }
@@ -74,32 +74,32 @@ TEST(Cut, rows_of_parts_count_from_their_first_row) {
 struct Drawn {
   Shape shape;
   TensorCut cut;
-  int places = 1, shards = 1;
+  int ranks = 1, shards = 1;
 
   explicit Drawn(std::mt19937& random) {
     const auto between = [&](int from, int to) {
       return std::uniform_int_distribution<int>(from, to)(random);
     };
-    places = between(1, 9);
+    ranks = between(1, 9);
     shards = between(1, 9);
     const bool matrix = between(0, 3) > 0;
     shape = matrix ? Shape{between(1, 12), between(1, 12)} : Shape{between(1, 40)};
     if (between(0, 4) == 0) return;
     cut.dim = matrix ? between(0, 1) : 0;
-    // Fewer units than places in every section, or in none.
+    // Fewer units than ranks in every segment, or in none.
     std::vector<int> divisors;
-    for (int i = 1; i < places; ++i) {
-      if (places % i == 0) divisors.push_back(i);
+    for (int i = 1; i < ranks; ++i) {
+      if (ranks % i == 0) divisors.push_back(i);
     }
     const bool few = !divisors.empty() && between(0, 1) == 0;
     const int units =
         few ? divisors[static_cast<std::size_t>(between(0, static_cast<int>(divisors.size()) - 1))]
             : 0;
     std::int64_t size = 0;
-    for (int sections = between(1, 3); sections > 0; --sections) {
-      const int own = few ? units : places + between(0, 5);
-      cut.sections.push_back({std::int64_t{own} * between(1, 3), own});
-      size += cut.sections.back().size;
+    for (int segments = between(1, 3); segments > 0; --segments) {
+      const int own = few ? units : ranks + between(0, 5);
+      cut.segments.push_back({std::int64_t{own} * between(1, 3), own});
+      size += cut.segments.back().size;
     }
     shape.set(cut.dim, size);
   }
@@ -125,13 +125,13 @@ TEST(Cut, every_element_is_owned_as_often_as_the_cut_has_copies) {
   for (int i = 0; i < 500; ++i) {
     const Drawn drawn(random);
     std::vector<int> owners(static_cast<std::size_t>(drawn.shape.count()));
-    for (int place = 0; place < drawn.places; ++place) {
-      const AxisPlace tensor{drawn.places, place};
+    for (int rank = 0; rank < drawn.ranks; ++rank) {
+      const AxisRank tensor{drawn.ranks, rank};
       const Shape local = local_shape(drawn.shape, drawn.cut, tensor);
       const auto parts = local_parts(drawn.shape, drawn.cut, tensor);
       std::int64_t rows_before = 0;
       for (int shard = 0; shard < drawn.shards; ++shard) {
-        const Piece rows = owned_rows(local, {drawn.shards, shard});
+        const Slice rows = owned_rows(local, {drawn.shards, shard});
         ASSERT_EQ(rows.begin, rows_before);
         rows_before += rows.size;
         Shape owned = local;
@@ -147,7 +147,7 @@ TEST(Cut, every_element_is_owned_as_often_as_the_cut_has_copies) {
       }
       ASSERT_EQ(rows_before, local[0]);
     }
-    ASSERT_EQ(owners, std::vector<int>(owners.size(), drawn.cut.copies(drawn.places)))
+    ASSERT_EQ(owners, std::vector<int>(owners.size(), drawn.cut.replicas(drawn.ranks)))
         << "case " << i;
   }
 }

@@ -205,7 +205,7 @@ TEST(ParamStore, state_names_every_tensor_once) {
 TEST(ParamStore, the_boxes_of_its_state_are_known_without_a_store) {
   const std::vector<ParamMeta> params = some_params();
   for (const int zero_stage : {0, 3}) {
-    const AxisPlace shard = zero_stage == 0 ? AxisPlace{1, 0} : AxisPlace{2, 1};
+    const AxisRank shard = zero_stage == 0 ? AxisRank{1, 0} : AxisRank{2, 1};
     const ParamDistribution ranks = dense_distribution(zero_stage, {{1, 0}, shard, {3, 1}});
     const ParamStore store(params, DType::kBF16, kTrainingStore, {}, ranks);
     const State with = store.state(), without = state_boxes(params, kTrainingStore.states, ranks);

@@ -22,13 +22,13 @@ std::vector<ParamMeta> some_params() {
   params[2].fuse = Fuse::kWithPrevious;
   declare(3, "norm", {6}, 1);
   declare(4, "bias", {9}, 2);
-  params[0].cut.sections = {{7, 7}};
-  params[1].cut.sections = {{8, 4}};
-  params[2].cut.sections = {{4, 2}};
+  params[0].cut.segments = {{7, 7}};
+  params[1].cut.segments = {{8, 4}};
+  params[2].cut.segments = {{4, 2}};
   return params;
 }
 
-ParamDistribution distribution_of(int stage, AxisPlace shard, AxisPlace tensor = {}) {
+ParamDistribution distribution_of(int stage, AxisRank shard, AxisRank tensor = {}) {
   return dense_distribution(stage, {tensor, shard, {}});
 }
 
@@ -69,7 +69,7 @@ TEST(StoreLayout, shards_without_zero_and_blocks_out_of_order_are_refused) {
 
 /// With more owners than rows some own nothing.
 TEST(StoreLayout, runs_bring_every_element_of_a_block_to_one_owner_whatever_the_parts) {
-  for (const AxisPlace tensor : {AxisPlace{1, 0}, AxisPlace{2, 1}}) {
+  for (const AxisRank tensor : {AxisRank{1, 0}, AxisRank{2, 1}}) {
     for (const int shards : {1, 2, 3, 5, 11}) {
       const StoreLayout layout(some_params(), distribution_of(3, {shards, 0}, tensor));
       for (int block = 0; block < layout.block_count(); ++block) {
@@ -80,7 +80,7 @@ TEST(StoreLayout, runs_bring_every_element_of_a_block_to_one_owner_whatever_the_
           for (int owner = 0; owner < shards; ++owner) {
             std::int64_t shard_end = 0;
             for (std::int64_t begin = 0; begin < size; begin += part) {
-              const Piece piece{begin, std::min(part, size - begin)};
+              const Slice piece{begin, std::min(part, size - begin)};
               layout.for_each_run(block, MeshView::kDense, owner, piece,
                                   [&](std::int64_t at, std::int64_t shard, std::int64_t count) {
                                     ASSERT_GE(shard, std::max(shard_end, begin));
@@ -111,7 +111,7 @@ TEST(StoreLayout, runs_bring_every_element_of_a_block_to_one_owner_whatever_the_
 TEST(StoreLayout, padding_follows_the_rows_of_each_place_and_is_owned_by_nobody) {
   std::vector<ParamMeta> params = some_params();
   params[0].row_alignment = 16;
-  for (const AxisPlace tensor : {AxisPlace{1, 0}, AxisPlace{2, 0}, AxisPlace{2, 1}}) {
+  for (const AxisRank tensor : {AxisRank{1, 0}, AxisRank{2, 0}, AxisRank{2, 1}}) {
     const StoreLayout padded(params, distribution_of(1, {2, 0}, tensor));
     const StoreLayout plain(some_params(), distribution_of(1, {2, 0}, tensor));
     EXPECT_EQ(padded.local_shape(0), plain.local_shape(0));

@@ -10,14 +10,14 @@
 namespace trireme {
 namespace {
 
-constexpr std::int64_t kRows = 3, kColumns = 5;  // of a place
+constexpr std::int64_t kRows = 3, kColumns = 5;  // of a rank
 
-/// What place `place` has of every sum; their order shows.
-std::vector<float> parts_of(int place, int places) {
-  std::vector<float> values(static_cast<std::size_t>(places * kRows * kColumns));
+/// What rank `rank` has of every sum; their order shows.
+std::vector<float> parts_of(int rank, int ranks) {
+  std::vector<float> values(static_cast<std::size_t>(ranks * kRows * kColumns));
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const auto x = static_cast<float>((i * 37 + static_cast<std::size_t>(place) * 101) % 1009);
-    values[i] = place % 2 == 0 ? 1e6F * x + 0.3F : -1e6F * x + 1e-3F * x;
+    const auto x = static_cast<float>((i * 37 + static_cast<std::size_t>(rank) * 101) % 1009);
+    values[i] = rank % 2 == 0 ? 1e6F * x + 0.3F : -1e6F * x + 1e-3F * x;
   }
   return values;
 }
@@ -40,16 +40,16 @@ TEST_F(TensorAxisOfRanks, rows_made_place_by_place_have_the_sums_of_rows_made_at
       const TensorAxis axis(*channel, cuts_tokens);
       const std::vector<float> parts = parts_of(world_.rank(), world_.size());
       std::vector<float> expected = parts, made(parts.size(), -1), scratch(parts.size());
-      axis.to_stream(view(expected));
+      axis.reduce(view(expected));
       std::vector<std::int64_t> firsts;
-      axis.make_to_stream(context_, view(made), view(scratch),
-                          [&](std::int64_t first, std::int64_t count) {
-                            firsts.push_back(first);
-                            const auto begin = static_cast<std::size_t>(first * kColumns);
-                            std::memcpy(&made[begin], &parts[begin],
-                                        static_cast<std::size_t>(count * kColumns) * sizeof(float));
-                          });
-      const auto rows = axis.stream_range(world_.size() * kRows);
+      axis.make_reduced(context_, view(made), view(scratch),
+                        [&](std::int64_t first, std::int64_t count) {
+                          firsts.push_back(first);
+                          const auto begin = static_cast<std::size_t>(first * kColumns);
+                          std::memcpy(&made[begin], &parts[begin],
+                                      static_cast<std::size_t>(count * kColumns) * sizeof(float));
+                        });
+      const auto rows = axis.residual_range(world_.size() * kRows);
       for (std::int64_t i = rows.first * kColumns; i < (rows.first + rows.count) * kColumns; ++i)
         EXPECT_EQ(made[static_cast<std::size_t>(i)], expected[static_cast<std::size_t>(i)]) << i;
       if (cuts_tokens && channel == &apart_) {
@@ -64,15 +64,15 @@ TEST_F(TensorAxisOfRanks, rows_made_place_by_place_have_the_sums_of_rows_made_at
 
 TEST_F(TensorAxisOfRanks, rows_that_come_are_used_once_and_its_own_before_they_have_come) {
   const TensorAxis axis(*shared_, true);
-  const int places = world_.size(), here = world_.rank();
-  std::vector<float> x(static_cast<std::size_t>(places * kRows * kColumns), -1);
-  const auto own = axis.stream_range(places * kRows);
+  const int ranks = world_.size(), here = world_.rank();
+  std::vector<float> x(static_cast<std::size_t>(ranks * kRows * kColumns), -1);
+  const auto own = axis.residual_range(ranks * kRows);
   for (std::int64_t i = own.first * kColumns; i < (own.first + own.count) * kColumns; ++i)
     x[static_cast<std::size_t>(i)] = static_cast<float>(here);
-  std::vector<int> used(static_cast<std::size_t>(places * kRows));
+  std::vector<int> used(static_cast<std::size_t>(ranks * kRows));
   bool first_use = true;
-  axis.use_inside(
-      view(x), axis.start_to_inside(view(x)), [&](std::int64_t first, std::int64_t count) {
+  axis.use_gathered(
+      view(x), axis.start_all_gather(view(x)), [&](std::int64_t first, std::int64_t count) {
         EXPECT_TRUE(!first_use || first == own.first);
         first_use = false;
         for (std::int64_t row = first; row < first + count; ++row) {

@@ -29,7 +29,7 @@ std::vector<ParamMeta> some_params() {
 class TwoViews : public testing::TestWithParam<int> {
  protected:
   TwoViews() {
-    const AxisPlace all{world_.size(), world_.rank()};
+    const AxisRank all{world_.size(), world_.rank()};
     ranks_.zero_stage = GetParam();
     Distribution& dense = ranks_.of(MeshView::kDense);
     (ranks_.sharded() ? dense.shard : dense.replica) = all;

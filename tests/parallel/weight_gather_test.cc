@@ -151,9 +151,9 @@ TEST(WeightGather, a_small_block_takes_no_layers_place) {
   const std::vector<int> reads = {0, 1, 2, 3, 4, 5, 4, 3, 2, 1, 0, 1};
   // Layer 2 gives its place to the head and layer 1 its to layer 3, which then stays.
   EXPECT_EQ(gathers_in_step(layout, reads), (std::vector<std::int64_t>{1, 2, 2, 1, 1, 1}));
-  const WeightPlaces places(layout);
-  EXPECT_EQ(places.of_block, (std::vector<int>{0, 1, 2, 1, 3, 2}));
-  EXPECT_EQ(places.begins,
+  const WeightSlots ranks(layout);
+  EXPECT_EQ(ranks.of_block, (std::vector<int>{0, 1, 2, 1, 3, 2}));
+  EXPECT_EQ(ranks.begins,
             (std::vector<std::int64_t>{0, 480, 480 + 528, 480 + 528 + 560, 480 + 528 + 560 + 16}));
 }
 
@@ -215,7 +215,7 @@ TEST(WeightGather, a_lease_reads_the_values_that_the_owner_has_now) {
 TEST(WeightGather, a_block_in_use_gives_its_place_to_nobody) {
   Sharded model(4, 3);
   const auto lease = model.store.acquire(1);
-  EXPECT_THROW((void)model.store.acquire(3), InternalError);  // odd blocks share a place
+  EXPECT_THROW((void)model.store.acquire(3), InternalError);  // odd blocks share a rank
 }
 
 }  // namespace

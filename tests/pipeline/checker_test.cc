@@ -16,15 +16,15 @@ const std::string kComplete = "F and BW, or F, B and W, of every micro-batch fro
 
 const std::string kOrder = ". Legal: F, then R where there is one, then B and W, or BW";
 
-std::string fault_of(const Plan& plan, const CheckLimits& limits = {}) {
-  const std::optional<PlanFault> fault = check_plan(plan, limits);
-  return fault ? fault->text(plan) : "valid";
+std::string fault_of(const Schedule& schedule, const CheckLimits& limits = {}) {
+  const std::optional<ScheduleFault> fault = check_schedule(schedule, limits);
+  return fault ? fault->text(schedule) : "valid";
 }
 
-Plan plan_of(std::vector<std::vector<Action>> ranks) {
-  Plan plan;
-  plan.ranks = std::move(ranks);
-  return plan;
+Schedule plan_of(std::vector<std::vector<Action>> ranks) {
+  Schedule schedule;
+  schedule.ranks = std::move(ranks);
+  return schedule;
 }
 
 TEST(Checker, takes_what_is_right) {
@@ -38,25 +38,25 @@ TEST(Checker, refuses_numbers_that_fit_nothing) {
   EXPECT_EQ(fault_of(plan_of({{}})), "rule complete: there are no actions. Legal: " + kComplete);
   EXPECT_EQ(fault_of(plan_of({{{kF, -1, 0}, {kBW, 0, 0}}})),
             "rank 0, position 0 (F-1.0), rule place: a number below 0. Legal: 0 or more");
-  EXPECT_EQ(
-      fault_of(plan_of({{{kF, 0, 1'000'000'000}, {kBW, 0, 0}}})),
-      "rank 0, position 0 (F0.1000000000), rule complete: the plan's 2 actions are too few for 1 "
-      "virtual stages and 1000000001 micro-batches. Legal: " +
-          kComplete);
+  EXPECT_EQ(fault_of(plan_of({{{kF, 0, 1'000'000'000}, {kBW, 0, 0}}})),
+            "rank 0, position 0 (F0.1000000000), rule complete: the schedule's 2 actions are too "
+            "few for 1 "
+            "virtual stages and 1000000001 micro-batches. Legal: " +
+                kComplete);
 }
 
 TEST(Checker, refuses_placements_that_are_uneven_and_actions_of_other_ranks) {
-  Plan plan = make_1f1b(2, 2);
-  plan.placement = {0, 0};
-  EXPECT_EQ(fault_of(plan),
+  Schedule schedule = make_1f1b(2, 2);
+  schedule.placement = {0, 0};
+  EXPECT_EQ(fault_of(schedule),
             "rank 1, rule placement: it holds 0 virtual stages and rank 0 2. Legal: "
             "equal numbers, at least 1");
-  plan.placement = {1, 0};
-  EXPECT_EQ(fault_of(plan),
+  schedule.placement = {1, 0};
+  EXPECT_EQ(fault_of(schedule),
             "rank 0, position 0 (F0.0), rule place: virtual stage 0 is on rank 1. Legal: there, or "
             "another placement");
-  plan.placement = {0, 2};
-  EXPECT_EQ(fault_of(plan), "rule placement: it names rank 2. Legal: 0 to 1");
+  schedule.placement = {0, 2};
+  EXPECT_EQ(fault_of(schedule), "rule placement: it names rank 2. Legal: 0 to 1");
 }
 
 TEST(Checker, refuses_what_is_missing_or_twice) {
@@ -118,26 +118,26 @@ TEST(Checker, refuses_groups_that_cannot_run_together) {
 }
 
 TEST(Checker, descending_micro_batches_need_a_plan_that_says_so) {
-  Plan plan = plan_of({{{kF, 0, 0}, {kF, 0, 1}, {kBW, 0, 1}, {kBW, 0, 0}}});
-  EXPECT_EQ(fault_of(plan),
+  Schedule schedule = plan_of({{{kF, 0, 0}, {kF, 0, 1}, {kBW, 0, 1}, {kBW, 0, 0}}});
+  EXPECT_EQ(fault_of(schedule),
             "rank 0, position 3 (BW0.0), rule reproducible: micro-batch 1 of this stage came "
-            "before, so sums differ from other plans. Legal: ascending micro-batches, or "
-            "\"reproducible\": false in the plan");
-  plan.reproducible = false;
-  EXPECT_EQ(fault_of(plan), "valid");
+            "before, so sums differ from other schedules. Legal: ascending micro-batches, or "
+            "\"reproducible\": false in the schedule");
+  schedule.reproducible = false;
+  EXPECT_EQ(fault_of(schedule), "valid");
 }
 
 TEST(Checker, names_the_ranks_that_wait_for_each_other) {
   // Rank 0 wants the gradient of micro-batch 0 before it has sent micro-batch 1; rank 1 begins
   // with 1.
-  Plan plan = plan_of({{{kF, 0, 0}, {kBW, 0, 0}, {kF, 0, 1}, {kBW, 0, 1}},
-                       {{kF, 1, 1}, {kF, 1, 0}, {kBW, 1, 0}, {kBW, 1, 1}}});
-  plan.reproducible = false;
-  const std::optional<PlanFault> fault = check_plan(plan);
+  Schedule schedule = plan_of({{{kF, 0, 0}, {kBW, 0, 0}, {kF, 0, 1}, {kBW, 0, 1}},
+                               {{kF, 1, 1}, {kF, 1, 0}, {kBW, 1, 0}, {kBW, 1, 1}}});
+  schedule.reproducible = false;
+  const std::optional<ScheduleFault> fault = check_schedule(schedule);
   ASSERT_TRUE(fault);
   EXPECT_EQ(fault->rule, "progress");
   EXPECT_EQ(
-      fault->text(plan),
+      fault->text(schedule),
       "rank 0, position 1 (BW0.0), rule progress: it needs the input gradient of virtual "
       "stage 1, micro-batch 0, which stands behind F1.1 (rank 1, position 0), and that waits, "
       "over other ranks or at once, for this action. Legal: an order in which one of the ranks can "

@@ -17,13 +17,13 @@ namespace trireme {
 
 class EarlyRun {
  public:
-  EarlyRun(const Plan& plan, const Program& program)
-      : shape_(shape_of(plan)), slots_(slots_of(plan)) {
+  EarlyRun(const Schedule& schedule, const Program& program)
+      : shape_(shape_of(schedule)), slots_(slots_of(schedule)) {
     for (const auto& steps : program.ranks) steps_.push_back(start_early(steps, slots_));
     result_.sums.assign(static_cast<std::size_t>(shape_.virtual_stages), 0);
     for (std::int32_t stage = 0; stage < shape_.virtual_stages; ++stage) {
       const auto rank = static_cast<std::size_t>(shape_.placement[static_cast<std::size_t>(stage)]);
-      made_again_.push_back(made_again(plan.ranks[rank], stage));
+      recomputed_.push_back(recomputed(schedule.ranks[rank], stage));
     }
   }
 
@@ -65,7 +65,7 @@ class EarlyRun {
   /// Where R leaves what B reads.
   std::pair<int, int> place_of_r(const Action& a) const {
     return {a.virtual_stage,
-            a.micro_batch % made_again_[static_cast<std::size_t>(a.virtual_stage)]};
+            a.micro_batch % recomputed_[static_cast<std::size_t>(a.virtual_stage)]};
   }
   Transfer& channel(const Action& made) {
     return channels_[{made.virtual_stage, made.kind == ActionKind::kForward}];
@@ -74,8 +74,8 @@ class EarlyRun {
   /// False where a transfer of this cell is under way and its other end has not come.
   bool await(const Cell& cell) {
     for (auto& [name, transfer] : channels_) {
-      const auto is_open = [&](const std::vector<Cell>& cells) {
-        for (std::size_t i = transfer.done; i < cells.size(); ++i)
+      const auto is_open = [&cell, &done = transfer.done](const std::vector<Cell>& cells) {
+        for (std::size_t i = done; i < cells.size(); ++i)
           if (cells[i] == cell) return true;
         return false;
       };
@@ -139,13 +139,13 @@ class EarlyRun {
     return true;
   }
 
-  const PlanShape shape_;
+  const ScheduleShape shape_;
   const std::vector<std::int32_t> slots_;
   std::vector<std::vector<ProgramStep>> steps_;
   std::map<Cell, double> values_;
   std::map<std::pair<int, int>, double> kept_, again_;
   std::set<std::pair<int, int>> has_r_;
-  std::vector<std::int32_t> made_again_;
+  std::vector<std::int32_t> recomputed_;
   std::map<std::pair<int, bool>, Transfer> channels_;
   NaiveResult result_;
 };

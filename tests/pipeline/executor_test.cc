@@ -10,32 +10,36 @@ namespace {
 /// Writes down what it is asked to do.
 class Recorder final : public StageProgram {
  public:
-  void forward(int, int micro_batch) override { note("F", micro_batch, Pass::kOneOfSeveral); }
-  void recompute(int, int micro_batch) override { note("R", micro_batch, Pass::kOneOfSeveral); }
+  void forward(int, int micro_batch) override { note("F", micro_batch, LastMicroBatch::kNo); }
+  void recompute(int, int micro_batch) override { note("R", micro_batch, LastMicroBatch::kNo); }
   void backward_input(int, int micro_batch) override {
-    note("B", micro_batch, Pass::kOneOfSeveral);
+    note("B", micro_batch, LastMicroBatch::kNo);
   }
-  void backward_weight(int, int micro_batch, Pass pass) override { note("W", micro_batch, pass); }
-  void backward(int, int micro_batch, Pass pass) override { note("BW", micro_batch, pass); }
+  void backward_weight(int, int micro_batch, LastMicroBatch last) override {
+    note("W", micro_batch, last);
+  }
+  void backward(int, int micro_batch, LastMicroBatch last) override {
+    note("BW", micro_batch, last);
+  }
   TensorView boundary(int, int, Boundary) override { return {}; }
   [[nodiscard]] int slots(int) const override { return 1; }
   void copy(TensorView, TensorView) override {}
   std::string text;
 
  private:
-  void note(const char* name, int micro_batch, Pass pass) {
+  void note(const char* name, int micro_batch, LastMicroBatch last) {
     text += std::string(text.empty() ? "" : " ") + name + std::to_string(micro_batch) +
-            (pass == Pass::kLast ? "!" : "");
+            (last == LastMicroBatch::kYes ? "!" : "");
   }
 };
 
-std::string run(const Plan& plan, int rank) {
+std::string run(const Schedule& schedule, int rank) {
   Recorder recorder;
   Trace trace(64);
-  std::vector<ProgramStep> steps = lower(plan).ranks[static_cast<std::size_t>(rank)];
+  std::vector<ProgramStep> steps = lower(schedule).ranks[static_cast<std::size_t>(rank)];
   std::erase_if(steps, [](const ProgramStep& step) { return step.kind != StepKind::kAction; });
   Executor(steps, recorder).run(trace);
-  EXPECT_EQ(trace.take_spans().size(), plan.ranks[static_cast<std::size_t>(rank)].size());
+  EXPECT_EQ(trace.take_spans().size(), schedule.ranks[static_cast<std::size_t>(rank)].size());
   return recorder.text;
 }
 
@@ -44,9 +48,9 @@ TEST(Executor, one_stage_runs_a_micro_batch_at_a_time_and_marks_the_last) {
 }
 
 TEST(Executor, stages_of_1f1b_run_ahead_by_their_distance_from_the_end) {
-  const Plan plan = make_1f1b(4, 6);
-  EXPECT_EQ(run(plan, 0), "F0 F1 F2 F3 BW0 F4 BW1 F5 BW2 BW3 BW4 BW5!");
-  EXPECT_EQ(run(plan, 3), "F0 BW0 F1 BW1 F2 BW2 F3 BW3 F4 BW4 F5 BW5!");
+  const Schedule schedule = make_1f1b(4, 6);
+  EXPECT_EQ(run(schedule, 0), "F0 F1 F2 F3 BW0 F4 BW1 F5 BW2 BW3 BW4 BW5!");
+  EXPECT_EQ(run(schedule, 3), "F0 BW0 F1 BW1 F2 BW2 F3 BW3 F4 BW4 F5 BW5!");
 }
 
 TEST(Executor, fewer_micro_batches_than_stages_all_run_ahead) {
@@ -54,20 +58,20 @@ TEST(Executor, fewer_micro_batches_than_stages_all_run_ahead) {
 }
 
 TEST(Executor, the_last_weight_action_is_last_also_when_w_is_late) {
-  Plan plan;
-  plan.ranks = {{{ActionKind::kForward, 0, 0},
-                 {ActionKind::kForward, 0, 1},
-                 {ActionKind::kBackwardInput, 0, 0},
-                 {ActionKind::kBackwardInput, 0, 1},
-                 {ActionKind::kBackwardWeight, 0, 0},
-                 {ActionKind::kBackwardWeight, 0, 1}}};
-  EXPECT_EQ(run(plan, 0), "F0 F1 B0 B1 W0 W1!");
+  Schedule schedule;
+  schedule.ranks = {{{ActionKind::kForward, 0, 0},
+                     {ActionKind::kForward, 0, 1},
+                     {ActionKind::kBackwardInput, 0, 0},
+                     {ActionKind::kBackwardInput, 0, 1},
+                     {ActionKind::kBackwardWeight, 0, 0},
+                     {ActionKind::kBackwardWeight, 0, 1}}};
+  EXPECT_EQ(run(schedule, 0), "F0 F1 B0 B1 W0 W1!");
 }
 
 TEST(Executor, makes_again_what_a_plan_says) {
-  Plan plan = make_1f1b(2, 2);
-  plan.ranks[0].insert(plan.ranks[0].begin() + 2, {ActionKind::kRecompute, 0, 0});
-  EXPECT_EQ(run(plan, 0), "F0 F1 R0 BW0 BW1!");
+  Schedule schedule = make_1f1b(2, 2);
+  schedule.ranks[0].insert(schedule.ranks[0].begin() + 2, {ActionKind::kRecompute, 0, 0});
+  EXPECT_EQ(run(schedule, 0), "F0 F1 R0 BW0 BW1!");
 }
 
 TEST(Executor, a_forward_program_is_asked_to_go_forward_alone) {

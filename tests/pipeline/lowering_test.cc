@@ -29,7 +29,7 @@ std::string text_of_steps(const std::vector<ProgramStep>& steps) {
     if (step.kind == StepKind::kSend || step.kind == StepKind::kReceive)
       text += fmt::format("{}{}", step.kind == StepKind::kSend ? ">" : "<", step.peer);
     text += (step.kind == StepKind::kCopy ? "=" : "") + text_of(step.action) +
-            (step.pass == Pass::kLast ? "!" : "");
+            (step.last == LastMicroBatch::kYes ? "!" : "");
   }
   return text + (batch != 0 ? "]" : "");
 }
@@ -45,36 +45,36 @@ TEST(Lowering, transfers_stand_where_they_are_made_and_have_room) {
 }
 
 TEST(Lowering, hands_on_within_a_rank_an_activation_before_its_use_and_a_gradient_when_it_is_made) {
-  Plan plan = make_1f1b(1, 1);
-  plan.ranks = {{{ActionKind::kForward, 0, 0},
-                 {ActionKind::kForward, 1, 0},
-                 {ActionKind::kBackward, 1, 0},
-                 {ActionKind::kBackward, 0, 0}}};
-  EXPECT_EQ(text_of_rank(lower(plan), 0), "F0.0 =F0.0 F1.0 BW1.0! =B1.0 BW0.0!");
+  Schedule schedule = make_1f1b(1, 1);
+  schedule.ranks = {{{ActionKind::kForward, 0, 0},
+                     {ActionKind::kForward, 1, 0},
+                     {ActionKind::kBackward, 1, 0},
+                     {ActionKind::kBackward, 0, 0}}};
+  EXPECT_EQ(text_of_rank(lower(schedule), 0), "F0.0 =F0.0 F1.0 BW1.0! =B1.0 BW0.0!");
   // Stage 1 has one slot: its first gradient leaves before its second is made.
-  plan.ranks = {{{ActionKind::kForward, 0, 0},
-                 {ActionKind::kForward, 0, 1},
-                 {ActionKind::kForward, 1, 0},
-                 {ActionKind::kBackward, 1, 0},
-                 {ActionKind::kForward, 1, 1},
-                 {ActionKind::kBackward, 1, 1},
-                 {ActionKind::kBackward, 0, 0},
-                 {ActionKind::kBackward, 0, 1}}};
-  EXPECT_EQ(text_of_rank(lower(plan), 0),
+  schedule.ranks = {{{ActionKind::kForward, 0, 0},
+                     {ActionKind::kForward, 0, 1},
+                     {ActionKind::kForward, 1, 0},
+                     {ActionKind::kBackward, 1, 0},
+                     {ActionKind::kForward, 1, 1},
+                     {ActionKind::kBackward, 1, 1},
+                     {ActionKind::kBackward, 0, 0},
+                     {ActionKind::kBackward, 0, 1}}};
+  EXPECT_EQ(text_of_rank(lower(schedule), 0),
             "F0.0 F0.1 =F0.0 F1.0 BW1.0 =B1.0 =F0.1 F1.1 BW1.1! =B1.1 BW0.0 BW0.1!");
 }
 
 /// Stages on ranks at random, each action one that is ready: in an order as wild as a file may
 /// hold.
-Plan random_plan(std::mt19937& random) {
+Schedule random_schedule(std::mt19937& random) {
   const auto below = [&](std::size_t end) { return static_cast<std::size_t>(random() % end); };
   const auto ranks = static_cast<int>(1 + below(4)), held = static_cast<int>(1 + below(3));
   const auto stages = ranks * held, micro_batches = static_cast<int>(1 + below(6));
-  Plan plan;
-  plan.reproducible = false;
-  plan.placement = interleaved_placement(ranks, held);
-  std::shuffle(plan.placement.begin(), plan.placement.end(), random);
-  plan.ranks.resize(static_cast<std::size_t>(ranks));
+  Schedule schedule;
+  schedule.reproducible = false;
+  schedule.placement = interleaved_placement(ranks, held);
+  std::shuffle(schedule.placement.begin(), schedule.placement.end(), random);
+  schedule.ranks.resize(static_cast<std::size_t>(ranks));
   std::set<std::pair<int, int>> forward, again, back, weight;  // stage and micro-batch
   while (std::ssize(weight) < stages * micro_batches) {
     std::vector<Action> ready;
@@ -99,42 +99,43 @@ Plan random_plan(std::mt19937& random) {
     if (action.kind == ActionKind::kRecompute) again.insert(pair);
     if (goes_back(action.kind)) back.insert(pair);
     if (makes_weight_gradients(action.kind)) weight.insert(pair);
-    plan.ranks[static_cast<std::size_t>(plan.placement[static_cast<std::size_t>(pair.first)])]
+    schedule
+        .ranks[static_cast<std::size_t>(schedule.placement[static_cast<std::size_t>(pair.first)])]
         .push_back(action);
   }
-  return plan;
+  return schedule;
 }
 
 TEST(Lowering, every_valid_plan_has_a_program_however_wild_its_order) {
   std::mt19937 random(7);
   for (int round = 0; round < 1000; ++round) {
-    const Plan plan = random_plan(random);
-    ASSERT_FALSE(check_plan(plan));
-    const Program program = lower(plan);
-    const std::optional<ProgramFault> fault = check_program(plan, program);
+    const Schedule schedule = random_schedule(random);
+    ASSERT_FALSE(check_schedule(schedule));
+    const Program program = lower(schedule);
+    const std::optional<ProgramFault> fault = check_program(schedule, program);
     ASSERT_FALSE(fault) << fault->rule << ", rank " << fault->rank << ": " << fault->message << "\n"
-                        << plan_json(plan).dump();
-    const NaiveResult result = naive_run(program, shape_of(plan));
+                        << schedule_json(schedule).dump();
+    const NaiveResult result = naive_run(program, shape_of(schedule));
     ASSERT_EQ(result.fault, "");
-    const NaiveResult early = EarlyRun(plan, program).run();
-    ASSERT_EQ(early.fault, "") << plan_json(plan).dump();
+    const NaiveResult early = EarlyRun(schedule, program).run();
+    ASSERT_EQ(early.fault, "") << schedule_json(schedule).dump();
     ASSERT_EQ(early.sums, result.sums);
   }
 }
 
 TEST(Lowering, a_pass_of_evaluation_is_a_program_too) {
-  const Plan plan = make_forward_pass(v_placement(2));
-  const Program program = lower(plan);
+  const Schedule schedule = make_forward_pass(v_placement(2));
+  const Program program = lower(schedule);
   EXPECT_EQ(text_of_rank(program, 0), "F0.0 >1F0.0 <1F2.0 F3.0");
   EXPECT_EQ(text_of_rank(program, 1), "<0F0.0 F1.0 =F1.0 F2.0 >0F2.0");
-  EXPECT_FALSE(check_program(plan, program));
+  EXPECT_FALSE(check_program(schedule, program));
 }
 
 TEST(Lowering, an_executor_receives_one_action_ahead_where_memory_is_free) {
-  const Plan plan = make_1f1b(2, 3);
-  const Program program = lower(plan, {1, 1, 1e-3, 0});
+  const Schedule schedule = make_1f1b(2, 3);
+  const Program program = lower(schedule, {1, 1, 1e-3, 0});
   const auto early = [&](std::size_t rank) {
-    std::vector<ProgramStep> steps = start_early(program.ranks[rank], slots_of(plan));
+    std::vector<ProgramStep> steps = start_early(program.ranks[rank], slots_of(schedule));
     for (ProgramStep& step : steps) step.batch = 0;
     return text_of_steps(steps);
   };
@@ -163,16 +164,16 @@ TEST(Lowering, every_schedule_runs_with_blocking_transfers) {
         request.stages = stages;
         request.micro_batches = 2 * stages;
         request.times = times;
-        const Plan plan = make_schedule(request);
-        const PlanShape shape = shape_of(plan);
-        const Program program = lower(plan, times);
-        const std::optional<ProgramFault> fault = check_program(plan, program);
+        const Schedule schedule = make_schedule(request);
+        const ScheduleShape shape = shape_of(schedule);
+        const Program program = lower(schedule, times);
+        const std::optional<ProgramFault> fault = check_program(schedule, program);
         ASSERT_FALSE(fault) << schedule_names()[kind] << ": " << fault->rule << ", "
                             << fault->message;
         const NaiveResult result = naive_run(program, shape);
         ASSERT_EQ(result.fault, "");
-        ASSERT_EQ(result.sums, naive_run(plan, shape).sums);
-        const NaiveResult early = EarlyRun(plan, program).run();
+        ASSERT_EQ(result.sums, naive_run(schedule, shape).sums);
+        const NaiveResult early = EarlyRun(schedule, program).run();
         ASSERT_EQ(early.fault, "") << schedule_names()[kind];
         ASSERT_EQ(early.sums, result.sums) << schedule_names()[kind];
       }
@@ -180,59 +181,59 @@ TEST(Lowering, every_schedule_runs_with_blocking_transfers) {
   }
 }
 
-std::string fault_of(const Plan& plan, const Program& program) {
-  const std::optional<ProgramFault> fault = check_program(plan, program);
+std::string fault_of(const Schedule& schedule, const Program& program) {
+  const std::optional<ProgramFault> fault = check_program(schedule, program);
   return fault ? fmt::format("{}, rank {}, position {}: {}", fault->rule, fault->rank,
                              fault->position, fault->message)
                : "none";
 }
 
 TEST(Lowering, the_checker_names_what_is_wrong) {
-  const Plan plan = make_1f1b(2, 2);
-  const Program right = lower(plan, {});
-  EXPECT_EQ(fault_of(plan, right), "none");
+  const Schedule schedule = make_1f1b(2, 2);
+  const Program right = lower(schedule, {});
+  EXPECT_EQ(fault_of(schedule, right), "none");
   Program program = right;
   program.ranks[0].erase(program.ranks[0].begin() + 1);
-  EXPECT_EQ(fault_of(plan, program), "matched, rank 0, position 0: its output is not sent");
+  EXPECT_EQ(fault_of(schedule, program), "matched, rank 0, position 0: its output is not sent");
   program = right;
   program.ranks[1].erase(program.ranks[1].begin());
-  EXPECT_EQ(fault_of(plan, program), "matched, rank 1, position 0: its input is not received");
+  EXPECT_EQ(fault_of(schedule, program), "matched, rank 1, position 0: its input is not received");
   program = right;
   std::swap(program.ranks[0][0], program.ranks[0][1]);
-  EXPECT_EQ(fault_of(plan, program),
+  EXPECT_EQ(fault_of(schedule, program),
             "use, rank 0, position 1: its output is sent before, at position 0");
   program = right;
   std::swap(program.ranks[1][0], program.ranks[1][1]);
-  EXPECT_EQ(fault_of(plan, program),
+  EXPECT_EQ(fault_of(schedule, program),
             "use, rank 1, position 0: its input is received after it, at position 1");
   program = right;
   program.ranks[0][1].peer = 0;
-  EXPECT_EQ(fault_of(plan, program),
+  EXPECT_EQ(fault_of(schedule, program),
             "matched, rank 0, position 1: no output of F0.0 goes this way between rank 0 and 0");
   program = right;
   program.ranks[0][1].batch = 3;
-  EXPECT_EQ(fault_of(plan, program),
+  EXPECT_EQ(fault_of(schedule, program),
             "batch, rank 0, position 1: no send and receive with one peer");
   Program apart = right;
   for (std::vector<ProgramStep>& steps : apart.ranks)
     for (ProgramStep& step : steps) step.batch = 0;
   program = apart;
   std::swap(program.ranks[1][2], program.ranks[1][3]);
-  EXPECT_EQ(fault_of(plan, program),
+  EXPECT_EQ(fault_of(schedule, program),
             "memory, rank 1, position 2: its memory is that of micro-batch 0");
   program = apart;
   std::rotate(program.ranks[1].begin() + 4, program.ranks[1].begin() + 5,
               program.ranks[1].begin() + 7);
-  EXPECT_EQ(fault_of(plan, program),
+  EXPECT_EQ(fault_of(schedule, program),
             "memory, rank 1, position 5: micro-batch 0 is not sent from there");
   program = right;
-  program.ranks[0][5].pass = Pass::kLast;
-  EXPECT_EQ(fault_of(plan, program),
+  program.ranks[0][5].last = LastMicroBatch::kYes;
+  EXPECT_EQ(fault_of(schedule, program),
             "sums, rank 0, position 5: its stage's sums are not complete after it");
   program = apart;
   // Rank 0 wants to receive the gradient before it sends what rank 1 stands and waits for.
   std::swap(program.ranks[0][3], program.ranks[0][4]);
-  EXPECT_EQ(fault_of(plan, program),
+  EXPECT_EQ(fault_of(schedule, program),
             "blocking, rank 0, position 3: it waits for rank 1, and that never comes to it");
 }
 

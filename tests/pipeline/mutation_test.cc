@@ -1,5 +1,5 @@
-// Random single edits of valid plans and programs: what the checkers take must run, and give the
-// bits of the plan that was edited; what the plan's checker refuses must not.
+// Random single edits of valid schedules and programs: what the checkers take must run, and give
+// the bits of the schedule that was edited; what the schedule's checker refuses must not.
 
 #include <gtest/gtest.h>
 
@@ -9,13 +9,13 @@
 #include "naive_run.h"
 #include "pipeline/checker.h"
 #include "pipeline/schedules/schedules.h"
-#include "support/recompute_plan.h"
+#include "support/recompute_schedule.h"
 
 namespace trireme {
 namespace {
 
-std::vector<Plan> valid_plans() {
-  std::vector<Plan> plans;
+std::vector<Schedule> valid_plans() {
+  std::vector<Schedule> schedules;
   std::mt19937_64 random{7};
   for (std::size_t kind = 0; kind < schedule_names().size(); ++kind) {
     for (const int stages : {1, 2, 3, 4}) {
@@ -23,11 +23,11 @@ std::vector<Plan> valid_plans() {
       request.kind = static_cast<ScheduleKind>(kind);
       request.stages = stages;
       request.micro_batches = 2 * stages;
-      plans.push_back(make_schedule(request));
-      plans.push_back(with_recompute(plans.back(), random));
+      schedules.push_back(make_schedule(request));
+      schedules.push_back(with_recompute(schedules.back(), random));
     }
   }
-  return plans;
+  return schedules;
 }
 
 class Editor {
@@ -72,24 +72,24 @@ class Editor {
 };
 
 TEST(Mutation, a_plan_is_taken_just_where_it_runs_to_the_same_bits) {
-  const std::vector<Plan> plans = valid_plans();
+  const std::vector<Schedule> schedules = valid_plans();
   Editor editor;
   int taken = 0, refused = 0;
   for (int round = 0; round < 10'000; ++round) {
-    const Plan& plan = plans[editor.below(plans.size())];
-    const PlanShape shape = shape_of(plan);
-    const NaiveResult right = naive_run(plan, shape);
+    const Schedule& schedule = schedules[editor.below(schedules.size())];
+    const ScheduleShape shape = shape_of(schedule);
+    const NaiveResult right = naive_run(schedule, shape);
     ASSERT_EQ(right.fault, "");
-    Plan edited = plan;
+    Schedule edited = schedule;
     editor.edit(edited.ranks);
     const double limit = static_cast<double>(right.held_max) * shape.ranks / shape.virtual_stages;
-    const std::optional<PlanFault> fault = check_plan(edited, {limit, 1});
+    const std::optional<ScheduleFault> fault = check_schedule(edited, {limit, 1});
     NaiveResult result = naive_run(edited, shape);
     const bool fits = result.held_max <= right.held_max;
     if (!fault) {
       ++taken;
-      ASSERT_EQ(result.fault, "") << plan_json(edited).dump();
-      ASSERT_EQ(result.sums, right.sums) << plan_json(edited).dump();
+      ASSERT_EQ(result.fault, "") << schedule_json(edited).dump();
+      ASSERT_EQ(result.sums, right.sums) << schedule_json(edited).dump();
       ASSERT_TRUE(fits);
       const Program program = lower(edited, ActionTimes{});
       const std::optional<ProgramFault> left = check_program(edited, program);
@@ -98,14 +98,14 @@ TEST(Mutation, a_plan_is_taken_just_where_it_runs_to_the_same_bits) {
       ASSERT_EQ(blocking.fault, "");
       ASSERT_EQ(blocking.sums, right.sums);
       const NaiveResult early = EarlyRun(edited, program).run();
-      ASSERT_EQ(early.fault, "") << plan_json(edited).dump();
-      ASSERT_EQ(early.sums, right.sums) << plan_json(edited).dump();
+      ASSERT_EQ(early.fault, "") << schedule_json(edited).dump();
+      ASSERT_EQ(early.sums, right.sums) << schedule_json(edited).dump();
     } else {
       ++refused;
       // These two rules are promises beyond this run: order of sums, form of groups.
       if (fault->rule == "reproducible" || fault->rule == "group") continue;
       const bool harmless = result.fault.empty() && result.sums == right.sums && fits;
-      ASSERT_FALSE(harmless) << fault->text(edited) << "\n" << plan_json(edited).dump();
+      ASSERT_FALSE(harmless) << fault->text(edited) << "\n" << schedule_json(edited).dump();
     }
   }
   EXPECT_GT(taken, 300);
@@ -113,21 +113,21 @@ TEST(Mutation, a_plan_is_taken_just_where_it_runs_to_the_same_bits) {
 }
 
 TEST(Mutation, a_program_is_taken_only_where_blocking_ranks_run_it_to_the_same_bits) {
-  const std::vector<Plan> plans = valid_plans();
+  const std::vector<Schedule> schedules = valid_plans();
   Editor editor;
   int taken = 0, refused = 0;
   for (int round = 0; round < 10'000; ++round) {
-    const Plan& plan = plans[editor.below(plans.size())];
-    const PlanShape shape = shape_of(plan);
-    Program program = lower(plan, {1, 1, 1, 0.1});
+    const Schedule& schedule = schedules[editor.below(schedules.size())];
+    const ScheduleShape shape = shape_of(schedule);
+    Program program = lower(schedule, {1, 1, 1, 0.1});
     editor.edit(program.ranks);
-    const std::optional<ProgramFault> fault = check_program(plan, program);
+    const std::optional<ProgramFault> fault = check_program(schedule, program);
     fault ? ++refused : ++taken;
     if (fault) continue;
     const NaiveResult result = naive_run(program, shape);
     ASSERT_EQ(result.fault, "");
-    ASSERT_EQ(result.sums, naive_run(plan, shape).sums);
-    const NaiveResult early = EarlyRun(plan, program).run();
+    ASSERT_EQ(result.sums, naive_run(schedule, shape).sums);
+    const NaiveResult early = EarlyRun(schedule, program).run();
     ASSERT_EQ(early.fault, "");
     ASSERT_EQ(early.sums, result.sums);
   }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "pipeline/lowering.h"
-#include "pipeline/plan.h"
+#include "pipeline/schedule.h"
 
 namespace trireme {
 
@@ -101,19 +101,19 @@ class NaiveRank {
   std::set<std::tuple<int, int, int>> done_;
 };
 
-/// The plan with outputs known everywhere at once. Stages and placement of the plan that it was
-/// made from, so that nothing is taken from a damaged one.
-inline NaiveResult naive_run(const Plan& plan, const PlanShape& shape) {
+/// The schedule with outputs known everywhere at once. Stages and placement of the schedule that it
+/// was made from, so that nothing is taken from a damaged one.
+inline NaiveResult naive_run(const Schedule& schedule, const ScheduleShape& shape) {
   NaiveResult result;
   result.sums.assign(static_cast<std::size_t>(shape.virtual_stages), 0);
   std::vector<NaiveRank> ranks;
   for (int rank = 0; rank < shape.ranks; ++rank)
     ranks.emplace_back(rank, shape.virtual_stages, shape.placement, result);
-  std::vector<std::size_t> next(plan.ranks.size(), 0);
+  std::vector<std::size_t> next(schedule.ranks.size(), 0);
   for (bool moved = true; moved && result.fault.empty();) {
     moved = false;
     for (std::size_t rank = 0; rank < ranks.size() && result.fault.empty(); ++rank) {
-      const std::vector<Action>& actions = plan.ranks[rank];
+      const std::vector<Action>& actions = schedule.ranks[rank];
       if (next[rank] == actions.size()) continue;
       const std::size_t end = end_of_group(actions, next[rank]);
       bool can = true;
@@ -133,14 +133,14 @@ inline NaiveResult naive_run(const Plan& plan, const PlanShape& shape) {
     }
   }
   for (std::size_t rank = 0; rank < ranks.size() && result.fault.empty(); ++rank) {
-    if (next[rank] < plan.ranks[rank].size()) result.fault = "stuck";
+    if (next[rank] < schedule.ranks[rank].size()) result.fault = "stuck";
   }
   return result;
 }
 
 class NaiveProgramRun {
  public:
-  NaiveProgramRun(const Program& program, const PlanShape& shape)
+  NaiveProgramRun(const Program& program, const ScheduleShape& shape)
       : program_(program), next_(program.ranks.size(), 0) {
     result_.sums.assign(static_cast<std::size_t>(shape.virtual_stages), 0);
     for (int rank = 0; rank < shape.ranks; ++rank)
@@ -253,7 +253,7 @@ class NaiveProgramRun {
 };
 
 /// The program of it with sends and receives that return only when both ends stand there.
-inline NaiveResult naive_run(const Program& program, const PlanShape& shape) {
+inline NaiveResult naive_run(const Program& program, const ScheduleShape& shape) {
   return NaiveProgramRun(program, shape).run();
 }
 

@@ -24,15 +24,16 @@ void PrintTo(const Figures& figures, std::ostream* out) {
   *out << "bubble " << figures.bubble << ", peak " << figures.least << " to " << figures.most;
 }
 
-/// Longest rank's idle time and peaks, of a plan that must be valid.
+/// Longest rank's idle time and peaks, of a schedule that must be valid.
 Figures figures(const ScheduleRequest& request) {
-  const Plan plan = make_schedule(request);
-  const std::optional<PlanFault> fault = check_plan(plan, {request.memory_limit, request.w_memory});
+  const Schedule schedule = make_schedule(request);
+  const std::optional<ScheduleFault> fault =
+      check_schedule(schedule, {request.memory_limit, request.w_memory});
   EXPECT_FALSE(fault) << schedule_names()[static_cast<std::size_t>(request.kind)] << ": "
-                      << fault->text(plan);
+                      << fault->text(schedule);
   if (fault) return {};
-  const Simulation simulation = simulate(plan, request.times, request.w_memory);
-  const PlanShape shape = shape_of(plan);
+  const Simulation simulation = simulate(schedule, request.times, request.w_memory);
+  const ScheduleShape shape = shape_of(schedule);
   const auto [least, most] = std::minmax_element(simulation.peak.begin(), simulation.peak.end());
   const double work = request.times.all() * shape.micro_batches * shape.stages_per_rank();
   return {(simulation.cost - work) / shape.stages_per_rank(), *least, *most};
@@ -181,7 +182,7 @@ TEST(Schedules, unit_time_table) {
 TEST(Schedules, makespans_of_zero_bubbles) {
   for (const int p : {4, 8, 16}) {
     const double work = 3.0 * 4 * p;
-    const Plan h2 = make_zb_h2(p, 4 * p);
+    const Schedule h2 = make_zb_h2(p, 4 * p);
     EXPECT_EQ(simulate(h2, {}).makespan - work, p - 1);
     ScheduleRequest request;
     request.kind = ScheduleKind::kZbV;
@@ -421,11 +422,11 @@ TEST(Schedules, v_shapes_are_no_longer_than_published) {
     request.w_memory = .4324;
     const auto rate = [&](ScheduleKind kind) {
       request.kind = kind;
-      const Plan plan = make_schedule(request);
-      const std::optional<PlanFault> fault =
-          check_plan(plan, {request.memory_limit, request.w_memory});
-      EXPECT_FALSE(fault) << fault->text(plan);
-      return simulate(plan, request.times, request.w_memory).bubble_rate;
+      const Schedule schedule = make_schedule(request);
+      const std::optional<ScheduleFault> fault =
+          check_schedule(schedule, {request.memory_limit, request.w_memory});
+      EXPECT_FALSE(fault) << fault->text(schedule);
+      return simulate(schedule, request.times, request.w_memory).bubble_rate;
     };
     if (row.half > 0) {
       EXPECT_LE(rate(ScheduleKind::kVHalf), row.half + 0.5e-4) << row.stages;

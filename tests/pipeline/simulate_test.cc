@@ -35,10 +35,10 @@ TEST(Simulate, cost_is_the_longest_rank_and_makespan_all_of_them) {
 }
 
 /// So many steps one after the other, each rank's next behind its last.
-Plan repeated(const Plan& plan, int steps) {
-  const std::int32_t micro_batches = shape_of(plan).micro_batches;
-  Plan all{{}, plan.placement};
-  for (const std::vector<Action>& actions : plan.ranks) {
+Schedule repeated(const Schedule& schedule, int steps) {
+  const std::int32_t micro_batches = shape_of(schedule).micro_batches;
+  Schedule all{{}, schedule.placement};
+  for (const std::vector<Action>& actions : schedule.ranks) {
     std::vector<Action>& rank = all.ranks.emplace_back();
     for (int step = 0; step < steps; ++step) {
       for (Action action : actions) {
@@ -59,11 +59,11 @@ TEST(Simulate, steps_that_follow_without_waiting_take_the_cost_each) {
       request.stages = 4;
       request.micro_batches = 16;
       request.times = times;
-      const Plan plan = make_schedule(request);
-      const Simulation one = simulate(plan, times);
+      const Schedule schedule = make_schedule(request);
+      const Simulation one = simulate(schedule, times);
       constexpr int kSteps = 12;
-      const double few = simulate(repeated(plan, kSteps), times).makespan;
-      const double more = simulate(repeated(plan, 2 * kSteps), times).makespan;
+      const double few = simulate(repeated(schedule, kSteps), times).makespan;
+      const double more = simulate(repeated(schedule, 2 * kSteps), times).makespan;
       EXPECT_NEAR((more - few) / kSteps, one.cost, 1e-9) << name;
       EXPECT_LE(one.cost, one.step_span) << name;
     }
@@ -82,52 +82,52 @@ TEST(Simulate, a_transfer_within_a_rank_takes_no_time) {
 }
 
 TEST(Simulate, a_group_starts_with_the_last_input_and_gives_all_at_its_end) {
-  Plan plan;
-  plan.ranks = {{{kF, 0, 0}, {kF, 0, 1}, {kBW, 0, 0}, {kBW, 0, 1}},
-                {{kF, 1, 0}, {kF, 1, 1, 1}, {kBW, 1, 0, 1}, {kBW, 1, 1}}};
-  ASSERT_FALSE(check_plan(plan));
-  const Simulation s = simulate(plan, {});
+  Schedule schedule;
+  schedule.ranks = {{{kF, 0, 0}, {kF, 0, 1}, {kBW, 0, 0}, {kBW, 0, 1}},
+                    {{kF, 1, 0}, {kF, 1, 1, 1}, {kBW, 1, 0, 1}, {kBW, 1, 1}}};
+  ASSERT_FALSE(check_schedule(schedule));
+  const Simulation s = simulate(schedule, {});
   EXPECT_EQ(s.starts, (Starts{{0, 1, 5, 7}, {1, 2, 2, 5}}));
   // Both are held while the group runs.
   EXPECT_EQ(s.peak, (std::vector<double>{2, 2}));
 }
 
 TEST(Simulate, what_r_makes_is_held_until_b_in_memory_of_its_own) {
-  Plan plan;
-  plan.ranks = {{{kF, 0, 0}, {kF, 0, 1}, {kR, 0, 0}, {kBW, 0, 0}, {kR, 0, 1}, {kBW, 0, 1}}};
-  EXPECT_EQ(simulate(plan, {}).peak, std::vector<double>{2});
-  EXPECT_EQ(simulate(plan, {}, 1, 10).peak, std::vector<double>{12});
-  std::swap(plan.ranks[0][3], plan.ranks[0][4]);
-  EXPECT_EQ(simulate(plan, {}, 1, 10).peak, std::vector<double>{22});
+  Schedule schedule;
+  schedule.ranks = {{{kF, 0, 0}, {kF, 0, 1}, {kR, 0, 0}, {kBW, 0, 0}, {kR, 0, 1}, {kBW, 0, 1}}};
+  EXPECT_EQ(simulate(schedule, {}).peak, std::vector<double>{2});
+  EXPECT_EQ(simulate(schedule, {}, 1, 10).peak, std::vector<double>{12});
+  std::swap(schedule.ranks[0][3], schedule.ranks[0][4]);
+  EXPECT_EQ(simulate(schedule, {}, 1, 10).peak, std::vector<double>{22});
   // 3 whole and one made again; later one whole and what two leave for W.
-  plan.ranks = {{{kF, 0, 0},
-                 {kF, 0, 1},
-                 {kF, 0, 2},
-                 {kR, 0, 0},
-                 {kB, 0, 0},
-                 {kB, 0, 1},
-                 {kW, 0, 0},
-                 {kW, 0, 1},
-                 {kBW, 0, 2}}};
-  EXPECT_EQ(simulate(plan, {}, 1, 10).peak, std::vector<double>{13});
-  EXPECT_EQ(simulate(plan, {}, 1.5, 10).peak, std::vector<double>{14});
+  schedule.ranks = {{{kF, 0, 0},
+                     {kF, 0, 1},
+                     {kF, 0, 2},
+                     {kR, 0, 0},
+                     {kB, 0, 0},
+                     {kB, 0, 1},
+                     {kW, 0, 0},
+                     {kW, 0, 1},
+                     {kBW, 0, 2}}};
+  EXPECT_EQ(simulate(schedule, {}, 1, 10).peak, std::vector<double>{13});
+  EXPECT_EQ(simulate(schedule, {}, 1.5, 10).peak, std::vector<double>{14});
 }
 
 TEST(Simulate, r_is_more_work_or_takes_over_what_b_would_do) {
-  Plan plan;
-  plan.ranks = {{{kF, 0, 0}, {kR, 0, 0}, {kBW, 0, 0}, {kF, 0, 1}, {kBW, 0, 1}}};
-  const Simulation more = simulate(plan, {2, 4, 1});
+  Schedule schedule;
+  schedule.ranks = {{{kF, 0, 0}, {kR, 0, 0}, {kBW, 0, 0}, {kF, 0, 1}, {kBW, 0, 1}}};
+  const Simulation more = simulate(schedule, {2, 4, 1});
   EXPECT_EQ(more.starts, (Starts{{0, 2, 4, 9, 11}}));
   EXPECT_EQ(more.durations, (Starts{{2, 2, 5, 2, 5}}));
   EXPECT_EQ(more.bubble_rate, 2.0 / 16);
   ActionTimes times{2, 4, 1};
   times.recompute = 1.5;
-  const Simulation over = simulate(plan, times);
+  const Simulation over = simulate(schedule, times);
   EXPECT_EQ(over.durations, (Starts{{2, 1.5, 3.5, 2, 5}}));
   EXPECT_EQ(over.busy, std::vector<double>{14});
   EXPECT_EQ(over.bubble_rate, 0);
   // Before a gradient that comes late it fills the time.
-  Plan two = make_1f1b(2, 1);
+  Schedule two = make_1f1b(2, 1);
   times = {2, 4, 1, 3};
   times.recompute = 2;
   EXPECT_EQ(simulate(two, times).makespan, 20);
@@ -138,10 +138,10 @@ TEST(Simulate, r_is_more_work_or_takes_over_what_b_would_do) {
 }
 
 TEST(Simulate, activations_are_held_in_part_from_b_to_w) {
-  Plan plan;
-  plan.ranks = {{{kF, 0, 0}, {kB, 0, 0}, {kF, 0, 1}, {kB, 0, 1}, {kW, 0, 0}, {kW, 0, 1}}};
-  EXPECT_EQ(simulate(plan, {}, 1).peak, std::vector<double>{2});
-  EXPECT_EQ(simulate(plan, {}, 0.25).peak, std::vector<double>{1.25});
+  Schedule schedule;
+  schedule.ranks = {{{kF, 0, 0}, {kB, 0, 0}, {kF, 0, 1}, {kB, 0, 1}, {kW, 0, 0}, {kW, 0, 1}}};
+  EXPECT_EQ(simulate(schedule, {}, 1).peak, std::vector<double>{2});
+  EXPECT_EQ(simulate(schedule, {}, 0.25).peak, std::vector<double>{1.25});
 }
 
 TEST(Simulate, stages_may_take_times_of_their_own) {
@@ -154,15 +154,15 @@ TEST(Simulate, stages_may_take_times_of_their_own) {
 }
 
 TEST(Simulate, a_plan_that_was_not_checked_is_a_defect_of_the_caller) {
-  Plan plan;
-  plan.ranks = {{{kBW, 0, 0}, {kF, 0, 0}}};
-  EXPECT_THROW(simulate(plan, {}), InternalError);
+  Schedule schedule;
+  schedule.ranks = {{{kBW, 0, 0}, {kF, 0, 0}}};
+  EXPECT_THROW(simulate(schedule, {}), InternalError);
 }
 
 TEST(Simulate, checks_and_times_large_plans) {  // how fast: schedule_bench
-  const Plan plan = make_interleaved(128, 4, 2048, 128);
-  EXPECT_FALSE(check_plan(plan));
-  EXPECT_EQ(simulate(plan, {}).cost, 3 * 4 * 2048 + 3 * 127);
+  const Schedule schedule = make_interleaved(128, 4, 2048, 128);
+  EXPECT_FALSE(check_schedule(schedule));
+  EXPECT_EQ(simulate(schedule, {}).cost, 3 * 4 * 2048 + 3 * 127);
 }
 
 }  // namespace

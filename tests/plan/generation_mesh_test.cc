@@ -112,7 +112,7 @@ TEST(GenerationMesh, weights_of_a_rank_fall_as_the_cut_says) {
 TEST(GenerationMesh, the_last_stage_samples) {
   const GenerationMesh shared = resolve_generation(some_model(), {6, 0, 2, 3});
   EXPECT_EQ(shared.sampler(), 4);
-  EXPECT_EQ(shared.part_of(4).cut.tensor, (AxisPlace{2, 0}));
+  EXPECT_EQ(shared.part_of(4).cut.tensor, (AxisRank{2, 0}));
   EXPECT_TRUE(shared.part_of(4).chunks.front().range.head);
   EXPECT_FALSE(shared.part_of(5).cut.sequence_parallel);
 }

@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "base/math.h"
-#include "pipeline/plan.h"
+#include "pipeline/schedule.h"
 
 namespace trireme {
 namespace {
@@ -60,7 +60,7 @@ TEST(LayerBalance, is_the_best_of_all_ways_to_cut_a_small_model) {
             << layers << " layers, head " << head << ", " << placement.size() << " stages";
         Counts even;
         for (std::int64_t s = 0; s < std::ssize(placement); ++s)
-          even.push_back(even_piece(layers, std::ssize(placement), s).size);
+          even.push_back(even_slice(layers, std::ssize(placement), s).size);
         different += found != even;
       }
     }

@@ -151,11 +151,11 @@ TEST(Pipeline, more_stages_than_layers_are_refused_with_the_numbers) {
 
 TEST(Pipeline, a_plan_file_is_run_and_one_of_other_sizes_is_refused) {
   const TemporaryDirectory directory;
-  const std::filesystem::path path = directory.path() / "plan.json";
-  write_file_atomically(path, plan_json(make_1f1b(2, 3)).dump());
+  const std::filesystem::path path = directory.path() / "schedule.json";
+  write_file_atomically(path, schedule_json(make_1f1b(2, 3)).dump());
   RunConfig::Parallel parallel = parallel_of(2, path.c_str());
-  EXPECT_EQ(pipeline_of(parallel, 2, 3).plan.ranks, make_1f1b(2, 3).ranks);
-  EXPECT_NE(fault_of(parallel, 2, 4).find("a plan of 2 ranks and 3 micro-batches"),
+  EXPECT_EQ(pipeline_of(parallel, 2, 3).schedule.ranks, make_1f1b(2, 3).ranks);
+  EXPECT_NE(fault_of(parallel, 2, 4).find("a schedule of 2 ranks and 3 micro-batches"),
             std::string::npos);
 }
 
@@ -254,24 +254,24 @@ TEST(Pipeline, zb_h1_takes_no_more_than_the_first_rank_of_1f1b) {
 
 TEST(Pipeline, what_r_makes_is_a_set_of_activations_for_each_that_waits) {
   const TemporaryDirectory directory;
-  const std::filesystem::path path = directory.path() / "plan.json";
+  const std::filesystem::path path = directory.path() / "schedule.json";
   RunConfig config;
   config.parallel = parallel_of(2, path.c_str());
   config.parallel.recompute = Recompute::kFull;
   config.model = small_model(6);
   config.data.sequence_length = 64;
-  const auto resolved = [&](const Plan& plan) {
-    write_file_atomically(path, plan_json(plan).dump());
+  const auto resolved = [&](const Schedule& schedule) {
+    write_file_atomically(path, schedule_json(schedule).dump());
     return make_pipeline(config, mesh_of(config.parallel), {4, 1, 4, 1}, DType::kF32);
   };
-  Plan plan = make_1f1b(2, 4);
-  const Pipeline none = resolved(plan);
+  Schedule schedule = make_1f1b(2, 4);
+  const Pipeline none = resolved(schedule);
   // Rank 0: F0 F1 R0 R1 BW0 F2 BW1 F3 BW2 BW3.
-  plan.ranks[0].insert(plan.ranks[0].begin() + 2,
-                       {{ActionKind::kRecompute, 0, 0}, {ActionKind::kRecompute, 0, 1}});
-  const Pipeline two = resolved(plan);
-  EXPECT_EQ(two.chunks_of(0)[0].made_again, 2);
-  EXPECT_EQ(two.chunks_of(1)[0].made_again, 0);
+  schedule.ranks[0].insert(schedule.ranks[0].begin() + 2,
+                           {{ActionKind::kRecompute, 0, 0}, {ActionKind::kRecompute, 0, 1}});
+  const Pipeline two = resolved(schedule);
+  EXPECT_EQ(two.chunks_of(0)[0].recomputed, 2);
+  EXPECT_EQ(two.chunks_of(1)[0].recomputed, 0);
   EXPECT_EQ(bytes_of(config, two, 1), bytes_of(config, none, 1));
   const ModelConfig& model = config.model;
   // All but s1: qkv, attention's output, s2 and up; log-sum-exps and the norms' statistics.
@@ -289,7 +289,7 @@ TEST(Pipeline, what_r_makes_is_a_set_of_activations_for_each_that_waits) {
   const double activation =
       more - static_cast<double>(Stage::buffer_bytes(model, shape, DType::kF32));
   EXPECT_DOUBLE_EQ(two.r_memory, made / 2 / activation);
-  EXPECT_DOUBLE_EQ(simulate(two.plan, two.times, two.w_memory, two.r_memory).peak[0],
+  EXPECT_DOUBLE_EQ(simulate(two.schedule, two.times, two.w_memory, two.r_memory).peak[0],
                    2 + 2 * two.r_memory);
 }
 

@@ -46,13 +46,13 @@ TEST(RankPart, shards_are_over_data_and_context_with_neighbours_in_one_group) {
   for (int rank = 0; rank < mesh.size(); ++rank) {
     const int peer = rank / 2;  // tensor is innermost
     const RankPart whole = part_of_rank(all, mesh, rank, StagePurpose::kTraining);
-    EXPECT_EQ(dense(whole).shard, (AxisPlace{6, peer}));
-    EXPECT_EQ(dense(whole).replica, (AxisPlace{1, 0}));
-    EXPECT_EQ(dense(whole).tensor, (AxisPlace{2, rank % 2}));
-    EXPECT_EQ(whole.cut.context, (AxisPlace{2, peer % 2}));
+    EXPECT_EQ(dense(whole).shard, (AxisRank{6, peer}));
+    EXPECT_EQ(dense(whole).replica, (AxisRank{1, 0}));
+    EXPECT_EQ(dense(whole).tensor, (AxisRank{2, rank % 2}));
+    EXPECT_EQ(whole.cut.context, (AxisRank{2, peer % 2}));
     const RankPart hybrid = part_of_rank(pairs, mesh, rank, StagePurpose::kTraining);
-    EXPECT_EQ(dense(hybrid).shard, (AxisPlace{2, peer % 2}));
-    EXPECT_EQ(dense(hybrid).replica, (AxisPlace{3, peer / 2}));
+    EXPECT_EQ(dense(hybrid).shard, (AxisRank{2, peer % 2}));
+    EXPECT_EQ(dense(hybrid).replica, (AxisRank{3, peer / 2}));
   }
 }
 
@@ -90,8 +90,8 @@ TEST(RankPart, without_zero_all_ranks_with_other_tokens_are_replicas) {
   const MeshShape mesh({1, 3, 2, 1});
   const RankPart part = part_of_rank(parallel_of(0), mesh, 4, StagePurpose::kTraining);
   EXPECT_EQ(part.store.zero_stage, 0);
-  EXPECT_EQ(dense(part).shard, (AxisPlace{1, 0}));
-  EXPECT_EQ(dense(part).replica, (AxisPlace{6, 4}));
+  EXPECT_EQ(dense(part).shard, (AxisRank{1, 0}));
+  EXPECT_EQ(dense(part).replica, (AxisRank{6, 4}));
 }
 
 TEST(RankPart, evaluation_has_shards_of_weights_alone) {
@@ -99,11 +99,11 @@ TEST(RankPart, evaluation_has_shards_of_weights_alone) {
   for (const std::int64_t stage : {1, 2}) {
     const RankPart part = part_of_rank(parallel_of(stage), mesh, 1, StagePurpose::kEvaluation);
     EXPECT_EQ(part.store.zero_stage, 0);
-    EXPECT_EQ(dense(part).replica, (AxisPlace{4, 1}));
+    EXPECT_EQ(dense(part).replica, (AxisRank{4, 1}));
   }
   const RankPart part = part_of_rank(parallel_of(3), mesh, 1, StagePurpose::kEvaluation);
   EXPECT_EQ(part.store.zero_stage, 3);
-  EXPECT_EQ(dense(part).shard, (AxisPlace{4, 1}));
+  EXPECT_EQ(dense(part).shard, (AxisRank{4, 1}));
 }
 
 TEST(RankPart, sequence_parallelism_is_on_where_there_is_a_tensor_axis_to_cut_tokens) {

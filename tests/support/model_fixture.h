@@ -118,8 +118,8 @@ struct ModelFixture {
     executor.run(trace);
     return stage.loss_sum() / static_cast<double>(targets);
   }
-  double run(std::span<const MicroBatch> batches, const Plan& plan) {
-    Executor executor(lower(plan).ranks.front(), stage);
+  double run(std::span<const MicroBatch> batches, const Schedule& schedule) {
+    Executor executor(lower(schedule).ranks.front(), stage);
     return run(batches, executor);
   }
   double run(std::span<const MicroBatch> batches) {

@@ -20,7 +20,7 @@ namespace {
 
 Launch* the_launch = nullptr;
 
-/// In place of GoogleTest's printer on ranks other than 0.
+/// In rank of GoogleTest's printer on ranks other than 0.
 class FailurePrinter final : public testing::EmptyTestEventListener {
  public:
   explicit FailurePrinter(int rank) : rank_(rank) {}

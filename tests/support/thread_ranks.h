@@ -60,7 +60,7 @@ class ThreadGroup {
  public:
   explicit ThreadGroup(int size) : size_(size) {}
   [[nodiscard]] int size() const { return size_; }
-  /// What the ranks bring to their transfer number `operation`, of which each holds a place.
+  /// What the ranks bring to their transfer number `operation`, of which each holds a rank.
   struct Operands {
     std::vector<TensorView> values;
     std::vector<std::vector<Message>> sends, receives;
@@ -140,7 +140,7 @@ class ThreadCommunicator final : public Communicator {
 
   Pending start_all_reduce(TensorView values) override {
     expect_summable("all_reduce", values);
-    return start(values, [this, values](const ThreadGroup::Operands& operands) {
+    return start(values, [values](const ThreadGroup::Operands& operands) {
       return sums(operands, values, {0, values.count()});
     });
   }
@@ -148,12 +148,12 @@ class ThreadCommunicator final : public Communicator {
     expect_summable("reduce_scatter", pieces);
     expect_pieces("reduce_scatter", pieces);
     return start(pieces, [this, pieces](const ThreadGroup::Operands& operands) {
-      return sums(operands, pieces, even_piece(pieces.count(), size(), rank_));
+      return sums(operands, pieces, even_slice(pieces.count(), size(), rank_));
     });
   }
   Pending start_all_gather(TensorView pieces) override {
     expect_pieces("all_gather", pieces);
-    return start(pieces, [this](const ThreadGroup::Operands& operands) {
+    return start(pieces, [](const ThreadGroup::Operands& operands) {
       std::string all;
       for (std::size_t rank = 0; rank < operands.values.size(); ++rank) {
         const TensorView& theirs = operands.values[rank];
@@ -207,7 +207,7 @@ class ThreadCommunicator final : public Communicator {
   }
   /// Added in fp32 in the order of ranks, rounded once; NaN outside of `piece`.
   static std::string sums(const ThreadGroup::Operands& operands, const TensorView& like,
-                          Piece piece) {
+                          Slice piece) {
     std::string bytes(like.bytes(), '\0');
     auto* to = reinterpret_cast<std::byte*>(bytes.data());
     for (std::int64_t i = 0; i < like.count(); ++i) {

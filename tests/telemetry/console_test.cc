@@ -90,14 +90,14 @@ TEST(Console, the_batch_shows_how_it_is_made) {
 }
 
 TEST(Console, many_ranks_are_shown_by_host) {
-  std::vector<RankPlace> places;
+  std::vector<RankPlacement> places;
   for (std::int64_t rank = 0; rank < 72; ++rank)
     places.push_back({rank, rank < 40 ? "alpha" : "beta", "0-3", 4, "CPU"});
-  EXPECT_EQ(places_text(places),
+  EXPECT_EQ(placements_text(places),
             "   rank  host   cores  threads  device\n"
             "   0-39  alpha               4  CPU\n"
             "  40-71  beta                4  CPU\n");
-  EXPECT_EQ(places_text(std::span(places).first(1)),
+  EXPECT_EQ(placements_text(std::span(places).first(1)),
             "  rank  host   cores  threads  device\n"
             "     0  alpha  0-3          4  CPU\n");
 }

@@ -50,8 +50,8 @@ Decoded decode(Communicator& group, const GenerationMesh& shared) {
   }
   EXPECT_EQ(runtime.decoder.length(), 16);
   for (const ChunkParams& chunk : runtime.params.chunks) {
-    const AxisPlace place = shared.part_of(group.rank()).cut.tensor;
-    result.cache_bytes += Decoder::cache_bytes(config_of_place(shared.config.model, place),
+    const AxisRank place = shared.part_of(group.rank()).cut.tensor;
+    result.cache_bytes += Decoder::cache_bytes(config_of_rank(shared.config.model, place),
                                                std::ssize(chunk.blocks), kCapacity, DType::kF32);
   }
   for (const StateTensor& tensor : runtime.store.state().tensors)

@@ -173,7 +173,7 @@ void load(Runtime& runtime, const std::filesystem::path& folder) {
   const Manifest manifest = load_state(folder, host.state(), runtime.replica());
   runtime.optimizer->set_applied_updates(manifest.scalars.find("applied_updates")->as_integer());
   host.store();
-  runtime.weights_changed(Runtime::Forms::kStale);
+  runtime.weights_changed(Runtime::Copies::kStale);
 }
 
 void save(Runtime& runtime, const std::filesystem::path& directory, int step) {
@@ -278,7 +278,7 @@ MeshResult run_mesh(Launch& launch, Communicator& world, const MeshCell& cell,
     runtime.store.initialise(runtime.context, 7);
     result.initial = gather(runtime, runtime.store.state());
     disturb(runtime.context, runtime.store);
-    runtime.weights_changed(Runtime::Forms::kStale);
+    runtime.weights_changed(Runtime::Copies::kStale);
   } else {
     load(runtime, passage.load);
     result.initial = gather(runtime, runtime.store.state());

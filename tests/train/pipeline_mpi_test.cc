@@ -8,7 +8,7 @@
 #include "pipeline/executor.h"
 #include "pipeline/schedules/schedules.h"
 #include "support/mpi_test.h"
-#include "support/recompute_plan.h"
+#include "support/recompute_schedule.h"
 #include "support/temporary_directory.h"
 #include "train/mesh_run.h"
 
@@ -122,15 +122,15 @@ TEST(Pipelines, stages_are_cut_by_tensor_and_context_too) {
 }
 
 /// A file of a schedule with B and W apart, where it has them, and with R here and there.
-std::string plan_with_recompute(const TemporaryDirectory& directory, const std::string& schedule,
-                                int pipeline, std::uint64_t seed) {
+std::string schedule_with_recompute(const TemporaryDirectory& directory, const std::string& kind,
+                                    int pipeline, std::uint64_t seed) {
   ScheduleRequest request;
-  request.kind = *schedule_kind(schedule);
+  request.kind = *schedule_kind(kind);
   request.stages = pipeline;
   request.micro_batches = micro_batches(pipeline);
   std::mt19937_64 random(seed);
-  const Plan plan = with_recompute(make_schedule(request), random);
-  return directory.write(schedule + ".json", plan_json(plan).dump()).string();
+  const Schedule schedule = with_recompute(make_schedule(request), random);
+  return directory.write(kind + ".json", schedule_json(schedule).dump()).string();
 }
 
 TEST(Pipelines, r_as_an_action_gives_the_bits_of_keeping_everything) {
@@ -139,14 +139,14 @@ TEST(Pipelines, r_as_an_action_gives_the_bits_of_keeping_everything) {
   std::uint64_t seed = 0;
   for (const int pipeline : {2, 3, 4}) {
     if (ranks % pipeline != 0) continue;
-    for (const char* schedule : {"1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}) {
-      const std::string plan = plan_with_recompute(directory, schedule, pipeline, ++seed);
-      MeshCell cell = cell_of(ranks, pipeline, plan, kMeshModels[seed % 5]);
+    for (const char* kind : {"1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}) {
+      const std::string schedule = schedule_with_recompute(directory, kind, pipeline, ++seed);
+      MeshCell cell = cell_of(ranks, pipeline, schedule, kMeshModels[seed % 5]);
       cell.recompute = Recompute::kFull;
       expect_bits_of_one_stage(cell);
     }
-    const std::string plan = plan_with_recompute(directory, "zb-h1", pipeline, ++seed);
-    MeshCell cell = cell_of(ranks, pipeline, plan, MeshModel::kQwen3);
+    const std::string schedule = schedule_with_recompute(directory, "zb-h1", pipeline, ++seed);
+    MeshCell cell = cell_of(ranks, pipeline, schedule, MeshModel::kQwen3);
     cell.recompute = Recompute::kSelective;
     expect_bits_of_one_stage(cell);
   }
@@ -157,9 +157,9 @@ TEST(Pipelines, r_goes_with_zero_and_with_stages_that_are_cut) {
   if (ranks != 4) GTEST_SKIP();
   const TemporaryDirectory directory;
   std::uint64_t seed = 100;
-  for (const char* schedule : {"zb-h1", "zb-v"}) {
-    const std::string plan = plan_with_recompute(directory, schedule, 2, ++seed);
-    MeshCell cell = cell_of(ranks, 2, plan, MeshModel::kQwen3);
+  for (const char* kind : {"zb-h1", "zb-v"}) {
+    const std::string schedule = schedule_with_recompute(directory, kind, 2, ++seed);
+    MeshCell cell = cell_of(ranks, 2, schedule, MeshModel::kQwen3);
     cell.recompute = Recompute::kFull;
     for (const int zero_stage : {2, 3}) {
       cell.zero_stage = zero_stage;
@@ -167,7 +167,7 @@ TEST(Pipelines, r_goes_with_zero_and_with_stages_that_are_cut) {
     }
     cell.recompute = Recompute::kSelective;
     expect_bits_of_one_stage(cell);
-    MeshCell cut = cell_of(ranks, 2, plan, MeshModel::kLlama);
+    MeshCell cut = cell_of(ranks, 2, schedule, MeshModel::kLlama);
     cut.recompute = Recompute::kFull;
     cut.data = 1;
     cut.tensor = 2;

@@ -54,7 +54,7 @@ Steps run_steps(const RunConfig& config, CudaGraph graph) {
   options.device = {DeviceKind::kCuda, 0};
   Runtime runtime(test_launch(), with, prepared.run, options);
   runtime.store.initialise(runtime.context, 1);
-  runtime.weights_changed(Runtime::Forms::kStale);
+  runtime.weights_changed(Runtime::Copies::kStale);
   SourceRequest request;
   request.vocab_size = with.model.vocab_size;
   Loader loader(make_training_source(with, request), with.data, batch_shape(prepared, runtime), -1,

@@ -29,7 +29,7 @@ struct RankRun {
         loader(source_of(config), config.data, batch_shape(prepared, runtime), -1,
                config.model.vocab_size) {
     runtime.store.initialise(runtime.context, 1);
-    runtime.weights_changed(Runtime::Forms::kStale);
+    runtime.weights_changed(Runtime::Copies::kStale);
   }
 
   static PreparedRun prepared_on(std::int64_t ranks, const RunConfig& config) {
@@ -64,7 +64,7 @@ StepLoopInputs inputs_of(std::int64_t steps, std::int64_t stop_reason = 0) {
 
 TEST(StepLoop, has_the_bits_of_steps_made_by_hand) {
   constexpr std::int64_t kSteps = 4;
-  std::vector<SettledStep> found;
+  std::vector<CommittedStep> found;
   {
     RankRun run(test_world());
     StepLoop loop(run.runtime, run.loader, inputs_of(kSteps));
@@ -81,14 +81,14 @@ TEST(StepLoop, has_the_bits_of_steps_made_by_hand) {
     const double norm =
         gradient_norm(run.runtime.context, run.runtime.store, run.runtime.replica());
     const double lr = learning_rate(config.lr_schedule, config.optimizer.lr, kSteps, i + 1);
-    const SettledStep& settled = found[static_cast<std::size_t>(i)];
-    EXPECT_EQ(settled.step, i + 1);
-    EXPECT_EQ(settled.lr, lr);
-    EXPECT_EQ(settled.facts.norm, norm) << i;
-    EXPECT_EQ(settled.loss,
+    const CommittedStep& committed = found[static_cast<std::size_t>(i)];
+    EXPECT_EQ(committed.step, i + 1);
+    EXPECT_EQ(committed.lr, lr);
+    EXPECT_EQ(committed.facts.norm, norm) << i;
+    EXPECT_EQ(committed.loss,
               run.runtime.sum_of_losses(step.loss_sum()) / static_cast<double>(targets))
         << i;
-    EXPECT_FALSE(settled.skip);
+    EXPECT_FALSE(committed.skip);
     step.update(lr, norm);
   }
   EXPECT_NE(found[0].facts.norm, found[3].facts.norm);
@@ -103,7 +103,7 @@ TEST(StepLoop, a_replica_decides_without_the_rest_of_the_job) {
   const std::int64_t steps = replica == 0 ? 2 : 5;
   StepLoop loop(run.runtime, run.loader, inputs_of(steps, job.rank() == 1 ? 7 : 0));
   for (std::int64_t i = 1; i <= steps; ++i) {
-    const SettledStep step = loop.next();
+    const CommittedStep step = loop.next();
     EXPECT_EQ(step.step, i);
     EXPECT_EQ(step.facts.stop_reason, replica == 1 ? 7 : 0);
     EXPECT_EQ(loop.reports().size(), static_cast<std::size_t>(ranks->size()));

@@ -65,7 +65,7 @@ bool run_cell(const RunConfig& config, int turn) {
   Runtime runtime(test_launch(), config, prepared.run,
                   runtime_options(prepared, test_launch(), placement, StagePurpose::kTraining));
   runtime.store.initialise(runtime.context, 1);
-  runtime.weights_changed(Runtime::Forms::kStale);
+  runtime.weights_changed(Runtime::Copies::kStale);
   const ByAxis planned = sum_by_axis(step_traffic(
       config.model, memory_request(config, prepared.run, StagePurpose::kTraining, world.rank()),
       config.data.document_mask));
@@ -107,10 +107,10 @@ TEST(Traffic, is_what_the_channels_have_sent) {
           config.parallel.zero_stage = stage;
           if (turn % 6 == 3) {  // three layers, more than are gathered at a time
             config.parallel.recompute = Recompute::kFull;
-            Plan plan = make_1f1b(1, static_cast<int>(*config.batch.accumulation));
-            plan.ranks[0].insert(plan.ranks[0].begin() + 1, {ActionKind::kRecompute, 0, 0});
+            Schedule schedule = make_1f1b(1, static_cast<int>(*config.batch.accumulation));
+            schedule.ranks[0].insert(schedule.ranks[0].begin() + 1, {ActionKind::kRecompute, 0, 0});
             config.parallel.pipeline_schedule =
-                directory.write("plan.json", plan_json(plan).dump()).string();
+                directory.write("schedule.json", schedule_json(schedule).dump()).string();
           }
           const int peers = ranks / tensor;
           if (stage > 0 && peers == 4 && turn % 2 == 0) config.parallel.zero_group = 2;

@@ -85,12 +85,12 @@ std::vector<Action> rank_actions(int rank, int ranks, int micro_batches) {
 
 }  // namespace
 
-Plan make_dualpipe_v(int stages, int micro_batches) {
-  Plan plan;
-  plan.placement = v_placement(stages);
+Schedule make_dualpipe_v(int stages, int micro_batches) {
+  Schedule schedule;
+  schedule.placement = v_placement(stages);
   for (int rank = 0; rank < stages; ++rank)
-    plan.ranks.push_back(rank_actions(rank, stages, micro_batches));
-  return plan;
+    schedule.ranks.push_back(rank_actions(rank, stages, micro_batches));
+  return schedule;
 }
 
 }  // namespace trireme

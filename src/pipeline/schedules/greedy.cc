@@ -29,7 +29,7 @@ struct Rank {
   std::uint64_t ticket = 0;  // of its place in the queue; older ones count for nothing
 };
 
-/// Such a rank waits where its plan, once known, need not.
+/// Such a rank waits where its schedule, once known, need not.
 bool holds_back(const GreedyRule& rule) {
   return rule.keep_lead != GreedyRule::Lead::kNever || rule.ahead_each > 0;
 }
@@ -45,13 +45,13 @@ class Greedy {
         forward_(pairs(), kUnknown),
         backward_(pairs(), kUnknown),
         ranks_(static_cast<std::size_t>(task.ranks)) {
-    plan_.placement = task.placement;
-    plan_.ranks.resize(ranks_.size());
+    schedule_.placement = task.placement;
+    schedule_.ranks.resize(ranks_.size());
     for (std::int32_t stage = 0; stage < stages_; ++stage)
       ranks_[home(stage)].chunks.push_back({stage});
   }
 
-  Plan run() {
+  Schedule run() {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) wake(rank, 0);
     while (!queue_.empty()) {
       const Turn turn = queue_.top();
@@ -64,7 +64,7 @@ class Greedy {
         if (chunk.weights < task_.micro_batches) return {};
       }
     }
-    return std::move(plan_);
+    return std::move(schedule_);
   }
 
  private:
@@ -250,21 +250,21 @@ class Greedy {
     rank.clock = end;
     wake(at, end);
     if (kind == ActionKind::kForward) {
-      plan_.ranks[at].push_back({kind, chunk.stage, chunk.forwards});
+      schedule_.ranks[at].push_back({kind, chunk.stage, chunk.forwards});
       forward_[index(chunk.stage, chunk.forwards++)] = end;
       if (chunk.stage + 1 < stages_)
         announce(chunk.stage + 1, end + travel(chunk.stage, chunk.stage + 1));
       if (rule_.keep_lead != GreedyRule::Lead::kNever && chunk.stage + 1 < task_.ranks)
         announce(chunk.stage + 1, time);
     } else if (kind == ActionKind::kBackwardInput) {
-      plan_.ranks[at].push_back({kind, chunk.stage, chunk.backwards});
+      schedule_.ranks[at].push_back({kind, chunk.stage, chunk.backwards});
       backward_[index(chunk.stage, chunk.backwards++)] = end;
       std::int32_t kept = 0;
       for (const Chunk& each : rank.chunks) kept += each.backwards - each.weights;
       rank.kept_most = std::max(rank.kept_most, kept);
       if (chunk.stage > 0) announce(chunk.stage - 1, end + travel(chunk.stage, chunk.stage - 1));
     } else {
-      plan_.ranks[at].push_back({kind, chunk.stage, chunk.weights++});
+      schedule_.ranks[at].push_back({kind, chunk.stage, chunk.weights++});
     }
   }
 
@@ -280,7 +280,7 @@ class Greedy {
   const double give_up_;
   std::int32_t stages_;
   double limit_;  // activations of one virtual stage
-  Plan plan_;
+  Schedule schedule_;
   std::vector<double> forward_, backward_;  // when made
   std::vector<Rank> ranks_;
   std::vector<double> wake_times_;
@@ -294,7 +294,7 @@ double least_memory(int stages_per_rank, double w_memory) {
   return 1 + std::max(0.0, w_memory - 1) / stages_per_rank;
 }
 
-Plan greedy_plan(const GreedyTask& task, const GreedyRule& rule, double bubble_max) {
+Schedule greedy_schedule(const GreedyTask& task, const GreedyRule& rule, double bubble_max) {
   return Greedy(task, rule, bubble_max).run();
 }
 

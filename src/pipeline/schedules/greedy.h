@@ -1,12 +1,12 @@
 #pragma once
-// A plan by simulation: time runs, and a rank that is free takes what its rule prefers among the
-// actions that are ready and fit into memory. The searches of zb-auto and zb-v try some rules and
-// keep the shortest plan.
+// A schedule by simulation: time runs, and a rank that is free takes what its rule prefers among
+// the actions that are ready and fit into memory. The searches of zb-auto and zb-v try some rules
+// and keep the shortest schedule.
 
 #include <cstdint>
 #include <vector>
 
-#include "pipeline/plan.h"
+#include "pipeline/schedule.h"
 #include "pipeline/simulate.h"
 
 namespace trireme {
@@ -36,12 +36,12 @@ struct GreedyTask {
   double w_memory = 1;
 };
 
-/// What a rank takes in any plan with B and W apart, of so many stages of its own.
+/// What a rank takes in any schedule with B and W apart, of so many stages of its own.
 double least_memory(int stages_per_rank, double w_memory);
 
 /// Valid and within the limit. No ranks where the rule comes to a stand, which only one that keeps
 /// a lead can, or where a rank waits longer than `bubble_max` in all; twice that with a rule that
-/// holds F back, as it may wait where its plan need not.
-Plan greedy_plan(const GreedyTask& task, const GreedyRule& rule, double bubble_max);
+/// holds F back, as it may wait where its schedule need not.
+Schedule greedy_schedule(const GreedyTask& task, const GreedyRule& rule, double bubble_max);
 
 }  // namespace trireme

@@ -4,7 +4,7 @@
 
 namespace trireme {
 
-Plan make_interleaved(int stages, int virtual_stages, int micro_batches, int group_size) {
+Schedule make_interleaved(int stages, int virtual_stages, int micro_batches, int group_size) {
   // The forwards of a rank in order, as (chunk, micro-batch); backwards take the chunks from the
   // other end.
   std::vector<std::pair<int, int>> turns;
@@ -14,10 +14,10 @@ Plan make_interleaved(int stages, int virtual_stages, int micro_batches, int gro
       for (int i = group; i < end; ++i) turns.emplace_back(chunk, i);
     }
   }
-  Plan plan;
-  plan.placement = interleaved_placement(stages, virtual_stages);
+  Schedule schedule;
+  schedule.placement = interleaved_placement(stages, virtual_stages);
   for (int rank = 0; rank < stages; ++rank) {
-    std::vector<Action>& actions = plan.ranks.emplace_back();
+    std::vector<Action>& actions = schedule.ranks.emplace_back();
     const auto ahead = std::min<std::size_t>(
         static_cast<std::size_t>(2 * (stages - 1 - rank) + (virtual_stages - 1) * group_size),
         turns.size());
@@ -31,7 +31,7 @@ Plan make_interleaved(int stages, int virtual_stages, int micro_batches, int gro
       }
     }
   }
-  return plan;
+  return schedule;
 }
 
 }  // namespace trireme

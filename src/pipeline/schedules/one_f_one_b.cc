@@ -1,11 +1,11 @@
 #include <algorithm>
 
-#include "pipeline/plan.h"
+#include "pipeline/schedule.h"
 
 namespace trireme {
 
-Plan make_1f1b(int stages, int micro_batches) {
-  Plan plan;
+Schedule make_1f1b(int stages, int micro_batches) {
+  Schedule schedule;
   for (int rank = 0; rank < stages; ++rank) {
     std::vector<Action> actions;
     const int ahead = std::min(stages - 1 - rank, micro_batches);
@@ -13,9 +13,9 @@ Plan make_1f1b(int stages, int micro_batches) {
       if (i < micro_batches) actions.push_back({ActionKind::kForward, rank, i});
       if (i >= ahead) actions.push_back({ActionKind::kBackward, rank, i - ahead});
     }
-    plan.ranks.push_back(std::move(actions));
+    schedule.ranks.push_back(std::move(actions));
   }
-  return plan;
+  return schedule;
 }
 
 }  // namespace trireme

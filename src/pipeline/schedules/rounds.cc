@@ -25,7 +25,7 @@ struct Rank {
 
 class Rounds {
  public:
-  /// `waits`: how long ranks wait in an earlier plan, to be spread otherwise.
+  /// `waits`: how long ranks wait in an earlier schedule, to be spread otherwise.
   Rounds(const GreedyTask& task, Fill fill, const std::vector<double>& waits)
       : p_(task.ranks),
         m_(task.micro_batches),
@@ -37,8 +37,8 @@ class Rounds {
         forward_(2 * p_ * m_, kUnknown),
         backward_(2 * p_ * m_, kUnknown),
         ranks_(p_) {
-    plan.placement = task.placement;
-    plan.ranks.resize(p_);
+    schedule.placement = task.placement;
+    schedule.ranks.resize(p_);
   }
 
   /// False where the limit is too small.
@@ -60,7 +60,7 @@ class Rounds {
     return result;
   }
 
-  Plan plan;
+  Schedule schedule;
 
  private:
   [[nodiscard]] int stage(int i, int chunk) const { return chunk == kNear ? i : 2 * p_ - 1 - i; }
@@ -89,10 +89,10 @@ class Rounds {
     Rank& rank = ranks_[i];
     fits_ = fits_ && input != kUnknown;
     const double begin = std::max(rank.clock, input);
-    if (!plan.ranks[i].empty()) rank.bubble += begin - rank.clock;
+    if (!schedule.ranks[i].empty()) rank.bubble += begin - rank.clock;
     bubble_max_ = std::max(bubble_max_, rank.bubble);
     rank.clock = begin + task_.times.of(kind, stage(i, chunk));
-    plan.ranks[i].push_back({kind, stage(i, chunk), micro_batch});
+    schedule.ranks[i].push_back({kind, stage(i, chunk), micro_batch});
   }
   void put_forward(int i, int chunk) {
     Rank& rank = ranks_[i];
@@ -207,21 +207,21 @@ class Rounds {
 
 }  // namespace
 
-std::vector<Plan> round_plans(const GreedyTask& task) {
-  std::vector<Plan> plans;
+std::vector<Schedule> round_plans(const GreedyTask& task) {
+  std::vector<Schedule> schedules;
   for (const Fill fill : {Fill{true, true}, {false, true}, {true, false}, {false, false}}) {
     std::vector<double> waits(static_cast<std::size_t>(task.ranks), 0);
     for (double longest = kUnknown;;) {
       Rounds rounds(task, fill, waits);
       if (!rounds.run()) break;
       waits = rounds.waits();
-      plans.push_back(std::move(rounds.plan));
+      schedules.push_back(std::move(rounds.schedule));
       const double now = *std::max_element(waits.begin(), waits.end());
       if (now >= longest) break;
       longest = now;
     }
   }
-  return plans;
+  return schedules;
 }
 
 }  // namespace trireme

@@ -69,7 +69,7 @@ void check_micro_batches(const Sizes& sizes, ScheduleKind kind) {
   }
 }
 
-Plan generate(const ScheduleRequest& request, const Sizes& sizes) {
+Schedule generate(const ScheduleRequest& request, const Sizes& sizes) {
   const int p = sizes.stages, m = sizes.micro_batches;
   switch (request.kind) {
     case ScheduleKind::kGpipe:
@@ -158,7 +158,7 @@ std::vector<std::int32_t> placement_of(const ScheduleRequest& request) {
   return v_shape ? v_placement(request.stages) : interleaved_placement(request.stages, stages);
 }
 
-Plan make_schedule(const ScheduleRequest& request) {
+Schedule make_schedule(const ScheduleRequest& request) {
   const Sizes sizes{schedule_names()[static_cast<std::size_t>(request.kind)], request.stages,
                     request.micro_batches,
                     request.virtual_stages.value_or(default_virtual_stages(request.kind)),
@@ -173,8 +173,8 @@ Plan make_schedule(const ScheduleRequest& request) {
            sizes.group_size);
   }
   check_micro_batches(sizes, request.kind);
-  Plan plan = generate(request, sizes);
-  if (plan.ranks.empty()) {
+  Schedule schedule = generate(request, sizes);
+  if (schedule.ranks.empty()) {
     refuse(
         sizes,
         "a memory limit of {} full-stage activations is too small, as what waits for a W takes {} "
@@ -183,9 +183,9 @@ Plan make_schedule(const ScheduleRequest& request) {
         least_memory(sizes.virtual_stages, request.w_memory));
   }
   if (request.memory_limit) {
-    const PlanShape shape = shape_of(plan);
+    const ScheduleShape shape = shape_of(schedule);
     double peak = 0;
-    for (const std::vector<Action>& actions : plan.ranks)
+    for (const std::vector<Action>& actions : schedule.ranks)
       peak = std::max(peak, peak_of(actions, shape, request.w_memory));
     if (peak > *request.memory_limit * (1 + 1e-12)) {
       refuse(sizes,
@@ -194,7 +194,7 @@ Plan make_schedule(const ScheduleRequest& request) {
              *request.memory_limit, peak);
     }
   }
-  return plan;
+  return schedule;
 }
 
 }  // namespace trireme

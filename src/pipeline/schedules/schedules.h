@@ -1,5 +1,5 @@
 #pragma once
-// Generators of plans: each is a pure function of sizes, times and limits, and knows nothing of
+// Generators of schedules: each is a pure function of sizes, times and limits, and knows nothing of
 // communication. One file for each kind.
 //
 // In the formulas p is the number of ranks, m of micro-batches, v of virtual stages of a rank, i a
@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "pipeline/plan.h"
+#include "pipeline/schedule.h"
 #include "pipeline/simulate.h"
 
 namespace trireme {
@@ -51,51 +51,51 @@ struct ScheduleRequest {
 /// ConfigError where times or w_memory of a request have no meaning; `what` begins the message.
 void check_request(const ScheduleRequest& request, std::string_view what);
 
-/// Rank of each virtual stage in a plan of this request, where the kind exists for its numbers.
+/// Rank of each virtual stage in a schedule of this request, where the kind exists for its numbers.
 std::vector<std::int32_t> placement_of(const ScheduleRequest& request);
 
-/// A plan that check_plan accepts. Throws ConfigError where the kind does not exist for these
-/// numbers: which rule, and what would be legal.
-Plan make_schedule(const ScheduleRequest& request);
+/// A schedule that check_schedule accepts. Throws ConfigError where the kind does not exist for
+/// these numbers: which rule, and what would be legal.
+Schedule make_schedule(const ScheduleRequest& request);
 
 /// GPipe (Huang et al. 2019): all forwards, then all backwards. Bubble (p-1)(F+B+W), peak m.
-Plan make_gpipe(int stages, int micro_batches);
+Schedule make_gpipe(int stages, int micro_batches);
 
 /// Interleaved 1F1B (Narayanan et al. 2021) with groups of N micro-batches (Megatron-core): rank i
 /// runs stages i, p+i, ... in turns of N micro-batches, 2(p-1-i) + (v-1)N actions ahead. N = p:
 /// bubble (p-1)(F+B+W)/v, peak of rank 0 p + (p-1)/v. Needs p <= N <= m; a last group of fewer than
 /// N micro-batches must still have p.
-Plan make_interleaved(int stages, int virtual_stages, int micro_batches, int group_size);
+Schedule make_interleaved(int stages, int virtual_stages, int micro_batches, int group_size);
 
 /// ZB-H1 (Qi et al. 2023): 1F1B with W postponed, no more activations on any rank than 1F1B has on
 /// the first. As published for w up to 1: rank i keeps up to i+1 micro-batches from B to W, bubble
 /// (p-1)(F+B-W), peak (p-i) + i·w, in full for w = 1: p. Above 1 it keeps as many of them as
 /// `memory_limit` (default p) allows, and where that is none B and W are one action.
-Plan make_zb_h1(int stages, int micro_batches, double w_memory = 1,
-                std::optional<double> memory_limit = {});
+Schedule make_zb_h1(int stages, int micro_batches, double w_memory = 1,
+                    std::optional<double> memory_limit = {});
 /// ZB-H2: 2(p-1-i)+1 forwards ahead. Bubble (p-1)(F+B-2W) of each rank, peak 2p-1 for w = 1. Needs
 /// m >= 2p-1. With a limit it keeps no more for W than that allows, as above.
-Plan make_zb_h2(int stages, int micro_batches, double w_memory = 1,
-                std::optional<double> memory_limit = {});
-/// ZB-1p, ZB-2p and between (Qi et al. 2023): the shortest plan found for these times under
+Schedule make_zb_h2(int stages, int micro_batches, double w_memory = 1,
+                    std::optional<double> memory_limit = {});
+/// ZB-1p, ZB-2p and between (Qi et al. 2023): the shortest schedule found for these times under
 /// `memory_limit` (default p, where 1F1B fits). Needs a limit of at least least_memory.
-Plan make_zb_auto(const ScheduleRequest& request);
+Schedule make_zb_auto(const ScheduleRequest& request);
 
-/// ZB-V (Qi et al. 2023; v = 2, V placement): the shortest of the hand-made plan, whose bubble is 0
-/// and whose peak is p where F = B = W and w is up to 1, the authors' rounds for the times and
-/// `memory_limit` (default: that of the hand-made plan), and what a search finds. Needs a limit of
-/// at least least_memory.
-Plan make_zb_v(const ScheduleRequest& request);
+/// ZB-V (Qi et al. 2023; v = 2, V placement): the shortest of the hand-made schedule, whose bubble
+/// is 0 and whose peak is p where F = B = W and w is up to 1, the authors' rounds for the times and
+/// `memory_limit` (default: that of the hand-made schedule), and what a search finds. Needs a limit
+/// of at least least_memory.
+Schedule make_zb_v(const ScheduleRequest& request);
 
 /// V-Half and V-Min (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory"): a building
 /// block of six passes repeated for every micro-batch, the gaps of its warm-up and cool-down closed
 /// as far as the peak of the steady state allows. Peaks (p+2)/2 for V-Half, rounded down, about p/3
 /// for V-Min; their bubbles at unit times are in tests/pipeline/schedules_test.cc.
-Plan make_v_half(const ScheduleRequest& request);
-Plan make_v_min(const ScheduleRequest& request);
+Schedule make_v_half(const ScheduleRequest& request);
+Schedule make_v_min(const ScheduleRequest& request);
 
 /// DualPipeV (DeepSeek 2025, after DualPipe; v = 2, V placement): forward of one virtual stage and
 /// backward of the other run together as a group. Peak p + 1/2. Needs m >= 2p.
-Plan make_dualpipe_v(int stages, int micro_batches);
+Schedule make_dualpipe_v(int stages, int micro_batches);
 
 }  // namespace trireme

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kSame = 1e-12;  // relative: times that rounding alone tells apart
 
-/// The shortest plan so far, and how it got shorter.
+/// The shortest schedule so far, and how it got shorter.
 class Search {
  public:
   explicit Search(const GreedyTask& task) : task_(task) {
@@ -27,13 +27,13 @@ class Search {
     most_work_ = *most;
   }
 
-  /// Takes a plan that keeps the limit and is shorter: of the longest rank first, then of all.
-  bool offer(Plan plan) {
-    if (plan.ranks.empty()) return false;
-    const PlanShape shape = shape_of(plan);
-    Replay replay(plan, shape, task_.times);
+  /// Takes a schedule that keeps the limit and is shorter: of the longest rank first, then of all.
+  bool offer(Schedule schedule) {
+    if (schedule.ranks.empty()) return false;
+    const ScheduleShape shape = shape_of(schedule);
+    Replay replay(schedule, shape, task_.times);
     double longest = 0, sum = 0;
-    for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
       const double span = replay.ends[rank] - replay.starts[rank].front();
       longest = std::max(longest, span);
       sum += span;
@@ -41,30 +41,30 @@ class Search {
     const bool same = longest <= longest_ * (1 + kSame);
     const bool shorter = longest < longest_ * (1 - kSame);
     if (!shorter && !(same && sum < sum_ * (1 - kSame))) return false;
-    for (const std::vector<Action>& actions : plan.ranks) {
+    for (const std::vector<Action>& actions : schedule.ranks) {
       if (peak_of(actions, shape, task_.w_memory) > task_.memory_limit * (1 + kSame)) return false;
     }
     starts_ = std::move(replay.starts);
     longest_ = longest;
     sum_ = sum;
-    plan_ = std::move(plan);
+    schedule_ = std::move(schedule);
     return true;
   }
 
-  /// How long a rank may wait in a plan that is no longer.
+  /// How long a rank may wait in a schedule that is no longer.
   [[nodiscard]] double bubble() const { return longest_ - least_work_; }
   /// No rank can be shorter than its work.
   [[nodiscard]] bool ideal() const { return longest_ <= most_work_ * (1 + kSame); }
 
-  /// Moves single Ws while that makes the plan shorter: those of other ranks that the longest rank
-  /// waits for, behind the next F or B; its own into the gaps where it waits.
+  /// Moves single Ws while that makes the schedule shorter: those of other ranks that the longest
+  /// rank waits for, behind the next F or B; its own into the gaps where it waits.
   void move_weights(int tries) {
     for (bool moved = true; moved && !ideal();) {
       moved = false;
       for (const Move& move : candidates()) {
         if (tries-- == 0) return;
-        Plan plan = plan_;
-        std::vector<Action>& actions = plan.ranks[move.rank];
+        Schedule schedule = schedule_;
+        std::vector<Action>& actions = schedule.ranks[move.rank];
         const auto at = [&](std::size_t i) {
           return actions.begin() + static_cast<std::ptrdiff_t>(i);
         };
@@ -73,7 +73,7 @@ class Search {
         } else {
           std::rotate(at(move.to), at(move.from), at(move.from) + 1);
         }
-        if (offer(std::move(plan))) {
+        if (offer(std::move(schedule))) {
           moved = true;
           break;
         }
@@ -81,8 +81,8 @@ class Search {
     }
   }
 
-  [[nodiscard]] bool found() const { return !plan_.ranks.empty(); }
-  Plan take() { return std::move(plan_); }
+  [[nodiscard]] bool found() const { return !schedule_.ranks.empty(); }
+  Schedule take() { return std::move(schedule_); }
 
  private:
   struct Move {
@@ -90,26 +90,26 @@ class Search {
   };
 
   [[nodiscard]] double end(std::size_t rank, std::size_t i) const {
-    return starts_[rank][i] + task_.times.of(plan_.ranks[rank][i]);
+    return starts_[rank][i] + task_.times.of(schedule_.ranks[rank][i]);
   }
   [[nodiscard]] double span(std::size_t rank) const {
-    return end(rank, plan_.ranks[rank].size() - 1) - starts_[rank][0];
+    return end(rank, schedule_.ranks[rank].size() - 1) - starts_[rank][0];
   }
 
   [[nodiscard]] bool is_weight(std::size_t rank, std::size_t i) const {
-    return plan_.ranks[rank][i].kind == ActionKind::kBackwardWeight;
+    return schedule_.ranks[rank][i].kind == ActionKind::kBackwardWeight;
   }
 
   /// Along what the end of the longest rank depends on, from late to early.
   [[nodiscard]] std::vector<Move> candidates() const {
     std::size_t longest = 0;
-    for (std::size_t rank = 1; rank < plan_.ranks.size(); ++rank) {
+    for (std::size_t rank = 1; rank < schedule_.ranks.size(); ++rank) {
       if (span(rank) > span(longest)) longest = rank;
     }
     std::vector<Move> moves;
-    std::size_t rank = longest, i = plan_.ranks[rank].size() - 1;
+    std::size_t rank = longest, i = schedule_.ranks[rank].size() - 1;
     while (true) {
-      const std::vector<Action>& actions = plan_.ranks[rank];
+      const std::vector<Action>& actions = schedule_.ranks[rank];
       if (rank != longest && is_weight(rank, i) && i + 1 < actions.size() &&
           !is_weight(rank, i + 1))
         moves.push_back({rank, i, i + 1});
@@ -125,7 +125,7 @@ class Search {
       if (from < 0 || from >= std::ssize(task_.placement)) break;
       rank = static_cast<std::size_t>(task_.placement[static_cast<std::size_t>(from)]);
       const bool forward = action.kind == ActionKind::kForward;
-      const std::vector<Action>& there = plan_.ranks[rank];
+      const std::vector<Action>& there = schedule_.ranks[rank];
       const auto made = std::find_if(there.begin(), there.end(), [&](const Action& a) {
         return a.virtual_stage == from && a.micro_batch == action.micro_batch &&
                a.kind != ActionKind::kBackwardWeight && (a.kind == ActionKind::kForward) == forward;
@@ -137,7 +137,7 @@ class Search {
 
   /// The next W after position i whose B stands before it.
   void add_filler(std::size_t rank, std::size_t i, std::vector<Move>& moves) const {
-    const std::vector<Action>& actions = plan_.ranks[rank];
+    const std::vector<Action>& actions = schedule_.ranks[rank];
     for (std::size_t j = i + 1; j < actions.size(); ++j) {
       if (!is_weight(rank, j)) continue;
       const auto input = std::find_if(
@@ -152,7 +152,7 @@ class Search {
   }
 
   const GreedyTask& task_;
-  Plan plan_;
+  Schedule schedule_;
   std::vector<std::vector<double>> starts_;
   double longest_ = std::numeric_limits<double>::infinity(), sum_ = 0;  // spans of ranks
   double least_work_ = 0, most_work_ = 0;                               // of a rank
@@ -181,17 +181,18 @@ std::vector<GreedyRule> rules(const GreedyTask& task) {
 
 }  // namespace
 
-Plan shortest_plan(const GreedyTask& task, std::vector<Plan> known) {
-  // Seconds, also for plans of a million actions: those get the rules that win most often alone.
+Schedule shortest_schedule(const GreedyTask& task, std::vector<Schedule> known) {
+  // Seconds, also for schedules of a million actions: those get the rules that win most often
+  // alone.
   const auto actions = 3 * std::ssize(task.placement) * task.micro_batches;
   std::int64_t plays = std::max<std::int64_t>(12, 40'000'000 / actions);
   Search search(task);
-  for (Plan& plan : known) search.offer(std::move(plan));
+  for (Schedule& schedule : known) search.offer(std::move(schedule));
   const auto stages_per_rank = static_cast<int>(std::ssize(task.placement) / task.ranks);
   const bool apart = task.memory_limit >= least_memory(stages_per_rank, task.w_memory);
   for (const GreedyRule& rule : rules(task)) {
     if (search.ideal() || plays == 0 || !apart) break;
-    search.offer(greedy_plan(task, rule, search.bubble() * (1 + kSame)));
+    search.offer(greedy_schedule(task, rule, search.bubble() * (1 + kSame)));
     --plays;
   }
   if (search.found()) search.move_weights(static_cast<int>(std::min<std::int64_t>(plays, 400)));

@@ -151,34 +151,34 @@ void close_gaps(std::vector<Row>& rows, int micro_batches) {
 }
 
 template <class BlockOfRank>
-Plan v_plan(const ScheduleRequest& request, BlockOfRank&& block) {
+Schedule v_schedule(const ScheduleRequest& request, BlockOfRank&& block) {
   const int p = request.stages;
   std::vector<Row> rows;
   for (int rank = 0; rank < p; ++rank) rows.emplace_back(block(rank), request.micro_batches);
   close_gaps(rows, request.micro_batches);
-  Plan plan;
-  plan.placement = v_placement(p);
+  Schedule schedule;
+  schedule.placement = v_placement(p);
   for (int rank = 0; rank < p; ++rank) {
-    plan.ranks.push_back(rows[static_cast<std::size_t>(rank)].actions(rank, 2 * p - 1 - rank));
+    schedule.ranks.push_back(rows[static_cast<std::size_t>(rank)].actions(rank, 2 * p - 1 - rank));
   }
-  return plan;
+  return schedule;
 }
 
 }  // namespace
 
-Plan make_v_half(const ScheduleRequest& request) {
+Schedule make_v_half(const ScheduleRequest& request) {
   const int p = request.stages;
   // Where p is even, the way back waits half a period, so that no slot is taken twice.
   const int wait = p % 2 == 0 ? kPeriod / 2 : 0;
-  return v_plan(request, [&](int i) {
+  return v_schedule(request, [&](int i) {
     return BuildingBlock{2 * i, 3 * p - 2 - i, 3 * p + wait + 2 * i - 1, 6 * p + wait - 2 - i};
   });
 }
 
-Plan make_v_min(const ScheduleRequest& request) {
+Schedule make_v_min(const ScheduleRequest& request) {
   const int p = request.stages;
   const int wait = p % 3 == 0 ? kPeriod / 3 : 0;  // as above, where three divides p
-  return v_plan(request, [&](int i) {
+  return v_schedule(request, [&](int i) {
     return BuildingBlock{i, 2 * p - 1 - i, 2 * p + wait + i, 4 * p + wait - 1 - i};
   });
 }

@@ -3,7 +3,7 @@
 
 namespace trireme {
 
-Plan make_zb_auto(const ScheduleRequest& request) {
+Schedule make_zb_auto(const ScheduleRequest& request) {
   const int p = request.stages, m = request.micro_batches;
   GreedyTask task{p,
                   m,
@@ -11,9 +11,10 @@ Plan make_zb_auto(const ScheduleRequest& request) {
                   request.times,
                   request.memory_limit.value_or(p),
                   request.w_memory};
-  std::vector<Plan> known = {make_1f1b(p, m), make_zb_h1(p, m, task.w_memory, task.memory_limit)};
+  std::vector<Schedule> known = {make_1f1b(p, m),
+                                 make_zb_h1(p, m, task.w_memory, task.memory_limit)};
   if (m >= 2 * p - 1) known.push_back(make_zb_h2(p, m, task.w_memory, task.memory_limit));
-  return shortest_plan(task, std::move(known));
+  return shortest_schedule(task, std::move(known));
 }
 
 }  // namespace trireme

@@ -45,26 +45,26 @@ int kept_max(int published, int ahead, double w_memory, double memory_limit) {
 
 }  // namespace
 
-Plan make_zb_h1(int stages, int micro_batches, double w_memory,
-                std::optional<double> memory_limit) {
-  Plan plan;
+Schedule make_zb_h1(int stages, int micro_batches, double w_memory,
+                    std::optional<double> memory_limit) {
+  Schedule schedule;
   for (int rank = 0; rank < stages; ++rank) {
     const int ahead = stages - rank;
     const int kept = kept_max(rank + 1, ahead, w_memory, memory_limit.value_or(stages));
-    plan.ranks.push_back(postponed_weights(rank, micro_batches, ahead, kept));
+    schedule.ranks.push_back(postponed_weights(rank, micro_batches, ahead, kept));
   }
-  return plan;
+  return schedule;
 }
 
-Plan make_zb_h2(int stages, int micro_batches, double w_memory,
-                std::optional<double> memory_limit) {
-  Plan plan;
+Schedule make_zb_h2(int stages, int micro_batches, double w_memory,
+                    std::optional<double> memory_limit) {
+  Schedule schedule;
   for (int rank = 0; rank < stages; ++rank) {
     const int ahead = 2 * (stages - 1 - rank) + 1, published = 2 * rank + 1;
     const int kept = memory_limit ? kept_max(published, ahead, w_memory, *memory_limit) : published;
-    plan.ranks.push_back(postponed_weights(rank, micro_batches, ahead, kept));
+    schedule.ranks.push_back(postponed_weights(rank, micro_batches, ahead, kept));
   }
-  return plan;
+  return schedule;
 }
 
 }  // namespace trireme

@@ -67,14 +67,14 @@ std::vector<Action> hand_made_rank(int rank, int ranks, int micro_batches) {
 
 }  // namespace
 
-Plan make_zb_v(const ScheduleRequest& request) {
+Schedule make_zb_v(const ScheduleRequest& request) {
   const int p = request.stages;
-  Plan hand_made;
+  Schedule hand_made;
   hand_made.placement = v_placement(p);
   for (int rank = 0; rank < p; ++rank)
     hand_made.ranks.push_back(hand_made_rank(rank, p, request.micro_batches));
-  const PlanShape shape = shape_of(hand_made);
-  double own = p;  // what the hand-made plan takes
+  const ScheduleShape shape = shape_of(hand_made);
+  double own = p;  // what the hand-made schedule takes
   for (const std::vector<Action>& actions : hand_made.ranks)
     own = std::max(own, peak_of(actions, shape, request.w_memory));
   GreedyTask task{p,
@@ -83,9 +83,9 @@ Plan make_zb_v(const ScheduleRequest& request) {
                   request.times,
                   request.memory_limit.value_or(own),
                   request.w_memory};
-  std::vector<Plan> known = round_plans(task);
+  std::vector<Schedule> known = round_plans(task);
   known.push_back(std::move(hand_made));
-  return shortest_plan(task, std::move(known));
+  return shortest_schedule(task, std::move(known));
 }
 
 }  // namespace trireme

@@ -253,7 +253,7 @@ class Drawing {
     late_.push_back(std::move(path));
   }
 
-  /// One that leaves alone what those before it changed: each must be told.
+  /// One that leaves alone what those before it changed: each must be reported.
   void add_oddity_of_its_own() {
     const Json config = config_;
     const RandomConfig out = out_;

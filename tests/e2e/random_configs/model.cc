@@ -250,7 +250,7 @@ class ModelOddity {
         drawn_.finite = false;
         return put(gpt2_ ? "layer_norm_epsilon" : "rms_norm_eps", dice_.pick<Json>({0, 1}),
                    nullptr);
-      case 14:  // far too large to run, and to be told so before anything is allocated
+      case 14:  // far too large to run, and to be reported so before anything is allocated
         drawn_.affordable = false;
         drawn_.may_refuse = true;
         return put("vocab_size", 1 << 24, nullptr);

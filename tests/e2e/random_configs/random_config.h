@@ -81,7 +81,7 @@ void draw_units(Dice& dice, Json& config);
 /// The keys that draw_free_fields or draw_config know how to draw.
 std::set<std::string> drawn_fields();
 
-/// Where an unknown key is told: a section that is no section as a whole.
+/// Where an unknown key is reported: a section that is no section as a whole.
 std::string refusal_path(const std::string& path);
 
 /// A value that the field cannot take, as JSON text (no JSON value holds 1e400).

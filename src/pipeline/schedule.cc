@@ -1,4 +1,4 @@
-#include "pipeline/plan.h"
+#include "pipeline/schedule.h"
 
 #include <fmt/core.h>
 
@@ -28,15 +28,15 @@ class Reader {
  public:
   explicit Reader(std::string_view source) : source_(source) {}
 
-  Plan plan(const Json& json) {
+  Schedule schedule(const Json& json) {
     if (!json.is_object()) fail("is {}. Legal: an object with \"ranks\"", json.kind_name());
     const Json* ranks = json.find("ranks");
     if (ranks == nullptr) fail("has no \"ranks\". Legal: a list of actions for each rank");
-    Plan plan;
+    Schedule schedule;
     const Json::Array& lists = list(*ranks, "\"ranks\"", kRanksMax);
     for (const Json& rank : lists) {
       where_ = fmt::format("rank {}", &rank - lists.data());
-      std::vector<Action>& actions = plan.ranks.emplace_back();
+      std::vector<Action>& actions = schedule.ranks.emplace_back();
       if (!rank.is_array()) fail("is {}. Legal: a list of actions", rank.kind_name());
       const std::string of_rank = where_;
       for (const Json& element : rank.as_array()) {
@@ -47,13 +47,13 @@ class Reader {
     where_.clear();
     if (const Json* placement = json.find("placement"); placement != nullptr) {
       for (const Json& rank : list(*placement, "\"placement\"", kStagesMax))
-        plan.placement.push_back(number(rank, "a rank in \"placement\"", std::ssize(lists)));
+        schedule.placement.push_back(number(rank, "a rank in \"placement\"", std::ssize(lists)));
     }
     if (const Json* flag = json.find("reproducible"); flag != nullptr) {
       if (!flag->is_bool()) fail("\"reproducible\" is {}. Legal: true or false", flag->kind_name());
-      plan.reproducible = flag->as_bool();
+      schedule.reproducible = flag->as_bool();
     }
-    return plan;
+    return schedule;
   }
 
  private:
@@ -116,19 +116,19 @@ std::int32_t window(const std::vector<Action>& actions, std::int32_t virtual_sta
 
 }  // namespace
 
-PlanShape shape_of(const Plan& plan) {
-  PlanShape shape;
-  shape.ranks = static_cast<std::int32_t>(plan.ranks.size());
-  shape.virtual_stages = static_cast<std::int32_t>(plan.placement.size());
-  for (const std::vector<Action>& actions : plan.ranks) {
+ScheduleShape shape_of(const Schedule& schedule) {
+  ScheduleShape shape;
+  shape.ranks = static_cast<std::int32_t>(schedule.ranks.size());
+  shape.virtual_stages = static_cast<std::int32_t>(schedule.placement.size());
+  for (const std::vector<Action>& actions : schedule.ranks) {
     for (const Action& action : actions) {
-      if (plan.placement.empty())
+      if (schedule.placement.empty())
         shape.virtual_stages = std::max(shape.virtual_stages, action.virtual_stage + 1);
       shape.micro_batches = std::max(shape.micro_batches, action.micro_batch + 1);
     }
   }
-  shape.placement = plan.placement;
-  for (std::int32_t stage = std::ssize(plan.placement); stage < shape.virtual_stages; ++stage)
+  shape.placement = schedule.placement;
+  for (std::int32_t stage = std::ssize(schedule.placement); stage < shape.virtual_stages; ++stage)
     shape.placement.push_back(stage % shape.ranks);
   return shape;
 }
@@ -150,7 +150,7 @@ std::int32_t waiting_for_weights(const std::vector<Action>& actions, std::int32_
   return std::max(1, window(actions, virtual_stage, goes_back, makes_weight_gradients));
 }
 
-std::int32_t made_again(const std::vector<Action>& actions, std::int32_t virtual_stage) {
+std::int32_t recomputed(const std::vector<Action>& actions, std::int32_t virtual_stage) {
   const auto again = [](ActionKind kind) { return kind == ActionKind::kRecompute; };
   return window(actions, virtual_stage, again, goes_back);
 }
@@ -168,8 +168,8 @@ std::size_t end_of_group(const std::vector<Action>& actions, std::size_t positio
   return end;
 }
 
-std::vector<std::int32_t> slots_of(const Plan& plan) {
-  const PlanShape shape = shape_of(plan);
+std::vector<std::int32_t> slots_of(const Schedule& schedule) {
+  const ScheduleShape shape = shape_of(schedule);
   struct Held {
     std::int32_t first = 0, last = -1;  // lowest and highest micro-batch
   };
@@ -191,7 +191,7 @@ std::vector<std::int32_t> slots_of(const Plan& plan) {
     while (h.first <= h.last && !holds[shape.index(action.virtual_stage, h.first)]) ++h.first;
     while (h.first <= h.last && !holds[shape.index(action.virtual_stage, h.last)]) --h.last;
   };
-  for (const std::vector<Action>& actions : plan.ranks) {
+  for (const std::vector<Action>& actions : schedule.ranks) {
     for (std::size_t i = 0; i < actions.size();) {
       const std::size_t group_end = end_of_group(actions, i);
       for (std::size_t j = i; j < group_end; ++j)
@@ -203,12 +203,12 @@ std::vector<std::int32_t> slots_of(const Plan& plan) {
   return slots;
 }
 
-Json plan_json(const Plan& plan, const std::vector<std::vector<double>>* starts) {
+Json schedule_json(const Schedule& schedule, const std::vector<std::vector<double>>* starts) {
   Json ranks = Json::array();
-  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+  for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     Json actions = Json::array();
-    for (std::size_t i = 0; i < plan.ranks[rank].size(); ++i) {
-      const Action& action = plan.ranks[rank][i];
+    for (std::size_t i = 0; i < schedule.ranks[rank].size(); ++i) {
+      const Action& action = schedule.ranks[rank][i];
       Json::Array parts = {name_of(action.kind), action.virtual_stage, action.micro_batch};
       if (starts != nullptr) parts.emplace_back((*starts)[rank][i]);
       if (action.group != 0) {
@@ -222,29 +222,31 @@ Json plan_json(const Plan& plan, const std::vector<std::vector<double>>* starts)
   Json json;
   json["ranks"] = std::move(ranks);
   Json placement = Json::array();
-  for (const std::int32_t rank : shape_of(plan).placement) placement.push_back(rank);
+  for (const std::int32_t rank : shape_of(schedule).placement) placement.push_back(rank);
   json["placement"] = std::move(placement);
-  json["reproducible"] = plan.reproducible;
+  json["reproducible"] = schedule.reproducible;
   return json;
 }
 
-Plan make_forward_pass(std::vector<std::int32_t> placement) {
-  Plan plan;
+Schedule make_forward_pass(std::vector<std::int32_t> placement) {
+  Schedule schedule;
   for (std::size_t stage = 0; stage < placement.size(); ++stage) {
     const auto rank = static_cast<std::size_t>(placement[stage]);
-    if (plan.ranks.size() <= rank) plan.ranks.resize(rank + 1);
-    plan.ranks[rank].push_back({ActionKind::kForward, static_cast<std::int32_t>(stage), 0});
+    if (schedule.ranks.size() <= rank) schedule.ranks.resize(rank + 1);
+    schedule.ranks[rank].push_back({ActionKind::kForward, static_cast<std::int32_t>(stage), 0});
   }
-  plan.placement = std::move(placement);
-  return plan;
+  schedule.placement = std::move(placement);
+  return schedule;
 }
 
-Plan parse_plan(const Json& json, std::string_view source) { return Reader(source).plan(json); }
+Schedule parse_schedule(const Json& json, std::string_view source) {
+  return Reader(source).schedule(json);
+}
 
-Plan read_plan(const std::string& path) {
+Schedule read_schedule(const std::string& path) {
   JsonRules rules;
   rules.code = ExitCode::kConfig;
-  return parse_plan(parse_json(read_file(path), path, rules), path);
+  return parse_schedule(parse_json(read_file(path), path, rules), path);
 }
 
 }  // namespace trireme

@@ -1,4 +1,4 @@
-#include "parallel/tied_homes.h"
+#include "parallel/tied_weight.h"
 
 #include "kernels/elementwise/elementwise.h"
 #include "tensor/transfer.h"
@@ -7,13 +7,13 @@ namespace trireme {
 
 ParamIndex find_shared_home(const std::vector<ParamMeta>& params) {
   for (std::size_t i = 0; i < params.size(); ++i) {
-    if (params[i].home.extent > 1) return static_cast<ParamIndex>(i);
+    if (params[i].tied_rank.extent > 1) return static_cast<ParamIndex>(i);
   }
   return kNoParam;
 }
 
-std::int64_t TiedHomes::buffer_bytes(const std::vector<ParamMeta>& params,
-                                     const StoreLayout& layout) {
+std::int64_t TiedWeight::buffer_bytes(const std::vector<ParamMeta>& params,
+                                      const StoreLayout& layout) {
   const ParamIndex index = find_shared_home(params);
   if (index == kNoParam) return 0;
   const Shape shape = layout.distribution().accumulates_locally() ? layout.local_shape(index)
@@ -21,18 +21,18 @@ std::int64_t TiedHomes::buffer_bytes(const std::vector<ParamMeta>& params,
   return shape.count() * static_cast<std::int64_t>(sizeof(float));
 }
 
-TiedHomes::TiedHomes(Context& context, ParamStore& store, Communicator& pair)
+TiedWeight::TiedWeight(Context& context, ParamStore& store, Communicator& pair)
     : context_(context), store_(store), pair_(pair), index_(find_shared_home(store.params())) {
-  expect(index_ != kNoParam && pair.size() == 2, "no tied weight with two homes");
+  expect(index_ != kNoParam && pair.size() == 2, "a tied weight is on one rank alone");
   const std::int64_t bytes = buffer_bytes(store.params(), store.layout());
   if (bytes > 0)
     theirs_ =
         Buffer(DType::kF32, {bytes / static_cast<std::int64_t>(sizeof(float))}, context.device());
 }
 
-int TiedHomes::block() const { return store_.params()[static_cast<std::size_t>(index_)].block; }
+int TiedWeight::block() const { return store_.params()[static_cast<std::size_t>(index_)].block; }
 
-void TiedHomes::add() {
+void TiedWeight::add() {
   const Gradients& gradients = store_.gradients();
   const TensorView mine = store_.layout().distribution().accumulates_locally()
                               ? gradients.sum(index_)

@@ -5,12 +5,12 @@
 
 namespace trireme {
 
-/// Adds the gradients of a tied weight whose two homes are on different pipeline ranks, the owner's
+/// Adds the gradients of a tied weight that two pipeline ranks hold, the owner's
 /// (the embedding's) first, so that both end with the same bits and make the same update.
-class TiedHomes {
+class TiedWeight {
  public:
   /// `pair`: the two ranks, owner first, on a channel for the memory that the store is in.
-  TiedHomes(Context& context, ParamStore& store, Communicator& pair);
+  TiedWeight(Context& context, ParamStore& store, Communicator& pair);
   /// The block of the weight on this rank.
   [[nodiscard]] int block() const;
   /// What add() takes.
@@ -27,7 +27,7 @@ class TiedHomes {
   Buffer theirs_;
 };
 
-/// The parameter of a rank that has another home; kNoParam where there is none.
+/// The parameter that another pipeline rank holds, too; kNoParam where there is none.
 ParamIndex find_shared_home(const std::vector<ParamMeta>& params);
 
 }  // namespace trireme

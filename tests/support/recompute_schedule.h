@@ -4,16 +4,16 @@
 #include <cstddef>
 #include <random>
 
-#include "pipeline/plan.h"
+#include "pipeline/schedule.h"
 
 namespace trireme {
 
-/// The plan with an R for each second pair or so, anywhere between its F and what goes back.
-inline Plan with_recompute(Plan plan, std::mt19937_64& random) {
+/// The schedule with an R for each second pair or so, anywhere between its F and what goes back.
+inline Schedule with_recompute(Schedule schedule, std::mt19937_64& random) {
   const auto same_pair = [](const Action& a, const Action& b) {
     return a.virtual_stage == b.virtual_stage && a.micro_batch == b.micro_batch;
   };
-  for (std::vector<Action>& actions : plan.ranks) {
+  for (std::vector<Action>& actions : schedule.ranks) {
     const std::vector<Action> before = actions;
     for (const Action& back : before) {
       if (!goes_back(back.kind) || random() % 2 == 0) continue;
@@ -28,7 +28,7 @@ inline Plan with_recompute(Plan plan, std::mt19937_64& random) {
       actions.insert(at, {ActionKind::kRecompute, back.virtual_stage, back.micro_batch});
     }
   }
-  return plan;
+  return schedule;
 }
 
 }  // namespace trireme

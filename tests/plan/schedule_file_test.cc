@@ -1,5 +1,5 @@
-// What a plan file may hold, and how every other file is refused: exit 2, the key, the file, the
-// place, the rule, what is legal.
+// What a schedule file may hold, and how every other file is refused: exit 2, the key, the file,
+// the place, the rule, what is legal.
 
 #include <gtest/gtest.h>
 
@@ -18,9 +18,9 @@ std::string plan_of(const std::string& first, const std::string& last,
   return "{" + more + R"("ranks":[[)" + first + "],[" + last + "]]}";
 }
 
-class PlanFile : public testing::Test {
+class ScheduleFile : public testing::Test {
  protected:
-  PlanFile() {
+  ScheduleFile() {
     config_.run.directory = "r";
     config_.run.steps = 1;
     config_.data.train.synthetic = true;
@@ -42,7 +42,7 @@ class PlanFile : public testing::Test {
 
   /// The run of such a file; "KEY: MESSAGE" of its only fault in `fault_`.
   ResolvedRun resolve(const std::string& text) {
-    const std::string path = directory_.write("plan.json", text).string();
+    const std::string path = directory_.write("schedule.json", text).string();
     config_.parallel.pipeline_schedule = path;
     std::vector<Problem> problems;
     notes_.clear();
@@ -64,28 +64,28 @@ class PlanFile : public testing::Test {
   std::string fault_;
 };
 
-TEST_F(PlanFile, is_run_as_it_stands) {
+TEST_F(ScheduleFile, is_run_as_it_stands) {
   const ResolvedRun run = resolve(plan_of(kFirst, kLast));
   EXPECT_EQ(fault_, "");
-  EXPECT_EQ(run.pipeline.plan.ranks[1][1], (Action{ActionKind::kBackward, 1, 0}));
+  EXPECT_EQ(run.pipeline.schedule.ranks[1][1], (Action{ActionKind::kBackward, 1, 0}));
   EXPECT_TRUE(notes_.empty());
 }
 
-TEST_F(PlanFile, may_put_stages_elsewhere) {
+TEST_F(ScheduleFile, may_put_stages_elsewhere) {
   EXPECT_EQ(resolve(plan_of(kLast, kFirst, R"("placement":[1,0],)")).pipeline.placement,
             (std::vector<std::int32_t>{1, 0}));
   EXPECT_EQ(fault_, "");
 }
 
-TEST_F(PlanFile, with_an_order_of_sums_of_its_own_must_say_so_and_the_run_says_it_too) {
+TEST_F(ScheduleFile, with_an_order_of_sums_of_its_own_must_say_so_and_the_run_says_it_too) {
   const std::string first = R"(["F",0,1],["F",0,0],["BW",0,1],["BW",0,0])";
   const std::string last = R"(["F",1,1],["BW",1,1],["F",1,0],["BW",1,0])";
   EXPECT_EQ(fault_of(plan_of(first, last)),
             "parallel.pipeline_schedule: FILE: rank 0, position 1 (F0.0), rule reproducible: "
-            "micro-batch 1 of this stage came before, so sums differ from other plans. Legal: "
-            "ascending micro-batches, or \"reproducible\": false in the plan");
+            "micro-batch 1 of this stage came before, so sums differ from other schedules. Legal: "
+            "ascending micro-batches, or \"reproducible\": false in the schedule");
   EXPECT_FALSE(
-      resolve(plan_of(first, last, R"("reproducible":false,)")).pipeline.plan.reproducible);
+      resolve(plan_of(first, last, R"("reproducible":false,)")).pipeline.schedule.reproducible);
   EXPECT_EQ(fault_, "");
   ASSERT_EQ(notes_.size(), 1U);
   EXPECT_NE(notes_[0].find("is not reproducible"), std::string::npos);
@@ -95,7 +95,7 @@ struct Refused {
   std::string text, fault;  ///< behind "parallel.pipeline_schedule: FILE"
 };
 
-TEST_F(PlanFile, is_refused_with_its_place_its_rule_and_what_is_legal) {
+TEST_F(ScheduleFile, is_refused_with_its_place_its_rule_and_what_is_legal) {
   const std::string complete =
       "Legal: F and BW, or F, B and W, of every micro-batch from 0 on every stage";
   const std::string order = ". Legal: F, then R where there is one, then B and W, or BW";
@@ -118,7 +118,8 @@ TEST_F(PlanFile, is_refused_with_its_place_its_rule_and_what_is_legal) {
        ": rank 1, position 4 (W1.0), rule complete: BW1.0 at position 1 does this already. " +
            complete},
       {plan_of(R"(["F",0,16000000])", kLast),
-       ": rank 0, position 0 (F0.16000000), rule complete: the plan's 5 actions are too few for 2 "
+       ": rank 0, position 0 (F0.16000000), rule complete: the schedule's 5 actions are too few "
+       "for 2 "
        "virtual stages and 16000001 micro-batches. " +
            complete},
       {plan_of(kLast, kFirst),
@@ -159,7 +160,8 @@ TEST_F(PlanFile, is_refused_with_its_place_its_rule_and_what_is_legal) {
        "BW"},
       {plan_of(kFirst, R"(["F",1,0],["R",1,0],["BW",1,0],["F",1,1],["BW",1,1])"),
        ": rank 1, position 1 (R1.0), rule recompute: with parallel.recompute \"none\" F of this "
-       "model keeps all that R would make again. Legal: the plan without R, or parallel.recompute "
+       "model keeps all that R would make again. Legal: the schedule without R, or "
+       "parallel.recompute "
        "\"full\""},
       {plan_of(kFirst, R"(["F",1,0],["BW",1,0],["F",1,1],["BW",1,1],["R",1,1])"),
        ": rank 1, position 3 (BW1.1), rule order: R1.1 must stand before it, and stands at "
@@ -175,11 +177,13 @@ TEST_F(PlanFile, is_refused_with_its_place_its_rule_and_what_is_legal) {
        ": rank 1, position 1 (R1.0), rule group: 2 actions with mark 1. Legal: one F and one B or "
        "BW"},
       {plan_of(kFirst + R"(,["F",0,2],["BW",0,2])", kLast + R"(,["F",1,2],["BW",1,2])"),
-       " is a plan of 2 ranks and 3 micro-batches, the run has pipeline 2 and 2 micro-batches in a "
-       "step. Use another plan or other extents"},
+       " is a schedule of 2 ranks and 3 micro-batches, the run has pipeline 2 and 2 micro-batches "
+       "in a "
+       "step. Use another schedule or other extents"},
       {"{\"ranks\":[[" + kFirst + "]]}",
-       " is a plan of 1 rank and 2 micro-batches, the run has pipeline 2 and 2 micro-batches in a "
-       "step. Use another plan or other extents"},
+       " is a schedule of 1 rank and 2 micro-batches, the run has pipeline 2 and 2 micro-batches "
+       "in a "
+       "step. Use another schedule or other extents"},
   };
   for (const Refused& file : files) {
     EXPECT_EQ(fault_of(file.text), "parallel.pipeline_schedule: FILE" + file.fault)
@@ -187,11 +191,12 @@ TEST_F(PlanFile, is_refused_with_its_place_its_rule_and_what_is_legal) {
   }
 }
 
-TEST_F(PlanFile, is_held_to_what_else_the_config_says) {
+TEST_F(ScheduleFile, is_held_to_what_else_the_config_says) {
   config_.parallel.virtual_stages = 2;
-  EXPECT_EQ(fault_of(plan_of(kFirst, kLast)),
-            "parallel.virtual_stages: 2, and the plan FILE has 1 on each rank. Legal: 1, or leave "
-            "it out");
+  EXPECT_EQ(
+      fault_of(plan_of(kFirst, kLast)),
+      "parallel.virtual_stages: 2, and the schedule FILE has 1 on each rank. Legal: 1, or leave "
+      "it out");
   config_.parallel.virtual_stages = 1;
   config_.parallel.pipeline_memory_limit = 1;
   EXPECT_EQ(fault_of(plan_of(kFirst, kLast)),
@@ -201,27 +206,28 @@ TEST_F(PlanFile, is_held_to_what_else_the_config_says) {
   EXPECT_EQ(fault_of(plan_of(kFirst, kLast)), "");
   config_.parallel.pipeline_group_size = 2;
   EXPECT_EQ(fault_of(plan_of(kFirst, kLast)),
-            "parallel.pipeline_group_size: 2, and the plan FILE has its order already. Legal: "
+            "parallel.pipeline_group_size: 2, and the schedule FILE has its order already. Legal: "
             "leave it out; \"interleaved\" alone has groups");
 }
 
-TEST_F(PlanFile, may_make_activations_again_where_f_does_not_keep_them) {
-  const std::string plan =
+TEST_F(ScheduleFile, may_make_activations_again_where_f_does_not_keep_them) {
+  const std::string schedule =
       plan_of(kFirst, R"(["F",1,0],["R",1,0],["BW",1,0],["F",1,1],["BW",1,1])");
   config_.parallel.recompute = Recompute::kFull;
-  EXPECT_EQ(fault_of(plan), "");
+  EXPECT_EQ(fault_of(schedule), "");
   config_.parallel.recompute = Recompute::kSelective;
-  EXPECT_NE(fault_of(plan).find("with parallel.recompute \"selective\" F of this model keeps all"),
-            std::string::npos);
+  EXPECT_NE(
+      fault_of(schedule).find("with parallel.recompute \"selective\" F of this model keeps all"),
+      std::string::npos);
   config_.model.qk_norm = true;
-  EXPECT_EQ(fault_of(plan), "");
+  EXPECT_EQ(fault_of(schedule), "");
   // What R makes counts: two in flight here are not the most.
   config_.parallel.recompute = Recompute::kFull;
   config_.parallel.pipeline_memory_limit = 2;
-  EXPECT_NE(fault_of(plan).find("rank 1, rule memory: it holds "), std::string::npos) << fault_;
+  EXPECT_NE(fault_of(schedule).find("rank 1, rule memory: it holds "), std::string::npos) << fault_;
 }
 
-TEST_F(PlanFile, that_cannot_be_read_may_be_a_kind_of_schedule_with_a_slip) {
+TEST_F(ScheduleFile, that_cannot_be_read_may_be_a_kind_of_schedule_with_a_slip) {
   config_.parallel.pipeline_schedule = "1f2b";
   std::vector<Problem> problems;
   (void)resolve_run(config_, {2}, problems, notes_);

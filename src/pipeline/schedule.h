@@ -1,7 +1,8 @@
 #pragma once
 // A pipeline schedule as a value: for each rank the order of its actions, and which rank holds
-// which part of the model. Plans are made by generators (pipeline/schedules) or read from a file,
-// proved by `check_plan`, timed by `simulate`, and given their sends and receives by `lower`.
+// which part of the model. Schedules are made by generators (pipeline/schedules) or read from a
+// file, proved by `check_schedule`, timed by `simulate`, and given their sends and receives by
+// `lower`.
 //
 // The model is cut into P·V virtual stages, numbered in its order; each of P ranks holds V of them.
 
@@ -42,17 +43,17 @@ struct Action {
   friend bool operator==(const Action&, const Action&) = default;
 };
 
-struct Plan {
+struct Schedule {
   std::vector<std::vector<Action>> ranks;
   /// Rank of each virtual stage. Empty: stage s on rank s mod ranks.
   std::vector<std::int32_t> placement = {};
   /// Each virtual stage runs its micro-batches in ascending order, forward and weight gradients:
-  /// then every plan sums in one order and gives the same bits.
+  /// then every schedule sums in one order and gives the same bits.
   bool reproducible = true;
 };
 
-/// Sizes of a plan; no promise that the plan is complete.
-struct PlanShape {
+/// Sizes of a schedule; no promise that the schedule is complete.
+struct ScheduleShape {
   std::int32_t ranks = 0, virtual_stages = 0, micro_batches = 0;
   std::vector<std::int32_t> placement;  ///< of every virtual stage
   [[nodiscard]] std::int32_t stages_per_rank() const { return virtual_stages / ranks; }
@@ -65,7 +66,7 @@ struct PlanShape {
 
 /// The largest numbers that occur, and the placement written out. Needs at least one rank and
 /// numbers that are not negative.
-PlanShape shape_of(const Plan& plan);
+ScheduleShape shape_of(const Schedule& schedule);
 
 /// Stage s on rank s mod `ranks`: linear where each rank has one, interleaved where it has more.
 std::vector<std::int32_t> interleaved_placement(int ranks, int stages_per_rank);
@@ -76,7 +77,7 @@ std::vector<std::int32_t> v_placement(int ranks);
 /// apart that have their B and not yet their W, B itself and BW among them. At least 1.
 std::int32_t waiting_for_weights(const std::vector<Action>& actions, std::int32_t virtual_stage);
 /// The same of those that have their R and not yet their B or BW. 0 where nothing has an R.
-std::int32_t made_again(const std::vector<Action>& actions, std::int32_t virtual_stage);
+std::int32_t recomputed(const std::vector<Action>& actions, std::int32_t virtual_stage);
 
 /// "F", "B", "W", "BW", "R"
 std::string_view name_of(ActionKind kind);
@@ -89,27 +90,28 @@ std::size_t end_of_group(const std::vector<Action>& actions, std::size_t positio
 /// Of each virtual stage: into how many places its memory is cut, so that the micro-batches between
 /// their F and their last backward action have places of their own when micro-batch i takes place
 /// i mod that number. What a group ends counts as held until its end. At least 1.
-std::vector<std::int32_t> slots_of(const Plan& plan);
+std::vector<std::int32_t> slots_of(const Schedule& schedule);
 
 /// {"ranks": [[["F", virtual_stage, micro_batch, start, group], ...], ...], "placement": [...],
 /// "reproducible": true}. The start stands where `starts` (of each action of each rank) is given,
 /// the group where there is one.
-Json plan_json(const Plan& plan, const std::vector<std::vector<double>>* starts = nullptr);
+Json schedule_json(const Schedule& schedule,
+                   const std::vector<std::vector<double>>* starts = nullptr);
 
-/// The plan in an object as above. `ranks` alone must be there; other keys are not looked at,
+/// The schedule in an object as above. `ranks` alone must be there; other keys are not looked at,
 /// starts are ignored. Throws ConfigError: "SOURCE: rank 1, position 4: what is wrong. Legal: ...".
-/// What can be known only of the whole is check_plan's matter.
-Plan parse_plan(const Json& json, std::string_view source);
+/// What can be known only of the whole is check_schedule's matter.
+Schedule parse_schedule(const Json& json, std::string_view source);
 /// Reads a file. Throws ConfigError for what it holds, DataError where it cannot be read.
-Plan read_plan(const std::string& path);
+Schedule read_schedule(const std::string& path);
 
 /// 1F1B (PipeDream-flush; Narayanan et al. 2021): rank i runs min(p-1-i, m) forwards ahead, then
 /// forward and backward in turns, then the remaining backwards. p = 1 gives F0 BW0 F1 BW1 ...: one
 /// micro-batch in flight.
-Plan make_1f1b(int stages, int micro_batches);
+Schedule make_1f1b(int stages, int micro_batches);
 
-/// F alone, of one micro-batch through all stages: a pass of evaluation, and so no plan that
-/// check_plan takes.
-Plan make_forward_pass(std::vector<std::int32_t> placement);
+/// F alone, of one micro-batch through all stages: a pass of evaluation, and so no schedule that
+/// check_schedule takes.
+Schedule make_forward_pass(std::vector<std::int32_t> placement);
 
 }  // namespace trireme
