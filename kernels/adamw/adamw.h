@@ -38,7 +38,7 @@ struct AdamWConstants {
 ///   p -= (lr / bias_correction1) m / (sqrt(v) / sqrt(bias_correction2) + eps)
 ///
 /// Elementwise in f32 with scalars prepared in double; the same bits for any split of a tensor, and
-/// on every device but for subnormal values of the bf16 form (square roots and divisions are
+/// on every device but for subnormal values of the bf16 copy (square roots and divisions are
 /// IEEE's, each fused operation the same). Deterministic. On a GPU one launch for all tensors,
 /// whose table stays there: only the scalars go to the device, in the order of the stream.
 void adamw_update(Context& context, std::span<const AdamWTensor> tensors,

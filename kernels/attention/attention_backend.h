@@ -43,7 +43,7 @@ struct AttentionBackend {
   /// The most device memory that a pass takes beside its operands; needs no GPU. `backward`: that
   /// pass too.
   std::int64_t (*bytes)(const AttentionLayout&, bool backward) = nullptr;
-  /// Settles before the first step how the selected GPU computes such attention, which takes
+  /// Decides before the first step how the selected GPU computes such attention, which takes
   /// seconds; the op then finds it. Throws EnvironmentError where the library has no kernel for it.
   void (*prepare)(const AttentionLayout&, bool backward) = nullptr;
 };

@@ -22,7 +22,7 @@ struct AttentionLibraryKernels {
   /// Why it serves nothing on this machine (a library that cannot be opened); null where it may.
   const char* (*missing)();
   std::int64_t (*version)();
-  /// Settles how the selected GPU computes the pass, and says what memory that takes. Throws
+  /// Decides how the selected GPU computes the pass, and says what memory that takes. Throws
   /// EnvironmentError where the library has no kernel for it. Remembered for each thread.
   std::size_t (*workspace_bytes)(const AttentionLayout&, LibraryPass);
   /// Asynchronous, in the stream of exec. `workspace`: as many bytes as that, aligned to 256.

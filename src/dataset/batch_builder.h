@@ -32,13 +32,13 @@ void check_token_ids(const SampleSource& source, std::int64_t sample,
 /// The memory of one micro-batch of fixed size and how samples are written into it. Allocates once.
 class BatchBuilder {
  public:
-  /// `context`: of each sample the tokens of that place of the context axis.
+  /// `context`: of each sample the tokens of that context-parallel rank.
   BatchBuilder(std::shared_ptr<const SampleSource> source, const BatchRules& rules,
                std::int64_t sequences, AxisRank context = {});
 
   /// Row r of the micro-batch from sample samples[r]; a negative number gives a row of token 0
   /// without counted targets. With x the T + 1 tokens of a sample: input_ids x[0] ... x[T-1],
-  /// targets x[1] ... x[T], at the positions of this place. Throws DataError as check_token_ids.
+  /// targets x[1] ... x[T], at the positions of this rank. Throws DataError as check_token_ids.
   void build(std::span<const std::int64_t> samples);
   [[nodiscard]] const MicroBatch& micro_batch() const { return micro_batch_; }
 
@@ -47,7 +47,7 @@ class BatchBuilder {
 
   std::shared_ptr<const SampleSource> source_;
   BatchRules rules_;
-  std::vector<PositionRange> ranges_;  // of a sample's tokens, those of this place
+  std::vector<PositionRange> ranges_;  // of a sample's tokens, those of this rank
   std::int64_t sequences_, length_;    // tokens of a row
   Buffer input_ids_, targets_, positions_, first_key_;
   std::vector<std::int32_t> tokens_, document_begin_;  // of one sample, T + 1

@@ -25,7 +25,7 @@ struct BatchShape {
   int lookahead = 1;
 };
 
-/// One optimizer step of one data rank, the tokens of one place of its context axis. Views stay
+/// One optimizer step of one data rank, the tokens of one context-parallel rank. Views stay
 /// valid until `lookahead` more have been handed out.
 struct StepBatch {
   std::span<const MicroBatch> micro_batches;  ///< `accumulation` of them

@@ -14,8 +14,8 @@ struct Tokens {
   VocabularyPart part;                 ///< the rows of the embedding that are here
   std::int64_t vocabulary = 0;         ///< of all parts
 };
-/// Where the stream begins: [S, C], and [T, C] for this rank's part of it where the tensor axis
-/// cuts the vocabulary.
+/// Where the residual stream begins: [S, C], and [T, C] for this rank's partial sum where the
+/// tensor axis shards the vocabulary.
 struct StreamStart {
   TensorView s1_SC, scratch_TC;
 };
@@ -23,7 +23,7 @@ struct StreamStart {
 void embed_tokens(Context& context, const TensorAxis& tensor, const ParamStore::Lease& lease,
                   const ChunkParams& chunk, const Tokens& tokens, const StreamStart& start);
 
-/// out [S, C] = branch + stream: the first norm of the part behind would add the two and keep the
+/// out [S, C] = branch + residual: the first norm of the part behind would add the two and keep the
 /// sum, rounded as it is here.
 void leave_part(Context& context, TensorView out_SC, ConstTensorView branch_SC,
                 ConstTensorView residual_SC);

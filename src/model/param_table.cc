@@ -35,14 +35,14 @@ class Table {
     return add(std::move(name), {config_.max_positions, config_.hidden}, normal_init());
   }
 
-  /// The columns of an activation, cut or not.
+  /// The columns of an activation, sharded or not.
   using Columns = std::vector<CutSegment>;
   struct Part {
     const char* name;
     Columns out;
   };
   /// Projections of one input that lie together: first all weights, then all biases. Either the
-  /// input's or the output's columns are cut on the tensor axis; what is not has no units.
+  /// input's or the output's columns are sharded on the tensor axis; what is not has no units.
   LinearParams linear(const std::string& prefix, const std::vector<Part>& parts, const Columns& in,
                       bool bias, float std_scale = 1) {
     LinearParams linear;

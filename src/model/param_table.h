@@ -1,7 +1,7 @@
 #pragma once
 // THE table of parameters: every tensor of every family, its Hugging Face name, shape, initial
-// values, place in memory and cut on the tensor axis. Heads, columns of the MLP and rows of the
-// vocabulary are dealt out; norms, positions and biases of the residual stream are not cut.
+// values, place in memory and sharding on the tensor axis. Heads, columns of the MLP and rows of
+// the vocabulary are dealt out; norms, positions and biases of the residual stream are whole.
 
 #include <span>
 #include <vector>

@@ -112,7 +112,7 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
   const auto backward = [&] {
     if (!training) return;
     if (!split) {
-      // Layers share one set; only the gradient of the stream goes to and fro between two buffers.
+      // Layers share one set; only the residual gradient goes to and fro between two buffers.
       buffers.gradients.assign(2, lay_out_gradients(arena, block, GradientPart::kBoth));
       for (BlockGradients& gradients : buffers.gradients) gradients.dy_TC = wide();
     }
@@ -390,7 +390,7 @@ void Stage::add_kept(const NormGradients& kept, const NormParams& params) {
   if (kept.bias.given()) accumulate(context_, store_.gradients().sum(params.bias), kept.bias);
 }
 
-/// Brings the gradient of the stream behind the chunk to where its last layer reads it.
+/// Copies the gradient of the residual stream behind the chunk to where its last layer reads it.
 void Stage::begin_backward(WeightReader& weights, int chunk, int micro_batch) {
   const ChunkParams& params = params_of(chunk);
   if (params.range.head) return backward_head(weights, chunk, micro_batch);
@@ -400,7 +400,7 @@ void Stage::begin_backward(WeightReader& weights, int chunk, int micro_batch) {
   copy_bytes(context_, dy.data, received.data, received.bytes());
 }
 
-/// B of one layer, after what it needs of the forward pass again unless R has made it; W too where
+/// B of one layer, after recomputing what it needs of the forward pass unless R has; W too where
 /// both are one action.
 void Stage::backward_layer(const BlockPass& pass, WeightReader& reader, int chunk, int micro_batch,
                            std::int64_t layer, BackwardHalves halves) {

@@ -103,7 +103,7 @@ class Stage final : public StageProgram {
     TensorView final_s_TC, final_mean_T, final_rstd_T;
     TensorView final_n_TC;     // its gradient once the head has run
     NormGradients final_norm;  // from B to W
-    // Rows of the stream that go to the next stage and the gradient that comes back, and the
+    // Residual rows that go to the next stage and the gradient that comes back, and the
     // gradient that goes to the one before.
     TensorView out_SC, dout_SC, din_SC;
     bool recomputed = false;  // by R, until B
@@ -144,7 +144,7 @@ class Stage final : public StageProgram {
   [[nodiscard]] BlockActivations acts_of(int chunk, int micro_batch, std::int64_t layer);
   [[nodiscard]] Kept& kept_of(int chunk, int micro_batch, std::int64_t layer);
   [[nodiscard]] BlockActivations& recomputed_of(int chunk, int micro_batch, std::int64_t layer);
-  /// Where the gradient of the stream behind a layer lies; -1: before the first.
+  /// Where the residual gradient behind a layer lies; -1: before the first.
   [[nodiscard]] TensorView dy_of(int chunk, int micro_batch, std::int64_t layer);
   /// Where B of a layer puts what W needs, and where W finds it.
   [[nodiscard]] BlockGradients gradients_of_b(int chunk, int micro_batch, std::int64_t layer);

@@ -30,7 +30,7 @@ class Optimizer {
   /// What a store must hold for it.
   static StoreContents contents();
   Optimizer(const RunConfig::Optimizer& config, const ParamStore& store);
-  /// One update with gradients * `gradient_scale`; rounds the bf16 forms on the way. With
+  /// One update with gradients * `gradient_scale`; rounds the bf16 copies on the way. With
   /// Undo::kPossible what it changes is copied on the way too; after allow_undo.
   enum class Undo : std::uint8_t { kImpossible, kPossible };
   void step(Context& context, double lr, double gradient_scale, Undo undo = Undo::kImpossible);
@@ -38,7 +38,7 @@ class Optimizer {
   /// Takes the memory of copies.
   void allow_undo(const ParamStore& store, Device device);
   static std::int64_t undo_bytes(const std::vector<ParamMeta>& params, const StoreLayout& layout);
-  /// Back to before the last step that can be undone, in all bits. The bf16 forms are left stale.
+  /// Back to before the last step that can be undone, in all bits. The bf16 copies are left stale.
   void undo(Context& context);
 
   /// Updates applied so far: AdamW's t. Saved and restored with a checkpoint.

@@ -1,6 +1,6 @@
 #pragma once
 // Staging memory for collectives over shards. A block of parameters moves in buckets: parts of its
-// shard layout, the same part of every owner, each owner's a piece of one reduce-scatter or
+// shard layout, the same part of every owner, each owner's a shard of one reduce-scatter or
 // all-gather. Bucket sizes change no bits: sums are made element by element.
 
 #include <algorithm>

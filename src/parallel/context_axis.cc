@@ -175,7 +175,7 @@ void ContextAxis::backward_ring(Context& context, const Buffers& buffers, Attent
   const HeadsView dk = args.dk, dv = args.dv;
   args.mask.q = ranges_of(rank_.index);
   pack(context, buffers.kv[0], shape, args.k, args.v);
-  // The sums of a block travel with it, one hop behind, and come home with the last.
+  // The sums of a block travel with it, one hop behind, and reach their owner with the last.
   Pending travel;
   for (int step = 0; step < rank_.extent; ++step) {
     Pending move;

@@ -1,6 +1,6 @@
 #pragma once
 // How the tokens of a sequence lie on the context axis, and attention over all of them. A sequence
-// is cut into 2c pieces and rank i holds pieces i and 2c-1-i, so that causal attention is the same
+// is split into 2c segments; rank i holds i and 2c-1-i, so that causal attention is the same
 // work everywhere (zigzag; Zhu 2024, ring-flash-attention). Everything but attention computes on a
 // rank's own tokens. Attention sees the others' keys in one of three ways:
 //

@@ -1,6 +1,6 @@
 #pragma once
-// How a parameter lies on the ranks: pure arithmetic on (global shape, cut, rank). Allocation,
-// initial values, ZeRO, checkpoints and resharding all ask here.
+// How a parameter lies on the ranks: pure arithmetic on (global shape, shard spec, rank).
+// Allocation, initial values, ZeRO, checkpoints and resharding all ask here.
 
 #include <cstdint>
 #include <vector>
@@ -16,7 +16,7 @@ struct AxisRank {
   friend bool operator==(const AxisRank&, const AxisRank&) = default;
 };
 
-/// Elements of a dim that are cut together: `size` of them in `units` equal parts that stay whole
+/// Elements of a dim sharded together: `size` of them in `units` equal parts that stay whole
 /// (heads, columns of the MLP, rows of the vocabulary).
 struct CutSegment {
   std::int64_t size = 0, units = 0;
@@ -26,10 +26,10 @@ struct CutSegment {
 /// divide (InternalError); else 1. Rank i is one of group i / replicas.
 int replicas_of_units(std::int64_t units, int extent);
 
-/// How the tensor axis cuts a parameter: each segment of `dim` is dealt out by itself, the parts of
-/// a rank laid end to end (q, k and v of one matrix). With at least as many units as ranks each
-/// gets an even share (the first get one more where they do not divide); with fewer, a unit is held
-/// by ranks / units neighbours. The default is not cut: every rank holds the whole.
+/// How the tensor axis shards a parameter: each segment of `dim` is dealt out by itself, the parts
+/// of a rank laid end to end (q, k and v of one matrix). With at least as many units as ranks each
+/// gets an even shard (the first get one more where they do not divide); with fewer, a unit is held
+/// by ranks / units neighbours. The default is not sharded: every rank holds the whole.
 struct TensorCut {
   int dim = 0;
   std::vector<CutSegment> segments;
@@ -53,7 +53,7 @@ std::vector<CutPart> local_parts(const Shape& global, const TensorCut& cut, Axis
 /// The parts again, of local rows [begin, begin + size) alone; `at` counts from row `begin`.
 std::vector<CutPart> rows_of_parts(const std::vector<CutPart>& parts, Slice rows);
 
-/// ZeRO's cut: the rows (dim 0) of a local tensor that rank `shard` owns.
+/// ZeRO's shard: the rows (dim 0) of a local tensor that rank `shard` owns.
 inline Slice owned_rows(const Shape& local, AxisRank shard) {
   return even_slice(local[0], shard.extent, shard.index);
 }

@@ -19,8 +19,8 @@ struct ParamInit {
 /// both.
 enum class Fuse : std::uint8_t { kNo, kWithPrevious };
 
-/// When the gradient of a parameter that the tensor axis does not cut is a part of the whole one
-/// on each of its places, to be summed over them.
+/// When the gradient of a parameter that the tensor axis does not shard is partial on each
+/// tensor-parallel rank, to be summed over them.
 enum class TensorPartial : std::uint8_t {
   kNever,       ///< every rank computes the whole gradient
   kWithTokens,  ///< under sequence parallelism: norms of the residual stream
@@ -57,7 +57,7 @@ struct ParamMeta {
   /// be added to that parameter's, and no value.
   ParamIndex shares = kNoParam;
   /// Of such a one: micro-batches may be in flight between the two ends, so that where gradients
-  /// leave with each, this one leaves by itself, and the sums are added.
+  /// are reduce-scattered after each, this one is by itself, and the sums are added.
   bool reduced_alone = false;
   /// Which of the pipeline ranks that hold this parameter: both ends of a tied model where they are
   /// not one rank. Their gradients are added, owner first, and both update.

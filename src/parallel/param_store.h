@@ -9,7 +9,7 @@
 //   gradients         whole    whole    owned    owned      (2, 3: one block whole at a time)
 //   optimizer state   whole    owned    owned    owned
 //
-// "Whole" is what the tensor axis leaves to this rank.
+// "Whole" is this rank's tensor-parallel shard.
 
 #include <cstdint>
 #include <optional>

@@ -7,14 +7,14 @@
 
 namespace trireme {
 
-/// Sums what the tensor axis leaves in parts: gradients of parameters that several of its places
+/// Sums partial gradients over the tensor axis: those of parameters that several of its ranks
 /// hold, each with the tokens or heads of its own. Few and small, so all of them go in one
 /// all-reduce, once a step, after the sum over the ranks that see other tokens; ranks of a tensor
 /// group own the same rows.
 class PartialGradients {
  public:
-  /// `group`: either the whole tensor axis, for parameters that it does not cut, or those of its
-  /// ranks that hold the same key and value heads, for parameters cut into fewer parts.
+  /// `group`: either the whole tensor axis, for parameters that it does not shard, or those of its
+  /// ranks that hold the same key and value heads, for parameters split into fewer shards.
   enum class Of : std::uint8_t { kTensorAxis, kSameHeads };
   PartialGradients(Context& context, ParamStore& store, Of which, bool tokens_are_cut,
                    Communicator& group);

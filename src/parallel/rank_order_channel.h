@@ -13,8 +13,8 @@
 namespace trireme {
 
 /// A channel whose sums are added in rank order where those of `inner` come in an order of its own
-/// (NCCL's): pieces go to their owners, the context adds them, sums go back. The bytes of a ring,
-/// and memory for the pieces of others; the addition begins when the transfer is waited for.
+/// (NCCL's): shards go to their owners, the context adds them, sums go back. The bytes of a ring,
+/// and memory for the shards of others; the addition begins when the transfer is waited for.
 class RankOrderChannel final : public Communicator {
  public:
   /// `inner` moves the context's memory.
@@ -48,7 +48,7 @@ class RankOrderChannel final : public Communicator {
   struct Sum {
     TensorView values;  ///< flat
     Back back = Back::kNo;
-    Buffer others;  ///< this rank's piece as every other rank has it
+    Buffer others;  ///< this rank's shard as every other rank has it
     Pending scatter;
     bool busy = false;
   };

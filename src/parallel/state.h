@@ -1,5 +1,5 @@
 #pragma once
-// What a checkpoint knows of anybody: named tensors in pieces, and scalars.
+// What a checkpoint knows of anybody: named tensors in shards, and scalars.
 
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace trireme {
 
-/// A piece of a global tensor that this rank holds.
+/// A shard of a global tensor that this rank holds.
 struct StateTensor {
   std::string name;  ///< "parameters/NAME", "optimizer/NAME/exp_avg", "optimizer/NAME/exp_avg_sq"
   DType dtype = DType::kF32;

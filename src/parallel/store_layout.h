@@ -11,10 +11,10 @@
 
 namespace trireme {
 
-/// Two flat layouts of the same parameters: *local*, whole as the tensor axis cuts them, groups
+/// Two flat layouts of the same parameters: *local*, whole as the tensor axis shards them, groups
 /// aligned and fused ranges together; and *shard*, the rows that one rank owns under ZeRO. A
-/// parameter's rows take the room of the largest share there, so that offsets are the same for all
-/// owners and a block of shards is a gather's or a reduction's piece.
+/// parameter's rows take the room of the largest shard there, so that offsets are the same for all
+/// owners and a block of shards is one rank's part of a gather or a reduction.
 class StoreLayout {
  public:
   StoreLayout(const std::vector<ParamMeta>& params, const ParamDistribution& distribution);

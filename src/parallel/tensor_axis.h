@@ -8,7 +8,7 @@
 //   reduce       partial sums -> residual rows: an all-reduce, or a reduce-scatter of the sequence
 //
 // Both work in place on a buffer of all tokens [T, C], of which `residual_rows` are the residual
-// stream's. Under sequence parallelism they travel beside the products at either end, cut where the
+// rows. Under sequence parallelism they travel beside the products at either end, split where the
 // ranks' rows are (as in the ring exchanges of Wang et al., ASPLOS 2023, each pair of ranks at
 // once).
 

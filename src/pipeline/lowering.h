@@ -33,9 +33,9 @@ struct ProgramStep {
   Action action{};
   std::int32_t peer = -1;  ///< rank at the other end of a transfer
   /// A send and a receive side by side with one mark other than 0 are started together; the same
-  /// two stand so at the peer.
+  /// two stand so at that rank.
   std::int32_t batch = 0;
-  /// Of W and BW: whether what its stage sums is complete after it, so that it may leave.
+  /// Of W and BW: whether what its stage sums is complete after it, so that it may be reduced.
   LastMicroBatch last = LastMicroBatch::kNo;
   friend bool operator==(const ProgramStep&, const ProgramStep&) = default;
 };
@@ -82,7 +82,7 @@ struct ProgramFault {
 ///             and of what is still to be sent
 ///   channel   a channel (from rank, to rank, activations or gradients) is sent and received in one
 ///             order
-///   batch     a mark joins a send to and a receive from one peer, which joins the same
+///   batch     a mark joins a send to and a receive from one rank, which joins the same
 ///   blocking  with sends and receives that return only when both ends are there, all ranks end
 std::optional<ProgramFault> check_program(const Schedule& schedule, const Program& program);
 

@@ -4,7 +4,8 @@
 // file, proved by `check_schedule`, timed by `simulate`, and given their sends and receives by
 // `lower`.
 //
-// The model is cut into P·V virtual stages, numbered in its order; each of P ranks holds V of them.
+// The model is split into P·V virtual stages, numbered in its order; each of P ranks holds V of
+// them.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +22,7 @@ enum class ActionKind : std::uint8_t {
   kBackwardInput,   ///< B: gradient of the input
   kBackwardWeight,  ///< W: gradient of the weights, any time after B
   kBackward,        ///< BW: both, the same bits
-  kRecompute,       ///< R: what B or BW would make again of F's activations, before it
+  kRecompute,       ///< R: recomputes F's activations for B or BW, before it
 };
 
 /// B or BW: takes the gradient of the stage's output and leaves that of its input.
@@ -87,9 +88,9 @@ std::string text_of(const Action& action);
 /// One past the last position of the actions that run together with the one at `position`.
 std::size_t end_of_group(const std::vector<Action>& actions, std::size_t position);
 
-/// Of each virtual stage: into how many places its memory is cut, so that the micro-batches between
-/// their F and their last backward action have places of their own when micro-batch i takes place
-/// i mod that number. What a group ends counts as held until its end. At least 1.
+/// Of each virtual stage: into how many slots its memory is split, so that the micro-batches
+/// between their F and their last backward action have slots of their own when micro-batch i takes
+/// slot i mod that number. What a group ends counts as held until its end. At least 1.
 std::vector<std::int32_t> slots_of(const Schedule& schedule);
 
 /// {"ranks": [[["F", virtual_stage, micro_batch, start, group], ...], ...], "placement": [...],
@@ -110,7 +111,7 @@ Schedule read_schedule(const std::string& path);
 /// micro-batch in flight.
 Schedule make_1f1b(int stages, int micro_batches);
 
-/// F alone, of one micro-batch through all stages: a pass of evaluation, and so no schedule that
+/// F alone, of one micro-batch through all stages: an evaluation forward, and so no schedule that
 /// check_schedule takes.
 Schedule make_forward_pass(std::vector<std::int32_t> placement);
 

@@ -168,7 +168,7 @@ Replay::Replay(const Schedule& schedule, const ScheduleShape& shape, const Actio
 
 double peak_of(const std::vector<Action>& actions, const ScheduleShape& shape, double w_memory,
                double r_memory) {
-  // Activations held whole, kept for W alone, made again by R: integers, so that sums are exact.
+  // Activations held whole, kept for W alone, recomputed by R: integers, so that sums are exact.
   std::int64_t whole = 0, kept = 0, kept_most = 0, again_most = 0;
   std::set<std::size_t> again;
   double peak = 0;

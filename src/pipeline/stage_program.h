@@ -19,7 +19,7 @@ enum class Boundary : std::uint8_t { kInput, kOutput, kOutputGradient, kInputGra
 class ForwardProgram {
  public:
   virtual ~ForwardProgram() = default;
-  /// Of a step, or of a pass of evaluation: the stage has been told which.
+  /// Of a step or of evaluation: the stage knows which.
   virtual void forward(int chunk, int micro_batch) = 0;
   /// Where a chunk reads its input and the gradient of its output, and leaves its output and the
   /// gradient of its input; not given at the ends of the model. Micro-batches whose numbers are
@@ -33,7 +33,7 @@ class ForwardProgram {
 /// A stage that trains.
 class StageProgram : public ForwardProgram {
  public:
-  /// Makes what backward would make again of the chunk's activations, until backward_input or
+  /// Recomputes the chunk's activations that backward would recompute, until backward_input or
   /// backward of the micro-batch, which then does not. Changes no bits.
   virtual void recompute(int chunk, int micro_batch) = 0;
   virtual void backward_input(int chunk, int micro_batch) = 0;

@@ -132,7 +132,7 @@ GenerationMesh resolve_generation(const ModelConfig& model, const GenerationRequ
   result.config.data.sequence_length = 1;
   RunConfig::Parallel& parallel = result.config.parallel;
   parallel.tensor = tensor;
-  parallel.sequence_parallel = false;  // of one token there is nothing to cut
+  parallel.sequence_parallel = false;  // of one token there is nothing to shard
   parallel.pipeline = pipeline;
   parallel.pipeline_layers = layers_by_weights(model, pipeline);
   result.mesh = MeshShape({static_cast<int>(pipeline), 1, 1, static_cast<int>(tensor)});

@@ -13,13 +13,14 @@ namespace trireme {
 
 struct GenerationRequest {
   std::int64_t ranks = 1;
-  /// Of each host, where there are several: the tensor axis then stays within one, as its places
+  /// Of each host, where there are several: the tensor axis then stays within one, as its ranks
   /// wait for each other twice a layer. 0: one host.
   std::int64_t ranks_of_host = 0;
   std::optional<std::int64_t> tensor, pipeline;  ///< extents that the user wants
 };
 
-/// Tensor places and pipeline stages on the first ranks; the others have no part of the model.
+/// Tensor-parallel ranks and pipeline stages on the first ranks; the others have no part of the
+/// model.
 struct GenerationMesh {
   RunConfig config;  ///< with the model and these extents
   MeshShape mesh;
@@ -36,9 +37,9 @@ struct GenerationMesh {
 
 /// Where extents are left open: as many ranks as can have a part of the model, and of the meshes
 /// with that many the one of the largest tensor extent, since stages of one sequence work in turns
-/// and tensor places at once. Layers are dealt out so that no stage, embedding and head counted,
-/// has more weights than need be. Pure: the same on every rank. Throws ConfigError with numbers,
-/// rule and the nearest legal extent.
+/// and tensor-parallel ranks at once. Layers are dealt out so that no stage, embedding and head
+/// counted, has more weights than need be. Pure: the same on every rank. Throws ConfigError with
+/// numbers, rule and the nearest legal extent.
 GenerationMesh resolve_generation(const ModelConfig& model, const GenerationRequest& request);
 
 }  // namespace trireme

@@ -89,7 +89,7 @@ class TransferStaging {
   [[nodiscard]] std::int64_t tensor(const std::vector<ParamMeta>& params) const {
     const StageCut& cut = request_.part.cut;
     const int ranks = cut.tensor.extent;
-    // Gathers and sums of the stream take turns on one channel.
+    // All-gathers and sums of residual rows take turns on one channel.
     const std::int64_t stream =
         staging_bytes(Op::kAllReduce, rows() * model_.hidden * element(), ranks);
     const std::int64_t heads = PartialGradients::bytes_of(

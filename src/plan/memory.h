@@ -18,7 +18,7 @@ namespace trireme {
 
 /// Bytes of one rank.
 struct RankMemory {
-  std::int64_t parameters = 0;  ///< fp32 values and, in bf16, their rounded forms
+  std::int64_t parameters = 0;  ///< fp32 values and, in bf16, their rounded copies
   std::int64_t gradients = 0;   ///< fp32, two accumulators of a tied weight
   std::int64_t optimizer = 0;   ///< two moments
   std::int64_t activations =

@@ -101,7 +101,7 @@ class Rules {
     const bool cut = parallel_.cuts_tokens(parallel_.tensor);
     const std::int64_t t = cut ? parallel_.tensor : 1;
     const std::int64_t pieces = c > 1 ? 2 * c : 1;
-    // A context rank has two pieces, and its tokens are cut again along the tensor axis.
+    // A context rank has two segments, and its tokens are sharded again along the tensor axis.
     std::int64_t unit = pieces;
     while (unit / c % t != 0 || unit % pieces != 0) unit += pieces;
     if (tokens % unit == 0) return;

@@ -8,11 +8,11 @@
 
 namespace trireme {
 
-/// Whether a tensor axis of `extent` ranks can cut the model: it divides attention heads and MLP
+/// Whether a tensor axis of `extent` ranks can shard the model: it divides attention heads and MLP
 /// columns, it and the KV heads divide one another, and every rank has a row of the vocabulary.
 bool tensor_extent_fits(const ModelConfig& model, std::int64_t extent);
 
-/// The rules between the extents of a mesh and what they cut: heads, MLP columns, vocabulary,
+/// The rules between the extents of a mesh and what they shard: heads, MLP columns, vocabulary,
 /// tokens of a sequence, ranks that see other tokens. Each fault says the numbers, the rule and the
 /// nearest legal extent. `data` is the data extent.
 void check_mesh_rules(const RunConfig& config, std::int64_t data, std::vector<Problem>& problems);

@@ -19,7 +19,7 @@ struct EqualRanks {
 };
 
 /// All ranks of a run, in order of the first of each. What differs between ranks is the pipeline
-/// stage and the place on the tensor axis: shards are padded to the largest, tokens cut evenly.
+/// stage and the tensor-parallel rank: shards are padded to the largest, tokens split evenly.
 std::vector<EqualRanks> ranks_of(const RunConfig& config, const ResolvedRun& run,
                                  StagePurpose purpose = StagePurpose::kTraining);
 

@@ -39,7 +39,7 @@ RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh,
 RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh, int rank,
                       StagePurpose purpose);
 
-/// Ranks that hold one full copy of what the tensor axis leaves to each: parallel.zero_group, else
+/// Ranks that together hold one full copy of a tensor-parallel shard: parallel.zero_group, else
 /// all that see other tokens; 1 without ZeRO.
 int shard_ranks(const RunConfig::Parallel& config, const MeshShape& mesh, StagePurpose purpose);
 

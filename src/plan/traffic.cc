@@ -150,7 +150,7 @@ class Count {
     } else {
       const bool ring = cut.context_method == ContextMethod::kRing;
       forward = (ranks - 1) * kv * element_;
-      // A ring's sums make one hop more, to their home.
+      // A ring's sums make one hop more, to their owner.
       backward = forward + (ring ? ranks : ranks - 1) * kv * 4;
     }
     if (request_.recompute == Recompute::kFull) backward += forward;

@@ -1,7 +1,6 @@
 #pragma once
 // Memory that is fixed before step 0: a function lays out tensors twice, first on nothing to
-// learn the size, then on the memory. So the plan's figure and the allocation are one piece of
-// code.
+// find the size, then on the memory. So the plan's figure and the allocation are the same code.
 
 #include <algorithm>
 

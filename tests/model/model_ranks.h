@@ -61,7 +61,7 @@ struct RankModel {
   [[nodiscard]] TensorAxis axis() const;
   /// Of a stage of these chunks: `shape` with device, cut and recomputation filled in.
   [[nodiscard]] std::unique_ptr<Stage> stage(StageShape shape);
-  /// The rows of `whole` [T, C] that the stream has here.
+  /// The residual rows of `whole` [T, C] on this rank.
   [[nodiscard]] reference::Values residual_rows(const reference::Values& whole) const;
 
   const RankSetup setup;
@@ -80,10 +80,10 @@ RankGradients gradients_of(RankModel& rank);
 /// Tensors that ranks hold parts of.
 class Gathered {
  public:
-  /// The rank's rows of the stream: all of them on every rank, or its share.
+  /// The rank's residual rows: all of them on every rank, or its shard.
   void add_stream(const std::string& name, AxisRank rank, const RankSetup& setup,
                   const std::vector<float>& rows);
-  /// The gradients of the rank: what cuts leave in parts is added, what every rank has whole must
+  /// The gradients of the rank: what is partial is added, what every rank has whole must
   /// have equal bits.
   void add_gradients(RankModel& rank, const RankGradients& gradients);
   [[nodiscard]] const std::vector<float>& tensor(const std::string& name) const;

@@ -44,7 +44,7 @@ TEST(Buckets, parts_tile_every_block_and_are_those_that_a_plan_counts) {
       EXPECT_EQ(end, layout.shard_block(block, MeshView::kDense).size);
     }
     EXPECT_EQ(planned, taken);
-    EXPECT_GT(planned.size(), 4U);  // the embedding is cut
+    EXPECT_GT(planned.size(), 4U);  // the embedding is split
   }
 }
 

@@ -14,7 +14,7 @@ TensorCut cut_of(int dim, std::vector<CutSegment> segments) {
   return cut;
 }
 
-TEST(Cut, units_stay_whole_and_the_first_places_take_the_rest) {
+TEST(Cut, units_stay_whole_and_the_first_ranks_take_the_rest) {
   const TensorCut cut = cut_of(0, {{7, 7}});
   EXPECT_EQ(local_shape({7, 3}, cut, {3, 0}), (Shape{3, 3}));
   EXPECT_EQ(local_shape({7, 3}, cut, {3, 2}), (Shape{2, 3}));
@@ -26,7 +26,7 @@ TEST(Cut, units_stay_whole_and_the_first_places_take_the_rest) {
   EXPECT_EQ(local_shape({12, 3}, cut_of(0, {{12, 3}}), {3, 1}), (Shape{4, 3}));
 }
 
-TEST(Cut, sections_of_a_matrix_are_dealt_out_each_by_itself) {
+TEST(Cut, segments_of_a_matrix_are_dealt_out_each_by_itself) {
   // q of 4 heads, k and v of 2, two columns a head.
   const TensorCut cut = cut_of(1, {{8, 4}, {4, 2}, {4, 2}});
   const auto parts = local_parts({5, 16}, cut, {2, 1});
@@ -39,7 +39,7 @@ TEST(Cut, sections_of_a_matrix_are_dealt_out_each_by_itself) {
   EXPECT_EQ(local_shape({5, 16}, cut, {2, 1}), (Shape{5, 8}));
 }
 
-TEST(Cut, units_fewer_than_places_are_held_by_neighbours) {
+TEST(Cut, units_fewer_than_ranks_are_held_by_neighbours) {
   const TensorCut cut = cut_of(0, {{6, 2}});
   EXPECT_EQ(cut.replicas(4), 2);
   for (int rank = 0; rank < 4; ++rank) {
@@ -51,7 +51,7 @@ TEST(Cut, units_fewer_than_places_are_held_by_neighbours) {
   EXPECT_EQ(cut_of(0, {{6, 6}}).replicas(4), 1);
 }
 
-TEST(Cut, what_cannot_be_cut_is_refused) {
+TEST(Cut, what_cannot_be_sharded_is_refused) {
   EXPECT_THROW((void)cut_of(0, {{6, 2}}).replicas(3), InternalError);
   EXPECT_THROW((void)cut_of(0, {{8, 4}, {4, 2}}).replicas(4), InternalError);
   EXPECT_THROW((void)local_parts({7, 2}, cut_of(0, {{6, 2}}), {2, 0}), InternalError);
@@ -70,7 +70,7 @@ TEST(Cut, rows_of_parts_count_from_their_first_row) {
   EXPECT_TRUE(rows_of_parts(parts, {2, 0}).empty());
 }
 
-/// A cut that some parameter might have, and the extents of both axes.
+/// A shard spec that some parameter might have, and the extents of both axes.
 struct Drawn {
   Shape shape;
   TensorCut cut;
@@ -120,7 +120,7 @@ void for_each_element(const CutPart& part, const Shape& global, const Shape& loc
   }
 }
 
-TEST(Cut, every_element_is_owned_as_often_as_the_cut_has_copies) {
+TEST(Cut, every_element_is_owned_as_often_as_it_has_replicas) {
   std::mt19937 random(6);
   for (int i = 0; i < 500; ++i) {
     const Drawn drawn(random);

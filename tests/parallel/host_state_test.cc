@@ -52,7 +52,7 @@ TEST(HostState, gives_tensors_what_stands_in_the_copies) {
   EXPECT_EQ(model.read(model.store.value(1)), (std::vector<float>{1, 1, 1, 1, 1, 1, 8}));
 }
 
-/// The last two of three columns, as a part that the tensor axis cuts would lie.
+/// The last two of three columns, as a part that the tensor axis shards would lie.
 TEST(HostState, a_part_of_wider_rows_stands_contiguous_and_goes_back_between_its_neighbours) {
   Model model;
   const TensorView whole = model.store.value(0);

@@ -99,7 +99,7 @@ TEST(Simulate, what_r_makes_is_held_until_b_in_memory_of_its_own) {
   EXPECT_EQ(simulate(schedule, {}, 1, 10).peak, std::vector<double>{12});
   std::swap(schedule.ranks[0][3], schedule.ranks[0][4]);
   EXPECT_EQ(simulate(schedule, {}, 1, 10).peak, std::vector<double>{22});
-  // 3 whole and one made again; later one whole and what two leave for W.
+  // 3 whole and one recomputed; later one whole and what two leave for W.
   schedule.ranks = {{{kF, 0, 0},
                      {kF, 0, 1},
                      {kF, 0, 2},

@@ -82,7 +82,7 @@ TEST(Memory, on_the_cpu_ranks_of_a_host_stage_their_transfers) {
   // A sum to the owners, and a gather of the weights; 8 rows of a norm take the room of 16.
   constexpr std::int64_t kShard = kLayer / 2 + 2 * 8 * 4;
   EXPECT_EQ(staged({1, 2, 1, 1}, 1), 3 * 2 * kShard + 3 * 2 * kShard);
-  EXPECT_EQ(staged({1, 1, 1, 2}, 0), 3 * 4 * (64 * 16 * 4 / 2));  // the stream
+  EXPECT_EQ(staged({1, 1, 1, 2}, 0), 3 * 4 * (64 * 16 * 4 / 2));  // residual rows
   EXPECT_EQ(staged({1, 1, 2, 1}, 0), 3 * 4 * (kLayer / 2));  // gradients; a ring stages nothing
 }
 
@@ -158,7 +158,7 @@ TEST(Memory, a_save_is_staged_in_as_much_as_the_rank_writes_of_it) {
   EXPECT_GE(alone.saving, checkpoint_bytes(model));
   EXPECT_LT(alone.saving, checkpoint_bytes(model) + 100 * 64);
   EXPECT_EQ(alone.buffers, without + alone.saving);
-  // Copies share out the writing.
+  // Replicas share out the writing.
   request.part = part_of_rank({}, MeshShape({1, 2, 1, 1}), 1, StagePurpose::kTraining);
   const RankMemory one_of_two = estimate_memory(model, request);
   EXPECT_GE(one_of_two.saving, checkpoint_bytes(model) / 2);

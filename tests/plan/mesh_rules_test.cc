@@ -105,7 +105,7 @@ TEST(MeshRules, a_sequence_is_cut_into_two_pieces_a_context_rank_and_again_by_th
   EXPECT_EQ(problem_of_length(52).nearest, "54");
   EXPECT_EQ(problem_of_length(2).nearest, "6");
   EXPECT_EQ(problem_of_length(50).message, "cannot be cut evenly: 2 x context 3 pieces");
-  config.parallel.tensor = 4;  // two pieces of tokens, their sum divided by 4
+  config.parallel.tensor = 4;  // two segments of tokens, their sum divided by 4
   EXPECT_EQ(problem_of_length(54).legal, "a multiple of 12");
   EXPECT_EQ(problem_of_length(54).message,
             "cannot be cut evenly: 2 x context 3 pieces and sequence_parallel on tensor 4");

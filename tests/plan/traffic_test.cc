@@ -68,7 +68,7 @@ TEST(Traffic, of_keys_and_values_by_each_method) {
     parallel.context_method = method;
     return bytes_of(request_of(parallel, mesh), Axis::kContext, "keys_values", mask);
   };
-  // 4 tokens of 16 numbers. Forward, and backward with sums that also come home.
+  // 4 tokens of 16 numbers. Forward, and backward with sums that also reach their owner.
   EXPECT_EQ(bytes(ContextMethod::kRing, false), 256 + 256 + 2 * 256);
   EXPECT_EQ(bytes(ContextMethod::kAllGather, true), 256 + 256 + 256);
   // One of two heads for the other's tokens: q, k, v and o; then those, delta and dq, dk, dv.
