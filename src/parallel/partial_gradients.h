@@ -7,7 +7,7 @@
 
 namespace trireme {
 
-/// Sums partial gradients over the tensor axis: those of parameters that several of its ranks
+/// Sums partial gradients over tensor-parallel ranks: of parameters that several of them
 /// hold, each with the tokens or heads of its own. Few and small, so all of them go in one
 /// all-reduce, once a step, after the sum over the ranks that see other tokens; ranks of a tensor
 /// group own the same rows.

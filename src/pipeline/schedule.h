@@ -4,8 +4,7 @@
 // file, proved by `check_schedule`, timed by `simulate`, and given their sends and receives by
 // `lower`.
 //
-// The model is split into P·V virtual stages, numbered in its order; each of P ranks holds V of
-// them.
+// The model is split into P·V virtual stages, numbered in its order; each of P ranks holds V.
 
 #include <cstddef>
 #include <cstdint>

@@ -19,8 +19,7 @@ struct GenerationRequest {
   std::optional<std::int64_t> tensor, pipeline;  ///< extents that the user wants
 };
 
-/// Tensor-parallel ranks and pipeline stages on the first ranks; the others have no part of the
-/// model.
+/// Tensor and pipeline ranks are the first ranks; the others have no part of the model.
 struct GenerationMesh {
   RunConfig config;  ///< with the model and these extents
   MeshShape mesh;
