@@ -11,7 +11,7 @@ namespace trireme {
 /// ends the process at once with 128 + its number.
 void install_stop_handlers();
 
-/// The job has told that it ends with `code`, or a rank of it is about to. A second signal now ends
+/// The job has reported its end with `code`, or a rank of it is about to. A second signal now ends
 /// the process with that code, without a word: launchers send one to ranks that are still leaving,
 /// and srun then reports the largest code of all ranks.
 void announce_exit_code(int code) noexcept;

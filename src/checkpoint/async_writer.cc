@@ -13,7 +13,7 @@ namespace trireme {
 
 namespace {
 
-/// How long a rank waits before it tells the others that it still waits.
+/// How long a rank waits before it reports that it still waits.
 constexpr std::chrono::milliseconds kPatience{100};
 
 std::int64_t staging_bytes_of(const State& state, const StagingChoice& choice) {

@@ -11,7 +11,7 @@ namespace trireme {
 
 namespace {
 
-/// The first dim that can be cut without leaving one contiguous run; the rank where there is none.
+/// The first dim that splits into contiguous runs; the number of dims where there is none.
 int first_cuttable_dim(const Shape& shape) {
   int dim = 0;
   while (dim < shape.rank() && shape[dim] == 1) ++dim;

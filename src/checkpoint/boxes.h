@@ -1,6 +1,6 @@
 #pragma once
-// Boxes of global tensors as files and ranks hold them: cut into pieces, shared out, copied from
-// one to another. Pure arithmetic; every buffer is row-major over its own box.
+// Boxes of global tensors as files and ranks hold them: split, divided among replicas, copied
+// from one to another. Pure arithmetic; every buffer is row-major over its own box.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace trireme {
 
-/// The box in pieces of at most `count_max` elements (at least 1). Each piece is one contiguous run
-/// of the box's buffer; they come in the order of that buffer. None where the box is empty.
+/// The box split into boxes of at most `count_max` elements (at least 1). Each is one contiguous
+/// run of the box's buffer; they come in the order of that buffer. None where the box is empty.
 std::vector<Box> cut_box(const Box& box, std::int64_t count_max);
 
-/// What copy `replica` of `replicas` equal copies of `box` writes, so that together they write it
+/// What rank `replica` of the `replicas` that hold `box` writes, so that together they write it
 /// once: its rows where each gets at least 64 KiB, else the whole box or nothing, by a hash of the
 /// name. A function of this tensor alone: ranks need not agree on anything first, whatever else
 /// each of them holds.

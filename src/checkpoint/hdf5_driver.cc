@@ -120,7 +120,7 @@ constexpr std::size_t kPartBytes = std::size_t{8} << 20, kWriteBackBytes = std::
 /// Of one call of the system: who looked at the bytes before has left them in the cache for it.
 constexpr std::size_t kBlockBytes = std::size_t{256} << 10;
 
-/// Starts the writing of these bytes and does not wait. What fails is told by fsync.
+/// Starts the writing of these bytes and does not wait. fsync reports what fails.
 void start_write_back(int descriptor, haddr_t address, std::size_t bytes) {
   (void)::sync_file_range(descriptor, static_cast<off_t>(address), static_cast<off_t>(bytes),
                           SYNC_FILE_RANGE_WRITE);

@@ -143,7 +143,7 @@ bool meet(const Box& a, const Box& b) {
   return true;
 }
 
-/// The dim along which the shards start at most places: sweeping it compares the fewest pairs.
+/// The dim along which the shards start at the most offsets: sweeping it compares the fewest pairs.
 int sweep_dim(const ManifestTensor& tensor) {
   int best = 0;
   std::size_t starts_most = 0;

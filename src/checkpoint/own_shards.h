@@ -1,5 +1,5 @@
 #pragma once
-// Which parts of a state this rank writes. Pure arithmetic, for saving and for the plan.
+// Which parts of a state this rank writes. Pure arithmetic, for saving and for `train plan`.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,15 +23,15 @@ struct OwnShard {
   std::int64_t begin_bytes = 0, bytes = 0;  ///< of the box of the tensor
 };
 
-/// Boxes that several ranks hold are shared out among them (share_of_replica), and no shard is
+/// Boxes that several ranks hold are divided among them (share_of_replica), and no shard is
 /// larger than `shard_bytes_max`. None is empty. The tensors' memory is not looked at.
 std::vector<OwnShard> own_shards(const State& state, std::int64_t shard_bytes_max);
 
 /// The memory in which the shards stand all at once (Staging).
 std::int64_t staged_bytes(const std::vector<OwnShard>& shards);
 
-/// The most that any of the ranks which hold copies of these boxes stages: they share out the
-/// writing, and a plan does not ask each.
+/// The most that any of the ranks which hold these boxes stages: they divide the writing, and
+/// `train plan` does not ask each.
 std::int64_t staged_bytes_max(const State& state);
 
 }  // namespace trireme

@@ -19,7 +19,7 @@ namespace trireme {
 
 class CallComparison {
  public:
-  /// `names`: the group's ranks as ranks of the job; `me`: this one's place among them. By the main
+  /// `names`: the group's ranks as ranks of the job; `me`: this one's rank in it. By the main
   /// thread, once for each call. This stays where it is until done.
   void post(MpiEngine& engine, std::span<const int> names, int me, const Descriptor& mine);
   /// All of the group have made a call with this rank.

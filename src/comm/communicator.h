@@ -65,13 +65,13 @@ class Communicator {
   // run in that order, several at a time. No count but zero is too small, none too large. A
   // refused argument throws InternalError before anything is sent.
   /// values (fp32 or bf16) = the sum over ranks, added in fp32 in rank order 0, 1, 2, ... and
-  /// rounded once, whatever the piece sizes: pieces to their owners, a local sum, pieces back (the
+  /// rounded once, whatever the shard sizes: shards to their owners, a local sum, shards back (the
   /// bytes of a ring all-reduce).
   virtual Pending start_all_reduce(TensorView values) = 0;
-  /// `pieces`: size() equal pieces in rank order, so the count divides by size(). Afterwards piece
-  /// rank() holds the sum (as above) of that piece over ranks; the others are undefined.
+  /// `pieces`: size() equal shards in rank order, so the count divides by size(). Afterwards shard
+  /// rank() holds the sum (as above) of that shard over ranks; the others are undefined.
   virtual Pending start_reduce_scatter(TensorView pieces) = 0;
-  /// In place: each rank has filled piece rank() of `pieces`; afterwards all are filled. Any dtype.
+  /// In place: each rank has filled shard rank() of `pieces`; afterwards all are filled. Any dtype.
   virtual Pending start_all_gather(TensorView pieces) = 0;
   /// Point to point: sends and receives run together, so no order of theirs on other ranks can
   /// block. Between two ranks messages match in the order of the lists, and must be equally long at
@@ -117,10 +117,10 @@ class Communicator {
   std::vector<std::byte> gathered_;  // grows to the largest reduction, then stays
 };
 
-/// Bytes that place `rank` of `ranks` sends in an all-reduce of `count` elements: its versions of
-/// the others' pieces, and the sum of its own piece to each of them. Pieces are even_slice's.
+/// Bytes that rank `rank` of `ranks` sends in an all-reduce of `count` elements: its versions of
+/// the others' shards, and the sum of its own shard to each of them. Shards are even_slice's.
 std::int64_t all_reduce_bytes_sent(std::int64_t count, DType dtype, int ranks, int rank);
-/// In a reduce-scatter or an all-gather of `ranks` equal pieces, `bytes` together.
+/// In a reduce-scatter or an all-gather of `ranks` equal shards, `bytes` together.
 std::int64_t one_way_bytes_sent(std::int64_t bytes, int ranks);
 
 /// Pages of one rank that a channel of `ranks` on one host stages such transfers in, of operands of

@@ -12,7 +12,7 @@
 
 namespace trireme {
 
-/// The collectives that a group of ranks must enter in one order, and the place of one in it.
+/// The collectives that a group of ranks must enter in one order, and the number of one in it.
 struct GroupPlace {
   std::uint32_t group = 0;    ///< of name and ranks, equal on all of them; 0: cannot be compared
   std::int64_t sequence = 0;  ///< 1, 2, ... over the group's collectives; 0: has none (an exchange)

@@ -154,7 +154,7 @@ class NcclChannel final : public GpuChannel {
 
   Pending start_all_reduce(TensorView values) override {
     expect_summable("all_reduce", values);
-    // A ring sends each of its two passes' pieces once.
+    // A ring sends size() - 1 shards to reduce-scatter, and as many to all-gather.
     host_->compare_calls(Operation::kAllReduce, values.dtype, bytes_of(values));
     return start(Operation::kAllReduce, bytes_of(values),
                  all_reduce_bytes_sent(values.count(), values.dtype, size(), rank()), [&] {
@@ -267,7 +267,7 @@ class NcclChannel final : public GpuChannel {
   struct Transfer {
     void* done;  ///< event
     std::int64_t sequence;
-    bool waited = false;  ///< the compute stream has been told to
+    bool waited = false;  ///< the compute stream has been made to
     bool recorded_end = false;
   };
 

@@ -77,13 +77,13 @@ Launch::Launch() : host_name_(this_host()) {
 void prefer_settings() {
   const auto prefer = [](const char* name, const char* value) { ::setenv(name, value, 0); };
   // On one host: copying through another process's memory is refused in most containers, with an
-  // error for each message, and gains nothing for pieces of 256 KiB (measured).
+  // error for each message, and gains nothing for messages of 256 KiB (measured).
   prefer("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
   // Between hosts over TCP: longer messages wait until both ends have polled for each other's
-  // consent, and pieces of 256 KiB then hide behind no computation (measured: with 64 KiB, the
+  // consent, and messages of 256 KiB then hide behind no computation (measured: with 64 KiB, the
   // default, nothing of it; with this four fifths). A message that comes before it is asked for
-  // waits in memory of the library's, of which there are at most three pieces for each channel and
-  // rank that it comes from.
+  // waits in memory of the library's, at most three such messages for each channel and rank
+  // that they come from.
   prefer("OMPI_MCA_btl_tcp_eager_limit", "524288");
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Memory that the ranks of one host map together, for transfers between them: each piece is copied
+// Memory that the ranks of one host map together, for transfers between them: each shard is copied
 // in once and out once, where MPI's own way through shared memory takes two of each.
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace trireme {
 
-/// `slots` slots of one area for each rank. A rank writes to its own areas only, and tells the
+/// `slots` slots of one area for each rank. A rank writes to its own areas only, and shows the
 /// others how far it is by its mark on the slot: zero at first, stored with release order after
 /// what it vouches for, loaded with acquire order before.
 class SharedSlots {

@@ -17,7 +17,7 @@ constexpr int kExchangeTag = kTags, kDescriptorTag = kTags + 1;
 std::size_t segment_bytes_for(std::size_t wanted, std::size_t ranks, bool shared) {
   constexpr std::size_t kMost = std::size_t{1} << 30;  // MPI counts are 32 bits
   if (wanted != 0) return std::min(wanted, kMost);
-  // About 256 KiB for each rank's piece, 512 KiB to 16 MiB in all. Shared memory has an area of the
+  // About 256 KiB for each rank's shard, 512 KiB to 16 MiB in all. Shared memory has an area of the
   // whole for each rank, and more of it is no faster (measured).
   return std::min(ranks << 18, std::size_t{shared ? 1U : 16U} << 20);
 }
@@ -186,7 +186,7 @@ bool TransferChannel::busy() const {
 }
 
 std::int64_t TransferChannel::bytes_sent(Operation operation, TensorView operand) const {
-  // Segments are of equal pieces but the last, so that all of them together have even pieces too.
+  // Segments are of equal shards but the last, so that all of them together have even shards too.
   return operation == Operation::kAllReduce
              ? all_reduce_bytes_sent(operand.count(), operand.dtype, size_, rank_)
              : one_way_bytes_sent(static_cast<std::int64_t>(operand.bytes()), size_);

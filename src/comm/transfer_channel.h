@@ -1,11 +1,11 @@
 #pragma once
-// The started transfers of one channel over MPI, as one state machine. An operand is cut into
-// segments, each of one piece for every rank:
-//   all-reduce      scatter, sum, gather   a segment is a run of values, its pieces are even
-//   reduce-scatter  scatter, sum           a segment is cut out of every piece of the operand
+// The started transfers of one channel over MPI, as one state machine. An operand is split into
+// segments, each of one shard for every rank:
+//   all-reduce      scatter, sum, gather   a segment is a run of values, its shards are even
+//   reduce-scatter  scatter, sum           a segment has a slice of every shard of the operand
 //   all-gather      gather                 likewise
-// Scatter: every rank sends each owner its version of the piece. Sum: the owner adds them in rank
-// order. Gather: it sends the piece to all. Several segments are under way at once, also of
+// Scatter: every rank sends each owner its version of the shard. Sum: the owner adds them in rank
+// order. Gather: it sends the shard to all. Several segments are under way at once, also of
 // neighbouring transfers, so that sums overlap with sending. With sums in the library's order those
 // of fp32 values are its own, segment by segment, in place of scatter, sum and gather. Where all
 // ranks share a host, "sends" means that it is copied into memory which the others read. The
@@ -33,7 +33,7 @@ namespace trireme {
 enum class SumsBy : std::uint8_t { kRankOrder, kLibrary };
 
 struct TransferOptions {
-  std::size_t segment_bytes = 0;                     ///< of all pieces; 0: by the number of ranks
+  std::size_t segment_bytes = 0;                     ///< of all shards; 0: by the number of ranks
   std::size_t message_bytes = std::size_t{1} << 30;  ///< longer messages of an exchange are split
   bool check = false;                                ///< compare_descriptors before each transfer
   bool shared = true;                                ///< through SharedSlots where they open
@@ -46,8 +46,8 @@ class TransferChannel final : public TransferQueue {
     Operation operation = Operation::kNone;
     std::byte* data = nullptr;
     DType dtype = DType::kF32;
-    std::size_t unit = 0;   ///< bytes of what is never cut
-    std::size_t count = 0;  ///< units of the operand (all-reduce) or of each of its pieces
+    std::size_t unit = 0;   ///< bytes of what is never split
+    std::size_t count = 0;  ///< units of the operand (all-reduce) or of each of its shards
     std::size_t posted = 0, finished = 0;  ///< units whose segments are under way or done; done
     std::vector<Message> sends, receives;  ///< of an exchange
     std::vector<MPI_Request> requests;     ///< of an exchange: receives, then sends
@@ -62,11 +62,11 @@ class TransferChannel final : public TransferQueue {
 
   /// Segments under way.
   static constexpr std::size_t kSegments = 3;
-  /// Bytes of a segment's largest piece; `shared`: where it goes through memory of the host.
+  /// Bytes of a segment's largest shard; `shared`: where it goes through memory of the host.
   static std::size_t piece_bytes(const TransferOptions& options, int ranks, bool shared);
 
   /// `comm` carries nothing else and outlives this, as does `shared`, which may be null: kSegments
-  /// slots of areas for a piece of each rank. Scratch is allocated here, once.
+  /// slots of areas for a shard of each rank. Scratch is allocated here, once.
   TransferChannel(MpiEngine& engine, MPI_Comm comm, std::string name,
                   const TransferOptions& options, SharedSlots* shared);
   ~TransferChannel() override;
@@ -96,7 +96,7 @@ class TransferChannel final : public TransferQueue {
     std::uint64_t awaited = 0;  ///< in shared memory: the mark of all ranks that lets it go on
     std::uint64_t number = 0;   ///< 0, 1, ... over all segments of the channel
     std::vector<MPI_Request> requests;  ///< without shared memory
-    std::vector<std::byte> received;  ///< likewise: the other ranks' versions of this rank's piece
+    std::vector<std::byte> received;  ///< likewise: the other ranks' versions of this rank's shard
 
     [[nodiscard]] std::size_t slot() const { return number % kSegments; }
     [[nodiscard]] int tag() const;
@@ -142,7 +142,7 @@ class TransferChannel final : public TransferQueue {
   TransferOptions options_;
   SharedSlots* const shared_;
   int rank_ = 0, size_ = 1;
-  std::size_t piece_bytes_ = 0;    ///< of a segment's largest piece
+  std::size_t piece_bytes_ = 0;    ///< of a segment's largest shard
   std::uint64_t next_ = 0;         ///< segment
   std::vector<Segment> segments_;  ///< number % kSegments
   std::vector<const std::byte*> sources_;

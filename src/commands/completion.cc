@@ -14,7 +14,7 @@ namespace trireme {
 
 namespace {
 
-/// What the word of an option or a place may be.
+/// What the word of an option or a positional argument may be.
 enum class Expects : std::uint8_t { kAnything, kFile, kDirectory, kConfigKey };
 
 Expects expects(const OptionText& option) {

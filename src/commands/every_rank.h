@@ -10,7 +10,7 @@
 namespace trireme {
 
 /// Runs `body` as one rank of the job and returns how it ends. Of several ranks none leaves with
-/// another code than 0 before rank 0 has told it, as the program's last words; a fault that all
+/// another code than 0 before rank 0 has reported it, as the program's last words; a fault that all
 /// ranks know of (SharedError) likewise. Any other fault is this rank's alone: it is printed here
 /// and ends every rank, unless another one of the host has the last word by `guard`, null where
 /// there is none. Alone, faults go on to the caller.

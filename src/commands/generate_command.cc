@@ -238,7 +238,7 @@ void generate_from(const Work& work) {
 
   std::optional<Output> output;
   if (job.rank() == 0) output.emplace(task, options, source.end_tokens());
-  // The ranks meet at each token and between pieces of a long prompt, so that a signal to any of
+  // The ranks meet at each token and between chunks of a long prompt, so that a signal to any of
   // them ends all and none waits for another longer than that takes.
   const Feed feed = [&](std::span<const std::int32_t> ids) {
     std::span<const float> logits;

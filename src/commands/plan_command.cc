@@ -51,7 +51,7 @@ struct Figures {
   double mtbf_seconds = 0, save_seconds = 0;  ///< what that interval follows from
 };
 
-/// What only the sources themselves know: lengths of shares and orders.
+/// What only the sources themselves know: lengths of splits and orders.
 void check_sources(const RunConfig& config, const ResolvedRun& run,
                    std::vector<Problem>& problems) {
   try {

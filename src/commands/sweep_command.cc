@@ -41,7 +41,7 @@ struct Sweep {
 /// What is wrong with one run; its `steps` where nothing is.
 std::optional<Error> fault_of(SweepRun& run, std::int64_t ranks) {
   try {
-    std::vector<std::string> notes;  // the run itself tells them
+    std::vector<std::string> notes;  // the run itself prints them
     const PreparedRun prepared =
         check_run(read_config_with_model(run.input), Needs::kTraining, ranks, notes);
     run.steps = prepared.run.steps;

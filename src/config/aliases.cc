@@ -158,7 +158,7 @@ void add_names(std::map<std::string, std::string, std::less<>>& map, std::string
   for (std::string word; words >> word;) map.emplace(normalised(word), path);
 }
 
-/// Keys of a dotted peer name alone, where they say enough: "parallelism.tensor_parallel_degree".
+/// Last keys of dotted names, where they say enough: "parallelism.tensor_parallel_degree".
 void add_last_parts(std::map<std::string, std::string, std::less<>>& map) {
   std::vector<std::pair<std::string, std::string>> parts;
   for (const auto& [name, path] : map) {

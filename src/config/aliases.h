@@ -8,7 +8,7 @@
 
 namespace trireme {
 
-/// Other systems' names, lower case with '_', without leading dashes -> path of ours. From the peer
+/// Other systems' names, lower case with '_', without leading dashes -> path of ours. From their
 /// columns of the field table and a list of further common spellings.
 const std::map<std::string, std::string, std::less<>>& key_aliases();
 

@@ -15,7 +15,7 @@ struct SweptKey {
   std::vector<std::string> values;
 };
 
-/// Cuts at the commas that stand in no JSON string, array or object: "[1,2],[3,4]" are two values.
+/// Splits at commas that stand in no JSON string, array or object: "[1,2],[3,4]" are two values.
 /// Throws ConfigError for what is no key=value, an empty value, a bracket or quote without its end,
 /// and for a value that stands twice (also as another text: 1e-4 and 0.0001).
 SweptKey parse_swept_key(std::string_view text);

@@ -4,7 +4,7 @@
 //
 // Values are translated to what gives the same training here: where the other system's default
 // differs from ours and nothing was given, its default is written out. What cannot be said in our
-// keys is never guessed: it is left out and told.
+// keys is never guessed: it is left out and reported.
 
 #include <optional>
 #include <string>

@@ -35,8 +35,8 @@ class ConversionDraft {
   void nothing(std::string_view name, std::string_view why);
   void unknown(std::string name) { result_.unknown.push_back(std::move(name)); }
 
-  /// Checks what was written as a config is checked, takes out and tells what this version refuses,
-  /// and names what is missing.
+  /// Checks what was written as a config is checked, takes out and reports what this version
+  /// refuses, and names what is missing.
   Conversion finish();
 
  private:

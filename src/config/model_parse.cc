@@ -212,7 +212,7 @@ class ModelReader {
     return model.family == Family::kMistral ? 8 : 32;
   }
 
-  /// A missing window is 4096, null is none. Whether it cuts anything depends on the sequence.
+  /// A missing window is 4096, null is none. Whether it hides any key depends on the sequence.
   std::int64_t read_window() {
     const Json* window = keys_.find("sliding_window");
     if (window == nullptr) return 4096;

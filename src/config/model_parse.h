@@ -36,7 +36,7 @@ ModelConfig load_model_config(const std::filesystem::path& path);
 Json model_keys_json(const ModelConfig& model);
 
 /// "model.head_dim: 16 in WHERE, 32 in WHERE_WANTED" for the first key in which the shape of two
-/// models differs, the heads that a matrix is cut into among them; "" where they agree.
+/// models differs, the heads that a matrix holds among them; "" where they agree.
 std::string shape_difference(const ModelConfig& saved, const ModelConfig& wanted,
                              std::string_view where, std::string_view where_wanted = "the config");
 

@@ -176,7 +176,7 @@ void take_model(const Json& given, const ModelFinder& find, LoadedConfig& loaded
   const std::string& weights = loaded.config.init.weights;
   const Json* model = given.find("model");
   const bool named = model != nullptr && !model->is_null();
-  // That neither is given is told by check_contradictions.
+  // That neither is given, check_contradictions reports.
   if (!named && (weights == "random" || has_problem_in(loaded.problems, "init"))) return;
   try {
     const Json found = named  ? *model

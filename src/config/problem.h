@@ -35,7 +35,7 @@ inline constexpr const char* kUnknownKey = "unknown key";
 /// the error's code.
 Problem problem_of(const Error& error, std::string_view otherwise);
 
-/// How many problems are told to people, and get a nearest key looked for: a hostile file has more.
+/// How many problems people are shown, and get a nearest key looked for: a hostile file has more.
 inline constexpr std::size_t kProblemsShown = 100;
 
 /// A heading and one line for each problem; of very many the first. A long list of what is legal

@@ -130,7 +130,7 @@ std::int64_t newest_of(const Beat& beat, std::uint32_t group) {
   return newest;
 }
 
-/// The same place of one group, and yet another collective.
+/// The same sequence number of one group, and yet another collective.
 bool contradict(const BeatTransfer& a, const BeatTransfer& b) {
   if (a.place.group == 0 || a.place.sequence == 0 || a.place.group != b.place.group ||
       a.place.sequence != b.place.sequence)

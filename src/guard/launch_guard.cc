@@ -169,7 +169,7 @@ void LaunchGuard::judge() {
   const double limit = patience.limit_seconds(Phase::kStart);
   const double late = std::max(stopped_seconds_ - stopped_limit, waited_seconds_ - limit);
   if (late <= 0 || speaker_ == 0) {
-    // Settled before the deadline: the one that speaks is gone when it has spoken.
+    // Decided before the deadline: the one that speaks is gone when it has spoken.
     speaker_ = speaker_of(all);
     return;
   }

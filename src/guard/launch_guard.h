@@ -2,7 +2,7 @@
 // Ends a job that hangs where no watchdog lives: while its ranks start (MPI_Init, reading the
 // config, meeting each other) and while they leave. A rank sees no others then but the processes
 // of its host. One that dies while they start ends those of its host within 5 s; that it has gone
-// while they leave is no fault. What is found is told by one rank of the host (EndClaim).
+// while they leave is no fault. One rank of the host reports what is found (EndClaim).
 
 #include <condition_variable>
 #include <cstdint>
@@ -36,7 +36,7 @@ int speaker_of(std::span<const Sibling> siblings);
 
 class LaunchGuard {
  public:
-  /// Watches from here on, with a thread where the launcher's variables tell of several ranks.
+  /// Watches from here on, with a thread where the launcher's variables name several ranks.
   /// `hang_timeout_seconds` gives the config's value (0: chosen), and is asked only where a start
   /// takes long, from another thread; what it throws counts as 0. As the watchdog: a stopped rank
   /// of this host ends the job after the time of a step, anything else after the time of a load.

@@ -74,7 +74,7 @@ Found look_at(const std::filesystem::path& path) {
   if (found.foreign) return found;
   found.file = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   found.fault = found.file ? 0 : errno;
-  if (!found.file) return found;  // one that vanished, or may not be read: told where it is taken
+  if (!found.file) return found;  // one that vanished, or may not be read: reported where taken
   found.content = content_of(found.file.get());
   found.foreign = !LockHolder::has_form(found.content);
   return found;

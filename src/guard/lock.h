@@ -42,7 +42,7 @@ struct LockHolder {
 /// Start time of a process in clock ticks since boot; -1 where there is none, or only its zombie.
 std::int64_t process_start_ticks(std::int64_t pid);
 
-/// Of this process, in seconds to the hundredth; 0 where the system does not tell.
+/// Of this process, in seconds to the hundredth; 0 where the system does not say.
 double process_age_seconds();
 
 /// Whether something stands at `path`, be it a folder or a link, that no run made as its lock.

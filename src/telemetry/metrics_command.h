@@ -49,7 +49,7 @@ class MetricsCommand {
   void push() noexcept;
   /// Nobody reads any more.
   void give_up() noexcept;
-  /// True once the program has ended; tells of an end that is no success.
+  /// True once the program has ended; reports an end that is no success.
   bool has_ended() noexcept;
 
   std::vector<std::string> argv_;

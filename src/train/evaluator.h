@@ -31,7 +31,7 @@ struct ValidationSet {
 EvaluationResult evaluate(Runtime& runtime, EvaluationBatches& batches,
                           const std::function<void()>& before_pass = {});
 
-/// The first of these passes, for who watches its ops. Collective.
+/// The first micro-batch of these, for whoever watches its ops. Collective.
 void rehearse_evaluation(Runtime& runtime, EvaluationBatches& batches);
 
 /// What a run evaluates between its steps, and what follows for the run.

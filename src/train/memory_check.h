@@ -44,7 +44,7 @@ void require_memory(const Launch& launch, const MemoryNeed& need);
 void reporting_memory(const Launch& launch, const MemoryWords& words,
                       const std::function<void()>& work);
 
-/// Settles how much memory saves are staged in, where the config leaves it open: all that they
+/// Decides how much memory saves are staged in, where the config leaves it open: all that they
 /// need, or a part of what is left beside the runtime.
 void choose_staging(const Runtime& runtime, RankMemory& memory);
 

@@ -26,7 +26,7 @@ class RunSaver {
   RunSaver(const RunSaver&) = delete;
   RunSaver& operator=(const RunSaver&) = delete;
 
-  /// What this rank tells the others of saving.
+  /// What this rank reports to the others of saving.
   void report(RankReport& mine) const;
   /// What the reports of the last step say of the save under way.
   void advance(std::span<const RankReport> reports);

@@ -21,7 +21,7 @@ std::unique_ptr<Communicator> channel_of(Communicator& group, std::string_view n
   return std::make_unique<RankOrderChannel>(std::move(channel), maker.context);
 }
 
-/// Places that hold the same key and value heads.
+/// Equal for tensor-parallel ranks that hold the same key and value heads.
 int same_heads_color(const AxisRank& tensor, std::int64_t kv_heads) {
   return tensor.index / replicas_of_units(kv_heads, tensor.extent);
 }

@@ -36,7 +36,7 @@ struct ChannelMaker {
 /// The groups of ranks that a rank moves data with, each transfer of a kind on a channel of its
 /// own so that none queues behind another. Channels of one rank do nothing.
 struct Channels {
-  /// Collective. `peers` is split into the ranks of one full copy and those of equal shards.
+  /// Collective. `peers` is split into the ranks of one whole replica and those of equal shards.
   Channels(Communicator& replica, const MeshShape& mesh, const RankPart& part,
            const Pipeline& pipeline, std::int64_t kv_heads, const ChannelMaker& maker);
 
@@ -101,7 +101,7 @@ class Runtime {
   ParamStore store;
   Stage stage;
   Executor executor;   ///< of a step
-  Executor evaluator;  ///< of a pass of evaluation
+  Executor evaluator;  ///< of an evaluation's micro-batch
   Trace trace;
   std::optional<WeightGather> gather;                   ///< with shards
   std::optional<GradientReduction> reduction;           ///< in training

@@ -22,7 +22,7 @@ std::vector<std::int32_t> ids_of_prompt(const RunConfig& config, std::size_t ind
                                         const Tokenizer& tokenizer);
 
 /// Continues the prompts with the weights as they stand, in the run's own precision: the decoder
-/// reads the run's store, gathered as ZeRO has it, and goes through the run's tensor places and
+/// reads the run's store, gathered as ZeRO has it, and runs on the run's tensor-parallel ranks and
 /// pipeline stages. Ranks that have other data or another part of a sequence do the same beside
 /// them. Training has the same bits with and without.
 class Samples {

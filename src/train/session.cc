@@ -24,7 +24,7 @@ namespace trireme {
 
 namespace {
 
-/// The end where any rank was told to stop while all were starting: nothing is new yet, so nothing
+/// The end where any rank got a stop signal while all were starting: nothing is new yet, so nothing
 /// is saved. Collective.
 std::optional<RunEnd> stopped_before_the_first_step(Communicator& job) {
   std::int64_t stopped = stop_signal();

@@ -17,7 +17,7 @@ StepGraph::Mode graph_mode(const Runtime& runtime) {
   return on ? StepGraph::Mode::kAuto : StepGraph::Mode::kOff;
 }
 
-/// Of waits, those that fall into passes: for other stages the executor waits between them.
+/// Waits within forward or backward: for other stages the executor waits between them.
 std::int64_t in_passes(const ByAxis& waits_ns) {
   return waits_ns.total() - waits_ns[Axis::kPipeline];
 }

@@ -43,7 +43,7 @@ StepGraph::~StepGraph() {
   if (!graph_) return;
   try {
     context_.synchronize();
-  } catch (...) {  // what failed there has been told by who waited for it before
+  } catch (...) {  // what failed there was reported by who waited for it before
   }
 }
 

@@ -97,7 +97,7 @@ class StepLoop {
   Step step_;
   StepTimer timer_;
   StepReports reports_;
-  const int lookahead_;  // reports tell the targets of so many steps on
+  const int lookahead_;  // reports have the target count of so many steps on
   std::array<Uncommitted, 4> steps_;
   std::int64_t committed_, handed_out_;  // the last step that is, and that the loader has
   bool has_gradients_ = false;           // of the step behind those that are updated

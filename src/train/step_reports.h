@@ -12,7 +12,7 @@
 
 namespace trireme {
 
-/// What each rank tells the others once a step, when it has its gradients; plain bytes on the wire.
+/// What each rank sends the others once a step, when it has its gradients; plain bytes on the wire.
 struct RankReport {
   std::array<std::int64_t, ExactSum::kWords> squares{};  ///< sum_of_squares of its gradients
   double loss_sum = 0;                                   ///< of its tokens, where it counts them
@@ -38,14 +38,14 @@ struct StepFacts {
 /// The reports of all ranks, one exchange a step.
 class StepReports {
  public:
-  /// Beside: on a channel of its own, so that whoever has told goes on. Reports are host memory:
+  /// Beside: on a channel of its own, so that whoever has sent goes on. Reports are host memory:
   /// also with GPUs they go over MPI.
   enum class Exchange : std::uint8_t { kBlocking, kBeside };
   /// Collective.
   StepReports(Communicator& replica, Exchange exchange);
   /// Once on each rank, then finish() once.
   void start(const RankReport& mine);
-  /// Waits until all ranks have told; the same on all. Sums are in rank order.
+  /// Waits for the reports of all ranks; the same on all. Sums are in rank order.
   StepFacts finish();
   /// Of each rank, since finish().
   [[nodiscard]] std::span<const RankReport> all() const { return reports_; }
