@@ -69,7 +69,7 @@ TEST(AsyncSavingOnRanks, is_the_same_as_waiting_and_what_changes_meanwhile_does_
   }
 }
 
-TEST(AsyncSavingOnRanks, a_failure_on_any_rank_in_any_phase_is_told_by_all_and_the_next_one_works) {
+TEST(AsyncSavingOnRanks, a_failure_on_any_rank_in_any_phase_is_seen_by_all_and_the_next_one_works) {
   SharedDirectory directory;
   TestState tensors;
   add_pieces(tensors);
@@ -102,7 +102,7 @@ TEST(AsyncSavingOnRanks, a_failure_on_any_rank_in_any_phase_is_told_by_all_and_t
   }
 }
 
-TEST(AsyncSavingOnRanks, of_several_failures_all_ranks_tell_the_lowest) {
+TEST(AsyncSavingOnRanks, of_several_failures_all_ranks_report_the_lowest) {
   SharedDirectory directory;
   TestState tensors;
   add_pieces(tensors);

@@ -164,7 +164,7 @@ TEST_F(AsyncSaving, with_too_little_memory_beginning_waits_until_the_writer_took
   EXPECT_EQ(difference(saved.path, 1), "");
 }
 
-TEST_F(AsyncSaving, a_failure_in_any_phase_is_told_and_leaves_nothing_and_the_next_save_works) {
+TEST_F(AsyncSaving, a_failure_in_any_phase_is_reported_and_leaves_nothing_and_the_next_save_works) {
   AsyncWriter writer(*world_, tensors_.state(), {1 << 20});
   for (int phase = 0; phase <= static_cast<int>(SavePhase::kCommit); ++phase) {
     SaveRequest faulty = request(1);

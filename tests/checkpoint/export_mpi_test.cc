@@ -1,5 +1,5 @@
 // An export by several ranks: the bytes of one rank's, a share of the work for each, faults of one
-// told by all.
+// reported by all.
 
 #include <gtest/gtest.h>
 
@@ -102,7 +102,7 @@ TEST_F(ExportOnRanks, no_rank_reads_more_than_its_files_or_holds_more_than_a_few
   EXPECT_LT(growth, kTensors * kMiB / 4);
 }
 
-TEST_F(ExportOnRanks, a_fault_of_any_rank_is_told_by_all_and_leaves_what_was_there) {
+TEST_F(ExportOnRanks, a_fault_of_any_rank_is_reported_by_all_and_leaves_what_was_there) {
   const std::filesystem::path output = directory_.path() / "hf";
   export_checkpoint(checkpoint_, output, {DType::kF32, 5 * kMiB, {}}, test_world());
   const auto before = files_of(output);

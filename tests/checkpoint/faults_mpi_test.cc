@@ -1,4 +1,4 @@
-// Saving on several ranks while the system refuses any call of any of them: every rank tells the
+// Saving on several ranks while the system refuses any call of any of them: every rank reports the
 // same failure, nobody waits for another, what was saved before stays, the next save works. Run
 // with the library of tests/support/faults_preload.cc preloaded.
 
@@ -104,7 +104,7 @@ class FaultsOnRanks : public testing::Test {
   TestState tensors_;
 };
 
-TEST_F(FaultsOnRanks, a_refused_call_of_any_rank_is_told_by_all_and_loses_nothing) {
+TEST_F(FaultsOnRanks, a_refused_call_of_any_rank_is_reported_by_all_and_loses_nothing) {
   Communicator& world = test_world();
   Tally tally;
   std::int64_t step = 1;

@@ -21,7 +21,7 @@ namespace {
 
 enum Verdict : int { kGood = 0, kLost = 10, kPhantom = 11, kWrong = 12, kNotSaved = 13 };
 
-/// Rows that each rank has of its own, and copies that all have.
+/// Rows that each rank has of its own, and replicas that all have.
 void add_tensors(TestState& tensors, const Communicator& world) {
   const Shape rows{world.size() * 3 + 1, 40};
   const Slice piece = even_slice(rows[0], world.size(), world.rank());

@@ -23,8 +23,8 @@ Box piece_of(const Shape& shape, int dim, int pieces, int index) {
   return box;
 }
 
-/// What rank `rank` of `size` holds: tensors cut in rows, in columns (some ranks get nothing), and
-/// copies everywhere.
+/// What rank `rank` of `size` holds: tensors sharded by rows, by columns (some ranks get nothing),
+/// and replicas everywhere.
 void add_pieces(TestState& state, int rank, int size) {
   const auto add = [&](const std::string& name, const Shape& shape, int dim) {
     state.add({name, DType::kF32, shape, piece_of(shape, dim, size, rank)});

@@ -12,7 +12,7 @@
 namespace trireme {
 namespace {
 
-// About two segments of four ranks at the most, and pieces that do not divide.
+// About two segments of four ranks at the most, and shards that do not divide.
 constexpr std::size_t kCounts[] = {0, 1, 5, 1003, 700001};
 
 /// The first index where a sum is further from the exact one than so many additions may bring it;

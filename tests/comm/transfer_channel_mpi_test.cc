@@ -15,7 +15,7 @@
 namespace trireme {
 namespace {
 
-/// Counts of values in one piece.
+/// Counts of values in one shard.
 constexpr std::size_t kPieceCounts[] = {0, 1, 2, 3, 7, 1001, 70003};
 
 TEST(AllReduce, adds_in_rank_order_for_any_segment_size_shared_or_not) {
@@ -40,7 +40,7 @@ TEST(AllReduce, refuses_other_types_and_no_memory) {
   EXPECT_THROW((void)test_world().start_all_reduce({}), InternalError);
 }
 
-TEST(ReduceScatter, leaves_each_rank_the_sum_of_its_piece_for_any_segment_size) {
+TEST(ReduceScatter, leaves_each_rank_the_sum_of_its_shard_for_any_segment_size) {
   const int rank = test_world().rank(), size = test_world().size();
   for_segments([&](Communicator& world, std::size_t count_max) {
     for (const std::size_t count : kPieceCounts) {
@@ -58,7 +58,7 @@ TEST(ReduceScatter, leaves_each_rank_the_sum_of_its_piece_for_any_segment_size) 
   });
 }
 
-TEST(AllGather, fills_every_piece_with_that_of_its_rank_for_any_segment_size) {
+TEST(AllGather, fills_every_shard_with_that_of_its_rank_for_any_segment_size) {
   const int rank = test_world().rank(), size = test_world().size();
   for_segments([&](Communicator& world, std::size_t count_max) {
     for (const std::size_t count : kPieceCounts) {
@@ -324,7 +324,7 @@ void expect_exact_counts(const std::unique_ptr<Communicator>& channel) {
   const Message receives[] = {{rank, std::span(in).first(10)}, {last, std::span(in).last(20)}};
   channel->start_exchange(sends, receives).wait();
   EXPECT_EQ(sent(), ranks == 1 ? 0 : 20);
-  // Uneven pieces: all ranks together send each value to its owner and back from it.
+  // Uneven shards: all ranks together send each value to its owner and back from it.
   std::vector<float> uneven(100003);
   channel->start_all_reduce(view(uneven)).wait();
   std::int64_t total[] = {sent()};

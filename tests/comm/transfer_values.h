@@ -96,7 +96,7 @@ inline Message message(int rank, std::span<T> values) {
   return {rank, std::as_writable_bytes(values)};
 }
 
-/// Calls `test` with segments from a value in a piece to more than any operand here, in shared
+/// Calls `test` with segments from a value in a shard to more than any operand here, in shared
 /// memory and without.
 template <class Test>
 void for_segments(const Test& test) {

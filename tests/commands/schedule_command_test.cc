@@ -39,7 +39,7 @@ std::string fault_of(const Words& words) {
   return "none";
 }
 
-TEST(ScheduleCommand, prints_an_object_that_is_a_plan_file) {
+TEST(ScheduleCommand, prints_an_object_that_is_a_schedule_file) {
   const Words words = {"--kind",          "dualpipe-v", "--stages", "2",
                        "--micro-batches", "6",          "--times",  "2,3,1,0.5"};
   const Json json = json_of(words);
@@ -99,7 +99,7 @@ TEST(ScheduleCommand, a_step_that_runs_ahead_spans_what_its_longest_rank_takes) 
   EXPECT_EQ(of("true").find("step_span")->as_double(), 24);
 }
 
-TEST(ScheduleCommand, every_bad_input_is_told_with_its_rule_and_what_is_legal) {
+TEST(ScheduleCommand, every_bad_input_is_reported_with_its_rule_and_what_is_legal) {
   const auto of = [](const char* kind, Words more) {
     Words words = {"--kind", kind};
     words.insert(words.end(), more.begin(), more.end());
@@ -141,7 +141,7 @@ TEST(ScheduleCommand, every_bad_input_is_told_with_its_rule_and_what_is_legal) {
   EXPECT_EQ(of("/nowhere/plan.json", {}), "code 74");
 }
 
-TEST(ScheduleCommand, a_wrong_plan_file_is_refused_with_its_place) {
+TEST(ScheduleCommand, a_wrong_schedule_file_is_refused_with_its_place) {
   const TemporaryDirectory folder;
   const auto of = [&](const char* text) {
     const std::string path = folder.write("plan.json", text).string();

@@ -145,7 +145,7 @@ RankSight sight_with(int rank, std::vector<BeatTransfer> recent) {
   return made;
 }
 
-TEST(DescribeDesync, sees_another_size_or_operation_at_the_same_place_of_a_group) {
+TEST(DescribeDesync, sees_another_size_or_operation_at_the_same_number_of_a_group) {
   const RankSight one = sight_with(0, {transfer(4, "all_reduce", 2048, 1)});
   const auto beside = [&](const BeatTransfer& other) {
     return describe_desync(std::vector{one, sight_with(1, {other})});

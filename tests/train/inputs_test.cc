@@ -71,7 +71,7 @@ TEST(Inputs, weights_that_are_not_there_are_a_fault_of_init_weights) {
   }
 }
 
-TEST(Inputs, weights_of_every_wrong_kind_are_told_as_what_they_are) {
+TEST(Inputs, weights_of_every_wrong_kind_are_reported_as_what_they_are) {
   const TemporaryDirectory folder;
   std::filesystem::create_directories(folder.path() / "empty");
   std::filesystem::create_directories(folder.path() / "run_without");
@@ -111,7 +111,7 @@ TEST(Inputs, weights_are_compared_with_the_model_before_anything_starts) {
   EXPECT_TRUE(has(fault_of(folder, {weights}), "the model has")) << fault_of(folder, {weights});
 }
 
-TEST(Inputs, all_files_that_are_missing_are_told_at_once_each_with_its_key) {
+TEST(Inputs, all_files_that_are_missing_are_reported_at_once_each_with_its_key) {
   const TemporaryDirectory folder;
   const std::string at = folder.path().string();
   LoadedConfig loaded =

@@ -1,5 +1,5 @@
 #pragma once
-// Runs a line of the table of meshes, and brings what its ranks hold in pieces together.
+// Runs a line of the table of meshes, and brings the shards that its ranks hold together.
 
 #include <cstdint>
 #include <filesystem>

@@ -1,5 +1,5 @@
 #pragma once
-// The table of meshes: every setting that cuts a model or its batch, as one line each, and which
+// The table of meshes: every setting that splits a model or its batch, as one line each, and which
 // lines are legal. Pure; what a line computes is in mesh_run.h.
 
 #include <cstdint>

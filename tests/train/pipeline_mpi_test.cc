@@ -74,8 +74,8 @@ TEST(Pipelines, every_stage_of_zero_goes_with_fused_and_with_postponed_weight_gr
 }
 
 /// A tied weight whose ends are not one chunk is summed over ranks in two parts where gradients
-/// leave with each micro-batch: equal to rounding, not in bits.
-TEST(Pipelines, a_tied_model_with_gradients_that_leave_agrees_to_rounding) {
+/// are reduced after each micro-batch: equal to rounding, not in bits.
+TEST(Pipelines, a_tied_model_with_reduced_gradients_agrees_to_rounding) {
   const int ranks = test_launch().job().size();
   if (ranks != 4) GTEST_SKIP();
   for (const char* schedule : {"1f1b", "zb-v"}) {
@@ -92,7 +92,7 @@ TEST(Pipelines, a_tied_model_with_gradients_that_leave_agrees_to_rounding) {
   }
 }
 
-TEST(Pipelines, stages_are_cut_by_tensor_and_context_too) {
+TEST(Pipelines, stages_are_sharded_by_tensor_and_context_too) {
   const int ranks = test_launch().job().size();
   if (ranks != 4) GTEST_SKIP();
   for (const char* schedule : {"1f1b", "zb-v"}) {
@@ -152,7 +152,7 @@ TEST(Pipelines, r_as_an_action_gives_the_bits_of_keeping_everything) {
   }
 }
 
-TEST(Pipelines, r_goes_with_zero_and_with_stages_that_are_cut) {
+TEST(Pipelines, r_goes_with_zero_and_with_stages_that_are_sharded) {
   const int ranks = test_launch().job().size();
   if (ranks != 4) GTEST_SKIP();
   const TemporaryDirectory directory;

@@ -1,5 +1,5 @@
 // A checkpoint of any mesh goes on on any other: the state that was loaded has the bits of that
-// which was saved, wherever its pieces went; the next losses are those of one rank, and on the same
+// which was saved, wherever its shards went; the next losses are those of one rank, and on the same
 // mesh all bits are those of a run without a break. On four ranks each mesh to the next of a ring,
 // for a tied model (and to itself) and for one whose shards are partly empty.
 // TRIREME_RESHARD=ring: that on any ranks; =all: every ordered pair of the meshes that the ranks of

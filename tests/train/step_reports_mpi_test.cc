@@ -49,7 +49,7 @@ void expect_facts_of_all(StepReports& reports, double scale) {
   }
 }
 
-TEST(StepReports, everybody_learns_the_same_from_both_exchanges) {
+TEST(StepReports, everybody_receives_the_same_from_both_exchanges) {
   for (const auto exchange : {StepReports::Exchange::kBlocking, StepReports::Exchange::kBeside}) {
     StepReports reports(test_world(), exchange);
     for (const double scale : {1.0, 0.25, 1e300}) expect_facts_of_all(reports, scale);
@@ -65,8 +65,8 @@ TEST(StepReports, everybody_learns_the_same_from_both_exchanges) {
   }
 }
 
-/// The others come to tell only when rank 0 has gone on.
-TEST(StepReports, beside_the_computation_nobody_waits_where_he_tells) {
+/// The others send only when rank 0 has gone on.
+TEST(StepReports, beside_the_computation_nobody_waits_where_he_sends) {
   Communicator& world = test_world();
   StepReports reports(world, StepReports::Exchange::kBeside);
   std::int64_t gone_on = world.rank() == 0 ? 1 : 0;

@@ -1,4 +1,4 @@
-// What a plan says that a rank sends, beside what its channels have counted.
+// What `train plan` says that a rank sends, beside what its channels have counted.
 
 #include <gtest/gtest.h>
 
