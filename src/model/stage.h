@@ -31,10 +31,10 @@ struct StageCut {
 struct ChunkShape {
   ChunkRange range;
   int in_flight = 1;  ///< micro-batches between their F and their last backward action
-  /// Of those, the ones between B and W; what they keep for W is told apart by their numbers modulo
-  /// this. Only where B and W are apart.
+  /// Micro-batches between B and W; the buffer of what W needs is micro_batch % waiting. Only where
+  /// B and W are apart.
   int waiting = 1;
-  /// Of those, the ones between R and B; their activations are told apart likewise.
+  /// Micro-batches between R and B; the buffer of their activations is micro_batch % recomputed.
   int recomputed = 0;
 };
 

@@ -50,14 +50,14 @@ struct ParamMeta {
   TensorPartial partial = TensorPartial::kNever;
   /// Within a block those of the dense view come first.
   MeshView view = MeshView::kDense;
-  /// Not 0: the tokens of a step look up so many of its rows at most, over all ranks that sum the
-  /// gradient, which is held as those rows alone (RowGradient). Only of the first parameter.
+  /// > 0: a row-sparse gradient (RowGradient) of at most this many rows, the tokens of a step over
+  /// all ranks that sum it. Only of the first parameter.
   std::int64_t looked_up_most = 0;
-  /// Not kNoParam: the head of a tied model beside its embedding. It has a gradient of its own, to
-  /// be added to that parameter's, and no value.
+  /// Not kNoParam: the head of a tied model, which has no value, and a gradient to be added to that
+  /// of this parameter, the embedding.
   ParamIndex shares = kNoParam;
-  /// Of such a one: micro-batches may be in flight between the two ends, so that where gradients
-  /// are reduce-scattered after each, this one is by itself, and the sums are added.
+  /// With ZeRO >= 2 and several pipeline stages this gradient is reduce-scattered on its own and
+  /// then added to the embedding's.
   bool reduced_alone = false;
   /// Which of the pipeline ranks that hold this parameter: both ends of a tied model where they are
   /// not one rank. Their gradients are added, owner first, and both update.

@@ -14,7 +14,7 @@ struct RankPart {
   ParamDistribution store;
   StageCut cut;
   std::vector<ChunkShape> chunks;  ///< of the pipeline rank; none: the whole model
-  /// In order; of each the chunk in place of the virtual stage.
+  /// This rank's actions, with virtual_stage replaced by the local chunk.
   std::vector<Action> actions;
   int neighbours = 0;  ///< of its chunks, before and behind them, on other pipeline ranks
   /// What the stage is made for: kTraining becomes kTrainingSplit where the rank has B and W apart.

@@ -33,7 +33,7 @@ TEST(Math, a_product_that_overflows_is_told) {
   EXPECT_FALSE(multiply_checked(std::int64_t{1} << 32, std::int64_t{1} << 31, &product));
 }
 
-TEST(Math, even_pieces_cover_everything_once_and_differ_by_at_most_one) {
+TEST(Math, even_slices_cover_everything_once_and_differ_by_at_most_one) {
   for (std::int64_t count = 0; count < 40; ++count) {
     for (std::int64_t pieces = 1; pieces < 10; ++pieces) {
       std::int64_t next = 0;

@@ -110,7 +110,7 @@ TEST(Schedule, micro_batches_that_wait_for_their_weight_gradients) {
   EXPECT_EQ(waiting_for_weights(apart, 0), 4);
 }
 
-TEST(Schedule, micro_batches_whose_activations_are_made_again) {
+TEST(Schedule, micro_batches_whose_activations_are_recomputed) {
   EXPECT_EQ(recomputed(make_1f1b(4, 8).ranks[0], 0), 0);
   std::vector<Action> actions = {{ActionKind::kRecompute, 0, 1},
                                  {ActionKind::kBackward, 0, 1},

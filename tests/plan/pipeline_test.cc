@@ -149,7 +149,7 @@ TEST(Pipeline, more_stages_than_layers_are_refused_with_the_numbers) {
   EXPECT_NE(fault_of(parallel_of(2, "zb-v"), 3, 8).find("4 virtual stages"), std::string::npos);
 }
 
-TEST(Pipeline, a_plan_file_is_run_and_one_of_other_sizes_is_refused) {
+TEST(Pipeline, a_schedule_file_is_run_and_one_of_other_sizes_is_refused) {
   const TemporaryDirectory directory;
   const std::filesystem::path path = directory.path() / "schedule.json";
   write_file_atomically(path, schedule_json(make_1f1b(2, 3)).dump());
