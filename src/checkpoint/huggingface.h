@@ -14,7 +14,7 @@
 #include "base/shape.h"
 #include "checkpoint/safetensors.h"
 #include "comm/communicator.h"
-#include "parallel/state.h"
+#include "store/state.h"
 
 namespace trireme {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/shape.h"
-#include "parallel/state.h"
+#include "store/state.h"
 
 namespace trireme {
 

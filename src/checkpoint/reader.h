@@ -10,7 +10,7 @@
 
 #include "checkpoint/manifest.h"
 #include "comm/communicator.h"
-#include "parallel/state.h"
+#include "store/state.h"
 
 namespace trireme {
 

@@ -17,7 +17,7 @@
 #include "device/gpu.h"
 #include "device/host_memory.h"
 #include "device/pinned_memory.h"
-#include "parallel/state.h"
+#include "store/state.h"
 
 namespace trireme {
 

@@ -15,7 +15,7 @@
 #include "base/json.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/staging.h"
-#include "parallel/state.h"
+#include "store/state.h"
 
 namespace trireme {
 

@@ -10,7 +10,7 @@
 #include "commands/every_rank.h"
 #include "commands/parse_options.h"
 #include "guard/watch.h"
-#include "parallel/host_state.h"
+#include "store/host_state.h"
 #include "telemetry/metrics_lines.h"
 #include "train/evaluator.h"
 #include "train/memory_check.h"

@@ -4,8 +4,8 @@
 
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "model/param_table.h"
-#include "parallel/param_store.h"
 #include "parallel/tensor_axis.h"
+#include "store/param_store.h"
 
 namespace trireme {
 

@@ -4,7 +4,7 @@
 
 #include "kernels/gemm/gemm.h"
 #include "model/param_table.h"
-#include "parallel/param_store.h"
+#include "store/param_store.h"
 
 namespace trireme {
 

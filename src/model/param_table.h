@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "config/model_config.h"
-#include "parallel/param.h"
+#include "store/param.h"
 
 namespace trireme {
 

@@ -8,7 +8,7 @@
 #include "comm/communicator.h"
 #include "config/run_config.h"
 #include "kernels/adamw/adamw.h"
-#include "parallel/param_store.h"
+#include "store/param_store.h"
 
 namespace trireme {
 

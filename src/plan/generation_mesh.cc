@@ -5,8 +5,8 @@
 #include "base/human_format.h"
 #include "model/decoder.h"
 #include "model/flops.h"
-#include "parallel/param_store.h"
 #include "plan/mesh_rules.h"
+#include "store/param_store.h"
 
 namespace trireme {
 

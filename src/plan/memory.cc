@@ -11,12 +11,12 @@
 #include "model/flops.h"
 #include "model/param_table.h"
 #include "optim/optimizer.h"
-#include "parallel/buckets.h"
-#include "parallel/partial_gradients.h"
-#include "parallel/reduction.h"
-#include "parallel/state_boxes.h"
-#include "parallel/tied_weight.h"
-#include "parallel/weight_gather.h"
+#include "store/buckets.h"
+#include "store/partial_gradients.h"
+#include "store/reduction.h"
+#include "store/state_boxes.h"
+#include "store/tied_weight.h"
+#include "store/weight_gather.h"
 
 namespace trireme {
 

@@ -3,9 +3,9 @@
 #include "config/run_config.h"
 #include "model/stage.h"
 #include "parallel/mesh_shape.h"
-#include "parallel/store_layout.h"
 #include "plan/pipeline.h"
 #include "plan/resolve.h"
+#include "store/store_layout.h"
 
 namespace trireme {
 

@@ -4,11 +4,11 @@
 
 #include "comm/communicator.h"
 #include "model/walk.h"
-#include "parallel/buckets.h"
-#include "parallel/partial_gradients.h"
-#include "parallel/row_gradient.h"
-#include "parallel/tied_weight.h"
-#include "parallel/weight_gather.h"
+#include "store/buckets.h"
+#include "store/partial_gradients.h"
+#include "store/row_gradient.h"
+#include "store/tied_weight.h"
+#include "store/weight_gather.h"
 
 namespace trireme {
 

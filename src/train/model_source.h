@@ -7,7 +7,7 @@
 
 #include "comm/communicator.h"
 #include "config/model_config.h"
-#include "parallel/state.h"
+#include "store/state.h"
 #include "tokenizer/tokenizer.h"
 
 namespace trireme {

@@ -10,13 +10,13 @@
 #include "model/stage.h"
 #include "optim/optimizer.h"
 #include "parallel/mesh_shape.h"
-#include "parallel/partial_gradients.h"
-#include "parallel/reduction.h"
-#include "parallel/tied_weight.h"
-#include "parallel/weight_gather.h"
 #include "pipeline/executor.h"
 #include "plan/rank_part.h"
 #include "plan/resolve.h"
+#include "store/partial_gradients.h"
+#include "store/reduction.h"
+#include "store/tied_weight.h"
+#include "store/weight_gather.h"
 
 namespace trireme {
 

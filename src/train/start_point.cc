@@ -7,7 +7,7 @@
 #include "checkpoint/companion_files.h"
 #include "config/fields.h"
 #include "config/model_parse.h"
-#include "parallel/host_state.h"
+#include "store/host_state.h"
 #include "tokenizer/tokenizer.h"
 #include "train/model_source.h"
 

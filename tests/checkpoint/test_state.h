@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "checkpoint/async_writer.h"
 #include "checkpoint/boxes.h"
-#include "parallel/state.h"
+#include "store/state.h"
 
 namespace trireme {
 

@@ -7,7 +7,7 @@
 
 #include "config/model_parse.h"
 #include "model/param_table.h"
-#include "parallel/param_store.h"
+#include "store/param_store.h"
 #include "support/store_contents.h"
 
 namespace trireme {

@@ -1,7 +1,7 @@
 #pragma once
 // The tensors of a context's device as the host sees them.
 
-#include "parallel/host_state.h"
+#include "store/host_state.h"
 #include "tensor/transfer.h"
 
 namespace trireme {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "parallel/param_store.h"
+#include "store/param_store.h"
 
 namespace trireme {
 

@@ -10,7 +10,7 @@
 #include "checkpoint/reader.h"
 #include "dataset/loader.h"
 #include "dataset/sample_order.h"
-#include "parallel/host_state.h"
+#include "store/host_state.h"
 #include "support/fetch.h"
 #include "support/gradient_norm.h"
 #include "support/program_device.h"

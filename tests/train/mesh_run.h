@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/launch.h"
-#include "parallel/param_store.h"
+#include "store/param_store.h"
 #include "train/mesh_table.h"
 
 namespace trireme {

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "parallel/buckets.h"
-#include "parallel/param_store.h"
+#include "store/buckets.h"
+#include "store/param_store.h"
 
 namespace trireme {
 

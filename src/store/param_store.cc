@@ -1,11 +1,11 @@
-#include "parallel/param_store.h"
+#include "store/param_store.h"
 
 #include <algorithm>
 
 #include "base/math.h"
 #include "base/random.h"
 #include "kernels/elementwise/elementwise.h"
-#include "parallel/state_boxes.h"
+#include "store/state_boxes.h"
 #include "tensor/transfer.h"
 
 namespace trireme {

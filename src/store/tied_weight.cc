@@ -1,4 +1,4 @@
-#include "parallel/tied_weight.h"
+#include "store/tied_weight.h"
 
 #include "kernels/elementwise/elementwise.h"
 #include "tensor/transfer.h"

@@ -1,4 +1,4 @@
-#include "parallel/reduction.h"
+#include "store/reduction.h"
 
 #include "kernels/elementwise/elementwise.h"
 #include "tensor/transfer.h"

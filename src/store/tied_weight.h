@@ -1,7 +1,7 @@
 #pragma once
 
 #include "comm/communicator.h"
-#include "parallel/param_store.h"
+#include "store/param_store.h"
 
 namespace trireme {
 

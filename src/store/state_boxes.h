@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "parallel/param_store.h"
+#include "store/param_store.h"
 
 namespace trireme {
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "parallel/param_store.h"
+#include "store/param_store.h"
 
 namespace trireme {
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "parallel/param.h"
+#include "store/param.h"
 
 namespace trireme {
 

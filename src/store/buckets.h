@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "parallel/store_layout.h"
+#include "store/store_layout.h"
 #include "tensor/buffer.h"
 
 namespace trireme {

@@ -1,4 +1,4 @@
-#include "parallel/row_gradient.h"
+#include "store/row_gradient.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "parallel/weight_gather.h"
+#include "store/weight_gather.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,11 +1,11 @@
-#include "parallel/param_store.h"
+#include "store/param_store.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "base/hash.h"
-#include "parallel/state_boxes.h"
+#include "store/state_boxes.h"
 #include "support/store_contents.h"
 
 namespace trireme {

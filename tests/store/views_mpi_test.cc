@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "parallel/reduction.h"
-#include "parallel/weight_gather.h"
+#include "store/reduction.h"
+#include "store/weight_gather.h"
 #include "support/mpi_test.h"
 #include "support/store_contents.h"
 

@@ -1,4 +1,4 @@
-#include "parallel/partial_gradients.h"
+#include "store/partial_gradients.h"
 
 #include "tensor/transfer.h"
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "device/context.h"
-#include "parallel/state.h"
+#include "store/state.h"
 
 namespace trireme {
 

@@ -1,4 +1,4 @@
-#include "parallel/buckets.h"
+#include "store/buckets.h"
 
 #include <gtest/gtest.h>
 

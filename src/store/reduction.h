@@ -3,9 +3,9 @@
 #include <optional>
 #include <vector>
 
-#include "parallel/buckets.h"
-#include "parallel/param_store.h"
-#include "parallel/row_gradient.h"
+#include "store/buckets.h"
+#include "store/param_store.h"
+#include "store/row_gradient.h"
 
 namespace trireme {
 

@@ -1,4 +1,4 @@
-#include "parallel/host_state.h"
+#include "store/host_state.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "parallel/gradients.h"
+#include "store/gradients.h"
 
 #include <algorithm>
 

@@ -1,10 +1,10 @@
-#include "parallel/host_state.h"
+#include "store/host_state.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "parallel/param_store.h"
+#include "store/param_store.h"
 #include "support/fetch.h"
 #include "support/program_device.h"
 #include "support/store_contents.h"

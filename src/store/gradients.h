@@ -13,8 +13,8 @@
 
 #include "device/context.h"
 #include "kernels/gemm/gemm.h"
-#include "parallel/row_gradient.h"
-#include "parallel/store_layout.h"
+#include "store/row_gradient.h"
+#include "store/store_layout.h"
 #include "tensor/buffer.h"
 
 namespace trireme {

@@ -1,4 +1,4 @@
-#include "parallel/store_layout.h"
+#include "store/store_layout.h"
 
 #include <gtest/gtest.h>
 

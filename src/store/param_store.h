@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "device/context.h"
-#include "parallel/gradients.h"
-#include "parallel/state.h"
-#include "parallel/store_layout.h"
+#include "store/gradients.h"
+#include "store/state.h"
+#include "store/store_layout.h"
 #include "tensor/buffer.h"
 
 namespace trireme {
