@@ -7,7 +7,7 @@
 
 namespace trireme {
 
-/// Links are followed. False where it cannot be reported, too: a name may be too long to ask for.
+/// Links are followed. False where it cannot be found out, too: a name may be too long to ask for.
 bool is_there(const std::filesystem::path& path);
 
 /// "runs/a/step-5: there is no such file or folder (runs/a is there, and step-5 in it is not;

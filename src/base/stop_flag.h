@@ -11,9 +11,9 @@ namespace trireme {
 /// ends the process at once with 128 + its number.
 void install_stop_handlers();
 
-/// The job has reported its end with `code`, or a rank of it is about to. A second signal now ends
-/// the process with that code, without a word: launchers send one to ranks that are still leaving,
-/// and srun then reports the largest code of all ranks.
+/// The job has announced that it ends with `code`, or a rank of it is about to. A second signal now
+/// ends the process with that code, without a word: launchers send one to ranks that are still
+/// leaving, and srun then reports the largest code of all ranks.
 void announce_exit_code(int code) noexcept;
 
 /// While it lives, the first signal is answered at once on standard error, from the handler: a line

@@ -18,7 +18,7 @@ struct DriverStatus {
 
 /// Makes files created with these access properties (an hid_t) go through a driver of our own. It
 /// does what the library's POSIX driver does, except that a refused write is noted in `status` and
-/// the library is reported that all is well: 1.10 crashes in H5Fclose, at once or at the next file,
+/// the library is told that all is well: 1.10 crashes in H5Fclose, at once or at the next file,
 /// once a write of its own clean-up has failed. `status` outlives the file; after every call look
 /// there. Throws InternalError where the library refuses the driver.
 void use_noting_driver(std::int64_t access_properties, DriverStatus* status);

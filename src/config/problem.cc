@@ -80,7 +80,7 @@ std::string format_problems(const std::vector<Problem>& problems) {
     Problem problem = problems[i];
     constexpr std::size_t kListBytes = 48;  // beyond the legal values of most keys
     if (problem.message == kUnknownKey && problem.legal.size() > kListBytes) {
-      // Who is reported the key that was meant needs no list of all of them.
+      // Who is shown the key that was meant needs no list of all of them.
       if (!problem.nearest.empty() || !lists.insert(problem.legal).second) problem.legal.clear();
     }
     text.append(separator).append(format_problem(problem));

@@ -15,7 +15,7 @@ namespace trireme {
 std::string nearest_choice(std::string_view path, std::string_view word,
                            const std::vector<std::string>& words);
 
-/// The legal value nearest to one that is not; "" where that cannot be reported. As JSON text.
+/// The legal value nearest to one that is not; "" where that cannot be found out. As JSON text.
 std::string nearest_value(const Field& field, const Json& value);
 
 /// What another system's key asks for, in our key: identity for most, "bf16": true is

@@ -49,7 +49,7 @@ struct RankSight {
   char process_state = '?';  ///< of /proc/PID/stat; 'T' stopped, 'Z' dead; '-' no such process;
                              ///< '?' where it cannot be seen from here
 };
-/// 'R', 'S', 'D', 'T', ...; '-' where there is no such process; '?' where that cannot be reported.
+/// 'R', 'S', 'D', 'T', ...; '-' where there is no such process; '?' where that cannot be found out.
 char process_state_of(std::int32_t pid);
 /// "stopped (SIGSTOP or a debugger)"
 std::string_view state_text(char process_state);

@@ -1,4 +1,4 @@
-// What people type wrong, and what they are reported.
+// What people type wrong, and what they are told.
 #include <gtest/gtest.h>
 
 #include <algorithm>
