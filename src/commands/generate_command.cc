@@ -94,7 +94,7 @@ void check_prompt(const std::vector<std::int32_t>& prompt, const ModelConfig& mo
     }
   }
   const auto total = static_cast<std::int64_t>(prompt.size()) + options.max_new_tokens;
-  if (model.position == PositionKind::kLearned && total > model.max_positions) {
+  if (model.learned_positions && total > model.max_positions) {
     throw ConfigError(
         "prompt and continuation need {} positions, the model has {} (its positions are learned). "
         "Use --max-new-tokens {} or less.",

@@ -27,34 +27,35 @@ Json token_json(const ModelConfig& model, std::string_view key, std::int64_t id)
 }
 
 void add_llama_like(Json& json, const ModelConfig& model) {
+  const AttentionConfig& attention = model.layer(0).attention;
   json["hidden_size"] = model.hidden;
-  json["intermediate_size"] = model.ffn;
-  json["num_hidden_layers"] = model.layers;
-  json["num_attention_heads"] = model.heads;
-  json["num_key_value_heads"] = model.kv_heads;
-  json["head_dim"] = model.head_dim;
+  json["intermediate_size"] = model.layer(0).mlp.ffn;
+  json["num_hidden_layers"] = model.layer_count();
+  json["num_attention_heads"] = attention.heads;
+  json["num_key_value_heads"] = attention.kv_heads;
+  json["head_dim"] = attention.head_dim;
   json["hidden_act"] = "silu";
   json["max_position_embeddings"] = model.max_positions;
-  json["rms_norm_eps"] = model.norm_eps;
+  json["rms_norm_eps"] = model.norm.eps;
   if (model.family == Family::kLlama || model.family == Family::kQwen3)
-    json["attention_bias"] = model.qkv_bias;
-  if (model.family == Family::kLlama) json["mlp_bias"] = model.mlp_bias;
+    json["attention_bias"] = attention.qkv_bias;
+  if (model.family == Family::kLlama) json["mlp_bias"] = model.layer(0).mlp.bias;
   if (model.family == Family::kMistral)
-    json["sliding_window"] = model.sliding_window == 0 ? Json() : Json(model.sliding_window);
+    json["sliding_window"] = attention.window == 0 ? Json() : Json(attention.window);
   // transformers 5 reads rope_parameters, transformers 4 the other two.
-  const Json rope = rope_parameters_json(model.rope);
+  const Json rope = rope_parameters_json(*attention.rope);
   json["rope_parameters"] = rope;
-  json["rope_theta"] = model.rope.theta;
-  json["rope_scaling"] = model.rope.kind == RopeKind::kDefault ? Json() : rope;
+  json["rope_theta"] = attention.rope->theta;
+  json["rope_scaling"] = attention.rope->kind == RopeKind::kDefault ? Json() : rope;
 }
 
 void add_gpt2(Json& json, const ModelConfig& model) {
   json["n_embd"] = model.hidden;
-  json["n_inner"] = model.ffn;
-  json["n_layer"] = model.layers;
-  json["n_head"] = model.heads;
+  json["n_inner"] = model.layer(0).mlp.ffn;
+  json["n_layer"] = model.layer_count();
+  json["n_head"] = model.layer(0).attention.heads;
   json["n_positions"] = model.max_positions;
-  json["layer_norm_epsilon"] = model.norm_eps;
+  json["layer_norm_epsilon"] = model.norm.eps;
   json["activation_function"] = "gelu_new";
 }
 

@@ -3,7 +3,7 @@
 // a Hugging Face config.json; defaults are those of transformers for the family.
 
 #include <cstdint>
-#include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,7 +18,6 @@ enum class Activation : std::uint8_t {
   kSwiGlu,    ///< silu(gate) * up, two projections
   kGeluTanh,  ///< 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 };
-enum class PositionKind : std::uint8_t { kRope, kLearned };
 enum class RopeKind : std::uint8_t { kDefault, kLinear, kLlama3, kYarn };
 
 /// Rotary embedding. Formulas: transformers' modeling_rope_utils.
@@ -36,23 +35,51 @@ struct RopeConfig {
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
+struct NormConfig {
+  NormKind kind = NormKind::kRms;
+  double eps = 1e-6;
+  friend bool operator==(const NormConfig&, const NormConfig&) = default;
+};
+
+struct AttentionConfig {
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::optional<RopeConfig> rope;
+  std::int64_t window = 0;  ///< positions that a query sees, its own among them; 0: all before it
+  bool qkv_bias = false, out_bias = false;
+  bool qk_norm = false;  ///< RMS norm of each q and k head before RoPE
+
+  [[nodiscard]] std::int64_t q_size() const { return heads * head_dim; }
+  [[nodiscard]] std::int64_t kv_size() const { return kv_heads * head_dim; }
+  [[nodiscard]] std::int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  friend bool operator==(const AttentionConfig&, const AttentionConfig&) = default;
+};
+
+struct MlpConfig {
+  std::int64_t ffn = 0;
+  Activation activation = Activation::kSwiGlu;
+  bool bias = false;  ///< on every projection
+
+  [[nodiscard]] std::int64_t up_size() const {
+    return activation == Activation::kSwiGlu ? 2 * ffn : ffn;
+  }
+  friend bool operator==(const MlpConfig&, const MlpConfig&) = default;
+};
+
+/// One layer: its norms, and the two branches of its residual stream.
+struct LayerConfig {
+  NormConfig norm;
+  AttentionConfig attention;
+  MlpConfig mlp;
+  friend bool operator==(const LayerConfig&, const LayerConfig&) = default;
+};
+
 struct ModelConfig {
   Family family = Family::kLlama;
-  std::int64_t layers = 0, hidden = 0, ffn = 0;
-  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  std::int64_t vocab_size = 0, max_positions = 0;
-  NormKind norm = NormKind::kRms;
-  double norm_eps = 1e-6;
-  Activation activation = Activation::kSwiGlu;
-  PositionKind position = PositionKind::kRope;
-  RopeConfig rope;
-  bool qkv_bias = false;  ///< on q, k and v
-  bool attention_out_bias = false;
-  bool mlp_bias = false;         ///< on every projection of the MLP
-  bool qk_norm = false;          ///< RMS norm of each q and k head before RoPE
-  bool tied_embeddings = false;  ///< the head is the embedding
-  /// Positions that a query sees, its own among them; 0: all before it.
-  std::int64_t sliding_window = 0;
+  std::vector<LayerConfig> layers;
+  std::int64_t hidden = 0, vocab_size = 0, max_positions = 0;
+  NormConfig norm;                 ///< behind the layers
+  bool learned_positions = false;  ///< added to the embedding
+  bool tied_embeddings = false;    ///< the head is the embedding
   double init_std = 0.02;
   std::int64_t bos_token = -1, end_token = -1;  ///< -1: none
 
@@ -60,8 +87,10 @@ struct ModelConfig {
   /// gave), keys without effect kept.
   Json source;
 
-  [[nodiscard]] std::int64_t q_size() const { return heads * head_dim; }
-  [[nodiscard]] std::int64_t kv_size() const { return kv_heads * head_dim; }
+  [[nodiscard]] std::int64_t layer_count() const { return std::ssize(layers); }
+  [[nodiscard]] const LayerConfig& layer(std::int64_t index) const {
+    return layers[static_cast<std::size_t>(index)];
+  }
   /// Stored [in, out] as GPT-2's Conv1D, else [out, in].
   [[nodiscard]] bool weights_in_out() const { return family == Family::kGpt2; }
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;

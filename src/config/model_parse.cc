@@ -61,9 +61,13 @@ class ModelReader {
     resolve_names(model.family);
     check_keys(model.family);
     read_common(model);
-    model.family == Family::kGpt2 ? read_gpt2(model) : read_llama_like(model);
-    if (origin_.problems.size() == faults) check_heads(model);
+    LayerConfig layer;
+    const std::int64_t layers =
+        model.family == Family::kGpt2 ? read_gpt2(model, layer) : read_llama_like(model, layer);
+    if (origin_.problems.size() == faults) check(model, layer.attention);
     if (origin_.problems.size() > faults) return {};
+    layer.norm = model.norm;
+    model.layers.assign(static_cast<std::size_t>(layers), layer);
     model.source = keys_;
     model.source = model_keys_json(model);
     return model;
@@ -173,43 +177,42 @@ class ModelReader {
     return reader_.integer(key, kToken).value_or(otherwise);
   }
 
-  void read_llama_like(ModelConfig& model) {
-    const bool llama = model.family == Family::kLlama;
+  /// How many layers, all alike.
+  std::int64_t read_llama_like(ModelConfig& model, LayerConfig& layer) {
+    const bool llama = model.family == Family::kLlama, qwen3 = model.family == Family::kQwen3;
+    AttentionConfig& attention = layer.attention;
     model.hidden = reader_.integer("hidden_size", kWidth).value_or(default_.hidden);
-    model.ffn = reader_.integer("intermediate_size", kFfn).value_or(default_.ffn);
-    model.layers = reader_.integer("num_hidden_layers", kLayers).value_or(default_.layers);
-    model.heads = reader_.integer("num_attention_heads", kHeads).value_or(default_.heads);
-    model.kv_heads =
-        reader_.integer("num_key_value_heads", kHeads).value_or(default_kv_heads(model));
-    model.head_dim = reader_.integer("head_dim", kHeadDim).value_or(0);
-    if (model.head_dim == 0 && model.family == Family::kQwen3 &&
-        keys_.find("head_dim") == nullptr) {
-      model.head_dim = 128;
-    }
-    derive_head_dim(model, "num_attention_heads", "hidden_size");
+    layer.mlp.ffn = reader_.integer("intermediate_size", kFfn).value_or(default_.ffn);
+    const auto layers = reader_.integer("num_hidden_layers", kLayers).value_or(default_.layers);
+    attention.heads = reader_.integer("num_attention_heads", kHeads).value_or(default_.heads);
+    attention.kv_heads = reader_.integer("num_key_value_heads", kHeads)
+                             .value_or(default_kv_heads(model.family, attention.heads));
+    attention.head_dim = reader_.integer("head_dim", kHeadDim).value_or(0);
+    if (attention.head_dim == 0 && qwen3 && keys_.find("head_dim") == nullptr)
+      attention.head_dim = 128;
+    derive_head_dim(attention, model.hidden, "num_attention_heads", "hidden_size");
     model.max_positions =
         reader_.integer("max_position_embeddings", kPositions).value_or(default_.positions);
-    model.norm_eps = reader_.real("rms_norm_eps", {0, 1}).value_or(default_.norm_eps);
-    model.qkv_bias = model.family == Family::kQwen2;
-    if (llama || model.family == Family::kQwen3) {
-      model.qkv_bias = model.attention_out_bias = reader_.boolean("attention_bias").value_or(false);
-    }
-    if (llama) model.mlp_bias = reader_.boolean("mlp_bias").value_or(false);
-    model.qk_norm = model.family == Family::kQwen3;
-    model.rope = read_rope(reader_, origin_, model.max_positions);
+    model.norm.eps = reader_.real("rms_norm_eps", {0, 1}).value_or(default_.norm_eps);
+    attention.qkv_bias = model.family == Family::kQwen2;
+    if (llama || qwen3)
+      attention.qkv_bias = attention.out_bias = reader_.boolean("attention_bias").value_or(false);
+    if (llama) layer.mlp.bias = reader_.boolean("mlp_bias").value_or(false);
+    attention.qk_norm = qwen3;
+    attention.rope = read_rope(reader_, origin_, model.max_positions);
     if (model.family == Family::kMistral) {
-      model.sliding_window = read_window();
+      attention.window = read_window();
     } else if (!llama) {
-      check_sliding(model.layers);
+      check_sliding(layers);
     }
+    return layers;
   }
 
   /// Missing, llama takes as many as heads, mistral 8, the qwens 32; null is as many as heads
   /// everywhere.
-  std::int64_t default_kv_heads(const ModelConfig& model) const {
-    if (model.family == Family::kLlama || keys_.find("num_key_value_heads") != nullptr)
-      return model.heads;
-    return model.family == Family::kMistral ? 8 : 32;
+  std::int64_t default_kv_heads(Family family, std::int64_t heads) const {
+    if (family == Family::kLlama || keys_.find("num_key_value_heads") != nullptr) return heads;
+    return family == Family::kMistral ? 8 : 32;
   }
 
   /// A missing window is 4096, null is none. Whether it hides any key depends on the sequence.
@@ -219,51 +222,54 @@ class ModelReader {
     return reader_.integer("sliding_window", kPositions).value_or(0);
   }
 
-  void read_gpt2(ModelConfig& model) {
+  std::int64_t read_gpt2(ModelConfig& model, LayerConfig& layer) {
+    AttentionConfig& attention = layer.attention;
     model.hidden = reader_.integer("n_embd", kWidth).value_or(default_.hidden);
-    model.ffn = reader_.integer("n_inner", kFfn).value_or(4 * model.hidden);
-    model.layers = reader_.integer("n_layer", kLayers).value_or(default_.layers);
-    model.heads = model.kv_heads = reader_.integer("n_head", kHeads).value_or(default_.heads);
-    derive_head_dim(model, "n_head", "n_embd");
+    layer.mlp.ffn = reader_.integer("n_inner", kFfn).value_or(4 * model.hidden);
+    const auto layers = reader_.integer("n_layer", kLayers).value_or(default_.layers);
+    attention.heads = attention.kv_heads =
+        reader_.integer("n_head", kHeads).value_or(default_.heads);
+    derive_head_dim(attention, model.hidden, "n_head", "n_embd");
     model.max_positions = reader_.integer("n_positions", kPositions).value_or(default_.positions);
-    model.norm = NormKind::kLayer;
-    model.norm_eps = reader_.real("layer_norm_epsilon", {0, 1}).value_or(default_.norm_eps);
-    model.activation = Activation::kGeluTanh;
-    model.position = PositionKind::kLearned;
-    model.qkv_bias = model.attention_out_bias = model.mlp_bias = true;
+    model.norm = {NormKind::kLayer,
+                  reader_.real("layer_norm_epsilon", {0, 1}).value_or(default_.norm_eps)};
+    model.learned_positions = true;
+    layer.mlp.activation = Activation::kGeluTanh;
+    attention.qkv_bias = attention.out_bias = layer.mlp.bias = true;
+    return layers;
   }
 
-  void derive_head_dim(ModelConfig& model, std::string_view heads_key,
+  void derive_head_dim(AttentionConfig& attention, std::int64_t hidden, std::string_view heads_key,
                        std::string_view hidden_key) {
-    if (model.head_dim != 0) return;
-    if (model.hidden % model.heads == 0) {
-      model.head_dim = model.hidden / model.heads;
+    if (attention.head_dim != 0) return;
+    const std::int64_t heads = attention.heads;
+    if (hidden % heads == 0) {
+      attention.head_dim = hidden / heads;
       return;
     }
-    const std::int64_t below =
-        std::max<std::int64_t>(model.hidden - model.hidden % model.heads, model.heads);
-    reader_.report(heads_key, fmt::format("a divisor of {} = {}", hidden_key, model.hidden),
-                   fmt::format("{} = {} or {}", hidden_key, below, below + model.heads),
-                   fmt::format("{} heads do not divide {} = {} (each head has whole dims)",
-                               model.heads, hidden_key, model.hidden));
+    const std::int64_t below = std::max(hidden - hidden % heads, heads);
+    reader_.report(heads_key, fmt::format("a divisor of {} = {}", hidden_key, hidden),
+                   fmt::format("{} = {} or {}", hidden_key, below, below + heads),
+                   fmt::format("{} heads do not divide {} = {} (each head has whole dims)", heads,
+                               hidden_key, hidden));
   }
 
-  void check_heads(const ModelConfig& model) {
-    if (model.heads % model.kv_heads != 0) {
-      std::int64_t nearest = std::min(model.kv_heads, model.heads);
-      while (model.heads % nearest != 0) --nearest;
+  void check(const ModelConfig& model, const AttentionConfig& attention) {
+    const std::int64_t heads = attention.heads, kv_heads = attention.kv_heads;
+    if (heads % kv_heads != 0) {
+      std::int64_t nearest = std::min(kv_heads, heads);
+      while (heads % nearest != 0) --nearest;
       const bool missing = reader_.find("num_key_value_heads") == nullptr;
-      reader_.report("num_key_value_heads",
-                     fmt::format("a divisor of num_attention_heads = {}", model.heads),
-                     std::to_string(nearest),
-                     fmt::format("{} key/value heads{} do not divide {} heads", model.kv_heads,
-                                 missing ? " (what transformers takes for the missing key)" : "",
-                                 model.heads));
-    }
-    if (model.position == PositionKind::kRope && model.head_dim % 2 != 0) {
       reader_.report(
-          "head_dim", "an even number", std::to_string(model.head_dim + 1),
-          fmt::format("is {}, and rotary embedding turns pairs of dims", model.head_dim));
+          "num_key_value_heads", fmt::format("a divisor of num_attention_heads = {}", heads),
+          std::to_string(nearest),
+          fmt::format("{} key/value heads{} do not divide {} heads", kv_heads,
+                      missing ? " (what transformers takes for the missing key)" : "", heads));
+    }
+    if (attention.rope && attention.head_dim % 2 != 0) {
+      reader_.report(
+          "head_dim", "an even number", std::to_string(attention.head_dim + 1),
+          fmt::format("is {}, and rotary embedding turns pairs of dims", attention.head_dim));
     }
     for (const char* key : {"bos_token_id", "eos_token_id"}) {
       const std::int64_t id = key[0] == 'b' ? model.bos_token : model.end_token;

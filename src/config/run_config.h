@@ -208,7 +208,7 @@ struct RunConfig {
     friend bool operator==(const Log&, const Log&) = default;
   } log;
 
-  [[nodiscard]] bool has_model() const { return model.layers > 0; }
+  [[nodiscard]] bool has_model() const { return !model.layers.empty(); }
   [[nodiscard]] std::int64_t data_seed() const { return data.seed.value_or(run.seed); }
   [[nodiscard]] std::string checkpoint_directory() const {
     return checkpoint.directory.value_or(run.directory + "/checkpoints");

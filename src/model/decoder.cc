@@ -5,7 +5,6 @@
 
 #include "kernels/gemm/gemm.h"
 #include "model/ends.h"
-#include "model/rope_table.h"
 #include "tensor/transfer.h"
 
 namespace trireme {
@@ -20,7 +19,7 @@ const ChunkParams& only_chunk(const ModelParams& params) {
 
 /// Of the keys of one layer, and of its values.
 Shape cache_shape(const ModelConfig& local, std::int64_t capacity) {
-  return {capacity, local.kv_size()};
+  return {capacity, local.layer(0).attention.kv_size()};
 }
 
 }  // namespace
@@ -35,12 +34,11 @@ Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams&
       tensor_(peers.tensor),
       vocabulary_(vocabulary_part(config.vocab_size, tensor_.rank())),
       shape_{shape.capacity, std::min(shape.chunk, shape.capacity)},
+      ropes_(context, config, shape.capacity),
       positions_(DType::kI32, {shape.capacity}, context.device()),
       ids_(DType::kI32, {shape_.chunk}, context.device()),
       reads_(blocks_read(params, chunk_, ActionKind::kForward)),
       executor_(peers.pass, *this, peers.links) {
-  if (config.position == PositionKind::kRope)
-    rope_table_ = make_rope_table(context, config.rope, config.head_dim, shape.capacity);
   const Shape cache = cache_shape(local_, shape.capacity);
   for (std::size_t layer = 0; layer < chunk_.blocks.size(); ++layer) {
     k_.emplace_back(store.compute(), cache, context.device());
@@ -54,7 +52,8 @@ Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams&
   const Shape row{1, config.hidden}, one{1};
   final_n_ = Buffer(store.compute(), row, context.device());
   final_s_ = Buffer(store.compute(), row, context.device());
-  if (config.norm == NormKind::kLayer) final_mean_ = Buffer(DType::kF32, one, context.device());
+  if (config.norm.kind == NormKind::kLayer)
+    final_mean_ = Buffer(DType::kF32, one, context.device());
   final_rstd_ = Buffer(DType::kF32, one, context.device());
   const std::int64_t ranks = tensor_.extent(), widest = ceil_div(config.vocab_size, ranks);
   logits_parts_ = Buffer(DType::kF32, {ranks, widest}, context.device());
@@ -85,7 +84,7 @@ std::span<const float> Decoder::feed(std::span<const std::int32_t> ids) {
 }
 
 Decoder::Buffers Decoder::lay_out(ArenaCursor& arena, std::int64_t tokens) const {
-  BlockShape shape{local_};
+  LayerShape shape{local_.layer(0), local_.hidden};
   shape.tokens = shape.residual_tokens = tokens;
   shape.compute = store_.compute();
   Buffers buffers;
@@ -116,8 +115,7 @@ void Decoder::forward(int /*chunk*/, int /*micro_batch*/) {
   AttentionMask mask;
   mask.q = {&range, 1};
   const ConstTensorView positions = positions_.view().rows(length_, tokens_);
-  const BlockPass pass{context_,           local_,    tensor_, context_axis_,
-                       rope_table_.view(), positions, mask};
+  const ModelPass pass{context_, local_, tensor_, context_axis_, ropes_, positions, mask};
   const bool head = chunk_.range.head && wants_logits_;
   // A gather must not be under way when nobody comes for it.
   const std::size_t unread = chunk_.range.head && !head ? 2 : 0;
@@ -126,7 +124,7 @@ void Decoder::forward(int /*chunk*/, int /*micro_batch*/) {
     const ParamStore::Lease lease = weights.next();
     embed_tokens(context_, tensor_, lease, chunk_,
                  {ids_.view().rows(0, tokens_), positions, vocabulary_, config_.vocab_size},
-                 {buffers_.acts[0].s1_TC, buffers_.scratch.branch_TC});
+                 {buffers_.acts[0].attention.norm.s_TC, buffers_.scratch.branch_TC});
   }
   const ConstTensorView stream =
       forward_layers(pass, weights, chunk_, buffers_.acts, buffers_.scratch, caches_);
@@ -138,10 +136,10 @@ void Decoder::forward(int /*chunk*/, int /*micro_batch*/) {
   context_.synchronize();  // before the range goes, and maybe the buffers
 }
 
-void Decoder::run_head(const BlockPass& pass, WeightReader& weights, ConstTensorView residual_TC) {
+void Decoder::run_head(const ModelPass& pass, WeightReader& weights, ConstTensorView residual_TC) {
   const ParamStore::Lease norm = weights.next();
   final_norm_forward(pass, weights_of(norm, chunk_.final_norm),
-                     {final_n_.view(), final_s_.view(), final_mean_.view(), final_rstd_.view()},
+                     {final_s_.view(), final_mean_.view(), final_rstd_.view()}, final_n_.view(),
                      buffers_.scratch.branch_TC.rows(tokens_ - 1, 1),
                      residual_TC.rows(tokens_ - 1, 1));
   Gemm product;
@@ -165,7 +163,7 @@ void Decoder::read_logits() {
 }
 
 TensorView Decoder::boundary(int /*chunk*/, int /*micro_batch*/, Boundary which) {
-  if (which == Boundary::kInput) return buffers_.acts[0].s1_TC;
+  if (which == Boundary::kInput) return buffers_.acts[0].attention.norm.s_TC;
   expect(which == Boundary::kOutput, "a gradient in a decoder");
   return buffers_.out_SC;
 }

@@ -55,7 +55,7 @@ class Decoder final : private ForwardProgram {
   };
   Buffers lay_out(ArenaCursor& arena, std::int64_t tokens) const;
   void begin_chunk(std::span<const std::int32_t> ids);
-  void run_head(const BlockPass& pass, WeightReader& weights, ConstTensorView residual_TC);
+  void run_head(const ModelPass& pass, WeightReader& weights, ConstTensorView residual_TC);
   void read_logits();
 
   void forward(int chunk, int micro_batch) override;
@@ -73,7 +73,8 @@ class Decoder final : private ForwardProgram {
   ContextAxis context_axis_;
   const DecoderShape shape_;
   std::int64_t length_ = 0;
-  Buffer rope_table_, positions_, ids_;
+  const RopeTables ropes_;
+  Buffer positions_, ids_;
   std::vector<Buffer> k_, v_;  // of each layer
   std::vector<KvCache> caches_;
   Memory memory_;

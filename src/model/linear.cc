@@ -4,21 +4,19 @@
 
 namespace trireme {
 
-LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params,
-                         const ModelConfig& config) {
+LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params) {
   LinearWeights weights;
   weights.weight = lease.weight(params.weight);
   if (params.bias.given()) weights.bias = lease.weight(params.bias);
-  weights.in_out = config.weights_in_out();
+  weights.in_out = params.in_out;
   return weights;
 }
 
-LinearGradients gradients_of(const Gradients& sink, const LinearParams& params,
-                             const ModelConfig& config) {
+LinearGradients gradients_of(const Gradients& sink, const LinearParams& params) {
   LinearGradients gradients;
   gradients.weight = sink.product(params.weight);
   if (params.bias.given()) gradients.bias = sink.sum(params.bias);
-  gradients.in_out = config.weights_in_out();
+  gradients.in_out = params.in_out;
   return gradients;
 }
 

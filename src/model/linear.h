@@ -18,10 +18,8 @@ struct LinearGradients {
   bool in_out = false;
 };
 
-LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params,
-                         const ModelConfig& config);
-LinearGradients gradients_of(const Gradients& sink, const LinearParams& params,
-                             const ModelConfig& config);
+LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params);
+LinearGradients gradients_of(const Gradients& sink, const LinearParams& params);
 
 /// What follows a product in the same pass over its result, as Gemm has it.
 struct LinearEpilogue {

@@ -7,21 +7,29 @@ constexpr std::int64_t kHeadDimMax = 256;  // of attention
 }
 
 std::optional<Problem> find_unbuilt(const ModelConfig& model) {
-  if (model.head_dim % 2 == 0 && model.head_dim <= kHeadDimMax) return std::nullopt;
-  const char* path = model.family == Family::kGpt2 ? "model.n_head" : "model.head_dim";
-  return Problem{path, fmt::format("heads of size {}", model.head_dim),
-                 fmt::format("heads of an even size up to {}", kHeadDimMax), "",
-                 "makes heads of a size that is not in this version"};
+  for (const LayerConfig& layer : model.layers) {
+    const std::int64_t size = layer.attention.head_dim;
+    if (size % 2 == 0 && size <= kHeadDimMax) continue;
+    const char* path = model.family == Family::kGpt2 ? "model.n_head" : "model.head_dim";
+    return Problem{path, fmt::format("heads of size {}", size),
+                   fmt::format("heads of an even size up to {}", kHeadDimMax), "",
+                   "makes heads of a size that is not in this version"};
+  }
+  return std::nullopt;
 }
 
 std::optional<Problem> window_fault(const ModelConfig& model, std::int64_t positions) {
-  if (model.sliding_window == 0 || positions <= model.sliding_window) return std::nullopt;
-  return Problem{"model.sliding_window", std::to_string(model.sliding_window),
-                 fmt::format("null, or at least {}", positions), "",
-                 fmt::format("is active in sequences of {} tokens (each would see {} positions), "
-                             "and such attention is not in this version. Use sequences of up to {} "
-                             "tokens",
-                             positions, model.sliding_window, model.sliding_window)};
+  for (const LayerConfig& layer : model.layers) {
+    const std::int64_t window = layer.attention.window;
+    if (window == 0 || positions <= window) continue;
+    return Problem{"model.sliding_window", std::to_string(window),
+                   fmt::format("null, or at least {}", positions), "",
+                   fmt::format("is active in sequences of {} tokens (each would see {} positions), "
+                               "and such attention is not in this version. Use sequences of up to "
+                               "{} tokens",
+                               positions, window, window)};
+  }
+  return std::nullopt;
 }
 
 void require_built(const ModelConfig& model) {

@@ -46,12 +46,13 @@ class Table {
   LinearParams linear(const std::string& prefix, const std::vector<Part>& parts, const Columns& in,
                       bool bias, float std_scale = 1) {
     LinearParams linear;
+    linear.in_out = config_.weights_in_out();
     ParamInit init = normal_init();
     init.std *= std_scale;
     Fuse fuse = Fuse::kNo;
     for (const Part& part : parts) {
       const std::int64_t out_size = size_of(part.out), in_size = size_of(in);
-      const bool in_out = config_.weights_in_out();
+      const bool in_out = linear.in_out;
       const Shape shape = in_out ? Shape{in_size, out_size} : Shape{out_size, in_size};
       const ParamIndex index = add(prefix + part.name + ".weight", shape, init, fuse);
       params.metas[index].set_by_product = true;
@@ -79,7 +80,7 @@ class Table {
     NormParams norm;
     norm.weight = add(name + ".weight", {size}, {InitKind::kOnes, 0});
     params.metas[norm.weight].partial = partial;
-    if (config_.norm == NormKind::kLayer) {
+    if (config_.norm.kind == NormKind::kLayer) {
       norm.bias = add(name + ".bias", {size}, {InitKind::kZeros, 0});
       params.metas[norm.bias].partial = partial;
     }
@@ -87,10 +88,13 @@ class Table {
   }
 
   [[nodiscard]] Columns hidden() const { return {{config_.hidden, 0}}; }
-  [[nodiscard]] Columns ffn() const { return {{config_.ffn, config_.ffn}}; }
-  [[nodiscard]] Columns heads() const { return {{config_.q_size(), config_.heads}}; }
-  [[nodiscard]] Columns kv_heads() const { return {{config_.kv_size(), config_.kv_heads}}; }
-
+  static CutSegment ffn(const LayerConfig& of) { return {of.mlp.ffn, of.mlp.ffn}; }
+  static CutSegment heads(const LayerConfig& of) {
+    return {of.attention.q_size(), of.attention.heads};
+  }
+  static CutSegment kv_heads(const LayerConfig& of) {
+    return {of.attention.kv_size(), of.attention.kv_heads};
+  }
   /// The parameters that are declared from now on.
   void next_block() { ++block_; }
 
@@ -111,47 +115,47 @@ class Table {
   int block_ = -1;
 };
 
-BlockParams llama_block(Table& table, const ModelConfig& config, const std::string& prefix) {
+BlockParams llama_block(Table& table, const ModelConfig& config, const LayerConfig& layer,
+                        const std::string& prefix) {
+  const CutSegment heads = table.heads(layer), kv_heads = table.kv_heads(layer),
+                   ffn = table.ffn(layer);
+  const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
   BlockParams block;
-  block.attention_norm = table.norm(prefix + "input_layernorm", config.hidden);
-  const std::string attention = prefix + "self_attn.";
-  block.qkv = table.linear(
-      attention,
-      {{"q_proj", table.heads()}, {"k_proj", table.kv_heads()}, {"v_proj", table.kv_heads()}},
-      table.hidden(), config.qkv_bias);
-  block.out = table.linear(attention, {{"o_proj", table.hidden()}}, table.heads(),
-                           config.attention_out_bias);
-  if (config.qk_norm) {
-    block.q_norm = table.norm(attention + "q_norm", config.head_dim, TensorPartial::kWithHeads);
-    block.k_norm = table.norm(attention + "k_norm", config.head_dim, TensorPartial::kWithHeads);
+  block.attention.norm = table.norm(prefix + "input_layernorm", config.hidden);
+  block.attention.in =
+      table.linear(attention, {{"q_proj", {heads}}, {"k_proj", {kv_heads}}, {"v_proj", {kv_heads}}},
+                   table.hidden(), layer.attention.qkv_bias);
+  block.attention.out =
+      table.linear(attention, {{"o_proj", table.hidden()}}, {heads}, layer.attention.out_bias);
+  if (layer.attention.qk_norm) {
+    const std::int64_t size = layer.attention.head_dim;
+    block.attention.q_norm = table.norm(attention + "q_norm", size, TensorPartial::kWithHeads);
+    block.attention.k_norm = table.norm(attention + "k_norm", size, TensorPartial::kWithHeads);
   }
-  block.mlp_norm = table.norm(prefix + "post_attention_layernorm", config.hidden);
-  block.up = table.linear(prefix + "mlp.", {{"gate_proj", table.ffn()}, {"up_proj", table.ffn()}},
-                          table.hidden(), config.mlp_bias);
-  block.down =
-      table.linear(prefix + "mlp.", {{"down_proj", table.hidden()}}, table.ffn(), config.mlp_bias);
+  block.mlp.norm = table.norm(prefix + "post_attention_layernorm", config.hidden);
+  block.mlp.in =
+      table.linear(mlp, {{"gate_proj", {ffn}}, {"up_proj", {ffn}}}, table.hidden(), layer.mlp.bias);
+  block.mlp.out = table.linear(mlp, {{"down_proj", table.hidden()}}, {ffn}, layer.mlp.bias);
   return block;
 }
 
-BlockParams gpt2_block(Table& table, const ModelConfig& config, const std::string& prefix) {
-  const float residual_scale = 1 / std::sqrt(2 * static_cast<float>(config.layers));
+BlockParams gpt2_block(Table& table, const ModelConfig& config, const LayerConfig& layer,
+                       const std::string& prefix) {
+  const float residual_scale = 1 / std::sqrt(2 * static_cast<float>(config.layer_count()));
+  const CutSegment heads = table.heads(layer), kv_heads = table.kv_heads(layer),
+                   ffn = table.ffn(layer);
+  const std::string attention = prefix + "attn.", mlp = prefix + "mlp.";
   BlockParams block;
-  block.attention_norm = table.norm(prefix + "ln_1", config.hidden);
-  const CutSegment heads = table.heads().front(), kv_heads = table.kv_heads().front();
-  block.qkv = table.linear(prefix + "attn.", {{"c_attn", {heads, kv_heads, kv_heads}}},
-                           table.hidden(), true);
-  block.out = table.linear(prefix + "attn.", {{"c_proj", table.hidden()}}, table.heads(), true,
-                           residual_scale);
-  block.mlp_norm = table.norm(prefix + "ln_2", config.hidden);
-  block.up = table.linear(prefix + "mlp.", {{"c_fc", table.ffn()}}, table.hidden(), true);
-  block.down = table.linear(prefix + "mlp.", {{"c_proj", table.hidden()}}, table.ffn(), true,
-                            residual_scale);
+  block.attention.norm = table.norm(prefix + "ln_1", config.hidden);
+  block.attention.in =
+      table.linear(attention, {{"c_attn", {heads, kv_heads, kv_heads}}}, table.hidden(), true);
+  block.attention.out =
+      table.linear(attention, {{"c_proj", table.hidden()}}, {heads}, true, residual_scale);
+  block.mlp.norm = table.norm(prefix + "ln_2", config.hidden);
+  block.mlp.in = table.linear(mlp, {{"c_fc", {ffn}}}, table.hidden(), true);
+  block.mlp.out = table.linear(mlp, {{"c_proj", table.hidden()}}, {ffn}, true, residual_scale);
   return block;
 }
-
-}  // namespace
-
-namespace {
 
 const char* embedding_name(const ModelConfig& config) {
   return config.family == Family::kGpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
@@ -160,7 +164,7 @@ const char* embedding_name(const ModelConfig& config) {
 void declare_embedding(Table& table, const ModelConfig& config, ChunkParams& chunk) {
   table.next_block();
   chunk.embedding = table.vocabulary(embedding_name(config));
-  if (config.position == PositionKind::kLearned)
+  if (config.learned_positions)
     chunk.position_embedding = table.positions("transformer.wpe.weight");
 }
 
@@ -169,9 +173,10 @@ void declare_layers(Table& table, const ModelConfig& config, ChunkParams& chunk)
   const std::int64_t first = chunk.range.first_layer;
   for (std::int64_t layer = first; layer < first + chunk.range.layers; ++layer) {
     table.next_block();
-    chunk.blocks.push_back(
-        gpt2 ? gpt2_block(table, config, fmt::format("transformer.h.{}.", layer))
-             : llama_block(table, config, fmt::format("model.layers.{}.", layer)));
+    chunk.blocks.push_back(gpt2 ? gpt2_block(table, config, config.layer(layer),
+                                             fmt::format("transformer.h.{}.", layer))
+                                : llama_block(table, config, config.layer(layer),
+                                              fmt::format("model.layers.{}.", layer)));
   }
 }
 
@@ -234,9 +239,13 @@ ModelParams declare_params(const ModelConfig& config) {
 
 ModelConfig config_of_rank(const ModelConfig& config, AxisRank rank) {
   ModelConfig local = config;
-  local.heads = div_exact(config.heads, rank.extent);
-  local.ffn = div_exact(config.ffn, rank.extent);
-  local.kv_heads = config.kv_heads >= rank.extent ? div_exact(config.kv_heads, rank.extent) : 1;
+  for (LayerConfig& layer : local.layers) {
+    AttentionConfig& attention = layer.attention;
+    attention.heads = div_exact(attention.heads, rank.extent);
+    attention.kv_heads =
+        attention.kv_heads >= rank.extent ? div_exact(attention.kv_heads, rank.extent) : 1;
+    layer.mlp.ffn = div_exact(layer.mlp.ffn, rank.extent);
+  }
   return local;
 }
 

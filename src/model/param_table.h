@@ -13,16 +13,25 @@ namespace trireme {
 
 struct LinearParams {
   ParamRange weight, bias;  ///< fused ranges; bias may be absent
+  bool in_out = false;      ///< stored [in, out], else [out, in]
 };
 struct NormParams {
   ParamIndex weight = kNoParam, bias = kNoParam;
 };
+/// A branch of a layer: its norm, the products at its ends.
+struct BranchParams {
+  NormParams norm;
+  LinearParams in, out;
+};
+/// in: rows q, k, v.
+struct AttentionParams : BranchParams {
+  NormParams q_norm, k_norm;
+};
+/// in: rows gate, up; GPT-2: c_fc.
+using MlpParams = BranchParams;
 struct BlockParams {
-  NormParams attention_norm, mlp_norm, q_norm, k_norm;
-  LinearParams qkv;  ///< rows q, k, v
-  LinearParams out;  ///< attention's output projection
-  LinearParams up;   ///< rows gate, up; GPT-2: c_fc
-  LinearParams down;
+  AttentionParams attention;
+  MlpParams mlp;
 };
 
 /// A part of the model that follows one after the other: a virtual stage of a pipeline.
@@ -30,7 +39,9 @@ struct ChunkRange {
   std::int64_t first_layer = 0, layers = 0;
   bool embedding = true, head = true;
 };
-inline ChunkRange whole_model(const ModelConfig& config) { return {0, config.layers, true, true}; }
+inline ChunkRange whole_model(const ModelConfig& config) {
+  return {0, config.layer_count(), true, true};
+}
 
 /// The parameters of a chunk; kNoParam for what it has not.
 struct ChunkParams {

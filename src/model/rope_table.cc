@@ -96,4 +96,42 @@ Buffer make_rope_table(Context& context, const RopeConfig& rope, std::int64_t he
   return copy;
 }
 
+namespace {
+
+/// The first layer with the table of `layer`.
+std::int64_t owner_of_table(const ModelConfig& config, std::int64_t layer) {
+  const auto same = [&of = config.layer(layer).attention](const LayerConfig& other) {
+    return other.attention.rope == of.rope && other.attention.head_dim == of.head_dim;
+  };
+  return std::find_if(config.layers.begin(), config.layers.end(), same) - config.layers.begin();
+}
+
+bool has_table(const ModelConfig& config, std::int64_t layer) {
+  return config.layer(layer).attention.rope && owner_of_table(config, layer) == layer;
+}
+
+}  // namespace
+
+RopeTables::RopeTables(Context& context, const ModelConfig& config, std::int64_t positions)
+    : config_(config), tables_(config.layers.size()) {
+  for (std::int64_t layer = 0; layer < config.layer_count(); ++layer) {
+    const AttentionConfig& attention = config.layer(layer).attention;
+    if (has_table(config, layer))
+      tables_[layer] = make_rope_table(context, *attention.rope, attention.head_dim, positions);
+  }
+}
+
+ConstTensorView RopeTables::of_layer(std::int64_t layer) const {
+  return tables_[static_cast<std::size_t>(owner_of_table(config_, layer))].view();
+}
+
+std::int64_t RopeTables::bytes_of(const ModelConfig& config, std::int64_t positions) {
+  std::int64_t bytes = 0;
+  for (std::int64_t layer = 0; layer < config.layer_count(); ++layer) {
+    if (has_table(config, layer))
+      bytes += positions * config.layer(layer).attention.head_dim * std::int64_t{sizeof(float)};
+  }
+  return bytes;
+}
+
 }  // namespace trireme

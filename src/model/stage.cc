@@ -6,13 +6,25 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
 #include "model/ends.h"
-#include "model/rope_table.h"
 #include "tensor/transfer.h"
 
 namespace trireme {
 
-BlockShape Stage::block_shape(const ModelConfig& local, const StageShape& shape, DType compute) {
-  BlockShape block{local};
+namespace {
+
+bool same_sizes(const LayerConfig& a, LayerConfig b) {
+  b.attention.rope = a.attention.rope;
+  b.attention.window = a.attention.window;
+  b.norm.eps = a.norm.eps;
+  return a == b;
+}
+
+}  // namespace
+
+LayerShape Stage::layer_shape(const ModelConfig& local, const StageShape& shape, DType compute) {
+  for (const LayerConfig& layer : local.layers)
+    expect(same_sizes(layer, local.layer(0)), "layers that share buffers differ in size");
+  LayerShape block{local.layer(0), local.hidden};
   block.sequences = shape.sequences;
   block.tokens = shape.local_tokens();
   block.residual_tokens = TensorAxis::residual_tokens(block.tokens, shape.cut.tensor.extent,
@@ -22,6 +34,7 @@ BlockShape Stage::block_shape(const ModelConfig& local, const StageShape& shape,
   block.context_method = shape.cut.context_method;
   // Nothing is kept for a backward pass that does not come.
   if (shape.purpose != StagePurpose::kEvaluation) block.recompute = shape.recompute;
+  block.split = shape.purpose == StagePurpose::kTrainingSplit;
   return block;
 }
 
@@ -30,52 +43,42 @@ std::vector<ChunkShape> Stage::chunks_of(const ModelConfig& config, const StageS
   return {{whole_model(config), shape.in_flight, shape.in_flight}};
 }
 
-Stage::Slot Stage::lay_out_slot(ArenaCursor& arena, const BlockShape& block,
+Stage::Slot Stage::lay_out_slot(ArenaCursor& arena, const LayerShape& layer,
                                 const ChunkRange& range, StagePurpose purpose,
                                 const BlockActivations& shared) {
   const bool training = purpose != StagePurpose::kEvaluation;
-  const auto stream = [&] {
-    return arena.take(block.compute, {block.residual_tokens, block.config.hidden});
-  };
-  const auto wide = [&] { return arena.take(block.compute, {block.tokens, block.config.hidden}); };
-  const auto row = [&] { return arena.take(DType::kF32, {block.residual_tokens}); };
+  const auto take = [&](const TensorSize& size, TensorView& view) { view = arena.take(size); };
   Slot slot;
   const std::int64_t kept = training ? range.layers : std::min<std::int64_t>(2, range.layers);
-  for (std::int64_t layer = 0; layer < kept; ++layer)
-    slot.blocks.push_back(lay_out_activations(arena, block, Keep::kEachLayer, shared));
+  for (std::int64_t i = 0; i < kept; ++i)
+    slot.blocks.push_back(lay_out_activations(arena, layer, Keep::kEachLayer, shared));
   if (range.head) {
-    slot.final_s_TC = stream();
-    slot.final_n_TC = wide();
-    if (block.config.norm == NormKind::kLayer) slot.final_mean_T = row();
-    slot.final_rstd_T = row();
-    if (purpose == StagePurpose::kTrainingSplit)
-      slot.final_norm = lay_out_norm_gradients(arena, block.config, block.config.hidden);
+    take(layer.residual(), slot.final_norm.s_TC);
+    take(layer.wide(layer.hidden), slot.final_n_TC);
+    NormActivations::each_statistic(layer, take, slot.final_norm);
+    if (layer.split)
+      NormGradients::each(layer.config.norm, layer.hidden, take, slot.final_norm_gradients);
   } else {
-    slot.out_SC = stream();
-    if (training) slot.dout_SC = stream();
+    take(layer.residual(), slot.out_SC);
+    if (training) take(layer.residual(), slot.dout_SC);
   }
-  if (!range.embedding && training) slot.din_SC = stream();
+  if (!range.embedding && training) take(layer.residual(), slot.din_SC);
   return slot;
 }
 
 /// A set for each micro-batch that waits: of every layer, and before them what takes the gradient
 /// of the chunk's input.
-void Stage::lay_out_kept(ArenaCursor& arena, const BlockShape& block, const ChunkShape& part,
+void Stage::lay_out_kept(ArenaCursor& arena, const LayerShape& layer, const ChunkShape& part,
                          Chunk& chunk) {
-  // With full recomputation layers share the activations: there is nothing to exchange.
-  const bool shared = block.recompute == Recompute::kFull;
-  const auto wide = [&](std::int64_t columns) {
-    return arena.take(block.compute, {block.tokens, columns});
-  };
+  const TensorSize stream = layer.wide(layer.hidden);
   for (int i = 0; i < part.waiting; ++i) {
-    chunk.kept.emplace_back().gradients.dy_TC = wide(block.config.hidden);
-    for (std::int64_t layer = 0; layer < part.range.layers; ++layer) {
+    chunk.kept.emplace_back().gradients.mlp.dy_TC = arena.take(stream);
+    for (std::int64_t j = 0; j < part.range.layers; ++j) {
       Kept& kept = chunk.kept.emplace_back();
-      kept.gradients =
-          lay_out_gradients(arena, block, shared ? GradientPart::kBoth : GradientPart::kOthers);
-      kept.gradients.dy_TC = wide(block.config.hidden);
-      kept.gradients.norms = lay_out_block_norm_gradients(arena, block.config);
-      if (shared) kept.attended_TX = wide(block.config.q_size());
+      kept.gradients = lay_out_gradients(arena, layer);
+      kept.gradients.mlp.dy_TC = arena.take(stream);
+      if (!layer.exchanges())
+        kept.attended_TX = arena.take(layer.wide(layer.config.attention.q_size()));
     }
   }
 }
@@ -83,42 +86,40 @@ void Stage::lay_out_kept(ArenaCursor& arena, const BlockShape& block, const Chun
 Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
                               const StageShape& shape, DType compute) {
   const ModelConfig local = config_of_rank(config, shape.cut.tensor);
-  const BlockShape block = block_shape(local, shape, compute);
+  const LayerShape layer = layer_shape(local, shape, compute);
   const bool training = shape.purpose != StagePurpose::kEvaluation;
-  const auto wide = [&] { return arena.take(compute, {block.tokens, config.hidden}); };
-  const bool split = shape.purpose == StagePurpose::kTrainingSplit;
   Buffers buffers;
-  if (split && block.recompute != Recompute::kFull)
-    buffers.exchanged = lay_out_gradients(arena, block, GradientPart::kExchanged);
+  buffers.spare = lay_out_spare(arena, layer);
   bool has_head = false;
-  const BlockActivations shared = lay_out_activations(arena, block, Keep::kShared);
+  const BlockActivations shared = lay_out_activations(arena, layer, Keep::kShared);
   for (const ChunkShape& part : chunks_of(config, shape)) {
     Chunk& chunk = buffers.chunks.emplace_back();
     has_head = has_head || part.range.head;
     const int slots = training ? part.in_flight : 1;
     for (int i = 0; i < slots; ++i)
-      chunk.slots.push_back(lay_out_slot(arena, block, part.range, shape.purpose, shared));
-    if (split) lay_out_kept(arena, block, part, chunk);
+      chunk.slots.push_back(lay_out_slot(arena, layer, part.range, shape.purpose, shared));
+    if (layer.split) lay_out_kept(arena, layer, part, chunk);
     if (!training) continue;
     for (std::int64_t i = 0; i < part.recomputed * part.range.layers; ++i)
-      chunk.recomputed.push_back(lay_out_activations(arena, block, Keep::kShared));
+      chunk.recomputed.push_back(lay_out_activations(arena, layer, Keep::kShared));
   }
-  const auto forward = [&] { buffers.forward = lay_out_forward_scratch(arena, block); };
+  const auto forward = [&] { buffers.forward = lay_out_forward_scratch(arena, layer); };
   const auto head = [&] {
     if (!has_head) return;
     buffers.head = lay_out_head(
-        arena, {config.vocab_size, block.tokens, compute, shape.cut.tensor, shape.device});
+        arena, {config.vocab_size, layer.tokens, compute, shape.cut.tensor, shape.device});
   };
   const auto backward = [&] {
     if (!training) return;
-    if (!split) {
+    if (!layer.split) {
       // Layers share one set; only the residual gradient goes to and fro between two buffers.
-      buffers.gradients.assign(2, lay_out_gradients(arena, block, GradientPart::kBoth));
-      for (BlockGradients& gradients : buffers.gradients) gradients.dy_TC = wide();
+      buffers.gradients.assign(2, lay_out_gradients(arena, layer));
+      for (BlockGradients& gradients : buffers.gradients)
+        gradients.mlp.dy_TC = arena.take(layer.wide(layer.hidden));
     }
-    buffers.backward = lay_out_backward_scratch(arena, block);
+    buffers.backward = lay_out_attention_scratch(arena, layer);
   };
-  if (block.recompute == Recompute::kFull) {  // forward runs in the middle of backward
+  if (layer.recompute == Recompute::kFull) {  // forward runs in the middle of backward
     forward();
     arena.overlay(head, backward);
   } else {
@@ -146,6 +147,8 @@ Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& par
       vocabulary_(vocabulary_part(config.vocab_size, shape.cut.tensor)),
       memory_(context.device(),
               static_cast<std::size_t>(buffer_bytes(config, shape, store.compute()))),
+      layer_shape_(layer_shape(local_, shape, store.compute())),
+      ropes_(context, config, shape.tokens),
       loss_sum_(DType::kF64, {1}, context.device()),
       loss_scale_(DType::kF32, {1}, context.device()) {
   expect(context.device().kind == shape.device, "a stage laid out for another device");
@@ -160,8 +163,6 @@ Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& par
          {ActionKind::kForward, ActionKind::kRecompute, ActionKind::kBackward})
       reads_[{&chunk, kind}] = blocks_read(params, chunk, kind);
   }
-  if (config.position == PositionKind::kRope)
-    rope_table_ = make_rope_table(context, config.rope, config.head_dim, shape.tokens);
 }
 
 void Stage::begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {
@@ -178,7 +179,7 @@ void Stage::rewind() {
   store_.gradients().begin_step(context_);
 }
 
-BlockPass Stage::pass_of(const MicroBatch& micro_batch) {
+ModelPass Stage::pass_of(const MicroBatch& micro_batch) {
   const std::int64_t tokens = shape_.tokens / shape_.cut.context.extent;
   expect(micro_batch.sequences == shape_.sequences && micro_batch.tokens == tokens,
          "a micro-batch of {} x {} tokens in a stage made for {} x {}", micro_batch.sequences,
@@ -187,8 +188,7 @@ BlockPass Stage::pass_of(const MicroBatch& micro_batch) {
   mask.sequences = micro_batch.sequences;
   mask.q = mask.kv = axes_.context.own(tokens);
   mask.first_key_T = micro_batch.first_key;
-  return {context_, local_, axes_.tensor, axes_.context, rope_table_.view(), micro_batch.positions,
-          mask};
+  return {context_, local_, axes_.tensor, axes_.context, ropes_, micro_batch.positions, mask};
 }
 
 const BlockActivations& Stage::acts_of(const Slot& slot, std::int64_t layer) const {
@@ -208,30 +208,30 @@ BlockActivations& Stage::recomputed_of(int chunk, int micro_batch, std::int64_t 
 }
 
 TensorView Stage::dy_of(int chunk, int micro_batch, std::int64_t layer) {
-  if (!split()) return buffers_.gradients[static_cast<std::size_t>((layer + 2) % 2)].dy_TC;
-  return kept_of(chunk, micro_batch, layer).gradients.dy_TC;
+  if (!split()) return buffers_.gradients[static_cast<std::size_t>((layer + 2) % 2)].mlp.dy_TC;
+  return kept_of(chunk, micro_batch, layer).gradients.mlp.dy_TC;
 }
 
 BlockActivations Stage::acts_of(int chunk, int micro_batch, std::int64_t layer) {
   const Slot& slot = slot_of(chunk, micro_batch);
   BlockActivations acts = acts_of(slot, layer);
-  if (slot.recomputed) return with_recomputed(acts, recomputed_of(chunk, micro_batch, layer));
+  if (slot.recomputed)
+    return with_recomputed(layer_shape_, acts, recomputed_of(chunk, micro_batch, layer));
   if (!split()) return acts;
   const TensorView own = kept_of(chunk, micro_batch, layer).attended_TX;
-  if (own.given()) acts.attended_TX = own;
+  if (own.given()) acts.attention.attended_TX = own;
   return acts;
 }
 
 BlockGradients Stage::gradients_of_b(int chunk, int micro_batch, std::int64_t layer) {
   if (!split()) return buffers_.gradients[static_cast<std::size_t>((layer + 2) % 2)];
-  return with_exchanged(kept_of(chunk, micro_batch, layer).gradients, buffers_.exchanged);
+  return exchanged_in(layer_shape_, buffers_.spare, kept_of(chunk, micro_batch, layer).gradients);
 }
 
 BlockGradients Stage::gradients_of_w(int chunk, int micro_batch, std::int64_t layer) {
   if (!split()) return gradients_of_b(chunk, micro_batch, layer);
-  return with_exchanged(
-      kept_of(chunk, micro_batch, layer).gradients,
-      exchanged_in(acts_of(slot_of(chunk, micro_batch), layer), buffers_.exchanged));
+  return exchanged_in(layer_shape_, acts_of(slot_of(chunk, micro_batch), layer),
+                      kept_of(chunk, micro_batch, layer).gradients);
 }
 
 Stage::Slot& Stage::slot_of(int chunk, int micro_batch) {
@@ -244,14 +244,14 @@ WeightReader Stage::reader_of(int chunk, ActionKind kind) const {
 }
 
 int Stage::block_of_layer(const ChunkParams& chunk, std::int64_t layer) const {
-  return params_.block_of(chunk.blocks[static_cast<std::size_t>(layer)].qkv.weight.first);
+  return params_.block_of(chunk.blocks[static_cast<std::size_t>(layer)].attention.in.weight.first);
 }
 
 TensorView Stage::boundary(int chunk, int micro_batch, Boundary which) {
   const Slot& slot = slot_of(chunk, micro_batch);
   switch (which) {
     case Boundary::kInput:
-      return slot.blocks.front().s1_TC;
+      return slot.blocks.front().attention.norm.s_TC;
     case Boundary::kOutput:
       return slot.out_SC;
     case Boundary::kOutputGradient:
@@ -271,16 +271,15 @@ void Stage::embed(WeightReader& weights, const ChunkParams& chunk, const MicroBa
   const ParamStore::Lease lease = weights.next();
   embed_tokens(context_, axes_.tensor, lease, chunk,
                {micro_batch.input_ids, micro_batch.positions, vocabulary_, config_.vocab_size},
-               {first.s1_TC, buffers_.forward.branch_TC});
+               {first.attention.norm.s_TC, buffers_.forward.branch_TC});
 }
 
-void Stage::run_head(const BlockPass& pass, WeightReader& weights, const ChunkParams& chunk,
+void Stage::run_head(const ModelPass& pass, WeightReader& weights, const ChunkParams& chunk,
                      const ForwardOf& of, ConstTensorView stream) {
   const Slot& slot = of.slot;
   const ParamStore::Lease norm = weights.next();
-  final_norm_forward(pass, weights_of(norm, chunk.final_norm),
-                     {axes_.tensor.residual_rows(slot.final_n_TC), slot.final_s_TC,
-                      slot.final_mean_T, slot.final_rstd_T},
+  final_norm_forward(pass, weights_of(norm, chunk.final_norm), slot.final_norm,
+                     axes_.tensor.residual_rows(slot.final_n_TC),
                      axes_.tensor.residual_rows(buffers_.forward.branch_TC), stream);
   axes_.tensor.all_gather(slot.final_n_TC);
   const ParamStore::Lease head = weights.next();
@@ -292,7 +291,7 @@ void Stage::run_head(const BlockPass& pass, WeightReader& weights, const ChunkPa
 
 void Stage::run_forward(int chunk, const ForwardOf& of) {
   const ChunkParams& params = params_of(chunk);
-  const BlockPass pass = pass_of(of.micro_batch);
+  const ModelPass pass = pass_of(of.micro_batch);
   WeightReader weights = reader_of(chunk, ActionKind::kForward);
   if (params.range.embedding) embed(weights, params, of.micro_batch, of.slot.blocks.front());
   const ConstTensorView stream =
@@ -321,12 +320,13 @@ void Stage::forward(int chunk, int micro_batch) {
 
 void Stage::recompute(int chunk, int micro_batch) {
   const ChunkParams& params = params_of(chunk);
-  const BlockPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
+  const ModelPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
   WeightReader weights = reader_of(chunk, ActionKind::kRecompute);
   slot_of(chunk, micro_batch).recomputed = true;
   for (std::int64_t layer = 0; layer < params.range.layers; ++layer) {
     const ParamStore::Lease lease = weights.next();
-    block_recompute(pass, weights_of(lease, params.blocks[static_cast<std::size_t>(layer)], local_),
+    block_recompute(pass.layer(params.range.first_layer + layer),
+                    weights_of(lease, params.blocks[static_cast<std::size_t>(layer)]),
                     acts_of(chunk, micro_batch, layer), buffers_.forward, shape_.recompute);
   }
 }
@@ -357,18 +357,11 @@ void Stage::backward_head(WeightReader& weights, int chunk, int micro_batch) {
   const ParamStore::Lease lease = weights.next();
   Gradients& sink = store_.gradients();
   if (!split()) sink.open(context_, params_.block_of(params.final_norm.weight));
-  NormBackward norm;
-  norm.op = norm_op(config_);
+  NormBackward norm =
+      backward_of(config_.norm, weights_of(lease, params.final_norm), slot.final_norm,
+                  norm_gradients(context_, sink, params.final_norm, slot.final_norm_gradients));
   norm.dx_TC = tensor.residual_rows(dy_of(chunk, micro_batch, last));
-  const NormGradients gradients =
-      norm_gradients(context_, sink, params.final_norm, slot.final_norm);
-  norm.dweight_C = gradients.weight;
-  norm.dbias_C = gradients.bias;
   norm.dy_TC = tensor.residual_rows(slot.final_n_TC);
-  norm.s_TC = slot.final_s_TC;
-  norm.weight_C = lease.weight(params.final_norm.weight);
-  norm.mean_T = slot.final_mean_T;
-  norm.rstd_T = slot.final_rstd_T;
   norm_backward(context_, norm);
 }
 
@@ -385,11 +378,6 @@ void Stage::backward_embedding(int chunk, int micro_batch) {
     embedding_backward(context_, sink.sum(params.position_embedding), batch.positions, d);
 }
 
-void Stage::add_kept(const NormGradients& kept, const NormParams& params) {
-  if (kept.weight.given()) accumulate(context_, store_.gradients().sum(params.weight), kept.weight);
-  if (kept.bias.given()) accumulate(context_, store_.gradients().sum(params.bias), kept.bias);
-}
-
 /// Copies the gradient of the residual stream behind the chunk to where its last layer reads it.
 void Stage::begin_backward(WeightReader& weights, int chunk, int micro_batch) {
   const ChunkParams& params = params_of(chunk);
@@ -402,7 +390,7 @@ void Stage::begin_backward(WeightReader& weights, int chunk, int micro_batch) {
 
 /// B of one layer, after recomputing what it needs of the forward pass unless R has; W too where
 /// both are one action.
-void Stage::backward_layer(const BlockPass& pass, WeightReader& reader, int chunk, int micro_batch,
+void Stage::backward_layer(const ModelPass& pass, WeightReader& reader, int chunk, int micro_batch,
                            std::int64_t layer, BackwardHalves halves) {
   const ChunkParams& chunk_params = params_of(chunk);
   const BlockParams& params = chunk_params.blocks[static_cast<std::size_t>(layer)];
@@ -410,22 +398,24 @@ void Stage::backward_layer(const BlockPass& pass, WeightReader& reader, int chun
   const BlockGradients gradients = gradients_of_b(chunk, micro_batch, layer);
   const TensorView ds1_TC = dy_of(chunk, micro_batch, layer - 1);
   const ParamStore::Lease lease = reader.next();
-  const BlockWeights weights = weights_of(lease, params, local_);
+  const BlockWeights weights = weights_of(lease, params);
+  const LayerPass layer_pass = pass.layer(chunk_params.range.first_layer + layer);
   Gradients& sink = store_.gradients();
   Slot& slot = slot_of(chunk, micro_batch);
-  if (!slot.recomputed) block_recompute(pass, weights, acts, buffers_.forward, shape_.recompute);
-  const BlockBackwardArgs args{acts, gradients, buffers_.backward, sink, params, ds1_TC};
+  if (!slot.recomputed)
+    block_recompute(layer_pass, weights, acts, buffers_.forward, shape_.recompute);
+  const BlockBackwardArgs args{acts, gradients, sink, params};
   if (halves == BackwardHalves::kBoth) {
     sink.open(context_, block_of_layer(chunk_params, layer));
-    block_backward(pass, weights, args);
+    block_backward(layer_pass, weights, args, buffers_.backward, ds1_TC);
   } else {
-    block_backward_input(pass, weights, args);
+    block_backward_input(layer_pass, weights, args, buffers_.backward, ds1_TC);
     // What W needs takes the place of what nobody needs any more; its memory serves the next B.
-    exchange(slot.blocks[static_cast<std::size_t>(layer)], buffers_.exchanged);
+    exchange(layer_shape_, slot.blocks[static_cast<std::size_t>(layer)], buffers_.spare);
     // So does attention's output, which R has left where the next R writes.
     Kept& kept = kept_of(chunk, micro_batch, layer);
     if (slot.recomputed && kept.attended_TX.given())
-      std::swap(kept.attended_TX, recomputed_of(chunk, micro_batch, layer).attended_TX);
+      std::swap(kept.attended_TX, recomputed_of(chunk, micro_batch, layer).attention.attended_TX);
   }
   if (layer > 0) return;
   slot.recomputed = false;
@@ -434,12 +424,13 @@ void Stage::backward_layer(const BlockPass& pass, WeightReader& reader, int chun
   copy_bytes(context_, sent.data, axes_.tensor.residual_rows(ds1_TC).data, sent.bytes());
 }
 
-void Stage::weight_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer) {
+void Stage::weight_layer(const ModelPass& pass, int chunk, int micro_batch, std::int64_t layer) {
   const ChunkParams& params = params_of(chunk);
   store_.gradients().open(context_, block_of_layer(params, layer));
-  block_backward_weight(pass, acts_of(chunk, micro_batch, layer),
-                        gradients_of_w(chunk, micro_batch, layer), store_.gradients(),
-                        params.blocks[static_cast<std::size_t>(layer)]);
+  block_backward_weight(
+      pass.layer(params.range.first_layer + layer),
+      {acts_of(chunk, micro_batch, layer), gradients_of_w(chunk, micro_batch, layer),
+       store_.gradients(), params.blocks[static_cast<std::size_t>(layer)]});
 }
 
 /// W of the head: its product has been made in F, the norm's sums in B.
@@ -450,7 +441,7 @@ void Stage::end_head(int chunk, int micro_batch, bool last) {
   sink.close(context_, params_.block_of(params.head_gradient), last);
   const int block = params_.block_of(params.final_norm.weight);
   sink.open(context_, block);
-  add_kept(slot_of(chunk, micro_batch).final_norm, params.final_norm);
+  add_kept(context_, sink, params.final_norm, slot_of(chunk, micro_batch).final_norm_gradients);
   sink.close(context_, block, last);
 }
 
@@ -464,13 +455,13 @@ void Stage::end_backward(int chunk, int micro_batch, bool last) {
 
 void Stage::backward(int chunk, int micro_batch, LastMicroBatch last) {
   const ChunkParams& params = params_of(chunk);
-  const BlockPass block_pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
+  const ModelPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
   const bool closes = last == LastMicroBatch::kYes;
   WeightReader weights = reader_of(chunk, ActionKind::kBackward);
   begin_backward(weights, chunk, micro_batch);
   end_head(chunk, micro_batch, closes);
   for (std::int64_t layer = params.range.layers - 1; layer >= 0; --layer) {
-    backward_layer(block_pass, weights, chunk, micro_batch, layer, BackwardHalves::kBoth);
+    backward_layer(pass, weights, chunk, micro_batch, layer, BackwardHalves::kBoth);
     store_.gradients().close(context_, block_of_layer(params, layer), closes);
   }
   end_backward(chunk, micro_batch, closes);
@@ -478,7 +469,7 @@ void Stage::backward(int chunk, int micro_batch, LastMicroBatch last) {
 
 void Stage::backward_input(int chunk, int micro_batch) {
   expect(split(), "B without W in a stage made for BW");
-  const BlockPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
+  const ModelPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
   WeightReader weights = reader_of(chunk, ActionKind::kBackward);
   begin_backward(weights, chunk, micro_batch);
   for (std::int64_t layer = params_of(chunk).range.layers - 1; layer >= 0; --layer)
@@ -486,11 +477,11 @@ void Stage::backward_input(int chunk, int micro_batch) {
 }
 
 void Stage::backward_weight(int chunk, int micro_batch, LastMicroBatch last) {
-  const BlockPass block_pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
+  const ModelPass pass = pass_of(micro_batches_[static_cast<std::size_t>(micro_batch)]);
   const bool closes = last == LastMicroBatch::kYes;
   end_head(chunk, micro_batch, closes);
   for (std::int64_t layer = params_of(chunk).range.layers - 1; layer >= 0; --layer) {
-    weight_layer(block_pass, chunk, micro_batch, layer);
+    weight_layer(pass, chunk, micro_batch, layer);
     store_.gradients().close(context_, block_of_layer(params_of(chunk), layer), closes);
   }
   end_backward(chunk, micro_batch, closes);

@@ -100,9 +100,9 @@ class Stage final : public StageProgram {
  private:
   struct Slot {                            // what one micro-batch in flight keeps
     std::vector<BlockActivations> blocks;  // with the shared ones joined
-    TensorView final_s_TC, final_mean_T, final_rstd_T;
-    TensorView final_n_TC;     // its gradient once the head has run
-    NormGradients final_norm;  // from B to W
+    NormActivations final_norm;
+    TensorView final_n_TC;               // its gradient once the head has run
+    NormGradients final_norm_gradients;  // from B to W
     // Residual rows that go to the next stage and the gradient that comes back, and the
     // gradient that goes to the one before.
     TensorView out_SC, dout_SC, din_SC;
@@ -121,23 +121,21 @@ class Stage final : public StageProgram {
   struct Buffers {
     std::vector<Chunk> chunks;
     std::vector<BlockGradients> gradients;  // where they are not: two sets in turns
-    // Where B and W are apart and F keeps what B reads: what B writes in place of it, for the next
-    // layer.
-    BlockGradients exchanged;
+    BlockActivations spare;                 // memory that B writes in exchange for a layer's
     BlockForwardScratch forward;
     HeadBuffers head;
-    BlockBackwardScratch backward;
+    AttentionScratch backward;
   };
   static Buffers lay_out(ArenaCursor& arena, const ModelConfig& config, const StageShape& shape,
                          DType compute);
 
-  [[nodiscard]] BlockPass pass_of(const MicroBatch& micro_batch);
-  [[nodiscard]] static BlockShape block_shape(const ModelConfig& local, const StageShape& shape,
+  [[nodiscard]] ModelPass pass_of(const MicroBatch& micro_batch);
+  [[nodiscard]] static LayerShape layer_shape(const ModelConfig& local, const StageShape& shape,
                                               DType compute);
   static std::vector<ChunkShape> chunks_of(const ModelConfig& config, const StageShape& shape);
-  static Slot lay_out_slot(ArenaCursor& arena, const BlockShape& block, const ChunkRange& range,
+  static Slot lay_out_slot(ArenaCursor& arena, const LayerShape& layer, const ChunkRange& range,
                            StagePurpose purpose, const BlockActivations& shared);
-  static void lay_out_kept(ArenaCursor& arena, const BlockShape& block, const ChunkShape& part,
+  static void lay_out_kept(ArenaCursor& arena, const LayerShape& layer, const ChunkShape& part,
                            Chunk& chunk);
   [[nodiscard]] const BlockActivations& acts_of(const Slot& slot, std::int64_t layer) const;
   /// The same for R, B and W, with what this layer keeps apart from the others.
@@ -165,18 +163,16 @@ class Stage final : public StageProgram {
   void run_forward(int chunk, const ForwardOf& of);
   void embed(WeightReader& weights, const ChunkParams& chunk, const MicroBatch& micro_batch,
              const BlockActivations& first);
-  void run_head(const BlockPass& pass, WeightReader& weights, const ChunkParams& chunk,
+  void run_head(const ModelPass& pass, WeightReader& weights, const ChunkParams& chunk,
                 const ForwardOf& of, ConstTensorView stream);
   void begin_backward(WeightReader& weights, int chunk, int micro_batch);
   enum class BackwardHalves : std::uint8_t { kInput, kBoth };
-  void backward_layer(const BlockPass& pass, WeightReader& reader, int chunk, int micro_batch,
+  void backward_layer(const ModelPass& pass, WeightReader& reader, int chunk, int micro_batch,
                       std::int64_t layer, BackwardHalves halves);
   /// W of one layer.
-  void weight_layer(const BlockPass& pass, int chunk, int micro_batch, std::int64_t layer);
+  void weight_layer(const ModelPass& pass, int chunk, int micro_batch, std::int64_t layer);
   void end_head(int chunk, int micro_batch, bool last);
   void end_backward(int chunk, int micro_batch, bool last);
-  /// Adds what B has left to the gradients of the open block.
-  void add_kept(const NormGradients& kept, const NormParams& params);
   void backward_head(WeightReader& weights, int chunk, int micro_batch);
   void backward_embedding(int chunk, int micro_batch);
 
@@ -189,8 +185,10 @@ class Stage final : public StageProgram {
   StageAxes axes_;
   VocabularyPart vocabulary_;
   Memory memory_;
+  const LayerShape layer_shape_;
+  const RopeTables ropes_;
   Buffers buffers_;
-  Buffer rope_table_, loss_sum_, loss_scale_;
+  Buffer loss_sum_, loss_scale_;
   std::map<std::pair<const ChunkParams*, ActionKind>, std::vector<int>> reads_;
   DeviceBatches device_batches_;
   std::span<const MicroBatch> micro_batches_;

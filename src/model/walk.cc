@@ -5,7 +5,7 @@ namespace trireme {
 std::vector<int> blocks_read(const ModelParams& params, const ChunkParams& chunk, ActionKind kind) {
   std::vector<int> blocks;
   const auto read = [&](ParamIndex index) { blocks.push_back(params.block_of(index)); };
-  const auto layer = [&](const BlockParams& block) { read(block.qkv.weight.first); };
+  const auto layer = [&](const BlockParams& block) { read(block.attention.in.weight.first); };
   if (kind == ActionKind::kForward) {
     if (chunk.range.embedding) read(chunk.embedding);
     for (const BlockParams& block : chunk.blocks) layer(block);
@@ -27,7 +27,7 @@ ParamStore::Lease WeightReader::next() {
   return store_.acquire(block, at_ < blocks_.size() ? blocks_[at_] : -1);
 }
 
-ConstTensorView forward_layers(const BlockPass& pass, WeightReader& weights,
+ConstTensorView forward_layers(const ModelPass& pass, WeightReader& weights,
                                const ChunkParams& chunk, std::span<const BlockActivations> acts,
                                const BlockForwardScratch& scratch,
                                std::span<const KvCache> caches) {
@@ -35,20 +35,19 @@ ConstTensorView forward_layers(const BlockPass& pass, WeightReader& weights,
   for (std::size_t layer = 0; layer < chunk.blocks.size(); ++layer) {
     const ParamStore::Lease lease = weights.next();
     const BlockActivations& own = acts[layer % acts.size()];
-    block_forward(pass, weights_of(lease, chunk.blocks[layer], pass.config), own, scratch, stream,
+    block_forward(pass.layer(chunk.range.first_layer + static_cast<std::int64_t>(layer)),
+                  weights_of(lease, chunk.blocks[layer]), own, scratch, stream,
                   caches.empty() ? nullptr : &caches[layer]);
-    stream = own.s2_TC;
+    stream = own.mlp.norm.s_TC;
   }
   return stream;
 }
 
-void final_norm_forward(const BlockPass& pass, const NormWeights& weights, const FinalNorm& out,
-                        ConstTensorView branch_SC, ConstTensorView residual_SC) {
-  NormForward norm = norm_of(pass.config, weights);
-  norm.y_TC = out.n_SC;
-  norm.sum_TC = out.s_SC;
-  norm.mean_T = out.mean_S;
-  norm.rstd_T = out.rstd_S;
+void final_norm_forward(const ModelPass& pass, const NormWeights& weights,
+                        const NormActivations& acts, TensorView n_SC, ConstTensorView branch_SC,
+                        ConstTensorView residual_SC) {
+  NormForward norm = forward_of(pass.config.norm, weights, acts);
+  norm.y_TC = n_SC;
   norm.x_TC = branch_SC;
   norm.residual_TC = residual_SC;
   norm_forward(pass.context, norm);

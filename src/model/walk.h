@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/block.h"
+#include "model/rope_table.h"
 #include "pipeline/schedule.h"
 
 namespace trireme {
@@ -28,19 +29,33 @@ class WeightReader {
   std::size_t at_ = 0;
 };
 
-/// F of the layers of a chunk, from the residual stream in acts[0].s1 to the stream that it
-/// returns, whose last branch stands in `scratch`. Layer i has acts[i % size] and, in generation,
-/// caches[i].
-ConstTensorView forward_layers(const BlockPass& pass, WeightReader& weights,
+/// The same for all layers of a micro-batch.
+struct ModelPass {
+  Context& context;
+  const ModelConfig& config;  ///< with this rank's heads and MLP columns
+  const TensorAxis& tensor;
+  ContextAxis& context_axis;
+  const RopeTables& ropes;
+  ConstTensorView positions;  ///< [T] i32
+  AttentionMask mask;
+  /// Layer `index` of the model.
+  [[nodiscard]] LayerPass layer(std::int64_t index) const {
+    return {context,   tensor, context_axis, config.layer(index), ropes.of_layer(index),
+            positions, mask};
+  }
+};
+
+/// F of the layers of a chunk, from the residual stream in acts[0].attention's s to the stream that
+/// it returns, whose last branch stands in `scratch`. Layer i has acts[i % size] and, in
+/// generation, caches[i].
+ConstTensorView forward_layers(const ModelPass& pass, WeightReader& weights,
                                const ChunkParams& chunk, std::span<const BlockActivations> acts,
                                const BlockForwardScratch& scratch,
                                std::span<const KvCache> caches = {});
 
-/// What the norm behind the layers makes and keeps: n = norm(s), s = stream + branch. [S, C], [S].
-struct FinalNorm {
-  TensorView n_SC, s_SC, mean_S, rstd_S;
-};
-void final_norm_forward(const BlockPass& pass, const NormWeights& weights, const FinalNorm& out,
-                        ConstTensorView branch_SC, ConstTensorView residual_SC);
+/// Behind the layers: n = norm(s), s = stream + branch. [S, C].
+void final_norm_forward(const ModelPass& pass, const NormWeights& weights,
+                        const NormActivations& acts, TensorView n_SC, ConstTensorView branch_SC,
+                        ConstTensorView residual_SC);
 
 }  // namespace trireme

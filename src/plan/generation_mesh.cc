@@ -33,11 +33,11 @@ void check_request(const ModelConfig& model, const GenerationRequest& request) {
       refuse(problems.front());
     }
   }
-  if (request.pipeline && *request.pipeline > model.layers) {
-    refuse({"--pipeline", std::to_string(*request.pipeline), up_to(model.layers),
-            std::to_string(model.layers),
+  if (request.pipeline && *request.pipeline > model.layer_count()) {
+    refuse({"--pipeline", std::to_string(*request.pipeline), up_to(model.layer_count()),
+            std::to_string(model.layer_count()),
             fmt::format("is more stages than the model has layers, {}; each needs one",
-                        model.layers)});
+                        model.layer_count())});
   }
   const std::int64_t tensor = request.tensor.value_or(1), pipeline = request.pipeline.value_or(1);
   if (tensor > ranks) {
@@ -66,7 +66,7 @@ std::pair<std::int64_t, std::int64_t> choose_extents(const ModelConfig& model,
     const bool within_hosts = request.ranks_of_host == 0 || request.ranks_of_host % tensor == 0;
     if (!request.tensor && !(within_hosts && tensor_extent_fits(model, tensor))) continue;
     const std::int64_t room = request.ranks / tensor;
-    const std::int64_t pipeline = request.pipeline.value_or(std::min(room, model.layers));
+    const std::int64_t pipeline = request.pipeline.value_or(std::min(room, model.layer_count()));
     if (pipeline <= room && tensor * pipeline >= best.first * best.second)
       best = {tensor, pipeline};
   }
@@ -77,12 +77,13 @@ std::pair<std::int64_t, std::int64_t> choose_extents(const ModelConfig& model,
 /// small as can be, as all layers are alike.
 std::vector<std::int64_t> layers_by_weights(const ModelConfig& model, std::int64_t stages) {
   const std::int64_t vocabulary = model.vocab_size * model.hidden;
-  const std::int64_t layer = (count_parameters(model).multiplying - vocabulary) / model.layers;
+  const std::int64_t layer =
+      (count_parameters(model).multiplying - vocabulary) / model.layer_count();
   std::vector<std::int64_t> layers(static_cast<std::size_t>(stages), 1),
       weights(layers.size(), layer);
   weights.front() += vocabulary;
   weights.back() += vocabulary;
-  for (std::int64_t left = model.layers - stages; left > 0; --left) {
+  for (std::int64_t left = model.layer_count() - stages; left > 0; --left) {
     const auto least = std::min_element(weights.begin(), weights.end());
     *least += layer;
     ++layers[static_cast<std::size_t>(least - weights.begin())];

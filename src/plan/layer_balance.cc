@@ -86,8 +86,8 @@ std::int64_t least_cost(const BalanceTask& task, const Fits& fits) {
 PassCost cost_of_layer(const ModelConfig& model, std::int64_t sequence_length,
                        Recompute recompute) {
   const std::int64_t elements = div_exact(
-      count_parameters(model).multiplying - model.vocab_size * model.hidden, model.layers);
-  const std::int64_t pairs = model.q_size() * sequence_length;
+      count_parameters(model).multiplying - model.vocab_size * model.hidden, model.layer_count());
+  const std::int64_t pairs = model.layer(0).attention.q_size() * sequence_length;
   PassCost cost{2 * elements + 2 * pairs, 2 * elements + 5 * pairs, 2 * elements};
   if (recompute == Recompute::kFull) cost.recompute = cost.forward;
   cost.backward_input += cost.recompute;

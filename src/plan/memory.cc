@@ -94,14 +94,15 @@ class TransferStaging {
         staging_bytes(Op::kAllReduce, rows() * model_.hidden * element(), ranks);
     const std::int64_t heads = PartialGradients::bytes_of(
         params, layout_, PartialGradients::Of::kSameHeads, cut.sequence_parallel);
-    const int copies = replicas_of_units(model_.kv_heads, ranks);
+    const int copies = replicas_of_units(model_.layer(0).attention.kv_heads, ranks);
     return stream + (training() ? staging_bytes(Op::kAllReduce, heads, copies) : 0);
   }
 
   [[nodiscard]] std::int64_t context() const {
     const StageCut& cut = request_.part.cut;
     if (cut.context_method != ContextMethod::kAllGather) return 0;  // exchanges are posted whole
-    const std::int64_t kv = 2 * config_of_rank(model_, cut.tensor).kv_size() * rows();
+    const std::int64_t kv =
+        2 * config_of_rank(model_, cut.tensor).layer(0).attention.kv_size() * rows();
     const int ranks = cut.context.extent;
     return training() ? staging_bytes(Op::kAllReduce, 4 * kv * ranks, ranks)
                       : staging_bytes(Op::kAllGather, element() * kv * ranks, ranks);
@@ -145,8 +146,8 @@ std::vector<std::pair<std::string, std::int64_t>> items_of(const RankMemory& mem
 }
 
 AttentionLayout attention_layout(const ModelConfig& model, const MemoryRequest& request) {
-  return attention_layout(config_of_rank(model, request.part.cut.tensor), request.passes.micro,
-                          request.sequence_length, request.deterministic);
+  return attention_layout(config_of_rank(model, request.part.cut.tensor).layer(0).attention,
+                          request.passes.micro, request.sequence_length, request.deterministic);
 }
 
 RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& request) {
@@ -167,9 +168,7 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   memory.activations = Stage::buffer_bytes(model, shape, request.compute);
   memory.buffers = loader_steps(training && request.speculative_step) * kLoaderBytesPerToken *
                    shape.local_tokens() * request.passes.accumulation;
-  if (model.position == PositionKind::kRope) {
-    memory.buffers += request.sequence_length * model.head_dim * std::int64_t{sizeof(float)};
-  }
+  memory.buffers += RopeTables::bytes_of(model, request.sequence_length);
   if (request.device == DeviceKind::kCpu && request.sums == ReductionOrder::kRank)
     memory.buffers += TransferStaging(model, request, layout).bytes(params);
   if (request.attention->bytes != nullptr)

@@ -36,6 +36,12 @@ struct Legal {
   }
 };
 
+bool layer_fits(const LayerConfig& layer, std::int64_t extent) {
+  const AttentionConfig& attention = layer.attention;
+  return attention.heads % extent == 0 && layer.mlp.ffn % extent == 0 &&
+         (attention.kv_heads % extent == 0 || extent % attention.kv_heads == 0);
+}
+
 class Rules {
  public:
   Rules(const RunConfig& config, std::int64_t data, std::vector<Problem>& problems)
@@ -62,21 +68,31 @@ class Rules {
     if (tensor_fits(t)) return;
     std::string why;
     const auto add = [&](const std::string& reason) { why += (why.empty() ? "" : ", ") + reason; };
-    if (model_.heads % t != 0) add(fmt::format("{} attention heads", model_.heads));
-    if (model_.kv_heads % t != 0 && t % model_.kv_heads != 0)
-      add(fmt::format("{} KV heads (nor do they divide it)", model_.kv_heads));
-    if (model_.ffn % t != 0) add(fmt::format("an MLP of {} columns", model_.ffn));
+    const LayerConfig& layer =
+        *std::find_if_not(model_.layers.begin(), model_.layers.end() - 1,
+                          [t](const LayerConfig& each) { return layer_fits(each, t); });
+    const std::int64_t heads = layer.attention.heads, kv_heads = layer.attention.kv_heads;
+    if (heads % t != 0) add(fmt::format("{} attention heads", heads));
+    if (kv_heads % t != 0 && t % kv_heads != 0)
+      add(fmt::format("{} KV heads (nor do they divide it)", kv_heads));
+    if (layer.mlp.ffn % t != 0) add(fmt::format("an MLP of {} columns", layer.mlp.ffn));
     if (model_.vocab_size < t) add(fmt::format("a vocabulary of {} rows", model_.vocab_size));
-    const Legal legal(model_.heads, [this](std::int64_t i) { return tensor_fits(i); });
+    const Legal legal(heads, [this](std::int64_t i) { return tensor_fits(i); });
     problems_.push_back({"parallel.tensor", std::to_string(t), legal.text() + " for this model",
                          legal.nearest(t), "does not divide " + why});
   }
 
+  /// Attention heads and KV heads.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> heads_of_rank(
+      const LayerConfig& layer) const {
+    return {layer.attention.heads / parallel_.tensor,
+            std::max<std::int64_t>(1, layer.attention.kv_heads / parallel_.tensor)};
+  }
   [[nodiscard]] bool ulysses_fits(std::int64_t c) const {
-    const std::int64_t t = parallel_.tensor;
-    const std::int64_t heads = model_.heads / t,
-                       kv = std::max<std::int64_t>(1, model_.kv_heads / t);
-    return heads % c == 0 && (kv % c == 0 || c % kv == 0);
+    return std::all_of(model_.layers.begin(), model_.layers.end(), [&](const LayerConfig& layer) {
+      const auto [heads, kv] = heads_of_rank(layer);
+      return heads % c == 0 && (kv % c == 0 || c % kv == 0);
+    });
   }
 
   void check_heads_of_context() {
@@ -84,15 +100,14 @@ class Rules {
     if (parallel_.context_method != ContextMethod::kUlysses || !tensor_fits(parallel_.tensor) ||
         ulysses_fits(c))
       return;
-    const Legal legal(model_.heads / parallel_.tensor,
-                      [this](std::int64_t i) { return ulysses_fits(i); });
+    const auto [heads, kv_heads] = heads_of_rank(model_.layer(0));
+    const Legal legal(heads, [this](std::int64_t i) { return ulysses_fits(i); });
     problems_.push_back(
         {"parallel.context", std::to_string(c),
          legal.text() + " with context_method \"ulysses\", or \"ring\" or \"allgather\"",
          legal.nearest(c),
-         fmt::format("does not share out the {} attention heads and {} KV heads of a rank",
-                     model_.heads / parallel_.tensor,
-                     std::max<std::int64_t>(1, model_.kv_heads / parallel_.tensor))});
+         fmt::format("does not share out the {} attention heads and {} KV heads of a rank", heads,
+                     kv_heads)});
   }
 
   void check_sequence() {
@@ -142,9 +157,9 @@ class Rules {
 }  // namespace
 
 bool tensor_extent_fits(const ModelConfig& model, std::int64_t extent) {
-  return model.heads % extent == 0 && model.ffn % extent == 0 &&
-         (model.kv_heads % extent == 0 || extent % model.kv_heads == 0) &&
-         model.vocab_size >= extent;
+  return model.vocab_size >= extent &&
+         std::all_of(model.layers.begin(), model.layers.end(),
+                     [extent](const LayerConfig& layer) { return layer_fits(layer, extent); });
 }
 
 void check_mesh_rules(const RunConfig& config, std::int64_t data, std::vector<Problem>& problems) {

@@ -55,7 +55,7 @@ Held memory_of(const RunConfig& config, const MeshShape& mesh, const ResolvedBat
 void check_recompute(const Schedule& schedule, const RunConfig& config) {
   const Recompute recompute = config.parallel.recompute;
   if (recompute == Recompute::kFull) return;
-  if (recompute == Recompute::kSelective && config.model.qk_norm) return;
+  if (recompute == Recompute::kSelective && config.model.layer(0).attention.qk_norm) return;
   for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     const std::vector<Action>& actions = schedule.ranks[rank];
     const auto again = std::find_if(actions.begin(), actions.end(), [](const Action& action) {
@@ -126,7 +126,7 @@ std::int64_t stages_of(const ScheduleRequest& request) {
 
 void check_layers(const RunConfig& config, std::int64_t stages) {
   const std::vector<std::int64_t>& given = config.parallel.pipeline_layers;
-  const std::int64_t layers = config.model.layers;
+  const std::int64_t layers = config.model.layer_count();
   if (given.empty() && stages > layers) {
     throw ConfigError(
         "parallel.pipeline: {} for a model of {}; each needs one. Legal: "
@@ -154,10 +154,10 @@ void place_stages(const RunConfig& config, Pipeline& pipeline) {
   const PassCost head = cost_of_head(model);
   std::vector<std::int64_t> counts = config.parallel.pipeline_layers;
   if (counts.empty())
-    counts = balance_layers({model.layers, layer.all(), head.all(), pipeline.placement});
+    counts = balance_layers({model.layer_count(), layer.all(), head.all(), pipeline.placement});
   std::int64_t first = 0;
   for (const std::int64_t layers : counts) {
-    pipeline.stages.push_back({first, layers, first == 0, first + layers == model.layers});
+    pipeline.stages.push_back({first, layers, first == 0, first + layers == model.layer_count()});
     first += layers;
   }
   if (config.parallel.pipeline_times) {
@@ -168,7 +168,7 @@ void place_stages(const RunConfig& config, Pipeline& pipeline) {
     return;
   }
   // A stage's F, B and W take 3 in the mean, as where nobody says anything.
-  const double unit = static_cast<double>(model.layers * layer.all() + head.all()) /
+  const double unit = static_cast<double>(model.layer_count() * layer.all() + head.all()) /
                       (3 * static_cast<double>(counts.size()));
   ActionTimes& times = pipeline.times;
   times = {0, 0, 0, 0};

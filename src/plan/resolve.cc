@@ -188,7 +188,7 @@ class Resolver {
     if (auto problem = find_unbuilt(model)) problems_.push_back(*std::move(problem));
     if (auto problem = window_fault(model, tokens)) problems_.push_back(*std::move(problem));
     if (tokens > model.max_positions) {
-      if (model.position == PositionKind::kLearned) {
+      if (model.learned_positions) {
         problems_.push_back(
             {"data.sequence_length", std::to_string(tokens),
              fmt::format("1 to {}, the positions that the model has learned embeddings for",
@@ -226,9 +226,11 @@ class Resolver {
     }
     if (config_.data.sequence_length < serves.tokens_min)
       report(", or data.sequence_length from 2 on", "serves no sequence of one token");
-    if (config_.has_model() && config_.model.head_dim % serves.head_dim_step != 0) {
-      report("", fmt::format("does not serve heads of {} (legal: a multiple of {})",
-                             config_.model.head_dim, serves.head_dim_step));
+    for (const LayerConfig& layer : config_.model.layers) {
+      const std::int64_t size = layer.attention.head_dim;
+      if (size % serves.head_dim_step == 0) continue;
+      return report("", fmt::format("does not serve heads of {} (legal: a multiple of {})", size,
+                                    serves.head_dim_step));
     }
   }
 

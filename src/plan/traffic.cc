@@ -128,7 +128,7 @@ class Count {
           PartialGradients::bytes_of(params_.metas, layout_, of, cut.sequence_parallel);
       return both_ways(bytes / 4, DType::kF32, group);
     };
-    const int copies = replicas_of_units(model_.kv_heads, rank.extent);
+    const int copies = replicas_of_units(model_.layer(0).attention.kv_heads, rank.extent);
     add(Axis::kTensor, "gradients",
         partial(Of::kTensorAxis, rank) + partial(Of::kSameHeads, {copies, rank.index % copies}));
   }
@@ -137,13 +137,14 @@ class Count {
     const StageCut& cut = request_.part.cut;
     const std::int64_t ranks = cut.context.extent;
     if (ranks == 1) return;
-    const std::int64_t kv = 2 * local_.kv_size() * rows_;
+    const AttentionConfig& local = local_.layer(0).attention;
+    const std::int64_t kv = 2 * local.kv_size() * rows_;
     std::int64_t forward = 0, backward = 0;
     if (cut.context_method == ContextMethod::kUlysses) {
-      const std::int64_t heads = local_.heads / ranks;
-      const std::int64_t kv_heads = std::max<std::int64_t>(1, local_.kv_heads / ranks);
-      const std::int64_t q = rows_ * heads * local_.head_dim;
-      const std::int64_t qkv = q + 2 * rows_ * kv_heads * local_.head_dim;
+      const std::int64_t heads = local.heads / ranks;
+      const std::int64_t kv_heads = std::max<std::int64_t>(1, local.kv_heads / ranks);
+      const std::int64_t q = rows_ * heads * local.head_dim;
+      const std::int64_t qkv = q + 2 * rows_ * kv_heads * local.head_dim;
       const std::int64_t keys = document_mask_ ? rows_ * 4 : 0;
       forward = (ranks - 1) * ((qkv + q) * element_ + keys);
       backward = (ranks - 1) * ((qkv + q) * element_ + rows_ * heads * 4 + qkv * 4 + keys);

@@ -9,6 +9,11 @@
 
 namespace trireme {
 
+struct TensorSize {
+  DType dtype;
+  Shape shape;
+};
+
 class ArenaCursor {
  public:
   /// Without memory it only measures: the views it gives are empty.
@@ -20,6 +25,7 @@ class ArenaCursor {
     bytes_ += static_cast<std::size_t>(round_up(static_cast<std::int64_t>(view.bytes()), 64));
     return view;
   }
+  TensorView take(const TensorSize& size) { return take(size.dtype, size.shape); }
   /// Each part takes its tensors from the same memory: for what is never in use together.
   template <class... Parts>
   void overlay(const Parts&... parts) {

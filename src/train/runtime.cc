@@ -90,7 +90,7 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
       pipeline(run.pipeline),
       part(part_of_rank(config, run, replica.rank(), options.purpose)),
       context(options.device, options.threads, detect_isa()),
-      channels(replica, mesh, part, pipeline, model.kv_heads,
+      channels(replica, mesh, part, pipeline, model.layer(0).attention.kv_heads,
                {context, launch.flight_recorder(), run.sums}),
       params(part.declare(model)),
       store(params.metas, run.compute,

@@ -40,7 +40,7 @@ std::vector<std::int32_t> ids_of_prompt(const RunConfig& config, std::size_t ind
     }
   }
   const auto total = static_cast<std::int64_t>(ids.size()) + Samples::kNewTokens;
-  if (model.position == PositionKind::kLearned && total > model.max_positions) {
+  if (model.learned_positions && total > model.max_positions) {
     throw ConfigError(
         "{}: its {} tokens and {} more need {} positions, the model has {} (they are learned). "
         "Shorten it",

@@ -32,7 +32,7 @@ ModelConfig legal(std::string_view text) {
 Problem fault(std::string_view text) {
   const Read result = read_text(text);
   EXPECT_EQ(result.problems.size(), 1U) << text << ": " << format_problems(result.problems);
-  EXPECT_EQ(result.model.layers, 0);
+  EXPECT_TRUE(result.model.layers.empty());
   return result.problems.empty() ? Problem{} : result.problems[0];
 }
 
@@ -53,28 +53,30 @@ TEST(ModelParse, reads_what_transformers_reads) {
     const Read result = read(keys);
     ASSERT_TRUE(result.problems.empty()) << keys.dump() << format_problems(result.problems);
     const ModelConfig& m = result.model;
+    const LayerConfig& layer = m.layers.back();
     const Json& wanted = *item.find("model");
     const auto integer = [&](const char* key) { return wanted.find(key)->as_integer(); };
-    EXPECT_EQ(m.layers, integer("layers")) << keys.dump();
+    EXPECT_EQ(m.layer_count(), integer("layers")) << keys.dump();
     EXPECT_EQ(m.hidden, integer("hidden")) << keys.dump();
-    EXPECT_EQ(m.ffn, integer("ffn")) << keys.dump();
-    EXPECT_EQ(m.heads, integer("heads")) << keys.dump();
-    EXPECT_EQ(m.kv_heads, integer("kv_heads")) << keys.dump();
-    EXPECT_EQ(m.head_dim, integer("head_dim")) << keys.dump();
+    EXPECT_EQ(layer.mlp.ffn, integer("ffn")) << keys.dump();
+    EXPECT_EQ(layer.attention.heads, integer("heads")) << keys.dump();
+    EXPECT_EQ(layer.attention.kv_heads, integer("kv_heads")) << keys.dump();
+    EXPECT_EQ(layer.attention.head_dim, integer("head_dim")) << keys.dump();
     EXPECT_EQ(m.vocab_size, integer("vocab_size")) << keys.dump();
     EXPECT_EQ(m.max_positions, integer("max_positions")) << keys.dump();
-    EXPECT_EQ(m.norm_eps, wanted.find("norm_eps")->as_double()) << keys.dump();
+    EXPECT_EQ(m.norm.eps, wanted.find("norm_eps")->as_double()) << keys.dump();
     EXPECT_EQ(m.init_std, wanted.find("init_std")->as_double()) << keys.dump();
     EXPECT_EQ(m.tied_embeddings, wanted.find("tied_embeddings")->as_bool()) << keys.dump();
-    EXPECT_EQ(m.qkv_bias, wanted.find("qkv_bias")->as_bool()) << keys.dump();
-    EXPECT_EQ(m.attention_out_bias, wanted.find("attention_out_bias")->as_bool()) << keys.dump();
-    EXPECT_EQ(m.mlp_bias, wanted.find("mlp_bias")->as_bool()) << keys.dump();
+    EXPECT_EQ(layer.attention.qkv_bias, wanted.find("qkv_bias")->as_bool()) << keys.dump();
+    EXPECT_EQ(layer.attention.out_bias, wanted.find("attention_out_bias")->as_bool())
+        << keys.dump();
+    EXPECT_EQ(layer.mlp.bias, wanted.find("mlp_bias")->as_bool()) << keys.dump();
     EXPECT_EQ(m.bos_token, integer("bos_token")) << keys.dump();
     EXPECT_EQ(m.end_token, integer("end_token")) << keys.dump();
     const Json* window = wanted.find("sliding_window");
-    EXPECT_EQ(m.sliding_window, window == nullptr ? 0 : window->as_integer()) << keys.dump();
+    EXPECT_EQ(layer.attention.window, window == nullptr ? 0 : window->as_integer()) << keys.dump();
     if (const Json* rope = wanted.find("rope")) {
-      EXPECT_EQ(m.rope.theta, rope->find("rope_theta")->as_double()) << keys.dump();
+      EXPECT_EQ(layer.attention.rope->theta, rope->find("rope_theta")->as_double()) << keys.dump();
       const Json ours = *model_keys_json(m).find("rope_parameters");
       for (const auto& [name, value] : rope->as_object()) {
         ASSERT_NE(ours.find(name), nullptr) << keys.dump() << name;
@@ -88,14 +90,14 @@ TEST(ModelParse, reads_what_transformers_reads) {
 
 TEST(ModelParse, what_a_family_always_has) {
   const ModelConfig gpt2 = legal(R"({"model_type":"gpt2"})");
-  EXPECT_EQ(gpt2.norm, NormKind::kLayer);
-  EXPECT_EQ(gpt2.activation, Activation::kGeluTanh);
-  EXPECT_EQ(gpt2.position, PositionKind::kLearned);
+  EXPECT_EQ(gpt2.layer(0).norm.kind, NormKind::kLayer);
+  EXPECT_EQ(gpt2.layer(0).mlp.activation, Activation::kGeluTanh);
+  EXPECT_TRUE(gpt2.learned_positions && !gpt2.layer(0).attention.rope);
   EXPECT_TRUE(gpt2.weights_in_out());
   const ModelConfig qwen3 = legal(R"({"model_type":"qwen3"})");
-  EXPECT_TRUE(qwen3.qk_norm);
-  EXPECT_EQ(qwen3.norm, NormKind::kRms);
-  EXPECT_FALSE(legal(llama("")).qk_norm);
+  EXPECT_TRUE(qwen3.layer(0).attention.qk_norm);
+  EXPECT_EQ(qwen3.layer(0).norm.kind, NormKind::kRms);
+  EXPECT_FALSE(legal(llama("")).layer(0).attention.qk_norm);
 }
 
 TEST(ModelParse, a_mistral_has_no_biases_and_a_window_that_null_takes_away) {
@@ -104,10 +106,12 @@ TEST(ModelParse, a_mistral_has_no_biases_and_a_window_that_null_takes_away) {
   const auto with = [&](std::string_view more) { return fmt::format("{{{}{}}}", sizes, more); };
   const ModelConfig model = legal(with(R"(,"sliding_window":null)"));
   EXPECT_EQ(model.family, Family::kMistral);
-  EXPECT_FALSE(model.qkv_bias || model.attention_out_bias || model.mlp_bias || model.qk_norm);
-  EXPECT_EQ(model.sliding_window, 0);
-  EXPECT_EQ(legal(with("")).sliding_window, 4096);
-  EXPECT_EQ(legal(with(R"(,"sliding_window":17)")).sliding_window, 17);
+  const AttentionConfig& attention = model.layer(0).attention;
+  EXPECT_FALSE(attention.qkv_bias || attention.out_bias || attention.qk_norm);
+  EXPECT_FALSE(model.layer(0).mlp.bias);
+  EXPECT_EQ(attention.window, 0);
+  EXPECT_EQ(legal(with("")).layer(0).attention.window, 4096);
+  EXPECT_EQ(legal(with(R"(,"sliding_window":17)")).layer(0).attention.window, 17);
   for (const char* value : {"0", "-1", "1.5", R"("4096")", "true"}) {
     EXPECT_EQ(fault(with(fmt::format(R"(,"sliding_window":{})", value))).path,
               "model.sliding_window")
@@ -127,10 +131,11 @@ TEST(ModelParse, gpt2_takes_family_names_and_aliases) {
       legal(R"({"model_type":"gpt2","hidden_size":48,"num_hidden_layers":3,"num_attention_heads":2,
                                   "max_position_embeddings":77,"intermediate_size":96})");
   EXPECT_EQ(a, b);
-  EXPECT_EQ(a.ffn, 96);
-  EXPECT_EQ(
-      legal(R"({"model_type":"gpt2","n_embd":48,"n_head":2,"hidden_size":48,"n_inner":null})").ffn,
-      192);
+  EXPECT_EQ(a.layer(0).mlp.ffn, 96);
+  EXPECT_EQ(legal(R"({"model_type":"gpt2","n_embd":48,"n_head":2,"hidden_size":48,"n_inner":null})")
+                .layer(0)
+                .mlp.ffn,
+            192);
   EXPECT_EQ(fault(R"({"model_type":"gpt2","n_embd":48,"n_head":2,"hidden_size":64})").path,
             "model.hidden_size");
 }
@@ -150,16 +155,18 @@ TEST(ModelParse, rope_is_read_in_both_spellings) {
   const ModelConfig now =
       legal(llama(R"("rope_parameters":{"rope_type":"default","rope_theta":500000.0})"));
   const ModelConfig then = legal(llama(R"("rope_theta":500000.0,"rope_scaling":null)"));
-  EXPECT_EQ(now.rope, then.rope);
-  EXPECT_EQ(now.rope.theta, 500000.0);
+  EXPECT_EQ(*now.layer(0).attention.rope, *then.layer(0).attention.rope);
+  EXPECT_EQ(now.layer(0).attention.rope->theta, 500000.0);
   // An exporter that left null behind.
-  EXPECT_EQ(legal(llama(R"("rope_theta":null,"rope_parameters":{"rope_theta":5e5})")).rope.theta,
+  EXPECT_EQ(legal(llama(R"("rope_theta":null,"rope_parameters":{"rope_theta":5e5})"))
+                .layer(0)
+                .attention.rope->theta,
             5e5);
   const ModelConfig both =
       legal(llama(R"("rope_theta":5e5,"rope_scaling":{"type":"linear","factor":2},
                                           "rope_parameters":{"rope_type":"linear","factor":2.0,"rope_theta":5e5})"));
-  EXPECT_EQ(both.rope.kind, RopeKind::kLinear);
-  EXPECT_EQ(both.rope.factor, 2);
+  EXPECT_EQ(both.layer(0).attention.rope->kind, RopeKind::kLinear);
+  EXPECT_EQ(both.layer(0).attention.rope->factor, 2);
 }
 
 TEST(ModelParse, contradicting_spellings_of_rope_are_refused) {
@@ -241,7 +248,8 @@ TEST(ModelParse, sizes_that_do_not_fit_together_are_refused_with_the_numbers) {
   EXPECT_EQ(fault(R"({"model_type":"qwen2","num_attention_heads":8})").path,
             "model.num_key_value_heads");
   EXPECT_EQ(legal(R"({"model_type":"qwen2","num_attention_heads":8,"num_key_value_heads":null})")
-                .kv_heads,
+                .layer(0)
+                .attention.kv_heads,
             8);
   EXPECT_EQ(fault(llama(R"("head_dim":15)")).path, "model.head_dim");
 }
@@ -273,9 +281,9 @@ TEST(ModelParse, keys_beside_a_path_override_the_file) {
   const Read result =
       read(Json::Object{{"path", folder.path().string()}, {"n_layer", 2}, {"hidden_size", 32}});
   EXPECT_TRUE(result.problems.empty()) << format_problems(result.problems);
-  EXPECT_EQ(result.model.layers, 2);
+  EXPECT_EQ(result.model.layer_count(), 2);
   EXPECT_EQ(result.model.hidden, 32);
-  EXPECT_EQ(result.model.heads, 4);
+  EXPECT_EQ(result.model.layer(0).attention.heads, 4);
 }
 
 TEST(ModelParse, a_fault_of_a_file_names_it) {
@@ -303,7 +311,7 @@ TEST(ModelParse, a_config_takes_its_model_from_hugging_face_weights) {
   folder.write("config.json", R"({"model_type":"gpt2","n_layer":5})");
   const LoadedConfig loaded = load_with({"model=null", "init.weights=" + folder.path().string()});
   EXPECT_TRUE(loaded.problems.empty()) << format_problems(loaded.problems);
-  EXPECT_EQ(loaded.config.model.layers, 5);
+  EXPECT_EQ(loaded.config.model.layer_count(), 5);
   EXPECT_EQ(only_problem(load_with({"model=null"})).path, "model");
   const Problem missing = only_problem(load_with({"model=null", "init.weights=/no/such"}));
   EXPECT_EQ(missing.path, "init.weights");

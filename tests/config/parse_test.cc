@@ -42,7 +42,7 @@ TEST(Parse, the_smallest_config_has_every_default_of_the_contract) {
   EXPECT_EQ(c.log.interval_steps, 10);
   EXPECT_TRUE(c.log.tensorboard);
   EXPECT_FALSE(c.batch.global || c.batch.accumulation || c.parallel.data || c.precision.compute);
-  EXPECT_EQ(c.model.kv_heads, 4);
+  EXPECT_EQ(c.model.layer(0).attention.kv_heads, 4);
 }
 
 TEST(Parse, what_is_required_is_named_all_at_once) {
@@ -264,7 +264,7 @@ TEST(Parse, an_override_is_json_where_it_parses_and_text_otherwise) {
             "x");
   EXPECT_EQ(load_with({"run={\"seed\": 3}"}).config.run.seed, 3);
   EXPECT_EQ(load_with({"run.seed=null"}).config.run.seed, 1234);
-  EXPECT_EQ(load_with({"model.num_hidden_layers=3"}).config.model.layers, 3);
+  EXPECT_EQ(load_with({"model.num_hidden_layers=3"}).config.model.layer_count(), 3);
   for (const char* bad : {"seed", "=3", ".run=3", "run..seed=3", "run.=3", ""}) {
     EXPECT_EQ(only_problem(load_with({bad})).path, "--set") << bad;
   }

@@ -103,8 +103,8 @@ TEST_P(ModelGoldenCase, b_and_w_apart_give_the_bits_of_bw) {
                                          {BW, 0, 2}}};
   for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
     std::vector<std::vector<Action>> all(std::begin(orders), std::end(orders));
-    const bool again = recompute == Recompute::kFull ||
-                       (recompute == Recompute::kSelective && fused.config.qk_norm);
+    const bool again = recompute == Recompute::kFull || (recompute == Recompute::kSelective &&
+                                                         fused.config.layer(0).attention.qk_norm);
     if (again) all.insert(all.end(), std::begin(with_r), std::end(with_r));
     for (const std::vector<Action>& order : all) {
       Schedule schedule;
@@ -139,9 +139,9 @@ TEST(ModelStage, a_micro_batch_that_waits_for_w_takes_little_beside_its_activati
     return Stage::buffer_bytes(config, shape, DType::kF32);
   };
   const std::int64_t row = 4 * golden.batch * golden.tokens;
-  const std::int64_t norms = 2 * 4 * config.hidden * (config.norm == NormKind::kLayer ? 2 : 1);
-  const std::int64_t layer = row * (2 * config.hidden + config.ffn) + norms;
-  const std::int64_t set = config.layers * layer + row * config.hidden;
+  const std::int64_t norms = 2 * 4 * config.hidden * (config.norm.kind == NormKind::kLayer ? 2 : 1);
+  const std::int64_t layer = row * (2 * config.hidden + config.layer(0).mlp.ffn) + norms;
+  const std::int64_t set = config.layer_count() * layer + row * config.hidden;
   EXPECT_NEAR(static_cast<double>(bytes(4, Recompute::kNone) - bytes(1, Recompute::kNone)),
               3.0 * static_cast<double>(set), 4096);
   EXPECT_GT(bytes(4, Recompute::kFull) - bytes(1, Recompute::kFull), 3 * set);

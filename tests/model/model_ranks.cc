@@ -20,7 +20,7 @@ ModelConfig config_of(const std::string& keys) {
   std::vector<Problem> problems;
   std::vector<std::string> notes;
   ModelConfig config = read_model(parse_json("{" + keys + "}", "model_ranks.cc"), problems, notes);
-  expect(problems.empty() && config.layers > 0, "a model that is refused: {}", keys);
+  expect(problems.empty() && !config.layers.empty(), "a model that is refused: {}", keys);
   return config;
 }
 

@@ -9,12 +9,13 @@ namespace {
 RunConfig wide_config(std::int64_t tokens = 512) {
   RunConfig config;
   config.data.sequence_length = tokens;
-  config.model.layers = 12;
+  LayerConfig layer;
+  layer.attention.heads = 12;
+  layer.attention.kv_heads = 6;
+  layer.attention.head_dim = 64;
+  layer.mlp.ffn = 2048;
+  config.model.layers.assign(12, layer);
   config.model.hidden = 768;
-  config.model.heads = 12;
-  config.model.kv_heads = 6;
-  config.model.head_dim = 64;
-  config.model.ffn = 2048;
   config.model.vocab_size = 50'257;
   return config;
 }
@@ -60,13 +61,15 @@ TEST(BatchOfPasses, passes_are_long_enough_and_divide_the_micro_batch) {
   // 2^34 operations, however many tokens: 10.6 M of a token.
   RunConfig narrow = wide_config(256);
   narrow.model.hidden = 384;
-  narrow.model.heads = 6;
-  narrow.model.kv_heads = 3;
-  narrow.model.ffn = 1024;
+  for (LayerConfig& layer : narrow.model.layers) {
+    layer.attention.heads = 6;
+    layer.attention.kv_heads = 3;
+    layer.mlp.ffn = 1024;
+  }
   EXPECT_EQ(pass_of(narrow, 16), 8);
   EXPECT_EQ(pass_of(narrow, 12), 12);
   // 512 MiB, however long: of 16 samples in f32, of 24 in bf16 less, of 32 more.
-  narrow.model.layers = 6;
+  narrow.model.layers.resize(6);
   EXPECT_EQ(pass_of(narrow, 16), 16);
   EXPECT_EQ(pass_of(narrow, 32), 8);
   narrow.precision.compute = ComputePrecision::kBf16;

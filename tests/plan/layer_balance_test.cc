@@ -95,11 +95,12 @@ TEST(LayerBalance, cuts_large_models) {
 
 TEST(LayerBalance, counts_what_the_passes_compute) {
   ModelConfig model;
-  model.layers = 3;
+  LayerConfig layer_config;
+  layer_config.attention.heads = layer_config.attention.kv_heads = 2;
+  layer_config.attention.head_dim = 4;
+  layer_config.mlp.ffn = 16;
+  model.layers.assign(3, layer_config);
   model.hidden = 8;
-  model.heads = model.kv_heads = 2;
-  model.head_dim = 4;
-  model.ffn = 16;
   model.vocab_size = 100;
   // q, k, v, o: 4·8·8; gate, up, down: 3·8·16. Attention: 2·8·T, and 5·8·T backward.
   const std::int64_t products = 2 * (256 + 384), attention = 8 * 32;

@@ -58,14 +58,14 @@ TEST(MeshRules, a_tensor_extent_that_does_not_divide_is_told_with_numbers_and_th
   EXPECT_EQ(eight.message, "does not divide 12 attention heads");
   config.parallel.tensor = 3;
   EXPECT_EQ(only_problem(config).message, "does not divide 4 KV heads (nor do they divide it)");
-  config.model.ffn = 25;
+  for (LayerConfig& layer : config.model.layers) layer.mlp.ffn = 25;
   config.parallel.tensor = 5;
   EXPECT_EQ(only_problem(config).message,
             "does not divide 12 attention heads, 4 KV heads (nor do they divide it)");
   EXPECT_EQ(only_problem(config).legal, "1 for this model");
   config.parallel.tensor = 2;
   EXPECT_EQ(only_problem(config).message, "does not divide an MLP of 25 columns");
-  config.model.ffn = 24;
+  for (LayerConfig& layer : config.model.layers) layer.mlp.ffn = 24;
   config.model.vocab_size = 3;
   config.parallel.tensor = 4;
   EXPECT_EQ(only_problem(config).message, "does not divide a vocabulary of 3 rows");

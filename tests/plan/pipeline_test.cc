@@ -20,11 +20,12 @@ RunConfig::Parallel parallel_of(std::int64_t pipeline, const char* schedule) {
 /// A head of about half a layer.
 ModelConfig small_model(std::int64_t layers) {
   ModelConfig model;
-  model.layers = layers;
+  LayerConfig layer;
+  layer.attention.heads = layer.attention.kv_heads = 2;
+  layer.attention.head_dim = 8;
+  layer.mlp.ffn = 40;
+  model.layers.assign(static_cast<std::size_t>(layers), layer);
   model.hidden = 16;
-  model.heads = model.kv_heads = 2;
-  model.head_dim = 8;
-  model.ffn = 40;
   model.vocab_size = 100;
   return model;
 }
@@ -273,10 +274,11 @@ TEST(Pipeline, what_r_makes_is_a_set_of_activations_for_each_that_waits) {
   EXPECT_EQ(two.chunks_of(0)[0].recomputed, 2);
   EXPECT_EQ(two.chunks_of(1)[0].recomputed, 0);
   EXPECT_EQ(bytes_of(config, two, 1), bytes_of(config, none, 1));
-  const ModelConfig& model = config.model;
+  const std::int64_t hidden = config.model.hidden;
+  const LayerConfig& of = config.model.layer(0);
   // All but s1: qkv, attention's output, s2 and up; log-sum-exps and the norms' statistics.
   const std::int64_t layer =
-      4 * 64 * (3 * model.hidden + 2 * model.hidden + 2 * model.ffn + model.heads + 2);
+      4 * 64 * (3 * hidden + 2 * hidden + 2 * of.mlp.ffn + of.attention.heads + 2);
   const double made = bytes_of(config, two, 0) - bytes_of(config, none, 0);
   EXPECT_EQ(made, static_cast<double>(2 * none.stages[0].layers * layer));
   // The simulator counts the same, in activations.
@@ -284,10 +286,10 @@ TEST(Pipeline, what_r_makes_is_a_set_of_activations_for_each_that_waits) {
   shape.tokens = 64;
   shape.recompute = Recompute::kFull;
   shape.chunks = {{none.stages[0], 2}};
-  const auto more = static_cast<double>(Stage::buffer_bytes(model, shape, DType::kF32));
+  const auto more = static_cast<double>(Stage::buffer_bytes(config.model, shape, DType::kF32));
   shape.chunks[0].in_flight = 1;
   const double activation =
-      more - static_cast<double>(Stage::buffer_bytes(model, shape, DType::kF32));
+      more - static_cast<double>(Stage::buffer_bytes(config.model, shape, DType::kF32));
   EXPECT_DOUBLE_EQ(two.r_memory, made / 2 / activation);
   EXPECT_DOUBLE_EQ(simulate(two.schedule, two.times, two.w_memory, two.r_memory).peak[0],
                    2 + 2 * two.r_memory);

@@ -56,7 +56,8 @@ TEST(RankMemory, of_sizes_the_largest_that_fits_is_named) {
 
 TEST(RankMemory, states_are_shared_out_where_there_are_ranks_for_it) {
   RunConfig config = config_of(1);
-  config.model.ffn = 4096;  // most of the memory is of parameters
+  for (LayerConfig& layer : config.model.layers)
+    layer.mlp.ffn = 4096;  // most of the memory is of parameters
   config.checkpoint.async = false;
   const std::string advice = memory_advice(config, 4, DeviceKind::kCpu, 1);
   EXPECT_NE(advice.find("parallel.zero_stage 3 "), std::string::npos) << advice;

@@ -34,9 +34,9 @@ struct BatchCase {
 
 TEST(Resolve, a_window_is_refused_where_it_would_hide_a_token) {
   RunConfig config = small_config();
-  config.model.sliding_window = config.data.sequence_length;
+  config.model.layers.back().attention.window = config.data.sequence_length;
   EXPECT_TRUE(resolve(config, {}).problems.empty());
-  config.model.sliding_window = config.data.sequence_length - 1;
+  config.model.layers.back().attention.window = config.data.sequence_length - 1;
   const Problem problem = only_problem(resolve(config, {}));
   EXPECT_EQ(problem.path, "model.sliding_window");
   EXPECT_EQ(problem.found, "31");
@@ -193,7 +193,7 @@ TEST(Resolve, learned_positions_bound_the_sequence_and_rotary_ones_warn) {
   const Outcome rope = resolve(config, {});
   EXPECT_TRUE(rope.problems.empty());
   EXPECT_EQ(rope.notes.size(), 1U);
-  config.model.position = PositionKind::kLearned;
+  config.model.learned_positions = true;
   const Problem problem = only_problem(resolve(config, {}));
   EXPECT_EQ(problem.path, "data.sequence_length");
   EXPECT_EQ(problem.nearest, "64");
@@ -266,7 +266,7 @@ TEST(Resolve, what_is_written_out_resolves_to_the_same_run) {
 
 TEST(Resolve, a_default_precision_is_that_of_the_device_in_every_figure) {
   RunConfig open = small_config();
-  open.model.layers = 2;
+  open.model.layers.resize(2, open.model.layer(0));
   open.parallel.pipeline = 2;
   open.parallel.pipeline_schedule = "zb-h1";
   RunConfig bf16 = open, fp32 = open;
@@ -306,7 +306,8 @@ TEST(Resolve, what_a_library_of_attention_does_not_serve_is_refused_by_name) {
   refused([](RunConfig& c) { c.data.document_mask = true; }, "knows no documents");
   refused([](RunConfig& c) { c.parallel.context = 2; }, "whole sequences", 2);
   refused([](RunConfig& c) { c.data.sequence_length = 1; }, "one token");
-  refused([](RunConfig& c) { c.model.head_dim = 12; }, "does not serve heads of 12");
+  refused([](RunConfig& c) { c.model.layers.back().attention.head_dim = 12; },
+          "does not serve heads of 12");
 }
 
 }  // namespace

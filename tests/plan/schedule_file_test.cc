@@ -29,11 +29,12 @@ class ScheduleFile : public testing::Test {
     config_.batch.accumulation = 2;
     config_.optimizer.lr = 1;
     ModelConfig& model = config_.model;
-    model.layers = 4;
+    LayerConfig layer;
+    layer.attention.heads = layer.attention.kv_heads = 2;
+    layer.attention.head_dim = 8;
+    layer.mlp.ffn = 40;
+    model.layers.assign(4, layer);
     model.hidden = 16;
-    model.heads = model.kv_heads = 2;
-    model.head_dim = 8;
-    model.ffn = 40;
     model.vocab_size = 100;
     model.max_positions = 8;
     config_.model_json = Json::object();
@@ -219,7 +220,7 @@ TEST_F(ScheduleFile, may_make_activations_again_where_f_does_not_keep_them) {
   EXPECT_NE(
       fault_of(schedule).find("with parallel.recompute \"selective\" F of this model keeps all"),
       std::string::npos);
-  config_.model.qk_norm = true;
+  for (LayerConfig& layer : config_.model.layers) layer.attention.qk_norm = true;
   EXPECT_EQ(fault_of(schedule), "");
   // What R makes counts: two in flight here are not the most.
   config_.parallel.recompute = Recompute::kFull;

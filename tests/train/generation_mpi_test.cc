@@ -18,7 +18,7 @@ constexpr std::int64_t kCapacity = 24;
 
 ModelConfig model_of(MeshModel kind, bool tied) {
   ModelConfig model = config_of(kind);
-  model.layers = 5;
+  model.layers.resize(5, model.layer(0));
   model.tied_embeddings = tied;
   return model;
 }
@@ -89,7 +89,7 @@ void expect_as_alone(const ModelConfig& model, const Decoded& expected, int tens
 
   std::int64_t sums[] = {found.cache_bytes};
   world.sum(sums);
-  const std::int64_t copies = std::max<std::int64_t>(1, tensor / model.kv_heads);
+  const std::int64_t copies = std::max<std::int64_t>(1, tensor / model.layer(0).attention.kv_heads);
   EXPECT_EQ(sums[0], expected.cache_bytes * copies);
   std::int64_t most[] = {found.weights};
   world.maximum(most);

@@ -18,7 +18,7 @@ ModelConfig model_of(const std::string& keys) {
   std::vector<std::string> notes;
   const ModelConfig model =
       read_model(parse_json("{" + keys + "}", "mesh_table.cc"), problems, notes);
-  expect(problems.empty() && model.layers > 0, "a model that is refused: {}", keys);
+  expect(problems.empty() && !model.layers.empty(), "a model that is refused: {}", keys);
   return model;
 }
 
@@ -177,7 +177,8 @@ RunConfig MeshCell::config() const {
   config.parallel.recompute = recompute;
   config.parallel.pipeline = pipeline;
   config.parallel.pipeline_schedule = schedule;
-  if (layers > 0) config.model.layers = layers;
+  if (layers > 0)
+    config.model.layers.resize(static_cast<std::size_t>(layers), config.model.layer(0));
   if (library_sums) config.parallel.reduction_order = ReductionOrder::kLibrary;
   return config;
 }

@@ -1,0 +1,222 @@
+#include "model/attention.h"
+
+#include <cmath>
+
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/rope/rope.h"
+
+namespace trireme {
+
+namespace {
+
+/// The q, k and v columns of a fused row.
+template <class Byte>
+struct QkvHeads {
+  BasicHeadsView<Byte> q, k, v;
+};
+template <class Byte>
+QkvHeads<Byte> split_heads(const BasicTensorView<Byte>& qkv_TX, const AttentionConfig& config) {
+  return {heads_of(qkv_TX, 0, config.heads, config.head_dim),
+          heads_of(qkv_TX, config.q_size(), config.kv_heads, config.head_dim),
+          heads_of(qkv_TX, config.q_size() + config.kv_size(), config.kv_heads, config.head_dim)};
+}
+
+/// q and k as attention reads them: rotated, beside the unrotated ones where those are still
+/// needed.
+QkvHeads<std::byte> attention_heads(const AttentionActivations& acts,
+                                    const AttentionConfig& config) {
+  QkvHeads<std::byte> heads = split_heads(acts.in_TX, config);
+  if (config.qk_norm) {
+    heads.q = heads_of(acts.qk_TX, 0, config.heads, config.head_dim);
+    heads.k = heads_of(acts.qk_TX, config.q_size(), config.kv_heads, config.head_dim);
+  }
+  return heads;
+}
+
+float attention_scale(const AttentionConfig& config) {
+  return 1 / std::sqrt(static_cast<float>(config.head_dim));
+}
+
+/// Tokens [first, first + count).
+struct TokenRange {
+  std::int64_t first, count;
+};
+
+/// Appends the tokens' keys and values to the cache and returns what attention then sees.
+QkvHeads<std::byte> extend_cache(const LayerPass& pass, const QkvHeads<std::byte>& heads,
+                                 const KvCache& cache) {
+  const std::int64_t first = pass.mask.q.front().first, count = heads.k.tokens;
+  const auto append = [&](const TensorView& all, const HeadsView& part) {
+    const HeadsView cached = heads_of(all.rows(0, first + count), 0, part.heads, part.head_dim);
+    copy_heads(pass.context, cached.rows(first, count), part);
+    return cached;
+  };
+  return {heads.q, append(cache.k, heads.k), append(cache.v, heads.v)};
+}
+
+/// Rotated q and k of some tokens, with their norms' statistics.
+void rotate_rows(Context& context, const LayerPass& pass, const AttentionWeights& weights,
+                 const AttentionActivations& acts, TokenRange tokens) {
+  if (!pass.config.attention.rope) return;
+  const QkvHeads<std::byte> heads = attention_heads(acts, pass.config.attention);
+  const QkvHeads<std::byte> raw = split_heads(acts.in_TX, pass.config.attention);
+  const auto rows = [&](const auto& all) { return all.rows(tokens.first, tokens.count); };
+  const auto rotate = [&](const HeadsView& out, const HeadsView& in, const NormWeights& norm,
+                          const TensorView& rstd_TH) {
+    RopeForward args;
+    args.out = rows(out);
+    args.in = rows(in);
+    args.positions_T = rows(pass.positions);
+    args.cos_sin_PD = pass.cos_sin;
+    args.weight_D = norm.weight;
+    if (rstd_TH.given()) args.rstd_TH = rows(rstd_TH);
+    args.eps = pass.config.norm.eps;
+    rope_forward(context, args);
+  };
+  rotate(heads.q, raw.q, weights.q_norm, acts.rstd_q_TH);
+  rotate(heads.k, raw.k, weights.k_norm, acts.rstd_k_TH);
+}
+
+}  // namespace
+
+AttentionWeights weights_of(const ParamStore::Lease& lease, const AttentionParams& params) {
+  return {weights_of(lease, static_cast<const BranchParams&>(params)),
+          weights_of(lease, params.q_norm), weights_of(lease, params.k_norm)};
+}
+
+ContextAxis::Buffers lay_out_context(ArenaCursor& arena, const LayerShape& shape,
+                                     ContextAxis::Direction direction) {
+  const AttentionConfig& config = shape.config.attention;
+  const ContextShape context{shape.sequences, shape.tokens / shape.sequences,
+                             config.heads,    config.kv_heads,
+                             config.head_dim, shape.compute};
+  return ContextAxis::lay_out(arena, context, shape.context_extent, shape.context_method,
+                              direction);
+}
+
+AttentionScratch lay_out_attention_scratch(ArenaCursor& arena, const LayerShape& shape) {
+  const AttentionConfig& config = shape.config.attention;
+  AttentionScratch scratch;
+  scratch.dattended_TX = arena.take(shape.wide(config.q_size()));
+  scratch.delta_TH = arena.take(shape.statistic(config.heads));
+  if (shape.compute != DType::kF32)
+    scratch.dqkv_f32_TX = arena.take(shape.statistic(config.qkv_size()));
+  scratch.axis = lay_out_context(arena, shape, ContextAxis::Direction::kBackward);
+  return scratch;
+}
+
+AttentionLayout attention_layout(const AttentionConfig& config, std::int64_t sequences,
+                                 std::int64_t tokens, bool deterministic) {
+  AttentionLayout attention;
+  attention.sequences = sequences;
+  attention.tokens = tokens;
+  attention.heads = config.heads;
+  attention.kv_heads = config.kv_heads;
+  attention.head_dim = config.head_dim;
+  attention.v_stride = config.qkv_size();
+  attention.q_stride = attention.k_stride =
+      config.qk_norm ? config.q_size() + config.kv_size() : attention.v_stride;
+  attention.o_stride = attention.d_o_stride = config.q_size();
+  attention.deterministic = deterministic;
+  return attention;
+}
+
+void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
+                    const AttentionActivations& acts, const ContextAxis::Buffers& buffers,
+                    TensorView n_TC, const KvCache* cache) {
+  const AttentionConfig& config = pass.config.attention;
+  const auto rotate = [&](Context& of, std::int64_t first, std::int64_t count) {
+    rotate_rows(of, pass, weights, acts, {first, count});
+  };
+  LinearEpilogue rotated;
+  rotated.then = rotate;
+  column_parallel_forward(pass, acts.in_TX, n_TC, weights.in, rotated);
+
+  QkvHeads<std::byte> heads = attention_heads(acts, config);
+  AttentionForward args;
+  args.mask = pass.mask;
+  PositionRange cached{0, 0};
+  if (cache != nullptr) {
+    heads = extend_cache(pass, heads, *cache);
+    cached.count = heads.k.tokens;
+    args.mask.kv = {&cached, 1};
+  }
+  args.o = heads_of(acts.attended_TX, 0, config.heads, config.head_dim);
+  args.lse_TH = acts.lse_TH;
+  args.q = heads.q;
+  args.k = heads.k;
+  args.v = heads.v;
+  args.scale = attention_scale(config);
+  pass.context_axis.forward(pass.context, buffers, args);
+}
+
+void rotate_heads(const LayerPass& pass, const AttentionWeights& weights,
+                  const AttentionActivations& acts) {
+  rotate_rows(pass.context, pass, weights, acts, {0, acts.in_TX.shape[0]});
+}
+
+namespace {
+
+/// To the gradient of the rotated heads.
+void backward_to_heads(const AttentionBranchBackward& of, const AttentionScratch& scratch) {
+  const AttentionConfig& config = of.pass.config.attention;
+  Context& context = of.pass.context;
+  const bool rounded = scratch.dqkv_f32_TX.given();
+  const TensorView sums_TX = rounded ? scratch.dqkv_f32_TX : of.left.din_TX;
+  const QkvHeads<std::byte> sums = split_heads(sums_TX, config);
+  const QkvHeads<std::byte> heads = attention_heads(of.acts, config);
+  AttentionBackward args;
+  args.dq = sums.q;
+  args.dk = sums.k;
+  args.dv = sums.v;
+  args.d_o = heads_of(scratch.dattended_TX, 0, config.heads, config.head_dim);
+  args.q = heads.q;
+  args.k = heads.k;
+  args.v = heads.v;
+  args.lse_TH = of.acts.lse_TH;
+  args.delta_TH = scratch.delta_TH;
+  args.o = heads_of(of.acts.attended_TX, 0, config.heads, config.head_dim);
+  args.mask = of.pass.mask;
+  args.scale = attention_scale(config);
+  attention_delta(context, scratch.delta_TH, args.d_o, args.o);
+  clear(context, sums_TX);
+  of.pass.context_axis.backward(context, scratch.axis, args);
+  // Rounded where an op for bf16 heads would store it.
+  if (rounded) cast(context, of.left.din_TX, sums_TX);
+}
+
+void rotate_back(const AttentionBranchBackward& of, const AttentionWeights& weights) {
+  const QkvHeads<std::byte> gradient = split_heads(of.left.din_TX, of.pass.config.attention);
+  const QkvHeads<std::byte> raw = split_heads(of.acts.in_TX, of.pass.config.attention);
+  const auto rotate = [&](const HeadsView& d, const ConstHeadsView& in, const NormWeights& norm,
+                          const TensorView& rstd_TH, const NormGradients& sums) {
+    RopeBackward args;
+    args.din = d;
+    args.dout = d;
+    args.in = in;
+    args.positions_T = of.pass.positions;
+    args.cos_sin_PD = of.pass.cos_sin;
+    args.weight_D = norm.weight;
+    args.rstd_TH = rstd_TH;
+    args.dweight_D = sums.weight;
+    rope_backward(of.pass.context, args);
+  };
+  const auto sums = [&](const NormParams& norm, const NormGradients& kept) {
+    return norm_gradients(of.pass.context, of.sink, norm, kept);
+  };
+  rotate(gradient.q, raw.q, weights.q_norm, of.acts.rstd_q_TH,
+         sums(of.params.q_norm, of.left.q_norm));
+  rotate(gradient.k, raw.k, weights.k_norm, of.acts.rstd_k_TH,
+         sums(of.params.k_norm, of.left.k_norm));
+}
+
+}  // namespace
+
+void attend_backward(const AttentionBranchBackward& of, const AttentionWeights& weights,
+                     const AttentionScratch& scratch, Pending dy) {
+  of.out_input(scratch.dattended_TX, std::move(dy), weights);
+  backward_to_heads(of, scratch);
+  if (of.pass.config.attention.rope) rotate_back(of, weights);
+}
+
+}  // namespace trireme

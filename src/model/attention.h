@@ -1,0 +1,90 @@
+#pragma once
+// The branch of a layer in which tokens see one another:
+//   n = norm(s);   q, k, v = n Wqkv;   a = attention(rope(q), rope(k), v);   y = a Wout
+// q and k go through a norm of each head before RoPE where the config says so. Heads are those of
+// this tensor-parallel rank.
+
+#include "kernels/attention/attention_backend.h"
+#include "model/branch.h"
+
+namespace trireme {
+
+struct AttentionWeights : BranchWeights {
+  NormWeights q_norm, k_norm;
+};
+AttentionWeights weights_of(const ParamStore::Lease& lease, const AttentionParams& params);
+
+/// With in = q, k and v, of which q and k are rotated in place where they have no norm.
+struct AttentionActivations : BranchActivations {
+  /// Rotated q and k; only with their norms, whose backward needs the unrotated ones.
+  TensorView qk_TX;
+  TensorView rstd_q_TH, rstd_k_TH;
+  TensorView attended_TX, lse_TH;
+
+  template <class Visit, class... Of>
+  static void each(const LayerShape& shape, const Visit& visit, Of&... of) {
+    const AttentionConfig& config = shape.config.attention;
+    const bool full = shape.recompute == Recompute::kFull;
+    BranchActivations::each(shape, config.qkv_size(), visit, of...);
+    if (config.qk_norm) {
+      visit(shape.wide(config.q_size() + config.kv_size()), shape.recompute != Recompute::kNone,
+            of.qk_TX...);
+      visit(shape.statistic(config.heads), full, of.rstd_q_TH...);
+      visit(shape.statistic(config.kv_heads), full, of.rstd_k_TH...);
+    }
+    visit(shape.wide(config.q_size()), full, of.attended_TX...);
+    visit(shape.statistic(config.heads), full, of.lse_TH...);
+  }
+};
+
+struct AttentionGradients : BranchGradients {
+  NormGradients q_norm, k_norm;
+
+  template <class Own, class Exchanged, class... Acts>
+  static void each(const LayerShape& shape, const Own& own, const Exchanged& exchanged,
+                   AttentionGradients& of, Acts&... acts) {
+    const AttentionConfig& config = shape.config.attention;
+    own(shape.wide(shape.hidden), of.dy_TC);
+    BranchGradients::each(shape, config.qkv_size(), own, exchanged, of, acts...);
+    if (!shape.split || !config.qk_norm) return;
+    NormGradients::each({}, config.head_dim, own, of.q_norm);
+    NormGradients::each({}, config.head_dim, own, of.k_norm);
+  }
+};
+
+/// What lives within one backward pass.
+struct AttentionScratch {
+  TensorView dattended_TX, delta_TH;
+  TensorView dqkv_f32_TX;  ///< the op's sums; the bf16 gradients are rounded from it
+  ContextAxis::Buffers axis;
+};
+AttentionScratch lay_out_attention_scratch(ArenaCursor& arena, const LayerShape& shape);
+ContextAxis::Buffers lay_out_context(ArenaCursor& arena, const LayerShape& shape,
+                                     ContextAxis::Direction direction);
+
+/// A layer's attention over heads that lie as the activations have them. `config` is that of the
+/// tensor rank.
+AttentionLayout attention_layout(const AttentionConfig& config, std::int64_t sequences,
+                                 std::int64_t tokens, bool deterministic);
+
+/// Where keys and values of earlier tokens wait during generation. k, v: [capacity, kv columns].
+struct KvCache {
+  TensorView k, v;
+};
+
+/// From n, gathered on the way, to a. With a cache, the tokens stand at mask.q's first range and
+/// see the cache up to their own position.
+void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
+                    const AttentionActivations& acts, const ContextAxis::Buffers& buffers,
+                    TensorView n_TC, const KvCache* cache);
+/// Rotated q and k of all tokens from the unrotated ones.
+void rotate_heads(const LayerPass& pass, const AttentionWeights& weights,
+                  const AttentionActivations& acts);
+
+using AttentionBranchBackward =
+    BranchBackward<AttentionParams, AttentionActivations, AttentionGradients>;
+/// From dy, while it is gathered, to the gradient of q, k and v.
+void attend_backward(const AttentionBranchBackward& of, const AttentionWeights& weights,
+                     const AttentionScratch& scratch, Pending dy);
+
+}  // namespace trireme

@@ -1,0 +1,39 @@
+#include "model/branch.h"
+
+namespace trireme {
+
+BranchWeights weights_of(const ParamStore::Lease& lease, const BranchParams& params) {
+  return {weights_of(lease, params.norm), weights_of(lease, params.in),
+          weights_of(lease, params.out)};
+}
+
+void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView x_TC,
+                             const LinearWeights& weights, const LinearEpilogue& epilogue) {
+  pass.tensor.use_gathered(
+      x_TC, pass.tensor.start_all_gather(x_TC), [&](std::int64_t first, std::int64_t count) {
+        const auto then = [&](Context& context, std::int64_t begin, std::int64_t rows) {
+          epilogue.then(context, first + begin, rows);
+        };
+        LinearEpilogue part = epilogue.rows(first, count);
+        if (epilogue.then.given()) part.then = then;
+        linear_forward(pass.context, y_TN.rows(first, count), x_TC.rows(first, count), weights,
+                       part);
+      });
+}
+
+void row_parallel_forward(const LayerPass& pass, TensorView y_TC, ConstTensorView x_TN,
+                          LinearWeights weights, TensorView scratch_TC, RowsFunction then) {
+  if (pass.tensor.extent() == 1) {
+    LinearEpilogue epilogue;
+    epilogue.then = then;
+    return linear_forward(pass.context, y_TC, x_TN, weights, epilogue);
+  }
+  if (!pass.tensor.first()) weights.bias = {};
+  pass.tensor.make_reduced(
+      pass.context, y_TC, scratch_TC, [&](std::int64_t first, std::int64_t count) {
+        linear_forward(pass.context, y_TC.rows(first, count), x_TN.rows(first, count), weights);
+      });
+  if (then.given()) then(pass.context, 0, pass.tensor.residual_rows(y_TC).shape[0]);
+}
+
+}  // namespace trireme

@@ -1,0 +1,135 @@
+#pragma once
+// What the branches of a layer's residual stream s have in common, beside x, the branch before:
+//   s' = s + x;   n = norm(s');   y = f(n)
+// f begins with a product whose columns, and ends with one whose rows the tensor axis shards
+// (Shoeybi et al. 2019): n (and dy backward) is all-gathered, y (and dn) reduced, as TensorAxis
+// says.
+
+#include <utility>
+
+#include "kernels/attention/attention.h"
+#include "model/linear.h"
+#include "model/norm.h"
+#include "parallel/tensor_axis.h"
+
+namespace trireme {
+
+/// For one layer and micro-batch.
+struct LayerPass {
+  Context& context;
+  const TensorAxis& tensor;
+  ContextAxis& context_axis;
+  const LayerConfig& config;  ///< with this rank's heads and MLP columns
+  ConstTensorView cos_sin;    ///< with RoPE
+  ConstTensorView positions;  ///< [T] i32
+  AttentionMask mask;
+};
+
+struct BranchWeights {
+  NormWeights norm;
+  LinearWeights in, out;
+};
+BranchWeights weights_of(const ParamStore::Lease& lease, const BranchParams& params);
+
+/// What backward reads of the forward pass. n and the input of the last product are not among them:
+/// backward makes them again on its way, bit for bit.
+struct BranchActivations {
+  NormActivations norm;
+  TensorView in_TX;  ///< of the first product
+
+  /// `visit(size, recomputed, view...)` of each, for the same of every `of`.
+  template <class Visit, class... Of>
+  static void each(const LayerShape& shape, std::int64_t in_columns, const Visit& visit,
+                   Of&... of) {
+    const bool full = shape.recompute == Recompute::kFull;
+    NormActivations::each_statistic(
+        shape, [&](const TensorSize& size, auto&... view) { visit(size, full, view...); },
+        of.norm...);
+    visit(shape.wide(in_columns), full, of.in_TX...);
+  }
+};
+
+/// What B leaves for W. Those of width C have room for all tokens; B fills the residual rows, and W
+/// gathers the rest of n.
+struct BranchGradients {
+  TensorView dy_TC;  ///< of the residual stream behind the branch
+  TensorView din_TX;
+  TensorView n_TC;     ///< its gradient before that
+  NormGradients norm;  ///< given where B and W are apart
+
+  /// `own(size, gradient)` of each that has memory of its own, `exchanged(size, gradient,
+  /// activation...)` of each that takes that of an activation, for the same of every `acts`.
+  template <class Own, class Exchanged, class... Acts>
+  static void each(const LayerShape& shape, std::int64_t in_columns, const Own& own,
+                   const Exchanged& exchanged, BranchGradients& of, Acts&... acts) {
+    const TensorSize in = shape.wide(in_columns), n = shape.wide(shape.hidden);
+    shape.exchanges() ? exchanged(in, of.din_TX, acts.in_TX...) : own(in, of.din_TX);
+    shape.exchanges_residual() ? exchanged(n, of.n_TC, acts.norm.s_TC...) : own(n, of.n_TC);
+    if (shape.split) NormGradients::each(shape.config.norm, shape.hidden, own, of.norm);
+  }
+};
+
+/// Column-parallel: y = x W + b, where x is gathered from the residual rows.
+void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView x_TC,
+                             const LinearWeights& weights, const LinearEpilogue& epilogue = {});
+/// Row-parallel: y = x W + b, where x's columns are sharded: partial sums, b in the first. Reduced
+/// by way of memory as large as y. `then` is done with the residual rows.
+void row_parallel_forward(const LayerPass& pass, TensorView y_TC, ConstTensorView x_TN,
+                          LinearWeights weights, TensorView scratch_TC, RowsFunction then = {});
+
+/// The backward pass of a branch in steps, between which its sums and rows travel. Params, Acts and
+/// Left are the structs above, or those of a branch that has more.
+template <class Params, class Acts, class Left>
+struct BranchBackward {
+  const LayerPass& pass;
+  const Gradients& sink;
+  const Params& params;
+  const Acts& acts;
+  const Left& left;
+
+  /// Of the last product: dx = dy W while dy's rows are gathered.
+  void out_input(TensorView dx_TN, Pending dy, const BranchWeights& weights,
+                 const LinearEpilogue& epilogue = {}) const {
+    pass.tensor.use_gathered(left.dy_TC, std::move(dy),
+                             [&](std::int64_t first, std::int64_t count) {
+                               linear_backward_input(pass.context, dx_TN.rows(first, count),
+                                                     left.dy_TC.rows(first, count), weights.out,
+                                                     epilogue.rows(first, count));
+                             });
+  }
+  /// This rank's part of n's gradient, in n.
+  void in_input(const BranchWeights& weights) const {
+    linear_backward_input(pass.context, left.n_TC, left.din_TX, weights.in);
+  }
+  /// All of it, in the residual rows; scratch is what is written next.
+  void in_input_reduced(const BranchWeights& weights, TensorView scratch_TC) const {
+    pass.tensor.make_reduced(pass.context, left.n_TC, scratch_TC,
+                             [&](std::int64_t first, std::int64_t count) {
+                               linear_backward_input(pass.context, left.n_TC.rows(first, count),
+                                                     left.din_TX.rows(first, count), weights.in);
+                             });
+  }
+  /// From n's gradient, which gives way to n, to that of s.
+  void norm(const BranchWeights& weights, TensorView ds_TC) const {
+    NormBackward args = backward_of(pass.config.norm, weights.norm, acts.norm,
+                                    norm_gradients(pass.context, sink, params.norm, left.norm));
+    args.dx_TC = pass.tensor.residual_rows(ds_TC);
+    args.y_TC = pass.tensor.residual_rows(left.n_TC);
+    args.dy_TC = args.y_TC;
+    args.dresidual_TC = pass.tensor.residual_rows(left.dy_TC);
+    norm_backward(pass.context, args);
+  }
+  void in_weight() const {
+    linear_backward_weight(pass.context, gradients_of(sink, params.in), left.din_TX, left.n_TC);
+  }
+  /// `x`: what the last product read.
+  void out_weight(ConstTensorView x) const {
+    linear_backward_weight(pass.context, gradients_of(sink, params.out), left.dy_TC, x);
+  }
+  /// The sums of a norm that have waited for W.
+  void add_kept(const NormParams& norm, const NormGradients& kept) const {
+    trireme::add_kept(pass.context, sink, norm, kept);
+  }
+};
+
+}  // namespace trireme

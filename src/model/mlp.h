@@ -1,0 +1,29 @@
+#pragma once
+// The branch of a layer that works on each token alone:
+//   n = norm(s);   h = act(n Wup);   y = h Wdown
+// Its first product has gate and up columns with SwiGLU, else those of up.
+
+#include "model/branch.h"
+
+namespace trireme {
+
+struct MlpGradients : BranchGradients {
+  TensorView act_TF;  ///< h again
+
+  template <class Own, class Exchanged, class... Acts>
+  static void each(const LayerShape& shape, const Own& own, const Exchanged& exchanged,
+                   MlpGradients& of, Acts&... acts) {
+    BranchGradients::each(shape, shape.config.mlp.up_size(), own, exchanged, of, acts...);
+    own(shape.wide(shape.config.mlp.ffn), of.act_TF);
+  }
+};
+
+/// From n, gathered on the way, to h in `act_TF`.
+void mlp_forward(const LayerPass& pass, const BranchWeights& weights, const BranchActivations& acts,
+                 TensorView n_TC, TensorView act_TF);
+
+using MlpBackward = BranchBackward<MlpParams, BranchActivations, MlpGradients>;
+/// From dy, while it is gathered, to the gradient of up; and h.
+void mlp_backward(const MlpBackward& mlp, const BranchWeights& weights, Pending dy);
+
+}  // namespace trireme

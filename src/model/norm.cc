@@ -1,0 +1,60 @@
+#include "model/norm.h"
+
+#include "kernels/elementwise/elementwise.h"
+
+namespace trireme {
+
+NormWeights weights_of(const ParamStore::Lease& lease, const NormParams& params) {
+  NormWeights weights;
+  if (params.weight != kNoParam) weights.weight = lease.weight(params.weight);
+  if (params.bias != kNoParam) weights.bias = lease.weight(params.bias);
+  return weights;
+}
+
+NormGradients norm_gradients(Context& context, const Gradients& sink, const NormParams& params,
+                             const NormGradients& kept) {
+  if (kept.weight.given()) {
+    clear(context, kept.weight);
+    if (kept.bias.given()) clear(context, kept.bias);
+    return kept;
+  }
+  NormGradients gradients;
+  if (params.weight != kNoParam) gradients.weight = sink.sum(params.weight);
+  if (params.bias != kNoParam) gradients.bias = sink.sum(params.bias);
+  return gradients;
+}
+
+void add_kept(Context& context, const Gradients& sink, const NormParams& params,
+              const NormGradients& kept) {
+  if (kept.weight.given()) accumulate(context, sink.sum(params.weight), kept.weight);
+  if (kept.bias.given()) accumulate(context, sink.sum(params.bias), kept.bias);
+}
+
+NormForward forward_of(const NormConfig& config, const NormWeights& weights,
+                       const NormActivations& acts) {
+  NormForward args;
+  args.op = norm_op(config);
+  args.eps = config.eps;
+  args.sum_TC = acts.s_TC;
+  args.mean_T = acts.mean_T;
+  args.rstd_T = acts.rstd_T;
+  args.weight_C = weights.weight;
+  args.bias_C = weights.bias;
+  return args;
+}
+
+NormBackward backward_of(const NormConfig& config, const NormWeights& weights,
+                         const NormActivations& acts, const NormGradients& gradients) {
+  NormBackward args;
+  args.op = norm_op(config);
+  args.dweight_C = gradients.weight;
+  args.dbias_C = gradients.bias;
+  args.s_TC = acts.s_TC;
+  args.weight_C = weights.weight;
+  args.bias_C = weights.bias;
+  args.mean_T = acts.mean_T;
+  args.rstd_T = acts.rstd_T;
+  return args;
+}
+
+}  // namespace trireme
