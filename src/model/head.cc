@@ -109,7 +109,7 @@ void chunk_loss(Context& context, const TensorAxis& tensor, const HeadBuffers& b
   weight.transpose_a = Transpose::kYes;
   weight.accumulate = training->accumulate;
   weight.use = "head_weight_gradient";
-  gemm(context, weight);
+  if (weight.c_MN.given()) gemm(context, weight);
   Gemm input;
   input.c_MN = args.n_TC;
   input.a = finish.dlogits_TV;

@@ -38,7 +38,7 @@ struct HeadBuffers {
 HeadBuffers lay_out_head(ArenaCursor& arena, const HeadShape& shape);
 
 struct HeadTraining {
-  TensorView dweight_VC;                     ///< f32
+  TensorView dweight_VC;                     ///< f32; may be left out
   Accumulate accumulate = Accumulate::kYes;  ///< of dweight, for the first chunk
   ConstTensorView scale;  ///< [1] f32, of every token's loss: 1 / targets of the global batch
 };

@@ -65,7 +65,7 @@ void linear_backward_weight(Context& context, const LinearGradients& gradients,
   args.transpose_a = Transpose::kYes;
   args.accumulate = gradients.weight.accumulate;
   args.use = "linear_weight_gradient";
-  gemm(context, args);
+  if (args.c_MN.given()) gemm(context, args);
   if (gradients.bias.given()) column_sum(context, gradients.bias, dy_TN);
 }
 

@@ -41,7 +41,7 @@ void linear_forward(Context& context, TensorView y_TN, ConstTensorView x_TK,
 /// B: dx = dy W
 void linear_backward_input(Context& context, TensorView dx_TK, ConstTensorView dy_TN,
                            const LinearWeights& weights, const LinearEpilogue& epilogue = {});
-/// W: dW = dy^T x or dW += dy^T x, db += sum_t dy. Needs no weights.
+/// W: dW = dy^T x or dW += dy^T x, db += sum_t dy, of what is trained. Needs no weights.
 void linear_backward_weight(Context& context, const LinearGradients& gradients,
                             ConstTensorView dy_TN, ConstTensorView x_TK);
 

@@ -26,8 +26,13 @@ NormGradients norm_gradients(Context& context, const Gradients& sink, const Norm
 
 void add_kept(Context& context, const Gradients& sink, const NormParams& params,
               const NormGradients& kept) {
-  if (kept.weight.given()) accumulate(context, sink.sum(params.weight), kept.weight);
-  if (kept.bias.given()) accumulate(context, sink.sum(params.bias), kept.bias);
+  const auto add = [&](ParamIndex index, const TensorView& sums) {
+    if (!sums.given()) return;
+    if (const TensorView gradient = sink.sum(index); gradient.given())
+      accumulate(context, gradient, sums);
+  };
+  add(params.weight, kept.weight);
+  add(params.bias, kept.bias);
 }
 
 NormForward forward_of(const NormConfig& config, const NormWeights& weights,

@@ -374,8 +374,9 @@ void Stage::backward_embedding(int chunk, int micro_batch) {
   axes_.tensor.all_gather(d);
   sink.add_looked_up(context_, params.embedding, batch.input_ids, d, vocabulary_.first,
                      config_.vocab_size);
-  if (params.position_embedding != kNoParam)
-    embedding_backward(context_, sink.sum(params.position_embedding), batch.positions, d);
+  if (params.position_embedding == kNoParam) return;
+  if (const TensorView positions = sink.sum(params.position_embedding); positions.given())
+    embedding_backward(context_, positions, batch.positions, d);
 }
 
 /// Copies the gradient of the residual stream behind the chunk to where its last layer reads it.

@@ -54,7 +54,8 @@ StoreContents Optimizer::contents() { return {true, {{"exp_avg"}, {"exp_avg_sq"}
 Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store)
     : constants_{config.betas[0], config.betas[1], config.eps} {
   for (ParamIndex index = 0; index < static_cast<int>(store.params().size()); ++index) {
-    if (!store.has_value(index) || store.value(index).count() == 0) continue;
+    const ParamMeta& param = store.params()[static_cast<std::size_t>(index)];
+    if (!store.has_value(index) || !param.trainable || store.value(index).count() == 0) continue;
     AdamWTensor tensor;
     tensor.parameter = store.value(index);
     tensor.form = store.copy(index);
@@ -62,8 +63,7 @@ Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store
     tensor.exp_avg_sq = store.optimizer_state(1, index);
     tensor.gradient = store.gradients().owned(index);
     tensor.gradient_slots = store.gradients().slots(index);
-    tensor.weight_decay =
-        store.params()[static_cast<std::size_t>(index)].decay ? config.weight_decay : 0;
+    tensor.weight_decay = param.decay ? config.weight_decay : 0;
     tensors_.push_back(tensor);
   }
 }
@@ -81,7 +81,7 @@ void Optimizer::step(Context& context, double lr, double gradient_scale, Undo un
 }
 
 void Optimizer::allow_undo(const ParamStore& store, Device device) {
-  const std::int64_t bytes = undo_bytes(store.params(), store.layout());
+  const std::int64_t bytes = undo_bytes(store.params(), store.gradients().layout());
   if (bytes == 0) return;
   kept_ = Buffer(DType::kF32, {bytes / static_cast<std::int64_t>(sizeof(float))}, device);
   undoable_ = tensors_;

@@ -30,8 +30,9 @@ constexpr std::int64_t loader_steps(bool speculative_step) { return speculative_
 /// What the channels of a rank stage in, each as its largest transfer asks for.
 class TransferStaging {
  public:
-  TransferStaging(const ModelConfig& model, const MemoryRequest& request, const StoreLayout& layout)
-      : model_(model), request_(request), layout_(layout) {}
+  TransferStaging(const ModelConfig& model, const MemoryRequest& request, const StoreLayout& layout,
+                  const StoreLayout& gradients)
+      : model_(model), request_(request), layout_(layout), gradients_(gradients) {}
 
   [[nodiscard]] std::int64_t bytes(const std::vector<ParamMeta>& params) const {
     return data(params) + tensor(params) + context();
@@ -61,7 +62,7 @@ class TransferStaging {
     const int ranks = layout_.distribution(view).replica.extent;
     std::int64_t block = 0;
     for (int i = 0; i < layout_.block_count(); ++i)
-      block = std::max(block, layout_.whole_gradients(i, view).size);
+      block = std::max(block, gradients_.whole_gradients(i, view).size);
     const bool dense = view == MeshView::kDense;
     const std::int64_t rows =
         dense ? params.front().looked_up_most * params.front().shape[1] : std::int64_t{0};
@@ -72,16 +73,16 @@ class TransferStaging {
   /// Of gathers, and of sums to owners.
   [[nodiscard]] std::int64_t shards(MeshView view) const {
     const int shards = layout_.distribution(view).shard.extent;
-    const auto largest = [&](DType dtype) {
+    const auto largest = [&](const StoreLayout& layout, DType dtype) {
       std::int64_t size = 0;
-      Buckets::for_each_part_of(layout_, view, dtype,
+      Buckets::for_each_part_of(layout, view, dtype,
                                 [&](int, Slice part) { size = std::max(size, part.size); });
       return size * static_cast<std::int64_t>(size_of(dtype));
     };
     const std::int64_t gather =
-        staging_bytes(Op::kAllGather, largest(request_.compute) * shards, shards);
+        staging_bytes(Op::kAllGather, largest(layout_, request_.compute) * shards, shards);
     if (!training()) return gather;
-    const std::int64_t part = largest(DType::kF32);
+    const std::int64_t part = largest(gradients_, DType::kF32);
     return gather + staging_bytes(Op::kReduceScatter, part * shards, shards) +
            staging_bytes(Op::kAllReduce, part, layout_.distribution(view).replica.extent);
   }
@@ -93,7 +94,7 @@ class TransferStaging {
     const std::int64_t stream =
         staging_bytes(Op::kAllReduce, rows() * model_.hidden * element(), ranks);
     const std::int64_t heads = PartialGradients::bytes_of(
-        params, layout_, PartialGradients::Of::kSameHeads, cut.sequence_parallel);
+        params, gradients_, PartialGradients::Of::kSameHeads, cut.sequence_parallel);
     const int copies = replicas_of_units(model_.layer(0).attention.kv_heads, ranks);
     return stream + (training() ? staging_bytes(Op::kAllReduce, heads, copies) : 0);
   }
@@ -110,7 +111,7 @@ class TransferStaging {
 
   const ModelConfig& model_;
   const MemoryRequest& request_;
-  const StoreLayout& layout_;
+  const StoreLayout &layout_, &gradients_;
 };
 
 }  // namespace
@@ -155,7 +156,8 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   const ModelParams declared = request.part.declare(model);
   const std::vector<ParamMeta>& params = declared.metas;
   const ParamDistribution& distribution = request.part.store;
-  const StoreLayout layout(params, distribution);
+  const StoreLayout layout(params, distribution),
+      gradients(params, distribution, StoreLayout::Of::kGradients);
   const StoreContents contents = training ? Optimizer::contents() : StoreContents{};
   const auto store = ParamStore::bytes_of(params, request.compute, contents, distribution);
   StageShape shape = request.part.stage(request.passes.micro, request.sequence_length,
@@ -170,7 +172,7 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
                    shape.local_tokens() * request.passes.accumulation;
   memory.buffers += RopeTables::bytes_of(model, request.sequence_length);
   if (request.device == DeviceKind::kCpu && request.sums == ReductionOrder::kRank)
-    memory.buffers += TransferStaging(model, request, layout).bytes(params);
+    memory.buffers += TransferStaging(model, request, layout, gradients).bytes(params);
   if (request.attention->bytes != nullptr)
     memory.buffers += request.attention->bytes(attention_layout(model, request), training);
   if (layout.sharded()) memory.buffers += WeightGather::buffer_bytes(layout, request.compute);
@@ -181,13 +183,13 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
     memory.buffers += Decoder::cache_bytes(config_of_rank(model, request.part.cut.tensor), layers,
                                            request.sample_tokens, request.compute);
   }
-  memory.buffers +=
-      GradientReduction::buffer_bytes(params, layout) + TiedWeight::buffer_bytes(params, layout);
+  memory.buffers += GradientReduction::buffer_bytes(params, gradients) +
+                    TiedWeight::buffer_bytes(params, gradients);
   for (const auto of : {PartialGradients::Of::kTensorAxis, PartialGradients::Of::kSameHeads}) {
     memory.buffers +=
-        PartialGradients::bytes_of(params, layout, of, request.part.cut.sequence_parallel);
+        PartialGradients::bytes_of(params, gradients, of, request.part.cut.sequence_parallel);
   }
-  if (request.speculative_step) memory.undo = Optimizer::undo_bytes(params, layout);
+  if (request.speculative_step) memory.undo = Optimizer::undo_bytes(params, gradients);
   if (request.saving_max == 0) return memory;
   const State saved = state_boxes(params, contents.states, distribution);
   memory.saving = std::min(staged_bytes_max(saved), request.saving_max);

@@ -22,6 +22,7 @@ class Count {
         document_mask_(document_mask),
         params_(request.part.declare(model)),
         layout_(params_.metas, request.part.store),
+        gradients_(params_.metas, request.part.store, StoreLayout::Of::kGradients),
         local_(config_of_rank(model, request.part.cut.tensor)),
         element_(static_cast<std::int64_t>(size_of(request.compute))),
         rows_(request.passes.micro * request.sequence_length / request.part.cut.context.extent) {}
@@ -63,7 +64,7 @@ class Count {
     const AxisRank replica = layout_.distribution(view).replica;
     std::int64_t bytes = 0;
     for (int block = 0; block < layout_.valued_blocks(); ++block)
-      bytes += both_ways(layout_.whole_gradients(block, view).size, DType::kF32, replica);
+      bytes += both_ways(gradients_.whole_gradients(block, view).size, DType::kF32, replica);
     const ParamMeta& first = params_.metas.front();
     if (view == MeshView::kDense && first.looked_up_most > 0)
       bytes += RowSum::bytes_sent(first.shape[1], first.looked_up_most, replica.extent);
@@ -75,7 +76,7 @@ class Count {
     const bool each_micro_batch = !layout_.distribution().accumulates_locally();
     const std::int64_t times = each_micro_batch ? request_.passes.accumulation : 1;
     std::int64_t bytes = 0;
-    Buckets::for_each_part_of(layout_, view, DType::kF32, [&](int block, Slice part) {
+    Buckets::for_each_part_of(gradients_, view, DType::kF32, [&](int block, Slice part) {
       const ParamIndex first = layout_.block_params(block).first;
       const ParamMeta& param = params_.metas[static_cast<std::size_t>(first)];
       if (param.shares != kNoParam && !(each_micro_batch && param.reduced_alone)) return;
@@ -125,7 +126,7 @@ class Count {
     using Of = PartialGradients::Of;
     const auto partial = [&](Of of, AxisRank group) {
       const std::int64_t bytes =
-          PartialGradients::bytes_of(params_.metas, layout_, of, cut.sequence_parallel);
+          PartialGradients::bytes_of(params_.metas, gradients_, of, cut.sequence_parallel);
       return both_ways(bytes / 4, DType::kF32, group);
     };
     const int copies = replicas_of_units(model_.layer(0).attention.kv_heads, rank.extent);
@@ -165,7 +166,7 @@ class Count {
                                 model_.hidden * element_;
     add(Axis::kPipeline, "activations",
         request_.passes.accumulation * request_.part.neighbours * stream);
-    add(Axis::kPipeline, "gradients", TiedWeight::buffer_bytes(params_.metas, layout_));
+    add(Axis::kPipeline, "gradients", TiedWeight::buffer_bytes(params_.metas, gradients_));
   }
 
   /// The blocks of weights that a step reads, in order.
@@ -187,7 +188,7 @@ class Count {
   const MemoryRequest& request_;
   const bool document_mask_;
   const ModelParams params_;
-  const StoreLayout layout_;
+  const StoreLayout layout_, gradients_;
   const ModelConfig local_;
   const std::int64_t element_, rows_;
   std::int64_t layers_ = 0;

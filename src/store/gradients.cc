@@ -73,7 +73,7 @@ std::int64_t Gradients::bytes_of(const std::vector<ParamMeta>& params, const Sto
 
 void Gradients::clear_sums(Context& context, ParamRange range) {
   for (ParamIndex i = range.first; i <= range.last; ++i)
-    if (!param(i).set_by_product && !in_rows(i)) clear(context, sum(i));
+    if (!param(i).set_by_product && !in_rows(i) && param(i).trainable) clear(context, sum(i));
 }
 
 void Gradients::begin_step(Context& context) {
@@ -91,6 +91,7 @@ void Gradients::open(Context& context, int block) {
 }
 
 TensorView Gradients::sum(ParamRange range) const {
+  if (!param(range.first).trainable) return {};
   if (accumulates()) {
     expect(!in_rows(range.first), "the gradient of {} is held as rows", params_.front().name);
     return part(memory_.view(), layout_.local_offset(range.first) - layout_.whole_gradients_begin(),
@@ -115,13 +116,14 @@ Gradients::Product Gradients::product(ParamRange range) const {
 
 Gradients::Product Gradients::padded_product(ParamIndex index) const {
   Product product = this->product({index, index});
-  product.gradient.shape = layout_.padded_shape(index);
+  if (product.gradient.given()) product.gradient.shape = layout_.padded_shape(index);
   return product;
 }
 
 void Gradients::add_looked_up(Context& context, ParamIndex embedding, ConstTensorView ids_T,
                               ConstTensorView dout_TC, std::int64_t first_row,
                               std::int64_t vocabulary) {
+  if (!param(embedding).trainable) return;
   if (in_rows(embedding)) return rows_->add(context, ids_T, dout_TC, first_row, vocabulary);
   embedding_backward(context, sum(embedding), ids_T, dout_TC, first_row, vocabulary);
 }
@@ -132,7 +134,7 @@ void Gradients::close(Context& context, int block, bool last) {
   if (waits_for_owner(range.first)) return;
   if (accumulates() ? !last : block != open_block_) return;
   for (ParamIndex i = first_without_value(layout_); i < static_cast<int>(params_.size()); ++i) {
-    if (waits_for_owner(i) && param(param(i).shares).block == block)
+    if (waits_for_owner(i) && param(i).trainable && param(param(i).shares).block == block)
       accumulate(context, sum(param(i).shares), sum(i));
   }
   if (complete_) complete_(block);
@@ -141,6 +143,8 @@ void Gradients::close(Context& context, int block, bool last) {
 
 TensorView Gradients::owned(ParamIndex index) const {
   if (in_rows(index)) return rows_->table();
+  if (!param(index).trainable)
+    return {memory_.view().data, DType::kF32, layout_.owned_shape(index)};
   if (!accumulates())
     return part(memory_.view(), layout_.shard_offset(index), layout_.owned_shape(index));
   const Slice rows = layout_.owned(index);
@@ -167,6 +171,7 @@ TensorView Gradients::counted(ParamIndex index) const {
 }
 
 ConstTensorView Gradients::written(ParamIndex index) const {
+  if (!param(index).trainable) return owned(index);
   return in_rows(index) ? rows_->looked_up() : sum(index);
 }
 

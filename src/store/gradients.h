@@ -21,7 +21,7 @@ namespace trireme {
 
 class Gradients {
  public:
-  /// References must outlive it.
+  /// References must outlive it. `layout` is of gradients.
   Gradients(const std::vector<ParamMeta>& params, const StoreLayout& layout, Device device);
   static std::int64_t bytes_of(const std::vector<ParamMeta>& params, const StoreLayout& layout);
 
@@ -35,7 +35,7 @@ class Gradients {
   /// the block before must be closed, or its gradients are lost.
   void open(Context& context, int block);
   /// Where a product writes (a fused range as one tensor), and whether it adds to what stands
-  /// there.
+  /// there. Not given, as the sums below, where the parameters are not trained.
   struct Product {
     TensorView gradient;
     Accumulate accumulate;
@@ -53,6 +53,7 @@ class Gradients {
   /// earlier action of the same micro-batch has closed may be closed again.
   void close(Context& context, int block, bool last);
 
+  [[nodiscard]] const StoreLayout& layout() const { return layout_; }
   /// The rows that this rank owns. A row-sparse one has slots: that of row r is row slots[r].
   [[nodiscard]] TensorView owned(ParamIndex index) const;
   [[nodiscard]] ConstTensorView slots(ParamIndex index) const;

@@ -27,6 +27,10 @@ enum class TensorPartial : std::uint8_t {
   kWithHeads,   ///< wherever heads are: norms of q and k
 };
 
+/// What ZeRO gives one rank of a parameter: some of its rows, or all of it (for optimizers whose
+/// update needs the whole matrix).
+enum class Ownership : std::uint8_t { kRows, kWhole };
+
 /// Position in the list of ParamMeta.
 using ParamIndex = int;
 inline constexpr ParamIndex kNoParam = -1;
@@ -44,6 +48,8 @@ struct ParamMeta {
   /// nobody clears it.
   bool set_by_product = false;
   TensorCut cut = {};  ///< on the tensor axis
+  Ownership ownership = Ownership::kRows;
+  bool trainable = true;  ///< else it has no gradient and no state of the optimizer
   /// In memory the rows of a rank are followed by rows of zeros up to a multiple of this: for
   /// products, which take them as further rows. They are in no file, sum or count.
   std::int64_t row_alignment = 1;

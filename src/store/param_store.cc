@@ -18,7 +18,8 @@ struct Sizes {
   std::int64_t values = 0, copies = 0, state = 0;
 };
 
-Sizes sizes_of(const StoreLayout& layout, DType compute, const StoreContents& contents) {
+Sizes sizes_of(const StoreLayout& layout, const StoreLayout& trained, DType compute,
+               const StoreContents& contents) {
   const int stage = layout.zero_stage();
   const std::int64_t local = layout.valued_local_size(), shard = layout.valued_shard_size();
   const bool rounded = compute == DType::kBF16;
@@ -26,13 +27,20 @@ Sizes sizes_of(const StoreLayout& layout, DType compute, const StoreContents& co
   // In fp32 the values are the weights, so that stages 1 and 2 hold them whole.
   sizes.values = stage == 0 || (!rounded && stage < 3) ? local : shard;
   if (rounded) sizes.copies = stage < 3 ? local : shard;
-  if (!contents.states.empty()) sizes.state = stage == 0 ? local : shard;
+  if (!contents.states.empty())
+    sizes.state = stage == 0 ? trained.valued_local_size() : trained.valued_shard_size();
   return sizes;
 }
 
 TensorView part(const TensorView& flat, std::int64_t begin, Shape shape) {
   expect(flat.given(), "a kind of memory that this store does not hold");
   return {flat.data + static_cast<std::size_t>(begin) * size_of(flat.dtype), flat.dtype, shape};
+}
+
+/// Of memory in the local layout from element `origin` on.
+TensorView local_part(const StoreLayout& layout, const TensorView& flat, std::int64_t origin,
+                      ParamRange range) {
+  return part(flat, layout.local_offset(range.first) - origin, layout.fused_shape(range));
 }
 
 }  // namespace
@@ -43,14 +51,15 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StoreConten
       compute_(compute),
       contents_(std::move(contents)),
       layout_(params_, distribution),
+      trained_(params_, distribution, StoreLayout::Of::kGradients),
       placed_(static_cast<std::size_t>(layout_.block_count())) {
-  const Sizes sizes = sizes_of(layout_, compute, contents_);
+  const Sizes sizes = sizes_of(layout_, trained_, compute, contents_);
   const auto make = [&](std::int64_t count, DType dtype) {
     return count == 0 ? Buffer() : Buffer(dtype, {count}, device);
   };
   values_ = make(sizes.values, DType::kF32);
   copies_ = make(sizes.copies, DType::kBF16);
-  if (contents_.gradients) gradients_.emplace(params_, layout_, device);
+  if (contents_.gradients) gradients_.emplace(params_, trained_, device);
   for (const OptimizerState& state : contents_.states)
     states_.push_back(make(sizes.state, state.dtype));
 }
@@ -63,16 +72,12 @@ std::int64_t ParamStore::element_count() const {
   return count;
 }
 
-TensorView ParamStore::local_part(const TensorView& flat, std::int64_t origin,
-                                  ParamRange range) const {
-  return part(flat, layout_.local_offset(range.first) - origin, layout_.fused_shape(range));
-}
-
-TensorView ParamStore::owned_part(const Buffer& buffer, In in, ParamIndex index) const {
-  const Shape shape = layout_.owned_shape(index);
-  if (in == In::kShard) return part(buffer.view(), layout_.shard_offset(index), shape);
-  const Slice rows = layout_.owned(index);
-  return local_part(buffer.view(), 0, {index, index}).rows(rows.begin, rows.size);
+TensorView ParamStore::owned_part(const StoreLayout& layout, const Buffer& buffer, In in,
+                                  ParamIndex index) {
+  const Shape shape = layout.owned_shape(index);
+  if (in == In::kShard) return part(buffer.view(), layout.shard_offset(index), shape);
+  const Slice rows = layout.owned(index);
+  return local_part(layout, buffer.view(), 0, {index, index}).rows(rows.begin, rows.size);
 }
 
 ParamStore::In ParamStore::masters() const {
@@ -89,11 +94,10 @@ ConstTensorView ParamStore::Lease::weight(ParamRange range) const {
          "{} is not of block {}", store_->params_[static_cast<std::size_t>(range.first)].name,
          block_);
   if (store_->layout_.zero_stage() == 3) {
-    return store_->local_part(store_->placed_[static_cast<std::size_t>(block_)],
-                              store_->layout_.local_block(block_).begin, range);
+    return local_part(store_->layout_, store_->placed_[static_cast<std::size_t>(block_)],
+                      store_->layout_.local_block(block_).begin, range);
   }
-  const Buffer& weights = store_->compute_ == DType::kBF16 ? store_->copies_ : store_->values_;
-  return store_->local_part(weights.view(), 0, range);
+  return local_part(store_->layout_, store_->weights().view(), 0, range);
 }
 
 ConstTensorView ParamStore::Lease::padded_weight(ParamIndex index) const {
@@ -107,26 +111,27 @@ ParamStore::Lease ParamStore::acquire(int block, int next) const {
 }
 
 TensorView ParamStore::value(ParamIndex index) const {
-  return owned_part(values_, masters(), index);
+  return owned_part(layout_, values_, masters(), index);
 }
 
 TensorView ParamStore::copy(ParamIndex index) const {
   if (compute_ != DType::kBF16) return {};
-  return owned_part(copies_, layout_.zero_stage() < 3 ? In::kLocal : In::kShard, index);
+  return owned_part(layout_, copies_, layout_.zero_stage() < 3 ? In::kLocal : In::kShard, index);
 }
 
 TensorView ParamStore::optimizer_state(std::size_t slot, ParamIndex index) const {
-  return owned_part(states_.at(slot), layout_.sharded() ? In::kShard : In::kLocal, index);
+  return owned_part(trained_, states_.at(slot), trained_.sharded() ? In::kShard : In::kLocal,
+                    index);
 }
 
 TensorView ParamStore::block_weights(int block) const {
   const Slice span = layout_.local_block(block);
-  return part((compute_ == DType::kBF16 ? copies_ : values_).view(), span.begin, {span.size});
+  return part(weights().view(), span.begin, {span.size});
 }
 
 TensorView ParamStore::block_weight_shard(int block, MeshView view) const {
   const Slice span = layout_.shard_block(block, view);
-  return part((compute_ == DType::kBF16 ? copies_ : values_).view(), span.begin, {span.size});
+  return part(weights().view(), span.begin, {span.size});
 }
 
 void ParamStore::place_weights(int block, TensorView weights) {
@@ -138,7 +143,7 @@ void ParamStore::clear_padding(Context& context, int block) {
   for (ParamIndex i = range.first; i <= range.last; ++i) {
     const std::int64_t rows = layout_.local_shape(i)[0], all = layout_.padded_shape(i)[0];
     if (all == rows) continue;
-    TensorView weights = local_part(placed_[static_cast<std::size_t>(block)],
+    TensorView weights = local_part(layout_, placed_[static_cast<std::size_t>(block)],
                                     layout_.local_block(block).begin, {i, i});
     weights.shape.set(0, all);
     clear(context, weights.rows(rows, all - rows));
@@ -214,12 +219,14 @@ namespace {
 /// `data_of(slot, index)`: the owned rows in memory, null where there is none; of the values where
 /// slot is -1, else of that state of the optimizer.
 template <class DataOf>
-State state_of(const std::vector<ParamMeta>& params, const StoreLayout& layout,
-               const std::vector<OptimizerState>& states, const DataOf& data_of) {
+State state_of(const std::vector<ParamMeta>& params, const StoreLayout& all,
+               const StoreLayout& trained, const std::vector<OptimizerState>& states,
+               const DataOf& data_of) {
   State state;
   const auto add = [&](int slot, ParamIndex index) {
     const ParamMeta& param = params[static_cast<std::size_t>(index)];
     if (param.shares != kNoParam) return;
+    const StoreLayout& layout = slot < 0 ? all : trained;
     const Distribution& ranks = layout.distribution(index);
     const int same_part = param.cut.replicas(ranks.tensor.extent);
     const Shape owned = layout.owned_shape(index);
@@ -260,25 +267,27 @@ State state_of(const std::vector<ParamMeta>& params, const StoreLayout& layout,
 }  // namespace
 
 State ParamStore::state() const {
-  return state_of(params_, layout_, contents_.states, [this](int slot, ParamIndex index) {
+  return state_of(params_, layout_, trained_, contents_.states, [this](int slot, ParamIndex index) {
     return (slot < 0 ? value(index) : optimizer_state(static_cast<std::size_t>(slot), index)).data;
   });
 }
 
 State state_boxes(const std::vector<ParamMeta>& params, const std::vector<OptimizerState>& states,
                   const ParamDistribution& distribution) {
-  return state_of(params, StoreLayout(params, distribution), states,
+  return state_of(params, StoreLayout(params, distribution),
+                  StoreLayout(params, distribution, StoreLayout::Of::kGradients), states,
                   [](int, ParamIndex) -> std::byte* { return nullptr; });
 }
 
 ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& params, DType compute,
                                        const StoreContents& contents,
                                        const ParamDistribution& distribution) {
-  const StoreLayout layout(params, distribution);
-  const Sizes sizes = sizes_of(layout, compute, contents);
+  const StoreLayout layout(params, distribution),
+      trained(params, distribution, StoreLayout::Of::kGradients);
+  const Sizes sizes = sizes_of(layout, trained, compute, contents);
   Bytes bytes;
   bytes.parameters = 4 * sizes.values + 2 * sizes.copies;
-  if (contents.gradients) bytes.gradients = Gradients::bytes_of(params, layout);
+  if (contents.gradients) bytes.gradients = Gradients::bytes_of(params, trained);
   for (const OptimizerState& state : contents.states)
     bytes.optimizer += static_cast<std::int64_t>(size_of(state.dtype)) * sizes.state;
   return bytes;

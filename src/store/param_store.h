@@ -89,7 +89,8 @@ class ParamStore {
   void set_source(WeightSource& source) { source_ = &source; }
 
   /// The rows that this rank owns: fp32 value of a parameter, the bf16 copy of that (not given in
-  /// fp32), and state `slot` of the optimizer. No rows where a shard is empty.
+  /// fp32), and state `slot` of the optimizer. No rows where a shard is empty, and of states where
+  /// the parameter is not trained.
   [[nodiscard]] TensorView value(ParamIndex index) const;
   [[nodiscard]] TensorView copy(ParamIndex index) const;
   [[nodiscard]] TensorView optimizer_state(std::size_t slot, ParamIndex index) const;
@@ -129,16 +130,17 @@ class ParamStore {
 
  private:
   enum class In : std::uint8_t { kLocal, kShard };
-  [[nodiscard]] TensorView local_part(const TensorView& flat, std::int64_t origin,
-                                      ParamRange range) const;
-  [[nodiscard]] TensorView owned_part(const Buffer& buffer, In in, ParamIndex index) const;
+  static TensorView owned_part(const StoreLayout& layout, const Buffer& buffer, In in,
+                               ParamIndex index);
+  /// What leases read: the low-precision copies, where there are any.
+  [[nodiscard]] const Buffer& weights() const { return copies_.view().given() ? copies_ : values_; }
   [[nodiscard]] In masters() const;
   void make_values(float* values, ParamIndex index, std::uint64_t key, const CutPart& part) const;
 
   std::vector<ParamMeta> params_;
   DType compute_;
   StoreContents contents_;
-  StoreLayout layout_;
+  StoreLayout layout_, trained_;
   WeightSource* source_ = nullptr;
   Buffer values_, copies_;
   std::vector<Buffer> states_;  // of each that the optimizer has declared

@@ -31,13 +31,15 @@ std::int64_t PartialGradients::bytes_of(const std::vector<ParamMeta>& params,
 PartialGradients::PartialGradients(Context& context, ParamStore& store, Of which,
                                    bool tokens_are_cut, Communicator& group)
     : context_(context), group_(group) {
-  const std::int64_t bytes = bytes_of(store.params(), store.layout(), which, tokens_are_cut);
+  const std::int64_t bytes =
+      bytes_of(store.params(), store.gradients().layout(), which, tokens_are_cut);
   if (bytes == 0) return;
   packed_ =
       Buffer(DType::kF32, {bytes / static_cast<std::int64_t>(sizeof(float))}, context.device());
   for (ParamIndex i = 0; i < static_cast<int>(store.params().size()); ++i) {
     const ParamMeta& param = store.params()[static_cast<std::size_t>(i)];
-    if (!is_partial(param, store.layout().distribution(i).tensor.extent, which, tokens_are_cut))
+    if (!is_partial(param, store.gradients().layout().distribution(i).tensor.extent, which,
+                    tokens_are_cut))
       continue;
     const TensorView owned = store.gradients().owned(i);
     if (owned.count() > 0) gradients_.push_back(owned);

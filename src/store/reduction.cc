@@ -8,7 +8,7 @@ namespace trireme {
 GradientReduction::GradientReduction(Context& context, ParamStore& store,
                                      const std::vector<ReductionChannels>& channels)
     : context_(context), store_(store), started_(static_cast<std::size_t>(store.block_count())) {
-  const StoreLayout& layout = store.layout();
+  const StoreLayout& layout = store.gradients().layout();
   for (const ReductionChannels& of_view : channels) {
     if (!layout.has(of_view.view)) continue;
     Group& group = groups_.emplace_back(Group{of_view, std::nullopt});
@@ -57,7 +57,7 @@ void GradientReduction::start_whole(const Group& group, int block) {
 }
 
 void GradientReduction::start_shards(Group& group, int block) {
-  const StoreLayout& layout = store_.layout();
+  const StoreLayout& layout = store_.gradients().layout();
   const MeshView view = group.channels.view;
   const auto finish = [&](Buckets::Bucket& bucket) { finish_bucket(group, bucket); };
   const TensorView gradients = store_.gradients().block(block);
@@ -77,7 +77,7 @@ void GradientReduction::start_shards(Group& group, int block) {
 }
 
 void GradientReduction::finish_bucket(const Group& group, Buckets::Bucket& bucket) {
-  const StoreLayout& layout = store_.layout();
+  const StoreLayout& layout = store_.gradients().layout();
   const MeshView view = group.channels.view;
   const int mine = layout.distribution(view).shard.index;
   const TensorView sum = bucket.piece(mine);

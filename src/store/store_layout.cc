@@ -7,14 +7,22 @@ namespace trireme {
 namespace {
 // Groups begin on a cache line, so that vector loads of weights are aligned.
 constexpr std::int64_t kAlignmentElements = 16;
+
+/// Room in the shard layout for parameters that are owned whole, each by another rank.
+struct SharedRoom {
+  std::int64_t begin = 0, size = 0;
+  int taken = 0;
+};
 }  // namespace
 
 StoreLayout::StoreLayout(const std::vector<ParamMeta>& params,
-                         const ParamDistribution& distribution)
+                         const ParamDistribution& distribution, Of of)
     : distribution_(distribution) {
   for (const Distribution& view : distribution.views)
     expect(distribution.sharded() || view.shard.extent == 1, "shards without ZeRO");
   std::int64_t local = 0, shard = 0;
+  SharedRoom room;
+  int whole = 0;  // parameters of the block and view that are owned whole
   for (std::size_t i = 0; i < params.size(); ++i) {
     const ParamMeta& param = params[i];
     const auto index = static_cast<ParamIndex>(i);
@@ -34,6 +42,10 @@ StoreLayout::StoreLayout(const std::vector<ParamMeta>& params,
     views_.push_back(param.view);
     fused_.push_back(param.fuse);
     const Distribution& view = distribution.of(param.view);
+    if (i == 0 || param.block != params[i - 1].block || param.view != params[i - 1].view) {
+      room = {};
+      whole = 0;
+    }
     shapes_.push_back(trireme::local_shape(param.shape, param.cut, view.tensor));
     const Shape& shape = shapes_.back();
     padded_.push_back(shape);
@@ -42,10 +54,22 @@ StoreLayout::StoreLayout(const std::vector<ParamMeta>& params,
     shard = round_up(shard, kAlignmentElements);
     local_.push_back(local);
     shard_.push_back(shard);
+    owners_.push_back(of == Of::kGradients && !param.trainable ? kNobody
+                      : param.ownership == Ownership::kRows    ? kAllRanks
+                                                               : whole++ % view.shard.extent);
+    if (!has_room(index)) continue;
     local += padded_.back().count();
-    // even_slice gives the first rank the most.
-    if (shape.count() > 0)
-      shard += even_slice(shape[0], view.shard.extent, 0).size * (shape.count() / shape[0]);
+    if (owners_.back() == kAllRanks) {
+      // even_slice gives the first rank the most.
+      if (shape.count() > 0)
+        shard += even_slice(shape[0], view.shard.extent, 0).size * (shape.count() / shape[0]);
+    } else if (room.taken % view.shard.extent != 0 && shape.count() <= room.size) {
+      shard_.back() = room.begin;
+      ++room.taken;
+    } else {
+      room = {shard, shape.count(), 1};
+      shard += room.size;
+    }
   }
   local_.push_back(round_up(local, kAlignmentElements));
   if (!params.empty() && params.front().looked_up_most > 0) whole_gradients_begin_ = local_[1];
@@ -61,6 +85,12 @@ Shape StoreLayout::fused_shape(ParamRange range) const {
     shape.set(0, shape[0] + local_shape(i)[0]);
   }
   return shape;
+}
+
+Slice StoreLayout::rows_of(ParamIndex index, AxisRank rank) const {
+  const int owner = owners_[at(index)];
+  if (owner == kAllRanks) return owned_rows(shapes_[at(index)], rank);
+  return {0, owner == rank.index ? shapes_[at(index)][0] : 0};
 }
 
 Shape StoreLayout::owned_shape(ParamIndex index) const {

@@ -14,10 +14,15 @@ namespace trireme {
 /// Two flat layouts of the same parameters: *local*, whole as the tensor axis shards them, groups
 /// aligned and fused ranges together; and *shard*, the rows that one rank owns under ZeRO. A
 /// parameter's rows take the room of the largest shard there, so that offsets are the same for all
-/// owners and a block of shards is one rank's part of a gather or a reduction.
+/// owners and a block of shards is one rank's part of a gather or a reduction. Parameters that are
+/// owned whole (Ownership) go to the ranks in turn, and those of as many owners share a room.
 class StoreLayout {
  public:
-  StoreLayout(const std::vector<ParamMeta>& params, const ParamDistribution& distribution);
+  /// For weights all parameters have room; for gradients and what the optimizer keeps, those that
+  /// are trained: the others own no rows.
+  enum class Of : std::uint8_t { kWeights, kGradients };
+  StoreLayout(const std::vector<ParamMeta>& params, const ParamDistribution& distribution,
+              Of of = Of::kWeights);
 
   [[nodiscard]] const ParamDistribution& distribution() const { return distribution_; }
   [[nodiscard]] const Distribution& distribution(MeshView view) const {
@@ -40,9 +45,10 @@ class StoreLayout {
   [[nodiscard]] const Shape& padded_shape(ParamIndex index) const { return padded_[at(index)]; }
   /// Of a fused range as one tensor: the rows (sizes of vectors) of all.
   [[nodiscard]] Shape fused_shape(ParamRange range) const;
+  [[nodiscard]] bool has_room(ParamIndex index) const { return owners_[at(index)] != kNobody; }
   /// Of rows that this rank owns, in the local tensor: all of them at stage 0.
   [[nodiscard]] Slice owned(ParamIndex index) const {
-    return owned_rows(shapes_[at(index)], distribution(index).shard);
+    return rows_of(index, distribution(index).shard);
   }
   [[nodiscard]] Shape owned_shape(ParamIndex index) const;
 
@@ -85,7 +91,7 @@ class StoreLayout {
     for (ParamIndex i = range.first; i <= range.last; ++i) {
       const Shape& shape = shapes_[at(i)];
       const std::int64_t row = shape[0] == 0 ? 0 : shape.count() / shape[0];
-      const Slice rows = even_slice(shape[0], distribution_.of(view).shard.extent, owner);
+      const Slice rows = rows_of(i, {distribution_.of(view).shard.extent, owner});
       const std::int64_t at_shard = shard_[at(i)] - shard_begin;
       const std::int64_t begin = std::max(at_shard, part.begin),
                          end = std::min(at_shard + rows.size * row, part.begin + part.size);
@@ -96,6 +102,8 @@ class StoreLayout {
 
  private:
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
+  static constexpr int kNobody = -2, kAllRanks = -1;
+  [[nodiscard]] Slice rows_of(ParamIndex index, AxisRank rank) const;
   /// Those of a block that are of a view; not given where there are none.
   [[nodiscard]] ParamRange params_of(int block, MeshView view) const;
   [[nodiscard]] Slice without_rows(Slice local) const;
@@ -107,6 +115,7 @@ class StoreLayout {
   ParamDistribution distribution_;
   std::vector<MeshView> views_;  // of each parameter
   std::vector<Fuse> fused_;
+  std::vector<int> owners_;  // the rank that owns all of it, or one of the above
   std::vector<Shape> shapes_, padded_;
   std::vector<std::int64_t> local_, shard_;  // one more than parameters: the last is the end
   std::vector<ParamRange> blocks_;

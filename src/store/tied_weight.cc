@@ -7,7 +7,7 @@ namespace trireme {
 
 ParamIndex find_shared_home(const std::vector<ParamMeta>& params) {
   for (std::size_t i = 0; i < params.size(); ++i) {
-    if (params[i].tied_rank.extent > 1) return static_cast<ParamIndex>(i);
+    if (params[i].tied_rank.extent > 1 && params[i].trainable) return static_cast<ParamIndex>(i);
   }
   return kNoParam;
 }
@@ -24,7 +24,7 @@ std::int64_t TiedWeight::buffer_bytes(const std::vector<ParamMeta>& params,
 TiedWeight::TiedWeight(Context& context, ParamStore& store, Communicator& pair)
     : context_(context), store_(store), pair_(pair), index_(find_shared_home(store.params())) {
   expect(index_ != kNoParam && pair.size() == 2, "a tied weight is on one rank alone");
-  const std::int64_t bytes = buffer_bytes(store.params(), store.layout());
+  const std::int64_t bytes = buffer_bytes(store.params(), store.gradients().layout());
   if (bytes > 0)
     theirs_ =
         Buffer(DType::kF32, {bytes / static_cast<std::int64_t>(sizeof(float))}, context.device());
@@ -34,7 +34,7 @@ int TiedWeight::block() const { return store_.params()[static_cast<std::size_t>(
 
 void TiedWeight::add() {
   const Gradients& gradients = store_.gradients();
-  const TensorView mine = store_.layout().distribution().accumulates_locally()
+  const TensorView mine = gradients.layout().distribution().accumulates_locally()
                               ? gradients.sum(index_)
                               : gradients.owned(index_);
   if (mine.count() == 0) return;

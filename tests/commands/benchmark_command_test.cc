@@ -99,7 +99,8 @@ TEST_P(BenchmarkCommand, products_of_a_step_are_six_operations_a_weight_and_toke
 TEST_P(BenchmarkCommand, attention_of_a_step_counts_the_visible_pairs) {
   const Json json = result();
   const double pairs = 6.0 * 24 * 25 / 2;
-  const double per_pair = static_cast<double>(model().layers * model().q_size());
+  const double per_pair =
+      static_cast<double>(model().layer_count() * model().layer(0).attention.q_size());
   EXPECT_EQ(flops_of(json, {"attention_forward"}), 4 * per_pair * pairs);
   EXPECT_EQ(flops_of(json, {"attention_backward"}), 10 * per_pair * pairs);
 }
@@ -112,7 +113,8 @@ TEST_P(BenchmarkCommand, every_op_stands_in_its_phase_once) {
     EXPECT_GE(op.find("calls")->as_integer(), 1) << text(op, "op");
     EXPECT_GT(number(op, "bytes"), 0) << text(op, "op");
   }
-  const std::string activation = model().activation == Activation::kSwiGlu ? "swiglu" : "gelu";
+  const std::string activation =
+      model().layer(0).mlp.activation == Activation::kSwiGlu ? "swiglu" : "gelu";
   for (const std::string& row : {std::string("forward embedding_forward"),
                                  std::string("forward norm_forward"),
                                  std::string("forward linear_forward"),
@@ -135,7 +137,7 @@ TEST_P(BenchmarkCommand, every_op_stands_in_its_phase_once) {
                                  std::string("optimizer adamw_update")}) {
     EXPECT_TRUE(rows.contains(row)) << row;
   }
-  EXPECT_EQ(rows.contains("forward rope_forward"), model().position == PositionKind::kRope);
+  EXPECT_EQ(rows.contains("forward rope_forward"), model().layer(0).attention.rope.has_value());
 }
 
 TEST_P(BenchmarkCommand, times_of_ops_and_phases_add_up) {

@@ -31,8 +31,16 @@ std::string heads_text(const reference::Architecture& model) {
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-bool contains(const std::string& name, const char* part) {
+bool contains(const std::string& name, std::string_view part) {
   return name.find(part) != std::string::npos;
+}
+
+ModelParams declare(const ModelConfig& config, const std::vector<ChunkRange>& ranges,
+                    const std::string& frozen) {
+  ModelParams params = declare_params(config, ranges);
+  for (ParamMeta& meta : params.metas)
+    meta.trainable = frozen.empty() || !contains(meta.name, frozen);
+  return params;
 }
 bool is_norm(const std::string& name) { return contains(name, "norm") || contains(name, ".ln_"); }
 
@@ -169,7 +177,7 @@ RankModel::RankModel(const ModelCase& of, const std::vector<ChunkRange>& ranges,
       channel(channel_),
       rank{channel.size(), channel.rank()},
       config(config_of(of.keys)),
-      params(declare_params(config, ranges)),
+      params(declare(config, ranges, setup.frozen)),
       context(program_device(), setup.threads, detect_isa()),
       store(params.metas, setup.compute, contents, context.device(),
             dense_distribution(setup.reduces_each_micro_batch ? 2 : 0, {rank, {}, {}})) {
@@ -239,7 +247,8 @@ void Gathered::add_stream(const std::string& name, AxisRank rank, const RankSetu
 RankGradients gradients_of(RankModel& rank) {
   RankGradients gradients;
   for (ParamIndex index = 0; index < static_cast<int>(rank.params.metas.size()); ++index) {
-    if (!rank.store.has_value(index)) continue;  // added to the embedding's
+    const ParamMeta& param = rank.params.metas[at(index)];
+    if (!rank.store.has_value(index) || !param.trainable) continue;  // or added to the embedding's
     gradients[index] = read(rank.context, rank.store.gradients().sum(index));
   }
   return gradients;

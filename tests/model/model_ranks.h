@@ -37,6 +37,7 @@ struct RankSetup {
   Recompute recompute = Recompute::kNone;
   int threads = 1;
   bool reduces_each_micro_batch = false;  ///< ZeRO stage 2, of one rank
+  std::string frozen = {};  ///< parameters whose names hold this are not trained; empty: none
 
   [[nodiscard]] std::string text() const;
 };

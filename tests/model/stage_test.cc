@@ -208,6 +208,27 @@ TEST_P(StageWithEnds, chunks_halves_and_recomputation_change_no_bits) {
   }
 }
 
+TEST_P(StageWithEnds, the_others_have_the_same_gradients_where_some_parameters_are_not_trained) {
+  for (RankSetup setup : setups()) {
+    setup.frozen.clear();
+    const std::unique_ptr<StageResult> all = run(GetParam(), setup, 2, true);
+    for (const char* frozen : {"embed_tokens", "wte", "wpe", "lm_head", "norm", ".ln_", "mlp.",
+                               "attn", ".bias", "layers.0", ".h.1"}) {
+      setup.frozen = frozen;
+      for (const bool apart : {false, true}) {
+        const std::unique_ptr<StageResult> some = run(GetParam(), setup, 2, apart);
+        EXPECT_EQ(some->loss_sums, all->loss_sums) << frozen;
+        auto expected = all->gradients.parts();
+        std::erase_if(expected, [&](const auto& part) {
+          return part.first.find(frozen) != std::string::npos;
+        });
+        EXPECT_TRUE(some->gradients.parts() == expected)
+            << setup.text() << ", without " << frozen << (apart ? ", apart" : "");
+      }
+    }
+  }
+}
+
 TEST_P(StageWithEnds, evaluation_has_the_loss_of_training) {
   const ModelReference& reference = reference_of(GetParam());
   for (const RankSetup& setup : setups()) {

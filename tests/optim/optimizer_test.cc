@@ -69,6 +69,20 @@ std::string bits_of(const ParamStore& store) {
   return bits;
 }
 
+TEST(Optimizer, what_is_not_trained_stays_as_it_is) {
+  Context context({}, 1, detect_isa());
+  std::vector<ParamMeta> params = many_params();
+  params[1].trainable = false;
+  ParamStore store(params, DType::kBF16, kTrainingStore);
+  store.initialise(context, 3);
+  store.gradients().sum(2).as<float>()[0] = 1;
+  const auto value = [&](ParamIndex i) { return store.value(i).as<float>()[0]; };
+  const float frozen = value(1), trained = value(2);
+  Optimizer({}, store).step(context, 0.1, 1);
+  EXPECT_EQ(value(1), frozen);
+  EXPECT_NE(value(2), trained);
+}
+
 TEST(Optimizer, an_update_that_is_taken_back_and_made_again_leaves_the_same_bits) {
   Context context({}, 2, detect_isa());
   ParamStore store(many_params(), DType::kBF16, kTrainingStore);

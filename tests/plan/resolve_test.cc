@@ -306,8 +306,11 @@ TEST(Resolve, what_a_library_of_attention_does_not_serve_is_refused_by_name) {
   refused([](RunConfig& c) { c.data.document_mask = true; }, "knows no documents");
   refused([](RunConfig& c) { c.parallel.context = 2; }, "whole sequences", 2);
   refused([](RunConfig& c) { c.data.sequence_length = 1; }, "one token");
-  refused([](RunConfig& c) { c.model.layers.back().attention.head_dim = 12; },
-          "does not serve heads of 12");
+  refused(
+      [](RunConfig& c) {
+        for (LayerConfig& layer : c.model.layers) layer.attention.head_dim = 12;
+      },
+      "does not serve heads of 12");
 }
 
 }  // namespace

@@ -65,6 +65,30 @@ TEST(ParamStore, an_embedding_may_have_its_gradient_in_rows) {
   EXPECT_EQ(store.gradients().written(0).count(), 0);
 }
 
+TEST(ParamStore, what_is_not_trained_has_neither_gradient_nor_state) {
+  Context context({}, 1, detect_isa());
+  std::vector<ParamMeta> params = some_params();
+  const ParamStore::Bytes all = ParamStore::bytes_of(params, DType::kF32, kTrainingStore);
+  params[1].trainable = params[2].trainable = false;
+  const ParamStore::Bytes some = ParamStore::bytes_of(params, DType::kF32, kTrainingStore);
+  EXPECT_EQ(some.parameters, all.parameters);
+  EXPECT_EQ(some.gradients, all.gradients - 4 * 48);
+  EXPECT_EQ(some.optimizer, all.optimizer - 2 * 4 * 48);
+  ParamStore store(params, DType::kF32, kTrainingStore);
+  Gradients& gradients = store.gradients();
+  gradients.begin_step(context);
+  EXPECT_FALSE(gradients.sum(ParamRange{1, 2}).given());
+  EXPECT_FALSE(gradients.product({1, 2}).gradient.given());
+  EXPECT_EQ(gradients.counted(2).count(), 0);
+  EXPECT_EQ(gradients.written(2).count(), 0);
+  EXPECT_EQ(gradients.block(1).data, gradients.sum(3).data) << "the block begins with the norm";
+  int values = 0, states = 0;
+  for (const StateTensor& tensor : store.state().tensors)
+    ++(tensor.name.starts_with("parameters/") ? values : states);
+  EXPECT_EQ(values, 5);
+  EXPECT_EQ(states, 2 * 3);
+}
+
 TEST(ParamStore, initial_values_depend_on_seed_name_and_element_alone) {
   Context context({}, 1, detect_isa());
   ParamStore a(some_params(), DType::kF32, StoreContents{});

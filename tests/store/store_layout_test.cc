@@ -67,45 +67,77 @@ TEST(StoreLayout, shards_without_zero_and_blocks_out_of_order_are_refused) {
   EXPECT_THROW(StoreLayout(params, distribution_of(0, {})), InternalError);
 }
 
+/// How often `owner`'s runs bring each element of a block's local span, in parts of that size.
+void count_runs(const StoreLayout& layout, int block, int owner, std::int64_t part_size,
+                std::vector<int>& local) {
+  const std::int64_t size = layout.shard_block(block, MeshView::kDense).size;
+  std::vector<int> shard(static_cast<std::size_t>(size));
+  for (std::int64_t begin = 0; begin < size; begin += part_size) {
+    const Slice part{begin, std::min(part_size, size - begin)};
+    layout.for_each_run(block, MeshView::kDense, owner, part,
+                        [&](std::int64_t at, std::int64_t from, std::int64_t count) {
+                          ASSERT_TRUE(from >= begin && from + count <= begin + part.size);
+                          for (std::int64_t i = 0; i < count; ++i) {
+                            ++local.at(static_cast<std::size_t>(at + i));
+                            ASSERT_EQ(++shard.at(static_cast<std::size_t>(from + i)), 1);
+                          }
+                        });
+  }
+}
+
+/// Every element of a parameter once, the gaps between groups never.
+std::vector<int> once_each(const StoreLayout& layout, int block) {
+  std::vector<int> expected(static_cast<std::size_t>(layout.local_block(block).size));
+  const ParamRange range = layout.block_params(block);
+  for (ParamIndex i = range.first; i <= range.last; ++i) {
+    const std::int64_t begin = layout.local_offset(i) - layout.local_block(block).begin;
+    if (layout.has_room(i)) std::fill_n(expected.begin() + begin, layout.local_shape(i).count(), 1);
+  }
+  return expected;
+}
+
 /// With more owners than rows some own nothing.
 TEST(StoreLayout, runs_bring_every_element_of_a_block_to_one_owner_whatever_the_parts) {
-  for (const AxisRank tensor : {AxisRank{1, 0}, AxisRank{2, 1}}) {
-    for (const int shards : {1, 2, 3, 5, 11}) {
-      const StoreLayout layout(some_params(), distribution_of(3, {shards, 0}, tensor));
-      for (int block = 0; block < layout.block_count(); ++block) {
-        const std::int64_t size = layout.shard_block(block, MeshView::kDense).size;
-        std::vector<int> local(static_cast<std::size_t>(layout.local_block(block).size));
-        for (const std::int64_t part : {size, std::int64_t{16}, std::int64_t{7}}) {
-          std::fill(local.begin(), local.end(), 0);
-          for (int owner = 0; owner < shards; ++owner) {
-            std::int64_t shard_end = 0;
-            for (std::int64_t begin = 0; begin < size; begin += part) {
-              const Slice piece{begin, std::min(part, size - begin)};
-              layout.for_each_run(block, MeshView::kDense, owner, piece,
-                                  [&](std::int64_t at, std::int64_t shard, std::int64_t count) {
-                                    ASSERT_GE(shard, std::max(shard_end, begin));
-                                    shard_end = shard + count;
-                                    ASSERT_LE(shard_end, begin + piece.size);
-                                    for (std::int64_t i = 0; i < count; ++i)
-                                      ++local.at(static_cast<std::size_t>(at + i));
-                                  });
-            }
+  std::vector<ParamMeta> whole = some_params(), trained = some_params();
+  for (const int i : {0, 1, 2, 4}) whole[static_cast<std::size_t>(i)].ownership = Ownership::kWhole;
+  trained[1].trainable = trained[2].trainable = false;
+  for (const std::vector<ParamMeta>& params : {some_params(), whole, trained}) {
+    for (const AxisRank tensor : {AxisRank{1, 0}, AxisRank{2, 1}}) {
+      for (const int shards : {1, 2, 3, 5, 11}) {
+        const StoreLayout layout(params, distribution_of(3, {shards, 0}, tensor),
+                                 StoreLayout::Of::kGradients);
+        for (int block = 0; block < layout.block_count(); ++block) {
+          const std::vector<int> expected = once_each(layout, block);
+          const std::int64_t size = layout.shard_block(block, MeshView::kDense).size;
+          for (const std::int64_t part : {size, std::int64_t{16}, std::int64_t{7}}) {
+            std::vector<int> local(expected.size());
+            for (int owner = 0; owner < shards; ++owner)
+              count_runs(layout, block, owner, part, local);
+            ASSERT_EQ(local, expected)
+                << "block " << block << ", " << shards << " shards of " << part;
           }
-          // Every element of a parameter once, the gaps between groups never.
-          std::vector<int> expected(local.size());
-          const ParamRange range = layout.block_params(block);
-          for (ParamIndex i = range.first; i <= range.last; ++i) {
-            const auto begin =
-                expected.begin() + static_cast<std::ptrdiff_t>(layout.local_offset(i) -
-                                                               layout.local_block(block).begin);
-            std::fill_n(begin, layout.local_shape(i).count(), 1);
-          }
-          ASSERT_EQ(local, expected)
-              << "block " << block << ", " << shards << " shards of " << part;
         }
       }
     }
   }
+}
+
+TEST(StoreLayout, parameters_that_are_owned_whole_share_a_room_by_turns) {
+  std::vector<ParamMeta> params = some_params();
+  for (ParamMeta& param : params) param.ownership = Ownership::kWhole;
+  // Of block 1 q, k and the norm go to ranks 0, 1 and 2, all in the room of q.
+  for (int rank = 0; rank < 3; ++rank) {
+    const StoreLayout layout(params, distribution_of(1, {3, rank}));
+    EXPECT_EQ(layout.shard_block(1, MeshView::kDense).size, 48);
+    for (ParamIndex i = 1; i <= 3; ++i) {
+      EXPECT_EQ(layout.shard_offset(i), layout.shard_offset(1));
+      EXPECT_EQ(layout.owned(i).size, i == rank + 1 ? layout.local_shape(i)[0] : 0);
+    }
+  }
+  // Two ranks: the norm, third in turn, has a room of its own.
+  const StoreLayout two(params, distribution_of(1, {2, 0}));
+  EXPECT_EQ(two.shard_offset(3), two.shard_offset(1) + 48);
+  EXPECT_EQ(two.owned(3).size, 6);
 }
 
 TEST(StoreLayout, padding_follows_the_rows_of_each_place_and_is_owned_by_nobody) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
 #include <vector>
 
 #include "store/reduction.h"
@@ -12,29 +13,32 @@
 namespace trireme {
 namespace {
 
-/// An embedding, a layer with a projection and an expert, a head.
-std::vector<ParamMeta> some_params() {
+/// An embedding, a layer with two projections and an expert, a head.
+std::vector<ParamMeta> some_params(Ownership dense = Ownership::kRows) {
   const ParamInit normal{InitKind::kNormal, 1};
-  std::vector<ParamMeta> params(4);
+  std::vector<ParamMeta> params(5);
   params[0] = {"embedding", {11, 3}, normal, true, 0, Fuse::kNo};
   params[1] = {"projection", {5, 3}, normal, true, 1, Fuse::kNo};
-  params[2] = {"expert", {7, 2}, normal, true, 1, Fuse::kNo};
-  params[2].view = MeshView::kExpert;
-  params[3] = {"head", {4, 3}, normal, true, 2, Fuse::kNo};
+  params[2] = {"another", {4, 3}, normal, true, 1, Fuse::kNo};
+  params[3] = {"expert", {7, 2}, normal, true, 1, Fuse::kNo};
+  params[3].view = MeshView::kExpert;
+  params[4] = {"head", {4, 3}, normal, true, 2, Fuse::kNo};
+  for (const int i : {0, 1, 2}) params[static_cast<std::size_t>(i)].ownership = dense;
   return params;
 }
 
 /// The dense parameters are sharded over all ranks, the expert's over none: each rank of the world
 /// has a replica of it.
-class TwoViews : public testing::TestWithParam<int> {
+class TwoViews : public testing::TestWithParam<std::tuple<int, Ownership>> {
  protected:
   TwoViews() {
     const AxisRank all{world_.size(), world_.rank()};
-    ranks_.zero_stage = GetParam();
+    ranks_.zero_stage = std::get<0>(GetParam());
     Distribution& dense = ranks_.of(MeshView::kDense);
     (ranks_.sharded() ? dense.shard : dense.replica) = all;
     ranks_.of(MeshView::kExpert).replica = all;
-    store_.emplace(some_params(), DType::kF32, kTrainingStore, Device{}, ranks_);
+    store_.emplace(some_params(std::get<1>(GetParam())), DType::kF32, kTrainingStore, Device{},
+                   ranks_);
     store_->initialise(context_, 3);
     Communicator& shards = ranks_.sharded() ? *channel_ : *self_;
     Communicator& replicas = ranks_.sharded() ? *self_ : *channel_;
@@ -82,10 +86,10 @@ TEST_P(TwoViews, gradients_are_summed_over_the_ranks_of_their_view) {
     reduction_->finish();
   }
   const int ranks = world_.size();
-  for (ParamIndex i = 0; i < 4; ++i) {
+  for (ParamIndex i = 0; i < 5; ++i) {
     const TensorView owned = gradients.owned(i);
     const std::int64_t first = store_->layout().owned(i).begin * store_->layout().local_shape(i)[1];
-    if (i == 2) {
+    if (i == 3) {
       EXPECT_EQ(owned.shape, (Shape{7, 2})) << "an expert has no shards here";
     }
     for (std::int64_t at = 0; at < owned.count(); ++at) {
@@ -115,7 +119,9 @@ TEST_P(TwoViews, weights_are_gathered_from_the_ranks_of_their_view) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Zero, TwoViews, testing::Values(0, 1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Zero, TwoViews,
+                         testing::Combine(testing::Values(0, 1, 2, 3),
+                                          testing::Values(Ownership::kRows, Ownership::kWhole)));
 
 }  // namespace
 }  // namespace trireme
