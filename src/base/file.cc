@@ -16,6 +16,16 @@
 
 namespace trireme {
 
+bool is_there(const std::filesystem::path& path) {
+  std::error_code none;
+  return std::filesystem::exists(path, none);
+}
+
+bool is_folder(const std::filesystem::path& path) {
+  std::error_code none;
+  return std::filesystem::is_directory(path, none);
+}
+
 void FileDescriptorTraits::destroy(Raw descriptor) noexcept { ::close(descriptor); }
 
 FileDescriptor open_file(const std::filesystem::path& path, int flags, unsigned mode) {

@@ -13,6 +13,10 @@
 
 namespace trireme {
 
+/// Links are followed. False where it cannot be found out, too: a name may be too long to ask for.
+bool is_there(const std::filesystem::path& path);
+bool is_folder(const std::filesystem::path& path);
+
 struct FileDescriptorTraits {
   using Raw = int;
   static Raw null() noexcept { return -1; }

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <vector>
 
+#include "base/file.h"
 #include "base/nearest_word.h"
 
 namespace trireme {
@@ -55,11 +56,6 @@ std::string nearest_in(const std::filesystem::path& folder, const std::filesyste
 }
 
 }  // namespace
-
-bool is_there(const std::filesystem::path& path) {
-  std::error_code none;
-  return std::filesystem::exists(path, none);
-}
 
 std::string missing_path_text(const std::filesystem::path& path) {
   const std::string out = fmt::format("{}: there is no such file or folder", path.string());

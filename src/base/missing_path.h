@@ -7,9 +7,6 @@
 
 namespace trireme {
 
-/// Links are followed. False where it cannot be found out, too: a name may be too long to ask for.
-bool is_there(const std::filesystem::path& path);
-
 /// "runs/a/step-5: there is no such file or folder (runs/a is there, and step-5 in it is not;
 /// nearest: step-50)".
 std::string missing_path_text(const std::filesystem::path& path);

@@ -136,11 +136,10 @@ class FolderSource : public WeightSource {
 };
 
 std::unique_ptr<WeightSource> open_source(const std::filesystem::path& path) {
-  std::error_code absent;
   if (is_there(path / kManifestName)) return std::make_unique<CheckpointSource>(path);
   if (!is_there(path))
     throw DataError("{}. Give checkpoints or Hugging Face directories", missing_path_text(path));
-  if (!std::filesystem::is_directory(path, absent)) {
+  if (!is_folder(path)) {
     throw DataError("{}: is a file. Give a checkpoint's folder, or a Hugging Face directory",
                     path.string());
   }
@@ -281,8 +280,7 @@ void write_means(const std::vector<std::unique_ptr<WeightSource>>& sources,
 void check_output(const std::filesystem::path& output) {
   std::error_code code;
   if (!std::filesystem::exists(std::filesystem::symlink_status(output, code))) return;
-  if (std::filesystem::is_directory(output, code) && std::filesystem::is_empty(output, code))
-    return;
+  if (is_folder(output) && std::filesystem::is_empty(output, code)) return;
   throw ConfigError("--output: {} is there (nothing is overwritten). Give a new folder",
                     output.string());
 }

@@ -45,12 +45,11 @@ DType dtype_of(const Manifest& manifest) {
 
 void check_output(const std::filesystem::path& output) {
   std::error_code code;
-  if (!std::filesystem::exists(output, code)) return;
-  if (!std::filesystem::is_directory(output, code)) {
+  if (!is_there(output)) return;
+  if (!is_folder(output)) {
     throw ConfigError("--output: {} is not a folder. Give a new one", output.string());
   }
-  if (!std::filesystem::is_empty(output, code) &&
-      !std::filesystem::exists(output / kMarkName, code)) {
+  if (!std::filesystem::is_empty(output, code) && !is_there(output / kMarkName)) {
     throw ConfigError(
         "--output: {} is not empty and not an earlier export (its files could be lost). Give a new "
         "folder",
@@ -135,9 +134,8 @@ void write_tokenizer_settings(const std::filesystem::path& checkpoint,
     if (!token.empty()) settings[name] = special[name] = token;
   }
   write_json(folder / kTokenizerConfigName, settings);
-  std::error_code absent;
   const std::filesystem::path map = folder / "special_tokens_map.json";
-  if (!std::filesystem::exists(map, absent)) write_json(map, special);
+  if (!is_there(map)) write_json(map, special);
 }
 
 void write_generation_config(const std::filesystem::path& folder, const Json& config) {
@@ -175,7 +173,7 @@ void write_mark(const Manifest& manifest, const std::filesystem::path& folder) {
 void commit(const std::filesystem::path& folder, const std::filesystem::path& output) {
   std::error_code code;
   sync_path(folder);
-  if (std::filesystem::exists(output, code)) {
+  if (is_there(output)) {
     if (::renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, output.c_str(), RENAME_EXCHANGE) == 0) {
       std::filesystem::remove_all(folder, code);
       return;

@@ -128,8 +128,7 @@ bool has_step_folders(const std::filesystem::path& directory) {
 std::filesystem::path checkpoints_folder(const std::filesystem::path& argument) {
   if (has_step_folders(argument)) return argument;
   std::error_code code;
-  if (std::filesystem::is_directory(argument / "checkpoints", code))
-    return argument / "checkpoints";
+  if (is_folder(argument / "checkpoints")) return argument / "checkpoints";
   // A run that keeps its checkpoints elsewhere says so in its resolved config.
   if (!std::filesystem::is_regular_file(argument / "config.json", code)) return {};
   try {
@@ -270,11 +269,9 @@ std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& direct
 }
 
 std::vector<CheckpointInfo> find_checkpoints(const std::filesystem::path& argument) {
-  std::error_code code;
   const std::int64_t named =
       step_of_folder_name((argument / "").lexically_normal().parent_path().filename().string());
-  if (std::filesystem::exists(argument / kManifestName, code) ||
-      (named >= 0 && std::filesystem::exists(argument, code))) {
+  if (is_there(argument / kManifestName) || (named >= 0 && is_there(argument))) {
     CheckpointInfo info = examine(argument, named);
     if (info.problem.empty()) info.step = info.manifest.step;  // "best" names none
     return {std::move(info)};
@@ -359,9 +356,7 @@ void require_valid(const std::filesystem::path& folder, Communicator& world) {
 }
 
 bool looks_like_checkpoint(const std::filesystem::path& argument) {
-  std::error_code code;
-  return std::filesystem::exists(argument / kManifestName, code) ||
-         !checkpoints_folder(argument).empty();
+  return is_there(argument / kManifestName) || !checkpoints_folder(argument).empty();
 }
 
 std::filesystem::path folder_of_argument(const std::filesystem::path& argument,
@@ -369,11 +364,9 @@ std::filesystem::path folder_of_argument(const std::filesystem::path& argument,
   std::string folder;
   run_together(world, [&] {
     if (world.rank() != 0) return;
-    std::error_code code;
     constexpr const char* kLegal = "Give a step folder, a checkpoints folder or a run's folder";
-    if (!std::filesystem::exists(argument, code))
-      throw DataError("{}. {}", missing_path_text(argument), kLegal);
-    if (std::filesystem::exists(argument / kManifestName, code)) return;
+    if (!is_there(argument)) throw DataError("{}. {}", missing_path_text(argument), kLegal);
+    if (is_there(argument / kManifestName)) return;
     folder = checkpoints_folder(argument).string();
     if (folder.empty()) throw DataError("{}: holds no checkpoint. {}", argument.string(), kLegal);
   });

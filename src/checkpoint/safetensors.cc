@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/math.h"
 #include "base/parallel_for.h"
@@ -277,12 +278,11 @@ void SafetensorsReads::run() const {
 SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) {
   const std::filesystem::path single = folder / "model.safetensors";
   const std::filesystem::path index = folder / "model.safetensors.index.json";
-  std::error_code code;
-  if (std::filesystem::exists(single, code)) {
+  if (is_there(single)) {
     add(*files_.emplace_back(std::make_unique<SafetensorsFile>(single)));
     return;
   }
-  if (!std::filesystem::exists(index, code)) {
+  if (!is_there(index)) {
     throw DataError(
         "{}: holds neither model.safetensors nor model.safetensors.index.json (other "
         "weight files are not read). Save the model with transformers' save_pretrained",

@@ -34,9 +34,8 @@ std::string this_host() {
 [[noreturn]] void refuse(const LaunchVariables& variables, int seen) {
   throw EnvironmentError(
       "{} says that this is one of {} ranks, but MPI sees {} (each would train alone and overwrite "
-      "the others' files). "
-      "Type `srun --mpi=pmix -n {} train ...`, or use the mpirun of this build's MPI ({}): "
-      "`mpirun -n {} train ...` or `{} -n {} ...`.",
+      "the others' files). Type `srun --mpi=pmix -n {} train ...`, or use the mpirun of this "
+      "build's MPI ({}): `mpirun -n {} train ...` or `{} -n {} ...`.",
       variables.source, variables.ranks, seen, variables.ranks, mpi_library_name(), variables.ranks,
       program_file_to_type("scripts/run.sh"), variables.ranks);
 }
@@ -94,8 +93,7 @@ void Launch::start_mpi() {
   if (provided < MPI_THREAD_SERIALIZED) {
     throw EnvironmentError(
         "{} allows only one thread to communicate (transfers run beside the computation in a "
-        "second). "
-        "Use an MPI built with thread support.",
+        "second). Use an MPI built with thread support.",
         mpi_library_name());
   }
   check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");

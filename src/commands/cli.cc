@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/nearest_word.h"
 #include "base/program_files.h"
@@ -69,9 +70,7 @@ constexpr std::array<std::string_view, 1> kLaterCommands = {"preflight"};
 /// Refuses a first word that is neither a command nor a config; one that looks like a path is a
 /// config that may be missing.
 void refuse_word(const std::string& word) {
-  std::error_code none;
-  if (word.starts_with('-') || word.find_first_of("./=") != std::string::npos ||
-      std::filesystem::exists(word, none))
+  if (word.starts_with('-') || word.find_first_of("./=") != std::string::npos || is_there(word))
     return;
   if (std::find(kLaterCommands.begin(), kLaterCommands.end(), word) != kLaterCommands.end())
     throw ConfigError("train {}: not in this version. `train --help` names the commands", word);

@@ -19,8 +19,7 @@ std::string svg_of(const Comparison& comparison) {
     const std::filesystem::path metrics =
         std::filesystem::path(comparison.runs[i].directory) / "metrics.jsonl";
     NamedCurves run{names[i], {}};
-    std::error_code absent;
-    if (std::filesystem::exists(metrics, absent)) {
+    if (is_there(metrics)) {
       LossHistory history(metrics);
       history.refresh();
       run.curves = history.curves();

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 
+#include "base/file.h"
 #include "commands/parse_options.h"
 
 namespace trireme {
@@ -10,9 +11,7 @@ namespace trireme {
 CLI::Validator config_file() {
   return CLI::Validator(
       [](std::string& text) {
-        std::error_code none;
-        if (text.find('=') == std::string::npos || std::filesystem::exists(text, none))
-          return std::string();
+        if (text.find('=') == std::string::npos || is_there(text)) return std::string();
         return fmt::format("{} is no file; a config key is set by `--set {}`", text, text);
       },
       "");

@@ -286,9 +286,8 @@ int generate_command(Arguments arguments) {
   Options options;
   CLI::App app(
       "Continue a prompt: prints prompt and continuation. Filters run in the order temperature, "
-      "top-k, top-p, as in "
-      "transformers. Several ranks share the model out, each keeping its own weights, keys and "
-      "values.",
+      "top-k, top-p, as in transformers. Several ranks share the model out, each keeping its own "
+      "weights, keys and values.",
       "train generate");
   app.add_option("--checkpoint", options.checkpoint,
                  "step folder, checkpoints folder, run folder (newest that verifies) or Hugging "

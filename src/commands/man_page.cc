@@ -126,11 +126,10 @@ std::string man_page(const std::vector<CommandText>& commands) {
   out += ".PP\n.B train\n.I COMMAND\n\\&...\n.SH DESCRIPTION\n";
   out += sentence(
       "A config is JSON; of several the later ones win, and --set lays single keys over them. All "
-      "keys stand in the "
-      "schema (train schema) and in configs/README.md. Several ranks are started by scripts/run.sh "
-      "-n N CONFIG (an installed program has scripts and configs in share/trireme of its prefix), "
-      "mpirun or srun --mpi=pmix. Results go to standard output, everything else to standard "
-      "error");
+      "keys stand in the schema (train schema) and in configs/README.md. Several ranks are started "
+      "by scripts/run.sh -n N CONFIG (an installed program has scripts and configs in "
+      "share/trireme of its prefix), mpirun or srun --mpi=pmix. Results go to standard output, "
+      "everything else to standard error");
   out += "\n.SH COMMANDS\n";
   for (const CommandText& command : commands) append_command(out, command);
   append_entries(

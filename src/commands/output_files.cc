@@ -5,19 +5,19 @@
 #include <cerrno>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace trireme {
 
 namespace {
 
 void check_folder(const std::filesystem::path& file) {
-  std::error_code code;
   const std::filesystem::path parent = file.has_parent_path() ? file.parent_path() : ".";
-  if (!std::filesystem::exists(parent, code)) {
+  if (!is_there(parent)) {
     throw DataError("--output: the folder {} does not exist. Make it: mkdir -p {}", parent.string(),
                     parent.string());
   }
-  if (!std::filesystem::is_directory(parent, code))
+  if (!is_folder(parent))
     throw DataError("--output {}: {} is no folder", file.string(), parent.string());
   if (::access(parent.c_str(), W_OK | X_OK) != 0) {
     throw DataError("--output: nothing can be written in {}: {}", parent.string(),
@@ -37,9 +37,8 @@ void check_output_files(const std::vector<std::filesystem::path>& written,
                           file.string());
       }
     }
-    if (std::filesystem::is_directory(file, absent))
-      throw DataError("--output: {} is a folder. Name a file", file.string());
-    if (!overwrite && std::filesystem::exists(file, absent)) {
+    if (is_folder(file)) throw DataError("--output: {} is a folder. Name a file", file.string());
+    if (!overwrite && is_there(file)) {
       throw ConfigError(
           "--output: {} exists (it is not overwritten unasked). Choose another name, or give "
           "--overwrite",

@@ -262,8 +262,7 @@ void print(const RunConfig& config, const Figures& figures) {
   if (figures.interval_seconds) {
     text += fmt::format(
         "Save every {}: what loses least where a failure comes every {} and a save stops the run "
-        "for "
-        "{:.3g} s (Young, Daly)\n",
+        "for {:.3g} s (Young, Daly)\n",
         format_duration(*figures.interval_seconds), format_duration(figures.mtbf_seconds),
         figures.save_seconds);
   }

@@ -109,8 +109,7 @@ Drawn plan_of_config(const Options& options) {
     throw ConfigError(
         "train schedule: a CONFIG and an option that describes a schedule (--kind, --stages, "
         "--micro-batches, --virtual-stages, --group-size, --times, --memory-limit, --w-memory, "
-        "--r-memory). "
-        "Legal: one or the other; --set parallel.pipeline=8 changes a config");
+        "--r-memory). Legal: one or the other; --set parallel.pipeline=8 changes a config");
   }
   LoadedConfig loaded = read_config_with_model(options.input);
   const Inputs inputs = check_inputs(loaded, DataFiles::kChecked);

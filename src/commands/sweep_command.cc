@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/program_files.h"
 #include "commands/alone.h"
@@ -117,12 +118,10 @@ std::filesystem::path scripts_folder() {
     if (!script.empty()) return script.parent_path();
     throw EnvironmentError(
         "train sweep: scripts/run.sh, which starts the runs, is neither installed beside this "
-        "program nor in the tree that "
-        "it was built from. Set TRIREME_ROOT to a checkout");
+        "program nor in the tree that it was built from. Set TRIREME_ROOT to a checkout");
   }
   const std::filesystem::path scripts = std::filesystem::absolute(root) / "scripts";
-  std::error_code absent;
-  if (std::filesystem::exists(scripts / "run.sh", absent)) return scripts;
+  if (is_there(scripts / "run.sh")) return scripts;
   throw EnvironmentError("TRIREME_ROOT: {} has no run.sh", scripts.string());
 }
 
@@ -194,9 +193,7 @@ bool on_path(std::string_view program) {
   std::string_view rest = path == nullptr ? "" : path;
   while (!rest.empty()) {
     const std::size_t colon = std::min(rest.find(':'), rest.size());
-    std::error_code absent;
-    if (std::filesystem::exists(std::filesystem::path(rest.substr(0, colon)) / program, absent))
-      return true;
+    if (is_there(std::filesystem::path(rest.substr(0, colon)) / program)) return true;
     rest.remove_prefix(std::min(colon + 1, rest.size()));
   }
   return false;
@@ -241,8 +238,7 @@ int sweep_command(Arguments arguments) {
       ->required();
   app.add_option("--set", options.input.overrides,
                  "key.path=A,B,C: the values of one key; may be repeated. A value with commas of "
-                 "its own stands in quotes "
-                 "or brackets")
+                 "its own stands in quotes or brackets")
       ->type_name("KEY=VALUE")
       ->required()
       ->allow_extra_args(false);

@@ -58,7 +58,7 @@ std::filesystem::path write_array_script(const ArrayJob& job) {
   std::filesystem::create_directories(job.folder, code);
   if (code) throw DataError("{}: cannot make this folder: {}", job.folder.string(), code.message());
   const std::filesystem::path path = job.folder / "sweep.sbatch";
-  if (std::filesystem::exists(path, code) && read_file(path).find(kMark) == std::string::npos) {
+  if (is_there(path) && read_file(path).find(kMark) == std::string::npos) {
     throw ConfigError(
         "{}: is there and was not made by a sweep (it would be lost). Move it, or choose another "
         "run.directory",

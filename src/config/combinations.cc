@@ -112,8 +112,7 @@ std::vector<Combination> combinations_of(std::span<const SweptKey> keys) {
     if (combination.name.size() > kNameBytesMax) {
       throw ConfigError(
           "train sweep: the folder {} would have a name of {} bytes, {} are possible. Put what is "
-          "the same for all runs "
-          "into the config",
+          "the same for all runs into the config",
           shown_text(combination.name), combination.name.size(), kNameBytesMax);
     }
     if (!names.insert(combination.name).second)

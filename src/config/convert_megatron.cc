@@ -268,8 +268,7 @@ class MegatronRun {
       convert_wsd(end, steps);
     } else {
       draft_.remark(
-          "--lr-decay-style {} has no counterpart: lr_schedule.kind is left out, and "
-          "cosine holds",
+          "--lr-decay-style {} has no counterpart: lr_schedule.kind is left out, and cosine holds",
           style);
     }
     if (style == "WSD" || style == "constant") draft_.erase("lr_schedule.decay_end_step");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/missing_path.h"
 #include "config/json_numbers.h"
@@ -310,8 +311,7 @@ class ModelReader {
 };
 
 std::filesystem::path config_file(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored) ? path / "config.json" : path;
+  return is_folder(path) ? path / "config.json" : path;
 }
 
 Json read_keys(const std::filesystem::path& file) {
@@ -355,11 +355,9 @@ void take_own_names(Json& keys, Json& over) {
 void require_config_file(const std::filesystem::path& named, const std::filesystem::path& file) {
   constexpr const char* kLegal =
       "Give a Hugging Face config.json, its folder, or the model's keys themselves";
-  std::error_code none;
-  if (std::filesystem::exists(file, none)) return;
-  if (!std::filesystem::exists(named, none))
-    throw DataError("{}. {}", missing_model_text(named), kLegal);
-  if (std::filesystem::exists(named / "manifest.json", none)) {
+  if (is_there(file)) return;
+  if (!is_there(named)) throw DataError("{}. {}", missing_model_text(named), kLegal);
+  if (is_there(named / "manifest.json")) {
     throw DataError(
         "{}: is a checkpoint. Give it as init.weights and leave \"model\" out: its model is then "
         "taken",
@@ -407,19 +405,16 @@ ModelConfig read_model(const Json& model, std::vector<Problem>& problems,
 Json model_of_weights(const std::string& weights) {
   constexpr const char* kLegal =
       "Give a Hugging Face directory (config.json, model.safetensors) or a checkpoint";
-  std::error_code none;
   const std::filesystem::path folder = weights, file = folder / "config.json";
-  if (!std::filesystem::exists(folder, none))
-    throw DataError("{}. {}", missing_model_text(folder), kLegal);
-  if (!std::filesystem::is_directory(folder, none)) {
+  if (!is_there(folder)) throw DataError("{}. {}", missing_model_text(folder), kLegal);
+  if (!is_folder(folder)) {
     throw DataError("{}: is a file, and weights are read from the folder that holds them. {}",
                     weights, kLegal);
   }
-  if (!std::filesystem::exists(file, none)) {
+  if (!is_there(file)) {
     throw DataError(
         "{}: has no config.json, manifest.json or step folders, so that nothing says which model "
-        "its "
-        "weights are of. {}",
+        "its weights are of. {}",
         weights, kLegal);
   }
   if (read_keys(file).find("run") != nullptr) {

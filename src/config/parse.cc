@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/missing_path.h"
 #include "base/program_files.h"
@@ -137,15 +138,14 @@ void read_fields(const Json& given, LoadedConfig& loaded) {
 
 /// The file that a CONFIG means: itself, or the config.json of a run's folder.
 std::filesystem::path file_of(const std::filesystem::path& config) {
-  std::error_code none;
-  if (!std::filesystem::exists(config, none)) {
+  if (!is_there(config)) {
     const std::string first = program_file_to_type("configs/tiny_llama.json");
     throw DataError("{}. A first config to copy and change: {} (`train {}` takes seconds)",
                     missing_path_text(config), first, first);
   }
-  if (!std::filesystem::is_directory(config, none)) return config;
+  if (!is_folder(config)) return config;
   const std::filesystem::path file = config / "config.json";
-  if (std::filesystem::exists(file, none)) return file;
+  if (is_there(file)) return file;
   throw DataError(
       "{}: is a folder without a config.json. Give a config file, or the folder of a run, whose "
       "config.json is then taken",

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -52,15 +53,13 @@ namespace {
 std::string index_of(const std::string& prefix) {
   std::string index = prefix + ".idx";
   std::error_code none;
-  if (std::filesystem::exists(index, none)) return index;
+  if (is_there(index)) return index;
   for (const std::string_view suffix : {".bin", ".idx"}) {
     if (!prefix.ends_with(suffix)) continue;
     const std::string bare = prefix.substr(0, prefix.size() - suffix.size());
-    throw DataError("{}: token files are named by their PREFIX, without {}: \"{}\"{}", prefix,
-                    suffix, bare,
-                    std::filesystem::exists(bare + ".idx", none)
-                        ? ""
-                        : fmt::format(" (but {}.idx is not there either)", bare));
+    throw DataError(
+        "{}: token files are named by their PREFIX, without {}: \"{}\"{}", prefix, suffix, bare,
+        is_there(bare + ".idx") ? "" : fmt::format(" (but {}.idx is not there either)", bare));
   }
   if (std::filesystem::is_regular_file(prefix, none)) {
     throw DataError(

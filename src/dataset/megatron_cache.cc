@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "dataset/megatron_order.h"
@@ -138,7 +139,7 @@ std::unique_ptr<MegatronIndex> cached_megatron_index(const IndexedFile& file,
       const FolderLock lock(folder / (name + ".lock"));
       // Another run may have built it while this one waited.
       if (auto index = MegatronIndex::load(folder / name, key)) return index;
-      if (fs::exists(folder / name, ignored)) {
+      if (is_there(folder / name)) {
         log_warning("{}: is damaged and is built again", (folder / name).string());
       }
       if (built == nullptr)

@@ -18,9 +18,8 @@ WindowSource::WindowSource(Corpus corpus, std::int64_t length, Order order, Shuf
       source_(shuffle.source) {
   if (windows_ < 1) {
     throw ConfigError(
-        "{}: holds {} in the documents [{}, {}), fewer than one window of "
-        "data.sequence_length + 1 = {} (there would be no sample). Give more text or a shorter "
-        "data.sequence_length",
+        "{}: holds {} in the documents [{}, {}), fewer than one window of data.sequence_length + 1 "
+        "= {} (there would be no sample). Give more text or a shorter data.sequence_length",
         corpus_.file().bin_path(), counted(corpus_.tokens(), "token"), corpus_.range().begin,
         corpus_.range().end, length + 1);
   }

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "dataset/blend.h"
 #include "dataset/megatron_order.h"
 #include "dataset/split.h"
@@ -35,8 +36,7 @@ void check_weights(const DataSource& data, std::string_view key) {
 
 /// A loss over other tokens than the data's maker meant is a wrong one.
 void refuse_mask(const std::string& prefix) {
-  std::error_code none;
-  if (!std::filesystem::exists(prefix + ".mask", none)) return;
+  if (!is_there(prefix + ".mask")) return;
   throw ConfigError(
       "{}.mask: says which tokens count, and masks are not in this version: the loss would be "
       "another. Move the file away to count all tokens",

@@ -31,8 +31,7 @@ void check_tokens(const Corpus& corpus, const TokenCheckRules& rules) {
   if (!file.facts() && bytes > limit) {
     log_info(
         "{}: {} of tokens from elsewhere, more than data.scan_bytes = {}: each batch is checked "
-        "for ids outside "
-        "the vocabulary as it is read",
+        "for ids outside the vocabulary as it is read",
         file.bin_path(), format_bytes(bytes), limit);
     return;
   }

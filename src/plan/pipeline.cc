@@ -86,15 +86,13 @@ void check_for_run(const Schedule& schedule, const RunConfig& run, std::int64_t 
   if (config.virtual_stages.value_or(shape.stages_per_rank()) != shape.stages_per_rank()) {
     throw ConfigError(
         "parallel.virtual_stages: {}, and the schedule {} has {} on each rank. Legal: {}, or leave "
-        "it "
-        "out",
+        "it out",
         *config.virtual_stages, path, shape.stages_per_rank(), shape.stages_per_rank());
   }
   if (config.pipeline_group_size) {
     throw ConfigError(
         "parallel.pipeline_group_size: {}, and the schedule {} has its order already. Legal: leave "
-        "it "
-        "out; \"interleaved\" alone has groups",
+        "it out; \"interleaved\" alone has groups",
         *config.pipeline_group_size, path);
   }
   check_recompute(schedule, run);

@@ -250,9 +250,8 @@ class Resolver {
     if (!run.pipeline.schedule.reproducible) {
       notes_.push_back(fmt::format(
           "parallel.pipeline_schedule: {} is not reproducible: it sums micro-batches in an order "
-          "of "
-          "its own, so this run has other bits than one with another schedule, and its checkpoints "
-          "say so",
+          "of its own, so this run has other bits than one with another schedule, and its "
+          "checkpoints say so",
           config_.parallel.pipeline_schedule));
     }
     if (!config_.evaluation.samples.empty() &&

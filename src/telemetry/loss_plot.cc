@@ -152,8 +152,7 @@ SvgPainter::SvgPainter(std::string_view title) {
       "{1}\" role=\"img\">\n"
       "<title>{2}</title>\n<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n"
       "<g font-family=\"Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif\" "
-      "font-size=\"13\" "
-      "fill=\"#222222\">\n",
+      "font-size=\"13\" fill=\"#222222\">\n",
       kWidth, kHeight, escaped(title));
   text({kLeft, 26}, "font-size=\"15\" font-weight=\"bold\"", title);
 }
@@ -188,8 +187,7 @@ void SvgPainter::line(const std::vector<Pixel>& points, std::string_view colour,
   if (points.size() < 2) return;
   out_ += fmt::format(
       "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-linejoin=\"round\" "
-      "stroke-linecap=\"round\" "
-      "points=\"",
+      "stroke-linecap=\"round\" points=\"",
       colour, width);
   for (const Pixel& point : points) out_ += fmt::format("{:.1f},{:.1f} ", point.x, point.y);
   out_.back() = '"';

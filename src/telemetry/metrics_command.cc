@@ -131,8 +131,7 @@ void MetricsCommand::send(std::string_view line) noexcept {
       if (dropped_++ == 0) {
         log_warning(
             "log.command: {} takes no more lines and is {} of them behind: further ones are "
-            "dropped "
-            "until it reads on (metrics.jsonl has all; training goes on)",
+            "dropped until it reads on (metrics.jsonl has all; training goes on)",
             argv_[0], std::count(pending_.begin(), pending_.end(), '\n'));
       }
     } else {

@@ -180,19 +180,16 @@ RunSummary summarize_run(const std::filesystem::path& directory) {
   run.directory = directory.string();
   const std::filesystem::path config = directory / "config.json",
                               metrics = directory / "metrics.jsonl";
-  std::error_code code;
-  if (!std::filesystem::is_directory(directory, code)) {
-    throw DataError(
-        "{}: {}. Give the folder of a run (run.directory)", run.directory,
-        std::filesystem::exists(directory, code) ? "is no folder" : "there is no such folder");
+  if (!is_folder(directory)) {
+    throw DataError("{}: {}. Give the folder of a run (run.directory)", run.directory,
+                    is_there(directory) ? "is no folder" : "there is no such folder");
   }
-  const bool has_config = std::filesystem::exists(config, code);
-  const bool has_metrics = std::filesystem::exists(metrics, code);
+  const bool has_config = is_there(config);
+  const bool has_metrics = is_there(metrics);
   if (!has_config && !has_metrics) {
     throw DataError(
         "{}: holds neither config.json nor metrics.jsonl, so it is no run. Give the folder of a "
-        "run "
-        "(run.directory)",
+        "run (run.directory)",
         run.directory);
   }
   if (has_config) {

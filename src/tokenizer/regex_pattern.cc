@@ -59,8 +59,7 @@ class Translator {
   [[noreturn]] void refuse(std::string_view construct) const {
     throw DataError(
         "{}: the regular expression \"{}\" uses \"{}\" at byte {}, which this program does not "
-        "understand "
-        "(it would split text in other places than Hugging Face tokenizers)",
+        "understand (it would split text in other places than Hugging Face tokenizers)",
         place_, pattern_, construct, at_);
   }
   [[nodiscard]] char peek(std::size_t ahead) const {

@@ -1,6 +1,7 @@
 #include "tokenizer/tokenizer.h"
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/missing_path.h"
 #include "tokenizer/byte_tokenizer.h"
 #include "tokenizer/tokenizer_json.h"
@@ -25,20 +26,17 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, SpecialTokens s
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& name) {
   if (name == "byte") return std::make_unique<ByteTokenizer>();
   std::filesystem::path path = name;
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    const bool other_form = std::filesystem::exists(path / "tokenizer.model", ignored);
-    path /= other_form && !std::filesystem::exists(path / "tokenizer.json", ignored)
-                ? "tokenizer.model"
-                : "tokenizer.json";
+  if (is_folder(path)) {
+    const bool other_form = is_there(path / "tokenizer.model");
+    path /= other_form && !is_there(path / "tokenizer.json") ? "tokenizer.model" : "tokenizer.json";
   }
-  if (path.extension() == ".model" && std::filesystem::exists(path, ignored)) {
+  if (path.extension() == ".model" && is_there(path)) {
     throw DataError(
         "{}: is SentencePiece's own form, and a tokenizer.json is needed. transformers writes one: "
         "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
         path.string());
   }
-  if (!std::filesystem::exists(path, ignored))
+  if (!is_there(path))
     throw DataError("{}. Give \"byte\", a tokenizer.json or a folder with one",
                     missing_model_text(path));
   return load_tokenizer_json(path);

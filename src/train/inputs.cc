@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 
+#include "base/file.h"
 #include "base/missing_path.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/name_sets.h"

@@ -18,9 +18,8 @@ constexpr std::string_view kByte = "byte";
 enum class Tokenizers { kEqual, kOther, kUnknown };
 
 Tokenizers compare_tokenizers(const std::filesystem::path& folder, const std::string& hash) {
-  std::error_code absent;
   if (hash == kByte) return Tokenizers::kOther;
-  if (!std::filesystem::exists(folder / kTokenizerName, absent)) return Tokenizers::kUnknown;
+  if (!is_there(folder / kTokenizerName)) return Tokenizers::kUnknown;
   try {
     const bool equal = load_tokenizer((folder / kTokenizerName).string())->hash() == hash;
     return equal ? Tokenizers::kEqual : Tokenizers::kOther;
@@ -45,8 +44,7 @@ void add_all(std::vector<ExtraFile>& kept, const std::filesystem::path& folder,
 
 /// A checkpoint's step folder, or the Hugging Face directory itself; empty where there is none.
 std::filesystem::path folder_of_weights(const std::string& weights) {
-  std::error_code absent;
-  if (weights == "random" || !std::filesystem::is_directory(weights, absent)) return {};
+  if (weights == "random" || !is_folder(weights)) return {};
   if (!looks_like_checkpoint(weights)) return weights;
   const std::unique_ptr<Communicator> self = make_self_communicator();
   return resolve_checkpoint_argument(weights, *self);

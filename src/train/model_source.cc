@@ -80,8 +80,7 @@ ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world)
       if (!is_there(path_ / "config.json")) {
         throw DataError(
             "{}: is neither a checkpoint (no manifest.json, no step folders) nor a Hugging Face "
-            "directory (no "
-            "config.json)",
+            "directory (no config.json)",
             path_.string());
       }
       model_ = load_model_config(path_ / "config.json");

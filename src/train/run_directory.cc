@@ -103,8 +103,7 @@ RunDirectory::RunDirectory(const PreparedRun& prepared, Launch& launch) {
   });
   require_shared_directory(launch, prepared.config.run.directory);
   const std::filesystem::path checkpoints = prepared.config.checkpoint_directory();
-  std::error_code ignored;
-  std::int64_t there = std::filesystem::exists(checkpoints, ignored) ? 1 : 0;
+  std::int64_t there = is_there(checkpoints) ? 1 : 0;
   launch.job().broadcast(std::as_writable_bytes(std::span(&there, 1)), 0);
   if (there != 0) require_shared_directory(launch, checkpoints);
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "base/human_format.h"
 #include "base/log.h"
 #include "checkpoint/companion_files.h"
@@ -28,9 +29,8 @@ bool stands(const fs::path& path) {
 }
 
 bool is_run(const fs::path& directory) {
-  std::error_code none;
   return stands(directory / "config.json") &&
-         (stands(directory / "metrics.jsonl") || fs::is_directory(directory / "checkpoints", none));
+         (stands(directory / "metrics.jsonl") || is_folder(directory / "checkpoints"));
 }
 
 /// Nothing of it can be lost, and lines are added behind what is there. A run that ended before its
@@ -53,16 +53,15 @@ fs::path foreign_in_run(const RunConfig& config) {
     if (stands(path) && !(path.filename() == "metrics.jsonl" && is_empty_file(path))) return path;
   }
   // A folder in a run, and in nobody's way else.
-  std::error_code none;
   const fs::path events = directory / "tensorboard";
-  return stands(events) && !fs::is_directory(events, none) ? events : fs::path();
+  return stands(events) && !is_folder(events) ? events : fs::path();
 }
 
 bool is_step_folder_of_ours(const fs::path& folder) {
   std::error_code fault;
   // What is no folder is in a save's way and stays: the rename onto it fails, which is reported
   // then.
-  if (!fs::is_directory(folder, fault)) return true;
+  if (!is_folder(folder)) return true;
   bool kept_alone = true;
   for (fs::directory_iterator at(folder, fault), end; !fault && at != end; at.increment(fault)) {
     const std::string name = at->path().filename().string();
@@ -86,7 +85,7 @@ fs::path foreign_step(const fs::path& directory) {
 fs::path standing_part(const fs::path& folder) {
   std::error_code none;
   fs::path part = fs::absolute(folder, none);
-  while (part.has_relative_path() && !fs::exists(part, none)) part = part.parent_path();
+  while (part.has_relative_path() && !is_there(part)) part = part.parent_path();
   return part;
 }
 
@@ -111,8 +110,7 @@ std::optional<Problem> foreign_file(const RunConfig& config) {
 std::optional<Problem> disk_fault(const RunConfig& config, std::int64_t bytes) {
   const fs::path folder = standing_part(config.checkpoint_directory());
   try {
-    std::error_code none;
-    if (!fs::is_directory(folder, none))
+    if (!is_folder(folder))
       throw DataError("{}: is no folder, and checkpoints belong below it", folder.string());
     if (::access(folder.c_str(), W_OK | X_OK) != 0)
       throw DataError("{}: cannot write here: {}", folder.string(), errno_text(errno));

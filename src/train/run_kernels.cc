@@ -23,8 +23,7 @@ ChoicesFile parse(std::string_view text, std::string_view source) {
     const Json* value = json.find(key);
     if (value == nullptr) {
       throw DataError(
-          "{}: has no \"{}\" (legal: {{\"device\", \"libraries\", \"products\"}}, as {} "
-          "of a run)",
+          "{}: has no \"{}\" (legal: {{\"device\", \"libraries\", \"products\"}}, as {} of a run)",
           source, key, RunKernels::kFileName);
     }
     return *value;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "checkpoint/companion_files.h"
 #include "config/fields.h"
@@ -20,8 +21,7 @@ namespace {
 /// checkpoints.
 void refuse_if_saved(const std::vector<Rejected>& rejected) {
   for (const Rejected& one : rejected) {
-    std::error_code ignored;
-    if (!std::filesystem::exists(one.path / kManifestName, ignored)) continue;
+    if (!is_there(one.path / kManifestName)) continue;
     throw DataError(
         "{}: no checkpoint of the run is good; the newest: {}. Bring back a good copy, or set "
         "run.resume to \"never\" to begin anew.",
@@ -132,8 +132,7 @@ void compare(const PreparedRun& prepared, const Manifest& manifest,
       !is_tokenizer_of(prepared, hash->as_string(), manifest, folder)) {
     throw ConfigError(
         "{}: trained with another tokenizer (hash {}, the config's {} has {}): its ids mean other "
-        "text. "
-        "Use the same tokenizer or another run.directory.",
+        "text. Use the same tokenizer or another run.directory.",
         folder.string(), hash->as_string(), prepared.config.tokenizer,
         prepared.tokenizer_hashes.front());
   }
@@ -141,9 +140,8 @@ void compare(const PreparedRun& prepared, const Manifest& manifest,
   if (global != prepared.run.batch.global && !prepared.global_batch_given) {
     throw ConfigError(
         "batch.global: {} follows from the config and the number of ranks, the checkpoint has {} "
-        "(the run would "
-        "go on with another batch unnoticed). Set batch.global to {} to keep it or to {} to change "
-        "it.",
+        "(the run would go on with another batch unnoticed). Set batch.global to {} to keep it or "
+        "to {} to change it.",
         prepared.run.batch.global, global, global, prepared.run.batch.global);
   }
   if (const Json* config = manifest.scalars.find("config"))
@@ -165,8 +163,7 @@ void warn_of_later(const RunConfig& config, std::int64_t step) {
   if (saved.empty() || saved.front().step <= step) return;
   log_warning(
       "{} is later than step {}, where this run goes on: with run.resume \"auto\" it would be "
-      "chosen "
-      "as long as it stands. Move it and others after step {} away if they are not wanted.",
+      "chosen as long as it stands. Move it and others after step {} away if they are not wanted.",
       saved.front().path.string(), step, step);
 }
 
@@ -235,9 +232,7 @@ void find_best(const PreparedRun& prepared, Communicator& replica, RunProgress& 
   run_together(replica, [&] {
     if (replica.rank() != 0 || progress.best.kept.step < 0) return;
     const std::filesystem::path directory = prepared.config.checkpoint_directory();
-    std::error_code ignored;
-    if (!std::filesystem::exists(directory / step_folder_name(progress.best.kept.step), ignored))
-      return;
+    if (!is_there(directory / step_folder_name(progress.best.kept.step))) return;
     there = 1;
     try {
       if (step_of_best(directory) != progress.best.kept.step)

@@ -1,5 +1,6 @@
 #include "train/stopping.h"
 
+#include "base/file.h"
 #include "base/stop_flag.h"
 
 namespace trireme {
@@ -16,8 +17,7 @@ std::int64_t Stopping::look() const {
   if (const int signal = stop_signal()) return kSignal + signal;
   if (!leader_) return kNone;
   if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) return kTime;
-  std::error_code ignored;
-  return std::filesystem::exists(stop_file_, ignored) ? kStopFile : kNone;
+  return is_there(stop_file_) ? kStopFile : kNone;
 }
 
 void Stopping::remove_stop_file() const {

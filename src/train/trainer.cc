@@ -76,9 +76,8 @@ void Trainer::end_diverged(const SkipLine& last) {
       ExitCode::kDiverged,
       fmt::format(
           "{} steps in a row were not finite (the last: {}, first in {} on rank {}, step {}). "
-          "Lower optimizer.lr, "
-          "lengthen lr_schedule.warmup_steps, or go back to an older checkpoint with "
-          "run.resume.{}",
+          "Lower optimizer.lr, lengthen lr_schedule.warmup_steps, or go back to an older "
+          "checkpoint with run.resume.{}",
           kSkipsMax, last.reason, last.tensor, last.rank, progress_.step,
           saver_.last_failed() ? " The last save failed as well (its cause stands above)." : ""));
 }

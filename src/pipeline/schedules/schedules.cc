@@ -34,8 +34,7 @@ void check_virtual_stages(const Sizes& sizes, ScheduleKind kind) {
   if (kind == ScheduleKind::kInterleaved) {
     if (sizes.virtual_stages < 2) {
       refuse(sizes,
-             "{} virtual stage of a rank has nothing to interleave. Legal: 2 or more, or "
-             "1f1b",
+             "{} virtual stage of a rank has nothing to interleave. Legal: 2 or more, or 1f1b",
              sizes.virtual_stages);
     }
   } else if (const int only = default_virtual_stages(kind); sizes.virtual_stages != only) {
@@ -136,8 +135,7 @@ void check_request(const ScheduleRequest& request, std::string_view what) {
   if (!positive || most > 1e6 * least) {
     throw ConfigError(
         "{}: times F {}, B {}, W {}. Legal: numbers above 0 (1e-100 to 1e100), none a million "
-        "times "
-        "another",
+        "times another",
         what, times.forward, times.backward_input, times.backward_weight);
   }
   if (!(times.transfer >= 0) || !(times.transfer <= 1e6 * most))
