@@ -145,8 +145,7 @@ void write_starts(std::int64_t groups, std::int64_t blocks, const std::int64_t* 
   for (int piece = 0; piece <= pieces; ++piece) {
     const std::int64_t cost = groups * group_cost * piece / pieces;
     const std::int64_t group = cost / group_cost;
-    // The boundary between blocks that is nearest to the wanted cost; the end of a group is the
-    // start of the next.
+    // The block boundary nearest to the wanted cost; a group ends where the next begins.
     const std::int64_t rest = cost - group * group_cost;
     const std::int64_t* after = std::lower_bound(costs, costs + blocks + 1, rest);
     std::int64_t block = after - costs;

@@ -54,8 +54,7 @@ struct AttentionForward {
 };
 void attention_forward(Context& context, const AttentionForward& args);
 
-/// Joins the results over two disjoint sets of keys; o and lse take the whole. An exact softmax
-/// either way:
+/// Joins results over two disjoint sets of keys; o and lse take the whole, an exact softmax:
 ///   L = log(exp lse + exp lse2),  o = o exp(lse - L) + o2 exp(lse2 - L)
 void attention_merge(Context& context, HeadsView o, TensorView lse_TH, ConstHeadsView o2,
                      ConstTensorView lse2_TH);

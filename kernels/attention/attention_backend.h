@@ -12,8 +12,7 @@ struct AttentionBackward;
 struct AttentionForward;
 struct AttentionShape;
 
-/// Causal attention of whole sequences as a layer calls it: queries and keys at positions
-/// 0 ... tokens - 1, and how they lie.
+/// A layer's causal attention of whole sequences: positions 0 ... tokens - 1, and how they lie.
 struct AttentionLayout {
   std::int64_t sequences = 1, tokens = 1, heads = 1, kv_heads = 1, head_dim = 8;
   /// From token to token, in elements; heads of a token stand side by side.
@@ -40,8 +39,7 @@ struct AttentionBackend {
   const char* remedy = nullptr;  ///< "Install cuDNN ..."
   /// As its maker counts: 91900 of 9.19.0; 0 without one.
   std::int64_t (*version)() = nullptr;
-  /// The most device memory that a pass takes beside its operands; needs no GPU. `backward`: that
-  /// pass too.
+  /// The most device memory taken beside the operands; needs no GPU. `backward`: that pass too.
   std::int64_t (*bytes)(const AttentionLayout&, bool backward) = nullptr;
   /// Decides before the first step how the selected GPU computes such attention, which takes
   /// seconds; the op then finds it. Throws EnvironmentError where the library has no kernel for it.

@@ -1,6 +1,5 @@
 #pragma once
-// The rows that a block of the backward pass owns and the tiles that it streams past them, for all
-// of its kernels.
+// The rows that a block of the backward kernels owns and the tiles that it streams past them.
 
 #include "kernels/attention/attention_mask.cuh"
 
@@ -9,8 +8,7 @@ namespace trireme::cuda::attention {
 /// Which side a block owns; it streams the other.
 enum class RowsOf : std::uint8_t { kQueries, kKeys };
 
-/// A streamed tile and its head: the key head for keys; for queries each query head of the key head
-/// in turn.
+/// A streamed tile and its head: the key head for keys; for queries its query heads in turn.
 struct BackwardStep {
   Tile tile;
   int head, number;

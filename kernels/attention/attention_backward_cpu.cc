@@ -1,7 +1,7 @@
-// Backward: a thread owns a block of keys of one key head and goes over all queries that see it, so
-// that dk and dv of the block stay with it. Lanes are keys: P[query][key] and dS are then at once
-// the broadcast operand of dv, dk (by columns) and dq (by rows), and only k and v, the outer of the
-// two loops, are ever transposed.
+// Backward: a thread owns a block of keys of one key head and goes over the queries that see it: dk
+// and dv stay with it. Lanes are keys: P[query][key] and dS are then at once the broadcast operand
+// of dv, dk (by columns) and dq (by rows), and only k and v, the outer of the loops, are
+// transposed.
 
 #include "kernels/attention/attention_cpu.h"
 #include "kernels/attention/attention_tile.h"
@@ -13,8 +13,7 @@ namespace trireme::TRIREME_ISA {
 namespace {
 
 constexpr std::int64_t kScoreStride = kAttentionBlock + 16;  // an odd number of cache lines
-/// Where some queries see only a part of a block, groups of them go one by one, each with its own
-/// part.
+/// Where some queries see a part of a block, groups of them go one by one, each with its part.
 constexpr std::int64_t kStripsMax = kAttentionBlock / kGroup;
 
 struct BackwardTiles {

@@ -31,8 +31,7 @@ __global__ void __launch_bounds__(kRowThreads)
 
 // ---- rows of heads ----
 
-/// A group of `lanes` lanes takes the row of one token and head; f(row, lane) is called by all
-/// lanes, row -1: none.
+/// `lanes` lanes take the row of one token and head; all of them call f(row, lane), row -1: none.
 struct RowGroups {
   std::int64_t rows;
   int lanes;

@@ -1,8 +1,6 @@
-// The only file that sees cuDNN, which is found when the program runs: one that computes attention
-// by its own kernels needs none.
+// The only file that sees cuDNN, found at run time: attention by our own kernels needs none.
 //
-// Every plan of this file has been made by cuDNN for a GPU described to it (attention_cudnn_test);
-// none has run on a GPU yet.
+// Every plan here was made for a described GPU (attention_cudnn_test); none has run on one.
 #include <cudnn.h>
 #include <dlfcn.h>
 

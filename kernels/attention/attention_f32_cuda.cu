@@ -1,6 +1,5 @@
-// Attention in f32 by ordinary arithmetic (no TF32): for configs that ask for fp32 and for tests.
-// Correct and deterministic first. Four neighbouring lanes share a row; all rows stand in shared
-// memory.
+// Attention in f32 by ordinary arithmetic (no TF32): for fp32 configs and tests. Correct and
+// deterministic first. Four neighbouring lanes share a row; all rows stand in shared memory.
 
 #include "kernels/attention/attention_backward.cuh"
 #include "kernels/attention/attention_cuda.h"

@@ -1,6 +1,5 @@
-// Forward for a few queries over many keys (a key/value cache): one query at a time, straight from
-// the caller's keys. Lanes run along the head; tiles would be mostly empty, and copying keys would
-// cost as much as using them.
+// Forward for a few queries over many keys (a key/value cache): one query at a time, from the
+// caller's keys. Lanes run along the head; tiles would be mostly empty, copying keys costly.
 
 #include "kernels/attention/attention_cpu.h"
 #include "kernels/attention/attention_tile.h"

@@ -54,8 +54,7 @@ QueryBlock query_block(const AttentionShape& shape, std::int64_t item) {
           left < kQueries ? left : kQueries};
 }
 
-/// Rows of two operands that are used after this block of keys; each group of queries prefetches
-/// its part of them.
+/// Rows of two operands used after this block of keys; each group of queries prefetches a part.
 struct Ahead {
   RowsAhead a, b;
   TRIREME_INLINE void fetch(std::int64_t group) const {

@@ -81,8 +81,7 @@ struct Forward {
         largest = quad_max(largest);
         // A row that has seen nothing yet: exp2(-inf - 0) is 0, where -inf - -inf were NaN.
         const float shift = largest == -INFINITY ? 0 : __fmul_rn(largest, scale_log2);
-        // Exactly 1 where the maximum stays, so that a tile of which a row sees nothing leaves its
-        // bits alone.
+        // Exactly 1 where the maximum stays, so that a tile unseen by a row leaves its bits alone.
         const float rescale = ptx::exp2_approx(__fmul_rn(rows.max[m][h], scale_log2) - shift);
         rows.max[m][h] = largest;
         float sum = rows.sum[m][h] * rescale;

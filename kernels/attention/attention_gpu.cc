@@ -17,8 +17,7 @@ const AttentionGpuKernels& gpu_kernels_of() {
   return gpu_table("attention", &GpuKernels::attention);
 }
 
-/// Empty ranges left out, those that go on where the one before ends joined to it. `list`: room for
-/// as many, valid during the call.
+/// Without empty ranges, adjoining ones joined. `list`: room for as many, valid in the call.
 AttentionRanges joined(Context& context, std::span<const PositionRange> ranges,
                        AttentionRange* list) {
   AttentionRanges out;

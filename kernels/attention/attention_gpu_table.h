@@ -1,6 +1,5 @@
 #pragma once
-// What the GPU's attention kernels are called with. They go into kernels as parameters: plain data,
-// all pointers to device memory.
+// Parameters of the GPU's attention kernels: plain data, pointers to device memory.
 
 #include "kernels/attention/attention_table.h"
 
@@ -44,8 +43,7 @@ struct AttentionGpuBackward {
   AttentionHeads<const void> d_o, q, k, v;
   const float *lse, *delta;
   float scale;
-  /// Scratch [B, tiles, 2]: the lowest and the highest first_key of each tile of queries. Null
-  /// without documents.
+  /// Scratch [B, tiles, 2]: least and most first_key of each query tile. Null without documents.
   std::int32_t* tile_first_key;
   std::int32_t tile_stride;  ///< from sequence to sequence; of tiles of kAttentionGpuTileMin
   bool atomics;              ///< dq may be added to in any order

@@ -23,8 +23,7 @@ inline const std::int32_t* first_key_of(const AttentionMask& mask) {
 /// The library's table; throws EnvironmentError where there is none.
 const AttentionLibraryKernels& attention_library();
 
-/// By that table, on a GPU. `shape` is that of the checked arguments. Throw InternalError for what
-/// a library does not serve.
+/// By that table, on a GPU; `shape` is checked. InternalError for what no library serves.
 void forward_by_library(Context& context, const AttentionShape& shape, const AttentionForward& args,
                         const AttentionLibraryKernels& library);
 void backward_by_library(Context& context, const AttentionShape& shape,

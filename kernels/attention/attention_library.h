@@ -3,9 +3,8 @@
 // serve, how each tensor lies in memory, and what is computed. No library is seen here; the file
 // that talks to cuDNN (attention_cudnn.cc) hands such a graph over operation by operation.
 //
-// Source of the shape that cuDNN's fused kernels are found by: the description of scaled
-// dot-product attention in NVIDIA's documentation of cuDNN's graph interface and its open front end
-// (composite form, cuDNN 9).
+// What cuDNN's fused kernels are found by: scaled dot-product attention in NVIDIA's documentation
+// of cuDNN's graph interface and its open front end (composite form, cuDNN 9).
 
 #include <array>
 #include <cstddef>
@@ -81,9 +80,8 @@ struct AttentionGraph {
 /// Backward as attention.h has it, with delta made of o and d_o.
 AttentionGraph attention_graph(const AttentionLayout& shape, LibraryPass pass);
 
-/// What cuDNN 9.19 asks for as a workspace at most, for plans that are made before a GPU is there:
-/// without determinism of the sums over query heads, with it scores and their gradients of all
-/// pairs, bf16.
+/// What cuDNN 9.19 asks for as a workspace at most, for plans made before a GPU is there: without
+/// deterministic sums over query heads, with them scores and their gradients of all pairs, bf16.
 std::int64_t library_workspace_bound(const AttentionLayout& shape, LibraryPass pass);
 
 /// Memory beside the operands of a pass, its parts aligned to 256 bytes: the tensors of kLse on

@@ -132,8 +132,7 @@ __device__ __forceinline__ void product_of_rows(float (&acc)[kRowTiles][kColumns
   }
 }
 
-/// acc += W B: W an accumulator of products as bf16 pairs, B kColumns rows, of which kTake columns
-/// are taken.
+/// acc += W B: W an accumulator as bf16 pairs, B kColumns rows, of which kTake columns are taken.
 template <int kD, int kTake, int kRowTiles, int kColumns>
 __device__ __forceinline__ void add_weighted_rows(
     float (&acc)[kRowTiles][kTake / 8][4],

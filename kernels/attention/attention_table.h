@@ -9,8 +9,7 @@
 
 namespace trireme {
 
-/// Queries and keys are taken in blocks of this many tokens: their tiles stay in the first two
-/// caches.
+/// Queries and keys go in blocks of this many tokens: their tiles stay in the first two caches.
 inline constexpr std::int64_t kAttentionBlock = 64;
 /// The forward pass takes more queries at once: a block of keys is copied for each of their blocks.
 inline constexpr std::int64_t kAttentionForwardQueries = 128;

@@ -10,8 +10,7 @@ namespace trireme::TRIREME_ISA {
 inline constexpr float kLog2E = 1.44269504F, kLn2 = 0.693147181F;
 inline constexpr float kAttentionInfinity = __builtin_inff();
 
-/// Queries, or keys, that are computed or left out together: one vector with AVX-512, two with
-/// AVX2.
+/// Queries or keys computed or left out together: one vector with AVX-512, two with AVX2.
 inline constexpr std::int64_t kGroup = 16;
 static_assert(kGroup % F32::kWidth == 0 && kPanel % kGroup == 0 && kAttentionBlock % kGroup == 0);
 

@@ -1,7 +1,6 @@
 #pragma once
-// Activations of one element, in f32: shared by their ops and by products that end with them, so
-// that both give the same bits. Every fused multiply-add is written as such: the compiler has none
-// left to choose.
+// Activations of one element, in f32: for their ops and for products that end with them, with the
+// same bits. Every fused multiply-add is written as such: the compiler has none left to choose.
 
 #include "kernels/common/sigmoid.cuh"
 

@@ -26,8 +26,7 @@ class ArgumentChecker {
   void rank(const char* name, const ConstTensorView& view, int rank) const;
   /// fp32 or bf16.
   void floating(const char* name, DType dtype) const;
-  /// Each in [0, count): a wrong one would read outside a table. The loader has refused bad data
-  /// before.
+  /// Each in [0, count): others read outside a table. The loader has refused bad data.
   void indices(const char* name, const ConstTensorView& view, std::int64_t count) const;
   /// Of this type and these sizes, its heads within the stride.
   void heads(const char* name, const ConstHeadsView& view, DType dtype,

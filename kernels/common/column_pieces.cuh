@@ -1,7 +1,6 @@
 #pragma once
-// The second stage of a sum over tokens. The first leaves one row of sums for each piece of the
-// tokens; how many pieces there are follows from the shape alone, never from the GPU, so that every
-// GPU gives the same bits.
+// The second stage of a sum over tokens. The first leaves a row of sums for each piece of the
+// tokens; their number follows from the shape alone, so that every GPU gives the same bits.
 
 #include "kernels/common/cuda.cuh"
 

@@ -51,8 +51,7 @@ TRIREME_INLINE void pack_row_steps(T* to, const T* from, std::int64_t stride, st
                          });
 }
 
-/// Step k of column i, from[k stride + i], ..., becomes step k Width + i, for i < columns <= Width;
-/// 0 for the other i.
+/// Step k of column i, from[k stride + i], becomes step k Width + i, i < columns <= Width; else 0.
 template <std::int64_t Width, class T>
 TRIREME_INLINE void pack_columns(T* to, const T* from, std::int64_t stride, std::int64_t columns,
                                  std::int64_t k_count) {

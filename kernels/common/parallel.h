@@ -10,9 +10,8 @@ namespace trireme::TRIREME_ISA {
 /// Below this many element operations a parallel region costs more than it saves.
 inline constexpr std::int64_t kWorkPerThreadMin = 16384;
 
-/// How many pieces `count` items are cut into: at most `threads`, and not so many that a piece is
-/// hardly any work. A function of its arguments alone, so partial sums are the same whenever shape
-/// and threads are.
+/// How many pieces `count` items are cut into: at most `threads`, each with enough work. A function
+/// of its arguments alone: equal shape and threads give equal partial sums.
 inline __attribute__((always_inline)) int piece_count(int threads, std::int64_t count,
                                                       std::int64_t work_per_item) {
   const std::int64_t by_work = count * work_per_item / kWorkPerThreadMin;
@@ -21,8 +20,7 @@ inline __attribute__((always_inline)) int piece_count(int threads, std::int64_t 
   return pieces < 1 ? 1 : static_cast<int>(pieces);
 }
 
-/// body(piece, begin, end) for each of `pieces` even parts of [0, count), each on a thread of its
-/// own.
+/// body(piece, begin, end) for `pieces` even parts of [0, count), each on its own thread.
 template <class Body>
 inline __attribute__((always_inline)) void parallel_pieces(int pieces, std::int64_t count,
                                                            const Body& body) {

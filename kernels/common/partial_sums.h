@@ -1,7 +1,6 @@
 #pragma once
-// The gradient of a weight that every token adds to: one accumulator for each piece of the tokens,
-// added in order of pieces, so that the result depends on shapes and thread count alone. For files
-// compiled per instruction set.
+// The gradient of a weight that every token adds to: an accumulator for each piece of tokens, added
+// in order; shapes and threads alone decide. For files compiled per instruction set.
 
 #include "kernels/common/simd.h"
 

@@ -22,8 +22,7 @@ __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Four 8x8 matrices of 16-bit values; lane l passes the address of row l%8 of matrix l/8 (16-byte
-// aligned).
+// Four 8x8 matrices of 16 bits; lane l gives row l%8 of matrix l/8 (16-byte aligned).
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -37,8 +36,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* 
                : "memory");
 }
 
-// 16 bytes to shared memory; the last 16 - source_bytes are zero and their source is not read. Both
-// sides 16-byte aligned.
+// 16 aligned bytes to shared memory; the last 16 - source_bytes are zero, their source unread.
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global,
                                             int source_bytes = 16) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),

@@ -36,8 +36,7 @@ __device__ __forceinline__ bool mbarrier_try_wait(uint64_t* bar, uint32_t parity
       : "memory");
   return done != 0;
 }
-// Makes mbarrier_init of this thread visible to the async proxy and the cluster; a block barrier
-// follows.
+// Shows this thread's mbarrier_init to the async proxy and the cluster; a block barrier follows.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -49,8 +48,7 @@ __device__ __forceinline__ void fence_proxy_async_shared() {
 __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
 }
-// Box at (c0, c1), c0 innermost, to shared memory; its bytes count on bar. One thread. What lies
-// outside the tensor is zero.
+// Box at (c0, c1), c0 innermost, to shared memory, bytes counted on bar. One thread. Zeros outside.
 __device__ __forceinline__ void tma_load_2d(void* shared, const TensorMap& map, int c0, int c1,
                                             uint64_t* bar) {
   asm volatile(
@@ -97,8 +95,7 @@ __device__ __forceinline__ void mbarrier_arrive_at(uint64_t* bar, int rank) {
       "r"(rank)
       : "memory");
 }
-// To the same place in each block of the cluster whose bit is set; each has its bytes counted on
-// its own mbarrier.
+// To the same place in each block whose bit is set; each counts the bytes on its own mbarrier.
 __device__ __forceinline__ void tma_load_2d_multicast(void* shared, const TensorMap& map, int c0,
                                                       int c1, uint64_t* bar, uint16_t blocks) {
   asm volatile(
@@ -288,8 +285,7 @@ void decrease_registers(simt::Loc loc = simt::Loc::current()) {
 
 #endif
 
-// Waits for the phase of that parity; a fresh barrier counts as having completed a phase of
-// parity 1.
+// Waits for the phase of that parity; a fresh barrier has completed one of parity 1.
 #if TRIREME_DEVICE
 __device__ __forceinline__ void mbarrier_wait(uint64_t* bar, uint32_t parity) {
   while (!mbarrier_try_wait(bar, parity)) {

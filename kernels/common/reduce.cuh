@@ -21,8 +21,7 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 
-/// Every thread of a block of kThreads gets the sum; each call of a kernel needs partials of its
-/// own, or a barrier between.
+/// All kThreads threads get the sum; each call in a kernel needs its own partials, or a barrier.
 template <class T, int kThreads>
 __device__ __forceinline__ T block_sum(T value, T (&partials)[kThreads / 32]) {
   static_assert(kThreads % 32 == 0 && kThreads <= 1024);

@@ -1,9 +1,9 @@
 #pragma once
 // One vector type for all CPU ops: F32 has 8 lanes in files compiled for AVX2 and 16 for AVX-512,
-// everything else is the same, so that an op is written once. A file that includes this is compiled
-// once for each instruction set with TRIREME_ISA naming the namespace; it includes nothing else but
-// its table and base/dtype.h and uses no std:: template (the linker keeps one copy of each, perhaps
-// the AVX-512 one).
+// else the same: an op is written once. A file that includes this is compiled once for each
+// instruction set with TRIREME_ISA naming the namespace; it includes nothing else but its table and
+// base/dtype.h and uses no std:: template (the linker keeps one copy of each, perhaps the AVX-512
+// one).
 //
 //   F32::load(p), x.store(p)     all lanes of float or BFloat16: widened; rounded to nearest even
 //   load(p, lanes), store(...)   Full{}, or Tail(n): the first n, or all; others read 0, are
@@ -52,9 +52,8 @@ TRIREME_INLINE void for_each_vector(std::int64_t begin, std::int64_t end, const 
   if (c < end) body(c, Tail(end - c));
 }
 
-/// The sum of body(c, lanes) over [begin, end), in a tree that depends on the length alone; body
-/// may return anything in the lanes that a Tail leaves out. Four running sums hide the latency of
-/// the additions and shorten each.
+/// The sum of body(c, lanes) over [begin, end), in a tree that depends on the length alone; lanes
+/// that a Tail leaves out may hold anything. Four running sums hide the additions' latency.
 template <class Body>
 TRIREME_INLINE float sum_over(std::int64_t begin, std::int64_t end, const Body& body) {
   constexpr std::int64_t kSums = 4;
@@ -79,9 +78,8 @@ alignas(64) inline constexpr float kPow2Sixteenths[16] = {
     0x1.4bfdaep+0F, 0x1.5ab07ep+0F, 0x1.6a09e6p+0F, 0x1.7a1148p+0F, 0x1.8ace54p+0F, 0x1.9c4918p+0F,
     0x1.ae89fap+0F, 0x1.c199bep+0F, 0x1.d5818ep+0F, 0x1.ea4afap+0F};
 
-/// e^x within 1.5 ulp; inf above 88.72, gradual underflow to 0 below -103.97, NaN for NaN.
-/// x = n log 2 + r, n a multiple of 1/16 or whole; e^r by a polynomial; 2^n by the table and the
-/// exponent.
+/// e^x within 1.5 ulp; inf above 88.72, underflow to 0 below -103.97, NaN for NaN. x = n log 2 + r,
+/// n a multiple of 1/16 or whole; e^r by a polynomial; 2^n by the table and the exponent.
 TRIREME_INLINE F32 exp(F32 x) {
   x = max(F32::broadcast(-105.0F), min(F32::broadcast(90.0F), x));
   if constexpr (F32::kWidth == 16) {
@@ -130,8 +128,7 @@ TRIREME_INLINE F32 exp2(F32 x) {
   return p * pow2(n);
 }
 
-/// 1 / (1 + e^-x). tanh(x) = 2 sigmoid(2x) - 1, and GELU's 0.5 (1 + tanh u) = sigmoid(2u) without
-/// cancellation.
+/// 1 / (1 + e^-x). tanh(x) = 2 sigmoid(2x) - 1, 0.5 (1 + tanh u) = sigmoid(2u) do not cancel.
 TRIREME_INLINE F32 sigmoid(F32 x) {
   const F32 one = F32::broadcast(1.0F);
   return one / (one + exp(-x));

@@ -1,6 +1,5 @@
 #pragma once
-// Sixteen f32 lanes in one AVX-512 register (F, BW, DQ, VL). Included by simd.h alone, which says
-// what each name means.
+// Sixteen f32 lanes in an AVX-512 register (F, BW, DQ, VL). Only for simd.h, which has the names.
 
 #include <immintrin.h>
 

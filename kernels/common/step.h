@@ -1,7 +1,6 @@
 #pragma once
-// A step of K: what one multiply-add of a lane takes of each operand, 32 bits. One value of f32;
-// two of bf16, k and k + 1, where the instruction set multiplies pairs (simd.h). For files compiled
-// per instruction set.
+// A step of K: what one multiply-add of a lane takes of each operand, 32 bits. One f32; two bf16, k
+// and k + 1, where the instruction set has pairs (simd.h). For files compiled per instruction set.
 
 #include <xmmintrin.h>
 
@@ -22,8 +21,7 @@ struct StepOf<float> {
   static TRIREME_INLINE F32 along(const float* row, std::int64_t values) {
     return values >= F32::kWidth ? F32::load(row) : F32::load(row, Tail(values));
   }
-  /// The step of each column that begins at `row`; of `rows` rows there may be fewer than a step
-  /// has.
+  /// Each column's step from `row` on; there may be fewer than a step's rows.
   template <class Lanes = Full>
   static TRIREME_INLINE F32 across(const float* row, std::int64_t /*stride*/, Lanes lanes = {},
                                    std::int64_t /*rows*/ = 1) {

@@ -8,9 +8,8 @@ namespace trireme::cuda {
 
 using TensorMap = CUtensorMap;
 
-// A bf16 tensor of rank 2 or 3, innermost dimension first; strides in elements, from dimension 1;
-// box of what one instruction moves. With swizzle_128 the inner box is 64 elements (128 bytes) and
-// shared memory 1024-byte aligned.
+// A bf16 tensor of rank 2 or 3, innermost dimension first; strides in elements, from dimension 1.
+// With swizzle_128 the inner box is 64 elements, shared memory 1024-byte aligned.
 template <int kRank>
 struct TiledTensor {
   const __nv_bfloat16* base;

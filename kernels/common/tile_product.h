@@ -23,8 +23,7 @@ enum class Store : std::uint8_t { kSet, kAdd, kScaleAndAdd };
 /// What the first tile of a row or column of tiles leaves as a panel for those after it.
 enum class Pack : std::uint8_t { kNone, kA, kB, kBoth };
 
-/// A, B are of T, f32 or bf16, C of f32 or bf16. In bf16, what lies across K is a panel, or b
-/// becomes one by kB.
+/// A, B of T, f32 or bf16, C of either. In bf16, what lies across K is a panel; kB makes b one.
 template <class T = float, class C = float>
 struct Product {
   const T* a;

@@ -1,6 +1,5 @@
 #pragma once
-// Accesses of several elements at once. On the host they check alignment, which compilers that
-// split a wide access would hide.
+// Accesses of several elements. On the host they check alignment, as compilers may split them.
 
 #include "kernels/common/cuda.cuh"
 

@@ -7,8 +7,8 @@
 
 namespace trireme {
 
-/// Columns [0, valid) of `logits` are the vocabulary entries first, first + 1, ...; columns beyond
-/// are padding.
+/// Columns [0, valid) of `logits` are entries first, first + 1, ... of the vocabulary; others
+/// padding.
 struct VocabularyPart {
   std::int64_t first = 0, valid = 0;
 };

@@ -57,8 +57,7 @@ void statistics(const CrossEntropyStatisticsArgs& args) {
                       const float maximum = row_maximum(logits, rows.valid);
                       const std::int64_t column = target_column(rows, args.targets[t]);
                       args.maximum[t] = maximum;
-                      // Where all is -inf, every exponential is to be 0, not NaN; where NaN stands
-                      // beside it, not 0.
+                      // Where all is -inf, exponentials are 0; where a NaN is among them, NaN.
                       const float base = maximum == -kInfinity ? kLowest : maximum;
                       args.sum[t] = row_sum(logits, rows.valid, base);
                       args.target_logit[t] = column < 0 ? 0.0F : logits[column];

@@ -8,8 +8,7 @@
 
 namespace trireme {
 
-/// Rows of `columns` logits, of which the first `valid` are vocabulary entries vocabulary_first, +
-/// 1, ...
+/// Rows of `columns` logits, the first `valid` of entries vocabulary_first, + 1, ...
 struct CrossEntropyRows {
   std::int64_t tokens, columns, valid, vocabulary_first;
 };

@@ -21,8 +21,7 @@ void clear(Context& context, TensorView destination);
 void accumulate(Context& context, TensorView destination, ConstTensorView source);
 
 /// own = the sum over ranks 0, 1, 2, ... in that order, added in f32 and rounded once (the bits of
-/// comm/rank_order_sum.h, but for subnormal bf16), where `own` is what rank `rank` has and `others`
-/// what the others have.
+/// comm/rank_order_sum.h, but for subnormal bf16); `own` is rank `rank`'s, `others` the others'.
 ///   own [N];  others [ranks - 1, N] of own's type, f32|bf16;  0 <= rank < ranks
 void sum_ranks(Context& context, TensorView own_N, ConstTensorView others_PN, int rank);
 /// The row of `others` that rank `other` fills for rank `rank`.

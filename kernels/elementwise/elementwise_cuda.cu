@@ -227,8 +227,7 @@ void column_sum(const ColumnSumArgs& args) {
 
 constexpr int kSumThreads = 256, kSumTile = 2048;
 
-/// One thread adds, which takes a chain of count additions; the other warps bring the next tile, so
-/// that it never waits for memory.
+/// One thread adds in a chain; other warps bring the next tile: it never waits for memory.
 __global__ void __launch_bounds__(kSumThreads)
     sum_in_order_kernel(double* sum, const float* x, std::int64_t count) {
   __shared__ float tiles[2][kSumTile];

@@ -30,9 +30,8 @@ void embedding_forward(Context& context, const EmbeddingForward& args);
 /// the vocabulary (as above) add nothing.
 ///
 ///   dtable [V, C] f32;  ids [T] i32;  dout [T, C] f32|bf16
-/// Deterministic for any number of threads, the same bits on every device and in every part: rows,
-/// not tokens, are shared out. An id outside the vocabulary is refused on the CPU and skipped on a
-/// GPU.
+/// Deterministic for any number of threads, the same bits on every device: rows, not tokens, are
+/// dealt out. An id outside the vocabulary is refused on the CPU and skipped on a GPU.
 void embedding_backward(Context& context, TensorView dtable_VC, ConstTensorView ids_T,
                         ConstTensorView dout_TC, std::int64_t first_row = 0,
                         std::int64_t vocabulary = 0);

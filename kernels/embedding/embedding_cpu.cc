@@ -38,8 +38,7 @@ void forward(const EmbeddingForwardArgs& args) {
 template <class T>
 void backward_of(const EmbeddingBackwardArgs& args) {
   const std::int64_t n = args.channels;
-  // Frequent tokens tend to have neighbouring ids, so rows are dealt out like cards. Each thread
-  // reads all ids.
+  // Frequent tokens have neighbouring ids, so rows are dealt like cards. Each thread reads all ids.
   const int pieces = piece_count(args.exec.threads, args.tokens, n);
   parallel_pieces(pieces, pieces, [&](int piece, std::int64_t, std::int64_t) {
     for (std::int64_t t = 0; t < args.tokens; ++t) {

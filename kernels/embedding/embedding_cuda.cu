@@ -7,8 +7,7 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-/// A warp's share: some columns of one token's row. Neighbouring warps take neighbouring columns,
-/// so that rows are read whole.
+/// Of a warp: some columns of a token's row. Neighbours take neighbours: rows are read whole.
 struct Share {
   std::int64_t token, column;
 };

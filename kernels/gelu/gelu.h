@@ -14,8 +14,7 @@ void gelu_forward(Context& context, TensorView act, ConstTensorView x);
 
 ///   dx = dact gelu'(x)
 ///
-/// dx may be dact or x. `act`, where given, becomes gelu(x) once more,
-/// bit for bit, so that it need not be kept; it may be dact.
+/// dx may be dact or x. `act`, where given, becomes gelu(x) again, bit for bit; it may be dact.
 void gelu_backward(Context& context, TensorView dx, ConstTensorView dact, ConstTensorView x,
                    TensorView act = {});
 

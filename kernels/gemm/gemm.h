@@ -53,9 +53,8 @@ class RowsFunction {
 /// which is also what runs where no kernel does both.
 ///
 /// `then` is called once for each part of c's rows, as soon as these are final. Where our own
-/// product runs on a CPU, the thread that made the rows calls it, with a context of its own, while
-/// its caches hold them and other threads still multiply; else it is called once for all rows. Its
-/// time counts as the product's.
+/// product runs on a CPU, the thread that made the rows calls it with a context of its own while
+/// its caches hold them; else it is called once for all rows. Its time is the product's.
 struct Gemm {
   TensorView c_MN;
   ConstTensorView a, b;

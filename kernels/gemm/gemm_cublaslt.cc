@@ -1,10 +1,8 @@
-// The only file that sees cuBLASLt, which is found when the program runs: where it is not, our own
-// kernels serve every product.
+// The only file that sees cuBLASLt, found at run time: without it our own kernels serve all.
 //
-// It ends a product with a bias and nothing else. Its GELU and its gradient take sums that were not
-// rounded to bf16, and it adds a residual before it rounds: neither gives the bits of the unfused
-// sequence (kernels/README.md, "Numbers"), so that products with an epilogue are left to our own
-// kernels.
+// It ends a product with a bias and nothing else. Its GELU and its gradient take sums not rounded
+// to bf16, and it adds a residual before rounding: neither gives the bits of the unfused sequence
+// (kernels/README.md, "Numbers"), so that products with an epilogue are left to our own kernels.
 #include <cublasLt.h>
 #include <dlfcn.h>
 
@@ -192,8 +190,7 @@ class Plans {
       check(args, "preference", lt.preference_set(raw, attribute, &value, sizeof value));
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceBytes});
-    // Parts of a sum are kept in f32 and added in a second step: never rounded to bf16 between, and
-    // always in one order.
+    // Parts of a sum stay in f32 and are added in one order, never rounded to bf16.
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(args.b));

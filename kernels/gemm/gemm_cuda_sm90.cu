@@ -1,13 +1,11 @@
-// The table of our own kernels for Hopper, and its products that are stored, accumulated or added
-// to a residual.
+// Our kernels' table for Hopper, and its products stored, accumulated or added to a residual.
 
 #include "kernels/gemm/gemm_sm90.cuh"
 
 namespace trireme::cuda {
 namespace {
 
-/// What TMA asks of the operands (16-byte rows), and the layouts that a linear layer and its
-/// gradients have.
+/// What TMA asks of operands (16-byte rows), and the layouts of a linear layer and its gradients.
 bool serves(const GemmGpuArgs& args) {
   constexpr std::int64_t kLongest = (std::int64_t{1} << 31) - 256;
   if (args.type != DType::kBF16 || args.k == 0 || (args.transpose_a && args.transpose_b))

@@ -7,8 +7,7 @@
 //   E::operator()(sink, row, column, state, y)   for each row
 // with an even column, only for rows and columns that exist. Columns of a dual epilogue (kDual) are
 // those of its result; it gets the sums of both products. It writes through the sink: output 0 is
-// c, the others what is saved. A sink may take one output and drop the rest, so that a kernel can
-// call twice.
+// c, the others what is saved. A sink may drop some: a kernel can call twice.
 
 #include "kernels/common/activation.cuh"
 #include "kernels/common/vector.cuh"

@@ -32,8 +32,7 @@ struct GemmGpuKernels {
   bool (*serves)(const GemmGpuArgs&);
   void (*multiply)(const GemmGpuArgs&);
   std::size_t workspace_bytes = 0;
-  /// Why this table serves nothing on this machine (a library that cannot be opened); null, as is
-  /// its result, where it may.
+  /// Why the table serves nothing here (no such library); null, as its result, where it may.
   const char* (*missing)() = nullptr;
   /// Of a library that was opened when the program ran: another one may round otherwise.
   std::int64_t (*version)() = nullptr;

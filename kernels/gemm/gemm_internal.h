@@ -13,12 +13,10 @@ namespace trireme::gemm_internal {
 using Sizes = GemmSizes;
 
 /// The kernel of ours that multiplies on a CPU; null: oneDNN does or, where the CPU has no bf16,
-/// gemm_by_panels. oneDNN is faster at few rows and, in bf16, with AMX; CpuProduct says what ours
-/// does not serve.
+/// gemm_by_panels. oneDNN is faster at few rows and with AMX; CpuProduct says what ours serves.
 const CpuProduct* own_kernel(const GemmKernels& kernels, const ProductArgs& args,
                              bool library_has_tiles);
-/// Shared among the context's threads, by `own` or, in f32 alone, by oneDNN; `scratch` has
-/// product_scratch(context) floats.
+/// Over the context's threads, by `own` or, in f32, oneDNN, in product_scratch(context) floats.
 void multiply(Context& context, const ProductArgs& args, const CpuProduct* own, float* scratch);
 std::int64_t product_scratch(const Context& context);
 /// Whether K, here the tokens, is divided among the threads: for weight gradients whose operands
@@ -62,8 +60,7 @@ std::string missing_library(const GemmGpuKernels* library);
 /// (AMX), which do several times what a vector of pairs does.
 bool library_multiplies_bf16();
 bool library_multiplies_bf16_tiles();
-/// By a oneDNN primitive of the operands' type, f32 or bf16 (f32 stands here for tests: it runs on
-/// any CPU).
+/// By a oneDNN primitive of the operands' type, bf16 or (for tests on any CPU) f32.
 void gemm_by_primitive(Context& context, const Gemm& args, Sizes sizes);
 /// bf16 operands widened block by block, then multiplied in f32: right on any CPU, and slower.
 void gemm_by_panels(Context& context, const Gemm& args, Sizes sizes);

@@ -1,7 +1,6 @@
 #pragma once
 // The bf16 main loop for sm_80 and later: mma.sync on tiles that cp.async brings to a ring in
-// shared memory. Operands whose rows do not begin at multiples of 16 bytes are copied element by
-// element instead.
+// shared memory. Operands whose rows are not 16-byte aligned are copied by element.
 
 #include "kernels/common/ptx.cuh"
 #include "kernels/gemm/gemm_tile.cuh"
@@ -94,15 +93,14 @@ __device__ __forceinline__ void load_b(std::uint32_t (&fragment)[4], const bf16*
   }
 }
 
-/// The sums of one warp: element e of [i][j] stands in row 16 i + lane / 4 + 8 (e / 2), column
-/// 8 j + 2 (lane % 4) + e % 2.
+/// Element e of a warp's [i][j]: row 16 i + lane / 4 + 8 (e / 2), column 8 j + 2 (lane % 4) + e %
+/// 2.
 template <class T>
 struct MmaSums {
   float at[T::kWarpM / 16][T::kWarpN / 8][4];
 };
 
-/// Hands a warp's sums to the epilogue. `row`, `column`: of the warp's tile, `column` of the
-/// result.
+/// Hands a warp's sums to the epilogue. `row`, `column`: of its tile in the result.
 template <class T, class E>
 __device__ __forceinline__ void finish_warp(const MmaSums<T>& sums, const E& epilogue,
                                             const DirectSink<typename E::Out>& sink,

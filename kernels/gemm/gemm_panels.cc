@@ -6,8 +6,7 @@
 namespace trireme::gemm_internal {
 namespace {
 
-// Together at most 40 MiB of scratch beside the product's; large enough that f32 on a block runs
-// near its full speed.
+// At most 40 MiB of scratch beside the product's; large enough for f32 to run near full speed.
 constexpr std::int64_t kBlockK = 4096, kBlockN = 1024, kBlockM = 512;
 
 struct Range {

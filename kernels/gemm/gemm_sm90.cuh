@@ -10,8 +10,7 @@
 
 namespace trireme::cuda {
 
-/// kBlocks blocks of a cluster compute tiles below each other and share the tiles of b: each brings
-/// its part of them to all.
+/// A cluster's kBlocks blocks compute tiles below each other and share b's, each bringing a part.
 template <int kColumns, int kRing, int kBlocks>
 struct HopperTile {
   static constexpr int kCluster = kBlocks;

@@ -56,8 +56,7 @@ struct ProductArgs {
 /// f32: all of them. bf16: c is f32, or bf16 where nothing is added, `a` is not transposed and K is
 /// at most k_at_once (sums are rounded once); K is even unless `a` is transposed.
 struct CpuProduct {
-  /// scratch is aligned to 64 bytes. A sum over k is taken in parts that depend on k and
-  /// transpose_a alone.
+  /// scratch is aligned to 64 bytes. Parts of a sum depend on k and transpose_a alone.
   void (*multiply)(const ProductArgs&, float* scratch);
   std::int64_t scratch;                  ///< in floats
   std::int64_t tile_rows, tile_columns;  ///< multiplied at once

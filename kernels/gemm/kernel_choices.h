@@ -58,8 +58,7 @@ class KernelChoices {
   /// "accumulate": false, "bias": false, "type": "bf16", "c_type": "bf16", "epilogue": "none",
   /// "kernel": "cublaslt", "microseconds": {"own": 912.4, "cublaslt": 701.5}}]
   [[nodiscard]] Json json() const;
-  /// Throws DataError: SOURCE, the place ("products[2].kernel") and what is wrong there.
-  /// `microseconds` may be left out.
+  /// DataError: SOURCE, place ("products[2].kernel"), fault. `microseconds` is optional.
   static KernelChoices parse(const Json& products, std::string_view source);
 
  private:

@@ -1,18 +1,15 @@
 #pragma once
-// A product by one thread, for files compiled per instruction set: of f32 matrices, or of bf16 ones
-// with sums in f32.
+// A product by one thread, per instruction set: of f32 matrices, or of bf16 ones with f32 sums.
 //
 // A tile of c of 8 x 32 (AVX-512; with AVX2 6 x 16) stays in registers; each step of K (one k of
 // f32, two of bf16) reads two vectors of b and broadcasts a step of each row of a: fewer loads than
 // these CPUs can start beside the fused multiply-adds. All else keeps both operands coming (the
 // loops of Goto and van de Geijn, ACM TOMS 34 (2008), 12): a block of b lies in the outer caches as
-// panels of a tile's columns, one of which meets all rows of a block of a, which stays in the
-// second cache.
+// panels of a tile's columns, one of which meets all rows of a block of a in the second cache.
 //
-// Rows of a are read where they stand: each is a stream of its own. What lies across K becomes
-// panels while the first tile that needs it multiplies: b as it lies beside the first rows of a,
-// columns of a beside the first columns of b. Packed before are b's rows, by transposition, and in
-// bf16 the columns of a.
+// Rows of a are read where they stand, each a stream. What lies across K becomes panels while the
+// first tile that needs it multiplies: b as it lies beside the first rows of a, columns of a beside
+// the first columns of b. Packed before: b's rows, transposed, and in bf16 the columns of a.
 
 #include "kernels/common/panels.h"
 #include "kernels/common/tile_product.h"

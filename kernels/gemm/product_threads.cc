@@ -33,9 +33,8 @@ struct Grid {
   [[nodiscard]] int tiles() const { return rows * columns; }
 };
 
-/// The grid of most tiles, one a thread, in which a thread reads least: (M / rows + N / columns) K.
-/// A thread then packs its own operands, without waiting for others, and mostly reads the rows that
-/// it wrote in the op before.
+/// The grid of most tiles, one a thread, with the least reads a thread: (M / rows + N / columns) K.
+/// A thread packs its own operands and mostly reads the rows that it wrote in the op before.
 Grid grid_for(int threads, Sizes s, const TileRules& rules) {
   Grid best;
   std::int64_t least = s.m + s.n;

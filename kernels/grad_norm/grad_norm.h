@@ -8,10 +8,9 @@
 
 namespace trireme {
 
-/// sum += the squares of all elements of all gradients: for each row (dim 0; a vector is one row)
-/// squares are summed in f64 in a fixed tree that depends on the row's length alone; rows are added
-/// exactly. So the result is the same for any number of threads, on every device, and for any cut
-/// of the rows over ranks.
+/// sum += the squares of all elements of all gradients: of each row (dim 0; a vector is one row) in
+/// f64 in a fixed tree by the row's length alone; rows are added exactly. So the result is the same
+/// for any threads, device, and sharding of the rows.
 ///
 ///   gradients  each [R, C] or [C]  f32
 /// A non-finite element makes the sum non-finite, and nothing else does. Deterministic. The result

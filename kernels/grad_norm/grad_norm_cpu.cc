@@ -4,9 +4,8 @@
 namespace trireme::TRIREME_ISA {
 namespace {
 
-// The tree is the same for all instruction sets: lane l of 16 adds the squares of elements l, l +
-// 16, ... in order, then the lanes are folded in halves. The square of an f32 is exact in f64, so
-// only the additions round.
+// The tree is the same for all instruction sets: lane l of 16 adds squares of elements l, l + 16,
+// ..., then lanes fold in halves. Squares of f32 are exact in f64: only additions round.
 constexpr int kLanes = 16;
 constexpr int kVectors = kLanes / F64::kWidth;
 

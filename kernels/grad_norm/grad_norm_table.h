@@ -31,8 +31,7 @@ struct ManySquaresArgs {
   std::int64_t tensor_count, block_count;
 };
 
-/// On a GPU one launch takes all tensors, and only the exact sum comes back: rows are added to it
-/// as integers, in any order.
+/// On a GPU one launch takes all tensors; the exact sum alone comes back, rows added as integers.
 struct GradNormGpuKernels {
   /// words = the squares of all rows.
   void (*squares)(const ManySquaresArgs&);

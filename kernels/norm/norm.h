@@ -1,6 +1,5 @@
 #pragma once
-// RMSNorm (Zhang, Sennrich 2019) and LayerNorm (Ba et al. 2016), with the residual add before them
-// fused in.
+// RMSNorm (Zhang, Sennrich 2019) and LayerNorm (Ba et al. 2016), with the residual add.
 
 #include <cstdint>
 
@@ -30,8 +29,8 @@ struct NormForward {
 };
 void norm_forward(Context& context, const NormForward& args);
 
-/// The gradient of s: dx = dresidual + (backward of the norm applied to dy);
-/// with n = normalised s, g = dy * weight:
+/// The gradient of s: dx = dresidual + the norm's backward of dy; n = normalised s, g = dy *
+/// weight:
 ///   RMS:    rstd (g - n mean_c(g n))        layer:  rstd (g - mean_c g - n mean_c(g n))
 ///   dweight[c] += sum_t dy n,  dbias[c] += sum_t dy
 ///

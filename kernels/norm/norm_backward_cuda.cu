@@ -103,8 +103,7 @@ struct Shared<32> {
 template <int kVectors, int kWidth>
 using ColumnSums = float[kVectors][kWidth];
 
-/// Adds the warps' sums of a block whose warps take rows of their own, in order, or stores those of
-/// a block that shares its rows.
+/// Adds in order the sums of warps with rows of their own, or stores those of shared rows.
 template <int kThreads, int kVectors, int kWidth>
 __device__ __forceinline__ void store_piece(float* piece, const ColumnSums<kVectors, kWidth>& sums,
                                             std::int64_t channels) {

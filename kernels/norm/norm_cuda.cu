@@ -106,8 +106,7 @@ __global__ void __launch_bounds__(RowPlace<kThreads>::kBlock,
   float squares = 0;
   for_all([&](int v, int) { squares += squares_of<kKind, kWidth>(s[v], mean); });
   const float rstd = inverse_root(row_sum<kThreads>(squares, partials[1]), n, args.eps);
-  // The bias comes last: it would take registers meanwhile, and stands in L1 after a block's first
-  // row.
+  // The bias comes last: it would take registers, and stands in L1 after a block's first row.
   const auto* biases = static_cast<const T*>(args.bias);
   const bool has_bias = kKind == NormKind::kLayer && biases != nullptr;
   T* y = row_of<T>(args.y, row, n);

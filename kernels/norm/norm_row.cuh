@@ -33,8 +33,7 @@ __device__ __forceinline__ NormSums operator+(NormSums a, NormSums b) {
   return {a.gn + b.gn, a.g + b.g};
 }
 
-/// For every thread of the row the sum of a value over them. `partials` may be used again after the
-/// row's next barrier.
+/// For each of a row's threads the sum over them. `partials` are free after the row's next barrier.
 template <int kThreads>
 __device__ __forceinline__ float row_sum(float value, float (&partials)[kThreads / 32]) {
   if constexpr (kThreads == 32) {

@@ -8,8 +8,7 @@
 
 namespace trireme {
 
-/// Pointers of operands that are not given are null; `dtype` is that of y, x, residual, sum, weight
-/// and bias.
+/// Pointers of absent operands are null; `dtype` is that of y, x, residual, sum, weight and bias.
 struct NormForwardArgs {
   Exec exec;
   void *y, *sum;

@@ -21,8 +21,7 @@ void check_rotation(const Context& context, const ArgumentChecker& check,
   if (!context.on_gpu()) check.indices("positions", positions_T, cos_sin_PD.shape[0]);
 }
 
-/// Heads of one wide row lie between each other's rows, so only an equal start tells that two are
-/// the same.
+/// Heads of a wide row lie between each other's: only an equal start shows that two are the same.
 void check_alias(const ArgumentChecker& check, const char* name, const ConstHeadsView& a,
                  const ConstHeadsView& b) {
   check.that(a.data != b.data || a.token_stride == b.token_stride, name,

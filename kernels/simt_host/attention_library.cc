@@ -43,8 +43,7 @@ class Interpreter {
         graph_(attention_graph(call.shape, call.pass)),
         inside_(graph_.tensors.size()) {}
 
-  /// Refuses a tensor that is read before something made it, made twice or not at all, and memory
-  /// that is no device's.
+  /// Refuses a tensor read before it was made, made twice or never, and memory of no device.
   void run() {
     for (const GraphOperation& operation : graph_.operations) run(operation);
     for (std::size_t i = 0; i < graph_.tensors.size(); ++i)

@@ -1,5 +1,4 @@
-// CUDA's devices, streams and events, on the host. Declared by NVIDIA's header, defined here:
-// nothing of CUDA is linked.
+// CUDA's devices, streams and events on the host. By NVIDIA's header; nothing of CUDA is linked.
 
 #include <algorithm>
 #include <cstdio>

@@ -1,9 +1,7 @@
-// CUDA's allocations, copies and fills, on the host. Declared by NVIDIA's header, defined here:
-// nothing of CUDA is linked.
+// CUDA's allocations, copies and fills on the host. By NVIDIA's header; nothing of CUDA is linked.
 //
-// Pageable memory of the host is read before a copy's call returns and written before it returns,
-// as on a GPU; pinned memory when the stream comes to it, so that a buffer used again too early
-// shows.
+// Pageable host memory is read and written before a copy's call returns, as on a GPU; pinned memory
+// when the stream comes to it, so that a buffer used again too early shows.
 
 #include <algorithm>
 #include <cstdlib>
@@ -108,8 +106,7 @@ using namespace trireme::simt;  // NOLINT: the functions of CUDA stand outside
 extern "C" {
 
 cudaError_t cudaMalloc(void** p, size_t bytes) { return allocate(p, bytes, "cudaMalloc"); }
-/// Host and device share one memory here. What the host writes is not seen: tests mark it with
-/// cudaMemset first.
+/// Host and device share one memory here. Host writes are not seen: tests mark them by cudaMemset.
 cudaError_t cudaMallocManaged(void** p, size_t bytes, unsigned) {
   const cudaError_t error = allocate(p, bytes, "cudaMallocManaged");
   if (error == cudaSuccess) managed()[static_cast<const char*>(*p)] = bytes;

@@ -127,8 +127,7 @@ class Arena {
   size_t quarantined_ = 0, live_bytes_ = 0;
 };
 
-/// Allocating and freeing while kernels run on other OS threads; the kernels' look-ups take no
-/// lock.
+/// Allocation and freeing while kernels run on other threads, whose look-ups take no lock.
 std::mutex& arena_mutex() {
   static std::mutex mutex;
   return mutex;

@@ -5,8 +5,7 @@
 
 namespace trireme::simt {
 
-// Shadow accesses for code that is not instrumented (host bodies of PTX functions).
-// thread: linear index in the block, -1 = caller.
+// Shadow accesses of plain code (PTX host bodies). thread: index in the block, -1 = caller.
 void note_read(const void*, size_t, int thread = -1);
 void note_write(void*, size_t, int thread = -1);
 void note_atomic(void*, size_t, bool is_float, Loc);
@@ -22,8 +21,7 @@ void mbarrier_arrive(uint64_t* bar, int expect_tx_bytes);
 void mbarrier_arrive_at(uint64_t* bar, int rank);
 int cluster_rank();
 void cluster_barrier(Loc);
-// Blocks the fiber until the phase of that parity is complete (PTX try_wait may block as well): a
-// hang is a reported deadlock.
+// Blocks the fiber until that phase is complete: a hang is a reported deadlock.
 void mbarrier_wait(uint64_t* bar, uint32_t parity, Loc);
 void fence_mbarrier_init();
 void fence_proxy_async();
@@ -36,8 +34,7 @@ void tma_store(const CUtensorMap* map, const void* src, int rank, const int* coo
 void tma_check_map(const CUtensorMap* map, const char* what);
 void bulk_commit();
 void bulk_wait(int groups_left, bool read_only, Loc);
-/// With the 128-byte swizzle; leading_bytes: distance of blocks of 64 along M or N (unused, 16,
-/// where the operand is K-major).
+/// With the 128-byte swizzle; leading_bytes: between blocks of 64 along M or N (16 if K-major).
 uint64_t wgmma_descriptor(const void* tile, uint32_t leading_bytes);
 void wgmma_fence();
 struct WgmmaShape {
@@ -51,8 +48,7 @@ void wgmma_issue(float* d, const WgmmaShape&, const uint32_t* a_registers, uint6
 void wgmma_commit();
 void wgmma_wait(int groups_left, Loc);
 void set_max_registers(int n, bool increase, Loc);
-// Host stand-in for cuTensorMapEncodeTiled: rank, dims (elements), strides (bytes, from dim 1), box
-// (elements).
+// Stands in for cuTensorMapEncodeTiled: rank, dims (elements), strides (bytes, from dim 1), box.
 void encode_tensor_map(CUtensorMap* out, int element_bytes, int rank, const void* base,
                        const uint64_t* dims, const uint64_t* strides, const uint32_t* box,
                        bool swizzle_128);

@@ -152,8 +152,7 @@ void run_some(GridRun& run, Worker& w) {
   prepare_stacks(w, count);
   w.ring.resize(2048);
   if (!w.smem) {
-    // The block's bytes end where an inaccessible page begins only for page multiples; the shadow
-    // checks the rest.
+    // Only page multiples end at an inaccessible page; the shadow checks the rest.
     w.smem = static_cast<unsigned char*>(mmap(nullptr, kClusterMax * kSmemMax + 8192,
                                               PROT_READ | PROT_WRITE,
                                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));

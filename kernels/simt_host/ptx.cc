@@ -1,5 +1,4 @@
-// Host bodies of kernels/common/ptx.cuh. Not instrumented: shared-memory reads are noted by hand
-// for the lane that names the row.
+// Host bodies of kernels/common/ptx.cuh. Not instrumented: reads are noted by hand.
 #include "kernels/common/ptx.cuh"
 
 namespace trireme::cuda::ptx {

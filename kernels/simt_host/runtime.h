@@ -95,8 +95,7 @@ enum class Streams { kEager, kLazy, kRandom };
 void set_streams(Streams, uint64_t seed = 1);
 void enqueue(cudaStream_t, std::function<void()>);
 
-// Device memory with red zones, exact sizes, initialised bits; the cudaMalloc of cudart.cc ends
-// here.
+// Device memory with red zones, exact sizes, initialised bits; cudaMalloc ends here.
 void* device_alloc(size_t bytes, const char* name = "");
 void device_free(void*);
 /// Of allocations that live.

@@ -87,8 +87,7 @@ void resume(Worker& w, Thread& t) {
   ++w.stats.switches;
 }
 
-// Asynchronous copies arrive when no thread can run (as late as can be); in random order also now
-// and then before.
+// Asynchronous copies arrive when no thread can run (as late as can be), or at random before.
 Thread* next_thread(Worker& w) {
   if (w.opt.order == Order::kRandom && !w.tma_in_flight.empty() && w.rng() % 8 == 0) deliver_tma(w);
   Thread* t;

@@ -2,9 +2,8 @@
 // The shadow of shared and device memory: who wrote and read each byte last.
 //
 // Cells stand for as many neighbouring bytes as the accesses of a launch move together (1 to 16):
-// each chunk of 512 bytes starts with the granule of its first access and is refined when a smaller
-// one comes. A float tensor so has a cell for each element, and only that part of a chunk's cells
-// is ever touched.
+// each chunk of 512 bytes starts with the granule of its first access and is refined by a smaller
+// one. A float tensor has a cell for each element, and no other cells are touched.
 
 #include <sys/mman.h>
 
@@ -112,9 +111,8 @@ class Shadow {
       : cells_((bytes + kChunk - 1) / kChunk * kChunk), chunks_((bytes + kChunk - 1) / kChunk) {}
   [[nodiscard]] bool empty() const { return cells_.empty(); }
 
-  /// f(Cell&, offset, bytes) for the cells of bytes [offset, offset + bytes). launch: stamp of the
-  /// launch, in which granules shrink only. A cell with another stamp than `stamp` is emptied
-  /// first.
+  /// f(Cell&, offset, bytes) for the cells of bytes [offset, offset + bytes). launch: the launch's
+  /// stamp; in it granules only shrink. A cell of another stamp than `stamp` is emptied first.
   template <class F>
   void each(size_t offset, size_t bytes, uint32_t launch, uint32_t stamp, ReaderLists& lists, F f) {
     while (bytes > 0) {

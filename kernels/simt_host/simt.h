@@ -45,8 +45,7 @@ void block_barrier(Loc);
 int block_barrier_reduce(int op, int value, Loc);  // op 0 count, 1 and, 2 or
 void named_barrier(int id, int threads, bool wait, Loc);
 void warp_barrier(uint32_t mask, Loc);
-// All lanes of mask call with the same fn; the last one runs fn over the argument pointers of all
-// lanes.
+// All lanes of mask call with the same fn; the last runs it over the arguments of all.
 using Collective = void (*)(uint32_t mask, void* const* lane_args);
 void warp_collective(uint32_t mask, Collective fn, void* arg, const char* what, Loc);
 void yield();

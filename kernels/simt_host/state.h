@@ -218,8 +218,7 @@ void prepare_threads(Worker&);
 void run_fibers(Worker&);
 /// Gives up the processor until woken.
 void wait_here(Worker&, const char* what, const Loc&);
-/// soon: before all others (their stacks are hot), as after a warp collective; else at the end of
-/// the queue.
+/// soon: before all others (stacks are hot), as after a warp collective; else at the queue's end.
 void wake(Worker&, int thread, bool soon);
 /// Back to run_fibers, abandoning all fibers: a kernel owns nothing that needs a destructor.
 [[noreturn]] void leave_for_launch(Worker&);
@@ -267,8 +266,7 @@ Mbarrier& find_mbarrier(Worker&, uint32_t offset, const char* what);
 /// The same place in the shared memory of a block of the cluster, which must not have left.
 uint32_t offset_in(Worker&, uint32_t offset, int rank, const char* what);
 void try_complete(Worker&, Mbarrier&);
-/// The shadow check of a read by the async proxy (TMA store, wgmma) on behalf of thread me; it ends
-/// with end_async_read.
+/// Checks an async proxy's read (TMA store, wgmma) for thread me, until end_async_read.
 void check_async_read(Worker&, uint32_t offset, uint32_t bytes, int me, bool record,
                       const char* what);
 void end_async_read(Worker&, uint32_t offset, uint32_t bytes, int me);

@@ -41,8 +41,7 @@ void drive(CUstream_st* target, const std::function<bool()>& finished);
 /// An operation that returns false while it must wait.
 void enqueue_waiting(CUstream_st&, std::function<bool()>);
 
-/// For what CUDA refuses while a stream is captured (synchronising, allocating): makes the captures
-/// concerned invalid and says so.
+/// For what CUDA refuses during capture (synchronising, allocating): ends the captures and says so.
 cudaError_t refuse_while_capturing();
 bool is_capturing(CUstream_st&);
 

@@ -25,8 +25,7 @@ TensorMap decode(const CUtensorMap& m, const char* what) {
   return t;
 }
 
-// f(global address or null, shared offset, bytes): the pieces of a box, at most 16 bytes each,
-// swizzled.
+// f(global address or null, shared offset, bytes) for a box's swizzled parts of at most 16 bytes.
 template <class F>
 void each_chunk(const TensorMap& m, const int* coordinate, uint32_t dst, F f) {
   const uint32_t inner = uint32_t(m.box[0]) * m.element_bytes;

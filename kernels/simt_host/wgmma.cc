@@ -32,8 +32,7 @@ struct Chunk {
   uint32_t at;
 };
 
-/// The 16-byte pieces of an operand of `rows` x 16 (PTX ISA, canonical layouts of wgmma with the
-/// 128-byte swizzle).
+/// The 16-byte parts of an operand of `rows` x 16 (PTX ISA, wgmma's layouts, 128-byte swizzle).
 template <class F>
 void each_chunk(uint64_t descriptor, int rows, bool mn_major, F f) {
   const auto start = (uint32_t(descriptor & 0x3fff) << 4) +

@@ -31,8 +31,7 @@ struct RegularFile {
   FileDescriptor descriptor;
   std::uint64_t bytes = 0;
 };
-/// A file for reading and its size. Throws DataError, also for folders, devices and pipes: opening
-/// never waits for a writer.
+/// A file for reading and its size. DataError also for folders, devices, pipes: never waits.
 RegularFile open_regular_file(const std::filesystem::path& path);
 
 /// The whole file. Throws DataError (missing, unreadable, larger than `bytes_max`).
@@ -50,8 +49,7 @@ void sync_path(const std::filesystem::path& path);
 
 /// A file mapped read-only for as long as the object lives. Empty files map to an empty span. Where
 /// somebody cuts the file while it is mapped, or its disk fails, the system answers an access with
-/// SIGBUS: the first MappedFile installs a handler that then names the file and ends the process
-/// with 74.
+/// SIGBUS: the first MappedFile installs a handler that names the file and exits with 74.
 class MappedFile {
  public:
   MappedFile() = default;

@@ -93,8 +93,7 @@ class TreeBuilder : public nlohmann::json_sax<Parser> {
   }
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& fault) override {
-    // The parser prefixes its own tag, "[json.exception.parse_error.101] parse error at line 1,
-    // column 2: ".
+    // The parser's own tag, "[json.exception.parse_error.101] parse error at line 1, column 2: ".
     std::string_view what = fault.what();
     if (const auto tag = what.find("] "); tag != std::string_view::npos)
       what.remove_prefix(tag + 2);

@@ -1,7 +1,6 @@
 #pragma once
 // JSON as the program reads and writes it: strict (duplicate keys, depth, trailing text are
-// faults), integers kept apart from reals, keys in file order, numbers written so that they read
-// back to the same bits.
+// faults), integers apart from reals, keys in file order, numbers that read back to the same bits.
 
 #include <cstddef>
 #include <cstdint>
@@ -47,8 +46,7 @@ class Json {
   /// "null", "a boolean", "an integer", "a number", "a string", "an array", "an object"
   [[nodiscard]] std::string_view kind_name() const;
 
-  // Exact kinds only; anything else is InternalError: ask `is_...` first. as_double takes both
-  // numbers.
+  // Exact kinds only, else InternalError: ask `is_...` first. as_double takes both numbers.
   [[nodiscard]] bool as_bool() const { return get<bool>(); }
   [[nodiscard]] std::int64_t as_integer() const { return get<std::int64_t>(); }
   [[nodiscard]] double as_double() const;

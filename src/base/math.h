@@ -35,8 +35,7 @@ To narrow(From value) {
 struct Slice {
   std::int64_t begin, size;
 };
-/// Slice `index` of `count` items split into `slices` whose sizes differ by at most one; the first
-/// are larger.
+/// Slice `index` of `count` items in `slices` whose sizes differ by at most one, the larger first.
 constexpr Slice even_slice(std::int64_t count, std::int64_t slices, std::int64_t index) {
   const std::int64_t base = count / slices, extra = count % slices;
   const std::int64_t begin = index * base + (index < extra ? index : extra);

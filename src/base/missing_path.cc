@@ -13,8 +13,7 @@ namespace trireme {
 
 namespace {
 
-/// "name" or "owner/name", of the letters that the Hub allows, and no file's or local folder's
-/// name.
+/// "name" or "owner/name", of letters that the Hub allows, and no local file's name.
 bool is_hub_name(const std::string& text) {
   constexpr std::size_t kLengthMax = 96;
   if (text.empty() || text.size() > kLengthMax || text.front() == '.' || text.back() == '/')

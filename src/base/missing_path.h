@@ -1,14 +1,12 @@
 #pragma once
-// A path that a person gave and that is not there: what of it is missing, and what they may have
-// meant instead.
+// A path that a person gave and that is not there: what is missing, and what they may have meant.
 
 #include <filesystem>
 #include <string>
 
 namespace trireme {
 
-/// "runs/a/step-5: there is no such file or folder (runs/a is there, and step-5 in it is not;
-/// nearest: step-50)".
+/// "runs/a/step-5: there is no such file or folder (runs/a is there; nearest: step-50)".
 std::string missing_path_text(const std::filesystem::path& path);
 
 /// The same of a model, tokenizer or weights; a name as these have on the Hugging Face Hub ("gpt2",

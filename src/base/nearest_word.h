@@ -8,8 +8,7 @@
 
 namespace trireme {
 
-/// The candidate with the smallest edit distance (case, '-' and '_' count for nothing), where that
-/// is less than half of the word.
+/// The candidate of least edit distance (case, '-' and '_' count for nothing) below half the word.
 std::optional<std::string> nearest_word(std::string_view word,
                                         const std::vector<std::string>& candidates);
 

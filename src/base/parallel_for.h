@@ -1,6 +1,5 @@
 #pragma once
-// Jobs without order, for work outside of a step (files, buffers): inside a step the ops have their
-// own team.
+// Jobs without order, outside of steps (files, buffers): inside a step the ops have their own team.
 
 #include <cstdint>
 #include <functional>

@@ -1,6 +1,5 @@
 #pragma once
-// How far a long piece of work is: a bar on a terminal, otherwise a plain line on standard error
-// every 10 s.
+// How far long work is: a bar on a terminal, else a plain line on standard error every 10 s.
 
 #include <atomic>
 #include <cstdint>

@@ -43,8 +43,7 @@ class Shape {
   int rank_ = 0;
 };
 
-/// A hyper-rectangle of a global tensor: what a rank owns, what a file holds, what a reader asks
-/// for.
+/// A hyper-rectangle of a global tensor: what a rank owns, a file holds, a reader asks for.
 struct Box {
   Shape offset, shape;
   friend bool operator==(const Box& a, const Box& b) = default;

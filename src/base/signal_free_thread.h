@@ -8,8 +8,7 @@
 
 namespace trireme {
 
-/// A thread that runs `body` and takes no signals: they belong to the threads of the program
-/// proper.
+/// A thread that runs `body` and takes no signals: those belong to the program's own threads.
 template <class F>
 std::thread signal_free_thread(F body) {
   sigset_t all, before;

@@ -1,6 +1,5 @@
 #pragma once
-// UTF-8 as the Unicode standard defines it: no overlong forms, no surrogates, nothing above
-// U+10FFFF.
+// UTF-8 of the Unicode standard: no overlong forms, no surrogates, nothing above U+10FFFF.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,8 +11,7 @@ namespace trireme {
 /// Bytes of the character at the begin of `text`; 0 where that is none.
 int utf8_length(std::string_view text) noexcept;
 
-/// The character at the begin of `text`, which must be valid there; its length is
-/// utf8_length(text).
+/// The first character of `text`, which must be valid; its length is utf8_length(text).
 std::uint32_t utf8_decode(std::string_view text) noexcept;
 
 void utf8_append(std::string& text, std::uint32_t code_point);

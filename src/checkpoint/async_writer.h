@@ -69,8 +69,7 @@ class WriterThread {
 
 /// How much memory saves of a state are staged in.
 struct StagingChoice {
-  /// Bounds it, but no less than 1 MiB; 0: as much as the state needs. Where it is less than that,
-  /// shards are at most half of it.
+  /// Bounds it, from 1 MiB on; 0: what the state needs. Below that, shards are at most half of it.
   std::int64_t bytes_max = 0;
   Context* context = nullptr;  ///< of the GPU that holds the tensors; null: they are on the host
   /// kStay: every save will be waited for, so that there is room for what is copied even then.
@@ -94,8 +93,7 @@ class AsyncWriter {
   /// The result where the save has failed already.
   std::optional<SaveResult> begin(const SaveRequest& request,
                                   Meanwhile meanwhile = Meanwhile::kChange);
-  /// After each step: `states` are those of all ranks, reported since the last call. The result of
-  /// the save that has ended.
+  /// After each step: `states` of all ranks, reported since the last. The result of an ended save.
   std::optional<SaveResult> advance(std::span<const WriterState> states);
   /// Waits for the save under way.
   SaveResult finish();

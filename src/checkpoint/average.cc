@@ -45,8 +45,7 @@ class WeightSource {
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] const std::map<std::string, StoredWeight>& weights() const { return weights_; }
-  /// The name here of a weight of another source: files of GPT-2 may leave out the prefix. "" where
-  /// there is none.
+  /// The name here of another source's weight: GPT-2 files may leave out the prefix. "" where none.
   [[nodiscard]] std::string name_here(const std::string& name) const {
     if (weights_.contains(name)) return name;
     if (name.starts_with(kGpt2Prefix)) {
@@ -107,8 +106,7 @@ class FolderSource : public WeightSource {
  public:
   explicit FolderSource(const std::filesystem::path& path) : WeightSource(path), files_(path) {
     for (const auto& [name, located] : files_.tensors()) {
-      // Constants that files of some versions carry beside the weights, some of them masks of
-      // bytes.
+      // Constants that some versions' files carry beside the weights, among them byte masks.
       if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
           name.ends_with("rotary_emb.inv_freq"))
         continue;

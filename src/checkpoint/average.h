@@ -13,8 +13,7 @@ namespace trireme {
 
 struct AverageOptions {
   std::int64_t file_bytes_max = SafetensorsWriter::kFileBytesMax;
-  /// Called after each tensor; what it throws ends the work and leaves nothing behind. May be
-  /// empty.
+  /// Called after each tensor; what it throws ends the work, leaving nothing. May be empty.
   std::function<void()> after_tensor;
 };
 

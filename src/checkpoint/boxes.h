@@ -17,9 +17,8 @@ namespace trireme {
 std::vector<Box> cut_box(const Box& box, std::int64_t count_max);
 
 /// What rank `replica` of the `replicas` that hold `box` writes, so that together they write it
-/// once: its rows where each gets at least 64 KiB, else the whole box or nothing, by a hash of the
-/// name. A function of this tensor alone: ranks need not agree on anything first, whatever else
-/// each of them holds.
+/// once: its rows where each gets at least 64 KiB, else all or nothing, by a hash of the name. A
+/// function of this tensor alone: ranks need not agree first.
 struct ReplicaShare {
   std::string_view name;
   Box box;
@@ -28,8 +27,7 @@ struct ReplicaShare {
 };
 Box share_of_replica(const ReplicaShare& share);
 
-/// Where `inner` (inside `outer`) is one contiguous run of outer's buffer: the element at which it
-/// starts.
+/// Where `inner` (inside `outer`) is one contiguous run of outer's buffer: its first element.
 std::optional<std::int64_t> contiguous_offset(const Box& outer, const Box& inner);
 
 struct ConstBoxBuffer {
@@ -45,8 +43,7 @@ struct BoxBuffer {
 void copy_box(const ConstBoxBuffer& from, const BoxBuffer& to, const Box& common,
               std::size_t element_bytes);
 
-/// True where `inner` lies inside a tensor of shape `outer`; false for negative sizes, other ranks,
-/// overflow.
+/// Whether `inner` lies inside a tensor of shape `outer`; no negative sizes, other ranks, overflow.
 bool lies_inside(const Box& inner, const Shape& outer);
 
 /// The whole of a tensor.

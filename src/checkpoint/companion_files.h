@@ -15,8 +15,7 @@ inline constexpr std::string_view kTokenizerName = "tokenizer.json";
 inline constexpr std::string_view kTokenizerConfigName = "tokenizer_config.json";
 inline constexpr std::string_view kGenerationConfigName = "generation_config.json";
 
-/// True for names that belong to a tokenizer: its vocabulary in any form, its settings, its chat
-/// template.
+/// True for a tokenizer's files: its vocabulary in any form, its settings, its chat template.
 bool belongs_to_tokenizer(std::string_view name);
 /// That, or kGenerationConfigName.
 bool is_companion(std::string_view name);

@@ -55,8 +55,7 @@ herr_t keep_innermost(unsigned, const H5E_error2_t* entry, void* text) {
   return 0;
 }
 
-/// The innermost entry of the library's error stack; the system's reason alone where that entry
-/// quotes one.
+/// The innermost entry of the library's error stack; the system's reason alone where it quotes one.
 std::string library_reason() {
   std::string text;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_innermost, &text);
@@ -140,8 +139,7 @@ void select(const Space& space, const Box& box, const Place& at) {
 Properties file_access(const Place& at) {
   Properties access = at.made<Properties>(H5Pcreate(H5P_FILE_ACCESS), "cannot make properties");
   at.check(H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG), "cannot set the closing degree");
-  // One writer and finished files only: a lock protects nothing here, and some network file systems
-  // refuse it.
+  // One writer, finished files: a lock protects nothing, and some network file systems refuse it.
   at.check(H5Pset_file_locking(access.get(), false, true), "cannot switch file locking off");
   return access;
 }

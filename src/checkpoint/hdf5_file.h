@@ -2,10 +2,9 @@
 // HDF5 files as a checkpoint uses them: written once by one rank, never opened by the library again
 // (store_file.h reads them). hdf5.h is included by hdf5_file.cc and hdf5_driver.cc alone. The rules
 // and the measurements behind them: a file is either whole or refuses to open (bounds V110); the
-// library never runs at exit (H5dont_atexit); it is never told of a refused write (hdf5_driver.h),
-// since its clean-up then crashes or leaves a wrong file that opens; a file whose writing failed is
-// unlinked before it is closed. HDF5 has one global lock and this class no lock of its own: one
-// thread at a time.
+// library never runs at exit (H5dont_atexit); it never hears of a refused write (hdf5_driver.h), as
+// its clean-up crashes or leaves a wrong file; a file whose writing failed is unlinked before it is
+// closed. HDF5 has one global lock and this class no lock of its own: one thread at a time.
 
 #include <cstddef>
 #include <filesystem>

@@ -19,10 +19,9 @@
 namespace trireme {
 
 /// Fills every tensor of `state` ("parameters/NAME", fp32) with its box of the weights in `folder`.
-/// Buffers (GPT-2's causal masks, RoPE's frequencies) are ignored; so is a head that is equal to
-/// the embedding where the state has none (tied). Throws DataError on every rank: tensors missing
-/// or left over, other shapes, an untied head for a tied model, whatever SafetensorsFolder refuses.
-/// Collective.
+/// Buffers (causal masks, RoPE's frequencies) are ignored; so is a head equal to the embedding
+/// where the state has none. Throws DataError on every rank: tensors missing or left over, other
+/// shapes, an untied head for a tied model, whatever SafetensorsFolder refuses. Collective.
 void import_weights(const std::filesystem::path& folder, State& state, Communicator& world);
 
 /// What import_weights would refuse of the names and shapes in `folder`, by the files' headers

@@ -32,8 +32,7 @@ ModelConfig model_of(const Manifest& manifest, const std::string& source) {
   return model;
 }
 
-/// Lossless where it can be: what the weights once were imported from, else the fp32 that the
-/// checkpoint holds.
+/// Lossless where it can be: what the weights were imported from, else the checkpoint's fp32.
 DType dtype_of(const Manifest& manifest) {
   for (const char* key : {"dtype", "torch_dtype"}) {
     const Json* named = manifest.model.find(key);

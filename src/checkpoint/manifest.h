@@ -77,8 +77,7 @@ std::string manifest_text(const Manifest& manifest);
 
 /// Throws DataError naming `source` and the member: wrong types, sizes, boxes outside of the shape,
 /// overlaps, holes, file names that leave the folder, shards beyond the end of their file, another
-/// format version, a hash that does not match. A manifest without manifest_xxh3_128 (made by
-/// another tool) is accepted.
+/// format version, a wrong hash. A manifest without manifest_xxh3_128 (another tool's) is accepted.
 Manifest parse_manifest(std::string_view text, std::string_view source);
 
 /// FOLDER/manifest.json, with check_folder_name.
@@ -87,8 +86,7 @@ Manifest read_manifest(const std::filesystem::path& folder);
 /// Throws DataError where a folder named step-N holds another step; other names say nothing.
 void check_folder_name(const std::filesystem::path& folder, const Manifest& manifest);
 
-/// Throws DataError unless the shards of every tensor cover it exactly once (what parse_manifest
-/// ends with).
+/// DataError unless the shards of every tensor cover it exactly once, as parse_manifest does.
 void check_coverage(const Manifest& manifest, std::string_view source);
 
 /// [307, 24]

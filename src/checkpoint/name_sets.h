@@ -8,12 +8,10 @@
 
 namespace trireme {
 
-/// The names that any rank gives: a tensor is missing or left over only where no rank has it.
-/// Collective.
+/// The names of all ranks: a tensor is missing or left over only where no rank has it. Collective.
 std::set<std::string> union_of_names(const std::vector<std::string>& mine, Communicator& world);
 
-/// " Missing: a, b. Not in the model: c." with either part left out where it is empty; long lists
-/// are cut.
+/// " Missing: a, b. Not in the model: c." without a part that is empty; long lists are cut.
 std::string mismatch_text(const std::vector<std::string>& missing,
                           const std::vector<std::string>& surplus);
 

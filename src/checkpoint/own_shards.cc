@@ -33,8 +33,7 @@ std::int64_t staged_bytes(const std::vector<OwnShard>& shards) {
 }
 
 std::int64_t staged_bytes_max(const State& state) {
-  // Rows are shared out evenly, the first copy's are never fewer; what is written whole goes to the
-  // copy that its name gives.
+  // Rows are split evenly, the first never fewer; whole ones go to the replica of their name.
   State first;
   std::map<int, std::int64_t> whole_of_copy;
   for (StateTensor tensor : state.tensors) {

@@ -30,8 +30,7 @@ std::vector<OwnShard> own_shards(const State& state, std::int64_t shard_bytes_ma
 /// The memory in which the shards stand all at once (Staging).
 std::int64_t staged_bytes(const std::vector<OwnShard>& shards);
 
-/// The most that any of the ranks which hold these boxes stages: they divide the writing, and
-/// `train plan` does not ask each.
+/// The most that any rank of these boxes stages; `train plan` asks none of them.
 std::int64_t staged_bytes_max(const State& state);
 
 }  // namespace trireme

@@ -146,8 +146,7 @@ std::filesystem::path checkpoints_folder(const std::filesystem::path& argument) 
   return {};
 }
 
-/// Where a link such as checkpoints/best points to now: it may move while files are read. As rank 0
-/// sees it.
+/// Where a link such as checkpoints/best points now, as rank 0 sees it: it may move meanwhile.
 std::filesystem::path without_link(const std::filesystem::path& folder, Communicator& world) {
   std::string path;
   if (world.rank() == 0) {

@@ -22,16 +22,13 @@ struct CheckpointInfo {
   Manifest manifest;    ///< where there is no problem
 };
 
-/// All of them, the newest first; none where the folder does not exist. Reads manifests and file
-/// sizes, no tensors.
+/// All of them, the newest first; none without the folder. Reads manifests and file sizes alone.
 std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& directory);
 
-/// Those that an argument means: a step folder alone, or all of a checkpoints folder or of a run.
-/// None where it means none.
+/// Those that an argument means: a step folder, all of a checkpoints folder or a run, or none.
 std::vector<CheckpointInfo> find_checkpoints(const std::filesystem::path& argument);
 
-/// A fault of a checkpoint; `text` is the whole sentence. `tensor` is "" for an extra file and for
-/// what lies between tensors.
+/// A fault of a checkpoint; `text` is the sentence; `tensor` "" for extra files and gaps.
 struct CheckpointFault {
   std::string file, tensor, text;
 };
@@ -42,8 +39,7 @@ struct ShardSelection {
 };
 
 /// Reads every selected shard, frame and extra file and compares hashes: every byte of every file,
-/// but for model.h5. All faults, not only the first.
-/// Throws DataError where the manifest itself is no good.
+/// but for model.h5. All faults. Throws DataError where the manifest itself is no good.
 std::vector<CheckpointFault> verify_checkpoint(const std::filesystem::path& folder,
                                                ShardSelection selection = {});
 
@@ -74,8 +70,7 @@ NewestCheckpoint find_newest_valid(const std::filesystem::path& directory, Commu
 void require_valid(const std::filesystem::path& folder, Communicator& world);
 
 /// What `--checkpoint DIR` means: a step folder (itself, not verified), a folder of checkpoints or
-/// a run's (the newest that verifies; newer ones rejected are logged as warnings). Throws DataError
-/// where there is none. Collective.
+/// a run's (the newest that verifies; others are warned of). DataError where none. Collective.
 std::filesystem::path resolve_checkpoint_argument(const std::filesystem::path& argument,
                                                   Communicator& world);
 
@@ -84,8 +79,7 @@ std::filesystem::path resolve_checkpoint_argument(const std::filesystem::path& a
 std::filesystem::path folder_of_argument(const std::filesystem::path& argument,
                                          Communicator& world);
 
-/// True where resolve_checkpoint_argument would look for a checkpoint: a manifest, step folders or
-/// a run is there.
+/// Whether resolve_checkpoint_argument would look here: a manifest, step folders or a run is there.
 bool looks_like_checkpoint(const std::filesystem::path& argument);
 
 enum class LoadScope : std::uint8_t {

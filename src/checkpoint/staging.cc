@@ -135,8 +135,7 @@ void Staging::copy(Batch batch) {
     gpu::synchronize(stream);
     return;
   }
-  // Slices of all shards laid end to end, so that few large or many small ones keep all threads
-  // busy.
+  // Slices of all shards laid end to end: few large or many small ones keep all threads busy.
   std::vector<std::int64_t> ends;
   for (const std::size_t i : copied)
     ends.push_back((ends.empty() ? 0 : ends.back()) + shards_[i].bytes);

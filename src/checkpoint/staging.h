@@ -33,21 +33,18 @@ enum class Meanwhile : std::uint8_t {
   kStay,    ///< until the last shard is released
 };
 
-/// A ring of memory, taken once. Shards go through it in the order of their list; each is
-/// contiguous in it.
+/// A ring of memory, taken once. Shards go through it in their list's order, each contiguous.
 class Staging {
  public:
-  /// `context` of the tensors' GPU, whose staging memory is pinned; null for tensors in host
-  /// memory.
+  /// `context` of the tensors' GPU (staging memory is pinned); null for host memory.
   Staging(std::int64_t bytes, Context* context);
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
   /// Takes the pages from the system now, so that the first copy does not. Any thread, any time.
   void populate() noexcept;
 
   // The thread that owns the tensors.
-  /// A new save; nothing of the last is left. `state` stays where it is until all is staged, and
-  /// its tensors do not change. What is copied (is_copied) of them is in shards of at most
-  /// `bytes()`.
+  /// A new save; nothing of the last is left. Until all is staged `state` stays as it is. What is
+  /// copied (is_copied) is in shards of at most `bytes()`.
   void open(const State& state, std::vector<OwnShard> shards,
             Meanwhile meanwhile = Meanwhile::kChange);
   /// Copies what there is room for, and waits for room at most so long. True once all shards are
@@ -91,8 +88,7 @@ class Staging {
   bool cancelled_ = false;
 };
 
-/// Whether a tensor goes through the ring: not where it stays, in host memory (no `gpu`), its rows
-/// close.
+/// Whether a tensor goes through the ring: not if contiguous in host memory (no `gpu`).
 bool is_copied(const StateTensor& tensor, Meanwhile meanwhile, const Context* gpu);
 
 /// The memory in which all shards that are copied stand at once.

@@ -47,8 +47,7 @@ struct SaveRequest {
   Retention retention;  ///< where its `best` is this step, the link will point to it
   /// Called by rank 0 when all else is on the disk, before the rename; may be empty.
   std::function<void()> before_commit;
-  /// Called before each phase by the thread that does it; what it throws is that phase's failure.
-  /// For tests; may be empty.
+  /// Called before each phase by its thread; throwing fails the phase. For tests; may be empty.
   std::function<void(SavePhase)> on_phase;
 
   void enter(SavePhase phase) const {
@@ -57,17 +56,14 @@ struct SaveRequest {
 };
 
 /// Free bytes of the file system of `directory`, which exists. Throws DataError unless a save of
-/// `payload_bytes` fits there (with a tenth for what else a checkpoint holds) and leaves
-/// `min_free_bytes`.
+/// `payload_bytes` fits there (and a tenth for the rest) and leaves `min_free_bytes`.
 std::int64_t check_free_space(const std::filesystem::path& directory, std::int64_t payload_bytes,
                               std::int64_t min_free_bytes);
 
-/// Rank 0: the temporary folder of a checkpoint, empty. `payload_bytes` of all ranks must fit on
-/// the disk.
+/// Rank 0: a checkpoint's temporary folder, empty. All ranks' `payload_bytes` must fit on the disk.
 std::filesystem::path make_temporary_folder(const SaveRequest& request, std::int64_t payload_bytes);
 
-/// What a rank's file is written from: the request and `state` give names, `staging` the bytes of
-/// `shards` in their order.
+/// What a rank's file is written from: names of request and `state`, `staging`'s bytes of `shards`.
 struct RankFile {
   const SaveRequest& request;
   const std::filesystem::path& folder;
@@ -76,14 +72,12 @@ struct RankFile {
   const std::vector<OwnShard>& shards;
 };
 /// Writes it (none where the rank owns nothing) and makes it durable. Returns what
-/// finish_checkpoint has to know of it. Calls `progress` after each piece of work. Where it throws
-/// no file is left.
+/// finish_checkpoint must know. Calls `progress` now and then. Where it throws no file is left.
 std::string write_rank_file(const RankFile& file, Staging& staging,
                             const std::function<void()>& progress);
 
 /// Rank 0, behind the files of all ranks: manifest, virtual view, the rename. An existing step-N is
-/// replaced in one exchange. Then older checkpoints are removed; returns what could not be, ""
-/// where all went well.
+/// replaced in one exchange. Then removes older checkpoints; returns what could not be.
 std::string finish_checkpoint(const SaveRequest& request, const Json& scalars,
                               const std::filesystem::path& folder,
                               const std::vector<std::string>& entries_of_ranks);

@@ -3,10 +3,9 @@
 // `run.check_collectives` does before a collective begins.
 //
 // Between two ranks the descriptors of all collectives that either makes with the other in its
-// group, of all channels, blocking or started, go one way to and fro, in the order in which the
-// ranks' main threads make the calls. So a rank in a barrier and one in a transfer of another
-// channel meet each other's descriptor at once, where each would wait for ever for its own kind.
-// Only src/comm includes this.
+// group, of all channels, blocking or started, go one way to and fro, in the order of the ranks'
+// main threads. So a rank in a barrier and one in another channel's transfer meet at once, where
+// each would wait for ever for its own kind. Only src/comm includes this.
 
 #include <span>
 #include <string_view>

@@ -1,7 +1,6 @@
 #pragma once
-// Moves bytes between ranks and sums them; knows nothing of tensors' meaning. A communicator is one
-// group of ranks; large transfers run beside the computation on the channel they were made for,
-// small ones block.
+// Moves bytes between ranks and sums them; knows nothing of tensors' meaning. A communicator is a
+// group of ranks; large transfers run beside computation on their channel, small ones block.
 
 #include <cstddef>
 #include <cstdint>
@@ -64,9 +63,8 @@ class Communicator {
   // Beside the computation. Every rank of the group starts the same ones in the same order; they
   // run in that order, several at a time. No count but zero is too small, none too large. A
   // refused argument throws InternalError before anything is sent.
-  /// values (fp32 or bf16) = the sum over ranks, added in fp32 in rank order 0, 1, 2, ... and
-  /// rounded once, whatever the shard sizes: shards to their owners, a local sum, shards back (the
-  /// bytes of a ring all-reduce).
+  /// values (fp32 or bf16) = the sum over ranks, added in fp32 in rank order and rounded once,
+  /// whatever the shard sizes: shards to owners, a local sum, shards back (a ring's bytes).
   virtual Pending start_all_reduce(TensorView values) = 0;
   /// `pieces`: size() equal shards in rank order, so the count divides by size(). Afterwards shard
   /// rank() holds the sum (as above) of that shard over ranks; the others are undefined.
@@ -75,16 +73,14 @@ class Communicator {
   virtual Pending start_all_gather(TensorView pieces) = 0;
   /// Point to point: sends and receives run together, so no order of theirs on other ranks can
   /// block. Between two ranks messages match in the order of the lists, and must be equally long at
-  /// both ends. A message to this rank itself is copied to the receive it matches. The lists are
-  /// copied; the bytes belong to the transfer until its wait. Ranks that have no message in an
-  /// exchange may leave it out.
+  /// both ends. A message to this rank is copied to its receive. The lists are copied; the bytes
+  /// belong to the transfer until its wait. Ranks without a message may leave an exchange out.
   virtual Pending start_exchange(std::span<const Message> sends,
                                  std::span<const Message> receives) = 0;
 
   /// A group with the ranks of equal `color`, ordered by rank; every rank of this group calls it.
   virtual std::unique_ptr<Communicator> split(int color) = 0;
-  /// The same ranks on a channel of their own, so that its transfers do not queue behind others.
-  /// Collective.
+  /// The same ranks on a channel of their own: transfers do not queue behind others. Collective.
   virtual std::unique_ptr<Communicator> channel(std::string_view name) = 0;
 
   [[nodiscard]] virtual TrafficCounters counters() const = 0;
@@ -93,13 +89,11 @@ class Communicator {
   [[nodiscard]] virtual bool shares_memory() const { return false; }
 
   /// Where collectives are checked (Launch::check_collectives): throws InternalError on every rank
-  /// of the group where one calls it with other arguments. Everything here that every rank calls
-  /// begins with this comparison; it is public for transfers that go another way (NCCL's).
-  /// Blocking.
+  /// of the group where one calls it with other arguments. All collectives here begin with this
+  /// comparison; it is public for transfers that go another way (NCCL's). Blocking.
   virtual void compare_calls(Operation /*operation*/, DType /*dtype*/, std::int64_t /*bytes*/) {}
 
-  // Small blocking reductions, made of all_gather: the result is the same on every rank, in rank
-  // order.
+  // Small blocking reductions by all_gather: the same result on every rank, in rank order.
   void sum(std::span<double> values);
   void sum(std::span<std::int64_t> values);
   void maximum(std::span<std::int64_t> values);
@@ -133,9 +127,8 @@ void copy_own_messages(int rank, std::span<const Message> sends, std::span<const
 /// One rank: transfers are nothing, reductions are the identity.
 std::unique_ptr<Communicator> make_self_communicator();
 
-/// What run_together throws: every rank of the group throws the same. Rank 0 alone reports it and
-/// nobody needs to be aborted; any other error is one rank's own, which has to report it and to end
-/// the others (Launch::abort).
+/// What run_together throws: on every rank the same. Rank 0 reports it and nobody is aborted; any
+/// other error is one rank's, which reports it and ends the others (Launch::abort).
 class SharedError : public Error {
  public:
   using Error::Error;

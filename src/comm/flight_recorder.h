@@ -42,8 +42,7 @@ class FlightRecorder {
   [[nodiscard]] std::int64_t last_sequence() const noexcept;
   /// Oldest first, at most kRecords.
   [[nodiscard]] std::vector<TransferRecord> records() const;
-  /// The newest ones, oldest first; where older ones are under way, the oldest of these replaces
-  /// the first. Returns how many.
+  /// The newest, oldest first; the oldest still under way replaces the first. Returns how many.
   std::size_t recent(std::span<TransferRecord> records) const noexcept;
   /// The oldest one under way, else the newest, else one with sequence 0: where a hung rank stands.
   [[nodiscard]] TransferRecord current() const noexcept;

@@ -24,8 +24,7 @@ class GpuChannel : public Communicator {
     return host_->all_gather_text(mine);
   }
   std::unique_ptr<Communicator> split(int color) override { return host_->split(color); }
-  /// Of transfers as they are asked for; one that is recorded counts once, however often it is
-  /// replayed.
+  /// Of transfers as asked for; a recorded one counts once, however often replayed.
   [[nodiscard]] TrafficCounters counters() const override { return counters_; }
 
  protected:

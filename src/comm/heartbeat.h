@@ -45,8 +45,8 @@ struct Beat {
 
 class Heartbeat {
  public:
-  /// Collective over the ranks of the host. Where they cannot share memory a warning says so and
-  /// each sees itself alone.
+  /// Collective over the ranks of the host. Without shared memory a warning says so, and each is
+  /// alone.
   explicit Heartbeat(const Launch& launch);
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;

@@ -80,9 +80,8 @@ void prefer_settings() {
   prefer("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
   // Between hosts over TCP: longer messages wait until both ends have polled for each other's
   // consent, and messages of 256 KiB then hide behind no computation (measured: with 64 KiB, the
-  // default, nothing of it; with this four fifths). A message that comes before it is asked for
-  // waits in memory of the library's, at most three such messages for each channel and rank
-  // that they come from.
+  // default, nothing; with this four fifths). Early messages wait in memory of the library's, at
+  // most three for each channel and source.
   prefer("OMPI_MCA_btl_tcp_eager_limit", "524288");
 }
 
@@ -135,8 +134,7 @@ void Launch::abort(int code) noexcept {
         std::this_thread::sleep_for(std::chrono::seconds(1));
         ::_exit(code);
       }).detach();
-      // The lock would be enough where MPI allows one thread at a time; a thread stuck inside MPI
-      // must not stop this.
+      // The lock would do where MPI allows one thread; one stuck in MPI must not stop this.
       const std::unique_lock lock(engine_->mutex(), std::chrono::milliseconds(200));
       MPI_Abort(MPI_COMM_WORLD, code);
     } catch (...) {

@@ -13,8 +13,7 @@ class MpiEngine;
 
 /// Owns MPI from initialisation to finalisation. Alone (no launcher's variable says otherwise) MPI
 /// is never touched. Outlives every communicator made from it. Catch errors inside its scope:
-/// destroyed by unwinding it does not finalize, because the other ranks may never come to do the
-/// same; end them with `abort`.
+/// destroyed by unwinding it does not finalize, as others may never do so; end them with `abort`.
 class Launch {
  public:
   /// Throws EnvironmentError where the launcher's variables name more ranks than MPI sees (srun

@@ -28,8 +28,7 @@ class Variables {
   const std::function<const char*(const char*)>& get_;
 };
 
-/// The variable with the number of tasks of the Slurm step that this process is one of; null
-/// outside of steps.
+/// The variable with the number of tasks of this process's Slurm step; null outside of steps.
 const char* slurm_task_variable(const Variables& variables) {
   if (variables.number("SLURM_PROCID") < 0) return nullptr;
   if (variables.number("SLURM_STEP_NUM_TASKS") > 0) return "SLURM_STEP_NUM_TASKS";

@@ -94,8 +94,7 @@ MpiCommunicator::~MpiCommunicator() {
   const bool busy = channel_ && channel_->busy();
   channel_.reset();
   const std::lock_guard lock(engine_->mutex());
-  // Freeing is collective, and other ranks may never come here once an error unwinds this one: then
-  // both leak.
+  // Freeing is collective, and others may never come here when an error unwinds: then both leak.
   if (!busy && std::uncaught_exceptions() == 0) return;
   static_cast<void>(blocking_.release());
   static_cast<void>(started_.release());

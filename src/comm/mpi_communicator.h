@@ -1,6 +1,5 @@
 #pragma once
-// A group of ranks over MPI, for host memory. Only src/comm and its tests include this; others see
-// Communicator.
+// A group of ranks over MPI, for host memory. Included by src/comm and its tests alone.
 
 #include <memory>
 #include <string>
@@ -11,9 +10,8 @@
 
 namespace trireme {
 
-/// Two MPI communicators: one for blocking calls, one for started transfers, because the two
-/// threads that make them keep no common order. Every MPI call is non-blocking and polled; making
-/// and splitting excepted.
+/// Two MPI communicators: for blocking calls and for started transfers, as their two threads keep
+/// no common order. MPI calls are non-blocking and polled, but for making and splitting.
 class MpiCommunicator final : public Communicator {
  public:
   /// Collective over `group`, which is copied.

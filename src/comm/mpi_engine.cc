@@ -54,8 +54,7 @@ void MpiEngine::add_work() {
 
 void MpiEngine::run() {
   pthread_setname_np(pthread_self(), "comm");
-  // The kernel rounds short sleeps up by 50 us otherwise: several times what a small transfer
-  // takes.
+  // Else the kernel rounds short sleeps up by 50 us: several times a small transfer.
   ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
   Backoff backoff;
   while (!stop_) {

@@ -1,7 +1,6 @@
 #pragma once
-// What all communicators of a process share: the lock around every MPI call, and one thread that
-// moves started transfers along beside the computation. No call under the lock blocks, so neither
-// thread waits long for the other.
+// What all communicators of a process share: the lock around every MPI call, and a thread that
+// moves started transfers along. No call under the lock blocks, so neither waits long.
 
 #include <atomic>
 #include <condition_variable>
@@ -18,16 +17,14 @@ namespace trireme {
 class TransferQueue {
  public:
   virtual ~TransferQueue() = default;
-  /// Moves along what can move without waiting; true where anything did. Called by the
-  /// communication thread.
+  /// Moves what can move without waiting; true where anything did. Of the communication thread.
   virtual bool advance() noexcept = 0;
 };
 
 class MpiEngine {
  public:
   explicit MpiEngine(FlightRecorder& recorder);
-  /// Stops the thread; transfers under way stay unfinished (that happens only while an error
-  /// unwinds).
+  /// Stops the thread; transfers under way (while an error unwinds) stay unfinished.
   ~MpiEngine();
   MpiEngine(const MpiEngine&) = delete;
   MpiEngine& operator=(const MpiEngine&) = delete;

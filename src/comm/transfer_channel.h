@@ -9,8 +9,7 @@
 // neighbouring transfers, so that sums overlap with sending. With sums in the library's order those
 // of fp32 values are its own, segment by segment, in place of scatter, sum and gather. Where all
 // ranks share a host, "sends" means that it is copied into memory which the others read. The
-// messages of an exchange are posted whole, always to MPI, and any number of exchanges are under
-// way.
+// messages of an exchange are posted whole, always to MPI, any number at once.
 
 #include <condition_variable>
 #include <cstdint>

@@ -39,8 +39,7 @@ struct BenchmarkResult {
 
   [[nodiscard]] double median_seconds() const { return step_seconds[step_seconds.size() / 2]; }
   [[nodiscard]] double mean_seconds() const;
-  /// The model's arithmetic as a part of what the machine's products reach; none where that is not
-  /// measured.
+  /// The model's arithmetic as a part of what the machine's products reach; none if not measured.
   [[nodiscard]] std::optional<double> of_product_rate() const;
 };
 

@@ -59,8 +59,7 @@ int list(const std::filesystem::path& argument) {
   return 0;
 }
 
-/// The sentence with the tensors it is about, where it names none itself: a file that does not
-/// open.
+/// The sentence with its tensors, where it names none itself: a file that does not open.
 std::string with_tensors(const std::string& text, const std::vector<std::string>& tensors) {
   constexpr std::size_t kNamesMax = 5;
   const bool named = tensors.empty() || text.find(tensors.front()) != std::string::npos;
@@ -84,8 +83,7 @@ std::vector<std::string> faults_of(const std::filesystem::path& folder) {
   }
 }
 
-/// Prints what is wrong with one checkpoint, or that nothing is; the first fault, "" where there is
-/// none.
+/// Prints what is wrong with a checkpoint, or that nothing is; the first fault, "" where none.
 std::string verify_one(const std::filesystem::path& folder) {
   const std::vector<std::string> faults = faults_of(folder);
   for (const std::string& fault : faults) {

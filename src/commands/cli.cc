@@ -67,8 +67,7 @@ constexpr std::array<std::array<std::string_view, 2>, 16> kOtherWords = {{
 // Of the contract, and not in this version unless the table has them.
 constexpr std::array<std::string_view, 1> kLaterCommands = {"preflight"};
 
-/// Refuses a first word that is neither a command nor a config; one that looks like a path is a
-/// config that may be missing.
+/// Refuses a first word that is neither command nor config; what looks like a path is a config.
 void refuse_word(const std::string& word) {
   if (word.starts_with('-') || word.find_first_of("./=") != std::string::npos || is_there(word))
     return;

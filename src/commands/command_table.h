@@ -50,9 +50,8 @@ struct CommandText {
   std::vector<CommandText> subcommands;
 };
 
-/// What CLI11 knows of an app; name, summary and examples are the table's. The name of an option's
-/// type says what completes it: FILE, DIR, PREFIX and the like, KEY=VALUE (a config key), and
-/// {a,b,c} the values themselves.
+/// What CLI11 knows of an app; name, summary and examples are the table's. An option's type says
+/// what completes it: FILE, DIR, PREFIX and the like, KEY=VALUE (a config key), {a,b,c}.
 CommandText describe(const CLI::App& app);
 
 /// Every row of the table.

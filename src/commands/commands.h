@@ -52,8 +52,7 @@ int version_command(Arguments arguments);  // version_command.cc
 
 /// Finds the command that `arguments` (all of argv but the program) name and runs it; a first word
 /// that is no command is a config to train. Catches everything: prints the fault, then "train: exit
-/// N (reason)" as the last line, and ends the other ranks where this one failed. Returns the exit
-/// code.
+/// N (reason)" as the last line, and ends the other ranks. Returns the exit code.
 int run_command_line(std::span<const std::string> arguments);
 
 }  // namespace trireme

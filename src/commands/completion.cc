@@ -37,8 +37,7 @@ std::string brief(std::string_view text) {
   return line;
 }
 
-/// `visit("checkpoint list", command)` for each command and each of its subcommands; training is
-/// "".
+/// `visit("checkpoint list", command)` for each command and subcommand; training is "".
 void for_each_path(const std::vector<CommandText>& commands,
                    const std::function<void(const std::string& path, const CommandText&)>& visit) {
   for (const CommandText& command : commands) {

@@ -1,7 +1,6 @@
 #pragma once
-// Scripts that make a shell complete the words of this program: commands, options, values that are
-// one of a set, config keys behind --set, files and folders. Pure: text of what the commands say of
-// themselves.
+// Scripts that make a shell complete the words of this program: commands, options, values of a set,
+// config keys behind --set, files and folders. Pure: text of what commands declare.
 
 #include <string>
 #include <vector>

@@ -24,8 +24,7 @@ namespace {
   launch.abort(static_cast<int>(code));
 }
 
-/// Launchers end a job at the first rank that leaves with another code than 0: nobody leaves before
-/// rank 0 has said why.
+/// Launchers end a job at the first code that is not 0: nobody leaves before rank 0 has said why.
 Ending leave_together(Launch& launch, Ending ending, const char* fault) {
   std::fflush(stdout);
   if (fault != nullptr) {

@@ -16,9 +16,8 @@ namespace trireme {
 /// there is none. Alone, faults go on to the caller.
 Ending on_every_rank(const std::function<Ending(Launch&)>& body, LaunchGuard* guard = nullptr);
 
-/// In place of on_every_rank, for a rank that cannot come so far (its command line is wrong): meets
-/// the others there and ends with them as SharedError does. Alone it throws the fault. MPI must not
-/// have begun.
+/// In place of on_every_rank, for a rank whose command line is wrong: meets the others there and
+/// ends with them as SharedError does. Alone it throws the fault. MPI must not have begun.
 Ending fail_on_every_rank(const Error& fault);
 
 }  // namespace trireme

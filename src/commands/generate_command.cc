@@ -52,8 +52,7 @@ std::vector<std::int32_t> parse_ids(const std::string& text) {
   return ids;
 }
 
-/// Prints text as soon as it is whole: bytes of a character that is still incomplete wait for the
-/// rest.
+/// Prints text as soon as it is whole: bytes of an incomplete character wait for the rest.
 class TextPrinter {
  public:
   void print(std::string_view bytes) {

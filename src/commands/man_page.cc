@@ -8,8 +8,7 @@ namespace trireme {
 
 namespace {
 
-/// Text that troff takes as it stands: its escapes and the dots and quotes that begin a request at
-/// the start of a line.
+/// Text that troff takes as it stands: escapes, and dots and quotes that begin a request.
 std::string roff(std::string_view text) {
   std::string out;
   bool line_start = true;

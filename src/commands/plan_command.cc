@@ -87,8 +87,7 @@ void take_pipeline(const Pipeline& pipeline, Figures& figures) {
   figures.even_bubble_rate = simulate(pipeline.schedule, even).bubble_rate;
 }
 
-/// A rank with more tokens or rows than others of its group has a lower number: the first of equal
-/// ranks sends most of them.
+/// Ranks with more tokens or rows have lower numbers: the first of equal ranks sends most.
 std::vector<Traffic> most_traffic(const RunConfig& config, const Figures& figures) {
   std::vector<Traffic> most;
   for (const EqualRanks& equal : figures.ranks) {

@@ -109,8 +109,7 @@ Sweep plan_sweep(const Options& options, SignalRelay& relay) {
 
 std::filesystem::path program_path() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
-/// TRIREME_ROOT/scripts where that is set, as slurm.sbatch has it, else those that came with this
-/// program.
+/// TRIREME_ROOT/scripts where set, as slurm.sbatch has it, else those that came with this program.
 std::filesystem::path scripts_folder() {
   const char* root = std::getenv("TRIREME_ROOT");
   if (root == nullptr || *root == '\0') {

@@ -20,8 +20,7 @@ struct ArrayJob {
 /// One task a run, each by slurm.sbatch (which saves at the time limit and requeues).
 std::string array_script(const ArrayJob& job);
 
-/// Writes folder/sweep.sbatch, over an earlier one of ours only (else ConfigError), and returns its
-/// path.
+/// Writes folder/sweep.sbatch, over one of ours only (else ConfigError), and returns its path.
 std::filesystem::path write_array_script(const ArrayJob& job);
 
 }  // namespace trireme

@@ -82,8 +82,7 @@ std::optional<std::int32_t> choose_end_token(const Tokenizer& tokenizer, const O
       tokenizer.source());
 }
 
-/// What is read must not be what is written: the tokenizer of `--tokenizer x.json --output x` would
-/// be lost.
+/// What is read is not written: the tokenizer of `--tokenizer x.json --output x` would be lost.
 void check_output(const Tokenizer& tokenizer, const Options& options) {
   std::vector<std::string> read = options.inputs;
   if (tokenizer.source() != "byte") read.push_back(tokenizer.source());

@@ -1,6 +1,5 @@
 #pragma once
-// What an unknown key was probably meant to be: our name of what other systems call so, or the
-// nearest key.
+// What an unknown key probably means: our name of what other systems call so, or the nearest key.
 
 #include <map>
 #include <string>

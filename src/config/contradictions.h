@@ -4,8 +4,7 @@
 
 namespace trireme {
 
-/// Keys that exclude or need each other, whatever the mesh and the model are. `given` is the merged
-/// JSON.
+/// Keys that exclude or need each other whatever mesh and model are. `given` is the merged JSON.
 void check_contradictions(const Json& given, LoadedConfig& loaded);
 
 }  // namespace trireme

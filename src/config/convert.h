@@ -1,6 +1,5 @@
 #pragma once
-// Configs from the arguments of other systems: Megatron-LM's command line, or a script with it, and
-// DeepSpeed's JSON.
+// Configs from other systems' arguments: Megatron-LM's command line or script, DeepSpeed's JSON.
 //
 // Values are translated to what gives the same training here: where the other system's default
 // differs from ours and nothing was given, its default is written out. What cannot be said in our
@@ -19,8 +18,7 @@ enum class ForeignSystem : std::uint8_t { kMegatron, kDeepSpeed };
 
 struct Conversion {
   ForeignSystem system = ForeignSystem::kMegatron;
-  /// Our config, sections and keys in the order of the contract. read_run_config takes it once what
-  /// `missing` names is added.
+  /// Our config in the order of the contract. read_run_config takes it once `missing` is added.
   Json config;
   std::vector<std::string> missing;  ///< "run.directory: why", required and not known
   std::vector<std::string> unset;    ///< "tokenizer: why", not required, better set

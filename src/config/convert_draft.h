@@ -15,8 +15,7 @@ class ConversionDraft {
  public:
   explicit ConversionDraft(ForeignSystem system) { result_.system = system; }
 
-  /// `path` = value, as `from` says. Of two sources that differ the later holds, and that is
-  /// reported.
+  /// `path` = value, as `from` says. Of two that differ the later holds, and that is reported.
   void set(std::string_view path, Json value, std::string_view from);
   /// A value of text ("1e-4", "true") as the field's type has it; false where it is none.
   bool set_text(const Field& field, std::string_view text, std::string_view from);
@@ -57,8 +56,7 @@ class ConversionDraft {
 void convert_megatron(std::string_view text, std::string_view source, ConversionDraft& draft);
 void convert_deepspeed(std::string_view text, std::string_view source, ConversionDraft& draft);
 
-/// The field whose column of `system` (&OtherNames::megatron, ...) holds `name`; nullptr where
-/// there is none.
+/// The field whose column of `system` (&OtherNames::megatron, ...) holds `name`; else nullptr.
 const Field* find_field_of_other(std::string_view OtherNames::*system, std::string_view name);
 
 }  // namespace trireme

@@ -1,7 +1,6 @@
 #pragma once
-// The one list of config fields. Parsing, the JSON Schema, help, configs/README.md and the
-// config.json of a run are all made from it; a new key is one row in field_table.cc and one member
-// of RunConfig.
+// The one list of config fields. Parsing, the JSON Schema, help, configs/README.md and a run's
+// config.json are made from it; a new key is a row in field_table.cc and a member of RunConfig.
 
 #include <functional>
 #include <limits>

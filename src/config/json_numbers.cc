@@ -34,8 +34,7 @@ std::size_t opaque_length(std::string_view text, std::size_t at) {
   return 0;
 }
 
-/// What a text that is not JSON is, by its first bytes, its name or its lines; "" where it is not
-/// known or meant to be JSON.
+/// What a text that is not JSON is, by first bytes, name or lines; "" if unknown or JSON.
 std::string_view other_format(const std::filesystem::path& file, std::string_view text) {
   if (text.starts_with("\x1f\x8b") || text.starts_with("\x28\xb5\x2f\xfd"))
     return "compressed (gzip or zstd)";

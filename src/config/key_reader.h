@@ -45,8 +45,7 @@ class KeyReader {
   [[nodiscard]] std::optional<std::string> text(std::string_view key);
 
   void report(std::string_view key, std::string legal, std::string nearest, std::string message);
-  /// A problem where a person typed the key, a note where a file holds it. `nearest` is asked for
-  /// problems that are reported.
+  /// A problem where a person typed the key, a note in a file. `nearest` is for problems.
   void unknown(std::string_view key, const std::function<std::string()>& nearest);
 
  private:

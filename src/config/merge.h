@@ -9,9 +9,8 @@
 
 namespace trireme {
 
-/// `over` laid on `base` (RFC 7396). Inside "model" a null stays: there it is a value of its own,
-/// as in a Hugging Face config. An object laid on a "model" that is a path overrides keys of that
-/// file.
+/// `over` laid on `base` (RFC 7396). Inside "model" a null stays: there it is a value, as in a
+/// Hugging Face config. An object laid on a "model" path overrides keys of that file.
 void merge_config(Json& base, const Json& over);
 
 /// "key.path=value", the value JSON where it parses and text where it does not.

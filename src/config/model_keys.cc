@@ -26,8 +26,7 @@ constexpr ModelKey kCommon[] = {
     {"pruned_heads", kFixed, "[{}]"},
     {"quantization_config", kFixed, "[]"},
     {"tie_encoder_decoder", kFixed, "[false]"},
-    // What a file carries beside the architecture: bookkeeping, numerics of inference, generation,
-    // labels.
+    // What a file has beside the architecture: bookkeeping, inference, generation, labels.
     {"_attn_implementation", kPass},
     {"_attn_implementation_autoset", kPass},
     {"_name_or_path", kPass},

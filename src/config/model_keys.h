@@ -34,8 +34,7 @@ TokenDefaults default_tokens(Family family);
 /// nullptr where the family does not know the key.
 const ModelKey* find_model_key(Family family, std::string_view name);
 
-/// The family's own name of a key that it also takes under another ("hidden_size" of gpt2 is
-/// "n_embd").
+/// The family's name of a key that it also takes under another ("hidden_size" of gpt2: "n_embd").
 std::string_view own_name(Family family, std::string_view name);
 
 /// The nearest key of the family to an unknown one; "" where nothing is near.

@@ -209,8 +209,7 @@ class ModelReader {
     return layers;
   }
 
-  /// Missing, llama takes as many as heads, mistral 8, the qwens 32; null is as many as heads
-  /// everywhere.
+  /// Missing, llama takes as many as heads, mistral 8, the qwens 32; null is as many as heads.
   std::int64_t default_kv_heads(Family family, std::int64_t heads) const {
     if (family == Family::kLlama || keys_.find("num_key_value_heads") != nullptr) return heads;
     return family == Family::kMistral ? 8 : 32;

@@ -1,12 +1,11 @@
 #pragma once
 // A ModelConfig from Hugging Face config keys. Families llama, mistral, qwen2, qwen3, gpt2; a
-// missing key takes the default of transformers 5 for the model_type; null is "missing" except
-// where transformers gives it a meaning of its own (num_key_value_heads, head_dim, n_inner,
-// sliding_window, token ids).
+// missing key takes transformers 5's default for the model_type; null is "missing" but where
+// transformers gives it a meaning (num_key_value_heads, head_dim, n_inner, sliding_window, token
+// ids).
 //
-// Keys that do not change training are let pass; a feature that this program lacks is refused only
-// when it is active. An unknown key is a problem where a person typed it and a note where a file
-// holds it.
+// Keys that do not change training are let pass; a feature that this program lacks is refused when
+// active. An unknown key is a problem where a person typed it, a note in a file.
 
 #include <filesystem>
 #include <string>

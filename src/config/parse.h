@@ -24,8 +24,7 @@ struct LoadedConfig {
 };
 
 /// The value that "model" would have, for a config that names none: what its init.weights, or a
-/// checkpoint that it goes on from, knows of the model. Throws Error where that says nothing; may
-/// add notes.
+/// checkpoint to go on from, says. Throws Error where that says nothing; may add notes.
 using ModelFinder = std::function<Json(const RunConfig&, std::vector<std::string>& notes)>;
 
 /// Throws DataError where a file cannot be read, ConfigError (file, line, column) where it is not

@@ -23,30 +23,26 @@ struct Problem {
   ExitCode code = ExitCode::kConfig;  ///< kData where a file that the config names is at fault
 };
 
-/// "optimizer.lr: must be a number. Found \"x\"; legal: a number above 0; nearest: 0.001." on one
-/// line.
+/// "optimizer.lr: must be a number. Found \"x\"; legal: a number above 0; nearest: 0.001."
 std::string format_problem(const Problem& problem);
 
 /// Of unknown keys that other systems name so, the path of ours that each means.
 std::set<std::string> keys_meant(const std::vector<Problem>& problems);
 inline constexpr const char* kUnknownKey = "unknown key";
 
-/// "data.seed: what is wrong" as a fault of that key; one that names no key, of `otherwise`. With
-/// the error's code.
+/// "data.seed: what is wrong" as a fault of that key, else of `otherwise`. With the error's code.
 Problem problem_of(const Error& error, std::string_view otherwise);
 
 /// How many problems people are shown, and get a nearest key looked for: a hostile file has more.
 inline constexpr std::size_t kProblemsShown = 100;
 
-/// A heading and one line for each problem; of very many the first. A long list of what is legal
-/// stands once.
+/// A heading and a line for each problem; of very many the first. A long list stands once.
 std::string format_problems(const std::vector<Problem>& problems);
 
 /// Whether any of them is of this section or key ("data", "optimizer.lr").
 bool has_problem_in(const std::vector<Problem>& problems, std::string_view section);
 
-/// Throws an Error with all of them, ConfigError unless all are of another code; returns where
-/// there are none.
+/// Throws an Error with all, ConfigError unless all have another code; returns if there are none.
 void throw_problems(const std::vector<Problem>& problems);
 
 /// [{path, found, legal, nearest, message}], as `plan --json` prints it.

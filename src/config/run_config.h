@@ -44,8 +44,7 @@ struct DataSource {
   bool synthetic = false;
   std::vector<std::pair<double, std::string>>
       blend;  ///< weight > 0 as given, not normalised; PREFIX
-  /// Written as a list. megatron-core asks a lone weighted corpus for other samples than a bare one
-  /// under "split".
+  /// Written as a list. Under "split" megatron-core gives a weighted corpus other samples.
   bool weighted = false;
   friend bool operator==(const DataSource&, const DataSource&) = default;
 };

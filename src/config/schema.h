@@ -13,8 +13,7 @@ namespace trireme {
 /// that Megatron, DeepSpeed, transformers and torchtitan use.
 Json config_schema();
 
-/// "Learning rate after the warm-up. A number of at least 0; ...; Megatron: --lr; ..." for help and
-/// schema.
+/// "Learning rate after the warm-up. A number of at least 0; ...; Megatron: --lr; ..."
 std::string describe(const Field& field);
 
 }  // namespace trireme

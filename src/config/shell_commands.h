@@ -21,8 +21,7 @@ struct ShellScript {
   std::vector<std::string> remarks;  ///< what could not be followed, with its line
 };
 
-/// In a word this stands before the text of what only the machine knows: a variable that is set
-/// nowhere, $1, $(command).
+/// In a word this marks what only the machine knows: a variable set nowhere, $1, $(command).
 inline constexpr char kUnknownMark = '\x01';
 /// The word as a person wrote it.
 std::string without_marks(std::string_view word);

@@ -1,6 +1,6 @@
 #pragma once
-// What the contract names and this version does not do. The list in unbuilt.cc is all there is to
-// change when a feature arrives.
+// What the contract names and this version does not do. What is built leaves the list in
+// unbuilt.cc.
 
 #include <string>
 #include <string_view>
@@ -26,8 +26,7 @@ bool is_future_key(std::string_view path);
 /// A value of the contract that this version does not have, of a key that it has.
 bool is_future_value(std::string_view path, const Json& value);
 
-/// Appends a problem for each key of `given` (the merged file, sections as objects) that asks for
-/// one.
+/// Appends a problem for each key of `given` (the merged file) that asks for one.
 void check_unbuilt(const Json& given, std::vector<Problem>& problems);
 
 }  // namespace trireme

@@ -24,8 +24,7 @@ struct BatchRules {
 BatchRules make_batch_rules(const RunConfig::Data& data, std::int64_t end_token,
                             std::int64_t vocab_size);
 
-/// Throws DataError naming file, document and position of an id of a sample that is not in [0,
-/// vocab_size).
+/// Throws DataError with file, document and position of an id that is not in [0, vocab_size).
 void check_token_ids(const SampleSource& source, std::int64_t sample,
                      std::span<const std::int32_t> tokens, std::int64_t vocab_size);
 

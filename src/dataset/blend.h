@@ -1,6 +1,5 @@
 #pragma once
-// Several sources by weight: the greedy rule of megatron-core's build_blending_indices, computed on
-// demand.
+// Several sources by weight: the greedy rule of megatron-core's build_blending_indices, on demand.
 
 #include <cstdint>
 #include <memory>
@@ -27,8 +26,7 @@ struct Draw {
 /// ahead takes about 1 ns x sources for each sample on the way. Thread-safe.
 class GreedyBlend {
  public:
-  /// `weights` are used as they are. `limits`: source d is left out once limits[d] samples came
-  /// from it; empty: none.
+  /// `weights` as they are. `limits`: source d ends with limits[d] samples; empty: none.
   explicit GreedyBlend(std::vector<double> weights, std::vector<std::int64_t> limits = {});
   [[nodiscard]] Draw at(std::int64_t sample) const;
   /// How many of the samples [0, count) come from each source.
@@ -53,8 +51,7 @@ class BlendSource final : public SampleSource {
     kEndless,  ///< each source goes on as it can
     kOnce,     ///< no source gives more than its count(); count() is their sum
   };
-  /// Sources of one length, `weights` as given to GreedyBlend. `size` where the number of samples
-  /// is fixed.
+  /// Sources of one length, `weights` as GreedyBlend's. `size`: a fixed number of samples.
   BlendSource(std::vector<std::shared_ptr<const SampleSource>> sources, std::vector<double> weights,
               Repeat repeat, std::int64_t size = kEndless);
 

@@ -15,8 +15,7 @@ namespace trireme {
 /// every rank does the same number of passes.
 class EvaluationBatches {
  public:
-  /// `batches` global batches; end_token and vocab_size as Loader's. Of `shape` accumulation is not
-  /// used.
+  /// `batches` global batches; the rest as Loader's. `shape`'s accumulation is not used.
   EvaluationBatches(std::shared_ptr<const SampleSource> source, const RunConfig::Data& data,
                     const BatchShape& shape, std::int64_t batches, std::int64_t end_token,
                     std::int64_t vocab_size);

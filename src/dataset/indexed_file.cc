@@ -48,8 +48,7 @@ auto IndexedFile::visit_tokens(std::int64_t first, Visitor&& visitor) const {
 
 namespace {
 
-/// The index of a prefix, which people take for the name of a file: what they gave instead is
-/// reported.
+/// The index of a prefix, which people take for a file's name: what they gave instead is reported.
 std::string index_of(const std::string& prefix) {
   std::string index = prefix + ".idx";
   std::error_code none;
@@ -273,8 +272,7 @@ std::optional<std::int64_t> IndexedFile::find_outside(std::int64_t first, std::i
       return static_cast<std::uint64_t>(static_cast<std::int64_t>(id)) >=
              static_cast<std::uint64_t>(vocab_size);
     };
-    // Blocks without a branch per token, which vectorise; then the place within the first bad
-    // block.
+    // Blocks without a branch per token vectorise; then the place within the first bad block.
     constexpr std::int64_t kBlock = 4096;
     for (std::int64_t begin = 0; begin < count; begin += kBlock) {
       const std::int64_t end = std::min(count, begin + kBlock);

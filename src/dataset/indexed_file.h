@@ -29,8 +29,7 @@ class IndexedFile {
  public:
   /// Maps both files and checks the whole index; allocates nothing from a count in it. Throws
   /// DataError with file and place: missing, truncated, surplus bytes, no integer tokens, a count
-  /// that the file cannot hold, a negative length, an offset out of order or beyond .bin, document
-  /// bounds out of order.
+  /// that the file cannot hold, lengths, offsets or document bounds out of order.
   explicit IndexedFile(const std::string& prefix);
 
   [[nodiscard]] const std::string& prefix() const { return prefix_; }
@@ -47,8 +46,7 @@ class IndexedFile {
   /// The sequence that holds a token: the last one that begins at or before it. O(log S).
   [[nodiscard]] std::int64_t sequence_of(std::int64_t token) const;
 
-  /// Tokens [first, first + ids.size()) of the file. An id that is negative or beyond int32 becomes
-  /// -1.
+  /// Tokens [first, first + ids.size()) of the file. An id below 0 or beyond int32 becomes -1.
   void read(std::int64_t first, std::span<std::int32_t> ids) const;
   /// One id as stored.
   [[nodiscard]] std::int64_t id_at(std::int64_t token) const;
@@ -63,8 +61,7 @@ class IndexedFile {
   /// XXH3-128 of the index and of 64 blocks of 4 KiB of the tokens, evenly apart: of all tokens
   /// where they are no more. Tells other data under the same name, not a few changed tokens.
   [[nodiscard]] std::string sampled_hash() const;
-  /// PREFIX.json, where it is there and speaks of this very file; a stale one is warned of and left
-  /// out.
+  /// PREFIX.json, where it is there and of this very file; a stale one is warned of and left out.
   [[nodiscard]] const std::optional<TokenizedFacts>& facts() const { return facts_; }
 
  private:

@@ -35,8 +35,7 @@ struct Loader::State {
   // As many are handed out and whole as are built ahead.
   std::vector<Step> steps;
 
-  // Guarded by `mutex`. Steps are numbered as they are handed out; number `built` is the thread's
-  // while it is `building`.
+  // Guarded by `mutex`. Steps are numbered as handed out; `built` is the thread's while `building`.
   std::mutex mutex;
   std::condition_variable changed;
   std::int64_t handed_out = 0, built = 0;

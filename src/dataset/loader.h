@@ -1,6 +1,5 @@
 #pragma once
-// Feeds the training loop: a thread builds the micro-batches of the steps to come while this one
-// computes.
+// Feeds the training loop: a thread builds the micro-batches to come while this one computes.
 
 #include <memory>
 #include <span>
@@ -48,11 +47,9 @@ class Loader {
   [[nodiscard]] int lookahead() const;
   /// The next step's data begins at this global sample. Drops what was prefetched.
   void seek(std::int64_t consumed_samples);
-  /// Blocks until the step is built; throws what building it met. Allocates nothing after the first
-  /// steps.
+  /// Waits until the step is built; throws what building met. No allocation after the first steps.
   StepBatch next();
-  /// Of the `ahead`-th step behind the one that was handed out last, 1 to lookahead. Blocks and
-  /// throws as next() would.
+  /// Of the `ahead`-th step behind the last, 1 to lookahead. Blocks and throws as next().
   [[nodiscard]] std::int64_t target_count(int ahead);
 
  private:

@@ -1,6 +1,5 @@
-// Keeps the index of a megatron order in a file: building it reads the length of every sequence,
-// and a large one takes minutes. Layout: Header, then sample_position, document_index,
-// sample_offset, shuffle_index.
+// Keeps the index of a megatron order in a file: building it reads every sequence's length, for
+// minutes. Layout: Header, then sample_position, document_index, sample_offset, shuffle_index.
 
 #include <fcntl.h>
 #include <sys/file.h>

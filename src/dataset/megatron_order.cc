@@ -148,8 +148,7 @@ MegatronSource::MegatronSource(Corpus corpus, std::int64_t length,
                                std::unique_ptr<MegatronIndex> index)
     : corpus_(std::move(corpus)), length_(length), index_(std::move(index)) {}
 
-/// visitor(token of the file, tokens, place in the window) for each piece of a document that a
-/// sample is made of.
+/// visitor(token of the file, tokens, place in the window) for each part of a document in a sample.
 template <class Visitor>
 void MegatronSource::visit_pieces(std::int64_t sample, Visitor&& visitor) const {
   expect(sample >= 0 && sample < count(), "sample {} of an order of {}", sample, count());
@@ -214,7 +213,7 @@ std::uint32_t megatron_seed(const RunConfig& config) {
   return static_cast<std::uint32_t>(seed);
 }
 
-/// How the corpora are drawn from: one directly, several, or a weighted one under data.split, as a
+/// How corpora are drawn from: one directly; several, or a weighted one with data.split, as a
 /// blend.
 bool is_blend(const RunConfig& config, std::span<const Corpus> corpora) {
   return corpora.size() > 1 || (config.data.train.weighted && config.data.split);

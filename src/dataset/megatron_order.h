@@ -1,7 +1,6 @@
 #pragma once
 // megatron-core's order of samples, index for index (GPTDataset and BlendedDataset of megatron-core
-// 0.16; seed, T and the number of samples being equal). Unlike our own orders it changes with the
-// length of the run.
+// 0.16) at equal seed, T and samples. Unlike our own orders it changes with the length of the run.
 
 #include <cstdint>
 #include <filesystem>
@@ -20,10 +19,9 @@ namespace trireme {
 /// The order of one corpus. With n sequences of together K tokens, T tokens a sample and N samples
 /// asked for: epochs E = the smallest with E K >= N T + 1; where E > 1 the last epoch stands apart
 /// when fewer than int(0.8 floor((K-1)/T)) samples of it are needed. The sequences of all epochs
-/// (of the first E - 1, then of the last, where that stands apart) are shuffled as one array, laid
-/// end to end and cut into floor((E K - 1)/T) samples that share one token with their neighbours;
-/// then the samples are shuffled, likewise in one or two parts. The random numbers are numpy's
-/// RandomState(seed).
+/// (or of the first E - 1, then of the last) are shuffled as one array, laid end to end and cut
+/// into floor((E K - 1)/T) samples that share one token with their neighbours; then the samples are
+/// shuffled, likewise in one or two parts. The random numbers are numpy's RandomState(seed).
 struct MegatronRequest {
   SequenceRange range;       ///< K > 0
   std::int64_t length = 0;   ///< T
@@ -41,8 +39,7 @@ class MegatronIndex {
   std::span<const std::int32_t> sample_offset;    ///< likewise
   std::span<const std::uint32_t> shuffle_index;
 
-  /// Throws ConfigError where an index type is too small: 2^31 sequences over all epochs, 2^32
-  /// samples.
+  /// Throws ConfigError where an index type is too small: 2^31 sequences in all, 2^32 samples.
   static MegatronIndex build(const IndexedFile& file, const MegatronRequest& request);
   /// The index stored at `path`, or nothing where the file is missing, damaged or of another key.
   static std::unique_ptr<MegatronIndex> load(const std::filesystem::path& path,
@@ -101,9 +98,8 @@ MegatronShares megatron_shares(std::span<const double> weights, std::int64_t sam
 void check_megatron_order(const RunConfig& config, std::span<const Corpus> corpora,
                           std::int64_t total_samples);
 
-/// The training data of a config in this order. One corpus is read directly, unless it was given
-/// with a weight and data.split is set: then as a blend of one. Throws ConfigError for a seed
-/// beyond 32 bits.
+/// The training data of a config in this order. One corpus is read directly, but with a weight and
+/// data.split as a blend of one. Throws ConfigError for a seed beyond 32 bits.
 std::shared_ptr<const SampleSource> make_megatron_source(const RunConfig& config,
                                                          std::vector<Corpus> corpora,
                                                          std::int64_t total_samples);

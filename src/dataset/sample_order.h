@@ -1,6 +1,5 @@
 #pragma once
-// Which tokens sample number s of a run holds. A sample number is the whole state: nothing here
-// remembers what was read before.
+// Which tokens sample number s of a run holds. The number is the whole state.
 
 #include <cstdint>
 #include <limits>
@@ -11,8 +10,7 @@
 
 namespace trireme {
 
-/// Samples of T + 1 tokens by number. Immutable as seen from outside; every member may be called
-/// from several threads at once.
+/// Samples of T + 1 tokens by number. Seen from outside immutable and thread-safe.
 class SampleSource {
  public:
   static constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max();

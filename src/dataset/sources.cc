@@ -17,8 +17,7 @@ using Sources = std::vector<std::shared_ptr<const SampleSource>>;
 std::vector<double> weights_of(const DataSource& data) {
   std::vector<double> weights;
   for (const auto& [weight, prefix] : data.blend) weights.push_back(weight);
-  // Twice, because megatron-core's builder and its blend both do it, and the second can change the
-  // last bit.
+  // Twice, as megatron-core's builder and its blend both do it: the second can change the last bit.
   return normalized(normalized(weights));
 }
 
@@ -97,8 +96,7 @@ std::shared_ptr<const SampleSource> synthetic_source(const RunConfig& config,
                                            config.data_seed(), purpose);
 }
 
-/// What is evaluated: where "data.validation" is not given, the split of the training data stands
-/// in.
+/// What is evaluated: without "data.validation" the split of the training data.
 std::vector<std::pair<std::string, DataSource>> validation_sets(const RunConfig& config) {
   if (config.data.validation) return config.data.validation->sets;
   if (config.data.split && split_gives(*config.data.split, DataPart::kValidation))

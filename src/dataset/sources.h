@@ -32,8 +32,7 @@ struct SourceRequest {
 };
 
 /// Opens the training data and counts. Throws ConfigError for a corpus that is empty or shorter
-/// than one window (the "megatron" order goes around a corpus that is only short), DataError for
-/// what the files contain.
+/// than one window ("megatron" goes around a short one), DataError for what the files contain.
 DataFacts training_facts(const RunConfig& config);
 
 /// Throws what make_training_source and make_validation_sources would for what the config asks of
@@ -46,9 +45,8 @@ void check_validation_sources(const RunConfig& config);
 void check_training_tokens(const RunConfig& config, const SourceRequest& request);
 void check_validation_tokens(const RunConfig& config, const SourceRequest& request);
 
-/// {PREFIX: {documents, tokens, hash}} of every file that the config names, whatever its shares:
-/// what a checkpoint keeps, so that a run which goes on knows data that were replaced. Throws
-/// DataError.
+/// {PREFIX: {documents, tokens, hash}} of every file that the config names: what a checkpoint
+/// keeps, so that a resumed run knows replaced data. Throws DataError.
 Json data_fingerprints(const RunConfig& config);
 
 /// "PREFIX.bin: other data than at the checkpoint (documents 240 -> 100, tokens ...)", a line each;

@@ -39,8 +39,7 @@ class Context {
   [[nodiscard]] OpTrace* op_trace() const { return op_trace_; }
   void set_op_trace(OpTrace* trace) { op_trace_ = trace; }
 
-  /// Whether an op has to give equal bits for equal operands (as at first), or may be faster where
-  /// its contract says so.
+  /// Whether an op must give equal bits for equal operands (the default), or may be faster.
   [[nodiscard]] bool deterministic() const { return deterministic_; }
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
 
@@ -53,8 +52,7 @@ class Context {
   void set_kernel_choices(KernelChoices* choices) { kernel_choices_ = choices; }
 
   /// At least `bytes` of the device's memory, aligned to 64, valid until the next call: an op uses
-  /// it within one call only. Grows on demand, so that after the first step of a shape it allocates
-  /// nothing.
+  /// it within one call only. Grows on demand: after a shape's first step it allocates nothing.
   std::byte* scratch(std::size_t bytes);
   [[nodiscard]] std::size_t scratch_bytes() const { return scratch_.size(); }
   /// The same on the host, whatever the device.

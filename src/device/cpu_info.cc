@@ -104,8 +104,7 @@ struct Mapping {
   std::int64_t bytes = 0, resident = 0;
 
   [[nodiscard]] bool file() const { return inode != "0"; }
-  /// Of an MPI library, which moves messages between ranks of a host through it. Ours have names of
-  /// their own.
+  /// Of an MPI library, for messages between ranks of a host. Ours have names of their own.
   [[nodiscard]] bool shared_by_library() const {
     return rights[3] == 's' && name.rfind("/dev/shm/", 0) == 0;
   }

@@ -1,7 +1,6 @@
 #pragma once
-// What the program asks of a GPU's runtime, behind DeviceKind::kCuda. A program is linked with one
-// of three definitions: CUDA's own runtime, that interface executed on the host (test builds,
-// kernels/simt_host), or none.
+// What the program asks of a GPU's runtime, behind DeviceKind::kCuda. One of three definitions is
+// linked: CUDA's own runtime, the same on the host (test builds, kernels/simt_host), or none.
 
 #include <cstddef>
 #include <string>

@@ -1,5 +1,4 @@
-// By CUDA's runtime interface. In a test build the same calls reach kernels/simt_host, which runs
-// kernels on the host.
+// By CUDA's runtime interface; in a test build by kernels/simt_host, on the host.
 
 #include <cuda_runtime_api.h>
 

@@ -19,8 +19,7 @@ HostBuffer::HostBuffer(std::size_t bytes) : size_(bytes) {
   data_ = static_cast<std::byte*>(address);
   // A core file without tensors is small; and resident_bytes() knows them by this.
   ::madvise(address, bytes, MADV_DONTDUMP);
-  // Large buffers are read in long runs: fewer TLB misses. Where the system refuses, nothing is
-  // lost.
+  // Large buffers are read in long runs: fewer TLB misses. If refused, nothing is lost.
   if (bytes >= (std::size_t{1} << 22)) ::madvise(address, bytes, MADV_HUGEPAGE);
 }
 

@@ -7,8 +7,7 @@
 /// The one list of them, ascending: a CPU that has one has those above it. Another one is a row
 /// here and its compiler flags in kernels/CMakeLists.txt. A row is
 ///   ROW(enumerator, namespace of its tables, name, what a CPU has beside the row above, ...)
-/// AVX2 is compiled with F16C too, which every CPU with AVX2 has. AVX512_BF16 rounds to bf16 and
-/// multiplies pairs of it.
+/// AVX2 with F16C, which every such CPU has. AVX512_BF16 rounds to bf16 and multiplies pairs.
 #define TRIREME_INSTRUCTION_SETS(ROW, ...)                                                  \
   ROW(kAvx2, avx2, "AVX2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"), \
       __VA_ARGS__)                                                                          \

@@ -27,8 +27,7 @@ void unbind_first_thread() {
 void keep_waiting_threads_short(char** argv) {
   if (::getenv("OMP_WAIT_POLICY") != nullptr || ::getenv("GOMP_SPINCOUNT") != nullptr) return;
   ::setenv("GOMP_SPINCOUNT", "1000", 1);
-  // By its own name, which is what ps, top and pgrep go by; the link works also where the file was
-  // replaced.
+  // By its own name, which ps, top and pgrep go by; the link works where the file was replaced.
   char path[PATH_MAX];
   const ssize_t size = ::readlink("/proc/self/exe", path, sizeof path - 1);
   if (size > 0) {

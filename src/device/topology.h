@@ -20,24 +20,21 @@ struct Core {
   friend bool operator==(const Core&, const Core&) = default;
 };
 
-/// The cores of this process's affinity mask, neighbours side by side (hwloc's order). At least
-/// one.
+/// The cores of this process's affinity mask in hwloc's order, neighbours together. At least one.
 std::vector<Core> usable_cores();
 
 /// The CPUs on the side of the machine that a PCI device ("0000:3b:00.0") is attached to,
 /// ascending; empty where hwloc cannot tell, or the machine has one side only.
 std::vector<int> cpus_near(const std::string& pci_bus_id);
 
-/// "0,8;1,9": cores as one line, for an exchange between ranks, and back (DataError where it is
-/// none).
+/// "0,8;1,9": cores as one line, to exchange between ranks, and back (or DataError).
 std::string text_of(std::span<const Core> cores);
 std::vector<Core> parse_cores(const std::string& text);
 
 struct PlacementRequest {
   int local_rank = 0;
   std::int64_t threads_per_rank = 0;  ///< 0: one for each core of the share
-  /// usable_cpu_count(). Below the number of CPUs in the mask it is a cgroup's quota, which the
-  /// ranks of the host share.
+  /// usable_cpu_count(). Below the mask's CPUs: a cgroup's quota, of all ranks of the host.
   int cpu_count_max = 1 << 20;
   /// Of every rank of the host the CPUs near its GPU. Where it is not given, empty for a rank, or
   /// names none of that rank's cores, ranks are placed as if there were no GPUs.

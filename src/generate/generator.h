@@ -8,8 +8,7 @@
 
 namespace trireme {
 
-/// Appends tokens to what the model has seen: the logits behind the last of them, or none where
-/// another has them.
+/// Appends tokens to what the model has seen: the logits behind the last, or none if elsewhere.
 using Feed = std::function<std::span<const float>(std::span<const std::int32_t>)>;
 /// Takes the token chosen here, -1 where there were no logits, and returns the one that everybody
 /// goes on with; called once for each token.

@@ -30,8 +30,7 @@ void keep_top_k(std::vector<Candidate>& candidates, std::int64_t k) {
                 [&](const Candidate& candidate) { return candidate.probability < smallest; });
 }
 
-/// Removes the least likely tokens whose probabilities together stay within 1 - p; at least one
-/// remains.
+/// Removes the least likely tokens, together within 1 - p; at least one remains.
 void keep_top_p(std::vector<Candidate>& candidates, double p) {
   if (p >= 1) return;
   std::vector<std::size_t> order(candidates.size());

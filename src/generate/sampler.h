@@ -1,6 +1,5 @@
 #pragma once
-// The next token from logits: temperature, then top-k, then top-p, as transformers' logits warpers
-// do.
+// The next token from logits: temperature, then top-k, then top-p, as transformers' warpers.
 
 #include <cstdint>
 #include <span>
@@ -24,8 +23,7 @@ struct Candidate {
 std::vector<Candidate> filter_candidates(std::span<const float> logits,
                                          const SamplingOptions& options);
 
-/// One token; `position` numbers the draws of a sequence, so that a draw depends on (seed,
-/// position) only.
+/// One token; `position` numbers a sequence's draws: a draw depends on (seed, position) only.
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
                           std::uint64_t position);
 

@@ -1,6 +1,5 @@
 #pragma once
-// When a job counts as hung, and whose fault it is: the arithmetic of the watchdog, without threads
-// or clocks.
+// When a job counts as hung, and by whom: the watchdog's arithmetic, without threads or clocks.
 
 #include <cstdint>
 #include <deque>

@@ -222,8 +222,7 @@ RunLock::RunLock(const std::filesystem::path& directory,
 }
 
 void RunLock::acquire(const std::filesystem::path& mine) {
-  // Two processes of one host that find a dead lock take turns; between hosts the renaming below
-  // decides.
+  // Processes of one host that find a dead lock take turns; between hosts the renaming decides.
   const FileDescriptor folder = open_file(path_.parent_path(), O_RDONLY | O_DIRECTORY);
   ::flock(folder.get(), LOCK_EX);
   const auto my_status = status_of(mine);

@@ -52,8 +52,7 @@ struct LockVerdict {
   bool dead = false;
   std::string reason;
 };
-/// Whether a lock whose holder touched it `age_seconds` ago still holds. `start_ticks_of` as
-/// process_start_ticks.
+/// Whether a lock touched `age_seconds` ago still holds. `start_ticks_of` as process_start_ticks.
 LockVerdict judge_lock(const LockHolder& holder, const LockHolder& self, double age_seconds,
                        const std::function<std::int64_t(std::int64_t)>& start_ticks_of);
 

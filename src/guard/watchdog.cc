@@ -29,8 +29,7 @@ constexpr std::int64_t kTablesNs = 1 * kSecondNs;
 constexpr std::int64_t kLookNs = kSecondNs / 4;  // at the processes of the other ranks
 constexpr double kSpeakerSeconds = 1;            // as kGraceNs, where a rank is dead
 
-// One write, so that lines of two ranks do not mix; without the logger, whose lock a hung thread
-// may hold.
+// One write: ranks' lines do not mix; without the logger, whose lock a hung thread may hold.
 void write_error(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }

@@ -37,8 +37,7 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// The phases and actions of `trace` for as long as this lives, which the trace outlives. On the
-  /// trace's thread.
+  /// The phases and actions of `trace`, which outlives this. On the trace's thread.
   class Following {
    public:
     Following(Watchdog& watchdog, Trace& trace) : trace_(trace) {

@@ -21,8 +21,7 @@ QkvHeads<Byte> split_heads(const BasicTensorView<Byte>& qkv_TX, const AttentionC
           heads_of(qkv_TX, config.q_size() + config.kv_size(), config.kv_heads, config.head_dim)};
 }
 
-/// q and k as attention reads them: rotated, beside the unrotated ones where those are still
-/// needed.
+/// q and k as attention reads them: rotated, beside the unrotated ones where needed.
 QkvHeads<std::byte> attention_heads(const AttentionActivations& acts,
                                     const AttentionConfig& config) {
   QkvHeads<std::byte> heads = split_heads(acts.in_TX, config);

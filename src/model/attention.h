@@ -1,8 +1,7 @@
 #pragma once
 // The branch of a layer in which tokens see one another:
 //   n = norm(s);   q, k, v = n Wqkv;   a = attention(rope(q), rope(k), v);   y = a Wout
-// q and k go through a norm of each head before RoPE where the config says so. Heads are those of
-// this tensor-parallel rank.
+// Before RoPE each head of q and k may have a norm. Heads are those of this tensor-parallel rank.
 
 #include "kernels/attention/attention_backend.h"
 #include "model/branch.h"
@@ -62,8 +61,7 @@ AttentionScratch lay_out_attention_scratch(ArenaCursor& arena, const LayerShape&
 ContextAxis::Buffers lay_out_context(ArenaCursor& arena, const LayerShape& shape,
                                      ContextAxis::Direction direction);
 
-/// A layer's attention over heads that lie as the activations have them. `config` is that of the
-/// tensor rank.
+/// A layer's attention over heads as the activations have them. `config` is the tensor rank's.
 AttentionLayout attention_layout(const AttentionConfig& config, std::int64_t sequences,
                                  std::int64_t tokens, bool deterministic);
 

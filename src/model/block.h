@@ -1,8 +1,7 @@
 #pragma once
 // One transformer layer: a residual stream s with two branches.
 //   s1 = s + x;   o = attention(norm(s1));   s2 = s1 + o;   y = mlp(norm(s2))
-// x is the branch of the layer before and y the branch for the next, so that each add is fused into
-// the norm behind it.
+// x is the branch of the layer before, y that for the next: adds are fused into the norm behind.
 
 #include "model/attention.h"
 #include "model/mlp.h"
@@ -29,8 +28,7 @@ struct BlockActivations {
   }
 };
 /// Which of them: those that each layer keeps from forward to backward, or those that layers share,
-/// as backward makes them anew (with full recomputation all but s1; with selective the rotated q
-/// and k).
+/// as backward recomputes them (full: all but s1; selective: the rotated q and k).
 enum class Keep : std::uint8_t { kEachLayer, kShared };
 /// `activations` with those laid out; the others stay as they are.
 BlockActivations lay_out_activations(ArenaCursor& arena, const LayerShape& shape, Keep which,
@@ -74,14 +72,12 @@ void block_forward(const LayerPass& pass, const BlockWeights& weights, const Blo
                    const BlockForwardScratch& scratch, ConstTensorView residual_TC,
                    const KvCache* cache = nullptr);
 
-/// In B, or in R before it: makes the shared activations of a layer again, with the bits that
-/// forward left.
+/// In B, or in R before it: recomputes a layer's shared activations with forward's bits.
 void block_recompute(const LayerPass& pass, const BlockWeights& weights,
                      const BlockActivations& acts, const BlockForwardScratch& scratch,
                      Recompute recompute);
 
-/// How often a layer goes between residual rows and all rows (TensorAxis), in each direction: for
-/// what a step sends.
+/// How often a layer goes between residual rows and all rows (TensorAxis), in each direction.
 struct LayerTransitions {
   int all_gathers = 0, reduces = 0;
 };
@@ -105,8 +101,7 @@ void block_backward_input(const LayerPass& pass, const BlockWeights& weights,
 /// W.
 void block_backward_weight(const LayerPass& pass, const BlockBackwardArgs& args);
 
-/// B and W with the same bits, where nobody waits between them: products of W run while what B
-/// sends to other ranks travels.
+/// B and W as one, with the same bits: products of W run while what B sends travels.
 void block_backward(const LayerPass& pass, const BlockWeights& weights,
                     const BlockBackwardArgs& args, const AttentionScratch& scratch,
                     TensorView ds1_TC);

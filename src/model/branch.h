@@ -1,9 +1,8 @@
 #pragma once
 // What the branches of a layer's residual stream s have in common, beside x, the branch before:
 //   s' = s + x;   n = norm(s');   y = f(n)
-// f begins with a product whose columns, and ends with one whose rows the tensor axis shards
-// (Shoeybi et al. 2019): n (and dy backward) is all-gathered, y (and dn) reduced, as TensorAxis
-// says.
+// The tensor axis shards the columns of f's first product and the rows of its last (Shoeybi et al.
+// 2019): n (and dy backward) is all-gathered, y (and dn) reduced (TensorAxis).
 
 #include <utility>
 
@@ -49,8 +48,7 @@ struct BranchActivations {
   }
 };
 
-/// What B leaves for W. Those of width C have room for all tokens; B fills the residual rows, and W
-/// gathers the rest of n.
+/// What B leaves for W. Those of width C have room for all tokens; W gathers n.
 struct BranchGradients {
   TensorView dy_TC;  ///< of the residual stream behind the branch
   TensorView din_TX;

@@ -42,8 +42,7 @@ class Decoder final : private ForwardProgram {
   void restart() { length_ = 0; }
   /// Where it stands.
   [[nodiscard]] Trace& trace() { return trace_; }
-  /// Of the keys and values of `layers` layers and `capacity` tokens, where `local` is the config
-  /// of this tensor-parallel rank.
+  /// Of keys and values of `layers` layers and `capacity` tokens; `local` is this rank's.
   [[nodiscard]] static std::int64_t cache_bytes(const ModelConfig& local, std::int64_t layers,
                                                 std::int64_t capacity, DType compute);
 

@@ -1,6 +1,5 @@
 #pragma once
-// The ends of a part of the model: token ids become the residual stream, which goes on to the part
-// behind.
+// The ends of a part of the model: token ids become the residual stream, which goes on behind.
 
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "model/param_table.h"
@@ -23,8 +22,7 @@ struct StreamStart {
 void embed_tokens(Context& context, const TensorAxis& tensor, const ParamStore::Lease& lease,
                   const ChunkParams& chunk, const Tokens& tokens, const StreamStart& start);
 
-/// out [S, C] = branch + residual: the first norm of the part behind would add the two and keep the
-/// sum, rounded as it is here.
+/// out [S, C] = branch + residual, rounded as the first norm of the part behind would.
 void leave_part(Context& context, TensorView out_SC, ConstTensorView branch_SC,
                 ConstTensorView residual_SC);
 

@@ -12,8 +12,7 @@ struct ParameterCount {
 };
 ParameterCount count_parameters(const ModelConfig& config);
 
-/// 6 * multiplying + 6 * layers * heads * head_dim * T: forward and backward, causal attention
-/// counted once.
+/// 6 * multiplying + 6 * layers * heads * head_dim * T: all passes, causal attention once.
 std::int64_t model_flops_per_token(const ModelConfig& config, std::int64_t sequence_length);
 
 }  // namespace trireme

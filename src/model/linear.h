@@ -1,6 +1,5 @@
 #pragma once
-// y = x W^T + b with W [out, in], or y = x W + b with W [in, out] (GPT-2). The backward pass in its
-// two halves.
+// y = x W^T + b with W [out, in], or y = x W + b with W [in, out] (GPT-2). Backward in two halves.
 
 #include "kernels/gemm/gemm.h"
 #include "model/param_table.h"

@@ -62,9 +62,8 @@ struct ModelParams {
 };
 
 /// In memory the vocabulary's rows of a rank are rounded up to a multiple of this: rows of logits
-/// then begin on 32 bytes in bf16, which tensor cores and TMA ask for. Megatron rounds to 128 for
-/// whole tiles; a partial tile costs as much there as a padded one, and a vocabulary of 257 bytes
-/// would grow by half.
+/// then begin on 32 bytes in bf16, as tensor cores and TMA ask. Megatron rounds to 128 for whole
+/// tiles; a partial tile costs no more, and a vocabulary of 257 bytes would grow by half.
 inline constexpr std::int64_t kVocabularyRowAlignment = 16;
 
 /// The parameters of chunks that are held together, in order of the model. A block is the
@@ -75,9 +74,8 @@ ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange
 /// Of the whole model.
 ModelParams declare_params(const ModelConfig& config);
 
-/// The model that the layers of a tensor-parallel rank compute: its heads and its columns of
-/// the MLP. Key and value heads fewer than ranks are held by several. The extents divide
-/// (plan/resolve says so before).
+/// The model that a tensor-parallel rank's layers compute: its heads and columns of the MLP. KV
+/// heads fewer than ranks are held by several. The extents divide (plan/resolve).
 ModelConfig config_of_rank(const ModelConfig& config, AxisRank rank);
 
 }  // namespace trireme

@@ -66,8 +66,7 @@ Stage::Slot Stage::lay_out_slot(ArenaCursor& arena, const LayerShape& layer,
   return slot;
 }
 
-/// A set for each micro-batch that waits: of every layer, and before them what takes the gradient
-/// of the chunk's input.
+/// A set for each micro-batch that waits: the gradient of the chunk's input, then every layer's.
 void Stage::lay_out_kept(ArenaCursor& arena, const LayerShape& layer, const ChunkShape& part,
                          Chunk& chunk) {
   const TensorSize stream = layer.wide(layer.hidden);
@@ -389,8 +388,7 @@ void Stage::begin_backward(WeightReader& weights, int chunk, int micro_batch) {
   copy_bytes(context_, dy.data, received.data, received.bytes());
 }
 
-/// B of one layer, after recomputing what it needs of the forward pass unless R has; W too where
-/// both are one action.
+/// B of one layer, after recomputing what it needs unless R has; W too where both are one action.
 void Stage::backward_layer(const ModelPass& pass, WeightReader& reader, int chunk, int micro_batch,
                            std::int64_t layer, BackwardHalves halves) {
   const ChunkParams& chunk_params = params_of(chunk);

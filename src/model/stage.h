@@ -31,8 +31,7 @@ struct StageCut {
 struct ChunkShape {
   ChunkRange range;
   int in_flight = 1;  ///< micro-batches between their F and their last backward action
-  /// Micro-batches between B and W; the buffer of what W needs is micro_batch % waiting. Only where
-  /// B and W are apart.
+  /// Micro-batches between B and W, where these are apart; W's buffer is micro_batch % waiting.
   int waiting = 1;
   /// Micro-batches between R and B; the buffer of their activations is micro_batch % recomputed.
   int recomputed = 0;
@@ -61,8 +60,7 @@ struct StageAxes {
 
 class Stage final : public StageProgram {
  public:
-  /// References must outlive the stage. `axes` are those of shape.cut. Everything is allocated
-  /// here.
+  /// References must outlive it. `axes` are those of shape.cut. Everything is allocated here.
   Stage(Context& context, const ModelConfig& config, const ModelParams& params, ParamStore& store,
         const StageShape& shape, StageAxes axes = {});
 
@@ -70,8 +68,7 @@ class Stage final : public StageProgram {
   static std::int64_t buffer_bytes(const ModelConfig& config, const StageShape& shape,
                                    DType compute);
 
-  /// The micro-batches that the actions of the next step speak of, and how many targets the whole
-  /// global batch counts.
+  /// The micro-batches of the next step's actions, and how many targets its global batch counts.
   void begin_step(std::span<const MicroBatch> micro_batches, std::int64_t target_count);
   /// Where the context reads those micro-batches.
   [[nodiscard]] std::span<const MicroBatch> batches_of_step() const { return micro_batches_; }
@@ -87,8 +84,7 @@ class Stage final : public StageProgram {
   [[nodiscard]] int slots(int chunk) const override {
     return static_cast<int>(buffers_.chunks[static_cast<std::size_t>(chunk)].slots.size());
   }
-  /// Sum of the token losses of the forwards since begin_step, micro-batches in the order they ran.
-  /// Waits for them.
+  /// Sum of the token losses of the forwards since begin_step, in their order. Waits for them.
   [[nodiscard]] double loss_sum();
 
   /// Until the next step `forward` of micro-batch 0 is a forward pass alone, of this one; then
@@ -103,8 +99,7 @@ class Stage final : public StageProgram {
     NormActivations final_norm;
     TensorView final_n_TC;               // its gradient once the head has run
     NormGradients final_norm_gradients;  // from B to W
-    // Residual rows that go to the next stage and the gradient that comes back, and the
-    // gradient that goes to the one before.
+    // Residual rows for the next stage, their gradient, and that for the stage before.
     TensorView out_SC, dout_SC, din_SC;
     bool recomputed = false;  // by R, until B
   };

@@ -14,8 +14,7 @@ namespace trireme {
 /// The blocks whose weights an action of a chunk reads, in order. W reads none.
 std::vector<int> blocks_read(const ModelParams& params, const ChunkParams& chunk, ActionKind kind);
 
-/// Leases of these blocks in this order. Each names the block behind it, which is gathered
-/// meanwhile (WeightGather).
+/// Leases of these blocks in order. Each names the next, to be gathered (WeightGather).
 class WeightReader {
  public:
   /// `blocks` must outlive it.
@@ -45,9 +44,8 @@ struct ModelPass {
   }
 };
 
-/// F of the layers of a chunk, from the residual stream in acts[0].attention's s to the stream that
-/// it returns, whose last branch stands in `scratch`. Layer i has acts[i % size] and, in
-/// generation, caches[i].
+/// F of the layers of a chunk, from the residual stream in acts[0].attention's s to the one
+/// returned, its branch in `scratch`. Layer i has acts[i % size] and, in generation, caches[i].
 ConstTensorView forward_layers(const ModelPass& pass, WeightReader& weights,
                                const ChunkParams& chunk, std::span<const BlockActivations> acts,
                                const BlockForwardScratch& scratch,

@@ -6,8 +6,7 @@
 
 namespace trireme {
 
-/// The learning rate of the k-th update, k = 1, 2, ... (a skipped step counts), in double. With W
-/// warm-up steps:
+/// The learning rate of the k-th update, k = 1, 2, ... (skipped too), in double. W warm-up steps:
 ///   k <= W:          lr k / W
 ///   cosine, linear:  t = (k - W) / (D - W), at most 1, D = decay_end_step
 ///   wsd:             t = (k - S + d) / d once k > S - d, else 0;  S = steps, d = decay_steps

@@ -74,8 +74,7 @@ class ContextAxis {
   void exchange_heads(Context& context, const Buffers& buffers, const ConstHeadsView& q,
                       const ConstHeadsView& k, const ConstHeadsView& v);
   /// Rows of ranks' tokens lie as [rank][sequence][tokens] or as [sequence][rank][tokens]. Each
-  /// rank sends every rank its chunks of `out`, which lies the first way, and lays what comes in
-  /// `in` the second way.
+  /// rank sends every rank its chunks of `out`, laid the first way, and gets `in`, laid the second.
   void to_sequences(Context& context, TensorView out, TensorView in, std::int64_t sequences);
   /// The way back: `out` lies the second way, `in` the first.
   void to_ranks(Context& context, TensorView out, TensorView in, std::int64_t sequences);

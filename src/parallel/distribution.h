@@ -7,9 +7,8 @@
 
 namespace trireme {
 
-/// The same ranks have two views of the mesh, outermost axis first. Dense parameters are
-/// distributed over [pipeline, data, context, tensor], those of experts over [pipeline, expert
-/// data, expert, expert tensor].
+/// The same ranks have two views of the mesh, outermost axis first. Dense parameters: [pipeline,
+/// data, context, tensor]; those of experts: [pipeline, expert data, expert, expert tensor].
 enum class MeshView : std::uint8_t { kDense, kExpert };
 inline constexpr std::array kMeshViews = {MeshView::kDense, MeshView::kExpert};
 

@@ -46,11 +46,9 @@ class MeshShape {
   [[nodiscard]] int size() const;
   [[nodiscard]] MeshCoordinate coordinate_of(int rank) const;
   [[nodiscard]] int rank_of(const MeshCoordinate& coordinate) const;
-  /// The ranks that differ from `rank` along `axis` only, itself included, in the order of the
-  /// axis.
+  /// The ranks that differ from `rank` along `axis` only, itself too, in the axis's order.
   [[nodiscard]] std::vector<int> group(Axis axis, int rank) const;
-  /// The same number for ranks that differ along `axes` only, different for others: a colour for a
-  /// split.
+  /// One number for ranks that differ along `axes` only, others for others: a split's colour.
   [[nodiscard]] int group_color(std::initializer_list<Axis> axes, int rank) const;
   /// "pipeline 2 x data 4 x context 1 x tensor 8"
   [[nodiscard]] std::string text() const;

@@ -8,9 +8,8 @@
 //   reduce       partial sums -> residual rows: an all-reduce, or a reduce-scatter of the sequence
 //
 // Both work in place on a buffer of all tokens [T, C], of which `residual_rows` are the residual
-// rows. Under sequence parallelism they travel beside the products at either end, split where the
-// ranks' rows are (as in the ring exchanges of Wang et al., ASPLOS 2023, each pair of ranks at
-// once).
+// rows. Under sequence parallelism they travel beside the products at either end, split by ranks'
+// rows (as the ring exchanges of Wang et al., ASPLOS 2023, each pair of ranks at once).
 
 #include <vector>
 
@@ -25,8 +24,7 @@ class TensorAxis {
  public:
   /// One rank: it has all rows, and the transitions are nothing.
   TensorAxis() = default;
-  /// `cuts_tokens`: sequence parallelism. `channel` must outlive this and move the memory that
-  /// activations are in.
+  /// `cuts_tokens`: sequence parallelism. `channel` must outlive this and move activations' memory.
   TensorAxis(Communicator& channel, bool cuts_tokens)
       : channel_(&channel), rank_{channel.size(), channel.rank()}, cuts_tokens_(cuts_tokens) {}
 
@@ -86,8 +84,7 @@ class TensorAxis {
     for (Pending& hop : under_way) hop.wait();
     add_hops(context, x_TC, scratch_TC);
   }
-  /// `use(first, count)` reads rows that an all-gather brings, this rank's own before the
-  /// others have come.
+  /// `use(first, count)` reads rows that an all-gather brings, this rank's own before the others.
   template <class Use>
   void use_gathered(TensorView x_TC, Pending others, const Use& use) const {
     const std::int64_t tokens = x_TC.shape[0];
@@ -104,8 +101,7 @@ class TensorAxis {
   void gather_parts(TensorView parts) const;
 
  private:
-  /// Rows of the rank so many behind this one, and what the one as many before it has made of
-  /// this rank's.
+  /// Rows of the rank so many behind, and what the one as many before has made of this rank's.
   [[nodiscard]] Pending start_hop(TensorView x_TC, TensorView scratch_TC, int hop) const;
   void add_hops(Context& context, TensorView x_TC, TensorView scratch_TC) const;
 

@@ -260,8 +260,7 @@ class Checker {
     if (replay.complete) return std::nullopt;
     std::size_t rank = 0;
     while (replay.done[rank] == schedule_.ranks[rank].size()) ++rank;
-    // Each rank that waits does so for one that waits too; after as many steps as there are ranks
-    // the walk is on the cycle.
+    // Each waiting rank waits for another; after as many steps as ranks the walk is on the cycle.
     const auto holder = [&](std::size_t of) {
       return static_cast<std::size_t>(
           shape_.placement[static_cast<std::size_t>(replay.waits_for[of].virtual_stage)]);

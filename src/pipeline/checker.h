@@ -1,6 +1,5 @@
 #pragma once
-// The proof of a schedule before it runs: every rule by its name, and the first place where it
-// breaks.
+// The proof of a schedule before it runs: every rule by name, and the first place where it breaks.
 //
 //   placement     each rank holds as many virtual stages as the others, at least one
 //   place         an action stands on the rank that holds its stage
@@ -39,8 +38,7 @@ struct CheckLimits {
   double r_memory = 0;           ///< made by R until B, beside the activation
 };
 
-/// Nothing where the schedule is valid. Any schedule may be asked about, also one with numbers out
-/// of range.
+/// Nothing where the schedule is valid. Any may be asked about, also with numbers out of range.
 std::optional<ScheduleFault> check_schedule(const Schedule& schedule,
                                             const CheckLimits& limits = {});
 

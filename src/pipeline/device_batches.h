@@ -10,12 +10,10 @@
 
 namespace trireme {
 
-/// The micro-batches of a step where the context computes: those of the loader themselves on the
-/// CPU, copies of them on a GPU.
+/// A step's micro-batches where the context computes: the loader's on the CPU, copies on a GPU.
 class DeviceBatches {
  public:
-  /// Views that stay valid until the next call. Allocates where a step has more micro-batches, or
-  /// larger ones, than any before.
+  /// Views valid until the next call. Allocates for more or larger micro-batches than any before.
   std::span<const MicroBatch> bring(Context& context, std::span<const MicroBatch> batches);
 
  private:

@@ -75,8 +75,7 @@ std::string legend(const Schedule& schedule, const ScheduleShape& shape, double 
                                     {ActionKind::kBackwardWeight, "W gradient of the weights"},
                                     {ActionKind::kBackward, "BW both gradients"},
                                     {ActionKind::kRecompute, "R forward again"}}) {
-    // A lambda may capture a name of a structured binding only by a copy of its own (clang holds to
-    // that).
+    // clang lets a lambda capture a structured binding only by an own copy.
     const bool occurs =
         std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [&, k = kind](const auto& rank) {
           return std::any_of(rank.begin(), rank.end(),

@@ -14,8 +14,7 @@ namespace trireme {
 std::string draw_text(const Schedule& schedule, const Simulation& simulation,
                       const ActionTimes& times, int columns);
 
-/// A whole SVG document: a rectangle for each action with its name as a tooltip, groups one above
-/// the other, a time axis below.
+/// An SVG document: a rectangle for each action, named by a tooltip, groups stacked, a time axis.
 std::string draw_svg(const Schedule& schedule, const Simulation& simulation,
                      const ActionTimes& times);
 

@@ -16,8 +16,7 @@ namespace trireme {
 /// Actions of a group run one after the other. Made once; running allocates nothing.
 class Executor {
  public:
-  /// References must outlive this. Without `links` nothing is sent or received: of a schedule of
-  /// one rank.
+  /// References must outlive this. Without `links` (a schedule of one rank) nothing is sent.
   Executor(const std::vector<ProgramStep>& steps, StageProgram& stage, StageLinks* links = nullptr);
   /// `steps` have forward actions alone.
   Executor(const std::vector<ProgramStep>& steps, ForwardProgram& stage,

@@ -4,13 +4,12 @@
 //
 // An activation goes from F of stage s to F of stage s+1, a gradient from B or BW of s to that of
 // s-1: by a transfer where the two stages are on different ranks, else by a copy: of an activation
-// before its use, as its place may be another's until then; of a gradient when it is made, as the
-// slot that it is made in may be another's soon.
-// All transfers are put into one order, that of the times at which a simulation makes them and has
-// room for them, and every rank takes its own in that order: each after the action that makes it,
-// before the one that needs it, and among its other actions by time. So the program cannot
-// deadlock, however few transfers are under way at once: the first transfer that is not done waits
-// only for actions, and those wait only for earlier transfers.
+// before its use, as its memory may be another's until then; of a gradient when made, as its slot
+// may soon be another's. All transfers are put into one order, that of the times at which a
+// simulation makes them and has room for them, and every rank takes its own in that order: each
+// after the action that makes it, before the one that needs it, and among its other actions by
+// time. So the program cannot deadlock, however few transfers are under way at once: the first
+// transfer that is not done waits only for actions, and those wait only for earlier transfers.
 
 #include <cstdint>
 #include <optional>
@@ -32,8 +31,7 @@ struct ProgramStep {
   /// (a gradient), with the stage and the micro-batch that it is the output of.
   Action action{};
   std::int32_t peer = -1;  ///< rank at the other end of a transfer
-  /// A send and a receive side by side with one mark other than 0 are started together; the same
-  /// two stand so at that rank.
+  /// A send and a receive side by side with one mark that is not 0 start together, at both ranks.
   std::int32_t batch = 0;
   /// Of W and BW: whether what its stage sums is complete after it, so that it may be reduced.
   LastMicroBatch last = LastMicroBatch::kNo;
@@ -53,8 +51,7 @@ struct Output {
 };
 Output output_of(const Action& action, const ScheduleShape& shape);
 
-/// The program of a schedule that check_schedule accepts, or of a forward pass. Times decide the
-/// order alone.
+/// The program of a schedule that check_schedule accepts, or of a forward. Times decide the order.
 Program lower(const Schedule& schedule, const ActionTimes& times = {});
 
 /// The steps of one rank as an executor takes them that starts transfers and waits for them where

@@ -10,8 +10,7 @@ struct MicroBatch {
   ConstTensorView input_ids;  ///< [S*T] i32
   ConstTensorView targets;    ///< [S*T] i32, -1 = not counted
   ConstTensorView positions;  ///< [S*T] i32: restart with each document where documents are masked
-  /// [S*T] i32: the index within the sequence where the token's document begins; not given without
-  /// document mask.
+  /// [S*T] i32: where in the sequence the token's document begins; not given without document mask.
   ConstTensorView first_key;
   std::int64_t target_count = 0;  ///< targets that are counted
 };

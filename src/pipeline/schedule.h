@@ -1,8 +1,7 @@
 #pragma once
 // A pipeline schedule as a value: for each rank the order of its actions, and which rank holds
-// which part of the model. Schedules are made by generators (pipeline/schedules) or read from a
-// file, proved by `check_schedule`, timed by `simulate`, and given their sends and receives by
-// `lower`.
+// which part of the model. Made by generators (pipeline/schedules) or read from a file, proved by
+// `check_schedule`, timed by `simulate`, given sends and receives by `lower`.
 //
 // The model is split into P·V virtual stages, numbered in its order; each of P ranks holds V.
 
@@ -64,8 +63,7 @@ struct ScheduleShape {
   [[nodiscard]] std::size_t pairs() const { return index(virtual_stages, 0); }
 };
 
-/// The largest numbers that occur, and the placement written out. Needs at least one rank and
-/// numbers that are not negative.
+/// The largest numbers that occur, and the placement. Needs at least one rank, no negative numbers.
 ScheduleShape shape_of(const Schedule& schedule);
 
 /// Stage s on rank s mod `ranks`: linear where each rank has one, interleaved where it has more.
@@ -93,8 +91,7 @@ std::size_t end_of_group(const std::vector<Action>& actions, std::size_t positio
 std::vector<std::int32_t> slots_of(const Schedule& schedule);
 
 /// {"ranks": [[["F", virtual_stage, micro_batch, start, group], ...], ...], "placement": [...],
-/// "reproducible": true}. The start stands where `starts` (of each action of each rank) is given,
-/// the group where there is one.
+/// "reproducible": true}. Start and group stand where given (`starts` of each action of each rank).
 Json schedule_json(const Schedule& schedule,
                    const std::vector<std::vector<double>>* starts = nullptr);
 
@@ -105,13 +102,11 @@ Schedule parse_schedule(const Json& json, std::string_view source);
 /// Reads a file. Throws ConfigError for what it holds, DataError where it cannot be read.
 Schedule read_schedule(const std::string& path);
 
-/// 1F1B (PipeDream-flush; Narayanan et al. 2021): rank i runs min(p-1-i, m) forwards ahead, then
-/// forward and backward in turns, then the remaining backwards. p = 1 gives F0 BW0 F1 BW1 ...: one
-/// micro-batch in flight.
+/// 1F1B (PipeDream-flush; Narayanan et al. 2021): min(p-1-i, m) forwards ahead on rank i, then F
+/// and backward in turns, then backwards. p = 1 gives F0 BW0 F1 BW1 ...: one micro-batch in flight.
 Schedule make_1f1b(int stages, int micro_batches);
 
-/// F alone, of one micro-batch through all stages: an evaluation forward, and so no schedule that
-/// check_schedule takes.
+/// F alone, of one micro-batch through all stages: an evaluation; check_schedule refuses it.
 Schedule make_forward_pass(std::vector<std::int32_t> placement);
 
 }  // namespace trireme

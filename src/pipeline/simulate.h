@@ -43,9 +43,8 @@ struct ActionTimes {
   [[nodiscard]] StageTimes of_stage(std::int32_t virtual_stage) const;
 };
 
-/// Plays a schedule in order of its dependencies. Each pair (virtual stage, micro-batch) has at
-/// most one action of each kind, and every action stands on its stage's rank; nothing else is
-/// assumed.
+/// Plays a schedule in order of its dependencies. Each (virtual stage, micro-batch) has at most one
+/// action of each kind, on its stage's rank; nothing else is assumed.
 struct Replay {
   Replay(const Schedule& schedule, const ScheduleShape& shape, const ActionTimes& times);
   std::vector<std::vector<double>> starts, durations;  ///< of each rank and position
@@ -79,8 +78,7 @@ struct Simulation {
 Simulation simulate(const Schedule& schedule, const ActionTimes& times, double w_memory = 1,
                     double r_memory = 0);
 
-/// Most activations held at once by a rank, in full stages: simulate's `peak`. Any order of
-/// actions.
+/// Most activations held by a rank, in full stages: simulate's `peak`. Any order of actions.
 double peak_of(const std::vector<Action>& actions, const ScheduleShape& shape, double w_memory,
                double r_memory = 0);
 

@@ -24,8 +24,7 @@ class StageLinks {
   StageLinks(Communicator& group, const std::vector<std::int32_t>& placement,
              const MakeChannel& make);
 
-  /// What `made`, F or B, leaves for the neighbour of its stage, which is on another rank: at the
-  /// one's rank and at the other's.
+  /// What `made`, F or B, leaves for its stage's neighbour on another rank: at either rank.
   Pending send(const Action& made, TensorView message);
   Pending receive(const Action& made, TensorView message);
   [[nodiscard]] TrafficCounters counters() const;

@@ -6,16 +6,14 @@
 
 namespace trireme {
 
-/// Whether a backward pass is the last of its chunk in this step: then each block's gradients are
-/// final after it.
+/// Whether a backward is its chunk's last of the step: then its blocks' gradients are final.
 enum class LastMicroBatch : std::uint8_t { kNo, kYes };
 
 /// What a chunk takes from its neighbours in the model and gives them, of one micro-batch.
 enum class Boundary : std::uint8_t { kInput, kOutput, kOutputGradient, kInputGradient };
 
-/// What a stage of the model can be asked to do in a forward pass; during it the executor is the
-/// only caller. A chunk is a virtual stage that this rank holds, numbered from 0 in order of the
-/// model.
+/// What a stage of the model can be asked to do in a forward, by the executor alone. A chunk is a
+/// virtual stage of this rank, numbered from 0 in order of the model.
 class ForwardProgram {
  public:
   virtual ~ForwardProgram() = default;

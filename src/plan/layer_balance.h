@@ -24,8 +24,7 @@ struct PassCost {
 ///   W  2N
 PassCost cost_of_layer(const ModelConfig& model, std::int64_t sequence_length, Recompute recompute);
 
-/// F of the head makes the loss and its gradients too: 6 times its elements. The embedding is a
-/// look-up and costs nothing.
+/// F of the head makes loss and gradients: 6 times its elements. The embedding costs nothing.
 PassCost cost_of_head(const ModelConfig& model);
 
 struct BalanceTask {
@@ -35,9 +34,8 @@ struct BalanceTask {
 };
 
 /// Layers of each virtual stage, at least one of each: the longest rank is as short as can be; then
-/// the longest stage; then the numbers are as equal (sum of squares) as that leaves, those of
-/// earlier stages the larger. Exact. Needs as many layers as stages. Time in proportion to (stages
-/// + layers) log stages.
+/// the longest stage; then the numbers as equal (sum of squares) as can be, earlier ones the
+/// larger. Exact. Needs as many layers as stages. In time (stages + layers) log stages.
 std::vector<std::int64_t> balance_layers(const BalanceTask& task);
 
 }  // namespace trireme

@@ -35,8 +35,7 @@ double best_seconds(const RateRequest& request, const Work& work) {
   return best;
 }
 
-/// Ordinary numbers: zeros and subnormals run at other speeds on some CPUs, and cost a GPU less
-/// power.
+/// Ordinary numbers: zeros and subnormals run at other speeds, and cost a GPU less power.
 Buffer filled(Context& context, DType dtype, const Shape& shape) {
   Buffer buffer(dtype, shape);
   for (std::int64_t i = 0; i < shape.count(); ++i) {

@@ -18,8 +18,7 @@ struct CopyRate {
 };
 
 struct MachineRates {
-  /// An fp32 product of 2048 x 2048 matrices, on a CPU our own or oneDNN's, whichever is faster
-  /// here; 0 = not measured.
+  /// An fp32 product of 2048 x 2048 matrices, on a CPU by ours or oneDNN, if faster; 0 = not known.
   double sgemm_flops_per_second = 0;
   double bf16_flops_per_second = 0;  ///< the same in bf16; 0 = not measured
   std::vector<CopyRate> copies;      ///< ascending sizes; the last is larger than the caches

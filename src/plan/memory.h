@@ -27,11 +27,9 @@ struct RankMemory {
   std::int64_t undo = 0;
   /// Token batches of the loader (two steps, or four where they run ahead), rotary tables, staging
   /// of sums and gathers, gathered weights, what a library's attention works in, keys and values of
-  /// evaluation.samples; on the CPU also
-  /// what transfers between ranks of one host go through, and `saving`.
+  /// evaluation.samples; on the CPU also staging of transfers within a host, and `saving`.
   std::int64_t buffers = 0;
-  /// Host memory in which a save under way waits for the disk. With a GPU in no sum of these: the
-  /// others are the GPU's memory.
+  /// Host memory in which a save waits for the disk. With a GPU in no sum: others are the GPU's.
   std::int64_t saving = 0;
   [[nodiscard]] std::int64_t total() const {
     return parameters + gradients + optimizer + activations + undo + buffers;
@@ -49,8 +47,7 @@ struct MemoryRequest {
   const AttentionBackend* attention = &own_attention;
   bool deterministic = true;
   RankPart part = {};
-  /// Rank order alone goes through memory that ranks of one host share; what the library takes for
-  /// its sums is not planned.
+  /// Rank order alone goes through memory shared by a host's ranks; the library's is not planned.
   ReductionOrder sums = ReductionOrder::kRank;
   std::int64_t sample_tokens = 0;  ///< of the longest of evaluation.samples; 0: none
   std::int64_t saving_max = 0;     ///< bounds RankMemory::saving
@@ -68,8 +65,7 @@ MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, St
                              int rank);
 
 /// The most memory that saves of this config are staged in, whatever the rank needs: what it says;
-/// else any amount where training goes on meanwhile, and what a waiting save needs to copy and
-/// write at once.
+/// else any amount if training goes on meanwhile, or what a waiting save needs.
 std::int64_t saving_memory_max(const RunConfig::Checkpoint& config);
 
 /// Payload of one checkpoint: every parameter in fp32 with its two moments, stored once.

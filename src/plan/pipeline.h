@@ -15,8 +15,7 @@ namespace trireme {
 struct Pipeline {
   Schedule schedule;
   ActionTimes times;  ///< that it was made for, and is simulated with
-  /// What a micro-batch takes between B and W, in activations: the most of a stage, with what a
-  /// stage allocates for each.
+  /// What a micro-batch takes between B and W, in activations, as a stage allocates it: the most.
   double w_memory = 1;
   double r_memory = 0;                  ///< the same of what R makes until B
   Program step, evaluation;             ///< what the ranks run, proved by check_program
@@ -30,10 +29,9 @@ struct Pipeline {
   [[nodiscard]] std::vector<ChunkShape> chunks_of(int rank) const;
 };
 
-/// From parallel.pipeline and what else speaks of it. Throws ConfigError naming the key: a schedule
-/// that does not exist for these numbers, more stages than layers, layers that do not add up, a
-/// schedule file that is no valid schedule of this pipeline. `made`: its schedule, where another
-/// rank has made or read it.
+/// From parallel.pipeline and what else speaks of it. Throws ConfigError naming the key: no such
+/// schedule for these numbers, more stages than layers, layers that do not add up, a schedule file
+/// that does not fit. `made`: its schedule, where another rank has made or read it.
 Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& passes,
                        DType compute, const Schedule* made = nullptr);
 

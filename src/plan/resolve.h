@@ -1,7 +1,6 @@
 #pragma once
 // What a config means on a given number of ranks: mesh, batch arithmetic, number of steps. Every
-// rule that needs more than the config's own form is checked here, before any rank starts work.
-// Pure: the same on every rank.
+// rule beyond the config's own form is checked here, before any rank starts work. Pure.
 
 #include <cstdint>
 #include <optional>
@@ -42,18 +41,15 @@ struct ResolvedRun {
   Pipeline pipeline;       ///< without stages where there is no model
 };
 
-/// tensor x context x pipeline x (data or 1): what a plan assumes where nobody says how many ranks
-/// there are.
+/// tensor x context x pipeline x (data or 1): what a plan assumes where nobody says.
 std::int64_t default_world(const RunConfig& config);
 
 /// Batch arithmetic alone. Two of global, micro, accumulation give the third; micro alone:
-/// accumulation 1; global alone: micro 1; all three must agree. Faults name the numbers, the rule
-/// and the nearest legal values.
+/// accumulation 1; global alone: micro 1; all must agree. Faults name the nearest legal values.
 ResolvedBatch resolve_batch(const RunConfig::Batch& batch, std::int64_t data_ranks,
                             std::vector<Problem>& problems);
 
-/// Steps of the run: run.steps; ceil(tokens / (global T)); floor(epochs windows / global), at
-/// least 1.
+/// Steps of the run: run.steps; ceil(tokens / (global T)); floor(epochs windows / global) or 1.
 std::int64_t resolve_steps(const RunConfig& config, std::int64_t global,
                            std::optional<std::int64_t> windows, std::vector<Problem>& problems);
 
@@ -74,8 +70,7 @@ ReductionOrder reduction_order(const RunConfig& config, DeviceKind device);
 
 /// The config with derived defaults written out (batch, data seed, end of the decay, precision,
 /// order of sums), for config.json. What follows from the mesh (parallel.data, batch.accumulation)
-/// or from run.directory stays out unless it was given: the file then trains the same on another
-/// number of ranks.
+/// or run.directory stays out unless given: the file trains the same on other ranks.
 RunConfig with_defaults_written(const RunConfig& config, const ResolvedRun& run);
 
 }  // namespace trireme

@@ -1,6 +1,5 @@
 #pragma once
-// Where the time of a step goes, beside what the machine could do: pure arithmetic on what the
-// ranks have recorded.
+// Where a step's time goes, beside what the machine could do: pure arithmetic on ranks' records.
 
 #include <array>
 #include <span>
@@ -73,8 +72,7 @@ struct PhaseCost {
   double not_in_ops = 0;  ///< mean over ranks
 };
 
-/// A part of the step across phases: "products", "attention", "memory-bound ops", and what is no
-/// op.
+/// A part of the step across phases: "products", "attention", "memory-bound ops", the rest.
 struct PartCost {
   std::string part;
   double seconds = 0, bound_seconds = 0;

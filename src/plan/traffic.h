@@ -17,8 +17,7 @@ struct Traffic {
 };
 
 /// What a rank sends along each axis in one step of training, counted as its channels count it.
-/// Sums over all ranks of a few numbers (loss, norm, reports) are not among them. Kinds that need
-/// nothing are left out.
+/// Without sums of a few numbers (loss, norm, reports) and kinds that need nothing.
 std::vector<Traffic> step_traffic(const ModelConfig& model, const MemoryRequest& request,
                                   bool document_mask);
 

@@ -13,9 +13,8 @@ struct RingShape {
   std::int64_t part_max, buckets;
 };
 
-/// As many buckets as a layer of the model fills, and one: a whole layer is under way while the
-/// next is made. The embedding and the head, many times larger, go round the ring in parts of a
-/// layer's size.
+/// As many buckets as a layer fills, and one: a whole layer is under way while the next is made.
+/// The embedding and the head, many times larger, go round the ring in parts of a layer's size.
 RingShape ring_shape(const StoreLayout& layout, MeshView view, DType dtype) {
   const int last = layout.valued_blocks() - 1;
   std::int64_t largest = 1, layer = 1;

@@ -15,8 +15,7 @@ namespace trireme {
 class HostState {
  public:
   static constexpr std::size_t kPieceBytes = std::size_t{64} << 20;
-  /// The tensors of `state` are the context's device's. `piece_bytes` > 0, of each of the two
-  /// pieces at most.
+  /// The tensors of `state` are on the context's device. `piece_bytes` > 0: the most of each piece.
   HostState(Context& context, State state, std::size_t piece_bytes = kPieceBytes);
 
   /// A caller may take tensors out of the list or move them in it.

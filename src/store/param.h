@@ -15,8 +15,7 @@ struct ParamInit {
   float std = 0;  ///< of kNormal
 };
 
-/// Whether a parameter stands directly behind the one declared before it, so that one GEMM serves
-/// both.
+/// Whether a parameter stands directly behind the one declared before: one GEMM serves both.
 enum class Fuse : std::uint8_t { kNo, kWithPrevious };
 
 /// When the gradient of a parameter that the tensor axis does not shard is partial on each
@@ -27,16 +26,15 @@ enum class TensorPartial : std::uint8_t {
   kWithHeads,   ///< wherever heads are: norms of q and k
 };
 
-/// What ZeRO gives one rank of a parameter: some of its rows, or all of it (for optimizers whose
-/// update needs the whole matrix).
+/// What ZeRO gives one rank of a parameter: some of its rows, or all (for updates of whole
+/// matrices).
 enum class Ownership : std::uint8_t { kRows, kWhole };
 
 /// Position in the list of ParamMeta.
 using ParamIndex = int;
 inline constexpr ParamIndex kNoParam = -1;
 
-/// Everything that is known of a parameter before any memory exists. Declared once, in
-/// model/param_table.cc.
+/// All that is known of a parameter before any memory exists. Declared in model/param_table.cc.
 struct ParamMeta {
   std::string name;  ///< Hugging Face's
   Shape shape;       ///< global
@@ -44,8 +42,7 @@ struct ParamMeta {
   bool decay = false;  ///< weight decay applies: tensors of two or more dims
   int block = 0;       ///< unit of gathering and reduction: the embedding, a layer, the head
   Fuse fuse = Fuse::kNo;
-  /// The gradient comes from one product for each micro-batch. The first of a step sets it, so that
-  /// nobody clears it.
+  /// The gradient is one product for each micro-batch; a step's first sets it: nobody clears it.
   bool set_by_product = false;
   TensorCut cut = {};  ///< on the tensor axis
   Ownership ownership = Ownership::kRows;
@@ -62,8 +59,8 @@ struct ParamMeta {
   /// Not kNoParam: the head of a tied model, which has no value, and a gradient to be added to that
   /// of this parameter, the embedding.
   ParamIndex shares = kNoParam;
-  /// With ZeRO >= 2 and several pipeline stages this gradient is reduce-scattered on its own and
-  /// then added to the embedding's.
+  /// With ZeRO >= 2 and several pipeline stages: reduce-scattered alone, then added to the
+  /// embedding's.
   bool reduced_alone = false;
   /// Which of the pipeline ranks that hold this parameter: both ends of a tied model where they are
   /// not one rank. Their gradients are added, owner first, and both update.

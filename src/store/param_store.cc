@@ -12,8 +12,7 @@ namespace trireme {
 
 namespace {
 
-/// Elements of each kind of memory that a store has besides gradients. One function, so that the
-/// plan's figure is the allocation.
+/// Elements of a store's memory besides gradients, for allocation and plan alike.
 struct Sizes {
   std::int64_t values = 0, copies = 0, state = 0;
 };

@@ -50,8 +50,7 @@ class WeightSource {
 
 class ParamStore {
  public:
-  /// `compute`: the type that weights are read in; kBF16 adds a low-precision copy of every
-  /// parameter.
+  /// `compute`: the type that weights are read in; kBF16 adds a copy of every parameter.
   ParamStore(std::vector<ParamMeta> params, DType compute, StoreContents contents,
              Device device = {}, const ParamDistribution& distribution = {});
   ParamStore(const ParamStore&) = delete;
@@ -88,9 +87,8 @@ class ParamStore {
   /// Leases ask `source` from now on; it must outlive them.
   void set_source(WeightSource& source) { source_ = &source; }
 
-  /// The rows that this rank owns: fp32 value of a parameter, the bf16 copy of that (not given in
-  /// fp32), and state `slot` of the optimizer. No rows where a shard is empty, and of states where
-  /// the parameter is not trained.
+  /// The rows that this rank owns: a parameter's fp32 value, its bf16 copy (not given in fp32), the
+  /// optimizer's state `slot`. No rows in an empty shard, nor states if not trained.
   [[nodiscard]] TensorView value(ParamIndex index) const;
   [[nodiscard]] TensorView copy(ParamIndex index) const;
   [[nodiscard]] TensorView optimizer_state(std::size_t slot, ParamIndex index) const;

@@ -7,10 +7,9 @@
 
 namespace trireme {
 
-/// Sums partial gradients over tensor-parallel ranks: of parameters that several of them
-/// hold, each with the tokens or heads of its own. Few and small, so all of them go in one
-/// all-reduce, once a step, after the sum over the ranks that see other tokens; ranks of a tensor
-/// group own the same rows.
+/// Sums partial gradients over tensor-parallel ranks: of parameters that several of them hold, each
+/// with the tokens or heads of its own. Few and small: one all-reduce a step, after the sum over
+/// the ranks that see other tokens; ranks of a tensor group own the same rows.
 class PartialGradients {
  public:
   /// `group`: either the whole tensor axis, for parameters that it does not shard, or those of its

@@ -10,8 +10,8 @@
 
 namespace trireme {
 
-/// In host memory. Row r of the gradient is row slots[r] of the table; rows that nobody has looked
-/// up share the last one, of zeros.
+/// In host memory. Row r of the gradient is row slots[r] of the table; the last is zeros, for all
+/// others.
 class RowGradient {
  public:
   /// Of [rows, columns], f32; between two clears at most `most` rows may be looked up.

@@ -28,8 +28,7 @@ struct WeightSlots {
 /// of the group acquire in the same order.
 class WeightGather final : public WeightSource {
  public:
-  /// The ranks that hold one full copy of a view's parameters, on a channel of its own for the
-  /// memory that the store is in.
+  /// The ranks of one full copy of a view's parameters, on a channel for the store's memory.
   struct Channel {
     MeshView view;
     Communicator& shards;

@@ -1,7 +1,6 @@
 #pragma once
 // A log file that never ends the run it reports on: a failed write is warned of once, what was
-// pending stays pending and is tried again at the next flush, and the file never keeps half a
-// record.
+// pending is tried again at the next flush, and the file never keeps half a record.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,8 +18,7 @@ class AppendFile {
   /// Pending bytes beyond this are given up, oldest first, once writing has failed.
   static constexpr std::size_t kPendingBytesMax = std::size_t{64} << 20;
 
-  /// Opens for appending, creates where absent. Throws DataError: before step 0 a run may still be
-  /// refused.
+  /// Opens for appending, or creates. Throws DataError: before step 0 a run may be refused.
   explicit AppendFile(const std::filesystem::path& path);
   /// Flushes; a failure is warned of as in `flush`.
   ~AppendFile();
@@ -33,8 +31,7 @@ class AppendFile {
   bool flush() noexcept;
   /// `flush`, then to the disk.
   bool sync() noexcept;
-  /// To the disk, only what earlier flushes have handed over. Any thread, also while others use
-  /// this; a failure is warned of.
+  /// To the disk, what earlier flushes handed over. Any thread, any time; a failure is warned of.
   bool sync_flushed() const noexcept;
 
   [[nodiscard]] std::int64_t failed_flushes() const noexcept { return failed_flushes_; }

@@ -18,8 +18,8 @@ namespace trireme {
 /// unknown MFU is left out. `seconds_left` < 0: unknown, printed as "?".
 std::string step_text(const StepLine& line, std::int64_t steps_total, double seconds_left);
 
-/// "step   120/5000 | validation loss 3.4012 | perplexity 30.0 | 1.05M tokens"; of a set with a
-/// name "validation loss of web 3.4012"
+/// "step   120/5000 | validation loss 3.4012 | perplexity 30.0 | 1.05M tokens"; of a named set
+/// "validation loss of web 3.4012"
 std::string evaluation_text(const EvaluationLine& line, std::int64_t steps_total);
 
 /// "step   120/5000 | sample: prompt and continuation", fit for a terminal.
@@ -27,9 +27,8 @@ std::string sample_text(const SampleLine& line, std::int64_t steps_total);
 
 enum class Align : std::uint8_t { kLeft, kRight };
 
-/// Rows under a header, columns padded to the widest cell and two spaces apart, indented by two;
-/// each line ends with a newline. Every row has as many cells as the header. Cells count code
-/// points, so "µ" is one wide.
+/// Rows under a header, columns padded to the widest cell, two spaces apart and indented by two,
+/// each with a newline. Rows have the header's cells. Cells count code points, so "µ" is one wide.
 std::string table_text(std::span<const std::string> header,
                        std::span<const std::vector<std::string>> rows,
                        std::span<const Align> columns);
@@ -45,8 +44,7 @@ struct BatchArithmetic {
   std::int64_t windows = 0;  ///< of the training data; 0 where unbounded (synthetic)
   std::int64_t pass = 0;     ///< of a micro-batch what is computed at once; 0: all of it
 };
-/// "  batch    8 global = 2 micro x 2 accumulation x 2 data ranks\n" and the tokens that follow
-/// from it.
+/// "  batch    8 global = 2 micro x 2 accumulation x 2 data ranks\n" and the resulting tokens.
 std::string batch_text(const BatchArithmetic& batch);
 
 struct RankPlacement {

@@ -32,8 +32,7 @@ struct LossCurves {
 class LossHistory {
  public:
   explicit LossHistory(std::filesystem::path metrics_path) : path_(std::move(metrics_path)) {}
-  /// Reads the lines added since the last call; everything again where the file became shorter.
-  /// Throws DataError.
+  /// Reads the lines added since the last call; all again where the file shrank. Throws DataError.
   void refresh();
   [[nodiscard]] LossCurves curves() const;
 

@@ -112,8 +112,7 @@ Axis tokens_axis(const LossCurves& curves) {
 }
 
 Axis loss_axis(Range range) {
-  // Below a part in a hundred the labels would be longer than their column; the curve is then as
-  // good as flat.
+  // Below 1/100 labels would be longer than their column; the curve is then as good as flat.
   const double least = 0.01 * std::max(std::abs(range.low), std::abs(range.high));
   if (range.high - range.low < least) {
     const double middle = range.low + (range.high - range.low) / 2;

@@ -16,8 +16,7 @@
 
 namespace trireme {
 
-/// The program that argv[0] means, by PATH unless it has a slash. Throws ConfigError where there is
-/// none that may be run.
+/// The program that argv[0] means, by PATH if without a slash. ConfigError where none may run.
 std::filesystem::path find_program(const std::string& name);
 
 class MetricsCommand {
@@ -26,9 +25,8 @@ class MetricsCommand {
   static constexpr std::size_t kPendingBytesMax = std::size_t{8} << 20;
 
   /// Starts `argv`: its standard output goes to our standard error, terminal signals (Ctrl-C) do
-  /// not reach it, as it has a process group of its own, and it has no other open file of ours.
-  /// Started by posix_spawn, which copies no memory and is safe beside MPI and threads. Throws
-  /// ConfigError.
+  /// not reach its process group, and it has no other open file of ours. By posix_spawn, which
+  /// copies no memory and is safe beside MPI and threads. Throws ConfigError.
   explicit MetricsCommand(std::vector<std::string> argv);
   /// As close() with no patience, where that has not been called.
   ~MetricsCommand();

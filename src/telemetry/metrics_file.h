@@ -30,8 +30,7 @@ class MetricsFile {
   /// Each line from now on goes there too, with its newline, as soon as it is appended.
   void also_write_to(std::function<void(std::string_view line)> also) { also_ = std::move(also); }
 
-  /// At each log interval. False where the file system refused; that is warned of once and training
-  /// goes on.
+  /// At each log interval. False where the file system refused: warned of once, training goes on.
   bool flush() noexcept { return file_.flush(); }
   /// At the end: to the disk.
   bool sync() noexcept { return file_.sync(); }
@@ -46,9 +45,8 @@ class MetricsFile {
   std::function<void(std::string_view)> also_;
 };
 
-/// Calls `visit(line, object)` for each whole line from byte `offset` on that is a JSON object, in
-/// order; `line` has no newline and lives as long as the call. Returns the offset behind the last
-/// whole line. Throws DataError.
+/// Calls `visit(line, object)` for each whole line from byte `offset` on that is a JSON object;
+/// `line` has no newline and lives for the call. Returns the end offset. Throws DataError.
 std::uint64_t for_each_metrics_line(
     const std::filesystem::path& path, std::uint64_t offset,
     const std::function<void(std::string_view line, const Json& object)>& visit);

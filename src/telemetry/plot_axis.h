@@ -26,8 +26,7 @@ class Axis {
 
   /// Pixel of a value; values outside the range fall on its ends.
   [[nodiscard]] double pixel(double value) const;
-  /// Round values inside the range, ascending, about `count` of them and never more than twice as
-  /// many.
+  /// Round values inside the range, ascending, about `count` and at most twice as many.
   [[nodiscard]] std::vector<Tick> ticks(int count, TickLabels labels) const;
 
   [[nodiscard]] double low() const { return low_; }

@@ -1,6 +1,5 @@
 #pragma once
-// Runs side by side, as their folders tell: config.json and metrics.jsonl. A run may be live, have
-// ended anyhow, or not have begun.
+// Runs side by side, by config.json and metrics.jsonl. They may be live, over, or not begun.
 
 #include <cstdint>
 #include <filesystem>
@@ -29,8 +28,7 @@ struct RunSummary {
 
 /// Reads a run's folder. Of several validation sets the mean of the last evaluation counts, or the
 /// one that the config's evaluation.watch names. A torn last line is left out. Throws DataError
-/// where the folder is missing, is no run's (neither config.json nor metrics.jsonl), or cannot be
-/// read.
+/// where the folder is missing, no run's (neither config.json nor metrics.jsonl) or unreadable.
 RunSummary summarize_run(const std::filesystem::path& directory);
 
 struct Comparison {

@@ -1,7 +1,6 @@
 #pragma once
 // TensorBoard event files, written without protobuf: TFRecord framing (length, masked CRC-32C,
-// data, masked CRC-32C) around hand-encoded tensorflow.Event messages. Tags are Megatron-LM's, so
-// that existing dashboards work.
+// data, masked CRC-32C) around hand-encoded tensorflow.Event messages. Tags are Megatron-LM's.
 
 #include <cstdint>
 #include <filesystem>
@@ -22,8 +21,7 @@ using TensorBoardScalar = std::pair<std::string_view, float>;
 
 // One framed record each. `wall_seconds` is Unix time.
 std::string file_version_record(double wall_seconds);
-/// Tells readers that events of `step` and later in older files belong to an abandoned
-/// continuation.
+/// Tells readers that older files' events from `step` on were abandoned.
 std::string session_start_record(double wall_seconds, std::int64_t step);
 std::string scalars_record(double wall_seconds, std::int64_t step,
                            const std::vector<TensorBoardScalar>& scalars);
@@ -41,8 +39,7 @@ class TensorBoardWriter {
   /// per rank), "tokens-per-second", "mfu", "mem-max-allocated-bytes". Nothing "vs samples":
   /// declaring steps void would void those events too, whose step counts samples.
   void append(const StepLine& line);
-  /// "lm loss validation", "lm loss validation ppl"; of a set with a name "lm loss validation-web",
-  /// "lm loss validation-web ppl".
+  /// "lm loss validation", "lm loss validation ppl"; of a set "lm loss validation-web" ...
   void append(const EvaluationLine& line);
   /// False where the file system refused; that is warned of once.
   bool flush() noexcept { return file_.flush(); }

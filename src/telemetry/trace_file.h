@@ -1,6 +1,5 @@
 #pragma once
-// trace.json: the spans that base/trace collected, in the JSON that chrome://tracing and
-// ui.perfetto.dev open.
+// trace.json: the spans of base/trace in the JSON of chrome://tracing and ui.perfetto.dev.
 
 #include <cstdint>
 #include <filesystem>

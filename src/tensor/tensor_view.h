@@ -1,7 +1,6 @@
 #pragma once
 // A tensor as an op sees it: pointer, type, shape. Plain, trivially copyable, row-major and
-// contiguous by definition; it owns nothing. An op that needs strides takes them as its own
-// argument.
+// contiguous; it owns nothing. An op that needs strides takes them as an argument.
 
 #include <cstddef>
 

@@ -1,6 +1,5 @@
 #pragma once
-// Tokens that are found in the text before anything else looks at it: special tokens and those a
-// user added.
+// Tokens found in the text before anything else: special tokens and those a user added.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,7 @@
 #pragma once
 // Byte-pair encoding of one piece (Sennrich et al. 2016; over bytes as in GPT-2, or over characters
-// as in SentencePiece, Kudo and Richardson 2018): bytes or characters are the first symbols, then
-// the adjacent pair whose merge stands first in the list is joined, the leftmost of equals, until
-// none is left.
+// as in SentencePiece, Kudo and Richardson 2018): of these symbols the adjacent pair whose merge is
+// first in the list is joined, the leftmost first, until none is left.
 
 #include <cstddef>
 #include <cstdint>
@@ -42,8 +41,7 @@ class BpeModel {
  public:
   explicit BpeModel(BpeVocabulary vocabulary);
 
-  /// One thread's working space and its cache of short pieces (4 MiB, filled over the run, never
-  /// growing).
+  /// One thread's working space and cache of short pieces (4 MiB, never growing).
   class Scratch {
    public:
     Scratch();
@@ -71,8 +69,7 @@ class BpeModel {
   /// encoded apart, and a piece that is cut before such a mark gives the same ids.
   [[nodiscard]] bool words_are_apart() const noexcept { return words_are_apart_; }
 
-  /// Appends the ids of a piece; over characters UTF-8, or one byte that is none. Linear in the
-  /// piece, times its logarithm.
+  /// Appends a piece's ids; over characters UTF-8, or one byte that is none. In n log n.
   void encode(std::string_view piece, Scratch& scratch, std::vector<std::int32_t>& ids) const;
 
  private:

@@ -56,8 +56,7 @@ std::vector<AddedToken> select(const std::vector<AddedToken>& tokens, const Norm
   return chosen;
 }
 
-/// By name; one that is special goes before one that a vocabulary only has as text (Gemma's </s> is
-/// of HTML).
+/// By name; a special one goes before one that a vocabulary has as text (Gemma's </s> is of HTML).
 std::optional<std::int32_t> find_end_token(
     const std::unordered_map<std::string, std::int32_t>& names, const std::vector<bool>& special) {
   constexpr std::array<std::string_view, 8> kNames = {

@@ -1,7 +1,6 @@
 #pragma once
-// The alphabet of byte-level BPE (GPT-2): each byte is written as one printable character, so that
-// a token is readable text in a JSON file. Printable Latin-1 stands for itself, the other 68 bytes
-// are U+0100 and on.
+// The alphabet of byte-level BPE (GPT-2): each byte is one printable character, so that tokens are
+// readable in JSON. Printable Latin-1 stands for itself, the other 68 bytes are U+0100 and on.
 
 #include <cstdint>
 #include <optional>

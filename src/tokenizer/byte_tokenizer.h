@@ -4,8 +4,7 @@
 
 namespace trireme {
 
-/// Ids 0 to 255 are the bytes, 256 ends a document; its name is <|endoftext|>, which in a text is
-/// plain bytes.
+/// Ids 0 to 255 are the bytes, 256 ends a document; its name, <|endoftext|>, is plain text.
 class ByteTokenizer final : public Tokenizer {
  public:
   static constexpr std::int32_t kEndToken = 256;

@@ -25,8 +25,7 @@ struct CorpusBlock {
 
 class CorpusReader {
  public:
-  /// As Tokenizer::split_position; large documents are cut there, or not at all where it finds no
-  /// place.
+  /// As Tokenizer::split_position; large documents are cut there, or nowhere.
   using SplitPosition = std::function<std::size_t(std::string_view text, std::size_t from)>;
 
   /// `inputs`: paths, "-" is standard input. Throws DataError for a missing one before anything is

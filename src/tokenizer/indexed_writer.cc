@@ -131,8 +131,7 @@ void IndexedWriter::finish(Json about) {
   about["tokens"] = Json(totals_.tokens);
   about["largest_id"] = Json(std::int64_t{totals_.largest_id});
   about["dtype"] = Json(narrow_ ? "uint16" : "int32");
-  // An index that points into tokens of another run must never stand, whenever this ends: the old
-  // index goes first.
+  // An index into tokens of another run must never stand: the old index goes first.
   const auto remove = [&](const char* suffix) { ::unlink(target(suffix).c_str()); };
   remove(".json");
   remove(".idx");

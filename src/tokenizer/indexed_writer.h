@@ -40,8 +40,7 @@ class IndexedWriter {
   [[nodiscard]] std::int64_t open_document_tokens() const { return open_tokens_; }
   [[nodiscard]] const IndexedTotals& totals() const { return totals_; }
 
-  /// Writes the index, then PREFIX.json: `about` with documents, tokens, largest_id and dtype
-  /// added.
+  /// Writes the index, then PREFIX.json: `about` and documents, tokens, largest_id, dtype.
   void finish(Json about);
 
  private:

@@ -11,9 +11,8 @@
 
 namespace trireme {
 
-/// The text under `key` of each line of a block, in order; blank lines are passed over. Throws
-/// DataError naming file and line: no JSON, no object, no such member (with those that are there),
-/// no string.
+/// The text under `key` of each line of a block; blank lines are passed over. Throws DataError
+/// naming file and line: no JSON, no object, no such member (naming others), no string.
 void for_each_text(const CorpusBlock& block, const std::string& key,
                    const std::function<void(std::string_view text)>& visit);
 

@@ -39,8 +39,7 @@ class JsonReader {
   /// Refuses members that are not in the list: a setting of a newer version may change every id.
   void allow(std::initializer_list<std::string_view> keys) const;
 
-  /// Throws DataError "PLACE: WHAT is not understood ...", as other WOULD_DIFFER came of ignoring
-  /// it.
+  /// Throws DataError "PLACE: WHAT is not understood ...": ignoring it, WOULD_DIFFER.
   [[noreturn]] void refuse(std::string_view what,
                            std::string_view would_differ = "token ids") const;
   /// Throws DataError "PLACE: what".

@@ -1,6 +1,5 @@
 #pragma once
-// Cuts text into the pieces that byte-pair merges never cross, as the `pre_tokenizer` of a
-// `tokenizer.json` says.
+// Cuts text into the pieces that merges never cross, as a `tokenizer.json`'s `pre_tokenizer` says.
 
 #include <cstddef>
 #include <string>
@@ -88,8 +87,7 @@ class PreTokenizer {
                           Before before, Scratch& scratch);
 
   std::vector<std::variant<Split, PrefixSpace, Metaspace>> steps_;
-  // Of "x\na": some step divides it before the a, and no step makes the pieces depend on the other
-  // side.
+  // Of "x\na": a step divides it before the a, and in no step do pieces depend on the other side.
   bool divides_lines_ = false, keeps_lines_apart_ = true;
 };
 

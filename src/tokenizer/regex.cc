@@ -45,8 +45,7 @@ Regex::Regex(std::string_view pattern, Kind kind, std::string place)
     throw DataError("{}: the regular expression \"{}\" is faulty: {}", place_, pattern_,
                     message_of(error));
   }
-  // Without the compiler (an architecture PCRE2 lacks) the interpreter gives the same matches,
-  // slower.
+  // Without PCRE2's compiler the interpreter gives the same matches, slower.
   compiled_to_machine_code_ = pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE) == 0;
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 // Regular expressions of `tokenizer.json`: written for Oniguruma, run by PCRE2. Only what means the
-// same to both passes, and \s and \d are spelled out (PCRE2's \s holds U+180E, Oniguruma's does
-// not).
+// same to both passes; \s and \d are spelled out (U+180E is in PCRE2's \s alone).
 
 #include <cstddef>
 #include <memory>
@@ -51,8 +50,7 @@ class RegexScratch {
   UniqueHandle<RegexMatchDataTraits> data_;
 };
 
-/// The pattern as PCRE2 writes it. Throws DataError "PLACE: ..." for what the two may read
-/// differently.
+/// The pattern as PCRE2 writes it. DataError "PLACE: ..." for what the two may read differently.
 std::string translate_pattern(std::string_view pattern, std::string_view place);
 
 class Regex {

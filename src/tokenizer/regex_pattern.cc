@@ -1,5 +1,4 @@
-// Oniguruma's syntax to PCRE2's, by a list of what is allowed: anything else is refused with its
-// position.
+// Oniguruma's syntax to PCRE2's, by a list of what is allowed: else refused with its position.
 #include <algorithm>
 #include <array>
 #include <string_view>

@@ -8,8 +8,7 @@
 
 namespace trireme {
 
-/// Every occurrence of a pattern becomes `content`: the normalizer and the decoder Replace of
-/// Hugging Face `tokenizers`.
+/// Every occurrence of a pattern becomes `content`: Replace of Hugging Face `tokenizers`.
 class Replacement {
  public:
   Replacement(std::string literal, std::string content);

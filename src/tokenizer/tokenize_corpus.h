@@ -1,6 +1,5 @@
 #pragma once
-// Files of text to one indexed token file, over worker threads, with the same bytes for any number
-// of them.
+// Files of text to one indexed token file, over any number of threads with the same bytes.
 
 #include <cstdint>
 #include <optional>
@@ -22,9 +21,8 @@ struct TokenizeOptions {
   Show progress = Show::kAuto;
 };
 
-/// Appends the documents in order of the inputs. A document without text is counted as empty, not
-/// written. Throws DataError for a missing or unreadable file, a faulty line (file and line named),
-/// or where no document has text.
+/// Appends the documents in order of the inputs. Those without text count as empty. DataError for
+/// an unreadable file, a faulty line (both named), or where no document has text.
 void tokenize_corpus(const Tokenizer& tokenizer, const TokenizeOptions& options,
                      IndexedWriter& writer);
 

@@ -35,8 +35,7 @@ class Tokenizer {
   [[nodiscard]] std::string decode(std::span<const std::int32_t> ids) const {
     return decode(ids, SpecialTokens::kKeep);
   }
-  /// The bytes of one token that follows others; empty where the id has none. decode() may leave
-  /// out a blank before the first.
+  /// A following token's bytes; empty where the id has none. decode() may drop a first blank.
   [[nodiscard]] virtual std::string_view token_text(std::int32_t id) const = 0;
   [[nodiscard]] virtual bool is_special(std::int32_t id) const = 0;
   /// The id of a token named as in `tokenizer.json` (special tokens by their text).
@@ -45,13 +44,11 @@ class Tokenizer {
   /// The largest id + 1.
   [[nodiscard]] virtual std::int32_t vocab_size() const = 0;
   /// The token that ends a document: 256 for bytes, else the first of <|endoftext|>,
-  /// <|end_of_text|>, </s>, <eos> and a few more that the file has as a special token, or else as
-  /// any.
+  /// <|end_of_text|>, </s>, <eos> and a few more that the file has, special ones first.
   [[nodiscard]] virtual std::optional<std::int32_t> end_token() const = 0;
 
-  /// "byte", or an XXH3-128 of all that decides about ids (vocabulary, merges, options of the
-  /// model, added tokens, normalizer, pre-tokenizer): equal hashes mean equal ids, however the file
-  /// is written.
+  /// "byte", or an XXH3-128 of all that decides about ids (vocabulary, merges, model options, added
+  /// tokens, normalizer, pre-tokenizer): equal hashes mean equal ids.
   [[nodiscard]] virtual const std::string& hash() const = 0;
   /// "byte", or the XXH3-128 of the file's bytes, which earlier versions noted in its place.
   [[nodiscard]] virtual const std::string& file_hash() const = 0;

@@ -32,8 +32,7 @@ void set_text(BpeParts& parts, const JsonReader& reader, std::int32_t id, std::s
 
 void read_vocabulary(const JsonReader& reader, BpeParts& parts) {
   const Json::Object& members = reader.object();
-  // Ids index tables: a few gaps are usual, an id far beyond the number of tokens is a damaged
-  // file.
+  // Ids index tables: a few gaps are usual, an id far beyond the tokens is a damaged file.
   const std::size_t id_max = 2 * members.size() + 65536;
   for (const auto& [name, value] : members) {
     const JsonReader entry = reader.member_at(name, value);

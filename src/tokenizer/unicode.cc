@@ -37,8 +37,7 @@ const Range* find_range(std::span<const Range> ranges, std::uint32_t point) {
   return point <= range.last ? &range : nullptr;
 }
 
-/// The first place at or after `from` whose character `visit` answers true for; npos where none
-/// does.
+/// The first place from `from` on whose character `visit` answers true for; else npos.
 template <class Visit>
 std::size_t find_character(std::string_view text, std::size_t from, Visit visit) {
   std::size_t i = from;
@@ -54,8 +53,7 @@ std::size_t find_character(std::string_view text, std::size_t from, Visit visit)
   return std::string_view::npos;
 }
 
-/// Characters that NFC leaves alone next to any other of this set; scripts of most text, not the
-/// whole set.
+/// Characters that NFC leaves alone beside others of this set; most text, not the whole set.
 bool never_changes(std::uint32_t c) {
   return c < 0x300 || (c >= 0x400 && c <= 0x482) || (c >= 0x2010 && c <= 0x2027) ||
          (c >= 0x2030 && c <= 0x205E) || (c >= 0x3000 && c <= 0x3020) ||

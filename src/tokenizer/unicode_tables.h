@@ -20,8 +20,7 @@ struct StandInRange {
 /// Ascending, not overlapping.
 std::span<const StandInRange> stand_in_ranges();
 
-/// Characters younger than the peer's NFC (Unicode 9) that a younger NFC would move or compose.
-/// Ascending, not overlapping.
+/// Characters that an NFC younger than the peer's (Unicode 9) moves or composes. Ascending.
 std::span<const CodePointRange> nfc_inert_ranges();
 
 }  // namespace trireme

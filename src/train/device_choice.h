@@ -22,10 +22,9 @@ std::optional<Problem> device_fault(const RunConfig& config);
 /// Throws EnvironmentError where this build has no backend of that name.
 void require_device_built(DeviceChoice choice);
 
-/// The device of this rank: of the GPUs that it can see the one of its local rank, from the first
-/// again where they are fewer (a launcher may show each rank its own). Collective. Every rank
-/// throws EnvironmentError where one has no GPU, ranks have GPUs of different types, or two ranks
-/// of a host the same one.
+/// The device of this rank: of the GPUs that it sees the one of its local rank, from the first
+/// again if fewer (a launcher may show each its own). Collective. Every rank throws
+/// EnvironmentError where one has no GPU, types differ, or two ranks of a host have the same.
 Device choose_device(DeviceChoice choice, const Launch& launch);
 
 /// Makes a backend of attention ready: every rank throws EnvironmentError where one lacks it, or it

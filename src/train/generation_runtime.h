@@ -13,8 +13,7 @@ struct GenerationOptions {
   DecoderShape shape;
 };
 
-/// The resources of one rank that generates, in order of life: its part of the model and the cache
-/// of its keys and values.
+/// The resources of a rank that generates, in order of life: a part of the model, a KV cache.
 class GenerationRuntime {
  public:
   /// Collective over `group`, the ranks of `shared`, which must outlive this. Parameters are zero.

@@ -98,8 +98,7 @@ void check_checkpoint(const CheckpointInfo& info, const std::map<std::string, Sh
   }
 }
 
-/// How the model of the weights differs from the config's; "" where it does not. One that cannot be
-/// read is reported where it is.
+/// How the weights' model differs from the config's; "" if not, or if unreadable.
 std::string model_difference(const Json& saved, const RunConfig& config) {
   std::vector<Problem> problems;
   std::vector<std::string> notes;

@@ -25,15 +25,13 @@ enum class DataFiles : std::uint8_t {
 struct Inputs {
   std::unique_ptr<Tokenizer> tokenizer;  ///< null where it cannot be read
   DataFacts data;                        ///< of the training data, where they were opened
-  /// Every fault with the key that names the file: its code is kData for what a file holds or that
-  /// it is not there.
+  /// Every fault with the key that names the file: kData for a file's content or absence.
   std::vector<Problem> problems;
 };
 
 /// Opens tokenizer, init.weights (names and shapes of all tensors), training and validation data
-/// and a folder that run.resume names; every command that takes a CONFIG does, whether it needs
-/// them or not. What stands in a section of the config that has problems is not looked at. On one
-/// rank.
+/// and a folder that run.resume names, as every command that takes a CONFIG does. Sections of the
+/// config with problems are not looked at. On one rank.
 Inputs check_inputs(const LoadedConfig& loaded, DataFiles data);
 
 /// Throws where a checkpoint does not hold the weights of the model that its own manifest names, by

@@ -62,8 +62,7 @@ std::vector<ExtraFile> kept_files(const RunConfig& config, const std::string& to
     if (file.filename() == kTokenizerName)
       add_all(kept, std::filesystem::absolute(file).parent_path(), tokenizer_hash);
   }
-  // A checkpoint of the run goes on with what its first life found, also where init.weights is
-  // gone.
+  // A run's checkpoint goes on with what its first life found, also without init.weights.
   if (!resumed.empty()) add_all(kept, resumed, tokenizer_hash);
   const std::filesystem::path weights = folder_of_weights(config.init.weights);
   if (!weights.empty()) add_all(kept, weights, tokenizer_hash);

@@ -68,8 +68,7 @@ void require_host_memory(const Launch& launch, const MemoryNeed& need, std::int6
       format_bytes(of_host), needed_text(need.memory), advice_text(launch, need, there / ranks));
 }
 
-/// Of the memory that this rank may use on its host. A GPU's is taken by now, a host's when it is
-/// touched.
+/// Of this rank's memory on its host. A GPU's is taken by now, a host's when it is touched.
 std::int64_t host_memory_left(const Runtime& runtime, const RankMemory& needed) {
   const std::int64_t share = memory_bytes_available() / runtime.launch.local_size();
   return runtime.context.on_gpu() ? share : share - needed.total() + needed.saving;

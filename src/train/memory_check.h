@@ -35,8 +35,7 @@ struct MemoryWords {
 MemoryWords words_of(const Launch& launch, const MemoryNeed& need);
 
 /// Before anything is allocated: every rank throws EnvironmentError where a GPU has less memory
-/// free than its rank needs, or a host less in all than its ranks. Selects the GPU for the calling
-/// thread. Collective.
+/// free than its rank needs, or a host than its ranks. Selects the thread's GPU. Collective.
 void require_memory(const Launch& launch, const MemoryNeed& need);
 
 /// Runs `work`; memory that is refused meanwhile, by the system, a GPU or operator new, becomes an

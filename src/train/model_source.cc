@@ -14,8 +14,7 @@ namespace trireme {
 
 namespace {
 
-/// The tokenizer of a checkpoint: its own copy of the file where it keeps one, else "byte" or the
-/// path it was trained with.
+/// A checkpoint's tokenizer: its copy of the file, else "byte" or the path it was trained with.
 std::string tokenizer_of(const Manifest& manifest, const std::filesystem::path& folder) {
   if (manifest.find_file(kTokenizerName) != nullptr) return (folder / kTokenizerName).string();
   const Json* path = manifest.tokenizer.find("path");

@@ -15,8 +15,7 @@ namespace trireme {
 class ModelSource {
  public:
   /// A step folder, a folder of checkpoints, a run (the newest that verifies), or a Hugging Face
-  /// directory. Throws DataError, and ConfigError for a model that this version does not train.
-  /// Collective.
+  /// directory. Throws DataError, ConfigError for a model that is not trained. Collective.
   ModelSource(const std::filesystem::path& path, Communicator& world);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }

@@ -13,8 +13,7 @@ namespace trireme {
 
 namespace {
 
-/// A model that names no end token of its own ends at the tokenizer's: what generation and exported
-/// configs go by.
+/// A model without an end token ends at the tokenizer's, as do generation and exported configs.
 void take_end_token(RunConfig& config, std::int64_t end_token) {
   if (config.model.source.find("eos_token_id") != nullptr || end_token < 0) return;
   config.model.end_token = end_token;

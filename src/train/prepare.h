@@ -43,8 +43,7 @@ BatchArithmetic arithmetic_of(const ResolvedRun& run, std::int64_t sequence_leng
 PreparedRun check_run(LoadedConfig loaded, Needs needs, std::int64_t world,
                       std::vector<std::string>& notes);
 
-/// Reads and checks on rank 0; every fault of the config at once. Collective. Throws SharedError
-/// (ConfigError, DataError).
+/// Reads and checks on rank 0, all faults at once. Collective. Throws SharedError.
 PreparedRun prepare_run(const ConfigInput& input, Needs needs, const Launch& launch);
 /// The same with a config that `read`, called on rank 0, makes.
 PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,

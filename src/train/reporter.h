@@ -11,22 +11,19 @@
 
 namespace trireme {
 
-/// Everything a run says of its progress: metrics.jsonl, TensorBoard, loss.svg and the console.
-/// Rank 0 has one.
+/// All that a run says of its progress: metrics.jsonl, TensorBoard, loss.svg, console. On rank 0.
 class Reporter {
  public:
   /// Where the run goes on from, zeros for a fresh start.
   struct Begin {
     std::int64_t step = 0, consumed_samples = 0;
   };
-  /// Throws DataError where the files cannot be opened, ConfigError where log.command cannot be
-  /// started.
+  /// DataError where files cannot be opened, ConfigError where log.command cannot be started.
   Reporter(const RunConfig& config, Begin begin, std::int64_t steps_total, std::int64_t world);
 
   void start(const StartLine& line);
   void resume(const ResumeLine& line);
-  /// Console and flush at each log interval and at the last step; the console's rates are those of
-  /// all steps since the line before.
+  /// Console and flush at each log interval and the last step, with rates since the last line.
   void step(const StepLine& line);
   void skip(const SkipLine& line);
   void evaluation(const EvaluationLine& line);

@@ -14,8 +14,7 @@ struct RunEnd {
   std::string reason;  ///< for the last line, "train: exit CODE (REASON)"
 };
 
-/// `signal` is the one that stopped the run, where one did. Not of kDiverged and kError, which are
-/// thrown.
+/// `signal` is the one that stopped the run, if any. Not of kDiverged and kError, which are thrown.
 RunEnd run_end(EndReason reason, std::int64_t signal);
 
 }  // namespace trireme

@@ -33,8 +33,7 @@ bool is_run(const fs::path& directory) {
          (stands(directory / "metrics.jsonl") || is_folder(directory / "checkpoints"));
 }
 
-/// Nothing of it can be lost, and lines are added behind what is there. A run that ended before its
-/// config.json stood leaves one.
+/// Nothing of it can be lost: lines are added. A run that ended before its config.json leaves one.
 bool is_empty_file(const fs::path& path) {
   std::error_code fault;
   const bool regular = fs::is_regular_file(fs::symlink_status(path, fault));
@@ -59,8 +58,7 @@ fs::path foreign_in_run(const RunConfig& config) {
 
 bool is_step_folder_of_ours(const fs::path& folder) {
   std::error_code fault;
-  // What is no folder is in a save's way and stays: the rename onto it fails, which is reported
-  // then.
+  // What is no folder stays in a save's way: the rename onto it fails, which is reported then.
   if (!is_folder(folder)) return true;
   bool kept_alone = true;
   for (fs::directory_iterator at(folder, fault), end; !fault && at != end; at.increment(fault)) {

@@ -15,8 +15,7 @@ namespace trireme {
 /// config.json, so that one which ends between the two is no stranger), loss.svg,
 /// kernel_choices.json, trace.json where it is asked for. A step folder of checkpoint.directory is
 /// ours where it holds something that only a save makes, or nothing but files that a save keeps
-/// (what a removal that was cut short may leave), or nothing. Other files and empty folders do not
-/// matter.
+/// (left by a cut removal), or nothing. Other files and empty folders do not matter.
 std::optional<Problem> foreign_file(const RunConfig& config);
 
 /// Whether checkpoints of `bytes` may be written where the config wants them, and one fits; warns

@@ -11,9 +11,8 @@ namespace trireme {
 
 /// Which kernels serve the products of a command on GPUs, agreed before its first step: those that
 /// TRIREME_KERNEL_CHOICES=FILE names (others then by rule), else those of the checkpoint that the
-/// run goes on from, where it was made by the same GPU and libraries, and what is still open
-/// measured in the rehearsal of a step. Ops of the runtime's context obey them while this lives.
-/// On CPUs there is nothing to choose.
+/// run goes on from, where the same GPU and libraries made it, and the rest measured in a rehearsed
+/// step. Ops of the runtime's context obey them while this lives. CPUs have no choice.
 ///
 /// TRIREME_KERNEL_CHOICES=measure leaves the checkpoint's aside. Where kernels are executed on the
 /// host, time says nothing, and only that measures.

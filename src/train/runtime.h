@@ -80,8 +80,7 @@ class Runtime {
   [[nodiscard]] int pipeline_rank() const {
     return mesh.coordinate_of(replica().rank())[static_cast<std::size_t>(Axis::kPipeline)];
   }
-  /// The sum over the model's ends of what each rank that is the first on the tensor axis has: a
-  /// loss.
+  /// The sum over the model's ends of what each first rank of the tensor axis has: a loss.
   [[nodiscard]] double sum_of_losses(double mine) const;
   /// The owned values have changed, by an update or by whoever loaded them: stale low-precision
   /// copies are rounded anew, and the model sees the new weights.

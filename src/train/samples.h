@@ -16,8 +16,7 @@ namespace trireme {
 
 class Watchdog;
 
-/// The ids of evaluation.samples[index]. Throws ConfigError for a prompt that is empty or does not
-/// fit the model.
+/// The ids of evaluation.samples[index]. ConfigError for a prompt that is empty or does not fit.
 std::vector<std::int32_t> ids_of_prompt(const RunConfig& config, std::size_t index,
                                         const Tokenizer& tokenizer);
 

@@ -24,8 +24,7 @@ namespace trireme {
 
 namespace {
 
-/// The end where any rank got a stop signal while all were starting: nothing is new yet, so nothing
-/// is saved. Collective.
+/// The end where any rank got a stop signal at the start: nothing new, nothing saved. Collective.
 std::optional<RunEnd> stopped_before_the_first_step(Communicator& job) {
   std::int64_t stopped = stop_signal();
   job.maximum(std::span(&stopped, 1));

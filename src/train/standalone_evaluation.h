@@ -19,8 +19,7 @@ struct StandaloneEvaluation {
   double hang_timeout_seconds = 0;
 };
 
-/// The tokens of a sample: what was asked for, else those of the checkpoint's run, else the model's
-/// positions up to 4,096.
+/// A sample's tokens: as asked for, else the checkpoint's run's, else the positions up to 4,096.
 std::int64_t sequence_length_for(const StandaloneEvaluation& wanted, const ModelSource& source);
 
 /// As a run on these ranks whose validation data is the wanted one, in order and each window once.

@@ -17,8 +17,7 @@ namespace trireme {
 namespace {
 
 /// A run whose every checkpoint is damaged must not begin anew by itself: that drops its metrics
-/// and in time overwrites what might still be mended. Folders without a manifest never were
-/// checkpoints.
+/// and overwrites what might be mended. Folders without a manifest never were checkpoints.
 void refuse_if_saved(const std::vector<Rejected>& rejected) {
   for (const Rejected& one : rejected) {
     if (!is_there(one.path / kManifestName)) continue;
@@ -43,8 +42,7 @@ std::filesystem::path choose_newest(const std::filesystem::path& directory, Comm
   return newest.path;
 }
 
-/// run.resume names a run or a folder of checkpoints, or leaves it to us: older ones may take the
-/// place of a damaged one.
+/// run.resume names a run, a folder of checkpoints, or nothing: older ones replace a damaged one.
 std::filesystem::path folder_to_choose_from(const RunConfig& config, Communicator& replica) {
   const ResumeChoice& resume = config.run.resume;
   if (resume.kind == ResumeKind::kDirectory) return folder_of_argument(resume.directory, replica);
@@ -153,8 +151,7 @@ void compare(const PreparedRun& prepared, const Manifest& manifest,
   }
 }
 
-/// Going back leaves later checkpoints where they are; whoever starts again with "auto" should
-/// know.
+/// Going back leaves later checkpoints; whoever starts again with "auto" should know.
 void warn_of_later(const RunConfig& config, std::int64_t step) {
   const ResumeKind kind = config.run.resume.kind;
   if (kind == ResumeKind::kAuto || kind == ResumeKind::kMust) return;

@@ -14,8 +14,7 @@ class Step {
  public:
   explicit Step(Runtime& runtime);
 
-  /// Every micro-batch forward and backward, gradients summed over the ranks. `target_count`:
-  /// of the global batch.
+  /// Every micro-batch forward and backward, then the gradients' sum over ranks. All targets.
   void forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count);
   /// Nanoseconds since the last call that forward and backward passes have waited for other ranks,
   /// which the spans of those passes contain.
@@ -41,8 +40,8 @@ class Step {
   /// Forward and backward of what the stage was given, without the sum over ranks.
   void pass();
   void reduce();
-  /// Gradients of a tied weight on two pipeline ranks are added before their sum over ranks, where
-  /// they stay here.
+  /// A tied weight's gradients on two pipeline ranks add up before the sum over ranks, if kept
+  /// here.
   [[nodiscard]] bool tied_weight_first() const;
 
   Runtime& runtime_;

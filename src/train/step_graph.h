@@ -15,9 +15,8 @@ namespace trireme {
 /// Into `key`, whose memory is used again.
 void set_step_key(std::vector<std::int64_t>& key, std::span<const MicroBatch> batches);
 
-/// Work that is asked of a GPU again and again: done as it is at first, recorded as one CUDA graph
-/// when it comes the second time in a row, and replayed from then on, without a launch for each
-/// kernel.
+/// Work that is asked of a GPU again and again: done as it is at first, recorded as a CUDA graph
+/// the second time in a row, then replayed without a launch for each kernel.
 class StepGraph {
  public:
   /// Off: every run is plain, as it is on the CPU, and while ops are traced.

@@ -81,8 +81,7 @@ void StepLoop::forward_backward() {
 }
 
 void StepLoop::send_report() {
-  // Tensor-parallel ranks and pipeline ranks see the same tokens: one counts them. Losses are where
-  // the model ends.
+  // Tensor-parallel and pipeline ranks see the same tokens: one counts them. Losses are at the end.
   const bool first_of_tensor = runtime_.part.cut.tensor.index == 0;
   const bool counts = first_of_tensor && runtime_.pipeline_rank() == 0;
   const Executor::Occupation occupation = runtime_.executor.occupation();

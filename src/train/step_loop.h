@@ -8,9 +8,8 @@
 // post-validation in Qi et al. 2023, "Zero Bubble Pipeline Parallelism"). Where the norm says
 // otherwise the update is taken back, those gradients are of no use, and the step is computed
 // again: the same bits either way. One step at most is updated and not committed. A step runs ahead
-// where the one before it was below the clip, so that a run which clips all the time loses nothing;
-// the first of a loop never does, nor the last, nor one behind which the caller wants to stand
-// still.
+// where the one before it was below the clip, so that a run which always clips loses nothing; the
+// first of a loop never does, nor the last, nor one behind which the caller stands still.
 
 #include <array>
 #include <cmath>
@@ -45,8 +44,7 @@ struct StepLoopInputs {
   std::int64_t steps = 0;         ///< of the whole run
   /// Adds to what this rank reports of a step.
   std::function<void(RankReport&)> report;
-  /// Whether the next step may not begin before this one is committed and handed out; the same on
-  /// all ranks.
+  /// Whether the next step waits until this one is committed and handed out; the same on all ranks.
   std::function<bool(std::int64_t step)> stands_still_behind;
 };
 

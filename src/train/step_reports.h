@@ -38,8 +38,7 @@ struct StepFacts {
 /// The reports of all ranks, one exchange a step.
 class StepReports {
  public:
-  /// Beside: on a channel of its own, so that whoever has sent goes on. Reports are host memory:
-  /// also with GPUs they go over MPI.
+  /// Beside: on a channel of its own, so that senders go on. Also with GPUs reports go over MPI.
   enum class Exchange : std::uint8_t { kBlocking, kBeside };
   /// Collective.
   StepReports(Communicator& replica, Exchange exchange);

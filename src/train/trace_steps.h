@@ -13,8 +13,7 @@ class TraceSteps {
  public:
   explicit TraceSteps(Runtime& runtime)
       : runtime_(runtime), steps_(runtime.config.log.trace_steps) {}
-  /// Before and after each step, with its number. Collective. A trace that cannot be written is
-  /// warned of.
+  /// Before and after each step, with its number. Collective. A failed write is warned of.
   void before(std::int64_t step);
   void after(std::int64_t step);
   /// The trace begins or ends behind this step.

@@ -1,6 +1,5 @@
 #pragma once
-// A run of training: its steps (step_loop.h), and between them evaluation, saving and stopping,
-// decided by all ranks together.
+// A run of training: its steps (step_loop.h), between them evaluation, saving and stopping.
 
 #include <optional>
 
@@ -22,8 +21,7 @@ class Trainer {
   Trainer(Runtime& runtime, TrainerInputs inputs, RunProgress progress);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
-  /// To the end of the run or a reason to stop. Throws DivergedError, and DataError where the last
-  /// save failed.
+  /// To the end of the run or a reason to stop. DataError where the last save failed.
   RunEnd run();
 
  private:

@@ -1,7 +1,6 @@
 #pragma once
-// A schedule by simulation: time runs, and a rank that is free takes what its rule prefers among
-// the actions that are ready and fit into memory. The searches of zb-auto and zb-v try some rules
-// and keep the shortest schedule.
+// A schedule by simulation: a free rank takes what its rule prefers among the actions that are
+// ready and fit into memory. zb-auto and zb-v try some rules and keep the shortest schedule.
 
 #include <cstdint>
 #include <vector>
@@ -18,13 +17,11 @@ struct GreedyRule {
   double delay_from = 1;
   /// A W may start in a gap that is shorter than it.
   enum class Gap : std::uint8_t { kNever, kWhereBubbleGrows, kAlways } short_gap = Gap::kNever;
-  /// F waits until the rank before is two micro-batches ahead: a rank that takes its inputs at once
-  /// has none later.
+  /// F waits until the rank before is two micro-batches ahead: taken at once, inputs lack later.
   enum class Lead : std::uint8_t { kNever, kUntilBackward, kAlways } keep_lead = Lead::kNever;
   /// Before its first B a rank runs at most 1 + this for each rank behind it, rounded up; 0: any.
   double ahead_each = 0;
-  /// Of two stages of a rank that are ready: the later or earlier one in order of the model, or
-  /// each after the other.
+  /// Of a rank's two ready stages: the later or earlier one of the model, or each after the other.
   enum class Stage : std::uint8_t { kFar, kNear, kInTurns } stage = Stage::kFar;
 };
 

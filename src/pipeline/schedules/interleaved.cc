@@ -5,8 +5,7 @@
 namespace trireme {
 
 Schedule make_interleaved(int stages, int virtual_stages, int micro_batches, int group_size) {
-  // The forwards of a rank in order, as (chunk, micro-batch); backwards take the chunks from the
-  // other end.
+  // A rank's forwards in order, as (chunk, micro-batch); backwards take chunks from the other end.
   std::vector<std::pair<int, int>> turns;
   for (int group = 0; group < micro_batches; group += group_size) {
     const int end = std::min(group + group_size, micro_batches);

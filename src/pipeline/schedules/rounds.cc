@@ -11,8 +11,7 @@ namespace {
 constexpr double kUnknown = std::numeric_limits<double>::infinity();
 constexpr int kNear = 0, kFar = 1;  // stages of a rank on the way in and on the way back
 
-/// Before which actions a W may start that ends after their input is there, where the rank has
-/// waited less than the longest.
+/// Before which actions a W may end late, where the rank has waited less than the longest.
 struct Fill {
   bool before_forward, before_far_backward;
 };
@@ -117,8 +116,7 @@ class Rounds {
     put(i, ActionKind::kBackwardWeight, chunk, ranks_[i].weights[chunk]++, 0);
   }
 
-  /// Ws until `input` is there: those that end before it, and one more where the rank has waited
-  /// less than others do.
+  /// Ws until `input` is there, and one more where the rank has waited less than others.
   void fill_until(int i, double input, bool more) {
     Rank& rank = ranks_[i];
     while (!rank.pending.empty() && input >= rank.clock + task_.times.backward_weight)

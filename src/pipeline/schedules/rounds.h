@@ -7,10 +7,10 @@
 
 namespace trireme {
 
-/// Schedules of a V for these times and this limit, after the search of ZB-V by its authors (Qi et
-/// al. 2023): forwards fill all ranks evenly, then in each round every rank runs one B and one F,
-/// and a W where it waits long enough. The schedules differ in what is long enough. Empty where the
-/// limit is too small for rounds.
+/// Schedules of a V for these times and limit, after the search of ZB-V's authors (Qi et al. 2023):
+/// forwards fill all ranks evenly, then in each round every rank runs one B and one F, and a W
+/// where it waits long enough, by which schedules differ. Empty where the limit is too small for
+/// rounds.
 std::vector<Schedule> round_plans(const GreedyTask& task);
 
 }  // namespace trireme

@@ -81,10 +81,9 @@ Schedule make_zb_h2(int stages, int micro_batches, double w_memory = 1,
 /// `memory_limit` (default p, where 1F1B fits). Needs a limit of at least least_memory.
 Schedule make_zb_auto(const ScheduleRequest& request);
 
-/// ZB-V (Qi et al. 2023; v = 2, V placement): the shortest of the hand-made schedule, whose bubble
-/// is 0 and whose peak is p where F = B = W and w is up to 1, the authors' rounds for the times and
-/// `memory_limit` (default: that of the hand-made schedule), and what a search finds. Needs a limit
-/// of at least least_memory.
+/// ZB-V (Qi et al. 2023; v = 2, V placement): the shortest of the hand-made schedule, with bubble 0
+/// and peak p where F = B = W and w is up to 1, the authors' rounds for times and `memory_limit`
+/// (default: the former's), and a search's. Needs a limit of at least least_memory.
 Schedule make_zb_v(const ScheduleRequest& request);
 
 /// V-Half and V-Min (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory"): a building

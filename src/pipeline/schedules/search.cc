@@ -182,8 +182,7 @@ std::vector<GreedyRule> rules(const GreedyTask& task) {
 }  // namespace
 
 Schedule shortest_schedule(const GreedyTask& task, std::vector<Schedule> known) {
-  // Seconds, also for schedules of a million actions: those get the rules that win most often
-  // alone.
+  // Seconds, also for a million actions: those get the rules that win most often.
   const auto actions = 3 * std::ssize(task.placement) * task.micro_batches;
   std::int64_t plays = std::max<std::int64_t>(12, 40'000'000 / actions);
   Search search(task);

@@ -7,9 +7,8 @@
 
 namespace trireme {
 
-/// The schedule of least cost among those of `known` that keep the task's memory limit and those
-/// that greedy rules make; the first of equal ones. No ranks where none keeps the limit. The same
-/// for the same arguments.
+/// The cheapest schedule of `known` within the task's memory limit and of the greedy rules; the
+/// first of equal ones. No ranks where none keeps the limit. The same for the same arguments.
 Schedule shortest_schedule(const GreedyTask& task, std::vector<Schedule> known);
 
 }  // namespace trireme

@@ -9,8 +9,7 @@ namespace trireme {
 namespace {
 
 /// Forwards ahead, then B and F in turns with a W where `kept_max` micro-batches have their B and
-/// not their W, then B and W in turns, then the Ws that are left. Where none may be kept B and W
-/// are one.
+/// not their W, then B and W in turns, then the rest. Where none may be kept B and W are one.
 std::vector<Action> postponed_weights(int rank, int micro_batches, int ahead, int kept_max) {
   std::vector<Action> actions;
   int forwards = 0, backwards = 0, weights = 0;
