@@ -207,8 +207,7 @@ AttentionShape check_backward(const AttentionBackward& args) {
   return shape;
 }
 
-/// The visible (query, key) pairs of one head, over all sequences. Documents that are in a GPU's
-/// memory are not taken into account.
+/// The visible (query, key) pairs of one head, over all sequences. A GPU's documents do not count.
 std::int64_t visible_pairs(const Context& context, const AttentionMask& mask) {
   const std::int32_t* first_key = context.on_gpu() ? nullptr : first_key_of(mask);
   std::int64_t pairs = 0, row = 0;

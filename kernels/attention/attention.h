@@ -42,9 +42,8 @@ struct AttentionMask {
 /// stand around it. A v that is not finite may reach queries that do not see it (0 inf is NaN).
 ///
 /// Where a library computes a GPU's attention (attention_backend.h), both passes take bf16 heads in
-/// rows of multiples of 16 bytes, whole sequences (one range from 0, the same for queries and keys)
-/// and no first_key; any other call is refused. Sums are in f32 there too; dq, dk and dv are
-/// rounded to bf16 before they are added.
+/// rows of multiples of 16 bytes, whole sequences (one range from 0 for queries and keys) and no
+/// first_key; else they refuse. Sums are in f32; dq, dk, dv are rounded to bf16, then added.
 struct AttentionForward {
   HeadsView o;
   TensorView lse_TH;

@@ -1,7 +1,6 @@
 // Backward: a thread owns a block of keys of one key head and goes over the queries that see it: dk
-// and dv stay with it. Lanes are keys: P[query][key] and dS are then at once the broadcast operand
-// of dv, dk (by columns) and dq (by rows), and only k and v, the outer of the loops, are
-// transposed.
+// and dv stay with it. Lanes are keys: P[query][key] and dS are at once broadcast operands of dv,
+// dk (by columns) and dq (by rows), and only k and v, the outer of the loops, are transposed.
 
 #include "kernels/attention/attention_cpu.h"
 #include "kernels/attention/attention_tile.h"

@@ -1,9 +1,8 @@
 #pragma once
 // Attention backward by mma.sync (sm_80 and later), in one of two ways.
 //
-// Deterministic: the same bits on every run, without atomics. A block owns 64 rows, keys in one
-// kernel and queries in the other, and alone adds up their gradients while it streams the other
-// side. Seven products, where five would do:
+// Deterministic, without atomics. A block owns 64 rows (keys in one kernel, queries in the other)
+// and their gradients and streams the other side. Seven products, where five would do:
 //   keys     S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q over the key head's query heads
 //   queries  S = Q K^T, dP = dO V^T, dQ += dS K
 //
@@ -119,8 +118,8 @@ struct Backward {
       for (int h = 0; h < 2; ++h) weights[0][n][h] = pack(s[0][n][2 * h], s[0][n][2 * h + 1]);
   }
 
-  /// Where a thread's sums go: rows `row` and `row + 8` of the `count` that begin at `first_row`,
-  /// from column `begin` of the head on.
+  /// Where a thread's sums go: rows `row`, `row + 8` of `count` from `first_row`, columns from
+  /// `begin`.
   struct SumsAt {
     std::int64_t first_row;
     int count, row, head, head_dim, begin;

@@ -1,6 +1,5 @@
 #pragma once
-// The bf16 kernels, compiled for some head sizes, one file each; a head between two of them is
-// padded with zeros in shared memory.
+// The bf16 kernels for some head sizes, one file each; others are padded in shared memory.
 
 #include "kernels/attention/attention_gpu_table.h"
 

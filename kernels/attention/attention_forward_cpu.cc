@@ -1,6 +1,5 @@
 // Forward: a thread owns a block of queries of one head. Lanes are queries: scores are kept
-// transposed, S^T[key][query] = K Q^T, so that the running maximum and sum of a query are its
-// lane's and nothing is folded across lanes.
+// transposed, S^T[key][query] = K Q^T: a query's maximum and sum are its lane's, never folded.
 
 #include "kernels/attention/attention_cpu.h"
 #include "kernels/attention/attention_tile.h"

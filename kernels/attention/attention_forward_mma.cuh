@@ -7,8 +7,7 @@
 // The next keys and values arrive while these are worked on: one barrier for each tile of keys.
 // Scores stay in registers; P is rounded to bf16 for the second product, its sum is not.
 //
-// Floor: 4 D operations for each visible pair and head; mma.sync reaches about 2/3 of what Hopper's
-// wgmma does, some 500 of 790 TFLOP/s.
+// Floor: 4 D operations a visible pair and head; mma.sync reaches some 500 of wgmma's 790 TFLOP/s.
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_mma.cuh"
@@ -25,8 +24,7 @@ struct Forward {
     alignas(128) bf16 q[kQueries][kD];
     alignas(128) bf16 k[2][kKeys][kD];
     alignas(128) bf16 v[2][kKeys][kD];
-    // Warp 0 looks for tiles two ahead of the products. All this stands here rather than in
-    // registers, of which the sums leave none.
+    // Warp 0 looks for tiles two ahead. All this stands here, as the sums leave no registers.
     Tile tiles[3];
     TileScan::State scan;
     QueryBounds tile_bounds, bounds[kWarps];

@@ -33,8 +33,7 @@ namespace cuda {
 /// cuDNN 9.16 or later, opened when the program runs.
 extern const AttentionLibraryKernels attention_cudnn;
 
-/// The workspace of the plan that cuDNN makes for a GPU of these properties (its own JSON of them),
-/// which need not be here. For tests.
+/// The workspace of cuDNN's plan for a GPU of these properties (its JSON). For tests.
 std::size_t attention_cudnn_planned_bytes(const AttentionLayout& shape, LibraryPass pass,
                                           std::string_view device_json);
 }  // namespace cuda

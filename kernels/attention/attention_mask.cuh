@@ -1,7 +1,6 @@
 #pragma once
 // Which tiles of queries and keys meet, and in which order blocks take them: all that depends on
-// positions and documents, for every attention kernel. A tile never spans two ranges, so within one
-// the positions count up with the rows.
+// positions and documents. A tile never spans two ranges: positions in it count up with the rows.
 
 #include "kernels/attention/attention_gpu_table.h"
 #include "kernels/common/cuda.cuh"

@@ -30,8 +30,7 @@ class TileMemory {
   std::int64_t bytes_ = 0;
 };
 
-/// From row to row of a tile of D columns: an odd number of cache lines, so that a column of the
-/// tile spreads over all sets of the first cache.
+/// From row to row of D columns: an odd number of cache lines spreads columns over all sets.
 TRIREME_INLINE std::int64_t tile_stride(std::int64_t head_dim) {
   const std::int64_t lines = (head_dim + 15) / 16;
   return (lines % 2 == 0 ? lines + 1 : lines) * 16;

@@ -17,8 +17,7 @@ __device__ __forceinline__ float gelu(float x) { return x * sigmoid(gelu_twice_u
 
 /// gelu' = s + x s (1 - s) (2u)',  s = sigmoid(2u)
 __device__ __forceinline__ float gelu_slope(float x) {
-  // Beyond +-64 the slope is 0 or 1 for all the digits there are; x^3 must not overflow to 0 * inf.
-  // Not fminf, which would take 64 for a NaN.
+  // Beyond +-64 the slope is 0 or 1; x^3 must not overflow. Not fminf, which takes 64 for NaN.
   const float c = x > 64.0F ? 64.0F : x < -64.0F ? -64.0F : x;
   const float s = sigmoid(gelu_twice_u(c));
   const float du = kGeluTwiceSqrtTwoOverPi * fmaf(3 * kGeluCubic * c, c, 1.0F);

@@ -1,6 +1,5 @@
 #pragma once
-// One launch over many tensors: a table of them in device memory says for each which block is its
-// first, and a block finds its tensor there.
+// One launch over many tensors: a table in device memory with each one's first block.
 
 #include "kernels/common/reduce.cuh"
 

@@ -1,7 +1,6 @@
 #pragma once
-// Every PTX instruction the kernels use, one function each: the device body here, the host body in
-// simt_host/ptx.cc. Nothing outside this file and ptx_sm90.cuh (Hopper) contains asm. Shared-memory
-// arguments are ordinary pointers on both sides.
+// Every PTX instruction the kernels use, one function each: the device body here, the host's in
+// simt_host/ptx.cc. No asm but here and in ptx_sm90.cuh. Shared memory is given by pointers.
 #include "kernels/common/cuda.cuh"
 
 namespace trireme::cuda::ptx {

@@ -1,9 +1,8 @@
 #pragma once
 // One vector type for all CPU ops: F32 has 8 lanes in files compiled for AVX2 and 16 for AVX-512,
 // else the same: an op is written once. A file that includes this is compiled once for each
-// instruction set with TRIREME_ISA naming the namespace; it includes nothing else but its table and
-// base/dtype.h and uses no std:: template (the linker keeps one copy of each, perhaps the AVX-512
-// one).
+// instruction set with TRIREME_ISA naming the namespace; it includes its table and base/dtype.h
+// alone and uses no std:: template (the linker keeps one copy of each, perhaps the AVX-512 one).
 //
 //   F32::load(p), x.store(p)     all lanes of float or BFloat16: widened; rounded to nearest even
 //   load(p, lanes), store(...)   Full{}, or Tail(n): the first n, or all; others read 0, are

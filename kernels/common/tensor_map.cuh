@@ -67,9 +67,8 @@ TensorMap encode_tiled(const TiledTensor<kRank>& t) {
 }
 #endif
 
-/// encode_tiled, remembered by content: a step asks for the same maps again and again, and the
-/// driver takes longer over one than a launch does. No std:: container: this header is compiled
-/// together with kernels (cuda.cuh).
+/// encode_tiled, remembered by content: steps repeat their maps, and the driver takes longer over
+/// one than a launch. No std:: container: this header is compiled together with kernels (cuda.cuh).
 template <int kRank>
 const TensorMap& tensor_map(const TiledTensor<kRank>& t) {
   constexpr int kWords = 3 * kRank + 1, kSlots = 4096;

@@ -7,8 +7,7 @@
 
 namespace trireme {
 
-/// Columns [0, valid) of `logits` are entries first, first + 1, ... of the vocabulary; others
-/// padding.
+/// Columns [0, valid) of `logits` are entries first, first + 1, ...; others are padding.
 struct VocabularyPart {
   std::int64_t first = 0, valid = 0;
 };

@@ -10,8 +10,7 @@ namespace trireme {
 /// Here and everywhere: a CPU with AVX512_BF16 rounds what is below 2^-126 to a bf16 of 0.
 void cast(Context& context, TensorView destination, ConstTensorView source);
 
-/// destination[t] = source[t] for each token, bytes as they are; the rows of one may lie further
-/// apart than the other's. Sizes and types agree.
+/// destination[t] = source[t], byte for byte; row strides may differ. Sizes and types agree.
 void copy_heads(Context& context, HeadsView destination, ConstHeadsView source);
 
 /// All bytes zero.

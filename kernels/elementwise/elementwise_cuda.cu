@@ -144,9 +144,8 @@ void sum_ranks(const SumRanksArgs& args) {
 
 constexpr int kSumWarps = 8;
 
-/// How the tokens are cut: enough pieces that pieces x groups of 256 columns fill a large GPU, each
-/// of whole turns of a block, at least one and at most 2048 tokens, so that a running f32 sum stays
-/// exact enough. From the shape alone.
+/// How the tokens are cut: enough pieces that pieces x groups of 256 columns fill a large GPU, of a
+/// block's whole turns, at most 2048 tokens for a running f32 sum. From the shape alone.
 std::int64_t tokens_per_piece(const ColumnSumArgs& args) {
   constexpr std::int64_t kBlocks = 1056, kColumns = 256, kLeast = 64, kMost = 2048;
   const std::int64_t pieces = blocks_for(kBlocks, blocks_for(args.columns, kColumns));
@@ -165,8 +164,7 @@ struct WarpSums {
   float of_warp[kSumWarps][32 * kWidth];
 };
 
-/// One block: the tokens of a piece (x) and 32 x kWidth columns (y). Each of 8 warps sums every
-/// eighth token, then they are added in order.
+/// One block: the tokens of a piece (x) and 32 x kWidth columns (y). 8 warps take turns.
 template <int kWidth, class T>
 __global__ void __launch_bounds__(32 * kSumWarps)
     column_sum_kernel(float* sums, const T* x, std::int64_t tokens, std::int64_t columns,

@@ -26,8 +26,7 @@ struct EmbeddingForward {
 };
 void embedding_forward(Context& context, const EmbeddingForward& args);
 
-/// dtable[ids[t] - first_row, c] += dout[t, c], for each row in ascending t; ids of other parts of
-/// the vocabulary (as above) add nothing.
+/// dtable[ids[t] - first_row, c] += dout[t, c], rows in ascending t; other shards' ids add nothing.
 ///
 ///   dtable [V, C] f32;  ids [T] i32;  dout [T, C] f32|bf16
 /// Deterministic for any number of threads, the same bits on every device: rows, not tokens, are

@@ -38,8 +38,7 @@ class RowsFunction {
 ///   b     [K, N], or [N, K] with transpose_b      as a
 ///   bias  [N]     as b; not with accumulate
 /// Sums in f32; a bf16 result is rounded once, after the bias. No operand aliases c. M, N or K may
-/// be 0. Deterministic for a given shape, number of threads and CPU; on a GPU for a given shape,
-/// alignment, GPU model and kernel choice.
+/// be 0. Deterministic for a shape, threads and CPU; on a GPU also for alignment, model and kernel.
 ///
 /// With an epilogue, y = op(A) op(B) (+ bias), rounded to the operands' type, goes on to
 ///   kAddResidual   c = y + operand                              operand [M, N]
@@ -73,8 +72,7 @@ void gemm(Context& context, const Gemm& args);
 /// In bf16 as gemm where the CPU does not multiply it.
 void gemm_by_library(Context& context, const Gemm& args);
 
-/// A warning that names the library that a GPU's products lack on this machine, and what is slower
-/// without it; "" where nothing is missing.
+/// A warning with the library that a GPU's products lack here, and what is slower; else "".
 std::string gemm_missing_library();
 
 /// The version of that library, 0 where it is missing.

@@ -22,8 +22,7 @@ struct FmaTile {
 using LargeFmaTile = FmaTile<128, 8>;
 using SmallFmaTile = FmaTile<32, 4>;
 
-/// How an operand's tile is loaded: four neighbours along k, or where kMnInner along the other
-/// side.
+/// How an operand's tile is loaded: four neighbours along k, or (kMnInner) along the other side.
 template <class T, bool kMnInner>
 struct FmaOperand {
   Vector<float, 4> four[T::kFours];

@@ -116,8 +116,7 @@ GpuTables gpu_tables() {
 
 const GemmGpuKernels* choose_kernel(const GpuTables& tables, const gpu::Info& info,
                                     const GemmGpuArgs& args) {
-  // Hopper's tiles are 128 rows high, one to a multiprocessor: where they are fewer than half of
-  // those, smaller tiles finish sooner.
+  // Hopper's tiles have 128 rows, one a multiprocessor: below half of those, smaller are faster.
   const GemmGpuKernels* const wgmma = table_of(tables, info, ProductKernel::kHopper);
   const bool hopper = wgmma != nullptr &&
                       2 * ceil_div(args.m, 128) * ceil_div(args.n, 128) >= info.multiprocessors &&

@@ -41,14 +41,13 @@ const GemmGpuKernels* choose_kernel(const GpuTables& tables, const gpu::Info& in
 /// That of `choices`, where it is there and serves the product; else null.
 const GemmGpuKernels* chosen_kernel(const GpuTables& tables, const gpu::Info& info,
                                     const GemmGpuArgs& args, const KernelChoices& choices);
-/// The one place where the choice is made: the context's (measured, if it asks for that), else by
-/// rule for its GPU. Null also for the CPU.
+/// Where the choice is made: the context's (measured, if asked), else by rule. Null for the CPU.
 const GemmGpuKernels* choose_kernel(Context& context, const Gemm& args, Sizes sizes);
 ProductKey key_of(const GemmGpuArgs& args);
 /// By the kernel chosen.
 void gemm_on_gpu(Context& context, const Gemm& args, Sizes sizes, const GemmGpuKernels* chosen);
-/// By a kernel of `table`, which must serve it; `multiprocessors`, where not 0, instead of the
-/// GPU's: how tests ask for large tiles.
+/// By a kernel of `table`, which must serve it; `multiprocessors`, if not 0: for tests of large
+/// tiles.
 void gemm_by_table(Context& context, const Gemm& args, Sizes sizes, const GemmGpuKernels& table,
                    int multiprocessors = 0);
 GemmGpuArgs gpu_args(const Context& context, const Gemm& args, Sizes sizes);

@@ -77,8 +77,7 @@ struct HopperTiles {
 
 // ---- the producer ----
 
-/// An operand's tile for one step. Where its rows run along k, one box of all of them; else boxes
-/// of 64 columns and the step's rows.
+/// An operand's tile for one step: one box where rows run along k, else boxes of 64 columns.
 template <class T, int kMn, bool kAlongK>
 __device__ __forceinline__ void bring(bf16* tile, const TensorMap& map, int mn, int k,
                                       std::uint64_t* full) {

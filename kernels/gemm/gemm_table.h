@@ -31,8 +31,7 @@ struct AddArgs {
   DType type;
 };
 
-/// Called with rows [first, first + count) of c once they are complete, by the thread that made
-/// them, while its caches hold them.
+/// Called with rows [first, first + count) of c by the thread that made them, when complete.
 struct RowsDone {
   void (*call)(const void* state, std::int64_t first, std::int64_t count) = nullptr;
   const void* state = nullptr;

@@ -22,8 +22,7 @@ enum class ProductKernel : std::uint8_t {
 inline constexpr int kProductKernelCount = 3;
 std::string_view name_of(ProductKernel kernel);
 
-/// What a choice depends on; names as in gemm.h. Alignment is left out: a kernel that does not
-/// serve a product's addresses is passed over.
+/// What a choice depends on; names as in gemm.h. Kernels for other addresses are passed over.
 struct ProductKey {
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;

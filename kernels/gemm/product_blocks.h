@@ -48,8 +48,7 @@ constexpr std::int64_t kPanelsOfB = panels_of_b(kRowsOfA);
 static_assert(panels_of_b(kColumnsOfA) <= kPanelsOfB);
 constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
-/// Cuts `total` into as few parts as blocks of `most` allow, all but the last equal and multiples
-/// of `alignment`, which divides `most`.
+/// Cuts `total` into the fewest parts up to `most`, but the last equal multiples of `alignment`.
 constexpr std::int64_t even_part(std::int64_t total, std::int64_t most, std::int64_t alignment) {
   const std::int64_t parts = (total + most - 1) / most, part = (total + parts - 1) / parts;
   return (part + alignment - 1) / alignment * alignment;

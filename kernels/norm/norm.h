@@ -29,8 +29,7 @@ struct NormForward {
 };
 void norm_forward(Context& context, const NormForward& args);
 
-/// The gradient of s: dx = dresidual + the norm's backward of dy; n = normalised s, g = dy *
-/// weight:
+/// The gradient of s: dx = dresidual + the norm's backward of dy; n: normalised s, g: dy weight:
 ///   RMS:    rstd (g - n mean_c(g n))        layer:  rstd (g - mean_c g - n mean_c(g n))
 ///   dweight[c] += sum_t dy n,  dbias[c] += sum_t dy
 ///

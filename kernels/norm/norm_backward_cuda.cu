@@ -9,8 +9,7 @@ constexpr std::int64_t kRegisterRow = 512 * kElements;
 constexpr std::int64_t kWarpRow = 32 * kElements;
 
 /// Pieces of rows that sum dweight and dbias apart: as many blocks as an H200's 132 multiprocessors
-/// hold at once with the threads that such a row takes (elsewhere the last blocks wait, and nothing
-/// else changes). From the shape alone.
+/// hold with such a row's threads. From the shape alone.
 std::int64_t pieces_of(const NormBackwardArgs& args) {
   const std::int64_t per_multiprocessor = args.channels <= 2048 ? 4 : args.channels <= 4096 ? 2 : 1;
   const std::int64_t rows_at_a_time = args.channels <= kWarpRow ? RowPlace<32>::kRows : 1;

@@ -246,8 +246,7 @@ struct ThreadSums {
   float of_thread[kThreads][2 * kWidth];
 };
 
-/// One block: every gridDim.x-th group of tokens. A thread always holds the same columns of its
-/// heads, so it sums their dweight in registers.
+/// One block: every gridDim.x-th group of tokens. A thread's columns stay: dweight in registers.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2) backward_kernel(RopeBackwardArgs args, Plan plan) {
   constexpr int kWidth = kWide<T>, kHeads = kBackwardHeads;

@@ -186,8 +186,7 @@ inline constinit ArenaTables g_arena;
 inline bool in_arena(const void* p) {
   return size_t(static_cast<const unsigned char*>(p) - g_arena.base) < kArenaBytes && g_arena.base;
 }
-/// The allocation at or before p, if p lies in it, in its red zone or in what it was before it was
-/// freed and its place given away again.
+/// The allocation at or before p, if p lies in it, its red zone or what it was before it was freed.
 inline Allocation* find_allocation(const void* p) {
   if (!in_arena(p)) return nullptr;
   const uint32_t owner =

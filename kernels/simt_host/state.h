@@ -203,8 +203,7 @@ struct LocScope {
   explicit LocScope(const Loc& loc) { t_loc = &loc; }
   ~LocScope() { t_loc = nullptr; }
 };
-/// The runtime's own accesses are not a kernel's: instrumented copies of std:: templates reach the
-/// callbacks of shadow.cc from here too.
+/// The runtime's own accesses: instrumented std:: templates reach shadow.cc from here too.
 inline constinit thread_local int t_in_runtime = 0;
 struct RuntimeScope {
   RuntimeScope() { ++t_in_runtime; }

@@ -25,8 +25,7 @@ enum class ExitCode : int {
 
 class Error : public std::runtime_error {
  public:
-  /// Messages quote what foreign files hold: `what()` is readable text (base/readable.h), and one
-  /// line where the fault is in a file.
+  /// Messages quote foreign files: `what()` is readable (base/readable.h), one line of file faults.
   Error(ExitCode code, std::string_view message);
   [[nodiscard]] ExitCode code() const noexcept { return code_; }
 

@@ -53,8 +53,7 @@ class OpTrace {
   std::int64_t nested_ns_ = 0;  ///< of the spans that have closed inside the open one
 };
 
-/// One call of an op, from construction to destruction. The time of an op inside another counts for
-/// the inner one alone, so that times add up.
+/// One call of an op, from construction to destruction. An inner op's time is its own: they add up.
 class OpSpan {
  public:
   /// `trace` null: nothing is recorded.

@@ -7,8 +7,7 @@
 namespace trireme {
 
 /// A file that comes with this program, such as "scripts/run.sh" or "configs/tiny_llama.json": in
-/// PREFIX/share/trireme of a program that is installed in PREFIX/bin, else in the tree that it was
-/// built from. Empty where neither is there.
+/// PREFIX/share/trireme for a program in PREFIX/bin, else in the tree of its build. Else empty.
 std::filesystem::path find_program_file(std::string_view name);
 
 /// The same as a person types it: where it is installed, else `name`.

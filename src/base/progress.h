@@ -9,8 +9,7 @@
 
 namespace trireme {
 
-/// `--progress` and `--color`: auto is yes where standard error is a terminal, NO_COLOR is unset
-/// and no launcher (mpirun, srun) is present.
+/// `--progress` and `--color`: auto is yes on a terminal without NO_COLOR or launcher.
 enum class Show { kAuto, kAlways, kNever };
 
 /// Throws ConfigError naming `option` where `text` is not auto, always or never.

@@ -1,7 +1,6 @@
 #pragma once
-// Counter-based random numbers: a value is a function of (key, index), so that any rank can make
-// any element of a tensor without making those before it. Philox-4x32-10 (Salmon et al., "Parallel
-// random numbers: as easy as 1, 2, 3", SC 2011).
+// Counter-based random numbers: a value is a function of (key, index): any rank makes any element.
+// Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 
 #include <array>
 #include <cstdint>

@@ -18,8 +18,7 @@ void announce_exit_code(int code) noexcept;
 
 /// While it lives, the first signal is answered at once on standard error, from the handler: a line
 /// of "SIGINT: " and the text. One at a time. `told`, where it is given: memory that processes
-/// share; whoever counts it up from 0 speaks, so that of several one does. What is there at the end
-/// of this object's life is used no more.
+/// share; who counts it up from 0 speaks. Unused behind this object's life.
 class StopAnswer {
  public:
   explicit StopAnswer(const char* text, std::atomic<std::uint64_t>* told = nullptr) noexcept;
@@ -34,8 +33,7 @@ const char* stop_signal_name(int number) noexcept;
 /// Number of the first signal received, 0 where there was none.
 int stop_signal() noexcept;
 
-/// For commands with nothing to save: once stopped, throws Error with exit code 75, which says that
-/// `what` was given up and nothing written.
+/// For commands with nothing to save: once stopped, throws Error (75): `what` was given up.
 void give_up_if_stopped(std::string_view what);
 
 }  // namespace trireme

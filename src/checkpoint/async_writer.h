@@ -87,10 +87,10 @@ class AsyncWriter {
 
   // Collective, on the thread that owns the tensors. None throws for what a file system refuses on
   // any rank: a failed save leaves what was there before and no temporary folder.
-  /// Returns once the tensors may change: all is staged on every rank. Where staging memory is
-  /// short that is when the writer has taken the rest. For who waits anyway (kStay) that is when
-  /// the files of all ranks are written, from where the tensors lie. `request.state` is not kept.
-  /// The result where the save has failed already.
+  /// Returns once the tensors may change: all is staged on every rank. With little staging memory
+  /// that is when the writer has taken the rest; for who waits anyway (kStay), when all ranks'
+  /// files are written from the tensors. `request.state` is not kept. A result if the save has
+  /// failed.
   std::optional<SaveResult> begin(const SaveRequest& request,
                                   Meanwhile meanwhile = Meanwhile::kChange);
   /// After each step: `states` of all ranks, reported since the last. The result of an ended save.

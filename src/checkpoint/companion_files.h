@@ -20,8 +20,7 @@ bool belongs_to_tokenizer(std::string_view name);
 /// That, or kGenerationConfigName.
 bool is_companion(std::string_view name);
 
-/// Every companion that stands in `folder`, in a fixed order; none where the folder does not exist.
-/// Throws DataError where one cannot be read.
+/// The companions in `folder`, in a fixed order; none without the folder. Throws DataError.
 std::vector<ExtraFile> read_companions(const std::filesystem::path& folder);
 
 }  // namespace trireme

@@ -18,9 +18,8 @@
 
 namespace trireme {
 
-/// Called before anything else touches HDF5, first thing in main; again is harmless. Nothing of
-/// HDF5 then runs at exit, and its own error printing is silent. A file-size limit (SIGXFSZ)
-/// becomes a failed write instead of a death.
+/// Called before anything else touches HDF5, first thing in main; again is harmless. HDF5 then runs
+/// nothing at exit and prints no errors; a file-size limit (SIGXFSZ) is a failed write.
 void initialise_hdf5();
 
 /// "1.10.8"

@@ -1,7 +1,6 @@
 #pragma once
-// manifest.json: what a checkpoint holds and where, with the hash of every shard, frame and
-// small file. Reading is strict: a manifest that is accepted has shapes that fit memory arithmetic,
-// and boxes that cover every tensor exactly once.
+// manifest.json: what a checkpoint holds and where, with the hash of every shard, frame and small
+// file. Reading is strict: shapes fit memory arithmetic, boxes cover every tensor exactly once.
 
 #include <cstdint>
 #include <filesystem>

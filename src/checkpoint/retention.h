@@ -1,6 +1,5 @@
 #pragma once
-// Which checkpoints stay, and removing the others so that a kill at any moment leaves no
-// half-deleted folder under a valid name.
+// Which checkpoints stay; no kill leaves a half-deleted folder of the others under a valid name.
 
 #include <cstdint>
 #include <filesystem>

@@ -34,8 +34,7 @@ class SafetensorsFile {
 
   /// The bytes of a tensor as they stand there, whatever its type.
   void read_bytes(const SafetensorsTensor& tensor, std::span<std::byte> out) const;
-  /// A box of a tensor as fp32 (F32, BF16 and F16 are read; exact), row-major. Reads the rows of
-  /// dim 0 that the box needs, in blocks.
+  /// A box of a tensor as fp32 (F32, BF16, F16; exact), row-major. Reads the box's rows in blocks.
   void read_fp32(const SafetensorsTensor& tensor, const Box& box, float* out) const;
 
  private:
@@ -71,8 +70,7 @@ class SafetensorsReads {
   std::vector<Block> blocks_;
 };
 
-/// A directory with model.safetensors, or the files that model.safetensors.index.json names. Each
-/// tensor stands in exactly one file.
+/// A directory with model.safetensors, or the files of its index.json, each tensor in one.
 class SafetensorsFolder {
  public:
   explicit SafetensorsFolder(const std::filesystem::path& folder);

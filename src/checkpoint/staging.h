@@ -47,8 +47,7 @@ class Staging {
   /// copied (is_copied) is in shards of at most `bytes()`.
   void open(const State& state, std::vector<OwnShard> shards,
             Meanwhile meanwhile = Meanwhile::kChange);
-  /// Copies what there is room for, and waits for room at most so long. True once all shards are
-  /// staged or the save was cancelled.
+  /// Copies what fits, waiting at most so long. True once all is staged or the save cancelled.
   bool stage(std::chrono::milliseconds patience);
 
   // The thread that writes.

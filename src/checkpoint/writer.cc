@@ -49,8 +49,7 @@ Shape shape_of(const Json& json) {
   return Shape(std::span<const std::int64_t>(sizes));
 }
 
-/// This rank's entries for the manifest: [name, dtype, shape] then, where something is stored,
-/// [offset, shape, hash, byte offset].
+/// This rank's manifest entries: [name, dtype, shape], if stored [offset, shape, hash, byte].
 Json describe(const StateTensor& tensor) {
   Json entry = Json::array();
   entry.push_back(tensor.name);

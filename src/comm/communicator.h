@@ -135,9 +135,8 @@ class SharedError : public Error {
 };
 
 /// Runs `work` on every rank; where it threw on any, every rank throws a SharedError with that of
-/// the lowest such rank (same exit code, its text prefixed by the rank where it is not common to
-/// all). On one rank the error passes unchanged. Collective; `work` itself may hold collectives
-/// only where all ranks reach them or none.
+/// the lowest such rank (same exit code, prefixed by the rank where not common to all). On one rank
+/// the error passes. Collective; in `work` all ranks reach a collective or none.
 void run_together(Communicator& world, const std::function<void()>& work);
 
 }  // namespace trireme

@@ -1,7 +1,7 @@
 #pragma once
-// The last transfers of this process, kept for the moment when the job hangs: which collective was
-// entered, which was not left. After the flight recorder of PyTorch's NCCL back end; ranks are
-// compared by the sequence numbers of a group.
+// The last transfers of this process, kept for the moment when the job hangs: which was entered,
+// which not left. After the flight recorder of PyTorch's NCCL back end; ranks are compared by a
+// group's sequence numbers.
 
 #include <array>
 #include <cstdint>

@@ -15,8 +15,7 @@ namespace trireme {
 ///
 /// By NCCL in a program with CUDA: transfers in a stream of their own; sums in NCCL's order, the
 /// same from run to run, where bf16 may be rounded at every term. By the group itself where GPUs
-/// are executed on the host: rank order. Where collectives are checked, NCCL's transfers are
-/// compared as they start, exchanges excepted.
+/// are executed on the host: rank order. All but exchanges can be checked.
 ///
 /// While the context's stream is captured, transfers become part of what is recorded: all channels'
 /// in one order, in a stream of the context's, as kernels of several NCCL communicators could start

@@ -12,8 +12,7 @@ namespace trireme {
 
 namespace {
 
-/// Transfers go by the host's channel once the context's stream has put there what is sent;
-/// recorded ones when the graph comes to them.
+/// Transfers go by the host's channel behind the context's stream; recorded ones within the graph.
 class HostChannel final : public GpuChannel {
  public:
   HostChannel(Communicator& group, std::string_view name, Context& context)

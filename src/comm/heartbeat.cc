@@ -18,8 +18,7 @@
 
 namespace trireme {
 
-/// Two versions of a beat: the writer fills the one that is not current, so that a rank stopped
-/// while writing leaves the other whole.
+/// Two versions of a beat: a rank stopped while writing one leaves the other whole.
 struct Heartbeat::Entry {
   static constexpr std::size_t kWords = sizeof(Beat) / sizeof(std::uint64_t);
   static_assert(sizeof(Beat) % sizeof(std::uint64_t) == 0 && std::is_trivially_copyable_v<Beat>);

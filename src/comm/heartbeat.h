@@ -45,8 +45,7 @@ struct Beat {
 
 class Heartbeat {
  public:
-  /// Collective over the ranks of the host. Without shared memory a warning says so, and each is
-  /// alone.
+  /// Collective over the ranks of the host. Without shared memory each is alone, with a warning.
   explicit Heartbeat(const Launch& launch);
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;

@@ -49,8 +49,7 @@ FileDescriptor open_offer(const Offer& offer) {
   if (offer.bytes == 0 || offer.boot != boot_id()) return {};
   const std::string path = fmt::format("/proc/{}/fd/{}", offer.process, offer.descriptor);
   struct stat found {};
-  // Looked at before opening: in a container the number may be of another process, whose pipe
-  // waits.
+  // Looked at before opening: in a container the number may be another process's, which waits.
   if (::stat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode) ||
       found.st_dev != offer.device || found.st_ino != offer.file ||
       static_cast<std::uint64_t>(found.st_size) != offer.bytes) {

@@ -83,8 +83,7 @@ struct ModelConfig {
   double init_std = 0.02;
   std::int64_t bos_token = -1, end_token = -1;  ///< -1: none
 
-  /// The keys under the family's names, defaults (but token ids) written out, those without effect
-  /// kept.
+  /// The keys under the family's names, defaults (but token ids) written out; all are kept.
   Json source;
 
   [[nodiscard]] std::int64_t layer_count() const { return std::ssize(layers); }

@@ -1,6 +1,5 @@
 #pragma once
-// What the contract names and this version does not do. What is built leaves the list in
-// unbuilt.cc.
+// What the contract names and this version does not do: the list in unbuilt.cc.
 
 #include <string>
 #include <string_view>

@@ -213,8 +213,7 @@ std::uint32_t megatron_seed(const RunConfig& config) {
   return static_cast<std::uint32_t>(seed);
 }
 
-/// How corpora are drawn from: one directly; several, or a weighted one with data.split, as a
-/// blend.
+/// How corpora are drawn from: one directly; several, or one weighted and split, as a blend.
 bool is_blend(const RunConfig& config, std::span<const Corpus> corpora) {
   return corpora.size() > 1 || (config.data.train.weighted && config.data.split);
 }

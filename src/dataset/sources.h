@@ -67,8 +67,7 @@ struct NamedSource {
 
 /// The windows of the validation data (of each set of data.validation, or the second share of
 /// data.split) in order, each once; a blend takes them by weight until a source is used up. None
-/// where the config names neither, and where data.split gives validation a share of 0.
-/// request.total_samples is not used.
+/// where the config names neither, or gives it 0. request.total_samples is not used.
 std::vector<NamedSource> make_validation_sources(const RunConfig& config,
                                                  const SourceRequest& request);
 

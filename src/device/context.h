@@ -61,8 +61,7 @@ class Context {
   /// same bytes give the same copy: for tables that an op derives from its shapes at every call.
   const std::byte* device_constant(std::span<const std::byte> bytes);
 
-  /// On a GPU: the stream in which transfers of recorded work stand, one after another, so that all
-  /// ranks' graphs hold them in one order.
+  /// On a GPU: the stream of recorded transfers, in one order for all ranks' graphs.
   [[nodiscard]] void* recorded_transfers() const { return recorded_transfers_.get(); }
 
   /// Waits until all that ops were asked for is done. Throws what failed there.

@@ -38,8 +38,7 @@ void release(std::byte* memory) noexcept;
 std::byte* allocate_pinned(std::size_t bytes);
 void release_pinned(std::byte* memory) noexcept;
 
-// Asynchronous, in the order of their stream. A copy goes between any two places; from or to
-// pageable host memory it may wait.
+// Asynchronous, in their stream's order. Copies of pageable host memory may wait.
 void copy(void* to, const void* from, std::size_t bytes, void* stream);
 /// Rows of equal length, `stride` bytes from one to the next.
 struct Rows {

@@ -10,8 +10,7 @@ namespace trireme {
 
 /// Appends tokens to what the model has seen: the logits behind the last, or none if elsewhere.
 using Feed = std::function<std::span<const float>(std::span<const std::int32_t>)>;
-/// Takes the token chosen here, -1 where there were no logits, and returns the one that everybody
-/// goes on with; called once for each token.
+/// Takes the token chosen here, -1 without logits, and returns everybody's; called once a token.
 using Agree = std::function<std::int32_t(std::int32_t)>;
 
 /// Appends up to `count` tokens to the prompt; stops behind any of `end_tokens`, which is agreed on

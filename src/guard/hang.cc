@@ -164,8 +164,7 @@ std::string contradiction_of(const Beat& a, const Beat& b) {
                      text_of(*y));
 }
 
-/// "rank 0, 1 wait in all_reduce 7 of 4.00 KiB on data.reduce, which rank 2 has not entered"; ""
-/// where no such collective is seen.
+/// "rank 0, 1 wait in all_reduce 7 of 4.00 KiB on data.reduce, which rank 2 has not entered"
 std::string missing_in_collective(std::span<const RankSight> ranks,
                                   std::span<const RankSight* const> culprits) {
   const auto list = [](std::string& text, int rank) {
@@ -203,8 +202,7 @@ std::vector<const RankSight*> find_culprits(std::span<const RankSight> ranks, bo
     if (found.size() == ranks.size() && !all_may_be) found.clear();
     return !found.empty();
   };
-  // Who stands alone in the job is the one; of a host among several all may keep the others waiting
-  // by what they do, but not by where they wait.
+  // Who stands alone in the job is the one; of several hosts all may keep others waiting.
   const bool alone = whole_job && ranks.size() == 1;
   if (collect(alone || !whole_job,
               [](const RankSight& rank) { return out_of_action(rank.process_state); }))

@@ -72,8 +72,7 @@ struct HangReport {
 };
 
 /// Two ranks that entered different collectives as the same one of their group, or two groups'
-/// collectives in different orders: "rank 0 entered ..., rank 1 ...". More time would not help
-/// them. "" where no such pair is seen.
+/// collectives in different orders: "rank 0 entered ..., rank 1 ...". Time would not help. Else "".
 std::string describe_desync(std::span<const RankSight> ranks);
 
 /// A line for each rank: process, step, phase, last collective.

@@ -70,8 +70,7 @@ struct KvCache {
   TensorView k, v;
 };
 
-/// From n, gathered on the way, to a. With a cache, the tokens stand at mask.q's first range and
-/// see the cache up to their own position.
+/// From n, gathered on the way, to a. With a cache, tokens stand at mask.q's first range.
 void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
                     const AttentionActivations& acts, const ContextAxis::Buffers& buffers,
                     TensorView n_TC, const KvCache* cache);

@@ -13,8 +13,7 @@ struct Tokens {
   VocabularyPart part;                 ///< the rows of the embedding that are here
   std::int64_t vocabulary = 0;         ///< of all parts
 };
-/// Where the residual stream begins: [S, C], and [T, C] for this rank's partial sum where the
-/// tensor axis shards the vocabulary.
+/// Where the residual stream begins: [S, C]; [T, C] for partial sums of a sharded vocabulary.
 struct StreamStart {
   TensorView s1_SC, scratch_TC;
 };

@@ -1,7 +1,6 @@
 #pragma once
-// The language-model head and the loss, over chunks of tokens: the logits of one chunk exist at a
-// time, and of them the columns of this tensor-parallel rank. Between statistics and loss three
-// numbers for each token are gathered.
+// The language-model head and the loss, over chunks of tokens: the logits of one chunk and
+// tensor-parallel rank exist at a time. Three numbers a token are gathered between.
 
 #include "config/model_config.h"
 #include "device/context.h"
@@ -44,9 +43,9 @@ struct HeadTraining {
 };
 
 /// logits = n W^T; loss_sum [1] f64 += the token losses, added in token order. With `training`,
-/// also the gradients, which need the logits while they exist; that of n takes n's place, in the
-/// residual rows. n [T, C] of all tokens; weight and dweight [V, C] with the rows of `part`
-/// and zeros behind them (kVocabularyRowAlignment).
+/// also the gradients; that of n takes n's place, in the residual rows. n [T, C] of all tokens;
+/// weight and dweight [V, C] with the rows of `part` and zeros behind them
+/// (kVocabularyRowAlignment).
 struct HeadLoss {
   TensorView n_TC;
   ConstTensorView weight_VC, targets_T;

@@ -1,6 +1,5 @@
 #pragma once
-// The layers of the virtual stages (chunks) that are here, with the buffers of their passes. The
-// only place that holds weight leases.
+// The layers of this rank's virtual stages (chunks), their buffers, and all weight leases.
 
 #include <map>
 #include <span>

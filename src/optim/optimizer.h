@@ -17,8 +17,7 @@ namespace trireme {
 /// The bits of the whole do not depend on which rank that is.
 ExactSum sum_of_squares(Context& context, const ParamStore& store);
 
-/// The first parameter of a block with a non-finite gradient where the model wrote it, in order of
-/// the model; empty where there is none.
+/// The first parameter of a block whose gradient, as the model wrote it, is not finite; else empty.
 std::string first_non_finite_gradient(Context& context, const ParamStore& store, int block);
 
 /// PyTorch's clip_grad_norm_: min(1, limit / (norm + 1e-6)); 1 where limit is 0.

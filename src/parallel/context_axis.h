@@ -21,8 +21,8 @@
 
 namespace trireme {
 
-/// Where the tokens of a rank stand in a sequence of `tokens`, which 2 * extent divides: one range
-/// where the axis has one rank, else two.
+/// Where a rank's tokens stand in a sequence of `tokens`, a multiple of 2 * extent: on one rank
+/// one, else two.
 std::vector<PositionRange> context_ranges(std::int64_t tokens, AxisRank rank);
 
 /// Attention of one rank: its own tokens, of all sequences of a micro-batch.

@@ -78,8 +78,7 @@ class Checker {
     }
     if (actions == 0)
       return fault("complete", -1, -1, "there are no actions. Legal: {}", kComplete);
-    // Each pair has at least F and BW. Far fewer are found by their number, so that the tables
-    // below are no larger than the schedule.
+    // Each pair has at least F and BW; fewer show at once: tables stay small.
     if (stages * micro_batches > 4 * actions + 4096) {
       return fault(
           "complete", far_rank, far_position,

@@ -10,9 +10,8 @@
 
 namespace trireme {
 
-/// The ways between the virtual stages of a pipeline: for each pair of neighbours on two ranks a
-/// channel forward and one back, so that no transfer queues behind another's. Messages of a way go
-/// in order of micro-batches on both sides.
+/// The ways between the virtual stages of a pipeline: for neighbours on two ranks a channel each
+/// way: no transfer queues behind another's. Messages go in order of micro-batches on both sides.
 class StageLinks {
  public:
   using MakeChannel =

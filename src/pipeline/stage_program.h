@@ -19,9 +19,8 @@ class ForwardProgram {
   virtual ~ForwardProgram() = default;
   /// Of a step or of evaluation: the stage knows which.
   virtual void forward(int chunk, int micro_batch) = 0;
-  /// Where a chunk reads its input and the gradient of its output, and leaves its output and the
-  /// gradient of its input; not given at the ends of the model. Micro-batches whose numbers are
-  /// equal modulo `slots` share the memory.
+  /// Where a chunk reads its input and the gradient of its output, and leaves its output and its
+  /// input's gradient; not at the model's ends. Micro-batches equal modulo `slots` share memory.
   [[nodiscard]] virtual TensorView boundary(int chunk, int micro_batch, Boundary which) = 0;
   [[nodiscard]] virtual int slots(int chunk) const = 0;
   /// Between two boundaries of this stage.

@@ -73,8 +73,7 @@ std::pair<std::int64_t, std::int64_t> choose_extents(const ModelConfig& model,
   return best;
 }
 
-/// Layers of each stage: each goes to the stage that has least so far, which leaves the largest as
-/// small as can be, as all layers are alike.
+/// Layers of each stage: each goes to the stage with least so far, so that the largest is smallest.
 std::vector<std::int64_t> layers_by_weights(const ModelConfig& model, std::int64_t stages) {
   const std::int64_t vocabulary = model.vocab_size * model.hidden;
   const std::int64_t layer =

@@ -10,8 +10,7 @@
 
 namespace trireme {
 
-/// Operations of products and attention for one token, in each pass over a part of the model. What
-/// moves memory alone is not counted.
+/// Operations of products and attention for a token, in each pass over a part of the model.
 struct PassCost {
   std::int64_t forward = 0, backward_input = 0, backward_weight = 0;
   std::int64_t recompute = 0;  ///< of backward_input, what an R before it would take over

@@ -10,8 +10,8 @@
 
 namespace trireme {
 
-/// A copy that reads and writes `bytes` in all, over and over: beyond the caches the memory's rate,
-/// below that of the cache that holds them.
+/// A copy that reads and writes `bytes` in all, repeated: the rate of a memory or cache of that
+/// size.
 struct CopyRate {
   std::int64_t bytes = 0;
   double bytes_per_second = 0;

@@ -39,8 +39,7 @@ RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh,
 RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh, int rank,
                       StagePurpose purpose);
 
-/// Ranks that together hold one full copy of a tensor-parallel shard: parallel.zero_group, else
-/// all that see other tokens; 1 without ZeRO.
+/// Ranks of a full copy of a tensor-parallel shard: parallel.zero_group, or all; 1 without ZeRO.
 int shard_ranks(const RunConfig::Parallel& config, const MeshShape& mesh, StagePurpose purpose);
 
 }  // namespace trireme

@@ -36,8 +36,7 @@ TensorView part(const TensorView& flat, std::int64_t begin, Shape shape) {
   return {flat.data + static_cast<std::size_t>(begin) * size_of(flat.dtype), flat.dtype, shape};
 }
 
-/// What has a gradient and no value comes last (StoreLayout): none but a tied head, so that closing
-/// a block need not look at every parameter.
+/// What has a gradient and no value, a tied head, comes last (StoreLayout).
 ParamIndex first_without_value(const StoreLayout& layout) {
   const int blocks = layout.valued_blocks();
   return blocks == 0 ? 0 : layout.block_params(blocks - 1).last + 1;

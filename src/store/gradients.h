@@ -57,8 +57,7 @@ class Gradients {
   /// The rows that this rank owns. A row-sparse one has slots: that of row r is row slots[r].
   [[nodiscard]] TensorView owned(ParamIndex index) const;
   [[nodiscard]] ConstTensorView slots(ParamIndex index) const;
-  /// Of these the rows that this rank counts in sums over all ranks: every element of the model is
-  /// counted by one of those that hold it.
+  /// Of these the rows that this rank counts in sums over all ranks: each element counts once.
   [[nodiscard]] TensorView counted(ParamIndex index) const;
   /// What may not be zero: all of it, or the rows that were looked up.
   [[nodiscard]] ConstTensorView written(ParamIndex index) const;
@@ -71,8 +70,7 @@ class Gradients {
   [[nodiscard]] TensorView block(int block, MeshView view) const;
   /// The owned ones of a block in the shard layout. From ZeRO stage 2 on.
   [[nodiscard]] TensorView block_shard(int block, MeshView view) const;
-  /// Adds the sums of tied gradients that are reduced by themselves (ParamMeta::reduced_alone) to
-  /// those of the parameters that have the value.
+  /// Adds sums of tied gradients that are reduced alone (ParamMeta::reduced_alone) to the value's.
   void add_tied_sums(Context& context);
 
  private:

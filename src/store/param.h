@@ -18,16 +18,14 @@ struct ParamInit {
 /// Whether a parameter stands directly behind the one declared before: one GEMM serves both.
 enum class Fuse : std::uint8_t { kNo, kWithPrevious };
 
-/// When the gradient of a parameter that the tensor axis does not shard is partial on each
-/// tensor-parallel rank, to be summed over them.
+/// When the gradient of an unsharded parameter is partial on each tensor-parallel rank.
 enum class TensorPartial : std::uint8_t {
   kNever,       ///< every rank computes the whole gradient
   kWithTokens,  ///< under sequence parallelism: norms of the residual stream
   kWithHeads,   ///< wherever heads are: norms of q and k
 };
 
-/// What ZeRO gives one rank of a parameter: some of its rows, or all (for updates of whole
-/// matrices).
+/// What ZeRO gives a rank of a parameter: some rows, or all (for updates of whole matrices).
 enum class Ownership : std::uint8_t { kRows, kWhole };
 
 /// Position in the list of ParamMeta.
@@ -56,11 +54,9 @@ struct ParamMeta {
   /// > 0: a row-sparse gradient (RowGradient) of at most this many rows, the tokens of a step over
   /// all ranks that sum it. Only of the first parameter.
   std::int64_t looked_up_most = 0;
-  /// Not kNoParam: the head of a tied model, which has no value, and a gradient to be added to that
-  /// of this parameter, the embedding.
+  /// Not kNoParam: a tied model's head; it has no value, and its gradient is added to this one's.
   ParamIndex shares = kNoParam;
-  /// With ZeRO >= 2 and several pipeline stages: reduce-scattered alone, then added to the
-  /// embedding's.
+  /// With ZeRO >= 2 and a pipeline: reduce-scattered alone, then added to the embedding's.
   bool reduced_alone = false;
   /// Which of the pipeline ranks that hold this parameter: both ends of a tied model where they are
   /// not one rank. Their gradients are added, owner first, and both update.

@@ -25,8 +25,7 @@
 
 namespace trireme {
 
-/// One value of an optimizer for each element of a parameter. Declared by the optimizer, held,
-/// sharded, saved and counted by the store.
+/// A value of the optimizer for each element: declared by it, held, sharded and saved by the store.
 struct OptimizerState {
   std::string name;  ///< of the checkpoint: "optimizer/PARAMETER/NAME"
   DType dtype = DType::kF32;
@@ -110,8 +109,7 @@ class ParamStore {
   /// Stage 3: zeros behind the rows of the block's weights, where another block's may have stood.
   void clear_padding(Context& context, int block);
 
-  /// Initial values of the owned rows by (seed, name, global element index), made on the host: the
-  /// same bits on every mesh and device.
+  /// Initial values by (seed, name, global index), made on the host: equal bits on any mesh.
   void initialise(Context& context, std::uint64_t seed);
   /// Rounds the owned values into their bf16 copies; nothing in fp32.
   void refresh_copies(Context& context);

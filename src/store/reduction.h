@@ -22,9 +22,8 @@ struct ReductionChannels {
 /// on. The loss is already divided by the targets of the global batch, so a plain sum is the
 /// gradient of that loss. Every rank starts the blocks in the same order.
 ///
-/// Stage 0: the whole block, once a step; of an embedding that is held as rows, those. Stage 1:
-/// each owner gets its rows of that sum, with the same bits. Stages 2 and 3: likewise for each
-/// micro-batch, added up in order by the owner.
+/// Stage 0: the whole block, once a step; of an embedding held as rows, those. Stage 1: each owner
+/// gets its rows of that sum, same bits. Stages 2, 3: so for each micro-batch, in order.
 class GradientReduction {
  public:
   /// `channels`: of each view that has parameters.
@@ -35,8 +34,7 @@ class GradientReduction {
 
   /// A step begins: sums of earlier ones are forgotten.
   void begin_step();
-  /// The gradients of `block` are final on this rank: of the step, or at stages 2 and 3 of a
-  /// micro-batch. The model may write there again.
+  /// The gradients of `block` are final here: of the step, or at stages 2 and 3 of a micro-batch.
   void start(int block);
   /// Blocks until every started block is summed where its owner reads it.
   void finish();

@@ -10,7 +10,7 @@
 
 namespace trireme {
 
-/// In host memory. Row r of the gradient is row slots[r] of the table; the last is zeros, for all
+/// In host memory. Row r of the gradient is row slots[r] of the table; the last, zeros, for all
 /// others.
 class RowGradient {
  public:
@@ -19,15 +19,13 @@ class RowGradient {
   static std::int64_t bytes_of(std::int64_t rows, std::int64_t columns, std::int64_t most);
 
   void clear(Context& context);
-  /// gradient[ids[t] - first_row, c] += dout[t, c] with the bits of embedding_backward, whose
-  /// operands these are; T may be `most`.
+  /// gradient[ids[t] - first_row, c] += dout[t, c] with embedding_backward's bits; T may be `most`.
   void add(Context& context, ConstTensorView ids_T, ConstTensorView dout_TC, std::int64_t first_row,
            std::int64_t vocabulary);
 
   [[nodiscard]] std::int64_t most() const { return most_; }
   [[nodiscard]] std::int64_t count() const { return count_; }
-  /// The rows that have been looked up, [N, C] f32 in the order in which they were, and which of
-  /// the gradient's they are, [N] i32.
+  /// The rows that have been looked up, [N, C] f32 in that order, and their indices, [N] i32.
   [[nodiscard]] TensorView looked_up() const { return table_.view().rows(0, count_); }
   [[nodiscard]] TensorView indices() const { return indices_.view().rows(0, count_); }
   /// [most + 1, C] f32 and [R] i32; neither ever moves.

@@ -18,8 +18,8 @@ namespace trireme {
 /// owned whole (Ownership) go to the ranks in turn, and those of as many owners share a room.
 class StoreLayout {
  public:
-  /// For weights all parameters have room; for gradients and what the optimizer keeps, those that
-  /// are trained: the others own no rows.
+  /// All parameters have room for weights; trained ones for gradients and states: others own no
+  /// rows.
   enum class Of : std::uint8_t { kWeights, kGradients };
   StoreLayout(const std::vector<ParamMeta>& params, const ParamDistribution& distribution,
               Of of = Of::kWeights);
@@ -69,8 +69,7 @@ class StoreLayout {
   [[nodiscard]] Slice shard_block(int block, MeshView view) const {
     return span_of(shard_, params_of(block, view));
   }
-  /// Where gradients that are held whole begin in the local layout; before that stands what is held
-  /// as rows (ParamMeta::looked_up_most).
+  /// Where gradients held whole begin, behind those held as rows (ParamMeta::looked_up_most).
   [[nodiscard]] std::int64_t whole_gradients_begin() const { return whole_gradients_begin_; }
   /// Of local_block, the elements whose gradients are held whole.
   [[nodiscard]] Slice whole_gradients(int block) const { return without_rows(local_block(block)); }

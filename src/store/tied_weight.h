@@ -15,8 +15,8 @@ class TiedWeight {
   [[nodiscard]] int block() const;
   /// What add() takes.
   static std::int64_t buffer_bytes(const std::vector<ParamMeta>& params, const StoreLayout& layout);
-  /// Of the gradients as the model wrote them where the store keeps them, before they are summed
-  /// over ranks; else of the owned ones, after.
+  /// Of the gradients as the model wrote them, if kept, before the sum over ranks; else owned,
+  /// after.
   void add();
 
  private:

@@ -21,9 +21,8 @@ struct NamedCurves {
   LossCurves curves;
 };
 
-/// The curves of several runs over each other: a colour each, the mean of the training loss as a
-/// line, validation as circles on a thin one; names and last losses in a list beside. Axes as
-/// above, wide enough for every run.
+/// The curves of several runs: a colour each, mean training loss as a line, validation as circles
+/// on a thin one; names and last losses beside. Axes as above.
 std::string comparison_svg(std::span<const NamedCurves> runs, std::string_view title);
 
 class LossPlot {

@@ -11,8 +11,7 @@
 
 namespace trireme {
 
-/// Spans of one thread or stream. Perfetto wants events of one track to nest, never to overlap
-/// partly: one recording thread gives that.
+/// Spans of one thread or stream. Perfetto wants a track's events to nest: one thread gives that.
 struct TraceTrack {
   std::string name;
   std::vector<SpanRecord> spans;

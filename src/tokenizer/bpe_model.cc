@@ -176,8 +176,7 @@ bool BpeModel::append_bytes(std::string_view symbol, std::vector<std::int32_t>& 
 
 void BpeModel::first_characters(std::string_view word, std::vector<std::int32_t>& ids) const {
   ids.clear();
-  // As the peer does it: an unknown token is written when the next one is known, so that bytes of
-  // characters between the two come before it.
+  // As the peer: an unknown token is written when the next is known, behind bytes between the two.
   bool unknown_waits = false;
   while (!word.empty()) {
     const int length = utf8_length(word);

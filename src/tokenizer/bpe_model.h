@@ -23,8 +23,7 @@ inline constexpr std::string_view kWordMark = "\xE2\x96\x81";
 
 struct BpeVocabulary {
   BpeSymbols symbols = BpeSymbols::kBytes;
-  /// Token -> id. Over bytes: the byte form of tokens written in the byte alphabet; over
-  /// characters: tokens as they are written.
+  /// Token -> id. Over bytes: tokens in the byte alphabet; over characters: as they are written.
   std::unordered_map<std::string, std::int32_t> ids;
   /// In order of rank. Of equal pairs the last counts.
   std::vector<BpeMerge> merges;

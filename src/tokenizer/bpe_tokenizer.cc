@@ -122,8 +122,7 @@ BpeTokenizer::BpeTokenizer(BpeParts parts)
 
 BpeTokenizer::~BpeTokenizer() = default;
 
-/// Whether a text may be cut between a letter and a blank: the blank becomes a mark and nothing
-/// else, no merge and no added token lies across.
+/// Whether a text may be cut between letter and blank: a mark alone, nothing lies across.
 bool BpeTokenizer::blanks_divide(const std::vector<AddedToken>& added) const {
   const bool apart = model_.words_are_apart() && !whole_piece_first_ &&
                      normalizer_.only_replaces(" ", kWordMark) && pre_tokenizer_.never_divides(" ");

@@ -30,8 +30,7 @@ class BpeTrainer {
   }
   [[nodiscard]] bool empty() const { return counts_.empty(); }
 
-  /// A `tokenizer.json`. `on_merge` is called after each merge. Throws ConfigError where vocab_size
-  /// is below 257 or more than the text yields.
+  /// A `tokenizer.json`. `on_merge`: after each merge. ConfigError for a wrong vocab_size.
   [[nodiscard]] std::string train(std::int32_t vocab_size,
                                   const std::function<void()>& on_merge = {}) const;
 

@@ -23,8 +23,7 @@ struct IndexedTotals {
 };
 
 /// Everything goes to temporary names beside the target; `finish` renames. Destroyed before that,
-/// nothing is left and an older PREFIX stands. Memory: 4 bytes a document. All members throw
-/// DataError where the file system refuses.
+/// nothing is left. Memory: 4 bytes a document. Members throw DataError if refused.
 class IndexedWriter {
  public:
   /// uint16 where vocab_size < 65500, as Megatron chooses, else int32.

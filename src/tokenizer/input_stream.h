@@ -1,7 +1,6 @@
 #pragma once
 // A file or standard input from begin to end. gzip (RFC 1952) and Zstandard (RFC 8878) are unpacked
-// as they come, told by their first bytes, not by a name; members that follow each other are one
-// text, as for gzip -dc and zstd -dc.
+// as they come, told by first bytes, not names; members in a row are one text, as for gzip -dc.
 
 #include <cstdint>
 #include <memory>

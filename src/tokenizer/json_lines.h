@@ -20,8 +20,7 @@ void for_each_text(const CorpusBlock& block, const std::string& key,
 /// likely; "" where none holds a string. nullopt for any other text.
 std::optional<std::string> likely_text_key(std::string_view text);
 
-/// Whoever reads plain text is told once of what is hardly meant so: JSON that is read with its
-/// syntax, bytes that are no UTF-8, zero bytes.
+/// Warned of once in plain text: JSON read with its syntax, bytes that are no UTF-8, zeros.
 class PlainTextCheck {
  public:
   void look_at(const CorpusBlock& block);

@@ -26,8 +26,7 @@ inline constexpr std::string_view kDigitPattern =
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 enum class SplitMatches { kAreDelimiters, kArePieces };  ///< "invert": false, true
 
-/// SentencePiece's blanks: each becomes `mark`, one is put before a piece that begins without, and
-/// pieces begin at marks where `splits`.
+/// SentencePiece's blanks: each and a piece's start becomes `mark`; pieces begin there if `splits`.
 struct Metaspace {
   enum class Prepend { kAlways, kFirst, kNever };
   std::string mark;
@@ -62,8 +61,7 @@ class PreTokenizer {
   /// True where a text that does not hold `without` is one piece.
   [[nodiscard]] bool never_divides(std::string_view without) const;
 
-  /// The pieces of `text` (UTF-8), in order; ranges of the string that it returns, which is `text`
-  /// or lives in `scratch`, as the ranges do.
+  /// The pieces of `text` (UTF-8) as ranges of the result, which is `text` or lives in `scratch`.
   std::string_view split(std::string_view text, Before before, Scratch& scratch) const;
 
   /// The steps in order: equal where the effects are.

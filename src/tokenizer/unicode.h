@@ -12,8 +12,7 @@ namespace trireme {
 /// (`out` is then left alone). `text` must be UTF-8.
 bool replace_young_characters(std::string_view text, std::string& out);
 
-/// Normalization form C as Hugging Face `tokenizers` makes it. False where `text` (UTF-8) is in it
-/// already; `out` is then left alone.
+/// Normalization form C as Hugging Face's. False where `text` (UTF-8) is so; `out` then stays.
 bool normalize_nfc(std::string_view text, std::string& out);
 
 }  // namespace trireme

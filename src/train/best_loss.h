@@ -1,6 +1,5 @@
 #pragma once
-// What evaluations have found so far, and what checkpoints/best stands for. Part of a run's
-// progress: saved with it, equal on every rank.
+// What evaluations have found, and what checkpoints/best is. Saved with the run's progress.
 
 #include <cstdint>
 #include <limits>

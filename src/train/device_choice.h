@@ -28,8 +28,7 @@ void require_device_built(DeviceChoice choice);
 Device choose_device(DeviceChoice choice, const Launch& launch);
 
 /// Makes a backend of attention ready: every rank throws EnvironmentError where one lacks it, or it
-/// has no kernel for such a layer. Takes seconds where there is anything to do, and then selects
-/// the GPU for the calling thread. Collective.
+/// has no such kernel. May take seconds, and select the thread's GPU. Collective.
 void require_attention(const Launch& launch, Device device, const AttentionBackend& backend,
                        const AttentionLayout& layout, StagePurpose purpose);
 

@@ -21,8 +21,7 @@ class ModelSource {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] const ModelConfig& model() const { return model_; }
   [[nodiscard]] bool is_checkpoint() const { return checkpoint_; }
-  /// Behind any of them a text ends: generation_config.json's, which may be several, as in
-  /// transformers; else the model config's.
+  /// Any of them ends a text: generation_config.json's, maybe several; else the model config's.
   [[nodiscard]] const std::vector<std::int64_t>& end_tokens() const { return end_tokens_; }
   /// What load_tokenizer takes; "" where the source has none.
   [[nodiscard]] const std::string& tokenizer() const { return tokenizer_; }

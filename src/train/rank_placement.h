@@ -11,8 +11,7 @@ namespace trireme {
 /// the machine will not do (choose_device). Collective.
 Placement bind_to_cores(const RunConfig& config, const Launch& launch);
 
-/// The runtime options that a prepared run means on this rank; EnvironmentError where its device
-/// has too little memory. Collective.
+/// A prepared run's runtime options here; EnvironmentError where memory is too little. Collective.
 RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch,
                                const Placement& placement, StagePurpose purpose);
 

@@ -18,8 +18,7 @@ namespace trireme {
 /// (left by a cut removal), or nothing. Other files and empty folders do not matter.
 std::optional<Problem> foreign_file(const RunConfig& config);
 
-/// Whether checkpoints of `bytes` may be written where the config wants them, and one fits; warns
-/// where one does and those that are kept do not.
+/// Whether checkpoints of `bytes` may be written there and one fits; warns where those kept do not.
 std::optional<Problem> disk_fault(const RunConfig& config, std::int64_t bytes);
 
 }  // namespace trireme

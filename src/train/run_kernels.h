@@ -20,8 +20,7 @@ class RunKernels {
  public:
   static constexpr const char* kFileName = "kernel_choices.json";
 
-  /// Collective. `checkpoint`: "" where there is none. Throws a SharedError of DataError, with path
-  /// and place, for a file that is malformed.
+  /// Collective. `checkpoint`: "" for none. A malformed file is a SharedError with its place.
   RunKernels(Runtime& runtime, const std::filesystem::path& checkpoint);
   ~RunKernels();
   RunKernels(const RunKernels&) = delete;

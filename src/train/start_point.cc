@@ -33,8 +33,7 @@ void reject(const Rejected& one, std::vector<Rejected>& rejected) {
   rejected.push_back(one);
 }
 
-/// The newest below `directory` by sizes, apart from those that were rejected before; newly
-/// rejected ones are reported and added.
+/// The newest below `directory` by sizes, but for `rejected`; new ones are reported and added.
 std::filesystem::path choose_newest(const std::filesystem::path& directory, Communicator& replica,
                                     std::vector<Rejected>& rejected) {
   const NewestCheckpoint newest = find_newest(directory, replica, Check::kSizes, rejected);

@@ -16,8 +16,7 @@ class Step {
 
   /// Every micro-batch forward and backward, then the gradients' sum over ranks. All targets.
   void forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count);
-  /// Nanoseconds since the last call that forward and backward passes have waited for other ranks,
-  /// which the spans of those passes contain.
+  /// Nanoseconds since the last call that forward and backward waited for ranks in their spans.
   std::int64_t take_waits_in_passes_ns() { return std::exchange(waits_in_passes_ns_, 0); }
   /// Whether forward and backward are replayed from now on.
   [[nodiscard]] bool recorded() const { return graph_.recorded(); }
@@ -31,17 +30,15 @@ class Step {
   void update_ahead(double lr);
   void take_back();
 
-  /// After a step whose loss or gradient is not finite: computes this rank's part again without the
-  /// sum over ranks and names what is not finite in it: a parameter (its gradient), "loss", or ""
-  /// where this rank's part is finite.
+  /// After a step whose loss or gradient is not finite: recomputes this rank's part and names what
+  /// is not finite in it: a parameter (its gradient), "loss", or "".
   std::string find_non_finite(std::span<const MicroBatch> micro_batches, std::int64_t target_count);
 
  private:
   /// Forward and backward of what the stage was given, without the sum over ranks.
   void pass();
   void reduce();
-  /// A tied weight's gradients on two pipeline ranks add up before the sum over ranks, if kept
-  /// here.
+  /// A tied weight's gradients on two pipeline ranks add up before the sum over ranks, if kept.
   [[nodiscard]] bool tied_weight_first() const;
 
   Runtime& runtime_;

@@ -11,8 +11,7 @@
 
 namespace trireme {
 
-/// What decides the work of a step beside what stands in device memory: where its batches are read.
-/// Into `key`, whose memory is used again.
+/// What decides a step's work beside device memory: where batches are. Into `key`.
 void set_step_key(std::vector<std::int64_t>& key, std::span<const MicroBatch> batches);
 
 /// Work that is asked of a GPU again and again: done as it is at first, recorded as a CUDA graph
@@ -26,9 +25,8 @@ class StepGraph {
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
-  /// `key`: whatever decides the work beside what stands in device memory (set_step_key). Other
-  /// work, and scratch memory that has moved meanwhile, begin anew. `work` may be called twice in a
-  /// run, so it sets what it keeps on the host.
+  /// `key`: what decides the work beside device memory (set_step_key). Other work and moved scratch
+  /// memory begin anew. `work` may be called twice: it sets what it keeps on the host.
   enum class Ran : std::uint8_t { kPlain, kRecorded, kReplayed };  ///< recorded: and replayed once
   Ran run(std::span<const std::int64_t> key, const std::function<void()>& work);
   [[nodiscard]] bool recorded() const { return static_cast<bool>(graph_); }

@@ -52,8 +52,7 @@ class StepLoop {
  public:
   /// Collective. References must outlive this.
   StepLoop(Runtime& runtime, Loader& loader, StepLoopInputs inputs);
-  /// The next step, committed: what memory holds then is its state, also where the gradients of the
-  /// step behind are there already. Collective.
+  /// The next step, committed: memory then holds its state, maybe the next gradients. Collective.
   CommittedStep next();
   /// Of all ranks, of the step that was committed last.
   [[nodiscard]] std::span<const RankReport> reports() const { return reports_.all(); }

@@ -26,8 +26,7 @@ struct StepTimes {
   StepTimes& operator+=(const StepTimes& other);
 };
 
-/// Counts what the thread of the steps does between start() and stop(); what it does elsewhere,
-/// such as evaluation, is of no step.
+/// Counts what the steps' thread does between start() and stop(); evaluation is of no step.
 class StepTimer {
  public:
   /// Both must outlive this. Stands still at first.

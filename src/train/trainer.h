@@ -47,8 +47,7 @@ class Trainer {
   RunSaver saver_;
   RunEvaluation evaluation_;
   StepLoop steps_;
-  /// Over the steps of this process since its first, which allocates: the longest rank's span of
-  /// each, and what a mean rank is busy in it.
+  /// Over this process's steps behind the first: the longest rank's span, a mean rank's busy time.
   struct {
     bool first_step = true;
     double span_ns = 0, busy_ns = 0;

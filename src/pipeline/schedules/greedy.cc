@@ -123,8 +123,7 @@ class Greedy {
     return kept < rank.kept_most || held(rank) + more(1) <= limit_;
   }
 
-  /// Room for F of this chunk. One activation stays free for each later stage of the rank, so that
-  /// what has been begun can always come back.
+  /// Room for F of this chunk. One activation stays free for each later stage of the rank.
   [[nodiscard]] bool fits(const Rank& rank, const Chunk& chunk) const {
     const auto later = static_cast<double>(&rank.chunks.back() - &chunk);
     return held(rank) + 1 + later <= limit_;
@@ -158,8 +157,7 @@ class Greedy {
                              travel(chunk.stage + 1, chunk.stage));
   }
 
-  /// The chunk whose action is ready first; of those that are ready at `time` the one preferred,
-  /// where `last` is the stage that had its turn.
+  /// The chunk whose action is ready first; at `time` the preferred one; `last` had its turn.
   template <class Ready>
   Choice earliest(Rank& rank, double time, std::int32_t last, Ready&& ready) {
     Choice best;

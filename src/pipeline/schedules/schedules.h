@@ -1,6 +1,5 @@
 #pragma once
-// Generators of schedules: each is a pure function of sizes, times and limits, and knows nothing of
-// communication. One file for each kind.
+// Generators of schedules, one file each: pure functions of sizes, times and limits.
 //
 // In the formulas p is the number of ranks, m of micro-batches, v of virtual stages of a rank, i a
 // rank from 0, w what is kept from B to W, in activations. Peaks count full stages.
