@@ -11,8 +11,7 @@ namespace trireme {
 /// A GPU's blocks update so many elements each.
 inline constexpr std::int64_t kAdamWElementsPerBlock = 4096;
 
-/// One tensor. Nothing here changes from step to step, so that a GPU keeps the table (it has no
-/// padding: the table is found again by its bytes).
+/// One tensor. Nothing changes from step to step: a GPU keeps the table, found by its bytes.
 struct AdamWTensorArgs {
   float *parameter, *exp_avg, *exp_avg_sq;
   const float* gradient;

@@ -118,8 +118,7 @@ struct Backward {
       for (int h = 0; h < 2; ++h) weights[0][n][h] = pack(s[0][n][2 * h], s[0][n][2 * h + 1]);
   }
 
-  /// Where a thread's sums go: rows `row`, `row + 8` of `count` from `first_row`, columns from
-  /// `begin`.
+  /// A thread's sums: rows `row`, `row + 8` of `count` from `first_row`, columns from `begin`.
   struct SumsAt {
     std::int64_t first_row;
     int count, row, head, head_dim, begin;
@@ -165,9 +164,8 @@ struct Backward {
       }
   }
 
-  /// dQ += scale dS K of a streamed tile, atomically. The warps share it out: each takes 16 of its
-  /// queries and every kParts-th 16 columns of the head. seen(i): whether the keys of warp i see
-  /// any of it, and so whether their dS stands in `ds`.
+  /// dQ += scale dS K of a streamed tile, atomically. A warp takes 16 queries and every kParts-th
+  /// 16 columns. seen(i): whether warp i's keys see it: their dS is in `ds`.
   template <class Seen>
   static __device__ __forceinline__ void add_query_gradients(const AttentionGpuBackward& args,
                                                              const bf16* ds, const bf16* keys,

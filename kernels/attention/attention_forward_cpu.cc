@@ -66,8 +66,7 @@ struct Ahead {
 };
 
 /// Scores to probabilities in place for the group that begins at lane `first` of a panel. Updates
-/// its maximum and sum; `rescale` becomes the factor of earlier sums and outputs. Sums run over
-/// keys in ascending order, whatever other queries see.
+/// its maximum and sum; `rescale` becomes earlier sums' factor. Sums run in ascending keys.
 template <bool kMasked>
 void softmax_group(const ForwardTiles& t, std::int64_t panel, std::int64_t first, KeySpan span) {
   const std::int64_t base = panel * kPanel;

@@ -1,8 +1,7 @@
 #pragma once
 // Tiles of heads in shared memory and their products by mma.sync, in bf16 with sums in f32.
 //
-// A fragment of an accumulator: lane l of a warp holds rows l/4 and l/4 + 8 (elements 0, 1 and 2,
-// 3) and of each eight columns 2 (l%4) and the next.
+// Of an accumulator lane l holds rows l/4 and l/4 + 8, of each eight columns 2 (l%4) and the next.
 
 #include "kernels/attention/attention_mask.cuh"
 #include "kernels/common/ptx.cuh"

@@ -2,9 +2,12 @@
 // Activations of one element, in f32: for their ops and for products that end with them, with the
 // same bits. Every fused multiply-add is written as such: the compiler has none left to choose.
 
-#include "kernels/common/sigmoid.cuh"
+#include "kernels/common/cuda.cuh"
 
 namespace trireme::cuda {
+
+/// 1 / (1 + e^-x) within a few ulp; 0 where e^-x is beyond 2^126, as good as 1e-38.
+__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0F, 1.0F + expf(-x)); }
 
 inline constexpr float kGeluTwiceSqrtTwoOverPi = 1.5957691216057308F;
 inline constexpr float kGeluCubic = 0.044715F;

@@ -13,7 +13,6 @@ struct PieceSums {
 };
 
 /// destination[c] += sum_p pieces[p, c]. One block: 32 columns; warp w takes pieces w, w + 16, ...
-/// in order, then the warps' sums are added in order.
 static __global__ void __launch_bounds__(32 * kPieceWarps)
     add_pieces_kernel(float* destination, const float* sums, std::int64_t pieces,
                       std::int64_t columns) {

@@ -17,8 +17,7 @@ struct VocabularyPart {
 ///   target_logit[t] = logits[t, target[t]] where this part holds it, else 0
 ///
 ///   maximum, sum, target_logit [T] f32;  logits [T, V] f32;  targets [T] i32, -1 = not counted
-/// Without a column, or where all are -inf, maximum is -inf and sum 0. A NaN makes sum NaN.
-/// Deterministic, the same bits for any thread count.
+/// Without a column, or where all are -inf, maximum is -inf and sum 0. NaN makes it NaN.
 struct CrossEntropyStatistics {
   TensorView maximum_T, sum_T, target_logit_T;
   ConstTensorView logits_TV, targets_T;

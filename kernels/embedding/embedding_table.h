@@ -9,8 +9,7 @@
 
 namespace trireme {
 
-/// positions and position_table are null where positions enter elsewhere. The table holds the rows
-/// first_row .. first_row + rows - 1 of the vocabulary.
+/// positions and position_table are null where positions enter elsewhere. Rows from first_row on.
 struct EmbeddingForwardArgs {
   Exec exec;
   void* out;

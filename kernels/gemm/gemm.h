@@ -47,9 +47,8 @@ class RowsFunction {
 ///   kSwiglu        saved = y [M, 2F], c = silu(y[:, :F]) y[:, F:]; then c is [M, F] and N is 2F
 ///   kSwigluBackward  c = swiglu's gradient for y at operand, saved = swiglu(operand); y and saved
 ///                  are [M, F], c and operand [M, 2F]
-/// all of a's type, which is c's too; no two of them share memory; nothing is accumulated. The same
-/// bits as the product followed by that op (a fused op rounds wherever the unfused would store),
-/// which is also what runs where no kernel does both.
+/// all of a's type, which is c's too; no two share memory; nothing is accumulated. The bits of the
+/// product followed by that op, which also runs where no kernel does both.
 ///
 /// `then` is called once for each part of c's rows, as soon as these are final. Where our own
 /// product runs on a CPU, the thread that made the rows calls it with a context of its own while
@@ -68,8 +67,7 @@ struct Gemm {
 };
 void gemm(Context& context, const Gemm& args);
 
-/// A product without an epilogue by oneDNN, whatever its size, on a CPU: what ours is measured by.
-/// In bf16 as gemm where the CPU does not multiply it.
+/// A product without an epilogue by oneDNN on a CPU: what ours is measured by.
 void gemm_by_library(Context& context, const Gemm& args);
 
 /// A warning with the library that a GPU's products lack here, and what is slower; else "".

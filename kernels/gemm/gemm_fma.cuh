@@ -1,13 +1,11 @@
 #pragma once
-// The f32 main loop: multiplications and additions in full f32, tiles in shared memory, the next
-// step's operands on their way in registers meanwhile.
+// The f32 main loop: full f32, tiles in shared memory, the next operands in registers.
 
 #include "kernels/gemm/gemm_tile.cuh"
 
 namespace trireme::cuda {
 
-/// A block's tile of kSide x kSide sums; a thread computes kPer x kPer: rows and columns in two
-/// halves of the tile, kPer / 2 neighbours in each.
+/// A block's tile of kSide x kSide sums, kPer x kPer a thread: kPer / 2 neighbours in each half.
 template <int kSide, int kPer>
 struct FmaTile {
   static constexpr int kM = kSide, kN = kSide, kK = 16, kSums = kPer, kWide = kPer / 2;

@@ -19,9 +19,8 @@ const CpuProduct* own_kernel(const GemmKernels& kernels, const ProductArgs& args
 /// Over the context's threads, by `own` or, in f32, oneDNN, in product_scratch(context) floats.
 void multiply(Context& context, const ProductArgs& args, const CpuProduct* own, float* scratch);
 std::int64_t product_scratch(const Context& context);
-/// Whether K, here the tokens, is divided among the threads: for weight gradients whose operands
-/// are still in the caches of the threads that wrote them, where adding up the threads' sums moves
-/// less between caches than reading the others' tokens.
+/// Whether K, here the tokens, is divided among the threads: for weight gradients with operands in
+/// their writers' caches, where adding sums moves less than reading others' tokens.
 bool cuts_tokens(int threads, const ProductArgs& args);
 
 /// To be called before oneDNN multiplies, outside of parallel regions: it then computes fp32 in
@@ -46,8 +45,7 @@ const GemmGpuKernels* choose_kernel(Context& context, const Gemm& args, Sizes si
 ProductKey key_of(const GemmGpuArgs& args);
 /// By the kernel chosen.
 void gemm_on_gpu(Context& context, const Gemm& args, Sizes sizes, const GemmGpuKernels* chosen);
-/// By a kernel of `table`, which must serve it; `multiprocessors`, if not 0: for tests of large
-/// tiles.
+/// By a kernel of `table`, which must serve it; `multiprocessors`, if not 0: for tests.
 void gemm_by_table(Context& context, const Gemm& args, Sizes sizes, const GemmGpuKernels& table,
                    int multiprocessors = 0);
 GemmGpuArgs gpu_args(const Context& context, const Gemm& args, Sizes sizes);

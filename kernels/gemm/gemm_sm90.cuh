@@ -158,8 +158,8 @@ __device__ __forceinline__ void release_stage(std::uint64_t* empty) {
   }
 }
 
-/// The sums of a warpgroup's 64 rows: element e of a thread stands in row 16 warp + lane / 4 +
-/// 8 (e / 2 % 2), column 8 (e / 4) + 2 (lane % 4) + e % 2.
+/// Element e of 64 rows: row 16 warp + lane / 4 + 8 (e / 2 % 2), column 8 (e / 4) + 2 (lane % 4) +
+/// e % 2.
 template <class T, bool kTransposeA, bool kTransposeB>
 __device__ __forceinline__ void multiply_tile(float (&sums)[T::kN / 2], typename T::Smem& s,
                                               Ring<T::kStages>& ring, int consumer, int steps) {

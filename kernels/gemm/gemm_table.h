@@ -38,8 +38,7 @@ struct RowsDone {
   std::int64_t before = 0;  ///< rows of the caller's c before this one
 };
 
-/// c = op(a) op(b), or c += op(a) op(b), summed in f32; op(a) is [m, k], op(b) [k, n]; strides are
-/// those of the stored matrices, in elements.
+/// c = op(a) op(b), or c += op(a) op(b) in f32; op(a) [m, k], op(b) [k, n]; strides in elements.
 struct ProductArgs {
   GemmSizes sizes;
   DType type, c_type;  ///< of a and b; of c

@@ -9,8 +9,7 @@
 namespace trireme {
 
 /// sum += the squares of all elements of all gradients: of each row (dim 0; a vector is one row) in
-/// f64 in a fixed tree by the row's length alone; rows are added exactly. So the result is the same
-/// for any threads, device, and sharding of the rows.
+/// f64 in a tree by the row's length; rows are added exactly. So the result is the same everywhere.
 ///
 ///   gradients  each [R, C] or [C]  f32
 /// A non-finite element makes the sum non-finite, and nothing else does. Deterministic. The result

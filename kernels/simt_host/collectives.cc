@@ -45,7 +45,7 @@ void order_all(Worker& w) {
   for (int i = 0; i < w.count; ++i) w.base[size_t(i)] = w.clock[size_t(i)]++;
 }
 
-int barrier_arrive(int id, int expected, int op, int value, bool wait, Loc loc) {
+void barrier_arrive(int id, int expected, bool wait, Loc loc) {
   Worker& w = *t_worker;
   const char* what = id == 0                 ? "__syncthreads"
                      : id == kClusterBarrier ? "a barrier of the cluster"
@@ -59,7 +59,7 @@ int barrier_arrive(int id, int expected, int op, int value, bool wait, Loc loc) 
                                             " threads have left the kernel before " + what +
                                             " at " + where(loc));
   if (b.arrived == 0) {
-    b.loc = loc, b.first = me, b.expected = expected, b.op = op, b.reduce = op == 1;
+    b.loc = loc, b.first = me, b.expected = expected;
   } else {
     if (of_all && !same_place(b.loc, loc))
       fault(FaultKind::kDivergentBarrier, std::string("waits in ") + what + " at " + where(loc) +
@@ -69,14 +69,10 @@ int barrier_arrive(int id, int expected, int op, int value, bool wait, Loc loc) 
       fault(FaultKind::kDivergentBarrier,
             "barrier " + std::to_string(id) + " used with two thread counts");
   }
-  if (op == 0) b.reduce += value != 0;
-  if (op == 1) b.reduce &= value != 0;
-  if (op == 2) b.reduce |= value != 0;
   b.arrivals.push_back(me);
   if (++b.arrived == expected) {
     ++w.stats.barriers;
     b.arrived = 0;
-    b.result = b.reduce;
     if (expected == w.count)
       order_all(w);
     else
@@ -91,21 +87,17 @@ int barrier_arrive(int id, int expected, int op, int value, bool wait, Loc loc) 
     b.waiting.push_back(me);
     wait_here(w, what, loc);
   }
-  return b.result;
 }
 
 }  // namespace
 
-void block_barrier(Loc loc) { barrier_arrive(0, t_worker->block_threads, 0, 0, true, loc); }
-void cluster_barrier(Loc loc) { barrier_arrive(kClusterBarrier, t_worker->count, 0, 0, true, loc); }
-int block_barrier_reduce(int op, int value, Loc loc) {
-  return barrier_arrive(0, t_worker->block_threads, op, value, true, loc);
-}
+void block_barrier(Loc loc) { barrier_arrive(0, t_worker->block_threads, true, loc); }
+void cluster_barrier(Loc loc) { barrier_arrive(kClusterBarrier, t_worker->count, true, loc); }
 void named_barrier(int id, int threads, bool wait, Loc loc) {
   if (id < 1 || id > 15 || threads % 32 || threads <= 0 || threads > t_worker->block_threads)
     fault(FaultKind::kBadCollective,
           "named barrier " + std::to_string(id) + " with " + std::to_string(threads) + " threads");
-  barrier_arrive(id, threads, 0, 0, wait, loc);
+  barrier_arrive(id, threads, wait, loc);
 }
 
 void warp_collective(uint32_t mask, Collective fn, void* arg, const char* what, Loc loc) {

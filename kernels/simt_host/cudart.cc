@@ -64,13 +64,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
   *s = make_stream();
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreate(cudaStream_t* s) { return cudaStreamCreateWithFlags(s, 0); }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned flags, int) {
-  return cudaStreamCreateWithFlags(s, flags);
-}
-cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  return *least = *greatest = 0, cudaSuccess;
-}
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   CUstream_st& s = queue_of(stream);
   if (is_capturing(s)) {
@@ -163,7 +156,6 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
 // ---- the device ----
 
 cudaError_t cudaGetLastError() { return std::exchange(t_last_error, cudaSuccess); }
-cudaError_t cudaPeekAtLastError() { return t_last_error; }
 const char* cudaGetErrorString(cudaError_t error) { return trireme::simt::describe(error).text; }
 const char* cudaGetErrorName(cudaError_t error) { return trireme::simt::describe(error).name; }
 cudaError_t cudaDriverGetVersion(int* v) {
@@ -171,7 +163,6 @@ cudaError_t cudaDriverGetVersion(int* v) {
   const bool old = setting != nullptr && std::strcmp(setting, "old") == 0;
   return *v = old ? CUDART_VERSION - 2000 : CUDART_VERSION, cudaSuccess;
 }
-cudaError_t cudaRuntimeGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
 // What a test wants the machine to look like: TRIREME_SIMT_GPUS, how many (0: none, "old": a driver
 // older than the toolkit), TRIREME_SIMT_GPU_NAME, TRIREME_SIMT_MEMORY_BYTES of each GPU, and
 // TRIREME_SIMT_FIRST_GPU, which of the host's is the first that this process sees.

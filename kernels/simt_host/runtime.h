@@ -1,6 +1,5 @@
 #pragma once
-// Executing kernels on the host, as its tests and launch() see it: options, faults, launches,
-// streams, device memory. README.md says how it works.
+// Executing kernels on the host, for tests and launch(): options, faults, streams, device memory.
 
 #include <cuda.h>          // CUtensorMap and its enums only
 #include <cuda_runtime.h>  // types and declarations only: no CUDA library is linked

@@ -3,8 +3,7 @@
 // barriers, warp collectives, atomics, math functions. CUDA's own headers supply the types (float4,
 // __nv_bfloat16, cudaStream_t): they compile with g++ as they are.
 //
-// Only kernels/common/cuda.cuh includes this file, and only when nvcc is not the compiler.
-// README.md says how kernels are executed and checked.
+// Only kernels/common/cuda.cuh includes this file, without nvcc. README.md says how kernels run.
 #ifdef __CUDACC__
 #error "simt.h replaces nvcc; kernels include kernels/common/cuda.cuh"
 #endif
@@ -42,7 +41,6 @@ namespace trireme::simt {
 int lane_id();
 unsigned char* dynamic_smem(size_t needed_bytes, Loc);
 void block_barrier(Loc);
-int block_barrier_reduce(int op, int value, Loc);  // op 0 count, 1 and, 2 or
 void named_barrier(int id, int threads, bool wait, Loc);
 void warp_barrier(uint32_t mask, Loc);
 // All lanes of mask call with the same fn; the last runs it over the arguments of all.
@@ -81,15 +79,6 @@ T shuffle(uint32_t mask, T value, int source, const char* what, Loc loc) {
 
 // ---- barriers and warp collectives ----
 inline void __syncthreads(SIMT_LOC) { trireme::simt::block_barrier(loc); }
-inline int __syncthreads_count(int p, SIMT_LOC) {
-  return trireme::simt::block_barrier_reduce(0, p, loc);
-}
-inline int __syncthreads_and(int p, SIMT_LOC) {
-  return trireme::simt::block_barrier_reduce(1, p, loc);
-}
-inline int __syncthreads_or(int p, SIMT_LOC) {
-  return trireme::simt::block_barrier_reduce(2, p, loc);
-}
 inline void __syncwarp(unsigned mask = ~0u, SIMT_LOC) { trireme::simt::warp_barrier(mask, loc); }
 
 template <class T>
@@ -118,9 +107,6 @@ T __shfl_xor_sync(unsigned mask, T v, int lane_mask, int width = 32, SIMT_LOC) {
 }
 unsigned __ballot_sync(unsigned mask, int predicate, SIMT_LOC);
 inline int __any_sync(unsigned mask, int p, SIMT_LOC) { return __ballot_sync(mask, p, loc) != 0; }
-inline int __all_sync(unsigned mask, int p, SIMT_LOC) {
-  return __ballot_sync(mask, p, loc) == mask;
-}
 
 // ---- atomics: relaxed, device scope ----
 namespace trireme::simt {
@@ -141,66 +127,6 @@ T atomicAdd(T* p, std::type_identity_t<T> v, SIMT_LOC) {
   return trireme::simt::atomic_update(
       p, [=](T x) { return x + v; }, loc);
 }
-template <class T>
-T atomicSub(T* p, std::type_identity_t<T> v, SIMT_LOC) {
-  return trireme::simt::atomic_update(
-      p, [=](T x) { return x - v; }, loc);
-}
-template <class T>
-T atomicMax(T* p, std::type_identity_t<T> v, SIMT_LOC) {
-  return trireme::simt::atomic_update(
-      p, [=](T x) { return x > v ? x : v; }, loc);
-}
-template <class T>
-T atomicMin(T* p, std::type_identity_t<T> v, SIMT_LOC) {
-  return trireme::simt::atomic_update(
-      p, [=](T x) { return x < v ? x : v; }, loc);
-}
-template <class T>
-T atomicOr(T* p, std::type_identity_t<T> v, SIMT_LOC) {
-  return trireme::simt::atomic_update(
-      p, [=](T x) { return x | v; }, loc);
-}
-template <class T>
-T atomicAnd(T* p, std::type_identity_t<T> v, SIMT_LOC) {
-  return trireme::simt::atomic_update(
-      p, [=](T x) { return x & v; }, loc);
-}
-template <class T>
-T atomicExch(T* p, std::type_identity_t<T> v, SIMT_LOC) {
-  return trireme::simt::atomic_update(
-      p, [=](T) { return v; }, loc);
-}
-template <class T>
-T atomicCAS(T* p, std::type_identity_t<T> compare, std::type_identity_t<T> v, SIMT_LOC) {
-  return trireme::simt::atomic_update(
-      p, [=](T x) { return x == compare ? v : x; }, loc);
-}
-inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-
-// ---- loads with cache hints ----
-template <class T>
-T __ldg(const T* p) {
-  return *p;
-}
-template <class T>
-T __ldcs(const T* p) {
-  return *p;
-}
-template <class T>
-T __ldcg(const T* p) {
-  return *p;
-}
-template <class T>
-void __stcs(T* p, std::type_identity_t<T> v) {
-  *p = v;
-}
-template <class T>
-void __stcg(T* p, std::type_identity_t<T> v) {
-  *p = v;
-}
-
 // ---- arithmetic ----
 template <class T>
 constexpr T min(T a, std::type_identity_t<T> b) {
@@ -210,19 +136,10 @@ template <class T>
 constexpr T max(T a, std::type_identity_t<T> b) {
   return a < b ? b : a;
 }
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-inline float __expf(float x) { return std::exp(x); }
-inline float __logf(float x) { return std::log(x); }
 inline float __fdividef(float a, float b) { return a / b; }
-inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
-inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
-inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
-inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
-inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
-inline int __popc(unsigned x) { return std::popcount(x); }
 inline int __clz(int x) { return std::countl_zero(unsigned(x)); }
 inline int __ffs(int x) { return x ? std::countr_zero(unsigned(x)) + 1 : 0; }
 inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }

@@ -96,7 +96,7 @@ struct Rendezvous {
 };
 
 struct Barrier {
-  int arrived = 0, expected = 0, first = 0, reduce = 0, result = 0, op = 0;
+  int arrived = 0, expected = 0, first = 0;
   Loc loc;
   std::vector<int> waiting, arrivals;
 };

@@ -51,8 +51,6 @@ void set_streams(Streams mode, uint64_t seed) {
   state().mode = mode;
   state().random.seed(seed);
 }
-Streams stream_mode() { return state().mode; }
-uint64_t stream_random() { return state().random(); }
 
 CUstream_st& queue_of(cudaStream_t s) { return s ? *s : state().null_stream; }
 const std::vector<CUstream_st*>& all_streams() { return state().all; }

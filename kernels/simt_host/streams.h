@@ -47,8 +47,6 @@ bool is_capturing(CUstream_st&);
 
 /// Runs the nodes in an order that their dependencies allow; Streams says in which.
 void run_graph(const std::vector<GraphNode>& nodes);
-Streams stream_mode();
-uint64_t stream_random();
 
 }  // namespace trireme::simt
 

@@ -11,9 +11,8 @@ namespace trireme {
 /// Arithmetic in f32, one rounding. Deterministic; an element has the same bits at any place.
 void swiglu_forward(Context& context, TensorView act_TF, ConstTensorView gate_up_T2F);
 
-/// dgate = dact u s (1 + g (1 - s)),  dup = dact g s,  s = sigmoid(g)
-/// dgate_up [T, 2F] may be gate_up. `act`, where given, becomes the forward's result once more, bit
-/// for bit, so that it need not be kept; it may be dact.
+/// dgate = dact u s (1 + g (1 - s)),  dup = dact g s,  s = sigmoid(g) dgate_up [T, 2F] may be
+/// gate_up. `act`, where given, becomes the forward's result again, bit for bit; it may be dact.
 void swiglu_backward(Context& context, TensorView dgate_up_T2F, ConstTensorView dact_TF,
                      ConstTensorView gate_up_T2F, TensorView act_TF = {});
 

@@ -52,8 +52,7 @@ __global__ void __launch_bounds__(kTurnThreads)
       });
 }
 
-/// act may be null. Everything of an item is read before the first of it is written, so that
-/// dgate_up may be gate_up and act may be dact.
+/// act may be null. An item is read, then written: dgate_up may be gate_up and act dact.
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kTurnThreads)
     backward_kernel(T* dgate_up, T* act, const T* dact, const T* gate_up, Rows rows,

@@ -57,4 +57,10 @@ void expect(bool condition, fmt::format_string<Args...> format, Args&&... args) 
 /// "No space left on device" for an errno value; thread-safe.
 std::string errno_text(int error_number);
 
+/// Memory that the system or a GPU refuses, by its size; whoever knows what it was for says more.
+class OutOfMemory : public EnvironmentError {
+ public:
+  using EnvironmentError::EnvironmentError;
+};
+
 }  // namespace trireme

@@ -5,7 +5,6 @@
 
 #include <atomic>
 
-#include "base/log_rank.h"
 #include "base/progress.h"
 #include "base/readable.h"
 

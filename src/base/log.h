@@ -34,4 +34,7 @@ void log_any_rank(fmt::format_string<Args...> format, Args&&... args) {
   log_any_rank_text(fmt::format(format, std::forward<Args>(args)...));
 }
 
+/// As set_log_rank said; -1 once the last line has been said. Who speaks for all ranks is 0.
+int log_rank();
+
 }  // namespace trireme

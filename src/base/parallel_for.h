@@ -7,8 +7,7 @@
 namespace trireme {
 
 /// Calls body(0) ... body(jobs - 1), each once, on this thread and helpers that end with the call:
-/// one for each CPU that this thread may run on, at most 16 in all. Where a body throws, no further
-/// job begins and the first exception is thrown here.
+/// one for each CPU that this thread may run on, at most 16 in all. The first exception ends it.
 void parallel_for(std::int64_t jobs, const std::function<void(std::int64_t)>& body);
 
 }  // namespace trireme

@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/human_format.h"
 #include "base/log.h"
-#include "base/log_rank.h"
 #include "base/trace.h"
 
 namespace trireme {

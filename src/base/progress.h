@@ -27,8 +27,8 @@ bool shows_colors();
 enum class ProgressUnit { kBytes, kItems };
 
 /// One thread constructs and destroys; any may add. The bar is gone when the object is. Writes
-/// nothing where the work ends within the first second (bar) or 10 s (lines), or where `show` is
-/// kNever, and on other ranks than the one that speaks.
+/// nothing within the first second (bar) or 10 s (lines), for kNever, and on ranks that do not
+/// speak.
 class Progress {
  public:
   /// `total` 0: unknown.

@@ -7,8 +7,7 @@
 
 namespace trireme {
 
-/// Installs handlers for SIGTERM, SIGINT and SIGUSR1. The first of them sets the flag; a second one
-/// ends the process at once with 128 + its number.
+/// Installs handlers for SIGTERM, SIGINT and SIGUSR1. The second ends the process, 128 + n.
 void install_stop_handlers();
 
 /// The job has announced that it ends with `code`, or a rank of it is about to. A second signal now

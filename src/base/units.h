@@ -13,8 +13,8 @@ namespace trireme {
 std::optional<std::int64_t> parse_count(std::string_view text);
 inline constexpr const char* kCountPattern = "^[0-9]+(\\.[0-9]+)? ?[kKMBT]$";
 
-/// "80GiB", "1.5 GB": whole bytes, rounded down. KB (or kB), MB, GB, TB are powers of 1000, KiB,
-/// MiB, GiB, TiB of 1024. Nothing where it is not that.
+/// "80GiB", "1.5 GB": whole bytes, rounded down. KB (kB) ... TB: powers of 1000, KiB ... TiB of
+/// 1024.
 std::optional<std::int64_t> parse_size(std::string_view text);
 inline constexpr const char* kSizePattern = "^[0-9]+(\\.[0-9]+)? ?(kB|[KMGT]i?B)$";
 

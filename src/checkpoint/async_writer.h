@@ -89,8 +89,7 @@ class AsyncWriter {
   // any rank: a failed save leaves what was there before and no temporary folder.
   /// Returns once the tensors may change: all is staged on every rank. With little staging memory
   /// that is when the writer has taken the rest; for who waits anyway (kStay), when all ranks'
-  /// files are written from the tensors. `request.state` is not kept. A result if the save has
-  /// failed.
+  /// files are written from the tensors. `request.state` is not kept. A result if it failed.
   std::optional<SaveResult> begin(const SaveRequest& request,
                                   Meanwhile meanwhile = Meanwhile::kChange);
   /// After each step: `states` of all ranks, reported since the last. The result of an ended save.

@@ -1,6 +1,5 @@
 #pragma once
-// The mean of several checkpoints of one model ("model soups", Wortsman et al. 2022; checkpoint
-// averaging as in tensor2tensor's avg_checkpoints).
+// The mean of several checkpoints of one model ("model soups", Wortsman et al. 2022).
 
 #include <cstdint>
 #include <filesystem>

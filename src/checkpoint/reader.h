@@ -74,8 +74,7 @@ void require_valid(const std::filesystem::path& folder, Communicator& world);
 std::filesystem::path resolve_checkpoint_argument(const std::filesystem::path& argument,
                                                   Communicator& world);
 
-/// The folder of checkpoints that such an argument means; empty where it is a step folder itself.
-/// Throws DataError where it means none. Collective.
+/// The folder of checkpoints that it means; empty: a step folder. DataError: none. Collective.
 std::filesystem::path folder_of_argument(const std::filesystem::path& argument,
                                          Communicator& world);
 

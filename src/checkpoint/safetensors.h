@@ -51,8 +51,7 @@ class SafetensorsFile {
   std::vector<SafetensorsTensor> tensors_;
 };
 
-/// Many boxes at once, shared among threads by blocks: one thread alone copies a file out of the
-/// page cache more slowly than the memory takes it.
+/// Many boxes at once, by threads: one alone copies the page cache too slowly.
 class SafetensorsReads {
  public:
   /// As SafetensorsFile::read_fp32. File, tensor and `out` must live until run() has returned.

@@ -18,8 +18,7 @@ class ShardReader {
   explicit ShardReader(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
   /// Reads `shard` of `tensor`, copies what meets each of `targets` (buffers of boxes of the same
-  /// tensor) and compares the hash; without targets it only verifies. Throws DataError naming file
-  /// and tensor; the targets' contents then mean nothing.
+  /// tensor) and compares the hash; without targets it verifies. DataError names file, tensor.
   void read(const ManifestTensor& tensor, const ManifestShard& shard,
             const std::vector<BoxBuffer>& targets) const;
 

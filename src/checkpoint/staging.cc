@@ -16,8 +16,7 @@ namespace {
 /// Of one job of a copy by several threads.
 constexpr std::int64_t kSliceBytes = std::int64_t{4} << 20;
 
-/// Calls f(to, from, row_bytes, rows) for bytes [begin, begin + size) of a tensor's box; `from`
-/// has the distance of its rows, in `to` they are close.
+/// Calls f(to, from, row_bytes, rows) for bytes [begin, begin + size) of a box; `to` is contiguous.
 template <class F>
 void for_each_block(const StateTensor& tensor, std::int64_t begin, std::int64_t size, std::byte* to,
                     const F& f) {

@@ -15,7 +15,6 @@
 #include "checkpoint/hdf5_file.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/store_file.h"
-#include "checkpoint/virtual_view.h"
 
 namespace trireme {
 
@@ -36,6 +35,31 @@ std::int64_t check_free_space(const std::filesystem::path& directory, std::int64
 }
 
 namespace {
+
+constexpr std::string_view kVirtualViewName = "model.h5";
+
+/// FOLDER/model.h5: every tensor of the manifest whole, as a virtual dataset over the shards beside
+/// it, for h5py and its kin. What is missing reads as NaN, so this program never does.
+void write_virtual_view(const std::filesystem::path& folder, const Manifest& manifest) {
+  Hdf5Writer view(folder / kVirtualViewName);
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    // Virtual datasets have at least one dim and one element; one number or none is copied instead.
+    if (tensor.shape.rank() > 0 && tensor.shape.count() > 0) {
+      std::vector<Hdf5Writer::VirtualPart> parts;
+      for (const ManifestShard& shard : tensor.shards)
+        parts.push_back({shard.file, shard.dataset, shard.box});
+      view.write_virtual(tensor.name, tensor.dtype, tensor.shape, parts);
+      continue;
+    }
+    std::vector<std::byte> value(static_cast<std::size_t>(tensor.shape.count()) *
+                                 size_of(tensor.dtype));
+    for (const ManifestShard& shard : tensor.shards) {
+      StoreFile(folder / shard.file).read(shard.byte_offset, value);
+    }
+    view.write(tensor.name, tensor.dtype, tensor.shape, value);
+  }
+  view.finish();
+}
 
 constexpr std::string_view kRankFilePrefix = "rank-", kRankFileSuffix = ".h5";
 

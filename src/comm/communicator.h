@@ -84,8 +84,7 @@ class Communicator {
   virtual std::unique_ptr<Communicator> channel(std::string_view name) = 0;
 
   [[nodiscard]] virtual TrafficCounters counters() const = 0;
-  /// Whether collectives beside the computation go through memory that all ranks map, so that one
-  /// is cheaper than the exchanges that would make it up.
+  /// Whether collectives beside computation go through shared memory, cheaper than exchanges.
   [[nodiscard]] virtual bool shares_memory() const { return false; }
 
   /// Where collectives are checked (Launch::check_collectives): throws InternalError on every rank
@@ -138,5 +137,11 @@ class SharedError : public Error {
 /// the lowest such rank (same exit code, prefixed by the rank where not common to all). On one rank
 /// the error passes. Collective; in `work` all ranks reach a collective or none.
 void run_together(Communicator& world, const std::function<void()>& work);
+
+/// group.channel(name), but sums of fp32 values are the MPI library's own (MPI_Iallreduce,
+/// MPI_Ireduce to each owner), in its order: equal bits only where the library chooses the same
+/// algorithm. Sums of bf16 values stay in rank order and fp32. Nothing goes through SharedSlots.
+/// Counters hold what a ring sends. For channels of CPU memory. Collective.
+std::unique_ptr<Communicator> make_library_sum_channel(Communicator& group, std::string_view name);
 
 }  // namespace trireme

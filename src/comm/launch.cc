@@ -71,8 +71,7 @@ Launch::Launch() : host_name_(this_host()) {
   set_log_rank(job_->rank());
 }
 
-/// Settings of Open MPI that it reads as it starts; other libraries look at none of them. Who sets
-/// one (mpirun --mca, the environment) keeps it.
+/// Settings that Open MPI reads as it starts; one set by others (mpirun --mca, environment) stays.
 void prefer_settings() {
   const auto prefer = [](const char* name, const char* value) { ::setenv(name, value, 0); };
   // On one host: copying through another process's memory is refused in most containers, with an

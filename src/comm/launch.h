@@ -49,8 +49,7 @@ class Launch {
   /// messages each time. Every rank calls it at the same place.
   void check_collectives(bool on);
 
-  /// Ends every rank of the job with `code`; does not return, and takes about a second on this
-  /// rank. Safe from any thread and during unwinding.
+  /// Ends every rank of the job with `code`; does not return. Safe on any thread, also unwinding.
   [[noreturn]] void abort(int code) noexcept;
 
  private:

@@ -13,8 +13,7 @@ struct LaunchVariables {
 };
 
 /// Reads the variables of Open MPI, PMIx, PMI (MPICH, Intel MPI, MVAPICH), Slurm and torchrun.
-/// `get` as getenv. The shell of a Slurm batch job is alone, although the job has many tasks; text
-/// that is no number counts as unset.
+/// `get` as getenv. A Slurm batch shell is alone; text that is no number counts as unset.
 LaunchVariables read_launch_variables(const std::function<const char*(const char*)>& get);
 
 }  // namespace trireme

@@ -8,7 +8,7 @@
 #include "base/math.h"
 #include "base/trace.h"
 #include "comm/call_comparison.h"
-#include "comm/library_sums.h"
+#include "comm/communicator.h"
 
 namespace trireme {
 

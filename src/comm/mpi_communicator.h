@@ -39,8 +39,7 @@ class MpiCommunicator final : public Communicator {
   /// Whether what follows is compared over the ranks before it begins; channels and groups made
   /// from now on inherit it. Every rank calls it at the same place, with no transfer under way.
   void check_collectives(bool on);
-  /// `channel` with options of its own, which its channels and groups inherit: for measurements,
-  /// and to show that bits do not depend on them.
+  /// `channel` with options that its channels and groups inherit: for measurements and tests.
   std::unique_ptr<Communicator> channel_with_options(std::string_view name,
                                                      const TransferOptions& options);
 

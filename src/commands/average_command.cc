@@ -6,7 +6,7 @@
 #include "base/stop_flag.h"
 #include "checkpoint/average.h"
 #include "checkpoint/reader.h"
-#include "commands/alone.h"
+#include "commands/every_rank.h"
 #include "commands/parse_options.h"
 #include "train/inputs.h"
 

@@ -1,7 +1,5 @@
 #pragma once
-// One function for each command: its own arguments (without the command's name) to an exit code, or
-// to how it ends.
-// They throw Error.
+// One function for each command: its arguments (without its name) to an exit code or ending.
 
 #include <span>
 #include <string>

@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <new>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/stop_flag.h"
+#include "comm/launch_variables.h"
 #include "guard/launch_guard.h"
 
 namespace trireme {
@@ -79,6 +81,14 @@ Ending fail_on_every_rank(const Error& fault) {
       const Error&) {  // alone, or MPI does not see the others: what was wrong first is reported
     throw Error(fault.code(), fault.what());
   }
+}
+
+void require_alone(std::string_view command, std::string_view instead) {
+  const LaunchVariables launched =
+      read_launch_variables([](const char* name) { return std::getenv(name); });
+  if (launched.ranks <= 1) return;
+  throw EnvironmentError("{}: is one process, and a launcher has started {} ({}). {}", command,
+                         launched.ranks, launched.source, instead);
 }
 
 }  // namespace trireme

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string_view>
 
 #include "base/error.h"
 #include "comm/launch.h"
@@ -19,5 +20,8 @@ Ending on_every_rank(const std::function<Ending(Launch&)>& body, LaunchGuard* gu
 /// In place of on_every_rank, for a rank whose command line is wrong: meets the others there and
 /// ends with them as SharedError does. Alone it throws the fault. MPI must not have begun.
 Ending fail_on_every_rank(const Error& fault);
+
+/// For commands of one process: EnvironmentError where several were started. `instead`: what to do.
+void require_alone(std::string_view command, std::string_view instead);
 
 }  // namespace trireme

@@ -20,8 +20,7 @@ namespace trireme {
 /// probably meant, a config key of another system's name included.
 bool parse_options(CLI::App& app, Arguments arguments);
 
-// What an option takes, for option->check(). Faults say what was found and what is legal. Integers
-// may have a unit, as in configs: 4k, 2M.
+// What an option takes, for option->check(). Faults say what is legal. Integers may have units: 2M.
 CLI::Validator integer_from(std::int64_t least,
                             std::int64_t most = std::numeric_limits<std::int64_t>::max());
 CLI::Validator number_from(double least, double most = std::numeric_limits<double>::infinity());

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <numeric>
 
@@ -15,7 +16,6 @@
 #include "model/flops.h"
 #include "pipeline/simulate.h"
 #include "plan/rank_memory.h"
-#include "plan/time.h"
 #include "plan/traffic.h"
 #include "telemetry/console.h"
 #include "train/device_choice.h"
@@ -27,6 +27,12 @@
 namespace trireme {
 
 namespace {
+
+/// The interval between checkpoints that loses least: sqrt(2 x mean time between failures x time of
+/// a save), both in seconds (Young 1974; Daly 2006 refines it for saves that take long).
+double young_daly_seconds(double mtbf_seconds, double save_seconds) {
+  return std::sqrt(2 * mtbf_seconds * save_seconds);
+}
 
 struct Options {
   ConfigInput input;

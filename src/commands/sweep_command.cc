@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/program_files.h"
-#include "commands/alone.h"
+#include "commands/every_rank.h"
 #include "commands/parse_options.h"
 #include "commands/signal_relay.h"
 #include "commands/sweep_slurm.h"

@@ -1,6 +1,5 @@
 #pragma once
-// What the field table says, as JSON Schema draft-07, for editors. configs/README.md says the same
-// to people: tests/config/reference_test.cc makes it.
+// The field table as JSON Schema draft-07, for editors; configs/README.md is the same for people.
 
 #include <string>
 

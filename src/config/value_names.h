@@ -1,6 +1,5 @@
 #pragma once
-// What a value that is not legal was probably meant to be: other systems' words for ours, and the
-// forms that other systems write things in.
+// What an illegal value was probably meant to be: other systems' words and spellings.
 
 #include <string>
 #include <string_view>

@@ -24,8 +24,7 @@ struct BatchShape {
   int lookahead = 1;
 };
 
-/// One optimizer step of one data rank, the tokens of one context-parallel rank. Views stay
-/// valid until `lookahead` more have been handed out.
+/// One optimizer step of one data and context rank. Views stay valid for `lookahead` more.
 struct StepBatch {
   std::span<const MicroBatch> micro_batches;  ///< `accumulation` of them
   std::int64_t target_count = 0;              ///< counted targets in this rank's micro-batches

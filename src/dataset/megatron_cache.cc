@@ -39,8 +39,7 @@ std::string key_of(const IndexedFile& file, const MegatronRequest& request) {
                                   request.samples, request.seed));
 }
 
-/// Held until destroyed, or not at all where the file system has no locks: two builders then both
-/// build, and the renames still leave one whole file.
+/// Held until destroyed, or not at all without file locks: then two build, and one's file stays.
 class FolderLock {
  public:
   explicit FolderLock(const fs::path& path) {

@@ -22,8 +22,7 @@ class SampleSource {
 
   /// T.
   [[nodiscard]] virtual std::int64_t length() const = 0;
-  /// Samples before any comes again; kEndless for synthetic data. A fixed order (megatron) ends
-  /// here, the others go on with the next epoch.
+  /// Samples before any comes again; kEndless for synthetic data. A fixed order (megatron) ends.
   [[nodiscard]] virtual std::int64_t count() const = 0;
   /// Sample `sample` >= 0; both spans of the window hold T + 1 elements (document_begin may be
   /// empty). An id that is negative or beyond int32 comes as -1.

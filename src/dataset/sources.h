@@ -49,8 +49,7 @@ void check_validation_tokens(const RunConfig& config, const SourceRequest& reque
 /// keeps, so that a resumed run knows replaced data. Throws DataError.
 Json data_fingerprints(const RunConfig& config);
 
-/// "PREFIX.bin: other data than at the checkpoint (documents 240 -> 100, tokens ...)", a line each;
-/// none for names that only one of the two has.
+/// "PREFIX.bin: other data than at the checkpoint (documents 240 -> 100, ...)", for names in both.
 std::vector<std::string> replaced_data(const Json& saved, const Json& now);
 
 /// The training samples in order. The "megatron" order's index is read from its cache or built and

@@ -1,6 +1,5 @@
 #pragma once
-// What an op needs besides its operands: where to run, with how many threads, and a scratch area.
-// Passed explicitly everywhere; one for each rank.
+// What an op needs besides its operands: where to run, threads, scratch. One for each rank.
 
 #include <cstddef>
 #include <cstdint>

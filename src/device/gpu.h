@@ -21,8 +21,7 @@ struct Info {
   std::string pci_bus_id;  ///< "0000:3b:00.0"
 };
 
-/// GPUs that this process may use. Throws EnvironmentError saying what is missing (no driver, one
-/// older than the toolkit, no GPU) and what to do.
+/// GPUs that this process may use. EnvironmentError: no driver, an old one, or no GPU.
 int device_count();
 Info info(int index);
 /// The GPU that this thread's later calls mean.
@@ -31,8 +30,7 @@ void select(int index);
 std::size_t free_bytes();
 std::size_t used_bytes();
 
-// Memory of the selected GPU, or of the host where the GPU can reach it by itself (pinned). Throw
-// EnvironmentError with the size that was refused.
+// Memory of the selected GPU, or pinned host memory. OutOfMemory with the size refused.
 std::byte* allocate(std::size_t bytes);
 void release(std::byte* memory) noexcept;
 std::byte* allocate_pinned(std::size_t bytes);

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/human_format.h"
 #include "device/gpu.h"
-#include "device/out_of_memory.h"
 
 namespace trireme::gpu {
 namespace {

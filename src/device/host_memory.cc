@@ -5,7 +5,6 @@
 #include <cerrno>
 
 #include "base/error.h"
-#include "device/out_of_memory.h"
 
 namespace trireme {
 

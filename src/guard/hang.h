@@ -24,8 +24,8 @@ class Patience {
       10;  ///< load, save and evaluation get so many times the config's value,
   static constexpr double kSlowSecondsMin = 60;  ///< but no less than this
 
-  /// `hang_timeout_seconds` as in the config: 0 = max(60, 5 x the slowest of the last 20 steps). A
-  /// value given there holds from the first step on.
+  /// `hang_timeout_seconds`: 0 = max(60, 5 x the slowest of 20 steps); others from the first step
+  /// on.
   explicit Patience(double hang_timeout_seconds) : given_seconds_(hang_timeout_seconds) {}
   void step_finished(double seconds);
   [[nodiscard]] double limit_seconds(Phase phase) const;

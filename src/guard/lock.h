@@ -32,8 +32,7 @@ struct LockHolder {
   [[nodiscard]] std::string text() const;
   /// What `text` made; anything else gives a holder on no known host.
   static LockHolder parse(const std::string& text);
-  /// Whether `text` is a lock by its form: it names host and pid, or a run ended while it wrote it
-  /// (and it may be empty). Anything else a user wrote.
+  /// Whether `text` is a lock: it names host and pid, or is cut off. Anything else a user wrote.
   static bool has_form(const std::string& text);
   /// "host a, pid 12, Slurm job 7"
   [[nodiscard]] std::string name() const;

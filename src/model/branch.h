@@ -30,8 +30,7 @@ struct BranchWeights {
 };
 BranchWeights weights_of(const ParamStore::Lease& lease, const BranchParams& params);
 
-/// What backward reads of the forward pass. n and the input of the last product are not among them:
-/// backward makes them again on its way, bit for bit.
+/// What backward reads of the forward pass. n and the last product's input are recomputed.
 struct BranchActivations {
   NormActivations norm;
   TensorView in_TX;  ///< of the first product

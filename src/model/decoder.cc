@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "kernels/gemm/gemm.h"
-#include "model/ends.h"
+#include "model/walk.h"
 #include "tensor/transfer.h"
 
 namespace trireme {

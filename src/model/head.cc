@@ -15,8 +15,7 @@ VocabularyPart vocabulary_part(std::int64_t vocabulary, AxisRank rank) {
 std::int64_t head_chunk_tokens(const HeadShape& shape) {
   const std::int64_t columns = ceil_div(shape.vocabulary, shape.rank.extent);
   const std::int64_t about = (std::int64_t{1} << 22) / columns / 64 * 64;
-  // Few where logits take much memory and products hide the traffic of the weight's gradient, to
-  // all of which each chunk adds: bf16 products do not.
+  // Few where logits take much memory and products hide the traffic of the weight's gradient.
   const std::int64_t least =
       shape.device == DeviceKind::kCpu && shape.compute == DType::kF32 ? 192 : 512;
   return std::min(shape.tokens, std::clamp<std::int64_t>(about, least, 2048));

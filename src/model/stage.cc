@@ -5,7 +5,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
-#include "model/ends.h"
+#include "model/walk.h"
 #include "tensor/transfer.h"
 
 namespace trireme {

@@ -86,8 +86,7 @@ class Stage final : public StageProgram {
   /// Sum of the token losses of the forwards since begin_step, in their order. Waits for them.
   [[nodiscard]] double loss_sum();
 
-  /// Until the next step `forward` of micro-batch 0 is a forward pass alone, of this one; then
-  /// loss_sum(). Not between a forward and its backward.
+  /// Until the next step `forward` of micro-batch 0 is of this one alone; then loss_sum().
   void begin_evaluation(const MicroBatch& micro_batch);
   /// All of that for a stage that is the whole model.
   double evaluate(const MicroBatch& micro_batch);

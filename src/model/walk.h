@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cross_entropy/cross_entropy.h"
 #include "model/block.h"
 #include "model/rope_table.h"
 #include "pipeline/schedule.h"
@@ -55,5 +56,22 @@ ConstTensorView forward_layers(const ModelPass& pass, WeightReader& weights,
 void final_norm_forward(const ModelPass& pass, const NormWeights& weights,
                         const NormActivations& acts, TensorView n_SC, ConstTensorView branch_SC,
                         ConstTensorView residual_SC);
+
+struct Tokens {
+  ConstTensorView ids_T, positions_T;  ///< [T] i32
+  VocabularyPart part;                 ///< the rows of the embedding that are here
+  std::int64_t vocabulary = 0;         ///< of all parts
+};
+/// Where the residual stream begins: [S, C]; [T, C] for partial sums of a sharded vocabulary.
+struct StreamStart {
+  TensorView s1_SC, scratch_TC;
+};
+/// s1 = the rows of the embedding and of learned positions. `lease` is of the embedding's block.
+void embed_tokens(Context& context, const TensorAxis& tensor, const ParamStore::Lease& lease,
+                  const ChunkParams& chunk, const Tokens& tokens, const StreamStart& start);
+
+/// out [S, C] = branch + residual, rounded as the first norm of the part behind would.
+void leave_part(Context& context, TensorView out_SC, ConstTensorView branch_SC,
+                ConstTensorView residual_SC);
 
 }  // namespace trireme

@@ -59,8 +59,8 @@ class ContextAxis {
                          ContextMethod method, Direction direction);
 
   /// attention_forward over the keys of all ranks. Of `args` k and v are this rank's; the mask's
-  /// ranges are not looked at, its first_key is of this rank's queries. With ulysses `lse` is left
-  /// in an order of its own, which `backward` expects.
+  /// ranges are not looked at, its first_key is of this rank's queries. With ulysses `lse` is in an
+  /// order of its own.
   void forward(Context& context, const Buffers& buffers, AttentionForward args);
   /// attention_backward; dk and dv are the sums over the queries of all ranks.
   void backward(Context& context, const Buffers& buffers, AttentionBackward args);

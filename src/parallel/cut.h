@@ -16,8 +16,7 @@ struct AxisRank {
   friend bool operator==(const AxisRank&, const AxisRank&) = default;
 };
 
-/// Elements of a dim sharded together: `size` of them in `units` equal parts that stay whole
-/// (heads, columns of the MLP, rows of the vocabulary).
+/// Elements of a dim sharded together: `size` in `units` that stay whole (heads, columns, rows).
 struct CutSegment {
   std::int64_t size = 0, units = 0;
 };

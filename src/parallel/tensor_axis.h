@@ -57,8 +57,7 @@ class TensorAxis {
   /// The residual rows stand in `x`; after the wait all rows do.
   [[nodiscard]] Pending start_all_gather(TensorView x_TC) const;
   void all_gather(TensorView x_TC) const { start_all_gather(x_TC).wait(); }
-  /// `x` holds this rank's part of every sum; after the wait its residual rows hold the sums;
-  /// under sequence parallelism the other rows are undefined.
+  /// `x` holds partial sums; after the wait its residual rows hold the sums, others are undefined.
   [[nodiscard]] Pending start_reduce(TensorView x_TC) const;
   void reduce(TensorView x_TC) const { start_reduce(x_TC).wait(); }
   /// The same for rows that `make(first, count)` makes: under sequence parallelism those of the

@@ -161,8 +161,7 @@ class ProgramChecker {
     return std::nullopt;
   }
 
-  /// What stands in a slot of a stage: the micro-batch that has it, and those whose output and
-  /// input gradient there have not been sent. -1: none.
+  /// A slot's micro-batch, and those whose output and input gradient are not sent. -1: none.
   struct Slot {
     std::int32_t held = -1, output = -1, gradient = -1;
     std::int32_t& unsent(ActionKind made) {

@@ -96,8 +96,7 @@ class Reader {
   std::string where_;
 };
 
-/// How many numbers in a row keep apart the micro-batches of a stage that are between an action
-/// that `begins` and one that `ends`, both counted.
+/// How many numbers keep apart a stage's micro-batches between actions that begin and end.
 template <class Begins, class Ends>
 std::int32_t window(const std::vector<Action>& actions, std::int32_t virtual_stage,
                     const Begins& begins, const Ends& ends) {

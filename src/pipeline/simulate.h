@@ -63,8 +63,7 @@ struct Simulation {
   double cost = 0;
   double makespan = 0;     ///< from the first action of all to the end of the last
   double bubble_rate = 0;  ///< (cost - M·V·(F+B+W)) / cost
-  /// Time between the starts of two steps where no rank begins the next before all have ended this
-  /// one, as the gradient norm demands: the makespan.
+  /// Time between two steps where all ranks wait for each other, as for the norm: the makespan.
   double step_span = 0;
   std::vector<double> peak;             ///< of each rank: full-stage activations held at once
   std::vector<double> busy;             ///< of each rank: time in actions

@@ -13,8 +13,7 @@ namespace trireme {
 
 struct GenerationRequest {
   std::int64_t ranks = 1;
-  /// Of each host, where there are several: the tensor axis then stays within one, as its ranks
-  /// wait for each other twice a layer. 0: one host.
+  /// Of each of several hosts: the tensor axis, all waits, stays within one. 0: one host.
   std::int64_t ranks_of_host = 0;
   std::optional<std::int64_t> tensor, pipeline;  ///< extents that the user wants
 };

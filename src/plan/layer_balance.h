@@ -1,6 +1,5 @@
 #pragma once
-// How many layers each virtual stage of a pipeline gets, so that no rank works much longer than
-// the others: a count of operations, no timing of the run.
+// How many layers each virtual stage gets, so that all work about as long: a count of operations.
 
 #include <cstdint>
 #include <vector>

@@ -10,8 +10,7 @@
 
 namespace trireme {
 
-/// A copy that reads and writes `bytes` in all, repeated: the rate of a memory or cache of that
-/// size.
+/// A copy that reads and writes `bytes` in all, repeated: the rate of a cache of that size.
 struct CopyRate {
   std::int64_t bytes = 0;
   double bytes_per_second = 0;

@@ -12,9 +12,9 @@
 #include "model/param_table.h"
 #include "optim/optimizer.h"
 #include "store/buckets.h"
+#include "store/param_store.h"
 #include "store/partial_gradients.h"
 #include "store/reduction.h"
-#include "store/state_boxes.h"
 #include "store/tied_weight.h"
 #include "store/weight_gather.h"
 

@@ -34,8 +34,7 @@ struct Held {
   double w, r;
 };
 
-/// Stages with B and W apart, where nobody waits and where one micro-batch more is in flight, waits
-/// or has its R: their differences are what each takes.
+/// Stages with B and W apart, bare and with a micro-batch more in flight, waiting or in R.
 Held memory_of(const RunConfig& config, const MeshShape& mesh, const ResolvedBatch& passes,
                DType compute, const ChunkRange& range) {
   const RankPart part = part_of_rank(config.parallel, mesh, 0, StagePurpose::kTraining);

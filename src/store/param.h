@@ -51,8 +51,7 @@ struct ParamMeta {
   TensorPartial partial = TensorPartial::kNever;
   /// Within a block those of the dense view come first.
   MeshView view = MeshView::kDense;
-  /// > 0: a row-sparse gradient (RowGradient) of at most this many rows, the tokens of a step over
-  /// all ranks that sum it. Only of the first parameter.
+  /// > 0: a row-sparse gradient (RowGradient) of at most this many rows. Of the first parameter.
   std::int64_t looked_up_most = 0;
   /// Not kNoParam: a tied model's head; it has no value, and its gradient is added to this one's.
   ParamIndex shares = kNoParam;

@@ -5,7 +5,6 @@
 #include "base/math.h"
 #include "base/random.h"
 #include "kernels/elementwise/elementwise.h"
-#include "store/state_boxes.h"
 #include "tensor/transfer.h"
 
 namespace trireme {
@@ -215,8 +214,7 @@ void ParamStore::refresh_copies(Context& context) {
 
 namespace {
 
-/// `data_of(slot, index)`: the owned rows in memory, null where there is none; of the values where
-/// slot is -1, else of that state of the optimizer.
+/// `data_of(slot, index)`: the owned rows or null; slot -1: of values, else of that state.
 template <class DataOf>
 State state_of(const std::vector<ParamMeta>& params, const StoreLayout& all,
                const StoreLayout& trained, const std::vector<OptimizerState>& states,

@@ -41,8 +41,7 @@ struct StoreContents {
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  /// The block's weights are whole where the model reads them, until `release`. `next`, where not
-  /// negative, is the block that is acquired after it.
+  /// The block's weights are whole until `release`. `next`: the block after it, or -1.
   virtual void acquire(int block, int next) = 0;
   virtual void release(int block) = 0;
 };
@@ -143,5 +142,9 @@ class ParamStore {
   std::optional<Gradients> gradients_;
   std::vector<TensorView> placed_;  // stage 3: of each block
 };
+
+/// What ParamStore::state() of such a store names, without its memory: for the plan.
+State state_boxes(const std::vector<ParamMeta>& params, const std::vector<OptimizerState>& states,
+                  const ParamDistribution& distribution = {});
 
 }  // namespace trireme

@@ -10,8 +10,7 @@
 
 namespace trireme {
 
-/// In host memory. Row r of the gradient is row slots[r] of the table; the last, zeros, for all
-/// others.
+/// In host memory. Row r of the gradient is row slots[r] of the table; others: the last, zeros.
 class RowGradient {
  public:
   /// Of [rows, columns], f32; between two clears at most `most` rows may be looked up.

@@ -18,8 +18,7 @@ namespace trireme {
 /// owned whole (Ownership) go to the ranks in turn, and those of as many owners share a room.
 class StoreLayout {
  public:
-  /// All parameters have room for weights; trained ones for gradients and states: others own no
-  /// rows.
+  /// All parameters have room for weights, trained ones for gradients and states.
   enum class Of : std::uint8_t { kWeights, kGradients };
   StoreLayout(const std::vector<ParamMeta>& params, const ParamDistribution& distribution,
               Of of = Of::kWeights);

@@ -15,8 +15,7 @@ class TiedWeight {
   [[nodiscard]] int block() const;
   /// What add() takes.
   static std::int64_t buffer_bytes(const std::vector<ParamMeta>& params, const StoreLayout& layout);
-  /// Of the gradients as the model wrote them, if kept, before the sum over ranks; else owned,
-  /// after.
+  /// Of the gradients as the model wrote them, before the sum over ranks; else owned.
   void add();
 
  private:

@@ -21,7 +21,7 @@ struct Tick {
 class Axis {
  public:
   /// Data from `low` to `high` onto pixels `first` to `last` (either may be larger). An empty range
-  /// is widened around its value. kLog needs low > 0.
+  /// is widened. kLog: low > 0.
   Axis(double low, double high, AxisScale scale, double first, double last);
 
   /// Pixel of a value; values outside the range fall on its ends.

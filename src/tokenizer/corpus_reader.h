@@ -1,6 +1,5 @@
 #pragma once
-// Reads text in blocks that can be encoded apart: files of any size, packed by gzip or Zstandard or
-// not, pipes and standard input, in bounded memory.
+// Reads text in blocks that can be encoded apart, of any size, packed or not, in bounded memory.
 
 #include <cstdint>
 #include <functional>

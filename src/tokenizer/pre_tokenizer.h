@@ -17,8 +17,7 @@ namespace trireme {
 inline constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-/// One numeric character, as Hugging Face's Digits knows them: those of its regular expressions and
-/// what Unicode 17 added, which they do not know yet.
+/// A numeric character as Hugging Face's Digits: of its regular expressions, and Unicode 17's.
 inline constexpr std::string_view kDigitPattern =
     R"([\p{N}\x{11de0}-\x{11de9}\x{16ff4}-\x{16ff6}])";
 

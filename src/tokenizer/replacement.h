@@ -20,8 +20,7 @@ class Replacement {
 
   /// How many bytes one byte may become, on average over a text.
   [[nodiscard]] double growth() const;
-  /// Writes the text with its replacements to `out`. False where nothing was found; `out` is then
-  /// undefined. A pattern that is no literal needs UTF-8.
+  /// Writes the text with its replacements to `out`. False if none. Patterns need UTF-8.
   bool apply(std::string_view text, RegexScratch& scratch, std::string& out) const;
 
  private:

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <new>
 
+#include "base/error.h"
 #include "base/human_format.h"
 #include "checkpoint/own_shards.h"
 #include "device/cpu_info.h"
 #include "device/gpu.h"
-#include "device/out_of_memory.h"
 #include "plan/rank_memory.h"
 
 namespace trireme {

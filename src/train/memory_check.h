@@ -43,8 +43,7 @@ void require_memory(const Launch& launch, const MemoryNeed& need);
 void reporting_memory(const Launch& launch, const MemoryWords& words,
                       const std::function<void()>& work);
 
-/// Decides how much memory saves are staged in, where the config leaves it open: all that they
-/// need, or a part of what is left beside the runtime.
+/// Decides how much memory stages saves, if left open: all they need, or a part of what is left.
 void choose_staging(const Runtime& runtime, RankMemory& memory);
 
 }  // namespace trireme

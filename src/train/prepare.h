@@ -31,8 +31,7 @@ enum class Needs : std::uint8_t {
   kSynthetic,   ///< data are not opened
 };
 
-/// Another model in place of the config's, whose stages may then hold other layers. Throws
-/// ConfigError where they are fewer than the stages.
+/// Another model in place of the config's. ConfigError where it has fewer layers than stages.
 void take_model(PreparedRun& prepared, const ModelConfig& model);
 
 /// For readers; the windows of the data are left out.

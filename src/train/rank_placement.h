@@ -7,8 +7,7 @@
 
 namespace trireme {
 
-/// Which GPU and cores this rank computes on, and keeps its threads there; EnvironmentError where
-/// the machine will not do (choose_device). Collective.
+/// Which GPU and cores this rank computes on, bound; EnvironmentError as choose_device. Collective.
 Placement bind_to_cores(const RunConfig& config, const Launch& launch);
 
 /// A prepared run's runtime options here; EnvironmentError where memory is too little. Collective.

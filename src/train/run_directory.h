@@ -8,8 +8,7 @@
 
 namespace trireme {
 
-/// The run's folder: on rank 0 its lock for as long as the object lives, and what dead runs left
-/// behind removed; then looked at from every rank.
+/// The run's folder: on rank 0 locked and cleared of what dead runs left, then seen by all.
 class RunDirectory {
  public:
   /// Collective. Throws as RunLock; and SharedError unless every rank finds in the run's folder and

@@ -14,8 +14,7 @@ namespace trireme {
 /// run goes on from, where the same GPU and libraries made it, and the rest measured in a rehearsed
 /// step. Ops of the runtime's context obey them while this lives. CPUs have no choice.
 ///
-/// TRIREME_KERNEL_CHOICES=measure leaves the checkpoint's aside. Where kernels are executed on the
-/// host, time says nothing, and only that measures.
+/// TRIREME_KERNEL_CHOICES=measure leaves the checkpoint's aside, and alone measures on the host.
 class RunKernels {
  public:
   static constexpr const char* kFileName = "kernel_choices.json";

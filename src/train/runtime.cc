@@ -1,7 +1,7 @@
 #include "train/runtime.h"
 
 #include "comm/gpu_channel.h"
-#include "comm/library_sums.h"
+#include "comm/communicator.h"
 #include "parallel/rank_order_channel.h"
 
 namespace trireme {

@@ -220,8 +220,7 @@ void load_weights(Runtime& runtime, const PreparedRun& prepared) {
   host.store();
 }
 
-/// Behind a crash, or where the run goes back: checkpoints/best is what the run knows as its best.
-/// What is not there any more is no best. Collective.
+/// Behind a crash, or going back: checkpoints/best is what the run knows as its best. Collective.
 void find_best(const PreparedRun& prepared, Communicator& replica, RunProgress& progress) {
   if (!prepared.config.checkpoint.keep_best) return;
   std::int64_t there = 0;

@@ -91,8 +91,7 @@ std::optional<RunEnd> Trainer::after_step(const StepFacts& facts) {
   const std::int64_t stop = facts.stop_reason;
   trace_steps_.after(progress_.step);
   saver_.advance(steps_.reports());
-  // What asked to stop may not wait for an evaluation. What that finds is saved by a second save,
-  // so that a run which goes on from here knows it.
+  // A stop may not wait for an evaluation, whose findings a second save keeps.
   const bool stopped = stop != Stopping::kNone;
   std::optional<double> loss;
   if (stopped) saver_.save(RunSaver::Kind::kLast, loss);

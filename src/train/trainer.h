@@ -7,7 +7,6 @@
 #include "train/run_end.h"
 #include "train/run_saver.h"
 #include "train/step_loop.h"
-#include "train/stopping.h"
 #include "train/trace_steps.h"
 #include "train/trainer_inputs.h"
 

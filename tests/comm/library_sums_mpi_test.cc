@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/library_sums.h"
+#include "comm/communicator.h"
 #include "comm/transfer_values.h"
 #include "support/mpi_test.h"
 

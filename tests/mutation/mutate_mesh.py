@@ -157,7 +157,7 @@ EDITS = [
      "if (training != nullptr) tensor.reduce(args.n_TC);", ""),
     ("src/model/head.cc", "the vocabulary's rows one off",
      "return {rows.begin, rows.size};", "return {rows.begin > 0 ? rows.begin - 1 : 0, rows.size};"),
-    ("src/model/ends.cc", "the embedding's parts not summed", "  tensor.reduce(embedding.out_TC);\n", ""),
+    ("src/model/walk.cc", "the embedding's parts not summed", "  tensor.reduce(embedding.out_TC);\n", ""),
     ("src/model/stage.cc", "the embedding's gradient not gathered", "  axes_.tensor.all_gather(d);\n", ""),
     ("src/model/stage.cc", "the head's input not gathered", "  axes_.tensor.all_gather(slot.final_n_TC);\n", ""),
     ("src/store/gradients.cc", "gradients complete with each micro-batch at stage 0",

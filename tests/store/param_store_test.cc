@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "base/hash.h"
-#include "store/state_boxes.h"
 #include "support/store_contents.h"
 
 namespace trireme {

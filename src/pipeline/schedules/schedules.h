@@ -53,8 +53,7 @@ void check_request(const ScheduleRequest& request, std::string_view what);
 /// Rank of each virtual stage in a schedule of this request, where the kind exists for its numbers.
 std::vector<std::int32_t> placement_of(const ScheduleRequest& request);
 
-/// A schedule that check_schedule accepts. Throws ConfigError where the kind does not exist for
-/// these numbers: which rule, and what would be legal.
+/// A schedule that check_schedule accepts. ConfigError: no such kind for these numbers.
 Schedule make_schedule(const ScheduleRequest& request);
 
 /// GPipe (Huang et al. 2019): all forwards, then all backwards. Bubble (p-1)(F+B+W), peak m.
