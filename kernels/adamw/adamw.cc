@@ -39,13 +39,13 @@ AdamWTensorArgs plain(const AdamWTensor& tensor, std::int64_t begin, std::int64_
   }
   check_view(check, "exp_avg", tensor.exp_avg, DType::kF32, count);
   check_view(check, "exp_avg_sq", tensor.exp_avg_sq, DType::kF32, count);
-  if (tensor.form.given()) check_view(check, "form", tensor.form, DType::kBF16, count);
+  if (tensor.copy.given()) check_view(check, "copy", tensor.copy, DType::kBF16, count);
   if (tensor.kept.given()) check_view(check, "kept", tensor.kept, DType::kF32, 3 * count);
   return {tensor.parameter.as<float>(),
           tensor.exp_avg.as<float>(),
           tensor.exp_avg_sq.as<float>(),
           tensor.gradient.as<float>(),
-          tensor.form.given() ? tensor.form.as<BFloat16>() : nullptr,
+          tensor.copy.given() ? tensor.copy.as<BFloat16>() : nullptr,
           tensor.kept.given() ? tensor.kept.as<float>() : nullptr,
           in_rows ? tensor.gradient_slots.as<std::int32_t>() : nullptr,
           in_rows ? tensor.parameter.shape[1] : count,
@@ -55,12 +55,12 @@ AdamWTensorArgs plain(const AdamWTensor& tensor, std::int64_t begin, std::int64_
           tensor.weight_decay};
 }
 
-/// Parameter and moments are read and written, the gradient read, form and old values written.
+/// Parameter and moments are read and written, the gradient read, copy and old values written.
 OpWork work_of(std::span<const AdamWTensor> tensors) {
   std::int64_t bytes = 0;
   for (const AdamWTensor& each : tensors) {
     bytes += 2 * bytes_of(each.parameter, each.exp_avg, each.exp_avg_sq) +
-             bytes_of(each.gradient, each.form, each.kept);
+             bytes_of(each.gradient, each.copy, each.kept);
   }
   return {0, bytes};
 }

@@ -17,12 +17,12 @@ struct AdamWScalars {
 };
 
 /// One tensor (or a rank's rows of it), all views of one count.
-///   parameter, gradient, exp_avg, exp_avg_sq  f32;  form: bf16 copy of the new value, optional
+///   parameter, gradient, exp_avg, exp_avg_sq  f32;  copy: bf16 copy of the new value, optional
 ///   kept  f32, of three times the count: parameter, exp_avg and exp_avg_sq as they were; optional
 ///   gradient_slots  i32, one for each row of the parameter, which is [R, C] then: the row of the
 ///                   gradient, [N, C], that is this row's; optional, on a CPU only
 struct AdamWTensor {
-  TensorView parameter, form, exp_avg, exp_avg_sq;
+  TensorView parameter, copy, exp_avg, exp_avg_sq;
   ConstTensorView gradient;
   double weight_decay = 0;
   TensorView kept = {};

@@ -15,7 +15,7 @@ struct Constants {
   double lr;
 };
 
-template <bool kForm, bool kKept>
+template <bool kCopy, bool kKept>
 void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t begin,
                  std::int64_t end) {
   const F32 lr_decay = F32::broadcast(static_cast<float>(c.lr * tensor.weight_decay));
@@ -36,17 +36,17 @@ void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t
     m.store(tensor.exp_avg + i, lanes);
     v.store(tensor.exp_avg_sq + i, lanes);
     p.store(tensor.parameter + i, lanes);
-    if constexpr (kForm) p.store(tensor.form + i, lanes);
+    if constexpr (kCopy) p.store(tensor.copy + i, lanes);
   });
 }
 
 void update_whole(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t begin,
                   std::int64_t end) {
   if (tensor.kept != nullptr) {
-    if (tensor.form != nullptr) return update_part<true, true>(tensor, c, begin, end);
+    if (tensor.copy != nullptr) return update_part<true, true>(tensor, c, begin, end);
     return update_part<false, true>(tensor, c, begin, end);
   }
-  if (tensor.form != nullptr) return update_part<true, false>(tensor, c, begin, end);
+  if (tensor.copy != nullptr) return update_part<true, false>(tensor, c, begin, end);
   update_part<false, false>(tensor, c, begin, end);
 }
 
@@ -61,7 +61,7 @@ void update_part(const AdamWTensorArgs& tensor, const Constants& c, std::int64_t
     row.exp_avg += first;
     row.exp_avg_sq += first;
     row.gradient += tensor.slots[r] * tensor.row;
-    if (row.form != nullptr) row.form += first;
+    if (row.copy != nullptr) row.copy += first;
     if (row.kept != nullptr) row.kept += first;
     update_whole(row, c, at - first, last - first);
     at = last;

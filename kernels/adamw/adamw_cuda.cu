@@ -27,7 +27,7 @@ __device__ __forceinline__ void update_element(float& parameter, float& exp_avg,
   exp_avg_sq = v;
 }
 
-/// Elements i, ..., i + kWidth of a tensor; the form's address is good for an access as wide.
+/// Elements i, ..., i + kWidth of a tensor; the copy's address is good for an access as wide.
 template <int kWidth>
 __device__ __forceinline__ void update_group(const AdamWTensorArgs& tensor, std::int64_t i,
                                              const Constants& c) {
@@ -45,11 +45,11 @@ __device__ __forceinline__ void update_group(const AdamWTensorArgs& tensor, std:
   store(tensor.parameter + i, p);
   store(tensor.exp_avg + i, m);
   store(tensor.exp_avg_sq + i, v);
-  if (tensor.form == nullptr) return;
-  Vector<bf16, kWidth> form;
+  if (tensor.copy == nullptr) return;
+  Vector<bf16, kWidth> copy;
 #pragma unroll
-  for (int k = 0; k < kWidth; ++k) form.at[k] = from_float<bf16>(p.at[k]);
-  store(reinterpret_cast<bf16*>(tensor.form) + i, form);
+  for (int k = 0; k < kWidth; ++k) copy.at[k] = from_float<bf16>(p.at[k]);
+  store(reinterpret_cast<bf16*>(tensor.copy) + i, copy);
 }
 
 __device__ __forceinline__ bool begins_aligned(const AdamWTensorArgs& tensor) {
@@ -57,7 +57,7 @@ __device__ __forceinline__ bool begins_aligned(const AdamWTensorArgs& tensor) {
   const bool kept =
       tensor.kept == nullptr || (bits(tensor.kept) % 16 == 0 && tensor.count % 4 == 0);
   return kept && (bits(tensor.parameter) | bits(tensor.exp_avg) | bits(tensor.exp_avg_sq) |
-                  bits(tensor.gradient) | bits(tensor.form) << 1) %
+                  bits(tensor.gradient) | bits(tensor.copy) << 1) %
                          16 ==
                      0;
 }

@@ -15,7 +15,7 @@ inline constexpr std::int64_t kAdamWElementsPerBlock = 4096;
 struct AdamWTensorArgs {
   float *parameter, *exp_avg, *exp_avg_sq;
   const float* gradient;
-  BFloat16* form;  ///< or null
+  BFloat16* copy;  ///< or null
   float* kept;     ///< or null
   /// Or null: rows of `row` elements have their gradients at gradient + slots[r] row.
   const std::int32_t* slots;

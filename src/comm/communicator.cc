@@ -63,9 +63,9 @@ void Communicator::expect_summable(const char* operation, TensorView values) {
   expect(values.given() || values.count() == 0, "{} of no values", operation);
 }
 
-void Communicator::expect_pieces(const char* operation, TensorView pieces) const {
-  expect(pieces.given() || pieces.count() == 0, "{} of no values", operation);
-  expect(pieces.count() % size() == 0, "{} of {} values in {} pieces", operation, pieces.count(),
+void Communicator::expect_shards(const char* operation, TensorView shards) const {
+  expect(shards.given() || shards.count() == 0, "{} of no values", operation);
+  expect(shards.count() % size() == 0, "{} of {} values in {} shards", operation, shards.count(),
          size());
 }
 

@@ -66,11 +66,11 @@ class Communicator {
   /// values (fp32 or bf16) = the sum over ranks, added in fp32 in rank order and rounded once,
   /// whatever the shard sizes: shards to owners, a local sum, shards back (a ring's bytes).
   virtual Pending start_all_reduce(TensorView values) = 0;
-  /// `pieces`: size() equal shards in rank order, so the count divides by size(). Afterwards shard
+  /// `shards`: size() equal shards in rank order, so the count divides by size(). Afterwards shard
   /// rank() holds the sum (as above) of that shard over ranks; the others are undefined.
-  virtual Pending start_reduce_scatter(TensorView pieces) = 0;
-  /// In place: each rank has filled shard rank() of `pieces`; afterwards all are filled. Any dtype.
-  virtual Pending start_all_gather(TensorView pieces) = 0;
+  virtual Pending start_reduce_scatter(TensorView shards) = 0;
+  /// In place: each rank has filled shard rank() of `shards`; afterwards all are filled. Any dtype.
+  virtual Pending start_all_gather(TensorView shards) = 0;
   /// Point to point: sends and receives run together, so no order of theirs on other ranks can
   /// block. Between two ranks messages match in the order of the lists, and must be equally long at
   /// both ends. A message to this rank is copied to its receive. The lists are copied; the bytes
@@ -101,7 +101,7 @@ class Communicator {
  protected:
   // What every kind of communicator asks of the operands of `operation`; throw InternalError.
   static void expect_summable(const char* operation, TensorView values);
-  void expect_pieces(const char* operation, TensorView pieces) const;
+  void expect_shards(const char* operation, TensorView shards) const;
   void expect_messages(std::span<const Message> sends, std::span<const Message> receives) const;
 
  private:

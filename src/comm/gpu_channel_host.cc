@@ -22,13 +22,13 @@ class HostChannel final : public GpuChannel {
     count(all_reduce_bytes_sent(values.count(), values.dtype, size(), rank()));
     return start([this, values] { return host_->start_all_reduce(values); });
   }
-  Pending start_reduce_scatter(TensorView pieces) override {
-    count(one_way_bytes_sent(static_cast<std::int64_t>(pieces.bytes()), size()));
-    return start([this, pieces] { return host_->start_reduce_scatter(pieces); });
+  Pending start_reduce_scatter(TensorView shards) override {
+    count(one_way_bytes_sent(static_cast<std::int64_t>(shards.bytes()), size()));
+    return start([this, shards] { return host_->start_reduce_scatter(shards); });
   }
-  Pending start_all_gather(TensorView pieces) override {
-    count(one_way_bytes_sent(static_cast<std::int64_t>(pieces.bytes()), size()));
-    return start([this, pieces] { return host_->start_all_gather(pieces); });
+  Pending start_all_gather(TensorView shards) override {
+    count(one_way_bytes_sent(static_cast<std::int64_t>(shards.bytes()), size()));
+    return start([this, shards] { return host_->start_all_gather(shards); });
   }
   Pending start_exchange(std::span<const Message> sends,
                          std::span<const Message> receives) override {

@@ -162,24 +162,24 @@ class NcclChannel final : public GpuChannel {
                                                type_of(values), ncclSum, comm_, stream());
                  });
   }
-  Pending start_reduce_scatter(TensorView pieces) override {
-    expect_summable("reduce_scatter", pieces);
-    expect_pieces("reduce_scatter", pieces);
-    host_->compare_calls(Operation::kReduceScatter, pieces.dtype, bytes_of(pieces));
-    return start(Operation::kReduceScatter, bytes_of(pieces),
-                 one_way_bytes_sent(bytes_of(pieces), size()), [&] {
-                   return library().reduce_scatter(pieces.data, own_piece(pieces),
-                                                   count_of(pieces) / ranks(), type_of(pieces),
+  Pending start_reduce_scatter(TensorView shards) override {
+    expect_summable("reduce_scatter", shards);
+    expect_shards("reduce_scatter", shards);
+    host_->compare_calls(Operation::kReduceScatter, shards.dtype, bytes_of(shards));
+    return start(Operation::kReduceScatter, bytes_of(shards),
+                 one_way_bytes_sent(bytes_of(shards), size()), [&] {
+                   return library().reduce_scatter(shards.data, own_shard(shards),
+                                                   count_of(shards) / ranks(), type_of(shards),
                                                    ncclSum, comm_, stream());
                  });
   }
-  Pending start_all_gather(TensorView pieces) override {
-    expect_pieces("all_gather", pieces);
-    host_->compare_calls(Operation::kAllGather, pieces.dtype, bytes_of(pieces));
-    return start(Operation::kAllGather, bytes_of(pieces),
-                 one_way_bytes_sent(bytes_of(pieces), size()), [&] {
-                   return library().all_gather(own_piece(pieces), pieces.data,
-                                               pieces.bytes() / ranks(), ncclInt8, comm_, stream());
+  Pending start_all_gather(TensorView shards) override {
+    expect_shards("all_gather", shards);
+    host_->compare_calls(Operation::kAllGather, shards.dtype, bytes_of(shards));
+    return start(Operation::kAllGather, bytes_of(shards),
+                 one_way_bytes_sent(bytes_of(shards), size()), [&] {
+                   return library().all_gather(own_shard(shards), shards.data,
+                                               shards.bytes() / ranks(), ncclInt8, comm_, stream());
                  });
   }
   Pending start_exchange(std::span<const Message> sends,
@@ -227,8 +227,8 @@ class NcclChannel final : public GpuChannel {
     return view.dtype == DType::kBF16 ? ncclBfloat16 : ncclFloat32;
   }
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(size()); }
-  [[nodiscard]] std::byte* own_piece(const TensorView& pieces) const {
-    return pieces.data + pieces.bytes() / ranks() * static_cast<std::size_t>(rank());
+  [[nodiscard]] std::byte* own_shard(const TensorView& shards) const {
+    return shards.data + shards.bytes() / ranks() * static_cast<std::size_t>(rank());
   }
   /// Of the transfer that is being started.
   [[nodiscard]] cudaStream_t stream() const {

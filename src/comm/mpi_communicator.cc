@@ -85,7 +85,7 @@ MpiCommunicator::MpiCommunicator(std::shared_ptr<MpiEngine> engine, MPI_Comm gro
 void MpiCommunicator::share_memory() {
   if (size_ == 1 || !options_.shared) return;
   const std::size_t area =
-      TransferChannel::piece_bytes(options_, size_, true) * static_cast<std::size_t>(size_);
+      TransferChannel::shard_bytes(options_, size_, true) * static_cast<std::size_t>(size_);
   shared_ = SharedSlots::open(*this, TransferChannel::kSegments, area);
   counters_ = {};  // of transfers that somebody asked for
 }
@@ -215,15 +215,15 @@ Pending MpiCommunicator::start_all_reduce(TensorView values) {
   return start(Operation::kAllReduce, values);
 }
 
-Pending MpiCommunicator::start_reduce_scatter(TensorView pieces) {
-  expect_summable("reduce_scatter", pieces);
-  expect_pieces("reduce_scatter", pieces);
-  return start(Operation::kReduceScatter, pieces);
+Pending MpiCommunicator::start_reduce_scatter(TensorView shards) {
+  expect_summable("reduce_scatter", shards);
+  expect_shards("reduce_scatter", shards);
+  return start(Operation::kReduceScatter, shards);
 }
 
-Pending MpiCommunicator::start_all_gather(TensorView pieces) {
-  expect_pieces("all_gather", pieces);
-  return start(Operation::kAllGather, pieces);
+Pending MpiCommunicator::start_all_gather(TensorView shards) {
+  expect_shards("all_gather", shards);
+  return start(Operation::kAllGather, shards);
 }
 
 Pending MpiCommunicator::start_exchange(std::span<const Message> sends,

@@ -26,8 +26,8 @@ class MpiCommunicator final : public Communicator {
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override;
   std::vector<std::string> all_gather_text(std::string_view mine) override;
   Pending start_all_reduce(TensorView values) override;
-  Pending start_reduce_scatter(TensorView pieces) override;
-  Pending start_all_gather(TensorView pieces) override;
+  Pending start_reduce_scatter(TensorView shards) override;
+  Pending start_all_gather(TensorView shards) override;
   Pending start_exchange(std::span<const Message> sends,
                          std::span<const Message> receives) override;
   std::unique_ptr<Communicator> split(int color) override;
@@ -46,7 +46,7 @@ class MpiCommunicator final : public Communicator {
  private:
   class Blocking;  // one call: recorded, timed
   void compare_calls(Operation operation, DType dtype, std::int64_t bytes, int root);
-  [[nodiscard]] GroupPlace next_place() {
+  [[nodiscard]] GroupRank next_place() {
     ++place_.sequence;
     return place_;
   }
@@ -64,7 +64,7 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<TransferChannel> channel_;  // made by the first transfer
   TrafficCounters counters_;                  // of the calling thread
   std::int64_t compared_ = 0;                 // calls
-  GroupPlace place_;                          // of the newest blocking call
+  GroupRank place_;                           // of the newest blocking call
 };
 
 }  // namespace trireme

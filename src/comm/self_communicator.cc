@@ -27,12 +27,12 @@ class SelfCommunicator final : public Communicator {
     expect_summable("all_reduce", values);
     return {};
   }
-  Pending start_reduce_scatter(TensorView pieces) override {
-    expect_summable("reduce_scatter", pieces);
+  Pending start_reduce_scatter(TensorView shards) override {
+    expect_summable("reduce_scatter", shards);
     return {};
   }
-  Pending start_all_gather(TensorView pieces) override {
-    expect_pieces("all_gather", pieces);
+  Pending start_all_gather(TensorView shards) override {
+    expect_shards("all_gather", shards);
     return {};
   }
   Pending start_exchange(std::span<const Message> sends,

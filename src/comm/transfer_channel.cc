@@ -46,23 +46,23 @@ std::int64_t bytes_with(std::span<const Message> messages, int rank) {
 }
 }  // namespace
 
-std::size_t TransferChannel::piece_bytes(const TransferOptions& options, int ranks, bool shared) {
-  const auto pieces = static_cast<std::size_t>(ranks);
-  const std::size_t all = segment_bytes_for(options.segment_bytes, pieces, shared);
-  return ((all + pieces - 1) / pieces + 3) / 4 * 4;  // whole fp32 values
+std::size_t TransferChannel::shard_bytes(const TransferOptions& options, int ranks, bool shared) {
+  const auto shards = static_cast<std::size_t>(ranks);
+  const std::size_t all = segment_bytes_for(options.segment_bytes, shards, shared);
+  return ((all + shards - 1) / shards + 3) / 4 * 4;  // whole fp32 values
 }
 
 std::int64_t staging_bytes(Operation operation, std::int64_t bytes, int ranks) {
   if (ranks == 1) return 0;
-  const auto piece = static_cast<std::int64_t>(TransferChannel::piece_bytes({}, ranks, true));
-  const std::int64_t of_piece = std::min(piece, ceil_div(bytes, ranks));
+  const auto shard = static_cast<std::int64_t>(TransferChannel::shard_bytes({}, ranks, true));
+  const std::int64_t of_shard = std::min(shard, ceil_div(bytes, ranks));
   const std::int64_t others = ranks - 1;
   // Written for the others and read from them; then one's own sum, and theirs.
   const std::int64_t scatter = 2 * others, gather = 1 + others;
-  const std::int64_t pieces = operation == Operation::kAllReduce       ? scatter + gather
+  const std::int64_t shards = operation == Operation::kAllReduce       ? scatter + gather
                               : operation == Operation::kReduceScatter ? scatter
                                                                        : gather;
-  return static_cast<std::int64_t>(TransferChannel::kSegments) * pieces * of_piece;
+  return static_cast<std::int64_t>(TransferChannel::kSegments) * shards * of_shard;
 }
 
 int TransferChannel::Segment::tag() const { return static_cast<int>(2 * (number % (kTags / 2))); }
@@ -84,16 +84,16 @@ TransferChannel::TransferChannel(MpiEngine& engine, MPI_Comm comm, std::string n
   // Blocking calls of the same name and ranks keep an order of their own.
   place_.group = group_hash(name_ + "+", job_ranks_);
   const auto ranks = static_cast<std::size_t>(size_);
-  piece_bytes_ = piece_bytes(options_, size_, shared_ != nullptr);
+  shard_bytes_ = shard_bytes(options_, size_, shared_ != nullptr);
   expect(shared_ == nullptr || options_.sums == SumsBy::kRankOrder,
          "{}: sums of the library's do not go through shared memory", name_);
-  expect(shared_ == nullptr || shared_->area_bytes() >= ranks * piece_bytes_,
-         "areas of {} bytes for {} pieces of {}", shared_ == nullptr ? 0 : shared_->area_bytes(),
-         ranks, piece_bytes_);
+  expect(shared_ == nullptr || shared_->area_bytes() >= ranks * shard_bytes_,
+         "areas of {} bytes for {} shards of {}", shared_ == nullptr ? 0 : shared_->area_bytes(),
+         ranks, shard_bytes_);
   for (Segment& segment : segments_) {
     if (shared_ != nullptr) break;
     segment.requests.reserve(2 * ranks);
-    segment.received.resize(piece_bytes_ * (ranks - 1));
+    segment.received.resize(shard_bytes_ * (ranks - 1));
   }
   sources_.resize(ranks);
   described_.resize(ranks);
@@ -340,12 +340,12 @@ void TransferChannel::post_exchange_descriptors(const Transfer& transfer) {
 }
 
 std::size_t TransferChannel::segment_units(const Transfer& transfer) const {
-  const std::size_t piece = piece_bytes_ / transfer.unit;
-  return transfer.operation == Operation::kAllReduce ? piece * static_cast<std::size_t>(size_)
-                                                     : piece;
+  const std::size_t shard = shard_bytes_ / transfer.unit;
+  return transfer.operation == Operation::kAllReduce ? shard * static_cast<std::size_t>(size_)
+                                                     : shard;
 }
 
-std::span<std::byte> TransferChannel::piece(const Segment& segment, int rank) const {
+std::span<std::byte> TransferChannel::shard(const Segment& segment, int rank) const {
   const Transfer& transfer = *segment.transfer;
   if (transfer.operation != Operation::kAllReduce) {
     const std::size_t begin = static_cast<std::size_t>(rank) * transfer.count + segment.begin;
@@ -389,39 +389,39 @@ void TransferChannel::post_scatter(Segment& segment) {
   if (shared_ != nullptr) {
     std::byte* const area = shared_->area(segment.slot(), rank_);
     for (int rank = 0; rank < size_; ++rank) {
-      const std::span<std::byte> theirs = piece(segment, rank);
+      const std::span<std::byte> theirs = shard(segment, rank);
       if (rank == rank_ || theirs.empty()) continue;
-      std::memcpy(area + static_cast<std::size_t>(rank) * piece_bytes_, theirs.data(),
+      std::memcpy(area + static_cast<std::size_t>(rank) * shard_bytes_, theirs.data(),
                   theirs.size());
     }
     segment.awaited = segment.scattered();
     return shared_->mark(segment.slot(), rank_, segment.awaited);
   }
   segment.requests.clear();
-  const std::size_t mine = piece(segment, rank_).size();
+  const std::size_t mine = shard(segment, rank_).size();
   const std::lock_guard lock(engine_.mutex());
   std::byte* target = segment.received.data();
   // Each rank starts with its neighbour, so that no rank is everybody's first.
   for (int step = 1; step < size_; ++step) {
     const int from = (rank_ + size_ - step) % size_, to = (rank_ + step) % size_;
     if (mine > 0) receive({target, mine}, from, segment.tag(), segment.requests);
-    target += piece_bytes_;
-    const std::span<std::byte> theirs = piece(segment, to);
+    target += shard_bytes_;
+    const std::span<std::byte> theirs = shard(segment, to);
     if (!theirs.empty()) send(theirs, to, segment.tag(), segment.requests);
   }
 }
 
 void TransferChannel::add_pieces(Segment& segment) {
-  const std::span<std::byte> mine = piece(segment, rank_);
+  const std::span<std::byte> mine = shard(segment, rank_);
   for (int rank = 0; rank < size_; ++rank) {
     const std::byte*& source = sources_[static_cast<std::size_t>(rank)];
     const auto step = static_cast<std::size_t>((rank_ + size_ - rank) % size_);
     if (rank == rank_) {
       source = mine.data();
     } else if (shared_ != nullptr) {
-      source = shared_->area(segment.slot(), rank) + static_cast<std::size_t>(rank_) * piece_bytes_;
+      source = shared_->area(segment.slot(), rank) + static_cast<std::size_t>(rank_) * shard_bytes_;
     } else {
-      source = segment.received.data() + (step - 1) * piece_bytes_;
+      source = segment.received.data() + (step - 1) * shard_bytes_;
     }
   }
   const Transfer& transfer = *segment.transfer;
@@ -430,11 +430,11 @@ void TransferChannel::add_pieces(Segment& segment) {
 
 void TransferChannel::post_gather(Segment& segment) {
   segment.state = State::kGather;
-  const std::span<std::byte> mine = piece(segment, rank_);
+  const std::span<std::byte> mine = shard(segment, rank_);
   if (shared_ != nullptr) {
     if (!mine.empty()) {
       std::memcpy(
-          shared_->area(segment.slot(), rank_) + static_cast<std::size_t>(rank_) * piece_bytes_,
+          shared_->area(segment.slot(), rank_) + static_cast<std::size_t>(rank_) * shard_bytes_,
           mine.data(), mine.size());
     }
     segment.awaited = segment.summed();
@@ -444,7 +444,7 @@ void TransferChannel::post_gather(Segment& segment) {
   const std::lock_guard lock(engine_.mutex());
   for (int step = 1; step < size_; ++step) {
     const int from = (rank_ + size_ - step) % size_, to = (rank_ + step) % size_;
-    const std::span<std::byte> theirs = piece(segment, from);
+    const std::span<std::byte> theirs = shard(segment, from);
     if (!theirs.empty()) receive(theirs, from, segment.tag() + 1, segment.requests);
     if (!mine.empty()) send(mine, to, segment.tag() + 1, segment.requests);
   }
@@ -463,7 +463,7 @@ void TransferChannel::post_library_sum(Segment& segment) {
     return;
   }
   for (int owner = 0; owner < size_; ++owner) {
-    std::byte* const values = piece(segment, owner).data();
+    std::byte* const values = shard(segment, owner).data();
     const bool mine = owner == rank_;
     check_mpi(MPI_Ireduce(mine ? MPI_IN_PLACE : values, mine ? values : nullptr,
                           static_cast<int>(segment.count), MPI_FLOAT, MPI_SUM, owner, comm_,
@@ -474,10 +474,10 @@ void TransferChannel::post_library_sum(Segment& segment) {
 
 void TransferChannel::copy_gathered(const Segment& segment) {
   for (int rank = 0; rank < size_; ++rank) {
-    const std::span<std::byte> theirs = piece(segment, rank);
+    const std::span<std::byte> theirs = shard(segment, rank);
     if (rank == rank_ || theirs.empty()) continue;
     std::memcpy(theirs.data(),
-                shared_->area(segment.slot(), rank) + static_cast<std::size_t>(rank) * piece_bytes_,
+                shared_->area(segment.slot(), rank) + static_cast<std::size_t>(rank) * shard_bytes_,
                 theirs.size());
   }
 }

@@ -62,7 +62,7 @@ class TransferChannel final : public TransferQueue {
   /// Segments under way.
   static constexpr std::size_t kSegments = 3;
   /// Bytes of a segment's largest shard; `shared`: where it goes through memory of the host.
-  static std::size_t piece_bytes(const TransferOptions& options, int ranks, bool shared);
+  static std::size_t shard_bytes(const TransferOptions& options, int ranks, bool shared);
 
   /// `comm` carries nothing else and outlives this, as does `shared`, which may be null: kSegments
   /// slots of areas for a shard of each rank. Scratch is allocated here, once.
@@ -129,7 +129,7 @@ class TransferChannel final : public TransferQueue {
   void finish(Transfer& transfer);
   void fail(const std::exception_ptr& error, bool all) noexcept;
   [[nodiscard]] std::size_t segment_units(const Transfer& transfer) const;
-  [[nodiscard]] std::span<std::byte> piece(const Segment& segment, int rank) const;
+  [[nodiscard]] std::span<std::byte> shard(const Segment& segment, int rank) const;
   void send(std::span<const std::byte> bytes, int rank, int tag,
             std::vector<MPI_Request>& requests);
   void receive(std::span<std::byte> bytes, int rank, int tag, std::vector<MPI_Request>& requests);
@@ -141,7 +141,7 @@ class TransferChannel final : public TransferQueue {
   TransferOptions options_;
   SharedSlots* const shared_;
   int rank_ = 0, size_ = 1;
-  std::size_t piece_bytes_ = 0;    ///< of a segment's largest shard
+  std::size_t shard_bytes_ = 0;    ///< of a segment's largest shard
   std::uint64_t next_ = 0;         ///< segment
   std::vector<Segment> segments_;  ///< number % kSegments
   std::vector<const std::byte*> sources_;
@@ -149,7 +149,7 @@ class TransferChannel final : public TransferQueue {
   std::vector<MPI_Status> statuses_;
 
   std::vector<int> job_ranks_;
-  GroupPlace place_;              ///< of the newest collective put in the queue
+  GroupRank place_;               ///< of the newest collective put in the queue
   std::int64_t collectives_ = 0;  ///< compared
   // The comparison of the oldest exchange that is not posted: with the ranks that it names alone.
   bool comparing_ = false;

@@ -58,7 +58,7 @@ Optimizer::Optimizer(const RunConfig::Optimizer& config, const ParamStore& store
     if (!store.has_value(index) || !param.trainable || store.value(index).count() == 0) continue;
     AdamWTensor tensor;
     tensor.parameter = store.value(index);
-    tensor.form = store.copy(index);
+    tensor.copy = store.copy(index);
     tensor.exp_avg = store.optimizer_state(0, index);
     tensor.exp_avg_sq = store.optimizer_state(1, index);
     tensor.gradient = store.gradients().owned(index);

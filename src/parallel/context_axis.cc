@@ -49,8 +49,8 @@ QkvHeads qkv_heads(const TensorView& rows, const HeadShare& share) {
 
 std::vector<PositionRange> context_ranges(std::int64_t tokens, AxisRank rank) {
   if (rank.extent == 1) return {{0, tokens}};
-  const std::int64_t piece = div_exact(tokens, 2 * std::int64_t{rank.extent});
-  return {{rank.index * piece, piece}, {(2 * rank.extent - 1 - rank.index) * piece, piece}};
+  const std::int64_t chunk = div_exact(tokens, 2 * std::int64_t{rank.extent});
+  return {{rank.index * chunk, chunk}, {(2 * rank.extent - 1 - rank.index) * chunk, chunk}};
 }
 
 ContextAxis::ContextAxis(Communicator& channel, ContextMethod method, std::int64_t sequence_tokens)

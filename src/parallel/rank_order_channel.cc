@@ -16,19 +16,19 @@ Pending RankOrderChannel::start_all_reduce(TensorView values) {
   return start(values, Back::kYes);
 }
 
-Pending RankOrderChannel::start_reduce_scatter(TensorView pieces) {
-  expect_summable("reduce_scatter", pieces);
-  expect_pieces("reduce_scatter", pieces);
-  return start(pieces, Back::kNo);
+Pending RankOrderChannel::start_reduce_scatter(TensorView shards) {
+  expect_summable("reduce_scatter", shards);
+  expect_shards("reduce_scatter", shards);
+  return start(shards, Back::kNo);
 }
 
-TensorView RankOrderChannel::piece(const TensorView& values, int rank) const {
+TensorView RankOrderChannel::shard(const TensorView& values, int rank) const {
   const Slice part = even_slice(values.count(), size(), rank);
   return values.rows(part.begin, part.size);
 }
 
 TensorView RankOrderChannel::of_other(const Sum& sum, int rank) const {
-  const TensorView mine = piece(sum.values, this->rank());
+  const TensorView mine = shard(sum.values, this->rank());
   const auto slot = static_cast<std::size_t>(row_among_others(rank, this->rank()));
   return {sum.others.view().data + slot * mine.bytes(), mine.dtype, mine.shape};
 }
@@ -40,7 +40,7 @@ Pending RankOrderChannel::start(TensorView values, Back back) {
   sum->values = values.reshape({values.count()});
   sum->back = back;
   sum->busy = true;
-  const TensorView mine = piece(sum->values, rank());
+  const TensorView mine = shard(sum->values, rank());
   const std::size_t bytes = mine.bytes() * static_cast<std::size_t>(size() - 1);
   if (sum->others.bytes() < bytes) {
     context_.synchronize();  // the smaller one may still be read
@@ -51,7 +51,7 @@ Pending RankOrderChannel::start(TensorView values, Back back) {
   receives_.clear();
   for (int other = 0; other < size(); ++other) {
     if (other == rank()) continue;
-    sends_.push_back(message_of(other, piece(sum->values, other)));
+    sends_.push_back(message_of(other, shard(sum->values, other)));
     receives_.push_back(message_of(other, of_other(*sum, other)));
   }
   sum->scatter = inner_->start_exchange(sends_, receives_);
@@ -60,7 +60,7 @@ Pending RankOrderChannel::start(TensorView values, Back back) {
 
 void RankOrderChannel::finish(Sum& sum) {
   sum.scatter.wait();
-  const TensorView mine = piece(sum.values, rank());
+  const TensorView mine = shard(sum.values, rank());
   const TensorView others(sum.others.view().data, mine.dtype, {size() - 1, mine.count()});
   sum_ranks(context_, mine, others, rank());
   if (sum.back == Back::kYes) {
@@ -69,7 +69,7 @@ void RankOrderChannel::finish(Sum& sum) {
     for (int other = 0; other < size(); ++other) {
       if (other == rank()) continue;
       sends_.push_back(message_of(other, mine));
-      receives_.push_back(message_of(other, piece(sum.values, other)));
+      receives_.push_back(message_of(other, shard(sum.values, other)));
     }
     inner_->start_exchange(sends_, receives_).wait();
   }

@@ -31,8 +31,8 @@ class RankOrderChannel final : public Communicator {
     return inner_->all_gather_text(mine);
   }
   Pending start_all_reduce(TensorView values) override;
-  Pending start_reduce_scatter(TensorView pieces) override;
-  Pending start_all_gather(TensorView pieces) override { return inner_->start_all_gather(pieces); }
+  Pending start_reduce_scatter(TensorView shards) override;
+  Pending start_all_gather(TensorView shards) override { return inner_->start_all_gather(shards); }
   Pending start_exchange(std::span<const Message> sends,
                          std::span<const Message> receives) override {
     return inner_->start_exchange(sends, receives);
@@ -55,7 +55,7 @@ class RankOrderChannel final : public Communicator {
 
   Pending start(TensorView values, Back back);
   void finish(Sum& sum);
-  [[nodiscard]] TensorView piece(const TensorView& values, int rank) const;
+  [[nodiscard]] TensorView shard(const TensorView& values, int rank) const;
   [[nodiscard]] TensorView of_other(const Sum& sum, int rank) const;
 
   std::unique_ptr<Communicator> inner_;

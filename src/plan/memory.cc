@@ -203,7 +203,10 @@ std::int64_t saving_memory_max(const RunConfig::Checkpoint& config) {
 }
 
 std::int64_t checkpoint_bytes(const ModelConfig& model) {
-  return 3 * 4 * count_parameters(model).total;
+  std::int64_t bytes = sizeof(float);
+  for (const OptimizerState& state : Optimizer::contents().states)
+    bytes += static_cast<std::int64_t>(size_of(state.dtype));
+  return bytes * count_parameters(model).total;
 }
 
 }  // namespace trireme

@@ -115,10 +115,10 @@ class Rules {
     if (tokens <= 0) return;
     const bool cut = parallel_.cuts_tokens(parallel_.tensor);
     const std::int64_t t = cut ? parallel_.tensor : 1;
-    const std::int64_t pieces = c > 1 ? 2 * c : 1;
+    const std::int64_t chunks = c > 1 ? 2 * c : 1;
     // A context rank has two segments, and its tokens are sharded again along the tensor axis.
-    std::int64_t unit = pieces;
-    while (unit / c % t != 0 || unit % pieces != 0) unit += pieces;
+    std::int64_t unit = chunks;
+    while (unit / c % t != 0 || unit % chunks != 0) unit += chunks;
     if (tokens % unit == 0) return;
     std::string why;
     if (c > 1) why += fmt::format("2 x context {} pieces", c);

@@ -6,7 +6,7 @@ namespace trireme {
 
 namespace {
 
-// Of all owners' pieces: at most a network's stride, at least what is worth a transfer.
+// Of all owners' shards: at most a network's stride, at least what is worth a transfer.
 constexpr std::int64_t kBucketBytesMax = 16 << 20, kBucketBytesMin = 4 << 20;
 
 struct RingShape {

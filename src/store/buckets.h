@@ -19,13 +19,13 @@ class Buckets {
   struct Bucket {
     int block = -1;
     Slice part{};       ///< of the block's shard span
-    TensorView pieces;  ///< `part.size` elements of each owner
+    TensorView shards;  ///< `part.size` elements of each owner
     Pending transfer;
     bool first = true;  ///< of this part in the step
     bool busy = false;
 
-    [[nodiscard]] TensorView piece(int owner) const {
-      return pieces.rows(owner * part.size, part.size);
+    [[nodiscard]] TensorView shard_of(int owner) const {
+      return shards.rows(owner * part.size, part.size);
     }
   };
 
@@ -52,7 +52,7 @@ class Buckets {
     next_ = (next_ + 1) % ring_.size();
     bucket.block = block;
     bucket.part = part;
-    bucket.pieces = {memory_.view().data + offset_of(bucket),
+    bucket.shards = {memory_.view().data + offset_of(bucket),
                      memory_.view().dtype,
                      {layout_.distribution(view_).shard.extent * part.size}};
     bucket.busy = true;

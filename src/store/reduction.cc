@@ -65,14 +65,14 @@ void GradientReduction::start_shards(Group& group, int block) {
     Buckets::Bucket& bucket = group.buckets->take(block, part, finish);
     bucket.first = started_[static_cast<std::size_t>(block)] == 0;
     for (int owner = 0; owner < layout.distribution(view).shard.extent; ++owner) {
-      const TensorView piece = bucket.piece(owner);
+      const TensorView of_owner = bucket.shard_of(owner);
       layout.for_each_run(block, view, owner, part,
                           [&](std::int64_t local, std::int64_t shard, std::int64_t count) {
-                            copy_elements(context_, piece, shard - part.begin, gradients, local,
+                            copy_elements(context_, of_owner, shard - part.begin, gradients, local,
                                           count);
                           });
     }
-    bucket.transfer = group.channels.shards.start_reduce_scatter(bucket.pieces);
+    bucket.transfer = group.channels.shards.start_reduce_scatter(bucket.shards);
   });
 }
 
@@ -80,7 +80,7 @@ void GradientReduction::finish_bucket(const Group& group, Buckets::Bucket& bucke
   const StoreLayout& layout = store_.gradients().layout();
   const MeshView view = group.channels.view;
   const int mine = layout.distribution(view).shard.index;
-  const TensorView sum = bucket.piece(mine);
+  const TensorView sum = bucket.shard_of(mine);
   if (group.channels.replicas.size() > 1) group.channels.replicas.start_all_reduce(sum).wait();
   if (layout.distribution().accumulates_locally()) {
     const TensorView gradients = store_.gradients().block(bucket.block);

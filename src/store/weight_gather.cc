@@ -92,18 +92,18 @@ void WeightGather::start_view(Group& group, int block) {
   const auto finish = [&](Buckets::Bucket& bucket) { finish_bucket(group, bucket); };
   group.buckets.for_each_part(block, [&](Slice part) {
     Buckets::Bucket& bucket = group.buckets.take(block, part, finish);
-    const TensorView piece = bucket.piece(mine);
+    const TensorView of_owner = bucket.shard_of(mine);
     if (holder_.empty()) {
       const TensorView weights = store_.block_weights(block);
       layout.for_each_run(
           block, view, mine, part, [&](std::int64_t local, std::int64_t shard, std::int64_t count) {
-            copy_elements(context_, piece, shard - part.begin, weights, local, count);
+            copy_elements(context_, of_owner, shard - part.begin, weights, local, count);
           });
     } else {
       const TensorView shard = store_.block_weight_shard(block, view).rows(part.begin, part.size);
-      copy_bytes(context_, piece.data, shard.data, shard.bytes());
+      copy_bytes(context_, of_owner.data, shard.data, shard.bytes());
     }
-    bucket.transfer = group.channel.shards.start_all_gather(bucket.pieces);
+    bucket.transfer = group.channel.shards.start_all_gather(bucket.shards);
   });
 }
 
@@ -113,11 +113,11 @@ void WeightGather::finish_bucket(const Group& group, Buckets::Bucket& bucket) {
   const TensorView weights = weights_of(bucket.block);
   for (int owner = 0; owner < shard.extent; ++owner) {
     if (holder_.empty() && owner == shard.index) continue;  // they stand there
-    const TensorView piece = bucket.piece(owner);
+    const TensorView of_owner = bucket.shard_of(owner);
     layout.for_each_run(bucket.block, group.channel.view, owner, bucket.part,
                         [&](std::int64_t local, std::int64_t offset, std::int64_t count) {
-                          copy_elements(context_, weights, local, piece, offset - bucket.part.begin,
-                                        count);
+                          copy_elements(context_, weights, local, of_owner,
+                                        offset - bucket.part.begin, count);
                         });
   }
   if (--at(bucket.block).parts_left > 0) return;

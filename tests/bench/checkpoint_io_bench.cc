@@ -58,9 +58,9 @@ class BenchState {
     for (const auto& [name, shape] : tensors_of(layers)) {
       Box box = {Shape(shape), shape};
       for (int dim = 0; dim < shape.rank(); ++dim) box.offset.set(dim, 0);
-      const Slice piece = even_slice(shape[0], ranks, rank);
-      box.offset.set(0, piece.begin);
-      box.shape.set(0, piece.size);
+      const Slice shard = even_slice(shape[0], ranks, rank);
+      box.offset.set(0, shard.begin);
+      box.shape.set(0, shard.size);
       for (const std::string& full : {"parameters/" + name, "optimizer/" + name + "/exp_avg",
                                       "optimizer/" + name + "/exp_avg_sq"}) {
         StateTensor tensor;

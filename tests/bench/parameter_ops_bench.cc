@@ -11,7 +11,7 @@ namespace {
 
 Shape largest_weight(const Size& size) { return {2 * size.ffn, size.hidden}; }
 
-/// Four weights a layer and the embedding; bf16 means that the weight's bf16 form is written too.
+/// Four weights a layer and the embedding; bf16 means that the weight's bf16 copy is written too.
 std::function<void(Context&)> adamw_of(Operands& operands) {
   const Size& size = operands.size;
   std::vector<Shape> shapes = {{size.vocab, size.hidden}};
@@ -25,7 +25,7 @@ std::function<void(Context&)> adamw_of(Operands& operands) {
   for (const Shape& shape : shapes) {
     AdamWTensor tensor;
     tensor.parameter = operands.f32(shape);
-    if (operands.type == DType::kBF16) tensor.form = operands.typed(shape);
+    if (operands.type == DType::kBF16) tensor.copy = operands.typed(shape);
     tensor.exp_avg = operands.f32(shape);
     tensor.exp_avg_sq = operands.squares(shape);
     tensor.gradient = operands.f32(shape);

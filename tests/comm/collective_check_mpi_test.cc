@@ -43,12 +43,12 @@ TEST(CheckedCollectives, agree_on_what_is_the_same) {
   const std::unique_ptr<Communicator> world = world_with({.segment_bytes = 1000, .check = true});
   if (!world) GTEST_SKIP() << "one rank has nobody to compare with";
   std::vector<float> values = values_of(rank, 5003), out = values_of(rank, 77), in(77, 0),
-                     pieces(30 * static_cast<std::size_t>(size), 1),
-                     gathered(pieces.size(), static_cast<float>(rank));
+                     shards(30 * static_cast<std::size_t>(size), 1),
+                     gathered(shards.size(), static_cast<float>(rank));
   std::vector<Pending> pending;
 
   pending.push_back(world->start_all_reduce(view(values)));
-  pending.push_back(world->start_reduce_scatter(view(pieces)));
+  pending.push_back(world->start_reduce_scatter(view(shards)));
   // Different messages on each rank, and none on some: rank 0 to the last, of three ranks or more.
   const Message sends[] = {message(size - 1, std::span(out))};
   const Message receives[] = {message(0, std::span(in))};
@@ -65,7 +65,7 @@ TEST(CheckedCollectives, agree_on_what_is_the_same) {
   half->start_all_reduce(view(one)).wait();
 
   EXPECT_EQ(first_difference(values, serial_sum(size, values.size())), -1);
-  EXPECT_EQ(piece_of(pieces, rank)[29], static_cast<float>(size));
+  EXPECT_EQ(piece_of(shards, rank)[29], static_cast<float>(size));
   EXPECT_EQ(gathered[29], 0);
   EXPECT_EQ(gathered.back(), static_cast<float>(size - 1));
   if (rank == size - 1) {

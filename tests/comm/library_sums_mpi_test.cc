@@ -50,12 +50,12 @@ TEST(LibrarySums, are_the_sum_to_rounding_and_the_same_bits_again) {
     }
     for (Pending& transfer : pending) transfer.wait();
 
-    const auto piece = piece_of(scattered[0], world.rank());
+    const auto shard = piece_of(scattered[0], world.rank());
     const std::size_t begin = count * static_cast<std::size_t>(world.rank());
     EXPECT_EQ(first_beyond_rounding(reduced[0], world.size(), 0, count, 1), -1) << count;
-    EXPECT_EQ(first_beyond_rounding(piece, world.size(), begin, all, 2), -1) << count;
+    EXPECT_EQ(first_beyond_rounding(shard, world.size(), begin, all, 2), -1) << count;
     EXPECT_EQ(first_difference(reduced[0], reduced[1]), -1) << count;
-    EXPECT_EQ(first_difference(piece, piece_of(scattered[1], world.rank())), -1) << count;
+    EXPECT_EQ(first_difference(shard, piece_of(scattered[1], world.rank())), -1) << count;
   }
 }
 

@@ -90,7 +90,7 @@ TEST(AllGather, fills_every_shard_with_that_of_its_rank_for_any_segment_size) {
 }
 
 TEST(Pieces, that_are_not_equal_are_refused) {
-  if (test_world().size() == 1) GTEST_SKIP() << "one piece is equal to itself";
+  if (test_world().size() == 1) GTEST_SKIP() << "one shard is equal to itself";
   std::vector<float> values(static_cast<std::size_t>(test_world().size()) + 1);
   EXPECT_THROW((void)test_world().start_reduce_scatter(view(values)), InternalError);
   EXPECT_THROW((void)test_world().start_all_gather(view(values)), InternalError);

@@ -86,9 +86,9 @@ inline std::int64_t first_difference(std::span<const BFloat16> a, std::span<cons
 }
 
 template <class T>
-inline std::span<T> piece_of(std::vector<T>& pieces, int rank) {
-  const std::size_t count = pieces.size() / static_cast<std::size_t>(test_world().size());
-  return std::span(pieces).subspan(static_cast<std::size_t>(rank) * count, count);
+inline std::span<T> piece_of(std::vector<T>& shards, int rank) {
+  const std::size_t count = shards.size() / static_cast<std::size_t>(test_world().size());
+  return std::span(shards).subspan(static_cast<std::size_t>(rank) * count, count);
 }
 
 template <class T>

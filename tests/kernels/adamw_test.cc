@@ -14,7 +14,7 @@ TRIREME_FOR_ALL_ISAS(AdamW);
 
 /// One parameter with its state.
 struct State {
-  TestTensor parameter, gradient, exp_avg, exp_avg_sq, form;
+  TestTensor parameter, gradient, exp_avg, exp_avg_sq, copy;
   double weight_decay;
 
   State(std::int64_t count, std::uint64_t seed, double decay)
@@ -22,10 +22,10 @@ struct State {
         gradient(TestTensor::random(DType::kF32, {count}, seed + 100, 0.1)),
         exp_avg(DType::kF32, {count}),
         exp_avg_sq(DType::kF32, {count}),
-        form(DType::kBF16, {count}),
+        copy(DType::kBF16, {count}),
         weight_decay(decay) {}
-  [[nodiscard]] AdamWTensor tensor(bool with_form) {
-    return {parameter,   with_form ? form.view() : TensorView(), exp_avg, exp_avg_sq, gradient,
+  [[nodiscard]] AdamWTensor tensor(bool with_copy) {
+    return {parameter,   with_copy ? copy.view() : TensorView(), exp_avg, exp_avg_sq, gradient,
             weight_decay};
   }
   [[nodiscard]] std::string bits() const {
@@ -95,7 +95,7 @@ TEST_P(AdamW, many_tensors_have_the_bits_of_each_alone_for_any_thread_count) {
     for (std::size_t i = 0; i < counts.size(); ++i) {
       EXPECT_EQ(together[i].bits(), alone[i].bits());
       const TestTensor untouched(DType::kBF16, {counts[i]});
-      EXPECT_EQ(together[i].form.bits(), i % 3 == 0 ? alone[i].form.bits() : untouched.bits());
+      EXPECT_EQ(together[i].copy.bits(), i % 3 == 0 ? alone[i].copy.bits() : untouched.bits());
     }
   }
 }
@@ -152,8 +152,8 @@ TEST_P(AdamW, a_gradient_in_rows_has_the_bits_of_the_whole) {
         adamw_update(context, {&tensor, 1}, {}, scalars_at(t, {}));
         adamw_update(context, {&in_rows, 1}, {}, scalars_at(t, {}));
       }
-      EXPECT_EQ(apart.bits() + apart.form.bits() + others.bits(),
-                whole.bits() + whole.form.bits() + kept.bits());
+      EXPECT_EQ(apart.bits() + apart.copy.bits() + others.bits(),
+                whole.bits() + whole.copy.bits() + kept.bits());
     }
   }
 }
@@ -180,10 +180,10 @@ TEST_P(AdamW, the_form_is_the_new_value_rounded_once) {
   const AdamWTensor tensor = state.tensor(true);
   adamw_update(context, {&tensor, 1}, {}, scalars_at(1, {}));
   cast(context, rounded, state.parameter);
-  EXPECT_EQ(state.form.bits(), rounded.bits());
+  EXPECT_EQ(state.copy.bits(), rounded.bits());
 }
 
-/// Tensors of many sizes, parts of one block of a GPU's and several; every third has a form.
+/// Tensors of many sizes, parts of one block of a GPU's and several; every third has a copy.
 std::vector<State> many_states(std::size_t count) {
   std::vector<State> states;
   for (std::size_t i = 0; i < count; ++i) {
@@ -201,7 +201,7 @@ std::string updated(Context& context, std::size_t count) {
     adamw_update(context, tensors, {}, scalars_at(t, {}));
   }
   std::string bits;
-  for (const State& state : states) bits += state.bits() + state.form.bits();
+  for (const State& state : states) bits += state.bits() + state.copy.bits();
   return bits;
 }
 
@@ -222,31 +222,31 @@ TEST_P(AdamW, the_order_of_threads_changes_no_bit) {
 TEST_P(AdamW, operands_may_begin_apart_from_each_other) {
   Context context = test_context(GetParam());
   State state(1003, 5, 0.1), apart = state;
-  apart.form = TestTensor(DType::kBF16, {1003}, 1);
+  apart.copy = TestTensor(DType::kBF16, {1003}, 1);
   apart.exp_avg = TestTensor(DType::kF32, {1003}, 3);
   const AdamWTensor tensor = state.tensor(true), other = apart.tensor(true);
   adamw_update(context, {&tensor, 1}, {}, scalars_at(1, {}));
   adamw_update(context, {&other, 1}, {}, scalars_at(1, {}));
-  EXPECT_EQ(apart.bits() + apart.form.bits(), state.bits() + state.form.bits());
+  EXPECT_EQ(apart.bits() + apart.copy.bits(), state.bits() + state.copy.bits());
 }
 
 TEST_P(AdamW, old_values_are_kept_on_the_way) {
   for (const std::int64_t count : {1, 64, 1003, 9001}) {
-    for (const bool with_form : {false, true}) {
+    for (const bool with_copy : {false, true}) {
       for (const int offset : {0, 1}) {
         Context context = test_context(GetParam(), 2);
         State plain(count, 5, 0.1);
-        const AdamWTensor tensor = plain.tensor(with_form);
+        const AdamWTensor tensor = plain.tensor(with_copy);
         adamw_update(context, {&tensor, 1}, {}, scalars_at(1, {}));
         State keeping = plain;
         const std::vector<double> old[] = {plain.parameter.values(), plain.exp_avg.values(),
                                            plain.exp_avg_sq.values()};
         TestTensor kept(DType::kF32, {3 * count}, offset);
-        AdamWTensor other = keeping.tensor(with_form);
+        AdamWTensor other = keeping.tensor(with_copy);
         other.kept = kept.view();
         adamw_update(context, {&tensor, 1}, {}, scalars_at(2, {}));
         adamw_update(context, {&other, 1}, {}, scalars_at(2, {}));
-        EXPECT_EQ(keeping.bits() + keeping.form.bits(), plain.bits() + plain.form.bits());
+        EXPECT_EQ(keeping.bits() + keeping.copy.bits(), plain.bits() + plain.copy.bits());
         std::vector<double> expected;
         for (const std::vector<double>& part : old)
           expected.insert(expected.end(), part.begin(), part.end());
@@ -275,8 +275,8 @@ TEST_P(AdamW, wrong_operands_are_refused_by_name) {
   bad.exp_avg = five.view();
   expect_refused([&] { update(bad); }, "adamw_update.exp_avg: expected [4] fp32, found [5] fp32");
   bad = state.tensor(true);
-  bad.form = state.parameter.view();
-  expect_refused([&] { update(bad); }, "adamw_update.form: expected [4] bf16");
+  bad.copy = state.parameter.view();
+  expect_refused([&] { update(bad); }, "adamw_update.copy: expected [4] bf16");
   bad = state.tensor(true);
   bad.kept = five.view();
   expect_refused([&] { update(bad); }, "adamw_update.kept: expected [12] fp32, found [5] fp32");

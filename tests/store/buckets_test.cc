@@ -62,10 +62,10 @@ TEST(Buckets, pieces_of_owners_lie_side_by_side_and_rings_do_not_meet) {
   Buckets buckets(layout, MeshView::kDense, DType::kF32, {});
   const Buckets::Bucket& one = buckets.take(0, {0, 256}, kNothing);
   const Buckets::Bucket& other = buckets.take(1, {0, 64}, kNothing);
-  EXPECT_EQ(one.pieces.count(), 3 * 256);
-  EXPECT_EQ(one.piece(2).data, one.pieces.data + 2 * 256 * 4);
-  EXPECT_EQ(other.piece(1).count(), 64);
-  EXPECT_GE(other.pieces.data, one.pieces.data + one.pieces.bytes());
+  EXPECT_EQ(one.shards.count(), 3 * 256);
+  EXPECT_EQ(one.shard_of(2).data, one.shards.data + 2 * 256 * 4);
+  EXPECT_EQ(other.shard_of(1).count(), 64);
+  EXPECT_GE(other.shards.data, one.shards.data + one.shards.bytes());
 }
 
 TEST(Buckets, a_place_of_the_ring_is_finished_before_it_is_used_again) {

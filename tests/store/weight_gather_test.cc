@@ -25,8 +25,8 @@ class Noting final : public Communicator {
   }
   Pending start_all_reduce(TensorView) override { return {}; }
   Pending start_reduce_scatter(TensorView) override { return {}; }
-  Pending start_all_gather(TensorView pieces) override {
-    gathers.push_back(pieces.count());
+  Pending start_all_gather(TensorView shards) override {
+    gathers.push_back(shards.count());
     return Pending([this] { before_wait.push_back(static_cast<std::int64_t>(gathers.size())); });
   }
   Pending start_exchange(std::span<const Message>, std::span<const Message>) override { return {}; }

@@ -144,21 +144,21 @@ class ThreadCommunicator final : public Communicator {
       return sums(operands, values, {0, values.count()});
     });
   }
-  Pending start_reduce_scatter(TensorView pieces) override {
-    expect_summable("reduce_scatter", pieces);
-    expect_pieces("reduce_scatter", pieces);
-    return start(pieces, [this, pieces](const ThreadGroup::Operands& operands) {
-      return sums(operands, pieces, even_slice(pieces.count(), size(), rank_));
+  Pending start_reduce_scatter(TensorView shards) override {
+    expect_summable("reduce_scatter", shards);
+    expect_shards("reduce_scatter", shards);
+    return start(shards, [this, shards](const ThreadGroup::Operands& operands) {
+      return sums(operands, shards, even_slice(shards.count(), size(), rank_));
     });
   }
-  Pending start_all_gather(TensorView pieces) override {
-    expect_pieces("all_gather", pieces);
-    return start(pieces, [](const ThreadGroup::Operands& operands) {
+  Pending start_all_gather(TensorView shards) override {
+    expect_shards("all_gather", shards);
+    return start(shards, [](const ThreadGroup::Operands& operands) {
       std::string all;
       for (std::size_t rank = 0; rank < operands.values.size(); ++rank) {
         const TensorView& theirs = operands.values[rank];
-        const std::size_t piece = theirs.bytes() / operands.values.size();
-        all += text_of({theirs.data + rank * piece, piece});
+        const std::size_t shard = theirs.bytes() / operands.values.size();
+        all += text_of({theirs.data + rank * shard, shard});
       }
       return all;
     });
@@ -205,15 +205,15 @@ class ThreadCommunicator final : public Communicator {
       std::memcpy(values.data, bytes.data(), bytes.size());
     });
   }
-  /// Added in fp32 in the order of ranks, rounded once; NaN outside of `piece`.
+  /// Added in fp32 in the order of ranks, rounded once; NaN outside of `shard`.
   static std::string sums(const ThreadGroup::Operands& operands, const TensorView& like,
-                          Slice piece) {
+                          Slice shard) {
     std::string bytes(like.bytes(), '\0');
     auto* to = reinterpret_cast<std::byte*>(bytes.data());
     for (std::int64_t i = 0; i < like.count(); ++i) {
       const auto at = static_cast<std::size_t>(i);
       float sum = std::numeric_limits<float>::quiet_NaN();
-      if (i >= piece.begin && i < piece.begin + piece.size) {
+      if (i >= shard.begin && i < shard.begin + shard.size) {
         sum = element(operands.values[0].data, like.dtype, at);
         for (std::size_t rank = 1; rank < operands.values.size(); ++rank)
           sum += element(operands.values[rank].data, like.dtype, at);
