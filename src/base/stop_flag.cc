@@ -21,7 +21,7 @@ static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler")
 
 struct Answer {
   const char* text;
-  std::atomic<std::uint64_t>* told;
+  std::atomic<std::uint64_t>* answered;
 };
 std::atomic<const Answer*> answer{nullptr};
 std::atomic<int> answering{0};
@@ -34,7 +34,7 @@ void answer_signal(int number) noexcept {
   answering.fetch_add(1);
   if (const Answer* const now = answer.load()) {
     std::uint64_t nobody = 0;
-    if (now->told == nullptr || now->told->compare_exchange_strong(nobody, 1)) {
+    if (now->answered == nullptr || now->answered->compare_exchange_strong(nobody, 1)) {
       // One write, so that lines of other ranks do not come between.
       char line[256];
       std::size_t length = 0;
@@ -83,9 +83,9 @@ void install_stop_handlers() {
   }).detach();
 }
 
-StopAnswer::StopAnswer(const char* text, std::atomic<std::uint64_t>* told) noexcept {
+StopAnswer::StopAnswer(const char* text, std::atomic<std::uint64_t>* answered) noexcept {
   static Answer one;
-  one = {text, told};
+  one = {text, answered};
   answer = &one;
 }
 

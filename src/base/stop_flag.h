@@ -16,11 +16,11 @@ void install_stop_handlers();
 void announce_exit_code(int code) noexcept;
 
 /// While it lives, the first signal is answered at once on standard error, from the handler: a line
-/// of "SIGINT: " and the text. One at a time. `told`, where it is given: memory that processes
+/// of "SIGINT: " and the text. One at a time. `answered`, where it is given: memory that processes
 /// share; who counts it up from 0 speaks. Unused behind this object's life.
 class StopAnswer {
  public:
-  explicit StopAnswer(const char* text, std::atomic<std::uint64_t>* told = nullptr) noexcept;
+  explicit StopAnswer(const char* text, std::atomic<std::uint64_t>* answered = nullptr) noexcept;
   ~StopAnswer();
   StopAnswer(const StopAnswer&) = delete;
   StopAnswer& operator=(const StopAnswer&) = delete;

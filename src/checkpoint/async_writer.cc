@@ -149,24 +149,24 @@ std::optional<SaveResult> AsyncWriter::begin(const SaveRequest& request, Meanwhi
   save.folder = world_.broadcast_text(save.folder.string(), 0);
   staging_.open(*request.state, save.shards, meanwhile);
   bool begun = false;
-  for (std::array<std::int64_t, 2> told{1, 0}; told[0] != 0;) {
+  for (std::array<std::int64_t, 2> left_failed{1, 0}; left_failed[0] != 0;) {
     const bool staged = staging_.stage(kPatience);
     // Behind the copy, which takes all cores and which a step waits for.
     if (!std::exchange(begun, true)) thread_.start([this, &save] { return write_files(save); });
-    told = {staged ? 0 : 1, state() == WriterState::kFailed ? 1 : 0};
-    world_.maximum(told);
-    if (told[1] != 0) staging_.cancel();
+    left_failed = {staged ? 0 : 1, state() == WriterState::kFailed ? 1 : 0};
+    world_.maximum(left_failed);
+    if (left_failed[1] != 0) staging_.cancel();
   }
   if (meanwhile == Meanwhile::kStay) wait_for_files();
   return std::nullopt;
 }
 
 void AsyncWriter::wait_for_files() {
-  for (std::array<std::int64_t, 2> told{1, 0}; told[0] != 0;) {
+  for (std::array<std::int64_t, 2> left_failed{1, 0}; left_failed[0] != 0;) {
     thread_.wait(kPatience);
-    told = {state() == WriterState::kBusy ? 1 : 0, state() == WriterState::kFailed ? 1 : 0};
-    world_.maximum(told);
-    if (told[1] != 0) staging_.cancel();
+    left_failed = {state() == WriterState::kBusy ? 1 : 0, state() == WriterState::kFailed ? 1 : 0};
+    world_.maximum(left_failed);
+    if (left_failed[1] != 0) staging_.cancel();
   }
 }
 
@@ -192,18 +192,18 @@ std::optional<SaveResult> AsyncWriter::advance(std::span<const WriterState> stat
     return std::nullopt;
   }
   if (states[0] == WriterState::kBusy) return std::nullopt;
-  Json told = Json::object();
+  Json result = Json::object();
   if (world_.rank() == 0) {
     if (save.error.empty() && state() == WriterState::kFailed)
       save.error = of_rank(world_, 0, thread_.outcome());
-    told["error"] = save.error;
-    told["warning"] = state() == WriterState::kDone ? thread_.outcome() : "";
-    told["seconds"] = save.seconds;
+    result["error"] = save.error;
+    result["warning"] = state() == WriterState::kDone ? thread_.outcome() : "";
+    result["seconds"] = save.seconds;
   }
-  told = parse_json(world_.broadcast_text(told.dump(), 0), "the end of a save");
-  save.error = told.find("error")->as_string();
-  save.seconds = told.find("seconds")->as_double();
-  return end_save(told.find("warning")->as_string());
+  result = parse_json(world_.broadcast_text(result.dump(), 0), "the end of a save");
+  save.error = result.find("error")->as_string();
+  save.seconds = result.find("seconds")->as_double();
+  return end_save(result.find("warning")->as_string());
 }
 
 void AsyncWriter::start_last_part() {

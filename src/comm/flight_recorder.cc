@@ -15,11 +15,11 @@ std::uint32_t group_hash(std::string_view name, std::span<const int> job_ranks) 
 }
 
 std::int64_t FlightRecorder::begin(const char* operation, std::int64_t bytes,
-                                   std::string_view channel, const GroupRank& place) noexcept {
+                                   std::string_view channel, const CollectiveId& id) noexcept {
   const std::int64_t now_ns = steady_now_ns();
   const std::lock_guard lock(mutex_);
   TransferRecord& record = ring_[static_cast<std::size_t>(++last_ % kRecords)];
-  record = {last_, bytes, now_ns, 0, place, operation, {}};
+  record = {last_, bytes, now_ns, 0, id, operation, {}};
   std::copy_n(channel.begin(), std::min(channel.size(), record.channel.size() - 1),
               record.channel.begin());
   return last_;

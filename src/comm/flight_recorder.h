@@ -13,7 +13,7 @@
 namespace trireme {
 
 /// The collectives that a group of ranks must enter in one order, and the number of one in it.
-struct GroupRank {
+struct CollectiveId {
   std::uint32_t group = 0;    ///< of name and ranks, equal on all of them; 0: cannot be compared
   std::int64_t sequence = 0;  ///< 1, 2, ... over the group's collectives; 0: has none (an exchange)
 };
@@ -25,7 +25,7 @@ struct TransferRecord {
   std::int64_t bytes = 0;  ///< of this rank's operand
   std::int64_t begin_ns = 0;  ///< steady clock
   std::int64_t end_ns = 0;    ///< 0 while it is under way
-  GroupRank place;
+  CollectiveId id;
   const char* operation = "";      ///< a literal
   std::array<char, 24> channel{};  ///< cut where longer, always terminated
 };
@@ -36,7 +36,7 @@ class FlightRecorder {
   static constexpr std::int64_t kRecords = 64;
   /// The sequence number to hand to `end`. `operation` must be a literal.
   std::int64_t begin(const char* operation, std::int64_t bytes, std::string_view channel,
-                     const GroupRank& place = {}) noexcept;
+                     const CollectiveId& id = {}) noexcept;
   void end(std::int64_t sequence) noexcept;
   /// Of the newest transfer; 0 before the first.
   [[nodiscard]] std::int64_t last_sequence() const noexcept;

@@ -14,7 +14,7 @@ namespace trireme {
 
 /// A collective that a rank has begun.
 struct BeatTransfer {
-  GroupRank place;
+  CollectiveId id;
   std::int64_t bytes = 0;
   std::int32_t running = 0;  ///< 1: entered and not left
   std::int32_t unused = 0;

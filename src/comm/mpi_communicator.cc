@@ -32,7 +32,7 @@ class MpiCommunicator::Blocking {
       : owner_(owner),
         begin_ns_(steady_now_ns()),
         sequence_(owner.engine_->recorder().begin(operation, static_cast<std::int64_t>(bytes),
-                                                  owner.name_, owner.next_place())) {
+                                                  owner.name_, owner.next_id())) {
     ++owner.counters_.transfers;
   }
   ~Blocking() {
@@ -70,7 +70,7 @@ MpiCommunicator::MpiCommunicator(std::shared_ptr<MpiEngine> engine, MPI_Comm gro
     blocking_ = duplicate(group);
     started_ = duplicate(group);
     job_ranks_ = world_ranks(group);
-    place_.group = group_hash(name_, job_ranks_);
+    id_.group = group_hash(name_, job_ranks_);
   }
   try {
     share_memory();

@@ -46,9 +46,9 @@ class MpiCommunicator final : public Communicator {
  private:
   class Blocking;  // one call: recorded, timed
   void compare_calls(Operation operation, DType dtype, std::int64_t bytes, int root);
-  [[nodiscard]] GroupRank next_place() {
-    ++place_.sequence;
-    return place_;
+  [[nodiscard]] CollectiveId next_id() {
+    ++id_.sequence;
+    return id_;
   }
   void share_memory();
   TransferChannel& transfers();
@@ -64,7 +64,7 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<TransferChannel> channel_;  // made by the first transfer
   TrafficCounters counters_;                  // of the calling thread
   std::int64_t compared_ = 0;                 // calls
-  GroupRank place_;                           // of the newest blocking call
+  CollectiveId id_;                           // of the newest blocking call
 };
 
 }  // namespace trireme

@@ -82,7 +82,7 @@ TransferChannel::TransferChannel(MpiEngine& engine, MPI_Comm comm, std::string n
     job_ranks_ = world_ranks(comm_);
   }
   // Blocking calls of the same name and ranks keep an order of their own.
-  place_.group = group_hash(name_ + "+", job_ranks_);
+  id_.group = group_hash(name_ + "+", job_ranks_);
   const auto ranks = static_cast<std::size_t>(size_);
   shard_bytes_ = shard_bytes(options_, size_, shared_ != nullptr);
   expect(shared_ == nullptr || options_.sums == SumsBy::kRankOrder,
@@ -128,10 +128,9 @@ TransferChannel::Transfer* TransferChannel::take(Operation operation) {
 
 void TransferChannel::put(Transfer* transfer) {
   const bool collective = transfer->operation != Operation::kExchange;
-  if (collective) ++place_.sequence;
-  transfer->sequence =
-      engine_.recorder().begin(name_of(transfer->operation), transfer->bytes, name_,
-                               {place_.group, collective ? place_.sequence : 0});
+  if (collective) ++id_.sequence;
+  transfer->sequence = engine_.recorder().begin(name_of(transfer->operation), transfer->bytes,
+                                                name_, {id_.group, collective ? id_.sequence : 0});
   queue_.push_back(transfer);
 }
 

@@ -149,7 +149,7 @@ class TransferChannel final : public TransferQueue {
   std::vector<MPI_Status> statuses_;
 
   std::vector<int> job_ranks_;
-  GroupRank place_;               ///< of the newest collective put in the queue
+  CollectiveId id_;               ///< of the newest collective put in the queue
   std::int64_t collectives_ = 0;  ///< compared
   // The comparison of the oldest exchange that is not posted: with the ranks that it names alone.
   bool comparing_ = false;

@@ -67,7 +67,7 @@ int SignalRelay::run(const std::vector<std::string>& words) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw EnvironmentError("a pipe: {}", errno_text(errno));
   FileDescriptor reading(ends[0]), writing(ends[1]);
-  int told = arrived;
+  int forwarded = arrived;
   const pid_t parent = ::getpid(), child = ::fork();
   if (child == 0) become(arguments.data(), parent, writing.get());
   if (child < 0)
@@ -77,8 +77,8 @@ int SignalRelay::run(const std::vector<std::string>& words) {
   const bool failed = ::read(reading.get(), &fault, sizeof fault) == sizeof fault;
   int status = 0;
   while (::waitpid(child, &status, WNOHANG) != child) {
-    if (told < arrived) {
-      ++told;
+    if (forwarded < arrived) {
+      ++forwarded;
       ::kill(child, SIGTERM);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));

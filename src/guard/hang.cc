@@ -113,7 +113,7 @@ std::string collective_of(const Beat& beat) {
 }
 
 std::string text_of(const BeatTransfer& transfer) {
-  return fmt::format("{} {} of {} on {}", transfer.operation.data(), transfer.place.sequence,
+  return fmt::format("{} {} of {} on {}", transfer.operation.data(), transfer.id.sequence,
                      format_bytes(transfer.bytes), transfer.channel.data());
 }
 
@@ -125,15 +125,15 @@ std::span<const BeatTransfer> recent_of(const Beat& beat) {
 std::int64_t newest_of(const Beat& beat, std::uint32_t group) {
   std::int64_t newest = 0;
   for (const BeatTransfer& transfer : recent_of(beat)) {
-    if (transfer.place.group == group) newest = std::max(newest, transfer.place.sequence);
+    if (transfer.id.group == group) newest = std::max(newest, transfer.id.sequence);
   }
   return newest;
 }
 
 /// The same sequence number of one group, and yet another collective.
 bool contradict(const BeatTransfer& a, const BeatTransfer& b) {
-  if (a.place.group == 0 || a.place.sequence == 0 || a.place.group != b.place.group ||
-      a.place.sequence != b.place.sequence)
+  if (a.id.group == 0 || a.id.sequence == 0 || a.id.group != b.id.group ||
+      a.id.sequence != b.id.sequence)
     return false;
   const std::string_view operation = a.operation.data();
   if (operation != b.operation.data()) return true;
@@ -143,9 +143,9 @@ bool contradict(const BeatTransfer& a, const BeatTransfer& b) {
 /// What a rank waits in, and another one of the group has not begun; null where there is none.
 const BeatTransfer* waits_for(const Beat& waiting, const Beat& other) {
   for (const BeatTransfer& transfer : recent_of(waiting)) {
-    if (transfer.running == 0 || transfer.place.sequence == 0) continue;
-    const std::int64_t theirs = newest_of(other, transfer.place.group);
-    if (theirs > 0 && theirs < transfer.place.sequence) return &transfer;
+    if (transfer.running == 0 || transfer.id.sequence == 0) continue;
+    const std::int64_t theirs = newest_of(other, transfer.id.group);
+    if (theirs > 0 && theirs < transfer.id.sequence) return &transfer;
   }
   return nullptr;
 }
@@ -172,11 +172,11 @@ std::string missing_in_collective(std::span<const RankSight> ranks,
   };
   for (const RankSight& waiting : ranks) {
     for (const BeatTransfer& transfer : recent_of(waiting.beat)) {
-      if (transfer.running == 0 || transfer.place.sequence == 0) continue;
+      if (transfer.running == 0 || transfer.id.sequence == 0) continue;
       std::string inside, outside;
       for (const RankSight& rank : ranks) {
-        const std::int64_t theirs = newest_of(rank.beat, transfer.place.group);
-        if (theirs >= transfer.place.sequence) {
+        const std::int64_t theirs = newest_of(rank.beat, transfer.id.group);
+        if (theirs >= transfer.id.sequence) {
           list(inside, rank.beat.rank);
         } else if (theirs > 0 ||
                    std::find(culprits.begin(), culprits.end(), &rank) != culprits.end()) {

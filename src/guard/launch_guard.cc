@@ -195,17 +195,17 @@ void LaunchGuard::end_with_the_dead(std::span<const Sibling> all) {
   const double late = dead_seconds_ - Patience::limit_seconds_of_dead(stop_signal() == SIGTERM);
   if (late <= 0) return;
   // The dead one may have had the last word itself.
-  if (const int told = claim_.taken(); told != 0) ::_exit(told);
+  if (const int code = claim_.taken(); code != 0) ::_exit(code);
   if (speaker_ != ::getpid() && late <= kGraceOfDeadSeconds) return;
   const ExitCode code = ExitCode::kInternal;
   const std::string text = fmt::format(
       "error: rank {} (pid {}) has died while the ranks started (killed, or a crash that the "
       "launcher may name); those of this host end with it.\ntrain: exit {} (rank {} is gone)\n",
       dead->rank, dead->pid, static_cast<int>(code), dead->rank);
-  end_told(code, text);
+  end_with(code, text);
 }
 
-void LaunchGuard::end_told(ExitCode code, std::string_view text) {
+void LaunchGuard::end_with(ExitCode code, std::string_view text) {
   if (!claim_.take(static_cast<int>(code))) ::_exit(claim_.taken());
   // One write, without the logger.
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
@@ -222,7 +222,7 @@ void LaunchGuard::end_job(std::span<const Sibling> all, double limit_seconds) {
       "here (the job would hang for ever): {}. If this takes so long, raise "
       "run.hang_timeout_seconds.\ntrain: exit {} (no progress, phase {}: {})\n",
       what, limit_seconds, who, static_cast<int>(ExitCode::kHang), what, who);
-  end_told(ExitCode::kHang, text);
+  end_with(ExitCode::kHang, text);
 }
 
 }  // namespace trireme

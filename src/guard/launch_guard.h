@@ -59,7 +59,7 @@ class LaunchGuard {
   void end_with_the_dead(std::span<const Sibling> all);
   [[noreturn]] void end_job(std::span<const Sibling> all, double limit_seconds);
   /// Prints `text` and ends with `code`, or with that of the rank that has reported already.
-  [[noreturn]] void end_told(ExitCode code, std::string_view text);
+  [[noreturn]] void end_with(ExitCode code, std::string_view text);
 
   EndClaim claim_;
   std::function<double()> hang_timeout_seconds_;

@@ -128,7 +128,7 @@ void Watchdog::publish_transfers(Beat& beat) const {
   beat.transfers = static_cast<std::uint32_t>(launch_.flight_recorder().recent(recent));
   for (std::size_t i = 0; i < beat.transfers; ++i) {
     BeatTransfer& to = beat.recent[i];
-    to.place = recent[i].place;
+    to.id = recent[i].id;
     to.bytes = recent[i].bytes;
     to.running = recent[i].end_ns == 0 ? 1 : 0;
     copy_text(recent[i].operation, to.operation);

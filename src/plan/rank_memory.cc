@@ -42,7 +42,7 @@ class Advisor {
       set(fmt::format("data.sequence_length {}", half),
           [half](RunConfig& changed) { changed.data.sequence_length = half; });
     }
-    return told();
+    return best_changes();
   }
 
  private:
@@ -118,12 +118,12 @@ class Advisor {
     add(fmt::format("parallel.tensor {} on {} ranks", tensor, 2 * world_), total);
   }
 
-  std::string told() {
-    constexpr std::size_t kToldMax = 4;
+  std::string best_changes() {
+    constexpr std::size_t kShownMax = 4;
     std::stable_sort(changes_.begin(), changes_.end(),
                      [](const Change& a, const Change& b) { return a.total < b.total; });
     std::string text;
-    for (std::size_t i = 0; i < std::min(kToldMax, changes_.size()); ++i) {
+    for (std::size_t i = 0; i < std::min(kShownMax, changes_.size()); ++i) {
       text += fmt::format("{}{} ({}{})", i == 0 ? "" : ", ", changes_[i].text,
                           i == 0 ? "a rank then needs " : "", format_bytes(changes_[i].total));
     }

@@ -44,7 +44,7 @@ class Buckets {
     for (std::int64_t begin = 0; begin < size; begin += part_max_)
       f(Slice{begin, std::min(part_max_, size - begin)});
   }
-  /// The next place of the ring, for `part` of `block`; calls `finish(bucket)` if it is busy.
+  /// The next slot of the ring, for `part` of `block`; calls `finish(bucket)` if it is busy.
   template <class F>
   Bucket& take(int block, Slice part, const F& finish) {
     Bucket& bucket = ring_[next_];

@@ -26,12 +26,12 @@ HostState::HostState(Context& context, State state, std::size_t piece_bytes)
   const auto copied = [&](const StateTensor& tensor) {
     return context.on_gpu() || !tensor.contiguous();
   };
-  const auto place = [](std::size_t bytes) {
+  const auto padded = [](std::size_t bytes) {
     return static_cast<std::size_t>(round_up(static_cast<std::int64_t>(bytes), 64));
   };
   std::size_t total = 0;
   for (const StateTensor& tensor : host_.tensors) {
-    if (copied(tensor)) total += place(bytes_of(tensor));
+    if (copied(tensor)) total += padded(bytes_of(tensor));
   }
   if (total > 0) memory_ = HostBuffer(total);
   std::byte* next = memory_.data();
@@ -47,7 +47,7 @@ HostState::HostState(Context& context, State state, std::size_t piece_bytes)
     copies_.push_back(copy);
     tensor.data = next;
     tensor.row_stride = 0;
-    next += place(bytes_of(tensor));
+    next += padded(bytes_of(tensor));
   }
 }
 

@@ -9,7 +9,7 @@ namespace trireme {
 
 namespace {
 
-/// A block this much smaller than the largest has a place of its own.
+/// A block this much smaller than the largest has a slot of its own.
 constexpr std::int64_t kSmallBlock = 16;
 
 }  // namespace
@@ -22,11 +22,11 @@ WeightSlots::WeightSlots(const StoreLayout& layout) {
   for (int block = 0; block < layout.valued_blocks(); ++block) {
     const std::int64_t size = layout.local_block(block).size;
     const bool own = block > 0 && size * kSmallBlock <= largest;
-    const int place = own ? static_cast<int>(sizes.size()) : block == 0 ? 0 : 1 + turn++ % 2;
+    const int slot = own ? static_cast<int>(sizes.size()) : block == 0 ? 0 : 1 + turn++ % 2;
     if (own) sizes.push_back(0);
-    std::int64_t& room = sizes[static_cast<std::size_t>(place)];
+    std::int64_t& room = sizes[static_cast<std::size_t>(slot)];
     room = std::max(room, size);
-    of_block.push_back(place);
+    of_block.push_back(slot);
   }
   begins.push_back(0);
   for (const std::int64_t size : sizes) begins.push_back(begins.back() + size);
@@ -43,9 +43,9 @@ WeightGather::WeightGather(Context& context, ParamStore& store,
     groups_.push_back({channel, Buckets(layout, channel.view, store.compute(), context.device())});
   }
   if (layout.zero_stage() == 3) {
-    places_.emplace(layout);
-    memory_ = Buffer(store.compute(), {places_->begins.back()}, context.device());
-    holder_.assign(places_->begins.size() - 1, -1);
+    slots_.emplace(layout);
+    memory_ = Buffer(store.compute(), {slots_->begins.back()}, context.device());
+    holder_.assign(slots_->begins.size() - 1, -1);
     for (int block = 0; block < layout.valued_blocks(); ++block)
       store.place_weights(block, weights_of(block));
   }
@@ -63,17 +63,17 @@ std::int64_t WeightGather::buffer_bytes(const StoreLayout& layout, DType compute
 TensorView WeightGather::weights_of(int block) const {
   const StoreLayout& layout = store_.layout();
   if (holder_.empty()) return store_.block_weights(block);
-  const auto place = static_cast<std::size_t>(places_->of(block));
-  return memory_.view().rows(places_->begins[place], layout.local_block(block).size);
+  const auto slot = static_cast<std::size_t>(slots_->of(block));
+  return memory_.view().rows(slots_->begins[slot], layout.local_block(block).size);
 }
 
 void WeightGather::start(int block) {
   if (at(block).state != State::kStale) return;
   if (!holder_.empty()) {
-    int& holder = holder_[static_cast<std::size_t>(places_->of(block))];
+    int& holder = holder_[static_cast<std::size_t>(slots_->of(block))];
     if (holder >= 0 && holder != block) {
       expect(at(holder).leases == 0 && at(holder).state != State::kUnderWay,
-             "block {} takes the place of block {}, which is in use", block, holder);
+             "block {} takes the slot of block {}, which is in use", block, holder);
       at(holder).state = State::kStale;
     }
     holder = block;
@@ -152,14 +152,14 @@ void WeightGather::weights_changed() {
 std::vector<std::int64_t> gathers_in_step(const StoreLayout& layout, std::span<const int> reads) {
   std::vector<std::int64_t> gathers(static_cast<std::size_t>(layout.valued_blocks()));
   std::vector<char> whole(gathers.size());
-  const WeightSlots places(layout);
-  std::vector<int> holder(places.begins.size(), -1);
+  const WeightSlots slots(layout);
+  std::vector<int> holder(slots.begins.size(), -1);
   for (const int block : reads) {
     char& here = whole[static_cast<std::size_t>(block)];
     gathers[static_cast<std::size_t>(block)] += here == 0;
     here = 1;
     if (layout.zero_stage() < 3) continue;
-    int& here_before = holder[static_cast<std::size_t>(places.of(block))];
+    int& here_before = holder[static_cast<std::size_t>(slots.of(block))];
     const int before = std::exchange(here_before, block);
     if (before >= 0 && before != block) whole[static_cast<std::size_t>(before)] = 0;
   }

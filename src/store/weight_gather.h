@@ -10,15 +10,15 @@
 
 namespace trireme {
 
-/// Stage 3: where gathered blocks stand. The embedding has a place of its own, as a tied head needs
+/// Stage 3: where gathered blocks stand. The embedding has a slot of its own, as a tied head needs
 /// it beside its own block; so has a block that is small beside the largest: a final norm between
-/// the last layer and the head costs little there, and would take a layer's place before backward
-/// comes to it. The others take two places in turns.
+/// the last layer and the head costs little there, and would take a layer's slot before backward
+/// comes to it. The others take two slots in turns.
 struct WeightSlots {
   explicit WeightSlots(const StoreLayout& layout);
   [[nodiscard]] int of(int block) const { return of_block[static_cast<std::size_t>(block)]; }
   std::vector<int> of_block;
-  std::vector<std::int64_t> begins;  ///< elements, of each place; then their sum
+  std::vector<std::int64_t> begins;  ///< elements, of each slot; then their sum
 };
 
 /// Keeps weights whole where the model reads them, under ZeRO. At stages 1 and 2 each block is
@@ -68,10 +68,10 @@ class WeightGather final : public WeightSource {
   Context& context_;
   ParamStore& store_;
   std::deque<Group> groups_;
-  std::optional<WeightSlots> places_;  // stage 3
-  Buffer memory_;                      // stage 3
+  std::optional<WeightSlots> slots_;  // stage 3
+  Buffer memory_;                     // stage 3
   std::vector<Block> blocks_;
-  std::vector<int> holder_;  // stage 3: the block that stands in each place of memory_
+  std::vector<int> holder_;  // stage 3: the block that stands in each slot of memory_
 };
 
 /// How often each block is gathered in a step that reads blocks in this order.

@@ -1,7 +1,7 @@
 #include "train/runtime.h"
 
-#include "comm/gpu_channel.h"
 #include "comm/communicator.h"
+#include "comm/gpu_channel.h"
 #include "parallel/rank_order_channel.h"
 
 namespace trireme {

@@ -60,10 +60,10 @@ Samples::Samples(Runtime& runtime, const PreparedRun& prepared)
     for (std::size_t i = 0; i < prompts_.size(); ++i)
       ids_.push_back(ids_of_prompt(prepared.config, i, *tokenizer_));
   });
-  const Json told = parse_json(replica.broadcast_text(json_of(ids_).dump(), 0), "prompts");
+  const Json prompts = parse_json(replica.broadcast_text(json_of(ids_).dump(), 0), "prompts");
   ids_.clear();
   std::size_t longest = 0;
-  for (const Json& one : told.as_array()) {
+  for (const Json& one : prompts.as_array()) {
     std::vector<std::int32_t>& ids = ids_.emplace_back();
     for (const Json& id : one.as_array()) ids.push_back(static_cast<std::int32_t>(id.as_integer()));
     longest = std::max(longest, ids.size());

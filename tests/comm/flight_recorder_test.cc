@@ -40,9 +40,9 @@ TEST(FlightRecorder, gives_the_newest_and_the_oldest_under_way) {
 
   ASSERT_EQ(recorder.recent(records), 4U);
   EXPECT_EQ(records[0].sequence, old);
-  EXPECT_EQ(records[0].place.group, 5U);
+  EXPECT_EQ(records[0].id.group, 5U);
   EXPECT_EQ(records[1].sequence, 8);
-  EXPECT_EQ(records[3].place.sequence, 9);
+  EXPECT_EQ(records[3].id.sequence, 9);
   recorder.end(old);
   ASSERT_EQ(recorder.recent(records), 4U);
   EXPECT_EQ(records[0].sequence, 7);

@@ -129,7 +129,7 @@ TEST(ListHosts, names_hosts_with_their_ranks) {
 BeatTransfer transfer(std::int64_t sequence, std::string_view operation, std::int64_t bytes,
                       int running, std::uint32_t group = 7) {
   BeatTransfer made;
-  made.place = {group, sequence};
+  made.id = {group, sequence};
   made.bytes = bytes;
   made.running = running;
   operation.copy(made.operation.data(), 23);
