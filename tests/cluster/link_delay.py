@@ -50,7 +50,7 @@ def main():
                 try:
                     while True:
                         due[1 - i].append((now + delay, end.recv(LARGEST)))
-                except BlockingIOError:
+                except OSError:  # nothing more; or, once, a link that was down when it was bound
                     pass
         now = time.monotonic()
         for end, queue in zip(ends, due):
