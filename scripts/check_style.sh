@@ -8,7 +8,8 @@
 #
 # STYLE_JOBS: how many run at once (all processors). STYLE_SOURCES_MAX: of more that differ from COMMIT only so many are
 # looked at, and it says so (all). Both tools are of version 14, by which the tree is formatted: others break lines
-# elsewhere. clang-tidy has the compiler's arguments from a tree of CMake's in build/style, where nothing is built.
+# elsewhere. clang-tidy has the compiler's arguments from a tree of CMake's in build/style, where nothing is built, and
+# looks at no source in CUDA's language, whose names are not ours.
 #
 # Ends with 1 where anything was found, with 3 where this machine lacks a tool (scripts/setup.sh --style installs them).
 set -euo pipefail
@@ -50,7 +51,8 @@ if ! cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRIREME_CUDA=O
   cat "$scratch/cmake" >&2
   exit 1
 fi
-sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' "$build/compile_commands.json" | sort -u >"$scratch/known"
+sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' "$build/compile_commands.json" | sort -u |
+  grep -v '/kernels/simt_host/\|/tests/simt_host/\|\.cu$' >"$scratch/known"
 
 # source_of HEADER: a known source by which it is read: its own, that which reads it alone, or one that includes it.
 source_of() {
