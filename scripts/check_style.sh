@@ -52,7 +52,8 @@ if ! cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRIREME_CUDA=O
   exit 1
 fi
 sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' "$build/compile_commands.json" | sort -u |
-  grep -v '/kernels/simt_host/\|/tests/simt_host/\|\.cu$' >"$scratch/known"
+  grep -v '/kernels/simt_host/\|/tests/simt_host/\|\.cu$' | tr '\n' '\0' |
+  xargs -0 grep -sL 'include "kernels/simt_host/' >"$scratch/known" || true
 
 # source_of HEADER: a known source by which it is read: its own, that which reads it alone, or one that includes it.
 source_of() {
