@@ -51,9 +51,11 @@ if ! cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRIREME_CUDA=O
   cat "$scratch/cmake" >&2
   exit 1
 fi
+# By what they include; there may be none.
+{ git grep -lE '^#include "((kernels/)?simt_host/|[^"]*\.cuh")' -- '*.cc' '*.cu' || [ $? = 1 ]; } |
+  sed "s|^|$PWD/|" >"$scratch/foreign"
 sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' "$build/compile_commands.json" | sort -u |
-  grep -v '/kernels/simt_host/\|/tests/simt_host/\|\.cu$' | tr '\n' '\0' |
-  xargs -0 grep -sL 'include "kernels/simt_host/' >"$scratch/known" || true
+  grep -vxFf "$scratch/foreign" >"$scratch/known"
 
 # source_of HEADER: a known source by which it is read: its own, that which reads it alone, or one that includes it.
 source_of() {

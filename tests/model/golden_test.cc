@@ -54,9 +54,9 @@ TEST_P(ModelGoldenCase, b_and_w_apart_give_the_bits_of_bw) {
   ModelFixture fused(load_model_config(golden.directory), {golden.batch, golden.tokens});
   fused.load(golden.directory / "model.safetensors");
   const double fused_loss = fused.run(batches);
-  const auto F = ActionKind::kForward, B = ActionKind::kBackwardInput,
-             W = ActionKind::kBackwardWeight, BW = ActionKind::kBackward,
-             R = ActionKind::kRecompute;
+  constexpr auto F = ActionKind::kForward, B = ActionKind::kBackwardInput,
+                 W = ActionKind::kBackwardWeight, BW = ActionKind::kBackward,
+                 R = ActionKind::kRecompute;
   // W as late as it may be; two that wait for W in turns; one B with its W at once.
   const std::vector<Action> orders[] = {
       {{F, 0, 0},
