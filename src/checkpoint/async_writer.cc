@@ -148,26 +148,27 @@ std::optional<SaveResult> AsyncWriter::begin(const SaveRequest& request, Meanwhi
   }
   save.folder = world_.broadcast_text(save.folder.string(), 0);
   staging_.open(*request.state, save.shards, meanwhile);
-  bool begun = false;
-  for (std::array<std::int64_t, 2> left_failed{1, 0}; left_failed[0] != 0;) {
-    const bool staged = staging_.stage(kPatience);
+  bool begun = false, staged = false;
+  do {
+    staged = staging_.stage(kPatience);
     // Behind the copy, which takes all cores and which a step waits for.
     if (!std::exchange(begun, true)) thread_.start([this, &save] { return write_files(save); });
-    left_failed = {staged ? 0 : 1, state() == WriterState::kFailed ? 1 : 0};
-    world_.maximum(left_failed);
-    if (left_failed[1] != 0) staging_.cancel();
-  }
+  } while (!all_done(staged));
   if (meanwhile == Meanwhile::kStay) wait_for_files();
   return std::nullopt;
 }
 
 void AsyncWriter::wait_for_files() {
-  for (std::array<std::int64_t, 2> left_failed{1, 0}; left_failed[0] != 0;) {
+  do {
     thread_.wait(kPatience);
-    left_failed = {state() == WriterState::kBusy ? 1 : 0, state() == WriterState::kFailed ? 1 : 0};
-    world_.maximum(left_failed);
-    if (left_failed[1] != 0) staging_.cancel();
-  }
+  } while (!all_done(state() != WriterState::kBusy));
+}
+
+bool AsyncWriter::all_done(bool done) {
+  std::array<std::int64_t, 2> left_failed{done ? 0 : 1, state() == WriterState::kFailed ? 1 : 0};
+  world_.maximum(left_failed);
+  if (left_failed[1] != 0) staging_.cancel();
+  return left_failed[0] == 0;
 }
 
 std::string AsyncWriter::write_files(Save& save) {

@@ -112,6 +112,8 @@ class AsyncWriter {
   struct Save;
   /// The files of all ranks are written, or a failure has ended that.
   void wait_for_files();
+  /// Whether every rank is; a failure on any of them ends the staging on all. Collective.
+  bool all_done(bool done);
   std::string write_files(Save& save);
   void start_last_part();
   SaveResult end_save(const std::string& warning);
