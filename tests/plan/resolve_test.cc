@@ -225,6 +225,7 @@ TEST(Resolve, a_step_that_runs_ahead_of_nobody_is_told) {
   config.batch.accumulation = 4;
   EXPECT_EQ(resolve(config, {2}).notes.size(), 1U) << "1f1b: the first rank ends last";
   config.parallel.pipeline_schedule = "zb-h2";
+  config.parallel.pipeline_memory_limit = 6;  // what waits for its W is more than an activation
   const Outcome outcome = resolve(config, {2});
   EXPECT_TRUE(outcome.notes.empty()) << outcome.notes.front();
   EXPECT_TRUE(outcome.problems.empty());

@@ -71,8 +71,8 @@ Schedule make_interleaved(int stages, int virtual_stages, int micro_batches, int
 /// `memory_limit` (default p) allows, and where that is none B and W are one action.
 Schedule make_zb_h1(int stages, int micro_batches, double w_memory = 1,
                     std::optional<double> memory_limit = {});
-/// ZB-H2: 2(p-1-i)+1 forwards ahead. Bubble (p-1)(F+B-2W) of each rank, peak 2p-1 for w = 1. Needs
-/// m >= 2p-1. With a limit it keeps no more for W than that allows, as above.
+/// ZB-H2: 2(p-1-i)+1 forwards ahead. Bubble (p-1)(F+B-2W) of each rank, peak 2p-1 for w up to 1.
+/// Needs m >= 2p-1. Above 1 it keeps what `memory_limit` (default 2p-1) allows, as above.
 Schedule make_zb_h2(int stages, int micro_batches, double w_memory = 1,
                     std::optional<double> memory_limit = {});
 /// ZB-1p, ZB-2p and between (Qi et al. 2023): the shortest schedule found for these times under

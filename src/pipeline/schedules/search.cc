@@ -165,7 +165,7 @@ std::vector<GreedyRule> rules(const GreedyTask& task) {
   std::vector<GreedyRule> all;
   for (const auto first :
        {GreedyRule::First::kInTurns, GreedyRule::First::kBackward, GreedyRule::First::kForward}) {
-    for (const double delay_from : {0.5, 1.0, 0.0, 0.25, 0.1, 0.75, 0.4}) {
+    for (const double delay_from : {0.5, 1.0, 0.0, 0.25, 0.1, 0.75, 0.4, 0.05, 0.3, 0.6, 0.9}) {
       for (const auto gap : {GreedyRule::Gap::kWhereBubbleGrows, GreedyRule::Gap::kAlways,
                              GreedyRule::Gap::kNever}) {
         for (const auto keep_lead : {GreedyRule::Lead::kNever, GreedyRule::Lead::kUntilBackward}) {

@@ -60,7 +60,7 @@ Schedule make_zb_h2(int stages, int micro_batches, double w_memory,
   Schedule schedule;
   for (int rank = 0; rank < stages; ++rank) {
     const int ahead = 2 * (stages - 1 - rank) + 1, published = 2 * rank + 1;
-    const int kept = memory_limit ? kept_max(published, ahead, w_memory, *memory_limit) : published;
+    const int kept = kept_max(published, ahead, w_memory, memory_limit.value_or(2 * stages - 1));
     schedule.ranks.push_back(postponed_weights(rank, micro_batches, ahead, kept));
   }
   return schedule;
