@@ -308,6 +308,82 @@ void attention_backward(Context& context, const AttentionBackward& args) {
                     shared ? reinterpret_cast<float*>(scratch + partial) : nullptr});
 }
 
+namespace {
+
+/// Of a piece's items: rows cost what they see.
+void write_starts(const CachedAttention& args, std::int64_t kv_heads, int pieces,
+                  std::int64_t* starts) {
+  const auto* position = args.position_T.as<std::int32_t>();
+  const std::int64_t rows = args.position_T.count();
+  std::int64_t total = 0, before = 0, row = 0;
+  for (std::int64_t t = 0; t < rows; ++t) total += (std::int64_t{position[t]} + 1) * kv_heads;
+  for (int piece = 0; piece < pieces; ++piece) {
+    const std::int64_t cost = total * piece / pieces;
+    const auto of_row = [&] { return (std::int64_t{position[row]} + 1) * kv_heads; };
+    for (; before + of_row() <= cost; ++row) before += of_row();
+    starts[piece] = row * kv_heads + (cost - before) / (std::int64_t{position[row]} + 1);
+  }
+  starts[pieces] = rows * kv_heads;
+}
+
+}  // namespace
+
+void attention_cached(Context& context, const CachedAttention& args) {
+  const ArgumentChecker check("attention_cached");
+  const ConstHeadsView &q = args.q, &k = args.k;
+  check.floating("q", q.dtype);
+  check.that(q.head_dim > 0 && q.head_dim <= kHeadDimMax && q.head_dim % 2 == 0, "q",
+             "the head size must be even and from 2 to 256");
+  check.that(q.heads > 0 && k.heads > 0 && q.heads % k.heads == 0, "k",
+             "the number of query heads must be a multiple of the number of KV heads");
+  check.heads("o", args.o, q.dtype, {q.tokens, q.heads, q.head_dim});
+  check.heads("k", k, q.dtype, {k.tokens, k.heads, q.head_dim});
+  check.heads("v", args.v, q.dtype, {k.tokens, k.heads, q.head_dim});
+  check.rank("pages", args.pages_SP, 2);
+  check.tensor("pages", args.pages_SP, DType::kI32, args.pages_SP.shape);
+  check.tensor("sequence", args.sequence_T, DType::kI32, {q.tokens});
+  check.tensor("position", args.position_T, DType::kI32, {q.tokens});
+  check.that(args.longest > 0 && args.longest <= args.pages_SP.shape[1] * kAttentionPage, "longest",
+             "must be at least 1 and fit into a sequence's pages");
+  check.that(args.scale > 0, "scale", "must be positive");
+  const OpSpan span(context.op_trace(), "attention_cached",
+                    {4 * q.tokens * args.longest * q.heads * q.head_dim,
+                     bytes_of(args.o, q) + 2 * q.tokens * args.longest * k.heads * q.head_dim *
+                                               static_cast<std::int64_t>(size_of(q.dtype))});
+  if (q.tokens == 0) return;
+  AttentionCachedArgs call{context.exec(),
+                           q.tokens,
+                           q.heads,
+                           k.heads,
+                           q.head_dim,
+                           q.dtype,
+                           plain(args.o),
+                           plain(q),
+                           plain(k),
+                           plain(args.v),
+                           args.pages_SP.as<std::int32_t>(),
+                           args.sequence_T.as<std::int32_t>(),
+                           args.position_T.as<std::int32_t>(),
+                           args.pages_SP.shape[1],
+                           kAttentionPage,
+                           args.scale,
+                           args.longest};
+  if (context.on_gpu()) return gpu_table("attention", &GpuKernels::attention).cached(call);
+  const std::int64_t items = q.tokens * k.heads;
+  call.pieces = piece_count(context, items, q.tokens * args.longest * q.heads * q.head_dim);
+  const AttentionKernels& kernels = table(context);
+  call.scratch_of_piece = kernels.cached_scratch(q.head_dim, args.longest);
+  ScratchPlan plan;
+  const std::size_t starts = plan.take((call.pieces + 1) * 8),
+                    tiles = plan.take(call.scratch_of_piece * call.pieces);
+  std::byte* scratch = context.scratch(plan.bytes());
+  auto* const of_piece = reinterpret_cast<std::int64_t*>(scratch + starts);
+  write_starts(args, k.heads, call.pieces, of_piece);
+  call.starts = of_piece;
+  call.scratch = scratch + tiles;
+  kernels.cached(call);
+}
+
 void attention_merge(Context& context, HeadsView o, TensorView lse_TH, ConstHeadsView o2,
                      ConstTensorView lse2_TH) {
   const OpSpan span(context.op_trace(), "attention_merge", {0, bytes_of(o, o, o2)});

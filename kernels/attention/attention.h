@@ -53,6 +53,27 @@ struct AttentionForward {
 };
 void attention_forward(Context& context, const AttentionForward& args);
 
+/// Tokens of a page of a key/value cache.
+inline constexpr std::int64_t kAttentionPage = 64;
+
+/// Attention of single tokens over what their sequences have seen, kept in pages of
+/// kAttentionPage tokens (Kwon et al. 2023, PagedAttention): key j of sequence s is row
+/// pages[s, j / kAttentionPage] kAttentionPage + j mod kAttentionPage of k and v. Row t is a query
+/// of sequence[t] at position[t] and sees the keys 0 to position[t] of it; O as above. A row has
+/// the same bits alone and among any others, and for any pages.
+///
+///   o, q      heads [T, H, D]      f32|bf16, all of one type
+///   k, v      heads [rows of all pages, G, D]
+///   pages     [S, P] i32;  sequence, position  [T] i32
+struct CachedAttention {
+  HeadsView o;
+  ConstHeadsView q, k, v;
+  ConstTensorView pages_SP, sequence_T, position_T;
+  std::int64_t longest = 0;  ///< the largest position, and 1
+  float scale = 1;
+};
+void attention_cached(Context& context, const CachedAttention& args);
+
 /// Joins results over two disjoint sets of keys; o and lse take the whole, an exact softmax:
 ///   L = log(exp lse + exp lse2),  o = o exp(lse - L) + o2 exp(lse2 - L)
 void attention_merge(Context& context, HeadsView o, TensorView lse_TH, ConstHeadsView o2,

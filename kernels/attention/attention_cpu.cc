@@ -65,6 +65,8 @@ const AttentionKernels attention_cpu = {attention_forward_scratch,
                                         attention_backward_scratch,
                                         attention_forward,
                                         attention_forward_few,
+                                        attention_cached_scratch,
+                                        attention_cached,
                                         attention_backward,
                                         merge,
                                         delta};

@@ -189,8 +189,8 @@ std::size_t smem_bytes_of_block() {
 
 }  // namespace attention
 
-const AttentionGpuKernels attention_cuda = {attention::forward,       attention::backward,
-                                            attention::merge,         attention::delta,
-                                            attention::transpose_lse, attention::add_heads};
+const AttentionGpuKernels attention_cuda = {
+    attention::forward, attention::backward,      attention::cached,   attention::merge,
+    attention::delta,   attention::transpose_lse, attention::add_heads};
 
 }  // namespace trireme::cuda

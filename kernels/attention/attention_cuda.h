@@ -13,6 +13,8 @@ void backward_bf16(const AttentionGpuBackward& args);
 void forward_f32(const AttentionGpuForward& args);
 void backward_f32(const AttentionGpuBackward& args);
 
+void cached(const AttentionCachedArgs& args);
+
 /// Fills tile_first_key for tiles of that many queries; nothing without documents.
 void find_tile_first_keys(const AttentionGpuBackward& args, int tile_size);
 

@@ -1,5 +1,6 @@
-// Forward for a few queries over many keys (a key/value cache): one query at a time, from the
-// caller's keys. Lanes run along the head; tiles would be mostly empty, copying keys costly.
+// Forward for a few queries over many keys, whole sequences or a cache in pages: one at a time,
+// from the caller's keys. Lanes run along the head; tiles would be mostly empty, copying keys
+// costly.
 
 #include "kernels/attention/attention_cpu.h"
 #include "kernels/attention/attention_tile.h"
@@ -9,45 +10,27 @@
 namespace trireme::TRIREME_ISA {
 namespace {
 
-template <class T>
+/// A query of one head. `Keys` calls body(first row, end) for each run of the keys that it sees.
+template <class T, class Keys>
 struct FewQuery {
-  const AttentionForwardArgs& args;
-  std::int64_t sequence, head, query;
+  std::int64_t head_dim;
+  const T* query;
+  AttentionHeads<const T> k, v;  // of its key head
+  T* o;
+  float* lse;  // or null
+  float scale;
+  const Keys& keys;
   float* q;       // [whole vectors of D], times scale log2(e), then zeros
   float* scores;  // [keys that the query sees], one after the other
 
-  [[nodiscard]] std::int64_t row() const { return sequence * args.shape.q_tokens + query; }
-  [[nodiscard]] const T* kv_head(const AttentionHeads<const void>& from) const {
-    const std::int64_t kv_head = head / (args.shape.heads / args.shape.kv_heads);
-    return row_of_head<const T>(from, sequence * args.shape.kv_tokens, kv_head,
-                                args.shape.head_dim);
-  }
-  /// body(first key, end) for each block, as far as the query sees it.
-  template <class Body>
-  TRIREME_INLINE void for_each_block(const Body& body) const {
-    const AttentionVisibility& visibility = args.visibility;
-    const std::int64_t first_key =
-        visibility.first_key == nullptr ? 0 : visibility.first_key[row()];
-    for (std::int64_t i = 0; i < visibility.key_block_count; ++i) {
-      const AttentionKeyBlock& block = visibility.key_blocks[i];
-      const KeySpan span = visible_keys(block, visibility.q_position[query], first_key);
-      if (!span.empty()) body(block.index + span.low, block.index + span.high);
-    }
-  }
-
-  void load_query() const {
-    copy_rows({q, 0, 0, 1, args.shape.head_dim, args.scale * kLog2E},
-              row_of_head<const T>(args.q, row(), head, args.shape.head_dim));
-  }
+  void load_query() const { copy_rows({q, 0, 0, 1, head_dim, scale * kLog2E}, query); }
 
   /// Returns how many keys the query sees.
   std::int64_t score() const {
-    const T* k = kv_head(args.k);
-    const std::int64_t head_dim = args.shape.head_dim;
     std::int64_t count = 0;
-    for_each_block([&](std::int64_t begin, std::int64_t end) {
+    keys.each([&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t j = begin; j < end; ++j) {
-        const T* key = k + j * args.k.stride;
+        const T* key = k.data + j * k.stride;
         F32 sum = F32::zero();
         for_each_vector(0, head_dim, [&](std::int64_t d, auto lanes) {
           sum = fma(F32::load(key + d, lanes), F32::load(q + d), sum);
@@ -77,21 +60,19 @@ struct FewQuery {
 
   template <int kVectors, class Lanes>
   void combine(std::int64_t column, float inverse, Lanes lanes) const {
-    const T* v = kv_head(args.v) + column;
     F32 sum[kVectors];
     for (int i = 0; i < kVectors; ++i) sum[i] = F32::zero();
     const float* p = scores;
-    for_each_block([&](std::int64_t begin, std::int64_t end) {
+    keys.each([&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t j = begin; j < end; ++j) {
         const F32 weight = F32::broadcast(*p++);
-        const T* value = v + j * args.v.stride;
+        const T* value = v.data + j * v.stride + column;
         for (int i = 0; i < kVectors; ++i)
           sum[i] = fma(weight, F32::load(value + i * F32::kWidth, lanes), sum[i]);
       }
     });
-    T* o = row_of_head<T>(args.o, row(), head, args.shape.head_dim) + column;
     for (int i = 0; i < kVectors; ++i)
-      (sum[i] * F32::broadcast(inverse)).store(o + i * F32::kWidth, lanes);
+      (sum[i] * F32::broadcast(inverse)).store(o + column + i * F32::kWidth, lanes);
   }
 
   void run() const {
@@ -99,15 +80,38 @@ struct FewQuery {
     float maximum = 0;
     const float sum = softmax(score(), &maximum);
     const float inverse = sum == 0 ? 0.0F : 1.0F / sum;
-    const F32 lse = fma(F32::broadcast(maximum), F32::broadcast(kLn2), log(F32::broadcast(sum)));
-    lse.store(args.lse + row() * args.shape.heads + head, Tail(1));
-    if (sum == 0) args.lse[row() * args.shape.heads + head] = -kAttentionInfinity;
-    const std::int64_t head_dim = args.shape.head_dim;
+    if (lse != nullptr) {
+      fma(F32::broadcast(maximum), F32::broadcast(kLn2), log(F32::broadcast(sum)))
+          .store(lse, Tail(1));
+      if (sum == 0) *lse = -kAttentionInfinity;
+    }
     std::int64_t column = 0;
     for (; column + 4 * F32::kWidth <= head_dim; column += 4 * F32::kWidth)
       combine<4>(column, inverse, Full{});
     for_each_vector(column, head_dim,
                     [&](std::int64_t d, auto lanes) { combine<1>(d, inverse, lanes); });
+  }
+};
+
+/// A token's row of one head, as a place to count rows from.
+template <class T>
+AttentionHeads<const T> head_of(const AttentionHeads<const void>& heads, std::int64_t token,
+                                std::int64_t head, std::int64_t head_dim) {
+  return {row_of_head<const T>(heads, token, head, head_dim), heads.stride};
+}
+
+/// Of a query among whole sequences: the part of each block that it sees.
+struct BlockKeys {
+  const AttentionVisibility& visibility;
+  std::int64_t position, first_key;
+
+  template <class Body>
+  TRIREME_INLINE void each(const Body& body) const {
+    for (std::int64_t i = 0; i < visibility.key_block_count; ++i) {
+      const AttentionKeyBlock& block = visibility.key_blocks[i];
+      const KeySpan span = visible_keys(block, position, first_key);
+      if (!span.empty()) body(block.index + span.low, block.index + span.high);
+    }
   }
 };
 
@@ -117,13 +121,68 @@ void few_piece(const AttentionForwardArgs& args, int piece) {
   TileMemory memory(args.scratch + piece * attention_forward_scratch(shape));
   const FewQueryTiles tiles = few_query_tiles(memory, shape);
   const AttentionItem first = args.starts[piece], last = args.starts[piece + 1];
-  const std::int64_t queries = shape.q_tokens;
+  const std::int64_t queries = shape.q_tokens, head_dim = shape.head_dim;
   for (std::int64_t item = first.group * queries + first.block;
        item < last.group * queries + last.block; ++item) {
-    const std::int64_t group = item / queries;
-    FewQuery<T>{args,    group / shape.heads, group % shape.heads, item % queries,
-                tiles.q, tiles.scores}
+    const std::int64_t group = item / queries, query = item % queries,
+                       sequence = group / shape.heads, head = group % shape.heads;
+    const std::int64_t row = sequence * queries + query, first_kv = sequence * shape.kv_tokens,
+                       kv_head = head / (shape.heads / shape.kv_heads);
+    const std::int32_t* first_key = args.visibility.first_key;
+    const BlockKeys keys{args.visibility, args.visibility.q_position[query],
+                         first_key == nullptr ? 0 : first_key[row]};
+    FewQuery<T, BlockKeys>{head_dim,
+                           row_of_head<const T>(args.q, row, head, head_dim),
+                           head_of<T>(args.k, first_kv, kv_head, head_dim),
+                           head_of<T>(args.v, first_kv, kv_head, head_dim),
+                           row_of_head<T>(args.o, row, head, head_dim),
+                           args.lse + row * shape.heads + head,
+                           args.scale,
+                           keys,
+                           tiles.q,
+                           tiles.scores}
         .run();
+  }
+}
+
+/// The keys 0 to last of a sequence in pages.
+struct PagedKeys {
+  const std::int32_t* pages;
+  std::int64_t page, count;
+
+  template <class Body>
+  TRIREME_INLINE void each(const Body& body) const {
+    const std::int32_t* next = pages;
+    for (std::int64_t first = 0; first < count; first += page) {
+      const std::int64_t row = std::int64_t{*next++} * page;
+      body(row, row + (count - first < page ? count - first : page));
+    }
+  }
+};
+
+template <class T>
+void cached_piece(const AttentionCachedArgs& args, int piece) {
+  TileMemory memory(args.scratch + piece * args.scratch_of_piece);
+  float* const q = memory.take(whole_vectors(args.head_dim));
+  float* const scores = memory.take(args.longest);
+  const std::int64_t group = args.heads / args.kv_heads, head_dim = args.head_dim;
+  for (std::int64_t item = args.starts[piece]; item < args.starts[piece + 1]; ++item) {
+    const std::int64_t row = item / args.kv_heads, kv_head = item % args.kv_heads;
+    const PagedKeys keys{args.pages + args.sequence[row] * args.pages_stride, args.page,
+                         std::int64_t{args.position[row]} + 1};
+    for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      FewQuery<T, PagedKeys>{head_dim,
+                             row_of_head<const T>(args.q, row, head, head_dim),
+                             head_of<T>(args.k, 0, kv_head, head_dim),
+                             head_of<T>(args.v, 0, kv_head, head_dim),
+                             row_of_head<T>(args.o, row, head, head_dim),
+                             nullptr,
+                             args.scale,
+                             keys,
+                             q,
+                             scores}
+          .run();
+    }
   }
 }
 
@@ -133,6 +192,20 @@ void attention_forward_few(const AttentionForwardArgs& args) {
   parallel_pieces(args.pieces, args.pieces, [&](int piece, std::int64_t, std::int64_t) {
     if (args.shape.type == DType::kF32) return few_piece<float>(args, piece);
     few_piece<BFloat16>(args, piece);
+  });
+}
+
+std::int64_t attention_cached_scratch(std::int64_t head_dim, std::int64_t longest) {
+  TileMemory memory(nullptr);
+  memory.take(whole_vectors(head_dim));
+  memory.take(longest);
+  return memory.bytes();
+}
+
+void attention_cached(const AttentionCachedArgs& args) {
+  parallel_pieces(args.pieces, args.pieces, [&](int piece, std::int64_t, std::int64_t) {
+    if (args.type == DType::kF32) return cached_piece<float>(args, piece);
+    cached_piece<BFloat16>(args, piece);
   });
 }
 

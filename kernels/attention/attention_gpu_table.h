@@ -70,6 +70,7 @@ struct AttentionAddHeads {
 struct AttentionGpuKernels {
   void (*forward)(const AttentionGpuForward&);
   void (*backward)(const AttentionGpuBackward&);
+  void (*cached)(const AttentionCachedArgs&);
   void (*merge)(const AttentionRowsArgs&);
   void (*delta)(const AttentionRowsArgs&);
   void (*transpose_lse)(const AttentionTransposeLse&);

@@ -79,6 +79,23 @@ struct AttentionRowsArgs {
   const float* lse2;
 };
 
+/// attention_cached. On a CPU item i is key head i mod G of row i / G, and its query heads.
+struct AttentionCachedArgs {
+  Exec exec;
+  std::int64_t rows, heads, kv_heads, head_dim;
+  DType type;
+  AttentionHeads<void> o;
+  AttentionHeads<const void> q, k, v;
+  const std::int32_t *pages, *sequence, *position;
+  std::int64_t pages_stride, page;  ///< page: tokens
+  float scale;
+  std::int64_t longest = 0;              ///< keys that a row sees, at most
+  const std::int64_t* starts = nullptr;  ///< items: of each piece, and the end
+  int pieces = 0;
+  std::byte* scratch = nullptr;
+  std::int64_t scratch_of_piece = 0;
+};
+
 struct AttentionKernels {
   /// Bytes of scratch for each piece, multiples of 64.
   std::int64_t (*forward_scratch)(const AttentionShape&);
@@ -86,6 +103,9 @@ struct AttentionKernels {
   void (*forward)(const AttentionForwardArgs&);
   /// For a few queries (a key/value cache): items are single queries, in place of blocks.
   void (*forward_few)(const AttentionForwardArgs&);
+  /// Bytes for each piece, for head_dim and the longest row.
+  std::int64_t (*cached_scratch)(std::int64_t head_dim, std::int64_t longest);
+  void (*cached)(const AttentionCachedArgs&);
   void (*backward)(const AttentionBackwardArgs&);
   void (*merge)(const AttentionRowsArgs&);
   void (*delta)(const AttentionRowsArgs&);

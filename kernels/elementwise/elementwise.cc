@@ -44,6 +44,23 @@ void copy_heads(Context& context, HeadsView destination, ConstHeadsView source) 
                             bytes(source.token_stride)});
 }
 
+void put_heads(Context& context, HeadsView destination, ConstHeadsView source,
+               ConstTensorView rows_T) {
+  const OpSpan span(context.op_trace(), "put_heads", {0, bytes_of(source, source, rows_T)});
+  const ArgumentChecker check("put_heads");
+  check.heads("destination", destination, source.dtype,
+              {destination.tokens, source.heads, source.head_dim});
+  check.tensor("rows", rows_T, DType::kI32, {source.tokens});
+  const auto bytes = [&](std::int64_t elements) {
+    return static_cast<std::size_t>(elements) * size_of(source.dtype);
+  };
+  if (source.tokens == 0) return;
+  table(context).put_rows({context.exec(), destination.data, source.data,
+                           static_cast<std::size_t>(source.tokens),
+                           bytes(source.heads * source.head_dim), bytes(destination.token_stride),
+                           bytes(source.token_stride), rows_T.as<std::int32_t>()});
+}
+
 void clear(Context& context, TensorView destination) {
   const OpSpan span(context.op_trace(), "clear", {0, bytes_of(destination)});
   ArgumentChecker("clear").tensor("destination", destination, destination.dtype, destination.shape);

@@ -13,6 +13,11 @@ void cast(Context& context, TensorView destination, ConstTensorView source);
 /// destination[t] = source[t], byte for byte; row strides may differ. Sizes and types agree.
 void copy_heads(Context& context, HeadsView destination, ConstHeadsView source);
 
+/// destination[rows[t]] = source[t], byte for byte.   rows [T] i32, no two equal, each a row of
+/// destination: not looked at.
+void put_heads(Context& context, HeadsView destination, ConstHeadsView source,
+               ConstTensorView rows_T);
+
 /// All bytes zero.
 void clear(Context& context, TensorView destination);
 

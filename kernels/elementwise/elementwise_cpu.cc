@@ -32,18 +32,19 @@ void cast(const CastArgs& args) {
   cast_elements<float, BFloat16>(args);
 }
 
-void copy_rows(const CopyRowsArgs& args) {
+void put_rows(const CopyRowsArgs& args) {
   char* destination = static_cast<char*>(args.destination);
   const char* source = static_cast<const char*>(args.source);
-  parallel_ranges(args.exec, static_cast<std::int64_t>(args.rows),
-                  static_cast<std::int64_t>(args.row_bytes),
-                  [&](std::int64_t begin, std::int64_t end) {
-                    for (auto row = static_cast<std::size_t>(begin);
-                         row < static_cast<std::size_t>(end); ++row) {
-                      __builtin_memcpy(destination + row * args.destination_stride,
-                                       source + row * args.source_stride, args.row_bytes);
-                    }
-                  });
+  parallel_ranges(
+      args.exec, static_cast<std::int64_t>(args.rows), static_cast<std::int64_t>(args.row_bytes),
+      [&](std::int64_t begin, std::int64_t end) {
+        for (auto row = static_cast<std::size_t>(begin); row < static_cast<std::size_t>(end);
+             ++row) {
+          const std::size_t to = args.to == nullptr ? row : static_cast<std::size_t>(args.to[row]);
+          __builtin_memcpy(destination + to * args.destination_stride,
+                           source + row * args.source_stride, args.row_bytes);
+        }
+      });
 }
 
 void clear(const ClearArgs& args) {
@@ -152,7 +153,8 @@ void sum_in_order(const SumInOrderArgs& args) {
 }  // namespace
 
 const ElementwiseKernels elementwise_cpu = {
-    cast,        copy_rows, clear, accumulate, sum_ranks, column_sum, column_sum_scratch_floats,
+    cast,        put_rows,  put_rows,   clear,
+    accumulate,  sum_ranks, column_sum, column_sum_scratch_floats,
     sum_in_order};
 
 }  // namespace trireme::TRIREME_ISA

@@ -99,6 +99,30 @@ void copy_rows(const CopyRowsArgs& args) {
                                             cudaMemcpyDeviceToDevice, stream_of(args.exec)));
 }
 
+/// A block copies a row, in units of T.
+template <class T>
+__global__ void __launch_bounds__(kTurnThreads) put_rows_kernel(const CopyRowsArgs args) {
+  const auto row = static_cast<std::size_t>(blockIdx.x);
+  const auto* from =
+      reinterpret_cast<const T*>(static_cast<const char*>(args.source) + row * args.source_stride);
+  auto* to = reinterpret_cast<T*>(static_cast<char*>(args.destination) +
+                                  static_cast<std::size_t>(args.to[row]) * args.destination_stride);
+  for (std::size_t i = threadIdx.x; i < args.row_bytes / sizeof(T); i += kTurnThreads)
+    to[i] = from[i];
+}
+
+void put_rows(const CopyRowsArgs& args) {
+  const bool words = reinterpret_cast<std::uintptr_t>(args.source) % 16 == 0 &&
+                     reinterpret_cast<std::uintptr_t>(args.destination) % 16 == 0 &&
+                     (args.row_bytes | args.source_stride | args.destination_stride) % 16 == 0;
+  launch(words ? put_rows_kernel<Vector<float, 4>> : put_rows_kernel<std::uint16_t>,
+         {.grid = static_cast<unsigned>(args.rows),
+          .block = kTurnThreads,
+          .stream = stream_of(args.exec),
+          .name = "put_heads"},
+         args);
+}
+
 void clear(const ClearArgs& args) {
   check_call("clear", cudaMemsetAsync(args.destination, 0, args.bytes, stream_of(args.exec)));
 }
@@ -261,7 +285,8 @@ void sum_in_order(const SumInOrderArgs& args) {
 }  // namespace
 
 const ElementwiseKernels elementwise_cuda = {
-    cast,        copy_rows, clear, accumulate, sum_ranks, column_sum, column_sum_scratch_floats,
+    cast,        copy_rows, put_rows,   clear,
+    accumulate,  sum_ranks, column_sum, column_sum_scratch_floats,
     sum_in_order};
 
 }  // namespace trireme::cuda

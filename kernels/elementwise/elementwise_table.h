@@ -23,6 +23,7 @@ struct CopyRowsArgs {
   void* destination;
   const void* source;
   std::size_t rows, row_bytes, destination_stride, source_stride;
+  const std::int32_t* to = nullptr;  ///< put_rows: which row of the destination each is
 };
 
 struct ClearArgs {
@@ -66,6 +67,7 @@ struct SumInOrderArgs {
 struct ElementwiseKernels {
   void (*cast)(const CastArgs&);
   void (*copy_rows)(const CopyRowsArgs&);
+  void (*put_rows)(const CopyRowsArgs&);
   void (*clear)(const ClearArgs&);
   void (*accumulate)(const AccumulateArgs&);
   void (*sum_ranks)(const SumRanksArgs&);

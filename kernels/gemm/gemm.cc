@@ -192,13 +192,18 @@ void gemm_by_tiles(Context& context, const Gemm& args, ProductArgs product, cons
 void gemm(Context& context, const Gemm& args) {
   const Sizes s = check(args);
   const ProductArgs product = product_args(args, s);
+  const bool by_row = context.batch_invariant();
+  expect(!by_row || (!product.transpose_a && args.accumulate == Accumulate::kNo),
+         "a batch-invariant product with columns of a, or added to c");
   const CpuProduct* own =
       context.on_gpu() ? nullptr
                        : gemm_internal::own_kernel(gemm_internal::kernels(context), product,
-                                                   gemm_internal::library_multiplies_bf16_tiles());
+                                                   gemm_internal::library_multiplies_bf16_tiles(),
+                                                   by_row ? gemm_internal::Rows::kAnyNumber
+                                                          : gemm_internal::Rows::kEnough);
   // Whether one pass over rows makes the product and what follows it. The sums of a transposed `a`
   // may be shared out among threads: no row is complete before all are.
-  const bool by_rows = own != nullptr && !product.transpose_a && s.n > 0 && s.k > 0;
+  const bool by_rows = own != nullptr && !by_row && !product.transpose_a && s.n > 0 && s.k > 0;
   if (args.then.given() && !by_rows) {
     Gemm alone = args;
     alone.then = {};
@@ -216,8 +221,12 @@ void gemm(Context& context, const Gemm& args) {
     if (args.accumulate == Accumulate::kNo) clear(context, args.c_MN);
     return;
   }
-  if (own != nullptr || args.a.dtype == DType::kF32)
+  if (own != nullptr || (args.a.dtype == DType::kF32 && !by_row))
     return gemm_by_tiles(context, args, product, own);
+  if (by_row) {
+    return gemm_internal::kernels(context).multiply_rows(
+        {context.exec(), product, args.bias_N.data});
+  }
   // A context may be held to less than the CPU has; tests emulate more.
   if (context.isa() >= Isa::kAvx512Bf16 && gemm_internal::library_multiplies_bf16())
     return gemm_internal::gemm_by_primitive(context, args, s);

@@ -50,6 +50,9 @@ class RowsFunction {
 /// all of a's type, which is c's too; no two share memory; nothing is accumulated. The bits of the
 /// product followed by that op, which also runs where no kernel does both.
 ///
+/// Where the context is batch-invariant a row of c has the same bits alone and among any others:
+/// each sum runs over K in one order, whatever M. Then `a` is not transposed, nothing accumulated.
+///
 /// `then` is called once for each part of c's rows, as soon as these are final. Where our own
 /// product runs on a CPU, the thread that made the rows calls it with a context of its own while
 /// its caches hold them; else it is called once for all rows. Its time is the product's.

@@ -45,6 +45,7 @@ void add(const AddArgs& args) {
 
 }  // namespace
 
-constinit const GemmKernels gemm_cpu = {copy_panel, add, &f32_product, &bf16_product};
+constinit const GemmKernels gemm_cpu = {copy_panel, add, &f32_product, &bf16_product,
+                                        multiply_rows};
 
 }  // namespace trireme::TRIREME_ISA

@@ -155,6 +155,8 @@ const GemmGpuKernels* choose_kernel(Context& context, const Gemm& args, Sizes si
   const GpuTables tables = gpu_tables();
   const gpu::Info& info = info_of(context);
   const GemmGpuArgs raw = gpu_args(context, args, sizes);
+  // Ours adds along K in one order, whatever its tiles.
+  if (context.batch_invariant()) return tables.own->serves(raw) ? tables.own : nullptr;
   if (KernelChoices* choices = context.kernel_choices(); choices != nullptr) {
     const bool measured =
         sizes.m == 0 || sizes.n == 0 || sizes.k == 0 || choices->find(key_of(raw)) != nullptr;

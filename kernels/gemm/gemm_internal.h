@@ -14,8 +14,10 @@ using Sizes = GemmSizes;
 
 /// The kernel of ours that multiplies on a CPU; null: oneDNN does or, where the CPU has no bf16,
 /// gemm_by_panels. oneDNN is faster at few rows and with AMX; CpuProduct says what ours serves.
+/// kAnyNumber: the same choice for any M.
+enum class Rows : std::uint8_t { kEnough, kAnyNumber };
 const CpuProduct* own_kernel(const GemmKernels& kernels, const ProductArgs& args,
-                             bool library_has_tiles);
+                             bool library_has_tiles, Rows rows = Rows::kEnough);
 /// Over the context's threads, by `own` or, in f32, oneDNN, in product_scratch(context) floats.
 void multiply(Context& context, const ProductArgs& args, const CpuProduct* own, float* scratch);
 std::int64_t product_scratch(const Context& context);

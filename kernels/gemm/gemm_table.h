@@ -61,11 +61,20 @@ struct CpuProduct {
   std::int64_t k_at_once;                ///< of rows of a
 };
 
+/// c = a op(b) (+ bias, of a's type), where a row has the same bits alone and among others. `a` is
+/// not transposed, nothing is added, c is of a's type or f32.
+struct RowProductArgs {
+  Exec exec;
+  ProductArgs product;
+  const void* bias;  ///< may be null
+};
+
 struct GemmKernels {
   void (*copy_panel)(const PanelArgs&);
   void (*add)(const AddArgs&);
   const CpuProduct* f32_product;
   const CpuProduct* bf16_product;
+  void (*multiply_rows)(const RowProductArgs&);
 };
 
 TRIREME_CPU_TABLES(GemmKernels, gemm_cpu);

@@ -213,6 +213,122 @@ void multiply_block(const Block<T, C>& x) {
   multiply_block<kA, Store::kSet>(x);
 }
 
+/// Up to so many rows of a, b is read once as it lies, and no panel of it is kept.
+constexpr std::int64_t kFewRows = 4;
+
+/// Some vectors of columns of a few rows of c: each element the chain of the tiles above.
+template <int kM, int kVectors, class T, class C>
+struct FewRows {
+  using Step = StepOf<T>;
+  using Vector = typename Step::Vector;
+  static constexpr std::int64_t kStep = Step::kValues, kWidth = F32::kWidth;
+
+  const ProductArgs& args;
+  std::int64_t column, columns;  ///< the last vector may lack columns
+
+  /// Some steps of the columns of a transposed b, step after step.
+  static constexpr std::int64_t kSteps = 8 * kWidth;
+  struct Turned {
+    alignas(64) float steps[kSteps][kVectors * kWidth];
+  };
+  /// A vector's columns after the other: more rows at once than a CPU foresees would wait for each.
+  TRIREME_INLINE void turn(Turned& turned, std::int64_t begin, std::int64_t end) const {
+    for (int v = 0; v < kVectors; ++v) {
+      const std::int64_t left = columns - v * kWidth;
+      const T* rows = static_cast<const T*>(args.b) + (column + v * kWidth) * args.b_stride;
+      for (std::int64_t k = begin; k < end; k += kWidth * kStep) {
+        F32 lines[kWidth];
+        for (int j = 0; j < kWidth; ++j) {
+          const T* row = rows + j * args.b_stride + k;
+          __builtin_prefetch(row + kSteps * kStep);
+          lines[j] = j < left ? Step::along(row, end - k) : F32::zero();
+        }
+        transpose(lines);
+        float* to = turned.steps[(k - begin) / kStep] + v * kWidth;
+        for (int i = 0; i < kWidth; ++i) lines[i].store(to + i * (kVectors * kWidth));
+      }
+    }
+  }
+  TRIREME_INLINE void add_step(F32 (&sums)[kM][kVectors], const Vector (&factor)[kVectors],
+                               std::int64_t k) const {
+    for (int i = 0; i < kM; ++i) {
+      const Vector one = Step::broadcast(static_cast<const T*>(args.a) + i * args.a_stride + k);
+      for (int v = 0; v < kVectors; ++v) sums[i][v] = fma(one, factor[v], sums[i][v]);
+    }
+  }
+  [[nodiscard]] TRIREME_INLINE Tail lanes(int v) const {
+    const std::int64_t left = columns - v * kWidth;
+    return Tail(left < 0 ? 0 : left);
+  }
+
+  /// The part [begin, end) of K.
+  void run(std::int64_t begin, std::int64_t end) const {
+    F32 sums[kM][kVectors];
+    for (auto& row : sums)
+      for (F32& sum : row) sum = F32::zero();
+    Vector factor[kVectors];
+    if (args.transpose_b) {
+      Turned turned;
+      for (std::int64_t k = begin; k < end; k += kSteps * kStep) {
+        const std::int64_t last = smaller(k + kSteps * kStep, end);
+        turn(turned, k, last);
+        for (std::int64_t i = 0; k + i * kStep < last; ++i) {
+          for (int v = 0; v < kVectors; ++v)
+            factor[v] = Vector::load(reinterpret_cast<const T*>(turned.steps[i] + v * kWidth));
+          add_step(sums, factor, k + i * kStep);
+        }
+      }
+    } else {
+      constexpr std::int64_t kAhead = 16;
+      for (std::int64_t k = begin; k < end; k += kStep) {
+        const T* row = static_cast<const T*>(args.b) + k * args.b_stride + column;
+        for (int v = 0; v < kVectors; ++v) {
+          Step::prefetch(row + kAhead * kStep * args.b_stride + v * kWidth, args.b_stride);
+          factor[v] = Step::across(row + v * kWidth, args.b_stride, lanes(v), end - k);
+        }
+        add_step(sums, factor, k);
+      }
+    }
+    for (int i = 0; i < kM; ++i) {
+      C* c = static_cast<C*>(args.c) + i * args.c_stride + column;
+      for (int v = 0; v < kVectors; ++v) {
+        F32 value = sums[i][v];
+        if constexpr (kTakesSums<C>) {
+          if (args.add || begin > 0) value = F32::load(c + v * kWidth, lanes(v)) + value;
+        }
+        value.store(c + v * kWidth, lanes(v));
+      }
+    }
+  }
+};
+
+template <int kM, class T, class C>
+void multiply_few(const ProductArgs& args, std::int64_t part_k) {
+  constexpr int kVectors = kWide ? 4 : 2;
+  const auto& [m, n, k] = args.sizes;
+  for (std::int64_t column = 0; column < n; column += kVectors * F32::kWidth) {
+    const FewRows<kM, kVectors, T, C> rows{args, column,
+                                           smaller(kVectors * F32::kWidth, n - column)};
+    for (std::int64_t begin = 0; begin < k; begin += part_k)
+      rows.run(begin, smaller(begin + part_k, k));
+  }
+  if (args.done.call != nullptr) args.done.call(args.done.state, args.done.before, m);
+}
+
+template <class T, class C>
+void multiply_few(const ProductArgs& args, std::int64_t part_k) {
+  switch (args.sizes.m) {
+    case 1:
+      return multiply_few<1, T, C>(args, part_k);
+    case 2:
+      return multiply_few<2, T, C>(args, part_k);
+    case 3:
+      return multiply_few<3, T, C>(args, part_k);
+    default:
+      return multiply_few<4, T, C>(args, part_k);
+  }
+}
+
 /// As CpuProduct says.
 template <class T, class C>
 void multiply(const ProductArgs& args, float* scratch) {
@@ -220,6 +336,7 @@ void multiply(const ProductArgs& args, float* scratch) {
   const Sizes most = args.transpose_a ? kColumnsOfA : kRowsOfA;
   const auto& [m, n, k] = args.sizes;
   const std::int64_t part_k = even_part(k, most.steps * kStep, F32::kWidth * kStep);
+  if (m <= kFewRows && !args.transpose_a) return multiply_few<T, C>(args, part_k);
   // Rows of c come once where all of b has room.
   const std::int64_t most_n =
       args.transpose_a ? most.n : kPanelsOfB / panel(kColumns, part_k / kStep) * kColumns;

@@ -7,5 +7,6 @@ namespace trireme::TRIREME_ISA {
 
 extern const CpuProduct f32_product;
 extern const CpuProduct bf16_product;  ///< nothing where no pairs are multiplied
+void multiply_rows(const RowProductArgs& args);
 
 }  // namespace trireme::TRIREME_ISA

@@ -130,6 +130,7 @@ bool by_tiles(const Context& context, const ProductArgs& args, const CpuProduct*
               float* scratch) {
   const int threads = context.threads();
   TileRules rules = rules_of(own);
+  if (own != nullptr) rules.rows_min = std::min(rules.rows_min, args.sizes.m);
   if (args.done.call != nullptr) rules.columns_min = args.sizes.n;  // whole rows
   Grid grid = grid_for(threads, args.sizes, rules);
   if (own == nullptr && grid.tiles() != threads) grid = {};  // oneDNN can divide K too
@@ -144,11 +145,12 @@ bool by_tiles(const Context& context, const ProductArgs& args, const CpuProduct*
 }  // namespace
 
 const CpuProduct* own_kernel(const GemmKernels& kernels, const ProductArgs& args,
-                             bool library_has_tiles) {
-  if (args.sizes.m < kOwnRowsMin) return nullptr;
+                             bool library_has_tiles, Rows rows) {
+  const bool any = rows == Rows::kAnyNumber;
+  if (!any && args.sizes.m < kOwnRowsMin) return nullptr;
   if (args.type == DType::kF32) return kernels.f32_product;
   const CpuProduct* own = kernels.bf16_product;
-  if (own->multiply == nullptr || library_has_tiles) return nullptr;
+  if (own->multiply == nullptr || (library_has_tiles && !any)) return nullptr;
   if (!args.transpose_a && args.sizes.k % 2 != 0) return nullptr;
   const bool sums = args.c_type == DType::kF32;
   return sums || (!args.add && !args.transpose_a && args.sizes.k <= own->k_at_once) ? own : nullptr;

@@ -42,6 +42,10 @@ class Context {
   [[nodiscard]] bool deterministic() const { return deterministic_; }
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
 
+  /// Whether rows of a product have the bits that they have alone (no, at first): gemm.h.
+  [[nodiscard]] bool batch_invariant() const { return batch_invariant_; }
+  void set_batch_invariant(bool invariant) { batch_invariant_ = invariant; }
+
   /// Who computes a GPU's attention (kernels/attention); null (as at first): our own kernels.
   [[nodiscard]] const AttentionBackend* attention_backend() const { return attention_backend_; }
   void set_attention_backend(const AttentionBackend& backend) { attention_backend_ = &backend; }
@@ -80,7 +84,7 @@ class Context {
   OpTrace* op_trace_ = nullptr;
   KernelChoices* kernel_choices_ = nullptr;
   const AttentionBackend* attention_backend_ = nullptr;
-  bool deterministic_ = true;
+  bool deterministic_ = true, batch_invariant_ = false;
 };
 
 }  // namespace trireme

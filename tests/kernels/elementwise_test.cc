@@ -45,6 +45,25 @@ TEST_P(Elementwise, copied_heads_leave_the_rest_of_wider_rows_alone) {
   EXPECT_EQ(to.values(), expected);
 }
 
+TEST_P(Elementwise, heads_are_put_into_the_rows_that_a_table_names) {
+  Context context = test_context(GetParam(), 2);
+  for (const std::int64_t columns : {6, 16}) {  // of 16 all rows are aligned
+    const TestTensor from = TestTensor::random(DType::kBF16, {3, 2 * columns}, 1);
+    const TestTensor rows = TestTensor::of(DType::kI32, {3}, {7, 0, 4});
+    TestTensor to = TestTensor::random(DType::kBF16, {9, columns}, 2);
+    std::vector<double> expected = to.values();
+    for (std::size_t t = 0; t < 3; ++t) {
+      const auto row = static_cast<std::size_t>(rows.values()[t]),
+                 width = static_cast<std::size_t>(columns);
+      for (std::size_t c = 0; c < width; ++c)
+        expected[row * width + c] = from.values()[t * 2 * width + width + c];
+    }
+    put_heads(context, heads_of(to.view(), 0, 2, columns / 2),
+              heads_of(from.view(), columns, 2, columns / 2), rows);
+    EXPECT_EQ(to.values(), expected);
+  }
+}
+
 TEST_P(Elementwise, accumulate_equals_the_reference_at_odd_sizes_for_any_thread_count) {
   for (const int threads : {1, 2, 3}) {
     Context context = test_context(GetParam(), threads);

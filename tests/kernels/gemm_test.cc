@@ -94,8 +94,8 @@ TEST(Gemm, ours_multiplies_what_it_can_multiply_fast) {
   CpuProduct bf16{};
   bf16.multiply = [](const ProductArgs&, float*) {};
   bf16.k_at_once = 64;
-  const GemmKernels without = {nullptr, nullptr, &f32, &none},
-                    pairs = {nullptr, nullptr, &f32, &bf16};
+  const GemmKernels without = {nullptr, nullptr, &f32, &none, nullptr},
+                    pairs = {nullptr, nullptr, &f32, &bf16, nullptr};
   const auto own = [&](const GemmKernels& kernels, DType type, DType c_type, GemmSizes sizes,
                        bool transpose_a = false, bool add = false, bool tiles = false) {
     ProductArgs args{};
