@@ -3,11 +3,10 @@
 #include <optional>
 #include <vector>
 
-#include "base/error.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "commands/commands.h"
 #include "commands/parse_options.h"
+#include "commands/text_input.h"
 #include "config/convert.h"
 
 namespace trireme {
@@ -15,25 +14,6 @@ namespace trireme {
 namespace {
 
 constexpr std::size_t kBytesMax = std::size_t{4} << 20;
-
-std::string read_input(const std::string& file) {
-  if (file != "-") {
-    try {
-      return read_file(file, kBytesMax);
-    } catch (const DataError& error) {
-      throw ConfigError("{}", error.what());
-    }
-  }
-  std::string text;
-  char block[4096];
-  while (const std::size_t count = std::fread(block, 1, sizeof block, stdin)) {
-    text.append(block, count);
-    if (text.size() > kBytesMax)
-      throw ConfigError("standard input: is longer than {} MiB", kBytesMax >> 20);
-  }
-  if (std::ferror(stdin) != 0) throw ConfigError("standard input: cannot be read");
-  return text;
-}
 
 void tell(const char* heading, const std::vector<std::string>& lines) {
   if (lines.empty()) return;
@@ -57,8 +37,8 @@ int convert_config_command(Arguments arguments) {
   std::optional<ForeignSystem> system;
   if (!from.empty())
     system = from == "megatron" ? ForeignSystem::kMegatron : ForeignSystem::kDeepSpeed;
-  const Conversion result =
-      convert_config(read_input(file), file == "-" ? "standard input" : file, system);
+  const Conversion result = convert_config(read_text_input(file, kBytesMax),
+                                           file == "-" ? "standard input" : file, system);
   std::puts(result.config.dump(2).c_str());
   tell("Translated, but not exactly:", result.remarks);
   tell("Without meaning here:", result.nothing);

@@ -1,19 +1,22 @@
-#include <fmt/ranges.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
-#include <cstdio>
+#include <array>
+#include <chrono>
+#include <numeric>
 #include <optional>
 
 #include "base/human_format.h"
 #include "base/log.h"
 #include "base/program_files.h"
 #include "base/stop_flag.h"
+#include "commands/answers.h"
 #include "commands/commands.h"
 #include "commands/config_options.h"
 #include "commands/every_rank.h"
 #include "commands/parse_options.h"
+#include "commands/prompts.h"
+#include "device/cpu_info.h"
+#include "device/gpu.h"
 #include "generate/generator.h"
 #include "guard/watch.h"
 #include "model/model_limits.h"
@@ -29,83 +32,14 @@ namespace trireme {
 namespace {
 
 struct Options {
-  std::string checkpoint, prompt, token_ids;
-  std::int64_t max_new_tokens = 128;
+  std::string checkpoint, precision;
+  PromptOptions prompts;
+  std::int64_t max_new_tokens = 128, samples = 1;
   SamplingOptions sampling;
+  bool json = false;
   std::optional<std::int64_t> tensor, pipeline;
   double hang_timeout_seconds = 0;
 };
-
-std::vector<std::int32_t> parse_ids(const std::string& text) {
-  std::vector<std::int32_t> ids;
-  const char* at = text.data();
-  const char* end = at + text.size();
-  while (at < end) {
-    std::int32_t id = 0;
-    const auto [next, error] = std::from_chars(at, end, id);
-    if (error != std::errc() || (next != end && *next != ',') || next + 1 == end) {
-      throw ConfigError("--token-ids: \"{}\" is not a list of ids such as 1,2,3", text);
-    }
-    ids.push_back(id);
-    at = next == end ? end : next + 1;
-  }
-  return ids;
-}
-
-/// Prints text as soon as it is whole: bytes of an incomplete character wait for the rest.
-class TextPrinter {
- public:
-  void print(std::string_view bytes) {
-    pending_ += bytes;
-    const std::size_t whole = whole_characters();
-    std::fwrite(pending_.data(), 1, whole, stdout);
-    std::fflush(stdout);
-    pending_.erase(0, whole);
-  }
-  void finish() {
-    std::fwrite(pending_.data(), 1, pending_.size(), stdout);
-    std::fputc('\n', stdout);
-  }
-
- private:
-  /// Bytes before a UTF-8 sequence that the end cuts off.
-  [[nodiscard]] std::size_t whole_characters() const {
-    const std::size_t size = pending_.size();
-    for (std::size_t back = 1; back <= std::min<std::size_t>(3, size); ++back) {
-      const auto byte = static_cast<unsigned char>(pending_[size - back]);
-      if (byte < 0x80) break;
-      if (byte < 0xC0) continue;  // within a sequence: look for its first byte
-      const std::size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : 2;
-      return length > back ? size - back : size;
-    }
-    return size;
-  }
-  std::string pending_;
-};
-
-void check_prompt(const std::vector<std::int32_t>& prompt, const ModelConfig& model,
-                  const Options& options) {
-  if (prompt.empty()) throw ConfigError("the prompt has no tokens (there is nothing to continue)");
-  for (const std::int32_t id : prompt) {
-    if (id < 0 || id >= model.vocab_size) {
-      throw ConfigError("token id {} of the prompt is outside of the vocabulary of {}", id,
-                        model.vocab_size);
-    }
-  }
-  const auto total = static_cast<std::int64_t>(prompt.size()) + options.max_new_tokens;
-  if (model.learned_positions && total > model.max_positions) {
-    throw ConfigError(
-        "prompt and continuation need {} positions, the model has {} (its positions are learned). "
-        "Use --max-new-tokens {} or less.",
-        total, model.max_positions,
-        std::max<std::int64_t>(0, model.max_positions - static_cast<std::int64_t>(prompt.size())));
-  }
-  // Nothing is computed from the last token.
-  if (auto problem = window_fault(model, total - 1)) throw_problems({*std::move(problem)});
-}
-
-/// Of a prompt at a time: many chunks, as stages stand still where ranks meet.
-constexpr std::size_t kFedTokens = 4096;
 
 /// By rank 0: who does what; alone there is nothing to say.
 void report_ranks(const GenerationMesh& shared, int ranks) {
@@ -121,11 +55,12 @@ void report_ranks(const GenerationMesh& shared, int ranks) {
 
 MemoryWords memory_words(const Launch& launch, const GenerationMesh& shared,
                          const GenerationOptions& sizes) {
-  const std::int64_t tokens = sizes.shape.capacity;
-  const std::int64_t weights = shared.weight_bytes_max(), cache = shared.cache_bytes_max(tokens);
+  const DecoderShape& shape = sizes.shape;
+  const std::int64_t weights = shared.weight_bytes_max(), cache = shared.cache_bytes_max(shape);
   return {sizes.device,
           fmt::format("weights {}, keys and values of {} {}: {} together", format_bytes(weights),
-                      counted(tokens, "token"), format_bytes(cache), format_bytes(weights + cache)),
+                      counted(shape.pages_of_all() * kAttentionPage, "token"), format_bytes(cache),
+                      format_bytes(weights + cache)),
           [&launch, weights](std::int64_t available) {
             const int ranks = 2 * launch.job().size();
             const std::string share =
@@ -151,59 +86,86 @@ void load(const ModelSource& source, std::optional<GenerationRuntime>& runtime, 
   HostState host(runtime->context, runtime->store.state());
   source.load(host.state(), job);
   host.store();
+  runtime->store.refresh_copies(runtime->context);
 }
 
 /// What is generated from, checked.
 struct Task {
-  std::unique_ptr<Tokenizer> tokenizer;  ///< of a text
-  std::vector<std::int32_t> prompt;
+  std::unique_ptr<Tokenizer> tokenizer;  ///< of texts
+  std::vector<Prompt> prompts;
+  std::vector<SequenceRequest> requests;  ///< of each prompt its samples
   GenerationMesh shared;
 };
 
-Task prepare(const ModelSource& source, const Options& options, GenerationRequest request) {
-  Task task;
+/// Every rank gets what rank 0 reads.
+std::vector<Prompt> share_prompts(const PromptOptions& options, Communicator& job) {
+  Json texts = Json::array();
+  run_together(job, [&] {
+    if (job.rank() != 0) return;
+    for (const Prompt& prompt : read_prompts(options)) {
+      Json one = Json::array();
+      one.push_back(prompt.where);
+      one.push_back(prompt.text);
+      texts.push_back(std::move(one));
+    }
+  });
+  texts = parse_json(job.broadcast_text(texts.dump(), 0), "prompts");
+  std::vector<Prompt> prompts;
+  for (const Json& one : texts.as_array())
+    prompts.push_back({one.as_array()[0].as_string(), one.as_array()[1].as_string(), {}});
+  return prompts;
+}
+
+void prepare(Task& task, const ModelSource& source, const Options& options,
+             GenerationRequest request) {
   require_built(source.model());
-  if (options.token_ids.empty()) {
+  if (!options.prompts.as_ids()) {
     if (source.tokenizer().empty()) {
       throw DataError("{}: has no tokenizer.json. Give the prompt as --token-ids.",
                       source.path().string());
     }
     task.tokenizer = load_tokenizer(source.tokenizer());
   }
-  task.prompt =
-      task.tokenizer ? task.tokenizer->encode(options.prompt) : parse_ids(options.token_ids);
-  check_prompt(task.prompt, source.model(), options);
+  tokenize_prompts(task.prompts, task.tokenizer.get(), source.model(), options.max_new_tokens);
+  for (const Prompt& prompt : task.prompts) {
+    for (std::int64_t sample = 0; sample < options.samples; ++sample)
+      task.requests.push_back({prompt.tokens, options.max_new_tokens, sample});
+  }
   request.tensor = options.tensor;
   request.pipeline = options.pipeline;
   task.shared = resolve_generation(source.model(), request);
-  return task;
 }
 
-/// Writes prompt and continuation: text as it comes, ids when all are there.
-class Output {
- public:
-  Output(const Task& task, const Options& options, std::vector<std::int64_t> end_tokens)
-      : tokenizer_(task.tokenizer.get()), end_tokens_(std::move(end_tokens)), ids_(task.prompt) {
-    if (tokenizer_ != nullptr) printer_.print(options.prompt);
-  }
-  void add(std::int32_t id) {
-    if (tokenizer_ == nullptr) {
-      ids_.push_back(id);
-    } else if (std::find(end_tokens_.begin(), end_tokens_.end(), id) == end_tokens_.end()) {
-      printer_.print(tokenizer_->token_text(id));
-    }
-  }
-  void finish() {
-    if (tokenizer_ != nullptr) return printer_.finish();
-    std::puts(fmt::format("{}", fmt::join(ids_, ",")).c_str());
-  }
+/// Sequences at once: more make products no faster on a CPU, and logits large.
+constexpr std::size_t kSequencesMost = 128;
 
- private:
-  const Tokenizer* tokenizer_;
-  std::vector<std::int64_t> end_tokens_;
-  std::vector<std::int32_t> ids_;
-  TextPrinter printer_;
-};
+/// Room for as many sequences as there are, or as have pages in three quarters of the memory that
+/// weights leave. Collective: all ranks have the same.
+DecoderShape choose_shape(const Task& task, Launch& launch, Device device) {
+  std::vector<std::int64_t> pages;
+  DecoderShape shape;
+  for (const SequenceRequest& request : task.requests) {
+    const std::int64_t tokens = std::ssize(request.prompt) + request.new_tokens;
+    shape.length = std::max(shape.length, tokens);
+    pages.push_back(PageTable::pages_of(tokens));
+  }
+  std::sort(pages.rbegin(), pages.rend());
+  pages.resize(std::min(pages.size(), kSequencesMost));
+  const std::int64_t wanted = std::accumulate(pages.begin(), pages.end(), std::int64_t{0});
+  const auto bytes_with = [&](std::int64_t count) {
+    shape.pages = count;
+    return task.shared.cache_bytes_max(shape);
+  };
+  const std::int64_t free = device.kind == DeviceKind::kCuda
+                                ? static_cast<std::int64_t>(gpu::free_bytes())
+                                : memory_bytes_available() / launch.local_size();
+  const std::int64_t left = std::max<std::int64_t>(0, free - task.shared.weight_bytes_max());
+  std::int64_t least = -(left / 4 * 3 / (bytes_with(2) - bytes_with(1)));
+  launch.job().maximum(std::span(&least, 1));
+  shape.pages = std::clamp(-least, pages.front(), wanted);
+  shape.sequences = std::min<std::int64_t>(std::ssize(pages), shape.pages);
+  return shape;
+}
 
 struct Work {
   Launch& launch;
@@ -215,48 +177,79 @@ struct Work {
   const MemoryWords& words;
 };
 
+/// All ranks of the job meet before each pass, so that a signal to any of them ends all and none
+/// waits for another longer than a pass takes. True: there is one.
+bool meet(Watch& watch, Communicator& job, bool pass_follows) {
+  watch.watchdog().progress();
+  run_together(job, [] { give_up_if_stopped("train generate"); });
+  std::int32_t follows = pass_follows ? 1 : 0;
+  job.broadcast(std::as_writable_bytes(std::span(&follows, 1)), 0);
+  return follows != 0;
+}
+
+void report(const GenerationCounts& counts, std::int64_t sequences, double first, double seconds) {
+  if (counts.new_tokens == 0) return;
+  log_info(
+      "generated {} of {} in {:.2f} s: {:.1f} tokens/s, the first after {:.2f} s; {} of "
+      "prompts, up to {} at once{}",
+      counted(counts.new_tokens, "token"), counted(sequences, "sequence"), seconds,
+      static_cast<double>(counts.new_tokens) / seconds, first,
+      counted(counts.prompt_tokens, "token"), counted(counts.sequences_most, "sequence"),
+      counts.restarted == 0 ? ""
+                            : fmt::format("; {} began again for want of memory",
+                                          counted(counts.restarted, "sequence")));
+}
+
+/// Of a rank that has a part of the model.
+void generate_with(const Work& work, Communicator& group, Decoder& decoder) {
+  using Clock = std::chrono::steady_clock;
+  const auto since = [begin = Clock::now()] {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  Communicator& job = work.launch.job();
+  const Task& task = work.task;
+  std::optional<Answers> answers;
+  if (job.rank() == 0) {
+    answers.emplace(task.prompts, work.options.samples,
+                    work.options.json ? AnswerForm::kJson : AnswerForm::kPlain,
+                    task.tokenizer.get(), work.source.end_tokens());
+  }
+  double first = 0;
+  GenerationCalls calls;
+  calls.between = [&] { meet(work.watch, job, true); };
+  calls.agree = [&](std::span<std::int32_t> tokens) {
+    group.broadcast(std::as_writable_bytes(tokens), task.shared.sampler());
+  };
+  calls.added = [&](std::size_t request, std::int32_t token) {
+    if (first == 0) first = since();
+    if (answers) answers->add(request, token);
+  };
+  calls.ended = [&](std::size_t request) {
+    if (answers) answers->end(request);
+  };
+  const GenerationCounts counts =
+      generate(decoder, task.requests, work.options.sampling, work.source.end_tokens(), calls);
+  meet(work.watch, job, false);
+  if (job.rank() == 0) report(counts, std::ssize(task.requests), first, since());
+}
+
 /// From the memory that it takes to the last token.
 void generate_from(const Work& work) {
-  Launch& launch = work.launch;
-  Watch& watch = work.watch;
-  const ModelSource& source = work.source;
-  const Task& task = work.task;
-  const Options& options = work.options;
-  Communicator& job = launch.job();
-  const bool has_part = job.rank() < task.shared.mesh.size();
+  Communicator& job = work.launch.job();
+  const bool has_part = job.rank() < work.task.shared.mesh.size();
   const std::unique_ptr<Communicator> group = job.split(has_part ? 0 : 1);
   std::optional<GenerationRuntime> runtime;
   std::optional<Watchdog::Following> following;
   run_together(job, [&] {
     if (!has_part) return;
-    reporting_memory(launch, work.words,
-                     [&] { runtime.emplace(launch, *group, task.shared, work.sizes); });
+    reporting_memory(work.launch, work.words,
+                     [&] { runtime.emplace(work.launch, *group, work.task.shared, work.sizes); });
   });
-  if (runtime) following.emplace(watch.watchdog(), runtime->decoder.trace());
-  load(source, runtime, job);
-
-  std::optional<Output> output;
-  if (job.rank() == 0) output.emplace(task, options, source.end_tokens());
-  // The ranks meet at each token and between chunks of a long prompt, so that a signal to any of
-  // them ends all and none waits for another longer than that takes.
-  const Feed feed = [&](std::span<const std::int32_t> ids) {
-    std::span<const float> logits;
-    while (!ids.empty()) {
-      const std::size_t count = std::min(ids.size(), kFedTokens);
-      if (runtime) logits = runtime->decoder.feed(ids.first(count));
-      ids = ids.subspan(count);
-      watch.watchdog().progress();
-      run_together(job, [] { give_up_if_stopped("train generate"); });
-    }
-    return logits;
-  };
-  const Agree agree = [&](std::int32_t token) {
-    job.broadcast(std::as_writable_bytes(std::span(&token, 1)), task.shared.sampler());
-    if (output) output->add(token);
-    return token;
-  };
-  generate(feed, task.prompt, options.max_new_tokens, source.end_tokens(), options.sampling, agree);
-  if (output) output->finish();
+  if (runtime) following.emplace(work.watch.watchdog(), runtime->decoder.trace());
+  load(work.source, runtime, job);
+  if (runtime) return generate_with(work, *group, runtime->decoder);
+  while (meet(work.watch, job, false)) {
+  }
 }
 
 int run(Launch& launch, LaunchGuard& guard, const Options& options) {
@@ -264,14 +257,19 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
   Watch watch(launch, &guard, options.hang_timeout_seconds);
   const ModelSource source(options.checkpoint, job);
   const std::int64_t of_host = ranks_of_host(launch);
-  Task task;
-  run_together(job, [&] { task = prepare(source, options, {job.size(), of_host, {}, {}}); });
-  report_ranks(task.shared, job.size());
-
   GenerationOptions sizes;
   sizes.device = choose_device(DeviceChoice::kAuto, launch);
   sizes.threads = std::max(1, usable_cpu_count() / launch.local_size());
-  sizes.shape.capacity = static_cast<std::int64_t>(task.prompt.size()) + options.max_new_tokens;
+  const bool bf16 = options.precision.empty() ? sizes.device.kind == DeviceKind::kCuda
+                                              : options.precision == "bf16";
+  Task task;
+  task.prompts = share_prompts(options.prompts, job);
+  run_together(job, [&] {
+    prepare(task, source, options,
+            {job.size(), of_host, {}, {}, bf16 ? DType::kBF16 : DType::kF32});
+  });
+  report_ranks(task.shared, job.size());
+  sizes.shape = choose_shape(task, launch, sizes.device);
   const MemoryWords words = memory_words(launch, task.shared, sizes);
   reporting_memory(launch, words, [&] {
     generate_from({launch, watch, source, task, options, sizes, words});
@@ -279,24 +277,24 @@ int run(Launch& launch, LaunchGuard& guard, const Options& options) {
   return 0;
 }
 
-}  // namespace
-
-int generate_command(Arguments arguments) {
-  Options options;
-  CLI::App app(
-      "Continue a prompt: prints prompt and continuation. Filters run in the order temperature, "
-      "top-k, top-p, as in transformers. Several ranks share the model out, each keeping its own "
-      "weights, keys and values.",
-      "train generate");
+void declare(CLI::App& app, Options& options) {
   app.add_option("--checkpoint", options.checkpoint,
                  "step folder, checkpoints folder, run folder (newest that verifies) or Hugging "
                  "Face directory")
       ->type_name("DIR")
       ->required();
-  auto* prompt = app.add_option("--prompt", options.prompt, "text to continue");
-  auto* ids = app.add_option("--token-ids", options.token_ids,
-                             "1,2,3 in place of a text; all ids are printed");
-  prompt->excludes(ids);
+  app.add_option("--prompt", options.prompts.text, "text to continue");
+  app.add_option("--token-ids", options.prompts.ids,
+                 "1,2,3 in place of a text; all ids are printed");
+  app.add_option("--prompt-file", options.prompts.text_file,
+                 "texts, one a line, continued together; - is standard input")
+      ->type_name("FILE");
+  app.add_option("--token-ids-file", options.prompts.ids_file, "the same, of ids")
+      ->type_name("FILE");
+  app.add_option("--num-samples", options.samples, "continuations of each prompt; default 1")
+      ->check(integer_from(1, 1 << 20));
+  app.add_flag("--json", options.json,
+               "print a line {prompt, text, token_ids, new_tokens} for each");
   app.add_option("--max-new-tokens", options.max_new_tokens, "tokens to add at most; default 128")
       ->check(integer_from(0, std::int64_t{1} << 24));
   app.add_option("--temperature", options.sampling.temperature,
@@ -309,6 +307,9 @@ int generate_command(Arguments arguments) {
       ->check(number_from(0, 1));
   app.add_option("--seed", options.sampling.seed, "of the draws; default 1234")
       ->check(integer_from(0));
+  app.add_option("--precision", options.precision,
+                 "fp32 or bf16; default: bf16 on a GPU, else fp32")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   const CLI::Validator extent = integer_from(1, std::int64_t{1} << 30);
   app.add_option("--tensor", options.tensor,
                  "cut every layer over N ranks; default: chosen, for as many ranks as can have a "
@@ -317,9 +318,30 @@ int generate_command(Arguments arguments) {
   app.add_option("--pipeline", options.pipeline, "put the layers on N stages; default: chosen")
       ->check(extent);
   add_hang_timeout(app, options.hang_timeout_seconds);
+}
+
+}  // namespace
+
+int generate_command(Arguments arguments) {
+  Options options;
+  CLI::App app(
+      "Continues prompts, many at once: prints prompt and continuation. Filters run in the order "
+      "temperature, top-k, top-p, as in transformers. Several ranks share the model out, each "
+      "keeping its own weights, keys and values. A prompt gets the same tokens alone and among "
+      "others.",
+      "train generate");
+  declare(app, options);
   if (!parse_options(app, arguments)) return 0;
-  if (prompt->count() + ids->count() == 0)
-    throw ConfigError("train generate: --prompt or --token-ids is required");
+  const std::array<const char*, 4> sources = {"--prompt", "--token-ids", "--prompt-file",
+                                              "--token-ids-file"};
+  const auto given = std::count_if(sources.begin(), sources.end(),
+                                   [&](const char* name) { return app.count(name) > 0; });
+  if (given != 1) {
+    throw ConfigError(
+        "train generate: {}. Give one of --prompt, --token-ids, --prompt-file and "
+        "--token-ids-file",
+        given == 0 ? "there is nothing to continue" : "several sources of prompts");
+  }
   LaunchGuard guard([&] { return options.hang_timeout_seconds; });
   return on_every_rank([&](Launch& launch) { return run(launch, guard, options); }, &guard).code;
 }

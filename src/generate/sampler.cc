@@ -74,13 +74,14 @@ std::vector<Candidate> filter_candidates(std::span<const float> logits,
 }
 
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
-                          std::uint64_t position) {
+                          const Draw& draw) {
   if (options.temperature == 0) {
     return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
                                      logits.begin());
   }
   const std::vector<Candidate> candidates = filter_candidates(logits, options);
-  double remaining = static_cast<double>(uniform(stream_key(options.seed, "generate"), position));
+  const auto index = static_cast<std::uint64_t>(draw.sample << 32 | draw.token);
+  double remaining = static_cast<double>(uniform(stream_key(options.seed, "generate"), index));
   for (const Candidate& candidate : candidates) {
     remaining -= candidate.probability;
     if (remaining < 0) return candidate.id;

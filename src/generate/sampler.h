@@ -23,8 +23,13 @@ struct Candidate {
 std::vector<Candidate> filter_candidates(std::span<const float> logits,
                                          const SamplingOptions& options);
 
-/// One token; `position` numbers a sequence's draws: a draw depends on (seed, position) only.
+/// Which draw: the i-th token of the j-th sample of a prompt.
+struct Draw {
+  std::int64_t sample = 0, token = 0;
+};
+
+/// One token; it depends on logits, options (with the seed) and draw alone.
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
-                          std::uint64_t position);
+                          const Draw& draw);
 
 }  // namespace trireme

@@ -1,5 +1,6 @@
 #include "model/attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/elementwise/elementwise.h"
@@ -41,16 +42,44 @@ struct TokenRange {
   std::int64_t first, count;
 };
 
-/// Appends the tokens' keys and values to the cache and returns what attention then sees.
-QkvHeads<std::byte> extend_cache(const LayerPass& pass, const QkvHeads<std::byte>& heads,
-                                 const KvCache& cache) {
-  const std::int64_t first = pass.mask.q.front().first, count = heads.k.tokens;
-  const auto append = [&](const TensorView& all, const HeadsView& part) {
-    const HeadsView cached = heads_of(all.rows(0, first + count), 0, part.heads, part.head_dim);
-    copy_heads(pass.context, cached.rows(first, count), part);
+HeadsView kv_heads_of(const TensorView& rows_TX, const HeadsView& like) {
+  return heads_of(rows_TX, 0, like.heads, like.head_dim);
+}
+
+/// The first `count` keys or values of a sequence, one after the other, from its pages.
+HeadsView in_order(Context& context, const HeadsView& ordered, const HeadsView& cached,
+                   std::span<const std::int32_t> pages, std::int64_t count) {
+  for (std::int64_t first = 0; first < count; first += kAttentionPage) {
+    const std::int64_t rows = std::min(kAttentionPage, count - first);
+    const std::int64_t page = pages[static_cast<std::size_t>(first / kAttentionPage)];
+    copy_heads(context, ordered.rows(first, rows), cached.rows(page * kAttentionPage, rows));
+  }
+  return ordered.rows(0, count);
+}
+
+/// `args` has o, q, k and v of the pass's tokens; the cache gets k and v.
+void attend_cached(const LayerPass& pass, const KvCache& cache, const ContextAxis::Buffers& buffers,
+                   AttentionForward args) {
+  Context& context = pass.context;
+  const CachedTokens& tokens = cache.tokens;
+  const auto keep = [&](const TensorView& all, const ConstHeadsView& heads) {
+    const HeadsView cached = heads_of(all, 0, heads.heads, heads.head_dim);
+    put_heads(context, cached, heads, tokens.row_T);
     return cached;
   };
-  return {heads.q, append(cache.k, heads.k), append(cache.v, heads.v)};
+  const HeadsView k = keep(cache.k, args.k), v = keep(cache.v, args.v);
+  if (tokens.sequence_T.given()) {
+    const std::int32_t last = *std::max_element(tokens.positions.begin(), tokens.positions.end());
+    return attention_cached(context, {args.o, args.q, k, v, tokens.pages_SP, tokens.sequence_T,
+                                      pass.positions, std::int64_t{last} + 1, args.scale});
+  }
+  const PositionRange seen{0, std::int64_t{tokens.positions.back()} + 1};
+  if (tokens.positions.front() > 0) {
+    args.k = in_order(context, kv_heads_of(cache.ordered_k, k), k, tokens.pages, seen.count);
+    args.v = in_order(context, kv_heads_of(cache.ordered_v, v), v, tokens.pages, seen.count);
+  }
+  args.mask.kv = {&seen, 1};
+  pass.context_axis.forward(context, buffers, args);
 }
 
 /// Rotated q and k of some tokens, with their norms' statistics.
@@ -131,21 +160,16 @@ void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
   rotated.then = rotate;
   column_parallel_forward(pass, acts.in_TX, n_TC, weights.in, rotated);
 
-  QkvHeads<std::byte> heads = attention_heads(acts, config);
+  const QkvHeads<std::byte> heads = attention_heads(acts, config);
   AttentionForward args;
   args.mask = pass.mask;
-  PositionRange cached{0, 0};
-  if (cache != nullptr) {
-    heads = extend_cache(pass, heads, *cache);
-    cached.count = heads.k.tokens;
-    args.mask.kv = {&cached, 1};
-  }
   args.o = heads_of(acts.attended_TX, 0, config.heads, config.head_dim);
   args.lse_TH = acts.lse_TH;
   args.q = heads.q;
   args.k = heads.k;
   args.v = heads.v;
   args.scale = attention_scale(config);
+  if (cache != nullptr) return attend_cached(pass, *cache, buffers, args);
   pass.context_axis.forward(pass.context, buffers, args);
 }
 

@@ -65,12 +65,22 @@ ContextAxis::Buffers lay_out_context(ArenaCursor& arena, const LayerShape& shape
 AttentionLayout attention_layout(const AttentionConfig& config, std::int64_t sequences,
                                  std::int64_t tokens, bool deterministic);
 
-/// Where keys and values of earlier tokens wait during generation. k, v: [capacity, kv columns].
+/// The tokens of a pass among those of their sequences, for all layers: of several sequences, each
+/// row seen alone, or of one by itself.
+struct CachedTokens {
+  ConstTensorView row_T;                     ///< [T] i32: of the cache, for keys and values
+  std::span<const std::int32_t> positions;   ///< [T], on the host
+  ConstTensorView sequence_T, pages_SP;      ///< of several: as attention_cached has them
+  std::span<const std::int32_t> pages = {};  ///< of one: its own, on the host
+};
+/// Where keys and values of earlier tokens of a layer wait during generation.
 struct KvCache {
-  TensorView k, v;
+  TensorView k, v;                  ///< [rows of all pages, kv columns]
+  TensorView ordered_k, ordered_v;  ///< [length of a sequence, kv columns]: scratch
+  const CachedTokens& tokens;
 };
 
-/// From n, gathered on the way, to a. With a cache, tokens stand at mask.q's first range.
+/// From n, gathered on the way, to a. With a cache, the tokens are its.
 void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
                     const AttentionActivations& acts, const ContextAxis::Buffers& buffers,
                     TensorView n_TC, const KvCache* cache);

@@ -1,7 +1,6 @@
 #include "model/decoder.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "kernels/gemm/gemm.h"
 #include "model/walk.h"
@@ -18,9 +17,23 @@ const ChunkParams& only_chunk(const ModelParams& params) {
 }
 
 /// Of the keys of one layer, and of its values.
-Shape cache_shape(const ModelConfig& local, std::int64_t capacity) {
-  return {capacity, local.layer(0).attention.kv_size()};
+Shape cache_shape(const ModelConfig& local, std::int64_t tokens) {
+  return {tokens, local.layer(0).attention.kv_size()};
 }
+
+/// Products see each row alone while it lives.
+class BatchInvariance {
+ public:
+  BatchInvariance(Context& context, bool wanted) : context_(context) {
+    context_.set_batch_invariant(wanted);
+  }
+  ~BatchInvariance() { context_.set_batch_invariant(false); }
+  BatchInvariance(const BatchInvariance&) = delete;
+  BatchInvariance& operator=(const BatchInvariance&) = delete;
+
+ private:
+  Context& context_;
+};
 
 }  // namespace
 
@@ -33,54 +46,54 @@ Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams&
       store_(store),
       tensor_(peers.tensor),
       vocabulary_(vocabulary_part(config.vocab_size, tensor_.rank())),
-      shape_{shape.capacity, std::min(shape.chunk, shape.capacity)},
-      ropes_(context, config, shape.capacity),
-      positions_(DType::kI32, {shape.capacity}, context.device()),
-      ids_(DType::kI32, {shape_.chunk}, context.device()),
+      shape_(shape),
+      pages_(shape.sequences, PageTable::pages_of(shape.length), shape.pages_of_all()),
+      ropes_(context, config, shape.length),
+      ids_(DType::kI32, {shape.rows}, context.device()),
+      positions_(DType::kI32, {shape.rows}, context.device()),
+      sequences_(DType::kI32, {shape.rows}, context.device()),
+      rows_(DType::kI32, {shape.rows}, context.device()),
+      table_(DType::kI32, {shape.sequences, pages_.pages_each()}, context.device()),
       reads_(blocks_read(params, chunk_, ActionKind::kForward)),
       executor_(peers.pass, *this, peers.links) {
-  const Shape cache = cache_shape(local_, shape.capacity);
+  const Shape cache = cache_shape(local_, shape.pages_of_all() * kAttentionPage);
   for (std::size_t layer = 0; layer < chunk_.blocks.size(); ++layer) {
     k_.emplace_back(store.compute(), cache, context.device());
     v_.emplace_back(store.compute(), cache, context.device());
-    caches_.push_back({k_.back().view(), v_.back().view()});
   }
-  std::vector<std::int32_t> positions(static_cast<std::size_t>(shape.capacity));
-  std::iota(positions.begin(), positions.end(), 0);
-  copy_in(context, positions_.view(), std::as_bytes(std::span(positions)));
+  const Shape ordered = cache_shape(local_, shape.length);
+  ordered_k_ = Buffer(store.compute(), ordered, context.device());
+  ordered_v_ = Buffer(store.compute(), ordered, context.device());
   if (!chunk_.range.head) return;
-  const Shape row{1, config.hidden}, one{1};
-  final_n_ = Buffer(store.compute(), row, context.device());
-  final_s_ = Buffer(store.compute(), row, context.device());
+  const Shape rows{shape.sequences, config.hidden}, one{shape.sequences};
+  final_n_ = Buffer(store.compute(), rows, context.device());
+  final_s_ = Buffer(store.compute(), rows, context.device());
   if (config.norm.kind == NormKind::kLayer)
     final_mean_ = Buffer(DType::kF32, one, context.device());
   final_rstd_ = Buffer(DType::kF32, one, context.device());
   const std::int64_t ranks = tensor_.extent(), widest = ceil_div(config.vocab_size, ranks);
-  logits_parts_ = Buffer(DType::kF32, {ranks, widest}, context.device());
-  host_parts_.resize(static_cast<std::size_t>(ranks * widest));
-  host_logits_.resize(static_cast<std::size_t>(config.vocab_size));
+  logits_parts_ = Buffer(DType::kF32, {ranks * shape.sequences * widest}, context.device());
+  host_parts_.resize(static_cast<std::size_t>(logits_parts_.view().count()));
+  host_logits_.resize(static_cast<std::size_t>(shape.sequences * config.vocab_size));
 }
 
 std::int64_t Decoder::cache_bytes(const ModelConfig& local, std::int64_t layers,
-                                  std::int64_t capacity, DType compute) {
-  return 2 * layers * cache_shape(local, capacity).count() *
-         static_cast<std::int64_t>(size_of(compute));
+                                  const DecoderShape& shape, DType compute) {
+  const std::int64_t tokens = layers * shape.pages_of_all() * kAttentionPage + shape.length;
+  return 2 * cache_shape(local, tokens).count() * static_cast<std::int64_t>(size_of(compute));
 }
 
-std::span<const float> Decoder::feed(std::span<const std::int32_t> ids) {
-  expect(!ids.empty() && length_ + static_cast<std::int64_t>(ids.size()) <= shape_.capacity,
-         "{} tokens fed to a decoder of {} that holds {}", ids.size(), shape_.capacity, length_);
-  while (!ids.empty()) {
-    const auto count = std::min(ids.size(), static_cast<std::size_t>(shape_.chunk));
-    wants_logits_ = count == ids.size();
-    begin_chunk(ids.first(count));
-    executor_.run(trace_);
-    length_ += static_cast<std::int64_t>(count);
-    ids = ids.subspan(count);
-  }
+void Decoder::feed(std::span<const Part> parts) {
+  begin_pass(parts);
+  executor_.run(trace_);
+  if (chunk_.range.head && wanted_ > 0) read_logits();
+}
+
+std::span<const float> Decoder::logits(std::size_t i) const {
   if (!chunk_.range.head) return {};
-  read_logits();
-  return host_logits_;
+  expect(i < static_cast<std::size_t>(wanted_), "logits {} of {}", i, wanted_);
+  const auto vocabulary = static_cast<std::size_t>(config_.vocab_size);
+  return std::span(host_logits_).subspan(i * vocabulary, vocabulary);
 }
 
 Decoder::Buffers Decoder::lay_out(ArenaCursor& arena, std::int64_t tokens) const {
@@ -95,39 +108,90 @@ Decoder::Buffers Decoder::lay_out(ArenaCursor& arena, std::int64_t tokens) const
   return buffers;
 }
 
-/// Laid out for just these tokens, which are one after the prompt.
-void Decoder::begin_chunk(std::span<const std::int32_t> ids) {
-  const auto tokens = static_cast<std::int64_t>(ids.size());
-  if (tokens != tokens_) {
-    ArenaCursor measure;
-    lay_out(measure, tokens);
+void Decoder::begin_pass(std::span<const Part> parts) {
+  expect(!parts.empty(), "a decoder fed with nothing");
+  alone_ = parts.size() == 1 && parts.front().ids.size() >= kAlone;
+  host_ = {};
+  Tokens wanted;
+  for (const Part& part : parts) {
+    expect(!part.ids.empty() && (alone_ || part.ids.size() < kAlone),
+           "a part of {} tokens among {}", part.ids.size(), parts.size());
+    const std::int64_t before = length(part.sequence);
+    expect(before + std::ssize(part.ids) <= shape_.length,
+           "{} tokens more for a sequence of {}, of {} at most", part.ids.size(), before,
+           shape_.length);
+    pages_.extend(part.sequence, std::ssize(part.ids));
+    for (std::size_t i = 0; i < part.ids.size(); ++i) {
+      Tokens& to = part.wants_logits && i + 1 == part.ids.size() ? wanted : host_;
+      const std::int64_t position = before + static_cast<std::int64_t>(i);
+      to.ids.push_back(part.ids[i]);
+      to.positions.push_back(static_cast<std::int32_t>(position));
+      to.sequences.push_back(part.sequence);
+      to.rows.push_back(pages_.row_of(part.sequence, position));
+    }
+  }
+  wanted_ = std::ssize(wanted.ids);
+  for (std::vector<std::int32_t> Tokens::*of :
+       {&Tokens::ids, &Tokens::positions, &Tokens::sequences, &Tokens::rows})
+    (host_.*of).insert((host_.*of).end(), (wanted.*of).begin(), (wanted.*of).end());
+  tokens_ = std::ssize(host_.ids);
+  expect(tokens_ <= shape_.rows, "{} tokens in a pass of {}", tokens_, shape_.rows);
+  const auto bring = [&](Buffer& to, const std::vector<std::int32_t>& from) {
+    copy_in(context_, first(to), std::as_bytes(std::span(from)));
+  };
+  bring(ids_, host_.ids);
+  bring(positions_, host_.positions);
+  bring(sequences_, host_.sequences);
+  bring(rows_, host_.rows);
+  copy_in(context_, table_.view(), std::as_bytes(pages_.table()));
+  ArenaCursor measure;
+  lay_out(measure, tokens_);
+  if (measure.bytes() > memory_.size()) {
     memory_ = {};
     memory_ = Memory(context_.device(), measure.bytes());
-    ArenaCursor arena(memory_.data());
-    buffers_ = lay_out(arena, tokens);
-    tokens_ = tokens;
   }
-  if (chunk_.range.embedding) copy_in(context_, ids_.view().rows(0, tokens), std::as_bytes(ids));
+  ArenaCursor arena(memory_.data());
+  buffers_ = lay_out(arena, tokens_);
+}
+
+CachedTokens Decoder::cached_tokens() const {
+  const auto first = [&](const Buffer& buffer) { return buffer.view().rows(0, tokens_); };
+  CachedTokens tokens;
+  tokens.row_T = first(rows_);
+  tokens.positions = host_.positions;
+  if (alone_) {
+    tokens.pages = pages_.pages(host_.sequences.front());
+    return tokens;
+  }
+  tokens.sequence_T = first(sequences_);
+  tokens.pages_SP = table_.view();
+  return tokens;
 }
 
 void Decoder::forward(int /*chunk*/, int /*micro_batch*/) {
-  PositionRange range{length_, tokens_};
+  const BatchInvariance invariance(context_, !alone_);
+  PositionRange range{host_.positions.front(), tokens_};
   AttentionMask mask;
   mask.q = {&range, 1};
-  const ConstTensorView positions = positions_.view().rows(length_, tokens_);
+  const ConstTensorView positions = first(positions_);
   const ModelPass pass{context_, local_, tensor_, context_axis_, ropes_, positions, mask};
-  const bool head = chunk_.range.head && wants_logits_;
+  const bool head = chunk_.range.head && wanted_ > 0;
   // A gather must not be under way when nobody comes for it.
   const std::size_t unread = chunk_.range.head && !head ? 2 : 0;
   WeightReader weights(store_, std::span(reads_).first(reads_.size() - unread));
   if (chunk_.range.embedding) {
     const ParamStore::Lease lease = weights.next();
     embed_tokens(context_, tensor_, lease, chunk_,
-                 {ids_.view().rows(0, tokens_), positions, vocabulary_, config_.vocab_size},
+                 {first(ids_), positions, vocabulary_, config_.vocab_size},
                  {buffers_.acts[0].attention.norm.s_TC, buffers_.scratch.branch_TC});
   }
+  const CachedTokens tokens = cached_tokens();
+  std::vector<KvCache> caches;
+  for (std::size_t layer = 0; layer < k_.size(); ++layer)
+    caches.push_back(
+        {k_[layer].view(), v_[layer].view(), ordered_k_.view(), ordered_v_.view(), tokens});
   const ConstTensorView stream =
-      forward_layers(pass, weights, chunk_, buffers_.acts, buffers_.scratch, caches_);
+      forward_layers(pass, weights, chunk_, buffers_.acts, buffers_.scratch, caches);
   if (!chunk_.range.head) {
     leave_part(context_, buffers_.out_SC, buffers_.scratch.branch_TC, stream);
   } else if (head) {
@@ -137,28 +201,42 @@ void Decoder::forward(int /*chunk*/, int /*micro_batch*/) {
 }
 
 void Decoder::run_head(const ModelPass& pass, WeightReader& weights, ConstTensorView residual_TC) {
+  const BatchInvariance invariance(context_, true);
   const ParamStore::Lease norm = weights.next();
+  const auto rows = [&](const Buffer& buffer) {
+    return buffer.view().given() ? buffer.view().rows(0, wanted_) : TensorView();
+  };
+  const TensorView n = rows(final_n_);
   final_norm_forward(pass, weights_of(norm, chunk_.final_norm),
-                     {final_s_.view(), final_mean_.view(), final_rstd_.view()}, final_n_.view(),
-                     buffers_.scratch.branch_TC.rows(tokens_ - 1, 1),
-                     residual_TC.rows(tokens_ - 1, 1));
+                     {rows(final_s_), rows(final_mean_), rows(final_rstd_)}, n,
+                     buffers_.scratch.branch_TC.rows(tokens_ - wanted_, wanted_),
+                     residual_TC.rows(tokens_ - wanted_, wanted_));
+  const std::int64_t ranks = tensor_.extent(),
+                     of_rank = wanted_ * ceil_div(config_.vocab_size, ranks);
+  TensorView parts = logits_parts_.view().rows(0, ranks * of_rank);
+  parts.shape = {ranks, of_rank};
   Gemm product;
-  product.c_MN = logits_parts_.view().rows(tensor_.rank().index, 1);
-  product.c_MN.shape.set(1, vocabulary_.valid);
-  product.a = final_n_.view();
+  product.c_MN = parts.rows(tensor_.rank().index, 1);
+  product.c_MN.shape = {wanted_, vocabulary_.valid};
+  product.a = n;
   const ParamStore::Lease head = weights.next();
   product.b = head.weight(chunk_.head);
   product.transpose_b = Transpose::kYes;
   gemm(context_, product);
-  tensor_.gather_parts(logits_parts_.view());
+  tensor_.gather_parts(parts);
 }
 
 void Decoder::read_logits() {
-  copy_out(context_, std::as_writable_bytes(std::span(host_parts_)), logits_parts_.view());
-  const std::int64_t widest = logits_parts_.view().shape[1];
-  for (int rank = 0; rank < tensor_.extent(); ++rank) {
+  const std::int64_t ranks = tensor_.extent(),
+                     of_rank = wanted_ * ceil_div(config_.vocab_size, ranks);
+  const std::span<float> all(host_parts_.data(), static_cast<std::size_t>(ranks * of_rank));
+  copy_out(context_, std::as_writable_bytes(all), logits_parts_.view().rows(0, ranks * of_rank));
+  for (int rank = 0; rank < ranks; ++rank) {
     const VocabularyPart part = vocabulary_part(config_.vocab_size, {tensor_.extent(), rank});
-    std::copy_n(host_parts_.begin() + rank * widest, part.valid, host_logits_.begin() + part.first);
+    for (std::int64_t i = 0; i < wanted_; ++i) {
+      std::copy_n(host_parts_.begin() + rank * of_rank + i * part.valid, part.valid,
+                  host_logits_.begin() + i * config_.vocab_size + part.first);
+    }
   }
 }
 

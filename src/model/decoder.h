@@ -7,15 +7,23 @@
 #include "base/trace.h"
 #include "device/memory.h"
 #include "model/head.h"
+#include "model/page_table.h"
 #include "model/walk.h"
 #include "pipeline/executor.h"
 #include "tensor/buffer.h"
 
 namespace trireme {
 
-/// Of one sequence: tokens in all, and those that go through the layers at once.
+/// What a decoder has room for.
 struct DecoderShape {
-  std::int64_t capacity = 1, chunk = 256;
+  std::int64_t length = 1;     ///< tokens of a sequence, at most
+  std::int64_t sequences = 1;  ///< at once
+  std::int64_t pages = 0;      ///< of kAttentionPage tokens, of all; 0: as many as they can fill
+  std::int64_t rows = 256;     ///< tokens that go through the layers at once
+
+  [[nodiscard]] std::int64_t pages_of_all() const {
+    return pages > 0 ? pages : sequences * PageTable::pages_of(length);
+  }
 };
 
 /// Where a decoder meets those that have the rest of the model; alone by default.
@@ -26,36 +34,59 @@ struct DecoderMesh {
   StageLinks* links = nullptr;
 };
 
-/// Runs a model token by token for generation, keys and values of earlier tokens kept in a cache:
-/// the layers of the one chunk of `params`, and of these the heads and columns of this
-/// tensor-parallel rank. Those that have the rest feed the same tokens.
+/// Runs a model over sequences that grow, keys and values of earlier tokens kept in a cache: the
+/// layers of the one chunk of `params`, and of these the heads and columns of this tensor-parallel
+/// rank. Those that have the rest feed the same tokens.
+///
+/// A sequence has the same bits alone and among others. Tokens of several go through the layers
+/// together, by products and an attention that see each row alone; a part of kAlone tokens or more
+/// (a prompt's) goes by itself, by the ops of training, in a shape that is its own.
 class Decoder final : private ForwardProgram {
  public:
+  static constexpr std::size_t kAlone = 128;
+  /// Tokens behind those that the sequence has.
+  struct Part {
+    int sequence = 0;
+    std::span<const std::int32_t> ids;
+    bool wants_logits = true;  ///< behind the last of them
+  };
+
   /// References must outlive the decoder.
   Decoder(Context& context, const ModelConfig& config, const ModelParams& params,
           const ParamStore& store, const DecoderShape& shape, DecoderMesh peers = {});
-  /// Appends tokens (any number up to the free capacity) and returns the logits behind the last of
-  /// them, of the whole vocabulary; nothing where the head is not here.
-  std::span<const float> feed(std::span<const std::int32_t> ids);
-  [[nodiscard]] std::int64_t length() const { return length_; }
-  /// The next tokens begin a sequence; weights may have changed.
-  void restart() { length_ = 0; }
+  /// Up to shape.rows tokens, a sequence once: parts shorter than kAlone, or one part.
+  void feed(std::span<const Part> parts);
+  /// Of the i-th part that wanted them, of the whole vocabulary; nothing where the head is not
+  /// here.
+  [[nodiscard]] std::span<const float> logits(std::size_t i) const;
+  [[nodiscard]] const DecoderShape& shape() const { return shape_; }
+  [[nodiscard]] std::int64_t length(int sequence) const { return pages_.length(sequence); }
+  [[nodiscard]] std::int64_t free_pages() const { return pages_.free_pages(); }
+  /// Its tokens are forgotten; the next begin a sequence.
+  void end(int sequence) { pages_.end(sequence); }
   /// Where it stands.
   [[nodiscard]] Trace& trace() { return trace_; }
-  /// Of keys and values of `layers` layers and `capacity` tokens; `local` is this rank's.
+  /// Of keys and values of `layers` layers; `local` is this rank's.
   [[nodiscard]] static std::int64_t cache_bytes(const ModelConfig& local, std::int64_t layers,
-                                                std::int64_t capacity, DType compute);
+                                                const DecoderShape& shape, DType compute);
 
  private:
-  struct Buffers {  // memory of a chunk of tokens: two layers' activations in turns
+  struct Buffers {  // memory of the tokens of a pass: two layers' activations in turns
     std::array<BlockActivations, 2> acts;
     BlockForwardScratch scratch;
     TensorView out_SC;  // for the stage behind
   };
+  /// Of a pass's tokens, those that want logits last.
+  struct Tokens {
+    std::vector<std::int32_t> ids, positions, sequences, rows;
+  };
   Buffers lay_out(ArenaCursor& arena, std::int64_t tokens) const;
-  void begin_chunk(std::span<const std::int32_t> ids);
+  void begin_pass(std::span<const Part> parts);
   void run_head(const ModelPass& pass, WeightReader& weights, ConstTensorView residual_TC);
   void read_logits();
+  [[nodiscard]] CachedTokens cached_tokens() const;
+  /// The first `count` rows of a buffer of one column.
+  [[nodiscard]] TensorView first(Buffer& buffer) const { return buffer.view().rows(0, tokens_); }
 
   void forward(int chunk, int micro_batch) override;
   [[nodiscard]] TensorView boundary(int chunk, int micro_batch, Boundary which) override;
@@ -71,16 +102,18 @@ class Decoder final : private ForwardProgram {
   const VocabularyPart vocabulary_;
   ContextAxis context_axis_;
   const DecoderShape shape_;
-  std::int64_t length_ = 0;
+  PageTable pages_;
   const RopeTables ropes_;
-  Buffer positions_, ids_;
-  std::vector<Buffer> k_, v_;  // of each layer
-  std::vector<KvCache> caches_;
+  Buffer ids_, positions_, sequences_, rows_, table_;
+  std::vector<Buffer> k_, v_;     // of each layer, in pages
+  Buffer ordered_k_, ordered_v_;  // of one layer and sequence, where a part goes alone
   Memory memory_;
   Buffers buffers_;
-  std::int64_t tokens_ = 0;  // that the buffers are for
-  bool wants_logits_ = false;
-  // Where the head is: of the last token, and the logits of each rank's part of the vocabulary.
+  // Of the pass under way.
+  Tokens host_;
+  std::int64_t tokens_ = 0, wanted_ = 0;
+  bool alone_ = false;
+  // Where the head is: of the wanted tokens, and the logits of each rank's part of the vocabulary.
   Buffer final_n_, final_s_, final_mean_, final_rstd_, logits_parts_;
   std::vector<float> host_parts_, host_logits_;
   Trace trace_{1};

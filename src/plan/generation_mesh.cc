@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/human_format.h"
-#include "model/decoder.h"
 #include "model/flops.h"
 #include "plan/mesh_rules.h"
 #include "store/param_store.h"
@@ -105,13 +104,13 @@ std::int64_t GenerationMesh::weight_bytes_max() const {
   for (int rank = 0; rank < mesh.size(); ++rank) {
     const RankPart part = part_of(rank);
     const ParamStore::Bytes bytes =
-        ParamStore::bytes_of(part.declare(config.model).metas, DType::kF32, {}, part.store);
+        ParamStore::bytes_of(part.declare(config.model).metas, compute, {}, part.store);
     most = std::max(most, bytes.parameters);
   }
   return most;
 }
 
-std::int64_t GenerationMesh::cache_bytes_max(std::int64_t tokens) const {
+std::int64_t GenerationMesh::cache_bytes_max(const DecoderShape& shape) const {
   std::int64_t most = 0;
   for (int rank = 0; rank < mesh.size(); ++rank) {
     const RankPart part = part_of(rank);
@@ -119,7 +118,7 @@ std::int64_t GenerationMesh::cache_bytes_max(std::int64_t tokens) const {
     for (const ChunkParams& chunk : part.declare(config.model).chunks)
       layers += std::ssize(chunk.blocks);
     most = std::max(most, Decoder::cache_bytes(config_of_rank(config.model, part.cut.tensor),
-                                               layers, tokens, DType::kF32));
+                                               layers, shape, compute));
   }
   return most;
 }
@@ -129,6 +128,7 @@ GenerationMesh resolve_generation(const ModelConfig& model, const GenerationRequ
   const auto [tensor, pipeline] = choose_extents(model, request);
   GenerationMesh result;
   result.config.model = model;
+  result.compute = request.compute;
   result.config.data.sequence_length = 1;
   RunConfig::Parallel& parallel = result.config.parallel;
   parallel.tensor = tensor;
@@ -136,7 +136,7 @@ GenerationMesh resolve_generation(const ModelConfig& model, const GenerationRequ
   parallel.pipeline = pipeline;
   parallel.pipeline_layers = layers_by_weights(model, pipeline);
   result.mesh = MeshShape({static_cast<int>(pipeline), 1, 1, static_cast<int>(tensor)});
-  result.pipeline = make_pipeline(result.config, result.mesh, {1, 1, 1, 1}, DType::kF32);
+  result.pipeline = make_pipeline(result.config, result.mesh, {1, 1, 1, 1}, request.compute);
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "config/run_config.h"
+#include "model/decoder.h"
 #include "parallel/mesh_shape.h"
 #include "plan/pipeline.h"
 #include "plan/rank_part.h"
@@ -16,21 +17,23 @@ struct GenerationRequest {
   /// Of each of several hosts: the tensor axis, all waits, stays within one. 0: one host.
   std::int64_t ranks_of_host = 0;
   std::optional<std::int64_t> tensor, pipeline;  ///< extents that the user wants
+  DType compute = DType::kF32;
 };
 
 /// Tensor and pipeline ranks are the first ranks; the others have no part of the model.
 struct GenerationMesh {
   RunConfig config;  ///< with the model and these extents
   MeshShape mesh;
+  DType compute = DType::kF32;
   Pipeline pipeline;
 
   [[nodiscard]] RankPart part_of(int rank) const;
   /// The rank that samples: the first of those that have the logits.
   [[nodiscard]] int sampler() const;
-  /// The most that one rank holds, in fp32.
+  /// The most that one rank holds.
   [[nodiscard]] std::int64_t weight_bytes_max() const;
-  /// And of the keys and values of so many tokens.
-  [[nodiscard]] std::int64_t cache_bytes_max(std::int64_t tokens) const;
+  /// And of keys and values.
+  [[nodiscard]] std::int64_t cache_bytes_max(const DecoderShape& shape) const;
 };
 
 /// Where extents are left open: as many ranks as can have a part of the model, and of the meshes

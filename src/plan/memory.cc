@@ -181,7 +181,7 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
     std::int64_t layers = 0;
     for (const ChunkParams& chunk : declared.chunks) layers += std::ssize(chunk.blocks);
     memory.buffers += Decoder::cache_bytes(config_of_rank(model, request.part.cut.tensor), layers,
-                                           request.sample_tokens, request.compute);
+                                           {request.sample_tokens}, request.compute);
   }
   memory.buffers += GradientReduction::buffer_bytes(params, gradients) +
                     TiedWeight::buffer_bytes(params, gradients);

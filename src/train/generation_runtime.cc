@@ -11,7 +11,7 @@ GenerationRuntime::GenerationRuntime(Launch& launch, Communicator& group,
           shared.config.model.layer(0).attention.kv_heads,
           {context, launch.flight_recorder(), reduction_order(shared.config, options.device.kind)}),
       params(part.declare(shared.config.model)),
-      store(params.metas, DType::kF32, {}, options.device, part.store),
+      store(params.metas, shared.compute, {}, options.device, part.store),
       decoder(context, shared.config.model, params, store, options.shape,
               {TensorAxis(*channels.tensor, false),
                shared.pipeline.evaluation.ranks.at(

@@ -69,7 +69,7 @@ Samples::Samples(Runtime& runtime, const PreparedRun& prepared)
     longest = std::max(longest, ids.size());
   }
   DecoderShape shape;
-  shape.capacity = static_cast<std::int64_t>(longest) + kNewTokens;
+  shape.length = static_cast<std::int64_t>(longest) + kNewTokens;
   const Program& pass = runtime.pipeline.evaluation;
   run_together(replica, [&] {
     decoder_ = std::make_unique<Decoder>(
@@ -81,33 +81,24 @@ Samples::Samples(Runtime& runtime, const PreparedRun& prepared)
   });
 }
 
-std::vector<std::int32_t> Samples::continue_one(const std::vector<std::int32_t>& prompt,
-                                                Watchdog* watchdog) {
-  std::vector<std::int32_t> added;
-  decoder_->restart();
-  const Feed feed = [&](std::span<const std::int32_t> ids) {
-    if (watchdog != nullptr) watchdog->progress();
-    return decoder_->feed(ids);
-  };
-  const Agree agree = [&](std::int32_t token) {
-    runtime_.replica().broadcast(std::as_writable_bytes(std::span(&token, 1)), sampler_);
-    added.push_back(token);
-    return token;
-  };
-  SamplingOptions greedy;
-  greedy.temperature = 0;
-  generate(feed, prompt, kNewTokens, std::span(&runtime_.model.end_token, 1), greedy, agree);
-  return added;
-}
-
 std::vector<SampleLine> Samples::continue_prompts(std::int64_t step, Watchdog* watchdog) {
   const Span span(runtime_.trace, Phase::kEvaluation);
+  std::vector<SequenceRequest> requests;
+  for (const std::vector<std::int32_t>& ids : ids_) requests.push_back({ids, kNewTokens});
+  std::vector<std::vector<std::int32_t>> added(ids_.size());
+  GenerationCalls calls;
+  if (watchdog != nullptr) calls.between = [&] { watchdog->progress(); };
+  calls.agree = [&](std::span<std::int32_t> tokens) {
+    runtime_.replica().broadcast(std::as_writable_bytes(tokens), sampler_);
+  };
+  calls.added = [&](std::size_t i, std::int32_t token) { added[i].push_back(token); };
+  SamplingOptions greedy;
+  greedy.temperature = 0;
+  generate(*decoder_, requests, greedy, std::span(&runtime_.model.end_token, 1), calls);
   std::vector<SampleLine> lines;
-  for (std::size_t i = 0; i < ids_.size(); ++i) {
-    const std::vector<std::int32_t> added = continue_one(ids_[i], watchdog);
-    if (tokenizer_ == nullptr) continue;
+  for (std::size_t i = 0; i < ids_.size() && tokenizer_ != nullptr; ++i) {
     lines.push_back(
-        {step, prompts_[i], valid_utf8(tokenizer_->decode(added, SpecialTokens::kSkip))});
+        {step, prompts_[i], valid_utf8(tokenizer_->decode(added[i], SpecialTokens::kSkip))});
   }
   return lines;
 }

@@ -35,9 +35,6 @@ class Samples {
   std::vector<SampleLine> continue_prompts(std::int64_t step, Watchdog* watchdog);
 
  private:
-  [[nodiscard]] std::vector<std::int32_t> continue_one(const std::vector<std::int32_t>& prompt,
-                                                       Watchdog* watchdog);
-
   Runtime& runtime_;
   const std::vector<std::string> prompts_;
   const int sampler_;                     // the rank whose logits count

@@ -92,6 +92,64 @@ refused "more stages than layers" "--pipeline: .* Found 4; legal: 1 to 3; neares
 refused "both together" "--pipeline: needs 2 x 2 = 4 ranks, and 3 were started. Found 2; legal: 1 beside tensor 2; nearest: 1" \
   3 --tensor 2 --pipeline 2
 
+# Many prompts at once: each has the tokens that it has alone, in the order of the file.
+sizes=(3 300 1 40 33 64)
+for i in "${!sizes[@]}"; do
+  for ((j = 1; j < sizes[i]; ++j)); do printf '%s,' $((97 + j * (i + 5) % 26)); done
+  printf '%s\n' $((98 + i))
+done >many.txt
+drawn=(--temperature 0.8 --top-k 30 --seed 5 --max-new-tokens 24)
+: >each.ids
+while read -r one; do
+  train generate --checkpoint run --token-ids "$one" "${drawn[@]}"
+  cat out >>each.ids
+done <many.txt
+train generate --checkpoint run --token-ids-file many.txt "${drawn[@]}"
+ends_with "prompts of a file" 0
+check "prompts of a file: the ids of each alone" same_file out each.ids
+says_once "prompts of a file: how fast" "^generated [0-9]* tokens of 6 sequences in .* tokens/s, the first after .* up to 6 sequences at once"
+for n in 2 3 4; do
+  ranks $n generate --checkpoint run --token-ids-file many.txt "${drawn[@]}"
+  ends_with "prompts of a file, $n ranks" 0
+  check "prompts of a file, $n ranks: the ids of one" same_file out each.ids
+done
+train generate --checkpoint run --token-ids-file many.txt "${drawn[@]}" --precision bf16
+ends_with "in bf16" 0
+cp out bf16.ids
+train generate --checkpoint run --token-ids "$(sed -n 2p many.txt)" "${drawn[@]}" --precision bf16
+check "in bf16: the second line is that of it alone" [ "$(cat out)" = "$(sed -n 2p bf16.ids)" ]
+
+printf 'stroke 7\nline two\r\n' >texts.txt
+train generate --checkpoint run --prompt-file texts.txt --num-samples 2 --seed 3 --max-new-tokens 8 --json
+ends_with "samples as JSON" 0
+cp out file.json
+check "samples as JSON: two of each prompt" [ "$(grep -c '^{' out)" = 4 ]
+check "samples as JSON: prompt, text, ids and how many are new" \
+  [ "$(grep -cE '^\{"prompt":"(stroke 7|line two)","text":".*","token_ids":\[[0-9,]+\],"new_tokens":[1-8]\}$' out)" = 4 ]
+check "samples as JSON: samples differ" [ "$(sort -u out | wc -l)" = 4 ]
+"$binary" generate --checkpoint run --prompt-file - --num-samples 2 --seed 3 --max-new-tokens 8 --json <texts.txt >out 2>log
+ends_with "standard input" 0
+check "standard input: the answers of the file" same_file out file.json
+train generate --checkpoint run --prompt "stroke 7" --seed 3 --max-new-tokens 8 --json
+check "the first sample is that of the prompt alone" same_file out <(sed -n 1p file.json)
+
+wrong() { # WHAT SENTENCE OPTIONS...
+  train generate --checkpoint run "${@:3}"
+  ends_with "$1" 2
+  says_once "$1: the sentence" "$2"
+}
+printf '1,2\n\n3\n' >gap.txt
+wrong "a line without ids" "gap.txt: line 2: the prompt has no tokens" --token-ids-file gap.txt
+printf '1,2\n1,x\n' >letters.txt
+wrong "a line that is no list" 'letters.txt: line 2: "1,x" is not a list of ids' --token-ids-file letters.txt
+printf '9999\n' >large.txt
+wrong "an id that the model does not have" "large.txt: line 1: token id 9999 of the prompt is outside" --token-ids-file large.txt
+: >empty.txt
+wrong "a file without a line" "empty.txt: has no line" --prompt-file empty.txt
+wrong "a file that is not there" "absent.txt: " --prompt-file absent.txt
+wrong "two sources" "several sources of prompts" --prompt a --prompt-file texts.txt
+wrong "no source" "there is nothing to continue"
+
 # A signal in the middle, to a rank that computes and to one that is idle.
 for rank in 0 2; do
   : >text

@@ -172,7 +172,7 @@ once "a config that is not there" 74 'absent.json: there is no such file' absent
 once "a value out of range" 2 'optimizer.lr' base.json --set optimizer.lr=-1
 once "an option of benchmark" 2 '--steps: found "0"' benchmark base.json --steps 0
 once "an option of evaluate" 2 'give a CONFIG, or --checkpoint' evaluate --checkpoint done
-once "an option of generate" 2 '--prompt or --token-ids is required' generate --checkpoint done
+once "an option of generate" 2 'there is nothing to continue. Give one of --prompt' generate --checkpoint done
 once "an option of export" 2 'found "bf15"' export --checkpoint done --output e --dtype bf15
 once "a command that is one process" 3 'Start it without one' average done --output mean
 
@@ -197,7 +197,7 @@ if ! grep -qa __asan_init "$binary"; then # which reserves more than that
   refused "train" 'parameters .*B, .* together.* Change, what helps most first: ' "${large[@]}"
   refused "benchmark" 'parameters .*B, .* together.* Change, what helps most first: ' benchmark "${large[@]}" --no-rates
   refused "evaluate" 'parameters .*B, .* together.* Change --sequence-length' evaluate --checkpoint large --data toy
-  refused "generate" 'weights .*B, keys and values of 12 tokens .*B: .* together.*more ranks, .*run.sh -n 2 generate' \
+  refused "generate" 'weights .*B, keys and values of 64 tokens .*B: .* together.*more ranks, .*run.sh -n 2 generate' \
     generate --checkpoint large --token-ids 1,2 --max-new-tokens 10
 fi
 many=$(($(nproc) + 1))

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include "generate/generator.h"
-#include "model/decoder.h"
 #include "support/model_fixture.h"
 
 namespace trireme {
@@ -26,10 +25,12 @@ TEST(Greedy, ids_equal_those_of_transformers_for_every_family) {
     options.temperature = 0;
     const auto continuation = [&](const std::vector<std::int64_t>& end_tokens) {
       Decoder decoder(model.context, model.config, model.params, model.store,
-                      {static_cast<std::int64_t>(prompt.size()) + 24, 4});
+                      {static_cast<std::int64_t>(prompt.size()) + 24, 1, 0, 4});
       std::vector<std::int32_t> ids;
-      generate([&](std::span<const std::int32_t> more) { return decoder.feed(more); }, prompt, 24,
-               end_tokens, options, [&](std::int32_t id) { return ids.emplace_back(id); });
+      GenerationCalls calls;
+      calls.added = [&](std::size_t, std::int32_t id) { ids.push_back(id); };
+      const SequenceRequest request{prompt, 24};
+      generate(decoder, {&request, 1}, options, end_tokens, calls);
       return ids;
     };
 

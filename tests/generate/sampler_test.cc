@@ -45,7 +45,7 @@ TEST(Sampler, temperature_zero_takes_the_largest_and_of_equals_the_first) {
   const std::vector<float> logits = {1, 3, 3, 2};
   SamplingOptions options;
   options.temperature = 0;
-  EXPECT_EQ(sample_token(logits, options, 0), 1);
+  EXPECT_EQ(sample_token(logits, options, {}), 1);
 }
 
 TEST(Sampler, draws_follow_the_probabilities_and_repeat_for_a_seed) {
@@ -53,8 +53,8 @@ TEST(Sampler, draws_follow_the_probabilities_and_repeat_for_a_seed) {
   const SamplingOptions options;
   int counts[3] = {};
   for (std::uint64_t i = 0; i < 20000; ++i) {
-    const std::int32_t token = sample_token(logits, options, i);
-    EXPECT_EQ(token, sample_token(logits, options, i));
+    const std::int32_t token = sample_token(logits, options, {0, static_cast<std::int64_t>(i)});
+    EXPECT_EQ(token, sample_token(logits, options, {0, static_cast<std::int64_t>(i)}));
     ++counts[token];
   }
   EXPECT_NEAR(counts[0], 14000, 300);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "model/decoder.h"
+#include "support/feed.h"
 #include "support/model_fixture.h"
 
 namespace trireme {
@@ -155,13 +156,14 @@ TEST_P(ModelGoldenCase, logits_with_a_cache_equal_float64) {
   for (std::int64_t row = 0; row < golden.batch; ++row) {
     std::vector<std::int32_t> ids(golden.input_ids.begin() + row * golden.tokens,
                                   golden.input_ids.begin() + (row + 1) * golden.tokens);
-    Decoder decoder(model.context, model.config, model.params, model.store, {golden.tokens, 8});
+    Decoder decoder(model.context, model.config, model.params, model.store,
+                    {golden.tokens, 1, 0, 8});
     const std::span<const std::int32_t> all(ids);
     // A prompt in chunks of 8, then one token at a time.
     for (const std::int64_t last : {golden.tokens - 2, golden.tokens - 1}) {
       const auto logits = last == golden.tokens - 2
-                              ? decoder.feed(all.first(static_cast<std::size_t>(last) + 1))
-                              : decoder.feed(all.subspan(static_cast<std::size_t>(last), 1));
+                              ? feed(decoder, all.first(static_cast<std::size_t>(last) + 1))
+                              : feed(decoder, all.subspan(static_cast<std::size_t>(last), 1));
       const std::int64_t from = (row * 2 + last - (golden.tokens - 2)) * vocab;
       const std::span<const double> expected(golden.logits.values.data() + from,
                                              static_cast<std::size_t>(vocab));

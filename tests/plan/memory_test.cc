@@ -138,11 +138,11 @@ TEST(Memory, prompts_that_a_run_continues_take_keys_and_values) {
   MemoryRequest request = request_for({2, 1, 1, 1}, 64);
   const std::int64_t without = estimate_memory(model, request).buffers;
   request.sample_tokens = 70;
-  EXPECT_EQ(estimate_memory(model, request).buffers - without, 2 * 6 * 70 * 32 * 4);
+  EXPECT_EQ(estimate_memory(model, request).buffers - without, 2 * (6 * 2 * 64 + 70) * 32 * 4);
   request.compute = DType::kBF16;
   const std::int64_t of_bf16 = estimate_memory(model, request).buffers;
   request.sample_tokens = 0;
-  EXPECT_EQ(of_bf16 - estimate_memory(model, request).buffers, 2 * 6 * 70 * 32 * 2);
+  EXPECT_EQ(of_bf16 - estimate_memory(model, request).buffers, 2 * (6 * 2 * 64 + 70) * 32 * 2);
 }
 
 TEST(Memory, a_save_is_staged_in_as_much_as_the_rank_writes_of_it) {

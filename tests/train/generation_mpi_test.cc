@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "plan/mesh_rules.h"
+#include "support/feed.h"
 #include "support/mpi_test.h"
 #include "support/program_device.h"
 #include "train/generation_runtime.h"
@@ -32,7 +33,7 @@ struct Decoded {
 Decoded decode(Communicator& group, const GenerationMesh& shared) {
   GenerationOptions options;
   options.device = program_device();
-  options.shape = {kCapacity, 5};
+  options.shape = {kCapacity, 1, 0, 5};
   GenerationRuntime runtime(test_launch(), group, shared, options);
   runtime.store.initialise(runtime.context, 7);
   disturb(runtime.context, runtime.store);
@@ -41,18 +42,18 @@ Decoded decode(Communicator& group, const GenerationMesh& shared) {
   for (const int count : {11, 1, 1, 3}) {
     std::vector<std::int32_t> ids;
     for (int i = 0; i < count; ++i) ids.push_back(next = (next * 17 + 5) % 61);
-    const std::span<const float> found = runtime.decoder.feed(ids);
+    const std::span<const float> found = feed(runtime.decoder, ids);
     EXPECT_EQ(found.empty(), !runtime.params.chunks.front().range.head);
     std::vector<float> logits(found.begin(), found.end());
     logits.resize(61);
     group.broadcast(std::as_writable_bytes(std::span(logits)), shared.sampler());
     result.logits.insert(result.logits.end(), logits.begin(), logits.end());
   }
-  EXPECT_EQ(runtime.decoder.length(), 16);
+  EXPECT_EQ(runtime.decoder.length(0), 16);
   for (const ChunkParams& chunk : runtime.params.chunks) {
     const AxisRank place = shared.part_of(group.rank()).cut.tensor;
     result.cache_bytes += Decoder::cache_bytes(config_of_rank(shared.config.model, place),
-                                               std::ssize(chunk.blocks), kCapacity, DType::kF32);
+                                               std::ssize(chunk.blocks), {0, 1, 1}, DType::kF32);
   }
   for (const StateTensor& tensor : runtime.store.state().tensors)
     result.weights += tensor.box.shape.count();

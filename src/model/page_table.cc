@@ -1,0 +1,51 @@
+#include "model/page_table.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/math.h"
+#include "kernels/attention/attention.h"
+
+namespace trireme {
+
+PageTable::PageTable(std::int64_t sequences, std::int64_t pages_each, std::int64_t pages)
+    : pages_each_(pages_each),
+      sequences_(static_cast<std::size_t>(sequences)),
+      table_(static_cast<std::size_t>(sequences * pages_each)),
+      free_(static_cast<std::size_t>(pages)) {
+  std::iota(free_.rbegin(), free_.rend(), 0);
+}
+
+std::int64_t PageTable::pages_of(std::int64_t tokens) { return ceil_div(tokens, kAttentionPage); }
+
+void PageTable::extend(int sequence, std::int64_t tokens) {
+  Sequence& of = sequences_.at(static_cast<std::size_t>(sequence));
+  const std::int64_t wanted = pages_of(of.length + tokens);
+  expect(wanted <= pages_each_ && wanted - of.pages <= free_pages(),
+         "sequence {} of {} tokens gets {} more: {} pages each, {} free", sequence, of.length,
+         tokens, pages_each_, free_pages());
+  for (; of.pages < wanted; ++of.pages) {
+    table_[static_cast<std::size_t>(sequence * pages_each_ + of.pages)] = free_.back();
+    free_.pop_back();
+  }
+  of.length += tokens;
+}
+
+void PageTable::end(int sequence) {
+  const std::span<const std::int32_t> own = pages(sequence);
+  free_.insert(free_.end(), own.rbegin(), own.rend());
+  sequences_.at(static_cast<std::size_t>(sequence)) = {};
+}
+
+std::int32_t PageTable::row_of(int sequence, std::int64_t position) const {
+  const std::int32_t page = pages(sequence)[static_cast<std::size_t>(position / kAttentionPage)];
+  return static_cast<std::int32_t>(page * kAttentionPage + position % kAttentionPage);
+}
+
+std::span<const std::int32_t> PageTable::pages(int sequence) const {
+  return std::span(table_).subspan(static_cast<std::size_t>(sequence * pages_each_),
+                                   static_cast<std::size_t>(at(sequence).pages));
+}
+
+}  // namespace trireme

@@ -1,0 +1,50 @@
+#include "model/page_table.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/error.h"
+
+namespace trireme {
+namespace {
+
+TEST(PageTable, sequences_take_pages_as_they_grow_and_give_them_back) {
+  PageTable table(3, 3, 5);
+  EXPECT_EQ(PageTable::pages_of(0), 0);
+  EXPECT_EQ(PageTable::pages_of(64), 1);
+  EXPECT_EQ(PageTable::pages_of(65), 2);
+  table.extend(0, 64);
+  EXPECT_EQ(table.free_pages(), 4);
+  table.extend(1, 1);
+  table.extend(0, 1);
+  EXPECT_EQ(table.free_pages(), 2);
+  EXPECT_EQ(table.length(0), 65);
+  std::set<std::int32_t> rows;
+  for (std::int64_t i = 0; i < 65; ++i) rows.insert(table.row_of(0, i));
+  rows.insert(table.row_of(1, 0));
+  EXPECT_EQ(rows.size(), 66U) << "no two tokens in one row";
+  EXPECT_LT(*rows.rbegin(), 5 * 64);
+  EXPECT_EQ(table.row_of(0, 63), table.row_of(0, 0) + 63);
+  EXPECT_EQ(table.table()[1], table.pages(0)[1]);
+  table.end(0);
+  EXPECT_EQ(table.free_pages(), 4);
+  EXPECT_EQ(table.length(0), 0);
+  table.extend(2, 192);
+  EXPECT_EQ(table.free_pages(), 1);
+}
+
+TEST(PageTable, refuses_what_does_not_fit_and_stays_as_it_was) {
+  PageTable table(2, 3, 4);
+  table.extend(0, 150);
+  EXPECT_THROW(table.extend(0, 43), InternalError) << "longer than a sequence may be";
+  EXPECT_THROW(table.extend(1, 65), InternalError) << "more pages than are free";
+  EXPECT_EQ(table.length(0), 150);
+  EXPECT_EQ(table.length(1), 0);
+  table.extend(0, 42);
+  table.extend(1, 64);
+  EXPECT_EQ(table.free_pages(), 0);
+}
+
+}  // namespace
+}  // namespace trireme
