@@ -25,7 +25,7 @@ struct Rank {
   bool started = false;
   ActionKind last = ActionKind::kForward;  // F or B
   std::int32_t last_stage[2] = {-1, -1};   // of F, of B
-  std::int32_t kept_most = 1;              // Bs that waited for their W at once, or may
+  std::int32_t kept_most = 1;              // Bs that may wait for their W at once
   std::uint64_t ticket = 0;  // of its place in the queue; older ones count for nothing
 };
 
@@ -49,6 +49,12 @@ class Greedy {
     schedule_.ranks.resize(ranks_.size());
     for (std::int32_t stage = 0; stage < stages_; ++stage)
       ranks_[home(stage)].chunks.push_back({stage});
+    // Of a line the ranks behind have fewer micro-batches in flight, and room for more Ws.
+    for (std::int32_t rank = 0; rank < task.ranks; ++rank) {
+      const bool line = stages_ == task.ranks;
+      ranks_[static_cast<std::size_t>(rank)].kept_most =
+          line ? std::max(1, (rule.kept * (rank + 1) + task.ranks / 2) / task.ranks) : rule.kept;
+    }
   }
 
   Schedule run() {
@@ -110,17 +116,15 @@ class Greedy {
       whole += chunk.forwards - chunk.backwards;
       kept += chunk.backwards - chunk.weights;
     }
-    return whole + std::min(1.0, task_.w_memory) * kept + more(rank.kept_most);
-  }
-  /// Memory beside activations in which so many B leave something for their W.
-  [[nodiscard]] double more(std::int32_t kept) const {
-    return std::max(0.0, task_.w_memory - 1) * kept;
+    // Beside activations there is memory for what so many B leave, from the first on.
+    const double more = std::max(0.0, task_.w_memory - 1) * rank.kept_most;
+    return whole + std::min(1.0, task_.w_memory) * kept + more;
   }
   /// Room for one more B before a W: there is for the first.
   [[nodiscard]] bool keeps_one_more(const Rank& rank) const {
     std::int32_t kept = 0;
     for (const Chunk& chunk : rank.chunks) kept += chunk.backwards - chunk.weights;
-    return kept < rank.kept_most || held(rank) + more(1) <= limit_;
+    return task_.w_memory <= 1 || kept < rank.kept_most;
   }
 
   /// Room for F of this chunk. One activation stays free for each later stage of the rank.
@@ -257,9 +261,6 @@ class Greedy {
     } else if (kind == ActionKind::kBackwardInput) {
       schedule_.ranks[at].push_back({kind, chunk.stage, chunk.backwards});
       backward_[index(chunk.stage, chunk.backwards++)] = end;
-      std::int32_t kept = 0;
-      for (const Chunk& each : rank.chunks) kept += each.backwards - each.weights;
-      rank.kept_most = std::max(rank.kept_most, kept);
       if (chunk.stage > 0) announce(chunk.stage - 1, end + travel(chunk.stage, chunk.stage - 1));
     } else {
       schedule_.ranks[at].push_back({kind, chunk.stage, chunk.weights++});

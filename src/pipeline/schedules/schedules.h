@@ -81,7 +81,8 @@ Schedule make_zb_auto(const ScheduleRequest& request);
 
 /// ZB-V (Qi et al. 2023; v = 2, V placement): the shortest of the hand-made schedule, with bubble 0
 /// and peak p where F = B = W and w is up to 1, the authors' rounds for times and `memory_limit`
-/// (default: the former's), and a search's. Needs a limit of at least least_memory.
+/// (default p, where 1F1B fits, or what the former takes where p is below least_memory), and a
+/// search's, which alone serves w above 1. Needs a limit of at least least_memory.
 Schedule make_zb_v(const ScheduleRequest& request);
 
 /// V-Half and V-Min (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory"): a building

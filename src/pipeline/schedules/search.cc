@@ -179,6 +179,17 @@ std::vector<GreedyRule> rules(const GreedyTask& task) {
   return all;
 }
 
+/// Numbers of B that may wait for their W, the most promising first.
+std::vector<std::int32_t> kept_counts(const GreedyTask& task) {
+  if (task.w_memory <= 1) return {1};
+  const double stages_per_rank = static_cast<double>(std::ssize(task.placement)) / task.ranks;
+  const auto most = static_cast<std::int32_t>(std::min<double>(
+      task.micro_batches * stages_per_rank, task.memory_limit * stages_per_rank / task.w_memory));
+  std::vector<std::int32_t> counts;
+  for (std::int32_t kept = std::max(1, most); kept > 0; kept = kept * 3 / 4) counts.push_back(kept);
+  return counts;
+}
+
 }  // namespace
 
 Schedule shortest_schedule(const GreedyTask& task, std::vector<Schedule> known) {
@@ -189,10 +200,13 @@ Schedule shortest_schedule(const GreedyTask& task, std::vector<Schedule> known) 
   for (Schedule& schedule : known) search.offer(std::move(schedule));
   const auto stages_per_rank = static_cast<int>(std::ssize(task.placement) / task.ranks);
   const bool apart = task.memory_limit >= least_memory(stages_per_rank, task.w_memory);
-  for (const GreedyRule& rule : rules(task)) {
-    if (search.ideal() || plays == 0 || !apart) break;
-    search.offer(greedy_schedule(task, rule, search.bubble() * (1 + kSame)));
-    --plays;
+  for (const std::int32_t kept : kept_counts(task)) {
+    for (GreedyRule rule : rules(task)) {
+      if (search.ideal() || plays == 0 || !apart) break;
+      rule.kept = kept;
+      search.offer(greedy_schedule(task, rule, search.bubble() * (1 + kSame)));
+      --plays;
+    }
   }
   if (search.found()) search.move_weights(static_cast<int>(std::min<std::int64_t>(plays, 400)));
   return search.take();

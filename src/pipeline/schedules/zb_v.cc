@@ -74,14 +74,16 @@ Schedule make_zb_v(const ScheduleRequest& request) {
   for (int rank = 0; rank < p; ++rank)
     hand_made.ranks.push_back(hand_made_rank(rank, p, request.micro_batches));
   const ScheduleShape shape = shape_of(hand_made);
-  double own = p;  // what the hand-made schedule takes
-  for (const std::vector<Action>& actions : hand_made.ranks)
-    own = std::max(own, peak_of(actions, shape, request.w_memory));
+  double limit = p;
+  if (least_memory(2, request.w_memory) > limit) {  // what the hand-made schedule takes
+    for (const std::vector<Action>& actions : hand_made.ranks)
+      limit = std::max(limit, peak_of(actions, shape, request.w_memory));
+  }
   GreedyTask task{p,
                   request.micro_batches,
                   v_placement(p),
                   request.times,
-                  request.memory_limit.value_or(own),
+                  request.memory_limit.value_or(limit),
                   request.w_memory};
   std::vector<Schedule> known = round_plans(task);
   known.push_back(std::move(hand_made));
