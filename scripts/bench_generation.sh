@@ -4,7 +4,7 @@
 #   scripts/bench_generation.sh [--sizes M,L] [--dtypes fp32,bf16] [--sequences 1,8,32,128] [--rounds 2] [--ranks]
 #                               [--output DIR] [--train BINARY] [--python INTERPRETER]
 #
-# Llamas of 13 and 160 million parameters with random weights, prompts of 24 to 72 tokens, 64 new ones. transformers pads
+# Llamas of 13 and 127 million parameters with random weights, prompts of 24 to 72 tokens, 64 new ones. transformers pads
 # the prompts and runs them as one batch (sdpa, key/value cache); ours is one process with all threads and, at L or with
 # --ranks, 2 and 4 ranks. Writes DIR/README.md and data.json; DIR is runs/bench_generation.
 set -euo pipefail

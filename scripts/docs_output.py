@@ -35,13 +35,14 @@ def first_config():
     return json.loads(re.sub(r"//[^\n]*", "", block))
 
 
-def shortened(lines, kept):
-    """Of each run of lines of one form the first ones, and dots."""
+def shortened(lines):
+    """Of steps in a row the first one, of other lines of one form the first two, and dots."""
     out, count, last = [], 0, None
     for line in lines:
         shape = form(line)
         count = count + 1 if shape == last else 1
         last = shape
+        kept = 1 if line.startswith("step") else 2
         if count <= kept:
             out.append(line)
         elif count == kept + 1:
@@ -69,7 +70,7 @@ def outputs(train, folder):
     found = {}
     lines = run([*environment, str(scripts / "run.sh"), "-n", "2", "runs/first.json"], folder).splitlines()
     begin = next(i for i, line in enumerate(lines) if line.startswith("llama with"))
-    found["first_run"] = shortened([line for line in lines[begin:] if line.strip()], 2)
+    found["first_run"] = shortened([line for line in lines[begin:] if line.strip()])
     lines = run([train, "benchmark", "runs/first.json", "--steps", "20"], folder, "stdout").splitlines()
     found["benchmark"] = lines
     (folder / "prompts.txt").write_text("And the LORD said\nIn the beginning\n")

@@ -76,15 +76,21 @@ TEST(ScheduleCommand, draws_in_the_terminal_and_as_svg) {
 }
 
 TEST(ScheduleCommand, takes_the_schedule_of_a_config) {
-  const Json json =
-      json_of({std::string(TRIREME_CONFIGS) + "/tiny_llama.json", "--set", "parallel.pipeline=3",
-               "--set", "model.num_hidden_layers=6", "--set", "parallel.pipeline_schedule=zb-v",
-               "--set", "batch.micro=1", "--set", "batch.global=6", "--set",
-               "parallel.pipeline_times=[1.0,1.0,1.0,0.0]"});
+  const auto with_limit = [](const char* limit) {
+    return json_of({std::string(TRIREME_CONFIGS) + "/tiny_llama.json", "--set",
+                    "parallel.pipeline=3", "--set", "model.num_hidden_layers=6", "--set",
+                    "parallel.pipeline_schedule=zb-v", "--set", "batch.micro=1", "--set",
+                    "batch.global=6", "--set", "parallel.pipeline_times=[1.0,1.0,1.0,0.0]", "--set",
+                    std::string("parallel.pipeline_memory_limit=") + limit});
+  };
+  // What this model keeps from B to W is more than an activation.
+  const Json json = with_limit("6");
   EXPECT_EQ(json.find("kind")->as_string(), "zb-v");
   EXPECT_EQ(json.find("ranks")->as_array().size(), 3u);
   EXPECT_EQ(json.find("bubble_rate")->as_double(), 0);
   EXPECT_EQ(json.find("makespan")->as_double(), 38);
+  for (const Json& peak : with_limit("3").find("peak")->as_array())
+    EXPECT_LE(peak.as_double(), 3 + 1e-9);
 }
 
 TEST(ScheduleCommand, a_step_that_runs_ahead_spans_what_its_longest_rank_takes) {
@@ -92,6 +98,7 @@ TEST(ScheduleCommand, a_step_that_runs_ahead_spans_what_its_longest_rank_takes) 
     return json_of({std::string(TRIREME_CONFIGS) + "/tiny_llama.json", "--set",
                     "parallel.pipeline=2", "--set", "parallel.pipeline_schedule=zb-h2", "--set",
                     "batch.micro=1", "--set", "batch.global=8", "--set",
+                    "parallel.pipeline_memory_limit=6", "--set",
                     "parallel.pipeline_times=[1.0,1.0,1.0,0.0]", "--set",
                     std::string("parallel.speculative_step=") + ahead});
   };

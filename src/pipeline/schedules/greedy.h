@@ -23,8 +23,8 @@ struct GreedyRule {
   double ahead_each = 0;
   /// Of a rank's two ready stages: the later or earlier one of the model, or each after the other.
   enum class Stage : std::uint8_t { kFar, kNear, kInTurns } stage = Stage::kFar;
-  /// Where W keeps more than an activation: how many B may wait for theirs on a rank, on the last of
-  /// a line.
+  /// Where W keeps more than an activation: how many B may wait for theirs on a rank (the last of a
+  /// line has most).
   std::int32_t kept = 1;
 };
 
