@@ -97,22 +97,33 @@ struct Task {
   GenerationMesh shared;
 };
 
-/// Every rank gets what rank 0 reads.
+/// Every rank gets what rank 0 reads: sizes first, then bytes, which need not be UTF-8.
 std::vector<Prompt> share_prompts(const PromptOptions& options, Communicator& job) {
-  Json texts = Json::array();
+  Json sizes = Json::array();
+  std::string bytes;
   run_together(job, [&] {
     if (job.rank() != 0) return;
     for (const Prompt& prompt : read_prompts(options)) {
-      Json one = Json::array();
-      one.push_back(prompt.where);
-      one.push_back(prompt.text);
-      texts.push_back(std::move(one));
+      for (const std::string* part : {&prompt.where, &prompt.text}) {
+        sizes.push_back(std::ssize(*part));
+        bytes += *part;
+      }
     }
   });
-  texts = parse_json(job.broadcast_text(texts.dump(), 0), "prompts");
+  sizes = parse_json(job.broadcast_text(sizes.dump(), 0), "sizes of prompts");
+  bytes = job.broadcast_text(bytes, 0);
+  std::size_t at = 0;
+  const auto next = [&](const Json& size) {
+    const auto count = static_cast<std::size_t>(size.as_integer());
+    at += count;
+    return bytes.substr(at - count, count);
+  };
+  const Json::Array& all = sizes.as_array();
   std::vector<Prompt> prompts;
-  for (const Json& one : texts.as_array())
-    prompts.push_back({one.as_array()[0].as_string(), one.as_array()[1].as_string(), {}});
+  for (std::size_t i = 0; i + 1 < all.size(); i += 2) {
+    std::string where = next(all[i]);
+    prompts.push_back({std::move(where), next(all[i + 1]), {}});
+  }
   return prompts;
 }
 

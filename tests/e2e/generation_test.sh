@@ -133,6 +133,13 @@ check "standard input: the answers of the file" same_file out file.json
 train generate --checkpoint run --prompt "stroke 7" --seed 3 --max-new-tokens 8 --json
 check "the first sample is that of the prompt alone" same_file out <(sed -n 1p file.json)
 
+printf 'stroke \xff\xfe 7\nok\n' >bytes.txt
+train generate --checkpoint run --prompt-file bytes.txt --temperature 0 --max-new-tokens 4
+ends_with "bytes that are no UTF-8" 0
+check "bytes that are no UTF-8: as they came" grep -qaF "$(printf 'stroke \xff\xfe 7')" out
+ranks 2 generate --checkpoint run --prompt-file bytes.txt --temperature 0 --max-new-tokens 4 --json
+ends_with "bytes that are no UTF-8, as JSON" 0
+
 wrong() { # WHAT SENTENCE OPTIONS...
   train generate --checkpoint run "${@:3}"
   ends_with "$1" 2
