@@ -113,16 +113,17 @@ std::vector<std::int64_t> balance_layers(const BalanceTask& task) {
   // What the limits leave is a polymatroid, where taking the best next layer ends at the best sum.
   std::vector<std::int64_t> layers(task.placement.size(), 1);
   for (std::size_t s = 0; s < layers.size(); ++s) room.take(s, 0);
-  using Next = std::pair<std::int64_t, std::size_t>;  // layers so far, stage
+  using Next = std::pair<std::int64_t, std::size_t>;  // layers so far, stages behind
   std::priority_queue<Next, std::vector<Next>, std::greater<>> queue;
-  for (std::size_t s = 0; s < layers.size(); ++s) queue.emplace(1, s);
+  for (std::size_t behind = 0; behind < layers.size(); ++behind) queue.emplace(1, behind);
   for (std::int64_t left = task.layers - stages; left > 0;) {
-    const auto [count, s] = queue.top();
+    const auto [count, behind] = queue.top();
+    const std::size_t s = layers.size() - 1 - behind;
     queue.pop();
     if (!room.take(s, count)) continue;
     layers[s] = count + 1;
     --left;
-    queue.emplace(count + 1, s);
+    queue.emplace(count + 1, behind);
   }
   return layers;
 }

@@ -32,8 +32,9 @@ struct BalanceTask {
 };
 
 /// Layers of each virtual stage, at least one of each: the longest rank is as short as can be; then
-/// the longest stage; then the numbers as equal (sum of squares) as can be, earlier ones the
-/// larger. Exact. Needs as many layers as stages. In time (stages + layers) log stages.
+/// the longest stage; then the numbers as equal (sum of squares) as can be, later ones the larger,
+/// as earlier stages hold more micro-batches at once. Exact. Needs as many layers as stages. In
+/// time (stages + layers) log stages.
 std::vector<std::int64_t> balance_layers(const BalanceTask& task);
 
 }  // namespace trireme

@@ -28,9 +28,9 @@ std::tuple<std::int64_t, std::int64_t, std::int64_t> measure(const BalanceTask& 
   return {*std::max_element(ranks.begin(), ranks.end()), stage_max, squares};
 }
 
-/// The first best of all, those with more layers in earlier stages before the others.
+/// The first best of all, those with more layers in later stages before the others.
 Counts best_of_all(const BalanceTask& task) {
-  Counts best, counts;
+  Counts best, counts;  // `counts` from the last stage on
   const auto stages = std::ssize(task.placement);
   const auto extend = [&](const auto& self, std::int64_t left) -> void {
     const std::int64_t behind = stages - std::ssize(counts) - 1;
@@ -39,8 +39,9 @@ Counts best_of_all(const BalanceTask& task) {
       counts.push_back(n);
       if (behind > 0) {
         self(self, left - n);
-      } else if (best.empty() || measure(task, counts) < measure(task, best)) {
-        best = counts;
+      } else if (const Counts found(counts.rbegin(), counts.rend());
+                 best.empty() || measure(task, found) < measure(task, best)) {
+        best = found;
       }
       counts.pop_back();
     }
@@ -73,19 +74,19 @@ TEST(LayerBalance, is_the_best_of_all_ways_to_cut_a_small_model) {
 }
 
 TEST(LayerBalance, without_a_head_is_equal_numbers) {
-  EXPECT_EQ(balance_layers({10, 7, 0, interleaved_placement(4, 1)}), (Counts{3, 3, 2, 2}));
+  EXPECT_EQ(balance_layers({10, 7, 0, interleaved_placement(4, 1)}), (Counts{2, 2, 3, 3}));
   EXPECT_EQ(balance_layers({8, 7, 0, v_placement(2)}), (Counts{2, 2, 2, 2}));
 }
 
 TEST(LayerBalance, takes_layers_from_the_rank_of_a_large_head) {
   // A head of 2.4 layers, as a vocabulary of 128,256 makes it in an 8B model.
-  EXPECT_EQ(balance_layers({32, 10, 24, interleaved_placement(4, 1)}), (Counts{9, 9, 8, 6}));
+  EXPECT_EQ(balance_layers({32, 10, 24, interleaved_placement(4, 1)}), (Counts{8, 9, 9, 6}));
   // In a V the first rank has the head.
-  EXPECT_EQ(balance_layers({32, 10, 24, v_placement(4)}), (Counts{4, 5, 5, 4, 4, 4, 4, 2}));
+  EXPECT_EQ(balance_layers({32, 10, 24, v_placement(4)}), (Counts{4, 4, 4, 4, 4, 5, 5, 2}));
 }
 
 TEST(LayerBalance, keeps_a_layer_on_every_stage_however_large_the_head) {
-  EXPECT_EQ(balance_layers({9, 1, 1000, interleaved_placement(4, 1)}), (Counts{3, 3, 2, 1}));
+  EXPECT_EQ(balance_layers({9, 1, 1000, interleaved_placement(4, 1)}), (Counts{2, 3, 3, 1}));
 }
 
 TEST(LayerBalance, cuts_large_models) {
