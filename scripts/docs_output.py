@@ -51,8 +51,9 @@ def shortened(lines):
 
 
 def form(line):
-    """Without what depends on the machine and its speed: numbers, bars, names of hosts and CPUs."""
+    """Without what depends on the machine and its speed: numbers, bars, the slowest operations, hosts and CPUs."""
     line = re.sub(r"\s+#+$", "", line.strip())
+    line = re.sub(r"(most to gain, of the step: ).*", r"\1operations", line)
     line = re.sub(r"AVX\w*|Zen \d", "ISA", re.sub(r"^cpu .*", "cpu", line))
     line = re.sub(r"[0-9][0-9.,:e+-]*\s?(k|M|B|KiB|MiB|GiB|ms|s|m[0-9]+s|h[0-9]+m|%)?(?![A-Za-z])", "#", line)
     line = " ".join(re.sub(r"#+", "#", line).split())

@@ -77,10 +77,10 @@ TEST(ScheduleCommand, draws_in_the_terminal_and_as_svg) {
 
 TEST(ScheduleCommand, takes_the_schedule_of_a_config) {
   const auto with_limit = [](const char* limit) {
-    return json_of({TRIREME_CONFIGS "/tiny_llama.json", "--set",
-                    "parallel.pipeline=3", "--set", "model.num_hidden_layers=6", "--set",
-                    "parallel.pipeline_schedule=zb-v", "--set", "batch.micro=1", "--set",
-                    "batch.global=6", "--set", "parallel.pipeline_times=[1.0,1.0,1.0,0.0]", "--set",
+    return json_of({TRIREME_CONFIGS "/tiny_llama.json", "--set", "parallel.pipeline=3", "--set",
+                    "model.num_hidden_layers=6", "--set", "parallel.pipeline_schedule=zb-v",
+                    "--set", "batch.micro=1", "--set", "batch.global=6", "--set",
+                    "parallel.pipeline_times=[1.0,1.0,1.0,0.0]", "--set",
                     std::string("parallel.pipeline_memory_limit=") + limit});
   };
   // What this model keeps from B to W is more than an activation.
@@ -95,10 +95,9 @@ TEST(ScheduleCommand, takes_the_schedule_of_a_config) {
 
 TEST(ScheduleCommand, a_step_that_runs_ahead_spans_what_its_longest_rank_takes) {
   const auto of = [](const char* ahead) {
-    return json_of({TRIREME_CONFIGS "/tiny_llama.json", "--set",
-                    "parallel.pipeline=2", "--set", "parallel.pipeline_schedule=zb-h2", "--set",
-                    "batch.micro=1", "--set", "batch.global=8", "--set",
-                    "parallel.pipeline_memory_limit=6", "--set",
+    return json_of({TRIREME_CONFIGS "/tiny_llama.json", "--set", "parallel.pipeline=2", "--set",
+                    "parallel.pipeline_schedule=zb-h2", "--set", "batch.micro=1", "--set",
+                    "batch.global=8", "--set", "parallel.pipeline_memory_limit=6", "--set",
                     "parallel.pipeline_times=[1.0,1.0,1.0,0.0]", "--set",
                     std::string("parallel.speculative_step=") + ahead});
   };
