@@ -1,6 +1,7 @@
 #include "model/decoder.h"
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/gemm/gemm.h"
 #include "model/walk.h"
@@ -9,6 +10,8 @@
 namespace trireme {
 
 namespace {
+
+constexpr std::array<std::int32_t, 2> kInTurns = {0, 1};  // of two layers' activations
 
 const ChunkParams& only_chunk(const ModelParams& params) {
   expect(params.chunks.size() == 1 && !params.chunks.front().blocks.empty(),
@@ -191,7 +194,7 @@ void Decoder::forward(int /*chunk*/, int /*micro_batch*/) {
     caches.push_back(
         {k_[layer].view(), v_[layer].view(), ordered_k_.view(), ordered_v_.view(), tokens});
   const ConstTensorView stream =
-      forward_layers(pass, weights, chunk_, buffers_.acts, buffers_.scratch, caches);
+      forward_layers(pass, weights, chunk_, {buffers_.acts, kInTurns}, buffers_.scratch, caches);
   if (!chunk_.range.head) {
     leave_part(context_, buffers_.out_SC, buffers_.scratch.branch_TC, stream);
   } else if (head) {
@@ -246,7 +249,7 @@ TensorView Decoder::boundary(int /*chunk*/, int /*micro_batch*/, Boundary which)
   return buffers_.out_SC;
 }
 
-int Decoder::slots(int /*chunk*/) const { return 1; }
+int Decoder::slot(int /*chunk*/, int /*micro_batch*/) const { return 0; }
 
 void Decoder::copy(TensorView to, TensorView from) {
   copy_bytes(context_, to.data, from.data, from.bytes());

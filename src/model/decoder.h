@@ -90,7 +90,7 @@ class Decoder final : private ForwardProgram {
 
   void forward(int chunk, int micro_batch) override;
   [[nodiscard]] TensorView boundary(int chunk, int micro_batch, Boundary which) override;
-  [[nodiscard]] int slots(int chunk) const override;
+  [[nodiscard]] int slot(int chunk, int micro_batch) const override;
   void copy(TensorView to, TensorView from) override;
 
   Context& context_;

@@ -9,6 +9,7 @@
 #include "model/head.h"
 #include "model/walk.h"
 #include "pipeline/device_batches.h"
+#include "pipeline/slots.h"
 #include "pipeline/stage_program.h"
 
 namespace trireme {
@@ -27,14 +28,23 @@ struct StageCut {
   ContextMethod context_method = ContextMethod::kRing;
 };
 
+/// A chunk, and which memory its micro-batches take of what all chunks of the stage share: layer l
+/// of micro-batch i has entry (i·layers + l) modulo their number, what is of no layer entry i. -1,
+/// or no entry: none.
 struct ChunkShape {
   ChunkRange range;
-  int in_flight = 1;  ///< micro-batches between their F and their last backward action
-  /// Micro-batches between B and W, where these are apart; W's buffer is micro_batch % waiting.
-  int waiting = 1;
-  /// Micro-batches between R and B; the buffer of their activations is micro_batch % recomputed.
-  int recomputed = 0;
+  std::vector<std::int32_t> ends;         ///< what it takes and leaves at its ends
+  std::vector<std::int32_t> activations;  ///< of the layers, from F on
+  /// Of the layers, from B to W; -1: they are one action.
+  std::vector<std::int32_t> gradients = {};
+  std::vector<std::int32_t> embedding_gradients = {};  ///< the same behind the embedding
+  std::vector<std::int32_t> recomputed = {};           ///< of the layers, from R to B
 };
+
+/// Of each virtual stage of a schedule, which has these parts of the model.
+std::vector<ChunkShape> chunks_of(const Schedule& schedule, const std::vector<ChunkRange>& stages);
+/// Of a chunk that shares with no other: so many micro-batches in flight, between B and W, after R.
+ChunkShape lone_chunk(const ChunkRange& range, int in_flight, int waiting = 1, int recomputed = 0);
 
 struct StageShape {
   std::int64_t sequences = 1, tokens = 1;  ///< of a micro-batch; whole sequences
@@ -80,9 +90,7 @@ class Stage final : public StageProgram {
   void backward(int chunk, int micro_batch, LastMicroBatch last) override;
   [[nodiscard]] TensorView boundary(int chunk, int micro_batch, Boundary which) override;
   void copy(TensorView to, TensorView from) override;
-  [[nodiscard]] int slots(int chunk) const override {
-    return static_cast<int>(buffers_.chunks[static_cast<std::size_t>(chunk)].slots.size());
-  }
+  [[nodiscard]] int slot(int chunk, int micro_batch) const override;
   /// Sum of the token losses of the forwards since begin_step, in their order. Waits for them.
   [[nodiscard]] double loss_sum();
 
@@ -92,13 +100,14 @@ class Stage final : public StageProgram {
   double evaluate(const MicroBatch& micro_batch);
 
  private:
-  struct Slot {                            // what one micro-batch in flight keeps
-    std::vector<BlockActivations> blocks;  // with the shared ones joined
+  /// What a micro-batch in flight has at the ends of a chunk.
+  struct Ends {
     NormActivations final_norm;
     TensorView final_n_TC;               // its gradient once the head has run
     NormGradients final_norm_gradients;  // from B to W
-    // Residual rows for the next stage, their gradient, and that for the stage before.
-    TensorView out_SC, dout_SC, din_SC;
+    // Residual rows for the next stage; their gradient, and once B has read it that for the stage
+    // before.
+    TensorView out_SC, gradient_SC;
     bool recomputed = false;  // by R, until B
   };
   /// From B of a layer to its W.
@@ -106,14 +115,15 @@ class Stage final : public StageProgram {
     BlockGradients gradients;
     TensorView attended_TX;  // given where layers share that of the activations
   };
-  struct Chunk {
-    std::vector<Slot> slots;
-    std::vector<Kept> kept;  // of the layers, set after set; where B and W are apart
-    std::vector<BlockActivations> recomputed;  // the shared ones, as R leaves them; set after set
-  };
   struct Buffers {
-    std::vector<Chunk> chunks;
-    std::vector<BlockGradients> gradients;  // where they are not: two sets in turns
+    // What chunks name by its number, of a micro-batch or of a layer of one.
+    std::vector<Ends> ends;
+    std::vector<BlockActivations> activations;  // with the shared ones joined
+    std::vector<Kept> kept;
+    std::vector<TensorView> embedding_gradients_TC;
+    std::vector<BlockActivations> recomputed;  // the shared ones, as R leaves them
+    TensorView input_gradient_TC;           // of any chunk behind another, where B and W are apart
+    std::vector<BlockGradients> gradients;  // of BW: two sets in turns
     BlockActivations spare;                 // memory that B writes in exchange for a layer's
     BlockForwardScratch forward;
     HeadBuffers head;
@@ -126,22 +136,28 @@ class Stage final : public StageProgram {
   [[nodiscard]] static LayerShape layer_shape(const ModelConfig& local, const StageShape& shape,
                                               DType compute);
   static std::vector<ChunkShape> chunks_of(const ModelConfig& config, const StageShape& shape);
-  static Slot lay_out_slot(ArenaCursor& arena, const LayerShape& layer, const ChunkRange& range,
-                           StagePurpose purpose, const BlockActivations& shared);
-  static void lay_out_kept(ArenaCursor& arena, const LayerShape& layer, const ChunkShape& part,
-                           Chunk& chunk);
-  [[nodiscard]] const BlockActivations& acts_of(const Slot& slot, std::int64_t layer) const;
+  /// For the chunks that take them.
+  static Ends lay_out_ends(ArenaCursor& arena, const LayerShape& layer,
+                           std::span<const ChunkRange> chunks, StagePurpose purpose);
+  static Kept lay_out_kept(ArenaCursor& arena, const LayerShape& layer);
+  [[nodiscard]] std::int32_t entry_in(std::vector<std::int32_t> ChunkShape::*list, int chunk,
+                                      int micro_batch, std::int64_t layer) const;
+  [[nodiscard]] LayerActivations forward_acts(int chunk, int micro_batch) const;
+  [[nodiscard]] BlockActivations& acts_of(int chunk, int micro_batch, std::int64_t layer);
   /// The same for R, B and W, with what this layer keeps apart from the others.
-  [[nodiscard]] BlockActivations acts_of(int chunk, int micro_batch, std::int64_t layer);
-  [[nodiscard]] Kept& kept_of(int chunk, int micro_batch, std::int64_t layer);
+  [[nodiscard]] BlockActivations own_acts(int chunk, int micro_batch, std::int64_t layer);
+  /// Null where B and W of that micro-batch are one action.
+  [[nodiscard]] Kept* kept_of(int chunk, int micro_batch, std::int64_t layer);
   [[nodiscard]] BlockActivations& recomputed_of(int chunk, int micro_batch, std::int64_t layer);
   /// Where the residual gradient behind a layer lies; -1: before the first.
   [[nodiscard]] TensorView dy_of(int chunk, int micro_batch, std::int64_t layer);
+  /// What BW takes for a layer.
+  [[nodiscard]] const BlockGradients& gradients_in_turns(std::int64_t layer) const;
   /// Where B of a layer puts what W needs, and where W finds it.
   [[nodiscard]] BlockGradients gradients_of_b(int chunk, int micro_batch, std::int64_t layer);
   [[nodiscard]] BlockGradients gradients_of_w(int chunk, int micro_batch, std::int64_t layer);
   [[nodiscard]] bool split() const { return shape_.purpose == StagePurpose::kTrainingSplit; }
-  Slot& slot_of(int chunk, int micro_batch);
+  Ends& ends_of(int chunk, int micro_batch);
   [[nodiscard]] const ChunkParams& params_of(int chunk) const {
     return params_.chunks[static_cast<std::size_t>(chunk)];
   }
@@ -150,7 +166,8 @@ class Stage final : public StageProgram {
   [[nodiscard]] int block_of_layer(const ChunkParams& chunk, std::int64_t layer) const;
   struct ForwardOf {
     const MicroBatch& micro_batch;
-    Slot& slot;
+    LayerActivations acts;
+    Ends& ends;
     const HeadTraining* training;  // null where no backward pass follows
   };
   void run_forward(int chunk, const ForwardOf& of);
@@ -180,6 +197,7 @@ class Stage final : public StageProgram {
   Memory memory_;
   const LayerShape layer_shape_;
   const RopeTables ropes_;
+  const std::vector<ChunkShape> chunks_;
   Buffers buffers_;
   Buffer loss_sum_, loss_scale_;
   std::map<std::pair<const ChunkParams*, ActionKind>, std::vector<int>> reads_;

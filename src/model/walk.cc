@@ -32,13 +32,13 @@ ParamStore::Lease WeightReader::next() {
 }
 
 ConstTensorView forward_layers(const ModelPass& pass, WeightReader& weights,
-                               const ChunkParams& chunk, std::span<const BlockActivations> acts,
+                               const ChunkParams& chunk, const LayerActivations& acts,
                                const BlockForwardScratch& scratch,
                                std::span<const KvCache> caches) {
   ConstTensorView stream;
   for (std::size_t layer = 0; layer < chunk.blocks.size(); ++layer) {
     const ParamStore::Lease lease = weights.next();
-    const BlockActivations& own = acts[layer % acts.size()];
+    const BlockActivations& own = acts[layer];
     block_forward(pass.layer(chunk.range.first_layer + static_cast<std::int64_t>(layer)),
                   weights_of(lease, chunk.blocks[layer]), own, scratch, stream,
                   caches.empty() ? nullptr : &caches[layer]);

@@ -45,10 +45,19 @@ struct ModelPass {
   }
 };
 
+/// Where the layers of a chunk keep their activations: layer i in all[slots[i % their number]].
+struct LayerActivations {
+  std::span<const BlockActivations> all;
+  std::span<const std::int32_t> slots;
+  const BlockActivations& operator[](std::size_t layer) const {
+    return all[static_cast<std::size_t>(slots[layer % slots.size()])];
+  }
+};
+
 /// F of the layers of a chunk, from the residual stream in acts[0].attention's s to the one
-/// returned, its branch in `scratch`. Layer i has acts[i % size] and, in generation, caches[i].
+/// returned, its branch in `scratch`. In generation layer i has caches[i].
 ConstTensorView forward_layers(const ModelPass& pass, WeightReader& weights,
-                               const ChunkParams& chunk, std::span<const BlockActivations> acts,
+                               const ChunkParams& chunk, const LayerActivations& acts,
                                const BlockForwardScratch& scratch,
                                std::span<const KvCache> caches = {});
 

@@ -56,12 +56,16 @@ class Executor::State {
     for (const ProgramStep& step : steps)
       expect(training != nullptr || step.action.kind == ActionKind::kForward,
              "{} in a forward pass", name_of(step.action.kind));
-    std::vector<std::int32_t> slots(stages_.empty() ? 0 : at(stages_.back() + 1), 1);
-    for (const std::int32_t held : stages_) {
-      slots[at(held)] = stage.slots(chunk_of(held));
-      under_way_.emplace_back(at(slots[at(held)]));
+    const auto slot_of = [&](std::int32_t held, std::int32_t micro_batch) {
+      return stage.slot(chunk_of(held), micro_batch);
+    };
+    for (const ProgramStep& step : steps) {
+      if (step.kind == StepKind::kAction)
+        under_way_.resize(
+            std::max(under_way_.size(),
+                     at(slot_of(step.action.virtual_stage, step.action.micro_batch) + 1)));
     }
-    steps_ = start_early(steps, slots);
+    steps_ = start_early(steps, slot_of);
   }
 
   void run(Trace& trace) {
@@ -71,10 +75,8 @@ class Executor::State {
     for (const ProgramStep& step : steps_) take(step);
     if (links_ == nullptr) return;
     const Span span(trace, Phase::kCommunication);
-    for (std::vector<Boundaries>& slots : under_way_) {
-      for (Boundaries& slot : slots) {
-        for (Pending& transfer : slot) std::exchange(transfer, {}).wait();
-      }
+    for (Boundaries& slot : under_way_) {
+      for (Pending& transfer : slot) std::exchange(transfer, {}).wait();
     }
   }
 
@@ -92,8 +94,7 @@ class Executor::State {
     return static_cast<int>(found - stages_.begin());
   }
   Pending& under_way(int chunk, int micro_batch, Boundary boundary) {
-    std::vector<Boundaries>& slots = under_way_[at(chunk)];
-    return slots[at(micro_batch) % slots.size()][static_cast<std::size_t>(boundary)];
+    return under_way_[at(stage_.slot(chunk, micro_batch))][static_cast<std::size_t>(boundary)];
   }
   void await(int chunk, int micro_batch, std::initializer_list<Boundary> boundaries) {
     for (const Boundary boundary : boundaries)
@@ -115,6 +116,7 @@ class Executor::State {
       }
       case StepKind::kReceive: {
         const int chunk = chunk_of(taker_of(action));
+        await_room(action, chunk);
         under_way(chunk, action.micro_batch, taken_at(action)) =
             links_->receive(action, stage_.boundary(chunk, action.micro_batch, taken_at(action)));
         return;
@@ -125,8 +127,14 @@ class Executor::State {
   void copy(const Action& made) {
     const Span span(*trace_, Phase::kCommunication);
     const int to = chunk_of(taker_of(made)), from = chunk_of(made.virtual_stage);
+    if (links_ != nullptr) await_room(made, to);
     stage_.copy(stage_.boundary(to, made.micro_batch, taken_at(made)),
                 stage_.boundary(from, made.micro_batch, left_at(made)));
+  }
+
+  /// A gradient comes to where the slot's last has left one, sent long ago.
+  void await_room(const Action& made, int chunk) {
+    if (!is_activation(made)) await(chunk, made.micro_batch, {Boundary::kInputGradient});
   }
 
   /// Waits for what `action` takes and for the memory that it writes.
@@ -175,7 +183,7 @@ class Executor::State {
   StageProgram* const training_;
   StageLinks* const links_;
   std::vector<ProgramStep> steps_;
-  std::vector<std::vector<Boundaries>> under_way_;  // of each chunk and slot
+  std::vector<Boundaries> under_way_;  // of each slot
   Trace* trace_ = nullptr;
   Occupation occupation_;
   std::int64_t first_ns_ = 0;

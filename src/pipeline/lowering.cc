@@ -36,15 +36,16 @@ void for_each_group(const Schedule& schedule, const Replay& replay, const F& f) 
 /// an activation where the one that was there before has ended.
 std::vector<Transfer> all_transfers(const Schedule& schedule, const ScheduleShape& shape,
                                     const Replay& replay) {
-  const std::vector<std::int32_t> slots = slots_of(schedule);
-  std::vector<std::vector<double>> free_from;  // of each stage and slot
-  for (const std::int32_t count : slots) free_from.emplace_back(at(count), 0);
+  const SlotTable slots = slots_of(schedule, Holding::kActivations);
+  std::vector<std::vector<double>> free_from;  // of each rank and slot
+  for (std::int32_t rank = 0; rank < shape.ranks; ++rank)
+    free_from.emplace_back(at(slots.count(rank)), 0);
   std::vector<double> room(shape.pairs(), 0);
   std::vector<Transfer> transfers;
   for_each_group(schedule, replay, [&](const auto& actions, auto i, auto end, double made) {
     const auto slot = [&](const Action& action) -> double& {
-      const std::size_t stage = at(action.virtual_stage);
-      return free_from[stage][at(action.micro_batch % slots[stage])];
+      const auto [stage, micro_batch] = std::pair(action.virtual_stage, action.micro_batch);
+      return free_from[at(shape.placement[at(stage)])][at(slots.of(stage, micro_batch))];
     };
     for (std::size_t j = i; j < end; ++j) {
       const Action& action = actions[j];
@@ -179,8 +180,7 @@ Program lower(const Schedule& schedule, const ActionTimes& times) {
   return program;
 }
 
-std::vector<ProgramStep> start_early(const std::vector<ProgramStep>& steps,
-                                     const std::vector<std::int32_t>& slots) {
+std::vector<ProgramStep> start_early(const std::vector<ProgramStep>& steps, const SlotOf& slot_of) {
   std::vector<Action> before;  // actions up to here
   std::vector<std::pair<std::size_t, const ProgramStep*>>
       order;                                    // by how many actions stand before it
@@ -192,8 +192,8 @@ std::vector<ProgramStep> start_early(const std::vector<ProgramStep>& steps,
   };
   const auto frees_room_of = [&](const Action& action, const Action& made) {
     const std::int32_t stage = made.virtual_stage + (made.kind == ActionKind::kForward ? 1 : -1);
-    return action.virtual_stage == stage && makes_weight_gradients(action.kind) &&
-           (action.micro_batch - made.micro_batch) % slots[at(stage)] == 0;
+    return makes_weight_gradients(action.kind) &&
+           slot_of(action.virtual_stage, action.micro_batch) == slot_of(stage, made.micro_batch);
   };
   for (const ProgramStep& step : steps) {
     if (step.kind == StepKind::kSend) {

@@ -12,6 +12,7 @@
 // transfer that is not done waits only for actions, and those wait only for earlier transfers.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 
 #include "pipeline/schedule.h"
 #include "pipeline/simulate.h"
+#include "pipeline/slots.h"
 #include "pipeline/stage_program.h"
 
 namespace trireme {
@@ -57,9 +59,10 @@ Program lower(const Schedule& schedule, const ActionTimes& times = {});
 /// The steps of one rank as an executor takes them that starts transfers and waits for them where
 /// they are used: a send starts when its output is made, a receive one action ahead where its
 /// memory is free then. That changes no channel's order and adds no waits, so what ends with
-/// blocking transfers ends so too. `slots`: of each virtual stage, as slots_of.
-std::vector<ProgramStep> start_early(const std::vector<ProgramStep>& steps,
-                                     const std::vector<std::int32_t>& slots);
+/// blocking transfers ends so too. `slot_of` a virtual stage of the rank and a micro-batch: of its
+/// ends, as slots_of.
+using SlotOf = std::function<std::int32_t(std::int32_t, std::int32_t)>;
+std::vector<ProgramStep> start_early(const std::vector<ProgramStep>& steps, const SlotOf& slot_of);
 
 struct ProgramFault {
   std::string_view rule;

@@ -161,38 +161,53 @@ class ProgramChecker {
     return std::nullopt;
   }
 
-  /// A slot's micro-batch, and those whose output and input gradient are not sent. -1: none.
+  /// A slot's stage and micro-batch (its pair), and those whose output and input gradient are not
+  /// sent. -1: none.
   struct Slot {
-    std::int32_t held = -1, output = -1, gradient = -1;
-    std::int32_t& unsent(ActionKind made) {
+    std::int64_t held = -1, output = -1, gradient = -1;
+    std::int64_t& unsent(ActionKind made) {
       return made == ActionKind::kForward ? output : gradient;
     }
   };
+  [[nodiscard]] std::int64_t pair(std::int32_t stage, std::int32_t micro_batch) const {
+    return static_cast<std::int64_t>(shape_.index(stage, micro_batch));
+  }
+  [[nodiscard]] std::string text_of_pair(std::int64_t pair) const {
+    if (pair < 0) return "none";
+    return fmt::format("micro-batch {} of virtual stage {}", pair % shape_.micro_batches,
+                       pair / shape_.micro_batches);
+  }
 
   Fault check_memory() {
-    const std::vector<std::int32_t> slots = slots_of(schedule_);
-    std::vector<std::vector<Slot>> memory;
-    for (const std::int32_t count : slots) memory.emplace_back(at(count));
+    const SlotTable slots = slots_of(schedule_, Holding::kActivations);
+    std::vector<std::vector<Slot>> memory;  // of each rank
+    for (std::int32_t rank = 0; rank < shape_.ranks; ++rank)
+      memory.emplace_back(at(slots.count(rank)));
     const auto slot = [&](std::int32_t stage, std::int32_t micro_batch) -> Slot& {
-      return memory[at(stage)][at(micro_batch % slots[at(stage)])];
+      return memory[at(shape_.placement[at(stage)])][at(slots.of(stage, micro_batch))];
     };
     for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank) {
       for (std::size_t i = 0; i < program_.ranks[rank].size(); ++i) {
         const auto& [kind, action, peer, batch, last] = program_.ranks[rank][i];
         const Output output = output_of(action, shape_);
         const bool arrives = kind == StepKind::kReceive || kind == StepKind::kCopy;
-        Slot& theirs = slot(arrives ? output.to_stage : action.virtual_stage, action.micro_batch);
+        const std::int32_t stage = arrives ? output.to_stage : action.virtual_stage;
+        Slot& theirs = slot(stage, action.micro_batch);
+        const std::int64_t own = pair(stage, action.micro_batch);
         const bool begins = action.kind == ActionKind::kForward && kind != StepKind::kSend;
-        if (begins && theirs.held < 0) theirs.held = action.micro_batch;
-        if (kind != StepKind::kSend && theirs.held != action.micro_batch)
-          return fault("memory", rank, i, "its memory is that of micro-batch {}", theirs.held);
+        if (begins && theirs.held < 0) theirs.held = own;
+        if (kind != StepKind::kSend && theirs.held != own)
+          return fault("memory", rank, i, "its memory is that of {}", text_of_pair(theirs.held));
+        if (arrives && !begins && theirs.gradient >= 0)
+          return fault("memory", rank, i, "{} is not sent from there",
+                       text_of_pair(theirs.gradient));
         Slot& made = slot(action.virtual_stage, action.micro_batch);
         if (kind == StepKind::kAction) {
           if (output.goes()) {
-            std::int32_t& unsent = made.unsent(output.made.kind);
+            std::int64_t& unsent = made.unsent(output.made.kind);
             if (unsent >= 0)
-              return fault("memory", rank, i, "micro-batch {} is not sent from there", unsent);
-            unsent = action.micro_batch;
+              return fault("memory", rank, i, "{} is not sent from there", text_of_pair(unsent));
+            unsent = own;
           }
           if (makes_weight_gradients(action.kind)) made.held = -1;
         } else if (kind != StepKind::kReceive) {

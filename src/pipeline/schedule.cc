@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -96,23 +95,6 @@ class Reader {
   std::string where_;
 };
 
-/// How many numbers keep apart a stage's micro-batches between actions that begin and end.
-template <class Begins, class Ends>
-std::int32_t window(const std::vector<Action>& actions, std::int32_t virtual_stage,
-                    const Begins& begins, const Ends& ends) {
-  std::set<std::int32_t> inside;
-  std::int32_t most = 0;
-  for (const Action& action : actions) {
-    if (action.virtual_stage != virtual_stage) continue;
-    if (begins(action.kind)) {
-      inside.insert(action.micro_batch);
-      most = std::max(most, *inside.rbegin() - *inside.begin() + 1);
-    }
-    if (ends(action.kind)) inside.erase(action.micro_batch);
-  }
-  return most;
-}
-
 }  // namespace
 
 ScheduleShape shape_of(const Schedule& schedule) {
@@ -145,15 +127,6 @@ std::vector<std::int32_t> v_placement(int ranks) {
   return placement;
 }
 
-std::int32_t waiting_for_weights(const std::vector<Action>& actions, std::int32_t virtual_stage) {
-  return std::max(1, window(actions, virtual_stage, goes_back, makes_weight_gradients));
-}
-
-std::int32_t recomputed(const std::vector<Action>& actions, std::int32_t virtual_stage) {
-  const auto again = [](ActionKind kind) { return kind == ActionKind::kRecompute; };
-  return window(actions, virtual_stage, again, goes_back);
-}
-
 std::string_view name_of(ActionKind kind) { return kNames[static_cast<std::size_t>(kind)]; }
 
 std::string text_of(const Action& action) {
@@ -165,41 +138,6 @@ std::size_t end_of_group(const std::vector<Action>& actions, std::size_t positio
   std::size_t end = position + 1;
   while (group != 0 && end < actions.size() && actions[end].group == group) ++end;
   return end;
-}
-
-std::vector<std::int32_t> slots_of(const Schedule& schedule) {
-  const ScheduleShape shape = shape_of(schedule);
-  struct Held {
-    std::int32_t first = 0, last = -1;  // lowest and highest micro-batch
-  };
-  std::vector<Held> held(static_cast<std::size_t>(shape.virtual_stages));
-  std::vector<bool> holds(shape.pairs());
-  std::vector<std::int32_t> slots(held.size(), 1);
-  const auto begin = [&](const Action& action) {
-    const auto stage = static_cast<std::size_t>(action.virtual_stage);
-    Held& h = held[stage];
-    const bool none = h.last < h.first;
-    h = {none ? action.micro_batch : std::min(h.first, action.micro_batch),
-         none ? action.micro_batch : std::max(h.last, action.micro_batch)};
-    holds[shape.index(action.virtual_stage, action.micro_batch)] = true;
-    slots[stage] = std::max(slots[stage], h.last - h.first + 1);
-  };
-  const auto end = [&](const Action& action) {
-    Held& h = held[static_cast<std::size_t>(action.virtual_stage)];
-    holds[shape.index(action.virtual_stage, action.micro_batch)] = false;
-    while (h.first <= h.last && !holds[shape.index(action.virtual_stage, h.first)]) ++h.first;
-    while (h.first <= h.last && !holds[shape.index(action.virtual_stage, h.last)]) --h.last;
-  };
-  for (const std::vector<Action>& actions : schedule.ranks) {
-    for (std::size_t i = 0; i < actions.size();) {
-      const std::size_t group_end = end_of_group(actions, i);
-      for (std::size_t j = i; j < group_end; ++j)
-        if (actions[j].kind == ActionKind::kForward) begin(actions[j]);
-      for (; i < group_end; ++i)
-        if (makes_weight_gradients(actions[i].kind)) end(actions[i]);
-    }
-  }
-  return slots;
 }
 
 Json schedule_json(const Schedule& schedule, const std::vector<std::vector<double>>* starts) {

@@ -71,12 +71,6 @@ std::vector<std::int32_t> interleaved_placement(int ranks, int stages_per_rank);
 /// Rank r holds stages r and 2·ranks-1-r: the first and the last share a rank.
 std::vector<std::int32_t> v_placement(int ranks);
 
-/// How many numbers in a row, counted modulo that, keep those micro-batches of a virtual stage
-/// apart that have their B and not yet their W, B itself and BW among them. At least 1.
-std::int32_t waiting_for_weights(const std::vector<Action>& actions, std::int32_t virtual_stage);
-/// The same of those that have their R and not yet their B or BW. 0 where nothing has an R.
-std::int32_t recomputed(const std::vector<Action>& actions, std::int32_t virtual_stage);
-
 /// "F", "B", "W", "BW", "R"
 std::string_view name_of(ActionKind kind);
 /// "F3.7": forward of virtual stage 3 on micro-batch 7.
@@ -84,11 +78,6 @@ std::string text_of(const Action& action);
 
 /// One past the last position of the actions that run together with the one at `position`.
 std::size_t end_of_group(const std::vector<Action>& actions, std::size_t position);
-
-/// Of each virtual stage: into how many slots its memory is split, so that the micro-batches
-/// between their F and their last backward action have slots of their own when micro-batch i takes
-/// slot i mod that number. What a group ends counts as held until its end. At least 1.
-std::vector<std::int32_t> slots_of(const Schedule& schedule);
 
 /// {"ranks": [[["F", virtual_stage, micro_batch, start, group], ...], ...], "placement": [...],
 /// "reproducible": true}. Start and group stand where given (`starts` of each action of each rank).

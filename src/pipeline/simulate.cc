@@ -167,43 +167,32 @@ Replay::Replay(const Schedule& schedule, const ScheduleShape& shape, const Actio
 }
 
 double peak_of(const std::vector<Action>& actions, const ScheduleShape& shape, double w_memory,
-               double r_memory) {
-  // Activations held whole, kept for W alone, recomputed by R: integers, so that sums are exact.
-  std::int64_t whole = 0, kept = 0, kept_most = 0, again_most = 0;
-  std::set<std::size_t> again;
-  double peak = 0;
+               double r_memory, const StageSizes& sizes) {
+  // Activations held whole, kept for W alone, recomputed by R; whole numbers where all sizes are 1.
+  double whole = 0, kept = 0, kept_most = 0, again = 0, again_most = 0, peak = 0;
+  std::set<std::size_t> pairs_again;
   for (std::size_t position = 0; position < actions.size();) {
     const std::size_t end = end_of_group(actions, position);
     for (std::size_t i = position; i < end; ++i) {
       const ActionKind kind = actions[i].kind;
-      whole += kind == ActionKind::kForward ? 1 : 0;
+      const double size = size_of(sizes, actions[i].virtual_stage);
+      if (kind == ActionKind::kForward) whole += size;
       const std::size_t pair = shape.index(actions[i].virtual_stage, actions[i].micro_batch);
-      if (kind == ActionKind::kRecompute) again.insert(pair);
-      again_most = std::max(again_most, std::ssize(again));
-      if (goes_back(kind)) again.erase(pair);
+      if (kind == ActionKind::kRecompute && pairs_again.insert(pair).second) again += size;
+      again_most = std::max(again_most, again);
+      if (goes_back(kind) && pairs_again.erase(pair) > 0) again -= size;
     }
-    peak = std::max(
-        peak, static_cast<double>(whole) + std::min(1.0, w_memory) * static_cast<double>(kept));
+    peak = std::max(peak, whole + std::min(1.0, w_memory) * kept);
     for (std::size_t i = position; i < end; ++i) {
-      switch (actions[i].kind) {
-        case ActionKind::kBackwardInput:
-          --whole;
-          kept_most = std::max(kept_most, ++kept);
-          break;
-        case ActionKind::kBackwardWeight:
-          --kept;
-          break;
-        case ActionKind::kBackward:
-          --whole;
-          break;
-        default:
-          break;
-      }
+      const double size = size_of(sizes, actions[i].virtual_stage);
+      if (goes_back(actions[i].kind)) whole -= size;
+      if (actions[i].kind == ActionKind::kBackwardInput) kept += size;
+      if (actions[i].kind == ActionKind::kBackwardWeight) kept -= size;
+      kept_most = std::max(kept_most, kept);
     }
     position = end;
   }
-  peak += std::max(0.0, w_memory - 1) * static_cast<double>(kept_most) +
-          r_memory * static_cast<double>(again_most);
+  peak += std::max(0.0, w_memory - 1) * kept_most + r_memory * again_most;
   return peak * shape.ranks / shape.virtual_stages;
 }
 

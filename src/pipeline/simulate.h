@@ -77,8 +77,14 @@ struct Simulation {
 Simulation simulate(const Schedule& schedule, const ActionTimes& times, double w_memory = 1,
                     double r_memory = 0);
 
+/// Sizes of virtual stages; where there are none, 1.
+using StageSizes = std::vector<double>;
+inline double size_of(const StageSizes& sizes, std::int32_t virtual_stage) {
+  return sizes.empty() ? 1 : sizes[static_cast<std::size_t>(virtual_stage)];
+}
+
 /// Most activations held by a rank, in full stages: simulate's `peak`. Any order of actions.
 double peak_of(const std::vector<Action>& actions, const ScheduleShape& shape, double w_memory,
-               double r_memory = 0);
+               double r_memory = 0, const StageSizes& sizes = {});
 
 }  // namespace trireme

@@ -20,9 +20,11 @@ class ForwardProgram {
   /// Of a step or of evaluation: the stage knows which.
   virtual void forward(int chunk, int micro_batch) = 0;
   /// Where a chunk reads its input and the gradient of its output, and leaves its output and its
-  /// input's gradient; not at the model's ends. Micro-batches equal modulo `slots` share memory.
+  /// input's gradient; not at the model's ends. The two gradients share memory: B reads the one
+  /// before it leaves the other.
   [[nodiscard]] virtual TensorView boundary(int chunk, int micro_batch, Boundary which) = 0;
-  [[nodiscard]] virtual int slots(int chunk) const = 0;
+  /// Whose memory that is, from 0: those of one slot share it.
+  [[nodiscard]] virtual int slot(int chunk, int micro_batch) const = 0;
   /// Between two boundaries of this stage.
   virtual void copy(TensorView to, TensorView from) = 0;
 };

@@ -45,9 +45,9 @@ Held memory_of(const RunConfig& config, const MeshShape& mesh, const ResolvedBat
     shape.chunks = {chunk};
     return static_cast<double>(Stage::buffer_bytes(config.model, shape, compute));
   };
-  const double one = bytes({range, 1, 1, 0}), activation = bytes({range, 2, 1, 0}) - one;
-  return {1 + (bytes({range, 1, 2, 0}) - one) / activation,
-          (bytes({range, 1, 1, 1}) - one) / activation};
+  const double one = bytes(lone_chunk(range, 1)), activation = bytes(lone_chunk(range, 2)) - one;
+  return {1 + (bytes(lone_chunk(range, 1, 2)) - one) / activation,
+          (bytes(lone_chunk(range, 1, 1, 1)) - one) / activation};
 }
 
 /// R needs something that F has not kept.
@@ -143,6 +143,14 @@ void check_layers(const RunConfig& config, std::int64_t stages) {
   }
 }
 
+std::vector<std::int64_t> balanced(const RunConfig& config,
+                                   const std::vector<std::int32_t>& placement) {
+  const PassCost layer =
+      cost_of_layer(config.model, config.data.sequence_length, config.parallel.recompute);
+  return balance_layers(
+      {config.model.layer_count(), layer.all(), cost_of_head(config.model).all(), placement});
+}
+
 /// What each virtual stage holds, and how long its actions take.
 void place_stages(const RunConfig& config, Pipeline& pipeline) {
   const ModelConfig& model = config.model;
@@ -150,8 +158,7 @@ void place_stages(const RunConfig& config, Pipeline& pipeline) {
       cost_of_layer(model, config.data.sequence_length, config.parallel.recompute);
   const PassCost head = cost_of_head(model);
   std::vector<std::int64_t> counts = config.parallel.pipeline_layers;
-  if (counts.empty())
-    counts = balance_layers({model.layer_count(), layer.all(), head.all(), pipeline.placement});
+  if (counts.empty()) counts = balanced(config, pipeline.placement);
   std::int64_t first = 0;
   for (const std::int64_t layers : counts) {
     pipeline.stages.push_back({first, layers, first == 0, first + layers == model.layer_count()});
@@ -182,18 +189,31 @@ void place_stages(const RunConfig& config, Pipeline& pipeline) {
   }
 }
 
+/// Layers of each virtual stage, in those of which 1F1B, one stage a rank, holds P on the rank that
+/// holds most. So a memory limit is one of bytes, and 1F1B keeps that of P.
+StageSizes stage_sizes(const RunConfig& config, const Pipeline& pipeline) {
+  const std::int64_t ranks = config.parallel.pipeline;
+  std::vector<std::int64_t> line;
+  for (const ChunkRange& stage : pipeline.stages) line.push_back(stage.layers);
+  if (std::ssize(line) != ranks)
+    line = balanced(config, interleaved_placement(narrow<int>(ranks), 1));
+  std::int64_t most = 0;
+  for (std::int64_t rank = 0; rank < ranks; ++rank)
+    most = std::max(most, (ranks - rank) * line[static_cast<std::size_t>(rank)]);
+  const double unit = static_cast<double>(most) / static_cast<double>(pipeline.stages.size());
+  StageSizes sizes;
+  for (const ChunkRange& stage : pipeline.stages)
+    sizes.push_back(std::max(1.0, static_cast<double>(stage.layers) / unit));
+  return sizes;
+}
+
 }  // namespace
 
 std::vector<ChunkShape> Pipeline::chunks_of(int rank) const {
-  std::vector<ChunkShape> chunks;
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    if (placement[s] != rank) continue;
-    const std::vector<Action>& actions = schedule.ranks[static_cast<std::size_t>(rank)];
-    const auto stage = static_cast<std::int32_t>(s);
-    chunks.push_back(
-        {stages[s], slots[s], waiting_for_weights(actions, stage), recomputed(actions, stage)});
-  }
-  return chunks;
+  std::vector<ChunkShape> own;
+  for (std::size_t s = 0; s < chunks.size(); ++s)
+    if (placement[s] == rank) own.push_back(chunks[s]);
+  return own;
 }
 
 bool Pipeline::splits(int rank) const {
@@ -225,13 +245,14 @@ Pipeline make_pipeline(const RunConfig& config, const MeshShape& mesh, const Res
   }
   request.times = pipeline.times;
   request.w_memory = pipeline.w_memory;
+  request.stage_sizes = stage_sizes(config, pipeline);
   if (generated) {
     pipeline.schedule = make_schedule(request);
   } else if (made == nullptr) {
     require_valid(pipeline.schedule, parallel.pipeline_schedule,
                   {parallel.pipeline_memory_limit, pipeline.w_memory, pipeline.r_memory});
   }
-  pipeline.slots = slots_of(pipeline.schedule);
+  pipeline.chunks = chunks_of(pipeline.schedule, pipeline.stages);
   pipeline.step = proved_program(pipeline.schedule, pipeline.times);
   pipeline.evaluation = proved_program(make_forward_pass(pipeline.placement), pipeline.times);
   return pipeline;

@@ -19,13 +19,13 @@ struct Pipeline {
   double w_memory = 1;
   double r_memory = 0;                  ///< the same of what R makes until B
   Program step, evaluation;             ///< what the ranks run, proved by check_program
-  std::vector<std::int32_t> slots;      ///< of each virtual stage
+  std::vector<ChunkShape> chunks;       ///< of each virtual stage, with the memory that it takes
   std::vector<std::int32_t> placement;  ///< rank of each virtual stage
   std::vector<ChunkRange> stages;       ///< of the model, in its order
 
   /// B and W of that rank are apart somewhere: its stages keep what W needs.
   [[nodiscard]] bool splits(int rank) const;
-  /// What a pipeline rank holds, with as many micro-batches in flight as its actions have.
+  /// Those of a pipeline rank.
   [[nodiscard]] std::vector<ChunkShape> chunks_of(int rank) const;
 };
 

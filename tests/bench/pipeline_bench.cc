@@ -39,28 +39,30 @@ class SleepingStage final : public StageProgram {
   SleepingStage(const Schedule& schedule, int rank, const ActionTimes& milliseconds)
       : times_(milliseconds) {
     const ScheduleShape shape = shape_of(schedule);
+    const SlotTable table = slots_of(schedule, Holding::kActivations);
     for (int stage = 0; stage < shape.virtual_stages; ++stage) {
-      if (shape.placement[static_cast<std::size_t>(stage)] != rank) continue;
-      const std::int32_t slots = slots_of(schedule)[static_cast<std::size_t>(stage)];
-      chunks_.emplace_back(static_cast<std::size_t>(slots));
-      for (Slot& slot : chunks_.back()) {
-        for (std::vector<float>& boundary : slot) boundary.resize(kNumbers);
-      }
+      if (shape.placement[static_cast<std::size_t>(stage)] == rank)
+        chunks_.push_back(table.of_stage(stage));
+    }
+    slots_.resize(static_cast<std::size_t>(table.count(rank)));
+    for (Slot& slot : slots_) {
+      for (std::vector<float>& boundary : slot) boundary.resize(kNumbers);
     }
   }
 
   void forward(int, int) override { sleep(times_.forward); }
   void recompute(int, int) override { sleep(times_.forward); }
   void backward_input(int, int) override { sleep(times_.backward_input); }
-  void backward_weight(int, int, Pass) override { sleep(times_.backward_weight); }
-  void backward(int, int, Pass) override { sleep(times_.backward_input + times_.backward_weight); }
-  TensorView boundary(int chunk, int micro_batch, Boundary which) override {
-    std::vector<Slot>& all = chunks_[static_cast<std::size_t>(chunk)];
-    Slot& slot = all[static_cast<std::size_t>(micro_batch) % all.size()];
-    return view_of(slot[static_cast<std::size_t>(which)].data(), {kNumbers});
+  void backward_weight(int, int, LastMicroBatch) override { sleep(times_.backward_weight); }
+  void backward(int, int, LastMicroBatch) override {
+    sleep(times_.backward_input + times_.backward_weight);
   }
-  [[nodiscard]] int slots(int chunk) const override {
-    return static_cast<int>(chunks_[static_cast<std::size_t>(chunk)].size());
+  TensorView boundary(int chunk, int micro_batch, Boundary which) override {
+    Slot& own = slots_[static_cast<std::size_t>(slot(chunk, micro_batch))];
+    return view_of(own[static_cast<std::size_t>(which)].data(), {kNumbers});
+  }
+  [[nodiscard]] int slot(int chunk, int micro_batch) const override {
+    return chunks_[static_cast<std::size_t>(chunk)][static_cast<std::size_t>(micro_batch)];
   }
   void copy(TensorView, TensorView) override {}
 
@@ -70,7 +72,8 @@ class SleepingStage final : public StageProgram {
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
   }
   ActionTimes times_;
-  std::vector<std::vector<Slot>> chunks_;
+  std::vector<std::vector<std::int32_t>> chunks_;  // the slots of their micro-batches
+  std::vector<Slot> slots_;
 };
 
 struct NamedPlan {

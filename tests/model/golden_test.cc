@@ -112,8 +112,7 @@ TEST_P(ModelGoldenCase, b_and_w_apart_give_the_bits_of_bw) {
       schedule.ranks = {order};
       StageShape shape{golden.batch, golden.tokens, 1, StagePurpose::kTrainingSplit};
       shape.recompute = recompute;
-      shape.chunks = {{whole_model(fused.config), slots_of(schedule).front(),
-                       waiting_for_weights(order, 0), recomputed(order, 0)}};
+      shape.chunks = chunks_of(schedule, {whole_model(fused.config)});
       ModelFixture split(load_model_config(golden.directory), shape);
       split.load(golden.directory / "model.safetensors");
       split.run(batches, schedule);  // what B and the activations have exchanged stays so
@@ -136,7 +135,7 @@ TEST(ModelStage, a_micro_batch_that_waits_for_w_takes_little_beside_its_activati
   const auto bytes = [&](int waiting, Recompute recompute) {
     StageShape shape{golden.batch, golden.tokens, 1, StagePurpose::kTrainingSplit};
     shape.recompute = recompute;
-    shape.chunks = {{whole_model(config), 4, waiting}};
+    shape.chunks = {lone_chunk(whole_model(config), 4, waiting)};
     return Stage::buffer_bytes(config, shape, DType::kF32);
   };
   const std::int64_t row = 4 * golden.batch * golden.tokens;

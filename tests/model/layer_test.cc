@@ -70,7 +70,7 @@ class LayerRun {
     const bool again = halves == Halves::kApartAfterR || halves == Halves::kTogetherAfterR;
     StageShape shape{kSequences, kTokens, 2,
                      apart ? StagePurpose::kTrainingSplit : StagePurpose::kTraining};
-    shape.chunks = {{{0, 1, false, false}, 2, 2, again ? 2 : 0}};
+    shape.chunks = {lone_chunk({0, 1, false, false}, 2, 2, again ? 2 : 0)};
     stage_ = rank.stage(shape);
   }
   void run(Halves halves) {

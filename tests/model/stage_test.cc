@@ -60,6 +60,24 @@ std::vector<ChunkRange> ranges_of(int chunks) {
   return {{0, 1, true, false}, {1, 1, false, true}};
 }
 
+/// What StageRun runs.
+Schedule schedule(int chunks, bool apart) {
+  Schedule schedule;
+  schedule.placement.assign(static_cast<std::size_t>(chunks), 0);
+  std::vector<Action>& actions = schedule.ranks.emplace_back();
+  for (int i = 0; i < 2; ++i) {
+    for (int chunk = 0; chunk < chunks; ++chunk)
+      actions.push_back({ActionKind::kForward, chunk, i});
+  }
+  for (const ActionKind kind :
+       {apart ? ActionKind::kBackwardInput : ActionKind::kBackward, ActionKind::kBackwardWeight}) {
+    for (int i = 0; (apart || kind == ActionKind::kBackward) && i < 2; ++i) {
+      for (int chunk = chunks - 1; chunk >= 0; --chunk) actions.push_back({kind, chunk, i});
+    }
+  }
+  return schedule;
+}
+
 /// Forward and backward of both micro-batches through all chunks, in two halves or one.
 class StageRun {
  public:
@@ -69,7 +87,7 @@ class StageRun {
       tokens_.emplace_back(reference.batch, i * kSequences, kSequences, false);
     StageShape shape{kSequences, kTokens, 2,
                      apart ? StagePurpose::kTrainingSplit : StagePurpose::kTraining};
-    for (const ChunkRange& range : ranges_of(chunks)) shape.chunks.push_back({range, 2, 2, 0});
+    shape.chunks = chunks_of(schedule(chunks, apart), ranges_of(chunks));
     stage_ = rank.stage(shape);
   }
   double run() {

@@ -159,7 +159,7 @@ EDITS = [
      "return {rows.begin, rows.size};", "return {rows.begin > 0 ? rows.begin - 1 : 0, rows.size};"),
     ("src/model/walk.cc", "the embedding's parts not summed", "  tensor.reduce(embedding.out_TC);\n", ""),
     ("src/model/stage.cc", "the embedding's gradient not gathered", "  axes_.tensor.all_gather(d);\n", ""),
-    ("src/model/stage.cc", "the head's input not gathered", "  axes_.tensor.all_gather(slot.final_n_TC);\n", ""),
+    ("src/model/stage.cc", "the head's input not gathered", "  axes_.tensor.all_gather(ends.final_n_TC);\n", ""),
     ("src/store/gradients.cc", "gradients complete with each micro-batch at stage 0",
      "if (accumulates() ? !last : block != open_block_) return;", "if (!accumulates() && block != open_block_) return;"),
     ("src/plan/rank_part.cc", "the next rank's shard",

@@ -18,13 +18,15 @@ namespace trireme {
 class EarlyRun {
  public:
   EarlyRun(const Schedule& schedule, const Program& program)
-      : shape_(shape_of(schedule)), slots_(slots_of(schedule)) {
-    for (const auto& steps : program.ranks) steps_.push_back(start_early(steps, slots_));
-    result_.sums.assign(static_cast<std::size_t>(shape_.virtual_stages), 0);
-    for (std::int32_t stage = 0; stage < shape_.virtual_stages; ++stage) {
-      const auto rank = static_cast<std::size_t>(shape_.placement[static_cast<std::size_t>(stage)]);
-      recomputed_.push_back(recomputed(schedule.ranks[rank], stage));
+      : shape_(shape_of(schedule)),
+        slots_(slots_of(schedule, Holding::kActivations)),
+        waiting_(slots_of(schedule, Holding::kGradients)),
+        recomputed_(slots_of(schedule, Holding::kRecomputed)) {
+    for (const auto& steps : program.ranks) {
+      steps_.push_back(start_early(
+          steps, [&](int stage, int micro_batch) { return slots_.of(stage, micro_batch); }));
     }
+    result_.sums.assign(static_cast<std::size_t>(shape_.virtual_stages), 0);
   }
 
   NaiveResult run() {
@@ -44,14 +46,16 @@ class EarlyRun {
   }
 
  private:
-  using Cell = std::tuple<int, int, Boundary>;  ///< stage, slot, what
+  using Cell = std::tuple<int, int, Boundary>;  ///< rank, slot, what
   struct Transfer {
     std::vector<Cell> sends, receives;  ///< of a channel, as they were started
     std::size_t done = 0;
   };
 
+  /// The two gradients share memory.
   Cell cell(int stage, int micro_batch, Boundary which) {
-    return {stage, micro_batch % slots_[static_cast<std::size_t>(stage)], which};
+    if (which == Boundary::kInputGradient) which = Boundary::kOutputGradient;
+    return {rank_of(stage), slots_.of(stage, micro_batch), which};
   }
   Cell left(const Action& made) {
     return cell(made.virtual_stage, made.micro_batch,
@@ -62,10 +66,13 @@ class EarlyRun {
     return cell(made.virtual_stage + (forward ? 1 : -1), made.micro_batch,
                 forward ? Boundary::kInput : Boundary::kOutputGradient);
   }
-  /// Where R leaves what B reads.
-  std::pair<int, int> place_of_r(const Action& a) const {
-    return {a.virtual_stage,
-            a.micro_batch % recomputed_[static_cast<std::size_t>(a.virtual_stage)]};
+  [[nodiscard]] int rank_of(int stage) const {
+    return shape_.placement[static_cast<std::size_t>(stage)];
+  }
+  /// Where R leaves what B reads, B or BW what W reads.
+  using Kept = std::pair<int, int>;  ///< rank, slot
+  [[nodiscard]] Kept slot_in(const SlotTable& slots, const Action& a) const {
+    return {rank_of(a.virtual_stage), slots.of(a.virtual_stage, a.micro_batch)};
   }
   Transfer& channel(const Action& made) {
     return channels_[{made.virtual_stage, made.kind == ActionKind::kForward}];
@@ -95,10 +102,12 @@ class EarlyRun {
         channel(step.action).sends.push_back(left(step.action));
         return true;
       case StepKind::kReceive:
+        if (step.action.kind != ActionKind::kForward && !await(taken(step.action))) return false;
         channel(step.action).receives.push_back(taken(step.action));
         values_[taken(step.action)] = std::nan("");
         return true;
       case StepKind::kCopy:
+        if (step.action.kind != ActionKind::kForward && !await(taken(step.action))) return false;
         values_[taken(step.action)] = values_.at(left(step.action));
         return true;
       case StepKind::kAction:
@@ -110,7 +119,6 @@ class EarlyRun {
   bool act(const Action& a) {
     const int stage = a.virtual_stage;
     const auto at = [&](Boundary which) { return cell(stage, a.micro_batch, which); };
-    const std::pair slot{stage, std::get<1>(at(Boundary::kInput))};
     if (a.kind == ActionKind::kForward) {
       if (!await(at(Boundary::kInput)) || !await(at(Boundary::kOutput))) return false;
       if (stage == 0) values_[at(Boundary::kInput)] = 0.37 * a.micro_batch + 1;
@@ -120,32 +128,32 @@ class EarlyRun {
     // The input stays where it came to, as a stage keeps it until the weights' gradients.
     double held = values_.at(at(Boundary::kInput));
     if (a.kind == ActionKind::kRecompute) {
-      again_[place_of_r(a)] = held;
+      again_[slot_in(recomputed_, a)] = held;
       has_r_.insert({stage, a.micro_batch});
       return true;
     }
     if (goes_back(a.kind)) {
-      if (has_r_.contains({stage, a.micro_batch})) held = again_.at(place_of_r(a));
+      if (has_r_.contains({stage, a.micro_batch})) held = again_.at(slot_in(recomputed_, a));
       if (!await(at(Boundary::kOutputGradient)) || !await(at(Boundary::kInputGradient)))
         return false;
       const double gradient = stage + 1 == shape_.virtual_stages
                                   ? 0.01 * held
                                   : values_.at(at(Boundary::kOutputGradient));
       values_[at(Boundary::kInputGradient)] = gradient * 0.99 + 0.001 * held;
-      kept_[slot] = gradient;
+      kept_[slot_in(waiting_, a)] = gradient;
     }
     if (makes_weight_gradients(a.kind))
-      result_.sums[static_cast<std::size_t>(stage)] += static_cast<float>(held * kept_.at(slot));
+      result_.sums[static_cast<std::size_t>(stage)] +=
+          static_cast<float>(held * kept_.at(slot_in(waiting_, a)));
     return true;
   }
 
   const ScheduleShape shape_;
-  const std::vector<std::int32_t> slots_;
+  const SlotTable slots_, waiting_, recomputed_;
   std::vector<std::vector<ProgramStep>> steps_;
   std::map<Cell, double> values_;
-  std::map<std::pair<int, int>, double> kept_, again_;
+  std::map<Kept, double> kept_, again_;
   std::set<std::pair<int, int>> has_r_;
-  std::vector<std::int32_t> recomputed_;
   std::map<std::pair<int, bool>, Transfer> channels_;
   NaiveResult result_;
 };

@@ -135,7 +135,9 @@ TEST(Lowering, an_executor_receives_one_action_ahead_where_memory_is_free) {
   const Schedule schedule = make_1f1b(2, 3);
   const Program program = lower(schedule, {1, 1, 1e-3, 0});
   const auto early = [&](std::size_t rank) {
-    std::vector<ProgramStep> steps = start_early(program.ranks[rank], slots_of(schedule));
+    const SlotTable slots = slots_of(schedule, Holding::kActivations);
+    std::vector<ProgramStep> steps =
+        start_early(program.ranks[rank], [&](int stage, int i) { return slots.of(stage, i); });
     for (ProgramStep& step : steps) step.batch = 0;
     return text_of_steps(steps);
   };
@@ -220,12 +222,12 @@ TEST(Lowering, the_checker_names_what_is_wrong) {
   program = apart;
   std::swap(program.ranks[1][2], program.ranks[1][3]);
   EXPECT_EQ(fault_of(schedule, program),
-            "memory, rank 1, position 2: its memory is that of micro-batch 0");
+            "memory, rank 1, position 2: its memory is that of micro-batch 0 of virtual stage 1");
   program = apart;
   std::rotate(program.ranks[1].begin() + 4, program.ranks[1].begin() + 5,
               program.ranks[1].begin() + 7);
   EXPECT_EQ(fault_of(schedule, program),
-            "memory, rank 1, position 5: micro-batch 0 is not sent from there");
+            "memory, rank 1, position 5: micro-batch 0 of virtual stage 1 is not sent from there");
   program = right;
   program.ranks[0][5].last = LastMicroBatch::kYes;
   EXPECT_EQ(fault_of(schedule, program),

@@ -96,32 +96,5 @@ TEST(Schedule, placements_of_the_three_shapes) {
   EXPECT_EQ(v_placement(3), (std::vector<std::int32_t>{0, 1, 2, 2, 1, 0}));
 }
 
-TEST(Schedule, micro_batches_that_wait_for_their_weight_gradients) {
-  const Schedule h1 = make_zb_h1(4, 8);
-  for (int rank = 0; rank < 4; ++rank)
-    EXPECT_EQ(waiting_for_weights(h1.ranks[static_cast<std::size_t>(rank)], rank), rank + 1);
-  EXPECT_EQ(waiting_for_weights(make_1f1b(4, 8).ranks[0], 0), 1);
-  EXPECT_EQ(waiting_for_weights(h1.ranks[0], 7), 1);  // not its stage
-  // Two wait, and their numbers are three apart: 0 and 3 are the same modulo 2 and modulo 3.
-  const std::vector<Action> apart = {{ActionKind::kBackwardInput, 0, 0},
-                                     {ActionKind::kBackwardInput, 0, 3},
-                                     {ActionKind::kBackwardWeight, 0, 0},
-                                     {ActionKind::kBackwardWeight, 0, 3}};
-  EXPECT_EQ(waiting_for_weights(apart, 0), 4);
-}
-
-TEST(Schedule, micro_batches_whose_activations_are_recomputed) {
-  EXPECT_EQ(recomputed(make_1f1b(4, 8).ranks[0], 0), 0);
-  std::vector<Action> actions = {{ActionKind::kRecompute, 0, 1},
-                                 {ActionKind::kBackward, 0, 1},
-                                 {ActionKind::kRecompute, 0, 2},
-                                 {ActionKind::kBackwardInput, 0, 2},
-                                 {ActionKind::kBackwardWeight, 0, 2}};
-  EXPECT_EQ(recomputed(actions, 0), 1);
-  EXPECT_EQ(recomputed(actions, 1), 0);
-  std::swap(actions[1], actions[2]);
-  EXPECT_EQ(recomputed(actions, 0), 2);
-}
-
 }  // namespace
 }  // namespace trireme

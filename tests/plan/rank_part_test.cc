@@ -82,7 +82,7 @@ TEST(RankPart, an_embedding_has_its_gradient_in_rows_where_they_are_few) {
   // Only the stage that has it.
   RankPart last = part_of_rank(parallel_of(0), MeshShape({1, 2, 1, 1}), 0, StagePurpose::kTraining);
   last.step_tokens = 4;
-  last.chunks = {{{1, 1, false, true}, 1, 1, 0}};
+  last.chunks = {lone_chunk({1, 1, false, true}, 1)};
   for (const ParamMeta& meta : last.declare(model).metas) EXPECT_EQ(meta.looked_up_most, 0);
 }
 

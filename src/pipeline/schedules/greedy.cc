@@ -15,6 +15,7 @@ constexpr double kUnknown = std::numeric_limits<double>::infinity();
 
 struct Chunk {
   std::int32_t stage;
+  double size = 1;
   std::int32_t forwards = 0, backwards = 0, weights = 0;
 };
 
@@ -26,6 +27,7 @@ struct Rank {
   ActionKind last = ActionKind::kForward;  // F or B
   std::int32_t last_stage[2] = {-1, -1};   // of F, of B
   std::int32_t kept_most = 1;              // Bs that may wait for their W at once
+  double limit = 1;                        // activations of one virtual stage
   std::uint64_t ticket = 0;  // of its place in the queue; older ones count for nothing
 };
 
@@ -41,19 +43,23 @@ class Greedy {
         rule_(rule),
         give_up_(holds_back(rule) ? 2 * bubble_max : bubble_max),
         stages_(static_cast<std::int32_t>(task.placement.size())),
-        limit_(task.memory_limit * stages_ / task.ranks * (1 + 1e-12)),
         forward_(pairs(), kUnknown),
         backward_(pairs(), kUnknown),
         ranks_(static_cast<std::size_t>(task.ranks)) {
     schedule_.placement = task.placement;
     schedule_.ranks.resize(ranks_.size());
     for (std::int32_t stage = 0; stage < stages_; ++stage)
-      ranks_[home(stage)].chunks.push_back({stage});
+      ranks_[home(stage)].chunks.push_back({stage, size_of(task.stage_sizes, stage)});
     // Of a line the ranks behind have fewer micro-batches in flight, and room for more Ws.
     for (std::int32_t rank = 0; rank < task.ranks; ++rank) {
+      ranks_[static_cast<std::size_t>(rank)].limit =
+          limit_of_rank(task.memory_limit, task.stage_sizes, task.placement, rank) * stages_ /
+          task.ranks * (1 + 1e-12);
       const bool line = stages_ == task.ranks;
       ranks_[static_cast<std::size_t>(rank)].kept_most =
-          line ? std::max(1, (rule.kept * (rank + 1) + task.ranks / 2) / task.ranks) : rule.kept;
+          line && rule.kept > 0
+              ? std::max(1, (rule.kept * (rank + 1) + task.ranks / 2) / task.ranks)
+              : rule.kept;
     }
   }
 
@@ -111,26 +117,30 @@ class Greedy {
   }
 
   [[nodiscard]] double held(const Rank& rank) const {
-    std::int32_t whole = 0, kept = 0;
+    double whole = 0, kept = 0, largest = 0;
     for (const Chunk& chunk : rank.chunks) {
-      whole += chunk.forwards - chunk.backwards;
-      kept += chunk.backwards - chunk.weights;
+      whole += chunk.size * (chunk.forwards - chunk.backwards);
+      kept += chunk.size * (chunk.backwards - chunk.weights);
+      largest = std::max(largest, chunk.size);
     }
     // Beside activations there is memory for what so many B leave, from the first on.
-    const double more = std::max(0.0, task_.w_memory - 1) * rank.kept_most;
+    const double more = std::max(0.0, task_.w_memory - 1) * rank.kept_most * largest;
     return whole + std::min(1.0, task_.w_memory) * kept + more;
   }
+  /// B and W are one action.
+  [[nodiscard]] static bool together(const Rank& rank) { return rank.kept_most == 0; }
   /// Room for one more B before a W: there is for the first.
   [[nodiscard]] bool keeps_one_more(const Rank& rank) const {
     std::int32_t kept = 0;
     for (const Chunk& chunk : rank.chunks) kept += chunk.backwards - chunk.weights;
-    return task_.w_memory <= 1 || kept < rank.kept_most;
+    return task_.w_memory <= 1 || together(rank) || kept < rank.kept_most;
   }
 
   /// Room for F of this chunk. One activation stays free for each later stage of the rank.
   [[nodiscard]] bool fits(const Rank& rank, const Chunk& chunk) const {
-    const auto later = static_cast<double>(&rank.chunks.back() - &chunk);
-    return held(rank) + 1 + later <= limit_;
+    double needed = 0;
+    for (const Chunk* own = &chunk; own <= &rank.chunks.back(); ++own) needed += own->size;
+    return held(rank) + needed <= rank.limit;
   }
 
   /// What the rule keeps between neighbours. On the way back through a V nothing is kept.
@@ -198,10 +208,11 @@ class Greedy {
                         backward.ready < time + rule_.delay_from * task_.times.forward;
     const bool turn_of_forward =
         rule_.first == GreedyRule::First::kForward ||
-        (rule_.first == GreedyRule::First::kInTurns && rank.last == ActionKind::kBackwardInput);
+        (rule_.first == GreedyRule::First::kInTurns && goes_back(rank.last));
     const double next = std::min(backward.ready, delays ? kUnknown : forward.ready);
     if (backward_now && !(turn_of_forward && (forward_now || (full && pending != nullptr)))) {
-      start(at, time, ActionKind::kBackwardInput, *backward.chunk);
+      start(at, time, together(rank) ? ActionKind::kBackward : ActionKind::kBackwardInput,
+            *backward.chunk);
     } else if (forward_now && !delays) {
       start(at, time, ActionKind::kForward, *forward.chunk);
     } else if (pending != nullptr && weight_now(rank, next, time, full)) {
@@ -258,9 +269,10 @@ class Greedy {
         announce(chunk.stage + 1, end + travel(chunk.stage, chunk.stage + 1));
       if (rule_.keep_lead != GreedyRule::Lead::kNever && chunk.stage + 1 < task_.ranks)
         announce(chunk.stage + 1, time);
-    } else if (kind == ActionKind::kBackwardInput) {
+    } else if (goes_back(kind)) {
       schedule_.ranks[at].push_back({kind, chunk.stage, chunk.backwards});
       backward_[index(chunk.stage, chunk.backwards++)] = end;
+      if (makes_weight_gradients(kind)) ++chunk.weights;
       if (chunk.stage > 0) announce(chunk.stage - 1, end + travel(chunk.stage, chunk.stage - 1));
     } else {
       schedule_.ranks[at].push_back({kind, chunk.stage, chunk.weights++});
@@ -278,7 +290,6 @@ class Greedy {
   const GreedyRule& rule_;
   const double give_up_;
   std::int32_t stages_;
-  double limit_;  // activations of one virtual stage
   Schedule schedule_;
   std::vector<double> forward_, backward_;  // when made
   std::vector<Rank> ranks_;
@@ -289,8 +300,15 @@ class Greedy {
 
 }  // namespace
 
-double least_memory(int stages_per_rank, double w_memory) {
-  return 1 + std::max(0.0, w_memory - 1) / stages_per_rank;
+double limit_of_rank(double limit, const StageSizes& sizes,
+                     const std::vector<std::int32_t>& placement, std::int32_t rank) {
+  double least = 0, count = 0;
+  for (std::size_t s = 0; s < placement.size(); ++s) {
+    if (placement[s] != rank) continue;
+    least += size_of(sizes, static_cast<std::int32_t>(s));
+    count += 1;
+  }
+  return std::max(limit, least / count);
 }
 
 Schedule greedy_schedule(const GreedyTask& task, const GreedyRule& rule, double bubble_max) {

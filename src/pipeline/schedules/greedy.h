@@ -24,7 +24,7 @@ struct GreedyRule {
   /// Of a rank's two ready stages: the later or earlier one of the model, or each after the other.
   enum class Stage : std::uint8_t { kFar, kNear, kInTurns } stage = Stage::kFar;
   /// Where W keeps more than an activation: how many B may wait for theirs on a rank (the last of a
-  /// line has most).
+  /// line has most). 0: B and W are one action.
   std::int32_t kept = 1;
 };
 
@@ -32,12 +32,14 @@ struct GreedyTask {
   std::int32_t ranks = 1, micro_batches = 1;
   std::vector<std::int32_t> placement;  ///< one stage of each rank, or a V
   ActionTimes times;
-  double memory_limit = 1;  ///< full stages, at least `least_memory`
+  double memory_limit = 1;  ///< full stages, at least 1
   double w_memory = 1;
+  StageSizes stage_sizes = {};  ///< as ScheduleRequest has them
 };
 
-/// What a rank takes in any schedule with B and W apart, of so many stages of its own.
-double least_memory(int stages_per_rank, double w_memory);
+/// What a rank may hold: one micro-batch of each of its stages, however small the limit.
+double limit_of_rank(double limit, const StageSizes& sizes,
+                     const std::vector<std::int32_t>& placement, std::int32_t rank);
 
 /// Valid and within the limit. No ranks where the rule comes to a stand, which only one that keeps
 /// a lead can, or where a rank waits longer than `bubble_max` in all; twice that with a rule that

@@ -20,6 +20,7 @@ struct Rank {
   int forwards[2] = {0, 0}, backwards[2] = {0, 0}, weights[2] = {0, 0};
   std::deque<int> pending;  // chunks whose B has no W yet
   double clock = 0, bubble = 0;
+  double limit = 2;  // activations of one virtual stage
 };
 
 class Rounds {
@@ -32,12 +33,15 @@ class Rounds {
         fill_(fill),
         waits_(waits),
         longest_(*std::max_element(waits.begin(), waits.end())),
-        limit_(2 * task.memory_limit * (1 + 1e-12)),
         forward_(2 * p_ * m_, kUnknown),
         backward_(2 * p_ * m_, kUnknown),
         ranks_(p_) {
     schedule.placement = task.placement;
     schedule.ranks.resize(p_);
+    for (int i = 0; i < p_; ++i) {
+      ranks_[i].limit =
+          2 * (1 + 1e-12) * limit_of_rank(task.memory_limit, task.stage_sizes, task.placement, i);
+    }
   }
 
   /// False where the limit is too small.
@@ -63,6 +67,9 @@ class Rounds {
 
  private:
   [[nodiscard]] int stage(int i, int chunk) const { return chunk == kNear ? i : 2 * p_ - 1 - i; }
+  [[nodiscard]] double size(int i, int chunk) const {
+    return size_of(task_.stage_sizes, stage(i, chunk));
+  }
   [[nodiscard]] double arrival(const std::vector<double>& made, int stage, int micro_batch,
                                int at) const {
     const double time = made[stage * m_ + micro_batch];
@@ -79,9 +86,14 @@ class Rounds {
     return s + 1 == 2 * p_ ? own : std::max(own, arrival(backward_, s + 1, micro_batch, i));
   }
   [[nodiscard]] double held(const Rank& rank) const {
-    const int begun = rank.forwards[kNear] + rank.forwards[kFar];
-    const int back = rank.backwards[kNear] + rank.backwards[kFar];
-    return begun - back + task_.w_memory * static_cast<double>(rank.pending.size());
+    const auto i = static_cast<int>(&rank - ranks_.data());
+    double sum = 0;
+    for (const int chunk : {kNear, kFar}) {
+      const int whole = rank.forwards[chunk] - rank.backwards[chunk];
+      const int kept = rank.backwards[chunk] - rank.weights[chunk];
+      sum += size(i, chunk) * (whole + task_.w_memory * kept);
+    }
+    return sum;
   }
 
   void put(int i, ActionKind kind, int chunk, int micro_batch, double input) {
@@ -95,8 +107,8 @@ class Rounds {
   }
   void put_forward(int i, int chunk) {
     Rank& rank = ranks_[i];
-    while (held(rank) + 1 > limit_ && !rank.pending.empty()) put_weight(i);
-    fits_ = fits_ && held(rank) + 1 <= limit_;
+    while (held(rank) + size(i, chunk) > rank.limit && !rank.pending.empty()) put_weight(i);
+    fits_ = fits_ && held(rank) + size(i, chunk) <= rank.limit;
     const int micro_batch = rank.forwards[chunk];
     put(i, ActionKind::kForward, chunk, micro_batch, forward_input(i, chunk));
     forward_[stage(i, chunk) * m_ + micro_batch] = rank.clock;
@@ -132,7 +144,7 @@ class Rounds {
     for (int i = p_ - 1; i >= 0 && fits_; --i) {
       // Ranks before this one need room for their part of it and for what comes back.
       while (i + 1 < p_ && ranks_[i].forwards[kNear] < m_ &&
-             held(ranks_[i]) + 2 + 2 * i <= limit_ &&
+             held(ranks_[i]) + (1 + i) * (size(i, kNear) + size(i, kFar)) <= ranks_[i].limit &&
              ranks_[i].clock + task_.times.forward <= forward_input(i, kFar)) {
         for (int j = 0; j <= i; ++j) put_forward(j, kNear);
       }
@@ -196,7 +208,7 @@ class Rounds {
   const GreedyTask& task_;
   const Fill fill_;
   const std::vector<double>& waits_;
-  const double longest_, limit_;
+  const double longest_;
   std::vector<double> forward_, backward_;  // when made, by stage and micro-batch
   std::vector<Rank> ranks_;
   double bubble_max_ = 0;

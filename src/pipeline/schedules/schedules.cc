@@ -78,9 +78,9 @@ Schedule generate(const ScheduleRequest& request, const Sizes& sizes) {
     case ScheduleKind::kInterleaved:
       return make_interleaved(p, sizes.virtual_stages, m, sizes.group_size);
     case ScheduleKind::kZbH1:
-      return make_zb_h1(p, m, request.w_memory, request.memory_limit);
+      return make_zb_h1(p, m, request.w_memory, request.memory_limit, request.stage_sizes);
     case ScheduleKind::kZbH2:
-      return make_zb_h2(p, m, request.w_memory, request.memory_limit);
+      return make_zb_h2(p, m, request.w_memory, request.memory_limit, request.stage_sizes);
     case ScheduleKind::kZbAuto:
       return make_zb_auto(request);
     case ScheduleKind::kZbV:
@@ -149,6 +149,29 @@ void check_request(const ScheduleRequest& request, std::string_view what) {
   }
 }
 
+namespace {
+
+void check_limit(const Schedule& schedule, const ScheduleRequest& request, const Sizes& sizes) {
+  const ScheduleShape shape = shape_of(schedule);
+  bool fits = true;
+  double needed = 0;
+  for (std::int32_t rank = 0; rank < shape.ranks; ++rank) {
+    const double peak = peak_of(schedule.ranks[static_cast<std::size_t>(rank)], shape,
+                                request.w_memory, 0, request.stage_sizes);
+    const double limit =
+        limit_of_rank(*request.memory_limit, request.stage_sizes, shape.placement, rank);
+    fits = fits && peak <= limit * (1 + 1e-12);
+    needed = std::max(needed, peak);
+  }
+  if (fits) return;
+  refuse(sizes,
+         "a memory limit of {} full-stage activations is too small. Legal: {} or more, or zb-auto "
+         "or zb-v, which take any from 1",
+         *request.memory_limit, needed);
+}
+
+}  // namespace
+
 std::vector<std::int32_t> placement_of(const ScheduleRequest& request) {
   const int stages = request.virtual_stages.value_or(default_virtual_stages(request.kind));
   const bool v_shape =
@@ -172,26 +195,8 @@ Schedule make_schedule(const ScheduleRequest& request) {
   }
   check_micro_batches(sizes, request.kind);
   Schedule schedule = generate(request, sizes);
-  if (schedule.ranks.empty()) {
-    refuse(
-        sizes,
-        "a memory limit of {} full-stage activations is too small, as what waits for a W takes {} "
-        "activations. Legal: {} or more",
-        request.memory_limit.value_or(sizes.stages), request.w_memory,
-        least_memory(sizes.virtual_stages, request.w_memory));
-  }
-  if (request.memory_limit) {
-    const ScheduleShape shape = shape_of(schedule);
-    double peak = 0;
-    for (const std::vector<Action>& actions : schedule.ranks)
-      peak = std::max(peak, peak_of(actions, shape, request.w_memory));
-    if (peak > *request.memory_limit * (1 + 1e-12)) {
-      refuse(sizes,
-             "a memory limit of {} full-stage activations is too small. Legal: {} or more, or "
-             "zb-auto or zb-v, which take any from 1",
-             *request.memory_limit, peak);
-    }
-  }
+  expect(!schedule.ranks.empty(), "no schedule within a memory limit of 1 or more");
+  if (request.memory_limit) check_limit(schedule, request, sizes);
   return schedule;
 }
 

@@ -45,6 +45,8 @@ struct ScheduleRequest {
   ActionTimes times;
   std::optional<double> memory_limit;  ///< full-stage activations that a rank may hold
   double w_memory = 1;                 ///< 0 to 1e6
+  /// Bytes of each virtual stage over those that the limit counts, at least 1; none: all equal.
+  StageSizes stage_sizes = {};
 };
 
 /// ConfigError where times or w_memory of a request have no meaning; `what` begins the message.
@@ -70,19 +72,20 @@ Schedule make_interleaved(int stages, int virtual_stages, int micro_batches, int
 /// (p-1)(F+B-W), peak (p-i) + i·w, in full for w = 1: p. Above 1 it keeps as many of them as
 /// `memory_limit` (default p) allows, and where that is none B and W are one action.
 Schedule make_zb_h1(int stages, int micro_batches, double w_memory = 1,
-                    std::optional<double> memory_limit = {});
+                    std::optional<double> memory_limit = {}, const StageSizes& stage_sizes = {});
 /// ZB-H2: 2(p-1-i)+1 forwards ahead. Bubble (p-1)(F+B-2W) of each rank, peak 2p-1 for w up to 1.
 /// Needs m >= 2p-1. Above 1 it keeps what `memory_limit` (default 2p-1) allows, as above.
 Schedule make_zb_h2(int stages, int micro_batches, double w_memory = 1,
-                    std::optional<double> memory_limit = {});
+                    std::optional<double> memory_limit = {}, const StageSizes& stage_sizes = {});
 /// ZB-1p, ZB-2p and between (Qi et al. 2023): the shortest schedule found for these times under
-/// `memory_limit` (default p, where 1F1B fits). Needs a limit of at least least_memory.
+/// `memory_limit` (default p, where 1F1B fits). Where that has no room for what W keeps, B and W
+/// are one action.
 Schedule make_zb_auto(const ScheduleRequest& request);
 
 /// ZB-V (Qi et al. 2023; v = 2, V placement): the shortest of the hand-made schedule, with bubble 0
 /// and peak p where F = B = W and w is up to 1, the authors' rounds for times and `memory_limit`
-/// (default p, where 1F1B fits, or what the former takes where p is below least_memory), and a
-/// search's, which alone serves w above 1. Needs a limit of at least least_memory.
+/// (default p), V-Half where it fits, and a search's, which serves w above 1 too: where the limit
+/// has no room for what W keeps, by a V of 1F1B.
 Schedule make_zb_v(const ScheduleRequest& request);
 
 /// V-Half and V-Min (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory"): a building

@@ -41,8 +41,12 @@ class Search {
     const bool same = longest <= longest_ * (1 + kSame);
     const bool shorter = longest < longest_ * (1 - kSame);
     if (!shorter && !(same && sum < sum_ * (1 - kSame))) return false;
-    for (const std::vector<Action>& actions : schedule.ranks) {
-      if (peak_of(actions, shape, task_.w_memory) > task_.memory_limit * (1 + kSame)) return false;
+    for (std::int32_t rank = 0; rank < shape.ranks; ++rank) {
+      const double limit =
+          limit_of_rank(task_.memory_limit, task_.stage_sizes, shape.placement, rank);
+      const double peak = peak_of(schedule.ranks[static_cast<std::size_t>(rank)], shape,
+                                  task_.w_memory, 0, task_.stage_sizes);
+      if (peak > limit * (1 + kSame)) return false;
     }
     starts_ = std::move(replay.starts);
     longest_ = longest;
@@ -186,7 +190,8 @@ std::vector<std::int32_t> kept_counts(const GreedyTask& task) {
   const auto most = static_cast<std::int32_t>(std::min<double>(
       task.micro_batches * stages_per_rank, task.memory_limit * stages_per_rank / task.w_memory));
   std::vector<std::int32_t> counts;
-  for (std::int32_t kept = std::max(1, most); kept > 0; kept = kept * 3 / 4) counts.push_back(kept);
+  for (std::int32_t kept = most; kept > 0; kept = kept * 3 / 4) counts.push_back(kept);
+  counts.push_back(0);
   return counts;
 }
 
@@ -198,11 +203,9 @@ Schedule shortest_schedule(const GreedyTask& task, std::vector<Schedule> known) 
   std::int64_t plays = std::max<std::int64_t>(12, 40'000'000 / actions);
   Search search(task);
   for (Schedule& schedule : known) search.offer(std::move(schedule));
-  const auto stages_per_rank = static_cast<int>(std::ssize(task.placement) / task.ranks);
-  const bool apart = task.memory_limit >= least_memory(stages_per_rank, task.w_memory);
   for (const std::int32_t kept : kept_counts(task)) {
     for (GreedyRule rule : rules(task)) {
-      if (search.ideal() || plays == 0 || !apart) break;
+      if (search.ideal() || plays == 0) break;
       rule.kept = kept;
       search.offer(greedy_schedule(task, rule, search.bubble() * (1 + kSame)));
       --plays;

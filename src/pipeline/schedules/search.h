@@ -8,7 +8,7 @@
 namespace trireme {
 
 /// The cheapest schedule of `known` within the task's memory limit and of the greedy rules; the
-/// first of equal ones. No ranks where none keeps the limit. The same for the same arguments.
+/// first of equal ones. The same for the same arguments.
 Schedule shortest_schedule(const GreedyTask& task, std::vector<Schedule> known);
 
 }  // namespace trireme

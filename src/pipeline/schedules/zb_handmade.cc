@@ -45,22 +45,24 @@ int kept_max(int published, int ahead, double w_memory, double memory_limit) {
 }  // namespace
 
 Schedule make_zb_h1(int stages, int micro_batches, double w_memory,
-                    std::optional<double> memory_limit) {
+                    std::optional<double> memory_limit, const StageSizes& stage_sizes) {
   Schedule schedule;
   for (int rank = 0; rank < stages; ++rank) {
     const int ahead = stages - rank;
-    const int kept = kept_max(rank + 1, ahead, w_memory, memory_limit.value_or(stages));
+    const double limit = memory_limit.value_or(stages) / size_of(stage_sizes, rank);
+    const int kept = kept_max(rank + 1, ahead, w_memory, limit);
     schedule.ranks.push_back(postponed_weights(rank, micro_batches, ahead, kept));
   }
   return schedule;
 }
 
 Schedule make_zb_h2(int stages, int micro_batches, double w_memory,
-                    std::optional<double> memory_limit) {
+                    std::optional<double> memory_limit, const StageSizes& stage_sizes) {
   Schedule schedule;
   for (int rank = 0; rank < stages; ++rank) {
     const int ahead = 2 * (stages - 1 - rank) + 1, published = 2 * rank + 1;
-    const int kept = kept_max(published, ahead, w_memory, memory_limit.value_or(2 * stages - 1));
+    const double limit = memory_limit.value_or(2 * stages - 1) / size_of(stage_sizes, rank);
+    const int kept = kept_max(published, ahead, w_memory, limit);
     schedule.ranks.push_back(postponed_weights(rank, micro_batches, ahead, kept));
   }
   return schedule;

@@ -73,20 +73,16 @@ Schedule make_zb_v(const ScheduleRequest& request) {
   hand_made.placement = v_placement(p);
   for (int rank = 0; rank < p; ++rank)
     hand_made.ranks.push_back(hand_made_rank(rank, p, request.micro_batches));
-  const ScheduleShape shape = shape_of(hand_made);
-  double limit = p;
-  if (least_memory(2, request.w_memory) > limit) {  // what the hand-made schedule takes
-    for (const std::vector<Action>& actions : hand_made.ranks)
-      limit = std::max(limit, peak_of(actions, shape, request.w_memory));
-  }
   GreedyTask task{p,
                   request.micro_batches,
                   v_placement(p),
                   request.times,
-                  request.memory_limit.value_or(limit),
-                  request.w_memory};
+                  request.memory_limit.value_or(p),
+                  request.w_memory,
+                  request.stage_sizes};
   std::vector<Schedule> known = round_plans(task);
   known.push_back(std::move(hand_made));
+  known.push_back(make_v_half(request));  // on few ranks it may leave room for what W keeps
   return shortest_schedule(task, std::move(known));
 }
 

@@ -1,0 +1,221 @@
+// The buffers of a stage, one after the other in one piece of memory.
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "base/math.h"
+#include "model/stage.h"
+
+namespace trireme {
+
+namespace {
+
+bool same_sizes(const LayerConfig& a, LayerConfig b) {
+  b.attention.rope = a.attention.rope;
+  b.attention.window = a.attention.window;
+  b.norm.eps = a.norm.eps;
+  return a == b;
+}
+
+/// How many things the chunks name in a list.
+std::size_t count_of(const std::vector<ChunkShape>& chunks,
+                     std::vector<std::int32_t> ChunkShape::*list) {
+  std::int32_t most = -1;
+  for (const ChunkShape& chunk : chunks) {
+    for (const std::int32_t entry : chunk.*list) most = std::max(most, entry);
+  }
+  return static_cast<std::size_t>(most + 1);
+}
+
+/// The chunks that take each of the ends.
+std::vector<std::vector<ChunkRange>> takers_of_ends(const std::vector<ChunkShape>& chunks) {
+  std::vector<std::vector<ChunkRange>> takers(count_of(chunks, &ChunkShape::ends));
+  for (const ChunkShape& chunk : chunks) {
+    for (const std::int32_t entry : std::set<std::int32_t>(chunk.ends.begin(), chunk.ends.end()))
+      takers[static_cast<std::size_t>(entry)].push_back(chunk.range);
+  }
+  return takers;
+}
+
+std::vector<std::int32_t> in_turn(std::int64_t count, std::int32_t first = 0) {
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), first);
+  return numbers;
+}
+
+}  // namespace
+
+std::vector<ChunkShape> chunks_of(const Schedule& schedule, const std::vector<ChunkRange>& stages) {
+  std::vector<std::int64_t> layers, behind_first, embeddings;
+  for (const ChunkRange& stage : stages) {
+    layers.push_back(stage.layers);
+    behind_first.push_back(stage.layers - 1);
+    embeddings.push_back(stage.embedding ? 1 : 0);
+  }
+  const SlotTable ends = slots_of(schedule, Holding::kActivations),
+                  others = slots_of(schedule, Holding::kActivations, behind_first),
+                  gradients = slots_of(schedule, Holding::kGradients, layers),
+                  embedding_gradients = slots_of(schedule, Holding::kGradients, embeddings),
+                  recomputed = slots_of(schedule, Holding::kRecomputed, layers);
+  const ScheduleShape shape = shape_of(schedule);
+  std::vector<ChunkShape> chunks;
+  for (std::int32_t s = 0; s < shape.virtual_stages; ++s) {
+    const auto index = static_cast<std::size_t>(s);
+    ChunkShape& chunk = chunks.emplace_back();
+    chunk = {stages[index],
+             ends.of_stage(s),
+             {},
+             gradients.of_stage(s),
+             embedding_gradients.of_stage(s),
+             recomputed.of_stage(s)};
+    // What the first layer keeps comes from elsewhere, to memory that is free when the ends are.
+    const std::int32_t first_others = ends.count(shape.placement[index]);
+    for (std::int32_t i = 0; i < shape.micro_batches; ++i) {
+      chunk.activations.push_back(ends.of(s, i));
+      for (std::int64_t layer = 0; layer < behind_first[index]; ++layer)
+        chunk.activations.push_back(first_others + others.of(s, i, layer));
+    }
+  }
+  return chunks;
+}
+
+ChunkShape lone_chunk(const ChunkRange& range, int in_flight, int waiting, int recomputed) {
+  return {range,
+          in_turn(in_flight),
+          in_turn(in_flight * range.layers),
+          in_turn(waiting * range.layers),
+          in_turn(range.embedding ? waiting : 0),
+          in_turn(recomputed * range.layers)};
+}
+
+LayerShape Stage::layer_shape(const ModelConfig& local, const StageShape& shape, DType compute) {
+  for (const LayerConfig& layer : local.layers)
+    expect(same_sizes(layer, local.layer(0)), "layers that share buffers differ in size");
+  LayerShape block{local.layer(0), local.hidden};
+  block.sequences = shape.sequences;
+  block.tokens = shape.local_tokens();
+  block.residual_tokens = TensorAxis::residual_tokens(block.tokens, shape.cut.tensor.extent,
+                                                      shape.cut.sequence_parallel);
+  block.compute = compute;
+  block.context_extent = shape.cut.context.extent;
+  block.context_method = shape.cut.context_method;
+  // Nothing is kept for a backward pass that does not come.
+  if (shape.purpose != StagePurpose::kEvaluation) block.recompute = shape.recompute;
+  block.split = shape.purpose == StagePurpose::kTrainingSplit;
+  return block;
+}
+
+std::vector<ChunkShape> Stage::chunks_of(const ModelConfig& config, const StageShape& shape) {
+  std::vector<ChunkShape> chunks = shape.chunks;
+  if (chunks.empty())
+    chunks.push_back(lone_chunk(whole_model(config), shape.in_flight, shape.in_flight));
+  std::int32_t blocks = 0;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    if (shape.purpose == StagePurpose::kTrainingSplit) continue;
+    chunks[i].gradients.clear();
+    chunks[i].embedding_gradients.clear();
+    if (shape.purpose == StagePurpose::kTraining) continue;
+    // One micro-batch, no action but F: the activations of two layers in turns.
+    const std::int64_t layers = std::min<std::int64_t>(2, chunks[i].range.layers);
+    chunks[i] = {chunks[i].range, {static_cast<std::int32_t>(i)}, in_turn(layers, blocks)};
+    blocks += narrow<std::int32_t>(layers);
+  }
+  return chunks;
+}
+
+Stage::Ends Stage::lay_out_ends(ArenaCursor& arena, const LayerShape& layer,
+                                std::span<const ChunkRange> chunks, StagePurpose purpose) {
+  const bool training = purpose != StagePurpose::kEvaluation;
+  const auto take = [&](const TensorSize& size, TensorView& view) { view = arena.take(size); };
+  const auto any = [&](auto&& of) { return std::any_of(chunks.begin(), chunks.end(), of); };
+  Ends ends;
+  const auto head = [&] {
+    if (!any([](const ChunkRange& range) { return range.head; })) return;
+    take(layer.residual(), ends.final_norm.s_TC);
+    take(layer.wide(layer.hidden), ends.final_n_TC);
+    NormActivations::each_statistic(layer, take, ends.final_norm);
+    if (layer.split)
+      NormGradients::each(layer.config.norm, layer.hidden, take, ends.final_norm_gradients);
+  };
+  const auto next_stage = [&] {
+    if (any([](const ChunkRange& range) { return !range.head; }))
+      take(layer.residual(), ends.out_SC);
+  };
+  arena.overlay(head, next_stage);
+  if (training && any([](const ChunkRange& range) { return !range.embedding || !range.head; }))
+    take(layer.residual(), ends.gradient_SC);
+  return ends;
+}
+
+Stage::Kept Stage::lay_out_kept(ArenaCursor& arena, const LayerShape& layer) {
+  Kept kept;
+  kept.gradients = lay_out_gradients(arena, layer);
+  kept.gradients.mlp.dy_TC = arena.take(layer.wide(layer.hidden));
+  if (!layer.exchanges())
+    kept.attended_TX = arena.take(layer.wide(layer.config.attention.q_size()));
+  return kept;
+}
+
+Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
+                              const StageShape& shape, DType compute) {
+  const ModelConfig local = config_of_rank(config, shape.cut.tensor);
+  const LayerShape layer = layer_shape(local, shape, compute);
+  const bool training = shape.purpose != StagePurpose::kEvaluation;
+  Buffers buffers;
+  buffers.spare = lay_out_spare(arena, layer);
+  const BlockActivations shared = lay_out_activations(arena, layer, Keep::kShared);
+  const std::vector<ChunkShape> chunks = chunks_of(config, shape);
+  const auto take_each = [&](std::vector<std::int32_t> ChunkShape::*list, auto& all, auto&& take) {
+    for (std::size_t left = count_of(chunks, list); left > 0; --left) all.push_back(take());
+  };
+  const TensorSize stream = layer.wide(layer.hidden);
+  for (const std::vector<ChunkRange>& takers : takers_of_ends(chunks))
+    buffers.ends.push_back(lay_out_ends(arena, layer, takers, shape.purpose));
+  take_each(&ChunkShape::activations, buffers.activations,
+            [&] { return lay_out_activations(arena, layer, Keep::kEachLayer, shared); });
+  take_each(&ChunkShape::gradients, buffers.kept, [&] { return lay_out_kept(arena, layer); });
+  take_each(&ChunkShape::embedding_gradients, buffers.embedding_gradients_TC,
+            [&] { return arena.take(stream); });
+  take_each(&ChunkShape::recomputed, buffers.recomputed,
+            [&] { return lay_out_activations(arena, layer, Keep::kShared); });
+  if (layer.split) buffers.input_gradient_TC = arena.take(stream);
+  const bool has_head = std::any_of(chunks.begin(), chunks.end(),
+                                    [](const ChunkShape& chunk) { return chunk.range.head; });
+  const bool together = std::any_of(chunks.begin(), chunks.end(), [](const ChunkShape& chunk) {
+    return chunk.gradients.empty() ||
+           std::count(chunk.gradients.begin(), chunk.gradients.end(), -1) > 0;
+  });
+  const auto forward = [&] { buffers.forward = lay_out_forward_scratch(arena, layer); };
+  const auto head = [&] {
+    if (!has_head) return;
+    buffers.head = lay_out_head(
+        arena, {config.vocab_size, layer.tokens, compute, shape.cut.tensor, shape.device});
+  };
+  const auto backward = [&] {
+    if (!training) return;
+    if (together) {
+      // Layers share one set; only the residual gradient goes to and fro between two buffers.
+      buffers.gradients.assign(2, lay_out_gradients(arena, layer));
+      for (BlockGradients& gradients : buffers.gradients)
+        gradients.mlp.dy_TC = arena.take(layer.wide(layer.hidden));
+    }
+    buffers.backward = lay_out_attention_scratch(arena, layer);
+  };
+  if (layer.recompute == Recompute::kFull) {  // forward runs in the middle of backward
+    forward();
+    arena.overlay(head, backward);
+  } else {
+    arena.overlay(forward, head, backward);
+  }
+  return buffers;
+}
+
+std::int64_t Stage::buffer_bytes(const ModelConfig& config, const StageShape& shape,
+                                 DType compute) {
+  ArenaCursor measure;
+  lay_out(measure, config, shape, compute);
+  return static_cast<std::int64_t>(measure.bytes());
+}
+
+}  // namespace trireme
