@@ -1,6 +1,7 @@
 #include "pipeline/lowering.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/error.h"
@@ -14,6 +15,7 @@ std::size_t at(std::int32_t rank) { return static_cast<std::size_t>(rank); }
 struct Transfer {
   double time;  // when it is made and there is room for it
   Output output;
+  std::int32_t needs = 0;            // so many actions of the receiver, its first ones
   std::size_t position[2] = {0, 0};  // its step at the sender and at the receiver
 };
 
@@ -31,6 +33,37 @@ void for_each_group(const Schedule& schedule, const Replay& replay, const F& f) 
     }
   }
 }
+
+/// How many actions of its receiver must have ended before each output that travels is made: those
+/// that its rank has heard of, by the inputs of its actions so far.
+class Needs {
+ public:
+  Needs(const Schedule& schedule, const ScheduleShape& shape, const Replay& replay)
+      : shape_(shape), heard_(at(shape.ranks), std::vector<std::int32_t>(at(shape.ranks), 0)) {
+    std::vector<std::pair<std::size_t, std::size_t>> order;  // rank, position
+    for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+      for (std::size_t i = 0; i < schedule.ranks[rank].size(); ++i) order.emplace_back(rank, i);
+    }
+    std::stable_sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
+      return replay.starts[a.first][a.second] < replay.starts[b.first][b.second];
+    });
+    for (const auto& [rank, i] : order) run(rank, i, schedule.ranks[rank][i]);
+  }
+
+  [[nodiscard]] std::int32_t of(const Action& made) const { return needs_.at(key(made)); }
+
+ private:
+  using Key = std::pair<bool, std::size_t>;
+  [[nodiscard]] Key key(const Action& made) const {
+    return {made.kind == ActionKind::kForward, shape_.index(made.virtual_stage, made.micro_batch)};
+  }
+  void run(std::size_t rank, std::size_t i, const Action& action);
+
+  const ScheduleShape& shape_;
+  std::vector<std::vector<std::int32_t>> heard_;        // by each rank of each
+  std::map<Key, std::vector<std::int32_t>> under_way_;  // what the maker had heard of
+  std::map<Key, std::int32_t> needs_;
+};
 
 /// Every transfer in the one order. A gradient goes where its micro-batch has its place already,
 /// an activation where the one that was there before has ended.
@@ -68,14 +101,19 @@ std::vector<Transfer> all_transfers(const Schedule& schedule, const ScheduleShap
   return transfers;
 }
 
-/// The output that an action takes: made elsewhere or here. Goes nowhere where there is none.
-Output input_of(const Action& action, const ScheduleShape& shape) {
-  const bool forward = action.kind == ActionKind::kForward;
-  const std::int32_t from = action.virtual_stage + (forward ? -1 : 1);
-  if ((!forward && !goes_back(action.kind)) || from < 0 || from >= shape.virtual_stages) return {};
-  return output_of(
-      {forward ? ActionKind::kForward : ActionKind::kBackwardInput, from, action.micro_batch},
-      shape);
+void Needs::run(std::size_t rank, std::size_t i, const Action& action) {
+  std::vector<std::int32_t>& heard = heard_[rank];
+  if (const Output input = input_of(action, shape_); input.travels()) {
+    const auto found = under_way_.find(key(input.made));
+    for (std::size_t other = 0; other < heard.size(); ++other)
+      heard[other] = std::max(heard[other], found->second[other]);
+    under_way_.erase(found);
+  }
+  heard[rank] = static_cast<std::int32_t>(i) + 1;
+  const Output output = output_of(action, shape_);
+  if (!output.travels()) return;
+  under_way_[key(output.made)] = heard;
+  needs_[key(output.made)] = heard[at(output.to)];
 }
 
 /// Positions in each stage's rank after which no weight gradients of it come.
@@ -128,13 +166,24 @@ Output output_of(const Action& action, const ScheduleShape& shape) {
   return output;
 }
 
+Output input_of(const Action& action, const ScheduleShape& shape) {
+  const bool forward = action.kind == ActionKind::kForward;
+  const std::int32_t from = action.virtual_stage + (forward ? -1 : 1);
+  if ((!forward && !goes_back(action.kind)) || from < 0 || from >= shape.virtual_stages) return {};
+  return output_of(
+      {forward ? ActionKind::kForward : ActionKind::kBackwardInput, from, action.micro_batch},
+      shape);
+}
+
 Program lower(const Schedule& schedule, const ActionTimes& times) {
   const ScheduleShape shape = shape_of(schedule);
   const Replay replay(schedule, shape, times);
   expect(replay.complete, "a schedule that was not checked: ranks wait for each other");
   std::vector<Transfer> transfers = all_transfers(schedule, shape, replay);
+  const Needs needs(schedule, shape, replay);
   std::vector<std::vector<Transfer*>> by_rank(schedule.ranks.size());
   for (Transfer& transfer : transfers) {
+    transfer.needs = needs.of(transfer.output.made);
     by_rank[at(transfer.output.from)].push_back(&transfer);
     by_rank[at(transfer.output.to)].push_back(&transfer);
   }
@@ -143,6 +192,7 @@ Program lower(const Schedule& schedule, const ActionTimes& times) {
   for (std::int32_t rank = 0; rank < shape.ranks; ++rank) {
     std::vector<ProgramStep>& steps = program.ranks.emplace_back();
     auto next = by_rank[at(rank)].begin();
+    std::int32_t actions_so_far = 0;
     const auto put_until = [&](double time) {
       for (; next != by_rank[at(rank)].end() && (*next)->time <= time; ++next) {
         const Output& output = (*next)->output;
@@ -150,6 +200,7 @@ Program lower(const Schedule& schedule, const ActionTimes& times) {
         (*next)->position[sends ? 0 : 1] = steps.size();
         steps.push_back({sends ? StepKind::kSend : StepKind::kReceive, output.made,
                          sends ? output.to : output.from});
+        steps.back().ahead = !sends && (*next)->needs < actions_so_far;
       }
     };
     const std::vector<Action>& actions = schedule.ranks[at(rank)];
@@ -165,8 +216,9 @@ Program lower(const Schedule& schedule, const ActionTimes& times) {
       for (; i < end; ++i) {
         const bool ends_sum =
             makes_weight_gradients(actions[i].kind) && last[at(actions[i].virtual_stage)] == i;
-        steps.push_back({StepKind::kAction, actions[i], -1, 0,
-                         ends_sum ? LastMicroBatch::kYes : LastMicroBatch::kNo});
+        steps.push_back({StepKind::kAction, actions[i]});
+        steps.back().last = ends_sum ? LastMicroBatch::kYes : LastMicroBatch::kNo;
+        ++actions_so_far;
       }
       for (std::size_t j = begin; j < end; ++j) {
         const Output output = output_of(actions[j], shape);
@@ -203,7 +255,7 @@ std::vector<ProgramStep> start_early(const std::vector<ProgramStep>& steps, cons
       order.emplace_back(2 * from, &step);
     } else if (step.kind == StepKind::kReceive) {
       const std::size_t here = before.size();
-      const bool ahead = here > 0 && !frees_room_of(before[here - 1], step.action);
+      const bool ahead = step.ahead && here > 0 && !frees_room_of(before[here - 1], step.action);
       receive_from = std::max(receive_from, here - (ahead ? 1 : 0));
       order.emplace_back(2 * receive_from, &step);
     } else if (step.kind == StepKind::kCopy) {

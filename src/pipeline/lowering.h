@@ -35,6 +35,10 @@ struct ProgramStep {
   std::int32_t peer = -1;  ///< rank at the other end of a transfer
   /// A send and a receive side by side with one mark that is not 0 start together, at both ranks.
   std::int32_t batch = 0;
+  /// Of a receive: it needs nothing of the action in front of it, so it may start before that. A
+  /// transfer on a GPU is a kernel that spins until its other end is there: what it stands in front
+  /// of may never run.
+  bool ahead = false;
   /// Of W and BW: whether what its stage sums is complete after it, so that it may be reduced.
   LastMicroBatch last = LastMicroBatch::kNo;
   friend bool operator==(const ProgramStep&, const ProgramStep&) = default;
@@ -52,15 +56,17 @@ struct Output {
   [[nodiscard]] bool travels() const { return goes() && from != to; }
 };
 Output output_of(const Action& action, const ScheduleShape& shape);
+/// The one that an action takes. Goes nowhere where there is none.
+Output input_of(const Action& action, const ScheduleShape& shape);
 
 /// The program of a schedule that check_schedule accepts, or of a forward. Times decide the order.
 Program lower(const Schedule& schedule, const ActionTimes& times = {});
 
 /// The steps of one rank as an executor takes them that starts transfers and waits for them where
-/// they are used: a send starts when its output is made, a receive one action ahead where its
-/// memory is free then. That changes no channel's order and adds no waits, so what ends with
-/// blocking transfers ends so too. `slot_of` a virtual stage of the rank and a micro-batch: of its
-/// ends, as slots_of.
+/// they are used: a send starts when its output is made, a receive one action ahead where it may
+/// and its memory is free then. That changes no channel's order and adds no waits, so what ends
+/// with blocking transfers ends so too. `slot_of` a virtual stage of the rank and a micro-batch: of
+/// its ends, as slots_of.
 using SlotOf = std::function<std::int32_t(std::int32_t, std::int32_t)>;
 std::vector<ProgramStep> start_early(const std::vector<ProgramStep>& steps, const SlotOf& slot_of);
 
@@ -84,6 +90,7 @@ struct ProgramFault {
 ///             order
 ///   batch     a mark joins a send to and a receive from one rank, which joins the same
 ///   blocking  with sends and receives that return only when both ends are there, all ranks end
+///   early     no receive may start before an action that it depends on
 std::optional<ProgramFault> check_program(const Schedule& schedule, const Program& program);
 
 }  // namespace trireme

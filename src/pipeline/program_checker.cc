@@ -24,10 +24,11 @@ class ProgramChecker {
 
   Fault check() {
     using Rule = Fault (ProgramChecker::*)();
-    for (const Rule rule : {&ProgramChecker::check_actions, &ProgramChecker::check_sums,
-                            &ProgramChecker::check_edges, &ProgramChecker::check_use,
-                            &ProgramChecker::check_memory, &ProgramChecker::check_channels,
-                            &ProgramChecker::check_batches, &ProgramChecker::check_blocking}) {
+    for (const Rule rule :
+         {&ProgramChecker::check_actions, &ProgramChecker::check_sums, &ProgramChecker::check_edges,
+          &ProgramChecker::check_use, &ProgramChecker::check_memory,
+          &ProgramChecker::check_channels, &ProgramChecker::check_batches,
+          &ProgramChecker::check_blocking, &ProgramChecker::check_early}) {
       if (Fault found = (this->*rule)()) return found;
     }
     return std::nullopt;
@@ -147,13 +148,9 @@ class ProgramChecker {
   }
 
   Fault check_input(std::size_t rank, std::int64_t position, const Action& action) {
-    const bool forward = action.kind == ActionKind::kForward;
-    if (!forward && !goes_back(action.kind)) return std::nullopt;
-    const std::int32_t from = action.virtual_stage + (forward ? -1 : 1);
-    if (from < 0 || from >= shape_.virtual_stages) return std::nullopt;
-    const Action made{forward ? ActionKind::kForward : ActionKind::kBackwardInput, from,
-                      action.micro_batch};
-    const std::int64_t received = ends_[edge(made)].receive;
+    const Output input = input_of(action, shape_);
+    if (!input.goes()) return std::nullopt;
+    const std::int64_t received = ends_[edge(input.made)].receive;
     if (received < 0) return fault("matched", rank, position, "its input is not received");
     if (received > position)
       return fault("use", rank, position, "its input is received after it, at position {}",
@@ -188,7 +185,8 @@ class ProgramChecker {
     };
     for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank) {
       for (std::size_t i = 0; i < program_.ranks[rank].size(); ++i) {
-        const auto& [kind, action, peer, batch, last] = program_.ranks[rank][i];
+        const StepKind kind = program_.ranks[rank][i].kind;
+        const Action& action = program_.ranks[rank][i].action;
         const Output output = output_of(action, shape_);
         const bool arrives = kind == StepKind::kReceive || kind == StepKind::kCopy;
         const std::int32_t stage = arrives ? output.to_stage : action.virtual_stage;
@@ -286,6 +284,42 @@ class ProgramChecker {
       return fault("blocking", rank, static_cast<std::int64_t>(done_[rank]),
                    "it waits for rank {}, and that never comes to it",
                    program_.ranks[rank][done_[rank]].peer);
+    }
+    return std::nullopt;
+  }
+
+  /// Runs the program and notes of each output how many actions of each rank had to end before it.
+  Fault check_early() {
+    std::vector<std::vector<std::int32_t>> made(ends_.size());
+    std::vector<std::vector<std::int32_t>> heard(
+        program_.ranks.size(), std::vector<std::int32_t>(program_.ranks.size(), 0));
+    std::vector<std::size_t> next(program_.ranks.size(), 0);
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t rank = 0; rank < next.size(); ++rank) {
+        std::vector<std::int32_t>& own = heard[rank];
+        for (; next[rank] < program_.ranks[rank].size(); ++next[rank], moved = true) {
+          const ProgramStep& step = program_.ranks[rank][next[rank]];
+          if (step.kind == StepKind::kReceive) {
+            const std::vector<std::int32_t>& needs = made[edge(step.action)];
+            if (needs.empty()) break;
+            if (step.ahead && needs[rank] >= own[rank])
+              return fault("early", rank, static_cast<std::int64_t>(next[rank]),
+                           "it may start before an action that what rank {} sends needs",
+                           step.peer);
+          }
+          if (step.kind != StepKind::kAction) continue;
+          if (const Output input = input_of(step.action, shape_); input.goes()) {
+            std::vector<std::int32_t>& needs = made[edge(input.made)];
+            for (std::size_t other = 0; other < own.size(); ++other)
+              own[other] = std::max(own[other], needs[other]);
+            needs = {};
+          }
+          ++own[rank];
+          if (const Output output = output_of(step.action, shape_); output.goes())
+            made[edge(output.made)] = own;
+        }
+      }
     }
     return std::nullopt;
   }

@@ -147,6 +147,25 @@ TEST(Lowering, an_executor_receives_one_action_ahead_where_memory_is_free) {
             "<0F0.0 F1.0 BW1.0 <0F0.1 >0B1.0 F1.1 BW1.1 >0B1.1 <0F0.2 F1.2 BW1.2! >0B1.2");
 }
 
+// What a receive waits for may need the action in front of it: then it starts behind that.
+TEST(Lowering, no_receive_stands_before_an_action_that_it_depends_on) {
+  const auto early = [](const Schedule& schedule, std::size_t rank) {
+    const SlotTable slots = slots_of(schedule, Holding::kActivations);
+    std::vector<ProgramStep> steps = start_early(
+        lower(schedule).ranks[rank], [&](int stage, int i) { return slots.of(stage, i); });
+    for (ProgramStep& step : steps) step.batch = 0;
+    return text_of_steps(steps);
+  };
+  EXPECT_EQ(early(make_gpipe(2, 2), 0), "F0.0 >1F0.0 F0.1 >1F0.1 <1B1.0 <1B1.1 BW0.0 BW0.1!");
+  EXPECT_EQ(early(make_forward_pass(v_placement(2)), 0), "F0.0 >1F0.0 <1F2.0 F3.0");
+  for (const Schedule& schedule : {make_gpipe(2, 2), make_forward_pass(v_placement(2))}) {
+    Program program = lower(schedule);
+    ASSERT_FALSE(check_program(schedule, program));
+    for (ProgramStep& step : program.ranks[0]) step.ahead = step.kind == StepKind::kReceive;
+    EXPECT_EQ(check_program(schedule, program).value().rule, "early");
+  }
+}
+
 TEST(Lowering, joins_what_two_ranks_exchange) {
   // Rank 0 has made its third output when rank 1 has made its second gradient.
   const Program program = lower(make_1f1b(2, 3), {1, 1, 1e-3, 0});
