@@ -3,8 +3,8 @@
 # scripts/run_with_restart.sh [OPTIONS] COMMAND [ARGUMENT ...]
 #
 # Runs `scripts/run.sh -n RANKS CONFIG ...`, or COMMAND, and starts it again where it ends by what passes: saved and asking
-# to be started again (75), a hang (124), a killed or crashed rank (128 + n and whatever else a launcher makes of it), an
-# internal error (70). A run resumes by itself, so the same command goes on at the newest checkpoint. It ends
+# to be started again (75), a device or a network that failed after the first step (71), a hang (124), a killed or crashed
+# rank (128 + n and whatever else a launcher makes of it), an internal error (70). A run resumes by itself, so the same command goes on at the newest checkpoint. It ends
 #   where the command ends with 0 (done), 2 (config), 4 (diverged), 74 (data, file system), 126 or 127 (no such command);
 #   with 3 (machine, lock) in the first life; after a restart the lock of a life just killed, or a device it held, may
 #     take a while to be free;
@@ -103,6 +103,7 @@ meaning_of() {
   3) echo "this machine, or another run in the directory" ;;
   4) echo diverged ;;
   70) echo "internal error" ;;
+  71) echo "a device or the network failed" ;;
   74) echo "data or file system" ;;
   75) echo "saved, asks to be started again" ;;
   124) echo "a hang" ;;

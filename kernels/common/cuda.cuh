@@ -110,7 +110,7 @@ void launch(void (*kernel)(P...), const LaunchConfig& config, A&&... args) {
 #endif
 }
 
-/// For the runtime's own asynchronous calls: throws EnvironmentError where one was refused.
+/// For the runtime's own asynchronous calls: throws DeviceError where one was refused.
 inline void check_call(const char* name, cudaError_t error) {
   if (error != cudaSuccess) fail_call(name, cudaGetErrorString(error), cudaGetErrorName(error));
 }

@@ -4,7 +4,7 @@
 namespace trireme::cuda {
 
 void fail_launch(const LaunchFailure& failure) {
-  throw EnvironmentError(
+  throw DeviceError(
       "{}: a kernel of {} x {} x {} blocks of {} threads with {} bytes of shared memory could not "
       "be started, or failed (with CUDA_LAUNCH_BLOCKING=1): {} ({}). An \"invalid device "
       "function\" "
@@ -14,7 +14,7 @@ void fail_launch(const LaunchFailure& failure) {
 }
 
 void fail_call(const char* name, const char* text, const char* error) {
-  throw EnvironmentError(
+  throw DeviceError(
       "{}: the CUDA runtime refused a copy or memset: {} ({}). If an earlier kernel failed, it is "
       "reported here too; CUDA_LAUNCH_BLOCKING=1 shows which",
       name, text, error);

@@ -18,6 +18,7 @@ enum class ExitCode : int {
   kEnvironment = 3,  ///< what this machine or build lacks
   kDiverged = 4,     ///< ten non-finite steps in a row
   kInternal = 70,    ///< a defect of this program
+  kDevice = 71,      ///< a device or the network failed after the first step
   kData = 74,        ///< what a file contains or the file system refuses
   kRequeue = 75,     ///< saved after a signal; start it again
   kHang = 124,       ///< the watchdog ended a job without progress
@@ -56,6 +57,13 @@ void expect(bool condition, fmt::format_string<Args...> format, Args&&... args) 
 
 /// "No space left on device" for an errno value; thread-safe.
 std::string errno_text(int error_number);
+
+/// A device or the network that did not do what it was asked. Before the first step the machine may
+/// lack something, and a restart finds the same; later it is kDevice (Trainer::run).
+class DeviceError : public EnvironmentError {
+ public:
+  using EnvironmentError::EnvironmentError;
+};
 
 /// Memory that the system or a GPU refuses, by its size; whoever knows what it was for says more.
 class OutOfMemory : public EnvironmentError {

@@ -82,7 +82,7 @@ const NcclLibrary& library() {
 }
 
 [[noreturn]] void fail(ncclComm_t comm, ncclResult_t result, std::string_view what) {
-  throw EnvironmentError(
+  throw DeviceError(
       "NCCL: {}: {} ({}). NCCL_DEBUG=INFO tells more; NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose "
       "the network",
       what, library().error_string(result), library().last_error(comm));
@@ -98,7 +98,7 @@ void await_result(ncclComm_t comm, ncclResult_t result, std::string_view what) {
   while (result == ncclInProgress) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     if (std::chrono::steady_clock::now() - begin > kConnectMax) {
-      throw EnvironmentError(
+      throw DeviceError(
           "NCCL: {}: not done after {} minutes (a rank has failed, or the network between hosts is "
           "closed). NCCL_DEBUG=INFO tells more; NCCL_SOCKET_IFNAME chooses the network",
           what, kConnectMax.count());

@@ -19,6 +19,8 @@ std::string_view reason_of(int code) {
       return "diverged";
     case ExitCode::kInternal:
       return "internal error";
+    case ExitCode::kDevice:
+      return "a device or the network failed, please start it again";
     case ExitCode::kData:
       return "data or file system";
     case ExitCode::kRequeue:

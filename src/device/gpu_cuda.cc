@@ -11,9 +11,22 @@
 namespace trireme::gpu {
 namespace {
 
+/// What only a defect of this program brings about.
+bool is_defect(cudaError_t error) {
+  return error == cudaErrorInvalidValue || error == cudaErrorInvalidResourceHandle ||
+         error == cudaErrorInvalidDevicePointer || error == cudaErrorIllegalState ||
+         (error >= cudaErrorStreamCaptureUnsupported && error <= cudaErrorCapturedEvent);
+}
+
 void check(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
-  throw InternalError("{}: {} ({})", call, cudaGetErrorString(error), cudaGetErrorName(error));
+  const char *text = cudaGetErrorString(error), *name = cudaGetErrorName(error);
+  if (is_defect(error)) throw InternalError("{}: {} ({})", call, text, name);
+  throw DeviceError(
+      "{}: {} ({}). What an earlier call asked for may have failed; dmesg and nvidia-smi -q tell "
+      "of "
+      "a fault of the GPU",
+      call, text, name);
 }
 
 std::byte* checked_memory(cudaError_t error, void* memory, std::size_t bytes, const char* kind) {
@@ -129,9 +142,9 @@ void destroy_stream(void* stream) noexcept { cudaStreamDestroy(stream_of(stream)
 void synchronize(void* stream) {
   const cudaError_t error = cudaStreamSynchronize(stream_of(stream));
   if (error == cudaSuccess) return;
-  throw InternalError(
-      "something that the GPU was asked for has failed: {} ({}). Start again with "
-      "CUDA_LAUNCH_BLOCKING=1: then the op that failed is named, with its shape",
+  throw DeviceError(
+      "something that the GPU was asked for has failed: {} ({}). dmesg and nvidia-smi -q tell of a "
+      "fault of the GPU; with CUDA_LAUNCH_BLOCKING=1 the op that failed is named, with its shape",
       cudaGetErrorString(error), cudaGetErrorName(error));
 }
 

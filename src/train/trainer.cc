@@ -41,6 +41,13 @@ RunEnd Trainer::run() {
   } catch (const SharedError&) {
     give_up(true);
     throw;
+  } catch (const DeviceError& fault) {
+    write_end(EndReason::kError);
+    if (pipeline_.first_step) throw;
+    throw Error(ExitCode::kDevice,
+                fmt::format("{}. This was after step {}: started again, the run goes on at its "
+                            "newest checkpoint",
+                            fault.what(), progress_.step));
   } catch (...) {
     give_up(runtime_.replica().size() == 1);
     throw;

@@ -29,7 +29,7 @@ for end in 0 2 4 74; do
   run "${directory[@]}" "$fake"
   ends "exit $end ends it" $end 1
 done
-for end in 75 124 137 134 139 143 70 1 KILL SEGV ABRT; do
+for end in 75 124 137 134 139 143 70 71 1 KILL SEGV ABRT; do
   lives "5 - $end" "- - 0"
   run "${directory[@]}" "$fake"
   ends "$end starts it again" 0 2

@@ -44,6 +44,19 @@ for family in llama qwen2 qwen3 gpt2; do
   done
 done
 
+# A GPU that fails before the first step lacks something; later a restart helps, from the newest checkpoint.
+export TRIREME_SIMT_BREAKS_AT=1
+on cuda-host base.json "${short[@]}" --set run.directory=broken
+ends_with "a GPU that fails at once" 3
+export TRIREME_SIMT_BREAKS_AT=120
+on cuda-host base.json --set run.steps=1000 --set evaluation.interval_steps=0 --set checkpoint.interval_steps=2 --set run.directory=broken
+ends_with "a GPU that fails after some steps" 71
+says "it says how far the run came" "started again, the run goes on at its newest checkpoint"
+unset TRIREME_SIMT_BREAKS_AT
+check "it had made steps" [ "$(steps_of broken | wc -l)" -ge 2 ]
+on cuda-host base.json --set run.steps=4 --set evaluation.interval_steps=0 --set checkpoint.interval_steps=2 --set run.directory=broken
+ends_with "the run goes on" 0
+
 on cuda-host base.json "${short[@]}" --set run.directory=again --set precision.compute=bf16
 same_run "the same bits twice" again 5 gpu-llama-bf16
 on cuda-host base.json "${short[@]}" --set run.directory=plain --set precision.compute=bf16 --set run.cuda_graph=off
