@@ -5,8 +5,8 @@
 
 Each edit of EDITS takes a collective out, sends it to another group, or makes a cut, a range, an owner
 or a sum a wrong one. The edited file is compiled in a scratch folder, linked in front of everything
-else of train_mpi_tests as it stands in the build folder, and the tests Mesh.* are run on 2, 4 and 3
-ranks until one fails. The run of one rank that they compare with has the edit too, so that it must
+else of train_mpi_tests as it stands in the build folder, and the tests Mesh.* and Pipelines.* are run on
+2, 4 and 3 ranks until one fails. The run of one rank that they compare with has the edit too, so that it must
 change nothing there. Fails where an edit survives. --check: whether each text to edit is there, once; nothing is built.
 """
 
@@ -158,6 +158,13 @@ EDITS = [
     ("src/model/head.cc", "the vocabulary's rows one off",
      "return {rows.begin, rows.size};", "return {rows.begin > 0 ? rows.begin - 1 : 0, rows.size};"),
     ("src/model/walk.cc", "the embedding's parts not summed", "  tensor.reduce(embedding.out_TC);\n", ""),
+    ("src/model/stage_layout.cc", "layers of all micro-batches in one memory",
+     "first_others + others.of(s, i, layer)", "first_others + static_cast<std::int32_t>(layer)"),
+    ("src/model/stage_layout.cc", "what W of a layer needs written over by the next B",
+     "gradients.of_stage(s),\n             embedding", "std::vector<std::int32_t>(gradients.of_stage(s).size(), "
+     "gradients.of(s, 0) < 0 ? -1 : 0),\n             embedding"),
+    ("src/pipeline/slots.cc", "memory free one action early", "if (!ends(actions[i].kind, holding)) continue;",
+     "if (!ends(actions[i].kind, holding) && !goes_back(actions[i].kind)) continue;"),
     ("src/model/stage.cc", "the embedding's gradient not gathered", "  axes_.tensor.all_gather(d);\n", ""),
     ("src/model/stage.cc", "the head's input not gathered", "  axes_.tensor.all_gather(ends.final_n_TC);\n", ""),
     ("src/store/gradients.cc", "gradients complete with each micro-batch at stage 0",
@@ -228,7 +235,7 @@ def finds(program, seconds):
     """On how many ranks something is wrong, and what; "" where all passes."""
     for ranks in (2, 4, 3):
         # One test after the other: a fault in the first ends the search.
-        for test in ("Mesh.every_cell*", "Mesh.*-Mesh.every_cell*"):
+        for test in ("Mesh.every_cell*", "Mesh.*-Mesh.every_cell*", "Pipelines.*"):
             result = subprocess.run(
                 ["timeout", "-k", "5", str(seconds), ROOT / "tests/support/mpirun.sh", str(ranks), program,
                  f"--gtest_filter={test}", "--gtest_fail_fast"], capture_output=True, text=True, errors="replace")
