@@ -294,6 +294,19 @@ TEST(Schedules, a_v_pays_within_1f1bs_memory_where_w_keeps_more_than_an_activati
   }
 }
 
+// Where one B that waits would leave room for one F and a V needs two, and there are more actions
+// than the search has tries for.
+TEST(Schedules, a_v_finds_a_schedule_however_little_its_limit_leaves) {
+  ScheduleRequest request;
+  request.kind = ScheduleKind::kZbV;
+  request.stages = 8;
+  request.micro_batches = 2400;
+  request.w_memory = 16;
+  const Schedule schedule = make_schedule(request);
+  EXPECT_FALSE(check_schedule(schedule, {8.0, 16.0}));
+  EXPECT_EQ(schedule.ranks[0].back().kind, ActionKind::kBackward);
+}
+
 TEST(Schedules, zb_h2_keeps_to_its_published_memory_where_w_keeps_more) {
   for (const int stages : {2, 4, 8}) {
     ScheduleRequest request;

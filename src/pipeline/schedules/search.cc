@@ -211,6 +211,11 @@ Schedule shortest_schedule(const GreedyTask& task, std::vector<Schedule> known) 
       --plays;
     }
   }
+  if (!search.found()) {  // the least memory of all, where others took all the plays and more room
+    GreedyRule rule = rules(task).front();
+    rule.kept = 0;
+    search.offer(greedy_schedule(task, rule, search.bubble()));
+  }
   if (search.found()) search.move_weights(static_cast<int>(std::min<std::int64_t>(plays, 400)));
   return search.take();
 }
