@@ -141,7 +141,7 @@ void* make_stream() {
 void destroy_stream(void* stream) noexcept { cudaStreamDestroy(stream_of(stream)); }
 void synchronize(void* stream) {
   const cudaError_t error = cudaStreamSynchronize(stream_of(stream));
-  if (error == cudaSuccess) return;
+  if (error == cudaSuccess || is_defect(error)) return check(error, "cudaStreamSynchronize");
   throw DeviceError(
       "something that the GPU was asked for has failed: {} ({}). dmesg and nvidia-smi -q tell of a "
       "fault of the GPU; with CUDA_LAUNCH_BLOCKING=1 the op that failed is named, with its shape",
