@@ -46,8 +46,7 @@ Answers::Answers(const std::vector<Prompt>& prompts, std::int64_t samples, Answe
 void Answers::add(std::size_t answer, std::int32_t token) {
   answers_[answer].added.push_back(token);
   if (answers_.size() > 1 || form_ == AnswerForm::kJson || tokenizer_ == nullptr) return;
-  if (std::find(end_tokens_.begin(), end_tokens_.end(), token) == end_tokens_.end())
-    stream(tokenizer_->token_text(token));
+  stream(text_of(token));
 }
 
 void Answers::end(std::size_t answer) {
@@ -56,12 +55,14 @@ void Answers::end(std::size_t answer) {
   std::fflush(stdout);
 }
 
+std::string Answers::text_of(std::int32_t token) const {
+  const bool ends = std::find(end_tokens_.begin(), end_tokens_.end(), token) != end_tokens_.end();
+  return std::string(ends ? std::string_view() : tokenizer_->token_text(token));
+}
+
 std::string Answers::text_of(const Answer& answer) const {
   std::string text;
-  for (const std::int32_t id : answer.added) {
-    if (std::find(end_tokens_.begin(), end_tokens_.end(), id) == end_tokens_.end())
-      text += tokenizer_->token_text(id);
-  }
+  for (const std::int32_t id : answer.added) text += text_of(id);
   return text;
 }
 

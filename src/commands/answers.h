@@ -35,6 +35,8 @@ class Answers {
   [[nodiscard]] const Prompt& prompt_of(std::size_t answer) const {
     return prompts_[answer / samples_];
   }
+  /// Nothing of one that ends a text.
+  [[nodiscard]] std::string text_of(std::int32_t token) const;
   [[nodiscard]] std::string text_of(const Answer& answer) const;
   void print(std::size_t index) const;
   /// Of the only answer; bytes of a character that is not whole wait for the rest.

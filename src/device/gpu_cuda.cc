@@ -24,8 +24,7 @@ void check(cudaError_t error, const char* call) {
   if (is_defect(error)) throw InternalError("{}: {} ({})", call, text, name);
   throw DeviceError(
       "{}: {} ({}). What an earlier call asked for may have failed; dmesg and nvidia-smi -q tell "
-      "of "
-      "a fault of the GPU",
+      "of a fault of the GPU",
       call, text, name);
 }
 

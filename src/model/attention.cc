@@ -42,7 +42,7 @@ struct TokenRange {
   std::int64_t first, count;
 };
 
-HeadsView kv_heads_of(const TensorView& rows_TX, const HeadsView& like) {
+HeadsView kv_heads_of(const TensorView& rows_TX, const ConstHeadsView& like) {
   return heads_of(rows_TX, 0, like.heads, like.head_dim);
 }
 
@@ -63,7 +63,7 @@ void attend_cached(const LayerPass& pass, const KvCache& cache, const ContextAxi
   Context& context = pass.context;
   const CachedTokens& tokens = cache.tokens;
   const auto keep = [&](const TensorView& all, const ConstHeadsView& heads) {
-    const HeadsView cached = heads_of(all, 0, heads.heads, heads.head_dim);
+    const HeadsView cached = kv_heads_of(all, heads);
     put_heads(context, cached, heads, tokens.row_T);
     return cached;
   };

@@ -242,6 +242,20 @@ double bytes_of(const RunConfig& config, const Pipeline& pipeline, int rank) {
   return static_cast<double>(Stage::buffer_bytes(config.model, shape, DType::kF32));
 }
 
+/// Of 24 micro-batches under the config's schedule.
+Pipeline pipeline_of(const RunConfig& config) {
+  return make_pipeline(config, mesh_of(config.parallel), {24, 1, 24, 1}, DType::kF32);
+}
+
+/// W keeps more than an activation, and no rank takes more than 1F1B's first all the same.
+void expect_memory_of_1f1b(const RunConfig& config, const Pipeline& one, const Pipeline& pipeline) {
+  EXPECT_GT(pipeline.w_memory, 1.3);
+  for (int rank = 0; rank < config.parallel.pipeline; ++rank) {
+    EXPECT_LE(bytes_of(config, pipeline, rank), 1.05 * bytes_of(config, one, 0))
+        << config.parallel.pipeline << " ranks, rank " << rank;
+  }
+}
+
 TEST(Pipeline, zb_h1_takes_no_more_than_the_first_rank_of_1f1b) {
   RunConfig config;
   config.model = small_model(12);
@@ -250,16 +264,10 @@ TEST(Pipeline, zb_h1_takes_no_more_than_the_first_rank_of_1f1b) {
     for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
       config.parallel = parallel_of(ranks, "1f1b");
       config.parallel.recompute = recompute;
-      const Pipeline one =
-          make_pipeline(config, mesh_of(config.parallel), {24, 1, 24, 1}, DType::kF32);
+      const Pipeline one = pipeline_of(config);
       config.parallel.pipeline_schedule = "zb-h1";
-      const Pipeline pipeline =
-          make_pipeline(config, mesh_of(config.parallel), {24, 1, 24, 1}, DType::kF32);
-      EXPECT_GT(pipeline.w_memory, 1.3);
-      for (int rank = 0; rank < ranks; ++rank) {
-        EXPECT_LE(bytes_of(config, pipeline, rank), 1.05 * bytes_of(config, one, 0))
-            << ranks << " ranks, rank " << rank;
-      }
+      const Pipeline pipeline = pipeline_of(config);
+      expect_memory_of_1f1b(config, one, pipeline);
       EXPECT_EQ(bytes_of(config, pipeline, 0), bytes_of(config, one, 0));
       EXPECT_EQ(pipeline.splits(ranks - 1), recompute == Recompute::kNone);
     }
@@ -274,16 +282,10 @@ TEST(Pipeline, zb_v_takes_no_more_than_the_first_rank_of_1f1b) {
   config.data.sequence_length = 64;
   for (const int ranks : {2, 3, 4, 6}) {
     config.parallel = parallel_of(ranks, "1f1b");
-    const Pipeline one =
-        make_pipeline(config, mesh_of(config.parallel), {24, 1, 24, 1}, DType::kF32);
+    const Pipeline one = pipeline_of(config);
     config.parallel.pipeline_schedule = "zb-v";
-    const Pipeline pipeline =
-        make_pipeline(config, mesh_of(config.parallel), {24, 1, 24, 1}, DType::kF32);
-    EXPECT_GT(pipeline.w_memory, 1.3);
-    for (int rank = 0; rank < ranks; ++rank) {
-      EXPECT_LE(bytes_of(config, pipeline, rank), 1.05 * bytes_of(config, one, 0))
-          << ranks << " ranks, rank " << rank;
-    }
+    const Pipeline pipeline = pipeline_of(config);
+    expect_memory_of_1f1b(config, one, pipeline);
     EXPECT_LT(simulate(pipeline.schedule, pipeline.times).bubble_rate,
               0.75 * simulate(one.schedule, one.times).bubble_rate)
         << ranks << " ranks";
