@@ -17,6 +17,11 @@ function(trireme_link_gpu target)
     endif()
   endif()
   target_link_libraries(${target} PRIVATE trireme_gpu_${backend})
+  if(backend MATCHES "^simt")  # what stands for NCCL is opened by name, and uses the streams of the program
+    add_dependencies(${target} trireme_nccl_stand_in)
+    set_target_properties(${target} PROPERTIES ENABLE_EXPORTS ON)
+    set_property(TARGET ${target} APPEND PROPERTY BUILD_RPATH ${CMAKE_BINARY_DIR}/nccl_stand_in)
+  endif()
   if(backend STREQUAL "cuda")  # NCCL and cuBLASLt are opened by name: also those of the toolkit built with
     set_property(TARGET ${target} APPEND PROPERTY BUILD_RPATH ${TRIREME_CUDA_LIBRARY_FOLDERS})
   endif()
@@ -39,6 +44,12 @@ if(TRIREME_TESTS AND TARGET trireme_cuda_headers AND CMAKE_CXX_COMPILER_ID STREQ
   add_library(trireme_simt_runtime OBJECT ${simt_runtime})
   target_link_libraries(trireme_simt_runtime PRIVATE trireme_options trireme_cuda_headers)
   target_compile_options(trireme_simt_runtime PRIVATE -O3 -g1 -fno-sanitize=all)
+  file(GLOB nccl_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/simt_host/nccl/*.cc)
+  add_library(trireme_nccl_stand_in SHARED ${nccl_sources})
+  target_link_libraries(trireme_nccl_stand_in PRIVATE trireme_options trireme_cuda_headers rt)
+  target_compile_options(trireme_nccl_stand_in PRIVATE -fno-sanitize=all)
+  set_target_properties(trireme_nccl_stand_in PROPERTIES OUTPUT_NAME nccl VERSION 2 SOVERSION 2
+                        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/nccl_stand_in)
   foreach(variant simt simt_checked)
     # Kernels as C++; g++ takes a .cu file only when told its language.
     add_library(trireme_${variant}_kernels OBJECT ${TRIREME_CU_SOURCES})
@@ -48,7 +59,7 @@ if(TRIREME_TESTS AND TARGET trireme_cuda_headers AND CMAKE_CXX_COMPILER_ID STREQ
     # Vectorising the unrolled loops of one attention kernel takes GCC 12 four minutes, and gains nothing here.
     target_compile_options(trireme_${variant}_kernels PRIVATE -x c++ -g1 -fno-tree-vectorize -Wno-unknown-pragmas
                            -Wno-psabi -fno-sanitize=all)
-    add_library(trireme_gpu_${variant} OBJECT ${gpu_sources} ${src}/comm/gpu_channel_host.cc)
+    add_library(trireme_gpu_${variant} OBJECT ${gpu_sources} ${src}/comm/gpu_channel_nccl.cc)
     target_compile_definitions(trireme_gpu_${variant} PRIVATE TRIREME_GPU_BACKEND="cuda-host" TRIREME_GPU_SM90
                                TRIREME_GPU_CUDNN)
     target_link_libraries(trireme_gpu_${variant} PRIVATE trireme_options trireme_cuda_headers fmt::fmt

@@ -15,6 +15,7 @@ struct GemmGpuKernels;
 struct GradNormGpuKernels;
 struct NormKernels;
 struct RopeKernels;
+struct ShardsKernels;
 struct SwigluKernels;
 
 struct GpuKernels {
@@ -31,6 +32,7 @@ struct GpuKernels {
   const GradNormGpuKernels* grad_norm = nullptr;
   const NormKernels* norm = nullptr;
   const RopeKernels* rope = nullptr;
+  const ShardsKernels* shards = nullptr;
   const SwigluKernels* swiglu = nullptr;
 };
 const GpuKernels& gpu_kernels();

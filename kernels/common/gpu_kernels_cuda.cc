@@ -10,6 +10,7 @@
 #include "kernels/grad_norm/grad_norm_table.h"
 #include "kernels/norm/norm_table.h"
 #include "kernels/rope/rope_table.h"
+#include "kernels/shards/shards_table.h"
 #include "kernels/swiglu/swiglu_table.h"
 
 namespace trireme {
@@ -35,6 +36,7 @@ const GpuKernels& gpu_kernels() {
       .grad_norm = &cuda::grad_norm_cuda,
       .norm = &cuda::norm_cuda,
       .rope = &cuda::rope_cuda,
+      .shards = &cuda::shards_cuda,
       .swiglu = &cuda::swiglu_cuda,
   };
   return kCuda;

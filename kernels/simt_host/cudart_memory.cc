@@ -112,9 +112,11 @@ cudaError_t cudaMallocManaged(void** p, size_t bytes, unsigned) {
   if (error == cudaSuccess) managed()[static_cast<const char*>(*p)] = bytes;
   return error;
 }
-/// Not delayed until the streams are done: an operation in a queue that still uses it is found.
+/// Not delayed until the streams are done: an operation in a queue that still uses it is found. But
+/// where transfers are under way it waits for the device, as on a GPU.
 cudaError_t cudaFree(void* p) {
   if (const cudaError_t error = p ? refuse_while_capturing() : cudaSuccess) return error;
+  if (p) finish_outside();
   device_free(p);
   managed().erase(static_cast<const char*>(p));
   return cudaSuccess;

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels/simt_host/runtime.h"
@@ -13,7 +14,7 @@ namespace trireme::simt {
 
 /// An operation of a capture, and the earlier ones it waits for.
 struct GraphNode {
-  std::function<void()> run;
+  std::function<bool()> run;  ///< false while it must wait (enqueue_outside)
   std::vector<size_t> after;
 };
 
@@ -40,6 +41,17 @@ void remove_stream(CUstream_st*);
 void drive(CUstream_st* target, const std::function<bool()>& finished);
 /// An operation that returns false while it must wait.
 void enqueue_waiting(CUstream_st&, std::function<bool()>);
+
+// Operations that other processes take part in: a stand-in for NCCL. On a GPU each is a kernel that
+// spins, so cudaFree waits for it, and one that waits for what comes behind it waits for ever.
+/// Also of a captured stream. Whoever returns false has called wait_outside before.
+void enqueue_outside(cudaStream_t, std::function<bool()>);
+/// `standing` says where all processes stand, for the case that none of them ever goes on.
+void wait_outside(std::function<std::string()> standing);
+/// A short pause. After TRIREME_SIMT_PATIENCE_SECONDS (300) without an end of any: a fault.
+void pause_outside();
+/// Waits for those that are in streams, as cudaFree does.
+void finish_outside();
 
 /// For what CUDA refuses during capture (synchronising, allocating): ends the captures and says so.
 cudaError_t refuse_while_capturing();

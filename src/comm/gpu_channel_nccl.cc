@@ -4,15 +4,21 @@
 #include <dlfcn.h>
 #include <nccl.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <condition_variable>
+#include <cstdlib>
 #include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
+#include "base/signal_free_thread.h"
 #include "comm/collective_check.h"
 #include "comm/gpu_channel.h"
-#include "comm/gpu_channel_base.h"
 #include "device/gpu.h"
 
 namespace trireme {
@@ -24,6 +30,7 @@ struct NcclLibrary {
   decltype(&ncclGetVersion) get_version = nullptr;
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
   decltype(&ncclCommInitRankConfig) init_rank = nullptr;
+  decltype(&ncclCommSplit) split = nullptr;
   decltype(&ncclCommGetAsyncError) async_error = nullptr;
   decltype(&ncclGetErrorString) error_string = nullptr;
   decltype(&ncclGetLastError) last_error = nullptr;
@@ -40,6 +47,9 @@ struct NcclLibrary {
 };
 
 NcclLibrary open_library() {
+  // From 2.26 on: kernels of different communicators start in the order in which they were asked
+  // for, which is the same on all ranks.
+  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   void* handle = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     throw EnvironmentError(
@@ -60,6 +70,7 @@ NcclLibrary open_library() {
   take("ncclGetVersion", nccl.get_version);
   take("ncclGetUniqueId", nccl.get_unique_id);
   take("ncclCommInitRankConfig", nccl.init_rank);
+  take("ncclCommSplit", nccl.split);
   take("ncclCommGetAsyncError", nccl.async_error);
   take("ncclGetErrorString", nccl.error_string);
   take("ncclGetLastError", nccl.last_error);
@@ -81,76 +92,174 @@ const NcclLibrary& library() {
   return nccl;
 }
 
-[[noreturn]] void fail(ncclComm_t comm, ncclResult_t result, std::string_view what) {
+/// `text`: NCCL's of what happened.
+[[noreturn]] void fail(ncclResult_t result, std::string_view text, std::string_view what) {
   throw DeviceError(
       "NCCL: {}: {} ({}). NCCL_DEBUG=INFO tells more; NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose "
       "the network",
-      what, library().error_string(result), library().last_error(comm));
+      what, library().error_string(result), text);
 }
+
+// ---- calls that wait for other ranks ----
 
 /// Ranks connect when they are in the same place of the program; the slowest has loaded by then.
 constexpr std::chrono::minutes kConnectMax{10};
+/// To end what is connected: others have come as far, or never will.
+constexpr std::chrono::seconds kEndMax{20};
 
-/// Calls of a non-blocking communicator go on behind their return; this waits for them. A rank that
-/// failed before its call never comes, and would be waited for without end.
-void await_result(ncclComm_t comm, ncclResult_t result, std::string_view what) {
-  const auto begin = std::chrono::steady_clock::now();
-  while (result == ncclInProgress) {
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
-    if (std::chrono::steady_clock::now() - begin > kConnectMax) {
-      throw DeviceError(
-          "NCCL: {}: not done after {} minutes (a rank has failed, or the network between hosts is "
-          "closed). NCCL_DEBUG=INFO tells more; NCCL_SOCKET_IFNAME chooses the network",
-          what, kConnectMax.count());
-    }
-    const ncclResult_t asked = library().async_error(comm, &result);
-    if (asked != ncclSuccess) fail(comm, asked, what);
+/// A call under way in a thread of its own, which holds this for as long as it needs.
+struct Call {
+  std::mutex mutex;
+  std::condition_variable done_changed;
+  bool done = false;
+  ncclResult_t result = ncclSuccess;
+  ncclComm_t comm = nullptr;
+  std::string text;  ///< NCCL's, where it failed
+
+  /// Whether it is done by then.
+  bool wait(std::chrono::milliseconds limit) {
+    std::unique_lock lock(mutex);
+    return done_changed.wait_for(lock, limit, [&] { return done; });
   }
-  if (result != ncclSuccess) fail(comm, result, what);
+};
+
+/// `call(comm)` on the GPU of that index. What is not done in time is left behind.
+template <class F>
+std::shared_ptr<Call> beside(int gpu, F call) {
+  auto state = std::make_shared<Call>();
+  signal_free_thread([state, gpu, call = std::move(call)] {
+    ncclComm_t comm = nullptr;
+    ncclResult_t result = ncclSystemError;
+    std::string text = "the GPU cannot be selected";
+    try {
+      gpu::select(gpu);
+      result = call(comm);
+      text = result == ncclSuccess ? "" : library().last_error(comm);
+    } catch (const std::exception& error) {
+      text = error.what();
+    }
+    const std::lock_guard lock(state->mutex);
+    state->result = result;
+    state->comm = comm;
+    state->text = text;
+    state->done = true;
+    state->done_changed.notify_all();
+  }).detach();
+  return state;
 }
 
-class NcclChannel final : public GpuChannel {
- public:
-  NcclChannel(Communicator& group, std::string_view name, Context& context,
-              FlightRecorder& recorder)
-      : GpuChannel(group.channel(name)), name_(name), context_(context), recorder_(recorder) {
-    ncclUniqueId id{};
-    run_together(*host_, [&] {
-      library();
-      if (rank() != 0) return;
-      const ncclResult_t result = library().get_unique_id(&id);
-      if (result != ncclSuccess) fail(nullptr, result, "making the id of a group");
-    });
-    host_->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
-    run_together(*host_, [&] {
-      gpu::select(context_.device().index);
-      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-      config.blocking = 0;
-      const ncclResult_t result = library().init_rank(&comm_, size(), id, rank(), &config);
-      try {
-        await_result(comm_, result, fmt::format("connecting {} ranks", size()));
-      } catch (...) {
-        // The destructor of what was not constructed does not run.
-        if (comm_ != nullptr) library().abort(std::exchange(comm_, nullptr));
-        throw;
-      }
-    });
-    stream_ = gpu::Stream(gpu::make_stream());
-  }
-  ~NcclChannel() override {
-    if (comm_ != nullptr && std::uncaught_exceptions() > 0) {
-      library().abort(comm_);  // others may never come to do their part
-    } else if (comm_ != nullptr) {
-      ncclResult_t result = library().finalize(comm_);
-      while (result == ncclInProgress) {
-        std::this_thread::sleep_for(std::chrono::microseconds(100));
-        if (library().async_error(comm_, &result) != ncclSuccess) break;
-      }
-      library().destroy(comm_);
+/// What `call` has made, on every rank, or an error on every rank: where one fails the others, who
+/// would wait for it in theirs, learn of it here. Collective over `ranks`.
+template <class F>
+ncclComm_t connected(Communicator& ranks, int gpu, const std::string& what, F call) {
+  const std::shared_ptr<Call> state = beside(gpu, std::move(call));
+  const auto begin = std::chrono::steady_clock::now();
+  std::chrono::milliseconds pause{1};
+  while (true) {
+    const bool done = state->wait(pause);
+    pause = std::min(pause * 2, std::chrono::milliseconds(50));
+    const bool late = !done && std::chrono::steady_clock::now() - begin > kConnectMax;
+    const bool failed = late || (done && state->result != ncclSuccess);
+    std::array<std::int64_t, 2> any{done ? 0 : 1, failed ? 1 : 0};
+    ranks.maximum(any);
+    const auto [open, broken] = any;
+    if (broken != 0) {
+      run_together(ranks, [&] {
+        if (late) {
+          throw DeviceError(
+              "NCCL: {}: not done after {} minutes (the network between hosts may be closed). "
+              "NCCL_DEBUG=INFO tells more; NCCL_SOCKET_IFNAME chooses the network",
+              what, kConnectMax.count());
+        }
+        if (failed) fail(state->result, state->text, what);
+      });
     }
+    if (open == 0) return state->comm;
   }
-  NcclChannel(const NcclChannel&) = delete;
-  NcclChannel& operator=(const NcclChannel&) = delete;
+}
+
+/// What NCCL has found out about a communicator behind our calls, in its words; "" for nothing.
+std::string fault_of(ncclComm_t comm) {
+  ncclResult_t result = ncclSuccess;
+  library().async_error(comm, &result);
+  if (result == ncclSuccess || result == ncclInProgress) return "";
+  return fmt::format("{} ({})", library().error_string(result), library().last_error(comm));
+}
+
+/// A communicator, and who is told of its faults.
+class Connection {
+ public:
+  Connection(ncclComm_t comm, std::string name, int gpu, TransferFaults& faults)
+      : comm_(comm), gpu_(gpu) {
+    watched_.emplace(faults, [comm, name = std::move(name)] {
+      const std::string fault = fault_of(comm);
+      return fault.empty() ? fault : fmt::format("NCCL: a transfer on {}: {}", name, fault);
+    });
+  }
+  ~Connection() {
+    if (comm_ == nullptr) return;
+    if (std::uncaught_exceptions() > 0) {
+      abort();  // others may never come to do their part
+      return;
+    }
+    watched_.reset();
+    beside(gpu_, [comm = comm_](ncclComm_t&) {
+      library().finalize(comm);
+      return library().destroy(comm);
+    })->wait(kEndMax);
+  }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  [[nodiscard]] ncclComm_t get() const { return comm_; }
+  /// A rank that died shows here, and no kernel then waits for it for ever.
+  void check(std::string_view what) {
+    const std::string fault = fault_of(comm_);
+    if (fault.empty()) return;
+    abort();
+    throw DeviceError("NCCL: {}: {}. NCCL_DEBUG=INFO tells more", what, fault);
+  }
+
+ private:
+  void abort() {
+    watched_.reset();
+    beside(gpu_, [comm = std::exchange(comm_, nullptr)](ncclComm_t&) {
+      return library().abort(comm);
+    })->wait(kEndMax);
+  }
+
+  ncclComm_t comm_;
+  int gpu_;
+  std::optional<TransferFaults::Watched> watched_;
+};
+
+class NcclChannel final : public Communicator {
+ public:
+  NcclChannel(Communicator& group, std::string_view name, ncclComm_t comm, Context& context,
+              FlightRecorder& recorder, TransferFaults& faults)
+      : host_(group.channel(name)),
+        name_(name),
+        context_(context),
+        recorder_(recorder),
+        stream_(gpu::make_stream(gpu::Priority::kHigh)),
+        connection_(comm, name_, context.device().index, faults) {}
+
+  [[nodiscard]] int rank() const override { return host_->rank(); }
+  [[nodiscard]] int size() const override { return host_->size(); }
+  void barrier() override { host_->barrier(); }
+  void broadcast(std::span<std::byte> bytes, int root) override { host_->broadcast(bytes, root); }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    host_->all_gather(mine, all);
+  }
+  std::vector<std::string> all_gather_text(std::string_view mine) override {
+    return host_->all_gather_text(mine);
+  }
+  std::unique_ptr<Communicator> split(int color) override { return host_->split(color); }
+  std::unique_ptr<Communicator> channel(std::string_view name) override {
+    return host_->channel(name);
+  }
+  /// Of transfers as asked for; a recorded one counts once, however often replayed.
+  [[nodiscard]] TrafficCounters counters() const override { return counters_; }
 
   Pending start_all_reduce(TensorView values) override {
     expect_summable("all_reduce", values);
@@ -159,7 +268,8 @@ class NcclChannel final : public GpuChannel {
     return start(Operation::kAllReduce, bytes_of(values),
                  all_reduce_bytes_sent(values.count(), values.dtype, size(), rank()), [&] {
                    return library().all_reduce(values.data, values.data, count_of(values),
-                                               type_of(values), ncclSum, comm_, stream());
+                                               type_of(values), ncclSum, connection_.get(),
+                                               stream());
                  });
   }
   Pending start_reduce_scatter(TensorView shards) override {
@@ -170,17 +280,17 @@ class NcclChannel final : public GpuChannel {
                  one_way_bytes_sent(bytes_of(shards), size()), [&] {
                    return library().reduce_scatter(shards.data, own_shard(shards),
                                                    count_of(shards) / ranks(), type_of(shards),
-                                                   ncclSum, comm_, stream());
+                                                   ncclSum, connection_.get(), stream());
                  });
   }
   Pending start_all_gather(TensorView shards) override {
     expect_shards("all_gather", shards);
     host_->compare_calls(Operation::kAllGather, shards.dtype, bytes_of(shards));
-    return start(Operation::kAllGather, bytes_of(shards),
-                 one_way_bytes_sent(bytes_of(shards), size()), [&] {
-                   return library().all_gather(own_shard(shards), shards.data,
-                                               shards.bytes() / ranks(), ncclInt8, comm_, stream());
-                 });
+    return start(
+        Operation::kAllGather, bytes_of(shards), one_way_bytes_sent(bytes_of(shards), size()), [&] {
+          return library().all_gather(own_shard(shards), shards.data, shards.bytes() / ranks(),
+                                      ncclInt8, connection_.get(), stream());
+        });
   }
   Pending start_exchange(std::span<const Message> sends,
                          std::span<const Message> receives) override {
@@ -189,28 +299,27 @@ class NcclChannel final : public GpuChannel {
     for (const Message& message : receives) bytes += bytes_of(message);
     for (const Message& message : sends) bytes += bytes_of(message);
     // One group: its calls run together, and those of two ranks match in order.
-    return start(Operation::kExchange, bytes, bytes_sent(sends), [&] {
+    const auto call_all = [&] {
       ncclResult_t first = library().group_start();
       const auto call = [&](ncclResult_t result) {
-        if (first == ncclSuccess && result != ncclInProgress) first = result;
+        if (first == ncclSuccess) first = result;
       };
       for (const Message& message : sends) {
         if (message.bytes.empty()) continue;
         call(library().send(message.bytes.data(), message.bytes.size(), ncclInt8, message.rank,
-                            comm_, stream()));
+                            connection_.get(), stream()));
       }
       for (const Message& message : receives) {
         if (message.bytes.empty()) continue;
         call(library().receive(message.bytes.data(), message.bytes.size(), ncclInt8, message.rank,
-                               comm_, stream()));
+                               connection_.get(), stream()));
       }
       const ncclResult_t last = library().group_end();
       return first == ncclSuccess ? last : first;
-    });
-  }
-
-  std::unique_ptr<Communicator> channel(std::string_view name) override {
-    return std::make_unique<NcclChannel>(*host_, name, context_, recorder_);
+    };
+    const bool one_way = sends.empty() || receives.empty();
+    return start(Operation::kExchange, bytes, bytes_sent(sends), call_all,
+                 one_way ? Recorded::kBeside : Recorded::kInOneOrder);
   }
 
  private:
@@ -230,34 +339,41 @@ class NcclChannel final : public GpuChannel {
   [[nodiscard]] std::byte* own_shard(const TensorView& shards) const {
     return shards.data + shards.bytes() / ranks() * static_cast<std::size_t>(rank());
   }
+  /// Where recorded transfers go. What is sent one way, between stages of a pipeline, takes few
+  /// multiprocessors and would hold back all that is behind it until the neighbour comes to it.
+  enum class Recorded : std::uint8_t { kInOneOrder, kBeside };
+
   /// Of the transfer that is being started.
   [[nodiscard]] cudaStream_t stream() const {
-    return static_cast<cudaStream_t>(recording_ ? context_.recorded_transfers() : stream_.get());
+    return static_cast<cudaStream_t>(in_one_order_ ? context_.recorded_transfers() : stream_.get());
   }
 
   /// `call()` puts the transfer into stream(), behind what the compute stream holds so far.
   template <class Call>
-  Pending start(Operation operation, std::int64_t bytes, std::int64_t sent, const Call& call) {
+  Pending start(Operation operation, std::int64_t bytes, std::int64_t sent, const Call& call,
+                Recorded recorded = Recorded::kInOneOrder) {
     if (bytes == 0) return {};
-    recording_ = gpu::capturing(context_.exec().stream);
-    if (!recording_) sweep();  // which asks events, and they know nothing while work is recorded
+    const bool recording = gpu::capturing(context_.exec().stream);
+    in_one_order_ = recording && recorded == Recorded::kInOneOrder;
+    if (!recording) sweep();  // which asks events, and they know nothing while work is recorded
     void* done = take_event();
-    if (!recording_)
-      transfers_.push_back({done, recorder_.begin(name_of(operation), bytes, name_)});
+    if (!recording) transfers_.push_back({done, recorder_.begin(name_of(operation), bytes, name_)});
     gpu::record(done, context_.exec().stream);
     gpu::wait(stream(), done);
-    await_result(comm_, call(),
-                 fmt::format("{} of {} bytes on {}", name_of(operation), bytes, name_));
+    if (const ncclResult_t result = call(); result != ncclSuccess) {
+      fail(result, library().last_error(connection_.get()),
+           fmt::format("{} of {} bytes on {}", name_of(operation), bytes, name_));
+    }
     gpu::record(done, stream());
     count(sent);
-    if (recording_) {
+    if (recording) {
       return Pending([this, done] {
         gpu::wait(context_.exec().stream, done);
         free_.push_back(done);
       });
     }
     return Pending([this, done] {
-      check();
+      connection_.check(fmt::format("a transfer on {}", name_));
       gpu::wait(context_.exec().stream, done);
       for (Transfer& transfer : transfers_) transfer.waited |= transfer.done == done;
       sweep();
@@ -294,31 +410,93 @@ class NcclChannel final : public GpuChannel {
     free_.pop_back();
     return event;
   }
-  /// A rank that died shows here, and no kernel then waits for it for ever.
-  void check() {
-    ncclResult_t result = ncclSuccess;
-    library().async_error(comm_, &result);
-    if (result == ncclSuccess || result == ncclInProgress) return;
-    library().abort(std::exchange(comm_, nullptr));
-    fail(nullptr, result, fmt::format("a transfer on {}", name_));
+  void count(std::int64_t bytes_sent) {
+    ++counters_.transfers;
+    counters_.bytes_sent += bytes_sent;
+  }
+  [[nodiscard]] std::int64_t bytes_sent(std::span<const Message> sends) const {
+    std::int64_t bytes = 0;
+    for (const Message& message : sends)
+      if (message.rank != rank()) bytes += bytes_of(message);
+    return bytes;
   }
 
-  std::string name_;
+  const std::unique_ptr<Communicator> host_;
+  const std::string name_;
   Context& context_;
   FlightRecorder& recorder_;
+  TrafficCounters counters_;
   std::vector<Transfer> transfers_;
-  ncclComm_t comm_ = nullptr;
   gpu::Stream stream_;
+  Connection connection_;  // its end ends what is still in the stream
   std::vector<gpu::Event> events_;
-  std::vector<void*> free_;  ///< of events_
-  bool recording_ = false;   ///< the transfer that is being started is part of recorded work
+  std::vector<void*> free_;    ///< of events_
+  bool in_one_order_ = false;  ///< the transfer that is being started: with all other channels'
+};
+
+class NcclChannels final : public GpuChannels {
+ public:
+  NcclChannels(Communicator& ranks, Context& context, FlightRecorder& recorder,
+               TransferFaults& faults)
+      : ranks_(ranks), context_(context), recorder_(recorder), faults_(faults) {}
+
+  std::unique_ptr<Communicator> channel(Communicator& group, std::string_view name) override {
+    std::array<std::int64_t, 1> largest{group.size()};
+    ranks_.maximum(largest);
+    if (largest[0] == 1) return make_self_communicator();
+    if (!root_) connect();
+    // Of a group's ranks the first, which is in no other.
+    std::array<std::int64_t, 1> last{-ranks_.rank()};
+    group.maximum(last);
+    const int color = group.size() == 1 ? NCCL_SPLIT_NOCOLOR : static_cast<int>(-last[0]);
+    const ncclComm_t comm =
+        connected(ranks_, gpu(), fmt::format("dividing {} ranks for {}", ranks_.size(), name),
+                  [root = root_->get(), color, key = ranks_.rank()](ncclComm_t& made) {
+                    ncclConfig_t config = config_of_all();
+                    return library().split(root, color, key, &made, &config);
+                  });
+    if (group.size() == 1) return make_self_communicator();
+    return std::make_unique<NcclChannel>(group, name, comm, context_, recorder_, faults_);
+  }
+
+ private:
+  static ncclConfig_t config_of_all() {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;  // a call that does not block makes a thread in NCCL from 2.27 on
+    config.splitShare = 1;
+    return config;
+  }
+  [[nodiscard]] int gpu() const { return context_.device().index; }
+  void connect() {
+    ncclUniqueId id{};
+    run_together(ranks_, [&] {
+      library();
+      if (ranks_.rank() != 0) return;
+      const ncclResult_t result = library().get_unique_id(&id);
+      if (result != ncclSuccess)
+        fail(result, library().last_error(nullptr), "making the id of a group");
+    });
+    ranks_.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
+    root_.emplace(connected(ranks_, gpu(), fmt::format("connecting {} ranks", ranks_.size()),
+                            [id, size = ranks_.size(), rank = ranks_.rank()](ncclComm_t& made) {
+                              ncclConfig_t config = config_of_all();
+                              return library().init_rank(&made, size, id, rank, &config);
+                            }),
+                  fmt::format("{} ranks", ranks_.size()), gpu(), faults_);
+  }
+
+  Communicator& ranks_;
+  Context& context_;
+  FlightRecorder& recorder_;
+  TransferFaults& faults_;
+  std::optional<Connection> root_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_gpu_channel(Communicator& group, std::string_view name,
-                                               Context& context, FlightRecorder& recorder) {
-  return std::make_unique<NcclChannel>(group, name, context, recorder);
+std::unique_ptr<GpuChannels> make_gpu_channels(Communicator& ranks, Context& context,
+                                               FlightRecorder& recorder, TransferFaults& faults) {
+  return std::make_unique<NcclChannels>(ranks, context, recorder, faults);
 }
 
 }  // namespace trireme

@@ -4,9 +4,9 @@
 
 namespace trireme {
 
-std::unique_ptr<Communicator> make_gpu_channel(Communicator&, std::string_view, Context&,
-                                               FlightRecorder&) {
-  throw InternalError("a channel between GPUs in a program without GPU code");
+std::unique_ptr<GpuChannels> make_gpu_channels(Communicator&, Context&, FlightRecorder&,
+                                               TransferFaults&) {
+  throw InternalError("channels between GPUs in a program without GPU code");
 }
 
 }  // namespace trireme

@@ -6,6 +6,7 @@
 
 #include "comm/communicator.h"
 #include "comm/flight_recorder.h"
+#include "comm/transfer_faults.h"
 
 namespace trireme {
 
@@ -40,6 +41,8 @@ class Launch {
   /// Every collective and transfer of this process; empty for ever where it is alone.
   [[nodiscard]] const FlightRecorder& flight_recorder() const { return recorder_; }
   [[nodiscard]] FlightRecorder& flight_recorder() { return recorder_; }
+  /// What connections of this process have found out behind our calls.
+  [[nodiscard]] TransferFaults& transfer_faults() { return faults_; }
 
   /// Whether the ranks compare order, kind and size of every collective and transfer before it
   /// begins, in the job, the host and all that is made of them from now on: two ranks in
@@ -56,6 +59,7 @@ class Launch {
   void start_mpi();
 
   FlightRecorder recorder_;
+  TransferFaults faults_;
   std::string host_name_;
   std::shared_ptr<MpiEngine> engine_;  // null: alone
   std::unique_ptr<Communicator> job_, host_;

@@ -17,7 +17,7 @@ Context::Context(Device device, int threads, Isa isa)
   gpu::select(device.index);
   stream_ = gpu::Stream(gpu::make_stream());
   exec_.stream = stream_.get();
-  recorded_transfers_ = gpu::Stream(gpu::make_stream());
+  recorded_transfers_ = gpu::Stream(gpu::make_stream(gpu::Priority::kHigh));
 }
 
 Context Context::one_thread() const {
@@ -29,6 +29,7 @@ std::byte* Context::scratch(std::size_t bytes) {
     synchronize();
     scratch_ = Memory();  // first, so that both never exist at once
     scratch_ = Memory(device_, std::max(bytes, std::size_t{1} << 16));
+    memory_moved();
   }
   return scratch_.data();
 }

@@ -58,7 +58,11 @@ class Context {
   /// it within one call only. Grows on demand: after a shape's first step it allocates nothing.
   std::byte* scratch(std::size_t bytes);
   [[nodiscard]] std::size_t scratch_bytes() const { return scratch_.size(); }
-  /// The same on the host, whatever the device.
+  /// How often memory that ops keep by address has moved: what was recorded before must not be
+  /// replayed. Whoever holds such memory outside of a context says so.
+  [[nodiscard]] std::int64_t memory_moves() const { return memory_moves_; }
+  void memory_moved() { ++memory_moves_; }
+  /// Scratch of the host, whatever the device.
   std::byte* host_scratch(std::size_t bytes);
   /// A copy of `bytes` in the device's memory, aligned to 64, for as long as the context lives. The
   /// same bytes give the same copy: for tables that an op derives from its shapes at every call.
@@ -77,6 +81,7 @@ class Context {
   Isa isa_;
   Exec exec_;
   Memory scratch_;
+  std::int64_t memory_moves_ = 0;
   HostBuffer host_scratch_;
   std::map<std::string, Memory, std::less<>> constants_;  ///< by content
   gpu::Stream stream_;                                    ///< that exec_ names

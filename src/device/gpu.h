@@ -3,6 +3,7 @@
 // linked: CUDA's own runtime, the same on the host (test builds, kernels/simt_host), or none.
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -21,7 +22,8 @@ struct Info {
   std::string pci_bus_id;  ///< "0000:3b:00.0"
 };
 
-/// GPUs that this process may use. EnvironmentError: no driver, an old one, or no GPU.
+/// GPUs that this process may use. EnvironmentError: no driver, an old one, or no GPU. The first
+/// call sets what the driver reads from the environment and a user has not set.
 int device_count();
 Info info(int index);
 /// The GPU that this thread's later calls mean.
@@ -48,7 +50,9 @@ void copy_rows(const Rows& to, const Rows& from, std::size_t row_bytes, std::siz
                void* stream);
 void clear(void* memory, std::size_t bytes, void* stream);
 
-void* make_stream();
+/// kHigh: what waits in it goes on as soon as a multiprocessor has room, before other streams'.
+enum class Priority : std::uint8_t { kNormal, kHigh };
+void* make_stream(Priority priority = Priority::kNormal);
 void destroy_stream(void* stream) noexcept;
 /// Waits for everything that was put into the stream; throws InternalError with what failed there.
 void synchronize(void* stream);

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "base/human_format.h"
@@ -48,6 +49,14 @@ MemoryInfo memory_info() {
   return memory;
 }
 
+/// A kernel that is loaded when it is first launched waits for the whole device, also for a
+/// transfer that spins there until this rank has done more: all are loaded at the start. And 8
+/// streams or more would share hardware queues, one waiting behind another.
+void set_environment() {
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
 
@@ -56,6 +65,7 @@ cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
 std::string_view backend_name() { return TRIREME_GPU_BACKEND; }
 
 int device_count() {
+  set_environment();
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess && count > 0) return count;
@@ -132,9 +142,13 @@ void clear(void* memory, std::size_t bytes, void* stream) {
   check(cudaMemsetAsync(memory, 0, bytes, stream_of(stream)), "cudaMemsetAsync");
 }
 
-void* make_stream() {
+void* make_stream(Priority priority) {
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                     priority == Priority::kHigh ? greatest : least),
+        "cudaStreamCreateWithPriority");
   return stream;
 }
 void destroy_stream(void* stream) noexcept { cudaStreamDestroy(stream_of(stream)); }

@@ -25,7 +25,7 @@ void release_pinned(std::byte*) noexcept {}
 void copy(void*, const void*, std::size_t, void*) { absent(); }
 void copy_rows(const Rows&, const Rows&, std::size_t, std::size_t, void*) { absent(); }
 void clear(void*, std::size_t, void*) { absent(); }
-void* make_stream() { absent(); }
+void* make_stream(Priority) { absent(); }
 void destroy_stream(void*) noexcept {}
 void synchronize(void*) { absent(); }
 void* make_event() { absent(); }

@@ -27,7 +27,8 @@ constexpr std::int64_t kGraceNs = 5 * kSecondNs;  // for the rank or host that s
 // From the hosts' tables to the end: those of other hosts arrive through the launcher.
 constexpr std::int64_t kTablesNs = 1 * kSecondNs;
 constexpr std::int64_t kLookNs = kSecondNs / 4;  // at the processes of the other ranks
-constexpr double kSpeakerSeconds = 1;            // as kGraceNs, where a rank is dead
+constexpr std::int64_t kFaultNs = 2 * kSecondNs;
+constexpr double kSpeakerSeconds = 1;  // as kGraceNs, where a rank is dead
 
 // One write: ranks' lines do not mix; without the logger, whose lock a hung thread may hold.
 void write_error(std::string_view text) {
@@ -186,6 +187,10 @@ void Watchdog::judge(std::int64_t now_ns) {
     });
     end_with_the_dead(sights, now_ns);
   }
+  if (now_ns - asked_ns_ > kLookNs) {
+    asked_ns_ = now_ns;
+    end_with_fault(now_ns);
+  }
   double limit_seconds = patience_.limit_seconds(beat_.standing.phase);
   if (one_is_stopped_)
     limit_seconds = std::min(limit_seconds, patience_.limit_seconds_of_stopped());
@@ -254,6 +259,27 @@ void Watchdog::end_with_the_dead(const std::vector<RankSight>& sights, std::int6
       describe_ranks(dead, launch_.host_name(), now_ns), static_cast<int>(ExitCode::kInternal),
       dead.front().beat.rank, launch_.host_name()));
   launch_.abort(static_cast<int>(ExitCode::kInternal));
+}
+
+void Watchdog::end_with_fault(std::int64_t now_ns) {
+  const std::string fault = launch_.transfer_faults().first();
+  // A rank of this host that has died is the cause, and told as that.
+  if (fault.empty() || dead_ns_ != 0) {
+    fault_ns_ = 0;
+    return;
+  }
+  if (fault_ns_ == 0) fault_ns_ = now_ns;
+  // Who waits for the transfer may find it first, and others' ranks die of it.
+  if (now_ns - fault_ns_ < kFaultNs) return;
+  const ExitCode code = step_ > 0 ? ExitCode::kDevice : ExitCode::kEnvironment;
+  report(code);
+  const std::string_view then =
+      step_ > 0 ? "started again, the run goes on at its newest checkpoint"
+                : "nothing has been trained yet; a restart is likely to find the same";
+  write_error(fmt::format(
+      "error: rank {} on {}, step {}: {}. NCCL_DEBUG=INFO tells more; {}.\ntrain: exit {} ({})\n",
+      beat_.rank, launch_.host_name(), beat_.step, fault, then, static_cast<int>(code), fault));
+  launch_.abort(static_cast<int>(code));
 }
 
 void Watchdog::report(ExitCode code) {

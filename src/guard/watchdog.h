@@ -6,8 +6,9 @@
 // with 124. Phases are those of the Trace: load (before the first step and under
 // Phase::kCheckpoint), save and evaluation are allowed more, except where a rank is stopped: no
 // slow work explains that. A rank of this host that is dead (killed, crashed) ends the others
-// within 5 s, also under launchers that leave them waiting. After the rank monitors of NVIDIA's
-// resiliency extension and PyTorch's flight recorder.
+// within 5 s, also under launchers that leave them waiting. What a network library has found out
+// about a connection (TransferFaults) ends them in its words: 71 after the first step. After the
+// rank monitors of NVIDIA's resiliency extension and PyTorch's flight recorder.
 
 #include <atomic>
 #include <condition_variable>
@@ -68,6 +69,7 @@ class Watchdog {
   /// The ranks of this host that have begun and are not done.
   [[nodiscard]] std::vector<RankSight> look() const;
   void end_with_the_dead(const std::vector<RankSight>& sights, std::int64_t now_ns);
+  void end_with_fault(std::int64_t now_ns);
   /// The last word is this rank's; else ends here, with the code of the one that has it.
   void report(ExitCode code);
   [[nodiscard]] bool speaks_for_host(std::int64_t now_ns) const;
@@ -86,9 +88,10 @@ class Watchdog {
   Patience patience_;
   std::int64_t step_ = 0, seen_progress_ = 0;
   std::uint64_t seen_standing_ = 0;
-  std::int64_t expired_ns_ = 0;  // when the patience ended
-  std::int64_t looked_ns_ = 0;   // at the other processes
-  std::int64_t dead_ns_ = 0;     // since when a rank of this host is seen dead
+  std::int64_t expired_ns_ = 0;               // when the patience ended
+  std::int64_t looked_ns_ = 0;                // at the other processes
+  std::int64_t dead_ns_ = 0;                  // since when a rank of this host is seen dead
+  std::int64_t asked_ns_ = 0, fault_ns_ = 0;  // for faults of connections; since when there is one
   bool one_is_stopped_ = false, reported_ = false;
   const std::atomic<std::int64_t>* writer_ = nullptr;
   std::int64_t writer_stamp_ = 0, writer_progress_ns_ = 0;  // as last seen, and when it changed

@@ -46,6 +46,7 @@ Pending RankOrderChannel::start(TensorView values, Back back) {
     context_.synchronize();  // the smaller one may still be read
     sum->others =
         Buffer(DType::kF32, {ceil_div(static_cast<std::int64_t>(bytes), 4)}, context_.device());
+    context_.memory_moved();
   }
   sends_.clear();
   receives_.clear();

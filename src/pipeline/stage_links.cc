@@ -11,12 +11,9 @@ StageLinks::StageLinks(Communicator& group, const std::vector<std::int32_t>& pla
     const bool mine = group.rank() == a || group.rank() == b;
     Link& link = links_[stage];
     link.group = group.split(mine ? 0 : 1 + group.rank());
-    if (!mine) {
-      link.group.reset();
-      continue;
-    }
     link.forward = make(*link.group, "pipeline.forward");
     link.backward = make(*link.group, "pipeline.backward");
+    if (!mine) link = {};
   }
 }
 

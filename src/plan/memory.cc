@@ -75,7 +75,7 @@ class TransferStaging {
     const int shards = layout_.distribution(view).shard.extent;
     const auto largest = [&](const StoreLayout& layout, DType dtype) {
       std::int64_t size = 0;
-      Buckets::for_each_part_of(layout, view, dtype,
+      Buckets::for_each_part_of(layout, {view, dtype, request_.device},
                                 [&](int, Slice part) { size = std::max(size, part.size); });
       return size * static_cast<std::int64_t>(size_of(dtype));
     };
@@ -175,7 +175,8 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
     memory.buffers += TransferStaging(model, request, layout, gradients).bytes(params);
   if (request.attention->bytes != nullptr)
     memory.buffers += request.attention->bytes(attention_layout(model, request), training);
-  if (layout.sharded()) memory.buffers += WeightGather::buffer_bytes(layout, request.compute);
+  if (layout.sharded())
+    memory.buffers += WeightGather::buffer_bytes(layout, request.compute, request.device);
   if (!training) return memory;
   if (request.sample_tokens > 0) {
     std::int64_t layers = 0;
@@ -183,7 +184,7 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
     memory.buffers += Decoder::cache_bytes(config_of_rank(model, request.part.cut.tensor), layers,
                                            {request.sample_tokens}, request.compute);
   }
-  memory.buffers += GradientReduction::buffer_bytes(params, gradients) +
+  memory.buffers += GradientReduction::buffer_bytes(params, gradients, request.device) +
                     TiedWeight::buffer_bytes(params, gradients);
   for (const auto of : {PartialGradients::Of::kTensorAxis, PartialGradients::Of::kSameHeads}) {
     memory.buffers +=

@@ -76,13 +76,14 @@ class Count {
     const bool each_micro_batch = !layout_.distribution().accumulates_locally();
     const std::int64_t times = each_micro_batch ? request_.passes.accumulation : 1;
     std::int64_t bytes = 0;
-    Buckets::for_each_part_of(gradients_, view, DType::kF32, [&](int block, Slice part) {
-      const ParamIndex first = layout_.block_params(block).first;
-      const ParamMeta& param = params_.metas[static_cast<std::size_t>(first)];
-      if (param.shares != kNoParam && !(each_micro_batch && param.reduced_alone)) return;
-      bytes += one_way_bytes_sent(4 * part.size * ranks.shard.extent, ranks.shard.extent) +
-               both_ways(part.size, DType::kF32, ranks.replica);
-    });
+    Buckets::for_each_part_of(
+        gradients_, {view, DType::kF32, request_.device}, [&](int block, Slice part) {
+          const ParamIndex first = layout_.block_params(block).first;
+          const ParamMeta& param = params_.metas[static_cast<std::size_t>(first)];
+          if (param.shares != kNoParam && !(each_micro_batch && param.reduced_alone)) return;
+          bytes += one_way_bytes_sent(4 * part.size * ranks.shard.extent, ranks.shard.extent) +
+                   both_ways(part.size, DType::kF32, ranks.replica);
+        });
     return times * bytes;
   }
 
@@ -90,11 +91,12 @@ class Count {
                                               const std::vector<std::int64_t>& gathers) const {
     const int shards = layout_.distribution(view).shard.extent;
     std::int64_t bytes = 0;
-    Buckets::for_each_part_of(layout_, view, request_.compute, [&](int block, Slice part) {
-      if (block >= layout_.valued_blocks()) return;
-      bytes += gathers[static_cast<std::size_t>(block)] *
-               one_way_bytes_sent(element_ * part.size * shards, shards);
-    });
+    Buckets::for_each_part_of(layout_, {view, request_.compute, request_.device},
+                              [&](int block, Slice part) {
+                                if (block >= layout_.valued_blocks()) return;
+                                bytes += gathers[static_cast<std::size_t>(block)] *
+                                         one_way_bytes_sent(element_ * part.size * shards, shards);
+                              });
     return bytes;
   }
 

@@ -1,13 +1,15 @@
 #pragma once
 // Staging memory for collectives over shards. A block of parameters moves in buckets: parts of its
 // shard layout, the same part of every owner, each owner's a shard of one reduce-scatter or
-// all-gather. Bucket sizes change no bits: sums are made element by element.
+// all-gather. What a bucket holds is put there, and taken from there, by one op whatever the number
+// of owners. Bucket sizes change no bits: sums are made element by element.
 
 #include <algorithm>
 #include <functional>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "kernels/shards/shards.h"
 #include "store/store_layout.h"
 #include "tensor/buffer.h"
 
@@ -28,14 +30,29 @@ class Buckets {
       return shards.rows(owner * part.size, part.size);
     }
   };
+  /// What a ring is for: the parameters of one view, its elements' type, where it stands. On a GPU
+  /// every bucket costs launches, and so it is a third of a layer at least, more where the shards
+  /// of many owners would be small; on a CPU, a size that caches and shared pages hold.
+  struct Of {
+    MeshView view;
+    DType dtype;
+    DeviceKind device;
+  };
 
-  /// For the parameters of one view.
-  Buckets(const StoreLayout& layout, MeshView view, DType dtype, Device device);
+  Buckets(Context& context, const StoreLayout& layout, MeshView view, DType dtype);
   /// f(block, part) for all parts of all blocks, in the order that buckets take them.
-  static void for_each_part_of(const StoreLayout& layout, MeshView view, DType dtype,
+  static void for_each_part_of(const StoreLayout& layout, Of of,
                                const std::function<void(int, Slice)>& f);
   /// What such a ring takes.
-  static std::int64_t bytes_of(const StoreLayout& layout, MeshView view, DType dtype);
+  static std::int64_t bytes_of(const StoreLayout& layout, Of of);
+
+  /// The bucket's shards = what stands in `local`, the block's local span: of all owners, or of
+  /// one.
+  void pack(Context& context, const Bucket& bucket, ConstTensorView local) const;
+  void pack(Context& context, const Bucket& bucket, ConstTensorView local, int owner) const;
+  /// The reverse.
+  void unpack(Context& context, TensorView local, const Bucket& bucket) const;
+  void unpack(Context& context, TensorView local, const Bucket& bucket, int owner) const;
 
   /// f(part) for the parts that a block moves in.
   template <class F>
@@ -77,9 +94,14 @@ class Buckets {
     return static_cast<std::size_t>(&bucket - ring_.data()) * memory_.bytes() / ring_.size();
   }
 
+  [[nodiscard]] const ShardTable& table_of(const Bucket& bucket) const {
+    return tables_[static_cast<std::size_t>(bucket.block)];
+  }
+
   const StoreLayout& layout_;
   const MeshView view_;
   std::int64_t part_max_;
+  std::vector<ShardTable> tables_;  ///< of each block
   Buffer memory_;
   std::vector<Bucket> ring_;
   std::size_t next_ = 0;

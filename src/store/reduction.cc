@@ -12,8 +12,7 @@ GradientReduction::GradientReduction(Context& context, ParamStore& store,
   for (const ReductionChannels& of_view : channels) {
     if (!layout.has(of_view.view)) continue;
     Group& group = groups_.emplace_back(Group{of_view, std::nullopt});
-    if (layout.sharded())
-      group.buckets.emplace(layout, of_view.view, DType::kF32, context.device());
+    if (layout.sharded()) group.buckets.emplace(context, layout, of_view.view, DType::kF32);
     RowGradient* rows = store.gradients().rows();
     if (rows != nullptr && of_view.view == MeshView::kDense && of_view.replicas.size() > 1)
       row_sum_.emplace(context, *rows, of_view.replicas);
@@ -22,11 +21,11 @@ GradientReduction::GradientReduction(Context& context, ParamStore& store,
 }
 
 std::int64_t GradientReduction::buffer_bytes(const std::vector<ParamMeta>& params,
-                                             const StoreLayout& layout) {
+                                             const StoreLayout& layout, DeviceKind device) {
   if (layout.sharded()) {
     std::int64_t bytes = 0;
     for (const MeshView view : kMeshViews)
-      if (layout.has(view)) bytes += Buckets::bytes_of(layout, view, DType::kF32);
+      if (layout.has(view)) bytes += Buckets::bytes_of(layout, {view, DType::kF32, device});
     return bytes;
   }
   const ParamMeta& first = params.front();
@@ -57,21 +56,12 @@ void GradientReduction::start_whole(const Group& group, int block) {
 }
 
 void GradientReduction::start_shards(Group& group, int block) {
-  const StoreLayout& layout = store_.gradients().layout();
-  const MeshView view = group.channels.view;
   const auto finish = [&](Buckets::Bucket& bucket) { finish_bucket(group, bucket); };
   const TensorView gradients = store_.gradients().block(block);
   group.buckets->for_each_part(block, [&](Slice part) {
     Buckets::Bucket& bucket = group.buckets->take(block, part, finish);
     bucket.first = started_[static_cast<std::size_t>(block)] == 0;
-    for (int owner = 0; owner < layout.distribution(view).shard.extent; ++owner) {
-      const TensorView of_owner = bucket.shard_of(owner);
-      layout.for_each_run(block, view, owner, part,
-                          [&](std::int64_t local, std::int64_t shard, std::int64_t count) {
-                            copy_elements(context_, of_owner, shard - part.begin, gradients, local,
-                                          count);
-                          });
-    }
+    group.buckets->pack(context_, bucket, gradients);
     bucket.transfer = group.channels.shards.start_reduce_scatter(bucket.shards);
   });
 }
@@ -83,12 +73,7 @@ void GradientReduction::finish_bucket(const Group& group, Buckets::Bucket& bucke
   const TensorView sum = bucket.shard_of(mine);
   if (group.channels.replicas.size() > 1) group.channels.replicas.start_all_reduce(sum).wait();
   if (layout.distribution().accumulates_locally()) {
-    const TensorView gradients = store_.gradients().block(bucket.block);
-    layout.for_each_run(bucket.block, view, mine, bucket.part,
-                        [&](std::int64_t local, std::int64_t shard, std::int64_t count) {
-                          copy_elements(context_, gradients, local, sum, shard - bucket.part.begin,
-                                        count);
-                        });
+    group.buckets->unpack(context_, store_.gradients().block(bucket.block), bucket, mine);
     return;
   }
   const TensorView owned =

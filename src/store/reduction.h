@@ -30,7 +30,8 @@ class GradientReduction {
   GradientReduction(Context& context, ParamStore& store,
                     const std::vector<ReductionChannels>& channels);
   /// What it takes besides the store.
-  static std::int64_t buffer_bytes(const std::vector<ParamMeta>& params, const StoreLayout& layout);
+  static std::int64_t buffer_bytes(const std::vector<ParamMeta>& params, const StoreLayout& layout,
+                                   DeviceKind device);
 
   /// A step begins: sums of earlier ones are forgotten.
   void begin_step();

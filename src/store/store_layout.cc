@@ -93,6 +93,20 @@ Slice StoreLayout::rows_of(ParamIndex index, AxisRank rank) const {
   return {0, owner == rank.index ? shapes_[at(index)][0] : 0};
 }
 
+std::vector<ShardedTensor> StoreLayout::sharded_tensors(int block, MeshView view) const {
+  std::vector<ShardedTensor> tensors;
+  const ParamRange range = params_of(block, view);
+  if (!range.given()) return tensors;
+  for (ParamIndex i = range.first; i <= range.last; ++i) {
+    const Shape& shape = shapes_[at(i)];
+    if (!has_room(i) || shape.count() == 0) continue;
+    tensors.push_back({local_[at(i)] - local_block(block).begin,
+                       shard_[at(i)] - shard_block(block, view).begin, shape[0],
+                       shape.count() / shape[0], owners_[at(i)]});
+  }
+  return tensors;
+}
+
 Shape StoreLayout::owned_shape(ParamIndex index) const {
   Shape shape = local_shape(index);
   shape.set(0, owned(index).size);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "kernels/shards/shards_table.h"
 #include "store/param.h"
 
 namespace trireme {
@@ -78,25 +79,9 @@ class StoreLayout {
   /// The largest local block among those for which `counts` holds.
   [[nodiscard]] std::int64_t largest_block(const std::function<bool(int)>& counts) const;
 
-  /// Calls f(local, shard, count) for every run of elements of `owner` inside [begin, begin + size)
-  /// of a block's shard span of that view: offsets within the block's local span and within that.
-  template <class F>
-  void for_each_run(int block, MeshView view, int owner, Slice part, const F& f) const {
-    const ParamRange range = params_of(block, view);
-    if (!range.given()) return;
-    const std::int64_t local_begin = local_block(block).begin,
-                       shard_begin = shard_[at(range.first)];
-    for (ParamIndex i = range.first; i <= range.last; ++i) {
-      const Shape& shape = shapes_[at(i)];
-      const std::int64_t row = shape[0] == 0 ? 0 : shape.count() / shape[0];
-      const Slice rows = rows_of(i, {distribution_.of(view).shard.extent, owner});
-      const std::int64_t at_shard = shard_[at(i)] - shard_begin;
-      const std::int64_t begin = std::max(at_shard, part.begin),
-                         end = std::min(at_shard + rows.size * row, part.begin + part.size);
-      if (begin >= end) continue;
-      f(local_[at(i)] - local_begin + rows.begin * row + begin - at_shard, begin, end - begin);
-    }
-  }
+  /// Where the parameters of a block's view lie in its local span and in its shard span: what
+  /// pack_shards and unpack_shards move. Those without room or without rows are left out.
+  [[nodiscard]] std::vector<ShardedTensor> sharded_tensors(int block, MeshView view) const;
 
  private:
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }

@@ -40,7 +40,7 @@ WeightGather::WeightGather(Context& context, ParamStore& store,
   const StoreLayout& layout = store.layout();
   for (const Channel& channel : channels) {
     if (!layout.has(channel.view)) continue;
-    groups_.push_back({channel, Buckets(layout, channel.view, store.compute(), context.device())});
+    groups_.push_back({channel, Buckets(context, layout, channel.view, store.compute())});
   }
   if (layout.zero_stage() == 3) {
     slots_.emplace(layout);
@@ -52,10 +52,11 @@ WeightGather::WeightGather(Context& context, ParamStore& store,
   store.set_source(*this);
 }
 
-std::int64_t WeightGather::buffer_bytes(const StoreLayout& layout, DType compute) {
+std::int64_t WeightGather::buffer_bytes(const StoreLayout& layout, DType compute,
+                                        DeviceKind device) {
   std::int64_t buckets = 0;
   for (const MeshView view : kMeshViews)
-    if (layout.has(view)) buckets += Buckets::bytes_of(layout, view, compute);
+    if (layout.has(view)) buckets += Buckets::bytes_of(layout, {view, compute, device});
   if (layout.zero_stage() < 3) return buckets;
   return buckets + WeightSlots(layout).begins.back() * static_cast<std::int64_t>(size_of(compute));
 }
@@ -92,34 +93,18 @@ void WeightGather::start_view(Group& group, int block) {
   const auto finish = [&](Buckets::Bucket& bucket) { finish_bucket(group, bucket); };
   group.buckets.for_each_part(block, [&](Slice part) {
     Buckets::Bucket& bucket = group.buckets.take(block, part, finish);
-    const TensorView of_owner = bucket.shard_of(mine);
     if (holder_.empty()) {
-      const TensorView weights = store_.block_weights(block);
-      layout.for_each_run(
-          block, view, mine, part, [&](std::int64_t local, std::int64_t shard, std::int64_t count) {
-            copy_elements(context_, of_owner, shard - part.begin, weights, local, count);
-          });
+      group.buckets.pack(context_, bucket, store_.block_weights(block), mine);
     } else {
       const TensorView shard = store_.block_weight_shard(block, view).rows(part.begin, part.size);
-      copy_bytes(context_, of_owner.data, shard.data, shard.bytes());
+      copy_bytes(context_, bucket.shard_of(mine).data, shard.data, shard.bytes());
     }
     bucket.transfer = group.channel.shards.start_all_gather(bucket.shards);
   });
 }
 
 void WeightGather::finish_bucket(const Group& group, Buckets::Bucket& bucket) {
-  const StoreLayout& layout = store_.layout();
-  const AxisRank shard = layout.distribution(group.channel.view).shard;
-  const TensorView weights = weights_of(bucket.block);
-  for (int owner = 0; owner < shard.extent; ++owner) {
-    if (holder_.empty() && owner == shard.index) continue;  // they stand there
-    const TensorView of_owner = bucket.shard_of(owner);
-    layout.for_each_run(bucket.block, group.channel.view, owner, bucket.part,
-                        [&](std::int64_t local, std::int64_t offset, std::int64_t count) {
-                          copy_elements(context_, weights, local, of_owner,
-                                        offset - bucket.part.begin, count);
-                        });
-  }
+  group.buckets.unpack(context_, weights_of(bucket.block), bucket);
   if (--at(bucket.block).parts_left > 0) return;
   at(bucket.block).state = State::kWhole;
   if (!holder_.empty()) store_.clear_padding(context_, bucket.block);

@@ -36,7 +36,7 @@ class WeightGather final : public WeightSource {
   /// `channels`: of each view that has parameters. The store's leases come here from now on.
   WeightGather(Context& context, ParamStore& store, const std::vector<Channel>& channels);
   /// What it takes besides the store.
-  static std::int64_t buffer_bytes(const StoreLayout& layout, DType compute);
+  static std::int64_t buffer_bytes(const StoreLayout& layout, DType compute, DeviceKind device);
 
   void acquire(int block, int next) override;
   void release(int block) override;

@@ -6,10 +6,9 @@ GenerationRuntime::GenerationRuntime(Launch& launch, Communicator& group,
                                      const GenerationMesh& shared, const GenerationOptions& options)
     : part(shared.part_of(group.rank())),
       context(options.device, options.threads, detect_isa()),
-      channels(
-          group, shared.mesh, part, shared.pipeline,
-          shared.config.model.layer(0).attention.kv_heads,
-          {context, launch.flight_recorder(), reduction_order(shared.config, options.device.kind)}),
+      channels(group, shared.mesh, part, shared.pipeline,
+               shared.config.model.layer(0).attention.kv_heads,
+               {context, launch, reduction_order(shared.config, options.device.kind)}),
       params(part.declare(shared.config.model)),
       store(params.metas, shared.compute, {}, options.device, part.store),
       decoder(context, shared.config.model, params, store, options.shape,

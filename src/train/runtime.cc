@@ -1,24 +1,30 @@
 #include "train/runtime.h"
 
 #include "comm/communicator.h"
-#include "comm/gpu_channel.h"
 #include "parallel/rank_order_channel.h"
 
 namespace trireme {
 
 namespace {
 
-/// A channel for the memory that the context computes in.
+/// Null on a CPU.
+std::unique_ptr<GpuChannels> gpus_of(Communicator& ranks, const ChannelMaker& maker) {
+  if (!maker.context.on_gpu()) return nullptr;
+  return make_gpu_channels(ranks, maker.context, maker.launch.flight_recorder(),
+                           maker.launch.transfer_faults());
+}
+
+/// A channel for the memory that the context computes in. Collective over the ranks of `gpus`.
 std::unique_ptr<Communicator> channel_of(Communicator& group, std::string_view name,
-                                         const ChannelMaker& maker) {
-  if (group.size() == 1) return make_self_communicator();
-  if (!maker.context.on_gpu()) {
-    return maker.order == ReductionOrder::kLibrary ? make_library_sum_channel(group, name)
-                                                   : group.channel(name);
+                                         const ChannelMaker& maker, GpuChannels* gpus) {
+  if (gpus != nullptr) {
+    auto channel = gpus->channel(group, name);
+    if (group.size() == 1 || maker.order == ReductionOrder::kLibrary) return channel;
+    return std::make_unique<RankOrderChannel>(std::move(channel), maker.context);
   }
-  auto channel = make_gpu_channel(group, name, maker.context, maker.recorder);
-  if (maker.order == ReductionOrder::kLibrary) return channel;
-  return std::make_unique<RankOrderChannel>(std::move(channel), maker.context);
+  if (group.size() == 1) return make_self_communicator();
+  return maker.order == ReductionOrder::kLibrary ? make_library_sum_channel(group, name)
+                                                 : group.channel(name);
 }
 
 /// Equal for tensor-parallel ranks that hold the same key and value heads.
@@ -50,17 +56,19 @@ Channels::Channels(Communicator& replica, const MeshShape& mesh, const RankPart&
       context_group(replica.split(mesh.group_color({Axis::kContext}, replica.rank()))),
       pipeline_group(replica.split(mesh.group_color({Axis::kPipeline}, replica.rank()))),
       ends_group(pipeline_group->split(ends_color(pipeline, *pipeline_group))),
-      shard_reduce(channel_of(*shard_group, "data.reduce", maker)),
-      shard_gather(channel_of(*shard_group, "data.gather", maker)),
-      copy_reduce(
-          channel_of(*copy_group, part.store.sharded() ? "data.copies" : "data.reduce", maker)),
-      tensor(channel_of(*tensor_group, "tensor", maker)),
-      same_heads(channel_of(*same_heads_group, "tensor.heads", maker)),
-      context(channel_of(*context_group, "context", maker)),
-      ends(channel_of(*ends_group, "pipeline.ends", maker)),
-      links(*pipeline_group, pipeline.placement,
-            [&](Communicator& group, const char* name) { return channel_of(group, name, maker); }) {
-}
+      gpus(gpus_of(replica, maker)),
+      pipeline_gpus(gpus_of(*pipeline_group, maker)),
+      shard_reduce(channel_of(*shard_group, "data.reduce", maker, gpus.get())),
+      shard_gather(channel_of(*shard_group, "data.gather", maker, gpus.get())),
+      copy_reduce(channel_of(*copy_group, part.store.sharded() ? "data.copies" : "data.reduce",
+                             maker, gpus.get())),
+      tensor(channel_of(*tensor_group, "tensor", maker, gpus.get())),
+      same_heads(channel_of(*same_heads_group, "tensor.heads", maker, gpus.get())),
+      context(channel_of(*context_group, "context", maker, gpus.get())),
+      ends(channel_of(*ends_group, "pipeline.ends", maker, pipeline_gpus.get())),
+      links(*pipeline_group, pipeline.placement, [&](Communicator& group, const char* name) {
+        return channel_of(group, name, maker, pipeline_gpus.get());
+      }) {}
 
 ByAxis Channels::sum(std::int64_t TrafficCounters::*counter) const {
   const auto of = [counter](std::initializer_list<const Communicator*> channels) {
@@ -91,7 +99,7 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
       part(part_of_rank(config, run, replica.rank(), options.purpose)),
       context(options.device, options.threads, detect_isa()),
       channels(replica, mesh, part, pipeline, model.layer(0).attention.kv_heads,
-               {context, launch.flight_recorder(), run.sums}),
+               {context, launch, run.sums}),
       params(part.declare(model)),
       store(params.metas, run.compute,
             options.purpose == StagePurpose::kEvaluation ? StoreContents{} : Optimizer::contents(),

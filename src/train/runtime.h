@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/trace.h"
+#include "comm/gpu_channel.h"
 #include "comm/launch.h"
 #include "config/run_config.h"
 #include "model/stage.h"
@@ -26,10 +27,10 @@ struct RuntimeOptions {
   Device device;
 };
 
-/// What a channel is made with.
+/// What channels are made with.
 struct ChannelMaker {
   Context& context;
-  FlightRecorder& recorder;
+  Launch& launch;
   ReductionOrder order;
 };
 
@@ -43,6 +44,8 @@ struct Channels {
   const std::unique_ptr<Communicator> peers;  ///< same part of the model, other tokens
   const std::unique_ptr<Communicator> shard_group, copy_group, tensor_group, same_heads_group,
       context_group, pipeline_group, ends_group;
+  /// On GPUs: the connections of the replica, and of the pipeline, whose links are many.
+  const std::unique_ptr<GpuChannels> gpus, pipeline_gpus;
   const std::unique_ptr<Communicator> shard_reduce, shard_gather, copy_reduce;  ///< "data"
   const std::unique_ptr<Communicator> tensor, same_heads;                       ///< "tensor"
   const std::unique_ptr<Communicator> context;                                  ///< "context"

@@ -6,14 +6,10 @@ namespace trireme {
 
 namespace {
 
-/// Several ranks record where all of them ask for the same transfers in the same order, whatever
-/// the step before has left: not the stages of a pipeline, nor with shards, whose gathers depend on
-/// what is still whole. What a check compares, it compares before each transfer, on the host.
+/// What a check of collectives compares, it compares before each transfer, on the host.
 StepGraph::Mode graph_mode(const Runtime& runtime) {
-  const RunConfig& config = runtime.config;
-  const bool alike = runtime.mesh.extent(Axis::kPipeline) == 1 && config.parallel.zero_stage == 0 &&
-                     !config.run.check_collectives;
-  const bool on = config.run.cuda_graph != CudaGraph::kOff && (runtime.mesh.size() == 1 || alike);
+  const RunConfig::Run& run = runtime.config.run;
+  const bool on = run.cuda_graph != CudaGraph::kOff && !run.check_collectives;
   return on ? StepGraph::Mode::kAuto : StepGraph::Mode::kOff;
 }
 
@@ -55,6 +51,8 @@ void Step::reduce() {
 
 void Step::forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {
   runtime_.stage.begin_step(micro_batches, target_count);
+  // Whatever an evaluation has left whole: every step asks for the same transfers.
+  if (runtime_.gather) runtime_.gather->weights_changed();
   runtime_.store.gradients().when_complete([&](int block) {
     if (!tied_weight_first() || block != runtime_.tied_weight->block())
       runtime_.reduction->start(block);

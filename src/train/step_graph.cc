@@ -23,7 +23,7 @@ StepGraph::Ran StepGraph::run(std::span<const std::int64_t> key,
     work();
     return Ran::kPlain;
   }
-  if (!std::ranges::equal(key, key_) || !seen_ || (graph_ && scratch_ != context_.scratch(0))) {
+  if (!std::ranges::equal(key, key_) || !seen_ || (graph_ && moves_ != context_.memory_moves())) {
     forget();
     work();
     key_.assign(key.begin(), key.end());
@@ -63,7 +63,7 @@ bool StepGraph::record(const std::function<void()>& work) {
     gpu::abandon_capture(stream);
     throw;
   }
-  scratch_ = context_.scratch(0);
+  moves_ = context_.memory_moves();
   return true;
 }
 

@@ -25,8 +25,9 @@ class StepGraph {
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
-  /// `key`: what decides the work beside device memory (set_step_key). Other work and moved scratch
-  /// memory begin anew. `work` may be called twice: it sets what it keeps on the host.
+  /// `key`: what decides the work beside device memory (set_step_key). Other work and memory that
+  /// has moved (Context::memory_moves) begin anew. `work` may be called twice: it sets what it
+  /// keeps on the host.
   enum class Ran : std::uint8_t { kPlain, kRecorded, kReplayed };  ///< recorded: and replayed once
   Ran run(std::span<const std::int64_t> key, const std::function<void()>& work);
   [[nodiscard]] bool recorded() const { return static_cast<bool>(graph_); }
@@ -39,7 +40,7 @@ class StepGraph {
   Context& context_;
   Mode mode_;
   gpu::Graph graph_;
-  const std::byte* scratch_ = nullptr;  ///< that the graph's kernels use
+  std::int64_t moves_ = 0;  ///< of the memory whose addresses the graph holds, before it was made
   std::vector<std::int64_t> key_;
   bool seen_ = false;  ///< `key_` has been run once, so that everything is allocated
 };

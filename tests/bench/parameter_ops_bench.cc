@@ -5,6 +5,7 @@
 #include "kernels/adamw/adamw.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/grad_norm/grad_norm.h"
+#include "kernels/shards/shards.h"
 
 namespace trireme::bench {
 namespace {
@@ -62,6 +63,21 @@ std::function<void(Context&)> accumulate_of(Operands& operands) {
   return [=](Context& context) { accumulate(context, to, from); };
 }
 
+/// A bucket of 128 owners, filled from the block.
+std::function<void(Context&)> pack_shards_of(Operands& operands) {
+  const Shape shape = largest_weight(operands.size);
+  constexpr int kOwners = 128;
+  const std::int64_t shard = even_slice(shape[0], kOwners, 0).size * shape[1];
+  const TensorView shards = operands.typed({kOwners, shard}), local = operands.typed(shape);
+  return [=](Context& context) {
+    const ShardedTensor tensor{0, 0, shape[0], shape[1], -1};
+    const ShardTable table{reinterpret_cast<const ShardedTensor*>(
+                               context.device_constant(std::as_bytes(std::span(&tensor, 1)))),
+                           1, kOwners};
+    pack_shards(context, shards, local, {table, {0, shard}});
+  };
+}
+
 /// The gradient of a bias.
 std::function<void(Context&)> column_sum_of(Operands& operands) {
   const TensorView sum = operands.f32({operands.size.ffn}),
@@ -78,6 +94,7 @@ void add_parameter_ops() {
   add_op("clear", kOnlyF32, clear_of);
   add_op("accumulate", kBothTypes, accumulate_of);
   add_op("column_sum", kBothTypes, column_sum_of);
+  add_op("pack_shards", kBothTypes, pack_shards_of);
 }
 
 }  // namespace trireme::bench

@@ -14,6 +14,7 @@
 #include "kernels/grad_norm/grad_norm.h"
 #include "kernels/norm/norm.h"
 #include "kernels/rope/rope.h"
+#include "kernels/shards/shards.h"
 #include "kernels/support/op_test.h"
 #include "kernels/swiglu/swiglu.h"
 #include "tensor/heads_view.h"
@@ -259,6 +260,13 @@ TEST_F(OpWorkTest, weights_and_gradients_move_once) {
   expect_work("accumulate", 0, 3 * 4 * kT * kC);
   column_sum(context_, f32({kC}), half);
   expect_work("column_sum", 0, 2 * kT * kC);
+  const ShardedTensor one{0, 0, kT, kC, -1};
+  const TensorView shards = f32({2, kT / 2 * kC});
+  const ShardTable table{&one, 1, 2};
+  pack_shards(context_, shards, a, {table, {0, kT / 2 * kC}});
+  expect_work("pack_shards", 0, 2 * 4 * 2 * (kT / 2) * kC);
+  unpack_shards(context_, a, shards, {table, {0, kT / 2 * kC}});
+  expect_work("unpack_shards", 0, 2 * 4 * 2 * (kT / 2) * kC);
   ExactSum sum;
   const ConstTensorView gradients[] = {a, f32({3})};
   grad_norm_accumulate(context_, sum, gradients);

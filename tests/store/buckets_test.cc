@@ -22,17 +22,21 @@ StoreLayout layout_of(const std::vector<ParamMeta>& params, int shards) {
 }
 
 constexpr auto kNothing = [](Buckets::Bucket&) {};
+constexpr Buckets::Of kOnCpu{MeshView::kDense, DType::kF32, DeviceKind::kCpu};
+constexpr Buckets::Of kOnGpu{MeshView::kDense, DType::kF32, DeviceKind::kCuda};
+
+Context cpu_context() { return {{}, 1, detect_isa()}; }
 
 TEST(Buckets, parts_tile_every_block_and_are_those_that_a_plan_counts) {
   // Both larger and smaller than a bucket of 16 MiB.
   for (const std::int64_t layer_rows : {3, 40'000}) {
     const auto params = model_of(150'000, layer_rows, 2);
     const StoreLayout layout = layout_of(params, 2);
-    const Buckets buckets(layout, MeshView::kDense, DType::kF32, {});
+    Context context = cpu_context();
+    const Buckets buckets(context, layout, MeshView::kDense, DType::kF32);
     std::vector<std::pair<int, std::int64_t>> planned, taken;
-    Buckets::for_each_part_of(layout, MeshView::kDense, DType::kF32, [&](int block, Slice part) {
-      planned.emplace_back(block, part.begin);
-    });
+    Buckets::for_each_part_of(
+        layout, kOnCpu, [&](int block, Slice part) { planned.emplace_back(block, part.begin); });
     for (int block = 0; block < layout.block_count(); ++block) {
       std::int64_t end = 0;
       buckets.for_each_part(block, [&](Slice part) {
@@ -52,14 +56,64 @@ TEST(Buckets, memory_holds_a_layer_under_way_and_the_part_that_is_made) {
   const auto params = model_of(10, 3, 2);
   const StoreLayout layout = layout_of(params, 3);
   // 10 rows over 3 owners: 4 of 64; a part is as large as the largest block, a layer fills one.
-  EXPECT_EQ(Buckets::bytes_of(layout, MeshView::kDense, DType::kF32), 2 * 3 * 4 * 64 * 4);
-  EXPECT_EQ(Buckets::bytes_of(layout, MeshView::kDense, DType::kBF16), 2 * 3 * 4 * 64 * 2);
+  EXPECT_EQ(Buckets::bytes_of(layout, kOnCpu), 2 * 3 * 4 * 64 * 4);
+  Buckets::Of rounded = kOnCpu;
+  rounded.dtype = DType::kBF16;
+  EXPECT_EQ(Buckets::bytes_of(layout, rounded), 2 * 3 * 4 * 64 * 2);
+}
+
+TEST(Buckets, on_a_gpu_a_layer_is_three_however_many_owners_or_fewer_where_pieces_are_small) {
+  const auto params = model_of(150'000, 1'200'000, 2);  // layers of 307 MB
+  const auto parts = [&](int owners) {
+    std::vector<std::int64_t> counts(4), sizes;
+    Buckets::for_each_part_of(layout_of(params, owners), kOnGpu, [&](int block, Slice part) {
+      ++counts[static_cast<std::size_t>(block)];
+      sizes.push_back(part.size * 4);
+    });
+    EXPECT_EQ(counts[1], counts[2]);
+    EXPECT_EQ(counts[0], 1);  // the embedding, an eighth of a layer
+    return counts[1];
+  };
+  EXPECT_EQ(parts(2), 3);
+  EXPECT_EQ(parts(128), 3);
+  EXPECT_EQ(parts(800), 2);   // 256 KiB of each: 210 MB
+  EXPECT_EQ(parts(4000), 1);  // a layer has less than that for each
+  // A third more than a layer, at most another.
+  const std::int64_t layer = 1'200'000 * 64 * 4;
+  EXPECT_LT(Buckets::bytes_of(layout_of(params, 128), kOnGpu), layer * 41 / 30);
+  EXPECT_LE(Buckets::bytes_of(layout_of(params, 4000), kOnGpu), layer * 21 / 10);
+}
+
+TEST(Buckets, what_is_packed_is_unpacked_where_it_was) {
+  const auto params = model_of(10, 7, 2);
+  const StoreLayout layout = layout_of(params, 3);
+  Context context = cpu_context();
+  Buckets buckets(context, layout, MeshView::kDense, DType::kF32);
+  const std::int64_t size = layout.local_block(1).size;
+  Buffer local(DType::kF32, {size}, {}), back(DType::kF32, {size}, {});
+  for (std::int64_t i = 0; i < size; ++i) local.view().as<float>()[i] = static_cast<float>(i);
+  const Buckets::Bucket& bucket =
+      buckets.take(1, {0, layout.shard_block(1, MeshView::kDense).size}, kNothing);
+  buckets.pack(context, bucket, local.view());
+  for (int owner = 0; owner < 3; ++owner) {
+    const Slice rows = even_slice(7, 3, owner);
+    EXPECT_EQ(bucket.shard_of(owner).as<float>()[0], static_cast<float>(64 * rows.begin));
+    buckets.unpack(context, back.view(), bucket, owner);
+  }
+  for (std::int64_t i = 0; i < 7 * 64; ++i) EXPECT_EQ(back.view().as<float>()[i], i);
+  back.view().as<float>()[5] = -1;
+  buckets.unpack(context, back.view(), bucket);
+  EXPECT_EQ(back.view().as<float>()[5], 5);
+  back.view().as<float>()[64 * 3] = -1;  // the first of owner 1
+  buckets.pack(context, bucket, back.view(), 1);
+  EXPECT_EQ(bucket.shard_of(1).as<float>()[0], -1);
 }
 
 TEST(Buckets, pieces_of_owners_lie_side_by_side_and_rings_do_not_meet) {
   const auto params = model_of(10, 3, 2);
   const StoreLayout layout = layout_of(params, 3);
-  Buckets buckets(layout, MeshView::kDense, DType::kF32, {});
+  Context context = cpu_context();
+  Buckets buckets(context, layout, MeshView::kDense, DType::kF32);
   const Buckets::Bucket& one = buckets.take(0, {0, 256}, kNothing);
   const Buckets::Bucket& other = buckets.take(1, {0, 64}, kNothing);
   EXPECT_EQ(one.shards.count(), 3 * 256);
@@ -71,7 +125,8 @@ TEST(Buckets, pieces_of_owners_lie_side_by_side_and_rings_do_not_meet) {
 TEST(Buckets, a_place_of_the_ring_is_finished_before_it_is_used_again) {
   const auto params = model_of(10, 3, 2);
   const StoreLayout layout = layout_of(params, 2);
-  Buckets buckets(layout, MeshView::kDense, DType::kF32, {});
+  Context context = cpu_context();
+  Buckets buckets(context, layout, MeshView::kDense, DType::kF32);
   std::vector<std::string> log;
   const auto finish = [&](Buckets::Bucket& bucket) {
     log.push_back("finish " + std::to_string(bucket.block));

@@ -67,21 +67,19 @@ TEST(StoreLayout, shards_without_zero_and_blocks_out_of_order_are_refused) {
   EXPECT_THROW(StoreLayout(params, distribution_of(0, {})), InternalError);
 }
 
-/// How often `owner`'s runs bring each element of a block's local span, in parts of that size.
-void count_runs(const StoreLayout& layout, int block, int owner, std::int64_t part_size,
-                std::vector<int>& local) {
-  const std::int64_t size = layout.shard_block(block, MeshView::kDense).size;
-  std::vector<int> shard(static_cast<std::size_t>(size));
-  for (std::int64_t begin = 0; begin < size; begin += part_size) {
-    const Slice part{begin, std::min(part_size, size - begin)};
-    layout.for_each_run(block, MeshView::kDense, owner, part,
-                        [&](std::int64_t at, std::int64_t from, std::int64_t count) {
-                          ASSERT_TRUE(from >= begin && from + count <= begin + part.size);
-                          for (std::int64_t i = 0; i < count; ++i) {
-                            ++local.at(static_cast<std::size_t>(at + i));
-                            ASSERT_EQ(++shard.at(static_cast<std::size_t>(from + i)), 1);
-                          }
-                        });
+/// Adds to `local` how often the shards of `owner` bring each element of a block's local span, and
+/// expects that no two stand in one place.
+void count_shards(const StoreLayout& layout, int block, int owner, int owners,
+                  std::vector<int>& local) {
+  std::vector<int> shard(
+      static_cast<std::size_t>(layout.shard_block(block, MeshView::kDense).size));
+  for (const ShardedTensor& tensor : layout.sharded_tensors(block, MeshView::kDense)) {
+    Slice rows = {0, tensor.owner == owner ? tensor.rows : 0};
+    if (tensor.owner < 0) rows = even_slice(tensor.rows, owners, owner);
+    for (std::int64_t i = 0; i < rows.size * tensor.row_elements; ++i) {
+      ++local.at(static_cast<std::size_t>(tensor.local + rows.begin * tensor.row_elements + i));
+      ASSERT_EQ(++shard.at(static_cast<std::size_t>(tensor.shard + i)), 1);
+    }
   }
 }
 
@@ -97,7 +95,7 @@ std::vector<int> once_each(const StoreLayout& layout, int block) {
 }
 
 /// With more owners than rows some own nothing.
-TEST(StoreLayout, runs_bring_every_element_of_a_block_to_one_owner_whatever_the_parts) {
+TEST(StoreLayout, every_element_of_a_block_stands_in_one_shard) {
   std::vector<ParamMeta> whole = some_params(), trained = some_params();
   for (const int i : {0, 1, 2, 4}) whole[static_cast<std::size_t>(i)].ownership = Ownership::kWhole;
   trained[1].trainable = trained[2].trainable = false;
@@ -108,14 +106,10 @@ TEST(StoreLayout, runs_bring_every_element_of_a_block_to_one_owner_whatever_the_
                                  StoreLayout::Of::kGradients);
         for (int block = 0; block < layout.block_count(); ++block) {
           const std::vector<int> expected = once_each(layout, block);
-          const std::int64_t size = layout.shard_block(block, MeshView::kDense).size;
-          for (const std::int64_t part : {size, std::int64_t{16}, std::int64_t{7}}) {
-            std::vector<int> local(expected.size());
-            for (int owner = 0; owner < shards; ++owner)
-              count_runs(layout, block, owner, part, local);
-            ASSERT_EQ(local, expected)
-                << "block " << block << ", " << shards << " shards of " << part;
-          }
+          std::vector<int> local(expected.size());
+          for (int owner = 0; owner < shards; ++owner)
+            count_shards(layout, block, owner, shards, local);
+          ASSERT_EQ(local, expected) << "block " << block << ", " << shards << " shards";
         }
       }
     }
@@ -157,13 +151,13 @@ TEST(StoreLayout, padding_follows_the_rows_of_each_place_and_is_owned_by_nobody)
 
 TEST(StoreLayout, an_owner_reads_its_rows_where_both_layouts_say) {
   const StoreLayout layout(some_params(), distribution_of(2, {3, 1}));
+  const std::vector<ShardedTensor> tensors = layout.sharded_tensors(0, MeshView::kDense);
+  ASSERT_EQ(tensors.size(), 1U);
+  EXPECT_EQ(tensors[0].local, 0);
+  EXPECT_EQ(tensors[0].shard, 0);
+  EXPECT_EQ(tensors[0].row_elements, 6);
   // Row 3 of the embedding is the first of owner 1.
-  std::vector<std::int64_t> runs;
-  layout.for_each_run(0, MeshView::kDense, 1, {0, layout.shard_block(0, MeshView::kDense).size},
-                      [&](std::int64_t local, std::int64_t shard, std::int64_t count) {
-                        runs.insert(runs.end(), {local, shard, count});
-                      });
-  EXPECT_EQ(runs, (std::vector<std::int64_t>{18, 0, 12}));
+  EXPECT_EQ(even_slice(tensors[0].rows, 3, 1).begin, 3);
   EXPECT_EQ(layout.owned(0).begin, 3);
 }
 

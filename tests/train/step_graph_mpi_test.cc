@@ -115,12 +115,30 @@ TEST_F(StepGraphRanks, transfers_of_each_axis_are_replayed_with_the_step) {
   }
 }
 
-TEST_F(StepGraphRanks, steps_that_the_host_decides_in_stay_plain) {
+TEST_F(StepGraphRanks, gathers_and_reductions_of_shards_are_replayed_with_the_step) {
+  for (const int stage : {1, 2, 3}) {
+    RunConfig config = recorded_config();
+    config.parallel.zero_stage = stage;
+    expect_recorded_steps_equal_plain_ones(config, "ZeRO " + std::to_string(stage));
+    config.parallel.reduction_order = ReductionOrder::kRank;
+    expect_recorded_steps_equal_plain_ones(config, "rank order, ZeRO " + std::to_string(stage));
+  }
+}
+
+TEST_F(StepGraphRanks, transfers_between_stages_are_replayed_with_the_step) {
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "v-min"}) {
+    RunConfig config = recorded_config();
+    config.model.layers.resize(4, config.model.layer(0));
+    config.parallel.pipeline = test_world().size();
+    config.parallel.pipeline_schedule = schedule;
+    config.batch.accumulation = 4;
+    expect_recorded_steps_equal_plain_ones(config, schedule);
+  }
+}
+
+TEST_F(StepGraphRanks, steps_that_are_checked_on_the_host_stay_plain) {
   RunConfig config = recorded_config();
-  config.parallel.zero_stage = 3;
-  EXPECT_FALSE(run_steps(config, CudaGraph::kAuto).recorded);
-  config = recorded_config();
-  config.parallel.pipeline = test_world().size();
+  config.run.check_collectives = true;
   EXPECT_FALSE(run_steps(config, CudaGraph::kAuto).recorded);
 }
 

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# The NCCL code of the program, by what stands for NCCL where GPUs are executed on the host: meshes of 2 to 8 ranks train
+# as the CPU does, with streams that run at once (each call then waits for the other ranks, so that a receive in front of
+# what it needs, or two communicators in two orders, end in a deadlock that is named) and with lazy ones (a forgotten wait
+# reads poison). Failures at the start, of a connection, of a rank.
+#   nccl_test.sh TRAIN TRAIN_SIMT
+simt=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cpu=$binary
+export TRIREME_SHARE_GPU=1 TRIREME_SIMT_PATIENCE_SECONDS=100
+
+# close WHAT RUN EXPECTED_RUN KEY: within 1e-5, the sums' order apart equal.
+close() {
+  check "$1" awk 'NR == FNR { expected[FNR] = $1; next }
+    { d = $1 - expected[FNR]; if (d < 0) d = -d; if (!(d <= 1e-5 * expected[FNR])) { print FNR, $1, expected[FNR]; exit 1 } ++n }
+    END { exit n < 3 }' <(steps_of "$3" | sed 's/.*"'"$4"'":\([^,]*\).*/\1/') <(steps_of "$2" | sed 's/.*"'"$4"'":\([^,]*\).*/\1/')
+}
+
+model=(--set model.num_hidden_layers=4 --set model.num_attention_heads=4 --set model.num_key_value_heads=2
+  --set precision.compute=fp32 --set run.steps=3 --set evaluation.interval_steps=3 --set batch.micro=1 --set batch.global=8)
+export TRIREME_TRAIN=$cpu
+ranks 1 base.json "${model[@]}" --set run.directory=cpu
+ends_with "the run on the CPU" 0
+
+# mesh RANKS STREAMS ARGUMENTS: one mesh, compared with the CPU's run.
+count=0
+mesh() {
+  local n=$1 streams=$2 name
+  shift 2
+  name=mesh-$((++count))
+  TRIREME_TRAIN=$simt TRIREME_SIMT_STREAMS=$streams ranks "$n" base.json "${model[@]}" --set run.device=cuda-host \
+    --set run.directory=$name "$@"
+  ends_with "$n ranks, $streams, $*" 0
+  close "$n ranks, $streams, $*: losses" $name cpu loss
+  close "$n ranks, $streams, $*: gradient norms" $name cpu grad_norm
+}
+of() { # of KEY=VALUE...: --set parallel.KEY=VALUE
+  arguments=()
+  local each
+  for each in "$@"; do arguments+=(--set "parallel.$each"); done
+}
+for streams in eager lazy; do
+  of zero_stage=1
+  mesh 2 $streams "${arguments[@]}"
+  of pipeline=3 pipeline_layers=[1,2,1]
+  mesh 3 $streams "${arguments[@]}"
+  of tensor=2 zero_stage=3
+  mesh 4 $streams "${arguments[@]}"
+  of pipeline=2 pipeline_schedule=v-min zero_stage=2
+  mesh 4 $streams "${arguments[@]}"
+  of pipeline=2 context=2 pipeline_schedule=zb-h1
+  mesh 4 $streams "${arguments[@]}"
+done
+of tensor=2 pipeline=2 zero_stage=1 pipeline_schedule=interleaved
+mesh 8 lazy "${arguments[@]}"
+of context=2 tensor=2 zero_stage=2 zero_group=2 reduction_order=rank
+mesh 8 random "${arguments[@]}"
+
+# Without a graph each transfer is a call: the same bits.
+of pipeline=2 pipeline_schedule=v-min zero_stage=2
+mesh 4 lazy "${arguments[@]}" --set run.cuda_graph=off
+same_run "the same bits without a CUDA graph" mesh-$count 3 mesh-4
+
+export TRIREME_TRAIN=$simt
+two=(base.json --set run.device=cuda-host --set batch.micro=1 --set evaluation.interval_steps=0 --set checkpoint.interval_steps=2)
+TRIREME_NCCL_FAILS=init:1 ranks 2 "${two[@]}" --set run.directory=unconnected
+ends_with "a rank that cannot be connected" 3
+says_once "it is named, by NCCL's words" "rank 1: NCCL: connecting 2 ranks: .*a planned failure of rank 1"
+check "nothing was trained" [ ! -s unconnected/metrics.jsonl ]
+TRIREME_NCCL_FAILS=async:1:100 ranks 2 "${two[@]}" --set run.steps=100000 --set run.directory=broken
+ends_with "a connection that breaks" 71
+says_once "it is told in NCCL's words" "^error: .*NCCL: a transfer on data.reduce: .*a planned failure in an all-reduce"
+says "and what to do" "started again, the run goes on at its newest checkpoint"
+check "it had made steps" [ "$(steps_of broken | wc -l)" -ge 2 ]
+ranks 2 "${two[@]}" --set run.steps=$(($(steps_of broken | wc -l) + 2)) --set run.directory=broken
+ends_with "started again it goes on" 0
+
+for streams in eager lazy; do
+  TRIREME_SIMT_STREAMS=$streams start killed-log "$root/scripts/run.sh" -n 2 "${two[@]}" --set run.steps=100000 \
+    --set run.directory=killed-$streams
+  until_true logged killed-log "^step *10/"
+  kill -KILL "$(binary=$simt train_processes "$job" | tail -n 1)"
+  began=$SECONDS
+  wait "$job"
+  code=$?
+  check "$streams: a killed rank ends the other ($code)" [ $code -ne 0 ]
+  check "$streams: within seconds" [ $((SECONDS - began)) -le 30 ]
+done
+finish
