@@ -107,10 +107,25 @@ std::vector<Traffic> most_traffic(const RunConfig& config, const Figures& figure
         most.push_back(traffic);
       } else {
         same->bytes = std::max(same->bytes, traffic.bytes);
+        same->transfers = std::max(same->transfers, traffic.transfers);
+        same->copies = std::max(same->copies, traffic.copies);
       }
     }
   }
   return most;
+}
+
+/// What a host asks for in a step to move all that.
+struct HostWork {
+  std::int64_t collectives = 0, copies = 0;
+};
+HostWork host_work(const std::vector<Traffic>& traffic) {
+  HostWork work;
+  for (const Traffic& each : traffic) {
+    work.collectives += each.transfers;
+    work.copies += each.copies;
+  }
+  return work;
 }
 
 Figures compute(const Options& options, const RunConfig& config, const ResolvedRun& run,
@@ -180,6 +195,9 @@ Json json_of(const Figures& figures) {
   json["traffic_bytes"]["data"]["gradients"] = std::int64_t{0};
   for (const Traffic& traffic : figures.traffic)
     json["traffic_bytes"][name_of(traffic.axis)][traffic.kind] = traffic.bytes;
+  const auto [collectives, copies] = host_work(figures.traffic);
+  json["host"]["collectives"] = collectives;
+  json["host"]["copies"] = copies;
   if (figures.interval_seconds) json["checkpoint_interval_seconds"] = *figures.interval_seconds;
   return json;
 }
@@ -252,6 +270,10 @@ void print(const RunConfig& config, const Figures& figures) {
   for (const Traffic& traffic : figures.traffic) {
     text += fmt::format("Sent in a step by the rank that sends most: {} ({}, {} axis)\n",
                         format_bytes(traffic.bytes), traffic.kind, name_of(traffic.axis));
+  }
+  if (const HostWork work = host_work(figures.traffic); work.collectives > 0) {
+    text += fmt::format("Asked for by a rank's host in a step: {} transfers, {} copies for them\n",
+                        format_integer(work.collectives), format_integer(work.copies));
   }
   if (device_kind(config.run.device) == DeviceKind::kCpu) {
     text +=

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "base/math.h"
 #include "comm/communicator.h"
+#include "model/head.h"
 #include "model/walk.h"
 #include "store/buckets.h"
 #include "store/partial_gradients.h"
@@ -38,17 +40,37 @@ class Count {
   }
 
  private:
-  void add(Axis axis, const char* kind, std::int64_t bytes) {
-    traffic_.push_back({axis, kind, bytes});
+  struct Moved {
+    std::int64_t bytes = 0, transfers = 0, copies = 0;
+    Moved& operator+=(const Moved& more) {
+      bytes += more.bytes;
+      transfers += more.transfers;
+      copies += more.copies;
+      return *this;
+    }
+    friend Moved operator*(std::int64_t times, const Moved& moved) {
+      return {times * moved.bytes, times * moved.transfers, times * moved.copies};
+    }
+  };
+  void add(Axis axis, const char* kind, const Moved& moved) {
+    traffic_.push_back({axis, kind, moved.bytes, moved.transfers, moved.copies});
   }
 
-  /// An all-reduce with the ranks of `group`.
-  static std::int64_t both_ways(std::int64_t count, DType dtype, AxisRank group) {
-    return all_reduce_bytes_sent(count, dtype, group.extent, group.index);
+  /// An all-reduce with the ranks of `group`: in rank order on GPUs, to owners and back.
+  [[nodiscard]] Moved both_ways(std::int64_t count, DType dtype, AxisRank group) const {
+    if (group.extent == 1 || count == 0) return {};
+    const bool there_and_back =
+        request_.device == DeviceKind::kCuda && request_.sums == ReductionOrder::kRank;
+    return {all_reduce_bytes_sent(count, dtype, group.extent, group.index), there_and_back ? 2 : 1};
+  }
+  /// A reduce-scatter or an all-gather.
+  static Moved one_way(std::int64_t bytes, std::int64_t ranks) {
+    if (ranks == 1 || bytes == 0) return {};
+    return {one_way_bytes_sent(bytes, narrow<int>(ranks)), 1};
   }
 
   void data() {
-    std::int64_t gradients = 0, weights = 0;
+    Moved gradients, weights;
     const std::vector<std::int64_t> gathers =
         layout_.sharded() ? gathers_in_step(layout_, reads()) : std::vector<std::int64_t>();
     for (const MeshView view : kMeshViews) {
@@ -60,44 +82,46 @@ class Count {
     add(Axis::kData, "weights", weights);
   }
 
-  [[nodiscard]] std::int64_t summed_gradients(MeshView view) const {
+  [[nodiscard]] Moved summed_gradients(MeshView view) const {
     const AxisRank replica = layout_.distribution(view).replica;
-    std::int64_t bytes = 0;
+    Moved moved;
     for (int block = 0; block < layout_.valued_blocks(); ++block)
-      bytes += both_ways(gradients_.whole_gradients(block, view).size, DType::kF32, replica);
+      moved += both_ways(gradients_.whole_gradients(block, view).size, DType::kF32, replica);
     const ParamMeta& first = params_.metas.front();
-    if (view == MeshView::kDense && first.looked_up_most > 0)
-      bytes += RowSum::bytes_sent(first.shape[1], first.looked_up_most, replica.extent);
-    return bytes;
+    if (view == MeshView::kDense && first.looked_up_most > 0 && replica.extent > 1)
+      moved += {RowSum::bytes_sent(first.shape[1], first.looked_up_most, replica.extent), 2};
+    return moved;
   }
 
-  [[nodiscard]] std::int64_t scattered_gradients(MeshView view) const {
+  [[nodiscard]] Moved scattered_gradients(MeshView view) const {
     const Distribution& ranks = layout_.distribution(view);
     const bool each_micro_batch = !layout_.distribution().accumulates_locally();
     const std::int64_t times = each_micro_batch ? request_.passes.accumulation : 1;
-    std::int64_t bytes = 0;
+    Moved moved;
     Buckets::for_each_part_of(
         gradients_, {view, DType::kF32, request_.device}, [&](int block, Slice part) {
           const ParamIndex first = layout_.block_params(block).first;
           const ParamMeta& param = params_.metas[static_cast<std::size_t>(first)];
           if (param.shares != kNoParam && !(each_micro_batch && param.reduced_alone)) return;
-          bytes += one_way_bytes_sent(4 * part.size * ranks.shard.extent, ranks.shard.extent) +
-                   both_ways(part.size, DType::kF32, ranks.replica);
+          moved += one_way(4 * part.size * ranks.shard.extent, ranks.shard.extent);
+          moved += both_ways(part.size, DType::kF32, ranks.replica);
+          moved.copies += 2;  // into the bucket, and what is owned out of it
         });
-    return times * bytes;
+    return times * moved;
   }
 
-  [[nodiscard]] std::int64_t gathered_weights(MeshView view,
-                                              const std::vector<std::int64_t>& gathers) const {
+  [[nodiscard]] Moved gathered_weights(MeshView view,
+                                       const std::vector<std::int64_t>& gathers) const {
     const int shards = layout_.distribution(view).shard.extent;
-    std::int64_t bytes = 0;
-    Buckets::for_each_part_of(layout_, {view, request_.compute, request_.device},
-                              [&](int block, Slice part) {
-                                if (block >= layout_.valued_blocks()) return;
-                                bytes += gathers[static_cast<std::size_t>(block)] *
-                                         one_way_bytes_sent(element_ * part.size * shards, shards);
-                              });
-    return bytes;
+    Moved moved;
+    Buckets::for_each_part_of(
+        layout_, {view, request_.compute, request_.device}, [&](int block, Slice part) {
+          if (block >= layout_.valued_blocks()) return;
+          Moved gather = one_way(element_ * part.size * shards, shards);
+          gather.copies = 2;  // what is owned into the bucket, everybody's out of it
+          moved += gathers[static_cast<std::size_t>(block)] * gather;
+        });
+    return moved;
   }
 
   void tensor() {
@@ -105,26 +129,37 @@ class Count {
     const AxisRank rank = cut.tensor;
     if (rank.extent == 1) return;
     const std::int64_t wide = rows_ * model_.hidden;
-    const std::int64_t half = one_way_bytes_sent(wide * element_, rank.extent);
-    const std::int64_t gather = cut.sequence_parallel ? half : 0;
-    const std::int64_t reduce =
-        cut.sequence_parallel ? half : both_ways(wide, request_.compute, rank);
-    const auto sent = [&](const LayerTransitions& of) {
-      return of.all_gathers * gather + of.reduces * reduce;
+    const Moved half = one_way(wide * element_, rank.extent);
+    const Moved gather = cut.sequence_parallel ? half : Moved{};
+    const Moved reduce = cut.sequence_parallel ? half : both_ways(wide, request_.compute, rank);
+    // Of what products make, on a GPU: rows of other ranks are on their way while the next are
+    // made.
+    Moved made = reduce;
+    if (cut.sequence_parallel && request_.device == DeviceKind::kCuda)
+      made.transfers = rank.extent - 1;
+    const auto moved = [&](const LayerTransitions& of, const Moved& one_reduce) {
+      Moved sum = of.all_gathers * gather;
+      return sum += of.reduces * one_reduce;
     };
-    std::int64_t layer = sent(kForwardTransitions) + sent(kBackwardTransitions);
-    if (request_.recompute == Recompute::kFull) layer += sent(kRecomputeTransitions);
+    Moved layer = moved(kForwardTransitions, made);
+    layer += moved(kBackwardTransitions, reduce);
+    if (request_.recompute == Recompute::kFull) layer += moved(kRecomputeTransitions, made);
     // The embedding and its gradient; the head's input and its gradient.
-    std::int64_t ends = 0, heads = 0;
+    Moved stream = layers_ * layer;
+    std::int64_t heads = 0;
     for (const ChunkParams& chunk : params_.chunks) {
-      ends += (chunk.range.embedding + chunk.range.head) * (gather + reduce);
+      stream += (chunk.range.embedding + chunk.range.head) * gather;
+      stream += (chunk.range.embedding + chunk.range.head) * reduce;
       heads += chunk.range.head;
     }
     const std::int64_t steps = request_.passes.accumulation;
-    add(Axis::kTensor, "activations", steps * (layers_ * layer + ends));
+    add(Axis::kTensor, "activations", steps * stream);
     // Maximum, sum and target logit of each token.
-    add(Axis::kTensor, "statistics",
-        steps * heads * one_way_bytes_sent(3 * 4 * rows_ * rank.extent, rank.extent));
+    Moved statistics = one_way(3 * 4 * rows_ * rank.extent, rank.extent);
+    statistics.transfers = ceil_div(
+        rows_,
+        head_chunk_tokens({model_.vocab_size, rows_, request_.compute, rank, request_.device}));
+    add(Axis::kTensor, "statistics", steps * heads * statistics);
     using Of = PartialGradients::Of;
     const auto partial = [&](Of of, AxisRank group) {
       const std::int64_t bytes =
@@ -132,8 +167,9 @@ class Count {
       return both_ways(bytes / 4, DType::kF32, group);
     };
     const int copies = replicas_of_units(model_.layer(0).attention.kv_heads, rank.extent);
+    Moved gradients = partial(Of::kTensorAxis, rank);
     add(Axis::kTensor, "gradients",
-        partial(Of::kTensorAxis, rank) + partial(Of::kSameHeads, {copies, rank.index % copies}));
+        gradients += partial(Of::kSameHeads, {copies, rank.index % copies}));
   }
 
   void context() {
@@ -142,33 +178,37 @@ class Count {
     if (ranks == 1) return;
     const AttentionConfig& local = local_.layer(0).attention;
     const std::int64_t kv = 2 * local.kv_size() * rows_;
-    std::int64_t forward = 0, backward = 0;
+    Moved forward, backward;
     if (cut.context_method == ContextMethod::kUlysses) {
       const std::int64_t heads = local.heads / ranks;
       const std::int64_t kv_heads = std::max<std::int64_t>(1, local.kv_heads / ranks);
       const std::int64_t q = rows_ * heads * local.head_dim;
       const std::int64_t qkv = q + 2 * rows_ * kv_heads * local.head_dim;
-      const std::int64_t keys = document_mask_ ? rows_ * 4 : 0;
-      forward = (ranks - 1) * ((qkv + q) * element_ + keys);
-      backward = (ranks - 1) * ((qkv + q) * element_ + rows_ * heads * 4 + qkv * 4 + keys);
+      const std::int64_t keys = document_mask_ ? rows_ * 4 : 0, masks = document_mask_ ? 1 : 0;
+      forward = {(ranks - 1) * ((qkv + q) * element_ + keys), 2 + masks};
+      backward = {(ranks - 1) * ((qkv + q) * element_ + rows_ * heads * 4 + qkv * 4 + keys),
+                  4 + masks};
     } else {
       const bool ring = cut.context_method == ContextMethod::kRing;
-      forward = (ranks - 1) * kv * element_;
+      forward = {(ranks - 1) * kv * element_, ring ? ranks - 1 : 1};
       // A ring's sums make one hop more, to their owner.
-      backward = forward + (ring ? ranks : ranks - 1) * kv * 4;
+      backward = forward;
+      backward += {(ring ? ranks : ranks - 1) * kv * 4, ring ? ranks : 1};
     }
     if (request_.recompute == Recompute::kFull) backward += forward;
-    add(Axis::kContext, "keys_values",
-        request_.passes.accumulation * layers_ * (forward + backward));
+    forward += backward;
+    add(Axis::kContext, "keys_values", request_.passes.accumulation * layers_ * forward);
   }
 
   void pipeline() {
     const std::int64_t stream = TensorAxis::residual_tokens(rows_, request_.part.cut.tensor.extent,
                                                             request_.part.cut.sequence_parallel) *
                                 model_.hidden * element_;
+    // From each neighbour comes as much as goes to it.
     add(Axis::kPipeline, "activations",
-        request_.passes.accumulation * request_.part.neighbours * stream);
-    add(Axis::kPipeline, "gradients", TiedWeight::buffer_bytes(params_.metas, gradients_));
+        request_.passes.accumulation * request_.part.neighbours * Moved{stream, 2});
+    const std::int64_t tied = TiedWeight::buffer_bytes(params_.metas, gradients_);
+    add(Axis::kPipeline, "gradients", {tied, tied > 0 ? 1 : 0});
   }
 
   /// The blocks of weights that a step reads, in order.

@@ -8,11 +8,13 @@
 
 namespace trireme {
 
-/// Bytes of one kind that a rank sends in a step.
+/// What a rank moves of one kind in a step.
 struct Traffic {
   Axis axis;
-  const char* kind;  ///< "gradients", "weights", "activations", "statistics", "keys_values"
-  std::int64_t bytes = 0;
+  const char* kind;        ///< "gradients", "weights", "activations", "statistics", "keys_values"
+  std::int64_t bytes = 0;  ///< sent
+  std::int64_t transfers = 0;  ///< started: of a CPU's over shared memory, which need no rounds
+  std::int64_t copies = 0;     ///< into staging memory and out of it; each is one launch
   friend bool operator==(const Traffic&, const Traffic&) = default;
 };
 

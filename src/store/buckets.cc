@@ -9,7 +9,8 @@ namespace {
 
 // Of all owners' shards on a CPU: at most a network's stride, at least what is worth a transfer.
 constexpr std::int64_t kBucketBytesMax = 16 << 20, kBucketBytesMin = 4 << 20;
-// On a GPU: a block's parts, and the least that all of a bucket and a piece of one owner should be.
+// On a GPU: a layer's parts; the least that a bucket should be, and, where a layer has as much, the
+// piece of one owner.
 constexpr std::int64_t kLayerParts = 3, kGpuBucketBytesMin = 32 << 20, kPieceBytesMin = 256 << 10;
 
 struct RingShape {
@@ -33,8 +34,9 @@ RingShape ring_shape(const StoreLayout& layout, Buckets::Of of) {
   };
   std::int64_t part = 0;
   if (of.device == DeviceKind::kCuda) {
-    const std::int64_t least = elements(std::max(kGpuBucketBytesMin, owners * kPieceBytesMin));
-    part = std::max(round_up(ceil_div(layer, kLayerParts), 16), least);
+    const std::int64_t of_pieces = std::min(layer, elements(owners * kPieceBytesMin));
+    part = std::max(
+        {round_up(ceil_div(layer, kLayerParts), 16), of_pieces, elements(kGpuBucketBytesMin)});
   } else {
     part = std::clamp(layer, elements(kBucketBytesMin), elements(kBucketBytesMax));
   }

@@ -56,6 +56,8 @@ struct Channels {
   [[nodiscard]] ByAxis exposed_ns() const { return sum(&TrafficCounters::exposed_ns); }
   /// Bytes that this rank has sent so far.
   [[nodiscard]] ByAxis sent_bytes() const { return sum(&TrafficCounters::bytes_sent) + replayed_; }
+  /// That this rank has started so far.
+  [[nodiscard]] std::int64_t transfers() const { return sum(&TrafficCounters::transfers).total(); }
   /// A replay of recorded work, which the channels know nothing of, has sent so many.
   void replayed(const ByAxis& bytes) { replayed_ = replayed_ + bytes; }
 
