@@ -4,7 +4,7 @@
     scripts/bench_host_work.py [--train BINARY] [--ranks 8,128,1024,16384]
 
 Shapes: Llama 3.1 8B and 70B at 8,192 tokens, bf16, one sequence and one micro-batch a step, on GPUs; ranks of the data
-axis beside 1 and 8 of the tensor axis; ZeRO 1 and 3. `a layer and direction`: launches of ZeRO alone (transfers and
+axis beside 1 and 8 of the tensor axis; ZeRO 1 and 3 over all of them. `a layer and direction`: launches of ZeRO alone (transfers and
 copies of gathers and reductions, tensor 1) over the layers and the directions: forward's gather, backward's gather,
 backward's reduction (ZeRO 1: one of each a step). `buckets`: memory of the rings. Prints a table in Markdown. Nothing
 is run; a minute.
@@ -33,7 +33,7 @@ def plan(train, model, tensor, ranks, stage):
         "batch": {"micro": 1, "accumulation": 1},
         "optimizer": {"lr": 1e-4},
         "precision": {"compute": "bf16"},
-        "parallel": {"tensor": tensor, "zero_stage": stage},
+        "parallel": {"tensor": tensor, "zero_stage": stage, "zero_group": ranks if stage > 0 else 0},
         "evaluation": {"batches": 1},
     }
     with tempfile.TemporaryDirectory() as folder:

@@ -149,6 +149,9 @@ Figures compute(const Options& options, const RunConfig& config, const ResolvedR
   return figures;
 }
 
+/// What is assumed of nodes where nobody says.
+constexpr std::int64_t kNodeGpus = 8;
+
 std::string_view device_word(DeviceKind device) {
   return device == DeviceKind::kCuda ? "cuda" : "cpu";
 }
@@ -213,7 +216,12 @@ std::string assumed_text(const RunConfig& config, const Figures& figures) {
                          : "run.device is auto, and this build or machine has no GPU; "
                            "--set run.device=cuda plans for one",
                      precision_word(figures.run.compute),
-                     config.precision.compute ? "precision.compute" : "its default");
+                     config.precision.compute ? "precision.compute" : "its default") +
+         (figures.run.zero_group == 0
+              ? ""
+              : fmt::format("Assumed: {} GPUs a node, each with a copy of the model "
+                            "(parallel.zero_group {})\n",
+                            kNodeGpus, figures.run.zero_group));
 }
 
 /// A row for each pipeline stage: of its rank that needs most.
@@ -339,6 +347,10 @@ int plan_command(Arguments arguments) {
   ResolveInput input;
   input.world = world;
   input.device = device_kind(config.run.device);
+  if (input.device == DeviceKind::kCuda) {
+    input.node.ranks = kNodeGpus;
+    if (!options.memory.empty()) input.node.bytes_of_rank = parse_bytes(options.memory, "--memory");
+  }
   const Inputs inputs =
       check_inputs(loaded, options.no_data ? DataFiles::kLeftOut : DataFiles::kChecked);
   if (auto fault = foreign_file(config)) loaded.problems.push_back(*std::move(fault));

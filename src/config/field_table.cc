@@ -301,9 +301,11 @@ void add_parallel(std::vector<Field>& list) {
         .peers = {"--use-distributed-optimizer --data-parallel-sharding-strategy",
                   "zero_optimization.stage", "fsdp", ""});
   FIELD(
-      parallel.zero_group, .text = "Ranks that hold one full copy; divides data x context",
-      .unit = "ranks", .default_text = "data x context", .example = "8", .minimum = 1,
-      .maximum = 1 << 20,
+      parallel.zero_group,
+      .text =
+          "Ranks that hold one full copy; divides data x context; 0: those of a node where "
+          "data x context fills several and their memory allows it, else data x context",
+      .unit = "ranks", .default_text = "0", .example = "8", .minimum = 0, .maximum = 1 << 20,
       .peers = {"--num-distributed-optimizer-instances", "zero_hpz_partition_size mics_shard_size",
                 "", "parallelism.data_parallel_shard_degree"});
   FIELD(parallel.reduction_order,

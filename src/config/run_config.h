@@ -169,7 +169,7 @@ struct RunConfig {
     std::int64_t expert = 1;
     std::optional<std::int64_t> data;  ///< world / the other extents
     std::int64_t zero_stage = 0;
-    std::optional<std::int64_t> zero_group;         ///< data x context
+    std::optional<std::int64_t> zero_group;         ///< 0: chosen
     std::optional<ReductionOrder> reduction_order;  ///< rank on cpu, library on cuda
     Recompute recompute = Recompute::kNone;
     friend bool operator==(const Parallel&, const Parallel&) = default;

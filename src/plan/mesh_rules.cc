@@ -131,8 +131,8 @@ class Rules {
   }
 
   void check_zero_group() {
-    if (!parallel_.zero_group) return;
-    const std::int64_t group = *parallel_.zero_group, peers = data_ * parallel_.context;
+    const std::int64_t group = parallel_.zero_group.value_or(0), peers = data_ * parallel_.context;
+    if (group == 0) return;
     if (parallel_.zero_stage == 0) {
       problems_.push_back({"parallel.zero_group", std::to_string(group),
                            "leave it out, or set parallel.zero_stage to 1, 2 or 3", "",

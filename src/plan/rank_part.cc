@@ -31,7 +31,8 @@ void take_pipeline_rank(const Pipeline& pipeline, int rank, RankPart& part) {
 int shard_ranks(const RunConfig::Parallel& config, const MeshShape& mesh, StagePurpose purpose) {
   if (!has_shards(config, purpose)) return 1;
   const std::int64_t all = std::int64_t{mesh.extent(Axis::kData)} * mesh.extent(Axis::kContext);
-  return narrow<int>(config.zero_group.value_or(all));
+  const std::int64_t given = config.zero_group.value_or(0);
+  return narrow<int>(given == 0 ? all : given);
 }
 
 namespace {
@@ -109,7 +110,9 @@ RankPart part_of_rank(const RunConfig::Parallel& config, const MeshShape& mesh,
 
 RankPart part_of_rank(const RunConfig& config, const ResolvedRun& run, int rank,
                       StagePurpose purpose) {
-  RankPart part = part_of_rank(config.parallel, run.mesh, run.pipeline, rank, purpose);
+  RunConfig::Parallel parallel = config.parallel;
+  if (run.zero_group != 0) parallel.zero_group = run.zero_group;
+  RankPart part = part_of_rank(parallel, run.mesh, run.pipeline, rank, purpose);
   if (run.device == DeviceKind::kCpu)
     part.step_tokens = run.batch.global * config.data.sequence_length;
   return part;

@@ -10,6 +10,7 @@
 #include "model/model_limits.h"
 #include "pipeline/schedules/schedules.h"
 #include "plan/mesh_rules.h"
+#include "plan/zero_group.h"
 
 namespace trireme {
 
@@ -73,6 +74,8 @@ class Resolver {
     // Stages are laid out for it: what they stand on must be sound by now.
     if (data && config_.has_model() && sound({"parallel", "batch", "data", "model"}))
       resolve_pipeline(result);
+    if (problems_.empty() && config_.has_model())
+      choose_zero_group(config_, input_.node, result, notes_);
     if (config_.evaluation.interval_steps > 0 && !config_.data.validation && !config_.data.split &&
         config_.evaluation.samples.empty()) {
       notes_.emplace_back(

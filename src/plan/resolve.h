@@ -18,6 +18,12 @@ namespace trireme {
 
 struct AttentionBackend;
 
+/// What is known of the machines of a run.
+struct NodeFacts {
+  std::int64_t ranks = 0;          ///< of every node, one after another; 0: not known, or not so
+  std::int64_t bytes_of_rank = 0;  ///< memory that a rank has; 0: not known
+};
+
 struct ResolveInput {
   std::int64_t world = 1;
   std::optional<std::int64_t> windows =
@@ -27,6 +33,7 @@ struct ResolveInput {
   /// The schedule where another rank has made or read it.
   const Schedule* schedule = nullptr;
   DeviceKind device = DeviceKind::kCpu;
+  NodeFacts node = {};
 };
 
 struct ResolvedRun {
@@ -38,7 +45,9 @@ struct ResolvedRun {
   DType compute = DType::kF32;  ///< what layers compute in
   ReductionOrder sums = ReductionOrder::kRank;
   std::int64_t steps = 0;  ///< 0 where run.epochs is given and the windows are not known
-  Pipeline pipeline;       ///< without stages where there is no model
+  /// Ranks that hold one copy under ZeRO; 0: all that see other tokens (plan/zero_group.h).
+  std::int64_t zero_group = 0;
+  Pipeline pipeline;  ///< without stages where there is no model
 };
 
 /// tensor x context x pipeline x (data or 1): what a plan assumes where nobody says.

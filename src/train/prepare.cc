@@ -1,8 +1,11 @@
 #include "train/prepare.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/log.h"
+#include "device/cpu_info.h"
+#include "device/gpu.h"
 #include "train/device_choice.h"
 #include "train/inputs.h"
 #include "train/run_files.h"
@@ -24,6 +27,26 @@ void take_end_token(RunConfig& config, std::int64_t end_token) {
   }
 }
 
+/// Of every host, one after another in the job's order; 0 where that is not so. Collective.
+std::int64_t ranks_of_each_host(const Launch& launch) {
+  const std::int64_t here = launch.local_size();
+  const bool in_order = launch.job().rank() % here == launch.local_rank();
+  std::array<std::int64_t, 3> most{here, -here, in_order ? 0 : 1};
+  launch.job().maximum(most);
+  return most[0] == -most[1] && most[2] == 0 ? here : 0;
+}
+
+/// About what a rank here finds: a GPU's but for what the driver and libraries take, or its part of
+/// the host's. 0 where there is no such GPU.
+std::int64_t memory_of_rank(DeviceKind device, std::int64_t node_ranks) {
+  if (device == DeviceKind::kCpu) return memory_bytes_available() / node_ranks;
+  try {
+    return static_cast<std::int64_t>(gpu::info(0).total_bytes) / 16 * 15;
+  } catch (const Error&) {  // whoever needs one says so
+    return 0;
+  }
+}
+
 /// Tokens of the longest prompt and its continuation; 0 without prompts.
 std::int64_t check_prompts(LoadedConfig& loaded, const Tokenizer& tokenizer) {
   std::int64_t longest = 0;
@@ -42,11 +65,12 @@ std::int64_t check_prompts(LoadedConfig& loaded, const Tokenizer& tokenizer) {
 }  // namespace
 
 PreparedRun check_run(LoadedConfig loaded, Needs needs, std::int64_t world,
-                      std::vector<std::string>& notes) {
+                      std::vector<std::string>& notes, std::int64_t node_ranks) {
   PreparedRun prepared;
   ResolveInput facts;
   facts.world = world;
   facts.device = device_kind(loaded.config.run.device);
+  if (node_ranks > 0) facts.node = {node_ranks, memory_of_rank(facts.device, node_ranks)};
   const bool data = needs != Needs::kSynthetic;
   const Inputs inputs = check_inputs(loaded, data ? DataFiles::kOpened : DataFiles::kLeftOut);
   if (needs == Needs::kTraining) {
@@ -103,12 +127,13 @@ PreparedRun prepare_run(const ConfigInput& input, Needs needs, const Launch& lau
 PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
                         const Launch& launch) {
   Communicator& job = launch.job();
+  const std::int64_t node_ranks = ranks_of_each_host(launch);
   PreparedRun prepared;
   Json shared;
   run_together(job, [&] {
     if (job.rank() != 0) return;
     std::vector<std::string> notes;
-    prepared = check_run(read(), needs, launch.replica().size(), notes);
+    prepared = check_run(read(), needs, launch.replica().size(), notes, node_ranks);
     for (const std::string& note : notes) log_info_text(note);
     shared["config"] = resolved_json(prepared.config);
     Json& hashes = shared["tokenizer_hashes"] = Json::array();
@@ -120,6 +145,7 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
     shared["tokens"] = prepared.data.tokens;
     shared["windows"] = prepared.data.windows;
     shared["sample_tokens"] = prepared.run.sample_tokens;
+    shared["zero_group"] = prepared.run.zero_group;
     shared["schedule"] = schedule_json(prepared.run.pipeline.schedule);
   });
   shared = parse_json(job.broadcast_text(shared.dump(), 0), "the config sent by rank 0");
@@ -148,6 +174,7 @@ PreparedRun prepare_run(const std::function<LoadedConfig()>& read, Needs needs,
     std::vector<std::string> notes;  // reported once, by rank 0 above
     prepared.run = resolve_run(prepared.config, facts, problems, notes);
     throw_problems(problems);
+    prepared.run.zero_group = shared.find("zero_group")->as_integer();
   }
   prepared.config = with_defaults_written(prepared.config, prepared.run);
   return prepared;

@@ -38,9 +38,9 @@ void take_model(PreparedRun& prepared, const ModelConfig& model);
 BatchArithmetic arithmetic_of(const ResolvedRun& run, std::int64_t sequence_length);
 
 /// What prepare_run does on rank 0 of `world` ranks, without the others: for commands that check
-/// runs before they start any. What it would log goes to `notes`.
+/// runs before they start any. What it would log goes to `notes`. `node_ranks` as in NodeFacts.
 PreparedRun check_run(LoadedConfig loaded, Needs needs, std::int64_t world,
-                      std::vector<std::string>& notes);
+                      std::vector<std::string>& notes, std::int64_t node_ranks = 0);
 
 /// Reads and checks on rank 0, all faults at once. Collective. Throws SharedError.
 PreparedRun prepare_run(const ConfigInput& input, Needs needs, const Launch& launch);
