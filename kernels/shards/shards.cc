@@ -19,7 +19,8 @@ ShardsArgs checked(const char* op, const Context& context, ConstTensorView shard
   check.floating("local", local.dtype);
   const std::int64_t here = shards_ON.shape[0];
   const ShardTable& table = of.table;
-  check.tensor("shards", shards_ON, local.dtype, {here, of.part.size});
+  const bool rounded = shards_ON.dtype == DType::kBF16 && local.dtype == DType::kF32;
+  check.tensor("shards", shards_ON, rounded ? DType::kBF16 : local.dtype, {here, of.part.size});
   check.disjoint("shards", shards_ON, "local", local);
   expect(of.first_owner >= 0 && of.first_owner + here <= table.owners, "{}: owners {} to {} of {}",
          op, of.first_owner, of.first_owner + here, table.owners);
@@ -33,6 +34,7 @@ ShardsArgs checked(const char* op, const Context& context, ConstTensorView shard
           here,
           of.part.begin,
           of.part.size,
+          shards_ON.dtype,
           local.dtype};
 }
 

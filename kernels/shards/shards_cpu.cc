@@ -1,4 +1,5 @@
 #include "kernels/common/parallel.h"
+#include "kernels/common/simd.h"
 #include "kernels/shards/shards_table.h"
 
 namespace trireme::TRIREME_ISA {
@@ -28,29 +29,48 @@ void for_each_run(const ShardsArgs& args, std::int64_t owner, std::int64_t begin
   }
 }
 
-template <bool kPack>
-void copy(const ShardsArgs& args) {
-  const auto size = static_cast<std::int64_t>(size_of(args.dtype));
-  char* local = static_cast<char*>(args.local);
+template <class To, class From>
+void copy_run(To* to, const From* from, std::int64_t count) {
+  for_each_vector(0, count, [&](std::int64_t i, auto lanes) {
+    F32::load(from + i, lanes).store(to + i, lanes);
+  });
+}
+/// Bytes, not numbers: a NaN keeps its payload.
+template <class T>
+void copy_run(T* to, const T* from, std::int64_t count) {
+  __builtin_memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
+}
+
+template <bool kPack, class Shard, class Local>
+void copy_of(const ShardsArgs& args) {
+  Local* local = static_cast<Local*>(args.local);
   // Places of all owners' shards, one shard behind the other.
   parallel_ranges(
-      args.exec, args.owners_here * args.size, size, [&](std::int64_t begin, std::int64_t end) {
+      args.exec, args.owners_here * args.size, 4, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t at = begin; at < end;) {
           const std::int64_t here = at / args.size;
           const std::int64_t stop = smaller(end, (here + 1) * args.size);
           // Place e of this owner's shard is element e of `shards`.
-          char* shards = static_cast<char*>(args.shards) + (here * args.size - args.begin) * size;
+          Shard* shards = static_cast<Shard*>(args.shards) + here * args.size - args.begin;
           for_each_run(args, args.first_owner + here, at - here * args.size + args.begin,
                        stop - here * args.size + args.begin,
                        [&](std::int64_t of_local, std::int64_t of_shard, std::int64_t count) {
-                         char* whole = local + of_local * size;
-                         char* shard = shards + of_shard * size;
-                         __builtin_memcpy(kPack ? shard : whole, kPack ? whole : shard,
-                                          static_cast<std::size_t>(count * size));
+                         if constexpr (kPack) {
+                           copy_run(shards + of_shard, local + of_local, count);
+                         } else {
+                           copy_run(local + of_local, shards + of_shard, count);
+                         }
                        });
           at = stop;
         }
       });
+}
+
+template <bool kPack>
+void copy(const ShardsArgs& args) {
+  if (args.shards_type == DType::kF32) return copy_of<kPack, float, float>(args);
+  if (args.local_type == DType::kF32) return copy_of<kPack, BFloat16, float>(args);
+  copy_of<kPack, BFloat16, BFloat16>(args);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ struct ShardsArgs {
   void* local;
   const ShardedTensor* tensors;
   std::int64_t tensor_count, owners, first_owner, owners_here, begin, size;
-  DType dtype;
+  DType shards_type, local_type;
 };
 
 struct ShardsKernels {

@@ -151,6 +151,11 @@ Figures compute(const Options& options, const RunConfig& config, const ResolvedR
 
 /// What is assumed of nodes where nobody says.
 constexpr std::int64_t kNodeGpus = 8;
+void assume_machine(const Options& options, DeviceKind device, ResolveInput& input) {
+  input.device = device;
+  if (device == DeviceKind::kCpu || options.memory.empty()) return;
+  input.node = {kNodeGpus, parse_bytes(options.memory, "--memory")};
+}
 
 std::string_view device_word(DeviceKind device) {
   return device == DeviceKind::kCuda ? "cuda" : "cpu";
@@ -346,11 +351,7 @@ int plan_command(Arguments arguments) {
   const std::int64_t world = options.world.value_or(default_world(config));
   ResolveInput input;
   input.world = world;
-  input.device = device_kind(config.run.device);
-  if (input.device == DeviceKind::kCuda) {
-    input.node.ranks = kNodeGpus;
-    if (!options.memory.empty()) input.node.bytes_of_rank = parse_bytes(options.memory, "--memory");
-  }
+  assume_machine(options, device_kind(config.run.device), input);
   const Inputs inputs =
       check_inputs(loaded, options.no_data ? DataFiles::kLeftOut : DataFiles::kChecked);
   if (auto fault = foreign_file(config)) loaded.problems.push_back(*std::move(fault));

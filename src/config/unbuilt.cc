@@ -10,7 +10,6 @@ namespace trireme {
 const std::vector<Unbuilt>& unbuilt_features() {
   static const std::vector<Unbuilt> list = {
       {"precision.compute", {R"("fp32")", R"("bf16")"}},
-      {"precision.wire", {R"("fp32")"}},
       {"parallel.expert", {"1"}},
   };
   return list;

@@ -60,6 +60,8 @@ class TransferStaging {
   /// Of sums over the ranks that hold the same parameters.
   [[nodiscard]] std::int64_t replicas(MeshView view, const std::vector<ParamMeta>& params) const {
     const int ranks = layout_.distribution(view).replica.extent;
+    if (GradientReduction::has_buckets(gradients_, view, request_.wire))
+      return staging_bytes(Op::kAllReduce, largest_part(gradients_, view, wire(view)), ranks);
     std::int64_t block = 0;
     for (int i = 0; i < layout_.block_count(); ++i)
       block = std::max(block, gradients_.whole_gradients(i, view).size);
@@ -70,19 +72,25 @@ class TransferStaging {
                     staging_bytes(Op::kAllGather, 4 * rows, ranks));
   }
 
+  [[nodiscard]] DType wire(MeshView view) const {
+    return GradientReduction::wire_of(gradients_, view, request_.wire);
+  }
+  /// Bytes of one owner's piece of the largest bucket.
+  [[nodiscard]] std::int64_t largest_part(const StoreLayout& layout, MeshView view,
+                                          DType dtype) const {
+    std::int64_t size = 0;
+    Buckets::for_each_part_of(layout, {view, dtype, request_.device},
+                              [&](int, Slice part) { size = std::max(size, part.size); });
+    return size * static_cast<std::int64_t>(size_of(dtype));
+  }
+
   /// Of gathers, and of sums to owners.
   [[nodiscard]] std::int64_t shards(MeshView view) const {
     const int shards = layout_.distribution(view).shard.extent;
-    const auto largest = [&](const StoreLayout& layout, DType dtype) {
-      std::int64_t size = 0;
-      Buckets::for_each_part_of(layout, {view, dtype, request_.device},
-                                [&](int, Slice part) { size = std::max(size, part.size); });
-      return size * static_cast<std::int64_t>(size_of(dtype));
-    };
-    const std::int64_t gather =
-        staging_bytes(Op::kAllGather, largest(layout_, request_.compute) * shards, shards);
+    const std::int64_t gather = staging_bytes(
+        Op::kAllGather, largest_part(layout_, view, request_.compute) * shards, shards);
     if (!training()) return gather;
-    const std::int64_t part = largest(gradients_, DType::kF32);
+    const std::int64_t part = largest_part(gradients_, view, wire(view));
     return gather + staging_bytes(Op::kReduceScatter, part * shards, shards) +
            staging_bytes(Op::kAllReduce, part, layout_.distribution(view).replica.extent);
   }
@@ -126,6 +134,7 @@ MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, St
   request.device = run.device;
   request.recompute = config.parallel.recompute;
   request.sums = run.sums;
+  request.wire = config.precision.wire;
   request.attention = &attention_backend(config);
   request.deterministic = config.run.deterministic;
   request.part = part_of_rank(config, run, rank, purpose);
@@ -184,8 +193,9 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
     memory.buffers += Decoder::cache_bytes(config_of_rank(model, request.part.cut.tensor), layers,
                                            {request.sample_tokens}, request.compute);
   }
-  memory.buffers += GradientReduction::buffer_bytes(params, gradients, request.device) +
-                    TiedWeight::buffer_bytes(params, gradients);
+  memory.buffers +=
+      GradientReduction::buffer_bytes(params, gradients, request.device, request.wire) +
+      TiedWeight::buffer_bytes(params, gradients);
   for (const auto of : {PartialGradients::Of::kTensorAxis, PartialGradients::Of::kSameHeads}) {
     memory.buffers +=
         PartialGradients::bytes_of(params, gradients, of, request.part.cut.sequence_parallel);

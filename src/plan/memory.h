@@ -49,6 +49,7 @@ struct MemoryRequest {
   RankPart part = {};
   /// Rank order alone goes through memory shared by a host's ranks; the library's is not planned.
   ReductionOrder sums = ReductionOrder::kRank;
+  DType wire = DType::kF32;        ///< of gradients between ranks
   std::int64_t sample_tokens = 0;  ///< of the longest of evaluation.samples; 0: none
   std::int64_t saving_max = 0;     ///< bounds RankMemory::saving
   bool speculative_step = false;

@@ -113,7 +113,7 @@ RankPart part_of_rank(const RunConfig& config, const ResolvedRun& run, int rank,
   RunConfig::Parallel parallel = config.parallel;
   if (run.zero_group != 0) parallel.zero_group = run.zero_group;
   RankPart part = part_of_rank(parallel, run.mesh, run.pipeline, rank, purpose);
-  if (run.device == DeviceKind::kCpu)
+  if (run.device == DeviceKind::kCpu && config.precision.wire == DType::kF32)
     part.step_tokens = run.batch.global * config.data.sequence_length;
   return part;
 }

@@ -8,6 +8,7 @@
 #include "model/walk.h"
 #include "store/buckets.h"
 #include "store/partial_gradients.h"
+#include "store/reduction.h"
 #include "store/row_gradient.h"
 #include "store/tied_weight.h"
 #include "store/weight_gather.h"
@@ -82,9 +83,22 @@ class Count {
     add(Axis::kData, "weights", weights);
   }
 
+  [[nodiscard]] DType wire(MeshView view) const {
+    return GradientReduction::wire_of(gradients_, view, request_.wire);
+  }
+
   [[nodiscard]] Moved summed_gradients(MeshView view) const {
     const AxisRank replica = layout_.distribution(view).replica;
     Moved moved;
+    if (GradientReduction::has_buckets(gradients_, view, request_.wire)) {
+      Buckets::for_each_part_of(gradients_, {view, wire(view), request_.device},
+                                [&](int block, Slice part) {
+                                  if (block >= layout_.valued_blocks()) return;
+                                  moved += both_ways(part.size, wire(view), replica);
+                                  moved.copies += 2;  // into the bucket and out of it
+                                });
+      return moved;
+    }
     for (int block = 0; block < layout_.valued_blocks(); ++block)
       moved += both_ways(gradients_.whole_gradients(block, view).size, DType::kF32, replica);
     const ParamMeta& first = params_.metas.front();
@@ -99,12 +113,13 @@ class Count {
     const std::int64_t times = each_micro_batch ? request_.passes.accumulation : 1;
     Moved moved;
     Buckets::for_each_part_of(
-        gradients_, {view, DType::kF32, request_.device}, [&](int block, Slice part) {
+        gradients_, {view, wire(view), request_.device}, [&](int block, Slice part) {
           const ParamIndex first = layout_.block_params(block).first;
           const ParamMeta& param = params_.metas[static_cast<std::size_t>(first)];
           if (param.shares != kNoParam && !(each_micro_batch && param.reduced_alone)) return;
-          moved += one_way(4 * part.size * ranks.shard.extent, ranks.shard.extent);
-          moved += both_ways(part.size, DType::kF32, ranks.replica);
+          const auto element = static_cast<std::int64_t>(size_of(wire(view)));
+          moved += one_way(element * part.size * ranks.shard.extent, ranks.shard.extent);
+          moved += both_ways(part.size, wire(view), ranks.replica);
           moved.copies += 2;  // into the bucket, and what is owned out of it
         });
     return times * moved;

@@ -24,14 +24,24 @@ struct ReductionChannels {
 ///
 /// Stage 0: the whole block, once a step; of an embedding held as rows, those. Stage 1: each owner
 /// gets its rows of that sum, same bits. Stages 2, 3: so for each micro-batch, in order.
+///
+/// bf16 on the wire: each rank's gradient is rounded, the ranks' are added as the channels add bf16
+/// (in fp32, rounded once; NCCL's may round at every term), and the sum goes on in fp32.
 class GradientReduction {
  public:
-  /// `channels`: of each view that has parameters.
+  /// `channels`: of each view that has parameters. `wire`: f32|bf16; with bf16 no gradient is held
+  /// as rows.
   GradientReduction(Context& context, ParamStore& store,
-                    const std::vector<ReductionChannels>& channels);
+                    const std::vector<ReductionChannels>& channels, DType wire = DType::kF32);
   /// What it takes besides the store.
   static std::int64_t buffer_bytes(const std::vector<ParamMeta>& params, const StoreLayout& layout,
-                                   DeviceKind device);
+                                   DeviceKind device, DType wire = DType::kF32);
+  /// How the gradients of a view travel: in `wire`, or, where a rank is alone, as they are.
+  static DType wire_of(const StoreLayout& layout, MeshView view, DType wire);
+  /// Whether they go by way of buckets: shards do, and all that is rounded on the way.
+  static bool has_buckets(const StoreLayout& layout, MeshView view, DType wire) {
+    return layout.sharded() || wire_of(layout, view, wire) != DType::kF32;
+  }
 
   /// A step begins: sums of earlier ones are forgotten.
   void begin_step();
@@ -43,16 +53,16 @@ class GradientReduction {
  private:
   struct Group {  // of the parameters of one view
     ReductionChannels channels;
-    std::optional<Buckets> buckets;  // from stage 1
+    std::optional<Buckets> buckets;
   };
   void start_whole(const Group& group, int block);
-  void start_shards(Group& group, int block);
+  void start_buckets(Group& group, int block);
   void finish_bucket(const Group& group, Buckets::Bucket& bucket);
 
   Context& context_;
   ParamStore& store_;
   std::vector<Group> groups_;
-  std::vector<Pending> pending_;   // stage 0
+  std::vector<Pending> pending_;   // without buckets
   std::optional<RowSum> row_sum_;  // likewise, where the store has a gradient in rows
   std::vector<char> started_;      // blocks of which this step has started a sum
 };

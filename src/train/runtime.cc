@@ -121,7 +121,8 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
   if (options.purpose == StagePurpose::kEvaluation) return;
   reduction.emplace(context, store,
                     std::vector<ReductionChannels>{
-                        {MeshView::kDense, *channels.shard_reduce, *channels.copy_reduce}});
+                        {MeshView::kDense, *channels.shard_reduce, *channels.copy_reduce}},
+                    config.precision.wire);
   if (part.cut.tensor.extent > 1) {
     using Of = PartialGradients::Of;
     const bool tokens_cut = part.cut.sequence_parallel;

@@ -338,7 +338,7 @@ TEST(Parse, resume_takes_a_word_a_step_or_a_directory) {
 }
 
 TEST(Unbuilt, what_this_version_lacks_is_refused_when_asked_for) {
-  for (const char* text : {"parallel.expert=2", "precision.compute=fp8", "precision.wire=bf16"}) {
+  for (const char* text : {"parallel.expert=2", "precision.compute=fp8"}) {
     const Problem problem = only_problem(load_with({text}));
     EXPECT_TRUE(problem.message.starts_with("not in this version")) << text;
     EXPECT_EQ(problem.path, std::string(text).substr(0, std::string(text).find('='))) << text;

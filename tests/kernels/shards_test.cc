@@ -81,6 +81,24 @@ TEST_P(Shards, every_part_of_every_owner_in_both_types) {
   }
 }
 
+TEST_P(Shards, bf16_shards_of_an_f32_block_are_rounded) {
+  for (const std::int64_t row : {64, 33, 1}) {
+    Context context = test_context(GetParam(), 2);
+    const std::int64_t rows = 30'001 / row, size = rows * row;
+    const int owners = 3;
+    const std::int64_t shard = even_slice(rows, owners, 0).size * row;
+    const ShardTable table = table_of(context, {{16, 0, rows, row, -1}}, owners);
+    const TestTensor local = TestTensor::random(DType::kF32, {16 + size}, 1);
+    TestTensor shards(DType::kBF16, {owners, shard}), back(DType::kF32, {16 + size});
+    pack_shards(context, shards, local, {table, {0, shard}, 0});
+    unpack_shards(context, back, shards, {table, {0, shard}, 0});
+    std::vector<double> expected = local.values();
+    std::fill_n(expected.begin(), 16, 0);
+    for (double& value : expected) value = to_float(to_bfloat16(static_cast<float>(value)));
+    EXPECT_EQ(back.values(), expected) << "rows of " << row;
+  }
+}
+
 TEST_P(Shards, of_one_owner) {
   Context context = test_context(GetParam());
   const ShardTable table = table_of(context, tensors(), 3);
@@ -132,7 +150,9 @@ TEST_P(Shards, refused) {
   TestTensor local(DType::kF32, {kLocal}), shards(DType::kF32, {2, kShard});
   EXPECT_THROW(pack_shards(context, shards, local, {table, {0, kShard - 1}, 0}), InternalError);
   EXPECT_THROW(pack_shards(context, shards, local, {table, {0, kShard}, 1}), InternalError);
-  const TestTensor other(DType::kBF16, {2, kShard});
+  const TestTensor half(DType::kBF16, {kLocal});
+  EXPECT_THROW(pack_shards(context, shards, half, {table, {0, kShard}, 0}), InternalError);
+  const TestTensor other(DType::kF64, {2, kShard});
   EXPECT_THROW(unpack_shards(context, local, other, {table, {0, kShard}, 0}), InternalError);
 }
 

@@ -29,7 +29,7 @@ std::vector<ParamMeta> some_params(Ownership dense = Ownership::kRows) {
 
 /// The dense parameters are sharded over all ranks, the expert's over none: each rank of the world
 /// has a replica of it.
-class TwoViews : public testing::TestWithParam<std::tuple<int, Ownership>> {
+class TwoViews : public testing::TestWithParam<std::tuple<int, Ownership, DType>> {
  protected:
   TwoViews() {
     const AxisRank all{world_.size(), world_.rank()};
@@ -44,7 +44,8 @@ class TwoViews : public testing::TestWithParam<std::tuple<int, Ownership>> {
     Communicator& replicas = ranks_.sharded() ? *self_ : *channel_;
     reduction_.emplace(context_, *store_,
                        std::vector<ReductionChannels>{{MeshView::kDense, shards, replicas},
-                                                      {MeshView::kExpert, *self_, *experts_}});
+                                                      {MeshView::kExpert, *self_, *experts_}},
+                       wire_);
     if (!ranks_.sharded()) return;
     gather_.emplace(context_, *store_,
                     std::vector<WeightGather::Channel>{{MeshView::kDense, shards},
@@ -52,8 +53,21 @@ class TwoViews : public testing::TestWithParam<std::tuple<int, Ownership>> {
     gather_->weights_changed();
   }
   /// What rank `rank` adds to element i of a gradient in one micro-batch.
-  static float term(int rank, std::int64_t i) { return static_cast<float>((rank + 1) * (i + 1)); }
+  [[nodiscard]] float term(int rank, std::int64_t i) const {
+    const auto whole = static_cast<float>((rank + 1) * (i + 1));
+    return wire_ == DType::kF32 ? whole : whole * 1.01F;  // which bf16 does not hold
+  }
+  /// The sum over ranks of `times` terms of each, as it travels.
+  [[nodiscard]] float sum_of_terms(std::int64_t i, float times) const {
+    const auto rounded = [&](float value) {
+      return wire_ == DType::kF32 ? value : to_float(to_bfloat16(value));
+    };
+    float sum = 0;
+    for (int rank = 0; rank < world_.size(); ++rank) sum += rounded(times * term(rank, i));
+    return rounded(sum);
+  }
 
+  const DType wire_ = std::get<2>(GetParam());
   Communicator& world_ = test_world();
   Context context_{{}, 1, detect_isa()};
   std::unique_ptr<Communicator> channel_ = world_.channel("dense"),
@@ -85,7 +99,6 @@ TEST_P(TwoViews, gradients_are_summed_over_the_ranks_of_their_view) {
     }
     reduction_->finish();
   }
-  const int ranks = world_.size();
   for (ParamIndex i = 0; i < 5; ++i) {
     const TensorView owned = gradients.owned(i);
     const std::int64_t first = store_->layout().owned(i).begin * store_->layout().local_shape(i)[1];
@@ -93,8 +106,10 @@ TEST_P(TwoViews, gradients_are_summed_over_the_ranks_of_their_view) {
       EXPECT_EQ(owned.shape, (Shape{7, 2})) << "an expert has no shards here";
     }
     for (std::int64_t at = 0; at < owned.count(); ++at) {
-      float expected = 0;
-      for (int rank = 0; rank < ranks; ++rank) expected += 2 * term(rank, first + at);
+      // Alone a rank sends nothing. Of stages 2 and 3 each micro-batch travels.
+      const bool each = ranks_.zero_stage >= 2;
+      float expected = each ? 2 * sum_of_terms(first + at, 1) : sum_of_terms(first + at, 2);
+      if (world_.size() == 1) expected = 2 * term(0, first + at);
       EXPECT_EQ(owned.as<float>()[at], expected) << "parameter " << i << ", element " << at;
     }
     // The norm counts each element once.
@@ -121,7 +136,8 @@ TEST_P(TwoViews, weights_are_gathered_from_the_ranks_of_their_view) {
 
 INSTANTIATE_TEST_SUITE_P(Zero, TwoViews,
                          testing::Combine(testing::Values(0, 1, 2, 3),
-                                          testing::Values(Ownership::kRows, Ownership::kWhole)));
+                                          testing::Values(Ownership::kRows, Ownership::kWhole),
+                                          testing::Values(DType::kF32, DType::kBF16)));
 
 }  // namespace
 }  // namespace trireme

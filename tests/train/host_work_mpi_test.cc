@@ -74,7 +74,7 @@ void expect_planned(const RunConfig& config, const std::string& what) {
     step.forward_backward(batch.micro_batches, batch.target_count);
     EXPECT_EQ(runtime.channels.transfers() - before, transfers) << what << ", step " << i;
     // Below stage 2 each of them is an op of its own.
-    if (config.parallel.zero_stage == 1) {
+    if (config.parallel.zero_stage <= 1) {
       EXPECT_EQ(calls_of(trace, "pack_shards") + calls_of(trace, "unpack_shards"), copies) << what;
     }
     step.update(1e-3, 1);
@@ -91,6 +91,8 @@ TEST(HostWork, is_what_the_channels_have_started) {
       config.parallel.reduction_order = order;
       config.parallel.zero_stage = stage;
       expect_planned(config, "ZeRO " + std::to_string(stage));
+      config.precision.wire = DType::kBF16;
+      expect_planned(config, "bf16 on the wire, ZeRO " + std::to_string(stage));
     }
     for (const bool tokens_cut : {false, true}) {
       RunConfig config = small();

@@ -61,7 +61,7 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       {"precision.compute", one_of({"fp32", "bf16"})},
       {"precision.master", one_of({"fp32"})},
       {"precision.accumulate", one_of({"fp32"})},
-      {"precision.wire", one_of({"fp32"})},
+      {"precision.wire", one_of({"fp32", "bf16"})},
       {"parallel.pipeline", one_of({1})},
       {"parallel.pipeline_schedule", one_of({"1f1b"})},
       {"parallel.virtual_stages", one_of({1})},
