@@ -1,38 +1,48 @@
 #!/usr/bin/env bash
-# scripts/gpu_check.sh [--train BINARY] [--tests FOLDER] [--output FOLDER] [STAGE...]
+# scripts/gpu_check.sh [--train BINARY] [--tests FOLDER] [--output FOLDER] [--device DEVICE] [STAGE...]
 #
-# On a machine with a GPU: checks and times everything that was only executed on the host before. Stages know nothing of
-# each other: any of them may be run alone, again, or be the one that crashes. Each is ended after 8 minutes and leaves
-# STAGE.log and STAGE.json in FOLDER (gpu_check); table.txt tells what passed, and what to suspect first where it did not.
-# Works from a build (build/cuda-release) as from a bundle, which
+# The first hour on a machine with a GPU: checks and times everything that was only executed on the host before, the most
+# telling first. Stages know nothing of each other: any of them may be run alone, again, or be the one that crashes. Each
+# is ended after 5 minutes and leaves STAGE.log and STAGE.json in FOLDER (gpu_check); table.txt tells what passed, which
+# belief that confirms or refutes, and what to suspect first. Works from a build (build/cuda-release) as from a bundle, which
 #   scripts/bundle.sh --train build/cuda-release/train --add build/cuda-release/kernels_gpu_tests \
 #     --add build/cuda-release/ops_bench_gpu --add scripts/gpu_check.sh --add scripts/pytorch/gpu_reference.py
-# packs (under 60 MB). --dry-run says what each stage would run, and needs no GPU.
+# packs (under 60 MB). --dry-run says what each stage would run, and needs no GPU; --device cuda-host rehearses it all with
+# a test build, in small.
 #
-#   device    what is there: driver, GPU, memory, clocks, libraries
-#   kernels   every op's tests on the GPU, each suite in a process of its own, with tensors aligned to 16 bytes and not
-#   cudnn     attention by cuDNN: beside the reference, in a run, and beside our own in time
-#   memcheck  a part of the tests under compute-sanitizer, where that is installed
-#   train     124M and 1.5B parameters: 20 steps each, losses beside the CPU's where that is quick; resume; graphs
-#   ranks     two and four ranks on one GPU by NCCL: losses of one rank; steps recorded with their transfers
-#   times     train benchmark at both sizes: tokens/s, ops beside copy and product rates
-#   ops       every op at the shapes of three models in TB/s or TFLOP/s beside the same rates (ops_bench_gpu)
-#   pytorch   the same step, attention, a product and a copy by PyTorch, where python3 has it
+#   device      what is there: driver, GPU, memory, clocks, libraries (also those of pip's torch)
+#   kernels     every op's tests on the GPU, Hopper's products first, each suite in a process of its own
+#   train       losses beside the CPU's, the same bits twice and without a CUDA graph, resume; 124M and 1.5B parameters
+#   memory      what a rank uses beside what `plan` says, alone and with NCCL
+#   ranks       two and four ranks on one GPU by NCCL: losses of one rank; steps recorded with their transfers; calls of
+#               NCCL that block beside calls that do not
+#   meshes      every axis, schedule and stage of ZeRO over NCCL on two ranks: losses of one
+#   placements  evaluation and training on a V: receives that spin beside kernels
+#   killed      a rank killed in a step: how the other ends, and when
+#   checkpoint  two ranks stop and go on, on two and on one
+#   gpus        every GPU of this machine, without the settings that share one
+#   aligned     the kernels' tests again, with tensors aligned to 16 bytes
+#   cudnn       attention by cuDNN: beside the reference, in a run, and beside our own in time
+#   times       train benchmark at both sizes: tokens/s, ops beside copy and product rates
+#   ops         every op at the shapes of three models in TB/s or TFLOP/s beside the same rates (ops_bench_gpu)
+#   memcheck    a part of the tests under compute-sanitizer, where that is installed
+#   pytorch     the same step, attention, a product and a copy by PyTorch, where python3 has it
 set -uo pipefail
 case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 self=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/$(basename "${BASH_SOURCE[0]}")
 here=$(dirname "$self")
-all=(device kernels cudnn memcheck train ranks times ops pytorch)
+all=(device kernels train memory ranks meshes placements killed checkpoint gpus aligned cudnn times ops memcheck pytorch)
 
-train='' tests='' output=$PWD/gpu_check stages=() only='' dry=''
+train='' tests='' output=$PWD/gpu_check device=cuda stages=() only='' dry=''
 while (($#)); do
   case "$1" in
   --train) train=$2 && shift ;;
   --tests) tests=$2 && shift ;;
   --output) output=$2 && shift ;;
+  --device) device=$2 && shift ;;
   --inside) only=$2 && shift ;; # one stage, by this script itself
   --dry-run) dry=1 ;;
-  -*) sed -n '2,25s/^# \?//p' "$self" >&2 && exit 2 ;;
+  -*) sed -n '2,32s/^# \?//p' "$self" >&2 && exit 2 ;;
   *)
     [[ " ${all[*]} " == *" $1 "* ]] || { echo "gpu_check: no stage $1 (there are ${all[*]})" >&2 && exit 2; }
     stages+=("$1")
@@ -51,6 +61,11 @@ train=$(readlink -f "$train") tests=$(readlink -f "$tests")
 mkdir -p "$output" && cd "$output" || exit 74
 output=$PWD
 export NO_COLOR=1
+# Libraries that pip's torch has brought, for who has no others.
+while read -r folder; do
+  [ ! -d "$folder" ] || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
+done < <("${PYTHON:-python3}" -c 'import glob, nvidia
+for root in nvidia.__path__: print(*glob.glob(root + "/*/lib"), sep="\n")' 2>/dev/null)
 # Every program of a stage by way of this; a dry run only tells.
 limit() { # limit SECONDS COMMAND...
   if [ "$dry" ]; then echo "would run, at most $1 s: ${*:2}" && return 0; fi
@@ -60,16 +75,21 @@ limit() { # limit SECONDS COMMAND...
 # model LAYERS HEADS HIDDEN FFN VOCABULARY T MICRO GLOBAL
 config() {
   cat <<JSON
-{"run": {"directory": "$output/run", "steps": 20, "device": "cuda", "resume": "never"},
+{"run": {"directory": "$output/run", "steps": 20, "device": "$device", "resume": "never"},
  "model": {"model_type": "llama", "num_hidden_layers": $1, "num_attention_heads": $2, "num_key_value_heads": $2,
            "hidden_size": $3, "intermediate_size": $4, "vocab_size": $5, "max_position_embeddings": $6},
- "data": {"train": "synthetic", "sequence_length": $6}, "batch": {"micro": $7, "global": $8},
- "optimizer": {"lr": 3e-4}, "checkpoint": {"interval_steps": 0}, "log": {"interval_steps": 1}}
+ "data": {"train": "synthetic", "validation": "synthetic", "sequence_length": $6}, "batch": {"micro": $7, "global": $8},
+ "optimizer": {"lr": 3e-4}, "checkpoint": {"interval_steps": 0}, "log": {"interval_steps": 1}, "evaluation": {"batches": 2}}
 JSON
 }
-config 2 4 128 352 512 128 4 4 >tiny.json
-config 12 12 768 2048 50304 1024 16 32 >124m.json
-config 48 25 1600 4352 50304 1024 8 16 >1558m.json
+if [ "$device" = cuda ]; then
+  config 4 4 128 352 512 128 4 8 >tiny.json
+  config 12 12 768 2048 50304 1024 16 32 >124m.json
+  config 48 25 1600 4352 50304 1024 8 16 >1558m.json
+else # a rehearsal
+  config 4 2 32 48 67 32 2 4 >tiny.json
+  for size in 124m 1558m; do cp tiny.json $size.json; done
+fi
 
 losses() { sed -n 's/.*"kind":"step","step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl"; }
 # close WHAT RUN EXPECTED_RUN TOLERANCE
@@ -88,8 +108,11 @@ run() { rm -rf "$2" && limit "${LIMIT:-60}" "$train" "$1" --set run.directory="$
 
 stage_device() {
   "$train" --version
-  limit 20 nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used,clocks.sm,clocks.max.sm,power.limit,mig.mode.current --format=csv
-  local code=$? library
+  local code=0 library
+  if [ "$device" = cuda ]; then
+    limit 20 nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used,clocks.sm,clocks.max.sm,power.limit,mig.mode.current --format=csv
+    code=$?
+  fi
   for library in libcublasLt.so.13 libnccl.so.2 libcudnn.so.9 libnvrtc.so.13; do
     printf '%s: %s\n' $library "$( (PATH=$PATH:/sbin:/usr/sbin ldconfig -p; IFS=:; for f in ${LD_LIBRARY_PATH-}; do ls "$f/$library" 2>/dev/null; done) | grep -m 1 "$library" || echo 'not found: see LD_LIBRARY_PATH')"
   done
@@ -109,10 +132,11 @@ by_suite() { # by_suite SECONDS FILTER
 }
 stage_kernels() {
   local code=0
-  echo "== tensors aligned to their element" && by_suite 60 '-Simd*:*OpWork*:*AttentionLibrary.*' || code=1
-  echo "== tensors aligned to 16 bytes" && TRIREME_TEST_ALIGNED=1 by_suite 60 '-Simd*:*OpWork*:*AttentionLibrary.*' || code=1
+  echo "== products" && by_suite 60 '*Gemm*:*Product*' || code=1
+  echo "== all else" && by_suite 60 '-*Gemm*:*Product*:Simd*:*OpWork*:*AttentionLibrary.*' || code=1
   return $code
 }
+stage_aligned() { TRIREME_TEST_ALIGNED=1 by_suite 60 '-Simd*:*OpWork*:*AttentionLibrary.*'; }
 stage_cudnn() {
   local code=0
   limit 150 "$tests" '--gtest_filter=*AttentionLibrary.*' || code=1
@@ -126,7 +150,7 @@ stage_cudnn() {
 }
 stage_memcheck() {
   command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not installed: skipped" && return 0; }
-  limit 450 compute-sanitizer --error-exitcode 9 "$tests" --gtest_brief=1 '--gtest_filter=*values_by_hand*:*odd*:*same_bits*'
+  limit 280 compute-sanitizer --error-exitcode 9 "$tests" --gtest_brief=1 '--gtest_filter=*values_by_hand*:*odd*:*same_bits*'
 }
 stage_train() {
   local code=0
@@ -150,10 +174,15 @@ stage_train() {
 # NCCL refuses two ranks on one GPU of a host, so that each says that it is a host of its own.
 ranks() { # ranks N FOLDER ARGUMENTS
   rm -rf "$2"
+  on_ranks "$@"
+}
+on_ranks() {
   TRIREME_SHARE_GPU=1 NCCL_NET=Socket NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=lo NCCL_ALGO=Ring NCCL_PROTO=Simple NCCL_MAX_NCHANNELS=1 NCCL_NVLS_ENABLE=0 \
     NCCL_MNNVL_ENABLE=0 NCCL_CUMEM_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_DEBUG=WARN limit 70 "$mpirun" --allow-run-as-root --oversubscribe -n "$1" \
     sh -c 'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec "$@"' sh "$train" tiny.json --set batch.micro=1 --set run.directory="$output/$2" "${@:3}"
 }
+# The median of the later steps, in milliseconds.
+step_time() { sed -n 's/.*"kind":"step".*"step_seconds":\([^,]*\),.*/\1/p' "$1/metrics.jsonl" | tail -n +4 | sort -g | awk '{ a[NR] = $1 } END { if (NR) printf "%.2f ms\n", 1e3 * a[int((NR + 1) / 2)] }'; }
 stage_ranks() {
   local code=0 n
   run tiny.json one --set batch.micro=1 || code=1
@@ -164,10 +193,94 @@ stage_ranks() {
     ranks $n ranks-$n || code=1
     close "$n ranks, transfers recorded: the same bits" ranks-$n ranks-$n-plain 0 || code=1
   done
-  ranks 2 ranks-zero3 --set parallel.zero_stage=3 || code=1
-  close "2 ranks, ZeRO 3: the losses of one" ranks-zero3 one 5e-3 || code=1
   ranks 2 ranks-order --set parallel.reduction_order=rank || code=1
   close "2 ranks, sums in rank order: the losses of one" ranks-order one 5e-3 || code=1
+  # Calls of NCCL that return before they are done make a thread each, from 2.27 on.
+  NCCL_COMM_BLOCKING=0 ranks 2 ranks-nonblocking --set run.cuda_graph=off
+  [ "$dry" ] || echo "a plain step of 2 ranks: $(step_time ranks-2-plain) by calls that block, $(step_time ranks-nonblocking) by calls that do not; recorded $(step_time ranks-2)"
+  return $code
+}
+stage_meshes() {
+  local code=0 setting name
+  run tiny.json one --set batch.micro=1 || code=1
+  for setting in zero_stage=1 zero_stage=2 zero_stage=3 tensor=2 "tensor=2 sequence_parallel=false" context=2 "context=2 context_method=ulysses" \
+    pipeline=2 "pipeline=2 pipeline_schedule=gpipe" "pipeline=2 pipeline_schedule=zb-h1" "pipeline=2 pipeline_schedule=v-min"; do
+    name=${setting//[ =]/-}
+    # shellcheck disable=SC2046,SC2086 # a --set for each word
+    ranks 2 "$name" --set run.steps=6 $(printf -- '--set parallel.%s ' $setting) || code=1
+    close "2 ranks, $setting: the losses of one" "$name" one 5e-3 || code=1
+  done
+  ranks 2 wire --set run.steps=6 --set precision.wire=bf16 || code=1
+  close "2 ranks, bf16 on the wire: near the losses of one" wire one 2e-2 || code=1
+  return $code
+}
+stage_placements() {
+  local code=0 schedule
+  run tiny.json one --set batch.micro=1 --set evaluation.interval_steps=2 || code=1
+  for schedule in v-min v-half zb-v interleaved; do
+    ranks 2 v-$schedule --set run.steps=6 --set evaluation.interval_steps=2 --set parallel.pipeline=2 --set parallel.pipeline_schedule=$schedule || code=1
+    close "2 ranks, $schedule with evaluations between: the losses of one" v-$schedule one 5e-3 || code=1
+  done
+  return $code
+}
+stage_killed() {
+  local code=0 job began
+  if [ "$dry" ]; then ranks 2 killed && return 0; fi
+  rm -rf killed
+  on_ranks 2 killed --set run.steps=1000000 &
+  job=$!
+  for ((i = 0; i < 600; ++i)); do
+    [ "$(grep -c '"kind":"step"' killed/metrics.jsonl 2>/dev/null)" -lt 10 ] 2>/dev/null || break
+    sleep 0.1
+  done
+  pkill -KILL -n -f "$train tiny.json.*run.directory=$output/killed" || code=1
+  began=$(date +%s)
+  wait $job && { echo "FAILED: a killed rank: the job ended with 0" && code=1; }
+  echo "the other rank ended $(($(date +%s) - began)) s after the kill"
+  [ $(($(date +%s) - began)) -le 30 ] && echo "ok: a killed rank ends the other" || { echo "FAILED: a killed rank: the other went on" && code=1; }
+  return $code
+}
+stage_checkpoint() {
+  local code=0 stage
+  for stage in 0 3; do
+    ranks 2 whole-$stage --set parallel.zero_stage=$stage || code=1
+    ranks 2 part-$stage --set parallel.zero_stage=$stage --set run.exit_at_step=10 || code=1
+    rm -rf alone-$stage
+    [ "$dry" ] || cp -r part-$stage alone-$stage
+    on_ranks 2 part-$stage --set parallel.zero_stage=$stage --set run.resume=auto || code=1
+    close "ZeRO $stage: 2 ranks go on with the same bits" part-$stage whole-$stage 0 || code=1
+    limit 70 "$train" tiny.json --set batch.micro=1 --set run.directory="$output/alone-$stage" --set run.resume=auto || code=1
+    close "ZeRO $stage: one rank goes on" alone-$stage whole-$stage 5e-3 || code=1
+  done
+  return $code
+}
+stage_memory() {
+  local code=0 ranks
+  for ranks in 1 2; do
+    planned=$([ "$dry" ] || "$train" plan 124m.json --world $ranks --set batch.micro=1 --no-data --json 2>/dev/null | sed -n 's/.*"memory_bytes_max": \([0-9]*\).*/\1/p')
+    if [ $ranks = 1 ]; then
+      run 124m.json memory-1 --set batch.micro=1 --set run.steps=5 || code=1
+    else
+      ranks 2 memory-2 --set run.steps=5 || code=1
+      planned=$([ "$dry" ] || "$train" plan tiny.json --world 2 --set batch.micro=1 --no-data --json 2>/dev/null | sed -n 's/.*"memory_bytes_max": \([0-9]*\).*/\1/p')
+    fi
+    [ "$dry" ] && continue
+    used=$(sed -n 's/.*"kind":"step".*"memory_bytes":\([0-9]*\).*/\1/p' memory-$ranks/metrics.jsonl | tail -n 1)
+    [ -n "$used" ] && [ -n "$planned" ] || { echo "FAILED: memory of $ranks ranks is not told" && code=1 && continue; }
+    echo "ok: $ranks ranks: planned $planned bytes, used $used: $(((used - planned) >> 20)) MiB are the driver's and the libraries'$([ $ranks = 1 ] || echo ', and NCCL'"'"'s')"
+  done
+  return $code
+}
+stage_gpus() {
+  local count code=0
+  count=$([ "$dry" ] && echo 2 || nvidia-smi -L 2>/dev/null | wc -l)
+  [ "$count" -ge 2 ] || { echo "one GPU or none: skipped" && return 0; }
+  run tiny.json one --set batch.micro=1 || code=1
+  for setting in zero_stage=0 zero_stage=3; do
+    rm -rf gpus-$setting
+    limit 70 "$mpirun" --allow-run-as-root -n 2 "$train" tiny.json --set batch.micro=1 --set run.directory="$output/gpus-$setting" --set parallel.$setting || code=1
+    close "2 GPUs, $setting: the losses of one" gpus-$setting one 5e-3 || code=1
+  done
   return $code
 }
 stage_times() {
@@ -181,13 +294,13 @@ stage_times() {
 
 stage_ops() {
   [ "$bench" ] || { echo "ops_bench_gpu was not built (-DTRIREME_BENCHMARKS=ON): skipped" && return 0; }
-  limit 470 "$bench" --benchmark_min_time=0.2s --benchmark_out=ops-figures.json --benchmark_out_format=json
+  limit 285 "$bench" --benchmark_min_time=0.2s --benchmark_out=ops-figures.json --benchmark_out_format=json
 }
 stage_pytorch() {
   local python=${PYTHON:-python3} script
   "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null || { echo "$python has no torch with CUDA: skipped" && return 0; }
   script=$(ls "$here/gpu_reference.py" "$here/pytorch/gpu_reference.py" 2>/dev/null | head -n 1)
-  limit 470 "$python" "$script" 124m.json 1558m.json
+  limit 285 "$python" "$script" 124m.json 1558m.json
 }
 
 if [ "$only" ]; then
@@ -198,30 +311,53 @@ fi
 # What was never run on a GPU when this was written, in the order in which a failure is likely theirs.
 suspects_of() {
   case $1 in
-  kernels) echo "Gemm of Hopper: MN-major descriptors of wgmma (m = 129, gemm_sm90.cuh), multicast in clusters, SwiGLU's 4-D tensor map; cuBLASLt's alignments (gemm_cublaslt.cc)" ;;
+  kernels | aligned) echo "Gemm of Hopper: MN-major descriptors of wgmma (m = 129, gemm_sm90.cuh), multicast in clusters, SwiGLU's 4-D tensor map; cuBLASLt's alignments (gemm_cublaslt.cc)" ;;
   cudnn) echo "the graph (attention_library.cc) where only numbers differ, the variant pack and by-value numbers (attention_cudnn.cc) where it refuses; libnvrtc.so.13 must be found" ;;
   train) echo "run.cuda_graph=off tells whether a recording is at fault, TRIREME_KERNEL_CHOICES whether a product is (README: kernel choices)" ;;
-  ranks) echo "NCCL_DEBUG=INFO; non-blocking init, then recording (run.cuda_graph=off), then the exchange of the rank order" ;;
+  ranks) echo "NCCL_DEBUG=INFO; ncclCommSplit with shared resources, then recording (run.cuda_graph=off), then the exchange of the rank order" ;;
+  meshes) echo "run.cuda_graph=off; ZeRO: pack_shards (kernels/shards); a pipeline: what goes one way in a graph" ;;
+  placements) echo "a receive that spins beside a kernel that is loaded or memory that is freed (CUDA_MODULE_LOADING, CUDA_DEVICE_MAX_CONNECTIONS)" ;;
+  killed) echo "the watchdog: asynchronous errors of NCCL (transfer_faults.h)" ;;
   times | ops) echo "figures only: compare with the rooflines of kernels/README.md" ;;
+  esac
+}
+# What each stage shows to be so, or not.
+belief_of() {
+  case $1 in
+  device) echo "the libraries are found where the program looks" ;;
+  kernels | aligned) echo "what a kernel does when it is executed on the host it does on a GPU" ;;
+  train) echo "a GPU trains as the CPU does, recorded steps have the bits of plain ones" ;;
+  memory) echo "plan counts what a rank takes, and NCCL and libraries are a constant beside it" ;;
+  ranks) echo "NCCL's calls take microseconds, and recorded transfers have the bits of plain ones" ;;
+  meshes) echo "every mesh over NCCL trains as one rank does" ;;
+  placements) echo "no receive is started in front of what it needs" ;;
+  killed) echo "who loses a rank ends within seconds" ;;
+  checkpoint) echo "runs on GPUs go on with equal bits on their mesh, and near on others" ;;
+  gpus) echo "what holds for ranks that share a GPU holds for GPUs" ;;
+  cudnn) echo "cuDNN's attention agrees, and is the faster one" ;;
+  *) echo "the figures are near the rooflines" ;;
   esac
 }
 
 status=0
 gpu=$([ "$dry" ] || nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
 program=$("$train" --version 2>/dev/null | head -n 1)
-[ -e table.txt ] || printf '%-9s %-7s %6s   %s\n' stage result seconds figures >table.txt
+[ -e table.txt ] || printf '%-10s %-7s %6s   %s\n' stage result seconds figures >table.txt
 for stage in "${stages[@]}"; do
   begin=$(date +%s)
-  timeout -k 10 480 bash "$self" --inside "$stage" --train "$train" --tests "$tests" --output "$output" ${dry:+--dry-run} >"$stage.log" 2>&1 </dev/null
+  timeout -k 10 300 bash "$self" --inside "$stage" --train "$train" --tests "$tests" --output "$output" --device "$device" ${dry:+--dry-run} >"$stage.log" 2>&1 </dev/null
   code=$?
   seconds=$(($(date +%s) - begin))
   [ $code = 0 ] && result=passed || { result=failed && status=1; }
   [ $code != 124 ] || result=ended
+  verdict=confirms
+  [ $code = 0 ] || verdict=refutes
+  ! grep -q ': skipped$' "$stage.log" || verdict='says nothing of'
   passed=$(($(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$stage.log" | paste -sd+) + $(grep -c '^ok:' "$stage.log")))
   failed=$(grep -c '^FAILED\|^\[  FAILED  \] [^0-9]' "$stage.log")
   printf '{"stage": "%s", "result": "%s", "exit": %d, "seconds": %d, "passed": %d, "failed": %d, "date": "%s", "gpu": "%s", "program": "%s"}\n' \
     "$stage" $result $code $seconds $passed "$failed" "$(date -u +%FT%TZ)" "$gpu" "$program" >"$stage.json"
-  printf '%-9s %-7s %4d s   %s\n' "$stage" $result $seconds "$passed ok, $failed failed" | tee -a table.txt
+  printf '%-10s %-7s %4d s   %s; %s: %s\n' "$stage" $result $seconds "$passed ok, $failed failed" "$verdict" "$(belief_of "$stage")" | tee -a table.txt
   if [ $code != 0 ]; then
     tail -n 25 "$stage.log" | sed 's/^/    /'
     suspects=$(suspects_of "$stage")

@@ -32,7 +32,7 @@ check "a suite that crashes fails its stage" [ $? = 1 ]
 check "and stands in the table" grep -q '^kernels *failed .* 28 ok, 2 failed' out/table.txt
 check "with what to suspect first" grep -q 'suspect first: Gemm of Hopper' out/table.txt
 check "it is named" grep -q '^FAILED: Isas/Gemm\. (exit 139)' out/kernels.log
-check "the suites after it have run, unaligned and aligned" [ "$(grep -c 'Isas/Rope' calls)" = 2 ]
+check "the suites after it have run, beside products and all else" [ "$(grep -c 'Isas/Rope' calls)" = 2 ]
 check "and nothing that is no suite" [ "$(grep -c 'gtest_filter=' calls)" = 4 ]
 check "its object" grep -q '"stage": "kernels", "result": "failed", "exit": 1, .*"passed": 28, "failed": 2, .*"gpu": "NVIDIA Fake", "program": "train 0.0"' out/kernels.json
 check_gpu train ranks times pytorch memcheck
@@ -45,6 +45,8 @@ sed -i 's/loss\\":4.5/&$RANDOM/' train
 check_gpu train
 check "losses that differ fail" [ $? = 1 ]
 check "and are shown" grep -q '^FAILED: tiny, fp32: the same bits twice' out/train.log
+check "the table says what that refutes" grep -q '^train .*refutes: a GPU trains as the CPU does' out/table.txt
+check "and what was not tried" grep -q '^pytorch .*says nothing of: ' out/table.txt
 check_gpu --dry-run
 check "a dry run of everything" [ $? = 0 ]
 check "tells the commands" grep -q 'would run, at most 70 s: .*mpirun --allow-run-as-root --oversubscribe -n 4' said
