@@ -230,9 +230,10 @@ stage_killed() {
   on_ranks 2 killed --set run.steps=1000000 &
   job=$!
   for ((i = 0; i < 600; ++i)); do
-    [ "$(grep -c '"kind":"step"' killed/metrics.jsonl 2>/dev/null)" -lt 10 ] 2>/dev/null || break
+    if [ -e killed/metrics.jsonl ] && [ "$(grep -c '"kind":"step"' killed/metrics.jsonl)" -ge 10 ]; then break; fi
     sleep 0.1
   done
+  [ -e killed/metrics.jsonl ] || { echo "FAILED: a killed rank: none had made a step" && code=1; }
   pkill -KILL -n -f "$train tiny.json.*run.directory=$output/killed" || code=1
   began=$(date +%s)
   wait $job && { echo "FAILED: a killed rank: the job ended with 0" && code=1; }
