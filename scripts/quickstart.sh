@@ -9,6 +9,7 @@
 #   --directory  where everything goes; must be empty or absent, as nothing that exists is touched (runs/quickstart, or the
 #                first of runs/quickstart-2, -3, ... that is free)
 #
+# Where a GPU and a CUDA toolkit (nvcc) are found, train is built for the GPU, and trains on one or two of them.
 # TRIREME_TRAIN: a binary that is there already; nothing is then set up or built.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
@@ -42,17 +43,34 @@ say() { printf '\n\033[1m%s\033[0m\n' "== $*"; }
 [ -t 1 ] && [ -z "${NO_COLOR:-}" ] || say() { printf '\n%s\n' "== $*"; }
 
 if [ -z "${TRIREME_TRAIN:-}" ]; then
+  preset=cpu-release with=()
+  if nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
+    if command -v nvcc /usr/local/cuda/bin/nvcc build/cuda/bin/nvcc >/dev/null; then
+      preset=cuda-release with=(--cuda)
+      echo "A GPU and a CUDA toolkit are here: train is built for the GPU."
+    else
+      echo "A GPU is here, but no CUDA toolkit: train is built for the CPU. (scripts/setup.sh --cuda installs one.)"
+    fi
+  fi
   say "Setting up"
-  scripts/setup.sh
+  scripts/setup.sh "${with[@]}"
   say "Building train"
   log=$(mktemp)
-  cmake --preset cpu-release -DTRIREME_TESTS=OFF >"$log" || { cat "$log" >&2; rm -f "$log"; exit 3; }
+  cmake --preset $preset -DTRIREME_TESTS=OFF >"$log" || { cat "$log" >&2; rm -f "$log"; exit 3; }
   rm -f "$log"
-  cmake --build --preset cpu-release --target train
-  TRIREME_TRAIN=$PWD/build/cpu-release/train
+  cmake --build --preset $preset --target train
+  TRIREME_TRAIN=$PWD/build/$preset/train
 fi
 export TRIREME_TRAIN
 train=$TRIREME_TRAIN
+# A rank needs a GPU of its own, where there are any.
+gpus=$("$train" --version | sed -n 's/^ *GPUs  *//p')
+ranks=2 where="two ranks"
+case $gpus in
+"" | none*) ;;
+*,*) where="two GPUs: $gpus" ;;
+*) ranks=1 where="a GPU: $gpus" ;;
+esac
 
 say "Preparing the corpus in $directory"
 mkdir -p "$directory"
@@ -87,9 +105,9 @@ cat >"$directory/run.json" <<JSON
 JSON
 
 say "What the run needs"
-"$train" plan "$directory/run.json" --world 2
-say "Training on two ranks; half-way it is interrupted as a cluster would"
-scripts/run.sh -n 2 "$directory/run.json" &
+"$train" plan "$directory/run.json" --world $ranks
+say "Training on $where; half-way it is interrupted as a cluster would"
+scripts/run.sh -n $ranks "$directory/run.json" &
 job=$!
 half=$((steps / 2))
 while kill -0 $job 2>/dev/null && ! grep -q "\"step\":$half," "$directory/run/metrics.jsonl" 2>/dev/null; do sleep 0.3; done
@@ -98,7 +116,7 @@ code=0
 wait $job || code=$?
 case $code in
   75) say "Exit code 75: saved. The same command goes on where it stopped"
-      scripts/run.sh -n 2 "$directory/run.json" ;;
+      scripts/run.sh -n $ranks "$directory/run.json" ;;
   0) say "The run ended before it could be interrupted" ;;
   *) exit $code ;;
 esac

@@ -39,4 +39,22 @@ for arguments in "--steps" "--steps none" "--text"; do
   "$root/scripts/quickstart.sh" $arguments >"$scratch/log" 2>&1
   check "'$arguments' is a usage error" [ $? = 2 ]
 done
+# What is built where: programs of these names stand for a GPU's and CMake.
+stand_in() { # NAME TEXT
+  printf '#!/bin/sh\n%s\n' "$2" >"$scratch/bin/$1"
+  chmod +x "$scratch/bin/$1"
+}
+built() { # WHAT PRESET SENTENCE: what would be built, with what is in $scratch/bin
+  env -u TRIREME_TRAIN PATH="$scratch/bin:$PATH" "$root/scripts/quickstart.sh" --text "$scratch/text.txt" --directory "$scratch/built" >"$scratch/log" 2>&1
+  check "$1: built by $2" grep -q "^--preset $2 " "$scratch/log"
+  check "$1: said" grep -q "$3" "$scratch/log"
+}
+mkdir "$scratch/bin"
+stand_in cmake 'echo "$@"; exit 1'
+stand_in nvidia-smi 'echo "GPU 0: NVIDIA H100"'
+if [ "$(id -u)" = 0 ] && command -v nvcc >/dev/null; then # what is missing would be installed
+  built "a GPU and a toolkit" cuda-release "A GPU and a CUDA toolkit are here: train is built for the GPU"
+fi
+stand_in nvidia-smi 'exit 9'
+built "no GPU" cpu-release "== Setting up"
 finish
