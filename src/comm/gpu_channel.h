@@ -36,8 +36,10 @@ class GpuChannels {
 
 /// For `ranks`. They are connected when a channel first needs it. Transfers stand in `recorder`
 /// from their start until seen to be done, at the latest when the next starts; what NCCL finds out
-/// meanwhile is told to who asks `faults`. All outlive this, and this the channels.
+/// meanwhile is told to who asks `faults`. All outlive this, and this the channels. `max_ctas`:
+/// blocks of a transfer on a GPU at most, 0 as NCCL has it.
 std::unique_ptr<GpuChannels> make_gpu_channels(Communicator& ranks, Context& context,
-                                               FlightRecorder& recorder, TransferFaults& faults);
+                                               FlightRecorder& recorder, TransferFaults& faults,
+                                               int max_ctas = 0);
 
 }  // namespace trireme

@@ -437,8 +437,12 @@ class NcclChannel final : public Communicator {
 class NcclChannels final : public GpuChannels {
  public:
   NcclChannels(Communicator& ranks, Context& context, FlightRecorder& recorder,
-               TransferFaults& faults)
-      : ranks_(ranks), context_(context), recorder_(recorder), faults_(faults) {}
+               TransferFaults& faults, int max_ctas)
+      : ranks_(ranks),
+        context_(context),
+        recorder_(recorder),
+        faults_(faults),
+        max_ctas_(max_ctas) {}
 
   std::unique_ptr<Communicator> channel(Communicator& group, std::string_view name) override {
     std::array<std::int64_t, 1> largest{group.size()};
@@ -449,21 +453,22 @@ class NcclChannels final : public GpuChannels {
     std::array<std::int64_t, 1> last{-ranks_.rank()};
     group.maximum(last);
     const int color = group.size() == 1 ? NCCL_SPLIT_NOCOLOR : static_cast<int>(-last[0]);
-    const ncclComm_t comm =
-        connected(ranks_, gpu(), fmt::format("dividing {} ranks for {}", ranks_.size(), name),
-                  [root = root_->get(), color, key = ranks_.rank()](ncclComm_t& made) {
-                    ncclConfig_t config = config_of_all();
-                    return library().split(root, color, key, &made, &config);
-                  });
+    const ncclComm_t comm = connected(
+        ranks_, gpu(), fmt::format("dividing {} ranks for {}", ranks_.size(), name),
+        [root = root_->get(), color, key = ranks_.rank(), most = max_ctas_](ncclComm_t& made) {
+          ncclConfig_t config = config_of_all(most);
+          return library().split(root, color, key, &made, &config);
+        });
     if (group.size() == 1) return make_self_communicator();
     return std::make_unique<NcclChannel>(group, name, comm, context_, recorder_, faults_);
   }
 
  private:
-  static ncclConfig_t config_of_all() {
+  static ncclConfig_t config_of_all(int max_ctas) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;  // a call that does not block makes a thread in NCCL from 2.27 on
     config.splitShare = 1;
+    if (max_ctas > 0) config.maxCTAs = max_ctas;
     return config;
   }
   [[nodiscard]] int gpu() const { return context_.device().index; }
@@ -478,8 +483,9 @@ class NcclChannels final : public GpuChannels {
     });
     ranks_.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
     root_.emplace(connected(ranks_, gpu(), fmt::format("connecting {} ranks", ranks_.size()),
-                            [id, size = ranks_.size(), rank = ranks_.rank()](ncclComm_t& made) {
-                              ncclConfig_t config = config_of_all();
+                            [id, size = ranks_.size(), rank = ranks_.rank(),
+                             most = max_ctas_](ncclComm_t& made) {
+                              ncclConfig_t config = config_of_all(most);
                               return library().init_rank(&made, size, id, rank, &config);
                             }),
                   fmt::format("{} ranks", ranks_.size()), gpu(), faults_);
@@ -489,14 +495,16 @@ class NcclChannels final : public GpuChannels {
   Context& context_;
   FlightRecorder& recorder_;
   TransferFaults& faults_;
+  const int max_ctas_;
   std::optional<Connection> root_;
 };
 
 }  // namespace
 
 std::unique_ptr<GpuChannels> make_gpu_channels(Communicator& ranks, Context& context,
-                                               FlightRecorder& recorder, TransferFaults& faults) {
-  return std::make_unique<NcclChannels>(ranks, context, recorder, faults);
+                                               FlightRecorder& recorder, TransferFaults& faults,
+                                               int max_ctas) {
+  return std::make_unique<NcclChannels>(ranks, context, recorder, faults, max_ctas);
 }
 
 }  // namespace trireme

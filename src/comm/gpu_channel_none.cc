@@ -5,7 +5,7 @@
 namespace trireme {
 
 std::unique_ptr<GpuChannels> make_gpu_channels(Communicator&, Context&, FlightRecorder&,
-                                               TransferFaults&) {
+                                               TransferFaults&, int) {
   throw InternalError("channels between GPUs in a program without GPU code");
 }
 

@@ -311,6 +311,11 @@ void add_parallel(std::vector<Field>& list) {
   FIELD(parallel.reduction_order,
         .text = "Sums over ranks run in rank order, or in the library's (MPI, NCCL)",
         .default_text = "rank on cpu, library on cuda");
+  FIELD(parallel.nccl_max_ctas,
+        .text =
+            "Blocks that NCCL may take on a GPU for a transfer: fewer leave more "
+            "multiprocessors to what computes beside it; 0 leaves that to NCCL",
+        .unit = "blocks", .maximum = 64, .peers = {"--nccl-communicator-config-path", "", "", ""});
   FIELD(
       parallel.recompute,
       .text =

@@ -1,5 +1,6 @@
 #include "train/runtime.h"
 
+#include "base/math.h"
 #include "comm/communicator.h"
 #include "parallel/rank_order_channel.h"
 
@@ -11,7 +12,7 @@ namespace {
 std::unique_ptr<GpuChannels> gpus_of(Communicator& ranks, const ChannelMaker& maker) {
   if (!maker.context.on_gpu()) return nullptr;
   return make_gpu_channels(ranks, maker.context, maker.launch.flight_recorder(),
-                           maker.launch.transfer_faults());
+                           maker.launch.transfer_faults(), narrow<int>(maker.nccl_max_ctas));
 }
 
 /// A channel for the memory that the context computes in. Collective over the ranks of `gpus`.
@@ -99,7 +100,7 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
       part(part_of_rank(config, run, replica.rank(), options.purpose)),
       context(options.device, options.threads, detect_isa()),
       channels(replica, mesh, part, pipeline, model.layer(0).attention.kv_heads,
-               {context, launch, run.sums}),
+               {context, launch, run.sums, config.parallel.nccl_max_ctas}),
       params(part.declare(model)),
       store(params.metas, run.compute,
             options.purpose == StagePurpose::kEvaluation ? StoreContents{} : Optimizer::contents(),

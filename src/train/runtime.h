@@ -32,6 +32,7 @@ struct ChannelMaker {
   Context& context;
   Launch& launch;
   ReductionOrder order;
+  std::int64_t nccl_max_ctas = 0;
 };
 
 /// The groups of ranks that a rank moves data with, each transfer of a kind on a channel of its

@@ -164,7 +164,8 @@ for rank in 0 2; do
   job=$!
   background+=("$job")
   until_true grep -q '^generating with' log # Open MPI 5 keeps text back until its line ends
-  mapfile -t pids < <(train_processes "$job")
+  all_three() { mapfile -t pids < <(train_processes "$job") && [ ${#pids[@]} = 3 ]; }
+  until_true all_three
   kill -TERM "${pids[$rank]}"
   wait "$job"
   code=$?

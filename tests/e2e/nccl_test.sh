@@ -67,6 +67,10 @@ TRIREME_NCCL_FAILS=init:1 ranks 2 "${two[@]}" --set run.directory=unconnected
 ends_with "a rank that cannot be connected" 3
 says_once "it is named, by NCCL's words" "rank 1: NCCL: connecting 2 ranks: .*a planned failure of rank 1"
 check "nothing was trained" [ ! -s unconnected/metrics.jsonl ]
+for blocks in 3 4; do
+  TRIREME_NCCL_FAILS=blocks:1:4 ranks 2 "${two[@]}" --set run.steps=2 --set parallel.nccl_max_ctas=$blocks --set run.directory=blocks-$blocks
+  ends_with "NCCL's blocks are limited to $blocks, of 4 that are asked for here" $((blocks == 4 ? 0 : 3))
+done
 TRIREME_NCCL_FAILS=async:1:100 ranks 2 "${two[@]}" --set run.steps=100000 --set run.directory=broken
 ends_with "a connection that breaks" 71
 says_once "it is told in NCCL's words" "^error: .*NCCL: a transfer on data.reduce: .*a planned failure in an all-reduce"

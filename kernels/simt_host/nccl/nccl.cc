@@ -7,7 +7,8 @@
 // linked.
 //
 // For tests: TRIREME_NCCL_FAILS=init:RANK, a communicator that this rank of it cannot make;
-// async:RANK:N, one that fails at its N-th transfer there.
+// async:RANK:N, one that fails at its N-th transfer there; blocks:RANK:N, all that are not limited
+// to N blocks.
 
 #include <nccl.h>
 #include <unistd.h>
@@ -336,7 +337,13 @@ void start_sum(ncclComm* comm, cudaStream_t stream, const Sum& of) {
         });
 }
 
-ncclResult_t connect(ncclComm_t* made, const std::string& name, int ranks, int rank) {
+ncclResult_t connect(ncclComm_t* made, const std::string& name, int ranks, int rank,
+                     const ncclConfig_t* config) {
+  if (config->blocking == 0)
+    return refuse(ncclInvalidArgument, "calls here return when they are done");
+  const auto blocks = static_cast<std::uint64_t>(config->maxCTAs);
+  if (planned().what == "blocks" && planned().rank == rank && planned().at != blocks)
+    return refuse(ncclInvalidArgument, std::to_string(config->maxCTAs) + " blocks");
   if (ranks > trireme::simt::kRanksMax)
     return refuse(ncclInvalidArgument, "more ranks than host execution serves");
   if (planned().what == "init" && planned().rank == rank)
@@ -370,13 +377,14 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
-                                    ncclConfig_t*) {
+                                    ncclConfig_t* config) {
   *comm = nullptr;
-  return connect(comm, id.internal, ranks, rank);
+  return connect(comm, id.internal, ranks, rank, config);
 }
 
 /// Ranks learn each other's colors as a message of every rank to every other.
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t*) {
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made,
+                           ncclConfig_t* config) {
   *made = nullptr;
   struct Choice {
     int color, key;
@@ -406,7 +414,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
     ++ranks;
     rank += theirs.key < key || (theirs.key == key && other < comm->rank) ? 1 : 0;
   }
-  return connect(made, name, ranks, rank);
+  return connect(made, name, ranks, rank, config);
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {

@@ -72,6 +72,7 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       {"parallel.speculative_step", one_of({true, false})},
       {"parallel.expert", one_of({1})},
       {"parallel.data", [](Dice&, const Situation& s) { return Json(s.data_ranks); }},
+      {"parallel.nccl_max_ctas", one_of({0, 8})},
       {"parallel.reduction_order", one_of({"rank", "library"})},
       {"parallel.recompute", one_of({"none", "selective", "full"})},
       {"checkpoint.interval_steps", one_of({0, 1, 2, kLargest})},
