@@ -171,7 +171,7 @@ struct RunConfig {
     std::int64_t zero_stage = 0;
     std::optional<std::int64_t> zero_group;         ///< 0: chosen
     std::optional<ReductionOrder> reduction_order;  ///< rank on cpu, library on cuda
-    std::int64_t nccl_max_ctas = 0;  ///< 0: NCCL's choice
+    std::int64_t nccl_max_ctas = 0;                 ///< 0: NCCL's choice
     Recompute recompute = Recompute::kNone;
     friend bool operator==(const Parallel&, const Parallel&) = default;
   } parallel;

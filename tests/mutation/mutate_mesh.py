@@ -47,7 +47,7 @@ EDITS = [
     ("src/store/reduction.cc", "no sum over shards",
      "    bucket.transfer = group.channels.shards.start_reduce_scatter(bucket.shards);\n", ""),
     ("src/store/reduction.cc", "no sum over replicas of a shard",
-     "if (group.channels.replicas.size() > 1) group.", "if (group.channels.replicas.size() > 99) group."),
+     "if (group.channels.shards.size() > 1 && group.channels.replicas.size() > 1)\n    group.", "if (group.channels.replicas.size() > 99) group."),
     ("src/store/reduction.cc", "sum over replicas in the group of shards",
      "group.channels.replicas.start_all_reduce(sum)", "group.channels.shards.start_all_reduce(sum)"),
     ("src/store/reduction.cc", "the last micro-batch's gradients alone",
