@@ -45,7 +45,7 @@ EDITS = [
     ("src/store/reduction.cc", "no sum over data ranks at stage 0",
      "    pending_.push_back(group.channels.replicas.start_all_reduce(gradients));\n", "    return;\n"),
     ("src/store/reduction.cc", "no sum over shards",
-     "    bucket.transfer = group.channels.shards.start_reduce_scatter(bucket.shards);\n", ""),
+     ": group.channels.shards.start_reduce_scatter(bucket.shards);", ": Pending();"),
     ("src/store/reduction.cc", "no sum over replicas of a shard",
      "if (group.channels.shards.size() > 1 && group.channels.replicas.size() > 1)\n    group.", "if (group.channels.replicas.size() > 99) group."),
     ("src/store/reduction.cc", "sum over replicas in the group of shards",
