@@ -22,8 +22,9 @@ struct Info {
   std::string pci_bus_id;  ///< "0000:3b:00.0"
 };
 
-/// GPUs that this process may use. EnvironmentError: no driver, an old one, or no GPU. The first
-/// call sets what the driver reads from the environment and a user has not set.
+// Either of these comes first: what the driver reads from the environment, and a user has not set,
+// is set there.
+/// GPUs that this process may use. EnvironmentError: no driver, an old one, or no GPU.
 int device_count();
 Info info(int index);
 /// The GPU that this thread's later calls mean.

@@ -96,6 +96,7 @@ int device_count() {
 }
 
 Info info(int index) {
+  set_environment();
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
   std::array<char, 32> bus_id{};
