@@ -61,6 +61,7 @@ if(TRIREME_TESTS AND TARGET trireme_cuda_headers AND CMAKE_CXX_COMPILER_ID STREQ
                            -Wno-psabi -fno-sanitize=all)
     add_library(trireme_gpu_${variant} OBJECT ${gpu_sources} ${src}/comm/gpu_channel_nccl.cc)
     target_compile_definitions(trireme_gpu_${variant} PRIVATE TRIREME_GPU_BACKEND="cuda-host" TRIREME_GPU_SM90
+                               TRIREME_GPU_ARCHITECTURES="80 90a 80-ptx"
                                TRIREME_GPU_CUDNN)
     target_link_libraries(trireme_gpu_${variant} PRIVATE trireme_options trireme_cuda_headers fmt::fmt
                           INTERFACE ${CMAKE_DL_LIBS} Threads::Threads)
@@ -118,6 +119,17 @@ else()
   set(exclude EXCLUDE_FROM_ALL)
 endif()
 
+# The oldest architecture whose code is no other's alone is there as PTX too: what a newer GPU's driver compiles.
+set(built ${architectures})
+set(ptx ${architectures})
+list(FILTER ptx EXCLUDE REGEX "a$")
+if(ptx)
+  list(SORT ptx COMPARE NATURAL)
+  list(GET ptx 0 ptx)
+  list(APPEND built ${ptx}-ptx)
+endif()
+list(JOIN built " " built)
+
 set(objects)
 foreach(source ${TRIREME_CU_SOURCES})
   get_filename_component(name ${source} NAME)
@@ -126,6 +138,9 @@ foreach(source ${TRIREME_CU_SOURCES})
     # Not -arch: sm_90a would be compiled for compute_90 too, which has no wgmma.
     if(NOT name MATCHES "_sm90\\.cu$" OR arch STREQUAL "90a")
       list(APPEND codes -gencode arch=compute_${arch},code=sm_${arch})
+      if(arch STREQUAL "${ptx}")
+        list(APPEND codes -gencode arch=compute_${arch},code=compute_${arch})
+      endif()
     endif()
   endforeach()
   if(NOT codes)
@@ -142,7 +157,8 @@ foreach(source ${TRIREME_CU_SOURCES})
 endforeach()
 add_library(trireme_gpu_cuda OBJECT ${exclude} ${gpu_sources} ${src}/comm/gpu_channel_nccl.cc
             ${PROJECT_SOURCE_DIR}/kernels/gemm/gemm_cublaslt.cc)
-target_compile_definitions(trireme_gpu_cuda PRIVATE TRIREME_GPU_BACKEND="cuda" TRIREME_GPU_CUBLASLT)
+target_compile_definitions(trireme_gpu_cuda PRIVATE TRIREME_GPU_BACKEND="cuda" TRIREME_GPU_CUBLASLT
+                           TRIREME_GPU_ARCHITECTURES="${built}")
 if(TARGET trireme_cudnn_headers)
   target_sources(trireme_gpu_cuda PRIVATE ${PROJECT_SOURCE_DIR}/kernels/attention/attention_cudnn.cc)
   target_compile_definitions(trireme_gpu_cuda PRIVATE TRIREME_GPU_CUDNN)

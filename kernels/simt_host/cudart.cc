@@ -183,8 +183,9 @@ cudaError_t cudaDriverGetVersion(int* v) {
   return *v = old ? CUDART_VERSION - 2000 : CUDART_VERSION, cudaSuccess;
 }
 // What a test wants the machine to look like: TRIREME_SIMT_GPUS, how many (0: none, "old": a driver
-// older than the toolkit), TRIREME_SIMT_GPU_NAME, TRIREME_SIMT_MEMORY_BYTES of each GPU, and
-// TRIREME_SIMT_FIRST_GPU, which of the host's is the first that this process sees.
+// older than the toolkit), TRIREME_SIMT_GPU_NAME, TRIREME_SIMT_CAPABILITY (90),
+// TRIREME_SIMT_MEMORY_BYTES of each GPU, and TRIREME_SIMT_FIRST_GPU, which of the host's is the
+// first that this process sees.
 cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
   const char* first = std::getenv("TRIREME_SIMT_FIRST_GPU");
   const auto bus = static_cast<unsigned>((first != nullptr ? std::atoi(first) : 0) + device + 1);
@@ -195,7 +196,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   const char* name = std::getenv("TRIREME_SIMT_GPU_NAME");
   *p = {};
   std::snprintf(p->name, sizeof p->name, "%s", name != nullptr ? name : "host execution");
-  p->major = 9;
+  const char* capability = std::getenv("TRIREME_SIMT_CAPABILITY");
+  const int number = capability != nullptr ? std::atoi(capability) : 90;
+  p->major = number / 10;
+  p->minor = number % 10;
   p->multiProcessorCount = 4;
   p->totalGlobalMem = trireme::simt::memory_bytes();
   return cudaSuccess;

@@ -27,6 +27,12 @@ struct Info {
 /// GPUs that this process may use. EnvironmentError: no driver, an old one, or no GPU.
 int device_count();
 Info info(int index);
+/// Who runs this program's kernels on a GPU of a capability: code for it, or for an older one of
+/// its generation; code that the driver makes of PTX when the program starts; nobody.
+enum class Code : std::uint8_t { kMachine, kPtx, kNone };
+Code code_for(int capability);
+/// "80, 90a and PTX for 80": what there is.
+std::string architectures();
 /// The GPU that this thread's later calls mean.
 void select(int index);
 /// Of the selected GPU; used: by all processes.

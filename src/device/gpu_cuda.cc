@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cstdlib>
+#include <sstream>
+#include <vector>
 
 #include "base/error.h"
 #include "base/human_format.h"
@@ -103,6 +105,44 @@ Info info(int index) {
   check(cudaDeviceGetPCIBusId(bus_id.data(), bus_id.size(), index), "cudaDeviceGetPCIBusId");
   return {properties.name, properties.major * 10 + properties.minor, properties.multiProcessorCount,
           properties.totalGlobalMem, bus_id.data()};
+}
+
+namespace {
+
+/// TRIREME_GPU_ARCHITECTURES names what nvcc was asked for: "80 90a 80-ptx".
+struct Architecture {
+  int capability = 0;
+  bool this_only = false, ptx = false;  ///< 90a runs on nothing else
+};
+std::vector<Architecture> built_for() {
+  std::vector<Architecture> built;
+  std::istringstream words(TRIREME_GPU_ARCHITECTURES);
+  for (std::string word; words >> word;)
+    built.push_back({std::stoi(word), word.ends_with('a'), word.ends_with("-ptx")});
+  return built;
+}
+
+}  // namespace
+
+Code code_for(int capability) {
+  Code best = Code::kNone;
+  for (const Architecture& each : built_for()) {
+    const bool same_generation = each.capability / 10 == capability / 10;
+    if (each.ptx && each.capability <= capability && best == Code::kNone) best = Code::kPtx;
+    if (!each.ptx && same_generation && each.capability <= capability &&
+        (!each.this_only || each.capability == capability))
+      best = Code::kMachine;
+  }
+  return best;
+}
+
+std::string architectures() {
+  std::string text;
+  for (const Architecture& each : built_for()) {
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : ", ", each.ptx ? "PTX for " : "",
+                        each.capability, each.this_only ? "a" : "");
+  }
+  return text;
 }
 
 void select(int index) { check(cudaSetDevice(index), "cudaSetDevice"); }

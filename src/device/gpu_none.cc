@@ -15,6 +15,8 @@ namespace {
 std::string_view backend_name() { return "none"; }
 int device_count() { absent(); }
 Info info(int) { absent(); }
+Code code_for(int) { return Code::kNone; }
+std::string architectures() { return "none"; }
 void select(int) { absent(); }
 std::size_t free_bytes() { absent(); }
 std::size_t used_bytes() { absent(); }

@@ -69,6 +69,20 @@ void warn_of_missing_library(const Launch& launch) {
   log_warning("{}{}", common ? "" : fmt::format("rank {}: ", first - missing.begin()), *first);
 }
 
+void require_code(const gpu::Info& info, const std::string& gpu) {
+  const gpu::Code code = gpu::code_for(info.capability);
+  if (code == gpu::Code::kMachine) return;
+  if (code == gpu::Code::kNone) {
+    throw EnvironmentError(
+        "this build has no code for {}: it has {}. Build with -DTRIREME_CUDA_ARCHITECTURES={}", gpu,
+        gpu::architectures(), info.capability);
+  }
+  log_warning(
+      "{} runs what its driver makes of PTX ({}), without the kernels that are made for it alone; "
+      "-DTRIREME_CUDA_ARCHITECTURES={} builds for it",
+      gpu, gpu::architectures(), info.capability);
+}
+
 }  // namespace
 
 DeviceKind device_kind(DeviceChoice choice) {
@@ -121,6 +135,7 @@ Device choose_device(DeviceChoice choice, const Launch& launch) {
     device = gpu_of_rank(launch);
     const gpu::Info info = gpu::info(device.index);
     gpu = fmt::format("{} ({}.{})", info.name, info.capability / 10, info.capability % 10);
+    require_code(info, gpu);
     bus_id = info.pci_bus_id;
   });
   const std::vector<std::string> gpus = launch.job().all_gather_text(gpu);

@@ -197,6 +197,11 @@ TRIREME_SIMT_GPUS=0 ranks 2 "${pair[@]}"
 refused "no GPU" "no GPU is visible"
 TRIREME_SIMT_GPUS=old ranks 2 "${pair[@]}"
 refused "an old driver" "the NVIDIA driver serves CUDA .*Install a newer driver"
+TRIREME_SIMT_CAPABILITY=75 ranks 2 "${pair[@]}"
+refused "an older GPU" "this build has no code for host execution (7.5): it has 80, 90a, PTX for 80. Build with -DTRIREME_CUDA_ARCHITECTURES=75"
+TRIREME_SIMT_CAPABILITY=100 TRIREME_SIMT_GPUS=2 ranks 2 "${pair[@]}" --set run.steps=2 --set run.directory=newer
+ends_with "a newer GPU" 0
+says_once "a newer GPU: the line" "host execution (10.0) runs what its driver makes of PTX"
 # The model of base.json in bf16 needs some hundred KiB of a GPU; two ranks want them of one each.
 TRIREME_SIMT_GPUS=2 TRIREME_SIMT_MEMORY_BYTES=65536 ranks 2 "${pair[@]}"
 refused "too little memory on the GPU" \
