@@ -256,15 +256,16 @@ stage_checkpoint() {
   return $code
 }
 stage_memory() {
-  local code=0 ranks
+  local code=0 ranks size planned used
   for ranks in 1 2; do
-    planned=$([ "$dry" ] || "$train" plan 124m.json --world $ranks --set batch.micro=1 --no-data --json 2>/dev/null | sed -n 's/.*"memory_bytes_max": \([0-9]*\).*/\1/p')
     if [ $ranks = 1 ]; then
-      run 124m.json memory-1 --set batch.micro=1 --set run.steps=5 || code=1
+      size=124m
+      run $size.json memory-1 --set batch.micro=1 --set run.steps=5 || code=1
     else
+      size=tiny
       ranks 2 memory-2 --set run.steps=5 || code=1
-      planned=$([ "$dry" ] || "$train" plan tiny.json --world 2 --set batch.micro=1 --no-data --json 2>/dev/null | sed -n 's/.*"memory_bytes_max": \([0-9]*\).*/\1/p')
     fi
+    planned=$([ "$dry" ] || "$train" plan $size.json --world $ranks --set batch.micro=1 --no-data --json 2>/dev/null | sed -n 's/.*"memory_bytes_max": \([0-9]*\).*/\1/p')
     [ "$dry" ] && continue
     used=$(sed -n 's/.*"kind":"step".*"memory_bytes":\([0-9]*\).*/\1/p' memory-$ranks/metrics.jsonl | tail -n 1)
     [ -n "$used" ] && [ -n "$planned" ] || { echo "FAILED: memory of $ranks ranks is not told" && code=1 && continue; }

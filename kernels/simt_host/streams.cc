@@ -52,13 +52,12 @@ bool step(CUstream_st& s) {
   return pop.done;
 }
 
-}  // namespace
-
-namespace {
+/// Behind what the captured stream holds so far.
 void add_node(CUstream_st& s, std::function<bool()> run) {
   s.capture->nodes.push_back({std::move(run), s.last});
   s.last = {s.capture->nodes.size() - 1};
 }
+
 }  // namespace
 
 void set_streams(Streams mode, uint64_t seed) {

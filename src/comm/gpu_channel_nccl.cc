@@ -18,6 +18,7 @@
 
 #include "base/signal_free_thread.h"
 #include "comm/collective_check.h"
+#include "comm/forwarding_communicator.h"
 #include "comm/gpu_channel.h"
 #include "device/gpu.h"
 
@@ -233,30 +234,19 @@ class Connection {
   std::optional<TransferFaults::Watched> watched_;
 };
 
-class NcclChannel final : public Communicator {
+class NcclChannel final : public ForwardingCommunicator {
  public:
   NcclChannel(Communicator& group, std::string_view name, ncclComm_t comm, Context& context,
               FlightRecorder& recorder, TransferFaults& faults)
-      : host_(group.channel(name)),
+      : ForwardingCommunicator(group.channel(name)),
         name_(name),
         context_(context),
         recorder_(recorder),
         stream_(gpu::make_stream(gpu::Priority::kHigh)),
         connection_(comm, name_, context.device().index, faults) {}
 
-  [[nodiscard]] int rank() const override { return host_->rank(); }
-  [[nodiscard]] int size() const override { return host_->size(); }
-  void barrier() override { host_->barrier(); }
-  void broadcast(std::span<std::byte> bytes, int root) override { host_->broadcast(bytes, root); }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    host_->all_gather(mine, all);
-  }
-  std::vector<std::string> all_gather_text(std::string_view mine) override {
-    return host_->all_gather_text(mine);
-  }
-  std::unique_ptr<Communicator> split(int color) override { return host_->split(color); }
   std::unique_ptr<Communicator> channel(std::string_view name) override {
-    return host_->channel(name);
+    return inner().channel(name);
   }
   /// Of transfers as asked for; a recorded one counts once, however often replayed.
   [[nodiscard]] TrafficCounters counters() const override { return counters_; }
@@ -264,7 +254,7 @@ class NcclChannel final : public Communicator {
   Pending start_all_reduce(TensorView values) override {
     expect_summable("all_reduce", values);
     // A ring sends size() - 1 shards to reduce-scatter, and as many to all-gather.
-    host_->compare_calls(Operation::kAllReduce, values.dtype, bytes_of(values));
+    inner().compare_calls(Operation::kAllReduce, values.dtype, bytes_of(values));
     return start(Operation::kAllReduce, bytes_of(values),
                  all_reduce_bytes_sent(values.count(), values.dtype, size(), rank()), [&] {
                    return library().all_reduce(values.data, values.data, count_of(values),
@@ -275,7 +265,7 @@ class NcclChannel final : public Communicator {
   Pending start_reduce_scatter(TensorView shards) override {
     expect_summable("reduce_scatter", shards);
     expect_shards("reduce_scatter", shards);
-    host_->compare_calls(Operation::kReduceScatter, shards.dtype, bytes_of(shards));
+    inner().compare_calls(Operation::kReduceScatter, shards.dtype, bytes_of(shards));
     return start(Operation::kReduceScatter, bytes_of(shards),
                  one_way_bytes_sent(bytes_of(shards), size()), [&] {
                    return library().reduce_scatter(shards.data, own_shard(shards),
@@ -285,7 +275,7 @@ class NcclChannel final : public Communicator {
   }
   Pending start_all_gather(TensorView shards) override {
     expect_shards("all_gather", shards);
-    host_->compare_calls(Operation::kAllGather, shards.dtype, bytes_of(shards));
+    inner().compare_calls(Operation::kAllGather, shards.dtype, bytes_of(shards));
     return start(
         Operation::kAllGather, bytes_of(shards), one_way_bytes_sent(bytes_of(shards), size()), [&] {
           return library().all_gather(own_shard(shards), shards.data, shards.bytes() / ranks(),
@@ -421,7 +411,6 @@ class NcclChannel final : public Communicator {
     return bytes;
   }
 
-  const std::unique_ptr<Communicator> host_;
   const std::string name_;
   Context& context_;
   FlightRecorder& recorder_;

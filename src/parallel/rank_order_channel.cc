@@ -9,7 +9,7 @@
 namespace trireme {
 
 RankOrderChannel::RankOrderChannel(std::unique_ptr<Communicator> inner, Context& context)
-    : inner_(std::move(inner)), context_(context) {}
+    : ForwardingCommunicator(std::move(inner)), context_(context) {}
 
 Pending RankOrderChannel::start_all_reduce(TensorView values) {
   expect_summable("all_reduce", values);
@@ -55,7 +55,7 @@ Pending RankOrderChannel::start(TensorView values, Back back) {
     sends_.push_back(message_of(other, shard(sum->values, other)));
     receives_.push_back(message_of(other, of_other(*sum, other)));
   }
-  sum->scatter = inner_->start_exchange(sends_, receives_);
+  sum->scatter = inner().start_exchange(sends_, receives_);
   return Pending([this, at = &*sum] { finish(*at); });
 }
 
@@ -72,7 +72,7 @@ void RankOrderChannel::finish(Sum& sum) {
       sends_.push_back(message_of(other, mine));
       receives_.push_back(message_of(other, shard(sum.values, other)));
     }
-    inner_->start_exchange(sends_, receives_).wait();
+    inner().start_exchange(sends_, receives_).wait();
   }
   sum.busy = false;
 }

@@ -76,7 +76,9 @@ class Count {
         layout_.sharded() ? gathers_in_step(layout_, reads()) : std::vector<std::int64_t>();
     for (const MeshView view : kMeshViews) {
       if (!layout_.has(view)) continue;
-      gradients += layout_.sharded() ? scattered_gradients(view) : summed_gradients(view);
+      gradients += GradientReduction::has_buckets(gradients_, view, request_.wire)
+                       ? gradients_in_buckets(view)
+                       : whole_gradients(view);
       if (layout_.sharded()) weights += gathered_weights(view, gathers);
     }
     add(Axis::kData, "gradients", gradients);
@@ -87,18 +89,9 @@ class Count {
     return GradientReduction::wire_of(gradients_, view, request_.wire);
   }
 
-  [[nodiscard]] Moved summed_gradients(MeshView view) const {
+  [[nodiscard]] Moved whole_gradients(MeshView view) const {
     const AxisRank replica = layout_.distribution(view).replica;
     Moved moved;
-    if (GradientReduction::has_buckets(gradients_, view, request_.wire)) {
-      Buckets::for_each_part_of(gradients_, {view, wire(view), request_.device},
-                                [&](int block, Slice part) {
-                                  if (block >= layout_.valued_blocks()) return;
-                                  moved += both_ways(part.size, wire(view), replica);
-                                  moved.copies += 2;  // into the bucket and out of it
-                                });
-      return moved;
-    }
     for (int block = 0; block < layout_.valued_blocks(); ++block)
       moved += both_ways(gradients_.whole_gradients(block, view).size, DType::kF32, replica);
     const ParamMeta& first = params_.metas.front();
@@ -107,7 +100,7 @@ class Count {
     return moved;
   }
 
-  [[nodiscard]] Moved scattered_gradients(MeshView view) const {
+  [[nodiscard]] Moved gradients_in_buckets(MeshView view) const {
     const Distribution& ranks = layout_.distribution(view);
     const bool each_micro_batch = !layout_.distribution().accumulates_locally();
     const std::int64_t times = each_micro_batch ? request_.passes.accumulation : 1;

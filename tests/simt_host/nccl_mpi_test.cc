@@ -156,73 +156,67 @@ class NcclDeadlock : public NcclRanks {
     talk.back->start_exchange({&same, 1}, {}).wait();
     context_.synchronize();
   }
-  /// Whether `work` ends in a deadlock on any rank; says where ranks stood.
-  bool deadlocks(const std::function<void()>& work) {
-    bool mine = false;
-    try {
-      work();
-    } catch (const simt::Fault& fault) {
-      mine = fault.kind == simt::FaultKind::kDeadlock;
-      EXPECT_NE(std::string(fault.what()).find("rank 1 "), std::string::npos) << fault.what();
+  /// `work(planted)` ends in a deadlock on some rank where its fault is planted, and only there; it
+  /// is told where ranks stood.
+  void expect_deadlock_where_planted(const std::function<void(bool)>& work) {
+    for (const bool planted : {false, true}) {
+      bool mine = false;
+      try {
+        work(planted);
+      } catch (const simt::Fault& fault) {
+        mine = fault.kind == simt::FaultKind::kDeadlock;
+        EXPECT_NE(std::string(fault.what()).find("rank 1 "), std::string::npos) << fault.what();
+      }
+      EXPECT_EQ(any(mine), planted);
     }
-    return any(mine);
   }
 };
 
 TEST_F(NcclDeadlock, two_communicators_in_two_orders) {
-  for (const bool planted : {false, true}) {
-    EXPECT_EQ(deadlocks([&] {
-                const auto first = channel("first"), second = channel("second");
-                const Buffer a = filled(1), b = filled(2);
-                const bool swapped = planted && rank() == 1;
-                Communicator &one = swapped ? *second : *first, &two = swapped ? *first : *second;
-                Pending early = one.start_all_reduce((swapped ? b : a).view());
-                two.start_all_reduce((swapped ? a : b).view()).wait();
-                early.wait();
-                context_.synchronize();
-              }),
-              planted);
-  }
+  expect_deadlock_where_planted([&](bool planted) {
+    const auto first = channel("first"), second = channel("second");
+    const Buffer a = filled(1), b = filled(2);
+    const bool swapped = planted && rank() == 1;
+    Communicator &one = swapped ? *second : *first, &two = swapped ? *first : *second;
+    Pending early = one.start_all_reduce((swapped ? b : a).view());
+    two.start_all_reduce((swapped ? a : b).view()).wait();
+    early.wait();
+    context_.synchronize();
+  });
 }
 
 TEST_F(NcclDeadlock, a_receive_in_front_of_what_it_needs) {
-  for (const bool planted : {false, true}) {
-    EXPECT_EQ(deadlocks([&] {
-                const Talk talk = make_talk();
-                if (rank() == 1) answer(talk);
-                if (rank() != 0) return;
-                // Planted: in the stream of the message that it answers, and in front of it.
-                Communicator& channel = planted ? *talk.there : *talk.back;
-                Pending received;
-                if (planted) received = channel.start_exchange({}, {&talk.from, 1});
-                talk.there->start_exchange({&talk.to, 1}, {}).wait();
-                if (!planted) received = channel.start_exchange({}, {&talk.from, 1});
-                received.wait();
-                context_.synchronize();
-              }),
-              planted);
-  }
+  expect_deadlock_where_planted([&](bool planted) {
+    const Talk talk = make_talk();
+    if (rank() == 1) answer(talk);
+    if (rank() != 0) return;
+    // Planted: in the stream of the message that it answers, and in front of it.
+    Communicator& channel = planted ? *talk.there : *talk.back;
+    Pending received;
+    if (planted) received = channel.start_exchange({}, {&talk.from, 1});
+    talk.there->start_exchange({&talk.to, 1}, {}).wait();
+    if (!planted) received = channel.start_exchange({}, {&talk.from, 1});
+    received.wait();
+    context_.synchronize();
+  });
 }
 
 /// However many streams there are: freeing memory waits for the device, and a receive that spins
 /// there for what the host has not asked for yet.
 TEST_F(NcclDeadlock, memory_freed_while_a_receive_spins) {
-  for (const bool planted : {false, true}) {
-    EXPECT_EQ(deadlocks([&] {
-                const Talk talk = make_talk();
-                if (rank() == 1) answer(talk);
-                if (rank() != 0) return;
-                void* scratch = nullptr;
-                cudaMalloc(&scratch, 64);
-                Pending received = talk.back->start_exchange({}, {&talk.from, 1});
-                if (planted) cudaFree(scratch);
-                talk.there->start_exchange({&talk.to, 1}, {}).wait();
-                received.wait();
-                context_.synchronize();
-                if (!planted) cudaFree(scratch);
-              }),
-              planted);
-  }
+  expect_deadlock_where_planted([&](bool planted) {
+    const Talk talk = make_talk();
+    if (rank() == 1) answer(talk);
+    if (rank() != 0) return;
+    void* scratch = nullptr;
+    cudaMalloc(&scratch, 64);
+    Pending received = talk.back->start_exchange({}, {&talk.from, 1});
+    if (planted) cudaFree(scratch);
+    talk.there->start_exchange({&talk.to, 1}, {}).wait();
+    received.wait();
+    context_.synchronize();
+    if (!planted) cudaFree(scratch);
+  });
 }
 
 TEST_F(NcclDeadlock, messages_of_two_lengths_are_named) {

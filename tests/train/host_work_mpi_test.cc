@@ -10,6 +10,7 @@
 #include "support/gradient_norm.h"
 #include "support/mpi_test.h"
 #include "support/small_config.h"
+#include "train/gpu_run.h"
 #include "train/run_data.h"
 #include "train/step.h"
 
@@ -35,28 +36,17 @@ std::int64_t calls_of(const OpTrace& trace, std::string_view op) {
 }
 
 void expect_planned(const RunConfig& config, const std::string& what) {
-  Communicator& world = test_world();
-  std::vector<Problem> problems;
-  std::vector<std::string> notes;
-  ResolveInput input;
-  input.world = world.size();
-  PreparedRun prepared;
-  prepared.config = config;
-  prepared.run = resolve_run(config, input, problems, notes);
-  ASSERT_TRUE(problems.empty()) << format_problems(problems);
-  prepared.run.device = DeviceKind::kCuda;
-  prepared.run.compute = compute_type(config, DeviceKind::kCuda);
-  prepared.run.sums = reduction_order(config, DeviceKind::kCuda);
+  const PreparedRun prepared = prepare_for_gpus(config);
   RuntimeOptions options;
   options.device = {DeviceKind::kCuda, 0};
   Runtime runtime(test_launch(), config, prepared.run, options);
   runtime.store.initialise(runtime.context, 1);
   runtime.weights_changed(Runtime::Copies::kStale);
   std::int64_t transfers = 0, copies = 0;
-  for (const Traffic& traffic :
-       step_traffic(config.model,
-                    memory_request(config, prepared.run, StagePurpose::kTraining, world.rank()),
-                    config.data.document_mask)) {
+  for (const Traffic& traffic : step_traffic(
+           config.model,
+           memory_request(config, prepared.run, StagePurpose::kTraining, test_world().rank()),
+           config.data.document_mask)) {
     transfers += traffic.transfers;
     copies += traffic.copies;
   }

@@ -5,10 +5,10 @@
 
 #include "dataset/loader.h"
 #include "device/gpu.h"
-#include "plan/resolve.h"
 #include "support/gradient_norm.h"
 #include "support/mpi_test.h"
 #include "support/small_config.h"
+#include "train/gpu_run.h"
 #include "train/run_data.h"
 #include "train/step.h"
 
@@ -35,21 +35,9 @@ struct Steps {
 };
 
 Steps run_steps(const RunConfig& config, CudaGraph graph) {
-  Communicator& world = test_world();
   RunConfig with = config;
   with.run.cuda_graph = graph;
-  std::vector<Problem> problems;
-  std::vector<std::string> notes;
-  ResolveInput input;
-  input.world = world.size();
-  PreparedRun prepared;
-  prepared.run = resolve_run(with, input, problems, notes);
-  expect(problems.empty(), "{}", format_problems(problems));
-  // "auto" finds no real GPU where the host plays one.
-  prepared.run.device = DeviceKind::kCuda;
-  prepared.run.compute = compute_type(with, DeviceKind::kCuda);
-  prepared.run.sums = reduction_order(with, DeviceKind::kCuda);
-  prepared.config = with;
+  const PreparedRun prepared = prepare_for_gpus(with);
   RuntimeOptions options;
   options.device = {DeviceKind::kCuda, 0};
   Runtime runtime(test_launch(), with, prepared.run, options);

@@ -23,6 +23,7 @@
 #include <random>
 #include <vector>
 
+#include "base/dtype.h"
 #include "kernels/simt_host/nccl/mailboxes.h"
 #include "kernels/simt_host/streams.h"
 
@@ -264,27 +265,20 @@ void end_group() {
 float value_of(const char* at, ncclDataType_t type) {
   if (type == ncclFloat32) {
     float value;
-    std::memcpy(&value, at, 4);
+    std::memcpy(&value, at, sizeof value);
     return value;
   }
-  std::uint16_t half;
-  std::memcpy(&half, at, 2);
-  const std::uint32_t bits = std::uint32_t{half} << 16;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
+  trireme::BFloat16 half;
+  std::memcpy(&half, at, sizeof half);
+  return trireme::to_float(half);
 }
 void put(char* at, ncclDataType_t type, float value) {
   if (type == ncclFloat32) {
-    std::memcpy(at, &value, 4);
+    std::memcpy(at, &value, sizeof value);
     return;
   }
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  const bool nan = value != value;
-  const std::uint32_t rounded = nan ? bits | 0x400000 : bits + 0x7fff + (bits >> 16 & 1);
-  const auto half = static_cast<std::uint16_t>(rounded >> 16);
-  std::memcpy(at, &half, 2);
+  const trireme::BFloat16 half = trireme::to_bfloat16(value);
+  std::memcpy(at, &half, sizeof half);
 }
 std::size_t size_of(ncclDataType_t type) {
   return type == ncclFloat32 ? 4 : type == ncclBfloat16 ? 2 : 1;
