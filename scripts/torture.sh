@@ -75,7 +75,7 @@ for n in $ranks; do
   done
 done
 if wanted damage; then
-  stage damage env TRIREME_DAMAGE_TRIALS=1000 "$build/checkpoint_tests" --gtest_filter='Damage.*:SavingUnderFaults.*'
+  stage damage env TRIREME_DAMAGE_TRIALS=1000 "$build/checkpoint_tests" --gtest_filter='*Damage.*:SavingUnderFaults.*'
   said damage '^damaged checkpoints'
 fi
 if wanted meshes; then

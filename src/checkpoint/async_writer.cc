@@ -23,11 +23,33 @@ std::int64_t staging_bytes_of(const State& state, const StagingChoice& choice) {
   return std::min(all, std::max(choice.bytes_max, RunConfig::Checkpoint::kStagingBytesMin));
 }
 
-std::string of_rank(const Communicator& world, std::size_t rank, const std::string& error) {
+std::string of_rank(const Communicator& world, int rank, const std::string& error) {
   return world.size() == 1 ? error : fmt::format("rank {}: {}", rank, error);
 }
 
+/// In front of what a rank's thread has to say.
+constexpr char kWritten = 'w', kFailed = 'f';
+
+/// Of neighbours: what both have written or, where one failed, why the lowest did.
+std::string join_outcomes(const std::string& lower, const std::string& higher, bool split) {
+  const bool failed = lower[0] == kFailed;
+  if (failed && (lower.size() > 1 || higher[0] != kFailed)) return lower;
+  if (failed || higher[0] == kFailed) return higher;
+  try {
+    return kWritten + join_written(lower.substr(1), higher.substr(1), split);
+  } catch (const std::exception& error) {
+    return kFailed + std::string(error.what());
+  }
+}
+
 }  // namespace
+
+WriterStates WriterStates::of_all(WriterState mine, Communicator& world) {
+  WriterStates states(mine);
+  world.combined(states,
+                 [](WriterStates& lower, const WriterStates& higher) { lower.add(higher); });
+  return states;
+}
 
 WriterThread::WriterThread(std::function<void()> first) {
   thread_ = signal_free_thread([this, first = std::move(first)] {
@@ -98,7 +120,8 @@ struct AsyncWriter::Save {
   std::int64_t bytes = 0, begin_ns = 0;
   double seconds = 0;
   std::string error;
-  std::vector<std::string> entries_of_ranks;
+  bool split = false;
+  std::string written;  // by all ranks, on rank 0
   bool files_ended = false;
 
   void note_seconds() { seconds = static_cast<double>(steady_now_ns() - begin_ns) * 1e-9; }
@@ -125,7 +148,7 @@ std::optional<SaveResult> AsyncWriter::begin(const SaveRequest& request, Meanwhi
   save.request.state = nullptr;
   save.scalars = request.state->scalars;
   save.tensors = request.state->tensors;
-  std::array<std::int64_t, 1> bytes{0};
+  std::array<std::int64_t, 2> bytes_shards{0, 0};
   try {
     run_together(world_, [&] {
       save.shards = own_shards(*request.state, request.shard_bytes_max);
@@ -134,10 +157,12 @@ std::optional<SaveResult> AsyncWriter::begin(const SaveRequest& request, Meanwhi
         save.shards =
             own_shards(*request.state, std::min(request.shard_bytes_max, staging_.bytes() / 2));
       }
-      for (const OwnShard& shard : save.shards) bytes[0] += shard.bytes;
+      for (const OwnShard& shard : save.shards) bytes_shards[0] += shard.bytes;
+      bytes_shards[1] = std::ssize(save.shards);
     });
-    world_.sum(bytes);
-    save.bytes = bytes[0];
+    world_.sum(bytes_shards);
+    save.bytes = bytes_shards[0];
+    save.split = bytes_shards[1] > request.listed_shards_max;
     run_together(world_, [&] {
       if (world_.rank() == 0) save.folder = make_temporary_folder(request, save.bytes);
     });
@@ -173,26 +198,24 @@ bool AsyncWriter::all_done(bool done) {
 
 std::string AsyncWriter::write_files(Save& save) {
   try {
-    return write_rank_file({save.request, save.folder, world_.rank(), save.tensors, save.shards},
-                           staging_, [this] { thread_.progress(); });
+    return write_rank_file(
+        {save.request, save.folder, world_.rank(), save.tensors, save.shards, save.split}, staging_,
+        [this] { thread_.progress(); });
   } catch (...) {
     staging_.cancel();
     throw;
   }
 }
 
-std::optional<SaveResult> AsyncWriter::advance(std::span<const WriterState> states) {
+std::optional<SaveResult> AsyncWriter::advance(const WriterStates& states) {
   if (!busy()) return std::nullopt;
   Save& save = *save_;
   if (!save.files_ended) {
-    const auto any = [&](WriterState state) {
-      return std::find(states.begin(), states.end(), state) != states.end();
-    };
-    if (any(WriterState::kFailed)) staging_.cancel();
-    if (!any(WriterState::kBusy)) start_last_part();
+    if (states.any_failed != 0) staging_.cancel();
+    if (states.any_busy == 0) start_last_part();
     return std::nullopt;
   }
-  if (states[0] == WriterState::kBusy) return std::nullopt;
+  if (states.first == WriterState::kBusy) return std::nullopt;
   Json result = Json::object();
   if (world_.rank() == 0) {
     if (save.error.empty() && state() == WriterState::kFailed)
@@ -210,22 +233,25 @@ std::optional<SaveResult> AsyncWriter::advance(std::span<const WriterState> stat
 void AsyncWriter::start_last_part() {
   Save& save = *save_;
   save.files_ended = true;
-  const bool failed = state() == WriterState::kFailed;
-  save.entries_of_ranks = world_.all_gather_text((failed ? 'f' : 'e') + thread_.outcome());
-  for (std::size_t rank = 0; rank < save.entries_of_ranks.size(); ++rank) {
-    std::string& text = save.entries_of_ranks[rank];
-    const bool cause = text[0] == 'f' && text.size() > 1;  // a cancelled rank says nothing
-    text.erase(0, 1);
-    if (!cause || !save.error.empty()) continue;
-    save.error = of_rank(world_, rank, text);
+  std::string mine = kWritten + thread_.outcome();
+  if (state() == WriterState::kFailed) {
+    const std::string& why = thread_.outcome();  // a cancelled rank says nothing
+    mine = kFailed + (why.empty() ? "" : of_rank(world_, world_.rank(), why));
   }
+  save.written =
+      world_.reduce_text(std::move(mine), [&](const std::string& lower, const std::string& higher) {
+        return join_outcomes(lower, higher, save.split);
+      });
+  if (!save.written.empty() && save.written[0] == kFailed)
+    save.error = save.written.size() > 1 ? save.written.substr(1) : "cancelled";
+  save.written.erase(0, 1);
   if (world_.rank() != 0) return;
   thread_.start([&save] {
     std::string warning;
     std::error_code ignored;
     try {
       if (save.error.empty()) {
-        warning = finish_checkpoint(save.request, save.scalars, save.folder, save.entries_of_ranks);
+        warning = finish_checkpoint(save.request, save.scalars, save.folder, save.written);
       } else {
         std::filesystem::remove_all(save.folder, ignored);  // every rank is past its last write
       }
@@ -251,13 +277,10 @@ SaveResult AsyncWriter::end_save(const std::string& warning) {
 
 SaveResult AsyncWriter::finish() {
   expect(busy(), "no save is under way");
-  std::vector<WriterState> states(static_cast<std::size_t>(world_.size()));
   for (;;) {
     thread_.wait(kPatience);
-    const WriterState mine = state();
-    world_.all_gather(std::as_bytes(std::span(&mine, 1)),
-                      std::as_writable_bytes(std::span(states)));
-    if (std::optional<SaveResult> result = advance(states)) return *std::move(result);
+    if (std::optional<SaveResult> result = advance(WriterStates::of_all(state(), world_)))
+      return *std::move(result);
   }
 }
 

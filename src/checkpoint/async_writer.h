@@ -31,6 +31,25 @@ struct SaveResult {
 /// What the writing thread of a rank last did.
 enum class WriterState : std::int64_t { kIdle, kBusy, kDone, kFailed };
 
+/// What the writing threads of several ranks last did.
+struct WriterStates {
+  WriterState first = WriterState::kIdle;  ///< of the lowest rank
+  std::int64_t any_busy = 0, any_failed = 0;
+
+  WriterStates() = default;
+  explicit WriterStates(WriterState state)
+      : first(state),
+        any_busy(state == WriterState::kBusy ? 1 : 0),
+        any_failed(state == WriterState::kFailed ? 1 : 0) {}
+  /// With those of higher ranks.
+  void add(const WriterStates& higher) {
+    any_busy |= higher.any_busy;
+    any_failed |= higher.any_failed;
+  }
+  /// Collective.
+  static WriterStates of_all(WriterState mine, Communicator& world);
+};
+
 /// One thread that does one job at a time and keeps its outcome.
 class WriterThread {
  public:
@@ -93,7 +112,7 @@ class AsyncWriter {
   std::optional<SaveResult> begin(const SaveRequest& request,
                                   Meanwhile meanwhile = Meanwhile::kChange);
   /// After each step: `states` of all ranks, reported since the last. The result of an ended save.
-  std::optional<SaveResult> advance(std::span<const WriterState> states);
+  std::optional<SaveResult> advance(const WriterStates& states);
   /// Waits for the save under way.
   SaveResult finish();
 

@@ -78,7 +78,7 @@ class WeightSource {
 class CheckpointSource : public WeightSource {
  public:
   explicit CheckpointSource(const std::filesystem::path& path)
-      : WeightSource(path), manifest_(read_manifest(path)) {
+      : WeightSource(path), manifest_(read_manifest(path)), reader_(path, manifest_) {
     for (const ManifestTensor& tensor : manifest_.tensors) {
       if (!tensor.name.starts_with(kStatePrefix)) continue;
       const auto sizes = tensor.shape.sizes();
@@ -90,7 +90,7 @@ class CheckpointSource : public WeightSource {
     if (weights_.empty()) throw DataError("{}: holds no parameters", path.string());
   }
   void read(const std::string& name, std::span<std::byte> out) const override {
-    read_tensor(path_, *manifest_.find(std::string(kStatePrefix) + name), out.data());
+    reader_.read(*manifest_.find(std::string(kStatePrefix) + name), out.data());
   }
   void write_files(const std::filesystem::path& folder, bool bf16) const override {
     write_model_files(path_, manifest_, bf16 ? DType::kBF16 : DType::kF32, folder);
@@ -100,6 +100,7 @@ class CheckpointSource : public WeightSource {
   [[nodiscard]] Json model_keys() const override { return manifest_.model; }
 
   Manifest manifest_;
+  mutable TensorReader reader_;  // remembers the indices that it has read
 };
 
 class FolderSource : public WeightSource {

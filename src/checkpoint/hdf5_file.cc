@@ -203,6 +203,8 @@ struct Hdf5Writer::Handles {
   void check_written(const Place& at) const {
     if (status.error != 0) at.fail("cannot write", errno_text(status.error));
   }
+  Stored write(const Type& type, const Shape& shape, std::span<const std::byte> bytes,
+               const Place& at);
 };
 
 Hdf5Writer::Hdf5Writer(std::filesystem::path path) : handles_(std::make_unique<Handles>()) {
@@ -236,27 +238,39 @@ Hdf5Writer::Stored Hdf5Writer::write(const std::string& dataset, DType dtype, co
   expect(bytes.size() == static_cast<std::size_t>(shape.count()) * size_of(dtype),
          "{}: {} bytes for {}", dataset, bytes.size(), shape.text());
   const Place at{handles_->path, dataset};
-  const Type type = type_of(dtype, at);
+  return handles_->write(type_of(dtype, at), shape, bytes, at);
+}
+
+Hdf5Writer::Stored Hdf5Writer::write_text(const std::string& dataset, std::string_view text) {
+  expect(!text.empty(), "{}: an empty text", dataset);
+  const Place at{handles_->path, dataset};
+  Type type = at.made<Type>(H5Tcopy(H5T_C_S1), "cannot make a type");
+  at.check(H5Tset_size(type.get(), text.size()), "cannot make a type");
+  return handles_->write(type, Shape{}, std::as_bytes(std::span(text)), at);
+}
+
+Hdf5Writer::Stored Hdf5Writer::Handles::write(const Type& type, const Shape& shape,
+                                              std::span<const std::byte> bytes, const Place& at) {
   const Space space = space_of(shape, at);
   Dataset made =
-      at.made<Dataset>(H5Dcreate2(handles_->file.get(), dataset.c_str(), type.get(), space.get(),
-                                  handles_->links.get(), handles_->creation.get(), H5P_DEFAULT),
+      at.made<Dataset>(H5Dcreate2(file.get(), std::string(at.dataset).c_str(), type.get(),
+                                  space.get(), links.get(), creation.get(), H5P_DEFAULT),
                        "cannot create the dataset");
   StreamingHash hash;
   std::span<const std::byte> left = bytes;  // the library keeps small ones, and writes them later
-  handles_->status.before_block = [&](std::span<const std::byte> block) {
+  status.before_block = [&](std::span<const std::byte> block) {
     if (left.empty() || block.data() != left.data()) return;
     hash.update(block);
     left = left.subspan(block.size());
   };
   const herr_t written =
       H5Dwrite(made.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data());
-  handles_->status.before_block = {};
+  status.before_block = {};
   at.check(written, "cannot write");
   const haddr_t begin = H5Dget_offset(made.get());
   if (!bytes.empty() && begin == HADDR_UNDEF) at.fail("cannot write", "it got no place");
   at.close(made, "cannot write");
-  handles_->check_written(at);
+  check_written(at);
   hash.update(left);
   return {bytes.empty() ? 0 : static_cast<std::int64_t>(begin), hash.hex()};
 }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
@@ -45,6 +46,9 @@ class Hdf5Writer {
   /// which then finds each block in the cache: one pass over memory serves both.
   Stored write(const std::string& dataset, DType dtype, const Shape& shape,
                std::span<const std::byte> bytes);
+
+  /// A dataset of one string, not empty.
+  Stored write_text(const std::string& dataset, std::string_view text);
 
   /// A box of a virtual dataset and where it comes from; `file` is relative to this file.
   struct VirtualPart {

@@ -65,7 +65,10 @@ class PartExport {
  public:
   PartExport(const std::filesystem::path& checkpoint, const Manifest& manifest,
              SafetensorsWriter& writer)
-      : checkpoint_(checkpoint), manifest_(manifest), writer_(writer) {}
+      : checkpoint_(checkpoint),
+        manifest_(manifest),
+        writer_(writer),
+        reader_(checkpoint, manifest) {}
 
   void write(std::size_t part, const std::function<void()>& after_tensor) {
     writer_.go_to(part);
@@ -81,7 +84,7 @@ class PartExport {
   void write_tensor(const ManifestTensor& tensor) {
     const auto count = static_cast<std::size_t>(tensor.shape.count());
     bytes_.resize(count * size_of(tensor.dtype));
-    read_tensor(checkpoint_, tensor, bytes_.data());
+    reader_.read(tensor, bytes_.data());
     if (tensor.dtype == DType::kF32) {
       return writer_.write({reinterpret_cast<const float*>(bytes_.data()), count});
     }
@@ -98,6 +101,7 @@ class PartExport {
   const std::filesystem::path& checkpoint_;
   const Manifest& manifest_;
   SafetensorsWriter& writer_;
+  TensorReader reader_;
   std::vector<std::byte> bytes_;
   std::vector<float> widened_;
 };
@@ -244,12 +248,13 @@ ExportResult export_checkpoint(const std::filesystem::path& checkpoint,
                                Communicator& world) {
   const bool leader = world.rank() == 0;
   const std::filesystem::path target = output_target(output);
-  Manifest manifest;
   std::vector<SafetensorsWriter::Tensor> tensors;
   std::filesystem::path folder;
   run_together(world, [&] {
     if (leader) check_output(output);
-    manifest = read_manifest(checkpoint);
+  });
+  const Manifest manifest = read_manifest(checkpoint, world);
+  run_together(world, [&] {
     model_of(manifest, (checkpoint / kManifestName).string());  // found out before hours of writing
     tensors = parameters_of(manifest, checkpoint);
   });

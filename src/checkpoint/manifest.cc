@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
-#include <map>
 #include <numeric>
 #include <set>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "base/file.h"
 #include "base/hash.h"
@@ -17,6 +18,18 @@ namespace trireme {
 namespace {
 
 constexpr std::string_view kHashKey = "manifest_xxh3_128";
+constexpr std::string_view kStorePrefix = "rank-", kStoreSuffix = ".h5", kStepPrefix = "step-";
+
+/// The number between prefix and suffix where `name_of` would give it this very name, else -1.
+std::int64_t number_of_name(std::string_view name, std::string_view prefix, std::string_view suffix,
+                            std::string (*name_of)(std::int64_t)) {
+  if (!name.starts_with(prefix) || !name.ends_with(suffix)) return -1;
+  const std::string_view digits = name.substr(prefix.size());
+  std::int64_t number = -1;
+  const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  const bool whole = result.ec == std::errc() && number >= 0 && name_of(number) == name;
+  return whole ? number : -1;
+}
 
 /// A value of the manifest and how to name it in a message.
 struct Member {
@@ -106,7 +119,36 @@ DType dtype_of(const Member& member) {
                           member.text()));
 }
 
-ManifestTensor parse_tensor(const std::string& name, const Member& member) {
+/// A box of a tensor.
+Box parse_box(const Member& at, const Shape& shape) {
+  Box box{at["offset"].shape(), at["shape"].shape()};
+  if (!lies_inside(box, shape) || box.shape.count() == 0) {
+    at.fail(fmt::format("the box {} at {} is empty or lies outside of the shape {}",
+                        box.shape.text(), box.offset.text(), shape.text()));
+  }
+  return box;
+}
+
+ManifestShard parse_shard(const Member& at, const Shape& shape) {
+  return {at["file"].file_name(), at["dataset"].dataset_name(), at["byte_offset"].count(),
+          parse_box(at, shape), at["xxh3_128"].hash()};
+}
+
+ManifestRun parse_run(const Member& at, const Shape& shape) {
+  ManifestRun run{parse_box(at, shape), at["rank"].count(), at["stride"].count(),
+                  at["count"].count()};
+  const bool rows = run.box.shape.rank() > 0 && run.count > 0 && run.box.shape[0] % run.count == 0;
+  std::int64_t last = 0;
+  const bool ranks = multiply_checked(run.stride, run.count - 1, &last) &&
+                     !__builtin_add_overflow(last, run.rank, &last);
+  if (run.count != 1 && !(rows && run.stride > 0 && ranks)) {
+    at.fail(fmt::format("{} shards cannot hold equal rows of the box {}, each on a rank of its own",
+                        run.count, run.box.shape.text()));
+  }
+  return run;
+}
+
+ManifestTensor parse_tensor(const std::string& name, const Member& member, bool split) {
   ManifestTensor tensor;
   tensor.name = name;
   tensor.dtype = dtype_of(member["dtype"]);
@@ -117,21 +159,53 @@ ManifestTensor parse_tensor(const std::string& name, const Member& member) {
     if (!multiply_checked(bytes, std::max<std::int64_t>(size, 1), &bytes))
       member["shape"].fail("is too large");
   }
-  const Member shards = member["shards"];
-  for (std::size_t i = 0; i < shards.array().size(); ++i) {
-    const Member at = shards.at(i);
-    ManifestShard& shard = tensor.shards.emplace_back();
-    shard.file = at["file"].file_name();
-    shard.dataset = at["dataset"].dataset_name();
-    shard.byte_offset = at["byte_offset"].count();
-    shard.box = {at["offset"].shape(), at["shape"].shape()};
-    shard.hash = at["xxh3_128"].hash();
-    if (!lies_inside(shard.box, tensor.shape) || shard.box.shape.count() == 0) {
-      at.fail(fmt::format("the box {} at {} is empty or lies outside of the shape {}",
-                          shard.box.shape.text(), shard.box.offset.text(), tensor.shape.text()));
+  const Member list = member[split ? "runs" : "shards"];
+  for (std::size_t i = 0; i < list.array().size(); ++i) {
+    if (split) {
+      tensor.runs.push_back(parse_run(list.at(i), tensor.shape));
+    } else {
+      tensor.shards.push_back(parse_shard(list.at(i), tensor.shape));
     }
   }
   return tensor;
+}
+
+ManifestStore parse_store(const Member& at, bool split) {
+  ManifestStore store{at["file"].file_name(), at["bytes"].count(), at["frame_xxh3_128"].hash()};
+  if (!split) return store;
+  const Member index = at["index"];
+  store.index = {index["byte_offset"].count(), index["bytes"].count(), index["xxh3_128"].hash()};
+  if (store.index->bytes > store.bytes ||
+      store.index->byte_offset > store.bytes - store.index->bytes) {
+    index.fail(fmt::format("lies beyond the {} bytes of the file", store.bytes));
+  }
+  if (rank_of_store_name(store.file) < 0)
+    at["file"].fail(fmt::format("\"{}\" is no rank's", store.file));
+  return store;
+}
+
+/// Stores and tensors.
+void parse_contents(const Member& root, Manifest& manifest) {
+  const Member stores = root["stores"];
+  for (std::size_t i = 0; i < stores.array().size(); ++i)
+    manifest.stores.push_back(parse_store(stores.at(i), manifest.split));
+  const Member tensors = root["tensors"];
+  for (const auto& [name, value] : tensors.object().as_object()) {
+    manifest.tensors.push_back(
+        parse_tensor(name, {value, root.source, "tensors." + name}, manifest.split));
+  }
+  std::sort(manifest.tensors.begin(), manifest.tensors.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+}
+
+bool parse_split(const Member& root) {
+  const std::int64_t version = root["format_version"].count();
+  if (version != kListedManifestVersion && version != kSplitManifestVersion) {
+    throw DataError(
+        "{}: format_version is {}, this program reads {} and {}. Use the version that wrote it",
+        root.source, version, kListedManifestVersion, kSplitManifestVersion);
+  }
+  return version == kSplitManifestVersion;
 }
 
 bool meet(const Box& a, const Box& b) {
@@ -143,13 +217,13 @@ bool meet(const Box& a, const Box& b) {
   return true;
 }
 
-/// The dim along which the shards start at the most offsets: sweeping it compares the fewest pairs.
-int sweep_dim(const ManifestTensor& tensor) {
+/// The dim along which the boxes start at the most offsets: sweeping it compares the fewest pairs.
+int sweep_dim(const std::vector<const Box*>& boxes, int dims) {
   int best = 0;
   std::size_t starts_most = 0;
-  for (int dim = 0; dim < tensor.shape.rank(); ++dim) {
+  for (int dim = 0; dim < dims; ++dim) {
     std::set<std::int64_t> starts;
-    for (const ManifestShard& shard : tensor.shards) starts.insert(shard.box.offset[dim]);
+    for (const Box* box : boxes) starts.insert(box->offset[dim]);
     if (starts.size() > starts_most) {
       starts_most = starts.size();
       best = dim;
@@ -165,7 +239,8 @@ void check_tensor_coverage(const ManifestTensor& tensor, std::string_view source
   };
   std::vector<const Box*> boxes;
   for (const ManifestShard& shard : tensor.shards) boxes.push_back(&shard.box);
-  const int dim = sweep_dim(tensor);
+  for (const ManifestRun& run : tensor.runs) boxes.push_back(&run.box);
+  const int dim = sweep_dim(boxes, tensor.shape.rank());
   if (tensor.shape.rank() > 0) {
     std::sort(boxes.begin(), boxes.end(),
               [&](const Box* a, const Box* b) { return a->offset[dim] < b->offset[dim]; });
@@ -188,40 +263,80 @@ void check_tensor_coverage(const ManifestTensor& tensor, std::string_view source
   }
 }
 
-Json json_of(const ManifestTensor& tensor) {
-  Json shards = Json::array();
+Json json_of(const ManifestTensor& tensor, bool split) {
+  Json list = Json::array();
   for (const ManifestShard& shard : tensor.shards) {
-    shards.push_back(Json::Object{{"file", shard.file},
-                                  {"dataset", shard.dataset},
-                                  {"byte_offset", shard.byte_offset},
-                                  {"offset", json_of(shard.box.offset)},
-                                  {"shape", json_of(shard.box.shape)},
-                                  {"xxh3_128", shard.hash}});
+    list.push_back(Json::Object{{"file", shard.file},
+                                {"dataset", shard.dataset},
+                                {"byte_offset", shard.byte_offset},
+                                {"offset", json_of(shard.box.offset)},
+                                {"shape", json_of(shard.box.shape)},
+                                {"xxh3_128", shard.hash}});
+  }
+  for (const ManifestRun& run : tensor.runs) {
+    list.push_back(Json::Object{{"offset", json_of(run.box.offset)},
+                                {"shape", json_of(run.box.shape)},
+                                {"rank", run.rank},
+                                {"stride", run.stride},
+                                {"count", run.count}});
   }
   return Json::Object{{"dtype", name_of(tensor.dtype)},
                       {"shape", json_of(tensor.shape)},
-                      {"shards", std::move(shards)}};
+                      {split ? "runs" : "shards", std::move(list)}};
+}
+
+Json json_of(const ManifestStore& store) {
+  Json json = Json::Object{
+      {"file", store.file}, {"bytes", store.bytes}, {"frame_xxh3_128", store.frame_hash}};
+  if (store.index) {
+    json["index"] = Json::Object{{"byte_offset", store.index->byte_offset},
+                                 {"bytes", store.index->bytes},
+                                 {"xxh3_128", store.index->hash}};
+  }
+  return json;
+}
+
+std::int64_t version_of(const Manifest& manifest) {
+  return manifest.split ? kSplitManifestVersion : kListedManifestVersion;
+}
+
+/// Adds stores and tensors.
+void add_contents(Json& json, const Manifest& manifest) {
+  Json stores = Json::array();
+  for (const ManifestStore& store : manifest.stores) stores.push_back(json_of(store));
+  Json::Object tensors;
+  for (const ManifestTensor& tensor : manifest.tensors)
+    tensors.emplace_back(tensor.name, json_of(tensor, manifest.split));
+  json["stores"] = std::move(stores);
+  json["tensors"] = std::move(tensors);
 }
 
 /// Every shard lies inside of a file that the manifest knows.
 void check_places(const Manifest& manifest, std::string_view source) {
-  std::map<std::string_view, std::int64_t> bytes_of;
+  std::unordered_map<std::string_view, std::int64_t> bytes_of;
+  std::unordered_set<std::int64_t> ranks;  // of a split manifest: millions of shards ask for them
   for (const ManifestStore& store : manifest.stores) {
     if (!bytes_of.emplace(store.file, store.bytes).second)
       throw DataError("{}: stores: {} stands twice", source, store.file);
+    if (manifest.split) ranks.insert(rank_of_store_name(store.file));
   }
   for (const ManifestTensor& tensor : manifest.tensors) {
+    const auto not_stored = [&](std::string_view file) {
+      return DataError("{}: tensors.{}: {} is not among the stores", source, tensor.name, file);
+    };
     for (const ManifestShard& shard : tensor.shards) {
       const auto store = bytes_of.find(shard.file);
-      if (store == bytes_of.end()) {
-        throw DataError("{}: tensors.{}: {} is not among the stores", source, tensor.name,
-                        shard.file);
-      }
+      if (store == bytes_of.end()) throw not_stored(shard.file);
       const std::int64_t bytes =
           shard.box.shape.count() * static_cast<std::int64_t>(size_of(tensor.dtype));
       if (bytes > store->second || shard.byte_offset > store->second - bytes) {
         throw DataError("{}: tensors.{}: {} bytes at {} are beyond the {} of {}", source,
                         tensor.name, bytes, shard.byte_offset, store->second, shard.file);
+      }
+    }
+    for (const ManifestRun& run : tensor.runs) {
+      for (std::int64_t i = 0; i < run.count; ++i) {
+        if (!ranks.contains(run.rank_of(i))) throw not_stored(store_name(run.rank_of(i)));
       }
     }
   }
@@ -266,15 +381,7 @@ std::string manifest_text(const Manifest& manifest) {
     files.push_back(
         Json::Object{{"file", file.file}, {"bytes", file.bytes}, {"xxh3_128", file.hash}});
   }
-  Json stores = Json::array();
-  for (const ManifestStore& store : manifest.stores) {
-    stores.push_back(Json::Object{
-        {"file", store.file}, {"bytes", store.bytes}, {"frame_xxh3_128", store.frame_hash}});
-  }
-  Json::Object tensors;
-  for (const ManifestTensor& tensor : manifest.tensors)
-    tensors.emplace_back(tensor.name, json_of(tensor));
-  Json json = Json::Object{{"format_version", kManifestFormatVersion},
+  Json json = Json::Object{{"format_version", version_of(manifest)},
                            {"step", manifest.step},
                            {"consumed_samples", manifest.consumed_samples},
                            {"mesh", manifest.mesh},
@@ -283,9 +390,8 @@ std::string manifest_text(const Manifest& manifest) {
                            {"tokenizer", manifest.tokenizer},
                            {"scalars", manifest.scalars},
                            {"versions", manifest.versions},
-                           {"files", std::move(files)},
-                           {"stores", std::move(stores)},
-                           {"tensors", std::move(tensors)}};
+                           {"files", std::move(files)}};
+  add_contents(json, manifest);
   const std::string hash = xxh3_128_hex(json.dump());
   json[kHashKey] = hash;
   return json.dump(1) + "\n";
@@ -294,13 +400,8 @@ std::string manifest_text(const Manifest& manifest) {
 Manifest parse_manifest(std::string_view text, std::string_view source) {
   Json json = parse_json(text, source);
   const Member root{json, std::string(source), ""};
-  const std::int64_t version = root["format_version"].count();
-  if (version != kManifestFormatVersion) {
-    throw DataError(
-        "{}: format_version is {}, this program reads {}. Use the version that wrote it", source,
-        version, kManifestFormatVersion);
-  }
   Manifest manifest;
+  manifest.split = parse_split(root);
   manifest.step = root["step"].count();
   manifest.consumed_samples = root["consumed_samples"].count();
   manifest.zero_stage = root["zero_stage"].count();
@@ -317,18 +418,7 @@ Manifest parse_manifest(std::string_view text, std::string_view source) {
           {at["file"].file_name(), at["bytes"].count(), at["xxh3_128"].hash()});
     }
   }
-  const Member stores = root["stores"];
-  for (std::size_t i = 0; i < stores.array().size(); ++i) {
-    const Member at = stores.at(i);
-    manifest.stores.push_back(
-        {at["file"].file_name(), at["bytes"].count(), at["frame_xxh3_128"].hash()});
-  }
-  const Member tensors = root["tensors"];
-  for (const auto& [name, value] : tensors.object().as_object()) {
-    manifest.tensors.push_back(parse_tensor(name, {value, std::string(source), "tensors." + name}));
-  }
-  std::sort(manifest.tensors.begin(), manifest.tensors.end(),
-            [](const auto& a, const auto& b) { return a.name < b.name; });
+  parse_contents(root, manifest);
   std::int64_t bytes = 0;
   for (const ManifestTensor& tensor : manifest.tensors) {
     const std::int64_t more =
@@ -368,18 +458,35 @@ void check_coverage(const Manifest& manifest, std::string_view source) {
   for (const ManifestTensor& tensor : manifest.tensors) check_tensor_coverage(tensor, source);
 }
 
-std::string step_folder_name(std::int64_t step) { return fmt::format("step-{:08d}", step); }
+std::string contents_text(const Manifest& manifest) {
+  Json json = Json::Object{{"format_version", version_of(manifest)}};
+  add_contents(json, manifest);
+  return json.dump();
+}
+
+Manifest parse_contents(std::string_view text, std::string_view source) {
+  const Json json = parse_json(text, source);
+  const Member root{json, std::string(source), ""};
+  Manifest manifest;
+  manifest.split = parse_split(root);
+  parse_contents(root, manifest);
+  return manifest;
+}
+
+std::string store_name(std::int64_t rank) {
+  return fmt::format("{}{:05d}{}", kStorePrefix, rank, kStoreSuffix);
+}
+
+std::int64_t rank_of_store_name(std::string_view name) {
+  return number_of_name(name, kStorePrefix, kStoreSuffix, store_name);
+}
+
+std::string step_folder_name(std::int64_t step) {
+  return fmt::format("{}{:08d}", kStepPrefix, step);
+}
 
 std::int64_t step_of_folder_name(std::string_view name) {
-  constexpr std::string_view kPrefix = "step-";
-  if (!name.starts_with(kPrefix)) return -1;
-  std::int64_t step = -1;
-  const char* end = name.data() + name.size();
-  const auto result = std::from_chars(name.data() + kPrefix.size(), end, step);
-  return result.ec == std::errc() && result.ptr == end && step >= 0 &&
-                 step_folder_name(step) == name
-             ? step
-             : -1;
+  return number_of_name(name, kStepPrefix, "", step_folder_name);
 }
 
 }  // namespace trireme

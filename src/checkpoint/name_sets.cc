@@ -9,14 +9,24 @@
 namespace trireme {
 
 std::set<std::string> union_of_names(const std::vector<std::string>& mine, Communicator& world) {
-  Json list = Json::array();
-  for (const std::string& name : mine) list.push_back(name);
-  std::set<std::string> names;
-  for (const std::string& theirs : world.all_gather_text(list.dump())) {
-    const Json parsed = parse_json(theirs, "names of a rank");
+  const auto names_of = [](const std::string& text) {
+    std::set<std::string> names;
+    const Json parsed = parse_json(text, "names of a rank");
     for (const Json& name : parsed.as_array()) names.insert(name.as_string());
-  }
-  return names;
+    return names;
+  };
+  const auto text_of = [](const auto& names) {
+    Json list = Json::array();
+    for (const std::string& name : names) list.push_back(name);
+    return list.dump();
+  };
+  const std::string all =
+      world.reduce_text(text_of(mine), [&](const std::string& lower, const std::string& higher) {
+        std::set<std::string> names = names_of(lower);
+        names.merge(names_of(higher));
+        return text_of(names);
+      });
+  return names_of(world.broadcast_text(all, 0));
 }
 
 std::string listed(const std::vector<std::string>& names, std::size_t names_max) {

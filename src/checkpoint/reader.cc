@@ -7,11 +7,11 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/math.h"
 #include "base/missing_path.h"
 #include "base/parallel_for.h"
 #include "base/progress.h"
 #include "checkpoint/name_sets.h"
-#include "checkpoint/shard_reader.h"
 #include "checkpoint/store_file.h"
 
 namespace trireme {
@@ -20,23 +20,17 @@ namespace {
 
 constexpr std::string_view kParametersPrefix = "parameters/";
 
-/// One stored shard and the tensor it belongs to.
-struct StoredShard {
-  const ManifestTensor* tensor;
-  const ManifestShard* shard;
-};
-
-std::int64_t bytes_of(const StoredShard& stored) {
-  return stored.shard->box.shape.count() * static_cast<std::int64_t>(size_of(stored.tensor->dtype));
-}
-
-std::vector<StoredShard> shards_by_file(const Manifest& manifest) {
+/// The selected shards of a manifest that lists them.
+std::vector<StoredShard> selected_shards(const Manifest& manifest, ShardSelection selection) {
   std::vector<StoredShard> shards;
+  std::size_t number = 0;
   for (const ManifestTensor& tensor : manifest.tensors) {
-    for (const ManifestShard& shard : tensor.shards) shards.push_back({&tensor, &shard});
+    for (const ManifestShard& shard : tensor.shards) {
+      if (number++ % selection.stride == selection.first) shards.push_back({&tensor, shard});
+    }
   }
-  std::stable_sort(shards.begin(), shards.end(), [](const StoredShard& a, const StoredShard& b) {
-    return a.shard->file < b.shard->file;
+  std::stable_sort(shards.begin(), shards.end(), [](const StoredShard& x, const StoredShard& y) {
+    return x.shard.file < y.shard.file;
   });
   return shards;
 }
@@ -70,18 +64,12 @@ void verify_file(const std::filesystem::path& folder, const ManifestFile& file) 
 }
 
 /// What lies between the shards: h5py needs it, and a changed byte is a sign of more.
-void verify_frame(const std::filesystem::path& folder, const Manifest& manifest,
-                  std::size_t index) {
-  const ManifestStore& store = manifest.stores[index];
+void verify_frame(const std::filesystem::path& folder, const ManifestStore& store,
+                  const std::vector<StoredShard>& shards) {
   const std::filesystem::path path = folder / store.file;
   std::vector<Extent> extents;
-  for (const ManifestTensor& tensor : manifest.tensors) {
-    for (const ManifestShard& shard : tensor.shards) {
-      if (shard.file != store.file) continue;
-      const auto element_bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
-      extents.push_back({shard.byte_offset, shard.box.shape.count() * element_bytes});
-    }
-  }
+  for (const StoredShard& stored : shards)
+    extents.push_back({stored.shard.byte_offset, stored.bytes()});
   const StoreFile file(path);
   if (file.bytes() != store.bytes) {
     throw DataError("{}: has {} bytes, {} were written (it was cut or changed)", path.string(),
@@ -205,35 +193,69 @@ void load_boxes(const std::filesystem::path& folder, const Manifest& manifest, S
     StoredShard stored;
     std::vector<BoxBuffer> met;
   };
-  std::vector<Reading> readings;
-  for (const StoredShard& stored : shards_by_file(manifest)) {
-    const auto wanted = targets.find(stored.tensor->name);
-    if (wanted == targets.end()) continue;
-    std::vector<BoxBuffer> met;
-    for (const BoxBuffer& target : wanted->second) {
-      if (intersect(stored.shard->box, target.box).shape.count() > 0) met.push_back(target);
+  std::map<std::pair<std::string, std::int64_t>, Reading> by_place;
+  ShardLists lists(folder, manifest);
+  for (const auto& [name, buffers] : targets) {
+    const ManifestTensor& tensor = *manifest.find(name);
+    for (const BoxBuffer& target : buffers) {
+      for (ManifestShard& shard : lists.meeting(tensor, target.box)) {
+        Reading& reading = by_place[{shard.file, shard.byte_offset}];
+        reading.met.push_back(target);
+        reading.stored = {&tensor, std::move(shard)};
+      }
     }
-    if (!met.empty()) readings.push_back({stored, std::move(met)});
   }
+  std::vector<const Reading*> readings;
   std::int64_t bytes = 0;
-  for (const Reading& reading : readings) bytes += bytes_of(reading.stored);
+  for (const auto& [place, reading] : by_place) {
+    readings.push_back(&reading);
+    bytes += reading.stored.bytes();
+  }
   Progress progress("reading " + folder.string(), bytes, ProgressUnit::kBytes);
   const ShardReader reader(folder);
-  parallel_for(static_cast<std::int64_t>(readings.size()), [&](std::int64_t i) {
-    const Reading& reading = readings[static_cast<std::size_t>(i)];
-    reader.read(*reading.stored.tensor, *reading.stored.shard, reading.met);
-    progress.add(bytes_of(reading.stored));
+  parallel_for(std::ssize(readings), [&](std::int64_t i) {
+    const auto& [stored, met] = *readings[static_cast<std::size_t>(i)];
+    reader.read(*stored.tensor, stored.shard, met);
+    progress.add(stored.bytes());
   });
 }
 
-/// What belongs to no tensor: the ranks share it by files. Calls `attempt(file, work)` for each.
-template <class Attempt>
+/// What belongs to no tensor: the ranks share it by files. Calls `attempt(file, work)` for each;
+/// the work on a store begins with `visit(its shards)`.
+template <class Attempt, class Visit>
 void verify_rest(const std::filesystem::path& folder, const Manifest& manifest,
-                 ShardSelection selection, const Attempt& attempt) {
+                 ShardSelection selection, const Attempt& attempt, const Visit& visit) {
   for (std::size_t i = selection.first; i < manifest.files.size(); i += selection.stride)
     attempt(manifest.files[i].file, [&] { verify_file(folder, manifest.files[i]); });
-  for (std::size_t i = selection.first; i < manifest.stores.size(); i += selection.stride)
-    attempt(manifest.stores[i].file, [&] { verify_frame(folder, manifest, i); });
+  const ShardLists lists(folder, manifest);
+  for (std::size_t i = selection.first; i < manifest.stores.size(); i += selection.stride) {
+    const ManifestStore& store = manifest.stores[i];
+    attempt(store.file, [&] {
+      const std::vector<StoredShard> shards = lists.of_store(store);
+      visit(shards);
+      verify_frame(folder, store, shards);
+    });
+  }
+}
+
+/// Adds a fault for each shard that does not match its hash.
+void verify_shards(const std::filesystem::path& folder, const std::vector<StoredShard>& shards,
+                   Progress& progress, std::vector<CheckpointFault>& faults) {
+  const ShardReader reader(folder);
+  std::vector<std::string> texts(shards.size());
+  parallel_for(std::ssize(shards), [&](std::int64_t job) {
+    const auto i = static_cast<std::size_t>(job);
+    progress.add(shards[i].bytes());
+    try {
+      reader.read(*shards[i].tensor, shards[i].shard, {});
+    } catch (const Error& error) {
+      texts[i] = error.what();
+    }
+  });
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    if (!texts[i].empty())
+      faults.push_back({shards[i].shard.file, shards[i].tensor->name, texts[i]});
+  }
 }
 
 CheckpointInfo examine(const std::filesystem::path& folder, std::int64_t step) {
@@ -282,34 +304,23 @@ std::vector<CheckpointInfo> find_checkpoints(const std::filesystem::path& argume
 std::vector<CheckpointFault> verify_checkpoint(const std::filesystem::path& folder,
                                                ShardSelection selection) {
   const Manifest manifest = read_manifest(folder);
-  const ShardReader reader(folder);
-  const std::vector<StoredShard> shards = shards_by_file(manifest);
-  std::vector<std::string> texts(shards.size());
-  std::int64_t bytes = 0;
-  for (std::size_t i = selection.first; i < shards.size(); i += selection.stride)
-    bytes += bytes_of(shards[i]);
-  Progress progress("verifying " + folder.string(), bytes, ProgressUnit::kBytes);
-  parallel_for(static_cast<std::int64_t>(shards.size()), [&](std::int64_t job) {
-    const auto i = static_cast<std::size_t>(job);
-    if (i % selection.stride != selection.first) return;
-    progress.add(bytes_of(shards[i]));
-    try {
-      reader.read(*shards[i].tensor, *shards[i].shard, {});
-    } catch (const Error& error) {
-      texts[i] = error.what();
-    }
-  });
+  Progress progress("verifying " + folder.string(),
+                    ceil_div(manifest.bytes(), static_cast<std::int64_t>(selection.stride)),
+                    ProgressUnit::kBytes);
   std::vector<CheckpointFault> faults;
-  for (std::size_t i = 0; i < shards.size(); ++i) {
-    if (!texts[i].empty())
-      faults.push_back({shards[i].shard->file, shards[i].tensor->name, texts[i]});
-  }
-  verify_rest(folder, manifest, selection, [&](const std::string& file, const auto& work) {
+  const auto verify = [&](const std::vector<StoredShard>& shards) {
+    verify_shards(folder, shards, progress, faults);
+  };
+  if (!manifest.split) verify(selected_shards(manifest, selection));
+  const auto attempt = [&](const std::string& file, const auto& work) {
     try {
       work();
     } catch (const Error& error) {
       faults.push_back({file, "", error.what()});
     }
+  };
+  verify_rest(folder, manifest, selection, attempt, [&](const std::vector<StoredShard>& shards) {
+    if (manifest.split) verify(shards);  // by stores, so that each index is read by one rank
   });
   return faults;
 }
@@ -388,33 +399,44 @@ std::filesystem::path resolve_checkpoint_argument(const std::filesystem::path& a
 
 Manifest load_state(const std::filesystem::path& folder, State& state, Communicator& world,
                     LoadScope scope) {
-  std::string text;
   const std::filesystem::path path = folder / kManifestName;
-  run_together(world, [&] {
-    if (world.rank() == 0) text = read_file(path);
-  });
-  text = world.broadcast_text(text, 0);
+  const Manifest manifest = read_manifest(folder, world);
   const std::set<std::string> wanted = union_of_names(names_of(state), world);
-  Manifest manifest;
   run_together(world, [&] {
-    manifest = parse_manifest(text, path.string());
-    check_folder_name(folder, manifest);
     check_names(wanted, manifest, scope, path.string());
     load_boxes(folder, manifest, state);
     if (scope == LoadScope::kEverything) {
-      verify_rest(folder, manifest, share_of(world),
-                  [](const std::string&, const auto& work) { work(); });
+      verify_rest(
+          folder, manifest, share_of(world), [](const std::string&, const auto& work) { work(); },
+          [](const std::vector<StoredShard>&) {});
     }
   });
   state.scalars = manifest.scalars;
   return manifest;
 }
 
-void read_tensor(const std::filesystem::path& folder, const ManifestTensor& tensor,
-                 std::byte* out) {
-  ShardReader reader(folder);
-  for (const ManifestShard& shard : tensor.shards)
-    reader.read(tensor, shard, {{out, whole(tensor.shape)}});
+Manifest read_manifest(const std::filesystem::path& folder, Communicator& world) {
+  const std::filesystem::path path = folder / kManifestName;
+  std::string text;
+  run_together(world, [&] {
+    if (world.rank() == 0) text = read_file(path);
+  });
+  text = world.broadcast_text(text, 0);
+  Manifest manifest;
+  run_together(world, [&] {
+    manifest = parse_manifest(text, path.string());
+    check_folder_name(folder, manifest);
+  });
+  return manifest;
+}
+
+TensorReader::TensorReader(const std::filesystem::path& folder, const Manifest& manifest)
+    : reader_(folder), lists_(folder, manifest) {}
+
+void TensorReader::read(const ManifestTensor& tensor, std::byte* out) {
+  const Box all = whole(tensor.shape);
+  for (const ManifestShard& shard : lists_.meeting(tensor, all))
+    reader_.read(tensor, shard, {{out, all}});
 }
 
 }  // namespace trireme

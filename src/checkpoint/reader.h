@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "checkpoint/manifest.h"
+#include "checkpoint/shard_lists.h"
+#include "checkpoint/shard_reader.h"
 #include "comm/communicator.h"
 #include "store/state.h"
 
@@ -81,6 +83,9 @@ std::filesystem::path folder_of_argument(const std::filesystem::path& argument,
 /// Whether resolve_checkpoint_argument would look here: a manifest, step folders or a run is there.
 bool looks_like_checkpoint(const std::filesystem::path& argument);
 
+/// FOLDER/manifest.json, read by rank 0 alone. DataError on every rank. Collective.
+Manifest read_manifest(const std::filesystem::path& folder, Communicator& world);
+
 enum class LoadScope : std::uint8_t {
   kEverything,  ///< the state names exactly the tensors of the checkpoint
   kParameters,  ///< the state names exactly its parameters; its optimizer's tensors are left alone
@@ -96,7 +101,17 @@ enum class LoadScope : std::uint8_t {
 Manifest load_state(const std::filesystem::path& folder, State& state, Communicator& world,
                     LoadScope scope = LoadScope::kEverything);
 
-/// Reads whole tensors of one checkpoint, verified: what export does, one at a time.
-void read_tensor(const std::filesystem::path& folder, const ManifestTensor& tensor, std::byte* out);
+/// Reads whole tensors of one checkpoint, verified: what export does, one at a time. `manifest` is
+/// kept by reference.
+class TensorReader {
+ public:
+  TensorReader(const std::filesystem::path& folder, const Manifest& manifest);
+  /// All of `tensor` (of this manifest), row-major; DataError where a hash does not match.
+  void read(const ManifestTensor& tensor, std::byte* out);
+
+ private:
+  ShardReader reader_;
+  ShardLists lists_;
+};
 
 }  // namespace trireme

@@ -36,7 +36,7 @@ std::int64_t check_free_space(const std::filesystem::path& directory, std::int64
 
 namespace {
 
-constexpr std::string_view kVirtualViewName = "model.h5";
+constexpr std::string_view kVirtualViewName = "model.h5", kIndexDataset = "index";
 
 /// FOLDER/model.h5: every tensor of the manifest whole, as a virtual dataset over the shards beside
 /// it, for h5py and its kin. What is missing reads as NaN, so this program never does.
@@ -61,59 +61,56 @@ void write_virtual_view(const std::filesystem::path& folder, const Manifest& man
   view.finish();
 }
 
-constexpr std::string_view kRankFilePrefix = "rank-", kRankFileSuffix = ".h5";
-
-std::string rank_file_name(int rank) {
-  return fmt::format("{}{:05d}{}", kRankFilePrefix, rank, kRankFileSuffix);
+/// What this rank knows of a tensor.
+ManifestTensor describe(const StateTensor& tensor) {
+  return {tensor.name, tensor.dtype, tensor.global_shape, {}, {}};
 }
 
-Shape shape_of(const Json& json) {
-  std::vector<std::int64_t> sizes;
-  for (const Json& size : json.as_array()) sizes.push_back(size.as_integer());
-  return Shape(std::span<const std::int64_t>(sizes));
-}
-
-/// This rank's manifest entries: [name, dtype, shape], if stored [offset, shape, hash, byte].
-Json describe(const StateTensor& tensor) {
-  Json entry = Json::array();
-  entry.push_back(tensor.name);
-  entry.push_back(static_cast<int>(tensor.dtype));
-  entry.push_back(json_of(tensor.global_shape));
-  return entry;
-}
-
-/// Adds the entries of one rank.
-void add_entries(std::map<std::string, ManifestTensor>& tensors, const Json& entries, int rank) {
-  for (const Json& json : entries.as_array()) {
-    const Json::Array& entry = json.as_array();
-    const std::string& name = entry[0].as_string();
-    const auto dtype = static_cast<DType>(entry[1].as_integer());
-    const Shape shape = shape_of(entry[2]);
-    ManifestTensor& tensor =
-        tensors.try_emplace(name, ManifestTensor{name, dtype, shape, {}}).first->second;
-    expect(tensor.dtype == dtype && tensor.shape == shape,
-           "{}: rank {} has {} {}, a lower rank {} {}", name, rank, name_of(dtype), shape.text(),
-           name_of(tensor.dtype), tensor.shape.text());
-    if (entry.size() == 3) continue;
-    const Box box{shape_of(entry[3]), shape_of(entry[4])};
-    tensor.shards.push_back({rank_file_name(rank), dataset_name(name, box), entry[6].as_integer(),
-                             box, entry[5].as_string()});
+/// The part of a manifest that one rank writes.
+class WrittenPart {
+ public:
+  /// Names also what nobody writes: a hole is then seen.
+  explicit WrittenPart(const std::vector<StateTensor>& tensors) {
+    for (const StateTensor& tensor : tensors) {
+      if (tensor.replica == 0) named(tensor);
+    }
   }
-}
+  void add(const StateTensor& tensor, ManifestShard shard) {
+    named(tensor).shards.push_back(std::move(shard));
+  }
+  [[nodiscard]] Manifest listed() const {
+    Manifest manifest;
+    for (const auto& [name, tensor] : tensors_) manifest.tensors.push_back(tensor);
+    return manifest;
+  }
+  [[nodiscard]] Manifest in_runs(int rank) const {
+    Manifest manifest = listed();
+    manifest.split = true;
+    for (ManifestTensor& tensor : manifest.tensors) {
+      for (const ManifestShard& shard : std::exchange(tensor.shards, {}))
+        tensor.runs.push_back({shard.box, rank});
+    }
+    return manifest;
+  }
+
+ private:
+  ManifestTensor& named(const StateTensor& tensor) {
+    return tensors_.try_emplace(tensor.name, describe(tensor)).first->second;
+  }
+
+  std::map<std::string, ManifestTensor> tensors_;
+};
 
 Manifest make_manifest(const SaveRequest& request, const Json& scalars,
-                       const std::vector<std::string>& entries_of_ranks) {
+                       const std::string& written) {
   Manifest manifest;
-  std::map<std::string, ManifestTensor> tensors;
-  for (std::size_t i = 0; i < entries_of_ranks.size(); ++i) {
-    const auto rank = static_cast<int>(i);
-    const Json written = parse_json(entries_of_ranks[i], "entries of a rank");
-    add_entries(tensors, *written.find("entries"), rank);
-    if (const Json* store = written.find("store")) {
-      const Json::Array& values = store->as_array();
-      manifest.stores.push_back(
-          {rank_file_name(rank), values[0].as_integer(), values[1].as_string()});
-    }
+  std::string_view rest = written;
+  while (!rest.empty()) {
+    const std::size_t end = rest.find('\n');
+    Manifest part = parse_contents(rest.substr(0, end), "what the ranks wrote");
+    rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
+    manifest.split = part.split;
+    join_contents(manifest, std::move(part));
   }
   manifest.step = request.step;
   manifest.consumed_samples = request.consumed_samples;
@@ -126,14 +123,6 @@ Manifest make_manifest(const SaveRequest& request, const Json& scalars,
   for (const ExtraFile& file : request.files) {
     manifest.files.push_back(
         {file.name, static_cast<std::int64_t>(file.content.size()), xxh3_128_hex(file.content)});
-  }
-  for (auto& [name, tensor] : tensors) {
-    std::sort(tensor.shards.begin(), tensor.shards.end(),
-              [](const ManifestShard& a, const ManifestShard& b) {
-                const auto x = a.box.offset.sizes(), y = b.box.offset.sizes();
-                return std::lexicographical_compare(x.begin(), x.end(), y.begin(), y.end());
-              });
-    manifest.tensors.push_back(std::move(tensor));
   }
   return manifest;
 }
@@ -178,52 +167,58 @@ std::filesystem::path make_temporary_folder(const SaveRequest& request,
 std::string write_rank_file(const RankFile& work, Staging& staging,
                             const std::function<void()>& progress) {
   work.request.enter(SavePhase::kRankFile);
-  Json entries = Json::array();
-  for (const StateTensor& tensor : work.tensors) {
-    if (tensor.replica == 0)
-      entries.push_back(describe(tensor));  // also what nobody writes: a hole is then seen
-  }
-  if (work.shards.empty()) return Json(Json::Object{{"entries", std::move(entries)}}).dump();
-  const std::filesystem::path path = work.folder / rank_file_name(work.rank);
-  Hdf5Writer file(path);
+  WrittenPart part(work.tensors);
+  const auto contents = [&] { return work.split ? part.in_runs(work.rank) : part.listed(); };
+  if (work.shards.empty()) return contents_text(contents());
+  const std::string name = store_name(work.rank);
+  Hdf5Writer file(work.folder / name);
   std::vector<Extent> extents;
   for (const OwnShard& shard : work.shards) {
     const StateTensor& tensor = work.tensors[shard.tensor];
     const std::span<const std::byte> bytes = staging.take();
-    const Hdf5Writer::Stored stored =
-        file.write(dataset_name(tensor.name, shard.box), tensor.dtype, shard.box.shape, bytes);
+    const std::string dataset = dataset_name(tensor.name, shard.box);
+    const Hdf5Writer::Stored stored = file.write(dataset, tensor.dtype, shard.box.shape, bytes);
     extents.push_back({stored.begin, shard.bytes});
-    Json entry = describe(tensor);
-    entry.push_back(json_of(shard.box.offset));
-    entry.push_back(json_of(shard.box.shape));
-    entry.push_back(stored.xxh3_128);
-    entry.push_back(stored.begin);
-    entries.push_back(std::move(entry));
+    part.add(tensor, {name, dataset, stored.begin, shard.box, stored.xxh3_128});
     staging.release();
     progress();
+  }
+  ManifestStore store;
+  store.file = name;
+  if (work.split) {
+    const std::string index = contents_text(part.listed());
+    const Hdf5Writer::Stored stored = file.write_text(std::string(kIndexDataset), index);
+    store.index = {stored.begin, std::ssize(index), stored.xxh3_128};
   }
   work.request.enter(SavePhase::kShards);
   file.finish();
   progress();
-  const StoreFile written(path);
-  Json store = Json::array();
-  store.push_back(written.bytes());
-  store.push_back(written.frame_hash(std::move(extents)));
-  return Json(Json::Object{{"entries", std::move(entries)}, {"store", std::move(store)}}).dump();
+  const StoreFile written(work.folder / name);
+  store.bytes = written.bytes();
+  store.frame_hash = written.frame_hash(std::move(extents));
+  Manifest manifest = contents();
+  manifest.stores.push_back(std::move(store));
+  return contents_text(manifest);
+}
+
+std::string join_written(const std::string& lower, const std::string& higher, bool split) {
+  if (!split) return lower + "\n" + higher;  // joined behind the step, by the thread that saves
+  Manifest joined = parse_contents(lower, "what the ranks wrote");
+  join_contents(joined, parse_contents(higher, "what the ranks wrote"));
+  return contents_text(joined);
 }
 
 std::string finish_checkpoint(const SaveRequest& request, const Json& scalars,
-                              const std::filesystem::path& folder,
-                              const std::vector<std::string>& entries_of_ranks) {
+                              const std::filesystem::path& folder, const std::string& written) {
   request.enter(SavePhase::kManifest);
-  const Manifest manifest = make_manifest(request, scalars, entries_of_ranks);
+  const Manifest manifest = make_manifest(request, scalars, written);
   const std::filesystem::path manifest_path = folder / kManifestName;
   const std::string text = manifest_text(manifest);
   (void)parse_manifest(text,
                        manifest_path.string());  // refuses to commit what a reader would refuse
   for (const ExtraFile& file : request.files)
     write_file_atomically(folder / file.name, file.content);
-  write_virtual_view(folder, manifest);
+  if (!manifest.split) write_virtual_view(folder, manifest);
   write_file_atomically(manifest_path, text);
   sync_path(folder);
   if (request.before_commit) request.before_commit();
@@ -244,8 +239,7 @@ std::string finish_checkpoint(const SaveRequest& request, const Json& scalars,
 }
 
 bool is_name_of_save(std::string_view name) {
-  return name == kManifestName || name == kVirtualViewName ||
-         (name.starts_with(kRankFilePrefix) && name.ends_with(kRankFileSuffix));
+  return name == kManifestName || name == kVirtualViewName || rank_of_store_name(name) >= 0;
 }
 
 std::string dataset_name(const std::string& tensor, const Box& box) {

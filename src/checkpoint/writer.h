@@ -44,6 +44,8 @@ struct SaveRequest {
   std::vector<ExtraFile> files;
   std::int64_t min_free_bytes = 0;  ///< must remain free on the disk afterwards
   std::int64_t shard_bytes_max = kShardBytesMax;
+  /// With more of them, all ranks' together, the manifest is split: 65,536 are 17 MB of text.
+  std::int64_t listed_shards_max = std::int64_t{1} << 16;
   Retention retention;  ///< where its `best` is this step, the link will point to it
   /// Called by rank 0 when all else is on the disk, before the rename; may be empty.
   std::function<void()> before_commit;
@@ -70,17 +72,22 @@ struct RankFile {
   int rank = 0;
   const std::vector<StateTensor>& tensors;
   const std::vector<OwnShard>& shards;
+  bool split = false;  ///< with an index: the manifest will not list the shards
 };
-/// Writes it (none where the rank owns nothing) and makes it durable. Returns what
-/// finish_checkpoint must know. Calls `progress` now and then. Where it throws no file is left.
+/// Writes it (none where the rank owns nothing) and makes it durable. Returns what rank 0 must know
+/// (contents_text). Calls `progress` now and then. Where it throws no file is left.
 std::string write_rank_file(const RankFile& file, Staging& staging,
                             const std::function<void()>& progress);
 
-/// Rank 0, behind the files of all ranks: manifest, virtual view, the rename. An existing step-N is
-/// replaced in one exchange. Then removes older checkpoints; returns what could not be.
+/// What two neighbours' ranks have written, as one text. DataError where they contradict each
+/// other.
+std::string join_written(const std::string& lower, const std::string& higher, bool split);
+
+/// Rank 0, behind the files of all ranks, of which `written` tells: manifest, virtual view (for a
+/// manifest that lists the shards), the rename. An existing step-N is replaced in one exchange.
+/// Then removes older checkpoints; returns what could not be.
 std::string finish_checkpoint(const SaveRequest& request, const Json& scalars,
-                              const std::filesystem::path& folder,
-                              const std::vector<std::string>& entries_of_ranks);
+                              const std::filesystem::path& folder, const std::string& written);
 
 /// Whether a save gives this name to a file that is its own: manifest, shards of a rank, virtual
 /// view. Those of SaveRequest::files have their own names.

@@ -23,6 +23,8 @@ const char* name_of(Operation operation) noexcept {
       return "all_reduce";
     case Operation::kReduceScatter:
       return "reduce_scatter";
+    case Operation::kCombine:
+      return "combine";
     case Operation::kExchange:
       return "exchange";
   }
@@ -54,6 +56,8 @@ std::string text_of(const Descriptor& call) {
       return name_of(call.operation);
     case Operation::kBroadcast:
       return fmt::format("broadcast of {} bytes from its rank {}", call.bytes, call.other);
+    case Operation::kCombine:
+      return "combine";
     case Operation::kExchange:
       return fmt::format("exchange (sends {} bytes there, expects {})", call.bytes, call.other);
     default:

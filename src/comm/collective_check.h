@@ -19,6 +19,7 @@ enum class Operation : std::uint16_t {
   kAllGatherText,
   kAllReduce,
   kReduceScatter,
+  kCombine,
   kExchange,
 };
 /// "all_reduce"; a literal.

@@ -1,12 +1,14 @@
 #include "comm/communicator.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstring>
 #include <new>
 #include <utility>
 
 #include "base/math.h"
+#include "comm/rounds.h"
 
 namespace trireme {
 
@@ -15,8 +17,8 @@ void Pending::wait() {
   if (const auto wait = std::exchange(wait_, nullptr)) wait();
 }
 
-template <class T, class Combine>
-void Communicator::reduce(std::span<T> values, const Combine& combine) {
+template <class T, class F>
+void Communicator::reduce(std::span<T> values, const F& combine) {
   if (size() == 1) return;
   const std::size_t bytes = values.size_bytes();
   gathered_.resize(std::max(gathered_.size(), bytes * static_cast<std::size_t>(size())));
@@ -55,6 +57,35 @@ std::string Communicator::broadcast_text(std::string_view text, int root) {
   received.resize(static_cast<std::size_t>(size_bytes));
   broadcast(std::as_writable_bytes(std::span(received)), root);
   return received;
+}
+
+Pending Communicator::start_combine(std::span<std::byte> value, Combine combine) {
+  std::vector<std::byte> all(value.size() * static_cast<std::size_t>(size()));
+  all_gather(value, all);
+  std::span<const std::byte> rest = all;
+  std::copy_n(rest.begin(), value.size(), value.begin());
+  while ((rest = rest.subspan(value.size())).size() > 0) combine(value, rest.first(value.size()));
+  return {};
+}
+
+std::string Communicator::reduce_text(
+    std::string mine,
+    const std::function<std::string(const std::string& lower, const std::string& higher)>&
+        combine) {
+  const auto bytes_of = [](auto& values) { return std::as_writable_bytes(std::span(values)); };
+  const ReductionTree tree = reduction_tree(rank(), size());
+  std::array<std::int64_t, 1> count{};
+  for (const int child : tree.children) {
+    start_exchange({}, std::array{Message{child, bytes_of(count)}}).wait();
+    std::string theirs(static_cast<std::size_t>(count[0]), '\0');
+    start_exchange({}, std::array{Message{child, bytes_of(theirs)}}).wait();
+    mine = combine(mine, theirs);
+  }
+  if (tree.parent < 0) return mine;
+  count[0] = std::ssize(mine);
+  start_exchange(std::array{Message{tree.parent, bytes_of(count)}}, {}).wait();
+  start_exchange(std::array{Message{tree.parent, bytes_of(mine)}}, {}).wait();
+  return "";
 }
 
 void Communicator::expect_summable(const char* operation, TensorView values) {

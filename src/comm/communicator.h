@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "base/error.h"
@@ -78,6 +80,31 @@ class Communicator {
   virtual Pending start_exchange(std::span<const Message> sends,
                                  std::span<const Message> receives) = 0;
 
+  /// value = combine(... of rank 0, of rank 1 ...), on every rank: an all-reduce of a small record
+  /// that numbers cannot describe. Neighbours combine, then neighbours of those, so that the order
+  /// depends on the number of ranks alone; `combine` puts what both say into `lower` and does not
+  /// throw. It runs on another thread. (Here: by all_gather, one after the other.)
+  using Combine = void (*)(std::span<std::byte> lower, std::span<const std::byte> higher);
+  virtual Pending start_combine(std::span<std::byte> value, Combine combine);
+
+  /// `combine(T& lower, const T& higher)` without state, of a T that its bytes make up.
+  template <class T, class F>
+  Pending start_combined(T& value, F /*combine*/) {
+    static_assert(std::is_trivially_copyable_v<T> && std::is_empty_v<F>);
+    return start_combine(std::as_writable_bytes(std::span(&value, 1)),
+                         [](std::span<std::byte> lower, std::span<const std::byte> higher) {
+                           T mine, theirs;
+                           std::memcpy(&mine, lower.data(), sizeof mine);
+                           std::memcpy(&theirs, higher.data(), sizeof theirs);
+                           F{}(mine, theirs);
+                           std::memcpy(lower.data(), &mine, sizeof mine);
+                         });
+  }
+  template <class T, class F>
+  void combined(T& value, F combine) {
+    start_combined(value, combine).wait();
+  }
+
   /// A group with the ranks of equal `color`, ordered by rank; every rank of this group calls it.
   virtual std::unique_ptr<Communicator> split(int color) = 0;
   /// The same ranks on a channel of their own: transfers do not queue behind others. Collective.
@@ -97,6 +124,12 @@ class Communicator {
   void sum(std::span<std::int64_t> values);
   void maximum(std::span<std::int64_t> values);
   std::string broadcast_text(std::string_view text, int root);
+  /// combine(combine(text of rank 0, of rank 1), ...) in rank order, grouped anyhow: on rank 0; ""
+  /// elsewhere. Neighbours combine, then neighbours of those: no rank receives more than
+  /// log2(size()) texts. `combine` must not throw.
+  std::string reduce_text(std::string mine,
+                          const std::function<std::string(const std::string& lower,
+                                                          const std::string& higher)>& combine);
 
  protected:
   // What every kind of communicator asks of the operands of `operation`; throw InternalError.
@@ -105,8 +138,8 @@ class Communicator {
   void expect_messages(std::span<const Message> sends, std::span<const Message> receives) const;
 
  private:
-  template <class T, class Combine>
-  void reduce(std::span<T> values, const Combine& combine);
+  template <class T, class F>
+  void reduce(std::span<T> values, const F& combine);
   std::vector<std::byte> gathered_;  // grows to the largest reduction, then stays
 };
 

@@ -25,6 +25,9 @@ class ForwardingCommunicator : public Communicator {
   std::vector<std::string> all_gather_text(std::string_view mine) override {
     return inner_->all_gather_text(mine);
   }
+  Pending start_combine(std::span<std::byte> value, Combine combine) override {
+    return inner_->start_combine(value, combine);
+  }
   std::unique_ptr<Communicator> split(int color) override { return inner_->split(color); }
 
  protected:

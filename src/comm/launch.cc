@@ -1,7 +1,9 @@
 #include "comm/launch.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -84,8 +86,18 @@ void prefer_settings() {
   prefer("OMPI_MCA_btl_tcp_eager_limit", "524288");
 }
 
+/// Over TCP a rank has a descriptor for each rank that it meets, and shells allow 1,024 of them.
+void raise_descriptor_limit() {
+  constexpr rlim_t kEnough = 1 << 16;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kEnough) return;
+  limit.rlim_cur = std::min(limit.rlim_max, kEnough);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 void Launch::start_mpi() {
   prefer_settings();
+  raise_descriptor_limit();
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_SERIALIZED) {

@@ -44,6 +44,22 @@ class MpiCommunicator::Blocking {
 
   void sent(std::size_t bytes) { owner_.counters_.bytes_sent += static_cast<std::int64_t>(bytes); }
 
+  /// Messages of any length that MPI counts.
+  void exchange(int to, std::span<const std::byte> out, int from, std::span<std::byte> in) {
+    constexpr int kTag = 0;
+    MPI_Request sent = MPI_REQUEST_NULL, received = MPI_REQUEST_NULL;
+    {
+      const std::lock_guard lock(owner_.engine_->mutex());
+      const MPI_Comm comm = owner_.blocking_.get();
+      check_mpi(MPI_Irecv(in.data(), narrow<int>(in.size()), MPI_BYTE, from, kTag, comm, &received),
+                "MPI_Irecv");
+      check_mpi(MPI_Isend(out.data(), narrow<int>(out.size()), MPI_BYTE, to, kTag, comm, &sent),
+                "MPI_Isend");
+    }
+    owner_.engine_->complete(received, "MPI_Irecv");
+    owner_.engine_->complete(sent, "MPI_Isend");
+  }
+
   /// `start(&request)` makes one non-blocking MPI call.
   template <class Start>
   void run(const char* operation, const Start& start) {
@@ -72,6 +88,7 @@ MpiCommunicator::MpiCommunicator(std::shared_ptr<MpiEngine> engine, MPI_Comm gro
     job_ranks_ = world_ranks(group);
     id_.group = group_hash(name_, job_ranks_);
   }
+  rounds_ = gather_rounds(rank_, size_);
   try {
     share_memory();
   } catch (...) {
@@ -150,36 +167,54 @@ void MpiCommunicator::all_gather(std::span<const std::byte> mine, std::span<std:
   compare_calls(Operation::kAllGather, DType::kF32, std::ssize(mine));
   Blocking call(*this, "all_gather", mine.size());
   call.sent(mine.size() * static_cast<std::size_t>(size_ - 1));
-  const int count = narrow<int>(mine.size());
-  call.run("MPI_Iallgather", [&](MPI_Request* request) {
-    return MPI_Iallgather(mine.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE,
-                          blocking_.get(), request);
-  });
+  pieces_.resize(std::max(pieces_.size(), all.size()));
+  begins_.clear();
+  for (int i = 0; i <= size_; ++i) begins_.push_back(i * std::ssize(mine));
+  const std::span<std::byte> pieces = std::span(pieces_).first(all.size());
+  std::copy(mine.begin(), mine.end(), pieces.begin());
+  gather_pieces(call, pieces, begins_);
+  // Piece i is that of rank (rank_ + i) % size_.
+  const std::size_t own_begin = mine.size() * static_cast<std::size_t>(rank_);
+  std::rotate_copy(pieces.begin(), pieces.end() - static_cast<std::ptrdiff_t>(own_begin),
+                   pieces.end(), all.begin());
+}
+
+void MpiCommunicator::gather_pieces(Blocking& call, std::span<std::byte> pieces,
+                                    std::span<const std::int64_t> begins) {
+  const auto part = [&](int first, int count) {
+    const auto begin = static_cast<std::size_t>(begins[static_cast<std::size_t>(first)]);
+    const auto end = static_cast<std::size_t>(begins[static_cast<std::size_t>(first + count)]);
+    return pieces.subspan(begin, end - begin);
+  };
+  int held = 1;
+  for (const GatherRound& round : rounds_) {
+    call.exchange(round.to, part(0, round.pieces), round.from, part(held, round.pieces));
+    held += round.pieces;
+  }
 }
 
 std::vector<std::string> MpiCommunicator::all_gather_text(std::string_view mine) {
   compare_calls(Operation::kAllGatherText, DType::kF32, 0);
-  const int count = narrow<int>(mine.size());
-  std::vector<int> counts(static_cast<std::size_t>(size_)), begins(counts.size());
-  all_gather(std::as_bytes(std::span(&count, 1)), std::as_writable_bytes(std::span(counts)));
-  std::int64_t total = 0;
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    begins[i] = narrow<int>(total);
-    total += counts[i];
-  }
-  std::string joined(static_cast<std::size_t>(total), '\0');
+  const std::int64_t bytes = std::ssize(mine);
+  const auto ranks = static_cast<std::size_t>(size_);
+  std::vector<std::int64_t> sizes(ranks), begins{0};
+  all_gather(std::as_bytes(std::span(&bytes, 1)), std::as_writable_bytes(std::span(sizes)));
+  const auto rank_of = [&](std::size_t piece) {
+    return (static_cast<std::size_t>(rank_) + piece) % ranks;
+  };
+  for (std::size_t i = 0; i < ranks; ++i) begins.push_back(begins.back() + sizes[rank_of(i)]);
+  std::string joined(static_cast<std::size_t>(begins.back()), '\0');
+  joined.replace(0, mine.size(), mine);
   {
     Blocking call(*this, "all_gather_text", mine.size());
-    call.sent(mine.size() * static_cast<std::size_t>(size_ - 1));
-    call.run("MPI_Iallgatherv", [&](MPI_Request* request) {
-      return MPI_Iallgatherv(mine.data(), count, MPI_BYTE, joined.data(), counts.data(),
-                             begins.data(), MPI_BYTE, blocking_.get(), request);
-    });
+    call.sent(mine.size() * (ranks - 1));
+    gather_pieces(call, std::as_writable_bytes(std::span(joined)), begins);
   }
-  std::vector<std::string> texts;
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    texts.push_back(
-        joined.substr(static_cast<std::size_t>(begins[i]), static_cast<std::size_t>(counts[i])));
+  std::vector<std::string> texts(ranks);
+  for (std::size_t i = 0; i < ranks; ++i) {
+    const std::size_t rank = rank_of(i);
+    texts[rank] =
+        joined.substr(static_cast<std::size_t>(begins[i]), static_cast<std::size_t>(sizes[rank]));
   }
   return texts;
 }
@@ -236,6 +271,14 @@ Pending MpiCommunicator::start_exchange(std::span<const Message> sends,
     }
   }
   return pending(transfers().start_exchange(sends, receives));
+}
+
+Pending MpiCommunicator::start_combine(std::span<std::byte> value, Combine combine) {
+  ++counters_.transfers;
+  if (size_ == 1) return {};
+  TransferChannel& channel = transfers();
+  counters_.bytes_sent += channel.combine_bytes_sent(value.size());
+  return pending(channel.start_combine(value, combine));
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::split(int color) {

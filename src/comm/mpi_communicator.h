@@ -6,6 +6,7 @@
 
 #include "comm/communicator.h"
 #include "comm/mpi_engine.h"
+#include "comm/rounds.h"
 #include "comm/transfer_channel.h"
 
 namespace trireme {
@@ -30,6 +31,7 @@ class MpiCommunicator final : public Communicator {
   Pending start_all_gather(TensorView shards) override;
   Pending start_exchange(std::span<const Message> sends,
                          std::span<const Message> receives) override;
+  Pending start_combine(std::span<std::byte> value, Combine combine) override;
   std::unique_ptr<Communicator> split(int color) override;
   std::unique_ptr<Communicator> channel(std::string_view name) override;
   [[nodiscard]] bool shares_memory() const override { return shared_ != nullptr; }
@@ -46,6 +48,10 @@ class MpiCommunicator final : public Communicator {
  private:
   class Blocking;  // one call: recorded, timed
   void compare_calls(Operation operation, DType dtype, std::int64_t bytes, int root);
+  /// `pieces` of all ranks from this one on, around the ring, of which the first is there; piece i
+  /// begins at begins[i], where all end at the last of `begins`.
+  void gather_pieces(Blocking& call, std::span<std::byte> pieces,
+                     std::span<const std::int64_t> begins);
   [[nodiscard]] CollectiveId next_id() {
     ++id_.sequence;
     return id_;
@@ -60,6 +66,9 @@ class MpiCommunicator final : public Communicator {
   int rank_ = 0, size_ = 1;
   std::vector<int> job_ranks_;
   MpiComm blocking_, started_;
+  std::vector<GatherRound> rounds_;
+  std::vector<std::byte> pieces_;  // grow to the largest all_gather, then stay
+  std::vector<std::int64_t> begins_;
   std::unique_ptr<SharedSlots> shared_;       // null: not all on one host, or alone
   std::unique_ptr<TransferChannel> channel_;  // made by the first transfer
   TrafficCounters counters_;                  // of the calling thread

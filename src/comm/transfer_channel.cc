@@ -10,9 +10,8 @@
 namespace trireme {
 
 namespace {
-// Segments under way at once never share a tag; all tags are below every MPI's limit (32767).
-constexpr int kTags = 8192;
-constexpr int kExchangeTag = kTags, kDescriptorTag = kTags + 1;
+constexpr int kTags = TransferChannel::kSegmentTags, kExchangeTag = kTags,
+              kDescriptorTag = kTags + 1;
 
 std::size_t segment_bytes_for(std::size_t wanted, std::size_t ranks, bool shared) {
   constexpr std::size_t kMost = std::size_t{1} << 30;  // MPI counts are 32 bits
@@ -90,11 +89,7 @@ TransferChannel::TransferChannel(MpiEngine& engine, MPI_Comm comm, std::string n
   expect(shared_ == nullptr || shared_->area_bytes() >= ranks * shard_bytes_,
          "areas of {} bytes for {} shards of {}", shared_ == nullptr ? 0 : shared_->area_bytes(),
          ranks, shard_bytes_);
-  for (Segment& segment : segments_) {
-    if (shared_ != nullptr) break;
-    segment.requests.reserve(2 * ranks);
-    segment.received.resize(shard_bytes_ * (ranks - 1));
-  }
+  tree_ = reduction_tree(rank_, size_);
   sources_.resize(ranks);
   described_.resize(ranks);
   received_.resize(ranks);
@@ -197,6 +192,8 @@ bool TransferChannel::advance() noexcept {
     for (Segment& segment : segments_) moved = move(segment) || moved;
     for (std::size_t i = exchanges_.size(); i-- > 0;)
       moved = move_exchange(*exchanges_[i]) || moved;
+    // One by one: messages of two between the same ranks would have no order.
+    while (!combinations_.empty() && move_combine(*combinations_.front())) moved = true;
     while (post_next()) moved = true;
   } catch (...) {
     fail(std::current_exception(), true);
@@ -268,6 +265,10 @@ bool TransferChannel::post_next() {
   if (!agreed(*transfer)) return false;
   if (transfer->operation == Operation::kExchange) {
     post_exchange(*transfer);
+    return true;
+  }
+  if (transfer->operation == Operation::kCombine) {
+    post_combine(*transfer);
     return true;
   }
   if (transfer->count == 0) {
@@ -397,6 +398,9 @@ void TransferChannel::post_scatter(Segment& segment) {
     return shared_->mark(segment.slot(), rank_, segment.awaited);
   }
   segment.requests.clear();
+  // By the first sum: many channels have none.
+  if (segment.received.empty())
+    segment.received.resize(shard_bytes_ * static_cast<std::size_t>(size_ - 1));
   const std::size_t mine = shard(segment, rank_).size();
   const std::lock_guard lock(engine_.mutex());
   std::byte* target = segment.received.data();
@@ -539,6 +543,7 @@ void TransferChannel::fail(const std::exception_ptr& error, bool all) noexcept {
   if (all) {
     for (Segment& segment : segments_) segment.state = State::kFree;
     exchanges_.clear();
+    combinations_.clear();
   }
   std::erase_if(queue_, [&](Transfer* transfer) {
     if (!all && transfer->posted > 0) return false;

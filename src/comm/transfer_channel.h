@@ -9,7 +9,8 @@
 // neighbouring transfers, so that sums overlap with sending. With sums in the library's order those
 // of fp32 values are its own, segment by segment, in place of scatter, sum and gather. Where all
 // ranks share a host, "sends" means that it is copied into memory which the others read. The
-// messages of an exchange are posted whole, always to MPI, any number at once.
+// messages of an exchange are posted whole, always to MPI, any number at once. So are those of a
+// combination: up a binomial tree to rank 0, and what all say down again.
 
 #include <condition_variable>
 #include <cstdint>
@@ -23,6 +24,7 @@
 #include "comm/call_comparison.h"
 #include "comm/communicator.h"
 #include "comm/mpi_engine.h"
+#include "comm/rounds.h"
 #include "comm/shared_slots.h"
 
 namespace trireme {
@@ -50,22 +52,28 @@ class TransferChannel final : public TransferQueue {
     std::size_t posted = 0, finished = 0;  ///< units whose segments are under way or done; done
     std::vector<Message> sends, receives;  ///< of an exchange
     std::vector<MPI_Request> requests;     ///< of an exchange: receives, then sends
-    std::int64_t bytes = 0;                ///< as recorded
-    std::int64_t sequence = 0;             ///< of the flight recorder
-    CallComparison comparison;             ///< of a collective, where calls are compared
-    bool agreed = false;                   ///< the ranks have compared descriptors
-    bool under_way = false;                ///< all of it is posted
+    Communicator::Combine combine = nullptr;
+    std::vector<std::byte> received;  ///< of a combination: what the children say
+    int stage = 0;                    ///< of a combination: messages that are over
+    std::int64_t bytes = 0;           ///< as recorded
+    std::int64_t sequence = 0;        ///< of the flight recorder
+    CallComparison comparison;        ///< of a collective, where calls are compared
+    bool agreed = false;              ///< the ranks have compared descriptors
+    bool under_way = false;           ///< all of it is posted
     bool done = false;
     std::exception_ptr error;
   };
 
   /// Segments under way.
   static constexpr std::size_t kSegments = 3;
+  /// Of which two under way at once never share one; others' tags are behind, and all below every
+  /// MPI's limit (32767).
+  static constexpr int kSegmentTags = 8192;
   /// Bytes of a segment's largest shard; `shared`: where it goes through memory of the host.
   static std::size_t shard_bytes(const TransferOptions& options, int ranks, bool shared);
 
   /// `comm` carries nothing else and outlives this, as does `shared`, which may be null: kSegments
-  /// slots of areas for a shard of each rank. Scratch is allocated here, once.
+  /// slots of areas for a shard of each rank.
   TransferChannel(MpiEngine& engine, MPI_Comm comm, std::string name,
                   const TransferOptions& options, SharedSlots* shared);
   ~TransferChannel() override;
@@ -75,6 +83,8 @@ class TransferChannel final : public TransferQueue {
   /// kAllReduce, kReduceScatter or kAllGather.
   Transfer* start(Operation operation, TensorView operand);
   Transfer* start_exchange(std::span<const Message> sends, std::span<const Message> receives);
+  Transfer* start_combine(std::span<std::byte> value, Communicator::Combine combine);
+  [[nodiscard]] std::int64_t combine_bytes_sent(std::size_t bytes) const;
   /// Blocks; throws what the transfer met. The transfer is then free for reuse.
   void wait(Transfer* transfer);
   /// Something is under way, or an error left it so.
@@ -125,6 +135,8 @@ class TransferChannel final : public TransferQueue {
   void copy_gathered(const Segment& segment);
   void post_exchange(Transfer& transfer);
   bool move_exchange(Transfer& transfer);
+  void post_combine(Transfer& transfer);
+  bool move_combine(Transfer& transfer);
   void release(Segment& segment);
   void finish(Transfer& transfer);
   void fail(const std::exception_ptr& error, bool all) noexcept;
@@ -141,11 +153,12 @@ class TransferChannel final : public TransferQueue {
   TransferOptions options_;
   SharedSlots* const shared_;
   int rank_ = 0, size_ = 1;
+  ReductionTree tree_;
   std::size_t shard_bytes_ = 0;    ///< of a segment's largest shard
   std::uint64_t next_ = 0;         ///< segment
   std::vector<Segment> segments_;  ///< number % kSegments
   std::vector<const std::byte*> sources_;
-  std::vector<Transfer*> exchanges_;  ///< under way
+  std::vector<Transfer*> exchanges_, combinations_;  ///< under way
   std::vector<MPI_Status> statuses_;
 
   std::vector<int> job_ranks_;

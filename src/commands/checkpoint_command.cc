@@ -17,9 +17,9 @@ namespace {
 
 void print(const std::string& line) { std::puts(line.c_str()); }
 
-std::size_t shard_count(const Manifest& manifest) {
-  std::size_t count = 0;
-  for (const ManifestTensor& tensor : manifest.tensors) count += tensor.shards.size();
+std::int64_t shard_count(const Manifest& manifest) {
+  std::int64_t count = 0;
+  for (const ManifestTensor& tensor : manifest.tensors) count += tensor.shard_count();
   return count;
 }
 
@@ -93,8 +93,7 @@ std::string verify_one(const std::filesystem::path& folder) {
   const Manifest manifest = read_manifest(folder);
   print(fmt::format("{}  good: {} in {}, {}", folder.string(),
                     counted(std::ssize(manifest.tensors), "tensor"),
-                    counted(static_cast<std::int64_t>(shard_count(manifest)), "shard"),
-                    format_bytes(manifest.bytes())));
+                    counted(shard_count(manifest), "shard"), format_bytes(manifest.bytes())));
   return "";
 }
 
@@ -133,7 +132,7 @@ int show(const std::filesystem::path& argument) {
   for (const ManifestTensor& tensor : manifest.tensors) width = std::max(width, tensor.name.size());
   for (const ManifestTensor& tensor : manifest.tensors) {
     print(fmt::format("  {:<{}}  {}  {}  {}", tensor.name, width, name_of(tensor.dtype),
-                      tensor.shape.text(), counted(std::ssize(tensor.shards), "shard")));
+                      tensor.shape.text(), counted(tensor.shard_count(), "shard")));
   }
   return 0;
 }

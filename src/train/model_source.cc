@@ -89,8 +89,8 @@ ModelSource::ModelSource(const std::filesystem::path& path, Communicator& world)
     return;
   }
   path_ = resolve_checkpoint_argument(path, world);
+  const Manifest manifest = read_manifest(path_, world);
   run_together(world, [&] {
-    const Manifest manifest = read_manifest(path_);
     std::vector<Problem> problems;
     std::vector<std::string> notes;
     model_ = read_model(manifest.model, problems, notes);

@@ -93,10 +93,17 @@ void RunKernels::measure(const std::function<void()>& rehearsal) {
 
 void RunKernels::agree() {
   choices_.set_measuring(false);
-  KernelChoices agreed;
-  for (const std::string& text : runtime_.replica().all_gather_text(choices_.json().dump()))
-    agreed.add(KernelChoices::parse(parse_json(text, "kernels"), "the kernels of a rank"));
-  choices_ = std::move(agreed);
+  const auto parse = [](const std::string& text) {
+    return KernelChoices::parse(parse_json(text, "kernels"), "the kernels of a rank");
+  };
+  Communicator& replica = runtime_.replica();
+  const std::string agreed = replica.reduce_text(
+      choices_.json().dump(), [&](const std::string& lower, const std::string& higher) {
+        KernelChoices both = parse(lower);
+        both.add(parse(higher));
+        return both.json().dump();
+      });
+  choices_ = parse(replica.broadcast_text(agreed, 0));
 }
 
 std::string RunKernels::text() const {

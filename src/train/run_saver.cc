@@ -69,14 +69,12 @@ void RunSaver::report(RankReport& mine) const {
   const double late_seconds = runtime_.config.checkpoint.interval_minutes * 60;
   mine.save_is_late =
       runtime_.replica().rank() == 0 && late_seconds > 0 && seconds_since(begun_) >= late_seconds;
-  mine.writer = writer_.state();
+  mine.writers = WriterStates(writer_.state());
 }
 
-void RunSaver::advance(std::span<const RankReport> reports) {
+void RunSaver::advance(const RankReport& reports) {
   if (!writer_.busy()) return;
-  std::vector<WriterState> states;
-  for (const RankReport& report : reports) states.push_back(report.writer);
-  if (const std::optional<SaveResult> result = writer_.advance(states)) end(*result);
+  if (const std::optional<SaveResult> result = writer_.advance(reports.writers)) end(*result);
 }
 
 bool RunSaver::is_best(std::optional<double> loss) const {

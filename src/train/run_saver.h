@@ -28,8 +28,8 @@ class RunSaver {
 
   /// What this rank reports to the others of saving.
   void report(RankReport& mine) const;
-  /// What the reports of the last step say of the save under way.
-  void advance(std::span<const RankReport> reports);
+  /// What all ranks' reports of the last step say of the save under way.
+  void advance(const RankReport& reports);
   // Behind a step. `loss` decides what is best, where an evaluation behind this step has found it.
   enum class Kind : std::uint8_t { kInterval, kBest, kLast };
   /// Begins a save and, where it is the run's last or the config says so, waits for its end. A step

@@ -167,12 +167,13 @@ void warn_of_later(const RunConfig& config, std::int64_t step) {
 void choose(StartPoint& start, const PreparedRun& prepared, Communicator& replica) {
   start.checkpoint = choose_checkpoint(prepared.config, replica, start.rejected);
   start.progress = {};
+  Manifest manifest;
+  if (!start.checkpoint.empty()) manifest = read_manifest(start.checkpoint, replica);
   run_together(replica, [&] {
     if (start.checkpoint.empty()) {
       if (replica.rank() == 0) warn_of_later(prepared.config, 0);
       return;
     }
-    const Manifest manifest = read_manifest(start.checkpoint);
     compare(prepared, manifest, start.checkpoint);
     start.progress.step = manifest.step;
     start.progress.consumed_samples = manifest.consumed_samples;

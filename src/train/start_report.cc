@@ -40,9 +40,13 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
   place["cores"] = mine.cores;
   place["threads"] = mine.threads;
   place["device"] = mine.device;
+  const std::string all = runtime.replica().reduce_text(
+      place.dump(),
+      [](const std::string& lower, const std::string& higher) { return lower + "," + higher; });
+  if (mine.rank != 0) return;
   std::vector<RankPlacement> places;
-  for (const std::string& text : runtime.replica().all_gather_text(place.dump())) {
-    const Json other = parse_json(text, "a place");
+  const Json others = parse_json("[" + all + "]", "the places of all ranks");
+  for (const Json& other : others.as_array()) {
     places.push_back({static_cast<std::int64_t>(places.size()), other.find("host")->as_string(),
                       other.find("cores")->as_string(), other.find("threads")->as_integer(),
                       other.find("device")->as_string()});

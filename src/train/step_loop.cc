@@ -9,22 +9,13 @@
 
 namespace trireme {
 
-namespace {
-
-StepReports::Exchange exchange_of(const RunConfig& config) {
-  return config.parallel.speculative_step ? StepReports::Exchange::kBeside
-                                          : StepReports::Exchange::kBlocking;
-}
-
-}  // namespace
-
 StepLoop::StepLoop(Runtime& runtime, Loader& loader, StepLoopInputs inputs)
     : runtime_(runtime),
       loader_(loader),
       inputs_(std::move(inputs)),
       step_(runtime),
       timer_(runtime, step_),
-      reports_(runtime.replica(), exchange_of(runtime.config)),
+      reports_(runtime.replica()),
       lookahead_(loader.lookahead()),
       committed_(inputs_.committed),
       handed_out_(inputs_.committed) {}

@@ -55,7 +55,7 @@ class StepLoop {
   /// The next step, committed: memory then holds its state, maybe the next gradients. Collective.
   CommittedStep next();
   /// Of all ranks, of the step that was committed last.
-  [[nodiscard]] std::span<const RankReport> reports() const { return reports_.all(); }
+  [[nodiscard]] const RankReport& reports() const { return reports_.all(); }
   /// Updates that were taken back so far.
   [[nodiscard]] std::int64_t undone_steps() const { return undone_steps_; }
 

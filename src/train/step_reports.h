@@ -2,9 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
-#include <span>
-#include <vector>
 
 #include "base/exact_sum.h"
 #include "checkpoint/async_writer.h"
@@ -12,7 +9,8 @@
 
 namespace trireme {
 
-/// What each rank sends the others once a step, when it has its gradients; plain bytes on the wire.
+/// What a rank, or several, say once a step, when they have their gradients; plain bytes on the
+/// wire.
 struct RankReport {
   std::array<std::int64_t, ExactSum::kWords> squares{};  ///< sum_of_squares of its gradients
   double loss_sum = 0;                                   ///< of its tokens, where it counts them
@@ -20,8 +18,11 @@ struct RankReport {
   std::int64_t stop_reason = 0;
   std::int64_t save_is_late = 0;  ///< rank 0's clock says that checkpoint.interval_minutes are over
   std::int64_t memory_bytes = 0;
-  std::int64_t span_ns = 0, busy_ns = 0;  ///< of the pipeline's actions
-  WriterState writer = WriterState::kIdle;
+  std::int64_t span_ns = 0, busy_ns = 0;  ///< of the pipeline's actions; the longest, the sum
+  WriterStates writers;
+
+  /// What higher ranks say.
+  void add(const RankReport& higher);
 };
 
 /// What all ranks know of a step then.
@@ -35,24 +36,20 @@ struct StepFacts {
   double longest_span_ns = 0, busy_ns = 0;  ///< the mean
 };
 
-/// The reports of all ranks, one exchange a step.
+/// The reports of all ranks as one, a combination a step: also with GPUs they go over MPI.
 class StepReports {
  public:
-  /// Beside: on a channel of its own, so that senders go on. Also with GPUs reports go over MPI.
-  enum class Exchange : std::uint8_t { kBlocking, kBeside };
-  /// Collective.
-  StepReports(Communicator& replica, Exchange exchange);
-  /// Once on each rank, then finish() once.
+  explicit StepReports(Communicator& replica) : replica_(replica) {}
+  /// Once on each rank, then finish() once. Nobody waits for others before that.
   void start(const RankReport& mine);
-  /// Waits for the reports of all ranks; the same on all. Sums are in rank order.
+  /// Waits for the reports of all ranks; the same on all.
   StepFacts finish();
-  /// Of each rank, since finish().
-  [[nodiscard]] std::span<const RankReport> all() const { return reports_; }
+  /// Of all ranks, since finish().
+  [[nodiscard]] const RankReport& all() const { return report_; }
 
  private:
   Communicator& replica_;
-  std::vector<RankReport> reports_;
-  std::unique_ptr<Communicator> beside_;
+  RankReport report_;
   Pending pending_;
 };
 

@@ -112,16 +112,17 @@ Measured measure(Communicator& world, const Schedule& schedule, const ActionTime
   return best;
 }
 
-/// Milliseconds from the start of a step to that of the next, on the rank where it takes longest.
+/// Milliseconds from the start of a step to that of the next, on the rank where it takes longest;
+/// `beside`: the reports of a step are awaited behind the next.
 double from_step_to_step(Communicator& world, const Schedule& schedule, const ActionTimes& times,
-                         StepReports::Exchange exchange) {
+                         bool beside) {
   constexpr int kFirst = 1, kLast = 9;
   SleepingStage stage(schedule, world.rank(), times);
   StageLinks links(world, shape_of(schedule).placement,
                    [](Communicator& group, const char* name) { return group.channel(name); });
   const Program program = lower(schedule, times);
   Executor executor(program.ranks[static_cast<std::size_t>(world.rank())], stage, &links);
-  StepReports reports(world, exchange);
+  StepReports reports(world);
   Trace trace;
   std::int64_t span_ns = 0;
   world.barrier();
@@ -129,7 +130,6 @@ double from_step_to_step(Communicator& world, const Schedule& schedule, const Ac
     if (step == kFirst) span_ns = -steady_now_ns();
     if (step == kLast) span_ns += steady_now_ns();
     executor.run(trace);
-    const bool beside = exchange == StepReports::Exchange::kBeside;
     if (beside && step > 0) reports.finish();
     reports.start({});
     if (!beside || step == kLast) reports.finish();
@@ -139,19 +139,18 @@ double from_step_to_step(Communicator& world, const Schedule& schedule, const Ac
 }
 
 void compare_steps(Communicator& world, const std::vector<NamedPlan>& plans) {
-  using Exchange = StepReports::Exchange;
   if (world.rank() == 0) {
     fmt::print(
         "\n| schedule | step that awaits the norm, ms | simulated | that does not, ms | "
         "simulated | gain |\n|---|---|---|---|---|---|\n");
   }
   for (const NamedPlan& each : plans) {
-    const double awaited = from_step_to_step(world, each.schedule, each.times, Exchange::kBlocking);
-    const double beside = from_step_to_step(world, each.schedule, each.times, Exchange::kBeside);
+    const double awaited = from_step_to_step(world, each.schedule, each.times, false);
+    const double ahead = from_step_to_step(world, each.schedule, each.times, true);
     const Simulation simulated = simulate(each.schedule, each.times);
     if (world.rank() == 0) {
       fmt::print("| {} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.3f} |\n", each.name, awaited,
-                 simulated.step_span, beside, simulated.cost, awaited / beside);
+                 simulated.step_span, ahead, simulated.cost, awaited / ahead);
     }
   }
 }

@@ -19,10 +19,8 @@ SaveResult save(AsyncWriter& writer, const SaveRequest& request, Way way) {
   const Meanwhile meanwhile = way == Way::kInPlace ? Meanwhile::kStay : Meanwhile::kChange;
   if (std::optional<SaveResult> failed = writer.begin(request, meanwhile)) return *failed;
   if (way != Way::kBeside) return writer.finish();
-  std::vector<WriterState> states(static_cast<std::size_t>(world.size()));
   for (;;) {
-    const WriterState mine = writer.state();
-    world.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(states)));
+    const WriterStates states = WriterStates::of_all(writer.state(), world);
     if (std::optional<SaveResult> result = writer.advance(states)) return *result;
   }
 }
@@ -135,12 +133,9 @@ TEST(AsyncSavingOnRanks, a_slow_rank_holds_up_the_end_of_the_save_and_not_the_st
     while (steps < 20) std::this_thread::yield();
   };
   ASSERT_FALSE(writer.begin(slow));
-  std::vector<WriterState> states(static_cast<std::size_t>(world.size()));
   std::optional<SaveResult> result;
   while (!result) {
-    const WriterState mine = writer.state();
-    world.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(states)));
-    result = writer.advance(states);
+    result = writer.advance(WriterStates::of_all(writer.state(), world));
     ++steps;
   }
   EXPECT_EQ(result->error, "");

@@ -27,8 +27,7 @@ class AsyncSaving : public testing::Test {
   SaveRequest request(std::int64_t step) { return request_for(directory_, step, tensors_.state()); }
   /// What a training loop does at a step's end.
   std::optional<SaveResult> after_a_step(AsyncWriter& writer) {
-    const WriterState state = writer.state();
-    return writer.advance(std::span(&state, 1));
+    return writer.advance(WriterStates(writer.state()));
   }
   std::string difference(const std::filesystem::path& path, std::uint64_t salt) {
     TestState loaded;

@@ -9,9 +9,11 @@
 #include <fstream>
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/random.h"
 #include "checkpoint/async_writer.h"
 #include "checkpoint/reader.h"
+#include "manifest_kinds.h"
 #include "support/save_checkpoint.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"
@@ -41,7 +43,8 @@ void overwrite(std::string& bytes, std::size_t at, std::size_t count, Draw* draw
   }
 }
 
-class Damage : public testing::Test {
+/// With manifests that list the shards, and with split ones.
+class Damage : public testing::TestWithParam<ManifestKind> {
  protected:
   void SetUp() override {
     add_odd_tensors(tensors_);
@@ -50,6 +53,7 @@ class Damage : public testing::Test {
       tensors_.state().scalars["adam_step"] = step;
       SaveRequest request = request_for(directory_.path(), step, tensors_.state());
       request.shard_bytes_max = 4000;
+      request.listed_shards_max = listed_shards_max(GetParam());
       ASSERT_EQ(save_checkpoint(request, *world_).error, "");
     }
     file_ = read_file(folder_ / "rank-00000.h5");
@@ -121,7 +125,7 @@ std::uint64_t damage_trials() {
   return value == nullptr ? 300 : std::strtoull(value, nullptr, 10);
 }
 
-TEST_F(Damage, hundreds_of_random_faults_and_none_loads_wrong) {
+TEST_P(Damage, hundreds_of_random_faults_and_none_loads_wrong) {
   std::uint64_t refused = 0, wrong = 0;
   const std::uint64_t trials = damage_trials();
   for (std::uint64_t trial = 0; trial < trials; ++trial) {
@@ -149,7 +153,7 @@ TEST_F(Damage, hundreds_of_random_faults_and_none_loads_wrong) {
               static_cast<unsigned long long>(wrong));
 }
 
-TEST_F(Damage, verify_names_file_and_tensor_of_a_flipped_bit) {
+TEST_P(Damage, verify_names_file_and_tensor_of_a_flipped_bit) {
   const Manifest manifest = read_manifest(folder_);
   // The one place where the bytes of the norm's weights stand.
   std::string needle;
@@ -170,7 +174,8 @@ TEST_F(Damage, verify_names_file_and_tensor_of_a_flipped_bit) {
   EXPECT_EQ(find_newest_valid(directory_.path(), *world_).path, directory_ / "step-00000001");
 }
 
-TEST_F(Damage, a_manifest_is_refused_for_each_of_its_lies_by_name) {
+TEST_P(Damage, a_manifest_is_refused_for_each_of_its_lies_by_name) {
+  if (GetParam() == ManifestKind::kSplit) GTEST_SKIP() << "SplitManifest has them";
   const struct {
     const char *from, *to, *message;
   } cases[] = {
@@ -217,7 +222,7 @@ TEST_F(Damage, a_manifest_is_refused_for_each_of_its_lies_by_name) {
   }
 }
 
-TEST_F(Damage, verify_finds_a_change_of_any_byte_of_a_file) {
+TEST_P(Damage, verify_finds_a_change_of_any_byte_of_a_file) {
   Draw draw(77);
   for (std::size_t trial = 0; trial < 400; ++trial) {
     const std::size_t at = trial < 200 ? trial : draw.below(file_.size());
@@ -235,17 +240,17 @@ TEST_F(Damage, verify_finds_a_change_of_any_byte_of_a_file) {
   EXPECT_TRUE(verify_checkpoint(folder_).empty());
 }
 
-TEST_F(Damage, what_stands_between_the_tensors_is_never_parsed) {
+TEST_P(Damage, what_stands_between_the_tensors_is_never_parsed) {
   const Manifest manifest = read_manifest(folder_);
   std::string file(file_.size(), '\xee');
-  for (const ManifestTensor& tensor : manifest.tensors) {
-    for (const ManifestShard& shard : tensor.shards) {
-      const auto begin = static_cast<std::size_t>(shard.byte_offset);
-      const std::size_t bytes =
-          static_cast<std::size_t>(shard.box.shape.count()) * size_of(tensor.dtype);
-      file.replace(begin, bytes, file_.substr(begin, bytes));
-    }
-  }
+  const auto keep = [&](std::int64_t begin, std::int64_t bytes) {
+    const auto at = static_cast<std::size_t>(begin), size = static_cast<std::size_t>(bytes);
+    file.replace(at, size, file_.substr(at, size));
+  };
+  const ManifestStore& store = manifest.stores.at(0);
+  if (store.index) keep(store.index->byte_offset, store.index->bytes);
+  for (const StoredShard& stored : ShardLists(folder_, manifest).of_store(store))
+    keep(stored.shard.byte_offset, stored.bytes());
   write("rank-00000.h5", file);
   tensors_.clear();
   load_state(folder_, tensors_.state(), *world_, LoadScope::kParameters);
@@ -255,6 +260,45 @@ TEST_F(Damage, what_stands_between_the_tensors_is_never_parsed) {
   ASSERT_EQ(faults.size(), 1u);
   EXPECT_NE(faults[0].text.find("between its tensors"), std::string::npos) << faults[0].text;
 }
+
+TEST_P(Damage, an_index_of_another_save_is_refused) {
+  if (GetParam() == ManifestKind::kListed) GTEST_SKIP() << "it has no index";
+  Json json = parse_json(manifest_, "m");
+  Json& index = *json.find("stores")->as_array()[0].find("index");
+  const auto at = static_cast<std::size_t>(index.find("byte_offset")->as_integer());
+  const auto bytes = static_cast<std::size_t>(index.find("bytes")->as_integer());
+  const auto fault = [&](const std::string& from, const std::string& to) {
+    std::string text = file_.substr(at, bytes);
+    EXPECT_NE(text.find(from), std::string::npos) << from;
+    text.replace(text.find(from), from.size(), to);
+    write("rank-00000.h5", std::string(file_).replace(at, bytes, text));
+    index["xxh3_128"] = xxh3_128_hex(text);
+    json.erase("manifest_xxh3_128");
+    write("manifest.json", json.dump());
+    try {
+      load_state(folder_, tensors_.state(), *world_);
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string norm = R"("parameters/norm.weight":{"dtype":"fp32","shape":[24],)";
+  const auto expect_fault = [&](const std::string& to, const std::string& message) {
+    const std::string text = fault(norm, to);
+    EXPECT_NE(text.find(message), std::string::npos) << text;
+    EXPECT_NE(text.find("rank-00000.h5"), std::string::npos) << text;
+  };
+  expect_fault(R"("parameters/worm.weight":{"dtype":"fp32","shape":[24],)", "the manifest has not");
+  expect_fault(R"("parameters/norm.weight":{"dtype":"fp32","shape":[25],)", "the manifest has not");
+  EXPECT_NE(fault(R"("offset":[0],"shape":[24])", R"("offset":[1],"shape":[23])")
+                .find("does not name the shard"),
+            std::string::npos);
+  EXPECT_NE(
+      fault(R"("file":"rank-00000.h5")", R"("file":"rank-00001.h5")").find("beyond this file"),
+      std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(Manifests, Damage, both_kinds(), name_of_kind);
 
 }  // namespace
 }  // namespace trireme

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "base/json.h"
+#include "base/math.h"
 
 namespace trireme {
 namespace {
@@ -24,12 +26,14 @@ Manifest sample() {
        DType::kF32,
        Shape{4, 6},
        {{"rank-00000.h5", "parameters/a/at-0-0", 100, {Shape{0, 0}, Shape{4, 2}}, kHash},
-        {"rank-00001.h5", "parameters/a/at-0-2", 100, {Shape{0, 2}, Shape{4, 4}}, kHash}}});
-  manifest.tensors.push_back({"parameters/b", DType::kBF16, Shape{0, 3}, {}});
+        {"rank-00001.h5", "parameters/a/at-0-2", 100, {Shape{0, 2}, Shape{4, 4}}, kHash}},
+       {}});
+  manifest.tensors.push_back({"parameters/b", DType::kBF16, Shape{0, 3}, {}, {}});
   manifest.tensors.push_back({"parameters/c",
                               DType::kF64,
                               Shape{},
-                              {{"rank-00000.h5", "parameters/c/at", 192, {}, kHash}}});
+                              {{"rank-00000.h5", "parameters/c/at", 192, {}, kHash}},
+                              {}});
   return manifest;
 }
 
@@ -109,6 +113,94 @@ TEST(Manifest, a_grid_of_many_shards_is_checked) {
   check_coverage(manifest, "m");
   tensor.shards[5050].box.offset.set(1, tensor.shards[5050].box.offset[1] + 1);
   EXPECT_THROW(check_coverage(manifest, "m"), DataError);
+}
+
+/// What rank `rank` of `ranks` writes: its rows of two tensors, and on rank 0 a number.
+Manifest written_by(int rank, int ranks, int columns_in) {
+  Manifest part;
+  part.split = true;
+  part.stores.push_back({store_name(rank), 5000, kHash, ManifestIndex{100, 900, kHash}});
+  const auto add = [&](const std::string& name, const Shape& shape, const Box& box) {
+    ManifestTensor tensor{name, DType::kF32, shape, {}, {}};
+    if (box.shape.count() > 0) tensor.runs.push_back({box, rank});
+    part.tensors.push_back(std::move(tensor));
+  };
+  // The tensor axis is inside: rank = owner * columns_in + column.
+  const int owners = ranks / columns_in;
+  const Slice rows = even_slice(37, owners, rank / columns_in);
+  const Slice columns = even_slice(12, columns_in, rank % columns_in);
+  add("parameters/a", Shape{37, 12}, {{rows.begin, columns.begin}, {rows.size, columns.size}});
+  const Slice few = even_slice(5, ranks, rank);
+  add("parameters/b", Shape{5}, {{few.begin}, {few.size}});
+  if (rank == 0) add("parameters/c", Shape{}, {});
+  return part;
+}
+
+/// Joined as neighbours are on their way to rank 0.
+Manifest joined(int first, int count, int ranks, int columns) {
+  if (count == 1) return written_by(first, ranks, columns);
+  int half = 1;
+  while (2 * half < count) half *= 2;
+  Manifest lower = joined(first, half, ranks, columns);
+  join_contents(lower, parse_contents(
+                           contents_text(joined(first + half, count - half, ranks, columns)), "r"));
+  return lower;
+}
+
+TEST(SplitManifest, rows_of_many_ranks_are_few_runs) {
+  for (const auto& [ranks, columns] :
+       {std::pair{1, 1}, {2, 1}, {5, 1}, {12, 3}, {16, 2}, {64, 1}}) {
+    SCOPED_TRACE(fmt::format("{} ranks, {} columns", ranks, columns));
+    Manifest manifest = joined(0, ranks, ranks, columns);
+    manifest.step = 3;
+    EXPECT_EQ(std::ssize(manifest.stores), ranks);
+    const ManifestTensor& rows = *manifest.find("parameters/a");
+    EXPECT_LE(std::ssize(rows.runs), 2 * columns) << "slices of two sizes";
+    EXPECT_EQ(rows.shard_count(), std::min(37, ranks / columns) * columns);
+    EXPECT_EQ(parse_manifest(manifest_text(manifest), "m"), manifest);
+    if (ranks < 5) continue;
+    EXPECT_EQ(std::ssize(manifest.find("parameters/b")->runs), 1);
+    // Every piece is what its rank wrote.
+    for (const ManifestRun& run : rows.runs) {
+      for (std::int64_t i = 0; i < run.count; ++i) {
+        const Manifest part = written_by(narrow<int>(run.rank_of(i)), ranks, columns);
+        EXPECT_EQ(run.piece(i), part.find("parameters/a")->runs[0].box);
+      }
+    }
+  }
+}
+
+TEST(SplitManifest, refuses_runs_that_no_ranks_can_hold) {
+  const auto fault = [](const auto& change) {
+    Manifest manifest = joined(0, 8, 8, 1);
+    change(manifest);
+    try {
+      parse_manifest(manifest_text(manifest), "m");
+      return std::string();
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+  };
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+  ManifestRun& (*const run)(Manifest&) = [](Manifest& m) -> ManifestRun& {
+    return m.tensors[0].runs[0];  // 5 ranks of 5 rows
+  };
+  EXPECT_EQ(fault([](Manifest&) {}), "");
+  EXPECT_NE(fault([&](Manifest& m) { run(m).count = 3; }).find("cannot hold equal rows"),
+            std::string::npos);
+  EXPECT_NE(fault([&](Manifest& m) { run(m).count = 0; }), "");
+  EXPECT_NE(fault([&](Manifest& m) { run(m).stride = 0; }), "");
+  EXPECT_NE(fault([&](Manifest& m) { run(m).stride = kLargest; }), "");
+  EXPECT_NE(fault([&](Manifest& m) { run(m).stride = 2; }).find("not among the stores"),
+            std::string::npos);
+  EXPECT_NE(fault([&](Manifest& m) { run(m).rank = kLargest; }), "");
+  EXPECT_NE(fault([&](Manifest& m) { run(m).box.shape.set(0, 20); }), "");
+  EXPECT_NE(fault([](Manifest& m) { m.stores.pop_back(); }).find("rank-00007.h5"),
+            std::string::npos);
+  EXPECT_NE(fault([](Manifest& m) { m.stores[1].index->bytes = 4901; }).find("lies beyond"),
+            std::string::npos);
+  EXPECT_NE(fault([](Manifest& m) { m.stores[1].file = "other.h5"; }).find("no rank's"),
+            std::string::npos);
 }
 
 TEST(Manifest, only_exact_folder_names_are_steps) {

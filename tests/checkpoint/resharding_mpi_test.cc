@@ -8,6 +8,7 @@
 #include "base/math.h"
 #include "checkpoint/async_writer.h"
 #include "checkpoint/reader.h"
+#include "manifest_kinds.h"
 #include "shared_directory.h"
 #include "support/save_checkpoint.h"
 #include "test_state.h"
@@ -44,7 +45,18 @@ std::unique_ptr<Communicator> first_ranks(int count) {
   return test_world().split(test_world().rank() < count ? 0 : 1);
 }
 
-TEST(Resharding, any_number_of_ranks_reads_what_any_number_saved) {
+/// Rows of all ranks stand as at most two runs: slices of two sizes.
+void expect_few_runs(Communicator& group, const SharedDirectory& directory, int step) {
+  const Manifest manifest = read_manifest(directory.path() / step_folder_name(step), group);
+  EXPECT_TRUE(manifest.split);
+  EXPECT_LE(manifest.find("parameters/rows.weight")->runs.size(), 2u);
+  EXPECT_EQ(manifest.find("parameters/rows.weight")->shard_count(), step) << "savers";
+}
+
+class Resharding : public testing::TestWithParam<ManifestKind> {};
+INSTANTIATE_TEST_SUITE_P(Manifests, Resharding, both_kinds(), name_of_kind);
+
+TEST_P(Resharding, any_number_of_ranks_reads_what_any_number_saved) {
   const int world = test_world().size();
   for (int savers = 1; savers <= world; ++savers) {
     SharedDirectory directory;
@@ -53,9 +65,9 @@ TEST(Resharding, any_number_of_ranks_reads_what_any_number_saved) {
       TestState tensors;
       add_pieces(tensors, save_group->rank(), savers);
       tensors.fill(1);
-      const SaveResult saved =
-          save_checkpoint(request_for(directory.path(), savers, tensors.state()), *save_group);
-      ASSERT_EQ(saved.error, "");
+      SaveRequest request = request_for(directory.path(), savers, tensors.state());
+      request.listed_shards_max = listed_shards_max(GetParam());
+      ASSERT_EQ(save_checkpoint(request, *save_group).error, "");
     }
     test_world().barrier();
     for (int loaders = 1; loaders <= world; ++loaders) {
@@ -65,6 +77,7 @@ TEST(Resharding, any_number_of_ranks_reads_what_any_number_saved) {
         add_pieces(tensors, load_group->rank(), loaders);
         load_state(directory.path() / step_folder_name(savers), tensors.state(), *load_group);
         EXPECT_EQ(tensors.first_difference(1), "") << savers << " -> " << loaders;
+        if (GetParam() == ManifestKind::kSplit) expect_few_runs(*load_group, directory, savers);
         EXPECT_EQ(find_newest_valid(directory.path(), *load_group).path,
                   directory.path() / step_folder_name(savers));
       }
@@ -72,7 +85,7 @@ TEST(Resharding, any_number_of_ranks_reads_what_any_number_saved) {
   }
 }
 
-TEST(Resharding, a_replicated_box_stands_once_and_its_writing_is_shared_out) {
+TEST(ReshardingSaves, a_replicated_box_stands_once_and_its_writing_is_shared_out) {
   SharedDirectory directory;
   TestState tensors;
   const int ranks = test_world().size();
@@ -104,7 +117,7 @@ TEST(Resharding, a_replicated_box_stands_once_and_its_writing_is_shared_out) {
       << "every rank writes some of the small ones";
 }
 
-TEST(Resharding, a_rank_that_cannot_write_fails_the_save_on_all_and_the_next_one_works) {
+TEST(ReshardingSaves, a_rank_that_cannot_write_fails_the_save_on_all_and_the_next_one_works) {
   SharedDirectory directory;
   TestState tensors;
   add_pieces(tensors, test_world().rank(), test_world().size());
@@ -126,7 +139,7 @@ TEST(Resharding, a_rank_that_cannot_write_fails_the_save_on_all_and_the_next_one
             "");
 }
 
-TEST(Resharding, a_hole_between_the_ranks_is_never_committed) {
+TEST(ReshardingSaves, a_hole_between_the_ranks_is_never_committed) {
   SharedDirectory directory;
   TestState tensors;
   const Shape shape{test_world().size() * 4, 3};

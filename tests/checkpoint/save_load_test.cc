@@ -7,6 +7,7 @@
 #include "checkpoint/async_writer.h"
 #include "checkpoint/hdf5_file.h"
 #include "checkpoint/reader.h"
+#include "manifest_kinds.h"
 #include "support/save_checkpoint.h"
 #include "support/temporary_directory.h"
 #include "test_state.h"
@@ -14,7 +15,8 @@
 namespace trireme {
 namespace {
 
-class SaveLoad : public testing::Test {
+/// With manifests that list the shards, and with split ones.
+class SaveLoad : public testing::TestWithParam<ManifestKind> {
  protected:
   void SetUp() override {
     add_odd_tensors(tensors_);
@@ -22,8 +24,13 @@ class SaveLoad : public testing::Test {
     tensors_.state().scalars["adam_step"] = 7;
     tensors_.state().scalars["loss_scale"] = 0.1;
   }
+  SaveRequest saving(std::int64_t step, const State& state) {
+    SaveRequest made = request_for(directory_, step, state);
+    made.listed_shards_max = listed_shards_max(GetParam());
+    return made;
+  }
   SaveResult save(std::int64_t step) {
-    return save_checkpoint(request_for(directory_, step, tensors_.state()), *world_);
+    return save_checkpoint(saving(step, tensors_.state()), *world_);
   }
   std::vector<std::string> entries() const {
     std::vector<std::string> names;
@@ -40,7 +47,7 @@ class SaveLoad : public testing::Test {
   TestState tensors_;
 };
 
-TEST_F(SaveLoad, gives_back_every_bit_of_every_shape_and_type) {
+TEST_P(SaveLoad, gives_back_every_bit_of_every_shape_and_type) {
   const SaveResult saved = save(12);
   ASSERT_EQ(saved.error, "");
   EXPECT_EQ(saved.path, directory_ / "step-00000012");
@@ -55,18 +62,18 @@ TEST_F(SaveLoad, gives_back_every_bit_of_every_shape_and_type) {
   EXPECT_TRUE(verify_checkpoint(saved.path).empty());
 }
 
-TEST_F(SaveLoad, small_shards_hold_the_same_bits) {
-  SaveRequest request = request_for(directory_, 1, tensors_.state());
+TEST_P(SaveLoad, small_shards_hold_the_same_bits) {
+  SaveRequest request = saving(1, tensors_.state());
   request.shard_bytes_max = 100;
   const SaveResult saved = save_checkpoint(request, *world_);
   ASSERT_EQ(saved.error, "");
-  EXPECT_EQ(read_manifest(saved.path).find("parameters/embed.weight")->shards.size(), 307u);
+  EXPECT_EQ(read_manifest(saved.path).find("parameters/embed.weight")->shard_count(), 307);
   tensors_.clear();
   load_state(saved.path, tensors_.state(), *world_);
   EXPECT_EQ(tensors_.first_difference(1), "");
 }
 
-TEST_F(SaveLoad, reads_any_box_of_what_was_saved_whole) {
+TEST_P(SaveLoad, reads_any_box_of_what_was_saved_whole) {
   ASSERT_EQ(save(3).error, "");
   TestState part;
   part.add({"parameters/embed.weight", DType::kF32, Shape{307, 24}, {Shape{100, 5}, Shape{33, 8}}});
@@ -82,7 +89,7 @@ TEST_F(SaveLoad, reads_any_box_of_what_was_saved_whole) {
   EXPECT_EQ(part.first_difference(1), "");
 }
 
-TEST_F(SaveLoad, names_tensors_that_are_missing_or_left_over) {
+TEST_P(SaveLoad, names_tensors_that_are_missing_or_left_over) {
   ASSERT_EQ(save(3).error, "");
   TestState other;
   other.add_whole("parameters/norm.weight", Shape{24});
@@ -100,7 +107,7 @@ TEST_F(SaveLoad, names_tensors_that_are_missing_or_left_over) {
   }
 }
 
-TEST_F(SaveLoad, refuses_another_shape_and_another_type) {
+TEST_P(SaveLoad, refuses_another_shape_and_another_type) {
   ASSERT_EQ(save(3).error, "");
   for (const bool other_type : {false, true}) {
     TestState other;
@@ -124,7 +131,7 @@ TEST_F(SaveLoad, refuses_another_shape_and_another_type) {
   }
 }
 
-TEST_F(SaveLoad, saving_the_same_step_again_replaces_it) {
+TEST_P(SaveLoad, saving_the_same_step_again_replaces_it) {
   ASSERT_EQ(save(5).error, "");
   tensors_.fill(2);
   ASSERT_EQ(save(5).error, "");
@@ -134,8 +141,8 @@ TEST_F(SaveLoad, saving_the_same_step_again_replaces_it) {
   EXPECT_EQ(tensors_.first_difference(2), "");
 }
 
-TEST_F(SaveLoad, older_checkpoints_go_only_by_the_rule) {
-  SaveRequest request = request_for(directory_, 0, tensors_.state());
+TEST_P(SaveLoad, older_checkpoints_go_only_by_the_rule) {
+  SaveRequest request = saving(0, tensors_.state());
   request.retention = {2, 4};
   for (request.step = 1; request.step <= 7; ++request.step)
     ASSERT_EQ(save_checkpoint(request, *world_).error, "");
@@ -143,8 +150,8 @@ TEST_F(SaveLoad, older_checkpoints_go_only_by_the_rule) {
             (std::vector<std::string>{"step-00000004", "step-00000006", "step-00000007"}));
 }
 
-TEST_F(SaveLoad, extra_files_are_kept_and_verified) {
-  SaveRequest request = request_for(directory_, 2, tensors_.state());
+TEST_P(SaveLoad, extra_files_are_kept_and_verified) {
+  SaveRequest request = saving(2, tensors_.state());
   request.files.push_back({"tokenizer.json", "{}\n"});
   const SaveResult saved = save_checkpoint(request, *world_);
   ASSERT_EQ(saved.error, "");
@@ -156,7 +163,7 @@ TEST_F(SaveLoad, extra_files_are_kept_and_verified) {
   EXPECT_EQ(faults[0].file, "tokenizer.json");
 }
 
-TEST_F(SaveLoad, a_failed_save_is_a_sentence_and_leaves_nothing) {
+TEST_P(SaveLoad, a_failed_save_is_a_sentence_and_leaves_nothing) {
   SaveRequest request =
       request_for(temporary_.write("file", "") / "checkpoints", 1, tensors_.state());
   EXPECT_NE(save_checkpoint(request, *world_).error.find("Not a directory"), std::string::npos);
@@ -170,7 +177,7 @@ TEST_F(SaveLoad, a_failed_save_is_a_sentence_and_leaves_nothing) {
   ASSERT_EQ(save(2).error, "");
 }
 
-TEST_F(SaveLoad, the_newest_that_verifies_is_found_and_others_are_explained) {
+TEST_P(SaveLoad, the_newest_that_verifies_is_found_and_others_are_explained) {
   for (const int step : {1, 2, 3, 4}) ASSERT_EQ(save(step).error, "");
   std::filesystem::remove(directory_ / "step-00000004/manifest.json");
   std::filesystem::resize_file(directory_ / "step-00000003/rank-00000.h5", 5000);
@@ -187,7 +194,7 @@ TEST_F(SaveLoad, the_newest_that_verifies_is_found_and_others_are_explained) {
   EXPECT_THROW(resolve_checkpoint_argument(newest.path / "rank-00000.h5", *world_), DataError);
 }
 
-TEST_F(SaveLoad, sizes_and_what_is_known_of_others_choose_without_reading) {
+TEST_P(SaveLoad, sizes_and_what_is_known_of_others_choose_without_reading) {
   for (const int step : {1, 2, 3}) ASSERT_EQ(save(step).error, "");
   const std::filesystem::path newest = directory_ / "step-00000003",
                               second = directory_ / "step-00000002";
@@ -203,14 +210,14 @@ TEST_F(SaveLoad, sizes_and_what_is_known_of_others_choose_without_reading) {
   EXPECT_NE(by_size.rejected[0].reason.find("has 5000 bytes"), std::string::npos);
 }
 
-TEST_F(SaveLoad, a_folder_of_another_step_is_refused) {
+TEST_P(SaveLoad, a_folder_of_another_step_is_refused) {
   ASSERT_EQ(save(1).error, "");
   std::filesystem::rename(directory_ / "step-00000001", directory_ / "step-00000002");
   EXPECT_EQ(find_newest_valid(directory_, *world_).path, "");
   EXPECT_THROW(load_state(directory_ / "step-00000002", tensors_.state(), *world_), DataError);
 }
 
-TEST_F(SaveLoad, leftovers_of_dead_runs_go_and_nothing_else) {
+TEST_P(SaveLoad, leftovers_of_dead_runs_go_and_nothing_else) {
   ASSERT_EQ(save(1).error, "");
   for (const char* name :
        {"step-00000002.tmp-1-2-3", ".trash-step-00000000-1", "mine.tmp-1", "notes"}) {
@@ -220,6 +227,8 @@ TEST_F(SaveLoad, leftovers_of_dead_runs_go_and_nothing_else) {
   EXPECT_EQ(entries(), (std::vector<std::string>{"mine.tmp-1", "notes", "step-00000001"}));
   EXPECT_EQ(remove_leftovers(temporary_ / "nowhere"), "");
 }
+
+INSTANTIATE_TEST_SUITE_P(Manifests, SaveLoad, both_kinds(), name_of_kind);
 
 TEST(Retention, keeps_the_saved_the_newest_and_the_multiples) {
   const std::vector<std::int64_t> steps{10, 20, 30, 40, 50, 60};

@@ -55,6 +55,9 @@ TEST(CheckedCollectives, agree_on_what_is_the_same) {
   if (rank == 0) pending.push_back(world->start_exchange(sends, {}));
   if (rank == size - 1) pending.push_back(world->start_exchange({}, receives));
   pending.push_back(world->start_all_gather(view(gathered)));
+  std::int64_t ranks = 1;
+  pending.push_back(world->start_combined(
+      ranks, [](std::int64_t& lower, const std::int64_t& higher) { lower += higher; }));
   world->barrier();
   EXPECT_EQ(world->broadcast_text("text", size - 1), "text");
   EXPECT_EQ(world->all_gather_text(std::string(static_cast<std::size_t>(rank), 'x')).back(),

@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -180,6 +182,52 @@ TEST(Blocking, reductions_go_in_rank_order) {
   EXPECT_EQ(maximum[2], -5);
   EXPECT_EQ(static_cast<std::uint64_t>(wrapping[0]),
             static_cast<std::uint64_t>(INT64_MAX) * static_cast<unsigned>(size));
+}
+
+/// The first ranks that say something, in order; what does not fit is left out.
+struct Names {
+  std::int64_t count = 0, total = 0;
+  std::array<std::int32_t, 61> ranks{};
+  void add(const Names& higher) {
+    for (std::int64_t i = 0; i < higher.count && count < std::ssize(ranks); ++i)
+      ranks[static_cast<std::size_t>(count++)] = higher.ranks[static_cast<std::size_t>(i)];
+    total += higher.total;
+  }
+};
+
+TEST(Combine, goes_in_rank_order_and_ends_the_same_everywhere) {
+  Communicator& world = test_world();
+  // Several at once, on one channel: their messages stay apart.
+  std::array<Names, 5> names;
+  std::vector<Pending> pending;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    names[i].count = 1;
+    names[i].ranks[0] = world.rank();
+    names[i].total = static_cast<std::int64_t>(i) * (world.rank() + 1);
+    pending.push_back(world.start_combined(names[i], [](Names& a, const Names& b) { a.add(b); }));
+  }
+  world.barrier();
+  for (Pending& each : pending) each.wait();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    ASSERT_EQ(names[i].count, world.size());
+    for (int rank = 0; rank < world.size(); ++rank)
+      EXPECT_EQ(names[i].ranks[static_cast<std::size_t>(rank)], rank);
+    EXPECT_EQ(names[i].total, static_cast<std::int64_t>(i) * world.size() * (world.size() + 1) / 2);
+  }
+}
+
+TEST(Combine, texts_come_to_rank_0_in_rank_order) {
+  Communicator& world = test_world();
+  const auto text_of = [](int rank) {
+    return std::string(static_cast<std::size_t>(rank * 1000), 'x') + std::to_string(rank);
+  };
+  const std::string all = world.reduce_text(
+      text_of(world.rank()),
+      [](const std::string& lower, const std::string& higher) { return lower + "," + higher; });
+  std::string expected;
+  for (int rank = 0; rank < world.size() && world.rank() == 0; ++rank)
+    expected += (rank == 0 ? "" : ",") + text_of(rank);
+  EXPECT_EQ(all, expected);
 }
 
 TEST(Groups, split_orders_ranks_and_keeps_colors_apart) {

@@ -15,9 +15,16 @@ namespace {
 constexpr std::size_t kParts = 2;
 constexpr std::int64_t kTensorBytesMax = 1 << 20;
 
-const SeedCheckpoint& seed_checkpoint() {
-  static const SeedCheckpoint made = make_seed_checkpoint(folder());
-  return made;
+/// A manifest part that stands for the true manifest of the split checkpoint.
+constexpr std::string_view kTrueSplit = "split";
+
+/// The checkpoint that a manifest part belongs to.
+const SeedCheckpoint& seed_checkpoint(std::string_view manifest) {
+  static const SeedCheckpoint listed = make_seed_checkpoint(folder(), false);
+  static const SeedCheckpoint split = make_seed_checkpoint(folder(), true);
+  const bool of_split =
+      manifest == kTrueSplit || manifest.find("\"runs\"") != std::string_view::npos;
+  return of_split ? split : listed;
 }
 
 void check_verified(const std::filesystem::path& step, bool true_file) {
@@ -42,27 +49,28 @@ void check_loaded(const std::filesystem::path& step, bool true_manifest) {
 
 void read_tensors(const std::filesystem::path& step) {
   const Manifest manifest = read_manifest(step);
+  TensorReader reader(step, manifest);
   for (const ManifestTensor& tensor : manifest.tensors) {
     const std::int64_t bytes =
         tensor.shape.count() * static_cast<std::int64_t>(size_of(tensor.dtype));
     if (bytes > kTensorBytesMax) continue;
     std::vector<std::byte> values(static_cast<std::size_t>(bytes));
-    read_tensor(step, tensor, values.data());
+    reader.read(tensor, values.data());
   }
 }
 
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const SeedCheckpoint& seed = seed_checkpoint();
   std::vector<std::string> parts = split_parts(text_of(data, size), kParts);
+  const SeedCheckpoint& seed = seed_checkpoint(parts[0]);
   if (parts[1].empty()) parts[1] = seed.file;
   const std::filesystem::path step = folder() / "step-00000003";
-  put("step-00000003/manifest.json", parts[0].empty() ? seed.manifest : parts[0]);
+  const bool true_manifest = parts[0].empty() || parts[0] == kTrueSplit;
+  put("step-00000003/manifest.json", true_manifest ? seed.manifest : parts[0]);
   put("step-00000003/rank-00000.h5", parts[1]);
   const std::string place = step.string();
   const Expected expected{{ExitCode::kData}, place};
-  const bool true_manifest = parts[0].empty();
   (void)accepted(expected, [&] {
     if (true_manifest) {
       check_verified(step, parts[1] == seed.file);
@@ -83,10 +91,13 @@ std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::s
                                     unsigned seed) {
   std::vector<std::string> parts = split_parts(text_of(data, size), kParts);
   const std::size_t room = size_max - std::min(size, size_max);
-  const bool manifest = parts[0].empty() ? seed % 16 == 0 : seed % 4 != 0;
+  const SeedCheckpoint& checkpoint = seed_checkpoint(parts[0]);
+  const bool true_manifest = parts[0].empty() || parts[0] == kTrueSplit;
+  const bool manifest = true_manifest ? seed % 16 == 0 : seed % 4 != 0;
   std::string& part = parts[manifest ? 0 : 1];
+  if (manifest && parts[0] == kTrueSplit) part = checkpoint.manifest;
   // The library notes the time in a file, so that the true one is new in each process.
-  if (!manifest && part.empty()) part = seed_checkpoint().file;
+  if (!manifest && part.empty()) part = checkpoint.file;
   mutate_part(part, part.size() + room);
   return give_back(join_parts(parts), data, size_max);
 }

@@ -25,14 +25,15 @@ struct SeedCheckpoint {
   std::string manifest, file;
 };
 
-/// Saves it as step-00000003 of `directory`.
-inline SeedCheckpoint make_seed_checkpoint(const std::filesystem::path& directory) {
+/// Saves it as step-00000003 of `directory`, its shards listed in the manifest or in the store.
+inline SeedCheckpoint make_seed_checkpoint(const std::filesystem::path& directory, bool split) {
   TestState state;
   add_seed_tensors(state);
   state.fill(kSeedSalt);
   state.state().scalars["applied_updates"] = 3;
   SaveRequest request = request_for(directory, 3, state.state());
   request.shard_bytes_max = 24;
+  if (split) request.listed_shards_max = 0;
   const auto world = make_self_communicator();
   const SaveResult saved = save_checkpoint(request, *world);
   if (!saved.saved()) defect(saved.error);

@@ -313,11 +313,15 @@ void make_tokenizer_seeds(const std::filesystem::path& golden) {
 }
 
 void make_checkpoint_seeds() {
-  const SeedCheckpoint seed = make_seed_checkpoint(folder());
+  const SeedCheckpoint seed = make_seed_checkpoint(folder(), false);
+  const SeedCheckpoint split = make_seed_checkpoint(folder(), true);
   Json unhashed = parse_json(seed.manifest, "manifest");
   unhashed.erase("manifest_xxh3_128");
-  const std::string with_true[] = {"", ""}, with_own[] = {unhashed.dump(), seed.file};
+  const std::string with_true[] = {"", ""}, with_true_split[] = {"split", ""};
+  const std::string with_own[] = {unhashed.dump(), seed.file};
   write("checkpoint", "true", join_parts(with_true));
+  write("checkpoint", "true_split", join_parts(with_true_split));
+  write("manifest", "split", split.manifest);
   write("checkpoint", "own_manifest", join_parts(with_own));
   write("manifest", "saved", seed.manifest);
   write("manifest", "without_hash", unhashed.dump(1));

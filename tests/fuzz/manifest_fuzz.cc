@@ -23,6 +23,11 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
         require(shard.file.find('/') == std::string::npos, "a file outside of the folder");
         count += shard.box.shape.count();
       }
+      for (const ManifestRun& run : tensor.runs) {
+        require(lies_inside(run.box, tensor.shape), "a run outside of its tensor");
+        require(run.rank_of(run.count - 1) >= run.rank, "ranks that descend");
+        count += run.count * run.piece(run.count - 1).shape.count();
+      }
       require(count == tensor.shape.count(), "shards that do not make up their tensor");
     }
     check_folder_name("step-00000003", manifest);

@@ -28,6 +28,7 @@ struct ForkedMemory {
   static constexpr int kRanksMax = 8;
   static constexpr std::size_t kTextMax = std::size_t{1} << 20;
   struct Slot {
+    std::atomic<int> message_for{0};  ///< rank + 1 that the text is sent to; 0: to nobody
     std::size_t bytes = 0;
     char text[kTextMax];
   };
@@ -77,14 +78,31 @@ class ForkedCommunicator final : public Communicator {
   Pending start_all_reduce(TensorView) override { refuse(); }
   Pending start_reduce_scatter(TensorView) override { refuse(); }
   Pending start_all_gather(TensorView) override { refuse(); }
-  Pending start_exchange(std::span<const Message>, std::span<const Message>) override { refuse(); }
+  /// One after the other, each until it is taken: no two ranks may send to each other.
+  Pending start_exchange(std::span<const Message> sends,
+                         std::span<const Message> receives) override {
+    for (const Message& message : sends) {
+      ForkedMemory::Slot& slot = memory_.slots[rank_];
+      expect(message.bytes.size() <= ForkedMemory::kTextMax, "a long message");
+      std::memcpy(slot.text, message.bytes.data(), message.bytes.size());
+      slot.message_for = message.rank + 1;
+      while (slot.message_for != 0) ::sched_yield();
+    }
+    for (const Message& message : receives) {
+      ForkedMemory::Slot& slot = memory_.slots[message.rank];
+      while (slot.message_for != rank_ + 1) ::sched_yield();
+      std::memcpy(message.bytes.data(), slot.text, message.bytes.size());
+      slot.message_for = 0;
+    }
+    return {};
+  }
   std::unique_ptr<Communicator> split(int) override { refuse(); }
   std::unique_ptr<Communicator> channel(std::string_view) override { refuse(); }
   [[nodiscard]] TrafficCounters counters() const override { return {}; }
 
  private:
   [[noreturn]] static void refuse() {
-    throw InternalError("forked ranks have blocking calls alone");
+    throw InternalError("forked ranks have no sums and no groups");
   }
   ForkedMemory& memory_;
   int rank_, size_;
@@ -123,6 +141,7 @@ class ForkedRanks {
   GroupEnd run(int size, const Work& work, std::chrono::milliseconds grace = {}) {
     memory_->arrived = 0;
     memory_->number = 0;
+    for (ForkedMemory::Slot& slot : memory_->slots) slot.message_for = 0;
     std::vector<pid_t> pids;
     for (int rank = 0; rank < size; ++rank) pids.push_back(start(rank, size, work));
     GroupEnd end;
