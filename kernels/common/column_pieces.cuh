@@ -51,13 +51,4 @@ inline void add_pieces(const Exec& exec, float* destination, const float* sums, 
          destination, sums, pieces, columns);
 }
 
-/// How many pieces `rows` rows are cut into: `pieces`, more where a piece would get so many rows
-/// that its running f32 sum loses bits, fewer where there are not as many rows.
-inline std::int64_t pieces_of_rows(std::int64_t rows, std::int64_t pieces) {
-  constexpr std::int64_t kRowsMax = 256;
-  const std::int64_t least = blocks_for(rows, kRowsMax);
-  if (pieces < least) pieces = least;
-  return pieces < rows ? pieces : rows;
-}
-
 }  // namespace trireme::cuda

@@ -1,4 +1,5 @@
 #include "kernels/common/column_pieces.cuh"
+#include "kernels/common/gpu_scratch.h"
 #include "kernels/common/turns.cuh"
 #include "kernels/elementwise/elementwise_table.h"
 
@@ -168,19 +169,14 @@ void sum_ranks(const SumRanksArgs& args) {
 
 constexpr int kSumWarps = 8;
 
-/// How the tokens are cut: enough pieces that pieces x groups of 256 columns fill a large GPU, of a
-/// block's whole turns, at most 2048 tokens for a running f32 sum. From the shape alone.
 std::int64_t tokens_per_piece(const ColumnSumArgs& args) {
-  constexpr std::int64_t kBlocks = 1056, kColumns = 256, kLeast = 64, kMost = 2048;
-  const std::int64_t pieces = blocks_for(kBlocks, blocks_for(args.columns, kColumns));
-  const std::int64_t tokens = blocks_for(blocks_for(args.tokens, pieces), kLeast) * kLeast;
-  return tokens < kLeast ? kLeast : tokens > kMost ? kMost : tokens;
+  return gpu_scratch::column_sum_tokens(args.tokens, args.columns);
 }
 std::int64_t pieces_of(const ColumnSumArgs& args) {
   return blocks_for(args.tokens, tokens_per_piece(args));
 }
 std::int64_t column_sum_scratch_floats(const ColumnSumArgs& args) {
-  return pieces_of(args) * args.columns;
+  return gpu_scratch::column_sum_floats(args.tokens, args.columns);
 }
 
 template <int kWidth>

@@ -1,3 +1,4 @@
+#include "kernels/common/gpu_scratch.h"
 #include "kernels/common/reduce.cuh"
 #include "kernels/common/vector.cuh"
 #include "kernels/embedding/embedding_table.h"
@@ -104,7 +105,7 @@ struct Lists {
 };
 
 std::size_t backward_scratch_bytes(std::int64_t tokens, std::int64_t rows) {
-  return static_cast<std::size_t>(2 * rows + 2 + 5 * tokens) * sizeof(std::int32_t);
+  return static_cast<std::size_t>(gpu_scratch::embedding_backward_bytes(tokens, rows));
 }
 
 Lists lists_of(const EmbeddingBackwardArgs& args) {

@@ -15,12 +15,13 @@
 
 #include "base/error.h"
 #include "base/unique_handle.h"
+#include "kernels/common/gpu_scratch.h"
 #include "kernels/gemm/gemm_gpu_table.h"
 
 namespace trireme::cuda {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;  // what Hopper's kernels use at most
+constexpr std::size_t kWorkspaceBytes = gpu_scratch::kProductWorkspaceBytes;
 
 /// What is used of its interface.
 struct Library {

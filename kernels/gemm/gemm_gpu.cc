@@ -4,12 +4,13 @@
 
 #include "base/math.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/gpu_scratch.h"
 #include "kernels/gemm/gemm_internal.h"
 
 namespace trireme::gemm_internal {
 namespace {
 
-constexpr std::size_t kWorkspaceAlignment = 256;
+constexpr std::size_t kWorkspaceAlignment = gpu_scratch::kProductAlignment;
 
 /// A memo: asking a driver for a GPU's properties takes longer than a product.
 const gpu::Info& info_of(const Context& context) {

@@ -1,4 +1,5 @@
 #include "kernels/common/column_pieces.cuh"
+#include "kernels/common/gpu_scratch.h"
 #include "kernels/norm/norm_row.cuh"
 
 namespace trireme::cuda {
@@ -8,12 +9,11 @@ constexpr int kElements = 16;  ///< of a row in registers, for each thread at mo
 constexpr std::int64_t kRegisterRow = 512 * kElements;
 constexpr std::int64_t kWarpRow = 32 * kElements;
 
-/// Pieces of rows that sum dweight and dbias apart: as many blocks as an H200's 132 multiprocessors
-/// hold with such a row's threads. From the shape alone.
+std::int64_t rows_at_a_time(const NormBackwardArgs& args) {
+  return args.channels <= kWarpRow ? RowPlace<32>::kRows : 1;
+}
 std::int64_t pieces_of(const NormBackwardArgs& args) {
-  const std::int64_t per_multiprocessor = args.channels <= 2048 ? 4 : args.channels <= 4096 ? 2 : 1;
-  const std::int64_t rows_at_a_time = args.channels <= kWarpRow ? RowPlace<32>::kRows : 1;
-  return pieces_of_rows(blocks_for(args.tokens, rows_at_a_time), 132 * per_multiprocessor);
+  return gpu_scratch::norm_backward_pieces(args.tokens, args.channels, rows_at_a_time(args));
 }
 
 /// One group of columns of one row.
@@ -334,7 +334,7 @@ void backward(const NormBackwardArgs& args) {
 void norm_rms_backward(const NormBackwardArgs& args) { backward<NormKind::kRms>(args); }
 void norm_layer_backward(const NormBackwardArgs& args) { backward<NormKind::kLayer>(args); }
 std::int64_t norm_backward_scratch_floats(const NormBackwardArgs& args) {
-  return 2 * pieces_of(args) * args.channels;
+  return gpu_scratch::norm_backward_floats(args.tokens, args.channels, rows_at_a_time(args));
 }
 
 }  // namespace trireme::cuda

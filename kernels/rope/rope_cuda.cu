@@ -1,4 +1,5 @@
 #include "kernels/common/column_pieces.cuh"
+#include "kernels/common/gpu_scratch.h"
 #include "kernels/common/fast_divide.cuh"
 #include "kernels/common/reduce.cuh"
 #include "kernels/common/vector.cuh"
@@ -210,16 +211,18 @@ int lanes_for(std::int64_t head_dim, bool aligned) {
   return lanes;
 }
 
-/// Pieces of tokens that sum dweight apart: as many blocks as an H200's 132 multiprocessors hold at
-/// once; from the shape alone. A piece is a block, or a warp where a warp takes a head.
-std::int64_t pieces_of(const RopeBackwardArgs& args) {
-  constexpr std::int64_t kPieces = 264;
+/// Tokens, or where a warp takes a head what a block takes at once.
+std::int64_t groups_of(const RopeBackwardArgs& args) {
   std::int64_t groups = args.tokens;
   for_type(args.dtype, [&](auto type) {
     const int lanes = lanes_for<decltype(type)>(args.head_dim, true);
     if (lanes > 0) groups = blocks_for(groups, Plan(args.heads, kBackwardHeads, lanes).tokens);
   });
-  return pieces_of_rows(groups, kPieces);
+  return groups;
+}
+/// A piece is a block.
+std::int64_t pieces_of(const RopeBackwardArgs& args) {
+  return gpu_scratch::pieces_of_rows(groups_of(args), gpu_scratch::kRopePieces);
 }
 
 template <class T>
@@ -403,7 +406,8 @@ void forward(const RopeForwardArgs& args) {
 }
 
 std::int64_t backward_scratch_floats(const RopeBackwardArgs& args) {
-  return args.weight == nullptr || args.dweight == nullptr ? 0 : pieces_of(args) * args.head_dim;
+  const bool sums = args.weight != nullptr && args.dweight != nullptr;
+  return sums ? gpu_scratch::rope_backward_floats(groups_of(args), args.head_dim) : 0;
 }
 
 void backward(const RopeBackwardArgs& args) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
@@ -41,5 +42,10 @@ class GpuChannels {
 std::unique_ptr<GpuChannels> make_gpu_channels(Communicator& ranks, Context& context,
                                                FlightRecorder& recorder, TransferFaults& faults,
                                                int max_ctas = 0);
+
+/// About what NCCL takes of a GPU's memory to connect it along so many axes of a mesh, whose
+/// channels share their connections: for each of its blocks (as many as `max_ctas`, by itself at
+/// most 24) the buffers of three protocols, 9.5 MiB by NCCL's documented default of NCCL_BUFFSIZE.
+std::int64_t nccl_bytes(int axes, std::int64_t max_ctas);
 
 }  // namespace trireme

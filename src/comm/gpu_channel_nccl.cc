@@ -179,6 +179,16 @@ ncclComm_t connected(Communicator& ranks, int gpu, const std::string& what, F ca
   }
 }
 
+/// A setting of NCCL's that stands above what the program asks for, and under which its calls would
+/// answer before they are done.
+void refuse_settings() {
+  const char* blocking = std::getenv("NCCL_COMM_BLOCKING");
+  if (blocking != nullptr && std::string_view(blocking) == "0")
+    throw EnvironmentError(
+        "NCCL_COMM_BLOCKING=0 is set: NCCL would make a thread for each transfer (2.27 and newer), "
+        "and the program waits for what a call has put into its stream. Unset it");
+}
+
 /// What NCCL has found out about a communicator behind our calls, in its words; "" for nothing.
 std::string fault_of(ncclComm_t comm) {
   ncclResult_t result = ncclSuccess;
@@ -465,6 +475,7 @@ class NcclChannels final : public GpuChannels {
     ncclUniqueId id{};
     run_together(ranks_, [&] {
       library();
+      refuse_settings();
       if (ranks_.rank() != 0) return;
       const ncclResult_t result = library().get_unique_id(&id);
       if (result != ncclSuccess)

@@ -189,6 +189,7 @@ Json json_of(const Figures& figures) {
     rank["memory_bytes"]["activations"] = memory.activations;
     rank["memory_bytes"]["buffers"] = memory.buffers;
     if (memory.undo > 0) rank["memory_bytes"]["undo"] = memory.undo;
+    if (memory.libraries > 0) rank["memory_bytes"]["libraries"] = memory.libraries;
     rank["memory_bytes"]["total"] = memory.total();
     rank["save_staging_bytes"] = memory.saving;
     json["ranks"].push_back(std::move(rank));

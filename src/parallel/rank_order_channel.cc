@@ -8,8 +8,20 @@
 
 namespace trireme {
 
-RankOrderChannel::RankOrderChannel(std::unique_ptr<Communicator> inner, Context& context)
-    : ForwardingCommunicator(std::move(inner)), context_(context) {}
+RankOrderChannel::RankOrderChannel(std::unique_ptr<Communicator> inner, Context& context,
+                                   std::int64_t largest_bytes)
+    : ForwardingCommunicator(std::move(inner)), context_(context), largest_bytes_(largest_bytes) {
+  const std::int64_t bytes = memory_bytes(largest_bytes, size()) / kUnderWay;
+  for (Sum& sum : sums_)
+    sum.others =
+        Buffer(DType::kF32, {ceil_div(bytes, std::int64_t{sizeof(float)})}, context.device());
+}
+
+std::int64_t RankOrderChannel::memory_bytes(std::int64_t largest_bytes, int ranks) {
+  // Of a whole number of values: those of the largest type, so that a shard of any fits.
+  const std::int64_t shard = round_up(ceil_div(largest_bytes, ranks), sizeof(float));
+  return kUnderWay * shard * (ranks - 1);
+}
 
 Pending RankOrderChannel::start_all_reduce(TensorView values) {
   expect_summable("all_reduce", values);
@@ -35,16 +47,17 @@ TensorView RankOrderChannel::of_other(const Sum& sum, int rank) const {
 
 Pending RankOrderChannel::start(TensorView values, Back back) {
   if (size() == 1 || values.count() == 0) return {};
-  auto sum = std::find_if(sums_.begin(), sums_.end(), [](const Sum& each) { return !each.busy; });
-  if (sum == sums_.end()) sum = sums_.emplace(sums_.end());
-  sum->values = values.reshape({values.count()});
-  sum->back = back;
-  sum->busy = true;
-  const TensorView mine = shard(sum->values, rank());
+  const std::int64_t number = started_++;
+  Sum& sum = sums_[static_cast<std::size_t>(number % kUnderWay)];
+  if (sum.number >= 0) finish(sum);
+  sum.values = values.reshape({values.count()});
+  sum.back = back;
+  sum.number = number;
+  const TensorView mine = shard(sum.values, rank());
   const std::size_t bytes = mine.bytes() * static_cast<std::size_t>(size() - 1);
-  if (sum->others.bytes() < bytes) {
+  if (sum.others.bytes() < bytes) {
     context_.synchronize();  // the smaller one may still be read
-    sum->others =
+    sum.others =
         Buffer(DType::kF32, {ceil_div(static_cast<std::int64_t>(bytes), 4)}, context_.device());
     context_.memory_moved();
   }
@@ -52,11 +65,14 @@ Pending RankOrderChannel::start(TensorView values, Back back) {
   receives_.clear();
   for (int other = 0; other < size(); ++other) {
     if (other == rank()) continue;
-    sends_.push_back(message_of(other, shard(sum->values, other)));
-    receives_.push_back(message_of(other, of_other(*sum, other)));
+    sends_.push_back(message_of(other, shard(sum.values, other)));
+    receives_.push_back(message_of(other, of_other(sum, other)));
   }
-  sum->scatter = inner().start_exchange(sends_, receives_);
-  return Pending([this, at = &*sum] { finish(*at); });
+  sum.scatter = inner().start_exchange(sends_, receives_);
+  return Pending([this, number] {
+    Sum& at = sums_[static_cast<std::size_t>(number % kUnderWay)];
+    if (at.number == number) finish(at);
+  });
 }
 
 void RankOrderChannel::finish(Sum& sum) {
@@ -74,7 +90,7 @@ void RankOrderChannel::finish(Sum& sum) {
     }
     inner().start_exchange(sends_, receives_).wait();
   }
-  sum.busy = false;
+  sum.number = -1;
 }
 
 }  // namespace trireme

@@ -1,16 +1,20 @@
 #include "plan/memory.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "checkpoint/own_shards.h"
 #include "comm/collective_check.h"
 #include "comm/communicator.h"
+#include "comm/gpu_channel.h"
 #include "model/block.h"
 #include "model/decoder.h"
 #include "model/flops.h"
+#include "model/gpu_scratch_bytes.h"
 #include "model/param_table.h"
 #include "optim/optimizer.h"
+#include "parallel/rank_order_channel.h"
 #include "store/buckets.h"
 #include "store/param_store.h"
 #include "store/partial_gradients.h"
@@ -27,15 +31,77 @@ constexpr std::int64_t kLoaderBytesPerToken = 4 * std::int64_t{sizeof(std::int32
 /// The loader builds a step while one runs, or two while one may come again.
 constexpr std::int64_t loader_steps(bool speculative_step) { return speculative_step ? 4 : 2; }
 
+/// Axes along which this rank's GPU is connected with others.
+int connected_axes(const MemoryRequest& request) {
+  const RankPart& part = request.part;
+  const Distribution& dense = part.store.of(MeshView::kDense);
+  const std::array<bool, 5> with_others = {dense.shard.extent > 1, dense.replica.extent > 1,
+                                           part.cut.tensor.extent > 1, part.cut.context.extent > 1,
+                                           part.neighbours > 0};
+  return static_cast<int>(std::count(with_others.begin(), with_others.end(), true));
+}
+
 /// What the channels of a rank stage in, each as its largest transfer asks for.
 class TransferStaging {
  public:
-  TransferStaging(const ModelConfig& model, const MemoryRequest& request, const StoreLayout& layout,
+  TransferStaging(const ModelConfig& model, const MemoryRequest& request,
+                  const std::vector<ParamMeta>& params, const StoreLayout& layout,
                   const StoreLayout& gradients)
-      : model_(model), request_(request), layout_(layout), gradients_(gradients) {}
+      : model_(model), request_(request), params_(params), layout_(layout), gradients_(gradients) {}
 
-  [[nodiscard]] std::int64_t bytes(const std::vector<ParamMeta>& params) const {
-    return data(params) + tensor(params) + context();
+  /// Within a host, in memory that its ranks share.
+  [[nodiscard]] std::int64_t host_bytes() const {
+    const LargestSums sums = this->sums();
+    const StageCut& cut = request_.part.cut;
+    std::int64_t bytes = 0;
+    for (const MeshView view : kMeshViews) {
+      if (layout_.has(view)) bytes += data_bytes(view, sums);
+    }
+    // All-gathers and sums of residual rows take turns on one channel.
+    bytes += staging_bytes(Op::kAllReduce, sums.tensor, cut.tensor.extent) +
+             staging_bytes(Op::kAllReduce, sums.same_heads, copies_of_heads());
+    if (cut.context_method != ContextMethod::kAllGather) return bytes;  // exchanges go whole
+    return bytes + (training() ? staging_bytes(Op::kAllReduce, sums.context, cut.context.extent)
+                               : staging_bytes(Op::kAllGather, element() * kv_of_all(),
+                                               cut.context.extent));
+  }
+
+  /// On a GPU, for sums in rank order.
+  [[nodiscard]] std::int64_t gpu_bytes() const {
+    const LargestSums sums = this->sums();
+    const StageCut& cut = request_.part.cut;
+    const Distribution& dense = layout_.distribution(MeshView::kDense);
+    return RankOrderChannel::memory_bytes(sums.data_shards, dense.shard.extent) +
+           RankOrderChannel::memory_bytes(sums.data_copies, dense.replica.extent) +
+           RankOrderChannel::memory_bytes(sums.tensor, cut.tensor.extent) +
+           RankOrderChannel::memory_bytes(sums.same_heads, copies_of_heads()) +
+           RankOrderChannel::memory_bytes(sums.context, cut.context.extent);
+  }
+
+  [[nodiscard]] LargestSums sums() const {
+    const StageCut& cut = request_.part.cut;
+    LargestSums sums;
+    sums.tensor = rows() * model_.hidden * element();
+    if (!training()) return sums;
+    for (const MeshView view : kMeshViews) {
+      if (!layout_.has(view)) continue;
+      const bool whole =
+          !layout_.sharded() && !GradientReduction::has_buckets(gradients_, view, request_.wire);
+      const std::int64_t part =
+          whole ? largest_block(view) : largest_part(gradients_, view, wire(view));
+      sums.data_copies = std::max(sums.data_copies, part);
+      if (layout_.sharded()) {
+        const std::int64_t shards = layout_.distribution(view).shard.extent;
+        sums.data_shards = std::max(sums.data_shards, part * shards);
+      }
+    }
+    const auto partial = [&](PartialGradients::Of of) {
+      return PartialGradients::bytes_of(params_, gradients_, of, cut.sequence_parallel);
+    };
+    sums.tensor = std::max(sums.tensor, partial(PartialGradients::Of::kTensorAxis));
+    sums.same_heads = partial(PartialGradients::Of::kSameHeads);
+    if (cut.context_method == ContextMethod::kAllGather) sums.context = 4 * kv_of_all();
+    return sums;
   }
 
  private:
@@ -47,29 +113,34 @@ class TransferStaging {
   [[nodiscard]] std::int64_t element() const {
     return static_cast<std::int64_t>(size_of(request_.compute));
   }
-
-  [[nodiscard]] std::int64_t data(const std::vector<ParamMeta>& params) const {
-    std::int64_t bytes = 0;
-    for (const MeshView view : kMeshViews) {
-      if (!layout_.has(view)) continue;
-      bytes += layout_.sharded() ? shards(view) : training() ? replicas(view, params) : 0;
-    }
-    return bytes;
+  /// Keys and values of a layer, of all ranks of the context axis.
+  [[nodiscard]] std::int64_t kv_of_all() const {
+    const StageCut& cut = request_.part.cut;
+    return 2 * config_of_rank(model_, cut.tensor).layer(0).attention.kv_size() * rows() *
+           cut.context.extent;
+  }
+  [[nodiscard]] int copies_of_heads() const {
+    return replicas_of_units(model_.layer(0).attention.kv_heads, request_.part.cut.tensor.extent);
   }
 
-  /// Of sums over the ranks that hold the same parameters.
-  [[nodiscard]] std::int64_t replicas(MeshView view, const std::vector<ParamMeta>& params) const {
-    const int ranks = layout_.distribution(view).replica.extent;
-    if (GradientReduction::has_buckets(gradients_, view, request_.wire))
-      return staging_bytes(Op::kAllReduce, largest_part(gradients_, view, wire(view)), ranks);
-    std::int64_t block = 0;
-    for (int i = 0; i < layout_.block_count(); ++i)
-      block = std::max(block, gradients_.whole_gradients(i, view).size);
-    const bool dense = view == MeshView::kDense;
-    const std::int64_t rows =
-        dense ? params.front().looked_up_most * params.front().shape[1] : std::int64_t{0};
-    return std::max(staging_bytes(Op::kAllReduce, 4 * block, ranks),
-                    staging_bytes(Op::kAllGather, 4 * rows, ranks));
+  /// Of gathers and sums over the ranks that see other tokens.
+  [[nodiscard]] std::int64_t data_bytes(MeshView view, const LargestSums& sums) const {
+    const int replicas = layout_.distribution(view).replica.extent;
+    if (!layout_.sharded()) {
+      if (!training()) return 0;
+      const std::int64_t of_sums = staging_bytes(Op::kAllReduce, sums.data_copies, replicas);
+      if (GradientReduction::has_buckets(gradients_, view, request_.wire)) return of_sums;
+      const bool dense = view == MeshView::kDense;
+      const std::int64_t looked_up =
+          dense ? params_.front().looked_up_most * params_.front().shape[1] : std::int64_t{0};
+      return std::max(of_sums, staging_bytes(Op::kAllGather, 4 * looked_up, replicas));
+    }
+    const int shards = layout_.distribution(view).shard.extent;
+    const std::int64_t gather = staging_bytes(
+        Op::kAllGather, largest_part(layout_, view, request_.compute) * shards, shards);
+    if (!training()) return gather;
+    return gather + staging_bytes(Op::kReduceScatter, sums.data_shards, shards) +
+           staging_bytes(Op::kAllReduce, sums.data_copies, replicas);
   }
 
   [[nodiscard]] DType wire(MeshView view) const {
@@ -83,42 +154,17 @@ class TransferStaging {
                               [&](int, Slice part) { size = std::max(size, part.size); });
     return size * static_cast<std::int64_t>(size_of(dtype));
   }
-
-  /// Of gathers, and of sums to owners.
-  [[nodiscard]] std::int64_t shards(MeshView view) const {
-    const int shards = layout_.distribution(view).shard.extent;
-    const std::int64_t gather = staging_bytes(
-        Op::kAllGather, largest_part(layout_, view, request_.compute) * shards, shards);
-    if (!training()) return gather;
-    const std::int64_t part = largest_part(gradients_, view, wire(view));
-    return gather + staging_bytes(Op::kReduceScatter, part * shards, shards) +
-           staging_bytes(Op::kAllReduce, part, layout_.distribution(view).replica.extent);
-  }
-
-  [[nodiscard]] std::int64_t tensor(const std::vector<ParamMeta>& params) const {
-    const StageCut& cut = request_.part.cut;
-    const int ranks = cut.tensor.extent;
-    // All-gathers and sums of residual rows take turns on one channel.
-    const std::int64_t stream =
-        staging_bytes(Op::kAllReduce, rows() * model_.hidden * element(), ranks);
-    const std::int64_t heads = PartialGradients::bytes_of(
-        params, gradients_, PartialGradients::Of::kSameHeads, cut.sequence_parallel);
-    const int copies = replicas_of_units(model_.layer(0).attention.kv_heads, ranks);
-    return stream + (training() ? staging_bytes(Op::kAllReduce, heads, copies) : 0);
-  }
-
-  [[nodiscard]] std::int64_t context() const {
-    const StageCut& cut = request_.part.cut;
-    if (cut.context_method != ContextMethod::kAllGather) return 0;  // exchanges are posted whole
-    const std::int64_t kv =
-        2 * config_of_rank(model_, cut.tensor).layer(0).attention.kv_size() * rows();
-    const int ranks = cut.context.extent;
-    return training() ? staging_bytes(Op::kAllReduce, 4 * kv * ranks, ranks)
-                      : staging_bytes(Op::kAllGather, element() * kv * ranks, ranks);
+  /// Bytes of the largest block's gradients.
+  [[nodiscard]] std::int64_t largest_block(MeshView view) const {
+    std::int64_t size = 0;
+    for (int i = 0; i < layout_.block_count(); ++i)
+      size = std::max(size, gradients_.whole_gradients(i, view).size);
+    return size * std::int64_t{sizeof(float)};
   }
 
   const ModelConfig& model_;
   const MemoryRequest& request_;
+  const std::vector<ParamMeta>& params_;
   const StoreLayout &layout_, &gradients_;
 };
 
@@ -139,6 +185,7 @@ MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, St
   request.deterministic = config.run.deterministic;
   request.part = part_of_rank(config, run, rank, purpose);
   request.speculative_step = config.parallel.speculative_step;
+  request.nccl_max_ctas = config.parallel.nccl_max_ctas;
   if (purpose != StagePurpose::kEvaluation)
     request.saving_max = saving_memory_max(config.checkpoint);
   if (purpose != StagePurpose::kEvaluation) request.sample_tokens = run.sample_tokens;
@@ -152,12 +199,30 @@ std::vector<std::pair<std::string, std::int64_t>> items_of(const RankMemory& mem
                                                              {"activations", memory.activations}};
   if (memory.undo > 0) items.emplace_back("undo", memory.undo);
   items.emplace_back("buffers", memory.buffers);
+  if (memory.libraries > 0) items.emplace_back("libraries", memory.libraries);
   return items;
 }
 
 AttentionLayout attention_layout(const ModelConfig& model, const MemoryRequest& request) {
   return attention_layout(config_of_rank(model, request.part.cut.tensor).layer(0).attention,
                           request.passes.micro, request.sequence_length, request.deterministic);
+}
+
+std::int64_t scratch_bytes(const ModelConfig& model, const MemoryRequest& request) {
+  const bool training = request.purpose != StagePurpose::kEvaluation;
+  StageShape shape = request.part.stage(request.passes.micro, request.sequence_length,
+                                        request.recompute, request.device);
+  if (!training) shape.purpose = request.purpose;
+  const std::int64_t ops = gpu_scratch_bytes(config_of_rank(model, request.part.cut.tensor), shape);
+  if (request.attention->bytes == nullptr) return ops;
+  return std::max(ops, request.attention->bytes(attention_layout(model, request), training));
+}
+
+LargestSums largest_sums(const ModelConfig& model, const MemoryRequest& request) {
+  const std::vector<ParamMeta> params = request.part.declare(model).metas;
+  const StoreLayout layout(params, request.part.store),
+      gradients(params, request.part.store, StoreLayout::Of::kGradients);
+  return TransferStaging(model, request, params, layout, gradients).sums();
 }
 
 RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& request) {
@@ -180,10 +245,15 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
   memory.buffers = loader_steps(training && request.speculative_step) * kLoaderBytesPerToken *
                    shape.local_tokens() * request.passes.accumulation;
   memory.buffers += RopeTables::bytes_of(model, request.sequence_length);
-  if (request.device == DeviceKind::kCpu && request.sums == ReductionOrder::kRank)
-    memory.buffers += TransferStaging(model, request, layout, gradients).bytes(params);
-  if (request.attention->bytes != nullptr)
-    memory.buffers += request.attention->bytes(attention_layout(model, request), training);
+  if (request.sums == ReductionOrder::kRank) {
+    const TransferStaging staging(model, request, params, layout, gradients);
+    memory.buffers +=
+        request.device == DeviceKind::kCpu ? staging.host_bytes() : staging.gpu_bytes();
+  }
+  if (request.device == DeviceKind::kCuda) {
+    memory.buffers += scratch_bytes(model, request);
+    memory.libraries = nccl_bytes(connected_axes(request), request.nccl_max_ctas);
+  }
   if (layout.sharded())
     memory.buffers += WeightGather::buffer_bytes(layout, request.compute, request.device);
   if (!training) return memory;

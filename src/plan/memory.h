@@ -26,13 +26,17 @@ struct RankMemory {
   /// A copy of what an update changes, for parallel.speculative_step.
   std::int64_t undo = 0;
   /// Token batches of the loader (two steps, or four where they run ahead), rotary tables, staging
-  /// of sums and gathers, gathered weights, what a library's attention works in, keys and values of
-  /// evaluation.samples; on the CPU also staging of transfers within a host, and `saving`.
+  /// of sums and gathers, gathered weights, keys and values of evaluation.samples; on the CPU also
+  /// staging of transfers within a host, and `saving`; on GPUs scratch of ops, and staging of sums
+  /// in rank order.
   std::int64_t buffers = 0;
+  /// On GPUs: what NCCL takes for its connections, as it is known of NCCL 2.2x
+  /// (comm/gpu_channel.h).
+  std::int64_t libraries = 0;
   /// Host memory in which a save waits for the disk. With a GPU in no sum: others are the GPU's.
   std::int64_t saving = 0;
   [[nodiscard]] std::int64_t total() const {
-    return parameters + gradients + optimizer + activations + undo + buffers;
+    return parameters + gradients + optimizer + activations + undo + buffers + libraries;
   }
   friend bool operator==(const RankMemory&, const RankMemory&) = default;
 };
@@ -53,8 +57,17 @@ struct MemoryRequest {
   std::int64_t sample_tokens = 0;  ///< of the longest of evaluation.samples; 0: none
   std::int64_t saving_max = 0;     ///< bounds RankMemory::saving
   bool speculative_step = false;
+  std::int64_t nccl_max_ctas = 0;
 };
 RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& request);
+/// Bytes of the largest operand that each channel of a rank sums; 0: none.
+struct LargestSums {
+  std::int64_t data_shards = 0, data_copies = 0, tensor = 0, same_heads = 0, context = 0;
+};
+LargestSums largest_sums(const ModelConfig& model, const MemoryRequest& request);
+
+/// The most that an op asks of Context::scratch there, where that is a GPU.
+std::int64_t scratch_bytes(const ModelConfig& model, const MemoryRequest& request);
 /// A layer's attention on that rank.
 AttentionLayout attention_layout(const ModelConfig& model, const MemoryRequest& request);
 

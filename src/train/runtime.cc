@@ -3,6 +3,7 @@
 #include "base/math.h"
 #include "comm/communicator.h"
 #include "parallel/rank_order_channel.h"
+#include "plan/memory.h"
 
 namespace trireme {
 
@@ -16,12 +17,14 @@ std::unique_ptr<GpuChannels> gpus_of(Communicator& ranks, const ChannelMaker& ma
 }
 
 /// A channel for the memory that the context computes in. Collective over the ranks of `gpus`.
+/// `sums_bytes`: of the largest operand that it sums.
 std::unique_ptr<Communicator> channel_of(Communicator& group, std::string_view name,
-                                         const ChannelMaker& maker, GpuChannels* gpus) {
+                                         const ChannelMaker& maker, GpuChannels* gpus,
+                                         std::int64_t sums_bytes = 0) {
   if (gpus != nullptr) {
     auto channel = gpus->channel(group, name);
     if (group.size() == 1 || maker.order == ReductionOrder::kLibrary) return channel;
-    return std::make_unique<RankOrderChannel>(std::move(channel), maker.context);
+    return std::make_unique<RankOrderChannel>(std::move(channel), maker.context, sums_bytes);
   }
   if (group.size() == 1) return make_self_communicator();
   return maker.order == ReductionOrder::kLibrary ? make_library_sum_channel(group, name)
@@ -59,13 +62,15 @@ Channels::Channels(Communicator& replica, const MeshShape& mesh, const RankPart&
       ends_group(pipeline_group->split(ends_color(pipeline, *pipeline_group))),
       gpus(gpus_of(replica, maker)),
       pipeline_gpus(gpus_of(*pipeline_group, maker)),
-      shard_reduce(channel_of(*shard_group, "data.reduce", maker, gpus.get())),
+      shard_reduce(
+          channel_of(*shard_group, "data.reduce", maker, gpus.get(), maker.sums.data_shards)),
       shard_gather(channel_of(*shard_group, "data.gather", maker, gpus.get())),
       copy_reduce(channel_of(*copy_group, part.store.sharded() ? "data.copies" : "data.reduce",
-                             maker, gpus.get())),
-      tensor(channel_of(*tensor_group, "tensor", maker, gpus.get())),
-      same_heads(channel_of(*same_heads_group, "tensor.heads", maker, gpus.get())),
-      context(channel_of(*context_group, "context", maker, gpus.get())),
+                             maker, gpus.get(), maker.sums.data_copies)),
+      tensor(channel_of(*tensor_group, "tensor", maker, gpus.get(), maker.sums.tensor)),
+      same_heads(
+          channel_of(*same_heads_group, "tensor.heads", maker, gpus.get(), maker.sums.same_heads)),
+      context(channel_of(*context_group, "context", maker, gpus.get(), maker.sums.context)),
       ends(channel_of(*ends_group, "pipeline.ends", maker, pipeline_gpus.get())),
       links(*pipeline_group, pipeline.placement, [&](Communicator& group, const char* name) {
         return channel_of(group, name, maker, pipeline_gpus.get());
@@ -100,7 +105,8 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
       part(part_of_rank(config, run, replica.rank(), options.purpose)),
       context(options.device, options.threads, detect_isa()),
       channels(replica, mesh, part, pipeline, model.layer(0).attention.kv_heads,
-               {context, launch, run.sums, config.parallel.nccl_max_ctas}),
+               {context, launch, run.sums, config.parallel.nccl_max_ctas,
+                largest_sums(model, memory_request(config, run, options.purpose, replica.rank()))}),
       params(part.declare(model)),
       store(params.metas, run.compute,
             options.purpose == StagePurpose::kEvaluation ? StoreContents{} : Optimizer::contents(),
@@ -116,6 +122,10 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
   expect(options.device.kind == run.device, "a run resolved for another device");
   context.set_deterministic(config.run.deterministic);
   context.set_attention_backend(attention_backend(config));
+  // What grows during a step frees what was there, and waits for transfers that wait for others.
+  if (context.on_gpu())
+    context.scratch(static_cast<std::size_t>(
+        scratch_bytes(model, memory_request(config, run, options.purpose, replica.rank()))));
   using GatherChannels = std::vector<WeightGather::Channel>;
   if (part.store.sharded())
     gather.emplace(context, store, GatherChannels{{MeshView::kDense, *channels.shard_gather}});

@@ -12,6 +12,7 @@
 #include "optim/optimizer.h"
 #include "parallel/mesh_shape.h"
 #include "pipeline/executor.h"
+#include "plan/memory.h"
 #include "plan/rank_part.h"
 #include "plan/resolve.h"
 #include "store/partial_gradients.h"
@@ -33,6 +34,7 @@ struct ChannelMaker {
   Launch& launch;
   ReductionOrder order;
   std::int64_t nccl_max_ctas = 0;
+  LargestSums sums = {};
 };
 
 /// The groups of ranks that a rank moves data with, each transfer of a kind on a channel of its

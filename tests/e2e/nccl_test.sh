@@ -61,12 +61,40 @@ of pipeline=2 pipeline_schedule=v-min zero_stage=2
 mesh 4 lazy "${arguments[@]}" --set run.cuda_graph=off
 same_run "the same bits without a CUDA graph" mesh-$count 3 mesh-4
 
+# A rank takes of its GPU what `plan` says, before NCCL's own: tables of a few bytes apart.
+# as_planned RANKS ARGUMENTS
+as_planned() {
+  local n=$1 planned used name
+  shift
+  name=planned-$((++count))
+  TRIREME_TRAIN=$simt TRIREME_SIMT_GPUS=$n TRIREME_SHARE_GPU='' ranks "$n" base.json "${model[@]}" --set run.device=cuda-host \
+    --set run.directory=$name "$@"
+  ends_with "$n ranks, a GPU each, $*" 0
+  used=$(steps_of $name | tail -n 1 | sed 's/.*"memory_bytes":\([0-9]*\).*/\1/')
+  planned=$("$cpu" plan base.json "${model[@]}" --set run.device=cuda --set run.directory=$name "$@" --world "$n" --no-data --json |
+    sed -n 's/.*"libraries": *\([0-9]*\).*/\1/p; s/.*"memory_bytes_max": *\([0-9]*\).*/\1/p' | sort -n | awk '{ last = $1; if (NR == 1) first = $1 } END { print last - (NR > 1 ? first : 0) }')
+  check "$n ranks, $*: planned $planned bytes, used $used" [ $((used - planned)) -le 16384 ]
+  check "$n ranks, $*: and not much more is planned" [ $((planned - used)) -le 65536 ]
+}
+as_planned 1
+of reduction_order=rank
+as_planned 2 "${arguments[@]}"
+of zero_stage=3
+as_planned 2 "${arguments[@]}"
+of tensor=2 zero_stage=2 reduction_order=rank
+as_planned 4 "${arguments[@]}"
+of pipeline=2 context=2
+as_planned 4 "${arguments[@]}"
+
 export TRIREME_TRAIN=$simt
 two=(base.json --set run.device=cuda-host --set batch.micro=1 --set evaluation.interval_steps=0 --set checkpoint.interval_steps=2)
 TRIREME_NCCL_FAILS=init:1 ranks 2 "${two[@]}" --set run.directory=unconnected
 ends_with "a rank that cannot be connected" 3
 says_once "it is named, by NCCL's words" "rank 1: NCCL: connecting 2 ranks: .*a planned failure of rank 1"
 check "nothing was trained" [ ! -s unconnected/metrics.jsonl ]
+NCCL_COMM_BLOCKING=0 ranks 2 "${two[@]}" --set run.directory=refused
+ends_with "NCCL's calls that do not block" 3
+says_once "are refused" "^error: NCCL_COMM_BLOCKING=0 is set: .*Unset it"
 for blocks in 3 4; do
   TRIREME_NCCL_FAILS=blocks:1:4 ranks 2 "${two[@]}" --set run.steps=2 --set parallel.nccl_max_ctas=$blocks --set run.directory=blocks-$blocks
   ends_with "NCCL's blocks are limited to $blocks, of 4 that are asked for here" $((blocks == 4 ? 0 : 3))

@@ -21,9 +21,10 @@ std::vector<float> values_of(int rank, std::size_t count) {
 
 class RankOrder : public testing::Test {
  protected:
+  static constexpr std::int64_t kLargestBytes = 4000;
   Communicator& world_ = test_launch().job();
   Context context_{{}, 1, detect_isa()};
-  RankOrderChannel channel_{world_.channel("inner"), context_};
+  RankOrderChannel channel_{world_.channel("inner"), context_, kLargestBytes};
   std::unique_ptr<Communicator> expected_ = world_.channel("expected");
 };
 
@@ -34,7 +35,27 @@ TEST_F(RankOrder, sums_have_the_bits_of_the_channel_that_adds_in_rank_order) {
     channel_.start_all_reduce(view_of(a.data(), {size})).wait();
     expected_->start_all_reduce(view_of(b.data(), {size})).wait();
     EXPECT_EQ(a, b) << count;
+    if (4 * size > kLargestBytes) continue;
+    EXPECT_EQ(context_.memory_moves(), 0) << "its memory was taken before";
   }
+}
+
+TEST_F(RankOrder, more_than_it_has_memory_for_are_finished_in_their_order) {
+  constexpr std::size_t kCount = 7;
+  std::vector<std::vector<float>> a, b;
+  std::vector<Pending> pending;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    a.push_back(values_of(world_.rank() + static_cast<int>(i), 100 + 50 * i));
+    b.push_back(a.back());
+  }
+  for (std::vector<float>& values : a)
+    pending.push_back(channel_.start_all_reduce(view_of(values.data(), {std::ssize(values)})));
+  for (Pending& each : pending) each.wait();
+  for (std::size_t i = 0; i < kCount; ++i) {
+    expected_->start_all_reduce(view_of(b[i].data(), {std::ssize(b[i])})).wait();
+    EXPECT_EQ(a[i], b[i]) << i;
+  }
+  EXPECT_EQ(context_.memory_moves(), 0);
 }
 
 TEST_F(RankOrder, pieces_of_a_scatter_too_and_of_bf16_several_under_way) {

@@ -31,7 +31,8 @@ class TensorAxisOfRanks : public testing::Test {
   Communicator& world_ = test_launch().job();
   Context context_{{}, 1, detect_isa()};
   std::unique_ptr<Communicator> shared_ = world_.channel("shared");
-  RankOrderChannel apart_{world_.channel("inner"), context_};  // as if the memory were not shared
+  RankOrderChannel apart_{world_.channel("inner"), context_,
+                          4096};  // as if the memory were not shared
 };
 
 TEST_F(TensorAxisOfRanks, rows_made_place_by_place_have_the_sums_of_rows_made_at_once) {

@@ -61,19 +61,21 @@ TEST(Memory, activations_grow_with_the_micro_batch_and_not_with_accumulation) {
 }
 
 /// Two ranks of a host: a slot holds what one writes for the other and its own sum, and it reads
-/// the other's of both. GPUs have memory of their own for that.
-TEST(Memory, on_the_cpu_ranks_of_a_host_stage_their_transfers) {
+/// the other's of both. A GPU's has room for the other's version of two sums under way.
+TEST(Memory, ranks_stage_their_sums_in_rank_order) {
   const ModelConfig model =
       model_of(R"({"model_type":"llama","hidden_size":16,"num_attention_heads":4,
       "num_hidden_layers":1,"intermediate_size":16,"vocab_size":32})");
+  DeviceKind device = DeviceKind::kCpu;
   const auto staged = [&](std::array<int, kAxisCount> mesh, std::int64_t zero_stage) {
     RunConfig::Parallel parallel;
     parallel.zero_stage = zero_stage;
     MemoryRequest request = request_for({1, 1, 1, 1}, 64);
     request.part = part_of_rank(parallel, MeshShape(mesh), 0, StagePurpose::kTraining);
-    const std::int64_t cpu = estimate_memory(model, request).buffers;
-    request.device = DeviceKind::kCuda;
-    return cpu - estimate_memory(model, request).buffers;
+    request.device = device;
+    const std::int64_t in_rank_order = estimate_memory(model, request).buffers;
+    request.sums = ReductionOrder::kLibrary;
+    return in_rank_order - estimate_memory(model, request).buffers;
   };
   EXPECT_EQ(staged({1, 1, 1, 1}, 0), 0);
   // The largest block: four 16 x 16 projections, three of the MLP, two norms.
@@ -84,6 +86,33 @@ TEST(Memory, on_the_cpu_ranks_of_a_host_stage_their_transfers) {
   EXPECT_EQ(staged({1, 2, 1, 1}, 1), 3 * 2 * kShard + 3 * 2 * kShard);
   EXPECT_EQ(staged({1, 1, 1, 2}, 0), 3 * 4 * (64 * 16 * 4 / 2));  // residual rows
   EXPECT_EQ(staged({1, 1, 2, 1}, 0), 3 * 4 * (kLayer / 2));  // gradients; a ring stages nothing
+  device = DeviceKind::kCuda;
+  EXPECT_EQ(staged({1, 1, 1, 1}, 0), 0);
+  EXPECT_EQ(staged({1, 2, 1, 1}, 0), 2 * kLayer / 2);
+  EXPECT_EQ(staged({1, 4, 1, 1}, 0), 2 * kLayer / 4 * 3);
+  EXPECT_EQ(staged({1, 1, 1, 2}, 0), 2 * 64 * 16 * 4 / 2);
+}
+
+TEST(Memory, nccl_is_counted_apart_for_each_axis_that_connects_ranks) {
+  const ModelConfig model =
+      model_of(R"({"model_type":"llama","hidden_size":16,"num_attention_heads":4,
+      "num_hidden_layers":2,"intermediate_size":16,"vocab_size":32})");
+  const auto of = [&](std::array<int, kAxisCount> mesh, DeviceKind device, std::int64_t ctas = 0) {
+    MemoryRequest request = request_for({1, 1, 1, 1}, 64);
+    request.part = part_of_rank({}, MeshShape(mesh), 0, StagePurpose::kTraining);
+    request.device = device;
+    request.nccl_max_ctas = ctas;
+    const RankMemory memory = estimate_memory(model, request);
+    EXPECT_EQ(memory.total(), memory.parameters + memory.gradients + memory.optimizer +
+                                  memory.activations + memory.buffers + memory.libraries);
+    return memory.libraries;
+  };
+  EXPECT_EQ(of({1, 2, 1, 2}, DeviceKind::kCpu), 0);
+  EXPECT_EQ(of({1, 1, 1, 1}, DeviceKind::kCuda), 0);
+  const std::int64_t axis = of({1, 2, 1, 1}, DeviceKind::kCuda);
+  EXPECT_EQ(axis, 24 * 9728 * 1024);
+  EXPECT_EQ(of({1, 2, 1, 2}, DeviceKind::kCuda), 2 * axis);
+  EXPECT_EQ(of({1, 2, 1, 1}, DeviceKind::kCuda, 8), axis / 3);
 }
 
 TEST(Memory, stepping_ahead_keeps_owned_values_and_moments_a_second_time) {
@@ -117,18 +146,21 @@ TEST(Memory, what_a_library_of_attention_works_in_is_counted) {
   const ModelConfig model =
       model_of(R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,
       "num_hidden_layers":2,"intermediate_size":128,"vocab_size":257})");
-  MemoryRequest request = request_for({2, 2, 1, 1}, 256, DType::kBF16);
+  MemoryRequest request = request_for({2, 2, 1, 1}, 2048, DType::kBF16);
   request.device = DeviceKind::kCuda;
-  const std::int64_t own = estimate_memory(model, request).buffers;
+  const std::int64_t own = scratch_bytes(model, request);
+  EXPECT_EQ(own, (32 << 20) + 256) << "products by a library take the most of these";
+  const std::int64_t with_own = estimate_memory(model, request).buffers;
   request.attention = &cudnn_attention;
-  const std::int64_t deterministic = estimate_memory(model, request).buffers;
+  const std::int64_t deterministic = scratch_bytes(model, request);
+  EXPECT_EQ(estimate_memory(model, request).buffers - with_own, deterministic - own);
   // Scores and their gradients of all pairs, bf16, and the tensors of a pass.
-  EXPECT_GT(deterministic - own, 2 * 2 * 4 * 256 * 256);
-  EXPECT_LT(deterministic - own, 4 * 2 * 4 * 256 * 256);
+  EXPECT_GT(deterministic, 2 * 2 * 4 * 2048 * 2048);
+  EXPECT_LT(deterministic, 4 * 2 * 4 * 2048 * 2048);
   request.deterministic = false;
-  EXPECT_LT(estimate_memory(model, request).buffers, deterministic);
+  EXPECT_LT(scratch_bytes(model, request), deterministic);
   request.purpose = StagePurpose::kEvaluation;
-  EXPECT_LT(estimate_memory(model, request).buffers - own, 2 * 2 * 4 * 256 * 256);
+  EXPECT_LT(scratch_bytes(model, request), 2 * 2 * 4 * 2048 * 2048);
 }
 
 TEST(Memory, prompts_that_a_run_continues_take_keys_and_values) {

@@ -48,6 +48,7 @@ Steps run_steps(const RunConfig& config, CudaGraph graph) {
   Loader loader(make_training_source(with, request), with.data, batch_shape(prepared, runtime), -1,
                 with.model.vocab_size);
   Step step(runtime);
+  const std::int64_t moves = runtime.context.memory_moves();
   Steps steps;
   std::int64_t sent = runtime.channels.sent_bytes().total();
   for (int i = 0; i < 5; ++i) {
@@ -61,6 +62,7 @@ Steps run_steps(const RunConfig& config, CudaGraph graph) {
     steps.bytes.push_back(now - std::exchange(sent, now));
   }
   steps.recorded = step.recorded();
+  EXPECT_EQ(runtime.context.memory_moves(), moves) << "all memory was taken before the first step";
   return steps;
 }
 

@@ -1,0 +1,66 @@
+#pragma once
+// What kernels of a GPU ask of Context::scratch, from shapes alone: the kernels and the plan take
+// it from here, so that memory is counted before it is taken, and none grows during a step (while a
+// transfer spins on a GPU, to free memory is to wait for ever).
+
+#include <algorithm>
+#include <cstdint>
+
+namespace trireme::gpu_scratch {
+
+constexpr std::int64_t pieces(std::int64_t count, std::int64_t of_piece) {
+  return (count + of_piece - 1) / of_piece;
+}
+
+/// How many pieces `rows` rows are cut into that are summed apart: `wanted`, more where a piece
+/// would get so many rows that its f32 sum rounds much, none without a row.
+constexpr std::int64_t pieces_of_rows(std::int64_t rows, std::int64_t wanted) {
+  constexpr std::int64_t kRowsMax = 256;
+  return std::min(std::max(wanted, pieces(rows, kRowsMax)), rows);
+}
+
+/// Lists of a table's rows and of the tokens that look them up.
+constexpr std::int64_t embedding_backward_bytes(std::int64_t tokens, std::int64_t rows) {
+  return (2 * rows + 2 + 5 * tokens) * std::int64_t{sizeof(std::int32_t)};
+}
+
+/// dweight and dbias of pieces of rows: as many blocks as an H200's 132 multiprocessors hold with
+/// such a row's threads; `rows_at_a_time` of a block.
+constexpr std::int64_t norm_backward_pieces(std::int64_t tokens, std::int64_t channels,
+                                            std::int64_t rows_at_a_time) {
+  const std::int64_t per_multiprocessor = channels <= 2048 ? 4 : channels <= 4096 ? 2 : 1;
+  return pieces_of_rows(pieces(tokens, rows_at_a_time), 132 * per_multiprocessor);
+}
+constexpr std::int64_t norm_backward_floats(std::int64_t tokens, std::int64_t channels,
+                                            std::int64_t rows_at_a_time = 1) {
+  return 2 * norm_backward_pieces(tokens, channels, rows_at_a_time) * channels;
+}
+
+/// dweight of pieces of tokens, as many blocks as such a GPU holds at once. `groups` of tokens.
+constexpr std::int64_t kRopePieces = 264;
+constexpr std::int64_t rope_backward_floats(std::int64_t groups, std::int64_t head_dim) {
+  return pieces_of_rows(groups, kRopePieces) * head_dim;
+}
+
+/// Tokens of a piece of a sum of columns: enough pieces that pieces x groups of 256 columns fill a
+/// large GPU, of a block's whole turns, at most 2048 for a running f32 sum.
+constexpr std::int64_t column_sum_tokens(std::int64_t tokens, std::int64_t columns) {
+  constexpr std::int64_t kBlocks = 1056, kColumns = 256, kLeast = 64, kMost = 2048;
+  const std::int64_t wanted = pieces(kBlocks, pieces(columns, kColumns));
+  return std::clamp(pieces(pieces(tokens, wanted), kLeast) * kLeast, kLeast, kMost);
+}
+constexpr std::int64_t column_sum_floats(std::int64_t tokens, std::int64_t columns) {
+  return pieces(tokens, column_sum_tokens(tokens, columns)) * columns;
+}
+
+/// First keys of tiles of queries, for a mask by documents; of `tile` tokens at least.
+constexpr std::int64_t attention_backward_bytes(std::int64_t sequences, std::int64_t tokens,
+                                                std::int64_t tile) {
+  return sequences * 2 * pieces(tokens, tile) * std::int64_t{sizeof(std::int32_t)};
+}
+
+/// What a library's products use at most, on Hopper, and its alignment.
+constexpr std::int64_t kProductWorkspaceBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kProductAlignment = 256;
+
+}  // namespace trireme::gpu_scratch

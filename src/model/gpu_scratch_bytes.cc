@@ -1,0 +1,46 @@
+#include "model/gpu_scratch_bytes.h"
+
+#include <algorithm>
+
+#include "kernels/attention/attention_gpu_table.h"
+#include "kernels/common/gpu_scratch.h"
+
+namespace trireme {
+
+namespace {
+
+/// Sums over tokens of a layer's backward: biases and the weights of norms.
+std::int64_t sum_floats(const LayerConfig& layer, std::int64_t hidden, std::int64_t tokens) {
+  using namespace gpu_scratch;
+  std::int64_t most = norm_backward_floats(tokens, hidden);
+  if (layer.attention.qk_norm)
+    most = std::max(most, rope_backward_floats(tokens, layer.attention.head_dim));
+  const auto bias = [&](bool given, std::int64_t columns) {
+    if (given) most = std::max(most, column_sum_floats(tokens, columns));
+  };
+  bias(layer.attention.qkv_bias, layer.attention.qkv_size());
+  bias(layer.mlp.bias, layer.mlp.up_size());
+  bias(layer.attention.out_bias || layer.mlp.bias, hidden);
+  return most;
+}
+
+}  // namespace
+
+std::int64_t gpu_scratch_bytes(const ModelConfig& of_rank, const StageShape& shape) {
+  using namespace gpu_scratch;
+  const std::int64_t tokens = shape.local_tokens();
+  std::int64_t most = kProductWorkspaceBytes + kProductAlignment;
+  if (shape.purpose == StagePurpose::kEvaluation) return most;
+  most = std::max({most, embedding_backward_bytes(tokens, of_rank.vocab_size),
+                   embedding_backward_bytes(tokens, of_rank.max_positions)});
+  for (const LayerConfig& layer : of_rank.layers) {
+    const std::int64_t floats = sum_floats(layer, of_rank.hidden, tokens);
+    most = std::max(most, floats * std::int64_t{sizeof(float)});
+  }
+  const std::int64_t tiles_of_ranges = AttentionRanges::kFew * kAttentionGpuTileMin;
+  return std::max(
+      most, attention_backward_bytes(shape.sequences, tokens / shape.sequences + tiles_of_ranges,
+                                     kAttentionGpuTileMin));
+}
+
+}  // namespace trireme
