@@ -1,6 +1,6 @@
 #include "kernels/common/column_pieces.cuh"
-#include "kernels/common/gpu_scratch.h"
 #include "kernels/common/fast_divide.cuh"
+#include "kernels/common/gpu_scratch.h"
 #include "kernels/common/reduce.cuh"
 #include "kernels/common/vector.cuh"
 #include "kernels/rope/rope_table.h"

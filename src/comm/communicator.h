@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "device/memory.h"
 #include "tensor/tensor_view.h"
 
 namespace trireme {
@@ -104,6 +105,14 @@ class Communicator {
   void combined(T& value, F combine) {
     start_combined(value, combine).wait();
   }
+
+  /// Memory, zero, for operands of started transfers; `device` is that of this channel's memory.
+  virtual Memory transfer_memory(Device device, std::size_t bytes);
+  /// Until what it returns has ended, transfers may read and write such memory in place, without
+  /// copies through memory of the channel's own: of as many bytes on every rank, in which operands
+  /// of one collective begin at one offset. No transfer uses it then. Nothing where that gains
+  /// nothing. Collective.
+  [[nodiscard]] virtual std::shared_ptr<void> register_memory(std::span<std::byte> memory);
 
   /// A group with the ranks of equal `color`, ordered by rank; every rank of this group calls it.
   virtual std::unique_ptr<Communicator> split(int color) = 0;

@@ -28,6 +28,12 @@ class ForwardingCommunicator : public Communicator {
   Pending start_combine(std::span<std::byte> value, Combine combine) override {
     return inner_->start_combine(value, combine);
   }
+  Memory transfer_memory(Device device, std::size_t bytes) override {
+    return inner_->transfer_memory(device, bytes);
+  }
+  std::shared_ptr<void> register_memory(std::span<std::byte> memory) override {
+    return inner_->register_memory(memory);
+  }
   std::unique_ptr<Communicator> split(int color) override { return inner_->split(color); }
 
  protected:

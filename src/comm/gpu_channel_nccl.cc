@@ -13,9 +13,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
+#include "base/log.h"
 #include "base/signal_free_thread.h"
 #include "comm/collective_check.h"
 #include "comm/forwarding_communicator.h"
@@ -26,9 +29,13 @@ namespace trireme {
 
 namespace {
 
-/// What is used of NCCL's interface.
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 27, 0)
+using ncclWindow_t = struct ncclWindow*;
+inline constexpr int NCCL_WIN_COLL_SYMMETRIC = 1;
+#endif
+
+/// What is used of its interface.
 struct NcclLibrary {
-  decltype(&ncclGetVersion) get_version = nullptr;
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
   decltype(&ncclCommInitRankConfig) init_rank = nullptr;
   decltype(&ncclCommSplit) split = nullptr;
@@ -45,7 +52,23 @@ struct NcclLibrary {
   decltype(&ncclGroupEnd) group_end = nullptr;
   decltype(&ncclSend) send = nullptr;
   decltype(&ncclRecv) receive = nullptr;
+
+  // Of newer ones; null where this has none.
+  ncclResult_t (*memory_allocate)(void**, std::size_t) = nullptr;
+  ncclResult_t (*memory_free)(void*) = nullptr;
+  ncclResult_t (*window_register)(ncclComm_t, void*, std::size_t, ncclWindow_t*, int) = nullptr;
+  ncclResult_t (*window_deregister)(ncclComm_t, ncclWindow_t) = nullptr;
 };
+
+/// A setting of NCCL's that stands above what the program asks for, and under which its calls would
+/// answer before they are done.
+void refuse_settings() {
+  const char* blocking = std::getenv("NCCL_COMM_BLOCKING");
+  if (blocking != nullptr && std::string_view(blocking) == "0")
+    throw EnvironmentError(
+        "NCCL_COMM_BLOCKING=0 is set: NCCL would make a thread for each transfer (2.27 and newer), "
+        "and the program waits for what a call has put into its stream. Unset it");
+}
 
 NcclLibrary open_library() {
   // From 2.26 on: kernels of different communicators start in the order in which they were asked
@@ -58,9 +81,12 @@ NcclLibrary open_library() {
         "LD_LIBRARY_PATH to the folder of libnccl.so.2",
         ::dlerror());
   }
-  NcclLibrary nccl;
-  const auto take = [&](const char* name, auto& function) {
+  NcclLibrary library;
+  const auto find = [&](const char* name, auto& function) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(handle, name));
+  };
+  const auto take = [&](const char* name, auto& function) {
+    find(name, function);
     if (function == nullptr) {
       throw EnvironmentError(
           "this NCCL is too old: it has no {} (the program was built with NCCL {}.{}.{}). Install "
@@ -68,29 +94,37 @@ NcclLibrary open_library() {
           name, NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
     }
   };
-  take("ncclGetVersion", nccl.get_version);
-  take("ncclGetUniqueId", nccl.get_unique_id);
-  take("ncclCommInitRankConfig", nccl.init_rank);
-  take("ncclCommSplit", nccl.split);
-  take("ncclCommGetAsyncError", nccl.async_error);
-  take("ncclGetErrorString", nccl.error_string);
-  take("ncclGetLastError", nccl.last_error);
-  take("ncclCommFinalize", nccl.finalize);
-  take("ncclCommDestroy", nccl.destroy);
-  take("ncclCommAbort", nccl.abort);
-  take("ncclAllReduce", nccl.all_reduce);
-  take("ncclReduceScatter", nccl.reduce_scatter);
-  take("ncclAllGather", nccl.all_gather);
-  take("ncclGroupStart", nccl.group_start);
-  take("ncclGroupEnd", nccl.group_end);
-  take("ncclSend", nccl.send);
-  take("ncclRecv", nccl.receive);
-  return nccl;
+  take("ncclGetUniqueId", library.get_unique_id);
+  take("ncclCommInitRankConfig", library.init_rank);
+  take("ncclCommSplit", library.split);
+  take("ncclCommGetAsyncError", library.async_error);
+  take("ncclGetErrorString", library.error_string);
+  take("ncclGetLastError", library.last_error);
+  take("ncclCommFinalize", library.finalize);
+  take("ncclCommDestroy", library.destroy);
+  take("ncclCommAbort", library.abort);
+  take("ncclAllReduce", library.all_reduce);
+  take("ncclReduceScatter", library.reduce_scatter);
+  take("ncclAllGather", library.all_gather);
+  take("ncclGroupStart", library.group_start);
+  take("ncclGroupEnd", library.group_end);
+  take("ncclSend", library.send);
+  take("ncclRecv", library.receive);
+  find("ncclMemAlloc", library.memory_allocate);
+  find("ncclMemFree", library.memory_free);
+  find("ncclCommWindowRegister", library.window_register);
+  find("ncclCommWindowDeregister", library.window_deregister);
+  return library;
 }
 
-const NcclLibrary& library() {
-  static const NcclLibrary nccl = open_library();
-  return nccl;
+/// Opened by the first call. EnvironmentError: it is not there, too old, or set so that the program
+/// cannot use it.
+const NcclLibrary& nccl() {
+  static const NcclLibrary library = [] {
+    refuse_settings();
+    return open_library();
+  }();
+  return library;
 }
 
 /// `text`: NCCL's of what happened.
@@ -98,7 +132,7 @@ const NcclLibrary& library() {
   throw DeviceError(
       "NCCL: {}: {} ({}). NCCL_DEBUG=INFO tells more; NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose "
       "the network",
-      what, library().error_string(result), text);
+      what, nccl().error_string(result), text);
 }
 
 // ---- calls that wait for other ranks ----
@@ -135,7 +169,7 @@ std::shared_ptr<Call> beside(int gpu, F call) {
     try {
       gpu::select(gpu);
       result = call(comm);
-      text = result == ncclSuccess ? "" : library().last_error(comm);
+      text = result == ncclSuccess ? "" : nccl().last_error(comm);
     } catch (const std::exception& error) {
       text = error.what();
     }
@@ -149,52 +183,49 @@ std::shared_ptr<Call> beside(int gpu, F call) {
   return state;
 }
 
-/// What `call` has made, on every rank, or an error on every rank: where one fails the others, who
-/// would wait for it in theirs, learn of it here. Collective over `ranks`.
-template <class F>
-ncclComm_t connected(Communicator& ranks, int gpu, const std::string& what, F call) {
-  const std::shared_ptr<Call> state = beside(gpu, std::move(call));
+/// How a call ended that all ranks of `ranks` make: where one fails the others, who would wait for
+/// it in theirs, learn of it here. Collective.
+struct Meeting {
+  std::shared_ptr<Call> mine;
+  bool done = false;  ///< on every rank
+  bool late = false;  ///< this rank's has not ended
+  [[nodiscard]] bool failed() const { return !late && mine->result != ncclSuccess; }
+};
+Meeting meet(Communicator& ranks, std::shared_ptr<Call> mine) {
   const auto begin = std::chrono::steady_clock::now();
   std::chrono::milliseconds pause{1};
   while (true) {
-    const bool done = state->wait(pause);
+    const bool done = mine->wait(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(50));
     const bool late = !done && std::chrono::steady_clock::now() - begin > kConnectMax;
-    const bool failed = late || (done && state->result != ncclSuccess);
+    const bool failed = late || (done && mine->result != ncclSuccess);
     std::array<std::int64_t, 2> any{done ? 0 : 1, failed ? 1 : 0};
     ranks.maximum(any);
     const auto [open, broken] = any;
-    if (broken != 0) {
-      run_together(ranks, [&] {
-        if (late) {
-          throw DeviceError(
-              "NCCL: {}: not done after {} minutes (the network between hosts may be closed). "
-              "NCCL_DEBUG=INFO tells more; NCCL_SOCKET_IFNAME chooses the network",
-              what, kConnectMax.count());
-        }
-        if (failed) fail(state->result, state->text, what);
-      });
-    }
-    if (open == 0) return state->comm;
+    if (broken != 0 || open == 0) return {std::move(mine), broken == 0, !done};
   }
 }
 
-/// A setting of NCCL's that stands above what the program asks for, and under which its calls would
-/// answer before they are done.
-void refuse_settings() {
-  const char* blocking = std::getenv("NCCL_COMM_BLOCKING");
-  if (blocking != nullptr && std::string_view(blocking) == "0")
-    throw EnvironmentError(
-        "NCCL_COMM_BLOCKING=0 is set: NCCL would make a thread for each transfer (2.27 and newer), "
-        "and the program waits for what a call has put into its stream. Unset it");
+/// What `call` has made, on every rank, or an error on every rank. Collective over `ranks`.
+template <class F>
+ncclComm_t connected(Communicator& ranks, int gpu, const std::string& what, F call) {
+  const Meeting meeting = meet(ranks, beside(gpu, std::move(call)));
+  if (meeting.done) return meeting.mine->comm;
+  run_together(ranks, [&] {
+    if (meeting.failed()) fail(meeting.mine->result, meeting.mine->text, what);
+  });
+  throw DeviceError(
+      "NCCL: {}: not done after {} minutes (the network between hosts may be closed). "
+      "NCCL_DEBUG=INFO tells more; NCCL_SOCKET_IFNAME chooses the network",
+      what, kConnectMax.count());
 }
 
 /// What NCCL has found out about a communicator behind our calls, in its words; "" for nothing.
 std::string fault_of(ncclComm_t comm) {
   ncclResult_t result = ncclSuccess;
-  library().async_error(comm, &result);
+  nccl().async_error(comm, &result);
   if (result == ncclSuccess || result == ncclInProgress) return "";
-  return fmt::format("{} ({})", library().error_string(result), library().last_error(comm));
+  return fmt::format("{} ({})", nccl().error_string(result), nccl().last_error(comm));
 }
 
 /// A communicator, and who is told of its faults.
@@ -215,8 +246,8 @@ class Connection {
     }
     watched_.reset();
     beside(gpu_, [comm = comm_](ncclComm_t&) {
-      library().finalize(comm);
-      return library().destroy(comm);
+      nccl().finalize(comm);
+      return nccl().destroy(comm);
     })->wait(kEndMax);
   }
   Connection(const Connection&) = delete;
@@ -235,7 +266,7 @@ class Connection {
   void abort() {
     watched_.reset();
     beside(gpu_, [comm = std::exchange(comm_, nullptr)](ncclComm_t&) {
-      return library().abort(comm);
+      return nccl().abort(comm);
     })->wait(kEndMax);
   }
 
@@ -261,15 +292,48 @@ class NcclChannel final : public ForwardingCommunicator {
   /// Of transfers as asked for; a recorded one counts once, however often replayed.
   [[nodiscard]] TrafficCounters counters() const override { return counters_; }
 
+  Memory transfer_memory(Device device, std::size_t bytes) override {
+    void* memory = nullptr;
+    if (bytes == 0 || !registers_memory()) return {device, bytes};
+    gpu::select(device.index);
+    if (nccl().memory_allocate(&memory, bytes) != ncclSuccess) return {device, bytes};
+    const std::shared_ptr<std::byte> owner(static_cast<std::byte*>(memory), [](std::byte* at) {
+      if (std::uncaught_exceptions() == 0) nccl().memory_free(at);
+    });
+    gpu::clear(memory, bytes, nullptr);
+    gpu::synchronize(nullptr);
+    return {owner, bytes};
+  }
+  std::shared_ptr<void> register_memory(std::span<std::byte> memory) override {
+    if (memory.empty() || !registers_memory()) return {};
+    const auto window = std::make_shared<ncclWindow_t>(nullptr);
+    const Meeting meeting =
+        meet(inner(), beside(gpu(), [comm = connection_.get(), memory, window](ncclComm_t&) {
+               return nccl().window_register(comm, memory.data(), memory.size(), window.get(),
+                                             NCCL_WIN_COLL_SYMMETRIC);
+             }));
+    if (!meeting.done && rank() == 0) {
+      log_warning("NCCL does not register the memory of transfers on {}{}: they go through its own",
+                  name_, meeting.failed() ? " (" + meeting.mine->text + ")" : "");
+    }
+    if (meeting.failed() || meeting.late || *window == nullptr) return {};
+    std::shared_ptr<void> registration(*window, [this](void* registered) {
+      if (std::uncaught_exceptions() > 0) return;
+      beside(gpu(), [comm = connection_.get(), registered](ncclComm_t&) {
+        return nccl().window_deregister(comm, static_cast<ncclWindow_t>(registered));
+      })->wait(kEndMax);
+    });
+    return meeting.done ? registration : nullptr;
+  }
+
   Pending start_all_reduce(TensorView values) override {
     expect_summable("all_reduce", values);
     // A ring sends size() - 1 shards to reduce-scatter, and as many to all-gather.
     inner().compare_calls(Operation::kAllReduce, values.dtype, bytes_of(values));
     return start(Operation::kAllReduce, bytes_of(values),
                  all_reduce_bytes_sent(values.count(), values.dtype, size(), rank()), [&] {
-                   return library().all_reduce(values.data, values.data, count_of(values),
-                                               type_of(values), ncclSum, connection_.get(),
-                                               stream());
+                   return nccl().all_reduce(values.data, values.data, count_of(values),
+                                            type_of(values), ncclSum, connection_.get(), stream());
                  });
   }
   Pending start_reduce_scatter(TensorView shards) override {
@@ -278,9 +342,9 @@ class NcclChannel final : public ForwardingCommunicator {
     inner().compare_calls(Operation::kReduceScatter, shards.dtype, bytes_of(shards));
     return start(Operation::kReduceScatter, bytes_of(shards),
                  one_way_bytes_sent(bytes_of(shards), size()), [&] {
-                   return library().reduce_scatter(shards.data, own_shard(shards),
-                                                   count_of(shards) / ranks(), type_of(shards),
-                                                   ncclSum, connection_.get(), stream());
+                   return nccl().reduce_scatter(shards.data, own_shard(shards),
+                                                count_of(shards) / ranks(), type_of(shards),
+                                                ncclSum, connection_.get(), stream());
                  });
   }
   Pending start_all_gather(TensorView shards) override {
@@ -288,8 +352,8 @@ class NcclChannel final : public ForwardingCommunicator {
     inner().compare_calls(Operation::kAllGather, shards.dtype, bytes_of(shards));
     return start(
         Operation::kAllGather, bytes_of(shards), one_way_bytes_sent(bytes_of(shards), size()), [&] {
-          return library().all_gather(own_shard(shards), shards.data, shards.bytes() / ranks(),
-                                      ncclInt8, connection_.get(), stream());
+          return nccl().all_gather(own_shard(shards), shards.data, shards.bytes() / ranks(),
+                                   ncclInt8, connection_.get(), stream());
         });
   }
   Pending start_exchange(std::span<const Message> sends,
@@ -300,21 +364,21 @@ class NcclChannel final : public ForwardingCommunicator {
     for (const Message& message : sends) bytes += bytes_of(message);
     // One group: its calls run together, and those of two ranks match in order.
     const auto call_all = [&] {
-      ncclResult_t first = library().group_start();
+      ncclResult_t first = nccl().group_start();
       const auto call = [&](ncclResult_t result) {
         if (first == ncclSuccess) first = result;
       };
       for (const Message& message : sends) {
         if (message.bytes.empty()) continue;
-        call(library().send(message.bytes.data(), message.bytes.size(), ncclInt8, message.rank,
-                            connection_.get(), stream()));
+        call(nccl().send(message.bytes.data(), message.bytes.size(), ncclInt8, message.rank,
+                         connection_.get(), stream()));
       }
       for (const Message& message : receives) {
         if (message.bytes.empty()) continue;
-        call(library().receive(message.bytes.data(), message.bytes.size(), ncclInt8, message.rank,
-                               connection_.get(), stream()));
+        call(nccl().receive(message.bytes.data(), message.bytes.size(), ncclInt8, message.rank,
+                            connection_.get(), stream()));
       }
-      const ncclResult_t last = library().group_end();
+      const ncclResult_t last = nccl().group_end();
       return first == ncclSuccess ? last : first;
     };
     const bool one_way = sends.empty() || receives.empty();
@@ -336,6 +400,12 @@ class NcclChannel final : public ForwardingCommunicator {
     return view.dtype == DType::kBF16 ? ncclBfloat16 : ncclFloat32;
   }
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(size()); }
+  [[nodiscard]] int gpu() const { return context_.device().index; }
+  /// As NCCL does from 2.27 on, in memory of its own allocator.
+  static bool registers_memory() {
+    return nccl().memory_allocate != nullptr && nccl().memory_free != nullptr &&
+           nccl().window_register != nullptr && nccl().window_deregister != nullptr;
+  }
   [[nodiscard]] std::byte* own_shard(const TensorView& shards) const {
     return shards.data + shards.bytes() / ranks() * static_cast<std::size_t>(rank());
   }
@@ -361,7 +431,7 @@ class NcclChannel final : public ForwardingCommunicator {
     gpu::record(done, context_.exec().stream);
     gpu::wait(stream(), done);
     if (const ncclResult_t result = call(); result != ncclSuccess) {
-      fail(result, library().last_error(connection_.get()),
+      fail(result, nccl().last_error(connection_.get()),
            fmt::format("{} of {} bytes on {}", name_of(operation), bytes, name_));
     }
     gpu::record(done, stream());
@@ -456,7 +526,7 @@ class NcclChannels final : public GpuChannels {
         ranks_, gpu(), fmt::format("dividing {} ranks for {}", ranks_.size(), name),
         [root = root_->get(), color, key = ranks_.rank(), most = max_ctas_](ncclComm_t& made) {
           ncclConfig_t config = config_of_all(most);
-          return library().split(root, color, key, &made, &config);
+          return nccl().split(root, color, key, &made, &config);
         });
     if (group.size() == 1) return make_self_communicator();
     return std::make_unique<NcclChannel>(group, name, comm, context_, recorder_, faults_);
@@ -474,19 +544,18 @@ class NcclChannels final : public GpuChannels {
   void connect() {
     ncclUniqueId id{};
     run_together(ranks_, [&] {
-      library();
-      refuse_settings();
+      nccl();
       if (ranks_.rank() != 0) return;
-      const ncclResult_t result = library().get_unique_id(&id);
+      const ncclResult_t result = nccl().get_unique_id(&id);
       if (result != ncclSuccess)
-        fail(result, library().last_error(nullptr), "making the id of a group");
+        fail(result, nccl().last_error(nullptr), "making the id of a group");
     });
     ranks_.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
     root_.emplace(connected(ranks_, gpu(), fmt::format("connecting {} ranks", ranks_.size()),
                             [id, size = ranks_.size(), rank = ranks_.rank(),
                              most = max_ctas_](ncclComm_t& made) {
                               ncclConfig_t config = config_of_all(most);
-                              return library().init_rank(&made, size, id, rank, &config);
+                              return nccl().init_rank(&made, size, id, rank, &config);
                             }),
                   fmt::format("{} ranks", ranks_.size()), gpu(), faults_);
   }

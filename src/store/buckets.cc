@@ -62,13 +62,16 @@ void Buckets::for_each_part_of(const StoreLayout& layout, Of of,
   }
 }
 
-Buckets::Buckets(Context& context, const StoreLayout& layout, MeshView view, DType dtype)
-    : layout_(layout), view_(view) {
+Buckets::Buckets(Context& context, const StoreLayout& layout, MeshView view, DType dtype,
+                 std::span<Communicator* const> channels)
+    : layout_(layout), view_(view), dtype_(dtype) {
   const Of of{view, dtype, context.device().kind};
   const RingShape shape = ring_shape(layout, of);
   part_max_ = shape.part_max;
-  memory_ = Buffer(dtype, {bytes_of(layout, of) / static_cast<std::int64_t>(size_of(dtype))},
-                   context.device());
+  memory_ = channels.front()->transfer_memory(context.device(),
+                                              static_cast<std::size_t>(bytes_of(layout, of)));
+  for (Communicator* channel : channels)
+    registrations_.push_back(channel->register_memory({memory_.data(), memory_.size()}));
   ring_.resize(static_cast<std::size_t>(shape.buckets));
   for (int block = 0; block < layout.block_count(); ++block) {
     const std::vector<ShardedTensor> tensors = layout.sharded_tensors(block, view);

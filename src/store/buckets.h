@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "device/memory.h"
 #include "kernels/shards/shards.h"
 #include "store/store_layout.h"
-#include "tensor/buffer.h"
 
 namespace trireme {
 
@@ -39,7 +41,9 @@ class Buckets {
     DeviceKind device;
   };
 
-  Buckets(Context& context, const StoreLayout& layout, MeshView view, DType dtype);
+  /// `channels`: that its transfers run on, which outlive it. Collective over each.
+  Buckets(Context& context, const StoreLayout& layout, MeshView view, DType dtype,
+          std::span<Communicator* const> channels);
   /// f(block, part) for all parts of all blocks, in the order that buckets take them.
   static void for_each_part_of(const StoreLayout& layout, Of of,
                                const std::function<void(int, Slice)>& f);
@@ -69,8 +73,8 @@ class Buckets {
     next_ = (next_ + 1) % ring_.size();
     bucket.block = block;
     bucket.part = part;
-    bucket.shards = {memory_.view().data + offset_of(bucket),
-                     memory_.view().dtype,
+    bucket.shards = {memory_.data() + offset_of(bucket),
+                     dtype_,
                      {layout_.distribution(view_).shard.extent * part.size}};
     bucket.busy = true;
     return bucket;
@@ -91,7 +95,7 @@ class Buckets {
     finish(bucket);
   }
   [[nodiscard]] std::size_t offset_of(const Bucket& bucket) const {
-    return static_cast<std::size_t>(&bucket - ring_.data()) * memory_.bytes() / ring_.size();
+    return static_cast<std::size_t>(&bucket - ring_.data()) * memory_.size() / ring_.size();
   }
 
   [[nodiscard]] const ShardTable& table_of(const Bucket& bucket) const {
@@ -100,9 +104,11 @@ class Buckets {
 
   const StoreLayout& layout_;
   const MeshView view_;
+  const DType dtype_;
   std::int64_t part_max_;
   std::vector<ShardTable> tables_;  ///< of each block
-  Buffer memory_;
+  Memory memory_;
+  std::vector<std::shared_ptr<void>> registrations_;
   std::vector<Bucket> ring_;
   std::size_t next_ = 0;
 };

@@ -1,5 +1,8 @@
 #include "store/reduction.h"
 
+#include <array>
+#include <utility>
+
 #include "kernels/elementwise/elementwise.h"
 #include "tensor/transfer.h"
 
@@ -12,8 +15,12 @@ GradientReduction::GradientReduction(Context& context, ParamStore& store,
   for (const ReductionChannels& of_view : channels) {
     if (!layout.has(of_view.view)) continue;
     Group& group = groups_.emplace_back(Group{of_view, std::nullopt});
-    if (has_buckets(layout, of_view.view, wire))
-      group.buckets.emplace(context, layout, of_view.view, wire_of(layout, of_view.view, wire));
+    if (has_buckets(layout, of_view.view, wire)) {
+      std::array<Communicator*, 2> used{&of_view.shards, &of_view.replicas};
+      if (used[0]->size() == 1) std::swap(used[0], used[1]);  // who moves data takes the memory
+      group.buckets.emplace(context, layout, of_view.view, wire_of(layout, of_view.view, wire),
+                            used);
+    }
     RowGradient* rows = store.gradients().rows();
     expect(rows == nullptr || wire == DType::kF32, "rows of gradients are not rounded");
     if (rows != nullptr && of_view.view == MeshView::kDense && of_view.replicas.size() > 1)

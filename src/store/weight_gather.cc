@@ -40,7 +40,9 @@ WeightGather::WeightGather(Context& context, ParamStore& store,
   const StoreLayout& layout = store.layout();
   for (const Channel& channel : channels) {
     if (!layout.has(channel.view)) continue;
-    groups_.push_back({channel, Buckets(context, layout, channel.view, store.compute())});
+    Communicator* const shards = &channel.shards;
+    groups_.push_back(
+        {channel, Buckets(context, layout, channel.view, store.compute(), {&shards, 1})});
   }
   if (layout.zero_stage() == 3) {
     slots_.emplace(layout);

@@ -92,6 +92,15 @@ TRIREME_NCCL_FAILS=init:1 ranks 2 "${two[@]}" --set run.directory=unconnected
 ends_with "a rank that cannot be connected" 3
 says_once "it is named, by NCCL's words" "rank 1: NCCL: connecting 2 ranks: .*a planned failure of rank 1"
 check "nothing was trained" [ ! -s unconnected/metrics.jsonl ]
+# Buckets of ZeRO are registered with NCCL; where that fails they go through its own memory, with the same bits.
+sharded=("${two[@]}" --set run.steps=2 --set parallel.zero_stage=3)
+ranks 2 "${sharded[@]}" --set run.directory=registered
+ends_with "buckets in registered memory" 0
+check "nothing is said of it" [ "$(grep -c "does not register" log)" = 0 ]
+TRIREME_NCCL_FAILS=window:1 ranks 2 "${sharded[@]}" --set run.directory=unregistered
+ends_with "buckets in memory that one rank cannot register" 0
+says_once "it is said" "^warning: NCCL does not register the memory of transfers on data.gather (memory of rank 1.*own"
+same_run "registered or not" registered 2 unregistered
 NCCL_COMM_BLOCKING=0 ranks 2 "${two[@]}" --set run.directory=refused
 ends_with "NCCL's calls that do not block" 3
 says_once "are refused" "^error: NCCL_COMM_BLOCKING=0 is set: .*Unset it"

@@ -219,6 +219,71 @@ TEST_F(NcclDeadlock, memory_freed_while_a_receive_spins) {
   });
 }
 
+class NcclWindows : public NcclRanks {
+ protected:
+  /// [2 * kCount] f32 of NCCL's memory.
+  struct Registered {
+    Memory memory;
+    std::shared_ptr<void> registration;
+    [[nodiscard]] TensorView view(std::int64_t offset) const {
+      return {memory.data() + offset * 4, DType::kF32, {kCount}};
+    }
+  };
+  static constexpr std::size_t kBytes = 2 * kCount * 4;
+  Registered registered(Communicator& channel, std::size_t bytes = kBytes) {
+    Registered made{channel.transfer_memory(context_.device(), kBytes), nullptr};
+    made.registration = channel.register_memory({made.memory.data(), bytes});
+    return made;
+  }
+  /// What a step that all ranks take is refused with, on any of them.
+  template <class F>
+  bool refused(std::string_view what, const F& step) {
+    bool named = false;
+    try {
+      step();
+      context_.synchronize();
+    } catch (const simt::Fault& fault) {
+      named = std::string_view(fault.what()).find(what) != std::string_view::npos;
+    }
+    return any(named);
+  }
+};
+
+TEST_F(NcclWindows, transfers_in_registered_memory_give_what_others_give) {
+  const auto data = channel("data"), replicas = channel("replicas");
+  const Registered ring = registered(*data);
+  const std::shared_ptr<void> also = replicas->register_memory({ring.memory.data(), kBytes});
+  EXPECT_NE(ring.registration, nullptr);
+  EXPECT_NE(also, nullptr);
+  for (const std::int64_t offset : {std::int64_t{0}, kCount}) {
+    const std::vector<float> host(kCount, static_cast<float>(rank() + 1));
+    copy_in(context_, ring.view(offset), std::as_bytes(std::span(host)));
+    data->start_all_reduce(ring.view(offset)).wait();
+    replicas->start_all_reduce(ring.view(offset)).wait();
+    std::vector<float> sums(kCount);
+    copy_out(context_, std::as_writable_bytes(std::span(sums)), ring.view(offset));
+    EXPECT_EQ(sums.front(), sum_of_ranks() * static_cast<float>(size()));
+  }
+}
+
+/// NCCL reads and writes other ranks' memory at this rank's offset: on a cluster, wrong numbers.
+TEST_F(NcclWindows, operands_at_two_offsets_are_named) {
+  if (size() == 1) GTEST_SKIP() << "one rank has one offset";
+  const auto data = channel("data");
+  const Registered ring = registered(*data);
+  EXPECT_TRUE(refused("at byte 4000 of window 1",
+                      [&] { data->start_all_reduce(ring.view(rank() == 0 ? 0 : kCount)).wait(); }));
+}
+
+TEST_F(NcclWindows, memory_of_other_sizes_or_of_another_allocator_is_not_registered) {
+  const auto data = channel("data");
+  if (size() > 1) {
+    EXPECT_EQ(registered(*data, kBytes - (rank() == 0 ? 16 : 0)).registration, nullptr);
+  }
+  const Buffer plain = filled(1);
+  EXPECT_EQ(data->register_memory({plain.view().data, plain.bytes()}), nullptr);
+}
+
 TEST_F(NcclDeadlock, messages_of_two_lengths_are_named) {
   const Buffer buffer = filled(1);
   const auto data = channel("data");  // ends before the buffer is freed, which would wait for it

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
+#include "tensor/buffer.h"
 namespace trireme {
 namespace {
 
@@ -27,13 +30,23 @@ constexpr Buckets::Of kOnGpu{MeshView::kDense, DType::kF32, DeviceKind::kCuda};
 
 Context cpu_context() { return {{}, 1, detect_isa()}; }
 
+/// A ring of buckets, with a channel for them.
+struct Ring {
+  std::unique_ptr<Communicator> channel = make_self_communicator();
+  Communicator* const pointer = channel.get();
+  Buckets buckets;
+  Ring(Context& context, const StoreLayout& layout)
+      : buckets(context, layout, MeshView::kDense, DType::kF32, {&pointer, 1}) {}
+};
+
 TEST(Buckets, parts_tile_every_block_and_are_those_that_a_plan_counts) {
   // Both larger and smaller than a bucket of 16 MiB.
   for (const std::int64_t layer_rows : {3, 40'000}) {
     const auto params = model_of(150'000, layer_rows, 2);
     const StoreLayout layout = layout_of(params, 2);
     Context context = cpu_context();
-    const Buckets buckets(context, layout, MeshView::kDense, DType::kF32);
+    const Ring ring(context, layout);
+    const Buckets& buckets = ring.buckets;
     std::vector<std::pair<int, std::int64_t>> planned, taken;
     Buckets::for_each_part_of(
         layout, kOnCpu, [&](int block, Slice part) { planned.emplace_back(block, part.begin); });
@@ -88,7 +101,8 @@ TEST(Buckets, what_is_packed_is_unpacked_where_it_was) {
   const auto params = model_of(10, 7, 2);
   const StoreLayout layout = layout_of(params, 3);
   Context context = cpu_context();
-  Buckets buckets(context, layout, MeshView::kDense, DType::kF32);
+  Ring ring(context, layout);
+  Buckets& buckets = ring.buckets;
   const std::int64_t size = layout.local_block(1).size;
   Buffer local(DType::kF32, {size}, {}), back(DType::kF32, {size}, {});
   for (std::int64_t i = 0; i < size; ++i) local.view().as<float>()[i] = static_cast<float>(i);
@@ -113,7 +127,8 @@ TEST(Buckets, pieces_of_owners_lie_side_by_side_and_rings_do_not_meet) {
   const auto params = model_of(10, 3, 2);
   const StoreLayout layout = layout_of(params, 3);
   Context context = cpu_context();
-  Buckets buckets(context, layout, MeshView::kDense, DType::kF32);
+  Ring ring(context, layout);
+  Buckets& buckets = ring.buckets;
   const Buckets::Bucket& one = buckets.take(0, {0, 256}, kNothing);
   const Buckets::Bucket& other = buckets.take(1, {0, 64}, kNothing);
   EXPECT_EQ(one.shards.count(), 3 * 256);
@@ -126,7 +141,8 @@ TEST(Buckets, a_place_of_the_ring_is_finished_before_it_is_used_again) {
   const auto params = model_of(10, 3, 2);
   const StoreLayout layout = layout_of(params, 2);
   Context context = cpu_context();
-  Buckets buckets(context, layout, MeshView::kDense, DType::kF32);
+  Ring ring(context, layout);
+  Buckets& buckets = ring.buckets;
   std::vector<std::string> log;
   const auto finish = [&](Buckets::Bucket& bucket) {
     log.push_back("finish " + std::to_string(bucket.block));

@@ -16,10 +16,11 @@ inline constexpr int kRanksMax = 64;
 class Mailboxes {
  public:
   static constexpr std::size_t kPieceBytes = 16 << 10;
-  /// What a box holds: a piece of a message of `bytes` bytes, sent by operation `operation`.
+  /// What a box holds: a piece of a message of `bytes` bytes, sent by operation `operation` from
+  /// `place` in registered memory.
   struct Box {
     std::atomic<std::uint64_t> posted, taken;
-    std::uint64_t bytes, operation;
+    std::uint64_t bytes, operation, place;
     std::array<char, kPieceBytes> piece;
   };
   struct Rank {

@@ -18,30 +18,35 @@
 #include <cstdlib>
 #include <cstring>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
 #include <vector>
 
-#include "base/dtype.h"
 #include "kernels/simt_host/nccl/mailboxes.h"
+#include "kernels/simt_host/nccl/sums.h"
+#include "kernels/simt_host/nccl/windows.h"
 #include "kernels/simt_host/streams.h"
 
 using trireme::simt::Fault;
 using trireme::simt::FaultKind;
 using trireme::simt::Mailboxes;
+using trireme::simt::sum;
+using trireme::simt::Window;
 
 struct ncclComm {
   std::string name;  // equal on all ranks
   int rank = 0, ranks = 0;
   std::unique_ptr<Mailboxes> mailboxes;
   std::vector<std::uint64_t> sent, received;  // messages so far, to and from each rank
-  std::uint64_t operations = 0, splits = 0;
+  std::uint64_t operations = 0, splits = 0, registered = 0;
   const void* running = nullptr;  // the operation whose turn it is
   std::atomic<int> error{ncclSuccess};
   std::atomic<bool> aborted{false};
   std::atomic<int> open{0};  // operations in streams and recorded ones
-  std::mutex mutex;          // guards text
+  std::vector<Window*> windows;
+  std::mutex mutex;  // guards text
   std::string text;
 
   void fail(ncclResult_t result, const std::string& why) {
@@ -78,10 +83,21 @@ ncclResult_t refuse(ncclResult_t result, std::string text) {
   return result;
 }
 
+/// Memory of ncclMemAlloc, by its begin.
+std::map<const void*, std::size_t>& own_memory() {
+  static std::map<const void*, std::size_t> memory;
+  return memory;
+}
+
 struct Part {
   int peer;
   char* data;
   std::size_t bytes, done = 0;
+};
+
+/// What a rank says to others, and they to it.
+struct Messages {
+  std::vector<Part> sends, receives;
 };
 
 class Transfer;
@@ -94,12 +110,14 @@ std::list<Transfer*>& line() {
 /// One transfer of one communicator; a recorded one runs anew at each replay.
 class Transfer {
  public:
-  Transfer(ncclComm* comm, std::string what, std::vector<Part> sends, std::vector<Part> receives,
-           std::function<void()> finish)
+  /// `place`: of the operand that other ranks would read or write.
+  Transfer(ncclComm* comm, std::string what, Messages messages, std::function<void()> finish,
+           std::uint64_t place = 0)
       : comm_(comm),
+        place_(place),
         what_(std::move(what)),
-        sends_(std::move(sends)),
-        receives_(std::move(receives)),
+        sends_(std::move(messages.sends)),
+        receives_(std::move(messages.receives)),
         finish_(std::move(finish)) {
     ++comm_->open;
   }
@@ -180,6 +198,7 @@ class Transfer {
     if (part.done == part.bytes) return true;
     const std::size_t bytes = std::min(part.bytes - part.done, Mailboxes::kPieceBytes);
     box.bytes = part.bytes;
+    box.place = place_;
     std::memcpy(box.piece.data(), part.data + part.done, bytes);
     part.done += bytes;
     box.posted.fetch_add(1);
@@ -194,6 +213,11 @@ class Transfer {
                   "NCCL: rank " + std::to_string(comm_->rank) + " of " + comm_->name + " is in " +
                       what_ + " and expects " + std::to_string(part.bytes) + " bytes of rank " +
                       std::to_string(part.peer) + ", which sends " + std::to_string(box.bytes));
+    if (box.place != place_)
+      throw Fault(FaultKind::kStream,
+                  "NCCL: rank " + std::to_string(comm_->rank) + " of " + comm_->name + " is in " +
+                      what_ + " " + trireme::simt::text_of_place(place_) + ", rank " +
+                      std::to_string(part.peer) + " " + trireme::simt::text_of_place(box.place));
     const std::size_t bytes = std::min(part.bytes - part.done, Mailboxes::kPieceBytes);
     std::memcpy(part.data + part.done, box.piece.data(), bytes);
     part.done += bytes;
@@ -202,6 +226,7 @@ class Transfer {
   }
 
   ncclComm* const comm_;
+  const std::uint64_t place_;
   const std::string what_;
   std::vector<Part> sends_, receives_;
   const std::function<void()> finish_;
@@ -212,10 +237,10 @@ void check(const void* memory, std::size_t bytes, const char* what) {
   if (bytes > 0) trireme::simt::device_check_range(memory, bytes, what);
 }
 
-void start(ncclComm* comm, cudaStream_t stream, std::string what, std::vector<Part> sends,
-           std::vector<Part> receives, std::function<void()> finish) {
-  const auto transfer = std::make_shared<Transfer>(comm, std::move(what), std::move(sends),
-                                                   std::move(receives), std::move(finish));
+void start(ncclComm* comm, cudaStream_t stream, std::string what, Messages messages,
+           std::function<void()> finish, std::uint64_t place = 0) {
+  const auto transfer = std::make_shared<Transfer>(comm, std::move(what), std::move(messages),
+                                                   std::move(finish), place);
   cudaStreamCaptureStatus recorded = cudaStreamCaptureStatusNone;
   cudaStreamIsCapturing(stream, &recorded);
   // Those of a graph have their order there.
@@ -250,7 +275,7 @@ void end_group() {
     const std::string what =
         "an exchange (to:" + parts(member.sends) + "; from:" + parts(member.receives) + ")";
     const std::vector<Part> sends = member.sends, receives = member.receives;
-    start(member.comm, member.stream, what, sends, receives, [sends, receives] {
+    start(member.comm, member.stream, what, {sends, receives}, [sends, receives] {
       for (const Part& part : sends) check(part.data, part.bytes, "NCCL's send");
       for (const Part& part : receives) {
         check(part.data, part.bytes, "NCCL's receive");
@@ -262,40 +287,11 @@ void end_group() {
 
 // ---- sums ----
 
-float value_of(const char* at, ncclDataType_t type) {
-  if (type == ncclFloat32) {
-    float value;
-    std::memcpy(&value, at, sizeof value);
-    return value;
-  }
-  trireme::BFloat16 half;
-  std::memcpy(&half, at, sizeof half);
-  return trireme::to_float(half);
-}
-void put(char* at, ncclDataType_t type, float value) {
-  if (type == ncclFloat32) {
-    std::memcpy(at, &value, sizeof value);
-    return;
-  }
-  const trireme::BFloat16 half = trireme::to_bfloat16(value);
-  std::memcpy(at, &half, sizeof half);
-}
 std::size_t size_of(ncclDataType_t type) {
   return type == ncclFloat32 ? 4 : type == ncclBfloat16 ? 2 : 1;
 }
 bool is_summable(ncclDataType_t type, ncclRedOp_t op) {
   return op == ncclSum && (type == ncclFloat32 || type == ncclBfloat16);
-}
-
-/// to[i] = the sum over ranks, in their order, of what each has given at place i.
-void sum(char* to, const std::vector<const char*>& of_ranks, std::size_t count,
-         ncclDataType_t type) {
-  for (std::size_t i = 0; i < count; ++i) {
-    float value = value_of(of_ranks[0] + i * size_of(type), type);
-    for (std::size_t rank = 1; rank < of_ranks.size(); ++rank)
-      value += value_of(of_ranks[rank] + i * size_of(type), type);
-    put(to + i * size_of(type), type, value);
-  }
 }
 
 /// Every rank gives each other `count` elements from `given(peer)` on, and writes the sum of what
@@ -319,16 +315,51 @@ void start_sum(ncclComm* comm, cudaStream_t stream, const Sum& of) {
     sends.push_back({rank, of.given(rank), bytes});
     receives.push_back({rank, theirs, bytes});
   }
-  start(comm, stream, of.what, std::move(sends), std::move(receives),
-        [comm, of, bytes, of_ranks, others] {
-          for (int rank = 0; rank < comm->ranks; ++rank)
-            check(of.given(rank), bytes, "the source of a sum");
-          check(of.to, bytes, "the target of a sum");
-          std::vector<char> result(bytes);
-          sum(result.data(), of_ranks, of.count, of.type);
-          std::memcpy(of.to, result.data(), bytes);
-          trireme::simt::device_mark_initialised(of.to, bytes);
-        });
+  start(
+      comm, stream, of.what, {std::move(sends), std::move(receives)},
+      [comm, of, bytes, of_ranks, others] {
+        for (int rank = 0; rank < comm->ranks; ++rank)
+          check(of.given(rank), bytes, "the source of a sum");
+        check(of.to, bytes, "the target of a sum");
+        std::vector<char> result(bytes);
+        sum(result.data(), of_ranks, of.count,
+            of.type == ncclFloat32 ? trireme::DType::kF32 : trireme::DType::kBF16);
+        std::memcpy(of.to, result.data(), bytes);
+        trireme::simt::device_mark_initialised(of.to, bytes);
+      },
+      trireme::simt::place_of(comm->windows, of.given(0)));
+}
+
+/// What every rank says to every other, by rank; none where the communicator fails meanwhile.
+template <class T>
+std::vector<T> told(ncclComm* comm, T mine, const char* what) {
+  std::vector<T> all(static_cast<std::size_t>(comm->ranks), mine);
+  std::vector<Part> sends, receives;
+  for (int rank = 0; rank < comm->ranks; ++rank) {
+    if (rank == comm->rank) continue;
+    char* theirs = reinterpret_cast<char*>(&all[static_cast<std::size_t>(rank)]);
+    sends.push_back({rank, reinterpret_cast<char*>(&mine), sizeof mine});
+    receives.push_back({rank, theirs, sizeof mine});
+  }
+  Transfer exchange(comm, what, {sends, receives}, [] {});
+  while (!exchange.progress()) {
+    if (comm->error != ncclSuccess) return {};
+    ::usleep(50);
+  }
+  return all;
+}
+
+/// Communicators of this process that are not ended.
+std::list<ncclComm*>& communicators() {
+  static std::list<ncclComm*> open;
+  return open;
+}
+bool registered(const void* memory) {
+  const auto in = [memory](const ncclComm* comm) {
+    return std::any_of(comm->windows.begin(), comm->windows.end(),
+                       [&](const Window* window) { return window->begin == memory; });
+  };
+  return std::any_of(communicators().begin(), communicators().end(), in);
 }
 
 ncclResult_t connect(ncclComm_t* made, const std::string& name, int ranks, int rank,
@@ -352,6 +383,7 @@ ncclResult_t connect(ncclComm_t* made, const std::string& name, int ranks, int r
     return refuse(ncclSystemError, error.what());
   }
   *made = comm.release();
+  communicators().push_back(*made);
   return ncclSuccess;
 }
 
@@ -376,28 +408,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   return connect(comm, id.internal, ranks, rank, config);
 }
 
-/// Ranks learn each other's colors as a message of every rank to every other.
+/// Ranks learn each other's colors.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made,
                            ncclConfig_t* config) {
   *made = nullptr;
   struct Choice {
     int color, key;
   };
-  std::vector<Choice> choices(static_cast<std::size_t>(comm->ranks), Choice{color, key});
-  Choice mine{color, key};
-  std::vector<Part> sends, receives;
-  for (int rank = 0; rank < comm->ranks; ++rank) {
-    if (rank == comm->rank) continue;
-    sends.push_back({rank, reinterpret_cast<char*>(&mine), sizeof mine});
-    receives.push_back(
-        {rank, reinterpret_cast<char*>(&choices[static_cast<std::size_t>(rank)]), sizeof mine});
-  }
-  Transfer exchange(comm, "ncclCommSplit", sends, receives, [] {});
-  while (!exchange.progress()) {
-    if (comm->error != ncclSuccess)
-      return refuse(static_cast<ncclResult_t>(comm->error.load()), comm->text);
-    ::usleep(50);
-  }
+  const std::vector<Choice> choices = told(comm, Choice{color, key}, "ncclCommSplit");
+  if (choices.empty()) return refuse(static_cast<ncclResult_t>(comm->error.load()), comm->text);
   const std::string name =
       comm->name + "." + std::to_string(++comm->splits) + "." + std::to_string(color);
   if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
@@ -443,6 +462,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 
 /// What streams and graphs still hold of it is over, and does nothing when it is come to.
 static ncclResult_t end(ncclComm_t comm) {
+  communicators().remove(comm);
   comm->aborted = true;
   comm->mailboxes->leave();
   if (comm->open == 0) delete comm;
@@ -504,15 +524,69 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataTyp
     sends.push_back({rank, data, bytes});
     receives.push_back({rank, all + bytes * static_cast<std::size_t>(rank), bytes});
   }
-  start(comm, stream, "an all-gather of " + std::to_string(bytes) + " bytes a rank", sends,
-        receives, [=] {
-          const std::size_t all_bytes = bytes * static_cast<std::size_t>(comm->ranks);
-          check(data, bytes, "the source of an all-gather");
-          check(all, all_bytes, "the target of an all-gather");
-          std::memmove(all + bytes * static_cast<std::size_t>(comm->rank), data, bytes);
-          for (const Part& part : receives)
-            trireme::simt::device_mark_initialised(part.data, part.bytes);
-        });
+  start(
+      comm, stream, "an all-gather of " + std::to_string(bytes) + " bytes a rank",
+      {sends, receives},
+      [=] {
+        const std::size_t all_bytes = bytes * static_cast<std::size_t>(comm->ranks);
+        check(data, bytes, "the source of an all-gather");
+        check(all, all_bytes, "the target of an all-gather");
+        std::memmove(all + bytes * static_cast<std::size_t>(comm->rank), data, bytes);
+        for (const Part& part : receives)
+          trireme::simt::device_mark_initialised(part.data, part.bytes);
+      },
+      trireme::simt::place_of(comm->windows, all));
+  return ncclSuccess;
+}
+
+// ---- registered memory ----
+
+ncclResult_t ncclMemAlloc(void** memory, size_t size) {
+  if (cudaMalloc(memory, size) != cudaSuccess)
+    return refuse(ncclUnhandledCudaError, "no memory of this size");
+  own_memory()[*memory] = size;
+  return ncclSuccess;
+}
+ncclResult_t ncclMemFree(void* memory) {
+  if (registered(memory))
+    throw Fault(FaultKind::kStream, "NCCL: memory is freed that is registered still");
+  own_memory().erase(memory);
+  return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+/// Ranks learn each other's sizes and offsets.
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, size_t size, ncclWindow_t* made,
+                                    int flags) {
+  *made = nullptr;
+  struct Claim {
+    std::uint64_t size, offset, refused;
+  };
+  const auto* at = static_cast<const char*>(memory);
+  auto owner = own_memory().upper_bound(memory);
+  const bool own = owner != own_memory().begin() &&
+                   at + size <= static_cast<const char*>((--owner)->first) + owner->second;
+  const bool fails = planned().what == "window" && planned().rank == comm->rank;
+  Claim mine{size,
+             own ? static_cast<std::uint64_t>(at - static_cast<const char*>(owner->first)) : 0,
+             !own || fails || flags != NCCL_WIN_COLL_SYMMETRIC ? 1U : 0U};
+  const std::vector<Claim> claims = told(comm, mine, "ncclCommWindowRegister");
+  if (claims.empty()) return refuse(static_cast<ncclResult_t>(comm->error.load()), comm->text);
+  for (std::size_t rank = 0; rank < claims.size(); ++rank) {
+    if (claims[rank].refused != 0)
+      return refuse(ncclInvalidArgument, "memory of rank " + std::to_string(rank) +
+                                             (fails ? ": a planned failure" : " is not NCCL's"));
+    if (claims[rank].size != size || claims[rank].offset != mine.offset)
+      return refuse(ncclInvalidArgument, "ranks register memory of other sizes or offsets");
+  }
+  comm->windows.push_back(new Window{at, size, ++comm->registered});
+  *made = reinterpret_cast<ncclWindow_t>(comm->windows.back());
+  return ncclSuccess;
+}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+  auto* const own = reinterpret_cast<Window*>(window);
+  if (std::erase(comm->windows, own) == 0)
+    return refuse(ncclInvalidArgument, "no window of this communicator");
+  delete own;
   return ncclSuccess;
 }
 
