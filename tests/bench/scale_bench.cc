@@ -207,8 +207,13 @@ int run(int count, char** arguments) {
   json["rank_file_seconds_max"] = saving.rank_seconds_max;
   json["joining_seconds_of_rank_0"] = saving.joining_seconds;
   json["finishing_seconds"] = saving.finishing_seconds;
-  json["rounds"] = std::ssize(gather_rounds(0, static_cast<int>(world)));
-  json["report_bytes"] = static_cast<std::int64_t>(sizeof(RankReport));
+  const int ranks = static_cast<int>(world);
+  const ReductionTree tree = reduction_tree(0, ranks);
+  std::set<int> met(tree.children.begin(), tree.children.end());
+  for (const GatherRound& round : gather_rounds(0, ranks)) met.insert({round.to, round.from});
+  json["ranks_met_by_rank_0"] = std::ssize(met);
+  json["report_bytes_of_rank_0"] =
+      static_cast<std::int64_t>(sizeof(RankReport)) * std::ssize(tree.children);
   Json loads = Json::array();
   // A rank with rows of every tensor: few have, where there are more ranks than rows.
   for (const std::int64_t readers : {world, world / 2, std::int64_t{8}})
