@@ -2,7 +2,8 @@
 # scripts/setup.sh           installs what building, testing and the quickstart need and is missing (apt)
 # scripts/setup.sh --fuzz    the same and clang with libFuzzer, for scripts/fuzz.sh
 # scripts/setup.sh --cuda    the same and a CUDA toolkit with cuDNN: installed ones are used, for what is missing NVIDIA's
-#                            packages for pip are put into build/cuda, where CMake looks for them
+#                            packages for pip are put into build/cuda, where CMake looks for them; also what checks
+#                            kernels' machine code (cuobjdump) and barriers (spin)
 # scripts/setup.sh --slurm   the same and Slurm's daemons, of which tests/cluster/slurm_test.sh makes a cluster of its own (apt alone)
 # scripts/setup.sh --style   the same and clang-format and clang-tidy of version 14, for scripts/check_style.sh (apt alone)
 # scripts/setup.sh --list    prints the package names for apt, dnf, conda-forge and Spack, installs nothing
@@ -46,6 +47,7 @@ cuda_packages=(
   nvidia-cuda-cccl==13.0.85 nvidia-cublas==13.1.0.3 nvidia-nccl-cu13==2.28.9 nvidia-cuda-nvrtc==13.0.88
 )
 cudnn_packages=(nvidia-cudnn-cu13==9.19.0.56)
+disassembler_packages=(nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37)
 
 fuzz=false cuda=false slurm=false style=false
 case "${1-}" in
@@ -117,6 +119,15 @@ install_cudnn() {
   pip_install "${cudnn_packages[@]}" ||
     say "cuDNN is not there: model_backend.attention \"cudnn\" will be refused, everything else works"
 }
+# What reads machine code (scripts/check_sass.py).
+has_disassembler() {
+  command -v cuobjdump >/dev/null || compgen -G "$root/build/cuda/lib/python3*/site-packages/nvidia/cu13/bin/cuobjdump" >/dev/null
+}
+install_disassembler() {
+  has_disassembler && return 0
+  say "installing cuobjdump into build/cuda (6 MB)"
+  pip_install "${disassembler_packages[@]}" || say "cuobjdump is not there: machine code is not looked at"
+}
 install_cuda() {
   has_cuda && return 0
   say "installing CUDA 13.0 into build/cuda (1.5 GB)"
@@ -127,7 +138,8 @@ install_cuda() {
   if [ -d "$nvidia/nccl" ]; then cp -rsn "$nvidia/nccl/include" "$nvidia/nccl/lib" "$nvidia/cu13/"; fi
   for library in "$nvidia"/cu13/lib/lib*.so.[0-9]*; do ln -sf "$(basename "$library")" "${library%.so.*}.so"; done
 }
-if $cuda && ! { has_cuda && has_cudnn; }; then missing+=(python3-venv); fi
+if $cuda && ! { has_cuda && has_cudnn && has_disassembler; }; then missing+=(python3-venv); fi
+if $cuda && ! command -v spin >/dev/null; then missing+=(spin); fi
 if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
 
 as_root=()
@@ -163,4 +175,4 @@ if ! apt install --no-install-recommends "${missing[@]}"; then
   say "add-apt-repository universe)."
   exit 3
 fi
-if $cuda; then install_cuda && install_cudnn; fi
+if $cuda; then install_cuda && install_cudnn && install_disassembler; fi

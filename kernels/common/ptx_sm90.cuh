@@ -90,8 +90,7 @@ __device__ __forceinline__ void mbarrier_arrive_at(uint64_t* bar, int rank) {
   asm volatile(
       "{\n.reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}\n" ::"r"(
-          shared_address(bar)),
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(shared_address(bar)),
       "r"(rank)
       : "memory");
 }

@@ -1,5 +1,9 @@
 #pragma once
-// Accesses of several elements. On the host they check alignment, as compilers may split them.
+// Accesses of several elements, each one of the machine's. The compiler splits what a struct's
+// assignment stores into its elements, and joins no more than four of them again: eight of 2 bytes
+// stay eight accesses, which no result shows. More than a word of small elements is stored as words
+// therefore, and scripts/check_sass.py looks at what became of it. On the host accesses check
+// alignment.
 
 #include "kernels/common/cuda.cuh"
 
@@ -33,8 +37,18 @@ template <int kCount, class T>
 __device__ __forceinline__ void store(T* to, const Vector<T, kCount>& vector) {
 #if !TRIREME_DEVICE
   simt::check_alignment(to, sizeof(T) * kCount);
-#endif
   *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
+#else
+  if constexpr (sizeof(T) < 4 && sizeof(vector) > 4) {
+    constexpr int kElements = 4 / sizeof(T), kWords = sizeof(vector) / 4;
+    Vector<unsigned, kWords> words;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) __builtin_memcpy(&words.at[i], &vector.at[i * kElements], 4);
+    *reinterpret_cast<Vector<unsigned, kWords>*>(to) = words;
+  } else {
+    *reinterpret_cast<Vector<T, kCount>*>(to) = vector;
+  }
+#endif
 }
 
 }  // namespace trireme::cuda

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Protocols of barriers, as models that spin checks in every order of events there is; and each model with a planted fault.
+#   protocols_test.sh
+command -v spin >/dev/null || { echo "no spin (scripts/setup.sh --cuda): models are not checked" && exit 77; }
+. "$(dirname "${BASH_SOURCE[0]}")/../cluster/check.sh"
+
+# model NAME DEFINITIONS...: $text is what the search says, "errors: 0" where it went through every state.
+model() {
+  local name=$1
+  shift
+  rm -rf "$scratch/model" && mkdir "$scratch/model"
+  text=$(cd "$scratch/model" && spin "$@" -a "$root/tests/protocols/$name.pml" && gcc -O2 -DSAFETY -DCOLLAPSE -DVECTORSZ=2048 -w -o pan pan.c &&
+    timeout 300 ./pan -m100000 2>&1)
+}
+holds() { # WHAT NAME DEFINITIONS...
+  local what=$1
+  shift
+  model "$@"
+  check "$what" contains "$text" "errors: 0" || tail -n 30 <<<"$text"
+  check "$what: every state was reached" lacks "$text" "Search not completed"
+  check "$what: nothing was cut" lacks "$text" "max search depth too small"
+}
+is_found() { # WHAT SENTENCE NAME DEFINITIONS...
+  local what=$1 sentence=$2
+  shift 2
+  model "$@"
+  check "found: $what" contains "$text" "$sentence" || tail -n 30 <<<"$text"
+}
+
+holds "the ring of a cluster of two blocks" gemm_ring -DSTEPS=5
+holds "the ring of a block alone, three stages" gemm_ring -DBLOCKS=1 -DSTAGES=3 -DSTEPS=8
+few=(gemm_ring -DCONSUMERS=1)
+is_found "stages reported to one's own block alone" "b_coming" "${few[@]}" -DFAULT=1
+is_found "a stage reported before its product has ended" "readers" "${few[@]}" -DFAULT=2
+is_found "bytes of the other block that nobody expects" "==step" "${few[@]}" -DFAULT=3
+is_found "a wait for the phase that is to come" "invalid end state" "${few[@]}" -DFAULT=4
+is_found "a block that ends before the others" "ended" "${few[@]}" -DFAULT=5
+is_found "a parity that does not flip" "a_coming" "${few[@]}" -DFAULT=6
+finish
