@@ -11,8 +11,8 @@ Reads the machine code for Hopper (sm_90a) in the objects of the CUDA build. Rul
   local memory   none in such a loop: what spills there costs more than it saves
   registers      behind a warp that gives registers back, no instruction names one above those that it keeps
 
-and the table tests/golden/sass_sm90a.json: of each kernel with tensor-core products the instructions of its main loop, and
-of each file the stores of less than 4 bytes. A change there is a fault until --write has recorded it. The table is of one
+and the table tests/golden/sass_sm90a.json: of each kernel with tensor-core products the instructions of its main loop and
+how many loads of global memory are under way before one of them is used, and of each file the stores of less than 4 bytes. A change there is a fault until --write has recorded it. The table is of one
 release of ptxas; with another its counts are left out and only the rules hold. Ends with 77 where there is no cuobjdump
 (scripts/setup.sh --cuda brings it), with 1 where anything is found.
 """
@@ -68,6 +68,23 @@ class Kernel:
     def count(self, pattern, span=None):
         first, last = span or (0, len(self.code) - 1)
         return sum(1 for _, instruction in self.code[first : last + 1] if pattern.search(instruction))
+
+    def loads_under_way(self):
+        """The most loads of global memory that are asked for before an instruction names what one of them brings."""
+        most, coming = 0, []
+        for _, instruction in self.code:
+            named = {int(r) for r in re.findall(r"\bR(\d+)\b", instruction)}
+            load = re.search(r"\bLDG\.(\S*)\s+R(\d+)", instruction)
+            if load:
+                words = {"64": 2, "128": 4}.get(next((p for p in load.group(1).split(".") if p in ("64", "128")), ""), 1)
+                brought = set(range(int(load.group(2)), int(load.group(2)) + words))
+                named -= brought
+            if any(named & registers for registers in coming):
+                coming = []
+            if load:
+                coming.append(brought)
+                most = max(most, len(coming))
+        return most
 
     def registers_kept(self):
         """(kept, highest used) behind the instruction that gives the others back; None where there is none."""
@@ -151,7 +168,7 @@ def facts_of(files, cuobjdump):
             of_file["small_stores"] += kernel.count(SMALL_STORE)
             loops = [last - first + 1 for first, last in kernel.main_loops()]
             if loops:
-                of_file["main_loops"][kernel.name] = loops
+                of_file["main_loops"][kernel.name] = {"instructions": loops, "loads_under_way": kernel.loads_under_way()}
         facts[file.name.removesuffix(".o")] = of_file
     return facts, faults
 
@@ -173,7 +190,7 @@ def differences(recorded, found):
         for name in sorted(set(old["main_loops"]) | set(new["main_loops"])):
             was, now = old["main_loops"].get(name), new["main_loops"].get(name)
             if was != now:
-                texts.append(f"{file}: {name}: main loops of {now} instructions, {was} recorded")
+                texts.append(f"{file}: {name}: main loops {now}, recorded {was}")
     return texts
 
 

@@ -3,11 +3,14 @@
 //
 // A main loop computes a tile of op(a) op(b) in f32 registers and hands every sum to an epilogue E,
 // two neighbours of a row at a time:
-//   E::column(column)                            once for two columns: what they need (bias)
-//   E::operator()(sink, row, column, state, y)   for each row
-// with an even column, only for rows and columns that exist. Columns of a dual epilogue (kDual) are
-// those of its result; it gets the sums of both products. It writes through the sink: output 0 is
-// c, the others what is saved. A sink may drop some: a kernel can call twice.
+//   E::column(column)                                  once for two columns: what they need (bias)
+//   E::load(row, column)                               for each row: what it reads there, if
+//   anything E::operator()(sink, row, column, state, read, y)   for each row
+// with an even column, only for rows and columns that exist. What is read is asked for in a call of
+// its own, so that a main loop has many loads under way: kLoads pairs of rows and columns at a
+// time. Columns of a dual epilogue (kDual) are those of its result; it gets the sums of both
+// products. It writes through the sink: output 0 is c, the others what is saved. A sink may drop
+// some: a kernel can call twice.
 
 #include "kernels/common/activation.cuh"
 #include "kernels/common/vector.cuh"
@@ -92,12 +95,16 @@ struct BiasRow {
   }
 };
 
+/// What an epilogue reads that reads nothing.
+struct Nothing {};
+
 /// c = y, c += y, or c = y rounded, plus the residual.
 template <class T, class C>
 struct StoreEpilogue {
   using Out = C;
   static constexpr bool kDual = false;
-  static constexpr int kOutputs = 1;
+  // Sums of weight gradients are read; what leaves in bf16 mostly reads nothing.
+  static constexpr int kOutputs = 1, kLoads = sizeof(C) == sizeof(float) ? 16 : 2;
   BiasRow<T> bias;
   const C* accumulated;  ///< c, or null
   const C* residual;     ///< may be null
@@ -105,16 +112,19 @@ struct StoreEpilogue {
   __device__ __forceinline__ float2 column(std::int64_t column) const {
     return bias.column(column);
   }
+  __device__ __forceinline__ float2 load(std::int64_t row, std::int64_t column) const {
+    const C* from = accumulated != nullptr ? accumulated : residual;
+    return from == nullptr ? float2{0.0F, 0.0F} : load_pair(from, bias.at(row, column));
+  }
   template <class Sink>
   __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
-                                             std::int64_t column, float2 state, float2 sum) const {
+                                             std::int64_t column, float2 state, float2 other,
+                                             float2 sum) const {
     float2 y = bias.add(state, sum);
-    const PairAt at = bias.at(row, column);
     if (accumulated != nullptr) {
-      const float2 before = load_pair(accumulated, at);
-      y = {before.x + y.x, before.y + y.y};
+      y = {other.x + y.x, other.y + y.y};
     } else if (residual != nullptr) {
-      const float2 stored = rounded<C>(y), other = load_pair(residual, at);
+      const float2 stored = rounded<C>(y);
       y = {stored.x + other.x, stored.y + other.y};
     }
     sink.template put<0>(row, column, y);
@@ -126,15 +136,17 @@ template <class T>
 struct GeluEpilogue {
   using Out = T;
   static constexpr bool kDual = false;
-  static constexpr int kOutputs = 2;
+  static constexpr int kOutputs = 2, kLoads = 2;
   BiasRow<T> bias;
 
   __device__ __forceinline__ float2 column(std::int64_t column) const {
     return bias.column(column);
   }
+  __device__ __forceinline__ Nothing load(std::int64_t, std::int64_t) const { return {}; }
   template <class Sink>
   __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
-                                             std::int64_t column, float2 state, float2 sum) const {
+                                             std::int64_t column, float2 state, Nothing,
+                                             float2 sum) const {
     const float2 x = rounded<T>(bias.add(state, sum));
     sink.template put<1>(row, column, x);
     sink.template put<0>(row, column, {gelu(x.x), gelu(x.y)});
@@ -146,18 +158,21 @@ template <class T>
 struct GeluBackwardEpilogue {
   using Out = T;
   static constexpr bool kDual = false;
-  static constexpr int kOutputs = 2;
+  static constexpr int kOutputs = 2, kLoads = 16;
   BiasRow<T> bias;
   const T* x;
 
   __device__ __forceinline__ float2 column(std::int64_t column) const {
     return bias.column(column);
   }
+  __device__ __forceinline__ float2 load(std::int64_t row, std::int64_t column) const {
+    return load_pair(x, bias.at(row, column));
+  }
   template <class Sink>
   __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
-                                             std::int64_t column, float2 state, float2 sum) const {
+                                             std::int64_t column, float2 state, float2 before,
+                                             float2 sum) const {
     const float2 dact = rounded<T>(bias.add(state, sum));
-    const float2 before = load_pair(x, bias.at(row, column));
     sink.template put<1>(row, column, {gelu(before.x), gelu(before.y)});
     sink.template put<0>(row, column,
                          {dact.x * gelu_slope(before.x), dact.y * gelu_slope(before.y)});
@@ -169,7 +184,7 @@ template <class T>
 struct SwigluEpilogue {
   using Out = T;
   static constexpr bool kDual = true;
-  static constexpr int kOutputs = 3;
+  static constexpr int kOutputs = 3, kLoads = 2;
   BiasRow<T> bias;  ///< of gate, then of up; columns: those of c
 
   struct State {
@@ -180,9 +195,10 @@ struct SwigluEpilogue {
     const PairAt at = bias.at(0, column);
     return {load_pair(bias.bias, at), load_pair(bias.bias + bias.columns, at)};
   }
+  __device__ __forceinline__ Nothing load(std::int64_t, std::int64_t) const { return {}; }
   template <class Sink>
   __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
-                                             std::int64_t column, const State& state,
+                                             std::int64_t column, const State& state, Nothing,
                                              float2 gate_sum, float2 up_sum) const {
     const float2 gate = rounded<T>(bias.add(state.gate, gate_sum)),
                  up = rounded<T>(bias.add(state.up, up_sum));
@@ -197,19 +213,27 @@ template <class T>
 struct SwigluBackwardEpilogue {
   using Out = T;
   static constexpr bool kDual = false;
-  static constexpr int kOutputs = 3;
+  static constexpr int kOutputs = 3, kLoads = 8;
   BiasRow<T> bias;
   const T* gate_up;  ///< [m, 2 F]
+
+  struct Read {
+    float2 gate, up;
+  };
 
   __device__ __forceinline__ float2 column(std::int64_t column) const {
     return bias.column(column);
   }
+  __device__ __forceinline__ Read load(std::int64_t row, std::int64_t column) const {
+    const PairAt at = bias.at(2 * row, column);
+    return {load_pair(gate_up, at), load_pair(gate_up + bias.columns, at)};
+  }
   template <class Sink>
   __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
-                                             std::int64_t column, float2 state, float2 sum) const {
+                                             std::int64_t column, float2 state, const Read& read,
+                                             float2 sum) const {
+    const auto& [gate, up] = read;
     const float2 dact = rounded<T>(bias.add(state, sum));
-    const PairAt at = bias.at(2 * row, column);
-    const float2 gate = load_pair(gate_up, at), up = load_pair(gate_up + bias.columns, at);
     const SwigluGradient x = swiglu_gradient(gate.x, up.x, dact.x),
                          y = swiglu_gradient(gate.y, up.y, dact.y);
     sink.template put<1>(row, column, {x.act, y.act});

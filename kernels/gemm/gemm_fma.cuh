@@ -124,10 +124,10 @@ __global__ void __launch_bounds__(T::kThreads)
       const std::int64_t r = row0 + i / kWide * (T::kM / 2) + down * kWide + i % kWide;
       if (r >= product.m) continue;
       if constexpr (E::kDual) {
-        epilogue(sink, r, c, state, {sums[i][j], sums[i][j + 1]},
+        epilogue(sink, r, c, state, epilogue.load(r, c), {sums[i][j], sums[i][j + 1]},
                  {sums[i][kWide + j], sums[i][kWide + j + 1]});
       } else {
-        epilogue(sink, r, c, state, {sums[i][j], sums[i][j + 1]});
+        epilogue(sink, r, c, state, epilogue.load(r, c), {sums[i][j], sums[i][j + 1]});
       }
     }
   }

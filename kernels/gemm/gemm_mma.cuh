@@ -122,9 +122,9 @@ __device__ __forceinline__ void finish_warp(const MmaSums<T>& sums, const E& epi
         const float* sum = &sums.at[i][j][half * 2];
         if constexpr (E::kDual) {
           const float* other = &sums.at[i][j + 1][half * 2];
-          epilogue(sink, r, c, state, {sum[0], sum[1]}, {other[0], other[1]});
+          epilogue(sink, r, c, state, epilogue.load(r, c), {sum[0], sum[1]}, {other[0], other[1]});
         } else {
-          epilogue(sink, r, c, state, {sum[0], sum[1]});
+          epilogue(sink, r, c, state, epilogue.load(r, c), {sum[0], sum[1]});
         }
       }
     }

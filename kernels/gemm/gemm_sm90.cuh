@@ -209,26 +209,46 @@ struct TileSink {
   }
 };
 
-/// Hands 8 columns of a warpgroup's sums to the epilogue; `missing` for what does not exist.
+/// Groups of 8 columns that an epilogue reads its operands of before it uses the first: a thread
+/// has a pair of each group and half.
+template <class E>
+inline constexpr int kGroups = E::kLoads / 2;
+
+/// Hands kGroups<E> x 8 columns of a warpgroup's sums to the epilogue; `missing` for what does not
+/// exist. Loads come first, all of them: one behind the other they would take a round trip each.
 template <class E, class Sink, class Missing>
 __device__ __forceinline__ void finish_columns(const E& epilogue, const Sink& sink,
                                                const float* sums, int row0, int column0,
                                                const HopperProduct& p, Missing missing) {
+  constexpr int kSums = E::kDual ? 8 : 4;  // of 8 columns
   const int lane = static_cast<int>(threadIdx.x) % 32,
             warp = static_cast<int>(threadIdx.x) / 32 % 4;
-  const int column = column0 + lane % 4 * 2;
-  const bool exists = column < p.n;
-  const auto state = epilogue.column(exists ? column : 0);
+  const int first_row = row0 + warp * 16 + lane / 4, first_column = column0 + lane % 4 * 2;
+  decltype(epilogue.load(0, 0)) read[kGroups<E>][2] = {};
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = row0 + warp * 16 + lane / 4 + half * 8;
-    if (!exists || row >= p.m) {
-      missing(row, column);
-    } else if constexpr (E::kDual) {
-      epilogue(sink, row, column, state, {sums[half * 2], sums[half * 2 + 1]},
-               {sums[half * 2 + 4], sums[half * 2 + 5]});
-    } else {
-      epilogue(sink, row, column, state, {sums[half * 2], sums[half * 2 + 1]});
+  for (int group = 0; group < kGroups<E>; ++group) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_row + half * 8, column = first_column + group * 8;
+      if (row < p.m && column < p.n) read[group][half] = epilogue.load(row, column);
+    }
+  }
+#pragma unroll
+  for (int group = 0; group < kGroups<E>; ++group, sums += kSums) {
+    const int column = first_column + group * 8;
+    const bool exists = column < p.n;
+    const auto state = epilogue.column(exists ? column : 0);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_row + half * 8;
+      if (!exists || row >= p.m) {
+        missing(row, column);
+      } else if constexpr (E::kDual) {
+        epilogue(sink, row, column, state, read[group][half], {sums[half * 2], sums[half * 2 + 1]},
+                 {sums[half * 2 + 4], sums[half * 2 + 5]});
+      } else {
+        epilogue(sink, row, column, state, read[group][half], {sums[half * 2], sums[half * 2 + 1]});
+      }
     }
   }
 }
@@ -246,7 +266,7 @@ __device__ __forceinline__ void store_block(typename T::Smem& s, const E& epilog
   const TileSink<kOutput> sink{tile, row0, column0};
   constexpr int kSums = E::kDual ? 8 : 4;  // of 8 columns
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
+  for (int j = 0; j < 8; j += kGroups<E>) {
     finish_columns(epilogue, sink, sums + j * kSums, row0, column0 + j * 8, p,
                    [&](int row, int column) {
                      sink.template put<kOutput>(row, column, {0.0F, 0.0F});
@@ -257,6 +277,50 @@ __device__ __forceinline__ void store_block(typename T::Smem& s, const E& epilog
   if (elected) {
     ptx::tma_store_2d(p.out[kOutput], column0, row0, tile);
     ptx::bulk_commit();
+  }
+}
+
+/// The epilogue of which the compiler knows whether all moves in whole pairs.
+template <class E>
+__device__ __forceinline__ E in_pairs(E epilogue, bool pairs) {
+  epilogue.bias.pairs = pairs;
+  return epilogue;
+}
+
+/// Where a warpgroup's part of a tile begins in the result.
+struct TileOrigin {
+  int row, column;
+};
+
+/// What follows its sums.
+template <class T, class E>
+__device__ __forceinline__ void finish_tile(typename T::Smem& s, const E& epilogue,
+                                            const DirectSink<typename E::Out>& direct,
+                                            const float* sums, TileOrigin at,
+                                            const HopperProduct& p, int consumer, int& buffer) {
+  constexpr int kSums = E::kDual ? 8 : 4;  // of 8 columns
+  if constexpr (sizeof(typename E::Out) == sizeof(bf16)) {
+#pragma unroll
+    for (int block = 0; block < kResultColumns<T, E> / 64; ++block) {
+      const int column = at.column + block * 64;
+      if (column >= p.n) continue;
+      const float* of_block = sums + block * 8 * kSums;
+      store_block<T, 0>(s, epilogue, of_block, at.row, column, p, consumer, buffer);
+      if constexpr (E::kOutputs > 1) {
+        if (direct.outputs.at[1] != nullptr)
+          store_block<T, 1>(s, epilogue, of_block, at.row, column, p, consumer, buffer);
+      }
+      if constexpr (E::kOutputs > 2) {
+        if (direct.outputs.at[2] != nullptr)
+          store_block<T, 2>(s, epilogue, of_block, at.row, column, p, consumer, buffer);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < kResultColumns<T, E> / 8; j += kGroups<E>) {
+      finish_columns(epilogue, direct, sums + j * kSums, at.row, at.column + j * 8, p,
+                     [](int, int) {});
+    }
   }
 }
 
@@ -310,29 +374,17 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     multiply_tile<T, kTransposeA, kTransposeB>(sums, s, ring, consumer, steps);
     const int row0 = row + consumer * 64;
     if (row0 >= p.m) continue;
-    constexpr int kSums = E::kDual ? 8 : 4;  // of 8 columns
-    if constexpr (sizeof(typename E::Out) == sizeof(bf16)) {
-#pragma unroll
-      for (int block = 0; block < kResultColumns<T, E> / 64; ++block) {
-        const int column = column0 + block * 64;
-        if (column >= p.n) continue;
-        const float* of_block = sums + block * 8 * kSums;
-        store_block<T, 0>(s, epilogue, of_block, row0, column, p, consumer, buffer);
-        if constexpr (E::kOutputs > 1) {
-          if (direct.outputs.at[1] != nullptr)
-            store_block<T, 1>(s, epilogue, of_block, row0, column, p, consumer, buffer);
-        }
-        if constexpr (E::kOutputs > 2) {
-          if (direct.outputs.at[2] != nullptr)
-            store_block<T, 2>(s, epilogue, of_block, row0, column, p, consumer, buffer);
-        }
-      }
+    const TileOrigin at{row0, column0};
+    // Two loops, so that in the one nothing stands between a tile's loads but loads.
+    [[maybe_unused]] const bool pairs = epilogue.bias.pairs && direct.pairs;
+    if constexpr (E::kLoads == 2) {
+      finish_tile<T, E>(s, epilogue, direct, sums, at, p, consumer, buffer);
+    } else if (pairs) {
+      finish_tile<T, E>(s, in_pairs(epilogue, true), {direct.outputs, direct.columns, true}, sums,
+                        at, p, consumer, buffer);
     } else {
-#pragma unroll
-      for (int j = 0; j < kResultColumns<T, E> / 8; ++j) {
-        finish_columns(epilogue, direct, sums + j * kSums, row0, column0 + j * 8, p,
-                       [](int, int) {});
-      }
+      finish_tile<T, E>(s, in_pairs(epilogue, false), {direct.outputs, direct.columns, false}, sums,
+                        at, p, consumer, buffer);
     }
   }
   if (sizeof(typename E::Out) == sizeof(bf16) && threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
