@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "base/file.h"
 #include "base/hash.h"
@@ -193,13 +194,14 @@ void load_boxes(const std::filesystem::path& folder, const Manifest& manifest, S
     StoredShard stored;
     std::vector<BoxBuffer> met;
   };
-  std::map<std::pair<std::string, std::int64_t>, Reading> by_place;
+  // By file; a manifest may be wrong, and have the same bytes twice.
+  std::map<std::tuple<std::string, std::int64_t, std::string_view, std::string>, Reading> by_place;
   ShardLists lists(folder, manifest);
   for (const auto& [name, buffers] : targets) {
     const ManifestTensor& tensor = *manifest.find(name);
     for (const BoxBuffer& target : buffers) {
       for (ManifestShard& shard : lists.meeting(tensor, target.box)) {
-        Reading& reading = by_place[{shard.file, shard.byte_offset}];
+        Reading& reading = by_place[{shard.file, shard.byte_offset, name, shard.box.offset.text()}];
         reading.met.push_back(target);
         reading.stored = {&tensor, std::move(shard)};
       }

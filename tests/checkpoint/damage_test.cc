@@ -222,6 +222,38 @@ TEST_P(Damage, a_manifest_is_refused_for_each_of_its_lies_by_name) {
   }
 }
 
+/// As another tool might save bytes that are equal: each tensor gets its own.
+TEST_P(Damage, tensors_that_share_their_bytes_are_read_apart) {
+  if (GetParam() == ManifestKind::kSplit) GTEST_SKIP() << "its indices are this program's";
+  Json json = parse_json(manifest_, "m");
+  Json& tensors = *json.find("tensors");
+  Json norm = *tensors.find("parameters/norm.weight");
+  tensors["parameters/twin.weight"] = norm;
+  norm["shape"] = parse_json("[2, 12]", "");
+  Json& shard = norm.find("shards")->as_array()[0];
+  shard["offset"] = parse_json("[0, 0]", "");
+  shard["shape"] = parse_json("[2, 12]", "");
+  tensors["parameters/folded.weight"] = norm;
+  json.erase("manifest_xxh3_128");
+  write("manifest.json", json.dump());
+  TestState read;
+  read.add_whole("parameters/norm.weight", Shape{24});
+  read.add_whole("parameters/twin.weight", Shape{24});
+  read.add_whole("parameters/folded.weight", Shape{2, 12});
+  for (const StateTensor& tensor : tensors_.state().tensors) {
+    if (tensor.name.starts_with("parameters/") && tensor.name != "parameters/norm.weight")
+      read.add({tensor.name, tensor.dtype, tensor.global_shape, tensor.box});
+  }
+  read.clear();
+  load_state(folder_, read.state(), *world_, LoadScope::kParameters);
+  const auto bytes_of = [&](std::size_t i) {
+    return std::string(reinterpret_cast<const char*>(read.state().tensors[i].data), 96);
+  };
+  EXPECT_NE(bytes_of(0), std::string(96, '\0'));
+  EXPECT_EQ(bytes_of(0), bytes_of(1));
+  EXPECT_EQ(bytes_of(0), bytes_of(2));
+}
+
 TEST_P(Damage, verify_finds_a_change_of_any_byte_of_a_file) {
   Draw draw(77);
   for (std::size_t trial = 0; trial < 400; ++trial) {
