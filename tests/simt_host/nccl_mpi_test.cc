@@ -2,6 +2,7 @@
 // meet as a hang or as wrong numbers is found here, and the same without the fault is not.
 
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -273,6 +274,16 @@ TEST_F(NcclWindows, operands_at_two_offsets_are_named) {
   const Registered ring = registered(*data);
   EXPECT_TRUE(refused("at byte 4000 of window 1",
                       [&] { data->start_all_reduce(ring.view(rank() == 0 ? 0 : kCount)).wait(); }));
+}
+
+/// Other ranks may read and write it still: on a cluster, a fault of whoever comes first.
+TEST_F(NcclWindows, memory_that_is_freed_while_registered_is_named) {
+  const auto data = channel("data");
+  const Registered ring = registered(*data);
+  void* library = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
+  ASSERT_NE(library, nullptr);
+  const auto release = reinterpret_cast<int (*)(void*)>(::dlsym(library, "ncclMemFree"));
+  EXPECT_TRUE(refused("freed that is registered still", [&] { release(ring.memory.data()); }));
 }
 
 TEST_F(NcclWindows, memory_of_other_sizes_or_of_another_allocator_is_not_registered) {
