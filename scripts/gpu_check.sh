@@ -266,7 +266,7 @@ stage_memory() {
     [ "$dry" ] && continue
     plan=$("$train" plan $size.json --world $ranks --set batch.micro=1 --no-data --json 2>/dev/null)
     planned=$(sed -n 's/.*"memory_bytes_max": \([0-9]*\).*/\1/p' <<<"$plan")
-    nccl=$(sed -n 's/.*"libraries": \([0-9]*\).*/\1/p' <<<"$plan" | head -n 1)
+    nccl=$(sed -n 's/.*"nccl_bytes": \([0-9]*\).*/\1/p' <<<"$plan" | head -n 1)
     used=$(sed -n 's/.*"kind":"step".*"memory_bytes":\([0-9]*\).*/\1/p' memory-$ranks/metrics.jsonl | tail -n 1)
     [ -n "$used" ] && [ -n "$planned" ] || { echo "FAILED: memory of $ranks ranks is not told" && code=1 && continue; }
     echo "ok: $ranks ranks: planned $planned bytes, ${nccl:-0} of them NCCL's, used $used: $(((used - planned) >> 20)) MiB more (the driver's; what NCCL takes otherwise than planned)"

@@ -187,11 +187,11 @@ Json json_of(const Figures& figures) {
     rank["memory_bytes"]["gradients"] = memory.gradients;
     rank["memory_bytes"]["optimizer"] = memory.optimizer;
     rank["memory_bytes"]["activations"] = memory.activations;
-    rank["memory_bytes"]["buffers"] = memory.buffers;
+    rank["memory_bytes"]["buffers"] = memory.buffers + memory.libraries;
     if (memory.undo > 0) rank["memory_bytes"]["undo"] = memory.undo;
-    if (memory.libraries > 0) rank["memory_bytes"]["libraries"] = memory.libraries;
     rank["memory_bytes"]["total"] = memory.total();
     rank["save_staging_bytes"] = memory.saving;
+    if (memory.libraries > 0) rank["nccl_bytes"] = memory.libraries;  // of the buffers, an estimate
     json["ranks"].push_back(std::move(rank));
   }
   json["memory_bytes_max"] = figures.memory.total();

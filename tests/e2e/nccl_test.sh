@@ -72,7 +72,7 @@ as_planned() {
   ends_with "$n ranks, a GPU each, $*" 0
   used=$(steps_of $name | tail -n 1 | sed 's/.*"memory_bytes":\([0-9]*\).*/\1/')
   planned=$("$cpu" plan base.json "${model[@]}" --set run.device=cuda --set run.directory=$name "$@" --world "$n" --no-data --json |
-    sed -n 's/.*"libraries": *\([0-9]*\).*/\1/p; s/.*"memory_bytes_max": *\([0-9]*\).*/\1/p' | sort -n | awk '{ last = $1; if (NR == 1) first = $1 } END { print last - (NR > 1 ? first : 0) }')
+    sed -n 's/.*"nccl_bytes": *\([0-9]*\).*/\1/p; s/.*"memory_bytes_max": *\([0-9]*\).*/\1/p' | sort -n | awk '{ last = $1; if (NR == 1) first = $1 } END { print last - (NR > 1 ? first : 0) }')
   check "$n ranks, $*: planned $planned bytes, used $used" [ $((used - planned)) -le 16384 ]
   check "$n ranks, $*: and not much more is planned" [ $((planned - used)) -le 65536 ]
 }
