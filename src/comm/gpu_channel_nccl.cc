@@ -187,9 +187,10 @@ std::shared_ptr<Call> beside(int gpu, F call) {
 /// it in theirs, learn of it here. Collective.
 struct Meeting {
   std::shared_ptr<Call> mine;
-  bool done = false;  ///< on every rank
-  bool late = false;  ///< this rank's has not ended
-  [[nodiscard]] bool failed() const { return !late && mine->result != ncclSuccess; }
+  bool done = false;   ///< on every rank
+  bool ended = false;  ///< on this one
+  bool late = false;   ///< it has had its time
+  [[nodiscard]] bool failed() const { return ended && mine->result != ncclSuccess; }
 };
 Meeting meet(Communicator& ranks, std::shared_ptr<Call> mine) {
   const auto begin = std::chrono::steady_clock::now();
@@ -202,7 +203,7 @@ Meeting meet(Communicator& ranks, std::shared_ptr<Call> mine) {
     std::array<std::int64_t, 2> any{done ? 0 : 1, failed ? 1 : 0};
     ranks.maximum(any);
     const auto [open, broken] = any;
-    if (broken != 0 || open == 0) return {std::move(mine), broken == 0, !done};
+    if (broken != 0 || open == 0) return {std::move(mine), broken == 0, done, late};
   }
 }
 
@@ -212,12 +213,15 @@ ncclComm_t connected(Communicator& ranks, int gpu, const std::string& what, F ca
   const Meeting meeting = meet(ranks, beside(gpu, std::move(call)));
   if (meeting.done) return meeting.mine->comm;
   run_together(ranks, [&] {
+    if (meeting.late) {
+      throw DeviceError(
+          "NCCL: {}: not done after {} minutes (the network between hosts may be closed). "
+          "NCCL_DEBUG=INFO tells more; NCCL_SOCKET_IFNAME chooses the network",
+          what, kConnectMax.count());
+    }
     if (meeting.failed()) fail(meeting.mine->result, meeting.mine->text, what);
   });
-  throw DeviceError(
-      "NCCL: {}: not done after {} minutes (the network between hosts may be closed). "
-      "NCCL_DEBUG=INFO tells more; NCCL_SOCKET_IFNAME chooses the network",
-      what, kConnectMax.count());
+  throw InternalError("a connection that no rank failed to make");
 }
 
 /// What NCCL has found out about a communicator behind our calls, in its words; "" for nothing.
@@ -312,11 +316,8 @@ class NcclChannel final : public ForwardingCommunicator {
                return nccl().window_register(comm, memory.data(), memory.size(), window.get(),
                                              NCCL_WIN_COLL_SYMMETRIC);
              }));
-    if (!meeting.done && rank() == 0) {
-      log_warning("NCCL does not register the memory of transfers on {}{}: they go through its own",
-                  name_, meeting.failed() ? " (" + meeting.mine->text + ")" : "");
-    }
-    if (meeting.failed() || meeting.late || *window == nullptr) return {};
+    if (!meeting.done) say_unregistered(*meeting.mine);
+    if (meeting.mine->result != ncclSuccess || *window == nullptr) return {};
     std::shared_ptr<void> registration(*window, [this](void* registered) {
       if (std::uncaught_exceptions() > 0) return;
       beside(gpu(), [comm = connection_.get(), registered](ncclComm_t&) {
@@ -401,6 +402,22 @@ class NcclChannel final : public ForwardingCommunicator {
   }
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(size()); }
   [[nodiscard]] int gpu() const { return context_.device().index; }
+  /// Some rank could not: all know why, and that no call is under way any more. Collective.
+  void say_unregistered(Call& mine) {
+    constexpr std::string_view kStuck = "a call does not come back";
+    const std::vector<std::string> why =
+        inner().all_gather_text(mine.wait(kEndMax) ? std::string_view(mine.text) : kStuck);
+    const auto text = std::max_element(why.begin(), why.end());  // not an empty one
+    if (std::find(why.begin(), why.end(), kStuck) != why.end()) {
+      throw DeviceError(
+          "NCCL: registering the memory of transfers on {}: {}. NCCL_WIN_ENABLE=0 leaves it out",
+          name_, kStuck);
+    }
+    if (rank() != 0) return;
+    log_warning(
+        "NCCL does not register the memory of transfers on {} ({}): they go through its own", name_,
+        *text);
+  }
   /// As NCCL does from 2.27 on, in memory of its own allocator.
   static bool registers_memory() {
     return nccl().memory_allocate != nullptr && nccl().memory_free != nullptr &&
