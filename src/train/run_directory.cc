@@ -49,17 +49,23 @@ void find_mark(const std::filesystem::path& mark, const std::string& text, const
   }
 }
 
-void write_own(const std::filesystem::path& mark, const Launch& launch) {
+/// One rank of each host makes a file: thousands of new ones in one folder take a file system
+/// seconds. The others, whose mounts may be their own, ask.
+bool can_write(const std::filesystem::path& mark, const Launch& launch) {
+  if (launch.host().rank() != 0) return ::access(mark.parent_path().c_str(), W_OK | X_OK) == 0;
   std::filesystem::path mine = mark;
   mine += fmt::format("-{}", launch.job().rank());
   const FileDescriptor file(::open(mine.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (!file) {
-    const std::string why = errno_text(errno);
-    throw DataError(
-        "{}: host {} cannot write here: {} (every rank writes its part of a checkpoint)",
-        mark.parent_path().string(), launch.host_name(), why);
-  }
+  if (!file) return false;
   ::unlink(mine.c_str());
+  return true;
+}
+
+void require_writable(const std::filesystem::path& mark, const Launch& launch) {
+  if (can_write(mark, launch)) return;
+  const std::string why = errno_text(errno);
+  throw DataError("{}: host {} cannot write here: {} (every rank writes its part of a checkpoint)",
+                  mark.parent_path().string(), launch.host_name(), why);
 }
 
 void require_shared_directory(const Launch& launch, const std::filesystem::path& directory) {
@@ -82,10 +88,9 @@ void require_shared_directory(const Launch& launch, const std::filesystem::path&
     }
   } const remove{mark, leader};
   run_together(job, [&] {
-    // One rank of each host: thousands of new files in one folder take a file system seconds.
-    if (leader || launch.host().rank() != 0) return;
+    if (leader) return;
     find_mark(mark, text, launch);
-    write_own(mark, launch);
+    require_writable(mark, launch);
   });
 }
 
