@@ -12,9 +12,10 @@ Reads the machine code for Hopper (sm_90a) in the objects of the CUDA build. Rul
   registers      behind a warp that gives registers back, no instruction names one above those that it keeps
 
 and the table tests/golden/sass_sm90a.json: of each kernel with tensor-core products the instructions of its main loop and
-how many loads of global memory are under way before one of them is used, and of each file the stores of less than 4 bytes. A change there is a fault until --write has recorded it. The table is of one
-release of ptxas; with another its counts are left out and only the rules hold. Ends with 77 where there is no cuobjdump
-(scripts/setup.sh --cuda brings it), with 1 where anything is found.
+how many loads of global memory are under way before one of them is used, and of each file the stores of less than 4
+bytes. A change there is a fault until --write has recorded it. The table is of one release of ptxas; with another its
+counts are left out and only the rules hold. Ends with 77 where there is no cuobjdump (scripts/setup.sh --cuda brings
+it), with 1 where anything is found.
 """
 
 import argparse

@@ -53,7 +53,8 @@ constexpr std::int64_t column_sum_floats(std::int64_t tokens, std::int64_t colum
   return pieces(tokens, column_sum_tokens(tokens, columns)) * columns;
 }
 
-/// First keys of tiles of queries, for a mask by documents; of `tile` tokens at least.
+/// First keys of tiles of queries, for a mask by documents, at most: tiles of `tile` tokens, the
+/// least that there are, of one range.
 constexpr std::int64_t attention_backward_bytes(std::int64_t sequences, std::int64_t tokens,
                                                 std::int64_t tile) {
   return sequences * 2 * pieces(tokens, tile) * std::int64_t{sizeof(std::int32_t)};

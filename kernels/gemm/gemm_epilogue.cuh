@@ -3,9 +3,9 @@
 //
 // A main loop computes a tile of op(a) op(b) in f32 registers and hands every sum to an epilogue E,
 // two neighbours of a row at a time:
-//   E::column(column)                                  once for two columns: what they need (bias)
-//   E::load(row, column)                               for each row: what it reads there, if
-//   anything E::operator()(sink, row, column, state, read, y)   for each row
+//   E::column(column)                                  once for two columns: their bias
+//   E::load(row, column)                               for each row: what it reads there
+//   E::operator()(sink, row, column, state, read, y)   for each row
 // with an even column, only for rows and columns that exist. What is read is asked for in a call of
 // its own, so that a main loop has many loads under way: kLoads pairs of rows and columns at a
 // time. Columns of a dual epilogue (kDual) are those of its result; it gets the sums of both

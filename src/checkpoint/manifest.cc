@@ -18,7 +18,7 @@ namespace trireme {
 namespace {
 
 constexpr std::string_view kHashKey = "manifest_xxh3_128";
-constexpr std::string_view kStorePrefix = "rank-", kStoreSuffix = ".h5", kStepPrefix = "step-";
+constexpr std::string_view kStepPrefix = "step-";
 
 /// The number between prefix and suffix where `name_of` would give it this very name, else -1.
 std::int64_t number_of_name(std::string_view name, std::string_view prefix, std::string_view suffix,

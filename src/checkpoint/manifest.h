@@ -130,6 +130,7 @@ void check_coverage(const Manifest& manifest, std::string_view source);
 /// [307, 24]
 Json json_of(const Shape& shape);
 
+inline constexpr std::string_view kStorePrefix = "rank-", kStoreSuffix = ".h5";
 /// "rank-00012.h5", the store of a rank.
 std::string store_name(std::int64_t rank);
 /// The rank of such a name, -1 for any other.

@@ -61,11 +61,6 @@ void write_virtual_view(const std::filesystem::path& folder, const Manifest& man
   view.finish();
 }
 
-/// What this rank knows of a tensor.
-ManifestTensor describe(const StateTensor& tensor) {
-  return {tensor.name, tensor.dtype, tensor.global_shape, {}, {}};
-}
-
 /// The part of a manifest that one rank writes.
 class WrittenPart {
  public:
@@ -95,7 +90,8 @@ class WrittenPart {
 
  private:
   ManifestTensor& named(const StateTensor& tensor) {
-    return tensors_.try_emplace(tensor.name, describe(tensor)).first->second;
+    const ManifestTensor made{tensor.name, tensor.dtype, tensor.global_shape, {}, {}};
+    return tensors_.try_emplace(tensor.name, made).first->second;
   }
 
   std::map<std::string, ManifestTensor> tensors_;
@@ -239,7 +235,8 @@ std::string finish_checkpoint(const SaveRequest& request, const Json& scalars,
 }
 
 bool is_name_of_save(std::string_view name) {
-  return name == kManifestName || name == kVirtualViewName || rank_of_store_name(name) >= 0;
+  return name == kManifestName || name == kVirtualViewName ||
+         (name.starts_with(kStorePrefix) && name.ends_with(kStoreSuffix));
 }
 
 std::string dataset_name(const std::string& tensor, const Box& box) {

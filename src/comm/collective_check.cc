@@ -56,8 +56,6 @@ std::string text_of(const Descriptor& call) {
       return name_of(call.operation);
     case Operation::kBroadcast:
       return fmt::format("broadcast of {} bytes from its rank {}", call.bytes, call.other);
-    case Operation::kCombine:
-      return "combine";
     case Operation::kExchange:
       return fmt::format("exchange (sends {} bytes there, expects {})", call.bytes, call.other);
     default:

@@ -31,6 +31,13 @@ std::unique_ptr<Communicator> channel_of(Communicator& group, std::string_view n
                                                  : group.channel(name);
 }
 
+/// Of the channels that add in rank order themselves: a GPU's.
+LargestSums sums_on_gpu(const RunConfig& config, const ResolvedRun& run, StagePurpose purpose,
+                        int rank) {
+  if (run.device != DeviceKind::kCuda || run.sums != ReductionOrder::kRank) return {};
+  return largest_sums(config.model, memory_request(config, run, purpose, rank));
+}
+
 /// Equal for tensor-parallel ranks that hold the same key and value heads.
 int same_heads_color(const AxisRank& tensor, std::int64_t kv_heads) {
   return tensor.index / replicas_of_units(kv_heads, tensor.extent);
@@ -106,7 +113,7 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
       context(options.device, options.threads, detect_isa()),
       channels(replica, mesh, part, pipeline, model.layer(0).attention.kv_heads,
                {context, launch, run.sums, config.parallel.nccl_max_ctas,
-                largest_sums(model, memory_request(config, run, options.purpose, replica.rank()))}),
+                sums_on_gpu(config, run, options.purpose, replica.rank())}),
       params(part.declare(model)),
       store(params.metas, run.compute,
             options.purpose == StagePurpose::kEvaluation ? StoreContents{} : Optimizer::contents(),

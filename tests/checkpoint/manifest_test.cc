@@ -37,6 +37,16 @@ Manifest sample() {
   return manifest;
 }
 
+/// What its text is refused with, "" where it is read.
+std::string refusal(const Manifest& manifest) {
+  try {
+    parse_manifest(manifest_text(manifest), "m");
+    return "";
+  } catch (const DataError& error) {
+    return error.what();
+  }
+}
+
 TEST(Manifest, reads_back_what_it_wrote) {
   const Manifest manifest = sample();
   EXPECT_EQ(parse_manifest(manifest_text(manifest), "m"), manifest);
@@ -56,12 +66,7 @@ TEST(Manifest, a_shard_lies_inside_of_a_file_that_is_known) {
   const auto fault = [](const auto& change) {
     Manifest manifest = sample();
     change(manifest);
-    try {
-      parse_manifest(manifest_text(manifest), "m");
-      return std::string();
-    } catch (const DataError& error) {
-      return std::string(error.what());
-    }
+    return refusal(manifest);
   };
   constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
   std::int64_t& (*const offset)(Manifest&) = [](Manifest& m) -> std::int64_t& {
@@ -174,12 +179,7 @@ TEST(SplitManifest, refuses_runs_that_no_ranks_can_hold) {
   const auto fault = [](const auto& change) {
     Manifest manifest = joined(0, 8, 8, 1);
     change(manifest);
-    try {
-      parse_manifest(manifest_text(manifest), "m");
-      return std::string();
-    } catch (const DataError& error) {
-      return std::string(error.what());
-    }
+    return refusal(manifest);
   };
   constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
   ManifestRun& (*const run)(Manifest&) = [](Manifest& m) -> ManifestRun& {
