@@ -3,6 +3,8 @@
 #   cuda          the kernels compiled by nvcc (TRIREME_CUDA)
 #   simt          the same sources compiled for the host and run by kernels/simt_host: tests only
 #   simt_checked  likewise, every load and store of a kernel checked
+#   ptx           the PTX that nvcc makes of them, interpreted by kernels/ptx_host: tests only
+#   ptx_fmad      likewise, as it is shipped: products and sums contracted
 # trireme_link_gpu(<target> [backend]): without a name it is cuda where that is built, else none.
 
 # These stand in no library of a folder.
@@ -130,6 +132,24 @@ if(ptx)
 endif()
 list(JOIN built " " built)
 
+# nvcc's object of a source, for the codes that the other arguments name; all of a folder.
+function(trireme_nvcc_objects variable folder)
+  cmake_parse_arguments(arg "" "" "SOURCES;OPTIONS" ${ARGN})
+  set(objects)
+  foreach(source ${arg_SOURCES})
+    get_filename_component(name ${source} NAME)
+    set(object ${CMAKE_BINARY_DIR}/${folder}/${name}.o)
+    add_custom_command(
+      OUTPUT ${object}
+      COMMAND ${PROJECT_SOURCE_DIR}/scripts/nvcc.sh ${strict} ${TRIREME_NVCC} ${object} ${source} -ccbin ${CMAKE_CXX_COMPILER}
+              -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR} ${arg_OPTIONS}
+      DEPENDS ${source} ${PROJECT_SOURCE_DIR}/scripts/nvcc.sh DEPFILE ${object}.d
+      COMMENT "nvcc ${folder}/${name}" VERBATIM)
+    list(APPEND objects ${object})
+  endforeach()
+  set(${variable} ${${variable}} ${objects} PARENT_SCOPE)
+endfunction()
+
 set(objects)
 foreach(source ${TRIREME_CU_SOURCES})
   get_filename_component(name ${source} NAME)
@@ -146,14 +166,7 @@ foreach(source ${TRIREME_CU_SOURCES})
   if(NOT codes)
     continue()
   endif()
-  set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
-  add_custom_command(
-    OUTPUT ${object}
-    COMMAND ${PROJECT_SOURCE_DIR}/scripts/nvcc.sh ${strict} ${TRIREME_NVCC} ${object} ${source} -ccbin ${CMAKE_CXX_COMPILER}
-            -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR} ${codes}
-    DEPENDS ${source} ${PROJECT_SOURCE_DIR}/scripts/nvcc.sh DEPFILE ${object}.d
-    COMMENT "nvcc ${name}" VERBATIM)
-  list(APPEND objects ${object})
+  trireme_nvcc_objects(objects cuda SOURCES ${source} OPTIONS ${codes})
 endforeach()
 add_library(trireme_gpu_cuda OBJECT ${exclude} ${gpu_sources} ${src}/comm/gpu_channel_nccl.cc
             ${PROJECT_SOURCE_DIR}/kernels/gemm/gemm_cublaslt.cc)
@@ -175,3 +188,29 @@ target_link_libraries(trireme_gpu_cuda PRIVATE trireme_options trireme_cuda_head
 add_custom_target(trireme_cuda_objects DEPENDS ${objects})
 add_dependencies(trireme_gpu_cuda trireme_cuda_objects)
 target_link_libraries(trireme_gpu_cuda INTERFACE ${objects})
+
+# ---- PTX, interpreted ----
+if(TRIREME_TESTS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  file(GLOB ptx_runtime CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/ptx_host/*.cc)
+  add_library(trireme_ptx_runtime OBJECT EXCLUDE_FROM_ALL ${ptx_runtime})
+  target_link_libraries(trireme_ptx_runtime PRIVATE trireme_options trireme_cuda_headers)
+  # An fma must be the machine's; a product and a sum must stay two.
+  target_compile_options(trireme_ptx_runtime PRIVATE -O3 -g1 -mavx2 -mfma -mf16c -ffp-contract=off -fno-sanitize=all)
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/ptx_host/float_modes.cc PROPERTIES COMPILE_OPTIONS -frounding-math)
+  foreach(variant ptx ptx_fmad)
+    set(options -gencode arch=compute_90a,code=compute_90a --no-compress)
+    if(variant STREQUAL "ptx")
+      list(APPEND options -fmad=false)
+    endif()
+    set(${variant}_objects)
+    trireme_nvcc_objects(${variant}_objects ${variant} SOURCES ${TRIREME_CU_SOURCES} OPTIONS ${options})
+    add_custom_target(trireme_${variant}_kernels DEPENDS ${${variant}_objects})
+    add_library(trireme_gpu_${variant} OBJECT EXCLUDE_FROM_ALL ${gpu_sources} ${src}/comm/gpu_channel_none.cc)
+    add_dependencies(trireme_gpu_${variant} trireme_${variant}_kernels)
+    target_compile_definitions(trireme_gpu_${variant} PRIVATE TRIREME_GPU_BACKEND="cuda-ptx" TRIREME_GPU_SM90
+                               TRIREME_GPU_ARCHITECTURES="90a")
+    target_link_libraries(trireme_gpu_${variant} PRIVATE trireme_options trireme_cuda_headers fmt::fmt
+                          INTERFACE ${${variant}_objects} ${CMAKE_DL_LIBS} Threads::Threads)
+    target_sources(trireme_gpu_${variant} INTERFACE $<TARGET_OBJECTS:trireme_ptx_runtime>)
+  endforeach()
+endif()

@@ -1,0 +1,328 @@
+// Arithmetic on floats. f32 and f64 have handlers of their own; f16 and bf16, single and packed, go
+// through one.
+#include "kernels/ptx_host/execute_float.h"
+
+#include "kernels/ptx_host/float_modes.h"
+#include "kernels/ptx_host/lanes.h"
+#include "kernels/ptx_host/numbers.h"
+
+namespace trireme::ptx {
+namespace {
+
+inline float flush_fast(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  return (bits & 0x7f800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : x;
+}
+inline float saturate(float x) { return x > 0 ? (x < 1 ? x : 1.0F) : 0.0F; }  // NaN becomes 0
+
+// Of two numbers the machine takes the one that is no NaN, and -0 is below +0.
+template <class T>
+T smaller(T a, T b) {
+  if (std::isnan(a)) return std::isnan(b) ? std::numeric_limits<T>::quiet_NaN() : b;
+  if (std::isnan(b)) return a;
+  if (a == b) return std::signbit(a) ? a : b;
+  return a < b ? a : b;
+}
+template <class T>
+T larger(T a, T b) {
+  if (std::isnan(a)) return std::isnan(b) ? std::numeric_limits<T>::quiet_NaN() : b;
+  if (std::isnan(b)) return a;
+  if (a == b) return std::signbit(a) ? b : a;
+  return a > b ? a : b;
+}
+
+template <Calc kCalc, class T>
+inline T calculate(T a, T b, T c) {
+  if constexpr (kCalc == Calc::kAdd) return a + b;
+  if constexpr (kCalc == Calc::kSub) return a - b;
+  if constexpr (kCalc == Calc::kMul) return a * b;
+  if constexpr (kCalc == Calc::kFma) return std::fma(a, b, c);
+  if constexpr (kCalc == Calc::kMin) return smaller(a, b);
+  if constexpr (kCalc == Calc::kMax) return larger(a, b);
+  if constexpr (kCalc == Calc::kAbs) return std::fabs(a);
+  if constexpr (kCalc == Calc::kNeg) return -a;
+  if constexpr (kCalc == Calc::kDiv) return a / b;
+}
+
+template <Calc kCalc, class T, bool kFlush, bool kSaturate>
+bool run_calc(Warp& w, const Instruction& in, std::uint32_t mask) {
+  T* d = w.row<T>(in.op[0]);
+  const T* a = w.row<T>(in.op[1]);
+  const T* b = w.row<T>(in.op[in.count > 2 ? 2 : 1]);
+  const T* c = w.row<T>(in.op[in.count > 3 ? 3 : 1]);
+  for_lanes(mask, [=](int i) {
+    T x = a[i], y = b[i], z = c[i];
+    if constexpr (kFlush) x = flush_fast(x), y = flush_fast(y), z = flush_fast(z);
+    T r = calculate<kCalc, T>(x, y, z);
+    if constexpr (kFlush) r = flush_fast(r);
+    if constexpr (kSaturate) r = saturate(r);
+    d[i] = r;
+  });
+  return true;
+}
+
+template <Calc kCalc>
+Handler float_handler(bool flush, bool sat) {
+  if (flush)
+    return sat ? &run_calc<kCalc, float, true, true> : &run_calc<kCalc, float, true, false>;
+  return sat ? &run_calc<kCalc, float, false, true> : &run_calc<kCalc, float, false, false>;
+}
+
+float narrow_value(std::uint16_t bits, bool brain) {
+  return brain ? float_of_bf16(bits) : float_of_half(bits);
+}
+std::uint16_t narrow_bits(double value, bool brain) {
+  return brain ? bf16_of(float_of(value, Round::kNearest), Round::kNearest)
+               : half_of(value, Round::kNearest);
+}
+
+double calculate_narrow(Calc calc, double a, double b, double c) {
+  switch (calc) {
+    case Calc::kAdd:
+      return a + b;
+    case Calc::kSub:
+      return a - b;
+    case Calc::kMul:
+      return a * b;
+    case Calc::kFma:
+      return a * b + c;  // the product of two narrow numbers is exact
+    case Calc::kMin:
+      return smaller(a, b);
+    case Calc::kMax:
+      return larger(a, b);
+    case Calc::kAbs:
+      return std::fabs(a);
+    case Calc::kNeg:
+      return -a;
+    case Calc::kDiv:
+      return a / b;
+  }
+  return 0;
+}
+
+// detail: calc, lanes of an element, bf16
+bool run_narrow(Warp& w, const Instruction& in, std::uint32_t mask) {
+  const auto calc = Calc(in.detail[0]);
+  const bool brain = in.detail[2] != 0;
+  for_lanes(mask, [&](int lane) {
+    std::uint64_t result = 0;
+    for (std::uint32_t k = 0; k < in.detail[1]; ++k) {
+      double x[3] = {0, 0, 0};
+      for (int j = 1; j < in.count; ++j)
+        x[j - 1] = double(narrow_value(std::uint16_t(w.get(in.op[j], lane) >> (16 * k)), brain));
+      double r = calculate_narrow(calc, x[0], x[1], x[2]);
+      if (in.detail[3] & 1) r = double(saturate(float(r)));
+      if (in.detail[3] & 2 && r < 0) r = 0;
+      if (in.detail[3] & 4 && (std::isnan(x[0]) || std::isnan(x[1])))
+        r = std::numeric_limits<double>::quiet_NaN();
+      result |= std::uint64_t(narrow_bits(r, brain)) << (16 * k);
+    }
+    w.set(in.op[0], lane, result);
+  });
+  return true;
+}
+
+struct Words {
+  Round round = Round::kNearest;
+  bool rounded = false, approximate = false, flush = false, saturate = false, relu = false,
+       nan = false;
+};
+
+Words read_words(Decoder& d) {
+  Words words;
+  while (d.words_left() && !d.has_type()) {
+    const std::string_view word = d.word();
+    if (word == "rn" || word == "rz" || word == "rm" || word == "rp") {
+      words.rounded = true;
+      words.round = word == "rn"   ? Round::kNearest
+                    : word == "rz" ? Round::kZero
+                    : word == "rm" ? Round::kDown
+                                   : Round::kUp;
+    } else if (word == "approx" || word == "full") {
+      words.approximate = true;
+    } else if (word == "ftz") {
+      words.flush = true;
+    } else if (word == "sat") {
+      words.saturate = true;
+    } else if (word == "relu") {
+      words.relu = true;
+    } else if (word == "NaN") {
+      words.nan = true;
+    } else {
+      d.fail("\"." + std::string(word) + "\" is not known here");
+    }
+  }
+  return words;
+}
+
+template <Calc kCalc>
+void decode_calc(Decoder& d, std::size_t inputs) {
+  const Words words = read_words(d);
+  const Type t = d.type();
+  add_all(d, inputs + 1, t);
+  Instruction& out = d.out();
+  if (t.bits == 16) {
+    if (words.round != Round::kNearest) d.fail("only .rn is known for 16 bits");
+    out.detail[0] = std::uint32_t(kCalc);
+    out.detail[1] = t.lanes;
+    out.detail[2] = t.kind == Kind::kBf16;
+    out.detail[3] = std::uint32_t(words.saturate) | std::uint32_t(words.relu) << 1 |
+                    std::uint32_t(words.nan) << 2;
+    return use(d, &run_narrow);
+  }
+  if (words.relu || words.nan) d.fail("only 16-bit floats have .relu and .NaN here");
+  if (words.round != Round::kNearest) {
+    if (t.bits != 32 || words.saturate) d.fail("this direction of rounding is not known here");
+    out.detail[0] = std::uint32_t(kCalc);
+    out.detail[1] = std::uint32_t(words.round);
+    out.detail[2] = words.flush;
+    return use(d, &run_rounded);
+  }
+  if (t.is(Kind::kFloat, 64)) return use(d, &run_calc<kCalc, double, false, false>);
+  if (t.is(Kind::kFloat, 32)) return use(d, float_handler<kCalc>(words.flush, words.saturate));
+  d.fail("this type is not known here");
+}
+
+// ---- functions of one number ----
+template <bool kFlush, class F>
+bool run_function(Warp& w, const Instruction& in, std::uint32_t mask) {
+  float* d = w.row<float>(in.op[0]);
+  const float* a = w.row<float>(in.op[1]);
+  const auto ulps = float(in.detail[0]);
+  for_lanes(mask, [=](int i) {
+    float x = a[i];
+    if (kFlush) x = flush_fast(x);
+    float r = approximated(float(F()(double(x))), ulps, x);
+    d[i] = kFlush ? flush_fast(r) : r;
+  });
+  return true;
+}
+
+template <class F>
+bool run_double_function(Warp& w, const Instruction& in, std::uint32_t mask) {
+  return unary<double, double, F>(w, in, mask);
+}
+
+struct Exp2 {
+  double operator()(double x) const { return std::exp2(x); }
+};
+struct Log2 {
+  double operator()(double x) const { return std::log2(x); }
+};
+struct Rcp {
+  double operator()(double x) const { return 1 / x; }
+};
+struct Sqrt {
+  double operator()(double x) const { return std::sqrt(x); }
+};
+struct Rsqrt {
+  double operator()(double x) const { return 1 / std::sqrt(x); }
+};
+struct Sin {
+  double operator()(double x) const { return std::sin(x); }
+};
+struct Cos {
+  double operator()(double x) const { return std::cos(x); }
+};
+struct Tanh {
+  double operator()(double x) const { return std::tanh(x); }
+};
+
+// `ulps`: the manual's bound of the approximate form, in units of the last place of a float.
+template <class F>
+void decode_function(Decoder& d, std::uint32_t ulps) {
+  const Words words = read_words(d);
+  const Type t = d.type();
+  add_all(d, 2, t);
+  if (words.round != Round::kNearest || words.saturate)
+    d.fail("only .rn and .approx are known here");
+  if (t.is(Kind::kFloat, 64)) return use(d, &run_double_function<F>);
+  if (!t.is(Kind::kFloat, 32)) d.fail("this type is not known here");
+  d.out().detail[0] = words.approximate ? ulps : 0;
+  use(d, words.flush ? &run_function<true, F> : &run_function<false, F>);
+}
+
+template <bool kFlush>
+bool run_divide(Warp& w, const Instruction& in, std::uint32_t mask) {
+  float* d = w.row<float>(in.op[0]);
+  const float *a = w.row<float>(in.op[1]), *b = w.row<float>(in.op[2]);
+  for_lanes(mask, [=](int i) {
+    float x = a[i], y = b[i];
+    if (kFlush) x = flush_fast(x), y = flush_fast(y);
+    const float r = approximated(x / y, 2, x);
+    d[i] = kFlush ? flush_fast(r) : r;
+  });
+  return true;
+}
+
+bool run_testp(Warp& w, const Instruction& in, std::uint32_t mask) {
+  std::uint32_t value = 0;
+  const float* a = w.row<float>(in.op[1]);
+  each_lane(mask, [&](int i) {
+    const int kind = std::fpclassify(a[i]);
+    const bool found[] = {std::isfinite(a[i]), std::isinf(a[i]),  !std::isnan(a[i]),
+                          std::isnan(a[i]),    kind == FP_NORMAL, kind == FP_SUBNORMAL};
+    value |= std::uint32_t(found[in.detail[0]]) << i;
+  });
+  w.set_predicate(in.op[0], value, mask);
+  return true;
+}
+
+void decode_testp(Decoder& d) {
+  static constexpr std::string_view words[] = {"finite",     "infinite", "number",
+                                               "notanumber", "normal",   "subnormal"};
+  const std::string_view word = d.word();
+  for (std::uint32_t i = 0; i < 6; ++i)
+    if (words[i] == word) d.out().detail[0] = i;
+  if (d.type() != Type{Kind::kFloat, 32}) d.fail("this type is not known here");
+  d.add_predicate(d.operands()[0]);
+  d.add(1, {Kind::kFloat, 32});
+  use(d, &run_testp);
+}
+
+bool run_copysign(Warp& w, const Instruction& in, std::uint32_t mask) {
+  float* d = w.row<float>(in.op[0]);
+  const float *a = w.row<float>(in.op[1]), *b = w.row<float>(in.op[2]);
+  for_lanes(mask, [=](int i) { d[i] = std::copysign(b[i], a[i]); });
+  return true;
+}
+void decode_copysign(Decoder& d) {
+  if (d.type() != Type{Kind::kFloat, 32}) d.fail("this type is not known here");
+  add_all(d, 3, {Kind::kFloat, 32});
+  use(d, &run_copysign);
+}
+
+}  // namespace
+
+bool starts_float(const Decoder& d) { return d.ends_with_float(); }
+void decode_float_add(Decoder& d) { decode_calc<Calc::kAdd>(d, 2); }
+void decode_float_sub(Decoder& d) { decode_calc<Calc::kSub>(d, 2); }
+void decode_float_mul(Decoder& d) { decode_calc<Calc::kMul>(d, 2); }
+void decode_float_fma(Decoder& d) { decode_calc<Calc::kFma>(d, 3); }
+void decode_float_min(Decoder& d) { decode_calc<Calc::kMin>(d, 2); }
+void decode_float_max(Decoder& d) { decode_calc<Calc::kMax>(d, 2); }
+void decode_float_abs(Decoder& d) { decode_calc<Calc::kAbs>(d, 1); }
+void decode_float_neg(Decoder& d) { decode_calc<Calc::kNeg>(d, 1); }
+void decode_float_div(Decoder& d) {
+  if (!d.next_is("approx") && !d.next_is("full")) return decode_calc<Calc::kDiv>(d, 2);
+  const Words words = read_words(d);
+  const Type t = d.type();
+  add_all(d, 3, t);
+  use(d, !t.is(Kind::kFloat, 32) ? nullptr : words.flush ? &run_divide<true> : &run_divide<false>);
+}
+
+std::vector<Opcode> float_opcodes() {
+  return {{"fma", decode_float_fma},
+          {"testp", decode_testp},
+          {"copysign", decode_copysign},
+          {"ex2", [](Decoder& d) { decode_function<Exp2>(d, 2); }},
+          {"lg2", [](Decoder& d) { decode_function<Log2>(d, 2); }},
+          {"rcp", [](Decoder& d) { decode_function<Rcp>(d, 1); }},
+          {"sqrt", [](Decoder& d) { decode_function<Sqrt>(d, 1); }},
+          {"rsqrt", [](Decoder& d) { decode_function<Rsqrt>(d, 2); }},
+          {"sin", [](Decoder& d) { decode_function<Sin>(d, 4); }},
+          {"cos", [](Decoder& d) { decode_function<Cos>(d, 4); }},
+          {"tanh", [](Decoder& d) { decode_function<Tanh>(d, 16); }}};
+}
+
+}  // namespace trireme::ptx

@@ -1,0 +1,19 @@
+#pragma once
+// What integer and float opcodes share a name for.
+#include "kernels/ptx_host/decode.h"
+
+namespace trireme::ptx {
+
+/// The words that are left end with a float's type.
+bool starts_float(const Decoder& d);
+void decode_float_add(Decoder& d);
+void decode_float_sub(Decoder& d);
+void decode_float_mul(Decoder& d);
+void decode_float_fma(Decoder& d);
+void decode_float_min(Decoder& d);
+void decode_float_max(Decoder& d);
+void decode_float_div(Decoder& d);
+void decode_float_abs(Decoder& d);
+void decode_float_neg(Decoder& d);
+
+}  // namespace trireme::ptx

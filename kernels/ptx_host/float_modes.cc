@@ -1,0 +1,60 @@
+// Compiled with -frounding-math.
+#include "kernels/ptx_host/float_modes.h"
+
+#include <cfenv>
+#include <cstdlib>
+#include <string_view>
+
+#include "kernels/ptx_host/lanes.h"
+
+namespace trireme::ptx {
+namespace {
+
+constexpr int kModes[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
+
+float in_mode(Calc calc, float a, float b, float c) {
+  switch (calc) {
+    case Calc::kAdd:
+      return a + b;
+    case Calc::kSub:
+      return a - b;
+    case Calc::kMul:
+      return a * b;
+    case Calc::kDiv:
+      return a / b;
+    default:
+      return __builtin_fmaf(a, b, c);
+  }
+}
+
+}  // namespace
+
+bool run_rounded(Warp& w, const Instruction& in, std::uint32_t mask) {
+  float* d = w.row<float>(in.op[0]);
+  const float *a = w.row<float>(in.op[1]), *b = w.row<float>(in.op[2]),
+              *c = w.row<float>(in.op[in.count > 3 ? 3 : 2]);
+  const auto calc = Calc(in.detail[0]);
+  const bool flush = in.detail[2] != 0;
+  std::fesetround(kModes[in.detail[1]]);
+  each_lane(mask, [&](int i) {
+    const float r = flush ? in_mode(calc, flushed(a[i]), flushed(b[i]), flushed(c[i]))
+                          : in_mode(calc, a[i], b[i], c[i]);
+    d[i] = flush ? flushed(r) : r;
+  });
+  std::fesetround(FE_TONEAREST);
+  return true;
+}
+
+float approximated(float exact, float ulps, float x) {
+  static const bool worst = [] {
+    const char* mode = std::getenv("TRIREME_PTX_APPROXIMATE");
+    return mode != nullptr && std::string_view(mode) == "worst";
+  }();
+  if (!worst || ulps == 0 || !std::isfinite(exact) || exact == 0) return exact;
+  const float ulp =
+      std::nextafter(std::fabs(exact), std::numeric_limits<float>::infinity()) - std::fabs(exact);
+  const bool up = std::bit_cast<std::uint32_t>(x) * 2654435761u >> 31;
+  return exact + (up ? ulps : -ulps) * ulp;
+}
+
+}  // namespace trireme::ptx

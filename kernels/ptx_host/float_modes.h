@@ -1,0 +1,17 @@
+#pragma once
+// Arithmetic in other directions than to the nearest, and what an approximate instruction gives.
+#include "kernels/ptx_host/machine.h"
+#include "kernels/ptx_host/numbers.h"
+
+namespace trireme::ptx {
+
+enum class Calc : std::uint8_t { kAdd, kSub, kMul, kFma, kMin, kMax, kAbs, kNeg, kDiv };
+
+/// Of f32. detail: calc, round, flush
+bool run_rounded(Warp& warp, const Instruction& in, std::uint32_t mask);
+
+/// The exact result, or, with TRIREME_PTX_APPROXIMATE=worst, one that is `ulps` beside it, up or
+/// down by the bits of `x`: what the manual allows.
+float approximated(float exact, float ulps, float x);
+
+}  // namespace trireme::ptx
