@@ -74,6 +74,16 @@ if(TRIREME_TESTS AND TARGET trireme_cuda_headers AND CMAKE_CXX_COMPILER_ID STREQ
   target_compile_options(trireme_simt_checked_kernels PRIVATE -fsanitize=thread --param tsan-instrument-func-entry-exit=0)
 endif()
 
+# ---- the interpreter of PTX ----
+if(TRIREME_TESTS AND TARGET trireme_cuda_headers AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  file(GLOB ptx_runtime CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/ptx_host/*.cc)
+  add_library(trireme_ptx_runtime OBJECT ${ptx_runtime})
+  target_link_libraries(trireme_ptx_runtime PRIVATE trireme_options trireme_cuda_headers)
+  # An fma must be the machine's; a product and a sum must stay two.
+  target_compile_options(trireme_ptx_runtime PRIVATE -O3 -g1 -mavx2 -mfma -mf16c -ffp-contract=off -fno-sanitize=all)
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/ptx_host/float_modes.cc PROPERTIES COMPILE_OPTIONS -frounding-math)
+endif()
+
 # ---- nvcc ----
 if(TRIREME_CUDA STREQUAL "ON" AND NOT TRIREME_NVCC)
   message(FATAL_ERROR "TRIREME_CUDA=ON, but there is no nvcc. Set TRIREME_CUDA_ROOT to the toolkit's folder, or run "
@@ -189,14 +199,8 @@ add_custom_target(trireme_cuda_objects DEPENDS ${objects})
 add_dependencies(trireme_gpu_cuda trireme_cuda_objects)
 target_link_libraries(trireme_gpu_cuda INTERFACE ${objects})
 
-# ---- PTX, interpreted ----
-if(TRIREME_TESTS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  file(GLOB ptx_runtime CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/ptx_host/*.cc)
-  add_library(trireme_ptx_runtime OBJECT EXCLUDE_FROM_ALL ${ptx_runtime})
-  target_link_libraries(trireme_ptx_runtime PRIVATE trireme_options trireme_cuda_headers)
-  # An fma must be the machine's; a product and a sum must stay two.
-  target_compile_options(trireme_ptx_runtime PRIVATE -O3 -g1 -mavx2 -mfma -mf16c -ffp-contract=off -fno-sanitize=all)
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/ptx_host/float_modes.cc PROPERTIES COMPILE_OPTIONS -frounding-math)
+# ---- our kernels as PTX, interpreted ----
+if(TARGET trireme_ptx_runtime)
   foreach(variant ptx ptx_fmad)
     set(options -gencode arch=compute_90a,code=compute_90a --no-compress)
     if(variant STREQUAL "ptx")

@@ -30,8 +30,15 @@ void Body::read_directive() {
   const std::string_view word = lexer_.take();
   if (word == ".reg") {
     read_registers();
-  } else if (word == ".shared" || word == ".local") {
-    (word == ".shared" ? function_.shared : function_.local).push_back(read_variable(lexer_));
+  } else if (word == ".shared" || word == ".local" || word == ".param") {
+    // What a call hands over (.param) is a thread's own memory too; the same names come back in
+    // every scope.
+    Variable variable = read_variable(lexer_);
+    auto& list = word == ".shared" ? function_.shared : function_.local;
+    for (Variable& known : list)
+      if (word == ".param" && known.name == variable.name)
+        known.bytes = variable.bytes = std::max(known.bytes, variable.bytes);
+    list.push_back(variable);
   } else if (word == ".loc") {  // it has no semicolon, and ends with its line
     const int line = lexer_.line();
     while (lexer_.line() == line) lexer_.next();

@@ -216,8 +216,8 @@ void Decoder::decode(const Statement& statement) {
 }
 
 void Decoder::fail(const std::string& why) const {
-  throw PtxError(program_.name + ", line " + std::to_string(statement_->line) + ": " +
-                 std::string(statement_->opcode) + ": " + why);
+  throw PtxError("PTX line " + std::to_string(statement_->line) + ": " +
+                 std::string(statement_->opcode) + ": " + why + "\n  of " + program_.name);
 }
 
 bool Decoder::next_is(std::string_view word) const { return words_left() && words_[at_] == word; }

@@ -70,6 +70,15 @@ std::uint32_t compare_lanes(Warp& w, const Instruction& in, const Operand& x, co
   return value;
 }
 
+std::uint32_t compare_flushed(Warp& w, const Instruction& in, const Operand& x, const Operand& y) {
+  const float *a = w.row<float>(x), *b = w.row<float>(y);
+  std::uint32_t value = 0;
+  for (int i = 0; i < kLanes; ++i)
+    value |= std::uint32_t(compare<float>(Compare(in.detail[0]), flushed(a[i]), flushed(b[i])))
+             << i;
+  return value;
+}
+
 template <bool kBrain>
 std::uint32_t compare_narrow(Warp& w, const Instruction& in, const Operand& x, const Operand& y) {
   const auto *a = w.row<std::uint16_t>(x), *b = w.row<std::uint16_t>(y);
@@ -137,7 +146,7 @@ void read_compare(Decoder& d) {
 void decode_setp(Decoder& d) {
   read_compare(d);
   d.out().detail[1] = d.skip("and") ? 1 : d.skip("or") ? 2 : d.skip("xor") ? 3 : 0;
-  if (d.skip("ftz")) d.fail("comparisons that flush are not known");
+  const bool flush = d.skip("ftz");
   const Type t = d.type();
   const Text& result = d.operands().at(0);
   d.add_predicate(result.form == Form::kPair ? result.parts[0] : result);
@@ -150,6 +159,7 @@ void decode_setp(Decoder& d) {
   d.add(2, t);
   if (d.count() == 4) d.add_predicate(d.operands()[3]);
   d.out().outputs = 2;
+  if (flush && t.is(Kind::kFloat, 32)) return use(d, &run_setp<&compare_flushed>);
   use(d, setp_of(t));
 }
 
@@ -340,6 +350,7 @@ std::vector<Opcode> control_opcodes() {
           {"exit", decode_exit},
           {"ret", decode_exit},
           {"trap", decode_trap},
+          {"brkpt", decode_trap},
           {"nanosleep", decode_sleep},
           {"griddepcontrol", decode_dependents},
           {"setmaxnreg", decode_registers},

@@ -155,6 +155,19 @@ Words read_words(Decoder& d) {
   return words;
 }
 
+// A NaN among the two is the result.
+template <bool kMax>
+bool run_nan_aware(Warp& w, const Instruction& in, std::uint32_t mask) {
+  float* d = w.row<float>(in.op[0]);
+  const float *a = w.row<float>(in.op[1]), *b = w.row<float>(in.op[2]);
+  for_lanes(mask, [=](int i) {
+    d[i] = std::isnan(a[i]) || std::isnan(b[i]) ? std::bit_cast<float>(0x7fffffffu)
+           : kMax                               ? larger(a[i], b[i])
+                                                : smaller(a[i], b[i]);
+  });
+  return true;
+}
+
 template <Calc kCalc>
 void decode_calc(Decoder& d, std::size_t inputs) {
   const Words words = read_words(d);
@@ -170,7 +183,11 @@ void decode_calc(Decoder& d, std::size_t inputs) {
                     std::uint32_t(words.nan) << 2;
     return use(d, &run_narrow);
   }
-  if (words.relu || words.nan) d.fail("only 16-bit floats have .relu and .NaN here");
+  if (words.relu) d.fail("only 16-bit floats have .relu here");
+  if (words.nan) {
+    if (!t.is(Kind::kFloat, 32)) d.fail("this type has no .NaN here");
+    return use(d, kCalc == Calc::kMax ? &run_nan_aware<true> : &run_nan_aware<false>);
+  }
   if (words.round != Round::kNearest) {
     if (t.bits != 32 || words.saturate) d.fail("this direction of rounding is not known here");
     out.detail[0] = std::uint32_t(kCalc);

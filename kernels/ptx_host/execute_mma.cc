@@ -136,11 +136,22 @@ bool run_stmatrix(Warp& w, const Instruction& in, std::uint32_t) {
 void decode_matrix(Decoder& d, bool load) {
   d.expect("sync");
   d.expect("aligned");
-  d.expect("m8n8");
-  d.out().detail[0] = d.skip("x4") ? 4 : d.skip("x2") ? 2 : 1;
-  if (d.out().detail[0] == 1) d.expect("x1");
-  d.out().detail[1] = d.skip("trans");
-  if (!d.skip("shared")) d.expect("shared::cta");
+  // Old code writes these in another order than the manual.
+  d.out().detail[0] = 0;
+  bool shape = false;
+  while (!d.next_is("b16")) {
+    const std::string_view word = d.word();
+    if (word == "x1" || word == "x2" || word == "x4") {
+      d.out().detail[0] = std::uint32_t(word[1] - '0');
+    } else if (word == "trans") {
+      d.out().detail[1] = 1;
+    } else if (word == "m8n8") {
+      shape = true;
+    } else if (word != "shared" && word != "shared::cta") {
+      d.fail("\"." + std::string(word) + "\" is not known here");
+    }
+  }
+  if (!shape || d.out().detail[0] == 0) d.fail("the shape or the number of matrices is missing");
   d.expect("b16");
   if (load) d.add(0, {Kind::kBits, 32});
   d.add_address(d.operands().at(load ? 1 : 0));

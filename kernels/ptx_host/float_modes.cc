@@ -2,10 +2,9 @@
 #include "kernels/ptx_host/float_modes.h"
 
 #include <cfenv>
-#include <cstdlib>
-#include <string_view>
 
 #include "kernels/ptx_host/lanes.h"
+#include "kernels/ptx_host/options.h"
 
 namespace trireme::ptx {
 namespace {
@@ -46,11 +45,8 @@ bool run_rounded(Warp& w, const Instruction& in, std::uint32_t mask) {
 }
 
 float approximated(float exact, float ulps, float x) {
-  static const bool worst = [] {
-    const char* mode = std::getenv("TRIREME_PTX_APPROXIMATE");
-    return mode != nullptr && std::string_view(mode) == "worst";
-  }();
-  if (!worst || ulps == 0 || !std::isfinite(exact) || exact == 0) return exact;
+  if (!options().worst_approximations || ulps == 0 || !std::isfinite(exact) || exact == 0)
+    return exact;
   const float ulp =
       std::nextafter(std::fabs(exact), std::numeric_limits<float>::infinity()) - std::fabs(exact);
   const bool up = std::bit_cast<std::uint32_t>(x) * 2654435761u >> 31;

@@ -1,6 +1,7 @@
 #include <cstdlib>
 
 #include "kernels/ptx_host/machine.h"
+#include "kernels/ptx_host/options.h"
 
 namespace trireme::ptx {
 namespace {
@@ -100,7 +101,7 @@ std::unique_ptr<Block> make_block(Cluster& cluster, const Launch& launch,
 }
 
 [[noreturn]] void fail_deadlock(Cluster& cluster) {
-  std::string text = cluster.launch->program->name + ": no thread can go on";
+  std::string text = "no thread can go on, in " + cluster.launch->program->name;
   int listed = 0;
   for (const auto& block : cluster.blocks)
     for (const Warp& warp : block->warps)
@@ -130,7 +131,7 @@ void run_cluster(Cluster& cluster) {
     cluster.pending.pop_front();
     arrival();
   }
-  if (!cluster.pending.empty())
+  if (!cluster.pending.empty() && !options().open_loads)
     throw PtxError(cluster.launch->program->name + ": a TMA load is open at the kernel's end");
 }
 

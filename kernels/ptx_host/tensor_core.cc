@@ -2,24 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <string_view>
 #include <vector>
 
 #include "kernels/ptx_host/numbers.h"
+#include "kernels/ptx_host/options.h"
 
 namespace trireme::ptx {
 namespace {
 
 constexpr int kZeroExponent = -133;
-
-bool as_tensor_core() {
-  static const bool yes = [] {
-    const char* mode = std::getenv("TRIREME_PTX_SUMS");
-    return mode != nullptr && std::string_view(mode) == "tensor-core";
-  }();
-  return yes;
-}
 
 int lowest_exponent(Type t) {
   switch (t.kind) {
@@ -88,7 +79,7 @@ float core_sum(const float* a, const float* b, int k, float c, const CoreNumbers
 
 void multiply(const Tile& tile, const CoreNumbers& numbers) {
   const auto [a, b, d, rows, n, k] = tile;
-  if (!as_tensor_core()) {
+  if (!options().tensor_core_sums) {
     for (int m = 0; m < rows; ++m)
       for (int i = 0; i < k; ++i) {
         const float x = a[m * k + i];

@@ -12,6 +12,7 @@ struct TensorMap {
   std::uint32_t mark = kMark;
   std::uint8_t rank = 0, row_bytes = 16;  // of the swizzle; 16: none
   std::uint8_t nan_fill = 0, type = 0;    // CUtensorMapDataType
+  std::uint64_t unused = 0;               // CuTe clears a bit here, of what the driver writes
   std::uint64_t address = 0;
   std::uint64_t strides[4] = {};  // bytes, of dims 1..
   std::uint32_t dims[5] = {}, box[5] = {};

@@ -36,14 +36,14 @@ void Warp::set(const Operand& operand, int lane, std::uint64_t value) {
 }
 
 void Warp::fail(const std::string& why, int lane) const {
-  std::string where = program->name;
+  std::string text = why + "\n  ";
   if (now && now->pc < program->code.size())
-    where += ", line " + std::to_string(program->code[now->pc].line) + " (" +
-             program->opcodes[now->pc] + ")";
-  where += ", block " + std::to_string(block->id[0]) + "," + std::to_string(block->id[1]) + "," +
-           std::to_string(block->id[2]) + " warp " + std::to_string(index);
-  if (lane >= 0) where += " lane " + std::to_string(lane);
-  throw PtxError(where + ": " + why);
+    text += "PTX line " + std::to_string(program->code[now->pc].line) + ": " +
+            program->opcodes[now->pc] + ", ";
+  text += "block " + std::to_string(block->id[0]) + "," + std::to_string(block->id[1]) + "," +
+          std::to_string(block->id[2]) + " warp " + std::to_string(index);
+  if (lane >= 0) text += " lane " + std::to_string(lane);
+  throw PtxError(text + "\n  of " + program->name);
 }
 
 void Warp::merge() {
