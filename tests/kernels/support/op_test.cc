@@ -4,8 +4,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <map>
+#include <set>
 #include <utility>
 
+#include "base/hash.h"
 #include "base/random.h"
 
 namespace trireme {
@@ -71,9 +75,42 @@ TestTensor& TestTensor::operator=(TestTensor other) noexcept {
   return *this;
 }
 
+// With TRIREME_RECORD_BITS=<file>: the hashes of each test's tensors as they end, a line a test, for comparing executors.
+// How often a test repeats itself differs between them, so each hash stands once.
+namespace {
+class BitsRecord {
+ public:
+  explicit BitsRecord(const char* path) : path_(path) {}
+  ~BitsRecord() {
+    std::ofstream file(path_);
+    for (const auto& [test, hashes] : hashes_) {
+      file << test;
+      for (const std::string& hash : hashes) file << ' ' << hash;
+      file << '\n';
+    }
+  }
+  void add(std::span<const std::byte> bytes) {
+    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
+    if (test == nullptr) return;
+    hashes_[std::string(test->test_suite_name()) + "." + test->name()].insert(xxh3_128_hex(bytes).substr(0, 16));
+  }
+
+ private:
+  std::string path_;
+  std::map<std::string, std::set<std::string>> hashes_;
+};
+void record_bits(std::span<const std::byte> bytes) {
+  static const char* path = std::getenv("TRIREME_RECORD_BITS");
+  if (path == nullptr) return;
+  static BitsRecord record(path);
+  record.add(bytes);
+}
+}  // namespace
+
 TestTensor::~TestTensor() {
   if (memory_ == nullptr) return;
   test_device::synchronize();
+  record_bits({data(), view().bytes()});
   const auto is_guard = [](std::byte b) { return b == kGuard; };
   EXPECT_TRUE(std::all_of(memory_, data(), is_guard))
       << "written before a tensor " << shape_.text();

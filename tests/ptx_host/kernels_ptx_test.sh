@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Every kernel's tests on the PTX that nvcc makes: without contraction, with the bits of the host execution; and as it is
+# shipped. The tests' bounds hold for both.
+#   kernels_ptx_test.sh CMAKE BUILD_FOLDER
+build=$2
+"$1" --build "$build" --parallel "$(nproc)" --target kernels_ptx_tests kernels_ptx_fmad_tests || exit 1
+. "$(dirname "${BASH_SOURCE[0]}")/../cluster/check.sh"
+filter=--gtest_filter=-Simd*:*OpWork*:*Product*
+tests() { # NAME ENVIRONMENT...
+  name=$1 && shift
+  env "$@" "$build/$name" $filter >"$scratch/log" 2>&1
+  code=$?
+  [ $code = 0 ] || grep -E "FAILED|ptx_host:|Failure" -A4 "$scratch/log" | tail -n 60
+  sed -n 's/^\[==========\] \(.* ran\)/  \1/p' "$scratch/log"
+}
+tests kernels_ptx_tests TRIREME_TEST_ALIGNED=1 TRIREME_RECORD_BITS="$scratch/bits"
+check "PTX without contraction" [ $code = 0 ]
+if [ -f "$build/kernels_simt_aligned.bits" ]; then
+  check "the bits of the host execution" python3 "$root/tests/ptx_host/compare_bits.py" "$build/kernels_simt_aligned.bits" "$scratch/bits"
+  # The comparison finds a tensor that differs.
+  sed '/GradNorm/s/ [0-9a-f]*$/ 0123456789abcdef/' "$scratch/bits" >"$scratch/other_bits"
+  python3 "$root/tests/ptx_host/compare_bits.py" "$scratch/other_bits" "$scratch/bits" >"$scratch/log"
+  check "another bit is found" [ $? = 1 ]
+else
+  echo "bits are not compared: kernels_simt_aligned has not run"
+fi
+tests kernels_ptx_fmad_tests
+check "PTX as it is shipped" [ $code = 0 ]
+finish
