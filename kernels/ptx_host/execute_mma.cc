@@ -1,7 +1,5 @@
-// mma.sync, ldmatrix, stmatrix, movmatrix (PTX ISA 9.7.15). With g = lane / 4, t = lane % 4 and p
-// elements in a register:
-//   A: register j has row g + 8 (j % 2), k = p t + .. + 4 p (j / 2)      B: register j has column
-//   g, k = p t + .. + 4 p j C, D: element i has row g + 8 (i / 2), column 2 t + i % 2
+// mma.sync, ldmatrix, stmatrix, movmatrix (PTX ISA 9.7.15).
+#include "kernels/ptx_host/fragments.h"
 #include "kernels/ptx_host/lanes.h"
 #include "kernels/ptx_host/lexer.h"
 #include "kernels/ptx_host/numbers.h"
@@ -26,9 +24,10 @@ void read_a(Warp& w, const Operand* op, const Fragment& f, float* a) {
   for (int lane = 0; lane < kLanes; ++lane)
     for (int j = 0; j < registers; ++j) {
       const std::uint64_t bits = w.get(op[j], lane);
-      for (int e = 0; e < p; ++e)
-        a[(lane / 4 + 8 * (j % 2)) * f.k + p * (lane % 4) + e + 4 * p * (j / 2)] =
-            number_of(f.element(bits, e), f.type);
+      for (int e = 0; e < p; ++e) {
+        const auto [row, column] = a_place(lane, j, e, p);
+        a[row * f.k + column] = number_of(f.element(bits, e), f.type);
+      }
     }
 }
 
@@ -37,9 +36,10 @@ void read_b(Warp& w, const Operand* op, const Fragment& f, float* b) {
   for (int lane = 0; lane < kLanes; ++lane)
     for (int j = 0; j < registers; ++j) {
       const std::uint64_t bits = w.get(op[j], lane);
-      for (int e = 0; e < p; ++e)
-        b[(p * (lane % 4) + e + 4 * p * j) * kColumns + lane / 4] =
-            number_of(f.element(bits, e), f.type);
+      for (int e = 0; e < p; ++e) {
+        const auto [row, column] = b_place(lane, j, e, p);
+        b[row * kColumns + column] = number_of(f.element(bits, e), f.type);
+      }
     }
 }
 
@@ -56,7 +56,8 @@ bool run_mma(Warp& w, const Instruction& in, std::uint32_t) {
   read_b(w, op + a_registers, fb, b);
   op += a_registers + b_registers;
   const auto at = [](int lane, int i) {
-    return (lane / 4 + 8 * (i / 2)) * kColumns + 2 * (lane % 4) + i % 2;
+    const auto [row, column] = d_place(lane, i);
+    return row * kColumns + column;
   };
   for (int lane = 0; lane < kLanes; ++lane)
     for (int i = 0; i < 4; ++i)

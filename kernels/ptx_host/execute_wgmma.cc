@@ -1,6 +1,7 @@
 // wgmma: products of a warpgroup, here of each of its warps for its 16 rows. They are made at the
 // wait that covers them, from what shared memory holds then; until then nobody may read their
 // accumulators, but copy them.
+#include "kernels/ptx_host/fragments.h"
 #include "kernels/ptx_host/lanes.h"
 #include "kernels/ptx_host/lexer.h"
 #include "kernels/ptx_host/numbers.h"
@@ -50,10 +51,9 @@ std::uint32_t kind_of(Decoder& d, Type t) {
   d.fail("this type is not known here");
 }
 
-// Element i of lane's accumulators: row lane / 4 + 8 (i / 2 % 2), column 8 (i / 4) + 2 (lane % 4) +
-// i % 2.
 int accumulator_at(int lane, int i, int n) {
-  return (lane / 4 + 8 * (i / 2 % 2)) * n + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
+  const auto [row, column] = d_place(lane, i);
+  return row * n + column;
 }
 
 void read_a(const Operands& operands, const Product& p, std::vector<float>& a) {
@@ -70,8 +70,8 @@ void read_a(const Operands& operands, const Product& p, std::vector<float>& a) {
         for (int e = 0; e < per; ++e) {
           const std::uint32_t bits =
               p.a_registers[std::size_t(j * kLanes + lane)] >> (e * operands.type.bits % 32);
-          a[std::size_t((lane / 4 + 8 * (j % 2)) * k + per * (lane % 4) + e + 4 * per * (j / 2))] =
-              number_of(bits, operands.type);
+          const auto [row, column] = a_place(lane, j, e, per);
+          a[std::size_t(row * k + column)] = number_of(bits, operands.type);
         }
   }
   if (p.negate_a)
