@@ -10,8 +10,6 @@
 namespace trireme::ptx {
 namespace {
 
-constexpr int kZeroExponent = -133;
-
 int lowest_exponent(Type t) {
   switch (t.kind) {
     case Kind::kE4m3:
@@ -51,10 +49,10 @@ CoreNumbers core_numbers(Type a, Type b, Type d, bool warpgroup) {
 }
 
 float core_sum(const float* a, const float* b, int k, float c, const CoreNumbers& numbers) {
-  const int lowest_c = numbers.half_sum ? -14 : -126;
+  const int lowest_c = numbers.half_sum ? -14 : -126, zero_exponent = numbers.half_sum ? -21 : -133;
   for (int begin = 0; begin < k; begin += numbers.block) {
     const int end = std::min(k, begin + numbers.block);
-    int largest = c == 0 ? kZeroExponent : exponent_of(c, lowest_c);
+    int largest = c == 0 ? zero_exponent : exponent_of(c, lowest_c);
     double plain = double(c);
     for (int i = begin; i < end; ++i) {
       plain += double(a[i]) * double(b[i]);
