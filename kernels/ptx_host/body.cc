@@ -168,6 +168,7 @@ void Body::read_label_list(std::string_view name) {
 void Body::read_statement() {
   Statement statement;
   statement.line = lexer_.line();
+  statement.at = std::uint32_t(lexer_.position() - start_);
   if (lexer_.skip("@")) {
     const Text guard = read_word();
     if (guard.form != Form::kRegister) lexer_.fail("a guard that is no register");

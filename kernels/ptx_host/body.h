@@ -16,7 +16,9 @@ Variable read_variable(Lexer& lexer);
 /// Reads what stands between a function's braces. Inner braces are scopes of registers and labels.
 class Body {
  public:
-  Body(Lexer& lexer, Function& function) : lexer_(lexer), function_(function) {}
+  /// `start`: where the function's name stands.
+  Body(Lexer& lexer, Function& function, std::size_t start)
+      : lexer_(lexer), function_(function), start_(start) {}
   void read();
 
  private:
@@ -44,6 +46,7 @@ class Body {
 
   Lexer& lexer_;
   Function& function_;
+  std::size_t start_;
   std::vector<Scope> scopes_;
   int scope_ = -1;
   std::vector<Jump> jumps_;

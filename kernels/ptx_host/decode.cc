@@ -185,6 +185,7 @@ Program Decoder::take() {
   for (std::size_t i = 0; i < program_.code.size(); ++i)
     program_.code[i].op = program_.operands.data() + starts_[i];
   program_.registers.resize(align_up(program_.registers.size(), 64));
+  program_.executed.assign(program_.code.size(), 0);
   return std::move(program_);
 }
 
@@ -199,6 +200,7 @@ void Decoder::decode(const Statement& statement) {
   }
   instruction_ = Instruction();
   instruction_.line = statement.line;
+  instruction_.at = statement.at;
   const std::size_t start = program_.operands.size();
   const auto found = opcode_table().find(words_[0]);
   if (found == opcode_table().end()) fail("this opcode is not known");

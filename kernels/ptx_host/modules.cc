@@ -1,6 +1,7 @@
 #include "kernels/ptx_host/modules.h"
 
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <memory>
 
@@ -86,7 +87,24 @@ std::string ptx_of(const void* fat_binary) {
   return best;
 }
 
+// TRIREME_PTX_COVERAGE=<file>: what was executed, a line an instruction: kernel, bytes behind its
+// name, how often, opcode.
+void write_coverage() {
+  std::ofstream file(std::getenv("TRIREME_PTX_COVERAGE"));
+  for (const auto& [stub, kernel] : kernels()) {
+    if (!kernel.program) continue;
+    const Program& program = *kernel.program;
+    for (std::size_t i = 0; i + 1 < program.code.size(); ++i)
+      if (program.executed[i])
+        file << program.name << ' ' << program.code[i].at << ' ' << program.executed[i] << ' '
+             << program.opcodes[i] << '\n';
+  }
+}
+
 void* add_module(const void* fat_binary) {
+  static const bool covers =
+      std::getenv("TRIREME_PTX_COVERAGE") && std::atexit(write_coverage) == 0;
+  (void)covers;
   auto* module = new LoadedModule;
   module->text = std::make_unique<Module>(ptx_of(fat_binary));
   place_globals(*module);

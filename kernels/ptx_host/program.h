@@ -50,6 +50,7 @@ struct Instruction {
   std::uint32_t target = 0;
   std::uint32_t detail[4] = {0, 0, 0, 0};  // what the handler's decoder has put there
   int line = 0;
+  std::uint32_t at = 0;  // of the statement, bytes behind the kernel's name
 };
 
 enum class Special : std::uint8_t {
@@ -105,7 +106,8 @@ struct Program {
   std::string name;
   std::vector<Instruction> code;
   std::vector<Operand> operands;
-  std::vector<std::string> opcodes;  // of each instruction, for messages
+  mutable std::vector<std::uint64_t> executed;  // how often, of each instruction, by a warp
+  std::vector<std::string> opcodes;             // of each instruction, for messages
   std::vector<std::uint8_t>
       registers;  // a warp's file as it begins: constants in their rows, poison in the others
   std::vector<SpecialRow> specials;

@@ -16,8 +16,8 @@ struct Tile {
 
 /// What a Hopper tensor core does with one instruction's products: `block` products and the
 /// accumulator are cut to `fraction` bits below the largest exponent among them, added exactly, and
-/// cut to a float (or to 13 bits of fraction). Zeros have the exponent -133, of f16 sums -21. (Measured on hardware:
-/// Xie et al., "MMA-Sim", 2025.)
+/// cut to a float (or to 13 bits of fraction). Zeros have the exponent -133, of f16 sums -21.
+/// (Measured on hardware: Xie et al., "MMA-Sim", 2025.)
 struct CoreNumbers {
   int fraction = 25, block = 16, subnormal_a = -126, subnormal_b = -126;
   bool narrow_sum = false, half_sum = false;

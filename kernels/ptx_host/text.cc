@@ -132,7 +132,7 @@ Function Module::entry(std::string_view name) const {
       }
     }
   }
-  Body(lexer, function).read();
+  Body(lexer, function, found->second.first).read();
   return function;
 }
 

@@ -59,6 +59,7 @@ struct Statement {
   std::vector<Text> operands;
   std::int32_t target = -1;  // of a branch: the statement that the label stands before
   int line = 0;
+  std::uint32_t at = 0;  // bytes behind the function's name
 };
 
 /// `bits` is 1 for a predicate.

@@ -91,6 +91,7 @@ bool Warp::run_group(std::size_t which) {
 }
 
 bool Warp::step(const Instruction& in) {
+  ++program->executed[now->pc];
   std::uint32_t mask = now->mask;
   if (in.guard != kNoRow) {
     const std::uint32_t guard = *reinterpret_cast<const std::uint32_t*>(file.data() + in.guard);
