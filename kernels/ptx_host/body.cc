@@ -1,5 +1,6 @@
 #include "kernels/ptx_host/body.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace trireme::ptx {

@@ -33,11 +33,15 @@ cudaError_t allocate(void** to, std::size_t bytes) {
   return cudaSuccess;
 }
 
-CUresult encode_tiled(CUtensorMap* to, CUtensorMapDataType type, cuuint32_t rank, void* address,
-                      const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box,
-                      const cuuint32_t* steps, CUtensorMapInterleave interleave,
-                      CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
-                      CUtensorMapFloatOOBfill fill) {
+}  // namespace
+
+extern "C" {
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap* to, CUtensorMapDataType type, cuuint32_t rank,
+                                void* address, const cuuint64_t* dims, const cuuint64_t* strides,
+                                const cuuint32_t* box, const cuuint32_t* steps,
+                                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
   constexpr std::uint8_t rows[] = {16, 32, 64, 128};
   trireme::ptx::TensorMap map;
   const auto element = trireme::ptx::element_type(std::uint8_t(type));
@@ -65,23 +69,11 @@ CUresult encode_tiled(CUtensorMap* to, CUtensorMapDataType type, cuuint32_t rank
   return CUDA_SUCCESS;
 }
 
-}  // namespace
-
-extern "C" {
-
-CUresult cuTensorMapEncodeTiled(CUtensorMap* to, CUtensorMapDataType type, cuuint32_t rank,
-                                void* address, const cuuint64_t* dims, const cuuint64_t* strides,
-                                const cuuint32_t* box, const cuuint32_t* steps,
-                                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
-                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-  return encode_tiled(to, type, rank, address, dims, strides, box, steps, interleave, swizzle,
-                      promotion, fill);
-}
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
   const bool known = std::string_view(name) == "cuTensorMapEncodeTiled";
-  *function = known ? reinterpret_cast<void*>(&encode_tiled) : nullptr;
+  *function = known ? reinterpret_cast<void*>(&cuTensorMapEncodeTiled) : nullptr;
   if (result) *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }

@@ -176,7 +176,6 @@ void decode_mad(Decoder& d) {
                         : nullptr);
 }
 
-// add.cc and its like are rare: none of ours.
 }  // namespace
 
 std::vector<Opcode> integer_opcodes() {

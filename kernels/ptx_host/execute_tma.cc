@@ -252,7 +252,7 @@ void add_box(Decoder& d, const Text& text) {
   d.add(coordinates, {Kind::kSigned, 32});
 }
 
-// [.shared::cluster.global][.tile].mbarrier::complete_tx::bytes[.multicast::cluster][.L2::cache_hint]
+// .shared::cluster.global[.tile].mbarrier::complete_tx::bytes[.multicast::cluster][.L2::cache_hint]
 // to, from, [size,] mbarrier
 void decode_bulk_load(Decoder& d, std::uint32_t flags) {
   d.expect("global");

@@ -192,12 +192,18 @@ bool run_wgmma(Warp& w, const Instruction& in, std::uint32_t) {
 void read_immediates(Decoder& d, std::size_t from, bool a_in_registers) {
   const auto& text = d.operands();
   const auto constant = [&](std::size_t i) { return std::int64_t(d.constant(text.at(i))); };
+  const auto flag = [&](std::size_t i) {
+    if (constant(i) != 0 && constant(i) != 1) d.fail("a transposition is 0 or 1");
+    return constant(i) == 1;
+  };
+  for (std::size_t i = from; i < from + 2; ++i)
+    if (constant(i) != 1 && constant(i) != -1) d.fail("a scale of an operand is 1 or -1");
   std::uint32_t& flags = d.out().detail[3];
   if (constant(from) < 0) flags |= 1;
   if (constant(from + 1) < 0) flags |= 2;
   std::size_t next = from + 2;
-  if (!a_in_registers && next + 1 < text.size() && constant(next++) != 0) flags |= 4;
-  if (next < text.size() && constant(next++) != 0) flags |= 8;
+  if (!a_in_registers && next + 1 < text.size() && flag(next++)) flags |= 4;
+  if (next < text.size() && flag(next++)) flags |= 8;
   if (next < text.size()) d.fail("too many operands");
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/ptx_host/numbers.h"
 
+#include <algorithm>
+
 namespace trireme::ptx {
 namespace {
 

@@ -1,5 +1,7 @@
 #include "kernels/ptx_host/text.h"
 
+#include <algorithm>
+
 #include "kernels/ptx_host/body.h"
 #include "kernels/ptx_host/lexer.h"
 

@@ -75,8 +75,9 @@ TestTensor& TestTensor::operator=(TestTensor other) noexcept {
   return *this;
 }
 
-// With TRIREME_RECORD_BITS=<file>: the hashes of each test's tensors as they end, a line a test, for comparing executors.
-// How often a test repeats itself differs between them, so each hash stands once.
+// With TRIREME_RECORD_BITS=<file>: the hashes of each test's tensors as they end, a line a test,
+// for comparing executors. How often a test repeats itself differs between them, so each hash
+// stands once.
 namespace {
 class BitsRecord {
  public:
@@ -92,7 +93,8 @@ class BitsRecord {
   void add(std::span<const std::byte> bytes) {
     const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
     if (test == nullptr) return;
-    hashes_[std::string(test->test_suite_name()) + "." + test->name()].insert(xxh3_128_hex(bytes).substr(0, 16));
+    hashes_[std::string(test->test_suite_name()) + "." + test->name()].insert(
+        xxh3_128_hex(bytes).substr(0, 16));
   }
 
  private:

@@ -111,8 +111,8 @@ bool run(const Case& c, bool with_backward) {
     };
     compare(out, t.o, o, c.queries);
     if (!with_backward) continue;
-    const foreign::Gradients g =
-        foreign::attention_gradients(head, t.q + at, t.k + at, t.v + at, t.d_out + at, o, p);
+    const foreign::Gradients g = foreign::attention_gradients<Element>(
+        head, {t.q + at, t.k + at, t.v + at, t.d_out + at}, o, p);
     compare(dq, t.dq, g.dq, c.queries);
     compare(dk, t.dk, g.dk, c.keys);
     compare(dv, t.dv, g.dv, c.keys);

@@ -3,6 +3,7 @@
 // case; 1 is returned where one is wrong.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -105,8 +106,12 @@ struct Gradients {
   std::vector<double> dq, dk, dv;
 };
 template <class T>
-Gradients attention_gradients(const Head& head, const T* q, const T* k, const T* v, const T* d_out,
-                              const std::vector<double>& o, const std::vector<double>& p) {
+struct Operands {
+  const T *q, *k, *v, *d_out;
+};
+template <class T>
+Gradients attention_gradients(const Head& head, const Operands<T>& x, const std::vector<double>& o,
+                              const std::vector<double>& p) {
   const auto d = std::size_t(head.d);
   Gradients g = {std::vector<double>(head.queries * d), std::vector<double>(head.keys * d),
                  std::vector<double>(head.keys * d)};
@@ -115,19 +120,19 @@ Gradients attention_gradients(const Head& head, const T* q, const T* k, const T*
   };
   for (int i = 0; i < head.queries; ++i) {
     double delta = 0;
-    for (std::size_t c = 0; c < d; ++c) delta += at(d_out, i, c) * o[i * d + c];
+    for (std::size_t c = 0; c < d; ++c) delta += at(x.d_out, i, c) * o[i * d + c];
     for (int j = 0; j < head.keys; ++j) {
       const double weight = p[std::size_t(i) * head.keys + j];
       if (weight == 0) continue;
       double dp = 0;
       for (std::size_t c = 0; c < d; ++c) {
-        dp += at(d_out, i, c) * at(v, j, c);
-        g.dv[j * d + c] += weight * at(d_out, i, c);
+        dp += at(x.d_out, i, c) * at(x.v, j, c);
+        g.dv[j * d + c] += weight * at(x.d_out, i, c);
       }
       const double ds = weight * (dp - delta) * head.scale;
       for (std::size_t c = 0; c < d; ++c) {
-        g.dq[i * d + c] += ds * at(k, j, c);
-        g.dk[j * d + c] += ds * at(q, i, c);
+        g.dq[i * d + c] += ds * at(x.k, j, c);
+        g.dk[j * d + c] += ds * at(x.q, i, c);
       }
     }
   }
