@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs kernels of other projects, which hardware has proved, on the interpreter of PTX (kernels/ptx_host), to the right numbers.
 #
-#   scripts/foreign_kernels.sh [options] [NAME...]      cutlass deep_gemm flash_attention_3 layouts sums (default: the first three)
+#   scripts/foreign_kernels.sh [options] [NAME...]      cutlass deep_gemm flash_attention_2 flash_attention_3 (the default), layouts, sums
 #
 #   --cutlass FOLDER            a checkout of CUTLASS (include/, test/unit/); wanted by all but sums
 #   --deep-gemm FOLDER          of DeepGEMM (deep_gemm/include/)
-#   --flash-attention FOLDER    of FlashAttention (hopper/)
+#   --flash-attention FOLDER    of FlashAttention (hopper/, csrc/flash_attn/src/)
 #   --build FOLDER              a build of this project (default build/cpu-release)
 #   --work FOLDER               where programs are built (default: a folder under --build)
 #   --mutations N               then N single edits of each program's PTX: are they found?
@@ -30,7 +30,7 @@ while [ $# -gt 0 ]; do
   *) names+=("$1") && shift ;;
   esac
 done
-[ ${#names[@]} -gt 0 ] || names=(cutlass deep_gemm flash_attention_3)
+[ ${#names[@]} -gt 0 ] || names=(cutlass deep_gemm flash_attention_2 flash_attention_3)
 work=${work:-$build/foreign_kernels}
 mkdir -p "$work"
 here=$root/tests/ptx_host/foreign
@@ -81,6 +81,14 @@ for name in "${names[@]}"; do
     folder=$(checkout deep_gemm https://github.com/deepseek-ai/DeepGEMM.git)
     program deep_gemm c++20 "$here/deep_gemm.cu" "" -I"$folder/deep_gemm/include" -I"$cutlass/include"
     run deep_gemm
+    ;;
+  flash_attention_2)
+    folder=$(checkout flash_attention https://github.com/Dao-AILab/flash-attention.git)
+    options=()
+    for option in DROPOUT ALIBI LOCAL SOFTCAP; do options+=("-DFLASHATTENTION_DISABLE_$option"); done
+    program flash_attention_2 c++17 "$here/flash_attention_2.cu" "" --use_fast_math "${options[@]}" -I"$here/torch" \
+      -I"$folder/csrc/flash_attn/src" -I"$cutlass/include"
+    run flash_attention_2
     ;;
   flash_attention_3)
     folder=$(checkout flash_attention https://github.com/Dao-AILab/flash-attention.git)

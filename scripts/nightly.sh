@@ -115,6 +115,19 @@ check cmake -S . -B build/nightly-simt -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRI
 check cmake --build build/nightly-simt --target kernels_simt_tests
 check tests/mutation/mutate_kernels.py --build build/nightly-simt --count "${MUTATIONS:-60}" --seed "$(date +%j)"
 
+section "PTX of the kernels: sums of tensor cores, worst approximations, single edits; kernels of other projects"
+if command -v nvcc >/dev/null || scripts/setup.sh --cuda; then
+  simt=build/nightly-simt
+  check cmake --build $simt --target kernels_ptx_tests kernels_ptx_fmad_tests
+  check env TRIREME_PTX_SUMS=tensor-core TRIREME_TEST_ALIGNED=1 $simt/kernels_ptx_fmad_tests --gtest_filter=-Simd*:*OpWork*:*Product*
+  # GELU may then be off by twice the bound of its tests, which is that of exact functions.
+  check env TRIREME_PTX_APPROXIMATE=worst $simt/kernels_ptx_fmad_tests --gtest_filter=-Simd*:*OpWork*:*Product*:*Gelu.*
+  check env TRIREME_TEST_ALIGNED=1 tests/mutation/mutate_ptx.py --count "${MUTATIONS:-60}" --seed "$(date +%j)" $simt/kernels_ptx_tests \
+    --gtest_filter=*GemmOp*every_kernel*:*Norm*:*AttentionGradient*whole*:*AttentionGpu*over_several*
+  check scripts/foreign_kernels.sh --build $simt --mutations 20
+fi
+check scripts/gpu_evidence.py --check
+
 section "CUDA for every architecture"
 if command -v nvcc >/dev/null || scripts/setup.sh --cuda; then
   check cmake -S . -B build/nightly-cuda -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRIREME_TESTS=OFF -DTRIREME_CUDA=ON \

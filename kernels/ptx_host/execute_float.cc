@@ -205,11 +205,11 @@ template <bool kFlush, class F>
 bool run_function(Warp& w, const Instruction& in, std::uint32_t mask) {
   float* d = w.row<float>(in.op[0]);
   const float* a = w.row<float>(in.op[1]);
-  const auto ulps = float(in.detail[0]);
+  const double error = in.detail[0] ? std::exp2(-double(in.detail[0]) / 2) : 0;
   for_lanes(mask, [=](int i) {
     float x = a[i];
     if (kFlush) x = flush_fast(x);
-    float r = approximated(float(F()(double(x))), ulps, x);
+    float r = approximated(F()(double(x)), error, x);
     d[i] = kFlush ? flush_fast(r) : r;
   });
   return true;
@@ -245,9 +245,9 @@ struct Tanh {
   double operator()(double x) const { return std::tanh(x); }
 };
 
-// `ulps`: the manual's bound of the approximate form, in units of the last place of a float.
+// `halves`: the manual's bound of the approximate form is 2^(-halves / 2), relative.
 template <class F>
-void decode_function(Decoder& d, std::uint32_t ulps) {
+void decode_function(Decoder& d, std::uint32_t halves) {
   const Words words = read_words(d);
   const Type t = d.type();
   add_all(d, 2, t);
@@ -255,7 +255,7 @@ void decode_function(Decoder& d, std::uint32_t ulps) {
     d.fail("only .rn and .approx are known here");
   if (t.is(Kind::kFloat, 64)) return use(d, &run_double_function<F>);
   if (!t.is(Kind::kFloat, 32)) d.fail("this type is not known here");
-  d.out().detail[0] = words.approximate ? ulps : 0;
+  d.out().detail[0] = words.approximate ? halves : 0;
   use(d, words.flush ? &run_function<true, F> : &run_function<false, F>);
 }
 
@@ -266,7 +266,7 @@ bool run_divide(Warp& w, const Instruction& in, std::uint32_t mask) {
   for_lanes(mask, [=](int i) {
     float x = a[i], y = b[i];
     if (kFlush) x = flush_fast(x), y = flush_fast(y);
-    const float r = approximated(x / y, 2, x);
+    const float r = approximated(double(x) / double(y), 0x1p-22, x);
     d[i] = kFlush ? flush_fast(r) : r;
   });
   return true;
@@ -332,14 +332,14 @@ std::vector<Opcode> float_opcodes() {
   return {{"fma", decode_float_fma},
           {"testp", decode_testp},
           {"copysign", decode_copysign},
-          {"ex2", [](Decoder& d) { decode_function<Exp2>(d, 2); }},
-          {"lg2", [](Decoder& d) { decode_function<Log2>(d, 2); }},
-          {"rcp", [](Decoder& d) { decode_function<Rcp>(d, 1); }},
-          {"sqrt", [](Decoder& d) { decode_function<Sqrt>(d, 1); }},
-          {"rsqrt", [](Decoder& d) { decode_function<Rsqrt>(d, 2); }},
-          {"sin", [](Decoder& d) { decode_function<Sin>(d, 4); }},
-          {"cos", [](Decoder& d) { decode_function<Cos>(d, 4); }},
-          {"tanh", [](Decoder& d) { decode_function<Tanh>(d, 16); }}};
+          {"ex2", [](Decoder& d) { decode_function<Exp2>(d, 45); }},
+          {"lg2", [](Decoder& d) { decode_function<Log2>(d, 44); }},
+          {"rcp", [](Decoder& d) { decode_function<Rcp>(d, 46); }},
+          {"sqrt", [](Decoder& d) { decode_function<Sqrt>(d, 46); }},
+          {"rsqrt", [](Decoder& d) { decode_function<Rsqrt>(d, 45); }},
+          {"sin", [](Decoder& d) { decode_function<Sin>(d, 41); }},
+          {"cos", [](Decoder& d) { decode_function<Cos>(d, 41); }},
+          {"tanh", [](Decoder& d) { decode_function<Tanh>(d, 22); }}};
 }
 
 }  // namespace trireme::ptx

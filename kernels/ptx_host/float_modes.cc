@@ -44,13 +44,11 @@ bool run_rounded(Warp& w, const Instruction& in, std::uint32_t mask) {
   return true;
 }
 
-float approximated(float exact, float ulps, float x) {
-  if (!options().worst_approximations || ulps == 0 || !std::isfinite(exact) || exact == 0)
-    return exact;
-  const float ulp =
-      std::nextafter(std::fabs(exact), std::numeric_limits<float>::infinity()) - std::fabs(exact);
+float approximated(double exact, double error, float x) {
+  const auto nearest = float(exact);
+  if (!options().worst_approximations || error == 0 || double(nearest) == exact) return nearest;
   const bool up = std::bit_cast<std::uint32_t>(x) * 2654435761u >> 31;
-  return exact + (up ? ulps : -ulps) * ulp;
+  return float(exact * (up ? 1 + error : 1 - error));
 }
 
 }  // namespace trireme::ptx

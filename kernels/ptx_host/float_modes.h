@@ -10,8 +10,8 @@ enum class Calc : std::uint8_t { kAdd, kSub, kMul, kFma, kMin, kMax, kAbs, kNeg,
 /// Of f32. detail: calc, round, flush
 bool run_rounded(Warp& warp, const Instruction& in, std::uint32_t mask);
 
-/// The exact result, or, with TRIREME_PTX_APPROXIMATE=worst, one that is `ulps` beside it, up or
-/// down by the bits of `x`: what the manual allows.
-float approximated(float exact, float ulps, float x);
+/// The exact result, or, with TRIREME_PTX_APPROXIMATE=worst, one off by the relative `error` that
+/// the manual allows, up or down by the bits of `x`. A result that a float holds exactly stays.
+float approximated(double exact, double error, float x);
 
 }  // namespace trireme::ptx

@@ -26,6 +26,9 @@ def main():
     tensors = sum(len(first[test] & second[test]) for test in both)
     print(f"{len(equal)} of {len(both)} tests have equal bits, {tensors} tensors; {len(exact)} take no exponential, of these differ: "
           f"{len(differ)}")
+    for suite in sorted({test.split("/", 1)[-1].split(".")[0] for test in both}):
+        of_suite = [test for test in both if test.split("/", 1)[-1].startswith(suite + ".")]
+        print(f"  {suite}: {sum(test in equal for test in of_suite)} of {len(of_suite)}")
     for test in differ:
         print(f"  {test}: {len(first[test] & second[test])} of {len(first[test])} tensors are equal")
     return 1 if differ or not exact else 0
