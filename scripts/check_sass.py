@@ -174,6 +174,23 @@ def facts_of(files, cuobjdump):
     return facts, faults
 
 
+def scale_of(kernel):
+    """A line for each main loop: instructions, products, instructions a product, fences, accesses of local memory."""
+    name = re.sub(r"\(.*", "", re.sub(r"<.*", "", kernel.name)).strip()
+    for span in kernel.main_loops():
+        length, products = span[1] - span[0] + 1, kernel.count(PRODUCT, span)
+        yield (name, length, products, round(length / products, 1), kernel.count(FENCE, span), kernel.count(LOCAL, span),
+               kernel.count(LOCAL) - kernel.count(LOCAL, span), kernel.loads_under_way())
+
+
+def print_scale(files, cuobjdump):
+    print("| file | kernel | instructions | products | instructions a product | fences | local inside | outside | loads under way |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    rows = dict.fromkeys((file.name.removesuffix(".o"), *row) for file in files for kernel in kernels_of(cuobjdump, file) for row in scale_of(kernel))
+    for row in rows:
+        print("| " + " | ".join(str(cell) for cell in row) + " |")
+
+
 def find_cuobjdump(given):
     near = sorted(ROOT.glob("build/cuda/lib/python3*/site-packages/nvidia/cu13/bin/cuobjdump"))
     return given or shutil.which("cuobjdump") or (str(near[0]) if near else "")
@@ -203,6 +220,8 @@ def main():
     parser.add_argument("--write", action="store_true", help="record what is found")
     parser.add_argument("--find", action="store_true", help="print which cuobjdump it is")
     parser.add_argument("--rules", nargs="*", default=None, metavar="OBJECT", help="the rules alone, of these objects")
+    parser.add_argument("--scale", nargs="*", default=None, metavar="OBJECT",
+                        help="a table of main loops of these objects, for instance of other projects; no rules")
     args = parser.parse_args()
     cuobjdump = find_cuobjdump(args.cuobjdump)
     if not cuobjdump:
@@ -210,6 +229,9 @@ def main():
         sys.exit(77)
     if args.find:
         print(cuobjdump)
+        return
+    if args.scale is not None:
+        print_scale([Path(o) for o in args.scale], cuobjdump)
         return
     files = [Path(o) for o in args.rules] if args.rules is not None else sorted(Path(args.objects).glob("*.cu.o"))
     if not files:

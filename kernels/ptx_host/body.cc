@@ -162,10 +162,6 @@ Text Body::read_operand() {
   return pair;
 }
 
-void Body::read_label_list(std::string_view name) {
-  lexer_.fail("branch tables (" + std::string(name) + ") are not known");
-}
-
 void Body::read_statement() {
   Statement statement;
   statement.line = lexer_.line();
@@ -179,7 +175,7 @@ void Body::read_statement() {
   statement.opcode = lexer_.take();
   if (lexer_.skip(":")) {
     if (lexer_.is(".branchtargets") || lexer_.is(".callprototype"))
-      read_label_list(statement.opcode);
+      lexer_.fail("branch tables and calls through registers are not known");
     scopes_[std::size_t(scope_)].labels[statement.opcode] = int(function_.statements.size());
     return;
   }

@@ -34,7 +34,6 @@ class Body {
   void read_scope(int parent);
   void read_directive();
   void read_registers();
-  void read_label_list(std::string_view name);
   void read_statement();
   Text read_operand();
   Text read_address();

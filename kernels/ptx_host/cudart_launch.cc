@@ -48,6 +48,7 @@ cudaError_t start(const void* stub, Launch launch, void** args, cudaStream_t str
 
 }  // namespace
 
+// NOLINTBEGIN(readability-identifier-naming): as nvcc names them
 extern "C" {
 
 void** __cudaRegisterFatBinary(void* wrapper) {
@@ -130,3 +131,4 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cud
 }
 
 }  // extern "C"
+// NOLINTEND(readability-identifier-naming)

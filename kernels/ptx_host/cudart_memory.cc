@@ -42,7 +42,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* to, CUtensorMapDataType type, cuuin
                                 const cuuint32_t* box, const cuuint32_t* steps,
                                 CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
-  constexpr std::uint8_t rows[] = {16, 32, 64, 128};
+  constexpr std::uint8_t kRows[] = {16, 32, 64, 128};
   trireme::ptx::TensorMap map;
   const auto element = trireme::ptx::element_type(std::uint8_t(type));
   const auto base = reinterpret_cast<std::uint64_t>(address);
@@ -54,7 +54,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* to, CUtensorMapDataType type, cuuin
     if (i > 0) good = good && strides[i - 1] % 16 == 0 && strides[i - 1] < (std::uint64_t(1) << 40);
   }
   if (!good || box[0] * element.bytes % 16) return CUDA_ERROR_INVALID_VALUE;
-  map.row_bytes = rows[int(swizzle)];
+  map.row_bytes = kRows[int(swizzle)];
   if (map.row_bytes > 16 && box[0] * element.bytes > map.row_bytes) return CUDA_ERROR_INVALID_VALUE;
   map.rank = std::uint8_t(rank);
   map.type = std::uint8_t(type);

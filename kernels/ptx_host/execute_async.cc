@@ -130,11 +130,11 @@ void decode_fence(Decoder& d) {
     while (d.words_left()) d.word();
     return use(d, &run_nothing);
   }
-  static constexpr std::string_view words[] = {
+  static constexpr std::string_view kWords[] = {
       "sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "sys", "gl", "mbarrier_init"};
   for (bool more = true; more;) {
     more = false;
-    for (const std::string_view word : words) more |= d.skip(word);
+    for (const std::string_view word : kWords) more |= d.skip(word);
   }
   use(d, &run_nothing);
 }

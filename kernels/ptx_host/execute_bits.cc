@@ -89,14 +89,14 @@ bool run_shift(Warp& w, const Instruction& in, std::uint32_t mask) {
   T* d = w.row<T>(in.op[0]);
   const T* a = w.row<T>(in.op[1]);
   const std::uint32_t* b = w.row<std::uint32_t>(in.op[2]);
-  constexpr std::uint32_t bits = 8 * sizeof(T);
+  constexpr std::uint32_t kBits = 8 * sizeof(T);
   for_lanes(mask, [=](int i) {
     const std::uint32_t by = b[i];
     if constexpr (kLeft) {
-      d[i] = by >= bits ? T(0) : T(a[i] << by);
+      d[i] = by >= kBits ? T(0) : T(a[i] << by);
     } else {
-      d[i] = T(a[i] >> std::min(by, bits - 1));
-      if (!std::is_signed_v<T> && by >= bits) d[i] = 0;
+      d[i] = T(a[i] >> std::min(by, kBits - 1));
+      if (!std::is_signed_v<T> && by >= kBits) d[i] = 0;
     }
   });
   return true;
@@ -193,13 +193,13 @@ bool run_bfe(Warp& w, const Instruction& in, std::uint32_t mask) {
   const T* a = w.row<T>(in.op[1]);
   const auto *b = w.row<std::uint32_t>(in.op[2]), *c = w.row<std::uint32_t>(in.op[3]);
   for_lanes(mask, [=](int i) {
-    constexpr int bits = 8 * sizeof(T);
+    constexpr int kBits = 8 * sizeof(T);
     const int at = int(b[i] & 0xff), length = int(c[i] & 0xff);
     const bool sign = std::is_signed_v<T> && length > 0 &&
-                      (std::uint64_t(a[i]) >> std::min(at + length - 1, bits - 1) & 1);
+                      (std::uint64_t(a[i]) >> std::min(at + length - 1, kBits - 1) & 1);
     std::make_unsigned_t<T> r = 0;
-    for (int k = 0; k < bits; ++k) {
-      const bool bit = k < length && at + k < bits ? std::uint64_t(a[i]) >> (at + k) & 1 : sign;
+    for (int k = 0; k < kBits; ++k) {
+      const bool bit = k < length && at + k < kBits ? std::uint64_t(a[i]) >> (at + k) & 1 : sign;
       r = std::make_unsigned_t<T>(r | std::make_unsigned_t<T>(bit) << k);
     }
     d[i] = T(r);

@@ -48,10 +48,10 @@ bool run_shuffle(Warp& w, const Instruction& in, std::uint32_t mask) {
 }
 void decode_shuffle(Decoder& d) {
   d.expect("sync");
-  static constexpr std::string_view words[] = {"up", "down", "bfly", "idx"};
+  static constexpr std::string_view kWords[] = {"up", "down", "bfly", "idx"};
   const std::string_view word = d.word();
   for (std::uint32_t i = 0; i < 4; ++i)
-    if (words[i] == word) d.out().detail[0] = i;
+    if (kWords[i] == word) d.out().detail[0] = i;
   d.expect("b32");
   const auto& text = d.operands();
   if (text.size() != 5) d.fail("expected 5 operands");
@@ -89,10 +89,10 @@ bool run_vote(Warp& w, const Instruction& in, std::uint32_t mask) {
 }
 void decode_vote(Decoder& d) {
   d.expect("sync");
-  static constexpr std::string_view words[] = {"all", "any", "uni", "ballot"};
+  static constexpr std::string_view kWords[] = {"all", "any", "uni", "ballot"};
   const std::string_view word = d.word();
   for (std::uint32_t i = 0; i < 4; ++i)
-    if (words[i] == word) d.out().detail[0] = i;
+    if (kWords[i] == word) d.out().detail[0] = i;
   d.type();
   d.add(0, d.out().detail[0] == 3 ? Type{Kind::kBits, 32} : Type{Kind::kPredicate, 1});
   d.add_predicate(d.operands().at(1));
@@ -172,10 +172,10 @@ bool run_redux(Warp& w, const Instruction& in, std::uint32_t mask) {
 }
 void decode_redux(Decoder& d) {
   d.expect("sync");
-  static constexpr std::string_view words[] = {"add", "min", "max", "and", "or", "xor"};
+  static constexpr std::string_view kWords[] = {"add", "min", "max", "and", "or", "xor"};
   const std::string_view word = d.word();
   for (std::uint32_t i = 0; i < 6; ++i)
-    if (words[i] == word) d.out().detail[0] = i;
+    if (kWords[i] == word) d.out().detail[0] = i;
   const Type t = d.type();
   if (!t.is_integer()) d.fail("only integers are known here");
   d.out().detail[1] = t.is_signed();

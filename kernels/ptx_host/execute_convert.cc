@@ -157,15 +157,15 @@ bool run_pair_of_floats(Warp& w, const Instruction& in, std::uint32_t mask) {
 }
 
 void read_convert_words(Decoder& d) {
-  static constexpr std::string_view rounds[] = {"rn", "rz", "rm", "rp"},
-                                    wholes[] = {"rni", "rzi", "rmi", "rpi"};
+  static constexpr std::string_view kRounds[] = {"rn", "rz", "rm", "rp"},
+                                    kWholes[] = {"rni", "rzi", "rmi", "rpi"};
   std::uint32_t& detail = d.out().detail[2];
   while (d.words_left() && !d.has_type()) {
     const std::string_view word = d.word();
     bool known = false;
     for (std::uint32_t i = 0; i < 4; ++i) {
-      if (word == rounds[i]) detail |= i, known = true;
-      if (word == wholes[i]) detail |= i | kWhole, known = true;
+      if (word == kRounds[i]) detail |= i, known = true;
+      if (word == kWholes[i]) detail |= i | kWhole, known = true;
     }
     if (word == "rna") known = true;
     if (word == "sat") detail |= kSat, known = true;

@@ -286,11 +286,11 @@ bool run_testp(Warp& w, const Instruction& in, std::uint32_t mask) {
 }
 
 void decode_testp(Decoder& d) {
-  static constexpr std::string_view words[] = {"finite",     "infinite", "number",
-                                               "notanumber", "normal",   "subnormal"};
+  static constexpr std::string_view kWords[] = {"finite",     "infinite", "number",
+                                                "notanumber", "normal",   "subnormal"};
   const std::string_view word = d.word();
   for (std::uint32_t i = 0; i < 6; ++i)
-    if (words[i] == word) d.out().detail[0] = i;
+    if (kWords[i] == word) d.out().detail[0] = i;
   if (d.type() != Type{Kind::kFloat, 32}) d.fail("this type is not known here");
   d.add_predicate(d.operands()[0]);
   d.add(1, {Kind::kFloat, 32});

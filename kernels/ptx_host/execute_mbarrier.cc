@@ -156,12 +156,12 @@ bool run_wait(Warp& w, const Instruction& in, std::uint32_t mask) {
 }
 
 void skip_scopes(Decoder& d) {
-  static constexpr std::string_view words[] = {"release",     "acquire",        "relaxed",
-                                               "cta",         "cluster",        "shared",
-                                               "shared::cta", "shared::cluster"};
+  static constexpr std::string_view kWords[] = {"release",     "acquire",        "relaxed",
+                                                "cta",         "cluster",        "shared",
+                                                "shared::cta", "shared::cluster"};
   for (bool more = true; more;) {
     more = false;
-    for (const std::string_view word : words) more |= d.skip(word);
+    for (const std::string_view word : kWords) more |= d.skip(word);
   }
 }
 

@@ -10,12 +10,12 @@ namespace trireme::ptx {
 
 ElementType element_type(std::uint8_t type) {
   using enum Kind;
-  static constexpr ElementType types[] = {
+  static constexpr ElementType kTypes[] = {
       {1, {kUnsigned, 8}},  {2, {kUnsigned, 16}}, {4, {kUnsigned, 32}}, {4, {kSigned, 32}},
       {8, {kUnsigned, 64}}, {8, {kSigned, 64}},   {2, {kFloat, 16}},    {4, {kFloat, 32}},
       {8, {kFloat, 64}},    {2, {kBf16, 16}},     {4, {kFloat, 32}},    {4, {kFloat, 32}},
       {4, {kFloat, 32}}};
-  return type < std::size(types) ? types[type] : ElementType{0, {}};
+  return type < std::size(kTypes) ? kTypes[type] : ElementType{0, {}};
 }
 
 namespace {
@@ -154,10 +154,10 @@ bool run_load(Warp& w, const Instruction& in, std::uint32_t mask) {
       blocks = std::uint32_t(w.get(in.op[3 + in.detail[1]], lane)) & 0xffff;
     for (std::uint32_t rest = blocks; rest; rest &= rest - 1) {
       const auto rank = std::uint32_t(__builtin_ctz(rest));
-      constexpr std::uint32_t offset = (1u << kRankShift) - 1;
-      box.shared = (to & offset) | rank << kRankShift;
+      constexpr std::uint32_t kOffset = (1u << kRankShift) - 1;
+      box.shared = (to & kOffset) | rank << kRankShift;
       const std::uint32_t signal =
-          blocks == 1u << (to >> kRankShift) ? barrier : (barrier & offset) | rank << kRankShift;
+          blocks == 1u << (to >> kRankShift) ? barrier : (barrier & kOffset) | rank << kRankShift;
       const std::size_t bytes = box_bytes(box.map);
       find_shared(w, box.shared + std::uint32_t(bytes) - 1, 1, lane);
       std::memset(find_shared(w, box.shared, 1, lane), kPoison, bytes);

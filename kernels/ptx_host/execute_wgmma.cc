@@ -40,9 +40,9 @@ struct Operands {
 };
 
 Type product_type(std::uint32_t kind, int which) {
-  static constexpr Type types[] = {
+  static constexpr Type kTypes[] = {
       {Kind::kBf16, 16}, {Kind::kFloat, 16}, {Kind::kTf32, 32}, {Kind::kE4m3, 8}, {Kind::kE5m2, 8}};
-  return types[kind >> (4 * which) & 15];
+  return kTypes[kind >> (4 * which) & 15];
 }
 std::uint32_t kind_of(Decoder& d, Type t) {
   const Kind kinds[] = {Kind::kBf16, Kind::kFloat, Kind::kTf32, Kind::kE4m3, Kind::kE5m2};

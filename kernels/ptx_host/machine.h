@@ -56,7 +56,6 @@ struct Product {
   std::uint32_t group = 0;
   bool accumulate = false, negate_a = false, negate_b = false, transpose_a = false,
        transpose_b = false;
-  int line = 0;
 };
 
 /// The accumulators of wgmmas in flight and the rows that they go to, by element. A row may be a

@@ -35,8 +35,7 @@ enum class Form {
   kSymbol,
   kAddress,
   kVector,
-  kPair,
-  kLabel
+  kPair
 };
 
 /// One operand as it is written. An address is [first + offset], with coordinates behind it for

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Single edits of the CUDA kernels, each of which the tests of the op must find.
 
-    tests/mutation/mutate_kernels.py --build build/simt [--op gelu --op norm] [--count 20] [--seed 1]
+    tests/mutation/mutate_kernels.py --build build/simt [--op gelu --op norm] [--count 20] [--seed 1] [--executor ptx]
 
 An operator is exchanged, a constant changed, a barrier, a wait or a statement taken out, in a scratch
 copy of one file; the file is compiled as the checked host execution compiles it (cmake/gpu.cmake),
 linked with everything else of kernels_simt_tests as it stands in the build folder, and the op's tests
 are run on unaligned and on aligned tensors. What no test finds is a survivor: a missing test, or an
 edit that changes nothing (a tuning constant, a bound that another one covers). Fails where more
-survive than --allowed.
+survive than --allowed. With `--executor simt --executor ptx` each edit is also compiled by nvcc and its PTX interpreted
+(kernels_ptx_tests), and what only one of the two finds is counted.
 """
 
 import argparse
@@ -67,17 +68,25 @@ def edits_of(path):
             yield number, what, new
 
 
+# The target of an executor's tests, and how the command that compiles a kernel names output and source.
+EXECUTORS = {
+    "simt": ("kernels_simt_tests", r"-o (?P<output>\S*trireme_simt_checked_kernels\.dir/(?P<source>\S+\.cu)\.o)"),
+    "ptx": ("kernels_ptx_tests", r"(?P<output>\S+/ptx/\S+\.cu\.o) \S*?(?P<source>kernels/\S+\.cu) -ccbin"),
+}
+
+
 class Build:
-    def __init__(self, folder, scratch):
+    def __init__(self, folder, scratch, executor):
         self.folder, self.scratch = folder, scratch
-        commands = subprocess.run(["ninja", "-C", folder, "-t", "commands", "kernels_simt_tests"], check=True,
+        self.target, pattern = EXECUTORS[executor]
+        commands = subprocess.run(["ninja", "-C", folder, "-t", "commands", self.target], check=True,
                                   capture_output=True, text=True).stdout.splitlines()
         self.link_command = commands[-1]
         self.compile = {}
         for command in commands:
-            match = re.search(r"-o (\S*trireme_simt_checked_kernels\.dir/(\S+\.cu)\.o)", command)
+            match = re.search(pattern, command)
             if match:
-                self.compile[match[2]] = (match[1], command)
+                self.compile[match["source"]] = (match["output"], command)
 
     def run(self, command, **arguments):
         return subprocess.run(command, shell=True, cwd=self.folder, capture_output=True, text=True, **arguments)
@@ -85,7 +94,8 @@ class Build:
     def users_of(self, header):
         """The .cu files that include the header, by their dependency files."""
         for source, (output, _) in self.compile.items():
-            deps = subprocess.run(["ninja", "-C", self.folder, "-t", "deps", output], capture_output=True,
+            inside = output.removeprefix(f"{self.folder}/")
+            deps = subprocess.run(["ninja", "-C", self.folder, "-t", "deps", inside], capture_output=True,
                                   text=True).stdout
             if f"/{header}\n" in deps + "\n":
                 yield source
@@ -99,19 +109,18 @@ class Build:
         try:
             for source in [path] if path.endswith(".cu") else list(self.users_of(path)):
                 output, command = self.compile[source]
-                target = self.scratch / (source.replace("/", "_") + ".o")
+                target = self.scratch / (self.target + source.replace("/", "_") + ".o")
                 command = command.replace(output, str(target))
                 if source == path:
                     command = command.replace(str(ROOT / source), str(copy))
                 command = command.replace(" -I", f" -I{self.scratch} -I", 1)
                 if self.run(command).returncode != 0:
                     return None
-                link = link.replace(output, str(target))
+                link = link.replace(output, str(target)).replace(output.removeprefix(f"{self.folder}/"), str(target))
         finally:
             copy.unlink()
-        program = self.scratch / "tests"
-        link = link.replace("-o kernels_simt_tests", f"-o {program}").replace(
-            "-o tests/kernels/kernels_simt_tests", f"-o {program}")
+        program = self.scratch / self.target
+        link = link.replace(f"-o {self.target}", f"-o {program}").replace(f"-o tests/kernels/{self.target}", f"-o {program}")
         result = self.run(link)
         if result.returncode != 0:
             sys.exit(result.stderr[-2000:])
@@ -143,49 +152,71 @@ def finds(program, tests, seconds):
     return ""
 
 
+class Tests:
+    """The tests of one op on one executor."""
+
+    def __init__(self, build, op):
+        self.build = build
+        source = next(s for s in sorted(build.compile) if s.startswith(f"kernels/{op}/"))
+        sound = build.link(source, (ROOT / source).read_text())
+        self.names = filter_of(sound, op)
+        begin = time.monotonic()
+        wrong = finds(sound, self.names, 600)
+        self.limit = 60 + 5 * (time.monotonic() - begin)  # beyond it an edit has made a loop endless
+        if wrong:
+            sys.exit(f"{op}: {build.target} fail without an edit: {wrong}")
+
+    def find(self, name, text):
+        """What is found; None where the edit does not compile."""
+        program = self.build.link(name, text)
+        return None if program is None else finds(program, self.names, self.limit)
+
+
+def edits_of_op(op, draw):
+    files = sorted(p for pattern in ("*.cu", "*.cuh") for p in (ROOT / "kernels" / op).glob(pattern))
+    candidates = [(path, *edit) for path in files for edit in edits_of(path)]
+    draw.shuffle(candidates)
+    for path, number, what, new in candidates:
+        lines = path.read_text().split("\n")
+        old, lines[number] = lines[number], new
+        name = str(path.relative_to(ROOT))
+        yield name, f"{name}:{number + 1} {what}", old.strip(), "\n".join(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--op", action="append", help="a folder of kernels/; all by default")
+    parser.add_argument("--executor", action="append", choices=EXECUTORS, help="simt by default; both may be named")
     parser.add_argument("--count", type=int, default=20, help="edits of each op that compile")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--allowed", type=float, default=0.25, help="the share that may survive")
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)
-    survivors, tried = [], 0
+    executors = arguments.executor or ["simt"]
+    survivors, tried, only = [], 0, dict.fromkeys(executors, 0)
     with tempfile.TemporaryDirectory() as scratch:
-        build = Build(arguments.build.resolve(), pathlib.Path(scratch))
-        ops = arguments.op or sorted({source.split("/")[1] for source in build.compile})
-        for op in ops:
-            files = sorted(p for pattern in ("*.cu", "*.cuh") for p in (ROOT / "kernels" / op).glob(pattern))
-            candidates = [(path, *edit) for path in files for edit in edits_of(path)]
-            draw.shuffle(candidates)
-            source = next(s for s in sorted(build.compile) if s.startswith(f"kernels/{op}/"))
-            sound = build.link(source, (ROOT / source).read_text())
-            tests = filter_of(sound, op)
-            begin = time.monotonic()
-            wrong = finds(sound, tests, 600)
-            limit = 60 + 5 * (time.monotonic() - begin)  # beyond it an edit has made a loop endless
-            if wrong:
-                sys.exit(f"{op}: the tests fail without an edit: {wrong}")
-            done = 0
-            for path, number, what, new in candidates:
+        builds = [Build(arguments.build.resolve(), pathlib.Path(scratch), executor) for executor in executors]
+        for op in arguments.op or sorted({source.split("/")[1] for source in builds[0].compile}):
+            tests, done = [Tests(build, op) for build in builds], 0
+            for name, place, old, text in edits_of_op(op, draw):
                 if done == arguments.count:
                     break
-                lines = path.read_text().split("\n")
-                old, lines[number] = lines[number], new
-                name = str(path.relative_to(ROOT))
-                program = build.link(name, "\n".join(lines))
-                if program is None:
+                found = [of_executor.find(name, text) for of_executor in tests]
+                if None in found:
                     continue
                 done += 1
-                found = finds(program, tests, limit)
-                place = f"{name}:{number + 1} {what}"
-                print(f"{'found   ' if found else 'SURVIVED'} {place:<70} {found or old.strip()}", flush=True)
-                if not found:
-                    survivors.append(f"{place}: {old.strip()}")
+                by = [executor for executor, what in zip(executors, found) if what]
+                if len(by) == 1:
+                    only[by[0]] += 1
+                verdict = "SURVIVED" if not by else "found   " if len(by) == len(found) else f"by {by[0]} "
+                print(f"{verdict} {place:<70} {next(filter(None, found), old)}", flush=True)
+                if not by:
+                    survivors.append(f"{place}: {old}")
             tried += done
     print(f"{tried} edits, {len(survivors)} survived")
+    if len(executors) > 1:
+        print("found by one alone: " + ", ".join(f"{executor} {count}" for executor, count in only.items()))
     for survivor in survivors:
         print(f"    {survivor}")
     return 0 if len(survivors) <= arguments.allowed * tried else 1

@@ -25,6 +25,9 @@ if [ -f "$build/kernels_simt_aligned.bits" ] && command -v python3 >/dev/null; t
 else
   echo "bits are not compared: kernels_simt_aligned has not run, or there is no python3"
 fi
+if command -v python3 >/dev/null; then
+  check "docs/gpu_evidence.md is what the records say" "$root/scripts/gpu_evidence.py" --check
+fi
 tests kernels_ptx_fmad_tests
 check "PTX as it is shipped" [ $code = 0 ]
 finish

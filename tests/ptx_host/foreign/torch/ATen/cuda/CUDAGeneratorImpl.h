@@ -1,5 +1,5 @@
 #pragma once
-// The state of PyTorch's generator that FlashAttention-2's parameters hold; its dropout is off here.
+// The state of PyTorch's generator that FlashAttention-2's parameters hold. Dropout is off here.
 #include <cstdint>
 
 namespace at {
