@@ -209,9 +209,9 @@ if(TARGET trireme_ptx_runtime)
     set(${variant}_objects)
     trireme_nvcc_objects(${variant}_objects ${variant} SOURCES ${TRIREME_CU_SOURCES} OPTIONS ${options})
     add_custom_target(trireme_${variant}_kernels DEPENDS ${${variant}_objects})
-    add_library(trireme_gpu_${variant} OBJECT EXCLUDE_FROM_ALL ${gpu_sources} ${src}/comm/gpu_channel_none.cc)
+    add_library(trireme_gpu_${variant} OBJECT EXCLUDE_FROM_ALL ${gpu_sources} ${src}/comm/gpu_channel_nccl.cc)
     add_dependencies(trireme_gpu_${variant} trireme_${variant}_kernels)
-    target_compile_definitions(trireme_gpu_${variant} PRIVATE TRIREME_GPU_BACKEND="cuda-ptx" TRIREME_GPU_SM90
+    target_compile_definitions(trireme_gpu_${variant} PRIVATE TRIREME_GPU_BACKEND="cuda-host" TRIREME_GPU_SM90
                                TRIREME_GPU_ARCHITECTURES="90a")
     target_link_libraries(trireme_gpu_${variant} PRIVATE trireme_options trireme_cuda_headers fmt::fmt
                           INTERFACE ${${variant}_objects} ${CMAKE_DL_LIBS} Threads::Threads)

@@ -115,6 +115,9 @@ stores (`scripts/check_sass.py`).
 *Sums of tensor cores* (`TRIREME_PTX_SUMS=tensor-core`) follow MMA-Sim bit for bit in nine forms of `wgmma` and `mma.sync`; layouts follow the
 tables of CuTe's host code. The ops' tests pass with these sums too.
 
+*Whole runs*: `train_ptx` is the program with the interpreter for a GPU. The end-to-end test of the GPU backend (four families, fp32 and
+bf16, recorded steps, resuming, checkpoints, equal bits, evaluation) passes on it as on the host execution; nightly, and a short run in CI.
+
 *Not here yet*: predicted times beside published ones, a proved ring of attention's (it has none yet).
 """
     return text

@@ -1,5 +1,6 @@
 #include "kernels/ptx_host/decode.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/ptx_host/machine.h"
@@ -234,6 +235,14 @@ void Decoder::expect(std::string_view word) {
 std::string_view Decoder::word() {
   if (!words_left()) fail("a word is missing");
   return words_[at_++];
+}
+std::uint32_t Decoder::choose(std::span<const std::string_view> words) {
+  const auto found = std::find(words.begin(), words.end(), word());
+  if (found == words.end()) fail("\"." + std::string(words_[at_ - 1]) + "\" is not known here");
+  return std::uint32_t(found - words.begin());
+}
+void Decoder::skip_all(std::span<const std::string_view> words) {
+  while (words_left() && std::find(words.begin(), words.end(), words_[at_]) != words.end()) ++at_;
 }
 bool Decoder::has_type() const {
   Type type;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -63,6 +64,10 @@ class Decoder {
   bool skip(std::string_view word);
   void expect(std::string_view word);
   std::string_view word();
+  /// The next word's place among these; an error where it is none of them.
+  std::uint32_t choose(std::span<const std::string_view> words);
+  /// Goes past words of a list, in any order.
+  void skip_all(std::span<const std::string_view> words);
   bool words_left() const { return at_ < words_.size(); }
   Type type();
   bool has_type() const;

@@ -79,7 +79,6 @@ void decode_copy_arrive(Decoder& d) {
   if (!d.skip("shared")) d.skip("shared::cta");
   d.expect("b64");
   d.add_address(d.operands().at(0));
-  d.out().outputs = 0;
   use(d, &run_copy_arrive);
 }
 
@@ -87,7 +86,6 @@ void decode_cp(Decoder& d) {
   const bool reduces = d.skip("reduce");
   d.expect("async");
   if (reduces || d.next_is("bulk")) return decode_bulk(d, reduces);
-  d.out().outputs = 0;
   if (d.skip("commit_group")) return use(d, &run_commit);
   if (d.skip("wait_all")) return use(d, &run_wait_all);
   if (d.skip("mbarrier")) return decode_copy_arrive(d);
@@ -119,7 +117,6 @@ bool run_proxy_fence(Warp& w, const Instruction&, std::uint32_t) {
   return true;
 }
 void decode_fence(Decoder& d) {
-  d.out().outputs = 0;
   if (d.skip("proxy")) {
     if (d.skip("async")) {
       const bool global = d.skip("global");
@@ -127,15 +124,14 @@ void decode_fence(Decoder& d) {
       return use(d, global ? &run_nothing : &run_proxy_fence);
     }
     if (!d.skip("alias") && !d.skip("tensormap::generic")) d.fail("this proxy is not known");
-    while (d.words_left()) d.word();
+    static constexpr std::string_view kScopes[] = {"acquire", "release", "cta",
+                                                   "cluster", "gpu",     "sys"};
+    d.skip_all(kScopes);
     return use(d, &run_nothing);
   }
   static constexpr std::string_view kWords[] = {
       "sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "sys", "gl", "mbarrier_init"};
-  for (bool more = true; more;) {
-    more = false;
-    for (const std::string_view word : kWords) more |= d.skip(word);
-  }
+  d.skip_all(kWords);
   use(d, &run_nothing);
 }
 

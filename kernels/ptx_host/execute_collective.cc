@@ -49,9 +49,7 @@ bool run_shuffle(Warp& w, const Instruction& in, std::uint32_t mask) {
 void decode_shuffle(Decoder& d) {
   d.expect("sync");
   static constexpr std::string_view kWords[] = {"up", "down", "bfly", "idx"};
-  const std::string_view word = d.word();
-  for (std::uint32_t i = 0; i < 4; ++i)
-    if (kWords[i] == word) d.out().detail[0] = i;
+  d.out().detail[0] = d.choose(kWords);
   d.expect("b32");
   const auto& text = d.operands();
   if (text.size() != 5) d.fail("expected 5 operands");
@@ -66,7 +64,6 @@ void decode_shuffle(Decoder& d) {
   for (std::size_t i = 1; i < 5; ++i) d.add(i, t);
   d.out().flow = Flow::kMembers;
   d.out().members = 5;
-  d.out().outputs = 2;
   use(d, &run_shuffle);
 }
 
@@ -90,9 +87,7 @@ bool run_vote(Warp& w, const Instruction& in, std::uint32_t mask) {
 void decode_vote(Decoder& d) {
   d.expect("sync");
   static constexpr std::string_view kWords[] = {"all", "any", "uni", "ballot"};
-  const std::string_view word = d.word();
-  for (std::uint32_t i = 0; i < 4; ++i)
-    if (kWords[i] == word) d.out().detail[0] = i;
+  d.out().detail[0] = d.choose(kWords);
   d.type();
   d.add(0, d.out().detail[0] == 3 ? Type{Kind::kBits, 32} : Type{Kind::kPredicate, 1});
   d.add_predicate(d.operands().at(1));
@@ -173,9 +168,7 @@ bool run_redux(Warp& w, const Instruction& in, std::uint32_t mask) {
 void decode_redux(Decoder& d) {
   d.expect("sync");
   static constexpr std::string_view kWords[] = {"add", "min", "max", "and", "or", "xor"};
-  const std::string_view word = d.word();
-  for (std::uint32_t i = 0; i < 6; ++i)
-    if (kWords[i] == word) d.out().detail[0] = i;
+  d.out().detail[0] = d.choose(kWords);
   const Type t = d.type();
   if (!t.is_integer()) d.fail("only integers are known here");
   d.out().detail[1] = t.is_signed();
@@ -261,7 +254,6 @@ void decode_bar(Decoder& d) {
     d.add(0, {Kind::kBits, 32});
     d.out().flow = Flow::kMembers;
     d.out().members = 0;
-    d.out().outputs = 0;
     return use(d, &run_warp_sync);
   }
   d.skip("cta");
@@ -272,7 +264,6 @@ void decode_bar(Decoder& d) {
   d.out().detail[1] = d.count() == 1;
   for (std::size_t i = 0; i < d.count(); ++i) d.add(i, {Kind::kUnsigned, 32});
   d.out().flow = Flow::kAligned;
-  d.out().outputs = 0;
   use(d, &run_barrier);
 }
 

@@ -158,7 +158,6 @@ void decode_setp(Decoder& d) {
   d.add(1, t);
   d.add(2, t);
   if (d.count() == 4) d.add_predicate(d.operands()[3]);
-  d.out().outputs = 2;
   if (flush && t.is(Kind::kFloat, 32)) return use(d, &run_setp<&compare_flushed>);
   use(d, setp_of(t));
 }
@@ -263,7 +262,6 @@ void decode_mov(Decoder& d) {
     d.add(from, vector == &from ? part : t);
     d.out().detail[0] = part.bits;
     d.out().detail[1] = parts;
-    d.out().outputs = std::uint8_t(vector == &to ? parts : 1);
     return use(d, vector == &to ? &run_split : &run_join);
   }
   d.add(to, t);

@@ -288,9 +288,7 @@ bool run_testp(Warp& w, const Instruction& in, std::uint32_t mask) {
 void decode_testp(Decoder& d) {
   static constexpr std::string_view kWords[] = {"finite",     "infinite", "number",
                                                 "notanumber", "normal",   "subnormal"};
-  const std::string_view word = d.word();
-  for (std::uint32_t i = 0; i < 6; ++i)
-    if (kWords[i] == word) d.out().detail[0] = i;
+  d.out().detail[0] = d.choose(kWords);
   if (d.type() != Type{Kind::kFloat, 32}) d.fail("this type is not known here");
   d.add_predicate(d.operands()[0]);
   d.add(1, {Kind::kFloat, 32});

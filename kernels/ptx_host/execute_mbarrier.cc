@@ -159,10 +159,7 @@ void skip_scopes(Decoder& d) {
   static constexpr std::string_view kWords[] = {"release",     "acquire",        "relaxed",
                                                 "cta",         "cluster",        "shared",
                                                 "shared::cta", "shared::cluster"};
-  for (bool more = true; more;) {
-    more = false;
-    for (const std::string_view word : kWords) more |= d.skip(word);
-  }
+  d.skip_all(kWords);
 }
 
 template <Act kAct>

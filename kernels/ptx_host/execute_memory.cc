@@ -127,7 +127,6 @@ void decode_access(Decoder& d, bool load) {
   d.out().detail[0] = std::uint32_t(space);
   d.out().detail[1] = pack(t);
   d.out().detail[2] = count;
-  d.out().outputs = std::uint8_t(load ? count : 0);
   const auto& text = d.operands();
   if (text.size() < 2) d.fail("expected 2 operands");
   if (load) d.add(text[0], t);
@@ -244,7 +243,6 @@ void decode_atomic(Decoder& d, bool returns) {
   d.out().detail[1] = pack(t);
   d.out().detail[2] = what;
   d.out().detail[3] = count;
-  d.out().outputs = std::uint8_t(count);
   const auto& text = d.operands();
   std::size_t next = 0;
   if (returns) {
@@ -342,12 +340,25 @@ void decode_getctarank(Decoder& d) {
 }
 
 bool run_nothing(Warp&, const Instruction&, std::uint32_t) { return true; }
+constexpr std::string_view kCacheWords[] = {"global",
+                                            "local",
+                                            "const",
+                                            "param",
+                                            "tensormap",
+                                            "L1",
+                                            "L2",
+                                            "L2::evict_last",
+                                            "L2::evict_normal",
+                                            "L2::evict_first",
+                                            "L2::evict_unchanged"};
 void decode_hint(Decoder& d) {
-  while (d.words_left()) d.word();
+  d.skip_all(kCacheWords);
   use(d, &run_nothing);
 }
 void decode_policy(Decoder& d) {
-  while (d.words_left() && !d.next_is("b64")) d.word();
+  static constexpr std::string_view kWords[] = {"fractional", "range", "cvt"};
+  d.choose(kWords);
+  d.skip_all(kCacheWords);
   d.expect("b64");
   d.add(0, {Kind::kBits, 64});
   use(

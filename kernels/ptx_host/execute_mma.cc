@@ -92,7 +92,6 @@ void decode_mma(Decoder& d) {
   if (d.count() != 4) d.fail("expected 4 operands");
   for (std::size_t i = 0; i < 4; ++i) d.add(i, {Kind::kBits, 32});
   d.out().flow = Flow::kAligned;
-  d.out().outputs = to.bits == 16 ? 2 : 4;
   use(d, &run_mma);
 }
 
@@ -158,7 +157,6 @@ void decode_matrix(Decoder& d, bool load) {
   d.add_address(d.operands().at(load ? 1 : 0));
   if (!load) d.add(1, {Kind::kBits, 32});
   d.out().flow = Flow::kAligned;
-  d.out().outputs = std::uint8_t(load ? d.out().detail[0] : 0);
   use(d, load ? &run_ldmatrix : &run_stmatrix);
 }
 

@@ -303,7 +303,6 @@ void decode_bulk_store(Decoder& d, std::uint32_t flags) {
 
 void decode_bulk(Decoder& d, bool reduces) {
   d.expect("bulk");
-  d.out().outputs = 0;
   if (d.skip("commit_group")) return use(d, &run_commit);
   if (d.skip("wait_group")) {
     d.skip("read");
@@ -311,7 +310,9 @@ void decode_bulk(Decoder& d, bool reduces) {
     return use(d, &run_wait);
   }
   if (d.skip("prefetch")) {
-    while (d.words_left()) d.word();
+    static constexpr std::string_view kWords[] = {
+        "tensor", "1d", "2d", "3d", "4d", "5d", "L2", "global", "tile", "L2::cache_hint"};
+    d.skip_all(kWords);
     return use(d, &run_nothing);
   }
   std::uint32_t flags = reduces ? std::uint32_t(kReduce) : 0u;

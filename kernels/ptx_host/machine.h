@@ -114,7 +114,6 @@ struct Warp {
   /// True where some lane went on.
   bool turn();
   [[noreturn]] void fail(const std::string& why, int lane = -1) const;
-  const Instruction& instruction() const { return program->code[now->pc]; }
 
  private:
   bool run_group(std::size_t which);

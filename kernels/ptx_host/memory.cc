@@ -18,7 +18,7 @@ std::mutex& guard() {
   static auto* one = new std::mutex;
   return *one;
 }
-Range last_found;  // under the guard's rule: kernels run one at a time
+Range last_found;  // of the thread that runs kernels
 
 std::string hex(std::uint64_t value) {
   char text[32];

@@ -34,7 +34,6 @@ enum class Flow : std::uint8_t {
   kExit,
   kAligned,  // all lanes of the warp that have not ended execute it together
   kMembers,  // those of its member mask, operand `members`
-  kWaits,    // may return false
 };
 
 struct Instruction {
@@ -43,8 +42,7 @@ struct Instruction {
   std::uint16_t count = 0;
   Flow flow = Flow::kNext;
   bool guard_negated = false;
-  bool moves = false;        // copies its operand: allowed while a wgmma has that in flight
-  std::uint8_t outputs = 1;  // how many of the first operands are written
+  bool moves = false;  // copies its operand: allowed while a wgmma has that in flight
   std::uint8_t members = 0;
   std::uint32_t guard = kNoRow;
   std::uint32_t target = 0;

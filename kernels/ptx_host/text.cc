@@ -25,8 +25,8 @@ void read_values(Lexer& lexer, Variable& variable, std::size_t width) {
     return append_value(variable, integer_of("0x" + std::string(lexer.take().substr(2))), width);
   const char first = lexer.token()[0];
   if (first != '-' && (first < '0' || first > '9')) {
-    // An address, `generic(name)+8`: no kernel read here uses such a table; one that does reads
-    // zeros' fault at once.
+    // An address, `generic(name)+8`, is not resolved: a kernel that follows it is told that nobody
+    // has that memory.
     while (!lexer.is(",") && !lexer.is("}") && !lexer.is(";")) lexer.take();
     return append_value(variable, ~std::uint64_t(0), width);
   }

@@ -31,6 +31,9 @@ TEST(PtxFaults, what_is_not_known_is_named) {
       "{%f1,%f2,%f3,%f4},{%r1,%r2,%r3,%r4},{%r5,%r6},{%f1,%f2,%f3,%f4};",
       "\".col\"");
   expect_error("add.s32 %r3, %r2;", "expected 3 operands");
+  expect_error("vote.sync.most.pred %p1, %p2, -1;", "\".most\" is not known");
+  expect_error("prefetch.global.L3 [%rd1];", "\".L3\" is not known");
+  expect_error("fence.proxy.async.shared::moon;", "\".shared::moon\" is not known");
 }
 
 TEST(PtxFaults, addresses) {

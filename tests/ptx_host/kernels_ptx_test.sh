@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Every kernel's tests on the PTX that nvcc makes: without contraction, with the bits of the host execution; and as it is
-# shipped. The tests' bounds hold for both.
+# shipped. The tests' bounds hold for both. Then a training run on it, recorded as a graph, beside the CPU's.
 #   kernels_ptx_test.sh CMAKE BUILD_FOLDER
 build=$2
-"$1" --build "$build" --parallel "$(nproc)" --target kernels_ptx_tests kernels_ptx_fmad_tests || exit 1
+"$1" --build "$build" --parallel "$(nproc)" --target kernels_ptx_tests kernels_ptx_fmad_tests train train_ptx || exit 1
 . "$(dirname "${BASH_SOURCE[0]}")/../cluster/check.sh"
 filter=--gtest_filter=-Simd*:*OpWork*:*Product*
 tests() { # NAME ENVIRONMENT...
@@ -30,4 +30,13 @@ if command -v python3 >/dev/null; then
 fi
 tests kernels_ptx_fmad_tests
 check "PTX as it is shipped" [ $code = 0 ]
+
+losses() { # PROGRAM DEVICE
+  "$build/$1" "$root/configs/tiny_llama.json" --set run.directory="$scratch/$1" --set run.device="$2" --set run.steps=6 \
+    --set data.train=synthetic --set data.sequence_length=32 --set evaluation.interval_steps=0 >"$scratch/log" 2>&1 || cat "$scratch/log" >&2
+  sed -n 's/^{"kind":"step",.*"loss":\([^,]*\),.*/\1/p' "$scratch/$1/metrics.jsonl"
+}
+check "six steps of a run have the losses of the CPU, in bf16" \
+  awk '{ d = $1 - $2; if (d < 0) d = -d; if (!($2 > 0 && d <= 4e-3 * $2)) exit 1; ++n } END { exit n != 6 }' \
+  <(paste <(losses train_ptx cuda-host) <(losses train cpu))
 finish
