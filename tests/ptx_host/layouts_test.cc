@@ -3,37 +3,17 @@
 // run on hardware.
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "kernels/ptx_host/fragments.h"
 #include "kernels/ptx_host/shared_matrix.h"
+#include "support/cute_layouts.h"
 
 namespace trireme::ptx {
 namespace {
 
-struct Line {
-  std::vector<std::string> head;
-  std::vector<int> values;
-};
-std::vector<Line> lines_of(const std::string& kind) {
-  std::ifstream file(std::string(TRIREME_GOLDEN) + "/cute_layouts.txt");
-  std::vector<Line> lines;
-  for (std::string text; std::getline(file, text);) {
-    const std::size_t colon = text.find(':');
-    std::istringstream head(text.substr(0, colon)), values(text.substr(colon + 1));
-    Line line;
-    for (std::string word; head >> word;) line.head.push_back(word);
-    for (int value; values >> value;) line.values.push_back(value);
-    if (line.head[0] == kind) lines.push_back(line);
-  }
-  return lines;
-}
-
 TEST(PtxLayouts, swizzles_are_those_of_cute) {
-  const auto lines = lines_of("swizzle");
+  const auto lines = cute_layouts("swizzle");
   ASSERT_EQ(lines.size(), 3u);
-  for (const Line& line : lines)
+  for (const CuteLayout& line : lines)
     for (std::size_t i = 0; i < line.values.size(); ++i)
       ASSERT_EQ(swizzled(std::uint32_t(i) * 16, std::uint32_t(std::stoi(line.head[1]))),
                 std::uint32_t(line.values[i]))
@@ -41,9 +21,9 @@ TEST(PtxLayouts, swizzles_are_those_of_cute) {
 }
 
 TEST(PtxLayouts, descriptors_lead_to_the_elements_of_cute) {
-  const auto lines = lines_of("matrix");
+  const auto lines = cute_layouts("matrix");
   ASSERT_EQ(lines.size(), 10u);
-  for (const Line& line : lines) {
+  for (const CuteLayout& line : lines) {
     const SharedMatrix matrix = SharedMatrix::of(std::stoull(line.head[4], nullptr, 16));
     const auto size = std::uint32_t(std::stoi(line.head[2]));
     const bool mn_major = line.head[3] == "1";
@@ -58,9 +38,9 @@ TEST(PtxLayouts, descriptors_lead_to_the_elements_of_cute) {
 }
 
 TEST(PtxLayouts, fragments_are_those_of_cute) {
-  const auto lines = lines_of("fragment");
+  const auto lines = cute_layouts("fragment");
   ASSERT_EQ(lines.size(), 6u);
-  for (const Line& line : lines) {
+  for (const CuteLayout& line : lines) {
     const std::string& name = line.head[1];
     const int threads = std::stoi(line.head[2]), values = std::stoi(line.head[3]);
     const bool is_d = name.ends_with("_c"), is_b = name == "mma_b_16",

@@ -6,7 +6,9 @@
 #include <random>
 
 #include "kernels/simt_host/runtime.h"
+#include "kernels/simt_host/state.h"
 #include "simt_host/device_array.h"
+#include "support/cute_layouts.h"
 
 namespace trireme::simt_cases {
 namespace {
@@ -52,6 +54,17 @@ void expect_product(const std::vector<float>& c, int n, const A& a, const B& b) 
       for (int k = 0; k < 64; ++k) sum += double(float(a(i, k))) * double(float(b(j, k)));
       ASSERT_EQ(c[std::size_t(i * n + j)], sum) << i << " " << j;
     }
+}
+
+TEST(TmaLayout, the_swizzle_is_that_of_cute) {
+  const auto layouts = cute_layouts("swizzle");
+  ASSERT_EQ(layouts.size(), 3u);
+  for (const CuteLayout& layout : layouts) {
+    if (layout.head[1] != "128") continue;
+    ASSERT_EQ(layout.values.size(), 128u);
+    for (std::size_t i = 0; i < layout.values.size(); ++i)
+      ASSERT_EQ(simt::swizzle_128(std::uint32_t(i) * 16), std::uint32_t(layout.values[i]));
+  }
 }
 
 TEST(WgmmaTest, a_comes_from_shared_memory_or_from_registers) {
