@@ -94,7 +94,8 @@ for name in "${names[@]}"; do
     folder=$(checkout flash_attention https://github.com/Dao-AILab/flash-attention.git)
     options=()
     for option in PAGEDKV SPLIT APPENDKV LOCAL SOFTCAP PACKGQA FP16 VARLEN SM8x; do options+=("-DFLASHATTENTION_DISABLE_$option"); done
-    program flash_attention_3 c++17 "$here/flash_attention_3.cu" "" --use_fast_math -DNDEBUG "${options[@]}" -I"$folder/hopper" \
+    options+=(-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED -DCUTLASS_ENABLE_GDC_FOR_SM90 -DNDEBUG) # as its own setup.py has them
+    program flash_attention_3 c++17 "$here/flash_attention_3.cu" "" --use_fast_math "${options[@]}" -I"$folder/hopper" \
       -I"$cutlass/include"
     run flash_attention_3
     ;;
