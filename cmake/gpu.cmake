@@ -142,10 +142,10 @@ if(ptx)
 endif()
 list(JOIN built " " built)
 
-# nvcc's object of a source, for the codes that the other arguments name; all of a folder.
+# Appends nvcc's objects of sources, in that folder, to the list of that name.
 function(trireme_nvcc_objects variable folder)
   cmake_parse_arguments(arg "" "" "SOURCES;OPTIONS" ${ARGN})
-  set(objects)
+  set(made)
   foreach(source ${arg_SOURCES})
     get_filename_component(name ${source} NAME)
     set(object ${CMAKE_BINARY_DIR}/${folder}/${name}.o)
@@ -155,9 +155,9 @@ function(trireme_nvcc_objects variable folder)
               -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR} ${arg_OPTIONS}
       DEPENDS ${source} ${PROJECT_SOURCE_DIR}/scripts/nvcc.sh DEPFILE ${object}.d
       COMMENT "nvcc ${folder}/${name}" VERBATIM)
-    list(APPEND objects ${object})
+    list(APPEND made ${object})
   endforeach()
-  set(${variable} ${${variable}} ${objects} PARENT_SCOPE)
+  set(${variable} ${${variable}} ${made} PARENT_SCOPE)
 endfunction()
 
 set(objects)

@@ -94,7 +94,7 @@ for name in "${names[@]}"; do
     folder=$(checkout flash_attention https://github.com/Dao-AILab/flash-attention.git)
     options=()
     for option in PAGEDKV SPLIT APPENDKV LOCAL SOFTCAP PACKGQA FP16 VARLEN SM8x; do options+=("-DFLASHATTENTION_DISABLE_$option"); done
-    options+=(-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED -DCUTLASS_ENABLE_GDC_FOR_SM90 -DNDEBUG) # as its own setup.py has them
+    options+=(-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED -DCUTLASS_ENABLE_GDC_FOR_SM90 -DNDEBUG) # as its own build has them
     program flash_attention_3 c++17 "$here/flash_attention_3.cu" "" --use_fast_math "${options[@]}" -I"$folder/hopper" \
       -I"$cutlass/include"
     run flash_attention_3

@@ -6,14 +6,19 @@ build=$2
 "$1" --build "$build" --parallel "$(nproc)" --target kernels_ptx_tests kernels_ptx_fmad_tests train train_ptx || exit 1
 . "$(dirname "${BASH_SOURCE[0]}")/../cluster/check.sh"
 filter=--gtest_filter=-Simd*:*OpWork*:*Product*
-tests() { # NAME ENVIRONMENT...
+tests() { # NAME ENVIRONMENT...: into $scratch/NAME.log
   name=$1 && shift
-  env "$@" "$build/$name" $filter >"$scratch/log" 2>&1
-  code=$?
-  [ $code = 0 ] || grep -E "FAILED|ptx_host:|Failure" -A4 "$scratch/log" | tail -n 60
-  sed -n 's/^\[==========\] \(.* ran\)/  \1/p' "$scratch/log"
+  env "$@" "$build/$name" $filter >"$scratch/$name.log" 2>&1
 }
+tell() { # NAME
+  [ $code = 0 ] || grep -E "FAILED|ptx_host:|Failure" -A4 "$scratch/$1.log" | tail -n 60
+  sed -n 's/^\[==========\] \(.* ran\)/  \1/p' "$scratch/$1.log"
+}
+tests kernels_ptx_fmad_tests &
+shipped=$!
 tests kernels_ptx_tests TRIREME_TEST_ALIGNED=1 TRIREME_RECORD_BITS="$scratch/bits"
+code=$?
+tell kernels_ptx_tests
 check "PTX without contraction" [ $code = 0 ]
 if [ -f "$build/kernels_simt_aligned.bits" ] && command -v python3 >/dev/null; then
   python3 "$root/tests/ptx_host/compare_bits.py" "$build/kernels_simt_aligned.bits" "$scratch/bits"
@@ -28,12 +33,14 @@ fi
 if command -v python3 >/dev/null; then
   check "docs/gpu_evidence.md is what the records say" "$root/scripts/gpu_evidence.py" --check
 fi
-tests kernels_ptx_fmad_tests
+wait $shipped
+code=$?
+tell kernels_ptx_fmad_tests
 check "PTX as it is shipped" [ $code = 0 ]
 
 losses() { # PROGRAM DEVICE
   "$build/$1" "$root/configs/tiny_llama.json" --set run.directory="$scratch/$1" --set run.device="$2" --set run.steps=6 \
-    --set data.train=synthetic --set data.sequence_length=32 --set evaluation.interval_steps=0 >"$scratch/log" 2>&1 || cat "$scratch/log" >&2
+    --set data.train=synthetic --set data.sequence_length=32 --set evaluation.interval_steps=0 >"$scratch/$1.log" 2>&1 || cat "$scratch/$1.log" >&2
   sed -n 's/^{"kind":"step",.*"loss":\([^,]*\),.*/\1/p' "$scratch/$1/metrics.jsonl"
 }
 check "six steps of a run have the losses of the CPU, in bf16" \
