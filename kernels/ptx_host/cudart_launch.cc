@@ -27,23 +27,15 @@ std::vector<Configuration>& configurations() {
 
 void put(std::uint32_t (&to)[3], dim3 from) { to[0] = from.x, to[1] = from.y, to[2] = from.z; }
 
-// The arguments are copied: a captured launch runs later.
+// A captured launch runs later.
 cudaError_t start(const void* stub, Launch launch, void** args, cudaStream_t stream) {
   if (!trireme::ptx::is_kernel(stub)) return trireme::ptx::fail(cudaErrorInvalidDeviceFunction);
-  std::vector<std::vector<std::uint8_t>> values;
   try {
-    for (std::size_t i = 0; const std::size_t bytes : trireme::ptx::program_of(stub).param_sizes) {
-      const auto* from = static_cast<const std::uint8_t*>(args[i++]);
-      values.emplace_back(from, from + bytes);
-    }
+    launch.params = trireme::ptx::pack_params(stub, args);
   } catch (const trireme::ptx::PtxError& error) {
     return trireme::ptx::perform(nullptr, [error] { throw error; });
   }
-  return trireme::ptx::perform(stream, [stub, launch, values]() mutable {
-    std::vector<void*> pointers;
-    for (auto& value : values) pointers.push_back(value.data());
-    trireme::ptx::launch(stub, launch, pointers.data());
-  });
+  return trireme::ptx::perform(stream, [stub, launch] { trireme::ptx::launch(stub, launch); });
 }
 
 }  // namespace
@@ -62,9 +54,9 @@ void __cudaRegisterFunction(void** module, const char* stub, char*, const char* 
                             uint3*, dim3*, dim3*, int*) {
   trireme::ptx::add_kernel(module, stub, name);
 }
-void __cudaRegisterVar(void** module, char* host, char*, const char* name, int, std::size_t bytes,
-                       int, int) {
-  trireme::ptx::add_variable(module, host, name, bytes);
+void __cudaRegisterVar(void** module, char* host, char*, const char* name, int, std::size_t, int,
+                       int) {
+  trireme::ptx::add_variable(module, host, name);
 }
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared,
                                      cudaStream_t stream) {

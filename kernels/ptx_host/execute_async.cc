@@ -109,7 +109,6 @@ void decode_cp(Decoder& d) {
 }
 
 // ---- fences. Of the memory order only the proxies show here: blocks run in order. ----
-bool run_nothing(Warp&, const Instruction&, std::uint32_t) { return true; }
 bool run_proxy_fence(Warp& w, const Instruction&, std::uint32_t) {
   for (const auto& block : w.block->cluster->blocks)
     for (std::uint8_t& writer : block->unfenced)

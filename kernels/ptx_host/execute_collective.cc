@@ -212,7 +212,6 @@ void decode_elect(Decoder& d) {
 }
 
 // ---- barriers of a block ----
-bool run_warp_sync(Warp&, const Instruction&, std::uint32_t) { return true; }
 
 // detail: arrive only, all threads of the block, kind of reduction. Counts go by whole warps, as
 // the machine's do.
@@ -254,7 +253,7 @@ void decode_bar(Decoder& d) {
     d.add(0, {Kind::kBits, 32});
     d.out().flow = Flow::kMembers;
     d.out().members = 0;
-    return use(d, &run_warp_sync);
+    return use(d, &run_nothing);
   }
   d.skip("cta");
   const bool arrive = d.skip("arrive");

@@ -287,7 +287,6 @@ void decode_exit(Decoder& d) {
   d.skip("uni");
   d.out().flow = Flow::kExit;
 }
-bool run_nothing(Warp&, const Instruction&, std::uint32_t) { return true; }
 bool run_trap(Warp& w, const Instruction&, std::uint32_t) {
   w.fail("the kernel has reached a trap");
 }

@@ -9,40 +9,7 @@
 namespace trireme::ptx {
 namespace {
 
-inline float flush_fast(float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  return (bits & 0x7f800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : x;
-}
 inline float saturate(float x) { return x > 0 ? (x < 1 ? x : 1.0F) : 0.0F; }  // NaN becomes 0
-
-// Of two numbers the machine takes the one that is no NaN, and -0 is below +0.
-template <class T>
-T smaller(T a, T b) {
-  if (std::isnan(a)) return std::isnan(b) ? std::numeric_limits<T>::quiet_NaN() : b;
-  if (std::isnan(b)) return a;
-  if (a == b) return std::signbit(a) ? a : b;
-  return a < b ? a : b;
-}
-template <class T>
-T larger(T a, T b) {
-  if (std::isnan(a)) return std::isnan(b) ? std::numeric_limits<T>::quiet_NaN() : b;
-  if (std::isnan(b)) return a;
-  if (a == b) return std::signbit(a) ? b : a;
-  return a > b ? a : b;
-}
-
-template <Calc kCalc, class T>
-inline T calculate(T a, T b, T c) {
-  if constexpr (kCalc == Calc::kAdd) return a + b;
-  if constexpr (kCalc == Calc::kSub) return a - b;
-  if constexpr (kCalc == Calc::kMul) return a * b;
-  if constexpr (kCalc == Calc::kFma) return std::fma(a, b, c);
-  if constexpr (kCalc == Calc::kMin) return smaller(a, b);
-  if constexpr (kCalc == Calc::kMax) return larger(a, b);
-  if constexpr (kCalc == Calc::kAbs) return std::fabs(a);
-  if constexpr (kCalc == Calc::kNeg) return -a;
-  if constexpr (kCalc == Calc::kDiv) return a / b;
-}
 
 template <Calc kCalc, class T, bool kFlush, bool kSaturate>
 bool run_calc(Warp& w, const Instruction& in, std::uint32_t mask) {
@@ -52,9 +19,9 @@ bool run_calc(Warp& w, const Instruction& in, std::uint32_t mask) {
   const T* c = w.row<T>(in.op[in.count > 3 ? 3 : 1]);
   for_lanes(mask, [=](int i) {
     T x = a[i], y = b[i], z = c[i];
-    if constexpr (kFlush) x = flush_fast(x), y = flush_fast(y), z = flush_fast(z);
-    T r = calculate<kCalc, T>(x, y, z);
-    if constexpr (kFlush) r = flush_fast(r);
+    if constexpr (kFlush) x = flushed(x), y = flushed(y), z = flushed(z);
+    T r = calculate(kCalc, x, y, z);
+    if constexpr (kFlush) r = flushed(r);
     if constexpr (kSaturate) r = saturate(r);
     d[i] = r;
   });
@@ -76,30 +43,6 @@ std::uint16_t narrow_bits(double value, bool brain) {
                : half_of(value, Round::kNearest);
 }
 
-double calculate_narrow(Calc calc, double a, double b, double c) {
-  switch (calc) {
-    case Calc::kAdd:
-      return a + b;
-    case Calc::kSub:
-      return a - b;
-    case Calc::kMul:
-      return a * b;
-    case Calc::kFma:
-      return a * b + c;  // the product of two narrow numbers is exact
-    case Calc::kMin:
-      return smaller(a, b);
-    case Calc::kMax:
-      return larger(a, b);
-    case Calc::kAbs:
-      return std::fabs(a);
-    case Calc::kNeg:
-      return -a;
-    case Calc::kDiv:
-      return a / b;
-  }
-  return 0;
-}
-
 // detail: calc, lanes of an element, bf16
 bool run_narrow(Warp& w, const Instruction& in, std::uint32_t mask) {
   const auto calc = Calc(in.detail[0]);
@@ -110,7 +53,7 @@ bool run_narrow(Warp& w, const Instruction& in, std::uint32_t mask) {
       double x[3] = {0, 0, 0};
       for (int j = 1; j < in.count; ++j)
         x[j - 1] = double(narrow_value(std::uint16_t(w.get(in.op[j], lane) >> (16 * k)), brain));
-      double r = calculate_narrow(calc, x[0], x[1], x[2]);
+      double r = calculate(calc, x[0], x[1], x[2]);
       if (in.detail[3] & 1) r = double(saturate(float(r)));
       if (in.detail[3] & 2 && r < 0) r = 0;
       if (in.detail[3] & 4 && (std::isnan(x[0]) || std::isnan(x[1])))
@@ -124,8 +67,7 @@ bool run_narrow(Warp& w, const Instruction& in, std::uint32_t mask) {
 
 struct Words {
   Round round = Round::kNearest;
-  bool rounded = false, approximate = false, flush = false, saturate = false, relu = false,
-       nan = false;
+  bool approximate = false, flush = false, saturate = false, relu = false, nan = false;
 };
 
 Words read_words(Decoder& d) {
@@ -133,7 +75,6 @@ Words read_words(Decoder& d) {
   while (d.words_left() && !d.has_type()) {
     const std::string_view word = d.word();
     if (word == "rn" || word == "rz" || word == "rm" || word == "rp") {
-      words.rounded = true;
       words.round = word == "rn"   ? Round::kNearest
                     : word == "rz" ? Round::kZero
                     : word == "rm" ? Round::kDown
@@ -208,9 +149,9 @@ bool run_function(Warp& w, const Instruction& in, std::uint32_t mask) {
   const double error = in.detail[0] ? std::exp2(-double(in.detail[0]) / 2) : 0;
   for_lanes(mask, [=](int i) {
     float x = a[i];
-    if (kFlush) x = flush_fast(x);
+    if (kFlush) x = flushed(x);
     float r = approximated(F()(double(x)), error, x);
-    d[i] = kFlush ? flush_fast(r) : r;
+    d[i] = kFlush ? flushed(r) : r;
   });
   return true;
 }
@@ -265,9 +206,9 @@ bool run_divide(Warp& w, const Instruction& in, std::uint32_t mask) {
   const float *a = w.row<float>(in.op[1]), *b = w.row<float>(in.op[2]);
   for_lanes(mask, [=](int i) {
     float x = a[i], y = b[i];
-    if (kFlush) x = flush_fast(x), y = flush_fast(y);
+    if (kFlush) x = flushed(x), y = flushed(y);
     const float r = approximated(double(x) / double(y), 0x1p-22, x);
-    d[i] = kFlush ? flush_fast(r) : r;
+    d[i] = kFlush ? flushed(r) : r;
   });
   return true;
 }
@@ -308,6 +249,22 @@ void decode_copysign(Decoder& d) {
 }
 
 }  // namespace
+
+std::uint64_t add_floats(Type t, std::uint64_t a, std::uint64_t b) {
+  if (t.is(Kind::kFloat, 64))
+    return std::bit_cast<std::uint64_t>(std::bit_cast<double>(a) + std::bit_cast<double>(b));
+  if (t.bits == 32)
+    return std::bit_cast<std::uint32_t>(std::bit_cast<float>(std::uint32_t(a)) +
+                                        std::bit_cast<float>(std::uint32_t(b)));
+  std::uint64_t sum = 0;
+  const bool brain = t.kind == Kind::kBf16;
+  for (int k = 0; k < 16 * t.lanes; k += 16) {
+    const double part = double(narrow_value(std::uint16_t(a >> k), brain)) +
+                        double(narrow_value(std::uint16_t(b >> k), brain));
+    sum |= std::uint64_t(narrow_bits(part, brain)) << k;
+  }
+  return sum;
+}
 
 bool starts_float(const Decoder& d) { return d.ends_with_float(); }
 void decode_float_add(Decoder& d) { decode_calc<Calc::kAdd>(d, 2); }

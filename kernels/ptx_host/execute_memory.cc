@@ -1,6 +1,6 @@
 // Loads, stores, atomics, addresses.
+#include "kernels/ptx_host/execute_float.h"
 #include "kernels/ptx_host/lanes.h"
-#include "kernels/ptx_host/numbers.h"
 
 namespace trireme::ptx {
 namespace {
@@ -67,13 +67,6 @@ std::uint64_t generic_of(Space space, std::uint64_t address) {
 
 bool is_shared(std::uint64_t generic) { return generic >> 32 == kSharedWindow >> 32; }
 
-void mark_unfenced(Warp& w, std::uint64_t generic, std::size_t bytes, int lane) {
-  Block& block = block_of(w, std::uint32_t(generic), lane);
-  const std::uint32_t at = (std::uint32_t(generic) & ((1u << kRankShift) - 1)) - kSharedBegin;
-  for (std::size_t i = at / 2; i <= (at + bytes - 1) / 2; ++i)
-    block.unfenced[i] = std::uint8_t(w.index + 1);
-}
-
 // detail: space, type, elements. Operands: elements, address.
 bool run_load(Warp& w, const Instruction& in, std::uint32_t mask) {
   const auto space = Space(in.detail[0]);
@@ -99,7 +92,7 @@ bool run_store(Warp& w, const Instruction& in, std::uint32_t mask) {
   each_lane(mask, [&](int lane) {
     const std::uint64_t generic = generic_of(space, w.address(in.op[0], lane));
     std::uint8_t* to = find(w, generic, size * count, lane);
-    if (is_shared(generic)) mark_unfenced(w, generic, size * count, lane);
+    if (is_shared(generic)) mark_unfenced(w, std::uint32_t(generic), size * count, lane);
     for (std::size_t k = 0; k < count; ++k) {
       const std::uint64_t value = w.get(in.op[1 + k], lane);
       std::memcpy(to + k * size, &value, size);
@@ -172,24 +165,6 @@ std::uint64_t combine_integers(Atomic what, Type t, std::uint64_t old, std::uint
   }
 }
 
-std::uint64_t add_floats(Type t, std::uint64_t old, std::uint64_t value) {
-  if (t.is(Kind::kFloat, 64))
-    return std::bit_cast<std::uint64_t>(std::bit_cast<double>(old) + std::bit_cast<double>(value));
-  if (t.bits == 32)
-    return std::bit_cast<std::uint32_t>(std::bit_cast<float>(std::uint32_t(old)) +
-                                        std::bit_cast<float>(std::uint32_t(value)));
-  std::uint64_t sum = 0;
-  for (int k = 0; k < t.lanes; ++k) {
-    const auto a = std::uint16_t(old >> (16 * k)), b = std::uint16_t(value >> (16 * k));
-    const std::uint16_t r =
-        t.kind == Kind::kBf16
-            ? bf16_of(float_of_bf16(a) + float_of_bf16(b), Round::kNearest)
-            : half_of(double(float_of_half(a)) + double(float_of_half(b)), Round::kNearest);
-    sum |= std::uint64_t(r) << (16 * k);
-  }
-  return sum;
-}
-
 // detail: space, type, what, elements. Operands: results, address, values [, other value of cas].
 // Lanes go one after another.
 bool run_atomic(Warp& w, const Instruction& in, std::uint32_t mask) {
@@ -200,7 +175,7 @@ bool run_atomic(Warp& w, const Instruction& in, std::uint32_t mask) {
   each_lane(mask, [&](int lane) {
     const std::uint64_t generic = generic_of(space, w.address(in.op[count], lane));
     std::uint8_t* at = find(w, generic, size * count, lane);
-    if (is_shared(generic)) mark_unfenced(w, generic, size * count, lane);
+    if (is_shared(generic)) mark_unfenced(w, std::uint32_t(generic), size * count, lane);
     for (std::size_t k = 0; k < count; ++k, at += size) {
       std::uint64_t old = 0;
       std::memcpy(&old, at, size);
@@ -339,7 +314,6 @@ void decode_getctarank(Decoder& d) {
   use(d, &run_getctarank);
 }
 
-bool run_nothing(Warp&, const Instruction&, std::uint32_t) { return true; }
 constexpr std::string_view kCacheWords[] = {"global",
                                             "local",
                                             "const",

@@ -126,9 +126,7 @@ bool run_stmatrix(Warp& w, const Instruction& in, std::uint32_t) {
         find_shared(w, address, 16, 8 * i + row);
         const auto value = std::uint16_t(w.get(in.op[1 + i], lane) >> (16 * e));
         std::memcpy(find_shared(w, address + std::uint32_t(2 * column), 2, lane), &value, 2);
-        Block& block = block_of(w, address, lane);
-        block.unfenced[((address & 0xffffff) - kSharedBegin) / 2 + std::uint32_t(column)] =
-            std::uint8_t(w.index + 1);
+        mark_unfenced(w, address + std::uint32_t(2 * column), 2, lane);
       }
   return true;
 }

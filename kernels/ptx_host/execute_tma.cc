@@ -1,8 +1,8 @@
 // Bulk copies. A load arrives when no thread can go on, its bytes are poison until then; a store
 // reads shared memory at its wait.
+#include "kernels/ptx_host/execute_float.h"
 #include "kernels/ptx_host/lanes.h"
 #include "kernels/ptx_host/mbarrier.h"
-#include "kernels/ptx_host/numbers.h"
 #include "kernels/ptx_host/shared_matrix.h"
 #include "kernels/ptx_host/tma.h"
 
@@ -82,33 +82,12 @@ void load_box(Warp& w, const Box& box) {
 }
 
 void add_element(std::uint8_t* to, const std::uint8_t* from, Type t) {
-  if (t.is(Kind::kFloat, 32)) {
-    float a, b;
-    std::memcpy(&a, to, 4);
-    std::memcpy(&b, from, 4);
-    a += b;
-    std::memcpy(to, &a, 4);
-  } else if (t.bits == 16) {
-    std::uint16_t a, b;
-    std::memcpy(&a, to, 2);
-    std::memcpy(&b, from, 2);
-    a = t.kind == Kind::kBf16
-            ? bf16_of(float_of_bf16(a) + float_of_bf16(b), Round::kNearest)
-            : half_of(double(float_of_half(a)) + double(float_of_half(b)), Round::kNearest);
-    std::memcpy(to, &a, 2);
-  } else {
-    throw PtxError("a bulk reduction of this type is not known");
-  }
-}
-
-void check_fenced(Warp& w, std::uint32_t address, std::size_t bytes, int lane) {
-  const Block& block = block_of(w, address, lane);
-  const std::uint32_t from = (address & ((1u << kRankShift) - 1)) - kSharedBegin;
-  for (std::size_t i = from / 2; i < (from + bytes + 1) / 2 && i < block.unfenced.size(); ++i)
-    if (block.unfenced[i])
-      w.fail("a bulk store reads shared memory that warp " + std::to_string(block.unfenced[i] - 1) +
-                 " has written and not made visible: fence.proxy.async is missing",
-             lane);
+  if (t.is_integer()) throw PtxError("a bulk reduction of this type is not known");
+  std::uint64_t a = 0, b = 0;
+  std::memcpy(&a, to, t.bits / 8);
+  std::memcpy(&b, from, t.bits / 8);
+  a = add_floats(t, a, b);
+  std::memcpy(to, &a, t.bits / 8);
 }
 
 void store_box(Warp& w, const Box& box, bool adds) {
@@ -154,10 +133,10 @@ bool run_load(Warp& w, const Instruction& in, std::uint32_t mask) {
       blocks = std::uint32_t(w.get(in.op[3 + in.detail[1]], lane)) & 0xffff;
     for (std::uint32_t rest = blocks; rest; rest &= rest - 1) {
       const auto rank = std::uint32_t(__builtin_ctz(rest));
-      constexpr std::uint32_t kOffset = (1u << kRankShift) - 1;
-      box.shared = (to & kOffset) | rank << kRankShift;
-      const std::uint32_t signal =
-          blocks == 1u << (to >> kRankShift) ? barrier : (barrier & kOffset) | rank << kRankShift;
+      box.shared = shared_offset(to) | rank << kRankShift;
+      const std::uint32_t signal = blocks == 1u << (to >> kRankShift)
+                                       ? barrier
+                                       : shared_offset(barrier) | rank << kRankShift;
       const std::size_t bytes = box_bytes(box.map);
       find_shared(w, box.shared + std::uint32_t(bytes) - 1, 1, lane);
       std::memset(find_shared(w, box.shared, 1, lane), kPoison, bytes);
@@ -242,7 +221,6 @@ bool run_wait(Warp& w, const Instruction& in, std::uint32_t mask) {
   });
   return true;
 }
-bool run_nothing(Warp&, const Instruction&, std::uint32_t) { return true; }
 
 void add_box(Decoder& d, const Text& text) {
   Text map = text;

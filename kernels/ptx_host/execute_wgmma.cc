@@ -13,13 +13,6 @@ namespace {
 
 constexpr int kRows = 16;
 
-void check_fenced(Warp& w, std::uint32_t at) {
-  const std::uint8_t writer = w.block->unfenced[(at - kSharedBegin) / 2];
-  if (writer)
-    w.fail("wgmma reads shared memory that warp " + std::to_string(writer - 1) +
-           " has written and not made visible: fence.proxy.async is missing");
-}
-
 // A's 16 rows of this warp, or all columns of B, as floats: [mn][k] or, transposed for multiply(),
 // [k][mn].
 struct Operands {
@@ -32,7 +25,7 @@ struct Operands {
         matrix.address(std::uint32_t(mn), std::uint32_t(i), size, mn_major) & 0x3ffff;
     if (at < kSharedBegin || at - kSharedBegin + size > w.block->shared.size())
       w.fail("a wgmma descriptor points outside the block's shared memory");
-    check_fenced(w, at);
+    check_fenced(w, at | w.block->rank << kRankShift, size, -1);
     std::uint32_t bits = 0;
     std::memcpy(&bits, w.block->shared.data() + (at - kSharedBegin), size);
     return number_of(bits, type);
@@ -254,7 +247,6 @@ bool run_wait(Warp& w, const Instruction& in, std::uint32_t) {
   std::erase_if(w.flights, [](const auto& flight) { return flight->products.empty(); });
   return true;
 }
-bool run_fence(Warp&, const Instruction&, std::uint32_t) { return true; }
 
 void decode_wgmma(Decoder& d) {
   if (d.skip("mma_async")) return decode_product(d);
@@ -264,7 +256,7 @@ void decode_wgmma(Decoder& d) {
   d.expect("aligned");
   d.out().flow = Flow::kAligned;
   if (!fence && !commit) d.out().detail[0] = std::uint32_t(d.constant(d.operands().at(0)));
-  use(d, fence ? &run_fence : commit ? &run_commit : &run_wait);
+  use(d, fence ? &run_nothing : commit ? &run_commit : &run_wait);
 }
 
 }  // namespace

@@ -11,21 +11,6 @@ namespace {
 
 constexpr int kModes[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
 
-float in_mode(Calc calc, float a, float b, float c) {
-  switch (calc) {
-    case Calc::kAdd:
-      return a + b;
-    case Calc::kSub:
-      return a - b;
-    case Calc::kMul:
-      return a * b;
-    case Calc::kDiv:
-      return a / b;
-    default:
-      return __builtin_fmaf(a, b, c);
-  }
-}
-
 }  // namespace
 
 bool run_rounded(Warp& w, const Instruction& in, std::uint32_t mask) {
@@ -36,8 +21,8 @@ bool run_rounded(Warp& w, const Instruction& in, std::uint32_t mask) {
   const bool flush = in.detail[2] != 0;
   std::fesetround(kModes[in.detail[1]]);
   each_lane(mask, [&](int i) {
-    const float r = flush ? in_mode(calc, flushed(a[i]), flushed(b[i]), flushed(c[i]))
-                          : in_mode(calc, a[i], b[i], c[i]);
+    const float r = flush ? calculate(calc, flushed(a[i]), flushed(b[i]), flushed(c[i]))
+                          : calculate(calc, a[i], b[i], c[i]);
     d[i] = flush ? flushed(r) : r;
   });
   std::fesetround(FE_TONEAREST);

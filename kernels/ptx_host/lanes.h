@@ -78,6 +78,9 @@ Handler integer_unary(Type t) {
   }
 }
 
+/// Of what shows nowhere here: hints, orders that hold anyway.
+inline bool run_nothing(Warp&, const Instruction&, std::uint32_t) { return true; }
+
 inline void use(Decoder& d, Handler handler) {
   if (!handler) d.fail("this type is not known here");
   d.out().run = handler;

@@ -146,7 +146,6 @@ struct Block {
 struct Cluster {
   const Launch* launch = nullptr;
   std::vector<std::unique_ptr<Block>> blocks;
-  std::uint32_t cluster_id[3] = {0, 0, 0};
   std::uint32_t arrived = 0, phase = 0;      // of barrier.cluster
   std::list<std::function<void()>> pending;  // TMA loads that have not arrived
   struct alignas(64) Params {
@@ -166,6 +165,14 @@ std::uint8_t* find(Warp& warp, std::uint64_t generic, std::size_t bytes, int lan
 /// The same for a 32-bit address of the cluster's shared memory.
 std::uint8_t* find_shared(Warp& warp, std::uint32_t address, std::size_t bytes, int lane);
 Block& block_of(Warp& warp, std::uint32_t shared_address, int lane);
+/// After ordinary stores, atomics and stmatrix.
+void mark_unfenced(Warp& warp, std::uint32_t address, std::size_t bytes, int lane);
+/// Throws where they wrote some of it and no proxy fence came behind them.
+void check_fenced(Warp& warp, std::uint32_t address, std::size_t bytes, int lane);
+/// Within a block's shared memory: without the rank.
+constexpr std::uint32_t shared_offset(std::uint32_t address) {
+  return address & ((1u << kRankShift) - 1);
+}
 
 /// Device memory is what was given out; everything else is nobody's.
 void own_memory(void* begin, std::size_t bytes);

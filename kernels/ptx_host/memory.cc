@@ -63,7 +63,7 @@ Block& block_of(Warp& warp, std::uint32_t address, int lane) {
 std::uint8_t* find_shared(Warp& warp, std::uint32_t address, std::size_t bytes, int lane) {
   Block& block =
       address >> kRankShift == warp.block->rank ? *warp.block : block_of(warp, address, lane);
-  const std::uint32_t offset = address & ((1u << kRankShift) - 1);
+  const std::uint32_t offset = shared_offset(address);
   if (offset < kSharedBegin || offset - kSharedBegin + bytes > block.shared.size())
     warp.fail("shared address " + hex(offset) + " + " + std::to_string(bytes) +
                   " lies outside the block's " + std::to_string(block.shared.size()) + " bytes",
@@ -72,6 +72,23 @@ std::uint8_t* find_shared(Warp& warp, std::uint32_t address, std::size_t bytes, 
     warp.fail("shared address " + hex(offset) + " is not a multiple of " + std::to_string(bytes),
               lane);
   return block.shared.data() + (offset - kSharedBegin);
+}
+
+void mark_unfenced(Warp& warp, std::uint32_t address, std::size_t bytes, int lane) {
+  Block& block = block_of(warp, address, lane);
+  const std::uint32_t at = shared_offset(address) - kSharedBegin;
+  for (std::size_t i = at / 2; i <= (at + bytes - 1) / 2; ++i)
+    block.unfenced[i] = std::uint8_t(warp.index + 1);
+}
+
+void check_fenced(Warp& warp, std::uint32_t address, std::size_t bytes, int lane) {
+  const Block& block = block_of(warp, address, lane);
+  const std::uint32_t from = shared_offset(address) - kSharedBegin;
+  for (std::size_t i = from / 2; i < (from + bytes + 1) / 2 && i < block.unfenced.size(); ++i)
+    if (block.unfenced[i])
+      warp.fail("it reads shared memory that warp " + std::to_string(block.unfenced[i] - 1) +
+                    " has written and not made visible: fence.proxy.async is missing",
+                lane);
 }
 
 std::uint8_t* find(Warp& warp, std::uint64_t generic, std::size_t bytes, int lane) {

@@ -113,7 +113,7 @@ void* add_module(const void* fat_binary) {
 void add_kernel(void* module, const void* stub, const char* name) {
   kernels()[stub] = {static_cast<LoadedModule*>(module), name, nullptr};
 }
-void add_variable(void* module, const void* host, const char* name, std::size_t) {
+void add_variable(void* module, const void* host, const char* name) {
   variables()[host] = {static_cast<LoadedModule*>(module), name};
 }
 void* address_of_variable(const void* host) {
@@ -138,7 +138,15 @@ const Program& program_of(const void* stub) {
   return *kernel.program;
 }
 
-void launch(const void* stub, Launch launch, void** args) {
+std::vector<std::uint8_t> pack_params(const void* stub, void** args) {
+  const Program& program = program_of(stub);
+  std::vector<std::uint8_t> params(program.param_bytes, 0);
+  for (std::size_t i = 0; i < program.param_offsets.size(); ++i)
+    std::memcpy(params.data() + program.param_offsets[i], args[i], program.param_sizes[i]);
+  return params;
+}
+
+void launch(const void* stub, Launch launch) {
   const Program& program = program_of(stub);
   launch.program = &program;
   const std::uint64_t threads = std::uint64_t(launch.block[0]) * launch.block[1] * launch.block[2];
@@ -153,9 +161,6 @@ void launch(const void* stub, Launch launch, void** args) {
     throw PtxError(program.name + ": " +
                    std::to_string(program.shared_bytes + launch.dynamic_shared) +
                    " bytes of shared memory");
-  launch.params.assign(program.param_bytes, 0);
-  for (std::size_t i = 0; i < program.param_offsets.size(); ++i)
-    std::memcpy(launch.params.data() + program.param_offsets[i], args[i], program.param_sizes[i]);
   run_grid(launch);
 }
 

@@ -36,15 +36,27 @@ float decode_narrow(std::uint32_t code, int fraction, int bias) {
   return std::ldexp(float(mantissa + (1u << fraction)), int(exponent) - bias - fraction);
 }
 
+/// As IEEE has it: the largest exponent means infinity, or NaN.
+float decode_ieee(std::uint32_t code, int fraction, int bias) {
+  const std::uint32_t infinite = std::uint32_t(2 * bias + 1) << fraction;
+  if (code > infinite) return std::numeric_limits<float>::quiet_NaN();
+  if (code == infinite) return std::numeric_limits<float>::infinity();
+  return decode_narrow(code, fraction, bias);
+}
+
+/// The nearest code; `largest` for all beyond it. NaN is 0x7f, the sign's bit 0x80.
+std::uint8_t saturating_code(float value, int fraction, int lowest, std::uint32_t largest) {
+  if (std::isnan(value)) return 0x7f;
+  const std::uint32_t sign = std::signbit(value) ? 0x80 : 0;
+  if (std::isinf(value)) return std::uint8_t(sign | largest);
+  return std::uint8_t(
+      sign | std::min(code_of(std::fabs(value), fraction, lowest, Round::kNearest), largest));
+}
+
 }  // namespace
 
 float float_of_half(std::uint16_t bits) {
-  const float sign = bits & 0x8000 ? -1.0F : 1.0F;
-  const std::uint32_t code = bits & 0x7fff;
-  if (code >= 0x7c00)
-    return code == 0x7c00 ? sign * std::numeric_limits<float>::infinity()
-                          : std::numeric_limits<float>::quiet_NaN();
-  return sign * decode_narrow(code, 10, 15);
+  return (bits & 0x8000 ? -1.0F : 1.0F) * decode_ieee(bits & 0x7fff, 10, 15);
 }
 
 float float_of_e4m3(std::uint8_t bits) {
@@ -54,12 +66,7 @@ float float_of_e4m3(std::uint8_t bits) {
 }
 
 float float_of_e5m2(std::uint8_t bits) {
-  const float sign = bits & 0x80 ? -1.0F : 1.0F;
-  const std::uint32_t code = bits & 0x7f;
-  if (code >= 0x7c)
-    return code == 0x7c ? sign * std::numeric_limits<float>::infinity()
-                        : std::numeric_limits<float>::quiet_NaN();
-  return sign * decode_narrow(code, 2, 15);
+  return (bits & 0x80 ? -1.0F : 1.0F) * decode_ieee(bits & 0x7f, 2, 15);
 }
 
 // The upper half of the float's bits, and a carry where the lower half says so.
@@ -84,21 +91,8 @@ std::uint16_t half_of(double value, Round round) {
   return std::uint16_t(sign | std::min(code, beyond));
 }
 
-std::uint8_t e4m3_of(float value) {
-  if (std::isnan(value)) return 0x7f;
-  const auto sign = std::uint8_t(std::signbit(value) ? 0x80 : 0);
-  if (std::fabs(value) >= 448) return std::uint8_t(sign | 0x7e);
-  return std::uint8_t(
-      sign | std::min<std::uint32_t>(code_of(std::fabs(value), 3, -6, Round::kNearest), 0x7e));
-}
-
-std::uint8_t e5m2_of(float value) {
-  if (std::isnan(value)) return 0x7f;
-  const auto sign = std::uint8_t(std::signbit(value) ? 0x80 : 0);
-  if (std::fabs(value) >= 57344) return std::uint8_t(sign | 0x7b);
-  return std::uint8_t(
-      sign | std::min<std::uint32_t>(code_of(std::fabs(value), 2, -14, Round::kNearest), 0x7b));
-}
+std::uint8_t e4m3_of(float value) { return saturating_code(value, 3, -6, 0x7e); }
+std::uint8_t e5m2_of(float value) { return saturating_code(value, 2, -14, 0x7b); }
 
 float float_of(double value, Round round) {
   const auto nearest = float(value);

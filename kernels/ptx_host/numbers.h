@@ -25,8 +25,10 @@ std::uint8_t e5m2_of(float value);
 /// A double in a direction to a float.
 float float_of(double value, Round round);
 
+/// A subnormal number becomes zero, its sign stays.
 inline float flushed(float x) {
-  return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0F, x) : x;
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  return (bits & 0x7f800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : x;
 }
 
 }  // namespace trireme::ptx

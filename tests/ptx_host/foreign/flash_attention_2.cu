@@ -1,24 +1,15 @@
 // FlashAttention-2 (csrc/flash_attn/src of its package), whose products are mma.sync, forward and
 // backward in bf16, beside attention in double.
+#include "attention_case.h"
 #include "flash_bwd_launch_template.h"
 #include "flash_fwd_launch_template.h"
-#include "harness.h"
 
 namespace {
 
-using Element = cutlass::bfloat16_t;
+using foreign::Case, foreign::Element, foreign::Tensors;
 constexpr int kD = 64;
 
-struct Case {
-  int heads, queries, keys;
-};
-
-struct Tensors {
-  Element *q, *k, *v, *o, *d_out, *dq, *dk, *dv;
-  float* lse;
-};
-
-void set_params(flash::Flash_bwd_params& p, const Case& c, const Tensors& t, bool causal) {
+void set_params(flash::Flash_bwd_params& p, const Case& c, const Tensors& t) {
   p.b = 1;
   p.h = p.h_k = c.heads;
   p.h_h_k_ratio = 1;
@@ -42,9 +33,9 @@ void set_params(flash::Flash_bwd_params& p, const Case& c, const Tensors& t, boo
   p.p_dropout = 1, p.rp_dropout = 1, p.p_dropout_in_uint8_t = 255;
   p.scale_softmax_rp_dropout = p.scale_softmax;
   p.window_size_left = -1;
-  p.window_size_right = causal ? 0 : -1;
+  p.window_size_right = c.causal ? 0 : -1;
   p.is_bf16 = true;
-  p.is_causal = causal;
+  p.is_causal = c.causal;
   p.is_seqlens_k_cumulative = true;
   p.num_splits = 1;
   p.softmax_lse_ptr = t.lse;
@@ -54,51 +45,15 @@ void set_params(flash::Flash_bwd_params& p, const Case& c, const Tensors& t, boo
 }
 
 template <bool kCausal>
-bool run(const Case& c) {
-  const std::size_t nq = std::size_t(c.queries) * c.heads * kD,
-                    nk = std::size_t(c.keys) * c.heads * kD;
-  using foreign::random, foreign::device;
-  const Tensors t = {random<Element>(nq, 1),
-                     random<Element>(nk, 2),
-                     random<Element>(nk, 3),
-                     device<Element>(nq),
-                     random<Element>(nq, 4),
-                     device<Element>(nq),
-                     device<Element>(nk),
-                     device<Element>(nk),
-                     device<float>(std::size_t(c.heads) * c.queries)};
+bool run(Case c) {
+  c.causal = kCausal;
+  const Tensors t = foreign::make_tensors(c, kD);
   flash::Flash_bwd_params p = {};
-  set_params(p, c, t, kCausal);
+  set_params(p, c, t);
   flash::run_mha_fwd_hdim64<Element, kCausal>(p, nullptr);
   flash::run_mha_bwd_hdim64<Element, kCausal>(p, nullptr);
   foreign::check(cudaDeviceSynchronize());
-  foreign::Comparison out, dq, dk, dv;
-  for (int h = 0; h < c.heads; ++h) {
-    const foreign::Head head = {c.queries,    c.keys,  kD,
-                                c.heads * kD, kCausal, 1 / std::sqrt(double(kD))};
-    const std::size_t at = std::size_t(h) * kD;
-    std::vector<double> o, weights;
-    foreign::attention(head, t.q + at, t.k + at, t.v + at, o, weights);
-    const foreign::Gradients g = foreign::attention_gradients<Element>(
-        head, {t.q + at, t.k + at, t.v + at, t.d_out + at}, o, weights);
-    const auto compare = [&](foreign::Comparison& to, const Element* got,
-                             const std::vector<double>& expected, int rows) {
-      for (int i = 0; i < rows; ++i)
-        for (int e = 0; e < kD; ++e)
-          to.add(double(float(got[std::size_t(i) * head.step + at + e])),
-                 expected[std::size_t(i) * kD + e]);
-    };
-    compare(out, t.o, o, c.queries);
-    compare(dq, t.dq, g.dq, c.queries);
-    compare(dk, t.dk, g.dk, c.keys);
-    compare(dv, t.dv, g.dv, c.keys);
-  }
-  const std::string name = std::string("FA2 D 64 ") + (kCausal ? "causal " : "full ") +
-                           std::to_string(c.queries) + " x " + std::to_string(c.keys);
-  bool good = out.report(name + " forward", 1e-2);
-  good &= dq.report(name + " dQ", 2e-2);
-  good &= dk.report(name + " dK", 2e-2);
-  return dv.report(name + " dV", 2e-2) && good;
+  return foreign::compare("FA2", c, kD, t, true);
 }
 
 }  // namespace

@@ -1,22 +1,12 @@
 // FlashAttention-3 (hopper/ of its repository), forward and backward in bf16, beside attention in
 // double.
+#include "attention_case.h"
 #include "flash_bwd_launch_template.h"
 #include "flash_fwd_launch_template.h"
-#include "harness.h"
 
 namespace {
 
-using Element = cutlass::bfloat16_t;
-
-struct Case {
-  int heads, queries, keys;
-  bool causal;
-};
-
-struct Tensors {
-  Element *q, *k, *v, *o, *d_out, *dq, *dk, *dv;
-  float* lse;
-};
+using foreign::Case, foreign::Element, foreign::Tensors;
 
 template <class Params>
 void set_shapes(Params& p, const Case& c, int d) {
@@ -79,49 +69,10 @@ void backward(const Case& c, const Tensors& t) {
 
 template <int kD>
 bool run(const Case& c, bool with_backward) {
-  const std::size_t nq = std::size_t(c.queries) * c.heads * kD,
-                    nk = std::size_t(c.keys) * c.heads * kD;
-  using foreign::random, foreign::device;
-  const Tensors t = {random<Element>(nq, 1),
-                     random<Element>(nk, 2),
-                     random<Element>(nk, 3),
-                     device<Element>(nq),
-                     random<Element>(nq, 4),
-                     device<Element>(nq),
-                     device<Element>(nk),
-                     device<Element>(nk),
-                     device<float>(std::size_t(c.heads) * c.queries)};
-  const std::string name = "FA3 D " + std::to_string(kD) + (c.causal ? " causal " : " full ") +
-                           std::to_string(c.queries) + " x " + std::to_string(c.keys);
+  const Tensors t = foreign::make_tensors(c, kD);
   forward<kD>(c, t);
   if (with_backward) backward(c, t);
-  foreign::Comparison out, dq, dk, dv;
-  for (int h = 0; h < c.heads; ++h) {
-    const foreign::Head head = {c.queries,    c.keys,   kD,
-                                c.heads * kD, c.causal, 1 / std::sqrt(double(kD))};
-    const std::size_t at = std::size_t(h) * kD;
-    std::vector<double> o, p;
-    foreign::attention(head, t.q + at, t.k + at, t.v + at, o, p);
-    const auto compare = [&](foreign::Comparison& to, const Element* got,
-                             const std::vector<double>& expected, int rows) {
-      for (int i = 0; i < rows; ++i)
-        for (int e = 0; e < kD; ++e)
-          to.add(double(float(got[std::size_t(i) * head.step + at + e])),
-                 expected[std::size_t(i) * kD + e]);
-    };
-    compare(out, t.o, o, c.queries);
-    if (!with_backward) continue;
-    const foreign::Gradients g = foreign::attention_gradients<Element>(
-        head, {t.q + at, t.k + at, t.v + at, t.d_out + at}, o, p);
-    compare(dq, t.dq, g.dq, c.queries);
-    compare(dk, t.dk, g.dk, c.keys);
-    compare(dv, t.dv, g.dv, c.keys);
-  }
-  bool good = out.report(name + " forward", 1e-2);
-  if (!with_backward) return good;
-  good &= dq.report(name + " dQ", 2e-2);
-  good &= dk.report(name + " dK", 2e-2);
-  return dv.report(name + " dV", 2e-2) && good;
+  return foreign::compare("FA3", c, kD, t, with_backward);
 }
 
 }  // namespace
