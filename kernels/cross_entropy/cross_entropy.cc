@@ -15,7 +15,8 @@ const CrossEntropyKernels& table(const Context& context) {
 CrossEntropyRows rows_of(const ArgumentChecker& check, const ConstTensorView& logits_TV,
                          const VocabularyPart& part) {
   check.rank("logits", logits_TV, 2);
-  check.tensor("logits", logits_TV, DType::kF32, logits_TV.shape);
+  check.floating("logits", logits_TV.dtype);
+  check.tensor("logits", logits_TV, logits_TV.dtype, logits_TV.shape);
   check.that(part.first >= 0 && part.valid >= 0 && part.valid <= logits_TV.shape[1], "part",
              "the valid columns must be among those of the logits");
   return {logits_TV.shape[0], logits_TV.shape[1], part.valid, part.first};
@@ -37,7 +38,8 @@ void cross_entropy_statistics(Context& context, const CrossEntropyStatistics& ar
   check.disjoint("target_logit", args.target_logit_T, "logits", args.logits_TV);
   table(context).statistics({context.exec(), rows, args.maximum_T.as<float>(),
                              args.sum_T.as<float>(), args.target_logit_T.as<float>(),
-                             args.logits_TV.as<float>(), args.targets_T.as<std::int32_t>()});
+                             args.logits_TV.data, args.targets_T.as<std::int32_t>(),
+                             args.logits_TV.dtype});
 }
 
 void cross_entropy_merge(Context& context, const CrossEntropyMerge& args) {
@@ -82,14 +84,16 @@ void cross_entropy_finish(Context& context, const CrossEntropyFinish& args) {
   if (!args.dlogits_TV.given()) return;
   const CrossEntropyRows rows = rows_of(check, args.logits_TV, args.part);
   check.floating("dlogits", args.dlogits_TV.dtype);
-  check.tensor("logits", args.logits_TV, DType::kF32, {tokens, rows.columns});
+  check.that(args.logits_TV.dtype == DType::kF32 || args.dlogits_TV.dtype == DType::kBF16,
+             "dlogits", "of bf16 logits the gradient is bf16");
+  check.tensor("logits", args.logits_TV, args.logits_TV.dtype, {tokens, rows.columns});
   check.tensor("dlogits", args.dlogits_TV, args.dlogits_TV.dtype, {tokens, rows.columns});
   check.tensor("scale", args.scale, DType::kF32, {1});
   check.same_or_disjoint("dlogits", args.dlogits_TV, "logits", args.logits_TV);
-  table(context).gradient({context.exec(), rows, args.dlogits_TV.data, args.logits_TV.as<float>(),
+  table(context).gradient({context.exec(), rows, args.dlogits_TV.data, args.logits_TV.data,
                            args.maximum_T.as<float>(), args.sum_T.as<float>(),
                            args.targets_T.as<std::int32_t>(), args.scale.as<float>(),
-                           args.dlogits_TV.dtype});
+                           args.dlogits_TV.dtype, args.logits_TV.dtype});
 }
 
 }  // namespace trireme

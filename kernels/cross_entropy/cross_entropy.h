@@ -16,7 +16,10 @@ struct VocabularyPart {
 ///   sum[t] = sum_v exp(logits[t,v] - maximum[t])
 ///   target_logit[t] = logits[t, target[t]] where this part holds it, else 0
 ///
-///   maximum, sum, target_logit [T] f32;  logits [T, V] f32;  targets [T] i32, -1 = not counted
+///   maximum, sum, target_logit  [T]     f32
+///   logits                      [T, V]  f32|bf16
+///   targets                     [T]     i32, -1 = not counted
+///
 /// Without a column, or where all are -inf, maximum is -inf and sum 0. NaN makes it NaN.
 struct CrossEntropyStatistics {
   TensorView maximum_T, sum_T, target_logit_T;
@@ -47,8 +50,9 @@ void cross_entropy_merge(Context& context, const CrossEntropyMerge& args);
 ///
 ///   maximum, sum, target_logit  [T]     f32, of the whole vocabulary
 ///   loss                        [T]     f32, not given when only the gradient is wanted
-///   dlogits                     [T, V]  f32|bf16, may be logits (f32); not given when only the
-///                                       loss is wanted
+///   logits                      [T, V]  f32|bf16
+///   dlogits                     [T, V]  f32|bf16, bf16 where logits are; may be logits of its
+///                                       type; not given when only the loss is wanted
 ///   scale                       [1]     f32, in the device's memory; given with dlogits
 struct CrossEntropyFinish {
   TensorView loss_T, dlogits_TV;

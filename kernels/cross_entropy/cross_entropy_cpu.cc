@@ -14,7 +14,8 @@ TRIREME_INLINE std::int64_t target_column(const CrossEntropyRows& rows, std::int
   return target >= 0 && column >= 0 && column < rows.valid ? column : -1;
 }
 
-float row_maximum(const float* logits, std::int64_t valid) {
+template <class L>
+float row_maximum(const L* logits, std::int64_t valid) {
   const F32 lowest = F32::broadcast(-kInfinity);
   F32 best[4] = {lowest, lowest, lowest, lowest};
   std::int64_t v = 0;
@@ -28,7 +29,8 @@ float row_maximum(const float* logits, std::int64_t valid) {
 }
 
 /// In blocks, so that the error stays near that of a short sum for any size of vocabulary.
-float row_sum(const float* logits, std::int64_t valid, float maximum) {
+template <class L>
+float row_sum(const L* logits, std::int64_t valid, float maximum) {
   constexpr std::int64_t kBlock = 1024;
   const F32 m = F32::broadcast(maximum);
   F32 total = F32::zero();
@@ -48,21 +50,27 @@ float row_sum(const float* logits, std::int64_t valid, float maximum) {
   return reduce_add(total);
 }
 
-void statistics(const CrossEntropyStatisticsArgs& args) {
+template <class L>
+void statistics_of(const CrossEntropyStatisticsArgs& args) {
   const CrossEntropyRows& rows = args.rows;
   parallel_ranges(args.exec, rows.tokens, rows.valid * kWorkPerExp,
                   [&](std::int64_t begin, std::int64_t end) {
                     for (std::int64_t t = begin; t < end; ++t) {
-                      const float* logits = args.logits + t * rows.columns;
+                      const L* logits = static_cast<const L*>(args.logits) + t * rows.columns;
                       const float maximum = row_maximum(logits, rows.valid);
                       const std::int64_t column = target_column(rows, args.targets[t]);
                       args.maximum[t] = maximum;
                       // Where all is -inf, exponentials are 0; where a NaN is among them, NaN.
                       const float base = maximum == -kInfinity ? kLowest : maximum;
                       args.sum[t] = row_sum(logits, rows.valid, base);
-                      args.target_logit[t] = column < 0 ? 0.0F : logits[column];
+                      args.target_logit[t] = column < 0 ? 0.0F : to_float(logits[column]);
                     }
                   });
+}
+
+void statistics(const CrossEntropyStatisticsArgs& args) {
+  if (args.logits_type == DType::kF32) return statistics_of<float>(args);
+  statistics_of<BFloat16>(args);
 }
 
 void merge(const CrossEntropyMergeArgs& args) {
@@ -103,16 +111,16 @@ void loss(const CrossEntropyLossArgs& args) {
       });
 }
 
-template <class T>
+template <class L, class T>
 void gradient_row(const CrossEntropyGradientArgs& args, std::int64_t t) {
   const CrossEntropyRows& rows = args.rows;
-  const float* logits = args.logits + t * rows.columns;
+  const L* logits = static_cast<const L*>(args.logits) + t * rows.columns;
   T* dlogits = static_cast<T*>(args.dlogits) + t * rows.columns;
   const std::int64_t column = target_column(rows, args.targets[t]);
   const F32 maximum = F32::broadcast(args.maximum[t]), scale = F32::broadcast(*args.scale);
   const F32 inverse = F32::broadcast(1.0F) / F32::broadcast(args.sum[t]);
   // Read before the row is written: both may be the same memory.
-  const F32 target_logit = F32::broadcast(column < 0 ? 0.0F : logits[column]);
+  const F32 target_logit = F32::broadcast(column < 0 ? 0.0F : to_float(logits[column]));
   for_each_vector(0, rows.valid, [&](std::int64_t v, auto lanes) {
     const F32 p = exp(F32::load(logits + v, lanes) - maximum) * inverse;
     (p * scale).store(dlogits + v, lanes);
@@ -124,14 +132,14 @@ void gradient_row(const CrossEntropyGradientArgs& args, std::int64_t t) {
   ((p - F32::broadcast(1.0F)) * scale).store(dlogits + column, Tail(1));
 }
 
-template <class T>
+template <class L, class T>
 void gradient_of(const CrossEntropyGradientArgs& args) {
   const std::int64_t columns = args.rows.columns;
   parallel_ranges(args.exec, args.rows.tokens, columns * kWorkPerExp,
                   [&](std::int64_t begin, std::int64_t end) {
                     for (std::int64_t t = begin; t < end; ++t) {
                       if (args.targets[t] >= 0) {
-                        gradient_row<T>(args, t);
+                        gradient_row<L, T>(args, t);
                         continue;
                       }
                       T* row = static_cast<T*>(args.dlogits) + t * columns;
@@ -143,8 +151,9 @@ void gradient_of(const CrossEntropyGradientArgs& args) {
 }
 
 void gradient(const CrossEntropyGradientArgs& args) {
-  if (args.dlogits_type == DType::kF32) return gradient_of<float>(args);
-  gradient_of<BFloat16>(args);
+  if (args.dlogits_type == DType::kF32) return gradient_of<float, float>(args);
+  if (args.logits_type == DType::kF32) return gradient_of<float, BFloat16>(args);
+  gradient_of<BFloat16, BFloat16>(args);
 }
 
 }  // namespace

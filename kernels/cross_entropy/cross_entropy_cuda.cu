@@ -8,7 +8,6 @@ namespace {
 // A block takes one row; rows of a small vocabulary get small blocks.
 constexpr int kWideThreads = 512, kNarrowThreads = 128;
 constexpr std::int64_t kNarrowColumnsMax = 4096;
-constexpr int kCount = 4;  // logits of one 16-byte access
 constexpr int kDepth = 4;  // accesses that a thread has under way at once
 
 /// The column of a token's target, or -1 where it stands in another part or is not counted.
@@ -20,6 +19,7 @@ __device__ __forceinline__ std::int64_t target_column(const CrossEntropyRows& ro
 
 /// How a row is read: `head` single elements up to an aligned address, `groups` of kCount, and
 /// what is left. The rows of an odd vocabulary begin anywhere.
+template <int kCount>
 struct RowCut {
   std::int64_t head, groups, rest;
 
@@ -28,8 +28,8 @@ struct RowCut {
     return i < head ? i : i + groups * kCount;
   }
 };
-template <class T>
-__device__ __forceinline__ RowCut cut_of(const T* row, std::int64_t count) {
+template <int kCount, class T>
+__device__ __forceinline__ RowCut<kCount> cut_of(const T* row, std::int64_t count) {
   constexpr auto kBytes = static_cast<unsigned>(sizeof(T) * kCount);
   const auto beyond = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(row) % kBytes);
   const std::int64_t to_aligned = (kBytes - beyond) % kBytes / sizeof(T);
@@ -60,30 +60,34 @@ struct Running {
   }
 };
 
-template <int kThreads>
+template <class L, int kThreads>
 __global__ void __launch_bounds__(kThreads) statistics_kernel(CrossEntropyStatisticsArgs args) {
   __shared__ float maxima[kThreads / 32], sums[kThreads / 32];
   const std::int64_t t = blockIdx.x;
-  const float* row = args.logits + t * args.rows.columns;
-  const RowCut cut = cut_of(row, args.rows.valid);
+  constexpr int kCount = kWide<L>;
+  const L* row = static_cast<const L*>(args.logits) + t * args.rows.columns;
+  const RowCut cut = cut_of<kCount>(row, args.rows.valid);
   Running running{-INFINITY, 0};
   std::int64_t group = threadIdx.x;
   for (; group + (kDepth - 1) * kThreads < cut.groups; group += kDepth * kThreads) {
     float x[kDepth * kCount];
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
-      const auto four = load<kCount>(row + cut.head + (group + d * kThreads) * kCount);
+      const auto in = load<kCount>(row + cut.head + (group + d * kThreads) * kCount);
 #pragma unroll
-      for (int k = 0; k < kCount; ++k) x[d * kCount + k] = four.at[k];
+      for (int k = 0; k < kCount; ++k) x[d * kCount + k] = to_float(in.at[k]);
     }
     running.add(x);
   }
   for (; group < cut.groups; group += kThreads) {
-    const auto four = load<kCount>(row + cut.head + group * kCount);
-    running.add(four.at);
+    const auto in = load<kCount>(row + cut.head + group * kCount);
+    float x[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) x[k] = to_float(in.at[k]);
+    running.add(x);
   }
   if (threadIdx.x < cut.rest) {
-    const float x[1] = {row[cut.single(threadIdx.x)]};
+    const float x[1] = {to_float(row[cut.single(threadIdx.x)])};
     running.add(x);
   }
 
@@ -99,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) statistics_kernel(CrossEntropyStatis
   const std::int64_t column = target_column(args.rows, args.targets[t]);
   args.maximum[t] = maximum;
   args.sum[t] = sum;
-  args.target_logit[t] = column < 0 ? 0.0F : row[column];
+  args.target_logit[t] = column < 0 ? 0.0F : to_float(row[column]);
 }
 
 constexpr int kTokenThreads = 256;  // of kernels in which a thread takes one token
@@ -130,7 +134,8 @@ __global__ void __launch_bounds__(kTokenThreads) loss_kernel(CrossEntropyLossArg
 
 template <class T, int kThreads>
 __device__ __forceinline__ void zero(T* to, std::int64_t count) {
-  const RowCut cut = cut_of(to, count);
+  constexpr int kCount = kWide<T>;
+  const RowCut cut = cut_of<kCount>(to, count);
   Vector<T, kCount> zeros;
 #pragma unroll
   for (int k = 0; k < kCount; ++k) zeros.at[k] = from_float<T>(0);
@@ -140,22 +145,23 @@ __device__ __forceinline__ void zero(T* to, std::int64_t count) {
 }
 
 /// Each element is read and written by one thread, so that both may be the same memory.
-template <class T, int kThreads>
+template <class L, class T, int kThreads>
 __global__ void __launch_bounds__(kThreads) gradient_kernel(CrossEntropyGradientArgs args) {
+  constexpr int kCount = kWide<L>;
   const std::int64_t t = blockIdx.x;
   const CrossEntropyRows& rows = args.rows;
   T* out = static_cast<T*>(args.dlogits) + t * rows.columns;
   const std::int32_t target = args.targets[t];
   if (target < 0) return zero<T, kThreads>(out, rows.columns);
 
-  const float* row = args.logits + t * rows.columns;
+  const L* row = static_cast<const L*>(args.logits) + t * rows.columns;
   const std::int64_t column = target_column(rows, target);
   const float maximum = args.maximum[t], inverse = 1.0F / args.sum[t], scale = *args.scale;
   const auto gradient = [&](float x, std::int64_t v) {
     const float p = expf(x - maximum) * inverse;
     return (v == column ? p - 1.0F : p) * scale;
   };
-  RowCut cut = cut_of(row, rows.valid);
+  auto cut = cut_of<kCount>(row, rows.valid);
   // Groups of logits are groups of the gradient where both begin alike.
   if (reinterpret_cast<std::uintptr_t>(out + cut.head) % (sizeof(T) * kCount) != 0)
     cut = {0, 0, rows.valid};
@@ -164,12 +170,12 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(CrossEntropyGradient
     const auto x = load<kCount>(row + v);
     Vector<T, kCount> d;
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) d.at[k] = from_float<T>(gradient(x.at[k], v + k));
+    for (int k = 0; k < kCount; ++k) d.at[k] = from_float<T>(gradient(to_float(x.at[k]), v + k));
     store(out + v, d);
   }
   for (std::int64_t i = threadIdx.x; i < cut.rest; i += kThreads) {
     const std::int64_t v = cut.single(i);
-    out[v] = from_float<T>(gradient(row[v], v));
+    out[v] = from_float<T>(gradient(to_float(row[v]), v));
   }
   zero<T, kThreads>(out + rows.valid, rows.columns - rows.valid);
 }
@@ -187,8 +193,11 @@ void launch_rows(Kernel narrow, Kernel wide, const Args& args, const char* name)
 }
 
 void statistics(const CrossEntropyStatisticsArgs& args) {
-  launch_rows(statistics_kernel<kNarrowThreads>, statistics_kernel<kWideThreads>, args,
-              "cross_entropy_statistics");
+  for_type(args.logits_type, [&](auto type) {
+    using L = decltype(type);
+    launch_rows(statistics_kernel<L, kNarrowThreads>, statistics_kernel<L, kWideThreads>, args,
+                "cross_entropy_statistics");
+  });
 }
 
 template <class Args>
@@ -210,11 +219,17 @@ void loss(const CrossEntropyLossArgs& args) {
   launch_tokens(loss_kernel, args, "cross_entropy_loss");
 }
 
+template <class L, class T>
+void launch_gradient(const CrossEntropyGradientArgs& args) {
+  launch_rows(gradient_kernel<L, T, kNarrowThreads>, gradient_kernel<L, T, kWideThreads>, args,
+              "cross_entropy_gradient");
+}
+
 void gradient(const CrossEntropyGradientArgs& args) {
   for_type(args.dlogits_type, [&](auto type) {
     using T = decltype(type);
-    launch_rows(gradient_kernel<T, kNarrowThreads>, gradient_kernel<T, kWideThreads>, args,
-                "cross_entropy_gradient");
+    if (args.logits_type == DType::kF32) return launch_gradient<float, T>(args);
+    launch_gradient<T, T>(args);
   });
 }
 

@@ -17,8 +17,9 @@ struct CrossEntropyStatisticsArgs {
   Exec exec;
   CrossEntropyRows rows;
   float *maximum, *sum, *target_logit;
-  const float* logits;
+  const void* logits;
   const std::int32_t* targets;
+  DType logits_type;
 };
 
 /// parts is [part_count][3][tokens].
@@ -41,10 +42,11 @@ struct CrossEntropyGradientArgs {
   Exec exec;
   CrossEntropyRows rows;
   void* dlogits;
-  const float *logits, *maximum, *sum;
+  const void* logits;
+  const float *maximum, *sum;
   const std::int32_t* targets;
   const float* scale;
-  DType dlogits_type;
+  DType dlogits_type, logits_type;  ///< bf16 logits have a bf16 gradient
 };
 
 struct CrossEntropyKernels {

@@ -12,13 +12,19 @@ VocabularyPart vocabulary_part(std::int64_t vocabulary, AxisRank rank) {
   return {rows.begin, rows.size};
 }
 
+DType logits_type(const HeadShape& shape) {
+  return shape.device == DeviceKind::kCpu ? DType::kF32 : shape.compute;
+}
+
 std::int64_t head_chunk_tokens(const HeadShape& shape) {
+  constexpr std::int64_t kMost = 2048;
+  if (logits_type(shape) == DType::kBF16) return std::min(shape.tokens, kMost);
   const std::int64_t columns = ceil_div(shape.vocabulary, shape.rank.extent);
   const std::int64_t about = (std::int64_t{1} << 22) / columns / 64 * 64;
   // Few where logits take much memory and products hide the traffic of the weight's gradient.
   const std::int64_t least =
       shape.device == DeviceKind::kCpu && shape.compute == DType::kF32 ? 192 : 512;
-  return std::min(shape.tokens, std::clamp<std::int64_t>(about, least, 2048));
+  return std::min(shape.tokens, std::clamp(about, least, kMost));
 }
 
 HeadBuffers lay_out_head(ArenaCursor& arena, const HeadShape& shape) {
@@ -26,8 +32,9 @@ HeadBuffers lay_out_head(ArenaCursor& arena, const HeadShape& shape) {
   const std::int64_t columns =
       round_up(vocabulary_part(shape.vocabulary, shape.rank).valid, kVocabularyRowAlignment);
   HeadBuffers buffers;
-  buffers.logits_TV = arena.take(DType::kF32, {chunk, columns});
-  if (shape.compute != DType::kF32)
+  const DType logits = logits_type(shape);
+  buffers.logits_TV = arena.take(logits, {chunk, columns});
+  if (shape.compute != logits)
     buffers.dlogits_TV = arena.take(shape.compute, {chunk, columns});
   if (shape.rank.extent > 1)
     buffers.parts_R3T = arena.take(DType::kF32, {shape.rank.extent, 3, chunk});

@@ -21,15 +21,21 @@ struct HeadShape {
 /// The rows of the vocabulary that a rank holds.
 VocabularyPart vocabulary_part(std::int64_t vocabulary, AxisRank rank);
 
-/// Tokens whose logits exist at once: about 4M logits of a rank, whole multiples of 64 up to 2,048
-/// tokens. At least as many as keep the products ahead of memory, since each chunk reads the weight
-/// and its gradient: 512, on a CPU in f32 192. The same on every rank.
+/// On a GPU they are stored in the compute dtype: a rounding of 2^-9, as that of every activation,
+/// for half of the memory and its traffic. A CPU keeps f32, which costs it little.
+DType logits_type(const HeadShape& shape);
+
+/// Tokens whose logits exist at once. Each chunk reads the weight and reads and writes its gradient
+/// in f32, so that a product of n tokens has n / 4 operations a byte of it: bf16 logits take 2,048
+/// tokens, which an H100's 295 operations a byte leave bound by arithmetic. Else about 4M logits of
+/// a rank, whole multiples of 64 up to 2,048 tokens, at least 512, on a CPU in f32 192. The same on
+/// every rank.
 std::int64_t head_chunk_tokens(const HeadShape& shape);
 
 struct HeadBuffers {
-  /// [chunk, V] f32, V with the padding of the weight's rows; becomes dlogits in place in fp32
+  /// [chunk, V], V with the padding of the weight's rows; of the compute dtype: becomes dlogits
   TensorView logits_TV;
-  TensorView dlogits_TV;                  ///< bf16 only
+  TensorView dlogits_TV;                  ///< bf16, where logits are f32
   TensorView parts_R3T;                   ///< statistics of each part of the vocabulary
   TensorView maximum_T, sum_T, target_T;  ///< of one chunk and the whole vocabulary
   TensorView loss_T;                      ///< of all tokens

@@ -81,21 +81,26 @@ TEST_P(CrossEntropy, equals_the_reference_at_odd_sizes_with_the_same_bits_for_an
                            {6, 384, 307},
                            {70, 1100, 1033},
                            {3, 50304, 50257}}) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      const TestTensor logits = TestTensor::random(DType::kF32, {size.tokens, size.columns}, 1, 4);
+    struct Types {
+      DType logits, dlogits;
+    };
+    for (const Types& types : {Types{DType::kF32, DType::kF32},
+                               {DType::kF32, DType::kBF16},
+                               {DType::kBF16, DType::kBF16}}) {
+      const TestTensor logits = TestTensor::random(types.logits, {size.tokens, size.columns}, 1, 4);
       const TestTensor targets = random_targets(size.tokens, size.valid);
       const auto expected = reference::cross_entropy(
           {logits.values(), size.columns, 0, size.valid, targets.values(), 0.125});
       std::string loss_bits, d_bits;
       for (const int threads : {1, 2, 3}) {
         Context context = test_context(GetParam(), threads);
-        const Result r = run(context, logits, targets, {0, size.valid}, 0.125F, dtype);
+        const Result r = run(context, logits, targets, {0, size.valid}, 0.125F, types.dlogits);
         expect_close(r.statistics.maximum.values(), expected.maximum, {0}, "maximum");
         expect_close(r.statistics.sum.values(), expected.sum, {1e-6}, "sum");
         expect_close(r.statistics.target_logit.values(), expected.target_logit, {0},
                      "target_logit");
         expect_close(r.loss.values(), expected.loss, {1e-6, 1e-6}, "loss");
-        expect_close(r.dlogits.values(), expected.dlogits, tolerance_of(dtype), "dlogits");
+        expect_close(r.dlogits.values(), expected.dlogits, tolerance_of(types.dlogits), "dlogits");
         if (threads == 1) loss_bits = r.loss.bits(), d_bits = r.dlogits.bits();
         EXPECT_EQ(r.loss.bits(), loss_bits);
         EXPECT_EQ(r.dlogits.bits(), d_bits);
@@ -275,18 +280,20 @@ TEST_P(CrossEntropy, gradient_equals_finite_differences) {
 
 TEST_P(CrossEntropy, the_gradient_may_replace_the_logits_and_either_result_may_be_left_out) {
   Context context = test_context(GetParam(), 2);
-  TestTensor logits = TestTensor::random(DType::kF32, {30, 77}, 1);
   const TestTensor targets = random_targets(30, 70);
   const VocabularyPart part{0, 70};
-  const Result r = run(context, logits, targets, part);
-  const Statistics& s = r.statistics;
-  TestTensor loss(DType::kF32, {30});
-  cross_entropy_finish(context,
-                       {loss, {}, {}, s.maximum, s.sum, s.target_logit, targets, part, unscaled()});
-  cross_entropy_finish(context,
-                       {{}, logits, logits, s.maximum, s.sum, {}, targets, part, unscaled()});
-  EXPECT_EQ(loss.bits(), r.loss.bits());
-  EXPECT_EQ(logits.bits(), r.dlogits.bits());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    TestTensor logits = TestTensor::random(dtype, {30, 77}, 1);
+    const Result r = run(context, logits, targets, part, 1, dtype);
+    const Statistics& s = r.statistics;
+    TestTensor loss(DType::kF32, {30});
+    cross_entropy_finish(
+        context, {loss, {}, {}, s.maximum, s.sum, s.target_logit, targets, part, unscaled()});
+    cross_entropy_finish(context,
+                         {{}, logits, logits, s.maximum, s.sum, {}, targets, part, unscaled()});
+    EXPECT_EQ(loss.bits(), r.loss.bits());
+    EXPECT_EQ(logits.bits(), r.dlogits.bits());
+  }
 }
 
 TEST_P(CrossEntropy, rows_that_begin_anywhere_have_the_same_bits_in_every_order) {
@@ -296,7 +303,7 @@ TEST_P(CrossEntropy, rows_that_begin_anywhere_have_the_same_bits_in_every_order)
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       expect_same_bits([&] {
         Context context = test_context(GetParam());
-        const TestTensor logits = TestTensor::random(DType::kF32, {5, columns}, 1, 4);
+        const TestTensor logits = TestTensor::random(dtype, {5, columns}, 1, 4);
         const TestTensor targets = random_targets(5, columns - 2);
         const Result r = run(context, logits, targets, {0, columns - 2}, 0.5F, dtype);
         return r.statistics.sum.bits() + r.loss.bits() + r.dlogits.bits();
@@ -309,19 +316,21 @@ TEST_P(CrossEntropy, the_gradient_has_its_bits_at_any_distance_from_an_aligned_a
   Context context = test_context(GetParam());
   constexpr std::int64_t kTokens = 3, kColumns = 77;
   const TestTensor targets = random_targets(kTokens, kColumns);
-  const TestTensor random = TestTensor::random(DType::kF32, {kTokens, kColumns}, 1, 4);
-  std::string expected;
-  for (const int offset : {0, 1, 2, 3, 5}) {
-    TestTensor logits(DType::kF32, {kTokens, kColumns}, offset);
-    for (std::int64_t i = 0; i < kTokens * kColumns; ++i)
-      logits.set(i, random.values()[static_cast<std::size_t>(i)]);
-    Statistics s = statistics_of(context, random, targets, {0, 70});
-    for (const int other : {0, 1, 3, 4}) {
-      TestTensor dlogits(DType::kBF16, {kTokens, kColumns}, other);
-      cross_entropy_finish(
-          context, {{}, dlogits, logits, s.maximum, s.sum, {}, targets, {0, 70}, unscaled()});
-      if (expected.empty()) expected = dlogits.bits();
-      EXPECT_EQ(dlogits.bits(), expected) << offset << " " << other;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const TestTensor random = TestTensor::random(dtype, {kTokens, kColumns}, 1, 4);
+    std::string expected;
+    for (const int offset : {0, 1, 2, 3, 5}) {
+      TestTensor logits(dtype, {kTokens, kColumns}, offset);
+      for (std::int64_t i = 0; i < kTokens * kColumns; ++i)
+        logits.set(i, random.values()[static_cast<std::size_t>(i)]);
+      Statistics s = statistics_of(context, random, targets, {0, 70});
+      for (const int other : {0, 1, 3, 4}) {
+        TestTensor dlogits(DType::kBF16, {kTokens, kColumns}, other);
+        cross_entropy_finish(
+            context, {{}, dlogits, logits, s.maximum, s.sum, {}, targets, {0, 70}, unscaled()});
+        if (expected.empty()) expected = dlogits.bits();
+        EXPECT_EQ(dlogits.bits(), expected) << offset << " " << other;
+      }
     }
   }
 }
@@ -335,9 +344,15 @@ TEST_P(CrossEntropy, wrong_operands_are_refused_by_name) {
   };
   expect_refused(
       [&] {
-        statistics(half, targets, {0, 4});
+        statistics(targets, targets, {0, 4});
       },
-      "cross_entropy_statistics.logits: expected [2, 4] fp32");
+      "cross_entropy_statistics.logits: expected");
+  expect_refused(
+      [&] {
+        cross_entropy_finish(context,
+                             {{}, logits, half, row, row, {}, targets, {0, 4}, unscaled()});
+      },
+      "cross_entropy_finish.dlogits: of bf16 logits the gradient is bf16");
   expect_refused(
       [&] {
         statistics(logits, row, {0, 4});

@@ -131,6 +131,15 @@ TEST(Head, several_chunks_give_the_loss_and_gradients_of_all_tokens) {
   expect_near(out(dweight_VC), padded);
 }
 
+TEST(Head, logits_of_a_gpu_in_bf16_take_the_place_of_their_gradient) {
+  const HeadShape shape{50'257, 4096, DType::kBF16, {}, DeviceKind::kCuda};
+  ArenaCursor measure;
+  const HeadBuffers buffers = lay_out_head(measure, shape);
+  EXPECT_EQ(buffers.logits_TV.dtype, DType::kBF16);
+  EXPECT_EQ(buffers.logits_TV.shape[0], 2048);
+  EXPECT_FALSE(buffers.dlogits_TV.given());
+}
+
 TEST(Head, a_cpu_keeps_the_logits_of_fewer_tokens) {
   const auto tokens = [](std::int64_t vocabulary, DeviceKind device) {
     return head_chunk_tokens({vocabulary, 4096, DType::kF32, {}, device});
