@@ -140,11 +140,14 @@ stage_aligned() { TRIREME_TEST_ALIGNED=1 by_suite 60 '-Simd*:*OpWork*:*Attention
 stage_cudnn() {
   local code=0
   limit 150 "$tests" '--gtest_filter=*AttentionLibrary.*' || code=1
-  run tiny.json own --set precision.compute=bf16 || code=1
+  run tiny.json own --set precision.compute=bf16 --set model_backend.attention=own || code=1
   run tiny.json cudnn --set precision.compute=bf16 --set model_backend.attention=cudnn || code=1
   close "tiny: losses by cuDNN's attention" cudnn own 5e-3 || code=1
   run tiny.json cudnn-again --set precision.compute=bf16 --set model_backend.attention=cudnn || code=1
   close "tiny: the same bits twice by cuDNN" cudnn-again cudnn 0 || code=1
+  run tiny.json fastest --set precision.compute=bf16 || code=1
+  close "tiny: losses by the faster of both" fastest own 5e-3 || code=1
+  sed -n '/"attention"/,$ p' "$output/fastest/kernel_choices.json"
   if [ "$bench" ]; then limit 150 "$bench" --benchmark_filter='attention_(forward|backward).*' --benchmark_min_time=0.1s || code=1; fi
   return $code
 }

@@ -30,7 +30,7 @@ STAGES = {"gemm": "kernels aligned ops", "attention": "kernels aligned cudnn ops
 TOGETHER = {"adamw", "cross_entropy", "grad_norm", "norm", "rope", "swiglu"}  # edited in one run
 SERVES = {
     "gemm": "the fastest of ours, cuBLASLt's and `mma.sync`'s, measured by shape on the GPU (`kernel_choices.json`)",
-    "attention": "ours; cuDNN's where `model_backend.attention` says so",
+    "attention": "the faster of ours and cuDNN's, measured for each pass on the GPU (`kernel_choices.json`)",
 }
 SUITES = {
     "adamw": ["AdamW"], "attention": ["Attention", "AttentionGpu", "AttentionGradient", "AttentionCached"],

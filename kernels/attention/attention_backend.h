@@ -1,6 +1,7 @@
 #pragma once
-// Who computes attention on a GPU: our own kernels or a library. What each serves, the memory that
-// it takes and how it is prepared. Other folders ask a backend and name none.
+// Who computes attention on a GPU: our own kernels, a library, or the faster of both. What each
+// serves, the memory that it takes and how it is prepared. Other folders ask a backend and name
+// none.
 
 #include <cstdint>
 #include <string>
@@ -22,7 +23,7 @@ struct AttentionLayout {
 };
 
 struct AttentionBackend {
-  const char* name;  ///< in messages, and where a run notes its version
+  const char* name;  ///< as model_backend.attention has it
   /// What it serves beside bf16, on a GPU, of whole sequences without documents.
   struct Serves {
     bool cpu, f32, documents, sequence_parts;
@@ -33,7 +34,8 @@ struct AttentionBackend {
   void (*forward)(Context&, const AttentionShape&, const AttentionForward&);
   void (*backward)(Context&, const AttentionShape&, const AttentionBackward&);
 
-  // Those of a library; null for our own.
+  // Those of a library, also where it is a candidate; null for our own.
+  const char* library = nullptr;  ///< where a run notes its version
   /// "" or why this program has none on this machine: "libcudnn.so.9: cannot open ...".
   std::string (*missing)() = nullptr;
   const char* remedy = nullptr;  ///< "Install cuDNN ..."
@@ -44,9 +46,14 @@ struct AttentionBackend {
   /// Decides before the first step how the selected GPU computes such attention, which takes
   /// seconds; the op then finds it. Throws EnvironmentError where the library has no kernel for it.
   void (*prepare)(const AttentionLayout&, bool backward) = nullptr;
+  /// What serves where a rank has no such library; null: that is an error.
+  const AttentionBackend* otherwise = nullptr;
 };
 /// Our own kernels: all that the op's contract has.
 extern const AttentionBackend own_attention;
 extern const AttentionBackend cudnn_attention;
+/// Each pass by the faster of both, as Context::kernel_choices has measured it (kernel_choices.h);
+/// by our own where that has nothing, and what cuDNN does not serve.
+extern const AttentionBackend fastest_attention;
 
 }  // namespace trireme

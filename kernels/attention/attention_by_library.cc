@@ -27,10 +27,18 @@ bool whole(std::span<const PositionRange> ranges, std::int64_t tokens) {
   return next == tokens;
 }
 
+bool rows_suit(const ConstHeadsView& view) {
+  return view.token_stride % kRowUnit == 0 &&
+         reinterpret_cast<std::uintptr_t>(view.data) % (2 * kRowUnit) == 0;
+}
+
 void check_heads(const ArgumentChecker& check, const char* name, const ConstHeadsView& view) {
-  check.that(view.token_stride % kRowUnit == 0 &&
-                 reinterpret_cast<std::uintptr_t>(view.data) % (2 * kRowUnit) == 0,
-             name, "a library reads rows that are multiples of 16 bytes");
+  check.that(rows_suit(view), name, "a library reads rows that are multiples of 16 bytes");
+}
+
+bool whole_sequences(const AttentionShape& shape, const AttentionMask& mask) {
+  return shape.q_tokens == shape.kv_tokens && whole(mask.q, shape.q_tokens) &&
+         whole(mask.kv, shape.kv_tokens);
 }
 
 /// The layout that both passes ask for, without the strides of o and dO.
@@ -39,9 +47,7 @@ AttentionLayout layout_of(const ArgumentChecker& check, const AttentionShape& sh
                           const ConstHeadsView& k, const ConstHeadsView& v) {
   check.that(shape.type == DType::kBF16, "q", "a library serves bf16");
   check.that(shape.head_dim % kRowUnit == 0, "q", "a library serves heads of a multiple of 8");
-  check.that(shape.q_tokens == shape.kv_tokens && whole(mask.q, shape.q_tokens) &&
-                 whole(mask.kv, shape.kv_tokens),
-             "mask", "a library serves whole sequences");
+  check.that(whole_sequences(shape, mask), "mask", "a library serves whole sequences");
   check.that(!mask.first_key_T.given(), "mask.first_key", "a library knows no documents");
   check_heads(check, "q", q);
   check_heads(check, "k", k);
@@ -103,6 +109,17 @@ void prepare(const AttentionLayout& layout, bool backward) {
 }
 
 }  // namespace
+
+bool served_by_library(const AttentionShape& shape, const AttentionMask& mask,
+                       std::initializer_list<ConstHeadsView> heads) {
+  const AttentionBackend::Serves& serves = cudnn_attention.serves;
+  return shape.type == DType::kBF16 && shape.head_dim % serves.head_dim_step == 0 &&
+         shape.q_tokens >= serves.tokens_min && whole_sequences(shape, mask) &&
+         !mask.first_key_T.given() &&
+         std::all_of(heads.begin(), heads.end(), [](const ConstHeadsView& view) {
+           return view.data != nullptr && rows_suit(view);
+         });
+}
 
 const AttentionLibraryKernels& attention_library() {
   const std::string problem = missing();
@@ -195,10 +212,9 @@ const AttentionBackend cudnn_attention = {
           using namespace attention_internal;
           backward_by_library(context, shape, args, attention_library());
         },
+    .library = "cudnn",
     .missing = attention_internal::missing,
-    .remedy =
-        "Install cuDNN 9.16 or later (with NVRTC of the CUDA toolkit, by which it compiles), "
-        "name its folder in LD_LIBRARY_PATH",
+    .remedy = attention_internal::cudnn_remedy,
     .version = attention_internal::version,
     .bytes = attention_internal::bytes,
     .prepare = attention_internal::prepare};

@@ -20,6 +20,15 @@ inline const std::int32_t* first_key_of(const AttentionMask& mask) {
   return mask.first_key_T.given() ? mask.first_key_T.as<std::int32_t>() : nullptr;
 }
 
+/// Whether a library computes this; `heads`: all operands.
+bool served_by_library(const AttentionShape& shape, const AttentionMask& mask,
+                       std::initializer_list<ConstHeadsView> heads);
+
+/// What to do where the library is missing.
+inline constexpr const char* cudnn_remedy =
+    "Install cuDNN 9.16 or later (with NVRTC of the CUDA toolkit, by which it compiles), name its "
+    "folder in LD_LIBRARY_PATH";
+
 /// The library's table; throws EnvironmentError where there is none.
 const AttentionLibraryKernels& attention_library();
 

@@ -5,6 +5,7 @@
 #include "base/math.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/common/gpu_scratch.h"
+#include "kernels/common/measure_kernel.h"
 #include "kernels/gemm/gemm_internal.h"
 
 namespace trireme::gemm_internal {
@@ -46,26 +47,6 @@ const GemmGpuKernels* table_of(const GpuTables& tables, const gpu::Info& info,
   return nullptr;
 }
 
-/// The median of several timings by events, each of enough runs to be told from its launches.
-double measure(Context& context, const GemmGpuArgs& args, const GemmGpuKernels& table) {
-  constexpr int kTimings = 7, kRunsMax = 20;
-  constexpr double kTimingMicroseconds = 200;
-  const gpu::Event begin(gpu::make_timing_event()), end(gpu::make_timing_event());
-  const auto time = [&](int runs) {
-    gpu::record(begin.get(), context.exec().stream);
-    for (int i = 0; i < runs; ++i) run(context, args, table);
-    gpu::record(end.get(), context.exec().stream);
-    return gpu::elapsed_microseconds(begin.get(), end.get()) / runs;
-  };
-  run(context, args, table);  // loads code, allocates
-  const double once = std::max(time(1), 1.0);
-  const int runs = std::clamp(static_cast<int>(kTimingMicroseconds / once), 1, kRunsMax);
-  std::array<double, kTimings> times{};
-  for (double& one : times) one = time(runs);
-  std::nth_element(times.begin(), times.begin() + kTimings / 2, times.end());
-  return times[kTimings / 2];
-}
-
 /// Gives the product a choice, where several kernels serve it.
 void measure(Context& context, const GpuTables& tables, const GemmGpuArgs& args,
              KernelChoices& choices) {
@@ -79,7 +60,8 @@ void measure(Context& context, const GpuTables& tables, const GemmGpuArgs& args,
   double best = 0;
   for (std::size_t i = 0; i < serving.size(); ++i) {
     if (serving[i] == nullptr) continue;
-    const double time = choice.microseconds[i] = measure(context, args, *serving[i]);
+    const double time = choice.microseconds[i] =
+        measure_kernel(context, [&] { run(context, args, *serving[i]); });
     if (best > 0 && time >= best) continue;
     best = time;
     choice.kernel = static_cast<ProductKernel>(i);

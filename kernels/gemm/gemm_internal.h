@@ -6,7 +6,7 @@
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_gpu_table.h"
 #include "kernels/gemm/gemm_table.h"
-#include "kernels/gemm/kernel_choices.h"
+#include "kernels/common/kernel_choices.h"
 
 namespace trireme::gemm_internal {
 

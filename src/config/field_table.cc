@@ -158,7 +158,8 @@ void add_data(std::vector<Field>& list) {
   FIELD(model_backend.attention,
         .text =
             "Whose attention kernels; cudnn (9.16 or later) serves whole sequences in bf16 on a "
-            "GPU, and is refused for anything else",
+            "GPU, and is refused for anything else; auto: there the faster of both, measured "
+            "before the first step, else own",
         .peers = {"--attention-backend --use-flash-attn", "", "attn_implementation",
                   "model.attn_type"});
   FIELD(batch.global, .text = "Samples of one update: micro x accumulation x data",

@@ -25,7 +25,7 @@ struct EnumWords<SampleOrderKind> {
 };
 template <>
 struct EnumWords<AttentionKind> {
-  static constexpr std::string_view kWords[] = {"own", "cudnn"};
+  static constexpr std::string_view kWords[] = {"auto", "own", "cudnn"};
 };
 template <>
 struct EnumWords<OptimizerKind> {

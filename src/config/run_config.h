@@ -21,7 +21,7 @@ enum class DeviceChoice : std::uint8_t { kAuto, kCpu, kCuda, kCudaHost };
 enum class CudaGraph : std::uint8_t { kAuto, kOff };
 enum class ResumeKind : std::uint8_t { kAuto, kNever, kMust, kStep, kDirectory };
 enum class SampleOrderKind : std::uint8_t { kShuffled, kMegatron, kSequential };
-enum class AttentionKind : std::uint8_t { kOwn, kCudnn };
+enum class AttentionKind : std::uint8_t { kAuto, kOwn, kCudnn };
 enum class OptimizerKind : std::uint8_t { kAdamW };
 enum class LrScheduleKind : std::uint8_t { kCosine, kLinear, kConstant, kWsd };
 enum class DecayShape : std::uint8_t { kLinear, kSqrt, kCosine };
@@ -105,7 +105,7 @@ struct RunConfig {
   } data;
 
   struct ModelBackend {
-    AttentionKind attention = AttentionKind::kOwn;
+    AttentionKind attention = AttentionKind::kAuto;
     friend bool operator==(const ModelBackend&, const ModelBackend&) = default;
   } model_backend;
 

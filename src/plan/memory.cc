@@ -181,7 +181,7 @@ MemoryRequest memory_request(const RunConfig& config, const ResolvedRun& run, St
   request.recompute = config.parallel.recompute;
   request.sums = run.sums;
   request.wire = config.precision.wire;
-  request.attention = &attention_backend(config);
+  request.attention = &attention_backend(config, run.device);
   request.deterministic = config.run.deterministic;
   request.part = part_of_rank(config, run, rank, purpose);
   request.speculative_step = config.parallel.speculative_step;

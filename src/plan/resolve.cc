@@ -41,6 +41,34 @@ std::int64_t quotient(std::int64_t global, std::int64_t part, std::string_view p
   return 1;
 }
 
+/// What a backend of attention does not serve of this run.
+std::vector<Problem> attention_problems(const RunConfig& config, const AttentionBackend& backend) {
+  const AttentionBackend::Serves& serves = backend.serves;
+  std::vector<Problem> problems;
+  const auto report = [&](const char* other, std::string message) {
+    problems.push_back({"model_backend.attention", fmt::format("\"{}\"", backend.name),
+                        fmt::format("\"own\"{}", other), "\"own\"", std::move(message)});
+  };
+  if (!serves.f32 && config.precision.compute == ComputePrecision::kFp32)
+    report(", or precision.compute \"bf16\"", "computes in bf16 only, not in fp32");
+  if (!serves.documents && config.data.document_mask)
+    report(", or data.document_mask false", "knows no documents");
+  if (!serves.sequence_parts && config.parallel.context > 1) {
+    report(", or parallel.context 1",
+           "serves whole sequences, not the parts that context ranks have");
+  }
+  if (config.data.sequence_length < serves.tokens_min)
+    report(", or data.sequence_length from 2 on", "serves no sequence of one token");
+  for (const LayerConfig& layer : config.model.layers) {
+    const std::int64_t size = layer.attention.head_dim;
+    if (size % serves.head_dim_step == 0) continue;
+    report("", fmt::format("does not serve heads of {} (legal: a multiple of {})", size,
+                           serves.head_dim_step));
+    break;
+  }
+  return problems;
+}
+
 class Resolver {
  public:
   Resolver(const RunConfig& config, const ResolveInput& input, std::vector<Problem>& problems,
@@ -213,28 +241,9 @@ class Resolver {
 
   /// What a backend of attention does not serve is never served by another.
   void check_attention() {
-    const AttentionBackend& backend = attention_backend(config_);
-    const AttentionBackend::Serves& serves = backend.serves;
-    const auto report = [&](const char* other, std::string message) {
-      problems_.push_back({"model_backend.attention", fmt::format("\"{}\"", backend.name),
-                           fmt::format("\"own\"{}", other), "\"own\"", std::move(message)});
-    };
-    if (!serves.f32 && config_.precision.compute == ComputePrecision::kFp32)
-      report(", or precision.compute \"bf16\"", "computes in bf16 only, not in fp32");
-    if (!serves.documents && config_.data.document_mask)
-      report(", or data.document_mask false", "knows no documents");
-    if (!serves.sequence_parts && config_.parallel.context > 1) {
-      report(", or parallel.context 1",
-             "serves whole sequences, not the parts that context ranks have");
-    }
-    if (config_.data.sequence_length < serves.tokens_min)
-      report(", or data.sequence_length from 2 on", "serves no sequence of one token");
-    for (const LayerConfig& layer : config_.model.layers) {
-      const std::int64_t size = layer.attention.head_dim;
-      if (size % serves.head_dim_step == 0) continue;
-      return report("", fmt::format("does not serve heads of {} (legal: a multiple of {})", size,
-                                    serves.head_dim_step));
-    }
+    std::vector<Problem> unserved =
+        attention_problems(config_, attention_backend(config_, input_.device));
+    std::move(unserved.begin(), unserved.end(), std::back_inserter(problems_));
   }
 
   void resolve_pipeline(ResolvedRun& run) {
@@ -380,8 +389,18 @@ ResolvedRun resolve_run(const RunConfig& config, const ResolveInput& input,
   return Resolver(config, input, problems, notes).run();
 }
 
-const AttentionBackend& attention_backend(const RunConfig& config) {
-  return config.model_backend.attention == AttentionKind::kCudnn ? cudnn_attention : own_attention;
+const AttentionBackend& attention_backend(const RunConfig& config, DeviceKind device) {
+  switch (config.model_backend.attention) {
+    case AttentionKind::kOwn:
+      return own_attention;
+    case AttentionKind::kCudnn:
+      return cudnn_attention;
+    case AttentionKind::kAuto:
+      break;
+  }
+  const bool both =
+      device != DeviceKind::kCpu && attention_problems(config, cudnn_attention).empty();
+  return both ? fastest_attention : own_attention;
 }
 
 DType compute_type(const RunConfig& config, DeviceKind device) {

@@ -71,8 +71,8 @@ ResolvedRun resolve_run(const RunConfig& config, const ResolveInput& input,
 /// The type that the model computes in: the config's, else fp32 on the CPU and bf16 on a GPU.
 DType compute_type(const RunConfig& config, DeviceKind device);
 
-/// Who computes attention on a GPU.
-const AttentionBackend& attention_backend(const RunConfig& config);
+/// Who computes attention. `auto` comes to own where cuDNN would not serve the run.
+const AttentionBackend& attention_backend(const RunConfig& config, DeviceKind device);
 
 /// The order of sums over ranks: the config's, else rank order on the CPU and NCCL's on a GPU.
 ReductionOrder reduction_order(const RunConfig& config, DeviceKind device);

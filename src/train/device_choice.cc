@@ -58,15 +58,16 @@ void require_own_gpus(const Launch& launch, const std::vector<std::string>& bus_
   }
 }
 
-/// One line, which names a rank where it is not true of all. Collective.
-void warn_of_missing_library(const Launch& launch) {
-  const std::vector<std::string> missing = launch.job().all_gather_text(gemm_missing_library());
-  const auto first = std::find_if(missing.begin(), missing.end(),
-                                  [](const std::string& text) { return !text.empty(); });
-  if (first == missing.end()) return;
-  const bool common = std::all_of(missing.begin(), missing.end(),
-                                  [&](const std::string& text) { return text == *first; });
-  log_warning("{}{}", common ? "" : fmt::format("rank {}: ", first - missing.begin()), *first);
+/// Of one text of each rank the first that says something, with its rank where it is not true of
+/// all; "" where none does. Collective.
+std::string first_of(const Launch& launch, const std::string& text) {
+  const std::vector<std::string> texts = launch.job().all_gather_text(text);
+  const auto first = std::find_if(texts.begin(), texts.end(),
+                                  [](const std::string& one) { return !one.empty(); });
+  if (first == texts.end()) return "";
+  const bool common = std::all_of(texts.begin(), texts.end(),
+                                  [&](const std::string& one) { return one == *first; });
+  return common ? *first : fmt::format("rank {}: {}", first - texts.begin(), *first);
 }
 
 void require_code(const gpu::Info& info, const std::string& gpu) {
@@ -105,7 +106,7 @@ DeviceKind device_kind(DeviceChoice choice) {
 }
 
 std::optional<Problem> device_fault(const RunConfig& config) {
-  const AttentionBackend& attention = attention_backend(config);
+  const AttentionBackend& attention = attention_backend(config, device_kind(config.run.device));
   if (attention.serves.cpu || device_kind(config.run.device) != DeviceKind::kCpu)
     return std::nullopt;
   return Problem{"model_backend.attention", fmt::format("\"{}\"", attention.name),
@@ -154,23 +155,39 @@ Device choose_device(DeviceChoice choice, const Launch& launch) {
     // For tests: several ranks on one GPU.
     if (std::getenv("TRIREME_SHARE_GPU") == nullptr) require_own_gpus(launch, bus_ids);
   });
-  warn_of_missing_library(launch);
+  if (const std::string missing = first_of(launch, gemm_missing_library()); !missing.empty())
+    log_warning("{}", missing);
   return device;
 }
 
-void require_attention(const Launch& launch, Device device, const AttentionBackend& backend,
-                       const AttentionLayout& layout, StagePurpose purpose) {
-  if (backend.prepare == nullptr) return;
+const AttentionBackend& ready_attention(const Launch& launch, Device device,
+                                        const AttentionBackend& backend,
+                                        const AttentionLayout& layout, StagePurpose purpose) {
+  if (backend.prepare == nullptr) return backend;
+  std::string problem;
   run_together(launch.job(), [&] {
-    const std::string missing = backend.missing();
-    if (!missing.empty()) {
+    problem = backend.missing();
+    if (problem.empty()) {
+      gpu::select(device.index);
+      try {
+        backend.prepare(layout, purpose != StagePurpose::kEvaluation);
+      } catch (const EnvironmentError& error) {
+        if (backend.otherwise == nullptr) throw;
+        problem = error.what();
+      }
+    } else if (backend.otherwise == nullptr) {
       throw EnvironmentError(
           "model_backend.attention is \"{}\", which cannot be used here: {}. {}, or set \"own\"",
-          backend.name, missing, backend.remedy);
+          backend.name, problem, backend.remedy);
     }
-    gpu::select(device.index);
-    backend.prepare(layout, purpose != StagePurpose::kEvaluation);
   });
+  problem = first_of(launch, problem);
+  if (problem.empty()) return backend;
+  log_warning(
+      "cuDNN is not used ({}): attention runs by this program's own kernels, which may be slower. "
+      "{}, or set model_backend.attention \"own\"",
+      problem, backend.remedy);
+  return *backend.otherwise;
 }
 
 std::optional<double> peak_tflops(const RunConfig& config, Device device) {

@@ -27,10 +27,12 @@ void require_device_built(DeviceChoice choice);
 /// EnvironmentError where one has no GPU, types differ, or two ranks of a host have the same.
 Device choose_device(DeviceChoice choice, const Launch& launch);
 
-/// Makes a backend of attention ready: every rank throws EnvironmentError where one lacks it, or it
-/// has no such kernel. May take seconds, and select the thread's GPU. Collective.
-void require_attention(const Launch& launch, Device device, const AttentionBackend& backend,
-                       const AttentionLayout& layout, StagePurpose purpose);
+/// Makes a backend of attention ready, and returns it. Where a rank lacks its library, or that has
+/// no such kernel: what serves otherwise on every rank, with a warning, else every rank throws
+/// EnvironmentError. May take seconds, and select the thread's GPU. Collective.
+const AttentionBackend& ready_attention(const Launch& launch, Device device,
+                                        const AttentionBackend& backend,
+                                        const AttentionLayout& layout, StagePurpose purpose);
 
 /// TFLOP/s of one device for MFU: the config's, else the bf16 rate of a GPU that is known.
 std::optional<double> peak_tflops(const RunConfig& config, Device device);

@@ -61,8 +61,8 @@ RuntimeOptions runtime_options(const PreparedRun& prepared, const Launch& launch
   require_memory(launch, memory_need(prepared, launch, options.device, purpose));
   const MemoryRequest request =
       memory_request(prepared.config, prepared.run, purpose, launch.replica().rank());
-  require_attention(launch, options.device, *request.attention,
-                    attention_layout(prepared.config.model, request), purpose);
+  options.attention = &ready_attention(launch, options.device, *request.attention,
+                                       attention_layout(prepared.config.model, request), purpose);
   options.threads = placement.threads;
   return options;
 }

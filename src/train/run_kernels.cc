@@ -28,15 +28,16 @@ ChoicesFile parse(std::string_view text, std::string_view source) {
     }
     return *value;
   };
-  return {member("device"), member("libraries"), KernelChoices::parse(member("products"), source)};
+  (void)member("products");
+  return {member("device"), member("libraries"), KernelChoices::parse(json, source)};
 }
 
-Json libraries(const RunConfig& config) {
+Json libraries(const Context& context) {
   Json libraries = Json::object();
   libraries["trireme"] = program_version();
   libraries["cublaslt"] = gemm_gpu_library_version();
-  const AttentionBackend& attention = attention_backend(config);
-  if (attention.version != nullptr) libraries[attention.name] = attention.version();
+  const AttentionBackend& attention = *context.attention_backend();
+  if (attention.library != nullptr) libraries[attention.library] = attention.version();
   return libraries;
 }
 
@@ -46,7 +47,7 @@ RunKernels::RunKernels(Runtime& runtime, const std::filesystem::path& checkpoint
     : runtime_(runtime) {
   if (!runtime.context.on_gpu()) return;
   device_ = gpu::info(runtime.context.device().index).name;
-  libraries_ = libraries(runtime.config);
+  libraries_ = libraries(runtime.context);
   read(checkpoint);
   runtime.context.set_kernel_choices(&choices_);
 }
@@ -75,7 +76,7 @@ void RunKernels::read(const std::filesystem::path& checkpoint) {
   const bool same = file.device == device_ && file.libraries == libraries_;
   if (same || pinned) choices_.add(file.choices);
   if (same) {
-    log_info("{} kernels of products are those of {}", choices_.size(), path.string());
+    log_info("{} kernels are those of {}", choices_.size(), path.string());
   } else {
     log_warning("{} was made on {} with {}, this is {} with {}: {}, and bits may differ",
                 path.string(), file.device.dump(), file.libraries.dump(), device_.dump(),
@@ -111,7 +112,8 @@ std::string RunKernels::text() const {
   Json file = Json::object();
   file["device"] = device_;
   file["libraries"] = libraries_;
-  file["products"] = choices_.json();
+  const Json choices = choices_.json();
+  for (const auto& [list, of_list] : choices.as_object()) file[list] = of_list;
   return file.dump(1) + "\n";
 }
 

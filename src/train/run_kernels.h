@@ -4,12 +4,12 @@
 #include <functional>
 #include <string>
 
-#include "kernels/gemm/kernel_choices.h"
+#include "kernels/common/kernel_choices.h"
 #include "train/runtime.h"
 
 namespace trireme {
 
-/// Which kernels serve the products of a command on GPUs, agreed before its first step: those that
+/// Which kernels serve the products and attention of a command on GPUs, agreed before its first step: those that
 /// TRIREME_KERNEL_CHOICES=FILE names (others then by rule), else those of the checkpoint that the
 /// run goes on from, where the same GPU and libraries made it, and the rest measured in a rehearsed
 /// step. Ops of the runtime's context obey them while this lives. CPUs have no choice.
@@ -25,8 +25,8 @@ class RunKernels {
   RunKernels(const RunKernels&) = delete;
   RunKernels& operator=(const RunKernels&) = delete;
 
-  /// Collective. Where products are still to be measured: runs `rehearsal`, after which gradients
-  /// and losses are no good, and measures those that come; one that several ranks have measured
+  /// Collective. Where kernels are still to be measured: runs `rehearsal`, after which gradients
+  /// and losses are no good, and measures those that come; what several ranks have measured
   /// gets the choice of the lowest of them on all ranks.
   void measure(const std::function<void()>& rehearsal);
   /// The file's content, the same on every rank; "" where nothing was chosen.

@@ -128,7 +128,7 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
       replica_(replica) {
   expect(options.device.kind == run.device, "a run resolved for another device");
   context.set_deterministic(config.run.deterministic);
-  context.set_attention_backend(attention_backend(config));
+  context.set_attention_backend(*options.attention);
   // What grows during a step frees what was there, and waits for transfers that wait for others.
   if (context.on_gpu())
     context.scratch(static_cast<std::size_t>(

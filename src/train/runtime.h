@@ -26,6 +26,7 @@ struct RuntimeOptions {
   StagePurpose purpose = StagePurpose::kTraining;
   int threads = 1;
   Device device;
+  const AttentionBackend* attention = &own_attention;
 };
 
 /// What channels are made with.

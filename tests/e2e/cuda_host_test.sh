@@ -77,20 +77,23 @@ check "nothing is chosen unless measured" [ ! -e gpu-llama-bf16/kernel_choices.j
 TRIREME_KERNEL_CHOICES=measure on cuda-host base.json "${choices[@]}" --set run.directory=chosen --set run.exit_at_step=2
 ends_with "kernels measured" 0
 check "several products were measured" [ "$(grep -c '"kernel"' chosen/kernel_choices.json)" -ge 6 ]
-check "by each kernel" [ "$(grep -c '"hopper": [0-9]' chosen/kernel_choices.json)" = "$(grep -c '"own": [0-9]' chosen/kernel_choices.json)" ]
+timed() { sed -n '/"products"/,$ p' chosen/kernel_choices.json | grep -c "\"$1\": [0-9]"; } # timed KERNEL
+check "both passes of attention were measured" [ "$(timed cudnn)" = 2 ]
+check "by each kernel" [ "$(timed own)" = $(($(timed hopper) + $(timed cudnn))) ]
 check "the checkpoint has the file" same_file chosen/kernel_choices.json "$(folder_of chosen 2)/kernel_choices.json"
 cp chosen/kernel_choices.json measured.json
 cp -r chosen elsewhere
 on cuda-host base.json "${choices[@]}" --set run.directory=chosen
 ends_with "kernels of the checkpoint" 0
-says_once "kernels of the checkpoint: the line" "kernels of products are those of $(folder_of chosen 2)/kernel_choices.json"
+says_once "kernels of the checkpoint: the line" "kernels are those of $(folder_of chosen 2)/kernel_choices.json"
 check "the file stays as it was" same_file chosen/kernel_choices.json measured.json
 check "so do later checkpoints" same_file "$(folder_of chosen 5)/kernel_choices.json" measured.json
 close "losses by measured kernels" chosen gpu-llama-bf16 4e-3
 TRIREME_SIMT_GPU_NAME="another GPU" on cuda-host base.json "${choices[@]}" --set run.directory=elsewhere
 ends_with "another GPU" 0
 says_once "another GPU: the line" "was made on .host execution.*this is .another GPU.*kernels are chosen anew, and bits may differ"
-sed 's/"kernel": "[a-z]*"/"kernel": "hopper"/' measured.json >hopper.json
+# By products' kernels for Hopper and attention's own.
+sed 's/"kernel": "[a-z]*"/"kernel": "hopper"/; /"attention"/,$ s/"kernel": "hopper"/"kernel": "own"/' measured.json >hopper.json
 TRIREME_KERNEL_CHOICES=hopper.json on cuda-host base.json "${choices[@]}" --set run.directory=pinned
 ends_with "kernels by a file" 0
 check "kernels by a file: kept" same_file pinned/kernel_choices.json hopper.json
@@ -118,7 +121,7 @@ ends_with "a CPU has nothing to choose" 0
 TRIREME_KERNEL_CHOICES=measure on cuda-host base.json "${choices[@]}" --set run.directory=evaluated
 on cuda-host evaluate base.json "${choices[@]}" --set run.directory=evaluated
 ends_with "evaluate by the checkpoint's kernels" 0
-says_once "evaluate: the line" "kernels of products are those of $(folder_of evaluated 5)/kernel_choices.json"
+says_once "evaluate: the line" "kernels are those of $(folder_of evaluated 5)/kernel_choices.json"
 TRIREME_KERNEL_CHOICES=measure on cuda-host evaluate base.json "${choices[@]}" --set run.directory=evaluated
 ends_with "evaluate measures" 0
 TRIREME_KERNEL_CHOICES=measure on cuda-host benchmark base.json "${choices[@]}" --set run.directory=benchmarked --steps 1 --warmup 1 --no-rates
@@ -150,6 +153,12 @@ library_refuses "a library's attention and documents" 2 "model_backend.attention
 library_refuses "a library's attention of odd heads" 2 "does not serve heads of 12" --set model.head_dim=12
 TRIREME_SIMT_CUDNN=none library_refuses "no such library" 3 'model_backend.attention is "cudnn", which cannot be used here: libcudnn.so.9: cannot open'
 check "nothing was begun" [ ! -e not-served/metrics.jsonl ]
+TRIREME_SIMT_CUDNN=none on cuda-host base.json "${short[@]}" --set precision.compute=bf16 --set run.directory=without-library
+same_run "no such library, and none was asked for" without-library 5 gpu-llama-bf16
+says_once "no such library: the line" "cuDNN is not used (libcudnn.so.9: cannot open.*: attention runs by this program's own kernels"
+sed 's/"kernel": "[a-z]*"/"kernel": "own"/; /"attention"/,$ s/"kernel": "own"/"kernel": "cudnn"/' measured.json >library.json
+TRIREME_KERNEL_CHOICES=library.json on cuda-host base.json "${short[@]}" --set precision.compute=bf16 --set run.directory=library-chosen
+same_run "attention by a library that is chosen" library-chosen 5 library-llama
 on cpu base.json "${library[@]}" --set run.directory=not-served
 ends_with "a library's attention on the CPU" 2
 says_once "a library's attention on the CPU: the sentence" "is a library of GPUs, and this run is on the CPU"

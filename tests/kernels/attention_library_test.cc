@@ -7,6 +7,7 @@
 
 #include "kernels/attention/attention_internal.h"
 #include "kernels/attention_support.h"
+#include "kernels/common/kernel_choices.h"
 
 namespace trireme {
 namespace {
@@ -306,6 +307,70 @@ TEST_P(AttentionLibrary, a_context_that_wants_it_gets_it) {
   AttentionBackward without = problem.backward(g);
   without.o = {};
   expect_refused([&] { attention_backward(context, without); }, "a library makes delta of it");
+}
+
+// ---- the faster of both ----
+
+/// The bits of what both passes give through the op.
+std::pair<std::string, std::string> passes_of(Context& context, LibraryProblem& problem) {
+  attention_forward(context, problem.forward());
+  Gradients g = problem.gradients();
+  attention_backward(context, problem.backward(g));
+  test_device::synchronize();
+  return {problem.o.bits() + problem.lse.bits(), g.dq.bits() + g.dk.bits() + g.dv.bits()};
+}
+
+TEST_P(AttentionLibrary, the_faster_of_both_is_what_the_choices_say_for_each_pass) {
+  Context context = test_context(GetParam());
+  const auto of = [&](const AttentionBackend& backend) {
+    context.set_attention_backend(backend);
+    LibraryProblem problem(2, 13, 4, 2, 8);
+    return passes_of(context, problem);
+  };
+  const auto own = of(own_attention), library = of(cudnn_attention);
+  ASSERT_NE(own.second, library.second);
+  EXPECT_EQ(of(fastest_attention), own) << "nothing was measured";
+  KernelChoices choices;
+  context.set_kernel_choices(&choices);
+  EXPECT_EQ(of(fastest_attention), own) << "nothing was measured, and nobody measures untold";
+  EXPECT_EQ(choices.size(), 0U);
+  choices.add(AttentionKey{13, 4, 2, 8, false}, {AttentionKernel::kOwn, {}});
+  choices.add(AttentionKey{13, 4, 2, 8, true}, {AttentionKernel::kLibrary, {}});
+  const auto mixed = of(fastest_attention);
+  EXPECT_EQ(mixed.first, own.first);
+  EXPECT_NE(mixed.second, own.second);
+}
+
+TEST(AttentionFastest, a_backward_pass_that_keeps_every_score_of_long_sequences_is_no_candidate) {
+  AttentionLayout layout{1, 32'768, 32, 8, 128, 4096, 1024, 1024, 4096, 4096, true};
+  EXPECT_GT(cudnn_attention.bytes(layout, true), std::int64_t{32} << 30);
+  EXPECT_EQ(fastest_attention.bytes(layout, true), cudnn_attention.bytes(layout, false));
+  layout.deterministic = false;
+  EXPECT_EQ(fastest_attention.bytes(layout, true), cudnn_attention.bytes(layout, true));
+}
+
+TEST_P(AttentionLibrary, measuring_gives_each_pass_that_both_serve_one_choice) {
+  Context context = test_context(GetParam());
+  context.set_attention_backend(fastest_attention);
+  KernelChoices choices;
+  choices.set_measuring(true);
+  context.set_kernel_choices(&choices);
+  LibraryProblem odd(1, 13, 4, 2, 12), one(1, 1, 4, 2, 8);
+  attention_forward(context, odd.forward());
+  attention_forward(context, one.forward());
+  EXPECT_EQ(choices.size(), 0U) << "a library does not serve these";
+  LibraryProblem problem(2, 13, 4, 2, 8);
+  passes_of(context, problem);
+  LibraryProblem more(3, 13, 4, 2, 8);
+  passes_of(context, more);
+  ASSERT_EQ(choices.attention().size(), 2U) << "one for each pass, for any number of sequences";
+  for (const auto& [key, choice] : choices.attention()) {
+    EXPECT_EQ(key, (AttentionKey{13, 4, 2, 8, key.backward}));
+    const bool library = choice.microseconds[1] < choice.microseconds[0];
+    EXPECT_GT(choice.microseconds[0], 0);
+    EXPECT_GT(choice.microseconds[1], 0);
+    EXPECT_EQ(choice.kernel, library ? AttentionKernel::kLibrary : AttentionKernel::kOwn);
+  }
 }
 
 }  // namespace

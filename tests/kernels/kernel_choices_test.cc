@@ -1,5 +1,5 @@
 // Choices of kernels: as text, and as the products obey them.
-#include "kernels/gemm/kernel_choices.h"
+#include "kernels/common/kernel_choices.h"
 
 #include "device/gpu.h"
 #include "kernels/gemm/gemm.h"
@@ -13,32 +13,45 @@ KernelChoices parse(const std::string& text) {
 }
 
 constexpr std::string_view kOne =
-    R"([{"m": 8, "n": 16, "k": 24, "transpose_a": false, "transpose_b": true, "accumulate": false,
+    R"({"products": [
+        {"m": 8, "n": 16, "k": 24, "transpose_a": false, "transpose_b": true, "accumulate": false,
          "bias": true, "type": "bf16", "c_type": "fp32", "epilogue": "gelu_backward",
-         "kernel": "hopper", "microseconds": {"own": 12.5, "hopper": 8}}])";
+         "kernel": "hopper", "microseconds": {"own": 12.5, "hopper": 8}}],
+        "attention": [
+        {"tokens": 32, "heads": 6, "kv_heads": 2, "head_dim": 64, "backward": true,
+         "kernel": "cudnn", "microseconds": {"own": 9, "cudnn": 4}}]})";
 
 TEST(KernelChoices, are_read_as_they_are_written) {
   const KernelChoices choices = parse(std::string(kOne));
-  ASSERT_EQ(choices.size(), 1U);
+  ASSERT_EQ(choices.size(), 2U);
   ProductKey key{8,     16,   24,           false,       true,
                  false, true, DType::kBF16, DType::kF32, GemmEpilogue::kGeluBackward};
   const ProductChoice* choice = choices.find(key);
   ASSERT_NE(choice, nullptr);
   EXPECT_EQ(*choice, (ProductChoice{ProductKernel::kHopper, {12.5, 8, 0}}));
   const KernelChoices again = parse(choices.json().dump());
-  EXPECT_EQ(again.all(), choices.all());
+  EXPECT_EQ(again.products(), choices.products());
+  EXPECT_EQ(again.attention(), choices.attention());
   key.bias = false;
   EXPECT_EQ(choices.find(key), nullptr);
+  AttentionKey pass{32, 6, 2, 64, true};
+  ASSERT_NE(choices.find(pass), nullptr);
+  EXPECT_EQ(*choices.find(pass), (AttentionChoice{AttentionKernel::kLibrary, {9, 4}}));
+  pass.backward = false;
+  EXPECT_EQ(choices.find(pass), nullptr);
+  EXPECT_EQ(parse(R"({"products": []})").size(), 0U) << "a file from before attention had choices";
 }
 
 TEST(KernelChoices, the_first_of_a_product_stays) {
   KernelChoices first, second;
-  first.add({.m = 1}, {ProductKernel::kHopper, {}});
-  second.add({.m = 1}, {ProductKernel::kLibrary, {}});
-  second.add({.m = 2}, {ProductKernel::kLibrary, {}});
+  first.add(ProductKey{.m = 1}, {ProductKernel::kHopper, {}});
+  second.add(ProductKey{.m = 1}, {ProductKernel::kLibrary, {}});
+  second.add(ProductKey{.m = 2}, {ProductKernel::kLibrary, {}});
+  second.add(AttentionKey{.tokens = 3}, {AttentionKernel::kLibrary, {}});
   first.add(second);
-  EXPECT_EQ(first.find({.m = 1})->kernel, ProductKernel::kHopper);
-  EXPECT_EQ(first.find({.m = 2})->kernel, ProductKernel::kLibrary);
+  EXPECT_EQ(first.size(), 3U);
+  EXPECT_EQ(first.find(ProductKey{.m = 1})->kernel, ProductKernel::kHopper);
+  EXPECT_EQ(first.find(ProductKey{.m = 2})->kernel, ProductKernel::kLibrary);
 }
 
 TEST(KernelChoices, what_is_malformed_is_refused_with_its_place) {
@@ -69,15 +82,16 @@ TEST(KernelChoices, what_is_malformed_is_refused_with_its_place) {
   refused(R"("own": 12.5)", R"("own": -1)", place + ".microseconds.own is -1");
   refused(R"("own": 12.5)", R"("best": 1)", place + ".microseconds.best is 1");
   refused(R"({"own": 12.5, "hopper": 8})", "3", place + ".microseconds is 3");
-  refused("[{", "{\"list\": [{", "line");
+  refused("[", "{\"list\": [", "line");
   refused("}}]", "}}, 3]", "products[1] is an integer, not an object");
-  refused("}}]", "}}, " + std::string(kOne).substr(1), "products[1] is there twice");
-  try {
-    parse("{}");
-    ADD_FAILURE();
-  } catch (const DataError& error) {
-    EXPECT_NE(std::string_view(error.what()).find("not a list"), std::string_view::npos);
-  }
+  const std::string text(kOne);
+  const auto begin = text.find("{\"m\""), end = text.find("}}]") + 2;
+  refused("}}]", "}}, " + text.substr(begin, end - begin) + "]", "products[1] is there twice");
+  refused("\"products\": [", "\"products\": 3, \"more\": [", "products is an integer, not a list");
+  refused(R"("backward": true)", R"("backward": 1)",
+          "choices.json: attention[0].backward is 1 (legal: true or false)");
+  refused(R"("cudnn",)", R"("hopper",)",
+          R"(attention[0].kernel is "hopper" (legal: own, cudnn))");
 }
 
 class KernelChoicesOp : public OpTest {};
@@ -125,7 +139,7 @@ TEST_P(KernelChoicesOp, measuring_gives_a_product_that_several_kernels_serve_one
   ASSERT_EQ(choices.size(), several ? 1U : 0U);
   if (!several) return;
   expect_close(c.values(), by_rule.values(), {1e-5, 1e-5}, "the chosen kernel's product");
-  const auto& [key, choice] = *choices.all().begin();
+  const auto& [key, choice] = *choices.products().begin();
   EXPECT_EQ(key.m, 128);
   int measured = 0;
   for (const double time : choice.microseconds) {

@@ -303,6 +303,17 @@ TEST(Resolve, what_a_library_of_attention_does_not_serve_is_refused_by_name) {
     EXPECT_EQ(problem.nearest, "\"own\"");
     EXPECT_NE(problem.message.find(why), std::string::npos) << problem.message;
   };
+  const auto by_default = [&](const auto& change, DeviceKind device) {
+    RunConfig config = good;
+    config.model_backend.attention = AttentionKind::kAuto;
+    change(config);
+    return std::string(attention_backend(config, device).name);
+  };
+  const auto nothing = [](RunConfig&) {};
+  EXPECT_EQ(by_default(nothing, DeviceKind::kCuda), "auto");
+  EXPECT_EQ(by_default(nothing, DeviceKind::kCpu), "own");
+  EXPECT_EQ(by_default([](RunConfig& c) { c.data.document_mask = true; }, DeviceKind::kCuda),
+            "own");
   refused([](RunConfig& c) { c.precision.compute = ComputePrecision::kFp32; }, "not in fp32");
   refused([](RunConfig& c) { c.data.document_mask = true; }, "knows no documents");
   refused([](RunConfig& c) { c.parallel.context = 2; }, "whole sequences", 2);

@@ -47,7 +47,7 @@ const std::vector<std::pair<std::string, Draw>>& free_fields() {
       {"data.document_mask", one_of({true, false})},
       {"data.mask_eod_loss", one_of({true, false})},
       {"data.scan_bytes", one_of({0, 1, 100, kLargest})},
-      {"model_backend.attention", one_of({"own"})},
+      {"model_backend.attention", one_of({"auto", "own"})},
       {"optimizer.kind", one_of({"adamw"})},
       {"optimizer.betas",
        one_of({Json::Array{0.9, 0.999}, Json::Array{0, 0}, Json::Array{0.999999, 0.0}})},

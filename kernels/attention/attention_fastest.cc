@@ -1,0 +1,98 @@
+// Each pass of attention by the faster of our own kernels and a library's, as measured.
+
+#include "kernels/attention/attention_internal.h"
+#include "kernels/common/kernel_choices.h"
+#include "kernels/common/measure_kernel.h"
+
+namespace trireme {
+
+using namespace attention_internal;
+
+namespace {
+
+const AttentionBackend& backend_of(AttentionKernel kernel) {
+  return kernel == AttentionKernel::kLibrary ? cudnn_attention : own_attention;
+}
+
+AttentionKey key_of(const AttentionShape& shape, bool backward) {
+  return {shape.q_tokens, shape.heads, shape.kv_heads, shape.head_dim, backward};
+}
+
+/// The backward pass of a library that adds in one order keeps every score: it is no candidate
+/// where that takes memory which a run would rather have for itself.
+constexpr std::int64_t kScoreBytesMax = std::int64_t{1} << 30;
+
+bool backward_is_candidate(const AttentionLayout& layout) {
+  AttentionLayout any_order = layout;
+  any_order.deterministic = false;
+  return cudnn_attention.bytes(layout, true) - cudnn_attention.bytes(any_order, true) <=
+         kScoreBytesMax;
+}
+
+/// Runs the pass by each of both many times. `run` takes a backend.
+template <class Run>
+AttentionChoice measure(Context& context, const Run& run) {
+  AttentionChoice choice;
+  const auto time = [&](AttentionKernel kernel) -> double& {
+    return choice.microseconds[static_cast<std::size_t>(kernel)];
+  };
+  for (const AttentionKernel kernel : {AttentionKernel::kOwn, AttentionKernel::kLibrary})
+    time(kernel) = measure_kernel(context, [&] { run(backend_of(kernel)); });
+  if (time(AttentionKernel::kLibrary) < time(AttentionKernel::kOwn))
+    choice.kernel = AttentionKernel::kLibrary;
+  return choice;
+}
+
+template <class Run>
+void run_fastest(Context& context, const AttentionKey& key, bool library_serves, const Run& run) {
+  KernelChoices* const choices = context.kernel_choices();
+  if (!library_serves || choices == nullptr) return run(own_attention);
+  if (choices->measuring() && choices->find(key) == nullptr)
+    choices->add(key, measure(context, run));
+  const AttentionChoice* const choice = choices->find(key);
+  run(backend_of(choice == nullptr ? AttentionKernel::kOwn : choice->kernel));
+}
+
+void forward(Context& context, const AttentionShape& shape, const AttentionForward& args) {
+  run_fastest(context, key_of(shape, false),
+              served_by_library(shape, args.mask, {args.q, args.k, args.v, args.o}),
+              [&](const AttentionBackend& backend) { backend.forward(context, shape, args); });
+}
+
+void backward(Context& context, const AttentionShape& shape, const AttentionBackward& args) {
+  AttentionLayout layout{shape.sequences, shape.q_tokens, shape.heads, shape.kv_heads,
+                         shape.head_dim};
+  layout.deterministic = context.deterministic();
+  run_fastest(context, key_of(shape, true),
+              served_by_library(shape, args.mask, {args.q, args.k, args.v, args.o, args.d_o}) &&
+                  backward_is_candidate(layout),
+              [&](const AttentionBackend& backend) { backend.backward(context, shape, args); });
+}
+
+}  // namespace
+
+const AttentionBackend fastest_attention = {
+    .name = "auto",
+    .serves = {.cpu = true,
+               .f32 = true,
+               .documents = true,
+               .sequence_parts = true,
+               .tokens_min = 1,
+               .head_dim_step = 1},
+    .forward = forward,
+    .backward = backward,
+    .library = "cudnn",
+    .missing = [] { return cudnn_attention.missing(); },
+    .remedy = cudnn_remedy,
+    .version = [] { return cudnn_attention.version(); },
+    .bytes =
+        [](const AttentionLayout& layout, bool backward) {
+          return cudnn_attention.bytes(layout, backward && backward_is_candidate(layout));
+        },
+    .prepare =
+        [](const AttentionLayout& layout, bool backward) {
+          cudnn_attention.prepare(layout, backward && backward_is_candidate(layout));
+        },
+    .otherwise = &own_attention};
+
+}  // namespace trireme

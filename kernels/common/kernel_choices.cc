@@ -1,0 +1,198 @@
+#include "kernels/common/kernel_choices.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <span>
+#include <string>
+
+namespace trireme {
+namespace {
+
+constexpr std::string_view kKernels[kProductKernelCount] = {"own", "hopper", "cublaslt"};
+constexpr std::string_view kAttentionKernels[kAttentionKernelCount] = {"own", "cudnn"};
+constexpr std::string_view kTypes[] = {"fp32", "bf16"};
+constexpr DType kTypeValues[] = {DType::kF32, DType::kBF16};
+/// In the order of GemmEpilogue.
+constexpr std::string_view kEpilogues[] = {"none",          "add_residual", "gelu",
+                                           "gelu_backward", "swiglu",       "swiglu_backward"};
+constexpr std::int64_t kLargest = std::int64_t{1} << 40;
+
+/// A choice of a list, read member by member.
+class Reader {
+ public:
+  Reader(const Json& choice, std::string_view source, std::string_view list, std::size_t index)
+      : choice_(choice), place_(fmt::format("{}: {}[{}]", source, list, index)) {
+    if (!choice.is_object()) throw DataError("{} is {}, not an object", place_, choice.kind_name());
+  }
+
+  [[nodiscard]] std::int64_t size(std::string_view key) const {
+    const Json& value = at(key);
+    if (!value.is_integer() || value.as_integer() < 1 || value.as_integer() > kLargest)
+      refuse(key, value, "a whole number from 1 on");
+    return value.as_integer();
+  }
+  [[nodiscard]] bool flag(std::string_view key) const {
+    const Json& value = at(key);
+    if (!value.is_bool()) refuse(key, value, "true or false");
+    return value.as_bool();
+  }
+  /// Which of the words stands there.
+  [[nodiscard]] std::size_t word(std::string_view key,
+                                 std::span<const std::string_view> words) const {
+    const Json& value = at(key);
+    const auto found =
+        value.is_string() ? std::find(words.begin(), words.end(), value.as_string()) : words.end();
+    if (found == words.end()) refuse(key, value, fmt::format("{}", fmt::join(words, ", ")));
+    return static_cast<std::size_t>(found - words.begin());
+  }
+  /// Of each of the kernels.
+  template <std::size_t kCount>
+  [[nodiscard]] std::array<double, kCount> times(const std::string_view (&kernels)[kCount]) const {
+    std::array<double, kCount> times{};
+    const Json* list = choice_.find("microseconds");
+    if (list == nullptr) return times;
+    if (!list->is_object()) refuse("microseconds", *list, "an object");
+    for (const auto& [name, time] : list->as_object()) {
+      const auto* const found = std::find(std::begin(kernels), std::end(kernels), name);
+      if (found == std::end(kernels) || !time.is_number() || !(time.as_double() >= 0)) {
+        refuse("microseconds." + name, time,
+               fmt::format("a time of {}", fmt::join(kernels, ", ")));
+      }
+      times[static_cast<std::size_t>(found - std::begin(kernels))] = time.as_double();
+    }
+    return times;
+  }
+
+ private:
+  [[nodiscard]] const Json& at(std::string_view key) const {
+    const Json* value = choice_.find(key);
+    if (value == nullptr) throw DataError("{} has no {}", place_, key);
+    return *value;
+  }
+  [[noreturn]] void refuse(std::string_view key, const Json& found, std::string_view legal) const {
+    throw DataError("{}.{} is {} (legal: {})", place_, key, found.dump(), legal);
+  }
+
+  const Json& choice_;
+  std::string place_;
+};
+
+/// A tenth of a microsecond is below what events tell.
+template <std::size_t kCount>
+Json json_of(const std::array<double, kCount>& microseconds,
+             const std::string_view (&kernels)[kCount]) {
+  Json times = Json::object();
+  for (std::size_t i = 0; i < kCount; ++i)
+    if (microseconds[i] > 0) times[kernels[i]] = std::round(microseconds[i] * 10) / 10;
+  return times;
+}
+
+/// The list of that name, or none where it need not be there.
+const std::vector<Json>* list_of(const Json& choices, std::string_view name,
+                                 std::string_view source) {
+  const Json* list = choices.find(name);
+  if (list == nullptr) return nullptr;
+  if (!list->is_array()) throw DataError("{}: {} is {}, not a list", source, name, list->kind_name());
+  return &list->as_array();
+}
+
+std::pair<ProductKey, ProductChoice> product_of(const Reader& product) {
+  ProductKey key;
+  key.m = product.size("m");
+  key.n = product.size("n");
+  key.k = product.size("k");
+  key.transpose_a = product.flag("transpose_a");
+  key.transpose_b = product.flag("transpose_b");
+  key.accumulate = product.flag("accumulate");
+  key.bias = product.flag("bias");
+  key.type = kTypeValues[product.word("type", kTypes)];
+  key.c_type = kTypeValues[product.word("c_type", kTypes)];
+  key.epilogue = static_cast<GemmEpilogue>(product.word("epilogue", kEpilogues));
+  return {key, {static_cast<ProductKernel>(product.word("kernel", kKernels)), product.times(kKernels)}};
+}
+
+std::pair<AttentionKey, AttentionChoice> attention_of(const Reader& attention) {
+  AttentionKey key;
+  key.tokens = attention.size("tokens");
+  key.heads = attention.size("heads");
+  key.kv_heads = attention.size("kv_heads");
+  key.head_dim = attention.size("head_dim");
+  key.backward = attention.flag("backward");
+  return {key,
+          {static_cast<AttentionKernel>(attention.word("kernel", kAttentionKernels)),
+           attention.times(kAttentionKernels)}};
+}
+
+}  // namespace
+
+std::string_view name_of(ProductKernel kernel) { return kKernels[static_cast<int>(kernel)]; }
+
+const ProductChoice* KernelChoices::find(const ProductKey& key) const {
+  const auto found = products_.find(key);
+  return found == products_.end() ? nullptr : &found->second;
+}
+
+const AttentionChoice* KernelChoices::find(const AttentionKey& key) const {
+  const auto found = attention_.find(key);
+  return found == attention_.end() ? nullptr : &found->second;
+}
+
+void KernelChoices::add(const KernelChoices& others) {
+  products_.insert(others.products_.begin(), others.products_.end());
+  attention_.insert(others.attention_.begin(), others.attention_.end());
+}
+
+Json KernelChoices::json() const {
+  Json products = Json::array(), attention = Json::array();
+  for (const auto& [key, choice] : products_) {
+    Json product = Json::object();
+    product["m"] = key.m;
+    product["n"] = key.n;
+    product["k"] = key.k;
+    product["transpose_a"] = key.transpose_a;
+    product["transpose_b"] = key.transpose_b;
+    product["accumulate"] = key.accumulate;
+    product["bias"] = key.bias;
+    product["type"] = kTypes[key.type == DType::kBF16 ? 1 : 0];
+    product["c_type"] = kTypes[key.c_type == DType::kBF16 ? 1 : 0];
+    product["epilogue"] = kEpilogues[static_cast<std::size_t>(key.epilogue)];
+    product["kernel"] = name_of(choice.kernel);
+    product["microseconds"] = json_of(choice.microseconds, kKernels);
+    products.push_back(std::move(product));
+  }
+  for (const auto& [key, choice] : attention_) {
+    Json pass = Json::object();
+    pass["tokens"] = key.tokens;
+    pass["heads"] = key.heads;
+    pass["kv_heads"] = key.kv_heads;
+    pass["head_dim"] = key.head_dim;
+    pass["backward"] = key.backward;
+    pass["kernel"] = kAttentionKernels[static_cast<std::size_t>(choice.kernel)];
+    pass["microseconds"] = json_of(choice.microseconds, kAttentionKernels);
+    attention.push_back(std::move(pass));
+  }
+  Json choices = Json::object();
+  choices["products"] = std::move(products);
+  choices["attention"] = std::move(attention);
+  return choices;
+}
+
+KernelChoices KernelChoices::parse(const Json& choices, std::string_view source) {
+  KernelChoices parsed;
+  const auto read = [&](std::string_view name, const auto& choice_of) {
+    const std::vector<Json>* const list = list_of(choices, name, source);
+    for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
+      const auto [key, choice] = choice_of(Reader((*list)[i], source, name, i));
+      if (parsed.find(key) != nullptr) throw DataError("{}: {}[{}] is there twice", source, name, i);
+      parsed.add(key, choice);
+    }
+  };
+  read("products", product_of);
+  read("attention", attention_of);
+  return parsed;
+}
+
+}  // namespace trireme

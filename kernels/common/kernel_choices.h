@@ -1,0 +1,100 @@
+#pragma once
+// Which kernel serves a product or an attention on a GPU where several can. Their bits differ, so
+// that runs with equal bits have equal choices: measured once, written beside the run and into its
+// checkpoints.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string_view>
+
+#include "base/dtype.h"
+#include "base/json.h"
+#include "kernels/gemm/gemm_epilogue.h"
+
+namespace trireme {
+
+enum class ProductKernel : std::uint8_t {
+  kOwn,     ///< "own": this program's, for any GPU
+  kHopper,  ///< "hopper": this program's, by TMA and wgmma
+  kLibrary  ///< "cublaslt"
+};
+inline constexpr int kProductKernelCount = 3;
+std::string_view name_of(ProductKernel kernel);
+
+/// What a choice depends on; names as in gemm.h. Kernels for other addresses are passed over.
+struct ProductKey {
+  std::int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
+  DType type = DType::kF32, c_type = DType::kF32;
+  GemmEpilogue epilogue = GemmEpilogue::kNone;
+  friend auto operator<=>(const ProductKey&, const ProductKey&) = default;
+};
+
+struct ProductChoice {
+  ProductKernel kernel = ProductKernel::kOwn;
+  /// Median time by ProductKernel; 0 where it was not measured.
+  std::array<double, kProductKernelCount> microseconds{};
+  friend bool operator==(const ProductChoice&, const ProductChoice&) = default;
+};
+
+enum class AttentionKernel : std::uint8_t {
+  kOwn,     ///< "own"
+  kLibrary  ///< "cudnn"
+};
+inline constexpr int kAttentionKernelCount = 2;
+
+/// One pass over whole sequences, however many: a choice stays when their number changes.
+struct AttentionKey {
+  std::int64_t tokens = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  bool backward = false;
+  friend auto operator<=>(const AttentionKey&, const AttentionKey&) = default;
+};
+
+struct AttentionChoice {
+  AttentionKernel kernel = AttentionKernel::kOwn;
+  /// Median time by AttentionKernel; 0 where it was not measured.
+  std::array<double, kAttentionKernelCount> microseconds{};
+  friend bool operator==(const AttentionChoice&, const AttentionChoice&) = default;
+};
+
+class KernelChoices {
+ public:
+  /// Null where this product or attention has none.
+  [[nodiscard]] const ProductChoice* find(const ProductKey& key) const;
+  [[nodiscard]] const AttentionChoice* find(const AttentionKey& key) const;
+  /// The first one of a key stays.
+  void add(const ProductKey& key, const ProductChoice& choice) { products_.emplace(key, choice); }
+  void add(const AttentionKey& key, const AttentionChoice& choice) {
+    attention_.emplace(key, choice);
+  }
+  void add(const KernelChoices& others);
+  [[nodiscard]] std::size_t size() const { return products_.size() + attention_.size(); }
+  [[nodiscard]] const std::map<ProductKey, ProductChoice>& products() const { return products_; }
+  [[nodiscard]] const std::map<AttentionKey, AttentionChoice>& attention() const {
+    return attention_;
+  }
+
+  /// While set, a product or attention without a choice that several kernels serve is run by each
+  /// of them many times and gets one: what it accumulates into is no good afterwards.
+  [[nodiscard]] bool measuring() const { return measuring_; }
+  void set_measuring(bool measuring) { measuring_ = measuring; }
+
+  /// {"products": [{"m": 16384, "n": 4096, "k": 4096, "transpose_a": false, "transpose_b": true,
+  /// "accumulate": false, "bias": false, "type": "bf16", "c_type": "bf16", "epilogue": "none",
+  /// "kernel": "cublaslt", "microseconds": {"own": 912.4, "cublaslt": 701.5}}],
+  /// "attention": [{"tokens": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128,
+  /// "backward": false, "kernel": "cudnn", "microseconds": {"own": 410.2, "cudnn": 221.7}}]}
+  [[nodiscard]] Json json() const;
+  /// Other members are left alone. DataError: SOURCE, place ("products[2].kernel"), fault.
+  /// `attention` and `microseconds` are optional.
+  static KernelChoices parse(const Json& choices, std::string_view source);
+
+ private:
+  std::map<ProductKey, ProductChoice> products_;
+  std::map<AttentionKey, AttentionChoice> attention_;
+  bool measuring_ = false;
+};
+
+}  // namespace trireme
