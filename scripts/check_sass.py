@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tests/golden/sass_sm90a.json"
 PRODUCT = re.compile(r"\b(HGMMA|HMMA|QGMMA|IMMA|DMMA)\b")
 FENCE = re.compile(r"\bMEMBAR\.\S*(GPU|SYS|ALL)")
+SPECIAL = re.compile(r"\bMUFU\b")
 LOCAL = re.compile(r"\b(LDL|STL)\b")
 SMALL_STORE = re.compile(r"\bST[GS]?\.\S*(U8|S8|U16|S16)\b")
 
@@ -175,17 +176,18 @@ def facts_of(files, cuobjdump):
 
 
 def scale_of(kernel):
-    """A line for each main loop: instructions, products, instructions a product, fences, accesses of local memory."""
+    """A line for each main loop: instructions, products, instructions a product, special functions, fences, accesses of
+    local memory."""
     name = re.sub(r"\(.*", "", re.sub(r"<.*", "", kernel.name)).strip()
     for span in kernel.main_loops():
         length, products = span[1] - span[0] + 1, kernel.count(PRODUCT, span)
-        yield (name, length, products, round(length / products, 1), kernel.count(FENCE, span), kernel.count(LOCAL, span),
+        yield (name, length, products, round(length / products, 1), kernel.count(SPECIAL, span), kernel.count(FENCE, span), kernel.count(LOCAL, span),
                kernel.count(LOCAL) - kernel.count(LOCAL, span), kernel.loads_under_way())
 
 
 def print_scale(files, cuobjdump):
-    print("| file | kernel | instructions | products | instructions a product | fences | local inside | outside | loads under way |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| file | kernel | instructions | products | instructions a product | special functions | fences | local inside | outside | loads under way |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     rows = dict.fromkeys((file.name.removesuffix(".o"), *row) for file in files for kernel in kernels_of(cuobjdump, file) for row in scale_of(kernel))
     for row in rows:
         print("| " + " | ".join(str(cell) for cell in row) + " |")

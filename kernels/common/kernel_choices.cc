@@ -11,7 +11,7 @@
 namespace trireme {
 namespace {
 
-constexpr std::string_view kKernels[kProductKernelCount] = {"own", "hopper", "cublaslt"};
+constexpr std::string_view kKernels[kProductKernelCount] = {"own", "hopper", "cublaslt", "unfused"};
 constexpr std::string_view kAttentionKernels[kAttentionKernelCount] = {"own", "cudnn"};
 constexpr std::string_view kTypes[] = {"fp32", "bf16"};
 constexpr DType kTypeValues[] = {DType::kF32, DType::kBF16};
@@ -58,8 +58,7 @@ class Reader {
     for (const auto& [name, time] : list->as_object()) {
       const auto* const found = std::find(std::begin(kernels), std::end(kernels), name);
       if (found == std::end(kernels) || !time.is_number() || !(time.as_double() >= 0)) {
-        refuse("microseconds." + name, time,
-               fmt::format("a time of {}", fmt::join(kernels, ", ")));
+        refuse("microseconds." + name, time, fmt::format("a time of {}", fmt::join(kernels, ", ")));
       }
       times[static_cast<std::size_t>(found - std::begin(kernels))] = time.as_double();
     }
@@ -95,7 +94,8 @@ const std::vector<Json>* list_of(const Json& choices, std::string_view name,
                                  std::string_view source) {
   const Json* list = choices.find(name);
   if (list == nullptr) return nullptr;
-  if (!list->is_array()) throw DataError("{}: {} is {}, not a list", source, name, list->kind_name());
+  if (!list->is_array())
+    throw DataError("{}: {} is {}, not a list", source, name, list->kind_name());
   return &list->as_array();
 }
 
@@ -111,7 +111,8 @@ std::pair<ProductKey, ProductChoice> product_of(const Reader& product) {
   key.type = kTypeValues[product.word("type", kTypes)];
   key.c_type = kTypeValues[product.word("c_type", kTypes)];
   key.epilogue = static_cast<GemmEpilogue>(product.word("epilogue", kEpilogues));
-  return {key, {static_cast<ProductKernel>(product.word("kernel", kKernels)), product.times(kKernels)}};
+  return {key,
+          {static_cast<ProductKernel>(product.word("kernel", kKernels)), product.times(kKernels)}};
 }
 
 std::pair<AttentionKey, AttentionChoice> attention_of(const Reader& attention) {
@@ -186,7 +187,8 @@ KernelChoices KernelChoices::parse(const Json& choices, std::string_view source)
     const std::vector<Json>* const list = list_of(choices, name, source);
     for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
       const auto [key, choice] = choice_of(Reader((*list)[i], source, name, i));
-      if (parsed.find(key) != nullptr) throw DataError("{}: {}[{}] is there twice", source, name, i);
+      if (parsed.find(key) != nullptr)
+        throw DataError("{}: {}[{}] is there twice", source, name, i);
       parsed.add(key, choice);
     }
   };

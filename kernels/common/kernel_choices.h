@@ -11,16 +11,17 @@
 
 #include "base/dtype.h"
 #include "base/json.h"
-#include "kernels/gemm/gemm_epilogue.h"
+#include "kernels/common/gemm_epilogue.h"
 
 namespace trireme {
 
 enum class ProductKernel : std::uint8_t {
-  kOwn,     ///< "own": this program's, for any GPU
-  kHopper,  ///< "hopper": this program's, by TMA and wgmma
-  kLibrary  ///< "cublaslt"
+  kOwn,      ///< "own": this program's, for any GPU
+  kHopper,   ///< "hopper": this program's, by TMA and wgmma
+  kLibrary,  ///< "cublaslt"
+  kUnfused   ///< "unfused": the product without its epilogue, as that is chosen, then the op
 };
-inline constexpr int kProductKernelCount = 3;
+inline constexpr int kProductKernelCount = 4;
 std::string_view name_of(ProductKernel kernel);
 
 /// What a choice depends on; names as in gemm.h. Kernels for other addresses are passed over.

@@ -9,14 +9,14 @@ namespace trireme::cuda {
 using TensorMap = CUtensorMap;
 
 // A bf16 tensor of rank 2 or 3, innermost dimension first; strides in elements, from dimension 1.
-// With swizzle_128 the inner box is 64 elements, shared memory 1024-byte aligned.
+// Rows of a box are swizzled in themselves: its inner dimension is 64 or 32 elements, and shared
+// memory aligned to 8 rows.
 template <int kRank>
 struct TiledTensor {
   const __nv_bfloat16* base;
   uint64_t dims[kRank];
   uint64_t strides[kRank - 1];
   uint32_t box[kRank];
-  bool swizzle_128 = true;
 };
 
 #if TRIREME_DEVICE
@@ -47,7 +47,7 @@ TensorMap encode_tiled(const TiledTensor<kRank>& t) {
   const CUresult r =
       encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank, const_cast<__nv_bfloat16*>(t.base),
              dims, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             t.swizzle_128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+             t.box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (r != CUDA_SUCCESS) {
     fail_call("a tensor map", "cuTensorMapEncodeTiled refuses it",
@@ -61,8 +61,7 @@ TensorMap encode_tiled(const TiledTensor<kRank>& t) {
   TensorMap map;
   uint64_t strides[kRank];
   for (int i = 1; i < kRank; ++i) strides[i - 1] = t.strides[i - 1] * sizeof(__nv_bfloat16);
-  simt::encode_tensor_map(&map, sizeof(__nv_bfloat16), kRank, t.base, t.dims, strides, t.box,
-                          t.swizzle_128);
+  simt::encode_tensor_map(&map, sizeof(__nv_bfloat16), kRank, t.base, t.dims, strides, t.box);
   return map;
 }
 #endif
@@ -71,7 +70,7 @@ TensorMap encode_tiled(const TiledTensor<kRank>& t) {
 /// one than a launch. No std:: container: this header is compiled together with kernels (cuda.cuh).
 template <int kRank>
 const TensorMap& tensor_map(const TiledTensor<kRank>& t) {
-  constexpr int kWords = 3 * kRank + 1, kSlots = 4096;
+  constexpr int kWords = 3 * kRank, kSlots = 4096;
   struct Slot {
     uint64_t key[kWords];
     TensorMap map;
@@ -84,11 +83,11 @@ const TensorMap& tensor_map(const TiledTensor<kRank>& t) {
     ~Slots() { delete[] at; }
   };
   thread_local Slots slots;
-  uint64_t key[kWords] = {reinterpret_cast<uint64_t>(t.base), t.swizzle_128};
+  uint64_t key[kWords] = {reinterpret_cast<uint64_t>(t.base)};
   for (int i = 0; i < kRank; ++i) {
-    key[2 + i] = t.dims[i];
-    key[2 + kRank + i] = t.box[i];
-    if (i > 0) key[1 + 2 * kRank + i] = t.strides[i - 1];
+    key[1 + i] = t.dims[i];
+    key[1 + kRank + i] = t.box[i];
+    if (i > 0) key[2 * kRank + i] = t.strides[i - 1];
   }
   uint64_t hash = 0;
   for (const uint64_t word : key) hash = (hash ^ word ^ hash >> 29) * 0x9e3779b97f4a7c15;

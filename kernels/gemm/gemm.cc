@@ -99,6 +99,7 @@ Sizes check(const Gemm& args) {
 
 void add_rows(Context& context, TensorView c, ConstTensorView operand) {
   if (c.count() == 0) return;
+  if (context.on_gpu()) return accumulate(context, c, operand);
   const OpSpan span(context.op_trace(), "add_residual", {0, bytes_of(c, c, operand)});
   gemm_internal::kernels(context).add(
       {context.exec(), c.data, operand.data, c.count(), operand.dtype});
@@ -137,16 +138,6 @@ void run_epilogue(Context& context, const Gemm& args, std::int64_t first, std::i
       swiglu_backward(context, c, y, operand, saved);
       break;
   }
-}
-
-void gemm_unfused(Context& context, const Gemm& args, Sizes s) {
-  Gemm product = args;
-  product.c_MN = product_of(args);
-  product.epilogue = GemmEpilogue::kNone;
-  product.operand = {};
-  product.saved = {};
-  gemm(context, product);
-  run_epilogue(context, args, 0, s.m);
 }
 
 ProductArgs product_args(const Gemm& args, Sizes s) {
@@ -189,6 +180,16 @@ void gemm_by_tiles(Context& context, const Gemm& args, ProductArgs product, cons
 
 }  // namespace
 
+void gemm_internal::gemm_unfused(Context& context, const Gemm& args, Sizes s) {
+  Gemm product = args;
+  product.c_MN = product_of(args);
+  product.epilogue = GemmEpilogue::kNone;
+  product.operand = {};
+  product.saved = {};
+  gemm(context, product);
+  run_epilogue(context, args, 0, s.m);
+}
+
 void gemm(Context& context, const Gemm& args) {
   const Sizes s = check(args);
   const ProductArgs product = product_args(args, s);
@@ -212,7 +213,8 @@ void gemm(Context& context, const Gemm& args) {
   }
   const GemmGpuKernels* chosen = gemm_internal::choose_kernel(context, args, s);
   const bool fused = chosen != nullptr || by_rows;
-  if (args.epilogue != GemmEpilogue::kNone && !fused) return gemm_unfused(context, args, s);
+  if (args.epilogue != GemmEpilogue::kNone && !fused)
+    return gemm_internal::gemm_unfused(context, args, s);
   const OpSpan span(context.op_trace(), args.use, gemm_internal::work_of(args, s));
   if (s.m == 0 || s.n == 0) return;
   if (context.on_gpu()) return gemm_internal::gemm_on_gpu(context, args, s, chosen);

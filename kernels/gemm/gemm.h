@@ -4,7 +4,7 @@
 #include <string>
 
 #include "device/context.h"
-#include "kernels/gemm/gemm_epilogue.h"
+#include "kernels/common/gemm_epilogue.h"
 #include "tensor/tensor_view.h"
 
 namespace trireme {

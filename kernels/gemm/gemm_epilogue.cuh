@@ -10,7 +10,7 @@
 // its own, so that a main loop has many loads under way: kLoads pairs of rows and columns at a
 // time. Columns of a dual epilogue (kDual) are those of its result; it gets the sums of both
 // products. It writes through the sink: output 0 is c, the others what is saved. A sink may drop
-// some: a kernel can call twice.
+// some: a kernel can call twice, but where what an output needs is read or dear (kTogether).
 
 #include "kernels/common/activation.cuh"
 #include "kernels/common/vector.cuh"
@@ -23,13 +23,15 @@ struct PairAt {
   bool both, whole;  ///< whole: may move as one access
 };
 
+/// Not widened: what is under way takes the fewest registers.
 template <class T>
-__device__ __forceinline__ float2 load_pair(const T* from, PairAt at) {
-  if (at.whole) {
-    const Vector<T, 2> pair = load<2>(from + at.index);
-    return {to_float(pair.at[0]), to_float(pair.at[1])};
-  }
-  return {to_float(from[at.index]), at.both ? to_float(from[at.index + 1]) : 0.0F};
+__device__ __forceinline__ Vector<T, 2> load_pair(const T* from, PairAt at) {
+  if (at.whole) return load<2>(from + at.index);
+  return {from[at.index], at.both ? from[at.index + 1] : from_float<T>(0.0F)};
+}
+template <class T>
+__device__ __forceinline__ float2 widened(Vector<T, 2> pair) {
+  return {to_float(pair.at[0]), to_float(pair.at[1])};
 }
 template <class T>
 __device__ __forceinline__ void store_pair(T* to, PairAt at, float2 value) {
@@ -68,6 +70,7 @@ struct DirectSink {
   std::int64_t columns;
   bool pairs;  ///< rows begin at whole pairs, in all operands
 
+  __device__ __forceinline__ void put_missing(std::int64_t, std::int64_t) const {}
   template <int kOutput>
   __device__ __forceinline__ void put(std::int64_t row, std::int64_t column, float2 value) const {
     if (outputs.at[kOutput] == nullptr) return;
@@ -87,7 +90,7 @@ struct BiasRow {
     return {row * columns + column, column + 1 < columns, pairs};
   }
   __device__ __forceinline__ float2 column(std::int64_t column) const {
-    return bias == nullptr ? float2{0.0F, 0.0F} : load_pair(bias, at(0, column));
+    return bias == nullptr ? float2{0.0F, 0.0F} : widened(load_pair(bias, at(0, column)));
   }
   __device__ __forceinline__ float2 add(float2 bias_of_columns, float2 sum) const {
     if (bias == nullptr) return sum;
@@ -102,9 +105,8 @@ struct Nothing {};
 template <class T, class C>
 struct StoreEpilogue {
   using Out = C;
-  static constexpr bool kDual = false;
-  // Sums of weight gradients are read; what leaves in bf16 mostly reads nothing.
-  static constexpr int kOutputs = 1, kLoads = sizeof(C) == sizeof(float) ? 16 : 2;
+  static constexpr bool kDual = false, kTogether = false;
+  static constexpr int kOutputs = 1, kLoads = 16;
   BiasRow<T> bias;
   const C* accumulated;  ///< c, or null
   const C* residual;     ///< may be null
@@ -112,15 +114,16 @@ struct StoreEpilogue {
   __device__ __forceinline__ float2 column(std::int64_t column) const {
     return bias.column(column);
   }
-  __device__ __forceinline__ float2 load(std::int64_t row, std::int64_t column) const {
+  __device__ __forceinline__ Vector<C, 2> load(std::int64_t row, std::int64_t column) const {
     const C* from = accumulated != nullptr ? accumulated : residual;
-    return from == nullptr ? float2{0.0F, 0.0F} : load_pair(from, bias.at(row, column));
+    return from == nullptr ? Vector<C, 2>{} : load_pair(from, bias.at(row, column));
   }
   template <class Sink>
   __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
-                                             std::int64_t column, float2 state, float2 other,
+                                             std::int64_t column, float2 state, Vector<C, 2> read,
                                              float2 sum) const {
     float2 y = bias.add(state, sum);
+    const float2 other = widened(read);
     if (accumulated != nullptr) {
       y = {other.x + y.x, other.y + y.y};
     } else if (residual != nullptr) {
@@ -135,7 +138,7 @@ struct StoreEpilogue {
 template <class T>
 struct GeluEpilogue {
   using Out = T;
-  static constexpr bool kDual = false;
+  static constexpr bool kDual = false, kTogether = false;
   static constexpr int kOutputs = 2, kLoads = 2;
   BiasRow<T> bias;
 
@@ -157,7 +160,7 @@ struct GeluEpilogue {
 template <class T>
 struct GeluBackwardEpilogue {
   using Out = T;
-  static constexpr bool kDual = false;
+  static constexpr bool kDual = false, kTogether = true;
   static constexpr int kOutputs = 2, kLoads = 16;
   BiasRow<T> bias;
   const T* x;
@@ -165,13 +168,14 @@ struct GeluBackwardEpilogue {
   __device__ __forceinline__ float2 column(std::int64_t column) const {
     return bias.column(column);
   }
-  __device__ __forceinline__ float2 load(std::int64_t row, std::int64_t column) const {
+  __device__ __forceinline__ Vector<T, 2> load(std::int64_t row, std::int64_t column) const {
     return load_pair(x, bias.at(row, column));
   }
   template <class Sink>
   __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
-                                             std::int64_t column, float2 state, float2 before,
+                                             std::int64_t column, float2 state, Vector<T, 2> read,
                                              float2 sum) const {
+    const float2 before = widened(read);
     const float2 dact = rounded<T>(bias.add(state, sum));
     sink.template put<1>(row, column, {gelu(before.x), gelu(before.y)});
     sink.template put<0>(row, column,
@@ -183,7 +187,7 @@ struct GeluBackwardEpilogue {
 template <class T>
 struct SwigluEpilogue {
   using Out = T;
-  static constexpr bool kDual = true;
+  static constexpr bool kDual = true, kTogether = false;
   static constexpr int kOutputs = 3, kLoads = 2;
   BiasRow<T> bias;  ///< of gate, then of up; columns: those of c
 
@@ -193,7 +197,7 @@ struct SwigluEpilogue {
   __device__ __forceinline__ State column(std::int64_t column) const {
     if (bias.bias == nullptr) return {};
     const PairAt at = bias.at(0, column);
-    return {load_pair(bias.bias, at), load_pair(bias.bias + bias.columns, at)};
+    return {widened(load_pair(bias.bias, at)), widened(load_pair(bias.bias + bias.columns, at))};
   }
   __device__ __forceinline__ Nothing load(std::int64_t, std::int64_t) const { return {}; }
   template <class Sink>
@@ -212,13 +216,13 @@ struct SwigluEpilogue {
 template <class T>
 struct SwigluBackwardEpilogue {
   using Out = T;
-  static constexpr bool kDual = false;
+  static constexpr bool kDual = false, kTogether = true;
   static constexpr int kOutputs = 3, kLoads = 8;
   BiasRow<T> bias;
   const T* gate_up;  ///< [m, 2 F]
 
   struct Read {
-    float2 gate, up;
+    Vector<T, 2> gate, up;
   };
 
   __device__ __forceinline__ float2 column(std::int64_t column) const {
@@ -232,7 +236,7 @@ struct SwigluBackwardEpilogue {
   __device__ __forceinline__ void operator()(const Sink& sink, std::int64_t row,
                                              std::int64_t column, float2 state, const Read& read,
                                              float2 sum) const {
-    const auto& [gate, up] = read;
+    const float2 gate = widened(read.gate), up = widened(read.up);
     const float2 dact = rounded<T>(bias.add(state, sum));
     const SwigluGradient x = swiglu_gradient(gate.x, up.x, dact.x),
                          y = swiglu_gradient(gate.y, up.y, dact.y);

@@ -1,6 +1,7 @@
 // The product on a GPU: which of the tables that this program has serves it.
 
 #include <algorithm>
+#include <functional>
 
 #include "base/math.h"
 #include "kernels/common/dispatch.h"
@@ -43,30 +44,10 @@ const GemmGpuKernels* table_of(const GpuTables& tables, const gpu::Info& info,
       return info.capability == 90 ? tables.hopper : nullptr;
     case ProductKernel::kLibrary:
       return tables.library;
+    case ProductKernel::kUnfused:
+      break;
   }
   return nullptr;
-}
-
-/// Gives the product a choice, where several kernels serve it.
-void measure(Context& context, const GpuTables& tables, const GemmGpuArgs& args,
-             KernelChoices& choices) {
-  std::array<const GemmGpuKernels*, kProductKernelCount> serving{};
-  for (int i = 0; i < kProductKernelCount; ++i) {
-    const GemmGpuKernels* table = table_of(tables, info_of(context), static_cast<ProductKernel>(i));
-    if (table != nullptr && table->serves(args)) serving[static_cast<std::size_t>(i)] = table;
-  }
-  if (std::count(serving.begin(), serving.end(), nullptr) > kProductKernelCount - 2) return;
-  ProductChoice choice;
-  double best = 0;
-  for (std::size_t i = 0; i < serving.size(); ++i) {
-    if (serving[i] == nullptr) continue;
-    const double time = choice.microseconds[i] =
-        measure_kernel(context, [&] { run(context, args, *serving[i]); });
-    if (best > 0 && time >= best) continue;
-    best = time;
-    choice.kernel = static_cast<ProductKernel>(i);
-  }
-  choices.add(key_of(args), choice);
 }
 
 }  // namespace
@@ -133,6 +114,40 @@ const GemmGpuKernels* chosen_kernel(const GpuTables& tables, const gpu::Info& in
   return table != nullptr && table->serves(args) ? table : nullptr;
 }
 
+namespace {
+
+/// Gives the product a choice, where there are several.
+void measure(Context& context, const GpuTables& tables, const Gemm& args, Sizes sizes,
+             KernelChoices& choices) {
+  const GemmGpuArgs raw = gpu_args(context, args, sizes);
+  std::array<std::function<void()>, kProductKernelCount> ways;
+  for (int i = 0; i < kProductKernelCount; ++i) {
+    const auto kernel = static_cast<ProductKernel>(i);
+    const GemmGpuKernels* table = table_of(tables, info_of(context), kernel);
+    if (table != nullptr && table->serves(raw)) {
+      ways[static_cast<std::size_t>(i)] = [&context, raw, table] { run(context, raw, *table); };
+    } else if (kernel == ProductKernel::kUnfused && raw.epilogue != GemmEpilogue::kNone) {
+      ways[static_cast<std::size_t>(i)] = [&context, &args, sizes] {
+        gemm_unfused(context, args, sizes);
+      };
+    }
+  }
+  if (std::count_if(ways.begin(), ways.end(), [](const auto& way) { return bool{way}; }) < 2)
+    return;
+  ProductChoice choice;
+  double best = 0;
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    if (!ways[i]) continue;
+    const double time = choice.microseconds[i] = measure_kernel(context, ways[i]);
+    if (best > 0 && time >= best) continue;
+    best = time;
+    choice.kernel = static_cast<ProductKernel>(i);
+  }
+  choices.add(key_of(raw), choice);
+}
+
+}  // namespace
+
 const GemmGpuKernels* choose_kernel(Context& context, const Gemm& args, Sizes sizes) {
   if (!context.on_gpu()) return nullptr;
   const GpuTables tables = gpu_tables();
@@ -143,7 +158,10 @@ const GemmGpuKernels* choose_kernel(Context& context, const Gemm& args, Sizes si
   if (KernelChoices* choices = context.kernel_choices(); choices != nullptr) {
     const bool measured =
         sizes.m == 0 || sizes.n == 0 || sizes.k == 0 || choices->find(key_of(raw)) != nullptr;
-    if (choices->measuring() && !measured) measure(context, tables, raw, *choices);
+    if (choices->measuring() && !measured) measure(context, tables, args, sizes, *choices);
+    const ProductChoice* choice = choices->find(key_of(raw));
+    const bool unfused = choice != nullptr && choice->kernel == ProductKernel::kUnfused;
+    if (unfused && args.epilogue != GemmEpilogue::kNone) return nullptr;
     if (const GemmGpuKernels* table = chosen_kernel(tables, info, raw, *choices)) return table;
   }
   return choose_kernel(tables, info, raw);

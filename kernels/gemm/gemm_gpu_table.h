@@ -7,7 +7,7 @@
 
 #include "base/dtype.h"
 #include "device/exec.h"
-#include "kernels/gemm/gemm_epilogue.h"
+#include "kernels/common/gemm_epilogue.h"
 
 namespace trireme {
 

@@ -3,10 +3,10 @@
 
 #include "base/op_trace.h"
 #include "device/gpu.h"
+#include "kernels/common/kernel_choices.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_gpu_table.h"
 #include "kernels/gemm/gemm_table.h"
-#include "kernels/common/kernel_choices.h"
 
 namespace trireme::gemm_internal {
 
@@ -44,6 +44,9 @@ const GemmGpuKernels* chosen_kernel(const GpuTables& tables, const gpu::Info& in
                                     const GemmGpuArgs& args, const KernelChoices& choices);
 /// Where the choice is made: the context's (measured, if asked), else by rule. Null for the CPU.
 const GemmGpuKernels* choose_kernel(Context& context, const Gemm& args, Sizes sizes);
+
+/// The product, then the op that its epilogue stands for.
+void gemm_unfused(Context& context, const Gemm& args, Sizes sizes);
 ProductKey key_of(const GemmGpuArgs& args);
 /// By the kernel chosen.
 void gemm_on_gpu(Context& context, const Gemm& args, Sizes sizes, const GemmGpuKernels* chosen);

@@ -48,9 +48,9 @@ void wgmma_issue(float* d, const WgmmaShape&, const uint32_t* a_registers, uint6
 void wgmma_commit();
 void wgmma_wait(int groups_left, Loc);
 void set_max_registers(int n, bool increase, Loc);
-// Stands in for cuTensorMapEncodeTiled: rank, dims (elements), strides (bytes, from dim 1), box.
+// Stands in for cuTensorMapEncodeTiled, rows swizzled in themselves: rank, dims (elements), strides
+// (bytes, from dim 1), box.
 void encode_tensor_map(CUtensorMap* out, int element_bytes, int rank, const void* base,
-                       const uint64_t* dims, const uint64_t* strides, const uint32_t* box,
-                       bool swizzle_128);
+                       const uint64_t* dims, const uint64_t* strides, const uint32_t* box);
 
 }  // namespace trireme::simt

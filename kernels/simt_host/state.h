@@ -259,7 +259,8 @@ void order_some(Worker&, const std::vector<int>& threads);
 
 // ---- mbarrier.cc, tma.cc, wgmma.cc ----
 uint32_t smem_offset(Worker&, const void*, const char* what);
-uint32_t swizzle_128(uint32_t offset);
+/// In rows of 128 or 64 bytes: 16-byte parts of 1024 or 512 bytes, exchanged inside each row.
+uint32_t swizzled(uint32_t offset, uint32_t row_bytes);
 Mbarrier& find_mbarrier(Worker&, const uint64_t* bar, const char* what);
 Mbarrier& find_mbarrier(Worker&, uint32_t offset, const char* what);
 /// The same place in the shared memory of a block of the cluster, which must not have left.

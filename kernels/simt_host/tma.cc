@@ -13,7 +13,7 @@ constexpr uint64_t kMapMagic = 0x70616d2d72736e74;
 struct TensorMap {  // in CUtensorMap::opaque
   uint64_t magic, base, dims[5], strides[4];
   uint16_t box[5];
-  uint8_t rank, element_bytes, swizzle;
+  uint8_t rank, element_bytes;
 };
 static_assert(sizeof(TensorMap) <= sizeof(CUtensorMap));
 
@@ -43,7 +43,7 @@ void each_chunk(const TensorMap& m, const int* coordinate, uint32_t dst, F f) {
     }
     for (uint32_t c = 0; c < inner; c += 16) {
       uint32_t to = dst + r * inner + c, bytes = std::min(16u, inner - c);
-      if (m.swizzle) to = swizzle_128(to);
+      to = swizzled(to, inner);
       for (uint32_t e = 0; e < bytes;) {  // split where the tensor ends
         int64_t first = int64_t(coordinate[0]) + (c + e) / m.element_bytes;
         bool in_row = inside && first >= 0 && first < int64_t(m.dims[0]);
@@ -68,7 +68,9 @@ uint32_t box_bytes(const TensorMap& m) {
 
 }  // namespace
 
-uint32_t swizzle_128(uint32_t offset) { return offset ^ (offset >> 7 & 7) << 4; }
+uint32_t swizzled(uint32_t offset, uint32_t row_bytes) {
+  return offset ^ (offset >> 7 & (row_bytes / 16 - 1)) << 4;
+}
 
 void check_async_read(Worker& w, uint32_t offset, uint32_t bytes, int me, bool record,
                       const char* what) {
@@ -143,14 +145,18 @@ bool deliver_tma(Worker& w) {
 }
 
 void encode_tensor_map(CUtensorMap* out, int element_bytes, int rank, const void* base,
-                       const uint64_t* dims, const uint64_t* strides, const uint32_t* box,
-                       bool swizzle) {
+                       const uint64_t* dims, const uint64_t* strides, const uint32_t* box) {
   auto refuse = [](const std::string& s) { throw Fault(FaultKind::kTma, "encode_tiled: " + s); };
   if (rank < 1 || rank > 5) refuse("rank " + std::to_string(rank));
   if (reinterpret_cast<uintptr_t>(out) % 64) refuse("tensor map is not 64-byte aligned");
   if (reinterpret_cast<uintptr_t>(base) % 16) refuse("global address is not 16-byte aligned");
-  TensorMap m{kMapMagic,     reinterpret_cast<uint64_t>(base), {},     {}, {},
-              uint8_t(rank), uint8_t(element_bytes),           swizzle};
+  TensorMap m{kMapMagic,
+              reinterpret_cast<uint64_t>(base),
+              {},
+              {},
+              {},
+              uint8_t(rank),
+              uint8_t(element_bytes)};
   uint64_t extent = 0;
   for (int d = 0; d < rank; ++d) {
     m.dims[d] = dims[d], m.box[d] = uint16_t(box[d]);
@@ -170,10 +176,8 @@ void encode_tensor_map(CUtensorMap* out, int element_bytes, int rank, const void
     extent += (dims[d] - 1) * s;
   }
   uint32_t inner = box[0] * uint32_t(element_bytes);
-  if (inner % 16)
-    refuse("inner box of " + std::to_string(inner) + " bytes is not a multiple of 16");
-  if (swizzle && inner != 128)
-    refuse("inner box of " + std::to_string(inner) + " bytes, the 128-byte swizzle wants 128");
+  if (inner != 128 && inner != 64)
+    refuse("inner box of " + std::to_string(inner) + " bytes, the swizzles want 128 or 64");
   device_check_range(base, extent, "encode_tiled");
   std::memset(out, 0, sizeof *out);
   std::memcpy(out, &m, sizeof m);
@@ -188,10 +192,11 @@ uint32_t check_tma(Worker& w, const TensorMap& m, int rank, const void* shared, 
     fault(FaultKind::kTma, std::string(what) + " of rank " + std::to_string(rank) +
                                " with a map of rank " + std::to_string(m.rank));
   uint32_t offset = smem_offset(w, shared, what);
-  if (offset % (m.swizzle ? 1024 : 128))
+  const uint32_t rows = 8 * uint32_t(m.box[0]) * m.element_bytes;
+  if (offset % rows)
     fault(FaultKind::kMisaligned, std::string(what) + ": shared byte " + std::to_string(offset) +
-                                      (m.swizzle ? " is not 1024-byte aligned (128-byte swizzle)"
-                                                 : " is not 128-byte aligned"));
+                                      " is not aligned to 8 rows of the swizzle, " +
+                                      std::to_string(rows) + " bytes");
   if (offset % kSmemMax + box_bytes(m) > w.smem_bytes)
     fault(FaultKind::kOutOfBounds, std::string(what) + " of " + std::to_string(box_bytes(m)) +
                                        " bytes at " + describe(w, w.smem + offset, nullptr));

@@ -53,7 +53,7 @@ void each_chunk(uint64_t descriptor, int rows, bool mn_major, F f) {
       for (int k = 0; k < 16; ++k) {
         const uint32_t at = start + uint32_t(row / 64) * leading + uint32_t(k / 8) * stride +
                             uint32_t(k % 8) * 128 + uint32_t(row % 64) * 2;
-        f(Chunk{row, k, false, swizzle_128(at)});
+        f(Chunk{row, k, false, swizzled(at, 128)});
       }
     return;
   }
@@ -61,7 +61,7 @@ void each_chunk(uint64_t descriptor, int rows, bool mn_major, F f) {
     for (int k = 0; k < 16; k += 8) {
       const uint32_t at =
           start + uint32_t(row / 8) * stride + uint32_t(row % 8) * 128 + uint32_t(k) * 2;
-      f(Chunk{row, k, true, swizzle_128(at)});
+      f(Chunk{row, k, true, swizzled(at, 128)});
     }
 }
 template <class F>

@@ -34,8 +34,7 @@ HeadBuffers lay_out_head(ArenaCursor& arena, const HeadShape& shape) {
   HeadBuffers buffers;
   const DType logits = logits_type(shape);
   buffers.logits_TV = arena.take(logits, {chunk, columns});
-  if (shape.compute != logits)
-    buffers.dlogits_TV = arena.take(shape.compute, {chunk, columns});
+  if (shape.compute != logits) buffers.dlogits_TV = arena.take(shape.compute, {chunk, columns});
   if (shape.rank.extent > 1)
     buffers.parts_R3T = arena.take(DType::kF32, {shape.rank.extent, 3, chunk});
   buffers.maximum_T = arena.take(DType::kF32, {chunk});

@@ -62,8 +62,8 @@ void require_own_gpus(const Launch& launch, const std::vector<std::string>& bus_
 /// all; "" where none does. Collective.
 std::string first_of(const Launch& launch, const std::string& text) {
   const std::vector<std::string> texts = launch.job().all_gather_text(text);
-  const auto first = std::find_if(texts.begin(), texts.end(),
-                                  [](const std::string& one) { return !one.empty(); });
+  const auto first =
+      std::find_if(texts.begin(), texts.end(), [](const std::string& one) { return !one.empty(); });
   if (first == texts.end()) return "";
   const bool common = std::all_of(texts.begin(), texts.end(),
                                   [&](const std::string& one) { return one == *first; });

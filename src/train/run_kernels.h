@@ -9,10 +9,11 @@
 
 namespace trireme {
 
-/// Which kernels serve the products and attention of a command on GPUs, agreed before its first step: those that
-/// TRIREME_KERNEL_CHOICES=FILE names (others then by rule), else those of the checkpoint that the
-/// run goes on from, where the same GPU and libraries made it, and the rest measured in a rehearsed
-/// step. Ops of the runtime's context obey them while this lives. CPUs have no choice.
+/// Which kernels serve the products and attention of a command on GPUs, agreed before its first
+/// step: those that TRIREME_KERNEL_CHOICES=FILE names (others then by rule), else those of the
+/// checkpoint that the run goes on from, where the same GPU and libraries made it, and the rest
+/// measured in a rehearsed step. Ops of the runtime's context obey them while this lives. CPUs have
+/// no choice.
 ///
 /// TRIREME_KERNEL_CHOICES=measure leaves the checkpoint's aside, and alone measures on the host.
 class RunKernels {

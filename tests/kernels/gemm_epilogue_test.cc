@@ -384,6 +384,37 @@ TEST(GemmChoice, one_that_was_made_is_kept_where_its_kernel_serves) {
   EXPECT_EQ(chosen_kernel(tables, h200, args, choices), nullptr) << "it does not serve that";
 }
 
+TEST_P(GemmEpilogueOp, a_choice_to_leave_it_unfused_gives_the_bits_of_the_product_chosen) {
+  if (test_device::device().kind == DeviceKind::kCpu) GTEST_SKIP() << "a CPU has no choice";
+  for (const GemmEpilogue epilogue : kEpilogues) {
+    Context context = test_context(GetParam());
+    KernelChoices choices;
+    context.set_kernel_choices(&choices);
+    choices.set_measuring(true);
+    Fused measured({16, 32, 24, false, true}, DType::kBF16, epilogue, true);
+    gemm(context, measured.args);
+    choices.set_measuring(false);
+    ProductKey key;
+    for (const auto& [product, choice] : choices.products()) {
+      if (product.epilogue != epilogue) continue;
+      key = product;
+      EXPECT_GT(choice.microseconds[static_cast<std::size_t>(ProductKernel::kUnfused)], 0);
+    }
+    ASSERT_EQ(key.m, 16) << "every epilogue can be left to an op";
+    const auto bits = [&](ProductKernel kernel) {
+      KernelChoices pinned;
+      pinned.add(key, {kernel, {}});
+      context.set_kernel_choices(&pinned);
+      Fused fused({16, 32, 24, false, true}, DType::kBF16, epilogue, true);
+      gemm(context, fused.args);
+      test_device::synchronize();
+      return fused.c.bits() + (fused.args.saved.given() ? fused.saved.bits() : "");
+    };
+    if (gemm_gpu_library_version() != 0) continue;  // its product would be another
+    EXPECT_EQ(bits(ProductKernel::kUnfused), bits(ProductKernel::kOwn));
+  }
+}
+
 TEST(GemmChoice, a_library_that_is_missing_is_told_with_its_reason) {
   GemmGpuKernels library{never, nullptr};
   EXPECT_EQ(gemm_internal::missing_library(nullptr), "");

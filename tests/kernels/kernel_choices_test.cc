@@ -28,7 +28,7 @@ TEST(KernelChoices, are_read_as_they_are_written) {
                  false, true, DType::kBF16, DType::kF32, GemmEpilogue::kGeluBackward};
   const ProductChoice* choice = choices.find(key);
   ASSERT_NE(choice, nullptr);
-  EXPECT_EQ(*choice, (ProductChoice{ProductKernel::kHopper, {12.5, 8, 0}}));
+  EXPECT_EQ(*choice, (ProductChoice{ProductKernel::kHopper, {12.5, 8, 0, 0}}));
   const KernelChoices again = parse(choices.json().dump());
   EXPECT_EQ(again.products(), choices.products());
   EXPECT_EQ(again.attention(), choices.attention());
@@ -78,7 +78,7 @@ TEST(KernelChoices, what_is_malformed_is_refused_with_its_place) {
   refused("bf16", "fp8", place + R"(.type is "fp8" (legal: fp32, bf16))");
   refused("gelu_backward", "relu", place + ".epilogue is");
   refused(R"("hopper",)", R"("fastest",)",
-          place + R"(.kernel is "fastest" (legal: own, hopper, cublaslt))");
+          place + R"(.kernel is "fastest" (legal: own, hopper, cublaslt, unfused))");
   refused(R"("own": 12.5)", R"("own": -1)", place + ".microseconds.own is -1");
   refused(R"("own": 12.5)", R"("best": 1)", place + ".microseconds.best is 1");
   refused(R"({"own": 12.5, "hopper": 8})", "3", place + ".microseconds is 3");
@@ -90,8 +90,7 @@ TEST(KernelChoices, what_is_malformed_is_refused_with_its_place) {
   refused("\"products\": [", "\"products\": 3, \"more\": [", "products is an integer, not a list");
   refused(R"("backward": true)", R"("backward": 1)",
           "choices.json: attention[0].backward is 1 (legal: true or false)");
-  refused(R"("cudnn",)", R"("hopper",)",
-          R"(attention[0].kernel is "hopper" (legal: own, cudnn))");
+  refused(R"("cudnn",)", R"("hopper",)", R"(attention[0].kernel is "hopper" (legal: own, cudnn))");
 }
 
 class KernelChoicesOp : public OpTest {};

@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""An account of cycles: how fast kernels are, from their machine code, held to times that others measured.
+
+    scripts/cycle_account.py [--cases]
+
+A multiprocessor works through a main loop in the time of its tensor cores or of its instructions, whichever is longer,
+and a part of the other that does not overlap. Around that there are whole waves of tiles, each with a fixed cost, the
+bytes of the operands, and a launch:
+
+    loop   = max(T, I) + overlap min(T, I)                        cycles
+    time   = launch + max(waves (steps loop + tile) / clock, bytes / bandwidth)
+
+T: operations of the tile's step over 4,096 (bf16) or 8,192 (fp8) a cycle; I: issue slots of one of the four schedulers,
+an instruction each and eight for a special function (exponentials go at a quarter of a warp's width a cycle and less).
+Instructions are read from the newest tests/bench/results/*-second-executor/main_loops.md (scripts/check_sass.py --scale). The
+five constants (overlap, tile, clock, bandwidth, launch) are fitted to published times of DeepGEMM (H800) and FlashAttention-3
+(H100); the error of a case is that of constants fitted to all others. Then the same account of ours. --cases prints
+every case.
+"""
+
+import argparse
+import dataclasses
+import math
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MULTIPROCESSORS = 132
+BF16, FP8 = 4096, 8192  # operations a cycle: 989 and 1,979 TFLOP/s of 132 multiprocessors at 1.83 GHz
+
+# DeepGEMM 55ab91f (2025-03-25), README, H800 SXM5, fp8 with scales of 1 x 128 and 128 x 128, bf16 results:
+# groups, m of a group, n, k, TFLOP/s.
+DEEP_GEMM = [
+    (1, 64, 2112, 7168, 206), (1, 64, 24576, 1536, 289), (1, 64, 32768, 512, 219), (1, 64, 7168, 16384, 336),
+    (1, 64, 4096, 7168, 287), (1, 64, 7168, 2048, 295), (1, 128, 2112, 7168, 352), (1, 128, 24576, 1536, 535),
+    (1, 128, 32768, 512, 358), (1, 128, 7168, 16384, 645), (1, 128, 4096, 7168, 533), (1, 128, 7168, 2048, 510),
+    (1, 4096, 2112, 7168, 1009), (1, 4096, 24576, 1536, 1125), (1, 4096, 32768, 512, 751), (1, 4096, 7168, 16384, 1426),
+    (1, 4096, 4096, 7168, 1265), (1, 4096, 7168, 2048, 1168),
+    (4, 8192, 4096, 7168, 1346), (4, 8192, 7168, 2048, 1214), (8, 4096, 4096, 7168, 1346), (8, 4096, 7168, 2048, 1214),
+    (1, 1024, 4096, 7168, 1233), (1, 1024, 7168, 2048, 925), (2, 512, 4096, 7168, 1040), (2, 512, 7168, 2048, 916),
+    (4, 256, 4096, 7168, 932), (4, 256, 7168, 2048, 815),
+]
+# FlashAttention-3, forward, bf16, head size 128, 16 heads, no mask, H100: github.com/pytorch/benchmark/pull/2391
+# (2024-07-23): sequences, tokens, TFLOP/s.
+FLASH_ATTENTION_3 = [(32, 512, 430.32), (16, 1024, 517.099), (8, 2048, 565.544), (4, 4096, 590.233), (2, 8192, 614.234), (1, 16384, 620.73)]
+
+
+@dataclasses.dataclass
+class Loop:
+    instructions: float
+    products: int
+    special: int = 0
+
+    def slots(self):
+        return self.instructions + 7 * self.special
+
+
+@dataclasses.dataclass
+class Case:
+    """Of a multiprocessor: `tiles` one after another, each of `steps` turns of a loop with T and I cycles."""
+
+    name: str
+    tiles: float
+    steps: float
+    tensor: float
+    issue: float
+    bytes: float
+    operations: float
+    published: float = 0.0  # TFLOP/s
+
+    def seconds(self, c):
+        loop = max(self.tensor, self.issue) + c["overlap"] * min(self.tensor, self.issue)
+        compute = self.tiles * (self.steps * loop + c["tile"]) / (c["clock"] * 1e9)
+        return c["launch"] * 1e-6 + max(compute, self.bytes / (c["bandwidth"] * 1e12))
+
+    def tflops(self, c):
+        return self.operations / self.seconds(c) / 1e12
+
+    def error(self, c):
+        return self.tflops(c) / self.published - 1
+
+
+def main_loops():
+    """{file: [Loop]} of the newest recorded table."""
+    table = sorted((ROOT / "tests/bench/results").glob("*-second-executor"))[-1] / "main_loops.md"
+    found = {}
+    for line in table.read_text().splitlines()[2:]:
+        file, kernel, instructions, products, _, special = [cell.strip() for cell in line.strip("| ").split("|")][:6]
+        found.setdefault(f"{file} {kernel}", []).append(Loop(int(instructions), int(products), int(special)))
+    return found
+
+
+def loop_of(found, kernel, products):
+    """The shortest of a kernel's loops with so many products: the usual turn, without a mask."""
+    loops = [loop for loop in found.get(kernel, []) if loop.products == products]
+    if not loops:
+        sys.exit(f"cycle_account: main_loops.md has no loop of {kernel} with {products} products")
+    return min(loops, key=lambda loop: loop.instructions)
+
+
+def ceil(a, b):
+    return -(-a // b)
+
+
+def deep_gemm_case(unrolled, groups, m, n, k, published):
+    """Tiles as it chose them: the width with the fewest waves, then the fullest last one."""
+    height = 64 if m <= 64 else 128
+    best = None
+    for width in range(16, 129, 8):
+        tiles = groups * ceil(m, height) * ceil(n, width)
+        waves, last = ceil(tiles, MULTIPROCESSORS), (tiles - 1) % MULTIPROCESSORS + 1
+        key = (waves, -last, -width)
+        if best is None or key < best[0]:
+            best = (key, width, waves)
+    _, width, waves = best
+    # Of a step of 128 of k in the loop of a 128 x 128 tile, 64 instructions add a thread's sums; the rest stays.
+    step = unrolled.instructions / (unrolled.products / 4) - 64 + width / 2
+    return Case(f"DeepGEMM fp8 {groups} x [{m}, {n}, {k}]", waves, ceil(k, 128), height * width * 128 * 2 / FP8, step * height / 64,
+                groups * (m * k + n * k + 2 * m * n), 2 * groups * m * n * k, published)
+
+
+def attention_case(name, loop, sequences, tokens, published=0.0, queries=128, keys=176, heads=16, dim=128):
+    """Two warpgroups, each 64 queries; a loop for each block of keys."""
+    tiles = ceil(sequences * heads * ceil(tokens, queries), MULTIPROCESSORS)
+    return Case(f"{name} [{sequences}, {tokens}, {heads}, {dim}]", tiles, tokens / keys, 2 * queries * keys * dim * 2 / BF16,
+                loop.slots() * queries / 64, 4 * sequences * tokens * heads * dim * 2, 4 * sequences * heads * tokens * tokens * dim, published)
+
+
+def published_cases(found):
+    fp8 = loop_of(found, "deep_gemm deep_gemm::sm90_fp8_gemm_1d2d_impl", 32)
+    fa3 = loop_of(found, "flash_attention_3 cutlass::device_kernel", 19)
+    return [deep_gemm_case(fp8, *case) for case in DEEP_GEMM] + [attention_case("FlashAttention-3", fa3, *case) for case in FLASH_ATTENTION_3]
+
+
+START = {"overlap": 0.5, "tile": 1000.0, "clock": 1.6, "bandwidth": 2.7, "launch": 2.0}
+BOUNDS = {"overlap": (0.0, 1.5), "tile": (0.0, 8000.0), "clock": (1.2, 1.98), "bandwidth": (1.5, 3.35), "launch": (0.0, 8.0)}
+
+
+def fit(cases):
+    """The constants of the least mean absolute error, by coordinate descent."""
+    constants = dict(START)
+
+    def cost(c):
+        return sum(abs(math.log(case.tflops(c) / case.published)) for case in cases)
+
+    best, step = cost(constants), 0.25
+    while step > 1e-3:
+        better = False
+        for key, (low, high) in BOUNDS.items():
+            for sign in (1, -1):
+                trial = dict(constants)
+                trial[key] = min(max(trial[key] + sign * step * START[key], low), high)
+                value = cost(trial)
+                if value < best - 1e-9:
+                    constants, best, better = trial, value, True
+        if not better:
+            step /= 2
+    return constants
+
+
+def left_out_errors(cases):
+    return [case.error(fit(cases[:i] + cases[i + 1 :])) for i, case in enumerate(cases)]
+
+
+def mean_absolute(values):
+    return sum(abs(value) for value in values) / len(values)
+
+
+def product_case(name, loop, m, n, k, tile_n, products_bytes=2):
+    """Ours for Hopper: tiles of 128 rows, a turn of 64 of k."""
+    waves = ceil(ceil(m, 128) * ceil(n, tile_n), MULTIPROCESSORS)
+    return Case(f"{name} [{m}, {n}, {k}]", waves, ceil(k, 64), 128 * tile_n * 64 * 2 / BF16, loop.slots() * 2,
+                2 * (m * k + n * k) + products_bytes * m * n, 2 * m * n * k)
+
+
+# Of wgmma's rate on Hopper; kernels/README.md, "mma.sync".
+MMA_SYNC = 0.62
+
+
+def our_cases(found):
+    """(case, the same shape by a kernel of others)."""
+    ours = loop_of(found, "gemm_cuda_sm90.cu gemm_sm90_kernel", 4)
+    theirs = loop_of(found, "deep_gemm deep_gemm::sm90_bf16_gemm_impl", 16)
+    attention = loop_of(found, "attention_d128_cuda.cu attention::forward_kernel", 128)
+    fa3 = loop_of(found, "flash_attention_3 cutlass::device_kernel", 19)
+    rows = []
+    for m, n, k in ((8192, 8192, 8192), (16384, 6144, 4096), (16384, 28672, 4096), (16384, 4096, 14336), (2048, 128256, 4096)):
+        # Theirs: tiles of 128 x 128, of which four products are a turn of 64 of k.
+        rows.append((product_case("product, wgmma", ours, m, n, k, 256),
+                     product_case("DeepGEMM bf16", Loop(theirs.instructions / 4, 4), m, n, k, 128)))
+    for sequences, tokens in ((4, 4096), (1, 16384)):
+        # A warp has 16 queries, a loop takes 64 keys; eight warps a multiprocessor.
+        case = attention_case("attention forward, mma.sync", attention, sequences, tokens, keys=64)
+        rows.append((dataclasses.replace(case, tensor=case.tensor / MMA_SYNC), attention_case("FlashAttention-3", fa3, sequences, tokens)))
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", action="store_true", help="print every published case")
+    args = parser.parse_args()
+    found = main_loops()
+    cases = published_cases(found)
+    constants = fit(cases)
+    errors = left_out_errors(cases)
+    if args.cases:
+        print("| published | TFLOP/s | account | error |\n|---|---|---|---|")
+        for case, error in zip(cases, errors):
+            print(f"| {case.name} | {case.published:.0f} | {case.published * (1 + error):.0f} | {100 * error:+.0f} % |")
+    print(f"{len(cases)} published cases, mean error {100 * mean_absolute(errors):.1f} %, each with the constants of the others; "
+          + ", ".join(f"{key} {value:.3g}" for key, value in constants.items()))
+    print("| ours | TFLOP/s by the account | theirs, same shape | TFLOP/s by the account | ours / theirs |\n|---|---|---|---|---|")
+    for case, other in our_cases(found):
+        print(f"| {case.name} | {case.tflops(constants):.0f} | {other.name.split(' [')[0]} | {other.tflops(constants):.0f} | {case.tflops(constants) / other.tflops(constants):.2f} |")
+
+
+if __name__ == "__main__":
+    main()
