@@ -188,7 +188,7 @@ if(TARGET trireme_cudnn_headers)
   target_link_libraries(trireme_gpu_cuda PRIVATE trireme_cudnn_headers)
 else()
   message(STATUS "CUDA: cudnn.h is not found (set CUDNN_ROOT, or run scripts/setup.sh --cuda): "
-                 "model_backend.attention \"cudnn\" will be refused")
+                 "attention will run by this program's own kernels")
 endif()
 if("90a" IN_LIST architectures)  # the tables of *_sm90.cu are there
   target_compile_definitions(trireme_gpu_cuda PRIVATE TRIREME_GPU_SM90)

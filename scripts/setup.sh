@@ -117,7 +117,7 @@ install_cudnn() {
   has_cudnn && return 0
   say "installing cuDNN 9.19 into build/cuda (0.5 GB)"
   pip_install "${cudnn_packages[@]}" ||
-    say "cuDNN is not there: model_backend.attention \"cudnn\" will be refused, everything else works"
+    say "cuDNN is not there: attention will run by this program's own kernels, which may be slower"
 }
 # What reads machine code (scripts/check_sass.py).
 has_disassembler() {

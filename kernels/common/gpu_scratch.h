@@ -24,22 +24,29 @@ constexpr std::int64_t embedding_backward_bytes(std::int64_t tokens, std::int64_
   return (2 * rows + 2 + 5 * tokens) * std::int64_t{sizeof(std::int32_t)};
 }
 
-/// dweight and dbias of pieces of rows: as many blocks as an H200's 132 multiprocessors hold with
-/// such a row's threads; `rows_at_a_time` of a block.
+/// Parts of a piece that are summed apart (column_pieces.cuh).
+constexpr std::int64_t kPartsOfPiece = 4;
+
+/// Blocks of the norm's backward pass that a multiprocessor holds with such a row's threads.
+constexpr std::int64_t norm_backward_blocks(std::int64_t channels) {
+  return channels <= 2048 ? 4 : channels <= 4096 ? 2 : 1;
+}
+/// dweight and dbias of pieces of rows: one for each block that an H200's 132 multiprocessors hold;
+/// `rows_at_a_time` of a block.
 constexpr std::int64_t norm_backward_pieces(std::int64_t tokens, std::int64_t channels,
                                             std::int64_t rows_at_a_time) {
-  const std::int64_t per_multiprocessor = channels <= 2048 ? 4 : channels <= 4096 ? 2 : 1;
-  return pieces_of_rows(pieces(tokens, rows_at_a_time), 132 * per_multiprocessor);
+  return pieces_of_rows(pieces(tokens, rows_at_a_time), 132 * norm_backward_blocks(channels));
 }
 constexpr std::int64_t norm_backward_floats(std::int64_t tokens, std::int64_t channels,
                                             std::int64_t rows_at_a_time = 1) {
-  return 2 * norm_backward_pieces(tokens, channels, rows_at_a_time) * channels;
+  return 2 * kPartsOfPiece * norm_backward_pieces(tokens, channels, rows_at_a_time) * channels;
 }
 
-/// dweight of pieces of tokens, as many blocks as such a GPU holds at once. `groups` of tokens.
-constexpr std::int64_t kRopePieces = 264;
+/// dweight of pieces of tokens, as many as such a GPU holds blocks at once. `groups` of tokens.
+constexpr std::int64_t kRopeBlocks = 2;  ///< of a multiprocessor
+constexpr std::int64_t kRopePieces = 132 * kRopeBlocks;
 constexpr std::int64_t rope_backward_floats(std::int64_t groups, std::int64_t head_dim) {
-  return pieces_of_rows(groups, kRopePieces) * head_dim;
+  return kPartsOfPiece * pieces_of_rows(groups, kRopePieces) * head_dim;
 }
 
 /// Tokens of a piece of a sum of columns: enough pieces that pieces x groups of 256 columns fill a

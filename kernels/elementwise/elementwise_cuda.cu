@@ -240,7 +240,7 @@ void column_sum(const ColumnSumArgs& args) {
       sum(Width<1>());
     }
   });
-  add_pieces(args.exec, args.sum, args.partial_sums, pieces, args.columns, "column_sum");
+  add_pieces(args.exec, args.sum, {args.partial_sums, pieces, args.columns}, "column_sum");
 }
 
 constexpr int kSumThreads = 256, kSumTile = 2048;

@@ -120,7 +120,8 @@ void norm_backward(Context& context, const NormBackward& args) {
                         nullptr,
                         tokens,
                         channels,
-                        args.dy_TC.dtype};
+                        args.dy_TC.dtype,
+                        context.multiprocessors()};
   const auto floats = static_cast<std::size_t>(kernels.backward_scratch_floats(call));
   call.partial_sums = reinterpret_cast<float*>(context.scratch(floats * sizeof(float)));
   (layer ? kernels.layer_backward : kernels.rms_backward)(call);

@@ -15,6 +15,11 @@ std::int64_t rows_at_a_time(const NormBackwardArgs& args) {
 std::int64_t pieces_of(const NormBackwardArgs& args) {
   return gpu_scratch::norm_backward_pieces(args.tokens, args.channels, rows_at_a_time(args));
 }
+/// As many as are there at once, where that is below a block for each piece.
+std::int64_t blocks_of(const NormBackwardArgs& args) {
+  return min(pieces_of(args),
+             args.multiprocessors * gpu_scratch::norm_backward_blocks(args.channels));
+}
 
 /// One group of columns of one row.
 template <class T, int kWidth>
@@ -81,9 +86,18 @@ __device__ __forceinline__ void store_y(const NormBackwardArgs& args, std::int64
   store(row_of<T>(args.y, row, args.channels) + column, y);
 }
 
-/// Where the sums of this block's piece go: [pieces, channels] of dweight, then of dbias.
-__device__ __forceinline__ float* piece_of(const NormBackwardArgs& args, bool bias) {
-  return args.partial_sums + (std::int64_t{bias ? gridDim.x : 0} + blockIdx.x) * args.channels;
+/// Turns in which a block goes through a piece's rows.
+struct RowPieces {
+  int pieces, turns;
+};
+
+/// The sums of parts of pieces: of dweight, then of dbias.
+__host__ __device__ __forceinline__ float* sums_of_dweight(const NormBackwardArgs& args) {
+  return args.partial_sums;
+}
+__host__ __device__ __forceinline__ float* sums_of_dbias(const NormBackwardArgs& args,
+                                                         std::int64_t pieces) {
+  return args.partial_sums + pieces * kParts * args.channels;
 }
 
 template <int kThreads>
@@ -102,17 +116,18 @@ struct Shared<32> {
 template <int kVectors, int kWidth>
 using ColumnSums = float[kVectors][kWidth];
 
-/// Adds in order the sums of warps with rows of their own, or stores those of shared rows.
+/// Adds in order the sums of warps with rows of their own, or takes those of shared rows, and
+/// begins new ones.
 template <int kThreads, int kVectors, int kWidth>
-__device__ __forceinline__ void store_piece(float* piece, const ColumnSums<kVectors, kWidth>& sums,
-                                            std::int64_t channels) {
+__device__ __forceinline__ void end_part(const PartSums& part, ColumnSums<kVectors, kWidth>& sums,
+                                         std::int64_t channels) {
   const RowPlace<kThreads> place;
   if constexpr (kThreads > 32) {
     for_vectors<kThreads, kVectors, kWidth>(place.thread, channels, [&](int v, int c) {
 #pragma unroll
       for (int k = 0; k < kWidth; k += 4)
-        store(piece + c + k,
-              Vector<float, 4>{sums[v][k], sums[v][k + 1], sums[v][k + 2], sums[v][k + 3]});
+        part.put(c + k,
+                 Vector<float, 4>{sums[v][k], sums[v][k + 1], sums[v][k + 2], sums[v][k + 3]});
     });
   } else {
     auto& shared = smem<Shared<32>>().of_warp;
@@ -126,17 +141,22 @@ __device__ __forceinline__ void store_piece(float* piece, const ColumnSums<kVect
       float sum = shared[0][c];
 #pragma unroll
       for (int row = 1; row < place.kRows; ++row) sum += shared[row][c];
-      piece[c] = sum;
+      part.put(c, Vector<float, 1>{sum});
     }
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) sums[v][k] = 0;
   }
 }
 
-/// One block: the rows of a piece, every gridDim.x-th one. The next row is asked for before this
-/// one is worked on, where registers allow: bf16 without the sums of dbias. 512 threads to a
-/// multiprocessor at least, so 128 registers.
+/// A piece: every pieces-th row, or as many as a block has at a time. The next one is asked for
+/// before this one is worked on, where registers allow: bf16 without the sums of dbias. 512 threads
+/// to a multiprocessor at least, so 128 registers.
 template <NormKind kKind, class T, int kThreads, int kVectors>
 __global__ void __launch_bounds__(RowPlace<kThreads>::kBlock, 512 / RowPlace<kThreads>::kBlock)
-    backward_kernel(NormBackwardArgs args) {
+    backward_kernel(NormBackwardArgs args, RowPieces rows) {
   constexpr int kWidth = kWide<T>;
   constexpr bool kAhead = sizeof(T) == 2 && kKind == NormKind::kRms;
   using Place = RowPlace<kThreads>;
@@ -167,18 +187,28 @@ __global__ void __launch_bounds__(RowPlace<kThreads>::kBlock, 512 / RowPlace<kTh
   Vector<T, kWidth> weight[kVectors] = {};
   for_all([&](int v, int c) { weight[v] = load<kWidth>(static_cast<const T*>(args.weight) + c); });
   ColumnSums<kVectors, kWidth> dweight = {}, dbias = {};
-  const std::int64_t step = std::int64_t{gridDim.x} * place.kRows;
-  std::int64_t row = std::int64_t{blockIdx.x} * place.kRows + place.row;
+  float* kept_dweight = smem_tail<Shared<kThreads>, float>();
+  const auto row_of_turn = [&](int piece, int turn) {
+    return (turn * rows.pieces + piece) * place.kRows + place.row;
+  };
   Row ahead = {};
-  if (kAhead && row < args.tokens) ahead = load_row(row);
-  for (int turn = 0; row < args.tokens; row += step, turn ^= 1) {
+  const auto look_ahead = [&](int piece, int turn) {
+    if (!kAhead || turn < 0) return;
+    const int row = row_of_turn(piece, turn);
+    if (row < args.tokens) ahead = load_row(row);
+  };
+  int parity = 0;
+  const auto visit = [&](int piece, int turn, int next) {
+    const int row = row_of_turn(piece, turn);
+    if (row >= args.tokens) return;
     const Row now = kAhead ? ahead : load_row(row);
-    if (kAhead && row + step < args.tokens) ahead = load_row(row + step);
+    look_ahead(piece, next);
     NormSums means{};
     for_all([&](int v, int) {
       means = means + sums_of<kKind, kWidth>(now.groups[v], weight[v], now.scale);
     });
-    means = row_sum<kThreads>(means, partials[turn]);
+    means = row_sum<kThreads>(means, partials[parity]);
+    parity ^= 1;
     means.gn /= static_cast<float>(n);
     means.g /= static_cast<float>(n);
     T* dx = row_of<T>(args.dx, row, n);
@@ -195,18 +225,24 @@ __global__ void __launch_bounds__(RowPlace<kThreads>::kBlock, 512 / RowPlace<kTh
       store(dx + c, dx_of<kKind, kWidth>(group, weight[v], has_dresidual, now.scale, means));
       if (args.y != nullptr) store_y<kKind, kWidth>(args, row, c, group.s, weight[v], now.scale);
     });
-  }
-  if (args.dweight != nullptr)
-    store_piece<kThreads, kVectors, kWidth>(piece_of(args, false), dweight, n);
-  if (kKind == NormKind::kLayer && args.dbias != nullptr)
-    store_piece<kThreads, kVectors, kWidth>(piece_of(args, true), dbias, n);
+  };
+  for_parts(rows.pieces, rows.turns, look_ahead, visit, [&](const Part& part) {
+    if (args.dweight != nullptr) {
+      end_part<kThreads, kVectors, kWidth>(part.of(sums_of_dweight(args), n, kept_dweight), dweight,
+                                           n);
+    }
+    if (kKind == NormKind::kLayer && args.dbias != nullptr) {
+      end_part<kThreads, kVectors, kWidth>(
+          part.of(sums_of_dbias(args, rows.pieces), n, kept_dweight + n), dbias, n);
+    }
+  });
 }
 
-/// Rows of any length and alignment, read twice. The sums of a piece stand in shared memory where
+/// Rows of any length and alignment, read twice. The sums of a part stand in shared memory where
 /// they fit, else where they end up; each thread adds to columns of its own.
 template <NormKind kKind, class T, int kThreads, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    long_backward_kernel(NormBackwardArgs args, bool sums_in_shared) {
+    long_backward_kernel(NormBackwardArgs args, RowPieces rows, bool sums_in_shared) {
   using Columns = Group<T, kWidth>;
   auto& shared = smem<Shared<kThreads>>();
   const int thread = static_cast<int>(threadIdx.x);
@@ -214,7 +250,7 @@ __global__ void __launch_bounds__(kThreads)
   const bool has_dweight = args.dweight != nullptr,
              has_dbias = kKind == NormKind::kLayer && args.dbias != nullptr,
              has_dresidual = args.dresidual != nullptr;
-  float *dweight = piece_of(args, false), *dbias = piece_of(args, true);
+  float *dweight = nullptr, *dbias = nullptr;
   if (sums_in_shared) {
     dweight = smem_tail<Shared<kThreads>, float>();
     dbias = dweight + n;
@@ -226,13 +262,22 @@ __global__ void __launch_bounds__(kThreads)
     for (std::int64_t c = std::int64_t{thread} * kWidth; c < n; c += kThreads * kWidth)
       for (int k = 0; k < kWidth; ++k) body(c + k);
   };
-  for_sums([&](std::int64_t c) {
-    if (has_dweight) dweight[c] = 0;
-    if (has_dbias) dbias[c] = 0;
-  });
+  const auto begin_part = [&](int part) {  // of all pieces'
+    if (!sums_in_shared) {
+      const std::int64_t at = part * n;
+      dweight = sums_of_dweight(args) + at;
+      dbias = sums_of_dbias(args, rows.pieces) + at;
+    }
+    for_sums([&](std::int64_t c) {
+      if (has_dweight) dweight[c] = 0;
+      if (has_dbias) dbias[c] = 0;
+    });
+  };
   const auto* weights = static_cast<const T*>(args.weight);
-  int turn = 0;
-  for (std::int64_t row = blockIdx.x; row < args.tokens; row += gridDim.x, turn ^= 1) {
+  int parity = 0;
+  const auto visit = [&](int piece, int turn, int) {
+    const int row = turn * rows.pieces + piece;
+    if (row >= args.tokens) return;
     const T *dy = row_of<T>(args.dy, row, n), *s = row_of<T>(args.s, row, n);
     const RowScale scale = scale_of(args, row);
     NormSums means{};
@@ -243,7 +288,8 @@ __global__ void __launch_bounds__(kThreads)
         [&](std::int64_t c, const Columns& in) {
           means = means + sums_of<kKind, kWidth>(in, load<kWidth>(weights + c), scale);
         });
-    means = row_sum<kThreads>(means, shared.partials[turn]);
+    means = row_sum<kThreads>(means, shared.partials[parity]);
+    parity ^= 1;
     means.gn /= static_cast<float>(n);
     means.g /= static_cast<float>(n);
     T* dx = row_of<T>(args.dx, row, n);
@@ -268,39 +314,66 @@ __global__ void __launch_bounds__(kThreads)
           store(dx + c, dx_of<kKind, kWidth>(in, weight, has_dresidual, scale, means));
           if (args.y != nullptr) store_y<kKind, kWidth>(args, row, c, in.s, weight, scale);
         });
-  }
-  if (!sums_in_shared) return;
-  for_sums([&](std::int64_t c) {
-    if (has_dweight) piece_of(args, false)[c] = dweight[c];
-    if (has_dbias) piece_of(args, true)[c] = dbias[c];
-  });
+  };
+  const auto end_part = [&](float* sums, const float* of_part, const Part& part) {
+    float* first =
+        sums + std::int64_t{part.piece} * kParts * n;  // of all parts that this block adds
+    float* to = part.begin == 0 ? first : first + part.part * n;
+    const bool add = part.begin == 0 && part.part > 0;
+    if (of_part == to) return;
+    for_sums([&](std::int64_t c) { to[c] = add ? to[c] + of_part[c] : of_part[c]; });
+  };
+  const auto begin = static_cast<int>(first_part(blockIdx.x, gridDim.x, rows.pieces)),
+             end =
+                 static_cast<int>(first_part(std::int64_t{blockIdx.x} + 1, gridDim.x, rows.pieces));
+  if (begin < end) begin_part(begin);
+  for_parts(
+      rows.pieces, rows.turns, [](int, int) {}, visit,
+      [&](const Part& part) {
+        if (has_dweight) end_part(sums_of_dweight(args), dweight, part);
+        if (has_dbias) end_part(sums_of_dbias(args, rows.pieces), dbias, part);
+        const int next = part.piece * kParts + part.part + 1;
+        if (next < end) begin_part(next);
+      });
+}
+
+/// Where a block has `rows` at a time.
+RowPieces row_pieces(const NormBackwardArgs& args, int rows) {
+  const std::int64_t pieces = pieces_of(args);
+  return {static_cast<int>(pieces), static_cast<int>(blocks_for(args.tokens, pieces * rows))};
+}
+
+/// Of a row of sums of dweight and, with a layer norm, of dbias.
+template <NormKind kKind>
+std::size_t sums_bytes(const NormBackwardArgs& args) {
+  return (kKind == NormKind::kLayer ? 2 : 1) * static_cast<std::size_t>(args.channels) *
+         sizeof(float);
 }
 
 template <NormKind kKind, class T, int kThreads, int kVectors>
 void launch_rows(const NormBackwardArgs& args) {
   launch(backward_kernel<kKind, T, kThreads, kVectors>,
-         {.grid = static_cast<unsigned>(pieces_of(args)),
+         {.grid = static_cast<unsigned>(blocks_of(args)),
           .block = RowPlace<kThreads>::kBlock,
-          .smem_bytes = sizeof(Shared<kThreads>),
+          .smem_bytes = sizeof(Shared<kThreads>) + sums_bytes<kKind>(args),
           .stream = stream_of(args.exec),
           .name = "norm_backward"},
-         args);
+         args, row_pieces(args, RowPlace<kThreads>::kRows));
 }
 
 template <NormKind kKind, class T, int kThreads, int kWidth>
 void launch_long_rows(const NormBackwardArgs& args) {
   constexpr std::size_t kPartialBytes = sizeof(Shared<kThreads>);
   constexpr std::size_t kSharedMax = std::size_t{96} << 10;  // every GPU since sm_80 has as much
-  const std::size_t bytes =
-      (kKind == NormKind::kLayer ? 2 : 1) * static_cast<std::size_t>(args.channels) * sizeof(float);
+  const std::size_t bytes = sums_bytes<kKind>(args);
   const bool in_shared = bytes + kPartialBytes <= kSharedMax;
   launch(long_backward_kernel<kKind, T, kThreads, kWidth>,
-         {.grid = static_cast<unsigned>(pieces_of(args)),
+         {.grid = static_cast<unsigned>(blocks_of(args)),
           .block = kThreads,
           .smem_bytes = kPartialBytes + (in_shared ? bytes : 0),
           .stream = stream_of(args.exec),
           .name = "norm_backward"},
-         args, in_shared);
+         args, row_pieces(args, 1), in_shared);
 }
 
 template <NormKind kKind>
@@ -322,11 +395,12 @@ void backward(const NormBackwardArgs& args) {
     if (n <= 1024) return launch_long_rows<kKind, T, 128, 1>(args);
     launch_long_rows<kKind, T, 512, 1>(args);
   });
-  const std::int64_t pieces = pieces_of(args);
-  if (args.dweight != nullptr)
-    add_pieces(args.exec, args.dweight, args.partial_sums, pieces, n, "norm_backward");
-  if (args.dbias != nullptr)
-    add_pieces(args.exec, args.dbias, args.partial_sums + pieces * n, pieces, n, "norm_backward");
+  const std::int64_t pieces = pieces_of(args), blocks = blocks_of(args);
+  const auto add = [&](float* to, const float* sums) {
+    if (to != nullptr) add_pieces(args.exec, to, {sums, pieces, n, blocks}, "norm_backward");
+  };
+  add(args.dweight, sums_of_dweight(args));
+  add(args.dbias, sums_of_dbias(args, pieces));
 }
 
 }  // namespace

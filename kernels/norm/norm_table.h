@@ -28,6 +28,7 @@ struct NormBackwardArgs {
   float* partial_sums;       ///< norm_backward_scratch_floats
   std::int64_t tokens, channels;
   DType dtype;
+  int multiprocessors;  ///< of a GPU
 };
 
 struct NormKernels {

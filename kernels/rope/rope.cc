@@ -96,7 +96,8 @@ void rope_backward(Context& context, const RopeBackward& args) {
                         shape.tokens,
                         shape.heads,
                         shape.head_dim,
-                        args.dout.dtype};
+                        args.dout.dtype,
+                        context.multiprocessors()};
   const auto floats = static_cast<std::size_t>(kernels.backward_scratch_floats(call));
   call.partial_sums = reinterpret_cast<float*>(context.scratch(floats * sizeof(float)));
   kernels.backward(call);

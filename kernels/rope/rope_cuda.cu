@@ -220,7 +220,6 @@ std::int64_t groups_of(const RopeBackwardArgs& args) {
   });
   return groups;
 }
-/// A piece is a block.
 std::int64_t pieces_of(const RopeBackwardArgs& args) {
   return gpu_scratch::pieces_of_rows(groups_of(args), gpu_scratch::kRopePieces);
 }
@@ -249,9 +248,10 @@ struct ThreadSums {
   float of_thread[kThreads][2 * kWidth];
 };
 
-/// One block: every gridDim.x-th group of tokens. A thread's columns stay: dweight in registers.
+/// A piece: every pieces-th group of tokens. A thread's columns stay: dweight in registers.
 template <class T>
-__global__ void __launch_bounds__(kThreads, 2) backward_kernel(RopeBackwardArgs args, Plan plan) {
+__global__ void __launch_bounds__(kThreads, gpu_scratch::kRopeBlocks)
+    backward_kernel(RopeBackwardArgs args, Plan plan, int pieces) {
   constexpr int kWidth = kWide<T>, kHeads = kBackwardHeads;
   auto& sums = smem<ThreadSums<kWidth>>().of_thread;
   const std::int64_t dim = args.head_dim, half = dim / 2;
@@ -261,8 +261,8 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(RopeBackwardArgs 
   if (j < half) weight = load_group<kWidth>(static_cast<const T*>(args.weight) + j, half);
   Pair dweight[kWidth] = {};
 
-  for (std::int64_t first = std::int64_t{blockIdx.x} * plan.tokens; first < args.tokens;
-       first += std::int64_t{gridDim.x} * plan.tokens) {
+  const auto visit = [&](int piece, int turn, int) {
+    const std::int64_t first = std::int64_t{turn * pieces + piece} * plan.tokens;
     for (int base = 0; base < plan.tokens * plan.items; base += kThreads) {
       const Work work = work_of(plan, first, base + static_cast<int>(threadIdx.x), args.tokens);
       const bool any = work.any && j < half;
@@ -312,26 +312,34 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(RopeBackwardArgs 
         store(to + half, out.high);
       }
     }
-  }
-
-  if (args.dweight == nullptr) return;
+  };
+  const auto end_part = [&](const Part& part) {
+    if (args.dweight == nullptr) return;
+    const PartSums to = part.of(args.partial_sums, dim, smem_tail<ThreadSums<kWidth>, float>());
+    __syncthreads();  // those of the part before have been read
 #pragma unroll
-  for (int k = 0; k < kWidth; ++k) {
-    sums[threadIdx.x][k] = dweight[k].low;
-    sums[threadIdx.x][kWidth + k] = dweight[k].high;
-  }
-  __syncthreads();
-  for (int d = static_cast<int>(threadIdx.x); d < dim; d += kThreads) {
-    const int column = d < half ? d : d - static_cast<int>(half);
-    const int k = column % kWidth + (d < half ? 0 : kWidth);
-    float sum = 0;
-    for (int thread = column / kWidth; thread < kThreads; thread += plan.lanes)
-      sum += sums[thread][k];
-    args.partial_sums[blockIdx.x * dim + d] = sum;
-  }
+    for (int k = 0; k < kWidth; ++k) {
+      sums[threadIdx.x][k] = dweight[k].low;
+      sums[threadIdx.x][kWidth + k] = dweight[k].high;
+      dweight[k] = {};
+    }
+    __syncthreads();
+    for (int d = static_cast<int>(threadIdx.x); d < dim; d += kThreads) {
+      const int column = d < half ? d : d - static_cast<int>(half);
+      const int k = column % kWidth + (d < half ? 0 : kWidth);
+      float sum = 0;
+      for (int thread = column / kWidth; thread < kThreads; thread += plan.lanes)
+        sum += sums[thread][k];
+      to.put(d, Vector<float, 1>{sum});
+    }
+  };
+  const auto groups = static_cast<int>((args.tokens + plan.tokens - 1) / plan.tokens);
+  for_parts(
+      pieces, (groups + pieces - 1) / pieces, [](int, int) {}, visit, end_part);
 }
 
-/// One warp: every pieces-th head, of any size and alignment; its sums stand where they end up.
+/// One warp: every pieces-th head, of any size and alignment; a piece is one part, whose sums stand
+/// where they end up.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     any_backward_kernel(RopeBackwardArgs args, std::int64_t pieces) {
@@ -340,7 +348,7 @@ __global__ void __launch_bounds__(kThreads)
   if (piece >= pieces) return;
   const std::int64_t dim = args.head_dim, half = dim / 2;
   const auto* weight = static_cast<const T*>(args.weight);
-  float* sums = args.dweight == nullptr ? nullptr : args.partial_sums + piece * dim;
+  float* sums = args.dweight == nullptr ? nullptr : args.partial_sums + piece * kParts * dim;
   for (std::int64_t j = lane; j < half && sums != nullptr; j += 32) sums[j] = sums[j + half] = 0;
   for (std::int64_t row = piece; row < args.tokens * args.heads; row += pieces) {
     const std::int64_t token = row / args.heads, head = row % args.heads;
@@ -419,6 +427,7 @@ void backward(const RopeBackwardArgs& args) {
   }
   if (args.heads == 0 || args.head_dim == 0) return;
   const std::int64_t pieces = pieces_of(args);
+  std::int64_t blocks = pieces;
   for_type(args.dtype, [&](auto type) {
     using T = decltype(type);
     LaunchConfig config{
@@ -428,16 +437,20 @@ void backward(const RopeBackwardArgs& args) {
                      aligned_to_16(args.din, args.dout, args.in, args.cos_sin, args.weight) &&
                          multiples_of(kWide<T>, args.din_stride, args.dout_stride, args.in_stride));
     if (lanes > 0) {
-      config.grid = static_cast<unsigned>(pieces);
-      config.smem_bytes = sizeof(ThreadSums<kWide<T>>);
-      launch(backward_kernel<T>, config, args, Plan(args.heads, kBackwardHeads, lanes));
+      blocks = min(pieces, args.multiprocessors * gpu_scratch::kRopeBlocks);
+      config.grid = static_cast<unsigned>(blocks);
+      config.smem_bytes =
+          sizeof(ThreadSums<kWide<T>>) + static_cast<std::size_t>(args.head_dim) * sizeof(float);
+      launch(backward_kernel<T>, config, args, Plan(args.heads, kBackwardHeads, lanes),
+             static_cast<int>(pieces));
     } else {
       config.grid = static_cast<unsigned>(blocks_for(pieces, kWarps));
       launch(any_backward_kernel<T>, config, args, pieces);
     }
   });
   if (args.dweight != nullptr)
-    add_pieces(args.exec, args.dweight, args.partial_sums, pieces, args.head_dim, "rope_backward");
+    add_pieces(args.exec, args.dweight, {args.partial_sums, pieces, args.head_dim, blocks},
+               "rope_backward");
 }
 
 }  // namespace

@@ -36,6 +36,7 @@ struct RopeBackwardArgs {
   float* partial_sums;  ///< backward_scratch_floats
   std::int64_t tokens, heads, head_dim;
   DType dtype;
+  int multiprocessors;  ///< of a GPU
 };
 
 struct RopeKernels {

@@ -15,6 +15,7 @@ Context::Context(Device device, int threads, Isa isa)
   omp_set_dynamic(0);
   if (!on_gpu()) return;
   gpu::select(device.index);
+  multiprocessors_ = gpu::info(device.index).multiprocessors;
   stream_ = gpu::Stream(gpu::make_stream());
   exec_.stream = stream_.get();
   recorded_transfers_ = gpu::Stream(gpu::make_stream(gpu::Priority::kHigh));

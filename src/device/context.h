@@ -33,6 +33,10 @@ class Context {
   [[nodiscard]] bool on_gpu() const { return device_.kind == DeviceKind::kCuda; }
   [[nodiscard]] Isa isa() const { return isa_; }
   [[nodiscard]] int threads() const { return exec_.threads; }
+  /// Of the GPU; 0 on a CPU.
+  [[nodiscard]] int multiprocessors() const { return multiprocessors_; }
+  /// For tests: as on a GPU with so many.
+  void set_multiprocessors(int count) { multiprocessors_ = count; }
   [[nodiscard]] const Exec& exec() const { return exec_; }
   /// Where ops record what they cost; null (as at first): nowhere. It must outlive the calls.
   [[nodiscard]] OpTrace* op_trace() const { return op_trace_; }
@@ -88,6 +92,7 @@ class Context {
   gpu::Stream recorded_transfers_;
   OpTrace* op_trace_ = nullptr;
   KernelChoices* kernel_choices_ = nullptr;
+  int multiprocessors_ = 0;
   const AttentionBackend* attention_backend_ = nullptr;
   bool deterministic_ = true, batch_invariant_ = false;
 };

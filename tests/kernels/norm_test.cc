@@ -159,6 +159,33 @@ TEST_P(Norm, many_rows_equal_the_reference) {
   expect_reference(context, large);
 }
 
+TEST_P(Norm, a_gpu_of_any_number_of_multiprocessors_gives_the_same_bits) {
+  Context context = test_context(GetParam());
+  if (!context.on_gpu()) GTEST_SKIP() << "a CPU has none";
+  struct Size {
+    NormOp op;
+    std::int64_t rows, channels;
+  };
+  // Rows of a warp and of a block, in registers, read again with sums in and out of shared memory.
+  for (const Size& size : {Size{NormOp::kLayer, 5000, 16},
+                           {NormOp::kRms, 600, 520},
+                           {NormOp::kLayer, 136, 4104},
+                           {NormOp::kLayer, 140, 501},
+                           {NormOp::kRms, 5, 25'000}}) {
+    std::string expected;
+    for (const int multiprocessors : {1000, 1, 29, 108}) {
+      context.set_multiprocessors(multiprocessors);
+      Operands x(size.op, DType::kBF16, size.rows, size.channels);
+      norm_forward(context, x.forward());
+      norm_backward(context, x.backward());
+      test_device::synchronize();
+      const std::string bits = x.dx.bits() + x.dweight.bits() + x.dbias.bits();
+      if (expected.empty()) expected = bits;
+      EXPECT_TRUE(bits == expected) << size.channels << " on " << multiprocessors;
+    }
+  }
+}
+
 TEST_P(Norm, every_order_of_threads_gives_the_same_bits) {
   Context context = test_context(GetParam(), 2);
   for (const NormOp op : {NormOp::kRms, NormOp::kLayer}) {

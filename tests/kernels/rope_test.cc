@@ -207,6 +207,24 @@ TEST_P(Rope, more_tokens_than_pieces_of_the_weight_gradient_equal_the_reference)
   expect_reference(context, x);
 }
 
+TEST_P(Rope, a_gpu_of_any_number_of_multiprocessors_gives_the_same_bits) {
+  Context context = test_context(GetParam());
+  if (!context.on_gpu()) GTEST_SKIP() << "a CPU has none";
+  for (const std::int64_t head_dim : {64, 6}) {
+    std::string expected;
+    for (const int multiprocessors : {1000, 1, 29, 108}) {
+      context.set_multiprocessors(multiprocessors);
+      Operands x(Norm::kHeads, DType::kBF16, 1500, 2, head_dim, kAligned);
+      rope_forward(context, x.forward());
+      rope_backward(context, x.backward());
+      test_device::synchronize();
+      const std::string bits = x.din.bits() + x.dweight.bits();
+      if (expected.empty()) expected = bits;
+      EXPECT_TRUE(bits == expected) << head_dim << " on " << multiprocessors;
+    }
+  }
+}
+
 TEST_P(Rope, every_order_of_threads_gives_the_same_bits) {
   Context context = test_context(GetParam(), 2);
   for (const Margins margins : {kOdd, kAligned}) {
