@@ -49,6 +49,7 @@ AttentionShape check_common(const ArgumentChecker& check, const ConstHeadsView& 
                             const AttentionMask& mask) {
   check.floating("q", q.dtype);
   check.that(mask.sequences >= 0, "mask.sequences", "negative");
+  check.that(mask.window >= 0, "mask.window", "negative");
   check.that(q.head_dim > 0 && q.head_dim <= kHeadDimMax && q.head_dim % 2 == 0, "q",
              "the head size must be even and from 2 to 256");
   check.that(q.heads > 0 && k.heads > 0 && q.heads % k.heads == 0, "k",
@@ -109,9 +110,10 @@ void write_positions(std::span<const PositionRange> ranges, std::int64_t* positi
 /// Tiles (a block of queries x 64 keys) count 4 where all pairs are visible, 3 where some are, 0
 /// where none is. Documents are not looked at: they only make work less.
 std::int64_t tile_cost(std::int64_t lowest_position, std::int64_t highest_position,
-                       const AttentionKeyBlock& block) {
-  if (highest_position < block.position) return 0;
-  return lowest_position >= block.position + block.count - 1 ? 4 : 3;
+                       const AttentionKeyBlock& block, std::int64_t reach) {
+  const std::int64_t last_key = block.position + block.count - 1;
+  if (highest_position < block.position || lowest_position - reach > last_key) return 0;
+  return lowest_position >= last_key && highest_position - reach <= block.position ? 4 : 3;
 }
 
 enum class CostOf : std::uint8_t { kQueryBlocks, kKeyBlocks };
@@ -130,7 +132,8 @@ void write_costs(const AttentionShape& shape, const AttentionVisibility& visibil
     const std::int64_t* positions = visibility.q_position + query;
     const auto [lowest, highest] = std::minmax_element(positions, positions + count);
     for (std::int64_t j = 0; j < visibility.key_block_count; ++j) {
-      const std::int64_t cost = tile_cost(*lowest, *highest, visibility.key_blocks[j]);
+      const std::int64_t cost =
+          tile_cost(*lowest, *highest, visibility.key_blocks[j], visibility.reach);
       costs[(of == CostOf::kQueryBlocks ? i : j) + 1] += cost;
     }
   }
@@ -177,7 +180,7 @@ AttentionVisibility write_visibility(std::byte* scratch, const CommonPlan& plan,
   auto* key_blocks = reinterpret_cast<AttentionKeyBlock*>(scratch + plan.key_blocks);
   write_positions(mask.q, positions);
   write_key_blocks(mask.kv, key_blocks);
-  return {positions, key_blocks, block_count(mask.kv), first_key_of(mask)};
+  return {positions, key_blocks, block_count(mask.kv), first_key_of(mask), reach_of(mask.window)};
 }
 
 AttentionShape check_forward(const AttentionForward& args) {
@@ -214,7 +217,8 @@ std::int64_t visible_pairs(const Context& context, const AttentionMask& mask) {
   for (std::int64_t sequence = 0; sequence < mask.sequences; ++sequence) {
     for (const PositionRange& q : mask.q) {
       for (std::int64_t p = q.first; p < q.first + q.count; ++p, ++row) {
-        const std::int64_t first = first_key == nullptr ? 0 : first_key[row];
+        const std::int64_t first = std::max<std::int64_t>(first_key == nullptr ? 0 : first_key[row],
+                                                          p - reach_of(mask.window));
         for (const PositionRange& kv : mask.kv) {
           const std::int64_t begin = std::max(first, kv.first),
                              end = std::min(p + 1, kv.first + kv.count);
@@ -314,14 +318,17 @@ namespace {
 void write_starts(const CachedAttention& args, std::int64_t kv_heads, int pieces,
                   std::int64_t* starts) {
   const auto* position = args.position_T.as<std::int32_t>();
-  const std::int64_t rows = args.position_T.count();
+  const std::int64_t rows = args.position_T.count(), reach = reach_of(args.window);
+  const auto keys_of = [&](std::int64_t t) {
+    return std::min<std::int64_t>(position[t], reach) + 1;
+  };
   std::int64_t total = 0, before = 0, row = 0;
-  for (std::int64_t t = 0; t < rows; ++t) total += (std::int64_t{position[t]} + 1) * kv_heads;
+  for (std::int64_t t = 0; t < rows; ++t) total += keys_of(t) * kv_heads;
   for (int piece = 0; piece < pieces; ++piece) {
     const std::int64_t cost = total * piece / pieces;
-    const auto of_row = [&] { return (std::int64_t{position[row]} + 1) * kv_heads; };
+    const auto of_row = [&] { return keys_of(row) * kv_heads; };
     for (; before + of_row() <= cost; ++row) before += of_row();
-    starts[piece] = row * kv_heads + (cost - before) / (std::int64_t{position[row]} + 1);
+    starts[piece] = row * kv_heads + (cost - before) / keys_of(row);
   }
   starts[pieces] = rows * kv_heads;
 }
@@ -346,9 +353,12 @@ void attention_cached(Context& context, const CachedAttention& args) {
   check.that(args.longest > 0 && args.longest <= args.pages_SP.shape[1] * kAttentionPage, "longest",
              "must be at least 1 and fit into a sequence's pages");
   check.that(args.scale > 0, "scale", "must be positive");
+  check.that(args.window >= 0, "window", "negative");
+  const std::int64_t most =
+      args.window == 0 ? args.longest : std::min(args.longest, args.window);  // keys of a row
   const OpSpan span(context.op_trace(), "attention_cached",
-                    {4 * q.tokens * args.longest * q.heads * q.head_dim,
-                     bytes_of(args.o, q) + 2 * q.tokens * args.longest * k.heads * q.head_dim *
+                    {4 * q.tokens * most * q.heads * q.head_dim,
+                     bytes_of(args.o, q) + 2 * q.tokens * most * k.heads * q.head_dim *
                                                static_cast<std::int64_t>(size_of(q.dtype))});
   if (q.tokens == 0) return;
   AttentionCachedArgs call{context.exec(),
@@ -367,12 +377,13 @@ void attention_cached(Context& context, const CachedAttention& args) {
                            args.pages_SP.shape[1],
                            kAttentionPage,
                            args.scale,
-                           args.longest};
+                           reach_of(args.window),
+                           most};
   if (context.on_gpu()) return gpu_table("attention", &GpuKernels::attention).cached(call);
   const std::int64_t items = q.tokens * k.heads;
-  call.pieces = piece_count(context, items, q.tokens * args.longest * q.heads * q.head_dim);
+  call.pieces = piece_count(context, items, q.tokens * most * q.heads * q.head_dim);
   const AttentionKernels& kernels = table(context);
-  call.scratch_of_piece = kernels.cached_scratch(q.head_dim, args.longest);
+  call.scratch_of_piece = kernels.cached_scratch(q.head_dim, most);
   ScratchPlan plan;
   const std::size_t starts = plan.take((call.pieces + 1) * 8),
                     tiles = plan.take(call.scratch_of_piece * call.pieces);

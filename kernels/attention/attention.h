@@ -16,12 +16,13 @@ struct PositionRange {
 };
 
 /// Which query sees which key. Within one sequence query i stands at position p(i), key j at
-/// position r(j), and i sees j iff first_key[i] <= r(j) <= p(i).
+/// position r(j), and i sees j iff first_key[i] <= r(j) <= p(i) and p(i) - r(j) < window.
 struct AttentionMask {
   std::int64_t sequences = 1;  ///< B; q holds B * Tq tokens, k and v B * Tk, sequence by sequence
   std::span<const PositionRange> q;   ///< the same for every sequence; counts sum to Tq
   std::span<const PositionRange> kv;  ///< likewise, Tk
   ConstTensorView first_key_T;  ///< [B * Tq] i32: where the query's document begins; not given: 0
+  std::int64_t window = 0;      ///< positions that a query sees, its own the last; 0: all
 };
 
 ///   S[i,j] = scale q_i . k_j   over the keys j that query i sees
@@ -42,8 +43,9 @@ struct AttentionMask {
 /// stand around it. A v that is not finite may reach queries that do not see it (0 inf is NaN).
 ///
 /// Where a library computes a GPU's attention (attention_backend.h), both passes take bf16 heads in
-/// rows of multiples of 16 bytes, whole sequences (one range from 0 for queries and keys) and no
-/// first_key; else they refuse. Sums are in f32; dq, dk, dv are rounded to bf16, then added.
+/// rows of multiples of 16 bytes, whole sequences (one range from 0 for queries and keys), no
+/// first_key and no window; else they refuse. Sums are in f32; dq, dk, dv are rounded to bf16, then
+/// added.
 struct AttentionForward {
   HeadsView o;
   TensorView lse_TH;
@@ -59,8 +61,8 @@ inline constexpr std::int64_t kAttentionPage = 64;
 /// Attention of single tokens over what their sequences have seen, kept in pages of
 /// kAttentionPage tokens (Kwon et al. 2023, PagedAttention): key j of sequence s is row
 /// pages[s, j / kAttentionPage] kAttentionPage + j mod kAttentionPage of k and v. Row t is a query
-/// of sequence[t] at position[t] and sees the keys 0 to position[t] of it; O as above. A row has
-/// the same bits alone and among any others, and for any pages.
+/// of sequence[t] at position[t] and sees the keys 0 to position[t] of it, or the last `window` of
+/// them; O as above. A row has the same bits alone and among any others, and for any pages.
 ///
 ///   o, q      heads [T, H, D]      f32|bf16, all of one type
 ///   k, v      heads [rows of all pages, G, D]
@@ -71,6 +73,7 @@ struct CachedAttention {
   ConstTensorView pages_SP, sequence_T, position_T;
   std::int64_t longest = 0;  ///< the largest position, and 1
   float scale = 1;
+  std::int64_t window = 0;  ///< 0: no limit
 };
 void attention_cached(Context& context, const CachedAttention& args);
 

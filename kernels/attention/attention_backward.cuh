@@ -32,13 +32,14 @@ class BackwardWork {
     other_head_ = kKeyRows ? head * sharing : head / sharing;
     last_head_ = kKeyRows ? other_head_ + sharing - 1 : other_head_;
     if (args.first_key != nullptr) first_key = args.first_key + q_row + (kKeyRows ? 0 : own.index);
-    if constexpr (!kKeyRows) own_bounds_ = query_bounds(own, 0, kRows, first_key);
+    if constexpr (!kKeyRows) own_bounds_ = query_bounds(own, 0, kRows, first_key, args.reach);
   }
 
   /// Bounds of a streamed tile of queries.
   [[nodiscard]] __device__ __forceinline__ QueryBounds bounds_of(const Tile& queries,
                                                                  int number) const {
-    QueryBounds bounds = {queries.position, queries.last_position(), 0, 0};
+    QueryBounds bounds =
+        bounds_of_positions(queries.position, queries.last_position(), args_.reach);
     if (args_.tile_first_key != nullptr) {
       const std::int32_t* keys = args_.tile_first_key + sequence_ * args_.tile_stride + 2 * number;
       bounds.first_key_min = keys[0];

@@ -85,14 +85,15 @@ struct Backward {
   /// Pairs that are not visible get weight 0, even where their score is NaN.
   static __device__ __forceinline__ void mask(Scores& p, Scores& ds, const Smem& smem, int stage,
                                               const Tile& own, const Tile& other, int row,
-                                              const std::int32_t* first_key) {
+                                              KeyLimits limits) {
     const int column = static_cast<int>(threadIdx.x % 4) * 2;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int tile_row = row + h * 8, position = own.position + tile_row;
       int row_first_key = 0;
-      if (!kKeyRows && first_key != nullptr && tile_row < own.count)
-        row_first_key = first_key[tile_row];
+      if (!kKeyRows && limits.first_key != nullptr && tile_row < own.count)
+        row_first_key = limits.first_key[tile_row];
+      if (!kKeyRows) row_first_key = first_visible(row_first_key, position, limits.reach);
 #pragma unroll
       for (int n = 0; n < kColumns / 8; ++n)
 #pragma unroll
@@ -102,7 +103,8 @@ struct Backward {
           if constexpr (kKeyRows) {
             // A key beyond the end would be a factor of dQ's products, if only of zeros.
             seen = seen && tile_row < own.count && position <= other_position &&
-                   (first_key == nullptr || position >= smem.first_key[stage][at]);
+                   other_position - position <= limits.reach &&
+                   (limits.first_key == nullptr || position >= smem.first_key[stage][at]);
           } else {
             seen = seen && other_position <= position && other_position >= row_first_key;
           }
@@ -250,7 +252,7 @@ __global__ void __launch_bounds__(Backward<kD, kGives>::kBlock, Backward<kD, kGi
   QueryBounds bounds = {};
   typename B::QueryRows query_rows = {};
   if constexpr (!kKeyRows) {
-    bounds = query_bounds(own, warp * 16, 16, work.first_key);
+    bounds = query_bounds(own, warp * 16, 16, work.first_key, args.reach);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (row + h * 8 >= own.count) continue;
@@ -310,7 +312,7 @@ __global__ void __launch_bounds__(Backward<kD, kGives>::kBlock, Backward<kD, kGi
       product_of_rows<kD, 1, B::kColumns>(p, &s.rows1[0][0], warp * 16, &s.columns1[stage][0][0]);
       product_of_rows<kD, 1, B::kColumns>(ds, &s.rows2[0][0], warp * 16, &s.columns2[stage][0][0]);
       B::weigh(p, ds, s, stage, query_rows, scale_log2);
-      if (!covered) B::mask(p, ds, s, stage, own, step.tile, row, work.first_key);
+      if (!covered) B::mask(p, ds, s, stage, own, step.tile, row, {work.first_key, args.reach});
       typename B::Weights weights;
       if constexpr (kKeyRows) {
         B::pack_weights(weights, p);

@@ -36,6 +36,11 @@ void check_heads(const ArgumentChecker& check, const char* name, const ConstHead
   check.that(rows_suit(view), name, "a library reads rows that are multiples of 16 bytes");
 }
 
+/// Whether the window is shorter than the sequence.
+bool hides_keys(const AttentionShape& shape, const AttentionMask& mask) {
+  return mask.window != 0 && mask.window < shape.q_tokens;
+}
+
 bool whole_sequences(const AttentionShape& shape, const AttentionMask& mask) {
   return shape.q_tokens == shape.kv_tokens && whole(mask.q, shape.q_tokens) &&
          whole(mask.kv, shape.kv_tokens);
@@ -49,6 +54,7 @@ AttentionLayout layout_of(const ArgumentChecker& check, const AttentionShape& sh
   check.that(shape.head_dim % kRowUnit == 0, "q", "a library serves heads of a multiple of 8");
   check.that(whole_sequences(shape, mask), "mask", "a library serves whole sequences");
   check.that(!mask.first_key_T.given(), "mask.first_key", "a library knows no documents");
+  check.that(!hides_keys(shape, mask), "mask.window", "a library knows no windows");
   check_heads(check, "q", q);
   check_heads(check, "k", k);
   check_heads(check, "v", v);
@@ -115,7 +121,7 @@ bool served_by_library(const AttentionShape& shape, const AttentionMask& mask,
   const AttentionBackend::Serves& serves = cudnn_attention.serves;
   return shape.type == DType::kBF16 && shape.head_dim % serves.head_dim_step == 0 &&
          shape.q_tokens >= serves.tokens_min && whole_sequences(shape, mask) &&
-         !mask.first_key_T.given() &&
+         !mask.first_key_T.given() && !hides_keys(shape, mask) &&
          std::all_of(heads.begin(), heads.end(), [](const ConstHeadsView& view) {
            return view.data != nullptr && rows_suit(view);
          });
@@ -199,6 +205,7 @@ const AttentionBackend cudnn_attention = {
     .serves = {.cpu = false,
                .f32 = false,
                .documents = false,
+               .windows = false,
                .sequence_parts = false,
                .tokens_min = 2,
                .head_dim_step = attention_internal::kRowUnit},

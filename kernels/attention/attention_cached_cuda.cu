@@ -31,9 +31,9 @@ __global__ void __launch_bounds__(kThreads)
   const T* values = static_cast<const T*>(args.v.data) + first_of_kv;
   for (int d = thread; d < head_dim; d += kThreads) query[d] = to_float(q[d]) * args.scale * kLog2E;
   __syncthreads();
-  const int count = args.position[row] + 1;
+  const int position = args.position[row], count = position + 1;
   float maximum = -INFINITY, sum = 0, o[kPerThread] = {};
-  for (int first = 0; first < count; first += kKeys) {
+  for (int first = max(0, position - args.reach); first < count; first += kKeys) {
     const int tile = min(kKeys, count - first);
     for (int j = warp; j < tile; j += kWarps) {
       const T* key = keys + row_of_key(pages, page, first + j) * args.k.stride;

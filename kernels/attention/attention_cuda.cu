@@ -21,8 +21,8 @@ __global__ void __launch_bounds__(kRowThreads)
   if (sequence >= args.shape.sequences) return;
   const int number = static_cast<int>(work % tiles);
   const Tile tile = tile_at(args.q_ranges, number, size);
-  const QueryBounds bounds =
-      query_bounds(tile, 0, size, args.first_key + sequence * args.shape.q_tokens + tile.index);
+  const QueryBounds bounds = query_bounds(
+      tile, 0, size, args.first_key + sequence * args.shape.q_tokens + tile.index, args.reach);
   if (threadIdx.x % 32 != 0) return;
   std::int32_t* to = args.tile_first_key + sequence * args.tile_stride + 2 * number;
   to[0] = bounds.first_key_min;

@@ -102,8 +102,10 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
   const std::int64_t first_row = sequence * args.shape.q_tokens;
   const std::int32_t* first_keys =
       args.first_key == nullptr ? nullptr : args.first_key + first_row + queries.index;
-  const QueryBounds bounds = query_bounds(queries, 0, F::kRows, first_keys);
-  const int first_key = first_keys != nullptr && row < queries.count ? first_keys[row] : 0;
+  const QueryBounds bounds = query_bounds(queries, 0, F::kRows, first_keys, args.reach);
+  const int first_key =
+      first_visible(first_keys != nullptr && row < queries.count ? first_keys[row] : 0,
+                    queries.position + row, args.reach);
   const float scale_log2 = args.scale * kLog2E;
 
   F::load_rows(s.q, args.q, first_row, queries, head, head_dim);
@@ -218,7 +220,7 @@ __global__ void __launch_bounds__(F32<kD>::kBlock, 1)
         const int key = kKeyRows ? own_position : other_position,
                   query = kKeyRows ? other_position : own_position,
                   first_key = kKeyRows ? s.first_key[at] : row_first_key;
-        if (row < own.count && key <= query && key >= first_key) {
+        if (row < own.count && key <= query && query - key <= args.reach && key >= first_key) {
           const float lse = kKeyRows ? s.lse[at] : row_lse;
           weight = exp2f(fmaf(p[i], scale_log2, -lse * kLog2E));
           ds = weight * (dp[i] - (kKeyRows ? s.delta[at] : row_delta));

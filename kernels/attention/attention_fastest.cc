@@ -76,6 +76,7 @@ const AttentionBackend fastest_attention = {
     .serves = {.cpu = true,
                .f32 = true,
                .documents = true,
+               .windows = true,
                .sequence_parts = true,
                .tokens_min = 1,
                .head_dim_step = 1},

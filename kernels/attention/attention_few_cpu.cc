@@ -129,8 +129,10 @@ void few_piece(const AttentionForwardArgs& args, int piece) {
     const std::int64_t row = sequence * queries + query, first_kv = sequence * shape.kv_tokens,
                        kv_head = head / (shape.heads / shape.kv_heads);
     const std::int32_t* first_key = args.visibility.first_key;
-    const BlockKeys keys{args.visibility, args.visibility.q_position[query],
-                         first_key == nullptr ? 0 : first_key[row]};
+    const std::int64_t position = args.visibility.q_position[query];
+    const BlockKeys keys{
+        args.visibility, position,
+        first_visible(first_key == nullptr ? 0 : first_key[row], position, args.visibility.reach)};
     FewQuery<T, BlockKeys>{head_dim,
                            row_of_head<const T>(args.q, row, head, head_dim),
                            head_of<T>(args.k, first_kv, kv_head, head_dim),
@@ -145,17 +147,17 @@ void few_piece(const AttentionForwardArgs& args, int piece) {
   }
 }
 
-/// The keys 0 to last of a sequence in pages.
+/// The keys begin to end - 1 of a sequence in pages.
 struct PagedKeys {
   const std::int32_t* pages;
-  std::int64_t page, count;
+  std::int64_t page, begin, end;
 
   template <class Body>
   TRIREME_INLINE void each(const Body& body) const {
-    const std::int32_t* next = pages;
-    for (std::int64_t first = 0; first < count; first += page) {
-      const std::int64_t row = std::int64_t{*next++} * page;
-      body(row, row + (count - first < page ? count - first : page));
+    for (std::int64_t i = begin / page; i * page < end; ++i) {
+      const std::int64_t row = std::int64_t{pages[i]} * page, first = i * page;
+      body(row + (begin > first ? begin - first : 0),
+           row + (end - first < page ? end - first : page));
     }
   }
 };
@@ -168,8 +170,9 @@ void cached_piece(const AttentionCachedArgs& args, int piece) {
   const std::int64_t group = args.heads / args.kv_heads, head_dim = args.head_dim;
   for (std::int64_t item = args.starts[piece]; item < args.starts[piece + 1]; ++item) {
     const std::int64_t row = item / args.kv_heads, kv_head = item % args.kv_heads;
+    const std::int64_t position = args.position[row];
     const PagedKeys keys{args.pages + args.sequence[row] * args.pages_stride, args.page,
-                         std::int64_t{args.position[row]} + 1};
+                         first_visible(0, position, args.reach), position + 1};
     for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       FewQuery<T, PagedKeys>{head_dim,
                              row_of_head<const T>(args.q, row, head, head_dim),

@@ -44,7 +44,7 @@ struct Forward {
 
   /// Scores of pairs that are not visible become -inf. row: of the lane's first one in the tile.
   static __device__ __forceinline__ void mask(Scores& s, const Tile& queries, const Tile& keys,
-                                              int row, const std::int32_t* first_key) {
+                                              int row, KeyLimits limits) {
     const int column = static_cast<int>(threadIdx.x % 4) * 2;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
@@ -52,9 +52,10 @@ struct Forward {
       for (int h = 0; h < 2; ++h) {
         const int tile_row = row + m * 16 + h * 8, position = queries.position + tile_row;
         const int end = min(keys.count, position + 1 - keys.position) - column;
-        int begin = 0;
-        if (first_key != nullptr && tile_row < queries.count)
-          begin = first_key[tile_row] - keys.position - column;
+        int first = 0;
+        if (limits.first_key != nullptr && tile_row < queries.count)
+          first = limits.first_key[tile_row];
+        const int begin = first_visible(first, position, limits.reach) - keys.position - column;
 #pragma unroll
         for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
@@ -159,9 +160,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   const std::int32_t* first_key = args.first_key == nullptr ? nullptr : args.first_key + first_row;
 
   {
-    const QueryBounds tile_bounds = query_bounds(queries, 0, F::kQueries, first_key),
-                      bounds =
-                          query_bounds(queries, warp * F::kRowsPerWarp, F::kRowsPerWarp, first_key);
+    const QueryBounds tile_bounds = query_bounds(queries, 0, F::kQueries, first_key, args.reach),
+                      bounds = query_bounds(queries, warp * F::kRowsPerWarp, F::kRowsPerWarp,
+                                            first_key, args.reach);
     if (lane == 0) s.bounds[warp] = bounds;
     if (threadIdx.x == 0) {
       s.tile_bounds = tile_bounds;
@@ -221,7 +222,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                                                   &s.k[stage][0][0]);
       const Tile keys = s.tiles[slot];
       if (!s.bounds[warp].covers(keys) || keys.count < F::kKeys)
-        F::mask(scores, s.queries, keys, row, s.first_key);
+        F::mask(scores, s.queries, keys, row, {s.first_key, args.reach});
       F::soften(weights, scores, rows, out, scale_log2);
       add_weighted_rows<kD, kD, F::kRowTiles, F::kKeys>(out, weights, &s.v[stage][0][0]);
     }

@@ -56,8 +56,8 @@ GpuRanges joined(Context& context, const AttentionMask& mask) {
 void forward(Context& context, const AttentionShape& shape, const AttentionForward& args) {
   const GpuRanges ranges = joined(context, args.mask);
   gpu_kernels_of().forward({context.exec(), shape, ranges.q, ranges.kv, first_key_of(args.mask),
-                            plain(args.o), args.lse_TH.as<float>(), plain(args.q), plain(args.k),
-                            plain(args.v), args.scale});
+                            reach_of(args.mask.window), plain(args.o), args.lse_TH.as<float>(),
+                            plain(args.q), plain(args.k), plain(args.v), args.scale});
 }
 
 void backward(Context& context, const AttentionShape& shape, const AttentionBackward& args) {
@@ -72,9 +72,9 @@ void backward(Context& context, const AttentionShape& shape, const AttentionBack
         context.scratch(static_cast<std::size_t>(shape.sequences * tile_stride * 4)));
   }
   gpu_kernels_of().backward(
-      {context.exec(), shape, ranges.q, ranges.kv, first_key, plain_f32(args.dq),
-       plain_f32(args.dk), plain_f32(args.dv), plain(args.d_o), plain(args.q), plain(args.k),
-       plain(args.v), args.lse_TH.as<float>(), args.delta_TH.as<float>(), args.scale,
+      {context.exec(), shape, ranges.q, ranges.kv, first_key, reach_of(args.mask.window),
+       plain_f32(args.dq), plain_f32(args.dk), plain_f32(args.dv), plain(args.d_o), plain(args.q),
+       plain(args.k), plain(args.v), args.lse_TH.as<float>(), args.delta_TH.as<float>(), args.scale,
        tile_first_key, static_cast<std::int32_t>(tile_stride), !context.deterministic()});
 }
 
@@ -84,6 +84,7 @@ const AttentionBackend own_attention = {.name = "own",
                                         .serves = {.cpu = true,
                                                    .f32 = true,
                                                    .documents = true,
+                                                   .windows = true,
                                                    .sequence_parts = true,
                                                    .tokens_min = 1,
                                                    .head_dim_step = 1},

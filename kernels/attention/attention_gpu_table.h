@@ -28,6 +28,7 @@ struct AttentionGpuForward {
   AttentionShape shape;
   AttentionRanges q_ranges, kv_ranges;
   const std::int32_t* first_key;  ///< [B * Tq], or null
+  std::int32_t reach;             ///< positions behind its own that a query sees, or kNoWindow
   AttentionHeads<void> o;
   float* lse;
   AttentionHeads<const void> q, k, v;
@@ -39,11 +40,12 @@ struct AttentionGpuBackward {
   AttentionShape shape;
   AttentionRanges q_ranges, kv_ranges;
   const std::int32_t* first_key;
+  std::int32_t reach;
   AttentionHeads<float> dq, dk, dv;
   AttentionHeads<const void> d_o, q, k, v;
   const float *lse, *delta;
   float scale;
-  /// Scratch [B, tiles, 2]: least and most first_key of each query tile. Null without documents.
+  /// Scratch [B, tiles, 2]: least and most first key of each query tile. Null without documents.
   std::int32_t* tile_first_key;
   std::int32_t tile_stride;  ///< from sequence to sequence; of tiles of kAttentionGpuTileMin
   bool atomics;              ///< dq may be added to in any order

@@ -29,6 +29,10 @@ inline constexpr const char* cudnn_remedy =
     "Install cuDNN 9.16 or later (with NVRTC of the CUDA toolkit, by which it compiles), name its "
     "folder in LD_LIBRARY_PATH";
 
+inline std::int32_t reach_of(std::int64_t window) {
+  return window == 0 || window > kNoWindow ? kNoWindow : static_cast<std::int32_t>(window - 1);
+}
+
 /// The library's table; throws EnvironmentError where there is none.
 const AttentionLibraryKernels& attention_library();
 

@@ -1,6 +1,7 @@
 #pragma once
 // Which tiles of queries and keys meet, and in which order blocks take them: all that depends on
-// positions and documents. A tile never spans two ranges: positions in it count up with the rows.
+// positions, documents and windows. A tile never spans two ranges: positions in it count up with
+// the rows.
 
 #include "kernels/attention/attention_gpu_table.h"
 #include "kernels/common/cuda.cuh"
@@ -86,16 +87,34 @@ __device__ __forceinline__ int warp_min(int value) {
   return value;
 }
 
+/// What hides keys from rows besides what comes later: first keys of documents, of the first row or
+/// null, and how many positions behind its own a query sees.
+struct KeyLimits {
+  const std::int32_t* first_key;
+  int reach;
+};
+
+/// The first key that a query sees, whose document begins at `first`.
+__device__ __forceinline__ int first_visible(int first, int position, int reach) {
+  return max(first, position - reach);
+}
+
+/// Bounds of positions first to last without documents.
+__device__ __forceinline__ QueryBounds bounds_of_positions(int first, int last, int reach) {
+  return {first, last, first_visible(0, first, reach), first_visible(0, last, reach)};
+}
+
 /// Bounds of rows [begin, begin + count) of a tile of queries, those that exist; all lanes of a
 /// warp call. first_key: of the tile's first row, or null.
 __device__ __forceinline__ QueryBounds query_bounds(const Tile& queries, int begin, int count,
-                                                    const std::int32_t* first_key) {
+                                                    const std::int32_t* first_key, int reach) {
   const int end = min(begin + count, queries.count);
-  QueryBounds bounds = {queries.position + begin, queries.position + end - 1, 0, 0};
+  QueryBounds bounds =
+      bounds_of_positions(queries.position + begin, queries.position + end - 1, reach);
   if (first_key != nullptr) {
     int lowest = 0x7fffffff, negated = 0x7fffffff;
     for (int row = begin + static_cast<int>(threadIdx.x % 32); row < end; row += 32) {
-      const int key = first_key[row];
+      const int key = first_visible(first_key[row], queries.position + row, reach);
       lowest = min(lowest, key);
       negated = min(negated, -key);
     }

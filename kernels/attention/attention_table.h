@@ -25,11 +25,15 @@ struct AttentionShape {
   DType type;
 };
 
+/// How many positions behind its own a query sees, where no window limits it.
+inline constexpr std::int32_t kNoWindow = 0x7fffffff;
+
 struct AttentionVisibility {
   const std::int64_t* q_position;  ///< [Tq]
   const AttentionKeyBlock* key_blocks;
   std::int64_t key_block_count;
   const std::int32_t* first_key;  ///< [B * Tq], or null
+  std::int64_t reach;             ///< positions behind its own that a query sees, or kNoWindow
 };
 
 /// The unit of work: a block of queries (forward) or keys (backward) of a group, which is a
@@ -89,6 +93,7 @@ struct AttentionCachedArgs {
   const std::int32_t *pages, *sequence, *position;
   std::int64_t pages_stride, page;  ///< page: tokens
   float scale;
+  std::int32_t reach;                    ///< as in AttentionVisibility
   std::int64_t longest = 0;              ///< keys that a row sees, at most
   const std::int64_t* starts = nullptr;  ///< items: of each piece, and the end
   int pieces = 0;

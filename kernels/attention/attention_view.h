@@ -19,6 +19,12 @@ TRIREME_INLINE KeySpan visible_keys(const AttentionKeyBlock& block, std::int64_t
   return span.empty() ? KeySpan{0, 0} : span;
 }
 
+/// The first key that a query sees, whose document begins at `first`.
+TRIREME_INLINE std::int64_t first_visible(std::int64_t first, std::int64_t position,
+                                          std::int64_t reach) {
+  return first > position - reach ? first : position - reach;
+}
+
 /// What some queries see of a block, together.
 struct BlockView {
   KeySpan hull = {0, 0};
@@ -51,14 +57,18 @@ TRIREME_INLINE BlockView view_block(const AttentionVisibility& visibility,
   const std::int32_t* first_keys =
       visibility.first_key == nullptr ? nullptr : visibility.first_key + sequence_row + query;
   const Extent position = extent_of(positions, count);
-  const Extent first = first_keys == nullptr ? Extent{0, 0} : extent_of(first_keys, count);
+  Extent first = first_keys == nullptr ? Extent{0, 0} : extent_of(first_keys, count);
+  // Of all queries a window leaves out at least what it does of the first, at most of the last.
+  first = {first_visible(first.low, position.low, visibility.reach),
+           first_visible(first.high, position.high, visibility.reach)};
   const std::int64_t last_key = block.position + block.count - 1;
   if (first.high <= block.position && position.low >= last_key) return {{0, block.count}, true};
   if (first.low > last_key || position.high < block.position) return {{0, 0}, false};
   BlockView view = {{block.count, 0}, false};
   for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t first_key = first_keys == nullptr ? 0 : first_keys[i];
     const KeySpan span =
-        visible_keys(block, positions[i], first_keys == nullptr ? 0 : first_keys[i]);
+        visible_keys(block, positions[i], first_visible(first_key, positions[i], visibility.reach));
     bounds.low[i] = static_cast<float>(span.low);
     bounds.high[i] = static_cast<float>(span.high);
     if (span.empty()) continue;

@@ -64,8 +64,6 @@ void check(const Prompt& prompt, const ModelConfig& model, std::int64_t new_toke
         prompt.where, total, model.max_positions,
         std::max<std::int64_t>(0, model.max_positions - size));
   }
-  // Nothing is computed from the last token.
-  if (auto problem = window_fault(model, total - 1)) throw_problems({*std::move(problem)});
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // The architecture of a model, free of its family: what the model code reads. Made from the keys of
 // a Hugging Face config.json; defaults are those of transformers for the family.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -51,6 +52,10 @@ struct AttentionConfig {
   [[nodiscard]] std::int64_t q_size() const { return heads * head_dim; }
   [[nodiscard]] std::int64_t kv_size() const { return kv_heads * head_dim; }
   [[nodiscard]] std::int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  /// Positions of a sequence of `tokens` that the last of them sees.
+  [[nodiscard]] std::int64_t seen(std::int64_t tokens) const {
+    return window == 0 ? tokens : std::min(tokens, window);
+  }
   friend bool operator==(const AttentionConfig&, const AttentionConfig&) = default;
 };
 

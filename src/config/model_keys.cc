@@ -110,7 +110,7 @@ constexpr ModelKey kLlama[] = {
 
 constexpr ModelKey kMistral[] = {{"sliding_window", kRead}};
 
-// Sliding windows are active by three keys together: model_parse looks at them.
+// Sliding windows come of these keys together: model_parse looks at them.
 constexpr ModelKey kSliding[] = {
     {"layer_types", kRead},        {"max_window_layers", kRead},     {"sliding_window", kRead},
     {"use_sliding_window", kRead}, {"use_mrope", kFixed, "[false]"},

@@ -69,6 +69,8 @@ class ModelReader {
     if (origin_.problems.size() > faults) return {};
     layer.norm = model.norm;
     model.layers.assign(static_cast<std::size_t>(layers), layer);
+    for (std::size_t i = 0; i < windows_.size() && i < model.layers.size(); ++i)
+      model.layers[i].attention.window = windows_[i];
     model.source = keys_;
     model.source = model_keys_json(model);
     return model;
@@ -178,7 +180,7 @@ class ModelReader {
     return reader_.integer(key, kToken).value_or(otherwise);
   }
 
-  /// How many layers, all alike.
+  /// How many layers, alike but for windows_.
   std::int64_t read_llama_like(ModelConfig& model, LayerConfig& layer) {
     const bool llama = model.family == Family::kLlama, qwen3 = model.family == Family::kQwen3;
     AttentionConfig& attention = layer.attention;
@@ -204,7 +206,7 @@ class ModelReader {
     if (model.family == Family::kMistral) {
       attention.window = read_window();
     } else if (!llama) {
-      check_sliding(layers);
+      windows_ = read_windows(layers);
     }
     return layers;
   }
@@ -215,7 +217,7 @@ class ModelReader {
     return family == Family::kMistral ? 8 : 32;
   }
 
-  /// A missing window is 4096, null is none. Whether it hides any key depends on the sequence.
+  /// A missing window is 4096, null is none.
   std::int64_t read_window() {
     const Json* window = keys_.find("sliding_window");
     if (window == nullptr) return 4096;
@@ -280,33 +282,55 @@ class ModelReader {
     }
   }
 
-  void check_sliding(std::int64_t layers) {
+  /// Of each layer; a missing size is 4096, null is none. Without layer_types the layers from
+  /// max_window_layers on have it.
+  std::vector<std::int64_t> read_windows(std::int64_t layers) {
     const bool use = reader_.boolean("use_sliding_window").value_or(false);
-    const Json* window = keys_.find("sliding_window");
+    const std::int64_t size = read_window(), window = use ? size : 0;
     const std::int64_t full = reader_.integer("max_window_layers", {0, 1 << 20}).value_or(28);
+    std::vector<std::int64_t> windows(static_cast<std::size_t>(layers), 0);
     const Json* types = reader_.find("layer_types");
-    const bool has_window = window == nullptr || !window->is_null();  // a missing one is 4096
-    if (use && has_window && types == nullptr && full < layers) {
-      reader_.report("use_sliding_window", "false", "false", "not in this version");
+    if (types == nullptr) {
+      for (std::int64_t i = full; i < layers; ++i) windows[static_cast<std::size_t>(i)] = window;
+      return windows;
     }
-    if (types == nullptr) return;
+    const auto is = [](const Json& type, std::string_view word) {
+      return type.is_string() && type.as_string() == word;
+    };
     const bool legal =
         types->is_array() &&
-        std::all_of(types->as_array().begin(), types->as_array().end(), [](const Json& type) {
-          return type.is_string() && type.as_string() == "full_attention";
+        std::all_of(types->as_array().begin(), types->as_array().end(), [&](const Json& type) {
+          return is(type, "full_attention") || is(type, "sliding_attention");
         });
     if (!legal) {
-      reader_.report("layer_types", R"(a list of "full_attention")", "", "not in this version");
-    } else if (static_cast<std::int64_t>(types->as_array().size()) != layers) {
-      reader_.report("layer_types", fmt::format("one entry for each of the {} layers", layers), "",
-                     fmt::format("has {} entries", types->as_array().size()));
+      reader_.report("layer_types", R"(a list of "full_attention" and "sliding_attention")", "",
+                     "not in this version");
+      return windows;
     }
+    const std::vector<Json>& list = types->as_array();
+    if (std::ssize(list) != layers) {
+      reader_.report("layer_types", fmt::format("one entry for each of the {} layers", layers), "",
+                     fmt::format("has {} entries", list.size()));
+      return windows;
+    }
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (!is(list[i], "sliding_attention")) continue;
+      if (window == 0) {
+        reader_.report("layer_types", R"("full_attention" alone without use_sliding_window)", "",
+                       "has layers with a window, which use_sliding_window and sliding_window "
+                       "do not give");
+        break;
+      }
+      windows[i] = window;
+    }
+    return windows;
   }
 
   Json keys_;
   const KeyOrigin& origin_;
   KeyReader reader_;
   Defaults default_ = {};
+  std::vector<std::int64_t> windows_;  ///< of each layer, where a family has them by layer
 };
 
 std::filesystem::path config_file(const std::filesystem::path& path) {

@@ -70,8 +70,9 @@ void attend_cached(const LayerPass& pass, const KvCache& cache, const ContextAxi
   const HeadsView k = keep(cache.k, args.k), v = keep(cache.v, args.v);
   if (tokens.sequence_T.given()) {
     const std::int32_t last = *std::max_element(tokens.positions.begin(), tokens.positions.end());
-    return attention_cached(context, {args.o, args.q, k, v, tokens.pages_SP, tokens.sequence_T,
-                                      pass.positions, std::int64_t{last} + 1, args.scale});
+    return attention_cached(
+        context, {args.o, args.q, k, v, tokens.pages_SP, tokens.sequence_T, pass.positions,
+                  std::int64_t{last} + 1, args.scale, args.mask.window});
   }
   const PositionRange seen{0, std::int64_t{tokens.positions.back()} + 1};
   if (tokens.positions.front() > 0) {
@@ -163,6 +164,7 @@ void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
   const QkvHeads<std::byte> heads = attention_heads(acts, config);
   AttentionForward args;
   args.mask = pass.mask;
+  args.mask.window = config.window;
   args.o = heads_of(acts.attended_TX, 0, config.heads, config.head_dim);
   args.lse_TH = acts.lse_TH;
   args.q = heads.q;
@@ -200,6 +202,7 @@ void backward_to_heads(const AttentionBranchBackward& of, const AttentionScratch
   args.delta_TH = scratch.delta_TH;
   args.o = heads_of(of.acts.attended_TX, 0, config.heads, config.head_dim);
   args.mask = of.pass.mask;
+  args.mask.window = config.window;
   args.scale = attention_scale(config);
   attention_delta(context, scratch.delta_TH, args.d_o, args.o);
   clear(context, sums_TX);

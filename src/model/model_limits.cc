@@ -18,20 +18,6 @@ std::optional<Problem> find_unbuilt(const ModelConfig& model) {
   return std::nullopt;
 }
 
-std::optional<Problem> window_fault(const ModelConfig& model, std::int64_t positions) {
-  for (const LayerConfig& layer : model.layers) {
-    const std::int64_t window = layer.attention.window;
-    if (window == 0 || positions <= window) continue;
-    return Problem{"model.sliding_window", std::to_string(window),
-                   fmt::format("null, or at least {}", positions), "",
-                   fmt::format("is active in sequences of {} tokens (each would see {} positions), "
-                               "and such attention is not in this version. Use sequences of up to "
-                               "{} tokens",
-                               positions, window, window)};
-  }
-  return std::nullopt;
-}
-
 void require_built(const ModelConfig& model) {
   if (const auto problem = find_unbuilt(model)) throw_problems({*problem});
 }

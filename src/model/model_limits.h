@@ -11,10 +11,6 @@ namespace trireme {
 /// The fault of a model that no op of this version computes; nothing where all do.
 std::optional<Problem> find_unbuilt(const ModelConfig& model);
 
-/// The fault of a sequence in which the model's window would hide something: `positions` of it are
-/// read, more than a query sees. Nothing where all are seen, as then a window changes nothing.
-std::optional<Problem> window_fault(const ModelConfig& model, std::int64_t positions);
-
 /// find_unbuilt as ConfigError, for commands that have no config of a run.
 void require_built(const ModelConfig& model);
 

@@ -87,7 +87,10 @@ PassCost cost_of_layer(const ModelConfig& model, std::int64_t sequence_length,
                        Recompute recompute) {
   const std::int64_t elements = div_exact(
       count_parameters(model).multiplying - model.vocab_size * model.hidden, model.layer_count());
-  const std::int64_t pairs = model.layer(0).attention.q_size() * sequence_length;
+  std::int64_t pairs = 0;
+  for (const LayerConfig& layer : model.layers)
+    pairs += layer.attention.q_size() * layer.attention.seen(sequence_length);
+  pairs /= model.layer_count();
   PassCost cost{2 * elements + 2 * pairs, 2 * elements + 5 * pairs, 2 * elements};
   if (recompute == Recompute::kFull) cost.recompute = cost.forward;
   cost.backward_input += cost.recompute;

@@ -16,7 +16,8 @@ struct PassCost {
   [[nodiscard]] std::int64_t all() const { return forward + backward_input + backward_weight; }
 };
 
-/// With N elements of weights that multiply activations, q_size Q and T tokens of a sequence:
+/// With N elements of weights that multiply activations, q_size Q and T positions that a sequence's
+/// last token sees, a mean over the layers:
 ///   F  2N + 2QT   causal attention, each pair of positions once
 ///   B  2N + 5QT   which makes the scores anew; and F again with full recomputation
 ///   W  2N

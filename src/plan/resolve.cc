@@ -59,6 +59,11 @@ std::vector<Problem> attention_problems(const RunConfig& config, const Attention
   }
   if (config.data.sequence_length < serves.tokens_min)
     report(", or data.sequence_length from 2 on", "serves no sequence of one token");
+  const auto hides = [tokens = config.data.sequence_length](const LayerConfig& layer) {
+    return layer.attention.seen(tokens) < tokens;
+  };
+  if (!serves.windows && std::any_of(config.model.layers.begin(), config.model.layers.end(), hides))
+    report("", "knows no windows");
   for (const LayerConfig& layer : config.model.layers) {
     const std::int64_t size = layer.attention.head_dim;
     if (size % serves.head_dim_step == 0) continue;
@@ -217,7 +222,6 @@ class Resolver {
     const ModelConfig& model = config_.model;
     const std::int64_t tokens = config_.data.sequence_length;
     if (auto problem = find_unbuilt(model)) problems_.push_back(*std::move(problem));
-    if (auto problem = window_fault(model, tokens)) problems_.push_back(*std::move(problem));
     if (tokens > model.max_positions) {
       if (model.learned_positions) {
         problems_.push_back(

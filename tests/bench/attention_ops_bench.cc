@@ -88,6 +88,30 @@ std::function<void(Context&)> backward(Operands& operands) {
   };
 }
 
+/// The same op where a query sees an eighth of the sequence.
+std::function<void(Context&)> forward_window(Operands& operands) {
+  const PositionRange all{0, operands.size.tokens};
+  AttentionForward args = forward_args(operands);
+  args.mask.window = operands.size.tokens / 8;
+  return [args, all](Context& context) mutable {
+    args.mask.q = args.mask.kv = {&all, 1};
+    attention_forward(context, args);
+  };
+}
+std::function<void(Context&)> backward_window(Operands& operands) {
+  const PositionRange all{0, operands.size.tokens};
+  AttentionForward before = forward_args(operands);
+  before.mask.q = before.mask.kv = {&all, 1};
+  before.mask.window = operands.size.tokens / 8;
+  Context context(bench_device(), 1, detect_isa());
+  attention_forward(context, before);
+  AttentionBackward args = backward_args(operands, before);
+  return [args, all](Context& timed) mutable {
+    args.mask.q = args.mask.kv = {&all, 1};
+    attention_backward(timed, args);
+  };
+}
+
 std::function<void(Context&)> delta(Operands& operands) {
   const AttentionForward args = forward_args(operands);
   const TensorView out = operands.f32({args.o.tokens, args.o.heads});
@@ -133,6 +157,8 @@ void add_variants_of_gpus() {
 void add_attention() {
   add_op("attention_forward", kBothTypes, forward);
   add_op("attention_backward", kBothTypes, backward);
+  add_op("attention_forward_window", kBothTypes, forward_window);
+  add_op("attention_backward_window", kBothTypes, backward_window);
   add_op("attention_delta", kBothTypes, delta);
   add_op("attention_merge", kBothTypes, merge);
   add_op("attention_decode", kBothTypes, decode);

@@ -201,17 +201,38 @@ TEST(ModelParse, rope_of_a_kind_we_lack_or_with_missing_numbers_is_refused) {
   EXPECT_EQ(fault(llama(R"("rope_scaling":"linear")")).path, "model.rope_scaling");
 }
 
+TEST(ModelParse, a_qwen_has_windows_in_the_layers_that_its_keys_name) {
+  const auto windows = [](const std::string& keys) {
+    const ModelConfig model = legal(R"({"model_type":"qwen2","num_hidden_layers":4,)" + keys + "}");
+    std::vector<std::int64_t> of_layers;
+    for (const LayerConfig& layer : model.layers) of_layers.push_back(layer.attention.window);
+    return of_layers;
+  };
+  using Windows = std::vector<std::int64_t>;
+  EXPECT_EQ(windows(R"("use_sliding_window":true,"max_window_layers":2)"),
+            (Windows{0, 0, 4096, 4096}));
+  EXPECT_EQ(windows(R"("use_sliding_window":true,"sliding_window":9,"max_window_layers":3)"),
+            (Windows{0, 0, 0, 9}));
+  EXPECT_EQ(windows(R"("use_sliding_window":true,"max_window_layers":28)"), (Windows{0, 0, 0, 0}));
+  EXPECT_EQ(windows(R"("use_sliding_window":false,"max_window_layers":0)"), (Windows{0, 0, 0, 0}));
+  const std::string types =
+      R"("layer_types":["sliding_attention","full_attention","sliding_attention","full_attention"])";
+  EXPECT_EQ(windows(R"("use_sliding_window":true,"sliding_window":9,)" + types),
+            (Windows{9, 0, 9, 0}));
+  EXPECT_EQ(fault(R"({"model_type":"qwen2","num_hidden_layers":4,)" + types + "}").path,
+            "model.layer_types")
+      << "without a window";
+}
+
 TEST(ModelParse, a_feature_that_we_lack_is_refused_only_when_active) {
   const std::string qwen = R"({"model_type":"qwen2","num_hidden_layers":4,)";
-  EXPECT_EQ(fault(qwen + R"("use_sliding_window":true,"max_window_layers":2})").path,
-            "model.use_sliding_window");
   legal(qwen + R"("use_sliding_window":true,"max_window_layers":4})");
   legal(qwen + R"("use_sliding_window":true,"sliding_window":null,"max_window_layers":2})");
   legal(qwen + R"("use_sliding_window":false,"sliding_window":4096,"max_window_layers":2})");
   legal(qwen +
         R"("layer_types":["full_attention","full_attention","full_attention","full_attention"]})");
   EXPECT_EQ(fault(qwen + R"("layer_types":["full_attention"]})").path, "model.layer_types");
-  EXPECT_EQ(fault(qwen + R"("layer_types":["sliding_attention"]})").path, "model.layer_types");
+  EXPECT_EQ(fault(qwen + R"("layer_types":["chunked_attention"]})").path, "model.layer_types");
   for (const char* key :
        {R"("pretraining_tp":2)", R"("hidden_act":"gelu")", R"("quantization_config":{"bits":4})",
         R"("partial_rotary_factor":0.5)", R"("add_cross_attention":true)"}) {

@@ -61,7 +61,7 @@ check "a long prompt: the ids of one" same_file out long.ids
 
 # Other families from files of transformers: tied ends on one stage and on two, learned positions, norms of q and k.
 others=(--token-ids 17,203,5,99,42 --temperature 0 --max-new-tokens 12)
-for name in gpt2 qwen2 qwen3_gqa; do
+for name in gpt2 qwen2 qwen3_gqa mistral_window; do
   source=$root/tests/golden/model/$name
   train generate --checkpoint "$source" "${others[@]}"
   cp out $name.ids
@@ -71,14 +71,6 @@ for name in gpt2 qwen2 qwen3_gqa; do
     check "$name, $n ranks: the ids of one" same_file out $name.ids
   done
 done
-
-# A model's window of 37: the last token is read by nobody, so 5 + 33 are the most that it changes nothing of.
-mistral=(generate --checkpoint "$root/tests/golden/model/mistral" --token-ids 17,203,5,99,42 --temperature 0)
-train "${mistral[@]}" --max-new-tokens 33
-ends_with "as many positions as the window" 0
-train "${mistral[@]}" --max-new-tokens 34
-ends_with "one position more" 2
-says_once "one position more: the sentence" "model.sliding_window: is active in sequences of 38 tokens"
 
 refused() { # WHAT SENTENCE RANKS OPTIONS...
   ranks "$3" generate --checkpoint run "${greedy[@]}" "${@:4}"

@@ -63,6 +63,17 @@ def cases():
             MistralConfig, hidden_size=48, intermediate_size=40, num_attention_heads=6,
             num_key_value_heads=2, head_dim=12, sliding_window=TOKENS,
             rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+        # the same with a window that hides most of the batch's tokens from its last
+        "mistral_window": _llama_like(
+            MistralConfig, hidden_size=48, intermediate_size=40, num_attention_heads=6,
+            num_key_value_heads=2, head_dim=12, sliding_window=11,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+        # a layer that sees all, then one that sees nine positions
+        "qwen3_window": _llama_like(
+            Qwen3Config, hidden_size=48, intermediate_size=40, num_attention_heads=6,
+            num_key_value_heads=2, head_dim=24, tie_word_embeddings=True, use_sliding_window=True,
+            sliding_window=9, max_window_layers=1,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
         # 3 heads of 24 = hidden 72, one kv head, q/k/v biases, no head_dim key of its own
         "qwen2": _llama_like(
             Qwen2Config, hidden_size=72, intermediate_size=40, num_attention_heads=3,

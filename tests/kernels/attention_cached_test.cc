@@ -87,11 +87,11 @@ struct CachedProblem {
       sequence.set(t, static_cast<double>(rows[static_cast<std::size_t>(t)].sequence));
       position.set(t, static_cast<double>(rows[static_cast<std::size_t>(t)].position));
     }
-    attention_cached(
-        context,
-        {heads_of(o.view(), 0, c.heads, c.head_dim), heads_of(q.view(), 3, c.heads, c.head_dim),
-         heads_of(k.view(), 0, c.kv_heads, c.head_dim),
-         heads_of(v.view(), 0, c.kv_heads, c.head_dim), table, sequence, position, longest, 0.3F});
+    attention_cached(context, {heads_of(o.view(), 0, c.heads, c.head_dim),
+                               heads_of(q.view(), 3, c.heads, c.head_dim),
+                               heads_of(k.view(), 0, c.kv_heads, c.head_dim),
+                               heads_of(v.view(), 0, c.kv_heads, c.head_dim), table, sequence,
+                               position, longest, 0.3F, window});
     context.synchronize();
     return o;
   }
@@ -103,6 +103,7 @@ struct CachedProblem {
     one.q_ranges = {{row.position, 1}};
     one.kv_ranges = {{0, row.position + 1}};
     one.scale = static_cast<double>(0.3F);
+    one.window = window;
     const std::vector<double> q = queries({row}).values();
     one.q.assign(q.begin() + 3, q.end());
     const auto head = [&](const TestTensor& all) {
@@ -119,7 +120,7 @@ struct CachedProblem {
   DType type;
   TestTensor table{DType::kI32, {1, 1}}, k{DType::kF32, {1, 1}}, v{DType::kF32, {1, 1}};
   std::vector<TestTensor> keys, values;  // of each sequence, in order
-  std::int64_t longest = 0;
+  std::int64_t longest = 0, window = 0;
 };
 
 const std::vector<CachedProblem::Row> kRows = {{0, 0},  {2, 199}, {1, 63},  {3, 129},
@@ -128,15 +129,18 @@ const std::vector<CachedProblem::Row> kRows = {{0, 0},  {2, 199}, {1, 63},  {3, 
 TEST_P(AttentionCached, equals_the_reference) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
     for (const Sizes& sizes : {Sizes{1, 4, 2, 16}, {1, 3, 1, 10}, {1, 2, 2, 136}}) {
-      const CachedProblem problem(type, sizes, {5, 70, 200, 130}, 3);
-      const std::vector<double> found = problem.run(GetParam(), 2, kRows).values();
-      const std::size_t width = found.size() / kRows.size();
-      for (std::size_t t = 0; t < kRows.size(); ++t) {
-        expect_close({found.begin() + static_cast<std::ptrdiff_t>(t * width),
-                      found.begin() + static_cast<std::ptrdiff_t>((t + 1) * width)},
-                     problem.expected(kRows[t]),
-                     type == DType::kF32 ? Tolerance{4e-6, 4e-6} : Tolerance{4e-3, 1e-4},
-                     fmt::format("row {}", t));
+      CachedProblem problem(type, sizes, {5, 70, 200, 130}, 3);
+      for (const std::int64_t window : {0, 1, 64, 100}) {
+        problem.window = window;
+        const std::vector<double> found = problem.run(GetParam(), 2, kRows).values();
+        const std::size_t width = found.size() / kRows.size();
+        for (std::size_t t = 0; t < kRows.size(); ++t) {
+          expect_close({found.begin() + static_cast<std::ptrdiff_t>(t * width),
+                        found.begin() + static_cast<std::ptrdiff_t>((t + 1) * width)},
+                       problem.expected(kRows[t]),
+                       type == DType::kF32 ? Tolerance{4e-6, 4e-6} : Tolerance{4e-3, 1e-4},
+                       fmt::format("row {}, window {}", t, window));
+        }
       }
     }
   }
@@ -144,8 +148,9 @@ TEST_P(AttentionCached, equals_the_reference) {
 
 TEST_P(AttentionCached, a_row_has_the_bits_that_it_has_alone_and_on_other_pages) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
-    const CachedProblem problem(type, {1, 4, 2, 20}, {5, 70, 200, 130}, 3),
+    CachedProblem problem(type, {1, 4, 2, 20}, {5, 70, 200, 130}, 3),
         elsewhere(type, {1, 4, 2, 20}, {5, 70, 200, 130}, 4);
+    problem.window = elsewhere.window = type == DType::kF32 ? 0 : 90;
     const std::string all = problem.run(GetParam(), 1, kRows).bits();
     EXPECT_EQ(problem.run(GetParam(), 3, kRows).bits(), all);
     EXPECT_EQ(elsewhere.run(GetParam(), 2, kRows).bits(), all);

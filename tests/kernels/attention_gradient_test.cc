@@ -70,6 +70,28 @@ TEST_P(AttentionGradient, equals_the_reference_for_pieces_of_a_sequence) {
   }
 }
 
+TEST_P(AttentionGradient, windows_of_every_size_equal_the_reference) {
+  // Whole sequences, a cache's end, and pieces of context ranks; windows of one key, within a tile,
+  // of a tile, and over several.
+  struct Pieces {
+    std::vector<PositionRange> q, kv;
+  };
+  const std::vector<Pieces> all = {{{{0, 210}}, {{0, 210}}},
+                                   {{{90, 3}}, {{0, 93}}},
+                                   {{{0, 70}, {210, 70}}, {{70, 70}, {140, 70}}}};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (const std::int64_t window : {1, 5, 64, 65, 130}) {
+      const DType dtype = window % 2 == 1 ? DType::kF32 : DType::kBF16;
+      Problem problem(dtype, {1, 2, 1, 24}, all[i].q, all[i].kv, 5);
+      problem.c.window = window;
+      const std::string what = "pieces " + std::to_string(i) + " window " + std::to_string(window);
+      expect_equal_to_reference(GetParam(), 2, problem, what);
+      problem.set_documents(90);
+      expect_equal_to_reference(GetParam(), 2, problem, what + " and documents");
+    }
+  }
+}
+
 TEST_P(AttentionGradient, equals_the_reference_for_random_ranges) {
   std::uint64_t counter = 0;
   const auto below = [&](std::uint64_t bound) {
@@ -87,6 +109,7 @@ TEST_P(AttentionGradient, equals_the_reference_for_random_ranges) {
     Problem problem(i % 3 == 0 ? DType::kBF16 : DType::kF32, sizes, ranges(i % 2 == 0 ? 80 : 3),
                     ranges(100), 100);
     if (i % 2 == 1) problem.set_documents(1 + below(100));
+    if (i % 3 == 1) problem.c.window = 1 + below(150);
     expect_equal_to_reference(GetParam(), 1 + static_cast<int>(below(4)), problem,
                               "random " + std::to_string(i));
   }

@@ -256,6 +256,9 @@ TEST_P(AttentionLibrary, what_a_library_does_not_serve_is_refused) {
   const TestTensor first_key(DType::kI32, {6});
   documents.mask.first_key_T = first_key;
   refused(documents, problem.shape(), "no documents");
+  AttentionForward window = good;
+  window.mask.window = 4;
+  refused(window, problem.shape(), "no windows");
   AttentionForward unaligned = good;
   unaligned.k.data += 2;
   refused(unaligned, problem.shape(), "multiples of 16 bytes");

@@ -58,7 +58,7 @@ bool AttentionCase::sees(std::int64_t b, std::int64_t i, std::int64_t j) const {
   const std::int64_t p = position(q_ranges, i), r = position(kv_ranges, j);
   const std::int64_t first =
       first_key.empty() ? 0 : first_key[static_cast<std::size_t>(b * q_tokens() + i)];
-  return first <= r && r <= p;
+  return first <= r && r <= p && (window == 0 || p - r < window);
 }
 
 AttentionOutput attention_forward(const AttentionCase& c) {

@@ -15,6 +15,7 @@ struct AttentionCase {
   std::vector<std::int32_t> first_key;  ///< empty, or one for each of B * Tq queries
   double scale = 1;
   std::vector<double> q, k, v;
+  std::int64_t window = 0;  ///< 0: no limit
 
   [[nodiscard]] std::int64_t q_tokens() const;   ///< Tq
   [[nodiscard]] std::int64_t kv_tokens() const;  ///< Tk

@@ -40,7 +40,8 @@ struct Problem {
     return heads_of(qkv_kv.view(), 4 + c.kv_heads * c.head_dim, c.kv_heads, c.head_dim);
   }
   [[nodiscard]] AttentionMask mask() const {
-    return {c.sequences, c.q_ranges, c.kv_ranges, documents ? first_key.view() : ConstTensorView()};
+    return {c.sequences, c.q_ranges, c.kv_ranges, documents ? first_key.view() : ConstTensorView(),
+            c.window};
   }
   [[nodiscard]] float scale() const { return static_cast<float>(c.scale); }
 };

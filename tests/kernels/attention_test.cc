@@ -46,6 +46,32 @@ TEST_P(Attention, a_document_sees_nothing_of_the_one_before) {
   EXPECT_NE(before.o.bits(), after.o.bits());
 }
 
+TEST_P(Attention, a_query_sees_nothing_before_its_window) {
+  Problem problem(DType::kF32, {1, 1, 1, 8}, {{0, 80}}, {{0, 80}});
+  problem.c.window = 30;
+  const Output before = run_forward(GetParam(), 1, problem);
+  problem.qkv_kv.set(20 * 21 + 12, 1000);  // v of token 20
+  const Output after = run_forward(GetParam(), 1, problem);
+  const auto rows = [](const Output& out, std::size_t first, std::size_t count) {
+    return out.o.bits().substr(first * 9 * 4, count * 9 * 4);
+  };
+  EXPECT_EQ(rows(before, 50, 30), rows(after, 50, 30));
+  EXPECT_NE(rows(before, 49, 1), rows(after, 49, 1)) << "the last that sees it";
+}
+
+TEST_P(Attention, a_window_of_all_tokens_has_the_bits_of_none) {
+  for (const std::int64_t tokens : {4, 90}) {
+    Problem problem(DType::kF32, {1, 2, 1, 16}, {{0, tokens}}, {{0, tokens}});
+    const Output whole = run_forward(GetParam(), 1, problem);
+    for (const std::int64_t window : {tokens, tokens + 1, std::int64_t{1} << 40}) {
+      problem.c.window = window;
+      const Output out = run_forward(GetParam(), 1, problem);
+      EXPECT_EQ(out.o.bits(), whole.o.bits()) << window;
+      EXPECT_EQ(out.lse.bits(), whole.lse.bits()) << window;
+    }
+  }
+}
+
 TEST_P(Attention, a_query_without_keys_gets_zero_and_minus_infinity) {
   for (const std::int64_t tokens : {3, 40}) {
     const Problem problem(DType::kF32, {1, 2, 1, 10}, {{0, tokens}}, {{64, 5}});

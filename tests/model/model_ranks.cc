@@ -76,6 +76,9 @@ std::vector<ModelCase> model_cases(std::int64_t layers) {
   model.heads = 6;
   model.kv_heads = 1;
   cases.push_back(make("mistral", "mistral", R"(, "sliding_window": null)", model));
+  model.windows.assign(at(layers), 3);
+  cases.push_back(make("mistral_window", "mistral", R"(, "sliding_window": 3)", model));
+  model.windows = {};
   model.kv_heads = 6;
   model.qkv_bias = model.tied = true;
   cases.push_back(make("qwen2", "qwen2", "", model));
@@ -85,6 +88,10 @@ std::vector<ModelCase> model_cases(std::int64_t layers) {
   model.head_dim = 4;
   model.qk_norm = true;
   cases.push_back(make("qwen3", "qwen3", "", model));
+  for (std::int64_t layer = 0; layer < layers; ++layer) model.windows.push_back(layer == 0 ? 0 : 4);
+  cases.push_back(
+      make("qwen3_window", "qwen3",
+           R"(, "use_sliding_window": true, "sliding_window": 4, "max_window_layers": 1)", model));
   for (const bool tied : {true, false}) {
     model = {};
     model.gpt2 = true;

@@ -82,20 +82,26 @@ void rotate(const Architecture& model, Values& x, std::int64_t heads, const Batc
   }
 }
 
-/// o = softmax(q k / sqrt(D)) v over the keys from first_key to the query's own; query head h reads
-/// key head h / (H / G).
-Values attention(const Architecture& model, const Values& q, const Values& k, const Values& v,
-                 const Batch& batch) {
+std::int64_t window_of(const Architecture& model, std::int64_t layer) {
+  return model.windows.empty() ? 0 : model.windows[at(layer)];
+}
+
+/// o = softmax(q k / sqrt(D)) v over the keys from first_key to the query's own, the last `window`
+/// of them (0: all); query head h reads key head h / (H / G).
+Values attention(const Architecture& model, std::int64_t window, const Values& q, const Values& k,
+                 const Values& v, const Batch& batch) {
   const std::int64_t heads = model.heads, groups = model.kv_heads, size = model.head_dim;
   Values o(q.size());
   for (std::int64_t s = 0; s < batch.sequences; ++s) {
     for (std::int64_t i = 0; i < batch.tokens; ++i) {
       const std::int64_t query = s * batch.tokens + i;
+      std::int64_t first = batch.first_key[at(query)];
+      if (window > 0) first = std::max(first, i - window + 1);
       for (std::int64_t h = 0; h < heads; ++h) {
         const std::int64_t group = h / (heads / groups);
         Values shares;
         double sum = 0;
-        for (std::int64_t j = batch.first_key[at(query)]; j <= i; ++j) {
+        for (std::int64_t j = first; j <= i; ++j) {
           double score = 0;
           for (std::int64_t d = 0; d < size; ++d)
             score += q[at((query * heads + h) * size + d)] *
@@ -103,10 +109,10 @@ Values attention(const Architecture& model, const Values& q, const Values& k, co
           shares.push_back(std::exp(score / std::sqrt(static_cast<double>(size))));
           sum += shares.back();
         }
-        for (std::int64_t j = batch.first_key[at(query)]; j <= i; ++j) {
+        for (std::int64_t j = first; j <= i; ++j) {
           for (std::int64_t d = 0; d < size; ++d)
             o[at((query * heads + h) * size + d)] +=
-                shares[at(j - batch.first_key[at(query)])] / sum *
+                shares[at(j - first)] / sum *
                 v[at(((s * batch.tokens + j) * groups + group) * size + d)];
         }
       }
@@ -121,8 +127,10 @@ double gelu(double x) {
   return 0.5 * x * (1 + std::tanh(inner));
 }
 
-Values attention_branch(const Architecture& model, const Params& params, const std::string& prefix,
+Values attention_branch(const Architecture& model, const Params& params, std::int64_t layer,
                         const Values& n, const Batch& batch) {
+  const std::string prefix = prefix_of(model, layer);
+  const std::int64_t window = window_of(model, layer);
   const std::int64_t q_size = model.heads * model.head_dim,
                      kv_size = model.kv_heads * model.head_dim;
   if (model.gpt2) {
@@ -131,7 +139,7 @@ Values attention_branch(const Architecture& model, const Params& params, const s
                     {index * q_size, q_size, 3 * q_size});
     };
     return linear(model, params, prefix + "attn.c_proj",
-                  attention(model, part(0), part(1), part(2), batch), q_size, model.hidden);
+                  attention(model, window, part(0), part(1), part(2), batch), q_size, model.hidden);
   }
   const std::string name = prefix + "self_attn.";
   Values q = linear(model, params, name + "q_proj", n, model.hidden, q_size);
@@ -143,7 +151,7 @@ Values attention_branch(const Architecture& model, const Params& params, const s
   }
   rotate(model, q, model.heads, batch);
   rotate(model, k, model.kv_heads, batch);
-  return linear(model, params, name + "o_proj", attention(model, q, k, v, batch), q_size,
+  return linear(model, params, name + "o_proj", attention(model, window, q, k, v, batch), q_size,
                 model.hidden);
 }
 
@@ -235,7 +243,7 @@ Values layer(const Architecture& model, const Params& params, std::int64_t index
                 model.hidden);
   };
   const Values s = sum_of(
-      attention_branch(model, params, prefix, normed("input_layernorm", "ln_1", x), batch), x);
+      attention_branch(model, params, index, normed("input_layernorm", "ln_1", x), batch), x);
   return sum_of(mlp_branch(model, params, prefix, normed("post_attention_layernorm", "ln_2", s)),
                 s);
 }

@@ -21,6 +21,7 @@ struct Architecture {
   double eps = 0, rope_theta = 10000;
   bool qkv_bias = false, out_bias = false, mlp_bias = false;  ///< GPT-2 has them all
   bool qk_norm = false, tied = false;
+  std::vector<std::int64_t> windows = {};  ///< of each layer, 0: none; empty: no layer has one
 };
 
 /// Tokens [sequences, tokens], one sequence after the other.

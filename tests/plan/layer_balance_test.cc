@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/math.h"
+#include "model/flops.h"
 #include "pipeline/schedule.h"
 
 namespace trireme {
@@ -113,6 +114,13 @@ TEST(LayerBalance, counts_what_the_passes_compute) {
             layer.backward_input + layer.forward);
   EXPECT_EQ(cost_of_layer(model, 32, Recompute::kSelective).all(), layer.all());
   EXPECT_EQ(cost_of_head(model).all(), 6 * 800);
+
+  const std::int64_t flops = model_flops_per_token(model, 32);
+  model.layers[1].attention.window = 8;
+  EXPECT_EQ(model_flops_per_token(model, 32), flops - 6 * 8 * (32 - 8));
+  EXPECT_EQ(cost_of_layer(model, 32, Recompute::kNone).forward,
+            products + 2 * 8 * (32 + 8 + 32) / 3)
+      << "a mean over the layers";
 }
 
 }  // namespace

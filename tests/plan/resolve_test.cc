@@ -32,17 +32,6 @@ struct BatchCase {
   ResolvedBatch expected;
 };
 
-TEST(Resolve, a_window_is_refused_where_it_would_hide_a_token) {
-  RunConfig config = small_config();
-  config.model.layers.back().attention.window = config.data.sequence_length;
-  EXPECT_TRUE(resolve(config, {}).problems.empty());
-  config.model.layers.back().attention.window = config.data.sequence_length - 1;
-  const Problem problem = only_problem(resolve(config, {}));
-  EXPECT_EQ(problem.path, "model.sliding_window");
-  EXPECT_EQ(problem.found, "31");
-  EXPECT_EQ(problem.legal, "null, or at least 32");
-}
-
 TEST(Resolve, a_run_whose_tokens_cannot_be_counted_is_refused) {
   RunConfig config = small_config();
   config.run.steps = std::int64_t{1} << 53;
@@ -317,6 +306,8 @@ TEST(Resolve, what_a_library_of_attention_does_not_serve_is_refused_by_name) {
   refused([](RunConfig& c) { c.precision.compute = ComputePrecision::kFp32; }, "not in fp32");
   refused([](RunConfig& c) { c.data.document_mask = true; }, "knows no documents");
   refused([](RunConfig& c) { c.parallel.context = 2; }, "whole sequences", 2);
+  refused([](RunConfig& c) { c.model.layers.back().attention.window = c.data.sequence_length - 1; },
+          "knows no windows");
   refused([](RunConfig& c) { c.data.sequence_length = 1; }, "one token");
   refused(
       [](RunConfig& c) {

@@ -54,8 +54,11 @@ void add_companions(Dice& dice, Json& model, const std::string& family) {
   if (family != "gpt2" && dice.percent(10)) model["hidden_act"] = dice.word({"silu", "swish"});
   if (family == "llama" && dice.percent(10)) model["pretraining_tp"] = 1;
   if (family.starts_with("qwen")) {
-    if (dice.percent(15)) model["sliding_window"] = dice.pick<Json>({nullptr, 4096});
-    if (dice.percent(10)) model["use_sliding_window"] = false;
+    if (dice.percent(15)) model["sliding_window"] = dice.pick<Json>({nullptr, 4096, 7});
+    if (dice.percent(20)) {
+      model["use_sliding_window"] = dice.percent(60);
+      if (dice.percent(70)) model["max_window_layers"] = dice.pick<Json>({0, 1, 28});
+    }
     if (dice.percent(10)) {
       Json types = Json::array();
       for (std::int64_t i = 0; i < model.find("num_hidden_layers")->as_integer(); ++i)
@@ -117,7 +120,7 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
     model["attention_bias"] = dice.percent(50);
   if (family == "llama" && dice.percent(25)) model["mlp_bias"] = dice.percent(50);
   if (family == "mistral" && dice.percent(60)) {  // a missing one is 4096
-    model["sliding_window"] = dice.percent(50) ? Json() : Json(situation.sequence_length + 64);
+    model["sliding_window"] = dice.pick<Json>({nullptr, situation.sequence_length + 64, 1, 5, 64});
   }
   return model;
 }
@@ -232,10 +235,7 @@ class ModelOddity {
       }
       case 11:
         if (situation_.family.starts_with("qwen")) {
-          model_.erase("layer_types");
-          model_.erase("sliding_window");
-          model_["max_window_layers"] = 0;
-          return put("use_sliding_window", true, "use_sliding_window");
+          return put("layer_types", Json::Array{"chunked_attention"}, "layer_types");
         }
         return put("is_encoder_decoder", true, "is_encoder_decoder");
       case 16:  // a head of a size that attention lacks
