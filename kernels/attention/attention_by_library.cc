@@ -221,7 +221,7 @@ const AttentionBackend cudnn_attention = {
         },
     .library = "cudnn",
     .missing = attention_internal::missing,
-    .remedy = attention_internal::cudnn_remedy,
+    .remedy = attention_internal::kCudnnRemedy,
     .version = attention_internal::version,
     .bytes = attention_internal::bytes,
     .prepare = attention_internal::prepare};

@@ -84,7 +84,7 @@ const AttentionBackend fastest_attention = {
     .backward = backward,
     .library = "cudnn",
     .missing = [] { return cudnn_attention.missing(); },
-    .remedy = cudnn_remedy,
+    .remedy = kCudnnRemedy,
     .version = [] { return cudnn_attention.version(); },
     .bytes =
         [](const AttentionLayout& layout, bool backward) {

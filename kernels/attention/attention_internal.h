@@ -25,7 +25,7 @@ bool served_by_library(const AttentionShape& shape, const AttentionMask& mask,
                        std::initializer_list<ConstHeadsView> heads);
 
 /// What to do where the library is missing.
-inline constexpr const char* cudnn_remedy =
+inline constexpr const char* kCudnnRemedy =
     "Install cuDNN 9.16 or later (with NVRTC of the CUDA toolkit, by which it compiles), name its "
     "folder in LD_LIBRARY_PATH";
 
