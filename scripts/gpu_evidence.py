@@ -116,10 +116,8 @@ def account():
                      f"{100 * cycle_account.mean_absolute([error for _, error in chosen]):.0f} %",
                      f"{100 * min(error for _, error in chosen):+.0f} to {100 * max(error for _, error in chosen):+.0f} %"))
     rows.append(("all", str(len(cases)), "", f"{100 * cycle_account.mean_absolute(errors):.0f} %", ""))
-    ours = [(case.name, f"{case.tflops(constants):.0f}", other.name.split(" [")[0], f"{other.tflops(constants):.0f}",
-             f"{case.tflops(constants) / other.tflops(constants):.2f}") for case, other in cycle_account.our_cases(found)]
     return (table(("kernels that were measured", "cases", "published TFLOP/s", "mean error of the account", "from, to"), rows)
-            + "\n" + table(("ours, H100", "TFLOP/s by the account", "theirs", "by the account", "ours / theirs"), ours))
+            + "\n" + table(("ours, H100", "TFLOP/s by the account", "theirs", "by the account", "ours / theirs"), cycle_account.our_rows(found, constants)))
 
 
 def page():

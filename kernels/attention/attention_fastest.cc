@@ -73,13 +73,7 @@ void backward(Context& context, const AttentionShape& shape, const AttentionBack
 
 const AttentionBackend fastest_attention = {
     .name = "auto",
-    .serves = {.cpu = true,
-               .f32 = true,
-               .documents = true,
-               .windows = true,
-               .sequence_parts = true,
-               .tokens_min = 1,
-               .head_dim_step = 1},
+    .serves = kServesAll,
     .forward = forward,
     .backward = backward,
     .library = "cudnn",

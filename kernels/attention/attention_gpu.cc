@@ -80,15 +80,7 @@ void backward(Context& context, const AttentionShape& shape, const AttentionBack
 
 }  // namespace
 
-const AttentionBackend own_attention = {.name = "own",
-                                        .serves = {.cpu = true,
-                                                   .f32 = true,
-                                                   .documents = true,
-                                                   .windows = true,
-                                                   .sequence_parts = true,
-                                                   .tokens_min = 1,
-                                                   .head_dim_step = 1},
-                                        .forward = forward,
-                                        .backward = backward};
+const AttentionBackend own_attention = {
+    .name = "own", .serves = kServesAll, .forward = forward, .backward = backward};
 
 }  // namespace trireme

@@ -20,6 +20,15 @@ inline const std::int32_t* first_key_of(const AttentionMask& mask) {
   return mask.first_key_T.given() ? mask.first_key_T.as<std::int32_t>() : nullptr;
 }
 
+/// All that the op's contract has.
+inline constexpr AttentionBackend::Serves kServesAll = {.cpu = true,
+                                                        .f32 = true,
+                                                        .documents = true,
+                                                        .windows = true,
+                                                        .sequence_parts = true,
+                                                        .tokens_min = 1,
+                                                        .head_dim_step = 1};
+
 /// Whether a library computes this; `heads`: all operands.
 bool served_by_library(const AttentionShape& shape, const AttentionMask& mask,
                        std::initializer_list<ConstHeadsView> heads);

@@ -69,7 +69,7 @@ GemmGpuArgs gpu_args(const Context& context, const Gemm& args, Sizes s) {
           .type = args.a.dtype,
           .c_type = args.c_MN.dtype,
           .epilogue = args.epilogue,
-          .multiprocessors = info_of(context).multiprocessors,
+          .multiprocessors = context.multiprocessors(),
           .workspace = nullptr};
 }
 
@@ -156,10 +156,13 @@ const GemmGpuKernels* choose_kernel(Context& context, const Gemm& args, Sizes si
   // Ours adds along K in one order, whatever its tiles.
   if (context.batch_invariant()) return tables.own->serves(raw) ? tables.own : nullptr;
   if (KernelChoices* choices = context.kernel_choices(); choices != nullptr) {
-    const bool measured =
-        sizes.m == 0 || sizes.n == 0 || sizes.k == 0 || choices->find(key_of(raw)) != nullptr;
-    if (choices->measuring() && !measured) measure(context, tables, args, sizes, *choices);
-    const ProductChoice* choice = choices->find(key_of(raw));
+    const ProductKey key = key_of(raw);
+    const ProductChoice* choice = choices->find(key);
+    const bool empty = sizes.m == 0 || sizes.n == 0 || sizes.k == 0;
+    if (choice == nullptr && choices->measuring() && !empty) {
+      measure(context, tables, args, sizes, *choices);
+      choice = choices->find(key);
+    }
     const bool unfused = choice != nullptr && choice->kernel == ProductKernel::kUnfused;
     if (unfused && args.epilogue != GemmEpilogue::kNone) return nullptr;
     if (const GemmGpuKernels* table = chosen_kernel(tables, info, raw, *choices)) return table;

@@ -69,7 +69,7 @@ class ModelReader {
     if (origin_.problems.size() > faults) return {};
     layer.norm = model.norm;
     model.layers.assign(static_cast<std::size_t>(layers), layer);
-    for (std::size_t i = 0; i < windows_.size() && i < model.layers.size(); ++i)
+    for (std::size_t i = 0; i < windows_.size(); ++i)
       model.layers[i].attention.window = windows_[i];
     model.source = keys_;
     model.source = model_keys_json(model);

@@ -52,9 +52,11 @@ AttentionBackward backward_args(Operands& operands, const AttentionForward& forw
   return args;
 }
 
-std::function<void(Context&)> forward(Operands& operands) {
+std::function<void(Context&)> forward(Operands& operands, std::int64_t window = 0) {
   const PositionRange all{0, operands.size.tokens};
-  return [args = forward_args(operands), all](Context& context) mutable {
+  AttentionForward args = forward_args(operands);
+  args.mask.window = window;
+  return [args, all](Context& context) mutable {
     args.mask.q = args.mask.kv = {&all, 1};
     attention_forward(context, args);
   };
@@ -73,39 +75,16 @@ std::function<void(Context&)> decode(Operands& operands) {
   };
 }
 
-std::function<void(Context&)> backward(Operands& operands) {
+std::function<void(Context&)> backward(Operands& operands, std::int64_t window = 0) {
   const PositionRange all{0, operands.size.tokens};
   AttentionForward before = forward_args(operands);
   before.mask.q = before.mask.kv = {&all, 1};
+  before.mask.window = window;
   // The gradient's softmax needs the forward's own log-sum-exp.
   Context context(bench_device(), 1, detect_isa());
   attention_forward(context, before);
   AttentionBackward args = backward_args(operands, before);
   args.o = before.o;
-  return [args, all](Context& timed) mutable {
-    args.mask.q = args.mask.kv = {&all, 1};
-    attention_backward(timed, args);
-  };
-}
-
-/// The same op where a query sees an eighth of the sequence.
-std::function<void(Context&)> forward_window(Operands& operands) {
-  const PositionRange all{0, operands.size.tokens};
-  AttentionForward args = forward_args(operands);
-  args.mask.window = operands.size.tokens / 8;
-  return [args, all](Context& context) mutable {
-    args.mask.q = args.mask.kv = {&all, 1};
-    attention_forward(context, args);
-  };
-}
-std::function<void(Context&)> backward_window(Operands& operands) {
-  const PositionRange all{0, operands.size.tokens};
-  AttentionForward before = forward_args(operands);
-  before.mask.q = before.mask.kv = {&all, 1};
-  before.mask.window = operands.size.tokens / 8;
-  Context context(bench_device(), 1, detect_isa());
-  attention_forward(context, before);
-  AttentionBackward args = backward_args(operands, before);
   return [args, all](Context& timed) mutable {
     args.mask.q = args.mask.kv = {&all, 1};
     attention_backward(timed, args);
@@ -155,10 +134,13 @@ void add_variants_of_gpus() {
 }  // namespace
 
 void add_attention() {
-  add_op("attention_forward", kBothTypes, forward);
-  add_op("attention_backward", kBothTypes, backward);
-  add_op("attention_forward_window", kBothTypes, forward_window);
-  add_op("attention_backward_window", kBothTypes, backward_window);
+  add_op("attention_forward", kBothTypes, [](Operands& operands) { return forward(operands); });
+  add_op("attention_backward", kBothTypes, [](Operands& operands) { return backward(operands); });
+  // Where a query sees an eighth of the sequence.
+  add_op("attention_forward_window", kBothTypes,
+         [](Operands& operands) { return forward(operands, operands.size.tokens / 8); });
+  add_op("attention_backward_window", kBothTypes,
+         [](Operands& operands) { return backward(operands, operands.size.tokens / 8); });
   add_op("attention_delta", kBothTypes, delta);
   add_op("attention_merge", kBothTypes, merge);
   add_op("attention_decode", kBothTypes, decode);
