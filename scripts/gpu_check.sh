@@ -13,6 +13,7 @@
 #   device      what is there: driver, GPU, memory, clocks, libraries (also those of pip's torch)
 #   kernels     every op's tests on the GPU, Hopper's products first, each suite in a process of its own
 #   train       losses beside the CPU's, the same bits twice and without a CUDA graph, resume; 124M and 1.5B parameters
+#   families    every family's losses beside the CPU's, windows too, and its tokens by kept keys and values
 #   memory      what a rank uses beside what `plan` says, alone and with NCCL
 #   ranks       two and four ranks on one GPU by NCCL: losses of one rank; steps recorded with their transfers; calls of
 #               NCCL that block beside calls that do not
@@ -31,7 +32,7 @@ set -uo pipefail
 case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 self=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/$(basename "${BASH_SOURCE[0]}")
 here=$(dirname "$self")
-all=(device kernels train memory ranks meshes placements killed checkpoint gpus aligned cudnn times ops memcheck pytorch)
+all=(device kernels train families memory ranks meshes placements killed checkpoint gpus aligned cudnn times ops memcheck pytorch)
 
 train='' tests='' output=$PWD/gpu_check device=cuda stages=() only='' dry=''
 while (($#)); do
@@ -42,7 +43,7 @@ while (($#)); do
   --device) device=$2 && shift ;;
   --inside) only=$2 && shift ;; # one stage, by this script itself
   --dry-run) dry=1 ;;
-  -*) sed -n '2,32s/^# \?//p' "$self" >&2 && exit 2 ;;
+  -*) sed -n '2,33s/^# \?//p' "$self" >&2 && exit 2 ;;
   *)
     [[ " ${all[*]} " == *" $1 "* ]] || { echo "gpu_check: no stage $1 (there are ${all[*]})" >&2 && exit 2; }
     stages+=("$1")
@@ -148,7 +149,7 @@ stage_cudnn() {
   run tiny.json fastest --set precision.compute=bf16 || code=1
   close "tiny: losses by the faster of both" fastest own 5e-3 || code=1
   sed -n '/"attention"/,$ p' "$output/fastest/kernel_choices.json"
-  if [ "$bench" ]; then limit 150 "$bench" --benchmark_filter='attention_(forward|backward).*' --benchmark_min_time=0.1s || code=1; fi
+  if [ "$bench" ]; then limit 150 "$bench" --benchmark_filter='attention_(forward|backward).*' --benchmark_min_time=0.1 || code=1; fi
   return $code
 }
 stage_memcheck() {
@@ -172,6 +173,38 @@ stage_train() {
   LIMIT=100 run 124m.json large-124m || code=1
   LIMIT=150 run 1558m.json large-1558m --set run.steps=6 --set run.exit_at_step=5 || code=1
   rm -rf large-*/checkpoints
+  return $code
+}
+# family NAME COMPUTE CONFIG ARGUMENTS: on the GPU and on the CPU
+family() {
+  local name=$1-$2 tolerance=1e-4 code=0 answers
+  [ "$2" = fp32 ] || tolerance=5e-3
+  run "$3" gpu-$name --set run.steps=6 --set precision.compute=$2 "${@:4}" || code=1
+  run "$3" cpu-$name --set run.steps=6 --set precision.compute=$2 --set run.device=cpu "${@:4}" || code=1
+  close "$1, $2: the losses of the CPU" gpu-$name cpu-$name $tolerance || code=1
+  [ "$2" = fp32 ] || return $code
+  # Without a GPU that it sees, the program takes the CPU.
+  answers=(--checkpoint "$output/cpu-$name" --token-ids-file prompts.txt --temperature 0 --max-new-tokens 24 --precision fp32)
+  limit 60 "$train" generate "${answers[@]}" >gpu-$name.txt || code=1
+  CUDA_VISIBLE_DEVICES='' limit 60 "$train" generate "${answers[@]}" >cpu-$name.txt || code=1
+  [ "$dry" ] || if cmp cpu-$name.txt gpu-$name.txt; then echo "ok: $1: the tokens of the CPU"; else echo "FAILED: $1: the tokens of the CPU" && code=1; fi
+  return $code
+}
+stage_families() {
+  local code=0 compute model=(--set model.num_key_value_heads=2)
+  [ "$device" = cuda ] || model=()
+  for n in 1 2 3 4 5 6; do seq -s , 3 $((n * 7 % 64)) $((n * 11)); done | sed '/^$/d' >prompts.txt
+  sed 's/"model": {"model_type": "llama"/"model": {"model_type": "gpt2"/; s/num_hidden_layers/n_layer/; s/num_attention_heads/n_head/
+    s/"num_key_value_heads": [0-9]*,//; s/hidden_size/n_embd/; s/"intermediate_size": [0-9]*,//; s/max_position_embeddings/n_positions/' tiny.json >gpt2.json
+  for compute in fp32 bf16; do
+    family llama $compute tiny.json "${model[@]}" || code=1
+    family qwen2 $compute tiny.json --set model.model_type=qwen2 --set model.tie_word_embeddings=true || code=1
+    family qwen3 $compute tiny.json --set model.model_type=qwen3 --set model.head_dim=64 "${model[@]}" || code=1
+    family mistral $compute tiny.json --set model.model_type=mistral --set model.sliding_window=20 || code=1
+    family qwen3-windows $compute tiny.json --set model.model_type=qwen3 --set model.head_dim=16 --set model.use_sliding_window=true \
+      --set model.sliding_window=9 --set model.max_window_layers=2 || code=1
+    family gpt2 $compute gpt2.json || code=1
+  done
   return $code
 }
 # NCCL refuses two ranks on one GPU of a host, so that each says that it is a host of its own.
@@ -299,7 +332,7 @@ stage_times() {
 
 stage_ops() {
   [ "$bench" ] || { echo "ops_bench_gpu was not built (-DTRIREME_BENCHMARKS=ON): skipped" && return 0; }
-  limit 285 "$bench" --benchmark_min_time=0.2s --benchmark_out=ops-figures.json --benchmark_out_format=json
+  limit 285 "$bench" --benchmark_min_time=0.2 --benchmark_out=ops-figures.json --benchmark_out_format=json
 }
 stage_pytorch() {
   local python=${PYTHON:-python3} script
@@ -332,6 +365,7 @@ belief_of() {
   device) echo "the libraries are found where the program looks" ;;
   kernels | aligned) echo "what a kernel does when it is executed on the host it does on a GPU" ;;
   train) echo "a GPU trains as the CPU does, recorded steps have the bits of plain ones" ;;
+  families) echo "every family is on a GPU what it is on the CPU, trained and generated with" ;;
   memory) echo "plan counts what a rank takes, NCCL's share too; the driver's is a constant beside it" ;;
   ranks) echo "NCCL's calls take microseconds, and recorded transfers have the bits of plain ones" ;;
   meshes) echo "every mesh over NCCL trains as one rank does" ;;

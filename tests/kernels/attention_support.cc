@@ -47,6 +47,7 @@ void Problem::set_documents(std::int64_t length) {
 }
 
 std::vector<double> packed(const ConstHeadsView& view) {
+  test_device::synchronize();
   std::vector<double> values;
   for (std::int64_t t = 0; t < view.tokens; ++t) {
     for (std::int64_t i = 0; i < view.heads * view.head_dim; ++i) {

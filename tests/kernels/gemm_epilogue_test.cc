@@ -111,6 +111,8 @@ void expect_bits_of_the_unfused(Context& context, const reference::GemmCase& siz
                                 GemmEpilogue epilogue) {
   Fused fused(sizes, type, epilogue, sizes.m % 2 == 1);
   for (const GemmWay& way : gemm_ways(context)) {
+    // Where a library is installed it computes what has no epilogue, and adds in its own order.
+    if (context.on_gpu() && way.name == "gemm") continue;
     if (!way.serves(fused.args)) continue;
     fused.c = TestTensor(type, fused.c.shape());
     fused.args.c_MN = fused.c;
