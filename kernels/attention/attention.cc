@@ -207,7 +207,19 @@ AttentionShape check_backward(const AttentionBackward& args) {
   check.that(args.scale > 0, "scale", "must be positive");
   if (args.o.data != nullptr)
     check.heads("o", args.o, shape.type, {q_rows, shape.heads, shape.head_dim});
+  if (args.written.given()) {
+    check.heads("written.dq", args.written.dq, shape.type, {q_rows, shape.heads, shape.head_dim});
+    for (const HeadsView& d : {args.written.dk, args.written.dv})
+      check.heads("written.dk, dv", d, shape.type, {kv_rows, shape.kv_heads, shape.head_dim});
+  }
   return shape;
+}
+
+/// Of checked arguments.
+bool writes(Context& context, const AttentionShape& shape, const AttentionBackward& args) {
+  if (!context.on_gpu() || !args.written.given()) return false;
+  const AttentionBackend& chosen = backend(context);
+  return chosen.writes != nullptr && chosen.writes(context, shape, args);
 }
 
 /// The visible (query, key) pairs of one head, over all sequences. A GPU's documents do not count.
@@ -239,9 +251,11 @@ OpWork work_of(const Context& context, const AttentionForward& args) {
 }
 OpWork work_of(const Context& context, const AttentionBackward& args) {
   if (context.op_trace() == nullptr) return {};
+  const auto& [dq, dk, dv] = args.written;
+  const std::int64_t gradients =
+      args.written.given() ? bytes_of(dq, dk, dv) : 2 * bytes_of(args.dq, args.dk, args.dv);
   return {10 * visible_pairs(context, args.mask) * args.q.heads * args.q.head_dim,
-          2 * bytes_of(args.dq, args.dk, args.dv) +
-              bytes_of(args.d_o, args.q, args.k, args.v, args.lse_TH, args.delta_TH)};
+          gradients + bytes_of(args.d_o, args.q, args.k, args.v, args.lse_TH, args.delta_TH)};
 }
 
 }  // namespace
@@ -285,6 +299,9 @@ void attention_backward(Context& context, const AttentionBackward& args) {
   const std::int64_t groups = shape.sequences * shape.kv_heads,
                      key_blocks = block_count(args.mask.kv);
   if (groups * shape.q_tokens == 0 || key_blocks == 0) return;
+  ArgumentChecker("attention_backward")
+      .that(!args.written.given() || writes(context, shape, args), "written",
+            "given, where gradients are added (attention_backward_writes)");
   if (context.on_gpu()) return backend(context).backward(context, shape, args);
   const std::int64_t work =
       shape.sequences * shape.heads * shape.q_tokens * shape.kv_tokens * shape.head_dim;
@@ -310,6 +327,11 @@ void attention_backward(Context& context, const AttentionBackward& args) {
                     args.lse_TH.as<float>(), args.delta_TH.as<float>(), args.scale, starts, pieces,
                     scratch + tiles,
                     shared ? reinterpret_cast<float*>(scratch + partial) : nullptr});
+}
+
+bool attention_backward_writes(Context& context, const AttentionBackward& args) {
+  const AttentionShape shape = check_backward(args);
+  return shape.sequences * shape.q_tokens * shape.kv_tokens > 0 && writes(context, shape, args);
 }
 
 namespace {

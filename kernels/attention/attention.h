@@ -112,7 +112,18 @@ struct AttentionBackward {
   AttentionMask mask;
   float scale = 1;
   ConstHeadsView o = {};  ///< of the forward pass; a library needs it, ours takes delta
+  /// Heads of the operands' type. Where they are given the gradients are written there and nothing
+  /// is added; dq, dk, dv and delta are not looked at.
+  struct Written {
+    HeadsView dq, dk, dv;
+    [[nodiscard]] bool given() const { return dq.data != nullptr; }
+  } written = {};
 };
 void attention_backward(Context& context, const AttentionBackward& args);
+
+/// Whether attention_backward serves `args.written`: where a library computes it, which rounds
+/// gradients of its own before it could add them. May measure who is the faster (kernel_choices.h),
+/// with `args` as they are: dq, dk, dv and what is written get any values.
+bool attention_backward_writes(Context& context, const AttentionBackward& args);
 
 }  // namespace trireme

@@ -19,6 +19,8 @@ struct AttentionLayout {
   /// From token to token, in elements; heads of a token stand side by side.
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0, o_stride = 0, d_o_stride = 0;
   bool deterministic = true;  ///< of the backward pass: no sum in an order that may change
+  /// Of dq, dk and dv where they are written; 0: they are made in scratch memory, and then added.
+  std::int64_t written_stride = 0;
   auto operator<=>(const AttentionLayout&) const = default;
 };
 
@@ -33,6 +35,8 @@ struct AttentionBackend {
   // On a GPU, the arguments checked. Throw InternalError for what the backend does not serve.
   void (*forward)(Context&, const AttentionShape&, const AttentionForward&);
   void (*backward)(Context&, const AttentionShape&, const AttentionBackward&);
+  /// Whether `backward` takes AttentionBackward::written of this call; null: of none.
+  bool (*writes)(Context&, const AttentionShape&, const AttentionBackward&) = nullptr;
 
   // Those of a library, also where it is a candidate; null for our own.
   const char* library = nullptr;  ///< where a run notes its version

@@ -109,7 +109,7 @@ void prepare(const AttentionLayout& layout, bool backward) {
   const AttentionLibraryKernels& library = attention_library();
   AttentionLayout forward = layout;
   forward.deterministic = true;
-  forward.d_o_stride = 0;
+  forward.d_o_stride = forward.written_stride = 0;
   library.workspace_bytes(forward, LibraryPass::kForward);
   if (backward) library.workspace_bytes(layout, LibraryPass::kBackward);
 }
@@ -125,6 +125,13 @@ bool served_by_library(const AttentionShape& shape, const AttentionMask& mask,
          std::all_of(heads.begin(), heads.end(), [](const ConstHeadsView& view) {
            return view.data != nullptr && rows_suit(view);
          });
+}
+
+bool library_writes(const AttentionBackward::Written& written) {
+  const auto suits = [&](const HeadsView& view) {
+    return rows_suit(view) && view.token_stride == written.dq.token_stride;
+  };
+  return written.given() && suits(written.dq) && suits(written.dk) && suits(written.dv);
 }
 
 const AttentionLibraryKernels& attention_library() {
@@ -163,6 +170,12 @@ void backward_by_library(Context& context, const AttentionShape& shape,
   asked.o_stride = args.o.token_stride;
   asked.d_o_stride = args.d_o.token_stride;
   asked.deterministic = context.deterministic();
+  const AttentionBackward::Written& written = args.written;
+  if (written.given()) {
+    check.that(library_writes(written), "written",
+               "a library writes rows of one stride that are multiples of 16 bytes");
+    asked.written_stride = written.dq.token_stride;
+  }
   Prepared prepared(context, asked, LibraryPass::kBackward, library);
   const AttentionGpuKernels& own = gpu_table("attention", &GpuKernels::attention);
   const auto in_scratch = [&](LibraryTensor tensor, std::size_t offset) {
@@ -179,11 +192,17 @@ void backward_by_library(Context& context, const AttentionShape& shape,
   prepared.set(LibraryTensor::kO, args.o.data);
   prepared.set(LibraryTensor::kDO, args.d_o.data);
   in_scratch(LibraryTensor::kDelta, at.delta);
+  if (!asked.deterministic) in_scratch(LibraryTensor::kDQSum, at.dq_sum);
+  prepared.call.scale = args.scale;
+  if (written.given()) {
+    prepared.set(LibraryTensor::kDQ, written.dq.data);
+    prepared.set(LibraryTensor::kDK, written.dk.data);
+    prepared.set(LibraryTensor::kDV, written.dv.data);
+    return library.run(prepared.call);
+  }
   const std::byte* const dq = in_scratch(LibraryTensor::kDQ, at.dq);
   const std::byte* const dk = in_scratch(LibraryTensor::kDK, at.dk);
   const std::byte* const dv = in_scratch(LibraryTensor::kDV, at.dv);
-  if (!asked.deterministic) in_scratch(LibraryTensor::kDQSum, at.dq_sum);
-  prepared.call.scale = args.scale;
   library.run(prepared.call);
   const auto add = [&](const HeadsView& to, const std::byte* from) {
     own.add_heads({context.exec(),
@@ -218,6 +237,10 @@ const AttentionBackend cudnn_attention = {
         [](Context& context, const AttentionShape& shape, const AttentionBackward& args) {
           using namespace attention_internal;
           backward_by_library(context, shape, args, attention_library());
+        },
+    .writes =
+        [](Context&, const AttentionShape&, const AttentionBackward& args) {
+          return attention_internal::library_writes(args.written);
         },
     .library = "cudnn",
     .missing = attention_internal::missing,

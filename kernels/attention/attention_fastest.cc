@@ -44,29 +44,41 @@ AttentionChoice measure(Context& context, const Run& run) {
 }
 
 template <class Run>
-void run_fastest(Context& context, const AttentionKey& key, bool library_serves, const Run& run) {
+const AttentionBackend& fastest(Context& context, const AttentionKey& key, bool library_serves,
+                                const Run& run) {
   KernelChoices* const choices = context.kernel_choices();
-  if (!library_serves || choices == nullptr) return run(own_attention);
+  if (!library_serves || choices == nullptr) return own_attention;
   if (choices->measuring() && choices->find(key) == nullptr)
     choices->add(key, measure(context, run));
   const AttentionChoice* const choice = choices->find(key);
-  run(backend_of(choice == nullptr ? AttentionKernel::kOwn : choice->kernel));
+  return backend_of(choice == nullptr ? AttentionKernel::kOwn : choice->kernel);
 }
 
 void forward(Context& context, const AttentionShape& shape, const AttentionForward& args) {
-  run_fastest(context, key_of(shape, false),
-              served_by_library(shape, args.mask, {args.q, args.k, args.v, args.o}),
-              [&](const AttentionBackend& backend) { backend.forward(context, shape, args); });
+  const auto run = [&](const AttentionBackend& backend) { backend.forward(context, shape, args); };
+  run(fastest(context, key_of(shape, false),
+              served_by_library(shape, args.mask, {args.q, args.k, args.v, args.o}), run));
 }
 
-void backward(Context& context, const AttentionShape& shape, const AttentionBackward& args) {
+/// Our own kernels add to dq, dk and dv, also where `args` names heads to write to.
+const AttentionBackend& fastest_backward(Context& context, const AttentionShape& shape,
+                                         const AttentionBackward& args) {
   AttentionLayout layout{shape.sequences, shape.q_tokens, shape.heads, shape.kv_heads,
                          shape.head_dim};
   layout.deterministic = context.deterministic();
-  run_fastest(context, key_of(shape, true),
-              served_by_library(shape, args.mask, {args.q, args.k, args.v, args.o, args.d_o}) &&
-                  backward_is_candidate(layout),
-              [&](const AttentionBackend& backend) { backend.backward(context, shape, args); });
+  return fastest(context, key_of(shape, true),
+                 served_by_library(shape, args.mask, {args.q, args.k, args.v, args.o, args.d_o}) &&
+                     backward_is_candidate(layout),
+                 [&](const AttentionBackend& backend) { backend.backward(context, shape, args); });
+}
+
+void backward(Context& context, const AttentionShape& shape, const AttentionBackward& args) {
+  fastest_backward(context, shape, args).backward(context, shape, args);
+}
+
+bool writes(Context& context, const AttentionShape& shape, const AttentionBackward& args) {
+  return library_writes(args.written) &&
+         &fastest_backward(context, shape, args) == &cudnn_attention;
 }
 
 }  // namespace
@@ -76,6 +88,7 @@ const AttentionBackend fastest_attention = {
     .serves = kServesAll,
     .forward = forward,
     .backward = backward,
+    .writes = writes,
     .library = "cudnn",
     .missing = [] { return cudnn_attention.missing(); },
     .remedy = kCudnnRemedy,

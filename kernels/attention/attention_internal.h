@@ -45,6 +45,9 @@ inline std::int32_t reach_of(std::int64_t window) {
 /// The library's table; throws EnvironmentError where there is none.
 const AttentionLibraryKernels& attention_library();
 
+/// Whether the library can write these gradients where they are wanted.
+bool library_writes(const AttentionBackward::Written& written);
+
 /// By that table, on a GPU; `shape` is checked. InternalError for what no library serves.
 void forward_by_library(Context& context, const AttentionShape& shape, const AttentionForward& args,
                         const AttentionLibraryKernels& library);

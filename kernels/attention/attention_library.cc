@@ -134,9 +134,13 @@ class Builder {
     return apply(Kind::kView, x, -1,
                  intermediate(transposed(square()), transposed(packed(square())), Type::kBF16));
   }
+  int gradient(LibraryTensor tensor, std::int64_t count) {
+    const std::int64_t packed_stride = count * shape_.head_dim;
+    return heads(tensor, count, shape_.written_stride == 0 ? packed_stride : shape_.written_stride);
+  }
   /// sum over queries of weights^T x, and over the query heads of a key head.
   void gradient_of_keys(int weights_transposed, int x, LibraryTensor result) {
-    const int out = heads(result, shape_.kv_heads, shape_.kv_heads * shape_.head_dim);
+    const int out = gradient(result, shape_.kv_heads);
     if (shape_.heads == shape_.kv_heads) {
       product(weights_transposed, x, out);
       return;
@@ -150,7 +154,7 @@ class Builder {
     const GraphTensor& transposed_k = graph_.tensors[static_cast<std::size_t>(k_transposed)];
     const Dims dims = transposed(transposed_k.dims), strides = transposed(transposed_k.strides);
     const int k = apply(Kind::kView, k_transposed, -1, intermediate(dims, strides, Type::kBF16));
-    const int dq = heads(LibraryTensor::kDQ, shape_.heads, shape_.heads * shape_.head_dim);
+    const int dq = gradient(LibraryTensor::kDQ, shape_.heads);
     if (shape_.deterministic) {
       product(ds, k, dq);
       return;
@@ -202,9 +206,11 @@ LibraryScratch library_scratch(const AttentionLayout& shape, LibraryPass pass,
   scratch.lse = take(rows * shape.heads * 4);
   if (pass == LibraryPass::kBackward) {
     scratch.delta = take(rows * shape.heads * 4);
-    scratch.dq = take(rows * shape.heads * shape.head_dim * 2);
-    scratch.dk = take(rows * shape.kv_heads * shape.head_dim * 2);
-    scratch.dv = take(rows * shape.kv_heads * shape.head_dim * 2);
+    if (shape.written_stride == 0) {
+      scratch.dq = take(rows * shape.heads * shape.head_dim * 2);
+      scratch.dk = take(rows * shape.kv_heads * shape.head_dim * 2);
+      scratch.dv = take(rows * shape.kv_heads * shape.head_dim * 2);
+    }
     if (!shape.deterministic) scratch.dq_sum = take(rows * shape.heads * shape.head_dim * 4);
   }
   scratch.workspace = take(static_cast<std::int64_t>(workspace_bytes));

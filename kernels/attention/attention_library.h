@@ -29,8 +29,8 @@ enum class LibraryTensor : std::uint8_t {
   kOne,            ///< one f32
   kDO,
   kDelta,  ///< f32 [B, H, T]; written and read by the backward pass alone
-  kDQ,     ///< bf16 [B, T, H, D]
-  kDK,     ///< bf16 [B, T, G, D]
+  kDQ,     ///< bf16 [B, T, H, D], packed or in rows of written_stride
+  kDK,     ///< bf16 [B, T, G, D], likewise
   kDV,     ///< likewise
   kDQSum,  ///< f32 [B, H, T, D]; where the backward pass is not deterministic
   kCount

@@ -82,18 +82,24 @@ struct PieceRows {
   std::int64_t pieces, columns, blocks = 0;
 };
 
-/// The sum of a piece's parts in order; the first of them have been added by their block.
-__device__ __forceinline__ float piece_sum(const PieceRows& rows, std::int64_t piece,
+/// A piece's sum. kWhole: its block has made all of it, and its parts stand `parts` rows apart;
+/// else the first parts have been added by their block, the others are added here, in order.
+/// Divisions of 64 bits would take longer than all else: pieces kParts blocks is below 2^31.
+template <bool kWhole>
+__device__ __forceinline__ float piece_sum(const PieceRows& rows, int parts, int piece,
                                            std::int64_t column) {
-  if (rows.blocks == 0) return rows.sums[piece * rows.columns + column];
-  const std::int64_t first = piece * kParts;
+  const int first = piece * parts;
   const float* at = rows.sums + first * rows.columns + column;
   float sum = at[0];
+  if constexpr (!kWhole) {
+    const auto blocks = static_cast<unsigned>(rows.blocks),
+               all = static_cast<unsigned>(rows.pieces) * kParts;
 #pragma unroll
-  for (int i = 1; i < kParts; ++i) {
-    const std::int64_t block = ((first + i + 1) * rows.blocks - 1) / (rows.pieces * kParts);
-    // Left to us, unless its block has the piece's first part too.
-    if (first_part(block, rows.blocks, rows.pieces) > first) sum += at[i * rows.columns];
+    for (int i = 1; i < kParts; ++i) {
+      const unsigned block = (static_cast<unsigned>(first + i + 1) * blocks - 1) / all;
+      // Left to us, unless its block has the piece's first part too.
+      if (block * all / blocks > static_cast<unsigned>(first)) sum += at[i * rows.columns];
+    }
   }
   return sum;
 }
@@ -103,20 +109,22 @@ struct PieceSums {
 };
 
 /// destination[c] += sum_p pieces[p, c]. One block: 32 columns; warp w takes pieces w, w + 16, ...
+template <bool kWhole>
 static __global__ void __launch_bounds__(32 * kPieceWarps)
-    add_pieces_kernel(float* destination, PieceRows rows) {
+    add_pieces_kernel(float* destination, PieceRows rows, int parts) {
   auto& partials = smem<PieceSums>().of_warp;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const std::int64_t column = std::int64_t{blockIdx.x} * 32 + lane;
   constexpr int kTurns = 8;
+  const auto pieces = static_cast<int>(rows.pieces);
   float total = 0;
-  for (std::int64_t first = warp; first < rows.pieces; first += kTurns * kPieceWarps) {
+  for (int first = warp; first < pieces; first += kTurns * kPieceWarps) {
     float taken[kTurns] = {};
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
-      const std::int64_t piece = first + turn * kPieceWarps;
-      if (piece < rows.pieces && column < rows.columns)
-        taken[turn] = piece_sum(rows, piece, column);
+      const int piece = first + turn * kPieceWarps;
+      if (piece < pieces && column < rows.columns)
+        taken[turn] = piece_sum<kWhole>(rows, parts, piece, column);
     }
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) total += taken[turn];
@@ -132,13 +140,14 @@ static __global__ void __launch_bounds__(32 * kPieceWarps)
 
 inline void add_pieces(const Exec& exec, float* destination, const PieceRows& rows,
                        const char* name) {
-  launch(add_pieces_kernel,
+  const bool whole = rows.blocks == 0 || rows.blocks == rows.pieces;
+  launch(whole ? add_pieces_kernel<true> : add_pieces_kernel<false>,
          {.grid = static_cast<unsigned>(blocks_for(rows.columns, 32)),
           .block = 32 * kPieceWarps,
           .smem_bytes = sizeof(PieceSums),
           .stream = stream_of(exec),
           .name = name},
-         destination, rows);
+         destination, rows, rows.blocks == 0 ? 1 : kParts);
 }
 
 }  // namespace trireme::cuda

@@ -37,7 +37,8 @@ constexpr int row_among_others(int other, int rank) { return other < rank ? othe
 /// are added in, follow from the shape alone: the same bits on every GPU for equally aligned x.
 void column_sum(Context& context, TensorView sum_N, ConstTensorView x_TN);
 
-/// sum[0] += ((x[0] + x[1]) + x[2]) + ..., a chain of f64 additions: the same bits on every device.
+/// sum[0] += ((c[0] + c[1]) + c[2]) + ..., where c[i] = ((x[i] + x[i + 32]) + x[i + 64]) + ...: 32
+/// chains of f64 additions, so that every device gives the same bits and none waits for each sum.
 ///   sum [1] f64;  x [T] f32
 void sum_in_order(Context& context, TensorView sum, ConstTensorView x_T);
 

@@ -145,8 +145,11 @@ void column_sum(const ColumnSumArgs& args) {
 std::int64_t column_sum_scratch_floats(const ColumnSumArgs&) { return 0; }
 
 void sum_in_order(const SumInOrderArgs& args) {
+  double chains[kSumChains] = {};
+  for (std::int64_t i = 0; i < args.count; ++i)
+    chains[i % kSumChains] += static_cast<double>(args.x[i]);
   double sum = 0;
-  for (std::int64_t i = 0; i < args.count; ++i) sum += static_cast<double>(args.x[i]);
+  for (const double chain : chains) sum += chain;
   *args.sum += sum;
 }
 

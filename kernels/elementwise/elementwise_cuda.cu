@@ -1,5 +1,6 @@
 #include "kernels/common/column_pieces.cuh"
 #include "kernels/common/gpu_scratch.h"
+#include "kernels/common/reduce.cuh"
 #include "kernels/common/turns.cuh"
 #include "kernels/elementwise/elementwise_table.h"
 
@@ -244,8 +245,9 @@ void column_sum(const ColumnSumArgs& args) {
 }
 
 constexpr int kSumThreads = 256, kSumTile = 2048;
+static_assert(kSumChains == 32, "a lane for each");
 
-/// One thread adds in a chain; other warps bring the next tile: it never waits for memory.
+/// A lane adds each chain; other warps bring the next tile: they never wait for memory.
 __global__ void __launch_bounds__(kSumThreads)
     sum_in_order_kernel(double* sum, const float* x, std::int64_t count) {
   __shared__ float tiles[2][kSumTile];
@@ -257,18 +259,22 @@ __global__ void __launch_bounds__(kSumThreads)
   const bool brings = threadIdx.x >= 32;
   if (brings) bring(0, 0);
   __syncthreads();
-  double total = 0;
+  double chain = 0;
   int buffer = 0;
   for (std::int64_t first = 0; first < count; first += kSumTile, buffer ^= 1) {
     if (brings) {
       bring(buffer ^ 1, first + kSumTile);
-    } else if (threadIdx.x == 0) {
+    } else {
       const auto part = static_cast<int>(min(std::int64_t{kSumTile}, count - first));
 #pragma unroll 8
-      for (int i = 0; i < part; ++i) total += static_cast<double>(tiles[buffer][i]);
+      for (auto i = static_cast<int>(threadIdx.x); i < part; i += kSumChains)
+        chain += static_cast<double>(tiles[buffer][i]);
     }
     __syncthreads();
   }
+  if (brings) return;
+  double total = 0;
+  for (int lane = 0; lane < kSumChains; ++lane) total += __shfl_sync(kAllLanes, chain, lane);
   if (threadIdx.x == 0) *sum += total;
 }
 

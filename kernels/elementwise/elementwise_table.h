@@ -57,6 +57,9 @@ struct ColumnSumArgs {
   DType x_type;
 };
 
+/// What is added side by side: x[i] goes to chain i % kSumChains.
+inline constexpr int kSumChains = 32;
+
 struct SumInOrderArgs {
   Exec exec;
   double* sum;

@@ -1,6 +1,6 @@
 """What PyTorch reaches on this GPU, to set beside `train benchmark` and ops_bench_gpu: needs torch alone.
 
-usage: gpu_reference.py [CONFIG.json ...] [--seconds N]
+usage: gpu_reference.py [CONFIG.json ...] [--seconds N] [--training-alone]
 
 Prints a table and, as the last line, one JSON object: a large bf16 product, a copy, scaled_dot_product_attention
 forward and backward by each of its back ends (TFLOP/s of visible pairs: 4 D a pair forward, 10 D backward), and for each
@@ -117,8 +117,16 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("configs", nargs="*")
     parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--training-alone", action="store_true")
     arguments = parser.parse_args()
     result = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+    if not arguments.training_alone:
+        measure_ops(arguments, result)
+    measure_training(arguments, result)
+    print(json.dumps(result))
+
+
+def measure_ops(arguments, result):
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     result["product_bf16_tflops"] = 2e-12 * 8192**3 / seconds_of(lambda: a @ b, arguments.seconds)
     x = torch.randn(1 << 30, device="cuda", dtype=torch.bfloat16)
@@ -144,6 +152,9 @@ def main():
                       "backward TFLOP/s", flush=True)
     torch.use_deterministic_algorithms(False)
     torch.cuda.empty_cache()
+
+
+def measure_training(arguments, result):
     result["training"] = []
     for path in arguments.configs:
         with open(path) as file:
@@ -157,7 +168,6 @@ def main():
             result["training"].append({"config": path, "compiled": compiled, "tokens_per_second": rate, "bytes": memory})
             print(f"{path} {'compiled' if compiled else 'eager'}: {rate:,.0f} tokens/s, {memory / 2**30:.1f} GiB", flush=True)
             torch.cuda.empty_cache()
-    print(json.dumps(result))
 
 
 main()

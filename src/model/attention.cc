@@ -146,6 +146,7 @@ AttentionLayout attention_layout(const AttentionConfig& config, std::int64_t seq
   attention.q_stride = attention.k_stride =
       config.qk_norm ? config.q_size() + config.kv_size() : attention.v_stride;
   attention.o_stride = attention.d_o_stride = config.q_size();
+  attention.written_stride = config.qkv_size();
   attention.deterministic = deterministic;
   return attention;
 }
@@ -204,6 +205,12 @@ void backward_to_heads(const AttentionBranchBackward& of, const AttentionScratch
   args.mask = of.pass.mask;
   args.mask.window = config.window;
   args.scale = attention_scale(config);
+  if (rounded && of.pass.context_axis.rank().extent == 1) {
+    const QkvHeads<std::byte> gradient = split_heads(of.left.din_TX, config);
+    args.written = {gradient.q, gradient.k, gradient.v};
+    if (attention_backward_writes(context, args)) return attention_backward(context, args);
+    args.written = {};
+  }
   attention_delta(context, scratch.delta_TH, args.d_o, args.o);
   clear(context, sums_TX);
   of.pass.context_axis.backward(context, scratch.axis, args);

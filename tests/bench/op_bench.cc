@@ -1,5 +1,7 @@
 #include "bench/op_bench.h"
 
+#include <algorithm>
+#include <cstring>
 #include <map>
 
 #include "base/op_trace.h"
@@ -45,12 +47,20 @@ TensorView Operands::filled(DType dtype, const Shape& shape, Values values) {
   Buffer buffer(dtype, shape);
   const TensorView view = buffer.view();
   std::uint32_t state = 1;
-  for (std::int64_t i = 0; i < shape.count(); ++i) {
+  // So many fresh ones, then these again: a weight of billions would take longer than its op.
+  const std::int64_t fresh = std::min(shape.count(), std::int64_t{1} << 20);
+  for (std::int64_t i = 0; i < fresh; ++i) {
     state = state * 1664525 + 1013904223;
     float value = static_cast<float>(state >> 8) / (1 << 24) - 0.5F;
     if (values == Values::kSquares) value *= value;
     if (dtype == DType::kF32) view.as<float>()[i] = value;
     if (dtype == DType::kBF16) view.as<BFloat16>()[i] = to_bfloat16(value);
+  }
+  const auto bytes = static_cast<std::size_t>(view.bytes());
+  for (auto done = static_cast<std::size_t>(fresh) * size_of(dtype), part = done; done < bytes;
+       done += part) {
+    part = std::min(done, bytes - done);
+    std::memcpy(view.data + done, view.data, part);
   }
   return keep(std::move(buffer));
 }

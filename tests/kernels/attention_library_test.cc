@@ -45,6 +45,11 @@ TEST(AttentionLibraryGraph, tensors_lie_as_the_heads_do) {
   expect_tensor(LibraryTensor::kDQ, {2, 4, 5, 8}, {5 * 32, 8, 32, 1}, Type::kBF16);
   expect_tensor(LibraryTensor::kDK, {2, 2, 5, 8}, {5 * 16, 8, 16, 1}, Type::kBF16);
   expect_tensor(LibraryTensor::kDQSum, {2, 4, 5, 8}, {160, 40, 8, 1}, Type::kF32);
+  AttentionLayout written = grouped(true);
+  written.written_stride = 72;
+  const AttentionGraph rows = attention_graph(written, LibraryPass::kBackward);
+  EXPECT_EQ(rows.find(LibraryTensor::kDQ)->strides, (Dims{5 * 72, 8, 72, 1}));
+  EXPECT_EQ(rows.find(LibraryTensor::kDV)->strides, (Dims{5 * 72, 8, 72, 1}));
   const AttentionGraph forward = attention_graph(grouped(true), LibraryPass::kForward);
   EXPECT_EQ(forward.find(LibraryTensor::kV)->dims, (Dims{2, 2, 5, 8}));
   EXPECT_EQ(forward.find(LibraryTensor::kDO), nullptr);
@@ -76,6 +81,10 @@ TEST(AttentionLibraryGraph, scratch_has_room_for_each_part_and_no_two_overlap) {
     EXPECT_LE(begins[i] + bytes[i], end) << i;
   }
   EXPECT_LE(library_scratch(grouped(true), LibraryPass::kBackward, 1000).bytes + 1280,
+            scratch.bytes);
+  AttentionLayout written = shape;
+  written.written_stride = 64;
+  EXPECT_EQ(library_scratch(written, LibraryPass::kBackward, 1000).bytes + 768 + 2 * 512,
             scratch.bytes);
 }
 
@@ -146,6 +155,18 @@ struct LibraryProblem {
     args.o = before.o;
     return args;
   }
+  /// Where gradients may be written: rows of dq, dk, dv and a gap, all ones.
+  [[nodiscard]] TestTensor written() const {
+    const Shape rows{c.sequences * c.q_tokens(), (c.heads + 2 * c.kv_heads) * c.head_dim + 8};
+    TestTensor tensor(DType::kBF16, rows, 0);
+    for (std::int64_t i = 0; i < rows.count(); ++i) tensor.set(i, 1);
+    return tensor;
+  }
+  AttentionBackward::Written heads_to_write(TestTensor& to) const {
+    return {heads_of(to.view(), 0, c.heads, c.head_dim),
+            heads_of(to.view(), c.heads * c.head_dim, c.kv_heads, c.head_dim),
+            heads_of(to.view(), (c.heads + c.kv_heads) * c.head_dim, c.kv_heads, c.head_dim)};
+  }
   /// Ones, which must still be in the sums.
   [[nodiscard]] Gradients gradients() const {
     const std::int64_t rows = c.sequences * c.q_tokens();
@@ -212,6 +233,20 @@ void expect_reference(LibraryProblem& problem, Context& context, const std::stri
                  kRounded, what + " dk");
     expect_close(without_ones(packed(heads(std::as_const(g.dv), c, c.kv_heads))), wanted.dv,
                  kRounded, what + " dv");
+
+    TestTensor to = problem.written();
+    Gradients left_alone = problem.gradients();
+    AttentionBackward writing = problem.backward(left_alone);
+    writing.written = problem.heads_to_write(to);
+    attention_internal::backward_by_library(context, problem.shape(), writing, noting());
+    expect_close(packed(writing.written.dq), wanted.dq, kRounded, what + " dq, written");
+    expect_close(packed(writing.written.dk), wanted.dk, kRounded, what + " dk, written");
+    expect_close(packed(writing.written.dv), wanted.dv, kRounded, what + " dv, written");
+    EXPECT_EQ(left_alone.dq.bits(), problem.gradients().dq.bits()) << what;
+    const std::vector<double> all = to.values();
+    const auto row = static_cast<std::size_t>(to.shape()[1]);
+    for (std::size_t end = row; end <= all.size(); end += row)
+      for (std::size_t i = end - 8; i < end; ++i) ASSERT_EQ(all[i], 1) << what << " gap";
   }
 }
 
@@ -227,13 +262,15 @@ TEST_P(AttentionLibrary, it_is_asked_for_the_operands_rows) {
   Context context = test_context(GetParam());
   LibraryProblem problem(1, 6, 4, 2, 8);
   expect_reference(problem, context, "once");
-  ASSERT_EQ(asked.size(), 3u);
+  ASSERT_EQ(asked.size(), 5u);
   const std::int64_t row = (4 + 2 * 2) * 8 + 8;
   EXPECT_EQ(asked[0], std::pair(AttentionLayout({1, 6, 4, 2, 8, row, row, row, 32, 0, true}),
                                 LibraryPass::kForward));
   EXPECT_EQ(asked[1], std::pair(AttentionLayout({1, 6, 4, 2, 8, row, row, row, 32, 32, true}),
                                 LibraryPass::kBackward));
-  EXPECT_FALSE(asked[2].first.deterministic);
+  EXPECT_EQ(asked[2], std::pair(AttentionLayout({1, 6, 4, 2, 8, row, row, row, 32, 32, true, row}),
+                                LibraryPass::kBackward));
+  EXPECT_FALSE(asked[3].first.deterministic);
 }
 
 TEST_P(AttentionLibrary, what_a_library_does_not_serve_is_refused) {
@@ -310,6 +347,39 @@ TEST_P(AttentionLibrary, a_context_that_wants_it_gets_it) {
   AttentionBackward without = problem.backward(g);
   without.o = {};
   expect_refused([&] { attention_backward(context, without); }, "a library makes delta of it");
+}
+
+TEST_P(AttentionLibrary, gradients_are_written_where_a_library_makes_them) {
+  Context context = test_context(GetParam());
+  LibraryProblem problem(2, 9, 2, 1, 8);
+  attention_forward(context, problem.forward());
+  TestTensor to = problem.written();
+  Gradients g = problem.gradients();
+  AttentionBackward args = problem.backward(g);
+  EXPECT_FALSE(attention_backward_writes(context, args)) << "nowhere to write to";
+  args.written = problem.heads_to_write(to);
+  EXPECT_FALSE(attention_backward_writes(context, args)) << "our own kernels add";
+  expect_refused([&] { attention_backward(context, args); }, "given, where gradients are added");
+  context.set_attention_backend(cudnn_attention);
+  EXPECT_TRUE(attention_backward_writes(context, args));
+  attention_backward(context, args);
+  const auto forward = reference::attention_forward(problem.c);
+  const auto d_o = packed(args.d_o);
+  const auto wanted = reference::attention_backward(
+      problem.c, d_o, forward.lse, reference::attention_delta(problem.c, d_o, forward.o));
+  expect_close(packed(args.written.dq), wanted.dq, kRounded, "dq");
+  args.written.dk.token_stride -= 1;
+  EXPECT_FALSE(attention_backward_writes(context, args)) << "rows of two strides";
+
+  for (const AttentionKernel kernel : {AttentionKernel::kOwn, AttentionKernel::kLibrary}) {
+    KernelChoices choices;
+    choices.add({9, 2, 1, 8, true}, {.kernel = kernel, .microseconds = {}});
+    context.set_kernel_choices(&choices);
+    context.set_attention_backend(fastest_attention);
+    args.written = problem.heads_to_write(to);
+    EXPECT_EQ(attention_backward_writes(context, args), kernel == AttentionKernel::kLibrary);
+    context.set_kernel_choices(nullptr);
+  }
 }
 
 // ---- the faster of both ----
