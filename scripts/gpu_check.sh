@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # scripts/gpu_check.sh [--train BINARY] [--tests FOLDER] [--output FOLDER] [--device DEVICE] [STAGE...]
 #
-# The first hour on a machine with a GPU: checks and times everything that was only executed on the host before, the most
+# The first hour on a machine with a GPU: checks and times everything that the tests execute on the host, the most
 # telling first. Stages know nothing of each other: any of them may be run alone, again, or be the one that crashes. Each
 # is ended after 5 minutes and leaves STAGE.log and STAGE.json in FOLDER (gpu_check); table.txt tells what passed, which
 # belief that confirms or refutes, and what to suspect first. Works from a build (build/cuda-release) as from a bundle, which

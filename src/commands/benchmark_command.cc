@@ -14,6 +14,7 @@
 #include "commands/parse_options.h"
 #include "dataset/loader.h"
 #include "device/cpu_info.h"
+#include "device/gpu_op_clock.h"
 #include "guard/watch.h"
 #include "model/flops.h"
 #include "plan/traffic.h"
@@ -138,8 +139,8 @@ void time_run(Launch& launch, const PreparedRun& prepared, const Placement& plac
   BenchmarkResult result;
   // A GPU's ops are timed in steps of their own: each is waited for then, which a step is not.
   const bool gpu = runtime.context.on_gpu();
-  OpTrace ops(runtime.trace, gpu ? std::function<void()>([&] { runtime.context.synchronize(); })
-                                 : std::function<void()>());
+  GpuOpClock clock(runtime.context.exec().stream);
+  OpTrace ops(runtime.trace, gpu ? &clock : nullptr);
   if (gpu)
     result.step_seconds = time_steps(runtime, prepared, options, nullptr, watch.watchdog()).seconds;
   const ChannelFigures channels_before = figures_of(runtime.channels);
@@ -177,7 +178,10 @@ void time_run(Launch& launch, const PreparedRun& prepared, const Placement& plac
                                            config.model, config.data.sequence_length));
   if (const auto peak = peak_tflops(config, runtime.context.device()))
     result.peak_flops = *peak * 1e12 * replica.size();
-  const double traced_mean = traced.sum.seconds() / static_cast<double>(options.steps);
+  double traced_mean = traced.sum.seconds() / static_cast<double>(options.steps);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(Phase::kCount); ++i)
+    traced_mean -= 1e-9 * static_cast<double>(ops.beyond_ns(static_cast<Phase>(i))) /
+                   static_cast<double>(options.steps);
   result.cost = cost_of_step(ranks, options.steps, traced_mean, result.rates);
   std::sort(result.step_seconds.begin(), result.step_seconds.end());
   std::fputs(options.json ? (benchmark_json(result).dump() + "\n").c_str()

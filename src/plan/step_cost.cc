@@ -162,8 +162,11 @@ RankTimes rank_times(
     std::span<const std::int64_t, static_cast<std::size_t>(Phase::kCount)> phase_ns,
     const OpTrace& ops) {
   RankTimes times;
-  for (std::size_t i = 0; i < phase_ns.size(); ++i)
-    times.phase_ns[static_cast<std::size_t>(step_phase_of(static_cast<Phase>(i)))] += phase_ns[i];
+  for (std::size_t i = 0; i < phase_ns.size(); ++i) {
+    const auto phase = static_cast<Phase>(i);
+    times.phase_ns[static_cast<std::size_t>(step_phase_of(phase))] +=
+        phase_ns[i] - ops.beyond_ns(phase);
+  }
   for (const OpTotal& total : ops.totals()) {
     add_row(times.ops, {step_phase_of(total.phase), total.op, total.type, total.calls, total.ns,
                         total.flops, total.bytes});

@@ -39,6 +39,7 @@ struct RankTimes {
   std::array<std::int64_t, static_cast<std::size_t>(StepPhase::kCount)> phase_ns = {};
   std::vector<OpTime> ops;
 };
+/// Phases without what tracing a device's ops has added to them.
 RankTimes rank_times(
     std::span<const std::int64_t, static_cast<std::size_t>(Phase::kCount)> phase_ns,
     const OpTrace& ops);

@@ -104,5 +104,42 @@ TEST(OpTrace, cleared_it_begins_anew) {
   EXPECT_EQ(trace.totals()[0].ns, 2);
 }
 
+/// A device that takes 7 ns for each op that has none inside, 20 for the others.
+class Device : public OpClock {
+ public:
+  void begin() override { inner_.push_back(false); }
+  std::int64_t end() override {
+    const bool outer = inner_.back();
+    inner_.pop_back();
+    if (!inner_.empty()) inner_.back() = true;
+    return outer ? 20 : 7;
+  }
+
+ private:
+  std::vector<bool> inner_;
+};
+
+TEST(OpTrace, a_device_times_its_ops_and_what_the_caller_spends_beside_it_is_told_apart) {
+  Trace phases(8);
+  Device device;
+  OpTrace trace(phases, &device);
+  const std::int64_t begin = steady_now_ns();
+  {
+    const Span phase(phases, Phase::kForward);
+    const OpSpan outer(&trace, "outer", {});
+    const OpSpan inner(&trace, "inner", {});
+    spend(1'000'000);
+  }
+  const std::int64_t passed = steady_now_ns() - begin;
+  ASSERT_EQ(trace.totals().size(), 2U);
+  EXPECT_EQ(trace.totals()[0].ns, 7) << "inner";
+  EXPECT_EQ(trace.totals()[1].ns, 13) << "outer";
+  EXPECT_GE(trace.beyond_ns(Phase::kForward), 1'000'000 - 20);
+  EXPECT_LE(trace.beyond_ns(Phase::kForward), passed - 20);
+  EXPECT_EQ(trace.beyond_ns(Phase::kOptimizer), 0);
+  trace.clear();
+  EXPECT_EQ(trace.beyond_ns(Phase::kForward), 0);
+}
+
 }  // namespace
 }  // namespace trireme

@@ -139,6 +139,30 @@ TEST(StepCost, without_rates_nothing_is_bound) {
   for (const OpCost& op : cost.ops) EXPECT_EQ(op.bound_seconds, 0) << op.op;
 }
 
+/// Takes no time at all.
+class Instant : public OpClock {
+ public:
+  void begin() override {}
+  std::int64_t end() override { return 0; }
+};
+
+TEST(RankTimes, what_tracing_a_device_adds_to_a_phase_is_taken_off) {
+  Trace trace(8);
+  Instant device;
+  OpTrace ops(trace, &device);
+  std::array<std::int64_t, static_cast<std::size_t>(Phase::kCount)> phase_ns = {};
+  const std::int64_t begin = steady_now_ns();
+  {
+    const Span phase(trace, Phase::kForward);
+    const OpSpan span(&ops, "norm", {});
+  }
+  const std::int64_t passed = steady_now_ns() - begin;
+  phase_ns[static_cast<std::size_t>(Phase::kForward)] = passed;
+  RankTimes times = rank_times(phase_ns, ops);
+  EXPECT_EQ(ns_of(times, StepPhase::kForward), passed - ops.beyond_ns(Phase::kForward));
+  EXPECT_LT(ns_of(times, StepPhase::kForward), passed);
+}
+
 TEST(RankTimes, both_halves_of_backward_are_one_phase) {
   Trace trace(8);
   OpTrace ops(trace);
