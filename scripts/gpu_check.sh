@@ -200,6 +200,7 @@ stage_families() {
     family llama $compute tiny.json "${model[@]}" || code=1
     family qwen2 $compute tiny.json --set model.model_type=qwen2 --set model.tie_word_embeddings=true || code=1
     family qwen3 $compute tiny.json --set model.model_type=qwen3 --set model.head_dim=64 "${model[@]}" || code=1
+    family smollm3 $compute tiny.json --set model.model_type=smollm3 --set model.no_rope_layer_interval=2 "${model[@]}" || code=1
     family mistral $compute tiny.json --set model.model_type=mistral --set model.sliding_window=20 || code=1
     family qwen3-windows $compute tiny.json --set model.model_type=qwen3 --set model.head_dim=16 --set model.use_sliding_window=true \
       --set model.sliding_window=9 --set model.max_window_layers=2 || code=1

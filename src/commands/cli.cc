@@ -26,7 +26,8 @@ namespace {
 
 std::string help() {
   std::string text =
-      "train: trains GPT, Llama, Mistral and Qwen language models, on one core or on a cluster.\n\n"
+      "train: trains GPT, Llama, Mistral, Qwen and SmolLM language models, on one core or on a "
+      "cluster.\n\n"
       "  train CONFIG [MORE.json ...] [--set key.path=value ...]   train; resumes by itself\n";
   for (const CommandEntry& command : command_table().subspan(1)) {
     text +=

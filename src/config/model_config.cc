@@ -1,5 +1,7 @@
 #include "config/model_config.h"
 
+#include <algorithm>
+
 #include "config/model_keys.h"
 #include "config/model_parse.h"
 #include "config/rope_parse.h"
@@ -37,16 +39,19 @@ void add_llama_like(Json& json, const ModelConfig& model) {
   json["hidden_act"] = "silu";
   json["max_position_embeddings"] = model.max_positions;
   json["rms_norm_eps"] = model.norm.eps;
-  if (model.family == Family::kLlama || model.family == Family::kQwen3)
-    json["attention_bias"] = attention.qkv_bias;
-  if (model.family == Family::kLlama) json["mlp_bias"] = model.layer(0).mlp.bias;
+  const bool biases = model.family == Family::kLlama || model.family == Family::kSmolLm3;
+  if (biases || model.family == Family::kQwen3) json["attention_bias"] = attention.qkv_bias;
+  if (biases) json["mlp_bias"] = model.layer(0).mlp.bias;
   if (model.family == Family::kMistral)
     json["sliding_window"] = attention.window == 0 ? Json() : Json(attention.window);
+  const auto rotates = [](const LayerConfig& layer) { return layer.attention.rope.has_value(); };
+  const auto first = std::find_if(model.layers.begin(), model.layers.end(), rotates);
+  if (first == model.layers.end()) return;
   // transformers 5 reads rope_parameters, transformers 4 the other two.
-  const Json rope = rope_parameters_json(*attention.rope);
-  json["rope_parameters"] = rope;
-  json["rope_theta"] = attention.rope->theta;
-  json["rope_scaling"] = attention.rope->kind == RopeKind::kDefault ? Json() : rope;
+  const RopeConfig& rope = *first->attention.rope;
+  json["rope_parameters"] = rope_parameters_json(rope);
+  json["rope_theta"] = rope.theta;
+  json["rope_scaling"] = rope.kind == RopeKind::kDefault ? Json() : *json.find("rope_parameters");
 }
 
 void add_gpt2(Json& json, const ModelConfig& model) {
@@ -71,6 +76,8 @@ std::string_view name_of(Family family) {
       return "qwen2";
     case Family::kQwen3:
       return "qwen3";
+    case Family::kSmolLm3:
+      return "smollm3";
     case Family::kGpt2:
       return "gpt2";
   }
@@ -120,9 +127,9 @@ std::string shape_difference(const ModelConfig& saved, const ModelConfig& wanted
 }
 
 Json hf_config_json(const ModelConfig& model, DType dtype) {
-  static constexpr std::string_view kClasses[] = {"LlamaForCausalLM", "MistralForCausalLM",
-                                                  "Qwen2ForCausalLM", "Qwen3ForCausalLM",
-                                                  "GPT2LMHeadModel"};
+  static constexpr std::string_view kClasses[] = {"LlamaForCausalLM",   "MistralForCausalLM",
+                                                  "Qwen2ForCausalLM",   "Qwen3ForCausalLM",
+                                                  "SmolLM3ForCausalLM", "GPT2LMHeadModel"};
   Json json = Json::object();
   json["architectures"] = Json::Array{Json(kClasses[static_cast<std::size_t>(model.family)])};
   const Json keys = model_keys_json(model);

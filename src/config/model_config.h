@@ -13,7 +13,7 @@
 
 namespace trireme {
 
-enum class Family : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3, kGpt2 };
+enum class Family : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGpt2 };
 enum class NormKind : std::uint8_t { kRms, kLayer };
 enum class Activation : std::uint8_t {
   kSwiGlu,    ///< silu(gate) * up, two projections
@@ -44,7 +44,7 @@ struct NormConfig {
 
 struct AttentionConfig {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  std::optional<RopeConfig> rope;
+  std::optional<RopeConfig> rope;  ///< none: q and k as they are
   std::int64_t window = 0;  ///< positions that a query sees, its own among them; 0: all before it
   bool qkv_bias = false, out_bias = false;
   bool qk_norm = false;  ///< RMS norm of each q and k head before RoPE

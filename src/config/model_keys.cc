@@ -116,6 +116,13 @@ constexpr ModelKey kSliding[] = {
     {"use_sliding_window", kRead}, {"use_mrope", kFixed, "[false]"},
 };
 
+// As the Qwens' but for the layers: model_parse looks at them.
+constexpr ModelKey kSmolLm3[] = {
+    {"attention_bias", kRead},         {"mlp_bias", kRead},          {"no_rope_layers", kRead},
+    {"no_rope_layer_interval", kRead}, {"layer_types", kRead},       {"sliding_window", kRead},
+    {"use_sliding_window", kRead},     {"max_window_layers", kPass}, {"pretraining_tp", kPass},
+};
+
 constexpr ModelKey kQwen3[] = {{"attention_bias", kRead}};
 
 constexpr ModelKey kGpt2[] = {
@@ -160,6 +167,8 @@ std::vector<std::span<const ModelKey>> tables(Family family) {
       return {kCommon, kLlamaLike, kSliding};
     case Family::kQwen3:
       return {kCommon, kLlamaLike, kSliding, kQwen3};
+    case Family::kSmolLm3:
+      return {kCommon, kLlamaLike, kSmolLm3};
     case Family::kGpt2:
       return {kCommon, kGpt2};
   }
@@ -173,6 +182,8 @@ TokenDefaults default_tokens(Family family) {
     case Family::kLlama:
     case Family::kMistral:
       return {1, 2};
+    case Family::kSmolLm3:
+      return {128000, 128001};
     case Family::kGpt2:
       return {50256, 50256};
     case Family::kQwen2:
@@ -216,8 +227,8 @@ std::string nearest_model_key(Family family, std::string_view name) {
 }
 
 namespace {
-constexpr Family kFamilies[] = {Family::kLlama, Family::kMistral, Family::kQwen2, Family::kQwen3,
-                                Family::kGpt2};
+constexpr Family kFamilies[] = {Family::kLlama, Family::kMistral, Family::kQwen2,
+                                Family::kQwen3, Family::kSmolLm3, Family::kGpt2};
 }  // namespace
 
 std::vector<std::string> family_names() {
@@ -227,9 +238,9 @@ std::vector<std::string> family_names() {
 }
 
 bool is_future_family(std::string_view model_type) {
-  static constexpr std::string_view kNames[] = {
-      "smollm3",   "olmo2",     "olmo3", "gemma3_text", "mixtral",
-      "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe",    "deepseek_v3"};
+  static constexpr std::string_view kNames[] = {"olmo2",   "olmo3",     "gemma3_text",
+                                                "mixtral", "qwen2_moe", "qwen3_moe",
+                                                "olmoe",   "glm4_moe",  "deepseek_v3"};
   return !family_of(model_type) &&
          std::find(std::begin(kNames), std::end(kNames), model_type) != std::end(kNames);
 }

@@ -30,6 +30,7 @@ struct Defaults {
   std::int64_t vocab_size, hidden, ffn, layers, heads, positions;
   double norm_eps;
   bool tied;
+  double rope_theta = 10000;
 };
 
 Defaults defaults_of(Family family) {
@@ -41,6 +42,8 @@ Defaults defaults_of(Family family) {
     case Family::kQwen2:
     case Family::kQwen3:
       return {151936, 4096, 22016, 32, 32, 32768, 1e-6, false};
+    case Family::kSmolLm3:
+      return {128256, 2048, 11008, 36, 16, 32768, 1e-6, true, 2e6};
     case Family::kGpt2:
       return {50257, 768, 0, 12, 12, 1024, 1e-5, true};
   }
@@ -69,8 +72,11 @@ class ModelReader {
     if (origin_.problems.size() > faults) return {};
     layer.norm = model.norm;
     model.layers.assign(static_cast<std::size_t>(layers), layer);
-    for (std::size_t i = 0; i < windows_.size(); ++i)
-      model.layers[i].attention.window = windows_[i];
+    for (std::size_t i = 0; i < model.layers.size(); ++i) {
+      AttentionConfig& attention = model.layers[i].attention;
+      if (!windows_.empty()) attention.window = windows_[i];
+      if (!rotates_.empty() && !rotates_[i]) attention.rope.reset();
+    }
     model.source = keys_;
     model.source = model_keys_json(model);
     return model;
@@ -180,9 +186,10 @@ class ModelReader {
     return reader_.integer(key, kToken).value_or(otherwise);
   }
 
-  /// How many layers, alike but for windows_.
+  /// How many layers, alike but for windows_ and rotates_.
   std::int64_t read_llama_like(ModelConfig& model, LayerConfig& layer) {
-    const bool llama = model.family == Family::kLlama, qwen3 = model.family == Family::kQwen3;
+    const bool llama = model.family == Family::kLlama, qwen3 = model.family == Family::kQwen3,
+               smollm3 = model.family == Family::kSmolLm3;
     AttentionConfig& attention = layer.attention;
     model.hidden = reader_.integer("hidden_size", kWidth).value_or(default_.hidden);
     layer.mlp.ffn = reader_.integer("intermediate_size", kFfn).value_or(default_.ffn);
@@ -198,11 +205,12 @@ class ModelReader {
         reader_.integer("max_position_embeddings", kPositions).value_or(default_.positions);
     model.norm.eps = reader_.real("rms_norm_eps", {0, 1}).value_or(default_.norm_eps);
     attention.qkv_bias = model.family == Family::kQwen2;
-    if (llama || qwen3)
+    if (llama || qwen3 || smollm3)
       attention.qkv_bias = attention.out_bias = reader_.boolean("attention_bias").value_or(false);
-    if (llama) layer.mlp.bias = reader_.boolean("mlp_bias").value_or(false);
+    if (llama || smollm3) layer.mlp.bias = reader_.boolean("mlp_bias").value_or(false);
     attention.qk_norm = qwen3;
-    attention.rope = read_rope(reader_, origin_, model.max_positions);
+    attention.rope = read_rope(reader_, origin_, model.max_positions, default_.rope_theta);
+    if (smollm3) rotates_ = read_rotating_layers(layers);
     if (model.family == Family::kMistral) {
       attention.window = read_window();
     } else if (!llama) {
@@ -211,16 +219,44 @@ class ModelReader {
     return layers;
   }
 
-  /// Missing, llama takes as many as heads, mistral 8, the qwens 32; null is as many as heads.
-  std::int64_t default_kv_heads(Family family, std::int64_t heads) const {
-    if (family == Family::kLlama || keys_.find("num_key_value_heads") != nullptr) return heads;
-    return family == Family::kMistral ? 8 : 32;
+  /// no_rope_layers, where 1 stands for a layer with RoPE; without it every
+  /// no_rope_layer_interval-th layer has none.
+  std::vector<bool> read_rotating_layers(std::int64_t layers) {
+    const std::int64_t interval =
+        reader_.integer("no_rope_layer_interval", {1, 1 << 20}).value_or(4);
+    std::vector<bool> rotates;
+    for (std::int64_t i = 0; i < layers; ++i) rotates.push_back((i + 1) % interval != 0);
+    const Json* list = reader_.find("no_rope_layers");
+    if (list == nullptr) return rotates;
+    const auto legal = [](const Json& entry) {
+      const auto number = exact_integer(entry);
+      return entry.is_bool() || (number && (*number == 0 || *number == 1));
+    };
+    if (!list->is_array() || std::ssize(list->as_array()) < layers ||
+        !std::all_of(list->as_array().begin(), list->as_array().end(), legal)) {
+      reader_.report("no_rope_layers",
+                     fmt::format("a list of 0 and 1 (RoPE) for each of the {} layers", layers), "",
+                     "has no legal form");
+      return rotates;
+    }
+    for (std::size_t i = 0; i < rotates.size(); ++i) {
+      const Json& entry = list->as_array()[i];
+      rotates[i] = entry.is_bool() ? entry.as_bool() : *exact_integer(entry) == 1;
+    }
+    return rotates;
   }
 
-  /// A missing window is 4096, null is none.
+  /// Missing, llama takes as many as heads, mistral 8, smollm3 4, the qwens 32; null is as many as
+  /// heads.
+  std::int64_t default_kv_heads(Family family, std::int64_t heads) const {
+    if (family == Family::kLlama || keys_.find("num_key_value_heads") != nullptr) return heads;
+    return family == Family::kMistral ? 8 : family == Family::kSmolLm3 ? 4 : 32;
+  }
+
+  /// A missing window is 4096, of smollm3 none; null is none.
   std::int64_t read_window() {
     const Json* window = keys_.find("sliding_window");
-    if (window == nullptr) return 4096;
+    if (window == nullptr) return rotates_.empty() ? 4096 : 0;
     return reader_.integer("sliding_window", kPositions).value_or(0);
   }
 
@@ -282,8 +318,8 @@ class ModelReader {
     }
   }
 
-  /// Of each layer; a missing size is 4096, null is none. Without layer_types the layers from
-  /// max_window_layers on have it.
+  /// Of each layer. Without layer_types the layers from max_window_layers on have it, of smollm3
+  /// those without RoPE.
   std::vector<std::int64_t> read_windows(std::int64_t layers) {
     const bool use = reader_.boolean("use_sliding_window").value_or(false);
     const std::int64_t size = read_window(), window = use ? size : 0;
@@ -291,7 +327,10 @@ class ModelReader {
     std::vector<std::int64_t> windows(static_cast<std::size_t>(layers), 0);
     const Json* types = reader_.find("layer_types");
     if (types == nullptr) {
-      for (std::int64_t i = full; i < layers; ++i) windows[static_cast<std::size_t>(i)] = window;
+      for (std::size_t i = 0; i < windows.size(); ++i) {
+        const bool slides = rotates_.empty() ? static_cast<std::int64_t>(i) >= full : !rotates_[i];
+        if (slides) windows[i] = window;
+      }
       return windows;
     }
     const auto is = [](const Json& type, std::string_view word) {
@@ -330,7 +369,9 @@ class ModelReader {
   const KeyOrigin& origin_;
   KeyReader reader_;
   Defaults default_ = {};
-  std::vector<std::int64_t> windows_;  ///< of each layer, where a family has them by layer
+  // Of each layer, where a family has them by layer.
+  std::vector<std::int64_t> windows_;
+  std::vector<bool> rotates_;
 };
 
 std::filesystem::path config_file(const std::filesystem::path& path) {

@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::string_view kKinds[] = {"default", "linear", "llama3", "yarn"};
 constexpr KeyReader::Reals kPositive = {0, 1e12, true};
-constexpr double kThetaDefault = 10000;
 
 constexpr std::array<std::string_view, 14> kKeys = {
     "rope_type",        "type",
@@ -136,7 +135,8 @@ class RopeReader {
 
 }  // namespace
 
-RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, std::int64_t max_positions) {
+RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, std::int64_t max_positions,
+                     double otherwise) {
   const auto dictionary = [&](std::string_view name) -> const Json* {
     const Json* value = reader.find(name);
     if (value == nullptr) return nullptr;
@@ -166,7 +166,7 @@ RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, std::int64_t ma
   agree(reader);
   if (scaling != nullptr) agree({*scaling, "model.rope_scaling.", origin_in("rope_scaling")});
 
-  const double base = theta.value_or(kThetaDefault);
+  const double base = theta.value_or(otherwise);
   RopeConfig rope;
   rope.theta = base;
   if (scaling != nullptr) {

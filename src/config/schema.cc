@@ -35,7 +35,8 @@ Json property(const Field& field) {
 Json model_property() {
   return Json::Object{
       {"description",
-       "Keys of a Hugging Face config (model_type llama, mistral, qwen2, qwen3 or gpt2; a missing "
+       "Keys of a Hugging Face config (model_type llama, mistral, qwen2, qwen3, smollm3 or gpt2; a "
+       "missing "
        "key takes "
        "transformers' "
        "default), or the path of a config.json or of its directory, or {\"path\": P, key: "

@@ -103,6 +103,7 @@ constexpr Meaning kMeanings[] = {
     {"model.model_type", "qwen2.5", "qwen2"},
     {"model.model_type", "qwen2forcausallm", "qwen2"},
     {"model.model_type", "qwen3forcausallm", "qwen3"},
+    {"model.model_type", "smollm3forcausallm", "smollm3"},
     {"model.model_type", "smollm", "llama"},
     {"model.model_type", "smollm2", "llama"},
     {"model.model_type", "tinyllama", "llama"},

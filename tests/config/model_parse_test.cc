@@ -74,9 +74,22 @@ TEST(ModelParse, reads_what_transformers_reads) {
     EXPECT_EQ(m.bos_token, integer("bos_token")) << keys.dump();
     EXPECT_EQ(m.end_token, integer("end_token")) << keys.dump();
     const Json* window = wanted.find("sliding_window");
-    EXPECT_EQ(layer.attention.window, window == nullptr ? 0 : window->as_integer()) << keys.dump();
+    if (wanted.find("windows") == nullptr) {
+      EXPECT_EQ(layer.attention.window, window == nullptr ? 0 : window->as_integer())
+          << keys.dump();
+    } else {
+      for (std::size_t i = 0; i < m.layers.size(); ++i) {
+        const AttentionConfig& attention = m.layers[i].attention;
+        EXPECT_EQ(attention.window, wanted.find("windows")->as_array().at(i).as_integer())
+            << keys.dump() << i;
+        EXPECT_EQ(attention.rope.has_value(),
+                  wanted.find("rotates")->as_array().at(i).as_integer() == 1)
+            << keys.dump() << i;
+      }
+    }
     if (const Json* rope = wanted.find("rope")) {
-      EXPECT_EQ(layer.attention.rope->theta, rope->find("rope_theta")->as_double()) << keys.dump();
+      EXPECT_EQ(m.layer(0).attention.rope->theta, rope->find("rope_theta")->as_double())
+          << keys.dump();
       const Json ours = *model_keys_json(m).find("rope_parameters");
       for (const auto& [name, value] : rope->as_object()) {
         ASSERT_NE(ours.find(name), nullptr) << keys.dump() << name;
@@ -199,6 +212,36 @@ TEST(ModelParse, rope_of_a_kind_we_lack_or_with_missing_numbers_is_refused) {
             "factor");
   EXPECT_EQ(fault(llama(R"("rope_theta":0)")).path, "model.rope_theta");
   EXPECT_EQ(fault(llama(R"("rope_scaling":"linear")")).path, "model.rope_scaling");
+}
+
+TEST(ModelParse, a_smollm3_has_layers_without_rope_that_its_keys_name) {
+  const auto with = [](const std::string& keys) {
+    return R"({"model_type":"smollm3","num_hidden_layers":4,)" + keys + "}";
+  };
+  const auto rotates = [&](const std::string& keys) {
+    std::string text;
+    for (const LayerConfig& layer : legal(with(keys)).layers)
+      text += layer.attention.rope ? '1' : '0';
+    return text;
+  };
+  EXPECT_EQ(rotates(R"("hidden_size":64)"), "1110");
+  EXPECT_EQ(rotates(R"("no_rope_layer_interval":2)"), "1010");
+  EXPECT_EQ(rotates(R"("no_rope_layers":[0,0,1,1,1],"no_rope_layer_interval":2)"), "0011");
+  EXPECT_EQ(rotates(R"("no_rope_layers":[true,false,true,true])"), "1011");
+  for (const char* keys : {R"("no_rope_layers":[1,0,1])", R"("no_rope_layers":[1,0,1,2])",
+                           R"("no_rope_layers":"1110")"}) {
+    EXPECT_EQ(fault(with(keys)).path, "model.no_rope_layers") << keys;
+  }
+  EXPECT_EQ(fault(with(R"("no_rope_layer_interval":0)")).path, "model.no_rope_layer_interval");
+  EXPECT_EQ(legal(with(R"("use_sliding_window":true)")).layer(3).attention.window, 0)
+      << "a window without a size";
+  EXPECT_EQ(
+      legal(
+          with(R"("use_sliding_window":true,"sliding_window":7,"layer_types":["sliding_attention",)"
+               R"("full_attention","full_attention","full_attention"])"))
+          .layer(0)
+          .attention.window,
+      7);
 }
 
 TEST(ModelParse, a_qwen_has_windows_in_the_layers_that_its_keys_name) {
@@ -350,6 +393,10 @@ TEST(ModelKeys, written_out_they_give_the_same_model) {
            R"("rope_scaling":{"type":"yarn","factor":4,"mscale":0.7,"mscale_all_dim":1.0,"truncate":false})"),
        std::string(R"({"model_type":"qwen2"})"),
        std::string(R"({"model_type":"qwen3","tie_word_embeddings":true})"),
+       std::string(
+           R"({"model_type":"smollm3","num_hidden_layers":2,"no_rope_layers":[0,1],"rope_theta":5e6})"),
+       std::string(
+           R"({"model_type":"smollm3","num_hidden_layers":2,"no_rope_layer_interval":1,"rope_theta":7})"),
        std::string(R"({"model_type":"gpt2","resid_pdrop":0.1,"n_ctx":1024})")}) {
     const ModelConfig model = legal(text);
     EXPECT_EQ(legal(model_keys_json(model).dump()), model) << text;

@@ -61,7 +61,7 @@ check "a long prompt: the ids of one" same_file out long.ids
 
 # Other families from files of transformers: tied ends on one stage and on two, learned positions, norms of q and k.
 others=(--token-ids 17,203,5,99,42 --temperature 0 --max-new-tokens 12)
-for name in gpt2 qwen2 qwen3_gqa mistral_window; do
+for name in gpt2 qwen2 qwen3_gqa smollm3; do
   source=$root/tests/golden/model/$name
   train generate --checkpoint "$source" "${others[@]}"
   cp out $name.ids

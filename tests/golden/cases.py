@@ -1,6 +1,6 @@
 """The model cases: odd sizes on purpose, each small enough that its golden is a few hundred KB."""
 
-from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, SmolLM3Config
 
 VOCAB = 307
 TOKENS = 37
@@ -74,6 +74,11 @@ def cases():
             num_key_value_heads=2, head_dim=24, tie_word_embeddings=True, use_sliding_window=True,
             sliding_window=9, max_window_layers=1,
             rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+        # every other layer without RoPE, whose queries see eleven positions; the family's own base
+        "smollm3": _llama_like(
+            SmolLM3Config, hidden_size=48, intermediate_size=40, num_attention_heads=6,
+            num_key_value_heads=2, no_rope_layer_interval=2, use_sliding_window=True,
+            sliding_window=11, pad_token_id=None),
         # 3 heads of 24 = hidden 72, one kv head, q/k/v biases, no head_dim key of its own
         "qwen2": _llama_like(
             Qwen2Config, hidden_size=72, intermediate_size=40, num_attention_heads=3,

@@ -44,6 +44,24 @@ ModelParams declare(const ModelConfig& config, const std::vector<ChunkRange>& ra
 }
 bool is_norm(const std::string& name) { return contains(name, "norm") || contains(name, ".ln_"); }
 
+ModelCase gpt2_case(std::int64_t layers, bool tied) {
+  reference::Architecture model;
+  model.gpt2 = true;
+  model.layers = layers;
+  model.hidden = 12;
+  model.ffn = 18;
+  model.heads = model.kv_heads = 6;
+  model.vocabulary = 37;
+  model.positions = 16;
+  model.eps = kEps;
+  model.tied = tied;
+  return {tied ? "gpt2" : "gpt2_untied",
+          fmt::format(R"("model_type": "gpt2", "vocab_size": 37, "n_embd": 12, "n_layer": {},
+          "n_head": 6, "n_inner": 18, "n_positions": 16, "layer_norm_epsilon": {}, "tie_word_embeddings": {})",
+                      layers, kEps, tied),
+          model};
+}
+
 }  // namespace
 
 std::vector<ModelCase> model_cases(std::int64_t layers) {
@@ -75,7 +93,6 @@ std::vector<ModelCase> model_cases(std::int64_t layers) {
   model = {};
   model.heads = 6;
   model.kv_heads = 1;
-  cases.push_back(make("mistral", "mistral", R"(, "sliding_window": null)", model));
   model.windows.assign(at(layers), 3);
   cases.push_back(make("mistral_window", "mistral", R"(, "sliding_window": 3)", model));
   model.windows = {};
@@ -92,24 +109,20 @@ std::vector<ModelCase> model_cases(std::int64_t layers) {
   cases.push_back(
       make("qwen3_window", "qwen3",
            R"(, "use_sliding_window": true, "sliding_window": 4, "max_window_layers": 1)", model));
-  for (const bool tied : {true, false}) {
-    model = {};
-    model.gpt2 = true;
-    model.layers = layers;
-    model.hidden = 12;
-    model.ffn = 18;
-    model.heads = model.kv_heads = 6;
-    model.vocabulary = 37;
-    model.positions = 16;
-    model.eps = kEps;
-    model.tied = tied;
-    cases.push_back(
-        {tied ? "gpt2" : "gpt2_untied",
-         fmt::format(R"("model_type": "gpt2", "vocab_size": 37, "n_embd": 12, "n_layer": {},
-            "n_head": 6, "n_inner": 18, "n_positions": 16, "layer_norm_epsilon": {}, "tie_word_embeddings": {})",
-                     layers, kEps, tied),
-         model});
-  }
+  model = {};
+  model.heads = 6;
+  model.kv_heads = 1;
+  model.tied = true;
+  model.no_rope_interval = layers == 1 ? 1 : 2;
+  for (std::int64_t layer = 1; layer <= layers; ++layer)
+    model.windows.push_back(layer % model.no_rope_interval == 0 ? 4 : 0);
+  cases.push_back(
+      make("smollm3", "smollm3",
+           fmt::format(
+               R"(, "no_rope_layer_interval": {}, "use_sliding_window": true, "sliding_window": 4)",
+               model.no_rope_interval),
+           model));
+  for (const bool tied : {true, false}) cases.push_back(gpt2_case(layers, tied));
   return cases;
 }
 

@@ -149,8 +149,10 @@ Values attention_branch(const Architecture& model, const Params& params, std::in
     q = norm(false, model.eps, params, name + "q_norm", q, model.head_dim);
     k = norm(false, model.eps, params, name + "k_norm", k, model.head_dim);
   }
-  rotate(model, q, model.heads, batch);
-  rotate(model, k, model.kv_heads, batch);
+  if (model.no_rope_interval == 0 || (layer + 1) % model.no_rope_interval != 0) {
+    rotate(model, q, model.heads, batch);
+    rotate(model, k, model.kv_heads, batch);
+  }
   return linear(model, params, name + "o_proj", attention(model, window, q, k, v, batch), q_size,
                 model.hidden);
 }

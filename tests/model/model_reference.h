@@ -22,6 +22,7 @@ struct Architecture {
   bool qkv_bias = false, out_bias = false, mlp_bias = false;  ///< GPT-2 has them all
   bool qk_norm = false, tied = false;
   std::vector<std::int64_t> windows = {};  ///< of each layer, 0: none; empty: no layer has one
+  std::int64_t no_rope_interval = 0;       ///< every so-manieth layer has no RoPE; 0: all have it
 };
 
 /// Tokens [sequences, tokens], one sequence after the other.

@@ -119,6 +119,11 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
   if ((family == "llama" || family == "qwen3") && dice.percent(25))
     model["attention_bias"] = dice.percent(50);
   if (family == "llama" && dice.percent(25)) model["mlp_bias"] = dice.percent(50);
+  if (family == "smollm3") {
+    if (dice.percent(50)) model["no_rope_layer_interval"] = dice.between(1, 3);
+    if (dice.percent(40)) model["use_sliding_window"] = dice.percent(70);
+    if (dice.percent(40)) model["sliding_window"] = dice.pick<Json>({nullptr, 1, 5, 64});
+  }
   if (family == "mistral" && dice.percent(60)) {  // a missing one is 4096
     model["sliding_window"] = dice.pick<Json>({nullptr, situation.sequence_length + 64, 1, 5, 64});
   }
@@ -128,7 +133,8 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
 }  // namespace
 
 Json draw_model(Dice& dice, std::int64_t vocabulary, Situation& situation) {
-  situation.family = dice.pick<std::string>({"llama", "mistral", "qwen2", "qwen3", "gpt2"});
+  situation.family =
+      dice.pick<std::string>({"llama", "mistral", "qwen2", "qwen3", "smollm3", "gpt2"});
   situation.vocabulary =
       vocabulary > 0 && dice.percent(60)
           ? vocabulary

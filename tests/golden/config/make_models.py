@@ -12,6 +12,7 @@ CASES = [
     {"model_type": "mistral"},
     {"model_type": "qwen2"},
     {"model_type": "qwen3"},
+    {"model_type": "smollm3"},
     {"model_type": "gpt2"},
     {"model_type": "llama", "num_key_value_heads": 8, "rope_theta": 500000.0, "vocab_size": 128256,
      "max_position_embeddings": 131072, "rope_scaling": LLAMA3, "rms_norm_eps": 1e-5, "tie_word_embeddings": True},
@@ -34,6 +35,10 @@ CASES = [
      "attention_bias": True, "tie_word_embeddings": True},
     {"model_type": "qwen3", "head_dim": 64, "rope_parameters": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 16,
                                                                "rope_theta": 1000000.0}},
+    {"model_type": "smollm3", "num_hidden_layers": 8, "use_sliding_window": True, "sliding_window": 512, "mlp_bias": True,
+     "rope_theta": 5000000.0, "max_position_embeddings": 65536, "num_key_value_heads": None},
+    {"model_type": "smollm3", "num_hidden_layers": 3, "no_rope_layers": [1, 0, 1, 0], "attention_bias": True,
+     "tie_word_embeddings": False},
     {"model_type": "gpt2", "n_embd": 1024, "n_head": 16, "n_layer": 24, "n_positions": 2048, "n_inner": 3000},
     {"model_type": "gpt2", "hidden_size": 96, "num_attention_heads": 3, "num_hidden_layers": 2,
      "max_position_embeddings": 64, "layer_norm_epsilon": 1e-6, "tie_word_embeddings": False},
@@ -49,7 +54,7 @@ def token(value):
 
 def read(keys):
     c = AutoConfig.for_model(**json.loads(json.dumps(keys)))
-    gpt2, llama, mistral, qwen2 = (c.model_type == name for name in ("gpt2", "llama", "mistral", "qwen2"))
+    gpt2, mistral, qwen2 = (c.model_type == name for name in ("gpt2", "mistral", "qwen2"))
     bias = gpt2 or (not mistral and not qwen2 and c.attention_bias)
     model = {
         "layers": c.num_hidden_layers, "hidden": c.hidden_size, "heads": c.num_attention_heads,
@@ -59,11 +64,14 @@ def read(keys):
         "vocab_size": c.vocab_size, "max_positions": c.max_position_embeddings,
         "norm_eps": c.layer_norm_epsilon if gpt2 else c.rms_norm_eps, "init_std": c.initializer_range,
         "tied_embeddings": c.tie_word_embeddings, "qkv_bias": qwen2 or bias,
-        "attention_out_bias": bias, "mlp_bias": gpt2 or (llama and c.mlp_bias),
+        "attention_out_bias": bias, "mlp_bias": gpt2 or getattr(c, "mlp_bias", False),
         "bos_token": token(c.bos_token_id), "end_token": token(c.eos_token_id),
     }
     if mistral:
         model["sliding_window"] = c.sliding_window or 0
+    if c.model_type == "smollm3":
+        model["rotates"] = c.no_rope_layers[:c.num_hidden_layers]
+        model["windows"] = [c.sliding_window if kind == "sliding_attention" else 0 for kind in c.layer_types]
     if not gpt2:
         model["rope"] = {k: v for k, v in c.rope_parameters.items() if k != "type"}
     return {"keys": keys, "model": model}
