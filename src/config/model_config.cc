@@ -42,7 +42,7 @@ void add_llama_like(Json& json, const ModelConfig& model) {
   const bool biases = model.family == Family::kLlama || model.family == Family::kSmolLm3;
   if (biases || model.family == Family::kQwen3) json["attention_bias"] = attention.qkv_bias;
   if (biases) json["mlp_bias"] = model.layer(0).mlp.bias;
-  if (model.family == Family::kMistral)
+  if (model.family == Family::kMistral || model.family == Family::kMinistral3)
     json["sliding_window"] = attention.window == 0 ? Json() : Json(attention.window);
   const auto rotates = [](const LayerConfig& layer) { return layer.attention.rope.has_value(); };
   const auto first = std::find_if(model.layers.begin(), model.layers.end(), rotates);
@@ -72,6 +72,10 @@ std::string_view name_of(Family family) {
       return "llama";
     case Family::kMistral:
       return "mistral";
+    case Family::kMinistral:
+      return "ministral";
+    case Family::kMinistral3:
+      return "ministral3";
     case Family::kQwen2:
       return "qwen2";
     case Family::kQwen3:
@@ -127,9 +131,9 @@ std::string shape_difference(const ModelConfig& saved, const ModelConfig& wanted
 }
 
 Json hf_config_json(const ModelConfig& model, DType dtype) {
-  static constexpr std::string_view kClasses[] = {"LlamaForCausalLM",   "MistralForCausalLM",
-                                                  "Qwen2ForCausalLM",   "Qwen3ForCausalLM",
-                                                  "SmolLM3ForCausalLM", "GPT2LMHeadModel"};
+  static constexpr std::string_view kClasses[] = {
+      "LlamaForCausalLM", "MistralForCausalLM", "MinistralForCausalLM", "Ministral3ForCausalLM",
+      "Qwen2ForCausalLM", "Qwen3ForCausalLM",   "SmolLM3ForCausalLM",   "GPT2LMHeadModel"};
   Json json = Json::object();
   json["architectures"] = Json::Array{Json(kClasses[static_cast<std::size_t>(model.family)])};
   const Json keys = model_keys_json(model);

@@ -13,7 +13,16 @@
 
 namespace trireme {
 
-enum class Family : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kGpt2 };
+enum class Family : std::uint8_t {
+  kLlama,
+  kMistral,
+  kMinistral,
+  kMinistral3,
+  kQwen2,
+  kQwen3,
+  kSmolLm3,
+  kGpt2
+};
 enum class NormKind : std::uint8_t { kRms, kLayer };
 enum class Activation : std::uint8_t {
   kSwiGlu,    ///< silu(gate) * up, two projections
@@ -33,6 +42,8 @@ struct RopeConfig {
   double attention_factor = 0;  ///< yarn; 0 = derived from factor, mscale and mscale_all_dim
   double mscale = 0, mscale_all_dim = 0;  ///< yarn
   bool truncate = true;                   ///< yarn: whole correction dims
+  /// yarn: q also times 1 + query_beta ln(1 + floor(position / original_max_positions)).
+  double query_beta = 0;
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 

@@ -110,6 +110,8 @@ constexpr ModelKey kLlama[] = {
 
 constexpr ModelKey kMistral[] = {{"sliding_window", kRead}};
 
+constexpr ModelKey kMinistral[] = {{"layer_types", kRead}, {"sliding_window", kRead}};
+
 // Sliding windows come of these keys together: model_parse looks at them.
 constexpr ModelKey kSliding[] = {
     {"layer_types", kRead},        {"max_window_layers", kRead},     {"sliding_window", kRead},
@@ -163,6 +165,10 @@ std::vector<std::span<const ModelKey>> tables(Family family) {
       return {kCommon, kLlamaLike, kLlama};
     case Family::kMistral:
       return {kCommon, kLlamaLike, kMistral};
+    case Family::kMinistral:
+      return {kCommon, kLlamaLike, kMinistral};
+    case Family::kMinistral3:
+      return {kCommon, kLlamaLike, kMistral};
     case Family::kQwen2:
       return {kCommon, kLlamaLike, kSliding};
     case Family::kQwen3:
@@ -181,6 +187,8 @@ TokenDefaults default_tokens(Family family) {
   switch (family) {
     case Family::kLlama:
     case Family::kMistral:
+    case Family::kMinistral:
+    case Family::kMinistral3:
       return {1, 2};
     case Family::kSmolLm3:
       return {128000, 128001};
@@ -227,8 +235,9 @@ std::string nearest_model_key(Family family, std::string_view name) {
 }
 
 namespace {
-constexpr Family kFamilies[] = {Family::kLlama, Family::kMistral, Family::kQwen2,
-                                Family::kQwen3, Family::kSmolLm3, Family::kGpt2};
+constexpr Family kFamilies[] = {Family::kLlama,      Family::kMistral, Family::kMinistral,
+                                Family::kMinistral3, Family::kQwen2,   Family::kQwen3,
+                                Family::kSmolLm3,    Family::kGpt2};
 }  // namespace
 
 std::vector<std::string> family_names() {

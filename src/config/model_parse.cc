@@ -39,6 +39,10 @@ Defaults defaults_of(Family family) {
       return {32000, 4096, 11008, 32, 32, 2048, 1e-6, false};
     case Family::kMistral:
       return {32000, 4096, 14336, 32, 32, 131072, 1e-6, false};
+    case Family::kMinistral:
+      return {32000, 4096, 14336, 32, 32, 131072, 1e-6, false};
+    case Family::kMinistral3:
+      return {131072, 4096, 14336, 34, 32, 262144, 1e-5, false, 1e6};
     case Family::kQwen2:
     case Family::kQwen3:
       return {151936, 4096, 22016, 32, 32, 32768, 1e-6, false};
@@ -189,7 +193,8 @@ class ModelReader {
   /// How many layers, alike but for windows_ and rotates_.
   std::int64_t read_llama_like(ModelConfig& model, LayerConfig& layer) {
     const bool llama = model.family == Family::kLlama, qwen3 = model.family == Family::kQwen3,
-               smollm3 = model.family == Family::kSmolLm3;
+               smollm3 = model.family == Family::kSmolLm3,
+               ministral3 = model.family == Family::kMinistral3;
     AttentionConfig& attention = layer.attention;
     model.hidden = reader_.integer("hidden_size", kWidth).value_or(default_.hidden);
     layer.mlp.ffn = reader_.integer("intermediate_size", kFfn).value_or(default_.ffn);
@@ -198,7 +203,7 @@ class ModelReader {
     attention.kv_heads = reader_.integer("num_key_value_heads", kHeads)
                              .value_or(default_kv_heads(model.family, attention.heads));
     attention.head_dim = reader_.integer("head_dim", kHeadDim).value_or(0);
-    if (attention.head_dim == 0 && qwen3 && keys_.find("head_dim") == nullptr)
+    if (attention.head_dim == 0 && (qwen3 || ministral3) && keys_.find("head_dim") == nullptr)
       attention.head_dim = 128;
     derive_head_dim(attention, model.hidden, "num_attention_heads", "hidden_size");
     model.max_positions =
@@ -209,12 +214,14 @@ class ModelReader {
       attention.qkv_bias = attention.out_bias = reader_.boolean("attention_bias").value_or(false);
     if (llama || smollm3) layer.mlp.bias = reader_.boolean("mlp_bias").value_or(false);
     attention.qk_norm = qwen3;
-    attention.rope = read_rope(reader_, origin_, model.max_positions, default_.rope_theta);
+    if (ministral3) add_default_rope(model.max_positions);
+    attention.rope =
+        read_rope(reader_, origin_, {model.max_positions, default_.rope_theta, ministral3});
     if (smollm3) rotates_ = read_rotating_layers(layers);
-    if (model.family == Family::kMistral) {
-      attention.window = read_window();
+    if (model.family == Family::kMistral || ministral3) {
+      attention.window = read_window(ministral3 ? 0 : 4096);
     } else if (!llama) {
-      windows_ = read_windows(layers);
+      windows_ = read_windows(model.family, layers);
     }
     return layers;
   }
@@ -246,17 +253,30 @@ class ModelReader {
     return rotates;
   }
 
-  /// Missing, llama takes as many as heads, mistral 8, smollm3 4, the qwens 32; null is as many as
-  /// heads.
-  std::int64_t default_kv_heads(Family family, std::int64_t heads) const {
-    if (family == Family::kLlama || keys_.find("num_key_value_heads") != nullptr) return heads;
-    return family == Family::kMistral ? 8 : family == Family::kSmolLm3 ? 4 : 32;
+  /// transformers' of a file that says nothing of it.
+  void add_default_rope(std::int64_t positions) {
+    for (const char* key : {"rope_parameters", "rope_scaling", "rope_theta"})
+      if (reader_.find(key) != nullptr) return;
+    keys_["rope_parameters"] = parse_json(
+        R"({"type": "yarn", "rope_theta": 1e6, "factor": 16, "original_max_position_embeddings": 16384,
+            "beta_fast": 32, "beta_slow": 1, "mscale": 1, "mscale_all_dim": 1,
+            "llama_4_scaling_beta": 0.1})",
+        "rope_parameters");
+    keys_["rope_parameters"]["max_position_embeddings"] = positions;
   }
 
-  /// A missing window is 4096, of smollm3 none; null is none.
-  std::int64_t read_window() {
+  /// Missing, llama takes as many as heads, the mistrals 8, smollm3 4, the qwens 32; null is as
+  /// many as heads.
+  std::int64_t default_kv_heads(Family family, std::int64_t heads) const {
+    if (family == Family::kLlama || keys_.find("num_key_value_heads") != nullptr) return heads;
+    if (family == Family::kSmolLm3) return 4;
+    return family == Family::kQwen2 || family == Family::kQwen3 ? 32 : 8;
+  }
+
+  /// null is none.
+  std::int64_t read_window(std::int64_t missing) {
     const Json* window = keys_.find("sliding_window");
-    if (window == nullptr) return rotates_.empty() ? 4096 : 0;
+    if (window == nullptr) return missing;
     return reader_.integer("sliding_window", kPositions).value_or(0);
   }
 
@@ -319,11 +339,13 @@ class ModelReader {
   }
 
   /// Of each layer. Without layer_types the layers from max_window_layers on have it, of smollm3
-  /// those without RoPE.
-  std::vector<std::int64_t> read_windows(std::int64_t layers) {
-    const bool use = reader_.boolean("use_sliding_window").value_or(false);
-    const std::int64_t size = read_window(), window = use ? size : 0;
-    const std::int64_t full = reader_.integer("max_window_layers", {0, 1 << 20}).value_or(28);
+  /// those without RoPE, of ministral all.
+  std::vector<std::int64_t> read_windows(Family family, std::int64_t layers) {
+    const bool ministral = family == Family::kMinistral;
+    const bool use = reader_.boolean("use_sliding_window").value_or(false) || ministral;
+    const std::int64_t size = read_window(rotates_.empty() ? 4096 : 0), window = use ? size : 0;
+    const std::int64_t full =
+        reader_.integer("max_window_layers", {0, 1 << 20}).value_or(ministral ? 0 : 28);
     std::vector<std::int64_t> windows(static_cast<std::size_t>(layers), 0);
     const Json* types = reader_.find("layer_types");
     if (types == nullptr) {
@@ -355,9 +377,8 @@ class ModelReader {
     for (std::size_t i = 0; i < list.size(); ++i) {
       if (!is(list[i], "sliding_attention")) continue;
       if (window == 0) {
-        reader_.report("layer_types", R"("full_attention" alone without use_sliding_window)", "",
-                       "has layers with a window, which use_sliding_window and sliding_window "
-                       "do not give");
+        reader_.report("layer_types", R"("full_attention" alone without a window in use)", "",
+                       "has layers with a window, whose size the other keys do not give");
         break;
       }
       windows[i] = window;

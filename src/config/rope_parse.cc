@@ -22,14 +22,17 @@ constexpr std::array<std::string_view, 14> kKeys = {
     "attention_factor", "mscale",
     "mscale_all_dim",   "truncate"};
 
+// Of a family that scales queries; the second says what the model's own key says.
+constexpr std::string_view kQueryKeys[] = {"llama_4_scaling_beta", "max_position_embeddings"};
+
 /// One dictionary, rope_parameters or rope_scaling.
 class RopeReader {
  public:
   RopeReader(const Json& dictionary, const std::string& name, const KeyOrigin& origin,
-             std::int64_t max_positions)
+             const RopeRules& rules)
       : dictionary_(dictionary),
         reader_(dictionary, "model." + name + ".", origin),
-        max_positions_(max_positions) {}
+        rules_(rules) {}
 
   RopeConfig read(double theta) {
     RopeConfig rope;
@@ -39,6 +42,9 @@ class RopeReader {
         reader_.report(key, "one rotary embedding for all layers", "", "not in this version");
         return rope;
       }
+      const bool of_queries =
+          std::find(std::begin(kQueryKeys), std::end(kQueryKeys), key) != std::end(kQueryKeys);
+      if (rules_.query_scaling && of_queries) continue;
       if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end()) {
         reader_.unknown(key, [&key = key] {
           return nearest_word(key, {kKeys.begin(), kKeys.end()}).value_or("");
@@ -92,7 +98,7 @@ class RopeReader {
 
   std::int64_t original_positions() {
     return reader_.integer("original_max_position_embeddings", {1, std::int64_t{1} << 40})
-        .value_or(max_positions_);
+        .value_or(rules_.max_positions);
   }
 
   void read_llama3(RopeConfig& rope) {
@@ -111,7 +117,7 @@ class RopeReader {
     rope.original_max_positions = original_positions();
     rope.factor =
         reader_.real("factor", kPositive)
-            .value_or(static_cast<double>(max_positions_) /
+            .value_or(static_cast<double>(rules_.max_positions) /
                       static_cast<double>(std::max<std::int64_t>(rope.original_max_positions, 1)));
     // transformers takes 0 for absent in these four.
     const auto non_zero = [&](std::string_view key, double otherwise) {
@@ -124,19 +130,20 @@ class RopeReader {
     rope.mscale = non_zero("mscale", 0);
     rope.mscale_all_dim = non_zero("mscale_all_dim", 0);
     rope.truncate = reader_.boolean("truncate").value_or(true);
+    if (rules_.query_scaling)
+      rope.query_beta = reader_.real("llama_4_scaling_beta", {0, 1e12}).value_or(0);
     if (rope.theta == 1)
       reader_.report("rope_theta", "a number other than 1", "10000", "makes yarn divide by zero");
   }
 
   const Json& dictionary_;
   KeyReader reader_;
-  std::int64_t max_positions_;
+  const RopeRules& rules_;
 };
 
 }  // namespace
 
-RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, std::int64_t max_positions,
-                     double otherwise) {
+RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, const RopeRules& rules) {
   const auto dictionary = [&](std::string_view name) -> const Json* {
     const Json* value = reader.find(name);
     if (value == nullptr) return nullptr;
@@ -166,17 +173,15 @@ RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, std::int64_t ma
   agree(reader);
   if (scaling != nullptr) agree({*scaling, "model.rope_scaling.", origin_in("rope_scaling")});
 
-  const double base = theta.value_or(otherwise);
+  const double base = theta.value_or(rules.theta);
   RopeConfig rope;
   rope.theta = base;
   if (scaling != nullptr) {
-    rope =
-        RopeReader(*scaling, "rope_scaling", origin_in("rope_scaling"), max_positions).read(base);
+    rope = RopeReader(*scaling, "rope_scaling", origin_in("rope_scaling"), rules).read(base);
   }
   if (parameters == nullptr) return rope;
   const RopeConfig other =
-      RopeReader(*parameters, "rope_parameters", origin_in("rope_parameters"), max_positions)
-          .read(base);
+      RopeReader(*parameters, "rope_parameters", origin_in("rope_parameters"), rules).read(base);
   if (scaling != nullptr && !(other == rope)) {
     reader.report("rope_scaling", shown(*parameters), "", "contradicts rope_parameters");
   }
@@ -202,6 +207,7 @@ Json rope_parameters_json(const RopeConfig& rope) {
   if (rope.attention_factor != 0) json["attention_factor"] = rope.attention_factor;
   if (rope.mscale != 0) json["mscale"] = rope.mscale;
   if (rope.mscale_all_dim != 0) json["mscale_all_dim"] = rope.mscale_all_dim;
+  if (rope.query_beta != 0) json["llama_4_scaling_beta"] = rope.query_beta;
   return json;
 }
 

@@ -5,11 +5,16 @@
 
 namespace trireme {
 
+/// What the family has to say.
+struct RopeRules {
+  std::int64_t max_positions = 0;
+  double theta = 10000;        ///< where no key has it
+  bool query_scaling = false;  ///< llama_4_scaling_beta is a key, of yarn
+};
+
 /// Rotary embedding from rope_parameters (transformers 5), or rope_theta and rope_scaling
-/// (transformers 4), or both where they agree. `reader` reads the model's keys, found at `origin`;
-/// `otherwise` is the base where none of them has it.
-RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, std::int64_t max_positions,
-                     double otherwise);
+/// (transformers 4), or both where they agree. `reader` reads the model's keys, found at `origin`.
+RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, const RopeRules& rules);
 
 /// The dictionary for rope_parameters ("rope_type", "rope_theta", ...).
 Json rope_parameters_json(const RopeConfig& rope);

@@ -90,20 +90,20 @@ void rotate_rows(Context& context, const LayerPass& pass, const AttentionWeights
   const QkvHeads<std::byte> heads = attention_heads(acts, pass.config.attention);
   const QkvHeads<std::byte> raw = split_heads(acts.in_TX, pass.config.attention);
   const auto rows = [&](const auto& all) { return all.rows(tokens.first, tokens.count); };
-  const auto rotate = [&](const HeadsView& out, const HeadsView& in, const NormWeights& norm,
-                          const TensorView& rstd_TH) {
+  const auto rotate = [&](const HeadsView& out, const HeadsView& in, const ConstTensorView& table,
+                          const NormWeights& norm, const TensorView& rstd_TH) {
     RopeForward args;
     args.out = rows(out);
     args.in = rows(in);
     args.positions_T = rows(pass.positions);
-    args.cos_sin_PD = pass.cos_sin;
+    args.cos_sin_PD = table;
     args.weight_D = norm.weight;
     if (rstd_TH.given()) args.rstd_TH = rows(rstd_TH);
     args.eps = pass.config.norm.eps;
     rope_forward(context, args);
   };
-  rotate(heads.q, raw.q, weights.q_norm, acts.rstd_q_TH);
-  rotate(heads.k, raw.k, weights.k_norm, acts.rstd_k_TH);
+  rotate(heads.q, raw.q, pass.rope.q, weights.q_norm, acts.rstd_q_TH);
+  rotate(heads.k, raw.k, pass.rope.k, weights.k_norm, acts.rstd_k_TH);
 }
 
 }  // namespace
@@ -221,14 +221,15 @@ void backward_to_heads(const AttentionBranchBackward& of, const AttentionScratch
 void rotate_back(const AttentionBranchBackward& of, const AttentionWeights& weights) {
   const QkvHeads<std::byte> gradient = split_heads(of.left.din_TX, of.pass.config.attention);
   const QkvHeads<std::byte> raw = split_heads(of.acts.in_TX, of.pass.config.attention);
-  const auto rotate = [&](const HeadsView& d, const ConstHeadsView& in, const NormWeights& norm,
+  const auto rotate = [&](const HeadsView& d, const ConstHeadsView& in,
+                          const ConstTensorView& table, const NormWeights& norm,
                           const TensorView& rstd_TH, const NormGradients& sums) {
     RopeBackward args;
     args.din = d;
     args.dout = d;
     args.in = in;
     args.positions_T = of.pass.positions;
-    args.cos_sin_PD = of.pass.cos_sin;
+    args.cos_sin_PD = table;
     args.weight_D = norm.weight;
     args.rstd_TH = rstd_TH;
     args.dweight_D = sums.weight;
@@ -237,9 +238,9 @@ void rotate_back(const AttentionBranchBackward& of, const AttentionWeights& weig
   const auto sums = [&](const NormParams& norm, const NormGradients& kept) {
     return norm_gradients(of.pass.context, of.sink, norm, kept);
   };
-  rotate(gradient.q, raw.q, weights.q_norm, of.acts.rstd_q_TH,
+  rotate(gradient.q, raw.q, of.pass.rope.q, weights.q_norm, of.acts.rstd_q_TH,
          sums(of.params.q_norm, of.left.q_norm));
-  rotate(gradient.k, raw.k, weights.k_norm, of.acts.rstd_k_TH,
+  rotate(gradient.k, raw.k, of.pass.rope.k, weights.k_norm, of.acts.rstd_k_TH,
          sums(of.params.k_norm, of.left.k_norm));
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/attention/attention.h"
 #include "model/linear.h"
 #include "model/norm.h"
+#include "model/rope_table.h"
 #include "parallel/tensor_axis.h"
 
 namespace trireme {
@@ -19,7 +20,7 @@ struct LayerPass {
   const TensorAxis& tensor;
   ContextAxis& context_axis;
   const LayerConfig& config;  ///< with this rank's heads and MLP columns
-  ConstTensorView cos_sin;    ///< with RoPE
+  RopeTable rope;             ///< with RoPE
   ConstTensorView positions;  ///< [T] i32
   AttentionMask mask;
 };

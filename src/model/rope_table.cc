@@ -56,10 +56,16 @@ double yarn_attention_factor(const RopeConfig& rope) {
   return scale(1);
 }
 
-}  // namespace
+double query_scale(const RopeConfig& rope, std::int64_t position) {
+  if (rope.query_beta == 0) return 1;
+  const std::int64_t times = position / rope.original_max_positions;
+  return 1 + rope.query_beta * std::log(1 + static_cast<double>(times));
+}
 
-Buffer make_rope_table(Context& context, const RopeConfig& rope, std::int64_t head_dim,
-                       std::int64_t positions) {
+enum class TableOf : std::uint8_t { kQueries, kKeys };
+
+Buffer make_table(Context& context, const RopeConfig& rope, std::int64_t head_dim,
+                  std::int64_t positions, TableOf of) {
   const std::int64_t half = head_dim / 2;
   std::vector<float> frequencies;
   for (std::int64_t j = 0; j < half; ++j) {
@@ -80,10 +86,11 @@ Buffer make_rope_table(Context& context, const RopeConfig& rope, std::int64_t he
     }
     frequencies.push_back(frequency);
   }
-  const double factor = rope.kind == RopeKind::kYarn ? yarn_attention_factor(rope) : 1.0;
+  const double of_all = rope.kind == RopeKind::kYarn ? yarn_attention_factor(rope) : 1.0;
   Buffer table(DType::kF32, {positions, head_dim});
   float* row = table.view().as<float>();
   for (std::int64_t position = 0; position < positions; ++position, row += head_dim) {
+    const double factor = of == TableOf::kQueries ? of_all * query_scale(rope, position) : of_all;
     for (std::int64_t j = 0; j < half; ++j) {
       const float angle = static_cast<float>(position) * frequencies[j];
       row[j] = static_cast<float>(std::cos(static_cast<double>(angle)) * factor);
@@ -95,8 +102,6 @@ Buffer make_rope_table(Context& context, const RopeConfig& rope, std::int64_t he
   copy_in(context, copy.view(), {table.view().data, table.bytes()});
   return copy;
 }
-
-namespace {
 
 /// The first layer with the table of `layer`.
 std::int64_t owner_of_table(const ModelConfig& config, std::int64_t layer) {
@@ -116,20 +121,30 @@ RopeTables::RopeTables(Context& context, const ModelConfig& config, std::int64_t
     : config_(config), tables_(config.layers.size()) {
   for (std::int64_t layer = 0; layer < config.layer_count(); ++layer) {
     const AttentionConfig& attention = config.layer(layer).attention;
-    if (has_table(config, layer))
-      tables_[layer] = make_rope_table(context, *attention.rope, attention.head_dim, positions);
+    if (!has_table(config, layer)) continue;
+    const RopeConfig& rope = *attention.rope;
+    const auto make = [&](TableOf of) {
+      return make_table(context, rope, attention.head_dim, positions, of);
+    };
+    Table& table = tables_[static_cast<std::size_t>(layer)];
+    table.k = make(TableOf::kKeys);
+    if (rope.query_beta != 0) table.q = make(TableOf::kQueries);
   }
 }
 
-ConstTensorView RopeTables::of_layer(std::int64_t layer) const {
-  return tables_[static_cast<std::size_t>(owner_of_table(config_, layer))].view();
+RopeTable RopeTables::of_layer(std::int64_t layer) const {
+  const Table& table = tables_[static_cast<std::size_t>(owner_of_table(config_, layer))];
+  const bool scaled = config_.layer(layer).attention.rope.value_or(RopeConfig()).query_beta != 0;
+  return {scaled ? table.q.view() : table.k.view(), table.k.view()};
 }
 
 std::int64_t RopeTables::bytes_of(const ModelConfig& config, std::int64_t positions) {
   std::int64_t bytes = 0;
   for (std::int64_t layer = 0; layer < config.layer_count(); ++layer) {
-    if (has_table(config, layer))
-      bytes += positions * config.layer(layer).attention.head_dim * std::int64_t{sizeof(float)};
+    if (!has_table(config, layer)) continue;
+    const AttentionConfig& attention = config.layer(layer).attention;
+    const std::int64_t tables = attention.rope->query_beta != 0 ? 2 : 1;
+    bytes += tables * positions * attention.head_dim * std::int64_t{sizeof(float)};
   }
   return bytes;
 }

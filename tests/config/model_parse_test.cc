@@ -82,8 +82,9 @@ TEST(ModelParse, reads_what_transformers_reads) {
         const AttentionConfig& attention = m.layers[i].attention;
         EXPECT_EQ(attention.window, wanted.find("windows")->as_array().at(i).as_integer())
             << keys.dump() << i;
+        const Json* rotates = wanted.find("rotates");
         EXPECT_EQ(attention.rope.has_value(),
-                  wanted.find("rotates")->as_array().at(i).as_integer() == 1)
+                  rotates == nullptr || rotates->as_array().at(i).as_integer() == 1)
             << keys.dump() << i;
       }
     }
@@ -212,6 +213,32 @@ TEST(ModelParse, rope_of_a_kind_we_lack_or_with_missing_numbers_is_refused) {
             "factor");
   EXPECT_EQ(fault(llama(R"("rope_theta":0)")).path, "model.rope_theta");
   EXPECT_EQ(fault(llama(R"("rope_scaling":"linear")")).path, "model.rope_scaling");
+}
+
+TEST(ModelParse, a_ministral_has_windows_by_layer_or_queries_that_grow) {
+  const ModelConfig all = legal(R"({"model_type":"ministral","num_hidden_layers":2})");
+  EXPECT_EQ(all.layer(1).attention.window, 4096);
+  const ModelConfig some =
+      legal(R"({"model_type":"ministral","num_hidden_layers":2,"sliding_window":7,)"
+            R"("layer_types":["full_attention","sliding_attention"]})");
+  EXPECT_EQ(some.layer(0).attention.window, 0);
+  EXPECT_EQ(some.layer(1).attention.window, 7);
+  EXPECT_EQ(fault(R"({"model_type":"ministral","num_hidden_layers":1,"sliding_window":null,)"
+                  R"("layer_types":["sliding_attention"]})")
+                .path,
+            "model.layer_types");
+
+  const ModelConfig three = legal(R"({"model_type":"ministral3"})");
+  EXPECT_EQ(three.layer(0).attention.rope->query_beta, 0.1);
+  EXPECT_EQ(three.layer(0).attention.rope->kind, RopeKind::kYarn);
+  EXPECT_EQ(three.layer(0).attention.window, 0);
+  const std::string rope =
+      R"("rope_parameters":{"rope_type":"yarn","factor":2,"original_max_position_embeddings":8,)"
+      R"("llama_4_scaling_beta":0.25}})";
+  EXPECT_EQ(legal(R"({"model_type":"ministral3",)" + rope).layer(0).attention.rope->query_beta,
+            0.25);
+  EXPECT_EQ(fault(R"({"model_type":"mistral","sliding_window":null,)" + rope).path,
+            "model.rope_parameters.llama_4_scaling_beta");
 }
 
 TEST(ModelParse, a_smollm3_has_layers_without_rope_that_its_keys_name) {
@@ -393,6 +420,9 @@ TEST(ModelKeys, written_out_they_give_the_same_model) {
            R"("rope_scaling":{"type":"yarn","factor":4,"mscale":0.7,"mscale_all_dim":1.0,"truncate":false})"),
        std::string(R"({"model_type":"qwen2"})"),
        std::string(R"({"model_type":"qwen3","tie_word_embeddings":true})"),
+       std::string(
+           R"({"model_type":"ministral","num_hidden_layers":2,"layer_types":["sliding_attention","full_attention"]})"),
+       std::string(R"({"model_type":"ministral3","num_hidden_layers":2})"),
        std::string(
            R"({"model_type":"smollm3","num_hidden_layers":2,"no_rope_layers":[0,1],"rope_theta":5e6})"),
        std::string(

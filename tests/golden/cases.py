@@ -1,6 +1,7 @@
 """The model cases: odd sizes on purpose, each small enough that its golden is a few hundred KB."""
 
-from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, SmolLM3Config
+from transformers import (GPT2Config, LlamaConfig, Ministral3Config, MinistralConfig, MistralConfig, Qwen2Config,
+                          Qwen3Config, SmolLM3Config)
 
 VOCAB = 307
 TOKENS = 37
@@ -68,6 +69,19 @@ def cases():
             MistralConfig, hidden_size=48, intermediate_size=40, num_attention_heads=6,
             num_key_value_heads=2, head_dim=12, sliding_window=11,
             rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+        # windows by layer without a key that switches them on
+        "ministral": _llama_like(
+            MinistralConfig, hidden_size=48, intermediate_size=40, num_attention_heads=6,
+            num_key_value_heads=2, head_dim=12, sliding_window=9,
+            layer_types=["sliding_attention", "full_attention"],
+            rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+        # yarn, and queries that grow twice within the batch's 37 tokens
+        "ministral3": _llama_like(
+            Ministral3Config, tie_word_embeddings=True, pad_token_id=None, **{
+                **_narrow({"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+                           "original_max_position_embeddings": 16, "beta_fast": 32.0, "beta_slow": 1.0,
+                           "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}),
+                "max_position_embeddings": 64}),
         # a layer that sees all, then one that sees nine positions
         "qwen3_window": _llama_like(
             Qwen3Config, hidden_size=48, intermediate_size=40, num_attention_heads=6,

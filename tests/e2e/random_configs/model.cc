@@ -99,8 +99,8 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
   model["vocab_size"] = situation.vocabulary;
   model["num_hidden_layers"] = layers;
   model["num_attention_heads"] = heads;
-  // Without its own size a head is hidden / heads; only qwen3 takes 128 for a missing one.
-  if (family == "qwen3" || dice.percent(30)) {
+  // Without its own size a head is hidden / heads; qwen3 and ministral3 take 128 for a missing one.
+  if (family == "qwen3" || family == "ministral3" || dice.percent(30)) {
     model["hidden_size"] = dice.between(1, 70);
     model["head_dim"] = head_dim;
   } else {
@@ -119,6 +119,9 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
   if ((family == "llama" || family == "qwen3") && dice.percent(25))
     model["attention_bias"] = dice.percent(50);
   if (family == "llama" && dice.percent(25)) model["mlp_bias"] = dice.percent(50);
+  if (family == "ministral" && dice.percent(60)) {
+    model["sliding_window"] = dice.pick<Json>({situation.sequence_length + 64, 1, 5, 64});
+  }
   if (family == "smollm3") {
     if (dice.percent(50)) model["no_rope_layer_interval"] = dice.between(1, 3);
     if (dice.percent(40)) model["use_sliding_window"] = dice.percent(70);
@@ -133,8 +136,8 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
 }  // namespace
 
 Json draw_model(Dice& dice, std::int64_t vocabulary, Situation& situation) {
-  situation.family =
-      dice.pick<std::string>({"llama", "mistral", "qwen2", "qwen3", "smollm3", "gpt2"});
+  situation.family = dice.pick<std::string>(
+      {"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "smollm3", "gpt2"});
   situation.vocabulary =
       vocabulary > 0 && dice.percent(60)
           ? vocabulary

@@ -10,6 +10,8 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 CASES = [
     {"model_type": "llama"},
     {"model_type": "mistral"},
+    {"model_type": "ministral"},
+    {"model_type": "ministral3"},
     {"model_type": "qwen2"},
     {"model_type": "qwen3"},
     {"model_type": "smollm3"},
@@ -35,6 +37,12 @@ CASES = [
      "attention_bias": True, "tie_word_embeddings": True},
     {"model_type": "qwen3", "head_dim": 64, "rope_parameters": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 16,
                                                                "rope_theta": 1000000.0}},
+    {"model_type": "ministral", "num_hidden_layers": 3, "sliding_window": 32768, "rope_theta": 1e8,
+     "layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "head_dim": 128},
+    {"model_type": "ministral3", "hidden_size": 3072, "head_dim": 128, "num_hidden_layers": 26, "tie_word_embeddings": True,
+     "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
+                         "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                         "llama_4_scaling_beta": 0.1}},
     {"model_type": "smollm3", "num_hidden_layers": 8, "use_sliding_window": True, "sliding_window": 512, "mlp_bias": True,
      "rope_theta": 5000000.0, "max_position_embeddings": 65536, "num_key_value_heads": None},
     {"model_type": "smollm3", "num_hidden_layers": 3, "no_rope_layers": [1, 0, 1, 0], "attention_bias": True,
@@ -55,7 +63,7 @@ def token(value):
 def read(keys):
     c = AutoConfig.for_model(**json.loads(json.dumps(keys)))
     gpt2, mistral, qwen2 = (c.model_type == name for name in ("gpt2", "mistral", "qwen2"))
-    bias = gpt2 or (not mistral and not qwen2 and c.attention_bias)
+    bias = gpt2 or (not qwen2 and getattr(c, "attention_bias", False))
     model = {
         "layers": c.num_hidden_layers, "hidden": c.hidden_size, "heads": c.num_attention_heads,
         "ffn": (c.n_inner or 4 * c.n_embd) if gpt2 else c.intermediate_size,
@@ -67,13 +75,14 @@ def read(keys):
         "attention_out_bias": bias, "mlp_bias": gpt2 or getattr(c, "mlp_bias", False),
         "bos_token": token(c.bos_token_id), "end_token": token(c.eos_token_id),
     }
-    if mistral:
+    if mistral or c.model_type == "ministral3":
         model["sliding_window"] = c.sliding_window or 0
     if c.model_type == "smollm3":
         model["rotates"] = c.no_rope_layers[:c.num_hidden_layers]
+    if c.model_type in ("smollm3", "ministral"):
         model["windows"] = [c.sliding_window if kind == "sliding_attention" else 0 for kind in c.layer_types]
     if not gpt2:
-        model["rope"] = {k: v for k, v in c.rope_parameters.items() if k != "type"}
+        model["rope"] = {k: v for k, v in c.rope_parameters.items() if k not in ("type", "max_position_embeddings")}
     return {"keys": keys, "model": model}
 
 
