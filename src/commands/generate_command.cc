@@ -150,8 +150,8 @@ void prepare(Task& task, const ModelSource& source, const Options& options,
 /// Sequences at once: more make products no faster on a CPU, and logits large.
 constexpr std::size_t kSequencesMost = 128;
 
-/// Room for as many sequences as there are, or as have pages in three quarters of the memory that
-/// weights leave. Collective: all ranks have the same.
+/// Room for as many sequences as there are, or as have pages and rings in three quarters of the
+/// memory that weights leave. Collective: all ranks have the same.
 DecoderShape choose_shape(const Task& task, Launch& launch, Device device) {
   std::vector<std::int64_t> pages;
   DecoderShape shape;
@@ -163,18 +163,27 @@ DecoderShape choose_shape(const Task& task, Launch& launch, Device device) {
   std::sort(pages.rbegin(), pages.rend());
   pages.resize(std::min(pages.size(), kSequencesMost));
   const std::int64_t wanted = std::accumulate(pages.begin(), pages.end(), std::int64_t{0});
-  const auto bytes_with = [&](std::int64_t count) {
+  const auto bytes_with = [&](std::int64_t sequences, std::int64_t count) {
+    shape.sequences = sequences;
     shape.pages = count;
     return task.shared.cache_bytes_max(shape);
   };
   const std::int64_t free = device.kind == DeviceKind::kCuda
                                 ? static_cast<std::int64_t>(gpu::free_bytes())
                                 : memory_bytes_available() / launch.local_size();
-  const std::int64_t left = std::max<std::int64_t>(0, free - task.shared.weight_bytes_max());
-  std::int64_t least = -(left / 4 * 3 / (bytes_with(2) - bytes_with(1)));
-  launch.job().maximum(std::span(&least, 1));
-  shape.pages = std::clamp(-least, pages.front(), wanted);
-  shape.sequences = std::min<std::int64_t>(std::ssize(pages), shape.pages);
+  const std::int64_t left =
+      std::max<std::int64_t>(0, free - task.shared.weight_bytes_max()) / 4 * 3;
+  // Layers with windows keep a ring for each sequence, whatever its length; they may have half.
+  std::int64_t sequences = std::ssize(pages);
+  while (sequences > 1 && bytes_with(sequences, 1) > left / 2) sequences /= 2;
+  const std::int64_t rings = bytes_with(sequences, 1),
+                     of_page = bytes_with(sequences, 2) - rings;  // 0: all layers have windows
+  const std::int64_t fitting =
+      of_page == 0 ? wanted : std::max<std::int64_t>(0, left - rings) / of_page;
+  std::int64_t least[] = {-sequences, -fitting};
+  launch.job().maximum(least);
+  shape.pages = std::clamp(-least[1], pages.front(), wanted);
+  shape.sequences = std::min(-least[0], shape.pages);
   return shape;
 }
 

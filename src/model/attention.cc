@@ -46,15 +46,24 @@ HeadsView kv_heads_of(const TensorView& rows_TX, const ConstHeadsView& like) {
   return heads_of(rows_TX, 0, like.heads, like.head_dim);
 }
 
-/// The first `count` keys or values of a sequence, one after the other, from its pages.
+/// Keys or values of a sequence, one after the other, from its pages; `seen` begins a page.
 HeadsView in_order(Context& context, const HeadsView& ordered, const HeadsView& cached,
-                   std::span<const std::int32_t> pages, std::int64_t count) {
-  for (std::int64_t first = 0; first < count; first += kAttentionPage) {
-    const std::int64_t rows = std::min(kAttentionPage, count - first);
-    const std::int64_t page = pages[static_cast<std::size_t>(first / kAttentionPage)];
+                   std::span<const std::int32_t> pages, const PositionRange& seen) {
+  for (std::int64_t first = 0; first < seen.count; first += kAttentionPage) {
+    const std::int64_t rows = std::min(kAttentionPage, seen.count - first);
+    const std::int64_t page =
+        pages[static_cast<std::size_t>((seen.first + first) / kAttentionPage)];
     copy_heads(context, ordered.rows(first, rows), cached.rows(page * kAttentionPage, rows));
   }
-  return ordered.rows(0, count);
+  return ordered.rows(0, seen.count);
+}
+
+/// What queries from `first` to `last` see, from the beginning of a page.
+PositionRange seen_by(std::int64_t first, std::int64_t last, std::int64_t window) {
+  if (window == 0) return {0, last + 1};
+  const std::int64_t begin =
+      std::max<std::int64_t>(0, first - window + 1) / kAttentionPage * kAttentionPage;
+  return {begin, last + 1 - begin};
 }
 
 /// `args` has o, q, k and v of the pass's tokens; the cache gets k and v.
@@ -74,10 +83,11 @@ void attend_cached(const LayerPass& pass, const KvCache& cache, const ContextAxi
         context, {args.o, args.q, k, v, tokens.pages_SP, tokens.sequence_T, pass.positions,
                   std::int64_t{last} + 1, args.scale, args.mask.window});
   }
-  const PositionRange seen{0, std::int64_t{tokens.positions.back()} + 1};
+  PositionRange seen{0, std::int64_t{tokens.positions.back()} + 1};
   if (tokens.positions.front() > 0) {
-    args.k = in_order(context, kv_heads_of(cache.ordered_k, k), k, tokens.pages, seen.count);
-    args.v = in_order(context, kv_heads_of(cache.ordered_v, v), v, tokens.pages, seen.count);
+    seen = seen_by(tokens.positions.front(), tokens.positions.back(), args.mask.window);
+    args.k = in_order(context, kv_heads_of(cache.ordered_k, k), k, tokens.pages, seen);
+    args.v = in_order(context, kv_heads_of(cache.ordered_v, v), v, tokens.pages, seen);
   }
   args.mask.kv = {&seen, 1};
   pass.context_axis.forward(context, buffers, args);

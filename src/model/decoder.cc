@@ -55,14 +55,14 @@ Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams&
       ids_(DType::kI32, {shape.rows}, context.device()),
       positions_(DType::kI32, {shape.rows}, context.device()),
       sequences_(DType::kI32, {shape.rows}, context.device()),
-      rows_(DType::kI32, {shape.rows}, context.device()),
-      table_(DType::kI32, {shape.sequences, pages_.pages_each()}, context.device()),
       reads_(blocks_read(params, chunk_, ActionKind::kForward)),
       executor_(peers.pass, *this, peers.links) {
-  const Shape cache = cache_shape(local_, shape.pages_of_all() * kAttentionPage);
-  for (std::size_t layer = 0; layer < chunk_.blocks.size(); ++layer) {
-    k_.emplace_back(store.compute(), cache, context.device());
-    v_.emplace_back(store.compute(), cache, context.device());
+  const ChunkRange& range = chunk_.range;
+  for (std::int64_t layer = range.first_layer; layer < range.first_layer + range.layers; ++layer) {
+    const AttentionConfig& attention = local_.layer(layer).attention;
+    const Shape cache = cache_shape(local_, shape.pages_of_layer(attention) * kAttentionPage);
+    const auto make = [&] { return Buffer(store.compute(), cache, context.device()); };
+    caches_.push_back({make(), make(), places_of(attention)});
   }
   const Shape ordered = cache_shape(local_, shape.length);
   ordered_k_ = Buffer(store.compute(), ordered, context.device());
@@ -80,9 +80,26 @@ Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams&
   host_logits_.resize(static_cast<std::size_t>(shape.sequences * config.vocab_size));
 }
 
-std::int64_t Decoder::cache_bytes(const ModelConfig& local, std::int64_t layers,
+std::size_t Decoder::places_of(const AttentionConfig& attention) {
+  const std::int64_t pages = shape_.pages_of_ring(attention);
+  for (std::size_t i = 0; i < places_.size(); ++i)
+    if (places_[i].pages_of_ring == pages) return i;
+  const auto indices = [&](const Shape& shape) {
+    return Buffer(DType::kI32, shape, context_.device());
+  };
+  const std::int64_t each = pages_.pages_each();
+  places_.push_back({pages, PageRing(pages > 0 ? shape_.sequences : 0, each, pages),
+                     indices({shape_.rows}), indices({shape_.sequences, each})});
+  if (pages > 0)
+    copy_in(context_, places_.back().table.view(), std::as_bytes(places_.back().ring.table()));
+  return places_.size() - 1;
+}
+
+std::int64_t Decoder::cache_bytes(const ModelConfig& local, const ChunkRange& range,
                                   const DecoderShape& shape, DType compute) {
-  const std::int64_t tokens = layers * shape.pages_of_all() * kAttentionPage + shape.length;
+  std::int64_t tokens = shape.length;  // in order, of one sequence
+  for (std::int64_t layer = range.first_layer; layer < range.first_layer + range.layers; ++layer)
+    tokens += shape.pages_of_layer(local.layer(layer).attention) * kAttentionPage;
   return 2 * cache_shape(local, tokens).count() * static_cast<std::int64_t>(size_of(compute));
 }
 
@@ -130,12 +147,11 @@ void Decoder::begin_pass(std::span<const Part> parts) {
       to.ids.push_back(part.ids[i]);
       to.positions.push_back(static_cast<std::int32_t>(position));
       to.sequences.push_back(part.sequence);
-      to.rows.push_back(pages_.row_of(part.sequence, position));
     }
   }
   wanted_ = std::ssize(wanted.ids);
   for (std::vector<std::int32_t> Tokens::*of :
-       {&Tokens::ids, &Tokens::positions, &Tokens::sequences, &Tokens::rows})
+       {&Tokens::ids, &Tokens::positions, &Tokens::sequences})
     (host_.*of).insert((host_.*of).end(), (wanted.*of).begin(), (wanted.*of).end());
   tokens_ = std::ssize(host_.ids);
   expect(tokens_ <= shape_.rows, "{} tokens in a pass of {}", tokens_, shape_.rows);
@@ -145,8 +161,18 @@ void Decoder::begin_pass(std::span<const Part> parts) {
   bring(ids_, host_.ids);
   bring(positions_, host_.positions);
   bring(sequences_, host_.sequences);
-  bring(rows_, host_.rows);
-  copy_in(context_, table_.view(), std::as_bytes(pages_.table()));
+  std::vector<std::int32_t> rows(host_.ids.size());
+  for (Places& places : places_) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const int sequence = host_.sequences[i];
+      const std::int64_t position = host_.positions[i];
+      rows[i] = places.pages_of_ring > 0 ? places.ring.row_of(sequence, position)
+                                         : pages_.row_of(sequence, position);
+    }
+    bring(places.rows, rows);
+    if (places.pages_of_ring == 0)
+      copy_in(context_, places.table.view(), std::as_bytes(pages_.table()));
+  }
   ArenaCursor measure;
   lay_out(measure, tokens_);
   if (measure.bytes() > memory_.size()) {
@@ -157,17 +183,18 @@ void Decoder::begin_pass(std::span<const Part> parts) {
   buffers_ = lay_out(arena, tokens_);
 }
 
-CachedTokens Decoder::cached_tokens() const {
+CachedTokens Decoder::cached_tokens(const Places& places) const {
   const auto first = [&](const Buffer& buffer) { return buffer.view().rows(0, tokens_); };
   CachedTokens tokens;
-  tokens.row_T = first(rows_);
+  tokens.row_T = first(places.rows);
   tokens.positions = host_.positions;
   if (alone_) {
-    tokens.pages = pages_.pages(host_.sequences.front());
+    const int sequence = host_.sequences.front();
+    tokens.pages = places.pages_of_ring > 0 ? places.ring.pages(sequence) : pages_.pages(sequence);
     return tokens;
   }
   tokens.sequence_T = first(sequences_);
-  tokens.pages_SP = table_.view();
+  tokens.pages_SP = places.table.view();
   return tokens;
 }
 
@@ -188,11 +215,12 @@ void Decoder::forward(int /*chunk*/, int /*micro_batch*/) {
                  {first(ids_), positions, vocabulary_, config_.vocab_size},
                  {buffers_.acts[0].attention.norm.s_TC, buffers_.scratch.branch_TC});
   }
-  const CachedTokens tokens = cached_tokens();
+  std::vector<CachedTokens> tokens;
+  for (const Places& places : places_) tokens.push_back(cached_tokens(places));
   std::vector<KvCache> caches;
-  for (std::size_t layer = 0; layer < k_.size(); ++layer)
-    caches.push_back(
-        {k_[layer].view(), v_[layer].view(), ordered_k_.view(), ordered_v_.view(), tokens});
+  for (LayerCache& cache : caches_)
+    caches.push_back({cache.k.view(), cache.v.view(), ordered_k_.view(), ordered_v_.view(),
+                      tokens[cache.places]});
   const ConstTensorView stream =
       forward_layers(pass, weights, chunk_, {buffers_.acts, kInTurns}, buffers_.scratch, caches);
   if (!chunk_.range.head) {

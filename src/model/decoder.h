@@ -24,6 +24,17 @@ struct DecoderShape {
   [[nodiscard]] std::int64_t pages_of_all() const {
     return pages > 0 ? pages : sequences * PageTable::pages_of(length);
   }
+  /// Of a sequence's ring in a layer that sees a window; 0: no ring, which would be no shorter.
+  [[nodiscard]] std::int64_t pages_of_ring(const AttentionConfig& attention) const {
+    if (attention.window == 0) return 0;
+    const std::int64_t ring = PageRing::pages_of(attention.window, rows);
+    return ring < PageTable::pages_of(length) ? ring : 0;
+  }
+  /// That a layer keeps, of all sequences.
+  [[nodiscard]] std::int64_t pages_of_layer(const AttentionConfig& attention) const {
+    const std::int64_t ring = pages_of_ring(attention);
+    return ring > 0 ? sequences * ring : pages_of_all();
+  }
 };
 
 /// Where a decoder meets those that have the rest of the model; alone by default.
@@ -66,8 +77,8 @@ class Decoder final : private ForwardProgram {
   void end(int sequence) { pages_.end(sequence); }
   /// Where it stands.
   [[nodiscard]] Trace& trace() { return trace_; }
-  /// Of keys and values of `layers` layers; `local` is this rank's.
-  [[nodiscard]] static std::int64_t cache_bytes(const ModelConfig& local, std::int64_t layers,
+  /// Of keys and values of the layers of `range`; `local` is this rank's.
+  [[nodiscard]] static std::int64_t cache_bytes(const ModelConfig& local, const ChunkRange& range,
                                                 const DecoderShape& shape, DType compute);
 
  private:
@@ -78,13 +89,21 @@ class Decoder final : private ForwardProgram {
   };
   /// Of a pass's tokens, those that want logits last.
   struct Tokens {
-    std::vector<std::int32_t> ids, positions, sequences, rows;
+    std::vector<std::int32_t> ids, positions, sequences;
+  };
+  /// Where some layers keep the tokens of sequences.
+  struct Places {
+    std::int64_t pages_of_ring = 0;  ///< 0: in the pages of `pages_`
+    PageRing ring;
+    Buffer rows, table;
   };
   Buffers lay_out(ArenaCursor& arena, std::int64_t tokens) const;
   void begin_pass(std::span<const Part> parts);
   void run_head(const ModelPass& pass, WeightReader& weights, ConstTensorView residual_TC);
   void read_logits();
-  [[nodiscard]] CachedTokens cached_tokens() const;
+  [[nodiscard]] CachedTokens cached_tokens(const Places& places) const;
+  /// Those of a layer, made where no layer before it has them.
+  std::size_t places_of(const AttentionConfig& attention);
   /// The first `count` rows of a buffer of one column.
   [[nodiscard]] TensorView first(Buffer& buffer) const { return buffer.view().rows(0, tokens_); }
 
@@ -104,8 +123,13 @@ class Decoder final : private ForwardProgram {
   const DecoderShape shape_;
   PageTable pages_;
   const RopeTables ropes_;
-  Buffer ids_, positions_, sequences_, rows_, table_;
-  std::vector<Buffer> k_, v_;     // of each layer, in pages
+  Buffer ids_, positions_, sequences_;
+  std::vector<Places> places_;
+  struct LayerCache {
+    Buffer k, v;
+    std::size_t places;  ///< of places_
+  };
+  std::vector<LayerCache> caches_;
   Buffer ordered_k_, ordered_v_;  // of one layer and sequence, where a part goes alone
   Memory memory_;
   Buffers buffers_;

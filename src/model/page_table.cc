@@ -38,14 +38,44 @@ void PageTable::end(int sequence) {
   sequences_.at(static_cast<std::size_t>(sequence)) = {};
 }
 
-std::int32_t PageTable::row_of(int sequence, std::int64_t position) const {
-  const std::int32_t page = pages(sequence)[static_cast<std::size_t>(position / kAttentionPage)];
+namespace {
+
+std::int32_t row_in(std::span<const std::int32_t> pages, std::int64_t position) {
+  const std::int32_t page = pages[static_cast<std::size_t>(position / kAttentionPage)];
   return static_cast<std::int32_t>(page * kAttentionPage + position % kAttentionPage);
+}
+
+}  // namespace
+
+std::int32_t PageTable::row_of(int sequence, std::int64_t position) const {
+  return row_in(pages(sequence), position);
 }
 
 std::span<const std::int32_t> PageTable::pages(int sequence) const {
   return std::span(table_).subspan(static_cast<std::size_t>(sequence * pages_each_),
                                    static_cast<std::size_t>(at(sequence).pages));
+}
+
+std::int64_t PageRing::pages_of(std::int64_t window, std::int64_t tokens) {
+  const std::int64_t span = window - 1 + tokens;  // it may begin at a page's last token
+  return ceil_div(span - 1, kAttentionPage) + 1;
+}
+
+PageRing::PageRing(std::int64_t sequences, std::int64_t pages_each, std::int64_t pages_of_ring)
+    : pages_each_(pages_each) {
+  for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
+    for (std::int64_t page = 0; page < pages_each; ++page)
+      table_.push_back(static_cast<std::int32_t>(sequence * pages_of_ring + page % pages_of_ring));
+  }
+}
+
+std::int32_t PageRing::row_of(int sequence, std::int64_t position) const {
+  return row_in(pages(sequence), position);
+}
+
+std::span<const std::int32_t> PageRing::pages(int sequence) const {
+  return std::span(table_).subspan(static_cast<std::size_t>(sequence * pages_each_),
+                                   static_cast<std::size_t>(pages_each_));
 }
 
 }  // namespace trireme

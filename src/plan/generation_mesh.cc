@@ -114,11 +114,9 @@ std::int64_t GenerationMesh::cache_bytes_max(const DecoderShape& shape) const {
   std::int64_t most = 0;
   for (int rank = 0; rank < mesh.size(); ++rank) {
     const RankPart part = part_of(rank);
-    std::int64_t layers = 0;
+    const ModelConfig local = config_of_rank(config.model, part.cut.tensor);
     for (const ChunkParams& chunk : part.declare(config.model).chunks)
-      layers += std::ssize(chunk.blocks);
-    most = std::max(most, Decoder::cache_bytes(config_of_rank(config.model, part.cut.tensor),
-                                               layers, shape, compute));
+      most = std::max(most, Decoder::cache_bytes(local, chunk.range, shape, compute));
   }
   return most;
 }

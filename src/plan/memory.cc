@@ -258,10 +258,10 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
     memory.buffers += WeightGather::buffer_bytes(layout, request.compute, request.device);
   if (!training) return memory;
   if (request.sample_tokens > 0) {
-    std::int64_t layers = 0;
-    for (const ChunkParams& chunk : declared.chunks) layers += std::ssize(chunk.blocks);
-    memory.buffers += Decoder::cache_bytes(config_of_rank(model, request.part.cut.tensor), layers,
-                                           {request.sample_tokens}, request.compute);
+    const ModelConfig local = config_of_rank(model, request.part.cut.tensor);
+    for (const ChunkParams& chunk : declared.chunks)
+      memory.buffers +=
+          Decoder::cache_bytes(local, chunk.range, {request.sample_tokens}, request.compute);
   }
   memory.buffers +=
       GradientReduction::buffer_bytes(params, gradients, request.device, request.wire) +

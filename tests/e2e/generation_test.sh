@@ -58,6 +58,13 @@ cp out long.ids
 ranks 2 generate --checkpoint run "${long[@]}" --pipeline 2
 ends_with "a long prompt" 0
 check "a long prompt: the ids of one" same_file out long.ids
+# Where every layer has a window nothing is in pages.
+train base.json --set run.directory=windowed --set run.steps=2 --set model.model_type=mistral --set model.sliding_window=9
+train generate --checkpoint windowed "${long[@]}"
+ends_with "a long prompt with windows" 0
+cp out long.ids
+ranks 2 generate --checkpoint windowed "${long[@]}" --pipeline 2
+check "a long prompt with windows: the ids of one" same_file out long.ids
 
 # Other families from files of transformers: tied ends on one stage and on two, learned positions, norms of q and k.
 others=(--token-ids 17,203,5,99,42 --temperature 0 --max-new-tokens 12)

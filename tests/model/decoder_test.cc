@@ -185,5 +185,52 @@ TEST_P(DecoderOfFamily, long_prompts_equal_float64_in_pages) {
   });
 }
 
+TEST_P(DecoderOfFamily, a_window_keeps_no_more_than_it_sees) {
+  if (model().windows.empty()) GTEST_SKIP() << "no window";
+  constexpr std::int64_t kLength = 400;
+  const reference::Batch batch = random_batch(1, kLength, model().vocabulary, false);
+  const std::vector<std::int32_t> ids(batch.ids.begin(), batch.ids.end());
+  const reference::Values all = reference::logits_of(model(), params_of(model()), batch);
+  on_threads(1, [&](Communicator& channel) {
+    RankModel rank(GetParam(), {{0, 3, true, true}}, {}, channel, StoreContents{});
+    const DecoderShape shape{kLength, 2, 0, 140};
+    Decoder decoder(rank.context, rank.config, rank.params, rank.store, shape, {rank.axis()});
+    const auto feed_both = [&](std::int64_t first, std::int64_t second) {
+      std::vector<Decoder::Part> parts;
+      for (const auto& [sequence, count] : {std::pair(0, first), std::pair(1, second)}) {
+        const auto from = static_cast<std::size_t>(decoder.length(sequence));
+        if (count > 0)
+          parts.push_back(
+              {sequence, std::span(ids).subspan(from, static_cast<std::size_t>(count))});
+      }
+      decoder.feed(parts);
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        const std::int64_t at = (decoder.length(parts[i].sequence) - 1) * model().vocabulary;
+        const std::span<const float> found = decoder.logits(i);
+        expect_near(
+            {found.begin(), found.end()}, {all.begin() + at, all.begin() + at + model().vocabulary},
+            1e-5,
+            fmt::format("sequence {} of {}", parts[i].sequence, decoder.length(parts[i].sequence)));
+      }
+    };
+    feed_both(140, 0);  // alone
+    feed_both(3, 100);
+    feed_both(140, 0);
+    feed_both(20, 63);
+    feed_both(70, 70);
+    for (int i = 0; i < 27; ++i) feed_both(1, 2);
+    decoder.end(0);
+    feed_both(130, 0);
+    feed_both(1, 1);
+
+    std::int64_t windows = 0;
+    for (const LayerConfig& layer : rank.config.layers) windows += layer.attention.window > 0;
+    const std::int64_t kept = 2 * 4 * windows + (3 - windows) * shape.pages_of_all();
+    const std::int64_t columns = rank.config.layer(0).attention.kv_size();
+    EXPECT_EQ(Decoder::cache_bytes(rank.config, {0, 3}, shape, DType::kF32),
+              2 * columns * 4 * (kept * 64 + kLength));
+  });
+}
+
 }  // namespace
 }  // namespace trireme

@@ -46,5 +46,27 @@ TEST(PageTable, refuses_what_does_not_fit_and_stays_as_it_was) {
   EXPECT_EQ(table.free_pages(), 0);
 }
 
+TEST(PageRing, what_a_pass_sees_has_rows_of_its_own_wherever_it_begins) {
+  constexpr std::int64_t kSequences = 2, kPagesEach = 12;
+  for (const std::int64_t window : {1, 4, 64, 66, 200}) {
+    for (const std::int64_t tokens : {1, 63, 140}) {
+      const std::int64_t pages = PageRing::pages_of(window, tokens);
+      const PageRing ring(kSequences, kPagesEach, pages);
+      std::set<std::int32_t> first_sequence;
+      for (std::int64_t last = window + tokens; last < kPagesEach * 64; ++last) {
+        std::set<std::int32_t> rows;
+        const std::int64_t begin = last - tokens - window + 2;
+        for (std::int64_t at = begin; at <= last; ++at) rows.insert(ring.row_of(0, at));
+        EXPECT_EQ(std::ssize(rows), last + 1 - begin) << window << ", " << tokens << ", " << last;
+        first_sequence.insert(rows.begin(), rows.end());
+      }
+      EXPECT_EQ(*first_sequence.rbegin(), pages * 64 - 1) << "all of the ring, and no more";
+      EXPECT_EQ(ring.row_of(1, 0), pages * 64) << "the next sequence's is behind";
+      EXPECT_EQ(ring.pages(1)[static_cast<std::size_t>(pages)], ring.pages(1)[0]);
+      EXPECT_EQ(std::ssize(ring.table()), kSequences * kPagesEach);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trireme

@@ -53,7 +53,7 @@ Decoded decode(Communicator& group, const GenerationMesh& shared) {
   for (const ChunkParams& chunk : runtime.params.chunks) {
     const AxisRank place = shared.part_of(group.rank()).cut.tensor;
     result.cache_bytes += Decoder::cache_bytes(config_of_rank(shared.config.model, place),
-                                               std::ssize(chunk.blocks), {0, 1, 1}, DType::kF32);
+                                               chunk.range, {0, 1, 1}, DType::kF32);
   }
   for (const StateTensor& tensor : runtime.store.state().tensors)
     result.weights += tensor.box.shape.count();
