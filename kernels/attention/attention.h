@@ -79,6 +79,10 @@ void attention_cached(Context& context, const CachedAttention& args);
 
 /// Joins results over two disjoint sets of keys; o and lse take the whole, an exact softmax:
 ///   L = log(exp lse + exp lse2),  o = o exp(lse - L) + o2 exp(lse2 - L)
+///
+/// A sink, a score of a head that has no value (Xiao et al. 2023; gpt-oss learns it), is such a
+/// set: o2 = 0 and lse2 = sink. The backward pass stays what it is, with the merged lse and the
+/// delta of the merged o, and dsink[h] = -sum_i exp(sink[h] - lse[i,h]) delta[i,h].
 void attention_merge(Context& context, HeadsView o, TensorView lse_TH, ConstHeadsView o2,
                      ConstTensorView lse2_TH);
 

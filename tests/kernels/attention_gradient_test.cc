@@ -148,6 +148,81 @@ TEST_P(AttentionGradient, gradients_equal_finite_differences) {
   }
 }
 
+/// sum dO O, where each head has one more score without a value.
+double loss_with_sinks(const AttentionCase& c, const std::vector<double>& sinks,
+                       const std::vector<double>& d_o) {
+  const auto dot = [&](const std::vector<double>& x, std::int64_t x_row,
+                       const std::vector<double>& y, std::int64_t y_row) {
+    double sum = 0;
+    for (std::int64_t d = 0; d < c.head_dim; ++d)
+      sum += x[static_cast<std::size_t>(x_row * c.head_dim + d)] *
+             y[static_cast<std::size_t>(y_row * c.head_dim + d)];
+    return sum;
+  };
+  double loss = 0;
+  for (std::int64_t row = 0; row < c.sequences * c.q_tokens(); ++row) {
+    const std::int64_t b = row / c.q_tokens(), i = row % c.q_tokens();
+    for (std::int64_t h = 0; h < c.heads; ++h) {
+      double above = 0, below = std::exp(sinks[static_cast<std::size_t>(h)]);
+      for (std::int64_t j = 0; j < c.kv_tokens(); ++j) {
+        if (!c.sees(b, i, j)) continue;
+        const std::int64_t key = (b * c.kv_tokens() + j) * c.kv_heads + h * c.kv_heads / c.heads;
+        const double weight = std::exp(c.scale * dot(c.q, row * c.heads + h, c.k, key));
+        above += weight * dot(d_o, row * c.heads + h, c.v, key);
+        below += weight;
+      }
+      loss += above / below;
+    }
+  }
+  return loss;
+}
+
+TEST_P(AttentionGradient, a_sink_is_merged_like_keys_without_values) {
+  Problem problem(DType::kF32, {2, 4, 2, 4}, {{3, 9}}, {{0, 7}, {8, 4}});
+  problem.c.window = 5;
+  const AttentionCase& c = problem.c;
+  const std::vector<double> d_o = problem.d_o.values(), sinks = {-1, 0.5, 0, 2};
+  Context context = test_context(GetParam());
+  Output out = run_forward(GetParam(), 1, problem);
+  TestTensor nothing(DType::kF32, {problem.q_rows(), c.heads * c.head_dim}),
+      sinks_TH(DType::kF32, {problem.q_rows(), c.heads});
+  for (std::int64_t i = 0; i < problem.q_rows() * c.heads; ++i)
+    sinks_TH.set(i, sinks[static_cast<std::size_t>(i % c.heads)]);
+  attention_merge(context, heads(out.o, c, c.heads), out.lse,
+                  heads(std::as_const(nothing), c, c.heads), sinks_TH);
+  TestTensor delta(DType::kF32, {problem.q_rows(), c.heads});
+  attention_delta(context, delta, heads(problem.d_o, c, c.heads), heads(out.o, c, c.heads));
+  double found = 0;
+  const std::vector<double> o = o_values(problem, out);
+  for (std::size_t i = 0; i < o.size(); ++i) found += o[i] * d_o[i];
+  EXPECT_NEAR(found, loss_with_sinks(c, sinks, d_o), 1e-5);
+
+  const Gradients g = run_backward(GetParam(), 1, problem, out.lse.values(), delta.values());
+  const auto difference = [&](std::vector<double> AttentionCase::*operand) {
+    AttentionCase moved = c;
+    return finite_differences(c.*operand, [&](const std::vector<double>& at) {
+      moved.*operand = at;
+      return loss_with_sinks(moved, sinks, d_o);
+    });
+  };
+  expect_close(packed(heads(g.dq, c, c.heads)), difference(&AttentionCase::q), {2e-6, 2e-6}, "dq");
+  expect_close(packed(heads(g.dk, c, c.kv_heads)), difference(&AttentionCase::k), {2e-6, 2e-6},
+               "dk");
+  expect_close(packed(heads(g.dv, c, c.kv_heads)), difference(&AttentionCase::v), {2e-6, 2e-6},
+               "dv");
+  std::vector<double> dsinks(sinks.size());
+  const std::vector<double> lse = out.lse.values(), deltas = delta.values();
+  for (std::size_t i = 0; i < lse.size(); ++i) {
+    const std::size_t h = i % sinks.size();
+    dsinks[h] -= std::exp(sinks[h] - lse[i]) * deltas[i];
+  }
+  expect_close(
+      dsinks,
+      finite_differences(
+          sinks, [&](const std::vector<double>& at) { return loss_with_sinks(c, at, d_o); }),
+      {4e-6, 4e-6}, "dsinks");
+}
+
 TEST_P(AttentionGradient, backward_adds_to_what_stands_there) {
   const Problem problem(DType::kF32, {1, 1, 1, 8}, {{0, 20}}, {{0, 20}});
   const AttentionCase& c = problem.c;
