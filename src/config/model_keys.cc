@@ -22,6 +22,8 @@ constexpr ModelKey kCommon[] = {
     {"bos_token_id", kRead},
     {"eos_token_id", kRead},
     {"add_cross_attention", kFixed, "[false]"},
+    {"attn_logit_softcapping", kFixed, "[]"},
+    {"final_logit_softcapping", kFixed, "[]"},
     {"is_encoder_decoder", kFixed, "[false]"},
     {"pruned_heads", kFixed, "[{}]"},
     {"quantization_config", kFixed, "[]"},
@@ -247,9 +249,9 @@ std::vector<std::string> family_names() {
 }
 
 bool is_future_family(std::string_view model_type) {
-  static constexpr std::string_view kNames[] = {"olmo2",   "olmo3",     "gemma3_text",
-                                                "mixtral", "qwen2_moe", "qwen3_moe",
-                                                "olmoe",   "glm4_moe",  "deepseek_v3"};
+  static constexpr std::string_view kNames[] = {
+      "gemma2",  "glm4",      "gpt_oss",   "phi3",  "olmo2",    "olmo3",      "gemma3_text",
+      "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3"};
   return !family_of(model_type) &&
          std::find(std::begin(kNames), std::end(kNames), model_type) != std::end(kNames);
 }

@@ -156,7 +156,13 @@ TEST(ModelParse, gpt2_takes_family_names_and_aliases) {
 
 TEST(ModelParse, a_model_of_another_kind_is_refused_by_name) {
   EXPECT_TRUE(fault(R"({"model_type":"bert"})").message.starts_with("is no model_type"));
-  for (const char* type : {"mixtral", "qwen3_moe"}) {
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    const Problem problem = fault(llama(fmt::format(R"("{}":50.0)", key)));
+    EXPECT_EQ(problem.path, std::string("model.") + key);
+    EXPECT_EQ(problem.message, "not in this version");
+    legal(llama(fmt::format(R"("{}":null)", key)));
+  }
+  for (const char* type : {"mixtral", "qwen3_moe", "gemma2"}) {
     const Problem problem = fault(fmt::format(R"({{"model_type":"{}"}})", type));
     EXPECT_EQ(problem.path, "model.model_type");
     EXPECT_EQ(problem.message, "not in this version");
