@@ -86,7 +86,7 @@ cat >"$to/environment" <<'WRAPPER'
 # Sourced by train and mpirun, with $here.
 export OPAL_PREFIX="$here" OPAL_BINDIR="$here/bin" OPAL_LIBDIR="$here/lib" OPAL_PKGLIBDIR="$here/lib/openmpi"
 export OPAL_PKGDATADIR="$here/share/openmpi" OPAL_SYSCONFDIR="$here/etc"
-export PMIX_INSTALL_PREFIX="$here" PMIX_MCA_mca_base_component_path="$here/lib/pmix"
+export PMIX_INSTALL_PREFIX="$here" PMIX_PKGLIBDIR="$here/lib/pmix"
 export OMPI_MCA_orte_launch_agent="$here/orted"
 export PRTE_PREFIX="$here" PMIX_PREFIX="$here" OMPI_PRTERUN="$here/prterun" PRTE_MCA_prte_launch_agent="$here/prted"
 command -v ssh >/dev/null || export OMPI_MCA_plm="${OMPI_MCA_plm-isolated}" # one host then

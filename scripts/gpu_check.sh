@@ -109,13 +109,14 @@ run() { rm -rf "$2" && limit "${LIMIT:-60}" "$train" "$1" --set run.directory="$
 
 stage_device() {
   "$train" --version
-  local code=0 library
+  local code=0 library found
   if [ "$device" = cuda ]; then
     limit 20 nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used,clocks.sm,clocks.max.sm,power.limit,mig.mode.current --format=csv
     code=$?
   fi
   for library in libcublasLt.so.13 libnccl.so.2 libcudnn.so.9 libnvrtc.so.13; do
-    printf '%s: %s\n' $library "$( (PATH=$PATH:/sbin:/usr/sbin ldconfig -p; IFS=:; for f in ${LD_LIBRARY_PATH-}; do ls "$f/$library" 2>/dev/null; done) | grep -m 1 "$library" || echo 'not found: see LD_LIBRARY_PATH')"
+    found=$( (PATH=$PATH:/sbin:/usr/sbin ldconfig -p; IFS=:; for f in ${LD_LIBRARY_PATH-}; do ls "$f/$library" 2>/dev/null; done) | grep "$library")
+    printf '%s: %s\n' $library "$(head -n 1 <<<"${found:-not found: see LD_LIBRARY_PATH}")"
   done
   command -v compute-sanitizer nvcc python3
   return $code
