@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "kernels/gemm/gemm.h"
 #include "model/walk.h"
@@ -88,10 +89,12 @@ std::size_t Decoder::places_of(const AttentionConfig& attention) {
     return Buffer(DType::kI32, shape, context_.device());
   };
   const std::int64_t each = pages_.pages_each();
-  places_.push_back({pages, PageRing(pages > 0 ? shape_.sequences : 0, each, pages),
-                     indices({shape_.rows}), indices({shape_.sequences, each})});
-  if (pages > 0)
-    copy_in(context_, places_.back().table.view(), std::as_bytes(places_.back().ring.table()));
+  Places places{pages, {}, indices({shape_.rows}), indices({shape_.sequences, each})};
+  if (pages > 0) {
+    places.ring.emplace(shape_.sequences, each, pages);
+    copy_in(context_, places.table.view(), std::as_bytes(places.ring->table()));
+  }
+  places_.push_back(std::move(places));
   return places_.size() - 1;
 }
 
@@ -166,12 +169,11 @@ void Decoder::begin_pass(std::span<const Part> parts) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const int sequence = host_.sequences[i];
       const std::int64_t position = host_.positions[i];
-      rows[i] = places.pages_of_ring > 0 ? places.ring.row_of(sequence, position)
-                                         : pages_.row_of(sequence, position);
+      rows[i] =
+          places.ring ? places.ring->row_of(sequence, position) : pages_.row_of(sequence, position);
     }
     bring(places.rows, rows);
-    if (places.pages_of_ring == 0)
-      copy_in(context_, places.table.view(), std::as_bytes(pages_.table()));
+    if (!places.ring) copy_in(context_, places.table.view(), std::as_bytes(pages_.table()));
   }
   ArenaCursor measure;
   lay_out(measure, tokens_);
@@ -190,7 +192,7 @@ CachedTokens Decoder::cached_tokens(const Places& places) const {
   tokens.positions = host_.positions;
   if (alone_) {
     const int sequence = host_.sequences.front();
-    tokens.pages = places.pages_of_ring > 0 ? places.ring.pages(sequence) : pages_.pages(sequence);
+    tokens.pages = places.ring ? places.ring->pages(sequence) : pages_.pages(sequence);
     return tokens;
   }
   tokens.sequence_T = first(sequences_);

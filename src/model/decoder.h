@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -93,8 +94,8 @@ class Decoder final : private ForwardProgram {
   };
   /// Where some layers keep the tokens of sequences.
   struct Places {
-    std::int64_t pages_of_ring = 0;  ///< 0: in the pages of `pages_`
-    PageRing ring;
+    std::int64_t pages_of_ring = 0;
+    std::optional<PageRing> ring;  ///< none: in the pages of `pages_`
     Buffer rows, table;
   };
   Buffers lay_out(ArenaCursor& arena, std::int64_t tokens) const;
