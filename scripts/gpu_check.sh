@@ -29,7 +29,8 @@
 #   memcheck    a part of the tests under compute-sanitizer, where that is installed
 #   pytorch     the same step, attention, a product and a copy by PyTorch, where python3 has it
 set -uo pipefail
-case ${1-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
+usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
+case ${1-} in -h | --help) usage && exit 0 ;; esac
 self=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/$(basename "${BASH_SOURCE[0]}")
 here=$(dirname "$self")
 all=(device kernels train families memory ranks meshes placements killed checkpoint gpus aligned cudnn times ops memcheck pytorch)
@@ -43,7 +44,7 @@ while (($#)); do
   --device) device=$2 && shift ;;
   --inside) only=$2 && shift ;; # one stage, by this script itself
   --dry-run) dry=1 ;;
-  -*) sed -n '2,33s/^# \?//p' "$self" >&2 && exit 2 ;;
+  -*) usage >&2 && exit 2 ;;
   *)
     [[ " ${all[*]} " == *" $1 "* ]] || { echo "gpu_check: no stage $1 (there are ${all[*]})" >&2 && exit 2; }
     stages+=("$1")

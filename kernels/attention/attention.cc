@@ -215,13 +215,6 @@ AttentionShape check_backward(const AttentionBackward& args) {
   return shape;
 }
 
-/// Of checked arguments.
-bool writes(Context& context, const AttentionShape& shape, const AttentionBackward& args) {
-  if (!context.on_gpu() || !args.written.given()) return false;
-  const AttentionBackend& chosen = backend(context);
-  return chosen.writes != nullptr && chosen.writes(context, shape, args);
-}
-
 /// The visible (query, key) pairs of one head, over all sequences. A GPU's documents do not count.
 std::int64_t visible_pairs(const Context& context, const AttentionMask& mask) {
   const std::int32_t* first_key = context.on_gpu() ? nullptr : first_key_of(mask);
@@ -259,6 +252,12 @@ OpWork work_of(const Context& context, const AttentionBackward& args) {
 }
 
 }  // namespace
+
+void attention_internal::refuse_written(const AttentionBackward& args) {
+  ArgumentChecker("attention_backward")
+      .that(!args.written.given(), "written",
+            "given, where gradients are added (attention_backward_writes)");
+}
 
 void attention_forward(Context& context, const AttentionForward& args) {
   const AttentionShape shape = check_forward(args);
@@ -299,10 +298,8 @@ void attention_backward(Context& context, const AttentionBackward& args) {
   const std::int64_t groups = shape.sequences * shape.kv_heads,
                      key_blocks = block_count(args.mask.kv);
   if (groups * shape.q_tokens == 0 || key_blocks == 0) return;
-  ArgumentChecker("attention_backward")
-      .that(!args.written.given() || writes(context, shape, args), "written",
-            "given, where gradients are added (attention_backward_writes)");
   if (context.on_gpu()) return backend(context).backward(context, shape, args);
+  refuse_written(args);
   const std::int64_t work =
       shape.sequences * shape.heads * shape.q_tokens * shape.kv_tokens * shape.head_dim;
   const int pieces = piece_count(context, groups * key_blocks, work);
@@ -331,7 +328,10 @@ void attention_backward(Context& context, const AttentionBackward& args) {
 
 bool attention_backward_writes(Context& context, const AttentionBackward& args) {
   const AttentionShape shape = check_backward(args);
-  return shape.sequences * shape.q_tokens * shape.kv_tokens > 0 && writes(context, shape, args);
+  const bool nothing = shape.sequences * shape.q_tokens * shape.kv_tokens == 0;
+  if (!context.on_gpu() || !args.written.given() || nothing) return false;
+  const AttentionBackend& chosen = backend(context);
+  return chosen.writes != nullptr && chosen.writes(context, shape, args);
 }
 
 namespace {

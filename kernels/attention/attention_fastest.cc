@@ -60,7 +60,6 @@ void forward(Context& context, const AttentionShape& shape, const AttentionForwa
               served_by_library(shape, args.mask, {args.q, args.k, args.v, args.o}), run));
 }
 
-/// Our own kernels add to dq, dk and dv, also where `args` names heads to write to.
 const AttentionBackend& fastest_backward(Context& context, const AttentionShape& shape,
                                          const AttentionBackward& args) {
   AttentionLayout layout{shape.sequences, shape.q_tokens, shape.heads, shape.kv_heads,
@@ -69,7 +68,11 @@ const AttentionBackend& fastest_backward(Context& context, const AttentionShape&
   return fastest(context, key_of(shape, true),
                  served_by_library(shape, args.mask, {args.q, args.k, args.v, args.o, args.d_o}) &&
                      backward_is_candidate(layout),
-                 [&](const AttentionBackend& backend) { backend.backward(context, shape, args); });
+                 [&](const AttentionBackend& backend) {
+                   AttentionBackward measured = args;
+                   if (backend.writes == nullptr) measured.written = {};
+                   backend.backward(context, shape, measured);
+                 });
 }
 
 void backward(Context& context, const AttentionShape& shape, const AttentionBackward& args) {

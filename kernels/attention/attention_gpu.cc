@@ -61,6 +61,7 @@ void forward(Context& context, const AttentionShape& shape, const AttentionForwa
 }
 
 void backward(Context& context, const AttentionShape& shape, const AttentionBackward& args) {
+  refuse_written(args);
   const GpuRanges ranges = joined(context, args.mask);
   const std::int32_t* first_key = first_key_of(args.mask);
   std::int32_t* tile_first_key = nullptr;

@@ -45,6 +45,9 @@ inline std::int32_t reach_of(std::int64_t window) {
 /// The library's table; throws EnvironmentError where there is none.
 const AttentionLibraryKernels& attention_library();
 
+/// By who adds gradients: an InternalError where they are to be written.
+void refuse_written(const AttentionBackward& args);
+
 /// Whether the library can write these gradients where they are wanted.
 bool library_writes(const AttentionBackward::Written& written);
 

@@ -8,6 +8,8 @@
 // A block that has a piece's first parts adds these; parts behind that are left to the second
 // stage.
 
+#include <type_traits>
+
 #include "kernels/common/gpu_scratch.h"
 #include "kernels/common/vector.cuh"
 
@@ -16,9 +18,12 @@ namespace trireme::cuda {
 /// Parts of pieces: of blocks that have whole pieces each, or of some other number of blocks.
 inline constexpr int kParts = gpu_scratch::kPartsOfPiece;
 
-/// The first part that a block has; of block + 1 the end.
-__host__ __device__ __forceinline__ std::int64_t first_part(std::int64_t block, std::int64_t blocks,
-                                                            std::int64_t pieces) {
+/// The first part that a block has; of block + 1 the end. Integer: wide enough for all parts times
+/// the blocks.
+template <class Integer = std::int64_t>
+__host__ __device__ __forceinline__ Integer first_part(std::type_identity_t<Integer> block,
+                                                       std::type_identity_t<Integer> blocks,
+                                                       std::type_identity_t<Integer> pieces) {
   return block * pieces * kParts / blocks;
 }
 
@@ -93,12 +98,14 @@ __device__ __forceinline__ float piece_sum(const PieceRows& rows, int parts, int
   float sum = at[0];
   if constexpr (!kWhole) {
     const auto blocks = static_cast<unsigned>(rows.blocks),
-               all = static_cast<unsigned>(rows.pieces) * kParts;
+               pieces = static_cast<unsigned>(rows.pieces);
 #pragma unroll
     for (int i = 1; i < kParts; ++i) {
-      const unsigned block = (static_cast<unsigned>(first + i + 1) * blocks - 1) / all;
+      const unsigned block =
+          (static_cast<unsigned>(first + i + 1) * blocks - 1) / (pieces * kParts);
       // Left to us, unless its block has the piece's first part too.
-      if (block * all / blocks > static_cast<unsigned>(first)) sum += at[i * rows.columns];
+      if (first_part<unsigned>(block, blocks, pieces) > static_cast<unsigned>(first))
+        sum += at[i * rows.columns];
     }
   }
   return sum;

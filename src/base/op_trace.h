@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <numeric>
 #include <span>
 
 #include "base/dtype.h"
@@ -54,6 +55,9 @@ class OpTrace {
   /// apart, which an untraced step does not.
   [[nodiscard]] std::int64_t beyond_ns(Phase phase) const {
     return beyond_ns_[static_cast<std::size_t>(phase)];
+  }
+  [[nodiscard]] std::int64_t beyond_ns() const {
+    return std::accumulate(beyond_ns_.begin(), beyond_ns_.end(), std::int64_t{0});
   }
 
  private:

@@ -178,10 +178,8 @@ void time_run(Launch& launch, const PreparedRun& prepared, const Placement& plac
                                            config.model, config.data.sequence_length));
   if (const auto peak = peak_tflops(config, runtime.context.device()))
     result.peak_flops = *peak * 1e12 * replica.size();
-  double traced_mean = traced.sum.seconds() / static_cast<double>(options.steps);
-  for (std::size_t i = 0; i < static_cast<std::size_t>(Phase::kCount); ++i)
-    traced_mean -= 1e-9 * static_cast<double>(ops.beyond_ns(static_cast<Phase>(i))) /
-                   static_cast<double>(options.steps);
+  const double traced_mean = (traced.sum.seconds() - 1e-9 * static_cast<double>(ops.beyond_ns())) /
+                             static_cast<double>(options.steps);
   result.cost = cost_of_step(ranks, options.steps, traced_mean, result.rates);
   std::sort(result.step_seconds.begin(), result.step_seconds.end());
   std::fputs(options.json ? (benchmark_json(result).dump() + "\n").c_str()

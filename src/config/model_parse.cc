@@ -343,7 +343,8 @@ class ModelReader {
   std::vector<std::int64_t> read_windows(Family family, std::int64_t layers) {
     const bool ministral = family == Family::kMinistral;
     const bool use = reader_.boolean("use_sliding_window").value_or(false) || ministral;
-    const std::int64_t size = read_window(rotates_.empty() ? 4096 : 0), window = use ? size : 0;
+    const std::int64_t size = read_window(family == Family::kSmolLm3 ? 0 : 4096),
+                       window = use ? size : 0;
     const std::int64_t full =
         reader_.integer("max_window_layers", {0, 1 << 20}).value_or(ministral ? 0 : 28);
     std::vector<std::int64_t> windows(static_cast<std::size_t>(layers), 0);

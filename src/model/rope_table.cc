@@ -134,8 +134,8 @@ RopeTables::RopeTables(Context& context, const ModelConfig& config, std::int64_t
 
 RopeTable RopeTables::of_layer(std::int64_t layer) const {
   const Table& table = tables_[static_cast<std::size_t>(owner_of_table(config_, layer))];
-  const bool scaled = config_.layer(layer).attention.rope.value_or(RopeConfig()).query_beta != 0;
-  return {scaled ? table.q.view() : table.k.view(), table.k.view()};
+  const ConstTensorView k = table.k.view(), q = table.q.view();
+  return {q.given() ? q : k, k};
 }
 
 std::int64_t RopeTables::bytes_of(const ModelConfig& config, std::int64_t positions) {
