@@ -29,12 +29,18 @@ __device__ __forceinline__ float gelu_slope(float x) {
 
 __device__ __forceinline__ float swiglu(float gate, float up) { return gate * sigmoid(gate) * up; }
 
-struct SwigluGradient {
-  float gate, up, act;  ///< act: swiglu(gate, up) once more
+struct GluGradient {
+  float gate, up, act;  ///< act: the unit's result once more
 };
-__device__ __forceinline__ SwigluGradient swiglu_gradient(float gate, float up, float dact) {
+__device__ __forceinline__ GluGradient swiglu_gradient(float gate, float up, float dact) {
   const float s = sigmoid(gate), gs = gate * s;
   return {dact * up * s * fmaf(gate, 1.0F - s, 1.0F), dact * gs, gs * up};
+}
+
+__device__ __forceinline__ float geglu(float gate, float up) { return gelu(gate) * up; }
+__device__ __forceinline__ GluGradient geglu_gradient(float gate, float up, float dact) {
+  const float value = gelu(gate);
+  return {dact * up * gelu_slope(gate), dact * value, value * up};
 }
 
 }  // namespace trireme::cuda

@@ -11,7 +11,17 @@ enum class GemmEpilogue : std::uint8_t {
   kGelu,
   kGeluBackward,
   kSwiglu,
-  kSwigluBackward
+  kSwigluBackward,
+  kGeglu,
+  kGegluBackward
 };
+
+/// Of two products beside each other, gate and up.
+constexpr bool is_glu(GemmEpilogue epilogue) {
+  return epilogue == GemmEpilogue::kSwiglu || epilogue == GemmEpilogue::kGeglu;
+}
+constexpr bool is_glu_backward(GemmEpilogue epilogue) {
+  return epilogue == GemmEpilogue::kSwigluBackward || epilogue == GemmEpilogue::kGegluBackward;
+}
 
 }  // namespace trireme

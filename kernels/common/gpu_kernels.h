@@ -12,11 +12,12 @@ struct ElementwiseKernels;
 struct EmbeddingKernels;
 struct GeluKernels;
 struct GemmGpuKernels;
+struct GluKernels;
 struct GradNormGpuKernels;
 struct NormKernels;
+struct ProjectionNormKernels;
 struct RopeKernels;
 struct ShardsKernels;
-struct SwigluKernels;
 
 struct GpuKernels {
   const AdamWKernels* adamw = nullptr;
@@ -29,11 +30,12 @@ struct GpuKernels {
   const GemmGpuKernels* gemm = nullptr;
   const GemmGpuKernels* gemm_sm90 = nullptr;      ///< where code for sm_90a was compiled
   const GemmGpuKernels* gemm_cublaslt = nullptr;  ///< where that library was found
+  const GluKernels* glu = nullptr;
   const GradNormGpuKernels* grad_norm = nullptr;
   const NormKernels* norm = nullptr;
+  const ProjectionNormKernels* projection_norm = nullptr;
   const RopeKernels* rope = nullptr;
   const ShardsKernels* shards = nullptr;
-  const SwigluKernels* swiglu = nullptr;
 };
 const GpuKernels& gpu_kernels();
 

@@ -16,8 +16,8 @@ constexpr std::string_view kAttentionKernels[kAttentionKernelCount] = {"own", "c
 constexpr std::string_view kTypes[] = {"fp32", "bf16"};
 constexpr DType kTypeValues[] = {DType::kF32, DType::kBF16};
 /// In the order of GemmEpilogue.
-constexpr std::string_view kEpilogues[] = {"none",          "add_residual", "gelu",
-                                           "gelu_backward", "swiglu",       "swiglu_backward"};
+constexpr std::string_view kEpilogues[] = {"none",   "add_residual",    "gelu",  "gelu_backward",
+                                           "swiglu", "swiglu_backward", "geglu", "geglu_backward"};
 constexpr std::int64_t kLargest = std::int64_t{1} << 40;
 
 /// A choice of a list, read member by member.

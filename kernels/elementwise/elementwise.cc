@@ -81,6 +81,14 @@ void accumulate(Context& context, TensorView destination, ConstTensorView source
                              destination.dtype, source.dtype});
 }
 
+void scale(Context& context, TensorView x, float factor) {
+  const OpSpan span(context.op_trace(), "scale", {0, bytes_of(x, x)});
+  const ArgumentChecker check("scale");
+  check.floating("x", x.dtype);
+  check.tensor("x", x, x.dtype, x.shape);
+  table(context).scale({context.exec(), x.data, x.count(), factor, x.dtype});
+}
+
 void sum_ranks(Context& context, TensorView own_N, ConstTensorView others_PN, int rank) {
   const OpSpan span(context.op_trace(), "sum_ranks", {0, bytes_of(own_N, own_N, others_PN)});
   const ArgumentChecker check("sum_ranks");

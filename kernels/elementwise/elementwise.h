@@ -24,6 +24,9 @@ void clear(Context& context, TensorView destination);
 /// destination += source: f32 += f32|bf16, or bf16 += bf16 (added in f32, rounded once).
 void accumulate(Context& context, TensorView destination, ConstTensorView source);
 
+/// x *= factor, in f32 and rounded once to x's type, f32|bf16.
+void scale(Context& context, TensorView x, float factor);
+
 /// own = the sum over ranks 0, 1, 2, ... in that order, added in f32 and rounded once (the bits of
 /// comm/rank_order_sum.h, but for subnormal bf16); `own` is rank `rank`'s, `others` the others'.
 ///   own [N];  others [ranks - 1, N] of own's type, f32|bf16;  0 <= rank < ranks

@@ -74,6 +74,22 @@ void accumulate(const AccumulateArgs& args) {
 }
 
 template <class T>
+void scale_elements(const ScaleArgs& args) {
+  T* x = static_cast<T*>(args.x);
+  const F32 factor = F32::broadcast(args.factor);
+  parallel_ranges(args.exec, args.count, 1, [&](std::int64_t begin, std::int64_t end) {
+    for_each_vector(begin, end, [&](std::int64_t i, auto lanes) {
+      (F32::load(x + i, lanes) * factor).store(x + i, lanes);
+    });
+  });
+}
+
+void scale(const ScaleArgs& args) {
+  if (args.type == DType::kF32) return scale_elements<float>(args);
+  scale_elements<BFloat16>(args);
+}
+
+template <class T>
 void sum_elements_of_ranks(const SumRanksArgs& args) {
   T* own = static_cast<T*>(args.own);
   const T* others = static_cast<const T*>(args.others);
@@ -155,9 +171,9 @@ void sum_in_order(const SumInOrderArgs& args) {
 
 }  // namespace
 
-const ElementwiseKernels elementwise_cpu = {
-    cast,        put_rows,  put_rows,   clear,
-    accumulate,  sum_ranks, column_sum, column_sum_scratch_floats,
-    sum_in_order};
+const ElementwiseKernels elementwise_cpu = {cast,        put_rows,   put_rows,
+                                            clear,       accumulate, scale,
+                                            sum_ranks,   column_sum, column_sum_scratch_floats,
+                                            sum_in_order};
 
 }  // namespace trireme::TRIREME_ISA

@@ -47,6 +47,19 @@ __global__ void __launch_bounds__(kTurnThreads)
       });
 }
 
+template <int kWidth, class T>
+__global__ void __launch_bounds__(kTurnThreads)
+    scale_kernel(T* x, float factor, std::int64_t items) {
+  for_each_item<kTurns>(
+      items, [&](std::int64_t i) { return load<kWidth>(x + i * kWidth); },
+      [&](std::int64_t i, const Vector<T, kWidth>& in) {
+        Vector<T, kWidth> scaled;
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) scaled.at[k] = from_float<T>(to_float(in.at[k]) * factor);
+        store(x + i * kWidth, scaled);
+      });
+}
+
 /// Rows of `others` are `stride` elements apart.
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kTurnThreads)
@@ -146,6 +159,18 @@ void accumulate(const AccumulateArgs& args) {
     using T = decltype(type);
     if (args.destination_type == DType::kF32) return accumulate_elements<float, T>(args);
     accumulate_elements<T, T>(args);
+  });
+}
+
+void scale(const ScaleArgs& args) {
+  for_type(args.type, [&](auto type) {
+    using T = decltype(type);
+    auto* x = static_cast<T*>(args.x);
+    for_vectors_and_rest<kVector>(
+        args.count, aligned_to_16(x), [&](auto width, std::int64_t first, std::int64_t items) {
+          launch(scale_kernel<decltype(width)::value, T>,
+                 config_of_turns(args.exec, kTurns, items, "scale"), x + first, args.factor, items);
+        });
   });
 }
 
@@ -286,9 +311,9 @@ void sum_in_order(const SumInOrderArgs& args) {
 
 }  // namespace
 
-const ElementwiseKernels elementwise_cuda = {
-    cast,        copy_rows, put_rows,   clear,
-    accumulate,  sum_ranks, column_sum, column_sum_scratch_floats,
-    sum_in_order};
+const ElementwiseKernels elementwise_cuda = {cast,        copy_rows,  put_rows,
+                                             clear,       accumulate, scale,
+                                             sum_ranks,   column_sum, column_sum_scratch_floats,
+                                             sum_in_order};
 
 }  // namespace trireme::cuda

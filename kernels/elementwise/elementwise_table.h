@@ -40,6 +40,14 @@ struct AccumulateArgs {
   DType destination_type, source_type;
 };
 
+struct ScaleArgs {
+  Exec exec;
+  void* x;
+  std::int64_t count;
+  float factor;
+  DType type;
+};
+
 struct SumRanksArgs {
   Exec exec;
   void* own;
@@ -73,6 +81,7 @@ struct ElementwiseKernels {
   void (*put_rows)(const CopyRowsArgs&);
   void (*clear)(const ClearArgs&);
   void (*accumulate)(const AccumulateArgs&);
+  void (*scale)(const ScaleArgs&);
   void (*sum_ranks)(const SumRanksArgs&);
   void (*column_sum)(const ColumnSumArgs&);
   std::int64_t (*column_sum_scratch_floats)(const ColumnSumArgs&);

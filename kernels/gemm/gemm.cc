@@ -8,7 +8,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gelu/gelu.h"
 #include "kernels/gemm/gemm_internal.h"
-#include "kernels/swiglu/swiglu.h"
+#include "kernels/glu/glu.h"
 
 namespace trireme {
 namespace gemm_internal {
@@ -36,8 +36,8 @@ namespace {
 using gemm_internal::Sizes;
 
 std::int64_t columns_of_c(GemmEpilogue epilogue, std::int64_t n) {
-  if (epilogue == GemmEpilogue::kSwiglu) return n / 2;
-  return epilogue == GemmEpilogue::kSwigluBackward ? 2 * n : n;
+  if (is_glu(epilogue)) return n / 2;
+  return is_glu_backward(epilogue) ? 2 * n : n;
 }
 
 void check_epilogue(const ArgumentChecker& check, const Gemm& args, Sizes s) {
@@ -46,19 +46,19 @@ void check_epilogue(const ArgumentChecker& check, const Gemm& args, Sizes s) {
   const DType type = args.a.dtype;
   if (epilogue == kAddResidual || epilogue == kGeluBackward) {
     check.tensor("operand", args.operand, type, {s.m, s.n});
-  } else if (epilogue == kSwigluBackward) {
+  } else if (is_glu_backward(epilogue)) {
     check.tensor("operand", args.operand, type, {s.m, 2 * s.n});
   } else {
     check.absent("operand", args.operand, "with this epilogue");
   }
   if (epilogue == kNone || epilogue == kAddResidual) {
     check.absent("saved", args.saved, "with this epilogue");
-  } else if (epilogue == kSwiglu || epilogue == kSwigluBackward) {
+  } else if (is_glu(epilogue) || is_glu_backward(epilogue)) {
     check.tensor("saved", args.saved, type, {s.m, s.n});
   } else {
     check.optional("saved", args.saved, type, {s.m, s.n});
   }
-  if (epilogue == kSwiglu)
+  if (is_glu(epilogue))
     check.that(s.n % 2 == 0, "b", "two products beside each other have an even number of columns");
   if (epilogue == kNone) return;
   check.that(args.accumulate == Accumulate::kNo, "c", "an epilogue accumulates nothing");
@@ -108,7 +108,7 @@ void add_rows(Context& context, TensorView c, ConstTensorView operand) {
 /// Where the product is written, on which the epilogue then works.
 TensorView product_of(const Gemm& args) {
   using enum GemmEpilogue;
-  const bool kept = args.epilogue == kSwiglu || args.epilogue == kSwigluBackward ||
+  const bool kept = is_glu(args.epilogue) || is_glu_backward(args.epilogue) ||
                     (args.epilogue == kGelu && args.saved.given());
   return kept ? args.saved : args.c_MN;
 }
@@ -132,10 +132,16 @@ void run_epilogue(Context& context, const Gemm& args, std::int64_t first, std::i
       gelu_backward(context, c, y, operand, saved);
       break;
     case kSwiglu:
-      swiglu_forward(context, c, y);
+      glu_forward(context, GluGate::kSilu, c, y);
       break;
     case kSwigluBackward:
-      swiglu_backward(context, c, y, operand, saved);
+      glu_backward(context, GluGate::kSilu, c, y, operand, saved);
+      break;
+    case kGeglu:
+      glu_forward(context, GluGate::kGelu, c, y);
+      break;
+    case kGegluBackward:
+      glu_backward(context, GluGate::kGelu, c, y, operand, saved);
       break;
   }
 }

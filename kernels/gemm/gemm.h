@@ -47,6 +47,7 @@ class RowsFunction {
 ///   kSwiglu        saved = y [M, 2F], c = silu(y[:, :F]) y[:, F:]; then c is [M, F] and N is 2F
 ///   kSwigluBackward  c = swiglu's gradient for y at operand, saved = swiglu(operand); y and saved
 ///                  are [M, F], c and operand [M, 2F]
+///   kGeglu, kGegluBackward   the same with gelu in place of silu
 /// all of a's type, which is c's too; no two share memory; nothing is accumulated. The bits of the
 /// product followed by that op, which also runs where no kernel does both.
 ///

@@ -25,6 +25,8 @@ void hopper_and_activation(const GemmGpuArgs& args) {
       return launch_weights_either_way(args, swiglu_backward_epilogue<bf16>(args));
     case GemmEpilogue::kNone:
     case GemmEpilogue::kAddResidual:
+    case GemmEpilogue::kGeglu:
+    case GemmEpilogue::kGegluBackward:
       break;
   }
 }

@@ -18,6 +18,9 @@ void multiply(const GemmGpuArgs& args) {
       return multiply_and_swiglu(args);
     case GemmEpilogue::kSwigluBackward:
       return multiply_and_swiglu_backward(args);
+    case GemmEpilogue::kGeglu:
+    case GemmEpilogue::kGegluBackward:
+      break;  // has_epilogue: the op follows
   }
 }
 

@@ -238,8 +238,8 @@ struct SwigluBackwardEpilogue {
                                              float2 sum) const {
     const float2 gate = widened(read.gate), up = widened(read.up);
     const float2 dact = rounded<T>(bias.add(state, sum));
-    const SwigluGradient x = swiglu_gradient(gate.x, up.x, dact.x),
-                         y = swiglu_gradient(gate.y, up.y, dact.y);
+    const GluGradient x = swiglu_gradient(gate.x, up.x, dact.x),
+                      y = swiglu_gradient(gate.y, up.y, dact.y);
     sink.template put<1>(row, column, {x.act, y.act});
     sink.template put<0>(row, column, {x.gate, y.gate});
     sink.template put<2>(row, column, {x.up, y.up});

@@ -24,6 +24,9 @@ inline bool has_epilogue(const GemmGpuArgs& args) {
       return !args.transpose_a;
     case GemmEpilogue::kSwiglu:
       return !args.transpose_a && args.transpose_b;
+    case GemmEpilogue::kGeglu:
+    case GemmEpilogue::kGegluBackward:
+      return false;
   }
   return false;
 }

@@ -20,13 +20,17 @@ void check_forward(const NormForward& args) {
   check.floating("x", type);
   check.tensor("x", args.x_TC, type, shape);
   check.tensor("y", args.y_TC, type, shape);
-  check.tensor("weight", args.weight_C, type, channels);
-  check.tensor("rstd", args.rstd_T, DType::kF32, tokens);
+  if (args.op == NormOp::kNone) {
+    check.absent("weight", args.weight_C, "without a norm");
+  } else {
+    check.tensor("weight", args.weight_C, type, channels);
+    check.tensor("rstd", args.rstd_T, DType::kF32, tokens);
+  }
   if (args.op == NormOp::kLayer) {
     check.tensor("mean", args.mean_T, DType::kF32, tokens);
     check.optional("bias", args.bias_C, type, channels);
   } else {
-    check.absent("bias", args.bias_C, "with an RMS norm");
+    check.absent("bias", args.bias_C, "without a layer norm");
   }
   if (args.residual_TC.given()) {
     check.tensor("residual", args.residual_TC, type, shape);
@@ -50,17 +54,22 @@ void check_backward(const NormBackward& args) {
   check.tensor("dy", args.dy_TC, type, shape);
   check.tensor("dx", args.dx_TC, type, shape);
   check.tensor("s", args.s_TC, type, shape);
-  check.tensor("weight", args.weight_C, type, channels);
-  check.tensor("rstd", args.rstd_T, DType::kF32, tokens);
   check.optional("dresidual", args.dresidual_TC, type, shape);
-  check.optional("dweight", args.dweight_C, DType::kF32, channels);
+  if (args.op == NormOp::kNone) {
+    check.absent("weight", args.weight_C, "without a norm");
+    check.absent("dweight", args.dweight_C, "without a norm");
+  } else {
+    check.tensor("weight", args.weight_C, type, channels);
+    check.tensor("rstd", args.rstd_T, DType::kF32, tokens);
+    check.optional("dweight", args.dweight_C, DType::kF32, channels);
+  }
   if (args.op == NormOp::kLayer) {
     check.tensor("mean", args.mean_T, DType::kF32, tokens);
     check.optional("dbias", args.dbias_C, DType::kF32, channels);
     check.optional("bias", args.bias_C, type, channels);
   } else {
-    check.absent("dbias", args.dbias_C, "with an RMS norm");
-    check.absent("bias", args.bias_C, "with an RMS norm");
+    check.absent("dbias", args.dbias_C, "without a layer norm");
+    check.absent("bias", args.bias_C, "without a layer norm");
   }
   check.optional("y", args.y_TC, type, shape);
   check.same_or_disjoint("y", args.y_TC, "dy", args.dy_TC);
@@ -80,12 +89,12 @@ void norm_forward(Context& context, const NormForward& args) {
   check_forward(args);
   const std::int64_t tokens = args.x_TC.shape[0], channels = args.x_TC.shape[1];
   if (tokens == 0 || channels == 0) return;
-  const bool layer = args.op == NormOp::kLayer;
+  const bool layer = args.op == NormOp::kLayer, none = args.op == NormOp::kNone;
   const NormForwardArgs call{context.exec(),
                              args.y_TC.data,
                              args.sum_TC.data,
                              layer ? args.mean_T.as<float>() : nullptr,
-                             args.rstd_T.as<float>(),
+                             none ? nullptr : args.rstd_T.as<float>(),
                              args.x_TC.data,
                              args.residual_TC.data,
                              args.weight_C.data,
@@ -93,8 +102,10 @@ void norm_forward(Context& context, const NormForward& args) {
                              tokens,
                              channels,
                              args.eps,
+                             args.weight_offset,
                              args.x_TC.dtype};
-  (layer ? table(context).layer_forward : table(context).rms_forward)(call);
+  const NormKernels& kernels = table(context);
+  (layer ? kernels.layer_forward : none ? kernels.none_forward : kernels.rms_forward)(call);
 }
 
 void norm_backward(Context& context, const NormBackward& args) {
@@ -103,7 +114,7 @@ void norm_backward(Context& context, const NormBackward& args) {
   check_backward(args);
   const std::int64_t tokens = args.dy_TC.shape[0], channels = args.dy_TC.shape[1];
   if (tokens == 0 || channels == 0) return;
-  const bool layer = args.op == NormOp::kLayer;
+  const bool layer = args.op == NormOp::kLayer, none = args.op == NormOp::kNone;
   const NormKernels& kernels = table(context);
   NormBackwardArgs call{context.exec(),
                         args.dx_TC.data,
@@ -116,12 +127,14 @@ void norm_backward(Context& context, const NormBackward& args) {
                         args.weight_C.data,
                         args.bias_C.data,
                         layer ? args.mean_T.as<float>() : nullptr,
-                        args.rstd_T.as<float>(),
+                        none ? nullptr : args.rstd_T.as<float>(),
                         nullptr,
                         tokens,
                         channels,
+                        args.weight_offset,
                         args.dy_TC.dtype,
                         context.multiprocessors()};
+  if (none) return kernels.none_backward(call);
   const auto floats = static_cast<std::size_t>(kernels.backward_scratch_floats(call));
   call.partial_sums = reinterpret_cast<float*>(context.scratch(floats * sizeof(float)));
   (layer ? kernels.layer_backward : kernels.rms_backward)(call);

@@ -36,13 +36,20 @@ __device__ __forceinline__ RowScale scale_of(const NormBackwardArgs& args, std::
   return {args.mean != nullptr ? args.mean[row] : 0.0F, args.rstd[row]};
 }
 
+/// weight_offset + weight; the weights stay packed, which takes half the registers in bf16.
+template <class T>
+__device__ __forceinline__ float weight_of(const NormBackwardArgs& args, T weight) {
+  return __fadd_rn(to_float(weight), args.weight_offset);
+}
+
 template <NormKind kKind, int kWidth, class T>
-__device__ __forceinline__ NormSums sums_of(const Group<T, kWidth>& in,
+__device__ __forceinline__ NormSums sums_of(const NormBackwardArgs& args,
+                                            const Group<T, kWidth>& in,
                                             const Vector<T, kWidth>& weight, RowScale scale) {
   NormSums sums{};
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
-    const float g = to_float(in.dy.at[k]) * to_float(weight.at[k]);
+    const float g = to_float(in.dy.at[k]) * weight_of(args, weight.at[k]);
     sums.gn = fmaf(g, normalised<kKind>(to_float(in.s.at[k]), scale.mean, scale.rstd), sums.gn);
     if (kKind == NormKind::kLayer) sums.g += g;
   }
@@ -51,7 +58,8 @@ __device__ __forceinline__ NormSums sums_of(const Group<T, kWidth>& in,
 
 /// means: sums_of over the row / channels.
 template <NormKind kKind, int kWidth, class T>
-__device__ __forceinline__ Vector<T, kWidth> dx_of(const Group<T, kWidth>& in,
+__device__ __forceinline__ Vector<T, kWidth> dx_of(const NormBackwardArgs& args,
+                                                   const Group<T, kWidth>& in,
                                                    const Vector<T, kWidth>& weight,
                                                    bool has_dresidual, RowScale scale,
                                                    NormSums means) {
@@ -59,7 +67,7 @@ __device__ __forceinline__ Vector<T, kWidth> dx_of(const Group<T, kWidth>& in,
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
     const float n = normalised<kKind>(to_float(in.s.at[k]), scale.mean, scale.rstd);
-    float d = fmaf(-n, means.gn, to_float(in.dy.at[k]) * to_float(weight.at[k]));
+    float d = fmaf(-n, means.gn, to_float(in.dy.at[k]) * weight_of(args, weight.at[k]));
     if (kKind == NormKind::kLayer) d -= means.g;
     d *= scale.rstd;
     if (has_dresidual) d = __fadd_rn(d, to_float(in.dresidual.at[k]));
@@ -80,8 +88,8 @@ __device__ __forceinline__ void store_y(const NormBackwardArgs& args, std::int64
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
     const float n = normalised<kKind>(to_float(s.at[k]), scale.mean, scale.rstd);
-    y.at[k] =
-        from_float<T>(scaled<kKind>(n, to_float(weight.at[k]), has_bias, to_float(bias.at[k])));
+    y.at[k] = from_float<T>(
+        scaled<kKind>(n, weight_of(args, weight.at[k]), has_bias, to_float(bias.at[k])));
   }
   store(row_of<T>(args.y, row, args.channels) + column, y);
 }
@@ -205,7 +213,7 @@ __global__ void __launch_bounds__(RowPlace<kThreads>::kBlock, 512 / RowPlace<kTh
     look_ahead(piece, next);
     NormSums means{};
     for_all([&](int v, int) {
-      means = means + sums_of<kKind, kWidth>(now.groups[v], weight[v], now.scale);
+      means = means + sums_of<kKind, kWidth>(args, now.groups[v], weight[v], now.scale);
     });
     means = row_sum<kThreads>(means, partials[parity]);
     parity ^= 1;
@@ -222,7 +230,7 @@ __global__ void __launch_bounds__(RowPlace<kThreads>::kBlock, 512 / RowPlace<kTh
                  dweight[v][k]);
         if (kKind == NormKind::kLayer) dbias[v][k] += d;
       }
-      store(dx + c, dx_of<kKind, kWidth>(group, weight[v], has_dresidual, now.scale, means));
+      store(dx + c, dx_of<kKind, kWidth>(args, group, weight[v], has_dresidual, now.scale, means));
       if (args.y != nullptr) store_y<kKind, kWidth>(args, row, c, group.s, weight[v], now.scale);
     });
   };
@@ -286,7 +294,7 @@ __global__ void __launch_bounds__(kThreads)
           return Columns{load<kWidth>(dy + c), load<kWidth>(s + c), {}};
         },
         [&](std::int64_t c, const Columns& in) {
-          means = means + sums_of<kKind, kWidth>(in, load<kWidth>(weights + c), scale);
+          means = means + sums_of<kKind, kWidth>(args, in, load<kWidth>(weights + c), scale);
         });
     means = row_sum<kThreads>(means, shared.partials[parity]);
     parity ^= 1;
@@ -311,7 +319,7 @@ __global__ void __launch_bounds__(kThreads)
                        dweight[c + k]);
             if (has_dbias) dbias[c + k] += d;
           }
-          store(dx + c, dx_of<kKind, kWidth>(in, weight, has_dresidual, scale, means));
+          store(dx + c, dx_of<kKind, kWidth>(args, in, weight, has_dresidual, scale, means));
           if (args.y != nullptr) store_y<kKind, kWidth>(args, row, c, in.s, weight, scale);
         });
   };

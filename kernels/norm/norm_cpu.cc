@@ -52,9 +52,10 @@ void forward_row(const NormForwardArgs& args, std::int64_t t) {
   const F32 scale = F32::broadcast(rstd);
   const T* weight = static_cast<const T*>(args.weight);
   const T* bias = static_cast<const T*>(args.bias);
+  const F32 offset = F32::broadcast(args.weight_offset);
   T* y = row_of<T>(args.y, t, n);
   for_each_vector(0, n, [&](std::int64_t c, auto lanes) {
-    F32 out = (F32::load(s + c, lanes) - shift) * scale * F32::load(weight + c, lanes);
+    F32 out = (F32::load(s + c, lanes) - shift) * scale * (F32::load(weight + c, lanes) + offset);
     if (kKind == Kind::kLayer && bias != nullptr) out = out + F32::load(bias + c, lanes);
     out.store(y + c, lanes);
   });
@@ -93,8 +94,9 @@ void backward_row(const NormBackwardArgs& args, std::int64_t t, const WeightSums
   const auto normalised = [&](std::int64_t c, auto lanes) {
     return (F32::load(s + c, lanes) - shift) * rstd;
   };
+  const F32 offset = F32::broadcast(args.weight_offset);
   const auto gradient = [&](std::int64_t c, auto lanes) {
-    return F32::load(dy + c, lanes) * F32::load(weight + c, lanes);
+    return F32::load(dy + c, lanes) * (F32::load(weight + c, lanes) + offset);
   };
 
   const float count = static_cast<float>(n);
@@ -107,7 +109,7 @@ void backward_row(const NormBackwardArgs& args, std::int64_t t, const WeightSums
       F32::broadcast(kKind == Kind::kLayer ? sum_over(0, n, gradient) / count : 0.0F);
   for_each_vector(0, n, [&](std::int64_t c, auto lanes) {
     const F32 d = F32::load(dy + c, lanes), x = normalised(c, lanes),
-              w = F32::load(weight + c, lanes);
+              w = F32::load(weight + c, lanes) + offset;
     if (sums.has_weight) sums.weight.add(c, lanes, d * x);
     if (kKind == Kind::kLayer && sums.has_bias) sums.bias.add(c, lanes, d);
     F32 out = fnma(x, mean_gn, d * w);
@@ -121,6 +123,46 @@ void backward_row(const NormBackwardArgs& args, std::int64_t t, const WeightSums
       again.store(y + c, lanes);
     }
   });
+}
+
+/// sum = a + b, rounded, or a; copy = of, or that sum. Both may be null.
+template <class T>
+void add_row(std::int64_t n, T* sum, T* copy, const T* a, const T* b, const T* of) {
+  for_each_vector(0, n, [&](std::int64_t c, auto lanes) {
+    F32 value = F32::load(a + c, lanes);
+    if (b != nullptr) value = value + F32::load(b + c, lanes);
+    const F32 other = of == nullptr ? value : F32::load(of + c, lanes);
+    if (sum != nullptr) value.store(sum + c, lanes);
+    if (copy != nullptr) other.store(copy + c, lanes);
+  });
+}
+
+template <class T>
+void none_forward_of(const NormForwardArgs& args) {
+  const std::int64_t n = args.channels;
+  parallel_ranges(args.exec, args.tokens, 2 * n, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t)
+      add_row<T>(n, row_of<T>(args.sum, t, n), row_of<T>(args.y, t, n), row_of<T>(args.x, t, n),
+                 row_of<T>(args.residual, t, n), nullptr);
+  });
+}
+void none_forward(const NormForwardArgs& args) {
+  if (args.dtype == DType::kF32) return none_forward_of<float>(args);
+  none_forward_of<BFloat16>(args);
+}
+
+template <class T>
+void none_backward_of(const NormBackwardArgs& args) {
+  const std::int64_t n = args.channels;
+  parallel_ranges(args.exec, args.tokens, 2 * n, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t)
+      add_row<T>(n, row_of<T>(args.dx, t, n), row_of<T>(args.y, t, n), row_of<T>(args.dy, t, n),
+                 row_of<T>(args.dresidual, t, n), row_of<T>(args.s, t, n));
+  });
+}
+void none_backward(const NormBackwardArgs& args) {
+  if (args.dtype == DType::kF32) return none_backward_of<float>(args);
+  none_backward_of<BFloat16>(args);
 }
 
 int pieces_of(const NormBackwardArgs& args) {
@@ -156,7 +198,8 @@ void backward(const NormBackwardArgs& args) {
 
 }  // namespace
 
-const NormKernels norm_cpu = {forward<Kind::kRms>, forward<Kind::kLayer>, backward<Kind::kRms>,
-                              backward<Kind::kLayer>, backward_scratch_floats};
+const NormKernels norm_cpu = {forward<Kind::kRms>,    forward<Kind::kLayer>,  none_forward,
+                              backward<Kind::kRms>,   backward<Kind::kLayer>, none_backward,
+                              backward_scratch_floats};
 
 }  // namespace trireme::TRIREME_ISA

@@ -45,14 +45,14 @@ __device__ __forceinline__ float squares_of(const Vector<T, kWidth>& s, float me
 template <NormKind kKind, int kWidth, class T>
 __device__ __forceinline__ Vector<T, kWidth> output_of(const Vector<T, kWidth>& s, float mean,
                                                        float rstd, const Vector<T, kWidth>& weight,
-                                                       bool has_bias,
+                                                       float offset, bool has_bias,
                                                        const Vector<T, kWidth>& bias) {
   Vector<T, kWidth> y;
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
     const float n = normalised<kKind>(to_float(s.at[k]), mean, rstd);
-    y.at[k] =
-        from_float<T>(scaled<kKind>(n, to_float(weight.at[k]), has_bias, to_float(bias.at[k])));
+    y.at[k] = from_float<T>(scaled<kKind>(n, __fadd_rn(to_float(weight.at[k]), offset), has_bias,
+                                          to_float(bias.at[k])));
   }
   return y;
 }
@@ -112,7 +112,8 @@ __global__ void __launch_bounds__(RowPlace<kThreads>::kBlock,
   T* y = row_of<T>(args.y, row, n);
   for_all([&](int v, int c) {
     const auto bias = has_bias ? load<kWidth>(biases + c) : Vector<T, kWidth>{};
-    store(y + c, output_of<kKind, kWidth>(s[v], mean, rstd, weight[v], has_bias, bias));
+    store(y + c, output_of<kKind, kWidth>(s[v], mean, rstd, weight[v], args.weight_offset, has_bias,
+                                          bias));
   });
   if (place.thread == 0) {
     if (kKind == NormKind::kLayer) args.mean[row] = mean;
@@ -176,7 +177,8 @@ __global__ void __launch_bounds__(RowPlace<kThreads>::kBlock)
           [&](std::int64_t c, const Group& group) {
             const Group weight = load<kWidth>(weights + c);
             const Group bias = has_bias ? load<kWidth>(biases + c) : Group{};
-            store(y + c, output_of<kKind, kWidth>(group, mean, rstd, weight, has_bias, bias));
+            store(y + c, output_of<kKind, kWidth>(group, mean, rstd, weight, args.weight_offset,
+                                                  has_bias, bias));
           });
   if (place.thread == 0) {
     if (kKind == NormKind::kLayer) args.mean[row] = mean;
@@ -219,10 +221,80 @@ void forward(const NormForwardArgs& args) {
   });
 }
 
+// ---- without a norm ----
+
+constexpr int kAddTurns = 4;
+
+/// sum = a + b, rounded, or a; copy = of, or that sum. All but a may be null.
+template <class T>
+struct Add {
+  T *sum, *copy;
+  const T *a, *b, *of;
+};
+
+/// An item is read, then written: copy may be a.
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kTurnThreads)
+    add_kernel(Add<T> args, std::int64_t first, std::int64_t items) {
+  struct Read {
+    Summands<T, kWidth> summands;
+    Vector<T, kWidth> of;
+  };
+  const auto at = [&](std::int64_t item) { return first + item * kWidth; };
+  for_each_item<kAddTurns>(
+      items,
+      [&](std::int64_t item) {
+        Read read = {};
+        read.summands.x = load<kWidth>(args.a + at(item));
+        if (args.b != nullptr) read.summands.residual = load<kWidth>(args.b + at(item));
+        if (args.of != nullptr) read.of = load<kWidth>(args.of + at(item));
+        return read;
+      },
+      [&](std::int64_t item, const Read& read) {
+        const Vector<T, kWidth> sum =
+            args.b != nullptr ? rounded_sum<T, kWidth>(read.summands) : read.summands.x;
+        if (args.sum != nullptr) store(args.sum + at(item), sum);
+        if (args.copy != nullptr) store(args.copy + at(item), args.of != nullptr ? read.of : sum);
+      });
+}
+
+template <class T>
+void run_add(const Exec& exec, const Add<T>& args, std::int64_t count, const char* name) {
+  for_vectors_and_rest<kWide<T>>(count, aligned_to_16(args.sum, args.copy, args.a, args.b, args.of),
+                                 [&](auto width, std::int64_t first, std::int64_t items) {
+                                   launch(add_kernel<T, decltype(width)::value>,
+                                          config_of_turns(exec, kAddTurns, items, name), args,
+                                          first, items);
+                                 });
+}
+
+void none_forward(const NormForwardArgs& args) {
+  for_type(args.dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto in = [](const void* data) { return static_cast<const T*>(data); };
+    run_add<T>(args.exec,
+               {static_cast<T*>(args.sum), static_cast<T*>(args.y), in(args.x), in(args.residual),
+                nullptr},
+               args.tokens * args.channels, "norm_forward");
+  });
+}
+
+void none_backward(const NormBackwardArgs& args) {
+  for_type(args.dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto in = [](const void* data) { return static_cast<const T*>(data); };
+    run_add<T>(args.exec,
+               {static_cast<T*>(args.dx), static_cast<T*>(args.y), in(args.dy), in(args.dresidual),
+                in(args.s)},
+               args.tokens * args.channels, "norm_backward");
+  });
+}
+
 }  // namespace
 
-const NormKernels norm_cuda = {forward<NormKind::kRms>, forward<NormKind::kLayer>,
-                               norm_rms_backward, norm_layer_backward,
-                               norm_backward_scratch_floats};
+const NormKernels norm_cuda = {
+    forward<NormKind::kRms>,     forward<NormKind::kLayer>, none_forward,
+    norm_rms_backward,           norm_layer_backward,       none_backward,
+    norm_backward_scratch_floats};
 
 }  // namespace trireme::cuda

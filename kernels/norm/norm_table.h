@@ -16,6 +16,7 @@ struct NormForwardArgs {
   const void *x, *residual, *weight, *bias;
   std::int64_t tokens, channels;
   double eps;
+  float weight_offset;
   DType dtype;
 };
 
@@ -27,6 +28,7 @@ struct NormBackwardArgs {
   const float *mean, *rstd;  ///< mean null for RMS
   float* partial_sums;       ///< norm_backward_scratch_floats
   std::int64_t tokens, channels;
+  float weight_offset;
   DType dtype;
   int multiprocessors;  ///< of a GPU
 };
@@ -34,8 +36,10 @@ struct NormBackwardArgs {
 struct NormKernels {
   void (*rms_forward)(const NormForwardArgs&);
   void (*layer_forward)(const NormForwardArgs&);
+  void (*none_forward)(const NormForwardArgs&);
   void (*rms_backward)(const NormBackwardArgs&);
   void (*layer_backward)(const NormBackwardArgs&);
+  void (*none_backward)(const NormBackwardArgs&);
   /// How many floats of scratch a backward pass wants; dweight and dbias may be null.
   std::int64_t (*backward_scratch_floats)(const NormBackwardArgs&);
 };

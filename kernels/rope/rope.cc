@@ -68,7 +68,8 @@ void rope_forward(Context& context, const RopeForward& args) {
   table(context).forward({context.exec(), args.out.data, args.in.data, args.out.token_stride,
                           args.in.token_stride, args.positions_T.as<std::int32_t>(),
                           args.cos_sin_PD.as<float>(), args.weight_D.data, args.rstd_TH.as<float>(),
-                          shape.tokens, shape.heads, shape.head_dim, args.eps, args.in.dtype});
+                          shape.tokens, shape.heads, shape.head_dim, args.eps, args.weight_offset,
+                          args.in.dtype});
 }
 
 void rope_backward(Context& context, const RopeBackward& args) {
@@ -96,6 +97,7 @@ void rope_backward(Context& context, const RopeBackward& args) {
                         shape.tokens,
                         shape.heads,
                         shape.head_dim,
+                        args.weight_offset,
                         args.dout.dtype,
                         context.multiprocessors()};
   const auto floats = static_cast<std::size_t>(kernels.backward_scratch_floats(call));

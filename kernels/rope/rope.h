@@ -8,7 +8,8 @@
 namespace trireme {
 
 /// n = in, or with `weight`, rounded to the type,
-///   n[t,h,d] = in[t,h,d] * rstd[t,h] * weight[d],   rstd = 1 / sqrt(mean_d in^2 + eps)
+///   n[t,h,d] = in[t,h,d] * rstd[t,h] * w[d],   rstd = 1 / sqrt(mean_d in^2 + eps)
+/// with w = weight_offset + weight, as in kernels/norm.
 /// Then, for j < D/2 with c = cos[p,j], s = sin[p,j], p = positions[t]:
 ///   out[j] = n[j] c - n[j + D/2] s,   out[j + D/2] = n[j + D/2] c + n[j] s
 ///
@@ -24,11 +25,12 @@ struct RopeForward {
   ConstTensorView weight_D;
   TensorView rstd_TH;
   double eps = 1e-6;
+  float weight_offset = 0;
 };
 void rope_forward(Context& context, const RopeForward& args);
 
 /// dn = the rotation by the opposite angle of dout; without weight din = dn, else
-///   din = rstd (g - n mean_d(g n)), n = in rstd, g = dn weight;   dweight[d] += sum_{t,h} dn n
+///   din = rstd (g - n mean_d(g n)), n = in rstd, g = dn w;   dweight[d] += sum_{t,h} dn n
 ///
 ///   din, dout  heads [T, H, D]  f32|bf16; din may be dout
 ///   in, weight, rstd as in the forward pass;  dweight [D] f32, accumulated
@@ -39,6 +41,7 @@ struct RopeBackward {
   ConstTensorView positions_T, cos_sin_PD;
   ConstTensorView weight_D, rstd_TH;
   TensorView dweight_D;
+  float weight_offset = 0;
 };
 void rope_backward(Context& context, const RopeBackward& args);
 

@@ -22,6 +22,7 @@ TRIREME_INLINE void store_pair(Pair x, T* head, std::int64_t half, std::int64_t 
 }
 TRIREME_INLINE Pair operator*(Pair a, Pair b) { return {a.low * b.low, a.high * b.high}; }
 TRIREME_INLINE Pair operator*(Pair a, F32 b) { return {a.low * b, a.high * b}; }
+TRIREME_INLINE Pair operator+(Pair a, F32 b) { return {a.low + b, a.high + b}; }
 
 /// By the angle whose cosine and sine are given; the high half of `angle` is the sine.
 TRIREME_INLINE Pair rotate(Pair x, Pair angle) {
@@ -50,10 +51,11 @@ void forward_head(const RopeForwardArgs& args, T* out, const T* in, const float*
       1.0 /
       __builtin_sqrt(static_cast<double>(squares) / static_cast<double>(args.head_dim) + args.eps));
   args.rstd[row] = rstd;
-  const F32 scale = F32::broadcast(rstd);
+  const F32 scale = F32::broadcast(rstd), offset = F32::broadcast(args.weight_offset);
   const T* weight = static_cast<const T*>(args.weight);
   for_each_vector(0, half, [&](std::int64_t j, auto lanes) {
-    const Pair n = load_pair(in, half, j, lanes) * scale * load_pair(weight, half, j, lanes);
+    const Pair w = load_pair(weight, half, j, lanes) + offset;
+    const Pair n = load_pair(in, half, j, lanes) * scale * w;
     // The norm apart from the rotation would have stored n.
     const Pair stored{as_stored(n.low, in), as_stored(n.high, in)};
     store_pair(rotate(stored, load_pair(angles, half, j, lanes)), out, half, j, lanes);
@@ -86,7 +88,7 @@ struct HeadGradient {
   T* din;
   const T *dout, *in, *weight;
   const float* angles;
-  float rstd;
+  float rstd, weight_offset;
 };
 
 template <class T>
@@ -100,14 +102,14 @@ void backward_head_plain(const HeadGradient<T>& head, std::int64_t half) {
 
 template <class T>
 void backward_head_norm(const HeadGradient<T>& head, std::int64_t half, const PartialSum* dweight) {
-  const F32 rstd = F32::broadcast(head.rstd);
+  const F32 rstd = F32::broadcast(head.rstd), offset = F32::broadcast(head.weight_offset);
   const auto turned = [&](std::int64_t j, auto lanes) {
     return rotate_back(load_pair(head.dout, half, j, lanes),
                        load_pair(head.angles, half, j, lanes));
   };
   const float sum = sum_over(0, half, [&](std::int64_t j, auto lanes) {
     const Pair dn = turned(j, lanes), n = load_pair(head.in, half, j, lanes) * rstd;
-    const Pair gn = dn * load_pair(head.weight, half, j, lanes) * n;
+    const Pair gn = dn * (load_pair(head.weight, half, j, lanes) + offset) * n;
     return gn.low + gn.high;
   });
   const F32 mean = F32::broadcast(sum / static_cast<float>(2 * half));
@@ -117,7 +119,7 @@ void backward_head_norm(const HeadGradient<T>& head, std::int64_t half, const Pa
       dweight->add(j, lanes, dn.low * n.low);
       dweight->add(half + j, lanes, dn.high * n.high);
     }
-    const Pair g = dn * load_pair(head.weight, half, j, lanes);
+    const Pair g = dn * (load_pair(head.weight, half, j, lanes) + offset);
     const Pair d{fnma(n.low, mean, g.low), fnma(n.high, mean, g.high)};
     store_pair(d * rstd, head.din, half, j, lanes);
   });
@@ -144,7 +146,8 @@ void backward_tokens(const RopeBackwardArgs& args, std::int64_t begin, std::int6
           norm ? static_cast<const T*>(args.in) + t * args.in_stride + h * dim : nullptr,
           static_cast<const T*>(args.weight),
           args.cos_sin + args.positions[t] * dim,
-          norm ? args.rstd[t * args.heads + h] : 1.0F};
+          norm ? args.rstd[t * args.heads + h] : 1.0F,
+          args.weight_offset};
       if (!norm) {
         backward_head_plain(head, dim / 2);
         continue;

@@ -27,6 +27,11 @@ __device__ __forceinline__ Pair rotate(Pair x, float cosine, float sine) {
           fmaf(x.low, sine, __fmul_rn(x.high, cosine))};
 }
 
+/// The weights that are meant by those that are stored.
+__device__ __forceinline__ Pair shifted(Pair weight, float offset) {
+  return {__fadd_rn(weight.low, offset), __fadd_rn(weight.high, offset)};
+}
+
 template <class T, int kWidth>
 struct Group {
   Vector<T, kWidth> low, high;
@@ -150,7 +155,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(RopeForwardArgs args,
         Pair n = pair_of<kWidth>(group[i], k);
         if constexpr (kNorm) {
           // Rounded, as the norm apart from the rotation would have stored it.
-          const Pair w = pair_of<kWidth>(weight, k);
+          const Pair w = shifted(pair_of<kWidth>(weight, k), args.weight_offset);
           n = {to_float(from_float<T>(n.low * rstd * w.low)),
                to_float(from_float<T>(n.high * rstd * w.high))};
         }
@@ -190,8 +195,9 @@ __global__ void __launch_bounds__(kThreads) any_forward_kernel(RopeForwardArgs a
   for (std::int64_t j = lane; j < half; j += 32) {
     Pair n{to_float(in[j]), to_float(in[j + half])};
     if constexpr (kNorm) {
-      n = {to_float(from_float<T>(n.low * rstd * to_float(weight[j]))),
-           to_float(from_float<T>(n.high * rstd * to_float(weight[j + half])))};
+      const Pair w = shifted({to_float(weight[j]), to_float(weight[j + half])}, args.weight_offset);
+      n = {to_float(from_float<T>(n.low * rstd * w.low)),
+           to_float(from_float<T>(n.high * rstd * w.high))};
     }
     const Pair turned = rotate(n, angles[j], kSign * angles[half + j]);
     out[j] = from_float<T>(turned.low);
@@ -286,8 +292,8 @@ __global__ void __launch_bounds__(kThreads, gpu_scratch::kRopeBlocks)
       for (int i = 0; i < kHeads; ++i) {
         const auto gradient = [&](int k) {
           return gradient_of<T>(pair_of<kWidth>(dout[i], k), pair_of<kWidth>(in[i], k),
-                                pair_of<kWidth>(weight, k), angles.cosine[k], angles.sine[k],
-                                rstd[i]);
+                                shifted(pair_of<kWidth>(weight, k), args.weight_offset),
+                                angles.cosine[k], angles.sine[k], rstd[i]);
         };
         float sum = 0;
 #pragma unroll
@@ -360,7 +366,8 @@ __global__ void __launch_bounds__(kThreads)
     const auto gradient = [&](std::int64_t j) {
       return gradient_of<T>(
           {to_float(dout[j]), to_float(dout[j + half])}, {to_float(in[j]), to_float(in[j + half])},
-          {to_float(weight[j]), to_float(weight[j + half])}, angles[j], angles[half + j], rstd);
+          shifted({to_float(weight[j]), to_float(weight[j + half])}, args.weight_offset), angles[j],
+          angles[half + j], rstd);
     };
     float sum = 0;
     for (std::int64_t j = lane; j < half; j += 32) {
@@ -422,7 +429,7 @@ void backward(const RopeBackwardArgs& args) {
   if (args.weight == nullptr) {
     return run_forward<false, -1>(
         {args.exec, args.din, args.dout, args.din_stride, args.dout_stride, args.positions,
-         args.cos_sin, nullptr, nullptr, args.tokens, args.heads, args.head_dim, 0, args.dtype},
+         args.cos_sin, nullptr, nullptr, args.tokens, args.heads, args.head_dim, 0, 0, args.dtype},
         "rope_backward");
   }
   if (args.heads == 0 || args.head_dim == 0) return;

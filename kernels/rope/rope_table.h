@@ -20,6 +20,7 @@ struct RopeForwardArgs {
   float* rstd;
   std::int64_t tokens, heads, head_dim;
   double eps;
+  float weight_offset;
   DType dtype;
 };
 
@@ -35,6 +36,7 @@ struct RopeBackwardArgs {
   float* dweight;
   float* partial_sums;  ///< backward_scratch_floats
   std::int64_t tokens, heads, head_dim;
+  float weight_offset;
   DType dtype;
   int multiprocessors;  ///< of a GPU
 };

@@ -28,6 +28,43 @@ Json token_json(const ModelConfig& model, std::string_view key, std::int64_t id)
   return id;
 }
 
+/// That of the first layer that `has` one.
+template <class Has>
+const RopeConfig* rope_of(const ModelConfig& model, const Has& has) {
+  for (const LayerConfig& layer : model.layers)
+    if (layer.attention.rope && has(layer.attention)) return &*layer.attention.rope;
+  return nullptr;
+}
+
+/// transformers 5 reads rope_parameters, transformers 4 the other two.
+void add_rope(Json& json, const ModelConfig& model) {
+  const RopeConfig* rope = rope_of(model, [](const AttentionConfig&) { return true; });
+  if (rope == nullptr) return;
+  json["rope_parameters"] = rope_parameters_json(*rope);
+  json["rope_theta"] = rope->theta;
+  json["rope_scaling"] = rope->kind == RopeKind::kDefault ? Json() : *json.find("rope_parameters");
+}
+
+/// The same of layers that see all and of those with a window.
+void add_ropes_by_type(Json& json, const ModelConfig& model) {
+  Json parameters = Json::object();
+  const RopeConfig* full = rope_of(model, [](const AttentionConfig& of) { return of.window == 0; });
+  const RopeConfig* sliding =
+      rope_of(model, [](const AttentionConfig& of) { return of.window > 0; });
+  if (full != nullptr) {
+    parameters["full_attention"] = rope_parameters_json(*full);
+    json["rope_theta"] = full->theta;
+    json["rope_scaling"] =
+        full->kind == RopeKind::kDefault ? Json() : *parameters.find("full_attention");
+  }
+  if (sliding != nullptr) {
+    parameters["sliding_attention"] = rope_parameters_json(*sliding);
+    if (const std::string_view key = traits_of(model.family).sliding_theta_key; !key.empty())
+      json[std::string(key)] = sliding->theta;
+  }
+  json["rope_parameters"] = std::move(parameters);
+}
+
 void add_llama_like(Json& json, const ModelConfig& model) {
   const AttentionConfig& attention = model.layer(0).attention;
   json["hidden_size"] = model.hidden;
@@ -36,22 +73,15 @@ void add_llama_like(Json& json, const ModelConfig& model) {
   json["num_attention_heads"] = attention.heads;
   json["num_key_value_heads"] = attention.kv_heads;
   json["head_dim"] = attention.head_dim;
-  json["hidden_act"] = "silu";
+  const FamilyTraits& traits = traits_of(model.family);
+  if (traits.activation == Activation::kSwiGlu) json["hidden_act"] = "silu";
   json["max_position_embeddings"] = model.max_positions;
   json["rms_norm_eps"] = model.norm.eps;
-  const bool biases = model.family == Family::kLlama || model.family == Family::kSmolLm3;
-  if (biases || model.family == Family::kQwen3) json["attention_bias"] = attention.qkv_bias;
-  if (biases) json["mlp_bias"] = model.layer(0).mlp.bias;
-  if (model.family == Family::kMistral || model.family == Family::kMinistral3)
+  if (traits.attention_bias) json["attention_bias"] = attention.qkv_bias;
+  if (traits.mlp_bias) json["mlp_bias"] = model.layer(0).mlp.bias;
+  if (traits.windows == WindowRule::kEvery)
     json["sliding_window"] = attention.window == 0 ? Json() : Json(attention.window);
-  const auto rotates = [](const LayerConfig& layer) { return layer.attention.rope.has_value(); };
-  const auto first = std::find_if(model.layers.begin(), model.layers.end(), rotates);
-  if (first == model.layers.end()) return;
-  // transformers 5 reads rope_parameters, transformers 4 the other two.
-  const RopeConfig& rope = *first->attention.rope;
-  json["rope_parameters"] = rope_parameters_json(rope);
-  json["rope_theta"] = rope.theta;
-  json["rope_scaling"] = rope.kind == RopeKind::kDefault ? Json() : *json.find("rope_parameters");
+  traits.sliding_theta > 0 ? add_ropes_by_type(json, model) : add_rope(json, model);
 }
 
 void add_gpt2(Json& json, const ModelConfig& model) {
@@ -66,28 +96,6 @@ void add_gpt2(Json& json, const ModelConfig& model) {
 
 }  // namespace
 
-std::string_view name_of(Family family) {
-  switch (family) {
-    case Family::kLlama:
-      return "llama";
-    case Family::kMistral:
-      return "mistral";
-    case Family::kMinistral:
-      return "ministral";
-    case Family::kMinistral3:
-      return "ministral3";
-    case Family::kQwen2:
-      return "qwen2";
-    case Family::kQwen3:
-      return "qwen3";
-    case Family::kSmolLm3:
-      return "smollm3";
-    case Family::kGpt2:
-      return "gpt2";
-  }
-  return "";
-}
-
 Json model_keys_json(const ModelConfig& model) {
   Json json = Json::object();
   json["model_type"] = name_of(model.family);
@@ -95,11 +103,11 @@ Json model_keys_json(const ModelConfig& model) {
   model.family == Family::kGpt2 ? add_gpt2(json, model) : add_llama_like(json, model);
   json["tie_word_embeddings"] = model.tied_embeddings;
   json["initializer_range"] = model.init_std;
-  const TokenDefaults tokens = default_tokens(model.family);
-  if (says_token(model, "bos_token_id", model.bos_token, tokens.bos)) {
+  const FamilyTraits& traits = traits_of(model.family);
+  if (says_token(model, "bos_token_id", model.bos_token, traits.bos_token)) {
     json["bos_token_id"] = token_json(model, "bos_token_id", model.bos_token);
   }
-  if (says_token(model, "eos_token_id", model.end_token, tokens.eos)) {
+  if (says_token(model, "eos_token_id", model.end_token, traits.end_token)) {
     json["eos_token_id"] = token_json(model, "eos_token_id", model.end_token);
   }
   if (!model.source.is_object()) return json;
@@ -131,11 +139,8 @@ std::string shape_difference(const ModelConfig& saved, const ModelConfig& wanted
 }
 
 Json hf_config_json(const ModelConfig& model, DType dtype) {
-  static constexpr std::string_view kClasses[] = {
-      "LlamaForCausalLM", "MistralForCausalLM", "MinistralForCausalLM", "Ministral3ForCausalLM",
-      "Qwen2ForCausalLM", "Qwen3ForCausalLM",   "SmolLM3ForCausalLM",   "GPT2LMHeadModel"};
   Json json = Json::object();
-  json["architectures"] = Json::Array{Json(kClasses[static_cast<std::size_t>(model.family)])};
+  json["architectures"] = Json::Array{Json(traits_of(model.family).architecture)};
   const Json keys = model_keys_json(model);
   for (const auto& [name, value] : keys.as_object()) {
     if (name != "architectures" && name != "_name_or_path" && name != "transformers_version")

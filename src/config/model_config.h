@@ -21,11 +21,27 @@ enum class Family : std::uint8_t {
   kQwen2,
   kQwen3,
   kSmolLm3,
+  kOlmo2,
+  kOlmo3,
+  kGemma3,
   kGpt2
 };
 enum class NormKind : std::uint8_t { kRms, kLayer };
+/// Where a branch of a layer has its norms.
+enum class NormPlace : std::uint8_t {
+  kBefore,  ///< s + f(norm(s))
+  kAfter,   ///< s + norm(f(s)): OLMo 2
+  kBoth,    ///< s + norm(f(norm(s))): Gemma
+};
+/// RMS norms of q and k before RoPE.
+enum class QkNorm : std::uint8_t {
+  kNone,
+  kHeads,       ///< of each head by itself, with one weight for all
+  kProjection,  ///< of all heads together: OLMo 2
+};
 enum class Activation : std::uint8_t {
   kSwiGlu,    ///< silu(gate) * up, two projections
+  kGeGlu,     ///< gelu(gate) * up, gelu as below
   kGeluTanh,  ///< 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 };
 enum class RopeKind : std::uint8_t { kDefault, kLinear, kLlama3, kYarn };
@@ -50,6 +66,7 @@ struct RopeConfig {
 struct NormConfig {
   NormKind kind = NormKind::kRms;
   double eps = 1e-6;
+  float weight_offset = 0;  ///< added to the weights: 1 where those are stored around 0
   friend bool operator==(const NormConfig&, const NormConfig&) = default;
 };
 
@@ -58,7 +75,8 @@ struct AttentionConfig {
   std::optional<RopeConfig> rope;  ///< none: q and k as they are
   std::int64_t window = 0;  ///< positions that a query sees, its own among them; 0: all before it
   bool qkv_bias = false, out_bias = false;
-  bool qk_norm = false;  ///< RMS norm of each q and k head before RoPE
+  QkNorm qk_norm = QkNorm::kNone;
+  double score_scale = 0;  ///< of q k; 0: head_dim^-1/2
 
   [[nodiscard]] std::int64_t q_size() const { return heads * head_dim; }
   [[nodiscard]] std::int64_t kv_size() const { return kv_heads * head_dim; }
@@ -75,17 +93,20 @@ struct MlpConfig {
   Activation activation = Activation::kSwiGlu;
   bool bias = false;  ///< on every projection
 
-  [[nodiscard]] std::int64_t up_size() const {
-    return activation == Activation::kSwiGlu ? 2 * ffn : ffn;
-  }
+  /// A gate and what it lets pass.
+  [[nodiscard]] bool gated() const { return activation != Activation::kGeluTanh; }
+  [[nodiscard]] std::int64_t up_size() const { return gated() ? 2 * ffn : ffn; }
   friend bool operator==(const MlpConfig&, const MlpConfig&) = default;
 };
 
 /// One layer: its norms, and the two branches of its residual stream.
 struct LayerConfig {
-  NormConfig norm;
+  NormConfig norm;  ///< of each of its norms
+  NormPlace norm_place = NormPlace::kBefore;
   AttentionConfig attention;
   MlpConfig mlp;
+  [[nodiscard]] bool norm_before() const { return norm_place != NormPlace::kAfter; }
+  [[nodiscard]] bool norm_after() const { return norm_place != NormPlace::kBefore; }
   friend bool operator==(const LayerConfig&, const LayerConfig&) = default;
 };
 
@@ -96,6 +117,7 @@ struct ModelConfig {
   NormConfig norm;                 ///< behind the layers
   bool learned_positions = false;  ///< added to the embedding
   bool tied_embeddings = false;    ///< the head is the embedding
+  double embedding_scale = 1;      ///< of the rows that are looked up, rounded to their type
   double init_std = 0.02;
   std::int64_t bos_token = -1, end_token = -1;  ///< -1: none
 

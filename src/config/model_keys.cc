@@ -98,10 +98,11 @@ constexpr ModelKey kLlamaLike[] = {
     {"rope_theta", kRead},
     {"rope_scaling", kRead},
     {"rope_parameters", kRead},
-    {"hidden_act", kFixed, R"(["silu", "swish"])"},
     {"partial_rotary_factor", kFixed, "[1]"},
     {"attention_dropout", kDropout},
 };
+
+constexpr ModelKey kSilu[] = {{"hidden_act", kFixed, R"(["silu", "swish"])"}};
 
 constexpr ModelKey kLlama[] = {
     {"attention_bias", kRead},
@@ -128,6 +129,26 @@ constexpr ModelKey kSmolLm3[] = {
 };
 
 constexpr ModelKey kQwen3[] = {{"attention_bias", kRead}};
+
+constexpr ModelKey kOlmo2[] = {{"attention_bias", kRead}};
+
+constexpr ModelKey kOlmo3[] = {
+    {"attention_bias", kRead}, {"layer_types", kRead}, {"sliding_window", kRead}};
+
+// _sliding_window_pattern is written by transformers 5, beside the layer_types that it has become.
+constexpr ModelKey kGemma3[] = {
+    {"attention_bias", kRead},
+    {"hidden_activation", kFixed, R"(["gelu_pytorch_tanh"])"},
+    {"layer_types", kRead},
+    {"query_pre_attn_scalar", kRead},
+    {"rope_local_base_freq", kRead},
+    {"sliding_window", kRead},
+    {"sliding_window_pattern", kRead},
+    {"use_bidirectional_attention", kFixed, "[false]"},
+    {"_sliding_window_pattern", kPass},
+    {"cache_implementation", kPass},
+    {"hidden_act", kPass},
+};
 
 constexpr ModelKey kGpt2[] = {
     {"n_embd", kRead},
@@ -164,19 +185,24 @@ constexpr Renamed kGpt2Names[] = {
 std::vector<std::span<const ModelKey>> tables(Family family) {
   switch (family) {
     case Family::kLlama:
-      return {kCommon, kLlamaLike, kLlama};
+      return {kCommon, kLlamaLike, kSilu, kLlama};
     case Family::kMistral:
-      return {kCommon, kLlamaLike, kMistral};
-    case Family::kMinistral:
-      return {kCommon, kLlamaLike, kMinistral};
     case Family::kMinistral3:
-      return {kCommon, kLlamaLike, kMistral};
+      return {kCommon, kLlamaLike, kSilu, kMistral};
+    case Family::kMinistral:
+      return {kCommon, kLlamaLike, kSilu, kMinistral};
     case Family::kQwen2:
-      return {kCommon, kLlamaLike, kSliding};
+      return {kCommon, kLlamaLike, kSilu, kSliding};
     case Family::kQwen3:
-      return {kCommon, kLlamaLike, kSliding, kQwen3};
+      return {kCommon, kLlamaLike, kSilu, kSliding, kQwen3};
     case Family::kSmolLm3:
-      return {kCommon, kLlamaLike, kSmolLm3};
+      return {kCommon, kLlamaLike, kSilu, kSmolLm3};
+    case Family::kOlmo2:
+      return {kCommon, kLlamaLike, kSilu, kOlmo2};
+    case Family::kOlmo3:
+      return {kCommon, kLlamaLike, kSilu, kOlmo3};
+    case Family::kGemma3:
+      return {kCommon, kLlamaLike, kGemma3};
     case Family::kGpt2:
       return {kCommon, kGpt2};
   }
@@ -184,24 +210,6 @@ std::vector<std::span<const ModelKey>> tables(Family family) {
 }
 
 }  // namespace
-
-TokenDefaults default_tokens(Family family) {
-  switch (family) {
-    case Family::kLlama:
-    case Family::kMistral:
-    case Family::kMinistral:
-    case Family::kMinistral3:
-      return {1, 2};
-    case Family::kSmolLm3:
-      return {128000, 128001};
-    case Family::kGpt2:
-      return {50256, 50256};
-    case Family::kQwen2:
-    case Family::kQwen3:
-      break;
-  }
-  return {-1, -1};
-}
 
 const ModelKey* find_model_key(Family family, std::string_view name) {
   for (const auto table : tables(family)) {
@@ -234,33 +242,6 @@ std::string nearest_model_key(Family family, std::string_view name) {
     }
   }
   return nearest_word(name, names).value_or("");
-}
-
-namespace {
-constexpr Family kFamilies[] = {Family::kLlama,      Family::kMistral, Family::kMinistral,
-                                Family::kMinistral3, Family::kQwen2,   Family::kQwen3,
-                                Family::kSmolLm3,    Family::kGpt2};
-}  // namespace
-
-std::vector<std::string> family_names() {
-  std::vector<std::string> names;
-  for (const Family family : kFamilies) names.emplace_back(name_of(family));
-  return names;
-}
-
-bool is_future_family(std::string_view model_type) {
-  static constexpr std::string_view kNames[] = {
-      "gemma2",  "glm4",      "gpt_oss",   "phi3",  "olmo2",    "olmo3",      "gemma3_text",
-      "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3"};
-  return !family_of(model_type) &&
-         std::find(std::begin(kNames), std::end(kNames), model_type) != std::end(kNames);
-}
-
-std::optional<Family> family_of(std::string_view model_type) {
-  for (const Family family : kFamilies) {
-    if (name_of(family) == model_type) return family;
-  }
-  return std::nullopt;
 }
 
 }  // namespace trireme

@@ -1,6 +1,7 @@
 #include "config/model_parse.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -25,35 +26,6 @@ constexpr KeyReader::Integers kVocabulary = {1, 1 << 24};
 constexpr KeyReader::Integers kPositions = {1, std::int64_t{1} << 40};
 constexpr KeyReader::Integers kToken = {0, (1 << 24) - 1};
 
-/// What transformers 5 takes for a missing key.
-struct Defaults {
-  std::int64_t vocab_size, hidden, ffn, layers, heads, positions;
-  double norm_eps;
-  bool tied;
-  double rope_theta = 10000;
-};
-
-Defaults defaults_of(Family family) {
-  switch (family) {
-    case Family::kLlama:
-      return {32000, 4096, 11008, 32, 32, 2048, 1e-6, false};
-    case Family::kMistral:
-      return {32000, 4096, 14336, 32, 32, 131072, 1e-6, false};
-    case Family::kMinistral:
-      return {32000, 4096, 14336, 32, 32, 131072, 1e-6, false};
-    case Family::kMinistral3:
-      return {131072, 4096, 14336, 34, 32, 262144, 1e-5, false, 1e6};
-    case Family::kQwen2:
-    case Family::kQwen3:
-      return {151936, 4096, 22016, 32, 32, 32768, 1e-6, false};
-    case Family::kSmolLm3:
-      return {128256, 2048, 11008, 36, 16, 32768, 1e-6, true, 2e6};
-    case Family::kGpt2:
-      return {50257, 768, 0, 12, 12, 1024, 1e-5, true};
-  }
-  return {};
-}
-
 class ModelReader {
  public:
   ModelReader(const Json& keys, const KeyOrigin& origin)
@@ -64,7 +36,8 @@ class ModelReader {
     const auto family = read_family();
     if (!family) return model;
     model.family = *family;
-    default_ = defaults_of(model.family);
+    family_ = model.family;
+    traits_ = &traits_of(model.family);
     const std::size_t faults = origin_.problems.size();
     resolve_names(model.family);
     check_keys(model.family);
@@ -80,6 +53,7 @@ class ModelReader {
       AttentionConfig& attention = model.layers[i].attention;
       if (!windows_.empty()) attention.window = windows_[i];
       if (!rotates_.empty() && !rotates_[i]) attention.rope.reset();
+      if (sliding_rope_ && attention.window > 0) attention.rope = sliding_rope_;
     }
     model.source = keys_;
     model.source = model_keys_json(model);
@@ -164,11 +138,11 @@ class ModelReader {
   }
 
   void read_common(ModelConfig& model) {
-    model.vocab_size = reader_.integer("vocab_size", kVocabulary).value_or(default_.vocab_size);
+    model.vocab_size = reader_.integer("vocab_size", kVocabulary).value_or(traits_->vocab_size);
     model.init_std = reader_.real("initializer_range", {0, 1}).value_or(0.02);
-    model.tied_embeddings = reader_.boolean("tie_word_embeddings").value_or(default_.tied);
-    model.bos_token = token("bos_token_id", default_tokens(model.family).bos);
-    model.end_token = token("eos_token_id", default_tokens(model.family).eos);
+    model.tied_embeddings = reader_.boolean("tie_word_embeddings").value_or(traits_->tied);
+    model.bos_token = token("bos_token_id", traits_->bos_token);
+    model.end_token = token("eos_token_id", traits_->end_token);
   }
 
   /// A missing key is the default, null is none; of a list of end tokens the first ends a document.
@@ -190,40 +164,57 @@ class ModelReader {
     return reader_.integer(key, kToken).value_or(otherwise);
   }
 
-  /// How many layers, alike but for windows_ and rotates_.
+  /// How many layers, alike but for windows_, ropes_ and rotates_.
   std::int64_t read_llama_like(ModelConfig& model, LayerConfig& layer) {
-    const bool llama = model.family == Family::kLlama, qwen3 = model.family == Family::kQwen3,
-               smollm3 = model.family == Family::kSmolLm3,
-               ministral3 = model.family == Family::kMinistral3;
+    const FamilyTraits& traits = *traits_;
     AttentionConfig& attention = layer.attention;
-    model.hidden = reader_.integer("hidden_size", kWidth).value_or(default_.hidden);
-    layer.mlp.ffn = reader_.integer("intermediate_size", kFfn).value_or(default_.ffn);
-    const auto layers = reader_.integer("num_hidden_layers", kLayers).value_or(default_.layers);
-    attention.heads = reader_.integer("num_attention_heads", kHeads).value_or(default_.heads);
-    attention.kv_heads = reader_.integer("num_key_value_heads", kHeads)
-                             .value_or(default_kv_heads(model.family, attention.heads));
+    model.hidden = reader_.integer("hidden_size", kWidth).value_or(traits.hidden);
+    layer.mlp.ffn = reader_.integer("intermediate_size", kFfn).value_or(traits.ffn);
+    layer.mlp.activation = traits.activation;
+    const auto layers = reader_.integer("num_hidden_layers", kLayers).value_or(traits.layers);
+    attention.heads = reader_.integer("num_attention_heads", kHeads).value_or(traits.heads);
+    attention.kv_heads =
+        reader_.integer("num_key_value_heads", kHeads).value_or(default_kv_heads(attention.heads));
     attention.head_dim = reader_.integer("head_dim", kHeadDim).value_or(0);
-    if (attention.head_dim == 0 && (qwen3 || ministral3) && keys_.find("head_dim") == nullptr)
-      attention.head_dim = 128;
+    if (attention.head_dim == 0 && keys_.find("head_dim") == nullptr)
+      attention.head_dim = traits.head_dim;
     derive_head_dim(attention, model.hidden, "num_attention_heads", "hidden_size");
     model.max_positions =
-        reader_.integer("max_position_embeddings", kPositions).value_or(default_.positions);
-    model.norm.eps = reader_.real("rms_norm_eps", {0, 1}).value_or(default_.norm_eps);
-    attention.qkv_bias = model.family == Family::kQwen2;
-    if (llama || qwen3 || smollm3)
+        reader_.integer("max_position_embeddings", kPositions).value_or(traits.positions);
+    model.norm.eps = reader_.real("rms_norm_eps", {0, 1}).value_or(traits.norm_eps);
+    model.norm.weight_offset = traits.norm_offset;
+    layer.norm_place = traits.norm_place;
+    if (traits.scaled_embedding)
+      model.embedding_scale = std::sqrt(static_cast<double>(model.hidden));
+    attention.qkv_bias = traits.qkv_bias;
+    if (traits.attention_bias)
       attention.qkv_bias = attention.out_bias = reader_.boolean("attention_bias").value_or(false);
-    if (llama || smollm3) layer.mlp.bias = reader_.boolean("mlp_bias").value_or(false);
-    attention.qk_norm = qwen3;
-    if (ministral3) add_default_rope(model.max_positions);
-    attention.rope =
-        read_rope(reader_, origin_, {model.max_positions, default_.rope_theta, ministral3});
-    if (smollm3) rotates_ = read_rotating_layers(layers);
-    if (model.family == Family::kMistral || ministral3) {
-      attention.window = read_window(ministral3 ? 0 : 4096);
-    } else if (!llama) {
-      windows_ = read_windows(model.family, layers);
+    if (traits.mlp_bias) layer.mlp.bias = reader_.boolean("mlp_bias").value_or(false);
+    attention.qk_norm = traits.qk_norm;
+    read_score_scale(attention);
+    if (traits.query_scaling) add_default_rope(model.max_positions);
+    if (traits.windows == WindowRule::kUnrotated) rotates_ = read_rotating_layers(layers);
+    if (traits.windows == WindowRule::kEvery) attention.window = read_window();
+    if (traits.windows > WindowRule::kEvery) windows_ = read_windows(layers);
+    const RopeRules rules{model.max_positions, traits.rope_theta, traits.query_scaling};
+    if (traits.sliding_theta > 0) {
+      const RopesByType ropes = read_ropes_by_type(
+          reader_, origin_, rules,
+          {model.max_positions, traits.sliding_theta, false, traits.sliding_theta_key});
+      attention.rope = ropes.full;
+      sliding_rope_ = ropes.sliding;
+    } else {
+      attention.rope = read_rope(reader_, origin_, rules);
     }
     return layers;
+  }
+
+  void read_score_scale(AttentionConfig& attention) {
+    constexpr std::string_view kKey = "query_pre_attn_scalar";
+    if (find_model_key(family_, kKey) == nullptr) return;
+    const double scalar = reader_.real(kKey, {0, 1e12, true}).value_or(256);
+    if (reader_.find(kKey) == nullptr) keys_[std::string(kKey)] = 256;
+    attention.score_scale = 1 / std::sqrt(scalar);
   }
 
   /// no_rope_layers, where 1 stands for a layer with RoPE; without it every
@@ -265,32 +256,30 @@ class ModelReader {
     keys_["rope_parameters"]["max_position_embeddings"] = positions;
   }
 
-  /// Missing, llama takes as many as heads, the mistrals 8, smollm3 4, the qwens 32; null is as
-  /// many as heads.
-  std::int64_t default_kv_heads(Family family, std::int64_t heads) const {
-    if (family == Family::kLlama || keys_.find("num_key_value_heads") != nullptr) return heads;
-    if (family == Family::kSmolLm3) return 4;
-    return family == Family::kQwen2 || family == Family::kQwen3 ? 32 : 8;
+  /// Missing; null is as many as heads.
+  std::int64_t default_kv_heads(std::int64_t heads) const {
+    return traits_->kv_heads == 0 || keys_.find("num_key_value_heads") != nullptr
+               ? heads
+               : traits_->kv_heads;
   }
 
   /// null is none.
-  std::int64_t read_window(std::int64_t missing) {
-    const Json* window = keys_.find("sliding_window");
-    if (window == nullptr) return missing;
+  std::int64_t read_window() {
+    if (keys_.find("sliding_window") == nullptr) return traits_->window;
     return reader_.integer("sliding_window", kPositions).value_or(0);
   }
 
   std::int64_t read_gpt2(ModelConfig& model, LayerConfig& layer) {
     AttentionConfig& attention = layer.attention;
-    model.hidden = reader_.integer("n_embd", kWidth).value_or(default_.hidden);
+    model.hidden = reader_.integer("n_embd", kWidth).value_or(traits_->hidden);
     layer.mlp.ffn = reader_.integer("n_inner", kFfn).value_or(4 * model.hidden);
-    const auto layers = reader_.integer("n_layer", kLayers).value_or(default_.layers);
+    const auto layers = reader_.integer("n_layer", kLayers).value_or(traits_->layers);
     attention.heads = attention.kv_heads =
-        reader_.integer("n_head", kHeads).value_or(default_.heads);
+        reader_.integer("n_head", kHeads).value_or(traits_->heads);
     derive_head_dim(attention, model.hidden, "n_head", "n_embd");
-    model.max_positions = reader_.integer("n_positions", kPositions).value_or(default_.positions);
+    model.max_positions = reader_.integer("n_positions", kPositions).value_or(traits_->positions);
     model.norm = {NormKind::kLayer,
-                  reader_.real("layer_norm_epsilon", {0, 1}).value_or(default_.norm_eps)};
+                  reader_.real("layer_norm_epsilon", {0, 1}).value_or(traits_->norm_eps), 0};
     model.learned_positions = true;
     layer.mlp.activation = Activation::kGeluTanh;
     attention.qkv_bias = attention.out_bias = layer.mlp.bias = true;
@@ -338,22 +327,45 @@ class ModelReader {
     }
   }
 
-  /// Of each layer. Without layer_types the layers from max_window_layers on have it, of smollm3
-  /// those without RoPE, of ministral all.
-  std::vector<std::int64_t> read_windows(Family family, std::int64_t layers) {
-    const bool ministral = family == Family::kMinistral;
-    const bool use = reader_.boolean("use_sliding_window").value_or(false) || ministral;
-    const std::int64_t size = read_window(family == Family::kSmolLm3 ? 0 : 4096),
-                       window = use ? size : 0;
-    const std::int64_t full =
-        reader_.integer("max_window_layers", {0, 1 << 20}).value_or(ministral ? 0 : 28);
+  /// Whether layers have a window where layer_types does not say.
+  std::vector<bool> sliding_by_default(std::int64_t layers) {
+    const std::int64_t full = reader_.integer("max_window_layers", {0, 1 << 20}).value_or(28);
+    const std::int64_t pattern =
+        reader_.integer("sliding_window_pattern", {1, 1 << 20}).value_or(traits_->window_pattern);
+    std::vector<bool> sliding;
+    for (std::int64_t i = 0; i < layers; ++i) {
+      switch (traits_->windows) {
+        case WindowRule::kLast:
+          sliding.push_back(i >= full);
+          break;
+        case WindowRule::kUnrotated:
+          sliding.push_back(!rotates_[static_cast<std::size_t>(i)]);
+          break;
+        case WindowRule::kPattern:
+          sliding.push_back((i + 1) % pattern != 0);
+          break;
+        default:
+          sliding.push_back(true);
+      }
+    }
+    return sliding;
+  }
+
+  /// Of each layer.
+  std::vector<std::int64_t> read_windows(std::int64_t layers) {
+    const bool asked =
+        traits_->windows == WindowRule::kLast || traits_->windows == WindowRule::kUnrotated;
+    const bool use = !asked || reader_.boolean("use_sliding_window").value_or(false);
+    const std::int64_t size = read_window(), window = use ? size : 0;
     std::vector<std::int64_t> windows(static_cast<std::size_t>(layers), 0);
+    const std::vector<bool> sliding = sliding_by_default(layers);
     const Json* types = reader_.find("layer_types");
     if (types == nullptr) {
-      for (std::size_t i = 0; i < windows.size(); ++i) {
-        const bool slides = rotates_.empty() ? static_cast<std::int64_t>(i) >= full : !rotates_[i];
-        if (slides) windows[i] = window;
-      }
+      for (std::size_t i = 0; i < windows.size(); ++i)
+        if (sliding[i]) windows[i] = window;
+      if (window == 0 && traits_->windows == WindowRule::kPattern)
+        reader_.report("sliding_window", "a number from 1 on", "",
+                       "is null, and without layer_types some layers have a window");
       return windows;
     }
     const auto is = [](const Json& type, std::string_view word) {
@@ -390,7 +402,9 @@ class ModelReader {
   Json keys_;
   const KeyOrigin& origin_;
   KeyReader reader_;
-  Defaults default_ = {};
+  const FamilyTraits* traits_ = nullptr;
+  Family family_ = Family::kLlama;
+  std::optional<RopeConfig> sliding_rope_;  // where layers with a window have their own
   // Of each layer, where a family has them by layer.
   std::vector<std::int64_t> windows_;
   std::vector<bool> rotates_;

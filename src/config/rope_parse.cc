@@ -143,21 +143,30 @@ class RopeReader {
 
 }  // namespace
 
-RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, const RopeRules& rules) {
-  const auto dictionary = [&](std::string_view name) -> const Json* {
-    const Json* value = reader.find(name);
-    if (value == nullptr) return nullptr;
-    if (!value->is_object()) reader.report(name, "an object or null", "", "is no object");
-    return value->is_object() && !value->as_object().empty() ? value : nullptr;
-  };
-  const Json* parameters = dictionary("rope_parameters");
-  const Json* scaling = dictionary("rope_scaling");
+namespace {
 
+/// An object with keys; nullptr where it is missing, null or empty.
+const Json* dictionary(KeyReader& reader, std::string_view name) {
+  const Json* value = reader.find(name);
+  if (value == nullptr) return nullptr;
+  if (!value->is_object()) reader.report(name, "an object or null", "", "is no object");
+  return value->is_object() && !value->as_object().empty() ? value : nullptr;
+}
+
+/// Where a rotary embedding is described: up to two dictionaries and a key of the model for the
+/// base, all of which agree.
+struct RopePlaces {
+  const Json *parameters, *scaling;
+  std::string parameters_name = "rope_parameters";
+};
+
+RopeConfig read_from(KeyReader& reader, const KeyOrigin& origin, const RopeRules& rules,
+                     const RopePlaces& places) {
   std::optional<double> theta;
-  const auto agree = [&](KeyReader from) {
-    const auto value = from.real("rope_theta", kPositive);
+  const auto agree = [&](KeyReader from, std::string_view key) {
+    const auto value = from.real(key, kPositive);
     if (value && theta && *value != *theta) {
-      from.report("rope_theta", fmt::format("{}, as the other spelling says", *theta),
+      from.report(key, fmt::format("{}, as the other spelling says", *theta),
                   fmt::format("{}", *theta), "contradicts the other spelling");
     }
     if (!theta) theta = value;
@@ -168,24 +177,57 @@ RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, const RopeRules
     inside.typed.clear();
     return inside;
   };
-  if (parameters != nullptr)
-    agree({*parameters, "model.rope_parameters.", origin_in("rope_parameters")});
-  agree(reader);
-  if (scaling != nullptr) agree({*scaling, "model.rope_scaling.", origin_in("rope_scaling")});
+  const std::string prefix = fmt::format("model.{}.", places.parameters_name);
+  if (places.parameters != nullptr)
+    agree({*places.parameters, prefix, origin_in("rope_parameters")}, "rope_theta");
+  if (!rules.theta_key.empty()) agree(reader, rules.theta_key);
+  if (places.scaling != nullptr)
+    agree({*places.scaling, "model.rope_scaling.", origin_in("rope_scaling")}, "rope_theta");
 
   const double base = theta.value_or(rules.theta);
   RopeConfig rope;
   rope.theta = base;
-  if (scaling != nullptr) {
-    rope = RopeReader(*scaling, "rope_scaling", origin_in("rope_scaling"), rules).read(base);
+  if (places.scaling != nullptr) {
+    rope = RopeReader(*places.scaling, "rope_scaling", origin_in("rope_scaling"), rules).read(base);
   }
-  if (parameters == nullptr) return rope;
+  if (places.parameters == nullptr) return rope;
   const RopeConfig other =
-      RopeReader(*parameters, "rope_parameters", origin_in("rope_parameters"), rules).read(base);
-  if (scaling != nullptr && !(other == rope)) {
-    reader.report("rope_scaling", shown(*parameters), "", "contradicts rope_parameters");
+      RopeReader(*places.parameters, places.parameters_name, origin_in("rope_parameters"), rules)
+          .read(base);
+  if (places.scaling != nullptr && !(other == rope)) {
+    reader.report("rope_scaling", shown(*places.parameters), "",
+                  fmt::format("contradicts {}", places.parameters_name));
   }
   return other;
+}
+
+}  // namespace
+
+RopeConfig read_rope(KeyReader& reader, const KeyOrigin& origin, const RopeRules& rules) {
+  return read_from(reader, origin, rules,
+                   {dictionary(reader, "rope_parameters"), dictionary(reader, "rope_scaling")});
+}
+
+RopesByType read_ropes_by_type(KeyReader& reader, const KeyOrigin& origin, const RopeRules& full,
+                               const RopeRules& sliding) {
+  constexpr std::string_view kFull = "full_attention", kSliding = "sliding_attention";
+  const Json* all = dictionary(reader, "rope_parameters");
+  bool legal = all != nullptr;
+  for (const auto& [key, value] : all != nullptr ? all->as_object() : Json::Object()) {
+    if ((key == kFull || key == kSliding) && (value.is_object() || value.is_null())) continue;
+    reader.report("rope_parameters",
+                  R"(an object with "full_attention" and "sliding_attention", each an object)", "",
+                  fmt::format("has {}, and layers of this family have two rotary embeddings", key));
+    legal = false;
+    break;
+  }
+  const auto places = [&](std::string_view type, const Json* scaling) -> RopePlaces {
+    const Json* of_type = legal ? all->find(type) : nullptr;
+    const bool given = of_type != nullptr && of_type->is_object() && !of_type->as_object().empty();
+    return {given ? of_type : nullptr, scaling, fmt::format("rope_parameters.{}", type)};
+  };
+  return {read_from(reader, origin, full, places(kFull, dictionary(reader, "rope_scaling"))),
+          read_from(reader, origin, sliding, places(kSliding, nullptr))};
 }
 
 Json rope_parameters_json(const RopeConfig& rope) {

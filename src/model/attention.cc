@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/projection_norm/projection_norm.h"
 #include "kernels/rope/rope.h"
 
 namespace trireme {
@@ -26,7 +27,7 @@ QkvHeads<Byte> split_heads(const BasicTensorView<Byte>& qkv_TX, const AttentionC
 QkvHeads<std::byte> attention_heads(const AttentionActivations& acts,
                                     const AttentionConfig& config) {
   QkvHeads<std::byte> heads = split_heads(acts.in_TX, config);
-  if (config.qk_norm) {
+  if (config.qk_norm != QkNorm::kNone) {
     heads.q = heads_of(acts.qk_TX, 0, config.heads, config.head_dim);
     heads.k = heads_of(acts.qk_TX, config.q_size(), config.kv_heads, config.head_dim);
   }
@@ -34,6 +35,7 @@ QkvHeads<std::byte> attention_heads(const AttentionActivations& acts,
 }
 
 float attention_scale(const AttentionConfig& config) {
+  if (config.score_scale > 0) return static_cast<float>(config.score_scale);
   return 1 / std::sqrt(static_cast<float>(config.head_dim));
 }
 
@@ -93,12 +95,61 @@ void attend_cached(const LayerPass& pass, const KvCache& cache, const ContextAxi
   pass.context_axis.forward(context, buffers, args);
 }
 
+bool norms_projections(const LayerPass& pass) {
+  return pass.config.attention.qk_norm == QkNorm::kProjection;
+}
+
+/// Of q (0) or k (1).
+TensorView sums_of(const TensorView& sums_2T, int which) {
+  return sums_2T.rows(which, 1).reshape({sums_2T.shape[1]});
+}
+
+/// This rank's part of the sums of squares of some tokens.
+void add_up_squares(Context& context, const LayerPass& pass, const AttentionActivations& acts,
+                    TokenRange tokens) {
+  const QkvHeads<std::byte> raw = split_heads(acts.in_TX, pass.config.attention);
+  const auto of = [&](int which, const HeadsView& heads) {
+    const ConstHeadsView rows = heads.rows(tokens.first, tokens.count);
+    head_dots(context, sums_of(acts.squares_2T, which).rows(tokens.first, tokens.count), rows,
+              rows);
+  };
+  of(0, raw.q);
+  of(1, raw.k);
+}
+
+/// Heads that several ranks hold are as often among the columns as in the sums.
+std::int64_t columns_of(const LayerPass& pass, const ConstHeadsView& heads) {
+  return heads.heads * heads.head_dim * pass.tensor.extent();
+}
+
+/// Normed q and k of some tokens, all heads together, from the sums of squares.
+void norm_rows(Context& context, const LayerPass& pass, const AttentionWeights& weights,
+               const AttentionActivations& acts, TokenRange tokens) {
+  const QkvHeads<std::byte> raw = split_heads(acts.in_TX, pass.config.attention);
+  const QkvHeads<std::byte> normed = attention_heads(acts, pass.config.attention);
+  const auto norm = [&](int which, const HeadsView& out, const HeadsView& in,
+                        const NormWeights& of) {
+    ProjectionNormForward args;
+    args.out = out.rows(tokens.first, tokens.count);
+    args.in = in.rows(tokens.first, tokens.count);
+    args.squares_T = sums_of(acts.squares_2T, which).rows(tokens.first, tokens.count);
+    args.weight_X = of.weight;
+    args.columns = columns_of(pass, in);
+    args.eps = pass.config.norm.eps;
+    projection_norm_forward(context, args);
+  };
+  norm(0, normed.q, raw.q, weights.q_norm);
+  norm(1, normed.k, raw.k, weights.k_norm);
+}
+
 /// Rotated q and k of some tokens, with their norms' statistics.
 void rotate_rows(Context& context, const LayerPass& pass, const AttentionWeights& weights,
                  const AttentionActivations& acts, TokenRange tokens) {
   if (!pass.config.attention.rope) return;
+  const bool normed = norms_projections(pass);
+  if (normed) norm_rows(context, pass, weights, acts, tokens);
   const QkvHeads<std::byte> heads = attention_heads(acts, pass.config.attention);
-  const QkvHeads<std::byte> raw = split_heads(acts.in_TX, pass.config.attention);
+  const QkvHeads<std::byte> raw = normed ? heads : split_heads(acts.in_TX, pass.config.attention);
   const auto rows = [&](const auto& all) { return all.rows(tokens.first, tokens.count); };
   const auto rotate = [&](const HeadsView& out, const HeadsView& in, const ConstTensorView& table,
                           const NormWeights& norm, const TensorView& rstd_TH) {
@@ -107,9 +158,10 @@ void rotate_rows(Context& context, const LayerPass& pass, const AttentionWeights
     args.in = rows(in);
     args.positions_T = rows(pass.positions);
     args.cos_sin_PD = table;
-    args.weight_D = norm.weight;
+    if (!normed) args.weight_D = norm.weight;
     if (rstd_TH.given()) args.rstd_TH = rows(rstd_TH);
     args.eps = pass.config.norm.eps;
+    args.weight_offset = pass.config.norm.weight_offset;
     rope_forward(context, args);
   };
   rotate(heads.q, raw.q, pass.rope.q, weights.q_norm, acts.rstd_q_TH);
@@ -140,6 +192,7 @@ AttentionScratch lay_out_attention_scratch(ArenaCursor& arena, const LayerShape&
   scratch.delta_TH = arena.take(shape.statistic(config.heads));
   if (shape.compute != DType::kF32)
     scratch.dqkv_f32_TX = arena.take(shape.statistic(config.qkv_size()));
+  if (config.qk_norm == QkNorm::kProjection) scratch.dots_2T = arena.take(shape.of_q_and_k());
   scratch.axis = lay_out_context(arena, shape, ContextAxis::Direction::kBackward);
   return scratch;
 }
@@ -154,7 +207,7 @@ AttentionLayout attention_layout(const AttentionConfig& config, std::int64_t seq
   attention.head_dim = config.head_dim;
   attention.v_stride = config.qkv_size();
   attention.q_stride = attention.k_stride =
-      config.qk_norm ? config.q_size() + config.kv_size() : attention.v_stride;
+      config.qk_norm != QkNorm::kNone ? config.q_size() + config.kv_size() : attention.v_stride;
   attention.o_stride = attention.d_o_stride = config.q_size();
   attention.written_stride = config.qkv_size();
   attention.deterministic = deterministic;
@@ -165,12 +218,18 @@ void attend_forward(const LayerPass& pass, const AttentionWeights& weights,
                     const AttentionActivations& acts, const ContextAxis::Buffers& buffers,
                     TensorView n_TC, const KvCache* cache) {
   const AttentionConfig& config = pass.config.attention;
+  const bool normed = norms_projections(pass), summed = normed && pass.tensor.extent() > 1;
   const auto rotate = [&](Context& of, std::int64_t first, std::int64_t count) {
-    rotate_rows(of, pass, weights, acts, {first, count});
+    if (normed) add_up_squares(of, pass, acts, {first, count});
+    if (!summed) rotate_rows(of, pass, weights, acts, {first, count});
   };
   LinearEpilogue rotated;
   rotated.then = rotate;
   column_parallel_forward(pass, acts.in_TX, n_TC, weights.in, rotated);
+  if (summed) {
+    pass.tensor.sum(acts.squares_2T);
+    rotate_heads(pass, weights, acts);
+  }
 
   const QkvHeads<std::byte> heads = attention_heads(acts, config);
   AttentionForward args;
@@ -228,7 +287,44 @@ void backward_to_heads(const AttentionBranchBackward& of, const AttentionScratch
   if (rounded) cast(context, of.left.din_TX, sums_TX);
 }
 
-void rotate_back(const AttentionBranchBackward& of, const AttentionWeights& weights) {
+/// Of the gradient of rotated q and k with these: what a norm of all heads subtracts.
+void add_up_dots(const AttentionBranchBackward& of, const AttentionScratch& scratch) {
+  const QkvHeads<std::byte> gradient = split_heads(of.left.din_TX, of.pass.config.attention);
+  const QkvHeads<std::byte> heads = attention_heads(of.acts, of.pass.config.attention);
+  head_dots(of.pass.context, sums_of(scratch.dots_2T, 0), gradient.q, heads.q);
+  head_dots(of.pass.context, sums_of(scratch.dots_2T, 1), gradient.k, heads.k);
+  if (of.pass.tensor.extent() > 1) of.pass.tensor.sum(scratch.dots_2T);
+}
+
+/// The gradient of all heads together before their norm, from that behind it.
+void norm_back(const AttentionBranchBackward& of, const AttentionWeights& weights,
+               const AttentionScratch& scratch) {
+  const QkvHeads<std::byte> gradient = split_heads(of.left.din_TX, of.pass.config.attention);
+  const QkvHeads<std::byte> raw = split_heads(of.acts.in_TX, of.pass.config.attention);
+  const auto norm = [&](int which, const HeadsView& d, const HeadsView& in,
+                        const NormWeights& weight, const NormGradients& sums) {
+    ProjectionNormBackward args;
+    args.din = d;
+    args.dout = d;
+    args.in = in;
+    args.squares_T = sums_of(of.acts.squares_2T, which);
+    args.dots_T = sums_of(scratch.dots_2T, which);
+    args.weight_X = weight.weight;
+    args.dweight_X = sums.weight;
+    args.columns = columns_of(of.pass, in);
+    args.eps = of.pass.config.norm.eps;
+    projection_norm_backward(of.pass.context, args);
+  };
+  norm(0, gradient.q, raw.q, weights.q_norm,
+       norm_gradients(of.pass.context, of.sink, of.params.q_norm, of.left.q_norm));
+  norm(1, gradient.k, raw.k, weights.k_norm,
+       norm_gradients(of.pass.context, of.sink, of.params.k_norm, of.left.k_norm));
+}
+
+void rotate_back(const AttentionBranchBackward& of, const AttentionWeights& weights,
+                 const AttentionScratch& scratch) {
+  const bool normed = norms_projections(of.pass);
+  if (normed) add_up_dots(of, scratch);
   const QkvHeads<std::byte> gradient = split_heads(of.left.din_TX, of.pass.config.attention);
   const QkvHeads<std::byte> raw = split_heads(of.acts.in_TX, of.pass.config.attention);
   const auto rotate = [&](const HeadsView& d, const ConstHeadsView& in,
@@ -240,18 +336,20 @@ void rotate_back(const AttentionBranchBackward& of, const AttentionWeights& weig
     args.in = in;
     args.positions_T = of.pass.positions;
     args.cos_sin_PD = table;
-    args.weight_D = norm.weight;
+    if (!normed) args.weight_D = norm.weight;
     args.rstd_TH = rstd_TH;
     args.dweight_D = sums.weight;
+    args.weight_offset = of.pass.config.norm.weight_offset;
     rope_backward(of.pass.context, args);
   };
   const auto sums = [&](const NormParams& norm, const NormGradients& kept) {
-    return norm_gradients(of.pass.context, of.sink, norm, kept);
+    return normed ? NormGradients() : norm_gradients(of.pass.context, of.sink, norm, kept);
   };
   rotate(gradient.q, raw.q, of.pass.rope.q, weights.q_norm, of.acts.rstd_q_TH,
          sums(of.params.q_norm, of.left.q_norm));
   rotate(gradient.k, raw.k, of.pass.rope.k, weights.k_norm, of.acts.rstd_k_TH,
          sums(of.params.k_norm, of.left.k_norm));
+  if (normed) norm_back(of, weights, scratch);
 }
 
 }  // namespace
@@ -260,7 +358,7 @@ void attend_backward(const AttentionBranchBackward& of, const AttentionWeights& 
                      const AttentionScratch& scratch, Pending dy) {
   of.out_input(scratch.dattended_TX, std::move(dy), weights);
   backward_to_heads(of, scratch);
-  if (of.pass.config.attention.rope) rotate_back(of, weights);
+  if (of.pass.config.attention.rope) rotate_back(of, weights, scratch);
 }
 
 }  // namespace trireme

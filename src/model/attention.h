@@ -1,7 +1,8 @@
 #pragma once
 // The branch of a layer in which tokens see one another:
 //   n = norm(s);   q, k, v = n Wqkv;   a = attention(rope(q), rope(k), v);   y = a Wout
-// Before RoPE each head of q and k may have a norm. Heads are those of this tensor-parallel rank.
+// Before RoPE q and k may have norms, of each head or of all (QkNorm). Heads are those of this
+// tensor-parallel rank; for a norm of all, sums travel between the ranks.
 
 #include "kernels/attention/attention_backend.h"
 #include "model/branch.h"
@@ -17,7 +18,8 @@ AttentionWeights weights_of(const ParamStore::Lease& lease, const AttentionParam
 struct AttentionActivations : BranchActivations {
   /// Rotated q and k; only with their norms, whose backward needs the unrotated ones.
   TensorView qk_TX;
-  TensorView rstd_q_TH, rstd_k_TH;
+  TensorView rstd_q_TH, rstd_k_TH;  ///< of norms of heads
+  TensorView squares_2T;            ///< of a norm of all: the sums of q's and k's squares
   TensorView attended_TX, lse_TH;
 
   template <class Visit, class... Of>
@@ -25,9 +27,12 @@ struct AttentionActivations : BranchActivations {
     const AttentionConfig& config = shape.config.attention;
     const bool full = shape.recompute == Recompute::kFull;
     BranchActivations::each(shape, config.qkv_size(), visit, of...);
-    if (config.qk_norm) {
+    if (config.qk_norm != QkNorm::kNone) {
       visit(shape.wide(config.q_size() + config.kv_size()), shape.recompute != Recompute::kNone,
             of.qk_TX...);
+    }
+    if (config.qk_norm == QkNorm::kProjection) visit(shape.of_q_and_k(), full, of.squares_2T...);
+    if (config.qk_norm == QkNorm::kHeads) {
       visit(shape.statistic(config.heads), full, of.rstd_q_TH...);
       visit(shape.statistic(config.kv_heads), full, of.rstd_k_TH...);
     }
@@ -45,15 +50,17 @@ struct AttentionGradients : BranchGradients {
     const AttentionConfig& config = shape.config.attention;
     own(shape.wide(shape.hidden), of.dy_TC);
     BranchGradients::each(shape, config.qkv_size(), own, exchanged, of, acts...);
-    if (!shape.split || !config.qk_norm) return;
-    NormGradients::each({}, config.head_dim, own, of.q_norm);
-    NormGradients::each({}, config.head_dim, own, of.k_norm);
+    if (!shape.split || config.qk_norm == QkNorm::kNone) return;
+    const bool all = config.qk_norm == QkNorm::kProjection;
+    NormGradients::each({}, all ? config.q_size() : config.head_dim, own, of.q_norm);
+    NormGradients::each({}, all ? config.kv_size() : config.head_dim, own, of.k_norm);
   }
 };
 
 /// What lives within one backward pass.
 struct AttentionScratch {
   TensorView dattended_TX, delta_TH;
+  TensorView dots_2T;      ///< of a norm of all q and k
   TensorView dqkv_f32_TX;  ///< the op's sums; the bf16 gradients are rounded from it
   ContextAxis::Buffers axis;
 };

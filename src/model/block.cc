@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "tensor/transfer.h"
+
 namespace trireme {
 
 BlockWeights weights_of(const ParamStore::Lease& lease, const BlockParams& params) {
@@ -98,6 +100,32 @@ NormForward rows_of(NormForward norm, std::int64_t first, std::int64_t count) {
   return norm;
 }
 
+/// From the last product's input to y in scratch.branch; `then` is done with its rows, and may
+/// write those of scratch.n.
+void leave_branch(const LayerPass& pass, const BranchWeights& weights,
+                  const BranchActivations& acts, const BlockForwardScratch& scratch,
+                  ConstTensorView x_TN, RowsFunction then = {}) {
+  if (!pass.config.norm_after())
+    return row_parallel_forward(pass, scratch.branch_TC, x_TN, weights.out, scratch.n_TC, then);
+  const TensorView& kept_SC = acts.post_norm.s_TC;
+  const TensorView made_SC = pass.tensor.residual_rows(scratch.n_TC);
+  const bool in_place = kept_SC.shape == scratch.n_TC.shape;  // the residual stream has all rows
+  NormForward norm = forward_of(pass.config.norm, weights.post_norm, acts.post_norm);
+  norm.y_TC = pass.tensor.residual_rows(scratch.branch_TC);
+  norm.sum_TC = {};
+  norm.x_TC = kept_SC;
+  const auto norm_rows = [&](Context& of, std::int64_t first, std::int64_t count) {
+    if (!in_place) {
+      const TensorView made = made_SC.rows(first, count);
+      copy_bytes(of, kept_SC.rows(first, count).data, made.data, made.bytes());
+    }
+    norm_forward(of, rows_of(norm, first, count));
+    if (then.given()) then(of, first, count);
+  };
+  row_parallel_forward(pass, in_place ? kept_SC : scratch.n_TC, x_TN, weights.out,
+                       in_place ? scratch.n_TC : scratch.branch_TC, norm_rows);
+}
+
 /// Everything up to the MLP's activation h, in scratch.act.
 void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
                            const BlockActivations& acts, const BlockForwardScratch& scratch,
@@ -123,8 +151,8 @@ void forward_to_activation(const LayerPass& pass, const BlockWeights& weights,
   const auto norm_rows = [&](Context& of, std::int64_t first, std::int64_t count) {
     norm_forward(of, rows_of(norm, first, count));
   };
-  row_parallel_forward(pass, scratch.branch_TC, acts.attention.attended_TX, weights.attention.out,
-                       scratch.n_TC, norm_rows);
+  leave_branch(pass, weights.attention, acts.attention, scratch, acts.attention.attended_TX,
+               norm_rows);
   mlp_forward(pass, weights.mlp, acts.mlp, scratch.n_TC, scratch.act_TF);
 }
 
@@ -134,15 +162,18 @@ void block_forward(const LayerPass& pass, const BlockWeights& weights, const Blo
                    const BlockForwardScratch& scratch, ConstTensorView residual_TC,
                    const KvCache* cache) {
   forward_to_activation(pass, weights, acts, scratch, residual_TC, cache);
-  row_parallel_forward(pass, scratch.branch_TC, scratch.act_TF, weights.mlp.out, scratch.n_TC);
+  leave_branch(pass, weights.mlp, acts.mlp, scratch, scratch.act_TF);
 }
 
 void block_recompute(const LayerPass& pass, const BlockWeights& weights,
                      const BlockActivations& acts, const BlockForwardScratch& scratch,
                      Recompute recompute) {
-  if (recompute == Recompute::kFull)
+  if (recompute == Recompute::kFull) {
     forward_to_activation(pass, weights, acts, scratch, {}, nullptr);
-  if (recompute == Recompute::kSelective && pass.config.attention.qk_norm)
+    if (pass.config.norm_after())
+      leave_branch(pass, weights.mlp, acts.mlp, scratch, scratch.act_TF);
+  }
+  if (recompute == Recompute::kSelective && pass.config.attention.qk_norm != QkNorm::kNone)
     rotate_heads(pass, weights.attention, acts.attention);
 }
 
@@ -156,10 +187,10 @@ MlpBackward mlp_of(const LayerPass& pass, const BlockBackwardArgs& of) {
 }
 
 void add_kept(const AttentionBranchBackward& attention, const MlpBackward& mlp) {
-  attention.add_kept(attention.params.norm, attention.left.norm);
+  attention.add_kept();
   attention.add_kept(attention.params.q_norm, attention.left.q_norm);
   attention.add_kept(attention.params.k_norm, attention.left.k_norm);
-  mlp.add_kept(mlp.params.norm, mlp.left.norm);
+  mlp.add_kept();
 }
 
 }  // namespace
@@ -170,10 +201,10 @@ void block_backward_input(const LayerPass& pass, const BlockWeights& weights,
   const AttentionBranchBackward attention = attention_of(pass, args);
   const MlpBackward mlp = mlp_of(pass, args);
   const TensorView ds2_TC = attention.left.dy_TC;
-  mlp_backward(mlp, weights.mlp, pass.tensor.start_all_gather(mlp.left.dy_TC));
+  mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp));
   mlp.in_input_reduced(weights.mlp, ds2_TC);
   mlp.norm(weights.mlp, ds2_TC);
-  attend_backward(attention, weights.attention, scratch, pass.tensor.start_all_gather(ds2_TC));
+  attend_backward(attention, weights.attention, scratch, attention.start(weights.attention));
   attention.in_input_reduced(weights.attention, ds1_TC);
   attention.norm(weights.attention, ds1_TC);
 }
@@ -198,13 +229,13 @@ void block_backward(const LayerPass& pass, const BlockWeights& weights,
   const AttentionBranchBackward attention = attention_of(pass, args);
   const MlpBackward mlp = mlp_of(pass, args);
   const TensorAxis& tensor = pass.tensor;
-  mlp_backward(mlp, weights.mlp, tensor.start_all_gather(mlp.left.dy_TC));
+  mlp_backward(mlp, weights.mlp, mlp.start(weights.mlp));
   mlp.in_input(weights.mlp);
   Pending dn2 = tensor.start_reduce(mlp.left.n_TC);
   mlp.out_weight(mlp.left.act_TF);
   dn2.wait();
   mlp.norm(weights.mlp, attention.left.dy_TC);
-  Pending ds2 = tensor.start_all_gather(attention.left.dy_TC);
+  Pending ds2 = attention.start(weights.attention);
   Pending n2 = tensor.start_all_gather(mlp.left.n_TC);
   attend_backward(attention, weights.attention, scratch, std::move(ds2));
   attention.in_input(weights.attention);

@@ -2,6 +2,7 @@
 // One transformer layer: a residual stream s with two branches.
 //   s1 = s + x;   o = attention(norm(s1));   s2 = s1 + o;   y = mlp(norm(s2))
 // x is the branch of the layer before, y that for the next: adds are fused into the norm behind.
+// A branch has its norm there, behind its last product, or both (NormPlace).
 
 #include "model/attention.h"
 #include "model/mlp.h"
@@ -81,9 +82,12 @@ void block_recompute(const LayerPass& pass, const BlockWeights& weights,
 struct LayerTransitions {
   int all_gathers = 0, reduces = 0;
 };
-inline constexpr LayerTransitions kForwardTransitions{2, 2};    // n of each branch; y of each
-inline constexpr LayerTransitions kRecomputeTransitions{2, 1};  // full: up to the activation, not y
-inline constexpr LayerTransitions kBackwardTransitions{4, 2};   // dy and n of each; dn of each
+inline constexpr LayerTransitions kForwardTransitions{2, 2};  // n of each branch; y of each
+/// Full: up to the activation; with a norm behind y, that too.
+inline LayerTransitions recompute_transitions(const LayerConfig& layer) {
+  return {2, layer.norm_after() ? 2 : 1};
+}
+inline constexpr LayerTransitions kBackwardTransitions{4, 2};  // dy and n of each; dn of each
 
 /// What the backward pass of a layer reads and writes beside its weights.
 struct BlockBackwardArgs {

@@ -3,8 +3,8 @@
 namespace trireme {
 
 BranchWeights weights_of(const ParamStore::Lease& lease, const BranchParams& params) {
-  return {weights_of(lease, params.norm), weights_of(lease, params.in),
-          weights_of(lease, params.out)};
+  return {weights_of(lease, params.norm), weights_of(lease, params.post_norm),
+          weights_of(lease, params.in), weights_of(lease, params.out)};
 }
 
 void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView x_TC,

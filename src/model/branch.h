@@ -1,6 +1,7 @@
 #pragma once
 // What the branches of a layer's residual stream s have in common, beside x, the branch before:
-//   s' = s + x;   n = norm(s');   y = f(n)
+//   s' = s + x;   n = norm(s');   y = f(n), or y = norm(f(n))
+// Where only y has a norm n is s'.
 // The tensor axis shards the columns of f's first product and the rows of its last (Shoeybi et al.
 // 2019): n (and dy backward) is all-gathered, y (and dn) reduced (TensorAxis).
 
@@ -26,7 +27,7 @@ struct LayerPass {
 };
 
 struct BranchWeights {
-  NormWeights norm;
+  NormWeights norm, post_norm;
   LinearWeights in, out;
 };
 BranchWeights weights_of(const ParamStore::Lease& lease, const BranchParams& params);
@@ -34,26 +35,34 @@ BranchWeights weights_of(const ParamStore::Lease& lease, const BranchParams& par
 /// What backward reads of the forward pass. n and the last product's input are recomputed.
 struct BranchActivations {
   NormActivations norm;
-  TensorView in_TX;  ///< of the first product
+  NormActivations post_norm;  ///< with f(n) as its input
+  TensorView in_TX;           ///< of the first product
 
   /// `visit(size, recomputed, view...)` of each, for the same of every `of`.
   template <class Visit, class... Of>
   static void each(const LayerShape& shape, std::int64_t in_columns, const Visit& visit,
                    Of&... of) {
     const bool full = shape.recompute == Recompute::kFull;
-    NormActivations::each_statistic(
-        shape, [&](const TensorSize& size, auto&... view) { visit(size, full, view...); },
-        of.norm...);
+    const auto statistic = [&](const TensorSize& size, auto&... view) {
+      visit(size, full, view...);
+    };
+    if (shape.config.norm_before()) NormActivations::each_statistic(shape, statistic, of.norm...);
     visit(shape.wide(in_columns), full, of.in_TX...);
+    if (!shape.config.norm_after()) return;
+    visit(shape.residual(), full, of.post_norm.s_TC...);
+    NormActivations::each_statistic(shape, statistic, of.post_norm...);
   }
 };
 
 /// What B leaves for W. Those of width C have room for all tokens; W gathers n.
 struct BranchGradients {
-  TensorView dy_TC;  ///< of the residual stream behind the branch
+  TensorView dy_TC;    ///< of the residual stream behind the branch
+  TensorView dout_TC;  ///< of f(n), where y is its norm; else not given, as it is dy
   TensorView din_TX;
-  TensorView n_TC;     ///< its gradient before that
-  NormGradients norm;  ///< given where B and W are apart
+  TensorView n_TC;                ///< its gradient before that
+  NormGradients norm, post_norm;  ///< given where B and W are apart
+
+  [[nodiscard]] const TensorView& last_product() const { return dout_TC.given() ? dout_TC : dy_TC; }
 
   /// `own(size, gradient)` of each that has memory of its own, `exchanged(size, gradient,
   /// activation...)` of each that takes that of an activation, for the same of every `acts`.
@@ -63,7 +72,13 @@ struct BranchGradients {
     const TensorSize in = shape.wide(in_columns), n = shape.wide(shape.hidden);
     shape.exchanges() ? exchanged(in, of.din_TX, acts.in_TX...) : own(in, of.din_TX);
     shape.exchanges_residual() ? exchanged(n, of.n_TC, acts.norm.s_TC...) : own(n, of.n_TC);
-    if (shape.split) NormGradients::each(shape.config.norm, shape.hidden, own, of.norm);
+    const LayerConfig& config = shape.config;
+    if (config.norm_after())
+      shape.exchanges_residual() ? exchanged(n, of.dout_TC, acts.post_norm.s_TC...)
+                                 : own(n, of.dout_TC);
+    if (!shape.split) return;
+    if (config.norm_before()) NormGradients::each(config.norm, shape.hidden, own, of.norm);
+    if (config.norm_after()) NormGradients::each(config.norm, shape.hidden, own, of.post_norm);
   }
 };
 
@@ -85,15 +100,26 @@ struct BranchBackward {
   const Acts& acts;
   const Left& left;
 
+  /// From dy to the gradient of the last product, which is then gathered.
+  [[nodiscard]] Pending start(const BranchWeights& weights) const {
+    if (left.dout_TC.given()) {
+      NormBackward args =
+          backward_of(pass.config.norm, weights.post_norm, acts.post_norm,
+                      norm_gradients(pass.context, sink, params.post_norm, left.post_norm));
+      args.dx_TC = pass.tensor.residual_rows(left.dout_TC);
+      args.dy_TC = pass.tensor.residual_rows(left.dy_TC);
+      norm_backward(pass.context, args);
+    }
+    return pass.tensor.start_all_gather(left.last_product());
+  }
   /// Of the last product: dx = dy W while dy's rows are gathered.
   void out_input(TensorView dx_TN, Pending dy, const BranchWeights& weights,
                  const LinearEpilogue& epilogue = {}) const {
-    pass.tensor.use_gathered(left.dy_TC, std::move(dy),
-                             [&](std::int64_t first, std::int64_t count) {
-                               linear_backward_input(pass.context, dx_TN.rows(first, count),
-                                                     left.dy_TC.rows(first, count), weights.out,
-                                                     epilogue.rows(first, count));
-                             });
+    const TensorView& dy_TC = left.last_product();
+    pass.tensor.use_gathered(dy_TC, std::move(dy), [&](std::int64_t first, std::int64_t count) {
+      linear_backward_input(pass.context, dx_TN.rows(first, count), dy_TC.rows(first, count),
+                            weights.out, epilogue.rows(first, count));
+    });
   }
   /// This rank's part of n's gradient, in n.
   void in_input(const BranchWeights& weights) const {
@@ -122,11 +148,15 @@ struct BranchBackward {
   }
   /// `x`: what the last product read.
   void out_weight(ConstTensorView x) const {
-    linear_backward_weight(pass.context, gradients_of(sink, params.out), left.dy_TC, x);
+    linear_backward_weight(pass.context, gradients_of(sink, params.out), left.last_product(), x);
   }
   /// The sums of a norm that have waited for W.
   void add_kept(const NormParams& norm, const NormGradients& kept) const {
     trireme::add_kept(pass.context, sink, norm, kept);
+  }
+  void add_kept() const {
+    add_kept(params.norm, left.norm);
+    add_kept(params.post_norm, left.post_norm);
   }
 };
 

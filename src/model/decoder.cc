@@ -214,7 +214,8 @@ void Decoder::forward(int /*chunk*/, int /*micro_batch*/) {
   if (chunk_.range.embedding) {
     const ParamStore::Lease lease = weights.next();
     embed_tokens(context_, tensor_, lease, chunk_,
-                 {first(ids_), positions, vocabulary_, config_.vocab_size},
+                 {first(ids_), positions, vocabulary_, config_.vocab_size,
+                  embedding_scale(config_, store_.compute())},
                  {buffers_.acts[0].attention.norm.s_TC, buffers_.scratch.branch_TC});
   }
   std::vector<CachedTokens> tokens;

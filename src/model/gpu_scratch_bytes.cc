@@ -13,8 +13,11 @@ namespace {
 std::int64_t sum_floats(const LayerConfig& layer, std::int64_t hidden, std::int64_t tokens) {
   using namespace gpu_scratch;
   std::int64_t most = norm_backward_floats(tokens, hidden);
-  if (layer.attention.qk_norm)
+  if (layer.attention.qk_norm == QkNorm::kHeads)
     most = std::max(most, rope_backward_floats(tokens, layer.attention.head_dim));
+  if (layer.attention.qk_norm == QkNorm::kProjection)
+    most = std::max({most, column_sum_floats(tokens, layer.attention.q_size()),
+                     column_sum_floats(tokens, layer.attention.kv_size())});
   const auto bias = [&](bool given, std::int64_t columns) {
     if (given) most = std::max(most, column_sum_floats(tokens, columns));
   };

@@ -23,6 +23,7 @@ struct LayerShape {
   [[nodiscard]] TensorSize statistic(std::int64_t heads) const {
     return {DType::kF32, {tokens, heads}};
   }
+  [[nodiscard]] TensorSize of_q_and_k() const { return {DType::kF32, {2, tokens}}; }
   [[nodiscard]] TensorSize row() const { return {DType::kF32, {residual_tokens}}; }
   /// What B leaves for W takes the memory of activations that have no use after B. With full
   /// recomputation layers share those: there is nothing to exchange.

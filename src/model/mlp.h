@@ -1,7 +1,7 @@
 #pragma once
 // The branch of a layer that works on each token alone:
 //   n = norm(s);   h = act(n Wup);   y = h Wdown
-// Its first product has gate and up columns with SwiGLU, else those of up.
+// Its first product has gate and up columns where one passes through the other, else those of up.
 
 #include "model/branch.h"
 

@@ -4,6 +4,15 @@
 
 namespace trireme {
 
+namespace {
+
+NormOp op_of(const NormConfig& config, const NormWeights& weights) {
+  if (!weights.weight.given()) return NormOp::kNone;
+  return config.kind == NormKind::kLayer ? NormOp::kLayer : NormOp::kRms;
+}
+
+}  // namespace
+
 NormWeights weights_of(const ParamStore::Lease& lease, const NormParams& params) {
   NormWeights weights;
   if (params.weight != kNoParam) weights.weight = lease.weight(params.weight);
@@ -38,8 +47,9 @@ void add_kept(Context& context, const Gradients& sink, const NormParams& params,
 NormForward forward_of(const NormConfig& config, const NormWeights& weights,
                        const NormActivations& acts) {
   NormForward args;
-  args.op = norm_op(config);
+  args.op = op_of(config, weights);
   args.eps = config.eps;
+  args.weight_offset = config.weight_offset;
   args.sum_TC = acts.s_TC;
   args.mean_T = acts.mean_T;
   args.rstd_T = acts.rstd_T;
@@ -51,7 +61,8 @@ NormForward forward_of(const NormConfig& config, const NormWeights& weights,
 NormBackward backward_of(const NormConfig& config, const NormWeights& weights,
                          const NormActivations& acts, const NormGradients& gradients) {
   NormBackward args;
-  args.op = norm_op(config);
+  args.op = op_of(config, weights);
+  args.weight_offset = config.weight_offset;
   args.dweight_C = gradients.weight;
   args.dbias_C = gradients.bias;
   args.s_TC = acts.s_TC;

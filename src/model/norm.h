@@ -9,10 +9,6 @@
 
 namespace trireme {
 
-inline NormOp norm_op(const NormConfig& config) {
-  return config.kind == NormKind::kLayer ? NormOp::kLayer : NormOp::kRms;
-}
-
 struct NormWeights {
   ConstTensorView weight, bias;
 };
@@ -49,7 +45,8 @@ NormGradients norm_gradients(Context& context, const Gradients& sink, const Norm
 void add_kept(Context& context, const Gradients& sink, const NormParams& params,
               const NormGradients& kept);
 
-/// The ops' arguments but for the tensors that a norm reads and makes beside its activations.
+/// The ops' arguments, without weights those of no norm, but for the tensors that a norm reads and
+/// makes beside its activations.
 NormForward forward_of(const NormConfig& config, const NormWeights& weights,
                        const NormActivations& acts);
 NormBackward backward_of(const NormConfig& config, const NormWeights& weights,

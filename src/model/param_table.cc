@@ -78,13 +78,21 @@ class Table {
   NormParams norm(const std::string& name, std::int64_t size,
                   TensorPartial partial = TensorPartial::kWithTokens) {
     NormParams norm;
-    norm.weight = add(name + ".weight", {size}, {InitKind::kOnes, 0});
+    const InitKind init = config_.norm.weight_offset == 1 ? InitKind::kZeros : InitKind::kOnes;
+    norm.weight = add(name + ".weight", {size}, {init, 0});
     params.metas[norm.weight].partial = partial;
     if (config_.norm.kind == NormKind::kLayer) {
       norm.bias = add(name + ".bias", {size}, {InitKind::kZeros, 0});
       params.metas[norm.bias].partial = partial;
     }
     return norm;
+  }
+
+  /// Of columns that are sharded, each with a weight of its own.
+  NormParams norm_of_columns(const std::string& name, const CutSegment& columns) {
+    const NormParams of = norm(name, columns.size, TensorPartial::kNever);
+    params.metas[of.weight].cut = {0, {columns}};
+    return of;
   }
 
   [[nodiscard]] Columns hidden() const { return {{config_.hidden, 0}}; }
@@ -121,21 +129,36 @@ BlockParams llama_block(Table& table, const ModelConfig& config, const LayerConf
                    ffn = table.ffn(layer);
   const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
   BlockParams block;
-  block.attention.norm = table.norm(prefix + "input_layernorm", config.hidden);
+  if (layer.norm_before())
+    block.attention.norm = table.norm(prefix + "input_layernorm", config.hidden);
   block.attention.in =
       table.linear(attention, {{"q_proj", {heads}}, {"k_proj", {kv_heads}}, {"v_proj", {kv_heads}}},
                    table.hidden(), layer.attention.qkv_bias);
   block.attention.out =
       table.linear(attention, {{"o_proj", table.hidden()}}, {heads}, layer.attention.out_bias);
-  if (layer.attention.qk_norm) {
+  if (layer.attention.qk_norm == QkNorm::kProjection) {
+    block.attention.q_norm = table.norm_of_columns(attention + "q_norm", heads);
+    block.attention.k_norm = table.norm_of_columns(attention + "k_norm", kv_heads);
+  }
+  if (layer.attention.qk_norm == QkNorm::kHeads) {
     const std::int64_t size = layer.attention.head_dim;
     block.attention.q_norm = table.norm(attention + "q_norm", size, TensorPartial::kWithHeads);
     block.attention.k_norm = table.norm(attention + "k_norm", size, TensorPartial::kWithHeads);
   }
-  block.mlp.norm = table.norm(prefix + "post_attention_layernorm", config.hidden);
+  // Llama's name for the norm before the MLP is that of the norm behind attention where there is
+  // one.
+  const std::string behind_attention = prefix + "post_attention_layernorm";
+  if (layer.norm_after()) block.attention.post_norm = table.norm(behind_attention, config.hidden);
+  if (layer.norm_before()) {
+    block.mlp.norm =
+        table.norm(layer.norm_after() ? prefix + "pre_feedforward_layernorm" : behind_attention,
+                   config.hidden);
+  }
   block.mlp.in =
       table.linear(mlp, {{"gate_proj", {ffn}}, {"up_proj", {ffn}}}, table.hidden(), layer.mlp.bias);
   block.mlp.out = table.linear(mlp, {{"down_proj", table.hidden()}}, {ffn}, layer.mlp.bias);
+  if (layer.norm_after())
+    block.mlp.post_norm = table.norm(prefix + "post_feedforward_layernorm", config.hidden);
   return block;
 }
 

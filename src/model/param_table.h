@@ -20,7 +20,7 @@ struct NormParams {
 };
 /// A branch of a layer: its norm, the products at its ends.
 struct BranchParams {
-  NormParams norm;
+  NormParams norm, post_norm;  ///< each may be absent (NormPlace)
   LinearParams in, out;
 };
 /// in: rows q, k, v.
@@ -69,7 +69,8 @@ inline constexpr std::int64_t kVocabularyRowAlignment = 16;
 /// The parameters of chunks that are held together, in order of the model. A block is the
 /// embedding, a layer, the final norm or the head; a tied one comes last: its gradient, or its
 /// copy. Initial values: weights N(0, init_std), GPT-2's two residual projections N(0,
-/// init_std / sqrt(2 L)), biases 0, norms 1 (transformers' _init_weights for each family).
+/// init_std / sqrt(2 L)), biases 0, norms 1 less their offset (transformers' _init_weights for each
+/// family).
 ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange> chunks);
 /// Of the whole model.
 ModelParams declare_params(const ModelConfig& config);

@@ -179,7 +179,8 @@ void Stage::embed(WeightReader& weights, const ChunkParams& chunk, const MicroBa
                   const BlockActivations& first) {
   const ParamStore::Lease lease = weights.next();
   embed_tokens(context_, axes_.tensor, lease, chunk,
-               {micro_batch.input_ids, micro_batch.positions, vocabulary_, config_.vocab_size},
+               {micro_batch.input_ids, micro_batch.positions, vocabulary_, config_.vocab_size,
+                embedding_scale(config_, store_.compute())},
                {first.attention.norm.s_TC, buffers_.forward.branch_TC});
 }
 
@@ -280,6 +281,8 @@ void Stage::backward_embedding(int chunk, int micro_batch) {
   const TensorView d = dy_of(chunk, micro_batch, -1);
   Gradients& sink = store_.gradients();
   sink.open(context_, params_.block_of(params.embedding));
+  if (const float factor = embedding_scale(config_, store_.compute()); factor != 1)
+    scale(context_, axes_.tensor.residual_rows(d), factor);
   axes_.tensor.all_gather(d);
   sink.add_looked_up(context_, params.embedding, batch.input_ids, d, vocabulary_.first,
                      config_.vocab_size);

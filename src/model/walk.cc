@@ -71,10 +71,17 @@ void embed_tokens(Context& context, const TensorAxis& tensor, const ParamStore::
     embedding.position_table_PC = lease.weight(chunk.position_embedding);
   }
   embedding_forward(context, embedding);
-  if (!cut) return;
-  tensor.reduce(embedding.out_TC);
-  const TensorView stream = tensor.residual_rows(embedding.out_TC);
-  copy_bytes(context, start.s1_SC.data, stream.data, stream.bytes());
+  if (cut) {
+    tensor.reduce(embedding.out_TC);
+    const TensorView stream = tensor.residual_rows(embedding.out_TC);
+    copy_bytes(context, start.s1_SC.data, stream.data, stream.bytes());
+  }
+  if (tokens.scale != 1) scale(context, start.s1_SC, tokens.scale);
+}
+
+float embedding_scale(const ModelConfig& config, DType compute) {
+  const auto scale = static_cast<float>(config.embedding_scale);
+  return compute == DType::kBF16 ? to_float(to_bfloat16(scale)) : scale;
 }
 
 void leave_part(Context& context, TensorView out_SC, ConstTensorView branch_SC,

@@ -70,12 +70,16 @@ struct Tokens {
   ConstTensorView ids_T, positions_T;  ///< [T] i32
   VocabularyPart part;                 ///< the rows of the embedding that are here
   std::int64_t vocabulary = 0;         ///< of all parts
+  float scale = 1;                     ///< of the rows
 };
+/// The factor of looked-up rows, and of their gradient, as their type has it.
+float embedding_scale(const ModelConfig& config, DType compute);
 /// Where the residual stream begins: [S, C]; [T, C] for partial sums of a sharded vocabulary.
 struct StreamStart {
   TensorView s1_SC, scratch_TC;
 };
-/// s1 = the rows of the embedding and of learned positions. `lease` is of the embedding's block.
+/// s1 = the rows of the embedding, scaled, and of learned positions (never both). `lease` is of the
+/// embedding's block.
 void embed_tokens(Context& context, const TensorAxis& tensor, const ParamStore::Lease& lease,
                   const ChunkParams& chunk, const Tokens& tokens, const StreamStart& start);
 

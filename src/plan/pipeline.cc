@@ -54,7 +54,9 @@ Held memory_of(const RunConfig& config, const MeshShape& mesh, const ResolvedBat
 void check_recompute(const Schedule& schedule, const RunConfig& config) {
   const Recompute recompute = config.parallel.recompute;
   if (recompute == Recompute::kFull) return;
-  if (recompute == Recompute::kSelective && config.model.layer(0).attention.qk_norm) return;
+  if (recompute == Recompute::kSelective &&
+      config.model.layer(0).attention.qk_norm != QkNorm::kNone)
+    return;
   for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     const std::vector<Action>& actions = schedule.ranks[rank];
     const auto again = std::find_if(actions.begin(), actions.end(), [](const Action& action) {

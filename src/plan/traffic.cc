@@ -151,7 +151,8 @@ class Count {
     };
     Moved layer = moved(kForwardTransitions, made);
     layer += moved(kBackwardTransitions, reduce);
-    if (request_.recompute == Recompute::kFull) layer += moved(kRecomputeTransitions, made);
+    if (request_.recompute == Recompute::kFull)
+      layer += moved(recompute_transitions(model_.layer(0)), made);
     // The embedding and its gradient; the head's input and its gradient.
     Moved stream = layers_ * layer;
     std::int64_t heads = 0;
@@ -167,7 +168,13 @@ class Count {
     statistics.transfers = ceil_div(
         rows_,
         head_chunk_tokens({model_.vocab_size, rows_, request_.compute, rank, request_.device}));
-    add(Axis::kTensor, "statistics", steps * heads * statistics);
+    statistics = heads * statistics;
+    // Squares of q and k, and their gradient's part along them.
+    if (model_.layer(0).attention.qk_norm == QkNorm::kProjection) {
+      const std::int64_t passes = request_.recompute == Recompute::kFull ? 3 : 2;
+      statistics += layers_ * passes * both_ways(2 * rows_, DType::kF32, rank);
+    }
+    add(Axis::kTensor, "statistics", steps * statistics);
     using Of = PartialGradients::Of;
     const auto partial = [&](Of of, AxisRank group) {
       const std::int64_t bytes =

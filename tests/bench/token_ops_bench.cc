@@ -6,9 +6,9 @@
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu/gelu.h"
+#include "kernels/glu/glu.h"
 #include "kernels/norm/norm.h"
 #include "kernels/rope/rope.h"
-#include "kernels/swiglu/swiglu.h"
 
 namespace trireme::bench {
 namespace {
@@ -107,14 +107,14 @@ MakeOp rope_backward_of(HeadNorm norm) {
 std::function<void(Context&)> swiglu_forward_of(Operands& operands) {
   const std::int64_t rows = operands.size.rows(), ffn = operands.size.ffn;
   const TensorView act = operands.typed({rows, ffn}), gate_up = operands.typed({rows, 2 * ffn});
-  return [=](Context& context) { swiglu_forward(context, act, gate_up); };
+  return [=](Context& context) { glu_forward(context, GluGate::kSilu, act, gate_up); };
 }
 
 std::function<void(Context&)> swiglu_backward_of(Operands& operands) {
   const std::int64_t rows = operands.size.rows(), ffn = operands.size.ffn;
   const TensorView d = operands.typed({rows, 2 * ffn}), dact = operands.typed({rows, ffn}),
                    gate_up = operands.typed({rows, 2 * ffn}), act = operands.typed({rows, ffn});
-  return [=](Context& context) { swiglu_backward(context, d, dact, gate_up, act); };
+  return [=](Context& context) { glu_backward(context, GluGate::kSilu, d, dact, gate_up, act); };
 }
 
 std::function<void(Context&)> gelu_forward_of(Operands& operands) {

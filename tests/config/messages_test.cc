@@ -106,7 +106,7 @@ TEST(Messages, what_the_contract_has_and_this_version_not_is_told_so) {
         "precision.fp8={\"recipe\":\"tensor\"}", "parallel.expert_tensor=2",
         "parallel.offload=auto", "optimizer.kind=muon", "optimizer.state=8bit", "optimizer.ema=0.9",
         "log.report=true", "model_backend.dropout=true", "batch.global=[[0,8],[1000,16]]",
-        "model.model_type=olmo2"}) {
+        "model.model_type=gemma2"}) {
     const LoadedConfig loaded = load_with({text});
     const auto later = std::find_if(
         loaded.problems.begin(), loaded.problems.end(),

@@ -44,6 +44,15 @@ std::string llama(std::string_view more) {
 }
 
 // Made by tests/golden/config/make_models.py: configs as transformers reads them.
+void expect_rope(const Json& ours, const Json& wanted, const std::string& of) {
+  for (const auto& [name, value] : wanted.as_object()) {
+    ASSERT_NE(ours.find(name), nullptr) << of << name;
+    const bool same = value.is_number() ? ours.find(name)->as_double() == value.as_double()
+                                        : *ours.find(name) == value;
+    EXPECT_TRUE(same) << of << name;
+  }
+}
+
 TEST(ModelParse, reads_what_transformers_reads) {
   const Json golden = parse_json(
       read_file(std::filesystem::path(TRIREME_GOLDEN) / "config/models.json"), "models.json");
@@ -88,30 +97,81 @@ TEST(ModelParse, reads_what_transformers_reads) {
             << keys.dump() << i;
       }
     }
+    if (const Json* scale = wanted.find("score_scale")) {
+      EXPECT_DOUBLE_EQ(layer.attention.score_scale, scale->as_double()) << keys.dump();
+    }
+    const Json ours = model_keys_json(m);
     if (const Json* rope = wanted.find("rope")) {
       EXPECT_EQ(m.layer(0).attention.rope->theta, rope->find("rope_theta")->as_double())
           << keys.dump();
-      const Json ours = *model_keys_json(m).find("rope_parameters");
-      for (const auto& [name, value] : rope->as_object()) {
-        ASSERT_NE(ours.find(name), nullptr) << keys.dump() << name;
-        const bool same = value.is_number() ? ours.find(name)->as_double() == value.as_double()
-                                            : *ours.find(name) == value;
-        EXPECT_TRUE(same) << keys.dump() << name;
-      }
+      expect_rope(*ours.find("rope_parameters"), *rope, keys.dump());
+    }
+    if (const Json* ropes = wanted.find("ropes")) {
+      for (const auto& [type, rope] : ropes->as_object())
+        expect_rope(*ours.find("rope_parameters")->find(type), rope, keys.dump() + type);
     }
   }
 }
 
 TEST(ModelParse, what_a_family_always_has) {
+  const ModelConfig olmo2 = legal(R"({"model_type":"olmo2"})");
+  EXPECT_EQ(olmo2.layer(0).norm_place, NormPlace::kAfter);
+  EXPECT_EQ(olmo2.layer(0).attention.qk_norm, QkNorm::kProjection);
+  const ModelConfig gemma3 = legal(R"({"model_type":"gemma3_text","hidden_size":64})");
+  EXPECT_EQ(gemma3.layer(0).norm_place, NormPlace::kBoth);
+  EXPECT_EQ(gemma3.layer(0).attention.qk_norm, QkNorm::kHeads);
+  EXPECT_EQ(gemma3.layer(0).mlp.activation, Activation::kGeGlu);
+  EXPECT_EQ(gemma3.norm.weight_offset, 1);
+  EXPECT_EQ(gemma3.embedding_scale, 8);
   const ModelConfig gpt2 = legal(R"({"model_type":"gpt2"})");
   EXPECT_EQ(gpt2.layer(0).norm.kind, NormKind::kLayer);
   EXPECT_EQ(gpt2.layer(0).mlp.activation, Activation::kGeluTanh);
   EXPECT_TRUE(gpt2.learned_positions && !gpt2.layer(0).attention.rope);
   EXPECT_TRUE(gpt2.weights_in_out());
   const ModelConfig qwen3 = legal(R"({"model_type":"qwen3"})");
-  EXPECT_TRUE(qwen3.layer(0).attention.qk_norm);
+  EXPECT_EQ(qwen3.layer(0).attention.qk_norm, QkNorm::kHeads);
   EXPECT_EQ(qwen3.layer(0).norm.kind, NormKind::kRms);
-  EXPECT_FALSE(legal(llama("")).layer(0).attention.qk_norm);
+  EXPECT_EQ(legal(llama("")).layer(0).attention.qk_norm, QkNorm::kNone);
+}
+
+TEST(ModelParse, layers_with_and_without_a_window_have_a_rotary_embedding_each) {
+  const auto with = [](const std::string& family, const std::string& keys) {
+    return fmt::format(R"({{"model_type":"{}","num_hidden_layers":2,{}}})", family, keys);
+  };
+  const std::string types = R"("layer_types":["sliding_attention","full_attention"])";
+  const ModelConfig gemma = legal(with("gemma3_text", types));
+  EXPECT_EQ(gemma.layer(0).attention.rope->theta, 1e4);
+  EXPECT_EQ(gemma.layer(1).attention.rope->theta, 1e6);
+  // As transformers: an OLMo's base is that of layers that see all.
+  const ModelConfig olmo = legal(with("olmo3", types + R"(,"rope_theta":7)"));
+  EXPECT_EQ(olmo.layer(0).attention.rope->theta, 5e5);
+  EXPECT_EQ(olmo.layer(1).attention.rope->theta, 7);
+  for (const char* keys :
+       {R"("rope_parameters":{"rope_type":"default","rope_theta":7})",
+        R"("rope_parameters":{"full_attention":3})", R"("rope_parameters":{"other":{}})"}) {
+    EXPECT_EQ(fault(with("gemma3_text", keys)).path, "model.rope_parameters") << keys;
+  }
+  EXPECT_EQ(
+      fault(
+          with(
+              "gemma3_text",
+              R"("rope_local_base_freq":7,"rope_parameters":{"sliding_attention":{"rope_theta":8}})"))
+          .path,
+      "model.rope_local_base_freq");
+  EXPECT_EQ(fault(with("gemma3_text",
+                       R"("rope_parameters":{"full_attention":{"rope_type":"yarn","factr":2}})"))
+                .path,
+            "model.rope_parameters.full_attention.factr");
+  EXPECT_EQ(fault(with("olmo3", R"("rope_local_base_freq":7)")).path, "model.rope_local_base_freq");
+  EXPECT_EQ(fault(with("olmo3", R"("sliding_window":null)")).path, "model.sliding_window");
+  EXPECT_EQ(fault(with("gemma3_text", R"("query_pre_attn_scalar":0)")).path,
+            "model.query_pre_attn_scalar");
+  EXPECT_EQ(fault(with("gemma3_text", R"("use_bidirectional_attention":true)")).path,
+            "model.use_bidirectional_attention");
+  EXPECT_EQ(fault(with("gemma3_text", R"("final_logit_softcapping":30)")).path,
+            "model.final_logit_softcapping");
+  EXPECT_EQ(fault(with("gemma3_text", R"("hidden_activation":"silu")")).path,
+            "model.hidden_activation");
 }
 
 TEST(ModelParse, a_mistral_has_no_biases_and_a_window_that_null_takes_away) {
@@ -121,7 +181,8 @@ TEST(ModelParse, a_mistral_has_no_biases_and_a_window_that_null_takes_away) {
   const ModelConfig model = legal(with(R"(,"sliding_window":null)"));
   EXPECT_EQ(model.family, Family::kMistral);
   const AttentionConfig& attention = model.layer(0).attention;
-  EXPECT_FALSE(attention.qkv_bias || attention.out_bias || attention.qk_norm);
+  EXPECT_FALSE(attention.qkv_bias || attention.out_bias);
+  EXPECT_EQ(attention.qk_norm, QkNorm::kNone);
   EXPECT_FALSE(model.layer(0).mlp.bias);
   EXPECT_EQ(attention.window, 0);
   EXPECT_EQ(legal(with("")).layer(0).attention.window, 4096);
@@ -433,6 +494,13 @@ TEST(ModelKeys, written_out_they_give_the_same_model) {
            R"({"model_type":"smollm3","num_hidden_layers":2,"no_rope_layers":[0,1],"rope_theta":5e6})"),
        std::string(
            R"({"model_type":"smollm3","num_hidden_layers":2,"no_rope_layer_interval":1,"rope_theta":7})"),
+       std::string(R"({"model_type":"olmo2","attention_bias":true})"),
+       std::string(R"({"model_type":"olmo3","num_hidden_layers":5,"rope_theta":9e5})"),
+       std::string(R"({"model_type":"olmo3","num_hidden_layers":2})"),
+       std::string(
+           R"({"model_type":"gemma3_text","num_hidden_layers":7,"query_pre_attn_scalar":168,"eos_token_id":[1,106],
+              "rope_scaling":{"rope_type":"linear","factor":8},"rope_local_base_freq":5e3})"),
+       std::string(R"({"model_type":"gemma3_text","sliding_window_pattern":2})"),
        std::string(R"({"model_type":"gpt2","resid_pdrop":0.1,"n_ctx":1024})")}) {
     const ModelConfig model = legal(text);
     EXPECT_EQ(legal(model_keys_json(model).dump()), model) << text;

@@ -25,9 +25,10 @@ Integers may be written with a unit: counts with k, M, B, T (`"4k"` is 4000, `"1
 and KiB ... TiB (`"2GiB"`); `data.sequence_length` takes none, as 4k may be 4000 or 4096. Resolved configs hold plain
 numbers.
 
-Configs to begin with: `MODEL_Ngpu.json` in `gpt2`, `llama3`, `mistral`, `qwen2.5`, `qwen3`, `smollm2`, `smollm3`,
-for one GPU of 80 GB, a node of 8, 8 nodes, 64 nodes: copy one, set `data` and `tokenizer`, look at it with
-`train plan FILE --world N`, start it. `tiny_*.json` run anywhere, without data. `config.schema.json` is for editors.
+Configs to begin with: `MODEL_Ngpu.json` in `gemma3`, `gpt2`, `llama3`, `mistral`, `olmo2`, `olmo3`, `qwen2.5`, `qwen3`,
+`smollm2`, `smollm3`, for one GPU of 80 GB, a node of 8, 8 nodes, 64 nodes: copy one, set `data` and `tokenizer`, look
+at it with `train plan FILE --world N`, start it. `tiny_*.json` run anywhere, without data. `config.schema.json` is for
+editors.
 )";
 
 std::string config_reference_markdown() {

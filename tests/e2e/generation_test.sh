@@ -66,9 +66,10 @@ cp out long.ids
 ranks 2 generate --checkpoint windowed "${long[@]}" --pipeline 2
 check "a long prompt with windows: the ids of one" same_file out long.ids
 
-# Other families from files of transformers: tied ends on one stage and on two, learned positions, norms of q and k.
+# Other families from files of transformers: tied ends on one stage and on two, learned positions, norms of q and k of
+# heads and of all, norms behind branches.
 others=(--token-ids 17,203,5,99,42 --temperature 0 --max-new-tokens 12)
-for name in gpt2 qwen2 qwen3_gqa smollm3; do
+for name in gpt2 qwen2 qwen3_gqa smollm3 olmo2 olmo3 gemma3; do
   source=$root/tests/golden/model/$name
   train generate --checkpoint "$source" "${others[@]}"
   cp out $name.ids

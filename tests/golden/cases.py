@@ -1,7 +1,7 @@
 """The model cases: odd sizes on purpose, each small enough that its golden is a few hundred KB."""
 
-from transformers import (GPT2Config, LlamaConfig, Ministral3Config, MinistralConfig, MistralConfig, Qwen2Config,
-                          Qwen3Config, SmolLM3Config)
+from transformers import (Gemma3TextConfig, GPT2Config, LlamaConfig, Ministral3Config, MinistralConfig, MistralConfig,
+                          Olmo2Config, Olmo3Config, Qwen2Config, Qwen3Config, SmolLM3Config)
 
 VOCAB = 307
 TOKENS = 37
@@ -93,6 +93,28 @@ def cases():
             SmolLM3Config, hidden_size=48, intermediate_size=40, num_attention_heads=6,
             num_key_value_heads=2, no_rope_layer_interval=2, use_sliding_window=True,
             sliding_window=11, pad_token_id=None),
+        # norms behind the branches alone, q/k norm over all heads (72 and 24 columns != hidden 48)
+        "olmo2": _llama_like(
+            Olmo2Config, hidden_size=48, intermediate_size=40, num_attention_heads=6,
+            num_key_value_heads=2, head_dim=12, pad_token_id=None,
+            rope_parameters={"rope_type": "default", "rope_theta": 500000.0}),
+        # the same with a window in one layer and yarn in the other alone
+        "olmo3": _llama_like(
+            Olmo3Config, hidden_size=36, intermediate_size=40, num_attention_heads=3,
+            num_key_value_heads=1, sliding_window=11, pad_token_id=None,
+            layer_types=["sliding_attention", "full_attention"],
+            rope_parameters={
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                "full_attention": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+                                   "original_max_position_embeddings": 64}}),
+        # four norms of 1 + w, scaled embedding, GeGLU, scores by another size than the head's, two bases
+        "gemma3": _llama_like(
+            Gemma3TextConfig, hidden_size=48, intermediate_size=40, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=24, query_pre_attn_scalar=20, sliding_window=11,
+            pad_token_id=None, layer_types=["sliding_attention", "full_attention"],
+            rope_parameters={
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                "full_attention": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 8.0}}),
         # 3 heads of 24 = hidden 72, one kv head, q/k/v biases, no head_dim key of its own
         "qwen2": _llama_like(
             Qwen2Config, hidden_size=72, intermediate_size=40, num_attention_heads=3,

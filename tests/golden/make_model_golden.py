@@ -26,14 +26,14 @@ def generator(*key):
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
 
 
-def initial_value(case, name, shape):
+def initial_value(case, name, shape, gemma=False):
     normal = torch.randn(shape, generator=generator("weight", case, name), dtype=torch.float64)
     if name.endswith(".bias"):
         value = 0.2 * normal
     elif len(shape) == 1:  # norm weights
-        value = 1 + 0.3 * normal
+        value = 0.3 * normal + (0 if gemma else 1)
     elif "embed_tokens" in name or ".wte." in name or ".wpe." in name:
-        value = 0.4 * normal
+        value = (0.1 if gemma else 0.4) * normal  # Gemma's are scaled when they are looked up
     else:
         conv1d = ".c_attn." in name or ".c_proj." in name or ".c_fc." in name
         value = normal / (shape[0] if conv1d else shape[1]) ** 0.5
@@ -60,7 +60,8 @@ def make_state(case, config):
     model = AutoModelForCausalLM.from_config(config)
     state = {}
     for name, parameter in model.named_parameters():  # a tied head does not appear
-        state[name] = initial_value(case, name, tuple(parameter.shape))
+        gemma = config.model_type.startswith("gemma")
+        state[name] = initial_value(case, name, tuple(parameter.shape), gemma)
     missing = model.load_state_dict(state, strict=False).missing_keys
     assert all(name == "lm_head.weight" and config.tie_word_embeddings for name in missing), missing
     model.tie_weights()

@@ -36,7 +36,7 @@ const std::map<std::string_view, std::set<std::string_view>> kOpsOfOps = {
     {"attention", {"gemm"}},
     {"common", {"simt_host"}},
     {"cross_entropy", {"gemm"}},
-    {"gemm", {"elementwise", "gelu", "swiglu"}},
+    {"gemm", {"elementwise", "gelu", "glu"}},
     {"simt_host", {"attention"}}};
 /// It lists every op's table.
 constexpr std::string_view kListOfOps = "kernels/common/gpu_kernels_cuda.cc";

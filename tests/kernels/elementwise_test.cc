@@ -250,5 +250,20 @@ TEST_P(Elementwise, wrong_operands_are_refused_by_name) {
                  "column_sum.x: expected 2 dims, found [5] fp32");
 }
 
+TEST_P(Elementwise, scale_rounds_once) {
+  Context context = test_context(GetParam(), 2);
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const std::int64_t count : {0, 1, 7, 40, 5003}) {
+      TestTensor x = TestTensor::random(type, {count}, 1);
+      std::vector<double> expected = x.values();
+      for (double& value : expected) value *= 33.5;
+      scale(context, x, 33.5F);
+      expect_close(x.values(), expected, tolerance_of(type), "x");
+    }
+  }
+  TestTensor ids(DType::kI32, {3});
+  expect_refused([&] { scale(context, ids, 2); }, "scale.x: expected fp32 or bf16");
+}
+
 }  // namespace
 }  // namespace trireme

@@ -7,8 +7,8 @@
 #include "kernels/gelu/gelu.h"
 #include "kernels/gelu_reference.h"
 #include "kernels/gemm_support.h"
-#include "kernels/swiglu/swiglu.h"
-#include "kernels/swiglu_reference.h"
+#include "kernels/glu/glu.h"
+#include "kernels/glu_reference.h"
 
 namespace trireme {
 namespace {
@@ -18,10 +18,15 @@ using enum GemmEpilogue;
 class GemmEpilogueOp : public OpTest {};
 TRIREME_FOR_ALL_ISAS(GemmEpilogueOp);
 
-constexpr std::array kEpilogues = {kAddResidual, kGelu, kGeluBackward, kSwiglu, kSwigluBackward};
+constexpr std::array kEpilogues = {kAddResidual,    kGelu,  kGeluBackward, kSwiglu,
+                                   kSwigluBackward, kGeglu, kGegluBackward};
 
 std::int64_t columns_of_c(GemmEpilogue epilogue, std::int64_t n) {
-  return epilogue == kSwiglu ? n / 2 : epilogue == kSwigluBackward ? 2 * n : n;
+  return is_glu(epilogue) ? n / 2 : is_glu_backward(epilogue) ? 2 * n : n;
+}
+
+GluGate gate_of(GemmEpilogue epilogue) {
+  return epilogue == kGeglu || epilogue == kGegluBackward ? GluGate::kGelu : GluGate::kSilu;
 }
 
 /// A product with an epilogue, and what it writes.
@@ -33,14 +38,14 @@ struct Fused {
   Fused(reference::GemmCase sizes, DType type, GemmEpilogue epilogue, bool with_bias)
       : x(sizes, type, type),
         operand(TestTensor::random(
-            type, {sizes.m, epilogue == kSwigluBackward ? 2 * sizes.n : sizes.n}, 5, 2)),
+            type, {sizes.m, is_glu_backward(epilogue) ? 2 * sizes.n : sizes.n}, 5, 2)),
         saved(type, {sizes.m, sizes.n}),
         c(type, {sizes.m, columns_of_c(epilogue, sizes.n)}),
         args(x.args) {
     args.c_MN = c;
     args.epilogue = epilogue;
     if (with_bias) args.bias_N = x.bias;
-    if (epilogue != kGelu && epilogue != kSwiglu) args.operand = operand;
+    if (epilogue != kGelu && !is_glu(epilogue)) args.operand = operand;
     if (epilogue != kAddResidual) args.saved = saved;
   }
 };
@@ -76,11 +81,13 @@ Unfused unfused(Context& context, const GemmWay& way, const Fused& fused) {
       gelu_backward(context, result.c, y, fused.operand, result.saved);
       break;
     case kSwiglu:
+    case kGeglu:
       result.saved = y;
-      swiglu_forward(context, result.c, y);
+      glu_forward(context, gate_of(fused.args.epilogue), result.c, y);
       break;
     case kSwigluBackward:
-      swiglu_backward(context, result.c, y, fused.operand, result.saved);
+    case kGegluBackward:
+      glu_backward(context, gate_of(fused.args.epilogue), result.c, y, fused.operand, result.saved);
       break;
     case kNone:
       break;
@@ -207,7 +214,7 @@ TEST_P(GemmEpilogueOp, every_epilogue_equals_its_formula) {
                                 operand = fused.operand.values(), saved = fused.saved.values(),
                                 c = fused.c.values();
       const Tolerance once = tolerance_of(type);
-      if (epilogue == kGelu || epilogue == kSwiglu)
+      if (epilogue == kGelu || is_glu(epilogue))
         expect_close(saved, y, gemm_tolerance(type), "what is saved");
       std::vector<double> expected = y;
       switch (epilogue) {
@@ -224,13 +231,16 @@ TEST_P(GemmEpilogueOp, every_epilogue_equals_its_formula) {
           expect_close(saved, reference::gelu_forward(operand), once, "gelu once more");
           break;
         case kSwiglu:
-          expect_close(c, reference::swiglu_forward(saved, fused.x.sizes.n / 2), once, "swiglu");
+        case kGeglu:
+          expect_close(c, reference::glu_forward(gate_of(epilogue), saved, fused.x.sizes.n / 2),
+                       once, "the unit");
           break;
         case kSwigluBackward:
-          expected = reference::swiglu_backward(y, operand, fused.x.sizes.n);
-          expect_close(c, expected, {2.02 * once.relative, 1e-5}, "swiglu's gradient");
-          expect_close(saved, reference::swiglu_forward(operand, fused.x.sizes.n), once,
-                       "swiglu once more");
+        case kGegluBackward:
+          expected = reference::glu_backward(gate_of(epilogue), y, operand, fused.x.sizes.n);
+          expect_close(c, expected, {2.02 * once.relative, 1e-5}, "the unit's gradient");
+          expect_close(saved, reference::glu_forward(gate_of(epilogue), operand, fused.x.sizes.n),
+                       once, "the unit once more");
           break;
         case kNone:
           break;
@@ -401,6 +411,10 @@ TEST_P(GemmEpilogueOp, a_choice_to_leave_it_unfused_gives_the_bits_of_the_produc
       if (product.epilogue != epilogue) continue;
       key = product;
       EXPECT_GT(choice.microseconds[static_cast<std::size_t>(ProductKernel::kUnfused)], 0);
+    }
+    if (gate_of(epilogue) == GluGate::kGelu) {
+      EXPECT_EQ(key.m, 0) << "no kernel ends with it: there is nothing to choose";
+      continue;
     }
     ASSERT_EQ(key.m, 16) << "every epilogue can be left to an op";
     const auto bits = [&](ProductKernel kernel) {

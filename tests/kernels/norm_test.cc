@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "kernels/norm_reference.h"
 #include "kernels/support/op_test.h"
@@ -18,6 +19,7 @@ TRIREME_FOR_ALL_ISAS(Norm);
 /// Operands of both passes, weights away from 1 and biases from 0.
 struct Operands {
   NormOp op;
+  float weight_offset = 0;
   TestTensor x, residual, weight, bias, dy, y, sum, mean, rstd, dx, dweight, dbias;
 
   Operands(NormOp op_, DType type, std::int64_t tokens, std::int64_t channels)
@@ -39,6 +41,7 @@ struct Operands {
     NormForward args;
     args.op = op;
     args.eps = 1e-3;
+    args.weight_offset = weight_offset;
     args.y_TC = y;
     args.sum_TC = sum;
     args.mean_T = mean;
@@ -52,6 +55,7 @@ struct Operands {
   NormBackward backward() {
     NormBackward args;
     args.op = op;
+    args.weight_offset = weight_offset;
     args.dx_TC = dx;
     args.dweight_C = dweight;
     if (op == NormOp::kLayer) args.dbias_C = dbias;
@@ -64,7 +68,9 @@ struct Operands {
     return args;
   }
   reference::NormCase reference_case() const {
-    return {op, 1e-3, sum.values(), weight.values(),
+    std::vector<double> meant = weight.values();
+    for (double& w : meant) w += double{weight_offset};
+    return {op, 1e-3, sum.values(), std::move(meant),
             op == NormOp::kLayer ? bias.values() : std::vector<double>()};
   }
 };
@@ -146,6 +152,63 @@ TEST_P(Norm, rows_of_every_length_equal_the_reference) {
       }
     }
   }
+}
+
+TEST_P(Norm, weights_that_are_stored_around_zero_equal_the_reference) {
+  Context context = test_context(GetParam(), 2);
+  for (const NormOp op : {NormOp::kRms, NormOp::kLayer}) {
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      for (const std::int64_t channels : {7, 40, 136, 1544, 20000}) {
+        Operands x(op, type, 5, channels);
+        x.weight_offset = 1;
+        expect_reference(context, x);
+        NormBackward again = x.backward();
+        if (op == NormOp::kLayer) again.bias_C = x.bias;
+        again.y_TC = x.dy;
+        norm_backward(context, again);
+        EXPECT_EQ(x.dy.bits(), x.y.bits());
+      }
+    }
+  }
+}
+
+TEST_P(Norm, without_a_norm_the_sum_goes_on_as_it_is) {
+  Context context = test_context(GetParam(), 2);
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const std::int64_t channels : {1, 7, 40, 1000}) {
+      Operands like(NormOp::kRms, type, 65, channels), x = like;
+      norm_forward(context, like.forward());
+      NormForward forward;
+      forward.op = NormOp::kNone;
+      forward.y_TC = x.y;
+      forward.sum_TC = x.sum;
+      forward.x_TC = x.x;
+      forward.residual_TC = x.residual;
+      norm_forward(context, forward);
+      EXPECT_EQ(x.sum.bits(), like.sum.bits());
+      EXPECT_EQ(x.y.bits(), like.sum.bits());
+      forward.sum_TC = {};
+      forward.residual_TC = {};
+      norm_forward(context, forward);
+      EXPECT_EQ(x.y.bits(), x.x.bits());
+
+      const std::vector<double> expected = add(x.dy.values(), x.residual.values());
+      NormBackward backward;
+      backward.op = NormOp::kNone;
+      backward.dx_TC = x.dx;
+      backward.dy_TC = x.dy;
+      backward.dresidual_TC = x.residual;
+      backward.s_TC = x.sum;
+      backward.y_TC = x.dy;
+      norm_backward(context, backward);
+      expect_close(x.dx.values(), expected, tolerance_of(type), "dx");
+      EXPECT_EQ(x.dy.bits(), x.sum.bits());
+    }
+  }
+  Operands x(NormOp::kRms, DType::kF32, 2, 3);
+  NormForward args = x.forward();
+  args.op = NormOp::kNone;
+  expect_refused([&] { norm_forward(context, args); }, "norm_forward.weight");
 }
 
 TEST_P(Norm, many_rows_equal_the_reference) {
@@ -366,7 +429,7 @@ TEST_P(Norm, wrong_operands_are_refused_by_name) {
   refuse([&](NormForward& a) { a.mean_T = {}; },
          "norm_forward.mean: expected [2] fp32, found nothing");
   refuse([&](NormForward& a) { a.op = NormOp::kRms; },
-         "norm_forward.bias: expected nothing with an RMS norm");
+         "norm_forward.bias: expected nothing without a layer norm");
   refuse([&](NormForward& a) { a.residual_TC = {}; },
          "norm_forward.sum: expected nothing without residual");
   refuse([&](NormForward& a) { a.y_TC = x.x; }, "norm_forward.y: shares memory with x");

@@ -11,12 +11,12 @@
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu/gelu.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/glu/glu.h"
 #include "kernels/grad_norm/grad_norm.h"
 #include "kernels/norm/norm.h"
 #include "kernels/rope/rope.h"
 #include "kernels/shards/shards.h"
 #include "kernels/support/op_test.h"
-#include "kernels/swiglu/swiglu.h"
 #include "tensor/heads_view.h"
 
 namespace trireme {
@@ -186,11 +186,11 @@ TEST_F(OpWorkTest, a_rotation_moves_its_heads_once) {
 TEST_F(OpWorkTest, an_activation_moves_its_operands_once) {
   const TensorView act = f32({kT, kC}), gate_up = f32({kT, 2 * kC}), d = f32({kT, 2 * kC}),
                    dact = f32({kT, kC});
-  swiglu_forward(context_, act, gate_up);
+  glu_forward(context_, GluGate::kSilu, act, gate_up);
   expect_work("swiglu_forward", 0, 3 * 4 * kT * kC);
-  swiglu_backward(context_, d, dact, gate_up);
+  glu_backward(context_, GluGate::kSilu, d, dact, gate_up);
   expect_work("swiglu_backward", 0, 5 * 4 * kT * kC);
-  swiglu_backward(context_, d, dact, gate_up, act);
+  glu_backward(context_, GluGate::kSilu, d, dact, gate_up, act);
   expect_work("swiglu_backward", 0, 6 * 4 * kT * kC);
 
   const TensorView x = bf16({kT, kC}), y = bf16({kT, kC}), dx = bf16({kT, kC});

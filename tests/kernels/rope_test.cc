@@ -40,6 +40,7 @@ struct Operands {
   Norm norm;
   std::int64_t heads, head_dim;
   Margins margins;
+  float weight_offset = 0;
   TestTensor in, out, dout, din, positions, cos_sin, weight, rstd, dweight;
 
   Operands(Norm norm_, DType type, std::int64_t tokens, std::int64_t heads_, std::int64_t head_dim_,
@@ -77,6 +78,7 @@ struct Operands {
     if (norm == Norm::kHeads) {
       args.weight_D = weight;
       args.rstd_TH = rstd;
+      args.weight_offset = weight_offset;
     }
     return args;
   }
@@ -91,6 +93,7 @@ struct Operands {
       args.weight_D = weight;
       args.rstd_TH = rstd;
       args.dweight_D = dweight;
+      args.weight_offset = weight_offset;
     }
     return args;
   }
@@ -106,6 +109,8 @@ struct Operands {
     return columns;
   }
   reference::RopeCase reference_case() const {
+    std::vector<double> meant = weight.values();
+    for (double& w : meant) w += double{weight_offset};
     reference::RopeCase c{static_cast<std::size_t>(in.shape()[0]),
                           static_cast<std::size_t>(heads),
                           static_cast<std::size_t>(head_dim),
@@ -113,7 +118,7 @@ struct Operands {
                           dense(in),
                           positions.values(),
                           cos_sin.values(),
-                          norm == Norm::kHeads ? weight.values() : std::vector<double>(),
+                          norm == Norm::kHeads ? meant : std::vector<double>(),
                           {}};
     if (in.dtype() == DType::kBF16) {
       c.rounded = [](double x) {
@@ -195,6 +200,19 @@ TEST_P(Rope, aligned_rows_of_any_number_of_heads_equal_the_reference) {
     for (const Norm norm : {Norm::kNone, Norm::kHeads}) {
       for (const DType type : {DType::kF32, DType::kBF16}) {
         Operands x(norm, type, size.tokens, size.heads, size.head_dim, kAligned);
+        expect_reference(context, x);
+      }
+    }
+  }
+}
+
+TEST_P(Rope, weights_that_are_stored_around_zero_equal_the_reference) {
+  Context context = test_context(GetParam(), 2);
+  for (const Margins margins : {kOdd, kAligned}) {
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      for (const std::int64_t head_dim : {6, 64, 256}) {
+        Operands x(Norm::kHeads, type, 9, 3, head_dim, margins);
+        x.weight_offset = 1;
         expect_reference(context, x);
       }
     }

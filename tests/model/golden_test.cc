@@ -104,8 +104,9 @@ TEST_P(ModelGoldenCase, b_and_w_apart_give_the_bits_of_bw) {
                                          {BW, 0, 2}}};
   for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
     std::vector<std::vector<Action>> all(std::begin(orders), std::end(orders));
-    const bool again = recompute == Recompute::kFull || (recompute == Recompute::kSelective &&
-                                                         fused.config.layer(0).attention.qk_norm);
+    const bool again =
+        recompute == Recompute::kFull || (recompute == Recompute::kSelective &&
+                                          fused.config.layer(0).attention.qk_norm != QkNorm::kNone);
     if (again) all.insert(all.end(), std::begin(with_r), std::end(with_r));
     for (const std::vector<Action>& order : all) {
       Schedule schedule;

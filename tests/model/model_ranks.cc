@@ -62,23 +62,60 @@ ModelCase gpt2_case(std::int64_t layers, bool tied) {
           model};
 }
 
+ModelCase llama_like_case(std::int64_t layers, const std::string& name, const std::string& family,
+                          const std::string& more, reference::Architecture model) {
+  model.layers = layers;
+  model.hidden = 13;
+  model.ffn = 18;
+  model.vocabulary = 37;
+  model.positions = 16;
+  model.eps = kEps;
+  const std::string sizes = fmt::format(
+      R"("model_type": "{}", "vocab_size": 37, "hidden_size": 13, "num_hidden_layers": {},
+          "intermediate_size": 18, "max_position_embeddings": 16, "rms_norm_eps": {}, "rope_theta": {},
+          "tie_word_embeddings": {}, {}{})",
+      family, layers, kEps, model.rope_theta, model.tied, heads_text(model), more);
+  return ModelCase{name, sizes, model};
+}
+
+/// Norms behind the branches, alone and beside those before; of all heads' q and k.
+std::vector<ModelCase> cases_with_norms_behind(std::int64_t layers) {
+  std::vector<ModelCase> cases;
+  reference::Architecture model;
+  model.heads = 6;
+  model.kv_heads = 1;
+  model.head_dim = 4;
+  model.qk_norm = model.qk_norm_of_all = true;
+  model.norm_before = false;
+  model.norm_after = true;
+  cases.push_back(llama_like_case(layers, "olmo2", "olmo2", "", model));
+  model.kv_heads = 6;
+  for (std::int64_t layer = 0; layer < layers; ++layer)
+    model.windows.push_back(layer % 4 == 3 ? 0 : 4);
+  model.rope_theta = model.sliding_theta = 5e5;
+  cases.push_back(llama_like_case(layers, "olmo3", "olmo3", R"(, "sliding_window": 4)", model));
+  model.kv_heads = 1;
+  model.norm_before = model.tied = model.norm_around_zero = model.gelu_gate = true;
+  model.qk_norm_of_all = false;
+  model.embedding_scale = std::sqrt(13.0);
+  model.score_scale = 1 / std::sqrt(9.0);
+  model.sliding_theta = 50;
+  for (std::int64_t layer = 0; layer < layers; ++layer)
+    model.windows[at(layer)] = layer % 2 == 0 ? 4 : 0;
+  cases.push_back(llama_like_case(
+      layers, "gemma3", "gemma3_text",
+      R"(, "sliding_window": 4, "sliding_window_pattern": 2, "query_pre_attn_scalar": 9,
+            "rope_local_base_freq": 50)",
+      model));
+  return cases;
+}
+
 }  // namespace
 
 std::vector<ModelCase> model_cases(std::int64_t layers) {
-  const auto make = [&](const std::string& name, const std::string& family, const std::string& more,
-                        reference::Architecture model) {
-    model.layers = layers;
-    model.hidden = 13;
-    model.ffn = 18;
-    model.vocabulary = 37;
-    model.positions = 16;
-    model.eps = kEps;
-    const std::string sizes = fmt::format(
-        R"("model_type": "{}", "vocab_size": 37, "hidden_size": 13, "num_hidden_layers": {},
-            "intermediate_size": 18, "max_position_embeddings": 16, "rms_norm_eps": {}, "rope_theta": {},
-            "tie_word_embeddings": {}, {}{})",
-        family, layers, kEps, model.rope_theta, model.tied, heads_text(model), more);
-    return ModelCase{name, sizes, model};
+  const auto make = [&](const char* name, const char* family, const std::string& more,
+                        const reference::Architecture& model) {
+    return llama_like_case(layers, name, family, more, model);
   };
   std::vector<ModelCase> cases;
   reference::Architecture model;
@@ -122,6 +159,7 @@ std::vector<ModelCase> model_cases(std::int64_t layers) {
                R"(, "no_rope_layer_interval": {}, "use_sliding_window": true, "sliding_window": 4)",
                model.no_rope_interval),
            model));
+  for (ModelCase& of : cases_with_norms_behind(layers)) cases.push_back(std::move(of));
   for (const bool tied : {true, false}) cases.push_back(gpt2_case(layers, tied));
   return cases;
 }
@@ -144,7 +182,8 @@ reference::Params params_of(const reference::Architecture& model) {
     for (const std::int64_t size : shape) count *= size;
     reference::Values values = numbers(at(count), ++seed, 0.6);
     if (is_norm(name) && contains(name, ".weight")) {
-      for (double& value : values) value = bf16_value(bf16_bits(static_cast<float>(1 + value)));
+      const double about = model.norm_around_zero ? 0 : 1;
+      for (double& value : values) value = bf16_value(bf16_bits(static_cast<float>(about + value)));
     }
     params[name] = std::move(values);
   }

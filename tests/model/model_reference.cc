@@ -44,9 +44,12 @@ Values linear(const Architecture& model, const Params& params, const std::string
 
 /// Of each run of `size` numbers: x / sqrt(mean x^2 + eps) w, or (x - mean) / sqrt(var + eps) w +
 /// b.
-Values norm(bool layer_norm, double eps, const Params& params, const std::string& name,
+Values norm(const Architecture& model, const Params& params, const std::string& name,
             const Values& x, std::int64_t size) {
-  const Values& weight = params.at(name + ".weight");
+  const bool layer_norm = model.gpt2;
+  const double eps = model.eps;
+  Values weight = params.at(name + ".weight");
+  for (double& w : weight) w += model.norm_around_zero ? 1 : 0;
   Values y(x.size());
   for (std::size_t begin = 0; begin < x.size(); begin += at(size)) {
     double mean = 0, square = 0;
@@ -63,13 +66,13 @@ Values norm(bool layer_norm, double eps, const Params& params, const std::string
 }
 
 /// Pairs (j, j + D/2) of each head turn by position * theta^(-2j/D).
-void rotate(const Architecture& model, Values& x, std::int64_t heads, const Batch& batch) {
+void rotate(const Architecture& model, double theta, Values& x, std::int64_t heads,
+            const Batch& batch) {
   const std::int64_t half = model.head_dim / 2;
   for (std::int64_t t = 0; t < batch.sequences * batch.tokens; ++t) {
     for (std::int64_t j = 0; j < half; ++j) {
       const double exponent = -2.0 * static_cast<double>(j) / static_cast<double>(model.head_dim);
-      const double angle =
-          static_cast<double>(batch.positions[at(t)]) * std::pow(model.rope_theta, exponent);
+      const double angle = static_cast<double>(batch.positions[at(t)]) * std::pow(theta, exponent);
       const double cosine = std::cos(angle), sine = std::sin(angle);
       for (std::int64_t h = 0; h < heads; ++h) {
         double& a = x[at((t * heads + h) * model.head_dim + j)];
@@ -91,6 +94,8 @@ std::int64_t window_of(const Architecture& model, std::int64_t layer) {
 Values attention(const Architecture& model, std::int64_t window, const Values& q, const Values& k,
                  const Values& v, const Batch& batch) {
   const std::int64_t heads = model.heads, groups = model.kv_heads, size = model.head_dim;
+  const double scale =
+      model.score_scale > 0 ? model.score_scale : 1 / std::sqrt(static_cast<double>(size));
   Values o(q.size());
   for (std::int64_t s = 0; s < batch.sequences; ++s) {
     for (std::int64_t i = 0; i < batch.tokens; ++i) {
@@ -106,7 +111,7 @@ Values attention(const Architecture& model, std::int64_t window, const Values& q
           for (std::int64_t d = 0; d < size; ++d)
             score += q[at((query * heads + h) * size + d)] *
                      k[at(((s * batch.tokens + j) * groups + group) * size + d)];
-          shares.push_back(std::exp(score / std::sqrt(static_cast<double>(size))));
+          shares.push_back(std::exp(score * scale));
           sum += shares.back();
         }
         for (std::int64_t j = first; j <= i; ++j) {
@@ -146,12 +151,14 @@ Values attention_branch(const Architecture& model, const Params& params, std::in
   Values k = linear(model, params, name + "k_proj", n, model.hidden, kv_size);
   const Values v = linear(model, params, name + "v_proj", n, model.hidden, kv_size);
   if (model.qk_norm) {
-    q = norm(false, model.eps, params, name + "q_norm", q, model.head_dim);
-    k = norm(false, model.eps, params, name + "k_norm", k, model.head_dim);
+    q = norm(model, params, name + "q_norm", q, model.qk_norm_of_all ? q_size : model.head_dim);
+    k = norm(model, params, name + "k_norm", k, model.qk_norm_of_all ? kv_size : model.head_dim);
   }
   if (model.no_rope_interval == 0 || (layer + 1) % model.no_rope_interval != 0) {
-    rotate(model, q, model.heads, batch);
-    rotate(model, k, model.kv_heads, batch);
+    const double theta =
+        window > 0 && model.sliding_theta > 0 ? model.sliding_theta : model.rope_theta;
+    rotate(model, theta, q, model.heads, batch);
+    rotate(model, theta, k, model.kv_heads, batch);
   }
   return linear(model, params, name + "o_proj", attention(model, window, q, k, v, batch), q_size,
                 model.hidden);
@@ -167,7 +174,8 @@ Values mlp_branch(const Architecture& model, const Params& params, const std::st
   }
   Values h = linear(model, params, name + "gate_proj", n, model.hidden, model.ffn);
   const Values up = linear(model, params, name + "up_proj", n, model.hidden, model.ffn);
-  for (std::size_t i = 0; i < h.size(); ++i) h[i] = silu(h[i]) * up[i];
+  for (std::size_t i = 0; i < h.size(); ++i)
+    h[i] = (model.gelu_gate ? gelu(h[i]) : silu(h[i])) * up[i];
   return linear(model, params, name + "down_proj", h, model.ffn, model.hidden);
 }
 
@@ -208,14 +216,18 @@ std::map<std::string, std::vector<std::int64_t>> shapes_of(const Architecture& m
       linear_of(prefix + "mlp.c_proj", model.ffn, c, true);
       continue;
     }
-    norm_of(prefix + "input_layernorm", c);
+    if (model.norm_before) norm_of(prefix + "input_layernorm", c);
     linear_of(prefix + "self_attn.q_proj", c, q, model.qkv_bias);
     linear_of(prefix + "self_attn.k_proj", c, kv, model.qkv_bias);
     linear_of(prefix + "self_attn.v_proj", c, kv, model.qkv_bias);
     linear_of(prefix + "self_attn.o_proj", q, c, model.out_bias);
-    if (model.qk_norm) norm_of(prefix + "self_attn.q_norm", model.head_dim);
-    if (model.qk_norm) norm_of(prefix + "self_attn.k_norm", model.head_dim);
+    if (model.qk_norm) {
+      norm_of(prefix + "self_attn.q_norm", model.qk_norm_of_all ? q : model.head_dim);
+      norm_of(prefix + "self_attn.k_norm", model.qk_norm_of_all ? kv : model.head_dim);
+    }
     norm_of(prefix + "post_attention_layernorm", c);
+    if (model.norm_before && model.norm_after) norm_of(prefix + "pre_feedforward_layernorm", c);
+    if (model.norm_after) norm_of(prefix + "post_feedforward_layernorm", c);
     linear_of(prefix + "mlp.gate_proj", c, model.ffn, model.mlp_bias);
     linear_of(prefix + "mlp.up_proj", c, model.ffn, model.mlp_bias);
     linear_of(prefix + "mlp.down_proj", model.ffn, c, model.mlp_bias);
@@ -229,7 +241,8 @@ Values embed(const Architecture& model, const Params& params, const Batch& batch
   Values x;
   for (std::size_t t = 0; t < batch.ids.size(); ++t) {
     for (std::int64_t c = 0; c < model.hidden; ++c) {
-      x.push_back(params.at(embedding_name(model))[at(batch.ids[t] * model.hidden + c)]);
+      x.push_back(model.embedding_scale *
+                  params.at(embedding_name(model))[at(batch.ids[t] * model.hidden + c)]);
       if (model.gpt2)
         x.back() += params.at("transformer.wpe.weight")[at(batch.positions[t] * model.hidden + c)];
     }
@@ -240,19 +253,22 @@ Values embed(const Architecture& model, const Params& params, const Batch& batch
 Values layer(const Architecture& model, const Params& params, std::int64_t index, const Values& x,
              const Batch& batch) {
   const std::string prefix = prefix_of(model, index);
-  const auto normed = [&](const char* llama, const char* gpt2, const Values& s) {
-    return norm(model.gpt2, model.eps, params, prefix + (model.gpt2 ? gpt2 : llama), s,
-                model.hidden);
+  const auto normed = [&](bool there, const char* llama, const char* gpt2, const Values& s) {
+    if (!there) return s;
+    return norm(model, params, prefix + (model.gpt2 ? gpt2 : llama), s, model.hidden);
   };
-  const Values s = sum_of(
-      attention_branch(model, params, index, normed("input_layernorm", "ln_1", x), batch), x);
-  return sum_of(mlp_branch(model, params, prefix, normed("post_attention_layernorm", "ln_2", s)),
-                s);
+  const bool before = model.norm_before, after = model.norm_after;
+  const Values o =
+      attention_branch(model, params, index, normed(before, "input_layernorm", "ln_1", x), batch);
+  const Values s = sum_of(normed(after, "post_attention_layernorm", "", o), x);
+  const char* name = after ? "pre_feedforward_layernorm" : "post_attention_layernorm";
+  const Values y = mlp_branch(model, params, prefix, normed(before, name, "ln_2", s));
+  return sum_of(normed(after, "post_feedforward_layernorm", "", y), s);
 }
 
 Values logits(const Architecture& model, const Params& params, const Values& x) {
-  const Values n = norm(model.gpt2, model.eps, params,
-                        model.gpt2 ? "transformer.ln_f" : "model.norm", x, model.hidden);
+  const Values n =
+      norm(model, params, model.gpt2 ? "transformer.ln_f" : "model.norm", x, model.hidden);
   const Values& head = params.at(model.tied ? embedding_name(model) : "lm_head.weight");
   Values all;
   for (std::size_t begin = 0; begin < n.size(); begin += at(model.hidden)) {

@@ -21,8 +21,14 @@ struct Architecture {
   double eps = 0, rope_theta = 10000;
   bool qkv_bias = false, out_bias = false, mlp_bias = false;  ///< GPT-2 has them all
   bool qk_norm = false, tied = false;
-  std::vector<std::int64_t> windows = {};  ///< of each layer, 0: none; empty: no layer has one
-  std::int64_t no_rope_interval = 0;       ///< every so-manieth layer has no RoPE; 0: all have it
+  bool qk_norm_of_all = false;                  ///< over all heads of q, of k
+  bool norm_before = true, norm_after = false;  ///< where a branch has its norms
+  bool norm_around_zero = false;                ///< their weights are 1 + w
+  bool gelu_gate = false;                       ///< in place of silu
+  double embedding_scale = 1, score_scale = 0;  ///< score_scale 0: 1 / sqrt(head_dim)
+  double sliding_theta = 0;                     ///< of layers with a window; 0: rope_theta
+  std::vector<std::int64_t> windows = {};       ///< of each layer, 0: none; empty: no layer has one
+  std::int64_t no_rope_interval = 0;  ///< every so-manieth layer has no RoPE; 0: all have it
 };
 
 /// Tokens [sequences, tokens], one sequence after the other.
@@ -38,7 +44,8 @@ std::map<std::string, std::vector<std::int64_t>> shapes_of(const Architecture& m
 
 /// out = the embeddings of the ids, and of the positions where those are learned. [T, C]
 Values embed(const Architecture& model, const Params& params, const Batch& batch);
-/// One layer: s + attention(norm(s)), then s + mlp(norm(s)). [T, C] to [T, C]
+/// One layer: s + attention(norm(s)), then s + mlp(norm(s)), or with norms behind these. [T, C] to
+/// [T, C]
 Values layer(const Architecture& model, const Params& params, std::int64_t index, const Values& x,
              const Batch& batch);
 /// The final norm and the head. [T, C] to [T, V]

@@ -26,6 +26,8 @@ const std::map<std::string, std::int64_t> kParameters = {
     {"qwen3_1.7b", 1720574976},   {"qwen3_4b", 4022468096},      {"qwen3_8b", 8190735360},
     {"qwen3_14b", 14768307200},   {"qwen3_32b", 32762123264},    {"smollm2_135m", 134515008},
     {"smollm2_360m", 361821120},  {"smollm2_1.7b", 1711376384},  {"smollm3_3b", 3075098624},
+    {"olmo2_1b", 1484916736},     {"olmo2_7b", 7298617344},      {"olmo3_7b", 7298011136},
+    {"gemma3_270m", 268098176},   {"gemma3_1b", 999885952},
 };
 
 struct ModelFile {

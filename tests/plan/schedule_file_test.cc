@@ -220,7 +220,7 @@ TEST_F(ScheduleFile, may_make_activations_again_where_f_does_not_keep_them) {
   EXPECT_NE(
       fault_of(schedule).find("with parallel.recompute \"selective\" F of this model keeps all"),
       std::string::npos);
-  for (LayerConfig& layer : config_.model.layers) layer.attention.qk_norm = true;
+  for (LayerConfig& layer : config_.model.layers) layer.attention.qk_norm = QkNorm::kHeads;
   EXPECT_EQ(fault_of(schedule), "");
   // What R makes counts: two in flight here are not the most.
   config_.parallel.recompute = Recompute::kFull;

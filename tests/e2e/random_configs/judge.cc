@@ -199,7 +199,7 @@ class Judge {
                        [&](Family family) { return find_model_key(family, key) != nullptr; });
   }
   static constexpr Family kFamilies[] = {Family::kLlama, Family::kQwen2, Family::kQwen3,
-                                         Family::kGpt2};
+                                         Family::kGemma3, Family::kGpt2};
 
   void same_code_from_train(int code) {
     if (!can_start()) return;

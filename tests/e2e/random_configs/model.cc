@@ -99,8 +99,9 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
   model["vocab_size"] = situation.vocabulary;
   model["num_hidden_layers"] = layers;
   model["num_attention_heads"] = heads;
-  // Without its own size a head is hidden / heads; qwen3 and ministral3 take 128 for a missing one.
-  if (family == "qwen3" || family == "ministral3" || dice.percent(30)) {
+  // Without its own size a head is hidden / heads; some families take a size for a missing one.
+  const bool layered = family == "olmo3" || family == "gemma3_text";
+  if (family == "qwen3" || family == "ministral3" || family == "gemma3_text" || dice.percent(30)) {
     model["hidden_size"] = dice.between(1, 70);
     model["head_dim"] = head_dim;
   } else {
@@ -113,11 +114,12 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
   if (situation.positions != 2048) model["max_position_embeddings"] = situation.positions;
   if (dice.percent(25)) model["rms_norm_eps"] = dice.pick({1e-6, 1e-5, 1e-3, 1e-12});
   if (dice.percent(20)) {
-    model[dice.word({"rope_parameters", "rope_scaling"})] = draw_rope(dice, situation.positions);
+    const char* name = layered ? "rope_scaling" : dice.word({"rope_parameters", "rope_scaling"});
+    model[name] = draw_rope(dice, situation.positions);
   }
   if (dice.percent(20)) model["rope_theta"] = dice.pick<Json>({500000.0, 10000, 2.5});
-  if ((family == "llama" || family == "qwen3") && dice.percent(25))
-    model["attention_bias"] = dice.percent(50);
+  const bool biases = family == "llama" || family == "qwen3" || family == "olmo2" || layered;
+  if (biases && dice.percent(25)) model["attention_bias"] = dice.percent(50);
   if (family == "llama" && dice.percent(25)) model["mlp_bias"] = dice.percent(50);
   if (family == "ministral" && dice.percent(60)) {
     model["sliding_window"] = dice.pick<Json>({situation.sequence_length + 64, 1, 5, 64});
@@ -126,6 +128,12 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
     if (dice.percent(50)) model["no_rope_layer_interval"] = dice.between(1, 3);
     if (dice.percent(40)) model["use_sliding_window"] = dice.percent(70);
     if (dice.percent(40)) model["sliding_window"] = dice.pick<Json>({nullptr, 1, 5, 64});
+  }
+  if (layered && dice.percent(60)) model["sliding_window"] = dice.pick<Json>({1, 5, 64});
+  if (family == "gemma3_text") {
+    if (dice.percent(50)) model["sliding_window_pattern"] = dice.between(1, 3);
+    if (dice.percent(40)) model["query_pre_attn_scalar"] = dice.pick<Json>({3, 64, 0.5});
+    if (dice.percent(30)) model["rope_local_base_freq"] = dice.pick<Json>({5000, 2.5});
   }
   if (family == "mistral" && dice.percent(60)) {  // a missing one is 4096
     model["sliding_window"] = dice.pick<Json>({nullptr, situation.sequence_length + 64, 1, 5, 64});
@@ -136,8 +144,9 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
 }  // namespace
 
 Json draw_model(Dice& dice, std::int64_t vocabulary, Situation& situation) {
-  situation.family = dice.pick<std::string>(
-      {"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "smollm3", "gpt2"});
+  situation.family =
+      dice.pick<std::string>({"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3",
+                              "smollm3", "olmo2", "olmo3", "gemma3_text", "gpt2"});
   situation.vocabulary =
       vocabulary > 0 && dice.percent(60)
           ? vocabulary

@@ -15,6 +15,9 @@ CASES = [
     {"model_type": "qwen2"},
     {"model_type": "qwen3"},
     {"model_type": "smollm3"},
+    {"model_type": "olmo2"},
+    {"model_type": "olmo3"},
+    {"model_type": "gemma3_text"},
     {"model_type": "gpt2"},
     {"model_type": "llama", "num_key_value_heads": 8, "rope_theta": 500000.0, "vocab_size": 128256,
      "max_position_embeddings": 131072, "rope_scaling": LLAMA3, "rms_norm_eps": 1e-5, "tie_word_embeddings": True},
@@ -47,6 +50,21 @@ CASES = [
      "rope_theta": 5000000.0, "max_position_embeddings": 65536, "num_key_value_heads": None},
     {"model_type": "smollm3", "num_hidden_layers": 3, "no_rope_layers": [1, 0, 1, 0], "attention_bias": True,
      "tie_word_embeddings": False},
+    {"model_type": "olmo2", "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 16,
+     "num_hidden_layers": 16, "rms_norm_eps": 1e-6, "rope_theta": 500000, "vocab_size": 100352, "eos_token_id": 100257},
+    {"model_type": "olmo3", "num_hidden_layers": 9, "rope_theta": 250000.0, "num_key_value_heads": 8, "sliding_window": 99,
+     "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192, "beta_fast": 32,
+                      "beta_slow": 1, "attention_factor": 1.2079441541679836}},
+    {"model_type": "olmo3", "num_hidden_layers": 3, "attention_bias": True,
+     "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+     "rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 5e5, "factor": 2.0},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 7e3}}},
+    {"model_type": "gemma3_text", "hidden_size": 1152, "num_attention_heads": 4, "num_key_value_heads": 1,
+     "intermediate_size": 6912, "sliding_window": 512, "sliding_window_pattern": 6, "rope_theta": 1000000,
+     "rope_local_base_freq": 10000, "eos_token_id": [1, 106], "query_pre_attn_scalar": 256, "vocab_size": 262144,
+     "max_position_embeddings": 32768},
+    {"model_type": "gemma3_text", "num_hidden_layers": 5, "sliding_window_pattern": 2, "query_pre_attn_scalar": 168,
+     "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "rope_local_base_freq": 5000.0, "head_dim": 128},
     {"model_type": "gpt2", "n_embd": 1024, "n_head": 16, "n_layer": 24, "n_positions": 2048, "n_inner": 3000},
     {"model_type": "gpt2", "hidden_size": 96, "num_attention_heads": 3, "num_hidden_layers": 2,
      "max_position_embeddings": 64, "layer_norm_epsilon": 1e-6, "tie_word_embeddings": False},
@@ -79,9 +97,13 @@ def read(keys):
         model["sliding_window"] = c.sliding_window or 0
     if c.model_type == "smollm3":
         model["rotates"] = c.no_rope_layers[:c.num_hidden_layers]
-    if c.model_type in ("smollm3", "ministral"):
+    if c.model_type in ("smollm3", "ministral", "olmo3", "gemma3_text"):
         model["windows"] = [c.sliding_window if kind == "sliding_attention" else 0 for kind in c.layer_types]
-    if not gpt2:
+    if c.model_type == "gemma3_text":
+        model["score_scale"] = c.query_pre_attn_scalar ** -0.5
+    if "full_attention" in (c.rope_parameters if not gpt2 else {}):
+        model["ropes"] = c.rope_parameters
+    elif not gpt2:
         model["rope"] = {k: v for k, v in c.rope_parameters.items() if k not in ("type", "max_position_embeddings")}
     return {"keys": keys, "model": model}
 

@@ -1,12 +1,21 @@
 #include "kernels/common/activation.cuh"
 #include "kernels/common/fast_divide.cuh"
 #include "kernels/common/turns.cuh"
-#include "kernels/swiglu/swiglu_table.h"
+#include "kernels/glu/glu_table.h"
 
 namespace trireme::cuda {
 namespace {
 
 constexpr int kForwardTurns = 4, kBackwardTurns = 2;
+
+template <GluGate kGate>
+__device__ __forceinline__ float glu(float gate, float up) {
+  return kGate == GluGate::kSilu ? swiglu(gate, up) : geglu(gate, up);
+}
+template <GluGate kGate>
+__device__ __forceinline__ GluGradient gradient_of(float gate, float up, float dact) {
+  return kGate == GluGate::kSilu ? swiglu_gradient(gate, up, dact) : geglu_gradient(gate, up, dact);
+}
 
 /// Items are groups of kWidth columns, rows after rows; a row has ffn / kWidth.
 struct Rows {
@@ -33,7 +42,7 @@ struct GateUpGradient {
   Vector<T, kWidth> gate, up, dact;
 };
 
-template <int kWidth, class T>
+template <GluGate kGate, int kWidth, class T>
 __global__ void __launch_bounds__(kTurnThreads)
     forward_kernel(T* act, const T* gate_up, Rows rows, std::int64_t items) {
   for_each_item<kForwardTurns>(
@@ -46,14 +55,14 @@ __global__ void __launch_bounds__(kTurnThreads)
         Vector<T, kWidth> out;
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) {
-          out.at[k] = from_float<T>(swiglu(to_float(in.gate.at[k]), to_float(in.up.at[k])));
+          out.at[k] = from_float<T>(glu<kGate>(to_float(in.gate.at[k]), to_float(in.up.at[k])));
         }
         store(act + item * kWidth, out);
       });
 }
 
 /// act may be null. An item is read, then written: dgate_up may be gate_up and act dact.
-template <int kWidth, class T>
+template <GluGate kGate, int kWidth, class T>
 __global__ void __launch_bounds__(kTurnThreads)
     backward_kernel(T* dgate_up, T* act, const T* dact, const T* gate_up, Rows rows,
                     std::int64_t items) {
@@ -70,7 +79,7 @@ __global__ void __launch_bounds__(kTurnThreads)
         Vector<T, kWidth> out, dgate, dup;
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) {
-          const SwigluGradient gradient = swiglu_gradient(
+          const GluGradient gradient = gradient_of<kGate>(
               to_float(in.gate.at[k]), to_float(in.up.at[k]), to_float(in.dact.at[k]));
           out.at[k] = from_float<T>(gradient.act);
           dgate.at[k] = from_float<T>(gradient.gate);
@@ -104,41 +113,54 @@ void for_tokens(std::int64_t tokens, std::int64_t ffn, bool aligned, Call call) 
   }
 }
 
-void forward(const SwigluForwardArgs& args) {
+template <GluGate kGate>
+void forward_gated(const GluForwardArgs& args) {
   for_type(args.type, [&](auto type) {
     using T = decltype(type);
     auto* act = static_cast<T*>(args.act);
     const auto* gate_up = static_cast<const T*>(args.gate_up);
-    for_tokens<kWide<T>>(args.tokens, args.ffn, aligned_to_16(act, gate_up),
-                         [&](auto width, std::int64_t token, std::int64_t items, const Rows& rows) {
-                           launch(
-                               forward_kernel<decltype(width)::value, T>,
-                               config_of_turns(args.exec, kForwardTurns, items, "swiglu_forward"),
-                               act + token * args.ffn, gate_up + 2 * token * args.ffn, rows, items);
-                         });
+    for_tokens<kWide<T>>(
+        args.tokens, args.ffn, aligned_to_16(act, gate_up),
+        [&](auto width, std::int64_t token, std::int64_t items, const Rows& rows) {
+          launch(forward_kernel<kGate, decltype(width)::value, T>,
+                 config_of_turns(args.exec, kForwardTurns, items,
+                                 kGate == GluGate::kSilu ? "swiglu_forward" : "geglu_forward"),
+                 act + token * args.ffn, gate_up + 2 * token * args.ffn, rows, items);
+        });
   });
 }
 
-void backward(const SwigluBackwardArgs& args) {
+template <GluGate kGate>
+void backward_gated(const GluBackwardArgs& args) {
   for_type(args.type, [&](auto type) {
     using T = decltype(type);
     auto *dgate_up = static_cast<T*>(args.dgate_up), *act = static_cast<T*>(args.act);
     const auto *dact = static_cast<const T*>(args.dact),
                *gate_up = static_cast<const T*>(args.gate_up);
-    for_tokens<kWide<T>>(args.tokens, args.ffn, aligned_to_16(dgate_up, act, dact, gate_up),
-                         [&](auto width, std::int64_t token, std::int64_t items, const Rows& rows) {
-                           const std::int64_t narrow = token * args.ffn;
-                           launch(
-                               backward_kernel<decltype(width)::value, T>,
-                               config_of_turns(args.exec, kBackwardTurns, items, "swiglu_backward"),
-                               dgate_up + 2 * narrow, act == nullptr ? nullptr : act + narrow,
-                               dact + narrow, gate_up + 2 * narrow, rows, items);
-                         });
+    for_tokens<kWide<T>>(
+        args.tokens, args.ffn, aligned_to_16(dgate_up, act, dact, gate_up),
+        [&](auto width, std::int64_t token, std::int64_t items, const Rows& rows) {
+          const std::int64_t narrow = token * args.ffn;
+          launch(backward_kernel<kGate, decltype(width)::value, T>,
+                 config_of_turns(args.exec, kBackwardTurns, items,
+                                 kGate == GluGate::kSilu ? "swiglu_backward" : "geglu_backward"),
+                 dgate_up + 2 * narrow, act == nullptr ? nullptr : act + narrow, dact + narrow,
+                 gate_up + 2 * narrow, rows, items);
+        });
   });
+}
+
+void forward(const GluForwardArgs& args) {
+  if (args.gate == GluGate::kSilu) return forward_gated<GluGate::kSilu>(args);
+  forward_gated<GluGate::kGelu>(args);
+}
+void backward(const GluBackwardArgs& args) {
+  if (args.gate == GluGate::kSilu) return backward_gated<GluGate::kSilu>(args);
+  backward_gated<GluGate::kGelu>(args);
 }
 
 }  // namespace
 
-const SwigluKernels swiglu_cuda = {forward, backward};
+const GluKernels glu_cuda = {forward, backward};
 
 }  // namespace trireme::cuda

@@ -1,0 +1,61 @@
+#pragma once
+// What a family is: one row of a table. Its keys stand in model_keys.cc; what they have in common
+// is read by model_parse.cc.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/model_config.h"
+
+namespace trireme {
+
+/// Which layers see a window.
+enum class WindowRule : std::uint8_t {
+  kNone,
+  kEvery,      ///< every layer, of `sliding_window`
+  kListed,     ///< by layer_types; without that every layer
+  kLast,       ///< by layer_types, else from max_window_layers on; where use_sliding_window says so
+  kUnrotated,  ///< by layer_types, else those without RoPE; where use_sliding_window says so
+  kPattern,    ///< by layer_types, else all but every so-manieth
+};
+
+struct FamilyTraits {
+  std::string_view model_type, architecture;  ///< architecture: transformers' class
+  // What transformers 5 takes where keys are missing.
+  std::int64_t vocab_size = 32000, hidden = 4096, ffn = 11008, layers = 32, heads = 32;
+  std::int64_t kv_heads = 0;  ///< 0: as many as heads
+  std::int64_t head_dim = 0;  ///< 0: hidden / heads
+  std::int64_t positions = 2048;
+  double norm_eps = 1e-6;
+  bool tied = false;
+  double rope_theta = 10000;
+  std::int64_t bos_token = -1, end_token = -1;  ///< -1: none
+  std::int64_t window = 4096;
+  std::int64_t window_pattern = 0;  ///< of WindowRule::kPattern: every so-manieth sees all
+  // What its layers have.
+  bool qkv_bias = false;        ///< always
+  bool attention_bias = false;  ///< where a key of that name says so, of all four projections
+  bool mlp_bias = false;        ///< likewise
+  QkNorm qk_norm = QkNorm::kNone;
+  NormPlace norm_place = NormPlace::kBefore;
+  float norm_offset = 0;
+  Activation activation = Activation::kSwiGlu;
+  WindowRule windows = WindowRule::kNone;
+  bool query_scaling = false;  ///< RopeConfig::query_beta
+  double sliding_theta = 0;    ///< > 0: layers with a window have a RoPE of their own, of this base
+  std::string_view sliding_theta_key = "";  ///< of the model, for that base; "": none
+  bool scaled_embedding = false;            ///< by sqrt(hidden)
+};
+
+const FamilyTraits& traits_of(Family family);
+
+/// The model_types of this version.
+std::vector<std::string> family_names();
+/// From a model_type; nothing where the family is not in this version.
+std::optional<Family> family_of(std::string_view model_type);
+/// Whether a model_type is one that later versions will have.
+bool is_future_family(std::string_view model_type);
+
+}  // namespace trireme
