@@ -26,11 +26,15 @@ RECIPE = {
     "sequence_length": TOKENS,
 }
 # gpt2 clips at every step; at 2.4 llama_gqa clips at some and not at others.
-CLIP = {"llama_gqa": 2.4, "gpt2": 1.0}
+CLIP = {"llama_gqa": 2.4, "gpt2": 1.0, "olmo3": 1.0, "gemma3": 1.0}
 # case -> the tensors whose final values are kept whole
 TRAINED = {
     "llama_gqa": ("model.norm.weight", "model.layers.0.input_layernorm.weight",
                   "model.layers.1.self_attn.k_proj.weight"),
+    "olmo3": ("model.layers.0.post_attention_layernorm.weight", "model.layers.0.self_attn.q_norm.weight",
+              "model.layers.1.self_attn.k_norm.weight"),
+    "gemma3": ("model.norm.weight", "model.layers.0.pre_feedforward_layernorm.weight",
+               "model.layers.1.self_attn.q_norm.weight"),
     "gpt2": ("transformer.ln_f.bias", "transformer.h.0.mlp.c_fc.bias", "transformer.wpe.weight"),
 }
 MASKED = {"llama_rope_llama3": "rotary positions", "gpt2_untied": "learned positions"}
