@@ -206,6 +206,10 @@ stage_families() {
     family mistral $compute tiny.json --set model.model_type=mistral --set model.sliding_window=20 || code=1
     family qwen3-windows $compute tiny.json --set model.model_type=qwen3 --set model.head_dim=16 --set model.use_sliding_window=true \
       --set model.sliding_window=9 --set model.max_window_layers=2 || code=1
+    family olmo2 $compute tiny.json --set model.model_type=olmo2 "${model[@]}" || code=1
+    family olmo3 $compute tiny.json --set model.model_type=olmo3 --set model.sliding_window=20 || code=1
+    family gemma3 $compute tiny.json --set model.model_type=gemma3_text --set model.head_dim=64 --set model.sliding_window=20 \
+      --set model.sliding_window_pattern=2 --set model.tie_word_embeddings=true || code=1
     family gpt2 $compute gpt2.json || code=1
   done
   return $code
@@ -247,6 +251,10 @@ stage_meshes() {
     ranks 2 "$name" --set run.steps=6 $(printf -- '--set parallel.%s ' $setting) || code=1
     close "2 ranks, $setting: the losses of one" "$name" one 5e-3 || code=1
   done
+  # A norm of all heads: its sums travel between the ranks.
+  run tiny.json one-olmo2 --set batch.micro=1 --set model.model_type=olmo2 || code=1
+  ranks 2 olmo2 --set run.steps=6 --set parallel.tensor=2 --set model.model_type=olmo2 || code=1
+  close "2 ranks, olmo2, tensor=2: the losses of one" olmo2 one-olmo2 5e-3 || code=1
   ranks 2 wire --set run.steps=6 --set precision.wire=bf16 || code=1
   close "2 ranks, bf16 on the wire: near the losses of one" wire one 2e-2 || code=1
   return $code

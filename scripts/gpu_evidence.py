@@ -31,7 +31,7 @@ say on kernels of other projects that hardware has proved; a single edit of thei
 """
 
 STAGES = {"gemm": "kernels aligned ops", "attention": "kernels aligned cudnn ops"}
-TOGETHER = {"adamw", "cross_entropy", "grad_norm", "norm", "rope", "swiglu"}  # edited in one run
+TOGETHER = {"adamw", "cross_entropy", "grad_norm", "norm", "rope", "glu"}  # edited in one run
 SERVES = {
     "gemm": "the fastest of ours, cuBLASLt's and `mma.sync`'s, measured by shape on the GPU (`kernel_choices.json`)",
     "attention": "the faster of ours and cuDNN's, measured for each pass on the GPU (`kernel_choices.json`)",
@@ -40,7 +40,7 @@ SUITES = {
     "adamw": ["AdamW"], "attention": ["Attention", "AttentionGpu", "AttentionGradient", "AttentionCached"],
     "cross_entropy": ["CrossEntropy"], "elementwise": ["Elementwise"], "embedding": ["Embedding"], "gelu": ["Gelu"],
     "gemm": ["GemmOp", "GemmEpilogueOp", "GemmRows"], "grad_norm": ["GradNorm"], "norm": ["Norm"], "rope": ["Rope"], "shards": ["Shards"],
-    "swiglu": ["Swiglu"],
+    "glu": ["Glu"], "projection_norm": ["ProjectionNorm"],
 }
 
 

@@ -34,6 +34,10 @@ struct AttentionMask {
 ///   o, q   heads [B*Tq, H, D]   f32|bf16, all of one type
 ///   k, v   heads [B*Tk, G, D]   H % G == 0: query head h reads key head h / (H/G)
 ///   lse    [B*Tq, H]  f32
+/// Values of fewer dims than keys (latent attention: 128 of 192) stand in rows of D with zeros
+/// behind them: O, dO and dV have the zeros too. They are (D - Dv) / 2D of the forward pass's
+/// operations, two fifths of (D - Dv) / D of the backward pass's.
+///
 /// D any multiple of 2 up to 256; scale > 0; o overlaps no operand. Arithmetic and sums in f32.
 /// Deterministic, and the same bits for any thread count.
 ///

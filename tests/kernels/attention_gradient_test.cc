@@ -223,6 +223,39 @@ TEST_P(AttentionGradient, a_sink_is_merged_like_keys_without_values) {
       {4e-6, 4e-6}, "dsinks");
 }
 
+TEST_P(AttentionGradient, values_of_fewer_dims_than_keys_have_zeros_behind_them) {
+  constexpr std::int64_t kDims = 24, kValueDims = 16;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Problem problem(dtype, {2, 4, 2, kDims}, {{0, 37}}, {{0, 37}});
+    const auto narrow = [&](TestTensor& rows, std::int64_t column, std::int64_t heads_count) {
+      const std::int64_t width = rows.shape()[1];
+      for (std::int64_t row = 0; row < rows.shape()[0]; ++row) {
+        for (std::int64_t h = 0; h < heads_count; ++h)
+          for (std::int64_t d = kValueDims; d < kDims; ++d)
+            rows.set(row * width + column + h * kDims + d, 0);
+      }
+    };
+    narrow(problem.qkv_kv, 4 + 2 * kDims, 2);
+    narrow(problem.d_o, 0, 4);
+    problem.c.v = packed(problem.v());
+    expect_equal_to_reference(GetParam(), 2, problem, "narrow values");
+    const auto expect_zeros = [&](const std::vector<double>& values, const char* what) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (i % kDims >= kValueDims) {
+          EXPECT_EQ(values[i], 0) << what;
+        }
+      }
+    };
+    const Output out = run_forward(GetParam(), 1, problem);
+    expect_zeros(o_values(problem, out), "o");
+    const std::vector<double> lse = out.lse.values(),
+                              delta = reference::attention_delta(problem.c, problem.d_o.values(),
+                                                                 o_values(problem, out));
+    const Gradients g = run_backward(GetParam(), 1, problem, lse, delta);
+    expect_zeros(packed(heads(g.dv, problem.c, 2)), "dv");
+  }
+}
+
 TEST_P(AttentionGradient, backward_adds_to_what_stands_there) {
   const Problem problem(DType::kF32, {1, 1, 1, 8}, {{0, 20}}, {{0, 20}});
   const AttentionCase& c = problem.c;
