@@ -251,10 +251,11 @@ __global__ void __launch_bounds__(kTurnThreads)
         return read;
       },
       [&](std::int64_t item, const Read& read) {
-        const Vector<T, kWidth> sum =
-            args.b != nullptr ? rounded_sum<T, kWidth>(read.summands) : read.summands.x;
+        Vector<T, kWidth> sum = read.summands.x;
+        if (args.b != nullptr) sum = rounded_sum<T, kWidth>(read.summands);
         if (args.sum != nullptr) store(args.sum + at(item), sum);
-        if (args.copy != nullptr) store(args.copy + at(item), args.of != nullptr ? read.of : sum);
+        if (args.of != nullptr) sum = read.of;
+        if (args.copy != nullptr) store(args.copy + at(item), sum);
       });
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/gelu/gelu.h"
 #include "kernels/glu/glu.h"
 #include "kernels/norm/norm.h"
+#include "kernels/projection_norm/projection_norm.h"
 #include "kernels/rope/rope.h"
 
 namespace trireme::bench {
@@ -22,6 +23,7 @@ NormForward norm_args(Operands& operands, NormOp op) {
   args.sum_TC = operands.typed(rows);
   args.x_TC = operands.typed(rows);
   args.residual_TC = operands.typed(rows);
+  if (op == NormOp::kNone) return args;
   args.weight_C = operands.typed(channels);
   args.rstd_T = operands.f32({rows[0]});
   if (op == NormOp::kRms) return args;
@@ -53,7 +55,7 @@ MakeOp norm_backward_of(NormOp op) {
     args.bias_C = forward.bias_C;
     args.mean_T = forward.mean_T;
     args.rstd_T = forward.rstd_T;
-    args.dweight_C = operands.f32(forward.weight_C.shape);
+    if (op != NormOp::kNone) args.dweight_C = operands.f32(forward.weight_C.shape);
     if (op == NormOp::kLayer) args.dbias_C = operands.f32(forward.weight_C.shape);
     return [args](Context& timed) { norm_backward(timed, args); };
   };
@@ -104,17 +106,62 @@ MakeOp rope_backward_of(HeadNorm norm) {
   };
 }
 
-std::function<void(Context&)> swiglu_forward_of(Operands& operands) {
-  const std::int64_t rows = operands.size.rows(), ffn = operands.size.ffn;
-  const TensorView act = operands.typed({rows, ffn}), gate_up = operands.typed({rows, 2 * ffn});
-  return [=](Context& context) { glu_forward(context, GluGate::kSilu, act, gate_up); };
+/// The query heads with a norm of them all.
+ProjectionNormForward projection_norm_args(Operands& operands) {
+  const Size& size = operands.size;
+  const std::int64_t width = size.heads * size.head_dim();
+  const TensorView in = operands.typed({size.rows(), size.qkv()}),
+                   out = operands.typed({size.rows(), size.qkv()});
+  ProjectionNormForward args;
+  args.out = heads_of(out, 0, size.heads, size.head_dim());
+  args.in = heads_of(in, 0, size.heads, size.head_dim());
+  args.squares_T = operands.f32({size.rows()});
+  args.weight_X = operands.typed({width});
+  args.columns = width;
+  return args;
 }
 
-std::function<void(Context&)> swiglu_backward_of(Operands& operands) {
-  const std::int64_t rows = operands.size.rows(), ffn = operands.size.ffn;
-  const TensorView d = operands.typed({rows, 2 * ffn}), dact = operands.typed({rows, ffn}),
-                   gate_up = operands.typed({rows, 2 * ffn}), act = operands.typed({rows, ffn});
-  return [=](Context& context) { glu_backward(context, GluGate::kSilu, d, dact, gate_up, act); };
+std::function<void(Context&)> head_dots_of(Operands& operands) {
+  const ProjectionNormForward args = projection_norm_args(operands);
+  const TensorView dots = operands.f32({operands.size.rows()});
+  return [=](Context& context) { head_dots(context, dots, args.out, args.in); };
+}
+
+std::function<void(Context&)> projection_norm_forward_of(Operands& operands) {
+  return [args = projection_norm_args(operands)](Context& context) {
+    projection_norm_forward(context, args);
+  };
+}
+
+std::function<void(Context&)> projection_norm_backward_of(Operands& operands) {
+  const ProjectionNormForward forward = projection_norm_args(operands);
+  ProjectionNormBackward args;
+  args.din = forward.out;
+  args.dout = forward.out;
+  args.in = forward.in;
+  args.squares_T = forward.squares_T;
+  args.dots_T = operands.f32({operands.size.rows()});
+  args.weight_X = forward.weight_X;
+  args.dweight_X = operands.f32(forward.weight_X.shape);
+  args.columns = forward.columns;
+  return [args](Context& context) { projection_norm_backward(context, args); };
+}
+
+MakeOp glu_forward_of(GluGate gate) {
+  return [gate](Operands& operands) -> std::function<void(Context&)> {
+    const std::int64_t rows = operands.size.rows(), ffn = operands.size.ffn;
+    const TensorView act = operands.typed({rows, ffn}), gate_up = operands.typed({rows, 2 * ffn});
+    return [=](Context& context) { glu_forward(context, gate, act, gate_up); };
+  };
+}
+
+MakeOp glu_backward_of(GluGate gate) {
+  return [gate](Operands& operands) -> std::function<void(Context&)> {
+    const std::int64_t rows = operands.size.rows(), ffn = operands.size.ffn;
+    const TensorView d = operands.typed({rows, 2 * ffn}), dact = operands.typed({rows, ffn}),
+                     gate_up = operands.typed({rows, 2 * ffn}), act = operands.typed({rows, ffn});
+    return [=](Context& context) { glu_backward(context, gate, d, dact, gate_up, act); };
+  };
 }
 
 std::function<void(Context&)> gelu_forward_of(Operands& operands) {
@@ -206,8 +253,15 @@ void add_token_ops() {
   add_op("rope_backward", kBothTypes, rope_backward_of(HeadNorm::kNone));
   add_op("rope_norm_forward", kBothTypes, rope_forward_of(HeadNorm::kRms));
   add_op("rope_norm_backward", kBothTypes, rope_backward_of(HeadNorm::kRms));
-  add_op("swiglu_forward", kBothTypes, swiglu_forward_of);
-  add_op("swiglu_backward", kBothTypes, swiglu_backward_of);
+  add_op("norm_none_forward", kBothTypes, norm_forward_of(NormOp::kNone));
+  add_op("norm_none_backward", kBothTypes, norm_backward_of(NormOp::kNone));
+  add_op("head_dots", kBothTypes, head_dots_of);
+  add_op("projection_norm_forward", kBothTypes, projection_norm_forward_of);
+  add_op("projection_norm_backward", kBothTypes, projection_norm_backward_of);
+  add_op("swiglu_forward", kBothTypes, glu_forward_of(GluGate::kSilu));
+  add_op("swiglu_backward", kBothTypes, glu_backward_of(GluGate::kSilu));
+  add_op("geglu_forward", kBothTypes, glu_forward_of(GluGate::kGelu));
+  add_op("geglu_backward", kBothTypes, glu_backward_of(GluGate::kGelu));
   add_op("gelu_forward", kBothTypes, gelu_forward_of);
   add_op("gelu_backward", kBothTypes, gelu_backward_of);
   add_op("embedding_forward", kBothTypes, embedding_forward_of);
