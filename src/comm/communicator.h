@@ -123,6 +123,10 @@ class Communicator {
   /// Whether collectives beside computation go through shared memory, cheaper than exchanges.
   [[nodiscard]] virtual bool shares_memory() const { return false; }
 
+  /// Whether a transfer may have to wait for those of other channels that its rank has started
+  /// before it (NCCL's kernels start in one order): ranks must then start theirs in one order too.
+  [[nodiscard]] virtual bool starts_in_one_order() const { return false; }
+
   /// Where collectives are checked (Launch::check_collectives): throws InternalError on every rank
   /// of the group where one calls it with other arguments. All collectives here begin with this
   /// comparison; it is public for transfers that go another way (NCCL's). Blocking.

@@ -293,6 +293,7 @@ class NcclChannel final : public ForwardingCommunicator {
   std::unique_ptr<Communicator> channel(std::string_view name) override {
     return inner().channel(name);
   }
+  [[nodiscard]] bool starts_in_one_order() const override { return true; }
   /// Of transfers as asked for; a recorded one counts once, however often replayed.
   [[nodiscard]] TrafficCounters counters() const override { return counters_; }
 

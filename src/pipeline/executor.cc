@@ -65,7 +65,10 @@ class Executor::State {
             std::max(under_way_.size(),
                      at(slot_of(step.action.virtual_stage, step.action.micro_batch) + 1)));
     }
-    steps_ = start_early(steps, slot_of);
+    steps_ =
+        start_early(steps, slot_of,
+                    links != nullptr && links->start_in_one_order() ? TransferOrder::kOfRank
+                                                                    : TransferOrder::kOfChannel);
   }
 
   void run(Trace& trace) {

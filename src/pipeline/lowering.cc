@@ -232,7 +232,8 @@ Program lower(const Schedule& schedule, const ActionTimes& times) {
   return program;
 }
 
-std::vector<ProgramStep> start_early(const std::vector<ProgramStep>& steps, const SlotOf& slot_of) {
+std::vector<ProgramStep> start_early(const std::vector<ProgramStep>& steps, const SlotOf& slot_of,
+                                     TransferOrder transfer_order) {
   std::vector<Action> before;  // actions up to here
   std::vector<std::pair<std::size_t, const ProgramStep*>>
       order;                                    // by how many actions stand before it
@@ -252,11 +253,13 @@ std::vector<ProgramStep> start_early(const std::vector<ProgramStep>& steps, cons
       std::size_t from = before.size();
       while (from > send_from && !makes(before[from - 1], step.action)) --from;
       send_from = from;
+      if (transfer_order == TransferOrder::kOfRank) receive_from = from;
       order.emplace_back(2 * from, &step);
     } else if (step.kind == StepKind::kReceive) {
       const std::size_t here = before.size();
       const bool ahead = step.ahead && here > 0 && !frees_room_of(before[here - 1], step.action);
       receive_from = std::max(receive_from, here - (ahead ? 1 : 0));
+      if (transfer_order == TransferOrder::kOfRank) send_from = receive_from;
       order.emplace_back(2 * receive_from, &step);
     } else if (step.kind == StepKind::kCopy) {
       order.emplace_back(2 * before.size(), &step);

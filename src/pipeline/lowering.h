@@ -62,13 +62,19 @@ Output input_of(const Action& action, const ScheduleShape& shape);
 /// The program of a schedule that check_schedule accepts, or of a forward. Times decide the order.
 Program lower(const Schedule& schedule, const ActionTimes& times = {});
 
+/// What a transfer waits for beside its other end.
+enum class TransferOrder : std::uint8_t {
+  kOfChannel,  ///< those of its channel before it
+  kOfRank,     ///< all that its rank has started before it (NCCL)
+};
 /// The steps of one rank as an executor takes them that starts transfers and waits for them where
 /// they are used: a send starts when its output is made, a receive one action ahead where it may
-/// and its memory is free then. That changes no channel's order and adds no waits, so what ends
-/// with blocking transfers ends so too. `slot_of` a virtual stage of the rank and a micro-batch: of
-/// its ends, as slots_of.
+/// and its memory is free then. That changes no channel's order, where `order` asks for it no
+/// rank's either, and adds no waits, so what ends with blocking transfers ends so too. `slot_of` a
+/// virtual stage of the rank and a micro-batch: of its ends, as slots_of.
 using SlotOf = std::function<std::int32_t(std::int32_t, std::int32_t)>;
-std::vector<ProgramStep> start_early(const std::vector<ProgramStep>& steps, const SlotOf& slot_of);
+std::vector<ProgramStep> start_early(const std::vector<ProgramStep>& steps, const SlotOf& slot_of,
+                                     TransferOrder order = TransferOrder::kOfChannel);
 
 struct ProgramFault {
   std::string_view rule;

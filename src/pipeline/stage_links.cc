@@ -1,5 +1,7 @@
 #include "pipeline/stage_links.h"
 
+#include <algorithm>
+
 namespace trireme {
 
 StageLinks::StageLinks(Communicator& group, const std::vector<std::int32_t>& placement,
@@ -33,6 +35,12 @@ Pending StageLinks::receive(const Action& made, TensorView message) {
   Communicator& channel = channel_of(made);
   const Message whole = message_of(1 - channel.rank(), message);
   return channel.start_exchange({}, {&whole, 1});
+}
+
+bool StageLinks::start_in_one_order() const {
+  return std::any_of(links_.begin(), links_.end(), [](const Link& link) {
+    return link.forward != nullptr && link.forward->starts_in_one_order();
+  });
 }
 
 TrafficCounters StageLinks::counters() const {

@@ -26,6 +26,8 @@ class StageLinks {
   /// What `made`, F or B, leaves for its stage's neighbour on another rank: at either rank.
   Pending send(const Action& made, TensorView message);
   Pending receive(const Action& made, TensorView message);
+  /// Communicator::starts_in_one_order of any of them.
+  [[nodiscard]] bool start_in_one_order() const;
   [[nodiscard]] TrafficCounters counters() const;
 
  private:

@@ -4,6 +4,7 @@
 // started (a rendezvous). What moves too early or too late shows as another sum, NaN or a stop.
 
 #include <cmath>
+#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -17,15 +18,19 @@ namespace trireme {
 
 class EarlyRun {
  public:
-  EarlyRun(const Schedule& schedule, const Program& program)
-      : shape_(shape_of(schedule)),
+  /// kOfRank: a transfer is done no sooner than all that either rank has started before it.
+  EarlyRun(const Schedule& schedule, const Program& program,
+           TransferOrder order = TransferOrder::kOfChannel)
+      : order_(order),
+        shape_(shape_of(schedule)),
         slots_(slots_of(schedule, Holding::kActivations)),
         waiting_(slots_of(schedule, Holding::kGradients)),
         recomputed_(slots_of(schedule, Holding::kRecomputed)) {
     for (const auto& steps : program.ranks) {
       steps_.push_back(start_early(
-          steps, [&](int stage, int micro_batch) { return slots_.of(stage, micro_batch); }));
+          steps, [&](int stage, int micro_batch) { return slots_.of(stage, micro_batch); }, order));
     }
+    lines_.resize(steps_.size());
     result_.sums.assign(static_cast<std::size_t>(shape_.virtual_stages), 0);
   }
 
@@ -78,8 +83,34 @@ class EarlyRun {
     return channels_[{made.virtual_stage, made.kind == ActionKind::kForward}];
   }
 
+  /// The next of a channel: both ends have come, and it is each rank's turn.
+  bool finish_next(Transfer& transfer) {
+    if (transfer.done == transfer.sends.size() || transfer.done == transfer.receives.size())
+      return false;
+    const Cell &from = transfer.sends[transfer.done], &to = transfer.receives[transfer.done];
+    if (order_ == TransferOrder::kOfRank) {
+      const auto line = [&](const Cell& cell) -> std::deque<const Transfer*>& {
+        return lines_[static_cast<std::size_t>(std::get<0>(cell))];
+      };
+      if (line(from).front() != &transfer || line(to).front() != &transfer) return false;
+      line(from).pop_front();
+      line(to).pop_front();
+    }
+    values_[to] = values_.at(from);
+    ++transfer.done;
+    return true;
+  }
+  /// Transfers are done as soon as they may, whoever waits for them.
+  void finish_all() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (auto& [name, transfer] : channels_) moved = finish_next(transfer) || moved;
+    }
+  }
+
   /// False where a transfer of this cell is under way and its other end has not come.
   bool await(const Cell& cell) {
+    if (order_ == TransferOrder::kOfRank) finish_all();
     for (auto& [name, transfer] : channels_) {
       const auto is_open = [&cell, &done = transfer.done](const std::vector<Cell>& cells) {
         for (std::size_t i = done; i < cells.size(); ++i)
@@ -87,23 +118,24 @@ class EarlyRun {
         return false;
       };
       while (is_open(transfer.sends) || is_open(transfer.receives)) {
-        if (transfer.done == transfer.sends.size() || transfer.done == transfer.receives.size())
-          return false;
-        values_[transfer.receives[transfer.done]] = values_.at(transfer.sends[transfer.done]);
-        ++transfer.done;
+        if (!finish_next(transfer)) return false;
       }
     }
     return true;
   }
 
+  void start(std::vector<Cell>& end, const Transfer& transfer, const Cell& cell) {
+    end.push_back(cell);
+    lines_[static_cast<std::size_t>(std::get<0>(cell))].push_back(&transfer);
+  }
   bool take(const ProgramStep& step) {
     switch (step.kind) {
       case StepKind::kSend:
-        channel(step.action).sends.push_back(left(step.action));
+        start(channel(step.action).sends, channel(step.action), left(step.action));
         return true;
       case StepKind::kReceive:
         if (step.action.kind != ActionKind::kForward && !await(taken(step.action))) return false;
-        channel(step.action).receives.push_back(taken(step.action));
+        start(channel(step.action).receives, channel(step.action), taken(step.action));
         values_[taken(step.action)] = std::nan("");
         return true;
       case StepKind::kCopy:
@@ -148,9 +180,11 @@ class EarlyRun {
     return true;
   }
 
+  const TransferOrder order_;
   const ScheduleShape shape_;
   const SlotTable slots_, waiting_, recomputed_;
   std::vector<std::vector<ProgramStep>> steps_;
+  std::vector<std::deque<const Transfer*>> lines_;  // of each rank: started, not done
   std::map<Cell, double> values_;
   std::map<Kept, double> kept_, again_;
   std::set<std::pair<int, int>> has_r_;

@@ -117,9 +117,11 @@ TEST(Lowering, every_valid_plan_has_a_program_however_wild_its_order) {
                         << schedule_json(schedule).dump();
     const NaiveResult result = naive_run(program, shape_of(schedule));
     ASSERT_EQ(result.fault, "");
-    const NaiveResult early = EarlyRun(schedule, program).run();
-    ASSERT_EQ(early.fault, "") << schedule_json(schedule).dump();
-    ASSERT_EQ(early.sums, result.sums);
+    for (const TransferOrder order : {TransferOrder::kOfChannel, TransferOrder::kOfRank}) {
+      const NaiveResult early = EarlyRun(schedule, program, order).run();
+      ASSERT_EQ(early.fault, "") << schedule_json(schedule).dump();
+      ASSERT_EQ(early.sums, result.sums);
+    }
   }
 }
 
@@ -143,6 +145,25 @@ TEST(Lowering, an_executor_receives_one_action_ahead_where_memory_is_free) {
   };
   EXPECT_EQ(early(0),
             "F0.0 >1F0.0 <1B1.0 F0.1 >1F0.1 BW0.0 <1B1.1 F0.2 >1F0.2 <1B1.2 BW0.1 BW0.2!");
+  EXPECT_EQ(early(1),
+            "<0F0.0 F1.0 BW1.0 <0F0.1 >0B1.0 F1.1 BW1.1 >0B1.1 <0F0.2 F1.2 BW1.2! >0B1.2");
+}
+
+// As NCCL's kernels start: an early receive of one rank in front of its send, and the other's the
+// other way round, would wait for each other for ever.
+TEST(Lowering, an_executor_keeps_a_ranks_order_of_transfers_where_each_waits_for_those_before_it) {
+  const Schedule schedule = make_1f1b(2, 3);
+  const Program program = lower(schedule, {1, 1, 1e-3, 0});
+  const auto early = [&](std::size_t rank) {
+    const SlotTable slots = slots_of(schedule, Holding::kActivations);
+    std::vector<ProgramStep> steps = start_early(
+        program.ranks[rank], [&](int stage, int i) { return slots.of(stage, i); },
+        TransferOrder::kOfRank);
+    for (ProgramStep& step : steps) step.batch = 0;
+    return text_of_steps(steps);
+  };
+  EXPECT_EQ(early(0),
+            "F0.0 >1F0.0 F0.1 >1F0.1 <1B1.0 BW0.0 <1B1.1 F0.2 >1F0.2 <1B1.2 BW0.1 BW0.2!");
   EXPECT_EQ(early(1),
             "<0F0.0 F1.0 BW1.0 <0F0.1 >0B1.0 F1.1 BW1.1 >0B1.1 <0F0.2 F1.2 BW1.2! >0B1.2");
 }
@@ -194,9 +215,11 @@ TEST(Lowering, every_schedule_runs_with_blocking_transfers) {
         const NaiveResult result = naive_run(program, shape);
         ASSERT_EQ(result.fault, "");
         ASSERT_EQ(result.sums, naive_run(schedule, shape).sums);
-        const NaiveResult early = EarlyRun(schedule, program).run();
-        ASSERT_EQ(early.fault, "") << schedule_names()[kind];
-        ASSERT_EQ(early.sums, result.sums) << schedule_names()[kind];
+        for (const TransferOrder order : {TransferOrder::kOfChannel, TransferOrder::kOfRank}) {
+          const NaiveResult early = EarlyRun(schedule, program, order).run();
+          ASSERT_EQ(early.fault, "") << schedule_names()[kind];
+          ASSERT_EQ(early.sums, result.sums) << schedule_names()[kind];
+        }
       }
     }
   }

@@ -186,6 +186,33 @@ TEST_F(NcclDeadlock, two_communicators_in_two_orders) {
   });
 }
 
+/// Small as they are, messages one way stand behind each other too.
+TEST_F(NcclDeadlock, two_messages_that_cross_in_two_orders) {
+  expect_deadlock_where_planted([&](bool planted) {
+    const Talk talk = make_talk();
+    if (rank() > 1) return;
+    const auto there = [&] {
+      return rank() == 0 ? talk.there->start_exchange({&talk.to, 1}, {})
+                         : talk.there->start_exchange({}, {&talk.from, 1});
+    };
+    const auto back = [&] {
+      return rank() == 0 ? talk.back->start_exchange({}, {&talk.from, 1})
+                         : talk.back->start_exchange({&talk.to, 1}, {});
+    };
+    Pending first, second;
+    if (planted && rank() == 0) {
+      second = back();
+      first = there();
+    } else {
+      first = there();
+      second = back();
+    }
+    first.wait();
+    second.wait();
+    context_.synchronize();
+  });
+}
+
 TEST_F(NcclDeadlock, a_receive_in_front_of_what_it_needs) {
   expect_deadlock_where_planted([&](bool planted) {
     const Talk talk = make_talk();
@@ -207,13 +234,25 @@ TEST_F(NcclDeadlock, a_receive_in_front_of_what_it_needs) {
 TEST_F(NcclDeadlock, memory_freed_while_a_receive_spins) {
   expect_deadlock_where_planted([&](bool planted) {
     const Talk talk = make_talk();
-    if (rank() == 1) answer(talk);
+    // The message comes when the host of its receiver has been told to go on.
+    struct Meeting {
+      ~Meeting() { test_world().barrier(); }
+    };
+    if (rank() == 1) {
+      { const Meeting meeting; }
+      const Message message = message_of(0, talk.in.view());
+      talk.back->start_exchange({&message, 1}, {}).wait();
+      context_.synchronize();
+    }
+    if (rank() > 1) const Meeting meeting;
     if (rank() != 0) return;
     void* scratch = nullptr;
     cudaMalloc(&scratch, 64);
     Pending received = talk.back->start_exchange({}, {&talk.from, 1});
-    if (planted) cudaFree(scratch);
-    talk.there->start_exchange({&talk.to, 1}, {}).wait();
+    {
+      const Meeting meeting;
+      if (planted) cudaFree(scratch);
+    }
     received.wait();
     context_.synchronize();
     if (!planted) cudaFree(scratch);

@@ -1,10 +1,9 @@
 // What stands for libnccl.so.2 where GPUs are executed on the host. Ranks are processes of one
 // machine. A transfer is an operation of its stream and waits there, as NCCL's kernel spins, until
 // the other ranks have come to theirs; sums are made in rank order and rounded once. A GPU has room
-// for one collective at a time, in the order in which they were asked for, whatever their
-// communicators and streams: two ranks with two orders wait for each other for ever. What only
-// sends or only receives is small, and has room beside. By NVIDIA's header; nothing of NCCL is
-// linked.
+// for one transfer at a time, in the order in which they were asked for, whatever their
+// communicators and streams: two ranks with two orders wait for each other for ever, as they did on
+// a GPU (tests/bench/results). By NVIDIA's header; nothing of NCCL is linked.
 //
 // For tests: TRIREME_NCCL_FAILS=init:RANK, a communicator that this rank of it cannot make;
 // async:RANK:N, one that fails at its N-th transfer there; blocks:RANK:N, all that are not limited
@@ -101,7 +100,7 @@ struct Messages {
 };
 
 class Transfer;
-/// Collectives of this process that are not done, in the order in which they were asked for.
+/// Transfers of this process that are not done, in the order in which they were asked for.
 std::list<Transfer*>& line() {
   static std::list<Transfer*> waiting;
   return waiting;
@@ -128,9 +127,7 @@ class Transfer {
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
-  void stand_in_line() {
-    if (!sends_.empty() && !receives_.empty()) line().push_back(this);
-  }
+  void stand_in_line() { line().push_back(this); }
   /// False while another rank is waited for.
   bool progress() {
     if (comm_->aborted) return leave_line();
