@@ -22,7 +22,8 @@ HEAD = """# Why believe the GPU half
 
 Written by `scripts/gpu_evidence.py` from recorded results; do not edit. No figure of ours here comes from a GPU: this page is what
 can be known without one, and which line of `scripts/gpu_check.sh` confirms or refutes it. What an H100 confirmed, every op of the table
-among it, and what it has not seen yet, several GPUs, stands in [its record](../tests/bench/results/2026-11-26-h100/README.md).
+among it, and what it has not seen yet, several GPUs, stands in [its record](../tests/bench/results/2026-11-26-h100/README.md)
+and [an H200's](../tests/bench/results/2026-11-26-h200/README.md).
 
 Two executors run every kernel in CI: the host execution of the sources (`kernels/simt_host`, with races, proxies and
 uninitialised memory checked) and the interpreter of the PTX that nvcc makes (`kernels/ptx_host`). They share no code. The second earns its
@@ -39,8 +40,9 @@ SERVES = {
 SUITES = {
     "adamw": ["AdamW"], "attention": ["Attention", "AttentionGpu", "AttentionGradient", "AttentionCached"],
     "cross_entropy": ["CrossEntropy"], "elementwise": ["Elementwise"], "embedding": ["Embedding"], "gelu": ["Gelu"],
-    "gemm": ["GemmOp", "GemmEpilogueOp", "GemmRows"], "grad_norm": ["GradNorm"], "norm": ["Norm"], "rope": ["Rope"], "shards": ["Shards"],
-    "glu": ["Glu"], "projection_norm": ["ProjectionNorm"],
+    "glu": ["Glu"],
+    "gemm": ["GemmOp", "GemmEpilogueOp", "GemmRows"], "grad_norm": ["GradNorm"], "norm": ["Norm"],
+    "projection_norm": ["ProjectionNorm"], "rope": ["Rope"], "shards": ["Shards"],
 }
 
 

@@ -124,6 +124,27 @@ TEST(Traffic, is_what_the_channels_have_sent) {
   EXPECT_EQ(cells, ranks == 3 ? 12 : turn);
 }
 
+TEST(Traffic, of_norms_behind_branches_and_of_all_heads_is_what_the_channels_have_sent) {
+  const int ranks = test_world().size();
+  if (4 % ranks != 0) GTEST_SKIP() << "the heads do not divide";
+  int cells = 0;
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    for (const bool sequence_parallel : {false, true}) {
+      RunConfig config = config_of(1 + cells);
+      config.model = small_config(parse_json(R"({"model_type":"olmo2","hidden_size":24,
+          "num_attention_heads":4,"num_key_value_heads":1,"num_hidden_layers":2,
+          "intermediate_size":40,"vocab_size":61})",
+                                             "model"))
+                         .model;
+      config.parallel.tensor = ranks;
+      config.parallel.sequence_parallel = sequence_parallel;
+      config.parallel.recompute = recompute;
+      cells += run_cell(config, cells);
+    }
+  }
+  EXPECT_EQ(cells, 6);
+}
+
 TEST(Traffic, between_stages_is_what_the_channels_have_sent) {
   const int ranks = test_world().size();
   if (ranks % 2 != 0) GTEST_SKIP() << "two stages are on an even number of ranks";
