@@ -85,6 +85,12 @@ void ArgumentChecker::same_or_disjoint(const char* name_a, const ConstTensorView
     throw InternalError("{}.{}: shares part of its memory with {}", op_, name_a, name_b);
 }
 
+void ArgumentChecker::same_or_other_heads(const char* name, const ConstHeadsView& a,
+                                          const ConstHeadsView& b) const {
+  that(a.data != b.data || a.token_stride == b.token_stride, name,
+       "aliases an operand of another stride");
+}
+
 void ArgumentChecker::that(bool condition, const char* name, const char* problem) const {
   if (!condition) throw InternalError("{}.{}: {}", op_, name, problem);
 }

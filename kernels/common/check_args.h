@@ -37,6 +37,10 @@ class ArgumentChecker {
   /// No common byte, or exactly the same elements.
   void same_or_disjoint(const char* name_a, const ConstTensorView& a, const char* name_b,
                         const ConstTensorView& b) const;
+  /// Heads of a wide row lie between each other's: only an equal start shows that two are the same,
+  /// which then have one stride.
+  void same_or_other_heads(const char* name, const ConstHeadsView& a,
+                           const ConstHeadsView& b) const;
   void that(bool condition, const char* name, const char* problem) const;
 
  private:

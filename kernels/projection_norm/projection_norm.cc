@@ -19,13 +19,6 @@ HeadsShape shape_of(const ConstHeadsView& heads) {
 
 std::int64_t width_of(const ConstHeadsView& heads) { return heads.heads * heads.head_dim; }
 
-/// Heads of a wide row lie between each other's: only an equal start shows that two are the same.
-void check_alias(const ArgumentChecker& check, const char* name, const ConstHeadsView& a,
-                 const ConstHeadsView& b) {
-  check.that(a.data != b.data || a.token_stride == b.token_stride, name,
-             "aliases an operand of another stride");
-}
-
 }  // namespace
 
 void head_dots(Context& context, TensorView dots_T, const ConstHeadsView& a,
@@ -76,7 +69,7 @@ void projection_norm_backward(Context& context, const ProjectionNormBackward& ar
   check.tensor("weight", args.weight_X, type, {width});
   check.optional("dweight", args.dweight_X, DType::kF32, {width});
   check.that(args.columns >= width, "columns", "are fewer than this rank's");
-  check_alias(check, "din", args.din, args.dout);
+  check.same_or_other_heads("din", args.din, args.dout);
   check.that(args.din.data != args.in.data || tokens == 0, "din", "may not be in");
   if (tokens == 0 || width == 0) return;
   const ProjectionNormKernels& kernels = table(context);

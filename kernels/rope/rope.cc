@@ -21,13 +21,6 @@ void check_rotation(const Context& context, const ArgumentChecker& check,
   if (!context.on_gpu()) check.indices("positions", positions_T, cos_sin_PD.shape[0]);
 }
 
-/// Heads of a wide row lie between each other's: only an equal start shows that two are the same.
-void check_alias(const ArgumentChecker& check, const char* name, const ConstHeadsView& a,
-                 const ConstHeadsView& b) {
-  check.that(a.data != b.data || a.token_stride == b.token_stride, name,
-             "aliases an operand of another stride");
-}
-
 void check_forward(const Context& context, const RopeForward& args, const HeadsShape& shape) {
   const ArgumentChecker check("rope_forward");
   check.floating("in", args.in.dtype);
@@ -35,7 +28,7 @@ void check_forward(const Context& context, const RopeForward& args, const HeadsS
   check.heads("in", args.in, args.in.dtype, shape);
   check.heads("out", args.out, args.in.dtype, shape);
   check_rotation(context, check, args.positions_T, args.cos_sin_PD, shape);
-  check_alias(check, "out", args.out, args.in);
+  check.same_or_other_heads("out", args.out, args.in);
   if (!args.weight_D.given()) return;
   check.tensor("weight", args.weight_D, args.in.dtype, {shape.head_dim});
   check.tensor("rstd", args.rstd_TH, DType::kF32, {shape.tokens, shape.heads});
@@ -50,7 +43,7 @@ void check_backward(const Context& context, const RopeBackward& args, const Head
   check.heads("dout", args.dout, args.dout.dtype, shape);
   check.heads("din", args.din, args.dout.dtype, shape);
   check_rotation(context, check, args.positions_T, args.cos_sin_PD, shape);
-  check_alias(check, "din", args.din, args.dout);
+  check.same_or_other_heads("din", args.din, args.dout);
   if (!args.weight_D.given()) return;
   check.heads("in", args.in, args.dout.dtype, shape);
   check.tensor("weight", args.weight_D, args.dout.dtype, {shape.head_dim});

@@ -164,7 +164,7 @@ class ModelReader {
     return reader_.integer(key, kToken).value_or(otherwise);
   }
 
-  /// How many layers, alike but for windows_, ropes_ and rotates_.
+  /// How many layers, alike but for windows_, sliding_rope_ and rotates_.
   std::int64_t read_llama_like(ModelConfig& model, LayerConfig& layer) {
     const FamilyTraits& traits = *traits_;
     AttentionConfig& attention = layer.attention;
@@ -363,7 +363,8 @@ class ModelReader {
     if (types == nullptr) {
       for (std::size_t i = 0; i < windows.size(); ++i)
         if (sliding[i]) windows[i] = window;
-      if (window == 0 && traits_->windows == WindowRule::kPattern)
+      const bool any = std::find(sliding.begin(), sliding.end(), true) != sliding.end();
+      if (any && window == 0 && traits_->windows == WindowRule::kPattern)
         reader_.report("sliding_window", "a number from 1 on", "",
                        "is null, and without layer_types some layers have a window");
       return windows;

@@ -164,6 +164,10 @@ TEST(ModelParse, layers_with_and_without_a_window_have_a_rotary_embedding_each) 
             "model.rope_parameters.full_attention.factr");
   EXPECT_EQ(fault(with("olmo3", R"("rope_local_base_freq":7)")).path, "model.rope_local_base_freq");
   EXPECT_EQ(fault(with("olmo3", R"("sliding_window":null)")).path, "model.sliding_window");
+  EXPECT_EQ(legal(with("gemma3_text", R"("sliding_window":null,"sliding_window_pattern":1)"))
+                .layer(0)
+                .attention.window,
+            0);
   EXPECT_EQ(fault(with("gemma3_text", R"("query_pre_attn_scalar":0)")).path,
             "model.query_pre_attn_scalar");
   EXPECT_EQ(fault(with("gemma3_text", R"("use_bidirectional_attention":true)")).path,

@@ -22,8 +22,8 @@ const ParamMeta* find(const ModelParams& params, const std::string& name) {
 }
 
 TEST(ParamTable, norms_begin_where_they_change_nothing) {
-  const ModelParams llama = declare_params(
-      model_of(R"({"model_type":"llama","num_hidden_layers":1,"hidden_size":64})"));
+  const ModelParams llama =
+      declare_params(model_of(R"({"model_type":"llama","num_hidden_layers":1,"hidden_size":64})"));
   const ModelParams gemma = declare_params(
       model_of(R"({"model_type":"gemma3_text","num_hidden_layers":1,"hidden_size":64})"));
   EXPECT_EQ(find(llama, "model.norm.weight")->init.kind, InitKind::kOnes);

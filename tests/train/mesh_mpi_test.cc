@@ -214,11 +214,11 @@ TEST(Mesh, a_few_cells) {
   tolerance.steps = 2;
   Table table(tolerance);
   MeshCell tensor, ring, ulysses, zero;
-  tensor.model = MeshModel::kQwen2;
+  tensor.model = MeshModel::kOlmo3;
   tensor.tensor = 2;
   tensor.sequence_parallel = true;
   tensor.accumulation = 2;
-  ring.model = MeshModel::kQwen3;
+  ring.model = MeshModel::kGemma3;
   ring.context = 2;
   ring.documents = true;
   ring.recompute = Recompute::kSelective;

@@ -36,13 +36,15 @@ ModelConfig make_config(MeshModel model) {
       return model_of(range + R"("model_type": "llama", "num_hidden_layers": 2, "hidden_size": 24,
           "max_position_embeddings": 64, "vocab_size": 1301, "num_attention_heads": 12,
           "num_key_value_heads": 1, "intermediate_size": 48)");
-    case MeshModel::kQwen2:
-      return model_of(
-          sizes + heads +
-          R"("model_type": "qwen2", "num_hidden_layers": 3, "tie_word_embeddings": true)");
-    case MeshModel::kQwen3:
+    case MeshModel::kOlmo3:
       return model_of(sizes + heads +
-                      R"("model_type": "qwen3", "num_hidden_layers": 2, "head_dim": 8)");
+                      R"("model_type": "olmo3", "num_hidden_layers": 3, "attention_bias": true,
+          "sliding_window": 7, "tie_word_embeddings": true,
+          "layer_types": ["sliding_attention", "full_attention", "sliding_attention"])");
+    case MeshModel::kGemma3:
+      return model_of(sizes + heads +
+                      R"("model_type": "gemma3_text", "num_hidden_layers": 2, "head_dim": 8,
+          "sliding_window": 7, "sliding_window_pattern": 2, "tie_word_embeddings": false)");
     case MeshModel::kGpt2:
       return model_of(common + R"("model_type": "gpt2", "n_embd": 24, "n_layer": 2, "n_head": 12,
           "n_inner": 48, "n_positions": 64)");
@@ -130,10 +132,10 @@ std::string name_of(MeshModel model) {
       return "llama";
     case MeshModel::kOneKey:
       return "llama with one key head";
-    case MeshModel::kQwen2:
-      return "qwen2";
-    case MeshModel::kQwen3:
-      return "qwen3";
+    case MeshModel::kOlmo3:
+      return "olmo3";
+    case MeshModel::kGemma3:
+      return "gemma3";
     case MeshModel::kGpt2:
       return "gpt2";
   }

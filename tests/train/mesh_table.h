@@ -16,12 +16,14 @@ enum class MeshModel : std::uint8_t {
   kLlama,   ///< 2 KV heads for 4
   kOneKey,  ///< llama with one key head for 12, and a vocabulary of 1,301: far more than a step's
             ///< tokens, so that the embedding's gradient is held as rows
-  kQwen2,   ///< biases of q, k and v; tied embeddings; 3 layers
-  kQwen3,   ///< norms of q and k; heads wider than hidden / heads
+  kOlmo3,   ///< norms behind branches, of all heads' q and k; biases of attention; tied; 3 layers,
+            ///< the outer ones with a window
+  kGemma3,  ///< norms before and behind, of each head's q and k; heads wider than hidden / heads; a
+            ///< window and a RoPE of its own in the first layer
   kGpt2,    ///< q, k and v in one matrix; biases everywhere; learned positions; tied
 };
-inline constexpr MeshModel kMeshModels[] = {MeshModel::kLlama, MeshModel::kOneKey,
-                                            MeshModel::kQwen2, MeshModel::kQwen3, MeshModel::kGpt2};
+inline constexpr MeshModel kMeshModels[] = {
+    MeshModel::kLlama, MeshModel::kOneKey, MeshModel::kOlmo3, MeshModel::kGemma3, MeshModel::kGpt2};
 inline constexpr std::int64_t kMeshTokens = 24;
 
 std::string name_of(MeshModel model);

@@ -66,7 +66,7 @@ TEST(Pipelines, every_stage_of_zero_goes_with_fused_and_with_postponed_weight_gr
   if (ranks != 4) GTEST_SKIP();
   for (const char* schedule : {"1f1b", "interleaved", "zb-h2", "zb-v"}) {
     for (const int zero_stage : {1, 2, 3}) {
-      MeshCell cell = cell_of(ranks, 2, schedule, MeshModel::kQwen3);
+      MeshCell cell = cell_of(ranks, 2, schedule, MeshModel::kGemma3);
       cell.zero_stage = zero_stage;
       expect_bits_of_one_stage(cell);
     }
@@ -106,14 +106,14 @@ TEST(Pipelines, stages_are_sharded_by_tensor_and_context_too) {
     cell.context = 2;
     expect_bits_of_one_stage(cell);
   }
-  MeshModel model = MeshModel::kQwen2;
+  MeshModel model = MeshModel::kOlmo3;
   for (const char* schedule : {"interleaved", "zb-h1", "zb-v", "dualpipe-v"}) {
     MeshCell again = cell_of(ranks, 2, schedule, model);
     again.recompute = Recompute::kFull;
     expect_bits_of_one_stage(again);
-    model = MeshModel::kQwen3;
+    model = MeshModel::kGemma3;
   }
-  MeshCell cut = cell_of(ranks, 2, "zb-h1", MeshModel::kQwen3);
+  MeshCell cut = cell_of(ranks, 2, "zb-h1", MeshModel::kGemma3);
   cut.data = 1;
   cut.tensor = 2;
   cut.sequence_parallel = true;
@@ -146,7 +146,7 @@ TEST(Pipelines, r_as_an_action_gives_the_bits_of_keeping_everything) {
       expect_bits_of_one_stage(cell);
     }
     const std::string schedule = schedule_with_recompute(directory, "zb-h1", pipeline, ++seed);
-    MeshCell cell = cell_of(ranks, pipeline, schedule, MeshModel::kQwen3);
+    MeshCell cell = cell_of(ranks, pipeline, schedule, MeshModel::kGemma3);
     cell.recompute = Recompute::kSelective;
     expect_bits_of_one_stage(cell);
   }
@@ -159,7 +159,7 @@ TEST(Pipelines, r_goes_with_zero_and_with_stages_that_are_sharded) {
   std::uint64_t seed = 100;
   for (const char* kind : {"zb-h1", "zb-v"}) {
     const std::string schedule = schedule_with_recompute(directory, kind, 2, ++seed);
-    MeshCell cell = cell_of(ranks, 2, schedule, MeshModel::kQwen3);
+    MeshCell cell = cell_of(ranks, 2, schedule, MeshModel::kGemma3);
     cell.recompute = Recompute::kFull;
     for (const int zero_stage : {2, 3}) {
       cell.zero_stage = zero_stage;
