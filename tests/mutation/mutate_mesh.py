@@ -140,8 +140,6 @@ EDITS = [
      "    { linear_forward(pass.context, scratch.branch_TC, x_TN, weights.out); "
      "return then.given() ? then(pass.context, 0, pass.tensor.residual_rows(scratch.branch_TC).shape[0]) : void(); }"),
     ("src/model/branch.cc", "inputs of attention and MLP not gathered", "pass.tensor.start_all_gather(x_TC)", "Pending()"),
-    ("src/model/branch.h", "backward: a branch's gradient not gathered",
-     "return pass.tensor.start_all_gather(left.last_product());", "return Pending();"),
     ("src/model/attention.cc", "norm of all heads: squares not summed",
      "    pass.tensor.sum(acts.squares_2T);\n", ""),
     ("src/model/attention.cc", "norm of all heads: the gradient's part not summed",
