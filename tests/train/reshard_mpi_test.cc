@@ -193,7 +193,8 @@ TEST_F(Reshard, one_key_head_whose_rows_most_ranks_lack) { run(MeshModel::kOneKe
 
 TEST_F(Reshard, other_models) {
   if (!whole()) GTEST_SKIP() << "TRIREME_RESHARD=all";
-  for (const MeshModel model : {MeshModel::kLlama, MeshModel::kGemma3, MeshModel::kGpt2}) run(model);
+  for (const MeshModel model : {MeshModel::kLlama, MeshModel::kGemma3, MeshModel::kGpt2})
+    run(model);
 }
 
 }  // namespace
