@@ -1,4 +1,4 @@
-"""The PyTorch side of both comparisons: transformers' Llama, PyTorch's AdamW, one training step.
+"""The PyTorch side of all comparisons: transformers' model, PyTorch's AdamW, one training step.
 
 A config is the dictionary that `train` reads: its `model` holds the keys of a Hugging Face config.
 """
@@ -7,7 +7,7 @@ import contextlib
 import math
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
 logging.set_verbosity_error()
@@ -15,8 +15,7 @@ logging.disable_progress_bar()
 
 
 def make_model(keys):
-    keys = {key: value for key, value in keys.items() if key != "model_type"}
-    model = LlamaForCausalLM(LlamaConfig(**keys, attn_implementation="sdpa"))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**keys), attn_implementation="sdpa")
     return model.float().train()
 
 

@@ -124,7 +124,8 @@ class Communicator {
   [[nodiscard]] virtual bool shares_memory() const { return false; }
 
   /// Whether a transfer may have to wait for those of other channels that its rank has started
-  /// before it (NCCL's kernels start in one order): ranks must then start theirs in one order too.
+  /// before it (NCCL promises no more, NVIDIA/nccl issue 195): ranks must then start theirs in one
+  /// order too.
   [[nodiscard]] virtual bool starts_in_one_order() const { return false; }
 
   /// Where collectives are checked (Launch::check_collectives): throws InternalError on every rank
