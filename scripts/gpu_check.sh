@@ -214,7 +214,8 @@ stage_families() {
   done
   return $code
 }
-# NCCL refuses two ranks on one GPU of a host, so that each says that it is a host of its own.
+# NCCL refuses two ranks on one GPU of a host, so that each says that it is a host of its own. A hang is told, with the
+# transfer that waits, before the limit ends it.
 ranks() { # ranks N FOLDER ARGUMENTS
   rm -rf "$2"
   on_ranks "$@"
@@ -222,7 +223,8 @@ ranks() { # ranks N FOLDER ARGUMENTS
 on_ranks() {
   TRIREME_SHARE_GPU=1 NCCL_NET=Socket NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=lo NCCL_ALGO=Ring NCCL_PROTO=Simple NCCL_MAX_NCHANNELS=1 NCCL_NVLS_ENABLE=0 \
     NCCL_MNNVL_ENABLE=0 NCCL_CUMEM_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_DEBUG=WARN limit 70 "$mpirun" --allow-run-as-root --oversubscribe -n "$1" \
-    sh -c 'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec "$@"' sh "$train" tiny.json --set batch.micro=1 --set run.directory="$output/$2" "${@:3}"
+    sh -c 'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec "$@"' sh "$train" tiny.json --set batch.micro=1 --set run.hang_timeout_seconds=50 \
+    --set run.directory="$output/$2" "${@:3}"
 }
 # The median of the later steps, in milliseconds.
 step_time() { sed -n 's/.*"kind":"step".*"step_seconds":\([^,]*\),.*/\1/p' "$1/metrics.jsonl" | tail -n +4 | sort -g | awk '{ a[NR] = $1 } END { if (NR) printf "%.2f ms\n", 1e3 * a[int((NR + 1) / 2)] }'; }
