@@ -113,7 +113,7 @@ constexpr ModelKey kLlama[] = {
 
 constexpr ModelKey kMistral[] = {{"sliding_window", kRead}};
 
-constexpr ModelKey kMinistral[] = {{"layer_types", kRead}, {"sliding_window", kRead}};
+constexpr ModelKey kWindowsByType[] = {{"layer_types", kRead}, {"sliding_window", kRead}};
 
 // Sliding windows come of these keys together: model_parse looks at them.
 constexpr ModelKey kSliding[] = {
@@ -128,12 +128,7 @@ constexpr ModelKey kSmolLm3[] = {
     {"use_sliding_window", kRead},     {"max_window_layers", kPass}, {"pretraining_tp", kPass},
 };
 
-constexpr ModelKey kQwen3[] = {{"attention_bias", kRead}};
-
-constexpr ModelKey kOlmo2[] = {{"attention_bias", kRead}};
-
-constexpr ModelKey kOlmo3[] = {
-    {"attention_bias", kRead}, {"layer_types", kRead}, {"sliding_window", kRead}};
+constexpr ModelKey kAttentionBias[] = {{"attention_bias", kRead}};
 
 // _sliding_window_pattern is written by transformers 5, beside the layer_types that it has become.
 constexpr ModelKey kGemma3[] = {
@@ -190,17 +185,17 @@ std::vector<std::span<const ModelKey>> tables(Family family) {
     case Family::kMinistral3:
       return {kCommon, kLlamaLike, kSilu, kMistral};
     case Family::kMinistral:
-      return {kCommon, kLlamaLike, kSilu, kMinistral};
+      return {kCommon, kLlamaLike, kSilu, kWindowsByType};
     case Family::kQwen2:
       return {kCommon, kLlamaLike, kSilu, kSliding};
     case Family::kQwen3:
-      return {kCommon, kLlamaLike, kSilu, kSliding, kQwen3};
+      return {kCommon, kLlamaLike, kSilu, kSliding, kAttentionBias};
     case Family::kSmolLm3:
       return {kCommon, kLlamaLike, kSilu, kSmolLm3};
     case Family::kOlmo2:
-      return {kCommon, kLlamaLike, kSilu, kOlmo2};
+      return {kCommon, kLlamaLike, kSilu, kAttentionBias};
     case Family::kOlmo3:
-      return {kCommon, kLlamaLike, kSilu, kOlmo3};
+      return {kCommon, kLlamaLike, kSilu, kAttentionBias, kWindowsByType};
     case Family::kGemma3:
       return {kCommon, kLlamaLike, kGemma3};
     case Family::kGpt2:

@@ -141,10 +141,6 @@ class RopeReader {
   const RopeRules& rules_;
 };
 
-}  // namespace
-
-namespace {
-
 /// An object with keys; nullptr where it is missing, null or empty.
 const Json* dictionary(KeyReader& reader, std::string_view name) {
   const Json* value = reader.find(name);

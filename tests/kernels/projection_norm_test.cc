@@ -52,33 +52,36 @@ struct Operands {
     }
     for (std::size_t t = 0; t < total.size(); ++t) sum.set(static_cast<std::int64_t>(t), total[t]);
   }
-  void run(Context& context) {
+  ProjectionNormForward forward(int rank = 0) {
     const std::int64_t of_rank = width() / ranks;
+    ProjectionNormForward args;
+    args.out = part(out.view(), rank);
+    args.in = part(std::as_const(in).view(), rank);
+    args.squares_T = squares;
+    args.weight_X = weight.view().rows(rank * of_rank, of_rank);
+    args.columns = width();
+    args.eps = 1e-3;
+    return args;
+  }
+  ProjectionNormBackward backward(int rank = 0) {
+    const std::int64_t of_rank = width() / ranks;
+    ProjectionNormBackward args;
+    args.din = part(din.view(), rank);
+    args.dout = part(std::as_const(dout).view(), rank);
+    args.in = part(std::as_const(in).view(), rank);
+    args.squares_T = squares;
+    args.dots_T = dots;
+    args.weight_X = weight.view().rows(rank * of_rank, of_rank);
+    args.dweight_X = dweight.view().rows(rank * of_rank, of_rank);
+    args.columns = width();
+    args.eps = 1e-3;
+    return args;
+  }
+  void run(Context& context) {
     sum_dots(context, squares, in, in);
-    for (int rank = 0; rank < ranks; ++rank) {
-      ProjectionNormForward args;
-      args.out = part(out.view(), rank);
-      args.in = part(std::as_const(in).view(), rank);
-      args.squares_T = squares;
-      args.weight_X = weight.view().rows(rank * of_rank, of_rank);
-      args.columns = width();
-      args.eps = 1e-3;
-      projection_norm_forward(context, args);
-    }
+    for (int rank = 0; rank < ranks; ++rank) projection_norm_forward(context, forward(rank));
     sum_dots(context, dots, dout, out);
-    for (int rank = 0; rank < ranks; ++rank) {
-      ProjectionNormBackward args;
-      args.din = part(din.view(), rank);
-      args.dout = part(std::as_const(dout).view(), rank);
-      args.in = part(std::as_const(in).view(), rank);
-      args.squares_T = squares;
-      args.dots_T = dots;
-      args.weight_X = weight.view().rows(rank * of_rank, of_rank);
-      args.dweight_X = dweight.view().rows(rank * of_rank, of_rank);
-      args.columns = width();
-      args.eps = 1e-3;
-      projection_norm_backward(context, args);
-    }
+    for (int rank = 0; rank < ranks; ++rank) projection_norm_backward(context, backward(rank));
   }
   [[nodiscard]] std::vector<double> dense(const TestTensor& x) const {
     const std::vector<double> all = x.values();
@@ -154,16 +157,9 @@ TEST_P(ProjectionNorm, heads_that_ranks_hold_twice_count_twice_in_sums_and_colum
     const std::vector<double> whole = once.dout.values();
     for (std::size_t i = 0; i < whole.size(); ++i)
       x.dout.set(static_cast<std::int64_t>(i), share * whole[i]);
-    ProjectionNormBackward args;
-    args.din = x.part(x.din.view(), 0);
-    args.dout = x.part(std::as_const(x.dout).view(), 0);
-    args.in = x.part(std::as_const(x.in).view(), 0);
-    args.squares_T = x.squares;
+    ProjectionNormBackward args = x.backward();
     args.dots_T = once.dots;
-    args.weight_X = x.weight;
-    args.dweight_X = x.dweight;
     args.columns = 2 * x.width();
-    args.eps = 1e-3;
     projection_norm_backward(context, args);
     const std::vector<double> mine = x.dense(x.din);
     for (std::size_t i = 0; i < din.size(); ++i) din[i] += mine[i];
@@ -186,15 +182,9 @@ TEST_P(ProjectionNorm, the_gradient_may_replace_its_input_and_sums_may_be_left_o
   Context context = test_context(GetParam());
   Operands x(DType::kBF16, 9, 3, 24);
   x.run(context);
-  ProjectionNormBackward args;
+  ProjectionNormBackward args = x.backward();
   args.din = x.part(x.dout.view(), 0);
-  args.dout = x.part(std::as_const(x.dout).view(), 0);
-  args.in = x.part(std::as_const(x.in).view(), 0);
-  args.squares_T = x.squares;
-  args.dots_T = x.dots;
-  args.weight_X = x.weight;
-  args.columns = x.width();
-  args.eps = 1e-3;
+  args.dweight_X = {};
   projection_norm_backward(context, args);
   EXPECT_EQ(x.dense(x.dout), x.dense(x.din));
 }
@@ -202,12 +192,7 @@ TEST_P(ProjectionNorm, the_gradient_may_replace_its_input_and_sums_may_be_left_o
 TEST_P(ProjectionNorm, wrong_operands_are_refused_by_name) {
   Context context = test_context(GetParam());
   Operands x(DType::kF32, 2, 3, 4);
-  ProjectionNormForward args;
-  args.out = x.part(x.out.view(), 0);
-  args.in = x.part(std::as_const(x.in).view(), 0);
-  args.squares_T = x.squares;
-  args.weight_X = x.weight;
-  args.columns = 12;
+  ProjectionNormForward args = x.forward();
   projection_norm_forward(context, args);
   ProjectionNormForward narrow = args;
   narrow.columns = 11;

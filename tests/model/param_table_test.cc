@@ -2,18 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "config/model_parse.h"
+#include "support/small_config.h"
 
 namespace trireme {
 namespace {
-
-ModelConfig model_of(const char* keys) {
-  std::vector<Problem> problems;
-  std::vector<std::string> notes;
-  ModelConfig model = read_model(parse_json(keys, "model"), problems, notes);
-  EXPECT_TRUE(problems.empty()) << format_problems(problems);
-  return model;
-}
 
 const ParamMeta* find(const ModelParams& params, const std::string& name) {
   for (const ParamMeta& meta : params.metas)

@@ -2,24 +2,17 @@
 
 #include <gtest/gtest.h>
 
-#include "config/model_parse.h"
+#include "support/small_config.h"
 
 namespace trireme {
 namespace {
 
 /// 4 heads, 2 of keys; 40 columns of the MLP; 3 layers.
 ModelConfig some_model(std::int64_t layers = 3, std::int64_t vocabulary = 61) {
-  std::vector<Problem> problems;
-  std::vector<std::string> notes;
-  ModelConfig model = read_model(
-      parse_json(fmt::format(R"({{"model_type":"llama","hidden_size":24,"num_attention_heads":4,
+  return model_of(fmt::format(R"({{"model_type":"llama","hidden_size":24,"num_attention_heads":4,
           "num_key_value_heads":2,"num_hidden_layers":{},"intermediate_size":40,
           "vocab_size":{}}})",
-                             layers, vocabulary),
-                 "model"),
-      problems, notes);
-  EXPECT_TRUE(problems.empty()) << format_problems(problems);
-  return model;
+                              layers, vocabulary));
 }
 
 std::string mesh_of(const GenerationRequest& request) {

@@ -2,19 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include "config/model_parse.h"
 #include "model/flops.h"
+#include "support/small_config.h"
 
 namespace trireme {
 namespace {
-
-ModelConfig model_of(std::string_view text) {
-  std::vector<Problem> problems;
-  std::vector<std::string> notes;
-  ModelConfig model = read_model(parse_json(text, "model"), problems, notes);
-  EXPECT_TRUE(problems.empty()) << format_problems(problems);
-  return model;
-}
 
 MemoryRequest request_for(const ResolvedBatch& batch, std::int64_t tokens,
                           DType compute = DType::kF32,

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "config/model_parse.h"
+#include "support/small_config.h"
 
 namespace trireme {
 namespace {
@@ -10,14 +10,8 @@ namespace {
 /// 12 heads, 4 of keys; 24 columns of the MLP; 48 tokens.
 RunConfig some_config() {
   RunConfig config;
-  std::vector<Problem> problems;
-  std::vector<std::string> notes;
-  config.model =
-      read_model(parse_json(R"({"model_type":"llama","hidden_size":48,"num_attention_heads":12,
-      "num_key_value_heads":4,"num_hidden_layers":2,"intermediate_size":24,"vocab_size":61})",
-                            "model"),
-                 problems, notes);
-  EXPECT_TRUE(problems.empty()) << format_problems(problems);
+  config.model = model_of(R"({"model_type":"llama","hidden_size":48,"num_attention_heads":12,
+      "num_key_value_heads":4,"num_hidden_layers":2,"intermediate_size":24,"vocab_size":61})");
   config.model_json = config.model.source;
   config.data.sequence_length = 48;
   return config;

@@ -5,21 +5,13 @@
 #include <map>
 #include <set>
 
-#include "config/model_parse.h"
 #include "model/param_table.h"
 #include "store/param_store.h"
+#include "support/small_config.h"
 #include "support/store_contents.h"
 
 namespace trireme {
 namespace {
-
-ModelConfig model_of(const char* text) {
-  std::vector<Problem> problems;
-  std::vector<std::string> notes;
-  ModelConfig model = read_model(parse_json(text, "model"), problems, notes);
-  EXPECT_TRUE(problems.empty()) << format_problems(problems);
-  return model;
-}
 
 const char* const kModels[] = {
     R"({"model_type":"llama","hidden_size":16,"num_attention_heads":4,"num_key_value_heads":2,

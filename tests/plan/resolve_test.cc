@@ -71,10 +71,7 @@ TEST(Resolve, a_zero_bubble_schedule_that_comes_to_1f1b_says_so) {
 TEST(Resolve, a_model_whose_heads_no_op_takes_is_refused) {
   const auto refused_at = [](const char* keys) {
     RunConfig config = small_config();
-    std::vector<Problem> problems;
-    std::vector<std::string> notes;
-    config.model = read_model(parse_json(keys, "model"), problems, notes);
-    EXPECT_TRUE(problems.empty()) << format_problems(problems);
+    config.model = model_of(keys);
     const Outcome outcome = resolve(config, {});
     return outcome.problems.empty() ? "" : only_problem(outcome).path;
   };

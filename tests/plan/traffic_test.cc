@@ -2,23 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include "config/model_parse.h"
 #include "model/param_table.h"
+#include "support/small_config.h"
 
 namespace trireme {
 namespace {
 
 /// One layer of 2 heads of 4, no number of which hides another.
 ModelConfig small_model() {
-  std::vector<Problem> problems;
-  std::vector<std::string> notes;
-  ModelConfig model =
-      read_model(parse_json(R"({"model_type":"llama","hidden_size":8,"num_attention_heads":2,
-      "num_hidden_layers":1,"intermediate_size":6,"vocab_size":17})",
-                            "model"),
-                 problems, notes);
-  EXPECT_TRUE(problems.empty()) << format_problems(problems);
-  return model;
+  return model_of(R"({"model_type":"llama","hidden_size":8,"num_attention_heads":2,
+      "num_hidden_layers":1,"intermediate_size":6,"vocab_size":17})");
 }
 
 MemoryRequest request_of(const RunConfig::Parallel& parallel, const MeshShape& mesh, int rank = 0) {

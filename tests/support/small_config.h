@@ -3,12 +3,25 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/model_parse.h"
 #include "config/run_config.h"
 
 namespace trireme {
+
+/// The model of a config.json, which must be legal.
+inline ModelConfig accepted_model(const Json& keys) {
+  std::vector<Problem> problems;
+  std::vector<std::string> notes;
+  ModelConfig model = read_model(keys, problems, notes);
+  EXPECT_TRUE(problems.empty()) << format_problems(problems);
+  return model;
+}
+inline ModelConfig model_of(std::string_view keys) {
+  return accepted_model(parse_json(keys, "model"));
+}
 
 /// A whole config of synthetic data, as parsing would leave it: 32 tokens, micro-batches of 2, the
 /// model of this config.json.
@@ -20,10 +33,7 @@ inline RunConfig small_config(const Json& model) {
   config.data.sequence_length = 32;
   config.batch.micro = 2;
   config.optimizer.lr = 1e-3;
-  std::vector<Problem> problems;
-  std::vector<std::string> notes;
-  config.model = read_model(model, problems, notes);
-  EXPECT_TRUE(problems.empty());
+  config.model = accepted_model(model);
   config.model_json = config.model.source;
   return config;
 }
