@@ -12,6 +12,10 @@ std::string_view name_of(DType dtype) {
       return "fp64";
     case DType::kI32:
       return "int32";
+    case DType::kF8E4M3:
+      return "e4m3";
+    case DType::kF8E5M2:
+      return "e5m2";
   }
   return "?";
 }

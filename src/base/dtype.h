@@ -7,7 +7,9 @@
 
 namespace trireme {
 
-enum class DType : std::uint8_t { kF32, kBF16, kF64, kI32 };
+/// The fp8 types (OCP's OFP8, Micikevicius et al. 2022): kF8E4M3 has no infinity, one NaN (0x7f) and
+/// 448 for its largest value; kF8E5M2 has IEEE's infinities and NaNs, and 57,344.
+enum class DType : std::uint8_t { kF32, kBF16, kF64, kI32, kF8E4M3, kF8E5M2 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
@@ -18,11 +20,16 @@ constexpr std::size_t size_of(DType dtype) {
       return 4;
     case DType::kF64:
       return 8;
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+      return 1;
   }
   return 0;
 }
 
-/// "fp32", "bf16", "fp64", "int32".
+constexpr bool is_fp8(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2; }
+
+/// "fp32", "bf16", "fp64", "int32", "e4m3", "e5m2".
 std::string_view name_of(DType dtype);
 
 /// The upper half of an fp32.

@@ -103,6 +103,9 @@ Type type_of(DType dtype, const Place& at) {
       return copy(H5T_STD_I32LE);
     case DType::kBF16:
       break;
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+      throw InternalError("fp8 codes are in no file");
   }
   Type type = copy(H5T_IEEE_F32LE);
   at.check(H5Tset_fields(type.get(), 15, 7, 8, 0, 7), "cannot make a type");

@@ -160,6 +160,10 @@ std::vector<double> TestTensor::values() const {
       case DType::kI32:
         values[i] = view().as<std::int32_t>()[i];
         break;
+      case DType::kF8E4M3:
+      case DType::kF8E5M2:
+        values[i] = std::to_integer<int>(data()[i]);  // the code
+        break;
     }
   }
   return values;
@@ -178,6 +182,10 @@ void TestTensor::set(std::int64_t index, double value) {
       break;
     case DType::kI32:
       view().as<std::int32_t>()[index] = static_cast<std::int32_t>(value);
+      break;
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+      data()[index] = static_cast<std::byte>(value);
       break;
   }
 }

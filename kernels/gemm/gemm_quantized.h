@@ -1,0 +1,34 @@
+#pragma once
+
+#include "kernels/gemm/gemm.h"
+#include "tensor/quantized_view.h"
+
+namespace trireme {
+
+/// C = A B^T (+ bias on each row) or C += A B^T, of the values that quantised operands stand for.
+///
+///   c     [M, N]  bf16, or f32 (where added to, always)
+///   a, b  [M, K], [N, K]  padded along K, and with equal parts there; e4m3 or e5m2, not both e5m2
+///   bias  [N] bf16; not with accumulate
+/// The epilogue, its operand and what it saves are those of `Gemm` for bf16 operands; so is `then`.
+///
+/// Sums are in f32. On a GPU a tensor core adds 32 products at a time into an accumulator of few
+/// bits (13 of a fraction on an H100), which is brought to f32 after every 128 of K, where it is
+/// multiplied by the scales; only `precise_sums` false, with one scale of each operand for all of
+/// K, leaves all of K in it (what forward products may do, by Transformer Engine's choice). On a
+/// CPU values are multiplied in f32.
+struct QuantizedGemm {
+  TensorView c_MN;
+  ConstQuantizedView a, b;
+  Accumulate accumulate = Accumulate::kNo;
+  bool precise_sums = true;
+  ConstTensorView bias_N = {};
+  GemmEpilogue epilogue = GemmEpilogue::kNone;
+  ConstTensorView operand = {};
+  TensorView saved = {};
+  RowsFunction then = {};
+  const char* use = "gemm_fp8";  ///< a literal: what the product is called where times are shown
+};
+void gemm_quantized(Context& context, const QuantizedGemm& args);
+
+}  // namespace trireme

@@ -1,0 +1,50 @@
+#pragma once
+// To fp8 and back: the largest magnitude of each block, scales from it, codes (current scaling, as
+// Transformer Engine's recipes of that name and DeepSeek-V3's blocks).
+//
+//   amax = max |x| over a block
+//   s    = 1 where amax is 0, else min(largest / amax, FLT_MAX)     in f32; largest: 448 or 57,344
+//   code = the value of the format nearest to x s, ties to even, at most `largest` in magnitude
+//   scale = 1 / s, by which a code is multiplied
+//
+// A block with a value that is not finite gets the scale NaN: whatever is computed with it shows
+// that, as the bf16 product would. All bits are the same on a CPU and a GPU.
+
+#include "device/context.h"
+#include "kernels/gemm/gemm.h"
+#include "tensor/quantized_view.h"
+
+namespace trireme {
+
+/// amax[i, j] = max(amax[i, j], bits of max |x| over block (i, j)), as integers: their order is
+/// that of magnitudes, NaN above all, so any order and grouping of maxima gives the same.
+///   amax [rows.blocks(), columns.blocks()] i32, cleared by the caller;  x [R, C] f32|bf16
+void absolute_max(Context& context, TensorView amax, ConstTensorView x, const ScaleDim& rows,
+                  const ScaleDim& columns);
+
+/// Codes and scales of x, or of x^T with `transpose`; out.rows and out.columns are those of what is
+/// written.
+///   x     [R, C] f32|bf16
+///   amax  as above, of x's own rows and columns; not given: found here
+/// With amax and without out.scales the codes alone are written: of a tensor whose scales stand
+/// elsewhere.
+struct Quantize {
+  QuantizedView out;
+  ConstTensorView x;
+  ConstTensorView amax = {};
+  Transpose transpose = Transpose::kNo;
+};
+void quantize(Context& context, const Quantize& args);
+
+/// scales = 1 / s for amaxes of any shape.
+void scales_of(Context& context, TensorView scales, ConstTensorView amax, DType format);
+
+/// x[r, c] = code * scale, rounded once.   x [R, C] f32|bf16
+void dequantize(Context& context, TensorView x, const ConstQuantizedView& from);
+
+/// The same codes and scales in another order: transposed, padded or both. to.rows and to.columns
+/// are from's, or from's exchanged with `transpose`.
+void reorder(Context& context, const QuantizedView& to, const ConstQuantizedView& from,
+             Transpose transpose);
+
+}  // namespace trireme
