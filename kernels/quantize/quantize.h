@@ -22,6 +22,9 @@ namespace trireme {
 void absolute_max(Context& context, TensorView amax, ConstTensorView x, const ScaleDim& rows,
                   const ScaleDim& columns);
 
+/// most[i] = the largest of most[i] and others[p, i], which are such maxima.  i32; N and P any
+void join_maxima(Context& context, TensorView most_N, ConstTensorView others_PN);
+
 /// Codes and scales of x, or of x^T with `transpose`; out.rows and out.columns are those of what is
 /// written.
 ///   x     [R, C] f32|bf16
