@@ -103,6 +103,19 @@ void absolute_max(Context& context, TensorView amax, ConstTensorView x, const Sc
        x.dtype});
 }
 
+void join_maxima(Context& context, TensorView most_N, ConstTensorView others_PN) {
+  const OpSpan span(context.op_trace(), "join_maxima", {0, bytes_of(others_PN, most_N, most_N)});
+  const ArgumentChecker check("join_maxima");
+  check.rank("most", most_N, 1);
+  check.rank("others", others_PN, 2);
+  check.tensor("most", most_N, DType::kI32, {most_N.count()});
+  check.tensor("others", others_PN, DType::kI32, {others_PN.shape[0], most_N.count()});
+  if (others_PN.count() == 0) return;
+  table_of(context).join_maxima({context.exec(), most_N.as<std::int32_t>(),
+                                 others_PN.as<std::int32_t>(), most_N.count(),
+                                 others_PN.shape[0]});
+}
+
 void quantize(Context& context, const Quantize& args) {
   const QuantizedView& out = args.out;
   const OpSpan span(context.op_trace(), "quantize",

@@ -459,9 +459,19 @@ void reorder(const ReorderArgs& args) {
       static_cast<std::size_t>(args.rows.blocks * args.columns.blocks) * sizeof(float));
 }
 
+void join_maxima(const JoinMaximaArgs& args) {
+  parallel_ranges(args.exec, args.count, args.parts, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t p = 0; p < args.parts; ++p) {
+      const std::int32_t* other = args.others + p * args.count;
+      for (std::int64_t i = first; i < last; ++i)
+        args.most[i] = args.most[i] < other[i] ? other[i] : args.most[i];
+    }
+  });
+}
+
 }  // namespace
 
-const QuantizeKernels quantize_cpu = {absolute_max, scales,  quantize,
-                                      dequantize,   reorder, decode_panel};
+const QuantizeKernels quantize_cpu = {absolute_max, scales,      quantize,    dequantize,
+                                      reorder,      join_maxima, decode_panel};
 
 }  // namespace trireme::TRIREME_ISA

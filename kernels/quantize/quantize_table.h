@@ -94,12 +94,21 @@ struct ReorderArgs {
   bool transpose;
 };
 
+/// most[i] = the largest of most[i] and others[p, i].
+struct JoinMaximaArgs {
+  Exec exec;
+  std::int32_t* most;
+  const std::int32_t* others;
+  std::int64_t count, parts;
+};
+
 struct QuantizeKernels {
   void (*absolute_max)(const AbsoluteMaxArgs&);
   void (*scales)(const ScalesArgs&);
   void (*quantize)(const QuantizeArgs&);
   void (*dequantize)(const DequantizeArgs&);
   void (*reorder)(const ReorderArgs&);
+  void (*join_maxima)(const JoinMaximaArgs&);
   void (*decode_panel)(const DecodePanelArgs&);  ///< CPU
 };
 TRIREME_CPU_TABLES(QuantizeKernels, quantize_cpu);
