@@ -39,6 +39,10 @@ struct Fp8Products {
 
   void forward(TensorView y_TN, ConstTensorView x_TK, const LinearWeights& weights,
                const LinearEpilogue& epilogue) const;
+  /// The same from the residual rows of x alone: under sequence parallelism each rank's are
+  /// gathered as codes, half of what they are in bf16. x's other rows stay as they are.
+  void forward_gathered(TensorView y_TN, TensorView x_TK, const LinearWeights& weights,
+                        const LinearEpilogue& epilogue) const;
   void backward_input(TensorView dx_TK, ConstTensorView dy_TN, const LinearWeights& weights,
                       const LinearEpilogue& epilogue) const;
   void backward_weight(const LinearGradients& gradients, ConstTensorView dy_TN,
@@ -46,6 +50,8 @@ struct Fp8Products {
 
  private:
   class Operands;
+  void forward(TensorView y_TN, const ConstQuantizedView& x, Operands& operands,
+               const LinearWeights& weights, const LinearEpilogue& epilogue) const;
 };
 
 }  // namespace trireme
