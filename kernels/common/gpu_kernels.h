@@ -17,6 +17,7 @@ struct GluKernels;
 struct GradNormGpuKernels;
 struct NormKernels;
 struct ProjectionNormKernels;
+struct QuantizeKernels;
 struct RopeKernels;
 struct ShardsKernels;
 
@@ -36,6 +37,7 @@ struct GpuKernels {
   const GradNormGpuKernels* grad_norm = nullptr;
   const NormKernels* norm = nullptr;
   const ProjectionNormKernels* projection_norm = nullptr;
+  const QuantizeKernels* quantize = nullptr;
   const RopeKernels* rope = nullptr;
   const ShardsKernels* shards = nullptr;
 };

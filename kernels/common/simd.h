@@ -1,10 +1,11 @@
 #pragma once
 // One vector type for all CPU ops: F32 has 8 lanes in files compiled for AVX2 and 16 for AVX-512,
 // else the same: an op is written once. A file that includes this is compiled once for each
-// instruction set with TRIREME_ISA naming the namespace; it includes its table and base/dtype.h
+// instruction set with TRIREME_ISA naming the namespace; it includes its table and base/float8.h
 // alone and uses no std:: template (the linker keeps one copy of each, perhaps the AVX-512 one).
 //
-//   F32::load(p), x.store(p)     all lanes of float or BFloat16: widened; rounded to nearest even
+//   F32::load(p), x.store(p)     all lanes of float, BFloat16 or fp8: widened; rounded to nearest
+//                                even, fp8 as by to_f8
 //   load(p, lanes), store(...)   Full{}, or Tail(n): the first n, or all; others read 0, are
 //                              not written
 //   + - * / sqrt                 IEEE, one rounding
@@ -12,6 +13,7 @@
 //   min(a, b), max(a, b)         b where either is NaN
 //   < <= == is_nan               a Mask; & | any; select(mask or lanes, yes, no)
 //   reduce_add, reduce_max       halves folded onto each other, a fixed tree
+//   max_bits, reduce_max_bits    of the lanes as integers
 //   pow2(n)                      2^n for integers -127 < n < 128
 //   scale_by_pow2(x, n)          x 2^floor(n), one rounding
 //   look_up(table, x)            table[the lowest four bits of x]

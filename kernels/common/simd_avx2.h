@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "base/dtype.h"
+#include "base/float8.h"
 
 #define TRIREME_INLINE __attribute__((always_inline)) inline
 
@@ -45,6 +45,46 @@ TRIREME_INLINE __m128i narrow(__m256 x) {
   return _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
 }
 
+/// The same steps as to_f8 in base/float8.h: 8 codes, in the lower half.
+template <class Format>
+TRIREME_INLINE __m128i narrow_to_f8(__m256 x) {
+  const auto all = [](std::uint32_t bits) { return _mm256_set1_epi32(static_cast<int>(bits)); };
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i magnitude = _mm256_and_si256(bits, all(0x7fffffff));
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(magnitude, Format::kShift), all(1));
+  const __m256i half = all((1U << (Format::kShift - 1)) - 1U);
+  const __m256i rounded =
+      _mm256_srli_epi32(_mm256_add_epi32(magnitude, _mm256_add_epi32(odd, half)), Format::kShift);
+  const __m256i normal =
+      _mm256_min_epi32(_mm256_sub_epi32(rounded, all(Format::kRebias)), all(Format::kLargest));
+  const __m256 magic = _mm256_castsi256_ps(all(Format::kMagic));
+  const __m256i small =
+      _mm256_sub_epi32(_mm256_castps_si256(_mm256_add_ps(_mm256_castsi256_ps(magnitude), magic)),
+                       all(Format::kMagic));
+  const __m256i is_small = _mm256_cmpgt_epi32(all(Format::kMinNormal), magnitude);
+  const __m256i sign = _mm256_and_si256(_mm256_srli_epi32(bits, 24), all(0x80));
+  const __m256i code = _mm256_or_si256(_mm256_blendv_epi8(normal, small, is_small), sign);
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  const __m256i words = _mm256_blendv_epi8(code, all(Format::kNan), is_nan);
+  const __m128i halves =
+      _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  return _mm_packus_epi16(halves, halves);
+}
+
+/// Of 8 codes, by way of fp16: its upper byte is an e5m2, and an e4m3 with four bits of exponent is
+/// 2^-8 of its value there, but for the NaN.
+template <class Format>
+TRIREME_INLINE __m256 widen_from_f8(__m128i codes) {
+  const __m128i halves = _mm_cvtepu8_epi16(codes);
+  if constexpr (Format::kFractionBits == 2) return _mm256_cvtph_ps(_mm_slli_epi16(halves, 8));
+  const __m128i magnitude = _mm_and_si128(halves, _mm_set1_epi16(0x7f));
+  const __m128i sign = _mm_slli_epi16(_mm_and_si128(halves, _mm_set1_epi16(0x80)), 8);
+  const __m128i is_nan = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f));
+  const __m128i nan = _mm_and_si128(is_nan, _mm_set1_epi16(0x7e00));
+  const __m128i number = _mm_or_si128(_mm_slli_epi16(magnitude, 7), _mm_or_si128(sign, nan));
+  return _mm256_mul_ps(_mm256_cvtph_ps(number), _mm256_set1_ps(256.0F));
+}
+
 struct F32 {
   static constexpr int kWidth = 8;
   __m256 v;
@@ -65,6 +105,16 @@ struct F32 {
     for (int i = 0; i < t.count; ++i) halves[i] = p[i].bits;
     return {widen(_mm_load_si128(reinterpret_cast<const __m128i*>(halves)))};
   }
+  template <class F8, class Format = typename F8::Format>
+  static TRIREME_INLINE F32 load(const F8* p, Full = {}) {
+    return {widen_from_f8<Format>(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))};
+  }
+  template <class F8, class Format = typename F8::Format>
+  static TRIREME_INLINE F32 load(const F8* p, Tail t) {
+    alignas(16) std::uint8_t codes[16] = {};
+    for (int i = 0; i < t.count; ++i) codes[i] = p[i].bits;
+    return {widen_from_f8<Format>(_mm_load_si128(reinterpret_cast<const __m128i*>(codes)))};
+  }
 
   TRIREME_INLINE void store(float* p, Full = {}) const { _mm256_storeu_ps(p, v); }
   TRIREME_INLINE void store(float* p, Tail t) const { _mm256_maskstore_ps(p, t.words, v); }
@@ -75,6 +125,16 @@ struct F32 {
     alignas(16) std::uint16_t halves[8];
     _mm_store_si128(reinterpret_cast<__m128i*>(halves), narrow(v));
     for (int i = 0; i < t.count; ++i) p[i].bits = halves[i];
+  }
+  template <class F8, class Format = typename F8::Format>
+  TRIREME_INLINE void store(F8* p, Full = {}) const {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), narrow_to_f8<Format>(v));
+  }
+  template <class F8, class Format = typename F8::Format>
+  TRIREME_INLINE void store(F8* p, Tail t) const {
+    alignas(16) std::uint8_t codes[16];
+    _mm_store_si128(reinterpret_cast<__m128i*>(codes), narrow_to_f8<Format>(v));
+    for (int i = 0; i < t.count; ++i) p[i].bits = codes[i];
   }
 };
 
@@ -115,6 +175,17 @@ TRIREME_INLINE float reduce_max(F32 a) {
   const __m128 x4 = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   const __m128 x2 = _mm_max_ps(x4, _mm_movehl_ps(x4, x4));
   return _mm_cvtss_f32(_mm_max_ss(x2, _mm_shuffle_ps(x2, x2, 1)));
+}
+
+TRIREME_INLINE F32 max_bits(F32 a, F32 b) {
+  return {
+      _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a.v), _mm256_castps_si256(b.v)))};
+}
+TRIREME_INLINE std::int32_t reduce_max_bits(F32 a) {
+  const __m256i x8 = _mm256_castps_si256(a.v);
+  const __m128i x4 = _mm_max_epi32(_mm256_castsi256_si128(x8), _mm256_extracti128_si256(x8, 1));
+  const __m128i x2 = _mm_max_epi32(x4, _mm_shuffle_epi32(x4, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(x2, _mm_shuffle_epi32(x2, 0xb1)));
 }
 
 TRIREME_INLINE F32 rounded_to_bf16(F32 a) { return {widen(narrow(a.v))}; }

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "base/dtype.h"
+#include "base/float8.h"
 
 #define TRIREME_INLINE __attribute__((always_inline)) inline
 
@@ -47,6 +47,44 @@ TRIREME_INLINE __m256i narrow(__m512 x) {
 #endif
 }
 
+/// The same steps as to_f8 in base/float8.h, as 16 words.
+template <class Format>
+TRIREME_INLINE __m512i narrow_to_f8(__m512 x) {
+  const auto all = [](std::uint32_t bits) { return _mm512_set1_epi32(static_cast<int>(bits)); };
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i magnitude = _mm512_and_si512(bits, all(0x7fffffff));
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(magnitude, Format::kShift), all(1));
+  const __m512i half = all((1U << (Format::kShift - 1)) - 1U);
+  const __m512i rounded =
+      _mm512_srli_epi32(_mm512_add_epi32(magnitude, _mm512_add_epi32(odd, half)), Format::kShift);
+  const __m512i normal =
+      _mm512_min_epi32(_mm512_sub_epi32(rounded, all(Format::kRebias)), all(Format::kLargest));
+  const __m512 magic = _mm512_castsi512_ps(all(Format::kMagic));
+  const __m512i small = _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(magnitude), magic));
+  const __mmask16 is_small = _mm512_cmplt_epi32_mask(magnitude, all(Format::kMinNormal)),
+                  is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  const __m512i code = _mm512_mask_sub_epi32(normal, is_small, small, all(Format::kMagic));
+  // 0x80 of the sign, else the code.
+  const __m512i with_sign = _mm512_ternarylogic_epi32(_mm512_srli_epi32(bits, 24), all(0x80), code,
+                                                      0xea);  // (a & b) | c
+  return _mm512_mask_mov_epi32(with_sign, is_nan, all(Format::kNan));
+}
+
+/// Of 16 codes, by way of fp16: its upper byte is an e5m2, and an e4m3 with four bits of exponent
+/// is 2^-8 of its value there, but for the NaN.
+template <class Format>
+TRIREME_INLINE __m512 widen_from_f8(__m128i codes) {
+  const __m256i halves = _mm256_cvtepu8_epi16(codes);
+  if constexpr (Format::kFractionBits == 2) return _mm512_cvtph_ps(_mm256_slli_epi16(halves, 8));
+  const __m256i magnitude = _mm256_and_si256(halves, _mm256_set1_epi16(0x7f));
+  const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(halves, _mm256_set1_epi16(0x80)), 8);
+  const __m256i number = _mm256_or_si256(_mm256_slli_epi16(magnitude, 7), sign);
+  const __mmask16 is_nan = _mm256_cmpeq_epi16_mask(magnitude, _mm256_set1_epi16(0x7f));
+  const __m256i nan = _mm256_or_si256(sign, _mm256_set1_epi16(0x7e00));
+  return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_mask_mov_epi16(number, is_nan, nan)),
+                       _mm512_set1_ps(256.0F));
+}
+
 struct F32 {
   static constexpr int kWidth = 16;
   __m512 v;
@@ -67,6 +105,14 @@ struct F32 {
   static TRIREME_INLINE F32 load(const BFloat16* p, Tail t) {
     return {widen(_mm256_maskz_loadu_epi16(t.lanes, p))};
   }
+  template <class F8, class Format = typename F8::Format>
+  static TRIREME_INLINE F32 load(const F8* p, Full = {}) {
+    return {widen_from_f8<Format>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+  }
+  template <class F8, class Format = typename F8::Format>
+  static TRIREME_INLINE F32 load(const F8* p, Tail t) {
+    return {widen_from_f8<Format>(_mm_maskz_loadu_epi8(t.lanes, p))};
+  }
 
   TRIREME_INLINE void store(float* p, Full = {}) const { _mm512_storeu_ps(p, v); }
   TRIREME_INLINE void store(float* p, Tail t) const { _mm512_mask_storeu_ps(p, t.lanes, v); }
@@ -75,6 +121,14 @@ struct F32 {
   }
   TRIREME_INLINE void store(BFloat16* p, Tail t) const {
     _mm256_mask_storeu_epi16(p, t.lanes, narrow(v));
+  }
+  template <class F8, class Format = typename F8::Format>
+  TRIREME_INLINE void store(F8* p, Full = {}) const {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(narrow_to_f8<Format>(v)));
+  }
+  template <class F8, class Format = typename F8::Format>
+  TRIREME_INLINE void store(F8* p, Tail t) const {
+    _mm512_mask_cvtepi32_storeu_epi8(p, t.lanes, narrow_to_f8<Format>(v));
   }
 };
 
@@ -119,6 +173,19 @@ TRIREME_INLINE float reduce_max(F32 a) {
   const __m128 x4 = _mm_max_ps(_mm256_castps256_ps128(x8), _mm256_extractf128_ps(x8, 1));
   const __m128 x2 = _mm_max_ps(x4, _mm_movehl_ps(x4, x4));
   return _mm_cvtss_f32(_mm_max_ss(x2, _mm_shuffle_ps(x2, x2, 1)));
+}
+
+TRIREME_INLINE F32 max_bits(F32 a, F32 b) {
+  return {
+      _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a.v), _mm512_castps_si512(b.v)))};
+}
+TRIREME_INLINE std::int32_t reduce_max_bits(F32 a) {
+  const __m512i x16 = _mm512_castps_si512(a.v);
+  const __m256i x8 =
+      _mm256_max_epi32(_mm512_castsi512_si256(x16), _mm512_extracti32x8_epi32(x16, 1));
+  const __m128i x4 = _mm_max_epi32(_mm256_castsi256_si128(x8), _mm256_extracti128_si256(x8, 1));
+  const __m128i x2 = _mm_max_epi32(x4, _mm_shuffle_epi32(x4, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(x2, _mm_shuffle_epi32(x2, 0xb1)));
 }
 
 TRIREME_INLINE F32 rounded_to_bf16(F32 a) { return {widen(narrow(a.v))}; }

@@ -29,21 +29,14 @@ OpWork work_of(const Gemm& args, Sizes s) {
           args.a.dtype};
 }
 
-}  // namespace gemm_internal
-
-namespace {
-
-using gemm_internal::Sizes;
-
 std::int64_t columns_of_c(GemmEpilogue epilogue, std::int64_t n) {
   if (is_glu(epilogue)) return n / 2;
   return is_glu_backward(epilogue) ? 2 * n : n;
 }
 
-void check_epilogue(const ArgumentChecker& check, const Gemm& args, Sizes s) {
+void check_epilogue(const ArgumentChecker& check, const Gemm& args, Sizes s, DType type) {
   using enum GemmEpilogue;
   const GemmEpilogue epilogue = args.epilogue;
-  const DType type = args.a.dtype;
   if (epilogue == kAddResidual || epilogue == kGeluBackward) {
     check.tensor("operand", args.operand, type, {s.m, s.n});
   } else if (is_glu_backward(epilogue)) {
@@ -72,6 +65,12 @@ void check_epilogue(const ArgumentChecker& check, const Gemm& args, Sizes s) {
   check.disjoint("c", args.c_MN, "operand", args.operand);
 }
 
+}  // namespace gemm_internal
+
+namespace {
+
+using gemm_internal::Sizes;
+
 Sizes check(const Gemm& args) {
   const ArgumentChecker check("gemm");
   check.rank("a", args.a, 2);
@@ -83,9 +82,9 @@ Sizes check(const Gemm& args) {
   check.tensor("b", args.b, args.a.dtype, tb ? Shape{s.n, s.k} : Shape{s.k, s.n});
   const bool narrow = args.a.dtype == DType::kBF16 &&
                       (args.c_MN.dtype == DType::kBF16 || args.epilogue != GemmEpilogue::kNone);
-  check_epilogue(check, args, s);
+  gemm_internal::check_epilogue(check, args, s, args.a.dtype);
   check.tensor("c", args.c_MN, narrow ? DType::kBF16 : DType::kF32,
-               {s.m, columns_of_c(args.epilogue, s.n)});
+               {s.m, gemm_internal::columns_of_c(args.epilogue, s.n)});
   check.optional("bias", args.bias_N, args.b.dtype, {s.n});
   if (args.accumulate == Accumulate::kYes) {
     check.that(!narrow, "c", "a bf16 result accumulates nothing");
@@ -105,16 +104,17 @@ void add_rows(Context& context, TensorView c, ConstTensorView operand) {
       {context.exec(), c.data, operand.data, c.count(), operand.dtype});
 }
 
-/// Where the product is written, on which the epilogue then works.
-TensorView product_of(const Gemm& args) {
+}  // namespace
+
+TensorView gemm_internal::product_of(const Gemm& args) {
   using enum GemmEpilogue;
   const bool kept = is_glu(args.epilogue) || is_glu_backward(args.epilogue) ||
                     (args.epilogue == kGelu && args.saved.given());
   return kept ? args.saved : args.c_MN;
 }
 
-/// The op that the epilogue stands for, on rows of the product.
-void run_epilogue(Context& context, const Gemm& args, std::int64_t first, std::int64_t count) {
+void gemm_internal::run_epilogue(Context& context, const Gemm& args, std::int64_t first,
+                                 std::int64_t count) {
   using enum GemmEpilogue;
   const auto rows = [&](const auto& all) { return all.given() ? all.rows(first, count) : all; };
   const TensorView c = rows(args.c_MN), saved = rows(args.saved), y = rows(product_of(args));
@@ -145,6 +145,11 @@ void run_epilogue(Context& context, const Gemm& args, std::int64_t first, std::i
       break;
   }
 }
+
+namespace {
+
+using gemm_internal::product_of;
+using gemm_internal::run_epilogue;
 
 ProductArgs product_args(const Gemm& args, Sizes s) {
   const TensorView y = product_of(args);

@@ -28,10 +28,11 @@ bool serves(const GemmQuantizedGpuArgs& args) {
   if (product.m == 0 || product.n == 0 || product.k == 0 || product.k % 128 != 0) return false;
   if (!short_enough(args.a, product.m) || !short_enough(args.b, product.n)) return false;
   if (!aligned_to_16(product.a, product.b) || !serves_scales(args)) return false;
-  if (args.format_b != DType::kF8E4M3) return false;
+  const bool wide = product.c_type == DType::kF32;
+  if (args.format_b != DType::kF8E4M3 && !(wide && args.format_a == DType::kF8E4M3)) return false;
   switch (product.epilogue) {
     case GemmEpilogue::kNone:
-      return product.c_type == DType::kF32 || args.b.row_block != 1;
+      return wide || args.b.row_block != 1;
     case GemmEpilogue::kGelu:
       return args.b.row_block != 1 && args.format_a == DType::kF8E4M3;
     case GemmEpilogue::kAddResidual:

@@ -78,7 +78,7 @@ void launch_fp8(const GemmQuantizedGpuArgs& args, const E& epilogue) {
   }
 }
 
-/// b is e5m2 in no product of a linear layer whose gradients are a.
+/// Where a may be the gradients of a result.
 template <Fp8Sums kSums, class E>
 void launch_gradient(const GemmQuantizedGpuArgs& args, const E& epilogue) {
   if (args.format_a == DType::kF8E5M2)

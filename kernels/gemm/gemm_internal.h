@@ -8,6 +8,9 @@
 #include "kernels/gemm/gemm_gpu_table.h"
 #include "kernels/gemm/gemm_table.h"
 
+namespace trireme {
+class ArgumentChecker;
+}
 namespace trireme::gemm_internal {
 
 using Sizes = GemmSizes;
@@ -45,6 +48,13 @@ const GemmGpuKernels* chosen_kernel(const GpuTables& tables, const gpu::Info& in
 /// Where the choice is made: the context's (measured, if asked), else by rule. Null for the CPU.
 const GemmGpuKernels* choose_kernel(Context& context, const Gemm& args, Sizes sizes);
 
+/// Operand, saved and c of an epilogue whose values are of `type`.
+void check_epilogue(const ArgumentChecker& check, const Gemm& args, Sizes sizes, DType type);
+std::int64_t columns_of_c(GemmEpilogue epilogue, std::int64_t n);
+/// Where the product is written, on which the epilogue then works.
+TensorView product_of(const Gemm& args);
+/// The op that the epilogue stands for, on rows of the product.
+void run_epilogue(Context& context, const Gemm& args, std::int64_t first, std::int64_t count);
 /// The product, then the op that its epilogue stands for.
 void gemm_unfused(Context& context, const Gemm& args, Sizes sizes);
 ProductKey key_of(const GemmGpuArgs& args);
@@ -66,6 +76,21 @@ bool library_multiplies_bf16_tiles();
 void gemm_by_primitive(Context& context, const Gemm& args, Sizes sizes);
 /// bf16 operands widened block by block, then multiplied in f32: right on any CPU, and slower.
 void gemm_by_panels(Context& context, const Gemm& args, Sizes sizes);
+/// The same for operands of any kind.
+struct Panel {
+  std::int64_t row, rows, column, columns;  ///< of a matrix as it is stored
+};
+struct PanelProduct {
+  Sizes sizes;
+  TensorView c_MN;  ///< f32, or bf16, rounded once
+  bool transpose_a, transpose_b, accumulate;
+  ConstTensorView bias_N;  ///< bf16, or nothing
+  /// Fills a dense f32 panel with part of a stored matrix; `state` is passed on.
+  using Widen = void (*)(Context&, const void* state, float* panel, const Panel& of);
+  Widen widen_a, widen_b;
+  const void *a, *b;
+};
+void multiply_by_panels(Context& context, const PanelProduct& product);
 
 /// What a product has to do at least, its epilogue included.
 OpWork work_of(const Gemm& args, Sizes sizes);

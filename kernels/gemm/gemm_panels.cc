@@ -17,18 +17,10 @@ Range block(std::int64_t begin, std::int64_t size, std::int64_t total) {
   return {begin, std::min(size, total - begin)};
 }
 
-/// Widens rows x columns of a stored bf16 matrix into a dense f32 panel.
-void widen(Context& context, float* panel, ConstTensorView matrix, Range rows, Range columns) {
-  const std::int64_t stride = matrix.shape[1];
-  const BFloat16* source = matrix.as<BFloat16>() + rows.begin * stride + columns.begin;
-  kernels(context).copy_panel({context.exec(), panel, source, rows.size, columns.size, columns.size,
-                               stride, DType::kF32, DType::kBF16});
-}
-
 class Panels {
  public:
-  Panels(Context& context, const Gemm& args, Sizes sizes)
-      : context_(context), args_(args), s_(sizes) {
+  Panels(Context& context, const PanelProduct& product)
+      : context_(context), args_(product), s_(product.sizes) {
     const std::int64_t k = std::min(s_.k, kBlockK), n = std::min(s_.n, kBlockN),
                        m = std::min(s_.m, kBlockM);
     const std::int64_t a_size = round_up(m * k, 16), b_size = round_up(k * n, 16);
@@ -52,7 +44,7 @@ class Panels {
     const bool narrow = args_.c_MN.dtype == DType::kBF16;
     float* c = narrow ? c_ : args_.c_MN.as<float>() + m.begin * s_.n + n.begin;
     const std::int64_t c_stride = narrow ? n.size : s_.n;
-    const bool add = args_.accumulate == Accumulate::kYes || args_.bias_N.given();
+    const bool add = args_.accumulate || args_.bias_N.given();
     if (args_.bias_N.given()) {
       kernels(context_).copy_panel({context_.exec(), c, args_.bias_N.as<BFloat16>() + n.begin,
                                     m.size, n.size, c_stride, 0, DType::kF32, DType::kBF16});
@@ -60,15 +52,16 @@ class Panels {
     for (std::int64_t first = 0; first < s_.k; first += kBlockK) {
       const Range k = block(first, kBlockK, s_.k);
       // Where all of K is one block, b stays from one block of rows to the next.
-      if (s_.k > kBlockK || m.begin == 0) widen_operand(b_, args_.b, args_.transpose_b, k, n);
-      widen_operand(a_, args_.a, args_.transpose_a, m, k);
-      const bool ta = args_.transpose_a == Transpose::kYes,
-                 tb = args_.transpose_b == Transpose::kYes;
+      const bool ta = args_.transpose_a, tb = args_.transpose_b;
+      if (s_.k > kBlockK || m.begin == 0)
+        args_.widen_b(context_, args_.b, b_, tb ? panel(n, k) : panel(k, n));
+      args_.widen_a(context_, args_.a, a_, ta ? panel(k, m) : panel(m, k));
       const ProductArgs product = {
           {m.size, n.size, k.size}, DType::kF32,          DType::kF32, a_, b_, c,
           ta ? m.size : k.size,     tb ? k.size : n.size, c_stride,    ta, tb, add || first > 0};
-      gemm_internal::multiply(context_, product, own_kernel(kernels(context_), product, false),
-                              product_scratch_);
+      const Rows rows = context_.batch_invariant() ? Rows::kAnyNumber : Rows::kEnough;
+      gemm_internal::multiply(
+          context_, product, own_kernel(kernels(context_), product, false, rows), product_scratch_);
     }
     if (!narrow) return;
     kernels(context_).copy_panel({context_.exec(),
@@ -76,23 +69,36 @@ class Panels {
                                   n.size, s_.n, n.size, DType::kBF16, DType::kF32});
   }
 
-  /// rows and columns are those of op(matrix).
-  void widen_operand(float* panel, ConstTensorView matrix, Transpose transpose, Range rows,
-                     Range columns) {
-    if (transpose == Transpose::kYes) return widen(context_, panel, matrix, columns, rows);
-    widen(context_, panel, matrix, rows, columns);
+  static Panel panel(Range rows, Range columns) {
+    return {rows.begin, rows.size, columns.begin, columns.size};
   }
 
   Context& context_;
-  const Gemm& args_;
+  const PanelProduct& args_;
   Sizes s_;
   float *product_scratch_, *a_, *b_, *c_;
 };
 
+/// `state` is a view of the matrix.
+void widen(Context& context, const void* state, float* panel, const Panel& of) {
+  const auto& matrix = *static_cast<const ConstTensorView*>(state);
+  const std::int64_t stride = matrix.shape[1];
+  kernels(context).copy_panel({context.exec(), panel,
+                               matrix.as<BFloat16>() + of.row * stride + of.column, of.rows,
+                               of.columns, of.columns, stride, DType::kF32, DType::kBF16});
+}
+
 }  // namespace
 
+void multiply_by_panels(Context& context, const PanelProduct& product) {
+  Panels(context, product).run();
+}
+
 void gemm_by_panels(Context& context, const Gemm& args, Sizes sizes) {
-  Panels(context, args, sizes).run();
+  multiply_by_panels(
+      context,
+      {sizes, args.c_MN, args.transpose_a == Transpose::kYes, args.transpose_b == Transpose::kYes,
+       args.accumulate == Accumulate::kYes, args.bias_N, widen, widen, &args.a, &args.b});
 }
 
 }  // namespace trireme::gemm_internal

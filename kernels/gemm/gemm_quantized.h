@@ -10,7 +10,9 @@ namespace trireme {
 ///   c     [M, N]  bf16, or f32 (where added to, always)
 ///   a, b  [M, K], [N, K]  padded along K, and with equal parts there; e4m3 or e5m2, not both e5m2
 ///   bias  [N] bf16; not with accumulate
-/// The epilogue, its operand and what it saves are those of `Gemm` for bf16 operands; so is `then`.
+/// The epilogue, its operand and what it saves are those of `Gemm` for bf16 operands; so is `then`,
+/// which is called once for all rows. In a batch-invariant context, rows of a CPU's product have
+/// the bits that they have alone; their scales are theirs alone in blocks of one row.
 ///
 /// Sums are in f32. On a GPU a tensor core adds 32 products at a time into an accumulator of few
 /// bits (13 of a fraction on an H100), which is brought to f32 after every 128 of K, where it is
@@ -30,5 +32,9 @@ struct QuantizedGemm {
   const char* use = "gemm_fp8";  ///< a literal: what the product is called where times are shown
 };
 void gemm_quantized(Context& context, const QuantizedGemm& args);
+
+/// Whether products of both recipes, whole tensors and blocks of 128, have kernels where the
+/// context runs: on a CPU, and on a GPU of Hopper's architecture.
+bool gemm_quantized_serves(const Context& context);
 
 }  // namespace trireme

@@ -7,9 +7,7 @@
 #include "base/math.h"
 #include "kernels/common/gpu_kernels.h"
 #include "kernels/elementwise/elementwise.h"
-#include "kernels/gelu/gelu.h"
 #include "kernels/gemm/gemm_quantized_internal.h"
-#include "kernels/glu/glu.h"
 
 namespace trireme {
 namespace gemm_quantized_internal {
@@ -35,28 +33,15 @@ ScalesGpu scales_of(const ConstQuantizedView& view) {
   return scales;
 }
 
-const GemmQuantizedGpuKernels* table_for(int capability) {
-  // Its instructions are not in Hopper's successors.
-  return capability == 90 ? gpu_kernels().gemm_fp8_sm90 : nullptr;
-}
-
+/// Null where the GPU has no kernels for fp8.
 const GemmQuantizedGpuKernels* table_of(const Context& context) {
   thread_local int known = -1, capability = 0;
   if (known != context.device().index) {
     capability = gpu::info(context.device().index).capability;
     known = context.device().index;
   }
-  return table_for(capability);
-}
-
-/// A sum of nothing.
-bool without_terms(Context& context, const QuantizedGemm& args) {
-  if (args.c_MN.count() == 0) return true;
-  if (args.a.columns.padded_size() > 0) return false;
-  if (args.accumulate == Accumulate::kYes) return true;
-  if (args.bias_N.given() || args.epilogue != GemmEpilogue::kNone) return false;
-  clear(context, args.c_MN);
-  return true;
+  // Hopper's instructions are not in its successors.
+  return capability == 90 ? gpu_kernels().gemm_fp8_sm90 : nullptr;
 }
 
 std::string words_of(const QuantizedGemm& args) {
@@ -67,23 +52,24 @@ std::string words_of(const QuantizedGemm& args) {
                      args.b.columns.block);
 }
 
+/// Sums of no terms: gradients of weights for no tokens.
+void add_nothing(Context& context, const QuantizedGemm& args) {
+  expect(!args.bias_N.given() && args.epilogue == GemmEpilogue::kNone,
+         "no kernel of this GPU serves {}", words_of(args));
+  if (args.accumulate == Accumulate::kNo) clear(context, args.c_MN);
+}
+
 /// The product where the op that follows it takes it from; then that op.
-void multiply_unfused(Context& context, const QuantizedGemm& args) {
-  const bool backward = is_glu_backward(args.epilogue);
-  const bool silu =
-      args.epilogue == GemmEpilogue::kSwiglu || args.epilogue == GemmEpilogue::kSwigluBackward;
-  const GluGate gate = silu ? GluGate::kSilu : GluGate::kGelu;
+void multiply_unfused(Context& context, const QuantizedGemm& args,
+                      const GemmQuantizedGpuKernels& table) {
+  const Gemm like = without_operands(args);
   QuantizedGemm product = args;
-  product.c_MN = args.saved;
+  product.c_MN = gemm_internal::product_of(like);
   product.epilogue = GemmEpilogue::kNone;
   product.operand = {};
   product.saved = {};
-  gemm_on_gpu(context, product);
-  if (backward) {
-    glu_backward(context, gate, args.c_MN, args.saved, args.operand, args.saved);
-  } else {
-    glu_forward(context, gate, args.c_MN, args.saved);
-  }
+  gemm_by_table(context, product, table);
+  gemm_internal::run_epilogue(context, like, 0, args.a.rows.size());
 }
 
 }  // namespace
@@ -125,20 +111,23 @@ void gemm_by_table(Context& context, const QuantizedGemm& args,
                    const GemmQuantizedGpuKernels& table, int multiprocessors) {
   GemmQuantizedGpuArgs raw = gpu_args(context, args);
   if (multiprocessors > 0) raw.product.multiprocessors = multiprocessors;
-  expect(table.serves(raw), "this table does not serve {}", words_of(args));
+  expect(table.serves(raw), "no kernel of this GPU serves {}", words_of(args));
   table.multiply(raw);
 }
 
 void gemm_on_gpu(Context& context, const QuantizedGemm& args) {
-  if (without_terms(context, args)) return;
+  if (args.a.columns.padded_size() == 0) return add_nothing(context, args);
   const GemmQuantizedGpuKernels* table = table_of(context);
-  expect(table != nullptr, "no kernel of this GPU serves {}", words_of(args));
-  const GemmQuantizedGpuArgs raw = gpu_args(context, args);
-  if (table->serves(raw)) return table->multiply(raw);
-  expect(is_glu(args.epilogue) || is_glu_backward(args.epilogue), "no kernel of this GPU serves {}",
-         words_of(args));
-  multiply_unfused(context, args);
+  expect(table != nullptr, "this GPU has no kernel for {}", words_of(args));
+  if (args.epilogue == GemmEpilogue::kNone || table->serves(gpu_args(context, args)))
+    return gemm_by_table(context, args, *table);
+  multiply_unfused(context, args, *table);
 }
 
 }  // namespace gemm_quantized_internal
+
+bool gemm_quantized_serves(const Context& context) {
+  return !context.on_gpu() || gemm_quantized_internal::table_of(context) != nullptr;
+}
+
 }  // namespace trireme

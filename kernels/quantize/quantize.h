@@ -3,12 +3,15 @@
 // Transformer Engine's recipes of that name and DeepSeek-V3's blocks).
 //
 //   amax = max |x| over a block
-//   s    = 1 where amax is 0, else min(largest / amax, FLT_MAX)     in f32; largest: 448 or 57,344
-//   code = the value of the format nearest to x s, ties to even, at most `largest` in magnitude
+//   s    = 1 where amax is 0 or not finite, else min(largest / amax, FLT_MAX)   in f32;
+//          largest: 448 or 57,344
+//   code = the value of the format nearest to x s, ties to even, at most `largest` in magnitude;
+//          0x7f of a NaN
 //   scale = 1 / s, by which a code is multiplied
 //
 // A block with a value that is not finite gets the scale NaN: whatever is computed with it shows
-// that, as the bf16 product would. All bits are the same on a CPU and a GPU.
+// that, as the bf16 product would. All bits are the same on a CPU and a GPU, for any number of
+// threads, but for those of a NaN that dequantize stores.
 
 #include "device/context.h"
 #include "kernels/gemm/gemm.h"
@@ -21,6 +24,9 @@ namespace trireme {
 ///   amax [rows.blocks(), columns.blocks()] i32, cleared by the caller;  x [R, C] f32|bf16
 void absolute_max(Context& context, TensorView amax, ConstTensorView x, const ScaleDim& rows,
                   const ScaleDim& columns);
+
+/// most[i] = the largest of most[i] and others[p, i], which are such maxima.  i32; N and P any
+void join_maxima(Context& context, TensorView most_N, ConstTensorView others_PN);
 
 /// Codes and scales of x, or of x^T with `transpose`; out.rows and out.columns are those of what is
 /// written.
@@ -36,10 +42,10 @@ struct Quantize {
 };
 void quantize(Context& context, const Quantize& args);
 
-/// scales = 1 / s for amaxes of any shape.
+/// scales = 1 / s for amaxes of any shape, in whose place they may be written.
 void scales_of(Context& context, TensorView scales, ConstTensorView amax, DType format);
 
-/// x[r, c] = code * scale, rounded once.   x [R, C] f32|bf16
+/// x[r, c] = code * scale in f32, rounded to x's type, f32|bf16, where it is stored.   x [R, C]
 void dequantize(Context& context, TensorView x, const ConstQuantizedView& from);
 
 /// The same codes and scales in another order: transposed, padded or both. to.rows and to.columns

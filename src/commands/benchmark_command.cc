@@ -171,6 +171,7 @@ void time_run(Launch& launch, const PreparedRun& prepared, const Placement& plac
   result.cpu = gpu ? device_text(runtime.context.device()) : cpu_model_name();
   result.isa = name_of(runtime.context.isa());
   result.compute = runtime.store.compute();
+  result.precision = precision_name(prepared.run);
   result.world = replica.size();
   result.threads = runtime.options.threads;
   result.tokens = static_cast<double>(prepared.run.batch.global * config.data.sequence_length);

@@ -127,7 +127,7 @@ Json benchmark_json(const BenchmarkResult& result) {
   Json json;
   json["world"] = result.world;
   json["threads_per_rank"] = result.threads;
-  json["compute"] = name_of(result.compute);
+  json["compute"] = result.precision;
   json["steps"] = static_cast<std::int64_t>(result.step_seconds.size());
   json["step_seconds"]["minimum"] = result.step_seconds.front();
   json["step_seconds"]["median"] = median;
@@ -202,7 +202,7 @@ std::string op_row(const OpCost& op, const BenchmarkResult& result) {
 
 std::string head_text(const BenchmarkResult& result) {
   const double median = result.median_seconds(), flops = result.model_flops / median;
-  std::string text = fmt::format("{}, {}\n", result.model, name_of(result.compute));
+  std::string text = fmt::format("{}, {}\n", result.model, result.precision);
   text += fmt::format("cpu       {}, {}; {} rank{} x {} thread{}\n", result.cpu, result.isa,
                       result.world, result.world > 1 ? "s" : "", result.threads,
                       result.threads > 1 ? "s" : "");
@@ -216,7 +216,9 @@ std::string head_text(const BenchmarkResult& result) {
     text += fmt::format(", {} of the machine's {}product rate", percent(*result.of_product_rate()),
                         result.compute == DType::kBF16 ? "bf16 " : "");
   }
-  if (result.peak_flops) text += fmt::format(", MFU {}", percent(flops / *result.peak_flops));
+  if (result.peak_flops)
+    text += fmt::format(", MFU {}{}", percent(flops / *result.peak_flops),
+                        result.precision == "fp8" ? " of the fp8 peak" : "");
   text += '\n';
   const MachineRates& rates = result.rates;
   if (!rates.known()) return text;

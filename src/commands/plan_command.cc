@@ -160,13 +160,12 @@ void assume_machine(const Options& options, DeviceKind device, ResolveInput& inp
 std::string_view device_word(DeviceKind device) {
   return device == DeviceKind::kCuda ? "cuda" : "cpu";
 }
-std::string_view precision_word(DType compute) { return compute == DType::kBF16 ? "bf16" : "fp32"; }
 
 Json json_of(const Figures& figures) {
   Json json;
   json["world"] = figures.world;
   json["device"] = device_word(figures.run.device);
-  json["precision"] = precision_word(figures.run.compute);
+  json["precision"] = precision_name(figures.run);
   json["mesh"] = figures.run.mesh.json();
   json["steps"] = figures.run.steps;
   json["batch"]["global"] = figures.run.batch.global;
@@ -221,7 +220,7 @@ std::string assumed_text(const RunConfig& config, const Figures& figures) {
                          ? "run.device is auto, and this machine has it"
                          : "run.device is auto, and this build or machine has no GPU; "
                            "--set run.device=cuda plans for one",
-                     precision_word(figures.run.compute),
+                     precision_name(figures.run),
                      config.precision.compute ? "precision.compute" : "its default") +
          (figures.run.zero_group == 0
               ? ""

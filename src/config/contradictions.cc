@@ -34,6 +34,7 @@ class Checker {
     check_data();
     check_batch();
     check_schedule();
+    check_precision();
     check_trace();
     check_staging();
     check_watching();
@@ -104,6 +105,14 @@ class Checker {
   void check_batch() {
     if (!meant("batch.micro") && !meant("batch.global")) {
       report("batch.micro", "batch.micro or batch.global, or both", "is required");
+    }
+  }
+
+  void check_precision() {
+    const auto& precision = loaded_.config.precision;
+    if (precision.fp8 && precision.compute != ComputePrecision::kFp8) {
+      report("precision.fp8", "leave it out, or precision.compute \"fp8\"",
+             "says how to compute in fp8, and this run does not");
     }
   }
 

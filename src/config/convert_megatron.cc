@@ -321,27 +321,28 @@ class MegatronRun {
                     *from);
   }
 
+  /// Delayed scaling and MXFP8 have no counterpart: they become the current scaling of tensors, and
+  /// of blocks.
+  void convert_fp8() {
+    const std::string format = a_.text("--fp8-format").value_or("hybrid"),
+                      recipe = a_.text("--fp8-recipe").value_or("delayed");
+    const bool block = recipe == "blockwise" || recipe == "mxfp8";
+    Json fp8 = Json::object();
+    fp8["recipe"] = block ? "block" : "tensor";
+    fp8["gradients"] = format == "e4m3" ? "e4m3" : "e5m2";
+    draft_.set("precision.fp8", std::move(fp8), "--fp8-format");
+    if (recipe != "tensorwise" && recipe != "blockwise")
+      draft_.remark("--fp8-recipe {} has no counterpart: scales are those of the current {}",
+                    recipe, block ? "blocks" : "tensors");
+  }
+
   void convert_precision() {
     const bool bf16 = a_.has("--bf16"), fp16 = a_.has("--fp16"), fp8 = a_.has("--fp8-format");
     if (bf16 && fp16) draft_.remark("--bf16 and --fp16 contradict each other: bf16 is taken");
     if (fp16 && !bf16)
       draft_.remark("--fp16 has no counterpart: bf16 is taken, which needs no loss scale");
     draft_.set("precision.compute", fp8 ? "fp8" : bf16 || fp16 ? "bf16" : "fp32", "the precision");
-    if (fp8) {
-      Json given = Json::object();
-      given["precision"]["compute"] = "fp8";
-      std::vector<Problem> problems;
-      check_unbuilt(given, problems);
-      if (!problems.empty()) {
-        draft_.erase("precision.compute");
-        draft_.set("precision.compute", "bf16", "--fp8-format");
-      }
-      draft_.remark(
-          "--fp8-format {}{}: {}", a_.text("--fp8-format").value_or(""),
-          a_.has("--fp8-recipe") ? ", --fp8-recipe " + a_.text("--fp8-recipe").value_or("") : "",
-          problems.empty() ? "the recipe is precision.fp8's default"
-                           : "fp8 is not in this version, bf16 is taken");
-    }
+    if (fp8) convert_fp8();
     if (a_.has("--grad-reduce-in-bf16"))
       draft_.set("precision.wire", "bf16", "--grad-reduce-in-bf16");
     for (const char* name :

@@ -213,10 +213,22 @@ void add_training(std::vector<Field>& list) {
         .peers = {"--lr-wsd-decay-iters", "", "num_decay_steps", "lr_scheduler.decay_ratio"});
   FIELD(lr_schedule.decay_shape, .text = "Shape of that decay (wsd)",
         .peers = {"--lr-wsd-decay-style", "", "decay_type", ""});
-  FIELD(precision.compute, .text = "Type of activations and products; fp32 means no TF32",
+  FIELD(precision.compute,
+        .text =
+            "Type of activations and products; fp32 means no TF32; fp8: bf16, and the layers' "
+            "linear products of fp8 operands",
         .default_text = "bf16 on cuda, fp32 on cpu",
         .peers = {"--bf16 --fp16 --fp8-format", "bf16.enabled fp16.enabled", "bf16 fp16",
                   "training.mixed_precision_param"});
+  FIELD(precision.fp8,
+        .text =
+            "How with compute fp8: one scale for a tensor, or for blocks of 1 x 128 of "
+            "activations and gradients and 128 x 128 of weights; the type of gradients; how many "
+            "layers stay in bf16 at either end",
+        .default_text = R"({"recipe": "tensor", "gradients": "e5m2", "bf16_layers": [0, 0]})",
+        .example = R"({"recipe": "block", "gradients": "e4m3"})",
+        .peers = {"--fp8-recipe --fp8-format --first-last-layers-bf16", "", "",
+                  "quantize.linear.float8.recipe_name"});
   FIELD(precision.master, .text = "Type of the weights that the optimizer updates",
         .values = {"fp32"}, .peers = {"--main-params-dtype", "", "", ""});
   FIELD(precision.accumulate, .text = "Type in which gradients are added up", .values = {"fp32"},

@@ -88,6 +88,77 @@ Json list_schema(Json items, std::size_t count) {
       {"type", "array"}, {"items", std::move(items)}, {"minItems", size}, {"maxItems", size}};
 }
 
+// ---- precision.fp8
+
+namespace {
+
+/// Its keys, each read like a field of that type.
+template <class F>
+void for_each_key(Fp8Precision& fp8, const F& visit) {
+  FieldRow gradients;
+  gradients.values = {"e5m2", "e4m3"};
+  FieldRow layers;
+  layers.minimum = 0;
+  layers.plain = true;
+  visit("recipe", FieldRow(), fp8.recipe);
+  visit("gradients", gradients, fp8.gradients);
+  visit("bf16_layers", layers, fp8.bf16_layers);
+}
+
+template <class T>
+using CodecOf = Codec<std::remove_cvref_t<T>>;
+
+}  // namespace
+
+std::vector<std::string> Codec<Fp8Precision>::words(const FieldRow&) { return {}; }
+
+Json Codec<Fp8Precision>::schema(const FieldRow&) {
+  Json json = typed_schema("object"), keys = Json::object();
+  Fp8Precision defaults;
+  for_each_key(defaults, [&](const char* key, const FieldRow& row, auto& member) {
+    keys[key] = CodecOf<decltype(member)>::schema(row);
+    keys[key]["default"] = CodecOf<decltype(member)>::read(member);
+  });
+  json["properties"] = std::move(keys);
+  json["additionalProperties"] = false;
+  return json;
+}
+
+std::string Codec<Fp8Precision>::legal(const FieldRow&) {
+  std::string text;
+  Fp8Precision scratch;
+  for_each_key(scratch, [&](const char* key, const FieldRow& row, auto& member) {
+    text += fmt::format("{}{}: {}", text.empty() ? "an object of " : "; ", key,
+                        CodecOf<decltype(member)>::legal(row));
+  });
+  return text;
+}
+
+bool Codec<Fp8Precision>::assign(const Json& json, const FieldRow&, Fp8Precision& out) {
+  if (!json.is_object()) return false;
+  Fp8Precision fp8;
+  std::size_t read = 0;
+  bool legal = true;
+  for_each_key(fp8, [&](const char* key, const FieldRow& row, auto& member) {
+    const Json* value = json.find(key);
+    if (value == nullptr) return;
+    ++read;
+    legal = legal && CodecOf<decltype(member)>::assign(*value, row, member);
+  });
+  if (!legal || read != json.as_object().size()) return false;
+  out = fp8;
+  return true;
+}
+
+Json Codec<Fp8Precision>::read(const Fp8Precision& value) {
+  Json json = Json::object();
+  Fp8Precision fp8 = value;
+  for_each_key(fp8, [&](const char* key, const FieldRow&, auto& member) {
+    json[key] = CodecOf<decltype(member)>::read(member);
+  });
+  return json;
+}
+
 // ---- run.resume
 
 namespace {

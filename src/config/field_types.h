@@ -44,6 +44,10 @@ struct EnumWords<ComputePrecision> {
   static constexpr std::string_view kWords[] = {"fp32", "bf16", "fp8"};
 };
 template <>
+struct EnumWords<Fp8Recipe> {
+  static constexpr std::string_view kWords[] = {"tensor", "block"};
+};
+template <>
 struct EnumWords<ContextMethod> {
   static constexpr std::string_view kWords[] = {"ring", "allgather", "ulysses"};
 };
@@ -61,7 +65,7 @@ struct EnumWords<WhenBusy> {
 };
 template <>
 struct EnumWords<DType> {
-  static constexpr std::string_view kWords[] = {"fp32", "bf16", "fp64", "int32"};
+  static constexpr std::string_view kWords[] = {"fp32", "bf16", "fp64", "int32", "e4m3", "e5m2"};
 };
 
 // What the types have in common; defined in field_types.cc.
@@ -217,6 +221,7 @@ struct Codec<std::array<T, kCount>> {
   }
 TRIREME_DECLARE_CODEC(ResumeChoice);
 TRIREME_DECLARE_CODEC(DataSource);
+TRIREME_DECLARE_CODEC(Fp8Precision);
 TRIREME_DECLARE_CODEC(ValidationSets);
 TRIREME_DECLARE_CODEC(std::vector<std::string>);  // row.minimum: least number of them
 TRIREME_DECLARE_CODEC(std::vector<std::int64_t>);

@@ -26,6 +26,7 @@ enum class OptimizerKind : std::uint8_t { kAdamW };
 enum class LrScheduleKind : std::uint8_t { kCosine, kLinear, kConstant, kWsd };
 enum class DecayShape : std::uint8_t { kLinear, kSqrt, kCosine };
 enum class ComputePrecision : std::uint8_t { kFp32, kBf16, kFp8 };
+enum class Fp8Recipe : std::uint8_t { kTensor, kBlock };
 enum class ContextMethod : std::uint8_t { kRing, kAllGather, kUlysses };
 enum class ReductionOrder : std::uint8_t { kRank, kLibrary };
 enum class Recompute : std::uint8_t { kNone, kSelective, kFull };
@@ -53,6 +54,16 @@ struct DataSource {
 struct ValidationSets {
   std::vector<std::pair<std::string, DataSource>> sets;  ///< name, source; in the order given
   friend bool operator==(const ValidationSets&, const ValidationSets&) = default;
+};
+
+/// How products of layers go to fp8. Scales are those of the current values: one for a whole
+/// tensor, or for 1 x 128 of activations and gradients and 128 x 128 of weights (DeepSeek-V3).
+struct Fp8Precision {
+  Fp8Recipe recipe = Fp8Recipe::kTensor;
+  DType gradients = DType::kF8E5M2;  ///< activations and weights are e4m3
+  std::array<std::int64_t, 2> bf16_layers = {0,
+                                             0};  ///< the first and the last so many stay in bf16
+  friend bool operator==(const Fp8Precision&, const Fp8Precision&) = default;
 };
 
 struct RunConfig {
@@ -143,6 +154,7 @@ struct RunConfig {
 
   struct Precision {
     std::optional<ComputePrecision> compute;  ///< bf16 on cuda, fp32 on cpu
+    std::optional<Fp8Precision> fp8;          ///< with fp8 alone
     DType master = DType::kF32;
     DType accumulate = DType::kF32;
     DType wire = DType::kF32;

@@ -9,7 +9,6 @@ namespace trireme {
 
 const std::vector<Unbuilt>& unbuilt_features() {
   static const std::vector<Unbuilt> list = {
-      {"precision.compute", {R"("fp32")", R"("bf16")"}},
       {"parallel.expert", {"1"}},
   };
   return list;
@@ -26,8 +25,7 @@ bool is_future_key(std::string_view path) {
                                                "optimizer.matrix_lr",
                                                "parallel.expert_placement",
                                                "parallel.expert_tensor",
-                                               "parallel.offload",
-                                               "precision.fp8"};
+                                               "parallel.offload"};
   static constexpr std::string_view kSections[] = {"lora", "moe", "stability"};
   const std::string_view section = path.substr(0, path.find('.'));
   return find_field(path) == nullptr &&

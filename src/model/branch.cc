@@ -9,6 +9,10 @@ BranchWeights weights_of(const ParamStore::Lease& lease, const BranchParams& par
 
 void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView x_TC,
                              const LinearWeights& weights, const LinearEpilogue& epilogue) {
+  if (weights.fp8 != nullptr) {  // a scale is that of all rows
+    pass.tensor.all_gather(x_TC);
+    return pass.linear_forward(y_TN, x_TC, weights, epilogue);
+  }
   pass.tensor.use_gathered(
       x_TC, pass.tensor.start_all_gather(x_TC), [&](std::int64_t first, std::int64_t count) {
         const auto then = [&](Context& context, std::int64_t begin, std::int64_t rows) {
@@ -16,8 +20,7 @@ void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView 
         };
         LinearEpilogue part = epilogue.rows(first, count);
         if (epilogue.then.given()) part.then = then;
-        linear_forward(pass.context, y_TN.rows(first, count), x_TC.rows(first, count), weights,
-                       part);
+        pass.linear_forward(y_TN.rows(first, count), x_TC.rows(first, count), weights, part);
       });
 }
 
@@ -26,13 +29,18 @@ void row_parallel_forward(const LayerPass& pass, TensorView y_TC, ConstTensorVie
   if (pass.tensor.extent() == 1) {
     LinearEpilogue epilogue;
     epilogue.then = then;
-    return linear_forward(pass.context, y_TC, x_TN, weights, epilogue);
+    return pass.linear_forward(y_TC, x_TN, weights, epilogue);
   }
   if (!pass.tensor.first()) weights.bias = {};
-  pass.tensor.make_reduced(
-      pass.context, y_TC, scratch_TC, [&](std::int64_t first, std::int64_t count) {
-        linear_forward(pass.context, y_TC.rows(first, count), x_TN.rows(first, count), weights);
-      });
+  if (weights.fp8 != nullptr) {
+    pass.linear_forward(y_TC, x_TN, weights);
+    pass.tensor.reduce(y_TC);
+  } else {
+    pass.tensor.make_reduced(
+        pass.context, y_TC, scratch_TC, [&](std::int64_t first, std::int64_t count) {
+          pass.linear_forward(y_TC.rows(first, count), x_TN.rows(first, count), weights);
+        });
+  }
   if (then.given()) then(pass.context, 0, pass.tensor.residual_rows(y_TC).shape[0]);
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/attention/attention.h"
+#include "model/fp8_linear.h"
 #include "model/linear.h"
 #include "model/norm.h"
 #include "model/rope_table.h"
@@ -24,6 +25,26 @@ struct LayerPass {
   RopeTable rope;             ///< with RoPE
   ConstTensorView positions;  ///< [T] i32
   AttentionMask mask;
+  const Fp8Products* fp8 = nullptr;  ///< where products are in fp8
+  /// In generation, which reads fp8 weights as bf16: room for the largest.
+  TensorView widened = {};
+
+  void linear_forward(TensorView y_TN, ConstTensorView x_TK, const LinearWeights& weights,
+                      const LinearEpilogue& epilogue = {}) const {
+    if (weights.fp8 != nullptr && fp8 != nullptr)
+      return fp8->forward(y_TN, x_TK, weights, epilogue);
+    trireme::linear_forward(context, y_TN, x_TK, widen(context, weights, widened), epilogue);
+  }
+  void linear_backward_input(TensorView dx_TK, ConstTensorView dy_TN, const LinearWeights& weights,
+                             const LinearEpilogue& epilogue = {}) const {
+    if (weights.fp8 != nullptr) return fp8->backward_input(dx_TK, dy_TN, weights, epilogue);
+    trireme::linear_backward_input(context, dx_TK, dy_TN, weights, epilogue);
+  }
+  void linear_backward_weight(const LinearGradients& gradients, ConstTensorView dy_TN,
+                              ConstTensorView x_TK) const {
+    if (gradients.fp8 != nullptr) return fp8->backward_weight(gradients, dy_TN, x_TK);
+    trireme::linear_backward_weight(context, gradients, dy_TN, x_TK);
+  }
 };
 
 struct BranchWeights {
@@ -116,22 +137,29 @@ struct BranchBackward {
   void out_input(TensorView dx_TN, Pending dy, const BranchWeights& weights,
                  const LinearEpilogue& epilogue = {}) const {
     const TensorView& dy_TC = left.last_product();
-    pass.tensor.use_gathered(dy_TC, std::move(dy), [&](std::int64_t first, std::int64_t count) {
-      linear_backward_input(pass.context, dx_TN.rows(first, count), dy_TC.rows(first, count),
-                            weights.out, epilogue.rows(first, count));
-    });
+    const auto product = [&](std::int64_t first, std::int64_t count) {
+      pass.linear_backward_input(dx_TN.rows(first, count), dy_TC.rows(first, count), weights.out,
+                                 epilogue.rows(first, count));
+    };
+    if (weights.out.fp8 == nullptr) return pass.tensor.use_gathered(dy_TC, std::move(dy), product);
+    dy.wait();  // a scale is that of all rows
+    product(0, dy_TC.shape[0]);
   }
   /// This rank's part of n's gradient, in n.
   void in_input(const BranchWeights& weights) const {
-    linear_backward_input(pass.context, left.n_TC, left.din_TX, weights.in);
+    pass.linear_backward_input(left.n_TC, left.din_TX, weights.in);
   }
   /// All of it, in the residual rows; scratch is what is written next.
   void in_input_reduced(const BranchWeights& weights, TensorView scratch_TC) const {
-    pass.tensor.make_reduced(pass.context, left.n_TC, scratch_TC,
-                             [&](std::int64_t first, std::int64_t count) {
-                               linear_backward_input(pass.context, left.n_TC.rows(first, count),
-                                                     left.din_TX.rows(first, count), weights.in);
-                             });
+    if (weights.in.fp8 != nullptr) {
+      in_input(weights);
+      return pass.tensor.reduce(left.n_TC);
+    }
+    pass.tensor.make_reduced(
+        pass.context, left.n_TC, scratch_TC, [&](std::int64_t first, std::int64_t count) {
+          pass.linear_backward_input(left.n_TC.rows(first, count), left.din_TX.rows(first, count),
+                                     weights.in);
+        });
   }
   /// From n's gradient, which gives way to n, to that of s.
   void norm(const BranchWeights& weights, TensorView ds_TC) const {
@@ -144,11 +172,11 @@ struct BranchBackward {
     norm_backward(pass.context, args);
   }
   void in_weight() const {
-    linear_backward_weight(pass.context, gradients_of(sink, params.in), left.din_TX, left.n_TC);
+    pass.linear_backward_weight(gradients_of(sink, params.in), left.din_TX, left.n_TC);
   }
   /// `x`: what the last product read.
   void out_weight(ConstTensorView x) const {
-    linear_backward_weight(pass.context, gradients_of(sink, params.out), left.last_product(), x);
+    pass.linear_backward_weight(gradients_of(sink, params.out), left.last_product(), x);
   }
   /// The sums of a norm that have waited for W.
   void add_kept(const NormParams& norm, const NormGradients& kept) const {

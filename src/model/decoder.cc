@@ -25,6 +25,18 @@ Shape cache_shape(const ModelConfig& local, std::int64_t tokens) {
   return {tokens, local.layer(0).attention.kv_size()};
 }
 
+std::int64_t widest_fp8_weight(const ModelParams& params, const ParamStore& store) {
+  std::int64_t most = 0;
+  for (const BlockParams& block : only_chunk(params).blocks) {
+    for (const LinearParams* linear :
+         {&block.attention.in, &block.attention.out, &block.mlp.in, &block.mlp.out}) {
+      if (!linear->fp8) continue;
+      most = std::max(most, store.layout(WeightForm::kFp8).fused_shape(linear->weight).count());
+    }
+  }
+  return most;
+}
+
 /// Products see each row alone while it lives.
 class BatchInvariance {
  public:
@@ -65,6 +77,8 @@ Decoder::Decoder(Context& context, const ModelConfig& config, const ModelParams&
     const auto make = [&] { return Buffer(store.compute(), cache, context.device()); };
     caches_.push_back({make(), make(), places_of(attention)});
   }
+  if (const std::int64_t widest = widest_fp8_weight(params, store); widest > 0)
+    widened_ = Buffer(store.compute(), {widest}, context.device());
   const Shape ordered = cache_shape(local_, shape.length);
   ordered_k_ = Buffer(store.compute(), ordered, context.device());
   ordered_v_ = Buffer(store.compute(), ordered, context.device());
@@ -206,7 +220,8 @@ void Decoder::forward(int /*chunk*/, int /*micro_batch*/) {
   AttentionMask mask;
   mask.q = {&range, 1};
   const ConstTensorView positions = first(positions_);
-  const ModelPass pass{context_, local_, tensor_, context_axis_, ropes_, positions, mask};
+  const ModelPass pass{context_,  local_, tensor_, context_axis_,  ropes_,
+                       positions, mask,   nullptr, widened_.view()};
   const bool head = chunk_.range.head && wanted_ > 0;
   // A gather must not be under way when nobody comes for it.
   const std::size_t unread = chunk_.range.head && !head ? 2 : 0;

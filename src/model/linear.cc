@@ -6,7 +6,12 @@ namespace trireme {
 
 LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params) {
   LinearWeights weights;
-  weights.weight = lease.weight(params.weight);
+  if (params.fp8) {
+    weights.quantized = lease.quantized(params.weight);
+    weights.fp8 = &*params.fp8;
+  } else {
+    weights.weight = lease.weight(params.weight);
+  }
   if (params.bias.given()) weights.bias = lease.weight(params.bias);
   weights.in_out = params.in_out;
   return weights;
@@ -17,6 +22,7 @@ LinearGradients gradients_of(const Gradients& sink, const LinearParams& params) 
   gradients.weight = sink.product(params.weight);
   if (params.bias.given()) gradients.bias = sink.sum(params.bias);
   gradients.in_out = params.in_out;
+  if (params.fp8) gradients.fp8 = &*params.fp8;
   return gradients;
 }
 

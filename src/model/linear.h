@@ -10,11 +10,14 @@ namespace trireme {
 struct LinearWeights {
   ConstTensorView weight, bias;  ///< bias may be absent
   bool in_out = false;
+  ConstQuantizedView quantized = {};  ///< in place of `weight` in fp8
+  const Fp8Columns* fp8 = nullptr;    ///< given with that
 };
 struct LinearGradients {
   Gradients::Product weight;
   TensorView bias;  ///< added to
   bool in_out = false;
+  const Fp8Columns* fp8 = nullptr;  ///< where the product is one of fp8
 };
 
 LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params);

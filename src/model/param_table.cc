@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "store/quantized_layout.h"
+
 namespace trireme {
 
 namespace {
@@ -258,6 +260,46 @@ ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange
 ModelParams declare_params(const ModelConfig& config) {
   const ChunkRange whole = whole_model(config);
   return declare_params(config, {&whole, 1});
+}
+
+namespace {
+
+void declare_fp8(std::vector<ParamMeta>& metas, LinearParams& linear, std::int64_t block,
+                 AxisRank tensor) {
+  Fp8Columns columns;
+  for (ParamIndex i = linear.weight.first; i <= linear.weight.last; ++i) {
+    ParamMeta& meta = metas[static_cast<std::size_t>(i)];
+    meta.fp8 = Fp8Copy{block};
+    const QuantizedDims dims = quantized_dims(meta, tensor, block);
+    const ScaleDim &in = linear.in_out ? dims.rows : dims.columns,
+                   &out = linear.in_out ? dims.columns : dims.rows;
+    const bool in_is_cut = meta.cut.given() && meta.cut.dim == (linear.in_out ? 0 : 1);
+    (in_is_cut ? columns.in_cut : columns.out_cut)
+        .segments.insert((in_is_cut ? columns.in_cut : columns.out_cut).segments.end(),
+                         meta.cut.segments.begin(), meta.cut.segments.end());
+    columns.in = in;
+    for (int part = 0; part < out.part_count; ++part)
+      columns.out.add(out.parts[static_cast<std::size_t>(part)]);
+  }
+  linear.fp8 = columns;
+}
+
+}  // namespace
+
+void declare_fp8(ModelParams& params, const ModelConfig& config, const Fp8Precision& precision,
+                 AxisRank tensor) {
+  const std::int64_t block = fp8_weight_block(precision.recipe);
+  for (ChunkParams& chunk : params.chunks) {
+    std::int64_t layer = chunk.range.first_layer;
+    for (BlockParams& of : chunk.blocks) {
+      const bool here = layer >= precision.bf16_layers[0] &&
+                        layer < config.layer_count() - precision.bf16_layers[1];
+      ++layer;
+      if (!here) continue;
+      for (LinearParams* linear : {&of.attention.in, &of.attention.out, &of.mlp.in, &of.mlp.out})
+        declare_fp8(params.metas, *linear, block, tensor);
+    }
+  }
 }
 
 ModelConfig config_of_rank(const ModelConfig& config, AxisRank rank) {

@@ -7,13 +7,22 @@
 #include <vector>
 
 #include "config/model_config.h"
+#include "config/run_config.h"
 #include "store/param.h"
+#include "tensor/quantized_view.h"
 
 namespace trireme {
 
+/// How a product in fp8 sees the columns of its input and output on this rank: parts with scales of
+/// their own (blocks are the recipe's), and whether other tensor-parallel ranks have the rest.
+struct Fp8Columns {
+  ScaleDim in, out;
+  TensorCut in_cut, out_cut;  ///< not given: all columns are here
+};
 struct LinearParams {
   ParamRange weight, bias;  ///< fused ranges; bias may be absent
   bool in_out = false;      ///< stored [in, out], else [out, in]
+  std::optional<Fp8Columns> fp8 = {};
 };
 struct NormParams {
   ParamIndex weight = kNoParam, bias = kNoParam;
@@ -74,6 +83,15 @@ inline constexpr std::int64_t kVocabularyRowAlignment = 16;
 ModelParams declare_params(const ModelConfig& config, std::span<const ChunkRange> chunks);
 /// Of the whole model.
 ModelParams declare_params(const ModelConfig& config);
+
+/// Declares the products of layers to be in fp8, but for the first and last layers of the model
+/// that `precision` leaves in bf16.
+void declare_fp8(ModelParams& params, const ModelConfig& config, const Fp8Precision& precision,
+                 AxisRank tensor);
+/// Indices of either dim of a weight that share a scale.
+inline std::int64_t fp8_weight_block(Fp8Recipe recipe) {
+  return recipe == Fp8Recipe::kBlock ? 128 : 0;
+}
 
 /// The model that a tensor-parallel rank's layers compute: its heads and columns of the MLP. KV
 /// heads fewer than ranks are held by several. The extents divide (plan/resolve).

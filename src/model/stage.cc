@@ -43,6 +43,7 @@ Stage::Stage(Context& context, const ModelConfig& config, const ModelParams& par
          params.chunks.size());
   ArenaCursor arena(memory_.data());
   buffers_ = lay_out(arena, config, shape, store.compute());
+  if (shape_.fp8) fp8_.emplace(Fp8Products{context_, axes_.tensor, *shape_.fp8, buffers_.fp8});
   for (const ChunkParams& chunk : params.chunks) {
     for (const ActionKind kind :
          {ActionKind::kForward, ActionKind::kRecompute, ActionKind::kBackward})
@@ -73,7 +74,10 @@ ModelPass Stage::pass_of(const MicroBatch& micro_batch) {
   mask.sequences = micro_batch.sequences;
   mask.q = mask.kv = axes_.context.own(tokens);
   mask.first_key_T = micro_batch.first_key;
-  return {context_, local_, axes_.tensor, axes_.context, ropes_, micro_batch.positions, mask};
+  return {context_,     local_,
+          axes_.tensor, axes_.context,
+          ropes_,       micro_batch.positions,
+          mask,         fp8_ ? &*fp8_ : nullptr};
 }
 
 /// The entry of layer `layer` in a list of a chunk; -1: none.

@@ -54,6 +54,7 @@ struct StageShape {
   Recompute recompute = Recompute::kNone;
   std::vector<ChunkShape> chunks = {};  ///< in order of the model; none: the whole
   DeviceKind device = DeviceKind::kCpu;
+  std::optional<Fp8Precision> fp8 = {};  ///< of products that are declared so
 
   /// Of a micro-batch, those that are computed here.
   [[nodiscard]] std::int64_t local_tokens() const {
@@ -128,6 +129,7 @@ class Stage final : public StageProgram {
     BlockForwardScratch forward;
     HeadBuffers head;
     AttentionScratch backward;
+    Fp8Scratch fp8;
   };
   static Buffers lay_out(ArenaCursor& arena, const ModelConfig& config, const StageShape& shape,
                          DType compute);
@@ -199,6 +201,7 @@ class Stage final : public StageProgram {
   const RopeTables ropes_;
   const std::vector<ChunkShape> chunks_;
   Buffers buffers_;
+  std::optional<Fp8Products> fp8_;
   Buffer loss_sum_, loss_scale_;
   std::map<std::pair<const ChunkParams*, ActionKind>, std::vector<int>> reads_;
   DeviceBatches device_batches_;

@@ -44,6 +44,13 @@ std::vector<std::int32_t> in_turn(std::int64_t count, std::int32_t first = 0) {
   return numbers;
 }
 
+Fp8Widths fp8_widths(const LayerShape& layer, int tensor_extent) {
+  const AttentionConfig& attention = layer.config.attention;
+  const MlpConfig& mlp = layer.config.mlp;
+  return {layer.tokens, std::max({layer.hidden, attention.q_size(), mlp.ffn}),
+          std::max({layer.hidden, attention.qkv_size(), mlp.up_size()}), tensor_extent};
+}
+
 }  // namespace
 
 std::vector<ChunkShape> chunks_of(const Schedule& schedule, const std::vector<ChunkRange>& stages) {
@@ -180,6 +187,7 @@ Stage::Buffers Stage::lay_out(ArenaCursor& arena, const ModelConfig& config,
   take_each(&ChunkShape::recomputed, buffers.recomputed,
             [&] { return lay_out_activations(arena, layer, Keep::kShared); });
   if (layer.split) buffers.input_gradient_TC = arena.take(stream);
+  if (shape.fp8) buffers.fp8 = lay_out_fp8(arena, fp8_widths(layer, shape.cut.tensor.extent));
   const bool has_head = std::any_of(chunks.begin(), chunks.end(),
                                     [](const ChunkShape& chunk) { return chunk.range.head; });
   const bool together = std::any_of(chunks.begin(), chunks.end(), [](const ChunkShape& chunk) {

@@ -38,10 +38,12 @@ struct ModelPass {
   const RopeTables& ropes;
   ConstTensorView positions;  ///< [T] i32
   AttentionMask mask;
+  const Fp8Products* fp8 = nullptr;
+  TensorView widened = {};
   /// Layer `index` of the model.
   [[nodiscard]] LayerPass layer(std::int64_t index) const {
-    return {context,   tensor, context_axis, config.layer(index), ropes.of_layer(index),
-            positions, mask};
+    return {context, tensor, context_axis, config.layer(index), ropes.of_layer(index), positions,
+            mask,    fp8,    widened};
   }
 };
 

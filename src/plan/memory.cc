@@ -18,6 +18,7 @@
 #include "store/buckets.h"
 #include "store/param_store.h"
 #include "store/partial_gradients.h"
+#include "store/quantized_refresh.h"
 #include "store/reduction.h"
 #include "store/tied_weight.h"
 #include "store/weight_gather.h"
@@ -136,8 +137,8 @@ class TransferStaging {
       return std::max(of_sums, staging_bytes(Op::kAllGather, 4 * looked_up, replicas));
     }
     const int shards = layout_.distribution(view).shard.extent;
-    const std::int64_t gather = staging_bytes(
-        Op::kAllGather, largest_part(layout_, view, request_.compute) * shards, shards);
+    const std::int64_t gather =
+        staging_bytes(Op::kAllGather, largest_gathered(view) * shards, shards);
     if (!training()) return gather;
     return gather + staging_bytes(Op::kReduceScatter, sums.data_shards, shards) +
            staging_bytes(Op::kAllReduce, sums.data_copies, replicas);
@@ -153,6 +154,16 @@ class TransferStaging {
     Buckets::for_each_part_of(layout, {view, dtype, request_.device},
                               [&](int, Slice part) { size = std::max(size, part.size); });
     return size * static_cast<std::int64_t>(size_of(dtype));
+  }
+  /// The same of weights in either form.
+  [[nodiscard]] std::int64_t largest_gathered(MeshView view) const {
+    std::int64_t bytes = 0;
+    for (const WeightForm form : kWeightForms) {
+      const StoreLayout layout(params_, layout_.distribution(), StoreLayout::of_form(form));
+      const DType type = form == WeightForm::kFp8 ? DType::kF8E4M3 : request_.compute;
+      bytes = std::max(bytes, largest_part(layout, view, type));
+    }
+    return bytes;
   }
   /// Bytes of the largest block's gradients.
   [[nodiscard]] std::int64_t largest_block(MeshView view) const {
@@ -255,7 +266,9 @@ RankMemory estimate_memory(const ModelConfig& model, const MemoryRequest& reques
     memory.libraries = nccl_bytes(connected_axes(request), request.nccl_max_ctas);
   }
   if (layout.sharded())
-    memory.buffers += WeightGather::buffer_bytes(layout, request.compute, request.device);
+    memory.buffers +=
+        WeightGather::buffer_bytes(params, distribution, request.compute, request.device);
+  if (request.part.fp8) memory.buffers += QuantizedRefresh::buffer_bytes(params, distribution);
   if (!training) return memory;
   if (request.sample_tokens > 0) {
     const ModelConfig local = config_of_rank(model, request.part.cut.tensor);

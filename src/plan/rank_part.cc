@@ -59,6 +59,7 @@ ModelParams RankPart::declare(const ModelConfig& model) const {
   for (const ChunkShape& chunk : chunks) ranges.push_back(chunk.range);
   ModelParams params = chunks.empty() ? declare_params(model) : declare_params(model, ranges);
   if (holds_rows(params, store, step_tokens)) params.metas.front().looked_up_most = step_tokens;
+  if (fp8) declare_fp8(params, model, *fp8, cut.tensor);
   return params;
 }
 
@@ -95,6 +96,7 @@ StageShape RankPart::stage(std::int64_t sequences, std::int64_t tokens, Recomput
   shape.chunks = chunks;
   shape.recompute = recompute;
   shape.device = device;
+  shape.fp8 = fp8;
   return shape;
 }
 
@@ -113,6 +115,7 @@ RankPart part_of_rank(const RunConfig& config, const ResolvedRun& run, int rank,
   RunConfig::Parallel parallel = config.parallel;
   if (run.zero_group != 0) parallel.zero_group = run.zero_group;
   RankPart part = part_of_rank(parallel, run.mesh, run.pipeline, rank, purpose);
+  part.fp8 = run.fp8;
   if (run.device == DeviceKind::kCpu && config.precision.wire == DType::kF32)
     part.step_tokens = run.batch.global * config.data.sequence_length;
   return part;

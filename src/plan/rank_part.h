@@ -21,6 +21,7 @@ struct RankPart {
   StagePurpose purpose = StagePurpose::kTraining;
   /// Of all ranks that sum gradients; 0 where an embedding's is held whole, however few they are.
   std::int64_t step_tokens = 0;
+  std::optional<Fp8Precision> fp8 = {};  ///< of the layers' products
 
   /// Of the parameters of those chunks.
   [[nodiscard]] ModelParams declare(const ModelConfig& model) const;

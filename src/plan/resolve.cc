@@ -89,6 +89,8 @@ class Resolver {
     result.sample_tokens = input_.sample_tokens;
     result.device = input_.device;
     result.compute = compute_type(config_, input_.device);
+    if (config_.precision.compute == ComputePrecision::kFp8)
+      result.fp8 = config_.precision.fp8.value_or(Fp8Precision());
     result.sums = reduction_order(config_, input_.device);
     const bool mesh_known = clean({"parallel"});
     const std::optional<std::int64_t> data = mesh_known ? resolve_mesh(result) : std::nullopt;
@@ -103,6 +105,8 @@ class Resolver {
     if (result.steps > 0 && clean({"lr_schedule"})) check_schedule(result.steps);
     if (config_.has_model() && clean({"data", "model"})) check_model();
     if (clean({"model_backend", "parallel", "data", "model", "precision"})) check_attention();
+    if (data && config_.has_model() && result.fp8 && clean({"parallel", "model", "precision"}))
+      check_fp8(*result.fp8);
     if (data && clean({"parallel", "data", "model"})) check_mesh_rules(config_, *data, problems_);
     // Stages are laid out for it: what they stand on must be sound by now.
     if (data && config_.has_model() && sound({"parallel", "batch", "data", "model"}))
@@ -303,6 +307,36 @@ class Resolver {
         name, is_1f1b ? "is exactly 1f1b here" : "fills no bubble here", pipeline.w_memory));
   }
 
+  /// Tensor cores take sums and columns of products in sixteens.
+  void check_fp8(const Fp8Precision& fp8) {
+    const std::int64_t layers = config_.model.layer_count(), tensor = config_.parallel.tensor;
+    const std::int64_t in_bf16 = fp8.bf16_layers[0] + fp8.bf16_layers[1];
+    if (in_bf16 >= layers) {
+      problems_.push_back({"precision.fp8", fmt::format("bf16_layers of {} layers", in_bf16),
+                           fmt::format("fewer than the model's {} layers together", layers), "",
+                           "leaves no layer in fp8: precision.compute \"bf16\" says that"});
+      return;
+    }
+    for (std::int64_t i = fp8.bf16_layers[0]; i < layers - fp8.bf16_layers[1]; ++i) {
+      const LayerConfig& layer = config_.model.layer(i);
+      const AttentionConfig& attention = layer.attention;
+      const std::pair<const char*, std::int64_t> sizes[] = {
+          {"the hidden size", config_.model.hidden},
+          {"the heads of a rank", attention.q_size() / tensor},
+          {"the KV heads of a rank", attention.kv_size() / std::min(tensor, attention.kv_heads)},
+          {"the MLP columns of a rank", layer.mlp.ffn / tensor}};
+      for (const auto& [name, size] : sizes) {
+        if (size % 16 == 0) continue;
+        problems_.push_back(
+            {"precision.compute", "\"fp8\"",
+             "\"bf16\", or sizes of the layers' products that are multiples of 16", "\"bf16\"",
+             fmt::format("products in fp8 take multiples of 16, and {} (layer {}) come to {}", name,
+                         i, size)});
+        return;
+      }
+    }
+  }
+
   void check_speculation(const Pipeline& pipeline) {
     const Simulation simulated = simulate(pipeline.schedule, pipeline.times);
     if (simulated.cost < simulated.step_span * (1 - 1e-9)) return;
@@ -410,8 +444,12 @@ const AttentionBackend& attention_backend(const RunConfig& config, DeviceKind de
 DType compute_type(const RunConfig& config, DeviceKind device) {
   const ComputePrecision usual =
       device == DeviceKind::kCuda ? ComputePrecision::kBf16 : ComputePrecision::kFp32;
-  return config.precision.compute.value_or(usual) == ComputePrecision::kBf16 ? DType::kBF16
-                                                                             : DType::kF32;
+  return config.precision.compute.value_or(usual) == ComputePrecision::kFp32 ? DType::kF32
+                                                                             : DType::kBF16;
+}
+
+std::string_view precision_name(const ResolvedRun& run) {
+  return run.fp8 ? "fp8" : name_of(run.compute);
 }
 
 ReductionOrder reduction_order(const RunConfig& config, DeviceKind device) {
@@ -437,6 +475,7 @@ RunConfig with_defaults_written(const RunConfig& config, const ResolvedRun& run)
     out.precision.compute =
         run.compute == DType::kBF16 ? ComputePrecision::kBf16 : ComputePrecision::kFp32;
   }
+  if (run.fp8) out.precision.fp8 = run.fp8;
   out.parallel.reduction_order = run.sums;
   return out;
 }

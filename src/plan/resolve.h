@@ -42,7 +42,8 @@ struct ResolvedRun {
   ResolvedBatch passes;            ///< as it is computed
   std::int64_t sample_tokens = 0;  ///< of the longest of evaluation.samples and its continuation
   DeviceKind device = DeviceKind::kCpu;
-  DType compute = DType::kF32;  ///< what layers compute in
+  DType compute = DType::kF32;           ///< what layers compute in
+  std::optional<Fp8Precision> fp8 = {};  ///< of their products, which are in bf16 else
   ReductionOrder sums = ReductionOrder::kRank;
   std::int64_t steps = 0;  ///< 0 where run.epochs is given and the windows are not known
   /// Ranks that hold one copy under ZeRO; 0: all that see other tokens (plan/zero_group.h).
@@ -68,8 +69,12 @@ std::int64_t resolve_steps(const RunConfig& config, std::int64_t global,
 ResolvedRun resolve_run(const RunConfig& config, const ResolveInput& input,
                         std::vector<Problem>& problems, std::vector<std::string>& notes);
 
-/// The type that the model computes in: the config's, else fp32 on the CPU and bf16 on a GPU.
+/// The type that the model computes in: the config's, else fp32 on the CPU and bf16 on a GPU. With
+/// products in fp8 all else is in bf16.
 DType compute_type(const RunConfig& config, DeviceKind device);
+
+/// "fp32", "bf16", "fp8": of a run's precision.compute.
+std::string_view precision_name(const ResolvedRun& run);
 
 /// Who computes attention. `auto` comes to own where cuDNN would not serve the run.
 const AttentionBackend& attention_backend(const RunConfig& config, DeviceKind device);

@@ -8,6 +8,7 @@
 #include "model/walk.h"
 #include "store/buckets.h"
 #include "store/partial_gradients.h"
+#include "store/quantized_refresh.h"
 #include "store/reduction.h"
 #include "store/row_gradient.h"
 #include "store/tied_weight.h"
@@ -81,6 +82,7 @@ class Count {
                        : whole_gradients(view);
       if (layout_.sharded()) weights += gathered_weights(view, gathers);
     }
+    if (const std::int64_t maxima = fp8_maxima().shards; maxima > 0) weights += {maxima, 2, 0};
     add(Axis::kData, "gradients", gradients);
     add(Axis::kData, "weights", weights);
   }
@@ -122,14 +124,24 @@ class Count {
                                        const std::vector<std::int64_t>& gathers) const {
     const int shards = layout_.distribution(view).shard.extent;
     Moved moved;
-    Buckets::for_each_part_of(
-        layout_, {view, request_.compute, request_.device}, [&](int block, Slice part) {
-          if (block >= layout_.valued_blocks()) return;
-          Moved gather = one_way(element_ * part.size * shards, shards);
-          gather.copies = 2;  // what is owned into the bucket, everybody's out of it
-          moved += gathers[static_cast<std::size_t>(block)] * gather;
-        });
+    for (const WeightForm form : kWeightForms) {
+      const StoreLayout layout(params_.metas, request_.part.store, StoreLayout::of_form(form));
+      const DType type = form == WeightForm::kFp8 ? DType::kF8E4M3 : request_.compute;
+      Buckets::for_each_part_of(layout, {view, type, request_.device}, [&](int block, Slice part) {
+        if (block >= layout_.valued_blocks()) return;
+        const auto element = static_cast<std::int64_t>(size_of(type));
+        Moved gather = one_way(element * part.size * shards, shards);
+        gather.copies = 2;  // what is owned into the bucket, everybody's out of it
+        moved += gathers[static_cast<std::size_t>(block)] * gather;
+      });
+    }
     return moved;
+  }
+
+  /// The largest magnitudes of fp8 weights, once a step.
+  [[nodiscard]] QuantizedRefresh::Sent fp8_maxima() const {
+    if (!request_.part.fp8) return {};
+    return QuantizedRefresh::bytes_sent(params_.metas, request_.part.store);
   }
 
   void tensor() {

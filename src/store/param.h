@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/shape.h"
@@ -28,6 +29,12 @@ enum class TensorPartial : std::uint8_t {
 /// What ZeRO gives a rank of a parameter: some rows, or all (for updates of whole matrices).
 enum class Ownership : std::uint8_t { kRows, kWhole };
 
+/// That products read a parameter in fp8 (e4m3), and how many indices of either dim share a scale;
+/// 0: all of a segment of its cut (TensorCut).
+struct Fp8Copy {
+  std::int64_t block = 0;
+};
+
 /// Position in the list of ParamMeta.
 using ParamIndex = int;
 inline constexpr ParamIndex kNoParam = -1;
@@ -44,7 +51,8 @@ struct ParamMeta {
   bool set_by_product = false;
   TensorCut cut = {};  ///< on the tensor axis
   Ownership ownership = Ownership::kRows;
-  bool trainable = true;  ///< else it has no gradient and no state of the optimizer
+  std::optional<Fp8Copy> fp8 = {};  ///< else products read it in the compute type
+  bool trainable = true;            ///< else it has no gradient and no state of the optimizer
   /// In memory the rows of a rank are followed by rows of zeros up to a multiple of this: for
   /// products, which take them as further rows. They are in no file, sum or count.
   std::int64_t row_alignment = 1;

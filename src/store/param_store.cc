@@ -13,21 +13,29 @@ namespace {
 
 /// Elements of a store's memory besides gradients, for allocation and plan alike.
 struct Sizes {
-  std::int64_t values = 0, copies = 0, state = 0;
+  std::int64_t values = 0, copies = 0, codes = 0, state = 0;
 };
 
-Sizes sizes_of(const StoreLayout& layout, const StoreLayout& trained, DType compute,
-               const StoreContents& contents) {
+Sizes sizes_of(const StoreLayout& layout, const StoreLayout& trained, const StoreLayout& copied,
+               const StoreLayout& coded, DType compute, const StoreContents& contents) {
   const int stage = layout.zero_stage();
-  const std::int64_t local = layout.valued_local_size(), shard = layout.valued_shard_size();
+  const auto whole_or_owned = [](bool whole, const StoreLayout& of) {
+    return whole ? of.valued_local_size() : of.valued_shard_size();
+  };
   const bool rounded = compute == DType::kBF16;
   Sizes sizes;
   // In fp32 the values are the weights, so that stages 1 and 2 hold them whole.
-  sizes.values = stage == 0 || (!rounded && stage < 3) ? local : shard;
-  if (rounded) sizes.copies = stage < 3 ? local : shard;
-  if (!contents.states.empty())
-    sizes.state = stage == 0 ? trained.valued_local_size() : trained.valued_shard_size();
+  sizes.values = whole_or_owned(stage == 0 || (!rounded && stage < 3), layout);
+  if (rounded) sizes.copies = whole_or_owned(stage < 3, copied);
+  sizes.codes = whole_or_owned(stage < 3, coded);
+  if (!contents.states.empty()) sizes.state = whole_or_owned(stage == 0, trained);
   return sizes;
+}
+
+/// Maxima are joined in equal parts of the ranks that share them.
+std::int64_t largest_count(const QuantizedLayout& quantized,
+                           const ParamDistribution& distribution) {
+  return round_up(quantized.size(), distribution.of(MeshView::kDense).shard.extent);
 }
 
 TensorView part(const TensorView& flat, std::int64_t begin, Shape shape) {
@@ -50,13 +58,22 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StoreConten
       contents_(std::move(contents)),
       layout_(params_, distribution),
       trained_(params_, distribution, StoreLayout::Of::kGradients),
-      placed_(static_cast<std::size_t>(layout_.block_count())) {
-  const Sizes sizes = sizes_of(layout_, trained_, compute, contents_);
+      forms_{Form{StoreLayout(params_, distribution, StoreLayout::Of::kComputeWeights), {}, {}},
+             Form{StoreLayout(params_, distribution, StoreLayout::Of::kFp8Weights), {}, {}}},
+      quantized_(params_, distribution) {
+  const Sizes sizes = sizes_of(layout_, trained_, layout(WeightForm::kCompute),
+                               layout(WeightForm::kFp8), compute, contents_);
+  expect(compute == DType::kBF16 || quantized_.size() == 0, "fp8 weights of a model in {}",
+         name_of(compute));
   const auto make = [&](std::int64_t count, DType dtype) {
     return count == 0 ? Buffer() : Buffer(dtype, {count}, device);
   };
   values_ = make(sizes.values, DType::kF32);
-  copies_ = make(sizes.copies, DType::kBF16);
+  forms_[0].memory = make(sizes.copies, DType::kBF16);
+  forms_[1].memory = make(sizes.codes, DType::kF8E4M3);
+  for (Form& form : forms_) form.placed.resize(static_cast<std::size_t>(layout_.block_count()));
+  largest_ = make(largest_count(quantized_, distribution), DType::kI32);
+  scales_ = make(quantized_.size(), DType::kF32);
   if (contents_.gradients) gradients_.emplace(params_, trained_, device);
   for (const OptimizerState& state : contents_.states)
     states_.push_back(make(sizes.state, state.dtype));
@@ -87,15 +104,29 @@ ParamStore::Lease::~Lease() {
   if (store_ != nullptr && store_->source_ != nullptr) store_->source_->release(block_);
 }
 
-ConstTensorView ParamStore::Lease::weight(ParamRange range) const {
-  expect(store_->params_.at(static_cast<std::size_t>(range.first)).block == block_,
-         "{} is not of block {}", store_->params_[static_cast<std::size_t>(range.first)].name,
-         block_);
-  if (store_->layout_.zero_stage() == 3) {
-    return local_part(store_->layout_, store_->placed_[static_cast<std::size_t>(block_)],
-                      store_->layout_.local_block(block_).begin, range);
+TensorView ParamStore::leased(int block, WeightForm form, ParamRange range) const {
+  const ParamMeta& first = params_.at(static_cast<std::size_t>(range.first));
+  expect(first.block == block, "{} is not of block {}", first.name, block);
+  expect(first.fp8.has_value() == (form == WeightForm::kFp8), "{} in another form", first.name);
+  const StoreLayout& layout = this->layout(form);
+  if (layout.zero_stage() == 3) {
+    return local_part(layout, form_of(form).placed[static_cast<std::size_t>(block)],
+                      layout.local_block(block).begin, range);
   }
-  return local_part(store_->layout_, store_->weights().view(), 0, range);
+  return local_part(layout, weights(form), 0, range);
+}
+
+ConstTensorView ParamStore::Lease::weight(ParamRange range) const {
+  return store_->leased(block_, WeightForm::kCompute, range);
+}
+
+ConstQuantizedView ParamStore::Lease::quantized(ParamRange range) const {
+  const QuantizedLayout& layout = store_->quantized_;
+  const QuantizedDims dims = layout.dims(range);
+  const TensorView scales =
+      part(store_->scales(), layout.offset(range.first), scales_shape(dims.rows, dims.columns));
+  return QuantizedView(store_->leased(block_, WeightForm::kFp8, range), scales, dims.rows,
+                       dims.columns, false);
 }
 
 ConstTensorView ParamStore::Lease::padded_weight(ParamIndex index) const {
@@ -112,9 +143,19 @@ TensorView ParamStore::value(ParamIndex index) const {
   return owned_part(layout_, values_, masters(), index);
 }
 
+TensorView ParamStore::owned_weight(WeightForm form, ParamIndex index) const {
+  const Form& of = form_of(form);
+  return owned_part(of.layout, of.memory, of.layout.zero_stage() < 3 ? In::kLocal : In::kShard,
+                    index);
+}
+
 TensorView ParamStore::copy(ParamIndex index) const {
-  if (compute_ != DType::kBF16) return {};
-  return owned_part(layout_, copies_, layout_.zero_stage() < 3 ? In::kLocal : In::kShard, index);
+  if (compute_ != DType::kBF16 || quantized_.has(index)) return {};
+  return owned_weight(WeightForm::kCompute, index);
+}
+
+TensorView ParamStore::codes(ParamIndex index) const {
+  return owned_weight(WeightForm::kFp8, index);
 }
 
 TensorView ParamStore::optimizer_state(std::size_t slot, ParamIndex index) const {
@@ -122,18 +163,18 @@ TensorView ParamStore::optimizer_state(std::size_t slot, ParamIndex index) const
                     index);
 }
 
-TensorView ParamStore::block_weights(int block) const {
-  const Slice span = layout_.local_block(block);
-  return part(weights().view(), span.begin, {span.size});
+TensorView ParamStore::block_weights(int block, WeightForm form) const {
+  const Slice span = layout(form).local_block(block);
+  return part(weights(form), span.begin, {span.size});
 }
 
-TensorView ParamStore::block_weight_shard(int block, MeshView view) const {
-  const Slice span = layout_.shard_block(block, view);
-  return part(weights().view(), span.begin, {span.size});
+TensorView ParamStore::block_weight_shard(int block, MeshView view, WeightForm form) const {
+  const Slice span = layout(form).shard_block(block, view);
+  return part(weights(form), span.begin, {span.size});
 }
 
-void ParamStore::place_weights(int block, TensorView weights) {
-  placed_.at(static_cast<std::size_t>(block)) = weights;
+void ParamStore::place_weights(int block, WeightForm form, TensorView weights) {
+  forms_[static_cast<std::size_t>(form)].placed.at(static_cast<std::size_t>(block)) = weights;
 }
 
 void ParamStore::clear_padding(Context& context, int block) {
@@ -141,8 +182,7 @@ void ParamStore::clear_padding(Context& context, int block) {
   for (ParamIndex i = range.first; i <= range.last; ++i) {
     const std::int64_t rows = layout_.local_shape(i)[0], all = layout_.padded_shape(i)[0];
     if (all == rows) continue;
-    TensorView weights = local_part(layout_, placed_[static_cast<std::size_t>(block)],
-                                    layout_.local_block(block).begin, {i, i});
+    TensorView weights = leased(block, WeightForm::kCompute, {i, i});
     weights.shape.set(0, all);
     clear(context, weights.rows(rows, all - rows));
   }
@@ -208,7 +248,8 @@ void ParamStore::initialise(Context& context, std::uint64_t seed) {
 void ParamStore::refresh_copies(Context& context) {
   if (compute_ != DType::kBF16) return;
   for (ParamIndex i = 0; i < static_cast<int>(params_.size()); ++i) {
-    if (has_value(i) && value(i).count() > 0) cast(context, copy(i), value(i));
+    if (has_value(i) && !quantized_.has(i) && value(i).count() > 0)
+      cast(context, copy(i), value(i));
   }
 }
 
@@ -279,11 +320,15 @@ State state_boxes(const std::vector<ParamMeta>& params, const std::vector<Optimi
 ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& params, DType compute,
                                        const StoreContents& contents,
                                        const ParamDistribution& distribution) {
-  const StoreLayout layout(params, distribution),
-      trained(params, distribution, StoreLayout::Of::kGradients);
-  const Sizes sizes = sizes_of(layout, trained, compute, contents);
+  using Of = StoreLayout::Of;
+  const auto layout_of = [&](Of of) { return StoreLayout(params, distribution, of); };
+  const StoreLayout trained = layout_of(Of::kGradients);
+  const Sizes sizes = sizes_of(layout_of(Of::kValues), trained, layout_of(Of::kComputeWeights),
+                               layout_of(Of::kFp8Weights), compute, contents);
+  const QuantizedLayout quantized(params, distribution);
   Bytes bytes;
-  bytes.parameters = 4 * sizes.values + 2 * sizes.copies;
+  bytes.parameters = 4 * sizes.values + 2 * sizes.copies + sizes.codes + 4 * quantized.size() +
+                     4 * largest_count(quantized, distribution);
   if (contents.gradients) bytes.gradients = Gradients::bytes_of(params, trained);
   for (const OptimizerState& state : contents.states)
     bytes.optimizer += static_cast<std::int64_t>(size_of(state.dtype)) * sizes.state;

@@ -5,12 +5,14 @@
 //
 //   ZeRO stage        0        1        2        3
 //   weights           whole    whole    whole    owned, gathered block by block
+//   fp8 scales        whole    whole    whole    whole
 //   fp32 masters      whole    owned    owned    owned      (bf16; in fp32 the weights themselves)
 //   gradients         whole    whole    owned    owned      (2, 3: one block whole at a time)
 //   optimizer state   whole    owned    owned    owned
 //
 // "Whole" is this rank's tensor-parallel shard.
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,6 +21,7 @@
 
 #include "device/context.h"
 #include "store/gradients.h"
+#include "store/quantized_layout.h"
 #include "store/state.h"
 #include "store/store_layout.h"
 #include "tensor/buffer.h"
@@ -48,7 +51,8 @@ class WeightSource {
 
 class ParamStore {
  public:
-  /// `compute`: the type that weights are read in; kBF16 adds a copy of every parameter.
+  /// `compute`: the type that weights are read in; kBF16 adds a copy of every parameter, in fp8 of
+  /// those that are declared so (ParamMeta::fp8).
   ParamStore(std::vector<ParamMeta> params, DType compute, StoreContents contents,
              Device device = {}, const ParamDistribution& distribution = {});
   ParamStore(const ParamStore&) = delete;
@@ -73,6 +77,8 @@ class ParamStore {
     [[nodiscard]] ConstTensorView weight(ParamIndex index) const { return weight({index, index}); }
     /// With the rows of zeros that follow (ParamMeta::row_alignment).
     [[nodiscard]] ConstTensorView padded_weight(ParamIndex index) const;
+    /// Of parameters in fp8, which have no `weight`.
+    [[nodiscard]] ConstQuantizedView quantized(ParamRange range) const;
 
    private:
     friend class ParamStore;
@@ -85,10 +91,12 @@ class ParamStore {
   /// Leases ask `source` from now on; it must outlive them.
   void set_source(WeightSource& source) { source_ = &source; }
 
-  /// The rows that this rank owns: a parameter's fp32 value, its bf16 copy (not given in fp32), the
-  /// optimizer's state `slot`. No rows in an empty shard, nor states if not trained.
+  /// The rows that this rank owns: a parameter's fp32 value, its bf16 copy (not given in fp32, nor
+  /// of one in fp8), its fp8 codes, the optimizer's state `slot`. No rows in an empty shard, nor
+  /// states if not trained.
   [[nodiscard]] TensorView value(ParamIndex index) const;
   [[nodiscard]] TensorView copy(ParamIndex index) const;
+  [[nodiscard]] TensorView codes(ParamIndex index) const;
   [[nodiscard]] TensorView optimizer_state(std::size_t slot, ParamIndex index) const;
   /// Where contents().gradients.
   [[nodiscard]] Gradients& gradients() { return *gradients_; }
@@ -99,12 +107,17 @@ class ParamStore {
   }
 
   [[nodiscard]] int block_count() const { return layout_.block_count(); }
-  /// The weights of a block in the compute type, in the local layout. Stages 0 to 2.
-  [[nodiscard]] TensorView block_weights(int block) const;
-  /// The owned weights of a block and view in the compute type, in the shard layout. Stage 3.
-  [[nodiscard]] TensorView block_weight_shard(int block, MeshView view) const;
+  /// Where weights of a form lie, and their type.
+  [[nodiscard]] const StoreLayout& layout(WeightForm form) const { return form_of(form).layout; }
+  [[nodiscard]] DType type_of(WeightForm form) const {
+    return form == WeightForm::kFp8 ? DType::kF8E4M3 : compute_;
+  }
+  /// The weights of a block in that form, in the local layout. Stages 0 to 2.
+  [[nodiscard]] TensorView block_weights(int block, WeightForm form) const;
+  /// The owned weights of a block and view in that form, in the shard layout. Stage 3.
+  [[nodiscard]] TensorView block_weight_shard(int block, MeshView view, WeightForm form) const;
   /// Stage 3: leases of `block` read `weights` (local layout of the block) from now on.
-  void place_weights(int block, TensorView weights);
+  void place_weights(int block, WeightForm form, TensorView weights);
   /// Stage 3: zeros behind the rows of the block's weights, where another block's may have stood.
   void clear_padding(Context& context, int block);
 
@@ -112,6 +125,12 @@ class ParamStore {
   void initialise(Context& context, std::uint64_t seed);
   /// Rounds the owned values into their bf16 copies; nothing in fp32.
   void refresh_copies(Context& context);
+
+  /// Of parameters in fp8: the largest magnitudes of all blocks, as bits, and their scales. In the
+  /// order of the layout; the former padded to a multiple of ranks that share them.
+  [[nodiscard]] const QuantizedLayout& quantized() const { return quantized_; }
+  [[nodiscard]] TensorView largest() const { return largest_.view(); }
+  [[nodiscard]] TensorView scales() const { return scales_.view(); }
 
   /// "parameters/NAME", and "optimizer/NAME/STATE" of each state: the boxes that this rank owns.
   [[nodiscard]] State state() const;
@@ -127,8 +146,22 @@ class ParamStore {
   enum class In : std::uint8_t { kLocal, kShard };
   static TensorView owned_part(const StoreLayout& layout, const Buffer& buffer, In in,
                                ParamIndex index);
-  /// What leases read: the low-precision copies, where there are any.
-  [[nodiscard]] const Buffer& weights() const { return copies_.view().given() ? copies_ : values_; }
+  /// Weights of one form.
+  struct Form {
+    StoreLayout layout;
+    Buffer memory;
+    std::vector<TensorView> placed;  // stage 3: of each block
+  };
+  [[nodiscard]] const Form& form_of(WeightForm form) const {
+    return forms_[static_cast<std::size_t>(form)];
+  }
+  /// What leases read: in fp32 the values.
+  [[nodiscard]] TensorView weights(WeightForm form) const {
+    const TensorView own = form_of(form).memory.view();
+    return own.given() || form == WeightForm::kFp8 ? own : values_.view();
+  }
+  [[nodiscard]] TensorView leased(int block, WeightForm form, ParamRange range) const;
+  [[nodiscard]] TensorView owned_weight(WeightForm form, ParamIndex index) const;
   [[nodiscard]] In masters() const;
   void make_values(float* values, ParamIndex index, std::uint64_t key, const CutPart& part) const;
 
@@ -137,10 +170,12 @@ class ParamStore {
   StoreContents contents_;
   StoreLayout layout_, trained_;
   WeightSource* source_ = nullptr;
-  Buffer values_, copies_;
+  Buffer values_;
+  std::array<Form, kWeightForms.size()> forms_;
+  QuantizedLayout quantized_;
+  Buffer largest_, scales_;
   std::vector<Buffer> states_;  // of each that the optimizer has declared
   std::optional<Gradients> gradients_;
-  std::vector<TensorView> placed_;  // stage 3: of each block
 };
 
 /// What ParamStore::state() of such a store names, without its memory: for the plan.

@@ -6,7 +6,23 @@ namespace trireme {
 
 namespace {
 // Groups begin on a cache line, so that vector loads of weights are aligned.
-constexpr std::int64_t kAlignmentElements = 16;
+std::int64_t alignment_elements(StoreLayout::Of of) {
+  return of == StoreLayout::Of::kFp8Weights ? 64 : 16;
+}
+
+bool lacks_room(const ParamMeta& param, StoreLayout::Of of) {
+  switch (of) {
+    case StoreLayout::Of::kValues:
+      return false;
+    case StoreLayout::Of::kGradients:
+      return !param.trainable;
+    case StoreLayout::Of::kComputeWeights:
+      return param.fp8.has_value();
+    case StoreLayout::Of::kFp8Weights:
+      return !param.fp8;
+  }
+  throw InternalError("a layout of no kind");
+}
 
 /// Room in the shard layout for parameters that are owned whole, each by another rank.
 struct SharedRoom {
@@ -20,6 +36,7 @@ StoreLayout::StoreLayout(const std::vector<ParamMeta>& params,
     : distribution_(distribution) {
   for (const Distribution& view : distribution.views)
     expect(distribution.sharded() || view.shard.extent == 1, "shards without ZeRO");
+  const std::int64_t alignment = alignment_elements(of);
   std::int64_t local = 0, shard = 0;
   SharedRoom room;
   int whole = 0;  // parameters of the block and view that are owned whole
@@ -50,13 +67,13 @@ StoreLayout::StoreLayout(const std::vector<ParamMeta>& params,
     const Shape& shape = shapes_.back();
     padded_.push_back(shape);
     padded_.back().set(0, round_up(shape[0], param.row_alignment));
-    if (param.fuse == Fuse::kNo) local = round_up(local, kAlignmentElements);
-    shard = round_up(shard, kAlignmentElements);
+    if (param.fuse == Fuse::kNo) local = round_up(local, alignment);
+    shard = round_up(shard, alignment);
     local_.push_back(local);
     shard_.push_back(shard);
-    owners_.push_back(of == Of::kGradients && !param.trainable ? kNobody
-                      : param.ownership == Ownership::kRows    ? kAllRanks
-                                                               : whole++ % view.shard.extent);
+    owners_.push_back(lacks_room(param, of)                 ? kNobody
+                      : param.ownership == Ownership::kRows ? kAllRanks
+                                                            : whole++ % view.shard.extent);
     if (!has_room(index)) continue;
     local += padded_.back().count();
     if (owners_.back() == kAllRanks) {
@@ -71,9 +88,9 @@ StoreLayout::StoreLayout(const std::vector<ParamMeta>& params,
       shard += room.size;
     }
   }
-  local_.push_back(round_up(local, kAlignmentElements));
+  local_.push_back(round_up(local, alignment));
   if (!params.empty() && params.front().looked_up_most > 0) whole_gradients_begin_ = local_[1];
-  shard_.push_back(round_up(shard, kAlignmentElements));
+  shard_.push_back(round_up(shard, alignment));
 }
 
 Shape StoreLayout::fused_shape(ParamRange range) const {

@@ -3,6 +3,7 @@
 // their distribution, for allocation, for the plan and for what moves them.
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -12,6 +13,10 @@
 
 namespace trireme {
 
+/// In which form the model reads a parameter: the compute type, or codes in fp8.
+enum class WeightForm : std::uint8_t { kCompute, kFp8 };
+inline constexpr std::array kWeightForms = {WeightForm::kCompute, WeightForm::kFp8};
+
 /// Two flat layouts of the same parameters: *local*, whole as the tensor axis shards them, groups
 /// aligned and fused ranges together; and *shard*, the rows that one rank owns under ZeRO. A
 /// parameter's rows take the room of the largest shard there, so that offsets are the same for all
@@ -19,10 +24,14 @@ namespace trireme {
 /// owned whole (Ownership) go to the ranks in turn, and those of as many owners share a room.
 class StoreLayout {
  public:
-  /// All parameters have room for weights, trained ones for gradients and states.
-  enum class Of : std::uint8_t { kWeights, kGradients };
+  /// Which parameters have room: all for values, trained ones for gradients and states; for weights
+  /// as the model reads them those of one form.
+  enum class Of : std::uint8_t { kValues, kGradients, kComputeWeights, kFp8Weights };
+  static Of of_form(WeightForm form) {
+    return form == WeightForm::kFp8 ? Of::kFp8Weights : Of::kComputeWeights;
+  }
   StoreLayout(const std::vector<ParamMeta>& params, const ParamDistribution& distribution,
-              Of of = Of::kWeights);
+              Of of = Of::kValues);
 
   [[nodiscard]] const ParamDistribution& distribution() const { return distribution_; }
   [[nodiscard]] const Distribution& distribution(MeshView view) const {

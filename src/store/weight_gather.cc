@@ -17,57 +17,87 @@ constexpr std::int64_t kSmallBlock = 16;
 WeightSlots::WeightSlots(const StoreLayout& layout) {
   const std::int64_t largest =
       layout.largest_block([&](int block) { return block > 0 && block < layout.valued_blocks(); });
-  std::vector<std::int64_t> sizes(3);  // the embedding's, the two that are taken in turns
+  count = 3;  // the embedding's, the two that are taken in turns
   int turn = 0;
   for (int block = 0; block < layout.valued_blocks(); ++block) {
-    const std::int64_t size = layout.local_block(block).size;
-    const bool own = block > 0 && size * kSmallBlock <= largest;
-    const int slot = own ? static_cast<int>(sizes.size()) : block == 0 ? 0 : 1 + turn++ % 2;
-    if (own) sizes.push_back(0);
-    std::int64_t& room = sizes[static_cast<std::size_t>(slot)];
-    room = std::max(room, size);
-    of_block.push_back(slot);
+    const bool own = block > 0 && layout.local_block(block).size * kSmallBlock <= largest;
+    of_block.push_back(own ? count++ : block == 0 ? 0 : 1 + turn++ % 2);
   }
-  begins.push_back(0);
-  for (const std::int64_t size : sizes) begins.push_back(begins.back() + size);
 }
+
+std::vector<std::int64_t> WeightSlots::begins(const StoreLayout& layout) const {
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(count));
+  for (int block = 0; block < layout.valued_blocks(); ++block) {
+    std::int64_t& room = sizes[static_cast<std::size_t>(of(block))];
+    room = std::max(room, layout.local_block(block).size);
+  }
+  std::vector<std::int64_t> begins = {0};
+  for (const std::int64_t size : sizes) begins.push_back(begins.back() + size);
+  return begins;
+}
+
+namespace {
+
+bool has_room(const StoreLayout& layout, MeshView view) {
+  for (int block = 0; block < layout.valued_blocks(); ++block)
+    if (layout.shard_block(block, view).size > 0) return true;
+  return false;
+}
+
+}  // namespace
 
 WeightGather::WeightGather(Context& context, ParamStore& store,
                            const std::vector<Channel>& channels)
     : context_(context),
       store_(store),
       blocks_(static_cast<std::size_t>(store.layout().valued_blocks())) {
-  const StoreLayout& layout = store.layout();
-  for (const Channel& channel : channels) {
-    if (!layout.has(channel.view)) continue;
-    Communicator* const shards = &channel.shards;
-    groups_.push_back(
-        {channel, Buckets(context, layout, channel.view, store.compute(), {&shards, 1})});
+  for (const WeightForm form : kWeightForms) {
+    const StoreLayout& layout = store.layout(form);
+    for (const Channel& channel : channels) {
+      if (!has_room(layout, channel.view)) continue;
+      Communicator* const shards = &channel.shards;
+      groups_.push_back(
+          {channel, form,
+           Buckets(context, layout, channel.view, store.type_of(form), {&shards, 1})});
+    }
   }
-  if (layout.zero_stage() == 3) {
-    slots_.emplace(layout);
-    memory_ = Buffer(store.compute(), {slots_->begins.back()}, context.device());
-    holder_.assign(slots_->begins.size() - 1, -1);
-    for (int block = 0; block < layout.valued_blocks(); ++block)
-      store.place_weights(block, weights_of(block));
-  }
+  if (store.layout().zero_stage() == 3) take_slots();
   store.set_source(*this);
 }
 
-std::int64_t WeightGather::buffer_bytes(const StoreLayout& layout, DType compute,
-                                        DeviceKind device) {
-  std::int64_t buckets = 0;
-  for (const MeshView view : kMeshViews)
-    if (layout.has(view)) buckets += Buckets::bytes_of(layout, {view, compute, device});
-  if (layout.zero_stage() < 3) return buckets;
-  return buckets + WeightSlots(layout).begins.back() * static_cast<std::int64_t>(size_of(compute));
+void WeightGather::take_slots() {
+  slots_.emplace(store_.layout());
+  holder_.assign(static_cast<std::size_t>(slots_->count), -1);
+  for (const WeightForm form : kWeightForms) {
+    Gathered& of = memory_[static_cast<std::size_t>(form)];
+    of.begins = slots_->begins(store_.layout(form));
+    of.memory = Buffer(store_.type_of(form), {of.begins.back()}, context_.device());
+    for (int block = 0; block < store_.layout().valued_blocks(); ++block)
+      store_.place_weights(block, form, weights_of(block, form));
+  }
 }
 
-TensorView WeightGather::weights_of(int block) const {
-  const StoreLayout& layout = store_.layout();
-  if (holder_.empty()) return store_.block_weights(block);
+std::int64_t WeightGather::buffer_bytes(const std::vector<ParamMeta>& params,
+                                        const ParamDistribution& distribution, DType compute,
+                                        DeviceKind device) {
+  const WeightSlots slots{StoreLayout(params, distribution)};
+  std::int64_t bytes = 0;
+  for (const WeightForm form : kWeightForms) {
+    const DType type = form == WeightForm::kFp8 ? DType::kF8E4M3 : compute;
+    const StoreLayout layout(params, distribution, StoreLayout::of_form(form));
+    for (const MeshView view : kMeshViews)
+      if (has_room(layout, view)) bytes += Buckets::bytes_of(layout, {view, type, device});
+    if (distribution.zero_stage == 3)
+      bytes += slots.begins(layout).back() * static_cast<std::int64_t>(size_of(type));
+  }
+  return bytes;
+}
+
+TensorView WeightGather::weights_of(int block, WeightForm form) const {
+  if (holder_.empty()) return store_.block_weights(block, form);
+  const Gathered& of = memory_[static_cast<std::size_t>(form)];
   const auto slot = static_cast<std::size_t>(slots_->of(block));
-  return memory_.view().rows(slots_->begins[slot], layout.local_block(block).size);
+  return of.memory.view().rows(of.begins[slot], store_.layout(form).local_block(block).size);
 }
 
 void WeightGather::start(int block) {
@@ -89,16 +119,17 @@ void WeightGather::start(int block) {
 }
 
 void WeightGather::start_view(Group& group, int block) {
-  const StoreLayout& layout = store_.layout();
   const MeshView view = group.channel.view;
-  const int mine = layout.distribution(view).shard.index;
+  const WeightForm form = group.form;
+  const int mine = store_.layout().distribution(view).shard.index;
   const auto finish = [&](Buckets::Bucket& bucket) { finish_bucket(group, bucket); };
   group.buckets.for_each_part(block, [&](Slice part) {
     Buckets::Bucket& bucket = group.buckets.take(block, part, finish);
     if (holder_.empty()) {
-      group.buckets.pack(context_, bucket, store_.block_weights(block), mine);
+      group.buckets.pack(context_, bucket, store_.block_weights(block, form), mine);
     } else {
-      const TensorView shard = store_.block_weight_shard(block, view).rows(part.begin, part.size);
+      const TensorView shard =
+          store_.block_weight_shard(block, view, form).rows(part.begin, part.size);
       copy_bytes(context_, bucket.shard_of(mine).data, shard.data, shard.bytes());
     }
     bucket.transfer = group.channel.shards.start_all_gather(bucket.shards);
@@ -106,7 +137,7 @@ void WeightGather::start_view(Group& group, int block) {
 }
 
 void WeightGather::finish_bucket(const Group& group, Buckets::Bucket& bucket) {
-  group.buckets.unpack(context_, weights_of(bucket.block), bucket);
+  group.buckets.unpack(context_, weights_of(bucket.block, group.form), bucket);
   if (--at(bucket.block).parts_left > 0) return;
   at(bucket.block).state = State::kWhole;
   if (!holder_.empty()) store_.clear_padding(context_, bucket.block);
@@ -140,7 +171,7 @@ std::vector<std::int64_t> gathers_in_step(const StoreLayout& layout, std::span<c
   std::vector<std::int64_t> gathers(static_cast<std::size_t>(layout.valued_blocks()));
   std::vector<char> whole(gathers.size());
   const WeightSlots slots(layout);
-  std::vector<int> holder(slots.begins.size(), -1);
+  std::vector<int> holder(static_cast<std::size_t>(slots.count), -1);
   for (const int block : reads) {
     char& here = whole[static_cast<std::size_t>(block)];
     gathers[static_cast<std::size_t>(block)] += here == 0;

@@ -15,17 +15,20 @@ namespace trireme {
 /// the last layer and the head costs little there, and would take a layer's slot before backward
 /// comes to it. The others take two slots in turns.
 struct WeightSlots {
+  /// `layout`: of all values.
   explicit WeightSlots(const StoreLayout& layout);
   [[nodiscard]] int of(int block) const { return of_block[static_cast<std::size_t>(block)]; }
+  /// Where each slot begins for blocks of that layout, in elements; then their sum.
+  [[nodiscard]] std::vector<std::int64_t> begins(const StoreLayout& layout) const;
   std::vector<int> of_block;
-  std::vector<std::int64_t> begins;  ///< elements, of each slot; then their sum
+  int count = 0;
 };
 
-/// Keeps weights whole where the model reads them, under ZeRO. At stages 1 and 2 each block is
-/// gathered from its owners once after an update, when the model first comes to it; at stage 3 each
-/// time, into memory for a few (WeightSlots), which the next takes over. A block is gathered while
-/// the one before it computes, and its gather has begun before that one's is waited for. All ranks
-/// of the group acquire in the same order.
+/// Keeps weights whole where the model reads them, under ZeRO; those in fp8 travel as fp8. At
+/// stages 1 and 2 each block is gathered from its owners once after an update, when the model first
+/// comes to it; at stage 3 each time, into memory for a few (WeightSlots), which the next takes
+/// over. A block is gathered while the one before it computes, and its gather has begun before that
+/// one's is waited for. All ranks of the group acquire in the same order.
 class WeightGather final : public WeightSource {
  public:
   /// The ranks of one full copy of a view's parameters, on a channel for the store's memory.
@@ -36,7 +39,9 @@ class WeightGather final : public WeightSource {
   /// `channels`: of each view that has parameters. The store's leases come here from now on.
   WeightGather(Context& context, ParamStore& store, const std::vector<Channel>& channels);
   /// What it takes besides the store.
-  static std::int64_t buffer_bytes(const StoreLayout& layout, DType compute, DeviceKind device);
+  static std::int64_t buffer_bytes(const std::vector<ParamMeta>& params,
+                                   const ParamDistribution& distribution, DType compute,
+                                   DeviceKind device);
 
   void acquire(int block, int next) override;
   void release(int block) override;
@@ -51,27 +56,33 @@ class WeightGather final : public WeightSource {
     int leases = 0;
   };
 
-  struct Group {  // of the parameters of one view
+  struct Group {  // of the parameters of one view, in one form
     Channel channel;
+    WeightForm form;
     Buckets buckets;
   };
+  struct Gathered {  // stage 3: of one form
+    std::vector<std::int64_t> begins;
+    Buffer memory;
+  };
 
+  void take_slots();
   void start(int block);
   void start_view(Group& group, int block);
   void finish_bucket(const Group& group, Buckets::Bucket& bucket);
   /// Finishes gathers of all views, the oldest first, until `done()`.
   template <class Done>
   void finish_until(const Done& done);
-  [[nodiscard]] TensorView weights_of(int block) const;
+  [[nodiscard]] TensorView weights_of(int block, WeightForm form) const;
   [[nodiscard]] Block& at(int block) { return blocks_[static_cast<std::size_t>(block)]; }
 
   Context& context_;
   ParamStore& store_;
   std::deque<Group> groups_;
-  std::optional<WeightSlots> slots_;  // stage 3
-  Buffer memory_;                     // stage 3
+  std::optional<WeightSlots> slots_;                  // stage 3
+  std::array<Gathered, kWeightForms.size()> memory_;  // stage 3
   std::vector<Block> blocks_;
-  std::vector<int> holder_;  // stage 3: the block that stands in each slot of memory_
+  std::vector<int> holder_;  // stage 3: the block that stands in each slot
 };
 
 /// How often each block is gathered in a step that reads blocks in this order.

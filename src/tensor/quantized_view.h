@@ -2,6 +2,7 @@
 // Tensors in fp8 as a linear layer's products read them: codes, and a scale for each block of them.
 //   value[r, c] = code[r, c] * scale[rows.block_of(r), columns.block_of(c)]
 
+#include <algorithm>
 #include <array>
 
 #include "base/math.h"
@@ -16,6 +17,8 @@ namespace trireme {
 struct ScaleDim {
   struct Part {
     std::int64_t size = 0, offset = 0;
+    std::int64_t whole = 0;  ///< indices of the part in the global tensor; 0: offset + size
+    [[nodiscard]] std::int64_t all() const { return whole == 0 ? offset + size : whole; }
     friend bool operator==(const Part&, const Part&) = default;
   };
   static constexpr int kPartsMax = 4;
@@ -46,6 +49,37 @@ struct ScaleDim {
   [[nodiscard]] std::int64_t blocks_of(const Part& part) const {
     if (part.size == 0) return 0;
     return block == 0 ? 1 : ceil_div(phase(part, block) + part.size, block);
+  }
+  /// The block of an index.
+  [[nodiscard]] std::int64_t block_of(std::int64_t index) const {
+    std::int64_t before = 0;
+    for (int i = 0; i < part_count; ++i) {
+      const Part& part = parts[static_cast<std::size_t>(i)];
+      if (index < part.size)
+        return before + (block == 0 ? 0 : (phase(part, block) + index) / block);
+      index -= part.size;
+      before += blocks_of(part);
+    }
+    return before;
+  }
+  /// Indices [begin, begin + count) alone. Its first block is block_of(begin).
+  [[nodiscard]] ScaleDim slice(std::int64_t begin, std::int64_t count) const {
+    ScaleDim out;
+    out.block = block;
+    for (int i = 0; i < part_count; ++i) {
+      const Part& part = parts[static_cast<std::size_t>(i)];
+      const std::int64_t from = std::max<std::int64_t>(begin, 0),
+                         to = std::min(begin + count, part.size);
+      if (from < to) out.add({to - from, part.offset + from, part.all()});
+      begin -= part.size;
+    }
+    return out;
+  }
+  /// The same indices in blocks of another size.
+  [[nodiscard]] ScaleDim with_block(std::int64_t size_) const {
+    ScaleDim out = *this;
+    out.block = size_;
+    return out;
   }
   /// In the padded order each part begins where its first block of kAlignment does, and ends with
   /// one: what is no index of the tensor is zero there.

@@ -192,7 +192,8 @@ const AttentionBackend& ready_attention(const Launch& launch, Device device,
 
 std::optional<double> peak_tflops(const RunConfig& config, Device device) {
   if (config.run.peak_tflops || device.kind == DeviceKind::kCpu) return config.run.peak_tflops;
-  return peak_bf16_tflops(gpu::info(device.index).name);
+  const bool fp8 = config.precision.compute == ComputePrecision::kFp8;
+  return peak_tflops_of(gpu::info(device.index).name, fp8 ? PeakOf::kFp8 : PeakOf::kBf16);
 }
 
 std::int64_t memory_in_use(Device device) {

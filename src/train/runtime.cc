@@ -136,6 +136,7 @@ Runtime::Runtime(Launch& launch_, Communicator& replica, const RunConfig& config
   using GatherChannels = std::vector<WeightGather::Channel>;
   if (part.store.sharded())
     gather.emplace(context, store, GatherChannels{{MeshView::kDense, *channels.shard_gather}});
+  if (part.fp8) fp8_weights.emplace(context, store, *channels.shard_gather, *channels.tensor);
   if (options.purpose == StagePurpose::kEvaluation) return;
   reduction.emplace(context, store,
                     std::vector<ReductionChannels>{
@@ -161,6 +162,7 @@ double Runtime::sum_of_losses(double mine) const {
 
 void Runtime::weights_changed(Copies copies) {
   if (copies == Copies::kStale) store.refresh_copies(context);
+  if (fp8_weights) fp8_weights->run();
   if (gather) gather->weights_changed();
 }
 

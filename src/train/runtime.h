@@ -16,6 +16,7 @@
 #include "plan/rank_part.h"
 #include "plan/resolve.h"
 #include "store/partial_gradients.h"
+#include "store/quantized_refresh.h"
 #include "store/reduction.h"
 #include "store/tied_weight.h"
 #include "store/weight_gather.h"
@@ -91,8 +92,8 @@ class Runtime {
   }
   /// The sum over the model's ends of what each first rank of the tensor axis has: a loss.
   [[nodiscard]] double sum_of_losses(double mine) const;
-  /// The owned values have changed, by an update or by whoever loaded them: stale low-precision
-  /// copies are rounded anew, and the model sees the new weights.
+  /// The owned values have changed, by an update or by whoever loaded them: stale bf16 copies are
+  /// rounded anew, those in fp8 quantised, and the model sees the new weights.
   enum class Copies : std::uint8_t { kStale, kFresh };
   void weights_changed(Copies copies);
 
@@ -112,6 +113,7 @@ class Runtime {
   Executor evaluator;  ///< of an evaluation's micro-batch
   Trace trace;
   std::optional<WeightGather> gather;                   ///< with shards
+  std::optional<QuantizedRefresh> fp8_weights;          ///< in fp8
   std::optional<GradientReduction> reduction;           ///< in training
   std::optional<PartialGradients> partial, same_heads;  ///< in training, with a tensor axis
   std::optional<Optimizer> optimizer;                   ///< in training

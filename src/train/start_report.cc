@@ -24,6 +24,20 @@ std::string saving_text(const RunConfig::Checkpoint& config, const RankMemory& m
                                             format_bytes(needed)));
 }
 
+/// "bf16", or "fp8 (one scale a tensor, gradients e5m2; MFU is of the fp8 peak)".
+std::string precision_text(const ResolvedRun& run) {
+  std::string text(precision_name(run));
+  if (!run.fp8) return text;
+  text += fmt::format(
+      " ({}, gradients {}",
+      run.fp8->recipe == Fp8Recipe::kBlock ? "scales of blocks of 128" : "one scale a tensor",
+      name_of(run.fp8->gradients));
+  const auto [first, last] = run.fp8->bf16_layers;
+  if (first + last > 0)
+    text += fmt::format("; the first {} and last {} layers in bf16", first, last);
+  return text + (run.device == DeviceKind::kCuda ? "; MFU is of the fp8 peak)" : ")");
+}
+
 }  // namespace
 
 void print_start(const PreparedRun& prepared, const Runtime& runtime, const Placement& placement,
@@ -62,7 +76,7 @@ void print_start(const PreparedRun& prepared, const Runtime& runtime, const Plac
   batch.windows = prepared.data.windows;
   log_info("{} with {} parameters, computing in {}", name_of(config.model.family),
            format_count(static_cast<double>(count_parameters(runtime.model).total)),
-           name_of(runtime.store.compute()));
+           precision_text(prepared.run));
   log_info_text(batch_text(batch) + memory_text(items, available) +
                 saving_text(config.checkpoint, memory, staged_bytes_max(runtime.store.state())) +
                 placements_text(places));

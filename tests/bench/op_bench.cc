@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 
+#include "base/float8.h"
 #include "base/op_trace.h"
 #include "base/random.h"
 #include "plan/machine_rates.h"
@@ -55,6 +56,7 @@ TensorView Operands::filled(DType dtype, const Shape& shape, Values values) {
     if (values == Values::kSquares) value *= value;
     if (dtype == DType::kF32) view.as<float>()[i] = value;
     if (dtype == DType::kBF16) view.as<BFloat16>()[i] = to_bfloat16(value);
+    if (dtype == DType::kF8E4M3) view.as<F8E4M3>()[i] = to_f8<F8E4M3>(value);
   }
   const auto bytes = static_cast<std::size_t>(view.bytes());
   for (auto done = static_cast<std::size_t>(fresh) * size_of(dtype), part = done; done < bytes;

@@ -43,6 +43,8 @@ class Operands {
   TensorView squares(const Shape& shape) { return filled(DType::kF32, shape, Values::kSquares); }
   /// Of the benchmark's type.
   TensorView typed(const Shape& shape) { return filled(type, shape); }
+  /// e4m3.
+  TensorView codes(const Shape& shape) { return filled(DType::kF8E4M3, shape); }
   /// In [0, below).
   TensorView indices(std::int64_t count, std::int64_t below);
   /// 0, 1, ..., tokens - 1 for each sequence.

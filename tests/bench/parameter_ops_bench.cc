@@ -5,6 +5,7 @@
 #include "kernels/adamw/adamw.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/grad_norm/grad_norm.h"
+#include "kernels/quantize/quantize.h"
 #include "kernels/shards/shards.h"
 
 namespace trireme::bench {
@@ -52,6 +53,56 @@ std::function<void(Context&)> cast_of(Operands& operands) {
   return [=](Context& context) { cast(context, to, from); };
 }
 
+/// To e4m3: with a block for each `row_block` rows and `column_block` columns, 0 for all; across,
+/// as a gradient's products read it, or not.
+struct Fp8 {
+  std::int64_t row_block, column_block;
+  Transpose transpose;
+  bool amax_given;
+};
+MakeOp quantize_of(Fp8 how) {
+  return [how](Operands& operands) {
+    const Shape shape = largest_weight(operands.size);
+    const ScaleDim rows(shape[0], how.row_block), columns(shape[1], how.column_block);
+    const bool across = how.transpose == Transpose::kYes;
+    const ScaleDim &out_rows = across ? columns : rows, &out_columns = across ? rows : columns;
+    Quantize args;
+    args.x = operands.typed(shape);
+    args.out = {operands.codes(codes_shape(out_rows, out_columns, true)),
+                operands.f32(scales_shape(out_rows, out_columns)), out_rows, out_columns, true};
+    args.transpose = how.transpose;
+    const Shape blocks = scales_shape(rows, columns);
+    if (how.amax_given) args.amax = operands.indices(blocks.count(), 0x7f800000).reshape(blocks);
+    return [args](Context& context) { quantize(context, args); };
+  };
+}
+
+std::function<void(Context&)> absolute_max_of(Operands& operands) {
+  const Shape shape = largest_weight(operands.size);
+  const ScaleDim rows(shape[0], 0), columns(shape[1], 0);
+  const TensorView amax = operands.indices(1, 1).reshape({1, 1}), x = operands.typed(shape);
+  return [=](Context& context) { absolute_max(context, amax, x, rows, columns); };
+}
+
+std::function<void(Context&)> dequantize_of(Operands& operands) {
+  const Shape shape = largest_weight(operands.size);
+  const ScaleDim rows(shape[0], 128), columns(shape[1], 128);
+  const QuantizedView from{operands.codes(shape), operands.f32(scales_shape(rows, columns)), rows,
+                           columns, false};
+  const TensorView x = operands.typed(shape);
+  return [=](Context& context) { dequantize(context, x, from); };
+}
+
+std::function<void(Context&)> reorder_of(Operands& operands) {
+  const Shape shape = largest_weight(operands.size);
+  const ScaleDim rows(shape[0], 128), columns(shape[1], 128);
+  const QuantizedView from{operands.codes(shape), operands.f32(scales_shape(rows, columns)), rows,
+                           columns, false};
+  const QuantizedView to{operands.codes(codes_shape(columns, rows, true)),
+                         operands.f32(scales_shape(columns, rows)), columns, rows, true};
+  return [=](Context& context) { reorder(context, to, from, Transpose::kYes); };
+}
+
 std::function<void(Context&)> clear_of(Operands& operands) {
   const TensorView to = operands.f32(largest_weight(operands.size));
   return [=](Context& context) { clear(context, to); };
@@ -92,6 +143,14 @@ void add_parameter_ops() {
   add_op("grad_norm", kOnlyF32, grad_norm_of);
   add_op("cast", kBothTypes, cast_of);
   add_op("clear", kOnlyF32, clear_of);
+  add_op("absolute_max", kBothTypes, absolute_max_of);
+  add_op("quantize_given", kBothTypes, quantize_of({0, 0, Transpose::kNo, true}));
+  add_op("quantize_1x128", kBothTypes, quantize_of({1, 128, Transpose::kNo, false}));
+  add_op("quantize_128x128", kBothTypes, quantize_of({128, 128, Transpose::kNo, false}));
+  add_op("quantize_across_given", kBothTypes, quantize_of({0, 0, Transpose::kYes, true}));
+  add_op("quantize_across_128x1", kBothTypes, quantize_of({128, 1, Transpose::kYes, false}));
+  add_op("dequantize", kBothTypes, dequantize_of);
+  add_op("reorder", kOnlyF32, reorder_of);
   add_op("accumulate", kBothTypes, accumulate_of);
   add_op("column_sum", kBothTypes, column_sum_of);
   add_op("pack_shards", kBothTypes, pack_shards_of);

@@ -233,6 +233,7 @@ TEST(BenchmarkReport, shows_the_machine_beside_the_ops) {
 /// The last rank is in forward for `later_ns` more.
 BenchmarkResult sample_result(int world, std::int64_t later_ns = 0) {
   BenchmarkResult result;
+  result.precision = "fp32";
   result.model = "llama, 134M parameters";
   result.cpu = "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz";
   result.isa = "AVX-512";

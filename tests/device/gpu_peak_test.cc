@@ -5,14 +5,22 @@
 namespace trireme {
 namespace {
 
+std::optional<double> of(std::string_view name) { return peak_tflops_of(name, PeakOf::kBf16); }
+
+TEST(GpuPeak, of_fp8_where_the_gpu_has_it) {
+  EXPECT_EQ(peak_tflops_of("NVIDIA H200", PeakOf::kFp8), 1979);
+  EXPECT_EQ(peak_tflops_of("NVIDIA L40S", PeakOf::kFp8), 733);
+  EXPECT_EQ(peak_tflops_of("NVIDIA A100-SXM4-80GB", PeakOf::kFp8), std::nullopt);
+}
+
 TEST(GpuPeak, names_are_told_apart_by_their_longest_part) {
-  EXPECT_EQ(peak_bf16_tflops("NVIDIA H200"), 989);
-  EXPECT_EQ(peak_bf16_tflops("NVIDIA H200 NVL"), 835.5);
-  EXPECT_EQ(peak_bf16_tflops("NVIDIA H100 80GB HBM3"), 989);
-  EXPECT_EQ(peak_bf16_tflops("NVIDIA H20"), 148);
-  EXPECT_EQ(peak_bf16_tflops("NVIDIA GH200 480GB"), 989);
-  EXPECT_EQ(peak_bf16_tflops("NVIDIA A100-SXM4-80GB"), 312);
-  EXPECT_EQ(peak_bf16_tflops("host execution"), std::nullopt);
+  EXPECT_EQ(of("NVIDIA H200"), 989);
+  EXPECT_EQ(of("NVIDIA H200 NVL"), 835.5);
+  EXPECT_EQ(of("NVIDIA H100 80GB HBM3"), 989);
+  EXPECT_EQ(of("NVIDIA H20"), 148);
+  EXPECT_EQ(of("NVIDIA GH200 480GB"), 989);
+  EXPECT_EQ(of("NVIDIA A100-SXM4-80GB"), 312);
+  EXPECT_EQ(of("host execution"), std::nullopt);
 }
 
 }  // namespace

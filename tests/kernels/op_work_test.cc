@@ -11,9 +11,11 @@
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu/gelu.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/gemm_quantized.h"
 #include "kernels/glu/glu.h"
 #include "kernels/grad_norm/grad_norm.h"
 #include "kernels/norm/norm.h"
+#include "kernels/quantize/quantize.h"
 #include "kernels/rope/rope.h"
 #include "kernels/shards/shards.h"
 #include "kernels/support/op_test.h"
@@ -276,6 +278,33 @@ TEST_F(OpWorkTest, weights_and_gradients_move_once) {
                                  {f32({3}), bf16({3}), f32({3}), f32({3}), f32({3}), 0}};
   adamw_update(context_, tensors, {}, {1e-3, 0.1, 0.05, 1});
   expect_work("adamw_update", 0, 7 * 4 * kT * kC + 3 * (7 * 4 + 2));
+}
+
+TEST_F(OpWorkTest, fp8_moves_codes_and_scales_once) {
+  const ScaleDim rows(kT, 1), columns(200, 128, 100);  // 3 blocks, 384 codes where padded
+  const QuantizedView dense{make(DType::kF8E4M3, {kT, 200}), f32({kT, 3}), rows, columns, false};
+  const QuantizedView padded{make(DType::kF8E4M3, {kT, 384}), f32({kT, 3}), rows, columns, true};
+  const TensorView amax = i32({kT, 3}), x = bf16({kT, 200});
+  constexpr std::int64_t kCodes = kT * 200, kPadded = kT * 384, kScales = 4 * kT * 3;
+  absolute_max(context_, amax, x, rows, columns);
+  expect_work("absolute_max", 0, 2 * kCodes + 2 * kScales);
+  quantize(context_, {dense, x});
+  expect_work("quantize", 0, 2 * kCodes + kCodes + kScales);
+  quantize(context_, {padded, x, amax});
+  expect_work("quantize", 0, 2 * kCodes + kPadded + 2 * kScales);
+  scales_of(context_, dense.scales, amax, DType::kF8E4M3);
+  expect_work("scales_of", 0, 2 * kScales);
+  dequantize(context_, x, dense);
+  expect_work("dequantize", 0, 2 * kCodes + kCodes + kScales);
+  reorder(context_, padded, dense, Transpose::kNo);
+  expect_work("reorder", 0, kCodes + kPadded + 2 * kScales);
+
+  QuantizedGemm product;
+  product.c_MN = f32({kT, kT});
+  product.a = product.b = padded;
+  gemm_quantized(context_, product);
+  EXPECT_EQ(trace_.totals()[0].type, DType::kF8E4M3);
+  expect_work("gemm_fp8", 2 * kT * kT * 200, 4 * kT * kT + 2 * (kPadded + kScales));
 }
 
 TEST_F(OpWorkTest, without_a_trace_nothing_is_recorded) {

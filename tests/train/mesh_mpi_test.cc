@@ -178,6 +178,41 @@ TEST(Mesh, bf16_stays_near_one_rank) {
   table.print();
 }
 
+/// Sizes that no mesh cuts at blocks of 128. Bits are equal within the classes of any other type.
+std::vector<MeshCell> fp8_cells(int ranks) {
+  MeshCell tensor, sequence, context, zero, pipeline;
+  tensor.tensor = sequence.tensor = context.context = zero.data = ranks;
+  sequence.sequence_parallel = true;
+  sequence.recompute = Recompute::kFull;
+  context.context_method = ContextMethod::kAllGather;
+  context.recompute = Recompute::kSelective;
+  std::vector<MeshCell> cells;
+  for (const Fp8Recipe recipe : {Fp8Recipe::kTensor, Fp8Recipe::kBlock}) {
+    for (MeshCell cell : {tensor, sequence, context, zero}) {
+      cell.fp8.emplace();
+      cell.fp8->recipe = recipe;
+      if (recipe == Fp8Recipe::kBlock) cell.fp8->gradients = DType::kF8E4M3;
+      cell.model = MeshModel::kSixteens;
+      if (cell.tensor > 2 || (cell.data > 1) == (recipe == Fp8Recipe::kBlock))
+        cell.model = MeshModel::kGpt2Sixteens;
+      cells.push_back(cell);
+      if (cell.data == 1) continue;
+      for (cell.zero_stage = 1; cell.zero_stage < 4; ++cell.zero_stage) cells.push_back(cell);
+      cell.zero_stage = 3;
+      cell.accumulation = 2;
+      cell.recompute = Recompute::kFull;
+      cells.push_back(cell);
+    }
+  }
+  return cells;
+}
+
+TEST(Mesh, fp8_stays_near_one_rank) {
+  Table table({5e-3, 3e-2, 0.3, 0.3, 3});
+  table.run(fp8_cells(test_world().size()));
+  table.print();
+}
+
 /// In the MPI library's order sums agree to rounding, and with those of a second run in all bits.
 TEST(Mesh, sums_of_the_library_stay_within_rounding_of_one_rank) {
   Tolerance tolerance;

@@ -234,6 +234,7 @@ ResolvedRun resolved(const MeshCell& cell, const RunConfig& config, std::int64_t
   run.passes = run.batch = {global_batch, micro, cell.accumulation, cell.data};
   run.device = program_device().kind;
   run.compute = compute_type(config, run.device);
+  run.fp8 = config.precision.fp8;
   run.sums = reduction_order(config, run.device);
   run.pipeline = make_pipeline(config, run.mesh, run.passes, run.compute);
   return run;

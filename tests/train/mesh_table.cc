@@ -48,6 +48,13 @@ ModelConfig make_config(MeshModel model) {
     case MeshModel::kGpt2:
       return model_of(common + R"("model_type": "gpt2", "n_embd": 24, "n_layer": 2, "n_head": 12,
           "n_inner": 48, "n_positions": 64)");
+    case MeshModel::kSixteens:
+      return model_of(common + R"("model_type": "llama", "num_hidden_layers": 2, "hidden_size": 160,
+          "head_dim": 16, "max_position_embeddings": 64, "num_attention_heads": 12,
+          "num_key_value_heads": 2, "intermediate_size": 288)");
+    case MeshModel::kGpt2Sixteens:
+      return model_of(common + R"("model_type": "gpt2", "n_embd": 192, "n_layer": 2, "n_head": 12,
+          "n_inner": 288, "n_positions": 64)");
   }
   throw InternalError("an unknown model");
 }
@@ -138,6 +145,10 @@ std::string name_of(MeshModel model) {
       return "gemma3";
     case MeshModel::kGpt2:
       return "gpt2";
+    case MeshModel::kSixteens:
+      return "llama of sixteens";
+    case MeshModel::kGpt2Sixteens:
+      return "gpt2 of sixteens";
   }
   return "?";
 }
@@ -146,6 +157,8 @@ const ModelConfig& config_of(MeshModel model) {
   static const std::vector<ModelConfig> configs = [] {
     std::vector<ModelConfig> all;
     for (const MeshModel each : kMeshModels) all.push_back(make_config(each));
+    all.push_back(make_config(MeshModel::kSixteens));
+    all.push_back(make_config(MeshModel::kGpt2Sixteens));
     return all;
   }();
   return configs.at(static_cast<std::size_t>(model));
@@ -168,6 +181,10 @@ RunConfig MeshCell::config() const {
   config.data.sequence_length = kMeshTokens;
   config.data.document_mask = config.data.mask_eod_loss = documents;
   config.precision.compute = bf16 ? ComputePrecision::kBf16 : ComputePrecision::kFp32;
+  if (fp8) {
+    config.precision.compute = ComputePrecision::kFp8;
+    config.precision.fp8 = fp8;
+  }
   config.optimizer.clip_grad_norm = 0.5;
   config.optimizer.eps = 1e-6;
   config.parallel.tensor = tensor;
@@ -195,6 +212,8 @@ std::string MeshCell::text() const {
   text += fmt::format(", recompute {}, accumulation {}", name_of(recompute), accumulation);
   if (documents) text += ", documents";
   if (bf16) text += ", bf16";
+  if (fp8)
+    text += fmt::format(", fp8 by {}", fp8->recipe == Fp8Recipe::kBlock ? "blocks" : "tensors");
   if (library_sums) text += ", sums of the library";
   if (layers > 0) text += fmt::format(", {} layers", layers);
   if (pipeline > 1) text += fmt::format(", pipeline {} by {}", pipeline, schedule);
@@ -206,6 +225,7 @@ MeshCell MeshCell::alone() const {
   one.model = model;
   one.documents = documents;
   one.bf16 = bf16;
+  one.fp8 = fp8;
   one.layers = layers;
   return one;
 }

@@ -21,6 +21,9 @@ enum class MeshModel : std::uint8_t {
   kGemma3,  ///< norms before and behind, of each head's q and k; heads wider than hidden / heads; a
             ///< window and a RoPE of its own in the first layer
   kGpt2,    ///< q, k and v in one matrix; biases everywhere; learned positions; tied
+  // Of multiples of 16, not of 128: for fp8, and in cells that are made by hand.
+  kSixteens,      ///< llama
+  kGpt2Sixteens,  ///< gpt2
 };
 inline constexpr MeshModel kMeshModels[] = {
     MeshModel::kLlama, MeshModel::kOneKey, MeshModel::kOlmo3, MeshModel::kGemma3, MeshModel::kGpt2};
@@ -42,6 +45,7 @@ struct MeshCell {
   int accumulation = 1;
   bool documents = false;  ///< masked, positions restart, the end token's target not counted
   bool bf16 = false;
+  std::optional<Fp8Precision> fp8 = {};
   // Of cells that are made by hand: the table has one stage.
   int pipeline = 1;
   std::string schedule = "1f1b";

@@ -82,6 +82,12 @@ TRIREME_INLINE F32 select(Tail t, F32 yes, F32 no) {
 
 TRIREME_INLINE float reduce_add(F32 a) { return reduce_add(a.low + a.high); }
 TRIREME_INLINE float reduce_max(F32 a) { return reduce_max(max(a.low, a.high)); }
+TRIREME_INLINE F32 max_bits(F32 a, F32 b) {
+  return {max_bits(a.low, b.low), max_bits(a.high, b.high)};
+}
+TRIREME_INLINE std::int32_t reduce_max_bits(F32 a) {
+  return reduce_max_bits(max_bits(a.low, a.high));
+}
 TRIREME_INLINE F32 rounded_to_bf16(F32 a) {
   return {rounded_to_bf16(a.low), rounded_to_bf16(a.high)};
 }

@@ -1,0 +1,190 @@
+#include "kernels/quantize/quantize.h"
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/common/check_args.h"
+#include "kernels/common/dispatch.h"
+#include "kernels/common/op_work.h"
+#include "kernels/quantize/quantize_internal.h"
+
+namespace trireme {
+namespace {
+
+using quantize_internal::check_view;
+using quantize_internal::dim_of;
+
+const QuantizeKernels& table_of(const Context& context) {
+  return choose_table("quantize", context, quantize_cpu, &GpuKernels::quantize);
+}
+
+void check_dim(const char* op, const ScaleDim& dim) {
+  expect(dim.block >= 0 && (dim.block == 0 || ScaleDim::kAlignment % dim.block == 0),
+         "{}: blocks of {} do not divide {}", op, dim.block, ScaleDim::kAlignment);
+  for (int i = 0; i < dim.part_count; ++i) {
+    const ScaleDim::Part& part = dim.parts[static_cast<std::size_t>(i)];
+    expect(part.size >= 0 && part.offset >= 0, "{}: a part of {} from {}", op, part.size,
+           part.offset);
+  }
+}
+
+/// [R, C] of the dims, f32 or bf16.
+void check_x(const ArgumentChecker& check, const ConstTensorView& x, const ScaleDim& rows,
+             const ScaleDim& columns) {
+  check.floating("x", x.dtype);
+  check.tensor("x", x, x.dtype, {rows.size(), columns.size()});
+}
+
+std::size_t blocks_of(const ScaleDim& rows, const ScaleDim& columns) {
+  return static_cast<std::size_t>(rows.blocks() * columns.blocks());
+}
+
+/// Maxima of each thread's own rows, where a block is shared out (CPU).
+std::size_t partial_count(const Context& context, const ScaleDim& rows, const ScaleDim& columns) {
+  const bool shared = !context.on_gpu() && rows.block == 0 && context.threads() > 1;
+  return shared ? static_cast<std::size_t>(context.threads()) * blocks_of(rows, columns) : 0;
+}
+
+void check_exchanged(const char* op, const ScaleDim& to_rows, const ScaleDim& to_columns,
+                     const ConstQuantizedView& from, Transpose transpose) {
+  const bool across = transpose == Transpose::kYes;
+  expect(to_rows == (across ? from.columns : from.rows) &&
+             to_columns == (across ? from.rows : from.columns),
+         "{}: `to` has other rows, columns or blocks than `from`", op);
+}
+
+}  // namespace
+
+QuantizedDim quantize_internal::dim_of(const ScaleDim& dim, bool padded) {
+  QuantizedDim out{};
+  out.whole = dim.block == 0;
+  out.block = out.whole ? std::int64_t{1} << 62 : dim.block;
+  std::int64_t at = 0;
+  for (int i = 0; i < dim.part_count; ++i) {
+    const ScaleDim::Part& part = dim.parts[static_cast<std::size_t>(i)];
+    if (part.size == 0) continue;
+    out.parts[out.part_count++] = {out.size, part.size, out.blocks,
+                                   out.whole ? 0 : ScaleDim::phase(part, out.block),
+                                   at + (padded ? ScaleDim::phase(part, ScaleDim::kAlignment) : 0)};
+    out.size += part.size;
+    out.blocks += dim.blocks_of(part);
+    at += padded ? ScaleDim::padded_size_of(part) : part.size;
+  }
+  out.width = at;
+  return out;
+}
+
+void quantize_internal::check_view(const char* op, const char* name,
+                                   const ConstQuantizedView& view) {
+  check_dim(op, view.rows);
+  check_dim(op, view.columns);
+  const std::string codes = std::string(name) + ".codes", scales = std::string(name) + ".scales";
+  const ArgumentChecker check(op);
+  check.that(is_fp8(view.format()), codes.c_str(), "expected e4m3 or e5m2");
+  check.tensor(codes.c_str(), view.codes, view.format(),
+               codes_shape(view.rows, view.columns, view.padded));
+  check.tensor(scales.c_str(), view.scales, DType::kF32, scales_shape(view.rows, view.columns));
+}
+
+void absolute_max(Context& context, TensorView amax, ConstTensorView x, const ScaleDim& rows,
+                  const ScaleDim& columns) {
+  const OpSpan span(context.op_trace(), "absolute_max", {0, bytes_of(x, amax, amax)});
+  const ArgumentChecker check("absolute_max");
+  check_dim("absolute_max", rows);
+  check_dim("absolute_max", columns);
+  check_x(check, x, rows, columns);
+  check.tensor("amax", amax, DType::kI32, scales_shape(rows, columns));
+  check.disjoint("amax", amax, "x", x);
+  if (x.count() == 0) return;
+  const std::size_t partial = partial_count(context, rows, columns) * sizeof(std::int32_t);
+  table_of(context).absolute_max(
+      {context.exec(), amax.as<std::int32_t>(), x.data, dim_of(rows, false), dim_of(columns, false),
+       partial == 0 ? nullptr : reinterpret_cast<std::int32_t*>(context.scratch(partial)),
+       x.dtype});
+}
+
+void quantize(Context& context, const Quantize& args) {
+  const QuantizedView& out = args.out;
+  const OpSpan span(context.op_trace(), "quantize",
+                    {0, bytes_of(args.x, args.amax, out.codes, out.scales)});
+  const ArgumentChecker check("quantize");
+  const bool across = args.transpose == Transpose::kYes;
+  const ScaleDim &rows = across ? out.columns : out.rows,
+                 &columns = across ? out.rows : out.columns;
+  QuantizedView checked = out;
+  if (args.amax.given() && !out.scales.given())  // the codes alone
+    checked.scales = {out.codes.data, DType::kF32, scales_shape(out.rows, out.columns)};
+  check_view("quantize", "out", checked);
+  check_x(check, args.x, rows, columns);
+  check.optional("amax", args.amax, DType::kI32, scales_shape(rows, columns));
+  for (const ConstTensorView& written : {ConstTensorView(out.codes), ConstTensorView(out.scales)}) {
+    check.disjoint("out", written, "x", args.x);
+    check.disjoint("out", written, "amax", args.amax);
+  }
+  check.disjoint("out.codes", out.codes, "out.scales", out.scales);
+  if (args.x.count() == 0) return;
+
+  const std::size_t blocks = blocks_of(rows, columns);
+  const bool find = !args.amax.given();
+  const std::size_t partial = find ? partial_count(context, rows, columns) : 0;
+  std::byte* scratch = context.scratch((blocks * (find ? 2 : 1) + partial) * sizeof(float));
+  auto* factors = reinterpret_cast<float*>(scratch);
+  auto* found = reinterpret_cast<std::int32_t*>(factors + blocks);
+  // Only maxima that are found here are written.
+  auto* given = const_cast<std::int32_t*>(find ? nullptr : args.amax.as<std::int32_t>());
+  table_of(context).quantize(
+      {context.exec(), out.codes.data, out.scales.given() ? out.scales.as<float>() : nullptr,
+       args.x.data, find ? found : given, factors, found + blocks,
+       dim_of(rows, across && out.padded), dim_of(columns, !across && out.padded), find, across,
+       args.x.dtype, out.format()});
+}
+
+void scales_of(Context& context, TensorView scales, ConstTensorView amax, DType format) {
+  const OpSpan span(context.op_trace(), "scales_of", {0, bytes_of(scales, amax)});
+  const ArgumentChecker check("scales_of");
+  expect(is_fp8(format), "scales_of: {} has no scales", name_of(format));
+  check.tensor("amax", amax, DType::kI32, amax.shape);
+  check.tensor("scales", scales, DType::kF32, amax.shape);
+  check.same_or_disjoint("scales", {scales.data, DType::kI32, scales.shape}, "amax", amax);
+  if (amax.count() == 0) return;
+  table_of(context).scales(
+      {context.exec(), scales.as<float>(), nullptr, amax.as<std::int32_t>(), amax.count(), format});
+}
+
+void dequantize(Context& context, TensorView x, const ConstQuantizedView& from) {
+  const OpSpan span(context.op_trace(), "dequantize", {0, bytes_of(x, from.codes, from.scales)});
+  const ArgumentChecker check("dequantize");
+  check_view("dequantize", "from", from);
+  check_x(check, x, from.rows, from.columns);
+  check.disjoint("x", x, "from.codes", from.codes);
+  check.disjoint("x", x, "from.scales", from.scales);
+  if (x.count() == 0) return;
+  table_of(context).dequantize({context.exec(), x.data, from.codes.data, from.scales.as<float>(),
+                                dim_of(from.rows, false), dim_of(from.columns, from.padded),
+                                x.dtype, from.format()});
+}
+
+void reorder(Context& context, const QuantizedView& to, const ConstQuantizedView& from,
+             Transpose transpose) {
+  const OpSpan span(context.op_trace(), "reorder",
+                    {0, bytes_of(to.codes, to.scales, from.codes, from.scales)});
+  const ArgumentChecker check("reorder");
+  check_view("reorder", "from", from);
+  check_view("reorder", "to", to);
+  check_exchanged("reorder", to.rows, to.columns, from, transpose);
+  check.that(to.format() == from.format(), "to", "has another type than from");
+  for (const ConstTensorView& written : {ConstTensorView(to.codes), ConstTensorView(to.scales)}) {
+    check.disjoint("to", written, "from.codes", from.codes);
+    check.disjoint("to", written, "from.scales", from.scales);
+  }
+  check.disjoint("to.codes", to.codes, "to.scales", to.scales);
+  if (from.rows.size() == 0 || from.columns.size() == 0) return;
+  const bool across = transpose == Transpose::kYes;
+  table_of(context).reorder(
+      {context.exec(), reinterpret_cast<std::uint8_t*>(to.codes.data), to.scales.as<float>(),
+       reinterpret_cast<const std::uint8_t*>(from.codes.data), from.scales.as<float>(),
+       dim_of(from.rows, false), dim_of(from.columns, from.padded), dim_of(to.columns, to.padded),
+       across});
+}
+
+}  // namespace trireme

@@ -1,0 +1,15 @@
+#pragma once
+// For who reads codes on a CPU: kernels/gemm/gemm_quantized.cc.
+
+#include "kernels/quantize/quantize_table.h"
+#include "tensor/quantized_view.h"
+
+namespace trireme::quantize_internal {
+
+/// The dim as the loops read it; `padded`: its indices lie in the padded order in a row of codes.
+QuantizedDim dim_of(const ScaleDim& dim, bool padded);
+
+/// The shapes and types of a view's tensors, without its alignment; throws naming `name`.
+void check_view(const char* op, const char* name, const ConstQuantizedView& view);
+
+}  // namespace trireme::quantize_internal

@@ -1,0 +1,215 @@
+#include "model/fp8_linear.h"
+
+#include <algorithm>
+
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/gemm/gemm_quantized.h"
+#include "kernels/quantize/quantize.h"
+#include "store/quantized_layout.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr std::int64_t kBlock = 128;
+
+std::int64_t all_blocks(const ScaleDim::Part& part, std::int64_t block) {
+  return block == 0 ? 1 : ceil_div(part.all(), block);
+}
+
+/// Of a matrix that is quantised in parts of either dim.
+struct Dims {
+  ScaleDim rows, columns;
+};
+
+/// Columns that other ranks have parts of: their blocks in the whole tensor.
+std::int64_t blocks_of_all(const ScaleDim& columns) {
+  std::int64_t count = 0;
+  for (int i = 0; i < columns.part_count; ++i)
+    count += all_blocks(columns.parts[static_cast<std::size_t>(i)], columns.block);
+  return count;
+}
+
+}  // namespace
+
+/// Operands of one product, one after the other in the scratch memory.
+class Fp8Products::Operands {
+ public:
+  explicit Operands(const Fp8Products& of) : of_(of), arena_(of.scratch.memory.data) {}
+  Operands(const Operands&) = delete;
+  Operands& operator=(const Operands&) = delete;
+
+  /// x as it is multiplied along its columns.
+  QuantizedView rows(ConstTensorView x_TC, const ScaleDim& columns, const TensorCut& cut,
+                     DType format) {
+    const bool blocks = of_.precision.recipe == Fp8Recipe::kBlock;
+    const Dims dims{{x_TC.shape[0], blocks ? 1 : 0}, columns.with_block(blocks ? kBlock : 0)};
+    const bool joined = cut_crosses_blocks(cut, of_.tensor.extent(), dims.columns.block);
+    return quantized(x_TC, dims, Transpose::kNo, format, joined);
+  }
+  /// x^T, which is multiplied along x's rows.
+  QuantizedView columns(ConstTensorView x_TC, const ScaleDim& columns, const TensorCut& cut,
+                        DType format) {
+    const bool blocks = of_.precision.recipe == Fp8Recipe::kBlock;
+    const Dims dims{{x_TC.shape[0], blocks ? kBlock : 0}, columns.with_block(blocks ? 1 : 0)};
+    const bool joined = !blocks && cut_crosses_blocks(cut, of_.tensor.extent(), 0);
+    return quantized(x_TC, dims, Transpose::kYes, format, joined);
+  }
+  /// A weight, or its transpose, as it is multiplied along the columns of that.
+  ConstQuantizedView weight(const ConstQuantizedView& weight, Transpose transpose) {
+    if (transpose == Transpose::kNo && weight.columns.aligned()) {
+      ConstQuantizedView same = weight;
+      same.padded = true;
+      return same;
+    }
+    const bool turned = transpose == Transpose::kYes;
+    const QuantizedView out = take(turned ? weight.columns : weight.rows,
+                                   turned ? weight.rows : weight.columns, weight.format());
+    reorder(of_.context, out, weight, transpose);
+    return out;
+  }
+
+ private:
+  QuantizedView take(const ScaleDim& rows, const ScaleDim& columns, DType format) {
+    const TensorView codes = arena_.take(format, codes_shape(rows, columns, true));
+    const TensorView scales = arena_.take(DType::kF32, scales_shape(rows, columns));
+    check();
+    return {codes, scales, rows, columns, true};
+  }
+  void check() const {
+    expect(arena_.bytes() <= of_.scratch.memory.bytes(), "fp8 operands of {} bytes in {}",
+           arena_.bytes(), of_.scratch.memory.bytes());
+  }
+
+  QuantizedView quantized(ConstTensorView x, const Dims& dims, Transpose transpose, DType format,
+                          bool joined) {
+    const bool turned = transpose == Transpose::kYes;
+    Quantize args;
+    args.out = take(turned ? dims.columns : dims.rows, turned ? dims.rows : dims.columns, format);
+    args.x = x;
+    args.transpose = transpose;
+    if (joined) args.amax = joined_maxima(x, dims);
+    quantize(of_.context, args);
+    return args.out;
+  }
+
+  /// The largest magnitudes of blocks that several tensor-parallel ranks have parts of.
+  TensorView joined_maxima(ConstTensorView x, const Dims& dims) {
+    const std::int64_t rows = dims.rows.blocks(), all = blocks_of_all(dims.columns);
+    const std::int64_t ranks = of_.tensor.extent();
+    const TensorView amax = arena_.take(DType::kI32, {rows, dims.columns.blocks()});
+    const TensorView parts = arena_.take(DType::kI32, {ranks, rows * all});
+    check();
+    clear(of_.context, amax);
+    absolute_max(of_.context, amax, x, dims.rows, dims.columns);
+    const TensorView mine = parts.rows(of_.tensor.rank().index, 1).reshape({rows, all});
+    clear(of_.context, mine);
+    const auto each_part = [&](const auto& f) {
+      std::int64_t global = 0, local = 0;
+      for (int i = 0; i < dims.columns.part_count; ++i) {
+        const ScaleDim::Part& part = dims.columns.parts[static_cast<std::size_t>(i)];
+        const std::int64_t block = dims.columns.block, count = dims.columns.blocks_of(part);
+        const std::int64_t first = block == 0 ? 0 : part.offset / block;
+        f(heads_of(mine, global + first, count, 1), heads_of(amax, local, count, 1));
+        global += all_blocks(part, block);
+        local += count;
+      }
+    };
+    each_part([&](const HeadsView& whole, const HeadsView& here) {
+      copy_heads(of_.context, whole, here);
+    });
+    of_.tensor.gather_parts(parts);
+    join_maxima(of_.context, mine.reshape({rows * all}), parts);
+    each_part([&](const HeadsView& whole, const HeadsView& here) {
+      copy_heads(of_.context, here, whole);
+    });
+    return amax;
+  }
+
+  const Fp8Products& of_;
+  ArenaCursor arena_;
+};
+
+Fp8Scratch lay_out_fp8(ArenaCursor& arena, const Fp8Widths& widths) {
+  // Parts begin in the middle of a block at most, and end there.
+  const auto padded = [](std::int64_t columns) {
+    return round_up(columns, kBlock) + ScaleDim::kPartsMax * 2 * kBlock;
+  };
+  const std::int64_t in = padded(widths.in), out = padded(widths.out),
+                     tokens = padded(widths.tokens);
+  const std::int64_t codes =
+      std::max({(tokens + out) * in, (tokens + in) * out, (in + out) * tokens});
+  // A scale for 128 codes, and a few where rows have blocks of their own.
+  std::int64_t scales = codes / kBlock + in + out + tokens;
+  // Maxima of a tensor whose columns other ranks have the rest of.
+  if (widths.tensor_extent > 1) {
+    const std::int64_t maxima =
+        tokens * (std::max(in, out) / kBlock + ScaleDim::kPartsMax) * widths.tensor_extent;
+    scales += maxima * (widths.tensor_extent + 1);
+  }
+  constexpr std::int64_t kAlignment = 16 * 64;
+  return {arena.take(DType::kF8E4M3, {codes + 4 * scales + kAlignment})};
+}
+
+LinearWeights widen(Context& context, const LinearWeights& weights, TensorView memory) {
+  if (weights.fp8 == nullptr) return weights;
+  const Shape& shape = weights.quantized.codes.shape;
+  const TensorView weight = memory.rows(0, shape.count()).reshape(shape);
+  dequantize(context, weight, weights.quantized);
+  return {weight, weights.bias, weights.in_out};
+}
+
+void Fp8Products::forward(TensorView y_TN, ConstTensorView x_TK, const LinearWeights& weights,
+                          const LinearEpilogue& epilogue) const {
+  Operands operands(*this);
+  QuantizedGemm args;
+  args.c_MN = y_TN;
+  args.a = operands.rows(x_TK, weights.fp8->in, weights.fp8->in_cut, DType::kF8E4M3);
+  args.b = operands.weight(weights.quantized, weights.in_out ? Transpose::kYes : Transpose::kNo);
+  args.precise_sums = precision.recipe == Fp8Recipe::kBlock;
+  args.bias_N = weights.bias;
+  args.epilogue = epilogue.kind;
+  args.operand = epilogue.operand;
+  args.saved = epilogue.saved;
+  args.then = epilogue.then;
+  args.use = "linear_forward";
+  gemm_quantized(context, args);
+}
+
+void Fp8Products::backward_input(TensorView dx_TK, ConstTensorView dy_TN,
+                                 const LinearWeights& weights,
+                                 const LinearEpilogue& epilogue) const {
+  Operands operands(*this);
+  QuantizedGemm args;
+  args.c_MN = dx_TK;
+  args.a = operands.rows(dy_TN, weights.fp8->out, weights.fp8->out_cut, precision.gradients);
+  args.b = operands.weight(weights.quantized, weights.in_out ? Transpose::kNo : Transpose::kYes);
+  args.epilogue = epilogue.kind;
+  args.operand = epilogue.operand;
+  args.saved = epilogue.saved;
+  args.then = epilogue.then;
+  args.use = "linear_input_gradient";
+  gemm_quantized(context, args);
+}
+
+void Fp8Products::backward_weight(const LinearGradients& gradients, ConstTensorView dy_TN,
+                                  ConstTensorView x_TK) const {
+  const TensorView& gradient = gradients.weight.gradient;
+  if (gradient.given()) {
+    Operands operands(*this);
+    const ConstQuantizedView dy = operands.columns(dy_TN, gradients.fp8->out,
+                                                   gradients.fp8->out_cut, precision.gradients),
+                             x = operands.columns(x_TK, gradients.fp8->in, gradients.fp8->in_cut,
+                                                  DType::kF8E4M3);
+    QuantizedGemm args;
+    args.c_MN = gradient;
+    args.a = gradients.in_out ? x : dy;
+    args.b = gradients.in_out ? dy : x;
+    args.accumulate = gradients.weight.accumulate;
+    args.use = "linear_weight_gradient";
+    gemm_quantized(context, args);
+  }
+  if (gradients.bias.given()) column_sum(context, gradients.bias, dy_TN);
+}
+
+}  // namespace trireme

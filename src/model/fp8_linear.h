@@ -1,0 +1,51 @@
+#pragma once
+// The products of linear.h with fp8 operands: activations and gradients are quantised where a
+// product reads them, from the bf16 values that it would read itself; weights stand in fp8.
+//
+//                      a [M, K]          b [N, K]         scales: tensor     block
+//   y = x W^T          x                 W                one | one          1 x 128 | 128 x 128
+//   dx = dy W          dy                W^T              one | one          1 x 128 | 128 x 128
+//   dW = dy^T x        dy^T              x^T              one | one          1 x 128 | 1 x 128
+//
+// x and W are e4m3, dy is Fp8Precision::gradients. Projections that lie together (q, k, v; gate,
+// up) have scales of their own in W and in dy.
+
+#include "config/run_config.h"
+#include "model/linear.h"
+#include "parallel/tensor_axis.h"
+#include "tensor/arena.h"
+
+namespace trireme {
+
+/// What quantised operands of a layer's products take; all layers share it.
+struct Fp8Scratch {
+  TensorView memory;  ///< bytes
+};
+/// For products of `tokens` rows between the widest input and output columns of a layer.
+struct Fp8Widths {
+  std::int64_t tokens = 0, in = 0, out = 0;
+  int tensor_extent = 1;
+};
+Fp8Scratch lay_out_fp8(ArenaCursor& arena, const Fp8Widths& widths);
+
+/// `weights` as they are or, of those in fp8, with their values rounded to bf16 in `memory`.
+LinearWeights widen(Context& context, const LinearWeights& weights, TensorView memory);
+
+struct Fp8Products {
+  Context& context;
+  const TensorAxis& tensor;
+  const Fp8Precision& precision;
+  Fp8Scratch scratch;
+
+  void forward(TensorView y_TN, ConstTensorView x_TK, const LinearWeights& weights,
+               const LinearEpilogue& epilogue) const;
+  void backward_input(TensorView dx_TK, ConstTensorView dy_TN, const LinearWeights& weights,
+                      const LinearEpilogue& epilogue) const;
+  void backward_weight(const LinearGradients& gradients, ConstTensorView dy_TN,
+                       ConstTensorView x_TK) const;
+
+ private:
+  class Operands;
+};
+
+}  // namespace trireme

@@ -1,0 +1,69 @@
+#include "store/quantized_layout.h"
+
+#include <algorithm>
+
+namespace trireme {
+
+QuantizedDims quantized_dims(const ParamMeta& param, AxisRank tensor, std::int64_t block) {
+  expect(param.shape.rank() == 2, "{} is no matrix", param.name);
+  const int cut = param.cut.dim;
+  const Shape local = local_shape(param.shape, param.cut, tensor);
+  ScaleDim dims[2] = {{local[0], block}, {local[1], block}};
+  if (param.cut.given()) {
+    ScaleDim& of_cut = dims[cut] = {};
+    of_cut.block = block;
+    std::vector<std::int64_t> begins;
+    std::int64_t begin = 0;
+    for (const CutSegment& segment : param.cut.segments) {
+      begins.push_back(begin);
+      begin += segment.size;
+    }
+    for (const CutPart& part : local_parts(param.shape, param.cut, tensor)) {
+      std::size_t segment = begins.size() - 1;
+      while (begins[segment] > part.box.offset[cut]) --segment;
+      of_cut.add({part.box.shape[cut], part.box.offset[cut] - begins[segment],
+                  param.cut.segments[segment].size});
+    }
+  }
+  return {dims[0], dims[1]};
+}
+
+bool cut_crosses_blocks(const TensorCut& cut, int extent, std::int64_t block) {
+  if (extent == 1 || !cut.given()) return false;
+  if (block == 0) return true;
+  return std::any_of(cut.segments.begin(), cut.segments.end(), [&](const CutSegment& segment) {
+    const std::int64_t ranks = extent / replicas_of_units(segment.units, extent);
+    for (std::int64_t rank = 1; rank < ranks; ++rank) {
+      const std::int64_t units = even_slice(segment.units, ranks, rank).begin;
+      if (units * (segment.size / segment.units) % block != 0) return true;
+    }
+    return false;
+  });
+}
+
+QuantizedLayout::QuantizedLayout(const std::vector<ParamMeta>& params,
+                                 const ParamDistribution& distribution) {
+  offsets_.push_back(0);
+  for (const ParamMeta& param : params) {
+    std::int64_t size = 0;
+    dims_.emplace_back();
+    if (param.fp8) {
+      quantized_.push_back(static_cast<ParamIndex>(dims_.size()) - 1);
+      QuantizedDims& dims = dims_.back();
+      dims = quantized_dims(param, distribution.of(param.view).tensor, param.fp8->block);
+      size = dims.rows.blocks() * dims.columns.blocks();
+    }
+    offsets_.push_back(offsets_.back() + size);
+  }
+}
+
+QuantizedDims QuantizedLayout::dims(ParamRange range) const {
+  QuantizedDims dims = dims_[at(range.first)];
+  for (ParamIndex i = range.first + 1; i <= range.last; ++i) {
+    const ScaleDim& rows = dims_[at(i)].rows;
+    for (int part = 0; part < rows.part_count; ++part) dims.rows.add(rows.parts[at(part)]);
+  }
+  return dims;
+}
+
+}  // namespace trireme

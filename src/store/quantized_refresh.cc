@@ -1,0 +1,199 @@
+#include "store/quantized_refresh.h"
+
+#include <algorithm>
+
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/quantize/quantize.h"
+
+namespace trireme {
+
+namespace {
+
+/// Blocks of a part in the global tensor.
+std::int64_t all_blocks(const ScaleDim::Part& part, std::int64_t block) {
+  return block == 0 ? 1 : ceil_div(part.all(), block);
+}
+
+std::int64_t all_blocks(const ScaleDim& dim) {
+  std::int64_t count = 0;
+  for (int i = 0; i < dim.part_count; ++i)
+    count += all_blocks(dim.parts[static_cast<std::size_t>(i)], dim.block);
+  return count;
+}
+
+}  // namespace
+
+std::vector<QuantizedRefresh::Crossed> QuantizedRefresh::crossed_by(
+    const std::vector<ParamMeta>& params, const QuantizedLayout& layout,
+    const ParamDistribution& distribution) {
+  std::vector<Crossed> crossed;
+  std::int64_t begin = 0;
+  for (const ParamIndex index : layout.params()) {
+    const ParamMeta& param = params[static_cast<std::size_t>(index)];
+    const int extent = distribution.of(param.view).tensor.extent;
+    if (!cut_crosses_blocks(param.cut, extent, param.fp8->block)) continue;
+    const QuantizedDims& dims = layout.dims(index);
+    crossed.push_back({index, begin, all_blocks(dims.rows), all_blocks(dims.columns)});
+    begin += crossed.back().rows * crossed.back().columns;
+  }
+  return crossed;
+}
+
+std::int64_t QuantizedRefresh::joined_count(const std::vector<Crossed>& crossed) {
+  return crossed.empty() ? 0 : crossed.back().begin + crossed.back().rows * crossed.back().columns;
+}
+
+QuantizedRefresh::QuantizedRefresh(Context& context, ParamStore& store, Communicator& shards,
+                                   Communicator& tensor)
+    : context_(context), store_(store), shards_(shards), tensor_(tensor) {
+  crossed_ = crossed_by(store.params(), store.quantized(), store.layout().distribution());
+  if (shards.size() > 1)
+    received_ = Buffer(DType::kI32, {shards.size() - 1, store.largest().count() / shards.size()},
+                       context.device());
+  if (!crossed_.empty())
+    joined_ = Buffer(DType::kI32, {tensor.size(), joined_count(crossed_)}, context.device());
+}
+
+std::int64_t QuantizedRefresh::buffer_bytes(const std::vector<ParamMeta>& params,
+                                            const ParamDistribution& distribution) {
+  const QuantizedLayout layout(params, distribution);
+  const Distribution& dense = distribution.of(MeshView::kDense);
+  const std::int64_t part = ceil_div(layout.size(), dense.shard.extent);
+  return 4 * (part * (dense.shard.extent - 1) +
+              dense.tensor.extent * joined_count(crossed_by(params, layout, distribution)));
+}
+
+QuantizedRefresh::Sent QuantizedRefresh::bytes_sent(const std::vector<ParamMeta>& params,
+                                                    const ParamDistribution& distribution) {
+  const QuantizedLayout layout(params, distribution);
+  const Distribution& dense = distribution.of(MeshView::kDense);
+  const std::int64_t part = 4 * ceil_div(layout.size(), dense.shard.extent);
+  const std::int64_t all = part * dense.shard.extent;
+  const std::int64_t joined = 4 * joined_count(crossed_by(params, layout, distribution));
+  return {dense.shard.extent == 1
+              ? 0
+              : part * (dense.shard.extent - 1) + one_way_bytes_sent(all, dense.shard.extent),
+          dense.tensor.extent == 1
+              ? 0
+              : one_way_bytes_sent(joined * dense.tensor.extent, dense.tensor.extent)};
+}
+
+ScaleDim QuantizedRefresh::owned_rows(ParamIndex index) const {
+  const Slice owned = store_.layout().owned(index);
+  return store_.quantized().dims(index).rows.slice(owned.begin, owned.size);
+}
+
+TensorView QuantizedRefresh::largest_of(ParamIndex index) const {
+  const QuantizedDims& dims = store_.quantized().dims(index);
+  const std::int64_t row = dims.columns.blocks();
+  const std::int64_t first = dims.rows.block_of(store_.layout().owned(index).begin);
+  const std::int64_t blocks = owned_rows(index).blocks();
+  return store_.largest()
+      .rows(store_.quantized().offset(index) + first * row, blocks * row)
+      .reshape({blocks, row});
+}
+
+void QuantizedRefresh::run() {
+  if (store_.quantized().size() == 0) return;
+  clear(context_, store_.largest());
+  const auto for_each_owned = [&](const auto& f) {
+    for (const ParamIndex index : store_.quantized().params())
+      if (store_.value(index).count() > 0) f(index);
+  };
+  for_each_owned([&](ParamIndex index) {
+    absolute_max(context_, largest_of(index), store_.value(index), owned_rows(index),
+                 store_.quantized().dims(index).columns);
+  });
+  if (shards_.size() > 1) join_shards();
+  if (!crossed_.empty()) join_tensor();
+  scales_of(context_, store_.scales(), store_.largest().rows(0, store_.quantized().size()),
+            DType::kF8E4M3);
+  for_each_owned([&](ParamIndex index) {
+    Quantize args;
+    args.out = {
+        store_.codes(index), {}, owned_rows(index), store_.quantized().dims(index).columns, false};
+    args.x = store_.value(index);
+    args.amax = largest_of(index);
+    quantize(context_, args);
+  });
+}
+
+void QuantizedRefresh::join_shards() {
+  const TensorView largest = store_.largest();
+  const std::int64_t ranks = shards_.size(), mine = shards_.rank();
+  const std::int64_t part = largest.count() / ranks;
+  std::vector<Message> sends, receives;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    if (rank == mine) continue;
+    const auto peer = static_cast<int>(rank);
+    sends.push_back(message_of(peer, largest.rows(rank * part, part)));
+    receives.push_back(
+        message_of(peer, received_.view().rows(row_among_others(peer, shards_.rank()), 1)));
+  }
+  shards_.start_exchange(sends, receives).wait();
+  join_maxima(context_, largest.rows(mine * part, part), received_.view());
+  shards_.start_all_gather(largest).wait();
+}
+
+template <class F>
+void QuantizedRefresh::for_each_part(const Crossed& of, TensorView joined, const F& f) const {
+  const QuantizedDims& dims = store_.quantized().dims(of.index);
+  const HeadsView global = heads_of(
+      joined.rows(of.begin, of.rows * of.columns).reshape({of.rows, of.columns}), 0, of.columns, 1);
+  const std::int64_t columns = dims.columns.blocks(), rows = dims.rows.blocks();
+  const HeadsView local = heads_of(store_.largest()
+                                       .rows(store_.quantized().offset(of.index), rows * columns)
+                                       .reshape({rows, columns}),
+                                   0, columns, 1);
+  struct Span {
+    std::int64_t global, local, count;
+  };
+  const auto spans = [](const ScaleDim& dim) {
+    std::vector<Span> all;
+    std::int64_t global_begin = 0, local_begin = 0;
+    for (int i = 0; i < dim.part_count; ++i) {
+      const ScaleDim::Part& part = dim.parts[static_cast<std::size_t>(i)];
+      const std::int64_t first = dim.block == 0 ? 0 : part.offset / dim.block;
+      all.push_back({global_begin + first, local_begin, dim.blocks_of(part)});
+      global_begin += all_blocks(part, dim.block);
+      local_begin += all.back().count;
+    }
+    return all;
+  };
+  const auto box = [](const HeadsView& view, std::int64_t row, std::int64_t rows_count,
+                      std::int64_t column, std::int64_t count) {
+    HeadsView part = view.rows(row, rows_count);
+    part.data += static_cast<std::size_t>(column) * size_of(view.dtype);
+    part.heads = count;
+    return part;
+  };
+  for (const Span& r : spans(dims.rows)) {
+    for (const Span& c : spans(dims.columns))
+      f(box(global, r.global, r.count, c.global, c.count),
+        box(local, r.local, r.count, c.local, c.count));
+  }
+}
+
+void QuantizedRefresh::join_tensor() {
+  const std::int64_t ranks = tensor_.size();
+  const std::int64_t count = joined_.view().shape[1];
+  const auto of_rank = [&](std::int64_t rank) {
+    return joined_.view().rows(rank, 1).reshape({count});
+  };
+  const TensorView mine = of_rank(tensor_.rank());
+  clear(context_, mine);
+  for (const Crossed& of : crossed_) {
+    for_each_part(of, mine, [&](const HeadsView& global, const HeadsView& local) {
+      copy_heads(context_, global, local);
+    });
+  }
+  tensor_.start_all_gather(joined_.view().reshape({ranks * count})).wait();
+  join_maxima(context_, mine, joined_.view());
+  for (const Crossed& of : crossed_) {
+    for_each_part(of, mine, [&](const HeadsView& global, const HeadsView& local) {
+      copy_heads(context_, local, global);
+    });
+  }
+}
+
+}  // namespace trireme
