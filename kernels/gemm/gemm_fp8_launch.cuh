@@ -67,15 +67,22 @@ void launch_fp8_tile(const GemmQuantizedGpuArgs& args, E epilogue) {
          p, epilogue, direct);
 }
 
-/// Wide tiles read less a sum; narrow ones where the wide would leave multiprocessors idle.
+/// How often a multiprocessor takes a tile.
+template <class T>
+std::int64_t waves_of(const GemmQuantizedGpuArgs& args) {
+  const std::int64_t tiles =
+      blocks_for(args.product.m, T::kM * T::kCluster) * ColumnTiles(args.b).count();
+  return blocks_for(tiles, max(args.product.multiprocessors / T::kCluster, 1));
+}
+
+/// A wide tile takes the tensor cores two narrow ones' time, but those wait for L2: three to two.
 template <Fp8Sums kSums, Fp8 kA, Fp8 kB, class E>
 void launch_fp8(const GemmQuantizedGpuArgs& args, const E& epilogue) {
-  const std::int64_t m = args.product.m, n = args.product.n;
-  if (m > 256 && blocks_for(m, 512) * 2 * blocks_for(n, 128) >= args.product.multiprocessors) {
-    launch_fp8_tile<WideFp8Tile<kSums>, kA, kB>(args, epilogue);
-  } else {
-    launch_fp8_tile<NarrowFp8Tile<kSums>, kA, kB>(args, epilogue);
-  }
+  using Wide = WideFp8Tile<kSums>;
+  using Narrow = NarrowFp8Tile<kSums>;
+  if (3 * waves_of<Wide>(args) <= 2 * waves_of<Narrow>(args))
+    return launch_fp8_tile<Wide, kA, kB>(args, epilogue);
+  launch_fp8_tile<Narrow, kA, kB>(args, epilogue);
 }
 
 /// Where a may be the gradients of a result.
