@@ -7,6 +7,7 @@
 #include "kernels/embedding/embedding_table.h"
 #include "kernels/gelu/gelu_table.h"
 #include "kernels/gemm/gemm_gpu_table.h"
+#include "kernels/gemm/gemm_quantized_gpu_table.h"
 #include "kernels/glu/glu_table.h"
 #include "kernels/grad_norm/grad_norm_table.h"
 #include "kernels/norm/norm_table.h"
@@ -34,6 +35,9 @@ const GpuKernels& gpu_kernels() {
 #endif
 #ifdef TRIREME_GPU_CUBLASLT
       .gemm_cublaslt = &cuda::gemm_cublaslt,
+#endif
+#ifdef TRIREME_GPU_SM90
+      .gemm_fp8_sm90 = &cuda::gemm_fp8_sm90,
 #endif
       .glu = &cuda::glu_cuda,
       .grad_norm = &cuda::grad_norm_cuda,
