@@ -431,9 +431,26 @@ void reorder(const ReorderArgs& args) {
          args.to_scales, args.from_scales, rows, columns, args.transpose);
 }
 
+__global__ void __launch_bounds__(kTurnThreads)
+    join_maxima_kernel(const __grid_constant__ JoinMaximaArgs args) {
+  for_each_item<1>(
+      args.count,
+      [&](std::int64_t i) {
+        std::int32_t most = args.most[i];
+        for (std::int64_t p = 0; p < args.parts; ++p)
+          most = max(most, args.others[p * args.count + i]);
+        return most;
+      },
+      [&](std::int64_t i, std::int32_t most) { args.most[i] = most; });
+}
+
+void join_maxima(const JoinMaximaArgs& args) {
+  launch(join_maxima_kernel, config_of_turns(args.exec, 1, args.count, "join_maxima"), args);
+}
+
 }  // namespace
 
-const QuantizeKernels quantize_cuda = {absolute_max, scales,  quantize,
-                                       dequantize,   reorder, nullptr};
+const QuantizeKernels quantize_cuda = {absolute_max, scales,      quantize, dequantize,
+                                       reorder,      join_maxima, nullptr};
 
 }  // namespace trireme::cuda

@@ -179,6 +179,28 @@ Fp8Scratch lay_out_fp8(ArenaCursor& arena, const Fp8Widths& widths) {
   return {arena.take(DType::kF8E4M3, {codes + 4 * scales + kAlignment})};
 }
 
+std::int64_t fp8_joined_rows(Fp8Recipe recipe, const ScaleDim& columns, const TensorCut& cut,
+                             std::int64_t tokens, int tensor_extent) {
+  const bool blocks = recipe == Fp8Recipe::kBlock;
+  const ScaleDim along = columns.with_block(blocks ? kBlock : 0);
+  if (!cut_crosses_blocks(cut, tensor_extent, along.block)) return 0;
+  return (blocks ? tokens : 1) * blocks_of_all(along);
+}
+
+std::int64_t fp8_joined_columns(Fp8Recipe recipe, const ScaleDim& columns, const TensorCut& cut,
+                                int tensor_extent) {
+  if (recipe == Fp8Recipe::kBlock || !cut_crosses_blocks(cut, tensor_extent, 0)) return 0;
+  return blocks_of_all(columns.with_block(0));
+}
+
+Fp8Gathered fp8_gathered(Fp8Recipe recipe, const ScaleDim& columns, std::int64_t tokens) {
+  const bool blocks = recipe == Fp8Recipe::kBlock;
+  const ScaleDim along = columns.with_block(blocks ? kBlock : 0);
+  const std::int64_t codes = tokens * along.padded_size();
+  if (!blocks) return {codes, 0, 4 * along.blocks()};
+  return {codes, 4 * tokens * along.blocks(), 0};
+}
+
 LinearWeights widen(Context& context, const LinearWeights& weights, TensorView memory) {
   if (weights.fp8 == nullptr) return weights;
   const ConstQuantizedView quantized = weights.lease->quantized(weights.range);

@@ -31,6 +31,18 @@ Fp8Scratch lay_out_fp8(ArenaCursor& arena, const Fp8Widths& widths);
 /// `weights` as they are or, of those in fp8, with their values rounded to bf16 in `memory`.
 LinearWeights widen(Context& context, const LinearWeights& weights, TensorView memory);
 
+/// What a product of `tokens` rows joins over the tensor axis: maxima (i32) that each rank has, 0
+/// where it joins none. Of operands along their columns, or (dW) along tokens.
+std::int64_t fp8_joined_rows(Fp8Recipe recipe, const ScaleDim& columns, const TensorCut& cut,
+                             std::int64_t tokens, int tensor_extent);
+std::int64_t fp8_joined_columns(Fp8Recipe recipe, const ScaleDim& columns, const TensorCut& cut,
+                                int tensor_extent);
+/// Bytes of x's operand in forward_gathered, all rows.
+struct Fp8Gathered {
+  std::int64_t codes = 0, scales = 0, maxima = 0;  ///< maxima: of one rank
+};
+Fp8Gathered fp8_gathered(Fp8Recipe recipe, const ScaleDim& columns, std::int64_t tokens);
+
 struct Fp8Products {
   Context& context;
   const TensorAxis& tensor;
