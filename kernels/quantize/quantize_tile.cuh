@@ -109,10 +109,10 @@ __device__ __forceinline__ void store_codes(std::uint8_t* to, const Vector<unsig
     store(reinterpret_cast<unsigned*>(to), codes);
     return;
   }
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-    if (i >= first && i < last) to[i] = static_cast<std::uint8_t>(codes.at[i / 4] >> i % 4 * 8);
-  }
+  const std::uint64_t all = std::uint64_t{codes.at[1]} << 32 | codes.at[0];
+#pragma unroll 1
+  for (int i = max(first, 0); i < min(last, kOwn); ++i)
+    to[i] = static_cast<std::uint8_t>(all >> i * 8);
 }
 
 /// Codes of a tile, [column][row / 8]; unit i of column c stands at i ^ (c / 8), so that neither
