@@ -12,6 +12,7 @@
 #include "kernels/grad_norm/grad_norm_table.h"
 #include "kernels/norm/norm_table.h"
 #include "kernels/projection_norm/projection_norm_table.h"
+#include "kernels/quantize/quantize_table.h"
 #include "kernels/rope/rope_table.h"
 #include "kernels/shards/shards_table.h"
 
@@ -42,6 +43,7 @@ const GpuKernels& gpu_kernels() {
       .grad_norm = &cuda::grad_norm_cuda,
       .norm = &cuda::norm_cuda,
       .projection_norm = &cuda::projection_norm_cuda,
+      .quantize = &cuda::quantize_cuda,
       .rope = &cuda::rope_cuda,
       .shards = &cuda::shards_cuda,
   };

@@ -34,11 +34,11 @@ ScalesGpu scales_of(const ConstQuantizedView& view) {
 }
 
 /// Null where the GPU has no kernels for fp8.
-const GemmQuantizedGpuKernels* table_of(const Context& context) {
+const GemmQuantizedGpuKernels* table_of(Device device) {
   thread_local int known = -1, capability = 0;
-  if (known != context.device().index) {
-    capability = gpu::info(context.device().index).capability;
-    known = context.device().index;
+  if (known != device.index) {
+    capability = gpu::info(device.index).capability;
+    known = device.index;
   }
   // Hopper's instructions are not in its successors.
   return capability == 90 ? gpu_kernels().gemm_fp8_sm90 : nullptr;
@@ -117,7 +117,7 @@ void gemm_by_table(Context& context, const QuantizedGemm& args,
 
 void gemm_on_gpu(Context& context, const QuantizedGemm& args) {
   if (args.a.columns.padded_size() == 0) return add_nothing(context, args);
-  const GemmQuantizedGpuKernels* table = table_of(context);
+  const GemmQuantizedGpuKernels* table = table_of(context.device());
   expect(table != nullptr, "this GPU has no kernel for {}", words_of(args));
   if (args.epilogue == GemmEpilogue::kNone || table->serves(gpu_args(context, args)))
     return gemm_by_table(context, args, *table);
@@ -126,8 +126,8 @@ void gemm_on_gpu(Context& context, const QuantizedGemm& args) {
 
 }  // namespace gemm_quantized_internal
 
-bool gemm_quantized_serves(const Context& context) {
-  return !context.on_gpu() || gemm_quantized_internal::table_of(context) != nullptr;
+bool gemm_quantized_serves(Device device) {
+  return device.kind == DeviceKind::kCpu || gemm_quantized_internal::table_of(device) != nullptr;
 }
 
 }  // namespace trireme

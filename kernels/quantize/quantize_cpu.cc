@@ -251,21 +251,23 @@ void encode_rows(const QuantizeArgs& args, std::int64_t first, std::int64_t last
       });
 }
 
-constexpr std::int64_t kTile = 64;
+/// Tiles that go across: a cache line of each row of codes at a time, and columns enough that what a
+/// row of x costs once is little.
+constexpr std::int64_t kTileRows = 64, kTileColumns = 256;
 
-/// Codes of a tile of x, [kTile, kTile], then across: a cache line of each row of codes at a time.
+/// Codes of a tile of x, then across.
 template <class F8, class T>
 void encode_columns(const QuantizeArgs& args, std::int64_t first, std::int64_t last) {
   const QuantizedDim &rows = args.rows, &columns = args.columns;
   const T* x = static_cast<const T*>(args.x);
-  alignas(64) F8 tile[kTile * kTile];
+  alignas(64) F8 tile[kTileRows * kTileColumns];
   for_each_part(rows, first, last, [&](const Part& part, std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r0 = begin; r0 < end; r0 += kTile) {
-      const std::int64_t r1 = smaller(r0 + kTile, end);
-      for (std::int64_t c0 = 0; c0 < columns.size; c0 += kTile) {
-        const std::int64_t c1 = smaller(c0 + kTile, columns.size);
+    for (std::int64_t r0 = begin; r0 < end; r0 += kTileRows) {
+      const std::int64_t r1 = smaller(r0 + kTileRows, end);
+      for (std::int64_t c0 = 0; c0 < columns.size; c0 += kTileColumns) {
+        const std::int64_t c1 = smaller(c0 + kTileColumns, columns.size);
         for (std::int64_t r = r0; r < r1; ++r) {
-          F8* to = tile + (r - r0) * kTile - c0;
+          F8* to = tile + (r - r0) * kTileColumns - c0;
           const T* row = x + r * columns.size;
           for_each_run(
               columns, c0, c1, args.factors + block_of(rows, part, r) * columns.blocks,
@@ -277,7 +279,8 @@ void encode_columns(const QuantizeArgs& args, std::int64_t first, std::int64_t l
         }
         transpose_bytes(
             static_cast<std::uint8_t*>(args.codes) + c0 * rows.width + part.at + r0 - part.begin,
-            rows.width, reinterpret_cast<const std::uint8_t*>(tile), kTile, r1 - r0, c1 - c0);
+            rows.width, reinterpret_cast<const std::uint8_t*>(tile), kTileColumns, r1 - r0,
+            c1 - c0);
       }
     }
   });
@@ -409,8 +412,8 @@ void decode_panel(const DecodePanelArgs& args) {
 
 template <class F>
 TRIREME_INLINE void for_each_tile(std::int64_t rows, std::int64_t columns, const F& f) {
-  for (std::int64_t c = 0; c < columns; c += kTile) {
-    for (std::int64_t r = 0; r < rows; r += kTile) f(r, c);
+  for (std::int64_t c = 0; c < columns; c += kTileColumns) {
+    for (std::int64_t r = 0; r < rows; r += kTileRows) f(r, c);
   }
 }
 
@@ -426,7 +429,7 @@ void copy_across(const ReorderArgs& args) {
                   transpose_bytes(
                       args.to + (first + c) * args.along.width + to.at + r, args.along.width,
                       args.from + (to.begin + r) * width + part.at + first + c - part.begin, width,
-                      smaller(kTile, to.size - r), smaller(kTile, last - first - c));
+                      smaller(kTileRows, to.size - r), smaller(kTileColumns, last - first - c));
                 });
               }
             });
@@ -459,9 +462,19 @@ void reorder(const ReorderArgs& args) {
       static_cast<std::size_t>(args.rows.blocks * args.columns.blocks) * sizeof(float));
 }
 
+void join_maxima(const JoinMaximaArgs& args) {
+  parallel_ranges(args.exec, args.count, args.parts, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t p = 0; p < args.parts; ++p) {
+      const std::int32_t* other = args.others + p * args.count;
+      for (std::int64_t i = first; i < last; ++i)
+        args.most[i] = args.most[i] < other[i] ? other[i] : args.most[i];
+    }
+  });
+}
+
 }  // namespace
 
-const QuantizeKernels quantize_cpu = {absolute_max, scales,  quantize,
-                                      dequantize,   reorder, decode_panel};
+const QuantizeKernels quantize_cpu = {absolute_max, scales,      quantize,    dequantize,
+                                      reorder,      join_maxima, decode_panel};
 
 }  // namespace trireme::TRIREME_ISA

@@ -12,6 +12,19 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 int largest_code(DType format) { return format == DType::kF8E4M3 ? 0x7e : 0x7b; }
 
+/// Of all positive codes, which ascend.
+const std::array<double, 128>& magnitudes(DType format) {
+  static const auto all = [] {
+    std::array<std::array<double, 128>, 2> values{};
+    for (std::uint32_t code = 0; code < 128; ++code) {
+      values[0][code] = value_of_code(code, DType::kF8E4M3);
+      values[1][code] = value_of_code(code, DType::kF8E5M2);
+    }
+    return values;
+  }();
+  return all[format == DType::kF8E4M3 ? 0 : 1];
+}
+
 }  // namespace
 
 double value_of_code(std::uint32_t code, DType format) {
@@ -29,19 +42,15 @@ double value_of_code(std::uint32_t code, DType format) {
 
 std::uint8_t nearest_code(double value, DType format) {
   if (std::isnan(value)) return 0x7f;
-  const int sign = std::signbit(value) ? 0x80 : 0;
+  const int sign = std::signbit(value) ? 0x80 : 0, largest = largest_code(format);
   const double magnitude = std::abs(value);
-  int low = 0, high = largest_code(format);  // values ascend with codes
-  if (magnitude >= value_of_code(static_cast<std::uint32_t>(high), format))
-    return static_cast<std::uint8_t>(sign | high);
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    (value_of_code(static_cast<std::uint32_t>(middle), format) <= magnitude ? low : high) = middle;
-  }
-  const double below = magnitude - value_of_code(static_cast<std::uint32_t>(low), format),
-               above = value_of_code(static_cast<std::uint32_t>(high), format) - magnitude;
-  const bool up = above < below || (above == below && low % 2 == 1);
-  return static_cast<std::uint8_t>(sign | (up ? high : low));
+  const std::array<double, 128>& values = magnitudes(format);
+  if (magnitude >= values[at(largest)]) return static_cast<std::uint8_t>(sign | largest);
+  const auto above = std::upper_bound(values.begin(), values.begin() + largest, magnitude);
+  const int high = static_cast<int>(above - values.begin()), low = high - 1;
+  const double down = magnitude - values[at(low)], up = values[at(high)] - magnitude;
+  const bool takes_high = up < down || (up == down && low % 2 == 1);
+  return static_cast<std::uint8_t>(sign | (takes_high ? high : low));
 }
 
 Place place_of(const ScaleDim& dim, std::int64_t i) {
