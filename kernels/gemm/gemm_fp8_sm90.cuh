@@ -308,9 +308,9 @@ __device__ __forceinline__ void store_wave(OutTiles& out, const E& epilogue,
 }
 /// The same, element after element.
 template <class E>
-__device__ __forceinline__ void put_wave(const E& epilogue, DirectSink<typename E::Out> direct,
+__device__ __forceinline__ void put_wave(const E& epilogue,
+                                         const DirectSink<typename E::Out>& direct,
                                          const float* sums, TileOrigin at, Fp8TileEnd end) {
-  direct.columns = end.n;
 #pragma unroll
   for (int j = 0; j < ColumnTiles::kWidth / 8; j += kGroups<E>)
     finish_columns(epilogue, direct, sums + j * 4, {at.row, at.column + j * 8}, end, [] {});
@@ -331,7 +331,7 @@ __device__ __forceinline__ void finish_wave(OutTiles& out, const E& epilogue,
   } else if (epilogue.bias.pairs) {
     return put_wave(in_pairs(epilogue, true), {direct.outputs, end.n, true}, sums, at, end);
   }
-  put_wave(epilogue, direct, sums, at, end);
+  put_wave(in_pairs(epilogue, false), {direct.outputs, end.n, false}, sums, at, end);
 }
 
 template <class T, Fp8 kA, Fp8 kB, class E>
