@@ -57,7 +57,8 @@ void forward(Context& context, const AttentionShape& shape, const AttentionForwa
   const GpuRanges ranges = joined(context, args.mask);
   gpu_kernels_of().forward({context.exec(), shape, ranges.q, ranges.kv, first_key_of(args.mask),
                             reach_of(args.mask.window), plain(args.o), args.lse_TH.as<float>(),
-                            plain(args.q), plain(args.k), plain(args.v), args.scale});
+                            plain(args.q), plain(args.k), plain(args.v), args.scale,
+                            context.multiprocessors()});
 }
 
 void backward(Context& context, const AttentionShape& shape, const AttentionBackward& args) {

@@ -33,6 +33,7 @@ struct AttentionGpuForward {
   float* lse;
   AttentionHeads<const void> q, k, v;
   float scale;
+  int multiprocessors;
 };
 
 struct AttentionGpuBackward {

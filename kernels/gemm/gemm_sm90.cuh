@@ -4,6 +4,7 @@
 // through shared memory and TMA, f32 ones directly.
 
 #include "kernels/common/ptx.cuh"
+#include "kernels/common/ring.cuh"
 #include "kernels/common/tensor_map.cuh"
 #include "kernels/gemm/gemm_epilogue_args.cuh"
 #include "kernels/gemm/gemm_tile.cuh"
@@ -32,19 +33,6 @@ using NarrowHopperTile = HopperTile<128, 6, 1>;
 struct HopperProduct {
   TensorMap a, b, out[3];
   int m, n, k;
-};
-
-/// Position in the ring; the parity flips each time round.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  std::uint32_t parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 /// Columns of the result that a tile makes.
