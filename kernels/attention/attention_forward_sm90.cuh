@@ -36,13 +36,13 @@ struct HopperForward {
   using Out = float[kD / 2];
 
   /// A tile of queries and where it stands; whether it sees a key.
-  struct Work {
+  struct alignas(16) Work {
     Tile queries;
     int head, sequence;
     bool sees;
   };
   /// Keys at [position, end); hides: not every query sees each of them.
-  struct KeyTile {
+  struct alignas(16) KeyTile {
     int position, end;
     bool hides, last;
   };
@@ -55,8 +55,8 @@ struct HopperForward {
     std::uint64_t q_full, q_empty, k_full[kStages], k_empty[kStages], v_full[kStages],
         v_empty[kStages];
     KeyTile keys[kStages];
-    Work work[2];        ///< by turns: the last one is read until O has left
-    QueryBounds bounds;  ///< the producer's, which has few registers
+    Work work[2];                    ///< by turns: the last one is read until O has left
+    alignas(16) QueryBounds bounds;  ///< the producer's, which has few registers
     [[nodiscard]] __device__ __forceinline__ bf16* out() { return kOutInQueries ? q : o; }
   };
 };
