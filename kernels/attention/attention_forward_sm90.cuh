@@ -24,7 +24,9 @@ struct HopperForward {
   static constexpr int kD = kHeadSize;
   static constexpr int kConsumers = kD == 64 ? 3 : 2, kThreads = kWarpgroup * (1 + kConsumers);
   static constexpr int kQueries = 64 * kConsumers, kKeys = kD == 256 ? 80 : 128, kStages = 2;
-  static constexpr int kProducerRegisters = 32, kConsumerRegisters = kConsumers == 3 ? 160 : 240;
+  // Together no more than the block starts with: 128 and 168 a thread.
+  static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40,
+                       kConsumerRegisters = kConsumers == 3 ? 160 : 232;
   /// Softmaxes in turn; at 256 the products alone fill the time.
   static constexpr bool kInTurn = kD <= 128;
   /// O leaves through a tile of its own, or where there is no room through that of the queries.
@@ -34,11 +36,11 @@ struct HopperForward {
   using Weights = std::uint32_t[kKeys / 16][4];
   using Out = float[kD / 2];
 
-  /// A tile of queries and where it stands; whether it sees a key.
+  /// A tile of queries and where it stands; whether it sees a key, and whether another follows.
   struct alignas(16) Work {
     Tile queries;
     int head, sequence;
-    bool sees;
+    bool sees, last;
   };
   /// Keys at [position, end); hides: not every query sees each of them.
   struct alignas(16) KeyTile {
@@ -54,8 +56,9 @@ struct HopperForward {
     std::uint64_t q_full, q_empty, k_full[kStages], k_empty[kStages], v_full[kStages],
         v_empty[kStages];
     KeyTile keys[kStages];
-    Work work[2];                    ///< by turns: the last one is read until O has left
-    alignas(16) QueryBounds bounds;  ///< the producer's, which has few registers
+    Work work[2];                      ///< by turns: the last one is read until O has left
+    alignas(16) QueryBounds bounds;    ///< the producer's, which has few registers
+    std::int32_t first_key[kQueries];  ///< each warp's rows by itself; where there are documents
     [[nodiscard]] __device__ __forceinline__ bf16* out() { return kOutInQueries ? q : o; }
   };
 };
@@ -132,6 +135,11 @@ __device__ __forceinline__ void produce(typename F::Smem& s, const AttentionGpuF
   const int heads = static_cast<int>(args.shape.heads),
             sharing = heads / static_cast<int>(args.shape.kv_heads);
   KeyFeed<F> feed(s, maps);
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(maps.q);
+    ptx::prefetch_tensor_map(maps.k);
+    ptx::prefetch_tensor_map(maps.v);
+  }
   int turn = 0;
   for (unsigned item = blockIdx.x; item < order.blocks(); item += gridDim.x, ++turn) {
     const BlockOrder::Place place = order.place(item);
@@ -152,7 +160,8 @@ __device__ __forceinline__ void produce(typename F::Smem& s, const AttentionGpuF
       next = next_tile();
       bring_keys(keys, next);
     }
-    bring_queries<F>(s, maps.q, {queries, head, sequence, sees}, turn);
+    const bool last = order.blocks() - item <= gridDim.x;
+    bring_queries<F>(s, maps.q, {queries, head, sequence, sees, last}, turn);
     int values = keys.index;
     while (next.count > 0) {
       keys = next;
@@ -167,43 +176,43 @@ __device__ __forceinline__ void produce(typename F::Smem& s, const AttentionGpuF
 
 // ---- the consumers ----
 
-/// A thread's two rows of its warpgroup's 64, [upper, lower]: element e of 64 rows stands in row
+/// Of a thread's two rows of its warpgroup's 64, [upper, lower]: element e of 64 rows stands in row
 /// 16 warp + lane / 4 + 8 (e / 2 % 2), column 8 (e / 4) + 2 (lane % 4) + e % 2.
 struct ForwardRows {
-  int position[2], first_visible[2];
-  float max[2], sum[2];  ///< sum: of this lane's columns alone
+  float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};  ///< sum: of this lane's columns alone
 };
 
+/// Keeps the first keys of a warp's rows.
 template <class F>
-__device__ __forceinline__ ForwardRows rows_of(const AttentionGpuForward& args,
-                                               const typename F::Work& work, int row) {
-  ForwardRows rows;
+__device__ __forceinline__ void keep_first_keys(typename F::Smem& s,
+                                                const AttentionGpuForward& args,
+                                                const typename F::Work& work, int row) {
+  if (args.first_key == nullptr) return;
+  __syncwarp();
+  if (threadIdx.x % 4 == 0) {
+    const std::int32_t* const first_key =
+        args.first_key + work.sequence * args.shape.q_tokens + work.queries.index;
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int tile_row = row + 8 * h;
-    rows.position[h] = work.queries.position + tile_row;
-    int first = 0;
-    if (args.first_key != nullptr && tile_row < work.queries.count) {
-      first = args.first_key[work.sequence * args.shape.q_tokens + work.queries.index + tile_row];
-    }
-    rows.first_visible[h] = first_visible(first, rows.position[h], args.reach);
-    rows.max[h] = -INFINITY;
-    rows.sum[h] = 0;
+    for (int r = row; r <= row + 8; r += 8)
+      s.first_key[r] = r < work.queries.count ? first_key[r] : 0;
   }
-  return rows;
+  __syncwarp();
 }
 
-/// Scores of pairs that are not visible become -inf.
-template <int kCount>
-__device__ __forceinline__ void hide(float (&scores)[kCount], const ForwardRows& rows, int position,
-                                     int end) {
+/// Scores of pairs that are not visible become -inf. row: the upper one in the tile.
+template <class F>
+__device__ __forceinline__ void hide(typename F::Scores& scores, const typename F::Smem& s,
+                                     const AttentionGpuForward& args, const typename F::Work& work,
+                                     int row, const typename F::KeyTile& keys) {
   const int column = static_cast<int>(threadIdx.x % 4) * 2;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int from = rows.first_visible[h] - position - column,
-              to = min(end, rows.position[h] + 1) - position - column;
+    const int tile_row = row + 8 * h, position = work.queries.position + tile_row;
+    const int first = args.first_key == nullptr ? 0 : s.first_key[tile_row];
+    const int from = first_visible(first, position, args.reach) - keys.position - column,
+              to = min(keys.end, position + 1) - keys.position - column;
 #pragma unroll
-    for (int n = 0; n < kCount / 4; ++n)
+    for (int n = 0; n < F::kKeys / 8; ++n)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int at = n * 8 + e;
@@ -272,9 +281,16 @@ struct ForwardRings {
 template <class F>
 class KeySweep {
  public:
-  __device__ __forceinline__ KeySweep(typename F::Smem& s, ForwardRings<F>& rings,
-                                      ForwardRows& rows, int consumer, float scale_log2)
-      : s_(s), rings_(rings), rows_(rows), consumer_(consumer), scale_log2_(scale_log2) {}
+  __device__ __forceinline__ KeySweep(typename F::Smem& s, const AttentionGpuForward& args,
+                                      const typename F::Work& work, ForwardRings<F>& rings,
+                                      ForwardRows& rows, int consumer, int row)
+      : s_(s),
+        args_(args),
+        work_(work),
+        rings_(rings),
+        rows_(rows),
+        consumer_(consumer),
+        row_(row) {}
 
   /// What all tiles give to the sums.
   __device__ __forceinline__ void add_all(typename F::Out& out) {
@@ -296,7 +312,9 @@ class KeySweep {
   }
   __device__ __forceinline__ void issue_scores() {
     ptx::wgmma_fence();
-    issue_rows_product<F::kD, F::kQueries, F::kKeys>(scores_, s_.q, consumer_ * 64,
+    // Asked anew, so that 16 descriptors of the queries are not kept beside the sums.
+    const int consumer = F::kD == 256 ? warpgroup() - 1 : consumer_;
+    issue_rows_product<F::kD, F::kQueries, F::kKeys>(scores_, s_.q, consumer * 64,
                                                      s_.k[rings_.k.stage]);
     ptx::wgmma_commit();
   }
@@ -318,8 +336,8 @@ class KeySweep {
     release(&s_.k_empty[rings_.k.stage]);
     rings_.k.advance();
     last_ = keys.last;
-    if (kHides) hide(scores_, rows_, keys.position, keys.end);
-    soften(scores_, rows_, rescale_, scale_log2_);
+    if (kHides) hide<F>(scores_, s_, args_, work_, row_, keys);
+    soften(scores_, rows_, rescale_, args_.scale * kLog2E);
     if (!last_) await_keys();
   }
   __device__ __forceinline__ void begin() {
@@ -343,10 +361,11 @@ class KeySweep {
   }
 
   typename F::Smem& s_;
+  const AttentionGpuForward& args_;
+  const typename F::Work& work_;
   ForwardRings<F>& rings_;
   ForwardRows& rows_;
-  int consumer_;
-  float scale_log2_;
+  int consumer_, row_;
   bool hides_ = false, last_ = false;  ///< of the tile that has come; of the last one softened
   typename F::Scores scores_;
   typename F::Weights weights_;
@@ -431,26 +450,27 @@ __device__ __forceinline__ void finish_tile(typename F::Smem& s, const typename 
 
 template <class F>
 __device__ __forceinline__ void consume(typename F::Smem& s, const AttentionGpuForward& args,
-                                        const HopperForwardMaps& maps, const BlockOrder& order) {
+                                        const TensorMap& map_of_o) {
   const int consumer = warpgroup() - 1, lane = static_cast<int>(threadIdx.x) % 32,
             warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int row = consumer * 64 + warp * 16 + lane / 4;
-  const float scale_log2 = args.scale * kLog2E;
   const Turns<F::kConsumers> turns{consumer};
   if (F::kInTurn) turns.open();
   ForwardRings<F> rings;
   std::uint32_t turn = 0;
-  for (unsigned item = blockIdx.x; item < order.blocks(); item += gridDim.x, ++turn) {
-    ptx::mbarrier_wait(&s.q_full, turn & 1);
-    const typename F::Work& work = s.work[turn & 1];
-    ForwardRows rows = rows_of<F>(args, work, row);
+  for (bool last = false; !last; turn ^= 1) {
+    ptx::mbarrier_wait(&s.q_full, turn);
+    const typename F::Work& work = s.work[turn];
+    last = work.last;
+    keep_first_keys<F>(s, args, work, row);
+    ForwardRows rows;
     typename F::Out out = {};
     if (work.sees) {
-      KeySweep<F>(s, rings, rows, consumer, scale_log2).add_all(out);
+      KeySweep<F>(s, args, work, rings, rows, consumer, row).add_all(out);
     } else if (!F::kOutInQueries) {
       release(&s.q_empty);
     }
-    finish_tile<F>(s, out, rows, args, maps.o, work, consumer, row);
+    finish_tile<F>(s, out, rows, args, map_of_o, work, consumer, row);
   }
   if (F::kInTurn) turns.close();
   if (threadIdx.x % kWarpgroup == 0) ptx::bulk_wait<0>();
@@ -481,7 +501,7 @@ __global__ void __launch_bounds__(HopperForward<kD>::kThreads, 1)
     if (threadIdx.x < 32) produce<F>(s, args, maps, order);
   } else {
     ptx::increase_registers<F::kConsumerRegisters>();
-    consume<F>(s, args, maps, order);
+    consume<F>(s, args, maps.o);
   }
 }
 
