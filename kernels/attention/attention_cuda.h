@@ -7,6 +7,9 @@ namespace trireme::cuda::attention {
 
 template <int kD>
 void forward_bf16(const AttentionGpuForward& args);
+/// Of 64, 128 and 256 columns, where AttentionHopperKernels::serves_forward.
+template <int kD>
+void forward_sm90(const AttentionGpuForward& args);
 template <int kD>
 void backward_bf16(const AttentionGpuBackward& args);
 

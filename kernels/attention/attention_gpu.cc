@@ -6,6 +6,7 @@
 #include "kernels/attention/attention_gpu_table.h"
 #include "kernels/attention/attention_internal.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/gpu_info.h"
 
 namespace trireme {
 
@@ -53,11 +54,46 @@ GpuRanges joined(Context& context, const AttentionMask& mask) {
   return {joined(context, mask.q, list), joined(context, mask.kv, list + mask.q.size())};
 }
 
-void forward(Context& context, const AttentionShape& shape, const AttentionForward& args) {
+AttentionGpuForward gpu_args(Context& context, const AttentionShape& shape,
+                             const AttentionForward& args) {
   const GpuRanges ranges = joined(context, args.mask);
-  gpu_kernels_of().forward({context.exec(), shape, ranges.q, ranges.kv, first_key_of(args.mask),
-                            reach_of(args.mask.window), plain(args.o), args.lse_TH.as<float>(),
-                            plain(args.q), plain(args.k), plain(args.v), args.scale});
+  return {context.exec(),
+          shape,
+          ranges.q,
+          ranges.kv,
+          first_key_of(args.mask),
+          reach_of(args.mask.window),
+          plain(args.o),
+          args.lse_TH.as<float>(),
+          plain(args.q),
+          plain(args.k),
+          plain(args.v),
+          args.scale,
+          context.multiprocessors()};
+}
+
+/// The table for Hopper where the context's GPU is one, else null.
+const AttentionHopperKernels* hopper_kernels_of(const Context& context) {
+  return runs_sm90a(info_of(context)) ? gpu_kernels().attention_sm90 : nullptr;
+}
+
+void forward(Context& context, const AttentionShape& shape, const AttentionForward& args) {
+  const AttentionGpuForward raw = gpu_args(context, shape, args);
+  const AttentionHopperKernels* const hopper = hopper_kernels_of(context);
+  const bool served = hopper != nullptr && hopper->serves_forward(raw);
+  (served ? hopper->forward : gpu_kernels_of().forward)(raw);
+}
+
+void forward_by_mma(Context& context, const AttentionShape& shape, const AttentionForward& args) {
+  gpu_kernels_of().forward(gpu_args(context, shape, args));
+}
+
+void forward_by_wgmma(Context& context, const AttentionShape& shape, const AttentionForward& args) {
+  const AttentionGpuForward raw = gpu_args(context, shape, args);
+  const AttentionHopperKernels* const hopper = hopper_kernels_of(context);
+  expect(hopper != nullptr && hopper->serves_forward(raw),
+         "no kernel for Hopper serves this attention");
+  hopper->forward(raw);
 }
 
 void backward(Context& context, const AttentionShape& shape, const AttentionBackward& args) {
@@ -83,5 +119,10 @@ void backward(Context& context, const AttentionShape& shape, const AttentionBack
 
 const AttentionBackend own_attention = {
     .name = "own", .serves = kServesAll, .forward = forward, .backward = backward};
+
+const AttentionBackend attention_internal::mma_attention = {
+    .name = "mma", .serves = kServesAll, .forward = forward_by_mma, .backward = backward};
+const AttentionBackend attention_internal::wgmma_attention = {
+    .name = "wgmma", .serves = kServesAll, .forward = forward_by_wgmma, .backward = backward};
 
 }  // namespace trireme

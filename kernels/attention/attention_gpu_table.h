@@ -33,6 +33,7 @@ struct AttentionGpuForward {
   float* lse;
   AttentionHeads<const void> q, k, v;
   float scale;
+  int multiprocessors;
 };
 
 struct AttentionGpuBackward {
@@ -78,8 +79,14 @@ struct AttentionGpuKernels {
   void (*transpose_lse)(const AttentionTransposeLse&);
   void (*add_heads)(const AttentionAddHeads&);
 };
+/// Those for Hopper, which serve what TMA can bring and the tiles of their head sizes hold.
+struct AttentionHopperKernels {
+  bool (*serves_forward)(const AttentionGpuForward&);
+  void (*forward)(const AttentionGpuForward&);
+};
 namespace cuda {
 extern const AttentionGpuKernels attention_cuda;
-}
+extern const AttentionHopperKernels attention_sm90;  ///< where code for sm_90a is compiled
+}  // namespace cuda
 
 }  // namespace trireme

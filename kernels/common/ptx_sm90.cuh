@@ -133,6 +133,14 @@ __device__ __forceinline__ void tma_store_3d(const TensorMap& map, int c0, int c
       "r"(c0), "r"(c1), "r"(c2), "r"(shared_address(shared))
       : "memory");
 }
+__device__ __forceinline__ void tma_store_4d(const TensorMap& map, int c0, int c1, int c2, int c3,
+                                             const void* shared) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::
+          "l"(reinterpret_cast<uint64_t>(&map)),
+      "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(shared))
+      : "memory");
+}
 __device__ __forceinline__ void bulk_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
@@ -247,6 +255,11 @@ inline void tma_store_3d(const TensorMap& map, int c0, int c1, int c2, const voi
   const int c[] = {c0, c1, c2};
   simt::tma_store(&map, shared, 3, c, loc);
 }
+inline void tma_store_4d(const TensorMap& map, int c0, int c1, int c2, int c3, const void* shared,
+                         simt::Loc loc = simt::Loc::current()) {
+  const int c[] = {c0, c1, c2, c3};
+  simt::tma_store(&map, shared, 4, c, loc);
+}
 inline void bulk_commit() { simt::bulk_commit(); }
 template <int kGroupsLeft>
 void bulk_wait(simt::Loc loc = simt::Loc::current()) {
@@ -284,6 +297,7 @@ void wgmma_wait(float (&)[kWaves][kCount], simt::Loc loc = simt::Loc::current())
     simt::wgmma_issue(d, {N, false, kTransposeB != 0, accumulate}, a, 0, b, loc);                  \
   }
 TRIREME_WGMMA(64)
+TRIREME_WGMMA(80)
 TRIREME_WGMMA(96)
 TRIREME_WGMMA(128)
 TRIREME_WGMMA(192)

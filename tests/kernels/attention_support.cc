@@ -4,10 +4,29 @@
 #include <cmath>
 #include <utility>
 
+#include "device/gpu.h"
+#include "kernels/common/gpu_info.h"
+#include "kernels/common/gpu_kernels.h"
+
 namespace trireme::attention_testing {
 
+namespace {
+
+TestTensor random_rows(Rows rows, DType dtype, std::int64_t count, std::int64_t columns,
+                       std::uint64_t seed) {
+  TestTensor tensor = TestTensor::random(dtype, {count, columns}, seed);
+  if (rows == Rows::kAnywhere) return tensor;
+  TestTensor aligned(dtype, {count, columns}, 0);
+  const auto values = tensor.values();
+  for (std::size_t i = 0; i < values.size(); ++i)
+    aligned.set(static_cast<std::int64_t>(i), values[i]);
+  return aligned;
+}
+
+}  // namespace
+
 Problem::Problem(DType dtype, const Sizes& sizes, std::vector<PositionRange> q_ranges,
-                 std::vector<PositionRange> kv_ranges, std::uint64_t seed)
+                 std::vector<PositionRange> kv_ranges, std::uint64_t seed, Rows layout)
     : c{sizes.sequences,
         sizes.heads,
         sizes.kv_heads,
@@ -19,9 +38,11 @@ Problem::Problem(DType dtype, const Sizes& sizes, std::vector<PositionRange> q_r
         {},
         {},
         {}},
-      qkv_q(TestTensor::random(dtype, {q_rows(), sizes.heads * sizes.head_dim + 3}, seed)),
-      qkv_kv(TestTensor::random(dtype, {kv_rows(), 2 * sizes.kv_heads * sizes.head_dim + 5},
-                                seed + 1)),
+      rows(layout),
+      qkv_q(random_rows(rows, dtype, q_rows(), sizes.heads * sizes.head_dim + (aligned() ? 8 : 3),
+                        seed)),
+      qkv_kv(random_rows(rows, dtype, kv_rows(),
+                         2 * sizes.kv_heads * sizes.head_dim + (aligned() ? 24 : 5), seed + 1)),
       d_o(TestTensor::random(dtype, {q_rows(), sizes.heads * sizes.head_dim}, seed + 2)),
       first_key(DType::kI32, {q_rows()}) {
   // Scores of a few units: probabilities neither all alike nor one alone.
@@ -67,10 +88,13 @@ ConstHeadsView heads(const TestTensor& tensor, const AttentionCase& c, std::int6
   return heads_of(tensor.view(), 0, count, c.head_dim);
 }
 
-Output run_forward(Isa isa, int threads, const Problem& problem) {
+Output run_forward(Isa isa, int threads, const Problem& problem, const Way& way) {
   Context context = test_context(isa, threads);
+  if (way.backend != nullptr) context.set_attention_backend(*way.backend);
+  if (way.multiprocessors > 0) context.set_multiprocessors(way.multiprocessors);
   const AttentionCase& c = problem.c;
-  Output out{TestTensor::random(problem.dtype(), {problem.q_rows(), c.heads * c.head_dim + 1}, 9),
+  Output out{random_rows(problem.rows, problem.dtype(), problem.q_rows(),
+                         c.heads * c.head_dim + (problem.aligned() ? 8 : 1), 9),
              TestTensor::random(DType::kF32, {problem.q_rows(), c.heads}, 9)};
   attention_forward(context, {heads(out.o, c, c.heads), out.lse, problem.q(), problem.k(),
                               problem.v(), problem.mask(), problem.scale()});
@@ -100,6 +124,11 @@ Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::
 
 bool on_gpu() { return test_device::device().kind == DeviceKind::kCuda; }
 
+bool on_hopper() {
+  return on_gpu() && gpu_kernels().attention_sm90 != nullptr &&
+         runs_sm90a(gpu::info(test_device::device().index));
+}
+
 namespace {
 
 void expect_gradient(const ConstHeadsView& found, const std::vector<double>& expected,
@@ -120,8 +149,9 @@ void expect_same_bits_among_other_queries(Isa isa, const Problem& problem,
   const AttentionCase& c = problem.c;
   const Output all = run_forward(isa, 1, problem);
   Context context = test_context(isa);
-  TestTensor o(problem.dtype(), {part.count, c.heads * c.head_dim + 1}),
-      lse(DType::kF32, {part.count, c.heads});
+  TestTensor o = random_rows(problem.rows, problem.dtype(), part.count,
+                             c.heads * c.head_dim + (problem.aligned() ? 8 : 1), 9),
+             lse(DType::kF32, {part.count, c.heads});
   attention_forward(context, {heads(o, c, c.heads),
                               lse,
                               problem.q().rows(part.first, part.count),
@@ -136,17 +166,32 @@ void expect_same_bits_among_other_queries(Isa isa, const Problem& problem,
             packed(heads(all.o, c, c.heads).rows(part.first, part.count)));
 }
 
-void expect_equal_to_reference(Isa isa, int threads, const Problem& problem,
-                               const std::string& what) {
-  const AttentionCase& c = problem.c;
-  const auto expected = reference::attention_forward(c);
-  const Output out = run_forward(isa, threads, problem);
+namespace {
+
+void expect_output(const reference::AttentionOutput& expected, const Problem& problem,
+                   const Output& out, const std::string& what) {
   const bool bf16 = problem.dtype() == DType::kBF16;
   const bool rounds = bf16 && on_gpu();
   const Tolerance o_tolerance =
       bf16 ? Tolerance{1.02 / 256, rounds ? 0.5 / 256 : 1e-5} : kSumTolerance;
   expect_close(o_values(problem, out), expected.o, o_tolerance, what + " o");
   expect_close(out.lse.values(), expected.lse, {2e-6, 2e-6}, what + " lse");
+}
+
+}  // namespace
+
+void expect_output_of_reference(const Problem& problem, const Output& out,
+                                const std::string& what) {
+  expect_output(reference::attention_forward(problem.c), problem, out, what);
+}
+
+void expect_equal_to_reference(Isa isa, int threads, const Problem& problem,
+                               const std::string& what) {
+  const AttentionCase& c = problem.c;
+  const auto expected = reference::attention_forward(c);
+  expect_output(expected, problem, run_forward(isa, threads, problem), what);
+  const bool bf16 = problem.dtype() == DType::kBF16;
+  const bool rounds = bf16 && on_gpu();
 
   const auto d_o = problem.d_o.values();
   const auto delta = reference::attention_delta(c, d_o, expected.o);
