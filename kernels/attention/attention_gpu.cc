@@ -6,6 +6,7 @@
 #include "kernels/attention/attention_gpu_table.h"
 #include "kernels/attention/attention_internal.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/gpu_info.h"
 
 namespace trireme {
 
@@ -61,7 +62,22 @@ void forward(Context& context, const AttentionShape& shape, const AttentionForwa
                             context.multiprocessors()});
 }
 
+/// Null where that GPU or the operands are not for it.
+const AttentionHopperBackward* hopper_backward(const Context& context,
+                                               const AttentionGpuBackward& args) {
+  const AttentionHopperBackward* const table = gpu_kernels().attention_backward_sm90;
+  if (table == nullptr || gpu_info(context).capability != 90) return nullptr;
+  return args.atomics && table->serves(args) ? table : nullptr;
+}
+
 void backward(Context& context, const AttentionShape& shape, const AttentionBackward& args) {
+  attention_internal::backward_by(context, shape, args, OwnKernel::kBest);
+}
+
+}  // namespace
+
+void attention_internal::backward_by(Context& context, const AttentionShape& shape,
+                                     const AttentionBackward& args, OwnKernel kernel) {
   refuse_written(args);
   const GpuRanges ranges = joined(context, args.mask);
   const std::int32_t* first_key = first_key_of(args.mask);
@@ -73,14 +89,31 @@ void backward(Context& context, const AttentionShape& shape, const AttentionBack
     tile_first_key = reinterpret_cast<std::int32_t*>(
         context.scratch(static_cast<std::size_t>(shape.sequences * tile_stride * 4)));
   }
-  gpu_kernels_of().backward(
-      {context.exec(), shape, ranges.q, ranges.kv, first_key, reach_of(args.mask.window),
-       plain_f32(args.dq), plain_f32(args.dk), plain_f32(args.dv), plain(args.d_o), plain(args.q),
-       plain(args.k), plain(args.v), args.lse_TH.as<float>(), args.delta_TH.as<float>(), args.scale,
-       tile_first_key, static_cast<std::int32_t>(tile_stride), !context.deterministic()});
+  const AttentionGpuBackward call{context.exec(),
+                                  shape,
+                                  ranges.q,
+                                  ranges.kv,
+                                  first_key,
+                                  reach_of(args.mask.window),
+                                  plain_f32(args.dq),
+                                  plain_f32(args.dk),
+                                  plain_f32(args.dv),
+                                  plain(args.d_o),
+                                  plain(args.q),
+                                  plain(args.k),
+                                  plain(args.v),
+                                  args.lse_TH.as<float>(),
+                                  args.delta_TH.as<float>(),
+                                  args.scale,
+                                  tile_first_key,
+                                  static_cast<std::int32_t>(tile_stride),
+                                  !context.deterministic()};
+  const AttentionHopperBackward* const hopper =
+      kernel == OwnKernel::kAnyGpu ? nullptr : hopper_backward(context, call);
+  expect(kernel != OwnKernel::kHopper || hopper != nullptr,
+         "Hopper's attention_backward does not serve these operands");
+  hopper != nullptr ? hopper->backward(call) : gpu_kernels_of().backward(call);
 }
-
-}  // namespace
 
 const AttentionBackend own_attention = {
     .name = "own", .serves = kServesAll, .forward = forward, .backward = backward};

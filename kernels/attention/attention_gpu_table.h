@@ -79,8 +79,16 @@ struct AttentionGpuKernels {
   void (*transpose_lse)(const AttentionTransposeLse&);
   void (*add_heads)(const AttentionAddHeads&);
 };
+/// The backward pass for Hopper, of the same contract.
+struct AttentionHopperBackward {
+  /// Whether there is a kernel for these head sizes, types, strides and alignments.
+  bool (*serves)(const AttentionGpuBackward&);
+  void (*backward)(const AttentionGpuBackward&);
+};
 namespace cuda {
 extern const AttentionGpuKernels attention_cuda;
-}
+extern const AttentionHopperBackward
+    attention_backward_sm90;  ///< where code for sm_90a is compiled
+}  // namespace cuda
 
 }  // namespace trireme

@@ -42,6 +42,12 @@ inline std::int32_t reach_of(std::int64_t window) {
   return window == 0 || window > kNoWindow ? kNoWindow : static_cast<std::int32_t>(window - 1);
 }
 
+/// Which of our own kernels: the one that serves best, or for tests a certain one.
+enum class OwnKernel : std::uint8_t { kBest, kAnyGpu, kHopper };
+/// By it, on a GPU; `shape` is checked. InternalError where Hopper's does not serve.
+void backward_by(Context& context, const AttentionShape& shape, const AttentionBackward& args,
+                 OwnKernel kernel);
+
 /// The library's table; throws EnvironmentError where there is none.
 const AttentionLibraryKernels& attention_library();
 

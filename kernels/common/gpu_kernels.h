@@ -6,6 +6,7 @@ namespace trireme {
 
 struct AdamWKernels;
 struct AttentionGpuKernels;
+struct AttentionHopperBackward;
 struct AttentionLibraryKernels;
 struct CrossEntropyKernels;
 struct ElementwiseKernels;
@@ -22,6 +23,8 @@ struct ShardsKernels;
 struct GpuKernels {
   const AdamWKernels* adamw = nullptr;
   const AttentionGpuKernels* attention = nullptr;
+  /// Where code for sm_90a was compiled.
+  const AttentionHopperBackward* attention_backward_sm90 = nullptr;
   const AttentionLibraryKernels* attention_cudnn = nullptr;  ///< where that library was found
   const CrossEntropyKernels* cross_entropy = nullptr;
   const ElementwiseKernels* elementwise = nullptr;

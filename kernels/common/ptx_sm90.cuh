@@ -138,6 +138,14 @@ __device__ __forceinline__ void tma_store_4d(const TensorMap& map, int c0, int c
       "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(shared))
       : "memory");
 }
+// to[i] += from[i], each atomically and in no order; bytes, to and from: multiples of 16. One
+// thread, which waits for it as for a store of TMA.
+__device__ __forceinline__ void bulk_add_f32(float* to, const float* from, int bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
+                   __cvta_generic_to_global(to)),
+               "r"(shared_address(from)), "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ void bulk_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
@@ -247,6 +255,10 @@ inline void tma_store_4d(const TensorMap& map, int c0, int c1, int c2, int c3, c
                          simt::Loc loc = simt::Loc::current()) {
   const int c[] = {c0, c1, c2, c3};
   simt::tma_store(&map, shared, 4, c, loc);
+}
+inline void bulk_add_f32(float* to, const float* from, int bytes,
+                         simt::Loc loc = simt::Loc::current()) {
+  simt::bulk_add(to, from, bytes, loc);
 }
 inline void bulk_commit() { simt::bulk_commit(); }
 template <int kGroupsLeft>

@@ -5,6 +5,7 @@
 
 #include "base/math.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/gpu_info.h"
 #include "kernels/common/gpu_scratch.h"
 #include "kernels/common/measure_kernel.h"
 #include "kernels/gemm/gemm_internal.h"
@@ -13,17 +14,6 @@ namespace trireme::gemm_internal {
 namespace {
 
 constexpr std::size_t kWorkspaceAlignment = gpu_scratch::kProductAlignment;
-
-/// A memo: asking a driver for a GPU's properties takes longer than a product.
-const gpu::Info& info_of(const Context& context) {
-  thread_local int known = -1;
-  thread_local gpu::Info info;
-  if (known != context.device().index) {
-    info = gpu::info(context.device().index);
-    known = context.device().index;
-  }
-  return info;
-}
 
 void run(Context& context, GemmGpuArgs args, const GemmGpuKernels& table) {
   if (table.workspace_bytes > 0) {
@@ -123,7 +113,7 @@ void measure(Context& context, const GpuTables& tables, const Gemm& args, Sizes 
   std::array<std::function<void()>, kProductKernelCount> ways;
   for (int i = 0; i < kProductKernelCount; ++i) {
     const auto kernel = static_cast<ProductKernel>(i);
-    const GemmGpuKernels* table = table_of(tables, info_of(context), kernel);
+    const GemmGpuKernels* table = table_of(tables, gpu_info(context), kernel);
     if (table != nullptr && table->serves(raw)) {
       ways[static_cast<std::size_t>(i)] = [&context, raw, table] { run(context, raw, *table); };
     } else if (kernel == ProductKernel::kUnfused && raw.epilogue != GemmEpilogue::kNone) {
@@ -151,7 +141,7 @@ void measure(Context& context, const GpuTables& tables, const Gemm& args, Sizes 
 const GemmGpuKernels* choose_kernel(Context& context, const Gemm& args, Sizes sizes) {
   if (!context.on_gpu()) return nullptr;
   const GpuTables tables = gpu_tables();
-  const gpu::Info& info = info_of(context);
+  const gpu::Info& info = gpu_info(context);
   const GemmGpuArgs raw = gpu_args(context, args, sizes);
   // Ours adds along K in one order, whatever its tiles.
   if (context.batch_invariant()) return tables.own->serves(raw) ? tables.own : nullptr;

@@ -64,6 +64,8 @@ struct BulkStore {
   int rank, coordinate[5];
   unsigned char* src;
   bool done;
+  float* add_to = nullptr;  // a reduction, which has no map
+  uint32_t add_bytes = 0;
 };
 
 struct Thread {

@@ -1,0 +1,439 @@
+#pragma once
+// Attention backward for Hopper: five products by wgmma, operands by TMA (the division of labour is
+// that of Shah et al. 2024, FlashAttention-3).
+//
+// A block owns 128 keys of a key head with their gradients and streams the queries of all its query
+// heads past them, so that dk and dv are added to once. Two warpgroups of 64 keys each make
+//   S^T = K Q^T, dP^T = V dO^T, then dV += P^T dO, dK += dS^T Q
+// whose left operands P^T and dS^T are the accumulators of the former, in registers. dS^T goes
+// through shared memory to both, which share dQ = dS K: half of its columns each, or half of its
+// rows. A third warpgroup has a warp that brings the queries' tiles and one that adds dQ to global
+// memory by bulk reductions, a row of f32 at a time.
+//
+// Rows that a tile has beyond its range are zeros or other tokens: their weights are set to zero.
+
+#include "kernels/attention/attention_backward.cuh"
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/attention_mma.cuh"
+#include "kernels/attention/attention_sm90.cuh"
+
+namespace trireme::cuda::attention {
+
+/// What consumers know of a streamed tile.
+struct QueryTile {
+  int position, count;  ///< count 0: no more tiles
+  unsigned masked;      ///< bit c: some query does not see some key of warpgroup c
+};
+
+struct HopperBackwardMaps {
+  TensorMap q, d_o, k, v;
+};
+
+template <int kHeadSize>
+struct HopperBackward {
+  static constexpr int kD = kHeadSize;
+  static constexpr int kKeys = 128, kQueries = kD == 64 ? 128 : 64, kStages = 2;
+  static constexpr int kConsumers = 2, kThreads = 128 * (1 + kConsumers);
+  using Work = BackwardWork<RowsOf::kKeys, kKeys, kQueries>;
+
+  struct Smem {
+    alignas(1024) bf16 k[kKeys * kD];
+    alignas(1024) bf16 v[kKeys * kD];
+    alignas(1024) bf16 q[kStages][kQueries * kD];
+    alignas(1024) bf16 d_o[kStages][kQueries * kD];
+    alignas(1024) bf16 ds[2][kKeys * kQueries];  // a row for each key, in blocks of 64 queries
+    alignas(16) float dq[kQueries][kD + 8];      // + 8: rows of a store lie in different banks
+    alignas(16) float lse_log2[kStages][kQueries];
+    alignas(16) float delta[kStages][kQueries];
+    alignas(16) int first_key[kStages][kQueries];  // the first key's position that the query sees
+    QueryTile tile[kStages];
+    std::uint64_t full[kStages], empty[kStages], keys_full;
+  };
+  using Scores = float[kQueries / 2];
+  using Weights = std::uint32_t[kQueries / 16][4];
+  using Sums = float[kD / 2];
+  static constexpr int kStepBytes = sizeof(Smem::q[0]) + sizeof(Smem::d_o[0]),
+                       kKeyBytes = sizeof(Smem::k) + sizeof(Smem::v);
+};
+
+/// Named barriers: of the consumers, and of dq's tile between them and the warp that adds it.
+enum HopperBackwardBarrier : int { kWeightsStored = 1, kDqFull = 2, kDqEmpty = 3 };
+inline constexpr int kConsumerThreads = 256, kDqThreads = kConsumerThreads + 32;
+
+// ---- the warp that loads ----
+
+/// What a lane knows of its queries of a tile: every 32nd.
+template <class B>
+struct QueryRows {
+  static constexpr int kCount = B::kQueries / 32;
+  float lse[kCount], delta[kCount];
+  int first_key[kCount];
+
+  __device__ __forceinline__ QueryRows(const AttentionGpuBackward& args,
+                                       const typename B::Work& work, const BackwardStep& step) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int row = i * 32 + static_cast<int>(threadIdx.x % 32);
+      lse[i] = delta[i] = 0;
+      first_key[i] = 0x7fffffff;
+      if (row >= step.tile.count) continue;
+      const std::int64_t token = work.q_row + step.tile.index + row,
+                         at = token * args.shape.heads + step.head;
+      lse[i] = args.lse[at] * kLog2E;
+      delta[i] = args.delta[at];
+      first_key[i] = first_visible(args.first_key == nullptr ? 0 : args.first_key[token],
+                                   step.tile.position + row, args.reach);
+    }
+  }
+  __device__ __forceinline__ void store_to(typename B::Smem& s, int stage) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int row = i * 32 + static_cast<int>(threadIdx.x % 32);
+      s.lse_log2[stage][row] = lse[i];
+      s.delta[stage][row] = delta[i];
+      s.first_key[stage][row] = first_key[i];
+    }
+  }
+};
+
+template <class B>
+__device__ __forceinline__ QueryTile query_tile(const typename B::Work& work,
+                                                const BackwardStep& step) {
+  if (step.tile.count == 0) return {0, 0, 0};
+  const QueryBounds bounds = work.bounds_of(step.tile, step.number);
+  unsigned masked = 0;
+#pragma unroll
+  for (int c = 0; c < B::kConsumers; ++c) {
+    const Tile keys{0, 64, work.own.position + c * 64};
+    if (work.own.count < (c + 1) * 64 || step.tile.count < B::kQueries || !bounds.covers(keys))
+      masked |= 1U << c;
+  }
+  return {step.tile.position, step.tile.count, masked};
+}
+
+template <class B>
+__device__ __forceinline__ void bring_steps(typename B::Smem& s, const HopperBackwardMaps& maps,
+                                            const AttentionGpuBackward& args,
+                                            typename B::Work& work) {
+  const bool elected = threadIdx.x % 32 == 0;
+  const int sequence = static_cast<int>(work.sequence());
+  BackwardStep step = work.next();
+  if (elected && step.tile.count > 0) {
+    ptx::mbarrier_arrive_expect_tx(&s.keys_full, B::kKeyBytes);
+    const HeadAt at{work.head, work.own.index, sequence};
+    bring_heads<B::kD, B::kKeys>(s.k, maps.k, at, &s.keys_full);
+    bring_heads<B::kD, B::kKeys>(s.v, maps.v, at, &s.keys_full);
+  }
+  for (Ring<B::kStages> ring;; ring.advance()) {
+    const QueryRows<B> rows(args, work, step);  // asked for before the stage is free
+    const QueryTile tile = query_tile<B>(work, step);
+    std::uint64_t* full = &s.full[ring.stage];
+    ptx::mbarrier_wait(&s.empty[ring.stage], ring.parity ^ 1);
+    rows.store_to(s, ring.stage);
+    if (elected) s.tile[ring.stage] = tile;
+    __syncwarp();
+    if (elected && tile.count > 0) {
+      const HeadAt at{step.head, step.tile.index, sequence};
+      ptx::mbarrier_arrive_expect_tx(full, B::kStepBytes);
+      bring_heads<B::kD, B::kQueries>(s.q[ring.stage], maps.q, at, full);
+      bring_heads<B::kD, B::kQueries>(s.d_o[ring.stage], maps.d_o, at, full);
+    } else if (elected) {
+      ptx::mbarrier_arrive(full);
+    }
+    if (tile.count == 0) return;
+    step = work.next();
+  }
+}
+
+// ---- the warp that adds to dq ----
+
+template <class B>
+__device__ __forceinline__ void add_query_gradients(typename B::Smem& s,
+                                                    const AttentionGpuBackward& args,
+                                                    typename B::Work& work) {
+  const bool elected = threadIdx.x % 32 == 0;
+  const int head_dim = static_cast<int>(args.shape.head_dim);
+  for (BackwardStep step = work.next(); step.tile.count > 0;) {
+    const BackwardStep next = work.next();
+    float* to = args.dq.data + (work.q_row + step.tile.index) * args.dq.stride +
+                std::int64_t{step.head} * head_dim;
+    ptx::barrier_sync(kDqFull, kDqThreads);
+    if (elected) {
+#pragma unroll 1
+      for (int row = 0; row < step.tile.count; ++row, to += args.dq.stride)
+        ptx::bulk_add_f32(to, s.dq[row], head_dim * static_cast<int>(sizeof(float)));
+      ptx::bulk_commit();
+      ptx::bulk_wait_read<0>();
+    }
+    __syncwarp();
+    if (next.tile.count > 0) ptx::barrier_arrive(kDqEmpty, kDqThreads);
+    step = next;
+  }
+  if (elected) ptx::bulk_wait<0>();
+}
+
+// ---- the consumers ----
+
+/// S^T becomes P^T.
+template <class B>
+__device__ __forceinline__ void exponentiate(typename B::Scores& scores, const float* lse_log2,
+                                             float scale_log2) {
+#pragma unroll
+  for (int n = 0; n < B::kQueries / 8; ++n) {
+    const Vector<float, 2> lse = load<2>(lse_log2 + n * 8);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      float& score = scores[n * 4 + e];
+      score = ptx::exp2_approx(fmaf(score, scale_log2, -lse.at[e % 2]));
+    }
+  }
+}
+
+/// The keys of a thread, and what its pairs depend on. Keys that do not exist stand behind all
+/// queries.
+struct KeyRows {
+  int position[2];
+};
+
+/// P^T and dP^T as bf16 weights P^T and dS^T, without the scale. Pairs that are not visible get
+/// weight 0, even where their score is NaN. `column`: of the thread, in the queries' arrays.
+template <class B, bool kMasked>
+__device__ __forceinline__ void weigh(typename B::Weights& p_weights,
+                                      typename B::Weights& ds_weights, typename B::Scores& p,
+                                      typename B::Scores& dp, const typename B::Smem& s, int stage,
+                                      int column, const KeyRows& keys, int first_position) {
+#pragma unroll
+  for (int n = 0; n < B::kQueries / 8; ++n) {
+    const Vector<float, 2> delta = load<2>(&s.delta[stage][n * 8 + column]);
+    Vector<int, 2> first_key;
+    if constexpr (kMasked) first_key = load<2>(&s.first_key[stage][n * 8 + column]);
+    float weight[4], gradient[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      weight[e] = p[n * 4 + e];
+      gradient[e] = weight[e] * (dp[n * 4 + e] - delta.at[e % 2]);
+      if constexpr (kMasked) {
+        const int key = keys.position[e / 2];
+        if (key < first_key.at[e % 2] || key > first_position + n * 8 + e % 2)
+          weight[e] = gradient[e] = 0;
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      p_weights[n / 2][n % 2 * 2 + h] = pack(weight[h * 2], weight[h * 2 + 1]);
+      ds_weights[n / 2][n % 2 * 2 + h] = pack(gradient[h * 2], gradient[h * 2 + 1]);
+    }
+  }
+}
+
+/// dS^T of 64 keys to shared memory. `row`: the thread's first.
+template <class B>
+__device__ __forceinline__ void store_weights(bf16* to, const typename B::Weights& weights,
+                                              int row) {
+  const int column = static_cast<int>(threadIdx.x % 4) * 2;
+#pragma unroll
+  for (int n = 0; n < B::kQueries / 8; ++n)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      Vector<std::uint32_t, 1> pair{{weights[n / 2][n % 2 * 2 + h]}};
+      bf16* at = to + n / 8 * kBlockElements<B::kKeys> + (row + h * 8) * kBlockColumns +
+                 (n % 8 ^ row % 8) * 8 + column;
+      store(reinterpret_cast<std::uint32_t*>(at), pair);
+    }
+}
+
+/// Issues the warpgroup's part of dQ, without the scale: 64 queries and 64 columns.
+template <class B>
+__device__ __forceinline__ void issue_query_gradients(float (&dq)[32], const typename B::Smem& s,
+                                                      int buffer, int consumer) {
+  constexpr int kBlock = kBlockElements<B::kKeys>;
+  const int rows = B::kQueries > 64 ? consumer * kBlock : 0,
+            columns = B::kQueries > 64 ? 0 : consumer * kBlock;
+  const std::uint64_t weights = ptx::wgmma_descriptor_sw128_mn(s.ds[buffer] + rows, 2 * kBlock),
+                      keys = ptx::wgmma_descriptor_sw128_mn(s.k + columns, 2 * kBlock);
+#pragma unroll
+  for (int i = 0; i < B::kKeys / 16; ++i) wgmma<1, 1>(dq, weights + i * 128, keys + i * 128, i > 0);
+}
+
+/// The thread's row of 64, of each eight columns the first that it has.
+struct LaneAt {
+  int row, column;
+};
+__device__ __forceinline__ LaneAt lane_at() {
+  const int thread = static_cast<int>(threadIdx.x % 128);
+  return {thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
+}
+
+template <class B>
+__device__ __forceinline__ void store_query_gradients(typename B::Smem& s, const float (&dq)[32],
+                                                      int consumer, float scale) {
+  const LaneAt lane = lane_at();
+  const int row = lane.row + (B::kQueries > 64 ? consumer * 64 : 0),
+            column = lane.column + (B::kQueries > 64 ? 0 : consumer * 64);
+#pragma unroll
+  for (int n = 0; n < 8; ++n)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const Vector<float, 2> pair{{scale * dq[n * 4 + h * 2], scale * dq[n * 4 + h * 2 + 1]}};
+      store(&s.dq[row + h * 8][column + n * 8], pair);
+    }
+}
+
+/// to += factor sums, of the rows that exist.
+template <class B>
+__device__ __forceinline__ void add_key_gradients(const AttentionHeads<float>& to,
+                                                  const typename B::Work& work, int row,
+                                                  int head_dim, const typename B::Sums& sums,
+                                                  float factor) {
+  const int column = lane_at().column;
+  const bool pairs = reinterpret_cast<std::uintptr_t>(to.data) % 8 == 0 && to.stride % 2 == 0;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (row + h * 8 >= work.own.count) continue;
+    float* at = to.data + (work.kv_row + work.own.index + row + h * 8) * to.stride +
+                std::int64_t{work.head} * head_dim + column;
+#pragma unroll
+    for (int n = 0; n < B::kD / 8; ++n) {
+      if (n * 8 + column >= head_dim) continue;
+      const float low = factor * sums[n * 4 + h * 2], high = factor * sums[n * 4 + h * 2 + 1];
+      if (pairs) {
+        Vector<float, 2> pair = load<2>(at + n * 8);
+        pair.at[0] += low;
+        pair.at[1] += high;
+        store(at + n * 8, pair);
+      } else {
+        at[n * 8] += low;
+        at[n * 8 + 1] += high;
+      }
+    }
+  }
+}
+
+template <class B>
+__device__ __forceinline__ void consume(typename B::Smem& s, const AttentionGpuBackward& args,
+                                        const typename B::Work& work, int consumer) {
+  const LaneAt lane = lane_at();
+  const int row = consumer * 64 + lane.row;
+  KeyRows keys;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int of = row + h * 8;
+    keys.position[h] = of < work.own.count ? work.own.position + of : 0x7fffffff;
+  }
+  const float scale_log2 = args.scale * kLog2E;
+  typename B::Sums dk, dv;
+  bool first = true;
+  int buffer = 0;
+  for (Ring<B::kStages> ring;; ring.advance(), buffer ^= 1, first = false) {
+    const int stage = ring.stage;
+    ptx::mbarrier_wait(&s.full[stage], ring.parity);
+    const QueryTile tile = s.tile[stage];
+    if (tile.count == 0) break;
+    if (first) ptx::mbarrier_wait(&s.keys_full, 0);
+
+    typename B::Scores p, dp;
+    ptx::wgmma_fence();
+    issue_rows_product<B::kD, B::kKeys, B::kQueries>(p, s.k, consumer * 64, s.q[stage]);
+    ptx::wgmma_commit();
+    issue_rows_product<B::kD, B::kKeys, B::kQueries>(dp, s.v, consumer * 64, s.d_o[stage]);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>(p);
+    exponentiate<B>(p, &s.lse_log2[stage][lane.column], scale_log2);
+    ptx::wgmma_wait<0>(dp);
+    typename B::Weights p_weights, ds_weights;
+    const int first_position = tile.position + lane.column;
+    if (tile.masked >> consumer & 1) {
+      weigh<B, true>(p_weights, ds_weights, p, dp, s, stage, lane.column, keys, first_position);
+    } else {
+      weigh<B, false>(p_weights, ds_weights, p, dp, s, stage, lane.column, keys, first_position);
+    }
+
+    // Nobody reads this buffer any more: both have finished dQ of one tile before they met for the
+    // next, and this one is of the tile before that.
+    store_weights<B>(s.ds[buffer], ds_weights, row);
+    ptx::fence_proxy_async_shared();
+    ptx::wgmma_fence();
+    issue_weighted_rows<B::kQueries>(dv, p_weights, s.d_o[stage], !first);
+    ptx::wgmma_commit();
+    ptx::barrier_sync(kWeightsStored, kConsumerThreads);
+    float dq[32];
+    ptx::wgmma_fence();
+    issue_query_gradients<B>(dq, s, buffer, consumer);
+    ptx::wgmma_commit();
+    issue_weighted_rows<B::kQueries>(dk, ds_weights, s.q[stage], !first);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>(dq);
+    if (!first) ptx::barrier_sync(kDqEmpty, kDqThreads);
+    store_query_gradients<B>(s, dq, consumer, args.scale);
+    ptx::fence_proxy_async_shared();
+    ptx::barrier_arrive(kDqFull, kDqThreads);
+    ptx::wgmma_wait<0>(dk);
+    release(&s.empty[stage]);
+  }
+  if (first) return;  // no query sees these keys
+  const int head_dim = static_cast<int>(args.shape.head_dim);
+  add_key_gradients<B>(args.dk, work, row, head_dim, dk, args.scale);
+  add_key_gradients<B>(args.dv, work, row, head_dim, dv, 1);
+}
+
+template <int kD>
+__global__ void __launch_bounds__(HopperBackward<kD>::kThreads, 1)
+    backward_sm90_kernel(const __grid_constant__ HopperBackwardMaps maps,
+                         const __grid_constant__ AttentionGpuBackward args,
+                         const __grid_constant__ BlockOrder order) {
+  using B = HopperBackward<kD>;
+  auto& s = smem<typename B::Smem>();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < B::kStages; ++i) {
+      ptx::mbarrier_init(&s.full[i], 1);
+      ptx::mbarrier_init(&s.empty[i], B::kConsumers * 4);  // one arrival a warp
+    }
+    ptx::mbarrier_init(&s.keys_full, 1);
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();
+  const BlockOrder::Place place = order.place(blockIdx.x);
+  typename B::Work work(args, place.tile, place.group);
+  const int group = static_cast<int>(threadIdx.x) / 128, warp = static_cast<int>(threadIdx.x) / 32;
+  if (group == 0) {
+    ptx::decrease_registers<40>();
+    if (warp == 0) bring_steps<B>(s, maps, args, work);
+    if (warp == 1) add_query_gradients<B>(s, args, work);
+    return;
+  }
+  ptx::increase_registers<232>();
+  consume<B>(s, args, work, group - 1);
+}
+
+// ---- launching ----
+
+template <int kD>
+void backward_sm90(const AttentionGpuBackward& args) {
+  using B = HopperBackward<kD>;
+  const AttentionShape& shape = args.shape;
+  const int tiles = tile_count(args.kv_ranges, B::kKeys);
+  if (tiles == 0 || tile_count(args.q_ranges, B::kQueries) == 0) return;
+  find_tile_first_keys(args, B::kQueries);
+  const auto query_map = [&](const AttentionHeads<const void>& heads) {
+    return heads_map(heads.data, heads.stride, shape.sequences, shape.q_tokens, shape.heads,
+                     shape.head_dim, B::kQueries);
+  };
+  const auto key_map = [&](const AttentionHeads<const void>& heads) {
+    return heads_map(heads.data, heads.stride, shape.sequences, shape.kv_tokens, shape.kv_heads,
+                     shape.head_dim, B::kKeys);
+  };
+  const BlockOrder order =
+      block_order(tiles, shape.sequences * shape.kv_heads, 1,
+                  shape.heads / shape.kv_heads * shape.q_tokens * shape.head_dim * 4, false);
+  launch(
+      backward_sm90_kernel<kD>,
+      {.grid = static_cast<unsigned>(tiles) * static_cast<unsigned>(order.groups),
+       .block = B::kThreads,
+       .smem_bytes = sizeof(typename B::Smem),
+       .stream = stream_of(args.exec),
+       .name = "attention_backward"},
+      HopperBackwardMaps{query_map(args.q), query_map(args.d_o), key_map(args.k), key_map(args.v)},
+      args, order);
+}
+
+}  // namespace trireme::cuda::attention
