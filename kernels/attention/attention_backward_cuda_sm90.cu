@@ -6,15 +6,17 @@ namespace trireme::cuda {
 namespace attention {
 namespace {
 
-/// What TMA asks of heads in rows, what a bulk reduction asks of dq, and the two head sizes, of
-/// which a smaller head fills more than half.
+/// What TMA asks of heads in rows, what bulk reductions ask of gradients, and the two head sizes,
+/// of which a smaller head fills more than half.
 bool serves(const AttentionGpuBackward& args) {
   const AttentionShape& shape = args.shape;
   const std::int64_t d = shape.head_dim;
   if (shape.type != DType::kBF16 || !((d > 32 && d <= 64) || (d > 96 && d <= 128))) return false;
   for (const AttentionHeads<const void>& heads : {args.q, args.k, args.v, args.d_o})
     if (!suits_tma(heads.data, heads.stride, d)) return false;
-  return aligned_to_16(args.dq.data) && args.dq.stride % 4 == 0;
+  for (const AttentionHeads<float>& heads : {args.dq, args.dk, args.dv})
+    if (!aligned_to_16(heads.data) || heads.stride % 4 != 0) return false;
+  return true;
 }
 
 void backward(const AttentionGpuBackward& args) {

@@ -8,7 +8,7 @@
 // whose left operands P^T and dS^T are the accumulators of the former, in registers. dS^T goes
 // through shared memory to both, which share dQ = dS K: half of its columns each, or half of its
 // rows. A third warpgroup has a warp that brings the queries' tiles and one that adds dQ to global
-// memory by bulk reductions, a row of f32 at a time.
+// memory by bulk reductions, a row of f32 at a time. So come dK and dV to what stands there.
 //
 // Rows that a tile has beyond its range are zeros or other tokens: their weights are set to zero.
 
@@ -25,6 +25,12 @@ struct QueryTile {
   unsigned masked;      ///< bit c: some query does not see some key of warpgroup c
 };
 
+/// What consumers know of the block's keys.
+struct KeyTile {
+  int position, count;
+  float *dk, *dv;  ///< of the first key
+};
+
 struct HopperBackwardMaps {
   TensorMap q, d_o, k, v;
 };
@@ -36,24 +42,31 @@ struct HopperBackward {
   static constexpr int kConsumers = 2, kThreads = 128 * (1 + kConsumers);
   using Work = BackwardWork<RowsOf::kKeys, kKeys, kQueries>;
 
+  /// Rows of sums on their way out; those of a store lie in different banks.
+  using SumRow = float[kD + 8];
+
   struct Smem {
     alignas(1024) bf16 k[kKeys * kD];
     alignas(1024) bf16 v[kKeys * kD];
     alignas(1024) bf16 q[kStages][kQueries * kD];
     alignas(1024) bf16 d_o[kStages][kQueries * kD];
     alignas(1024) bf16 ds[2][kKeys * kQueries];  // a row for each key, in blocks of 64 queries
-    alignas(16) float dq[kQueries][kD + 8];      // + 8: rows of a store lie in different banks
+    alignas(16) SumRow dq[kQueries];
     alignas(16) float lse_log2[kStages][kQueries];
     alignas(16) float delta[kStages][kQueries];
     alignas(16) int first_key[kStages][kQueries];  // the first key's position that the query sees
     QueryTile tile[kStages];
+    KeyTile keys;
     std::uint64_t full[kStages], empty[kStages], keys_full;
   };
   using Scores = float[kQueries / 2];
   using Weights = std::uint32_t[kQueries / 16][4];
+  using Visible = std::uint32_t[kQueries / 64];
   using Sums = float[kD / 2];
   static constexpr int kStepBytes = sizeof(Smem::q[0]) + sizeof(Smem::d_o[0]),
                        kKeyBytes = sizeof(Smem::k) + sizeof(Smem::v);
+  /// dK's and dV's rows leave from where the operands stood.
+  static_assert(2 * kKeys * sizeof(SumRow) <= offsetof(Smem, dq));
 };
 
 /// Named barriers: of the consumers, and of dq's tile between them and the warp that adds it.
@@ -62,39 +75,30 @@ inline constexpr int kConsumerThreads = 256, kDqThreads = kConsumerThreads + 32;
 
 // ---- the warp that loads ----
 
-/// What a lane knows of its queries of a tile: every 32nd.
+/// What weights depend on besides the scores, of the queries of a tile.
 template <class B>
-struct QueryRows {
-  static constexpr int kCount = B::kQueries / 32;
-  float lse[kCount], delta[kCount];
-  int first_key[kCount];
-
-  __device__ __forceinline__ QueryRows(const AttentionGpuBackward& args,
-                                       const typename B::Work& work, const BackwardStep& step) {
+__device__ __forceinline__ void bring_query_rows(typename B::Smem& s, int stage,
+                                                 const AttentionGpuBackward& args,
+                                                 const typename B::Work& work,
+                                                 const BackwardStep& step) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int row = i * 32 + static_cast<int>(threadIdx.x % 32);
-      lse[i] = delta[i] = 0;
-      first_key[i] = 0x7fffffff;
-      if (row >= step.tile.count) continue;
+  for (int i = 0; i < B::kQueries / 32; ++i) {
+    const int row = i * 32 + static_cast<int>(threadIdx.x % 32);
+    float lse = 0, delta = 0;
+    int first_key = 0x7fffffff;
+    if (row < step.tile.count) {
       const std::int64_t token = work.q_row + step.tile.index + row,
                          at = token * args.shape.heads + step.head;
-      lse[i] = args.lse[at] * kLog2E;
-      delta[i] = args.delta[at];
-      first_key[i] = first_visible(args.first_key == nullptr ? 0 : args.first_key[token],
-                                   step.tile.position + row, args.reach);
+      lse = args.lse[at] * kLog2E;
+      delta = args.delta[at];
+      first_key = first_visible(args.first_key == nullptr ? 0 : args.first_key[token],
+                                step.tile.position + row, args.reach);
     }
+    s.lse_log2[stage][row] = lse;
+    s.delta[stage][row] = delta;
+    s.first_key[stage][row] = first_key;
   }
-  __device__ __forceinline__ void store_to(typename B::Smem& s, int stage) const {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int row = i * 32 + static_cast<int>(threadIdx.x % 32);
-      s.lse_log2[stage][row] = lse[i];
-      s.delta[stage][row] = delta[i];
-      s.first_key[stage][row] = first_key[i];
-    }
-  }
-};
+}
 
 template <class B>
 __device__ __forceinline__ QueryTile query_tile(const typename B::Work& work,
@@ -125,21 +129,21 @@ __device__ __forceinline__ void bring_steps(typename B::Smem& s, const HopperBac
     bring_heads<B::kD, B::kKeys>(s.v, maps.v, at, &s.keys_full);
   }
   for (Ring<B::kStages> ring;; ring.advance()) {
-    const QueryRows<B> rows(args, work, step);  // asked for before the stage is free
     const QueryTile tile = query_tile<B>(work, step);
     std::uint64_t* full = &s.full[ring.stage];
     ptx::mbarrier_wait(&s.empty[ring.stage], ring.parity ^ 1);
-    rows.store_to(s, ring.stage);
-    if (elected) s.tile[ring.stage] = tile;
-    __syncwarp();
-    if (elected && tile.count > 0) {
+    if (elected) {
       const HeadAt at{step.head, step.tile.index, sequence};
-      ptx::mbarrier_arrive_expect_tx(full, B::kStepBytes);
-      bring_heads<B::kD, B::kQueries>(s.q[ring.stage], maps.q, at, full);
-      bring_heads<B::kD, B::kQueries>(s.d_o[ring.stage], maps.d_o, at, full);
-    } else if (elected) {
-      ptx::mbarrier_arrive(full);
+      ptx::mbarrier_arrive_expect_tx(full, tile.count > 0 ? B::kStepBytes : 0);
+      s.tile[ring.stage] = tile;
+      if (tile.count > 0) {
+        bring_heads<B::kD, B::kQueries>(s.q[ring.stage], maps.q, at, full);
+        bring_heads<B::kD, B::kQueries>(s.d_o[ring.stage], maps.d_o, at, full);
+      }
     }
+    if (tile.count > 0) bring_query_rows<B>(s, ring.stage, args, work, step);
+    __syncwarp();
+    if (elected) ptx::mbarrier_arrive(full);
     if (tile.count == 0) return;
     step = work.next();
   }
@@ -147,22 +151,29 @@ __device__ __forceinline__ void bring_steps(typename B::Smem& s, const HopperBac
 
 // ---- the warp that adds to dq ----
 
+/// One thread: the first `count` rows are added to global ones.
+template <class B>
+__device__ __forceinline__ void add_rows(float* to, std::int64_t stride,
+                                         const typename B::SumRow* rows, int count,
+                                         std::int64_t head_dim) {
+  const int bytes = static_cast<int>(head_dim) * static_cast<int>(sizeof(float));
+#pragma unroll 1
+  for (int row = 0; row < count; ++row, to += stride) ptx::bulk_add_f32(to, rows[row], bytes);
+  ptx::bulk_commit();
+}
+
 template <class B>
 __device__ __forceinline__ void add_query_gradients(typename B::Smem& s,
                                                     const AttentionGpuBackward& args,
                                                     typename B::Work& work) {
   const bool elected = threadIdx.x % 32 == 0;
-  const int head_dim = static_cast<int>(args.shape.head_dim);
   for (BackwardStep step = work.next(); step.tile.count > 0;) {
     const BackwardStep next = work.next();
     float* to = args.dq.data + (work.q_row + step.tile.index) * args.dq.stride +
-                std::int64_t{step.head} * head_dim;
+                step.head * args.shape.head_dim;
     ptx::barrier_sync(kDqFull, kDqThreads);
     if (elected) {
-#pragma unroll 1
-      for (int row = 0; row < step.tile.count; ++row, to += args.dq.stride)
-        ptx::bulk_add_f32(to, s.dq[row], head_dim * static_cast<int>(sizeof(float)));
-      ptx::bulk_commit();
+      add_rows<B>(to, args.dq.stride, s.dq, step.tile.count, args.shape.head_dim);
       ptx::bulk_wait_read<0>();
     }
     __syncwarp();
@@ -189,34 +200,48 @@ __device__ __forceinline__ void exponentiate(typename B::Scores& scores, const f
   }
 }
 
-/// The keys of a thread, and what its pairs depend on. Keys that do not exist stand behind all
-/// queries.
+/// A thread's two keys. One that does not exist stands behind all queries.
 struct KeyRows {
   int position[2];
 };
 
+/// A bit for each of the thread's pairs that are visible. `column`: its first query, at `position`.
+template <class B>
+__device__ __forceinline__ void find_visible(typename B::Visible& visible, const int* first_key,
+                                             const KeyRows& keys, int column, int position) {
+#pragma unroll
+  for (int word = 0; word < B::kQueries / 64; ++word) {
+    visible[word] = 0;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      const int query = word * 64 + n * 8;
+      const Vector<int, 2> first = load<2>(first_key + column + query);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int key = keys.position[e / 2];
+        if (key >= first.at[e % 2] && key <= position + query + e % 2)
+          visible[word] |= 1U << (n * 4 + e);
+      }
+    }
+  }
+}
+
 /// P^T and dP^T as bf16 weights P^T and dS^T, without the scale. Pairs that are not visible get
-/// weight 0, even where their score is NaN. `column`: of the thread, in the queries' arrays.
+/// weight 0, even where their score is NaN.
 template <class B, bool kMasked>
 __device__ __forceinline__ void weigh(typename B::Weights& p_weights,
                                       typename B::Weights& ds_weights, typename B::Scores& p,
-                                      typename B::Scores& dp, const typename B::Smem& s, int stage,
-                                      int column, const KeyRows& keys, int first_position) {
+                                      typename B::Scores& dp, const float* deltas,
+                                      const typename B::Visible& visible) {
 #pragma unroll
   for (int n = 0; n < B::kQueries / 8; ++n) {
-    const Vector<float, 2> delta = load<2>(&s.delta[stage][n * 8 + column]);
-    Vector<int, 2> first_key;
-    if constexpr (kMasked) first_key = load<2>(&s.first_key[stage][n * 8 + column]);
+    const Vector<float, 2> delta = load<2>(deltas + n * 8);
     float weight[4], gradient[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       weight[e] = p[n * 4 + e];
       gradient[e] = weight[e] * (dp[n * 4 + e] - delta.at[e % 2]);
-      if constexpr (kMasked) {
-        const int key = keys.position[e / 2];
-        if (key < first_key.at[e % 2] || key > first_position + n * 8 + e % 2)
-          weight[e] = gradient[e] = 0;
-      }
+      if (kMasked && (visible[n / 8] >> (n % 8 * 4 + e) & 1) == 0) weight[e] = gradient[e] = 0;
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -226,20 +251,17 @@ __device__ __forceinline__ void weigh(typename B::Weights& p_weights,
   }
 }
 
-/// dS^T of 64 keys to shared memory. `row`: the thread's first.
+/// dS^T of a warp's 16 keys, from `row` on, to shared memory.
 template <class B>
 __device__ __forceinline__ void store_weights(bf16* to, const typename B::Weights& weights,
                                               int row) {
-  const int column = static_cast<int>(threadIdx.x % 4) * 2;
+  // A lane names a chunk of eight queries of one key. The swizzle moves it by the key's number, so
+  // that chunks differ by bits of theirs.
+  const int lane = ptx::lane(), key = row + lane % 16,
+            first = key * kBlockColumns + ((lane / 16) ^ (key % 8)) * 8;
 #pragma unroll
-  for (int n = 0; n < B::kQueries / 8; ++n)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      Vector<std::uint32_t, 1> pair{{weights[n / 2][n % 2 * 2 + h]}};
-      bf16* at = to + n / 8 * kBlockElements<B::kKeys> + (row + h * 8) * kBlockColumns +
-                 (n % 8 ^ row % 8) * 8 + column;
-      store(reinterpret_cast<std::uint32_t*>(at), pair);
-    }
+  for (int k = 0; k < B::kQueries / 16; ++k)
+    ptx::stmatrix_x4(to + k / 4 * kBlockElements<B::kKeys> + (first ^ k % 4 * 16), weights[k]);
 }
 
 /// Issues the warpgroup's part of dQ, without the scale: 64 queries and 64 columns.
@@ -264,61 +286,50 @@ __device__ __forceinline__ LaneAt lane_at() {
   return {thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
 }
 
-template <class B>
-__device__ __forceinline__ void store_query_gradients(typename B::Smem& s, const float (&dq)[32],
-                                                      int consumer, float scale) {
-  const LaneAt lane = lane_at();
-  const int row = lane.row + (B::kQueries > 64 ? consumer * 64 : 0),
-            column = lane.column + (B::kQueries > 64 ? 0 : consumer * 64);
+/// to = factor sums: the thread's elements of two rows, 8 apart, from the first that it has.
+template <class B, int kCount>
+__device__ __forceinline__ void store_sums(typename B::SumRow* rows, int row, int column,
+                                           const float (&sums)[kCount], float factor) {
 #pragma unroll
-  for (int n = 0; n < 8; ++n)
+  for (int n = 0; n < kCount / 4; ++n)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const Vector<float, 2> pair{{scale * dq[n * 4 + h * 2], scale * dq[n * 4 + h * 2 + 1]}};
-      store(&s.dq[row + h * 8][column + n * 8], pair);
+      const Vector<float, 2> pair{{factor * sums[n * 4 + h * 2], factor * sums[n * 4 + h * 2 + 1]}};
+      store(&rows[row + h * 8][column + n * 8], pair);
     }
 }
 
-/// to += factor sums, of the rows that exist.
+/// dk += scale dK, dv += dV. The operands are not read any more.
 template <class B>
-__device__ __forceinline__ void add_key_gradients(const AttentionHeads<float>& to,
-                                                  const typename B::Work& work, int row,
-                                                  int head_dim, const typename B::Sums& sums,
-                                                  float factor) {
-  const int column = lane_at().column;
-  const bool pairs = reinterpret_cast<std::uintptr_t>(to.data) % 8 == 0 && to.stride % 2 == 0;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    if (row + h * 8 >= work.own.count) continue;
-    float* at = to.data + (work.kv_row + work.own.index + row + h * 8) * to.stride +
-                std::int64_t{work.head} * head_dim + column;
-#pragma unroll
-    for (int n = 0; n < B::kD / 8; ++n) {
-      if (n * 8 + column >= head_dim) continue;
-      const float low = factor * sums[n * 4 + h * 2], high = factor * sums[n * 4 + h * 2 + 1];
-      if (pairs) {
-        Vector<float, 2> pair = load<2>(at + n * 8);
-        pair.at[0] += low;
-        pair.at[1] += high;
-        store(at + n * 8, pair);
-      } else {
-        at[n * 8] += low;
-        at[n * 8 + 1] += high;
-      }
-    }
-  }
+__device__ __forceinline__ void add_key_gradients(typename B::Smem& s,
+                                                  const AttentionGpuBackward& args, int consumer,
+                                                  const typename B::Sums& dk,
+                                                  const typename B::Sums& dv) {
+  const LaneAt lane = lane_at();
+  auto* rows = reinterpret_cast<typename B::SumRow*>(s.k);
+  store_sums<B>(rows, consumer * 64 + lane.row, lane.column, dk, args.scale);
+  store_sums<B>(rows + B::kKeys, consumer * 64 + lane.row, lane.column, dv, 1);
+  ptx::fence_proxy_async_shared();
+  __syncwarp();
+  if (threadIdx.x % 32 != 0) return;
+  const int first = consumer * 64 + lane.row, count = min(16, s.keys.count - first);
+  add_rows<B>(s.keys.dk + first * args.dk.stride, args.dk.stride, rows + first, count,
+              args.shape.head_dim);
+  add_rows<B>(s.keys.dv + first * args.dv.stride, args.dv.stride, rows + B::kKeys + first, count,
+              args.shape.head_dim);
+  ptx::bulk_wait<0>();
 }
 
 template <class B>
 __device__ __forceinline__ void consume(typename B::Smem& s, const AttentionGpuBackward& args,
-                                        const typename B::Work& work, int consumer) {
+                                        int consumer) {
   const LaneAt lane = lane_at();
   const int row = consumer * 64 + lane.row;
   KeyRows keys;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int of = row + h * 8;
-    keys.position[h] = of < work.own.count ? work.own.position + of : 0x7fffffff;
+    keys.position[h] = of < s.keys.count ? s.keys.position + of : 0x7fffffff;
   }
   const float scale_log2 = args.scale * kLog2E;
   typename B::Sums dk, dv;
@@ -337,20 +348,25 @@ __device__ __forceinline__ void consume(typename B::Smem& s, const AttentionGpuB
     ptx::wgmma_commit();
     issue_rows_product<B::kD, B::kKeys, B::kQueries>(dp, s.v, consumer * 64, s.d_o[stage]);
     ptx::wgmma_commit();
+    const bool masked = (tile.masked >> consumer & 1) != 0;
+    typename B::Visible visible;
+    if (masked) {
+      find_visible<B>(visible, s.first_key[stage], keys, lane.column, tile.position + lane.column);
+    }
     ptx::wgmma_wait<1>(p);
     exponentiate<B>(p, &s.lse_log2[stage][lane.column], scale_log2);
     ptx::wgmma_wait<0>(dp);
     typename B::Weights p_weights, ds_weights;
-    const int first_position = tile.position + lane.column;
-    if (tile.masked >> consumer & 1) {
-      weigh<B, true>(p_weights, ds_weights, p, dp, s, stage, lane.column, keys, first_position);
+    const float* deltas = &s.delta[stage][lane.column];
+    if (masked) {
+      weigh<B, true>(p_weights, ds_weights, p, dp, deltas, visible);
     } else {
-      weigh<B, false>(p_weights, ds_weights, p, dp, s, stage, lane.column, keys, first_position);
+      weigh<B, false>(p_weights, ds_weights, p, dp, deltas, visible);
     }
 
     // Nobody reads this buffer any more: both have finished dQ of one tile before they met for the
     // next, and this one is of the tile before that.
-    store_weights<B>(s.ds[buffer], ds_weights, row);
+    store_weights<B>(s.ds[buffer], ds_weights, row - lane.row % 8);
     ptx::fence_proxy_async_shared();
     ptx::wgmma_fence();
     issue_weighted_rows<B::kQueries>(dv, p_weights, s.d_o[stage], !first);
@@ -364,16 +380,16 @@ __device__ __forceinline__ void consume(typename B::Smem& s, const AttentionGpuB
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>(dq);
     if (!first) ptx::barrier_sync(kDqEmpty, kDqThreads);
-    store_query_gradients<B>(s, dq, consumer, args.scale);
+    store_sums<B>(s.dq, lane.row + (B::kQueries > 64 ? consumer * 64 : 0),
+                  lane.column + (B::kQueries > 64 ? 0 : consumer * 64), dq, args.scale);
     ptx::fence_proxy_async_shared();
     ptx::barrier_arrive(kDqFull, kDqThreads);
     ptx::wgmma_wait<0>(dk);
     release(&s.empty[stage]);
   }
   if (first) return;  // no query sees these keys
-  const int head_dim = static_cast<int>(args.shape.head_dim);
-  add_key_gradients<B>(args.dk, work, row, head_dim, dk, args.scale);
-  add_key_gradients<B>(args.dv, work, row, head_dim, dv, 1);
+  ptx::barrier_sync(kWeightsStored, kConsumerThreads);
+  add_key_gradients<B>(s, args, consumer, dk, dv);
 }
 
 template <int kD>
@@ -383,18 +399,21 @@ __global__ void __launch_bounds__(HopperBackward<kD>::kThreads, 1)
                          const __grid_constant__ BlockOrder order) {
   using B = HopperBackward<kD>;
   auto& s = smem<typename B::Smem>();
+  const BlockOrder::Place place = order.place(blockIdx.x);
+  typename B::Work work(args, place.tile, place.group);
   if (threadIdx.x == 0) {
     for (int i = 0; i < B::kStages; ++i) {
-      ptx::mbarrier_init(&s.full[i], 1);
+      ptx::mbarrier_init(&s.full[i], 2);                   // of its bytes, of what a warp stored
       ptx::mbarrier_init(&s.empty[i], B::kConsumers * 4);  // one arrival a warp
     }
     ptx::mbarrier_init(&s.keys_full, 1);
     ptx::fence_mbarrier_init();
+    const std::int64_t row = work.kv_row + work.own.index, column = work.head * args.shape.head_dim;
+    s.keys = {work.own.position, work.own.count, args.dk.data + row * args.dk.stride + column,
+              args.dv.data + row * args.dv.stride + column};
   }
   __syncthreads();
-  const BlockOrder::Place place = order.place(blockIdx.x);
-  typename B::Work work(args, place.tile, place.group);
-  const int group = static_cast<int>(threadIdx.x) / 128, warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 32, 0), group = warp / 4;
   if (group == 0) {
     ptx::decrease_registers<40>();
     if (warp == 0) bring_steps<B>(s, maps, args, work);
@@ -402,7 +421,7 @@ __global__ void __launch_bounds__(HopperBackward<kD>::kThreads, 1)
     return;
   }
   ptx::increase_registers<232>();
-  consume<B>(s, args, work, group - 1);
+  consume<B>(s, args, group - 1);
 }
 
 // ---- launching ----

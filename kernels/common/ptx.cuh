@@ -56,6 +56,12 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroupsLeft) : "memory");
 }
 
+// threadIdx.x % 32, asked for anew at each call: what follows from it takes no register in between.
+__device__ __forceinline__ int lane() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -98,6 +104,7 @@ template <int kGroupsLeft>
 void cp_async_wait() {
   simt::async_wait(kGroupsLeft);
 }
+inline int lane() { return simt::lane_id(); }
 inline float exp2_approx(float x) { return std::exp2(x); }
 inline void atomic_add_pair(float* to, float low, float high,
                             simt::Loc loc = simt::Loc::current()) {

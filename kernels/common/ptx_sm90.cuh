@@ -45,6 +45,14 @@ __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Four 8x8 matrices of 16 bits, as ldmatrix_x4 gives them; lane l names row l%8 of matrix l/8.
+__device__ __forceinline__ void stmatrix_x4(void* row, const uint32_t (&r)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)),
+      "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+      : "memory");
+}
+
 __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
 }
@@ -209,6 +217,7 @@ inline bool mbarrier_try_wait(uint64_t* bar, uint32_t parity,
 }
 inline void fence_mbarrier_init() { simt::fence_mbarrier_init(); }
 inline void fence_proxy_async_shared() { simt::fence_proxy_async(); }
+void stmatrix_x4(void* row, const uint32_t (&r)[4], simt::Loc = simt::Loc::current());
 inline void prefetch_tensor_map(const TensorMap& map) {
   simt::tma_check_map(&map, "prefetch.tensormap");
 }

@@ -94,7 +94,7 @@ class Operands {
       return tensor;
     };
     Gradients g{gradient(q_rows(), c.heads * c.head_dim, 4),
-                gradient(kv_rows(), c.kv_heads * c.head_dim, 1),
+                gradient(kv_rows(), c.kv_heads * c.head_dim, 8),
                 gradient(kv_rows(), c.kv_heads * c.head_dim, 0)};
     const TestTensor lse = TestTensor::of(DType::kF32, {q_rows(), c.heads}, lse_);
     const TestTensor delta = TestTensor::of(DType::kF32, {q_rows(), c.heads}, delta_);
