@@ -57,6 +57,7 @@ struct HopperBackward {
     alignas(16) int first_key[kStages][kQueries];  // the first key's position that the query sees
     QueryTile tile[kStages];
     KeyTile keys;
+    int block;  ///< where blocks take turns: of those that have begun, counted from 0
     std::uint64_t full[kStages], empty[kStages], keys_full;
   };
   using Scores = float[kQueries / 2];
@@ -162,22 +163,68 @@ __device__ __forceinline__ void add_rows(float* to, std::int64_t stride,
   ptx::bulk_commit();
 }
 
+/// Where blocks add to dq in one order: those of the last keys come first. They have begun before
+/// the others, too, so that who waits for them does not keep them from running.
+template <class B>
+class BlockTurns {
+ public:
+  __device__ __forceinline__ BlockTurns(const AttentionGpuBackward& args, int key_tile,
+                                        int query_tiles)
+      : args_(args), key_tile_(key_tile), query_tiles_(query_tiles) {}
+
+  /// Finds the count of a tile of queries, and how many blocks add to it before. By whole warps.
+  __device__ __forceinline__ void find(const typename B::Work& work, const BackwardStep& step) {
+    if (args_.turns == nullptr) return;
+    const std::int64_t head = work.sequence() * args_.shape.heads + step.head;
+    count_ = args_.turns + 1 + head * query_tiles_ + step.number;
+    before_ = 0;
+    const QueryBounds bounds = work.bounds_of(step.tile, step.number);
+    for (int first = key_tile_ + 1; tile_at(args_.kv_ranges, first, B::kKeys).count > 0;
+         first += 32) {
+      const Tile keys =
+          tile_at(args_.kv_ranges, first + static_cast<int>(threadIdx.x % 32), B::kKeys);
+      before_ += __popc(__ballot_sync(kAllLanes, keys.count > 0 && bounds.meets(keys) ? 1 : 0));
+    }
+  }
+  /// One thread.
+  __device__ __forceinline__ void begin() const {
+    if (args_.turns == nullptr) return;
+    ptx::wait_for_count(count_, before_);
+    ptx::fence_proxy_async_global();
+  }
+  /// The same: what it added is there.
+  __device__ __forceinline__ void end() const {
+    if (args_.turns == nullptr) return;
+    ptx::bulk_wait<0>();
+    ptx::fence_proxy_async_global();
+    ptx::raise_count(count_);
+  }
+
+ private:
+  const AttentionGpuBackward& args_;
+  int key_tile_, query_tiles_, before_ = 0;
+  int* count_ = nullptr;
+};
+
 template <class B>
 __device__ __forceinline__ void add_query_gradients(typename B::Smem& s,
                                                     const AttentionGpuBackward& args,
-                                                    typename B::Work& work) {
+                                                    typename B::Work& work, BlockTurns<B> turns) {
   const bool elected = threadIdx.x % 32 == 0;
   for (BackwardStep step = work.next(); step.tile.count > 0;) {
+    turns.find(work, step);
     const BackwardStep next = work.next();
     float* to = args.dq.data + (work.q_row + step.tile.index) * args.dq.stride +
                 step.head * args.shape.head_dim;
     ptx::barrier_sync(kDqFull, kDqThreads);
     if (elected) {
+      turns.begin();
       add_rows<B>(to, args.dq.stride, s.dq, step.tile.count, args.shape.head_dim);
       ptx::bulk_wait_read<0>();
     }
     __syncwarp();
     if (next.tile.count > 0) ptx::barrier_arrive(kDqEmpty, kDqThreads);
+    if (elected) turns.end();
     step = next;
   }
   if (elected) ptx::bulk_wait<0>();
@@ -396,10 +443,16 @@ template <int kD>
 __global__ void __launch_bounds__(HopperBackward<kD>::kThreads, 1)
     backward_sm90_kernel(const __grid_constant__ HopperBackwardMaps maps,
                          const __grid_constant__ AttentionGpuBackward args,
-                         const __grid_constant__ BlockOrder order) {
+                         const __grid_constant__ BlockOrder order, int query_tiles) {
   using B = HopperBackward<kD>;
   auto& s = smem<typename B::Smem>();
-  const BlockOrder::Place place = order.place(blockIdx.x);
+  unsigned block = blockIdx.x;
+  if (args.turns != nullptr) {
+    if (threadIdx.x == 0) s.block = atomicAdd(args.turns, 1);
+    __syncthreads();
+    block = static_cast<unsigned>(s.block);
+  }
+  const BlockOrder::Place place = order.place(block);
   typename B::Work work(args, place.tile, place.group);
   if (threadIdx.x == 0) {
     for (int i = 0; i < B::kStages; ++i) {
@@ -413,11 +466,11 @@ __global__ void __launch_bounds__(HopperBackward<kD>::kThreads, 1)
               args.dv.data + row * args.dv.stride + column};
   }
   __syncthreads();
-  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 32, 0), group = warp / 4;
+  const int group = warpgroup(), warp = static_cast<int>(threadIdx.x) / 32;
   if (group == 0) {
     ptx::decrease_registers<40>();
     if (warp == 0) bring_steps<B>(s, maps, args, work);
-    if (warp == 1) add_query_gradients<B>(s, args, work);
+    if (warp == 1) add_query_gradients<B>(s, args, work, {args, place.tile, query_tiles});
     return;
   }
   ptx::increase_registers<232>();
@@ -430,8 +483,15 @@ template <int kD>
 void backward_sm90(const AttentionGpuBackward& args) {
   using B = HopperBackward<kD>;
   const AttentionShape& shape = args.shape;
-  const int tiles = tile_count(args.kv_ranges, B::kKeys);
-  if (tiles == 0 || tile_count(args.q_ranges, B::kQueries) == 0) return;
+  static_assert(B::kQueries >= kAttentionTurnTileMin);
+  const int tiles = tile_count(args.kv_ranges, B::kKeys),
+            query_tiles = tile_count(args.q_ranges, B::kQueries);
+  if (tiles == 0 || query_tiles == 0) return;
+  if (args.turns != nullptr) {
+    const auto counts = static_cast<std::size_t>(1 + shape.sequences * shape.heads * query_tiles);
+    check_call("attention_backward",
+               cudaMemsetAsync(args.turns, 0, counts * sizeof *args.turns, stream_of(args.exec)));
+  }
   find_tile_first_keys(args, B::kQueries);
   const auto query_map = [&](const AttentionHeads<const void>& heads) {
     return heads_map(heads.data, heads.stride, shape.sequences, shape.q_tokens, shape.heads,
@@ -441,9 +501,9 @@ void backward_sm90(const AttentionGpuBackward& args) {
     return heads_map(heads.data, heads.stride, shape.sequences, shape.kv_tokens, shape.kv_heads,
                      shape.head_dim, B::kKeys);
   };
-  const BlockOrder order =
-      block_order(tiles, shape.sequences * shape.kv_heads, 1,
-                  shape.heads / shape.kv_heads * shape.q_tokens * shape.head_dim * 4, false);
+  const BlockOrder order = block_order(
+      tiles, shape.sequences * shape.kv_heads, 1,
+      shape.heads / shape.kv_heads * shape.q_tokens * shape.head_dim * 4, args.turns != nullptr);
   launch(
       backward_sm90_kernel<kD>,
       {.grid = static_cast<unsigned>(tiles) * static_cast<unsigned>(order.groups),
@@ -452,7 +512,7 @@ void backward_sm90(const AttentionGpuBackward& args) {
        .stream = stream_of(args.exec),
        .name = "attention_backward"},
       HopperBackwardMaps{query_map(args.q), query_map(args.d_o), key_map(args.k), key_map(args.v)},
-      args, order);
+      args, order, query_tiles);
 }
 
 }  // namespace trireme::cuda::attention

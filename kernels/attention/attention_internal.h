@@ -33,6 +33,10 @@ inline constexpr AttentionBackend::Serves kServesAll = {.cpu = true,
 bool served_by_library(const AttentionShape& shape, const AttentionMask& mask,
                        std::initializer_list<ConstHeadsView> heads);
 
+/// own_attention by those of its kernels that any GPU runs, or by Hopper's alone (an InternalError
+/// for what those do not serve): for tests, and to compare them.
+extern const AttentionBackend mma_attention, wgmma_attention;
+
 /// What to do where the library is missing.
 inline constexpr const char* kCudnnRemedy =
     "Install cuDNN 9.16 or later (with NVRTC of the CUDA toolkit, by which it compiles), name its "
@@ -41,12 +45,6 @@ inline constexpr const char* kCudnnRemedy =
 inline std::int32_t reach_of(std::int64_t window) {
   return window == 0 || window > kNoWindow ? kNoWindow : static_cast<std::int32_t>(window - 1);
 }
-
-/// Which of our own kernels: the one that serves best, or for tests a certain one.
-enum class OwnKernel : std::uint8_t { kBest, kAnyGpu, kHopper };
-/// By it, on a GPU; `shape` is checked. InternalError where Hopper's does not serve.
-void backward_by(Context& context, const AttentionShape& shape, const AttentionBackward& args,
-                 OwnKernel kernel);
 
 /// The library's table; throws EnvironmentError where there is none.
 const AttentionLibraryKernels& attention_library();

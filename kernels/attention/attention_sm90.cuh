@@ -88,14 +88,15 @@ __device__ __forceinline__ void wgmma(float (&d)[kCount], const std::uint32_t (&
 template <int kD, int kRowsA, int kRowsB>
 __device__ __forceinline__ void issue_rows_product(float (&d)[kRowsB / 2], const bf16* a, int row,
                                                    const bf16* b) {
+  const std::uint64_t rows_a = ptx::wgmma_descriptor_sw128(a + row * kBlockColumns),
+                      rows_b = ptx::wgmma_descriptor_sw128(b);
 #pragma unroll
   for (int i = 0; i < kD / 16; ++i) {
+    // In a descriptor's units of 16 bytes: 16 columns along a row, and blocks of 64.
     constexpr int kSteps = kBlockColumns / 16;
-    // 16 columns are 32 bytes along a row: 2 of a descriptor's units.
-    const bf16* const block_a = a + i / kSteps * kBlockElements<kRowsA> + row * kBlockColumns;
-    const bf16* const block_b = b + i / kSteps * kBlockElements<kRowsB>;
-    wgmma<0, 0>(d, ptx::wgmma_descriptor_sw128(block_a) + i % kSteps * 2,
-                ptx::wgmma_descriptor_sw128(block_b) + i % kSteps * 2, i > 0);
+    const int along = i % kSteps * 2, block = i / kSteps;
+    wgmma<0, 0>(d, rows_a + along + block * (kBlockElements<kRowsA> / 8),
+                rows_b + along + block * (kBlockElements<kRowsB> / 8), i > 0);
   }
 }
 
@@ -110,7 +111,12 @@ __device__ __forceinline__ void issue_weighted_rows(float (&d)[kCount],
   for (int i = 0; i < kRows / 16; ++i) wgmma<1>(d, w[i], rows + i * 128, accumulate || i > 0);
 }
 
-// ---- barriers ----
+// ---- warpgroups and barriers ----
+
+/// Of the calling thread; the compiler learns that a warp has one.
+__device__ __forceinline__ int warpgroup() {
+  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+}
 
 /// One warp is through with a stage; lanes may have read it by themselves.
 __device__ __forceinline__ void release(std::uint64_t* empty) {

@@ -6,7 +6,7 @@ namespace trireme {
 
 struct AdamWKernels;
 struct AttentionGpuKernels;
-struct AttentionHopperBackward;
+struct AttentionHopperKernels;
 struct AttentionLibraryKernels;
 struct CrossEntropyKernels;
 struct ElementwiseKernels;
@@ -23,8 +23,7 @@ struct ShardsKernels;
 struct GpuKernels {
   const AdamWKernels* adamw = nullptr;
   const AttentionGpuKernels* attention = nullptr;
-  /// Where code for sm_90a was compiled.
-  const AttentionHopperBackward* attention_backward_sm90 = nullptr;
+  const AttentionHopperKernels* attention_sm90 = nullptr;  ///< where code for sm_90a was compiled
   const AttentionLibraryKernels* attention_cudnn = nullptr;  ///< where that library was found
   const CrossEntropyKernels* cross_entropy = nullptr;
   const ElementwiseKernels* elementwise = nullptr;

@@ -21,7 +21,7 @@ const GpuKernels& gpu_kernels() {
       .adamw = &cuda::adamw_cuda,
       .attention = &cuda::attention_cuda,
 #ifdef TRIREME_GPU_SM90
-      .attention_backward_sm90 = &cuda::attention_backward_sm90,
+      .attention_sm90 = &cuda::attention_sm90,
 #endif
 #ifdef TRIREME_GPU_CUDNN
       .attention_cudnn = &cuda::attention_cudnn,

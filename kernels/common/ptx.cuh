@@ -79,6 +79,21 @@ __device__ __forceinline__ void atomic_add_pair(float* to, float low, float high
   atomicAdd(to + 1, high);
 #endif
 }
+// Turns of blocks, by a count in global memory: one thread waits until it is at least `value`, and
+// what was done before each raise is seen. Who is waited for must have begun before.
+__device__ __forceinline__ void wait_for_count(const int* count, int value) {
+  int seen;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+                 : "=r"(seen)
+                 : "l"(__cvta_generic_to_global(count))
+                 : "memory");
+  } while (seen < value);
+}
+__device__ __forceinline__ void raise_count(int* count) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(__cvta_generic_to_global(count))
+               : "memory");
+}
 // Barriers 1 to 15 among some warps (0 is __syncthreads).
 __device__ __forceinline__ void barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -111,6 +126,12 @@ inline void atomic_add_pair(float* to, float low, float high,
   simt::check_alignment(to, 2 * sizeof(float));
   atomicAdd(to, low, loc);
   atomicAdd(to + 1, high, loc);
+}
+inline void wait_for_count(const int* count, int value, simt::Loc loc = simt::Loc::current()) {
+  simt::wait_for_count(count, value, loc);
+}
+inline void raise_count(int* count, simt::Loc loc = simt::Loc::current()) {
+  simt::raise_count(count, loc);
 }
 inline void barrier_sync(int id, int threads, simt::Loc loc = simt::Loc::current()) {
   simt::named_barrier(id, threads, true, loc);

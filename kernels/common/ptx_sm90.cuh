@@ -44,6 +44,11 @@ __device__ __forceinline__ void fence_mbarrier_init() {
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+// Likewise of global memory: between a count that was waited for and bulk copies behind it, and
+// between those that are complete and a count that is raised.
+__device__ __forceinline__ void fence_proxy_async_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
 
 // Four 8x8 matrices of 16 bits, as ldmatrix_x4 gives them; lane l names row l%8 of matrix l/8.
 __device__ __forceinline__ void stmatrix_x4(void* row, const uint32_t (&r)[4]) {
@@ -217,6 +222,7 @@ inline bool mbarrier_try_wait(uint64_t* bar, uint32_t parity,
 }
 inline void fence_mbarrier_init() { simt::fence_mbarrier_init(); }
 inline void fence_proxy_async_shared() { simt::fence_proxy_async(); }
+inline void fence_proxy_async_global() { simt::fence_proxy_async_global(); }
 void stmatrix_x4(void* row, const uint32_t (&r)[4], simt::Loc = simt::Loc::current());
 inline void prefetch_tensor_map(const TensorMap& map) {
   simt::tma_check_map(&map, "prefetch.tensormap");

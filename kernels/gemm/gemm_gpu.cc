@@ -30,8 +30,8 @@ const GemmGpuKernels* table_of(const GpuTables& tables, const gpu::Info& info,
   switch (kernel) {
     case ProductKernel::kOwn:
       return tables.own;
-    case ProductKernel::kHopper:  // its instructions are not in Hopper's successors
-      return info.capability == 90 ? tables.hopper : nullptr;
+    case ProductKernel::kHopper:
+      return runs_sm90a(info) ? tables.hopper : nullptr;
     case ProductKernel::kLibrary:
       return tables.library;
     case ProductKernel::kUnfused:
@@ -113,7 +113,7 @@ void measure(Context& context, const GpuTables& tables, const Gemm& args, Sizes 
   std::array<std::function<void()>, kProductKernelCount> ways;
   for (int i = 0; i < kProductKernelCount; ++i) {
     const auto kernel = static_cast<ProductKernel>(i);
-    const GemmGpuKernels* table = table_of(tables, gpu_info(context), kernel);
+    const GemmGpuKernels* table = table_of(tables, info_of(context), kernel);
     if (table != nullptr && table->serves(raw)) {
       ways[static_cast<std::size_t>(i)] = [&context, raw, table] { run(context, raw, *table); };
     } else if (kernel == ProductKernel::kUnfused && raw.epilogue != GemmEpilogue::kNone) {
@@ -141,7 +141,7 @@ void measure(Context& context, const GpuTables& tables, const Gemm& args, Sizes 
 const GemmGpuKernels* choose_kernel(Context& context, const Gemm& args, Sizes sizes) {
   if (!context.on_gpu()) return nullptr;
   const GpuTables tables = gpu_tables();
-  const gpu::Info& info = gpu_info(context);
+  const gpu::Info& info = info_of(context);
   const GemmGpuArgs raw = gpu_args(context, args, sizes);
   // Ours adds along K in one order, whatever its tiles.
   if (context.batch_invariant()) return tables.own->serves(raw) ? tables.own : nullptr;

@@ -333,6 +333,9 @@ void bulk_add(float* to, const float* from, int bytes, Loc) {
     fault(FaultKind::kMisaligned, "bulk reduction of " + std::to_string(bytes) + " bytes from " +
                                       "shared byte " + std::to_string(offset) +
                                       ": addresses and size are multiples of 16");
+  if (w.current->count_unfenced)
+    fault(FaultKind::kProxyFence,
+          "bulk reduction behind a count that was waited for, with no fence.proxy.async between");
   w.stats.atomics += size / 4, w.stats.float_atomics += size / 4;
   check_async_read(w, offset, size, me, true, "bulk reduction");
   check(w, to, size, me, Kind::kAtomic, 4);
@@ -359,8 +362,9 @@ void bulk_wait(int left, bool read_only, Loc) {
       end_async_read(w, uint32_t(s.src - w.smem), bytes, t.linear);
       s.done = true;
     }
-  if (!read_only)
-    while (int(t.bulk_groups.size()) > left) t.bulk_groups.pop_front();
+  if (read_only) return;
+  for (; int(t.bulk_groups.size()) > left; t.bulk_groups.pop_front())
+    for (const auto& s : t.bulk_groups.front()) t.bulk_unfenced |= s.add_to != nullptr;
 }
 
 }  // namespace trireme::simt
