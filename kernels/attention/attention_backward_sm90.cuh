@@ -25,9 +25,9 @@ struct QueryTile {
   unsigned masked;      ///< bit c: some query does not see some key of warpgroup c
 };
 
-/// What consumers know of the block's keys.
+/// The block's keys.
 struct KeyTile {
-  int position, count;
+  int number, position, count;
   float *dk, *dv;  ///< of the first key
 };
 
@@ -50,7 +50,8 @@ struct HopperBackward {
     alignas(1024) bf16 v[kKeys * kD];
     alignas(1024) bf16 q[kStages][kQueries * kD];
     alignas(1024) bf16 d_o[kStages][kQueries * kD];
-    alignas(1024) bf16 ds[2][kKeys * kQueries];  // a row for each key, in blocks of 64 queries
+    /// A row for each key, in blocks of 64 queries; for one tile while the last is still read.
+    alignas(1024) bf16 ds[kStages][kKeys * kQueries];
     alignas(16) SumRow dq[kQueries];
     alignas(16) float lse_log2[kStages][kQueries];
     alignas(16) float delta[kStages][kQueries];
@@ -82,17 +83,17 @@ __device__ __forceinline__ void bring_query_rows(typename B::Smem& s, int stage,
                                                  const AttentionGpuBackward& args,
                                                  const typename B::Work& work,
                                                  const BackwardStep& step) {
-#pragma unroll
-  for (int i = 0; i < B::kQueries / 32; ++i) {
-    const int row = i * 32 + static_cast<int>(threadIdx.x % 32);
+  const std::int64_t first = work.q_row + step.tile.index;
+  const float* lses = args.lse + first * args.shape.heads + step.head;
+  const float* deltas = args.delta + first * args.shape.heads + step.head;
+#pragma unroll 2
+  for (int row = static_cast<int>(threadIdx.x % 32); row < B::kQueries; row += 32) {
     float lse = 0, delta = 0;
     int first_key = 0x7fffffff;
     if (row < step.tile.count) {
-      const std::int64_t token = work.q_row + step.tile.index + row,
-                         at = token * args.shape.heads + step.head;
-      lse = args.lse[at] * kLog2E;
-      delta = args.delta[at];
-      first_key = first_visible(args.first_key == nullptr ? 0 : args.first_key[token],
+      lse = lses[row * args.shape.heads] * kLog2E;
+      delta = deltas[row * args.shape.heads];
+      first_key = first_visible(args.first_key == nullptr ? 0 : args.first_key[first + row],
                                 step.tile.position + row, args.reach);
     }
     s.lse_log2[stage][row] = lse;
@@ -122,14 +123,15 @@ __device__ __forceinline__ void bring_steps(typename B::Smem& s, const HopperBac
                                             typename B::Work& work) {
   const bool elected = threadIdx.x % 32 == 0;
   const int sequence = static_cast<int>(work.sequence());
-  BackwardStep step = work.next();
-  if (elected && step.tile.count > 0) {
-    ptx::mbarrier_arrive_expect_tx(&s.keys_full, B::kKeyBytes);
-    const HeadAt at{work.head, work.own.index, sequence};
-    bring_heads<B::kD, B::kKeys>(s.k, maps.k, at, &s.keys_full);
-    bring_heads<B::kD, B::kKeys>(s.v, maps.v, at, &s.keys_full);
-  }
-  for (Ring<B::kStages> ring;; ring.advance()) {
+  bool first = true;
+  for (Ring<B::kStages> ring;; ring.advance(), first = false) {
+    const BackwardStep step = work.next();
+    if (first && elected && step.tile.count > 0) {
+      const HeadAt at{work.head, work.own.index, sequence};
+      ptx::mbarrier_arrive_expect_tx(&s.keys_full, B::kKeyBytes);
+      bring_heads<B::kD, B::kKeys>(s.k, maps.k, at, &s.keys_full);
+      bring_heads<B::kD, B::kKeys>(s.v, maps.v, at, &s.keys_full);
+    }
     const QueryTile tile = query_tile<B>(work, step);
     std::uint64_t* full = &s.full[ring.stage];
     ptx::mbarrier_wait(&s.empty[ring.stage], ring.parity ^ 1);
@@ -146,7 +148,6 @@ __device__ __forceinline__ void bring_steps(typename B::Smem& s, const HopperBac
     __syncwarp();
     if (elected) ptx::mbarrier_arrive(full);
     if (tile.count == 0) return;
-    step = work.next();
   }
 }
 
@@ -168,7 +169,8 @@ __device__ __forceinline__ void add_rows(float* to, std::int64_t stride,
 template <class B>
 class BlockTurns {
  public:
-  __device__ __forceinline__ BlockTurns(const AttentionGpuBackward& args, int key_tile,
+  /// `key_tile`: the block's, in shared memory.
+  __device__ __forceinline__ BlockTurns(const AttentionGpuBackward& args, const int& key_tile,
                                         int query_tiles)
       : args_(args), key_tile_(key_tile), query_tiles_(query_tiles) {}
 
@@ -202,7 +204,8 @@ class BlockTurns {
 
  private:
   const AttentionGpuBackward& args_;
-  int key_tile_, query_tiles_, before_ = 0;
+  const int& key_tile_;
+  int query_tiles_, before_ = 0;
   int* count_ = nullptr;
 };
 
@@ -211,9 +214,14 @@ __device__ __forceinline__ void add_query_gradients(typename B::Smem& s,
                                                     const AttentionGpuBackward& args,
                                                     typename B::Work& work, BlockTurns<B> turns) {
   const bool elected = threadIdx.x % 32 == 0;
-  for (BackwardStep step = work.next(); step.tile.count > 0;) {
+  for (bool first = true;; first = false) {
+    const BackwardStep step = work.next();
+    if (!first) {
+      if (step.tile.count > 0) ptx::barrier_arrive(kDqEmpty, kDqThreads);
+      if (elected) turns.end();
+    }
+    if (step.tile.count == 0) break;
     turns.find(work, step);
-    const BackwardStep next = work.next();
     float* to = args.dq.data + (work.q_row + step.tile.index) * args.dq.stride +
                 step.head * args.shape.head_dim;
     ptx::barrier_sync(kDqFull, kDqThreads);
@@ -223,9 +231,6 @@ __device__ __forceinline__ void add_query_gradients(typename B::Smem& s,
       ptx::bulk_wait_read<0>();
     }
     __syncwarp();
-    if (next.tile.count > 0) ptx::barrier_arrive(kDqEmpty, kDqThreads);
-    if (elected) turns.end();
-    step = next;
   }
   if (elected) ptx::bulk_wait<0>();
 }
@@ -273,29 +278,38 @@ __device__ __forceinline__ void find_visible(typename B::Visible& visible, const
   }
 }
 
-/// P^T and dP^T as bf16 weights P^T and dS^T, without the scale. Pairs that are not visible get
-/// weight 0, even where their score is NaN.
-template <class B, bool kMasked>
+/// P^T and dP^T as bf16 weights P^T and dS^T, without the scale.
+template <class B>
 __device__ __forceinline__ void weigh(typename B::Weights& p_weights,
-                                      typename B::Weights& ds_weights, typename B::Scores& p,
-                                      typename B::Scores& dp, const float* deltas,
-                                      const typename B::Visible& visible) {
+                                      typename B::Weights& ds_weights, const typename B::Scores& p,
+                                      const typename B::Scores& dp, const float* deltas) {
 #pragma unroll
   for (int n = 0; n < B::kQueries / 8; ++n) {
     const Vector<float, 2> delta = load<2>(deltas + n * 8);
-    float weight[4], gradient[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      weight[e] = p[n * 4 + e];
-      gradient[e] = weight[e] * (dp[n * 4 + e] - delta.at[e % 2]);
-      if (kMasked && (visible[n / 8] >> (n % 8 * 4 + e) & 1) == 0) weight[e] = gradient[e] = 0;
-    }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      p_weights[n / 2][n % 2 * 2 + h] = pack(weight[h * 2], weight[h * 2 + 1]);
-      ds_weights[n / 2][n % 2 * 2 + h] = pack(gradient[h * 2], gradient[h * 2 + 1]);
+      const int i = n * 4 + h * 2, word = n % 2 * 2 + h;
+      p_weights[n / 2][word] = pack(p[i], p[i + 1]);
+      ds_weights[n / 2][word] =
+          pack(p[i] * (dp[i] - delta.at[0]), p[i + 1] * (dp[i + 1] - delta.at[1]));
     }
   }
+}
+
+/// Weights of pairs that are not visible become 0, whatever they were.
+template <class B>
+__device__ __forceinline__ void hide(typename B::Weights& p_weights,
+                                     typename B::Weights& ds_weights,
+                                     const typename B::Visible& visible) {
+#pragma unroll
+  for (int n = 0; n < B::kQueries / 8; ++n)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const std::uint32_t seen = visible[n / 8] >> (n % 8 * 4 + h * 2),
+                          keep = (seen & 1 ? 0xffffU : 0U) | (seen & 2 ? 0xffff0000U : 0U);
+      p_weights[n / 2][n % 2 * 2 + h] &= keep;
+      ds_weights[n / 2][n % 2 * 2 + h] &= keep;
+    }
 }
 
 /// dS^T of a warp's 16 keys, from `row` on, to shared memory.
@@ -314,11 +328,11 @@ __device__ __forceinline__ void store_weights(bf16* to, const typename B::Weight
 /// Issues the warpgroup's part of dQ, without the scale: 64 queries and 64 columns.
 template <class B>
 __device__ __forceinline__ void issue_query_gradients(float (&dq)[32], const typename B::Smem& s,
-                                                      int buffer, int consumer) {
+                                                      int stage, int consumer) {
   constexpr int kBlock = kBlockElements<B::kKeys>;
   const int rows = B::kQueries > 64 ? consumer * kBlock : 0,
             columns = B::kQueries > 64 ? 0 : consumer * kBlock;
-  const std::uint64_t weights = ptx::wgmma_descriptor_sw128_mn(s.ds[buffer] + rows, 2 * kBlock),
+  const std::uint64_t weights = ptx::wgmma_descriptor_sw128_mn(s.ds[stage] + rows, 2 * kBlock),
                       keys = ptx::wgmma_descriptor_sw128_mn(s.k + columns, 2 * kBlock);
 #pragma unroll
   for (int i = 0; i < B::kKeys / 16; ++i) wgmma<1, 1>(dq, weights + i * 128, keys + i * 128, i > 0);
@@ -381,8 +395,7 @@ __device__ __forceinline__ void consume(typename B::Smem& s, const AttentionGpuB
   const float scale_log2 = args.scale * kLog2E;
   typename B::Sums dk, dv;
   bool first = true;
-  int buffer = 0;
-  for (Ring<B::kStages> ring;; ring.advance(), buffer ^= 1, first = false) {
+  for (Ring<B::kStages> ring;; ring.advance(), first = false) {
     const int stage = ring.stage;
     ptx::mbarrier_wait(&s.full[stage], ring.parity);
     const QueryTile tile = s.tile[stage];
@@ -404,16 +417,12 @@ __device__ __forceinline__ void consume(typename B::Smem& s, const AttentionGpuB
     exponentiate<B>(p, &s.lse_log2[stage][lane.column], scale_log2);
     ptx::wgmma_wait<0>(dp);
     typename B::Weights p_weights, ds_weights;
-    const float* deltas = &s.delta[stage][lane.column];
-    if (masked) {
-      weigh<B, true>(p_weights, ds_weights, p, dp, deltas, visible);
-    } else {
-      weigh<B, false>(p_weights, ds_weights, p, dp, deltas, visible);
-    }
+    weigh<B>(p_weights, ds_weights, p, dp, &s.delta[stage][lane.column]);
+    if (masked) hide<B>(p_weights, ds_weights, visible);
 
     // Nobody reads this buffer any more: both have finished dQ of one tile before they met for the
     // next, and this one is of the tile before that.
-    store_weights<B>(s.ds[buffer], ds_weights, row - lane.row % 8);
+    store_weights<B>(s.ds[stage], ds_weights, row - lane.row % 8);
     ptx::fence_proxy_async_shared();
     ptx::wgmma_fence();
     issue_weighted_rows<B::kQueries>(dv, p_weights, s.d_o[stage], !first);
@@ -421,7 +430,7 @@ __device__ __forceinline__ void consume(typename B::Smem& s, const AttentionGpuB
     ptx::barrier_sync(kWeightsStored, kConsumerThreads);
     float dq[32];
     ptx::wgmma_fence();
-    issue_query_gradients<B>(dq, s, buffer, consumer);
+    issue_query_gradients<B>(dq, s, stage, consumer);
     ptx::wgmma_commit();
     issue_weighted_rows<B::kQueries>(dk, ds_weights, s.q[stage], !first);
     ptx::wgmma_commit();
@@ -462,7 +471,8 @@ __global__ void __launch_bounds__(HopperBackward<kD>::kThreads, 1)
     ptx::mbarrier_init(&s.keys_full, 1);
     ptx::fence_mbarrier_init();
     const std::int64_t row = work.kv_row + work.own.index, column = work.head * args.shape.head_dim;
-    s.keys = {work.own.position, work.own.count, args.dk.data + row * args.dk.stride + column,
+    s.keys = {place.tile, work.own.position, work.own.count,
+              args.dk.data + row * args.dk.stride + column,
               args.dv.data + row * args.dv.stride + column};
   }
   __syncthreads();
@@ -470,7 +480,7 @@ __global__ void __launch_bounds__(HopperBackward<kD>::kThreads, 1)
   if (group == 0) {
     ptx::decrease_registers<40>();
     if (warp == 0) bring_steps<B>(s, maps, args, work);
-    if (warp == 1) add_query_gradients<B>(s, args, work, {args, place.tile, query_tiles});
+    if (warp == 1) add_query_gradients<B>(s, args, work, {args, s.keys.number, query_tiles});
     return;
   }
   ptx::increase_registers<232>();
