@@ -8,8 +8,8 @@
 // step behind keys, as they are used: S(j) = Q K(j)^T is issued before O += P(j-1) V(j-1), and the
 // softmax of S(j) runs under that product. P stays in registers.
 //
-// Floor: 4 D operations a visible pair and head at 4096 a cycle and multiprocessor; exponentials
-// take a D / 64 th of that time, beside it.
+// Floor: 4 D operations a visible pair and head, 4096 a cycle and multiprocessor; its exponential,
+// 16 a cycle, takes 64 / D of that time beside it.
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_mma.cuh"
@@ -24,8 +24,7 @@ struct HopperForward {
   static constexpr int kD = kHeadSize;
   static constexpr int kConsumers = kD == 64 ? 3 : 2, kThreads = kWarpgroup * (1 + kConsumers);
   static constexpr int kQueries = 64 * kConsumers, kKeys = kD == 256 ? 80 : 128, kStages = 2;
-  static constexpr int kProducerRegisters = kD == 64 ? 32 : 40,
-                       kConsumerRegisters = kD == 64 ? 160 : 232;
+  static constexpr int kProducerRegisters = 32, kConsumerRegisters = kConsumers == 3 ? 160 : 240;
   /// Softmaxes in turn; at 256 the products alone fill the time.
   static constexpr bool kInTurn = kD <= 128;
   /// O leaves through a tile of its own, or where there is no room through that of the queries.
@@ -262,70 +261,97 @@ __device__ __forceinline__ void rescale_rows(float (&out)[kCount], const float (
   for (int i = 0; i < kCount; ++i) out[i] *= rescale[i / 2 % 2];
 }
 
-/// What a warpgroup has of the rings.
+/// Where a warpgroup is in the rings.
 template <class F>
 struct ForwardRings {
   Ring<F::kStages> k, v;
 };
 
-/// Adds what a tile of queries gets from all keys that it sees.
+/// A warpgroup's way through the keys that a tile of queries sees. Weights that are not yet
+/// multiplied are of `keys`, the last tile softened; `next` is the one behind it, which has come.
 template <class F>
-__device__ __forceinline__ void attend(typename F::Out& out, ForwardRows& rows, typename F::Smem& s,
-                                       ForwardRings<F>& rings, int consumer, float scale_log2) {
-  const Turns<F::kConsumers> turns{consumer};
-  typename F::Scores scores;
-  typename F::Weights weights;
-  float rescale[2];
-  const auto issue_scores = [&] {
-    issue_rows_product<F::kD, F::kQueries, F::kKeys>(scores, s.q, consumer * 64,
-                                                     s.k[rings.k.stage]);
-    ptx::wgmma_commit();
-  };
-  const auto soften_scores = [&](const typename F::KeyTile& keys) {
-    if (keys.hides) hide(scores, rows, keys.position, keys.end);
-    soften(scores, rows, rescale, scale_log2);
-  };
+class KeySweep {
+ public:
+  __device__ __forceinline__ KeySweep(typename F::Smem& s, ForwardRings<F>& rings,
+                                      ForwardRows& rows, int consumer, float scale_log2)
+      : s_(s), rings_(rings), rows_(rows), consumer_(consumer), scale_log2_(scale_log2) {}
 
-  ptx::mbarrier_wait(&s.k_full[rings.k.stage], rings.k.parity);
-  typename F::KeyTile keys = s.keys[rings.k.stage];
-  ptx::wgmma_fence();
-  issue_scores();
-  ptx::wgmma_wait<0>(scores);
-  release(&s.k_empty[rings.k.stage]);
-  rings.k.advance();
-  soften_scores(keys);
-  pack_weights(weights, scores);
-
-  while (!keys.last) {
-    ptx::mbarrier_wait(&s.k_full[rings.k.stage], rings.k.parity);
-    keys = s.keys[rings.k.stage];
-    if (F::kInTurn) turns.begin();
-    ptx::wgmma_fence();
-    issue_scores();
-    ptx::mbarrier_wait(&s.v_full[rings.v.stage], rings.v.parity);
-    ptx::wgmma_fence();
-    issue_weighted_rows<F::kKeys>(out, weights, s.v[rings.v.stage], true);
-    ptx::wgmma_commit();
-    if (F::kInTurn) turns.end();
-    ptx::wgmma_wait<1>(scores);
-    release(&s.k_empty[rings.k.stage]);
-    rings.k.advance();
-    soften_scores(keys);
-    ptx::wgmma_wait<0>(out);
-    release(&s.v_empty[rings.v.stage]);
-    rings.v.advance();
-    rescale_rows(out, rescale);
-    pack_weights(weights, scores);
+  /// What all tiles give to the sums.
+  __device__ __forceinline__ void add_all(typename F::Out& out) {
+    await_keys();
+    begin();
+    while (!last_) {  // the usual loop apart, so that it is short
+      while (!last_ && !hides_) step<false>(out);
+      if (!last_) step<true>(out);
+    }
+    if (!F::kOutInQueries) release(&s_.q_empty);
+    issue_values(out);
+    end_values(out);
   }
-  if (!F::kOutInQueries) release(&s.q_empty);
-  ptx::mbarrier_wait(&s.v_full[rings.v.stage], rings.v.parity);
-  ptx::wgmma_fence();
-  issue_weighted_rows<F::kKeys>(out, weights, s.v[rings.v.stage], true);
-  ptx::wgmma_commit();
-  ptx::wgmma_wait<0>(out);
-  release(&s.v_empty[rings.v.stage]);
-  rings.v.advance();
-}
+
+ private:
+  __device__ __forceinline__ void await_keys() {
+    ptx::mbarrier_wait(&s_.k_full[rings_.k.stage], rings_.k.parity);
+    hides_ = s_.keys[rings_.k.stage].hides;
+  }
+  __device__ __forceinline__ void issue_scores() {
+    ptx::wgmma_fence();
+    issue_rows_product<F::kD, F::kQueries, F::kKeys>(scores_, s_.q, consumer_ * 64,
+                                                     s_.k[rings_.k.stage]);
+    ptx::wgmma_commit();
+  }
+  __device__ __forceinline__ void issue_values(typename F::Out& out) {
+    ptx::mbarrier_wait(&s_.v_full[rings_.v.stage], rings_.v.parity);
+    ptx::wgmma_fence();
+    issue_weighted_rows<F::kKeys>(out, weights_, s_.v[rings_.v.stage], true);
+    ptx::wgmma_commit();
+  }
+  __device__ __forceinline__ void end_values(typename F::Out& out) {
+    ptx::wgmma_wait<0>(out);
+    release(&s_.v_empty[rings_.v.stage]);
+    rings_.v.advance();
+  }
+  /// Scores that have come become weights, if not yet the product's operands.
+  template <bool kHides>
+  __device__ __forceinline__ void soften_scores() {
+    const typename F::KeyTile keys = s_.keys[rings_.k.stage];
+    release(&s_.k_empty[rings_.k.stage]);
+    rings_.k.advance();
+    last_ = keys.last;
+    if (kHides) hide(scores_, rows_, keys.position, keys.end);
+    soften(scores_, rows_, rescale_, scale_log2_);
+    if (!last_) await_keys();
+  }
+  __device__ __forceinline__ void begin() {
+    issue_scores();
+    ptx::wgmma_wait<0>(scores_);
+    soften_scores<true>();
+    pack_weights(weights_, scores_);
+  }
+  template <bool kHides>
+  __device__ __forceinline__ void step(typename F::Out& out) {
+    const Turns<F::kConsumers> turns{consumer_};
+    if (F::kInTurn) turns.begin();
+    issue_scores();
+    issue_values(out);
+    if (F::kInTurn) turns.end();
+    ptx::wgmma_wait<1>(scores_);
+    soften_scores<kHides>();
+    end_values(out);
+    rescale_rows(out, rescale_);
+    pack_weights(weights_, scores_);
+  }
+
+  typename F::Smem& s_;
+  ForwardRings<F>& rings_;
+  ForwardRows& rows_;
+  int consumer_;
+  float scale_log2_;
+  bool hides_ = false, last_ = false;  ///< of the tile that has come; of the last one softened
+  typename F::Scores scores_;
+  typename F::Weights weights_;
+  float rescale_[2];
+};
 
 /// O and LSE of this thread's rows from their sums; O to the warpgroup's rows of the tile.
 template <class F>
@@ -420,7 +446,7 @@ __device__ __forceinline__ void consume(typename F::Smem& s, const AttentionGpuF
     ForwardRows rows = rows_of<F>(args, work, row);
     typename F::Out out = {};
     if (work.sees) {
-      attend<F>(out, rows, s, rings, consumer, scale_log2);
+      KeySweep<F>(s, rings, rows, consumer, scale_log2).add_all(out);
     } else if (!F::kOutInQueries) {
       release(&s.q_empty);
     }

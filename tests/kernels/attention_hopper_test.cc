@@ -26,8 +26,12 @@ Problem problem_of(const Sizes& sizes, std::vector<PositionRange> q,
                    std::vector<PositionRange> kv) {
   return {DType::kBF16, sizes, std::move(q), std::move(kv), 1, Rows::kOf16Bytes};
 }
+/// Of one multiprocessor, whose block takes tile after tile.
+Output run(Isa isa, const Problem& problem) {
+  return run_forward(isa, 1, problem, {&wgmma_attention, 1});
+}
 void expect_equal(Isa isa, const Problem& problem, const std::string& what) {
-  expect_output_of_reference(problem, run_forward(isa, 1, problem, &wgmma_attention), what);
+  expect_output_of_reference(problem, run(isa, problem), what);
 }
 std::string bits_of(const Output& out) { return out.o.bits() + out.lse.bits(); }
 
@@ -83,14 +87,14 @@ TEST_P(AttentionHopper, equals_the_reference_for_documents_and_ranges_of_several
 
 TEST_P(AttentionHopper, queries_without_keys_get_zero_and_nan_is_not_hidden) {
   Problem problem = problem_of({1, 1, 1, 128}, {{0, 300}}, {{140, 40}});
-  Output out = run_forward(GetParam(), 1, problem, &wgmma_attention);
+  Output out = run(GetParam(), problem);
   expect_output_of_reference(problem, out, "some without keys");
   for (std::size_t i = 0; i < 140; ++i) {
     ASSERT_EQ(out.lse.values()[i], -INFINITY);
     ASSERT_EQ(o_values(problem, out)[i * 128], 0);
   }
   problem.qkv_kv.set(3 * problem.qkv_kv.shape()[1] + 8, std::nan(""));  // k at position 143
-  out = run_forward(GetParam(), 1, problem, &wgmma_attention);
+  out = run(GetParam(), problem);
   const auto o = o_values(problem, out), lse = out.lse.values();
   for (std::size_t i = 0; i < 300; ++i) {
     ASSERT_EQ(std::isnan(lse[i]), i >= 143) << i;
@@ -103,8 +107,7 @@ TEST_P(AttentionHopper, has_the_same_bits_in_any_order_of_threads) {
     Problem problem = problem_of({1, 2, 1, head_dim}, {{0, 140}, {200, 150}}, {{0, 350}});
     problem.set_documents(200);
     problem.c.window = 180;
-    expect_same_bits(
-        [&] { return bits_of(run_forward(GetParam(), 1, problem, &wgmma_attention)); });
+    expect_same_bits([&] { return bits_of(run(GetParam(), problem)); });
   }
 }
 
@@ -115,14 +118,13 @@ TEST_P(AttentionHopper, a_query_has_the_same_bits_whatever_queries_stand_around_
 
 TEST_P(AttentionHopper, serves_what_tma_takes_and_leaves_the_rest) {
   const Problem aligned = problem_of({1, 1, 1, 64}, {{0, 130}}, {{0, 130}});
-  EXPECT_EQ(bits_of(run_forward(GetParam(), 1, aligned)),
-            bits_of(run_forward(GetParam(), 1, aligned, &wgmma_attention)));
+  EXPECT_EQ(bits_of(run_forward(GetParam(), 1, aligned)), bits_of(run(GetParam(), aligned)));
   EXPECT_NE(bits_of(run_forward(GetParam(), 1, aligned)),
-            bits_of(run_forward(GetParam(), 1, aligned, &mma_attention)));
+            bits_of(run_forward(GetParam(), 1, aligned, {&mma_attention})));
   const Problem anywhere(DType::kBF16, {1, 1, 1, 64}, {{0, 70}}, {{0, 70}});
   EXPECT_EQ(bits_of(run_forward(GetParam(), 1, anywhere)),
-            bits_of(run_forward(GetParam(), 1, anywhere, &mma_attention)));
-  EXPECT_THROW(run_forward(GetParam(), 1, anywhere, &wgmma_attention), InternalError);
+            bits_of(run_forward(GetParam(), 1, anywhere, {&mma_attention})));
+  EXPECT_THROW(run(GetParam(), anywhere), InternalError);
 }
 
 }  // namespace

@@ -88,9 +88,10 @@ ConstHeadsView heads(const TestTensor& tensor, const AttentionCase& c, std::int6
   return heads_of(tensor.view(), 0, count, c.head_dim);
 }
 
-Output run_forward(Isa isa, int threads, const Problem& problem, const AttentionBackend* backend) {
+Output run_forward(Isa isa, int threads, const Problem& problem, const Way& way) {
   Context context = test_context(isa, threads);
-  if (backend != nullptr) context.set_attention_backend(*backend);
+  if (way.backend != nullptr) context.set_attention_backend(*way.backend);
+  if (way.multiprocessors > 0) context.set_multiprocessors(way.multiprocessors);
   const AttentionCase& c = problem.c;
   Output out{random_rows(problem.rows, problem.dtype(), problem.q_rows(),
                          c.heads * c.head_dim + (problem.aligned() ? 8 : 1), 9),

@@ -66,9 +66,13 @@ ConstHeadsView heads(const TestTensor& tensor, const AttentionCase& c, std::int6
 struct Output {
   TestTensor o, lse;
 };
-/// Into memory that held other numbers. `backend`: not the one that a context has by itself.
-Output run_forward(Isa isa, int threads, const Problem& problem,
-                   const AttentionBackend* backend = nullptr);
+/// Who computes: not what a context has by itself, where given.
+struct Way {
+  const AttentionBackend* backend = nullptr;
+  int multiprocessors = 0;  ///< on a GPU: as many as it has
+};
+/// Into memory that held other numbers.
+Output run_forward(Isa isa, int threads, const Problem& problem, const Way& way = {});
 std::vector<double> o_values(const Problem& problem, const Output& out);
 
 struct Gradients {
