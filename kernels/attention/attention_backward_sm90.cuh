@@ -191,7 +191,7 @@ class BlockTurns {
   /// One thread.
   __device__ __forceinline__ void begin() const {
     if (args_.turns == nullptr) return;
-    ptx::wait_for_count(count_, before_);
+    ptx::begin_turn(count_, before_);
     ptx::fence_proxy_async_global();
   }
   /// The same: what it added is there.
@@ -199,7 +199,7 @@ class BlockTurns {
     if (args_.turns == nullptr) return;
     ptx::bulk_wait<0>();
     ptx::fence_proxy_async_global();
-    ptx::raise_count(count_);
+    ptx::end_turn(count_);
   }
 
  private:
@@ -443,7 +443,8 @@ __device__ __forceinline__ void consume(typename B::Smem& s, const AttentionGpuB
     ptx::wgmma_wait<0>(dk);
     release(&s.empty[stage]);
   }
-  if (first) return;  // no query sees these keys
+  if (first) return;       // no query sees these keys
+  ptx::wgmma_wait<0>(dv);  // has been: no use of it moves above
   ptx::barrier_sync(kWeightsStored, kConsumerThreads);
   add_key_gradients<B>(s, args, consumer, dk, dv);
 }
@@ -516,7 +517,7 @@ void backward_sm90(const AttentionGpuBackward& args) {
       shape.heads / shape.kv_heads * shape.q_tokens * shape.head_dim * 4, args.turns != nullptr);
   launch(
       backward_sm90_kernel<kD>,
-      {.grid = static_cast<unsigned>(tiles) * static_cast<unsigned>(order.groups),
+      {.grid = order.blocks(),
        .block = B::kThreads,
        .smem_bytes = sizeof(typename B::Smem),
        .stream = stream_of(args.exec),

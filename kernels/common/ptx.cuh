@@ -79,18 +79,18 @@ __device__ __forceinline__ void atomic_add_pair(float* to, float low, float high
   atomicAdd(to + 1, high);
 #endif
 }
-// Turns of blocks, by a count in global memory: one thread waits until it is at least `value`, and
-// what was done before each raise is seen. Who is waited for must have begun before.
-__device__ __forceinline__ void wait_for_count(const int* count, int value) {
-  int seen;
+// Turns of blocks at something, by a count in global memory: one thread waits until `turn` others
+// have ended theirs, and sees what was done in them. Who is waited for must have begun before.
+__device__ __forceinline__ void begin_turn(const int* count, int turn) {
+  int ended;
   do {
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
-                 : "=r"(seen)
+                 : "=r"(ended)
                  : "l"(__cvta_generic_to_global(count))
                  : "memory");
-  } while (seen < value);
+  } while (ended != turn);
 }
-__device__ __forceinline__ void raise_count(int* count) {
+__device__ __forceinline__ void end_turn(int* count) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(__cvta_generic_to_global(count))
                : "memory");
 }
@@ -127,11 +127,11 @@ inline void atomic_add_pair(float* to, float low, float high,
   atomicAdd(to, low, loc);
   atomicAdd(to + 1, high, loc);
 }
-inline void wait_for_count(const int* count, int value, simt::Loc loc = simt::Loc::current()) {
-  simt::wait_for_count(count, value, loc);
+inline void begin_turn(const int* count, int turn, simt::Loc loc = simt::Loc::current()) {
+  simt::begin_turn(count, turn, loc);
 }
-inline void raise_count(int* count, simt::Loc loc = simt::Loc::current()) {
-  simt::raise_count(count, loc);
+inline void end_turn(int* count, simt::Loc loc = simt::Loc::current()) {
+  simt::end_turn(count, loc);
 }
 inline void barrier_sync(int id, int threads, simt::Loc loc = simt::Loc::current()) {
   simt::named_barrier(id, threads, true, loc);

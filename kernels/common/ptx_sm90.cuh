@@ -44,8 +44,8 @@ __device__ __forceinline__ void fence_mbarrier_init() {
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// Likewise of global memory: between a count that was waited for and bulk copies behind it, and
-// between those that are complete and a count that is raised.
+// Likewise to global memory: between the beginning of a turn (ptx.cuh) and bulk copies in it, and
+// between their completion and the turn's end.
 __device__ __forceinline__ void fence_proxy_async_global() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }

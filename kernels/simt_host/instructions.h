@@ -26,9 +26,9 @@ void mbarrier_wait(uint64_t* bar, uint32_t parity, Loc);
 void fence_mbarrier_init();
 void fence_proxy_async();
 void fence_proxy_async_global();
-/// Turns of blocks by a count in device memory, and the order of bulk reductions around them.
-void wait_for_count(const int* count, int value, Loc);
-void raise_count(int* count, Loc);
+/// Turns of blocks by a count in device memory.
+void begin_turn(const int* count, int turn, Loc);
+void end_turn(int* count, Loc);
 void tma_load(void* dst, const CUtensorMap* map, int rank, const int* coordinate, uint64_t* bar,
               Loc);
 /// To the same place in each block of the cluster whose bit is set.

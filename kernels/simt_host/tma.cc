@@ -333,9 +333,9 @@ void bulk_add(float* to, const float* from, int bytes, Loc) {
     fault(FaultKind::kMisaligned, "bulk reduction of " + std::to_string(bytes) + " bytes from " +
                                       "shared byte " + std::to_string(offset) +
                                       ": addresses and size are multiples of 16");
-  if (w.current->count_unfenced)
+  if (w.current->turn_unfenced)
     fault(FaultKind::kProxyFence,
-          "bulk reduction behind a count that was waited for, with no fence.proxy.async between");
+          "bulk reduction in a turn with no fence.proxy.async after its beginning");
   w.stats.atomics += size / 4, w.stats.float_atomics += size / 4;
   check_async_read(w, offset, size, me, true, "bulk reduction");
   check(w, to, size, me, Kind::kAtomic, 4);

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_internal.h"
 #include "kernels/simt_host/runtime.h"
 #include "simt_host/device_array.h"
 
@@ -15,7 +15,8 @@ class AttentionAtomics : public testing::Test {
   void TearDown() override { simt::options() = {}; }
 
   /// How many floats a backward pass over 20 tokens adds atomically.
-  static std::uint64_t count(DType dtype, std::int64_t head_dim, bool deterministic) {
+  static std::uint64_t count(DType dtype, std::int64_t head_dim, bool deterministic,
+                             const AttentionBackend& backend = attention_internal::mma_attention) {
     constexpr std::int64_t kTokens = 20;
     const auto elements = static_cast<std::size_t>(kTokens * head_dim);
     const std::size_t size = size_of(dtype);
@@ -36,6 +37,7 @@ class AttentionAtomics : public testing::Test {
         reinterpret_cast<const std::byte*>(rows.data()), DType::kF32, {kTokens, 1}};
     const PositionRange range{0, kTokens};
     Context context({DeviceKind::kCuda, 0}, 1, Isa::kAvx2);
+    context.set_attention_backend(backend);
     if (!deterministic) context.set_deterministic(false);
     simt::stats() = {};
     attention_backward(context, {gradient(0),
@@ -62,6 +64,14 @@ TEST_F(AttentionAtomics, there_are_none_unless_a_context_allows_them) {
     EXPECT_EQ(count(DType::kBF16, head_dim, false), expected) << head_dim;
     EXPECT_EQ(count(DType::kF32, head_dim, false), 0U) << head_dim;
   }
+}
+
+/// Its blocks add all gradients by bulk reductions, to dq in turns where bits have to be equal.
+TEST_F(AttentionAtomics, hoppers_kernel_adds_each_gradient_once) {
+  for (const std::int64_t head_dim : {64, 128})
+    for (const bool deterministic : {true, false})
+      EXPECT_EQ(count(DType::kBF16, head_dim, deterministic, own_attention),
+                3U * 20U * static_cast<std::uint64_t>(head_dim));
 }
 
 TEST_F(AttentionAtomics, a_gpu_with_little_shared_memory_stays_with_the_deterministic_kernels) {
