@@ -43,7 +43,7 @@ Problem::Problem(DType dtype, const Sizes& sizes, std::vector<PositionRange> q_r
                         seed)),
       qkv_kv(random_rows(rows, dtype, kv_rows(),
                          2 * sizes.kv_heads * sizes.head_dim + (aligned() ? 24 : 5), seed + 1)),
-      d_o(TestTensor::random(dtype, {q_rows(), sizes.heads * sizes.head_dim}, seed + 2)),
+      d_o(random_rows(rows, dtype, q_rows(), sizes.heads * sizes.head_dim, seed + 2)),
       first_key(DType::kI32, {q_rows()}) {
   // Scores of a few units: probabilities neither all alike nor one alone.
   c.scale = static_cast<float>(1.5 * c.scale);
@@ -106,13 +106,18 @@ std::vector<double> o_values(const Problem& problem, const Output& out) {
 }
 
 Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::vector<double>& lse,
-                       const std::vector<double>& delta, Determinism determinism) {
+                       const std::vector<double>& delta, Determinism determinism, const Way& way) {
   Context context = test_context(isa, threads);
   context.set_deterministic(determinism == Determinism::kEqualBits);
+  if (way.backend != nullptr) context.set_attention_backend(*way.backend);
   const AttentionCase& c = problem.c;
-  Gradients g{TestTensor(DType::kF32, {problem.q_rows(), c.heads * c.head_dim + 2}),
-              TestTensor(DType::kF32, {problem.kv_rows(), c.kv_heads * c.head_dim + 1}),
-              TestTensor(DType::kF32, {problem.kv_rows(), c.kv_heads * c.head_dim})};
+  const auto gradient = [&](std::int64_t rows, std::int64_t heads, std::int64_t others) {
+    if (problem.aligned())
+      return TestTensor(DType::kF32, {rows, heads * c.head_dim + 4 * others}, 0);
+    return TestTensor(DType::kF32, {rows, heads * c.head_dim + others});
+  };
+  Gradients g{gradient(problem.q_rows(), c.heads, 2), gradient(problem.kv_rows(), c.kv_heads, 1),
+              gradient(problem.kv_rows(), c.kv_heads, 0)};
   const TestTensor lse_TH = TestTensor::of(DType::kF32, {problem.q_rows(), c.heads}, lse);
   const TestTensor delta_TH = TestTensor::of(DType::kF32, {problem.q_rows(), c.heads}, delta);
   attention_backward(
@@ -187,23 +192,28 @@ void expect_output_of_reference(const Problem& problem, const Output& out,
 
 void expect_equal_to_reference(Isa isa, int threads, const Problem& problem,
                                const std::string& what) {
+  const auto expected = reference::attention_forward(problem.c);
+  expect_output(expected, problem, run_forward(isa, threads, problem), what);
+  expect_gradients_of_reference(isa, threads, problem, what);
+}
+
+void expect_gradients_of_reference(Isa isa, int threads, const Problem& problem,
+                                   const std::string& what, const Way& way) {
   const AttentionCase& c = problem.c;
   const auto expected = reference::attention_forward(c);
-  expect_output(expected, problem, run_forward(isa, threads, problem), what);
-  const bool bf16 = problem.dtype() == DType::kBF16;
-  const bool rounds = bf16 && on_gpu();
-
+  const bool rounds = problem.dtype() == DType::kBF16 && on_gpu();
   const auto d_o = problem.d_o.values();
   const auto delta = reference::attention_delta(c, d_o, expected.o);
   const auto wanted = reference::attention_backward(c, d_o, expected.lse, delta);
-  const Gradients g = run_backward(isa, threads, problem, expected.lse, delta);
+  const Gradients g =
+      run_backward(isa, threads, problem, expected.lse, delta, Determinism::kEqualBits, way);
   const Tolerance tolerance = rounds ? Tolerance{1.02 / 256, 1.0 / 256} : kSumTolerance;
   expect_gradient(heads(std::as_const(g.dq), c, c.heads), wanted.dq, tolerance, what + " dq");
   expect_gradient(heads(std::as_const(g.dk), c, c.kv_heads), wanted.dk, tolerance, what + " dk");
   expect_gradient(heads(std::as_const(g.dv), c, c.kv_heads), wanted.dv, tolerance, what + " dv");
   if (!on_gpu()) return;
   const Gradients faster =
-      run_backward(isa, threads, problem, expected.lse, delta, Determinism::kNone);
+      run_backward(isa, threads, problem, expected.lse, delta, Determinism::kNone, way);
   expect_gradient(heads(std::as_const(faster.dq), c, c.heads), wanted.dq, tolerance,
                   what + " dq by atomics");
   EXPECT_TRUE(faster.dk.bits() == g.dk.bits()) << what;

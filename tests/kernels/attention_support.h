@@ -81,7 +81,7 @@ struct Gradients {
 enum class Determinism : std::uint8_t { kEqualBits, kNone };
 Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::vector<double>& lse,
                        const std::vector<double>& delta,
-                       Determinism determinism = Determinism::kEqualBits);
+                       Determinism determinism = Determinism::kEqualBits, const Way& way = {});
 
 /// Whether a GPU is tested: its bf16 kernels round P and dS to bf16, and executed on a host they
 /// are slow.
@@ -102,6 +102,9 @@ void expect_same_bits_among_other_queries(Isa isa, const Problem& problem,
 /// bits, of which dk and dv still have those of the other.
 void expect_equal_to_reference(Isa isa, int threads, const Problem& problem,
                                const std::string& what);
+/// The backward pass alone.
+void expect_gradients_of_reference(Isa isa, int threads, const Problem& problem,
+                                   const std::string& what, const Way& way = {});
 /// The forward pass alone.
 void expect_output_of_reference(const Problem& problem, const Output& out, const std::string& what);
 

@@ -42,4 +42,57 @@ ATTENTION_FORWARD = [
     ("sums not rescaled", [("    rescale_rows(out, rescale_);\n", "")]),
 ]
 
-PLANTED = {"attention": [("AttentionHopper", "kernels/attention/attention_forward_sm90.cuh", ATTENTION_FORWARD)]}
+ATTENTION_BACKWARD = [
+    ("no wait for keys", [("    if (first) ptx::mbarrier_wait(&s.keys_full, 0);\n", "")]),
+    ("no wait for a tile", [("    ptx::mbarrier_wait(&s.full[stage], ring.parity);\n", "")]),
+    ("a tile of the other parity", [("&s.full[stage], ring.parity", "&s.full[stage], ring.parity ^ 1")]),
+    ("a tile brought to a stage in use", [("    ptx::mbarrier_wait(&s.empty[ring.stage], ring.parity ^ 1);\n", "")]),
+    ("a stage waited for by the other parity", [("&s.empty[ring.stage], ring.parity ^ 1", "&s.empty[ring.stage], ring.parity")]),
+    ("half of the bytes expected", [("tile.count > 0 ? B::kStepBytes : 0", "tile.count > 0 ? B::kStepBytes / 2 : 0")]),
+    ("rows not behind the arrival that speaks for them",
+     [("    __syncwarp();\n    if (elected) ptx::mbarrier_arrive(full);\n", "    if (elected) ptx::mbarrier_arrive(full);\n")]),
+    ("the tile released before its last product has ended",
+     [("    ptx::wgmma_wait<0>(dk);\n    release(&s.empty[stage]);\n", "    release(&s.empty[stage]);\n    ptx::wgmma_wait<0>(dk);\n")]),
+    ("scores before their product has ended",
+     [("    ptx::wgmma_wait<1>(p);\n    exponentiate", "    exponentiate")]),
+    ("dP before its product has ended", [("    ptx::wgmma_wait<0>(dp);\n", "")]),
+    ("weights multiplied before the other warpgroup has stored its own",
+     [("    ptx::barrier_sync(kWeightsStored, kConsumerThreads);\n    float dq[32];", "    float dq[32];")]),
+    ("no fence of proxies before weights are multiplied",
+     [("    ptx::fence_proxy_async_shared();\n    ptx::wgmma_fence();\n    issue_weighted", "    ptx::wgmma_fence();\n    issue_weighted")]),
+    ("weights stored over those that are multiplied",
+     [("s.ds[stage], ds_weights", "s.ds[0], ds_weights"), ("s.ds[stage] + rows", "s.ds[0] + rows")]),
+    ("dQ before its product has ended", [("    ptx::wgmma_wait<1>(dq);\n", "")]),
+    ("dQ stored over what is leaving", [("      ptx::bulk_wait_read<0>();\n", "")]),
+    ("dQ stored without waiting", [("    if (!first) ptx::barrier_sync(kDqEmpty, kDqThreads);\n", "")]),
+    ("no fence of proxies before dQ leaves",
+     [("dq, args.scale);\n    ptx::fence_proxy_async_shared();\n", "dq, args.scale);\n")]),
+    ("dQ leaves before it is stored", [("    ptx::barrier_sync(kDqFull, kDqThreads);\n", "")]),
+    ("key gradients stored over operands in use",
+     [("  ptx::barrier_sync(kWeightsStored, kConsumerThreads);\n  add_key", "  add_key")]),
+    ("no fence of proxies before key gradients leave",
+     [("  ptx::fence_proxy_async_shared();\n  __syncwarp();\n", "  __syncwarp();\n")]),
+    ("key gradients leave before other lanes have stored theirs",
+     [("  ptx::fence_proxy_async_shared();\n  __syncwarp();\n", "  ptx::fence_proxy_async_shared();\n")]),
+    ("key gradients still leaving at the end", [("              args.shape.head_dim);\n  ptx::bulk_wait<0>();\n", "              args.shape.head_dim);\n")]),
+    ("rows behind a range added", [("for (int row = 0; row < count; ++row, to", "for (int row = 0; row < 64; ++row, to")]),
+    ("a turn that ends when the sums are only read", [("    ptx::bulk_wait<0>();\n    ptx::fence", "    ptx::bulk_wait_read<0>();\n    ptx::fence")]),
+    ("a turn that ends without a fence",
+     [("    ptx::fence_proxy_async_global();\n    ptx::end_turn", "    ptx::end_turn")]),
+    ("a turn that begins without a fence",
+     [("    ptx::begin_turn(count_, before_);\n    ptx::fence_proxy_async_global();\n", "    ptx::begin_turn(count_, before_);\n")]),
+    ("a turn not waited for", [("    ptx::begin_turn(count_, before_);\n", "")]),
+    ("turns of all blocks, also of those that see nothing", [("keys.count > 0 && bounds.meets(keys) ? 1 : 0", "keys.count > 0 ? 1 : 0")]),
+    ("turns by the blocks' numbers", [("    block = static_cast<unsigned>(s.block);\n", "")]),
+    ("blocks that begin before those they wait for", [("args.turns != nullptr);\n  launch", "false);\n  launch")]),
+    ("turns not set back to 0", [("cudaMemsetAsync(args.turns, 0, counts", "cudaMemsetAsync(args.turns, 1, counts")]),
+    ("hidden pairs not hidden", [("    if (masked) hide<B>(p_weights, ds_weights, visible);\n", "")]),
+    ("one warpgroup's masks for both", [("masked |= 1U << c;", "masked |= 1U;")]),
+]
+
+PLANTED = {
+    "attention": [
+        ("AttentionHopper.", "kernels/attention/attention_forward_sm90.cuh", ATTENTION_FORWARD),
+        ("AttentionHopperGradient.", "kernels/attention/attention_backward_sm90.cuh", ATTENTION_BACKWARD),
+    ]
+}
