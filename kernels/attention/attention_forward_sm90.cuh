@@ -12,53 +12,9 @@
 // 16 a cycle, takes 64 / D of that time beside it.
 
 #include "kernels/attention/attention_cuda.h"
-#include "kernels/attention/attention_mma.cuh"
-#include "kernels/attention/attention_sm90.cuh"
+#include "kernels/attention/attention_sweep_sm90.cuh"
 
 namespace trireme::cuda::attention {
-
-/// How a head size is cut. Scores, sums and weights of a thread fill its registers: kKeys / 2 +
-/// kD / 2 + kKeys / 4 of them.
-template <int kHeadSize>
-struct HopperForward {
-  static constexpr int kD = kHeadSize;
-  static constexpr int kConsumers = kD == 64 ? 3 : 2, kThreads = kWarpgroup * (1 + kConsumers);
-  static constexpr int kQueries = 64 * kConsumers, kKeys = kD == 256 ? 80 : 128, kStages = 2;
-  static constexpr int kProducerRegisters = 32, kConsumerRegisters = kConsumers == 3 ? 160 : 240;
-  /// Softmaxes in turn; at 256 the products alone fill the time.
-  static constexpr bool kInTurn = kD <= 128;
-  /// O leaves through a tile of its own, or where there is no room through that of the queries.
-  static constexpr bool kOutInQueries = kD == 256;
-
-  using Scores = float[kKeys / 2];
-  using Weights = std::uint32_t[kKeys / 16][4];
-  using Out = float[kD / 2];
-
-  /// A tile of queries and where it stands; whether it sees a key.
-  struct alignas(16) Work {
-    Tile queries;
-    int head, sequence;
-    bool sees;
-  };
-  /// Keys at [position, end); hides: not every query sees each of them.
-  struct alignas(16) KeyTile {
-    int position, end;
-    bool hides, last;
-  };
-
-  struct Smem {
-    alignas(1024) bf16 q[kQueries * kD];
-    alignas(1024) bf16 k[kStages][kKeys * kD];
-    alignas(1024) bf16 v[kStages][kKeys * kD];
-    alignas(1024) bf16 o[kOutInQueries ? 1 : kQueries * kD];
-    std::uint64_t q_full, q_empty, k_full[kStages], k_empty[kStages], v_full[kStages],
-        v_empty[kStages];
-    KeyTile keys[kStages];
-    Work work[2];                    ///< by turns: the last one is read until O has left
-    alignas(16) QueryBounds bounds;  ///< the producer's, which has few registers
-    [[nodiscard]] __device__ __forceinline__ bf16* out() { return kOutInQueries ? q : o; }
-  };
-};
 
 struct HopperForwardMaps {
   TensorMap q, k, v, o;
@@ -132,6 +88,11 @@ __device__ __forceinline__ void produce(typename F::Smem& s, const AttentionGpuF
   const int heads = static_cast<int>(args.shape.heads),
             sharing = heads / static_cast<int>(args.shape.kv_heads);
   KeyFeed<F> feed(s, maps);
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(maps.q);
+    ptx::prefetch_tensor_map(maps.k);
+    ptx::prefetch_tensor_map(maps.v);
+  }
   int turn = 0;
   for (unsigned item = blockIdx.x; item < order.blocks(); item += gridDim.x, ++turn) {
     const BlockOrder::Place place = order.place(item);
@@ -152,7 +113,8 @@ __device__ __forceinline__ void produce(typename F::Smem& s, const AttentionGpuF
       next = next_tile();
       bring_keys(keys, next);
     }
-    bring_queries<F>(s, maps.q, {queries, head, sequence, sees}, turn);
+    const bool last = order.blocks() - item <= gridDim.x;
+    bring_queries<F>(s, maps.q, {queries, head, sequence, sees, last}, turn);
     int values = keys.index;
     while (next.count > 0) {
       keys = next;
@@ -166,192 +128,6 @@ __device__ __forceinline__ void produce(typename F::Smem& s, const AttentionGpuF
 }
 
 // ---- the consumers ----
-
-/// A thread's two rows of its warpgroup's 64, [upper, lower]: element e of 64 rows stands in row
-/// 16 warp + lane / 4 + 8 (e / 2 % 2), column 8 (e / 4) + 2 (lane % 4) + e % 2.
-struct ForwardRows {
-  int position[2], first_visible[2];
-  float max[2], sum[2];  ///< sum: of this lane's columns alone
-};
-
-template <class F>
-__device__ __forceinline__ ForwardRows rows_of(const AttentionGpuForward& args,
-                                               const typename F::Work& work, int row) {
-  ForwardRows rows;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int tile_row = row + 8 * h;
-    rows.position[h] = work.queries.position + tile_row;
-    int first = 0;
-    if (args.first_key != nullptr && tile_row < work.queries.count) {
-      first = args.first_key[work.sequence * args.shape.q_tokens + work.queries.index + tile_row];
-    }
-    rows.first_visible[h] = first_visible(first, rows.position[h], args.reach);
-    rows.max[h] = -INFINITY;
-    rows.sum[h] = 0;
-  }
-  return rows;
-}
-
-/// Scores of pairs that are not visible become -inf.
-template <int kCount>
-__device__ __forceinline__ void hide(float (&scores)[kCount], const ForwardRows& rows, int position,
-                                     int end) {
-  const int column = static_cast<int>(threadIdx.x % 4) * 2;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int from = rows.first_visible[h] - position - column,
-              to = min(end, rows.position[h] + 1) - position - column;
-#pragma unroll
-    for (int n = 0; n < kCount / 4; ++n)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int at = n * 8 + e;
-        if (at < from || at >= to) scores[n * 4 + 2 * h + e] = -INFINITY;
-      }
-  }
-}
-
-/// Scores become weights relative to the running maximum, which may grow: what was summed so far
-/// counts `rescale` times.
-template <int kCount>
-__device__ __forceinline__ void soften(float (&scores)[kCount], ForwardRows& rows,
-                                       float (&rescale)[2], float scale_log2) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    float largest = rows.max[h];
-#pragma unroll
-    for (int n = 0; n < kCount / 4; ++n)
-      largest = fmaxf(largest, fmaxf(scores[n * 4 + 2 * h], scores[n * 4 + 2 * h + 1]));
-    largest = quad_max(largest);
-    // A row that has seen nothing yet: exp2(-inf - 0) is 0, where -inf - -inf were NaN.
-    const float shift = largest == -INFINITY ? 0 : __fmul_rn(largest, scale_log2);
-    // Exactly 1 where the maximum stays, so that a tile unseen by a row leaves its bits alone.
-    rescale[h] = ptx::exp2_approx(__fmul_rn(rows.max[h], scale_log2) - shift);
-    rows.max[h] = largest;
-    float sum = rows.sum[h] * rescale[h];
-#pragma unroll
-    for (int n = 0; n < kCount / 4; ++n)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        float& x = scores[n * 4 + 2 * h + e];
-        x = ptx::exp2_approx(fmaf(x, scale_log2, -shift));
-        sum += x;
-      }
-    rows.sum[h] = sum;
-  }
-}
-
-/// Accumulators as the operand of a product: 16 columns of them are one of its steps.
-template <int kSteps>
-__device__ __forceinline__ void pack_weights(std::uint32_t (&weights)[kSteps][4],
-                                             const float (&scores)[kSteps * 8]) {
-#pragma unroll
-  for (int i = 0; i < kSteps; ++i)
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      weights[i][e] = pack(scores[i * 8 + 2 * e], scores[i * 8 + 2 * e + 1]);
-}
-
-template <int kCount>
-__device__ __forceinline__ void rescale_rows(float (&out)[kCount], const float (&rescale)[2]) {
-  // Seldom after the first tiles.
-  if (__any_sync(kAllLanes, rescale[0] != 1 || rescale[1] != 1) == 0) return;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) out[i] *= rescale[i / 2 % 2];
-}
-
-/// Where a warpgroup is in the rings.
-template <class F>
-struct ForwardRings {
-  Ring<F::kStages> k, v;
-};
-
-/// A warpgroup's way through the keys that a tile of queries sees. Weights that are not yet
-/// multiplied are of `keys`, the last tile softened; `next` is the one behind it, which has come.
-template <class F>
-class KeySweep {
- public:
-  __device__ __forceinline__ KeySweep(typename F::Smem& s, ForwardRings<F>& rings,
-                                      ForwardRows& rows, int consumer, float scale_log2)
-      : s_(s), rings_(rings), rows_(rows), consumer_(consumer), scale_log2_(scale_log2) {}
-
-  /// What all tiles give to the sums.
-  __device__ __forceinline__ void add_all(typename F::Out& out) {
-    await_keys();
-    begin();
-    while (!last_) {  // the usual loop apart, so that it is short
-      while (!last_ && !hides_) step<false>(out);
-      if (!last_) step<true>(out);
-    }
-    if (!F::kOutInQueries) release(&s_.q_empty);
-    issue_values(out);
-    end_values(out);
-  }
-
- private:
-  __device__ __forceinline__ void await_keys() {
-    ptx::mbarrier_wait(&s_.k_full[rings_.k.stage], rings_.k.parity);
-    hides_ = s_.keys[rings_.k.stage].hides;
-  }
-  __device__ __forceinline__ void issue_scores() {
-    ptx::wgmma_fence();
-    issue_rows_product<F::kD, F::kQueries, F::kKeys>(scores_, s_.q, consumer_ * 64,
-                                                     s_.k[rings_.k.stage]);
-    ptx::wgmma_commit();
-  }
-  __device__ __forceinline__ void issue_values(typename F::Out& out) {
-    ptx::mbarrier_wait(&s_.v_full[rings_.v.stage], rings_.v.parity);
-    ptx::wgmma_fence();
-    issue_weighted_rows<F::kKeys>(out, weights_, s_.v[rings_.v.stage], true);
-    ptx::wgmma_commit();
-  }
-  __device__ __forceinline__ void end_values(typename F::Out& out) {
-    ptx::wgmma_wait<0>(out);
-    release(&s_.v_empty[rings_.v.stage]);
-    rings_.v.advance();
-  }
-  /// Scores that have come become weights, if not yet the product's operands.
-  template <bool kHides>
-  __device__ __forceinline__ void soften_scores() {
-    const typename F::KeyTile keys = s_.keys[rings_.k.stage];
-    release(&s_.k_empty[rings_.k.stage]);
-    rings_.k.advance();
-    last_ = keys.last;
-    if (kHides) hide(scores_, rows_, keys.position, keys.end);
-    soften(scores_, rows_, rescale_, scale_log2_);
-    if (!last_) await_keys();
-  }
-  __device__ __forceinline__ void begin() {
-    issue_scores();
-    ptx::wgmma_wait<0>(scores_);
-    soften_scores<true>();
-    pack_weights(weights_, scores_);
-  }
-  template <bool kHides>
-  __device__ __forceinline__ void step(typename F::Out& out) {
-    const Turns<F::kConsumers> turns{consumer_};
-    if (F::kInTurn) turns.begin();
-    issue_scores();
-    issue_values(out);
-    if (F::kInTurn) turns.end();
-    ptx::wgmma_wait<1>(scores_);
-    soften_scores<kHides>();
-    end_values(out);
-    rescale_rows(out, rescale_);
-    pack_weights(weights_, scores_);
-  }
-
-  typename F::Smem& s_;
-  ForwardRings<F>& rings_;
-  ForwardRows& rows_;
-  int consumer_;
-  float scale_log2_;
-  bool hides_ = false, last_ = false;  ///< of the tile that has come; of the last one softened
-  typename F::Scores scores_;
-  typename F::Weights weights_;
-  float rescale_[2];
-};
 
 /// O and LSE of this thread's rows from their sums; O to the warpgroup's rows of the tile.
 template <class F>
@@ -431,26 +207,27 @@ __device__ __forceinline__ void finish_tile(typename F::Smem& s, const typename 
 
 template <class F>
 __device__ __forceinline__ void consume(typename F::Smem& s, const AttentionGpuForward& args,
-                                        const HopperForwardMaps& maps, const BlockOrder& order) {
+                                        const TensorMap& map_of_o) {
   const int consumer = warpgroup() - 1, lane = static_cast<int>(threadIdx.x) % 32,
             warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int row = consumer * 64 + warp * 16 + lane / 4;
-  const float scale_log2 = args.scale * kLog2E;
   const Turns<F::kConsumers> turns{consumer};
   if (F::kInTurn) turns.open();
   ForwardRings<F> rings;
   std::uint32_t turn = 0;
-  for (unsigned item = blockIdx.x; item < order.blocks(); item += gridDim.x, ++turn) {
-    ptx::mbarrier_wait(&s.q_full, turn & 1);
-    const typename F::Work& work = s.work[turn & 1];
-    ForwardRows rows = rows_of<F>(args, work, row);
+  for (bool last = false; !last; turn ^= 1) {
+    ptx::mbarrier_wait(&s.q_full, turn);
+    const typename F::Work& work = s.work[turn];
+    last = work.last;
+    keep_first_keys<F>(s, args, work, row);
+    ForwardRows rows;
     typename F::Out out = {};
     if (work.sees) {
-      KeySweep<F>(s, rings, rows, consumer, scale_log2).add_all(out);
+      KeySweep<F>(s, args, work, rings, rows, consumer, row).add_all(out);
     } else if (!F::kOutInQueries) {
       release(&s.q_empty);
     }
-    finish_tile<F>(s, out, rows, args, maps.o, work, consumer, row);
+    finish_tile<F>(s, out, rows, args, map_of_o, work, consumer, row);
   }
   if (F::kInTurn) turns.close();
   if (threadIdx.x % kWarpgroup == 0) ptx::bulk_wait<0>();
@@ -481,7 +258,7 @@ __global__ void __launch_bounds__(HopperForward<kD>::kThreads, 1)
     if (threadIdx.x < 32) produce<F>(s, args, maps, order);
   } else {
     ptx::increase_registers<F::kConsumerRegisters>();
-    consume<F>(s, args, maps, order);
+    consume<F>(s, args, maps.o);
   }
 }
 
@@ -495,9 +272,8 @@ void forward_sm90(const AttentionGpuForward& args) {
   const BlockOrder order =
       block_order(tile_count(args.q_ranges, F::kQueries), shape.sequences * shape.heads,
                   shape.heads / shape.kv_heads, shape.kv_tokens * shape.head_dim * 4, true);
-  const auto map = [&](const auto& heads, std::int64_t tokens, std::int64_t count, int rows) {
-    return heads_map(heads.data, heads.stride, shape.sequences, tokens, count, shape.head_dim,
-                     rows);
+  const auto map = [&](const auto& x, std::int64_t tokens, std::int64_t heads, int rows) {
+    return heads_map({x.data, x.stride, shape.sequences, tokens, heads, shape.head_dim}, rows);
   };
   const HopperForwardMaps maps = {map(args.q, shape.q_tokens, shape.heads, F::kQueries),
                                   map(args.k, shape.kv_tokens, shape.kv_heads, F::kKeys),

@@ -1,18 +1,18 @@
 """Faults for mutate_kernels.py --planted: each is one that a pipeline of barriers may have, and must be found.
 
-{op: (tests, file, [(what, [(old, new), ...])])}; `old` stands once in the file.
+{op: [(tests, files, [(what, [(old, new), ...])])]}; `old` stands once in one of the files.
 """
 
 ATTENTION_FORWARD = [
     ("no wait for keys", [("    ptx::mbarrier_wait(&s_.k_full[rings_.k.stage], rings_.k.parity);\n", "")]),
     ("no wait for values", [("    ptx::mbarrier_wait(&s_.v_full[rings_.v.stage], rings_.v.parity);\n", "")]),
-    ("no wait for queries", [("    ptx::mbarrier_wait(&s.q_full, turn & 1);\n", "")]),
+    ("no wait for queries", [("    ptx::mbarrier_wait(&s.q_full, turn);\n", "")]),
     ("keys brought to a stage in use", [("      ptx::mbarrier_wait(&s_.k_empty[k_.stage], k_.parity ^ 1);\n", "")]),
     ("values brought to a stage in use", [("      ptx::mbarrier_wait(&s_.v_empty[v_.stage], v_.parity ^ 1);\n", "")]),
     ("queries brought over those in use", [("  ptx::mbarrier_wait(&s.q_empty, (turn & 1) ^ 1);\n", "")]),
     ("keys of the other parity", [("rings_.k.parity);\n    hides_", "rings_.k.parity ^ 1);\n    hides_")]),
     ("values of the other parity", [("&s_.v_full[rings_.v.stage], rings_.v.parity", "&s_.v_full[rings_.v.stage], rings_.v.parity ^ 1")]),
-    ("queries of one parity", [("&s.q_full, turn & 1", "&s.q_full, 0")]),
+    ("queries of one parity", [("&s.q_full, turn)", "&s.q_full, 0)")]),
     ("values as early as their keys", [("      feed.bring_values(values, of);\n      values = keys.index;\n",
                                         "      values = keys.index;\n      feed.bring_values(values, of);\n")]),
     ("keys released when their product is asked for",
@@ -35,7 +35,7 @@ ATTENTION_FORWARD = [
     ("a turn not handed on", [("    if (F::kInTurn) turns.end();\n", "")]),
     ("nobody opens the first turn", [("  if (F::kInTurn) turns.open();\n", "")]),
     ("half of the bytes expected", [("static_cast<int>(sizeof s_.v[0])", "static_cast<int>(sizeof s_.v[0] / 2)")]),
-    ("products without a fence", [("    ptx::wgmma_fence();\n    issue_rows_product", "    issue_rows_product"),
+    ("products without a fence", [("    ptx::wgmma_fence();\n    // Asked anew", "    // Asked anew"),
                                   ("    ptx::wgmma_fence();\n    issue_weighted_rows", "    issue_weighted_rows")]),
     ("weights of sums that have not ended", [("    soften_scores<kHides>();\n    end_values(out);\n    rescale_rows(out, rescale_);\n",
                                               "    soften_scores<kHides>();\n    rescale_rows(out, rescale_);\n    end_values(out);\n")]),
@@ -90,9 +90,11 @@ ATTENTION_BACKWARD = [
     ("one warpgroup's masks for both", [("masked |= 1U << c;", "masked |= 1U;")]),
 ]
 
+FORWARD_FILES = ["kernels/attention/attention_forward_sm90.cuh", "kernels/attention/attention_sweep_sm90.cuh"]
+BACKWARD_FILES = ["kernels/attention/attention_backward_sm90.cuh"]
 PLANTED = {
     "attention": [
-        ("AttentionHopper.", "kernels/attention/attention_forward_sm90.cuh", ATTENTION_FORWARD),
-        ("AttentionHopperGradient.", "kernels/attention/attention_backward_sm90.cuh", ATTENTION_BACKWARD),
+        ("AttentionHopper.", FORWARD_FILES, ATTENTION_FORWARD),
+        ("AttentionHopperGradient.", BACKWARD_FILES, ATTENTION_BACKWARD),
     ]
 }
