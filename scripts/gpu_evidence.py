@@ -38,7 +38,8 @@ SERVES = {
     "attention": "the faster of ours and cuDNN's, measured for each pass on the GPU (`kernel_choices.json`)",
 }
 SUITES = {
-    "adamw": ["AdamW"], "attention": ["Attention", "AttentionGpu", "AttentionGradient", "AttentionCached", "AttentionHopper"],
+    "adamw": ["AdamW"], "attention": ["Attention", "AttentionGpu", "AttentionGradient", "AttentionCached", "AttentionHopper",
+                  "AttentionHopperGradient"],
     "cross_entropy": ["CrossEntropy"], "elementwise": ["Elementwise"], "embedding": ["Embedding"], "gelu": ["Gelu"],
     "glu": ["Glu"],
     "gemm": ["GemmOp", "GemmEpilogueOp", "GemmRows"], "grad_norm": ["GradNorm"], "norm": ["Norm"],

@@ -26,16 +26,21 @@ inline bool suits_tma(const void* data, std::int64_t stride, std::int64_t head_d
   return aligned_to_16(data) && stride % 8 == 0 && head_dim % 8 == 0;
 }
 
-/// Heads of some sequences as (column, head, token of the sequence, sequence); a box is `rows`
-/// tokens of a block of columns, and ends where its sequence does.
-inline TensorMap heads_map(const void* data, std::int64_t stride, std::int64_t sequences,
-                           std::int64_t tokens, std::int64_t heads, std::int64_t head_dim,
-                           int rows) {
+/// Heads of some sequences, as a call has them.
+struct SequencesOfHeads {
+  const void* data;
+  std::int64_t stride;  ///< from token to token, in elements
+  std::int64_t sequences, tokens, heads, head_dim;
+};
+/// They as (column, head, token of the sequence, sequence); a box is `rows` tokens of a block of
+/// columns, and ends where its sequence does.
+inline TensorMap heads_map(const SequencesOfHeads& of, int rows) {
   const auto size = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
-  return tensor_map<4>({.base = static_cast<const bf16*>(data),
-                        .dims = {size(head_dim), size(heads), size(tokens), size(sequences)},
-                        .strides = {size(head_dim), size(stride), size(tokens * stride)},
-                        .box = {kBlockColumns, 1, static_cast<std::uint32_t>(rows), 1}});
+  return tensor_map<4>(
+      {.base = static_cast<const bf16*>(of.data),
+       .dims = {size(of.head_dim), size(of.heads), size(of.tokens), size(of.sequences)},
+       .strides = {size(of.head_dim), size(of.stride), size(of.tokens * of.stride)},
+       .box = {kBlockColumns, 1, static_cast<std::uint32_t>(rows), 1}});
 }
 
 /// A token of a head.

@@ -187,18 +187,25 @@ def edits_of_op(op, draw):
         yield name, f"{name}:{number + 1} {what}", old.strip(), "\n".join(lines)
 
 
+def with_fault(files, what, changes):
+    """The file that a planted fault is in, and its text with the fault."""
+    name = next((file for file in files if changes[0][0] in (ROOT / file).read_text()), files[0])
+    text = (ROOT / name).read_text()
+    for old, new in changes:
+        if text.count(old) != 1:
+            sys.exit(f"{name}: planted fault \"{what}\": the text to change stands there {text.count(old)} times")
+        text = text.replace(old, new)
+    return name, text
+
+
 def planted(builds, ops):
     """Those that survive."""
     survivors = []
     for op in ops:
-        for suite, name, faults in PLANTED.get(op, []):
+        for suite, files, faults in PLANTED.get(op, []):
             tests = [Tests(build, op, suite) for build in builds]
             for what, changes in faults:
-                text = (ROOT / name).read_text()
-                for old, new in changes:
-                    if text.count(old) != 1:
-                        sys.exit(f"{name}: planted fault \"{what}\": the text to change stands there {text.count(old)} times")
-                    text = text.replace(old, new)
+                name, text = with_fault(files, what, changes)
                 for of_executor in tests:
                     found = of_executor.find(name, text)
                     if found is None:

@@ -1,6 +1,6 @@
 """Faults for mutate_kernels.py --planted: each is one that a pipeline of barriers may have, and must be found.
 
-{op: (tests, file, [(what, [(old, new), ...])])}; `old` stands once in the file.
+{op: [(tests, files, [(what, [(old, new), ...])])]}; `old` stands once in one of the files.
 """
 
 ATTENTION_FORWARD = [
@@ -35,7 +35,7 @@ ATTENTION_FORWARD = [
     ("a turn not handed on", [("    if (F::kInTurn) turns.end();\n", "")]),
     ("nobody opens the first turn", [("  if (F::kInTurn) turns.open();\n", "")]),
     ("half of the bytes expected", [("static_cast<int>(sizeof s_.v[0])", "static_cast<int>(sizeof s_.v[0] / 2)")]),
-    ("products without a fence", [("    ptx::wgmma_fence();\n    issue_rows_product", "    issue_rows_product"),
+    ("products without a fence", [("    ptx::wgmma_fence();\n    // Asked anew", "    // Asked anew"),
                                   ("    ptx::wgmma_fence();\n    issue_weighted_rows", "    issue_weighted_rows")]),
     ("weights of sums that have not ended", [("    soften_scores<kHides>();\n    end_values(out);\n    rescale_rows(out, rescale_);\n",
                                               "    soften_scores<kHides>();\n    rescale_rows(out, rescale_);\n    end_values(out);\n")]),
@@ -90,9 +90,11 @@ ATTENTION_BACKWARD = [
     ("one warpgroup's masks for both", [("masked |= 1U << c;", "masked |= 1U;")]),
 ]
 
+FORWARD_FILES = ["kernels/attention/attention_forward_sm90.cuh", "kernels/attention/attention_sweep_sm90.cuh"]
+BACKWARD_FILES = ["kernels/attention/attention_backward_sm90.cuh"]
 PLANTED = {
     "attention": [
-        ("AttentionHopper.", "kernels/attention/attention_forward_sm90.cuh", ATTENTION_FORWARD),
-        ("AttentionHopperGradient.", "kernels/attention/attention_backward_sm90.cuh", ATTENTION_BACKWARD),
+        ("AttentionHopper.", FORWARD_FILES, ATTENTION_FORWARD),
+        ("AttentionHopperGradient.", BACKWARD_FILES, ATTENTION_BACKWARD),
     ]
 }
