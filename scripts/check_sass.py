@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tests/golden/sass_sm90a.json"
 PRODUCT = re.compile(r"\b(HGMMA|HMMA|QGMMA|IMMA|DMMA)\b")
-FENCE = re.compile(r"\bMEMBAR\.\S*(GPU|SYS|ALL)")
+FENCE = re.compile(r"\bMEMBAR\.\S*(GPU|SYS)")
 SPECIAL = re.compile(r"\bMUFU\b")
 LOCAL = re.compile(r"\b(LDL|STL)\b")
 SMALL_STORE = re.compile(r"\bST[GS]?\.\S*(U8|S8|U16|S16)\b")

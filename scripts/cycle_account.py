@@ -12,7 +12,7 @@ bytes of the operands, and a launch:
 
 T: operations of the tile's step over 4,096 (bf16) or 8,192 (fp8) a cycle; I: issue slots of one of the four schedulers,
 an instruction each and eight for a special function (exponentials go at a quarter of a warp's width a cycle and less).
-Instructions are read from the newest tests/bench/results/*-second-executor/main_loops.md (scripts/check_sass.py --scale). The
+Instructions are read from the tests/bench/results/*/main_loops.md (scripts/check_sass.py --scale), of a kernel from the newest. The
 five constants (overlap, tile, clock, bandwidth, launch) are fitted to published times of DeepGEMM (H800) and FlashAttention-3
 (H100); the error of a case is that of constants fitted to all others. Then the same account of ours. --cases prints
 every case.
@@ -82,12 +82,14 @@ class Case:
 
 
 def main_loops():
-    """{file: [Loop]} of the newest recorded table."""
-    table = sorted((ROOT / "tests/bench/results").glob("*-second-executor"))[-1] / "main_loops.md"
+    """{file kernel: [Loop]} of the recorded tables."""
     found = {}
-    for line in table.read_text().splitlines()[2:]:
-        file, kernel, instructions, products, _, special = [cell.strip() for cell in line.strip("| ").split("|")][:6]
-        found.setdefault(f"{file} {kernel}", []).append(Loop(int(instructions), int(products), int(special)))
+    for table in sorted((ROOT / "tests/bench/results").glob("*/main_loops.md")):
+        of_table = {}
+        for line in table.read_text().splitlines()[2:]:
+            file, kernel, instructions, products, _, special = [cell.strip() for cell in line.strip("| ").split("|")][:6]
+            of_table.setdefault(f"{file} {kernel}", []).append(Loop(int(instructions), int(products), int(special)))
+        found.update(of_table)
     return found
 
 
@@ -197,8 +199,10 @@ def our_cases(found):
     ours = loop_of(found, "gemm_cuda_sm90.cu gemm_sm90_kernel", 4)
     theirs = loop_of(found, "deep_gemm deep_gemm::sm90_bf16_gemm_impl", 16)
     attention = loop_of(found, "attention_d128_cuda.cu attention::forward_kernel", 128)
+    hopper = {dim: loop_of(found, f"attention_d{dim}_cuda_sm90.cu attention::forward_sm90_kernel", products) for dim, products in ((64, 12), (128, 16))}
     fa3 = loop_of(found, "flash_attention_3 cutlass::device_kernel", 19)
     fp8 = loop_of(found, "deep_gemm deep_gemm::sm90_fp8_gemm_1d2d_impl", 32)
+    fa3_small = loop_of(found, "flash_attention_3 cutlass::device_kernel", 12)
     rows = []
     for groups, m, n, k, published in DEEP_GEMM:
         if groups == 1:
@@ -209,6 +213,11 @@ def our_cases(found):
         rows.append((product_case("product, wgmma", ours, m, n, k, 256),
                      product_case("DeepGEMM bf16", Loop(theirs.instructions / 4, 4), m, n, k, 128)))
     for sequences, tokens in ((4, 4096), (1, 16384)):
+        rows.append((attention_case("attention forward, wgmma", hopper[128], sequences, tokens, keys=128),
+                     attention_case("FlashAttention-3", fa3, sequences, tokens)))
+        small = {"queries": 192, "keys": 128, "heads": 32, "dim": 64}  # theirs with its tile for causal masks
+        rows.append((attention_case("attention forward, wgmma", hopper[64], sequences, tokens, **small),
+                     attention_case("FlashAttention-3", fa3_small, sequences, tokens, **small)))
         # A warp has 16 queries, a loop takes 64 keys; eight warps a multiprocessor.
         case = attention_case("attention forward, mma.sync", attention, sequences, tokens, keys=64)
         rows.append((dataclasses.replace(case, tensor=case.tensor / MMA_SYNC), attention_case("FlashAttention-3", fa3, sequences, tokens)))

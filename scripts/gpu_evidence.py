@@ -3,9 +3,9 @@
 
   scripts/gpu_evidence.py [--check]
 
-Reads the newest tests/bench/results/*-second-executor (foreign.txt and mutations.txt of scripts/foreign_kernels.sh and
-mutate_ptx.py, kernels.txt of the test kernels_ptx, main_loops.md for scripts/cycle_account.py) and
-tests/golden/sass_sm90a.json. --check: exits 1 where the page would change.
+Reads the newest tests/bench/results/*-second-executor (foreign.txt of scripts/foreign_kernels.sh), of all records the
+newest word (mutations.txt of mutate_ptx.py, kernels.txt of the test kernels_ptx, main_loops.md for
+scripts/cycle_account.py), and tests/golden/sass_sm90a.json. --check: exits 1 where the page would change.
 """
 import collections
 import json
@@ -38,7 +38,8 @@ SERVES = {
     "attention": "the faster of ours and cuDNN's, measured for each pass on the GPU (`kernel_choices.json`)",
 }
 SUITES = {
-    "adamw": ["AdamW"], "attention": ["Attention", "AttentionGpu", "AttentionGradient", "AttentionCached"],
+    "adamw": ["AdamW"], "attention": ["Attention", "AttentionGpu", "AttentionGradient", "AttentionCached", "AttentionHopper",
+                  "AttentionHopperGradient"],
     "cross_entropy": ["CrossEntropy"], "elementwise": ["Elementwise"], "embedding": ["Embedding"], "gelu": ["Gelu"],
     "glu": ["Glu"],
     "gemm": ["GemmOp", "GemmEpilogueOp", "GemmRows"], "grad_norm": ["GradNorm"], "norm": ["Norm"],
@@ -50,12 +51,11 @@ def newest():
     return sorted((ROOT / "tests/bench/results").glob("*-second-executor"))[-1]
 
 
-def mutations(folder):
+def recorded(name, pattern):
+    """{first group: second} of the lines of that file in all records, the newest last."""
     found = {}
-    for line in (folder / "mutations.txt").read_text().splitlines():
-        match = re.match(r"(\w+): (\d+ of \d+) found", line)
-        if match:
-            found[match[1]] = match[2]
+    for file in sorted((ROOT / "tests/bench/results").glob(f"*/{name}")):
+        found.update(re.findall(pattern, file.read_text(), re.M))
     return found
 
 
@@ -75,24 +75,27 @@ def foreign_rows(folder, found):
     return rows
 
 
-def our_rows(folder, found):
-    suites = dict(re.findall(r"^  (\w+): (\d+ of \d+)$", (folder / "kernels.txt").read_text(), re.M))
+def our_rows(found):
+    suites = recorded("kernels.txt", r"^  (\w+): (\d+ of \d+)$")
     loops = collections.defaultdict(list)
     table = json.loads((ROOT / "tests/golden/sass_sm90a.json").read_text())
     for name, file in table["files"].items():
         for kernel, loop in file["main_loops"].items():
-            loops["gemm, wgmma" if "sm90_kernel" in kernel else name.split("_")[0]].append(max(loop["instructions"]))
+            wgmma = "sm90_kernel" in kernel  # whose usual loop is the shortest, without a mask
+            loops[name.split("_")[0] + (", wgmma" if wgmma else "")].append((min if wgmma else max)(loop["instructions"]))
     rows = []
     for op, names in SUITES.items():
         equal = sum(int(suites[name].split()[0]) for name in names)
         total = sum(int(suites[name].split()[2]) for name in names)
         counts = loops.get(op, [])
         instructions = f"{min(counts)} to {max(counts)}" if counts else ""
-        if op == "gemm":
-            wgmma = loops["gemm, wgmma"]
+        wgmma = loops.get(f"{op}, wgmma")
+        if wgmma:
             instructions = f"{min(wgmma)} to {max(wgmma)} (wgmma), {instructions} (mma.sync)"
         edits = found["other_ops"] + ", these six together" if op in TOGETHER else found.get(op, "")
-        ring = "`tests/protocols/gemm_ring.pml`, exhaustively" if op == "gemm" else ""
+        if f"{op}_sm90" in found:
+            edits += f", {found[op + '_sm90']} of Hopper's kernel"
+        ring = f"`tests/protocols/{op}_ring.pml`, exhaustively" if (ROOT / f"tests/protocols/{op}_ring.pml").exists() else ""
         rows.append((op, f"{total} tests, {equal} with equal bits", edits, ring, instructions,
                      SERVES.get(op, "ours alone"), f"`gpu_check.sh {STAGES.get(op, 'kernels ops')}`"))
     return rows
@@ -125,13 +128,13 @@ def account():
 
 def page():
     folder = newest()
-    found = mutations(folder)
+    found = recorded("mutations.txt", r"^(\w+): (\d+ of \d+) found")
     versions = [line[2:] for line in (folder / "foreign.txt").read_text().splitlines() if line.startswith("# ")]
     text = HEAD + "## Kernels that hardware has proved, on the interpreter\n\n"
     text += table(("kernels", "results", "single edits of their PTX found"), foreign_rows(folder, found))
     text += "\n" + "; ".join(dict.fromkeys(versions)) + f". From `{folder.relative_to(ROOT)}`.\n\n## Ours\n\n"
     text += table(("op", "on both executors", "single edits of the PTX found", "ring proved", "instructions of a main loop (sm_90a)",
-                   "what serves by default", "confirmed or refuted by"), our_rows(folder, found))
+                   "what serves by default", "confirmed or refuted by"), our_rows(found))
     text += """
 *Equal bits* are the tests whose every tensor has the same bits on both executors; tests behind an exponential differ in last
 digits (CUDA's is a few instructions, the host's its own) and are held by their bounds. All tests also pass on the PTX as it is
@@ -143,8 +146,6 @@ tables of CuTe's host code. The ops' tests pass with these sums too.
 
 *Whole runs*: `train_ptx` is the program with the interpreter for a GPU. The end-to-end test of the GPU backend (four families, fp32 and
 bf16, recorded steps, resuming, checkpoints, equal bits, evaluation) passes on it as on the host execution; nightly, and a short run in CI.
-
-*Not here yet*: a proved ring of attention's (it has none yet).
 
 ## How fast, by an account of cycles
 

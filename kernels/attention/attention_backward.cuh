@@ -65,6 +65,8 @@ class BackwardWork {
     }
   }
 
+  [[nodiscard]] __device__ __forceinline__ std::int64_t sequence() const { return sequence_; }
+
   Tile own;
   int head;                    ///< of the own rows
   std::int64_t q_row, kv_row;  ///< the sequence's first

@@ -7,8 +7,14 @@ namespace trireme::cuda::attention {
 
 template <int kD>
 void forward_bf16(const AttentionGpuForward& args);
+/// Of 64, 128 and 256 columns, where AttentionHopperKernels::serves_forward.
+template <int kD>
+void forward_sm90(const AttentionGpuForward& args);
 template <int kD>
 void backward_bf16(const AttentionGpuBackward& args);
+/// Of 64 and 128 columns, where AttentionHopperKernels::serves_backward.
+template <int kD>
+void backward_sm90(const AttentionGpuBackward& args);
 
 void forward_f32(const AttentionGpuForward& args);
 void backward_f32(const AttentionGpuBackward& args);

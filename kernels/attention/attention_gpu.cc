@@ -6,6 +6,7 @@
 #include "kernels/attention/attention_gpu_table.h"
 #include "kernels/attention/attention_internal.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/gpu_info.h"
 
 namespace trireme {
 
@@ -53,35 +54,130 @@ GpuRanges joined(Context& context, const AttentionMask& mask) {
   return {joined(context, mask.q, list), joined(context, mask.kv, list + mask.q.size())};
 }
 
-void forward(Context& context, const AttentionShape& shape, const AttentionForward& args) {
+AttentionGpuForward gpu_args(Context& context, const AttentionShape& shape,
+                             const AttentionForward& args) {
   const GpuRanges ranges = joined(context, args.mask);
-  gpu_kernels_of().forward({context.exec(), shape, ranges.q, ranges.kv, first_key_of(args.mask),
-                            reach_of(args.mask.window), plain(args.o), args.lse_TH.as<float>(),
-                            plain(args.q), plain(args.k), plain(args.v), args.scale});
+  return {context.exec(),
+          shape,
+          ranges.q,
+          ranges.kv,
+          first_key_of(args.mask),
+          reach_of(args.mask.window),
+          plain(args.o),
+          args.lse_TH.as<float>(),
+          plain(args.q),
+          plain(args.k),
+          plain(args.v),
+          args.scale,
+          context.multiprocessors()};
 }
 
-void backward(Context& context, const AttentionShape& shape, const AttentionBackward& args) {
-  refuse_written(args);
+/// The table for Hopper where the context's GPU is one, else null.
+const AttentionHopperKernels* hopper_kernels_of(const Context& context) {
+  return runs_sm90a(info_of(context)) ? gpu_kernels().attention_sm90 : nullptr;
+}
+
+void forward(Context& context, const AttentionShape& shape, const AttentionForward& args) {
+  const AttentionGpuForward raw = gpu_args(context, shape, args);
+  const AttentionHopperKernels* const hopper = hopper_kernels_of(context);
+  const bool served = hopper != nullptr && hopper->serves_forward(raw);
+  (served ? hopper->forward : gpu_kernels_of().forward)(raw);
+}
+
+void forward_by_mma(Context& context, const AttentionShape& shape, const AttentionForward& args) {
+  gpu_kernels_of().forward(gpu_args(context, shape, args));
+}
+
+void forward_by_wgmma(Context& context, const AttentionShape& shape, const AttentionForward& args) {
+  const AttentionGpuForward raw = gpu_args(context, shape, args);
+  const AttentionHopperKernels* const hopper = hopper_kernels_of(context);
+  expect(hopper != nullptr && hopper->serves_forward(raw),
+         "no kernel for Hopper serves this attention");
+  hopper->forward(raw);
+}
+
+/// Whose kernels: Hopper's where they serve, or for tests always the one or the other.
+enum class Kernels : std::uint8_t { kBest, kMma, kWgmma };
+
+AttentionGpuBackward gpu_args(Context& context, const AttentionShape& shape,
+                              const AttentionBackward& args) {
   const GpuRanges ranges = joined(context, args.mask);
-  const std::int32_t* first_key = first_key_of(args.mask);
-  std::int32_t* tile_first_key = nullptr;
-  std::int64_t tile_stride = 0;
-  if (first_key != nullptr) {
-    for (int i = 0; i < ranges.q.count; ++i)
-      tile_stride += 2 * ceil_div(std::int64_t{ranges.q.on_host[i].count}, kAttentionGpuTileMin);
-    tile_first_key = reinterpret_cast<std::int32_t*>(
-        context.scratch(static_cast<std::size_t>(shape.sequences * tile_stride * 4)));
-  }
-  gpu_kernels_of().backward(
-      {context.exec(), shape, ranges.q, ranges.kv, first_key, reach_of(args.mask.window),
-       plain_f32(args.dq), plain_f32(args.dk), plain_f32(args.dv), plain(args.d_o), plain(args.q),
-       plain(args.k), plain(args.v), args.lse_TH.as<float>(), args.delta_TH.as<float>(), args.scale,
-       tile_first_key, static_cast<std::int32_t>(tile_stride), !context.deterministic()});
+  return {context.exec(),
+          shape,
+          ranges.q,
+          ranges.kv,
+          first_key_of(args.mask),
+          reach_of(args.mask.window),
+          plain_f32(args.dq),
+          plain_f32(args.dk),
+          plain_f32(args.dv),
+          plain(args.d_o),
+          plain(args.q),
+          plain(args.k),
+          plain(args.v),
+          args.lse_TH.as<float>(),
+          args.delta_TH.as<float>(),
+          args.scale,
+          nullptr,
+          0,
+          !context.deterministic(),
+          nullptr};
+}
+
+/// Of a sequence, at most.
+std::int64_t query_tiles(const AttentionGpuBackward& args, std::int64_t tile) {
+  std::int64_t tiles = 0;
+  for (int i = 0; i < args.q_ranges.count; ++i)
+    tiles += ceil_div(std::int64_t{args.q_ranges.on_host[i].count}, tile);
+  return tiles;
+}
+
+/// Gives the kernels what they want beside the operands.
+void take_scratch(Context& context, AttentionGpuBackward& args, bool turns) {
+  const std::int64_t sequences = args.shape.sequences,
+                     first_keys = args.first_key == nullptr
+                                      ? 0
+                                      : 2 * query_tiles(args, kAttentionGpuTileMin);
+  const std::int64_t count =
+      turns ? 1 + sequences * args.shape.heads * query_tiles(args, kAttentionTurnTileMin) : 0;
+  if (first_keys + count == 0) return;
+  auto* const scratch = reinterpret_cast<std::int32_t*>(
+      context.scratch(static_cast<std::size_t>(sequences * first_keys + count) * 4));
+  args.tile_stride = static_cast<std::int32_t>(first_keys);
+  if (first_keys > 0) args.tile_first_key = scratch;
+  if (turns) args.turns = scratch + sequences * first_keys;
+}
+
+void backward_by(Context& context, const AttentionShape& shape, const AttentionBackward& args,
+                 Kernels kernels) {
+  refuse_written(args);
+  AttentionGpuBackward raw = gpu_args(context, shape, args);
+  const AttentionHopperKernels* const hopper = hopper_kernels_of(context);
+  const bool served = hopper != nullptr && hopper->serves_backward(raw);
+  expect(served || kernels != Kernels::kWgmma, "no kernel for Hopper serves this attention");
+  const bool by_wgmma = served && kernels != Kernels::kMma;
+  take_scratch(context, raw, by_wgmma && !raw.atomics);
+  (by_wgmma ? hopper->backward : gpu_kernels_of().backward)(raw);
+}
+
+template <Kernels kKernels>
+void backward(Context& context, const AttentionShape& shape, const AttentionBackward& args) {
+  backward_by(context, shape, args, kKernels);
 }
 
 }  // namespace
 
 const AttentionBackend own_attention = {
-    .name = "own", .serves = kServesAll, .forward = forward, .backward = backward};
+    .name = "own", .serves = kServesAll, .forward = forward, .backward = backward<Kernels::kBest>};
+
+const AttentionBackend attention_internal::mma_attention = {.name = "mma",
+                                                            .serves = kServesAll,
+                                                            .forward = forward_by_mma,
+                                                            .backward = backward<Kernels::kMma>};
+const AttentionBackend attention_internal::wgmma_attention = {
+    .name = "wgmma",
+    .serves = kServesAll,
+    .forward = forward_by_wgmma,
+    .backward = backward<Kernels::kWgmma>};
 
 }  // namespace trireme

@@ -23,6 +23,9 @@ struct AttentionRanges {
 /// No kernel cuts a range into tiles smaller than this.
 inline constexpr std::int64_t kAttentionGpuTileMin = 16;
 
+/// Hopper's backward kernels cut no range of queries into tiles smaller than this.
+inline constexpr std::int64_t kAttentionTurnTileMin = 64;
+
 struct AttentionGpuForward {
   Exec exec;
   AttentionShape shape;
@@ -33,6 +36,7 @@ struct AttentionGpuForward {
   float* lse;
   AttentionHeads<const void> q, k, v;
   float scale;
+  int multiprocessors;
 };
 
 struct AttentionGpuBackward {
@@ -49,6 +53,9 @@ struct AttentionGpuBackward {
   std::int32_t* tile_first_key;
   std::int32_t tile_stride;  ///< from sequence to sequence; of tiles of kAttentionGpuTileMin
   bool atomics;              ///< dq may be added to in any order
+  /// Hopper's, where dq is added to in one order: scratch of a number, and of one for each
+  /// sequence, head and tile of queries.
+  std::int32_t* turns;
 };
 
 /// Log-sum-exps [B, T, H] as this program has them from [B, H, T] as a library has them, or back.
@@ -78,8 +85,16 @@ struct AttentionGpuKernels {
   void (*transpose_lse)(const AttentionTransposeLse&);
   void (*add_heads)(const AttentionAddHeads&);
 };
+/// Those for Hopper, which serve what TMA can bring and the tiles of their head sizes hold.
+struct AttentionHopperKernels {
+  bool (*serves_forward)(const AttentionGpuForward&);
+  void (*forward)(const AttentionGpuForward&);
+  bool (*serves_backward)(const AttentionGpuBackward&);
+  void (*backward)(const AttentionGpuBackward&);
+};
 namespace cuda {
 extern const AttentionGpuKernels attention_cuda;
-}
+extern const AttentionHopperKernels attention_sm90;  ///< where code for sm_90a is compiled
+}  // namespace cuda
 
 }  // namespace trireme

@@ -33,6 +33,10 @@ inline constexpr AttentionBackend::Serves kServesAll = {.cpu = true,
 bool served_by_library(const AttentionShape& shape, const AttentionMask& mask,
                        std::initializer_list<ConstHeadsView> heads);
 
+/// own_attention by those of its kernels that any GPU runs, or by Hopper's alone (an InternalError
+/// for what those do not serve): for tests, and to compare them.
+extern const AttentionBackend mma_attention, wgmma_attention;
+
 /// What to do where the library is missing.
 inline constexpr const char* kCudnnRemedy =
     "Install cuDNN 9.16 or later (with NVRTC of the CUDA toolkit, by which it compiles), name its "

@@ -136,6 +136,9 @@ struct BlockOrder {
   struct Place {
     int tile, group;
   };
+  [[nodiscard]] __host__ __device__ unsigned blocks() const {
+    return static_cast<unsigned>(tiles) * static_cast<unsigned>(groups);
+  }
   [[nodiscard]] __device__ Place place(unsigned block) const {
     const unsigned per_section = static_cast<unsigned>(section) * static_cast<unsigned>(tiles);
     const int begin = static_cast<int>(block / per_section) * section;

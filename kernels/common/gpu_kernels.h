@@ -6,6 +6,7 @@ namespace trireme {
 
 struct AdamWKernels;
 struct AttentionGpuKernels;
+struct AttentionHopperKernels;
 struct AttentionLibraryKernels;
 struct CrossEntropyKernels;
 struct ElementwiseKernels;
@@ -24,6 +25,7 @@ struct ShardsKernels;
 struct GpuKernels {
   const AdamWKernels* adamw = nullptr;
   const AttentionGpuKernels* attention = nullptr;
+  const AttentionHopperKernels* attention_sm90 = nullptr;    ///< where code for sm_90a was compiled
   const AttentionLibraryKernels* attention_cudnn = nullptr;  ///< where that library was found
   const CrossEntropyKernels* cross_entropy = nullptr;
   const ElementwiseKernels* elementwise = nullptr;

@@ -22,6 +22,9 @@ const GpuKernels& gpu_kernels() {
   static constexpr GpuKernels kCuda = {
       .adamw = &cuda::adamw_cuda,
       .attention = &cuda::attention_cuda,
+#ifdef TRIREME_GPU_SM90
+      .attention_sm90 = &cuda::attention_sm90,
+#endif
 #ifdef TRIREME_GPU_CUDNN
       .attention_cudnn = &cuda::attention_cudnn,
 #endif

@@ -67,6 +67,13 @@ constexpr std::int64_t attention_backward_bytes(std::int64_t sequences, std::int
   return sequences * 2 * pieces(tokens, tile) * std::int64_t{sizeof(std::int32_t)};
 }
 
+/// Turns of Hopper's backward kernel at the tiles of queries, and the number of blocks that have
+/// begun; tiles as above.
+constexpr std::int64_t attention_turns_bytes(std::int64_t sequences, std::int64_t heads,
+                                             std::int64_t tokens, std::int64_t tile) {
+  return (1 + sequences * heads * pieces(tokens, tile)) * std::int64_t{sizeof(std::int32_t)};
+}
+
 /// What a library's products use at most, on Hopper, and its alignment.
 constexpr std::int64_t kProductWorkspaceBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kProductAlignment = 256;

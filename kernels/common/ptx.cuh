@@ -56,6 +56,12 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroupsLeft) : "memory");
 }
 
+// threadIdx.x % 32, asked for anew at each call: what follows from it takes no register in between.
+__device__ __forceinline__ int lane() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -87,6 +93,21 @@ __device__ __forceinline__ void atomic_add_pair(float* to, float low, float high
   atomicAdd(to + 1, high);
 #endif
 }
+// Turns of blocks at something, by a count in global memory: one thread waits until `turn` others
+// have ended theirs, and sees what was done in them. Who is waited for must have begun before.
+__device__ __forceinline__ void begin_turn(const int* count, int turn) {
+  int ended;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+                 : "=r"(ended)
+                 : "l"(__cvta_generic_to_global(count))
+                 : "memory");
+  } while (ended != turn);
+}
+__device__ __forceinline__ void end_turn(int* count) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(__cvta_generic_to_global(count))
+               : "memory");
+}
 // Barriers 1 to 15 among some warps (0 is __syncthreads).
 __device__ __forceinline__ void barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -112,12 +133,19 @@ template <int kGroupsLeft>
 void cp_async_wait() {
   simt::async_wait(kGroupsLeft);
 }
+inline int lane() { return simt::lane_id(); }
 inline float exp2_approx(float x) { return std::exp2(x); }
 inline void atomic_add_pair(float* to, float low, float high,
                             simt::Loc loc = simt::Loc::current()) {
   simt::check_alignment(to, 2 * sizeof(float));
   atomicAdd(to, low, loc);
   atomicAdd(to + 1, high, loc);
+}
+inline void begin_turn(const int* count, int turn, simt::Loc loc = simt::Loc::current()) {
+  simt::begin_turn(count, turn, loc);
+}
+inline void end_turn(int* count, simt::Loc loc = simt::Loc::current()) {
+  simt::end_turn(count, loc);
 }
 inline void barrier_sync(int id, int threads, simt::Loc loc = simt::Loc::current()) {
   simt::named_barrier(id, threads, true, loc);

@@ -47,6 +47,19 @@ __device__ __forceinline__ void fence_mbarrier_init() {
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+// Likewise to global memory: between the beginning of a turn (ptx.cuh) and bulk copies in it, and
+// between their completion and the turn's end.
+__device__ __forceinline__ void fence_proxy_async_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+// Four 8x8 matrices of 16 bits, as ldmatrix_x4 gives them; lane l names row l%8 of matrix l/8.
+__device__ __forceinline__ void stmatrix_x4(void* row, const uint32_t (&r)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)),
+      "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+      : "memory");
+}
 
 __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
@@ -133,6 +146,22 @@ __device__ __forceinline__ void tma_store_3d(const TensorMap& map, int c0, int c
       "r"(c0), "r"(c1), "r"(c2), "r"(shared_address(shared))
       : "memory");
 }
+__device__ __forceinline__ void tma_store_4d(const TensorMap& map, int c0, int c1, int c2, int c3,
+                                             const void* shared) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::
+          "l"(reinterpret_cast<uint64_t>(&map)),
+      "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(shared))
+      : "memory");
+}
+// to[i] += from[i], each atomically and in no order; bytes, to and from: multiples of 16. One
+// thread, which waits for it as for a store of TMA.
+__device__ __forceinline__ void bulk_add_f32(float* to, const float* from, int bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
+                   __cvta_generic_to_global(to)),
+               "r"(shared_address(from)), "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ void bulk_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
@@ -205,6 +234,8 @@ inline bool mbarrier_try_wait(uint64_t* bar, uint32_t parity,
 }
 inline void fence_mbarrier_init() { simt::fence_mbarrier_init(); }
 inline void fence_proxy_async_shared() { simt::fence_proxy_async(); }
+inline void fence_proxy_async_global() { simt::fence_proxy_async_global(); }
+void stmatrix_x4(void* row, const uint32_t (&r)[4], simt::Loc = simt::Loc::current());
 inline void prefetch_tensor_map(const TensorMap& map) {
   simt::tma_check_map(&map, "prefetch.tensormap");
 }
@@ -247,6 +278,15 @@ inline void tma_store_3d(const TensorMap& map, int c0, int c1, int c2, const voi
   const int c[] = {c0, c1, c2};
   simt::tma_store(&map, shared, 3, c, loc);
 }
+inline void tma_store_4d(const TensorMap& map, int c0, int c1, int c2, int c3, const void* shared,
+                         simt::Loc loc = simt::Loc::current()) {
+  const int c[] = {c0, c1, c2, c3};
+  simt::tma_store(&map, shared, 4, c, loc);
+}
+inline void bulk_add_f32(float* to, const float* from, int bytes,
+                         simt::Loc loc = simt::Loc::current()) {
+  simt::bulk_add(to, from, bytes, loc);
+}
 inline void bulk_commit() { simt::bulk_commit(); }
 template <int kGroupsLeft>
 void bulk_wait(simt::Loc loc = simt::Loc::current()) {
@@ -284,6 +324,7 @@ void wgmma_wait(float (&)[kWaves][kCount], simt::Loc loc = simt::Loc::current())
     simt::wgmma_issue(d, {N, false, kTransposeB != 0, accumulate}, a, 0, b, loc);                  \
   }
 TRIREME_WGMMA(64)
+TRIREME_WGMMA(80)
 TRIREME_WGMMA(96)
 TRIREME_WGMMA(128)
 TRIREME_WGMMA(192)

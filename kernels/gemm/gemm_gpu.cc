@@ -5,6 +5,7 @@
 
 #include "base/math.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/gpu_info.h"
 #include "kernels/common/gpu_scratch.h"
 #include "kernels/common/measure_kernel.h"
 #include "kernels/gemm/gemm_internal.h"
@@ -13,17 +14,6 @@ namespace trireme::gemm_internal {
 namespace {
 
 constexpr std::size_t kWorkspaceAlignment = gpu_scratch::kProductAlignment;
-
-/// A memo: asking a driver for a GPU's properties takes longer than a product.
-const gpu::Info& info_of(const Context& context) {
-  thread_local int known = -1;
-  thread_local gpu::Info info;
-  if (known != context.device().index) {
-    info = gpu::info(context.device().index);
-    known = context.device().index;
-  }
-  return info;
-}
 
 void run(Context& context, GemmGpuArgs args, const GemmGpuKernels& table) {
   if (table.workspace_bytes > 0) {
@@ -40,8 +30,8 @@ const GemmGpuKernels* table_of(const GpuTables& tables, const gpu::Info& info,
   switch (kernel) {
     case ProductKernel::kOwn:
       return tables.own;
-    case ProductKernel::kHopper:  // its instructions are not in Hopper's successors
-      return info.capability == 90 ? tables.hopper : nullptr;
+    case ProductKernel::kHopper:
+      return runs_sm90a(info) ? tables.hopper : nullptr;
     case ProductKernel::kLibrary:
       return tables.library;
     case ProductKernel::kUnfused:

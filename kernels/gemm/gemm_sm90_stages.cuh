@@ -1,27 +1,15 @@
 #pragma once
-// What Hopper's main loops share around their products: the ring of stages, a cluster's beginning
+// What Hopper's main loops share around their products: a cluster's beginning
 // and end, and how a warpgroup's sums leave: bf16 results through shared memory and TMA, others
 // directly.
 
 #include "kernels/common/ptx.cuh"
+#include "kernels/common/ring.cuh"
 #include "kernels/common/tensor_map.cuh"
 #include "kernels/gemm/gemm_epilogue_args.cuh"
 #include "kernels/gemm/gemm_tile.cuh"
 
 namespace trireme::cuda {
-
-/// Position in the ring; the parity flips each time round.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  std::uint32_t parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
 
 /// One warp has read a stage: each block that writes there is reported.
 template <class T>

@@ -25,12 +25,18 @@ void cluster_barrier(Loc);
 void mbarrier_wait(uint64_t* bar, uint32_t parity, Loc);
 void fence_mbarrier_init();
 void fence_proxy_async();
+void fence_proxy_async_global();
+/// Turns of blocks by a count in device memory.
+void begin_turn(const int* count, int turn, Loc);
+void end_turn(int* count, Loc);
 void tma_load(void* dst, const CUtensorMap* map, int rank, const int* coordinate, uint64_t* bar,
               Loc);
 /// To the same place in each block of the cluster whose bit is set.
 void tma_load_multicast(void* dst, const CUtensorMap* map, int rank, const int* coordinate,
                         uint64_t* bar, uint32_t blocks, Loc);
 void tma_store(const CUtensorMap* map, const void* src, int rank, const int* coordinate, Loc);
+/// Bulk reduction: to[i] += from[i], f32.
+void bulk_add(float* to, const float* from, int bytes, Loc);
 void tma_check_map(const CUtensorMap* map, const char* what);
 void bulk_commit();
 void bulk_wait(int groups_left, bool read_only, Loc);

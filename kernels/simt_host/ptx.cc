@@ -1,4 +1,4 @@
-// Host bodies of kernels/common/ptx.cuh. Not instrumented: reads are noted by hand.
+// Host bodies of kernels/common/ptx.cuh. Not instrumented: accesses are noted by hand.
 #include "kernels/common/ptx.cuh"
 
 namespace trireme::cuda::ptx {
@@ -67,6 +67,25 @@ void ldmatrix_fn(uint32_t mask, void* const* lanes) {
   }
 }
 
+struct StmatrixArgs {
+  unsigned char* row;
+  const uint32_t* r;
+  int thread;
+};
+
+void stmatrix_fn(uint32_t mask, void* const* lanes) {
+  if (mask != ~0u) simt::fault(simt::FaultKind::kBadCollective, "stmatrix needs the whole warp");
+  for (int l = 0; l < 32; ++l) {
+    auto& x = *static_cast<StmatrixArgs*>(lanes[l]);
+    if (reinterpret_cast<uintptr_t>(x.row) % 16)
+      simt::fault(simt::FaultKind::kMisaligned, "stmatrix row is not 16-byte aligned");
+    simt::note_write(x.row, 16, x.thread);
+    for (int pair = 0; pair < 4; ++pair)
+      std::memcpy(x.row + 4 * pair,
+                  static_cast<StmatrixArgs*>(lanes[4 * (l % 8) + pair])->r + l / 8, 4);
+  }
+}
+
 int linear_thread() {
   return int(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
 }
@@ -85,6 +104,10 @@ void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Loc loc) {
 void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, simt::Loc loc) {
   LdmatrixArgs x{static_cast<const unsigned char*>(row), r, linear_thread()};
   simt::warp_collective(~0u, ldmatrix_fn<true>, &x, "ldmatrix.trans", loc);
+}
+void stmatrix_x4(void* row, const uint32_t (&r)[4], simt::Loc loc) {
+  StmatrixArgs x{static_cast<unsigned char*>(row), r, linear_thread()};
+  simt::warp_collective(~0u, stmatrix_fn, &x, "stmatrix", loc);
 }
 
 }  // namespace trireme::cuda::ptx

@@ -200,6 +200,7 @@ void prepare_threads(Worker& w) {
     t.wgmma_open.clear(), t.wgmma_groups.clear(), t.accumulators.clear(), t.bulk_open.clear(),
         t.bulk_groups.clear();
     t.accumulators_in_flight = 0, t.wgmma_fenced = false, t.fence_clock = 0;
+    t.turn = nullptr, t.turn_unfenced = t.bulk_unfenced = false;
     t.fake_stack = nullptr;
     t.stack_lo = w.stacks + stride * i + 4096;
 #if SIMT_ASAN

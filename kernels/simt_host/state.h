@@ -64,6 +64,8 @@ struct BulkStore {
   int rank, coordinate[5];
   unsigned char* src;
   bool done;
+  float* add_to = nullptr;  // a reduction, which has no map
+  uint32_t add_bytes = 0;
 };
 
 struct Thread {
@@ -74,7 +76,10 @@ struct Thread {
   bool wgmma_fenced = false;
   std::vector<BulkStore> bulk_open;
   std::deque<std::vector<BulkStore>> bulk_groups;
-  uint32_t fence_clock = 0;  // generic writes up to this clock are visible to the async proxy
+  const int* turn = nullptr;   // the count of the turn that has begun
+  bool turn_unfenced = false;  // no proxy fence followed its beginning
+  bool bulk_unfenced = false;  // nor the completion of reductions
+  uint32_t fence_clock = 0;    // generic writes up to this clock are visible to the async proxy
   void* sp = nullptr;
   uint3 index{};
   int linear = 0;

@@ -289,6 +289,63 @@ void tma_store(const CUtensorMap* map, const void* src, int rank, const int* coo
   w.current->bulk_open.push_back(s);
   t_pc = nullptr;
 }
+
+namespace {
+
+void add_floats(float* to, const unsigned char* from, uint32_t bytes) {
+  for (uint32_t at = 0; at < bytes; at += 4, ++to) {
+    float value;
+    std::memcpy(&value, from + at, 4);
+    auto* bits = reinterpret_cast<uint32_t*>(to);
+    uint32_t old = __atomic_load_n(bits, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(bits, &old,
+                                        std::bit_cast<uint32_t>(std::bit_cast<float>(old) + value),
+                                        false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+  }
+}
+
+/// What a store has still to do; the bytes that it read.
+uint32_t perform(const Worker& w, const BulkStore& s) {
+  const bool late = w.opt.late_copies;
+  if (s.add_to) {
+    if (late) add_floats(s.add_to, s.src, s.add_bytes);
+    return s.add_bytes;
+  }
+  const TensorMap m = decode(s.map, "TMA store");
+  if (late)
+    each_chunk(m, s.coordinate, uint32_t(s.src - w.smem),
+               [&](unsigned char* to, uint32_t from, uint32_t n) {
+                 if (to) std::memcpy(to, w.smem + from, n);
+               });
+  return box_bytes(m);
+}
+
+}  // namespace
+
+void bulk_add(float* to, const float* from, int bytes, Loc) {
+  Worker& w = *t_worker;
+  RuntimeScope scope;
+  t_pc = __builtin_return_address(0);
+  const int me = w.current->linear;
+  const uint32_t offset = smem_offset(w, from, "bulk reduction"), size = uint32_t(bytes);
+  if (offset % 16 || reinterpret_cast<uintptr_t>(to) % 16 || bytes % 16 || bytes <= 0)
+    fault(FaultKind::kMisaligned, "bulk reduction of " + std::to_string(bytes) + " bytes from " +
+                                      "shared byte " + std::to_string(offset) +
+                                      ": addresses and size are multiples of 16");
+  if (w.current->turn_unfenced)
+    fault(FaultKind::kProxyFence,
+          "bulk reduction in a turn with no fence.proxy.async after its beginning");
+  w.stats.atomics += size / 4, w.stats.float_atomics += size / 4;
+  check_async_read(w, offset, size, me, true, "bulk reduction");
+  check(w, to, size, me, Kind::kAtomic, 4);
+  if (!w.opt.late_copies) add_floats(to, w.smem + offset, size);
+  BulkStore s{};
+  s.src = w.smem + offset, s.add_to = to, s.add_bytes = size;
+  w.current->bulk_open.push_back(s);
+  t_pc = nullptr;
+}
+
 void bulk_commit() {
   Thread& t = *t_worker->current;
   t.bulk_groups.push_back(std::move(t.bulk_open));
@@ -301,17 +358,13 @@ void bulk_wait(int left, bool read_only, Loc) {
   for (int g = 0; g < int(t.bulk_groups.size()) - left; ++g)
     for (auto& s : t.bulk_groups[g]) {
       if (s.done) continue;
-      TensorMap m = decode(s.map, "TMA store");
-      if (w.opt.late_copies)
-        each_chunk(m, s.coordinate, uint32_t(s.src - w.smem),
-                   [&](unsigned char* to, uint32_t from, uint32_t n) {
-                     if (to) std::memcpy(to, w.smem + from, n);
-                   });
-      end_async_read(w, uint32_t(s.src - w.smem), box_bytes(m), t.linear);
+      const uint32_t bytes = perform(w, s);
+      end_async_read(w, uint32_t(s.src - w.smem), bytes, t.linear);
       s.done = true;
     }
-  if (!read_only)
-    while (int(t.bulk_groups.size()) > left) t.bulk_groups.pop_front();
+  if (read_only) return;
+  for (; int(t.bulk_groups.size()) > left; t.bulk_groups.pop_front())
+    for (const auto& s : t.bulk_groups.front()) t.bulk_unfenced |= s.add_to != nullptr;
 }
 
 }  // namespace trireme::simt

@@ -283,6 +283,22 @@ void set_max_registers(int n, bool, Loc loc) {
   w.registers[size_t(w.current->linear / 32)] = n;
 }
 
+namespace {
+
+/// What some warps give back the others may take, of what their block starts with: as many for each
+/// thread as the launch could have had, in eights. With more a GPU waits for ever.
+void check_registers(const Worker& w) {
+  int total = 0, set = 0;
+  for (int r : w.registers) total += 32 * r, set += r != 0;
+  const int warps = int(w.registers.size()) / w.cluster, threads = 32 * warps;
+  const int pool = 65536 / threads / 8 * 8 * threads;
+  if (size_t(set) == w.registers.size() && total > pool * w.cluster)
+    fault(FaultKind::kLaunchConfig, "setmaxnreg asks for " + std::to_string(total / w.cluster) +
+                                        " registers of the block's " + std::to_string(pool));
+}
+
+}  // namespace
+
 void check_hopper_at_exit(Worker& w, const Thread& me) {
   if (!me.wgmma_open.empty() || !me.wgmma_groups.empty())
     fault(FaultKind::kWgmma, "thread leaves with wgmmas it never waited for");
@@ -297,11 +313,7 @@ void check_hopper_at_exit(Worker& w, const Thread& me) {
   if (!w.tma_in_flight.empty())
     fault(FaultKind::kTma,
           "block ends with " + std::to_string(w.tma_in_flight.size()) + " TMA loads under way");
-  int total = 0, set = 0;
-  for (int r : w.registers) total += 32 * r, set += r != 0;
-  if (size_t(set) == w.registers.size() && total > 65536 * w.cluster)
-    fault(FaultKind::kLaunchConfig,
-          "setmaxnreg gives the block " + std::to_string(total) + " registers of 65536");
+  check_registers(w);
 }
 
 }  // namespace trireme::simt

@@ -113,6 +113,7 @@ RankFigures rank_figures(const Runtime& runtime, const PreparedRun& prepared, Re
 MachineRates rates_of_machine(Runtime& runtime) {
   RateRequest request;
   request.bf16 = runtime.store.compute() == DType::kBF16;
+  request.fp8 = runtime.part.fp8.has_value();
   request.largest_copy = copy_bytes_beyond_cache();
   runtime.replica().maximum(std::span(&request.largest_copy, 1));
   request.together = [&] { runtime.replica().barrier(); };

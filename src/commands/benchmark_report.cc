@@ -24,6 +24,7 @@ Json machine_json(const BenchmarkResult& result) {
   json["sgemm_gflops"] = rates.sgemm_flops_per_second * 1e-9;
   json["bf16_gflops"] =
       rates.bf16_flops_per_second > 0 ? Json(rates.bf16_flops_per_second * 1e-9) : Json();
+  if (rates.fp8_flops_per_second > 0) json["fp8_gflops"] = rates.fp8_flops_per_second * 1e-9;
   json["copy_gb_per_second"] = rates.memory_bytes_per_second() * 1e-9;
   json["cache_copy_gb_per_second"] = rates.cache_bytes_per_second() * 1e-9;
   json["copies"] = Json::array();
@@ -225,9 +226,12 @@ std::string head_text(const BenchmarkResult& result) {
   text +=
       fmt::format("machine   products {:.1f} GFLOP/s{}, copy {:.1f} GB/s (in cache {:.1f})\n",
                   rates.sgemm_flops_per_second * 1e-9,
-                  rates.bf16_flops_per_second > 0
-                      ? fmt::format(" (bf16 {:.1f})", rates.bf16_flops_per_second * 1e-9)
-                      : "",
+                  (rates.bf16_flops_per_second > 0
+                       ? fmt::format(" (bf16 {:.1f})", rates.bf16_flops_per_second * 1e-9)
+                       : "") +
+                      (rates.fp8_flops_per_second > 0
+                           ? fmt::format(" (fp8 {:.1f})", rates.fp8_flops_per_second * 1e-9)
+                           : ""),
                   rates.memory_bytes_per_second() * 1e-9, rates.cache_bytes_per_second() * 1e-9);
   return text;
 }

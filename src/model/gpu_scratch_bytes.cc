@@ -27,6 +27,19 @@ std::int64_t sum_floats(const LayerConfig& layer, std::int64_t hidden, std::int6
   return most;
 }
 
+/// Of the backward pass, where tiles end with their ranges.
+std::int64_t attention_bytes(const ModelConfig& of_rank, std::int64_t sequences,
+                             std::int64_t tokens) {
+  using namespace gpu_scratch;
+  std::int64_t heads = 0;
+  for (const LayerConfig& layer : of_rank.layers) heads = std::max(heads, layer.attention.heads);
+  const auto with_ends = [&](std::int64_t tile) { return tokens + AttentionRanges::kFew * tile; };
+  return attention_backward_bytes(sequences, with_ends(kAttentionGpuTileMin),
+                                  kAttentionGpuTileMin) +
+         attention_turns_bytes(sequences, heads, with_ends(kAttentionTurnTileMin),
+                               kAttentionTurnTileMin);
+}
+
 }  // namespace
 
 std::int64_t gpu_scratch_bytes(const ModelConfig& of_rank, const StageShape& shape) {
@@ -40,10 +53,7 @@ std::int64_t gpu_scratch_bytes(const ModelConfig& of_rank, const StageShape& sha
     const std::int64_t floats = sum_floats(layer, of_rank.hidden, tokens);
     most = std::max(most, floats * std::int64_t{sizeof(float)});
   }
-  const std::int64_t tiles_of_ranges = AttentionRanges::kFew * kAttentionGpuTileMin;
-  return std::max(
-      most, attention_backward_bytes(shape.sequences, tokens / shape.sequences + tiles_of_ranges,
-                                     kAttentionGpuTileMin));
+  return std::max(most, attention_bytes(of_rank, shape.sequences, tokens / shape.sequences));
 }
 
 }  // namespace trireme

@@ -296,8 +296,9 @@ void declare_fp8(ModelParams& params, const ModelConfig& config, const Fp8Precis
                         layer < config.layer_count() - precision.bf16_layers[1];
       ++layer;
       if (!here) continue;
-      for (LinearParams* linear : {&of.attention.in, &of.attention.out, &of.mlp.in, &of.mlp.out})
-        declare_fp8(params.metas, *linear, block, tensor);
+      for (LinearParams* linear : {&of.attention.in, &of.attention.out, &of.mlp.in, &of.mlp.out}) {
+        if (linear->weight.given()) declare_fp8(params.metas, *linear, block, tensor);
+      }
     }
   }
 }

@@ -8,6 +8,8 @@
 #include "base/trace.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/gemm_quantized.h"
+#include "kernels/quantize/quantize.h"
 #include "tensor/buffer.h"
 #include "tensor/transfer.h"
 
@@ -69,11 +71,39 @@ double product_rate(Context& context, const RateRequest& request, DType dtype) {
   return operations / seconds;
 }
 
+double fp8_product_rate(Context& context, const RateRequest& request) {
+  const Shape shape{kGpuSide, kGpuSide};
+  const Buffer values = filled(context, DType::kBF16, shape),
+               c = filled(context, DType::kBF16, shape);
+  const ScaleDim whole(kGpuSide, 0);
+  const auto quantised = [&](const Buffer& codes, const Buffer& scales) {
+    Quantize args;
+    args.out = {codes.view(), scales.view(), whole, whole, true};
+    args.x = values.view();
+    quantize(context, args);
+    return args.out;
+  };
+  const Buffer a(DType::kF8E4M3, shape, context.device()),
+      b(DType::kF8E4M3, shape, context.device());
+  const Buffer a_scale(DType::kF32, {1, 1}, context.device()),
+      b_scale(DType::kF32, {1, 1}, context.device());
+  QuantizedGemm args;
+  args.c_MN = c.view();
+  args.a = quantised(a, a_scale);
+  args.b = quantised(b, b_scale);
+  args.precise_sums = false;
+  const double seconds = best_seconds(request, [&] {
+    gemm_quantized(context, args);
+    context.synchronize();
+  });
+  return 2.0 * static_cast<double>(kGpuSide * kGpuSide * kGpuSide) / seconds;
+}
+
 }  // namespace
 
 double MachineRates::flops_per_second(DType type) const {
-  return type == DType::kBF16 && bf16_flops_per_second > 0 ? bf16_flops_per_second
-                                                           : sgemm_flops_per_second;
+  if (type == DType::kBF16 && bf16_flops_per_second > 0) return bf16_flops_per_second;
+  return is_fp8(type) && fp8_flops_per_second > 0 ? fp8_flops_per_second : sgemm_flops_per_second;
 }
 
 double MachineRates::copy_bytes_per_second(double bytes) const {
@@ -98,6 +128,7 @@ double MachineRates::cache_bytes_per_second() const {
 void MachineRates::add(const MachineRates& other) {
   sgemm_flops_per_second += other.sgemm_flops_per_second;
   bf16_flops_per_second += other.bf16_flops_per_second;
+  fp8_flops_per_second += other.fp8_flops_per_second;
   if (copies.empty()) {
     copies = other.copies;
     return;
@@ -116,6 +147,8 @@ MachineRates measure_rates(Context& context, const RateRequest& request) {
   MachineRates rates;
   rates.sgemm_flops_per_second = product_rate(context, request, DType::kF32);
   if (request.bf16) rates.bf16_flops_per_second = product_rate(context, request, DType::kBF16);
+  if (request.fp8 && context.on_gpu())
+    rates.fp8_flops_per_second = fp8_product_rate(context, request);
   const std::int64_t largest = std::max(request.largest_copy, kCopyMin) / 8;
   const Buffer from = filled(context, DType::kF32, {largest}),
                to = filled(context, DType::kF32, {largest});

@@ -20,10 +20,11 @@ struct MachineRates {
   /// An fp32 product of 2048 x 2048 matrices, on a CPU by ours or oneDNN, if faster; 0 = not known.
   double sgemm_flops_per_second = 0;
   double bf16_flops_per_second = 0;  ///< the same in bf16; 0 = not measured
+  double fp8_flops_per_second = 0;   ///< on a GPU of e4m3 with one scale each; 0 = not measured
   std::vector<CopyRate> copies;      ///< ascending sizes; the last is larger than the caches
 
   [[nodiscard]] bool known() const { return sgemm_flops_per_second > 0; }
-  /// Of products of this type.
+  /// Of products of this type; a CPU multiplies the values of fp8 operands in fp32.
   [[nodiscard]] double flops_per_second(DType type) const;
   /// Of a copy that moves so many bytes: between two sizes by a line over their logarithm.
   [[nodiscard]] double copy_bytes_per_second(double bytes) const;
@@ -38,7 +39,7 @@ struct MachineRates {
 std::int64_t copy_bytes_beyond_cache();
 
 struct RateRequest {
-  bool bf16 = false;
+  bool bf16 = false, fp8 = false;
   std::int64_t largest_copy = 0;
   /// Called before each repetition, so that all ranks of a machine work at once.
   std::function<void()> together = [] {};

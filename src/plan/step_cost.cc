@@ -189,6 +189,7 @@ std::string text_of(const RankTimes& times, const MachineRates& rates) {
   json["ops"] = std::move(ops);
   json["sgemm"] = rates.sgemm_flops_per_second;
   json["bf16"] = rates.bf16_flops_per_second;
+  json["fp8"] = rates.fp8_flops_per_second;
   json["copies"] = std::move(copies);
   return json.dump();
 }
@@ -207,6 +208,7 @@ void parse_rank(std::string_view text, RankTimes& times, MachineRates& rates) {
   }
   rates.sgemm_flops_per_second = json.find("sgemm")->as_double();
   rates.bf16_flops_per_second = json.find("bf16")->as_double();
+  rates.fp8_flops_per_second = json.find("fp8")->as_double();
   for (const Json& each : json.find("copies")->as_array()) {
     const Json::Array& copy = each.as_array();
     rates.copies.push_back({copy.at(0).as_integer(), copy.at(1).as_double()});

@@ -4,10 +4,29 @@
 #include <cmath>
 #include <utility>
 
+#include "device/gpu.h"
+#include "kernels/common/gpu_info.h"
+#include "kernels/common/gpu_kernels.h"
+
 namespace trireme::attention_testing {
 
+namespace {
+
+TestTensor random_rows(Rows rows, DType dtype, std::int64_t count, std::int64_t columns,
+                       std::uint64_t seed) {
+  TestTensor tensor = TestTensor::random(dtype, {count, columns}, seed);
+  if (rows == Rows::kAnywhere) return tensor;
+  TestTensor aligned(dtype, {count, columns}, 0);
+  const auto values = tensor.values();
+  for (std::size_t i = 0; i < values.size(); ++i)
+    aligned.set(static_cast<std::int64_t>(i), values[i]);
+  return aligned;
+}
+
+}  // namespace
+
 Problem::Problem(DType dtype, const Sizes& sizes, std::vector<PositionRange> q_ranges,
-                 std::vector<PositionRange> kv_ranges, std::uint64_t seed)
+                 std::vector<PositionRange> kv_ranges, std::uint64_t seed, Rows layout)
     : c{sizes.sequences,
         sizes.heads,
         sizes.kv_heads,
@@ -19,10 +38,12 @@ Problem::Problem(DType dtype, const Sizes& sizes, std::vector<PositionRange> q_r
         {},
         {},
         {}},
-      qkv_q(TestTensor::random(dtype, {q_rows(), sizes.heads * sizes.head_dim + 3}, seed)),
-      qkv_kv(TestTensor::random(dtype, {kv_rows(), 2 * sizes.kv_heads * sizes.head_dim + 5},
-                                seed + 1)),
-      d_o(TestTensor::random(dtype, {q_rows(), sizes.heads * sizes.head_dim}, seed + 2)),
+      rows(layout),
+      qkv_q(random_rows(rows, dtype, q_rows(), sizes.heads * sizes.head_dim + (aligned() ? 8 : 3),
+                        seed)),
+      qkv_kv(random_rows(rows, dtype, kv_rows(),
+                         2 * sizes.kv_heads * sizes.head_dim + (aligned() ? 24 : 5), seed + 1)),
+      d_o(random_rows(rows, dtype, q_rows(), sizes.heads * sizes.head_dim, seed + 2)),
       first_key(DType::kI32, {q_rows()}) {
   // Scores of a few units: probabilities neither all alike nor one alone.
   c.scale = static_cast<float>(1.5 * c.scale);
@@ -67,10 +88,13 @@ ConstHeadsView heads(const TestTensor& tensor, const AttentionCase& c, std::int6
   return heads_of(tensor.view(), 0, count, c.head_dim);
 }
 
-Output run_forward(Isa isa, int threads, const Problem& problem) {
+Output run_forward(Isa isa, int threads, const Problem& problem, const Way& way) {
   Context context = test_context(isa, threads);
+  if (way.backend != nullptr) context.set_attention_backend(*way.backend);
+  if (way.multiprocessors > 0) context.set_multiprocessors(way.multiprocessors);
   const AttentionCase& c = problem.c;
-  Output out{TestTensor::random(problem.dtype(), {problem.q_rows(), c.heads * c.head_dim + 1}, 9),
+  Output out{random_rows(problem.rows, problem.dtype(), problem.q_rows(),
+                         c.heads * c.head_dim + (problem.aligned() ? 8 : 1), 9),
              TestTensor::random(DType::kF32, {problem.q_rows(), c.heads}, 9)};
   attention_forward(context, {heads(out.o, c, c.heads), out.lse, problem.q(), problem.k(),
                               problem.v(), problem.mask(), problem.scale()});
@@ -82,13 +106,18 @@ std::vector<double> o_values(const Problem& problem, const Output& out) {
 }
 
 Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::vector<double>& lse,
-                       const std::vector<double>& delta, Determinism determinism) {
+                       const std::vector<double>& delta, Determinism determinism, const Way& way) {
   Context context = test_context(isa, threads);
   context.set_deterministic(determinism == Determinism::kEqualBits);
+  if (way.backend != nullptr) context.set_attention_backend(*way.backend);
   const AttentionCase& c = problem.c;
-  Gradients g{TestTensor(DType::kF32, {problem.q_rows(), c.heads * c.head_dim + 2}),
-              TestTensor(DType::kF32, {problem.kv_rows(), c.kv_heads * c.head_dim + 1}),
-              TestTensor(DType::kF32, {problem.kv_rows(), c.kv_heads * c.head_dim})};
+  const auto gradient = [&](std::int64_t rows, std::int64_t heads, std::int64_t others) {
+    if (problem.aligned())
+      return TestTensor(DType::kF32, {rows, heads * c.head_dim + 4 * others}, 0);
+    return TestTensor(DType::kF32, {rows, heads * c.head_dim + others});
+  };
+  Gradients g{gradient(problem.q_rows(), c.heads, 2), gradient(problem.kv_rows(), c.kv_heads, 1),
+              gradient(problem.kv_rows(), c.kv_heads, 0)};
   const TestTensor lse_TH = TestTensor::of(DType::kF32, {problem.q_rows(), c.heads}, lse);
   const TestTensor delta_TH = TestTensor::of(DType::kF32, {problem.q_rows(), c.heads}, delta);
   attention_backward(
@@ -99,6 +128,11 @@ Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::
 }
 
 bool on_gpu() { return test_device::device().kind == DeviceKind::kCuda; }
+
+bool on_hopper() {
+  return on_gpu() && gpu_kernels().attention_sm90 != nullptr &&
+         runs_sm90a(gpu::info(test_device::device().index));
+}
 
 namespace {
 
@@ -120,8 +154,9 @@ void expect_same_bits_among_other_queries(Isa isa, const Problem& problem,
   const AttentionCase& c = problem.c;
   const Output all = run_forward(isa, 1, problem);
   Context context = test_context(isa);
-  TestTensor o(problem.dtype(), {part.count, c.heads * c.head_dim + 1}),
-      lse(DType::kF32, {part.count, c.heads});
+  TestTensor o = random_rows(problem.rows, problem.dtype(), part.count,
+                             c.heads * c.head_dim + (problem.aligned() ? 8 : 1), 9),
+             lse(DType::kF32, {part.count, c.heads});
   attention_forward(context, {heads(o, c, c.heads),
                               lse,
                               problem.q().rows(part.first, part.count),
@@ -136,29 +171,49 @@ void expect_same_bits_among_other_queries(Isa isa, const Problem& problem,
             packed(heads(all.o, c, c.heads).rows(part.first, part.count)));
 }
 
-void expect_equal_to_reference(Isa isa, int threads, const Problem& problem,
-                               const std::string& what) {
-  const AttentionCase& c = problem.c;
-  const auto expected = reference::attention_forward(c);
-  const Output out = run_forward(isa, threads, problem);
+namespace {
+
+void expect_output(const reference::AttentionOutput& expected, const Problem& problem,
+                   const Output& out, const std::string& what) {
   const bool bf16 = problem.dtype() == DType::kBF16;
   const bool rounds = bf16 && on_gpu();
   const Tolerance o_tolerance =
       bf16 ? Tolerance{1.02 / 256, rounds ? 0.5 / 256 : 1e-5} : kSumTolerance;
   expect_close(o_values(problem, out), expected.o, o_tolerance, what + " o");
   expect_close(out.lse.values(), expected.lse, {2e-6, 2e-6}, what + " lse");
+}
 
+}  // namespace
+
+void expect_output_of_reference(const Problem& problem, const Output& out,
+                                const std::string& what) {
+  expect_output(reference::attention_forward(problem.c), problem, out, what);
+}
+
+void expect_equal_to_reference(Isa isa, int threads, const Problem& problem,
+                               const std::string& what) {
+  const auto expected = reference::attention_forward(problem.c);
+  expect_output(expected, problem, run_forward(isa, threads, problem), what);
+  expect_gradients_of_reference(isa, threads, problem, what);
+}
+
+void expect_gradients_of_reference(Isa isa, int threads, const Problem& problem,
+                                   const std::string& what, const Way& way) {
+  const AttentionCase& c = problem.c;
+  const auto expected = reference::attention_forward(c);
+  const bool rounds = problem.dtype() == DType::kBF16 && on_gpu();
   const auto d_o = problem.d_o.values();
   const auto delta = reference::attention_delta(c, d_o, expected.o);
   const auto wanted = reference::attention_backward(c, d_o, expected.lse, delta);
-  const Gradients g = run_backward(isa, threads, problem, expected.lse, delta);
+  const Gradients g =
+      run_backward(isa, threads, problem, expected.lse, delta, Determinism::kEqualBits, way);
   const Tolerance tolerance = rounds ? Tolerance{1.02 / 256, 1.0 / 256} : kSumTolerance;
   expect_gradient(heads(std::as_const(g.dq), c, c.heads), wanted.dq, tolerance, what + " dq");
   expect_gradient(heads(std::as_const(g.dk), c, c.kv_heads), wanted.dk, tolerance, what + " dk");
   expect_gradient(heads(std::as_const(g.dv), c, c.kv_heads), wanted.dv, tolerance, what + " dv");
   if (!on_gpu()) return;
   const Gradients faster =
-      run_backward(isa, threads, problem, expected.lse, delta, Determinism::kNone);
+      run_backward(isa, threads, problem, expected.lse, delta, Determinism::kNone, way);
   expect_gradient(heads(std::as_const(faster.dq), c, c.heads), wanted.dq, tolerance,
                   what + " dq by atomics");
   EXPECT_TRUE(faster.dk.bits() == g.dk.bits()) << what;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/attention_backend.h"
 #include "kernels/attention_reference.h"
 #include "kernels/support/op_test.h"
 
@@ -17,27 +18,36 @@ struct Sizes {
   std::int64_t sequences, heads, kv_heads, head_dim;
 };
 
+/// How rows of tokens lie: at any element, or as TMA wants them, in multiples of 16 bytes.
+enum class Rows : std::uint8_t { kAnywhere, kOf16Bytes };
+
 /// Operands as tensors of the type under test (q, k, v side by side in wider rows, as a fused
 /// projection leaves them) and, rounded alike, as doubles for the reference.
 struct Problem {
   AttentionCase c;
+  Rows rows;
   TestTensor qkv_q, qkv_kv, d_o, first_key;
   bool documents = false;
 
   Problem(DType dtype, const Sizes& sizes, std::vector<PositionRange> q_ranges,
-          std::vector<PositionRange> kv_ranges, std::uint64_t seed = 1);
+          std::vector<PositionRange> kv_ranges, std::uint64_t seed = 1,
+          Rows rows = Rows::kAnywhere);
   /// Documents of `length` tokens: a query sees no key before its own document.
   void set_documents(std::int64_t length);
 
   [[nodiscard]] std::int64_t q_rows() const { return c.sequences * c.q_tokens(); }
   [[nodiscard]] std::int64_t kv_rows() const { return c.sequences * c.kv_tokens(); }
   [[nodiscard]] DType dtype() const { return d_o.dtype(); }
-  [[nodiscard]] ConstHeadsView q() const { return heads_of(qkv_q.view(), 2, c.heads, c.head_dim); }
+  [[nodiscard]] bool aligned() const { return rows == Rows::kOf16Bytes; }
+  [[nodiscard]] ConstHeadsView q() const {
+    return heads_of(qkv_q.view(), aligned() ? 8 : 2, c.heads, c.head_dim);
+  }
   [[nodiscard]] ConstHeadsView k() const {
-    return heads_of(qkv_kv.view(), 1, c.kv_heads, c.head_dim);
+    return heads_of(qkv_kv.view(), aligned() ? 8 : 1, c.kv_heads, c.head_dim);
   }
   [[nodiscard]] ConstHeadsView v() const {
-    return heads_of(qkv_kv.view(), 4 + c.kv_heads * c.head_dim, c.kv_heads, c.head_dim);
+    return heads_of(qkv_kv.view(), (aligned() ? 16 : 4) + c.kv_heads * c.head_dim, c.kv_heads,
+                    c.head_dim);
   }
   [[nodiscard]] AttentionMask mask() const {
     return {c.sequences, c.q_ranges, c.kv_ranges, documents ? first_key.view() : ConstTensorView(),
@@ -56,8 +66,13 @@ ConstHeadsView heads(const TestTensor& tensor, const AttentionCase& c, std::int6
 struct Output {
   TestTensor o, lse;
 };
+/// Who computes: not what a context has by itself, where given.
+struct Way {
+  const AttentionBackend* backend = nullptr;
+  int multiprocessors = 0;  ///< on a GPU: as many as it has
+};
 /// Into memory that held other numbers.
-Output run_forward(Isa isa, int threads, const Problem& problem);
+Output run_forward(Isa isa, int threads, const Problem& problem, const Way& way = {});
 std::vector<double> o_values(const Problem& problem, const Output& out);
 
 struct Gradients {
@@ -66,7 +81,7 @@ struct Gradients {
 enum class Determinism : std::uint8_t { kEqualBits, kNone };
 Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::vector<double>& lse,
                        const std::vector<double>& delta,
-                       Determinism determinism = Determinism::kEqualBits);
+                       Determinism determinism = Determinism::kEqualBits, const Way& way = {});
 
 /// Whether a GPU is tested: its bf16 kernels round P and dS to bf16, and executed on a host they
 /// are slow.
@@ -74,6 +89,9 @@ bool on_gpu();
 
 /// Sums of many products: rounding of the order of the largest elements, some 1e-6 of them.
 inline constexpr Tolerance kSumTolerance = {2e-6, 4e-6};
+
+/// Whether a GPU is tested that runs the kernels for Hopper, with them.
+bool on_hopper();
 
 /// The queries at the positions `part`, run alone, have the bits that they have among all of
 /// `problem`: one sequence, one range from position 0, no documents.
@@ -84,5 +102,10 @@ void expect_same_bits_among_other_queries(Isa isa, const Problem& problem,
 /// bits, of which dk and dv still have those of the other.
 void expect_equal_to_reference(Isa isa, int threads, const Problem& problem,
                                const std::string& what);
+/// The backward pass alone.
+void expect_gradients_of_reference(Isa isa, int threads, const Problem& problem,
+                                   const std::string& what, const Way& way = {});
+/// The forward pass alone.
+void expect_output_of_reference(const Problem& problem, const Output& out, const std::string& what);
 
 }  // namespace trireme::attention_testing

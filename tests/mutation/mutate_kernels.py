@@ -10,6 +10,8 @@ are run on unaligned and on aligned tensors. What no test finds is a survivor: a
 edit that changes nothing (a tuning constant, a bound that another one covers). Fails where more
 survive than --allowed. With `--executor simt --executor ptx` each edit is also compiled by nvcc and its PTX interpreted
 (kernels_ptx_tests), and what only one of the two finds is counted.
+
+--planted: not any edits, but those of planted_faults.py, of which none may survive.
 """
 
 import argparse
@@ -22,6 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+from planted_faults import PLANTED
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OPERATORS = [
@@ -155,11 +159,11 @@ def finds(program, tests, seconds):
 class Tests:
     """The tests of one op on one executor."""
 
-    def __init__(self, build, op):
+    def __init__(self, build, op, suite=None):
         self.build = build
         source = next(s for s in sorted(build.compile) if s.startswith(f"kernels/{op}/"))
         sound = build.link(source, (ROOT / source).read_text())
-        self.names = filter_of(sound, op)
+        self.names = f"*{suite}*" if suite else filter_of(sound, op)
         begin = time.monotonic()
         wrong = finds(sound, self.names, 600)
         self.limit = 60 + 5 * (time.monotonic() - begin)  # beyond it an edit has made a loop endless
@@ -183,6 +187,35 @@ def edits_of_op(op, draw):
         yield name, f"{name}:{number + 1} {what}", old.strip(), "\n".join(lines)
 
 
+def with_fault(files, what, changes):
+    """The file that a planted fault is in, and its text with the fault."""
+    name = next((file for file in files if changes[0][0] in (ROOT / file).read_text()), files[0])
+    text = (ROOT / name).read_text()
+    for old, new in changes:
+        if text.count(old) != 1:
+            sys.exit(f"{name}: planted fault \"{what}\": the text to change stands there {text.count(old)} times")
+        text = text.replace(old, new)
+    return name, text
+
+
+def planted(builds, ops):
+    """Those that survive."""
+    survivors = []
+    for op in ops:
+        for suite, files, faults in PLANTED.get(op, []):
+            tests = [Tests(build, op, suite) for build in builds]
+            for what, changes in faults:
+                name, text = with_fault(files, what, changes)
+                for of_executor in tests:
+                    found = of_executor.find(name, text)
+                    if found is None:
+                        sys.exit(f"{name}: planted fault \"{what}\" does not compile")
+                    print(f"{'found   ' if found else 'SURVIVED'} {of_executor.build.target}: {what:<50} {found}", flush=True)
+                    if not found:
+                        survivors.append(what)
+    return survivors
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, required=True)
@@ -191,12 +224,15 @@ def main():
     parser.add_argument("--count", type=int, default=20, help="edits of each op that compile")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--allowed", type=float, default=0.25, help="the share that may survive")
+    parser.add_argument("--planted", action="store_true", help="the faults of planted_faults.py")
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)
     executors = arguments.executor or ["simt"]
     survivors, tried, only = [], 0, dict.fromkeys(executors, 0)
     with tempfile.TemporaryDirectory() as scratch:
         builds = [Build(arguments.build.resolve(), pathlib.Path(scratch), executor) for executor in executors]
+        if arguments.planted:
+            return 1 if planted(builds, arguments.op or sorted(PLANTED)) else 0
         for op in arguments.op or sorted({source.split("/")[1] for source in builds[0].compile}):
             tests, done = [Tests(build, op) for build in builds], 0
             for name, place, old, text in edits_of_op(op, draw):

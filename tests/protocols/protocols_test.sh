@@ -36,4 +36,14 @@ is_found "bytes of the other block that nobody expects" "==step" "${few[@]}" -DF
 is_found "a wait for the phase that is to come" "invalid end state" "${few[@]}" -DFAULT=4
 is_found "a block that ends before the others" "ended" "${few[@]}" -DFAULT=5
 is_found "a parity that does not flip" "a_coming" "${few[@]}" -DFAULT=6
+
+holds "attention's rings, two warpgroups" attention_ring -DTILES=3 -DSTEPS=4
+holds "attention's rings, three warpgroups" attention_ring -DCONSUMERS=3
+is_found "keys reported before their product has ended" "readers" attention_ring -DFAULT=1
+is_found "values reported before their product has ended" "readers" attention_ring -DFAULT=2
+is_found "queries reported before their last product" "holds" attention_ring -DFAULT=3
+is_found "values' parity that does not flip" "invalid end state" attention_ring -DFAULT=4
+is_found "values waited for in front of the keys that go first" "invalid end state" attention_ring -DFAULT=5
+is_found "a first turn that nobody opens" "invalid end state" attention_ring -DFAULT=6
+is_found "queries' parity that does not flip" "holds" attention_ring -DFAULT=7
 finish

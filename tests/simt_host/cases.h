@@ -34,5 +34,6 @@ std::span<const Case> barrier_cases();
 std::span<const Case> async_cases();
 std::span<const Case> hopper_cases();
 std::span<const Case> cluster_cases();
+std::span<const Case> turn_cases();
 
 }  // namespace trireme::simt_cases

@@ -16,7 +16,7 @@ namespace {
 std::string marked_line(const std::string& name) {
   const std::string mark = "// fault: " + name;
   for (const char* file : {"memory_cases.cu", "barrier_cases.cu", "async_cases.cu",
-                           "hopper_cases.cu", "cluster_cases.cu"}) {
+                           "hopper_cases.cu", "cluster_cases.cu", "turn_cases.cu"}) {
     std::ifstream source(std::string(TRIREME_SOURCE_ROOT) + "/tests/simt_host/" + file);
     EXPECT_TRUE(source) << file;
     std::string line;
@@ -91,6 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Barriers, FaultTest, testing::ValuesIn(barrier_cases())
 INSTANTIATE_TEST_SUITE_P(Copies, FaultTest, testing::ValuesIn(async_cases()), name_of_case);
 INSTANTIATE_TEST_SUITE_P(Hopper, FaultTest, testing::ValuesIn(hopper_cases()), name_of_case);
 INSTANTIATE_TEST_SUITE_P(Clusters, FaultTest, testing::ValuesIn(cluster_cases()), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Turns, FaultTest, testing::ValuesIn(turn_cases()), name_of_case);
 
 }  // namespace
 }  // namespace trireme::simt_cases

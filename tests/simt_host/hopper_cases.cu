@@ -161,6 +161,21 @@ MapFault box_of_257() { return {.rows = 257}; }
 MapFault wide_box() { return {.columns = 128}; }
 MapFault large_tensor() { return {.stride = 128}; }
 
+/// A warpgroup that gives registers back to two others: 168 for each of 384 threads.
+template <int kGiven, int kTaken>
+__global__ void __launch_bounds__(384) share_registers() {
+  if (threadIdx.x < 128) {
+    ptx::decrease_registers<kGiven>();
+  } else {
+    ptx::increase_registers<kTaken>();
+  }
+}
+const Case kSharedRegisters = {
+    "shared_registers", FaultKind::kLaunchConfig, [](bool faulty, const Buffers&) {
+      cuda::launch(faulty ? share_registers<32, 240> : share_registers<40, 232>,
+                   {.grid = 1, .block = 384, .name = "share_registers"});
+    }};
+
 const Case kCases[] = {
     make<kReadBeforeWait>("read_before_wait", FaultKind::kAsyncCopy, FaultKind::kUninitialised),
     make<kAccumulatorsBeforeWait>("accumulators_early", FaultKind::kWgmma),
@@ -187,6 +202,7 @@ const Case kCases[] = {
     make<kDifferentDescriptors>("different_descriptors", FaultKind::kWgmma),
     make<kMisalignedTile>("misaligned_tile", FaultKind::kMisaligned),
     make<kTooManyRegisters>("too_many_registers", FaultKind::kLaunchConfig),
+    kSharedRegisters,
     refused<odd_base>("odd_base", FaultKind::kTma),
     refused<odd_stride>("odd_stride", FaultKind::kTma),
     refused<box_of_257>("box_of_257", FaultKind::kTma),

@@ -39,6 +39,33 @@ __global__ void double_box_kernel(const __grid_constant__ TensorMap from,
   }
 }
 
+struct MatrixSmem {
+  alignas(16) Bf16 rows[32][8];
+};
+__global__ void store_matrices_kernel(Bf16* out, const uint32_t* registers) {
+  MatrixSmem& s = smem<MatrixSmem>();
+  const int lane = static_cast<int>(threadIdx.x);
+  uint32_t r[4];
+  for (int i = 0; i < 4; ++i) r[i] = registers[lane * 4 + i];
+  ptx::stmatrix_x4(s.rows[lane], r);
+  __syncwarp();
+  for (int i = 0; i < 8; ++i) out[lane * 8 + i] = s.rows[lane][i];
+}
+
+struct SumSmem {
+  alignas(16) float row[64];
+};
+__global__ void add_in_bulk_kernel(float* to, const float* from) {
+  SumSmem& s = smem<SumSmem>();
+  s.row[threadIdx.x] = from[threadIdx.x];
+  ptx::fence_proxy_async_shared();
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  ptx::bulk_add_f32(to, s.row, sizeof s.row);
+  ptx::bulk_commit();
+  ptx::bulk_wait<0>();
+}
+
 /// kTranspose: A's and B's, or B's alone where A stands in registers.
 template <int kN, int... kTranspose, class A>
 __device__ __forceinline__ void wgmma(float (&acc)[kN / 2], const A& a, uint64_t b, bool add) {
@@ -184,6 +211,21 @@ void double_box(Bf16* to, const Bf16* from, std::array<int, 3> d, std::array<int
   cuda::launch(double_box_kernel,
                {.grid = 1, .block = 64, .smem_bytes = sizeof(BoxSmem), .name = "double_box"},
                map(from), map(to), c[0], c[1], c[2]);
+}
+
+void store_matrices(Bf16* out, const uint32_t* registers) {
+  cuda::launch(store_matrices_kernel,
+               {.grid = 1, .block = 32, .smem_bytes = sizeof(MatrixSmem), .name = "store_matrices"},
+               out, registers);
+}
+
+void add_in_bulk(float* to, const float* from, int blocks) {
+  cuda::launch(add_in_bulk_kernel,
+               {.grid = static_cast<unsigned>(blocks),
+                .block = 64,
+                .smem_bytes = sizeof(SumSmem),
+                .name = "add_in_bulk"},
+               to, from);
 }
 
 void multiply_a_from_registers(float* out, const Bf16* a, const Bf16* b, int n) {

@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 
 #include <array>
+#include <cstdint>
 
 namespace trireme::simt_cases {
 
@@ -12,6 +13,12 @@ using Bf16 = __nv_bfloat16;
 
 /// to[c2.., c1.., c0..] = 2 from: a box of 2 x 8 x 64 of tensors [d2, d1, d0].
 void double_box(Bf16* to, const Bf16* from, std::array<int, 3> d, std::array<int, 3> c);
+
+/// What stmatrix makes of 32 lanes' registers [32, 4]: [32, 8] bf16, the rows of four matrices.
+void store_matrices(Bf16* out, const std::uint32_t* registers);
+
+/// to[i] += from[i], 64 numbers, by each of `blocks` blocks.
+void add_in_bulk(float* to, const float* from, int blocks);
 
 /// out[64, n] = twice a b^T, with a [64, 64] from shared memory and then from registers, b [n, 64].
 void multiply_a_from_registers(float* out, const Bf16* a, const Bf16* b, int n);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <random>
 
 #include "kernels/simt_host/runtime.h"
@@ -65,6 +66,36 @@ TEST(TmaLayout, the_swizzle_is_that_of_cute) {
     for (std::size_t i = 0; i < layout.values.size(); ++i)
       ASSERT_EQ(simt::swizzled(std::uint32_t(i) * 16, row_bytes), std::uint32_t(layout.values[i]));
   }
+}
+
+TEST(StmatrixTest, a_lane_holds_pairs_of_a_row_of_each_matrix) {
+  std::vector<std::uint32_t> registers;  // of bf16 that name lane, matrix and half
+  const auto value = [](int lane, int matrix, int half) {
+    return Bf16(float(lane * 8 + matrix * 2 + half));
+  };
+  for (int lane = 0; lane < 32; ++lane)
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      const Bf16 pair[2] = {value(lane, matrix, 0), value(lane, matrix, 1)};
+      std::memcpy(&registers.emplace_back(), pair, 4);
+    }
+  const DeviceArray<std::uint32_t> from(registers);
+  const DeviceArray<Bf16> out(std::size_t{32} * 8);
+  store_matrices(out.data(), from.data());
+  const auto rows = out.values();
+  for (int matrix = 0; matrix < 4; ++matrix)
+    for (int row = 0; row < 8; ++row)
+      for (int column = 0; column < 8; ++column)
+        ASSERT_EQ(float(rows[std::size_t((matrix * 8 + row) * 8 + column)]),
+                  float(value(row * 4 + column / 2, matrix, column % 2)));
+}
+
+TEST(BulkAddTest, adds_once_for_each_block) {
+  std::vector<float> values(64);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = float(i);
+  const DeviceArray<float> from(values), to(std::vector<float>(64, 100.0f));
+  add_in_bulk(to.data(), from.data(), 3);
+  const auto sums = to.values();
+  for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(sums[i], 100 + 3 * values[i]);
 }
 
 TEST(WgmmaTest, a_comes_from_shared_memory_or_from_registers) {

@@ -1,0 +1,48 @@
+// Attention's table for Hopper.
+
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/attention_sm90.cuh"
+
+namespace trireme::cuda {
+namespace attention {
+namespace {
+
+/// Smaller heads fill less than half of a tile's 64 columns.
+constexpr std::int64_t kHeadSizeMin = 33;
+
+bool serves_forward(const AttentionGpuForward& args) {
+  const std::int64_t d = args.shape.head_dim;
+  const auto suits = [&](const auto& heads) { return suits_tma(heads.data, heads.stride, d); };
+  return args.shape.type == DType::kBF16 && d >= kHeadSizeMin && args.shape.kv_tokens > 0 &&
+         suits(args.q) && suits(args.k) && suits(args.v) && suits(args.o);
+}
+
+void forward(const AttentionGpuForward& args) {
+  const std::int64_t d = args.shape.head_dim;
+  if (d <= 64) return forward_sm90<64>(args);
+  (d <= 128 ? forward_sm90<128> : forward_sm90<256>)(args);
+}
+
+/// Of the two head sizes a smaller head fills more than half. Gradients leave by bulk reductions.
+bool serves_backward(const AttentionGpuBackward& args) {
+  const std::int64_t d = args.shape.head_dim;
+  if (args.shape.type != DType::kBF16 || !((d >= kHeadSizeMin && d <= 64) || (d > 96 && d <= 128)))
+    return false;
+  for (const AttentionHeads<const void>& heads : {args.q, args.k, args.v, args.d_o})
+    if (!suits_tma(heads.data, heads.stride, d)) return false;
+  for (const AttentionHeads<float>& heads : {args.dq, args.dk, args.dv})
+    if (!aligned_to_16(heads.data) || heads.stride % 4 != 0) return false;
+  return true;
+}
+
+void backward(const AttentionGpuBackward& args) {
+  (args.shape.head_dim <= 64 ? backward_sm90<64> : backward_sm90<128>)(args);
+}
+
+}  // namespace
+}  // namespace attention
+
+const AttentionHopperKernels attention_sm90 = {attention::serves_forward, attention::forward,
+                                               attention::serves_backward, attention::backward};
+
+}  // namespace trireme::cuda

@@ -1,0 +1,23 @@
+#pragma once
+// What a context's GPU is, for ops that choose a kernel by it.
+
+#include "device/context.h"
+#include "device/gpu.h"
+
+namespace trireme {
+
+/// A memo: asking a driver for a GPU's properties takes longer than a product.
+inline const gpu::Info& info_of(const Context& context) {
+  thread_local int known = -1;
+  thread_local gpu::Info info;
+  if (known != context.device().index) {
+    info = gpu::info(context.device().index);
+    known = context.device().index;
+  }
+  return info;
+}
+
+/// Whether it runs code for sm_90a, whose instructions are not in Hopper's successors.
+inline bool runs_sm90a(const gpu::Info& info) { return info.capability == 90; }
+
+}  // namespace trireme

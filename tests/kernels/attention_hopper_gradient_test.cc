@@ -1,0 +1,191 @@
+// The backward kernel for Hopper: tiles of queries and keys that are whole, cut, masked in part or
+// not seen at all, with dq added to in any order and in one.
+#include <cmath>
+#include <utility>
+
+#include "kernels/attention/attention_internal.h"
+#include "kernels/attention_support.h"
+
+namespace trireme {
+namespace {
+
+using namespace attention_testing;
+using attention_internal::mma_attention;
+using attention_internal::wgmma_attention;
+
+class AttentionHopperGradient : public OpTest {
+ protected:
+  void SetUp() override {
+    if (!on_hopper()) GTEST_SKIP() << "kernels for Hopper";
+  }
+};
+TRIREME_FOR_ALL_ISAS(AttentionHopperGradient);
+
+Problem problem_of(const Sizes& sizes, std::vector<PositionRange> q,
+                   std::vector<PositionRange> kv) {
+  return {DType::kBF16, sizes, std::move(q), std::move(kv), 1, Rows::kOf16Bytes};
+}
+void expect_equal(Isa isa, const Problem& problem, const std::string& what) {
+  expect_gradients_of_reference(isa, 1, problem, what, {&wgmma_attention});
+}
+
+TEST_P(AttentionHopperGradient, equals_the_reference_for_every_length_and_head_size) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    const std::string of = "D" + std::to_string(head_dim);
+    for (const std::int64_t tokens : {1, 63, 64, 129, 300})
+      expect_equal(GetParam(), problem_of({1, 1, 1, head_dim}, {{0, tokens}}, {{0, tokens}}),
+                   of + " T" + std::to_string(tokens));
+    expect_equal(GetParam(), problem_of({1, 1, 1, head_dim}, {{500, 129}}, {{0, 300}}),
+                 of + " full");
+  }
+}
+
+TEST_P(AttentionHopperGradient, equals_the_reference_for_heads_that_fill_no_tile) {
+  for (const std::int64_t head_dim : {40, 104})
+    expect_equal(GetParam(), problem_of({1, 2, 1, head_dim}, {{0, 70}}, {{0, 70}}),
+                 "D" + std::to_string(head_dim));
+}
+
+TEST_P(AttentionHopperGradient, equals_the_reference_for_groups_of_query_heads) {
+  for (const std::int64_t group : {1, 4, 8})
+    expect_equal(GetParam(), problem_of({2, 8, 8 / group, 64}, {{0, 40}}, {{0, 40}}),
+                 "groups of " + std::to_string(group));
+}
+
+TEST_P(AttentionHopperGradient, equals_the_reference_for_windows) {
+  for (const std::int64_t window : {1, 100, 200}) {
+    Problem problem = problem_of({1, 1, 1, 128}, {{0, 300}}, {{0, 300}});
+    problem.c.window = window;
+    expect_equal(GetParam(), problem, "window of " + std::to_string(window));
+  }
+}
+
+TEST_P(AttentionHopperGradient, equals_the_reference_for_documents_and_ranges_of_sequences) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const std::int64_t length : {5, 100}) {
+      Problem problem =
+          problem_of({2, 2, 1, head_dim}, {{0, 70}, {150, 140}}, {{100, 20}, {20, 80}, {120, 60}});
+      problem.set_documents(length);
+      expect_equal(GetParam(), problem, "documents of " + std::to_string(length));
+    }
+  }
+}
+
+TEST_P(AttentionHopperGradient, equals_the_reference_for_more_ranges_than_travel_with_a_kernel) {
+  std::vector<PositionRange> ranges;
+  for (std::int64_t i = 0; i < 19; ++i) ranges.push_back({i * 9, 1 + i % 4});
+  expect_equal(GetParam(), problem_of({1, 1, 1, 64}, ranges, {{0, 171}}), "of queries");
+  expect_equal(GetParam(), problem_of({1, 1, 1, 64}, {{0, 171}}, ranges), "of keys");
+}
+
+struct Wanted {
+  reference::AttentionGradients gradients;
+  std::vector<double> lse, delta;
+};
+Wanted wanted_of(const Problem& problem) {
+  const auto out = reference::attention_forward(problem.c);
+  const std::vector<double> d_o = problem.d_o.values(),
+                            delta = reference::attention_delta(problem.c, d_o, out.o);
+  return {reference::attention_backward(problem.c, d_o, out.lse, delta), out.lse, delta};
+}
+
+/// Several tiles of keys add to each tile of queries, in part those of one document or window.
+TEST_P(AttentionHopperGradient, has_the_same_bits_in_any_order_of_threads_and_blocks) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    Problem problem = problem_of({1, 2, 1, head_dim}, {{0, 140}, {200, 150}}, {{0, 350}});
+    problem.set_documents(200);
+    problem.c.window = 180;
+    const Wanted wanted = wanted_of(problem);
+    const auto run = [&](Determinism determinism) {
+      return run_backward(GetParam(), 1, problem, wanted.lse, wanted.delta, determinism,
+                          {&wgmma_attention});
+    };
+    expect_same_bits([&] {
+      const Gradients g = run(Determinism::kEqualBits);
+      return g.dq.bits() + g.dk.bits() + g.dv.bits();
+    });
+    expect_same_bits([&] {
+      const Gradients g = run(Determinism::kNone);
+      return g.dk.bits() + g.dv.bits();
+    });
+  }
+}
+
+TEST_P(AttentionHopperGradient, adds_to_what_stands_there) {
+  const Problem problem = problem_of({1, 2, 1, 64}, {{0, 140}}, {{0, 140}});
+  const AttentionCase& c = problem.c;
+  const Wanted wanted = wanted_of(problem);
+  Context context = test_context(GetParam());
+  context.set_attention_backend(wgmma_attention);
+  const auto hundreds = [&](std::int64_t heads_count) {
+    TestTensor tensor(DType::kF32, {140, heads_count * 64}, 0);
+    for (std::int64_t i = 0; i < 140 * heads_count * 64; ++i) tensor.set(i, 100);
+    return tensor;
+  };
+  TestTensor dq = hundreds(2), dk = hundreds(1), dv = hundreds(1);
+  const TestTensor lse = TestTensor::of(DType::kF32, {140, 2}, wanted.lse),
+                   delta = TestTensor::of(DType::kF32, {140, 2}, wanted.delta);
+  attention_backward(context, {heads(dq, c, 2), heads(dk, c, 1), heads(dv, c, 1),
+                               heads(problem.d_o, c, 2), problem.q(), problem.k(), problem.v(), lse,
+                               delta, problem.mask(), problem.scale()});
+  for (const auto& [found, gradient] : {std::pair{&dq, &wanted.gradients.dq},
+                                        {&dk, &wanted.gradients.dk},
+                                        {&dv, &wanted.gradients.dv}}) {
+    std::vector<double> sum = *gradient;
+    for (double& x : sum) x += 100;
+    expect_close(found->values(), sum, {2e-4}, "gradient");
+  }
+}
+
+/// Scores far below zero, where those of rows behind the last key are zeros: the weights of such
+/// rows would be infinite, and times the zeros that stand for their keys no numbers.
+TEST_P(AttentionHopperGradient, rows_behind_the_last_key_add_nothing_to_dq) {
+  Problem problem = problem_of({1, 1, 1, 64}, {{21, 40}}, {{0, 21}});
+  for (std::int64_t row = 0; row < 40; ++row)
+    for (std::int64_t d = 0; d < 64; ++d) problem.qkv_q.set(row * 72 + 8 + d, 4);
+  for (std::int64_t row = 0; row < 21; ++row)
+    for (std::int64_t d = 0; d < 64; ++d)
+      problem.qkv_kv.set(row * 152 + 8 + d, -6 - 0.03125 * static_cast<double>((row + d) % 5));
+  problem.c.q = packed(problem.q());
+  problem.c.k = packed(problem.k());
+  const Wanted wanted = wanted_of(problem);
+  const Gradients g = run_backward(GetParam(), 1, problem, wanted.lse, wanted.delta,
+                                   Determinism::kNone, {&wgmma_attention});
+  // Weights that add up to zero times keys that are nearly alike: what is left is rounding.
+  for (const double x : packed(heads(std::as_const(g.dq), problem.c, 1)))
+    ASSERT_LE(std::abs(x), 0.05);
+}
+
+/// Queries that see no key of the call have lse -inf, those whose keys are elsewhere a finite one.
+TEST_P(AttentionHopperGradient, queries_without_keys_get_nothing) {
+  const Problem problem = problem_of({1, 1, 1, 128}, {{0, 300}}, {{140, 40}});
+  const Wanted wanted = wanted_of(problem);
+  const Gradients g = run_backward(GetParam(), 1, problem, wanted.lse, wanted.delta,
+                                   Determinism::kEqualBits, {&wgmma_attention});
+  const std::vector<double> dq = packed(heads(std::as_const(g.dq), problem.c, 1));
+  for (std::size_t i = 0; i < 140 * 128; ++i) ASSERT_EQ(dq[i], 0) << i;
+  expect_equal(GetParam(), problem, "some without keys");
+  expect_equal(GetParam(), problem_of({1, 1, 1, 64}, {{0, 70}}, {{100, 70}}), "all without keys");
+}
+
+TEST_P(AttentionHopperGradient, serves_what_tma_takes_and_leaves_the_rest) {
+  const auto bits = [&](const Problem& problem, const Way& way) {
+    const Wanted wanted = wanted_of(problem);
+    const Gradients g = run_backward(GetParam(), 1, problem, wanted.lse, wanted.delta,
+                                     Determinism::kEqualBits, way);
+    return g.dq.bits() + g.dk.bits() + g.dv.bits();
+  };
+  // Several tiles of keys: dq is a sum of sums, in place of one.
+  const Problem aligned = problem_of({1, 1, 1, 64}, {{0, 300}}, {{0, 300}});
+  EXPECT_EQ(bits(aligned, {}), bits(aligned, {&wgmma_attention}));
+  EXPECT_NE(bits(aligned, {}), bits(aligned, {&mma_attention}));
+  for (const Problem& other : {Problem(DType::kBF16, {1, 1, 1, 64}, {{0, 70}}, {{0, 70}}),
+                               problem_of({1, 1, 1, 80}, {{0, 70}}, {{0, 70}}),
+                               problem_of({1, 1, 1, 136}, {{0, 70}}, {{0, 70}})}) {
+    EXPECT_EQ(bits(other, {}), bits(other, {&mma_attention}));
+    EXPECT_THROW(bits(other, {&wgmma_attention}), InternalError);
+  }
+}
+
+}  // namespace
+}  // namespace trireme
