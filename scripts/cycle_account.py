@@ -206,7 +206,8 @@ def our_cases(found):
     rows = []
     for groups, m, n, k, published in DEEP_GEMM:
         if groups == 1:
-            rows.append((fp8_case("product, fp8", found, m, n, k), deep_gemm_case(fp8, groups, m, n, k, published)))
+            theirs_fp8 = dataclasses.replace(deep_gemm_case(fp8, groups, m, n, k, published), name="DeepGEMM fp8")
+            rows.append((fp8_case("product, fp8", found, m, n, k), theirs_fp8))
     for m, n, k in ((8192, 8192, 8192), (16384, 6144, 4096), (16384, 28672, 4096), (16384, 4096, 14336), (2048, 128256, 4096)):
         # Theirs: tiles of 128 x 128, of which four products are a turn of 64 of k.
         rows.append((product_case("product, wgmma", ours, m, n, k, 256),

@@ -3,24 +3,30 @@
 #include "kernels/gemm/gemm_fp8_launch.cuh"
 
 namespace trireme::cuda {
+namespace {
+
+template <class E>
+void launch_forward(const GemmQuantizedGpuArgs& args, const E& epilogue) {
+  if (sums_of(args) == Fp8Sums::kAtEnd)
+    return launch_fp8<Fp8Sums::kAtEnd, Fp8::kE4M3, Fp8::kE4M3>(args, epilogue);
+  launch_fp8<Fp8Sums::kByTile, Fp8::kE4M3, Fp8::kE4M3>(args, epilogue);
+}
+
+}  // namespace
 
 void fp8_and_activation(const GemmQuantizedGpuArgs& args) {
   const GemmGpuArgs& product = args.product;
   switch (product.epilogue) {
     case GemmEpilogue::kGelu:
-      if (sums_of(args) == Fp8Sums::kAtEnd) {
-        return launch_fp8<Fp8Sums::kAtEnd, Fp8::kE4M3, Fp8::kE4M3>(args,
-                                                                   gelu_epilogue<bf16>(product));
-      }
-      return launch_fp8<Fp8Sums::kByTile, Fp8::kE4M3, Fp8::kE4M3>(args,
-                                                                  gelu_epilogue<bf16>(product));
+      return launch_forward(args, gelu_epilogue<bf16>(product));
+    case GemmEpilogue::kSwiglu:
+      return launch_forward(args, swiglu_epilogue<bf16>(product));
     case GemmEpilogue::kGeluBackward:
       return launch_gradient<Fp8Sums::kByTile>(args, gelu_backward_epilogue<bf16>(product));
     case GemmEpilogue::kSwigluBackward:
       return launch_gradient<Fp8Sums::kByTile>(args, swiglu_backward_epilogue<bf16>(product));
     case GemmEpilogue::kNone:
     case GemmEpilogue::kAddResidual:
-    case GemmEpilogue::kSwiglu:
     case GemmEpilogue::kGeglu:
     case GemmEpilogue::kGegluBackward:
       break;

@@ -40,6 +40,7 @@ bool serves(const GemmQuantizedGpuArgs& args) {
     case GemmEpilogue::kSwigluBackward:
       return args.b.row_block != 1;
     case GemmEpilogue::kSwiglu:
+      return args.format_a == DType::kF8E4M3 && ColumnTiles::can_be_dual(args.b);
     case GemmEpilogue::kGeglu:
     case GemmEpilogue::kGegluBackward:
       return false;

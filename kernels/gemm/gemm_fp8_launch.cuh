@@ -23,6 +23,16 @@ inline TensorMap codes_map(const void* codes, std::int64_t rows, std::int64_t k,
        .box = {128, static_cast<std::uint32_t>(box_rows)}});
 }
 
+/// Of two products, by eight columns of each.
+inline TensorMap dual_codes_map(const void* codes, std::int64_t rows, std::int64_t k,
+                                int box_rows) {
+  const auto length = static_cast<std::uint64_t>(k), half = static_cast<std::uint64_t>(rows / 2);
+  return tensor_map<4, Fp8Code>({.base = static_cast<const Fp8Code*>(codes),
+                                 .dims = {length, 8, 2, half / 8},
+                                 .strides = {length, length * half, length * 8},
+                                 .box = {128, 8, 2, static_cast<std::uint32_t>(box_rows / 16)}});
+}
+
 inline Fp8Scales scales_of(const GemmQuantizedGpuArgs& args, const ScalesGpu& of) {
   Fp8Scales scales{of.scales, static_cast<int>(of.columns), {}};
   scales.columns.each_block = of.column_block != 0;
@@ -37,14 +47,15 @@ void launch_fp8_tile(const GemmQuantizedGpuArgs& args, E epilogue) {
   const GemmGpuArgs& product = args.product;
   Fp8Product p;
   p.m = static_cast<int>(product.m);
-  p.n = static_cast<int>(product.n);
+  p.n = static_cast<int>(result_columns(product));
   p.steps = static_cast<int>(product.k / T::kK);
   p.a = codes_map(product.a, product.m, product.k, T::kM);
-  p.b = codes_map(product.b, product.n, product.k, T::kN / T::kCluster);
+  p.b = E::kDual ? dual_codes_map(product.b, product.n, product.k, T::kN / T::kCluster)
+                 : codes_map(product.b, product.n, product.k, T::kN / T::kCluster);
   p.scales_a = scales_of(args, args.a);
   p.scales_b = scales_of(args, args.b);
   p.rows = ScaleBlocks(args.a);
-  p.columns = ColumnTiles(args.b);
+  p.columns = ColumnTiles(args.b, E::kDual);
   epilogue.bias.pairs = epilogue.bias.pairs && p.columns.even();
   const DirectSink<typename E::Out> direct = direct_sink(product, epilogue);
   p.by_tma = sizeof(typename E::Out) == sizeof(bf16) && epilogue.bias.pairs && p.n % 8 == 0 &&
@@ -68,10 +79,10 @@ void launch_fp8_tile(const GemmQuantizedGpuArgs& args, E epilogue) {
 }
 
 /// How often a multiprocessor takes a tile.
-template <class T>
+template <class T, class E>
 std::int64_t waves_of(const GemmQuantizedGpuArgs& args) {
   const std::int64_t tiles =
-      blocks_for(args.product.m, T::kM * T::kCluster) * ColumnTiles(args.b).count();
+      blocks_for(args.product.m, T::kM * T::kCluster) * ColumnTiles(args.b, E::kDual).count();
   return blocks_for(tiles, max(args.product.multiprocessors / T::kCluster, 1));
 }
 
@@ -80,7 +91,7 @@ template <Fp8Sums kSums, Fp8 kA, Fp8 kB, class E>
 void launch_fp8(const GemmQuantizedGpuArgs& args, const E& epilogue) {
   using Wide = WideFp8Tile<kSums>;
   using Narrow = NarrowFp8Tile<kSums>;
-  if (3 * waves_of<Wide>(args) <= 2 * waves_of<Narrow>(args))
+  if (3 * waves_of<Wide, E>(args) <= 2 * waves_of<Narrow, E>(args))
     return launch_fp8_tile<Wide, kA, kB>(args, epilogue);
   launch_fp8_tile<Narrow, kA, kB>(args, epilogue);
 }

@@ -36,7 +36,7 @@ struct Fp8Tile {
     alignas(1024) Fp8Code b[kStages][kN * kK];
     alignas(1024) OutTiles out[kConsumers];
     alignas(16) float scales_a[kStages][kScaled ? kM : 1];
-    alignas(16) float scales_b[kStages][kSums == Fp8Sums::kByColumn ? kN : 1];
+    alignas(16) float scales_b[kStages][kSums == Fp8Sums::kByColumn ? kN : 2];
     std::uint64_t full[kStages], empty[kStages];
   };
 };
@@ -94,9 +94,29 @@ struct Fp8Tiles {
 
 // ---- the producers ----
 
-template <class T>
-__device__ __forceinline__ void bring_codes(typename T::Smem& s, const Fp8Product& p) {
+/// This block's part of a tile of b, to all blocks of the cluster.
+template <class T, class E>
+__device__ __forceinline__ void bring_b(Fp8Code* tile, const TensorMap& map, int rank, int column,
+                                        int k, std::uint64_t* full) {
   constexpr int kPart = T::kN / T::kCluster;
+  constexpr auto kAll = static_cast<std::uint16_t>((1 << T::kCluster) - 1);
+  tile += rank * kPart * T::kK;
+  if constexpr (E::kDual) {  // eight columns of one product, the same of the other, and so on
+    const int eights = column / 8 + rank * (kPart / 16);
+    if constexpr (T::kCluster > 1) {
+      ptx::tma_load_4d_multicast(tile, map, k, 0, 0, eights, full, kAll);
+    } else {
+      ptx::tma_load_4d(tile, map, k, 0, 0, eights, full);
+    }
+  } else if constexpr (T::kCluster > 1) {
+    ptx::tma_load_2d_multicast(tile, map, k, column + rank * kPart, full, kAll);
+  } else {
+    ptx::tma_load_2d(tile, map, k, column, full);
+  }
+}
+
+template <class T, class E>
+__device__ __forceinline__ void bring_codes(typename T::Smem& s, const Fp8Product& p) {
   Ring<T::kStages> ring;
   Fp8Tiles<T> tiles(p);
   for (Fp8TileAt at; tiles.take(at);) {
@@ -105,13 +125,7 @@ __device__ __forceinline__ void bring_codes(typename T::Smem& s, const Fp8Produc
       ptx::mbarrier_wait(&s.empty[ring.stage], ring.parity ^ 1);
       ptx::mbarrier_arrive_expect_tx(full, static_cast<int>(sizeof s.a[0] + sizeof s.b[0]));
       ptx::tma_load_2d(s.a[ring.stage], p.a, step * T::kK, at.row, full);
-      Fp8Code* b = s.b[ring.stage] + tiles.rank * kPart * T::kK;
-      const int column = at.columns.begin + tiles.rank * kPart;
-      if constexpr (T::kCluster > 1) {
-        ptx::tma_load_2d_multicast(b, p.b, step * T::kK, column, full, (1 << T::kCluster) - 1);
-      } else {
-        ptx::tma_load_2d(b, p.b, step * T::kK, column, full);
-      }
+      bring_b<T, E>(s.b[ring.stage], p.b, tiles.rank, at.columns.begin, step * T::kK, full);
     }
   }
 }
@@ -155,9 +169,10 @@ __device__ __forceinline__ void bring_scales(typename T::Smem& s, const Fp8Produ
                       (at.columns.block + column) * p.scales_b.stride + column_b,
                       at.columns.begin + column < at.columns.end);
         }
-      } else if (first == 0) {
-        bring_scale(s.scales_b[ring.stage], p.scales_b,
-                    at.columns.block * p.scales_b.stride + column_b, true);
+      } else if (first < 2) {
+        const int block = first == 0 ? at.columns.block : at.columns.second_block;
+        bring_scale(&s.scales_b[ring.stage][first], p.scales_b,
+                    block * p.scales_b.stride + column_b, true);
       }
       ptx::cp_async_commit();
       if (++under_way <= kAhead) continue;
@@ -201,9 +216,19 @@ __device__ __forceinline__ void issue_wave(float (&sums)[64], typename T::Smem& 
     ptx::wgmma_m64n128k32<kA, kB>(sums, a + i * 2, b + i * 2, accumulate || i > 0);
 }
 
+/// Of a thread's two rows of a wave, times those of both halves of a dual tile.
+struct WaveScales {
+  float of[2][2];
+  /// Eight columns of one product, the same of the other.
+  template <bool kDual>
+  __device__ __forceinline__ float at(int e) const {
+    return of[e / 2 % 2][kDual ? e / 4 % 2 : 0];
+  }
+};
+
 /// Element e of 64 rows: row 16 warp + lane / 4 + 8 (e / 2 % 2), column 8 (e / 4) + 2 (lane % 4) +
 /// e % 2.
-template <class T, Fp8 kA, Fp8 kB>
+template <class T, Fp8 kA, Fp8 kB, bool kDual>
 __device__ __forceinline__ void multiply_scaled(float (&sums)[T::kWaves][64], typename T::Smem& s,
                                                 Ring<T::kStages>& ring, int consumer, int steps) {
   constexpr bool kByColumn = T::kSums == Fp8Sums::kByColumn;
@@ -215,11 +240,13 @@ __device__ __forceinline__ void multiply_scaled(float (&sums)[T::kWaves][64], ty
   for (int step = 0; step < steps; ++step, ring.advance()) {
     ptx::mbarrier_wait(&s.full[ring.stage], ring.parity);
     const float of_b = kByColumn ? 1.0F : s.scales_b[ring.stage][0];
+    const float of_second = kDual ? s.scales_b[ring.stage][1] : of_b;
 #pragma unroll
     for (int wave = 0; wave < T::kWaves; ++wave) {
       const int row = wave_row<T>(consumer, wave);
       const float* of_rows = s.scales_a[ring.stage] + row + row_of_thread();
-      const float scales[2] = {of_rows[0] * of_b, of_rows[8] * of_b};
+      const WaveScales scales{{{of_rows[0] * of_b, of_rows[0] * of_second},
+                               {of_rows[8] * of_b, of_rows[8] * of_second}}};
       float products[64];
       ptx::wgmma_fence();
       issue_wave<T, kA, kB>(products, s, ring.stage, row, false);
@@ -234,13 +261,13 @@ __device__ __forceinline__ void multiply_scaled(float (&sums)[T::kWaves][64], ty
           const Vector<float, 2> of = load<2>(of_columns + e * 2);
 #pragma unroll
           for (int i = 0; i < 4; ++i)
-            sums[wave][e + i] =
-                fmaf(scales[i / 2] * of.at[i % 2], products[e + i], sums[wave][e + i]);
+            sums[wave][e + i] = fmaf(scales.template at<false>(e + i) * of.at[i % 2],
+                                     products[e + i], sums[wave][e + i]);
         }
       } else {
 #pragma unroll
         for (int e = 0; e < 64; ++e)
-          sums[wave][e] = fmaf(scales[e / 2 % 2], products[e], sums[wave][e]);
+          sums[wave][e] = fmaf(scales.template at<kDual>(e), products[e], sums[wave][e]);
       }
       if (last && kByColumn) release_scales<T>(&s.empty[ring.stage]);
     }
@@ -268,23 +295,32 @@ __device__ __forceinline__ void multiply_plain(float (&sums)[T::kWaves][64], typ
 }
 
 /// What multiply_plain left out.
-template <class T>
+template <class T, bool kDual>
 __device__ __forceinline__ void scale_sums(float (&sums)[T::kWaves][64], const Fp8Product& p,
                                            const Fp8TileAt& at, int consumer) {
-  const float of_b = p.scales_b.scales[at.columns.block * p.scales_b.stride];
+  const float of_b = p.scales_b.scales[at.columns.block * p.scales_b.stride],
+              of_second = p.scales_b.scales[at.columns.second_block * p.scales_b.stride];
 #pragma unroll
   for (int wave = 0; wave < T::kWaves; ++wave) {
-    float scales[2];
+    WaveScales scales;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = at.row + wave_row<T>(consumer, wave) + row_of_thread() + half * 8;
-      scales[half] =
-          p.scales_a.scales[p.rows.block_of(min(row, p.m - 1)) * p.scales_a.stride] * of_b;
+      const float of_row =
+          p.scales_a.scales[p.rows.block_of(min(row, p.m - 1)) * p.scales_a.stride];
+      scales.of[half][0] = of_row * of_b;
+      scales.of[half][1] = of_row * of_second;
     }
 #pragma unroll
-    for (int e = 0; e < 64; ++e) sums[wave][e] *= scales[e / 2 % 2];
+    for (int e = 0; e < 64; ++e) sums[wave][e] *= scales.template at<kDual>(e);
   }
 }
+
+/// Columns of the result that a tile makes, and sums of a thread for eight of them.
+template <class E>
+inline constexpr int kFp8Columns = E::kDual ? ColumnTiles::kWidth / 2 : ColumnTiles::kWidth;
+template <class E>
+inline constexpr int kFp8Sums = E::kDual ? 8 : 4;
 
 /// What exists of the result for a tile: no columns of others.
 struct Fp8TileEnd {
@@ -299,11 +335,11 @@ __device__ __forceinline__ void store_wave(OutTiles& out, const E& epilogue,
                                            const Fp8Product& p, int consumer, int& buffer) {
   constexpr int kColumns = kTileColumns<E>;
 #pragma unroll
-  for (int block = 0; block < ColumnTiles::kWidth / kColumns; ++block) {
+  for (int block = 0; block < kFp8Columns<E> / kColumns; ++block) {
     const TileOrigin of{at.row, at.column + block * kColumns};
     if (of.column >= end.n) continue;
-    store_blocks(out, epilogue, direct, sums + block * kColumns / 2, of, end, p.out, consumer,
-                 buffer);
+    store_blocks(out, epilogue, direct, sums + block * kColumns / 8 * kFp8Sums<E>, of, end, p.out,
+                 consumer, buffer);
   }
 }
 /// The same, element after element.
@@ -312,8 +348,9 @@ __device__ __forceinline__ void put_wave(const E& epilogue,
                                          const DirectSink<typename E::Out>& direct,
                                          const float* sums, TileOrigin at, Fp8TileEnd end) {
 #pragma unroll
-  for (int j = 0; j < ColumnTiles::kWidth / 8; j += kGroups<E>)
-    finish_columns(epilogue, direct, sums + j * 4, {at.row, at.column + j * 8}, end, [] {});
+  for (int j = 0; j < kFp8Columns<E> / 8; j += kGroups<E>)
+    finish_columns(epilogue, direct, sums + j * kFp8Sums<E>, {at.row, at.column + j * 8}, end,
+                   [] {});
 }
 
 /// TMA leaves out what is beyond the result, but it would store the columns behind a part.
@@ -323,7 +360,7 @@ __device__ __forceinline__ void finish_wave(OutTiles& out, const E& epilogue,
                                             const float* sums, TileOrigin at, Fp8TileEnd end,
                                             const Fp8Product& p, int consumer, int& buffer) {
   constexpr bool kMayGoByTma = sizeof(typename E::Out) == sizeof(bf16);
-  const bool whole = end.n == p.n || at.column + ColumnTiles::kWidth <= end.n;
+  const bool whole = end.n == p.n || at.column + kFp8Columns<E> <= end.n;
   if constexpr (kMayGoByTma) {
     if (p.by_tma && whole) {
       return store_wave(out, in_pairs(epilogue, true), direct, sums, at, end, p, consumer, buffer);
@@ -354,7 +391,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     if (threadIdx.x == 0) {
       ptx::prefetch_tensor_map(p.a);
       ptx::prefetch_tensor_map(p.b);
-      bring_codes<T>(s, p);
+      bring_codes<T, E>(s, p);
     } else if (T::kScaled && threadIdx.x >= 32 && threadIdx.x < 32 + T::kScaleThreads) {
       bring_scales<T>(s, p);
     }
@@ -370,10 +407,10 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   for (Fp8TileAt at; tiles.take(at);) {
     float sums[T::kWaves][64];
     if constexpr (T::kScaled) {
-      multiply_scaled<T, kA, kB>(sums, s, ring, consumer, p.steps);
+      multiply_scaled<T, kA, kB, E::kDual>(sums, s, ring, consumer, p.steps);
     } else {
       multiply_plain<T, kA, kB>(sums, s, ring, consumer, p.steps);
-      scale_sums<T>(sums, p, at, consumer);
+      scale_sums<T, E::kDual>(sums, p, at, consumer);
     }
 #pragma unroll
     for (int wave = 0; wave < T::kWaves; ++wave) {

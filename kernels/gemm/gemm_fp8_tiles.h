@@ -44,33 +44,36 @@ struct ScaleBlocks {
 };
 
 /// A tile's columns in the result, and the scale that they share (of the first, where each has its
-/// own).
+/// own); of a dual tile also that of the second product's columns.
 struct ColumnTile {
-  int begin, end, block;
+  int begin, end, block, second_block;
 };
 
 /// Tiles of at most kWidth columns, none across parts. Where blocks have kWidth columns each tile
-/// is one, so that a part which begins inside a block begins with a narrower tile.
+/// is one, so that a part which begins inside a block begins with a narrower tile. Dual: the two
+/// parts are two products beside each other, and a tile is half as many columns of both.
 struct ColumnTiles {
   static constexpr int kWidth = 128, kPartsMax = ScaleBlocks::kPartsMax;
   ScaleBlocks blocks;
+  bool dual = false;
   int first[kPartsMax + 1] = {};  ///< a part's first tile, and the number of all
 
   ColumnTiles() = default;
-  explicit ColumnTiles(const ScalesGpu& of) : blocks(of) {
-    for (int part = 0; part < blocks.parts; ++part) {
+  ColumnTiles(const ScalesGpu& of, bool dual_) : blocks(of), dual(dual_) {
+    for (int part = 0; part < parts(); ++part) {
       const int size = blocks.begin[part + 1] - blocks.begin[part];
-      first[part + 1] = first[part] + (phase(part) + size + kWidth - 1) / kWidth;
+      first[part + 1] = first[part] + (phase(part) + size + width() - 1) / width();
     }
   }
-  TRIREME_HOST_DEVICE int count() const { return first[blocks.parts]; }
+  TRIREME_HOST_DEVICE int count() const { return first[parts()]; }
   TRIREME_HOST_DEVICE ColumnTile at(int tile) const {
     int part = 0;
     while (tile >= first[part + 1]) ++part;
     const int begin = blocks.begin[part], end = blocks.begin[part + 1];
-    const int from = begin - phase(part) + (tile - first[part]) * kWidth, to = from + kWidth;
-    const int first_column = from < begin ? begin : from;
-    return {first_column, to < end ? to : end, blocks.block_of(first_column)};
+    const int from = begin - phase(part) + (tile - first[part]) * width(), to = from + width();
+    const int column = from < begin ? begin : from;
+    return {column, to < end ? to : end, blocks.block_of(column),
+            blocks.block_of(dual ? column + blocks.begin[1] : column)};
   }
   /// Whether all tiles begin and end at even columns.
   [[nodiscard]] bool even() const {
@@ -78,10 +81,19 @@ struct ColumnTiles {
       if (blocks.begin[part + 1] % 2 != 0 || phase(part) % 2 != 0) return false;
     return true;
   }
+  /// Whether two products of these columns can share tiles: operands move by eight of each.
+  static bool can_be_dual(const ScalesGpu& of) {
+    const bool two = of.parts == 2 && of.sizes[0] == of.sizes[1] && of.sizes[0] % 8 == 0;
+    if (!two || of.row_block == 0) return two;
+    return of.row_block == kWidth && of.offsets[0] % kWidth == of.offsets[1] % kWidth &&
+           of.offsets[0] % 8 == 0;
+  }
 
  private:
+  TRIREME_HOST_DEVICE int width() const { return dual ? kWidth / 2 : kWidth; }
+  TRIREME_HOST_DEVICE int parts() const { return dual ? 1 : blocks.parts; }
   TRIREME_HOST_DEVICE int phase(int part) const {
-    return blocks.block == kWidth ? blocks.phase[part] : 0;
+    return blocks.block == kWidth ? blocks.phase[part] % width() : 0;
   }
 };
 

@@ -290,6 +290,34 @@ TEST_P(GemmEpilogueQuantizedGpu, epilogues_are_the_ops_that_they_stand_for) {
   }
 }
 
+TEST_P(GemmEpilogueQuantizedGpu, swiglu_takes_gate_and_up_from_one_tile) {
+  Context context = test_context(GetParam());
+  struct Case {
+    ScaleDim columns, k;
+    bool precise;
+  };
+  for (const Case& of : {Case{dim_of(128, {{152, 88}, {152, 216}}), {200, 128, 20}, true},
+                         Case{dim_of(0, {{72, 0}, {72, 30}}), {200, 0}, false},
+                         Case{dim_of(0, {{72, 0}, {72, 30}}), {200, 0}, true}}) {
+    const std::int64_t f = of.columns.size() / 2;
+    const Operand a(kE4M3, {kRows, of.k.block == 0 ? 0 : 1}, of.k, 1),
+        b(kE4M3, of.columns, of.k, 2);
+    const TestTensor bias = TestTensor::random(DType::kBF16, {2 * f}, 3);
+    for (const Way& way : kWays) {
+      TestTensor y(DType::kBF16, {kRows, 2 * f}), saved(DType::kBF16, {kRows, 2 * f}, 0),
+          c(DType::kBF16, {kRows, f}, 0), wanted(DType::kBF16, {kRows, f});
+      QuantizedGemm args{.c_MN = y, .a = a.view(), .b = b.view(), .bias_N = bias};
+      args.precise_sums = of.precise;
+      multiply(context, args, way);
+      args.c_MN = c, args.saved = saved, args.epilogue = GemmEpilogue::kSwiglu;
+      multiply(context, args, way);
+      glu_forward(context, GluGate::kSilu, wanted, y);
+      EXPECT_EQ(saved.bits(), y.bits()) << way.name;
+      EXPECT_EQ(c.bits(), wanted.bits()) << way.name;
+    }
+  }
+}
+
 TEST_P(GemmEpilogueQuantizedGpu, what_no_kernel_does_at_once_is_the_product_and_an_op) {
   Context context = test_context(GetParam());
   const ScaleDim k = {136, 128};
@@ -398,7 +426,7 @@ TEST(GemmFp8Tiles, each_column_is_in_the_tile_of_its_scale) {
         raw.offsets[raw.parts++] = part.offset;
       }
       const std::vector<std::int64_t> blocks = plain_blocks(dim);
-      const cuda::ColumnTiles tiles(raw);
+      const cuda::ColumnTiles tiles(raw, false);
       int next = 0;
       for (int i = 0; i < tiles.count(); ++i) {
         const cuda::ColumnTile tile = tiles.at(i);
@@ -414,6 +442,37 @@ TEST(GemmFp8Tiles, each_column_is_in_the_tile_of_its_scale) {
       }
       ASSERT_EQ(next, dim.size());
     }
+  }
+}
+
+TEST(GemmFp8Tiles, dual_tiles_have_a_scale_of_each_product) {
+  for (const std::int64_t block : {0, 128}) {
+    ScalesGpu raw{};
+    raw.row_block = block;
+    raw.parts = 2;
+    raw.sizes[0] = raw.sizes[1] = 200;
+    raw.offsets[0] = 88, raw.offsets[1] = 216;
+    ASSERT_TRUE(cuda::ColumnTiles::can_be_dual(raw));
+    const std::vector<std::int64_t> blocks = plain_blocks(dim_of(block, {{200, 88}, {200, 216}}));
+    const cuda::ColumnTiles tiles(raw, true);
+    std::size_t next = 0;
+    for (int i = 0; i < tiles.count(); ++i) {
+      const cuda::ColumnTile tile = tiles.at(i);
+      ASSERT_EQ(tile.begin, static_cast<int>(next));
+      ASSERT_EQ(tile.begin % 8, 0);
+      ASSERT_LE(tile.end, tile.begin + cuda::ColumnTiles::kWidth / 2);
+      for (; next < static_cast<std::size_t>(tile.end); ++next) {
+        ASSERT_EQ(tile.block, blocks[next]);
+        ASSERT_EQ(tile.second_block, blocks[next + 200]);
+      }
+    }
+    ASSERT_EQ(next, 200U);
+    raw.offsets[1] = 224;
+    EXPECT_EQ(cuda::ColumnTiles::can_be_dual(raw), block == 0);
+    raw.sizes[1] = 208;
+    EXPECT_FALSE(cuda::ColumnTiles::can_be_dual(raw));
+    raw.sizes[0] = raw.sizes[1] = 204;
+    EXPECT_FALSE(cuda::ColumnTiles::can_be_dual(raw));
   }
 }
 
