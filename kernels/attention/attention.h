@@ -44,7 +44,9 @@ struct AttentionMask {
 /// On a GPU: f32 operands are multiplied in f32 (no TF32). bf16 ones go through tensor cores with
 /// sums in f32, and P is rounded to bf16 for its product with v (its sum is not): o is off by up to
 /// 2^-9 of the largest |v| besides its own rounding. A query has the same bits whatever queries
-/// stand around it. A v that is not finite may reach queries that do not see it (0 inf is NaN).
+/// stand around it; others, on Hopper, where all heads lie in rows of multiples of 16 bytes (a
+/// kernel of its own, by TMA and wgmma). A v that is not finite may reach queries that do not see
+/// it (0 inf is NaN).
 ///
 /// Where a library computes a GPU's attention (attention_backend.h), both passes take bf16 heads in
 /// rows of multiples of 16 bytes, whole sequences (one range from 0 for queries and keys), no

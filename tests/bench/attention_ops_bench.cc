@@ -4,7 +4,7 @@
 
 #include "bench/op_bench.h"
 #include "kernels/attention/attention.h"
-#include "kernels/attention/attention_backend.h"
+#include "kernels/attention/attention_internal.h"
 
 namespace trireme::bench {
 namespace {
@@ -102,13 +102,17 @@ std::function<void(Context&)> merge(Operands& operands) {
   return [a, b](Context& context) { attention_merge(context, a.o, a.lse_TH, b.o, b.lse_TH); };
 }
 
-/// The same op by cuDNN.
-std::function<void(Context&)> by_library(const std::function<void(Context&)>& op) {
-  return [op](Context& context) {
-    context.set_attention_backend(cudnn_attention);
+/// The same op by that backend.
+std::function<void(Context&)> by(const AttentionBackend& backend,
+                                 const std::function<void(Context&)>& op) {
+  return [&backend, op](Context& context) {
+    context.set_attention_backend(backend);
     op(context);
     context.set_attention_backend(own_attention);
   };
+}
+std::function<void(Context&)> by_library(const std::function<void(Context&)>& op) {
+  return by(cudnn_attention, op);
 }
 /// The same op where equal bits are not asked for.
 std::function<void(Context&)> in_any_order(const std::function<void(Context&)>& op) {
@@ -120,6 +124,9 @@ std::function<void(Context&)> in_any_order(const std::function<void(Context&)>& 
 }
 
 void add_variants_of_gpus() {
+  add_op("attention_forward_mma", {DType::kBF16}, [](Operands& operands) {
+    return by(attention_internal::mma_attention, forward(operands));
+  });
   add_op("attention_backward_any_order", {DType::kBF16},
          [](Operands& operands) { return in_any_order(backward(operands)); });
   if (!cudnn_attention.missing().empty()) return;
