@@ -408,13 +408,15 @@ __device__ __forceinline__ void consume(typename B::Smem& s, const AttentionGpuB
     ptx::wgmma_commit();
     issue_rows_product<B::kD, B::kKeys, B::kQueries>(dp, s.v, consumer * 64, s.d_o[stage]);
     ptx::wgmma_commit();
+    ptx::wgmma_wait<1>(p);
+    exponentiate<B>(p, &s.lse_log2[stage][lane.column], scale_log2);
+    // ptxas moves a wait up to the last branch before it. With this one between, more than half of
+    // the exponentials stand in front of the wait for dP.
     const bool masked = (tile.masked >> consumer & 1) != 0;
     typename B::Visible visible;
     if (masked) {
       find_visible<B>(visible, s.first_key[stage], keys, lane.column, tile.position + lane.column);
     }
-    ptx::wgmma_wait<1>(p);
-    exponentiate<B>(p, &s.lse_log2[stage][lane.column], scale_log2);
     ptx::wgmma_wait<0>(dp);
     typename B::Weights p_weights, ds_weights;
     weigh<B>(p_weights, ds_weights, p, dp, &s.delta[stage][lane.column]);
@@ -504,13 +506,15 @@ void backward_sm90(const AttentionGpuBackward& args) {
                cudaMemsetAsync(args.turns, 0, counts * sizeof *args.turns, stream_of(args.exec)));
   }
   find_tile_first_keys(args, B::kQueries);
-  const auto query_map = [&](const AttentionHeads<const void>& heads) {
-    return heads_map(heads.data, heads.stride, shape.sequences, shape.q_tokens, shape.heads,
-                     shape.head_dim, B::kQueries);
+  const auto query_map = [&](const AttentionHeads<const void>& x) {
+    return heads_map(
+        {x.data, x.stride, shape.sequences, shape.q_tokens, shape.heads, shape.head_dim},
+        B::kQueries);
   };
-  const auto key_map = [&](const AttentionHeads<const void>& heads) {
-    return heads_map(heads.data, heads.stride, shape.sequences, shape.kv_tokens, shape.kv_heads,
-                     shape.head_dim, B::kKeys);
+  const auto key_map = [&](const AttentionHeads<const void>& x) {
+    return heads_map(
+        {x.data, x.stride, shape.sequences, shape.kv_tokens, shape.kv_heads, shape.head_dim},
+        B::kKeys);
   };
   const BlockOrder order = block_order(
       tiles, shape.sequences * shape.kv_heads, 1,

@@ -23,11 +23,10 @@ void forward(const AttentionGpuForward& args) {
   (d <= 128 ? forward_sm90<128> : forward_sm90<256>)(args);
 }
 
-/// Of the two head sizes a smaller head fills more than half. Gradients leave by bulk reductions.
+/// Gradients leave by bulk reductions, of multiples of 16 bytes.
 bool serves_backward(const AttentionGpuBackward& args) {
   const std::int64_t d = args.shape.head_dim;
-  if (args.shape.type != DType::kBF16 || !((d >= kHeadSizeMin && d <= 64) || (d > 96 && d <= 128)))
-    return false;
+  if (args.shape.type != DType::kBF16 || d < kHeadSizeMin || d > 128) return false;
   for (const AttentionHeads<const void>& heads : {args.q, args.k, args.v, args.d_o})
     if (!suits_tma(heads.data, heads.stride, d)) return false;
   for (const AttentionHeads<float>& heads : {args.dq, args.dk, args.dv})

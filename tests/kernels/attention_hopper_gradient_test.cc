@@ -41,7 +41,7 @@ TEST_P(AttentionHopperGradient, equals_the_reference_for_every_length_and_head_s
 }
 
 TEST_P(AttentionHopperGradient, equals_the_reference_for_heads_that_fill_no_tile) {
-  for (const std::int64_t head_dim : {40, 104})
+  for (const std::int64_t head_dim : {40, 80})
     expect_equal(GetParam(), problem_of({1, 2, 1, head_dim}, {{0, 70}}, {{0, 70}}),
                  "D" + std::to_string(head_dim));
 }
@@ -180,7 +180,7 @@ TEST_P(AttentionHopperGradient, serves_what_tma_takes_and_leaves_the_rest) {
   EXPECT_EQ(bits(aligned, {}), bits(aligned, {&wgmma_attention}));
   EXPECT_NE(bits(aligned, {}), bits(aligned, {&mma_attention}));
   for (const Problem& other : {Problem(DType::kBF16, {1, 1, 1, 64}, {{0, 70}}, {{0, 70}}),
-                               problem_of({1, 1, 1, 80}, {{0, 70}}, {{0, 70}}),
+                               problem_of({1, 1, 1, 32}, {{0, 70}}, {{0, 70}}),
                                problem_of({1, 1, 1, 136}, {{0, 70}}, {{0, 70}})}) {
     EXPECT_EQ(bits(other, {}), bits(other, {&mma_attention}));
     EXPECT_THROW(bits(other, {&wgmma_attention}), InternalError);
