@@ -32,8 +32,8 @@ struct GpuKernels {
   const EmbeddingKernels* embedding = nullptr;
   const GeluKernels* gelu = nullptr;
   const GemmGpuKernels* gemm = nullptr;
-  const GemmGpuKernels* gemm_sm90 = nullptr;      ///< where code for sm_90a was compiled
-  const GemmGpuKernels* gemm_cublaslt = nullptr;  ///< where that library was found
+  const GemmGpuKernels* gemm_sm90 = nullptr;               ///< where code for sm_90a was compiled
+  const GemmGpuKernels* gemm_cublaslt = nullptr;           ///< where that library was found
   const GemmQuantizedGpuKernels* gemm_fp8_sm90 = nullptr;  ///< where code for sm_90a was compiled
   const GluKernels* glu = nullptr;
   const GradNormGpuKernels* grad_norm = nullptr;

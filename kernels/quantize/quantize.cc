@@ -121,8 +121,7 @@ void join_maxima(Context& context, TensorView most_N, ConstTensorView others_PN)
   check.tensor("others", others_PN, DType::kI32, {others_PN.shape[0], most_N.count()});
   if (others_PN.count() == 0) return;
   table_of(context).join_maxima({context.exec(), most_N.as<std::int32_t>(),
-                                 others_PN.as<std::int32_t>(), most_N.count(),
-                                 others_PN.shape[0]});
+                                 others_PN.as<std::int32_t>(), most_N.count(), others_PN.shape[0]});
 }
 
 void quantize(Context& context, const Quantize& args) {

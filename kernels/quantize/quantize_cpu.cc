@@ -251,8 +251,8 @@ void encode_rows(const QuantizeArgs& args, std::int64_t first, std::int64_t last
       });
 }
 
-/// Tiles that go across: a cache line of each row of codes at a time, and columns enough that what a
-/// row of x costs once is little.
+/// Tiles that go across: a cache line of each row of codes at a time, and columns enough that what
+/// a row of x costs once is little.
 constexpr std::int64_t kTileRows = 64, kTileColumns = 256;
 
 /// Codes of a tile of x, then across.

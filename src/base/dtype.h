@@ -7,8 +7,8 @@
 
 namespace trireme {
 
-/// The fp8 types (OCP's OFP8, Micikevicius et al. 2022): kF8E4M3 has no infinity, one NaN (0x7f) and
-/// 448 for its largest value; kF8E5M2 has IEEE's infinities and NaNs, and 57,344.
+/// The fp8 types (OCP's OFP8, Micikevicius et al. 2022): kF8E4M3 has no infinity, one NaN (0x7f)
+/// and 448 for its largest value; kF8E5M2 has IEEE's infinities and NaNs, and 57,344.
 enum class DType : std::uint8_t { kF32, kBF16, kF64, kI32, kF8E4M3, kF8E5M2 };
 
 constexpr std::size_t size_of(DType dtype) {

@@ -28,7 +28,7 @@ struct BenchmarkResult {
   std::string model;  ///< family and parameters
   std::string cpu, isa;
   DType compute = DType::kF32;
-  std::string precision;  ///< "fp32", "bf16", "fp8"
+  std::string precision;               ///< "fp32", "bf16", "fp8"
   int world = 1, threads = 1;          ///< threads of a rank
   std::vector<double> step_seconds;    ///< ascending, at least one
   double tokens = 0, model_flops = 0;  ///< of a step, all ranks
