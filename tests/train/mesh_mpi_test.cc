@@ -248,6 +248,24 @@ TEST(Mesh, a_part_of_the_ranks_trains_alike) {
 }
 
 /// Few enough for CUDA's kernels executed on the host.
+TEST(Mesh, a_few_cells_in_fp8) {
+  if (test_world().size() != 2) GTEST_SKIP() << "for two ranks";
+  Table table({5e-3, 5e-2, 0.5, 0.5, 1});
+  MeshCell tensor, zero, whole;
+  tensor.tensor = 2;
+  tensor.sequence_parallel = true;
+  whole.data = zero.data = 2;
+  zero.zero_stage = 3;
+  int turn = 0;
+  for (MeshCell* cell : {&tensor, &zero, &whole}) {
+    cell->model = MeshModel::kSixteens;
+    cell->layers = 1;
+    cell->fp8 = Fp8Precision{turn++ == 0 ? Fp8Recipe::kBlock : Fp8Recipe::kTensor};
+  }
+  table.run({tensor, zero, whole});
+  table.print();
+}
+
 TEST(Mesh, a_few_cells) {
   if (test_world().size() != 2) GTEST_SKIP() << "for two ranks";
   Tolerance tolerance;
