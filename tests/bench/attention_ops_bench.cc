@@ -129,6 +129,12 @@ void add_variants_of_gpus() {
   });
   add_op("attention_backward_any_order", {DType::kBF16},
          [](Operands& operands) { return in_any_order(backward(operands)); });
+  add_op("attention_backward_mma", {DType::kBF16}, [](Operands& operands) {
+    return by(attention_internal::mma_attention, backward(operands));
+  });
+  add_op("attention_backward_mma_any_order", {DType::kBF16}, [](Operands& operands) {
+    return by(attention_internal::mma_attention, in_any_order(backward(operands)));
+  });
   if (!cudnn_attention.missing().empty()) return;
   add_op("attention_forward_cudnn", {DType::kBF16},
          [](Operands& operands) { return by_library(forward(operands)); });

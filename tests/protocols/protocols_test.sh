@@ -46,4 +46,16 @@ is_found "values' parity that does not flip" "invalid end state" attention_ring 
 is_found "values waited for in front of the keys that go first" "invalid end state" attention_ring -DFAULT=5
 is_found "a first turn that nobody opens" "invalid end state" attention_ring -DFAULT=6
 is_found "queries' parity that does not flip" "holds" attention_ring -DFAULT=7
+
+# Two blocks of two tiles beside each other are 21 million states: searched by hand, without an error.
+holds "attention's backward pass, a block alone" attention_backward_ring
+holds "attention's backward pass, blocks one behind the other" attention_backward_ring -DBLOCKS=2 -DSTEPS=3
+holds "attention's backward pass, blocks beside each other" attention_backward_ring -DBLOCKS=2 -DROOM=2 -DSTEPS=1
+is_found "a tile reported before its last product has ended" "readers" attention_backward_ring -DFAULT=1
+is_found "one buffer of weights" "readers" attention_backward_ring -DFAULT=2
+is_found "dQ stored without waiting" "reads" attention_backward_ring -DFAULT=3
+is_found "dQ stored over what is leaving" "reads" attention_backward_ring -DFAULT=4
+is_found "a turn that ends before its sums are there" "sum" attention_backward_ring -DBLOCKS=2 -DROOM=2 -DSTEPS=2 -DFAULT=5
+is_found "blocks that wait for those behind them" "invalid end state" attention_backward_ring -DBLOCKS=2 -DSTEPS=2 -DFAULT=6
+is_found "weights multiplied before they are all stored" "part" attention_backward_ring -DFAULT=7
 finish
