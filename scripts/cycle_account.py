@@ -174,6 +174,20 @@ def product_case(name, loop, m, n, k, tile_n):
                 2 * (m * k + n * k + m * n), 2 * m * n * k)
 
 
+def fp8_case(name, found, m, n, k):
+    """Ours of fp8 with scales of blocks: tiles of 256 x 128 by clusters of two, else of 128 x 128; a turn of 128 of k, of which
+    both warpgroups' instructions share a scheduler."""
+    kernel = "gemm_fp8_cuda_sm90.cu gemm_fp8_sm90_kernel"
+    columns = ceil(n, 128)
+    wide = 3 * ceil(ceil(m, 512) * columns, MULTIPROCESSORS // 2) <= 2 * ceil(ceil(m, 128) * columns, MULTIPROCESSORS)
+    # With scales inside the loop there are more instructions than where they are left to the end.
+    loop = max((loop for loop in found[kernel] if loop.products == (8 if wide else 4)), key=lambda loop: loop.instructions)
+    tiles = ceil(m, 512) * 2 * columns if wide else ceil(m, 128) * columns
+    height = 256 if wide else 128
+    return Case(f"{name} [{m}, {n}, {k}]", ceil(tiles, MULTIPROCESSORS), ceil(k, 128), height * 128 * 128 * 2 / FP8, loop.slots() * 2,
+                m * k + n * k + 4 * m * ceil(k, 128) + 2 * m * n, 2 * m * n * k)
+
+
 # Of wgmma's rate on Hopper; kernels/README.md, "mma.sync".
 MMA_SYNC = 0.62
 
@@ -184,7 +198,11 @@ def our_cases(found):
     theirs = loop_of(found, "deep_gemm deep_gemm::sm90_bf16_gemm_impl", 16)
     attention = loop_of(found, "attention_d128_cuda.cu attention::forward_kernel", 128)
     fa3 = loop_of(found, "flash_attention_3 cutlass::device_kernel", 19)
+    fp8 = loop_of(found, "deep_gemm deep_gemm::sm90_fp8_gemm_1d2d_impl", 32)
     rows = []
+    for groups, m, n, k, published in DEEP_GEMM:
+        if groups == 1:
+            rows.append((fp8_case("product, fp8", found, m, n, k), deep_gemm_case(fp8, groups, m, n, k, published)))
     for m, n, k in ((8192, 8192, 8192), (16384, 6144, 4096), (16384, 28672, 4096), (16384, 4096, 14336), (2048, 128256, 4096)):
         # Theirs: tiles of 128 x 128, of which four products are a turn of 64 of k.
         rows.append((product_case("product, wgmma", ours, m, n, k, 256),

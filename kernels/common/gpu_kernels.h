@@ -12,6 +12,7 @@ struct ElementwiseKernels;
 struct EmbeddingKernels;
 struct GeluKernels;
 struct GemmGpuKernels;
+struct GemmQuantizedGpuKernels;
 struct GluKernels;
 struct GradNormGpuKernels;
 struct NormKernels;
@@ -31,6 +32,7 @@ struct GpuKernels {
   const GemmGpuKernels* gemm = nullptr;
   const GemmGpuKernels* gemm_sm90 = nullptr;      ///< where code for sm_90a was compiled
   const GemmGpuKernels* gemm_cublaslt = nullptr;  ///< where that library was found
+  const GemmQuantizedGpuKernels* gemm_fp8_sm90 = nullptr;  ///< where code for sm_90a was compiled
   const GluKernels* glu = nullptr;
   const GradNormGpuKernels* grad_norm = nullptr;
   const NormKernels* norm = nullptr;

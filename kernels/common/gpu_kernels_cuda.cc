@@ -7,10 +7,12 @@
 #include "kernels/embedding/embedding_table.h"
 #include "kernels/gelu/gelu_table.h"
 #include "kernels/gemm/gemm_gpu_table.h"
+#include "kernels/gemm/gemm_quantized_gpu_table.h"
 #include "kernels/glu/glu_table.h"
 #include "kernels/grad_norm/grad_norm_table.h"
 #include "kernels/norm/norm_table.h"
 #include "kernels/projection_norm/projection_norm_table.h"
+#include "kernels/quantize/quantize_table.h"
 #include "kernels/rope/rope_table.h"
 #include "kernels/shards/shards_table.h"
 
@@ -34,10 +36,14 @@ const GpuKernels& gpu_kernels() {
 #ifdef TRIREME_GPU_CUBLASLT
       .gemm_cublaslt = &cuda::gemm_cublaslt,
 #endif
+#ifdef TRIREME_GPU_SM90
+      .gemm_fp8_sm90 = &cuda::gemm_fp8_sm90,
+#endif
       .glu = &cuda::glu_cuda,
       .grad_norm = &cuda::grad_norm_cuda,
       .norm = &cuda::norm_cuda,
       .projection_norm = &cuda::projection_norm_cuda,
+      .quantize = &cuda::quantize_cuda,
       .rope = &cuda::rope_cuda,
       .shards = &cuda::shards_cuda,
   };

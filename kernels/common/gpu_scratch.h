@@ -71,4 +71,10 @@ constexpr std::int64_t attention_backward_bytes(std::int64_t sequences, std::int
 constexpr std::int64_t kProductWorkspaceBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kProductAlignment = 256;
 
+/// Whether a tile of 128 x 128 holds whole blocks of at most 128 different scales, in a row or a
+/// column: then quantize, which finds the maxima itself, needs no memory for them.
+constexpr bool quantizes_at_once(std::int64_t row_block, std::int64_t column_block) {
+  return row_block != 0 && column_block != 0 && (row_block == 128 || column_block == 128);
+}
+
 }  // namespace trireme::gpu_scratch

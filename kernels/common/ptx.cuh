@@ -61,6 +61,20 @@ __device__ __forceinline__ float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+#if __CUDA_ARCH__ >= 890
+// fp8 codes of two values, `low` in bits 0 to 7: nearest even, the largest beyond it, 0x7f of a
+// NaN. float8.cuh has the same in integer steps for older GPUs and the host.
+__device__ __forceinline__ uint32_t e4m3_pair(float low, float high) {
+  uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+  return codes;
+}
+__device__ __forceinline__ uint32_t e5m2_pair(float low, float high) {
+  uint16_t codes;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+  return codes;
+}
+#endif
 // to[0] += low, to[1] += high, each atomically; `to` is 8-byte aligned.
 __device__ __forceinline__ void atomic_add_pair(float* to, float low, float high) {
 #if __CUDA_ARCH__ >= 900

@@ -7,6 +7,9 @@
 
 namespace trireme::cuda::ptx {
 
+/// What an operand's codes mean to wgmma.
+enum class Fp8 { kE4M3, kE5M2 };
+
 #if TRIREME_DEVICE
 
 __device__ __forceinline__ void mbarrier_init(uint64_t* bar, int count) {
@@ -143,7 +146,7 @@ __device__ __forceinline__ void bulk_wait_read() {
 }
 
 // Operands of wgmma in shared memory as TMA writes them with the 128-byte swizzle, 1024-byte
-// aligned. K-major: rows of 64 bf16 along k; + 2 for each 16 columns of k.
+// aligned. K-major: rows of 64 bf16 or 128 codes along k; + 2 for each 32 bytes of a row.
 __device__ __forceinline__ uint64_t wgmma_descriptor_sw128(const void* tile) {
   return uint64_t((shared_address(tile) & 0x3ffff) >> 4) | uint64_t(1) << 16 |
          uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
@@ -166,6 +169,15 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroupsLeft) : "memory");
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+template <int kGroupsLeft, int kWaves, int kCount>
+__device__ __forceinline__ void wgmma_wait(float (&d)[kWaves][kCount]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroupsLeft) : "memory");
+#pragma unroll
+  for (int wave = 0; wave < kWaves; ++wave) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[wave][i])::"memory");
+  }
 }
 template <int kRegisters>
 __device__ __forceinline__ void increase_registers() {
@@ -256,6 +268,10 @@ template <int kGroupsLeft, int kCount>
 void wgmma_wait(float (&)[kCount], simt::Loc loc = simt::Loc::current()) {
   simt::wgmma_wait(kGroupsLeft, loc);
 }
+template <int kGroupsLeft, int kWaves, int kCount>
+void wgmma_wait(float (&)[kWaves][kCount], simt::Loc loc = simt::Loc::current()) {
+  simt::wgmma_wait(kGroupsLeft, loc);
+}
 #define TRIREME_WGMMA(N)                                                                           \
   template <int kTransposeA = 0, int kTransposeB = 0>                                              \
   void wgmma_m64n##N##k16_bf16(float(&d)[N / 2], uint64_t a, uint64_t b, bool accumulate,          \
@@ -273,6 +289,15 @@ TRIREME_WGMMA(128)
 TRIREME_WGMMA(192)
 TRIREME_WGMMA(256)
 #undef TRIREME_WGMMA
+inline simt::WgmmaFormat format_of(Fp8 format) {
+  return format == Fp8::kE4M3 ? simt::WgmmaFormat::kE4m3 : simt::WgmmaFormat::kE5m2;
+}
+template <Fp8 kA, Fp8 kB>
+void wgmma_m64n128k32(float (&d)[64], uint64_t a, uint64_t b, bool accumulate,
+                      simt::Loc loc = simt::Loc::current()) {
+  simt::wgmma_issue(d, {128, false, false, accumulate, format_of(kA), format_of(kB)}, nullptr, a, b,
+                    loc);
+}
 template <int kRegisters>
 void increase_registers(simt::Loc loc = simt::Loc::current()) {
   simt::set_max_registers(kRegisters, true, loc);

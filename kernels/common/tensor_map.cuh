@@ -8,20 +8,20 @@ namespace trireme::cuda {
 
 using TensorMap = CUtensorMap;
 
-// A bf16 tensor of rank 2 or 3, innermost dimension first; strides in elements, from dimension 1.
-// Rows of a box are swizzled in themselves: its inner dimension is 64 or 32 elements, and shared
-// memory aligned to 8 rows.
-template <int kRank>
+// A tensor of bf16 or of bytes (codes of fp8), innermost dimension first; strides in elements, from
+// dimension 1. Rows of a box are swizzled in themselves: its inner dimension is 128 or 64 bytes,
+// and shared memory aligned to 8 rows.
+template <int kRank, class Element = __nv_bfloat16>
 struct TiledTensor {
-  const __nv_bfloat16* base;
+  const Element* base;
   uint64_t dims[kRank];
   uint64_t strides[kRank - 1];
   uint32_t box[kRank];
 };
 
 #if TRIREME_DEVICE
-template <int kRank>
-TensorMap encode_tiled(const TiledTensor<kRank>& t) {
+template <int kRank, class Element = __nv_bfloat16>
+TensorMap encode_tiled(const TiledTensor<kRank, Element>& t) {
   using Encode =
       CUresult(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
                const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
@@ -41,14 +41,15 @@ TensorMap encode_tiled(const TiledTensor<kRank>& t) {
   cuuint32_t box[kRank], element_strides[kRank];
   for (int i = 0; i < kRank; ++i) {
     dims[i] = t.dims[i], box[i] = t.box[i], element_strides[i] = 1;
-    if (i) strides[i - 1] = t.strides[i - 1] * sizeof(__nv_bfloat16);
+    if (i) strides[i - 1] = t.strides[i - 1] * sizeof(Element);
   }
   TensorMap map;
-  const CUresult r =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank, const_cast<__nv_bfloat16*>(t.base),
-             dims, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             t.box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult r = encode(
+      &map, sizeof(Element) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      kRank, const_cast<Element*>(t.base), dims, strides, box, element_strides,
+      CU_TENSOR_MAP_INTERLEAVE_NONE,
+      t.box[0] * sizeof(Element) == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (r != CUDA_SUCCESS) {
     fail_call("a tensor map", "cuTensorMapEncodeTiled refuses it",
               r == CUDA_ERROR_INVALID_VALUE ? "CUDA_ERROR_INVALID_VALUE" : "error of the driver");
@@ -56,20 +57,20 @@ TensorMap encode_tiled(const TiledTensor<kRank>& t) {
   return map;
 }
 #else
-template <int kRank>
-TensorMap encode_tiled(const TiledTensor<kRank>& t) {
+template <int kRank, class Element = __nv_bfloat16>
+TensorMap encode_tiled(const TiledTensor<kRank, Element>& t) {
   TensorMap map;
   uint64_t strides[kRank];
-  for (int i = 1; i < kRank; ++i) strides[i - 1] = t.strides[i - 1] * sizeof(__nv_bfloat16);
-  simt::encode_tensor_map(&map, sizeof(__nv_bfloat16), kRank, t.base, t.dims, strides, t.box);
+  for (int i = 1; i < kRank; ++i) strides[i - 1] = t.strides[i - 1] * sizeof(Element);
+  simt::encode_tensor_map(&map, sizeof(Element), kRank, t.base, t.dims, strides, t.box);
   return map;
 }
 #endif
 
 /// encode_tiled, remembered by content: steps repeat their maps, and the driver takes longer over
 /// one than a launch. No std:: container: this header is compiled together with kernels (cuda.cuh).
-template <int kRank>
-const TensorMap& tensor_map(const TiledTensor<kRank>& t) {
+template <int kRank, class Element = __nv_bfloat16>
+const TensorMap& tensor_map(const TiledTensor<kRank, Element>& t) {
   constexpr int kWords = 3 * kRank, kSlots = 4096;
   struct Slot {
     uint64_t key[kWords];

@@ -33,4 +33,8 @@ struct QuantizedGemm {
 };
 void gemm_quantized(Context& context, const QuantizedGemm& args);
 
+/// Whether products of both recipes, whole tensors and blocks of 128, have kernels there: on a CPU,
+/// and on a GPU of Hopper's architecture.
+bool gemm_quantized_serves(Device device);
+
 }  // namespace trireme

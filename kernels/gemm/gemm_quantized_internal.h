@@ -3,6 +3,7 @@
 
 #include "kernels/gemm/gemm_internal.h"
 #include "kernels/gemm/gemm_quantized.h"
+#include "kernels/gemm/gemm_quantized_gpu_table.h"
 
 namespace trireme::gemm_quantized_internal {
 
@@ -14,5 +15,10 @@ Gemm without_operands(const QuantizedGemm& args);
 
 /// The product and its epilogue, of checked arguments that have elements; `then` is the caller's.
 void gemm_on_gpu(Context& context, const QuantizedGemm& args);
+
+GemmQuantizedGpuArgs gpu_args(const Context& context, const QuantizedGemm& args);
+/// By a table that must serve the product; `multiprocessors`, if not 0: for tests.
+void gemm_by_table(Context& context, const QuantizedGemm& args,
+                   const GemmQuantizedGpuKernels& table, int multiprocessors = 0);
 
 }  // namespace trireme::gemm_quantized_internal

@@ -1,10 +1,11 @@
 #include "kernels/quantize/quantize.h"
 
-#include <algorithm>
+#include <bit>
 #include <string>
 
 #include "kernels/common/check_args.h"
 #include "kernels/common/dispatch.h"
+#include "kernels/common/gpu_scratch.h"
 #include "kernels/common/op_work.h"
 #include "kernels/quantize/quantize_internal.h"
 
@@ -59,18 +60,26 @@ QuantizedDim quantize_internal::dim_of(const ScaleDim& dim, bool padded) {
   QuantizedDim out{};
   out.whole = dim.block == 0;
   out.block = out.whole ? std::int64_t{1} << 62 : dim.block;
+  out.padded = padded;
+  const auto in_tile = static_cast<std::uint64_t>(out.whole ? ScaleDim::kAlignment : dim.block);
+  out.tile_shift = std::countr_zero(in_tile);
   std::int64_t at = 0;
   for (int i = 0; i < dim.part_count; ++i) {
     const ScaleDim::Part& part = dim.parts[static_cast<std::size_t>(i)];
     if (part.size == 0) continue;
-    out.parts[out.part_count++] = {out.size, part.size, out.blocks,
-                                   out.whole ? 0 : ScaleDim::phase(part, out.block),
-                                   at + (padded ? ScaleDim::phase(part, ScaleDim::kAlignment) : 0)};
+    const std::int64_t lead = ScaleDim::phase(part, ScaleDim::kAlignment);
+    out.parts[out.part_count++] = {.begin = out.size,
+                                   .size = part.size,
+                                   .first_block = out.blocks,
+                                   .phase = out.whole ? 0 : ScaleDim::phase(part, out.block),
+                                   .lead = lead,
+                                   .at = at + (padded ? lead : 0)};
     out.size += part.size;
     out.blocks += dim.blocks_of(part);
     at += padded ? ScaleDim::padded_size_of(part) : part.size;
   }
   out.width = at;
+  out.tiles = dim.padded_size() / ScaleDim::kAlignment;
   return out;
 }
 
@@ -140,9 +149,13 @@ void quantize(Context& context, const Quantize& args) {
   const std::size_t blocks = blocks_of(rows, columns);
   const bool find = !args.amax.given();
   const std::size_t partial = find ? partial_count(context, rows, columns) : 0;
-  std::byte* scratch = context.scratch((blocks * (find ? 2 : 1) + partial) * sizeof(float));
-  auto* factors = reinterpret_cast<float*>(scratch);
-  auto* found = reinterpret_cast<std::int32_t*>(factors + blocks);
+  const std::size_t words =
+      context.on_gpu()
+          ? find && !gpu_scratch::quantizes_at_once(rows.block, columns.block) ? blocks : 0
+          : blocks * (find ? 2 : 1) + partial;
+  auto* factors =
+      words == 0 ? nullptr : reinterpret_cast<float*>(context.scratch(words * sizeof(float)));
+  auto* found = reinterpret_cast<std::int32_t*>(context.on_gpu() ? factors : factors + blocks);
   // Only maxima that are found here are written.
   auto* given = const_cast<std::int32_t*>(find ? nullptr : args.amax.as<std::int32_t>());
   table_of(context).quantize(

@@ -14,6 +14,7 @@ struct QuantizedDim {
     std::int64_t begin, size;  ///< indices of the tensor
     std::int64_t first_block;  ///< of the dim's blocks, where `begin` lies
     std::int64_t phase;        ///< of `begin` in that block
+    std::int64_t lead;         ///< of `begin` in its first tile of 128 of the padded order
     std::int64_t at;           ///< where `begin` lies in a row of codes
   };
   Part parts[4];
@@ -21,7 +22,10 @@ struct QuantizedDim {
   std::int64_t block;  ///< indices; more than there are where a part is one
   std::int64_t size, blocks;
   std::int64_t width;  ///< of a row of codes that are this dim's
+  std::int64_t tiles;  ///< of 128
+  int tile_shift;      ///< a tile's indices share a block where these are equal >> tile_shift
   bool whole;          ///< a block is all of a part
+  bool padded;         ///< a row of codes is, if they lie along it
 };
 
 /// amax[i, j] = bits of max |x| of each block.

@@ -25,8 +25,8 @@ struct ShardPart {
 
 /// shards[o, e - part.begin] = the element that stands at place e of the shard of owner
 /// first_owner + o, for e of the part. Places that belong to no element are left as they are.
-///   shards [O, part.size], local: the block;  both f32|bf16, or bf16 shards of an f32 block,
-///   rounded to nearest even;  asynchronous on a GPU
+///   shards [O, part.size], local: the block;  both f32|bf16|e4m3|e5m2, or bf16 shards of an f32
+///   block, rounded to nearest even;  asynchronous on a GPU
 void pack_shards(Context& context, TensorView shards_ON, ConstTensorView local,
                  const ShardPart& of);
 /// The reverse: those elements of `local` = shards. All others stay.

@@ -21,6 +21,12 @@ __device__ __forceinline__ bf16 converted<bf16, bf16>(const bf16& from) {
   return from;
 }
 
+template <>
+__device__ __forceinline__ std::uint8_t converted<std::uint8_t, std::uint8_t>(
+    const std::uint8_t& from) {
+  return from;
+}
+
 /// to[0 ... count) = from, by all threads of a block.
 template <class To, class From>
 __device__ __forceinline__ void copy_run(To* to, const From* from, std::int64_t count) {
@@ -90,6 +96,7 @@ template <bool kPack>
 void copy(const ShardsArgs& args) {
   if (args.shards_type == DType::kF32) return copy_elements<kPack, float, float>(args);
   if (args.local_type == DType::kF32) return copy_elements<kPack, bf16, float>(args);
+  if (is_fp8(args.local_type)) return copy_elements<kPack, std::uint8_t, std::uint8_t>(args);
   copy_elements<kPack, bf16, bf16>(args);
 }
 

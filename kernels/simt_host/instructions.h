@@ -37,9 +37,11 @@ void bulk_wait(int groups_left, bool read_only, Loc);
 /// With the 128-byte swizzle; leading_bytes: between blocks of 64 along M or N (16 if K-major).
 uint64_t wgmma_descriptor(const void* tile, uint32_t leading_bytes);
 void wgmma_fence();
+enum class WgmmaFormat { kBf16, kE4m3, kE5m2 };
 struct WgmmaShape {
   int n;
   bool a_mn_major, b_mn_major, accumulate;
+  WgmmaFormat a = WgmmaFormat::kBf16, b = WgmmaFormat::kBf16;
   bool operator==(const WgmmaShape&) const = default;
 };
 /// a_registers: null where A stands in shared memory.

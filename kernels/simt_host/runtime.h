@@ -27,6 +27,7 @@ struct Options {
   bool check_memory = true;  // effective only in kernels compiled with -fsanitize=thread
   bool check_global_races = true;
   bool late_copies = true;         // cp.async data arrives at the wait, not at the issue
+  bool tensor_core_sums = false;   // wgmma of fp8 adds as Hopper does, not k upwards in fp32
   size_t stack_bytes = 256 << 10;  // virtual; only touched pages count
   size_t max_smem_bytes = 232448;  // 227 KB on sm_90; 101376 on sm_86/89, 166912 on sm_80
 };

@@ -127,6 +127,11 @@ T atomicAdd(T* p, std::type_identity_t<T> v, SIMT_LOC) {
   return trireme::simt::atomic_update(
       p, [=](T x) { return x + v; }, loc);
 }
+template <class T>
+T atomicMax(T* p, std::type_identity_t<T> v, SIMT_LOC) {
+  return trireme::simt::atomic_update(
+      p, [=](T x) { return x < v ? v : x; }, loc);
+}
 // ---- arithmetic ----
 template <class T>
 constexpr T min(T a, std::type_identity_t<T> b) {
@@ -140,6 +145,7 @@ inline float __fdividef(float a, float b) { return a / b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
 inline int __clz(int x) { return std::countl_zero(unsigned(x)); }
 inline int __ffs(int x) { return x ? std::countr_zero(unsigned(x)) + 1 : 0; }
 inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }

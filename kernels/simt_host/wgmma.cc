@@ -2,6 +2,7 @@
 // then, and their operands in shared memory count as being read.
 
 #include "kernels/simt_host/state.h"
+#include "kernels/simt_host/wgmma_sums.h"
 
 namespace trireme::simt {
 
@@ -25,16 +26,17 @@ uint64_t wgmma_descriptor(const void* tile, uint32_t leading_bytes) {
 
 namespace {
 
-/// Eight bf16 of an operand that stand together in shared memory.
+/// Eight bf16 or 16 codes of an operand that stand together in shared memory.
 struct Chunk {
   int row, k;  // of the first; row along M or N
   bool along_k;
   uint32_t at;
 };
 
-/// The 16-byte parts of an operand of `rows` x 16 (PTX ISA, wgmma's layouts, 128-byte swizzle).
+/// The 16-byte parts of an operand of `rows` x 32 bytes (PTX ISA, wgmma's layouts, 128-byte
+/// swizzle).
 template <class F>
-void each_chunk(uint64_t descriptor, int rows, bool mn_major, F f) {
+void each_chunk(uint64_t descriptor, int rows, bool mn_major, int element_bytes, F f) {
   const auto start = (uint32_t(descriptor & 0x3fff) << 4) +
                      uint32_t(descriptor >> kRankBit & 7) * uint32_t(kSmemMax);
   const auto leading = uint32_t(descriptor >> 16 & 0x3fff) << 4;
@@ -58,19 +60,19 @@ void each_chunk(uint64_t descriptor, int rows, bool mn_major, F f) {
     return;
   }
   for (int row = 0; row < rows; ++row)
-    for (int k = 0; k < 16; k += 8) {
+    for (int byte = 0; byte < 32; byte += 16) {
       const uint32_t at =
-          start + uint32_t(row / 8) * stride + uint32_t(row % 8) * 128 + uint32_t(k) * 2;
-      f(Chunk{row, k, true, swizzled(at, 128)});
+          start + uint32_t(row / 8) * stride + uint32_t(row % 8) * 128 + uint32_t(byte);
+      f(Chunk{row, byte / element_bytes, true, swizzled(at, 128)});
     }
 }
 template <class F>
 void each_chunk_of_a(const WgmmaOp& op, F f) {
-  if (!op.a_in_registers) each_chunk(op.a, 64, op.shape.a_mn_major, f);
+  if (!op.a_in_registers) each_chunk(op.a, 64, op.shape.a_mn_major, bytes_of(op.shape.a), f);
 }
 template <class F>
 void each_chunk_of_b(const WgmmaOp& op, F f) {
-  each_chunk(op.b, op.shape.n, op.shape.b_mn_major, f);
+  each_chunk(op.b, op.shape.n, op.shape.b_mn_major, bytes_of(op.shape.b), f);
 }
 
 void check_operands(Worker& w, const WgmmaOp& op, int me) {
@@ -82,19 +84,6 @@ void check_operands(Worker& w, const WgmmaOp& op, int me) {
   each_chunk_of_b(op,
                   [&](const Chunk& c) { check_async_read(w, c.at, 16, me, record, "wgmma (B)"); });
 }
-
-#if defined(__GNUC__) && !SIMT_ASAN
-__attribute__((target_clones("default", "arch=haswell")))
-#endif
-void multiply(float* __restrict d, const float* __restrict a, const float* __restrict b, int n) {
-  for (int m = 0; m < 64; ++m)
-    for (int k = 0; k < 16; ++k) {
-      float x = a[m * 16 + k];
-      for (int j = 0; j < n; ++j) d[m * n + j] += x * b[k * n + j];
-    }
-}
-
-float from_bf16(uint32_t bits) { return std::bit_cast<float>(bits << 16); }
 
 constexpr uint32_t kPoison = 0x7fc0dead;
 
@@ -109,7 +98,7 @@ class Warpgroup128 {
  public:
   Warpgroup128(Worker& w, int first, const Loc& loc)
       : w_(w), first_(first), threads_(&w.threads[size_t(first)]), loc_(loc) {
-    a_.resize(64 * 16), b_.resize(16 * 256), tile_.resize(64 * 256);
+    a_.resize(64 * 32), b_.resize(32 * 256), tile_.resize(64 * 256);
   }
 
   /// Executes the oldest groups and gives the threads their accumulators.
@@ -149,7 +138,7 @@ class Warpgroup128 {
       if (!op.shape.accumulate) std::fill_n(tile_.begin(), 64 * n, 0.0f);
       load_operands(g, i);
       ++w_.stats.wgmmas;
-      multiply(tile_.data(), a_.data(), b_.data(), n);
+      multiply(op.shape, tile_.data(), a_.data(), b_.data());
       if (i + 1 == ops.size() || ops[i + 1].d != op.d) move_accumulators(g, i, false);
       each_chunk_of_a(op, [&](const Chunk& c) { end_async_read(w_, c.at, 16, first_); });
       each_chunk_of_b(op, [&](const Chunk& c) { end_async_read(w_, c.at, 16, first_); });
@@ -171,21 +160,29 @@ class Warpgroup128 {
 
   void load_operands(size_t g, size_t i) {
     const WgmmaOp& op = group(0, g)[i];
-    const auto spread = [&](const Chunk& c, float* to, int row_stride, int k_stride) {
-      uint16_t bits[8];
-      std::memcpy(bits, w_.smem + c.at, 16);
+    const int depth = depth_of(op.shape);
+    const auto spread = [&](const Chunk& c, WgmmaFormat format, float* to, int row_stride,
+                            int k_stride) {
       to += c.row * row_stride + c.k * k_stride;
-      for (int e = 0; e < 8; ++e) to[e * (c.along_k ? k_stride : row_stride)] = from_bf16(bits[e]);
+      const int step = c.along_k ? k_stride : row_stride;
+      if (format == WgmmaFormat::kBf16) {
+        uint16_t bits[8];
+        std::memcpy(bits, w_.smem + c.at, 16);
+        for (int e = 0; e < 8; ++e) to[e * step] = float_of_bf16(bits[e]);
+      } else {
+        for (int e = 0; e < 16; ++e)
+          to[e * step] = float_of_code(format, w_.smem[c.at + uint32_t(e)]);
+      }
     };
-    each_chunk_of_a(op, [&](const Chunk& c) { spread(c, a_.data(), 16, 1); });
-    each_chunk_of_b(op, [&](const Chunk& c) { spread(c, b_.data(), 1, op.shape.n); });
+    each_chunk_of_a(op, [&](const Chunk& c) { spread(c, op.shape.a, a_.data(), depth, 1); });
+    each_chunk_of_b(op, [&](const Chunk& c) { spread(c, op.shape.b, b_.data(), 1, op.shape.n); });
     if (!op.a_in_registers) return;
     for (int t = 0; t < 128; ++t) {
       const auto& registers = group(t, g)[i].a_registers;
       for (int e = 0; e < 4; ++e) {
         const int row = t / 32 * 16 + t % 32 / 4 + 8 * (e & 1), k = 2 * (t & 3) + 8 * (e >> 1);
-        a_[size_t(row * 16 + k)] = from_bf16(registers[e] & 0xffff);
-        a_[size_t(row * 16 + k + 1)] = from_bf16(registers[e] >> 16);
+        a_[size_t(row * 16 + k)] = float_of_bf16(registers[e] & 0xffff);
+        a_[size_t(row * 16 + k + 1)] = float_of_bf16(registers[e] >> 16);
       }
     }
   }

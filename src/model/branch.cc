@@ -9,9 +9,10 @@ BranchWeights weights_of(const ParamStore::Lease& lease, const BranchParams& par
 
 void column_parallel_forward(const LayerPass& pass, TensorView y_TN, TensorView x_TC,
                              const LinearWeights& weights, const LinearEpilogue& epilogue) {
-  if (weights.fp8 != nullptr) {  // a scale is that of all rows
-    pass.tensor.all_gather(x_TC);
-    return pass.linear_forward(y_TN, x_TC, weights, epilogue);
+  if (weights.fp8 != nullptr && pass.fp8 != nullptr) {
+    if (pass.tensor.residual_tokens(x_TC.shape[0]) < x_TC.shape[0])
+      return pass.fp8->forward_gathered(y_TN, x_TC, weights, epilogue);
+    return pass.linear_forward(y_TN, x_TC, weights, epilogue);  // a scale is that of all rows
   }
   pass.tensor.use_gathered(
       x_TC, pass.tensor.start_all_gather(x_TC), [&](std::int64_t first, std::int64_t count) {

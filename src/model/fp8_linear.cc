@@ -47,6 +47,24 @@ class Fp8Products::Operands {
     const bool joined = cut_crosses_blocks(cut, of_.tensor.extent(), dims.columns.block);
     return quantized(x_TC, dims, Transpose::kNo, format, joined);
   }
+  /// The same from residual rows, of which each rank quantises its own.
+  QuantizedView gathered_rows(TensorView x_TC, const ScaleDim& columns, DType format) {
+    const bool blocks = of_.precision.recipe == Fp8Recipe::kBlock;
+    const ScaleDim along = columns.with_block(blocks ? kBlock : 0);
+    const std::int64_t tokens = x_TC.shape[0], block = blocks ? 1 : 0;
+    const TensorAxis::Rows own = of_.tensor.residual_range(tokens);
+    const QuantizedView out = take({tokens, block}, along, format);
+    const ScaleDim rows{own.count, block};
+    const TensorView scales = blocks ? out.scales.rows(own.first, own.count) : out.scales;
+    Quantize args;
+    args.out = {out.codes.rows(own.first, own.count), scales, rows, along, true};
+    args.x = of_.tensor.residual_rows(x_TC);
+    if (!blocks) args.amax = maxima_of_all(args.x, {rows, along});
+    quantize(of_.context, args);
+    of_.tensor.all_gather(out.codes);
+    if (blocks) of_.tensor.all_gather(out.scales);
+    return out;
+  }
   /// x^T, which is multiplied along x's rows.
   QuantizedView columns(ConstTensorView x_TC, const ScaleDim& columns, const TensorCut& cut,
                         DType format) {
@@ -56,16 +74,13 @@ class Fp8Products::Operands {
     return quantized(x_TC, dims, Transpose::kYes, format, joined);
   }
   /// A weight, or its transpose, as it is multiplied along the columns of that.
-  ConstQuantizedView weight(const ConstQuantizedView& weight, Transpose transpose) {
-    if (transpose == Transpose::kNo && weight.columns.aligned()) {
-      ConstQuantizedView same = weight;
-      same.padded = true;
-      return same;
-    }
-    const bool turned = transpose == Transpose::kYes;
-    const QuantizedView out = take(turned ? weight.columns : weight.rows,
-                                   turned ? weight.rows : weight.columns, weight.format());
-    reorder(of_.context, out, weight, transpose);
+  ConstQuantizedView weight(const LinearWeights& weights, Transpose transpose) {
+    if (transpose == Transpose::kYes) return weights.lease->turned(of_.context, weights.range);
+    ConstQuantizedView weight = weights.lease->quantized(weights.range);
+    weight.padded = weight.columns.aligned();
+    if (weight.padded) return weight;
+    const QuantizedView out = take(weight.rows, weight.columns, weight.format());
+    reorder(of_.context, out, weight, Transpose::kNo);
     return out;
   }
 
@@ -91,6 +106,20 @@ class Fp8Products::Operands {
     if (joined) args.amax = joined_maxima(x, dims);
     quantize(of_.context, args);
     return args.out;
+  }
+
+  /// The largest magnitudes over the rows of all tensor-parallel ranks.
+  TensorView maxima_of_all(ConstTensorView x, const Dims& dims) {
+    const std::int64_t count = dims.rows.blocks() * dims.columns.blocks();
+    const TensorView parts = arena_.take(DType::kI32, {of_.tensor.extent(), count});
+    check();
+    const TensorView mine = parts.rows(of_.tensor.rank().index, 1);
+    clear(of_.context, mine);
+    absolute_max(of_.context, mine.reshape(scales_shape(dims.rows, dims.columns)), x, dims.rows,
+                 dims.columns);
+    of_.tensor.gather_parts(parts);
+    join_maxima(of_.context, mine.reshape({count}), parts);
+    return mine.reshape(scales_shape(dims.rows, dims.columns));
   }
 
   /// The largest magnitudes of blocks that several tensor-parallel ranks have parts of.
@@ -137,8 +166,7 @@ Fp8Scratch lay_out_fp8(ArenaCursor& arena, const Fp8Widths& widths) {
   };
   const std::int64_t in = padded(widths.in), out = padded(widths.out),
                      tokens = padded(widths.tokens);
-  const std::int64_t codes =
-      std::max({(tokens + out) * in, (tokens + in) * out, (in + out) * tokens});
+  const std::int64_t codes = std::max({(tokens + out) * in, tokens * out, (in + out) * tokens});
   // A scale for 128 codes, and a few where rows have blocks of their own.
   std::int64_t scales = codes / kBlock + in + out + tokens;
   // Maxima of a tensor whose columns other ranks have the rest of.
@@ -151,21 +179,58 @@ Fp8Scratch lay_out_fp8(ArenaCursor& arena, const Fp8Widths& widths) {
   return {arena.take(DType::kF8E4M3, {codes + 4 * scales + kAlignment})};
 }
 
+std::int64_t fp8_joined_rows(Fp8Recipe recipe, const ScaleDim& columns, const TensorCut& cut,
+                             std::int64_t tokens, int tensor_extent) {
+  const bool blocks = recipe == Fp8Recipe::kBlock;
+  const ScaleDim along = columns.with_block(blocks ? kBlock : 0);
+  if (!cut_crosses_blocks(cut, tensor_extent, along.block)) return 0;
+  return (blocks ? tokens : 1) * blocks_of_all(along);
+}
+
+std::int64_t fp8_joined_columns(Fp8Recipe recipe, const ScaleDim& columns, const TensorCut& cut,
+                                int tensor_extent) {
+  if (recipe == Fp8Recipe::kBlock || !cut_crosses_blocks(cut, tensor_extent, 0)) return 0;
+  return blocks_of_all(columns.with_block(0));
+}
+
+Fp8Gathered fp8_gathered(Fp8Recipe recipe, const ScaleDim& columns, std::int64_t tokens) {
+  const bool blocks = recipe == Fp8Recipe::kBlock;
+  const ScaleDim along = columns.with_block(blocks ? kBlock : 0);
+  const std::int64_t codes = tokens * along.padded_size();
+  if (!blocks) return {codes, 0, 4 * along.blocks()};
+  return {codes, 4 * tokens * along.blocks(), 0};
+}
+
 LinearWeights widen(Context& context, const LinearWeights& weights, TensorView memory) {
   if (weights.fp8 == nullptr) return weights;
-  const Shape& shape = weights.quantized.codes.shape;
+  const ConstQuantizedView quantized = weights.lease->quantized(weights.range);
+  const Shape& shape = quantized.codes.shape;
   const TensorView weight = memory.rows(0, shape.count()).reshape(shape);
-  dequantize(context, weight, weights.quantized);
+  dequantize(context, weight, quantized);
   return {weight, weights.bias, weights.in_out};
 }
 
 void Fp8Products::forward(TensorView y_TN, ConstTensorView x_TK, const LinearWeights& weights,
                           const LinearEpilogue& epilogue) const {
   Operands operands(*this);
+  const Fp8Columns& columns = *weights.fp8;
+  forward(y_TN, operands.rows(x_TK, columns.in, columns.in_cut, DType::kF8E4M3), operands, weights,
+          epilogue);
+}
+
+void Fp8Products::forward_gathered(TensorView y_TN, TensorView x_TK, const LinearWeights& weights,
+                                   const LinearEpilogue& epilogue) const {
+  Operands operands(*this);
+  forward(y_TN, operands.gathered_rows(x_TK, weights.fp8->in, DType::kF8E4M3), operands, weights,
+          epilogue);
+}
+
+void Fp8Products::forward(TensorView y_TN, const ConstQuantizedView& x, Operands& operands,
+                          const LinearWeights& weights, const LinearEpilogue& epilogue) const {
   QuantizedGemm args;
   args.c_MN = y_TN;
-  args.a = operands.rows(x_TK, weights.fp8->in, weights.fp8->in_cut, DType::kF8E4M3);
-  args.b = operands.weight(weights.quantized, weights.in_out ? Transpose::kYes : Transpose::kNo);
+  args.a = x;
+  args.b = operands.weight(weights, weights.in_out ? Transpose::kYes : Transpose::kNo);
   args.precise_sums = precision.recipe == Fp8Recipe::kBlock;
   args.bias_N = weights.bias;
   args.epilogue = epilogue.kind;
@@ -183,7 +248,7 @@ void Fp8Products::backward_input(TensorView dx_TK, ConstTensorView dy_TN,
   QuantizedGemm args;
   args.c_MN = dx_TK;
   args.a = operands.rows(dy_TN, weights.fp8->out, weights.fp8->out_cut, precision.gradients);
-  args.b = operands.weight(weights.quantized, weights.in_out ? Transpose::kNo : Transpose::kYes);
+  args.b = operands.weight(weights, weights.in_out ? Transpose::kNo : Transpose::kYes);
   args.epilogue = epilogue.kind;
   args.operand = epilogue.operand;
   args.saved = epilogue.saved;

@@ -31,6 +31,18 @@ Fp8Scratch lay_out_fp8(ArenaCursor& arena, const Fp8Widths& widths);
 /// `weights` as they are or, of those in fp8, with their values rounded to bf16 in `memory`.
 LinearWeights widen(Context& context, const LinearWeights& weights, TensorView memory);
 
+/// What a product of `tokens` rows joins over the tensor axis: maxima (i32) that each rank has, 0
+/// where it joins none. Of operands along their columns, or (dW) along tokens.
+std::int64_t fp8_joined_rows(Fp8Recipe recipe, const ScaleDim& columns, const TensorCut& cut,
+                             std::int64_t tokens, int tensor_extent);
+std::int64_t fp8_joined_columns(Fp8Recipe recipe, const ScaleDim& columns, const TensorCut& cut,
+                                int tensor_extent);
+/// Bytes of x's operand in forward_gathered, all rows.
+struct Fp8Gathered {
+  std::int64_t codes = 0, scales = 0, maxima = 0;  ///< maxima: of one rank
+};
+Fp8Gathered fp8_gathered(Fp8Recipe recipe, const ScaleDim& columns, std::int64_t tokens);
+
 struct Fp8Products {
   Context& context;
   const TensorAxis& tensor;
@@ -39,6 +51,10 @@ struct Fp8Products {
 
   void forward(TensorView y_TN, ConstTensorView x_TK, const LinearWeights& weights,
                const LinearEpilogue& epilogue) const;
+  /// The same from the residual rows of x alone: under sequence parallelism each rank's are
+  /// gathered as codes, half of what they are in bf16. x's other rows stay as they are.
+  void forward_gathered(TensorView y_TN, TensorView x_TK, const LinearWeights& weights,
+                        const LinearEpilogue& epilogue) const;
   void backward_input(TensorView dx_TK, ConstTensorView dy_TN, const LinearWeights& weights,
                       const LinearEpilogue& epilogue) const;
   void backward_weight(const LinearGradients& gradients, ConstTensorView dy_TN,
@@ -46,6 +62,8 @@ struct Fp8Products {
 
  private:
   class Operands;
+  void forward(TensorView y_TN, const ConstQuantizedView& x, Operands& operands,
+               const LinearWeights& weights, const LinearEpilogue& epilogue) const;
 };
 
 }  // namespace trireme

@@ -7,8 +7,9 @@ namespace trireme {
 LinearWeights weights_of(const ParamStore::Lease& lease, const LinearParams& params) {
   LinearWeights weights;
   if (params.fp8) {
-    weights.quantized = lease.quantized(params.weight);
     weights.fp8 = &*params.fp8;
+    weights.lease = &lease;
+    weights.range = params.weight;
   } else {
     weights.weight = lease.weight(params.weight);
   }

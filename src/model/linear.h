@@ -10,8 +10,10 @@ namespace trireme {
 struct LinearWeights {
   ConstTensorView weight, bias;  ///< bias may be absent
   bool in_out = false;
-  ConstQuantizedView quantized = {};  ///< in place of `weight` in fp8
-  const Fp8Columns* fp8 = nullptr;    ///< given with that
+  /// In fp8, in place of `weight`: what the lease, which must outlive this, has of `range`.
+  const Fp8Columns* fp8 = nullptr;
+  const ParamStore::Lease* lease = nullptr;
+  ParamRange range = {};
 };
 struct LinearGradients {
   Gradients::Product weight;

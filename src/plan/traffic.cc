@@ -4,6 +4,7 @@
 
 #include "base/math.h"
 #include "comm/communicator.h"
+#include "model/fp8_linear.h"
 #include "model/head.h"
 #include "model/walk.h"
 #include "store/buckets.h"
@@ -167,6 +168,8 @@ class Count {
       layer += moved(recompute_transitions(model_.layer(0)), made);
     // The embedding and its gradient; the head's input and its gradient.
     Moved stream = layers_ * layer;
+    Moved maxima;
+    if (request_.part.fp8) fp8_layers(gather, made, reduce, stream, maxima);
     std::int64_t heads = 0;
     for (const ChunkParams& chunk : params_.chunks) {
       stream += (chunk.range.embedding + chunk.range.head) * gather;
@@ -186,7 +189,10 @@ class Count {
       const std::int64_t passes = request_.recompute == Recompute::kFull ? 3 : 2;
       statistics += layers_ * passes * both_ways(2 * rows_, DType::kF32, rank);
     }
+    statistics += maxima;
     add(Axis::kTensor, "statistics", steps * statistics);
+    if (const std::int64_t joined = fp8_maxima().tensor; joined > 0)
+      add(Axis::kTensor, "weights", {joined, 1, 0});
     using Of = PartialGradients::Of;
     const auto partial = [&](Of of, AxisRank group) {
       const std::int64_t bytes =
@@ -197,6 +203,46 @@ class Count {
     Moved gradients = partial(Of::kTensorAxis, rank);
     add(Axis::kTensor, "gradients",
         gradients += partial(Of::kSameHeads, {copies, rank.index % copies}));
+  }
+
+  /// Of layers whose products are in fp8: norms' outputs travel as codes, products reduce all rows
+  /// at once, and maxima of what ranks have parts of are joined.
+  void fp8_layers(const Moved& gather, const Moved& made, const Moved& reduce, Moved& stream,
+                  Moved& maxima) const {
+    const Fp8Recipe recipe = request_.part.fp8->recipe;
+    const int extent = request_.part.cut.tensor.extent;
+    const bool again = request_.recompute == Recompute::kFull, after = model_.layer(0).norm_after();
+    const auto joins = [&](std::int64_t values) {
+      return values == 0 ? Moved{} : one_way(4 * values * extent, extent);
+    };
+    const auto input = [&](const LinearParams& linear, std::int64_t times) {
+      if (gather.bytes == 0) return;
+      const Fp8Gathered of = fp8_gathered(recipe, linear.fp8->in, rows_);
+      Moved codes = one_way(of.codes, extent);
+      if (of.scales > 0) codes += one_way(of.scales, extent);
+      stream += times * codes;
+      stream += -times * gather;
+      if (of.maxima > 0) maxima += times * one_way(of.maxima * extent, extent);
+    };
+    for (const ChunkParams& chunk : params_.chunks) {
+      for (const BlockParams& block : chunk.blocks) {
+        if (!block.attention.in.fp8) continue;
+        const std::int64_t forward = again ? 2 : 1;
+        const std::pair<const BranchParams*, std::int64_t> branches[] = {
+            {&block.attention, forward}, {&block.mlp, again && after ? 2 : 1}};
+        for (const auto& [branch, last] : branches) {
+          const LinearParams &in = branch->in, &out = branch->out;
+          input(in, forward);
+          stream += last * reduce;
+          stream += -last * made;
+          maxima +=
+              last * joins(fp8_joined_rows(recipe, out.fp8->in, out.fp8->in_cut, rows_, extent));
+          maxima += joins(fp8_joined_rows(recipe, in.fp8->out, in.fp8->out_cut, rows_, extent));
+          maxima += joins(fp8_joined_columns(recipe, in.fp8->out, in.fp8->out_cut, extent));
+          maxima += joins(fp8_joined_columns(recipe, out.fp8->in, out.fp8->in_cut, extent));
+        }
+      }
+    }
   }
 
   void context() {

@@ -5,6 +5,7 @@
 #include "base/math.h"
 #include "base/random.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/quantize/quantize.h"
 #include "tensor/transfer.h"
 
 namespace trireme {
@@ -30,6 +31,13 @@ Sizes sizes_of(const StoreLayout& layout, const StoreLayout& trained, const Stor
   sizes.codes = whole_or_owned(stage < 3, coded);
   if (!contents.states.empty()) sizes.state = whole_or_owned(stage == 0, trained);
   return sizes;
+}
+
+/// Codes of the transposes of all blocks.
+std::int64_t turned_count(const QuantizedLayout& quantized, const StoreLayout& layout) {
+  std::int64_t count = 0;
+  for (int block = 0; block < layout.block_count(); ++block) count += quantized.turned_size(block);
+  return count;
 }
 
 /// Maxima are joined in equal parts of the ranks that share them.
@@ -74,6 +82,18 @@ ParamStore::ParamStore(std::vector<ParamMeta> params, DType compute, StoreConten
   for (Form& form : forms_) form.placed.resize(static_cast<std::size_t>(layout_.block_count()));
   largest_ = make(largest_count(quantized_, distribution), DType::kI32);
   scales_ = make(quantized_.size(), DType::kF32);
+  turned_scales_ = make(quantized_.size(), DType::kF32);
+  turned_fresh_.resize(quantized_.turned().size());
+  turned_blocks_.resize(static_cast<std::size_t>(layout_.block_count()));
+  if (layout_.zero_stage() < 3) {
+    turned_ = make(turned_count(quantized_, layout_), DType::kF8E4M3);
+    std::int64_t begin = 0;
+    for (int block = 0; block < layout_.block_count(); ++block) {
+      const std::int64_t size = quantized_.turned_size(block);
+      if (size > 0) place_turned(block, turned_.view().rows(begin, size));
+      begin += size;
+    }
+  }
   if (contents_.gradients) gradients_.emplace(params_, trained_, device);
   for (const OptimizerState& state : contents_.states)
     states_.push_back(make(sizes.state, state.dtype));
@@ -128,6 +148,33 @@ ConstQuantizedView ParamStore::Lease::quantized(ParamRange range) const {
   return QuantizedView(store_->leased(block_, WeightForm::kFp8, range), scales, dims.rows,
                        dims.columns, false);
 }
+
+ConstQuantizedView ParamStore::Lease::turned(Context& context, ParamRange range) const {
+  const QuantizedLayout& layout = store_->quantized_;
+  const std::size_t which = layout.turned_of(range.first);
+  const QuantizedDims dims = layout.dims(range);
+  const TensorView& block = store_->turned_blocks_[static_cast<std::size_t>(block_)];
+  const QuantizedView out(
+      part(block, layout.turned()[which].begin, codes_shape(dims.columns, dims.rows, true)),
+      part(store_->turned_scales_.view(), layout.offset(range.first),
+           scales_shape(dims.columns, dims.rows)),
+      dims.columns, dims.rows, true);
+  char& fresh = store_->turned_fresh_[which];
+  if (fresh == 0) reorder(context, out, quantized(range), Transpose::kYes);
+  fresh = 1;
+  return out;
+}
+
+void ParamStore::place_turned(int block, TensorView codes) {
+  turned_blocks_.at(static_cast<std::size_t>(block)) = codes;
+}
+
+void ParamStore::codes_changed(int block) {
+  for (std::size_t i = 0; i < turned_fresh_.size(); ++i)
+    if (quantized_.turned()[i].block == block) turned_fresh_[i] = 0;
+}
+
+void ParamStore::codes_changed() { std::fill(turned_fresh_.begin(), turned_fresh_.end(), 0); }
 
 ConstTensorView ParamStore::Lease::padded_weight(ParamIndex index) const {
   const ConstTensorView rows = weight(index);
@@ -327,8 +374,10 @@ ParamStore::Bytes ParamStore::bytes_of(const std::vector<ParamMeta>& params, DTy
                                layout_of(Of::kFp8Weights), compute, contents);
   const QuantizedLayout quantized(params, distribution);
   Bytes bytes;
-  bytes.parameters = 4 * sizes.values + 2 * sizes.copies + sizes.codes + 4 * quantized.size() +
+  bytes.parameters = 4 * sizes.values + 2 * sizes.copies + sizes.codes + 8 * quantized.size() +
                      4 * largest_count(quantized, distribution);
+  if (distribution.zero_stage < 3)
+    bytes.parameters += turned_count(quantized, layout_of(Of::kValues));
   if (contents.gradients) bytes.gradients = Gradients::bytes_of(params, trained);
   for (const OptimizerState& state : contents.states)
     bytes.optimizer += static_cast<std::int64_t>(size_of(state.dtype)) * sizes.state;

@@ -79,6 +79,8 @@ class ParamStore {
     [[nodiscard]] ConstTensorView padded_weight(ParamIndex index) const;
     /// Of parameters in fp8, which have no `weight`.
     [[nodiscard]] ConstQuantizedView quantized(ParamRange range) const;
+    /// Its transpose, padded along what were rows: made when it is first asked for.
+    [[nodiscard]] ConstQuantizedView turned(Context& context, ParamRange range) const;
 
    private:
     friend class ParamStore;
@@ -120,6 +122,12 @@ class ParamStore {
   void place_weights(int block, WeightForm form, TensorView weights);
   /// Stage 3: zeros behind the rows of the block's weights, where another block's may have stood.
   void clear_padding(Context& context, int block);
+
+  /// Stage 3: where the transposes of a block's fp8 weights stand from now on.
+  void place_turned(int block, TensorView codes);
+  /// The codes of a block have changed, or of all: transposes are made anew.
+  void codes_changed(int block);
+  void codes_changed();
 
   /// Initial values by (seed, name, global index), made on the host: equal bits on any mesh.
   void initialise(Context& context, std::uint64_t seed);
@@ -174,7 +182,10 @@ class ParamStore {
   std::array<Form, kWeightForms.size()> forms_;
   QuantizedLayout quantized_;
   Buffer largest_, scales_;
-  std::vector<Buffer> states_;  // of each that the optimizer has declared
+  Buffer turned_scales_, turned_;           // the latter to stage 2
+  std::vector<TensorView> turned_blocks_;   // of each block
+  mutable std::vector<char> turned_fresh_;  // of each of quantized_.turned()
+  std::vector<Buffer> states_;              // of each that the optimizer has declared
   std::optional<Gradients> gradients_;
 };
 

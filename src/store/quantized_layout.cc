@@ -55,6 +55,31 @@ QuantizedLayout::QuantizedLayout(const std::vector<ParamMeta>& params,
     }
     offsets_.push_back(offsets_.back() + size);
   }
+  for (const ParamIndex index : quantized_) add_turned(params, index);
+}
+
+void QuantizedLayout::add_turned(const std::vector<ParamMeta>& params, ParamIndex index) {
+  constexpr std::int64_t kAlignment = 64;
+  const ParamMeta& param = params[at(index)];
+  const bool fused = param.fuse == Fuse::kWithPrevious && !turned_.empty() &&
+                     turned_.back().range.last == index - 1;
+  turned_sizes_.resize(std::max(turned_sizes_.size(), at(param.block) + 1));
+  std::int64_t& size = turned_sizes_[at(param.block)];
+  if (fused) {
+    turned_.back().range.last = index;
+    size = turned_.back().begin;
+  } else {
+    turned_.push_back({{index, index}, param.block, size});
+  }
+  const QuantizedDims whole = dims(turned_.back().range);
+  size += round_up(codes_shape(whole.columns, whole.rows, true).count(), kAlignment);
+}
+
+std::size_t QuantizedLayout::turned_of(ParamIndex first) const {
+  const auto found = std::find_if(turned_.begin(), turned_.end(),
+                                  [&](const Turned& of) { return of.range.first == first; });
+  expect(found != turned_.end(), "parameter {} begins no fp8 range", first);
+  return static_cast<std::size_t>(found - turned_.begin());
 }
 
 QuantizedDims QuantizedLayout::dims(ParamRange range) const {

@@ -34,11 +34,29 @@ class QuantizedLayout {
   [[nodiscard]] std::int64_t size() const { return offsets_.back(); }
   [[nodiscard]] const std::vector<ParamIndex>& params() const { return quantized_; }
 
+  /// A fused range, or a parameter alone, and where its transpose begins in those of its block:
+  /// rows of the padded order of what were rows.
+  struct Turned {
+    ParamRange range;
+    int block;
+    std::int64_t begin;  ///< codes
+  };
+  [[nodiscard]] const std::vector<Turned>& turned() const { return turned_; }
+  /// Which of turned() begins with a parameter.
+  [[nodiscard]] std::size_t turned_of(ParamIndex first) const;
+  /// Codes of the transposes of a block.
+  [[nodiscard]] std::int64_t turned_size(int block) const {
+    return block < static_cast<int>(turned_sizes_.size()) ? turned_sizes_[at(block)] : 0;
+  }
+
  private:
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
+  void add_turned(const std::vector<ParamMeta>& params, ParamIndex index);
   std::vector<QuantizedDims> dims_;
   std::vector<std::int64_t> offsets_;
   std::vector<ParamIndex> quantized_;
+  std::vector<Turned> turned_;
+  std::vector<std::int64_t> turned_sizes_;  // of each block
 };
 
 }  // namespace trireme

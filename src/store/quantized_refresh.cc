@@ -116,6 +116,7 @@ void QuantizedRefresh::run() {
     args.amax = largest_of(index);
     quantize(context_, args);
   });
+  store_.codes_changed();
 }
 
 void QuantizedRefresh::join_shards() {

@@ -25,11 +25,12 @@ WeightSlots::WeightSlots(const StoreLayout& layout) {
   }
 }
 
-std::vector<std::int64_t> WeightSlots::begins(const StoreLayout& layout) const {
+std::vector<std::int64_t> WeightSlots::begins(
+    const std::function<std::int64_t(int block)>& size_of) const {
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(count));
-  for (int block = 0; block < layout.valued_blocks(); ++block) {
+  for (int block = 0; block < std::ssize(of_block); ++block) {
     std::int64_t& room = sizes[static_cast<std::size_t>(of(block))];
-    room = std::max(room, layout.local_block(block).size);
+    room = std::max(room, size_of(block));
   }
   std::vector<std::int64_t> begins = {0};
   for (const std::int64_t size : sizes) begins.push_back(begins.back() + size);
@@ -37,6 +38,10 @@ std::vector<std::int64_t> WeightSlots::begins(const StoreLayout& layout) const {
 }
 
 namespace {
+
+auto block_sizes(const StoreLayout& layout) {
+  return [&layout](int block) { return layout.local_block(block).size; };
+}
 
 bool has_room(const StoreLayout& layout, MeshView view) {
   for (int block = 0; block < layout.valued_blocks(); ++block)
@@ -70,10 +75,19 @@ void WeightGather::take_slots() {
   holder_.assign(static_cast<std::size_t>(slots_->count), -1);
   for (const WeightForm form : kWeightForms) {
     Gathered& of = memory_[static_cast<std::size_t>(form)];
-    of.begins = slots_->begins(store_.layout(form));
+    of.begins = slots_->begins(block_sizes(store_.layout(form)));
     of.memory = Buffer(store_.type_of(form), {of.begins.back()}, context_.device());
     for (int block = 0; block < store_.layout().valued_blocks(); ++block)
       store_.place_weights(block, form, weights_of(block, form));
+  }
+  const QuantizedLayout& quantized = store_.quantized();
+  turned_.begins = slots_->begins([&](int block) { return quantized.turned_size(block); });
+  if (turned_.begins.back() == 0) return;
+  turned_.memory = Buffer(DType::kF8E4M3, {turned_.begins.back()}, context_.device());
+  for (int block = 0; block < store_.layout().valued_blocks(); ++block) {
+    const auto slot = static_cast<std::size_t>(slots_->of(block));
+    store_.place_turned(
+        block, turned_.memory.view().rows(turned_.begins[slot], quantized.turned_size(block)));
   }
 }
 
@@ -88,7 +102,11 @@ std::int64_t WeightGather::buffer_bytes(const std::vector<ParamMeta>& params,
     for (const MeshView view : kMeshViews)
       if (has_room(layout, view)) bytes += Buckets::bytes_of(layout, {view, type, device});
     if (distribution.zero_stage == 3)
-      bytes += slots.begins(layout).back() * static_cast<std::int64_t>(size_of(type));
+      bytes += slots.begins(block_sizes(layout)).back() * static_cast<std::int64_t>(size_of(type));
+  }
+  if (distribution.zero_stage == 3) {
+    const QuantizedLayout quantized(params, distribution);
+    bytes += slots.begins([&](int block) { return quantized.turned_size(block); }).back();
   }
   return bytes;
 }
@@ -140,6 +158,7 @@ void WeightGather::finish_bucket(const Group& group, Buckets::Bucket& bucket) {
   group.buckets.unpack(context_, weights_of(bucket.block, group.form), bucket);
   if (--at(bucket.block).parts_left > 0) return;
   at(bucket.block).state = State::kWhole;
+  store_.codes_changed(bucket.block);
   if (!holder_.empty()) store_.clear_padding(context_, bucket.block);
 }
 

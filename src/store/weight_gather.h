@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -18,8 +19,9 @@ struct WeightSlots {
   /// `layout`: of all values.
   explicit WeightSlots(const StoreLayout& layout);
   [[nodiscard]] int of(int block) const { return of_block[static_cast<std::size_t>(block)]; }
-  /// Where each slot begins for blocks of that layout, in elements; then their sum.
-  [[nodiscard]] std::vector<std::int64_t> begins(const StoreLayout& layout) const;
+  /// Where each slot begins for blocks of those sizes; then their sum.
+  [[nodiscard]] std::vector<std::int64_t> begins(
+      const std::function<std::int64_t(int block)>& size_of) const;
   std::vector<int> of_block;
   int count = 0;
 };
@@ -81,6 +83,7 @@ class WeightGather final : public WeightSource {
   std::deque<Group> groups_;
   std::optional<WeightSlots> slots_;                  // stage 3
   std::array<Gathered, kWeightForms.size()> memory_;  // stage 3
+  Gathered turned_;                                   // stage 3: transposes of fp8 weights
   std::vector<Block> blocks_;
   std::vector<int> holder_;  // stage 3: the block that stands in each slot
 };

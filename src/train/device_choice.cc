@@ -12,6 +12,7 @@
 #include "device/gpu.h"
 #include "device/gpu_peak.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/gemm_quantized.h"
 
 namespace trireme {
 
@@ -188,6 +189,17 @@ const AttentionBackend& ready_attention(const Launch& launch, Device device,
       "{}, or set model_backend.attention \"own\"",
       problem, backend.remedy);
   return *backend.otherwise;
+}
+
+void require_fp8(const Launch& launch, Device device) {
+  run_together(launch.job(), [&] {
+    if (gemm_quantized_serves(device)) return;
+    throw EnvironmentError(
+        "precision.compute is \"fp8\", and {} (compute capability {:.1f}) has no kernels for such "
+        "products here: they are for GPUs of capability 9.0 (H100, H200). Set precision.compute "
+        "\"bf16\"",
+        gpu::info(device.index).name, gpu::info(device.index).capability / 10.0);
+  });
 }
 
 std::optional<double> peak_tflops(const RunConfig& config, Device device) {

@@ -34,7 +34,11 @@ const AttentionBackend& ready_attention(const Launch& launch, Device device,
                                         const AttentionBackend& backend,
                                         const AttentionLayout& layout, StagePurpose purpose);
 
-/// TFLOP/s of one device for MFU: the config's, else the bf16 rate of a GPU that is known.
+/// Every rank throws EnvironmentError where the GPU of one has no products in fp8. Collective.
+void require_fp8(const Launch& launch, Device device);
+
+/// TFLOP/s of one device for MFU: the config's, else the rate of a GPU that is known, of fp8 products
+/// where the run has those.
 std::optional<double> peak_tflops(const RunConfig& config, Device device);
 
 /// Bytes of the device in use: of a GPU by everybody, else the most that this process ever had.

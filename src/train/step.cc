@@ -51,9 +51,12 @@ void Step::reduce() {
 
 void Step::forward_backward(std::span<const MicroBatch> micro_batches, std::int64_t target_count) {
   runtime_.stage.begin_step(micro_batches, target_count);
-  // Whatever an evaluation has left whole: every step that may be recorded asks for the same
-  // transfers.
-  if (runtime_.gather && runtime_.context.on_gpu()) runtime_.gather->weights_changed();
+  // Whatever an evaluation has left whole, or transposed: every step that may be recorded does the
+  // same.
+  if (runtime_.context.on_gpu()) {
+    if (runtime_.gather) runtime_.gather->weights_changed();
+    runtime_.store.codes_changed();
+  }
   runtime_.store.gradients().when_complete([&](int block) {
     if (!tied_weight_first() || block != runtime_.tied_weight->block())
       runtime_.reduction->start(block);

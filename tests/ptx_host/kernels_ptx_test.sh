@@ -33,6 +33,8 @@ fi
 if command -v python3 >/dev/null; then
   check "docs/gpu_evidence.md is what the records say" "$root/scripts/gpu_evidence.py" --check
 fi
+(filter="--gtest_filter=*tensor_core*" && tests kernels_ptx_tests TRIREME_PTX_SUMS=tensor-core)
+check "fp8 products with a tensor core's sums" [ $? = 0 ]
 wait $shipped
 code=$?
 tell kernels_ptx_fmad_tests

@@ -164,5 +164,34 @@ TEST(Traffic, between_stages_is_what_the_channels_have_sent) {
   EXPECT_EQ(cells, ranks < 4 ? 12 : 24);
 }
 
+/// Sizes of which no cut is at a block of 128, and recipes in turn.
+TEST(Traffic, of_fp8_is_what_the_channels_have_sent) {
+  const int ranks = test_world().size();
+  int turn = 0, cells = 0;
+  for (const bool by_tensor : {false, true}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      for (const bool parts : {false, true}) {  // sequence parallelism, or ZeRO 3 and not 1
+        if (by_tensor && 12 % ranks != 0) continue;
+        RunConfig config = config_of(++turn);
+        config.model = small_config(parse_json(R"({"model_type":"llama","hidden_size":160,
+            "head_dim":16,"num_attention_heads":12,"num_key_value_heads":12,
+            "num_hidden_layers":3,"intermediate_size":576,"vocab_size":61})",
+                                               "model"))
+                           .model;
+        config.precision.compute = ComputePrecision::kFp8;
+        config.precision.fp8 = Fp8Precision{turn % 2 == 0 ? Fp8Recipe::kTensor : Fp8Recipe::kBlock,
+                                            DType::kF8E4M3,
+                                            {turn % 3 == 0 ? 1 : 0, 0}};
+        config.parallel.tensor = by_tensor ? ranks : 1;
+        config.parallel.sequence_parallel = parts;
+        config.parallel.zero_stage = by_tensor ? 0 : parts ? 3 : 1;
+        config.parallel.recompute = recompute;
+        cells += run_cell(config, turn);
+      }
+    }
+  }
+  EXPECT_EQ(cells, turn);
+}
+
 }  // namespace
 }  // namespace trireme

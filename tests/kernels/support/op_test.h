@@ -42,6 +42,14 @@ void synchronize();
 /// The results of `run` under every order in which a GPU's threads may be taken: once and once more
 /// on real hardware.
 std::vector<std::string> in_every_order(const std::function<std::string()>& run);
+/// While it lives fp8 products add as a tensor core does, where the device can.
+struct TensorCoreSums {
+  TensorCoreSums();
+  TensorCoreSums(const TensorCoreSums&) = delete;
+  TensorCoreSums& operator=(const TensorCoreSums&) = delete;
+  ~TensorCoreSums();
+  bool given;
+};
 }  // namespace test_device
 /// `run` gives the same bits each time, in whatever order threads are taken.
 void expect_same_bits(const std::function<std::string()>& run);

@@ -1,6 +1,9 @@
 // For the test executables of the GPU's tables, on a GPU or executed on the host.
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
+#include <string_view>
+
 #include "kernels/support/op_test.h"
 
 #ifdef TRIREME_SIMT_TESTS
@@ -47,6 +50,17 @@ std::vector<std::string> in_every_order(const std::function<std::string()>& run)
   return {run(), run()};
 #endif
 }
+
+#ifdef TRIREME_SIMT_TESTS
+TensorCoreSums::TensorCoreSums() : given(true) { simt::options().tensor_core_sums = true; }
+TensorCoreSums::~TensorCoreSums() { simt::options().tensor_core_sums = false; }
+#else
+TensorCoreSums::TensorCoreSums() {  // of the interpreter of PTX, by its environment
+  const char* sums = std::getenv("TRIREME_PTX_SUMS");
+  given = sums != nullptr && std::string_view(sums) == "tensor-core";
+}
+TensorCoreSums::~TensorCoreSums() = default;
+#endif
 
 }  // namespace test_device
 }  // namespace trireme

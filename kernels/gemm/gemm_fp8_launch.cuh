@@ -1,0 +1,96 @@
+#pragma once
+// From a table's arguments to a launch of the fp8 main loop.
+
+#include "kernels/gemm/gemm_fp8_sm90.cuh"
+
+namespace trireme::cuda {
+
+// In files of their own.
+void fp8_to_f32(const GemmQuantizedGpuArgs& args);
+void fp8_and_activation(const GemmQuantizedGpuArgs& args);
+
+inline Fp8Sums sums_of(const GemmQuantizedGpuArgs& args) {
+  if (args.b.row_block == 1) return Fp8Sums::kByColumn;
+  const bool one_scale = args.a.column_block == 0 && args.b.column_block == 0 && args.k_parts == 1;
+  return one_scale && !args.precise_sums ? Fp8Sums::kAtEnd : Fp8Sums::kByTile;
+}
+
+inline TensorMap codes_map(const void* codes, std::int64_t rows, std::int64_t k, int box_rows) {
+  return tensor_map<2, Fp8Code>(
+      {.base = static_cast<const Fp8Code*>(codes),
+       .dims = {static_cast<std::uint64_t>(k), static_cast<std::uint64_t>(rows)},
+       .strides = {static_cast<std::uint64_t>(k)},
+       .box = {128, static_cast<std::uint32_t>(box_rows)}});
+}
+
+inline Fp8Scales scales_of(const GemmQuantizedGpuArgs& args, const ScalesGpu& of) {
+  Fp8Scales scales{of.scales, static_cast<int>(of.columns), {}};
+  scales.columns.each_block = of.column_block != 0;
+  scales.columns.parts = args.k_parts;
+  for (int part = 0; part < args.k_parts; ++part)
+    scales.columns.ends[part] = static_cast<int>(args.k_ends[part]);
+  return scales;
+}
+
+template <class T, Fp8 kA, Fp8 kB, class E>
+void launch_fp8_tile(const GemmQuantizedGpuArgs& args, E epilogue) {
+  const GemmGpuArgs& product = args.product;
+  Fp8Product p;
+  p.m = static_cast<int>(product.m);
+  p.n = static_cast<int>(product.n);
+  p.steps = static_cast<int>(product.k / T::kK);
+  p.a = codes_map(product.a, product.m, product.k, T::kM);
+  p.b = codes_map(product.b, product.n, product.k, T::kN / T::kCluster);
+  p.scales_a = scales_of(args, args.a);
+  p.scales_b = scales_of(args, args.b);
+  p.rows = ScaleBlocks(args.a);
+  p.columns = ColumnTiles(args.b);
+  epilogue.bias.pairs = epilogue.bias.pairs && p.columns.even();
+  const DirectSink<typename E::Out> direct = direct_sink(product, epilogue);
+  p.by_tma = sizeof(typename E::Out) == sizeof(bf16) && epilogue.bias.pairs && p.n % 8 == 0 &&
+             aligned_to_16(product.c, product.saved);
+  for (int i = 0; i < 3; ++i) {
+    p.out[i] = p.by_tma && direct.outputs.at[i] != nullptr
+                   ? matrix_map(direct.outputs.at[i], product.m, p.n, direct.outputs.stride[i], 64,
+                                kTileColumns<E>)
+                   : p.a;
+  }
+  const std::int64_t tiles = blocks_for(product.m, T::kM * T::kCluster) * p.columns.count();
+  const int clusters = max(product.multiprocessors / T::kCluster, 1);
+  launch(gemm_fp8_sm90_kernel<T, kA, kB, E>,
+         {.grid = static_cast<unsigned>(min(tiles, std::int64_t{clusters})) * T::kCluster,
+          .block = T::kThreads,
+          .smem_bytes = sizeof(typename T::Smem),
+          .stream = stream_of(product.exec),
+          .name = "gemm_fp8",
+          .cluster = T::kCluster},
+         p, epilogue, direct);
+}
+
+/// How often a multiprocessor takes a tile.
+template <class T>
+std::int64_t waves_of(const GemmQuantizedGpuArgs& args) {
+  const std::int64_t tiles =
+      blocks_for(args.product.m, T::kM * T::kCluster) * ColumnTiles(args.b).count();
+  return blocks_for(tiles, max(args.product.multiprocessors / T::kCluster, 1));
+}
+
+/// A wide tile takes the tensor cores two narrow ones' time, but those wait for L2: three to two.
+template <Fp8Sums kSums, Fp8 kA, Fp8 kB, class E>
+void launch_fp8(const GemmQuantizedGpuArgs& args, const E& epilogue) {
+  using Wide = WideFp8Tile<kSums>;
+  using Narrow = NarrowFp8Tile<kSums>;
+  if (3 * waves_of<Wide>(args) <= 2 * waves_of<Narrow>(args))
+    return launch_fp8_tile<Wide, kA, kB>(args, epilogue);
+  launch_fp8_tile<Narrow, kA, kB>(args, epilogue);
+}
+
+/// Where a may be the gradients of a result.
+template <Fp8Sums kSums, class E>
+void launch_gradient(const GemmQuantizedGpuArgs& args, const E& epilogue) {
+  if (args.format_a == DType::kF8E5M2)
+    return launch_fp8<kSums, Fp8::kE5M2, Fp8::kE4M3>(args, epilogue);
+  launch_fp8<kSums, Fp8::kE4M3, Fp8::kE4M3>(args, epilogue);
+}
+
+}  // namespace trireme::cuda

@@ -1,0 +1,390 @@
+#pragma once
+// The fp8 main loop for Hopper. As that of bf16 (gemm_sm90.cuh) a producer thread brings tiles by
+// TMA and two warpgroups multiply them; two more warps of the producer's bring scales.
+//
+// wgmma adds fp8 products into an accumulator of few bits. So after each 128 of k its sums are
+// taken out and added in f32, times the scales of that block: while one warpgroup does that the
+// tensor cores work for the other.
+
+#include "kernels/gemm/gemm_fp8_tiles.h"
+#include "kernels/gemm/gemm_sm90_stages.cuh"
+
+namespace trireme::cuda {
+
+using ptx::Fp8;
+using Fp8Code = std::uint8_t;
+
+/// How b is scaled, and with it the sums.
+enum class Fp8Sums : std::uint8_t {
+  kByTile,    ///< a tile's columns share a scale for each 128 of k
+  kByColumn,  ///< each column has its own
+  kAtEnd      ///< a tile's columns share one for all of k: sums stay in the tensor cores
+};
+
+/// kWaveCount: times 64 rows that a warpgroup takes one after another. A cluster's kBlocks blocks
+/// compute tiles below each other and share b's, each bringing a part.
+template <int kWaveCount, int kRing, int kBlocks, Fp8Sums kKind>
+struct Fp8Tile {
+  static constexpr Fp8Sums kSums = kKind;
+  static constexpr int kCluster = kBlocks, kWaves = kWaveCount;
+  static constexpr int kM = 128 * kWaves, kN = ColumnTiles::kWidth, kK = 128, kStages = kRing;
+  static constexpr int kConsumers = 2, kThreads = 128 * (1 + kConsumers);
+  static constexpr bool kScaled = kSums != Fp8Sums::kAtEnd;
+  static constexpr int kScaleThreads = 64;
+  struct Smem {
+    alignas(1024) Fp8Code a[kStages][kM * kK];  // rows of 128 bytes, 128-byte swizzle; so are all
+    alignas(1024) Fp8Code b[kStages][kN * kK];
+    alignas(1024) OutTiles out[kConsumers];
+    alignas(16) float scales_a[kStages][kScaled ? kM : 1];
+    alignas(16) float scales_b[kStages][kSums == Fp8Sums::kByColumn ? kN : 1];
+    std::uint64_t full[kStages], empty[kStages];
+  };
+};
+template <Fp8Sums kSums>
+using WideFp8Tile = Fp8Tile<2, kSums == Fp8Sums::kAtEnd ? 4 : 3, 2, kSums>;
+template <Fp8Sums kSums>
+using NarrowFp8Tile = Fp8Tile<1, 5, 1, kSums>;
+
+struct Fp8Scales {
+  const float* scales;
+  int stride;
+  ScaleColumns columns;
+};
+
+/// Maps of the operands and of the outputs that TMA stores; sizes of the result; blocks of k.
+struct Fp8Product {
+  TensorMap a, b, out[3];
+  bool by_tma;
+  int m, n, steps;
+  Fp8Scales scales_a, scales_b;
+  ScaleBlocks rows;
+  ColumnTiles columns;
+};
+
+/// A tile of a block: its first row, and its columns.
+struct Fp8TileAt {
+  int row;
+  ColumnTile columns;
+};
+
+/// The tiles that the clusters take in turn, each as high as all blocks of a cluster.
+template <class T>
+struct Fp8Tiles {
+  static constexpr int kRows = T::kM * T::kCluster;
+  const Fp8Product& p;
+  int rows, columns, next, stride, rank = 0;
+
+  __device__ __forceinline__ explicit Fp8Tiles(const Fp8Product& of)
+      : p(of),
+        rows((p.m + kRows - 1) / kRows),
+        columns(p.columns.count()),
+        next(static_cast<int>(blockIdx.x) / T::kCluster),
+        stride(static_cast<int>(gridDim.x) / T::kCluster) {
+    if constexpr (T::kCluster > 1) rank = ptx::cluster_rank();
+  }
+  __device__ __forceinline__ bool take(Fp8TileAt& at) {
+    if (next >= rows * columns) return false;
+    const TileAt tile = tile_at(next, rows, columns);
+    at.row = static_cast<int>(tile.row) * kRows + rank * T::kM;
+    at.columns = p.columns.at(static_cast<int>(tile.column));
+    next += stride;
+    return true;
+  }
+};
+
+// ---- the producers ----
+
+template <class T>
+__device__ __forceinline__ void bring_codes(typename T::Smem& s, const Fp8Product& p) {
+  constexpr int kPart = T::kN / T::kCluster;
+  Ring<T::kStages> ring;
+  Fp8Tiles<T> tiles(p);
+  for (Fp8TileAt at; tiles.take(at);) {
+    for (int step = 0; step < p.steps; ++step, ring.advance()) {
+      std::uint64_t* full = &s.full[ring.stage];
+      ptx::mbarrier_wait(&s.empty[ring.stage], ring.parity ^ 1);
+      ptx::mbarrier_arrive_expect_tx(full, static_cast<int>(sizeof s.a[0] + sizeof s.b[0]));
+      ptx::tma_load_2d(s.a[ring.stage], p.a, step * T::kK, at.row, full);
+      Fp8Code* b = s.b[ring.stage] + tiles.rank * kPart * T::kK;
+      const int column = at.columns.begin + tiles.rank * kPart;
+      if constexpr (T::kCluster > 1) {
+        ptx::tma_load_2d_multicast(b, p.b, step * T::kK, column, full, (1 << T::kCluster) - 1);
+      } else {
+        ptx::tma_load_2d(b, p.b, step * T::kK, column, full);
+      }
+    }
+  }
+}
+
+/// One float; nothing is read, and 0 written, where it does not exist.
+__device__ __forceinline__ void bring_scale(float* to, const Fp8Scales& of, int offset,
+                                            bool exists) {
+  ptx::cp_async_4(to, of.scales + (exists ? offset : 0), exists ? 4 : 0);
+}
+
+/// By warps 1 and 2. Stages are filled kAhead before their copies are waited for.
+template <class T>
+__device__ __forceinline__ void bring_scales(typename T::Smem& s, const Fp8Product& p) {
+  constexpr int kAhead = T::kStages / 2;
+  constexpr int kThreads = T::kScaleThreads;
+  const int first = static_cast<int>(threadIdx.x) - 32;
+  Ring<T::kStages> ring, copied;
+  int under_way = 0;
+  Fp8Tiles<T> tiles(p);
+  for (Fp8TileAt at; tiles.take(at);) {
+    int rows[T::kM / kThreads];
+#pragma unroll
+    for (int i = 0; i < T::kM / kThreads; ++i) {
+      const int row = at.row + i * kThreads + first;
+      rows[i] = row < p.m ? p.rows.block_of(row) * p.scales_a.stride : -1;
+    }
+    for (int step = 0; step < p.steps; ++step, ring.advance()) {
+      const int column_a = p.scales_a.columns.of_block(step),
+                column_b = p.scales_b.columns.of_block(step);
+      ptx::mbarrier_wait(&s.empty[ring.stage], ring.parity ^ 1);
+#pragma unroll
+      for (int i = 0; i < T::kM / kThreads; ++i) {
+        bring_scale(&s.scales_a[ring.stage][i * kThreads + first], p.scales_a, rows[i] + column_a,
+                    rows[i] >= 0);
+      }
+      if constexpr (T::kSums == Fp8Sums::kByColumn) {
+#pragma unroll
+        for (int i = 0; i < T::kN / kThreads; ++i) {
+          const int column = i * kThreads + first;
+          bring_scale(&s.scales_b[ring.stage][column], p.scales_b,
+                      (at.columns.block + column) * p.scales_b.stride + column_b,
+                      at.columns.begin + column < at.columns.end);
+        }
+      } else if (first == 0) {
+        bring_scale(s.scales_b[ring.stage], p.scales_b,
+                    at.columns.block * p.scales_b.stride + column_b, true);
+      }
+      ptx::cp_async_commit();
+      if (++under_way <= kAhead) continue;
+      ptx::cp_async_wait<kAhead>();
+      ptx::mbarrier_arrive(&s.full[copied.stage]);
+      copied.advance();
+      --under_way;
+    }
+  }
+  ptx::cp_async_wait<0>();
+  for (; under_way > 0; --under_way, copied.advance()) ptx::mbarrier_arrive(&s.full[copied.stage]);
+}
+
+// ---- the consumers ----
+
+/// The first of a wave's rows in a tile.
+template <class T>
+__device__ __forceinline__ int wave_row(int consumer, int wave) {
+  return (consumer * T::kWaves + wave) * 64;
+}
+/// This thread's first row of a wave; it has another 8 below.
+__device__ __forceinline__ int row_of_thread() {
+  return static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+}
+
+/// Of a stage whose scales all lanes have read.
+template <class T>
+__device__ __forceinline__ void release_scales(std::uint64_t* empty) {
+  __syncwarp();
+  release_stage<T>(empty);
+}
+
+/// 128 of k for 64 rows.
+template <class T, Fp8 kA, Fp8 kB>
+__device__ __forceinline__ void issue_wave(float (&sums)[64], typename T::Smem& s, int stage,
+                                           int row, bool accumulate) {
+  const std::uint64_t a = ptx::wgmma_descriptor_sw128(s.a[stage] + row * T::kK),
+                      b = ptx::wgmma_descriptor_sw128(s.b[stage]);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    ptx::wgmma_m64n128k32<kA, kB>(sums, a + i * 2, b + i * 2, accumulate || i > 0);
+}
+
+/// Element e of 64 rows: row 16 warp + lane / 4 + 8 (e / 2 % 2), column 8 (e / 4) + 2 (lane % 4) +
+/// e % 2.
+template <class T, Fp8 kA, Fp8 kB>
+__device__ __forceinline__ void multiply_scaled(float (&sums)[T::kWaves][64], typename T::Smem& s,
+                                                Ring<T::kStages>& ring, int consumer, int steps) {
+  constexpr bool kByColumn = T::kSums == Fp8Sums::kByColumn;
+#pragma unroll
+  for (int wave = 0; wave < T::kWaves; ++wave) {
+#pragma unroll
+    for (int e = 0; e < 64; ++e) sums[wave][e] = 0.0F;
+  }
+  for (int step = 0; step < steps; ++step, ring.advance()) {
+    ptx::mbarrier_wait(&s.full[ring.stage], ring.parity);
+    const float of_b = kByColumn ? 1.0F : s.scales_b[ring.stage][0];
+#pragma unroll
+    for (int wave = 0; wave < T::kWaves; ++wave) {
+      const int row = wave_row<T>(consumer, wave);
+      const float* of_rows = s.scales_a[ring.stage] + row + row_of_thread();
+      const float scales[2] = {of_rows[0] * of_b, of_rows[8] * of_b};
+      float products[64];
+      ptx::wgmma_fence();
+      issue_wave<T, kA, kB>(products, s, ring.stage, row, false);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>(products);
+      const bool last = wave == T::kWaves - 1;
+      if (last && !kByColumn) release_scales<T>(&s.empty[ring.stage]);
+      if constexpr (kByColumn) {
+        const float* of_columns = s.scales_b[ring.stage] + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int e = 0; e < 64; e += 4) {
+          const Vector<float, 2> of = load<2>(of_columns + e * 2);
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            sums[wave][e + i] =
+                fmaf(scales[i / 2] * of.at[i % 2], products[e + i], sums[wave][e + i]);
+        }
+      } else {
+#pragma unroll
+        for (int e = 0; e < 64; ++e)
+          sums[wave][e] = fmaf(scales[e / 2 % 2], products[e], sums[wave][e]);
+      }
+      if (last && kByColumn) release_scales<T>(&s.empty[ring.stage]);
+    }
+  }
+}
+
+template <class T, Fp8 kA, Fp8 kB>
+__device__ __forceinline__ void multiply_plain(float (&sums)[T::kWaves][64], typename T::Smem& s,
+                                               Ring<T::kStages>& ring, int consumer, int steps) {
+  std::uint64_t* release = nullptr;  // the stage whose wgmmas were committed one step ago
+  for (int step = 0; step < steps; ++step, ring.advance()) {
+    ptx::mbarrier_wait(&s.full[ring.stage], ring.parity);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int wave = 0; wave < T::kWaves; ++wave) {
+      issue_wave<T, kA, kB>(sums[wave], s, ring.stage, wave_row<T>(consumer, wave), step > 0);
+    }
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>(sums);
+    if (release != nullptr) release_stage<T>(release);
+    release = &s.empty[ring.stage];
+  }
+  ptx::wgmma_wait<0>(sums);
+  release_stage<T>(release);
+}
+
+/// What multiply_plain left out.
+template <class T>
+__device__ __forceinline__ void scale_sums(float (&sums)[T::kWaves][64], const Fp8Product& p,
+                                           const Fp8TileAt& at, int consumer) {
+  const float of_b = p.scales_b.scales[at.columns.block * p.scales_b.stride];
+#pragma unroll
+  for (int wave = 0; wave < T::kWaves; ++wave) {
+    float scales[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = at.row + wave_row<T>(consumer, wave) + row_of_thread() + half * 8;
+      scales[half] =
+          p.scales_a.scales[p.rows.block_of(min(row, p.m - 1)) * p.scales_a.stride] * of_b;
+    }
+#pragma unroll
+    for (int e = 0; e < 64; ++e) sums[wave][e] *= scales[e / 2 % 2];
+  }
+}
+
+/// What exists of the result for a tile: no columns of others.
+struct Fp8TileEnd {
+  int m, n;
+};
+
+/// What follows the sums of a wave, by TMA.
+template <class E>
+__device__ __forceinline__ void store_wave(OutTiles& out, const E& epilogue,
+                                           const DirectSink<typename E::Out>& direct,
+                                           const float* sums, TileOrigin at, Fp8TileEnd end,
+                                           const Fp8Product& p, int consumer, int& buffer) {
+  constexpr int kColumns = kTileColumns<E>;
+#pragma unroll
+  for (int block = 0; block < ColumnTiles::kWidth / kColumns; ++block) {
+    const TileOrigin of{at.row, at.column + block * kColumns};
+    if (of.column >= end.n) continue;
+    store_blocks(out, epilogue, direct, sums + block * kColumns / 2, of, end, p.out, consumer,
+                 buffer);
+  }
+}
+/// The same, element after element.
+template <class E>
+__device__ __forceinline__ void put_wave(const E& epilogue, DirectSink<typename E::Out> direct,
+                                         const float* sums, TileOrigin at, Fp8TileEnd end) {
+  direct.columns = end.n;
+#pragma unroll
+  for (int j = 0; j < ColumnTiles::kWidth / 8; j += kGroups<E>)
+    finish_columns(epilogue, direct, sums + j * 4, {at.row, at.column + j * 8}, end, [] {});
+}
+
+/// TMA leaves out what is beyond the result, but it would store the columns behind a part.
+template <class E>
+__device__ __forceinline__ void finish_wave(OutTiles& out, const E& epilogue,
+                                            const DirectSink<typename E::Out>& direct,
+                                            const float* sums, TileOrigin at, Fp8TileEnd end,
+                                            const Fp8Product& p, int consumer, int& buffer) {
+  constexpr bool kMayGoByTma = sizeof(typename E::Out) == sizeof(bf16);
+  const bool whole = end.n == p.n || at.column + ColumnTiles::kWidth <= end.n;
+  if constexpr (kMayGoByTma) {
+    if (p.by_tma && whole) {
+      return store_wave(out, in_pairs(epilogue, true), direct, sums, at, end, p, consumer, buffer);
+    }
+  } else if (epilogue.bias.pairs) {
+    return put_wave(in_pairs(epilogue, true), {direct.outputs, end.n, true}, sums, at, end);
+  }
+  put_wave(epilogue, direct, sums, at, end);
+}
+
+template <class T, Fp8 kA, Fp8 kB, class E>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    gemm_fp8_sm90_kernel(const __grid_constant__ Fp8Product p, const E epilogue,
+                         const DirectSink<typename E::Out> direct) {
+  auto& s = smem<typename T::Smem>();
+  const int group = static_cast<int>(threadIdx.x) / 128;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < T::kStages; ++i) {
+      ptx::mbarrier_init(&s.full[i], T::kScaled ? 1 + T::kScaleThreads : 1);
+      ptx::mbarrier_init(&s.empty[i], T::kCluster * T::kConsumers * 4);  // one arrival a warp
+    }
+    ptx::fence_mbarrier_init();
+  }
+  sync_cluster<T>();
+
+  if (group == 0) {
+    ptx::decrease_registers<40>();
+    if (threadIdx.x == 0) {
+      ptx::prefetch_tensor_map(p.a);
+      ptx::prefetch_tensor_map(p.b);
+      bring_codes<T>(s, p);
+    } else if (T::kScaled && threadIdx.x >= 32 && threadIdx.x < 32 + T::kScaleThreads) {
+      bring_scales<T>(s, p);
+    }
+    leave_cluster<T>();
+    return;
+  }
+
+  ptx::increase_registers<232>();
+  const int consumer = group - 1;
+  Ring<T::kStages> ring;
+  [[maybe_unused]] int buffer = 0;
+  Fp8Tiles<T> tiles(p);
+  for (Fp8TileAt at; tiles.take(at);) {
+    float sums[T::kWaves][64];
+    if constexpr (T::kScaled) {
+      multiply_scaled<T, kA, kB>(sums, s, ring, consumer, p.steps);
+    } else {
+      multiply_plain<T, kA, kB>(sums, s, ring, consumer, p.steps);
+      scale_sums<T>(sums, p, at, consumer);
+    }
+#pragma unroll
+    for (int wave = 0; wave < T::kWaves; ++wave) {
+      const TileOrigin origin{at.row + wave_row<T>(consumer, wave), at.columns.begin};
+      if (origin.row >= p.m) continue;
+      finish_wave(s.out[consumer], epilogue, direct, sums[wave], origin, {p.m, at.columns.end}, p,
+                  consumer, buffer);
+    }
+  }
+  if (sizeof(typename E::Out) == sizeof(bf16) && threadIdx.x % 128 == 0) ptx::bulk_wait<0>();
+  leave_cluster<T>();
+}
+
+}  // namespace trireme::cuda
