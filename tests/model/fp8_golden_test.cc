@@ -22,7 +22,7 @@ struct Fp8Case {
   Fp8Precision precision;
   double loss = 0;
 };
-struct Fp8Golden {
+struct GoldenFp8 {
   ModelConfig config;
   std::int64_t sequences = 0, tokens = 0;
   std::size_t stride = 0;
@@ -31,9 +31,9 @@ struct Fp8Golden {
   GoldenTensors gradients;  ///< "case/name": each stride-th element
 };
 
-Fp8Golden read_fp8_golden() {
+GoldenFp8 read_fp8_golden() {
   const Json json = read_golden_json("fp8/cases.json");
-  Fp8Golden golden;
+  GoldenFp8 golden;
   std::vector<Problem> problems;
   std::vector<std::string> notes;
   golden.config = read_model(*json.find("config"), problems, notes);
@@ -84,7 +84,7 @@ struct Found {
   std::map<std::string, std::vector<float>> gradients;  ///< each stride-th element
 };
 
-Found computed(const Fp8Golden& golden, const std::optional<Fp8Precision>& precision,
+Found computed(const GoldenFp8& golden, const std::optional<Fp8Precision>& precision,
                int threads = 1) {
   const OwnedBatch batch(golden.sequences, golden.tokens, golden.input_ids, golden.targets);
   StageShape shape{golden.sequences, golden.tokens};
@@ -109,7 +109,7 @@ Found computed(const Fp8Golden& golden, const std::optional<Fp8Precision>& preci
 }
 
 /// || found - golden || / || golden ||, over all sampled gradients.
-double distance(const Fp8Golden& golden, const std::string& name, const Found& found) {
+double distance(const GoldenFp8& golden, const std::string& name, const Found& found) {
   double difference = 0, square = 0;
   for (const auto& [param, values] : found.gradients) {
     const std::vector<double>& expected = golden.gradients.at(name + "/" + param).values;
@@ -122,8 +122,16 @@ double distance(const Fp8Golden& golden, const std::string& name, const Found& f
   return std::isnan(difference) ? INFINITY : std::sqrt(difference / square);
 }
 
-TEST(Fp8Golden, loss_and_gradients_are_those_of_torch) {
-  const Fp8Golden golden = read_fp8_golden();
+/// A GPU's products are proved alone (tests/kernels); executed on the host they take too long here.
+class Fp8Golden : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (program_device().kind == DeviceKind::kCuda) GTEST_SKIP() << "a CPU's products";
+  }
+};
+
+TEST_F(Fp8Golden, loss_and_gradients_are_those_of_torch) {
+  const GoldenFp8 golden = read_fp8_golden();
   ASSERT_EQ(golden.cases.size(), 4U);
   for (const Fp8Case& of : golden.cases) {
     for (const int threads : {1, 3}) {
@@ -137,8 +145,8 @@ TEST(Fp8Golden, loss_and_gradients_are_those_of_torch) {
 }
 
 /// The bound above tells apart what a wrong program would compute.
-TEST(Fp8Golden, other_precisions_are_far) {
-  const Fp8Golden golden = read_fp8_golden();
+TEST_F(Fp8Golden, other_precisions_are_far) {
+  const GoldenFp8 golden = read_fp8_golden();
   for (const Fp8Case& of : golden.cases) {
     EXPECT_GT(distance(golden, of.name, computed(golden, std::nullopt)), 2 * kNear)
         << of.name << " beside bf16";
