@@ -28,7 +28,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 SEQUENCES, TOKENS, VOCAB, STRIDE, BLOCK = 3, 47, 64, 61, 128
 FORMATS = {"e4m3": (torch.float8_e4m3fn, 448.0), "e5m2": (torch.float8_e5m2, 57344.0)}
 # recipe, format of gradients, first and last layers in bf16
-CASES = [("tensor", "e5m2", (0, 0)), ("tensor", "e4m3", (0, 1)), ("block", "e4m3", (0, 0)),
+CASES = [("tensor", "e5m2", (0, 1)), ("tensor", "e4m3", (1, 0)), ("block", "e4m3", (0, 1)),
          ("block", "e5m2", (1, 0))]
 CONFIG = dict(
     model_type="llama", vocab_size=VOCAB, hidden_size=144, intermediate_size=208, num_hidden_layers=2,
@@ -41,8 +41,9 @@ def name_of(recipe, gradients, bf16_layers):
 
 
 def weight(name, shape):
-    """From a hash of the name and the place. Linear weights of layers need all of an fp32's fraction that they
-    use (a bf16 has less), all else is a bf16."""
+    """From a hash of the name and the place. Linear weights of layers have more bits than a bf16, all else is
+    one. What layers add to the residual stream is small beside it: a number that is rounded the other way
+    somewhere then changes few of those that are quantised later."""
     seed = 2166136261
     for byte in name.encode():
         seed = (seed ^ byte) * 16777619 % 2**32
@@ -52,6 +53,8 @@ def weight(name, shape):
     high = h >> 16
     if name.startswith("model.layers") and len(shape) == 2:
         value = (((h & 0xFFFF) + high).astype(float) / 65536 - 1) * (5 + seed % 7) / 32
+        if "o_proj" in name or "down_proj" in name:
+            value = value / 256
     elif name.endswith("norm.weight"):
         value = 0.75 + (h >> 27).astype(float) / 32
     else:
@@ -59,7 +62,12 @@ def weight(name, shape):
     return torch.from_numpy(value.reshape(shape))
 
 
+NOISE = 0.0
+
+
 def bf16(x):
+    if NOISE:
+        x = x * (1 + NOISE * torch.randn(x.shape, generator=generator("noise"), dtype=x.dtype))
     return x.to(torch.float32).to(torch.bfloat16).to(torch.float64)
 
 
@@ -69,6 +77,18 @@ class Store(torch.autograd.Function):
     @staticmethod
     def forward(context, x):
         return bf16(x)
+
+    @staticmethod
+    def backward(context, dx):
+        return bf16(dx)
+
+
+class StoreGradient(torch.autograd.Function):
+    """Logits stay in fp32, their gradient does not."""
+
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
 
     @staticmethod
     def backward(context, dx):
@@ -136,7 +156,7 @@ class Bf16Product(torch.autograd.Function):
         return dy @ bf16(w), dy.T @ x, None
 
 
-def linear_of(module, recipe):
+def linear_of(module, recipe, store=store):
     product = Bf16Product if recipe is None else Product
 
     def forward(x):
@@ -189,12 +209,15 @@ def prepare(model, recipe, bf16_layers):
             module.register_forward_hook(store_output)
         for module in (layer.self_attn.o_proj, layer.mlp.down_proj):
             module.register_forward_pre_hook(store_input)
-    model.lm_head.forward = linear_of(model.lm_head, None)
+    model.lm_head.forward = linear_of(model.lm_head, None, StoreGradient.apply)
     for module in (model.model.embed_tokens, model.model.norm):
         module.register_forward_hook(store_output)
 
 
-def run(state, config, ids, targets, recipe, bf16_layers=(0, 0)):
+def run(state, config, ids, targets, recipe, bf16_layers, noise=0.0):
+    """`noise`: how far, relative to it, a number is off before it is stored."""
+    global NOISE
+    NOISE = noise
     rotate = modeling_llama.apply_rotary_pos_emb
     modeling_llama.apply_rotary_pos_emb = rotary_stored(rotate)
     try:
@@ -210,13 +233,12 @@ def run(state, config, ids, targets, recipe, bf16_layers=(0, 0)):
         modeling_llama.apply_rotary_pos_emb = rotate
 
 
-def distance(a, b):
-    """Of all gradients, and the largest of one tensor's."""
-    def norm(tensors):
-        return sum(t.square().sum() for t in tensors).sqrt().item()
-
-    all_of_them = norm([a[n] - b[n] for n in b]) / norm(b.values())
-    return all_of_them, max(norm([a[n] - b[n]]) / norm([b[n]]) for n in b)
+def distance(found, expected, bf16_layers):
+    """Of the matrices of the layer in fp8, on average, relative to each."""
+    layer = f"layers.{bf16_layers[0]}."
+    each = [((found[n] - g).norm() / g.norm()).item() for n, g in expected.items()
+            if layer in n and n.endswith("proj.weight")]
+    return sum(each) / len(each)
 
 
 def main():
@@ -243,9 +265,10 @@ def main():
             others = {"bf16": None, **{f"{r} {f}": Recipe(r, f) for r in ("tensor", "block") for f in FORMATS},
                       "x and W in e5m2, dy in e4m3": Recipe(recipe, "e4m3", "e5m2")}
             for other, of in others.items():
-                other_loss, gradients_of = run(state, config, ids, targets, of, bf16_layers)
-                print("  {}: loss {:+.1e}, gradients {:.4f}, at most {:.4f}".format(
-                    other, other_loss / loss - 1, *distance(gradients_of, found)))
+                _, gradients_of = run(state, config, ids, targets, of, bf16_layers)
+                print(f"  {other}: gradients {distance(gradients_of, found, bf16_layers):.4f}")
+            _, gradients_of = run(state, config, ids, targets, Recipe(recipe, gradients), bf16_layers, 1e-7)
+            print(f"  itself, with sums off by 1e-7: {distance(gradients_of, found, bf16_layers):.4f}")
     save_file(tensors, arguments.output / "expected.safetensors")
     write_json(arguments.output / "cases.json", {
         "config": CONFIG, "sequences": SEQUENCES, "tokens": TOKENS, "stride": STRIDE, "cases": cases,
