@@ -115,10 +115,11 @@ bool accepts(const Json& schema, const Json& value) {
     if (!value.is_object()) return false;
     if (const Json* known = schema.find("properties")) {  // and no others
       EXPECT_EQ(at(schema, "additionalProperties"), Json(false));
-      return std::all_of(value.as_object().begin(), value.as_object().end(), [&](const auto& member) {
-        const Json* of = known->find(member.first);
-        return of != nullptr && accepts(*of, member.second);
-      });
+      return std::all_of(value.as_object().begin(), value.as_object().end(),
+                         [&](const auto& member) {
+                           const Json* of = known->find(member.first);
+                           return of != nullptr && accepts(*of, member.second);
+                         });
     }
     const auto size = static_cast<std::int64_t>(value.as_object().size());
     return size >= at(schema, "minProperties").as_integer() &&

@@ -12,10 +12,11 @@
 namespace trireme {
 namespace {
 
-/// How far sampled gradients may be from the golden ones, relative to all of them: roundings of
-/// products to bf16 fall otherwise after sums in fp32, and a code now and then with them. Another
-/// format, another recipe, or bf16 is farther than twice that from every case.
-constexpr double kNear = 0.03;
+/// How far gradients may be from the golden ones (distance below). A number that sums in another
+/// order round the other way moves codes of all that follows: torch itself, with sums off by 1e-7,
+/// is 0.02 to 0.05 off, this program 0.010 to 0.026. Another format, another recipe, or bf16 is
+/// 0.064 to 0.11 off (make_fp8_golden.py --compare).
+constexpr double kNear = 0.04, kFar = 0.06;
 
 struct Fp8Case {
   std::string name;
@@ -157,7 +158,7 @@ TEST_F(Fp8Golden, loss_and_gradients_are_those_of_torch) {
 TEST_F(Fp8Golden, other_precisions_are_far) {
   const GoldenFp8 golden = read_fp8_golden();
   for (const Fp8Case& of : golden.cases) {
-    EXPECT_GT(distance(golden, of, computed(golden, std::nullopt)), 2 * kNear)
+    EXPECT_GT(distance(golden, of, computed(golden, std::nullopt)), kFar)
         << of.name << " beside bf16";
     for (const Fp8Recipe recipe : {Fp8Recipe::kTensor, Fp8Recipe::kBlock}) {
       for (const DType gradients : {DType::kF8E4M3, DType::kF8E5M2}) {
@@ -165,7 +166,7 @@ TEST_F(Fp8Golden, other_precisions_are_far) {
         other.recipe = recipe;
         other.gradients = gradients;
         if (other == of.precision) continue;
-        EXPECT_GT(distance(golden, of, computed(golden, other)), 2 * kNear) << of.name;
+        EXPECT_GT(distance(golden, of, computed(golden, other)), kFar) << of.name;
       }
     }
   }
