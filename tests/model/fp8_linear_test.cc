@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <string>
@@ -192,6 +193,9 @@ class Fp8Linear : public testing::TestWithParam<std::tuple<std::size_t, Fp8Recip
       write(context_, store_.value(i), values);
       bias_.insert(bias_.end(), values.begin(), values.end());
     }
+    quantise_weights();
+  }
+  void quantise_weights() {
     const auto alone = make_self_communicator();
     QuantizedRefresh(context_, store_, *alone, *alone).run();
     store_.refresh_copies(context_);
@@ -345,7 +349,8 @@ TEST_P(Fp8Linear, an_epilogue_follows_the_rounded_product) {
       activated.push_back(bf16_of(gated ? silu(y) * product[at(t * out() + kFfn + c)] : gelu(y)));
     }
   }
-  const Buffer y = zeros(DType::kBF16, {kTokens, out()}), saved = zeros(DType::kBF16, y.view().shape),
+  const Buffer y = zeros(DType::kBF16, {kTokens, out()}),
+               saved = zeros(DType::kBF16, y.view().shape),
                act = zeros(DType::kBF16, {kTokens, width}),
                operand = tensor(DType::kBF16, y.view().shape, residual);
   std::int64_t rows = 0;
@@ -372,6 +377,30 @@ TEST_P(Fp8Linear, backward_input_is_the_product_of_what_codes_stand_for) {
     EXPECT_GT(distance(found(dx), backward_input(recipe_, other(format))), 20 * kRounded);
     EXPECT_GT(distance(found(dx), backward_input(other_recipe(), format)), 20 * kRounded);
   }
+}
+
+TEST_P(Fp8Linear, weights_that_have_changed_are_read_anew) {
+  const Buffer x = tensor(DType::kBF16, {kTokens, in()}, x_),
+               dy = tensor(DType::kBF16, {kTokens, out()}, dy_),
+               y = zeros(DType::kBF16, {kTokens, out()}), dx = zeros(DType::kBF16, {kTokens, in()});
+  const auto multiply = [&] {
+    const ParamStore::Lease lease = store_.acquire(1);
+    const LinearWeights weights = weights_of(lease, linear());
+    products().forward(y.view(), x.view(), weights, {});
+    products().backward_input(dx.view(), dy.view(), weights, {});
+  };
+  multiply();
+  std::reverse(stored_.begin(), stored_.end());
+  auto from = stored_.begin();
+  for (ParamIndex i = linear().weight.first; i <= linear().weight.last; ++i) {
+    const auto to = from + store_.value(i).count();
+    write(context_, store_.value(i), Values(from, to));
+    from = to;
+  }
+  quantise_weights();
+  multiply();
+  EXPECT_LE(distance(found(y), forward(recipe_, true)), kRounded);
+  EXPECT_LE(distance(found(dx), backward_input(recipe_, kGradients[0])), kRounded);
 }
 
 TEST_P(Fp8Linear, backward_of_an_activation_follows_the_rounded_product) {
