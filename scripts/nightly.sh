@@ -36,6 +36,7 @@ section "Golden files made afresh"
 golden=tests/golden
 check "$python" $golden/make_model_golden.py --output "$scratch/golden/model"
 check "$python" $golden/make_training_golden.py --output "$scratch/golden"
+check "$python" $golden/make_fp8_golden.py --output "$scratch/golden/fp8"
 check "$python" $golden/make_generation_golden.py --output "$scratch/golden/generation"
 check "$python" $golden/make_megatron_golden.py --output "$scratch/golden/megatron"
 check "$python" $golden/make_tokenizer_golden.py --output "$scratch/golden/tokenizer"

@@ -338,10 +338,26 @@ TEST(Parse, resume_takes_a_word_a_step_or_a_directory) {
 }
 
 TEST(Unbuilt, what_this_version_lacks_is_refused_when_asked_for) {
-  for (const char* text : {"parallel.expert=2", "precision.compute=fp8"}) {
-    const Problem problem = only_problem(load_with({text}));
-    EXPECT_TRUE(problem.message.starts_with("not in this version")) << text;
-    EXPECT_EQ(problem.path, std::string(text).substr(0, std::string(text).find('='))) << text;
+  const Problem problem = only_problem(load_with({"parallel.expert=2"}));
+  EXPECT_TRUE(problem.message.starts_with("not in this version"));
+  EXPECT_EQ(problem.path, "parallel.expert");
+}
+
+TEST(Parse, fp8_says_what_it_is_of_as_far_as_it_is_said) {
+  EXPECT_EQ(load_with({"precision.compute=fp8"}).config.precision.fp8, std::nullopt);
+  EXPECT_EQ(load_with({"precision.compute=fp8", "precision.fp8={}"}).config.precision.fp8,
+            Fp8Precision());
+  const LoadedConfig loaded =
+      load_with({"precision.compute=fp8",
+                 R"(precision.fp8={"recipe":"block","gradients":"e4m3","bf16_layers":[1,2]})"});
+  EXPECT_TRUE(loaded.problems.empty());
+  EXPECT_EQ(loaded.config.precision.fp8, (Fp8Precision{Fp8Recipe::kBlock, DType::kF8E4M3, {1, 2}}));
+  for (const char* bad : {R"({"recipe":"row"})", R"({"gradients":"e4m2"})", R"({"bf16_layers":1})",
+                          R"({"bf16_layers":[1]})", R"({"bf16_layers":[-1,0]})",
+                          R"({"granularity":"block"})", R"("block")"}) {
+    const Problem problem =
+        only_problem(load_with({"precision.compute=fp8", std::string("precision.fp8=") + bad}));
+    EXPECT_TRUE(problem.path.starts_with("precision.fp8")) << bad << " " << problem.path;
   }
 }
 

@@ -113,6 +113,14 @@ bool accepts(const Json& schema, const Json& value) {
   if (type == "boolean") return value.is_bool();
   if (type == "object") {
     if (!value.is_object()) return false;
+    if (const Json* known = schema.find("properties")) {  // and no others
+      EXPECT_EQ(at(schema, "additionalProperties"), Json(false));
+      return std::all_of(value.as_object().begin(), value.as_object().end(),
+                         [&](const auto& member) {
+                           const Json* of = known->find(member.first);
+                           return of != nullptr && accepts(*of, member.second);
+                         });
+    }
     const auto size = static_cast<std::int64_t>(value.as_object().size());
     return size >= at(schema, "minProperties").as_integer() &&
            std::all_of(value.as_object().begin(), value.as_object().end(), [&](const auto& member) {

@@ -67,7 +67,7 @@ refused "expert axis" 2 'parallel.expert.*not in this version' base.json --set p
 others=() # a plan may be of two ranks
 refused "tensor axis on one rank" 2 'tensor 2 .*does not divide the number of ranks' base.json --set parallel.tensor=2
 others=("${everywhere[@]}")
-refused "fp8" 2 'precision.compute' base.json --set precision.compute=fp8
+refused "sizes that fp8 does not take" 2 'precision.compute.*16' base.json --set precision.compute=fp8 --set model.intermediate_size=40
 refused "unknown option" 2 'nonsense' base.json --nonsense
 both=yes
 others=() # what is planned may run elsewhere

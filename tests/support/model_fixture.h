@@ -80,13 +80,18 @@ struct ModelFixture {
   ModelFixture(ModelConfig model, const StageShape& shape, DType compute = DType::kF32,
                int threads = 1)
       : config(std::move(model)),
-        params(declare_params(config)),
+        params(declare(config, shape)),
         context(program_device(), threads, detect_isa()),
         store(params.metas, compute,
               shape.purpose == StagePurpose::kEvaluation ? StoreContents{} : kTrainingStore,
               context.device()),
         stage(context, config, params, store, on(context.device(), shape)) {}
 
+  static ModelParams declare(const ModelConfig& config, const StageShape& shape) {
+    ModelParams params = declare_params(config);
+    if (shape.fp8) declare_fp8(params, config, *shape.fp8, {});
+    return params;
+  }
   static StageShape on(Device device, StageShape shape) {
     shape.device = device.kind;
     return shape;

@@ -27,6 +27,7 @@ class Drawing {
     set("optimizer.lr", dice_.pick<Json>({1e-4, 1e-3, 0, 1e-30, 0.01}));
     if (dice_.percent(10)) config_["$schema"] = "schema.json";
     draw_free_fields(dice_, config_, situation_);
+    draw_fp8(dice_, config_);
     draw_watching(dice_, config_, situation_);
     if (given("evaluation.batches") == nullptr) set("evaluation.batches", dice_.between(1, 4));
     clean_up();

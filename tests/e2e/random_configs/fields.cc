@@ -113,6 +113,7 @@ constexpr const char* kPlaced[] = {"run.directory",
                                    "batch.micro",
                                    "batch.accumulation",
                                    "data.cache_directory",
+                                   "precision.fp8",
                                    "parallel.tensor",
                                    "parallel.sequence_parallel",
                                    "parallel.context",
@@ -201,6 +202,31 @@ void draw_free_fields(Dice& dice, Json& config, const Situation& situation) {
     if (dice.percent(50))
       set_at(config, "lr_schedule.decay_shape", dice.word({"linear", "sqrt", "cosine"}));
   }
+}
+
+void draw_fp8(Dice& dice, Json& config) {
+  const Json* tensor_given = value_at(config, "parallel.tensor");
+  const std::int64_t tensor = tensor_given == nullptr ? 1 : tensor_given->as_integer();
+  const auto size = [&](const char* name) {
+    const Json* model = config.find("model");
+    const Json* value = model == nullptr || !model->is_object() ? nullptr : model->find(name);
+    return value == nullptr || !value->is_integer() ? 0 : value->as_integer();
+  };
+  const std::int64_t head = size("head_dim"), ffn = size("intermediate_size"),
+                     layers = size("num_hidden_layers");
+  // Heads of 16 are so on every rank.
+  const bool fits = head > 0 && head % 16 == 0 && size("hidden_size") > 0 &&
+                    size("hidden_size") % 16 == 0 && ffn > 0 && ffn % (16 * tensor) == 0;
+  if (!fits || !dice.percent(70)) return;
+  set_at(config, "precision.compute", "fp8");
+  if (dice.percent(30)) return;
+  Json fp8 = Json::object();
+  if (dice.percent(70)) fp8["recipe"] = dice.word({"tensor", "block"});
+  if (dice.percent(50)) fp8["gradients"] = dice.word({"e5m2", "e4m3"});
+  const std::int64_t first = dice.between(0, layers - 1);
+  if (dice.percent(40))
+    fp8["bf16_layers"] = Json::Array{first, dice.between(0, layers - 1 - first)};
+  set_at(config, "precision.fp8", std::move(fp8));
 }
 
 void draw_watching(Dice& dice, Json& config, const Situation& situation) {

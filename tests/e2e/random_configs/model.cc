@@ -111,6 +111,11 @@ Json draw_llama_like(Dice& dice, const Situation& situation, std::int64_t layers
   if (family != "llama" || dice.percent(60))
     model["num_key_value_heads"] = dice.percent(10) ? Json() : Json(divisor_of(dice, heads));
   model["intermediate_size"] = dice.between(1, 90);
+  if (dice.percent(12)) {  // sizes that products in fp8 take
+    model["head_dim"] = dice.pick({16, 32});
+    model["hidden_size"] = 16 * dice.between(1, 4);
+    model["intermediate_size"] = 96;
+  }
   if (situation.positions != 2048) model["max_position_embeddings"] = situation.positions;
   if (dice.percent(25)) model["rms_norm_eps"] = dice.pick({1e-6, 1e-5, 1e-3, 1e-12});
   if (dice.percent(20)) {

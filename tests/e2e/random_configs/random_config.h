@@ -74,6 +74,8 @@ DrawnMesh draw_mesh(Dice& dice, const Json* model, Situation& situation);
 
 /// Legal values of the keys that fit on their own, each given now and then.
 void draw_free_fields(Dice& dice, Json& config, const Situation& situation);
+/// Products in fp8, where the inline model's sizes on a rank are known and fit.
+void draw_fp8(Dice& dice, Json& config);
 /// What follows an evaluation, where there is one; when all else is drawn.
 void draw_watching(Dice& dice, Json& config, const Situation& situation);
 /// Says some of the integers in counts of thousands or in KiB, which change nothing.
