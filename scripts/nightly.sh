@@ -113,7 +113,8 @@ done
 
 section "Edits of the CUDA kernels, which the tests must find"
 check cmake -S . -B build/nightly-simt -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRIREME_CUDA=OFF
-check cmake --build build/nightly-simt --target kernels_simt_tests
+check cmake --build build/nightly-simt --target kernels_simt_tests model_simt_tests
+check build/nightly-simt/model_simt_tests
 check tests/mutation/mutate_kernels.py --build build/nightly-simt --count "${MUTATIONS:-60}" --seed "$(date +%j)"
 check tests/mutation/mutate_kernels.py --build build/nightly-simt --planted
 
