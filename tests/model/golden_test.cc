@@ -30,7 +30,7 @@ void expect_gradients(ModelFixture& model, const ModelGolden& golden) {
 
 class ModelGoldenCase : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(all, ModelGoldenCase, testing::ValuesIn(golden_model_cases()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& of) { return of.param; });
 
 TEST_P(ModelGoldenCase, loss_and_gradients_equal_float64) {
   const ModelGolden golden = read_model_golden(GetParam());
