@@ -5,11 +5,11 @@
 
 #include "device/context.h"
 #include "kernels/common/gemm_epilogue.h"
+#include "kernels/common/transpose.h"
 #include "tensor/tensor_view.h"
 
 namespace trireme {
 
-enum class Transpose : std::uint8_t { kNo, kYes };
 enum class Accumulate : std::uint8_t { kNo, kYes };
 
 /// f(context, first, count), which must outlive this; or nothing.

@@ -329,17 +329,15 @@ struct Fp8TileEnd {
 
 /// What follows the sums of a wave, by TMA.
 template <class E>
-__device__ __forceinline__ void store_wave(OutTiles& out, const E& epilogue,
+__device__ __forceinline__ void store_wave(const OutWay& way, const E& epilogue,
                                            const DirectSink<typename E::Out>& direct,
-                                           const float* sums, TileOrigin at, Fp8TileEnd end,
-                                           const Fp8Product& p, int consumer, int& buffer) {
+                                           const float* sums, TileOrigin at, Fp8TileEnd end) {
   constexpr int kColumns = kTileColumns<E>;
 #pragma unroll
   for (int block = 0; block < kFp8Columns<E> / kColumns; ++block) {
     const TileOrigin of{at.row, at.column + block * kColumns};
     if (of.column >= end.n) continue;
-    store_blocks(out, epilogue, direct, sums + block * kColumns / 8 * kFp8Sums<E>, of, end, p.out,
-                 consumer, buffer);
+    store_blocks(way, epilogue, direct, sums + block * kColumns / 8 * kFp8Sums<E>, of, end);
   }
 }
 /// The same, element after element.
@@ -355,15 +353,15 @@ __device__ __forceinline__ void put_wave(const E& epilogue,
 
 /// TMA leaves out what is beyond the result, but it would store the columns behind a part.
 template <class E>
-__device__ __forceinline__ void finish_wave(OutTiles& out, const E& epilogue,
+__device__ __forceinline__ void finish_wave(const Fp8Product& p, const OutWay& way,
+                                            const E& epilogue,
                                             const DirectSink<typename E::Out>& direct,
-                                            const float* sums, TileOrigin at, Fp8TileEnd end,
-                                            const Fp8Product& p, int consumer, int& buffer) {
+                                            const float* sums, TileOrigin at, Fp8TileEnd end) {
   constexpr bool kMayGoByTma = sizeof(typename E::Out) == sizeof(bf16);
   const bool whole = end.n == p.n || at.column + kFp8Columns<E> <= end.n;
   if constexpr (kMayGoByTma) {
     if (p.by_tma && whole) {
-      return store_wave(out, in_pairs(epilogue, true), direct, sums, at, end, p, consumer, buffer);
+      return store_wave(way, in_pairs(epilogue, true), direct, sums, at, end);
     }
   } else if (epilogue.bias.pairs) {
     return put_wave(in_pairs(epilogue, true), {direct.outputs, end.n, true}, sums, at, end);
@@ -416,8 +414,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     for (int wave = 0; wave < T::kWaves; ++wave) {
       const TileOrigin origin{at.row + wave_row<T>(consumer, wave), at.columns.begin};
       if (origin.row >= p.m) continue;
-      finish_wave(s.out[consumer], epilogue, direct, sums[wave], origin, {p.m, at.columns.end}, p,
-                  consumer, buffer);
+      finish_wave(p, {s.out[consumer], p.out, consumer, buffer}, epilogue, direct, sums[wave],
+                  origin, {p.m, at.columns.end});
     }
   }
   if (sizeof(typename E::Out) == sizeof(bf16) && threadIdx.x % 128 == 0) ptx::bulk_wait<0>();

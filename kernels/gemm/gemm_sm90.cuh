@@ -176,8 +176,8 @@ __device__ __forceinline__ void finish_tile(typename T::Smem& s, const E& epilog
     for (int block = 0; block < kResultColumns<T, E> / kColumns; ++block) {
       const TileOrigin of{at.row, at.column + block * kColumns};
       if (of.column >= p.n) continue;
-      store_blocks(s.out[consumer], epilogue, direct, sums + block * kColumns / 8 * kSums, of, p,
-                   p.out, consumer, buffer);
+      store_blocks({s.out[consumer], p.out, consumer, buffer}, epilogue, direct,
+                   sums + block * kColumns / 8 * kSums, of, p);
     }
   } else {
 #pragma unroll

@@ -123,24 +123,31 @@ __device__ __forceinline__ void finish_columns(const E& epilogue, const Sink& si
   }
 }
 
+/// How a warpgroup's sums leave by TMA: through its tiles in turn, to the outputs of these maps.
+struct OutWay {
+  OutTiles& tiles;
+  const TensorMap* maps;
+  int consumer;
+  int& buffer;
+};
+
 /// The epilogue of kTileColumns<E> columns for one output, through one of two tiles in turn, or for
-/// all of them, through a tile each. `maps`: of the outputs.
+/// all of them, through a tile each.
 template <int kOutput, class E, class End>
-__device__ __forceinline__ void store_block(OutTiles& out, const E& epilogue,
+__device__ __forceinline__ void store_block(const OutWay& way, const E& epilogue,
                                             const DirectSink<bf16>& direct, const float* sums,
-                                            TileOrigin at, const End& end, const TensorMap* maps,
-                                            int consumer, int& buffer) {
+                                            TileOrigin at, const End& end) {
   constexpr int kSums = E::kDual ? 8 : 4;  // of 8 columns
   using Sink = TileSink<E, kOutput>;
   static_assert((E::kTogether ? E::kOutputs : 2) * sizeof(typename Sink::Tile) <= sizeof(OutTiles));
   const bool elected = threadIdx.x % 128 == 0;
   const auto free_tiles = [&] {  // their last stores have read them
     if (elected) ptx::bulk_wait_read<E::kTogether ? 0 : 1>();
-    ptx::barrier_sync(1 + consumer, 128);
+    ptx::barrier_sync(1 + way.consumer, 128);
   };
-  const Sink sink{reinterpret_cast<typename Sink::Tile*>(out) + buffer, at,
+  const Sink sink{reinterpret_cast<typename Sink::Tile*>(way.tiles) + way.buffer, at,
                   direct.outputs.at[1] != nullptr};
-  if constexpr (!E::kTogether) buffer ^= 1;
+  if constexpr (!E::kTogether) way.buffer ^= 1;
 #pragma unroll
   for (int j = 0; j < kTileColumns<E> / 8; j += kGroups<E>) {
     finish_columns(epilogue, sink, sums + j * kSums, {at.row, at.column + j * 8}, end, [&] {
@@ -148,31 +155,28 @@ __device__ __forceinline__ void store_block(OutTiles& out, const E& epilogue,
     });
   }
   ptx::fence_proxy_async_shared();
-  ptx::barrier_sync(1 + consumer, 128);
+  ptx::barrier_sync(1 + way.consumer, 128);
   if (!elected) return;
 #pragma unroll
   for (int output = 0; output < (E::kTogether ? E::kOutputs : 1); ++output) {
     const int of = E::kTogether ? output : kOutput;
     if (direct.outputs.at[of] != nullptr)
-      ptx::tma_store_2d(maps[of], at.column, at.row, sink.tiles[output]);
+      ptx::tma_store_2d(way.maps[of], at.column, at.row, sink.tiles[output]);
   }
   ptx::bulk_commit();
 }
 
 /// The same for all outputs.
 template <class E, class End>
-__device__ __forceinline__ void store_blocks(OutTiles& out, const E& epilogue,
+__device__ __forceinline__ void store_blocks(const OutWay& way, const E& epilogue,
                                              const DirectSink<bf16>& direct, const float* sums,
-                                             TileOrigin at, const End& end, const TensorMap* maps,
-                                             int consumer, int& buffer) {
-  store_block<0>(out, epilogue, direct, sums, at, end, maps, consumer, buffer);
+                                             TileOrigin at, const End& end) {
+  store_block<0>(way, epilogue, direct, sums, at, end);
   if constexpr (E::kOutputs > 1 && !E::kTogether) {
-    if (direct.outputs.at[1] != nullptr)
-      store_block<1>(out, epilogue, direct, sums, at, end, maps, consumer, buffer);
+    if (direct.outputs.at[1] != nullptr) store_block<1>(way, epilogue, direct, sums, at, end);
   }
   if constexpr (E::kOutputs > 2 && !E::kTogether) {
-    if (direct.outputs.at[2] != nullptr)
-      store_block<2>(out, epilogue, direct, sums, at, end, maps, consumer, buffer);
+    if (direct.outputs.at[2] != nullptr) store_block<2>(way, epilogue, direct, sums, at, end);
   }
 }
 

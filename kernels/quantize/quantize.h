@@ -14,7 +14,7 @@
 // threads, but for those of a NaN that dequantize stores.
 
 #include "device/context.h"
-#include "kernels/gemm/gemm.h"
+#include "kernels/common/transpose.h"
 #include "tensor/quantized_view.h"
 
 namespace trireme {

@@ -20,9 +20,9 @@ constexpr std::string_view kToDo =
 constexpr int kColumnsMax = 100, kRawColumnsMax = 120, kLinesMax = 600;
 
 /// What a layer may know of other ranks: what a layout of a tensor means, and its parameters.
-constexpr std::string_view kParallelForModel[] = {"parallel/context_axis.h", "parallel/cut.h",
-                                                  "parallel/tensor_axis.h", "store/param.h",
-                                                  "store/param_store.h"};
+constexpr std::string_view kParallelForModel[] = {
+    "parallel/context_axis.h", "parallel/cut.h",      "parallel/tensor_axis.h",
+    "store/param.h",           "store/param_store.h", "store/quantized_layout.h"};
 
 const std::map<std::string_view, int> kLevels = {
     {"base", 0},  {"config", 1},  {"tokenizer", 1}, {"device", 1},     {"tensor", 2},
@@ -36,7 +36,7 @@ const std::map<std::string_view, std::set<std::string_view>> kOpsOfOps = {
     {"attention", {"gemm"}},
     {"common", {"simt_host"}},
     {"cross_entropy", {"gemm"}},
-    {"gemm", {"elementwise", "gelu", "glu"}},
+    {"gemm", {"elementwise", "gelu", "glu", "quantize"}},
     {"simt_host", {"attention"}}};
 /// It lists every op's table.
 constexpr std::string_view kListOfOps = "kernels/common/gpu_kernels_cuda.cc";

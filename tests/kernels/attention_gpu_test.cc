@@ -87,7 +87,7 @@ TEST_P(AttentionGpu, without_determinism_only_dq_depends_on_the_order_of_threads
   const auto out = reference::attention_forward(problem.c);
   const auto delta = reference::attention_delta(problem.c, problem.d_o.values(), out.o);
   const auto gradients = [&] {
-    return run_backward(GetParam(), 1, problem, out.lse, delta, Determinism::kNone);
+    return run_backward(GetParam(), 1, problem, out.lse, delta, {Determinism::kNone});
   };
   expect_same_bits([&] {
     const Gradients g = gradients();
@@ -114,7 +114,7 @@ TEST_P(AttentionGpu, rows_behind_the_last_key_add_nothing_to_dq) {
   problem.c.k = packed(problem.k());
   const auto out = reference::attention_forward(problem.c);
   const auto delta = reference::attention_delta(problem.c, problem.d_o.values(), out.o);
-  const Gradients g = run_backward(GetParam(), 1, problem, out.lse, delta, Determinism::kNone);
+  const Gradients g = run_backward(GetParam(), 1, problem, out.lse, delta, {Determinism::kNone});
   // Weights that add up to zero times keys that are nearly alike: what is left is rounding.
   for (const double x : packed(heads(g.dq, problem.c, 1))) ASSERT_LE(std::abs(x), 0.05);
 }

@@ -97,8 +97,8 @@ TEST_P(AttentionHopperGradient, has_the_same_bits_in_any_order_of_threads_and_bl
     problem.c.window = 180;
     const Wanted wanted = wanted_of(problem);
     const auto run = [&](Determinism determinism) {
-      return run_backward(GetParam(), 1, problem, wanted.lse, wanted.delta, determinism,
-                          {&wgmma_attention});
+      return run_backward(GetParam(), 1, problem, wanted.lse, wanted.delta,
+                          {determinism, {&wgmma_attention}});
     };
     expect_same_bits([&] {
       const Gradients g = run(Determinism::kEqualBits);
@@ -150,7 +150,7 @@ TEST_P(AttentionHopperGradient, rows_behind_the_last_key_add_nothing_to_dq) {
   problem.c.k = packed(problem.k());
   const Wanted wanted = wanted_of(problem);
   const Gradients g = run_backward(GetParam(), 1, problem, wanted.lse, wanted.delta,
-                                   Determinism::kNone, {&wgmma_attention});
+                                   {Determinism::kNone, {&wgmma_attention}});
   // Weights that add up to zero times keys that are nearly alike: what is left is rounding.
   for (const double x : packed(heads(std::as_const(g.dq), problem.c, 1)))
     ASSERT_LE(std::abs(x), 0.05);
@@ -161,7 +161,7 @@ TEST_P(AttentionHopperGradient, queries_without_keys_get_nothing) {
   const Problem problem = problem_of({1, 1, 1, 128}, {{0, 300}}, {{140, 40}});
   const Wanted wanted = wanted_of(problem);
   const Gradients g = run_backward(GetParam(), 1, problem, wanted.lse, wanted.delta,
-                                   Determinism::kEqualBits, {&wgmma_attention});
+                                   {Determinism::kEqualBits, {&wgmma_attention}});
   const std::vector<double> dq = packed(heads(std::as_const(g.dq), problem.c, 1));
   for (std::size_t i = 0; i < 140 * 128; ++i) ASSERT_EQ(dq[i], 0) << i;
   expect_equal(GetParam(), problem, "some without keys");
@@ -172,7 +172,7 @@ TEST_P(AttentionHopperGradient, serves_what_tma_takes_and_leaves_the_rest) {
   const auto bits = [&](const Problem& problem, const Way& way) {
     const Wanted wanted = wanted_of(problem);
     const Gradients g = run_backward(GetParam(), 1, problem, wanted.lse, wanted.delta,
-                                     Determinism::kEqualBits, way);
+                                     {Determinism::kEqualBits, way});
     return g.dq.bits() + g.dk.bits() + g.dv.bits();
   };
   // Several tiles of keys: dq is a sum of sums, in place of one.

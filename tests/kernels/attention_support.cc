@@ -106,10 +106,10 @@ std::vector<double> o_values(const Problem& problem, const Output& out) {
 }
 
 Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::vector<double>& lse,
-                       const std::vector<double>& delta, Determinism determinism, const Way& way) {
+                       const std::vector<double>& delta, const BackwardWay& how) {
   Context context = test_context(isa, threads);
-  context.set_deterministic(determinism == Determinism::kEqualBits);
-  if (way.backend != nullptr) context.set_attention_backend(*way.backend);
+  context.set_deterministic(how.determinism == Determinism::kEqualBits);
+  if (how.way.backend != nullptr) context.set_attention_backend(*how.way.backend);
   const AttentionCase& c = problem.c;
   const auto gradient = [&](std::int64_t rows, std::int64_t heads, std::int64_t others) {
     if (problem.aligned())
@@ -206,14 +206,14 @@ void expect_gradients_of_reference(Isa isa, int threads, const Problem& problem,
   const auto delta = reference::attention_delta(c, d_o, expected.o);
   const auto wanted = reference::attention_backward(c, d_o, expected.lse, delta);
   const Gradients g =
-      run_backward(isa, threads, problem, expected.lse, delta, Determinism::kEqualBits, way);
+      run_backward(isa, threads, problem, expected.lse, delta, {Determinism::kEqualBits, way});
   const Tolerance tolerance = rounds ? Tolerance{1.02 / 256, 1.0 / 256} : kSumTolerance;
   expect_gradient(heads(std::as_const(g.dq), c, c.heads), wanted.dq, tolerance, what + " dq");
   expect_gradient(heads(std::as_const(g.dk), c, c.kv_heads), wanted.dk, tolerance, what + " dk");
   expect_gradient(heads(std::as_const(g.dv), c, c.kv_heads), wanted.dv, tolerance, what + " dv");
   if (!on_gpu()) return;
   const Gradients faster =
-      run_backward(isa, threads, problem, expected.lse, delta, Determinism::kNone, way);
+      run_backward(isa, threads, problem, expected.lse, delta, {Determinism::kNone, way});
   expect_gradient(heads(std::as_const(faster.dq), c, c.heads), wanted.dq, tolerance,
                   what + " dq by atomics");
   EXPECT_TRUE(faster.dk.bits() == g.dk.bits()) << what;

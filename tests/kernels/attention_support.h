@@ -79,9 +79,12 @@ struct Gradients {
   TestTensor dq, dk, dv;
 };
 enum class Determinism : std::uint8_t { kEqualBits, kNone };
+struct BackwardWay {
+  Determinism determinism = Determinism::kEqualBits;
+  Way way = {};
+};
 Gradients run_backward(Isa isa, int threads, const Problem& problem, const std::vector<double>& lse,
-                       const std::vector<double>& delta,
-                       Determinism determinism = Determinism::kEqualBits, const Way& way = {});
+                       const std::vector<double>& delta, const BackwardWay& how = {});
 
 /// Whether a GPU is tested: its bf16 kernels round P and dS to bf16, and executed on a host they
 /// are slow.

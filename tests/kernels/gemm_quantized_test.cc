@@ -61,16 +61,20 @@ struct Blocks {
 /// One scale, DeepSeek's forward, and its weight gradient.
 constexpr Blocks kRecipes[] = {{0, 0, 0}, {1, 128, 128}, {1, 1, 128}};
 
+struct Formats {
+  DType a = DType::kF8E4M3, b = DType::kF8E4M3;
+};
+
 struct Product {
   reference::GemmCase sizes;
   Operand a, b;
   QuantizedGemm args;
 
   Product(Context& context, std::int64_t m, std::int64_t n, ScaleDim k, const Blocks& blocks,
-          DType a_format = DType::kF8E4M3, DType b_format = DType::kF8E4M3)
+          const Formats& formats = {})
       : sizes{m, n, k.size(), false, true},
-        a(context, a_format, ScaleDim(m, blocks.a_rows), with(k, blocks.k), 1),
-        b(context, b_format, ScaleDim(n, blocks.b_rows), with(k, blocks.k), 2) {
+        a(context, formats.a, ScaleDim(m, blocks.a_rows), with(k, blocks.k), 1),
+        b(context, formats.b, ScaleDim(n, blocks.b_rows), with(k, blocks.k), 2) {
     args.a = a.view();
     args.b = b.view();
   }
@@ -132,7 +136,7 @@ TEST_P(GemmQuantizedOp, either_operand_may_be_e5m2) {
   for (const bool first : {true, false}) {
     const DType a = first ? DType::kF8E5M2 : DType::kF8E4M3,
                 b = first ? DType::kF8E4M3 : DType::kF8E5M2;
-    Product x(context, 20, 30, ScaleDim(150, 0), kRecipes[0], a, b);
+    Product x(context, 20, 30, ScaleDim(150, 0), kRecipes[0], {a, b});
     TestTensor c(DType::kF32, {20, 30});
     x.args.c_MN = c;
     gemm_quantized(context, x.args);
@@ -281,7 +285,8 @@ TEST_P(GemmQuantizedOp, wrong_operands_are_refused) {
   args.a.padded = false;
   args.a.codes.shape = {3, 200};
   expect_refused([&] { gemm_quantized(context, args); }, "gemm_quantized.a: is not padded along K");
-  const Product e5m2(context, 3, 4, ScaleDim(128, 0), kRecipes[0], DType::kF8E5M2, DType::kF8E5M2);
+  const Product e5m2(context, 3, 4, ScaleDim(128, 0), kRecipes[0],
+                     {DType::kF8E5M2, DType::kF8E5M2});
   args = e5m2.args;
   args.c_MN = c;
   expect_refused([&] { gemm_quantized(context, args); }, "is e5m2 as a is");
