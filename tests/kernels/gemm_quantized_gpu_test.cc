@@ -132,8 +132,10 @@ void expect_product(const TestTensor& c, const Sums& expected, const std::vector
     ASSERT_NEAR(values[i], value, bound) << what << ", element " << i;
   }
 }
-/// f32 sums of k products, each of which may be rounded.
-double bits_of_sums(std::int64_t k) { return 23 - std::log2(static_cast<double>(k)); }
+/// Of f32 sums of k products, each of which may be rounded, or of a tensor core's.
+double bits_of_sums(std::int64_t k) {
+  return test_device::tensor_core_sums() ? 9 : 23 - std::log2(static_cast<double>(k));
+}
 
 /// The op, and each of its kernels.
 struct Way {

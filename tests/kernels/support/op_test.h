@@ -42,7 +42,9 @@ void synchronize();
 /// The results of `run` under every order in which a GPU's threads may be taken: once and once more
 /// on real hardware.
 std::vector<std::string> in_every_order(const std::function<std::string()>& run);
-/// While it lives fp8 products add as a tensor core does, where the device can.
+/// Whether fp8 products add as a tensor core does: on a GPU, and by an executor that was asked to.
+bool tensor_core_sums();
+/// While it lives they do, where the device can.
 struct TensorCoreSums {
   TensorCoreSums();
   TensorCoreSums(const TensorCoreSums&) = delete;

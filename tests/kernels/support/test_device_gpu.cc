@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "device/gpu.h"
 #include "kernels/support/op_test.h"
 
 #ifdef TRIREME_SIMT_TESTS
@@ -52,13 +53,16 @@ std::vector<std::string> in_every_order(const std::function<std::string()>& run)
 }
 
 #ifdef TRIREME_SIMT_TESTS
+bool tensor_core_sums() { return simt::options().tensor_core_sums; }
 TensorCoreSums::TensorCoreSums() : given(true) { simt::options().tensor_core_sums = true; }
 TensorCoreSums::~TensorCoreSums() { simt::options().tensor_core_sums = false; }
 #else
-TensorCoreSums::TensorCoreSums() {  // of the interpreter of PTX, by its environment
+bool tensor_core_sums() {  // the interpreter of PTX is told by its environment
   const char* sums = std::getenv("TRIREME_PTX_SUMS");
-  given = sums != nullptr && std::string_view(sums) == "tensor-core";
+  return gpu::backend_name() == "cuda" ||
+         (sums != nullptr && std::string_view(sums) == "tensor-core");
 }
+TensorCoreSums::TensorCoreSums() : given(tensor_core_sums()) {}
 TensorCoreSums::~TensorCoreSums() = default;
 #endif
 
