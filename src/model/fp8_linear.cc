@@ -13,22 +13,10 @@ namespace {
 
 constexpr std::int64_t kBlock = 128;
 
-std::int64_t all_blocks(const ScaleDim::Part& part, std::int64_t block) {
-  return block == 0 ? 1 : ceil_div(part.all(), block);
-}
-
 /// Of a matrix that is quantised in parts of either dim.
 struct Dims {
   ScaleDim rows, columns;
 };
-
-/// Columns that other ranks have parts of: their blocks in the whole tensor.
-std::int64_t blocks_of_all(const ScaleDim& columns) {
-  std::int64_t count = 0;
-  for (int i = 0; i < columns.part_count; ++i)
-    count += all_blocks(columns.parts[static_cast<std::size_t>(i)], columns.block);
-  return count;
-}
 
 }  // namespace
 
@@ -124,7 +112,7 @@ class Fp8Products::Operands {
 
   /// The largest magnitudes of blocks that several tensor-parallel ranks have parts of.
   TensorView joined_maxima(ConstTensorView x, const Dims& dims) {
-    const std::int64_t rows = dims.rows.blocks(), all = blocks_of_all(dims.columns);
+    const std::int64_t rows = dims.rows.blocks(), all = dims.columns.all_blocks();
     const std::int64_t ranks = of_.tensor.extent();
     const TensorView amax = arena_.take(DType::kI32, {rows, dims.columns.blocks()});
     const TensorView parts = arena_.take(DType::kI32, {ranks, rows * all});
@@ -134,15 +122,9 @@ class Fp8Products::Operands {
     const TensorView mine = parts.rows(of_.tensor.rank().index, 1).reshape({rows, all});
     clear(of_.context, mine);
     const auto each_part = [&](const auto& f) {
-      std::int64_t global = 0, local = 0;
-      for (int i = 0; i < dims.columns.part_count; ++i) {
-        const ScaleDim::Part& part = dims.columns.parts[static_cast<std::size_t>(i)];
-        const std::int64_t block = dims.columns.block, count = dims.columns.blocks_of(part);
-        const std::int64_t first = block == 0 ? 0 : part.offset / block;
-        f(heads_of(mine, global + first, count, 1), heads_of(amax, local, count, 1));
-        global += all_blocks(part, block);
-        local += count;
-      }
+      dims.columns.each_span([&](const ScaleDim::Span& span) {
+        f(heads_of(mine, span.global, span.count, 1), heads_of(amax, span.local, span.count, 1));
+      });
     };
     each_part([&](const HeadsView& whole, const HeadsView& here) {
       copy_heads(of_.context, whole, here);
@@ -184,13 +166,13 @@ std::int64_t fp8_joined_rows(Fp8Recipe recipe, const ScaleDim& columns, const Te
   const bool blocks = recipe == Fp8Recipe::kBlock;
   const ScaleDim along = columns.with_block(blocks ? kBlock : 0);
   if (!cut_crosses_blocks(cut, tensor_extent, along.block)) return 0;
-  return (blocks ? tokens : 1) * blocks_of_all(along);
+  return (blocks ? tokens : 1) * along.all_blocks();
 }
 
 std::int64_t fp8_joined_columns(Fp8Recipe recipe, const ScaleDim& columns, const TensorCut& cut,
                                 int tensor_extent) {
   if (recipe == Fp8Recipe::kBlock || !cut_crosses_blocks(cut, tensor_extent, 0)) return 0;
-  return blocks_of_all(columns.with_block(0));
+  return columns.with_block(0).all_blocks();
 }
 
 Fp8Gathered fp8_gathered(Fp8Recipe recipe, const ScaleDim& columns, std::int64_t tokens) {

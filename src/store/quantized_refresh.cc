@@ -7,22 +7,6 @@
 
 namespace trireme {
 
-namespace {
-
-/// Blocks of a part in the global tensor.
-std::int64_t all_blocks(const ScaleDim::Part& part, std::int64_t block) {
-  return block == 0 ? 1 : ceil_div(part.all(), block);
-}
-
-std::int64_t all_blocks(const ScaleDim& dim) {
-  std::int64_t count = 0;
-  for (int i = 0; i < dim.part_count; ++i)
-    count += all_blocks(dim.parts[static_cast<std::size_t>(i)], dim.block);
-  return count;
-}
-
-}  // namespace
-
 std::vector<QuantizedRefresh::Crossed> QuantizedRefresh::crossed_by(
     const std::vector<ParamMeta>& params, const QuantizedLayout& layout,
     const ParamDistribution& distribution) {
@@ -33,7 +17,7 @@ std::vector<QuantizedRefresh::Crossed> QuantizedRefresh::crossed_by(
     const int extent = distribution.of(param.view).tensor.extent;
     if (!cut_crosses_blocks(param.cut, extent, param.fp8->block)) continue;
     const QuantizedDims& dims = layout.dims(index);
-    crossed.push_back({index, begin, all_blocks(dims.rows), all_blocks(dims.columns)});
+    crossed.push_back({index, begin, dims.rows.all_blocks(), dims.columns.all_blocks()});
     begin += crossed.back().rows * crossed.back().columns;
   }
   return crossed;
@@ -146,21 +130,6 @@ void QuantizedRefresh::for_each_part(const Crossed& of, TensorView joined, const
                                        .rows(store_.quantized().offset(of.index), rows * columns)
                                        .reshape({rows, columns}),
                                    0, columns, 1);
-  struct Span {
-    std::int64_t global, local, count;
-  };
-  const auto spans = [](const ScaleDim& dim) {
-    std::vector<Span> all;
-    std::int64_t global_begin = 0, local_begin = 0;
-    for (int i = 0; i < dim.part_count; ++i) {
-      const ScaleDim::Part& part = dim.parts[static_cast<std::size_t>(i)];
-      const std::int64_t first = dim.block == 0 ? 0 : part.offset / dim.block;
-      all.push_back({global_begin + first, local_begin, dim.blocks_of(part)});
-      global_begin += all_blocks(part, dim.block);
-      local_begin += all.back().count;
-    }
-    return all;
-  };
   const auto box = [](const HeadsView& view, std::int64_t row, std::int64_t rows_count,
                       std::int64_t column, std::int64_t count) {
     HeadsView part = view.rows(row, rows_count);
@@ -168,11 +137,12 @@ void QuantizedRefresh::for_each_part(const Crossed& of, TensorView joined, const
     part.heads = count;
     return part;
   };
-  for (const Span& r : spans(dims.rows)) {
-    for (const Span& c : spans(dims.columns))
+  dims.rows.each_span([&](const ScaleDim::Span& r) {
+    dims.columns.each_span([&](const ScaleDim::Span& c) {
       f(box(global, r.global, r.count, c.global, c.count),
         box(local, r.local, r.count, c.local, c.count));
-  }
+    });
+  });
 }
 
 void QuantizedRefresh::join_tensor() {

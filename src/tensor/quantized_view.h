@@ -50,6 +50,28 @@ struct ScaleDim {
     if (part.size == 0) return 0;
     return block == 0 ? 1 : ceil_div(phase(part, block) + part.size, block);
   }
+  /// Blocks of the global tensor.
+  [[nodiscard]] std::int64_t all_blocks() const {
+    return total([&](const Part& p) { return all_blocks_of(p); });
+  }
+  [[nodiscard]] std::int64_t all_blocks_of(const Part& part) const {
+    return block == 0 ? 1 : ceil_div(part.all(), block);
+  }
+  /// Where the blocks of each part that are here stand among all, and among those that are here.
+  struct Span {
+    std::int64_t global, local, count;
+  };
+  template <class F>
+  void each_span(const F& f) const {
+    Span span{};
+    for (int i = 0; i < part_count; ++i) {
+      const Part& part = parts[static_cast<std::size_t>(i)];
+      span.count = blocks_of(part);
+      f(Span{span.global + (block == 0 ? 0 : part.offset / block), span.local, span.count});
+      span.global += all_blocks_of(part);
+      span.local += span.count;
+    }
+  }
   /// The block of an index.
   [[nodiscard]] std::int64_t block_of(std::int64_t index) const {
     std::int64_t before = 0;
