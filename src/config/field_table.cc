@@ -28,6 +28,8 @@ Field make_field(std::string path, Access access, FieldRow row) {
   field.read = [access](const RunConfig& config) {
     return C::read(access(const_cast<RunConfig&>(config)));
   };
+  if constexpr (requires(const Json& json) { C::faults_within(json); })
+    field.faults_within = C::faults_within;
   field.row = std::move(row);
   return field;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/nearest_word.h"
 #include "base/units.h"
 
 namespace trireme {
@@ -148,6 +149,31 @@ bool Codec<Fp8Precision>::assign(const Json& json, const FieldRow&, Fp8Precision
   if (!legal || read != json.as_object().size()) return false;
   out = fp8;
   return true;
+}
+
+std::vector<Problem> Codec<Fp8Precision>::faults_within(const Json& json) {
+  std::vector<Problem> problems;
+  std::vector<std::string> keys;
+  std::string list;
+  Fp8Precision scratch;
+  for_each_key(scratch, [&](const char* key, const FieldRow& row, auto& member) {
+    using C = CodecOf<decltype(member)>;
+    keys.emplace_back(key);
+    list += (list.empty() ? "" : ", ") + keys.back();
+    const Json* value = json.find(key);
+    if (value == nullptr || C::assign(*value, row, member)) return;
+    const std::string word = value->is_string() ? value->as_string() : "";
+    const std::string nearest = nearest_word(word, C::words(row)).value_or("");
+    problems.push_back({fmt::format("precision.fp8.{}", key), shown(*value), C::legal(row),
+                        nearest.empty() ? "" : '"' + nearest + '"', "has no legal form"});
+  });
+  for (const auto& [key, value] : json.as_object()) {
+    if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
+    const std::string nearest = nearest_word(key, keys).value_or("");
+    problems.push_back({fmt::format("precision.fp8.{}", key), shown(value), list,
+                        nearest.empty() ? "" : "precision.fp8." + nearest, kUnknownKey});
+  }
+  return problems;
 }
 
 Json Codec<Fp8Precision>::read(const Fp8Precision& value) {

@@ -221,10 +221,20 @@ struct Codec<std::array<T, kCount>> {
   }
 TRIREME_DECLARE_CODEC(ResumeChoice);
 TRIREME_DECLARE_CODEC(DataSource);
-TRIREME_DECLARE_CODEC(Fp8Precision);
 TRIREME_DECLARE_CODEC(ValidationSets);
 TRIREME_DECLARE_CODEC(std::vector<std::string>);  // row.minimum: least number of them
 TRIREME_DECLARE_CODEC(std::vector<std::int64_t>);
 #undef TRIREME_DECLARE_CODEC
+
+/// An object with keys of its own.
+template <>
+struct Codec<Fp8Precision> {
+  static std::vector<std::string> words(const FieldRow& row);
+  static Json schema(const FieldRow& row);
+  static std::string legal(const FieldRow& row);
+  static bool assign(const Json& json, const FieldRow& row, Fp8Precision& out);
+  static Json read(const Fp8Precision& value);
+  static std::vector<Problem> faults_within(const Json& json);
+};
 
 }  // namespace trireme

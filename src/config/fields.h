@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "config/problem.h"
 #include "config/run_config.h"
 
 namespace trireme {
@@ -47,6 +48,8 @@ struct Field {
   std::function<bool(const Json&, RunConfig&)> assign;
   /// The member as JSON; null where it is not given.
   std::function<Json(const RunConfig&)> read;
+  /// Of an object with keys of its own: what is wrong with those. May be empty.
+  std::function<std::vector<Problem>(const Json&)> faults_within;
 
   [[nodiscard]] std::string_view section() const;  ///< "optimizer"; "" for a field of the top level
   [[nodiscard]] std::string_view key() const;      ///< "lr"

@@ -49,8 +49,9 @@ std::string fault_of(const Field& field, const Json& value) {
     return value.as_array().empty() ? "is empty" : "has elements that are not legal";
   }
   if (wanted.empty()) return "has no legal form";
-  return fmt::format("is {} where {} {} belongs", value.kind_name(),
-                     wanted == "integer" || wanted == "array" ? "an" : "a", wanted);
+  return fmt::format(
+      "is {} where {} {} belongs", value.kind_name(),
+      std::string_view("aio").find(wanted.front()) == std::string_view::npos ? "a" : "an", wanted);
 }
 
 /// Of an integer for which a text stands: units, too.
@@ -129,6 +130,9 @@ void read_fields(const Json& given, LoadedConfig& loaded) {
       }
     } else if (is_future_value(field.path, *value)) {
       loaded.problems.push_back({field.path, shown(*value), field.legal, "", kNotInThisVersion});
+    } else if (field.faults_within && value->is_object() && !field.assign(*value, loaded.config)) {
+      for (Problem& problem : field.faults_within(*value))
+        loaded.problems.push_back(std::move(problem));
     } else if (!field.assign(*value, loaded.config)) {
       loaded.problems.push_back({field.path, shown(*value), legal_of(field, *value),
                                  nearest_value(field, *value), fault_of(field, *value)});
