@@ -135,15 +135,20 @@ std::unique_ptr<MegatronIndex> cached_megatron_index(const IndexedFile& file,
       std::error_code ignored;
       fs::create_directories(folder, ignored);  // the lock file says what is wrong
       const FolderLock lock(folder / (name + ".lock"));
-      // Another run may have built it while this one waited.
-      if (auto index = MegatronIndex::load(folder / name, key)) return index;
+      const auto remove_lock = [&] { ::unlink((folder / (name + ".lock")).c_str()); };
+      // Another run may have built it while this one waited, and removed the lock before this one
+      // made it again.
+      if (auto index = MegatronIndex::load(folder / name, key)) {
+        remove_lock();
+        return index;
+      }
       if (is_there(folder / name)) {
         log_warning("{}: is damaged and is built again", (folder / name).string());
       }
       if (built == nullptr)
         built = std::make_unique<MegatronIndex>(MegatronIndex::build(file, request));
       built->store(folder / name, key);
-      ::unlink((folder / (name + ".lock")).c_str());
+      remove_lock();
       return built;
     } catch (const DataError& error) {
       reason = error.what();

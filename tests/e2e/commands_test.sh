@@ -175,7 +175,7 @@ check "convert-config: Megatron-LM: nothing is to be added" [ "$(grep -c '^To be
 check "convert-config: Megatron-LM: what has no meaning is told" grep -q '^  --overlap-grad-reduce, ' log
 cp out converted.json
 train plan converted.json --world 1024 --set run.device=cuda --set run.directory=planned --set model.hidden_size=256 \
-  --set model.intermediate_size=512 --set model.vocab_size=1024 # its checkpoints fit on any disk
+  --set model.head_dim=16 --set model.intermediate_size=512 --set model.vocab_size=1024 --set checkpoint.keep_last=1 # fits on any disk
 ends_with "convert-config: the layout of 1,024 ranks is planned" 0
 train convert-config - <"$conversions/megatron_core_70b.sh"
 ends_with "convert-config: standard input" 0
