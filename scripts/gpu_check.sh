@@ -212,6 +212,9 @@ stage_families() {
       --set model.sliding_window_pattern=2 --set model.tie_word_embeddings=true || code=1
     family gpt2 $compute gpt2.json || code=1
   done
+  for compute in tensor block; do
+    family llama-$compute fp8 tiny.json --set precision.fp8.recipe=$compute "${model[@]}" || code=1
+  done
   return $code
 }
 # NCCL refuses two ranks on one GPU of a host, so that each says that it is a host of its own. A hang is told, with the
