@@ -19,6 +19,8 @@ it), with 1 where anything is found.
 """
 
 import argparse
+import concurrent.futures
+import functools
 import json
 import re
 import shutil
@@ -161,18 +163,22 @@ def release_of(cuobjdump, file):
     return found.group(1) if found else "unknown"
 
 
-def facts_of(files, cuobjdump):
-    facts, faults = {}, []
-    for file in files:
-        of_file = {"small_stores": 0, "main_loops": {}}
-        for kernel in kernels_of(cuobjdump, file):
-            faults += [f"{file.name}: {kernel.name}: {fault}" for fault in faults_of(kernel)]
-            of_file["small_stores"] += kernel.count(SMALL_STORE)
-            loops = [last - first + 1 for first, last in kernel.main_loops()]
-            if loops:
-                of_file["main_loops"][kernel.name] = {"instructions": loops, "loads_under_way": kernel.loads_under_way()}
-        facts[file.name.removesuffix(".o")] = of_file
+def facts_of_file(cuobjdump, file):
+    facts, faults = {"small_stores": 0, "main_loops": {}}, []
+    for kernel in kernels_of(cuobjdump, file):
+        faults += [f"{file.name}: {kernel.name}: {fault}" for fault in faults_of(kernel)]
+        facts["small_stores"] += kernel.count(SMALL_STORE)
+        loops = [last - first + 1 for first, last in kernel.main_loops()]
+        if loops:
+            facts["main_loops"][kernel.name] = {"instructions": loops, "loads_under_way": kernel.loads_under_way()}
     return facts, faults
+
+
+def facts_of(files, cuobjdump):
+    with concurrent.futures.ProcessPoolExecutor() as processes:
+        found = list(processes.map(functools.partial(facts_of_file, cuobjdump), files))
+    facts = {file.name.removesuffix(".o"): of_file for file, (of_file, _) in zip(files, found)}
+    return facts, [fault for _, faults in found for fault in faults]
 
 
 def scale_of(kernel):

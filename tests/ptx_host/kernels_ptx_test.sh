@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Every kernel's tests on the PTX that nvcc makes: without contraction, with the bits of the host execution; and as it is
-# shipped. The tests' bounds hold for both. Then a training run on it, recorded as a graph, beside the CPU's.
+# Every kernel's tests on the PTX that nvcc makes, without contraction, with the bits of the host execution. (As it is
+# shipped: scripts/nightly.sh.) Then a training run on it, recorded as a graph, beside the CPU's.
 #   kernels_ptx_test.sh CMAKE BUILD_FOLDER
 build=$2
-"$1" --build "$build" --parallel "$(nproc)" --target kernels_ptx_tests kernels_ptx_fmad_tests train train_ptx || exit 1
+"$1" --build "$build" --parallel "$(nproc)" --target kernels_ptx_tests train train_ptx || exit 1
 . "$(dirname "${BASH_SOURCE[0]}")/../cluster/check.sh"
 filter=--gtest_filter=-Simd*:*OpWork*:*Product*
 tests() { # NAME ENVIRONMENT...: into $scratch/NAME.log
@@ -14,8 +14,6 @@ tell() { # NAME
   [ $code = 0 ] || grep -E "FAILED|ptx_host:|Failure" -A4 "$scratch/$1.log" | tail -n 60
   sed -n 's/^\[==========\] \(.* ran\)/  \1/p' "$scratch/$1.log"
 }
-tests kernels_ptx_fmad_tests &
-shipped=$!
 tests kernels_ptx_tests TRIREME_TEST_ALIGNED=1 TRIREME_RECORD_BITS="$scratch/bits"
 code=$?
 tell kernels_ptx_tests
@@ -35,10 +33,6 @@ if command -v python3 >/dev/null; then
 fi
 (filter="--gtest_filter=*tensor_core*" && tests kernels_ptx_tests TRIREME_PTX_SUMS=tensor-core)
 check "fp8 products with a tensor core's sums" [ $? = 0 ]
-wait $shipped
-code=$?
-tell kernels_ptx_fmad_tests
-check "PTX as it is shipped" [ $code = 0 ]
 
 losses() { # PROGRAM DEVICE
   "$build/$1" "$root/configs/tiny_llama.json" --set run.directory="$scratch/$1" --set run.device="$2" --set run.steps=6 \
