@@ -31,7 +31,7 @@ else
   sass --cuobjdump "$scratch/planted" --rules "$scratch/broken.o"
   check "found: a register that was given back" grep -q "registers_that_are_gone: R93 is named behind" <<<"$text"
   sed 's/"small_stores": 0/"small_stores": 1/' "$root/tests/golden/sass_sm90a.json" >"$scratch/table.json"
-  mkdir "$scratch/few" && cp "$build"/cuda/adamw*.o "$scratch/few"
+  mkdir "$scratch/few" && cp "$build"/cuda/grad_norm*.o "$scratch/few"
   sass --objects "$scratch/few" --table "$scratch/table.json"
   check "found: another count than the recorded one" grep -q "0 stores of less than 4 bytes, 1 recorded\|rules alone" <<<"$text"
 fi
