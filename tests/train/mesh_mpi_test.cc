@@ -200,10 +200,11 @@ std::vector<MeshCell> fp8_cells(int ranks) {
       cells.push_back(cell);
       if (cell.data == 1) continue;
       for (cell.zero_stage = 1; cell.zero_stage < 4; ++cell.zero_stage) cells.push_back(cell);
-      cell.zero_stage = 3;
+      // Two of three layers take turns in one place.
+      cell.layers = 3;
       cell.accumulation = 2;
       cell.recompute = Recompute::kFull;
-      cells.push_back(cell);
+      for (cell.zero_stage = 2; cell.zero_stage < 4; ++cell.zero_stage) cells.push_back(cell);
     }
   }
   return cells;
