@@ -77,6 +77,8 @@ T shuffle(uint32_t mask, T value, int source, const char* what, Loc loc) {
 
 }  // namespace trireme::simt
 
+// NOLINTBEGIN(readability-identifier-naming): these are CUDA's names
+
 // ---- barriers and warp collectives ----
 inline void __syncthreads(SIMT_LOC) { trireme::simt::block_barrier(loc); }
 inline void __syncwarp(unsigned mask = ~0u, SIMT_LOC) { trireme::simt::warp_barrier(mask, loc); }
@@ -151,4 +153,5 @@ inline int __popc(unsigned x) { return std::popcount(x); }
 inline int __ffs(int x) { return x ? std::countr_zero(unsigned(x)) + 1 : 0; }
 inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
 
+// NOLINTEND(readability-identifier-naming)
 #undef SIMT_LOC
